@@ -4,6 +4,21 @@
 
 package db
 
+import (
+	"github.com/jackc/pgx/v5/pgtype"
+)
+
+type PglimitDenial struct {
+	Denials        int64
+	Shadowed       int64
+	Units          float64
+	SlotUs         int64
+	LastDeniedAtUs int64
+	Policy         string
+	Key            string
+	Algorithm      string
+}
+
 type PglimitFixedWindow struct {
 	Level          float64
 	Capacity       float64
@@ -48,6 +63,22 @@ type PglimitGcraNow struct {
 	UpdatedAt            interface{}
 	BlockedUntil         interface{}
 	EmptyAt              interface{}
+}
+
+type PglimitKey struct {
+	Policy       string
+	Algorithm    interface{}
+	Key          string
+	Level        interface{}
+	Burst        interface{}
+	Share        int32
+	Remaining    interface{}
+	BlockedUntil interface{}
+	UpdatedAt    interface{}
+	EmptyAt      interface{}
+	Reservations int64
+	Denials      int64
+	LastDeniedAt interface{}
 }
 
 type PglimitLeakyBucket struct {
@@ -102,6 +133,60 @@ type PglimitLease struct {
 	ExpiresAtUs int64
 	Name        string
 	Holder      string
+}
+
+type PglimitOverride struct {
+	LimitUnits *float64
+	Burst      *float64
+	Version    int64
+	Until      pgtype.Timestamptz
+	ChangedAt  pgtype.Timestamptz
+	Unlimited  bool
+	Shadow     *bool
+	Policy     string
+	Key        string
+	Note       string
+	ChangedBy  string
+}
+
+type PglimitPolicy struct {
+	LimitUnits float64
+	PeriodS    *float64
+	Burst      *float64
+	TickS      float64
+	BlockForS  float64
+	MaxTtlS    float64
+	Version    int64
+	ChangedAt  pgtype.Timestamptz
+	Aligned    bool
+	Shadow     bool
+	Askers     bool
+	Name       string
+	Algorithm  string
+	Calendar   string
+	TimeZone   string
+	Durability string
+	OnError    string
+	Note       string
+	ChangedBy  string
+}
+
+type PglimitPolicyHistory struct {
+	ID        int64
+	Version   int64
+	ChangedAt pgtype.Timestamptz
+	Name      string
+	Key       *string
+	ChangedBy string
+	Note      string
+	Before    []byte
+	After     []byte
+}
+
+type PglimitPolicyVersion struct {
+	Version   int64
+	ID        bool
+	ChangedIn string
 }
 
 type PglimitReservation struct {
@@ -178,6 +263,16 @@ type PglimitSlidingWindowLogNow struct {
 	UpdatedAt    interface{}
 	BlockedUntil interface{}
 	EmptyAt      interface{}
+}
+
+type PglimitSweep struct {
+	SweptAtUs           int64
+	TookUs              int64
+	Removed             int64
+	Kept                int64
+	ReservationsExpired int64
+	Name                string
+	Holder              string
 }
 
 type PglimitTokenBucket struct {

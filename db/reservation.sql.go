@@ -80,6 +80,46 @@ func (q *Queries) ReservationByIdempotency(ctx context.Context, db DBTX, arg Res
 	return i, err
 }
 
+const ReservationConfirm = `-- name: ReservationConfirm :execrows
+SELECT 1
+FROM (SELECT CASE WHEN $1::text = 'off' OR $1::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                  THEN set_config('synchronous_commit'::text, $1::text, true) END AS commits,
+             CASE WHEN $2::text <> '' THEN set_config('lock_timeout'::text, $2::text, true) END AS waits) AS c,
+     pglimit_reservation AS h
+WHERE h.policy = $3::text AND h.key = $4::text AND h.id = $5::text
+  AND current_setting('synchronous_standby_names'::text, true) <> ''::text
+FOR KEY SHARE OF h
+`
+
+type ReservationConfirmParams struct {
+	Commit      string
+	LockTimeout string
+	Policy      string
+	Key         string
+	ID          string
+}
+
+// ReservationConfirm makes a repeated answer as durable as the first one. With
+// synchronous replication a commit can be visible before a standby has it: if the
+// session that waited for the standby was cancelled. This statement locks the row, and
+// so its own commit waits until a standby has both. Without synchronous replication it
+// locks nothing.
+//
+// Index: the primary key. Locks the reservation until the transaction ends.
+func (q *Queries) ReservationConfirm(ctx context.Context, db DBTX, arg ReservationConfirmParams) (int64, error) {
+	result, err := db.Exec(ctx, ReservationConfirm,
+		arg.Commit,
+		arg.LockTimeout,
+		arg.Policy,
+		arg.Key,
+		arg.ID,
+	)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
+}
+
 const ReservationExpire = `-- name: ReservationExpire :execrows
 DELETE FROM pglimit_reservation AS t
 USING (SELECT b.policy, b.key, b.id FROM pglimit_reservation AS b

@@ -246,7 +246,8 @@ UPDATE pglimit_sliding_window_counter AS t SET
     current = GREATEST(0, CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.current ELSE 0 END - $4::float8),
     previous = GREATEST(0, CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.previous WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us + t.period_us
                 THEN t.current ELSE 0 END - GREATEST(0, $4::float8 - CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.current ELSE 0 END)),
-    ends_at_us = CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.ends_at_us ELSE (GREATEST(t.updated_at_us, c.us) / t.period_us + 1) * t.period_us END,
+    ends_at_us = CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us OR t.ends_at_us = 0 THEN t.ends_at_us
+            ELSE (GREATEST(t.updated_at_us, c.us) / t.period_us + 1) * t.period_us END,
     updated_at_us = GREATEST(t.updated_at_us, c.us)
 FROM c
 WHERE t.policy = $5 AND t.key = $6
@@ -1175,20 +1176,24 @@ WITH c AS MATERIALIZED (
 ), back AS (
 UPDATE pglimit_sliding_window_counter AS t SET
     cost = 1,
-    granted = CASE WHEN CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.ends_at_us ELSE (GREATEST(t.updated_at_us, c.us) / t.period_us + 1) * t.period_us END
-            = $4::bigint THEN LEAST(CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.current ELSE 0 END, $5::float8)
-            WHEN CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.ends_at_us ELSE (GREATEST(t.updated_at_us, c.us) / t.period_us + 1) * t.period_us END
-            = $4::bigint + t.period_us THEN LEAST(CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.previous
-                    WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us + t.period_us THEN t.current ELSE 0 END, $5::float8) ELSE 0 END,
-    current = CASE WHEN CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.ends_at_us ELSE (GREATEST(t.updated_at_us, c.us) / t.period_us + 1) * t.period_us END
-            = $4::bigint THEN GREATEST(0, CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.current ELSE 0 END - $5::float8)
+    granted = CASE WHEN CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us OR t.ends_at_us = 0 THEN t.ends_at_us
+                ELSE (GREATEST(t.updated_at_us, c.us) / t.period_us + 1) * t.period_us END = $4::bigint
+            THEN LEAST(CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.current ELSE 0 END, $5::float8)
+            WHEN CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us OR t.ends_at_us = 0 THEN t.ends_at_us
+                ELSE (GREATEST(t.updated_at_us, c.us) / t.period_us + 1) * t.period_us END = $4::bigint + t.period_us
+            THEN LEAST(CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.previous WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us + t.period_us THEN t.current
+                    ELSE 0 END, $5::float8) ELSE 0 END,
+    current = CASE WHEN CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us OR t.ends_at_us = 0 THEN t.ends_at_us
+                ELSE (GREATEST(t.updated_at_us, c.us) / t.period_us + 1) * t.period_us END = $4::bigint
+            THEN GREATEST(0, CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.current ELSE 0 END - $5::float8)
             ELSE CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.current ELSE 0 END END,
-    previous = CASE WHEN CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.ends_at_us ELSE (GREATEST(t.updated_at_us, c.us) / t.period_us + 1) * t.period_us END
-            = $4::bigint + t.period_us THEN GREATEST(0,
-                CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.previous WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us + t.period_us THEN t.current
-                    ELSE 0 END - $5::float8) ELSE CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.previous
+    previous = CASE WHEN CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us OR t.ends_at_us = 0 THEN t.ends_at_us
+                ELSE (GREATEST(t.updated_at_us, c.us) / t.period_us + 1) * t.period_us END = $4::bigint + t.period_us
+            THEN GREATEST(0, CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.previous WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us + t.period_us
+                    THEN t.current ELSE 0 END - $5::float8) ELSE CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.previous
                 WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us + t.period_us THEN t.current ELSE 0 END END,
-    ends_at_us = CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.ends_at_us ELSE (GREATEST(t.updated_at_us, c.us) / t.period_us + 1) * t.period_us END,
+    ends_at_us = CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us OR t.ends_at_us = 0 THEN t.ends_at_us
+            ELSE (GREATEST(t.updated_at_us, c.us) / t.period_us + 1) * t.period_us END,
     updated_at_us = GREATEST(t.updated_at_us, c.us)
 FROM c
 WHERE t.policy = $6 AND t.key = $7

@@ -115,6 +115,45 @@ func ExampleEach() {
 	// <nil>
 }
 
+// Operators change the limits with `pglimit policy set` and give single clients their own
+// with `pglimit override set`. Here limiter.NewPolicies stands for limiter.OpenPolicies.
+func ExampleEachNamed() {
+	policies, err := limiter.NewPolicies(perClient) // a default until the database has the policy
+	if err != nil {
+		panic(err)
+	}
+	l := limiter.NewMemory(&limiter.Config{Now: noon, Policies: policies}) // Policies has the overrides
+	limit := httplimit.New(l, httplimit.EachNamed(httplimit.Address{}.Key, policies, "client"))
+	show(limit(hello), request())
+
+	change := func(edit limiter.PolicyEdit) {
+		if _, err := policies.Apply(context.Background(), edit); err != nil {
+			panic(err)
+		}
+	}
+	larger := perClient
+	larger.Limit, larger.Burst = 60, 20
+	change(limiter.PolicyEdit{Set: []limiter.StoredPolicy{{Policy: larger, Note: "launch"}}})
+	show(limit(hello), request())
+
+	contract := 600.0
+	change(limiter.PolicyEdit{SetOverrides: []limiter.Override{{Policy: "client", Key: "192.0.2.1", Limit: &contract}}})
+	show(limit(hello), request())
+	// Output:
+	// 200
+	// RateLimit-Policy: "client";q=6;w=60;pglimit-burst=1
+	// RateLimit: "client";r=0;t=10
+	// hello
+	// 200
+	// RateLimit-Policy: "client";q=60;w=60;pglimit-burst=20
+	// RateLimit: "client";r=18;t=2
+	// hello
+	// 200
+	// RateLimit-Policy: "client";q=600;w=60;pglimit-burst=20
+	// RateLimit: "client";r=17;t=1
+	// hello
+}
+
 func ExampleAddress_Key() {
 	r := request()
 	r.RemoteAddr = "10.0.0.1:4711"                              // our proxy, which appended the last entry

@@ -38,10 +38,10 @@ const maxInteger = 999_999_999_999_999
 // item for each policy name. Of several requests under one name, the item describes the
 // one that denied for the longest time, or else the one with the least remaining.
 //
-//   - q is the policy's Limit, rounded down to whole units.
+//   - q is the Result's Limit, rounded down to whole units.
 //   - w is the Period, if it is whole seconds. A bucket's or queue's q and w are
 //     multiplied if that makes them whole: q=5;w=2 for 2.5 a second.
-//   - pglimit-burst is the Burst, if it differs from q.
+//   - pglimit-burst is the Result's Burst, if it differs from q.
 //   - r is the remaining units, rounded down.
 //   - t is in seconds, rounded up: RetryAfter of a denied request; ResetAfter of any
 //     other, but at most Retry-After. It is left out if it would be limiter.Never.
@@ -50,9 +50,10 @@ const maxInteger = 999_999_999_999_999
 // seconds, rounded up. It is left out if that is limiter.Never.
 //
 // If another layer has already set the fields, an allowed decision adds a line to each
-// and a denial replaces them. Requests allowed without a decision
-// (limiter.SourceDegraded) are left out. http.Header writes the names as
-// Ratelimit-Policy and Ratelimit; field names are not case-sensitive.
+// and a denial replaces them. Limits that do not limit the client are left out: those of
+// requests allowed without a decision (limiter.SourceDegraded), of unlimited keys
+// (limiter.SourceOverride) and of shadow policies (limiter.Result.Shadow). http.Header writes the names as Ratelimit-Policy and
+// Ratelimit; field names are not case-sensitive.
 func SetHeader(h http.Header, requests []limiter.Request, all limiter.Results) {
 	retry := retryAfter(all)
 	if retry > 0 { // the t of other layers could be later than Retry-After
@@ -68,10 +69,11 @@ func SetHeader(h http.Header, requests []limiter.Request, all limiter.Results) {
 	policies, limits := make([]byte, 0, 128), make([]byte, 0, 128) // on the stack
 	for i, request := range requests[:min(len(requests), len(all.PerRequest))] {
 		r := &all.PerRequest[i]
-		if !decided(r) || overshadowed(requests, all, i) {
+		if !shown(requests, all, i) || overshadowed(requests, all, i) {
 			continue
 		}
-		text := rendered(advertise(&request.Policy))
+		p := effective(&request, r)
+		text := rendered(advertise(&p))
 		if text.policy == "" { // a header cannot contain the name
 			continue
 		}
@@ -91,19 +93,36 @@ func SetHeader(h http.Header, requests []limiter.Request, all limiter.Results) {
 	}
 }
 
+// effective returns the policy that decided: the request's with the override of its key
+// applied. Results of a limiter have a Limit; others, such as those of tests, may lack it.
+func effective(request *limiter.Request, r *limiter.Result) limiter.Policy {
+	p := request.Policy
+	if r.Limit > 0 {
+		p.Limit, p.Burst, p.Shadow = r.Limit, r.Burst, r.Shadow
+	}
+	return p
+}
+
 // decided reports whether the numbers of a result mean something.
 func decided(r *limiter.Result) bool {
-	return r.Source != limiter.SourceDegraded && r.Source != limiter.SourceSkipped
+	return r.Source != limiter.SourceDegraded && r.Source != limiter.SourceSkipped && r.Source != limiter.SourceOverride
+}
+
+// shown reports whether the i-th request's numbers mean something to the client: it was
+// decided, and the policy that decided is no shadow.
+func shown(requests []limiter.Request, all limiter.Results, i int) bool {
+	r := &all.PerRequest[i]
+	return decided(r) && !r.Shadowed && !effective(&requests[i], r).Shadow
 }
 
 // setXRateLimit sets the fields of WithXRateLimit, for the request that denied or else has
 // the smallest share of its burst left.
-func setXRateLimit(h http.Header, all limiter.Results) {
+func setXRateLimit(h http.Header, requests []limiter.Request, all limiter.Results) {
 	chosen := all.DeniedBy
 	if all.Allowed {
 		chosen = -1
-		for i, r := range all.PerRequest {
-			if decided(&r) && (chosen < 0 || r.Remaining/r.Burst < all.PerRequest[chosen].Remaining/all.PerRequest[chosen].Burst) {
+		for i, r := range all.PerRequest[:min(len(requests), len(all.PerRequest))] {
+			if shown(requests, all, i) && (chosen < 0 || r.Remaining/r.Burst < all.PerRequest[chosen].Remaining/all.PerRequest[chosen].Burst) {
 				chosen = i
 			}
 		}
@@ -150,7 +169,7 @@ func until(r *limiter.Result, retry time.Duration) time.Duration {
 func overshadowed(requests []limiter.Request, all limiter.Results, i int) bool {
 	a := &all.PerRequest[i]
 	for j := range min(len(requests), len(all.PerRequest)) {
-		if j == i || requests[j].Policy.Name != requests[i].Policy.Name {
+		if j == i || requests[j].Policy.Name != requests[i].Policy.Name || !shown(requests, all, j) {
 			continue
 		}
 		switch b := &all.PerRequest[j]; {

@@ -31,6 +31,11 @@ func TestSetHeader(t *testing.T) {
 		return limiter.Result{Burst: 10, Remaining: remaining, RetryAfter: retry, ResetAfter: reset, At: at}
 	}
 	degraded := limiter.Result{Allowed: true, Burst: 10, Source: limiter.SourceDegraded, At: at}
+	ghost := limiter.Policy{Name: "ghost", Algorithm: limiter.GCRA, Limit: 1, Period: time.Second, Shadow: true}
+	loginGhost := login
+	loginGhost.Shadow = true
+	shadowed := limiter.Result{Allowed: true, Shadowed: true, Reason: limiter.ReasonLimit, Burst: 10, RetryAfter: time.Hour, At: at}
+	skipped := limiter.Result{Burst: 10, Source: limiter.SourceSkipped, At: at}
 	type fields map[string][]string
 	for _, c := range []struct {
 		name       string
@@ -76,6 +81,16 @@ func TestSetHeader(t *testing.T) {
 			xLimitField: {"10"}, xRemainingField: {"3"}, xResetField: {"1780315201"}}},
 		{"no valid name", []limiter.Policy{broken, unsafe}, []limiter.Result{yes(3, 0), yes(3, 0)}, -1, fields{
 			xLimitField: {"10"}, xRemainingField: {"3"}, xResetField: {"1780315200"}}},
+		{"a shadow", []limiter.Policy{ghost}, []limiter.Result{yes(3, time.Second)}, -1, fields{}},
+		{"a shadow's denial", []limiter.Policy{login, ghost, login}, []limiter.Result{yes(3, time.Second), shadowed, shadowed}, -1, fields{
+			policyField: {`"login";q=5;w=60;pglimit-burst=10`}, limitField: {`"login";r=3;t=1`},
+			xLimitField: {"10"}, xRemainingField: {"3"}, xResetField: {"1780315201"}}},
+		{"a shadow of one name", []limiter.Policy{loginGhost, login}, []limiter.Result{yes(1, time.Second), yes(3, time.Second)}, -1, fields{
+			policyField: {`"login";q=5;w=60;pglimit-burst=10`}, limitField: {`"login";r=3;t=1`},
+			xLimitField: {"10"}, xRemainingField: {"3"}, xResetField: {"1780315201"}}},
+		{"a shadow beside a denial", []limiter.Policy{ghost, login}, []limiter.Result{skipped, no(0, time.Second, time.Minute)}, 1, fields{
+			policyField: {`"login";q=5;w=60;pglimit-burst=10`}, limitField: {`"login";r=0;t=1`}, retryField: {"1"},
+			xLimitField: {"10"}, xRemainingField: {"0"}, xResetField: {"1780315201"}}},
 		{"nothing decided", []limiter.Policy{login}, nil, -1, fields{}},
 	} {
 		var requests []limiter.Request
@@ -86,7 +101,7 @@ func TestSetHeader(t *testing.T) {
 		h := http.Header{}
 		SetHeader(h, requests, all)
 		SetHeader(h, requests, all) // again, as when WithOnDeny's function calls Deny
-		setXRateLimit(h, all)
+		setXRateLimit(h, requests, all)
 		if !maps.EqualFunc(h, http.Header(c.want), slices.Equal) {
 			t.Errorf("%s: got\n%q, want\n%q", c.name, h, c.want)
 		}

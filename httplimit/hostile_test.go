@@ -22,7 +22,7 @@ var three = limiter.Policy{Name: "three", Algorithm: limiter.FixedWindow, Limit:
 // TestAddressManyOfOneNetwork checks that all addresses of a /64 are one client.
 func TestAddressManyOfOneNetwork(t *testing.T) {
 	keys := map[string]bool{}
-	l := limiter.NewMemory(&limiter.Config{Observe: func(_ context.Context, request limiter.Request, _ limiter.Result, _ error) { keys[request.Key] = true }})
+	l := limiter.NewMemory(&limiter.Config{Observe: func(_ context.Context, o limiter.Observation) { keys[o.Request.Key] = true }})
 	next := &answering{status: 200}
 	h := New(l, Each(Address{}.Key, three))(next)
 	for i := range 5000 {
@@ -43,7 +43,7 @@ func TestAddressManyOfOneNetwork(t *testing.T) {
 // TestAddressForgedHeaders checks over TCP that forged headers do not change the key.
 func TestAddressForgedHeaders(t *testing.T) {
 	key := make(chan string, 1)
-	l := limiter.NewMemory(&limiter.Config{Observe: func(_ context.Context, request limiter.Request, _ limiter.Result, _ error) { key <- request.Key }})
+	l := limiter.NewMemory(&limiter.Config{Observe: func(_ context.Context, o limiter.Observation) { key <- o.Request.Key }})
 	for _, a := range []Address{
 		{}, {Hops: 1}, {Hops: 1, Header: "Forwarded"}, {Proxies: prefixes("127.0.0.0/8")}, {Proxies: prefixes("127.0.0.0/8"), Header: "Forwarded"},
 	} {
@@ -83,7 +83,7 @@ func TestAddressForgedHeaders(t *testing.T) {
 // TestKeyHugeHeaders checks that keys of huge headers are short and differ.
 func TestKeyHugeHeaders(t *testing.T) {
 	key := make(chan string, 1)
-	l := limiter.NewMemory(&limiter.Config{Observe: func(_ context.Context, request limiter.Request, _ limiter.Result, _ error) { key <- request.Key }})
+	l := limiter.NewMemory(&limiter.Config{Observe: func(_ context.Context, o limiter.Observation) { key <- o.Request.Key }})
 	server := httptest.NewUnstartedServer(New(l, Each(Join(Header("X-Api-Key"), User(func(r *http.Request) string { return r.Header.Get("User") })), three))(&answering{status: 200}))
 	server.Config.MaxHeaderBytes = 4 << 20
 	server.Start()
@@ -118,8 +118,8 @@ func TestKeyHugeHeaders(t *testing.T) {
 func TestNewHTTP2(t *testing.T) {
 	ended := make(chan struct{})
 	var leave context.CancelFunc
-	l := limiter.NewMemory(&limiter.Config{Observe: func(_ context.Context, request limiter.Request, r limiter.Result, _ error) {
-		if request.Policy == slow && r.Delay > 0 {
+	l := limiter.NewMemory(&limiter.Config{Observe: func(_ context.Context, o limiter.Observation) {
+		if o.Request.Policy == slow && o.Result.Delay > 0 {
 			leave()
 		}
 	}})

@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"errors"
 	"net/http"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -94,6 +95,35 @@ func Each(key Key, policies ...limiter.Policy) func(*http.Request) ([]limiter.Re
 		}
 		requests := make([]limiter.Request, len(policies))
 		for i, p := range policies {
+			requests[i] = p.Request(k, 1)
+		}
+		return requests, nil
+	}
+}
+
+// EachNamed returns a function for New that requests one unit of each named policy for the
+// HTTP request's key, as Each does. It reads the policies at each HTTP request, so a changed
+// policy applies to the next one. For a name that policies has neither in the database nor
+// as a default, the function returns limiter.ErrNoPolicy, which New answers with 500.
+//
+// Overrides of keys apply if the limiter has the same policies as its
+// limiter.Config.Policies. EachNamed panics if key or policies is nil, or without names.
+func EachNamed(key Key, policies *limiter.Policies, names ...string) func(*http.Request) ([]limiter.Request, error) {
+	require(key != nil, "EachNamed: key is nil")
+	require(policies != nil, "EachNamed: policies is nil")
+	require(len(names) > 0, "EachNamed: no names")
+	names = slices.Clone(names)
+	return func(r *http.Request) ([]limiter.Request, error) {
+		k, err := key(r)
+		if err != nil {
+			return nil, err
+		}
+		requests := make([]limiter.Request, len(names))
+		for i, name := range names {
+			p, err := policies.Get(name)
+			if err != nil {
+				return nil, err
+			}
 			requests[i] = p.Request(k, 1)
 		}
 		return requests, nil

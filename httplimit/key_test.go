@@ -1,7 +1,9 @@
 package httplimit
 
 import (
+	"bytes"
 	"errors"
+	"log/slog"
 	"net/http"
 	"strings"
 	"testing"
@@ -94,6 +96,56 @@ func TestEach(t *testing.T) {
 	}
 }
 
+// TestEachNamed: a changed policy applies to the next request, and an unknown name is an error.
+func TestEachNamed(t *testing.T) {
+	a := limiter.Policy{Name: "a", Algorithm: limiter.TokenBucket, Limit: 2, Period: time.Minute}
+	policies, err := limiter.NewPolicies(a)
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := []string{"a", "b"}
+	requests := EachNamed(Address{}.Key, policies, names...)
+	names[1] = "a"
+	client := from("192.0.2.7:1")
+	if got, err := requests(client); got != nil || !errors.Is(err, limiter.ErrNoPolicy) || !strings.Contains(err.Error(), `"b"`) {
+		t.Errorf("without b: got %+v, %v", got, err)
+	}
+	b := limiter.Policy{Name: "b", Algorithm: limiter.GCRA, Limit: 3, Period: time.Hour}
+	if err := policies.Default(b); err != nil {
+		t.Fatal(err)
+	}
+	check := func() {
+		t.Helper()
+		got, err := requests(client)
+		if len(got) != 2 || err != nil || got[0] != a.Request("192.0.2.7", 1) || got[1] != b.Request("192.0.2.7", 1) {
+			t.Errorf("got %+v, %v", got, err)
+		}
+	}
+	check()
+	a.Limit = 7
+	if _, err := policies.Apply(t.Context(), limiter.PolicyEdit{Set: []limiter.StoredPolicy{{Policy: a}}}); err != nil {
+		t.Fatal(err)
+	}
+	check()
+	if got, err := EachNamed(Header("X"), policies, "a")(from("")); got != nil || !errors.Is(err, ErrNoKey) {
+		t.Errorf("without a key: got %+v, %v", got, err)
+	}
+}
+
+// TestEachNamedUnknown: New answers an unknown name with 500, also with WithNoKey(Pass).
+func TestEachNamedUnknown(t *testing.T) {
+	policies, err := limiter.NewPolicies()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var log bytes.Buffer
+	next := &answering{status: 200}
+	h := New(limiter.NewMemory(nil), EachNamed(Address{}.Key, policies, "gone"), WithNoKey(Pass), WithLogger(slog.New(slog.NewTextHandler(&log, nil))))(next)
+	if w := get(h, request()); w.Code != 500 || next.calls.Load() != 0 || !strings.Contains(log.String(), "gone") {
+		t.Errorf("got %d, %d calls, logged %s", w.Code, next.calls.Load(), &log)
+	}
+}
+
 // TestPanics checks that programming errors panic at the start, not at the first request.
 func TestPanics(t *testing.T) {
 	key := Address{}.Key
@@ -107,6 +159,9 @@ func TestPanics(t *testing.T) {
 		"httplimit: Transport: requests is nil":        func() { Transport(l, nil, nil) },
 		"httplimit: Each: key is nil":                  func() { Each(nil, limiter.Policy{}) },
 		"httplimit: Each: no policies":                 func() { Each(key) },
+		"httplimit: EachNamed: key is nil":             func() { EachNamed(nil, &limiter.Policies{}, "p") },
+		"httplimit: EachNamed: policies is nil":        func() { EachNamed(key, nil, "p") },
+		"httplimit: EachNamed: no names":               func() { EachNamed(key, &limiter.Policies{}) },
 		"httplimit: Join: no keys":                     func() { Join() },
 		"httplimit: Join: a key is nil":                func() { Join(key, nil) },
 		"httplimit: User: name is nil":                 func() { User(nil) },

@@ -150,6 +150,7 @@ func WithOnError(answer func(w http.ResponseWriter, r *http.Request, err error))
 //
 //   - units that leaked, or whose window ended, while the handler ran;
 //   - units in a LeakyBucketQueue;
+//   - units of an unlimited key (limiter.Override), which were not counted;
 //   - units of an earlier request with the same limiter.Request.IdempotencyKey.
 //
 // It panics if is is nil.
@@ -192,7 +193,7 @@ func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 	}
 	SetHeader(w.Header(), requests, all)
 	if m.xRateLimit {
-		setXRateLimit(w.Header(), all)
+		setXRateLimit(w.Header(), requests, all)
 	}
 	switch {
 	case all.Allowed && m.refundIf != nil:
@@ -236,7 +237,7 @@ func (m *middleware) serveRefunding(w http.ResponseWriter, r *http.Request, next
 func (m *middleware) refund(ctx context.Context, requests []limiter.Request, all limiter.Results) {
 	for i, r := range all.PerRequest {
 		p := requests[i].Policy
-		if p.Algorithm == limiter.LeakyBucketQueue || r.Replayed || r.Source == limiter.SourceDegraded {
+		if p.Algorithm == limiter.LeakyBucketQueue || r.Replayed || r.Shadowed || r.Source == limiter.SourceDegraded || r.Source == limiter.SourceOverride {
 			continue
 		}
 		if _, err := m.limiter.Undo(ctx, p, requests[i].Key, r); err != nil {

@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -154,7 +155,7 @@ func TestOnDeny(t *testing.T) {
 }
 
 // gone returns a limiter over a database that does not exist.
-func gone(t *testing.T, observe func(context.Context, limiter.Request, limiter.Result, error)) *limiter.Limiter {
+func gone(t *testing.T, observe func(context.Context, limiter.Observation)) *limiter.Limiter {
 	t.Helper()
 	pool, err := pgxpool.New(t.Context(), "postgres://127.0.0.1:1/none")
 	if err != nil {
@@ -303,8 +304,8 @@ var slow = limiter.Policy{Name: "slow", Algorithm: limiter.LeakyBucketQueue, Lim
 // recovers from the abort does not answer 200.
 func TestNewCancelledInQueue(t *testing.T) {
 	var cancel context.CancelFunc
-	l := limiter.NewMemory(&limiter.Config{Observe: func(_ context.Context, _ limiter.Request, r limiter.Result, _ error) {
-		if r.Delay > 0 { // in the queue, before the wait
+	l := limiter.NewMemory(&limiter.Config{Observe: func(_ context.Context, o limiter.Observation) {
+		if o.Result.Delay > 0 { // in the queue, before the wait
 			cancel()
 		}
 	}})
@@ -348,10 +349,10 @@ func TestNewQueue(t *testing.T) {
 	for name, requests := range map[string]requestsFunc{"one": fixed(quick.Request("k", 1)), "several": fixed(p.Request("k", 1), quick.Request("k", 1))} {
 		var turn time.Time
 		var waited time.Duration
-		l := limiter.NewMemory(&limiter.Config{Now: func() time.Time { return at }, Observe: func(_ context.Context, request limiter.Request, r limiter.Result, _ error) {
-			if request.Policy == quick {
-				turn = time.Now().Add(r.Delay)
-				waited += r.Delay
+		l := limiter.NewMemory(&limiter.Config{Now: func() time.Time { return at }, Observe: func(_ context.Context, o limiter.Observation) {
+			if o.Request.Policy == quick {
+				turn = time.Now().Add(o.Result.Delay)
+				waited += o.Result.Delay
 			}
 		}})
 		h := New(l, requests)(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
@@ -430,5 +431,35 @@ func TestNewConcurrent(t *testing.T) {
 	clients.Wait()
 	if passed.Load() != 30 || next.calls.Load() != 30 {
 		t.Errorf("%d answers of 200 and %d calls, want 30", passed.Load(), next.calls.Load())
+	}
+}
+
+// TestNewShadow checks that a request which a shadow policy would have denied passes, and
+// that the client learns nothing of it; and that a denial by another policy does not name it.
+func TestNewShadow(t *testing.T) {
+	l := limiter.NewMemory(nil)
+	shadow := limiter.Policy{Name: "shadow", Algorithm: limiter.GCRA, Limit: 1, Period: time.Hour, Shadow: true}
+	bites := limiter.Policy{Name: "bites", Algorithm: limiter.GCRA, Limit: 2, Period: time.Hour}
+	queue := limiter.Policy{Name: "queue", Algorithm: limiter.LeakyBucketQueue, Limit: 1, Period: time.Hour, Burst: 2, Shadow: true}
+	for name, requests := range map[string][]limiter.Request{
+		"one": {shadow.Request("one", 1)}, "a queue": {queue.Request("k", 1)}, "several": {shadow.Request("k", 1), queue.Request("l", 1)},
+	} {
+		h := New(l, fixed(requests...), WithXRateLimit(), WithRefundIf(func(int) bool { return false }))(&answering{status: 200})
+		for range 4 {
+			if w := get(h, request()); w.Code != 200 || w.Header()[limitField] != nil || w.Header()[policyField] != nil || w.Header()[xLimitField] != nil || w.Header()[retryField] != nil {
+				t.Errorf("%s: got %d, %q", name, w.Code, w.Header())
+			}
+		}
+	}
+	h := New(l, fixed(shadow.Request("k", 1), bites.Request("k", 1)))(&answering{status: 200})
+	for i := range 4 {
+		want := 200
+		if i >= 2 {
+			want = 429
+		}
+		w := get(h, request())
+		if w.Code != want || strings.Contains(fmt.Sprint(w.Header()), "shadow") || strings.Contains(w.Body.String(), "shadow") || w.Header().Get(policyField) != `"bites";q=2;w=3600` {
+			t.Errorf("%d: got %d, %q %s", i, w.Code, w.Header(), w.Body)
+		}
 	}
 }

@@ -48,7 +48,7 @@ func Deny(w http.ResponseWriter, requests []limiter.Request, all limiter.Results
 		p.Detail = "Try again in " + strconv.FormatInt(ceilSeconds(retry), 10) + " s."
 	}
 	for i, request := range requests[:min(len(requests), len(all.PerRequest))] {
-		if !all.PerRequest[i].Allowed && !slices.Contains(p.Violated, request.Policy.Name) {
+		if !all.PerRequest[i].Allowed && shown(requests, all, i) && !slices.Contains(p.Violated, request.Policy.Name) {
 			p.Violated = append(p.Violated, request.Policy.Name)
 		}
 	}

@@ -137,7 +137,7 @@ func TestRefundIfGranted(t *testing.T) {
 	var log bytes.Buffer
 	logger := WithLogger(slog.New(slog.NewTextHandler(&log, nil)))
 	observed := 0
-	down := gone(t, func(context.Context, limiter.Request, limiter.Result, error) { observed++ })
+	down := gone(t, func(context.Context, limiter.Observation) { observed++ })
 	if w := get(New(down, fixed(p.Request("k", 1)), always, logger)(&answering{status: 200}), request()); w.Code != 200 || observed != 1 || log.Len() > 0 {
 		t.Errorf("without a decision: got %d, %d requests to the limiter, logged %s; want 200, 1 and nothing", w.Code, observed, &log)
 	}
@@ -163,8 +163,8 @@ func TestRefundIfOfThatTime(t *testing.T) {
 		clear(refunded)
 		ran = time.Since(since)
 	}
-	l = limiter.NewMemory(&limiter.Config{Observe: func(_ context.Context, request limiter.Request, r limiter.Result, _ error) {
-		refunded[request.Policy] = r.Granted
+	l = limiter.NewMemory(&limiter.Config{Observe: func(_ context.Context, o limiter.Observation) {
+		refunded[o.Request.Policy] = o.Result.Granted
 	}})
 	get(New(l, fixed(window.Request("k", 5), bucket.Request("k", 10)), WithRefundIf(func(int) bool { return true }))(http.HandlerFunc(handle)), request())
 	if len(refunded) != 2 || refunded[window] != 0 || refunded[bucket] > 10-10*ran.Seconds() {

@@ -119,7 +119,8 @@ func TestTransportWaits(t *testing.T) {
 	var turn time.Time
 	var waited time.Duration
 	leave := func() {}
-	l := limiter.NewMemory(&limiter.Config{Now: func() time.Time { return at }, Observe: func(_ context.Context, request limiter.Request, r limiter.Result, _ error) {
+	l := limiter.NewMemory(&limiter.Config{Now: func() time.Time { return at }, Observe: func(_ context.Context, o limiter.Observation) {
+		r := o.Result
 		turn = time.Now().Add(r.Delay)
 		waited += r.Delay
 		if r.Delay > time.Minute {

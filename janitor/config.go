@@ -19,6 +19,10 @@ const (
 	leastLease       = 30 * time.Second
 	minLease         = time.Second
 	maxLease         = lease.Longest
+
+	defaultKeepDenials = 24 * time.Hour
+	minKeepDenials     = time.Minute
+	maxKeepDenials     = 90 * 24 * time.Hour
 )
 
 // Config configures a [Janitor]. The zero value of each field selects its
@@ -42,6 +46,11 @@ type Config struct {
 	// that ends more than 72 hours from now is ignored. Range: 1 second to 72
 	// hours. Default: three intervals, at least 30 seconds.
 	Lease time.Duration
+
+	// KeepDenials is the time for which counts of a limiter.DenialLog are kept, from
+	// the end of their slot of ten minutes. Of more than 100,000 counts the oldest are
+	// deleted earlier. Range: 1 minute to 90 days. Default: 24 hours.
+	KeepDenials time.Duration
 
 	// Now returns the time that decides which rows are due and when leases end.
 	// It is for tests. All janitors and limiters of a database must share one
@@ -86,6 +95,13 @@ func (c *Config) complete() (Config, error) {
 	if full.Lease < minLease || full.Lease > maxLease {
 		return full, fmt.Errorf("pglimit: janitor Config.Lease is %v: use %v to %v, or 0 for three intervals, at least %v",
 			full.Lease, minLease, maxLease, leastLease)
+	}
+	if full.KeepDenials == 0 {
+		full.KeepDenials = defaultKeepDenials
+	}
+	if full.KeepDenials < minKeepDenials || full.KeepDenials > maxKeepDenials {
+		return full, fmt.Errorf("pglimit: janitor Config.KeepDenials is %v: use %v to %v, or 0 for %v",
+			full.KeepDenials, minKeepDenials, maxKeepDenials, defaultKeepDenials)
 	}
 	if full.Logger == nil {
 		full.Logger = slog.Default()

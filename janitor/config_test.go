@@ -15,7 +15,7 @@ func TestConfigDefaults(t *testing.T) {
 			t.Fatalf("%s: %v", name, err)
 		}
 		c := j.cfg
-		if c.Interval != time.Minute || c.BatchSize != 1000 || c.Lease != 3*time.Minute || c.Logger != slog.Default() {
+		if c.Interval != time.Minute || c.BatchSize != 1000 || c.Lease != 3*time.Minute || c.KeepDenials != 24*time.Hour || c.Logger != slog.Default() {
 			t.Errorf("%s: got %+v", name, c)
 		}
 	}
@@ -28,15 +28,15 @@ func TestConfigDefaults(t *testing.T) {
 func TestConfigWithinBounds(t *testing.T) {
 	t.Parallel()
 	for _, c := range []Config{
-		{Interval: time.Millisecond, BatchSize: 1, Lease: time.Second},
-		{Interval: 24 * time.Hour, BatchSize: 10_000, Lease: 72 * time.Hour},
+		{Interval: time.Millisecond, BatchSize: 1, Lease: time.Second, KeepDenials: time.Minute},
+		{Interval: 24 * time.Hour, BatchSize: 10_000, Lease: 72 * time.Hour, KeepDenials: 90 * 24 * time.Hour},
 	} {
 		j, err := New(idlePool(t), &c)
 		if err != nil {
 			t.Errorf("%+v: %v", c, err)
 			continue
 		}
-		if j.cfg.Interval != c.Interval || j.cfg.BatchSize != c.BatchSize || j.cfg.Lease != c.Lease {
+		if j.cfg.Interval != c.Interval || j.cfg.BatchSize != c.BatchSize || j.cfg.Lease != c.Lease || j.cfg.KeepDenials != c.KeepDenials {
 			t.Errorf("got %+v, want %+v", j.cfg, c)
 		}
 	}
@@ -56,6 +56,8 @@ func TestConfigOutOfBounds(t *testing.T) {
 		{Config{Lease: -1}, "Lease", "-1ns"},
 		{Config{Lease: time.Second - 1}, "Lease", "999.999999ms"},
 		{Config{Lease: 72*time.Hour + 1}, "Lease", "72h0m0.000000001s"},
+		{Config{KeepDenials: time.Minute - 1}, "KeepDenials", "59.999999999s"},
+		{Config{KeepDenials: 90*24*time.Hour + 1}, "KeepDenials", "2160h0m0.000000001s"},
 	} {
 		j, err := New(idlePool(t), &c.cfg)
 		if err == nil {

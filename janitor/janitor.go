@@ -4,6 +4,21 @@
 //	...
 //	go j.Run(ctx)
 //
+// At its end, Run gives up a lease in the database, so that another process may sweep at
+// once. That needs the pool. So wait for Run before you close it:
+//
+//	ctx, stop := context.WithCancel(ctx)
+//	var running sync.WaitGroup
+//	running.Go(func() { _ = j.Run(ctx) }) // fails only if it runs already
+//	...
+//	stop()
+//	running.Wait()
+//	pool.Close()
+//
+// or, with golang.org/x/sync/errgroup, g.Go(func() error { return j.Run(ctx) }) and
+// g.Wait() before pool.Close(). If the pool was closed first, the lease ends by itself, by
+// default three minutes after its last renewal.
+//
 // An empty row decides like a missing one, so deleting it only frees space. Each row
 // has a time at which it is due. A due row is deleted if its own columns show it empty
 // and its key has no open reservation. Otherwise it is due again when it will be empty,
@@ -37,6 +52,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/jackc/puddle/v2"
 
 	"github.com/pglimit/pglimit/janitor/internal/lease"
 	"github.com/pglimit/pglimit/janitor/internal/sweep"
@@ -78,7 +94,8 @@ func New(pool *pgxpool.Pool, cfg *Config) (*Janitor, error) {
 
 // Run sweeps immediately and then after each interval, until ctx ends; then it returns
 // nil. It keeps the lease between sweeps and gives it up when ctx ends, which takes at
-// most five seconds.
+// most five seconds. Wait for its return before you close the pool. If the pool is closed
+// first, Run ends without a warning, and the lease ends by itself.
 //
 // Run logs a failed sweep and tries again after the next interval. It goes on if the
 // database restarts or tables are missing. It returns an error only if Run of this
@@ -114,7 +131,11 @@ func (j *Janitor) end(ctx context.Context) {
 	<-j.turn // wait for another caller's sweep
 	defer func() { j.turn <- struct{}{} }()
 	j.setRunning(false)
-	if err := j.lease.Release(ctx); err != nil {
+	switch err := j.lease.Release(ctx); {
+	case errors.Is(err, puddle.ErrClosedPool): // the program ends
+		j.cfg.Logger.DebugContext(ctx, "pglimit: the pool was closed before the janitor could give up its lease; others wait until it ends",
+			"lease", j.cfg.Lease)
+	case err != nil:
 		j.cfg.Logger.WarnContext(ctx, "pglimit: the janitor could not give up its lease; others wait until it ends",
 			"error", err, "lease", j.cfg.Lease)
 	}
@@ -149,7 +170,7 @@ func (j *Janitor) takeTurn(ctx context.Context) (Removed, error) {
 	}
 	removed := Removed{ByTable: map[string]int64{}}
 	one := sweep.Sweep{
-		Pool: j.pool, Lease: j.lease, BatchSize: j.cfg.BatchSize, Logger: j.cfg.Logger,
+		Pool: j.pool, Lease: j.lease, BatchSize: j.cfg.BatchSize, KeepDenials: j.cfg.KeepDenials, Logger: j.cfg.Logger,
 		CountRows: func(table string, deleted, kept int64) {
 			removed.addRows(table, deleted, kept)
 			j.mu.Lock()

@@ -23,7 +23,8 @@ const maxRequests = 1000
 // matters only for Results. AllowAlls never deadlock each other.
 //
 //   - Requests for one policy and key are decided on the sum of their costs. Each has its
-//     own Result, as if they had come one after the other.
+//     own Result, as if they had come one after the other. Those of a shadow policy do come
+//     one after the other.
 //   - A sum above the burst is denied with RetryAfter Never, and nothing is written.
 //   - One name, algorithm and key under two different Policy values is an ErrInvalid.
 //   - Errors name the request by its index.
@@ -35,6 +36,10 @@ const maxRequests = 1000
 //     the database decides.
 //   - A remembered denial of one of its requests denies the whole: the Source of the others
 //     is SourceSkipped.
+//   - A request of a shadow policy never denies the others. If the others are granted, it is
+//     decided by itself, by a statement after theirs, and counted if it fits. If they are
+//     denied, it is not decided: its Source is SourceSkipped. In a transaction too the keys
+//     of shadow policies are locked after all others, both in one order.
 //   - Config.Observe is called for each request.
 func (e *engine) AllowAll(ctx context.Context, requests ...Request) (Results, error) {
 	return e.all(ctx, requests, nil)
@@ -52,28 +57,47 @@ type joint struct {
 }
 
 // all decides an AllowAll, or with w a WaitAll.
-func (e *engine) all(ctx context.Context, requests []Request, w *places) (all Results, err error) {
+func (e *engine) all(ctx context.Context, given []Request, w *places) (all Results, err error) {
+	began := e.begin()
+	requests, free := e.overrideAll(given)
+	var rows []int
 	if e.observe != nil {
-		defer func() {
-			for i, in := range requests {
-				var r Result
-				if err == nil {
-					r = all.PerRequest[i]
-				}
-				e.observe(ctx, in, r, err)
-			}
-		}()
+		rows = make([]int, len(requests))
 	}
 	for {
-		if all, err = e.decideAll(ctx, requests, w); err != store.ErrKnown {
-			return all, err
+		if all, err = e.decideLimited(ctx, requests, free, w, rows); err != store.ErrKnown {
+			break
 		}
 	}
+	if err == nil {
+		for i := range requests {
+			all.PerRequest[i].Shadow = requests[i].Policy.Shadow
+		}
+	}
+	if e.denialLog != nil && err == nil {
+		for i := range requests {
+			e.denialLog.add(e.logSecret, verbTake, &requests[i], &all.PerRequest[i])
+		}
+	}
+	if e.observe != nil {
+		v := VerbAllowAll
+		if w != nil {
+			v = VerbWaitAll
+		}
+		for i := range requests {
+			var r Result
+			if err == nil {
+				r = all.PerRequest[i]
+			}
+			e.seen(ctx, v, &requests[i], &r, err, began, e.rows(&r, err, &rows[i]))
+		}
+	}
+	return all, err
 }
 
 // decideAll is all without Observe. It returns ErrKnown if a denial came to be known
-// while the requests waited.
-func (e *engine) decideAll(ctx context.Context, requests []Request, w *places) (all Results, err error) {
+// while the requests waited. It sets rows, unless nil, to Observation.Rows.
+func (e *engine) decideAll(ctx context.Context, requests []Request, w *places, rows []int) (all Results, err error) {
 	if e.closed.Load() {
 		return Results{DeniedBy: -1}, store.ErrClosed
 	}
@@ -81,27 +105,45 @@ func (e *engine) decideAll(ctx context.Context, requests []Request, w *places) (
 	if err != nil {
 		return Results{DeniedBy: -1}, err
 	}
-	if e.remembers(ctx) {
+	joints, shadows := apart(joints)
+	if len(joints) > 0 && e.remembers(ctx) {
 		if all, known := e.known(requests, joints); known {
 			return all, nil
 		}
 		joints[0].Known = func() bool { return e.anyKnown(joints) }
 	}
 	allowed := false
-	if w == nil {
-		allowed, err = e.takeAll(ctx, joints)
-	} else {
+	if w != nil {
 		w.want(joints, requests)
+	}
+	switch {
+	case len(joints) == 0:
+		allowed = true
+	case w == nil:
+		allowed, err = e.takeAll(ctx, joints)
+	default:
 		allowed, err = e.takeOrReuse(ctx, w)
+	}
+	if w != nil {
 		w.received = time.Now()
 	}
 	e.refusals.note(ctx, e.logger, err)
-	failsClosed := func(in Request) bool { return in.Policy.OnError != FailOpen }
+	failsClosed := func(in Request) bool { return in.Policy.OnError != FailOpen && !in.Policy.Shadow }
 	switch {
 	case err == nil:
+		countRows(joints, rows)
 		all = e.results(requests, joints, allowed)
 		if !allowed {
 			e.keep(requests, joints, all)
+			return all, nil
+		}
+		if w != nil {
+			for _, r := range all.PerRequest { // those of shadow policies are not decided yet
+				w.delay = max(w.delay, r.Delay)
+			}
+		}
+		if err := e.decideShadows(ctx, requests, shadows, w, &all, rows); err != nil {
+			return Results{DeniedBy: -1}, err
 		}
 		return all, nil
 	case err == store.ErrKnown, !e.failsOpen(ctx, err) || slices.ContainsFunc(requests, failsClosed):
@@ -109,7 +151,7 @@ func (e *engine) decideAll(ctx context.Context, requests []Request, w *places) (
 	}
 	all = Results{Allowed: true, DeniedBy: -1, PerRequest: make([]Result, len(requests))}
 	for i, in := range requests {
-		q := store.Query{Units: in.Cost, Rules: algorithm.Rules{Burst: in.Policy.burst()}, Now: joints[0].Now}
+		q := store.Query{Units: in.Cost, Rules: algorithm.Rules{Burst: in.Policy.burst()}, Now: joints[0].Now} // an error had a joint
 		all.PerRequest[i] = e.degrade(ctx, &q, &in.Policy, err)
 	}
 	return all, nil
@@ -208,6 +250,7 @@ func (e *engine) results(requests []Request, joints []*joint, allowed bool) Resu
 			e.denied.forget(&j.source, requests[j.Index].Key)
 		}
 	}
+	all.skip(requests, joints)
 	all.blame()
 	return all
 }
@@ -250,6 +293,7 @@ type places struct {
 	within   time.Duration // how long it can wait
 	by       time.Time     // its deadline; zero: none
 	received time.Time     // when it got its places
+	delay    time.Duration // until the turn of all
 	requests []Request
 	joints   []*joint
 }

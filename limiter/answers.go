@@ -27,9 +27,11 @@ const (
 	verbUnblock
 )
 
-// decides reports whether the verb is a decision: Observe is called for it, and FailOpen
-// may apply.
+// decides reports whether the verb is a decision: it has a Result, and FailOpen may apply.
 func (v verb) decides() bool { return v != verbUsage && v < verbReset }
+
+// requests reports whether the verb can be denied.
+func (v verb) requests() bool { return v <= verbCheck }
 
 // remembers reports whether a remembered denial may answer the verb.
 func (v verb) remembers() bool { return v == verbTake || v == verbWait || v == verbReserve }
@@ -75,7 +77,7 @@ func result(q *store.Query, v verb, o *store.Outcome, limit float64, source Sour
 	if !r.Allowed {
 		r.Reason = ReasonLimit
 		// A block that begins with this denial is not its reason.
-		if o.Blocked || o.IsBlocked() && v == verbCheck {
+		if o.Blocked || o.IsBlocked() && (v == verbCheck || v == verbUsage) {
 			r.Reason = ReasonBlocked
 		}
 	}

@@ -75,6 +75,18 @@ type Config struct {
 	// DisableBreaker never opens the breaker.
 	DisableBreaker bool
 
+	// Policies, if not nil, have overrides for single keys. Each request's policy gets what
+	// the override of its Name and Key changes before anything else. Default: nil.
+	//
+	//   - For an Unlimited key, Do, Allow, AllowN, AllowUpTo, DoWait, Wait, Check and Reserve
+	//     pass without the database, even if the key is blocked: see SourceOverride. So do its
+	//     requests in an AllowAll or WaitAll. A Reserve's ID ends without a change. All other
+	//     methods act as without the override.
+	//   - An override's Burst applies to buckets only. Its Limit is also the Burst of a
+	//     window.
+	//   - Until ends an override by Now, or else by this process's clock.
+	Policies *Policies
+
 	// KeySecret, if not nil, makes the limiter store HMAC-SHA-256(secret, key) instead
 	// of keys, for keys that are personal data or secrets. Default: nil, keys are
 	// stored as they are. Use 32 random bytes. Fewer than 16, which includes an empty
@@ -127,10 +139,12 @@ type Config struct {
 	// Now is the clock, for tests. Default: the database's clock, and this machine's for
 	// NewMemory. It may be called from several goroutines at once.
 	Now func() time.Time
-	// Observe, if set, is called after each decision with the request, the result and the
-	// error, on the caller's goroutine, so it must not block. Usage, Settle, Cancel,
-	// Reset, Block and Unblock are not decisions.
-	Observe func(ctx context.Context, request Request, result Result, err error)
+	// Observe, if set, is called after each call of every method that takes a key or a
+	// reservation, on the caller's goroutine, so it must not block. A Wait is observed when
+	// its turn is known, before it sleeps. Default: nil.
+	Observe func(ctx context.Context, o Observation)
+	// DenialLog, if set, counts denials by policy and key in the database. Default: nil.
+	DenialLog *DenialLog
 	// MisconfiguredFailsOpen makes policies with FailOpen allow without a decision on
 	// ErrMisconfigured too, ErrNotMigrated included. Default: false. A wrong password or
 	// a missing grant then lifts every such limit, until someone reads the log.
@@ -207,6 +221,9 @@ func (c *Config) validate() error {
 			}
 			return store.Invalid("Config."+f.name, fmt.Sprint(f.shown), reason)
 		}
+	}
+	if p := c.Policies; p != nil && p.ofDatabase && !bytes.Equal(p.config.KeySecret, c.KeySecret) {
+		return store.Invalid("Config.Policies", "opened with another KeySecret", "set PoliciesConfig.KeySecret to Config.KeySecret, or the overrides' keys do not match")
 	}
 	if n := len(c.KeySecret); c.KeySecret != nil && n < keys.MinSecret {
 		return store.Invalid("Config.KeySecret", fmt.Sprintf("of %d bytes", n),

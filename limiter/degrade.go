@@ -9,16 +9,20 @@ import (
 	"github.com/pglimit/pglimit/internal/store"
 )
 
-// degrade returns the answer of FailOpen.
+// degrade returns the answer of FailOpen, and that of a shadow policy without a decision.
 func (e *engine) degrade(ctx context.Context, q *store.Query, p *Policy, err error) Result {
-	e.degraded.warn(ctx, e.logger, p.Name, err)
+	why := "the policy fails open"
+	if p.Shadow {
+		why = "the policy is a shadow"
+	}
+	e.degraded.warn(ctx, e.logger, p.Name, why, err)
 	at := time.Now()
 	if q.Now != nil {
 		at = time.UnixMicro(*q.Now)
 	}
 	return Result{
 		Allowed: true, Granted: q.Units, Limit: p.Limit, Burst: q.Burst,
-		Source: SourceDegraded, At: at,
+		Source: SourceDegraded, At: at, Shadowed: p.Shadow,
 	}
 }
 
@@ -28,12 +32,12 @@ type degradedLog struct {
 	next  atomic.Int64 // time of the next warning, in Unix microseconds
 }
 
-func (l *degradedLog) warn(ctx context.Context, logger *slog.Logger, policy string, err error) {
+func (l *degradedLog) warn(ctx context.Context, logger *slog.Logger, policy, why string, err error) {
 	l.since.Add(1)
 	now, next := time.Now(), l.next.Load()
 	if now.UnixMicro() < next || !l.next.CompareAndSwap(next, now.Add(10*time.Second).UnixMicro()) {
 		return
 	}
-	logger.WarnContext(ctx, "pglimit: allowed without a decision: the policy fails open",
+	logger.WarnContext(ctx, "pglimit: allowed without a decision: "+why,
 		"policy", policy, "since_last", l.since.Swap(0), "error", err)
 }

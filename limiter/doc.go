@@ -25,6 +25,7 @@
 //   - Wait, DoWait and WaitAll wait for a turn in a queue.
 //   - Block, Unblock and Reset are for operators.
 //   - InTx and InSQLTx return these methods for a transaction.
+//   - RunTx and RunSQLTx run a transaction, and run it again after a conflict.
 //
 // NewSQL makes a Limiter over database/sql, with any driver.
 //
@@ -42,6 +43,12 @@
 //
 // "no" returns ErrUnsupported. Units given back to a queue would let two requests leave
 // at the same time, and only a queue has turns to wait for.
+//
+// # Shadow policies
+//
+// Policy.Shadow tries a limit on real traffic: the policy decides and counts, and lets
+// everything pass. Result.Shadowed reports what it would have denied. Config.Observe sees
+// each call, and a DenialLog counts denials by key, shadowed ones too.
 //
 // # Guarantees
 //
@@ -84,4 +91,11 @@
 //
 // After several failures in a row a circuit breaker opens, and requests fail immediately
 // for a moment. See Config.BreakAfter.
+//
+// # Testing
+//
+// NewMemory decides as PostgreSQL does, without a database. In a bubble of testing/synctest
+// its clock is the fake one, and Wait sleeps in fake time; see the test TestWithFakeTime.
+// MemoryDB begins transactions on it. Code that takes a Decider works with a Limiter, a Tx
+// or a fake. Package pglimittest, a separate module, starts a PostgreSQL for tests.
 package limiter

@@ -14,6 +14,7 @@ import (
 	"github.com/pglimit/pglimit/internal/algorithm"
 	"github.com/pglimit/pglimit/internal/keys"
 	"github.com/pglimit/pglimit/internal/store"
+	"github.com/pglimit/pglimit/internal/store/waiting"
 	"github.com/pglimit/pglimit/internal/turns"
 )
 
@@ -31,8 +32,12 @@ type shared struct {
 	timeout   time.Duration // none if not positive
 	remember  time.Duration // Config.IdempotencyTTL
 	keySecret []byte
-	clock     func() time.Time                                                     // nil: the store's
-	observe   func(ctx context.Context, request Request, result Result, err error) // may be nil
+	policies  *Policies                                // of overrides; nil: none
+	clock     func() time.Time                         // nil: the store's
+	observe   func(ctx context.Context, o Observation) // may be nil
+	denialLog *DenialLog                               // nil: denials are not counted
+	logSecret string                                   // keySecret for denialLog
+	room      *waiting.Room                            // nil in memory
 	logger    *slog.Logger
 
 	closed   atomic.Bool
@@ -62,6 +67,7 @@ type call struct {
 
 	outcome store.Outcome
 	usage   store.Usage // verbUsage
+	failure error       // for which a policy let it pass
 	lost    bool        // a statement in flight may still read query
 }
 
@@ -78,7 +84,7 @@ func (e *engine) call(v verb, in Request) *call {
 func (e *engine) put(c *call) {
 	if !c.lost {
 		// The other fields belong to verbs that set them, or to compile.
-		c.request, c.admission, c.outcome, c.usage, c.at = Request{}, nil, store.Outcome{}, store.Usage{}, attempt{}
+		c.request, c.admission, c.outcome, c.usage, c.at, c.query.Rows = Request{}, nil, store.Outcome{}, store.Usage{}, attempt{}, 0
 		e.calls.Put(c)
 	}
 }
@@ -90,14 +96,14 @@ func (e *engine) one(ctx context.Context, v verb, in Request) (Result, error) {
 	return e.pass(ctx, c)
 }
 
-// pass makes a call: it compiles the request, looks it up in the remembered denials, runs
-// it, and interprets and remembers the answer.
-func (e *engine) pass(ctx context.Context, c *call) (r Result, err error) {
-	if e.observe != nil && c.verb.decides() {
-		defer func() { e.observe(ctx, c.request, r, err) }()
-	}
+// decide makes a call: it compiles the request, looks it up in the remembered denials,
+// runs it, and interprets and remembers the answer.
+func (e *engine) decide(ctx context.Context, c *call) (r Result, err error) {
 	if e.closed.Load() {
 		return r, store.ErrClosed
+	}
+	if e.override(c.verb, &c.request) {
+		return e.passUnlimited(ctx, c)
 	}
 	if c.verb.remembers() && e.remembers(ctx) && !e.reusable(&c.request) {
 		var known bool
@@ -192,8 +198,10 @@ func (e *engine) take(ctx context.Context, c *call) (store.Outcome, error) {
 // failed returns the answer to a call that failed in the store.
 func (e *engine) failed(ctx context.Context, c *call, err error) (r Result, _ error) {
 	e.refusals.note(ctx, e.logger, err)
-	if c.verb.decides() && c.verb != verbReserve && c.request.Policy.OnError == FailOpen && e.failsOpen(ctx, err) {
-		return e.degrade(ctx, &c.query, &c.request.Policy, err), nil
+	p := &c.request.Policy
+	if c.verb.decides() && (c.verb != verbReserve && p.OnError == FailOpen && e.failsOpen(ctx, err) || c.verb.requests() && e.shadows(ctx, p, err)) {
+		c.failure = err
+		return e.degrade(ctx, &c.query, p, err), nil
 	}
 	if errors.Is(err, store.ErrOverloaded) {
 		r.Reason = ReasonOverload
@@ -207,7 +215,7 @@ func (e *engine) failsOpen(ctx context.Context, err error) bool {
 	if e.tx || ctx.Err() != nil {
 		return false
 	}
-	for _, other := range [...]error{store.ErrInvalid, store.ErrClosed, store.ErrOverloaded, store.ErrLocked, store.ErrAnswering} {
+	for _, other := range [...]error{store.ErrInvalid, store.ErrClosed, store.ErrOverloaded, store.ErrLocked, store.ErrAnswering, store.ErrCrowded} {
 		if errors.Is(err, other) {
 			return false
 		}
@@ -305,16 +313,16 @@ func (e *engine) compileCost(c *call) error {
 
 // note sets what the store keeps of a call once it is granted.
 func (e *engine) note(c *call) error {
-	state, remember := store.Spent, e.remember
+	state, ttl, remember := store.Spent, time.Duration(0), e.remember
 	if reason := badDuration(remember); reason != "" {
 		return store.Invalid("Config.IdempotencyTTL", remember.String(), reason)
 	}
 	if c.verb == verbReserve {
-		state = store.Open
+		state, ttl = store.Open, c.ttl
 	}
 	c.admission = &store.Admission{
 		ID: rand.Text(), State: state,
-		TTL: c.ttl.Microseconds(), Remember: remember.Microseconds(), Limit: c.request.Policy.Limit,
+		TTL: ttl.Microseconds(), Remember: remember.Microseconds(), Limit: c.request.Policy.Limit,
 	}
 	if c.request.IdempotencyKey != "" {
 		c.admission.Idempotency = keys.Stored(c.request.IdempotencyKey, e.keySecret)

@@ -123,45 +123,45 @@ func watched(t *testing.T, remembers bool, config *Config) (*Limiter, *spy) {
 
 // doorVerbs calls each method once, for the key k of p.
 var doorVerbs = []struct {
-	name    string
-	call    func(ctx context.Context, e *engine, p Policy) error
-	decides bool // Observe is called, and FailOpen may apply
-	opens   bool
+	name  string
+	call  func(ctx context.Context, e *engine, p Policy) error
+	verb  Verb
+	opens bool // FailOpen may apply
 }{
 	{"Do", func(ctx context.Context, e *engine, p Policy) error {
 		_, err := e.Do(ctx, p.Request("k", 1))
 		return err
-	}, true, true},
+	}, VerbAllow, true},
 	{"AllowUpTo", func(ctx context.Context, e *engine, p Policy) error {
 		_, err := e.AllowUpTo(ctx, p, "k", 1)
 		return err
-	}, true, true},
-	{"Check", func(ctx context.Context, e *engine, p Policy) error { _, err := e.Check(ctx, p, "k", 1); return err }, true, true},
-	{"Charge", func(ctx context.Context, e *engine, p Policy) error { _, err := e.Charge(ctx, p, "k", 1); return err }, true, true},
-	{"Refund", func(ctx context.Context, e *engine, p Policy) error { _, err := e.Refund(ctx, p, "k", 1); return err }, true, true},
+	}, VerbAllowUpTo, true},
+	{"Check", func(ctx context.Context, e *engine, p Policy) error { _, err := e.Check(ctx, p, "k", 1); return err }, VerbCheck, true},
+	{"Charge", func(ctx context.Context, e *engine, p Policy) error { _, err := e.Charge(ctx, p, "k", 1); return err }, VerbCharge, true},
+	{"Refund", func(ctx context.Context, e *engine, p Policy) error { _, err := e.Refund(ctx, p, "k", 1); return err }, VerbRefund, true},
 	{"Undo", func(ctx context.Context, e *engine, p Policy) error {
 		_, err := e.Undo(ctx, p, "k", Result{Granted: 1, grant: algorithm.Grant{Made: true, At: 1, EndsAt: 1}})
 		return err
-	}, true, true},
+	}, VerbUndo, true},
 	{"AllowAll", func(ctx context.Context, e *engine, p Policy) error {
 		_, err := e.AllowAll(ctx, p.Request("k", 1), p.Request("l", 1))
 		return err
-	}, true, true},
+	}, VerbAllowAll, true},
 	{"Reserve", func(ctx context.Context, e *engine, p Policy) error {
 		_, err := e.Reserve(ctx, p.Request("k", 1), time.Hour)
 		return err
-	}, true, false},
-	{"Usage", func(ctx context.Context, e *engine, p Policy) error { _, err := e.Usage(ctx, p, "k"); return err }, false, false},
+	}, VerbReserve, false},
+	{"Usage", func(ctx context.Context, e *engine, p Policy) error { _, err := e.Usage(ctx, p, "k"); return err }, VerbUsage, false},
 	{"Settle", func(ctx context.Context, e *engine, p Policy) error {
 		_, err := e.Settle(ctx, "gcra:0123456789ABCDEF:p:aw", 1)
 		return err
-	}, false, false},
+	}, VerbSettle, false},
 	{"Cancel", func(ctx context.Context, e *engine, p Policy) error {
 		return e.Cancel(ctx, "gcra:0123456789ABCDEF:p:aw")
-	}, false, false},
-	{"Reset", func(ctx context.Context, e *engine, p Policy) error { return e.Reset(ctx, p, "k") }, false, false},
-	{"Block", func(ctx context.Context, e *engine, p Policy) error { return e.Block(ctx, p, "k", time.Second) }, false, false},
-	{"Unblock", func(ctx context.Context, e *engine, p Policy) error { return e.Unblock(ctx, p, "k") }, false, false},
+	}, VerbCancel, false},
+	{"Reset", func(ctx context.Context, e *engine, p Policy) error { return e.Reset(ctx, p, "k") }, VerbReset, false},
+	{"Block", func(ctx context.Context, e *engine, p Policy) error { return e.Block(ctx, p, "k", time.Second) }, VerbBlock, false},
+	{"Unblock", func(ctx context.Context, e *engine, p Policy) error { return e.Unblock(ctx, p, "k") }, VerbUnblock, false},
 }
 
 // TestDoorClosed: after Close no call reaches the store.
@@ -189,32 +189,113 @@ func TestDoorInvalid(t *testing.T) {
 	}
 }
 
-// TestDoorObserves: Observe is called once for each decision, with its error, and for
-// nothing else.
+// TestDoorObserves: Observe sees each call of each method once, with its verb, error and
+// rows; an AllowAll once for each request.
 func TestDoorObserves(t *testing.T) {
-	type heard struct {
-		request Request
-		err     error
-	}
-	var all []heard
-	l, s := watched(t, false, &Config{Observe: func(_ context.Context, request Request, _ Result, err error) { all = append(all, heard{request, err}) }})
+	var all []Observation
+	l, s := watched(t, false, &Config{Observe: func(_ context.Context, o Observation) { all = append(all, o) }})
 	p := Policy{Name: "p", Algorithm: GCRA, Limit: 100, Period: time.Hour}
 	for _, fails := range []error{nil, fmt.Errorf("%w: away", ErrUnavailable)} {
 		s.err = fails
 		for _, v := range doorVerbs {
 			all = nil
 			err := v.call(t.Context(), l.engine, p)
-			want := 0
-			switch {
-			case v.name == "AllowAll":
-				want = 2
-			case v.decides:
-				want = 1
+			want, rows := 1, 1
+			if v.verb == VerbAllowAll {
+				want, rows = 2, 2
 			}
-			if len(all) != want || want > 0 && (all[0].err != err || all[0].request.Key != "k") {
+			if err != nil { // Settle and Cancel find no reservation
+				rows = 0
+			}
+			if len(all) != want || all[0].Verb != v.verb || all[0].Err != err || all[0].Rows != rows || all[0].Waiting != 0 ||
+				all[0].Request.Key != "k" || all[0].Request.Policy.Name != "p" || all[0].Request.Policy.Algorithm != GCRA {
 				t.Errorf("%s: %v, observed %+v", v.name, err, all)
 			}
 		}
+	}
+}
+
+// TestObserveRefused: Observe sees calls that fail before they begin, and an Undo that has
+// nothing to give back, once each.
+func TestObserveRefused(t *testing.T) {
+	var all []Observation
+	l, _ := watched(t, false, &Config{Observe: func(_ context.Context, o Observation) { all = append(all, o) }})
+	p := Policy{Name: "p", Algorithm: GCRA, Limit: 100, Period: time.Hour}
+	queue := Policy{Name: "q", Algorithm: LeakyBucketQueue, Limit: 100, Period: time.Hour}
+	for _, c := range []struct {
+		call func(ctx context.Context) error
+		verb Verb
+		key  string
+		err  error
+	}{
+		{func(ctx context.Context) error { return l.Block(ctx, p, "k", 0) }, VerbBlock, "k", ErrInvalid},
+		{func(ctx context.Context) error { _, err := l.Reserve(ctx, p.Request("k", 1), 0); return err }, VerbReserve, "k", ErrInvalid},
+		{func(ctx context.Context) error { _, err := l.Undo(ctx, queue, "k", Result{}); return err }, VerbUndo, "k", ErrUnsupported},
+		{func(ctx context.Context) error { _, err := l.Undo(ctx, p, "k", Result{}); return err }, VerbUndo, "k", nil},
+		{func(ctx context.Context) error { _, err := l.Settle(ctx, "gcra:0123456789ABCDEF:p:aw", -1); return err }, VerbSettle, "", ErrInvalid},
+		{func(ctx context.Context) error { return l.Cancel(ctx, "none") }, VerbCancel, "", ErrInvalid},
+		{func(ctx context.Context) error { _, err := l.AllowAll(ctx, p.Request("k", -1)); return err }, VerbAllowAll, "k", ErrInvalid},
+		{func(ctx context.Context) error { _, err := l.WaitAll(ctx, p.Request("k", -1)); return err }, VerbWaitAll, "k", ErrInvalid},
+		{func(ctx context.Context) error { return l.Wait(ctx, p, "k", 1) }, VerbWait, "k", ErrUnsupported},
+	} {
+		all = nil
+		err := c.call(t.Context())
+		if !errors.Is(err, c.err) || len(all) != 1 || all[0].Verb != c.verb || all[0].Request.Key != c.key || all[0].Err != err {
+			t.Errorf("%s: %v, observed %+v", c.verb, err, all)
+		}
+	}
+}
+
+// TestObserveDuration: Duration is the time until the answer, without the sleep of a Wait.
+func TestObserveDuration(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var all []Observation
+		l, s := watched(t, true, &Config{DenyCacheTTL: time.Hour, Observe: func(_ context.Context, o Observation) { all = append(all, o) }})
+		s.Store = slow{memory.New()}
+		p := Policy{Name: "p", Algorithm: LeakyBucketQueue, Limit: 1, Period: time.Minute, Burst: 2}
+		for range 2 {
+			if err := l.Wait(t.Context(), p, "k", 1); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for range 2 {
+			if _, err := l.AllowN(t.Context(), p, "k", 2); err != nil {
+				t.Fatal(err)
+			}
+		}
+		var took []time.Duration
+		var rows []int
+		for _, o := range all {
+			took, rows = append(took, o.Duration), append(rows, o.Rows)
+		}
+		if !slices.Equal(took, []time.Duration{time.Second, time.Second, time.Second, 0}) || !slices.Equal(rows, []int{1, 1, 1, 0}) {
+			t.Errorf("took %v, %v rows", took, rows)
+		}
+	})
+}
+
+// slow is a store whose Take takes a second.
+type slow struct{ store.Store }
+
+func (s slow) Take(ctx context.Context, q *store.Query) (store.Outcome, error) {
+	time.Sleep(time.Second)
+	return s.Store.Take(ctx, q)
+}
+
+// TestObserveAllocates: to be observed costs no allocation.
+func TestObserveAllocates(t *testing.T) {
+	p := Policy{Name: "p", Algorithm: GCRA, Limit: 1 << 40, Period: time.Hour}
+	count := func(config *Config) float64 {
+		l := NewMemory(config)
+		return testing.AllocsPerRun(1000, func() {
+			if _, err := l.Allow(context.Background(), p, "k"); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+	var n int
+	if without, with := count(nil), count(&Config{Observe: func(_ context.Context, o Observation) { n += o.Rows }}); with > without {
+		t.Errorf("%v allocations, %v without Observe", with, without)
 	}
 }
 

@@ -16,7 +16,7 @@ var (
 	// ErrUnavailable: the database did not answer, or not within Config.Timeout, or the
 	// circuit breaker is open (Config.BreakAfter). A statement that was in flight may or
 	// may not have been counted. FailOpen does not apply if the database answered other
-	// requests meanwhile; the message says so.
+	// requests meanwhile, or if others used all connections of the pool; the message says so.
 	ErrUnavailable = store.ErrUnavailable
 	// ErrOverloaded: too many callers are waiting for the database (Config.MaxWaiting),
 	// Config.Timeout ended before the request's turn came or while others used all
@@ -46,6 +46,12 @@ var (
 	ErrNotMigrated = store.ErrNotMigrated
 	// ErrRetryTx: the caller's transaction met a concurrent change, a deadlock or a lock
 	// timeout (SQLSTATE 40001, 40P01, 55P03). It wraps the driver's error. Roll the
-	// transaction back and run it again.
+	// transaction back and run it again, as RunTx does.
 	ErrRetryTx = store.ErrRetryTx
+	// ErrCommitUnknown: RunTx sent the commit, but no answer came, since the connection
+	// failed or the context ended. The transaction may or may not be committed, so RunTx
+	// does not run it again. It wraps the driver's error. Look for a row that the
+	// transaction wrote. A request with an IdempotencyKey can be made again in a new
+	// transaction, and counts once.
+	ErrCommitUnknown = store.ErrCommitUnknown
 )

@@ -193,7 +193,8 @@ func ExampleLimiter_Close() {
 	// true
 }
 
-// An order and its spending in one transaction: both happen or neither does.
+// An order and its spending in one transaction: both happen or neither does. RunTx does
+// the same and runs the transaction again after a conflict.
 func ExampleLimiter_InTx() {
 	placeOrder := func(pool *pgxpool.Pool, l *limiter.Limiter, account string, cents float64) error {
 		budget := limiter.Policy{Name: "budget", Algorithm: limiter.FixedWindow, Limit: 1000_00, Period: 30 * 24 * time.Hour}
@@ -212,20 +213,6 @@ func ExampleLimiter_InTx() {
 		})
 	}
 	_ = placeOrder
-}
-
-// A transaction that meets a conflict is run again as a whole.
-func ExampleTx() {
-	spend := func(pool *pgxpool.Pool, work func(pgx.Tx) error) (err error) {
-		for range 5 {
-			err = pgx.BeginFunc(ctx, pool, work)
-			if !errors.Is(err, limiter.ErrRetryTx) {
-				break
-			}
-		}
-		return err
-	}
-	_ = spend
 }
 
 func ExampleJoinKey() {

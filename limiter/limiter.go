@@ -2,7 +2,6 @@ package limiter
 
 import (
 	"database/sql"
-	"fmt"
 	"math"
 
 	"github.com/jackc/pgx/v5"
@@ -25,10 +24,10 @@ import (
 // statements. An idle Limiter has no goroutines.
 type Limiter struct {
 	*engine
-	room      *waiting.Room                // nil in memory
 	lane      *waiting.Lane                // nil in memory
 	lone      *lone.Store                  // nil in memory
 	coalesced *coalesce.Store              // nil: no request shares a statement
+	memory    *memory.Store                // nil over a database
 	inTx      func(tx db.DBTX) store.Store // the store of the caller's transaction
 }
 
@@ -94,7 +93,8 @@ func newPooled(connections exec.Connections, most int, obeys bool, config *Confi
 	e := newEngine(&c, SourceDatabase)
 	// Statements that wait for locked rows use a quarter of the connections at most.
 	patient := make(chan struct{}, max(1, most/4))
-	l := &Limiter{engine: e, room: waiting.NewRoom(c.MaxWaiting, c.Timeout, database), lane: waiting.NewLane(patient, c.Timeout)}
+	e.room = waiting.NewRoom(c.MaxWaiting, c.Timeout, database)
+	l := &Limiter{engine: e, lane: waiting.NewLane(patient, c.Timeout)}
 	share := c.BatchRows
 	if c.DisableBatching {
 		share = 1
@@ -122,33 +122,37 @@ func newPooled(connections exec.Connections, most int, obeys bool, config *Confi
 // newEngine returns an engine without a store.
 func newEngine(c *Config, source Source) *engine {
 	return &engine{shared: &shared{
-		source: source, timeout: c.Timeout, remember: c.IdempotencyTTL, keySecret: c.KeySecret,
-		clock: c.Now, observe: c.Observe, logger: c.Logger, leaving: newTally(), turns: turns.New[queueKey](maxTurns),
+		source: source, timeout: c.Timeout, remember: c.IdempotencyTTL, keySecret: c.KeySecret, policies: c.Policies,
+		denialLog: c.DenialLog, logSecret: string(c.KeySecret), clock: c.Now, observe: c.Observe, logger: c.Logger, leaving: newTally(), turns: turns.New[queueKey](maxTurns),
 		refusals: refusals{failOpen: c.MisconfiguredFailsOpen},
 	}}
 }
 
 // NewMemory returns a Limiter that keeps its state in this process: for programs of one
-// process, and for tests, with Config.Now as their clock. Methods, results and errors are
-// the same, except that those of InTx and InSQLTx return ErrUnsupported. Idle keys are
-// forgotten, and Config.MaxKeys bounds the others. If a field of config is not valid,
-// every method that takes a policy or a reservation returns that ErrInvalid and counts
-// nothing.
+// process, and for tests, with Config.Now or the fake clock of testing/synctest as their
+// clock. Methods, results and errors are the same. InTx takes only transactions of a
+// MemoryDB, which are for tests: the methods of other Txs return ErrUnsupported. Idle
+// keys are forgotten, and Config.MaxKeys bounds the others. If a field of config is not
+// valid, every method that takes a policy or a reservation returns that ErrInvalid and
+// counts nothing.
 func NewMemory(config *Config) *Limiter {
 	c := config.withDefaults()
 	return newInMemory(memory.NewBounded(max(1, c.MaxKeys)), &c)
 }
 
-func newInMemory(m store.Store, config *Config) *Limiter {
+func newInMemory(m *memory.Store, config *Config) *Limiter {
 	c := config.withDefaults()
 	e := newEngine(&c, SourceMemory)
+	l := &Limiter{engine: e, memory: m}
 	if err := c.validate(); err != nil {
 		e.store = store.Refuse(err)
-	} else {
-		e.store = reap.New(store.Bound(m, c.Timeout), reap.NewWatch(), c.Timeout, e.freed)
+		l.inTx = func(db.DBTX) store.Store { return e.store }
+		return l
 	}
-	refusal := fmt.Errorf("%w: a transaction on a memory limiter, which could not roll its units back", store.ErrUnsupported)
-	return &Limiter{engine: e, inTx: func(db.DBTX) store.Store { return store.Refuse(refusal) }}
+	reaping := reap.New(store.Bound(m, c.Timeout), reap.NewWatch(), c.Timeout, e.freed)
+	e.store = reaping
+	l.inTx = func(tx db.DBTX) store.Store { return reaping.InTx(store.Bound(storeOfMemoryTx(m, tx), 0)) }
+	return l
 }
 
 // Close makes later calls return ErrClosed. It waits until earlier requests have their
@@ -184,15 +188,15 @@ func (l *Limiter) awaitIdle() (was bool) {
 
 // Waiting returns the number of callers that wait for the database now, at most
 // Config.MaxWaiting: a gauge for metrics. It is 0 for NewMemory.
-func (l *Limiter) Waiting() int {
-	if l.room == nil {
-		return 0
-	}
-	return l.room.Callers()
-}
+func (l *Limiter) Waiting() int { return l.waiting() }
+
+// BreakerOpen reports whether the circuit breaker refuses requests now: see
+// Config.BreakAfter. It is false while a probe is due, and for NewMemory.
+func (l *Limiter) BreakerOpen() bool { return l.room != nil && l.room.Refuses() != nil }
 
 // InTx returns a Tx, which has the same methods except Wait, DoWait, WaitAll and Close.
-// What they do commits or rolls back with tx.
+// What they do commits or rolls back with tx. RunTx also begins, commits and runs again
+// after a conflict.
 func (l *Limiter) InTx(tx pgx.Tx) *Tx { return l.newTx(tx) }
 
 // InSQLTx is InTx for a transaction of database/sql. tx may be from any *sql.DB on the
@@ -237,21 +241,14 @@ func (l *Limiter) newTx(tx db.DBTX) *Tx {
 //     encoding cannot hold: the database returns that ErrInvalid, and the transaction has
 //     failed.
 //   - Any other error: failed. PostgreSQL refuses further statements, and a commit rolls
-//     back. For ErrRetryTx, run the whole transaction again.
+//     back. After ErrRetryTx, run the whole transaction again.
 //   - The context ended during a statement: failed. pgx closes the connection, under
 //     database/sql too. lib/pq cancels the statement, waits for its end and does not use
 //     the connection again. If the context of BeginTx ends, database/sql rolls back.
 //
-// After a conflict run the whole transaction again, including its own statements. A
-// conflict in one of those or in the commit returns the driver's error with the same
-// SQLSTATEs, not ErrRetryTx:
-//
-//	for range 5 {
-//		err = inTransaction(work) // begin, work, and commit or roll back
-//		if !errors.Is(err, limiter.ErrRetryTx) {
-//			break
-//		}
-//	}
+// After a conflict run the whole transaction again, including its own statements. RunTx
+// and RunSQLTx do. A conflict in one of those statements or in the commit returns the
+// driver's error with the same SQLSTATEs, not ErrRetryTx; RunTx knows these too.
 type Tx struct {
 	*engine
 }

@@ -138,3 +138,22 @@ func TestIdleIsEmpty(t *testing.T) {
 		}
 	}
 }
+
+// TestUsageOfABlockedKey: Usage.Result is what Check at cost 0 returns.
+func TestUsageOfABlockedKey(t *testing.T) {
+	now, _ := manualClock()
+	l := NewMemory(&Config{Now: now})
+	for _, algorithm := range Algorithms() {
+		p := Policy{Name: "p", Algorithm: algorithm, Limit: 10, Period: time.Second}
+		if err := l.Block(t.Context(), p, "k", time.Minute); err != nil {
+			t.Fatal(err)
+		}
+		want, err := l.Check(t.Context(), p, "k", 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := l.Usage(t.Context(), p, "k"); err != nil || got.Result != want || want.Reason != ReasonBlocked {
+			t.Errorf("%s: got %+v, %v, want %+v", algorithm, got.Result, err, want)
+		}
+	}
+}

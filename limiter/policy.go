@@ -92,6 +92,19 @@ type Policy struct {
 	Durability Durability
 	// OnError selects the result while the database is unavailable. Default: FailClosed.
 	OnError FailMode
+	// Shadow makes the policy decide, count, block and report as if it denied, but never
+	// deny or delay: to try a limit on real traffic. Default: false.
+	//
+	//   - A request that would be denied is Allowed, with Result.Shadowed. Nothing was counted
+	//     for it, as for a denial.
+	//   - A Wait takes its place in the queue and does not sleep.
+	//   - Outside a transaction the database never makes a request fail: an outage, an
+	//     overload, a locked row or ErrMisconfigured gives an allowed Result with
+	//     SourceDegraded and Shadowed. OnError does not matter.
+	//   - In an AllowAll it never denies the others.
+	//   - Invalid requests, a closed Limiter and errors in the caller's transaction are
+	//     errors as for any policy.
+	Shadow bool
 }
 
 // Request is for Cost units of Key under Policy.

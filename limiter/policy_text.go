@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"time"
+
+	durations "github.com/pglimit/pglimit/internal/duration"
 )
 
 // policyText is a Policy in JSON and YAML.
@@ -21,13 +23,15 @@ type policyText struct {
 	BlockFor   string    `json:"block_for,omitempty" yaml:"block_for,omitempty"`
 	Durability string    `json:"durability,omitempty" yaml:"durability,omitempty"`
 	OnError    string    `json:"on_error,omitempty" yaml:"on_error,omitempty"`
+	Shadow     bool      `json:"shadow,omitempty" yaml:"shadow,omitempty"`
 }
 
 // MarshalJSON writes p with lower-case names and durations as strings. It omits fields at
 // their defaults.
 func (p Policy) MarshalJSON() ([]byte, error) { return json.Marshal(p.text()) }
 
-// UnmarshalJSON reads what MarshalJSON writes. An unknown field is an error, so that a
+// UnmarshalJSON reads what MarshalJSON writes. In durations it also reads the unit d, of 24
+// hours, such as "30d" or "1d12h". An unknown field is an error, so that a
 // misspelt one is not ignored. UnmarshalJSON does not validate.
 func (p *Policy) UnmarshalJSON(data []byte) error {
 	var t policyText
@@ -77,7 +81,7 @@ func (d Durability) String() string {
 func (p Policy) text() policyText {
 	t := policyText{
 		Name: p.Name, Algorithm: p.Algorithm, Limit: p.Limit,
-		Burst: p.Burst, Aligned: p.Aligned, Calendar: p.Calendar, TimeZone: p.TimeZone,
+		Burst: p.Burst, Aligned: p.Aligned, Calendar: p.Calendar, TimeZone: p.TimeZone, Shadow: p.Shadow,
 	}
 	if p.Period != 0 || p.Calendar == "" {
 		t.Period = p.Period.String()
@@ -98,7 +102,7 @@ func (p Policy) text() policyText {
 }
 
 func (p *Policy) fromText(t policyText) error {
-	q := Policy{Name: t.Name, Algorithm: t.Algorithm, Limit: t.Limit, Burst: t.Burst, Aligned: t.Aligned, Calendar: t.Calendar, TimeZone: t.TimeZone}
+	q := Policy{Name: t.Name, Algorithm: t.Algorithm, Limit: t.Limit, Burst: t.Burst, Aligned: t.Aligned, Calendar: t.Calendar, TimeZone: t.TimeZone, Shadow: t.Shadow}
 	for _, d := range [...]struct {
 		field, text string
 		into        *time.Duration
@@ -106,9 +110,9 @@ func (p *Policy) fromText(t policyText) error {
 		if d.text == "" {
 			continue
 		}
-		v, err := time.ParseDuration(d.text)
+		v, err := durations.Parse(d.text)
 		if err != nil {
-			return q.bad(d.field, d.text, `must be a duration such as "1m30s"`)
+			return q.bad(d.field, d.text, `must be a duration such as "1m30s" or "30d"`)
 		}
 		*d.into = v
 	}

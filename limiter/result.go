@@ -40,12 +40,13 @@ const (
 	// RetryAfter, ResetAfter and At are adjusted for the time since. They are never
 	// early, and late by at most the time that the database's answer took.
 	SourceCache Source = "cache"
-	// SourceSkipped: nowhere. A remembered denial of another request of the AllowAll denied
-	// the whole. Allowed is false, Reason is empty, and Level, Remaining, RetryAfter and
-	// ResetAfter have no meaning.
+	// SourceSkipped: nowhere. Another request of the AllowAll denied the whole: by a
+	// remembered denial, or the policy of this one is a shadow. Allowed is false, Reason is
+	// empty, and Level, Remaining, RetryAfter and ResetAfter have no meaning. It is also the
+	// Source of a Settle for which nothing was counted.
 	SourceSkipped Source = "skipped"
-	// SourceDegraded: nowhere. The database was unavailable and the policy is FailOpen.
-	// Nothing was counted, and Level, Remaining and ResetAfter have no meaning.
+	// SourceDegraded: nowhere. The database was unavailable and the policy is FailOpen, or it
+	// could not decide and the policy is a shadow. Nothing was counted, and Level, Remaining and ResetAfter have no meaning.
 	SourceDegraded Source = "degraded"
 )
 
@@ -58,9 +59,9 @@ type Result struct {
 	// Granted is the number of units granted, charged or given back; for Check, the
 	// number that would be granted.
 	Granted float64
-	// Limit is the policy's Limit, in units per period.
+	// Limit is the policy's Limit, in units per period, with the override of the key applied.
 	Limit float64
-	// Burst is the policy's capacity in units.
+	// Burst is the policy's capacity in units, with the override of the key applied.
 	Burst float64
 	// Remaining is the number of units that could be granted right after this decision.
 	// It is 0 while the key is blocked. It may be fractional.
@@ -75,11 +76,12 @@ type Result struct {
 	// ResetAfter is the time from At until the key is empty and not blocked, if it gets
 	// no further requests.
 	ResetAfter time.Duration
-	// Delay is the time from At until the request's turn, for LeakyBucketQueue; else 0.
+	// Delay is the time from At until the request's turn, for LeakyBucketQueue; else 0. A
+	// Wait of a shadow policy does not sleep for it. Callers of Do should not either.
 	Delay time.Duration
 	// Full reports whether no room is left.
 	Full bool
-	// Reason is the cause of a denial. It is empty if Allowed is true.
+	// Reason is the cause of a denial. It is empty if Allowed is true and Shadowed is not.
 	Reason Reason
 	// Replayed reports whether an earlier request with the same IdempotencyKey, or an
 	// equal Settle, was decided before. Nothing new was counted. The other fields are
@@ -87,6 +89,18 @@ type Result struct {
 	Replayed bool
 	// Expired reports whether a Settle came after its reservation had expired.
 	Expired bool
+	// Shadowed reports whether a Policy.Shadow let pass what it would have denied. Allowed
+	// is then true and Granted is what was requested. Nothing was counted, and Undo gives
+	// nothing back. Reason, RetryAfter, Level and Remaining are those of the denial.
+	//
+	//   - An AllowUpTo that would have been granted in part is Shadowed too. That part is
+	//     counted, and Reason is empty.
+	//   - A Wait that would only have slept is not Shadowed: its Delay is above 0.
+	//   - If the database could not decide, Source is SourceDegraded and Reason is empty.
+	Shadowed bool
+	// Shadow reports whether the policy that decided is a shadow: Policy.Shadow, or what the
+	// key's Override has instead. For Settle and Usage it is false.
+	Shadow bool
 	// Source is where the decision was made. For SourceCache it was an earlier denial.
 	Source Source
 	// At is the time of the decision by the clock that decided, truncated to
@@ -112,6 +126,8 @@ type resultJSON struct {
 	Source     Source   `json:"source"`
 	Replayed   bool     `json:"replayed,omitempty"`
 	Expired    bool     `json:"expired,omitempty"`
+	Shadowed   bool     `json:"shadowed,omitempty"`
+	Shadow     bool     `json:"shadow,omitempty"`
 }
 
 // MarshalJSON writes r with the names that the command prints, too: durations in seconds,
@@ -121,7 +137,7 @@ func (r Result) MarshalJSON() ([]byte, error) {
 		Allowed: r.Allowed, Granted: r.Granted, Limit: r.Limit, Burst: r.Burst,
 		Level: r.Level, Remaining: r.Remaining,
 		RetryAfter: seconds(r.RetryAfter), ResetAfter: seconds(r.ResetAfter), Delay: seconds(r.Delay),
-		Full: r.Full, Reason: r.Reason, Source: r.Source, Replayed: r.Replayed, Expired: r.Expired,
+		Full: r.Full, Reason: r.Reason, Source: r.Source, Replayed: r.Replayed, Expired: r.Expired, Shadowed: r.Shadowed, Shadow: r.Shadow,
 	})
 }
 
@@ -182,10 +198,12 @@ type Reservation struct {
 	// and the other fields are zero.
 	Result Result
 	// ID names the reservation for Settle and Cancel: algorithm:random:policy:key, where
-	// random is 26 characters and the key is in base64url. It has at most 1,487
+	// random is 26 characters and the key is in base64url. The algorithm is "uncounted" for
+	// an unlimited key: see SourceOverride. The ID has at most 1,487
 	// characters, all of them A-Z, a-z, 0-9, '_', '-', '.' or ':'. Whoever knows it can end
 	// the reservation. Anyone can read the key in it, unless Config.KeySecret is set: then
-	// it has the key's HMAC and at most 179 characters.
+	// it has the key's HMAC and at most 179 characters. If Result is Shadowed, it begins with
+	// uncounted instead of the algorithm, and Settle and Cancel change nothing.
 	ID string
 	// Expires is when the reservation ends if it was neither settled nor cancelled. Its
 	// units are then given back.

@@ -104,7 +104,7 @@ func TestObserve(t *testing.T) {
 		err     error
 	}
 	var all []seen
-	l := NewMemory(&Config{Observe: func(_ context.Context, a Request, r Result, err error) { all = append(all, seen{a, r, err}) }})
+	l := NewMemory(&Config{Observe: func(_ context.Context, o Observation) { all = append(all, seen{o.Request, o.Result, o.Err}) }})
 	p := Policy{Name: "p", Algorithm: LeakyBucketQueue, Limit: 1, Period: time.Hour, Burst: 2}
 	ctx := context.Background()
 	allowed, err := l.Allow(ctx, p, "k")
@@ -120,7 +120,7 @@ func TestObserve(t *testing.T) {
 	if err := l.Reset(ctx, p, "k"); err != nil {
 		t.Fatal(err)
 	}
-	if len(all) != 3 || all[0].request != p.Request("k", 1) || all[0].r != allowed ||
+	if len(all) != 4 || all[0].request != p.Request("k", 1) || all[0].r != allowed ||
 		all[1].r.Allowed || all[1].err != nil || !errors.Is(all[2].err, ErrInvalid) {
 		t.Errorf("observed %+v", all)
 	}
@@ -128,6 +128,23 @@ func TestObserve(t *testing.T) {
 
 func TestNewWithoutPool(t *testing.T) {
 	if _, err := New(nil, nil); !errors.Is(err, ErrInvalid) {
+		t.Errorf("got %v", err)
+	}
+}
+
+// TestPolicyTextDays: durations may be in days; they are written in Go's form.
+func TestPolicyTextDays(t *testing.T) {
+	t.Parallel()
+	var p Policy
+	if err := json.Unmarshal([]byte(`{"name":"a","algorithm":"leaky_bucket","limit":1,"period":"30d","tick":"1d12h","block_for":"0.5d"}`), &p); err != nil ||
+		p.Period != 720*time.Hour || p.Tick != 36*time.Hour || p.BlockFor != 12*time.Hour {
+		t.Errorf("%+v, %v", p, err)
+	}
+	if text, err := json.Marshal(p); err != nil || !strings.Contains(string(text), `"period":"720h0m0s"`) {
+		t.Errorf("%s, %v", text, err)
+	}
+	var field *PolicyError
+	if err := json.Unmarshal([]byte(`{"block_for":"200000d"}`), &p); !errors.As(err, &field) || field.Field != "BlockFor" || !strings.Contains(err.Error(), `BlockFor "200000d"`) {
 		t.Errorf("got %v", err)
 	}
 }

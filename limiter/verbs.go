@@ -100,19 +100,24 @@ func (e *engine) Refund(ctx context.Context, p Policy, key string, n float64) (R
 //   - LeakyBucketQueue: ErrUnsupported.
 //
 // Undo gives nothing back and returns the key's state if r granted nothing, was decided
-// by FailOpen or is Replayed. The same holds for other Results: Undo uses unexported
+// by FailOpen, or is Replayed or Shadowed. The same holds for other Results: Undo uses unexported
 // fields of r, which are lost in JSON. To give back from another process use Reserve and
 // Cancel.
 func (e *engine) Undo(ctx context.Context, p Policy, key string, r Result) (Result, error) {
+	request := p.Request(key, r.Granted)
 	if p.Algorithm == LeakyBucketQueue {
-		return Result{}, fmt.Errorf("%w: Undo on %s: a place in the queue goes back when its Wait is cancelled", store.ErrUnsupported, LeakyBucketQueue)
+		return Result{}, e.unseen(ctx, VerbUndo, request, fmt.Errorf("%w: Undo on %s: a place in the queue goes back when its Wait is cancelled", store.ErrUnsupported, LeakyBucketQueue))
 	}
 	if !r.grant.Made {
-		stands, err := e.one(ctx, verbCheck, p.Request(key, 0))
+		began := e.begin()
+		c := e.call(verbCheck, p.Request(key, 0))
+		defer e.put(c)
+		stands, err := e.decide(ctx, c)
 		stands.Allowed, stands.Granted, stands.RetryAfter, stands.Reason = err == nil, 0, 0, ""
+		e.seen(ctx, VerbUndo, &c.request, &stands, err, began, e.rows(&stands, err, &c.query.Rows))
 		return stands, err
 	}
-	c := e.call(verbUndo, p.Request(key, r.Granted))
+	c := e.call(verbUndo, request)
 	defer e.put(c)
 	c.grant = r.grant
 	return e.pass(ctx, c)
@@ -133,7 +138,7 @@ func (e *engine) Reset(ctx context.Context, p Policy, key string) error {
 // more than 0 and at most a hundred years.
 func (e *engine) Block(ctx context.Context, p Policy, key string, d time.Duration) error {
 	if reason := badDuration(d); reason != "" || d == 0 {
-		return store.Invalid("duration", d.String(), "must be positive whole microseconds, at most a hundred years")
+		return e.unseen(ctx, VerbBlock, p.Request(key, 0), store.Invalid("duration", d.String(), "must be positive whole microseconds, at most a hundred years"))
 	}
 	c := e.call(verbBlock, p.Request(key, 0))
 	defer e.put(c)
@@ -161,9 +166,11 @@ func (e *engine) Unblock(ctx context.Context, p Policy, key string) error {
 //   - A LeakyBucketQueue returns ErrUnsupported: its units are not given back.
 //   - Policy.OnError does not apply. If the database is unavailable, Reserve returns an
 //     error, since a reservation that is not stored could not be settled.
+//   - If a shadow policy lets pass what it would have denied, nothing is reserved. The
+//     Reservation has an ID, and Settle and Cancel of it change nothing.
 func (e *engine) Reserve(ctx context.Context, request Request, ttl time.Duration) (Reservation, error) {
 	if reason := badDuration(ttl); reason != "" || ttl < store.MinTTL {
-		return Reservation{}, store.Invalid("ttl", ttl.String(), "must be whole microseconds from one second to a hundred years")
+		return Reservation{}, e.unseen(ctx, VerbReserve, request, store.Invalid("ttl", ttl.String(), "must be whole microseconds from one second to a hundred years"))
 	}
 	c := e.call(verbReserve, request)
 	defer e.put(c)
@@ -172,6 +179,8 @@ func (e *engine) Reserve(ctx context.Context, request Request, ttl time.Duration
 	switch before := c.outcome.Before; {
 	case err != nil || !r.Allowed:
 		return Reservation{Result: r}, err
+	case r.Shadowed || r.Source == SourceOverride:
+		return Reservation{r, e.uncountedID(&c.request), r.At.Add(ttl)}, nil
 	case before != nil:
 		return Reservation{r, before.Public(), time.UnixMicro(before.ExpiresAt)}, nil
 	}
@@ -202,10 +211,28 @@ func (e *engine) Reserve(ctx context.Context, request Request, ttl time.Duration
 // Durability. With a Config.KeySecret this process keeps its remembered denials of the key
 // until Config.DenyCacheTTL.
 func (e *engine) Settle(ctx context.Context, id string, units float64) (Result, error) {
+	c := ending{began: e.begin()}
+	r, err := e.settle(ctx, &c, id, units)
+	e.seen(ctx, VerbSettle, &c.request, &r, err, c.began, e.rows(&r, err, &c.rows))
+	return r, err
+}
+
+// ending is a call of Settle or Cancel as Observe sees it.
+type ending struct {
+	began   time.Time
+	request Request
+	rows    int
+}
+
+func (e *engine) settle(ctx context.Context, c *ending, id string, units float64) (Result, error) {
+	c.request.Cost = units
 	if !(units >= 0 && units <= algorithm.MaxUnits) {
 		return Result{}, store.Invalid("units", strconv.FormatFloat(units, 'g', -1, 64), "must be from 0 to 2^53")
 	}
-	s, err := e.end(ctx, id, store.Settled, units)
+	s, err := e.end(ctx, c, id, store.Settled, units)
+	if err == errUncounted {
+		return Result{Allowed: true, Granted: units, Source: SourceSkipped, At: e.clockTime()}, nil
+	}
 	if err != nil {
 		return Result{}, err
 	}
@@ -223,21 +250,35 @@ func (e *engine) Settle(ctx context.Context, id string, units float64) (Result, 
 // may be repeated, and is not an error after the reservation has expired. After a Settle
 // it returns ErrReservationEnded, for an unknown ID ErrNoReservation.
 func (e *engine) Cancel(ctx context.Context, id string) error {
-	s, err := e.end(ctx, id, store.Cancelled, 0)
-	if err == nil && s.State == store.Settled {
-		return fmt.Errorf("%w: it was settled, with %s of its %s units", store.ErrReservationEnded, amount(s.Units), amount(s.Reserved))
+	c := ending{began: e.begin()}
+	s, err := e.end(ctx, &c, id, store.Cancelled, 0)
+	if err == errUncounted {
+		err = nil
 	}
+	if err == nil && s.State == store.Settled {
+		err = fmt.Errorf("%w: it was settled, with %s of its %s units", store.ErrReservationEnded, amount(s.Units), amount(s.Reserved))
+	}
+	e.seen(ctx, VerbCancel, &c.request, &Result{}, err, c.began, e.rows(&Result{}, err, &c.rows))
 	return err
 }
 
 // end brings a reservation to a state.
-func (e *engine) end(ctx context.Context, public string, state store.State, units float64) (s store.Ended, err error) {
+func (e *engine) end(ctx context.Context, c *ending, public string, state store.State, units float64) (s store.Ended, err error) {
 	if e.closed.Load() {
 		return s, store.ErrClosed
 	}
 	id, ok := store.ParseReservationID(public)
+	uncounted := false
+	if !ok {
+		id.Policy, id.Key, uncounted = store.ParseUncountedID(public)
+		ok = uncounted
+	}
 	if !ok || !validName(id.Policy) || validateKey(id.Key) != nil {
 		return s, store.Invalid("reservation", store.Quote(public), "is not the ID of a Reservation")
+	}
+	c.request.Policy, c.request.Key = Policy{Name: id.Policy, Algorithm: Algorithm(id.Algorithm)}, id.Key
+	if uncounted {
+		return s, errUncounted
 	}
 	change := store.Ending{ReservationID: id, State: state, Units: units, Now: e.now()}
 	if !e.tx {
@@ -245,6 +286,7 @@ func (e *engine) end(ctx context.Context, public string, state store.State, unit
 	}
 	s, err = e.store.Settle(ctx, &change)
 	if err == nil {
+		c.rows = change.Rows
 		e.freed(id.Algorithm, id.Policy, id.Key)
 	}
 	e.refusals.note(ctx, e.logger, err)
@@ -275,7 +317,7 @@ func (l *Limiter) DoWait(ctx context.Context, request Request) (Result, error) {
 	c.within, c.turn = left(ctx), turns.Turn{}
 	r, err := l.pass(ctx, c)
 	received := time.Now()
-	if err != nil || sleep(ctx, r.Delay) {
+	if err != nil || c.request.Policy.Shadow || sleep(ctx, r.Delay) {
 		return r, err
 	}
 	if !c.turn.IsZero() {
@@ -314,11 +356,7 @@ func (l *Limiter) WaitAll(ctx context.Context, requests ...Request) (Results, er
 	if err != nil {
 		return all, err
 	}
-	delay := time.Duration(0)
-	for i := range all.PerRequest {
-		delay = max(delay, all.PerRequest[i].Delay)
-	}
-	if sleep(ctx, delay) {
+	if sleep(ctx, w.delay) {
 		return all, nil
 	}
 	l.leaving.add()

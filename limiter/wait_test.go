@@ -15,7 +15,7 @@ func TestWaitAllCancelledLater(t *testing.T) {
 	bucket := Policy{Name: "bucket", Algorithm: TokenBucket, Limit: 10, Period: time.Hour}
 	now, advance := manualClock()
 	answered := make(chan struct{}, 10)
-	l := NewMemory(&Config{Now: now, Observe: func(context.Context, Request, Result, error) { answered <- struct{}{} }})
+	l := NewMemory(&Config{Now: now, Observe: func(context.Context, Observation) { answered <- struct{}{} }})
 	allow := func(request Request) {
 		t.Helper()
 		if r, err := l.Do(t.Context(), request); err != nil || !r.Allowed {

@@ -15,11 +15,11 @@ import (
 // are as in pg_roles, without quotes. A role may be in one of the lists.
 type Roles struct {
 	// Askers may execute the functions of schema pglimit_ask, and nothing else of
-	// pglimit: they request, reserve and settle under declared policies. They cannot
+	// pglimit: they request, reserve and settle under policies with askers. They cannot
 	// read, refund, reset or block.
 	Askers []string
 	// Operators may do what the library, the command, the janitor and the SQL functions
-	// need: read and write all rows, and declare policies for askers. They cannot
+	// need: read and write all rows, policies and overrides among them. They cannot
 	// migrate.
 	Operators []string
 }
@@ -198,7 +198,6 @@ func (g *granting) operatorsRights() []right {
 	if g.asking.there() {
 		schemas = append(schemas, g.asking.schema...)
 		functions = append(functions, g.asking.public()...)
-		tables = append(tables, g.asking.tables...)
 	}
 	return []right{
 		{"SCHEMA", []string{"USAGE"}, distinct(schemas)},

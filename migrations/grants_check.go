@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
@@ -11,7 +12,7 @@ import (
 
 // checkAsking returns an error if the functions for askers are missing, or cannot work.
 func (g *granting) checkAsking(ctx context.Context) error {
-	if !g.functions.there() || !g.asking.there() || len(g.asking.tables) == 0 {
+	if !g.functions.there() || !g.asking.there() {
 		return errors.New("pglimit: the SQL functions that askers call are missing: run `pglimit migrate up --functions`")
 	}
 	for _, schema := range []string{"pglimit", "pglimit_ask"} {
@@ -54,17 +55,17 @@ func (g *granting) warnings(ctx context.Context) (all []string, err error) {
 	case !errors.Is(err, pgx.ErrNoRows):
 		return nil, fmt.Errorf("pglimit: read the functions' owner: %w", err)
 	}
-	var readable, declared bool
-	policy := g.asking.tables[0]
+	var readable, some bool
+	policy := g.tables[slices.IndexFunc(g.tables, func(o object) bool { return o.own == "pglimit_policy" })]
 	if err := g.tx.QueryRow(ctx, `SELECT has_table_privilege($1::oid, 'SELECT')`, policy.oid).Scan(&readable); err != nil {
 		return nil, fmt.Errorf("pglimit: read the rights on %s: %w", policy.name, err)
 	}
 	if readable {
-		if err := g.tx.QueryRow(ctx, `SELECT EXISTS (SELECT 1 FROM `+policy.name+`)`).Scan(&declared); err != nil {
+		if err := g.tx.QueryRow(ctx, `SELECT EXISTS (SELECT 1 FROM `+policy.name+` WHERE askers)`).Scan(&some); err != nil {
 			return nil, fmt.Errorf("pglimit: read %s: %w", policy.name, err)
 		}
-		if !declared {
-			all = append(all, "no policy is declared, so askers are refused: INSERT INTO "+policy.name+" (name, algorithm, limit_units, period_s) VALUES (...)")
+		if !some {
+			all = append(all, "no policy has askers, so they are refused: UPDATE "+policy.name+" SET askers = true WHERE name = ...")
 		}
 	}
 	return all, nil

@@ -21,7 +21,7 @@ type object struct {
 }
 
 // installed is what the migrations of the functions made in one schema.
-type installed struct{ schema, functions, tables []object }
+type installed struct{ schema, functions []object }
 
 func (i installed) there() bool { return len(i.schema) > 0 && len(i.functions) > 0 }
 
@@ -52,7 +52,7 @@ type granting struct {
 
 // relations are all relations.
 func (g *granting) relations() []object {
-	return slices.Concat(g.tables, g.readable, g.asking.tables)
+	return slices.Concat(g.tables, g.readable)
 }
 
 var created = regexp.MustCompile(`(?m)^CREATE (?:OR REPLACE )?(TABLE|VIEW|FUNCTION) (?:IF NOT EXISTS )?([\w.]+)`)
@@ -125,7 +125,6 @@ func (g *granting) readObjects(ctx context.Context) (err error) {
 		read(&part.into.schema, schemasOf, object{}, []string{part.schema})
 		if len(part.into.schema) > 0 {
 			read(&part.into.functions, functionsOf, part.into.schema[0], within(part.schema, Functions.names("FUNCTION")))
-			read(&part.into.tables, relationsOf, part.into.schema[0], within(part.schema, Functions.names("TABLE")))
 		}
 	}
 	if err != nil {

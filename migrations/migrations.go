@@ -12,6 +12,9 @@
 //     numbers there and run with the application's.
 //   - [Print], for other tools: plain SQL. The tool records what has run.
 //
+// [Status] reports what [VersionTable] records. [Present] reports what exists, and [Records]
+// what an application's goose recorded, for the other ways.
+//
 // The tables are created in the first schema of the connection's search_path that
 // exists. To use a separate schema, create it and end the connection string in
 // ?search_path=limits.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"io"
 	"slices"
 	"strings"
@@ -15,12 +16,16 @@ import (
 	"github.com/pressly/goose/v3"
 )
 
-func TestSetNumbersUnbroken(t *testing.T) {
+// TestSetNumbersAscend: each migration has a number of five digits and a name that no other
+// has. A name makes a file out in an application's folder, where numbers differ.
+func TestSetNumbersAscend(t *testing.T) {
 	t.Parallel()
-	for i, f := range Tables.list() {
-		if f.version != int64(i+1) || f.name == "" {
-			t.Errorf("%s: version %d, name %q; want version %d", f.path, f.version, f.name, i+1)
+	names, before := map[string]bool{}, int64(0)
+	for _, f := range Tables.list() {
+		if f.version <= before || names[f.name] || f.path != fmt.Sprintf("%05d_%s.sql", f.version, f.name) {
+			t.Errorf("%s: version %d after %d, name %q", f.path, f.version, before, f.name)
 		}
+		names[f.name], before = true, f.version
 	}
 }
 

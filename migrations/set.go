@@ -75,7 +75,7 @@ var Functions = &Set{
 // because the functions could run such a role's objects. See [Strangers].
 func UpFunctions(ctx context.Context, pool *pgxpool.Pool) error { return Functions.Up(ctx, pool) }
 
-// DownFunctions removes the SQL functions, the policies declared for askers, and schemas
+// DownFunctions removes the SQL functions and schemas
 // pglimit and pglimit_ask if nothing else is in them. No limit's data is touched.
 //
 // It may run under traffic. New calls fail at once, with SQLSTATE 42883 or 3F000: the

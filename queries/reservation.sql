@@ -11,6 +11,23 @@ FROM (SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, clock
 WHERE h.policy = sqlc.arg(policy)::text AND h.key = sqlc.arg(key)::text AND h.idempotency_key = sqlc.arg(idempotency_key)::text
   AND h.algorithm = sqlc.arg(algorithm)::text;
 
+-- name: ReservationConfirm :execrows
+-- ReservationConfirm makes a repeated answer as durable as the first one. With
+-- synchronous replication a commit can be visible before a standby has it: if the
+-- session that waited for the standby was cancelled. This statement locks the row, and
+-- so its own commit waits until a standby has both. Without synchronous replication it
+-- locks nothing.
+--
+-- Index: the primary key. Locks the reservation until the transaction ends.
+SELECT 1
+FROM (SELECT CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                  THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) END AS commits,
+             CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) END AS waits) AS c,
+     pglimit_reservation AS h
+WHERE h.policy = sqlc.arg(policy)::text AND h.key = sqlc.arg(key)::text AND h.id = sqlc.arg(id)::text
+  AND current_setting('synchronous_standby_names'::text, true) <> ''::text
+FOR KEY SHARE OF h;
+
 -- name: ReservationForget :execrows
 -- ReservationForget deletes the row admitted under an idempotency key if its retention
 -- is over and the janitor has not deleted it yet. Then the idempotency key is free.

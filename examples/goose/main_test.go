@@ -20,13 +20,13 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/pglimit/pglimit/internal/throwaway"
 	"github.com/pglimit/pglimit/migrations"
+	"github.com/pglimit/pglimit/pglimittest"
 )
 
 var update = flag.Bool("update", false, "make the files in migrations/ what pglimit exports")
 
-var empty *throwaway.Template
+var empty *pglimittest.Template
 
 func TestMain(m *testing.M) {
 	flag.Parse()
@@ -41,7 +41,7 @@ func TestMain(m *testing.M) {
 
 func runTests(m *testing.M) (code int, err error) {
 	ctx := context.Background()
-	server, err := throwaway.Start(ctx, log.Printf)
+	server, err := pglimittest.Start(ctx, log.Printf)
 	if err != nil {
 		return 1, err
 	}

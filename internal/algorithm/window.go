@@ -4,7 +4,8 @@ import (
 	"sort"
 )
 
-// Window counts in one window and keeps its end.
+// Window counts in one window and keeps its end. After the end it keeps the count too,
+// until another window begins: a reading of the clock from before the end still finds it.
 type Window struct {
 	Count  float64
 	EndsAt int64
@@ -35,7 +36,7 @@ func (w *Window) Advance(r *Rules, now, _ int64) {
 }
 
 // Deny begins no window.
-func (w *Window) Deny(r *Rules, now, at int64) { w.Count = w.Used(r, now, at) }
+func (w *Window) Deny(*Rules, int64, int64) {}
 
 func (w *Window) Put(_ int64, units float64) { w.Count += units }
 
@@ -64,9 +65,9 @@ func (w *Window) Less(units float64) View {
 }
 
 func (w *Window) Refund(r *Rules, now, at int64, units float64) float64 {
-	used := w.Used(r, now, at)
-	w.Count = max(0, used-units)
-	return min(units, used)
+	back := min(units, w.Used(r, now, at))
+	w.Count -= back
+	return back
 }
 
 // Undo gives back only to the window that counted the units.
@@ -185,8 +186,15 @@ func (w *Counter) Less(units float64) View {
 // own returns rules with the windows' Period.
 func (w *Counter) own() *Rules { return &Rules{Period: w.Period} }
 
+// begun reports whether the counter has had a window. One that only a block has made has
+// no Period to begin a window with.
+func (w *Counter) begun() bool { return w.EndsAt != 0 }
+
 // Refund takes from the current window first, then from the previous one.
 func (w *Counter) Refund(_ *Rules, now, at int64, units float64) float64 {
+	if !w.begun() {
+		return 0
+	}
 	w.Advance(w.own(), now, at)
 	back := min(units, w.Current+w.Previous)
 	w.Previous = max(0, w.Previous-max(0, units-w.Current))
@@ -196,7 +204,14 @@ func (w *Counter) Refund(_ *Rules, now, at int64, units float64) float64 {
 
 // Undo gives back to the window that counted the units, if it is the current one or, with
 // the same Period, the previous one.
-func (w *Counter) Undo(_ *Rules, now, at int64, g Grant, _ *Rules, units float64) (gone float64) {
+func (w *Counter) Undo(_ *Rules, now, at int64, g Grant, _ *Rules, units float64) float64 {
+	if !w.begun() {
+		return 0
+	}
+	return w.undo(now, at, g, units)
+}
+
+func (w *Counter) undo(now, at int64, g Grant, units float64) (gone float64) {
 	w.Advance(w.own(), now, at)
 	switch w.EndsAt {
 	case g.EndsAt:
@@ -214,7 +229,7 @@ func (w *Counter) Settle(_ *Rules, now, at int64, h Reservation, actual float64,
 	if fresh && at >= w.EndsAt {
 		w.Period = h.Rules.Period
 	}
-	gone := w.Undo(nil, now, at, Grant{EndsAt: h.EndsAt}, nil, max(0, h.Units-actual))
+	gone := w.undo(now, at, Grant{EndsAt: h.EndsAt}, max(0, h.Units-actual))
 	w.Current += max(0, actual-h.Units)
 	return gone
 }

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 )
 
@@ -14,11 +15,20 @@ func fakeServer(t *testing.T, version string) string {
 	dir := reachable(t) // root lets the server's user ask for the version
 	script := "#!/bin/sh\necho 'postgres (PostgreSQL) " + version + "'\n"
 	for _, program := range []string{"initdb", "postgres"} {
-		if err := os.WriteFile(filepath.Join(dir, program), []byte(script), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		writeProgram(t, filepath.Join(dir, program), script)
 	}
 	return dir
+}
+
+// writeProgram writes a script while nothing is forked: a process forked meanwhile by
+// another test would hold the file open for writing, and it could not be run.
+func writeProgram(t *testing.T, path, script string) {
+	t.Helper()
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
+	if err := os.WriteFile(path, []byte(script), 0o755); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func TestNewestServerIsTaken(t *testing.T) {

@@ -134,9 +134,7 @@ func plantingServer(t *testing.T, script string) string {
 	t.Helper()
 	dir := fakeServer(t, "15.1")
 	const arguments = "#!/bin/sh\nwhile [ $# -gt 0 ]; do case $1 in -D) data=$2;; --pwfile) run=${2%/*};; esac; shift; done\nmkdir -p \"$data\"\n"
-	if err := os.WriteFile(filepath.Join(dir, "initdb"), []byte(arguments+script), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	writeProgram(t, filepath.Join(dir, "initdb"), arguments+script)
 	return dir
 }
 

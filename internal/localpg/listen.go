@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -59,7 +60,8 @@ func (s *Server) listening() error {
 	}
 	const pid, port, status, length = 0, 3, 7, 8 // the lines of postmaster.pid
 	lines := strings.Split(text, "\n")
-	if len(lines) < length || strings.TrimSpace(lines[status]) != "ready" {
+	// A standby that answers reads is ready too.
+	if len(lines) < length || !slices.Contains([]string{"ready", "standby"}, strings.TrimSpace(lines[status])) {
 		return errors.New("the server does not report that it is ready")
 	}
 	if lines[pid] != strconv.Itoa(s.pid) || lines[port] != strconv.Itoa(s.port) {

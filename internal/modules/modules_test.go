@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	// imported so that go test repeats the tests when these change
+	_ "github.com/pglimit/pglimit/doctor"
 	_ "github.com/pglimit/pglimit/httplimit"
 	_ "github.com/pglimit/pglimit/janitor"
 	_ "github.com/pglimit/pglimit/limiter"
@@ -49,7 +50,7 @@ func TestModuleList(t *testing.T) {
 	for _, path := range got {
 		if !slices.Contains(required, path) {
 			t.Errorf("go.mod requires %s: every application that adds the library would have it in its module list. "+
-				"If only the command or tests need it, move the code that imports it to cmd/pglimit, integration or internal/throwaway, "+
+				"If only the command or tests need it, move the code that imports it to cmd/pglimit, integration or pglimittest, "+
 				"which are separate modules. If the library needs it, add it to this test's list and to docs/adr.", path)
 		}
 	}
@@ -70,6 +71,7 @@ func TestCompiledModules(t *testing.T) {
 		"limiter":    {"github.com/hashicorp/golang-lru/v2"},
 		"janitor":    nil,
 		"httplimit":  {"github.com/dunglas/httpsfv", "github.com/felixge/httpsnoop", "github.com/hashicorp/golang-lru/v2"},
+		"doctor":     {"github.com/hashicorp/golang-lru/v2", "github.com/mfridman/interpolate", "github.com/pressly/goose/v3", "github.com/sethvargo/go-retry", "go.uber.org/multierr"},
 		"migrations": {"github.com/mfridman/interpolate", "github.com/pressly/goose/v3", "github.com/sethvargo/go-retry", "go.uber.org/multierr"},
 	} {
 		want := slices.Sorted(slices.Values(append(others, pgx...)))
@@ -85,18 +87,28 @@ func TestCompiledModules(t *testing.T) {
 	}
 }
 
-// TestCommandCanBeInstalled checks that the command's go.mod has no replace or exclude
-// directives, which go install …@version refuses.
-func TestCommandCanBeInstalled(t *testing.T) {
+// TestReleasedModulesCanBeInstalled checks that the go.mod of each module that is released
+// with the library has no replace or exclude directives, which go install …@version
+// refuses, and that all require one version of the library.
+func TestReleasedModulesCanBeInstalled(t *testing.T) {
 	t.Parallel()
-	command := readModFile(t, "../../cmd/pglimit/go.mod")
-	if len(command.Replace)+len(command.Exclude) > 0 {
-		t.Errorf("cmd/pglimit/go.mod has %d replace and %d exclude directives, want none: go install …@version refuses them", len(command.Replace), len(command.Exclude))
-	}
-	for _, r := range command.Require {
-		if inside := strings.HasPrefix(r.Path, library+"/"); inside {
-			t.Errorf("cmd/pglimit/go.mod requires %s, want only the library of this repository's modules: any other would need a tag too", r.Path)
+	versions := map[string]bool{}
+	for _, path := range []string{"cmd/pglimit/go.mod", "pglimittest/go.mod"} {
+		module := readModFile(t, "../../"+path)
+		if len(module.Replace)+len(module.Exclude) > 0 {
+			t.Errorf("%s has %d replace and %d exclude directives, want none: go install …@version refuses them", path, len(module.Replace), len(module.Exclude))
 		}
+		for _, r := range module.Require {
+			if inside := strings.HasPrefix(r.Path, library+"/"); inside {
+				t.Errorf("%s requires %s, want only the library of this repository's modules: any other would need a tag too", path, r.Path)
+			}
+			if r.Path == library {
+				versions[r.Version] = true
+			}
+		}
+	}
+	if len(versions) != 1 {
+		t.Errorf("they require the library in the versions %v, want one", slices.Sorted(maps.Keys(versions)))
 	}
 }
 

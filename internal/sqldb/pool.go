@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/pglimit/pglimit/db"
+	"github.com/pglimit/pglimit/internal/store"
 )
 
 // Pool is a db.DBTX that runs each statement on a connection of the pool, once. A *sql.DB
@@ -77,6 +78,10 @@ func (p *Pool) begin(ctx context.Context) (*sql.Conn, *sql.Tx, error) {
 		if err != nil {
 			return nil, nil, err
 		}
+		if !store.Sends(ctx) {
+			_ = c.Close()
+			return nil, nil, context.DeadlineExceeded
+		}
 		tx, err := c.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
 		if err == nil {
 			return c, tx, nil
@@ -114,7 +119,7 @@ func (p *Pool) lend() (done func()) {
 
 // busy returns the error err of a call that has had no connection, or an ErrBusy.
 func (p *Pool) busy(ctx context.Context, err error) error {
-	if err != nil && ctx.Err() != nil && p.Crowded() {
+	if err != nil && store.NotSent(ctx) && p.Crowded() {
 		return fmt.Errorf("%w: %w", ErrBusy, err)
 	}
 	return err
@@ -156,6 +161,10 @@ func (p *Pool) conn(ctx context.Context) (*sql.Conn, error) {
 	rested := used == 0 || time.Since(p.start)-used > restAfter
 	for idle := p.db.Stats().Idle; ; idle-- { // after the idle ones there are only new ones
 		c, err := p.db.Conn(ctx)
+		if err == nil && !store.Sends(ctx) {
+			_ = c.Close()
+			return nil, context.DeadlineExceeded
+		}
 		if err != nil || !rested {
 			return c, err
 		}

@@ -17,6 +17,7 @@ var (
 	ErrClosed           = errors.New("pglimit: limiter is closed")
 	ErrMisconfigured    = errors.New("pglimit: misconfigured")
 	ErrRetryTx          = errors.New("pglimit: transaction conflict: roll back and run the transaction again")
+	ErrCommitUnknown    = errors.New("pglimit: no answer to the commit came, so the transaction may or may not be committed")
 )
 
 // ErrNotMigrated is an ErrMisconfigured.
@@ -47,6 +48,10 @@ var ErrAlone = errors.New("pglimit: to be sent alone")
 
 // ErrBusy: no connection of the pool came free in time. Nothing was sent.
 var ErrBusy = fmt.Errorf("%w: no connection of the pool came free in time: give the limiter a pool of its own, or let the pool have more connections", ErrOverloaded)
+
+// ErrCrowded is added to a timeout if all connections of the pool were in use by others, and
+// the request may still be sent when one comes free.
+var ErrCrowded = errors.New("no connection of the pool came free in time, and other callers wait for the same statement")
 
 // ErrAnswering is added to a timeout if the database answered other requests of the
 // limiter meanwhile: it is slow for this one, but not away.

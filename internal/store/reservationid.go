@@ -24,15 +24,20 @@ func (r ReservationID) Public() string {
 // ParseReservationID returns the ID whose Public is text, and whether there is one. It
 // leaves the rules for policies' names and for keys to the caller.
 func ParseReservationID(text string) (id ReservationID, ok bool) {
+	id, ok = parseID(text)
+	return id, ok && id.Algorithm.Index() >= 0 && id.Algorithm != algorithm.LeakyBucketQueue
+}
+
+// parseID is ParseReservationID for any word as the algorithm.
+func parseID(text string) (id ReservationID, ok bool) {
 	parts := strings.Split(text, ":")
 	if len(parts) != 4 {
 		return id, false
 	}
 	key, err := base64.RawURLEncoding.DecodeString(parts[3])
 	id = ReservationID{Algorithm: algorithm.Name(parts[0]), Policy: parts[2], Key: string(key), ID: parts[1]}
-	known := id.Algorithm.Index() >= 0 && id.Algorithm != algorithm.LeakyBucketQueue
 	// Several texts decode to one key: the decoder ignores line breaks and spare bits.
-	return id, err == nil && known && validID(id.ID) && id.Public() == text
+	return id, err == nil && validID(id.ID) && id.Public() == text
 }
 
 func validID(s string) bool {
@@ -42,4 +47,23 @@ func validID(s string) bool {
 		}
 	}
 	return len(s) >= 16 && len(s) <= 32
+}
+
+// uncounted is the first part of the IDs of reservations that hold nothing.
+const uncounted = "uncounted"
+
+// UncountedID returns the ID of a reservation that counts nothing: uncounted:id:policy:key.
+// key is as stored.
+func UncountedID(id, policy, key string) string {
+	return ReservationID{Algorithm: uncounted, Policy: policy, Key: key, ID: id}.Public()
+}
+
+// ParseUncountedID returns the policy and the stored key of an UncountedID, and whether text
+// is one. It leaves the rules for policies' names and for keys to the caller.
+func ParseUncountedID(text string) (policy, key string, ok bool) {
+	if !strings.HasPrefix(text, uncounted+":") {
+		return "", "", false
+	}
+	id, ok := parseID(text)
+	return id.Policy, id.Key, ok
 }

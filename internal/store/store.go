@@ -120,6 +120,9 @@ type Query struct {
 	Edges    Edges         // of a calendar's periods; a store sets it
 	Commit   Commit        // whether the answer waits for the disk
 	LockWait time.Duration // a row locked for longer is an ErrLocked; 0: the session's lock_timeout
+	// Rows is the number of requests that the statement or transaction decided which decided
+	// this one. A store that shares statements sets it with an answer that is no error.
+	Rows int
 
 	// Known, if set, reports whether a denial that came to be known meanwhile answers the
 	// request. A store that lets a Take, TakeAll or Reserve wait calls it before it sends
@@ -278,6 +281,7 @@ type Ending struct {
 	Now      *int64
 	Commit   Commit
 	LockWait time.Duration // as in Query
+	Rows     int           // as in Query
 }
 
 // Ended is the result of an Ending.

@@ -5,9 +5,13 @@
 -- caller's search_path. They are not SECURITY DEFINER: a caller needs USAGE on schema
 -- pglimit and the rights to read and write the tables.
 --
+-- Functions that take a policy's name read its numbers from the table pglimit_policy, and
+-- what pglimit_override changes for the key. Those whose names end in _with, and those
+-- named after an algorithm, take the numbers from the caller.
+--
 -- The functions of schema pglimit_ask are SECURITY DEFINER. They are for roles that may
 -- request, and not refund, reset or read: they take no numbers and no clock from the
--- caller. The numbers are those of a policy in the table pglimit_ask.policy.
+-- caller, and know only policies with askers.
 --
 -- A call has four parts, each a function: _arguments checks and compiles what was
 -- passed, one function per algorithm runs a statement of queries/, _retry gives
@@ -36,6 +40,10 @@ BEGIN
         RAISE undefined_table USING MESSAGE = 'pglimit: the tables that the functions work on are not in the search_path',
             HINT = 'Make the tables first: pglimit migrate up.';
     END IF;
+    IF to_regclass(pg_catalog.format('%I.pglimit_override', home)) IS NULL THEN
+        RAISE undefined_table USING MESSAGE = pg_catalog.format('pglimit: schema %I has no table pglimit_override', home),
+            HINT = 'Bring the tables up to date: pglimit migrate up.';
+    END IF;
     IF NOT pg_catalog.format('search_path=%I, pg_temp', home) = ANY (bound) THEN
         RAISE duplicate_function USING MESSAGE = pg_catalog.format('pglimit: the functions of schema pglimit work on tables in another schema than %I: %s', home, bound[1]),
             HINT = 'A database has one set of them: undo them there first, with pglimit migrate down --to 0 --functions.';
@@ -48,25 +56,25 @@ BEGIN
     END IF;
     IF to_regtype('pglimit.result'::text) IS NULL THEN
         CREATE TYPE pglimit.result AS (
-            allowed bool, granted float8, remaining float8, level float8, retry_after_s float8, reset_after_s float8, delay_s float8, reason text
+            allowed bool, granted float8, remaining float8, level float8, retry_after_s float8, reset_after_s float8, delay_s float8, reason text, shadowed bool
         );
         CREATE TYPE pglimit.reservation AS (
-            allowed bool, granted float8, remaining float8, level float8, retry_after_s float8, reset_after_s float8, delay_s float8, reason text,
+            allowed bool, granted float8, remaining float8, level float8, retry_after_s float8, reset_after_s float8, delay_s float8, reason text, shadowed bool,
             reservation text, expires_at timestamptz
         );
         CREATE TYPE pglimit.settlement AS (
-            allowed bool, granted float8, remaining float8, level float8, retry_after_s float8, reset_after_s float8, delay_s float8, reason text,
+            allowed bool, granted float8, remaining float8, level float8, retry_after_s float8, reset_after_s float8, delay_s float8, reason text, shadowed bool,
             replayed bool, expired bool
         );
         CREATE TYPE pglimit._request AS (
-            -- the call: the function, its algorithm, which statement it runs, whether the caller gave the clock, and whether it is tried again
-            verb text, algorithm text, statement text, clocked bool, again bool,
+            -- the call: the function, its algorithm, which statement it runs, whether the caller gave the clock, whether it is tried again, and whether a denial lets pass
+            verb text, algorithm text, statement text, clocked bool, again bool, shadow bool,
             -- what is requested: units in all, count times cost; unit more have to fit for a next one
             policy text, key text, units float8, cost float8, count float8, unit float8, now_us bigint,
             -- the policy, compiled; the capacity is the burst with a slack for rounding
             limit_units float8, burst float8, capacity float8, room float8, leak float8, tick_us bigint,
-            -- for how long: a window, a block, and until the janitor looks at the row
-            period_us bigint, aligned bool, block_for_us bigint, lifetime_us bigint,
+            -- for how long: a window, or when it ends if that is known; a block, and until the janitor looks at the row
+            period_us bigint, aligned bool, turn_us bigint, block_for_us bigint, lifetime_us bigint,
             -- a block's length, and the end of the block to lift
             for_us bigint, until_us bigint,
             -- a reservation: its id and state, what it was, what is counted of it, and what ending it changed
@@ -75,6 +83,11 @@ BEGIN
             granted float8, level float8, updated_at_us bigint, blocked_until_us bigint,
             -- of buckets, of windows, of logs
             leaked_at_us bigint, ticket bigint, ends_at_us bigint, window_us bigint, current float8, previous float8, newest_at_us bigint, frees_at_us bigint
+        );
+        -- A policy of the table pglimit_policy, with the override of a key.
+        CREATE TYPE pglimit._policy AS (
+            name text, algorithm text, limit_units float8, period_s float8, burst float8, tick_s float8, aligned bool, block_for_s float8, shadow bool,
+            calendar text, time_zone text, unlimited bool, askers bool, max_ttl_s float8
         );
     END IF;
 END $pglimit$;
@@ -242,6 +255,108 @@ BEGIN
 END $pglimit$;
 -- +goose StatementEnd
 
+-- What a local clock shows at a moment, as if it were UTC.
+-- +goose StatementBegin
+CREATE OR REPLACE FUNCTION pglimit._local(moment_s bigint, zone text) RETURNS bigint
+LANGUAGE sql IMMUTABLE AS $pglimit$
+    SELECT date_part('epoch'::text, to_timestamp(moment_s::float8) AT TIME ZONE zone)::bigint
+$pglimit$;
+-- +goose StatementEnd
+
+-- The zone of a policy for AT TIME ZONE, which reads a name as an abbreviation first, and
+-- most of those have no summer time. So names that are abbreviations too are replaced by
+-- others of the same zone. Other abbreviations and rules are refused, as in Go.
+-- +goose StatementBegin
+CREATE OR REPLACE FUNCTION pglimit._zone(time_zone text) RETURNS text
+LANGUAGE plpgsql STABLE AS $pglimit$
+BEGIN
+    IF time_zone COLLATE "C" ~ '^[A-Z][A-Za-z_-]*(/[A-Z][A-Za-z_-]*){1,2}$' OR time_zone COLLATE "C" ~ '^Etc/GMT[+-]?[0-9]{1,2}$' THEN
+        RETURN time_zone;
+    ELSIF time_zone IN ('', 'UTC', 'UCT', 'GMT', 'Zulu', 'Universal', 'Greenwich') THEN
+        RETURN 'Etc/UTC';
+    ELSIF time_zone IN ('CET', 'MET') THEN
+        RETURN 'Europe/Brussels';
+    ELSIF time_zone = 'EET' THEN
+        RETURN 'Europe/Athens';
+    ELSIF time_zone = 'WET' THEN
+        RETURN 'Europe/Lisbon';
+    ELSIF time_zone = 'EST' THEN
+        RETURN 'America/Panama';
+    ELSIF time_zone = 'MST' THEN
+        RETURN 'America/Phoenix';
+    ELSIF time_zone = 'HST' THEN
+        RETURN 'Pacific/Honolulu';
+    ELSIF time_zone IN ('CST6CDT', 'Cuba', 'EST5EDT', 'Egypt', 'Eire', 'GB', 'GB-Eire', 'GMT+0', 'GMT-0', 'GMT0', 'Hongkong', 'Iceland', 'Iran', 'Israel',
+                        'Jamaica', 'Japan', 'Kwajalein', 'Libya', 'MST7MDT', 'NZ', 'NZ-CHAT', 'Navajo', 'PRC', 'PST8PDT', 'Poland', 'Portugal', 'ROC', 'ROK',
+                        'Singapore', 'Turkey', 'W-SU') THEN
+        RETURN time_zone;
+    END IF;
+    PERFORM pglimit._refuse('time_zone', quote_nullable(left(time_zone, 80)), 'is not a name of the IANA time zone database', 'Use one, such as Europe/Vienna.');
+END $pglimit$;
+-- +goose StatementEnd
+
+-- The first moment after from_s, and up to to_s, when a zone's offset from UTC is not that
+-- of from_s; NULL if it is the same at to_s.
+-- +goose StatementBegin
+CREATE OR REPLACE FUNCTION pglimit._changes(from_s bigint, to_s bigint, zone text) RETURNS bigint
+LANGUAGE plpgsql STABLE AS $pglimit$
+DECLARE
+    was bigint := pglimit._local(from_s, zone) - from_s;
+    low bigint := from_s;
+    high bigint := to_s;
+    probe bigint;
+BEGIN
+    IF pglimit._local(to_s, zone) - to_s = was THEN
+        RETURN NULL;
+    END IF;
+    WHILE high - low > 1 LOOP
+        probe := low + (high - low) / 2;
+        IF pglimit._local(probe, zone) - probe = was THEN
+            low := probe;
+        ELSE
+            high := probe;
+        END IF;
+    END LOOP;
+    RETURN high;
+END $pglimit$;
+-- +goose StatementEnd
+
+-- The end of a calendar's period that a moment is in: the first moment whose local date is
+-- in a later one, or for hours the next local hour or change of the clock. A date that was
+-- reached before the moment, and left again by a clock that was set back, has no start
+-- after it.
+-- +goose StatementBegin
+CREATE OR REPLACE FUNCTION pglimit._period_end(calendar text, time_zone text, at_us bigint) RETURNS bigint
+LANGUAGE plpgsql STABLE AS $pglimit$
+DECLARE
+    zone text := pglimit._zone(time_zone);
+    at_s bigint := at_us / 1000000;
+    reading timestamp := to_timestamp(at_s::float8) AT TIME ZONE zone;
+    first_s bigint; -- of the next period, by the local clock
+    start_s bigint;
+    end_s bigint;
+    change_s bigint;
+BEGIN
+    IF calendar = 'hour' THEN
+        end_s := at_s + 3600 - (pglimit._local(at_s, zone) % 3600::bigint + 3600) % 3600::bigint;
+        RETURN 1000000 * coalesce(pglimit._changes(at_s, end_s - 1, zone), end_s);
+    END IF;
+    LOOP
+        reading := date_trunc(calendar, reading) + CASE calendar WHEN 'day' THEN interval '1 day' WHEN 'week' THEN interval '7 days' ELSE interval '1 month' END;
+        first_s := date_part('epoch'::text, reading)::bigint;
+        start_s := first_s - 93600; -- before any zone has that date
+        LOOP
+            end_s := GREATEST(start_s, first_s - (pglimit._local(start_s, zone) - start_s));
+            change_s := pglimit._changes(start_s, end_s, zone);
+            EXIT WHEN change_s IS NULL;
+            start_s := change_s;
+        END LOOP;
+        EXIT WHEN end_s > at_s;
+    END LOOP;
+    RETURN 1000000 * end_s;
+END $pglimit$;
+-- +goose StatementEnd
+
 -- Checks which key of which limit is meant.
 -- +goose StatementBegin
 CREATE OR REPLACE FUNCTION pglimit._target(algorithm text, name text, key text, now timestamptz) RETURNS pglimit._request
@@ -282,8 +397,8 @@ END $pglimit$;
 -- +goose StatementBegin
 CREATE OR REPLACE FUNCTION pglimit._arguments(verb text, algorithm text, name text, key text,
     cost float8 DEFAULT NULL, limit_units float8 DEFAULT NULL, period_s float8 DEFAULT NULL, burst float8 DEFAULT NULL, tick_s float8 DEFAULT NULL,
-    aligned bool DEFAULT NULL, ends_at timestamptz DEFAULT NULL, block_for_s float8 DEFAULT NULL, now timestamptz DEFAULT NULL,
-    ttl_s float8 DEFAULT NULL) RETURNS pglimit._request
+    aligned bool DEFAULT NULL, ends_at timestamptz DEFAULT NULL, block_for_s float8 DEFAULT NULL, shadow bool DEFAULT NULL, now timestamptz DEFAULT NULL,
+    ttl_s float8 DEFAULT NULL, calendar text DEFAULT NULL, time_zone text DEFAULT NULL, unlimited bool DEFAULT NULL) RETURNS pglimit._request
 LANGUAGE plpgsql VOLATILE AS $pglimit$
 DECLARE
     capacity float8;
@@ -291,6 +406,7 @@ DECLARE
     tick_us bigint;
     leak float8;
     block_us bigint;
+    turn_us bigint;
     lifetime_us bigint;
     now_us bigint;
     units float8;
@@ -319,7 +435,9 @@ BEGIN
     ELSIF burst <> limit_units AND NOT algorithm IN ('leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'gcra') THEN
         PERFORM pglimit._refuse('burst', burst::text, algorithm || ' has no burst apart from limit_units', 'Leave it out.');
     END IF;
-    IF ends_at IS NULL THEN
+    IF calendar <> '' THEN
+        NULL; -- The table of policies has the rest of its rules.
+    ELSIF ends_at IS NULL THEN
         IF pglimit._whole(period_s) IS NOT TRUE THEN
             PERFORM pglimit._refuse('period_s', period_s::text, 'must be seconds, more than 0 and at most a hundred years, in whole microseconds',
                 'It is the time that limit_units is for, such as 60'
@@ -396,6 +514,13 @@ BEGIN
             lifetime_us := CASE WHEN ceil(capacity / leak) + 1::float8 >= (3155760000000000 / tick_us)::float8 THEN 3155760000000000
                             ELSE (ceil(capacity / leak) + 1::float8)::bigint * tick_us END;
         END IF;
+    ELSIF calendar <> '' THEN
+        IF now_us IS NULL THEN
+            now_us := (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint;
+        END IF;
+        turn_us := pglimit._period_end(calendar, time_zone, now_us);
+        period_us := turn_us - now_us;
+        lifetime_us := CASE calendar WHEN 'hour' THEN 3600000000 WHEN 'day' THEN 172800000000 WHEN 'week' THEN 691200000000 ELSE 2764800000000 END;
     ELSIF ends_at IS NULL THEN
         lifetime_us := LEAST(3155760000000000, CASE WHEN algorithm = 'sliding_window_counter' THEN 2 ELSE 1 END * period_us);
     ELSE
@@ -408,7 +533,8 @@ BEGIN
                 'must be after the clock, ' || to_timestamp((now_us / 1000000)::float8)::text || ', by at most a hundred years',
                 'It is the end of the period that clock_timestamp() is in.');
         END IF;
-        period_us := pglimit._us(ends_at) - now_us;
+        turn_us := pglimit._us(ends_at);
+        period_us := turn_us - now_us;
         lifetime_us := period_us;
     END IF;
 
@@ -423,21 +549,49 @@ BEGIN
         count := units / cost;
         unit := LEAST(GREATEST(1, cost), units);
     END IF;
-    IF verb IN ('check', 'charge', 'refund') THEN
+    IF unlimited THEN
+        statement := 'none';
+    ELSIF verb IN ('check', 'charge', 'refund') THEN
         statement := verb;
     ELSIF floor(capacity / cost) < 1::float8 THEN
         statement := 'check'; -- What can never fit is not tried: reading tells how the key stands.
     END IF;
     RETURN (
-        verb, algorithm, coalesce(statement, 'take'), now IS NOT NULL, NULL, -- verb, algorithm, statement, clocked, again
+        verb, algorithm, coalesce(statement, 'take'), now IS NOT NULL, NULL, coalesce(shadow, false), -- verb, algorithm, statement, clocked, again, shadow
         name, key, units, cost, coalesce(count, 1), unit, coalesce(now_us, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint), -- policy, key, units, cost, count, unit, now_us
         limit_units, burst, capacity, capacity, leak, coalesce(tick_us, 1), -- limit_units, burst, capacity, room, leak, tick_us
-        period_us, coalesce(aligned, false), coalesce(block_us, 0), GREATEST(lifetime_us, block_us), -- period_us, aligned, block_for_us, lifetime_us
+        period_us, coalesce(aligned, false), turn_us, coalesce(block_us, 0), GREATEST(lifetime_us, block_us), -- period_us, aligned, turn_us, block_for_us, lifetime_us
         NULL, NULL, -- for_us, until_us
         NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, -- id, state, max_rows, reserved, units_before, expires_at_us, changes, freed, at_us
         0, NULL, NULL, NULL, -- granted, level, updated_at_us, blocked_until_us
         NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL -- leaked_at_us, ticket, ends_at_us, window_us, current, previous, newest_at_us, frees_at_us
     )::pglimit._request;
+END $pglimit$;
+-- +goose StatementEnd
+
+-- The policy of that name, with the override of that key that has not ended at that
+-- moment; NULL is the clock.
+-- +goose StatementBegin
+CREATE OR REPLACE FUNCTION pglimit._policy_of(called text, for_key text, moment timestamptz DEFAULT NULL) RETURNS pglimit._policy
+LANGUAGE plpgsql STABLE AS $pglimit$
+DECLARE
+    policy pglimit._policy := (SELECT ROW(
+            p.name, p.algorithm, coalesce(o.limit_units, p.limit_units), p.period_s,
+            CASE WHEN p.algorithm IN ('leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'gcra') THEN coalesce(o.burst, p.burst) END,
+            p.tick_s, p.aligned, p.block_for_s, coalesce(o.shadow, p.shadow), p.calendar, p.time_zone,
+            coalesce(o.unlimited, false), p.askers, p.max_ttl_s)::pglimit._policy
+        FROM pglimit_policy AS p
+        LEFT JOIN pglimit_override AS o ON o.policy = p.name AND o.key = for_key AND (o.until IS NULL OR o.until > coalesce(moment, clock_timestamp()))
+        WHERE p.name = called);
+BEGIN
+    IF policy.name IS NULL THEN
+        IF (called COLLATE "C" ~ '^[a-z0-9][a-z0-9_.-]{0,63}$') IS NOT TRUE THEN
+            PERFORM pglimit._refuse('name', quote_nullable(left(called, 80)), 'must match ^[a-z0-9][a-z0-9_.-]{0,63}$', 'It is the name of a policy in the table pglimit_policy.');
+        END IF;
+        RAISE undefined_object USING MESSAGE = 'pglimit: name is ' || quote_literal(called) || ': there is no policy of that name',
+            HINT = 'Make one: run `pglimit policy set`, or INSERT INTO pglimit_policy (name, algorithm, limit_units, period_s) VALUES (...).';
+    END IF;
+    RETURN policy;
 END $pglimit$;
 -- +goose StatementEnd
 
@@ -449,8 +603,18 @@ LANGUAGE sql IMMUTABLE AS $pglimit$
 $pglimit$;
 -- +goose StatementEnd
 
+-- Writes an ID, as _reservation reads it.
+-- +goose StatementBegin
+CREATE OR REPLACE FUNCTION pglimit._reservation_id(kind text, id text, policy text, key text) RETURNS text
+LANGUAGE sql IMMUTABLE AS $pglimit$
+    SELECT kind || ':'::text || id || ':'::text || policy || ':'::text || pglimit._base64url(convert_to(key, 'UTF8'::name))
+$pglimit$;
+-- +goose StatementEnd
+
 -- Reads an ID: algorithm:id:policy:key, with the key's UTF-8 in base64url. It refuses any
--- other text. One key has one spelling in base64url; others are refused too.
+-- other text. One key has one spelling in base64url; others are refused too. Instead of
+-- an algorithm, uncounted stands in the ID of what an override or a shadow let pass: there
+-- is no row of it.
 -- +goose StatementBegin
 CREATE OR REPLACE FUNCTION pglimit._reservation(reservation text) RETURNS pglimit._request
 LANGUAGE plpgsql STABLE AS $pglimit$
@@ -459,7 +623,7 @@ DECLARE
     request pglimit._request;
     bytes bytea;
 BEGIN
-    IF parts[1] IN ('leaky_bucket', 'token_bucket', 'gcra', 'fixed_window', 'sliding_window_counter', 'sliding_window_log')
+    IF parts[1] IN ('leaky_bucket', 'token_bucket', 'gcra', 'fixed_window', 'sliding_window_counter', 'sliding_window_log', 'uncounted')
         AND (parts[2] COLLATE "C" ~ '^[0-9A-Za-z]{16,32}$') AND (parts[3] COLLATE "C" ~ '^[a-z0-9][a-z0-9_.-]{0,63}$')
         AND (parts[4] COLLATE "C" ~ '^[0-9A-Za-z_-]+$') AND octet_length(parts[4]) <= 1366 AND octet_length(parts[4]) % 4 <> 1
         AND pg_catalog.cardinality(parts) = 4 THEN
@@ -1041,12 +1205,12 @@ BEGIN
             cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
             granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1
                     ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END) / EXCLUDED.cost))) END,
-            level = CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END
-                    + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0
-                            ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END)
-                                        / EXCLUDED.cost))) END,
+            level = CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
+                    THEN EXCLUDED.level
+                         ELSE t.level + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0
+                                 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - t.level) / EXCLUDED.cost))) END END,
             ends_at_us = CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
-                              THEN EXCLUDED.ends_at_us ELSE t.ends_at_us END,
+                    THEN EXCLUDED.ends_at_us ELSE t.ends_at_us END,
             updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
             blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
                     AND EXCLUDED.capacity - CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END < EXCLUDED.cost
@@ -1083,7 +1247,7 @@ BEGIN
         UPDATE pglimit_fixed_window AS t SET
             cost = 1,
             granted = LEAST(request.units::float8, CASE WHEN c.us >= t.ends_at_us THEN 0 ELSE t.level END),
-            level = GREATEST(0, CASE WHEN c.us >= t.ends_at_us THEN 0 ELSE t.level END - request.units::float8),
+            level = t.level - LEAST(request.units::float8, CASE WHEN c.us >= t.ends_at_us THEN 0 ELSE t.level END),
             updated_at_us = GREATEST(t.updated_at_us, c.us)
         FROM c
         WHERE t.policy = request.policy AND t.key = request.key
@@ -1150,8 +1314,9 @@ BEGIN
         END IF;
         -- The row as it stands, brought to the moment.
         request.updated_at_us := GREATEST(request.now_us, request.updated_at_us);
-        request.level := CASE WHEN request.now_us >= request.ends_at_us THEN 0 ELSE request.level END;
     END IF;
+    -- The row may have the count of a window that is over.
+    request.level := CASE WHEN request.now_us >= request.ends_at_us THEN 0 ELSE request.level END;
     IF request.granted <> 0::float8 OR request.again THEN
         RETURN request;
     ELSIF request.verb = 'check' THEN
@@ -1270,7 +1435,8 @@ BEGIN
             current = GREATEST(0, CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.current ELSE 0 END - request.units::float8),
             previous = GREATEST(0, CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.previous WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us + t.period_us
                         THEN t.current ELSE 0 END - GREATEST(0, request.units::float8 - CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.current ELSE 0 END)),
-            ends_at_us = CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us THEN t.ends_at_us ELSE (GREATEST(t.updated_at_us, c.us) / t.period_us + 1) * t.period_us END,
+            ends_at_us = CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us OR t.ends_at_us = 0 THEN t.ends_at_us
+                    ELSE (GREATEST(t.updated_at_us, c.us) / t.period_us + 1) * t.period_us END,
             updated_at_us = GREATEST(t.updated_at_us, c.us)
         FROM c
         WHERE t.policy = request.policy AND t.key = request.key
@@ -1746,7 +1912,9 @@ END $pglimit$;
 CREATE OR REPLACE FUNCTION pglimit._run(request pglimit._request) RETURNS pglimit._request
 LANGUAGE plpgsql VOLATILE AS $pglimit$
 BEGIN
-    IF request.algorithm = 'leaky_bucket' THEN
+    IF request.statement = 'none' THEN
+        RETURN request;
+    ELSIF request.algorithm = 'leaky_bucket' THEN
         RETURN pglimit._leaky_bucket(request);
     ELSIF request.algorithm = 'leaky_bucket_queue' THEN
         RETURN pglimit._leaky_bucket_queue(request);
@@ -1776,7 +1944,7 @@ BEGIN
             EXIT WHEN request.algorithm = 'leaky_bucket_queue' OR NOT pglimit._reap(request.algorithm, request.policy, request.key, CASE WHEN request.clocked THEN request.now_us END);
             IF request.blocked_until_us > request.updated_at_us THEN
                 -- The block that this denial started, which expired reservations caused.
-                PERFORM pglimit.unblock(request.algorithm, request.policy, request.key);
+                PERFORM pglimit.unblock_with(request.algorithm, request.policy, request.key);
             END IF;
         ELSE
             EXIT WHEN request.verb <> 'check';
@@ -1787,6 +1955,11 @@ BEGIN
         END IF;
         IF NOT request.clocked THEN
             request.now_us := (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint;
+            IF request.turn_us IS NOT NULL THEN
+                -- A window ends when it was to end, also if that moment has just passed.
+                request.now_us := LEAST(request.now_us, request.turn_us - 1);
+                request.period_us := request.turn_us - request.now_us;
+            END IF;
         END IF;
         request.again := true;
         request := pglimit._run(request);
@@ -1869,7 +2042,12 @@ DECLARE
     fits_at_us bigint;
     retry_after_s float8;
     delay_s float8; -- of a queue
+    shadowed bool := false;
 BEGIN
+    IF request.statement = 'none' THEN
+        -- An override says that nothing is decided.
+        RETURN (true, request.units, request.burst, 0, 0, 0, 0, NULL, false)::pglimit.result;
+    END IF;
     IF request.verb IN ('charge', 'refund', 'settle') THEN
         allowed := true;
         granted := CASE WHEN request.granted = request.units OR request.verb = 'settle' THEN request.units ELSE GREATEST(0, request.granted) END;
@@ -1927,6 +2105,12 @@ BEGIN
     IF rest IS NOT NULL THEN
         retry_after_s := pglimit._seconds(GREATEST(fits_at_us, request.updated_at_us, request.blocked_until_us), now_us);
     END IF;
+    IF request.shadow AND rest IS NOT NULL THEN
+        -- It would have been denied, all or in part, and nothing was counted for that.
+        allowed := true;
+        granted := request.units;
+        shadowed := true;
+    END IF;
     RETURN (
         allowed,
         granted,
@@ -1936,211 +2120,348 @@ BEGIN
         -- retry_after_s, reset_after_s, delay_s
         CASE WHEN rest IS NULL THEN 0 ELSE retry_after_s END,
         pglimit._seconds(GREATEST(empty_at_us, request.updated_at_us, request.blocked_until_us), now_us),
-        CASE WHEN request.algorithm = 'leaky_bucket_queue' THEN delay_s ELSE 0 END,
-        reason
+        CASE WHEN request.algorithm = 'leaky_bucket_queue' AND NOT request.shadow THEN delay_s ELSE 0 END,
+        reason,
+        shadowed
     )::pglimit.result;
 END $pglimit$;
 -- +goose StatementEnd
 
 -- +goose StatementBegin
 CREATE OR REPLACE FUNCTION pglimit.leaky_bucket(name text, key text, cost float8 DEFAULT 1, limit_units float8 DEFAULT NULL, period_s float8 DEFAULT NULL,
-    burst float8 DEFAULT NULL, tick_s float8 DEFAULT 0, block_for_s float8 DEFAULT 0, now timestamptz DEFAULT NULL) RETURNS pglimit.result
+    burst float8 DEFAULT NULL, tick_s float8 DEFAULT 0, block_for_s float8 DEFAULT 0, shadow bool DEFAULT false,
+    now timestamptz DEFAULT NULL) RETURNS pglimit.result
 LANGUAGE plpgsql VOLATILE AS $pglimit$
 BEGIN
     RETURN pglimit._answer(pglimit._leaky_bucket(
-        pglimit._arguments('take', 'leaky_bucket', name, key, cost, limit_units, period_s, burst, tick_s, block_for_s => block_for_s, now => now)));
+        pglimit._arguments('take', 'leaky_bucket', name, key, cost, limit_units, period_s, burst, tick_s, block_for_s => block_for_s, shadow => shadow, now => now)));
 END $pglimit$;
 -- +goose StatementEnd
 COMMENT ON FUNCTION pglimit.leaky_bucket IS 'Requests cost units of a leaky bucket, all or nothing; with tick_s it leaks in whole steps.';
 
 -- +goose StatementBegin
 CREATE OR REPLACE FUNCTION pglimit.leaky_bucket_queue(name text, key text, cost float8 DEFAULT 1, limit_units float8 DEFAULT NULL, period_s float8 DEFAULT NULL,
-    burst float8 DEFAULT NULL, block_for_s float8 DEFAULT 0, now timestamptz DEFAULT NULL) RETURNS pglimit.result
+    burst float8 DEFAULT NULL, block_for_s float8 DEFAULT 0, shadow bool DEFAULT false, now timestamptz DEFAULT NULL) RETURNS pglimit.result
 LANGUAGE plpgsql VOLATILE AS $pglimit$
 BEGIN
     RETURN pglimit._answer(pglimit._leaky_bucket_queue(
-        pglimit._arguments('take', 'leaky_bucket_queue', name, key, cost, limit_units, period_s, burst, block_for_s => block_for_s, now => now)));
+        pglimit._arguments('take', 'leaky_bucket_queue', name, key, cost, limit_units, period_s, burst, block_for_s => block_for_s, shadow => shadow, now => now)));
 END $pglimit$;
 -- +goose StatementEnd
 COMMENT ON FUNCTION pglimit.leaky_bucket_queue IS 'Requests a place in a queue; delay_s is how long until its turn.';
 
 -- +goose StatementBegin
 CREATE OR REPLACE FUNCTION pglimit.token_bucket(name text, key text, cost float8 DEFAULT 1, limit_units float8 DEFAULT NULL, period_s float8 DEFAULT NULL,
-    burst float8 DEFAULT NULL, block_for_s float8 DEFAULT 0, now timestamptz DEFAULT NULL) RETURNS pglimit.result
+    burst float8 DEFAULT NULL, block_for_s float8 DEFAULT 0, shadow bool DEFAULT false, now timestamptz DEFAULT NULL) RETURNS pglimit.result
 LANGUAGE plpgsql VOLATILE AS $pglimit$
 BEGIN
     RETURN pglimit._answer(pglimit._token_bucket(
-        pglimit._arguments('take', 'token_bucket', name, key, cost, limit_units, period_s, burst, block_for_s => block_for_s, now => now)));
+        pglimit._arguments('take', 'token_bucket', name, key, cost, limit_units, period_s, burst, block_for_s => block_for_s, shadow => shadow, now => now)));
 END $pglimit$;
 -- +goose StatementEnd
 COMMENT ON FUNCTION pglimit.token_bucket IS 'Requests cost tokens of a token bucket, all or nothing.';
 
 -- +goose StatementBegin
 CREATE OR REPLACE FUNCTION pglimit.gcra(name text, key text, cost float8 DEFAULT 1, limit_units float8 DEFAULT NULL, period_s float8 DEFAULT NULL,
-    burst float8 DEFAULT NULL, block_for_s float8 DEFAULT 0, now timestamptz DEFAULT NULL) RETURNS pglimit.result
+    burst float8 DEFAULT NULL, block_for_s float8 DEFAULT 0, shadow bool DEFAULT false, now timestamptz DEFAULT NULL) RETURNS pglimit.result
 LANGUAGE plpgsql VOLATILE AS $pglimit$
 BEGIN
     RETURN pglimit._answer(pglimit._gcra(
-        pglimit._arguments('take', 'gcra', name, key, cost, limit_units, period_s, burst, block_for_s => block_for_s, now => now)));
+        pglimit._arguments('take', 'gcra', name, key, cost, limit_units, period_s, burst, block_for_s => block_for_s, shadow => shadow, now => now)));
 END $pglimit$;
 -- +goose StatementEnd
 COMMENT ON FUNCTION pglimit.gcra IS 'Requests cost units of the generic cell rate algorithm, all or nothing.';
 
 -- +goose StatementBegin
 CREATE OR REPLACE FUNCTION pglimit.fixed_window(name text, key text, cost float8 DEFAULT 1, limit_units float8 DEFAULT NULL, period_s float8 DEFAULT NULL,
-    aligned bool DEFAULT false, ends_at timestamptz DEFAULT NULL, block_for_s float8 DEFAULT 0, now timestamptz DEFAULT NULL) RETURNS pglimit.result
+    aligned bool DEFAULT false, ends_at timestamptz DEFAULT NULL, block_for_s float8 DEFAULT 0, shadow bool DEFAULT false,
+    now timestamptz DEFAULT NULL) RETURNS pglimit.result
 LANGUAGE plpgsql VOLATILE AS $pglimit$
 BEGIN
     RETURN pglimit._answer(pglimit._fixed_window(
-        pglimit._arguments('take', 'fixed_window', name, key, cost, limit_units, period_s, aligned => aligned, ends_at => ends_at, block_for_s => block_for_s, now => now)));
+        pglimit._arguments('take', 'fixed_window', name, key, cost, limit_units, period_s, aligned => aligned, ends_at => ends_at, block_for_s => block_for_s, shadow => shadow, now => now)));
 END $pglimit$;
 -- +goose StatementEnd
 COMMENT ON FUNCTION pglimit.fixed_window IS 'Requests cost units of the running window, all or nothing: of period_s from the first hit, aligned to the clock, or until ends_at.';
 
 -- +goose StatementBegin
 CREATE OR REPLACE FUNCTION pglimit.sliding_window_counter(name text, key text, cost float8 DEFAULT 1, limit_units float8 DEFAULT NULL, period_s float8 DEFAULT NULL,
-    block_for_s float8 DEFAULT 0, now timestamptz DEFAULT NULL) RETURNS pglimit.result
+    block_for_s float8 DEFAULT 0, shadow bool DEFAULT false, now timestamptz DEFAULT NULL) RETURNS pglimit.result
 LANGUAGE plpgsql VOLATILE AS $pglimit$
 BEGIN
     RETURN pglimit._answer(pglimit._sliding_window_counter(
-        pglimit._arguments('take', 'sliding_window_counter', name, key, cost, limit_units, period_s, block_for_s => block_for_s, now => now)));
+        pglimit._arguments('take', 'sliding_window_counter', name, key, cost, limit_units, period_s, block_for_s => block_for_s, shadow => shadow, now => now)));
 END $pglimit$;
 -- +goose StatementEnd
 COMMENT ON FUNCTION pglimit.sliding_window_counter IS 'Requests cost units of the last period_s, which two counters approximate, all or nothing.';
 
 -- +goose StatementBegin
 CREATE OR REPLACE FUNCTION pglimit.sliding_window_log(name text, key text, cost float8 DEFAULT 1, limit_units float8 DEFAULT NULL, period_s float8 DEFAULT NULL,
-    block_for_s float8 DEFAULT 0, now timestamptz DEFAULT NULL) RETURNS pglimit.result
+    block_for_s float8 DEFAULT 0, shadow bool DEFAULT false, now timestamptz DEFAULT NULL) RETURNS pglimit.result
 LANGUAGE plpgsql VOLATILE AS $pglimit$
 BEGIN
     RETURN pglimit._answer(pglimit._sliding_window_log(
-        pglimit._arguments('take', 'sliding_window_log', name, key, cost, limit_units, period_s, block_for_s => block_for_s, now => now)));
+        pglimit._arguments('take', 'sliding_window_log', name, key, cost, limit_units, period_s, block_for_s => block_for_s, shadow => shadow, now => now)));
 END $pglimit$;
 -- +goose StatementEnd
 COMMENT ON FUNCTION pglimit.sliding_window_log IS 'Requests cost units of the last period_s, exactly, all or nothing.';
 
 -- +goose StatementBegin
-CREATE OR REPLACE FUNCTION pglimit.allow_up_to(algorithm text, name text, key text, cost float8 DEFAULT 1, limit_units float8 DEFAULT NULL, period_s float8 DEFAULT NULL,
+CREATE OR REPLACE FUNCTION pglimit.allow(name text, key text, cost float8 DEFAULT 1, now timestamptz DEFAULT NULL) RETURNS pglimit.result
+LANGUAGE plpgsql VOLATILE AS $pglimit$
+DECLARE
+    policy pglimit._policy := pglimit._policy_of(name, key, now);
+BEGIN
+    RETURN pglimit._answer(pglimit._run(
+        pglimit._arguments('take', policy.algorithm, name, key, cost, limit_units => policy.limit_units, period_s => policy.period_s,
+            burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned, block_for_s => policy.block_for_s,
+            shadow => policy.shadow, now => now, calendar => policy.calendar, time_zone => policy.time_zone,
+            unlimited => policy.unlimited)));
+END $pglimit$;
+-- +goose StatementEnd
+COMMENT ON FUNCTION pglimit.allow IS 'Requests cost units under a policy, all or nothing.';
+
+-- +goose StatementBegin
+CREATE OR REPLACE FUNCTION pglimit.allow_up_to(name text, key text, cost float8 DEFAULT 1, now timestamptz DEFAULT NULL) RETURNS pglimit.result
+LANGUAGE plpgsql VOLATILE AS $pglimit$
+DECLARE
+    policy pglimit._policy := pglimit._policy_of(name, key, now);
+BEGIN
+    RETURN pglimit._answer(pglimit._run(
+        pglimit._arguments('allow_up_to', policy.algorithm, name, key, cost, limit_units => policy.limit_units,
+            period_s => policy.period_s, burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned,
+            block_for_s => policy.block_for_s, shadow => policy.shadow, now => now, calendar => policy.calendar,
+            time_zone => policy.time_zone, unlimited => policy.unlimited)));
+END $pglimit$;
+-- +goose StatementEnd
+COMMENT ON FUNCTION pglimit.allow_up_to IS 'Requests up to cost units under a policy and is granted what fits.';
+
+-- +goose StatementBegin
+CREATE OR REPLACE FUNCTION pglimit.allow_up_to_with(algorithm text, name text, key text, cost float8 DEFAULT 1, limit_units float8 DEFAULT NULL, period_s float8 DEFAULT NULL,
     burst float8 DEFAULT NULL, tick_s float8 DEFAULT 0, aligned bool DEFAULT false, ends_at timestamptz DEFAULT NULL,
-    block_for_s float8 DEFAULT 0, now timestamptz DEFAULT NULL) RETURNS pglimit.result
+    block_for_s float8 DEFAULT 0, shadow bool DEFAULT false, now timestamptz DEFAULT NULL) RETURNS pglimit.result
 LANGUAGE plpgsql VOLATILE AS $pglimit$
 BEGIN
     RETURN pglimit._answer(pglimit._run(
-        pglimit._arguments('allow_up_to', algorithm, name, key, cost, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, now)));
+        pglimit._arguments('allow_up_to', algorithm, name, key, cost, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, shadow, now)));
 END $pglimit$;
 -- +goose StatementEnd
-COMMENT ON FUNCTION pglimit.allow_up_to IS 'Requests up to cost units and is granted what fits.';
+COMMENT ON FUNCTION pglimit.allow_up_to_with IS 'Requests up to cost units and is granted what fits.';
 
 -- +goose StatementBegin
-CREATE OR REPLACE FUNCTION pglimit.check(algorithm text, name text, key text, cost float8 DEFAULT 1, limit_units float8 DEFAULT NULL, period_s float8 DEFAULT NULL,
+CREATE OR REPLACE FUNCTION pglimit.check(name text, key text, cost float8 DEFAULT 1, now timestamptz DEFAULT NULL) RETURNS pglimit.result
+LANGUAGE plpgsql VOLATILE AS $pglimit$
+DECLARE
+    policy pglimit._policy := pglimit._policy_of(name, key, now);
+BEGIN
+    RETURN pglimit._answer(pglimit._run(
+        pglimit._arguments('check', policy.algorithm, name, key, cost, limit_units => policy.limit_units, period_s => policy.period_s,
+            burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned, block_for_s => policy.block_for_s,
+            shadow => policy.shadow, now => now, calendar => policy.calendar, time_zone => policy.time_zone,
+            unlimited => policy.unlimited)));
+END $pglimit$;
+-- +goose StatementEnd
+COMMENT ON FUNCTION pglimit.check IS 'Reports what a request for cost units under a policy would be answered, and consumes nothing; at cost 0, how the key stands.';
+
+-- +goose StatementBegin
+CREATE OR REPLACE FUNCTION pglimit.check_with(algorithm text, name text, key text, cost float8 DEFAULT 1, limit_units float8 DEFAULT NULL, period_s float8 DEFAULT NULL,
     burst float8 DEFAULT NULL, tick_s float8 DEFAULT 0, aligned bool DEFAULT false, ends_at timestamptz DEFAULT NULL,
-    block_for_s float8 DEFAULT 0, now timestamptz DEFAULT NULL) RETURNS pglimit.result
+    block_for_s float8 DEFAULT 0, shadow bool DEFAULT false, now timestamptz DEFAULT NULL) RETURNS pglimit.result
 LANGUAGE plpgsql VOLATILE AS $pglimit$
 BEGIN
     -- Calling _run would copy the request.
     IF algorithm = 'leaky_bucket' THEN
-        RETURN pglimit._answer(pglimit._leaky_bucket(pglimit._arguments('check', algorithm, name, key, cost, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, now)));
+        RETURN pglimit._answer(pglimit._leaky_bucket(
+            pglimit._arguments('check', algorithm, name, key, cost, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, shadow, now)));
     ELSIF algorithm = 'leaky_bucket_queue' THEN
-        RETURN pglimit._answer(pglimit._leaky_bucket_queue(pglimit._arguments('check', algorithm, name, key, cost, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, now)));
+        RETURN pglimit._answer(pglimit._leaky_bucket_queue(
+            pglimit._arguments('check', algorithm, name, key, cost, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, shadow, now)));
     ELSIF algorithm = 'token_bucket' THEN
-        RETURN pglimit._answer(pglimit._token_bucket(pglimit._arguments('check', algorithm, name, key, cost, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, now)));
+        RETURN pglimit._answer(pglimit._token_bucket(
+            pglimit._arguments('check', algorithm, name, key, cost, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, shadow, now)));
     ELSIF algorithm = 'gcra' THEN
-        RETURN pglimit._answer(pglimit._gcra(pglimit._arguments('check', algorithm, name, key, cost, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, now)));
+        RETURN pglimit._answer(pglimit._gcra(
+            pglimit._arguments('check', algorithm, name, key, cost, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, shadow, now)));
     ELSIF algorithm = 'fixed_window' THEN
-        RETURN pglimit._answer(pglimit._fixed_window(pglimit._arguments('check', algorithm, name, key, cost, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, now)));
+        RETURN pglimit._answer(pglimit._fixed_window(
+            pglimit._arguments('check', algorithm, name, key, cost, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, shadow, now)));
     ELSIF algorithm = 'sliding_window_counter' THEN
-        RETURN pglimit._answer(pglimit._sliding_window_counter(pglimit._arguments('check', algorithm, name, key, cost, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, now)));
+        RETURN pglimit._answer(pglimit._sliding_window_counter(
+            pglimit._arguments('check', algorithm, name, key, cost, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, shadow, now)));
     ELSIF algorithm = 'sliding_window_log' THEN
-        RETURN pglimit._answer(pglimit._sliding_window_log(pglimit._arguments('check', algorithm, name, key, cost, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, now)));
+        RETURN pglimit._answer(pglimit._sliding_window_log(
+            pglimit._arguments('check', algorithm, name, key, cost, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, shadow, now)));
     END IF;
-    PERFORM pglimit._arguments('check', algorithm, name, key, cost, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, now); -- which refuses the algorithm
+    PERFORM pglimit._arguments('check', algorithm, name, key, cost, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, shadow, now); -- which refuses the algorithm
 END $pglimit$;
 -- +goose StatementEnd
-COMMENT ON FUNCTION pglimit.check IS 'Reports what a request for cost units would be answered, and consumes nothing; at cost 0, how the key stands.';
+COMMENT ON FUNCTION pglimit.check_with IS 'Reports what a request for cost units would be answered, and consumes nothing; at cost 0, how the key stands.';
 
 -- +goose StatementBegin
-CREATE OR REPLACE FUNCTION pglimit.charge(algorithm text, name text, key text, cost float8 DEFAULT 1, limit_units float8 DEFAULT NULL, period_s float8 DEFAULT NULL,
+CREATE OR REPLACE FUNCTION pglimit.charge(name text, key text, cost float8 DEFAULT 1, now timestamptz DEFAULT NULL) RETURNS pglimit.result
+LANGUAGE plpgsql VOLATILE AS $pglimit$
+DECLARE
+    policy pglimit._policy := pglimit._policy_of(name, key, now);
+BEGIN
+    RETURN pglimit._answer(pglimit._run(
+        pglimit._arguments('charge', policy.algorithm, name, key, cost, limit_units => policy.limit_units, period_s => policy.period_s,
+            burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned, block_for_s => policy.block_for_s,
+            shadow => policy.shadow, now => now, calendar => policy.calendar, time_zone => policy.time_zone)));
+END $pglimit$;
+-- +goose StatementEnd
+COMMENT ON FUNCTION pglimit.charge IS 'Records cost units under a policy that were spent whatever the limit says.';
+
+-- +goose StatementBegin
+CREATE OR REPLACE FUNCTION pglimit.charge_with(algorithm text, name text, key text, cost float8 DEFAULT 1, limit_units float8 DEFAULT NULL, period_s float8 DEFAULT NULL,
     burst float8 DEFAULT NULL, tick_s float8 DEFAULT 0, aligned bool DEFAULT false, ends_at timestamptz DEFAULT NULL,
-    block_for_s float8 DEFAULT 0, now timestamptz DEFAULT NULL) RETURNS pglimit.result
+    block_for_s float8 DEFAULT 0, shadow bool DEFAULT false, now timestamptz DEFAULT NULL) RETURNS pglimit.result
 LANGUAGE plpgsql VOLATILE AS $pglimit$
 BEGIN
     -- Calling _run would copy the request.
     IF algorithm = 'leaky_bucket' THEN
-        RETURN pglimit._answer(pglimit._leaky_bucket(pglimit._arguments('charge', algorithm, name, key, cost, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, now)));
+        RETURN pglimit._answer(pglimit._leaky_bucket(
+            pglimit._arguments('charge', algorithm, name, key, cost, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, shadow, now)));
     ELSIF algorithm = 'leaky_bucket_queue' THEN
-        RETURN pglimit._answer(pglimit._leaky_bucket_queue(pglimit._arguments('charge', algorithm, name, key, cost, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, now)));
+        RETURN pglimit._answer(pglimit._leaky_bucket_queue(
+            pglimit._arguments('charge', algorithm, name, key, cost, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, shadow, now)));
     ELSIF algorithm = 'token_bucket' THEN
-        RETURN pglimit._answer(pglimit._token_bucket(pglimit._arguments('charge', algorithm, name, key, cost, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, now)));
+        RETURN pglimit._answer(pglimit._token_bucket(
+            pglimit._arguments('charge', algorithm, name, key, cost, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, shadow, now)));
     ELSIF algorithm = 'gcra' THEN
-        RETURN pglimit._answer(pglimit._gcra(pglimit._arguments('charge', algorithm, name, key, cost, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, now)));
+        RETURN pglimit._answer(pglimit._gcra(
+            pglimit._arguments('charge', algorithm, name, key, cost, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, shadow, now)));
     ELSIF algorithm = 'fixed_window' THEN
-        RETURN pglimit._answer(pglimit._fixed_window(pglimit._arguments('charge', algorithm, name, key, cost, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, now)));
+        RETURN pglimit._answer(pglimit._fixed_window(
+            pglimit._arguments('charge', algorithm, name, key, cost, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, shadow, now)));
     ELSIF algorithm = 'sliding_window_counter' THEN
-        RETURN pglimit._answer(pglimit._sliding_window_counter(pglimit._arguments('charge', algorithm, name, key, cost, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, now)));
+        RETURN pglimit._answer(pglimit._sliding_window_counter(
+            pglimit._arguments('charge', algorithm, name, key, cost, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, shadow, now)));
     ELSIF algorithm = 'sliding_window_log' THEN
-        RETURN pglimit._answer(pglimit._sliding_window_log(pglimit._arguments('charge', algorithm, name, key, cost, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, now)));
+        RETURN pglimit._answer(pglimit._sliding_window_log(
+            pglimit._arguments('charge', algorithm, name, key, cost, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, shadow, now)));
     END IF;
-    PERFORM pglimit._arguments('charge', algorithm, name, key, cost, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, now); -- which refuses the algorithm
+    PERFORM pglimit._arguments('charge', algorithm, name, key, cost, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, shadow, now); -- which refuses the algorithm
 END $pglimit$;
 -- +goose StatementEnd
-COMMENT ON FUNCTION pglimit.charge IS 'Records cost units that were spent whatever the limit says.';
+COMMENT ON FUNCTION pglimit.charge_with IS 'Records cost units that were spent whatever the limit says.';
 
 -- +goose StatementBegin
-CREATE OR REPLACE FUNCTION pglimit.refund(algorithm text, name text, key text, cost float8 DEFAULT 1, limit_units float8 DEFAULT NULL, period_s float8 DEFAULT NULL,
-    burst float8 DEFAULT NULL, tick_s float8 DEFAULT 0, aligned bool DEFAULT false, ends_at timestamptz DEFAULT NULL,
-    block_for_s float8 DEFAULT 0, now timestamptz DEFAULT NULL) RETURNS pglimit.result
+CREATE OR REPLACE FUNCTION pglimit.refund(name text, key text, cost float8 DEFAULT 1, now timestamptz DEFAULT NULL) RETURNS pglimit.result
 LANGUAGE plpgsql VOLATILE AS $pglimit$
+DECLARE
+    policy pglimit._policy := pglimit._policy_of(name, key, now);
 BEGIN
-    -- Calling _run would copy the request.
-    IF algorithm = 'leaky_bucket' THEN
-        RETURN pglimit._answer(pglimit._leaky_bucket(pglimit._arguments('refund', algorithm, name, key, cost, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, now)));
-    ELSIF algorithm = 'leaky_bucket_queue' THEN
-        RETURN pglimit._answer(pglimit._leaky_bucket_queue(pglimit._arguments('refund', algorithm, name, key, cost, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, now)));
-    ELSIF algorithm = 'token_bucket' THEN
-        RETURN pglimit._answer(pglimit._token_bucket(pglimit._arguments('refund', algorithm, name, key, cost, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, now)));
-    ELSIF algorithm = 'gcra' THEN
-        RETURN pglimit._answer(pglimit._gcra(pglimit._arguments('refund', algorithm, name, key, cost, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, now)));
-    ELSIF algorithm = 'fixed_window' THEN
-        RETURN pglimit._answer(pglimit._fixed_window(pglimit._arguments('refund', algorithm, name, key, cost, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, now)));
-    ELSIF algorithm = 'sliding_window_counter' THEN
-        RETURN pglimit._answer(pglimit._sliding_window_counter(pglimit._arguments('refund', algorithm, name, key, cost, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, now)));
-    ELSIF algorithm = 'sliding_window_log' THEN
-        RETURN pglimit._answer(pglimit._sliding_window_log(pglimit._arguments('refund', algorithm, name, key, cost, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, now)));
-    END IF;
-    PERFORM pglimit._arguments('refund', algorithm, name, key, cost, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, now); -- which refuses the algorithm
+    RETURN pglimit._answer(pglimit._run(
+        pglimit._arguments('refund', policy.algorithm, name, key, cost, limit_units => policy.limit_units, period_s => policy.period_s,
+            burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned, block_for_s => policy.block_for_s,
+            shadow => policy.shadow, now => now, calendar => policy.calendar, time_zone => policy.time_zone)));
 END $pglimit$;
 -- +goose StatementEnd
 COMMENT ON FUNCTION pglimit.refund IS 'Gives cost units back, at most what is there.';
 
 -- +goose StatementBegin
-CREATE OR REPLACE FUNCTION pglimit.reserve(algorithm text, name text, key text, cost float8 DEFAULT 1, limit_units float8 DEFAULT NULL, period_s float8 DEFAULT NULL,
+CREATE OR REPLACE FUNCTION pglimit.refund_with(algorithm text, name text, key text, cost float8 DEFAULT 1, limit_units float8 DEFAULT NULL, period_s float8 DEFAULT NULL,
     burst float8 DEFAULT NULL, tick_s float8 DEFAULT 0, aligned bool DEFAULT false, ends_at timestamptz DEFAULT NULL,
-    ttl_s float8 DEFAULT NULL, block_for_s float8 DEFAULT 0, now timestamptz DEFAULT NULL) RETURNS pglimit.reservation
+    block_for_s float8 DEFAULT 0, shadow bool DEFAULT false, now timestamptz DEFAULT NULL) RETURNS pglimit.result
+LANGUAGE plpgsql VOLATILE AS $pglimit$
+BEGIN
+    -- Calling _run would copy the request.
+    IF algorithm = 'leaky_bucket' THEN
+        RETURN pglimit._answer(pglimit._leaky_bucket(
+            pglimit._arguments('refund', algorithm, name, key, cost, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, shadow, now)));
+    ELSIF algorithm = 'leaky_bucket_queue' THEN
+        RETURN pglimit._answer(pglimit._leaky_bucket_queue(
+            pglimit._arguments('refund', algorithm, name, key, cost, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, shadow, now)));
+    ELSIF algorithm = 'token_bucket' THEN
+        RETURN pglimit._answer(pglimit._token_bucket(
+            pglimit._arguments('refund', algorithm, name, key, cost, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, shadow, now)));
+    ELSIF algorithm = 'gcra' THEN
+        RETURN pglimit._answer(pglimit._gcra(
+            pglimit._arguments('refund', algorithm, name, key, cost, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, shadow, now)));
+    ELSIF algorithm = 'fixed_window' THEN
+        RETURN pglimit._answer(pglimit._fixed_window(
+            pglimit._arguments('refund', algorithm, name, key, cost, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, shadow, now)));
+    ELSIF algorithm = 'sliding_window_counter' THEN
+        RETURN pglimit._answer(pglimit._sliding_window_counter(
+            pglimit._arguments('refund', algorithm, name, key, cost, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, shadow, now)));
+    ELSIF algorithm = 'sliding_window_log' THEN
+        RETURN pglimit._answer(pglimit._sliding_window_log(
+            pglimit._arguments('refund', algorithm, name, key, cost, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, shadow, now)));
+    END IF;
+    PERFORM pglimit._arguments('refund', algorithm, name, key, cost, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, shadow, now); -- which refuses the algorithm
+END $pglimit$;
+-- +goose StatementEnd
+COMMENT ON FUNCTION pglimit.refund_with IS 'Gives cost units back, at most what is there.';
+
+-- +goose StatementBegin
+CREATE OR REPLACE FUNCTION pglimit.reserve(name text, key text, cost float8 DEFAULT 1, ttl_s float8 DEFAULT NULL, now timestamptz DEFAULT NULL) RETURNS pglimit.reservation
 LANGUAGE plpgsql VOLATILE AS $pglimit$
 DECLARE
+    policy pglimit._policy := pglimit._policy_of(name, key, now);
     request pglimit._request := pglimit._run(
-        pglimit._arguments('reserve', algorithm, name, key, cost, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, now, ttl_s));
+        pglimit._arguments('reserve', policy.algorithm, name, key, cost, limit_units => policy.limit_units, period_s => policy.period_s,
+            burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned, block_for_s => policy.block_for_s,
+            shadow => policy.shadow, now => now, ttl_s => ttl_s, calendar => policy.calendar,
+            time_zone => policy.time_zone, unlimited => policy.unlimited));
     answer pglimit.result := pglimit._answer(request);
     ttl_us bigint := round(ttl_s * 1e6::float8);
     reservation text;
+    expires_us bigint;
 BEGIN
     IF answer.allowed THEN
         request.id := replace(gen_random_uuid()::text, '-'::text, ''::text);
-        reservation := request.algorithm || ':' || request.id || ':' || request.policy || ':' || pglimit._base64url(convert_to(request.key, 'UTF8'::name));
+        reservation := pglimit._reservation_id(CASE WHEN request.statement = 'none' OR answer.shadowed THEN 'uncounted' ELSE request.algorithm END,
+            request.id, request.policy, request.key);
+        expires_us := CASE WHEN request.statement = 'none' THEN request.now_us ELSE request.updated_at_us END + ttl_us;
+    END IF;
+    IF answer.allowed AND NOT answer.shadowed AND request.statement <> 'none' THEN
         INSERT INTO pglimit_reservation
                (id, state, algorithm, policy, key, reserved, units, limit_units, burst, capacity,
                 created_at_us, expires_at_us, forget_at_us, level, leak, tick_us, period_us, ends_at_us, counted_at_us)
         VALUES (request.id, 'open', request.algorithm, request.policy, request.key, request.cost, request.cost, request.limit_units, request.burst, request.capacity,
-                request.updated_at_us, request.updated_at_us + ttl_us, request.updated_at_us + ttl_us + 86400000000, request.level,
-                coalesce(request.leak, 0), request.tick_us, CASE WHEN request.leak IS NULL THEN request.period_us ELSE 0 END,
+                request.updated_at_us, expires_us, expires_us + 86400000000, request.level,
+                coalesce(request.leak, 0), request.tick_us, CASE WHEN request.leak IS NULL AND request.turn_us IS NULL THEN request.period_us ELSE 0 END,
                 coalesce(request.ends_at_us, 0), coalesce(request.leaked_at_us, request.updated_at_us));
     END IF;
-    RETURN (answer.allowed, answer.granted, answer.remaining, answer.level, answer.retry_after_s, answer.reset_after_s, answer.delay_s, answer.reason, reservation,
-            CASE WHEN answer.allowed THEN to_timestamp(((request.updated_at_us + ttl_us) / 1000000)::float8)
-                + ((request.updated_at_us + ttl_us) % 1000000::bigint)::float8 * interval '1 microsecond' END)::pglimit.reservation;
+    RETURN (answer.allowed, answer.granted, answer.remaining, answer.level, answer.retry_after_s, answer.reset_after_s, answer.delay_s, answer.reason, answer.shadowed, reservation,
+            CASE WHEN answer.allowed THEN to_timestamp((expires_us / 1000000)::float8) + (expires_us % 1000000::bigint)::float8 * interval '1 microsecond' END)::pglimit.reservation;
 END $pglimit$;
 -- +goose StatementEnd
-COMMENT ON FUNCTION pglimit.reserve IS 'Sets cost units aside for ttl_s, all or nothing, until settle or cancel ends the reservation.';
+COMMENT ON FUNCTION pglimit.reserve IS 'Sets cost units aside under a policy for ttl_s, all or nothing, until settle or cancel ends the reservation.';
+
+-- +goose StatementBegin
+CREATE OR REPLACE FUNCTION pglimit.reserve_with(algorithm text, name text, key text, cost float8 DEFAULT 1, limit_units float8 DEFAULT NULL, period_s float8 DEFAULT NULL,
+    burst float8 DEFAULT NULL, tick_s float8 DEFAULT 0, aligned bool DEFAULT false, ends_at timestamptz DEFAULT NULL,
+    ttl_s float8 DEFAULT NULL, block_for_s float8 DEFAULT 0, shadow bool DEFAULT false, now timestamptz DEFAULT NULL) RETURNS pglimit.reservation
+LANGUAGE plpgsql VOLATILE AS $pglimit$
+DECLARE
+    request pglimit._request := pglimit._run(
+        pglimit._arguments('reserve', algorithm, name, key, cost, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, shadow, now, ttl_s));
+    answer pglimit.result := pglimit._answer(request);
+    ttl_us bigint := round(ttl_s * 1e6::float8);
+    reservation text;
+    expires_us bigint;
+BEGIN
+    IF answer.allowed THEN
+        request.id := replace(gen_random_uuid()::text, '-'::text, ''::text);
+        reservation := pglimit._reservation_id(CASE WHEN request.statement = 'none' OR answer.shadowed THEN 'uncounted' ELSE request.algorithm END,
+            request.id, request.policy, request.key);
+        expires_us := CASE WHEN request.statement = 'none' THEN request.now_us ELSE request.updated_at_us END + ttl_us;
+    END IF;
+    IF answer.allowed AND NOT answer.shadowed AND request.statement <> 'none' THEN
+        INSERT INTO pglimit_reservation
+               (id, state, algorithm, policy, key, reserved, units, limit_units, burst, capacity,
+                created_at_us, expires_at_us, forget_at_us, level, leak, tick_us, period_us, ends_at_us, counted_at_us)
+        VALUES (request.id, 'open', request.algorithm, request.policy, request.key, request.cost, request.cost, request.limit_units, request.burst, request.capacity,
+                request.updated_at_us, expires_us, expires_us + 86400000000, request.level,
+                coalesce(request.leak, 0), request.tick_us, CASE WHEN request.leak IS NULL AND request.turn_us IS NULL THEN request.period_us ELSE 0 END,
+                coalesce(request.ends_at_us, 0), coalesce(request.leaked_at_us, request.updated_at_us));
+    END IF;
+    RETURN (answer.allowed, answer.granted, answer.remaining, answer.level, answer.retry_after_s, answer.reset_after_s, answer.delay_s, answer.reason, answer.shadowed, reservation,
+            CASE WHEN answer.allowed THEN to_timestamp((expires_us / 1000000)::float8) + (expires_us % 1000000::bigint)::float8 * interval '1 microsecond' END)::pglimit.reservation;
+END $pglimit$;
+-- +goose StatementEnd
+COMMENT ON FUNCTION pglimit.reserve_with IS 'Sets cost units aside for ttl_s, all or nothing, until settle or cancel ends the reservation.';
 
 -- +goose StatementBegin
 CREATE OR REPLACE FUNCTION pglimit.settle(reservation text, units float8, now timestamptz DEFAULT NULL) RETURNS pglimit.settlement
@@ -2154,6 +2475,9 @@ BEGIN
         PERFORM pglimit._refuse('units', units::text, 'must be from 0 to 2^53', 'It is what was really spent; 0 gives all back.');
     END IF;
     request := pglimit._reservation(reservation);
+    IF request.algorithm = 'uncounted' THEN
+        RETURN (true, units, 0, 0, 0, 0, 0, NULL, false, false, false)::pglimit.settlement;
+    END IF;
     request := pglimit._settle(request, 'settled', units, CASE WHEN now IS NOT NULL THEN pglimit._clock(now) END);
     IF request.changes IS NULL THEN
         RAISE no_data_found USING MESSAGE = 'pglimit: there is no reservation ' || quote_literal(left(reservation, 80)),
@@ -2165,7 +2489,7 @@ BEGIN
             MESSAGE = 'pglimit: the reservation was ' || request.state || ', with ' || request.units_before::text || ' of its ' || request.reserved::text || ' units';
     END IF;
     answer := pglimit._answer(request);
-    RETURN (answer.allowed, answer.granted, answer.remaining, answer.level, answer.retry_after_s, answer.reset_after_s, answer.delay_s, answer.reason,
+    RETURN (answer.allowed, answer.granted, answer.remaining, answer.level, answer.retry_after_s, answer.reset_after_s, answer.delay_s, answer.reason, answer.shadowed,
             replayed, request.state = 'expired' OR request.state = 'open' AND request.now_us >= request.expires_at_us)::pglimit.settlement;
 END $pglimit$;
 -- +goose StatementEnd
@@ -2178,6 +2502,9 @@ DECLARE
     request pglimit._request;
 BEGIN
     request := pglimit._reservation(reservation);
+    IF request.algorithm = 'uncounted' THEN
+        RETURN;
+    END IF;
     request := pglimit._settle(request, 'cancelled', 0, CASE WHEN now IS NOT NULL THEN pglimit._clock(now) END);
     IF request.changes IS NULL THEN
         RAISE no_data_found USING MESSAGE = 'pglimit: there is no reservation ' || quote_literal(left(reservation, 80)),
@@ -2192,18 +2519,19 @@ END $pglimit$;
 COMMENT ON FUNCTION pglimit.cancel IS 'Ends a reservation of which nothing was spent.';
 
 -- +goose StatementBegin
-CREATE OR REPLACE FUNCTION pglimit.block(algorithm text, name text, key text, for_s float8, now timestamptz DEFAULT NULL) RETURNS void
+CREATE OR REPLACE FUNCTION pglimit.block(name text, key text, for_s float8, now timestamptz DEFAULT NULL) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $pglimit$
 #variable_conflict use_column
 DECLARE
-    request pglimit._request := pglimit._target(algorithm, name, key, now);
+    policy pglimit._policy := pglimit._policy_of(name, key, now);
+    request pglimit._request := pglimit._target(policy.algorithm, name, key, now);
 BEGIN
     IF pglimit._whole(for_s) IS NOT TRUE THEN
         PERFORM pglimit._refuse('for_s', for_s::text, 'must be seconds, more than 0 and at most a hundred years, in whole microseconds', 'pglimit.unblock lifts a block.');
     END IF;
     request.for_us := round(for_s * 1e6::float8);
     request.now_us := coalesce(request.now_us, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint);
-    IF algorithm = 'leaky_bucket' THEN
+    IF request.algorithm = 'leaky_bucket' THEN
         INSERT INTO pglimit_leaky_bucket AS t
                (policy, key, cost, granted, updated_at_us, blocked_until_us, expires_at_us, level, capacity, leak, tick_us, leaked_at_us)
         VALUES (request.policy, request.key, 1, 0, request.now_us,
@@ -2212,7 +2540,7 @@ BEGIN
                0, 0, 1, 1, request.now_us)
         ON CONFLICT (policy, key) DO UPDATE SET
             blocked_until_us = GREATEST(t.blocked_until_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + request.for_us::bigint);
-    ELSIF algorithm = 'leaky_bucket_queue' THEN
+    ELSIF request.algorithm = 'leaky_bucket_queue' THEN
         INSERT INTO pglimit_leaky_bucket_queue AS t
                (policy, key, cost, granted, updated_at_us, blocked_until_us, expires_at_us, level, capacity, leak, ticket)
         VALUES (request.policy, request.key, 1, 0, request.now_us,
@@ -2221,7 +2549,7 @@ BEGIN
                0, 0, 1, request.now_us)
         ON CONFLICT (policy, key) DO UPDATE SET
             blocked_until_us = GREATEST(t.blocked_until_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + request.for_us::bigint);
-    ELSIF algorithm = 'token_bucket' THEN
+    ELSIF request.algorithm = 'token_bucket' THEN
         INSERT INTO pglimit_token_bucket AS t
                (policy, key, cost, granted, updated_at_us, blocked_until_us, expires_at_us, level, capacity, leak)
         VALUES (request.policy, request.key, 1, 0, request.now_us,
@@ -2230,7 +2558,7 @@ BEGIN
                0, 0, 1)
         ON CONFLICT (policy, key) DO UPDATE SET
             blocked_until_us = GREATEST(t.blocked_until_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + request.for_us::bigint);
-    ELSIF algorithm = 'gcra' THEN
+    ELSIF request.algorithm = 'gcra' THEN
         INSERT INTO pglimit_gcra AS t
                (policy, key, cost, granted, updated_at_us, blocked_until_us, expires_at_us, level, capacity, leak)
         VALUES (request.policy, request.key, 1, 0, request.now_us,
@@ -2239,7 +2567,7 @@ BEGIN
                0, 0, 1)
         ON CONFLICT (policy, key) DO UPDATE SET
             blocked_until_us = GREATEST(t.blocked_until_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + request.for_us::bigint);
-    ELSIF algorithm = 'fixed_window' THEN
+    ELSIF request.algorithm = 'fixed_window' THEN
         INSERT INTO pglimit_fixed_window AS t
                (policy, key, cost, granted, updated_at_us, blocked_until_us, expires_at_us, level, capacity, ends_at_us)
         VALUES (request.policy, request.key, 1, 0, request.now_us,
@@ -2248,7 +2576,7 @@ BEGIN
                0, 0, 0)
         ON CONFLICT (policy, key) DO UPDATE SET
             blocked_until_us = GREATEST(t.blocked_until_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + request.for_us::bigint);
-    ELSIF algorithm = 'sliding_window_counter' THEN
+    ELSIF request.algorithm = 'sliding_window_counter' THEN
         INSERT INTO pglimit_sliding_window_counter AS t
                (policy, key, cost, granted, updated_at_us, blocked_until_us, expires_at_us, current, previous, capacity, period_us, ends_at_us)
         VALUES (request.policy, request.key, 1, 0, request.now_us,
@@ -2257,7 +2585,7 @@ BEGIN
                0, 0, 0, 1, 0)
         ON CONFLICT (policy, key) DO UPDATE SET
             blocked_until_us = GREATEST(t.blocked_until_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + request.for_us::bigint);
-    ELSIF algorithm = 'sliding_window_log' THEN
+    ELSIF request.algorithm = 'sliding_window_log' THEN
         INSERT INTO pglimit_sliding_window_log AS t
                (policy, key, cost, granted, updated_at_us, blocked_until_us, expires_at_us, entries, totals, base, total, capacity, period_us, keep_us)
         VALUES (request.policy, request.key, 1, 0, request.now_us,
@@ -2272,44 +2600,125 @@ END $pglimit$;
 COMMENT ON FUNCTION pglimit.block IS 'Denies the key for for_s seconds whatever it has used.';
 
 -- +goose StatementBegin
-CREATE OR REPLACE FUNCTION pglimit.unblock(algorithm text, name text, key text) RETURNS void
+CREATE OR REPLACE FUNCTION pglimit.block_with(algorithm text, name text, key text, for_s float8, now timestamptz DEFAULT NULL) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $pglimit$
 #variable_conflict use_column
 DECLARE
-    request pglimit._request := pglimit._target(algorithm, name, key, NULL);
+    request pglimit._request := pglimit._target(algorithm, name, key, now);
+BEGIN
+    IF pglimit._whole(for_s) IS NOT TRUE THEN
+        PERFORM pglimit._refuse('for_s', for_s::text, 'must be seconds, more than 0 and at most a hundred years, in whole microseconds', 'pglimit.unblock lifts a block.');
+    END IF;
+    request.for_us := round(for_s * 1e6::float8);
+    request.now_us := coalesce(request.now_us, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint);
+    IF request.algorithm = 'leaky_bucket' THEN
+        INSERT INTO pglimit_leaky_bucket AS t
+               (policy, key, cost, granted, updated_at_us, blocked_until_us, expires_at_us, level, capacity, leak, tick_us, leaked_at_us)
+        VALUES (request.policy, request.key, 1, 0, request.now_us,
+               request.now_us + request.for_us::bigint,
+                   request.now_us + request.for_us::bigint,
+               0, 0, 1, 1, request.now_us)
+        ON CONFLICT (policy, key) DO UPDATE SET
+            blocked_until_us = GREATEST(t.blocked_until_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + request.for_us::bigint);
+    ELSIF request.algorithm = 'leaky_bucket_queue' THEN
+        INSERT INTO pglimit_leaky_bucket_queue AS t
+               (policy, key, cost, granted, updated_at_us, blocked_until_us, expires_at_us, level, capacity, leak, ticket)
+        VALUES (request.policy, request.key, 1, 0, request.now_us,
+               request.now_us + request.for_us::bigint,
+                   request.now_us + request.for_us::bigint,
+               0, 0, 1, request.now_us)
+        ON CONFLICT (policy, key) DO UPDATE SET
+            blocked_until_us = GREATEST(t.blocked_until_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + request.for_us::bigint);
+    ELSIF request.algorithm = 'token_bucket' THEN
+        INSERT INTO pglimit_token_bucket AS t
+               (policy, key, cost, granted, updated_at_us, blocked_until_us, expires_at_us, level, capacity, leak)
+        VALUES (request.policy, request.key, 1, 0, request.now_us,
+               request.now_us + request.for_us::bigint,
+                   request.now_us + request.for_us::bigint,
+               0, 0, 1)
+        ON CONFLICT (policy, key) DO UPDATE SET
+            blocked_until_us = GREATEST(t.blocked_until_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + request.for_us::bigint);
+    ELSIF request.algorithm = 'gcra' THEN
+        INSERT INTO pglimit_gcra AS t
+               (policy, key, cost, granted, updated_at_us, blocked_until_us, expires_at_us, level, capacity, leak)
+        VALUES (request.policy, request.key, 1, 0, request.now_us,
+               request.now_us + request.for_us::bigint,
+                   request.now_us + request.for_us::bigint,
+               0, 0, 1)
+        ON CONFLICT (policy, key) DO UPDATE SET
+            blocked_until_us = GREATEST(t.blocked_until_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + request.for_us::bigint);
+    ELSIF request.algorithm = 'fixed_window' THEN
+        INSERT INTO pglimit_fixed_window AS t
+               (policy, key, cost, granted, updated_at_us, blocked_until_us, expires_at_us, level, capacity, ends_at_us)
+        VALUES (request.policy, request.key, 1, 0, request.now_us,
+               request.now_us + request.for_us::bigint,
+                   request.now_us + request.for_us::bigint,
+               0, 0, 0)
+        ON CONFLICT (policy, key) DO UPDATE SET
+            blocked_until_us = GREATEST(t.blocked_until_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + request.for_us::bigint);
+    ELSIF request.algorithm = 'sliding_window_counter' THEN
+        INSERT INTO pglimit_sliding_window_counter AS t
+               (policy, key, cost, granted, updated_at_us, blocked_until_us, expires_at_us, current, previous, capacity, period_us, ends_at_us)
+        VALUES (request.policy, request.key, 1, 0, request.now_us,
+               request.now_us + request.for_us::bigint,
+                   request.now_us + request.for_us::bigint,
+               0, 0, 0, 1, 0)
+        ON CONFLICT (policy, key) DO UPDATE SET
+            blocked_until_us = GREATEST(t.blocked_until_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + request.for_us::bigint);
+    ELSIF request.algorithm = 'sliding_window_log' THEN
+        INSERT INTO pglimit_sliding_window_log AS t
+               (policy, key, cost, granted, updated_at_us, blocked_until_us, expires_at_us, entries, totals, base, total, capacity, period_us, keep_us)
+        VALUES (request.policy, request.key, 1, 0, request.now_us,
+               request.now_us + request.for_us::bigint,
+                   request.now_us + request.for_us::bigint,
+               '{}', '{}', 0, 0, 0, 1, 1)
+        ON CONFLICT (policy, key) DO UPDATE SET
+            blocked_until_us = GREATEST(t.blocked_until_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + request.for_us::bigint);
+    END IF;
+END $pglimit$;
+-- +goose StatementEnd
+COMMENT ON FUNCTION pglimit.block_with IS 'Denies the key for for_s seconds whatever it has used.';
+
+-- +goose StatementBegin
+CREATE OR REPLACE FUNCTION pglimit.unblock(name text, key text) RETURNS void
+LANGUAGE plpgsql VOLATILE AS $pglimit$
+#variable_conflict use_column
+DECLARE
+    policy pglimit._policy := pglimit._policy_of(name, key);
+    request pglimit._request := pglimit._target(policy.algorithm, name, key, NULL);
 BEGIN
     request.until_us := 0; -- any block
-    IF algorithm = 'leaky_bucket' THEN
+    IF request.algorithm = 'leaky_bucket' THEN
         UPDATE pglimit_leaky_bucket AS t SET
             blocked_until_us = 0
         WHERE t.policy = request.policy AND t.key = request.key AND t.blocked_until_us > 0
           AND (request.until_us::bigint = 0 OR t.blocked_until_us = request.until_us::bigint);
-    ELSIF algorithm = 'leaky_bucket_queue' THEN
+    ELSIF request.algorithm = 'leaky_bucket_queue' THEN
         UPDATE pglimit_leaky_bucket_queue AS t SET
             blocked_until_us = 0
         WHERE t.policy = request.policy AND t.key = request.key AND t.blocked_until_us > 0
           AND (request.until_us::bigint = 0 OR t.blocked_until_us = request.until_us::bigint);
-    ELSIF algorithm = 'token_bucket' THEN
+    ELSIF request.algorithm = 'token_bucket' THEN
         UPDATE pglimit_token_bucket AS t SET
             blocked_until_us = 0
         WHERE t.policy = request.policy AND t.key = request.key AND t.blocked_until_us > 0
           AND (request.until_us::bigint = 0 OR t.blocked_until_us = request.until_us::bigint);
-    ELSIF algorithm = 'gcra' THEN
+    ELSIF request.algorithm = 'gcra' THEN
         UPDATE pglimit_gcra AS t SET
             blocked_until_us = 0
         WHERE t.policy = request.policy AND t.key = request.key AND t.blocked_until_us > 0
           AND (request.until_us::bigint = 0 OR t.blocked_until_us = request.until_us::bigint);
-    ELSIF algorithm = 'fixed_window' THEN
+    ELSIF request.algorithm = 'fixed_window' THEN
         UPDATE pglimit_fixed_window AS t SET
             blocked_until_us = 0
         WHERE t.policy = request.policy AND t.key = request.key AND t.blocked_until_us > 0
           AND (request.until_us::bigint = 0 OR t.blocked_until_us = request.until_us::bigint);
-    ELSIF algorithm = 'sliding_window_counter' THEN
+    ELSIF request.algorithm = 'sliding_window_counter' THEN
         UPDATE pglimit_sliding_window_counter AS t SET
             blocked_until_us = 0
         WHERE t.policy = request.policy AND t.key = request.key AND t.blocked_until_us > 0
           AND (request.until_us::bigint = 0 OR t.blocked_until_us = request.until_us::bigint);
-    ELSIF algorithm = 'sliding_window_log' THEN
+    ELSIF request.algorithm = 'sliding_window_log' THEN
         UPDATE pglimit_sliding_window_log AS t SET
             blocked_until_us = 0
         WHERE t.policy = request.policy AND t.key = request.key AND t.blocked_until_us > 0
@@ -2320,13 +2729,62 @@ END $pglimit$;
 COMMENT ON FUNCTION pglimit.unblock IS 'Lifts the key''s block and leaves what it has used.';
 
 -- +goose StatementBegin
-CREATE OR REPLACE FUNCTION pglimit.reset(algorithm text, name text, key text) RETURNS void
+CREATE OR REPLACE FUNCTION pglimit.unblock_with(algorithm text, name text, key text) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $pglimit$
 #variable_conflict use_column
 DECLARE
     request pglimit._request := pglimit._target(algorithm, name, key, NULL);
 BEGIN
-    IF algorithm = 'leaky_bucket' THEN
+    request.until_us := 0; -- any block
+    IF request.algorithm = 'leaky_bucket' THEN
+        UPDATE pglimit_leaky_bucket AS t SET
+            blocked_until_us = 0
+        WHERE t.policy = request.policy AND t.key = request.key AND t.blocked_until_us > 0
+          AND (request.until_us::bigint = 0 OR t.blocked_until_us = request.until_us::bigint);
+    ELSIF request.algorithm = 'leaky_bucket_queue' THEN
+        UPDATE pglimit_leaky_bucket_queue AS t SET
+            blocked_until_us = 0
+        WHERE t.policy = request.policy AND t.key = request.key AND t.blocked_until_us > 0
+          AND (request.until_us::bigint = 0 OR t.blocked_until_us = request.until_us::bigint);
+    ELSIF request.algorithm = 'token_bucket' THEN
+        UPDATE pglimit_token_bucket AS t SET
+            blocked_until_us = 0
+        WHERE t.policy = request.policy AND t.key = request.key AND t.blocked_until_us > 0
+          AND (request.until_us::bigint = 0 OR t.blocked_until_us = request.until_us::bigint);
+    ELSIF request.algorithm = 'gcra' THEN
+        UPDATE pglimit_gcra AS t SET
+            blocked_until_us = 0
+        WHERE t.policy = request.policy AND t.key = request.key AND t.blocked_until_us > 0
+          AND (request.until_us::bigint = 0 OR t.blocked_until_us = request.until_us::bigint);
+    ELSIF request.algorithm = 'fixed_window' THEN
+        UPDATE pglimit_fixed_window AS t SET
+            blocked_until_us = 0
+        WHERE t.policy = request.policy AND t.key = request.key AND t.blocked_until_us > 0
+          AND (request.until_us::bigint = 0 OR t.blocked_until_us = request.until_us::bigint);
+    ELSIF request.algorithm = 'sliding_window_counter' THEN
+        UPDATE pglimit_sliding_window_counter AS t SET
+            blocked_until_us = 0
+        WHERE t.policy = request.policy AND t.key = request.key AND t.blocked_until_us > 0
+          AND (request.until_us::bigint = 0 OR t.blocked_until_us = request.until_us::bigint);
+    ELSIF request.algorithm = 'sliding_window_log' THEN
+        UPDATE pglimit_sliding_window_log AS t SET
+            blocked_until_us = 0
+        WHERE t.policy = request.policy AND t.key = request.key AND t.blocked_until_us > 0
+          AND (request.until_us::bigint = 0 OR t.blocked_until_us = request.until_us::bigint);
+    END IF;
+END $pglimit$;
+-- +goose StatementEnd
+COMMENT ON FUNCTION pglimit.unblock_with IS 'Lifts the key''s block and leaves what it has used.';
+
+-- +goose StatementBegin
+CREATE OR REPLACE FUNCTION pglimit.reset(name text, key text) RETURNS void
+LANGUAGE plpgsql VOLATILE AS $pglimit$
+#variable_conflict use_column
+DECLARE
+    policy pglimit._policy := pglimit._policy_of(name, key);
+    request pglimit._request := pglimit._target(policy.algorithm, name, key, NULL);
+BEGIN
+    IF request.algorithm = 'leaky_bucket' THEN
         WITH freed AS (
             UPDATE pglimit_reservation AS h SET units = 0
             WHERE h.policy = request.policy AND h.key = request.key AND h.algorithm = 'leaky_bucket' AND h.state = 'open'
@@ -2335,7 +2793,7 @@ BEGIN
         DELETE FROM pglimit_leaky_bucket AS t
         USING (SELECT (SELECT count(*) FROM freed) AS reservations) AS c
         WHERE c.reservations >= 0 AND t.policy = request.policy AND t.key = request.key;
-    ELSIF algorithm = 'leaky_bucket_queue' THEN
+    ELSIF request.algorithm = 'leaky_bucket_queue' THEN
         WITH freed AS (
             UPDATE pglimit_reservation AS h SET units = 0
             WHERE h.policy = request.policy AND h.key = request.key AND h.algorithm = 'leaky_bucket_queue' AND h.state = 'open'
@@ -2344,7 +2802,7 @@ BEGIN
         DELETE FROM pglimit_leaky_bucket_queue AS t
         USING (SELECT (SELECT count(*) FROM freed) AS reservations) AS c
         WHERE c.reservations >= 0 AND t.policy = request.policy AND t.key = request.key;
-    ELSIF algorithm = 'token_bucket' THEN
+    ELSIF request.algorithm = 'token_bucket' THEN
         WITH freed AS (
             UPDATE pglimit_reservation AS h SET units = 0
             WHERE h.policy = request.policy AND h.key = request.key AND h.algorithm = 'token_bucket' AND h.state = 'open'
@@ -2353,7 +2811,7 @@ BEGIN
         DELETE FROM pglimit_token_bucket AS t
         USING (SELECT (SELECT count(*) FROM freed) AS reservations) AS c
         WHERE c.reservations >= 0 AND t.policy = request.policy AND t.key = request.key;
-    ELSIF algorithm = 'gcra' THEN
+    ELSIF request.algorithm = 'gcra' THEN
         WITH freed AS (
             UPDATE pglimit_reservation AS h SET units = 0
             WHERE h.policy = request.policy AND h.key = request.key AND h.algorithm = 'gcra' AND h.state = 'open'
@@ -2362,7 +2820,7 @@ BEGIN
         DELETE FROM pglimit_gcra AS t
         USING (SELECT (SELECT count(*) FROM freed) AS reservations) AS c
         WHERE c.reservations >= 0 AND t.policy = request.policy AND t.key = request.key;
-    ELSIF algorithm = 'fixed_window' THEN
+    ELSIF request.algorithm = 'fixed_window' THEN
         WITH freed AS (
             UPDATE pglimit_reservation AS h SET units = 0
             WHERE h.policy = request.policy AND h.key = request.key AND h.algorithm = 'fixed_window' AND h.state = 'open'
@@ -2371,7 +2829,7 @@ BEGIN
         DELETE FROM pglimit_fixed_window AS t
         USING (SELECT (SELECT count(*) FROM freed) AS reservations) AS c
         WHERE c.reservations >= 0 AND t.policy = request.policy AND t.key = request.key;
-    ELSIF algorithm = 'sliding_window_counter' THEN
+    ELSIF request.algorithm = 'sliding_window_counter' THEN
         WITH freed AS (
             UPDATE pglimit_reservation AS h SET units = 0
             WHERE h.policy = request.policy AND h.key = request.key AND h.algorithm = 'sliding_window_counter' AND h.state = 'open'
@@ -2380,7 +2838,7 @@ BEGIN
         DELETE FROM pglimit_sliding_window_counter AS t
         USING (SELECT (SELECT count(*) FROM freed) AS reservations) AS c
         WHERE c.reservations >= 0 AND t.policy = request.policy AND t.key = request.key;
-    ELSIF algorithm = 'sliding_window_log' THEN
+    ELSIF request.algorithm = 'sliding_window_log' THEN
         WITH freed AS (
             UPDATE pglimit_reservation AS h SET units = 0
             WHERE h.policy = request.policy AND h.key = request.key AND h.algorithm = 'sliding_window_log' AND h.state = 'open'
@@ -2403,46 +2861,108 @@ END $pglimit$;
 -- +goose StatementEnd
 COMMENT ON FUNCTION pglimit.reset IS 'Forgets the key: what it has used and its block.';
 
--- The policies under which askers may request. The constraints are those of _arguments.
-CREATE TABLE IF NOT EXISTS pglimit_ask.policy (
-    limit_units float8 NOT NULL,  -- units per period
-    period_s    float8 NOT NULL,
-    burst       float8,           -- NULL: limit_units
-    tick_s      float8 NOT NULL DEFAULT 0,
-    block_for_s float8 NOT NULL DEFAULT 0,
-    max_ttl_s   float8 NOT NULL DEFAULT 86400,  -- the longest reservation
-    aligned     bool NOT NULL DEFAULT false,
-    name        text COLLATE "C" NOT NULL,
-    algorithm   text COLLATE "C" NOT NULL,
-    CONSTRAINT policy_pkey PRIMARY KEY (name),
-    CONSTRAINT "name must match ^[a-z0-9][a-z0-9_.-]{0,63}$" CHECK (name ~ '^[a-z0-9][a-z0-9_.-]{0,63}$'),
-    CONSTRAINT "algorithm must be one that docs/sql.md lists" CHECK (
-        algorithm IN ('leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'gcra', 'fixed_window', 'sliding_window_counter', 'sliding_window_log')),
-    CONSTRAINT "limit_units must be from 1e-9 to 2^53" CHECK (limit_units BETWEEN 1e-9::float8 AND 9007199254740992::float8),
-    CONSTRAINT "period_s must be whole microseconds up to a hundred years" CHECK (period_s BETWEEN 1e-6::float8 AND 3155760000::float8
-        AND abs(period_s * 1e6::float8 - round(period_s * 1e6::float8)) <= period_s * 1e-9::float8),
-    CONSTRAINT "burst must be from 1e-9 to 2^53, and is for buckets" CHECK (burst IS NULL
-        OR burst BETWEEN 1e-9::float8 AND 9007199254740992::float8 AND (burst = limit_units OR algorithm IN ('leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'gcra'))),
-    CONSTRAINT "tick_s must be whole microseconds or 0, and is for leaky_bucket" CHECK (tick_s = 0::float8
-        OR algorithm = 'leaky_bucket' AND tick_s BETWEEN 1e-6::float8 AND 3155760000::float8
-        AND abs(tick_s * 1e6::float8 - round(tick_s * 1e6::float8)) <= tick_s * 1e-9::float8),
-    CONSTRAINT "block_for_s must be whole microseconds or 0" CHECK (block_for_s = 0::float8
-        OR block_for_s BETWEEN 1e-6::float8 AND 3155760000::float8
-        AND abs(block_for_s * 1e6::float8 - round(block_for_s * 1e6::float8)) <= block_for_s * 1e-9::float8),
-    CONSTRAINT "max_ttl_s must be from 1 to 3155760000" CHECK (max_ttl_s BETWEEN 1::float8 AND 3155760000::float8),
-    CONSTRAINT "aligned is for fixed_window" CHECK (NOT aligned OR algorithm = 'fixed_window')
-);
-
--- The declared policy of that name; a reservation under it may last for ttl_s.
 -- +goose StatementBegin
-CREATE OR REPLACE FUNCTION pglimit_ask._find(called text, ttl_s float8 DEFAULT NULL) RETURNS pglimit_ask.policy
+CREATE OR REPLACE FUNCTION pglimit.reset_with(algorithm text, name text, key text) RETURNS void
+LANGUAGE plpgsql VOLATILE AS $pglimit$
+#variable_conflict use_column
+DECLARE
+    request pglimit._request := pglimit._target(algorithm, name, key, NULL);
+BEGIN
+    IF request.algorithm = 'leaky_bucket' THEN
+        WITH freed AS (
+            UPDATE pglimit_reservation AS h SET units = 0
+            WHERE h.policy = request.policy AND h.key = request.key AND h.algorithm = 'leaky_bucket' AND h.state = 'open'
+            RETURNING h.id
+        )
+        DELETE FROM pglimit_leaky_bucket AS t
+        USING (SELECT (SELECT count(*) FROM freed) AS reservations) AS c
+        WHERE c.reservations >= 0 AND t.policy = request.policy AND t.key = request.key;
+    ELSIF request.algorithm = 'leaky_bucket_queue' THEN
+        WITH freed AS (
+            UPDATE pglimit_reservation AS h SET units = 0
+            WHERE h.policy = request.policy AND h.key = request.key AND h.algorithm = 'leaky_bucket_queue' AND h.state = 'open'
+            RETURNING h.id
+        )
+        DELETE FROM pglimit_leaky_bucket_queue AS t
+        USING (SELECT (SELECT count(*) FROM freed) AS reservations) AS c
+        WHERE c.reservations >= 0 AND t.policy = request.policy AND t.key = request.key;
+    ELSIF request.algorithm = 'token_bucket' THEN
+        WITH freed AS (
+            UPDATE pglimit_reservation AS h SET units = 0
+            WHERE h.policy = request.policy AND h.key = request.key AND h.algorithm = 'token_bucket' AND h.state = 'open'
+            RETURNING h.id
+        )
+        DELETE FROM pglimit_token_bucket AS t
+        USING (SELECT (SELECT count(*) FROM freed) AS reservations) AS c
+        WHERE c.reservations >= 0 AND t.policy = request.policy AND t.key = request.key;
+    ELSIF request.algorithm = 'gcra' THEN
+        WITH freed AS (
+            UPDATE pglimit_reservation AS h SET units = 0
+            WHERE h.policy = request.policy AND h.key = request.key AND h.algorithm = 'gcra' AND h.state = 'open'
+            RETURNING h.id
+        )
+        DELETE FROM pglimit_gcra AS t
+        USING (SELECT (SELECT count(*) FROM freed) AS reservations) AS c
+        WHERE c.reservations >= 0 AND t.policy = request.policy AND t.key = request.key;
+    ELSIF request.algorithm = 'fixed_window' THEN
+        WITH freed AS (
+            UPDATE pglimit_reservation AS h SET units = 0
+            WHERE h.policy = request.policy AND h.key = request.key AND h.algorithm = 'fixed_window' AND h.state = 'open'
+            RETURNING h.id
+        )
+        DELETE FROM pglimit_fixed_window AS t
+        USING (SELECT (SELECT count(*) FROM freed) AS reservations) AS c
+        WHERE c.reservations >= 0 AND t.policy = request.policy AND t.key = request.key;
+    ELSIF request.algorithm = 'sliding_window_counter' THEN
+        WITH freed AS (
+            UPDATE pglimit_reservation AS h SET units = 0
+            WHERE h.policy = request.policy AND h.key = request.key AND h.algorithm = 'sliding_window_counter' AND h.state = 'open'
+            RETURNING h.id
+        )
+        DELETE FROM pglimit_sliding_window_counter AS t
+        USING (SELECT (SELECT count(*) FROM freed) AS reservations) AS c
+        WHERE c.reservations >= 0 AND t.policy = request.policy AND t.key = request.key;
+    ELSIF request.algorithm = 'sliding_window_log' THEN
+        WITH freed AS (
+            UPDATE pglimit_reservation AS h SET units = 0
+            WHERE h.policy = request.policy AND h.key = request.key AND h.algorithm = 'sliding_window_log' AND h.state = 'open'
+            RETURNING h.id
+        )
+        DELETE FROM pglimit_sliding_window_log AS t
+        USING (SELECT (SELECT count(*) FROM freed) AS reservations) AS c
+        WHERE c.reservations >= 0 AND t.policy = request.policy AND t.key = request.key;
+    END IF;
+    IF FOUND THEN
+        WITH made AS MATERIALIZED (
+            SELECT h.id FROM pglimit_reservation AS h
+            WHERE h.policy = request.policy::text AND h.key = request.key::text AND h.algorithm = request.algorithm::text AND h.state = 'open' AND h.units > 0::float8
+            FOR UPDATE OF h NOWAIT
+        )
+        UPDATE pglimit_reservation AS h SET units = 0 FROM made AS m
+        WHERE h.policy = request.policy::text AND h.key = request.key::text AND h.id = m.id;
+    END IF;
+END $pglimit$;
+-- +goose StatementEnd
+COMMENT ON FUNCTION pglimit.reset_with IS 'Forgets the key: what it has used and its block.';
+
+-- The policy of that name, if it has askers, with the override of that key; a reservation
+-- under it may last for ttl_s.
+-- +goose StatementBegin
+CREATE OR REPLACE FUNCTION pglimit_ask._find(called text, for_key text, ttl_s float8 DEFAULT NULL) RETURNS pglimit._policy
 LANGUAGE plpgsql STABLE AS $pglimit$
 DECLARE
-    policy pglimit_ask.policy := (SELECT p FROM pglimit_ask.policy AS p WHERE p.name = called);
+    policy pglimit._policy := (SELECT ROW(
+            p.name, p.algorithm, coalesce(o.limit_units, p.limit_units), p.period_s,
+            CASE WHEN p.algorithm IN ('leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'gcra') THEN coalesce(o.burst, p.burst) END,
+            p.tick_s, p.aligned, p.block_for_s, coalesce(o.shadow, p.shadow), p.calendar, p.time_zone,
+            coalesce(o.unlimited, false), p.askers, p.max_ttl_s)::pglimit._policy
+        FROM pglimit_policy AS p
+        LEFT JOIN pglimit_override AS o ON o.policy = p.name AND o.key = for_key AND (o.until IS NULL OR o.until > clock_timestamp())
+        WHERE p.name = called);
 BEGIN
-    IF policy.name IS NULL THEN
-        RAISE insufficient_privilege USING MESSAGE = 'pglimit: name is ' || quote_nullable(left(called, 80)) || ': no policy of that name is declared for askers',
-            HINT = 'An operator declares it: INSERT INTO pglimit_ask.policy (name, algorithm, limit_units, period_s) VALUES (...).';
+    IF policy.askers IS NOT TRUE THEN
+        RAISE insufficient_privilege USING MESSAGE = 'pglimit: name is ' || quote_nullable(left(called, 80)) || ': there is no policy of that name for askers',
+            HINT = 'An operator makes one with `pglimit policy set`, or lets askers use it: UPDATE pglimit_policy SET askers = true WHERE name = ...';
     ELSIF ttl_s > policy.max_ttl_s THEN
         PERFORM pglimit._refuse('ttl_s', ttl_s::text, 'is more than the policy''s max_ttl_s, ' || policy.max_ttl_s::text,
             'Reserve for less time, or let an operator raise max_ttl_s.');
@@ -2451,7 +2971,7 @@ BEGIN
 END $pglimit$;
 -- +goose StatementEnd
 
--- Refuses to end a reservation of a policy that is not declared. It also refuses what
+-- Refuses to end a reservation of a policy without askers. It also refuses what
 -- would count units above the burst without a bound: more than were reserved, and any
 -- after the reservation has expired and its units were given back. The row stays locked,
 -- so that it does not expire in between.
@@ -2463,8 +2983,8 @@ DECLARE
         WHERE h.policy = request.policy AND h.key = request.key AND h.id = request.id AND h.algorithm = request.algorithm FOR UPDATE);
 BEGIN
     IF held.id IS NOT NULL THEN
-        IF NOT EXISTS (SELECT 1 FROM pglimit_ask.policy AS p WHERE p.name = held.policy AND p.algorithm = held.algorithm) THEN
-            RAISE insufficient_privilege USING MESSAGE = 'pglimit: reservation is ' || quote_literal(left(reservation, 80)) || ': its policy is not declared for askers',
+        IF NOT EXISTS (SELECT 1 FROM pglimit_policy AS p WHERE p.askers AND p.name = held.policy AND p.algorithm = held.algorithm) THEN
+            RAISE insufficient_privilege USING MESSAGE = 'pglimit: reservation is ' || quote_literal(left(reservation, 80)) || ': its policy is not for askers',
                 HINT = 'End it with a role that may use pglimit.settle and pglimit.cancel.';
         ELSIF spent > held.reserved THEN
             PERFORM pglimit._refuse('units', spent::text, 'is more than the ' || held.reserved::text || ' units reserved',
@@ -2481,38 +3001,43 @@ END $pglimit$;
 CREATE OR REPLACE FUNCTION pglimit_ask.allow(name text, key text, cost float8 DEFAULT 1) RETURNS pglimit.result
 LANGUAGE plpgsql VOLATILE AS $pglimit$
 DECLARE
-    policy pglimit_ask.policy := pglimit_ask._find(name);
+    policy pglimit._policy := pglimit_ask._find(name, key);
 BEGIN
     RETURN pglimit._answer(pglimit._run(
         pglimit._arguments('take', policy.algorithm, name, key, cost, limit_units => policy.limit_units, period_s => policy.period_s,
-            burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned, block_for_s => policy.block_for_s)));
+            burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned, block_for_s => policy.block_for_s,
+            shadow => policy.shadow, calendar => policy.calendar, time_zone => policy.time_zone,
+            unlimited => policy.unlimited)));
 END $pglimit$;
 -- +goose StatementEnd
-COMMENT ON FUNCTION pglimit_ask.allow IS 'Requests cost units under a declared policy, all or nothing.';
+COMMENT ON FUNCTION pglimit_ask.allow IS 'Requests cost units under a policy, all or nothing.';
 
 -- +goose StatementBegin
 CREATE OR REPLACE FUNCTION pglimit_ask.allow_up_to(name text, key text, cost float8 DEFAULT 1) RETURNS pglimit.result
 LANGUAGE plpgsql VOLATILE AS $pglimit$
 DECLARE
-    policy pglimit_ask.policy := pglimit_ask._find(name);
+    policy pglimit._policy := pglimit_ask._find(name, key);
 BEGIN
     RETURN pglimit._answer(pglimit._run(
         pglimit._arguments('allow_up_to', policy.algorithm, name, key, cost, limit_units => policy.limit_units,
             period_s => policy.period_s, burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned,
-            block_for_s => policy.block_for_s)));
+            block_for_s => policy.block_for_s, shadow => policy.shadow, calendar => policy.calendar,
+            time_zone => policy.time_zone, unlimited => policy.unlimited)));
 END $pglimit$;
 -- +goose StatementEnd
-COMMENT ON FUNCTION pglimit_ask.allow_up_to IS 'Requests up to cost units under a declared policy and is granted what fits.';
+COMMENT ON FUNCTION pglimit_ask.allow_up_to IS 'Requests up to cost units under a policy and is granted what fits.';
 
 -- +goose StatementBegin
 CREATE OR REPLACE FUNCTION pglimit_ask.check(name text, key text, cost float8 DEFAULT 1) RETURNS pglimit.result
 LANGUAGE plpgsql VOLATILE AS $pglimit$
 DECLARE
-    policy pglimit_ask.policy := pglimit_ask._find(name);
+    policy pglimit._policy := pglimit_ask._find(name, key);
 BEGIN
     RETURN pglimit._answer(pglimit._run(
         pglimit._arguments('check', policy.algorithm, name, key, cost, limit_units => policy.limit_units, period_s => policy.period_s,
-            burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned, block_for_s => policy.block_for_s)));
+            burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned, block_for_s => policy.block_for_s,
+            shadow => policy.shadow, calendar => policy.calendar, time_zone => policy.time_zone,
+            unlimited => policy.unlimited)));
 END $pglimit$;
 -- +goose StatementEnd
 COMMENT ON FUNCTION pglimit_ask.check IS 'Reports what a request for cost units would be answered, and consumes nothing; at cost 0, how the key stands.';
@@ -2521,11 +3046,12 @@ COMMENT ON FUNCTION pglimit_ask.check IS 'Reports what a request for cost units 
 CREATE OR REPLACE FUNCTION pglimit_ask.charge(name text, key text, cost float8 DEFAULT 1) RETURNS pglimit.result
 LANGUAGE plpgsql VOLATILE AS $pglimit$
 DECLARE
-    policy pglimit_ask.policy := pglimit_ask._find(name);
+    policy pglimit._policy := pglimit_ask._find(name, key);
 BEGIN
     RETURN pglimit._answer(pglimit._run(
         pglimit._arguments('charge', policy.algorithm, name, key, cost, limit_units => policy.limit_units, period_s => policy.period_s,
-            burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned, block_for_s => policy.block_for_s)));
+            burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned, block_for_s => policy.block_for_s,
+            shadow => policy.shadow, calendar => policy.calendar, time_zone => policy.time_zone)));
 END $pglimit$;
 -- +goose StatementEnd
 COMMENT ON FUNCTION pglimit_ask.charge IS 'Records cost units that were spent whatever the limit says, up to the burst.';
@@ -2534,29 +3060,34 @@ COMMENT ON FUNCTION pglimit_ask.charge IS 'Records cost units that were spent wh
 CREATE OR REPLACE FUNCTION pglimit_ask.reserve(name text, key text, cost float8 DEFAULT 1, ttl_s float8 DEFAULT NULL) RETURNS pglimit.reservation
 LANGUAGE plpgsql VOLATILE AS $pglimit$
 DECLARE
-    policy pglimit_ask.policy := pglimit_ask._find(name, ttl_s);
+    policy pglimit._policy := pglimit_ask._find(name, key, ttl_s);
     request pglimit._request := pglimit._run(
         pglimit._arguments('reserve', policy.algorithm, name, key, cost, limit_units => policy.limit_units, period_s => policy.period_s,
             burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned, block_for_s => policy.block_for_s,
-            ttl_s => ttl_s));
+            shadow => policy.shadow, ttl_s => ttl_s, calendar => policy.calendar, time_zone => policy.time_zone,
+            unlimited => policy.unlimited));
     answer pglimit.result := pglimit._answer(request);
     ttl_us bigint := round(ttl_s * 1e6::float8);
     reservation text;
+    expires_us bigint;
 BEGIN
     IF answer.allowed THEN
         request.id := replace(gen_random_uuid()::text, '-'::text, ''::text);
-        reservation := request.algorithm || ':' || request.id || ':' || request.policy || ':' || pglimit._base64url(convert_to(request.key, 'UTF8'::name));
+        reservation := pglimit._reservation_id(CASE WHEN request.statement = 'none' OR answer.shadowed THEN 'uncounted' ELSE request.algorithm END,
+            request.id, request.policy, request.key);
+        expires_us := CASE WHEN request.statement = 'none' THEN request.now_us ELSE request.updated_at_us END + ttl_us;
+    END IF;
+    IF answer.allowed AND NOT answer.shadowed AND request.statement <> 'none' THEN
         INSERT INTO pglimit_reservation
                (id, state, algorithm, policy, key, reserved, units, limit_units, burst, capacity,
                 created_at_us, expires_at_us, forget_at_us, level, leak, tick_us, period_us, ends_at_us, counted_at_us)
         VALUES (request.id, 'open', request.algorithm, request.policy, request.key, request.cost, request.cost, request.limit_units, request.burst, request.capacity,
-                request.updated_at_us, request.updated_at_us + ttl_us, request.updated_at_us + ttl_us + 86400000000, request.level,
-                coalesce(request.leak, 0), request.tick_us, CASE WHEN request.leak IS NULL THEN request.period_us ELSE 0 END,
+                request.updated_at_us, expires_us, expires_us + 86400000000, request.level,
+                coalesce(request.leak, 0), request.tick_us, CASE WHEN request.leak IS NULL AND request.turn_us IS NULL THEN request.period_us ELSE 0 END,
                 coalesce(request.ends_at_us, 0), coalesce(request.leaked_at_us, request.updated_at_us));
     END IF;
-    RETURN (answer.allowed, answer.granted, answer.remaining, answer.level, answer.retry_after_s, answer.reset_after_s, answer.delay_s, answer.reason, reservation,
-            CASE WHEN answer.allowed THEN to_timestamp(((request.updated_at_us + ttl_us) / 1000000)::float8)
-                + ((request.updated_at_us + ttl_us) % 1000000::bigint)::float8 * interval '1 microsecond' END)::pglimit.reservation;
+    RETURN (answer.allowed, answer.granted, answer.remaining, answer.level, answer.retry_after_s, answer.reset_after_s, answer.delay_s, answer.reason, answer.shadowed, reservation,
+            CASE WHEN answer.allowed THEN to_timestamp((expires_us / 1000000)::float8) + (expires_us % 1000000::bigint)::float8 * interval '1 microsecond' END)::pglimit.reservation;
 END $pglimit$;
 -- +goose StatementEnd
 COMMENT ON FUNCTION pglimit_ask.reserve IS 'Sets cost units aside for ttl_s, all or nothing, until settle or cancel ends the reservation.';
@@ -2573,6 +3104,9 @@ BEGIN
         PERFORM pglimit._refuse('units', units::text, 'must be from 0 to 2^53', 'It is what was really spent; 0 gives all back.');
     END IF;
     request := pglimit._reservation(reservation);
+    IF request.algorithm = 'uncounted' THEN
+        RETURN (true, units, 0, 0, 0, 0, 0, NULL, false, false, false)::pglimit.settlement;
+    END IF;
     PERFORM pglimit_ask._declared(request, reservation, units);
     request := pglimit._settle(request, 'settled', units, NULL);
     IF request.changes IS NULL THEN
@@ -2585,7 +3119,7 @@ BEGIN
             MESSAGE = 'pglimit: the reservation was ' || request.state || ', with ' || request.units_before::text || ' of its ' || request.reserved::text || ' units';
     END IF;
     answer := pglimit._answer(request);
-    RETURN (answer.allowed, answer.granted, answer.remaining, answer.level, answer.retry_after_s, answer.reset_after_s, answer.delay_s, answer.reason,
+    RETURN (answer.allowed, answer.granted, answer.remaining, answer.level, answer.retry_after_s, answer.reset_after_s, answer.delay_s, answer.reason, answer.shadowed,
             replayed, request.state = 'expired' OR request.state = 'open' AND request.now_us >= request.expires_at_us)::pglimit.settlement;
 END $pglimit$;
 -- +goose StatementEnd
@@ -2598,6 +3132,9 @@ DECLARE
     request pglimit._request;
 BEGIN
     request := pglimit._reservation(reservation);
+    IF request.algorithm = 'uncounted' THEN
+        RETURN;
+    END IF;
     PERFORM pglimit_ask._declared(request, reservation, 0);
     request := pglimit._settle(request, 'cancelled', 0, NULL);
     IF request.changes IS NULL THEN
@@ -2624,7 +3161,9 @@ BEGIN
     FOR f IN SELECT p.oid FROM pg_proc AS p
              WHERE (p.pronamespace = to_regnamespace('pglimit'::text)::oid AND p.proname IN (
                      'leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'gcra', 'fixed_window', 'sliding_window_counter', 'sliding_window_log',
-                     'allow_up_to', 'check', 'charge', 'refund', 'reserve', 'settle', 'cancel', 'block', 'unblock', 'reset')
+                     'allow', 'allow_up_to', 'allow_up_to_with', 'check', 'check_with', 'charge', 'charge_with', 'refund',
+                     'refund_with', 'reserve', 'reserve_with', 'settle', 'cancel', 'block', 'block_with', 'unblock', 'unblock_with',
+                     'reset', 'reset_with')
                  OR p.pronamespace = to_regnamespace('pglimit_ask'::text)::oid AND p.proname IN (
                      'allow', 'allow_up_to', 'check', 'charge', 'reserve', 'settle', 'cancel')) LOOP
         EXECUTE pg_catalog.format('ALTER FUNCTION %s SET search_path TO %I, pg_temp', f, home);
@@ -2679,17 +3218,18 @@ BEGIN
     FOR f IN SELECT p.oid FROM pg_proc AS p
              WHERE p.pronamespace = to_regnamespace('pglimit'::text)::oid AND pg_catalog.regexp_replace(p.proname, '^_undone_', '') IN (
                  'leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'gcra', 'fixed_window', 'sliding_window_counter', 'sliding_window_log',
-                 'allow_up_to', 'check', 'charge', 'refund', 'reserve', 'settle', 'cancel', 'block', 'unblock', 'reset',
+                 'allow', 'allow_up_to', 'allow_up_to_with', 'check', 'check_with', 'charge', 'charge_with', 'refund',
+                 'refund_with', 'reserve', 'reserve_with', 'settle', 'cancel', 'block', 'block_with', 'unblock', 'unblock_with',
+                 'reset', 'reset_with',
                  '_refuse', '_whole', '_us', '_clock', '_seconds', '_delay', '_bucket_at', '_counter_at', '_target', '_arguments', '_run', '_retry', '_reap', '_settle', '_answer',
-                 '_base64url', '_reservation',
+                 '_base64url', '_reservation_id', '_reservation', '_policy_of', '_local', '_zone', '_changes', '_period_end',
                  '_leaky_bucket', '_leaky_bucket_queue', '_token_bucket', '_gcra', '_fixed_window', '_sliding_window_counter', '_sliding_window_log') LOOP
         EXECUTE 'DROP FUNCTION ' || f::text;
     END LOOP;
     IF to_regtype('pglimit.result'::text) IS NOT NULL THEN
-        DROP TYPE pglimit.result, pglimit.reservation, pglimit.settlement, pglimit._request;
+        DROP TYPE pglimit.result, pglimit.reservation, pglimit.settlement, pglimit._request, pglimit._policy;
     END IF;
     PERFORM set_config('lock_timeout'::text, '10s'::text, true);
-    DROP TABLE IF EXISTS pglimit_ask.policy;
     BEGIN
         DROP SCHEMA IF EXISTS pglimit_ask;
     EXCEPTION WHEN dependent_objects_still_exist OR insufficient_privilege THEN

@@ -28,16 +28,7 @@ DECLARE
     f regprocedure;
     called name;
 BEGIN
-    -- What depends on a function or a type shows now, while all can stay as it is. The
-    -- policies are looked up: dropping them would wait for callers, and they for this.
-    IF EXISTS (SELECT 1 FROM pg_catalog.pg_class AS c, pg_catalog.pg_depend AS d
-               WHERE c.oid = to_regclass('pglimit_ask.policy'::text)::oid
-                 AND (d.refclassid = 'pg_catalog.pg_class'::regclass::oid AND d.refobjid = c.oid
-                          AND (d.classid = 'pg_catalog.pg_rewrite'::regclass::oid
-                               OR EXISTS (SELECT 1 FROM pg_catalog.pg_constraint AS o WHERE o.oid = d.objid AND o.confrelid = c.oid))
-                      OR d.refclassid = 'pg_catalog.pg_type'::regclass::oid AND d.refobjid = c.reltype AND d.classid = 'pg_catalog.pg_class'::regclass::oid)) THEN
-        RAISE dependent_objects_still_exist USING MESSAGE = 'pglimit: a view, a foreign key or a column depends on the table pglimit_ask.policy';
-    END IF;
+    -- What depends on a function or a type shows now, while all can stay as it is.
     BEGIN
         FOR f IN SELECT p.oid FROM pg_proc AS p
                  WHERE p.pronamespace = to_regnamespace('pglimit_ask'::text)::oid AND pg_catalog.regexp_replace(p.proname, '^_undone_', '') IN (
@@ -48,14 +39,16 @@ BEGIN
         FOR f IN SELECT p.oid FROM pg_proc AS p
                  WHERE p.pronamespace = to_regnamespace('pglimit'::text)::oid AND pg_catalog.regexp_replace(p.proname, '^_undone_', '') IN (
                      'leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'gcra', 'fixed_window', 'sliding_window_counter', 'sliding_window_log',
-                     'allow_up_to', 'check', 'charge', 'refund', 'reserve', 'settle', 'cancel', 'block', 'unblock', 'reset',
+                     'allow', 'allow_up_to', 'allow_up_to_with', 'check', 'check_with', 'charge', 'charge_with', 'refund',
+                     'refund_with', 'reserve', 'reserve_with', 'settle', 'cancel', 'block', 'block_with', 'unblock', 'unblock_with',
+                     'reset', 'reset_with',
                      '_refuse', '_whole', '_us', '_clock', '_seconds', '_delay', '_bucket_at', '_counter_at', '_target', '_arguments', '_run', '_retry', '_reap', '_settle', '_answer',
-                     '_base64url', '_reservation',
+                     '_base64url', '_reservation_id', '_reservation', '_policy_of', '_local', '_zone', '_changes', '_period_end',
                      '_leaky_bucket', '_leaky_bucket_queue', '_token_bucket', '_gcra', '_fixed_window', '_sliding_window_counter', '_sliding_window_log') LOOP
             EXECUTE 'DROP FUNCTION ' || f::text;
         END LOOP;
         IF to_regtype('pglimit.result'::text) IS NOT NULL THEN
-            DROP TYPE pglimit.result, pglimit.reservation, pglimit.settlement, pglimit._request;
+            DROP TYPE pglimit.result, pglimit.reservation, pglimit.settlement, pglimit._request, pglimit._policy;
         END IF;
         RAISE SQLSTATE 'PGLIM' USING MESSAGE = 'pglimit: all can be dropped';
     EXCEPTION WHEN SQLSTATE 'PGLIM' THEN
@@ -65,7 +58,9 @@ BEGIN
     FOR f, called IN SELECT p.oid, p.proname FROM pg_proc AS p
              WHERE (p.pronamespace = to_regnamespace('pglimit'::text)::oid AND p.proname IN (
                      'leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'gcra', 'fixed_window', 'sliding_window_counter', 'sliding_window_log',
-                     'allow_up_to', 'check', 'charge', 'refund', 'reserve', 'settle', 'cancel', 'block', 'unblock', 'reset')
+                     'allow', 'allow_up_to', 'allow_up_to_with', 'check', 'check_with', 'charge', 'charge_with', 'refund',
+                     'refund_with', 'reserve', 'reserve_with', 'settle', 'cancel', 'block', 'block_with', 'unblock', 'unblock_with',
+                     'reset', 'reset_with')
                  OR p.pronamespace = to_regnamespace('pglimit_ask'::text)::oid AND p.proname IN (
                      'allow', 'allow_up_to', 'check', 'charge', 'reserve', 'settle', 'cancel')) LOOP
         EXECUTE pg_catalog.format('ALTER FUNCTION %s RENAME TO %I', f, '_undone_'::text || called::text);

@@ -8,8 +8,10 @@
 //	statements.tmpl  has the statements of one algorithm
 //	decide.tmpl      runs one of them, and gives expired reservations back
 //	answer.tmpl      works out the result
+//	policy.tmpl      reads the policy of a name, with the override of a key
+//	calendar.tmpl    finds where a period of a calendar ends
 //	public.tmpl      puts the parts together: the functions that programs call
-//	asking.tmpl      has what schema pglimit_ask adds: declared policies
+//	asking.tmpl      has what schema pglimit_ask adds
 //
 // What is known of a call goes from part to part as a value of the type _request, whose
 // fields are in request.go.
@@ -27,6 +29,8 @@ import (
 	"strings"
 	"text/template"
 	"time"
+
+	calendars "github.com/pglimit/pglimit/internal/algorithm"
 )
 
 // revision numbers the pairs of migrations: one makes the functions, and undoing
@@ -72,7 +76,7 @@ type parameter struct{ Name, Type, Default string }
 type function struct {
 	Name       string
 	Template   string // which one writes its body
-	Algorithm  string // the one it is for, as a literal; or its parameter of that name
+	Algorithm  string // the one it is for, as a literal; its parameter of that name; or its policy's
 	Asks       bool   // it is of schema pglimit_ask
 	Returns    string
 	About      string // one sentence, the function's comment in the database
@@ -88,12 +92,25 @@ var (
 	burst  = []parameter{{"burst", "float8", "NULL"}}
 	tick   = []parameter{{"tick_s", "float8", "0"}}
 	fixed  = []parameter{{"aligned", "bool", "false"}, {"ends_at", "timestamptz", "NULL"}}
-	ends   = []parameter{{"block_for_s", "float8", "0"}, {"now", "timestamptz", "NULL"}}
+	block  = []parameter{{"block_for_s", "float8", "0"}, {"shadow", "bool", "false"}}
+	ttl    = []parameter{{"ttl_s", "float8", "NULL"}}
+	forS   = []parameter{{"for_s", "float8", ""}}
+	now    = []parameter{{"now", "timestamptz", "NULL"}}
+	ends   = slices.Concat(block, now)
 	which  = []parameter{{"algorithm", "text", ""}}
 
-	// declared are those that a policy of schema pglimit_ask has.
-	declared = slices.Concat(limit[1:], burst, tick, fixed[:1], ends[:1])
+	// stored are the arguments of _arguments that a policy has in the database.
+	stored = []string{"limit_units", "period_s", "burst", "tick_s", "aligned", "block_for_s", "shadow", "calendar", "time_zone", "unlimited"}
 )
+
+// ofPolicy is the Algorithm of functions that read a policy by its name.
+const ofPolicy = "policy.algorithm"
+
+// with ends the names of functions that take an algorithm and numbers. Of functions that
+// have the same name and other arguments, PostgreSQL would choose by the types: check($1,
+// $2, $3) with parameters that a client sends without types would not be check(name, key,
+// cost), but check(algorithm, name, key).
+const with = "_with"
 
 // functions are all there are, in the order of the file.
 func functions(read *statements) (all []function) {
@@ -119,16 +136,23 @@ func functions(read *statements) (all []function) {
 		all = append(all, function{Name: a.Table, Template: "decision", Algorithm: quote(a.Table), Returns: "pglimit.result", About: abouts[a.Table],
 			Parameters: slices.Concat(parameters, ends)})
 	}
-	verb := func(name, template, returns, about string, more ...[]parameter) {
-		all = append(all, function{Name: name, Template: template, Algorithm: "algorithm", Returns: returns, About: about,
-			Parameters: slices.Concat(which, target, slices.Concat(more...))})
+	// Each verb in two forms: of a policy's name, and of an algorithm and numbers.
+	verb := func(name, template, returns, about string, byName, byNumbers []parameter) {
+		all = append(all,
+			function{Name: name, Template: strings.Replace(template, "dispatch", "decision", 1), Algorithm: ofPolicy, Returns: returns, About: about,
+				Parameters: slices.Concat(target, byName)},
+			function{Name: name + with, Template: template, Algorithm: "algorithm", Returns: returns, About: strings.Replace(about, " under a policy", "", 1),
+				Parameters: slices.Concat(which, target, byNumbers)})
 	}
-	verb("allow_up_to", "decision", "pglimit.result", "Requests up to cost units and is granted what fits.", limit, burst, tick, fixed, ends)
-	verb("check", "dispatch", "pglimit.result", "Reports what a request for cost units would be answered, and consumes nothing; at cost 0, how the key stands.", limit, burst, tick, fixed, ends)
-	verb("charge", "dispatch", "pglimit.result", "Records cost units that were spent whatever the limit says.", limit, burst, tick, fixed, ends)
-	verb("refund", "dispatch", "pglimit.result", "Gives cost units back, at most what is there.", limit, burst, tick, fixed, ends)
-	verb("reserve", "reserve", "pglimit.reservation", "Sets cost units aside for ttl_s, all or nothing, until settle or cancel ends the reservation.", limit, burst, tick, fixed,
-		[]parameter{{"ttl_s", "float8", "NULL"}}, ends)
+	one, numbers := slices.Concat(limit[:1], now), slices.Concat(limit, burst, tick, fixed, ends)
+	all = append(all, function{Name: "allow", Template: "decision", Algorithm: ofPolicy, Returns: "pglimit.result",
+		About: "Requests cost units under a policy, all or nothing.", Parameters: slices.Concat(target, one)})
+	verb("allow_up_to", "decision", "pglimit.result", "Requests up to cost units under a policy and is granted what fits.", one, numbers)
+	verb("check", "dispatch", "pglimit.result", "Reports what a request for cost units under a policy would be answered, and consumes nothing; at cost 0, how the key stands.", one, numbers)
+	verb("charge", "dispatch", "pglimit.result", "Records cost units under a policy that were spent whatever the limit says.", one, numbers)
+	verb("refund", "dispatch", "pglimit.result", "Gives cost units back, at most what is there.", one, numbers)
+	verb("reserve", "reserve", "pglimit.reservation", "Sets cost units aside under a policy for ttl_s, all or nothing, until settle or cancel ends the reservation.",
+		slices.Concat(limit[:1], ttl, now), slices.Concat(limit, burst, tick, fixed, ttl, ends))
 	all = append(all,
 		function{Name: "settle", Template: "settle", Returns: "pglimit.settlement",
 			About:      "Ends a reservation with what was really spent; what is left of it comes back.",
@@ -136,10 +160,9 @@ func functions(read *statements) (all []function) {
 		function{Name: "cancel", Template: "cancel", Returns: "void",
 			About:      "Ends a reservation of which nothing was spent.",
 			Parameters: []parameter{{"reservation", "text", ""}, {"now", "timestamptz", "NULL"}}})
-	verb("block", "command", "void", "Denies the key for for_s seconds whatever it has used.",
-		[]parameter{{"for_s", "float8", ""}, {"now", "timestamptz", "NULL"}})
-	verb("unblock", "command", "void", "Lifts the key's block and leaves what it has used.")
-	verb("reset", "command", "void", "Forgets the key: what it has used and its block.")
+	verb("block", "command", "void", "Denies the key for for_s seconds whatever it has used.", slices.Concat(forS, now), slices.Concat(forS, now))
+	verb("unblock", "command", "void", "Lifts the key's block and leaves what it has used.", nil, nil)
+	verb("reset", "command", "void", "Forgets the key: what it has used and its block.", nil, nil)
 	for i := range all {
 		all[i].read = read
 	}
@@ -147,20 +170,20 @@ func functions(read *statements) (all []function) {
 }
 
 // asking are the functions of schema pglimit_ask, for roles that may do nothing else.
-// They have the verbs of functions; the numbers are those of a declared policy, and the
-// clock is the database's.
+// They have the verbs of functions by name, for policies with askers, and the clock is
+// the database's.
 func asking(read *statements) (all []function) {
 	verb := func(name, template, returns, about string, parameters ...parameter) {
-		all = append(all, function{Name: name, Template: template, Algorithm: "policy.algorithm", Asks: true, Returns: returns, About: about,
+		all = append(all, function{Name: name, Template: template, Algorithm: ofPolicy, Asks: true, Returns: returns, About: about,
 			Parameters: parameters, read: read})
 	}
 	one := slices.Concat(target, limit[:1])
-	verb("allow", "decision", "pglimit.result", "Requests cost units under a declared policy, all or nothing.", one...)
-	verb("allow_up_to", "decision", "pglimit.result", "Requests up to cost units under a declared policy and is granted what fits.", one...)
+	verb("allow", "decision", "pglimit.result", "Requests cost units under a policy, all or nothing.", one...)
+	verb("allow_up_to", "decision", "pglimit.result", "Requests up to cost units under a policy and is granted what fits.", one...)
 	verb("check", "decision", "pglimit.result", "Reports what a request for cost units would be answered, and consumes nothing; at cost 0, how the key stands.", one...)
 	verb("charge", "decision", "pglimit.result", "Records cost units that were spent whatever the limit says, up to the burst.", one...)
 	verb("reserve", "reserve", "pglimit.reservation", "Sets cost units aside for ttl_s, all or nothing, until settle or cancel ends the reservation.",
-		slices.Concat(one, []parameter{{"ttl_s", "float8", "NULL"}})...)
+		slices.Concat(one, ttl)...)
 	verb("settle", "settle", "pglimit.settlement", "Ends a reservation with what was really spent, at most what was reserved; the rest comes back.",
 		parameter{"reservation", "text", ""}, parameter{"units", "float8", ""})
 	verb("cancel", "cancel", "void", "Ends a reservation of which nothing was spent.", parameter{"reservation", "text", ""})
@@ -170,11 +193,17 @@ func asking(read *statements) (all []function) {
 // Run is which function runs its statement: that of its algorithm, or the one that looks
 // for it.
 func (f function) Run() string {
-	if f.Algorithm == "algorithm" || f.Asks {
+	if f.Algorithm == "algorithm" || f.ByName() {
 		return "run"
 	}
 	return strings.Trim(f.Algorithm, "'")
 }
+
+// ByName reports whether the function reads a policy by its name.
+func (f function) ByName() bool { return f.Algorithm == ofPolicy }
+
+// Verb is what the function does, whatever it takes its numbers from.
+func (f function) Verb() string { return strings.TrimSuffix(f.Name, with) }
 
 // Has reports whether the function has that parameter.
 func (f function) Has(parameter string) bool {
@@ -186,15 +215,17 @@ func named(name string) func(parameter) bool { return func(p parameter) bool { r
 // Arguments is what the function passes to _arguments: its verb and algorithm, and of
 // the parameters there those that it has itself.
 func (f function) Arguments() string {
-	verb := f.Name
-	if f.Algorithm != "algorithm" && !f.Asks || verb == "allow" {
+	verb := f.Verb()
+	if f.Algorithm != "algorithm" && !f.ByName() || verb == "allow" {
 		verb = "take"
 	}
 	all := []string{quote(verb), f.Algorithm}
 	gap := false // from the first that is left out on
-	for _, p := range slices.Concat(target, limit, burst, tick, fixed, ends, []parameter{{Name: "ttl_s"}}) {
+	for _, p := range slices.Concat(target, limit, burst, tick, fixed, block, now, ttl, []parameter{{Name: "calendar"}, {Name: "time_zone"}, {Name: "unlimited"}}) {
 		switch {
-		case f.Asks && slices.ContainsFunc(declared, named(p.Name)):
+		case f.ByName() && p.Name == "unlimited" && (verb == "charge" || verb == "refund"):
+			gap = true // they record what was, also of a key without a limit
+		case f.ByName() && slices.Contains(stored, p.Name):
 			all = append(all, p.Name+" => policy."+p.Name)
 			gap = true
 		case !f.Has(p.Name):
@@ -205,10 +236,23 @@ func (f function) Arguments() string {
 			all = append(all, p.Name)
 		}
 	}
-	if f.Asks {
+	if f.ByName() {
 		return broken(strings.Join(all, ", "), 110, "            ")
 	}
 	return strings.Join(all, ", ")
+}
+
+// Policy is the call that reads the policy.
+func (f function) Policy() string {
+	switch {
+	case f.Asks && f.Has("ttl_s"):
+		return "pglimit_ask._find(name, key, ttl_s)"
+	case f.Asks:
+		return "pglimit_ask._find(name, key)"
+	case f.Has("now"):
+		return "pglimit._policy_of(name, key, now)"
+	}
+	return "pglimit._policy_of(name, key)"
 }
 
 // Declared is the list of parameters as CREATE FUNCTION has it.
@@ -259,7 +303,7 @@ func (f file) Asking() string {
 func (f file) Verbs() string {
 	var all []string
 	for _, f := range f.Functions {
-		if f.Algorithm == "algorithm" || f.Algorithm == "" {
+		if f.Algorithm == "algorithm" || f.Algorithm == "" || f.ByName() {
 			all = append(all, quote(f.Name))
 		}
 	}
@@ -311,7 +355,8 @@ func run(from, to string) error {
 		algorithms[i].read = read
 	}
 	templates, err := template.New("").Funcs(template.FuncMap{
-		"quote": quote, "in": in, "row": row, "indent": indent,
+		"quote": quote, "in": in, "row": row, "indent": indent, "broken": broken,
+		"longest":  func(unit string) int64 { return calendars.Unit(unit).Longest() },
 		"title":    func(s string) string { return strings.ToUpper(s[:1]) + s[1:] },
 		"names":    func() string { return tables(algorithms) },
 		"list":     func() string { return strings.ReplaceAll(tables(algorithms), "'", "") },

@@ -17,14 +17,14 @@ type group struct {
 // fields are those of the type _request. The statements read their parameters from the
 // fields of the same name, and what they return goes there.
 var fields = []group{
-	{About: "the call: the function, its algorithm, which statement it runs, whether the caller gave the clock, and whether it is tried again",
-		Names: []string{"verb text", "algorithm text", "statement text", "clocked bool", "again bool"}},
+	{About: "the call: the function, its algorithm, which statement it runs, whether the caller gave the clock, whether it is tried again, and whether a denial lets pass",
+		Names: []string{"verb text", "algorithm text", "statement text", "clocked bool", "again bool", "shadow bool"}},
 	{About: "what is requested: units in all, count times cost; unit more have to fit for a next one",
 		Names: []string{"policy text", "key text", "units float8", "cost float8", "count float8", "unit float8", "now_us bigint"}},
 	{About: "the policy, compiled; the capacity is the burst with a slack for rounding",
 		Names: []string{"limit_units float8", "burst float8", "capacity float8", "room float8", "leak float8", "tick_us bigint"}},
-	{About: "for how long: a window, a block, and until the janitor looks at the row",
-		Names: []string{"period_us bigint", "aligned bool", "block_for_us bigint", "lifetime_us bigint"}},
+	{About: "for how long: a window, or when it ends if that is known; a block, and until the janitor looks at the row",
+		Names: []string{"period_us bigint", "aligned bool", "turn_us bigint", "block_for_us bigint", "lifetime_us bigint"}},
 	{About: "a block's length, and the end of the block to lift",
 		Names: []string{"for_us bigint", "until_us bigint"}},
 	{About: "a reservation: its id and state, what it was, what is counted of it, and what ending it changed",

@@ -73,6 +73,7 @@ func (l *line) run(b *batch, rows []*row) {
 	})
 	ctx, cancel := l.room.Detached()
 	defer cancel()
+	l.fly(ctx, rows)
 	err := l.room.Late(ctx, l.send(ctx, b, rows, waiting.Patience))
 	if err != nil {
 		rows = l.answerDecided(rows)
@@ -85,6 +86,17 @@ func (l *line) run(b *batch, rows []*row) {
 		l.runPieces(b, rows)
 	default:
 		l.answerAll(rows, err)
+	}
+}
+
+// fly marks the requests of rows as sent by the statement whose context is ctx.
+func (l *line) fly(ctx context.Context, rows []*row) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, r := range rows {
+		for w := r.first; w != nil; w = w.next {
+			w.ticket.Fly(ctx)
+		}
 	}
 }
 
@@ -128,6 +140,13 @@ func (l *line) answer(r *row, err error) {
 // send sends one statement for rows, which are in lock order, and sets their outcomes. It
 // returns ErrLocked if a row is locked for longer than wait.
 func (l *line) send(ctx context.Context, b *batch, rows []*row, wait time.Duration) error {
+	shares := 0
+	for _, r := range rows {
+		shares += r.waiters
+	}
+	for _, r := range rows {
+		r.shares = shares
+	}
 	if r := rows[0]; len(rows) == 1 && (r.waiters == 1 || r.Query.BlockFor == 0) { // its statement costs less
 		r.Query.LockWait = wait
 		if r.waiters > 1 {

@@ -74,10 +74,10 @@ func (w *waiter) Try(wait time.Duration) error {
 		l.mu.Unlock()
 		return waiting.ErrGone
 	}
-	w.ticket.State = waiting.Sent
+	ctx, cancel := l.room.Detached()
+	w.ticket.Fly(ctx)
 	r := w.ownRow()
 	l.mu.Unlock()
-	ctx, cancel := l.room.Detached()
 	err := l.room.Late(ctx, l.send(ctx, nil, []*row{r}, wait))
 	cancel()
 	if err == store.ErrLocked {

@@ -35,9 +35,10 @@ func (l *line) free(w *waiter) {
 	l.waiters.Put(w)
 }
 
-// answer gives the caller its answer. If the caller has gone, a grant stays counted.
-func (w *waiter) answer(o store.Outcome, err error) {
-	w.outcome, w.err = o, err
+// answer gives the caller its answer, from a statement with so many callers. If the caller
+// has gone, a grant stays counted.
+func (w *waiter) answer(o store.Outcome, err error, shares int) {
+	w.outcome, w.err, w.query.Rows = o, err, shares
 	w.ticket.Answer()
 }
 
@@ -50,6 +51,7 @@ type row struct {
 	waiters     int
 	units       float64 // the sum of all costs
 	mixed       bool    // costs differ
+	shares      int     // callers of the statement
 
 	behind *row // the key's next row
 	// Of the key's first row in the queue:
@@ -154,6 +156,7 @@ func (r *row) whole() *store.Query {
 func (r *row) answer(err error) {
 	var (
 		w, o, mixed   = r.first, r.Outcome, r.mixed
+		shares        = r.shares
 		cost          = r.Query.Cost
 		units, before = r.units, 0.0
 	)
@@ -163,11 +166,11 @@ func (r *row) answer(err error) {
 		after := before + q.Count
 		switch {
 		case err != nil:
-			w.answer(store.Outcome{}, err)
+			w.answer(store.Outcome{}, err, 0)
 		case mixed:
-			w.answer(shareSum(o, q, units), nil)
+			w.answer(shareSum(o, q, units), nil, shares)
 		default:
-			w.answer(share(o, q, cost, before), nil)
+			w.answer(share(o, q, cost, before), nil, shares)
 		}
 		w, before = next, after
 	}

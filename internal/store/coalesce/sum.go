@@ -32,13 +32,13 @@ func (r *row) isLog() bool { return r.Query.Algorithm.Family() == algorithm.Logs
 // time at least one request is answered or leaves the row.
 func (l *line) split(r *row) {
 	k, rules, o, w := placeOf(r.Query), r.Query.Rules, r.Outcome, r.first
-	first := w
+	first, shares := w, r.shares
 	level := o.View.Level(&rules, o.UpdatedAt)
 	fit := func(q *store.Query) float64 { return algorithm.Fit(rules.Capacity, level, q.Cost) }
 	if !r.isLog() {
 		for w != nil && fit(w.query) < 1 {
 			next := w.next
-			w.answer(o, nil) // r may be its
+			w.answer(o, nil, shares) // r may be its
 			w = next
 		}
 	}

@@ -281,3 +281,49 @@ func TestSumsDecideAsIfAlone(t *testing.T) {
 		})
 	}
 }
+
+// TestRows: a request learns how many requests its statement decided.
+func TestRows(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, f, first := bed(t, nil)
+		queries := []*store.Query{query("a", 1), query("a", 1), query("a", 0.5), query("b", 1), query("c", 1)}
+		var all []<-chan reply
+		for _, q := range queries {
+			all = append(all, take(t.Context(), s, q))
+		}
+		f.open()
+		f.open()
+		<-first
+		for i, c := range all {
+			if r := <-c; r.err != nil || queries[i].Rows != 5 {
+				t.Errorf("request %d: %v, %d rows, want 5", i, r.err, queries[i].Rows)
+			}
+		}
+		// Of a sum that does not fit, the first is denied with it, the others later.
+		used := query("s", 2.5)
+		one := take(t.Context(), s, used)
+		f.open()
+		<-one
+		if used.Rows != 1 {
+			t.Errorf("alone: %d rows", used.Rows)
+		}
+		blocker := take(t.Context(), s, query("first", 1))
+		queries = []*store.Query{query("s", 1), query("s", 0.5), query("s", 0.25)}
+		all = nil
+		for _, q := range queries {
+			all = append(all, take(t.Context(), s, q))
+		}
+		for range 3 {
+			f.open()
+		}
+		<-blocker
+		<-all[0]
+		<-all[1]
+		if queries[0].Rows != 3 || queries[1].Rows != 1 {
+			t.Errorf("%d and %d rows, want 3 and 1", queries[0].Rows, queries[1].Rows)
+		}
+		f.open()
+		<-all[2]
+		shut(s)
+	})
+}

@@ -110,6 +110,7 @@ type request struct {
 	send   func(ctx context.Context, inner store.Store, lockWait time.Duration) (verdict, error)
 	known  func() bool // Query.Known; may be nil
 	late   func()      // called after a send that succeeds once the caller has left; may be nil
+	rows   *int        // set with an answer that is no error, as Query.Rows; may be nil
 }
 
 // verdict is the decision on a request, if it was one and is known.
@@ -122,7 +123,8 @@ type call struct {
 	ticket *waiting.Ticket
 	flow   *flow // while it is in flight
 	verdict
-	err error
+	err    error
+	beside int // requests that its transaction decided, besides it
 
 	// Guarded by Store.mu.
 	cancel context.CancelFunc // of the statement in flight
@@ -161,6 +163,9 @@ func (s *Store) do(ctx context.Context, r request) error {
 		return err
 	}
 	s.tickets.Put(c.ticket)
+	if r.rows != nil && c.err == nil {
+		*r.rows = 1 + c.beside
+	}
 	return c.err
 }
 
@@ -280,7 +285,7 @@ func (c *call) attempt(lockWait time.Duration) error {
 	}
 	ctx, cancel := c.room.Detached()
 	defer cancel()
-	if !c.begin(cancel) {
+	if !c.begin(ctx, cancel) {
 		return waiting.ErrGone
 	}
 	var err error
@@ -294,13 +299,14 @@ func (c *call) attempt(lockWait time.Duration) error {
 }
 
 // begin marks the request as sent, and reports whether its caller is still there.
-func (c *call) begin(cancel context.CancelFunc) bool {
+func (c *call) begin(ctx context.Context, cancel context.CancelFunc) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.ticket.Gone() {
 		return false
 	}
-	c.ticket.State, c.cancel = waiting.Sent, cancel
+	c.ticket.Fly(ctx)
+	c.cancel = cancel
 	return true
 }
 

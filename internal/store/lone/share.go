@@ -26,7 +26,7 @@ func (s *Store) deliver(b *batch) {
 func (s *Store) sendTogether(b *batch) {
 	ctx, cancel := s.room.Detached()
 	defer cancel()
-	b.calls = slices.DeleteFunc(b.calls, b.readies(s, cancel))
+	b.calls = slices.DeleteFunc(b.calls, b.readies(ctx, s, cancel))
 	calls := b.calls
 	if len(calls) == 0 {
 		return
@@ -52,10 +52,17 @@ func (s *Store) sendTogether(b *batch) {
 	var part *store.PartError
 	switch {
 	case err == nil:
+		beside := -1
+		for _, err := range errs {
+			if !errors.Is(err, store.ErrAlone) {
+				beside++
+			}
+		}
 		for i, c := range calls {
 			if errors.Is(errs[i], store.ErrAlone) {
 				b.again = append(b.again, c)
 			} else {
+				c.beside = beside
 				c.answer(errs[i])
 			}
 		}
@@ -80,7 +87,7 @@ func (s *Store) sendTogether(b *batch) {
 // readies returns a function that readies a request of a batch to be sent, and reports
 // whether it need not be: its caller has gone, or its answer is known. cancel is called once
 // no request has a caller, as far as leave calls it.
-func (b *batch) readies(s *Store, cancel context.CancelFunc) func(*call) bool {
+func (b *batch) readies(ctx context.Context, s *Store, cancel context.CancelFunc) func(*call) bool {
 	if s.room.Timeout() <= 0 {
 		last := cancel
 		var callers atomic.Int64
@@ -95,7 +102,7 @@ func (b *batch) readies(s *Store, cancel context.CancelFunc) func(*call) bool {
 		switch {
 		case c.known != nil && c.known():
 			c.answer(store.ErrKnown)
-		case c.begin(cancel):
+		case c.begin(ctx, cancel):
 			return false
 		}
 		if s.room.Timeout() <= 0 {

@@ -277,3 +277,38 @@ func TestShareKnown(t *testing.T) {
 		}
 	})
 }
+
+// TestShareRows: a request learns how many requests its transaction decided, without those
+// that were sent again.
+func TestShareRows(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		f.again = map[string]bool{"c": true}
+		s := newSharing(f, 1, time.Minute)
+		keys := []string{"busy", "a", "b", "c", "d"}
+		queries, answers := map[string]*store.Query{}, make(chan error, len(keys))
+		for _, k := range keys {
+			q := query(k)
+			queries[k] = q
+			go func() { _, err := s.Charge(t.Context(), q); answers <- err }()
+			synctest.Wait()
+		}
+		for range keys {
+			if err := <-answers; err != nil {
+				t.Error(err)
+			}
+		}
+		for k, want := range map[string]int{"busy": 1, "a": 3, "b": 3, "c": 1, "d": 3} {
+			if queries[k].Rows != want {
+				t.Errorf("%s: %d rows, want %d; sent %q", k, queries[k].Rows, want, f.sent)
+			}
+		}
+		end := ending("e", "1")
+		if _, err := s.Settle(t.Context(), end); err != nil || end.Rows != 1 {
+			t.Errorf("%v, %d rows", err, end.Rows)
+		}
+		if err := s.Reset(t.Context(), queries["a"]); err != nil || queries["a"].Rows != 1 {
+			t.Errorf("%v, %d rows", err, queries["a"].Rows)
+		}
+	})
+}

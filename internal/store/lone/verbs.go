@@ -37,7 +37,7 @@ func turn[T any](ctx context.Context, s *Store, r request, late func(T), send se
 
 // writes returns the request of a method that locks q's row by one statement.
 func writes(q *store.Query) request {
-	return request{key: flowKey{Slot: waiting.SlotOf(q)}, shares: true, commit: q.Commit}
+	return request{key: flowKey{Slot: waiting.SlotOf(q)}, shares: true, commit: q.Commit, rows: &q.Rows}
 }
 
 // write is turn for a method that locks q's row by one statement.
@@ -55,7 +55,7 @@ func locking[T any](q *store.Query, send func(context.Context, store.Store) (T, 
 
 // read is turn for a method that locks nothing.
 func read[T any](ctx context.Context, s *Store, q *store.Query, shares bool, send func(context.Context, store.Store) (T, error)) (T, error) {
-	return turn(ctx, s, request{key: flowKey{waiting.SlotOf(q), true}, shares: shares}, nil,
+	return turn(ctx, s, request{key: flowKey{waiting.SlotOf(q), true}, shares: shares, rows: &q.Rows}, nil,
 		func(ctx context.Context, inner store.Store, _ time.Duration) (T, error) { return send(ctx, inner) })
 }
 
@@ -157,7 +157,7 @@ func (s *Store) Settle(ctx context.Context, e *store.Ending) (store.Ended, error
 		e.LockWait = wait
 		return inner.Settle(ctx, e)
 	}
-	ofKey := request{key: flowKey{Slot: waiting.Slot{Algorithm: e.Algorithm, Policy: e.Policy, Key: e.Key}}, shares: true, commit: e.Commit}
+	ofKey := request{key: flowKey{Slot: waiting.Slot{Algorithm: e.Algorithm, Policy: e.Policy, Key: e.Key}}, shares: true, commit: e.Commit, rows: &e.Rows}
 	ended, err := turn(ctx, s, ofKey, nil, send)
 	if err != store.ErrReservationLocked {
 		return ended, err

@@ -14,8 +14,17 @@ import (
 )
 
 // Reserve is one statement. If an admission under the same idempotency key exists, a
-// second statement reads it. If that admission may be forgotten, it is forgotten first.
+// second statement reads it, and a third confirms it. If that admission may be forgotten,
+// it is forgotten first.
 func (p Store) Reserve(ctx context.Context, q *store.Query, a *store.Admission) (store.Outcome, error) {
+	o, err := p.reserve(ctx, q, a)
+	if err == nil && o.Before != nil {
+		err = p.confirm(ctx, q, o.Before.ID)
+	}
+	return o, err
+}
+
+func (p Store) reserve(ctx context.Context, q *store.Query, a *store.Admission) (store.Outcome, error) {
 	if !q.Possible() { // it may still have been admitted before
 		before, err := p.readBefore(ctx, q, a)
 		if err != nil || before != nil && !before.free() {
@@ -145,6 +154,20 @@ func readBefore(ctx context.Context, tx db.DBTX, q *store.Query, a *store.Admiss
 		Reserved: row.Reserved, Level: row.Level, EndsAt: row.EndsAtUs, CountedAt: row.CountedAtUs,
 		CreatedAt: row.CreatedAtUs, ExpiresAt: row.ExpiresAtUs,
 	}}, err
+}
+
+// confirm returns once an earlier admission is as durable as q requires. The commit of a
+// caller's transaction does that by itself.
+func (p Store) confirm(ctx context.Context, q *store.Query, id string) error {
+	if p.tx || q.Commit == store.Relaxed {
+		return nil
+	}
+	return p.exec(ctx, q.LockWait, func(tx db.DBTX) error {
+		_, err := statement.Queries.ReservationConfirm(ctx, tx, db.ReservationConfirmParams{
+			Policy: q.Policy, Key: q.Key, ID: id, Commit: string(q.Commit), LockTimeout: statement.WaitText(q.LockWait),
+		})
+		return err
+	})
 }
 
 // Settle ends a reservation. If a row stayed locked, a second statement finds out whether

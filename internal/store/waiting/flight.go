@@ -12,11 +12,13 @@ import (
 // the standard library: all flights of a room have one timer, and what waits for the end of
 // one, as pgx does, needs no goroutine.
 type flight struct {
-	ends time.Time // zero: never
+	ends    time.Time // zero: never
+	callers int       // that wait for it; their owner guards it
 
 	mu   sync.Mutex
 	done chan struct{} // made when it is asked for
 	err  error
+	sent bool      // it has a connection
 	then []*func() // after the end
 }
 
@@ -68,10 +70,40 @@ func (f *flight) Err() error {
 }
 
 func (f *flight) Value(key any) any {
-	if key == store.TimeoutKey && f.Err() == context.DeadlineExceeded {
+	switch {
+	case key == store.FlightKey:
+		return f
+	case key == store.TimeoutKey && f.Err() == context.DeadlineExceeded:
 		return true
 	}
 	return nil
+}
+
+// Sends implements store.Flight, as Sent does.
+func (f *flight) Sends() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.sent = f.sent || f.err == nil
+	return f.sent
+}
+
+func (f *flight) Sent() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.sent
+}
+
+// giveUp is called for a caller whose time is over. If it was the last one and the flight
+// has no connection yet, it ends the flight and reports that nothing was or will be sent.
+func (f *flight) giveUp() bool {
+	f.callers--
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.sent || f.err == nil && f.callers > 0 {
+		return false
+	}
+	f.finish(context.DeadlineExceeded)
+	return true
 }
 
 // AfterFunc makes context.AfterFunc and derived contexts work without a goroutine.
@@ -100,6 +132,11 @@ func (f *flight) AfterFunc(then func()) (stop func() bool) {
 func (f *flight) end(err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	f.finish(err)
+}
+
+// finish is end with f.mu locked.
+func (f *flight) finish(err error) {
 	if f.err != nil {
 		return
 	}

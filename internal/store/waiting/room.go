@@ -86,6 +86,8 @@ func (r *Room) late(t *Ticket) error {
 		return store.ErrLocked
 	case t.State == Queued && answers:
 		return fmt.Errorf("%w: the request waited behind others and was not sent: %w", store.ErrOverloaded, context.DeadlineExceeded)
+	case !answers && r.Crowded() && t.State == Sent && (t.flight == nil || !t.flight.giveUp()):
+		return fmt.Errorf("%w: %w: %w", store.ErrUnavailable, store.ErrCrowded, context.DeadlineExceeded)
 	case !answers && r.Crowded():
 		return fmt.Errorf("%w: %w", store.ErrBusy, context.DeadlineExceeded)
 	case answers:

@@ -36,7 +36,7 @@ func TestRoomTellsWhyItIsLate(t *testing.T) {
 		{"not sent, nobody was answered", Queued, 0, false, store.ErrUnavailable, true},
 		{"in flight, others were answered", Sent, 1, false, store.ErrAnswering, false},
 		{"in flight, nobody was answered", Sent, 0, false, store.ErrUnavailable, true},
-		{"all connections are in use by others", Sent, 0, true, store.ErrBusy, false},
+		{"all connections are in use by others, and it may still be sent", Sent, 0, true, store.ErrCrowded, false},
 		{"behind those, not sent", Queued, 0, true, store.ErrBusy, false},
 		{"the row is locked", Locked, 1, false, store.ErrLocked, false},
 	} {
@@ -50,9 +50,54 @@ func TestRoomTellsWhyItIsLate(t *testing.T) {
 			f.answers += c.answers
 			mu.Unlock()
 			err := ticket.Wait(t.Context())
-			away := errors.Is(err, store.ErrUnavailable) && !errors.Is(err, store.ErrLocked) && !errors.Is(err, store.ErrAnswering)
+			away := errors.Is(err, store.ErrUnavailable) && !errors.Is(err, store.ErrLocked) && !errors.Is(err, store.ErrAnswering) && !errors.Is(err, store.ErrCrowded)
 			if !errors.Is(err, c.want) || away != c.away || !errors.Is(err, context.DeadlineExceeded) || time.Since(start) != time.Second {
 				t.Errorf("%s: %v after %v", c.name, err, time.Since(start))
+			}
+		})
+	}
+}
+
+// TestRoomIsBusy: ErrBusy says that nothing was sent. So the statement of the last caller
+// who gets it is never sent, and who shares a statement with a caller that waits on does not
+// get it.
+func TestRoomIsBusy(t *testing.T) {
+	const callers = 2
+	for _, c := range []struct {
+		name string
+		sent bool
+		want [callers]error
+	}{
+		{"no connection came", false, [...]error{store.ErrCrowded, store.ErrBusy}},
+		{"one came", true, [...]error{store.ErrCrowded, store.ErrCrowded}},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			f, mu := &fake{crowded: true}, new(sync.Mutex)
+			r := NewRoom(10, time.Second, f)
+			watch, tickets := NewWatch(r, mu), [callers]*Ticket{NewTicket(), NewTicket()}
+			for _, ticket := range tickets {
+				mu.Lock()
+				watch.Begin(ticket)
+				mu.Unlock()
+				time.Sleep(time.Millisecond)
+			}
+			ctx, cancel := r.Detached()
+			defer cancel()
+			mu.Lock()
+			for _, ticket := range tickets {
+				ticket.Fly(ctx)
+			}
+			mu.Unlock()
+			if c.sent && (!store.Sends(ctx) || store.NotSent(ctx)) {
+				t.Errorf("%s: it was not sent", c.name)
+			}
+			for i, ticket := range tickets {
+				if err := ticket.Wait(t.Context()); !errors.Is(err, c.want[i]) {
+					t.Errorf("%s: caller %d: %v", c.name, i, err)
+				}
+			}
+			if store.Sends(ctx) != c.sent || store.NotSent(ctx) == c.sent {
+				t.Errorf("%s: sends %v, not sent %v, %v", c.name, store.Sends(ctx), store.NotSent(ctx), ctx.Err())
 			}
 		})
 	}

@@ -24,10 +24,11 @@ type Ticket struct {
 	// State is where the request is. Its owner guards it.
 	State State
 
-	ready chan struct{}
-	ends  time.Time // zero: never
-	since int64     // the database's answers before
-	err   error     // why the time is over
+	flight *flight // of a request that is Sent; nil: unknown
+	ready  chan struct{}
+	ends   time.Time // zero: never
+	since  int64     // the database's answers before
+	err    error     // why the time is over
 
 	// The number of the wait, and in the last two bits its phase. Who moves it on ends the
 	// wait: only one can.
@@ -45,9 +46,19 @@ const (
 // NewTicket returns a Ticket.
 func NewTicket() *Ticket { return &Ticket{ready: make(chan struct{}, 1)} }
 
+// Fly marks the request as Sent by the statement whose context is ctx, of Room.Detached. The
+// owner of State guards it.
+func (t *Ticket) Fly(ctx context.Context) {
+	t.State = Sent
+	if f, ok := ctx.(*flight); ok {
+		t.flight = f
+		f.callers++
+	}
+}
+
 // begin begins a wait and returns its phase.
 func (t *Ticket) begin(ends time.Time, since int64) (phase uint64) {
-	t.ends, t.since = ends, since
+	t.ends, t.since, t.flight = ends, since, nil
 	phase = t.phase.Load()/phases*phases + phases + waits
 	t.phase.Store(phase)
 	return phase

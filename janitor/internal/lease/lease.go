@@ -22,9 +22,10 @@ import (
 // row.
 const Longest = 72 * time.Hour
 
-const (
-	name = "janitor" // of the lease's row in pglimit_lease
+// Name is the lease's name in pglimit_lease, and the sweep's in pglimit_sweep.
+const Name = "janitor"
 
+const (
 	releaseTimeout = 5 * time.Second
 
 	// attempts is the number of times a statement is sent if it collides with others.
@@ -34,7 +35,7 @@ const (
 // SQLSTATEs that a sweep handles.
 const (
 	LockNotAvailable     = "55P03"
-	undefinedTable       = "42P01"
+	UndefinedTable       = "42P01"
 	serializationFailure = "40001" // if the default isolation is repeatable read or stricter
 	deadlockDetected     = "40P01"
 )
@@ -58,12 +59,15 @@ func New(pool *pgxpool.Pool, lasts time.Duration, clock func() time.Time) *Lease
 	return &Lease{Lasts: lasts, pool: pool, queries: db.New(), holder: rand.Text(), clock: clock}
 }
 
+// Holder returns this holder's name.
+func (l *Lease) Holder() string { return l.holder }
+
 // Take takes or renews the lease. It returns false if another holder has it.
 func (l *Lease) Take(ctx context.Context) (taken bool, err error) {
 	l.renewed = l.now()
 	err = l.Statement(ctx, func(ctx context.Context) error {
 		_, err := l.queries.LeaseTake(ctx, l.pool, db.LeaseTakeParams{
-			Name: name, Holder: l.holder, TtlUs: l.Lasts.Microseconds(), LongestUs: Longest.Microseconds(), NowUs: l.NowUs(),
+			Name: Name, Holder: l.holder, TtlUs: l.Lasts.Microseconds(), LongestUs: Longest.Microseconds(), NowUs: l.NowUs(),
 		})
 		return err
 	})
@@ -97,7 +101,7 @@ func (l *Lease) Release(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
 	defer cancel()
 	err := l.Statement(ctx, func(ctx context.Context) error {
-		return l.queries.LeaseRelease(ctx, l.pool, db.LeaseReleaseParams{Name: name, Holder: l.holder})
+		return l.queries.LeaseRelease(ctx, l.pool, db.LeaseReleaseParams{Name: Name, Holder: l.holder})
 	})
 	if err != nil {
 		return fmt.Errorf("pglimit: give up the janitor's lease: %w", err)
@@ -124,7 +128,7 @@ func (l *Lease) Statement(ctx context.Context, send func(context.Context) error)
 			return fmt.Errorf("it took longer than the lease, %v: look for locks on the table, lower BatchSize or raise Lease: %w", l.Lasts, err)
 		case answer == nil:
 			return err
-		case answer.Code == undefinedTable:
+		case answer.Code == UndefinedTable:
 			return fmt.Errorf("%w: run `pglimit migrate up`, or check search_path", err)
 		case try == attempts || !slices.Contains([]string{serializationFailure, deadlockDetected, LockNotAvailable}, answer.Code):
 			return err

@@ -25,7 +25,7 @@ func TestLeaseStatement(t *testing.T) {
 		{&pgconn.PgError{Code: serializationFailure}, attempts, ""},
 		{&pgconn.PgError{Code: deadlockDetected}, attempts, ""},
 		{&pgconn.PgError{Code: LockNotAvailable}, attempts, ""},
-		{&pgconn.PgError{Code: undefinedTable}, 1, "run `pglimit migrate up`"},
+		{&pgconn.PgError{Code: UndefinedTable}, 1, "run `pglimit migrate up`"},
 		{&pgconn.PgError{Code: "53300"}, 1, ""},
 		{broken, 1, ""},
 	} {

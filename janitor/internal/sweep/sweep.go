@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -29,7 +31,9 @@ type Sweep struct {
 	Pool      *pgxpool.Pool
 	Lease     *lease.Lease
 	BatchSize int
-	Logger    *slog.Logger
+	// KeepDenials is the time for which counts of denials are kept.
+	KeepDenials time.Duration
+	Logger      *slog.Logger
 	// CountRows is called after each batch of a table, and CountReservation after each
 	// reservation whose units were returned.
 	CountRows        func(table string, deleted, kept int64)
@@ -37,6 +41,8 @@ type Sweep struct {
 
 	// elsewhere is set when another process has the lease. Then the sweep ends.
 	elsewhere bool
+	// done is what a complete sweep records.
+	done db.SweepRecordParams
 }
 
 // Run takes the lease and sweeps. heldElsewhere reports whether another process had the
@@ -50,8 +56,22 @@ func (s *Sweep) Run(ctx context.Context) (heldElsewhere bool, err error) {
 	if !taken {
 		return true, nil
 	}
+	began := time.Now()
 	err = s.all(ctx)
+	if err == nil && !s.elsewhere {
+		err = s.record(ctx, time.Since(began))
+	}
 	return s.elsewhere, err
+}
+
+// record writes down a complete sweep, for janitor.ReadStatus.
+func (s *Sweep) record(ctx context.Context, took time.Duration) error {
+	s.done.Name, s.done.Holder, s.done.TookUs, s.done.NowUs = lease.Name, s.Lease.Holder(), took.Microseconds(), s.Lease.NowUs()
+	err := s.Lease.Statement(ctx, func(ctx context.Context) error { return db.New().SweepRecord(ctx, s.Pool, s.done) })
+	if err != nil {
+		return fmt.Errorf("pglimit: record the sweep, which is done: %w", err)
+	}
+	return nil
 }
 
 // all ends the expired reservations and sweeps each table.
@@ -68,7 +88,7 @@ func (s *Sweep) all(ctx context.Context) error {
 	if err := s.giveBack(ctx, cutoff); err != nil {
 		failed = append(failed, err)
 	}
-	for _, t := range tables.All {
+	for _, t := range slices.Concat(tables.All, tables.Denials(s.KeepDenials)) {
 		err := s.look(ctx, t, cutoff)
 		if err != nil {
 			failed = append(failed, err)
@@ -106,6 +126,7 @@ func (s *Sweep) giveBack(ctx context.Context, cutoff int64) (failed error) {
 			var answer *pgconn.PgError
 			switch {
 			case err == nil:
+				s.done.ReservationsExpired++
 				s.CountReservation()
 				continue
 			case errors.As(err, &answer) && answer.Code == lease.LockNotAvailable:
@@ -151,6 +172,8 @@ func (s *Sweep) look(ctx context.Context, t tables.Table, cutoff int64) error {
 		if err != nil {
 			return fmt.Errorf("pglimit: sweep %s: %w", t.Name, err)
 		}
+		s.done.Removed += deleted
+		s.done.Kept += kept
 		s.CountRows(t.Name, deleted, kept)
 		if deleted+kept < int64(s.BatchSize) {
 			return nil

@@ -3,6 +3,7 @@ package tables
 
 import (
 	"context"
+	"time"
 
 	"github.com/pglimit/pglimit/db"
 )
@@ -49,6 +50,29 @@ func limits[P ~struct {
 func forgotten(ctx context.Context, conn db.DBTX, cutoff, max int64) (int64, int64, error) {
 	deleted, err := db.New().ReservationExpire(ctx, conn, db.ReservationExpireParams{CutoffUs: cutoff, MaxRows: max})
 	return deleted, 0, err
+}
+
+// slot is the length of a slot of pglimit_denial.
+const slot = 10 * time.Minute
+
+// mostDenials is the largest number of counts of denials that a sweep leaves.
+const mostDenials = 100_000
+
+// Denials are the sweeps of the counts of denials: of those whose slot ended longer than
+// keep ago, and of the oldest if there are too many.
+func Denials(keep time.Duration) []Table {
+	const name = "pglimit_denial"
+	old := (keep + slot).Microseconds()
+	return []Table{
+		{name, func(ctx context.Context, conn db.DBTX, cutoff, max int64) (int64, int64, error) {
+			deleted, err := db.New().DenialsForget(ctx, conn, db.DenialsForgetParams{CutoffUs: cutoff - old, MaxRows: max})
+			return deleted, 0, err
+		}},
+		{name, func(ctx context.Context, conn db.DBTX, _, max int64) (int64, int64, error) {
+			deleted, err := db.New().DenialsTrim(ctx, conn, db.DenialsTrimParams{MaxRows: max, KeepRows: mostDenials})
+			return deleted, 0, err
+		}},
+	}
 }
 
 // Settle maps each algorithm to the statement that ends one of its reservations.

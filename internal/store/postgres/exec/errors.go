@@ -6,6 +6,7 @@ package exec
 import (
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/pglimit/pglimit/internal/store"
 )
@@ -21,8 +22,11 @@ const (
 	uniqueViolation      = "23505"
 	invalidText          = "22P02"
 	tooManyConnections   = "53300"
+	completionUnknown    = "40003"
 	dataException        = "22"  // a class: this database cannot take the value
 	constraintViolation  = "23"  // a class
+	connectionException  = "08"  // a class
+	internalError        = "XX"  // a class
 	serverGoes           = "57P" // the server or the connection shuts down, or is not ready yet
 )
 
@@ -56,6 +60,19 @@ func conflict(err error) bool {
 		return true
 	}
 	return false
+}
+
+// IsConflict reports whether running the caller's transaction again may help.
+func IsConflict(err error) bool { return conflict(err) || stale(err) }
+
+// SQLState returns the SQLSTATE of an error that the server sent, else "".
+func SQLState(err error) string { return sqlState(err) }
+
+// LosesAnswer reports whether an error of this SQLSTATE may come after the statement has
+// taken effect: the server or the connection ended, or it does not know itself.
+func LosesAnswer(code string) bool {
+	return strings.HasPrefix(code, serverGoes) || strings.HasPrefix(code, connectionException) ||
+		strings.HasPrefix(code, internalError) || code == completionUnknown
 }
 
 // IsLockTimeout reports whether a row was locked for longer than lock_timeout.

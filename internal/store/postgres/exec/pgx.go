@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglimit/pglimit/db"
+	"github.com/pglimit/pglimit/internal/store"
 )
 
 // PGX returns the connections of a pgx pool.
@@ -35,6 +36,9 @@ func (p *pgxConnections) acquire(ctx context.Context) (*pgxpool.Conn, func(error
 	case err != nil:
 		p.answered.Store(false)
 		return nil, nil, err
+	case !store.Sends(ctx):
+		conn.Release()
+		return nil, nil, &noConnection{context.DeadlineExceeded, true}
 	}
 	p.lent.Add(1)
 	return conn, func(err error) {

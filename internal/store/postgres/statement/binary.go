@@ -138,7 +138,7 @@ func (b *inBinary) orElse(otherwise decision) decision {
 		}
 		w := wires.Get().(*wire)
 		defer w.free()
-		w.query, w.now = q, q.Now
+		w.query, w.now, w.fields.now = q, q.Now, q.Now
 		o, err := w.takeOne(ctx, ready, take, b.view)
 		if q.Calendar != nil {
 			err = inPeriod(w.fields.granted, err)
@@ -155,7 +155,7 @@ func (b *inBinary) many(ctx context.Context, tx db.DBTX, rows []*store.Row, now 
 	}
 	w := wires.Get().(*wire)
 	defer w.free()
-	w.rows, w.query, w.now = rows, rows[0].Query, now
+	w.rows, w.query, w.now, w.fields.now = rows, rows[0].Query, now, now
 	if err := w.takeAll(ctx, ready, b); err != nil {
 		for _, r := range rows {
 			r.Outcome = store.Outcome{} // rows that were read before an error are void

@@ -18,6 +18,7 @@ type fields struct {
 	granted, level, current, previous                 float64
 	leakedAt, ticket, period, endsAt, newest, freesAt int64
 	updatedAt, blockedUntil                           int64
+	now                                               *int64 // that the statement was sent with
 }
 
 // column reads one column in PostgreSQL's binary format. It reports whether the value had
@@ -127,7 +128,7 @@ func bucketView(v *views, left int, f *fields, _ *store.Query) algorithm.View {
 
 func windowView(v *views, left int, f *fields, _ *store.Query) algorithm.View {
 	w := next(&v.windows, left)
-	*w = algorithm.Window{Count: f.level, EndsAt: f.endsAt}
+	*w = windowSeen(f.level, f.endsAt, f.updatedAt, f.now)
 	return w
 }
 

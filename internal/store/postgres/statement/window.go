@@ -20,13 +20,13 @@ var fixedWindow = Table{
 				Policy: q.Policy, Key: q.Key, Cost: q.Cost, Count: q.Count, Capacity: q.Capacity,
 				FromUs: q.Edges.From, TurnUs: q.Edges.Turn, UntilUs: q.Edges.Until, BlockForUs: q.BlockFor, LifetimeUs: q.Lifetime, NowUs: q.Now, Commit: string(q.Commit), LockTimeout: WaitText(q.LockWait),
 			})
-			return counted(db.FixedWindowTakeRow(row)), inPeriod(row.Granted, err)
+			return counted(db.FixedWindowTakeRow(row), q.Now), inPeriod(row.Granted, err)
 		}
 		row, err := Queries.FixedWindowTake(ctx, tx, db.FixedWindowTakeParams{
 			Policy: q.Policy, Key: q.Key, Cost: q.Cost, Count: q.Count, Capacity: q.Capacity,
 			PeriodUs: q.Period, Aligned: q.Aligned, BlockForUs: q.BlockFor, LifetimeUs: q.Lifetime, NowUs: q.Now, Commit: string(q.Commit), LockTimeout: WaitText(q.LockWait),
 		})
-		return counted(row), err
+		return counted(row, q.Now), err
 	}),
 	Charge: func(ctx context.Context, tx db.DBTX, q *store.Query) (store.Outcome, error) {
 		if q.Calendar != nil {
@@ -34,25 +34,25 @@ var fixedWindow = Table{
 				Policy: q.Policy, Key: q.Key, Units: q.Units, Capacity: q.Burst,
 				FromUs: q.Edges.From, TurnUs: q.Edges.Turn, UntilUs: q.Edges.Until, LifetimeUs: q.Lifetime, NowUs: q.Now, Commit: string(q.Commit), LockTimeout: WaitText(q.LockWait),
 			})
-			return counted(db.FixedWindowTakeRow(row)), inPeriod(row.Granted, err)
+			return counted(db.FixedWindowTakeRow(row), q.Now), inPeriod(row.Granted, err)
 		}
 		row, err := Queries.FixedWindowCharge(ctx, tx, db.FixedWindowChargeParams{
 			Policy: q.Policy, Key: q.Key, Units: q.Units, Capacity: q.Burst,
 			PeriodUs: q.Period, Aligned: q.Aligned, LifetimeUs: q.Lifetime, NowUs: q.Now, Commit: string(q.Commit), LockTimeout: WaitText(q.LockWait),
 		})
-		return counted(db.FixedWindowTakeRow(row)), err
+		return counted(db.FixedWindowTakeRow(row), q.Now), err
 	},
 	Refund: func(ctx context.Context, tx db.DBTX, q *store.Query) (store.Outcome, error) {
 		row, err := Queries.FixedWindowRefund(ctx, tx, db.FixedWindowRefundParams{
 			Policy: q.Policy, Key: q.Key, Units: q.Units, NowUs: q.Now, Commit: string(q.Commit), LockTimeout: WaitText(q.LockWait),
 		})
-		return counted(db.FixedWindowTakeRow(row)), err
+		return counted(db.FixedWindowTakeRow(row), q.Now), err
 	},
 	Undo: func(ctx context.Context, tx db.DBTX, q *store.Query, g algorithm.Grant) (store.Outcome, error) {
 		row, err := Queries.FixedWindowUndo(ctx, tx, db.FixedWindowUndoParams{
 			Policy: q.Policy, Key: q.Key, Units: q.Units, EndsAtUs: g.EndsAt, NowUs: q.Now, Commit: string(q.Commit), LockTimeout: WaitText(q.LockWait),
 		})
-		return counted(db.FixedWindowTakeRow(row)), err
+		return counted(db.FixedWindowTakeRow(row), q.Now), err
 	},
 	Get: func(ctx context.Context, tx db.DBTX, q *store.Query) (store.Outcome, error) {
 		row, err := Queries.FixedWindowGet(ctx, tx, db.FixedWindowGetParams{Policy: q.Policy, Key: q.Key, NowUs: q.Now})
@@ -80,7 +80,7 @@ var fixedWindow = Table{
 			BlockForUs: q.BlockFor, LifetimeUs: q.Lifetime, NowUs: q.Now, Commit: string(q.Commit), LockTimeout: WaitText(q.LockWait),
 			ID: a.ID, State: string(a.State), IdempotencyKey: idempotency(a), LimitUnits: a.Limit, TtlUs: a.TTL, RememberUs: a.Remember,
 		})
-		return counted(db.FixedWindowTakeRow(row)), err
+		return counted(db.FixedWindowTakeRow(row), q.Now), err
 	},
 	Settle: func(ctx context.Context, tx db.DBTX, p db.TokenBucketSettleParams) (db.TokenBucketSettleRow, error) {
 		row, err := Queries.FixedWindowSettle(ctx, tx, db.FixedWindowSettleParams(p))
@@ -92,8 +92,24 @@ func countedGot(q *store.Query, row db.FixedWindowGetRow) store.Outcome {
 	return continued(q, &algorithm.Window{Count: row.Level, EndsAt: row.EndsAtUs}, row.NowUs, row.UpdatedAtUs, row.BlockedUntilUs)
 }
 
-func counted(row db.FixedWindowTakeRow) store.Outcome {
-	return taken(row.Granted, row.UpdatedAtUs, row.BlockedUntilUs, &algorithm.Window{Count: row.Level, EndsAt: row.EndsAtUs})
+// counted returns the outcome of a statement that was sent with the clock now, which may be
+// nil.
+func counted(row db.FixedWindowTakeRow, now *int64) store.Outcome {
+	w := windowSeen(row.Level, row.EndsAtUs, row.UpdatedAtUs, now)
+	return taken(row.Granted, row.UpdatedAtUs, row.BlockedUntilUs, &w)
+}
+
+// windowSeen returns the window of a row as a statement's clock saw it: a row may keep the
+// count of a window that is over. If now is nil, the clock is not known; it was at most
+// updatedAt.
+func windowSeen(count float64, endsAt, updatedAt int64, now *int64) algorithm.Window {
+	if now != nil {
+		updatedAt = *now
+	}
+	if updatedAt >= endsAt {
+		count = 0
+	}
+	return algorithm.Window{Count: count, EndsAt: endsAt}
 }
 
 var slidingWindowCounter = Table{
@@ -275,7 +291,7 @@ func fixedWindowTakeMany(ctx context.Context, tx db.DBTX, b *batch) error {
 	for _, r := range rows {
 		b.put(r.Policy, r.Key, counted(db.FixedWindowTakeRow{
 			Granted: r.Granted, Level: r.Level, EndsAtUs: r.EndsAtUs, UpdatedAtUs: r.UpdatedAtUs, BlockedUntilUs: r.BlockedUntilUs,
-		}))
+		}, b.now))
 	}
 	return b.done(err)
 }

@@ -1,0 +1,121 @@
+package doctor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// settings are the settings that checks read.
+var settings = []string{
+	"autovacuum", "track_counts", "default_transaction_isolation", "default_transaction_read_only",
+	"fsync", "full_page_writes", "synchronous_commit", "synchronous_standby_names",
+	"statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout", "transaction_timeout",
+	"max_connections", "superuser_reserved_connections", "reserved_connections",
+}
+
+// The basics. Other roles' operators may be in the search_path, so all types match
+// pg_catalog's exactly.
+const (
+	basicsOf = `SELECT pg_catalog.quote_ident(current_user::text), pg_catalog.quote_ident(pg_catalog.current_database()::text),
+		pg_catalog.current_schemas(false)::text[], pg_catalog.current_setting('server_version_num'::text)::int4,
+		pg_catalog.pg_is_in_recovery(), pg_catalog.pg_has_role('pg_read_all_stats'::name, 'USAGE'::text)`
+	settingsOf = `SELECT s.name, s.setting, s.source FROM pg_catalog.pg_settings AS s WHERE s.name = ANY ($1::text[])`
+	homeOf     = `SELECT n.oid, pg_catalog.quote_ident(n.nspname::text)
+		FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
+		WHERE c.oid = pg_catalog.to_regclass('pglimit_token_bucket'::text)::oid`
+	tablesOf = `SELECT c.relname::text, pg_catalog.quote_ident(n.nspname::text) || '.'::text || pg_catalog.quote_ident(c.relname::text),
+			c.oid, c.relpersistence::text, coalesce(c.reloptions, '{}'::text[]), c.reltuples::float8
+		FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
+		WHERE n.oid = $1::oid AND c.relkind IN ('r'::"char", 'p'::"char") AND c.relname ~~ 'pglimit\_%'::text
+		ORDER BY c.relname`
+)
+
+// readBasics reads what several checks need, with the settings that the pool's connections
+// have.
+func (p *patient) readBasics(ctx context.Context) error {
+	return p.transaction(ctx, func(tx pgx.Tx) error {
+		if err := tx.QueryRow(ctx, basicsOf).Scan(&p.role, &p.database, &p.path, &p.version, &p.standby, &p.seesAll); err != nil {
+			return fmt.Errorf("read the server's version: %w", err)
+		}
+		found, err := tx.Query(ctx, settingsOf, settings)
+		if err != nil {
+			return fmt.Errorf("read the settings: %w", err)
+		}
+		p.settings = map[string]setting{}
+		var name, value, source string
+		if _, err := pgx.ForEachRow(found, []any{&name, &value, &source}, func() error {
+			p.settings[name] = setting{value, source}
+			return nil
+		}); err != nil {
+			return fmt.Errorf("read the settings: %w", err)
+		}
+		var home uint32
+		err = tx.QueryRow(ctx, homeOf).Scan(&home, &p.home)
+		if errors.Is(err, pgx.ErrNoRows) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("look for the tables: %w", err)
+		}
+		found, err = tx.Query(ctx, tablesOf, home)
+		if err != nil {
+			return fmt.Errorf("list the tables: %w", err)
+		}
+		p.tables, err = pgx.CollectRows(found, func(row pgx.CollectableRow) (t table, err error) {
+			return t, row.Scan(&t.name, &t.quoted, &t.oid, &t.kind, &t.options, &t.rows)
+		})
+		if err != nil {
+			return fmt.Errorf("list the tables: %w", err)
+		}
+		return nil
+	})
+}
+
+// oids are those of the tables.
+func (p *patient) oids() []uint32 {
+	all := []uint32{}
+	for _, t := range p.tables {
+		all = append(all, t.oid)
+	}
+	return all
+}
+
+// named returns the table with that oid.
+func (p *patient) named(oid uint32) table {
+	for _, t := range p.tables {
+		if t.oid == oid {
+			return t
+		}
+	}
+	return table{}
+}
+
+// has returns the table with that name and whether it exists.
+func (p *patient) has(name string) (table, bool) {
+	for _, t := range p.tables {
+		if t.name == name {
+			return t, true
+		}
+	}
+	return table{}, false
+}
+
+// alter returns the statement that changes a setting for the role's next connections, or
+// what to do if the connection string sets it.
+func (p *patient) alter(name, value string) string {
+	if p.settings[name].source == "client" {
+		return fmt.Sprintf("remove %s from the connection string or the pool's settings", name)
+	}
+	return fmt.Sprintf("ALTER ROLE %s IN DATABASE %s SET %s = '%s'", p.role, p.database, name, value)
+}
+
+// system returns the statements that change a setting of the server.
+func (p *patient) system(name, value string) string {
+	if p.settings[name].source == "command line" {
+		return fmt.Sprintf("start the server with %s = %s: its command line sets it", name, value)
+	}
+	return fmt.Sprintf("ALTER SYSTEM SET %s = '%s'; SELECT pg_reload_conf()", name, value)
+}

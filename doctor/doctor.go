@@ -1,0 +1,384 @@
+// Package doctor checks a database that holds pglimit's tables: what would refuse, slow
+// down or lose decisions, and what to do about it.
+//
+//	report, err := doctor.Run(ctx, pool, nil)
+//	if err != nil {
+//		return err // the database does not answer
+//	}
+//	for _, c := range report.Checks {
+//		fmt.Println(c.Status, c.Name, c.Message, c.Fix)
+//	}
+//
+// Run only reads the catalogue, the server's statistics and a bounded number of rows. It
+// changes nothing and takes no lock that a decision could wait for. `pglimit doctor` prints
+// the same report.
+package doctor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglimit/pglimit/internal/pooler"
+)
+
+// Status is the result of a check. A larger one is worse.
+type Status int
+
+const (
+	// OK means that the check found nothing to do, or that the role may not see what the
+	// check reads: then Check.Message says so.
+	OK Status = iota
+	// Warn means that decisions work, and that something should be changed: it costs
+	// speed or space, or loses decisions in a failure.
+	Warn
+	// Fail means that decisions fail or are lost now, or will be soon.
+	Fail
+)
+
+// String returns "ok", "warn" or "fail".
+func (s Status) String() string {
+	switch s {
+	case OK:
+		return "ok"
+	case Warn:
+		return "warn"
+	case Fail:
+		return "fail"
+	}
+	return fmt.Sprintf("Status(%d)", int(s))
+}
+
+// MarshalText returns String.
+func (s Status) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
+
+// UnmarshalText reads what MarshalText wrote.
+func (s *Status) UnmarshalText(text []byte) error {
+	for _, known := range []Status{OK, Warn, Fail} {
+		if known.String() == string(text) {
+			*s = known
+			return nil
+		}
+	}
+	return fmt.Errorf("pglimit: doctor: status is %q: use ok, warn or fail", text)
+}
+
+// Check is the result of one check.
+type Check struct {
+	// Name is the check's name: one of [Names].
+	Name string `json:"name"`
+	// Status is how serious it is.
+	Status Status `json:"status"`
+	// Message says in one line what was found.
+	Message string `json:"message"`
+	// Fix is the next step in one line; empty if Status is OK. It is SQL to run as the
+	// owner of the tables or as a superuser, or a sentence.
+	Fix string `json:"fix,omitempty"`
+	// Details are further lines, such as one for each table. They may name roles,
+	// applications, tables and policies, and never contain a key or the text of a
+	// statement.
+	Details []string `json:"details,omitempty"`
+}
+
+// Report is the result of [Run].
+type Report struct {
+	// Checks are the results, in the order of [Names]; no check is left out unless Config
+	// says so.
+	Checks []Check `json:"checks"`
+	// At is when Run began, by this program's clock.
+	At time.Time `json:"at"`
+	// Took is the duration of Run.
+	Took time.Duration `json:"took_ns"`
+}
+
+// Status returns the worst status of all checks: OK if there is none.
+func (r Report) Status() Status {
+	worst := OK
+	for _, c := range r.Checks {
+		worst = max(worst, c.Status)
+	}
+	return worst
+}
+
+// The defaults of [Config].
+const (
+	defaultTimeout         = 5 * time.Second
+	defaultJanitorInterval = time.Minute
+	defaultOldTransaction  = time.Minute
+)
+
+// Config configures [Run]. The zero value of each field selects its default.
+type Config struct {
+	// Only are the names of the checks to run. Default: all.
+	Only []string
+	// Skip are the names of checks to leave out. Default: none.
+	Skip []string
+	// Timeout limits each check, on the server too. A check that takes longer is a Warn
+	// that says so. Range: 10 milliseconds to 10 minutes. Default: 5 seconds.
+	Timeout time.Duration
+	// JanitorInterval is the Config.Interval of the janitors. Check janitor warns if the
+	// last sweep is older than five of them. Range: 1 millisecond to 24 hours. Default: 1
+	// minute.
+	JanitorInterval time.Duration
+	// OldTransaction is the age from which check snapshots reports a transaction. It
+	// fails from sixty times that age on. Range: 1 millisecond to 24 hours. Default: 1
+	// minute.
+	OldTransaction time.Duration
+	// Now returns this program's time, which check clock compares with the database's.
+	// It is for tests. Default: time.Now.
+	Now func() time.Time
+}
+
+// check is one check. Its find returns what it found, without the name. An error becomes
+// a line.
+type check struct {
+	name string
+	find func(context.Context, *patient) (Check, error)
+}
+
+// all are the checks in the order of the report.
+var all = []check{
+	{"server", checkServer},
+	{"primary", checkPrimary},
+	{"tables", checkTables},
+	{"migrations", checkMigrations},
+	{"functions", checkFunctions},
+	{"grants", checkGrants},
+	{"pooler", checkPooler},
+	{"schemas", checkSchemas},
+	{"isolation", checkIsolation},
+	{"timeouts", checkTimeouts},
+	{"connections", checkConnections},
+	{"durability", checkDurability},
+	{"replicas", checkReplicas},
+	{"unlogged", checkUnlogged},
+	{"clock", checkClock},
+	{"future", checkFuture},
+	{"due", checkDue},
+	{"janitor", checkJanitor},
+	{"snapshots", checkSnapshots},
+	{"autovacuum", checkAutovacuum},
+	{"hot", checkHOT},
+	{"bloat", checkBloat},
+	{"policies", checkPolicies},
+}
+
+// Names returns the names of all checks, in the order of the report.
+func Names() []string {
+	var names []string
+	for _, c := range all {
+		names = append(names, c.name)
+	}
+	return names
+}
+
+// Validate returns the error that [Run] would return for a field out of bounds: it names
+// the field and its value. c may be nil.
+func (c *Config) Validate() error {
+	_, err := c.complete()
+	return err
+}
+
+// complete returns a copy of c with defaults for zero fields; c may be nil.
+func (c *Config) complete() (Config, error) {
+	var full Config
+	if c != nil {
+		full = *c
+	}
+	for _, d := range []struct {
+		field                string
+		value                *time.Duration
+		least, most, usually time.Duration
+	}{
+		{"Timeout", &full.Timeout, 10 * time.Millisecond, 10 * time.Minute, defaultTimeout},
+		{"JanitorInterval", &full.JanitorInterval, time.Millisecond, 24 * time.Hour, defaultJanitorInterval},
+		{"OldTransaction", &full.OldTransaction, time.Millisecond, 24 * time.Hour, defaultOldTransaction},
+	} {
+		if *d.value == 0 {
+			*d.value = d.usually
+		}
+		if *d.value < d.least || *d.value > d.most {
+			return full, fmt.Errorf("pglimit: doctor Config.%s is %v: use %v to %v, or 0 for %v", d.field, *d.value, d.least, d.most, d.usually)
+		}
+	}
+	for _, list := range []struct {
+		field string
+		names []string
+	}{{"Only", full.Only}, {"Skip", full.Skip}} {
+		for _, n := range list.names {
+			if !slices.Contains(Names(), n) {
+				return full, fmt.Errorf("pglimit: doctor Config.%s is %q: use names of checks: %s", list.field, n, strings.Join(Names(), ", "))
+			}
+		}
+	}
+	if full.Now == nil {
+		full.Now = time.Now
+	}
+	return full, nil
+}
+
+// Run makes the checks and returns what they found. A nil cfg means the defaults.
+//
+// Run opens up to two connections with pool's settings, so that it also works while all of
+// pool's connections are in use, and closes them at the end. Only check pooler borrows two
+// connections of pool. The tables are those of the search_path. A check that fails itself,
+// takes too long or lacks a right is a line in the report.
+//
+// Run returns an error if pool is nil, if a field of cfg is out of bounds (the error names
+// field and value), if the database cannot be reached, or if ctx ends.
+func Run(ctx context.Context, pool *pgxpool.Pool, cfg *Config) (Report, error) {
+	if pool == nil {
+		return Report{}, errors.New("pglimit: doctor: pool is nil: pass the pool of the limits' database")
+	}
+	full, err := cfg.complete()
+	if err != nil {
+		return Report{}, err
+	}
+	began := time.Now()
+	report := Report{At: began, Checks: []Check{}}
+	p, err := admit(ctx, pool, full)
+	if err != nil {
+		return Report{}, fmt.Errorf("pglimit: doctor: %w", err)
+	}
+	defer p.pool.Close()
+	for _, c := range all {
+		if len(full.Only) > 0 && !slices.Contains(full.Only, c.name) || slices.Contains(full.Skip, c.name) {
+			continue
+		}
+		report.Checks = append(report.Checks, p.examine(ctx, c))
+		if ctx.Err() != nil {
+			return Report{}, fmt.Errorf("pglimit: doctor: %w", context.Cause(ctx))
+		}
+	}
+	report.Took = time.Since(began)
+	return report, nil
+}
+
+// examine makes one check within its time.
+func (p *patient) examine(ctx context.Context, c check) Check {
+	ctx, cancel := context.WithTimeout(ctx, p.cfg.Timeout)
+	defer cancel()
+	found, err := c.find(ctx, p)
+	if err != nil {
+		found = unable(ctx, err, p.cfg.Timeout)
+	}
+	found.Name = c.name
+	return found
+}
+
+// unable is the line of a check that failed.
+func unable(ctx context.Context, err error, timeout time.Duration) Check {
+	var answer *pgconn.PgError
+	answered := errors.As(err, &answer)
+	text := strings.TrimPrefix(strings.Join(strings.Fields(err.Error()), " "), "pglimit: ")
+	switch {
+	case answered && answer.Code == "42501":
+		return Check{Status: Warn, Message: "not checked, this role may not read it: " + answer.Message, Fix: "see check grants, or run the doctor as another role"}
+	case answered && answer.Code == "55P03":
+		return Check{Status: Warn, Message: "not checked, a table is locked: " + answer.Message, Fix: "run the doctor again when the migration or VACUUM FULL has ended"}
+	case answered && answer.Code == "42P01", errors.Is(err, errNoTables):
+		return Check{Status: Fail, Message: "not checked, a table is missing: " + text, Fix: "pglimit migrate up"}
+	case ctx.Err() != nil, answered && answer.Code == "57014":
+		return Check{Status: Warn, Message: fmt.Sprintf("not checked, it took longer than %v", timeout), Fix: "run the doctor again with a longer timeout, or when the server is less busy"}
+	}
+	return Check{Status: Fail, Message: "not checked: " + text, Fix: "correct the error, and run the doctor again"}
+}
+
+// errNoTables is the error of checks that need the tables, if there are none.
+var errNoTables = errors.New("no schema of the search_path has pglimit's tables")
+
+// patient is the database that is checked.
+type patient struct {
+	cfg  Config
+	own  *pgxpool.Pool // the caller's
+	pool *pgxpool.Pool // the doctor's own, in a mode that works through any pooler
+
+	settings map[string]setting
+	role     string // quoted
+	database string // quoted
+	home     string // the schema of the tables, quoted; empty: there is none
+	path     []string
+	tables   []table // pglimit's, in home
+	version  int     // server_version_num
+	standby  bool
+	seesAll  bool // may see the statistics of other roles' sessions
+}
+
+// setting is a row of pg_settings.
+type setting struct {
+	value  string // in the setting's base unit
+	source string
+}
+
+// table is one of pglimit's tables.
+type table struct {
+	name    string // without the schema
+	quoted  string // with it
+	oid     uint32
+	kind    string // relpersistence
+	options []string
+	rows    float64 // by the planner's statistics; negative if unknown
+}
+
+// admit connects, and reads what several checks need.
+func admit(ctx context.Context, own *pgxpool.Pool, cfg Config) (_ *patient, err error) {
+	c := own.Config()
+	c.ConnConfig.DefaultQueryExecMode = pooler.Mode(own)
+	c.MinConns, c.MinIdleConns, c.MaxConns = 0, 0, 2
+	if c.ConnConfig.ConnectTimeout == 0 || c.ConnConfig.ConnectTimeout > cfg.Timeout {
+		c.ConnConfig.ConnectTimeout = cfg.Timeout
+	}
+	pool, err := pgxpool.NewWithConfig(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			pool.Close()
+		}
+	}()
+	p := &patient{cfg: cfg, own: own, pool: pool}
+	ctx, cancel := context.WithTimeout(ctx, cfg.Timeout)
+	defer cancel()
+	return p, p.readBasics(ctx)
+}
+
+// begin calls read in a read-only transaction in which statements and waits for locks end
+// in time, and only pg_catalog's objects are found.
+func (p *patient) begin(ctx context.Context, read func(pgx.Tx) error) error {
+	return p.transaction(ctx, func(tx pgx.Tx) error {
+		wait := max(1, min(p.cfg.Timeout, time.Second).Milliseconds())
+		_, err := tx.Exec(ctx, fmt.Sprintf(`SELECT pg_catalog.set_config('statement_timeout'::text, '%d'::text, true),
+			pg_catalog.set_config('lock_timeout'::text, '%d'::text, true), pg_catalog.set_config('search_path'::text, 'pg_catalog, pg_temp'::text, true)`,
+			p.cfg.Timeout.Milliseconds(), wait))
+		if err != nil {
+			return err
+		}
+		return read(tx)
+	})
+}
+
+// transaction calls read in a read-only transaction.
+func (p *patient) transaction(ctx context.Context, read func(pgx.Tx) error) error {
+	return pgx.BeginTxFunc(ctx, p.pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadOnly}, read)
+}
+
+// rows collects the rows of a query.
+func rows[R any](ctx context.Context, p *patient, sql string, args ...any) (all []R, err error) {
+	err = p.begin(ctx, func(tx pgx.Tx) error {
+		found, err := tx.Query(ctx, sql, args...)
+		if err != nil {
+			return err
+		}
+		all, err = pgx.CollectRows(found, pgx.RowToStructByPos[R])
+		return err
+	})
+	return all, err
+}

@@ -1,0 +1,172 @@
+package doctor
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pglimit/pglimit/janitor"
+	"github.com/pglimit/pglimit/migrations"
+)
+
+func want(t *testing.T, c Check, status Status, words ...string) {
+	t.Helper()
+	text := c.Message + "\n" + c.Fix + "\n" + strings.Join(c.Details, "\n")
+	for _, w := range words {
+		if !strings.Contains(text, w) {
+			t.Errorf("%+v does not say %q", c, w)
+		}
+	}
+	if c.Status != status || (c.Status == OK) != (c.Fix == "") {
+		t.Errorf("%+v, want %v", c, status)
+	}
+}
+
+func TestVersions(t *testing.T) {
+	t.Parallel()
+	at := time.Date(2026, 11, 22, 0, 0, 0, 0, time.UTC)
+	want(t, judgeVersion(120022, at), Fail, "PostgreSQL 12.22 is too old")
+	want(t, judgeVersion(130023, at), Warn, "since 2025-11-13")
+	want(t, judgeVersion(140020, time.Date(2026, 11, 12, 0, 0, 0, 0, time.UTC)), OK, "until 2026-11-12")
+	want(t, judgeVersion(140020, at), Warn)
+	want(t, judgeVersion(150018, at), OK, "PostgreSQL 15.18")
+	want(t, judgeVersion(990000, at), OK, "newer")
+}
+
+func TestPrimary(t *testing.T) {
+	t.Parallel()
+	want(t, judgePrimary(true, false, "x"), Fail, "in recovery", "target_session_attrs=read-write")
+	want(t, judgePrimary(false, true, "x"), Fail)
+	want(t, judgePrimary(false, false, "x"), OK)
+}
+
+func TestReplicas(t *testing.T) {
+	t.Parallel()
+	a, s := replica{"a", "async"}, replica{"s", "sync"}
+	want(t, judgeReplicas(nil, "", "on"), OK, "no replica")
+	want(t, judgeReplicas([]replica{a, a}, "", "on"), OK, "2 replicas, all asynchronous", "granted again")
+	want(t, judgeReplicas([]replica{a, s}, "s", "on"), OK, "1 of 2 replicas are synchronous")
+	want(t, judgeReplicas([]replica{a}, "s", "on"), Fail, "commits wait")
+	want(t, judgeReplicas([]replica{a}, "s", "local"), OK, "asynchronous")
+	want(t, judgeReplicas([]replica{{"x", ""}}, "s", "on"), OK, "not visible to this role")
+}
+
+func TestConnections(t *testing.T) {
+	t.Parallel()
+	free := func(used int64) load { return load{Used: used, RoleLimit: -1, DataLimit: -1} }
+	want(t, judgeConnections(free(10), 97, 4, 0), OK)
+	want(t, judgeConnections(free(78), 97, 4, 0), Warn)
+	want(t, judgeConnections(free(93), 97, 4, 0), Fail)
+	want(t, judgeConnections(free(50), 97, 60, 0), Warn)
+	want(t, judgeConnections(free(50), 97, 60, 20), OK)
+	want(t, judgeConnections(load{Used: 10, RoleUsed: 20, RoleLimit: 20, DataLimit: -1}, 97, 4, 0), Fail, "the role's")
+}
+
+func TestPooler(t *testing.T) {
+	t.Parallel()
+	lost := errors.New("lost")
+	for _, c := range []struct {
+		mode           pgx.QueryExecMode
+		between, tried bool
+		lost           error
+		want           Status
+	}{
+		{pgx.QueryExecModeCacheStatement, false, true, nil, OK},
+		{pgx.QueryExecModeDescribeExec, false, true, nil, OK},
+		{pgx.QueryExecModeCacheStatement, true, true, lost, Warn},
+		{pgx.QueryExecModeCacheStatement, true, true, nil, OK},
+		{pgx.QueryExecModeCacheStatement, true, false, nil, Warn},
+		{pgx.QueryExecModeDescribeExec, true, true, nil, Warn},
+		{pgx.QueryExecModeCacheDescribe, true, true, nil, OK},
+		{pgx.QueryExecModeExec, true, false, nil, OK},
+		{pgx.QueryExecModeSimpleProtocol, true, true, nil, OK},
+	} {
+		got := judgePooler(c.mode, c.between, c.tried, c.lost)
+		want(t, got, c.want, modeName(c.mode)[:4])
+	}
+}
+
+func TestTables(t *testing.T) {
+	t.Parallel()
+	want(t, judgeTables("", nil, []string{"a", "b"}), Fail, "(a, b)", "pglimit migrate up")
+	want(t, judgeTables("a", []string{"a"}, []string{"a"}), OK)
+	want(t, judgeTables("a", []string{"a", "b"}, []string{"a"}), Warn)
+	want(t, judgeSchemas([]migrations.Exposure{{Schema: "a", Creators: []string{"x", "PUBLIC"}}}, nil), Warn, "REVOKE CREATE ON SCHEMA a FROM x, PUBLIC")
+}
+
+func TestVacuum(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	ago := func(d time.Duration) *time.Time { at := now.Add(-d); return &at }
+	gcra := table{name: "pglimit_gcra", quoted: "a.pglimit_gcra", options: []string{"fillfactor=70"}}
+	want(t, judgeHOT(statistics{Updates: 9_999}, gcra), OK)
+	want(t, judgeHOT(statistics{Updates: 10_000, HOT: 9_000}, gcra), OK)
+	want(t, judgeHOT(statistics{Updates: 10_000, HOT: 8_999}, gcra), Warn, "90.0 %", "drop indexes")
+
+	want(t, judgeBloat(statistics{Live: 0, Dead: 9_999}, gcra), OK)
+	want(t, judgeBloat(statistics{Live: 16_000, Dead: 10_000}, gcra), OK)
+	want(t, judgeBloat(statistics{Live: 15_000, Dead: 10_000}, gcra), Warn, "VACUUM a.pglimit_gcra")
+	want(t, judgeBloat(statistics{Live: 1000, Bytes: 300 << 20}, gcra), Warn, "VACUUM FULL a.pglimit_gcra", "300 MB for 1000 rows")
+	want(t, judgeBloat(statistics{Live: 1000, Bytes: 200 << 20}, gcra), OK)
+	want(t, judgeBloat(statistics{Live: 1_000_000, Bytes: 300 << 20}, gcra), OK)
+	want(t, judgeBloat(statistics{Live: 1000, Bytes: 300 << 20}, table{name: "pglimit_sliding_window_log"}), OK)
+
+	want(t, judgeAutovacuum(statistics{Dead: 20_000, Now: now}, gcra), Warn, "vacuumed never")
+	want(t, judgeAutovacuum(statistics{Dead: 20_000, Vacuum: ago(2 * time.Hour), Now: now}, gcra), Warn, "2h0m0s ago")
+	want(t, judgeAutovacuum(statistics{Dead: 20_000, Vacuum: ago(time.Minute), Now: now}, gcra), OK)
+	want(t, judgeAutovacuum(statistics{Dead: 20_000, Live: 30_000, Now: now}, gcra), OK)
+	want(t, judgeAutovacuum(statistics{}, table{quoted: "x", options: []string{"autovacuum_enabled=off"}}), Fail)
+}
+
+func TestSnapshots(t *testing.T) {
+	t.Parallel()
+	const old = time.Minute
+	judge := func(p pin) Check { return judgePins([]pin{p}, 0, old, "me") }
+	want(t, judge(pin{Kind: "session", AgeS: 59}), OK)
+	want(t, judge(pin{Kind: "session", PID: 7, AgeS: 61, State: "active"}), Warn, "SELECT pg_terminate_backend(7)")
+	want(t, judge(pin{Kind: "session", AgeS: 3601}), Fail)
+	want(t, judge(pin{Kind: "prepared", Name: "x'y", AgeS: 61, Mine: true}), Warn, "ROLLBACK PREPARED 'x''y'")
+	want(t, judge(pin{Kind: "prepared", Name: "x", AgeS: 3601}), Fail, "in the database that has it")
+	want(t, judge(pin{Kind: "slot", XIDs: oldXIDs - 1}), OK)
+	want(t, judge(pin{Kind: "slot", Name: "standby", State: "inactive", XIDs: oldXIDs}), Warn, "SELECT pg_drop_replication_slot('standby')")
+	want(t, judge(pin{Kind: "walsender", Name: "standby", XIDs: oldXIDs}), Warn, "hot_standby_feedback")
+	want(t, judgePins(nil, 3, old, "me"), OK, "3 sessions of other roles are not visible to this role: GRANT pg_read_all_stats TO me")
+}
+
+func TestClockAndJanitor(t *testing.T) {
+	t.Parallel()
+	want(t, judgeClock(3*time.Second, 3*time.Second), OK, "ahead of")
+	want(t, judgeClock(-3*time.Second, time.Second), Warn, "behind")
+	want(t, judgeClock(6*time.Minute, time.Second), Fail)
+	at := time.Now()
+	want(t, judgeJanitor(janitor.Status{At: at, LastSweep: at.Add(time.Hour), DueRows: 5}, time.Minute), OK, "ended 0s ago") // a clock set back
+	want(t, judgeDue(janitor.Status{DueRows: janitor.StatusBound, Lag: time.Minute}, time.Minute), OK, "100000 or more due rows")
+}
+
+func TestOverrides(t *testing.T) {
+	t.Parallel()
+	want(t, judgeOverrides(Check{}, 79_999, 0, "o"), OK)
+	want(t, judgeOverrides(Check{}, 80_000, 5, "o"), Warn, "5 have ended", "DELETE FROM o")
+	want(t, judgeOverrides(Check{}, 100_000, 5, "o"), Warn)
+	want(t, judgeOverrides(Check{}, 100_001, 5, "o"), Fail)
+}
+
+func TestStatusText(t *testing.T) {
+	t.Parallel()
+	for _, s := range []Status{OK, Warn, Fail} {
+		var again Status
+		if err := again.UnmarshalText([]byte(s.String())); err != nil || again != s {
+			t.Errorf("%v: %v, %v", s, again, err)
+		}
+	}
+	var s Status
+	if err := s.UnmarshalText([]byte("bad")); err == nil || Status(7).String() != "Status(7)" {
+		t.Error(err)
+	}
+	if r := (Report{Checks: []Check{{}, {Status: Fail}, {Status: Warn}}}); r.Status() != Fail || (Report{}).Status() != OK {
+		t.Error("not the worst")
+	}
+}

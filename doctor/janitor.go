@@ -1,0 +1,90 @@
+package doctor
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/pglimit/pglimit/janitor"
+)
+
+// A sweep is late after some of the janitor's intervals, and far too late after more.
+const (
+	lateIntervals = 5
+	lostIntervals = 60
+)
+
+const startJanitor = "run `pglimit janitor`, or janitor.New(pool, nil) and Run, in one process or in all; `pglimit janitor --once` sweeps now"
+
+func checkDue(ctx context.Context, p *patient) (Check, error) {
+	s, err := janitor.ReadStatus(ctx, p.pool)
+	if err != nil {
+		return Check{}, err
+	}
+	return judgeDue(s, p.cfg.JanitorInterval), nil
+}
+
+// judgeDue judges what waits for a sweep.
+func judgeDue(s janitor.Status, interval time.Duration) Check {
+	c := Check{Message: fmt.Sprintf("%s due rows and %s of %s open reservations wait for the janitor", count(s.DueRows), count(s.ExpiredReservations), count(s.OpenReservations))}
+	if s.Lag > 0 {
+		c.Message += fmt.Sprintf(", the oldest for %v", s.Lag.Round(time.Second))
+	}
+	switch {
+	case s.Lag > lostIntervals*interval:
+		c.Status = Fail
+	case s.Lag > lateIntervals*interval:
+		c.Status = Warn
+	}
+	if c.Status != OK {
+		c.Fix = startJanitor
+	}
+	return c
+}
+
+// count renders a number of rows that was counted up to a bound.
+func count(n int64) string {
+	if n >= janitor.StatusBound {
+		return fmt.Sprintf("%d or more", n)
+	}
+	return fmt.Sprint(n)
+}
+
+func checkJanitor(ctx context.Context, p *patient) (Check, error) {
+	s, err := janitor.ReadStatus(ctx, p.pool)
+	if err != nil {
+		return Check{}, err
+	}
+	return judgeJanitor(s, p.cfg.JanitorInterval), nil
+}
+
+// judgeJanitor judges when the last sweep was.
+func judgeJanitor(s janitor.Status, interval time.Duration) Check {
+	waits := s.DueRows+s.ExpiredReservations > 0
+	lease := "no janitor has the lease"
+	if s.Holder != "" {
+		lease = fmt.Sprintf("janitor %s has the lease for another %v", s.Holder, s.LeaseEnds.Sub(s.At).Round(time.Second))
+	}
+	if s.LastSweep.IsZero() {
+		c := Check{Message: "no sweep was ever completed, and nothing waits for one; " + lease}
+		if waits {
+			c = Check{Status: Warn, Message: "no sweep was ever completed; " + lease, Fix: startJanitor}
+			if s.Lag > lostIntervals*interval {
+				c.Status = Fail
+			}
+		}
+		return c
+	}
+	ago := max(0, s.At.Sub(s.LastSweep))
+	c := Check{Message: fmt.Sprintf("the last sweep ended %v ago, took %v and deleted %d rows; %s", ago.Round(time.Second), s.Took.Round(time.Millisecond), s.Removed, lease)}
+	switch {
+	case ago > lostIntervals*interval && waits:
+		c.Status, c.Fix = Fail, startJanitor
+	case ago > lateIntervals*interval:
+		c.Status, c.Fix = Warn, startJanitor
+	}
+	if c.Status != OK && s.Holder != "" {
+		c.Fix = "read that process's log: its sweeps fail or take long; " + c.Fix
+	}
+	return c
+}

@@ -1,0 +1,174 @@
+package doctor
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"time"
+)
+
+// oldest is the oldest server that pglimit supports.
+const oldest = 13
+
+// lastReleases are the dates of PostgreSQL's last releases by major version, as
+// postgresql.org announces them.
+var lastReleases = map[int]time.Time{
+	13: time.Date(2025, 11, 13, 0, 0, 0, 0, time.UTC),
+	14: time.Date(2026, 11, 12, 0, 0, 0, 0, time.UTC),
+	15: time.Date(2027, 11, 11, 0, 0, 0, 0, time.UTC),
+	16: time.Date(2028, 11, 9, 0, 0, 0, 0, time.UTC),
+	17: time.Date(2029, 11, 8, 0, 0, 0, 0, time.UTC),
+	18: time.Date(2030, 11, 14, 0, 0, 0, 0, time.UTC),
+}
+
+func checkServer(_ context.Context, p *patient) (Check, error) {
+	return judgeVersion(p.version, p.cfg.Now()), nil
+}
+
+// judgeVersion judges a server_version_num.
+func judgeVersion(number int, now time.Time) Check {
+	major := number / 10000
+	name := fmt.Sprintf("PostgreSQL %d.%d", major, number%10000)
+	last, known := lastReleases[major]
+	switch {
+	case major < oldest:
+		return Check{Status: Fail, Message: name + " is too old", Fix: fmt.Sprintf("upgrade to PostgreSQL %d or later", oldest)}
+	case known && now.After(last):
+		return Check{Status: Warn, Message: fmt.Sprintf("%s gets no corrections since %s", name, last.Format(time.DateOnly)), Fix: "upgrade to a supported major version of PostgreSQL"}
+	case known:
+		return Check{Message: fmt.Sprintf("%s gets corrections until %s", name, last.Format(time.DateOnly))}
+	}
+	return Check{Message: name + " is newer than this release of pglimit"}
+}
+
+func checkPrimary(_ context.Context, p *patient) (Check, error) {
+	return judgePrimary(p.standby, p.settings["default_transaction_read_only"].value == "on", p.alter("default_transaction_read_only", "off")), nil
+}
+
+// judgePrimary judges whether decisions can write.
+func judgePrimary(standby, readOnly bool, writable string) Check {
+	switch {
+	case standby:
+		return Check{Status: Fail, Message: "this server is a replica in recovery: it refuses every decision",
+			Fix: "connect to the primary: name all hosts in the connection string, with target_session_attrs=read-write"}
+	case readOnly:
+		return Check{Status: Fail, Message: "default_transaction_read_only is on: every decision is refused", Fix: writable}
+	}
+	return Check{Message: "this server accepts writes"}
+}
+
+func checkDurability(_ context.Context, p *patient) (Check, error) {
+	c := Check{Message: fmt.Sprintf("fsync and full_page_writes are on, synchronous_commit is %s", p.settings["synchronous_commit"].value)}
+	if v := p.settings["synchronous_commit"].value; v == "off" {
+		c = Check{Status: Warn, Message: "synchronous_commit is off: a crash of the server may forget limits taken in your own transactions; other durable decisions turn it on for themselves",
+			Fix: p.alter("synchronous_commit", "on")}
+	}
+	for _, name := range []string{"full_page_writes", "fsync"} {
+		if p.settings[name].value == "off" {
+			c = Check{Status: Fail, Message: name + " is off: a crash of the machine may corrupt the whole database",
+				Fix: p.system(name, "on")}
+		}
+	}
+	return c, nil
+}
+
+// replica is a row of pg_stat_replication.
+type replica struct {
+	Name string
+	Sync string // async, sync, quorum or potential; empty: this role may not see it
+}
+
+func checkReplicas(ctx context.Context, p *patient) (Check, error) {
+	all, err := rows[replica](ctx, p, `SELECT coalesce(r.application_name, ''), coalesce(r.sync_state, '') FROM pg_stat_replication AS r ORDER BY 1, 2`)
+	if err != nil {
+		return Check{}, err
+	}
+	return judgeReplicas(all, p.settings["synchronous_standby_names"].value, p.settings["synchronous_commit"].value), nil
+}
+
+// judgeReplicas says what a failover can lose.
+func judgeReplicas(all []replica, names, commit string) Check {
+	var c Check
+	synchronous, hidden := 0, 0
+	for _, r := range all {
+		switch r.Sync {
+		case "sync", "quorum":
+			synchronous++
+		case "":
+			hidden++
+			continue
+		}
+		c.Details = append(c.Details, fmt.Sprintf("replica %s is %s", r.Name, r.Sync))
+	}
+	waits := commit != "off" && commit != "local"
+	switch {
+	case hidden > 0:
+		c.Message = fmt.Sprintf("%d replicas, whose state is not visible to this role: GRANT pg_read_all_stats to see it", len(all))
+	case names != "" && waits && synchronous == 0:
+		c.Status = Fail
+		c.Message = fmt.Sprintf("synchronous_standby_names is %q and no such replica is connected: commits wait for it", names)
+		c.Fix = "start the replica, or ALTER SYSTEM RESET synchronous_standby_names; SELECT pg_reload_conf()"
+	case names != "" && waits:
+		c.Message = fmt.Sprintf("%d of %d replicas are synchronous: a failover to one of these loses no durable decision", synchronous, len(all))
+	case len(all) > 0:
+		c.Message = fmt.Sprintf("%d replicas, all asynchronous: a failover loses the decisions that have not reached the replica, which are granted again", len(all))
+	default:
+		c.Message = "no replica is connected: there is no server to fail over to"
+	}
+	return c
+}
+
+// load is how many connections are in use.
+type load struct {
+	Used      int64
+	RoleUsed  int64
+	RoleLimit int64 // -1: none
+	DataUsed  int64
+	DataLimit int64 // -1: none
+}
+
+func checkConnections(ctx context.Context, p *patient) (Check, error) {
+	all, err := rows[load](ctx, p, `SELECT (SELECT coalesce(sum(d.numbackends), 0) FROM pg_stat_database AS d)::int8,
+		(SELECT count(*) FROM pg_stat_activity AS a WHERE a.usename = current_user)::int8, r.rolconnlimit::int8,
+		(SELECT coalesce(sum(s.numbackends), 0) FROM pg_stat_database AS s WHERE s.datname = d.datname)::int8, d.datconnlimit::int8
+		FROM pg_roles AS r, pg_database AS d WHERE r.rolname = current_user AND d.datname = current_database()`)
+	if err != nil {
+		return Check{}, err
+	}
+	l := all[0]
+	most := p.number("max_connections") - p.number("superuser_reserved_connections") - p.number("reserved_connections")
+	return judgeConnections(l, most, int64(p.own.Config().MaxConns), int64(p.own.Stat().TotalConns())), nil
+}
+
+// judgeConnections judges the tightest of three bounds. pool is the size of the pool, of
+// which opened connections are in use already.
+func judgeConnections(l load, most, pool, opened int64) Check {
+	type bound struct {
+		name       string
+		used, most int64
+	}
+	tight := bound{"max_connections less the reserved ones", l.Used, most}
+	for _, b := range []bound{{"the role's CONNECTION LIMIT", l.RoleUsed, l.RoleLimit}, {"the database's CONNECTION LIMIT", l.DataUsed, l.DataLimit}} {
+		if b.most >= 0 && b.most-b.used < tight.most-tight.used {
+			tight = b
+		}
+	}
+	c := Check{Message: fmt.Sprintf("%d of %d connections are in use (%s); this pool opens up to %d", tight.used, tight.most, tight.name, pool)}
+	fix := "close idle connections, lower the sizes of the pools, or put a pooler in between; docs/operations.md says how"
+	switch free := tight.most - tight.used; {
+	case free*20 < tight.most:
+		c.Status, c.Fix = Fail, fix
+	case free*5 < tight.most, free < pool-opened:
+		c.Status, c.Fix = Warn, fix
+	}
+	return c
+}
+
+// number returns a setting's number: 0 if the server does not have it.
+func (p *patient) number(name string) int64 {
+	n, err := strconv.ParseInt(p.settings[name].value, 10, 64)
+	if err != nil {
+		return 0
+	}
+	return n
+}

@@ -1,0 +1,131 @@
+package doctor
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// oldXIDs is the age, in transactions, from which a snapshot without a time is old.
+const oldXIDs = 1_000_000
+
+// pin is something that keeps dead rows.
+type pin struct {
+	Kind  string // session, walsender, prepared or slot
+	Name  string // a session's or replica's application, the transaction's or slot's name
+	PID   int32  // of a session
+	State string // a session's; active or inactive for a slot
+	AgeS  float64
+	XIDs  int64 // age in transactions
+	Mine  bool  // this database's, so that it can be ended here
+}
+
+// Sessions in other databases keep no dead rows of these tables. A session without a
+// snapshot and without a transaction ID, which is idle in a transaction, keeps none either,
+// but it may have locks and a connection.
+const pinsOf = `
+SELECT CASE WHEN a.backend_type = 'walsender' THEN 'walsender' ELSE 'session' END, coalesce(a.application_name, ''), a.pid, coalesce(a.state, ''),
+       coalesce(extract(epoch FROM clock_timestamp() - a.xact_start), 0)::float8,
+       GREATEST(coalesce(age(a.backend_xmin), 0), coalesce(age(a.backend_xid), 0))::int8, true
+FROM pg_stat_activity AS a
+WHERE a.pid <> pg_backend_pid() AND coalesce(a.backend_type, '') <> 'autovacuum worker'
+  AND (a.datname = current_database() AND a.xact_start IS NOT NULL OR a.backend_type = 'walsender' AND a.backend_xmin IS NOT NULL)
+UNION ALL
+SELECT 'prepared', x.gid, 0, 'prepared', extract(epoch FROM clock_timestamp() - x.prepared)::float8, age(x.transaction)::int8, x.database = current_database()
+FROM pg_prepared_xacts AS x
+UNION ALL
+SELECT 'slot', s.slot_name::text, 0, CASE WHEN s.active THEN 'active' ELSE 'inactive' END, 0, age(s.xmin)::int8, true
+FROM pg_replication_slots AS s WHERE s.xmin IS NOT NULL
+ORDER BY 5 DESC, 6 DESC`
+
+const hiddenOf = `SELECT count(*) FROM pg_stat_activity AS a WHERE a.datname = current_database() AND a.query = '<insufficient privilege>'`
+
+func checkSnapshots(ctx context.Context, p *patient) (c Check, err error) {
+	err = p.begin(ctx, func(tx pgx.Tx) error {
+		found, err := tx.Query(ctx, pinsOf)
+		if err != nil {
+			return err
+		}
+		pins, err := pgx.CollectRows(found, pgx.RowToStructByPos[pin])
+		if err != nil {
+			return err
+		}
+		var hidden int64
+		if err := tx.QueryRow(ctx, hiddenOf).Scan(&hidden); err != nil {
+			return err
+		}
+		c = judgePins(pins, hidden, p.cfg.OldTransaction, p.role)
+		return nil
+	})
+	return c, err
+}
+
+// judgePins judges what keeps dead rows. hidden sessions are not visible to role.
+func judgePins(pins []pin, hidden int64, old time.Duration, role string) Check {
+	var c Check
+	for _, s := range pins {
+		c = worse(c, judgePin(s, old))
+	}
+	c.Message = fmt.Sprintf("no transaction is older than %v", old)
+	if c.Status != OK {
+		c.Message = fmt.Sprintf("%d old transactions keep dead rows, locks or connections: %s", len(c.Details), c.Details[0])
+	}
+	if hidden > 0 {
+		c.Message += fmt.Sprintf(" (%d sessions of other roles are not visible to this role: GRANT pg_read_all_stats TO %s)", hidden, role)
+	}
+	return c
+}
+
+func judgePin(s pin, old time.Duration) (c Check) {
+	age := time.Duration(s.AgeS * float64(time.Second))
+	const worst = 60 // times old
+	switch s.Kind {
+	case "session", "prepared":
+		switch {
+		case age > worst*old:
+			c.Status = Fail
+		case age > old:
+			c.Status = Warn
+		default:
+			return Check{}
+		}
+	default:
+		if s.XIDs < oldXIDs {
+			return Check{}
+		}
+		c.Status = Warn
+	}
+	age = age.Round(time.Millisecond)
+	switch s.Kind {
+	case "session":
+		c.Details = []string{fmt.Sprintf("pid %d, application %q, %s for %v since its transaction began", s.PID, s.Name, s.State, age)}
+		c.Fix = fmt.Sprintf("SELECT pg_terminate_backend(%d)", s.PID)
+	case "prepared":
+		c.Details = []string{fmt.Sprintf("prepared transaction %q, for %v", s.Name, age)}
+		c.Fix = "ROLLBACK PREPARED " + literal(s.Name)
+		if !s.Mine {
+			c.Fix += " in the database that has it"
+		}
+	case "slot":
+		c.Details = []string{fmt.Sprintf("%s replication slot %q is %d transactions behind", s.State, s.Name, s.XIDs)}
+		c.Fix = fmt.Sprintf("start the slot's replica, or SELECT pg_drop_replication_slot(%s)", literal(s.Name))
+	case "walsender":
+		c.Details = []string{fmt.Sprintf("replica %q has a query that began %d transactions ago", s.Name, s.XIDs)}
+		c.Fix = "end the long query on that replica, or set hot_standby_feedback = off there"
+	}
+	return c
+}
+
+// literal quotes a string for SQL.
+func literal(s string) string {
+	out := []byte{'\''}
+	for i := range len(s) {
+		if s[i] == '\'' {
+			out = append(out, '\'')
+		}
+		out = append(out, s[i])
+	}
+	return string(append(out, '\''))
+}

@@ -1,0 +1,156 @@
+package doctor
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Thresholds of the checks of tables.
+const (
+	leastUpdates  = 10_000    // below, a HOT share says little
+	leastHOT      = 0.90      // of updates
+	leastDead     = 10_000    // dead rows below this are no bloat
+	mostDead      = 0.40      // dead rows' share of all rows
+	leastSize     = 256 << 20 // bytes below this are no bloat
+	mostRowBytes  = 4096      // bytes of a table per row; a log's row may have any size
+	vacuumOverdue = time.Hour
+)
+
+// statistics are those of one table.
+type statistics struct {
+	Oid     uint32
+	Live    int64
+	Dead    int64
+	Updates int64
+	HOT     int64
+	Bytes   int64
+	Vacuum  *time.Time // the last one
+	Now     time.Time
+}
+
+const statisticsOf = `SELECT s.relid, s.n_live_tup, s.n_dead_tup, s.n_tup_upd, s.n_tup_hot_upd, pg_relation_size(s.relid),
+	GREATEST(s.last_autovacuum, s.last_vacuum), clock_timestamp()
+	FROM pg_stat_user_tables AS s WHERE s.relid = ANY ($1::oid[]) ORDER BY s.relname`
+
+func (p *patient) statistics(ctx context.Context) ([]statistics, error) {
+	if err := p.needsTables(); err != nil {
+		return nil, err
+	}
+	return rows[statistics](ctx, p, statisticsOf, p.oids())
+}
+
+func checkHOT(ctx context.Context, p *patient) (Check, error) {
+	all, err := p.statistics(ctx)
+	if err != nil {
+		return Check{}, err
+	}
+	c := Check{Message: "updates are HOT: they change no index"}
+	for _, s := range all {
+		c = worse(c, judgeHOT(s, p.named(s.Oid)))
+	}
+	if c.Status != OK {
+		c.Message = fmt.Sprintf("under %.0f %% of the updates of %d tables are HOT: the others write to every index", 100*leastHOT, len(c.Details))
+	}
+	return c, nil
+}
+
+// judgeHOT judges the share of a table's updates that changed no index.
+func judgeHOT(s statistics, t table) Check {
+	share := float64(s.HOT) / max(1, float64(s.Updates))
+	if s.Updates < leastUpdates || share >= leastHOT {
+		return Check{}
+	}
+	c := Check{Status: Warn, Details: []string{fmt.Sprintf("%s: %.1f %% of %d updates are HOT", t.quoted, 100*share, s.Updates)}}
+	reset := fmt.Sprintf("SELECT pg_stat_reset_single_table_counters('%s'::regclass) to count from now on", t.quoted)
+	if slices.ContainsFunc(t.options, func(o string) bool { return strings.HasPrefix(o, "fillfactor=") }) {
+		c.Fix = fmt.Sprintf("see check snapshots, drop indexes of %s that pglimit did not create, and run %s", t.quoted, reset)
+	} else {
+		c.Fix = fmt.Sprintf("ALTER TABLE %s SET (fillfactor = 70), and run %s", t.quoted, reset)
+	}
+	return c
+}
+
+// worse adds what was found about one table.
+func worse(c, one Check) Check {
+	c.Status = max(c.Status, one.Status)
+	c.Details = append(c.Details, one.Details...)
+	if one.Fix != "" {
+		c.Fix = join(c.Fix, one.Fix)
+	}
+	return c
+}
+
+func checkBloat(ctx context.Context, p *patient) (Check, error) {
+	all, err := p.statistics(ctx)
+	if err != nil {
+		return Check{}, err
+	}
+	var c Check
+	var bytes, dead int64
+	for _, s := range all {
+		bytes, dead = bytes+s.Bytes, dead+s.Dead
+		c = worse(c, judgeBloat(s, p.named(s.Oid)))
+	}
+	c.Message = fmt.Sprintf("the tables take %d MB, with %d dead rows", bytes>>20, dead)
+	if c.Status != OK {
+		c.Message += fmt.Sprintf("; %d tables are bloated", len(c.Details))
+	}
+	return c, nil
+}
+
+// judgeBloat judges a table's dead rows and its size.
+func judgeBloat(s statistics, t table) (c Check) {
+	share := float64(s.Dead) / max(1, float64(s.Live+s.Dead))
+	switch {
+	case s.Dead >= leastDead && share >= mostDead:
+		c.Status = Warn
+		c.Details = []string{fmt.Sprintf("%s: %.0f %% of %d rows are dead", t.quoted, 100*share, s.Live+s.Dead)}
+		c.Fix = "VACUUM " + t.quoted
+	case s.Bytes >= leastSize && s.Bytes/max(1, s.Live) > mostRowBytes && t.name != "pglimit_sliding_window_log":
+		c.Status = Warn
+		c.Details = []string{fmt.Sprintf("%s: %d MB for %d rows; the space is used again", t.quoted, s.Bytes>>20, s.Live)}
+		c.Fix = fmt.Sprintf("VACUUM FULL %s at a quiet time: it locks the table", t.quoted)
+	}
+	return c
+}
+
+func checkAutovacuum(ctx context.Context, p *patient) (Check, error) {
+	all, err := p.statistics(ctx)
+	if err != nil {
+		return Check{}, err
+	}
+	var c Check
+	for _, name := range []string{"track_counts", "autovacuum"} {
+		if p.settings[name].value == "off" {
+			c = worse(c, Check{Status: Fail, Details: []string{name + " is off"}, Fix: p.system(name, "on")})
+		}
+	}
+	for _, s := range all {
+		c = worse(c, judgeAutovacuum(s, p.named(s.Oid)))
+	}
+	c.Message = "autovacuum is on for all tables"
+	if c.Status != OK {
+		c.Message = "dead rows stay: " + c.Details[0]
+	}
+	return c, nil
+}
+
+// judgeAutovacuum judges whether a table is vacuumed.
+func judgeAutovacuum(s statistics, t table) Check {
+	if slices.Contains(t.options, "autovacuum_enabled=false") || slices.Contains(t.options, "autovacuum_enabled=off") {
+		return Check{Status: Fail, Details: []string{"autovacuum is off for " + t.quoted}, Fix: fmt.Sprintf("ALTER TABLE %s RESET (autovacuum_enabled)", t.quoted)}
+	}
+	overdue := s.Dead > 50+s.Live && s.Dead >= leastDead
+	if overdue && (s.Vacuum == nil || s.Now.Sub(*s.Vacuum) > vacuumOverdue) {
+		last := "never"
+		if s.Vacuum != nil {
+			last = fmt.Sprintf("%v ago", s.Now.Sub(*s.Vacuum).Round(time.Minute))
+		}
+		return Check{Status: Warn, Details: []string{fmt.Sprintf("%s has %d dead rows and was vacuumed %s", t.quoted, s.Dead, last)},
+			Fix: fmt.Sprintf("VACUUM %s, and see check snapshots", t.quoted)}
+	}
+	return Check{}
+}

@@ -1,0 +1,32 @@
+-- Denials of the last hours by policy and key, for people who ask who was limited, and
+-- the last sweep of a janitor. Programs that keep them add up denials in memory and
+-- write the sums about once a minute; a denial itself writes nothing here.
+
+-- +goose Up
+CREATE TABLE pglimit_denial (
+    denials           bigint NOT NULL,                   -- in the ten minutes from slot_us on
+    shadowed          bigint NOT NULL,                   -- of these, those that a shadow policy let pass
+    units             float8 NOT NULL,                   -- requested by them
+    slot_us           bigint NOT NULL,
+    last_denied_at_us bigint NOT NULL,
+    policy            text COLLATE "C" NOT NULL,
+    key               text COLLATE "C" NOT NULL,         -- '': all keys for which there was no room
+    algorithm         text COLLATE "C" NOT NULL,
+    CONSTRAINT pglimit_denial_pkey PRIMARY KEY (policy, key, algorithm, slot_us)
+);
+CREATE INDEX pglimit_denial_slot ON pglimit_denial (slot_us);
+
+CREATE TABLE pglimit_sweep (
+    swept_at_us          bigint NOT NULL,                -- end of the last complete sweep
+    took_us              bigint NOT NULL,
+    removed              bigint NOT NULL,                -- rows
+    kept                 bigint NOT NULL,                -- rows that were due and not empty
+    reservations_expired bigint NOT NULL,
+    name                 text COLLATE "C" NOT NULL,      -- of the lease
+    holder               text COLLATE "C" NOT NULL,
+    CONSTRAINT pglimit_sweep_pkey PRIMARY KEY (name)
+);
+
+-- +goose Down
+DROP TABLE pglimit_sweep;
+DROP TABLE pglimit_denial;

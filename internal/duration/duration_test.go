@@ -1,0 +1,73 @@
+package duration
+
+import (
+	"math"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestParse(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]time.Duration{
+		"0":                                0,
+		"0d":                               0,
+		"90s":                              90 * time.Second,
+		"1h30m":                            90 * time.Minute,
+		"30d":                              30 * Day,
+		"1d12h":                            36 * time.Hour,
+		"12h1d":                            36 * time.Hour,
+		"1.5d":                             36 * time.Hour,
+		".5d":                              12 * time.Hour,
+		"1.d":                              Day,
+		"-1d":                              -Day,
+		"+2d3m4.5s":                        2*Day + 3*time.Minute + 4500*time.Millisecond,
+		"1d1ms2us":                         Day + time.Millisecond + 2*time.Microsecond,
+		"0.000001d":                        86400 * time.Microsecond,
+		"106751d":                          106751 * Day,
+		"0.9999999d":                       Day - 8640*time.Microsecond,
+		"0.33333333333333333333333333333d": 8*time.Hour - 1,
+		"1d1d":                             2 * Day,
+	} {
+		if got, err := Parse(text); err != nil || got != want {
+			t.Errorf("%s: got %v, %v, want %v", text, got, err, want)
+		}
+	}
+	for _, text := range []string{"", "d", "-d", ".d", "1.2.3d", "1dd", "1 d", "1d 2h", "d1", "1d2", "1days", "--1d", "+-1d", "1d-1h", "1D", "30", "soon", "1e3d", "１d"} {
+		if got, err := Parse(text); err != errForm {
+			t.Errorf("%q: got %v, %v", text, got, err)
+		}
+	}
+	for _, text := range []string{"106752d", "106751d24h", "99999999999999999999d", "106751.999999d"} {
+		if got, err := Parse(text); err == nil || !strings.Contains(err.Error(), "the longest duration is 106751 days") {
+			t.Errorf("%q: got %v, %v", text, got, err)
+		}
+	}
+}
+
+// FuzzParse: without d, Parse agrees with time.ParseDuration. Every duration can be read
+// back in days.
+func FuzzParse(f *testing.F) {
+	for _, text := range []string{"1d", "1.5d2h", "-1d", "1h", "", "d", "9223372036854775807ns1d"} {
+		f.Add(text, int64(len(text)))
+	}
+	f.Add("x", int64(math.MaxInt64))
+	f.Fuzz(func(t *testing.T, text string, n int64) {
+		got, err := Parse(text)
+		want, wrong := time.ParseDuration(text)
+		if wrong == nil && (err != nil || got != want) {
+			t.Errorf("%q: got %v, %v, want %v", text, got, err, want)
+		}
+		if err == nil && wrong != nil && !strings.Contains(text, "d") {
+			t.Errorf("%q: got %v, want %v", text, got, wrong)
+		}
+		if n < 0 {
+			return
+		}
+		whole := time.Duration(n)
+		days := time.Duration(n / int64(Day)).Nanoseconds()
+		if got, err := Parse(time.Duration(whole%Day).String() + strings.Repeat("1d", int(min(days, 3)))); err != nil || got != whole%Day+min(time.Duration(days), 3)*Day {
+			t.Errorf("%v: got %v, %v", whole, got, err)
+		}
+	})
+}

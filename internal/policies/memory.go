@@ -1,0 +1,166 @@
+package policies
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/pglimit/pglimit/internal/store"
+)
+
+// maxHistory is the number of changes that a Memory remembers.
+const maxHistory = 10_000
+
+// NewMemory returns a Store in this process. now stamps changes.
+func NewMemory(now func() time.Time) *Memory {
+	return &Memory{now: now, policies: map[string]Policy{}, overrides: map[overrideID]Override{}}
+}
+
+// Memory is a Store in this process: what Database and its triggers do.
+type Memory struct {
+	now func() time.Time
+
+	mu        sync.Mutex
+	version   int64
+	policies  map[string]Policy
+	overrides map[overrideID]Override
+	history   []Change // oldest first
+}
+
+type overrideID struct{ policy, key string }
+
+// Version implements Store.
+func (m *Memory) Version(context.Context) (int64, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.version, nil
+}
+
+// Load implements Store.
+func (m *Memory) Load(context.Context) (*Rows, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return &Rows{
+		Version:  m.version,
+		Policies: slices.SortedFunc(maps.Values(m.policies), func(a, b Policy) int { return cmp.Compare(a.Name, b.Name) }),
+		Overrides: slices.SortedFunc(maps.Values(m.overrides), func(a, b Override) int {
+			return cmp.Or(cmp.Compare(a.Policy, b.Policy), cmp.Compare(a.Key, b.Key))
+		}),
+	}, nil
+}
+
+// History implements Store.
+func (m *Memory) History(_ context.Context, name string, limit int64) (all []Change, _ error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, c := range slices.Backward(m.history) {
+		if (name == "" || c.Name == name) && int64(len(all)) < limit {
+			all = append(all, c)
+		}
+	}
+	return all, nil
+}
+
+// Apply implements Store.
+func (m *Memory) Apply(ctx context.Context, e *Edit) (int64, error) {
+	if err := ctx.Err(); err != nil {
+		return 0, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if e.IfVersion != 0 && e.IfVersion != m.version {
+		return 0, ErrChanged
+	}
+	if err := m.refuse(e); err != nil {
+		return 0, err
+	}
+	at, next := m.now().UTC().Truncate(time.Microsecond), m.version+1
+	note := func(c Change) {
+		c.Version, c.ChangedAt = next, at
+		m.version, m.history = next, append(m.history, c)
+	}
+	for _, name := range e.Delete {
+		before := m.policies[name]
+		delete(m.policies, name)
+		note(Change{Note: e.Note, Name: name, Before: &before})
+	}
+	for _, o := range e.DeleteOverrides {
+		before := m.overrides[overrideID{o.Policy, o.Key}]
+		delete(m.overrides, overrideID{o.Policy, o.Key})
+		note(Change{Note: e.Note, Name: o.Policy, Key: o.Key, OverrideBefore: &before})
+	}
+	for _, p := range e.Set {
+		c := Change{Note: p.Note, Name: p.Name, After: &p}
+		if before, ok := m.policies[p.Name]; ok {
+			c.Before = &before
+		}
+		if c.Before != nil && samePolicy(*c.Before, p) {
+			continue
+		}
+		p.Version, p.ChangedAt = next, at
+		m.policies[p.Name] = p
+		note(c)
+	}
+	for _, o := range e.SetOverrides {
+		c := Change{Note: o.Note, Name: o.Policy, Key: o.Key, OverrideAfter: &o}
+		if before, ok := m.overrides[overrideID{o.Policy, o.Key}]; ok {
+			c.OverrideBefore = &before
+		}
+		if c.OverrideBefore != nil && sameOverride(c.OverrideBefore, &o) {
+			continue
+		}
+		o.Version, o.ChangedAt = next, at
+		m.overrides[overrideID{o.Policy, o.Key}] = o
+		note(c)
+	}
+	m.history = m.history[max(0, len(m.history)-maxHistory):]
+	return m.version, nil
+}
+
+// refuse returns the error of an edit that cannot be made.
+func (m *Memory) refuse(e *Edit) error {
+	for _, name := range e.Delete {
+		if _, ok := m.policies[name]; !ok {
+			return &MissingError{Policy: name}
+		}
+	}
+	for _, o := range e.DeleteOverrides {
+		if _, ok := m.overrides[overrideID{o.Policy, o.Key}]; !ok {
+			return &MissingError{o.Policy, o.Key}
+		}
+	}
+	more := 0
+	for _, o := range e.SetOverrides {
+		if _, ok := m.overrides[overrideID{o.Policy, o.Key}]; !ok {
+			more++
+		}
+	}
+	if len(m.overrides)-len(e.DeleteOverrides)+more > MaxOverrides {
+		return fmt.Errorf("%w: pglimit: there can be at most %d overrides", store.ErrInvalid, MaxOverrides)
+	}
+	return nil
+}
+
+// samePolicy compares all but the stamps.
+func samePolicy(a, b Policy) bool {
+	a.Version, a.ChangedAt, a.ChangedBy = b.Version, b.ChangedAt, b.ChangedBy
+	return a == b
+}
+
+func sameOverride(a, b *Override) bool {
+	return a.Unlimited == b.Unlimited && a.Note == b.Note && same(a.LimitUnits, b.LimitUnits, equal) && same(a.Burst, b.Burst, equal) &&
+		same(a.Shadow, b.Shadow, equal) && same(a.Until, b.Until, time.Time.Equal)
+}
+
+func equal[T comparable](a, b T) bool { return a == b }
+
+func same[T any](a, b *T, equal func(a, b T) bool) bool {
+	if a == nil || b == nil {
+		return a == b
+	}
+	return equal(*a, *b)
+}

@@ -1,0 +1,163 @@
+// Package policies reads and writes policies and overrides: in the database, or in memory
+// for programs without one. It does not know what makes them valid.
+package policies
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/pglimit/pglimit/db"
+)
+
+// MaxOverrides is the largest number of overrides. The trigger pglimit_override_bound has
+// it too.
+const MaxOverrides = 100_000
+
+// Policy is a row of pglimit_policy: durations are seconds, and NULL is 0. The history has
+// it as JSON.
+type Policy struct {
+	Name       string    `json:"name"`
+	Algorithm  string    `json:"algorithm"`
+	LimitUnits float64   `json:"limit_units"`
+	PeriodS    float64   `json:"period_s"`
+	Burst      float64   `json:"burst"`
+	TickS      float64   `json:"tick_s"`
+	BlockForS  float64   `json:"block_for_s"`
+	MaxTTLS    float64   `json:"max_ttl_s"`
+	Aligned    bool      `json:"aligned"`
+	Shadow     bool      `json:"shadow"`
+	Askers     bool      `json:"askers"`
+	Calendar   string    `json:"calendar"`
+	TimeZone   string    `json:"time_zone"`
+	Durability string    `json:"durability"`
+	OnError    string    `json:"on_error"`
+	Note       string    `json:"note"`
+	Version    int64     `json:"version"`
+	ChangedBy  string    `json:"changed_by"`
+	ChangedAt  time.Time `json:"changed_at"`
+}
+
+// Override is a row of pglimit_override. Key is as stored.
+type Override struct {
+	Policy     string     `json:"policy"`
+	Key        string     `json:"key"`
+	LimitUnits *float64   `json:"limit_units"`
+	Burst      *float64   `json:"burst"`
+	Unlimited  bool       `json:"unlimited"`
+	Shadow     *bool      `json:"shadow"`
+	Until      *time.Time `json:"until"`
+	Note       string     `json:"note"`
+	Version    int64      `json:"version"`
+	ChangedBy  string     `json:"changed_by"`
+	ChangedAt  time.Time  `json:"changed_at"`
+}
+
+// Rows are all policies, by name, and overrides, by policy and key, at one moment.
+type Rows struct {
+	Version   int64
+	Policies  []Policy
+	Overrides []Override // at most MaxOverrides
+	More      bool       // there are more
+}
+
+// Change is a row of pglimit_policy_history.
+type Change struct {
+	Version   int64
+	ChangedAt time.Time
+	ChangedBy string
+	Note      string
+	Name      string
+	Key       string // empty: the change of a policy
+	// Of these two pairs one is nil; in the other, nil means that there was no row.
+	Before, After                 *Policy
+	OverrideBefore, OverrideAfter *Override
+}
+
+// Edit is a set of changes to make together. No row is in it twice.
+type Edit struct {
+	IfVersion       int64 // 0: any
+	Note            string
+	Set             []Policy
+	Delete          []string
+	SetOverrides    []Override
+	DeleteOverrides []Override // Policy and Key
+}
+
+// ErrChanged: the version is not that of Edit.IfVersion.
+var ErrChanged = errors.New("the version is another")
+
+// MissingError is the error of a deletion of a row that does not exist.
+type MissingError struct {
+	Policy, Key string // Key is empty for a policy
+}
+
+// Error names the row.
+func (e *MissingError) Error() string {
+	if e.Key == "" {
+		return fmt.Sprintf("no policy %q", e.Policy)
+	}
+	return fmt.Sprintf("no override of policy %q for key %q", e.Policy, e.Key)
+}
+
+func timeOf(us int64) time.Time { return time.UnixMicro(us).UTC() }
+
+func policyOf(r *db.PoliciesRow) Policy {
+	return Policy{
+		Name: r.Name, Algorithm: r.Algorithm, LimitUnits: r.LimitUnits, PeriodS: r.PeriodS, Burst: r.Burst, TickS: r.TickS,
+		BlockForS: r.BlockForS, MaxTTLS: r.MaxTtlS, Aligned: r.Aligned, Shadow: r.Shadow, Askers: r.Askers,
+		Calendar: r.Calendar, TimeZone: r.TimeZone, Durability: r.Durability, OnError: r.OnError, Note: r.Note,
+		Version: r.Version, ChangedBy: r.ChangedBy, ChangedAt: timeOf(r.ChangedAtUs),
+	}
+}
+
+func overrideOf(r *db.OverridesRow) Override {
+	o := Override{
+		Policy: r.Policy, Key: r.Key, Unlimited: r.Unlimited, Note: r.Note,
+		Version: r.Version, ChangedBy: r.ChangedBy, ChangedAt: timeOf(r.ChangedAtUs),
+	}
+	if r.LimitUnits != 0 {
+		o.LimitUnits = &r.LimitUnits
+	}
+	if r.Burst != 0 {
+		o.Burst = &r.Burst
+	}
+	if r.Shadow >= 0 {
+		shadow := r.Shadow == 1
+		o.Shadow = &shadow
+	}
+	if r.UntilUs != 0 {
+		until := timeOf(r.UntilUs)
+		o.Until = &until
+	}
+	return o
+}
+
+func changeOf(r *db.PolicyHistoryRow) (c Change, err error) {
+	c = Change{Version: r.Version, ChangedAt: timeOf(r.ChangedAtUs), ChangedBy: r.ChangedBy, Note: r.Note, Name: r.Name, Key: r.Key}
+	if r.Key == "" {
+		c.Before, err = decode[Policy](r.Before)
+		if err == nil {
+			c.After, err = decode[Policy](r.After)
+		}
+	} else {
+		c.OverrideBefore, err = decode[Override](r.Before)
+		if err == nil {
+			c.OverrideAfter, err = decode[Override](r.After)
+		}
+	}
+	if err != nil {
+		return c, fmt.Errorf("pglimit: the history of policy %q at version %d: %w", r.Name, r.Version, err)
+	}
+	return c, nil
+}
+
+// decode returns a row of the history, or nil for an empty text.
+func decode[T any](text string) (*T, error) {
+	if text == "" {
+		return nil, nil
+	}
+	row := new(T)
+	return row, json.Unmarshal([]byte(text), row)
+}

@@ -1,0 +1,132 @@
+package janitor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglimit/pglimit/db"
+	"github.com/pglimit/pglimit/internal/pooler"
+	"github.com/pglimit/pglimit/janitor/internal/lease"
+)
+
+// StatusBound is the number up to which [ReadStatus] counts rows: a count of StatusBound
+// means that many or more.
+const StatusBound = 100_000
+
+// Status is what [ReadStatus] returns. All times are by the database's clock, except that
+// those of a janitor with Config.Now are by that clock.
+type Status struct {
+	// At is when the database read its clock for this Status.
+	At time.Time `json:"at"`
+
+	// Holder is the random name of the janitor that has the lease. It is empty if no
+	// janitor has it. A janitor of which neither Run nor Sweep is running has none.
+	Holder string `json:"holder"`
+	// LeaseEnds is when that lease ends unless the janitor renews it. It is zero if
+	// Holder is empty.
+	LeaseEnds time.Time `json:"lease_ends,omitzero"`
+
+	// LastSweep is the end of the last complete sweep, of any process. It is zero if
+	// there was none. A sweep in which a table failed, or that lost its lease, is not
+	// complete.
+	LastSweep time.Time `json:"last_sweep,omitzero"`
+	// SweptBy is the name of the janitor that made that sweep.
+	SweptBy string `json:"swept_by"`
+	// Took is that sweep's duration.
+	Took time.Duration `json:"took_ns"`
+	// Removed, Kept and ReservationsExpired are that sweep's results: see [Removed].
+	Removed             int64 `json:"removed"`
+	Kept                int64 `json:"kept"`
+	ReservationsExpired int64 `json:"reservations_expired"`
+
+	// DueRows is the number of rows that wait for the next sweep, up to [StatusBound]:
+	// rows of all algorithms that are due, and reservations whose retention is over, but
+	// not counts of denials. A due row may be in use: see the package's documentation.
+	DueRows int64 `json:"due_rows"`
+	// ExpiredReservations is the number of open reservations that have expired and whose
+	// units the next sweep returns, up to StatusBound. A request that is denied returns
+	// those of its key at once.
+	ExpiredReservations int64 `json:"expired_reservations"`
+	// OpenReservations is the number of reservations that are neither settled nor
+	// cancelled, up to StatusBound. It includes ExpiredReservations.
+	OpenReservations int64 `json:"open_reservations"`
+	// Lag is for how long the oldest of DueRows and ExpiredReservations has waited; 0 if
+	// there is none. While a janitor runs, it is below the interval plus the time of a
+	// sweep, except for rows that a transaction keeps locked.
+	Lag time.Duration `json:"lag_ns"`
+}
+
+// statusPlan makes every count read an index from its oldest entry on, whatever the
+// tables' statistics say.
+const statusPlan = `SELECT pg_catalog.set_config('enable_seqscan'::text, 'off'::text, true), pg_catalog.set_config('enable_bitmapscan'::text, 'off'::text, true)`
+
+// ReadStatus reads who sweeps the tables in the search_path of pool's connections, when
+// that was done last, and what waits. It only reads, takes no row lock, and reads at most
+// [StatusBound] index entries of each table. It works through any connection pooler. If
+// the tables do not exist, the error says how to create them.
+func ReadStatus(ctx context.Context, pool *pgxpool.Pool) (Status, error) {
+	if pool == nil {
+		return Status{}, errors.New("pglimit: janitor: pool is nil: pass the pool of the limits' database")
+	}
+	var row db.SweepStatusRow
+	err := pgx.BeginTxFunc(ctx, pool, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) (err error) {
+		q := unprepared{tx, pooler.Mode(pool)}
+		if _, err := q.Exec(ctx, statusPlan); err != nil {
+			return err
+		}
+		row, err = db.New().SweepStatus(ctx, q, db.SweepStatusParams{Name: lease.Name, MaxRows: StatusBound})
+		return err
+	})
+	var answer *pgconn.PgError
+	switch {
+	case errors.As(err, &answer) && answer.Code == lease.UndefinedTable:
+		return Status{}, fmt.Errorf("pglimit: read the janitor's status: %w: run `pglimit migrate up`, or check search_path", err)
+	case err != nil:
+		return Status{}, fmt.Errorf("pglimit: read the janitor's status: %w", err)
+	}
+	return statusOf(row), nil
+}
+
+// statusOf converts a row. A lease that has ended, or that no janitor can have, is none.
+func statusOf(row db.SweepStatusRow) Status {
+	s := Status{
+		At:      time.UnixMicro(row.NowUs),
+		SweptBy: row.SweptBy, Took: microseconds(row.TookUs),
+		Removed: row.Removed, Kept: row.Kept, ReservationsExpired: row.ReservationsExpired,
+		DueRows: row.DueRows, ExpiredReservations: row.ExpiredReservations, OpenReservations: row.OpenReservations,
+		Lag: microseconds(row.NowUs - row.OldestUs),
+	}
+	if row.SweptAtUs != 0 {
+		s.LastSweep = time.UnixMicro(row.SweptAtUs)
+	}
+	if row.LeaseEndsUs > row.NowUs && row.LeaseEndsUs <= row.NowUs+lease.Longest.Microseconds() {
+		s.Holder, s.LeaseEnds = row.Holder, time.UnixMicro(row.LeaseEndsUs)
+	}
+	return s
+}
+
+// microseconds converts us, which may be more than a Duration holds.
+func microseconds(us int64) time.Duration {
+	const most = int64(1<<63-1) / 1000
+	return time.Duration(min(us, most)) * time.Microsecond
+}
+
+// unprepared sends statements in a mode that works through any pooler.
+type unprepared struct {
+	pgx.Tx
+	mode pgx.QueryExecMode
+}
+
+func (u unprepared) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
+	return u.Tx.Exec(ctx, sql, append([]any{u.mode}, args...)...)
+}
+
+func (u unprepared) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
+	return u.Tx.QueryRow(ctx, sql, append([]any{u.mode}, args...)...)
+}

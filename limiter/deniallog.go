@@ -1,0 +1,278 @@
+package limiter
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglimit/pglimit/db"
+	"github.com/pglimit/pglimit/internal/keys"
+	"github.com/pglimit/pglimit/internal/store"
+	"github.com/pglimit/pglimit/internal/store/postgres/exec"
+)
+
+// Defaults and bounds of DenialLogConfig's fields, which each field's comment repeats.
+const (
+	defaultLogInterval = time.Minute
+	minLogInterval     = time.Second
+	maxLogInterval     = 10 * time.Minute
+	defaultLogKeys     = 10_000
+
+	denialsOfOne = 1000 // counts in one statement
+	flushTimeout = 10 * time.Second
+	lastFlush    = 5 * time.Second
+)
+
+// DenialLogConfig sets up a DenialLog. The zero value and nil have the defaults that each
+// field names.
+type DenialLogConfig struct {
+	// Interval is the time between two flushes of Run, varied at random by up to a tenth.
+	// Default: 1m. Range: 1s to 10m.
+	Interval time.Duration
+	// Keys is the largest number of keys that are counted between two flushes. Default:
+	// 10,000. Each takes about 300 bytes and its length. The denials of further keys are
+	// counted together for each policy, under the key "".
+	Keys int
+	// Logger gets a warning if counts cannot be written, at most one a minute. Default:
+	// slog.Default().
+	Logger *slog.Logger
+}
+
+// DenialLog counts denials by policy and key in memory, and adds the counts to the table
+// pglimit_denial about once a minute. Set it as Config.DenialLog, and run Run in a
+// goroutine. The table has one row for each policy, key, algorithm and slot of ten
+// minutes by the database's clock. It shows who was denied lately. The janitor deletes
+// counts of more than a day: see its Config.KeepDenials. One DenialLog may serve several
+// limiters. It is safe for concurrent use.
+//
+//   - Every denial of Allow, AllowN, Do, AllowUpTo, Wait, DoWait, Reserve, AllowAll and
+//     WaitAll is counted: remembered ones, those of blocked keys and in transactions, and
+//     those that a shadow policy lets pass. A denied Check is not, since it requests nothing.
+//     Of an AllowAll only the requests count that denied it.
+//   - With Config.KeySecret the table has the key's HMAC, as the others.
+//   - A denial that is counted costs no statement, and no allocation for a key that is
+//     counted already.
+//   - A crash of the process loses what it has not written, about a minute. If the answer to
+//     a write is lost, its counts may be added twice.
+type DenialLog struct {
+	write   func(context.Context, db.DenialsAddParams) error
+	config  DenialLogConfig
+	running atomic.Bool
+
+	flushing sync.Mutex
+	warned   time.Time // of the last warning; guarded by flushing
+
+	mu     sync.Mutex
+	counts map[loggedKey]*denialCount
+	keyed  int // of counts, those with a key
+}
+
+// loggedKey identifies a count by the caller's key.
+type loggedKey struct {
+	deniedKey
+	secret string // of the limiter
+}
+
+// denialCount is the denials of one key since the last flush.
+type denialCount struct {
+	denials, shadowed int64
+	units             float64
+	last              int64 // microseconds
+}
+
+// NewDenialLog returns a DenialLog that writes to the database of pool, which the caller
+// closes. It sends nothing and starts no goroutine. It returns ErrInvalid for a nil pool
+// or a field of config that is not valid.
+func NewDenialLog(pool *pgxpool.Pool, config *DenialLogConfig) (*DenialLog, error) {
+	if pool == nil {
+		return nil, store.Invalid("pool", "nil", "open one with pgxpool.New")
+	}
+	connections := exec.PGX(pool)
+	d, err := newDenialLog(nil, config)
+	if err != nil {
+		return nil, err
+	}
+	runner := exec.NewFallback(exec.NewPool(connections), connections, exec.NewCache(warnUncached(d.config.Logger)))
+	queries := db.New()
+	d.write = func(ctx context.Context, p db.DenialsAddParams) error {
+		return exec.Translate(runner.Do(ctx, func(tx db.DBTX) error { return queries.DenialsAdd(ctx, tx, p) }), false)
+	}
+	return d, nil
+}
+
+func newDenialLog(write func(context.Context, db.DenialsAddParams) error, config *DenialLogConfig) (*DenialLog, error) {
+	d := &DenialLog{write: write, counts: map[loggedKey]*denialCount{}}
+	if config != nil {
+		d.config = *config
+	}
+	c := &d.config
+	orDefault(&c.Interval, defaultLogInterval)
+	orDefault(&c.Keys, defaultLogKeys)
+	if c.Interval < minLogInterval || c.Interval > maxLogInterval {
+		return nil, store.Invalid("DenialLogConfig.Interval", c.Interval.String(), "must be from 1s to 10m, or 0 for 1m")
+	}
+	if c.Keys < 0 {
+		return nil, store.Invalid("DenialLogConfig.Keys", fmt.Sprint(c.Keys), "must not be negative; 0 is 10,000")
+	}
+	if c.Logger == nil {
+		c.Logger = slog.Default()
+	}
+	return d, nil
+}
+
+// add counts an answer if it is a denial. A nil d counts nothing.
+func (d *DenialLog) add(secret string, v verb, in *Request, r *Result) {
+	if d == nil || r.Reason == "" || v == verbCheck || !v.requests() {
+		return
+	}
+	one := denialCount{denials: 1, units: in.Cost, last: r.At.UnixMicro()}
+	if r.Shadowed {
+		one.shadowed = 1
+	}
+	k := loggedKey{deniedKey{in.Policy.Name, in.Policy.Algorithm, in.Key}, secret}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.addTo(k, &one)
+}
+
+// addTo adds n to the count of k, or of k's policy if there are too many keys. d.mu is
+// locked.
+func (d *DenialLog) addTo(k loggedKey, n *denialCount) {
+	c := d.counts[k]
+	if c == nil && k.key != "" && d.keyed >= d.config.Keys {
+		k.key = ""
+		c = d.counts[k]
+	}
+	if c == nil {
+		// The caller's texts may share memory with large ones or reused buffers.
+		k.policy, k.key = strings.Clone(k.policy), strings.Clone(k.key)
+		if k.key != "" {
+			d.keyed++
+		}
+		c = new(denialCount)
+		d.counts[k] = c
+	}
+	c.add(n)
+}
+
+// Run flushes after each interval until ctx ends, and once more then, for at most five
+// seconds. It returns nil. It logs a failed flush and tries again after the next interval.
+// It returns an error only if Run of this log is already running.
+func (d *DenialLog) Run(ctx context.Context) error {
+	if !d.running.CompareAndSwap(false, true) {
+		return errors.New("pglimit: the denial log: Run is already running: call it once, or create another log")
+	}
+	defer d.running.Store(false)
+	for ctx.Err() == nil {
+		wait := time.NewTimer(time.Duration(float64(d.config.Interval) * (0.9 + 0.2*rand.Float64())))
+		select {
+		case <-ctx.Done():
+			wait.Stop()
+		case <-wait.C:
+			_ = d.flush(ctx, flushTimeout)
+		}
+	}
+	_ = d.flush(context.WithoutCancel(ctx), lastFlush)
+	return nil
+}
+
+// Flush writes what was counted since the last flush. If it returns an error, what was not
+// written is counted on.
+func (d *DenialLog) Flush(ctx context.Context) error { return d.flush(ctx, flushTimeout) }
+
+func (d *DenialLog) flush(ctx context.Context, timeout time.Duration) error {
+	d.flushing.Lock()
+	defer d.flushing.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	for rows := d.take(); len(rows) > 0; {
+		some := rows[:min(denialsOfOne, len(rows))]
+		if err := d.write(ctx, denialParams(some)); err != nil {
+			d.giveBack(rows)
+			if now := time.Now(); !errors.Is(err, context.Canceled) && (d.warned.IsZero() || now.Sub(d.warned) >= time.Minute) {
+				d.warned = now
+				d.config.Logger.WarnContext(ctx, "pglimit: counts of denials could not be written; they are kept for the next flush", "keys", len(rows), "error", err)
+			}
+			return fmt.Errorf("pglimit: write counts of denials: %w", err)
+		}
+		rows = rows[len(some):]
+	}
+	return nil
+}
+
+// loggedRow is a count as it is written.
+type loggedRow struct {
+	loggedKey
+	*denialCount
+	stored string // the key
+}
+
+// take takes all counts, in lock order.
+func (d *DenialLog) take() []loggedRow {
+	d.mu.Lock()
+	counts := d.counts
+	d.counts, d.keyed = map[loggedKey]*denialCount{}, 0
+	d.mu.Unlock()
+	rows := make([]loggedRow, 0, len(counts))
+	for k, n := range counts {
+		row := loggedRow{loggedKey: k, denialCount: n}
+		if k.key != "" {
+			row.stored = keys.Stored(k.key, []byte(k.secret))
+		}
+		rows = append(rows, row)
+	}
+	slices.SortFunc(rows, func(a, b loggedRow) int {
+		return cmp.Or(strings.Compare(a.policy, b.policy), strings.Compare(a.stored, b.stored), cmp.Compare(a.algorithm, b.algorithm))
+	})
+	// Limiters with different secrets share the rows of a policy.
+	unique := rows[:0]
+	for _, row := range rows {
+		if n := len(unique); n > 0 && unique[n-1].policy == row.policy && unique[n-1].stored == row.stored && unique[n-1].algorithm == row.algorithm {
+			unique[n-1].add(row.denialCount)
+			continue
+		}
+		unique = append(unique, row)
+	}
+	return unique
+}
+
+// add adds n.
+func (c *denialCount) add(n *denialCount) {
+	c.denials += n.denials
+	c.shadowed += n.shadowed
+	c.units += n.units
+	c.last = max(c.last, n.last)
+}
+
+// giveBack counts on what was not written.
+func (d *DenialLog) giveBack(rows []loggedRow) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, row := range rows {
+		d.addTo(row.loggedKey, row.denialCount)
+	}
+}
+
+// denialParams returns the arrays of one statement.
+func denialParams(rows []loggedRow) (p db.DenialsAddParams) {
+	for _, row := range rows {
+		p.Policies = append(p.Policies, row.policy)
+		p.Keys = append(p.Keys, row.stored)
+		p.Algorithms = append(p.Algorithms, string(row.algorithm))
+		p.Denials = append(p.Denials, row.denials)
+		p.Shadowed = append(p.Shadowed, row.shadowed)
+		p.Units = append(p.Units, row.units)
+		p.LastDeniedAtUs = append(p.LastDeniedAtUs, row.last)
+	}
+	return p
+}

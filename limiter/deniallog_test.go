@@ -1,0 +1,309 @@
+package limiter
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/pglimit/pglimit/db"
+	"github.com/pglimit/pglimit/internal/keys"
+)
+
+// written is what a DenialLog in a test wrote, one line for each row of each statement.
+type written struct {
+	mu         sync.Mutex
+	lines      []string
+	statements int
+	err        error
+}
+
+func (w *written) write(_ context.Context, p db.DenialsAddParams) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.statements++
+	if w.err != nil {
+		return w.err
+	}
+	for i := range p.Keys {
+		w.lines = append(w.lines, fmt.Sprint(p.Policies[i], "/", p.Keys[i], "/", p.Algorithms[i], " ", p.Denials[i], " ", p.Shadowed[i], " ", p.Units[i]))
+	}
+	return nil
+}
+
+// fail sets the error of later statements.
+func (w *written) fail(err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.err = err
+}
+
+// sent returns the number of statements.
+func (w *written) sent() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.statements
+}
+
+// next flushes and returns the lines since the last call.
+func (w *written) next(t *testing.T, d *DenialLog) []string {
+	t.Helper()
+	if err := d.Flush(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	lines := w.lines
+	w.lines = nil
+	return lines
+}
+
+func newTestLog(t *testing.T, config *DenialLogConfig) (*DenialLog, *written) {
+	t.Helper()
+	w := new(written)
+	d, err := newDenialLog(w.write, config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d, w
+}
+
+// TestDenialLog: every denial of a request is counted by policy, key and algorithm, and
+// nothing else is.
+func TestDenialLog(t *testing.T) {
+	t.Parallel()
+	now, _ := manualClock()
+	d, w := newTestLog(t, nil)
+	l, _ := watched(t, true, &Config{Now: now, DenialLog: d})
+	p := Policy{Name: "p", Algorithm: TokenBucket, Limit: 2, Period: time.Hour}
+	shadow := Policy{Name: "shadow", Algorithm: GCRA, Limit: 2, Period: time.Hour, Shadow: true, BlockFor: time.Minute}
+	queue := Policy{Name: "queue", Algorithm: LeakyBucketQueue, Limit: 1, Period: time.Hour, Burst: 1}
+	must := func(_ any, err error) {
+		t.Helper()
+		if err != nil && !errors.As(err, new(*DeniedError)) {
+			t.Fatal(err)
+		}
+	}
+	ctx := t.Context()
+	for range 4 { // granted, denied, and remembered
+		must(l.AllowN(ctx, p, "k", 2))
+		must(l.AllowN(ctx, shadow, "k", 2)) // the third is blocked
+	}
+	must(l.Check(ctx, p, "k", 1))
+	must(l.Charge(ctx, p, "k", 1))
+	must(l.Usage(ctx, p, "k"))
+	must(l.AllowUpTo(ctx, p, "k", 5))
+	must(l.AllowUpTo(ctx, p, "partly", 5))
+	must(l.AllowUpTo(ctx, shadow, "partly", 5))
+	must(l.Reserve(ctx, p.Request("k", 1), time.Hour))
+	must(l.InTx(nil).Allow(ctx, p, "k"))
+	must(nil, l.Wait(ctx, queue, "k", 1))
+	must(nil, l.Wait(ctx, queue, "k", 1))
+	must(l.AllowAll(ctx, p.Request("k", 1), p.Request("other", 1), shadow.Request("k", 1)))
+	must(l.AllowAll(ctx, p.Request("free", 1), shadow.Request("k", 1)))
+	if _, err := l.AllowN(ctx, p, "k", -1); err == nil {
+		t.Error("no error")
+	}
+	want := []string{"p/k/token_bucket 7 0 14", "queue/k/leaky_bucket_queue 1 0 1", "shadow/k/gcra 4 4 7"}
+	if got := w.next(t, d); !slices.Equal(got, want) || w.statements != 1 {
+		t.Errorf("wrote %q by %d statements, want %q", got, w.statements, want)
+	}
+	if got := w.next(t, d); len(got) != 0 || w.statements != 1 {
+		t.Errorf("wrote %q again, %d statements", got, w.statements)
+	}
+}
+
+// TestDenialLogBounded: denials of too many keys are counted together for each policy, also
+// after a failed flush, and rows are written in lock order.
+func TestDenialLogBounded(t *testing.T) {
+	t.Parallel()
+	d, w := newTestLog(t, &DenialLogConfig{Keys: 3, Logger: slog.New(slog.DiscardHandler)})
+	l := NewMemory(&Config{DenialLog: d})
+	deny := func(name, key string) {
+		t.Helper()
+		if r, err := l.AllowN(t.Context(), Policy{Name: name, Algorithm: GCRA, Limit: 1, Period: time.Hour}, key, 2); err != nil || r.Allowed {
+			t.Fatalf("%+v, %v", r, err)
+		}
+	}
+	round := func() {
+		for _, key := range []string{"c", "a", "b", "d", "e", "a"} {
+			deny("p", key)
+		}
+		deny("q", "a")
+	}
+	round()
+	want := []string{"p//gcra 2 0 4", "p/a/gcra 2 0 4", "p/b/gcra 1 0 2", "p/c/gcra 1 0 2", "q//gcra 1 0 2"}
+	if got := w.next(t, d); !slices.Equal(got, want) {
+		t.Errorf("wrote %q, want %q", got, want)
+	}
+	w.err = errors.New("away")
+	round()
+	if err := d.Flush(t.Context()); !errors.Is(err, w.err) {
+		t.Error(err)
+	}
+	deny("p", "z")
+	deny("p", "b")
+	w.err = nil
+	want = []string{"p//gcra 3 0 6", "p/a/gcra 2 0 4", "p/b/gcra 2 0 4", "p/c/gcra 1 0 2", "q//gcra 1 0 2"}
+	if got := w.next(t, d); !slices.Equal(got, want) {
+		t.Errorf("after a failure wrote %q, want %q", got, want)
+	}
+}
+
+// TestDenialLogStatements: many counts are several statements, and only what was not written
+// is kept.
+func TestDenialLogStatements(t *testing.T) {
+	t.Parallel()
+	w := new(written)
+	d, err := newDenialLog(func(ctx context.Context, p db.DenialsAddParams) error {
+		if w.statements == 1 {
+			w.statements++
+			return errors.New("away")
+		}
+		return w.write(ctx, p)
+	}, &DenialLogConfig{Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := NewMemory(&Config{DenialLog: d})
+	p := Policy{Name: "p", Algorithm: GCRA, Limit: 1, Period: time.Hour}
+	for i := range 2*denialsOfOne + 1 {
+		if _, err := l.AllowN(t.Context(), p, fmt.Sprintf("%05d", i), 2); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := d.Flush(t.Context()); err == nil || len(w.lines) != denialsOfOne {
+		t.Errorf("%d lines, %v", len(w.lines), err)
+	}
+	if err := d.Flush(t.Context()); err != nil || len(w.lines) != 2*denialsOfOne+1 {
+		t.Errorf("%d lines, %v", len(w.lines), err)
+	}
+	if !slices.IsSorted(w.lines) || len(slices.Compact(w.lines)) != 2*denialsOfOne+1 {
+		t.Error("not in order, or twice")
+	}
+}
+
+// TestDenialLogSecret: with a KeySecret the HMAC is written, as the limiter stores it.
+func TestDenialLogSecret(t *testing.T) {
+	t.Parallel()
+	d, w := newTestLog(t, &DenialLogConfig{Keys: 2})
+	secret := bytes.Repeat([]byte{7}, 32)
+	p := Policy{Name: "p", Algorithm: GCRA, Limit: 1, Period: time.Hour}
+	for _, config := range []*Config{{DenialLog: d, KeySecret: secret}, {DenialLog: d}} {
+		for _, key := range []string{"alice", "bob"} {
+			if _, err := NewMemory(config).AllowN(t.Context(), p, key, 2); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	stored := []string{keys.Stored("alice", secret), keys.Stored("bob", secret)}
+	slices.Sort(stored)
+	want := []string{"p//gcra 2 0 4", "p/" + stored[0] + "/gcra 1 0 2", "p/" + stored[1] + "/gcra 1 0 2"}
+	if got := w.next(t, d); !slices.Equal(got, want) {
+		t.Errorf("wrote %q, want %q", got, want)
+	}
+}
+
+// TestDenialLogRun: Run flushes about once each interval, and once more when its context ends.
+// It warns once a minute.
+func TestDenialLogRun(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var logged bytes.Buffer
+		d, w := newTestLog(t, &DenialLogConfig{Interval: 20 * time.Second, Logger: slog.New(slog.NewTextHandler(&logged, nil))})
+		l := NewMemory(&Config{DenialLog: d})
+		deny := func() {
+			t.Helper()
+			if _, err := l.AllowN(t.Context(), Policy{Name: "p", Algorithm: GCRA, Limit: 1, Period: time.Hour}, "k", 2); err != nil {
+				t.Fatal(err)
+			}
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- d.Run(ctx) }()
+		deny()
+		synctest.Wait()
+		if err := d.Run(ctx); err == nil {
+			t.Error("Run runs twice")
+		}
+		time.Sleep(17 * time.Second)
+		synctest.Wait()
+		if w.sent() != 0 {
+			t.Error("too early")
+		}
+		time.Sleep(6 * time.Second)
+		synctest.Wait()
+		if w.sent() != 1 {
+			t.Errorf("%d statements after an interval", w.sent())
+		}
+		w.fail(errors.New("away"))
+		deny()
+		time.Sleep(59 * time.Second)
+		synctest.Wait()
+		if n := strings.Count(logged.String(), "level=WARN"); n != 1 || w.sent() < 3 {
+			t.Errorf("%d warnings of %d statements: %s", n, w.sent(), &logged)
+		}
+		w.fail(nil)
+		deny()
+		cancel()
+		if err := <-ended; err != nil || !reflect.DeepEqual(w.lines, []string{"p/k/gcra 1 0 2", "p/k/gcra 2 0 4"}) {
+			t.Errorf("%v, wrote %q", err, w.lines)
+		}
+	})
+}
+
+// TestDenialLogRunEnds: the flush at the end takes 5 seconds at most.
+func TestDenialLogRunEnds(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		d, err := newDenialLog(func(ctx context.Context, _ db.DenialsAddParams) error { <-ctx.Done(); return ctx.Err() }, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		d.config.Logger = slog.New(slog.DiscardHandler)
+		if _, err := NewMemory(&Config{DenialLog: d}).AllowN(t.Context(), Policy{Name: "p", Algorithm: GCRA, Limit: 1, Period: time.Hour}, "k", 2); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		start := time.Now()
+		if err := d.Run(ctx); err != nil || time.Since(start) != 5*time.Second {
+			t.Errorf("%v after %v", err, time.Since(start))
+		}
+	})
+}
+
+// TestDenialLogConfig: a field that is not valid is named.
+func TestDenialLogConfig(t *testing.T) {
+	t.Parallel()
+	for field, config := range map[string]*DenialLogConfig{
+		"DenialLogConfig.Interval 1ns":   {Interval: 1},
+		"DenialLogConfig.Interval -1s":   {Interval: -time.Second},
+		"DenialLogConfig.Interval 10m1s": {Interval: 10*time.Minute + time.Second},
+		"DenialLogConfig.Keys -1":        {Keys: -1},
+	} {
+		if _, err := newDenialLog(nil, config); !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), field) {
+			t.Errorf("%s: %v", field, err)
+		}
+	}
+	if _, err := NewDenialLog(nil, nil); !errors.Is(err, ErrInvalid) {
+		t.Error(err)
+	}
+}
+
+// TestDenialLogAllocates: a denial of a known key costs no allocation.
+func TestDenialLogAllocates(t *testing.T) {
+	d, _ := newTestLog(t, nil)
+	in := &Request{Policy: Policy{Name: "p", Algorithm: GCRA}, Key: "k", Cost: 1}
+	r := &Result{Reason: ReasonLimit, At: time.Now()}
+	d.add("", verbTake, in, r)
+	if n := testing.AllocsPerRun(100, func() { d.add("", verbTake, in, r) }); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}

@@ -1,0 +1,199 @@
+package limiter
+
+import (
+	"encoding/json"
+	"errors"
+	"math"
+	"math/big"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"github.com/pglimit/pglimit/internal/policies"
+)
+
+// FuzzStoredPolicyText: whatever is read is written so that it is read alike, and a policy
+// that cannot be read leaves the old one.
+func FuzzStoredPolicyText(f *testing.F) {
+	for _, text := range []string{
+		`{"name":"a","algorithm":"token_bucket","limit":5,"period":"1m","note":"why","askers":true,"max_ttl":"30d","version":7,"changed_at":"2027-01-31T00:00:00Z","changed_by":"app"}`,
+		`{"name":"a","max_ttl":"24h"}`, `{"max_ttl":"-1ns"}`, `{"max_ttl":"d"}`, `{"changed_at":"0001-01-01T00:00:00Z"}`, `{"changed_at":"9999-12-31T23:59:59.999999999+14:00"}`,
+		`{"version":-1}`, `{"version":9223372036854775808}`, `{"note":"\ud800"}`, `{"policy":{}}`, `{"Policy":{"name":"a"}}`, `{"policyText":{}}`, `{"NOTE":"a","note":"b"}`, `null`, `{}`,
+	} {
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		before := StoredPolicy{Note: "before"}
+		p := before
+		if err := json.Unmarshal([]byte(text), &p); err != nil {
+			if p != before {
+				t.Errorf("%q: refused, and changed the policy to %+v", text, p)
+			}
+			return
+		}
+		written, err := json.Marshal(p)
+		if err != nil {
+			if year := p.ChangedAt.Year(); year < 0 || year > 9999 {
+				return // time.Time has no such JSON
+			}
+			t.Fatalf("%q: %v", text, err)
+		}
+		var back StoredPolicy
+		err = json.Unmarshal(written, &back)
+		same := back.ChangedAt.Equal(p.ChangedAt)
+		back.ChangedAt = p.ChangedAt // equal times may have different locations
+		if p.MaxTTL == defaultMaxTTL && back.MaxTTL == 0 {
+			back.MaxTTL = defaultMaxTTL // its default is not written
+		}
+		if err != nil || !same || back != p {
+			t.Errorf("%q is %+v, but written as %s it is %+v, %v", text, p, written, back, err)
+		}
+	})
+}
+
+// FuzzPolicyRow: a row of pglimit_policy is refused as ErrInvalid, or it is a valid policy
+// that is stored as the same row.
+func FuzzPolicyRow(f *testing.F) {
+	f.Add("a", "token_bucket", 5.0, 60.0, 10.0, 0.0, 0.0, 86400.0, uint8(0), "", "", "durable", "fail_closed", "note")
+	f.Add("a", "fixed_window", 5.0, 0.0, 0.0, 0.0, 0.0, 1.0, uint8(6), "month", "Europe/Vienna", "relaxed", "fail_open", "")
+	f.Add("a", "fixed_window", 5.0, 3600.0, 0.0, 0.0, 1e-6, 1.5, uint8(1), "", "", "durable", "fail_closed", "")
+	f.Add("a", "leaky_bucket", 0.5, 1e-6, 3.0, 1e-6, 3155760000.0, 0.999999, uint8(0), "", "", "", "", "\x00")
+	f.Add("A", "log", math.NaN(), math.Inf(1), -1.0, 1e300, math.Copysign(0, -1), math.NaN(), uint8(1), "year", "Local", "Durable", "open", "\xff")
+	f.Add("a", "gcra", 9007199254740992.0, 3155760000.0, 1e-9, 0.0, 4e-7, 3155760000.1, uint8(0), "", "UTC", "durable", "fail_closed", strings.Repeat("é", 1001))
+	f.Fuzz(func(t *testing.T, name, algorithm string, limit, period, burst, tick, blockFor, ttl float64, flags uint8, calendar, zone, durability, onError, note string) {
+		row := policies.Policy{
+			Name: name, Algorithm: algorithm, LimitUnits: limit, PeriodS: period, Burst: burst, TickS: tick, BlockForS: blockFor, MaxTTLS: ttl,
+			Aligned: flags&1 > 0, Shadow: flags&2 > 0, Askers: flags&4 > 0, Calendar: calendar, TimeZone: zone, Durability: durability, OnError: onError, Note: note,
+		}
+		p, err := storedPolicy(&row)
+		if err != nil {
+			if !errors.Is(err, ErrInvalid) {
+				t.Errorf("%+v: %v, which is no ErrInvalid", row, err)
+			}
+			return
+		}
+		if err := p.Policy.Validate(); err != nil {
+			t.Errorf("%+v is read as %+v, which is not valid: %v", row, p, err)
+		}
+		if !utf8.ValidString(p.Note) {
+			t.Errorf("the note %q was read", p.Note)
+		}
+		stored := p.row()
+		back, err := storedPolicy(&stored)
+		if p.MaxTTL == 0 {
+			p.MaxTTL = defaultMaxTTL
+		}
+		if err != nil || back != p {
+			t.Errorf("%+v is %+v, but stored as %+v it is %+v, %v", row, p, stored, back, err)
+		}
+	})
+}
+
+// FuzzSeconds: each duration that a policy may have is stored as seconds that are read as
+// that duration, and any other number of seconds as the nearest microsecond.
+func FuzzSeconds(f *testing.F) {
+	for _, d := range []time.Duration{0, 1000, 1_001_000, time.Hour, maxDuration, maxDuration - 1000, math.MaxInt64} {
+		f.Add(int64(d), d.Seconds())
+	}
+	for _, s := range []float64{math.NaN(), math.Inf(-1), -1, 5e-7, 4.9e-7, 0.1, 1e-300, 3155760000.0000002, 1e18} {
+		f.Add(int64(0), s)
+	}
+	f.Fuzz(func(t *testing.T, ns int64, seconds float64) {
+		d := (time.Duration(ns) & math.MaxInt64).Truncate(time.Microsecond)
+		if d <= maxDuration {
+			if back := fromSeconds(inSeconds(d)); back != d {
+				t.Errorf("%v is stored as %v s, read as %v", d, inSeconds(d), back)
+			}
+		}
+		got := fromSeconds(seconds)
+		exact := new(big.Rat).SetFloat64(seconds) // nil for what is not finite
+		if exact == nil || exact.Abs(exact).Cmp(big.NewRat(int64(maxDuration/time.Microsecond), 1_000_000)) > 0 {
+			if badDuration(got) == "" {
+				t.Errorf("%v s are read as %v, which is valid", seconds, got)
+			}
+			return
+		}
+		us := new(big.Rat).Mul(exact.SetFloat64(seconds), big.NewRat(1_000_000, 1))
+		us.Sub(us, big.NewRat(got.Microseconds(), 1))
+		// Half a microsecond, and the rounding of seconds × 1e6 to a float64.
+		if most := big.NewRat(1, 1); us.Abs(us).Cmp(most) > 0 || got%time.Microsecond != 0 {
+			t.Errorf("%v s are read as %v, off by %v µs", seconds, got, us)
+		}
+	})
+}
+
+// FuzzOverrideRow: an override that may be stored is read as it was, its end to the
+// microsecond.
+func FuzzOverrideRow(f *testing.F) {
+	f.Add("login", "alice", 100.0, 100.0, true, int64(1_800_000_000_123_456_789), "why", uint8(0b0011))
+	f.Add("login", "alice", 0.0, 0.0, true, int64(0), "", uint8(0b1000))
+	f.Add("login", "\x00", math.NaN(), math.Inf(1), false, int64(-1), "\xff", uint8(0b0111))
+	f.Add("login", "k", 5.0, 0.0, false, int64(0), "", uint8(0b0111))
+	f.Fuzz(func(t *testing.T, policy, key string, limit, burst float64, shadow bool, until int64, note string, given uint8) {
+		o := Override{Policy: policy, Key: key, Note: note, Unlimited: given&8 > 0}
+		if given&1 > 0 {
+			o.Limit = &limit
+		}
+		if given&2 > 0 {
+			o.Burst = &burst
+		}
+		if given&4 > 0 {
+			o.Shadow = &shadow
+		}
+		if until != 0 {
+			o.Until = time.Unix(0, until).UTC()
+		}
+		if err := o.validate(func(string) (Policy, bool) { return Policy{}, false }); err != nil {
+			if !errors.Is(err, ErrInvalid) {
+				t.Errorf("%+v: %v, which is no ErrInvalid", o, err)
+			}
+			return
+		}
+		row := o.row()
+		back := storedOverride(&row)
+		if o.Burst != nil && *o.Burst == 0 {
+			o.Burst = o.Limit // for which 0 stands
+		}
+		equal := func(a, b *float64) bool { return a == nil && b == nil || a != nil && b != nil && *a == *b }
+		if back.Policy != o.Policy || back.Key != o.Key || back.Note != o.Note || back.Unlimited != o.Unlimited || !equal(back.Limit, o.Limit) || !equal(back.Burst, o.Burst) ||
+			(back.Shadow == nil) != (o.Shadow == nil) || o.Shadow != nil && *back.Shadow != *o.Shadow || !back.Until.Equal(o.Until.Truncate(time.Microsecond)) {
+			t.Errorf("%+v is stored as %+v, read as %+v", o, row, back)
+		}
+	})
+}
+
+// FuzzIdempotencyKey: an idempotency key is refused as ErrInvalid, or it is remembered for
+// itself alone.
+func FuzzIdempotencyKey(f *testing.F) {
+	for _, id := range []string{"o", "\x00", "\xff", strings.Repeat("k", 255), strings.Repeat("k", 256), strings.Repeat("é", 128), "é", "e\u0301", " o", "'; DROP TABLE", `\`, ":"} {
+		f.Add(id, id+"2")
+	}
+	f.Add("order", "order ")
+	f.Fuzz(func(t *testing.T, one, two string) {
+		if one == "" {
+			return // no idempotency key
+		}
+		l := NewMemory(nil)
+		p := Policy{Name: "p", Algorithm: FixedWindow, Limit: 9, Period: time.Hour}
+		do := func(id string) (Result, error) {
+			request := p.Request("k", 2)
+			request.IdempotencyKey = id
+			return l.Do(t.Context(), request)
+		}
+		first, err := do(one)
+		if valid := len(one) <= 255 && utf8.ValidString(one) && !strings.Contains(one, "\x00"); valid != (err == nil) || err != nil && !errors.Is(err, ErrInvalid) {
+			t.Fatalf("%q: %v", one, err)
+		}
+		if err != nil {
+			return
+		}
+		again, err := do(one)
+		if err != nil || first.Replayed || !again.Replayed || again.Level != 2 {
+			t.Errorf("%q: replayed %v, then %v at level %v, %v", one, first.Replayed, again.Replayed, again.Level, err)
+		}
+		if other, err := do(two); err == nil && two != one && (other.Replayed || other.Level != 4) {
+			t.Errorf("%q is answered as %q: %+v", two, one, other)
+		}
+	})
+}

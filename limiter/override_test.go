@@ -1,0 +1,355 @@
+package limiter_test
+
+import (
+	"context"
+	"errors"
+	"reflect"
+	"testing"
+	"time"
+
+	"github.com/pglimit/pglimit/limiter"
+)
+
+func ptr[T any](v T) *T { return &v }
+
+// overridden returns a limiter in memory, its Policies and its clock.
+func overridden(t *testing.T, config limiter.Config, overrides ...limiter.Override) (*limiter.Limiter, *limiter.Policies, *time.Time) {
+	t.Helper()
+	p, err := limiter.NewPolicies()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, o := range overrides {
+		if err := p.SetOverride(t.Context(), o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	now := time.UnixMicro(time.Date(2025, 1, 1, 0, 0, 0, 0, time.UTC).UnixMicro()) // as in a Result
+	config.Policies, config.Now = p, func() time.Time { return now }
+	return limiter.NewMemory(&config), p, &now
+}
+
+var three = limiter.Policy{Name: "three", Algorithm: limiter.TokenBucket, Limit: 3, Period: time.Hour}
+
+func TestOverrideOfLimit(t *testing.T) {
+	t.Parallel()
+	l, p, now := overridden(t, limiter.Config{}, limiter.Override{Policy: "three", Key: "vip", Limit: ptr(100.0), Until: time.Date(2025, 1, 1, 0, 30, 0, 0, time.UTC)})
+	check := func(key string, limit, burst float64) {
+		t.Helper()
+		r, err := l.Check(t.Context(), three, key, 0)
+		if err != nil || r.Limit != limit || r.Burst != burst || r.Source != limiter.SourceMemory {
+			t.Errorf("%+v, %v; want limit %v, burst %v", r, err, limit, burst)
+		}
+	}
+	check("vip", 100, 100)
+	check("other", 3, 3)
+	*now = now.Add(30*time.Minute - 1)
+	check("vip", 100, 100)
+	*now = now.Add(1) // Until
+	check("vip", 3, 3)
+	if err := p.SetOverride(t.Context(), limiter.Override{Policy: "three", Key: "vip", Burst: ptr(7.0)}); err != nil {
+		t.Fatal(err)
+	}
+	check("vip", 3, 7)
+	if err := p.SetOverride(t.Context(), limiter.Override{Policy: "three", Key: "vip", Limit: ptr(5.0), Burst: ptr(0.0)}); err != nil {
+		t.Fatal(err)
+	}
+	check("vip", 5, 5)
+	if err := p.DeleteOverride(t.Context(), "three", "vip", "gone"); err != nil {
+		t.Fatal(err)
+	}
+	check("vip", 3, 3)
+}
+
+// TestOverrideOfWindow: a window has no burst apart from its limit.
+func TestOverrideOfWindow(t *testing.T) {
+	t.Parallel()
+	l, _, _ := overridden(t, limiter.Config{},
+		limiter.Override{Policy: "window", Key: "limit", Limit: ptr(9.0)}, limiter.Override{Policy: "window", Key: "burst", Burst: ptr(9.0)})
+	for _, burst := range []float64{0, 3} {
+		p := limiter.Policy{Name: "window", Algorithm: limiter.FixedWindow, Limit: 3, Burst: burst, Period: time.Hour}
+		for key, want := range map[string]float64{"limit": 9, "burst": 3, "none": 3} {
+			if r, err := l.Check(t.Context(), p, key, 1); err != nil || r.Limit != want || r.Burst != want {
+				t.Errorf("%s: %+v, %v", key, r, err)
+			}
+		}
+	}
+}
+
+func TestUnlimited(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	var observed []limiter.Source
+	config := limiter.Config{Observe: func(_ context.Context, o limiter.Observation) {
+		observed = append(observed, o.Result.Source)
+	}}
+	l, _, now := overridden(t, config, limiter.Override{Policy: "three", Key: "free", Unlimited: true})
+	if err := l.Block(ctx, three, "free", time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	want := func(n float64) limiter.Result {
+		return limiter.Result{Allowed: true, Granted: n, Limit: 3, Burst: 3, Remaining: 3, Source: limiter.SourceOverride, At: *now}
+	}
+	check := func(name string, n float64, got limiter.Result, err error) {
+		t.Helper()
+		if err != nil || got != want(n) {
+			t.Errorf("%s: %+v, %v", name, got, err)
+		}
+	}
+	r, err := l.Allow(ctx, three, "free")
+	check("Allow", 1, r, err)
+	r, err = l.AllowN(ctx, three, "free", 1000)
+	check("AllowN", 1000, r, err)
+	r, err = l.AllowUpTo(ctx, three, "free", 1000)
+	check("AllowUpTo", 1000, r, err)
+	r, err = l.Check(ctx, three, "free", 5)
+	check("Check", 5, r, err)
+	r, err = l.Do(ctx, limiter.Request{Policy: three, Key: "free", Cost: 4, IdempotencyKey: "once"})
+	check("Do", 4, r, err)
+	queue := limiter.Policy{Name: "three", Algorithm: limiter.LeakyBucketQueue, Limit: 3, Period: time.Hour}
+	if err := l.Wait(ctx, queue, "free", 1000); err != nil {
+		t.Error(err)
+	}
+	if len(observed) != 7 || observed[0] != "" || observed[6] != limiter.SourceOverride { // the first is of Block
+		t.Errorf("observed %q", observed)
+	}
+
+	for _, err := range []error{
+		func() error { _, err := l.AllowN(ctx, three, "free", -1); return err }(),
+		func() error { _, err := l.Allow(ctx, limiter.Policy{Name: "three"}, "free"); return err }(),
+	} {
+		if !errors.Is(err, limiter.ErrInvalid) {
+			t.Errorf("an invalid request: %v", err)
+		}
+	}
+	ended, end := context.WithCancel(ctx)
+	end()
+	if _, err := l.Allow(ended, three, "free"); !errors.Is(err, context.Canceled) {
+		t.Errorf("after the context's end: %v", err)
+	}
+
+	// The other methods act as without the override.
+	if r, err := l.Charge(ctx, three, "free", 2); err != nil || r.Level != 2 || r.Source != limiter.SourceMemory {
+		t.Errorf("Charge: %+v, %v", r, err)
+	}
+	if u, err := l.Usage(ctx, three, "free"); err != nil || u.Spent != 2 {
+		t.Errorf("Usage: %+v, %v", u, err)
+	}
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := l.Allow(ctx, three, "free"); !errors.Is(err, limiter.ErrClosed) {
+		t.Errorf("after Close: %v", err)
+	}
+}
+
+func TestUnlimitedReservation(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	secret := []byte("a secret of more than 16 bytes")
+	l, p, now := overridden(t, limiter.Config{KeySecret: secret})
+	if err := p.SetOverride(ctx, limiter.Override{Policy: "three", Key: "free", Unlimited: true}); err != nil {
+		t.Fatal(err)
+	}
+	r, err := l.Reserve(ctx, three.Request("free", 50), time.Minute)
+	if err != nil || !r.Result.Allowed || r.Result.Granted != 50 || !r.Expires.Equal(now.Add(time.Minute)) {
+		t.Fatalf("%+v, %v", r, err)
+	}
+	other, err := l.Reserve(ctx, three.Request("free", 50), time.Minute)
+	if err != nil || other.ID == r.ID {
+		t.Errorf("a second reservation: %q, %v", other.ID, err)
+	}
+	want := limiter.Result{Allowed: true, Granted: 20, Source: limiter.SourceSkipped, At: *now}
+	if s, err := l.Settle(ctx, r.ID, 20); err != nil || s != want {
+		t.Errorf("Settle: %+v, %v", s, err)
+	}
+	if err := l.Cancel(ctx, r.ID); err != nil {
+		t.Errorf("Cancel: %v", err)
+	}
+	if u, err := l.Usage(ctx, three, "free"); err != nil || u.Spent != 0 || u.Reserved != 0 {
+		t.Errorf("Usage: %+v, %v", u, err)
+	}
+	for _, id := range []string{"uncounted:x:three:Zg", "uncounted:0123456789abcdef:Three:Zg", "uncounted:0123456789abcdef:three:", r.ID + "="} {
+		if _, err := l.Settle(ctx, id, 1); !errors.Is(err, limiter.ErrInvalid) {
+			t.Errorf("Settle(%q): %v", id, err)
+		}
+		if err := l.Cancel(ctx, id); !errors.Is(err, limiter.ErrInvalid) {
+			t.Errorf("Cancel(%q): %v", id, err)
+		}
+	}
+	if _, err := l.Settle(ctx, r.ID, -1); !errors.Is(err, limiter.ErrInvalid) {
+		t.Errorf("Settle of -1: %v", err)
+	}
+	_ = l.Close()
+	if err := l.Cancel(ctx, r.ID); !errors.Is(err, limiter.ErrClosed) {
+		t.Errorf("after Close: %v", err)
+	}
+}
+
+func TestUnlimitedInAllowAll(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	two := limiter.Policy{Name: "two", Algorithm: limiter.FixedWindow, Limit: 2, Period: time.Hour}
+	l, _, _ := overridden(t, limiter.Config{}, limiter.Override{Policy: "three", Key: "free", Unlimited: true}, limiter.Override{Policy: "two", Key: "k", Limit: ptr(4.0)})
+	requests := []limiter.Request{three.Request("free", 10), two.Request("k", 3), three.Request("free", 1), three.Request("x", 1)}
+	given := append([]limiter.Request(nil), requests...)
+	all, err := l.AllowAll(ctx, requests...)
+	if err != nil || !all.Allowed || all.DeniedBy != -1 {
+		t.Fatalf("%+v, %v", all, err)
+	}
+	for i, want := range []struct {
+		granted, limit float64
+		source         limiter.Source
+	}{{10, 3, limiter.SourceOverride}, {3, 4, limiter.SourceMemory}, {1, 3, limiter.SourceOverride}, {1, 3, limiter.SourceMemory}} {
+		if r := all.PerRequest[i]; r.Granted != want.granted || r.Limit != want.limit || r.Source != want.source {
+			t.Errorf("%d: %+v", i, r)
+		}
+	}
+	if !reflect.DeepEqual(requests, given) {
+		t.Error("AllowAll changed the caller's requests")
+	}
+	all, err = l.AllowAll(ctx, requests...)
+	if err != nil || all.Allowed || all.DeniedBy != 1 || !all.PerRequest[0].Allowed || all.PerRequest[0].Granted != 0 {
+		t.Errorf("the second: %+v, %v", all, err)
+	}
+	if all, err = l.WaitAll(ctx, requests[0], requests[2]); err != nil || !all.Allowed {
+		t.Errorf("only unlimited ones: %+v, %v", all, err)
+	}
+	requests[2].Cost = -1
+	if _, err := l.AllowAll(ctx, requests...); !errors.Is(err, limiter.ErrInvalid) || err.Error()[:len("requests[2]")] != "requests[2]" {
+		t.Errorf("an invalid request: %v", err)
+	}
+}
+
+// TestOverrideCostsNothing: overrides of other policies and keys allocate nothing.
+func TestOverrideCostsNothing(t *testing.T) {
+	p, err := limiter.NewPolicies(three)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx := context.Background()
+	allocations := func(config limiter.Config) float64 {
+		l := limiter.NewMemory(&config)
+		return testing.AllocsPerRun(100, func() { _, _ = l.Check(ctx, three, "k", 1) })
+	}
+	without := allocations(limiter.Config{})
+	if with := allocations(limiter.Config{Policies: p}); with != without {
+		t.Errorf("%v allocations with Policies, %v without", with, without)
+	}
+	if err := p.SetOverride(ctx, limiter.Override{Policy: "three", Key: "other", Unlimited: true}); err != nil {
+		t.Fatal(err)
+	}
+	if with := allocations(limiter.Config{Policies: p}); with != without {
+		t.Errorf("%v allocations with an override, %v without", with, without)
+	}
+	if n := testing.AllocsPerRun(100, func() { _, _ = p.Get("three") }); n != 0 {
+		t.Errorf("Get allocates %v times", n)
+	}
+	// The HMAC is computed only for policies with overrides.
+	secret := []byte("a secret of more than 16 bytes")
+	other := three
+	other.Name = "other"
+	l := limiter.NewMemory(&limiter.Config{KeySecret: secret})
+	plain := testing.AllocsPerRun(100, func() { _, _ = l.Check(ctx, other, "k", 1) })
+	l = limiter.NewMemory(&limiter.Config{KeySecret: secret, Policies: p})
+	if with := testing.AllocsPerRun(100, func() { _, _ = l.Check(ctx, other, "k", 1) }); with != plain {
+		t.Errorf("%v allocations with a KeySecret and Policies, %v without", with, plain)
+	}
+}
+
+// TestOverrideOfOneState: an AllowAll is decided by one state of the policies, at one time.
+func TestOverrideOfOneState(t *testing.T) {
+	t.Parallel()
+	end := time.UnixMicro(1_800_000_000_000_000)
+	readings := 0
+	p, err := limiter.NewPolicies()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.SetOverride(t.Context(), limiter.Override{Policy: "three", Key: "k", Limit: ptr(9.0), Until: end}); err != nil {
+		t.Fatal(err)
+	}
+	l := limiter.NewMemory(&limiter.Config{Policies: p, Now: func() time.Time { // ends between two readings
+		readings++
+		return end.Add(time.Duration(readings-2) * time.Second)
+	}})
+	all, err := l.AllowAll(t.Context(), three.Request("k", 1), three.Request("k", 1), three.Request("k", 1))
+	if err != nil || !all.Allowed || all.PerRequest[2].Limit != 9 {
+		t.Errorf("%+v, %v", all, err)
+	}
+}
+
+// TestOverrideUntilTheEpoch: 0 microseconds stand for no end.
+func TestOverrideUntilTheEpoch(t *testing.T) {
+	t.Parallel()
+	_, p, _ := overridden(t, limiter.Config{})
+	for _, until := range []time.Time{time.Unix(0, 0), time.Unix(0, 900), time.Unix(-1, 0)} {
+		if err := p.SetOverride(t.Context(), limiter.Override{Policy: "three", Key: "k", Unlimited: true, Until: until}); !errors.Is(err, limiter.ErrInvalid) {
+			t.Errorf("until %v: %v", until, err)
+		}
+	}
+}
+
+// TestShadowOfResult: Result.Shadow is that of the policy that decided, override included.
+func TestShadowOfResult(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	ghost := limiter.Policy{Name: "ghost", Algorithm: limiter.GCRA, Limit: 1, Period: time.Hour, Shadow: true}
+	l, _, _ := overridden(t, limiter.Config{},
+		limiter.Override{Policy: "three", Key: "shadow", Shadow: ptr(true)}, limiter.Override{Policy: "ghost", Key: "bites", Shadow: ptr(false)})
+	requests := []limiter.Request{three.Request("k", 1), three.Request("shadow", 1), ghost.Request("k", 1), ghost.Request("bites", 1)}
+	want := []bool{false, true, true, false}
+	for i := range 3 { // the third is of a remembered denial
+		for j, in := range requests {
+			if r, err := l.Do(ctx, in); err != nil || r.Shadow != want[j] || r.Shadowed && !want[j] {
+				t.Errorf("%d, Do %d: %+v, %v", i, j, r, err)
+			}
+		}
+		all, err := l.AllowAll(ctx, requests...)
+		if err != nil || all.Allowed || all.DeniedBy != 3 {
+			t.Fatalf("%d: %+v, %v", i, all, err)
+		}
+		for j, r := range all.PerRequest {
+			if r.Shadow != want[j] {
+				t.Errorf("%d, AllowAll %d: %+v", i, j, r)
+			}
+		}
+	}
+}
+
+// TestUnlimitedDuringWaitAll: a WaitAll that is cancelled gives nothing back for a key that
+// an override made unlimited after it had begun.
+func TestUnlimitedDuringWaitAll(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(t.Context())
+	p, err := limiter.NewPolicies()
+	if err != nil {
+		t.Fatal(err)
+	}
+	armed := false
+	l := limiter.NewMemory(&limiter.Config{Policies: p, Now: func() time.Time {
+		if armed {
+			armed = false
+			if err := p.SetOverride(context.Background(), limiter.Override{Policy: "ghost", Key: "k", Unlimited: true}); err != nil {
+				t.Error(err)
+			}
+		}
+		return time.Unix(1_800_000_000, 0)
+	}, Observe: func(_ context.Context, o limiter.Observation) {
+		if o.Verb == limiter.VerbWaitAll {
+			cancel()
+		}
+	}})
+	queue := limiter.Policy{Name: "queue", Algorithm: limiter.LeakyBucketQueue, Limit: 1, Period: time.Hour, Burst: 10}
+	ghost := limiter.Policy{Name: "ghost", Algorithm: limiter.GCRA, Limit: 5, Period: time.Hour, Shadow: true}
+	if _, err := l.Allow(ctx, queue, "q"); err != nil {
+		t.Fatal(err)
+	}
+	armed = true
+	if all, err := l.WaitAll(ctx, queue.Request("q", 1), ghost.Request("k", 1)); !errors.Is(err, context.Canceled) {
+		t.Errorf("%+v, %v", all, err)
+	}
+	if r, err := l.Check(t.Context(), queue, "q", 0); err != nil || r.Level != 1 {
+		t.Errorf("the place did not go back: %+v, %v", r, err)
+	}
+}

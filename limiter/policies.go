@@ -1,0 +1,262 @@
+package limiter
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglimit/pglimit/internal/policies"
+	"github.com/pglimit/pglimit/internal/store"
+	"github.com/pglimit/pglimit/internal/store/postgres/exec"
+)
+
+// ErrNoPolicy is returned for a name without a policy, in the database and among the
+// defaults.
+var ErrNoPolicy = errors.New("pglimit: no such policy")
+
+// ErrPolicyChanged is returned by Policies.Apply if the policies are no longer those of
+// the version that the caller had read. Nothing was changed.
+var ErrPolicyChanged = errors.New("pglimit: the policies were changed meanwhile")
+
+// PoliciesConfig sets up Policies. The zero value and nil have the defaults that each
+// field names.
+type PoliciesConfig struct {
+	// PollEvery is the time between two looks for changes, where notifications do not
+	// arrive: behind a pooler, and with DisableListen. Default: 500ms, at least 10ms. Where
+	// they do, it is a minute, or PollEvery if that is longer.
+	PollEvery time.Duration
+	// DisableListen uses no connection for notifications. Each look borrows one from the
+	// pool. Default: false; one connection besides the pool's stays open.
+	DisableListen bool
+	// Background makes OpenPolicies return before the policies are loaded. Default: false;
+	// it returns the error of the first load.
+	Background bool
+	// KeySecret is the limiters' Config.KeySecret, for the keys of overrides. A Limiter refuses
+	// Policies of a database that have another. Those of NewPolicies have none, and keep keys
+	// as they are.
+	KeySecret []byte
+	// OnChange, if set, is called after each load, the first included, with the version that
+	// was loaded. It is called on the goroutine that loads, so it must not block, and not call
+	// Close. If an Apply loads at the same time, the versions may come out of order.
+	OnChange func(version int64)
+	// Logger gets a warning if policies cannot be loaded, at most one a minute, and an
+	// error for a stored policy that is not valid. Default: slog.Default().
+	Logger *slog.Logger
+}
+
+// StoredPolicy is a policy in the database.
+type StoredPolicy struct {
+	Policy
+	// Note says why the policy is so: up to 1,000 characters.
+	Note string
+	// Askers lets roles that may only request use the policy: see docs/sql.md.
+	Askers bool
+	// MaxTTL is the longest reservation of such a role: from one second to a hundred years.
+	// 0 is a day.
+	MaxTTL time.Duration
+	// Version, ChangedAt and ChangedBy (a role) are of the last change. They are ignored
+	// when a policy is written.
+	Version   int64
+	ChangedAt time.Time
+	ChangedBy string
+}
+
+// Override is what differs for one key of a policy. A nil field keeps what the policy has.
+// At least one of Limit, Burst, Unlimited and Shadow is set, and Unlimited excludes the
+// others.
+type Override struct {
+	Policy    string    `json:"policy"`              // the policy's name
+	Key       string    `json:"key"`                 // the caller's; in an answer as stored, its HMAC if PoliciesConfig.KeySecret is set
+	Limit     *float64  `json:"limit,omitempty"`     // instead of Policy.Limit
+	Burst     *float64  `json:"burst,omitempty"`     // instead of Policy.Burst, for buckets; 0 is *Limit, which is then needed
+	Unlimited bool      `json:"unlimited,omitempty"` // requests pass without a decision, with SourceOverride, and count nothing
+	Shadow    *bool     `json:"shadow,omitempty"`    // instead of Policy.Shadow
+	Until     time.Time `json:"until,omitzero"`      // the end, by each process's clock; zero is none
+	Note      string    `json:"note,omitempty"`      // up to 1,000 characters
+
+	// Version, ChangedAt and ChangedBy (a role) are of the last change. They are ignored
+	// when an override is written.
+	Version   int64     `json:"version,omitempty"`
+	ChangedAt time.Time `json:"changed_at,omitzero"`
+	ChangedBy string    `json:"changed_by,omitempty"`
+}
+
+// PolicyChange is an entry of the history.
+type PolicyChange struct {
+	Version   int64     `json:"version"`
+	ChangedAt time.Time `json:"changed_at"`
+	ChangedBy string    `json:"changed_by"`
+	Note      string    `json:"note,omitempty"`
+	Name      string    `json:"name"`          // the policy's
+	Key       string    `json:"key,omitempty"` // of an override, as stored; empty for the policy
+	// Before and After are the policy before and after the change; nil if there was none.
+	// They are nil for an override.
+	Before *StoredPolicy `json:"before,omitempty"`
+	After  *StoredPolicy `json:"after,omitempty"`
+	// OverrideBefore and OverrideAfter are the same for an override.
+	OverrideBefore *Override `json:"override_before,omitempty"`
+	OverrideAfter  *Override `json:"override_after,omitempty"`
+}
+
+// PolicyEdit is a set of changes to make together. No policy and no override may be in it
+// twice.
+type PolicyEdit struct {
+	// IfVersion, unless 0, makes Apply return ErrPolicyChanged if the version in the
+	// database is another.
+	IfVersion int64
+	// Note is stored with deletions, which have no row for it.
+	Note            string
+	Set             []StoredPolicy
+	Delete          []string // names
+	SetOverrides    []Override
+	DeleteOverrides []Override // Policy and Key
+}
+
+// Policies are the policies and overrides that the database holds. Each process has them
+// in memory, and a change reaches all of them within a second. While the database is away
+// they stay as last known. Open them with OpenPolicies. Policies are safe for concurrent
+// use.
+type Policies struct {
+	store  policies.Store
+	config PoliciesConfig
+	now    func() time.Time
+	state  atomic.Pointer[policyState]
+
+	ofDatabase bool
+
+	loaded  atomic.Bool // at least once
+	loading sync.Mutex  // one load at a time
+	failing throttle
+
+	stop   context.CancelFunc // nil: nothing to stop
+	ended  chan struct{}
+	closed sync.Once
+}
+
+// OpenPolicies reads the policies and overrides, and follows changes until Close.
+func OpenPolicies(ctx context.Context, pool *pgxpool.Pool, config *PoliciesConfig) (*Policies, error) {
+	if pool == nil {
+		return nil, store.Invalid("pool", "nil", "open one with pgxpool.New")
+	}
+	p, err := newPolicies(config)
+	if err != nil {
+		return nil, err
+	}
+	database := policies.NewDatabase(exec.PGX(pool), warnUncached(p.config.Logger))
+	p.store = database
+	f := p.follower(database)
+	if !p.config.DisableListen {
+		f.Connect, f.Probe = database.Connector(pool), database.Probe
+	}
+	return p.open(ctx, f)
+}
+
+// OpenPoliciesSQL is OpenPolicies for database/sql. It looks for changes every PollEvery.
+func OpenPoliciesSQL(ctx context.Context, db *sql.DB, config *PoliciesConfig) (*Policies, error) {
+	if db == nil {
+		return nil, store.Invalid("db", "nil", "open one with sql.Open")
+	}
+	p, err := newPolicies(config)
+	if err != nil {
+		return nil, err
+	}
+	p.store = policies.NewDatabase(exec.SQL(db), warnUncached(p.config.Logger))
+	return p.open(ctx, p.follower(p.store))
+}
+
+// NewPolicies returns Policies without a database, for NewMemory and tests. The policies
+// given are its defaults. Changes stay in this process.
+func NewPolicies(defaults ...Policy) (*Policies, error) {
+	p, err := newPolicies(nil)
+	if err != nil {
+		return nil, err
+	}
+	p.store = policies.NewMemory(func() time.Time { return p.now() })
+	if err := p.load(context.Background()); err != nil {
+		return nil, err
+	}
+	if err := p.Default(defaults...); err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+// Close ends following changes and closes the connection for notifications. Get still
+// returns what was last known, and Apply still works. Close returns nil and may be called
+// again.
+func (p *Policies) Close() error {
+	p.closed.Do(func() {
+		if p.stop != nil {
+			p.stop()
+			<-p.ended
+		}
+	})
+	return nil
+}
+
+// Default adds policies for names that the database does not have. A later default
+// replaces an earlier one of the same name. If one is not valid, none is added.
+func (p *Policies) Default(policies ...Policy) error {
+	for _, policy := range policies {
+		if err := policy.Validate(); err != nil {
+			return err
+		}
+	}
+	p.loading.Lock()
+	defer p.loading.Unlock()
+	p.state.Store(p.state.Load().withDefaults(policies))
+	return nil
+}
+
+// Get returns the policy of that name: the database's, or else the default. If there is
+// none, it returns ErrNoPolicy. It takes no lock and allocates nothing.
+func (p *Policies) Get(name string) (Policy, error) {
+	policy, ok := p.state.Load().policy(name)
+	if !ok {
+		return Policy{}, noPolicy(name)
+	}
+	return policy, nil
+}
+
+// For returns Get's policy with the override of key applied, and whether key is Unlimited.
+func (p *Policies) For(name, key string) (policy Policy, unlimited bool, err error) {
+	if policy, err = p.Get(name); err != nil {
+		return Policy{}, false, err
+	}
+	if err := validateKey(key); err != nil {
+		return Policy{}, false, err
+	}
+	unlimited = p.state.Load().override(&policy, key, p.config.KeySecret, p.now)
+	return policy, unlimited, nil
+}
+
+// Version returns the version that is loaded. It is 0 if there never was a policy or
+// override in the database, and while Background loads.
+func (p *Policies) Version() int64 { return p.state.Load().version }
+
+// List returns all policies in the database, by name.
+func (p *Policies) List() []StoredPolicy { return slices.Clone(p.state.Load().stored) }
+
+// Overrides returns the overrides of a policy, or of all if name is empty, by policy and
+// key. Those that have ended are not among them.
+func (p *Policies) Overrides(name string) (all []Override) {
+	now := p.now()
+	for _, o := range p.state.Load().overrides {
+		if (name == "" || o.Policy == name) && (o.Until.IsZero() || now.Before(o.Until)) {
+			all = append(all, o.clone())
+		}
+	}
+	return all
+}
+
+func noPolicy(name string) error {
+	return fmt.Errorf("%w: %s", ErrNoPolicy, store.Quote(name))
+}

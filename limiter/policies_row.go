@@ -1,0 +1,163 @@
+package limiter
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/pglimit/pglimit/internal/policies"
+	"github.com/pglimit/pglimit/internal/store"
+)
+
+// Bounds and defaults of what is stored with policies and overrides.
+const (
+	maxNote       = 1000 // characters
+	defaultMaxTTL = 24 * time.Hour
+)
+
+// firstUntil and lastUntil bound the times that the database accepts: 0 microseconds stand
+// for no end.
+var firstUntil, lastUntil = time.UnixMicro(1), time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC)
+
+// validate returns nil if p can be stored.
+func (p *StoredPolicy) validate() error {
+	if err := p.Policy.Validate(); err != nil {
+		return err
+	}
+	if reason := badDuration(p.MaxTTL); reason != "" || p.MaxTTL != 0 && p.MaxTTL < store.MinTTL {
+		return p.bad("MaxTTL", p.MaxTTL, "must be whole microseconds from one second to a hundred years, or 0 for a day")
+	}
+	return validateNote(p.Note)
+}
+
+// validate returns nil if o can be stored for the policy of its name, if there is one.
+func (o *Override) validate(policy func(name string) (Policy, bool)) error {
+	bad := func(field, value, reason string) error {
+		return store.Invalid("Override."+field, value, reason)
+	}
+	number := func(v *float64) string { return strconv.FormatFloat(*v, 'g', -1, 64) }
+	switch {
+	case !validName(o.Policy):
+		return bad("Policy", store.Quote(o.Policy), "must match "+nameHelp)
+	case validateKey(o.Key) != nil:
+		return validateKey(o.Key)
+	case o.Limit != nil && !validUnits(*o.Limit):
+		return bad("Limit", number(o.Limit), "must be from 1e-9 to 2^53")
+	case o.Burst != nil && *o.Burst == 0 && o.Limit == nil:
+		return bad("Burst", "0", "needs Limit, for which it stands")
+	case o.Burst != nil && *o.Burst != 0 && !validUnits(*o.Burst):
+		return bad("Burst", number(o.Burst), "must be from 1e-9 to 2^53, or 0 for Limit")
+	case o.Unlimited && (o.Limit != nil || o.Burst != nil || o.Shadow != nil):
+		return bad("Unlimited", "true", "excludes Limit, Burst and Shadow")
+	case !o.Unlimited && o.Limit == nil && o.Burst == nil && o.Shadow == nil:
+		return fmt.Errorf("%w: Override changes nothing: set Limit, Burst, Unlimited or Shadow", store.ErrInvalid)
+	case !o.Until.IsZero() && (o.Until.Before(firstUntil) || !o.Until.Before(lastUntil)):
+		return bad("Until", o.Until.String(), "must be after 1970-01-01 and before the year 10000, or zero for no end")
+	}
+	if err := validateNote(o.Note); err != nil {
+		return err
+	}
+	p, known := policy(o.Policy)
+	if !known || o.Burst == nil || *o.Burst == 0 || p.Algorithm.bucket() {
+		return nil
+	}
+	if o.Limit == nil || *o.Burst != *o.Limit {
+		return bad("Burst", number(o.Burst), fmt.Sprintf("policy %s is a %s, which has no burst apart from Limit: leave it nil", o.Policy, p.Algorithm))
+	}
+	return nil
+}
+
+func validateNote(note string) error {
+	switch {
+	case !utf8.ValidString(note), strings.IndexByte(note, 0) >= 0:
+		return store.Invalid("Note", store.Quote(note), "must be UTF-8 without NUL")
+	case utf8.RuneCountInString(note) > maxNote:
+		return store.Invalid("Note", store.Quote(note), fmt.Sprintf("must have at most %d characters", maxNote))
+	}
+	return nil
+}
+
+// clone returns a copy that shares no memory that can change.
+func (o Override) clone() Override {
+	o.Limit, o.Burst, o.Shadow = clonePointer(o.Limit), clonePointer(o.Burst), clonePointer(o.Shadow)
+	return o
+}
+
+func clonePointer[T any](p *T) *T {
+	if p == nil {
+		return nil
+	}
+	v := *p
+	return &v
+}
+
+// row returns p as it is stored.
+func (p *StoredPolicy) row() policies.Policy {
+	ttl := p.MaxTTL
+	orDefault(&ttl, defaultMaxTTL)
+	return policies.Policy{
+		Name: p.Name, Algorithm: string(p.Algorithm), LimitUnits: p.Limit, Burst: p.Burst,
+		PeriodS: inSeconds(p.Period), TickS: inSeconds(p.Tick), BlockForS: inSeconds(p.BlockFor), MaxTTLS: inSeconds(ttl),
+		Aligned: p.Aligned, Shadow: p.Shadow, Askers: p.Askers, Calendar: string(p.Calendar), TimeZone: p.TimeZone,
+		Durability: p.Durability.String(), OnError: p.OnError.String(), Note: p.Note,
+	}
+}
+
+// storedPolicy returns a row as a policy, and an error if that is not valid.
+func storedPolicy(r *policies.Policy) (StoredPolicy, error) {
+	p := StoredPolicy{
+		Note: r.Note, Askers: r.Askers, MaxTTL: fromSeconds(r.MaxTTLS),
+		Version: r.Version, ChangedAt: r.ChangedAt, ChangedBy: r.ChangedBy,
+	}
+	err := p.Policy.fromText(policyText{
+		Name: r.Name, Algorithm: Algorithm(r.Algorithm), Limit: r.LimitUnits, Burst: r.Burst, Aligned: r.Aligned,
+		Calendar: Calendar(r.Calendar), TimeZone: r.TimeZone, Durability: r.Durability, OnError: r.OnError, Shadow: r.Shadow,
+	})
+	p.Name = r.Name
+	p.Period, p.Tick, p.BlockFor = fromSeconds(r.PeriodS), fromSeconds(r.TickS), fromSeconds(r.BlockForS)
+	if err == nil {
+		err = p.validate()
+	}
+	return p, err
+}
+
+// row returns o as it is stored.
+func (o *Override) row() policies.Override {
+	r := policies.Override{Policy: o.Policy, Key: o.Key, Unlimited: o.Unlimited, Note: o.Note}
+	r.LimitUnits, r.Burst, r.Shadow = clonePointer(o.Limit), clonePointer(o.Burst), clonePointer(o.Shadow)
+	if o.Burst != nil && *o.Burst == 0 {
+		r.Burst = clonePointer(o.Limit)
+	}
+	if !o.Until.IsZero() {
+		until := o.Until.Truncate(time.Microsecond)
+		r.Until = &until
+	}
+	return r
+}
+
+// storedOverride returns a row as an override.
+func storedOverride(r *policies.Override) Override {
+	o := Override{
+		Policy: r.Policy, Key: r.Key, Limit: r.LimitUnits, Burst: r.Burst, Unlimited: r.Unlimited, Shadow: r.Shadow, Note: r.Note,
+		Version: r.Version, ChangedAt: r.ChangedAt, ChangedBy: r.ChangedBy,
+	}
+	if r.Until != nil {
+		o.Until = r.Until.UTC()
+	}
+	return o
+}
+
+// inSeconds returns whole microseconds as seconds.
+func inSeconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1e6 }
+
+// fromSeconds returns seconds as whole microseconds. What no policy may have becomes a
+// Duration that no policy may have.
+func fromSeconds(s float64) time.Duration {
+	if !(math.Abs(s) <= maxDuration.Seconds()) { // NaN too
+		return maxDuration + 1
+	}
+	return time.Duration(math.Round(s*1e6)) * time.Microsecond
+}

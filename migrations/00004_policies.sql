@@ -1,0 +1,146 @@
+-- Policies that live in the database, and overrides for single keys. Programs read them
+-- all at once and keep them in memory; the SQL functions read the row of one name.
+-- Columns are named as the parameters of the SQL functions: seconds are float8, so that
+-- people can write them by hand. The library validates a policy before it writes it; the
+-- constraints hold whatever wrote the row.
+
+-- +goose Up
+CREATE TABLE pglimit_policy (
+    limit_units float8 NOT NULL,                         -- units per period
+    period_s    float8,                                  -- NULL with a calendar
+    burst       float8,                                  -- NULL: limit_units
+    tick_s      float8 NOT NULL DEFAULT 0,
+    block_for_s float8 NOT NULL DEFAULT 0,
+    max_ttl_s   float8 NOT NULL DEFAULT 86400,           -- the longest reservation of an asker
+    version     bigint NOT NULL DEFAULT 0,               -- of all policies and overrides, after this row's last change
+    changed_at  timestamptz NOT NULL DEFAULT clock_timestamp(),
+    aligned     bool NOT NULL DEFAULT false,
+    shadow      bool NOT NULL DEFAULT false,             -- decides and reports, but never denies
+    askers      bool NOT NULL DEFAULT false,             -- roles that may only request may request under it
+    name        text COLLATE "C" NOT NULL,
+    algorithm   text COLLATE "C" NOT NULL,
+    calendar    text COLLATE "C" NOT NULL DEFAULT '',    -- hour, day, week, month; '': none
+    time_zone   text COLLATE "C" NOT NULL DEFAULT '',    -- of the calendar; '': UTC
+    durability  text COLLATE "C" NOT NULL DEFAULT 'durable',
+    on_error    text COLLATE "C" NOT NULL DEFAULT 'fail_closed',
+    note        text COLLATE "C" NOT NULL DEFAULT '',    -- why it is so
+    changed_by  text COLLATE "C" NOT NULL DEFAULT '',    -- the role that changed it last
+    CONSTRAINT pglimit_policy_pkey PRIMARY KEY (name),
+    CONSTRAINT "name must match ^[a-z0-9][a-z0-9_.-]{0,63}$" CHECK (name ~ '^[a-z0-9][a-z0-9_.-]{0,63}$'),
+    CONSTRAINT "algorithm must be one that docs/algorithms.md lists" CHECK (
+        algorithm IN ('leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'gcra', 'fixed_window', 'sliding_window_counter', 'sliding_window_log')),
+    CONSTRAINT "limit_units must be from 1e-9 to 2^53" CHECK (limit_units BETWEEN 1e-9::float8 AND 9007199254740992::float8),
+    CONSTRAINT "period_s must be whole microseconds up to a hundred years" CHECK (period_s BETWEEN 1e-6::float8 AND 3155760000::float8
+        AND abs(period_s * 1e6::float8 - round(period_s * 1e6::float8)) <= period_s * 1e-9::float8),
+    CONSTRAINT "a calendar replaces period_s" CHECK ((calendar = '') = (period_s IS NOT NULL)),
+    CONSTRAINT "burst must be from 1e-9 to 2^53, and is for buckets" CHECK (burst IS NULL
+        OR burst BETWEEN 1e-9::float8 AND 9007199254740992::float8 AND (burst = limit_units OR algorithm IN ('leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'gcra'))),
+    CONSTRAINT "tick_s must be whole microseconds or 0, and is for leaky_bucket" CHECK (tick_s = 0::float8
+        OR algorithm = 'leaky_bucket' AND tick_s BETWEEN 1e-6::float8 AND 3155760000::float8
+        AND abs(tick_s * 1e6::float8 - round(tick_s * 1e6::float8)) <= tick_s * 1e-9::float8),
+    CONSTRAINT "block_for_s must be whole microseconds or 0" CHECK (block_for_s = 0::float8
+        OR block_for_s BETWEEN 1e-6::float8 AND 3155760000::float8
+        AND abs(block_for_s * 1e6::float8 - round(block_for_s * 1e6::float8)) <= block_for_s * 1e-9::float8),
+    CONSTRAINT "max_ttl_s must be from 1 to 3155760000" CHECK (max_ttl_s BETWEEN 1::float8 AND 3155760000::float8),
+    CONSTRAINT "aligned is for fixed_window without a calendar" CHECK (NOT aligned OR algorithm = 'fixed_window' AND calendar = ''),
+    CONSTRAINT "calendar must be hour, day, week or month, and is for fixed_window" CHECK (
+        calendar = '' OR algorithm = 'fixed_window' AND calendar IN ('hour', 'day', 'week', 'month')),
+    CONSTRAINT "time_zone requires a calendar" CHECK (time_zone = '' OR calendar <> ''),
+    CONSTRAINT "durability must be durable or relaxed" CHECK (durability IN ('durable', 'relaxed')),
+    CONSTRAINT "on_error must be fail_closed or fail_open" CHECK (on_error IN ('fail_closed', 'fail_open')),
+    CONSTRAINT "note must have at most 1000 characters" CHECK (length(note) <= 1000)
+);
+
+-- What differs for one key of a policy. NULL keeps what the policy has.
+CREATE TABLE pglimit_override (
+    limit_units float8,
+    burst       float8,
+    version     bigint NOT NULL DEFAULT 0,
+    until       timestamptz,                             -- NULL: no end
+    changed_at  timestamptz NOT NULL DEFAULT clock_timestamp(),
+    unlimited   bool NOT NULL DEFAULT false,             -- requests pass without a decision and count nothing
+    shadow      bool,
+    policy      text COLLATE "C" NOT NULL,               -- a policy's name, in pglimit_policy or compiled into a program
+    key         text COLLATE "C" NOT NULL,               -- the key, or its HMAC, as in the tables of the algorithms
+    note        text COLLATE "C" NOT NULL DEFAULT '',
+    changed_by  text COLLATE "C" NOT NULL DEFAULT '',
+    CONSTRAINT pglimit_override_pkey PRIMARY KEY (policy, key),
+    CONSTRAINT "policy must match ^[a-z0-9][a-z0-9_.-]{0,63}$" CHECK (policy ~ '^[a-z0-9][a-z0-9_.-]{0,63}$'),
+    CONSTRAINT "key must have 1 to 1024 bytes" CHECK (octet_length(key) BETWEEN 1 AND 1024),
+    CONSTRAINT "limit_units must be from 1e-9 to 2^53" CHECK (limit_units BETWEEN 1e-9::float8 AND 9007199254740992::float8),
+    CONSTRAINT "burst must be from 1e-9 to 2^53" CHECK (burst BETWEEN 1e-9::float8 AND 9007199254740992::float8),
+    CONSTRAINT "until must be after 1970-01-01 and before the year 10000; NULL is no end" CHECK (until > '1970-01-01 00:00:00+00' AND until < '10000-01-01 00:00:00+00'),
+    CONSTRAINT "an override must change something" CHECK (unlimited OR limit_units IS NOT NULL OR burst IS NOT NULL OR shadow IS NOT NULL),
+    CONSTRAINT "unlimited excludes limit_units, burst and shadow" CHECK (NOT unlimited OR limit_units IS NULL AND burst IS NULL AND shadow IS NULL),
+    CONSTRAINT "note must have at most 1000 characters" CHECK (length(note) <= 1000)
+);
+
+-- One row: the version of all policies and overrides. A transaction that changes any
+-- raises it by one and locks it until its commit, so that versions become visible in
+-- their order. Programs read it to see whether there is something to load.
+CREATE TABLE pglimit_policy_version (
+    version    bigint NOT NULL,
+    id         bool NOT NULL DEFAULT true,
+    changed_in text COLLATE "C" NOT NULL DEFAULT '',     -- the transaction that raised it
+    CONSTRAINT pglimit_policy_version_pkey PRIMARY KEY (id),
+    CONSTRAINT "there is one version" CHECK (id)
+);
+INSERT INTO pglimit_policy_version (version) VALUES (0);
+
+-- Every change of a policy or an override. The changes of one transaction have one
+-- version; ids grow in the order of the changes.
+CREATE TABLE pglimit_policy_history (
+    id         bigint GENERATED ALWAYS AS IDENTITY,
+    version    bigint NOT NULL,
+    changed_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    name       text COLLATE "C" NOT NULL,                -- the policy's
+    key        text COLLATE "C",                         -- of an override; NULL: the policy itself
+    changed_by text COLLATE "C" NOT NULL,
+    note       text COLLATE "C" NOT NULL,
+    before     jsonb,                                    -- the row; NULL: there was none
+    after      jsonb,                                    -- NULL: it was deleted
+    CONSTRAINT pglimit_policy_history_pkey PRIMARY KEY (id)
+);
+CREATE INDEX pglimit_policy_history_name ON pglimit_policy_history (name, id);
+
+-- +goose Down
+-- Dropping needs the locks of all tables at the same time. After a quarter of
+-- deadlock_timeout they are released, so that no other statement fails with a deadlock;
+-- then others get three times as long.
+-- +goose StatementBegin
+DO $pglimit$
+DECLARE
+    statements text[] := ARRAY[
+        'LOCK TABLE pglimit_policy_version IN ACCESS EXCLUSIVE MODE',
+        'LOCK TABLE pglimit_policy IN ACCESS EXCLUSIVE MODE',
+        'LOCK TABLE pglimit_override IN ACCESS EXCLUSIVE MODE',
+        'LOCK TABLE pglimit_policy_history IN ACCESS EXCLUSIVE MODE'];
+    deadlock_ms float8 := (SELECT s.setting::float8 FROM pg_catalog.pg_settings AS s WHERE s.name = 'deadlock_timeout');
+    before text := current_setting('lock_timeout'::text);
+    statement text;
+    began timestamptz;
+    left_ms float8;
+BEGIN
+    FOR try IN 0 .. 44 LOOP
+        began := clock_timestamp();
+        BEGIN
+            FOREACH statement IN ARRAY statements LOOP
+                -- Short waits find a gap in traffic, long ones wait for its end: 1, 2, 4 .. 256 ms.
+                left_ms := LEAST(power(2::float8, (try % 9)::float8), deadlock_ms / 4::float8) - extract(epoch FROM clock_timestamp() - began)::float8 * 1000::float8;
+                PERFORM set_config('lock_timeout'::text, GREATEST(1::float8, trunc(left_ms))::text, true);
+                EXECUTE statement;
+            END LOOP;
+            PERFORM set_config('lock_timeout'::text, before, true);
+            RETURN;
+        EXCEPTION WHEN lock_not_available THEN
+            NULL; -- all locks are released
+        END;
+        PERFORM pg_sleep(0.01::float8 + 3::float8 * extract(epoch FROM clock_timestamp() - began)::float8);
+    END LOOP;
+    RAISE lock_not_available USING MESSAGE = 'pglimit: a transaction has had locks on the policies for too long: end it, and run this again';
+END $pglimit$;
+-- +goose StatementEnd
+DROP TABLE pglimit_policy_history;
+DROP TABLE pglimit_policy_version;
+DROP TABLE pglimit_override;
+DROP TABLE pglimit_policy;

@@ -1,0 +1,82 @@
+package migrations
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// MissingGrants returns the GRANT statements for those rights that the connection's role
+// lacks and the library, the command and the janitor need: on the tables of the
+// search_path, their schema and the functions that statements call. It returns none if the
+// role has all. Run the statements as the owner of the tables. [PlanGrants] also covers the
+// views and the SQL functions.
+//
+// MissingGrants only reads. It returns an error if no schema of the search_path has the
+// tables, or if one of this release's tables is missing.
+func MissingGrants(ctx context.Context, pool *pgxpool.Pool) (statements []string, err error) {
+	err = pgx.BeginTxFunc(ctx, pool, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
+		var name string
+		if err := tx.QueryRow(ctx, `SELECT current_user::text`).Scan(&name); err != nil {
+			return fmt.Errorf("pglimit: read the connection's role: %w", err)
+		}
+		g, err := readGranting(ctx, tx, Roles{Operators: []string{name}})
+		if err != nil {
+			return err
+		}
+		for _, r := range []right{
+			{"SCHEMA", []string{"USAGE"}, g.home},
+			{"TABLE", []string{"SELECT", "INSERT", "UPDATE", "DELETE"}, g.tables},
+			{"FUNCTION", []string{"EXECUTE"}, g.helpers},
+		} {
+			lacking, err := g.lacking(ctx, g.operators[0].oid, r)
+			if err != nil {
+				return err
+			}
+			for _, l := range lacking {
+				statements = append(statements, "GRANT "+l.String()+" TO "+g.operators[0].quoted)
+			}
+		}
+		return nil
+	})
+	return statements, err
+}
+
+// lacking returns which of the privileges of r a role lacks. Objects that lack the same
+// are in one right.
+func (g *granting) lacking(ctx context.Context, role uint32, r right) (all []right, err error) {
+	lacks := make([][]string, len(r.objects))
+	for _, privilege := range r.privileges {
+		// kind is one of three words of this package.
+		rows, err := g.tx.Query(ctx, `SELECT o.place::int FROM unnest($1::oid[]) WITH ORDINALITY AS o (oid, place)
+			WHERE NOT has_`+strings.ToLower(r.kind)+`_privilege($2::oid, o.oid, $3::text)`, oids(r.objects), role, privilege)
+		if err != nil {
+			return nil, fmt.Errorf("pglimit: read the rights on the tables: %w", err)
+		}
+		places, err := pgx.CollectRows(rows, pgx.RowTo[int])
+		if err != nil {
+			return nil, fmt.Errorf("pglimit: read the rights on the tables: %w", err)
+		}
+		for _, p := range places {
+			lacks[p-1] = append(lacks[p-1], privilege)
+		}
+	}
+	at := map[string]int{}
+	for i, privileges := range lacks {
+		if len(privileges) == 0 {
+			continue
+		}
+		key := strings.Join(privileges, ", ")
+		place, ok := at[key]
+		if !ok {
+			place = len(all)
+			at[key] = place
+			all = append(all, right{kind: r.kind, privileges: privileges})
+		}
+		all[place].objects = append(all[place].objects, r.objects[i])
+	}
+	return all, nil
+}

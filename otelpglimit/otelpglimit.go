@@ -1,0 +1,269 @@
+// Package otelpglimit measures and traces limiters with OpenTelemetry.
+//
+//	telemetry, err := otelpglimit.New(&otelpglimit.Config{Pool: pool})
+//	...
+//	l, err := limiter.New(pool, &limiter.Config{Observe: telemetry.Observe})
+//	telemetry.Watch(l)
+//
+// The metrics, with the attributes policy, verb, outcome (allowed, denied, shadowed or
+// error) and source (limiter.Source; absent after an error):
+//
+//	pglimit.decisions          counter of calls of the limiter's methods
+//	pglimit.units              counter of units granted; of other outcomes, those requested
+//	pglimit.decision.duration  histogram in seconds, from a call to its answer
+//	pglimit.batch.rows         histogram of the requests that shared a statement
+//
+// Without attributes, and summed over the limiters that are watched:
+//
+//	pglimit.waiting            callers that wait for the database
+//	pglimit.breaker.open       1 while a circuit breaker refuses requests
+//
+// With Config.Pool, read from the database:
+//
+//	pglimit.open_reservations     neither settled nor cancelled, up to 100,000
+//	pglimit.expired_reservations  expired and waiting for the janitor, up to 100,000
+//	pglimit.janitor.lag           seconds that the oldest row has waited for the janitor
+//	pglimit.janitor.due_rows      rows that wait for the janitor, up to 100,000
+//	pglimit.database.up           1 if the database answered, else 0
+//
+// Keys are in no metric: their number has no bound. prompglimit has the same metrics for
+// Prometheus without OpenTelemetry.
+package otelpglimit
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/pglimit/pglimit/internal/metrics"
+	"github.com/pglimit/pglimit/limiter"
+)
+
+// scope names the instruments' and spans' library.
+const scope = "github.com/pglimit/pglimit/otelpglimit"
+
+// Config sets up Telemetry. The zero value and nil have the defaults that each field
+// names.
+type Config struct {
+	// MeterProvider makes the instruments. Default: otel.GetMeterProvider().
+	MeterProvider metric.MeterProvider
+	// TracerProvider makes the spans. Default: otel.GetTracerProvider().
+	TracerProvider trace.TracerProvider
+	// DisableSpans makes no spans. By default each call is a span, a child of the span in
+	// its context. A sampled span costs more than the call's metrics.
+	DisableSpans bool
+	// SpanKey puts the key into the spans as pglimit.key, and errors with their whole text,
+	// which may quote it. Default: false. A key may be personal data. Metrics never have it.
+	SpanKey bool
+	// Pool, if set, is asked for open reservations and the janitor's lag while metrics are
+	// collected. Default: nil, those metrics are absent. Set it in one process: others would
+	// report the same.
+	Pool *pgxpool.Pool
+	// PoolEvery is the least time between two such questions. Default: 10s.
+	PoolEvery time.Duration
+	// PoolTimeout bounds such a question. Default: 2s.
+	PoolTimeout time.Duration
+}
+
+// Telemetry measures and traces limiters. It is safe for concurrent use.
+type Telemetry struct {
+	decisions metric.Int64Counter
+	units     metric.Float64Counter
+	duration  metric.Float64Histogram
+	rows      metric.Int64Histogram
+	tracer    trace.Tracer // nil: no spans
+	spanKey   bool
+	callback  metric.Registration
+
+	series sync.Map // metrics.Series to *series
+
+	mu       sync.Mutex
+	limiters []*limiter.Limiter
+}
+
+// New returns Telemetry. It returns the errors of the meter provider.
+func New(config *Config) (*Telemetry, error) {
+	var c Config
+	if config != nil {
+		c = *config
+	}
+	if c.MeterProvider == nil {
+		c.MeterProvider = otel.GetMeterProvider()
+	}
+	if c.TracerProvider == nil {
+		c.TracerProvider = otel.GetTracerProvider()
+	}
+	t := &Telemetry{spanKey: c.SpanKey}
+	if !c.DisableSpans {
+		t.tracer = c.TracerProvider.Tracer(scope)
+	}
+	meter := c.MeterProvider.Meter(scope)
+	var errs [5]error
+	t.decisions, errs[0] = meter.Int64Counter(metrics.Decisions.Name,
+		metric.WithUnit(metrics.Decisions.Unit), metric.WithDescription(metrics.Decisions.Help))
+	t.units, errs[1] = meter.Float64Counter(metrics.Units.Name,
+		metric.WithUnit(metrics.Units.Unit), metric.WithDescription(metrics.Units.Help))
+	t.duration, errs[2] = meter.Float64Histogram(metrics.Duration.Name, metric.WithUnit(metrics.Duration.Unit),
+		metric.WithDescription(metrics.Duration.Help), metric.WithExplicitBucketBoundaries(metrics.DurationBounds...))
+	t.rows, errs[3] = meter.Int64Histogram(metrics.Rows.Name, metric.WithUnit(metrics.Rows.Unit),
+		metric.WithDescription(metrics.Rows.Help), metric.WithExplicitBucketBoundaries(metrics.RowsBounds...))
+	errs[4] = t.registerGauges(meter, &c)
+	return t, errors.Join(errs[:]...)
+}
+
+// registerGauges registers what is read when metrics are collected.
+func (t *Telemetry) registerGauges(meter metric.Meter, c *Config) error {
+	var all []metric.Observable
+	var errs []error
+	gauge := func(i metrics.Instrument) metric.Float64ObservableGauge {
+		g, err := meter.Float64ObservableGauge(i.Name, metric.WithUnit(i.Unit), metric.WithDescription(i.Help))
+		all, errs = append(all, g), append(errs, err)
+		return g
+	}
+	waiting, open := gauge(metrics.Waiting), gauge(metrics.BreakerOpen)
+	read := func(context.Context, metric.Observer) {}
+	if c.Pool != nil {
+		database := &metrics.Database{Pool: c.Pool, Every: c.PoolEvery, Timeout: c.PoolTimeout}
+		if database.Every <= 0 {
+			database.Every = metrics.DefaultEvery
+		}
+		if database.Timeout <= 0 {
+			database.Timeout = metrics.DefaultTimeout
+		}
+		reservations, expired := gauge(metrics.OpenReservations), gauge(metrics.ExpiredReservations)
+		lag, due, up := gauge(metrics.JanitorLag), gauge(metrics.JanitorDueRows), gauge(metrics.DatabaseUp)
+		read = func(ctx context.Context, o metric.Observer) {
+			s, answered := database.Status(ctx)
+			if !answered {
+				o.ObserveFloat64(up, 0)
+				return // old numbers would hide that
+			}
+			o.ObserveFloat64(up, 1)
+			o.ObserveFloat64(reservations, float64(s.OpenReservations))
+			o.ObserveFloat64(expired, float64(s.ExpiredReservations))
+			o.ObserveFloat64(lag, s.Lag.Seconds())
+			o.ObserveFloat64(due, float64(s.DueRows))
+		}
+	}
+	registration, err := meter.RegisterCallback(func(ctx context.Context, o metric.Observer) error {
+		t.mu.Lock()
+		watched := slices.Clone(t.limiters)
+		t.mu.Unlock()
+		callers, refuses := 0, 0.
+		for _, l := range watched {
+			callers += l.Waiting()
+			if l.BreakerOpen() {
+				refuses = 1
+			}
+		}
+		o.ObserveFloat64(waiting, float64(callers))
+		o.ObserveFloat64(open, refuses)
+		read(ctx, o)
+		return nil
+	}, all...)
+	t.callback = registration
+	return errors.Join(append(errs, err)...)
+}
+
+// Close ends reading the gauges. Counters and histograms stay as they are.
+func (t *Telemetry) Close() error { return t.callback.Unregister() }
+
+// Watch adds l to pglimit.waiting and pglimit.breaker.open, until the program ends.
+func (t *Telemetry) Watch(l *limiter.Limiter) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.limiters = append(t.limiters, l)
+}
+
+// Observe counts a call and makes its span. Use it as limiter.Config.Observe, of one or of
+// several limiters.
+func (t *Telemetry) Observe(ctx context.Context, o limiter.Observation) {
+	k := metrics.Of(&o)
+	s := t.of(k)
+	t.decisions.Add(ctx, 1, s.add...)
+	t.units.Add(ctx, metrics.UnitsOf(&o), s.add...)
+	t.duration.Record(ctx, o.Duration.Seconds(), s.record...)
+	if o.Rows > 0 {
+		t.rows.Record(ctx, int64(o.Rows), s.record...)
+	}
+	if t.tracer != nil {
+		t.span(ctx, &o, k)
+	}
+}
+
+// series has the options for one combination of attributes.
+type series struct {
+	add    []metric.AddOption
+	record []metric.RecordOption
+}
+
+func (t *Telemetry) of(k metrics.Series) *series {
+	if known, ok := t.series.Load(k); ok {
+		return known.(*series)
+	}
+	set := metric.WithAttributeSet(attribute.NewSet(attributesOf(k)...))
+	known, _ := t.series.LoadOrStore(k, &series{[]metric.AddOption{set}, []metric.RecordOption{set}})
+	return known.(*series)
+}
+
+func attributesOf(k metrics.Series) []attribute.KeyValue {
+	var all []attribute.KeyValue
+	for i, v := range k.Values() {
+		if v != "" {
+			all = append(all, attribute.String(metrics.Labels[i], v))
+		}
+	}
+	return all
+}
+
+// span makes the span of a call that has ended. A denial is no error.
+func (t *Telemetry) span(ctx context.Context, o *limiter.Observation, k metrics.Series) {
+	end := time.Now()
+	_, span := t.tracer.Start(ctx, "pglimit "+string(o.Verb), trace.WithTimestamp(end.Add(-o.Duration)), trace.WithSpanKind(trace.SpanKindClient))
+	defer span.End(trace.WithTimestamp(end))
+	if !span.IsRecording() {
+		return
+	}
+	for _, a := range attributesOf(k) {
+		span.SetAttributes(attribute.KeyValue{Key: "pglimit." + a.Key, Value: a.Value})
+	}
+	span.SetAttributes(attribute.Float64("pglimit.cost", o.Request.Cost), attribute.Int("pglimit.batch.rows", o.Rows), attribute.Int("pglimit.waiting", o.Waiting))
+	if t.spanKey {
+		span.SetAttributes(attribute.String("pglimit.key", o.Request.Key))
+	}
+	if o.Err != nil {
+		text := o.Err.Error()
+		if !t.spanKey { // it may quote the key
+			text = kind(o.Err)
+		}
+		span.SetStatus(codes.Error, text)
+		return
+	}
+	span.SetAttributes(attribute.Float64("pglimit.remaining", o.Result.Remaining))
+	if o.Result.RetryAfter > 0 && o.Result.RetryAfter != limiter.Never {
+		span.SetAttributes(attribute.Float64("pglimit.retry_after", o.Result.RetryAfter.Seconds()))
+	}
+}
+
+// kind returns the text of the limiter's error that err is, without what is of one call.
+func kind(err error) string {
+	for _, known := range [...]error{
+		limiter.ErrInvalid, limiter.ErrUnsupported, limiter.ErrNotMigrated, limiter.ErrMisconfigured, limiter.ErrOverloaded, limiter.ErrLocked,
+		limiter.ErrUnavailable, limiter.ErrNoReservation, limiter.ErrReservationEnded, limiter.ErrClosed, limiter.ErrRetryTx,
+		context.DeadlineExceeded, context.Canceled,
+	} {
+		if errors.Is(err, known) {
+			return known.Error()
+		}
+	}
+	return "error"
+}

@@ -1,0 +1,192 @@
+package pglimittest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+const closeTimeout = 30 * time.Second
+
+// The kinds of server that Backend returns.
+const (
+	kindURL    = "url"
+	kindShared = "shared"
+	kindDocker = "docker"
+	kindLocal  = "local"
+)
+
+// Server is a PostgreSQL server for tests. Its methods are safe for concurrent use.
+type Server struct {
+	kind    string
+	backend backend
+	version string
+	number  int    // of the version: 170002 is 17.2
+	run     string // part of the names of all databases of this run
+	count   atomic.Int64
+
+	mu        sync.Mutex
+	templates []string
+	closed    bool
+}
+
+// backend is one way to run a server.
+type backend interface {
+	URL() string      // of the superuser, or of the role that the user named; changes with Restart
+	Describe() string // without the password
+	Stop(context.Context) error
+	Kill(context.Context) error
+	Restart(context.Context) error
+	Close(context.Context) error
+}
+
+// readVersion reads the server's version, and returns an error if it is too old.
+func (s *Server) readVersion(ctx context.Context) error {
+	conn, err := pgx.Connect(ctx, s.URL())
+	if err != nil {
+		return err
+	}
+	defer conn.Close(ctx)
+	const query = `SELECT current_setting('server_version'), current_setting('server_version_num')::int`
+	if err := conn.QueryRow(ctx, query).Scan(&s.version, &s.number); err != nil {
+		return err
+	}
+	s.version, _, _ = strings.Cut(s.version, " ")
+	if s.number < 130000 {
+		return fmt.Errorf("PostgreSQL %s is too old: use 13 or newer", s.version)
+	}
+	return nil
+}
+
+// URL returns the server's URL for a role that may create databases; for a server that
+// Start started, the superuser. With Docker, Restart changes it: call URL again. Other
+// runs may share the database that it names, so create separate databases.
+func (s *Server) URL() string { return s.backend.URL() }
+
+// Backend returns "url", "shared", "docker" or "local".
+func (s *Server) Backend() string { return s.kind }
+
+// String describes the server in one line, without a password.
+func (s *Server) String() string {
+	return fmt.Sprintf("PostgreSQL %s, %s", s.version, s.backend.Describe())
+}
+
+// Stop ends the server by a fast shutdown and returns when it has ended. Like Kill and
+// Restart, it fails for a server that is shared or that PGLIMIT_TEST_DATABASE_URL names;
+// see StartOwn.
+func (s *Server) Stop(ctx context.Context) error { return s.backend.Stop(ctx) }
+
+// Kill ends all processes of the server with SIGKILL, like a crash, and returns when they
+// have ended.
+func (s *Server) Kill(ctx context.Context) error { return s.backend.Kill(ctx) }
+
+// Restart stops the server if it runs, starts it with the same data, and returns once it
+// accepts connections.
+func (s *Server) Restart(ctx context.Context) error { return s.backend.Restart(ctx) }
+
+// Close removes the server with all its databases. On a server that is shared or
+// that PGLIMIT_TEST_DATABASE_URL names, it only drops the templates. Further calls
+// do nothing.
+func (s *Server) Close() error {
+	s.mu.Lock()
+	templates, closed := s.templates, s.closed
+	s.templates, s.closed = nil, true
+	s.mu.Unlock()
+	if closed {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+	defer cancel()
+	var err error
+	if s.kind == kindURL || s.kind == kindShared {
+		for _, name := range templates {
+			err = errors.Join(err, s.drop(ctx, name))
+		}
+	}
+	return errors.Join(err, s.backend.Close(ctx))
+}
+
+// CreateDatabase creates an empty database with label in its name. It returns the
+// database's URL and a function that drops it, even with open connections. As in
+// PostgreSQL 15, only the owner may create objects in schema public.
+func (s *Server) CreateDatabase(ctx context.Context, label string) (address string, drop func(context.Context) error, _ error) {
+	// A database with connections cannot be copied. Unlike template1, template0 accepts
+	// none.
+	address, drop, err := s.create(ctx, label, "template0")
+	if err != nil {
+		return "", nil, err
+	}
+	if err := execOn(ctx, address, "REVOKE CREATE ON SCHEMA public FROM PUBLIC"); err != nil {
+		return "", nil, errors.Join(fmt.Errorf("close schema public of %s: %w", label, err), drop(ctx))
+	}
+	return address, drop, nil
+}
+
+// create creates a copy of a template under a unique name.
+func (s *Server) create(ctx context.Context, label, template string) (address string, drop func(context.Context) error, _ error) {
+	name := fmt.Sprintf("pglimit_%s_%s_%d", label, s.run, s.count.Add(1))
+	const longest = 63
+	if len(name) > longest {
+		return "", nil, fmt.Errorf("create database %s: its name is %d bytes too long: shorten the label %q", name, len(name)-longest, label)
+	}
+	address, err := databaseURL(s.URL(), name)
+	if err != nil {
+		return "", nil, err
+	}
+	sql := "CREATE DATABASE " + quote(name) + " TEMPLATE " + quote(template)
+	if s.number >= 150000 {
+		sql += " STRATEGY FILE_COPY" // half the work of WAL_LOG, the newer default
+	}
+	err = s.exec(ctx, sql)
+	if err != nil {
+		return "", nil, fmt.Errorf("create database %s: %w", name, err)
+	}
+	return address, func(ctx context.Context) error { return s.drop(ctx, name) }, nil
+}
+
+func (s *Server) drop(ctx context.Context, name string) error {
+	if err := s.exec(ctx, "DROP DATABASE IF EXISTS "+quote(name)+" WITH (FORCE)"); err != nil {
+		return fmt.Errorf("drop database %s: %w", name, err)
+	}
+	return nil
+}
+
+// exec runs one statement on a new connection, because the server may have been restarted
+// since the last one.
+func (s *Server) exec(ctx context.Context, sql string) error { return execOn(ctx, s.URL(), sql) }
+
+func execOn(ctx context.Context, address, sql string) error {
+	conn, err := pgx.Connect(ctx, address)
+	if err != nil {
+		return err
+	}
+	defer conn.Close(ctx)
+	_, err = conn.Exec(ctx, sql)
+	return err
+}
+
+func quote(name string) string { return pgx.Identifier{name}.Sanitize() }
+
+// databaseURL returns address with another database. address is a URL or, as libpq also
+// accepts, a line of key=value pairs, in which the last value of a key applies.
+func databaseURL(address, name string) (string, error) {
+	if !strings.HasPrefix(address, "postgres://") && !strings.HasPrefix(address, "postgresql://") {
+		return address + " dbname=" + name, nil
+	}
+	u, err := url.Parse(address)
+	if err != nil {
+		return "", fmt.Errorf("%s is not a valid URL: use postgres://USER:PASSWORD@HOST:PORT/DATABASE", envURL) // the cause would show the password
+	}
+	u.Path = "/" + name
+	query := u.Query()
+	query.Del("dbname")
+	u.RawQuery = query.Encode()
+	return u.String(), nil
+}

@@ -1,0 +1,59 @@
+package pglimittest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pglimit/pglimit/internal/localpg"
+)
+
+// envURL is the environment variable with the URL of the user's server.
+const envURL = "PGLIMIT_TEST_DATABASE_URL"
+
+// userServer is an existing server: a shared one, or the one that
+// PGLIMIT_TEST_DATABASE_URL names.
+type userServer struct {
+	address string
+	config  *pgx.ConnConfig
+}
+
+func startURL(address string) (*userServer, error) {
+	config, err := pgx.ParseConfig(address)
+	if err != nil {
+		return nil, err // pgx leaves the password out
+	}
+	return &userServer{address, config}, nil
+}
+
+var errNotOurs = errors.New("a server that is shared or named by " + envURL + " cannot be stopped or started: use StartOwn")
+
+func (u *userServer) URL() string                   { return u.address }
+func (u *userServer) Stop(context.Context) error    { return errNotOurs }
+func (u *userServer) Kill(context.Context) error    { return errNotOurs }
+func (u *userServer) Restart(context.Context) error { return errNotOurs }
+func (u *userServer) Close(context.Context) error   { return nil }
+
+func (u *userServer) Describe() string {
+	address := net.JoinHostPort(u.config.Host, strconv.Itoa(int(u.config.Port)))
+	return fmt.Sprintf("the server at %s, database %s", address, u.config.Database)
+}
+
+// localServer is a server started from programs on this machine.
+type localServer struct{ *localpg.Server }
+
+func startLocal(ctx context.Context, settings map[string]string, overTCP bool) (localServer, error) {
+	s, err := localpg.Start(ctx, localpg.Options{Settings: settings, TCP: overTCP})
+	if err != nil {
+		return localServer{}, err
+	}
+	return localServer{s}, nil
+}
+
+func (l localServer) Kill(context.Context) error  { return l.Server.Kill() }
+func (l localServer) Close(context.Context) error { return l.Server.Close() }
+func (l localServer) Describe() string            { return "local server of " + l.BinDir() }

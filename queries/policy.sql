@@ -1,0 +1,133 @@
+-- Policies and overrides. Triggers stamp what these statements change and write the
+-- history. Durations are seconds, and times microseconds since 1970. NULLs are returned
+-- as numbers: drivers of database/sql read those alike.
+
+-- name: PolicyVersion :one
+-- PolicyVersion returns the version of all policies and overrides; no row if someone
+-- deleted it.
+--
+-- Index: none; the table has one row. Locks nothing.
+SELECT v.version FROM pglimit_policy_version AS v;
+
+-- name: PolicyVersionLock :one
+-- PolicyVersionLock returns the version and keeps others from changing policies and
+-- overrides until the transaction ends.
+--
+-- Index: none; the table has one row. Locks that row.
+SELECT v.version FROM pglimit_policy_version AS v FOR UPDATE;
+
+-- name: PolicyNote :exec
+-- PolicyNote sets the note that the history gets for deletions of this transaction.
+-- Locks nothing.
+SELECT set_config('pglimit.note'::text, sqlc.arg(note)::text, true);
+
+-- name: Policies :many
+-- Policies returns all policies, by name. burst is 0 if it is NULL, and period_s too.
+--
+-- Index: the primary key, or none. Locks nothing.
+SELECT p.name, p.algorithm, p.limit_units, coalesce(p.period_s, 0::float8)::float8 AS period_s, coalesce(p.burst, 0::float8)::float8 AS burst, p.tick_s, p.block_for_s,
+       p.max_ttl_s, p.aligned, p.shadow, p.askers, p.calendar, p.time_zone, p.durability, p.on_error, p.note, p.version, p.changed_by,
+       (date_part('epoch'::text, p.changed_at) * 1000000::float8)::bigint AS changed_at_us
+FROM pglimit_policy AS p
+ORDER BY p.name;
+
+-- name: Overrides :many
+-- Overrides returns the first max_rows overrides, by policy and key. limit_units, burst
+-- and until_us are 0 if they are NULL. shadow is -1 if it is NULL, else 0 or 1.
+--
+-- Index: the primary key, or none. Locks nothing.
+SELECT o.policy, o.key, coalesce(o.limit_units, 0::float8)::float8 AS limit_units, coalesce(o.burst, 0::float8)::float8 AS burst, o.unlimited,
+       (CASE WHEN o.shadow IS NULL THEN -1 WHEN o.shadow THEN 1 ELSE 0 END)::bigint AS shadow,
+       (CASE WHEN o.until IS NULL THEN 0::float8 ELSE date_part('epoch'::text, o.until) * 1000000::float8 END)::bigint AS until_us,
+       o.note, o.version, o.changed_by, (date_part('epoch'::text, o.changed_at) * 1000000::float8)::bigint AS changed_at_us
+FROM pglimit_override AS o
+ORDER BY o.policy, o.key
+LIMIT sqlc.arg(max_rows)::bigint;
+
+-- name: PolicyUpdate :execrows
+-- PolicyUpdate changes a policy. It changes no row if there is none of that name: then
+-- PolicyInsert. An upsert would raise the version even if it changed nothing.
+--
+-- Index: the primary key. Locks the version's row and the policy.
+UPDATE pglimit_policy AS p
+SET algorithm = sqlc.arg(algorithm)::text, limit_units = sqlc.arg(limit_units)::float8, period_s = nullif(sqlc.arg(period_s)::float8, 0::float8),
+    burst = nullif(sqlc.arg(burst)::float8, 0::float8), tick_s = sqlc.arg(tick_s)::float8, block_for_s = sqlc.arg(block_for_s)::float8,
+    max_ttl_s = sqlc.arg(max_ttl_s)::float8, aligned = sqlc.arg(aligned)::bool, shadow = sqlc.arg(shadow)::bool, askers = sqlc.arg(askers)::bool,
+    calendar = sqlc.arg(calendar)::text, time_zone = sqlc.arg(time_zone)::text, durability = sqlc.arg(durability)::text,
+    on_error = sqlc.arg(on_error)::text, note = sqlc.arg(note)::text
+WHERE p.name = sqlc.arg(name)::text;
+
+-- name: PolicyInsert :exec
+-- PolicyInsert writes a new policy.
+--
+-- Index: none. Locks the version's row and the policy.
+INSERT INTO pglimit_policy (name, algorithm, limit_units, period_s, burst, tick_s, block_for_s, max_ttl_s, aligned, shadow, askers, calendar, time_zone, durability, on_error, note)
+VALUES (sqlc.arg(name)::text, sqlc.arg(algorithm)::text, sqlc.arg(limit_units)::float8, nullif(sqlc.arg(period_s)::float8, 0::float8),
+        nullif(sqlc.arg(burst)::float8, 0::float8), sqlc.arg(tick_s)::float8, sqlc.arg(block_for_s)::float8, sqlc.arg(max_ttl_s)::float8,
+        sqlc.arg(aligned)::bool, sqlc.arg(shadow)::bool, sqlc.arg(askers)::bool, sqlc.arg(calendar)::text, sqlc.arg(time_zone)::text,
+        sqlc.arg(durability)::text, sqlc.arg(on_error)::text, sqlc.arg(note)::text);
+
+-- name: PolicyDelete :execrows
+-- PolicyDelete deletes a policy. Its overrides stay: programs may have a policy of that
+-- name too.
+--
+-- Index: the primary key. Locks the version's row and the policy.
+DELETE FROM pglimit_policy AS p WHERE p.name = sqlc.arg(name)::text;
+
+-- name: OverridesUpdate :exec
+-- OverridesUpdate changes those of the overrides that exist. shadow is -1 for NULL;
+-- limit_units, burst and until_us are 0 for NULL.
+--
+-- Index: the primary key. Locks the version's row and the overrides.
+UPDATE pglimit_override AS o
+SET limit_units = nullif(u.limit_units, 0::float8), burst = nullif(u.burst, 0::float8), unlimited = u.unlimited,
+    shadow = CASE WHEN u.shadow >= 0::bigint THEN u.shadow = 1::bigint END,
+    until = CASE WHEN u.until_us <> 0::bigint THEN '1970-01-01 00:00:00+00'::timestamptz + u.until_us::float8 * '00:00:00.000001'::interval END,
+    note = u.note
+FROM (SELECT pg_catalog.unnest(sqlc.arg(policies)::text[]) AS policy, pg_catalog.unnest(sqlc.arg(keys)::text[]) AS key,
+             pg_catalog.unnest(sqlc.arg(limits)::float8[]) AS limit_units, pg_catalog.unnest(sqlc.arg(bursts)::float8[]) AS burst,
+             pg_catalog.unnest(sqlc.arg(unlimited)::bool[]) AS unlimited, pg_catalog.unnest(sqlc.arg(shadows)::bigint[]) AS shadow,
+             pg_catalog.unnest(sqlc.arg(untils_us)::bigint[]) AS until_us, pg_catalog.unnest(sqlc.arg(notes)::text[]) AS note) AS u
+WHERE o.policy = u.policy AND o.key = u.key;
+
+-- name: OverridesInsert :exec
+-- OverridesInsert writes those of the overrides that do not exist. The parameters are
+-- those of OverridesUpdate.
+--
+-- Index: the primary key. Locks the version's row and the overrides.
+INSERT INTO pglimit_override (policy, key, limit_units, burst, unlimited, shadow, until, note)
+SELECT u.policy, u.key, nullif(u.limit_units, 0::float8), nullif(u.burst, 0::float8), u.unlimited,
+       CASE WHEN u.shadow >= 0::bigint THEN u.shadow = 1::bigint END,
+       CASE WHEN u.until_us <> 0::bigint THEN '1970-01-01 00:00:00+00'::timestamptz + u.until_us::float8 * '00:00:00.000001'::interval END,
+       u.note
+FROM (SELECT pg_catalog.unnest(sqlc.arg(policies)::text[]) AS policy, pg_catalog.unnest(sqlc.arg(keys)::text[]) AS key,
+             pg_catalog.unnest(sqlc.arg(limits)::float8[]) AS limit_units, pg_catalog.unnest(sqlc.arg(bursts)::float8[]) AS burst,
+             pg_catalog.unnest(sqlc.arg(unlimited)::bool[]) AS unlimited, pg_catalog.unnest(sqlc.arg(shadows)::bigint[]) AS shadow,
+             pg_catalog.unnest(sqlc.arg(untils_us)::bigint[]) AS until_us, pg_catalog.unnest(sqlc.arg(notes)::text[]) AS note) AS u
+WHERE NOT EXISTS (SELECT 1 FROM pglimit_override AS o WHERE o.policy = u.policy AND o.key = u.key);
+
+-- name: OverridesDelete :many
+-- OverridesDelete deletes overrides and returns those that it deleted.
+--
+-- Index: the primary key. Locks the version's row and the overrides.
+DELETE FROM pglimit_override AS o
+USING (SELECT pg_catalog.unnest(sqlc.arg(policies)::text[]) AS policy, pg_catalog.unnest(sqlc.arg(keys)::text[]) AS key) AS u
+WHERE o.policy = u.policy AND o.key = u.key
+RETURNING o.policy, o.key;
+
+-- name: PolicyHistory :many
+-- PolicyHistory returns the last max_rows changes of a policy and its overrides, newest
+-- first; of all if name is empty. The rows are JSON, and empty if there was none. key is
+-- empty for the policy itself.
+--
+-- Index: pglimit_policy_history_name, or the primary key. Locks nothing.
+SELECT h.version, (date_part('epoch'::text, h.changed_at) * 1000000::float8)::bigint AS changed_at_us, h.name, coalesce(h.key, ''::text)::text AS key,
+       h.changed_by, h.note, coalesce(h.before::text, ''::text)::text AS before, coalesce(h.after::text, ''::text)::text AS after
+FROM pglimit_policy_history AS h
+WHERE sqlc.arg(name)::text = ''::text OR h.name = sqlc.arg(name)::text
+ORDER BY h.id DESC
+LIMIT sqlc.arg(max_rows)::bigint;
+
+-- name: PolicyProbe :exec
+-- PolicyProbe notifies the sessions that listen. Locks nothing.
+SELECT pg_notify('pglimit_policies'::text, sqlc.arg(payload)::text);
