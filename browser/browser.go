@@ -1,4 +1,5 @@
-// Package browser opens the playground in a Chromium, for its tests and its screenshots.
+// Package browser opens the playground and the dashboard in a Chromium, for their tests and
+// screenshots.
 // It is a separate module, so that other users of the repository do not build chromedp.
 //
 // The Chromium or Chrome is the one named by CHROME, otherwise one that chromedp finds;

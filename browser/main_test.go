@@ -13,16 +13,16 @@ import (
 
 	"github.com/chromedp/chromedp"
 
-	"github.com/pglimit/pglimit/internal/throwaway"
-	"github.com/pglimit/pglimit/internal/throwaway/checkout"
+	"github.com/pglimit/pglimit/internal/checkout"
 	"github.com/pglimit/pglimit/limiter"
 	"github.com/pglimit/pglimit/migrations"
+	"github.com/pglimit/pglimit/pglimittest"
 )
 
 var (
 	chromium context.Context
-	binaries string              // directory of the built pglimit
-	migrated *throwaway.Template // has pglimit's tables
+	binaries string                // directory of the built pglimit
+	migrated *pglimittest.Template // has pglimit's tables
 )
 
 func TestMain(m *testing.M) {
@@ -43,7 +43,7 @@ func runTests(m *testing.M) (code int, err error) {
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	binaries = dir
-	server, err := throwaway.Start(ctx, log.Printf)
+	server, err := pglimittest.Start(ctx, log.Printf)
 	if err != nil {
 		return 1, err
 	}

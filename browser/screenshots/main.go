@@ -1,7 +1,9 @@
-// Screenshots takes the pictures of the playground and of a replay's report in docs/, on a
-// throwaway PostgreSQL:
+// Screenshots takes the pictures of the playground, of a replay's report and of the
+// dashboard in docs/, on a throwaway PostgreSQL:
 //
-//	go run ./screenshots DIRECTORY
+//	go run ./screenshots DIRECTORY [dashboard]
+//
+// With the word dashboard it takes only those of the dashboard, which need no database.
 package main
 
 import (
@@ -19,24 +21,28 @@ import (
 	"github.com/chromedp/chromedp"
 
 	"github.com/pglimit/pglimit/browser"
-	"github.com/pglimit/pglimit/internal/throwaway"
-	"github.com/pglimit/pglimit/internal/throwaway/checkout"
+	"github.com/pglimit/pglimit/internal/checkout"
 	"github.com/pglimit/pglimit/migrations"
+	"github.com/pglimit/pglimit/pglimittest"
 )
 
 func main() {
 	log.SetFlags(0)
-	if len(os.Args) != 2 {
-		log.Fatal("usage: screenshots DIRECTORY")
+	only := len(os.Args) == 3 && os.Args[2] == "dashboard"
+	if len(os.Args) != 2 && !only {
+		log.Fatal("usage: screenshots DIRECTORY [dashboard]")
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	if err := run(ctx, os.Args[1]); err != nil {
+	if err := run(ctx, os.Args[1], only); err != nil {
 		log.Fatalf("screenshots: %v", err)
 	}
 }
 
-func run(ctx context.Context, to string) (err error) {
+func run(ctx context.Context, to string, only bool) (err error) {
+	if err := dashboards(ctx, to); err != nil || only {
+		return err
+	}
 	dir, err := os.MkdirTemp("", "pglimit-screenshots-")
 	if err != nil {
 		return err
@@ -46,7 +52,7 @@ func run(ctx context.Context, to string) (err error) {
 	if err != nil {
 		return err
 	}
-	server, err := throwaway.Start(ctx, log.Printf)
+	server, err := pglimittest.Start(ctx, log.Printf)
 	if err != nil {
 		return err
 	}
@@ -64,6 +70,18 @@ func run(ctx context.Context, to string) (err error) {
 		playground := browser.Start(p, command, migrated.New(p))
 		p.scene(browser.Open(p, chromium, playground.URL))
 		p.report(browser.Open(p, chromium, playground.URL), filepath.Join(dir, "access.log"))
+	})
+}
+
+// dashboards takes the pictures of the dashboard.
+func dashboards(ctx context.Context, to string) error {
+	chromium, closeChromium, err := browser.Launch(ctx)
+	if err != nil {
+		return err
+	}
+	defer closeChromium()
+	return (&photographer{to: to}).work(func(p *photographer) {
+		p.dashboard(func(url string) *browser.Tab { return browser.Open(p, chromium, url) })
 	})
 }
 

@@ -1,4 +1,5 @@
-// Package accesslog parses web access logs: the client and the time of each request.
+// Package accesslog parses web access logs, in the common and the combined format and in
+// JSON: the key and the time of each request.
 package accesslog
 
 import (
@@ -20,54 +21,91 @@ const timeLayout = "02/Jan/2006:15:04:05 -0700"
 // Example is a valid line.
 const Example = `192.0.2.7 - - [17/May/2026:10:05:03 +0000] "GET / HTTP/1.1" 200 5120`
 
-// Parse returns the client's address (or host name) and the time of a line in the
-// common or the combined log format. Both begin with: client, identity, user, [time],
-// "request", status, bytes. Parse ignores everything after the status. The error names
-// the missing part.
-func Parse(line string) (client string, at time.Time, err error) {
+// Parse returns the client's address (or host name) and the time of a line, as the zero
+// Parser does.
+func Parse(line string) (client string, at time.Time, err error) { return new(Parser).Parse(line) }
+
+// plainLine is a line in the common or the combined log format. Both begin with: client,
+// identity, user, [time], "request", status, bytes. The combined one has two quoted fields
+// more.
+type plainLine struct {
+	client, names string // names: identity and user
+	at            time.Time
+	request       string // without its quotes; escapes are kept
+	status, rest  string
+}
+
+// parsePlain parses a line. The error names the missing part. What follows the status is
+// not checked.
+func parsePlain(line string) (l plainLine, err error) {
 	client, rest, ok := strings.Cut(line, " ")
 	if !ok || client == "" || client == "-" {
-		return "", at, errors.New("no client's address at its start")
+		return l, errors.New("no client's address at its start")
 	}
+	l.client = client
 	// The identity and the user may have any characters except [ and the line's end.
 	// The time is in the first brackets.
-	_, rest, ok = strings.Cut(rest, "[")
+	l.names, rest, ok = strings.Cut(rest, "[")
 	if !ok {
-		return "", at, errors.New("no [time]")
+		return l, errors.New("no [time]")
 	}
 	text, rest, ok := strings.Cut(rest, "]")
 	if !ok {
-		return "", at, errors.New("no ] after the time")
+		return l, errors.New("no ] after the time")
 	}
-	at, err = time.Parse(timeLayout, text)
+	l.at, err = time.Parse(timeLayout, text)
 	if err != nil {
-		return "", at, fmt.Errorf("the time %.40q is not like [17/May/2026:10:05:03 +0000]", text)
+		return l, fmt.Errorf("the time %.40q is not like [17/May/2026:10:05:03 +0000]", text)
 	}
-	status, ok := afterRequest(rest)
-	if !ok {
-		return "", at, errors.New(`no "request" after the time`)
+	rest, spaced := strings.CutPrefix(rest, " ")
+	l.request, rest, ok = quoted(rest)
+	status, follows := strings.CutPrefix(rest, " ")
+	if !spaced || !ok || !follows {
+		return l, errors.New(`no "request" after the time`)
 	}
 	if len(status) < 3 || !isStatus(status[:3]) || len(status) > 3 && status[3] != ' ' {
-		return "", at, errors.New("no status after the request")
+		return l, errors.New("no status after the request")
 	}
-	return client, at, nil
+	l.status, l.rest = status[:3], status[3:]
+	return l, nil
 }
 
-// afterRequest skips a quoted request. Quotes in it are escaped.
-func afterRequest(s string) (rest string, ok bool) {
-	s, ok = strings.CutPrefix(s, ` "`)
+// user returns the user's name.
+func (l plainLine) user() string {
+	_, user, _ := strings.Cut(l.names, " ")
+	return strings.TrimSuffix(user, " ")
+}
+
+// quoted returns the quoted field of that number, from 0, after the status.
+func (l plainLine) quoted(number int) (text string) {
+	rest, ok := l.rest, true
+	for range number + 1 {
+		at := strings.IndexByte(rest, '"')
+		if at < 0 {
+			return ""
+		}
+		if text, rest, ok = quoted(rest[at:]); !ok {
+			return ""
+		}
+	}
+	return text
+}
+
+// quoted returns the text of a quoted field, and what follows it. Quotes in it are escaped.
+func quoted(s string) (text, rest string, ok bool) {
+	s, ok = strings.CutPrefix(s, `"`)
 	if !ok {
-		return "", false
+		return "", "", false
 	}
 	for i := 0; i < len(s); i++ {
 		switch s[i] {
 		case '\\':
 			i++
 		case '"':
-			return strings.CutPrefix(s[i+1:], " ")
+			return s[:i], s[i+1:], true
 		}
 	}
-	return "", false
+	return "", "", false
 }
 
 func isStatus(s string) bool {

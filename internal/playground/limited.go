@@ -7,10 +7,10 @@ import (
 	"time"
 
 	"github.com/pglimit/pglimit/httplimit"
-	"github.com/pglimit/pglimit/internal/playground/api"
 	"github.com/pglimit/pglimit/internal/playground/event"
 	"github.com/pglimit/pglimit/internal/playground/hub"
 	"github.com/pglimit/pglimit/internal/playground/parse"
+	"github.com/pglimit/pglimit/internal/site/api"
 	"github.com/pglimit/pglimit/limiter"
 )
 

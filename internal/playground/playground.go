@@ -10,23 +10,31 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"net"
 	"net/http"
-	"sync"
+	"strings"
 	"time"
 
-	"github.com/pglimit/pglimit/internal/playground/api"
 	"github.com/pglimit/pglimit/internal/playground/describe"
 	"github.com/pglimit/pglimit/internal/playground/hub"
 	"github.com/pglimit/pglimit/internal/playground/parse"
 	"github.com/pglimit/pglimit/internal/playground/replays"
 	"github.com/pglimit/pglimit/internal/playground/web"
+	"github.com/pglimit/pglimit/internal/site"
+	"github.com/pglimit/pglimit/internal/site/api"
+	"github.com/pglimit/pglimit/internal/site/look"
 	"github.com/pglimit/pglimit/limiter"
 )
 
 // PolicyName is the name of every policy of the playground.
 const PolicyName = parse.PolicyName
+
+// pagePolicy is the page's Content-Security-Policy. It allows only files of this
+// server, and no inline script or style.
+const pagePolicy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; " +
+	"frame-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
 const (
 	// maxRequest bounds one request to the database. Up to maxSending requests share a
@@ -48,10 +56,7 @@ type Config struct {
 	Version, Database string
 	// Command begins the command lines that the page shows. Default: pglimit allow.
 	Command []string
-	// Host is the host of the address that the server listens on. Requests for other
-	// hosts are refused, except for names of the loopback. Otherwise a foreign name
-	// that resolves to this machine could give another site access. Empty, 0.0.0.0 and
-	// :: listen on all addresses and accept any host.
+	// Host is the host of the address that the server listens on, as in site.Guard.
 	Host string
 	// Logger receives errors that no answer reports. Default: slog.Default().
 	Logger *slog.Logger
@@ -94,8 +99,10 @@ func New(config Config) (*Server, error) {
 
 func (s *Server) routes() (http.Handler, error) {
 	mux := http.NewServeMux()
-	if err := web.Add(mux); err != nil {
-		return nil, err
+	for _, files := range []fs.FS{look.Files, web.Files} {
+		if err := site.AddFiles(mux, files); err != nil {
+			return nil, err
+		}
 	}
 	mux.Handle("GET /api/setup", api.Answer(s.setup))
 	mux.Handle("POST /api/describe", describe.Handler(s.config.Command))
@@ -107,7 +114,11 @@ func (s *Server) routes() (http.Handler, error) {
 		return nil, &api.Problem{Status: http.StatusNotFound, Message: "nothing has that path and method"}
 	}))
 	mux.Handle("GET /limited/{algorithm}", limited(s.hub, s.config.Logger))
-	return guard(s.config.Host, mux), nil
+	guard := site.Guard{
+		Name: "playground", Host: s.config.Host, Policy: pagePolicy,
+		Bare: func(path string) bool { return strings.HasPrefix(path, "/limited/") }, // curl shows only the limiter's headers there
+	}
+	return guard.Handler(mux), nil
 }
 
 // setup answers GET /api/setup, the page's first request.
@@ -135,53 +146,13 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // fails. Then it ends all streams and waiting requests, and closes the Server and the
 // listeners. It logs keys that could not be reset.
 func (s *Server) Serve(ctx context.Context, listeners ...net.Listener) error {
-	base, stop := context.WithCancel(context.WithoutCancel(ctx))
-	defer stop()
-	server := &http.Server{
-		Handler:           s,
-		BaseContext:       func(net.Listener) context.Context { return base },
-		ReadHeaderTimeout: 10 * time.Second,
-		IdleTimeout:       2 * time.Minute,
-		MaxHeaderBytes:    64 << 10,
-		ErrorLog:          slog.NewLogLogger(s.config.Logger.Handler(), slog.LevelWarn),
-	}
-	// Browsers open connections in advance; Shutdown would wait for them.
-	var unused sync.Map
-	server.ConnState = func(c net.Conn, state http.ConnState) {
-		if unused.Delete(c); state == http.StateNew {
-			unused.Store(c, nil)
-		}
-	}
-	server.RegisterOnShutdown(func() {
-		stop()
-		unused.Range(func(c, _ any) bool { _ = c.(net.Conn).Close(); return true })
-	})
-	ended := make(chan error, len(listeners))
-	for _, l := range listeners {
-		go func() { ended <- server.Serve(l) }()
-	}
-	var err error
-	select {
-	case <-ctx.Done():
-	case err = <-ended: // a listener failed
-	}
-	s.end(context.WithoutCancel(ctx), server)
-	return err
-}
-
-// end waits for answers in progress, and closes everything.
-func (s *Server) end(ctx context.Context, server *http.Server) {
-	grace, cancel := context.WithTimeout(ctx, s.grace)
-	defer cancel()
-	if err := server.Shutdown(grace); err != nil {
-		s.config.Logger.Warn("pglimit: some requests were ended before their answer was complete", "error", err)
-		_ = server.Close()
-	}
-	forget, cancel := context.WithTimeout(ctx, forgetTime)
+	err := site.Serve(ctx, s, s.config.Logger, s.grace, listeners...)
+	forget, cancel := context.WithTimeout(context.WithoutCancel(ctx), forgetTime)
 	defer cancel()
 	if err := s.Close(forget); err != nil {
 		s.config.Logger.Warn("pglimit: some keys of the playground could not be reset", "error", err)
 	}
+	return err
 }
 
 // Close ends all streams and refuses new ones, resets the keys that were used, and

@@ -15,11 +15,12 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/pglimit/pglimit/internal/playground/api"
 	"github.com/pglimit/pglimit/internal/playground/event"
 	"github.com/pglimit/pglimit/internal/playground/parse"
 	"github.com/pglimit/pglimit/internal/playground/replays"
 	"github.com/pglimit/pglimit/internal/playground/sitetest"
+	"github.com/pglimit/pglimit/internal/site"
+	"github.com/pglimit/pglimit/internal/site/api"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -37,13 +38,13 @@ func newServer(t *testing.T, changes ...func(*Config)) *Server {
 	return s
 }
 
-// site is a Server that answers on the network.
-type site struct {
+// running is a Server that answers on the network.
+type running struct {
 	*Server
 	sitetest.Site
 }
 
-func newSite(t *testing.T, changes ...func(*Config)) *site {
+func newSite(t *testing.T, changes ...func(*Config)) *running {
 	t.Helper()
 	s := newServer(t, changes...)
 	t.Cleanup(func() {
@@ -55,9 +56,9 @@ func newSite(t *testing.T, changes ...func(*Config)) *site {
 }
 
 // listen serves s until the test ends.
-func listen(t *testing.T, s *Server) *site {
+func listen(t *testing.T, s *Server) *running {
 	t.Helper()
-	on := &site{s, sitetest.New(t, s)}
+	on := &running{s, sitetest.New(t, s)}
 	t.Cleanup(s.hub.Close)
 	return on
 }
@@ -110,7 +111,7 @@ func TestServe(t *testing.T) {
 	s.grace = sitetest.Hang // requests that end later are ended, and logged
 	reads := make(chan struct{}, 10)
 	s.handler = sitetest.Telling(reads).Handler(s.handler)
-	listeners, _, err := Listen(t.Context(), "localhost:0")
+	listeners, _, err := site.Listen(t.Context(), "localhost:0")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -123,7 +124,7 @@ func TestServe(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer unused.Close()
-	on := sitetest.Site{URL: at}
+	on := sitetest.At(at)
 	w := on.Watch(t, "k")
 	waits := make(chan error, 1)
 	go func() {

@@ -7,9 +7,9 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/pglimit/pglimit/internal/playground/api"
 	"github.com/pglimit/pglimit/internal/playground/hub"
 	"github.com/pglimit/pglimit/internal/playground/parse"
+	"github.com/pglimit/pglimit/internal/site/api"
 	"github.com/pglimit/pglimit/limiter"
 )
 

@@ -18,7 +18,7 @@ import (
 
 // raw is a server whose clients write and read bytes, and stall when they like.
 type raw struct {
-	*site
+	*running
 	server *httptest.Server
 	closed chan struct{} // receives for each connection that the server closes
 }
@@ -46,7 +46,7 @@ func newRaw(t *testing.T, pause time.Duration) *raw {
 			t.Error(err)
 		}
 	})
-	r.site = &site{s, sitetest.Site{URL: r.server.URL}}
+	r.running = &running{s, sitetest.At(r.server.URL)}
 	return r
 }
 

@@ -53,8 +53,12 @@ func cleanUp(ctx context.Context, pool *pgxpool.Pool, name, run string, behindPo
 
 // deleteAll deletes the rows of the run, and returns their number.
 func deleteAll(ctx context.Context, pool *pgxpool.Pool, run string) (deleted int64, err error) {
+	tables := []string{"pglimit_reservation"}
 	for _, a := range limiter.Algorithms() {
-		tag, err := pool.Exec(ctx, "DELETE FROM "+pgx.Identifier{"pglimit_" + string(a)}.Sanitize()+" WHERE policy = ANY ($1::text[])",
+		tables = append(tables, "pglimit_"+string(a))
+	}
+	for _, table := range tables {
+		tag, err := pool.Exec(ctx, "DELETE FROM "+pgx.Identifier{table}.Sanitize()+" WHERE policy = ANY ($1::text[])",
 			pooler.Mode(pool), contest.PolicyNames(run))
 		if err != nil {
 			return deleted, err

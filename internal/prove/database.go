@@ -20,8 +20,8 @@ const (
 
 // dbClient sends requests over one pool.
 type dbClient struct {
-	pool    *pgxpool.Pool
-	limiter *limiter.Limiter
+	*limiter.Limiter
+	pool *pgxpool.Pool
 }
 
 // newClients opens n pools to the database of pool, with a connection for each worker.
@@ -49,7 +49,7 @@ func newClients(ctx context.Context, pool *pgxpool.Pool, name string, n, workers
 		if err := connectAll(ctx, own); err != nil {
 			return all, err
 		}
-		if all[i].limiter, err = limiter.New(own, &limiter.Config{Timeout: requestTimeout, DisableDenyCache: true}); err != nil {
+		if all[i].Limiter, err = limiter.New(own, &limiter.Config{Timeout: requestTimeout, DisableDenyCache: true}); err != nil {
 			return all, err
 		}
 	}
@@ -81,25 +81,19 @@ func closeAll(clients []*dbClient) {
 	}
 }
 
-func (c *dbClient) Request(ctx context.Context, p limiter.Policy, key string, n float64) (limiter.Result, error) {
-	return c.limiter.AllowN(ctx, p, key, n)
-}
-
-func (c *dbClient) RequestInTx(ctx context.Context, p limiter.Policy, key string, n float64, commit bool, before func()) (r limiter.Result, err error) {
+// InTx is for [contest.Client].
+func (c *dbClient) InTx(ctx context.Context, commit bool, do func(limiter.Decider) error) error {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	tx, err := c.pool.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted})
 	if err != nil {
-		return r, err
+		return err
 	}
-	r, err = c.limiter.InTx(tx).AllowN(ctx, p, key, n)
-	if err == nil {
-		before()
-	}
+	err = do(c.Limiter.InTx(tx))
 	if err != nil || !commit {
-		return r, errors.Join(err, tx.Rollback(ctx))
+		return errors.Join(err, tx.Rollback(ctx))
 	}
-	return r, tx.Commit(ctx)
+	return tx.Commit(ctx)
 }
 
 // killNowAndThen lets the server end one of the connections called name every

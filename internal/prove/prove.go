@@ -4,8 +4,10 @@
 // Many workers over several pools send requests of 1 to 3 units for a few keys:
 //   - Some requests are in transactions; half of those are rolled back.
 //   - Some clients disconnect before the answer, and the server ends some connections.
-//   - Some keys are requested under two limits in turn.
+//   - Some keys are requested under several plans in turn.
 //   - A transaction locks the rows of some keys.
+//   - Some keys leak in ticks, or have windows with fixed edges.
+//   - Some keys are requested together by AllowAll, and some by Reserve.
 //
 // A unit is admitted if a client received that answer and, in a transaction, the commit
 // was acknowledged. A request without an answer is unknown: it may be counted, but it is
@@ -46,6 +48,9 @@ type Config struct {
 	// Kill lets the server end connections of the proof, about four a second. Behind a
 	// pooler none are ended, because other clients may share them.
 	Kill bool
+	// Through, if set, is called before the first request with the description of a pooler
+	// that was found.
+	Through func(description string)
 	// Progress, if set, is called at the start of each algorithm, never concurrently.
 	Progress func(a limiter.Algorithm)
 }
@@ -63,8 +68,8 @@ func (c Config) Validate() error {
 
 // Report is the result of a proof.
 type Report struct {
-	// Holds reports whether no key was admitted more than its policy allows and other
-	// keys were answered while a row was locked. Through a pooler, which may have too
+	// Holds reports whether no key was admitted more than its policy allows or counted
+	// wrongly, and other keys were answered while a row was locked. Through a pooler, which may have too
 	// few connections, only the first counts.
 	Holds bool `json:"holds"`
 	// Took is the duration in seconds.
@@ -72,8 +77,10 @@ type Report struct {
 	// Workers is the number of concurrent workers, and Pools the number of their pools.
 	Workers int `json:"workers"`
 	Pools   int `json:"pools"`
-	// Pooler reports whether a connection pooler was between them and the server.
-	Pooler bool `json:"pooler"`
+	// Pooler reports whether a connection pooler was between them and the server. Through
+	// is its name, version and mode, as far as they can be known.
+	Pooler  bool   `json:"pooler"`
+	Through string `json:"through,omitempty"`
 	// Killed is the number of connections that the server ended for the proof.
 	Killed int64 `json:"killed"`
 	// Algorithms has one entry for each algorithm.
@@ -82,8 +89,10 @@ type Report struct {
 
 // Parts of a Report.
 type (
-	Part = contest.Part
-	Held = contest.Held
+	Algorithm = contest.Algorithm
+	Part      = contest.Part
+	Held      = contest.Held
+	Reserved  = contest.Reserved
 )
 
 // Run runs a proof on the database of pool, and always deletes its keys at the end. With
@@ -96,6 +105,18 @@ func Run(ctx context.Context, pool *pgxpool.Pool, cfg Config) (report Report, er
 	behindPooler, err := pooler.Between(ctx, pool)
 	if err != nil {
 		return report, fmt.Errorf("connect: %w", err)
+	}
+	if err := readWrite(ctx, pool); err != nil {
+		return report, err
+	}
+	through := ""
+	if behindPooler {
+		if through, err = pooler.Describe(ctx, pool); err != nil {
+			return report, fmt.Errorf("connect: %w", err)
+		}
+		if cfg.Through != nil {
+			cfg.Through(through)
+		}
 	}
 	cfg.Kill = cfg.Kill && !behindPooler
 	run := strings.ToLower(rand.Text())
@@ -113,7 +134,7 @@ func Run(ctx context.Context, pool *pgxpool.Pool, cfg Config) (report Report, er
 			err = errors.Join(err, cleanUp(ctx, pool, name, run, behindPooler))
 		}
 	}()
-	report = Report{Holds: true, Workers: cfg.Workers, Pools: len(clients) - 1, Pooler: behindPooler}
+	report = Report{Holds: true, Workers: cfg.Workers, Pools: len(clients) - 1, Pooler: behindPooler, Through: through}
 	if behindPooler {
 		// The limiter does without prepared statements, but not the caller's transactions.
 		if err := pooler.Check(ctx, pool); err != nil {
@@ -140,7 +161,7 @@ func Run(ctx context.Context, pool *pgxpool.Pool, cfg Config) (report Report, er
 	<-killing
 	report.Algorithms, report.Took = algorithms, time.Since(start).Seconds()
 	for _, a := range algorithms {
-		report.Holds = report.Holds && len(a.Exceeded) == 0 && (a.Held.Stalls == 0 || behindPooler)
+		report.Holds = report.Holds && len(a.Exceeded) == 0 && len(a.Faults) == 0 && (a.Held.Stalls == 0 || behindPooler)
 	}
 	return report, err
 }

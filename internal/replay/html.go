@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/pglimit/pglimit/internal/accesslog"
 	"github.com/pglimit/pglimit/internal/replay/chart"
 	"github.com/pglimit/pglimit/internal/replay/words"
 	"github.com/pglimit/pglimit/limiter"
@@ -45,6 +46,7 @@ type view struct {
 	Style  template.CSS
 	Policy string // of the content
 	Span   string // of the log
+	Of     string // the field that is the key, unless it is the client's address
 	Part   string
 	Queues bool // whether a candidate can delay
 	Axes   chart.Axes
@@ -64,11 +66,14 @@ type card struct {
 // is w's.
 func (r *Report) WriteHTML(w io.Writer) error {
 	v := view{
-		Report: r,
-		Style:  template.CSS(style), Policy: "default-src 'none'; style-src '" + StyleHash + "'; base-uri 'none'; form-action 'none'",
+		Report: r, Of: r.Key,
+		Style: template.CSS(style), Policy: "default-src 'none'; style-src '" + StyleHash + "'; base-uri 'none'; form-action 'none'",
 		Span: words.About(r.Last.UnixMicro() - r.First.UnixMicro()), Part: words.Span(time.Duration(r.parts.Length) * time.Microsecond),
 		Queues: slices.ContainsFunc(r.Candidates, func(c CandidateReport) bool { return c.Policy.Algorithm == limiter.LeakyBucketQueue }),
 		Axes:   chart.NewAxes(r.parts, r.busiest()),
+	}
+	if v.Of == accesslog.DefaultKey {
+		v.Of = ""
 	}
 	for i, c := range r.Candidates {
 		card := card{

@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pglimit/pglimit/internal/accesslog"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -304,3 +305,24 @@ func TestWriteHTMLError(t *testing.T) {
 type writer func([]byte) (int, error)
 
 func (w writer) Write(b []byte) (int, error) { return w(b) }
+
+// TestWriteHTMLKey: the page names the field that is the key, escaped.
+func TestWriteHTMLKey(t *testing.T) {
+	t.Parallel()
+	parser, err := accesslog.NewParser("status")
+	if err != nil {
+		t.Fatal(err)
+	}
+	log, err := ReadBy(t.Context(), parser, strings.NewReader(at(0, 0)), Bounds{}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	report := run(t, log, bucket(1))
+	if page := html(t, report); report.Key != "status" || !strings.Contains(page, "<small>(values of status)</small>") || !strings.Contains(page, "Each value of status is a key.") || strings.Contains(page, "client address") {
+		t.Errorf("%s: %s", report.Key, page)
+	}
+	log.field = "<b>"
+	if page := html(t, run(t, log, bucket(1))); strings.Contains(page, "<b>") || !strings.Contains(page, "values of &lt;b&gt;") {
+		t.Errorf("got %s", page)
+	}
+}

@@ -24,6 +24,7 @@ type Log struct {
 	// Set it before Run.
 	Name string
 
+	field  string // that is the key; empty: accesslog.DefaultKey
 	keys   []string
 	events []event
 	bad    int
@@ -60,6 +61,21 @@ func (e *TooLargeError) Error() string {
 	return fmt.Sprintf("line %d: more than %d %s", e.Line, e.Most, e.What)
 }
 
+// NoKeyError is Read's error if no request has the field that is the key.
+type NoKeyError struct {
+	Key    string // the field's name
+	Lines  int    // number of requests
+	Reason error  // of the first one
+}
+
+// Error returns the field, the number of requests and the first reason.
+func (e *NoKeyError) Error() string {
+	return fmt.Sprintf("none of its %d requests has the field %s: the first: %v", e.Lines, e.Key, e.Reason)
+}
+
+// Unwrap returns the reason.
+func (e *NoKeyError) Unwrap() error { return e.Reason }
+
 // NotALogError is Read's error if no line is a line of an access log.
 type NotALogError struct {
 	Lines   int  // number of lines that are not empty
@@ -69,9 +85,9 @@ type NotALogError struct {
 // Error returns the number of lines, and an example of a valid one.
 func (e *NotALogError) Error() string {
 	if e.Stopped {
-		return fmt.Sprintf("nothing in its first %d MiB is from an access log; a valid line: %s", maxUseless>>20, accesslog.Example)
+		return fmt.Sprintf("nothing in its first %d MiB is from an access log; a valid line: %s (JSON of Caddy and nginx is valid too)", maxUseless>>20, accesslog.Example)
 	}
-	return fmt.Sprintf("none of its %d lines is from an access log; a valid line: %s", e.Lines, accesslog.Example)
+	return fmt.Sprintf("none of its %d lines is from an access log; a valid line: %s (JSON of Caddy and nginx is valid too)", e.Lines, accesslog.Example)
 }
 
 // maxUseless is the largest number of bytes without a request. More are not a log's.
@@ -94,15 +110,20 @@ func (u *useful) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Read reads a whole log in the common or the combined format, optionally compressed
-// with gzip, and sorts it by time. Requests of the same second stay in the log's order.
+// Read does what ReadBy does, with the client's address as key.
+func Read(ctx context.Context, r io.Reader, most Bounds, bad func(number int, err error)) (*Log, error) {
+	return ReadBy(ctx, new(accesslog.Parser), r, most, bad)
+}
+
+// ReadBy reads a whole log, whose lines parser parses, optionally compressed with gzip, and
+// sorts it by time. Requests of the same second stay in the log's order.
 // Empty lines are skipped. Lines that cannot be read are counted; if bad is not nil, Read
 // calls it with the number and the error of each.
 //
-// The error is a *NotALogError, a *TooLargeError, ctx's, r's or the decompression's. Read
+// The error is a *NotALogError, a *NoKeyError, a *TooLargeError, ctx's, r's or the decompression's. Read
 // stops at the bounds, and after 64 MiB without a request, so that its memory is bounded
 // for any input.
-func Read(ctx context.Context, r io.Reader, most Bounds, bad func(number int, err error)) (*Log, error) {
+func ReadBy(ctx context.Context, parser *accesslog.Parser, r io.Reader, most Bounds, bad func(number int, err error)) (*Log, error) {
 	if most.Clients <= 0 {
 		most.Clients = DefaultClients
 	}
@@ -113,8 +134,9 @@ func Read(ctx context.Context, r io.Reader, most Bounds, bad func(number int, er
 	if err != nil {
 		return nil, err
 	}
-	log := &Log{}
+	log := &Log{field: parser.Key()}
 	numbers := map[string]int32{}
+	keyless := NoKeyError{Key: parser.Key()}
 	in, last := &useful{text, maxUseless}, 0
 	err = accesslog.Lines(in, func(number int, line []byte, long bool) error {
 		if err := ctx.Err(); err != nil {
@@ -123,9 +145,14 @@ func Read(ctx context.Context, r io.Reader, most Bounds, bad func(number int, er
 		if len(line) == 0 {
 			return nil
 		}
-		client, at, err := parse(line, long)
+		client, at, err := parse(parser, line, long)
 		if err != nil {
 			log.bad++
+			if errors.Is(err, accesslog.ErrNoKey) {
+				if keyless.Lines++; keyless.Lines == 1 {
+					keyless.Reason = err
+				}
+			}
 			if bad != nil {
 				bad(number, err)
 			}
@@ -148,6 +175,8 @@ func Read(ctx context.Context, r io.Reader, most Bounds, bad func(number int, er
 		return nil
 	})
 	switch {
+	case (err == nil || errors.Is(err, errUseless)) && len(log.events) == 0 && keyless.Lines > 0:
+		return nil, &keyless
 	case errors.Is(err, errUseless) && len(log.events) == 0:
 		return nil, &NotALogError{Lines: log.bad, Stopped: true}
 	case errors.Is(err, errUseless):
@@ -161,28 +190,28 @@ func Read(ctx context.Context, r io.Reader, most Bounds, bad func(number int, er
 	return log, nil
 }
 
-// parse returns the client and the time of a line, if the request can be replayed.
-func parse(line []byte, long bool) (client string, at time.Time, err error) {
+// parse returns the key and the time of a line, if the request can be replayed.
+func parse(parser *accesslog.Parser, line []byte, long bool) (key string, at time.Time, err error) {
 	if long {
 		return "", at, fmt.Errorf("longer than %d bytes", accesslog.MaxLine)
 	}
-	client, at, err = accesslog.Parse(string(line))
+	key, at, err = parser.Parse(string(line))
 	switch year := at.UTC().Year(); {
 	case err != nil:
-	case len(client) > maxKey:
-		err = fmt.Errorf("a client's address of more than %d bytes", maxKey)
-	case strings.IndexByte(client, 0) >= 0 || !utf8.ValidString(client):
-		err = errors.New("a client's address that is not text")
+	case len(key) > maxKey:
+		err = fmt.Errorf("a %s of more than %d bytes", parser.Key(), maxKey)
+	case strings.IndexByte(key, 0) >= 0 || !utf8.ValidString(key):
+		err = fmt.Errorf("a %s that is not text", parser.Key())
 	case year < 1970 || year > 9999:
 		err = fmt.Errorf("the year %d: can be from 1970 to 9999", year)
 	}
-	return client, at, err
+	return key, at, err
 }
 
 // Requests returns the number of requests.
 func (l *Log) Requests() int { return len(l.events) }
 
-// Clients returns the number of client addresses.
+// Clients returns the number of keys, by default client addresses.
 func (l *Log) Clients() int { return len(l.keys) }
 
 // BadLines returns the number of lines that could not be read.

@@ -8,6 +8,7 @@ import (
 	"time"
 	"unicode"
 
+	"github.com/pglimit/pglimit/internal/accesslog"
 	"github.com/pglimit/pglimit/internal/replay/timeline"
 	"github.com/pglimit/pglimit/limiter"
 )
@@ -18,7 +19,9 @@ const topDenied = 10 // number of keys in the report
 type Report struct {
 	// Name is the log's name.
 	Name string `json:"-"`
-	// Requests is the number of requests, and Keys the number of their clients.
+	// Key is the name of the field that is the key of a request.
+	Key string `json:"key_field"`
+	// Requests is the number of requests, and Keys the number of their keys.
 	Requests int `json:"requests"`
 	Keys     int `json:"keys"`
 	// BadLines is the number of lines that could not be read.
@@ -43,7 +46,7 @@ type CandidateReport struct {
 	Cost   float64        `json:"cost"`
 	// Allowed is the number of requests allowed at once. Delayed is the number that
 	// would have waited in a queue, for at most LongestDelay seconds. Denied is the
-	// number denied, of KeysDenied clients.
+	// number denied, of KeysDenied keys.
 	Allowed      int     `json:"allowed"`
 	Delayed      int     `json:"delayed"`
 	Denied       int     `json:"denied"`
@@ -70,7 +73,7 @@ func newReport(log *Log) *Report {
 	first, last := log.events[0].at, log.events[len(log.events)-1].at
 	p := timeline.Divide(first, last)
 	return &Report{
-		Name: log.Name, Requests: len(log.events), Keys: len(log.keys), BadLines: log.bad,
+		Name: log.Name, Key: cmp.Or(log.field, accesslog.DefaultKey), Requests: len(log.events), Keys: len(log.keys), BadLines: log.bad,
 		First: timeline.UTC(first), Last: timeline.UTC(last), Start: timeline.UTC(p.Start), PartSeconds: float64(p.Length) / 1e6, parts: p,
 	}
 }

@@ -16,8 +16,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/pglimit/pglimit/internal/playground/api"
 	"github.com/pglimit/pglimit/internal/playground/parse"
+	"github.com/pglimit/pglimit/internal/site/api"
 	"github.com/pglimit/pglimit/limiter"
 )
 

@@ -12,9 +12,9 @@ import (
 	"sync"
 	"time"
 
-	"github.com/pglimit/pglimit/internal/playground/api"
 	"github.com/pglimit/pglimit/internal/playground/event"
 	"github.com/pglimit/pglimit/internal/playground/parse"
+	"github.com/pglimit/pglimit/internal/site/api"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -103,8 +103,10 @@ func (h *Hub) Admit(key string) error {
 }
 
 // observe is the limiter's Config.Observe.
-func (h *Hub) observe(_ context.Context, request limiter.Request, r limiter.Result, err error) {
-	if request.Cost == 0 || errors.Is(err, limiter.ErrInvalid) { // a sampler's read, or no decision
+func (h *Hub) observe(_ context.Context, o limiter.Observation) {
+	request, r, err := o.Request, o.Result, o.Err
+	// A sampler's read, or no decision. The policy of a Settle is only a name.
+	if request.Cost == 0 || o.Verb == limiter.VerbSettle || errors.Is(err, limiter.ErrInvalid) {
 		return
 	}
 	h.mu.Lock()

@@ -37,14 +37,14 @@ func newHub(t *testing.T, newLimiter func(*limiter.Config) (*limiter.Limiter, er
 func looking(n *atomic.Int64, at func()) func(*limiter.Config) (*limiter.Limiter, error) {
 	return func(config *limiter.Config) (*limiter.Limiter, error) {
 		observe := config.Observe
-		config.Observe = func(ctx context.Context, request limiter.Request, r limiter.Result, err error) {
-			if request.Cost == 0 {
+		config.Observe = func(ctx context.Context, o limiter.Observation) {
+			if o.Request.Cost == 0 {
 				n.Add(1)
 				if at != nil {
 					at()
 				}
 			}
-			observe(ctx, request, r, err)
+			observe(ctx, o)
 		}
 		return limiter.NewMemory(config), nil
 	}
@@ -413,7 +413,7 @@ func TestHandlerSlowReader(t *testing.T) {
 	server.Start()
 	defer server.Close()
 	defer h.Close()
-	s := sitetest.Site{URL: server.URL}
+	s := sitetest.At(server.URL)
 	quick := s.Watch(t, "k")
 	slow := s.Watch(t, "k")
 	sent := 0

@@ -5,9 +5,9 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/pglimit/pglimit/internal/playground/api"
 	"github.com/pglimit/pglimit/internal/playground/event"
 	"github.com/pglimit/pglimit/internal/playground/parse"
+	"github.com/pglimit/pglimit/internal/site/api"
 	"github.com/pglimit/pglimit/limiter"
 )
 

@@ -11,7 +11,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/pglimit/pglimit/internal/playground/api"
+	"github.com/pglimit/pglimit/internal/site/api"
 	"github.com/pglimit/pglimit/limiter"
 )
 

@@ -15,9 +15,9 @@ import (
 	"time"
 
 	"github.com/pglimit/pglimit/internal/accesslog"
-	"github.com/pglimit/pglimit/internal/playground/api"
 	"github.com/pglimit/pglimit/internal/playground/parse"
 	"github.com/pglimit/pglimit/internal/replay"
+	"github.com/pglimit/pglimit/internal/site/api"
 )
 
 // MaxUpload is the largest upload in bytes.

@@ -6,8 +6,8 @@ import (
 	"net/http"
 	"sync"
 
-	"github.com/pglimit/pglimit/internal/playground/api"
 	"github.com/pglimit/pglimit/internal/replay"
+	"github.com/pglimit/pglimit/internal/site/api"
 )
 
 const maxReports = 8 // reports kept; the oldest is dropped first

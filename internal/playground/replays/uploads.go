@@ -7,7 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/pglimit/pglimit/internal/playground/api"
+	"github.com/pglimit/pglimit/internal/site/api"
 )
 
 // minShared is the least number of bytes a second of an upload that keeps its turn while

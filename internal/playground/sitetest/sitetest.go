@@ -5,83 +5,35 @@ package sitetest
 import (
 	"bufio"
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
-	"net/http/httptest"
 	"net/url"
 	"strings"
 	"testing"
-	"time"
 
-	"github.com/pglimit/pglimit/internal/playground/api"
+	"github.com/pglimit/pglimit/internal/site/sitetest"
 	"github.com/pglimit/pglimit/limiter"
 )
 
 // Hang is the longest wait of a test for an answer or an event.
-const Hang = 30 * time.Second
+const Hang = sitetest.Hang
 
-// Site is a handler that answers on the network.
-type Site struct{ URL string }
+// Strict decodes JSON into into, which must have all its fields.
+var Strict = sitetest.Strict
+
+// Site is a handler that answers on the network, with streams.
+type Site struct{ sitetest.Site }
 
 // New serves a handler until the test ends. Streams must end before: after New, call
 // t.Cleanup with a function that ends them.
 func New(t *testing.T, h http.Handler) Site {
 	t.Helper()
-	server := httptest.NewServer(h)
-	t.Cleanup(server.Close)
-	return Site{server.URL}
+	return Site{sitetest.New(t, h)}
 }
 
-// Call sends a request and returns the answer with its body read.
-func (s Site) Call(t *testing.T, method, path, body string, headers ...string) (*http.Response, string) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), Hang)
-	defer cancel()
-	r, err := http.NewRequestWithContext(ctx, method, s.URL+path, strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if method == http.MethodPost {
-		r.Header.Set("Content-Type", "application/json")
-	}
-	for i := 0; i < len(headers); i += 2 {
-		if r.Header.Set(headers[i], headers[i+1]); headers[i] == "Host" {
-			r.Host = headers[i+1]
-		}
-	}
-	answer, err := http.DefaultClient.Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer answer.Body.Close()
-	text, err := io.ReadAll(answer.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return answer, string(text)
-}
-
-// Post sends JSON and decodes the answer by Strict.
-func (s Site) Post(t *testing.T, path, body string, into any) {
-	t.Helper()
-	answer, text := s.Call(t, http.MethodPost, path, body)
-	if answer.StatusCode != http.StatusOK || answer.Header.Get("Content-Type") != "application/json" {
-		t.Fatalf("%s %s: %s %s", path, body, answer.Status, text)
-	}
-	Strict(t, text, into)
-}
-
-// Strict decodes JSON into into, which must have all its fields.
-func Strict(t *testing.T, text string, into any) {
-	t.Helper()
-	d := json.NewDecoder(strings.NewReader(text))
-	d.DisallowUnknownFields()
-	if err := d.Decode(into); err != nil {
-		t.Fatalf("%v: %s", err, text)
-	}
-}
+// At returns the site at a URL.
+func At(url string) Site { return Site{sitetest.Site{URL: url}} }
 
 // Counts is the answer of /api/send.
 type Counts struct{ Allowed, Delayed, Denied int }
@@ -158,20 +110,6 @@ func (w *Watcher) Ended() (events int) {
 		}
 	}
 	return events
-}
-
-// ExpectProblem sends a request and checks that the answer is this problem.
-func (s Site) ExpectProblem(t *testing.T, method, at, body string, status int, field, algorithm, want string) {
-	t.Helper()
-	answer, text := s.Call(t, method, at, body)
-	var p api.Problem
-	Strict(t, text, &p)
-	if answer.StatusCode != status || p.Field != field || string(p.Algorithm) != algorithm || !strings.Contains(p.Message, want) {
-		t.Errorf("%s %.100s: %s %s\nwant %d, field %q, algorithm %q, %q", at, body, answer.Status, text, status, field, algorithm, want)
-	}
-	if strings.Contains(p.Message, "pglimit: ") || len([]rune(p.Message)) > api.MaxSentence || strings.Contains(p.Message, "\n") {
-		t.Errorf("%s %s: %q", at, body, p.Message)
-	}
 }
 
 // Memory returns a limiter without a database.

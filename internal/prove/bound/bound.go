@@ -12,21 +12,59 @@ import (
 // Slack is the accepted rounding error in units.
 const Slack = 1e-6
 
-// Allowed returns the most units that one key may be admitted within any span of
-// elapsed, with several plans in turn. That is the bound of the most generous plan,
-// because units admitted under one plan count against the others.
-func Allowed(plans []limiter.Policy, elapsed time.Duration) (most float64) {
-	for _, p := range plans {
-		most = max(most, allowed(p, elapsed))
+// Allowed returns the most units that one key, empty at from, may be admitted until to
+// with several plans in turn. Units admitted under one plan count against the others. So
+// it is the bound of one plan with their largest burst, fastest rate and shortest period.
+func Allowed(plans []limiter.Policy, from, to time.Time) float64 {
+	if len(plans) == 0 {
+		return 0
 	}
-	return most
+	p := plans[0]
+	p.Burst = capacity(p)
+	for _, q := range plans[1:] {
+		p.Burst = max(p.Burst, capacity(q))
+		if rate(q) > rate(p) {
+			p.Limit, p.Tick = q.Limit*p.Period.Seconds()/q.Period.Seconds(), q.Tick
+		}
+	}
+	if windows(p.Algorithm) {
+		for _, q := range plans {
+			p.Period = min(p.Period, q.Period)
+		}
+		p.Limit = p.Burst
+	}
+	return allowed(p, from, to)
 }
 
 // Exceeded reports whether admitted units are more than allowed.
 func Exceeded(admitted, allowed float64) bool { return admitted > allowed+Slack }
 
+func capacity(p limiter.Policy) float64 {
+	if p.Burst == 0 {
+		return p.Limit
+	}
+	return p.Burst
+}
+
+// rate returns units per second; 0 for a calendar.
+func rate(p limiter.Policy) float64 {
+	if p.Period == 0 {
+		return 0
+	}
+	return p.Limit / p.Period.Seconds()
+}
+
+// windows reports whether the algorithm counts in windows.
+func windows(a limiter.Algorithm) bool {
+	return a == limiter.FixedWindow || a == limiter.SlidingWindowLog || a == limiter.SlidingWindowCounter
+}
+
 // allowed returns the bound for one plan, by the definition of its algorithm.
-func allowed(p limiter.Policy, elapsed time.Duration) float64 {
+func allowed(p limiter.Policy, from, to time.Time) float64 {
+	if p.Aligned || p.Calendar != "" {
+		return p.Limit * float64(met(p, from, to))
+	}
+	elapsed := to.Sub(from)
 	periods := elapsed.Seconds() / p.Period.Seconds()
 	switch p.Algorithm {
 	case limiter.FixedWindow, limiter.SlidingWindowLog:
@@ -40,9 +78,9 @@ func allowed(p limiter.Policy, elapsed time.Duration) float64 {
 		}
 		return p.Limit * (math.Floor(periods) + 2)
 	}
-	burst := p.Burst
-	if burst == 0 {
-		burst = p.Limit
+	if p.Tick > 0 {
+		// An empty bucket starts its tick at the hit, so only whole ticks of elapsed leak.
+		elapsed = elapsed.Truncate(p.Tick)
 	}
-	return burst + p.Limit*periods
+	return capacity(p) + rate(p)*elapsed.Seconds()
 }

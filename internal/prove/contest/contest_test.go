@@ -13,58 +13,42 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// honest sends requests to a memory limiter. That cannot roll back, so there honest only
-// checks. honest itself counts units admitted under one plan against the other.
+// honest is a memory limiter. Its transactions are exact.
 type honest struct {
-	l     *limiter.Limiter
-	plans *sync.Mutex
+	*limiter.Limiter
+	db *limiter.MemoryDB
 }
 
-func newHonest() honest { return honest{limiter.NewMemory(nil), new(sync.Mutex)} }
-
-func (h honest) Request(ctx context.Context, p limiter.Policy, key string, n float64) (limiter.Result, error) {
-	return h.as(ctx, p, key, n, h.l.AllowN)
+func newHonest() honest {
+	l := limiter.NewMemory(&limiter.Config{Timeout: holdMost, DisableDenyCache: true})
+	return honest{l, &limiter.MemoryDB{Limiter: l}}
 }
 
-func (h honest) RequestInTx(ctx context.Context, p limiter.Policy, key string, n float64, commit bool, before func()) (limiter.Result, error) {
-	defer before()
-	if commit {
-		return h.as(ctx, p, key, n, h.l.AllowN)
+func (h honest) InTx(ctx context.Context, commit bool, do func(limiter.Decider) error) error {
+	tx, err := h.db.Begin(ctx)
+	if err != nil {
+		return err
 	}
-	return h.as(ctx, p, key, n, h.l.Check)
+	if err := do(h.Limiter.InTx(tx)); err != nil || !commit {
+		return errors.Join(err, tx.Rollback(ctx))
+	}
+	return tx.Commit(ctx)
 }
 
-func (h honest) as(ctx context.Context, p limiter.Policy, key string, n float64, do func(context.Context, limiter.Policy, string, float64) (limiter.Result, error)) (limiter.Result, error) {
-	if !strings.HasSuffix(p.Name, string(plansKind)) {
-		return do(ctx, p, key, n)
-	}
-	h.plans.Lock()
-	defer h.plans.Unlock()
-	large := p
-	large.Limit = coldLimit
-	seen, err := h.l.Check(ctx, large, key, 0)
-	if err != nil || seen.Level+n > p.Limit {
-		return limiter.Result{}, err
-	}
-	return do(ctx, large, key, n)
-}
-
-// forgetful forgets what a key has used above the limit of the request.
+// forgetful forgets what a key has used above the capacity of the request.
 type forgetful struct{ honest }
 
-func (f forgetful) Request(ctx context.Context, p limiter.Policy, key string, n float64) (limiter.Result, error) {
-	large := p
-	large.Limit = max(p.Limit, coldLimit)
-	seen, err := f.l.Check(ctx, large, key, 0)
-	if err == nil && p.Limit == smallPlan && seen.Level > p.Limit {
-		if err = f.l.Reset(ctx, large, key); err == nil {
-			_, err = f.l.Charge(ctx, large, key, p.Limit)
+func (f forgetful) AllowN(ctx context.Context, p limiter.Policy, key string, n float64) (limiter.Result, error) {
+	seen, err := f.Check(ctx, p, key, 0)
+	if err == nil && seen.Level > seen.Burst {
+		if err = f.Reset(ctx, p, key); err == nil {
+			_, err = f.Charge(ctx, p, key, seen.Burst)
 		}
 	}
 	if err != nil {
 		return seen, err
 	}
-	return f.honest.Request(ctx, p, key, n)
+	return f.honest.AllowN(ctx, p, key, n)
 }
 
 // stalling answers no request while a row is locked.
@@ -73,64 +57,82 @@ type stalling struct {
 	held *sync.RWMutex
 }
 
-func (s stalling) Request(ctx context.Context, p limiter.Policy, key string, n float64) (limiter.Result, error) {
+func (s stalling) AllowN(ctx context.Context, p limiter.Policy, key string, n float64) (limiter.Result, error) {
 	s.held.RLock()
 	defer s.held.RUnlock()
-	return s.honest.Request(ctx, p, key, n)
+	return s.honest.AllowN(ctx, p, key, n)
 }
 
-func (s stalling) RequestInTx(ctx context.Context, p limiter.Policy, key string, n float64, commit bool, before func()) (limiter.Result, error) {
-	if strings.HasSuffix(p.Name, string(heldKind)) {
-		s.held.Lock()
-		defer s.held.Unlock()
-	} else {
-		s.held.RLock()
-		defer s.held.RUnlock()
-	}
-	return s.honest.RequestInTx(ctx, p, key, n, commit, before)
+func (s stalling) AllowAll(ctx context.Context, requests ...limiter.Request) (limiter.Results, error) {
+	s.held.RLock()
+	defer s.held.RUnlock()
+	return s.honest.AllowAll(ctx, requests...)
+}
+
+func (s stalling) Reserve(ctx context.Context, request limiter.Request, ttl time.Duration) (limiter.Reservation, error) {
+	s.held.RLock()
+	defer s.held.RUnlock()
+	return s.honest.Reserve(ctx, request, ttl)
+}
+
+func (s stalling) InTx(ctx context.Context, commit bool, do func(limiter.Decider) error) error {
+	s.held.Lock()
+	defer s.held.Unlock()
+	return s.honest.InTx(ctx, commit, do)
 }
 
 // generous allows one denied request, on one kind of key.
 type generous struct {
 	honest
-	kind  string
+	kind  kind
 	inTx  bool
 	spent atomic.Bool
 }
 
 func (g *generous) pass(r limiter.Result, p limiter.Policy, err error) (limiter.Result, error) {
-	if err == nil && !r.Allowed && strings.HasSuffix(p.Name, g.kind) && g.spent.CompareAndSwap(false, true) {
+	if err == nil && !r.Allowed && strings.HasSuffix(p.Name, string(g.kind)) && g.spent.CompareAndSwap(false, true) {
 		r.Allowed = true
 	}
 	return r, err
 }
 
-func (g *generous) Request(ctx context.Context, p limiter.Policy, key string, n float64) (limiter.Result, error) {
-	r, err := g.honest.Request(ctx, p, key, n)
+func (g *generous) AllowN(ctx context.Context, p limiter.Policy, key string, n float64) (limiter.Result, error) {
+	r, err := g.honest.AllowN(ctx, p, key, n)
 	if g.inTx {
 		return r, err
 	}
 	return g.pass(r, p, err)
 }
 
-func (g *generous) RequestInTx(ctx context.Context, p limiter.Policy, key string, n float64, commit bool, before func()) (limiter.Result, error) {
-	r, err := g.honest.RequestInTx(ctx, p, key, n, commit, before)
-	if !g.inTx || !commit {
-		return r, err
-	}
+func (g *generous) InTx(ctx context.Context, commit bool, do func(limiter.Decider) error) error {
+	return g.honest.InTx(ctx, commit, func(tx limiter.Decider) error {
+		if g.inTx && commit {
+			tx = generousTx{tx, g}
+		}
+		return do(tx)
+	})
+}
+
+type generousTx struct {
+	limiter.Decider
+	*generous
+}
+
+func (g generousTx) AllowN(ctx context.Context, p limiter.Policy, key string, n float64) (limiter.Result, error) {
+	r, err := g.Decider.AllowN(ctx, p, key, n)
 	return g.pass(r, p, err)
 }
 
 // racy reads and then writes without a lock: the mistake that a contest must find.
 type racy struct{ honest }
 
-func (r racy) Request(ctx context.Context, p limiter.Policy, key string, n float64) (limiter.Result, error) {
-	seen, err := r.l.Check(ctx, p, key, n)
+func (r racy) AllowN(ctx context.Context, p limiter.Policy, key string, n float64) (limiter.Result, error) {
+	seen, err := r.Check(ctx, p, key, n)
 	if err != nil || !seen.Allowed {
 		return seen, err
 	}
 	runtime.Gosched() // let another goroutine read
-	_, err = r.l.Charge(ctx, p, key, n)
+	_, err = r.Charge(ctx, p, key, n)
 	return seen, err
 }
 
@@ -140,12 +142,35 @@ type lossy struct {
 	requests atomic.Int64
 }
 
-func (l *lossy) Request(ctx context.Context, p limiter.Policy, key string, n float64) (limiter.Result, error) {
-	r, err := l.honest.Request(ctx, p, key, n)
+func (l *lossy) lost(err error) error {
 	if err == nil && l.requests.Add(1)%10 == 0 {
-		return limiter.Result{}, errors.New("connection lost")
+		return errors.New("connection lost")
 	}
-	return r, err
+	return err
+}
+
+func (l *lossy) AllowN(ctx context.Context, p limiter.Policy, key string, n float64) (limiter.Result, error) {
+	r, err := l.honest.AllowN(ctx, p, key, n)
+	return r, l.lost(err)
+}
+
+func (l *lossy) AllowAll(ctx context.Context, requests ...limiter.Request) (limiter.Results, error) {
+	r, err := l.honest.AllowAll(ctx, requests...)
+	return r, l.lost(err)
+}
+
+func (l *lossy) Reserve(ctx context.Context, request limiter.Request, ttl time.Duration) (limiter.Reservation, error) {
+	r, err := l.honest.Reserve(ctx, request, ttl)
+	return r, l.lost(err)
+}
+
+func (l *lossy) Settle(ctx context.Context, id string, units float64) (limiter.Result, error) {
+	r, err := l.honest.Settle(ctx, id, units)
+	return r, l.lost(err)
+}
+
+func (l *lossy) Cancel(ctx context.Context, id string) error {
+	return l.lost(l.honest.Cancel(ctx, id))
 }
 
 func wallClock(context.Context) (time.Time, error) { return time.Now(), nil }
@@ -175,10 +200,10 @@ func TestContestHonest(t *testing.T) {
 		t.Run(string(a), func(t *testing.T) {
 			t.Parallel()
 			seen := contend(t, newHonest, a, 1200*time.Millisecond, func(_ honest, seen Algorithm) bool { return seen.Requests >= 2000 })
-			if len(seen.Exceeded) > 0 || seen.Admitted == 0 || seen.RolledBack == 0 || float64(seen.Admitted) > seen.Allowed || seen.Asked <= seen.Admitted {
+			if len(seen.Exceeded) > 0 || len(seen.Faults) > 0 || seen.Admitted == 0 || seen.RolledBack == 0 || float64(seen.Admitted) > seen.Allowed || seen.Asked <= seen.Admitted {
 				t.Errorf("honest: %+v", seen)
 			}
-			if seen.PerSecond == 0 || seen.P99 == 0 || seen.Keys < coldKeys+hotKeys {
+			if seen.PerSecond == 0 || seen.P99 == 0 || seen.Keys < 4 {
 				t.Errorf("measured nothing: %+v", seen)
 			}
 			if seen.Plans.Admitted == 0 || float64(seen.Plans.Admitted) > seen.Plans.Allowed || seen.Held.Rows == 0 || seen.Held.Meanwhile < holdAnswers ||
@@ -187,7 +212,7 @@ func TestContestHonest(t *testing.T) {
 			}
 			seen = contend(t, func() *lossy { return &lossy{honest: newHonest()} }, a, 50*time.Millisecond,
 				func(l *lossy, _ Algorithm) bool { return l.requests.Load() >= 10 })
-			if len(seen.Exceeded) > 0 || seen.Unknown == 0 {
+			if len(seen.Exceeded) > 0 || len(seen.Faults) > 0 || seen.Unknown == 0 {
 				t.Errorf("lossy: %+v", seen)
 			}
 		})
@@ -202,9 +227,9 @@ func TestContestFindsGenerous(t *testing.T) {
 		for _, inTx := range []bool{false, true} {
 			// A key that is left for the next one is full, but for the units of
 			// requests above 1 that it denied: so full to the last unit.
-			seen := contend(t, func() *generous { return &generous{honest: newHonest(), kind: "cold", inTx: inTx} }, a, 100*time.Millisecond,
+			seen := contend(t, func() *generous { return &generous{honest: newHonest(), kind: coldKind, inTx: inTx} }, a, 100*time.Millisecond,
 				func(g *generous, _ Algorithm) bool { return g.spent.Load() })
-			if len(seen.Exceeded) != 1 || seen.Exceeded[0].Admitted <= coldLimit || seen.Exceeded[0].Allowed != coldLimit {
+			if len(seen.Exceeded) != 1 || len(seen.Faults) != 0 || seen.Exceeded[0].Admitted <= coldLimit || seen.Exceeded[0].Allowed != coldLimit {
 				t.Errorf("%s, in a transaction %v: %+v", a, inTx, seen)
 			}
 		}
@@ -259,27 +284,35 @@ func TestContestFindsStalling(t *testing.T) {
 	}
 }
 
-type failing struct{ err error }
+// failing fails every request.
+type failing struct {
+	honest
+	err error
+}
 
-func (f failing) Request(context.Context, limiter.Policy, string, float64) (limiter.Result, error) {
+func (f failing) AllowN(context.Context, limiter.Policy, string, float64) (limiter.Result, error) {
 	return limiter.Result{}, f.err
 }
-func (f failing) RequestInTx(context.Context, limiter.Policy, string, float64, bool, func()) (limiter.Result, error) {
-	return limiter.Result{}, f.err
+func (f failing) AllowAll(context.Context, ...limiter.Request) (limiter.Results, error) {
+	return limiter.Results{}, f.err
 }
+func (f failing) Reserve(context.Context, limiter.Request, time.Duration) (limiter.Reservation, error) {
+	return limiter.Reservation{}, f.err
+}
+func (f failing) InTx(context.Context, bool, func(limiter.Decider) error) error { return f.err }
 
 // TestContestGivesUp: if the database fails, the contest returns its error.
 func TestContestGivesUp(t *testing.T) {
 	t.Parallel()
 	for _, cause := range []error{limiter.ErrUnavailable, limiter.ErrNotMigrated} {
-		c := New([]Client{failing{cause}}, failing{cause}, 4, limiter.GCRA, "test", time.Hour)
+		c := New([]Client{failing{err: cause}}, failing{err: cause}, 4, limiter.GCRA, "test", time.Hour)
 		if _, err := c.Contend(t.Context(), time.Hour, wallClock); !errors.Is(err, cause) {
 			t.Errorf("%v: got %v", cause, err)
 		}
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	c := New([]Client{failing{context.Canceled}}, failing{context.Canceled}, 4, limiter.GCRA, "test", time.Hour)
+	c := New([]Client{failing{err: context.Canceled}}, failing{err: context.Canceled}, 4, limiter.GCRA, "test", time.Hour)
 	if _, err := c.Contend(ctx, time.Hour, wallClock); !errors.Is(err, context.Canceled) {
 		t.Errorf("cancelled: got %v", err)
 	}

@@ -1,9 +1,14 @@
 package contest
 
 import (
+	"context"
+	"fmt"
+	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/pglimit/pglimit/limiter"
 )
 
 const (
@@ -80,4 +85,91 @@ func (r *heldRow) seen() int64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.others
+}
+
+// hold locks rows in transactions, one after the other, until until; at least one. It
+// keeps each locked until requests for its key have begun and requests for others were
+// answered.
+func (c *Contest) hold(ctx context.Context, until time.Time) error {
+	defer c.holding.over.Store(true)
+	books := tallies{}
+	defer func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.tallies.add(books)
+	}()
+	failures := 0
+	for done := false; ctx.Err() == nil && (!done || time.Now().Before(until)); {
+		s := c.groups.of(heldKind)
+		t := books.of(s)
+		t.requests++
+		t.asked++
+		commit := rand.IntN(2) == 0
+		row := &heldRow{request: s, holding: &c.holding, enough: make(chan struct{})}
+		stalled := false
+		var r limiter.Result
+		err := c.holder.InTx(ctx, commit, func(tx limiter.Decider) (err error) {
+			if r, err = tx.AllowN(ctx, s.policy, s.key, 1); err == nil {
+				stalled = c.whileHeld(ctx, row)
+			}
+			return err
+		})
+		c.count(row, stalled, err == nil)
+		switch fateOf(err) {
+		case answered:
+			done, failures = true, 0
+		case undone:
+			continue
+		case hopeless:
+			return err
+		default:
+			t.unknown++
+			if failures++; failures >= maxFailures {
+				return fmt.Errorf("%d transactions in a row failed, the last: %w", failures, err)
+			}
+			continue
+		}
+		switch {
+		case !r.Allowed:
+			s.usedUp()
+		case commit:
+			t.admitted++
+		default:
+			t.rolledBack++
+		}
+	}
+	return nil
+}
+
+// whileHeld returns when row was locked for long enough. stalled reports whether no
+// other key was answered meanwhile.
+func (c *Contest) whileHeld(ctx context.Context, row *heldRow) (stalled bool) {
+	c.holding.now.Store(row)
+	defer c.holding.now.Store(nil)
+	if callers := c.holding.callers; len(callers) == cap(callers) { // their requests may have begun just before
+		row.see(func() { row.called = true })
+	}
+	most := time.NewTimer(c.holding.most)
+	defer most.Stop()
+	select {
+	case <-row.enough:
+		return false
+	case <-ctx.Done():
+		return false
+	case <-most.C:
+		return row.seen() == 0
+	}
+}
+
+// count adds a locked row to the report's counts.
+func (c *Contest) count(row *heldRow, stalled, whole bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.meanwhile += row.seen()
+	if stalled {
+		c.stalls++
+	}
+	if whole {
+		c.rowsHeld++
+	}
 }

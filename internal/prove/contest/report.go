@@ -1,9 +1,12 @@
 package contest
 
 import (
+	"cmp"
+	"math"
 	"slices"
 	"time"
 
+	"github.com/pglimit/pglimit/internal/prove/bound"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -14,7 +17,8 @@ type Algorithm struct {
 	Keys      int               `json:"keys"`
 	Requests  int64             `json:"requests"`
 	Asked     int64             `json:"asked"`
-	// Admitted units were acknowledged and, in a transaction, committed.
+	// Admitted units were acknowledged and, in a transaction, committed. Of reservations
+	// they are the most at one time.
 	Admitted int64 `json:"admitted"`
 	// Allowed is the most units that the policies admit to the keys in that time.
 	Allowed float64 `json:"allowed"`
@@ -28,12 +32,25 @@ type Algorithm struct {
 	// P99 is the 99th percentile, in seconds, of the latency of requests outside
 	// transactions for rows that are not locked.
 	P99 float64 `json:"p99_s"`
-	// Plans has the keys that were requested under two limits in turn.
+	// Plans has the keys that were requested under several limits, bursts and periods.
 	Plans Part `json:"plans"`
 	// Held has the keys whose rows a transaction locked.
 	Held Held `json:"held"`
+	// Ticks has the keys that leak in whole ticks: of leaky_bucket, else nil.
+	Ticks *Part `json:"ticks,omitempty"`
+	// Aligned has the keys with windows on the clock, and Calendars those with windows of
+	// a calendar: of fixed_window, else nil.
+	Aligned   *Part `json:"aligned,omitempty"`
+	Calendars *Part `json:"calendars,omitempty"`
+	// Sets has the keys that were requested by AllowAll.
+	Sets Part `json:"allow_all"`
+	// Reserved has the keys that were requested by Reserve. It is nil for
+	// leaky_bucket_queue, which has no reservations.
+	Reserved *Reserved `json:"reservations,omitempty"`
 	// Exceeded lists the keys that were admitted more than allowed.
 	Exceeded []Excess `json:"exceeded"`
+	// Faults lists the keys that were counted or answered wrongly in another way.
+	Faults []Fault `json:"faults"`
 }
 
 // Part has the results of some of the keys. Asked, Admitted and Allowed are units.
@@ -56,6 +73,20 @@ type Held struct {
 	Stalls int64 `json:"stalls"`
 }
 
+// Reserved has the results of keys with reservations. Admitted is the most units at one
+// time: of open reservations, and of those that were settled.
+type Reserved struct {
+	Part
+	// Made is the number of reservations. Settled, Cancelled and LeftOpen are what their
+	// clients did with them, and Late is the number of those left open that were settled
+	// after they had expired.
+	Made      int64 `json:"made"`
+	Settled   int64 `json:"settled"`
+	Cancelled int64 `json:"cancelled"`
+	LeftOpen  int64 `json:"left_open"`
+	Late      int64 `json:"settled_late"`
+}
+
 // Excess is a key that was admitted more than allowed.
 type Excess struct {
 	Policy   limiter.Policy `json:"policy"`
@@ -64,6 +95,14 @@ type Excess struct {
 	Allowed  float64        `json:"allowed"`
 }
 
+// Fault is a key that was counted or answered wrongly.
+type Fault struct {
+	Policy limiter.Policy `json:"policy"`
+	Key    string         `json:"key"`
+	Fault  string         `json:"fault"`
+}
+
+// add adds a key.
 func (p *Part) add(t *tally, most float64) {
 	p.Keys++
 	p.Asked += t.asked
@@ -71,32 +110,66 @@ func (p *Part) add(t *tally, most float64) {
 	p.Allowed += most
 }
 
-// tallies has the counts of each key.
-type tallies map[subject]*tally
-
-// tally has the counts of one key, in units except for requests.
-type tally struct{ requests, asked, admitted, rolledBack, unknown int64 }
-
-// of returns the tally of a key.
-func (all tallies) of(s subject) *tally {
-	t := all[s]
-	if t == nil {
-		t = &tally{}
-		all[s] = t
-	}
-	return t
+// Add adds another part.
+func (p *Part) Add(q Part) {
+	p.Keys += q.Keys
+	p.Asked += q.Asked
+	p.Admitted += q.Admitted
+	p.Allowed += q.Allowed
 }
 
-// add adds the tallies of a worker.
-func (all tallies) add(books tallies) {
-	for s, b := range books {
-		t := all.of(s)
-		t.requests += b.requests
-		t.asked += b.asked
-		t.admitted += b.admitted
-		t.rolledBack += b.rolledBack
-		t.unknown += b.unknown
+// report compares the counts with the bounds between two times of the database's clock.
+// took is the time that the workers worked.
+func (c *Contest) report(took time.Duration, from, to time.Time) Algorithm {
+	a := Algorithm{Algorithm: c.algorithm, Keys: len(c.tallies), Exceeded: []Excess{}, Faults: []Fault{}}
+	parts := map[kind]*Part{plansKind: &a.Plans, heldKind: &a.Held.Part, setsKind: &a.Sets}
+	if c.groups[ticksKind] != nil {
+		a.Ticks = &Part{}
+		parts[ticksKind] = a.Ticks
 	}
+	if c.groups[alignedKind] != nil {
+		a.Aligned, a.Calendars = &Part{}, &Part{}
+		parts[alignedKind], parts[calendarKind] = a.Aligned, a.Calendars
+	}
+	if c.groups[reservedKind] != nil {
+		a.Reserved = &Reserved{}
+		parts[reservedKind] = &a.Reserved.Part
+	}
+	for s, t := range c.tallies {
+		if l := c.ledgers[s]; l != nil {
+			t.admitted = l.most
+			a.Reserved.Made += l.made
+			a.Reserved.Settled += l.settled
+			a.Reserved.Cancelled += l.cancelled
+			a.Reserved.LeftOpen += l.leftOpen
+			a.Reserved.Late += l.late
+		}
+		most := bound.Allowed(t.plans, from, to)
+		if s.kind != hotKind {
+			most = math.Floor(most + bound.Slack)
+		}
+		a.Requests += t.requests
+		a.Asked += t.asked
+		a.Admitted += t.admitted
+		a.Allowed += most
+		a.RolledBack += t.rolledBack
+		a.Unknown += t.unknown
+		if p := parts[s.kind]; p != nil {
+			p.add(t, most)
+		}
+		if bound.Exceeded(float64(t.admitted), most) {
+			a.Exceeded = append(a.Exceeded, Excess{t.plans[0], s.key, t.admitted, most})
+		}
+		if t.checkWindows(); t.fault != "" {
+			a.Faults = append(a.Faults, Fault{t.plans[0], s.key, t.fault})
+		}
+	}
+	slices.SortFunc(a.Exceeded, func(x, y Excess) int { return cmp.Compare(x.Key, y.Key) })
+	slices.SortFunc(a.Faults, func(x, y Fault) int { return cmp.Compare(x.Key, y.Key) })
+	a.Held.Rows, a.Held.Meanwhile, a.Held.Stalls = c.rowsHeld, c.meanwhile, c.stalls
+	a.PerSecond = float64(c.answered) / took.Seconds()
+	a.P99 = p99(c.latencies).Seconds()
+	return a
 }
 
 // p99 returns the 99th percentile, 0 if all is empty. It sorts all in place.

@@ -4,14 +4,18 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/cli"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/commands/dashboard"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/commands/decide"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/commands/demo"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/commands/doctor"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/commands/inspect"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/commands/janitor"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/commands/migrate"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/commands/override"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/commands/playground"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/commands/policy"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/commands/prove"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/commands/replay"
-	"github.com/pglimit/pglimit/cmd/pglimit/internal/commands/row"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/commands/version"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/connect"
 )
@@ -37,7 +41,13 @@ share the server. For root, the server runs as user postgres or nobody, because
 PostgreSQL refuses to run as root.
 
 Exit codes: 0 allowed or done, 1 denied or no such row, 2 wrong usage, 3 database
-error, 130 ended by Ctrl-C. Results go to stdout, everything else to stderr.`,
+error, 130 ended by Ctrl-C. Results go to stdout, everything else to stderr.
+
+With --json, results and errors are JSON. An error is one line on stderr, the
+last one:
+{"error": "...", "code": "usage", "exit_code": 2, "next_step": "..."}. The code is
+usage, database or interrupted. next_step may be missing. A line of input that is
+skipped has its number in "line", and no exit_code.`,
 		Example: `  export DATABASE_URL=postgres://app@localhost:5432/shop
   pglimit migrate up
   pglimit allow --limit 10 --period 1m alice && echo allowed
@@ -55,9 +65,11 @@ error, 130 ended by Ctrl-C. Results go to stdout, everything else to stderr.`,
 		decide.NewCharge(db, out), decide.NewRefund(db, out),
 		decide.NewReserve(db, out), decide.NewSettle(db, out), decide.NewCancel(db, out),
 		decide.NewUsage(db, out),
-		row.NewReset(db, out), row.NewBlock(db, out), row.NewUnblock(db, out),
-		migrate.New(db, out), janitor.New(db, out),
-		replay.New(db, out), prove.New(db, out), demo.New(db, out), playground.New(db, out),
+		policy.New(db, out), override.New(db, out),
+		inspect.NewTop(db, out), inspect.NewFind(db, out),
+		inspect.NewBlock(db, out), inspect.NewUnblock(db, out), inspect.NewReset(db, out), inspect.NewForget(db, out),
+		migrate.New(db, out), janitor.New(db, out), doctor.New(db, out),
+		replay.New(db, out), prove.New(db, out), demo.New(db, out), playground.New(db, out), dashboard.New(db, out),
 		version.New(db, out), connect.NewKeepEmbedded(),
 	)
 	return root

@@ -7,7 +7,9 @@ import (
 	"testing"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/cli"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/commands"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/commandtest"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/connect"
@@ -61,7 +63,7 @@ func TestCompletion(t *testing.T) {
 			t.Errorf("%s: exit code %d, stderr %q", shell, code, stderr)
 		}
 	}
-	for _, verb := range []string{"allow", "check", "charge", "refund", "wait", "reset", "block", "unblock"} {
+	for _, verb := range []string{"allow", "check", "charge", "refund", "wait", "top", "find", "reset", "block", "unblock", "forget"} {
 		code, stdout, _ := commandtest.Call(t, "__complete", verb, "--algorithm", "sliding")
 		if code != 0 || !strings.HasSuffix(stdout, "\nsliding_window_counter\nsliding_window_log\n:4\n") {
 			t.Errorf("%s --algorithm sliding: exit code %d, %q", verb, code, stdout)
@@ -80,9 +82,9 @@ func TestCompletion(t *testing.T) {
 	}
 }
 
-// TestAlgorithmDefault: every command with --algorithm has the same default, so
-// that all find the same row of a key. Only wait differs: other algorithms have no
-// queue.
+// TestAlgorithmDefault: every command that decides has the same default, so
+// that all find the same row of a key. wait differs: other algorithms have no queue.
+// Commands that look for rows have none.
 func TestAlgorithmDefault(t *testing.T) {
 	t.Parallel()
 	root := commands.NewRoot(&connect.Database{})
@@ -94,14 +96,54 @@ func TestAlgorithmDefault(t *testing.T) {
 		}
 		with++
 		want := "token_bucket"
-		if cmd.Name() == "wait" {
+		switch cmd.Name() {
+		case "wait":
 			want = "leaky_bucket_queue"
+		case "top", "find", "block", "unblock", "reset", "forget":
+			want = ""
 		}
 		if flag.DefValue != want || flag.Value.String() != want {
 			t.Errorf("%s: --algorithm is %s by default, want %s", cmd.Name(), flag.DefValue, want)
 		}
 	}
-	if with < 11 {
+	if with < 14 {
 		t.Errorf("only %d commands have --algorithm", with)
+	}
+}
+
+// TestDurationsInDays: every flag for a duration accepts days.
+func TestDurationsInDays(t *testing.T) {
+	seen := 0
+	var check func(*cobra.Command)
+	check = func(cmd *cobra.Command) {
+		cmd.Flags().VisitAll(func(f *pflag.Flag) {
+			if f.Value.Type() != "duration" {
+				return
+			}
+			seen++
+			if err := f.Value.Set("1d12h"); err != nil || f.Value.String() != "36h0m0s" {
+				t.Errorf("%s --%s 1d12h: %v, %v; use cli.DurationVar", cmd.CommandPath(), f.Name, f.Value, err)
+			}
+		})
+		for _, sub := range cmd.Commands() {
+			check(sub)
+		}
+	}
+	check(commands.NewRoot(&connect.Database{}))
+	if seen < 25 {
+		t.Errorf("only %d flags for a duration", seen)
+	}
+	t.Setenv("DATABASE_URL", "")
+	for args, want := range map[string]string{
+		"block k soon":                          `DURATION is "soon": use a number and a unit, such as`,
+		"block k 30d":                           "set DATABASE_URL",
+		"allow --limit 1 --period 30 k":         `invalid argument "30" for "--period" flag: use a number and a unit`,
+		"wait --limit 1 --timeout 1d2 k":        `invalid argument "1d2" for "--timeout" flag`,
+		"allow --limit 1 --block-for 999999d k": `invalid argument "999999d" for "--block-for" flag: too long`,
+		"allow --limit 1 --period 30d k":        "set DATABASE_URL",
+	} {
+		if code, _, stderr := commandtest.Call(t, strings.Fields(args)...); code != cli.ExitUsage || !strings.Contains(stderr, want) {
+			t.Errorf("%s: exit code %d, %s", args, code, stderr)
+		}
 	}
 }

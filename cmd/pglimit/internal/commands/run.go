@@ -5,16 +5,16 @@ package commands
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
-	"strings"
+
+	"github.com/spf13/cobra"
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/cli"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/connect"
 )
 
 // Run runs the command line args, without the program's name, and returns the
-// exit code. It prints an error as one line on stderr.
+// exit code. It prints an error as one line on stderr: with --json as JSON.
 func Run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	var db connect.Database
 	root := newRoot(&db)
@@ -23,26 +23,22 @@ func Run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	root.SetOut(stdout)
 	root.SetErr(stderr)
 	addCompletion(root)
+	replaceHelp(root)
+	nameMistypes(root)
+	unparsed := false
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		unparsed = true
+		return flagError(cmd, err)
+	})
 	cmd, err := root.ExecuteContextC(ctx)
 	err = errors.Join(err, db.Leave())
 	code, silent := cli.ExitCode(ctx, err)
 	if silent {
 		return code
 	}
-	message := strings.TrimPrefix(strings.ReplaceAll(err.Error(), ": pglimit: ", ": "), "pglimit: ")
-	if code == cli.ExitUsage {
-		message += "; see `" + cmd.CommandPath() + " --help`"
-	}
-	fmt.Fprintln(stderr, "pglimit: "+oneLine(message))
+	asJSON, _ := root.PersistentFlags().GetBool("json")
+	failure := cli.NewFailure(cmd, err, code)
+	failure.Message = db.Redact(failure.Message, args)
+	failure.Write(stderr, asJSON || unparsed && cli.WantsJSON(args))
 	return code
-}
-
-// oneLine joins the lines of an error, such as one from connecting to several
-// hosts.
-func oneLine(message string) string {
-	var lines []string
-	for line := range strings.Lines(message) {
-		lines = append(lines, strings.TrimSpace(line))
-	}
-	return strings.ReplaceAll(strings.Join(lines, "; "), ":; ", ": ")
 }

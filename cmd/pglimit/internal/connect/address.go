@@ -71,6 +71,9 @@ func withoutSetting(err error, address string, c *pgx.ConnConfig) error {
 		"its name is not shown, because it may be a part of the password: in a URL write & as %26 and a space as %20, in key=value pairs put the password in single quotes"))
 }
 
+// Describe returns the name, address and user of pool's database, without the password.
+func Describe(pool *pgxpool.Pool) string { return describe(pool.Config().ConnConfig) }
+
 // describe returns the database's name, address and user, without the password.
 func describe(c *pgx.ConnConfig) string {
 	at := net.JoinHostPort(c.Host, strconv.Itoa(int(c.Port)))
@@ -80,16 +83,32 @@ func describe(c *pgx.ConnConfig) string {
 	return fmt.Sprintf("%s at %s as %s", cmp.Or(c.Database, c.User), at, c.User)
 }
 
+// reasons are the beginnings of pgx's reasons why a connection string cannot be parsed.
+// The rest of a reason may quote a value, which may be a part of a password.
+var reasons = []string{
+	"failed to parse as URL", "failed to parse as keyword/value", "failed to read service",
+	"invalid sslcertmode", "invalid connect_timeout", "invalid port", "failed to configure TLS", "invalid require_auth",
+	"unknown target_session_attrs value", "invalid min_protocol_version", "invalid max_protocol_version",
+	"min_protocol_version cannot be greater than max_protocol_version", "unknown channel_binding value",
+	"cannot parse statement_cache_capacity", "cannot parse description_cache_capacity", "invalid default_query_exec_mode",
+	"cannot parse pool_max_conns", "pool_max_conns too small", "cannot parse pool_min_conns", "cannot parse pool_min_idle_conns",
+	"cannot parse pool_max_conn_lifetime_jitter", "cannot parse pool_max_conn_lifetime", "cannot parse pool_max_conn_idle_time",
+	"cannot parse pool_health_check_period", "cannot parse pool_ping_timeout",
+}
+
 // unparsable returns why a connection string cannot be parsed. It quotes nothing,
 // because with broken syntax any part may be the password.
 func unparsable(err error) string {
 	var parse *pgconn.ParseConfigError
-	if !errors.As(err, &parse) {
-		return "not a connection string"
+	if errors.As(err, &parse) {
+		blank := *parse
+		blank.ConnString = ""
+		text := strings.TrimPrefix(blank.Error(), "cannot parse ``: ")
+		for _, reason := range reasons {
+			if strings.HasPrefix(text, reason) {
+				return reason
+			}
+		}
 	}
-	blank := *parse
-	blank.ConnString = ""
-	text := strings.TrimPrefix(blank.Error(), "cannot parse ``: ")
-	reason, _, _ := strings.Cut(text, " (") // the parenthesis may quote the string
-	return reason
+	return "not a connection string"
 }

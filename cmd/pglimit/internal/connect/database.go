@@ -29,6 +29,8 @@ const connectTimeout = 10 * time.Second
 type Database struct {
 	url    string // of --database-url
 	server embeddedServer
+
+	password string // of the connection, wherever it is from
 }
 
 // Register adds the flags that name a database.
@@ -110,6 +112,7 @@ func (d *Database) open(cmd *cobra.Command, o options) (*pgxpool.Pool, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w; use a form such as postgres://user:password@host:5432/database", from, err)
 	}
+	d.password = cfg.ConnConfig.Password
 	fmt.Fprintf(cmd.ErrOrStderr(), "database: %s\n", describe(cfg.ConnConfig))
 	pool, err := openPool(cmd.Context(), cfg)
 	return pool, withoutSetting(err, address, cfg.ConnConfig)
@@ -134,6 +137,7 @@ func (d *Database) openEmbedded(cmd *cobra.Command, o options) (*pgxpool.Pool, e
 	if err != nil {
 		return nil, err
 	}
+	d.password = cfg.ConnConfig.Password
 	pool, err := openPool(cmd.Context(), cfg)
 	if err != nil || o.unmigrated {
 		return pool, err

@@ -22,6 +22,18 @@ func FuzzPassword(f *testing.F) {
 			"postgresql://app:" + password + "@db.example/shop?sslmode=disable",
 			"postgres://app:" + url.QueryEscape(password) + "@db.example:5432/shop",
 			"postgres://app@db.example:5432/shop?password=" + url.QueryEscape(password),
+			"postgres://app@db.example:5432/shop?password=" + password + "&sslmode=disable",
+			"postgres://app@db.example/shop?sslpassword=" + password,
+			"host=db.example user=app password=" + password,
+			"host=db.example user=app password='" + password + "' dbname=shop",
+			"host=db.example password = '" + strings.NewReplacer(`\`, `\\`, `'`, `\'`).Replace(password) + "' user=app",
+			"host=db.example user=app password=x target_session_attrs=" + password,
+			"postgres://app@db.example/shop?target_session_attrs=" + url.QueryEscape(password),
+			"postgres://app@db.example/shop?channel_binding=" + url.QueryEscape(password),
+			"postgres://app@db.example/shop?min_protocol_version=" + url.QueryEscape(password),
+			"postgres://app@db.example/shop?default_query_exec_mode=" + url.QueryEscape(password),
+			"postgres://app@db.example/shop?pool_max_conns=" + url.QueryEscape(password),
+			"postgres://app@db.example/shop?sslmode=" + url.QueryEscape(password),
 		} {
 			cfg, err := parse(address)
 			shown := ""

@@ -4,13 +4,17 @@ package policyflags
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/cli"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/policyfile"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -31,31 +35,42 @@ type Flags struct {
 	algorithm  string
 	calendar   string
 	durability string // empty in a command without the flag
+	from       string // of --policy
 	flags      *pflag.FlagSet
 }
 
 // RegisterRow adds the flags that locate a key's row, for commands that send no
 // request.
 func (f *Flags) RegisterRow(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&f.policy.Name, "name", "cli", "the policy's `name`; a key is counted separately under each name")
+	f.registerAlgorithm(cmd)
+}
+
+func (f *Flags) registerAlgorithm(cmd *cobra.Command) {
 	var names []string
 	for _, a := range limiter.Algorithms() {
 		names = append(names, string(a))
 	}
-	flags := cmd.Flags()
-	f.flags = flags
-	flags.StringVar(&f.policy.Name, "name", "cli", "the policy's `name`; a key is counted separately under each name")
-	flags.StringVar(&f.algorithm, "algorithm", string(cmp.Or(f.Only, defaultAlgorithm)), strings.Join(names, ", "))
+	f.flags = cmd.Flags()
+	f.flags.StringVar(&f.algorithm, "algorithm", string(cmp.Or(f.Only, defaultAlgorithm)), strings.Join(names, ", "))
 	_ = cmd.RegisterFlagCompletionFunc("algorithm", cobra.FixedCompletions(names, cobra.ShellCompDirectiveNoFileComp))
 }
 
-// RegisterPolicy adds all flags of a policy but --durability.
+// RegisterPolicy adds all flags of a policy but --durability, and --policy, which replaces
+// them.
 func (f *Flags) RegisterPolicy(cmd *cobra.Command) {
 	f.RegisterRow(cmd)
+	f.registerNumbers(cmd)
+	cmd.Flags().StringVar(&f.from, "policy", "", "use the policy of this `name` in the database, or FILE#NAME, instead of --limit and the other flags of a policy")
+}
+
+// registerNumbers adds the flags of a policy but its name, algorithm and durability.
+func (f *Flags) registerNumbers(cmd *cobra.Command) {
 	flags := cmd.Flags()
-	flags.Float64Var(&f.policy.Limit, "limit", 0, "`units` allowed per period (required)")
-	flags.DurationVar(&f.policy.Period, "period", time.Minute, "period of the limit, such as 1s or 24h")
+	flags.Float64Var(&f.policy.Limit, "limit", 0, "`units` allowed per period (required, unless --policy is given)")
+	cli.DurationVar(flags, &f.policy.Period, "period", time.Minute, "period of the limit, such as 1s, 24h or 30d")
 	flags.Float64Var(&f.policy.Burst, "burst", 0, "`units` allowed at once; 0: same as --limit")
-	flags.DurationVar(&f.policy.Tick, "tick", 0, "leak in whole steps, one every tick"+f.implies(limiter.LeakyBucket))
+	cli.DurationVar(flags, &f.policy.Tick, "tick", 0, "leak in whole steps, one every tick"+f.implies(limiter.LeakyBucket))
 	flags.BoolVar(&f.policy.Aligned, "aligned", false, "align windows to the clock, not to the first request"+f.implies(limiter.FixedWindow))
 	var calendars []string
 	for _, c := range limiter.Calendars() {
@@ -64,8 +79,7 @@ func (f *Flags) RegisterPolicy(cmd *cobra.Command) {
 	flags.StringVar(&f.calendar, "calendar", "", "use windows of the calendar instead of --period: "+strings.Join(calendars, ", ")+f.implies(limiter.FixedWindow))
 	flags.StringVar(&f.policy.TimeZone, "time-zone", "", "`zone` of the calendar, such as Europe/Vienna; default: UTC")
 	_ = cmd.RegisterFlagCompletionFunc("calendar", cobra.FixedCompletions(calendars, cobra.ShellCompDirectiveNoFileComp))
-	flags.DurationVar(&f.policy.BlockFor, "block-for", 0, "block a key for this long after a denial")
-	_ = cmd.MarkFlagRequired("limit")
+	cli.DurationVar(flags, &f.policy.BlockFor, "block-for", 0, "block a key for this long after a denial")
 }
 
 // RegisterDecision adds the flags of RegisterPolicy and --cost.
@@ -79,6 +93,10 @@ func (f *Flags) RegisterDecision(cmd *cobra.Command) {
 func (f *Flags) RegisterRequest(cmd *cobra.Command) {
 	f.RegisterDecision(cmd)
 	names := []string{limiter.Durable.String(), limiter.Relaxed.String()}
+	f.registerDurability(cmd, names)
+}
+
+func (f *Flags) registerDurability(cmd *cobra.Command, names []string) {
 	cmd.Flags().StringVar(&f.durability, "durability", names[0], "durable, or relaxed: faster, but a crash of the server may forget the last moment's decisions")
 	_ = cmd.RegisterFlagCompletionFunc("durability", cobra.FixedCompletions(names, cobra.ShellCompDirectiveNoFileComp))
 }
@@ -91,9 +109,82 @@ func (f *Flags) implies(a limiter.Algorithm) string {
 	return fmt.Sprintf("; implies --algorithm %s", a)
 }
 
-// Policy returns the policy of the flags, or an error if it is not valid. It needs
-// no database.
+// Named returns the name of the policy in the database that --policy selects, or "" if
+// Policy does not need the database.
+func (f *Flags) Named() string {
+	if strings.Contains(f.from, "#") {
+		return ""
+	}
+	return f.from
+}
+
+// Policy returns the policy of the flags or of --policy FILE#NAME, or an error if it is
+// not valid. It needs no database, and is an error if Named is not empty.
 func (f *Flags) Policy() (limiter.Policy, error) {
+	if f.from != "" {
+		return f.fromFile()
+	}
+	if limit := f.flags.Lookup("limit"); limit != nil && !limit.Changed {
+		return f.policy, errors.New("--limit is missing: set the units allowed per period, or --policy")
+	}
+	return f.fromFlags()
+}
+
+// fromFile reads FILE#NAME.
+func (f *Flags) fromFile() (limiter.Policy, error) {
+	if err := f.alone(); err != nil {
+		return limiter.Policy{}, err
+	}
+	at := strings.LastIndexByte(f.from, '#')
+	if at < 0 {
+		return limiter.Policy{}, fmt.Errorf("--policy is %q: this command reads no policy from the database: use FILE#NAME", f.from)
+	}
+	path, name := f.from[:at], f.from[at+1:]
+	file, err := policyfile.ReadPath(path, strings.NewReader(""))
+	if err != nil {
+		return limiter.Policy{}, fmt.Errorf("--policy: %w", err)
+	}
+	var names []string
+	for _, p := range file.Policies {
+		if p.Name == name {
+			return p.Policy, nil
+		}
+		names = append(names, p.Name)
+	}
+	return limiter.Policy{}, fmt.Errorf("--policy: %s has no policy %q: it has %s", path, name, cmp.Or(strings.Join(names, ", "), "none"))
+}
+
+// alone returns an error if --policy is given with a flag that it replaces.
+func (f *Flags) alone() error {
+	var with []string
+	f.flags.Visit(func(flag *pflag.Flag) {
+		if slices.Contains(ofPolicy, flag.Name) {
+			with = append(with, "--"+flag.Name)
+		}
+	})
+	if len(with) > 0 {
+		return fmt.Errorf("--policy and %s are both given: a policy has all of its fields; use one or the other", strings.Join(with, ", "))
+	}
+	return nil
+}
+
+// ofPolicy are the flags of a policy's fields.
+var ofPolicy = []string{"name", "algorithm", "limit", "period", "burst", "tick", "aligned", "calendar", "time-zone", "block-for", "durability"}
+
+// Find returns the policy of that name in the database, or an error with the next step.
+func (f *Flags) Find(policies *limiter.Policies) (limiter.Policy, error) {
+	if err := f.alone(); err != nil {
+		return limiter.Policy{}, err
+	}
+	p, err := policies.Get(f.from)
+	if errors.Is(err, limiter.ErrNoPolicy) {
+		return p, fmt.Errorf("--policy is %q: the database has no such policy: `pglimit policy list` lists them, `pglimit policy set` adds one", f.from)
+	}
+	return p, err
+}
+
+// fromFlags returns the policy of the flags.
+func (f *Flags) fromFlags() (limiter.Policy, error) {
 	f.policy.Algorithm, f.policy.Calendar = f.chosen(), limiter.Calendar(f.calendar)
 	if f.calendar != "" && !f.flags.Changed("period") {
 		f.policy.Period = 0 // a calendar replaces the flag's default
@@ -106,13 +197,6 @@ func (f *Flags) Policy() (limiter.Policy, error) {
 		return f.policy, fmt.Errorf("--durability is %q: use durable or relaxed", f.durability)
 	}
 	return f.policy, f.policy.Validate()
-}
-
-// RowPolicy returns the policy of a command that sends no request. Its limit and
-// period are arbitrary: they do not matter for locating a row.
-func (f *Flags) RowPolicy() (limiter.Policy, error) {
-	f.policy.Limit, f.policy.Period = 1, time.Minute
-	return f.Policy()
 }
 
 // chosen returns the algorithm of --algorithm or, without it, the algorithm that

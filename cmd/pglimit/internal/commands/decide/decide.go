@@ -21,12 +21,8 @@ type verb func(*limiter.Limiter, context.Context, limiter.Policy, string, float6
 // decide runs do for key and prints its Result; text is the form without --json.
 func decide(cmd *cobra.Command, db *connect.Database, out *cli.Output, flags *policyflags.Flags,
 	key string, do verb, text func(limiter.Result) string) error {
-	p, err := flags.Policy()
-	if err != nil {
-		return err
-	}
-	return db.WithLimiter(cmd, func(l *limiter.Limiter) error {
-		r, err := do(l, cmd.Context(), p, key, flags.Cost)
+	return db.WithPolicy(cmd, flags, nil, func(d connect.Decider) error {
+		r, err := do(d.Limiter, cmd.Context(), d.Policy, key, flags.Cost)
 		if err != nil {
 			return cli.LimiterError(err)
 		}

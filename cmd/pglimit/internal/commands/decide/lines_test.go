@@ -1,6 +1,7 @@
 package decide
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"testing"
@@ -48,11 +49,18 @@ func TestLinesRun(t *testing.T) {
 		cmd.SetOut(&stdout)
 		cmd.SetErr(&stderr)
 		p := limiter.Policy{Name: "lines", Algorithm: limiter.FixedWindow, Limit: 4, Period: 24 * time.Hour}
-		err := (&lines{cmd: cmd, out: &cli.Output{JSON: json}, limiter: l, policy: p, cost: 1}).run()
+		allow := func(ctx context.Context, key string, cost float64) (limiter.Result, error) {
+			return l.AllowN(ctx, p, key, cost)
+		}
+		err := (&lines{cmd: cmd, out: &cli.Output{JSON: json}, allow: allow, cost: 1}).run()
 		if fmt.Sprint(err) != "1 lines could not be read" {
 			t.Errorf("got %v", err)
 		}
-		if text := stderr.String(); !strings.HasPrefix(text, "pglimit: line 3: ") || !strings.Contains(text, `cost "many" is not a number`) ||
+		bad := map[bool]string{
+			false: "pglimit: line 3: invalid: cost \"many\" is not a number\n",
+			true:  `{"error":"invalid: cost \"many\" is not a number","code":"usage","line":3}` + "\n",
+		}[json]
+		if text := stderr.String(); !strings.HasPrefix(text, bad) ||
 			!strings.Contains(text, "\n4 decisions in ") || !strings.HasSuffix(text, ": 3 allowed, 1 denied\n") {
 			t.Errorf("stderr: %q", text)
 		}

@@ -10,7 +10,6 @@ import (
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/connect"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/human"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/policyflags"
-	"github.com/pglimit/pglimit/limiter"
 )
 
 // NewReserve returns the command reserve.
@@ -33,14 +32,10 @@ Exit code 0: reserved; 1: denied.`,
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			p, err := flags.Policy()
-			if err != nil {
-				return err
-			}
-			request := p.Request(args[0], flags.Cost)
-			request.IdempotencyKey = idempotencyKey
-			return db.WithLimiter(cmd, func(l *limiter.Limiter) error {
-				h, err := l.Reserve(cmd.Context(), request, ttl)
+			return db.WithPolicy(cmd, &flags, nil, func(d connect.Decider) error {
+				request := d.Policy.Request(args[0], flags.Cost)
+				request.IdempotencyKey = idempotencyKey
+				h, err := d.Limiter.Reserve(cmd.Context(), request, ttl)
 				if err != nil {
 					return cli.LimiterError(err)
 				}
@@ -54,7 +49,7 @@ Exit code 0: reserved; 1: denied.`,
 		},
 	}
 	flags.RegisterRequest(cmd)
-	cmd.Flags().DurationVar(&ttl, "ttl", 10*time.Minute, "`time` until the reservation expires, at least 1s")
+	cli.DurationVar(cmd.Flags(), &ttl, "ttl", 10*time.Minute, "`time` until the reservation expires, at least 1s")
 	cmd.Flags().StringVar(&idempotencyKey, "idempotency-key", "", "count requests with the same `text` once")
 	return cmd
 }

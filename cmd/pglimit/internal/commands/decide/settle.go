@@ -1,8 +1,10 @@
 package decide
 
 import (
+	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -19,7 +21,11 @@ func NewSettle(db *connect.Database, out *cli.Output) *cobra.Command {
 		Short: "End a reservation and record what was spent",
 		Long: `End reservation ID and record UNITS, 0 or more, as spent. If that is less than
 was reserved, the rest goes back. If it is more, all of it is recorded, even
-above the limit. It may be repeated with the same UNITS.`,
+above the limit. It may be repeated with the same UNITS.
+
+Exit code 0: settled; 1: nothing was changed, because there is no such
+reservation, or it was settled with other UNITS or cancelled before (found and
+ended in the JSON).`,
 		Example: `  pglimit settle fixed_window:2QJ6XJZK4R3PLD5W7NBAHT6EYC:cli:YWxpY2U 180
   pglimit settle "$id" 180 --json | jq .level`,
 		Args:              cobra.ExactArgs(2),
@@ -32,7 +38,7 @@ above the limit. It may be repeated with the same UNITS.`,
 			return db.WithLimiter(cmd, func(l *limiter.Limiter) error {
 				r, err := l.Settle(cmd.Context(), args[0], spent)
 				if err != nil {
-					return cli.LimiterError(err)
+					return notOpen(cmd, out, "settle", args[0], err)
 				}
 				text := fmt.Sprintf("settled with %s: %s of %s remaining", human.Units(spent), human.Units(r.Remaining), human.Units(r.Burst))
 				switch {
@@ -47,10 +53,26 @@ above the limit. It may be repeated with the same UNITS.`,
 	}
 }
 
-// cancelled is the JSON of cancel.
-type cancelled struct {
+// ending is the JSON of cancel, and of a settle that changed nothing.
+type ending struct {
 	Verb string `json:"verb"`
 	ID   string `json:"id"`
+	// Found reports whether there is such a reservation. Ended reports whether it had
+	// ended in another way before, which Message describes.
+	Found   bool   `json:"found"`
+	Ended   bool   `json:"ended"`
+	Message string `json:"message,omitempty"`
+}
+
+// notOpen returns the error of settle or cancel. That there is no such reservation, or that
+// it had ended in another way, is an answer: no.
+func notOpen(cmd *cobra.Command, out *cli.Output, verb, id string, err error) error {
+	none, ended := errors.Is(err, limiter.ErrNoReservation), errors.Is(err, limiter.ErrReservationEnded)
+	if !none && !ended {
+		return cli.LimiterError(err)
+	}
+	message := strings.TrimPrefix(err.Error(), "pglimit: ")
+	return out.Answer(cmd, false, ending{verb, id, !none, ended, message}, "nothing to "+verb+": "+message+"\n")
 }
 
 // NewCancel returns the command cancel.
@@ -59,7 +81,10 @@ func NewCancel(db *connect.Database, out *cli.Output) *cobra.Command {
 		Use:   "cancel ID",
 		Short: "End a reservation and give it back",
 		Long: `End reservation ID and give its units back. A bucket gets back only what has
-not leaked since. It may be repeated.`,
+not leaked since. It may be repeated.
+
+Exit code 0: cancelled; 1: nothing was changed, because there is no such
+reservation, or it was settled before (found and ended in the JSON).`,
 		Example: `  pglimit cancel fixed_window:2QJ6XJZK4R3PLD5W7NBAHT6EYC:cli:YWxpY2U
   pglimit cancel "$id"`,
 		Args:              cobra.ExactArgs(1),
@@ -67,9 +92,9 @@ not leaked since. It may be repeated.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return db.WithLimiter(cmd, func(l *limiter.Limiter) error {
 				if err := l.Cancel(cmd.Context(), args[0]); err != nil {
-					return cli.LimiterError(err)
+					return notOpen(cmd, out, "cancel", args[0], err)
 				}
-				return out.Print(cmd, cancelled{"cancel", args[0]}, "cancelled "+args[0]+"\n")
+				return out.Print(cmd, ending{Verb: "cancel", ID: args[0], Found: true}, "cancelled "+args[0]+"\n")
 			})
 		},
 	}

@@ -29,12 +29,8 @@ leaked yet.`,
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			p, err := flags.Policy()
-			if err != nil {
-				return err
-			}
-			return db.WithLimiter(cmd, func(l *limiter.Limiter) error {
-				s, err := l.Usage(cmd.Context(), p, args[0])
+			return db.WithPolicy(cmd, &flags, nil, func(d connect.Decider) error {
+				s, err := d.Limiter.Usage(cmd.Context(), d.Policy, args[0])
 				if err != nil {
 					return cli.LimiterError(err)
 				}

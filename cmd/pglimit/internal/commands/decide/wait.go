@@ -36,70 +36,58 @@ Exit code 0: the turn came; 1: denied; 130: interrupted by Ctrl-C.`,
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			p, err := flags.Policy()
-			if err != nil {
-				return err
-			}
 			if timeout < 0 {
 				return fmt.Errorf("--timeout is %v: use the longest time to wait, or 0 for no limit", timeout)
 			}
-			return wait(cmd, db, out, p.Request(args[0], flags.Cost), timeout)
+			return wait(cmd, db, out, &flags, args[0], timeout)
 		},
 	}
 	flags.RegisterRequest(cmd)
-	cmd.Flags().DurationVar(&timeout, "timeout", 0, "longest `time` to wait before a denial; 0: no limit")
+	cli.DurationVar(cmd.Flags(), &timeout, "timeout", 0, "longest `time` to wait before a denial; 0: no limit")
 	return cmd
 }
 
 // wait queues a request, waits for its turn and prints the result.
-func wait(cmd *cobra.Command, db *connect.Database, out *cli.Output, request limiter.Request, timeout time.Duration) error {
-	pool, err := db.Open(cmd)
-	if err != nil {
-		return err
-	}
-	defer pool.Close()
-
+func wait(cmd *cobra.Command, db *connect.Database, out *cli.Output, flags *policyflags.Flags, key string, timeout time.Duration) error {
 	// Wait returns no Result. Observe receives it as soon as the request has its
 	// place in the queue, so the delay can be printed before it passes.
 	var r limiter.Result
-	l, err := connect.NewLimiterWith(pool, &limiter.Config{
-		Observe: func(_ context.Context, _ limiter.Request, given limiter.Result, err error) {
-			r = given
-			if err == nil && r.Allowed && r.Delay > 0 {
+	config := &limiter.Config{
+		Observe: func(_ context.Context, o limiter.Observation) {
+			r = o.Result
+			if o.Err == nil && r.Allowed && r.Delay > 0 {
 				fmt.Fprintf(cmd.ErrOrStderr(), "queued: the turn comes in %v\n", r.Delay)
 			}
 		},
-	})
-	if err != nil {
-		return err
 	}
-	defer l.Close() // before the pool, which returns the place of an interrupted wait
-	ctx := cmd.Context()
-	if timeout > 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, timeout)
-		defer cancel()
-	}
-	start := time.Now()
-	err = l.Wait(ctx, request.Policy, request.Key, request.Cost)
-	took := time.Since(start).Round(time.Millisecond)
-	switch denied := (*limiter.DeniedError)(nil); {
-	case err == nil:
-		return out.Answer(cmd, r.Allowed, r, fmt.Sprintf("allowed: waited %v, %s of %s remaining\n", took, human.Units(r.Remaining), human.Units(r.Burst)))
-	case errors.As(err, &denied):
-		text := human.Decision(denied.Result)
-		if timeout > 0 && denied.Result.Reason == limiter.ReasonLimit && denied.Result.RetryAfter != limiter.Never {
-			text += fmt.Sprintf(" to get a turn within %v", timeout)
+	return db.WithPolicy(cmd, flags, config, func(d connect.Decider) error {
+		ctx := cmd.Context()
+		if timeout > 0 {
+			var cancel context.CancelFunc
+			ctx, cancel = context.WithTimeout(ctx, timeout)
+			defer cancel()
 		}
-		return out.Answer(cmd, false, denied.Result, text+"\n")
-	case cmd.Context().Err() != nil:
-		return fmt.Errorf("interrupted after %v; the place goes back unless a request queued behind it: %w", took, err)
-	case ctx.Err() != nil && r.Allowed:
-		// The turn came just before the deadline; its answer arrived after it.
-		r.Allowed, r.Granted, r.Reason, r.RetryAfter = false, 0, limiter.ReasonLimit, 0
-		return out.Answer(cmd, false, r, fmt.Sprintf("denied (limit): the turn did not come within %v\n", timeout))
-	case ctx.Err() != nil:
-		return cli.DatabaseError(fmt.Errorf("no answer within --timeout %v: %w", timeout, err))
-	}
-	return cli.LimiterError(err)
+		start := time.Now()
+		err := d.Limiter.Wait(ctx, d.Policy, key, flags.Cost)
+		took := time.Since(start).Round(time.Millisecond)
+		switch denied := (*limiter.DeniedError)(nil); {
+		case err == nil:
+			return out.Answer(cmd, r.Allowed, r, fmt.Sprintf("allowed: waited %v, %s of %s remaining\n", took, human.Units(r.Remaining), human.Units(r.Burst)))
+		case errors.As(err, &denied):
+			text := human.Decision(denied.Result)
+			if timeout > 0 && denied.Result.Reason == limiter.ReasonLimit && denied.Result.RetryAfter != limiter.Never {
+				text += fmt.Sprintf(" to get a turn within %v", timeout)
+			}
+			return out.Answer(cmd, false, denied.Result, text+"\n")
+		case cmd.Context().Err() != nil:
+			return fmt.Errorf("interrupted after %v; the place goes back unless a request queued behind it: %w", took, err)
+		case ctx.Err() != nil && r.Allowed:
+			// The turn came just before the deadline; its answer arrived after it.
+			r.Allowed, r.Granted, r.Reason, r.RetryAfter = false, 0, limiter.ReasonLimit, 0
+			return out.Answer(cmd, false, r, fmt.Sprintf("denied (limit): the turn did not come within %v\n", timeout))
+		case ctx.Err() != nil:
+			return cli.DatabaseError(fmt.Errorf("no answer within --timeout %v: %w", timeout, err))
+		}
+		return cli.LimiterError(err)
+	})
 }

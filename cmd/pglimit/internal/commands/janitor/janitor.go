@@ -56,9 +56,9 @@ the lease, it removes nothing, says so and exits with code 0.`,
 	}
 	flags := cmd.Flags()
 	flags.BoolVar(&once, "once", false, "sweep once and exit")
-	flags.DurationVar(&config.Interval, "interval", 0, "`time` from one sweep to the next, 1ms to 24h, varied by up to 10%; default: 1m")
+	cli.DurationVar(flags, &config.Interval, "interval", 0, "`time` from one sweep to the next, 1ms to 24h, varied by up to 10%; default: 1m")
 	flags.IntVar(&config.BatchSize, "batch-size", 0, "most `rows` that one statement examines, 1 to 10000; default: 1000")
-	flags.DurationVar(&config.Lease, "lease", 0, "`time` after which another janitor replaces one that disappeared, 1s to 72h; default: three intervals, at least 30s")
+	cli.DurationVar(flags, &config.Lease, "lease", 0, "`time` after which another janitor replaces one that disappeared, 1s to 72h; default: three intervals, at least 30s")
 	return cmd
 }
 

@@ -16,7 +16,7 @@ func newGrants(db *connect.Database, out *cli.Output) *cobra.Command {
 	var roles migrations.Roles
 	var apply bool
 	cmd := &cobra.Command{
-		Use:   "grants",
+		Use:   "grants [ROLE]...",
 		Short: "Write or run the SQL that gives roles their rights",
 		Long: `Write the SQL that gives roles exactly the rights they need. With --apply, run
 it in one transaction and check the result. It can be run again; do so after
@@ -32,19 +32,21 @@ functions first, with up --functions.
 
 An operator is a role that runs the library, the command, the janitor and all
 SQL functions. It may read and write all rows and declare policies. It cannot
-migrate.
+migrate. A ROLE without a flag is an operator.
 
 --apply needs the owner of the tables and functions, or a superuser.`,
-		Example: `  pglimit migrate grants --asker web
+		Example: `  pglimit migrate grants worker --apply
+  pglimit migrate grants --asker web
   pglimit migrate grants --asker web --operator worker --operator oncall --apply
   pglimit migrate grants --operator worker | psql -1 -v ON_ERROR_STOP=1 "$DATABASE_URL"`,
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		Args: cobra.ArbitraryArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			roles.Operators = append(roles.Operators, args...)
 			if cmd.Flags().Changed("functions") {
 				return errors.New("--functions does not go with grants, which covers the tables and the functions: leave it out")
 			}
 			if len(roles.Askers)+len(roles.Operators) == 0 {
-				return errors.New("no role is named: pass --asker or --operator with a role, such as --asker web")
+				return errors.New("no role is named: pass one, such as worker, or --asker web")
 			}
 			pool, err := db.OpenUnmigrated(cmd)
 			if err != nil {

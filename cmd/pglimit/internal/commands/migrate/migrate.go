@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -95,7 +94,7 @@ func newDown(db *connect.Database, out *cli.Output) *cobra.Command {
 		Long: `Undo the last migration or, with --to, all migrations after a version.
 
 --to 0 undoes all: it drops the tables with everything that is counted. With
---functions, it drops the SQL functions and the policies declared for askers, and
+--functions, it drops the SQL functions, and
 keeps everything that is counted.
 
 It may run while applications use the tables. If other transactions lock the
@@ -182,59 +181,6 @@ func strangers(ctx context.Context, pool *pgxpool.Pool) ([]string, error) {
 		warnings = append(warnings, e.String())
 	}
 	return warnings, nil
-}
-
-func newStatus(db *connect.Database, out *cli.Output) *cobra.Command {
-	return &cobra.Command{
-		Use:   "status",
-		Short: "Show which migrations have been run",
-		Long: `Show which migrations have been run, and when. It changes nothing.
-
-Migrations that an application ran with goose or as printed SQL are in that
-tool's record, and pending here.`,
-		Example: `  pglimit migrate status
-  pglimit migrate status --json`,
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			pool, err := db.OpenUnmigrated(cmd)
-			if err != nil {
-				return err
-			}
-			defer pool.Close()
-			all, err := set(cmd).Status(cmd.Context(), pool)
-			if err != nil {
-				return cli.DatabaseError(err)
-			}
-
-			type migration struct {
-				Version   int64      `json:"version"`
-				Name      string     `json:"name"`
-				Applied   bool       `json:"applied"`
-				AppliedAt *time.Time `json:"applied_at"` // null: not applied
-			}
-			result := struct {
-				Migrations []migration `json:"migrations"`
-			}{[]migration{}}
-			var text strings.Builder
-			table := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
-			fmt.Fprintln(table, "VERSION\tNAME\tAPPLIED")
-			for _, m := range all {
-				one := migration{Version: m.Version, Name: m.Name, Applied: m.Applied}
-				applied := "pending"
-				if m.Applied {
-					at := m.AppliedAt.UTC()
-					one.AppliedAt = &at
-					applied = at.Format(time.RFC3339)
-				}
-				result.Migrations = append(result.Migrations, one)
-				fmt.Fprintf(table, "%05d\t%s\t%s\n", m.Version, m.Name, applied)
-			}
-			if err := table.Flush(); err != nil {
-				return err
-			}
-			return out.Print(cmd, result, text.String())
-		},
-	}
 }
 
 func newPrint(out *cli.Output) *cobra.Command {

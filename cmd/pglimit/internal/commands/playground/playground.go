@@ -15,6 +15,7 @@ import (
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/commands/version"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/connect"
 	"github.com/pglimit/pglimit/internal/playground"
+	"github.com/pglimit/pglimit/internal/site"
 	"github.com/pglimit/pglimit/limiter"
 	"github.com/pglimit/pglimit/migrations"
 )
@@ -61,7 +62,7 @@ type serving struct {
 func serve(cmd *cobra.Command, db *connect.Database, out *cli.Output, addr string) error {
 	ctx, stop := context.WithCancel(cmd.Context())
 	defer stop()
-	listeners, url, err := playground.Listen(ctx, addr)
+	listeners, url, err := site.Listen(ctx, addr)
 	if err != nil {
 		return err
 	}
@@ -100,7 +101,7 @@ func serve(cmd *cobra.Command, db *connect.Database, out *cli.Output, addr strin
 	if err != nil {
 		return err
 	}
-	if !playground.Loopback(config.Host) {
+	if !site.Loopback(config.Host) {
 		fmt.Fprintf(cmd.ErrOrStderr(), "pglimit: listening on %v: everyone who reaches that address can use the page\n", listeners[0].Addr())
 	}
 	ended := make(chan error, 1)

@@ -31,28 +31,41 @@ few keys of each algorithm, over several connection pools, for --for in total.
   - Some requests are in transactions; half of those are rolled back.
   - Some clients close their connection before the answer.
   - The server ends some of the test's connections.
-  - Some keys have two limits in turn, as after a change of plan. The larger
-    limit bounds both together.
+  - Some keys have several plans in turn: other limits, bursts and periods. The
+    most generous of each bound them together.
   - A transaction locks the rows of some keys. Requests for other keys must be
     answered meanwhile.
+  - Some keys leak in whole ticks, some have aligned windows, and some those of
+    a calendar. No window may be admitted more than its limit, and answers must
+    name its end.
+  - Some keys are requested together, by AllowAll. What is counted of them must
+    agree.
+  - Some units are reserved, and then settled for less or more, cancelled or
+    left to expire, and that twice now and then. Units reserved and settled may
+    never be above the limit, and what is counted must fit the answers.
 
 The columns count units, except PER SECOND, which counts requests:
   ASKED     requested
-  ADMITTED  allowed to a client and, in a transaction, committed
+  ADMITTED  allowed to a client and, in a transaction, committed; of
+            reservations the most at one time
   ALLOWED   the most that the policies admit to these keys in that time
   UNKNOWN   requested without an answer: maybe counted, but not admitted
 
 The server's log shows the ended connections; --kill=false ends none. Behind a
-pooler such as PgBouncer none are ended, because other clients may share them.
+pooler such as PgBouncer none are ended, because other clients may share them;
+its name, version and mode are shown, as far as it tells them. A read-only
+server is named before anything is sent. Two limits of a day or of an hour may
+be admitted if that ends during the test. Reservations expire from --for 10s on.
 In transaction mode the database's URL may need
 ?default_query_exec_mode=exec (or cache_describe).
 
 The keys belong to separate policies and are deleted at the end, also after
 Ctrl-C. The test uses three connections more than workers.
 
-Exit code 0: no key was admitted more than is allowed, and no locked row delayed
-other keys; 1: otherwise; 3: the database failed.`,
+Exit code 0: no key was admitted more than is allowed or counted wrongly, and no
+locked row delayed other keys; 1: otherwise; 3: the database failed.`,
 		Example: `  pglimit prove
+  pglimit prove --for 5s
   pglimit prove --for 5m --workers 100 --json`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -66,6 +79,9 @@ other keys; 1: otherwise; 3: the database failed.`,
 			defer pool.Close()
 			show, done := progress(cmd.ErrOrStderr(), config.For)
 			config.Progress = show
+			config.Through = func(description string) {
+				fmt.Fprintf(cmd.ErrOrStderr(), "through a pooler: %s; no connections are ended\n", description)
+			}
 			report, err := prove.Run(cmd.Context(), pool, config)
 			done()
 			if err != nil {
@@ -75,7 +91,7 @@ other keys; 1: otherwise; 3: the database failed.`,
 		},
 	}
 	flags := cmd.Flags()
-	flags.DurationVar(&config.For, "for", 30*time.Second, "`duration` of the test, shared by the algorithms")
+	cli.DurationVar(flags, &config.For, "for", 30*time.Second, "`duration` of the test, shared by the algorithms")
 	flags.IntVar(&config.Workers, "workers", 32, "`number` of concurrent clients, 1 to 1000")
 	flags.BoolVar(&config.Kill, "kill", true, "end some of the test's connections")
 	return cmd
@@ -89,7 +105,7 @@ func explain(ctx context.Context, err error) error {
 	switch {
 	case errors.Is(err, prove.ErrConfig):
 		return err
-	case errors.Is(err, pooler.ErrStatements):
+	case errors.Is(err, pooler.ErrStatements), errors.Is(err, prove.ErrReadOnly):
 		return cli.DatabaseError(err) // also if the lost statement caused another error
 	}
 	return cli.LimiterError(err)

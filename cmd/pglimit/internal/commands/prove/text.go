@@ -7,6 +7,7 @@ import (
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/human"
 	"github.com/pglimit/pglimit/internal/prove"
+	"github.com/pglimit/pglimit/limiter"
 )
 
 // Text returns a report as text.
@@ -21,7 +22,7 @@ func Text(r prove.Report) string {
 	_ = table.Flush() // to a Builder
 	through := ""
 	if r.Pooler {
-		through = ", through a pooler"
+		through = ", through a pooler: " + r.Through
 	}
 	fmt.Fprintf(&text, "\n%d workers on %d pools for %.1f s%s; %d connections ended by the server\n",
 		r.Workers, r.Pools, r.Took, through, r.Killed)
@@ -34,24 +35,30 @@ func Text(r prove.Report) string {
 	return text.String()
 }
 
-// parts returns the lines about keys with two limits, keys with locked rows, and
-// the keys and algorithms that failed.
+// parts returns the lines about the kinds of keys, and about the keys and algorithms that
+// failed.
 func parts(r prove.Report) string {
 	var text strings.Builder
-	var plans prove.Part
-	var held prove.Held
-	for _, a := range r.Algorithms {
-		plans.Keys, plans.Admitted, plans.Allowed = plans.Keys+a.Plans.Keys, plans.Admitted+a.Plans.Admitted, plans.Allowed+a.Plans.Allowed
-		held.Keys, held.Admitted, held.Allowed = held.Keys+a.Held.Keys, held.Admitted+a.Held.Admitted, held.Allowed+a.Held.Allowed
-		held.Rows, held.Meanwhile = held.Rows+a.Held.Rows, held.Meanwhile+a.Held.Meanwhile
+	sum := summed(r)
+	line := func(what string, p prove.Part, more string, args ...any) {
+		fmt.Fprintf(&text, "%s: %d %s, admitted %d of %.0f", what, p.Keys, human.Plural(p.Keys, "key"), p.Admitted, p.Allowed)
+		fmt.Fprintf(&text, more+"\n", args...)
 	}
-	fmt.Fprintf(&text, "two limits in turn: %d %s, admitted %d of %.0f\n", plans.Keys, human.Plural(plans.Keys, "key"), plans.Admitted, plans.Allowed)
-	fmt.Fprintf(&text, "rows locked: %d times on %d %s, admitted %d of %.0f; %d requests for other keys answered meanwhile\n",
-		held.Rows, held.Keys, human.Plural(held.Keys, "key"), held.Admitted, held.Allowed, held.Meanwhile)
+	line("plans in turn", sum.Plans, "")
+	line("rows locked", sum.Held.Part, "; %d times, and %d requests for other keys answered meanwhile", sum.Held.Rows, sum.Held.Meanwhile)
+	line("whole ticks", *sum.Ticks, "")
+	line("aligned windows", *sum.Aligned, "")
+	line("calendars", *sum.Calendars, "")
+	line("AllowAll", sum.Sets, "")
+	line("reservations", sum.Reserved.Part, " at one time; %d made, %d settled, %d cancelled, %d left open, %d settled late",
+		sum.Reserved.Made, sum.Reserved.Settled, sum.Reserved.Cancelled, sum.Reserved.LeftOpen, sum.Reserved.Late)
 	for _, a := range r.Algorithms {
 		for _, e := range a.Exceeded {
-			fmt.Fprintf(&text, "EXCEEDED: %s, key %s: admitted %d of %.0f (limit %s per %v)\n",
-				a.Algorithm, e.Key, e.Admitted, e.Allowed, human.Units(e.Policy.Limit), e.Policy.Period)
+			fmt.Fprintf(&text, "EXCEEDED: %s, key %s: admitted %d of %.0f (limit %s per %s)\n",
+				a.Algorithm, e.Key, e.Admitted, e.Allowed, human.Units(e.Policy.Limit), period(e.Policy))
+		}
+		for _, f := range a.Faults {
+			fmt.Fprintf(&text, "WRONG: %s, key %s (limit %s per %s): %s\n", a.Algorithm, f.Key, human.Units(f.Policy.Limit), period(f.Policy), f.Fault)
 		}
 		if a.Held.Stalls > 0 {
 			fmt.Fprintf(&text, "STALLED: %s: no other key was answered while a row was locked, %d times", a.Algorithm, a.Held.Stalls)
@@ -62,4 +69,39 @@ func parts(r prove.Report) string {
 		}
 	}
 	return text.String()
+}
+
+func period(p limiter.Policy) string {
+	if p.Calendar != "" {
+		return string(p.Calendar) + " in " + p.TimeZone
+	}
+	return p.Period.String()
+}
+
+// summed returns the kinds of keys of all algorithms.
+func summed(r prove.Report) (sum prove.Algorithm) {
+	sum.Ticks, sum.Aligned, sum.Calendars, sum.Reserved = &prove.Part{}, &prove.Part{}, &prove.Part{}, &prove.Reserved{}
+	for _, a := range r.Algorithms {
+		sum.Plans.Add(a.Plans)
+		sum.Held.Add(a.Held.Part)
+		sum.Held.Rows += a.Held.Rows
+		sum.Held.Meanwhile += a.Held.Meanwhile
+		sum.Sets.Add(a.Sets)
+		if a.Ticks != nil {
+			sum.Ticks.Add(*a.Ticks)
+		}
+		if a.Aligned != nil {
+			sum.Aligned.Add(*a.Aligned)
+			sum.Calendars.Add(*a.Calendars)
+		}
+		if v := a.Reserved; v != nil {
+			sum.Reserved.Add(v.Part)
+			sum.Reserved.Made += v.Made
+			sum.Reserved.Settled += v.Settled
+			sum.Reserved.Cancelled += v.Cancelled
+			sum.Reserved.LeftOpen += v.LeftOpen
+			sum.Reserved.Late += v.Late
+		}
+	}
+	return sum
 }

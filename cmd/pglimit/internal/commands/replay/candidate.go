@@ -66,7 +66,7 @@ func parseCandidate(text string) (replay.Candidate, error) {
 			return replay.Candidate{}, fmt.Errorf("%s is %q: must be %s", name, value, possible[flag.Value.Type()])
 		}
 	}
-	if !cmd.Flags().Changed("limit") {
+	if !cmd.Flags().Changed("limit") && !cmd.Flags().Changed("policy") {
 		return replay.Candidate{}, errors.New("limit is missing: add a limit, such as limit=60")
 	}
 	return candidateOf(&flags)
@@ -74,5 +74,5 @@ func parseCandidate(text string) (replay.Candidate, error) {
 
 // possible describes the values of each type of flag.
 var possible = map[string]string{
-	"float64": "a number, such as 60", "duration": "a duration, such as 1m30s", "bool": "true or false",
+	"float64": "a number, such as 60", "duration": "a duration, such as 1m30s or 30d", "bool": "true or false",
 }

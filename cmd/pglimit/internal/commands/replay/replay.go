@@ -16,6 +16,7 @@ import (
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/cli"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/connect"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/policyflags"
+	"github.com/pglimit/pglimit/internal/accesslog"
 	"github.com/pglimit/pglimit/internal/replay"
 	"github.com/pglimit/pglimit/limiter"
 )
@@ -26,15 +27,24 @@ const badShown = 3 // number of bad lines that are reported individually
 func New(db *connect.Database, out *cli.Output) *cobra.Command {
 	var flags policyflags.Flags
 	var others []string
-	var html string
+	var html, key string
+	var suggests bool
 	var most replay.Bounds
 	cmd := &cobra.Command{
 		Use:   "replay FILE|-",
 		Short: "Report what policies would have done to a web access log",
-		Long: `Report what a policy would have done to the requests of a web access log. The log
-is in the common or the combined format, optionally compressed with gzip; - is
-standard input. Each client address is a key, each request costs --cost, and the
-log's times are the clock. Requests are decided in order of time.
+		Long: `Report what a policy would have done to the requests of a web access log. Each
+line is in the common or the combined format or in JSON, as Caddy writes it and
+nginx with escape=json. The log may be compressed with gzip; - is standard input.
+Each client address is a key, each request costs --cost, and the log's times are
+the clock. Requests are decided in order of time.
+
+--key names another field as the key:
+- remote_addr, user, method, path (without the query), status, referer or
+  user_agent, in all formats that have it, and host in JSON
+- in JSON, a request header such as X-Api-Key, or the path of any field, such as
+  request.headers.X-Api-Key; of a list, the first value
+Requests without that field are skipped like lines that cannot be read.
 
 --candidate adds a second and a third policy to compare. Its fields have the
 names and the defaults of the flags.
@@ -49,31 +59,42 @@ does not select a database.
 
 Lines that cannot be read are counted, reported on stderr and skipped.
 
+` + suggestHelp + `
+
 --max-clients and --max-requests bound the memory, also for input that never
 ends. A client takes about 500 bytes and twice its name, a request up to 36 bytes.
 Reading ends with an error after 64 MiB without a request.`,
 		Example: `  pglimit replay --limit 60 --period 1m access.log
   pglimit replay --algorithm sliding_window_counter --limit 1000 --period 1h access.log.gz --json
   pglimit replay --limit 60 --candidate algorithm=sliding_window_log,limit=60,period=1m --html report.html access.log
+  pglimit replay --limit 600 --period 1m --key request.headers.X-Api-Key caddy.log
+  pglimit replay --suggest access.log
   zcat access.log.*.gz | pglimit replay --limit 60 --period 1m --block-for 10m -
   go run github.com/pglimit/pglimit/cmd/pglimit@latest replay --limit 60 --period 1m access.log`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			candidates, err := readCandidates(&flags, others)
+			parser, err := accesslog.NewParser(key)
 			if err != nil {
-				return err
+				return fmt.Errorf("--key: %w", err)
 			}
 			for name, value := range map[string]int{"max-clients": most.Clients, "max-requests": most.Requests} {
 				if value < 1 || value > math.MaxInt32 {
 					return fmt.Errorf("--%s is %d: must be from 1 to %d", name, value, math.MaxInt32)
 				}
 			}
+			if suggests {
+				return suggest(cmd, out, parser, args[0], most)
+			}
+			candidates, err := readCandidates(&flags, others)
+			if err != nil {
+				return err
+			}
 			if cmd.Flags().Changed("html") {
 				if err := checkPage(html, args[0]); err != nil {
 					return err
 				}
 			}
-			log, err := readLog(cmd, args[0], most)
+			log, err := readLog(cmd, out, parser, args[0], most)
 			if err != nil {
 				return fmt.Errorf("%s: %w", args[0], err)
 			}
@@ -106,15 +127,18 @@ Reading ends with an error after 64 MiB without a request.`,
 	flags.RegisterDecision(cmd)
 	cmd.Flags().StringArrayVar(&others, "candidate", nil, "another `policy` to compare, such as algorithm=gcra,limit=60,period=1m,cost=1; at most twice")
 	cmd.Flags().StringVar(&html, "html", "", "also write the report as a web page to this `file`, replacing it")
-	cmd.Flags().IntVar(&most.Clients, "max-clients", replay.DefaultClients, "largest `number` of client addresses in the log")
+	cmd.Flags().BoolVar(&suggests, "suggest", false, "propose limits from the log instead of replaying --limit")
+	cmd.Flags().StringVar(&key, "key", accesslog.DefaultKey, "`field` that is the key of a request, such as user, path or X-Api-Key")
+	cmd.Flags().IntVar(&most.Clients, "max-clients", replay.DefaultClients, "largest `number` of keys in the log")
 	cmd.Flags().IntVar(&most.Requests, "max-requests", replay.DefaultRequests, "largest `number` of requests in the log")
 	_ = cmd.RegisterFlagCompletionFunc("candidate", cobra.NoFileCompletions)
+	_ = cmd.RegisterFlagCompletionFunc("key", cobra.FixedCompletions(accesslog.KeyNames(), cobra.ShellCompDirectiveNoFileComp))
 	_ = cmd.MarkFlagFilename("html", "html")
 	return cmd
 }
 
 // readLog reads the named log within bounds and reports bad lines on stderr.
-func readLog(cmd *cobra.Command, name string, most replay.Bounds) (*replay.Log, error) {
+func readLog(cmd *cobra.Command, out *cli.Output, parser *accesslog.Parser, name string, most replay.Bounds) (*replay.Log, error) {
 	in, size, title := cmd.InOrStdin(), int64(-1), "standard input"
 	if name != "-" {
 		file, err := os.Open(name)
@@ -131,10 +155,10 @@ func readLog(cmd *cobra.Command, name string, most replay.Bounds) (*replay.Log, 
 	bar := progressBar(cmd, size, "reading")
 	defer bar.Close()
 	bad := 0
-	log, err := replay.Read(cmd.Context(), io.TeeReader(in, bar), most, func(number int, err error) {
+	log, err := replay.ReadBy(cmd.Context(), parser, io.TeeReader(in, bar), most, func(number int, err error) {
 		bad++
 		if bad <= badShown {
-			fmt.Fprintf(cmd.ErrOrStderr(), "pglimit: line %d: %v: skipped\n", number, err)
+			out.BadLine(cmd, number, fmt.Errorf("%w: skipped", err))
 		}
 	})
 	var large *replay.TooLargeError
@@ -145,7 +169,7 @@ func readLog(cmd *cobra.Command, name string, most replay.Bounds) (*replay.Log, 
 		return nil, err
 	}
 	if more := bad - badShown; more > 0 {
-		fmt.Fprintf(cmd.ErrOrStderr(), "pglimit: and %d more lines that could not be read\n", more)
+		out.BadLine(cmd, 0, fmt.Errorf("and %d more lines that could not be read", more))
 	}
 	log.Name = title
 	return log, nil

@@ -1,0 +1,191 @@
+package browser
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/chromedp/cdproto/accessibility"
+	"github.com/chromedp/chromedp"
+)
+
+// TestDashboardNarrowAndWide: everything fits, on every page.
+func TestDashboardNarrowAndWide(t *testing.T) {
+	t.Parallel()
+	b := operate(t, seldom).change(t, "#/")
+	widths := []int64{320, 640, 800, 1000, 1600, 320}
+	for i, width := range widths {
+		if i == len(widths)-1 {
+			b.Run("space the text", spaced)
+		}
+		b.Do(fmt.Sprintf("a window of %d px", width), chromedp.EmulateViewport(width, 800))
+		b.Eventually("its width", `innerWidth`, width)
+		for _, page := range dashboardPages {
+			b.visit(page)
+			b.Run("open what is closed", `for (const d of $$("details")) d.open = true`)
+			if is := Read[int64](b, `document.scrollingElement.scrollWidth`); is > width {
+				t.Errorf("at %d px %s is %d px wide: %s", width, page, is, Read[string](b, `$$("body *")
+					.filter(e => e.getBoundingClientRect().right > innerWidth && !e.closest(".scroll, pre"))
+					.map(e => e.localName + "." + e.className).join(", ")`))
+			}
+			for _, what := range Read[[]string](b, `$$("main button, main a, main td, main th, main dd, main li, main p, .tag, .key").filter(e => e.checkVisibility() && !e.closest(".scroll, thead")).flatMap(e => {
+				const box = e.getBoundingClientRect(), around = (e.closest(".panel") ?? document.body).getBoundingClientRect()
+				return box.width > 0 && (box.left < around.left - 1 || box.right > around.right + 1) || e.matches("button") && e.scrollWidth > e.clientWidth + 1 ? [e.localName + " " + e.className + " " + e.textContent.slice(0, 30)] : []
+			})`) {
+				t.Errorf("at %d px on %s this does not fit: %s", width, page, what)
+			}
+		}
+		b.visit(keyPage("203.0.113.99"))
+		b.Click("[data-do=block]")
+		b.Wait("the dialog", `$("#ask").open`)
+		if Read[bool](b, `(r => r.left < 0 || r.right > innerWidth || $("#ask").scrollWidth > $("#ask").clientWidth)($("#ask").getBoundingClientRect())`) {
+			t.Errorf("at %d px the dialog does not fit", width)
+		}
+		b.Click("#ask-no")
+	}
+}
+
+// TestDashboardContrast measures the contrast of text on every page, light and dark, and
+// that the series of the chart differ from the page.
+func TestDashboardContrast(t *testing.T) {
+	t.Parallel()
+	o := operate(t, seldom)
+	b := o.change(t, "#/")
+	b.Tolerate("ERR_")
+	for _, scheme := range []string{"light", "dark"} {
+		b.Media("prefers-color-scheme", scheme)
+		for _, page := range dashboardPages {
+			b.visit(page)
+			seen := Read[struct {
+				Back    float64
+				Texts   int
+				Least   float64
+				Failing []string
+			}](b, contrasts)
+			if seen.Texts < 15 || scheme == "light" && seen.Back < 0.7 || scheme == "dark" && seen.Back > 0.1 {
+				t.Errorf("%s, %s: %+v", scheme, page, seen)
+			}
+			for _, f := range seen.Failing {
+				t.Errorf("%s, %s: %s", scheme, page, f)
+			}
+		}
+	}
+	o.Stop()
+	b.Run("refresh", `document.dispatchEvent(new Event("visibilitychange"))`)
+	b.Wait("the banner", `$("#banner").clientHeight > 0`)
+	for _, scheme := range []string{"light", "dark"} {
+		b.Media("prefers-color-scheme", scheme)
+		for _, f := range Read[[]string](b, contrasts+".failing") {
+			t.Errorf("%s, with the banner: %s", scheme, f)
+		}
+	}
+	b.Media("forced-colors", "active")
+	const canvas = `getComputedStyle(document.documentElement).backgroundColor`
+	if unseen := Read[[]string](b, `$$("body *").filter(e => e.checkVisibility() && !e.closest("#banner") && e.childElementCount === 0 && e.textContent.trim() && getComputedStyle(e).color === `+canvas+`).map(e => e.localName + "." + e.className)`); len(unseen) > 0 {
+		t.Errorf("with forced colours this is not visible: %q", unseen)
+	}
+}
+
+// TestDashboardNoShift: updates with other numbers move nothing.
+func TestDashboardNoShift(t *testing.T) {
+	t.Parallel()
+	o := operate(t, often)
+	for _, width := range widths {
+		b := o.view(t, keyPage("203.0.113.99"), chromedp.EmulateViewport(width, 900))
+		for _, page := range []string{keyPage("203.0.113.99"), "#/policies", "#/policies/login"} {
+			b.visit(page)
+			b.Run("look for shifts", `
+				window.shifts = []
+				window.began = performance.now()
+				new PerformanceObserver(list => shifts.push(...list.getEntries().filter(e => e.startTime > began)
+					.map(e => e.value + " of " + e.sources.map(s => s.node?.parentElement?.className + ">" + s.node?.nodeName + "." + s.node?.className))))
+					.observe({type: "layout-shift", buffered: true})
+				window.requests = 0; window.fetched ??= fetch; window.fetch = (...a) => { requests++; return fetched(...a) }`)
+			const boxes = `$$("header h1, nav, #find, main h2, .panel, h3, table").map(e => { const r = e.getBoundingClientRect(); return [e.localName, e.className, r.x + scrollX, r.y + scrollY, r.width].join(" ") })`
+			before := Read[[]string](b, boxes)
+			o.source.Turn()
+			b.Wait("several updates", `requests > 6`)
+			after := Read[[]string](b, boxes)
+			for i := range before {
+				if i >= len(after) || before[i] != after[i] {
+					t.Errorf("at %d px, %s: this moved, and maybe more: %s", width, page, before[i])
+					break
+				}
+			}
+			if shifts := Read[[]string](b, "shifts"); len(shifts) > 0 {
+				t.Errorf("at %d px, %s: the browser saw shifts: %s", width, page, strings.Join(shifts, "; "))
+			}
+		}
+	}
+}
+
+// TestDashboardCalm: nothing moves by itself, above all for users who prefer that.
+func TestDashboardCalm(t *testing.T) {
+	t.Parallel()
+	b := operate(t, often).view(t, "")
+	b.Media("prefers-reduced-motion", "reduce")
+	if n := Read[int](b, `document.getAnimations().length + $$("*").filter(e => getComputedStyle(e).transitionDuration.split(", ").some(d => d !== "0s")).length`); n != 0 {
+		t.Errorf("%d animations and transitions are left", n)
+	}
+}
+
+// TestDashboardNames reads the pages as a screen reader does.
+func TestDashboardNames(t *testing.T) {
+	t.Parallel()
+	b := operate(t, seldom).change(t, "#/")
+	for _, page := range dashboardPages {
+		b.visit(page)
+		tree, err := chromedp.Call(b.ctx, accessibility.GetFullAXTree, accessibility.GetFullAXTreeParams{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		value := func(v *accessibility.Value) (s string) {
+			if v != nil {
+				_ = json.Unmarshal(v.Value, &s) // anything else has no name
+			}
+			return s
+		}
+		seen := map[string]int{}
+		for _, node := range tree.Nodes {
+			if node.Ignored {
+				continue
+			}
+			role := value(node.Role)
+			seen[role]++
+			switch role {
+			case "button", "textbox", "searchbox", "combobox", "link", "image", "img", "heading", "region", "table", "navigation", "search", "DisclosureTriangle", "columnheader":
+				if strings.TrimSpace(value(node.Name)) == "" {
+					t.Errorf("%s: a %s has no name", page, role)
+				}
+			}
+		}
+		if seen["main"] != 1 || seen["navigation"] != 1 || seen["heading"] < 3 || seen["alert"] < 1 || seen["status"] < 1 {
+			t.Errorf("%s: roles %v", page, seen)
+		}
+		if again := Read[[]string](b, `$$("[id]").map(e => e.id).filter((id, i, all) => all.indexOf(id) !== i)`); len(again) > 0 {
+			t.Errorf("%s: more than one element has the id of %q", page, again)
+		}
+		if jumps := Read[[]string](b, `$$("h1, h2, h3, h4").filter(e => e.checkVisibility())
+			.filter((e, i, all) => i ? e.localName === "h1" || e.localName[1] > +all[i-1].localName[1] + 1 : e.localName !== "h1").map(e => e.textContent)`); len(jumps) > 0 {
+			t.Errorf("%s: no level leads to the headings %q", page, jumps)
+		}
+	}
+	// On a narrow screen the tables are blocks, and still tables.
+	b.Do("a narrow window", chromedp.EmulateViewport(320, 800))
+	b.visit("#/keys")
+	tree, err := chromedp.Call(b.ctx, accessibility.GetFullAXTree, accessibility.GetFullAXTreeParams{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	roles := map[string]int{}
+	for _, node := range tree.Nodes {
+		var role string
+		if node.Role != nil && json.Unmarshal(node.Role.Value, &role) == nil && !node.Ignored {
+			roles[role]++
+		}
+	}
+	if roles["table"] != 1 || roles["row"] < 101 || roles["cell"] < 500 || roles["columnheader"] != 7 {
+		t.Errorf("the roles of a narrow table: %v", roles)
+	}
+}

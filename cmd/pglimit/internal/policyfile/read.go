@@ -1,0 +1,369 @@
+package policyfile
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/pglimit/pglimit/internal/duration"
+	"github.com/pglimit/pglimit/limiter"
+)
+
+// maxSize is the largest file in bytes.
+const maxSize = 64 << 20
+
+// ReadPath reads the file at path; - is stdin.
+func ReadPath(path string, stdin io.Reader) (File, error) {
+	if path == "-" {
+		return Read("standard input", stdin)
+	}
+	in, err := os.Open(path)
+	if err != nil {
+		return File{}, err
+	}
+	defer in.Close()
+	return Read(path, in)
+}
+
+// Read reads a file: a mapping with policies and overrides, or only a list of policies.
+// The error has a line for each fault, with the file's name, the line and the field. A
+// policy and an override are not checked against what the database has.
+func Read(name string, in io.Reader) (File, error) {
+	data, err := io.ReadAll(io.LimitReader(in, maxSize+1))
+	if err != nil {
+		return File{}, fmt.Errorf("%s: %w", name, err)
+	}
+	if len(data) > maxSize {
+		return File{}, fmt.Errorf("%s: has more than 64 MiB", name)
+	}
+	var doc yaml.Node
+	if err := yaml.Unmarshal(data, &doc); err != nil {
+		return File{}, fmt.Errorf("%s: %s", name, strings.TrimPrefix(err.Error(), "yaml: "))
+	}
+	r := reader{name: name}
+	if len(doc.Content) == 0 {
+		return File{}, fmt.Errorf("%s: is empty: write policies: and a list of policies", name)
+	}
+	r.document(follow(doc.Content[0]))
+	return r.file, errors.Join(r.faults...)
+}
+
+// follow returns the node that an alias stands for.
+func follow(n *yaml.Node) *yaml.Node {
+	for range 8 {
+		if n.Kind != yaml.AliasNode {
+			break
+		}
+		n = n.Alias
+	}
+	return n
+}
+
+type reader struct {
+	name   string
+	file   File
+	faults []error
+}
+
+// fault notes a fault at a line. where is the path of the field.
+func (r *reader) fault(n *yaml.Node, where, reason string) {
+	r.faults = append(r.faults, fmt.Errorf("%s:%d: %s %s", r.name, n.Line, where, reason))
+}
+
+func (r *reader) document(n *yaml.Node) {
+	if n.Kind == yaml.SequenceNode {
+		r.policies(n, "policies")
+		return
+	}
+	for f := range r.fields(n, "the file", []string{"policies", "overrides"}) {
+		switch f.name {
+		case "policies":
+			r.policies(f.value, f.name)
+		case "overrides":
+			r.overrides(f.value)
+		}
+	}
+}
+
+// field is one entry of a mapping.
+type field struct {
+	name       string
+	key, value *yaml.Node
+}
+
+// fields iterates over the entries of a mapping that have one of the names. The others are
+// faults, and so is a name that occurs twice.
+func (r *reader) fields(n *yaml.Node, where string, names []string) func(yield func(field) bool) {
+	return func(yield func(field) bool) {
+		if n.Kind != yaml.MappingNode {
+			r.fault(n, where, "must be a mapping with fields such as "+strings.Join(names[:min(3, len(names))], ", "))
+			return
+		}
+		seen := map[string]bool{}
+		for i := 0; i+1 < len(n.Content); i += 2 {
+			key, value := n.Content[i], follow(n.Content[i+1])
+			switch {
+			case !slices.Contains(names, key.Value):
+				r.fault(key, where, fmt.Sprintf("has no field %.80q: use %s", key.Value, strings.Join(names, ", ")))
+			case seen[key.Value]:
+				r.fault(key, where, fmt.Sprintf("has %s twice", key.Value))
+			default:
+				seen[key.Value] = true
+				if value.Tag == "!!null" {
+					continue // as if it were not there
+				}
+				if !yield(field{key.Value, key, value}) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// items returns the entries of a list.
+func (r *reader) items(n *yaml.Node, where string) []*yaml.Node {
+	if n.Kind != yaml.SequenceNode {
+		r.fault(n, where, "must be a list")
+		return nil
+	}
+	items := make([]*yaml.Node, len(n.Content))
+	for i, item := range n.Content {
+		items[i] = follow(item)
+	}
+	return items
+}
+
+var policyFields = []string{
+	"name", "algorithm", "limit", "period", "burst", "tick", "aligned", "calendar", "time_zone", "block_for", "durability", "on_error",
+	"shadow", "askers", "max_ttl", "note",
+}
+
+func (r *reader) policies(n *yaml.Node, where string) {
+	lines := map[string]int{}
+	for i, item := range r.items(n, where) {
+		at := fmt.Sprintf("%s[%d]", where, i)
+		p, ok := r.policy(item, at)
+		if line, twice := lines[p.Name]; twice {
+			r.fault(item, at+".name", fmt.Sprintf("%q is that of line %d, too: each policy has a name of its own", p.Name, line))
+		} else if ok {
+			lines[p.Name] = item.Line
+			r.file.Policies = append(r.file.Policies, p)
+		}
+	}
+}
+
+// policy reads a policy and validates it.
+func (r *reader) policy(n *yaml.Node, where string) (p limiter.StoredPolicy, ok bool) {
+	before := len(r.faults)
+	given := map[string]any{} // fields of limiter.Policy as JSON has them
+	nodes := map[string]*yaml.Node{}
+	for f := range r.fields(n, where, policyFields) {
+		nodes[f.name] = f.value
+		at := where + "." + f.name
+		switch f.name {
+		case "limit", "burst":
+			given[f.name] = r.number(f.value, at)
+		case "aligned", "shadow":
+			given[f.name] = r.boolean(f.value, at)
+		case "askers":
+			p.Askers = r.boolean(f.value, at)
+		case "note":
+			p.Note = r.note(f.value, at)
+		case "max_ttl":
+			p.MaxTTL = r.duration(f.value, at)
+		default:
+			given[f.name] = r.text(f.value, at)
+		}
+	}
+	if len(r.faults) > before {
+		return p, false
+	}
+	note, askers, ttl := p.Note, p.Askers, p.MaxTTL
+	data, err := json.Marshal(given)
+	if err == nil {
+		if err = p.Policy.UnmarshalJSON(data); err == nil {
+			err = p.Policy.Validate()
+		}
+	}
+	p.Note, p.Askers, p.MaxTTL = note, askers, ttl
+	var bad *limiter.PolicyError
+	switch {
+	case errors.As(err, &bad):
+		name := fieldName(bad.Field)
+		at, has := nodes[name]
+		if !has {
+			at = n
+		}
+		value := fmt.Sprint(bad.Value)
+		if s, text := bad.Value.(string); text {
+			value = strconv.Quote(s)
+		}
+		if has {
+			r.fault(at, where+"."+name, "is "+value+": "+bad.Reason)
+		} else {
+			r.fault(at, where+"."+name, "is missing: "+bad.Reason)
+		}
+		return p, false
+	case err != nil:
+		r.fault(n, where, err.Error())
+		return p, false
+	}
+	return p, true
+}
+
+// fieldName returns the name in files of a field in Go: TimeZone is time_zone.
+func fieldName(name string) string {
+	var b strings.Builder
+	for i, c := range name {
+		if unicode.IsUpper(c) && i > 0 {
+			b.WriteByte('_')
+		}
+		b.WriteRune(unicode.ToLower(c))
+	}
+	return b.String()
+}
+
+var overrideFields = []string{"policy", "key", "limit", "burst", "unlimited", "shadow", "until", "note"}
+
+func (r *reader) overrides(n *yaml.Node) {
+	type target struct{ policy, key string }
+	lines := map[target]int{}
+	for i, item := range r.items(n, "overrides") {
+		at := fmt.Sprintf("overrides[%d]", i)
+		before := len(r.faults)
+		o := r.override(item, at)
+		if len(r.faults) > before {
+			continue
+		}
+		if line, twice := lines[target{o.Policy, o.Key}]; twice {
+			r.fault(item, at, fmt.Sprintf("is for the same policy and key as line %d", line))
+			continue
+		}
+		lines[target{o.Policy, o.Key}] = item.Line
+		r.file.Overrides = append(r.file.Overrides, o)
+	}
+}
+
+func (r *reader) override(n *yaml.Node, where string) (o limiter.Override) {
+	before := len(r.faults)
+	for f := range r.fields(n, where, overrideFields) {
+		at := where + "." + f.name
+		switch f.name {
+		case "policy":
+			o.Policy = r.text(f.value, at)
+		case "key":
+			o.Key = r.text(f.value, at)
+		case "limit":
+			v := r.number(f.value, at)
+			o.Limit = &v
+		case "burst":
+			v := r.number(f.value, at)
+			o.Burst = &v
+		case "unlimited":
+			o.Unlimited = r.boolean(f.value, at)
+		case "shadow":
+			v := r.boolean(f.value, at)
+			o.Shadow = &v
+		case "until":
+			text := r.text(f.value, at)
+			until, err := ParseUntil(text)
+			if err != nil {
+				r.fault(f.value, at, fmt.Sprintf("is %.80q: %v", text, err))
+			}
+			o.Until = until
+		case "note":
+			o.Note = r.note(f.value, at)
+		}
+	}
+	if len(r.faults) > before {
+		return o
+	}
+	for _, required := range [...]struct{ name, value string }{{"policy", o.Policy}, {"key", o.Key}} {
+		if required.value == "" {
+			r.fault(n, where+"."+required.name, "is missing")
+		}
+	}
+	if err := Check(o); err != nil {
+		r.fault(n, where, err.Error())
+	}
+	return o
+}
+
+// Check returns an error if an override changes nothing or too much. Numbers are checked
+// when it is written, with those of the policy.
+func Check(o limiter.Override) error {
+	changes := o.Limit != nil || o.Burst != nil || o.Shadow != nil
+	switch {
+	case o.Unlimited && changes:
+		return errors.New("is unlimited and has a limit, burst or shadow: choose one")
+	case !o.Unlimited && !changes:
+		return errors.New("changes nothing: give a limit, burst, shadow or unlimited")
+	}
+	return nil
+}
+
+func (r *reader) scalar(n *yaml.Node, where, want string) bool {
+	if n.Kind != yaml.ScalarNode {
+		r.fault(n, where, "must be "+want)
+		return false
+	}
+	return true
+}
+
+// text reads a text. A number, such as a key, may be written without quotes.
+func (r *reader) text(n *yaml.Node, where string) string {
+	r.scalar(n, where, "a text")
+	return n.Value
+}
+
+// maxNote is the longest note in characters.
+const maxNote = 1000
+
+func (r *reader) note(n *yaml.Node, where string) string {
+	text := r.text(n, where)
+	if len([]rune(text)) > maxNote {
+		r.fault(n, where, fmt.Sprintf("has %d characters: must have at most %d", len([]rune(text)), maxNote))
+	}
+	return text
+}
+
+func (r *reader) number(n *yaml.Node, where string) float64 {
+	if !r.scalar(n, where, "a number") {
+		return 0
+	}
+	var v float64
+	if err := n.Decode(&v); err != nil || n.Tag == "!!str" || math.IsNaN(v) || math.IsInf(v, 0) {
+		r.fault(n, where, fmt.Sprintf("is %.80q: must be a number", n.Value))
+		return 0
+	}
+	return v
+}
+
+func (r *reader) boolean(n *yaml.Node, where string) bool {
+	if !r.scalar(n, where, "true or false") {
+		return false
+	}
+	if n.Value != "true" && n.Value != "false" {
+		r.fault(n, where, fmt.Sprintf("is %.80q: must be true or false", n.Value))
+	}
+	return n.Value == "true"
+}
+
+func (r *reader) duration(n *yaml.Node, where string) time.Duration {
+	text := r.text(n, where)
+	d, err := duration.Parse(text)
+	if err != nil {
+		r.fault(n, where, fmt.Sprintf("is %.80q: must be a duration such as \"1m30s\"", text))
+	}
+	return d
+}

@@ -1,0 +1,137 @@
+package accesslog
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+)
+
+// FuzzCombined: each field that a server writes into a line in the combined format is read
+// from it, escaped as the server left it.
+func FuzzCombined(f *testing.F) {
+	f.Add("192.0.2.7", "alice", "GET", "/a?b=c", "https://example.com/", "curl/8", int64(1_779_012_303), uint16(200))
+	f.Add("::1", "a b", "POST", `/"\`, `\"`, "Mozilla/5.0 (X11; [x])", int64(0), uint16(999))
+	f.Add("host", "-", "-", "/ HTTP/1.1", "-", "-", int64(253402300799), uint16(100))
+	f.Add("h", "", "PROPFIND", "", "\xff", "\t", int64(-1), uint16(404))
+	escape := strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`).Replace // as nginx and Apache do
+	f.Fuzz(func(t *testing.T, client, user, method, path, referer, agent string, unix int64, status uint16) {
+		at := time.Unix(unix, 0).UTC()
+		if client == "" || client == "-" || strings.ContainsAny(client, " \n{") || strings.ContainsAny(user, "[\n") || at.Year() < 0 || at.Year() > 9999 || status < 100 || status > 999 {
+			return // a server writes no such line
+		}
+		if method == "" || strings.Contains(escape(method), " ") {
+			return
+		}
+		line := fmt.Sprintf(`%s - %s [%s] "%s %s HTTP/1.1" %d 5120 "%s" "%s"`, client, user, at.Format(timeLayout), escape(method), escape(path), status, escape(referer), escape(agent))
+		target, _, _ := strings.Cut(escape(path), "?")
+		for name, want := range map[string]string{
+			"remote_addr": client, "user": user, "method": escape(method), "path": target, "status": fmt.Sprint(status), "referer": escape(referer), "user_agent": escape(agent),
+		} {
+			checkField(t, line, name, want, at)
+		}
+	})
+}
+
+// checkField checks that a parser finds a field, or that it says that there is none.
+func checkField(t *testing.T, line, name, want string, at time.Time) {
+	t.Helper()
+	p, err := NewParser(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	key, got, err := p.Parse(line)
+	if want == "" || want == "-" || want == "REDACTED" {
+		if err == nil {
+			t.Errorf("%s of %q: %q, want an error", name, line, key)
+		}
+		return
+	}
+	if err != nil || key != want || !got.Equal(at) {
+		t.Errorf("%s of %q: %q at %v, %v; want %q at %v", name, line, key, got, err, want, at)
+	}
+}
+
+// FuzzJSONLine: each field that Caddy or nginx writes into a line of JSON is read from it
+// as encoding/json reads it.
+func FuzzJSONLine(f *testing.F) {
+	f.Add("192.0.2.7", "alice", "GET", "/a?b=c", "example.com", "secret", int64(1_779_012_303_123_456))
+	f.Add("::1", `"\`, "\u2028", "/<>&", "-", "REDACTED", int64(200_000_000_000_000))
+	f.Add("a", "\x00", "G T", "?", "\ufffd", "é", int64(4_000_000_000_000_000))
+	f.Fuzz(func(t *testing.T, client, user, method, uri, host, token string, us int64) {
+		const first, last = 200_000_000_000_000, 99_999_999_999_000_000 // 1976 to 5138
+		if us < first || us > last || !utf8.ValidString(client+user+method+uri+host+token) {
+			return
+		}
+		if _, _, port := cutPort(client); port {
+			return // an old Caddy's port, which is left out
+		}
+		path, _, _ := strings.Cut(uri, "?")
+		want := map[string]string{"remote_addr": client, "user": user, "method": method, "path": path, "host": host, "X-Token": token}
+		at := time.UnixMicro(us / 1e6 * 1e6)
+		ts := us / 1e6
+		for _, value := range []map[string]any{
+			{"ts": ts, "user_id": user, "request": map[string]any{"client_ip": client, "method": method, "uri": uri, "host": host, "headers": map[string][]string{"X-Token": {token, "other"}}}},
+			{"msec": fmt.Sprintf("%d.000", ts), "remote_user": user, "remote_addr": client, "request_method": method, "request_uri": uri, "host": host, "http_x_token": token},
+		} {
+			line, err := json.Marshal(value)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for name, text := range want {
+				checkField(t, string(line), name, text, at)
+			}
+		}
+	})
+}
+
+// cutPort cuts the port from an address.
+func cutPort(s string) (host, port string, found bool) {
+	i := strings.LastIndexByte(s, ':')
+	if i < 0 || strings.Count(s, ":") > 1 && !strings.HasPrefix(s, "[") {
+		return s, "", false
+	}
+	return s[:i], s[i+1:], true
+}
+
+// FuzzLines: Lines gives the lines that bytes.Split gives, with their numbers, whatever the
+// size of the reads, and text that is not gzip passes Open unchanged.
+func FuzzLines(f *testing.F) {
+	for _, text := range []string{"", "a", "a\n", "a\nb", "\n\na\r\n\r\n", "a\r\rb\n", " a \n\tb\t", "\x1f", "\x1f\x8c", strings.Repeat("x", 1<<17) + "\ny", "\x00\n\xff"} {
+		f.Add([]byte(text), uint8(1))
+		f.Add([]byte(text), uint8(255))
+	}
+	f.Fuzz(func(t *testing.T, text []byte, size uint8) {
+		if len(text) > MaxLine || bytes.HasPrefix(text, []byte{0x1f, 0x8b}) {
+			return
+		}
+		opened, err := Open(chunks{bytes.NewReader(text), int(size)/16 + 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := bytes.Split(text, []byte("\n"))
+		next := 0
+		err = Lines(opened, func(number int, line []byte, long bool) error {
+			if number != next+1 || number > len(want) || long || !bytes.Equal(line, bytes.TrimRight(want[number-1], "\r")) {
+				t.Fatalf("line %d of %q is %q, long %v; %d came before", number, text, line, long, next)
+			}
+			next = number
+			return nil
+		})
+		if rest := len(want) - next; err != nil || rest > 1 || rest == 1 && len(want[next]) > 0 {
+			t.Errorf("%d of %d lines of %q, %v", next, len(want), text, err)
+		}
+	})
+}
+
+// chunks reads at most size bytes at a time.
+type chunks struct {
+	io.Reader
+	size int
+}
+
+func (c chunks) Read(p []byte) (int, error) { return c.Reader.Read(p[:min(len(p), c.size)]) }

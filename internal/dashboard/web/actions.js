@@ -1,0 +1,104 @@
+// The buttons: block, unblock, reset, and copy.
+
+import { call } from "./api.js";
+import { h } from "./dom.js";
+import { algorithm, algorithms } from "./format.js";
+
+const element = (id) => document.getElementById(id);
+const durations = [["1m", "1 minute"], ["10m", "10 minutes"], ["1h", "1 hour"], ["24h", "1 day"], ["168h", "7 days"], ["720h", "30 days"], ["", "Another time"]];
+
+let answer; // resolves what the dialog asks
+
+/** Asks for a confirmation, with fields. send gets the fields' values; while it fails the dialog stays. Returns whether it was sent. */
+function ask({ title, text, fields = [], yes, send }) {
+  element("ask-title").textContent = title;
+  element("ask-text").textContent = text;
+  element("ask-yes").textContent = yes;
+  element("ask-problem").textContent = "";
+  element("ask-fields").replaceChildren(...fields);
+  element("ask").showModal();
+  return new Promise((resolve) => (answer = { send, resolve }));
+}
+
+/** Connects the dialog's buttons. */
+export function setUpDialog() {
+  const dialog = element("ask");
+  const end = (sent) => {
+    answer?.resolve(sent);
+    answer = undefined;
+  };
+  element("ask-no").addEventListener("click", () => dialog.close());
+  dialog.addEventListener("close", () => end(false));
+  dialog.querySelector("form").addEventListener("submit", async (e) => {
+    e.preventDefault();
+    const button = element("ask-yes");
+    if (!answer || button.getAttribute("aria-disabled")) return;
+    button.setAttribute("aria-disabled", "true"); // it keeps the focus
+    try {
+      await answer.send(new FormData(e.target));
+      end(true);
+      dialog.close();
+    } catch (failure) {
+      element("ask-problem").textContent = failure.message;
+    } finally {
+      button.removeAttribute("aria-disabled");
+    }
+  });
+}
+
+const field = (label, control) => h("label", { class: "field" }, label, control);
+
+/** Handles a click on a button with data-do. ref is the key; say announces what was done. Returns whether something was changed. */
+export async function act(button, ref, say) {
+  const { do: verb, policy, algorithm: a, text } = button.dataset;
+  if (button.getAttribute("aria-disabled")) return false;
+  const where = policy && `under ${policy}, ${algorithm(a)}`;
+  switch (verb) {
+    case "copy":
+      try {
+        await navigator.clipboard.writeText(text);
+        say("Copied.");
+      } catch {
+        getSelection().selectAllChildren(button.previousElementSibling);
+        say("The browser does not let the page copy: the text is selected.");
+      }
+      return false;
+    case "unblock": {
+      const { found } = await call("unblock", { ...ref, policy, algorithm: a }, true);
+      say(found ? `Unblocked ${where}.` : `There was no block ${where}.`);
+      return true;
+    }
+    case "reset":
+      return ask({
+        title: "Reset the key?",
+        text: `This deletes what the key has used ${where}, and its block. It cannot be undone.`,
+        yes: "Reset",
+        send: async () => {
+          const { found } = await call("reset", { ...ref, policy, algorithm: a }, true);
+          say(found ? `Reset ${where}.` : `There was no row ${where}.`);
+        },
+      });
+    case "block": {
+      const custom = field("Such as 90s, 36h or 1h30m", h("input", { name: "other", autocomplete: "off" }));
+      custom.hidden = true;
+      const select = h("select", { name: "for" }, durations.map(([value, name]) => h("option", { value, selected: value === "10m" }, name)));
+      select.addEventListener("change", () => (custom.hidden = select.value !== ""));
+      return ask({
+        title: "Block the key?",
+        text: where ? `All its requests ${where} are denied until then.` : "All its requests under the policy are denied until then.",
+        yes: "Block",
+        fields: [
+          !where && field("Policy", h("input", { name: "policy", maxlength: 64, required: true, autocomplete: "off", autocapitalize: "off", spellcheck: "false" })),
+          !where && field("Algorithm", h("select", { name: "algorithm" }, algorithms.map((value) => h("option", { value, selected: value === "token_bucket" }, algorithm(value))))),
+          field("For", select), custom,
+        ].filter(Boolean),
+        send: async (form) => {
+          const on = { policy: policy ?? form.get("policy"), algorithm: a ?? form.get("algorithm") };
+          await call("block", { ...ref, ...on, for: form.get("for") || form.get("other").trim() }, true);
+          say(`Blocked under ${on.policy}, ${algorithm(on.algorithm)}.`);
+        },
+      });
+    }
+  }
+  return false;
+}

@@ -1,0 +1,73 @@
+// Parts that several pages have: panels, tables, rows of keys, checks.
+
+import { h } from "./dom.js";
+import { algorithm, encode, foreign, keyText, number, percent, when } from "./format.js";
+
+/** Returns a panel with a title. wide takes all columns. */
+export function panel(title, wide, ...content) {
+  return h("section", { class: wide ? "panel all" : "panel", "data-id": title, "aria-label": title }, h("h3", null, title), content);
+}
+
+export const empty = (text) => h("p", { class: "quiet" }, text);
+
+/** Returns a table that is a list of blocks on narrow screens. A column is [name, cell of a row, "number" or ""]; the first is the row's header. */
+export function table(label, columns, rows, id) {
+  // The roles are those that the elements lose when they are not displayed as a table.
+  return h("table", { class: "wide", role: "table", "aria-label": label },
+    h("thead", { role: "rowgroup" }, h("tr", { role: "row" }, columns.map(([name, , kind]) => h("th", { scope: "col", role: "columnheader", class: kind || null }, name)))),
+    h("tbody", { role: "rowgroup" }, rows.map((row) => h("tr", { role: "row", "data-id": id(row) }, columns.map(([name, cell, kind], i) => (i === 0
+      ? h("th", { scope: "row", role: "rowheader", "data-label": name }, h("span", null, cell(row)))
+      : h("td", { role: "cell", class: kind || null, "data-label": name }, h("span", null, cell(row)))))))));
+}
+
+/** Returns a link to a key. A brief one has two lines at most. */
+export const keyLink = (key, brief = true) => (key === "" ? h("span", { class: "quiet" }, "keys for which there was no room") : h("a", { href: `#/key/${encode(key)}` }, keyText(key, brief)));
+export const policyLink = (name) => h("a", { href: `#/policies/${encodeURIComponent(name)}` }, name);
+
+export function share(row) {
+  if (row.share === undefined) return "–";
+  return h("span", { class: "share" }, h("meter", { min: 0, max: 1, low: 0.7, high: 0.95, optimum: 0, value: Math.min(1, row.share), "aria-hidden": "true" }), " ", percent(row.share));
+}
+
+export function state(row, now) {
+  return row.blocked_until ? h("span", { class: "tag bad" }, "blocked, ends ", when(row.blocked_until, now)) : row.updated_at ? "" : h("span", { class: "quiet" }, "not in use");
+}
+
+/** Returns the table of keys. */
+export function keysTable(label, { rows, at }) {
+  return table(label, [
+    ["Key", (r) => keyLink(r.key)],
+    ["Policy", (r) => [policyLink(r.policy), " ", h("span", { class: "quiet small" }, algorithm(r.algorithm))]],
+    ["In use", share],
+    ["Units", (r) => (r.burst === undefined ? "–" : `${number(r.level)} of ${number(r.burst)}`), "number"],
+    ["Denials, a day", (r) => number(r.denials), "number"],
+    ["Last request", (r) => when(r.updated_at, at)],
+    ["State", (r) => state(r, at)],
+  ], rows, (r) => [r.policy, r.algorithm, r.key].join("\n"));
+}
+
+const marks = { ok: "✓", warn: "!", fail: "✕" };
+
+/** Returns a check of the doctor, with its fix. */
+export function check(c) {
+  const known = Object.hasOwn(marks, c.status);
+  return h("li", { "data-id": c.name },
+    h("span", { class: known ? `status ${c.status}` : "status" }, h("span", { "aria-hidden": "true" }, known ? marks[c.status] : "?", " "), c.status), " · ",
+    h("strong", null, foreign(c.name)), ": ", foreign(c.message),
+    c.details?.length > 0 && h("ul", { class: "quiet small" }, c.details.map((line) => h("li", null, foreign(line)))),
+    c.fix && h("div", { class: "fix" }, h("pre", { tabindex: "0", role: "group", "aria-label": `Fix for ${c.name}` }, c.fix),
+      h("button", { class: "small", "data-do": "copy", "data-text": c.fix, "aria-label": `Copy the fix for ${c.name}` }, "Copy")));
+}
+
+const order = ["fail", "warn", "ok"];
+
+/** Sorts checks, worst first; those of an unknown status are first of all. */
+export const worstFirst = (checks) => [...checks].sort((a, b) => order.indexOf(a.status) - order.indexOf(b.status));
+
+/** Returns how many checks failed or warn, in words. */
+export function tally(checks) {
+  const of = (status) => checks.filter((c) => c.status === status).length;
+  const [failed, warnings] = [of("fail"), of("warn")];
+  const some = [failed && `${failed} failed`, warnings && `${warnings} warning${warnings > 1 ? "s" : ""}`].filter(Boolean);
+  return `${some.join(" and ") || "All is well"} in ${checks.length} check${checks.length === 1 ? "" : "s"}`;
+}

@@ -1,0 +1,62 @@
+package parse
+
+import (
+	"encoding/json"
+	"errors"
+	"net/url"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/pglimit/pglimit/internal/site/api"
+	"github.com/pglimit/pglimit/limiter"
+)
+
+// FuzzQuery: a query is parsed to the request that the same policy in JSON is parsed to. A
+// query that is refused gets a problem of the client's.
+func FuzzQuery(f *testing.F) {
+	f.Add("limit=2&period=1m&key=alice", "alice", 2.0, "1m", 0.0, "", 1.0)
+	f.Add("limit=1&limit=2&key=k", "k\x00", 0.5, "1s", 3.0, "1m", 0.25)
+	f.Add("%zz", "&=;#%", 1e300, "-1s", -1.0, "d", 0.0)
+	f.Add("aligned=maybe&key=k;x", "", 5.0, "30d", 5.0, "1d12h", 9007199254740993.0)
+	f.Fuzz(func(t *testing.T, raw, key string, limit float64, period string, burst float64, blockFor string, cost float64) {
+		if request, err := Query(limiter.TokenBucket, raw); err != nil {
+			blamesClient(t, raw, err)
+		} else if err := request.Policy.Validate(); err != nil || Key(request.Key) != nil || request.Cost <= 0 {
+			t.Errorf("%q is accepted as %+v: %v", raw, request, err)
+		}
+
+		number := func(v float64) string { return strconv.FormatFloat(v, 'g', -1, 64) }
+		query := url.Values{"key": {key}, "cost": {number(cost)}, "limit": {number(limit)}, "period": {period}, "burst": {number(burst)}, "block_for": {blockFor}}
+		got, err := Query(limiter.TokenBucket, query.Encode())
+		if err != nil {
+			blamesClient(t, query.Encode(), err)
+		}
+		text, wrong := json.Marshal(map[string]any{"algorithm": limiter.TokenBucket, "limit": limit, "period": period, "burst": burst, "block_for": blockFor})
+		if wrong != nil {
+			if err == nil {
+				t.Errorf("%v is accepted as %+v", query, got)
+			}
+			return
+		}
+		want, wrong := Request(text, key, cost)
+		if wrong == nil {
+			wrong = Key(key) // Request leaves the page's bound to its caller
+		}
+		if (err == nil) != (wrong == nil) || err == nil && got != want {
+			t.Errorf("%v is %+v, %v; in JSON %+v, %v", query, got, err, want, wrong)
+		}
+		if err == nil && got.Policy.Period%time.Microsecond != 0 {
+			t.Errorf("%v is accepted with %v", query, got.Policy.Period)
+		}
+	})
+}
+
+// blamesClient checks that an error is a problem with a client's status, of bounded length.
+func blamesClient(t *testing.T, input string, err error) {
+	t.Helper()
+	var p *api.Problem
+	if !errors.As(err, &p) || p.Status >= 500 || p.Message == "" || len(p.Message) > 1000+4*len(input) {
+		t.Errorf("%q: %v", input, err)
+	}
+}
