@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/pglimit/pglimit/bench/memory"
 )
 
 // report is all measurements.
@@ -89,7 +91,7 @@ func (r *report) rows(b *strings.Builder) {
 			return strings.Join(words, ", ")
 		}
 		line(b, append([]string{grouped(s.Rows), per(s.Before.Table), per(s.After.Table), each(s.Before), each(s.After),
-			percent(s.After.hotSince(s.Before))}, s.Memory.cells()...)...)
+			percent(s.After.hotSince(s.Before))}, memoryCells(s.Memory)...)...)
 	}
 	fmt.Fprintf(b, "\nThe rows were filled in the order of their keys, so that the indexes are packed; in the traffic below they grow by\nthemselves.\n\n")
 }
@@ -137,13 +139,13 @@ func (k *soakResult) memory(b *strings.Builder) {
 	fmt.Fprintf(b, "\n")
 	line(b, "memory in MB", "heap", "system", "server", "its own")
 	rule(b, 5)
-	line(b, append([]string{"start"}, k.Start.cells()...)...)
-	line(b, append([]string{"end"}, k.End.cells()...)...)
+	line(b, append([]string{"start"}, memoryCells(k.Start)...)...)
+	line(b, append([]string{"end"}, memoryCells(k.End)...)...)
 	fmt.Fprintf(b, "\nOf the heap at the end %s MB are the measurement's own histograms.\n",
 		megabytes(int64((callers+len(k.Moments)+1)*k.Total.calls.ByteSize())))
 }
 
-func (m memory) cells() []string {
+func memoryCells(m memory.Use) []string {
 	return []string{megabytes(m.Heap), megabytes(m.Sys), megabytes(m.Server), megabytes(m.ServerOwn)}
 }
 

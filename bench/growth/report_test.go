@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
+
+	"github.com/pglimit/pglimit/bench/memory"
 )
 
 var update = flag.Bool("update", false, "write the golden files")
@@ -39,7 +41,7 @@ func measured() *report {
 				{At: 9 * time.Second, tally: lasted(4*time.Second, 0, 300*us), Removed: 4000, Stats: sized(5*mb, 100, 90), HOT: hot},
 			},
 			Total: moment{At: 9 * time.Second, tally: lasted(9*time.Second, 123, 250*us), Removed: 45_000, Stats: sized(6*mb, 0, 0), HOT: hot},
-			Start: memory{4 * mb, 30 * mb, 100 * mb, 20 * mb}, End: memory{5 * mb, 31 * mb, -1, -1},
+			Start: memory.Use{Heap: 4 * mb, Sys: 30 * mb, Server: 100 * mb, ServerOwn: 20 * mb}, End: memory.Use{Heap: 5 * mb, Sys: 31 * mb, Server: -1, ServerOwn: -1},
 		}
 	}
 	return &report{
@@ -50,9 +52,9 @@ func measured() *report {
 		},
 		Sizes: []sizeResult{
 			{Rows: 10_000, Cells: map[int][]cell{1: cells(100*us, 110*us, 90*us), callers: cells(1000*us, 1000*us, 1000*us)},
-				Before: sized(1_400_000, 0, 0), After: sized(1_500_000, 1000, 999), Memory: memory{mb, 2 * mb, 3 * mb, 4 * mb}},
+				Before: sized(1_400_000, 0, 0), After: sized(1_500_000, 1000, 999), Memory: memory.Use{Heap: mb, Sys: 2 * mb, Server: 3 * mb, ServerOwn: 4 * mb}},
 			{Rows: 10_000_000, Cells: map[int][]cell{1: cells(120*us, 130*us, 140*us), callers: cells(1290*us, 1301*us, 1302*us)},
-				Before: sized(1_400_000_000, 0, 0), After: sized(1_500_000_000, 1000, 980), Memory: memory{5 * mb, 6 * mb, -1, -1}},
+				Before: sized(1_400_000_000, 0, 0), After: sized(1_500_000_000, 1000, 980), Memory: memory.Use{Heap: 5 * mb, Sys: 6 * mb, Server: -1, ServerOwn: -1}},
 		},
 		Attack: soaked(full.Attack.attack(), -1),
 		Zipf:   soaked(full.Zipf.zipf(), 0.987),

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/pglimit/pglimit/bench/memory"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -26,7 +27,7 @@ type sizeResult struct {
 	Rows          int64
 	Cells         map[int][]cell // by callers, one for each round
 	Before, After stats          // of the table: filled, and at the end
-	Memory        memory         // with 16 callers in the last round
+	Memory        memory.Use     // with 16 callers in the last round
 }
 
 // measureRows fills a separate database for each size and then measures them in turn,
@@ -100,22 +101,22 @@ func (d *database) fillRows(ctx context.Context, rows int64) (stats, error) {
 // measureCell measures one cell. The checkpoint before it keeps earlier changes from being
 // written out meanwhile. It also means that the first change of each page logs the whole
 // page.
-func (d *database) measureCell(ctx context.Context, n int, rows int64, seed uint64, p plan) (cell, memory, error) {
+func (d *database) measureCell(ctx context.Context, n int, rows int64, seed uint64, p plan) (cell, memory.Use, error) {
 	pool, err := d.pool(ctx, callers)
 	if err != nil {
-		return cell{}, memory{}, err
+		return cell{}, memory.Use{}, err
 	}
 	defer pool.Close()
 	lim, err := newLimiter(pool)
 	if err != nil {
-		return cell{}, memory{}, err
+		return cell{}, memory.Use{}, err
 	}
 	if _, err := d.conn.Exec(ctx, "CHECKPOINT"); err != nil {
-		return cell{}, memory{}, err
+		return cell{}, memory.Use{}, err
 	}
 	l := load{limiter: lim, policy: rowsPolicy, callers: n, keys: evenly(rows, 2*seed), mustAllow: true}
 	if _, err := l.run(ctx, p.Warm); err != nil {
-		return cell{}, memory{}, err
+		return cell{}, memory.Use{}, err
 	}
 	l.keys = evenly(rows, 2*seed+1)
 	t, err := l.run(ctx, p.Cell)
@@ -123,9 +124,9 @@ func (d *database) measureCell(ctx context.Context, n int, rows int64, seed uint
 		err = errors.New("no decision was made")
 	}
 	if err != nil {
-		return cell{}, memory{}, err
+		return cell{}, memory.Use{}, err
 	}
-	return cell{t.quantile(50), t.quantile(99), t.perSecond()}, readMemory(d.server.postmaster), nil
+	return cell{t.quantile(50), t.quantile(99), t.perSecond()}, memory.Read(d.server.postmaster), nil
 }
 
 // median returns the median of f over all elements; for an even number the mean of the

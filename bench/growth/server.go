@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/pglimit/pglimit/bench/memory"
 	"github.com/pglimit/pglimit/internal/localpg"
 	"github.com/pglimit/pglimit/limiter"
 	"github.com/pglimit/pglimit/migrations"
@@ -49,7 +50,7 @@ func (s *server) describe(ctx context.Context) (environment, error) {
 		return environment{}, err
 	}
 	defer conn.Close(ctx)
-	s.postmaster = parentOf(int(conn.PgConn().PID()))
+	s.postmaster = memory.Parent(int(conn.PgConn().PID()))
 	e := environment{
 		When: time.Now().UTC(), Go: runtime.Version(), PostgreSQL: s.Version(),
 		Platform: runtime.GOOS + "/" + runtime.GOARCH, CPUs: runtime.NumCPU(), Procs: runtime.GOMAXPROCS(0),

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/pglimit/pglimit/bench/memory"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -39,7 +40,7 @@ type soakResult struct {
 	Total      moment        // of the whole soak, with the table as it was after the drain
 	Sweeps     int           // that the janitor completed under load
 	Drained    time.Duration // from the load's end until no row was left, if it drains
-	Start, End memory
+	Start, End memory.Use
 }
 
 // run runs the soak in a separate database, which it drops at the end.
@@ -82,7 +83,7 @@ func (k soak) runOn(ctx context.Context, d *database, result *soakResult) (err e
 		return err
 	}
 	defer sweeper.stop()
-	result.Start = readMemory(d.server.postmaster)
+	result.Start = memory.Read(d.server.postmaster)
 
 	r := load{limiter: lim, policy: k.Policy, callers: callers, keys: k.keys}.start(ctx)
 	err = k.watch(ctx, d, r, sweeper, result)
@@ -129,7 +130,7 @@ func (k soak) watch(ctx context.Context, d *database, r *running, sweeper *sweep
 		result.Moments = append(result.Moments, m)
 		before = m
 	}
-	result.End = readMemory(d.server.postmaster)
+	result.End = memory.Read(d.server.postmaster)
 	return nil
 }
 

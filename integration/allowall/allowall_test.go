@@ -260,8 +260,8 @@ func TestAllowAllFailsOpen(t *testing.T) {
 	var observed []string
 	b := bed.NewBroken(t, limiter.Config{
 		Logger: slog.New(slog.DiscardHandler),
-		Observe: func(_ context.Context, request limiter.Request, r limiter.Result, err error) {
-			observed = append(observed, fmt.Sprint(request.Key, " ", r.Allowed, " ", r.Granted, " ", err != nil))
+		Observe: func(_ context.Context, o limiter.Observation) {
+			observed = append(observed, fmt.Sprint(o.Request.Key, " ", o.Result.Allowed, " ", o.Result.Granted, " ", o.Err != nil))
 		},
 	})
 	bed.MustAll(t)(b.L.AllowAll(ctx, bed.FailsOpen.Request("a", 99), bed.FailsClosed.Request("b", 100)))

@@ -295,7 +295,7 @@ func TestAllowAllTriesAgain(t *testing.T) {
 		l        *limiter.Limiter
 		released int64 // before that batch: each try sends two, and the first also reads
 		allowed  bool
-	}{{patient, 8, true}, {bed.NewLimiter(t, pool, &limiter.Config{Timeout: time.Second}), -1, false}} {
+	}{{patient, 8, true}, {bed.NewLimiter(t, pool, &limiter.Config{Timeout: 4 * time.Second}), -1, false}} {
 		key := fmt.Sprint("held", c.allowed)
 		tx := bed.Begin(t, other, pgx.TxOptions{})
 		bed.Must(t)(c.l.InTx(tx).Allow(ctx, p, key))

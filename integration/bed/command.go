@@ -11,7 +11,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/pglimit/pglimit/internal/throwaway/checkout"
+	"github.com/pglimit/pglimit/internal/checkout"
 )
 
 var binaryDir string // set by BuildCommand, removed by Main

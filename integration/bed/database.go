@@ -9,26 +9,29 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/pglimit/pglimit/internal/throwaway"
 	"github.com/pglimit/pglimit/limiter"
 	"github.com/pglimit/pglimit/migrations"
+	"github.com/pglimit/pglimit/pglimittest"
 )
 
 // Server returns the server that the package's tests share.
-func Server() *throwaway.Server { return server }
+func Server() *pglimittest.Server { return server }
 
 // migrated has pglimit's tables.
-var migrated = template("migrated", migrations.Up)
+var migrated = template("migrated", prepareWorld)
+
+// withFunctions has pglimit's tables and SQL functions.
+var withFunctions = template("functions", prepareFunctions)
 
 // empty has no tables.
 var empty = template("empty", func(context.Context, *pgxpool.Pool) error { return nil })
 
 // template makes a template when a test first needs it.
-func template(name string, prepare func(context.Context, *pgxpool.Pool) error) func(testing.TB) *throwaway.Template {
-	once := sync.OnceValues(func() (*throwaway.Template, error) {
+func template(name string, prepare func(context.Context, *pgxpool.Pool) error) func(testing.TB) *pglimittest.Template {
+	once := sync.OnceValues(func() (*pglimittest.Template, error) {
 		return server.Template(context.Background(), name, prepare)
 	})
-	return func(t testing.TB) *throwaway.Template {
+	return func(t testing.TB) *pglimittest.Template {
 		t.Helper()
 		_ = Size(0, 1) // go test caches results by the variables that tests read, and does not see Main
 		made, err := once()
@@ -39,10 +42,11 @@ func template(name string, prepare func(context.Context, *pgxpool.Pool) error) f
 	}
 }
 
-// NewDatabase makes a migrated database for this test and returns its URL.
+// NewDatabase makes a migrated database for this test and returns its URL in the world of
+// the tests.
 func NewDatabase(t testing.TB) string {
 	t.Helper()
-	return migrated(t).New(t)
+	return inWorld(t, migrated(t).New(t))
 }
 
 // EmptyDatabase makes a database without any tables for this test and returns
@@ -116,7 +120,12 @@ func ConnectOnce(t *testing.T, address string) *pgx.Conn {
 // Exec runs statements and fails the test on an error.
 func Exec(t testing.TB, pool *pgxpool.Pool, sql string, args ...any) {
 	t.Helper()
-	if _, err := pool.Exec(t.Context(), sql, args...); err != nil {
+	_, err := pool.Exec(t.Context(), sql, args...)
+	if owner := ownerOf(t, pool, err); owner != nil {
+		defer owner.Close(t.Context())
+		_, err = owner.Exec(t.Context(), sql, args...)
+	}
+	if err != nil {
 		t.Fatalf("%s: %v", sql, err)
 	}
 }
@@ -125,7 +134,12 @@ func Exec(t testing.TB, pool *pgxpool.Pool, sql string, args ...any) {
 func Value[T any](t testing.TB, pool *pgxpool.Pool, sql string, args ...any) T {
 	t.Helper()
 	var v T
-	if err := pool.QueryRow(t.Context(), sql, args...).Scan(&v); err != nil {
+	err := pool.QueryRow(t.Context(), sql, args...).Scan(&v)
+	if owner := ownerOf(t, pool, err); owner != nil {
+		defer owner.Close(t.Context())
+		err = owner.QueryRow(t.Context(), sql, args...).Scan(&v)
+	}
+	if err != nil {
 		t.Fatalf("%s: %v", sql, err)
 	}
 	return v

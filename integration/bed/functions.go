@@ -12,7 +12,6 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglimit/pglimit/limiter"
-	"github.com/pglimit/pglimit/migrations"
 )
 
 // OwnSchema describes the contents of schemas pglimit and pglimit_ask; empty if they do
@@ -34,11 +33,7 @@ const LoginCall = `SELECT remaining FROM pglimit.token_bucket('login', 'alice', 
 // FunctionsPool is NewPool with the SQL functions in the database.
 func FunctionsPool(t testing.TB) *pgxpool.Pool {
 	t.Helper()
-	pool := NewPool(t)
-	if err := migrations.UpFunctions(t.Context(), pool); err != nil {
-		t.Fatal(err)
-	}
-	return pool
+	return Connect(t, inWorld(t, withFunctions(t).New(t)))
 }
 
 // Querier is a pool or a transaction.
@@ -55,7 +50,7 @@ func FunctionCall(p limiter.Policy, op, key string, cost float64, now *time.Time
 		args = append(args, value)
 		names = append(names, fmt.Sprintf("%s => $%d", name, len(args)))
 	}
-	function := op
+	function := op + "_with"
 	if op == "allow" {
 		function = string(p.Algorithm)
 	} else {
@@ -84,6 +79,9 @@ func FunctionCall(p limiter.Policy, op, key string, cost float64, now *time.Time
 		if p.BlockFor != 0 {
 			add("block_for_s", p.BlockFor.Seconds())
 		}
+		if p.Shadow {
+			add("shadow", true)
+		}
 	}
 	if now != nil {
 		add("now", *now)
@@ -97,12 +95,13 @@ type FunctionResult struct {
 	Granted, Remaining, Level         float64
 	RetryAfterS, ResetAfterS, DelaysS *float64
 	Reason                            *string
+	Shadowed                          bool
 }
 
 // Result converts the row to a limiter.Result; fields that the row lacks are zero.
 func (r FunctionResult) Result() limiter.Result {
 	all := limiter.Result{Allowed: r.Allowed, Granted: r.Granted, Remaining: r.Remaining, Level: r.Level,
-		RetryAfter: Seconds(r.RetryAfterS), ResetAfter: Seconds(r.ResetAfterS), Delay: Seconds(r.DelaysS)}
+		RetryAfter: Seconds(r.RetryAfterS), ResetAfter: Seconds(r.ResetAfterS), Delay: Seconds(r.DelaysS), Shadowed: r.Shadowed}
 	if r.Reason != nil {
 		all.Reason = limiter.Reason(*r.Reason)
 	}
@@ -140,6 +139,6 @@ func Told(r limiter.Result) limiter.Result {
 	return limiter.Result{
 		Allowed: r.Allowed, Granted: r.Granted, Limit: r.Limit, Burst: r.Burst, Remaining: r.Remaining, Level: r.Level,
 		RetryAfter: r.RetryAfter, ResetAfter: r.ResetAfter, Delay: r.Delay, Full: r.Full, Reason: r.Reason,
-		Replayed: r.Replayed, Expired: r.Expired, Source: r.Source, At: r.At,
+		Replayed: r.Replayed, Expired: r.Expired, Shadowed: r.Shadowed, Source: r.Source, At: r.At,
 	}
 }

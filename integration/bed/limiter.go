@@ -145,7 +145,7 @@ func ConnectSQL(t testing.TB, driver, address string) *sql.DB {
 	if driver == "postgres" {
 		address = WithoutTLS(t, address)
 	}
-	db, err := sql.Open(driver, address)
+	db, err := sql.Open(driver, sqlInWorld(t, driver, address))
 	if err != nil {
 		t.Fatal(err)
 	}

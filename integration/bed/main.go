@@ -18,13 +18,13 @@ import (
 	"strconv"
 	"testing"
 
-	"github.com/pglimit/pglimit/internal/throwaway"
+	"github.com/pglimit/pglimit/pglimittest"
 )
 
 // server is started by Main and closed when the tests have ended.
-var server *throwaway.Server
+var server *pglimittest.Server
 
-// Main runs a package's tests on a PostgreSQL server (package throwaway chooses it),
+// Main runs a package's tests on a PostgreSQL server (package pglimittest chooses it),
 // removes what they left, and exits. parallel is the least number of tests that run at
 // once, unless the command line sets it: 2 if tests keep two processors busy, more if they
 // mostly wait.
@@ -40,11 +40,11 @@ func Main(m *testing.M, parallel int) {
 }
 
 func run(m *testing.M) (code int, err error) {
-	server, err = throwaway.Start(context.Background(), log.Printf)
+	server, err = pglimittest.Start(context.Background(), log.Printf)
 	if err != nil {
 		return 1, err
 	}
-	defer func() { err = errors.Join(err, server.Close(), removeBinary()) }()
+	defer func() { err = errors.Join(err, closeBouncer(), server.Close(), removeBinary()) }()
 	return m.Run(), nil
 }
 

@@ -3,7 +3,10 @@ package bed
 import (
 	"context"
 	"fmt"
+	"io/fs"
 	"net/url"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -23,11 +26,41 @@ func MigrationNames(steps []migrations.Step) string {
 	return strings.Join(all, ", ")
 }
 
-// AllUp are all migrations in the order of Up.
-const AllUp = "1 tables, 2 storage, 3 views"
+// AllUp are all migrations in the order of Up, and AllDown in the order of Down.
+var AllUp, AllDown = Above(0), Below(0)
 
-// AllDown are all migrations in the order of Down.
-const AllDown = "3 views, 2 storage, 1 tables"
+// Above renders the migrations above version, in the order of Up.
+func Above(version int64) string { return strings.Join(Migrations(version), ", ") }
+
+// Below renders the migrations above version, in the order of Down.
+func Below(version int64) string {
+	all := Migrations(version)
+	slices.Reverse(all)
+	return strings.Join(all, ", ")
+}
+
+// Migrations lists the migrations above version, in the order of Up, as "1 tables".
+func Migrations(version int64) (all []string) {
+	names, _ := fs.Glob(migrations.FS, "*.sql") // sorted; the pattern is valid
+	for _, n := range names {
+		number, name, _ := strings.Cut(strings.TrimSuffix(n, ".sql"), "_")
+		if v, err := strconv.ParseInt(number, 10, 64); err != nil {
+			panic(n)
+		} else if v > version {
+			all = append(all, fmt.Sprint(v, " ", name))
+		}
+	}
+	return all
+}
+
+// Exported lists the files that Export writes when its first number is from.
+func Exported(from int) (all []string) {
+	for i, m := range Migrations(0) {
+		_, name, _ := strings.Cut(m, " ")
+		all = append(all, fmt.Sprintf("%05d_pglimit_%s.sql", from+i, name))
+	}
+	return all
+}
 
 // UpTo migrates up and checks what was done.
 func UpTo(t *testing.T, pool *pgxpool.Pool, to int64, want string) {
@@ -54,8 +87,13 @@ func CheckMigratedOnce(t *testing.T, pool *pgxpool.Pool) {
 	if got, want := Schema(t, pool), Schema(t, NewPool(t)); got != want {
 		t.Errorf("the schema is:\n%s\nwant:\n%s", got, want)
 	}
-	if got := Value[string](t, pool, `SELECT string_agg(version_id::text, ' ' ORDER BY version_id) FROM `+migrations.VersionTable+` WHERE version_id > 0`); got != "1 2 3" {
-		t.Errorf("on record are %q, want 1 2 3", got)
+	want := ""
+	for _, m := range Migrations(0) {
+		version, _, _ := strings.Cut(m, " ")
+		want += " " + version
+	}
+	if got := Value[string](t, pool, `SELECT string_agg(' ' || version_id::text, '' ORDER BY version_id) FROM `+migrations.VersionTable+` WHERE version_id > 0`); got != want {
+		t.Errorf("on record are %q, want %q", got, want)
 	}
 }
 

@@ -136,6 +136,11 @@ func CallStatements(ctx context.Context, conn db.DBTX, choose func(name string) 
 			if strings.HasSuffix(name, "Reserve") && slices.ContainsFunc(called, NamesEndingIn("Reserve")) && arg.Kind() == reflect.Struct {
 				arg.FieldByName("ID").SetString(name)
 			}
+			if acceptable(arg); strings.HasPrefix(name, "Override") && arg.Kind() == reflect.Struct {
+				if unlimited := arg.FieldByName("Unlimited"); unlimited.IsValid() {
+					unlimited.Index(0).SetBool(false)
+				}
+			}
 			args = append(args, arg)
 		}
 		results := method.Call(args)
@@ -151,7 +156,19 @@ func CallStatements(ctx context.Context, conn db.DBTX, choose func(name string) 
 	return called, failed
 }
 
-// fill sets every field to a value that a statement accepts; nullable fields stay NULL.
+// acceptable sets the fields of a policy that have constraints.
+func acceptable(policy reflect.Value) {
+	if policy.Kind() != reflect.Struct || !policy.FieldByName("PeriodS").IsValid() {
+		return
+	}
+	for field, value := range map[string]any{
+		"Algorithm": "token_bucket", "Calendar": "", "TimeZone": "", "Durability": "durable", "OnError": "fail_closed", "TickS": 0.0, "Aligned": false,
+	} {
+		policy.FieldByName(field).Set(reflect.ValueOf(value))
+	}
+}
+
+// charge sets every field to a value that a statement accepts; nullable fields stay NULL.
 func charge(v reflect.Value) {
 	switch v.Kind() {
 	case reflect.String:

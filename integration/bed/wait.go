@@ -2,11 +2,14 @@ package bed
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglimit/pglimit/limiter"
 )
 
 // AwaitBlocked returns once a statement in pool's database waits for a lock.
@@ -60,6 +63,18 @@ func Blocked(ctx context.Context, pool *pgxpool.Pool) (n int, err error) {
 	err = pool.QueryRow(ctx, `SELECT count(*) FROM pg_stat_activity
 		WHERE datname = current_database() AND state = 'active' AND wait_event_type = 'Lock'`).Scan(&n)
 	return n, err
+}
+
+// UntilLocked calls f with a Config.Timeout and, while the client's own deadline ends the
+// call, with longer ones. The server ends a wait for a locked row an eighth of the timeout
+// before the client does: on a busy machine that answer may come too late.
+func UntilLocked(f func(timeout time.Duration) error) (err error) {
+	for timeout := 4 * time.Second; timeout <= time.Minute; timeout *= 3 {
+		if err = f(timeout); errors.Is(err, limiter.ErrLocked) || !errors.Is(err, context.DeadlineExceeded) {
+			return err
+		}
+	}
+	return err
 }
 
 // AwaitLongWait waits until one statement has waited for a row for 100 ms. The first waits

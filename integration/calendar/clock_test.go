@@ -35,6 +35,7 @@ func otherClock(t *testing.T, expression string) (address string, set func(expre
 	}
 	bed.Exec(t, pool, `CREATE SCHEMA other`)
 	bed.Exec(t, pool, `CREATE SEQUENCE other.readings`)
+	bed.Exec(t, pool, `GRANT USAGE ON SCHEMA other TO PUBLIC; GRANT ALL ON SEQUENCE other.readings TO PUBLIC`)
 	set(expression)
 	bed.Exec(t, pool, `DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET search_path = other, pg_catalog, public', current_database()); END $$`)
 	return address, set

@@ -8,48 +8,133 @@ import (
 	"github.com/pglimit/pglimit/integration/bed"
 )
 
-// TestCommandOrdersFindTheirRow: block, unblock and reset report by exit code and in JSON
-// whether they found a row. They do their work in both cases.
+// TestCommandOrdersFindTheirRow: block, unblock and reset look under every policy and
+// algorithm. They report by exit code and in JSON whether they found something, and where.
 func TestCommandOrdersFindTheirRow(t *testing.T) {
 	t.Parallel()
 	address := bed.NewDatabase(t)
 	pool := bed.Connect(t, address)
+	bed.Exec(t, pool, `INSERT INTO pglimit_policy (name, algorithm, limit_units, period_s) VALUES ('known', 'fixed_window', 5, 60)`)
 	for _, c := range []struct {
-		args  string
-		code  int
-		found bool
+		args string
+		code int
+		want string // what changed
 	}{
-		{"unblock alice", 1, false},
-		{"reset alice", 1, false},
-		{"block alice 1h", 1, false}, // and blocks
-		{"check --limit 9 alice", 1, false},
-		{"block alice 1h", 0, true},
-		{"block --algorithm gcra alice 1h", 1, false},
-		{"block --name other alice 1h", 1, false},
-		{"unblock alice", 0, true},
-		{"unblock alice", 1, false},
-		{"check --limit 9 alice", 0, false},
-		{"reset alice", 0, true},
-		{"reset alice", 1, false},
-		{"allow --limit 9 bob", 0, false},
-		{"block bob 1h", 0, true},
+		{"unblock alice", 1, ""},
+		{"reset alice", 1, ""},
+		{"block alice 1h", 1, ""}, // and does not block
+		{"check --limit 9 alice", 0, ""},
+		{"allow --limit 9 alice", 0, ""},
+		{"allow --limit 9 --name login --algorithm gcra alice", 0, ""},
+		{"allow --limit 9 --name login --algorithm gcra alicia", 0, ""},
+		{"block --name nothere alice 1h", 1, ""},
+		{"block --algorithm fixed_window alice 1h", 1, ""},
+		{"block --name login --algorithm gcra alice 1h", 0, "login gcra 1"},
+		{"check --limit 9 alice", 0, ""},
+		{"check --limit 9 --name login --algorithm gcra alice", 1, ""},
+		{"block alice 1h", 0, "cli token_bucket 1 login gcra 1"},
+		{"unblock --algorithm token_bucket alice", 0, "cli token_bucket 1"},
+		{"unblock alice", 0, "login gcra 1"},
+		{"unblock alice", 1, ""},
+		{"block --prefix --yes ali 1h", 0, "cli token_bucket 1 login gcra 2"},
+		{"unblock --prefix --yes --name login ali", 0, "login gcra 2"},
+		{"reset alice", 0, "cli token_bucket 1 login gcra 1"},
+		{"reset alice", 1, ""},
+		{"forget --yes alicia", 0, "login gcra 1"},
+		{"forget --yes alicia", 1, ""},
+		// Without a row, a policy in the database is enough, or --new.
+		{"block --name known carol 1h", 0, "known fixed_window 1"},
+		{"check --limit 9 --name known --algorithm fixed_window carol", 1, ""},
+		{"block --name known --algorithm gcra carol 1h", 1, ""},
+		{"block --new --name other --algorithm gcra carol 1h", 0, "other gcra 1"},
+		{"check --limit 9 --name other --algorithm gcra carol", 1, ""},
+		{"block --new --name other --algorithm gcra carol 2h", 0, "other gcra 1"},
 	} {
 		code, stdout, stderr := bed.Pglimit(t, address, append(strings.Fields(c.args), "--json")...)
-		var o struct{ Found bool }
-		if err := json.Unmarshal([]byte(stdout), &o); err != nil || code != c.code || o.Found != c.found {
-			t.Errorf("%s: exit code %d, want %d; found %v, want %v; %v: %s%s", c.args, code, c.code, o.Found, c.found, err, stdout, stderr)
+		var o struct {
+			Found   bool
+			Changed []struct {
+				Policy, Algorithm string
+				Rows              json.Number
+			}
+		}
+		err := json.Unmarshal([]byte(stdout), &o)
+		var got []string
+		for _, n := range o.Changed {
+			got = append(got, n.Policy, n.Algorithm, n.Rows.String())
+		}
+		// Counts are in lock order; the test sorts them by policy.
+		if len(got) == 6 && got[0] > got[3] {
+			got = append(got[3:], got[:3]...)
+		}
+		if err != nil || code != c.code || o.Found != (c.want != "") || strings.Join(got, " ") != c.want {
+			t.Errorf("%s: exit code %d, want %d; changed %q, want %q; %v: %s%s", c.args, code, c.code, got, c.want, err, stdout, stderr)
 		}
 		if strings.Contains(stderr, "pglimit: ") {
 			t.Errorf("%s: the answer is on stdout, but stderr has %q", c.args, stderr)
 		}
 	}
-	// A block that has ended cannot be lifted.
-	bed.Exec(t, pool, `UPDATE pglimit_token_bucket SET blocked_until_us = updated_at_us WHERE key = 'bob'`)
-	if code, stdout, _ := bed.Pglimit(t, address, "unblock", "bob"); code != 1 || stdout != "nothing to unblock: bob was not blocked (cli, token_bucket)\n" {
-		t.Errorf("exit code %d, stdout %q", code, stdout)
+}
+
+func TestCommandOrdersSayWhatTheyDid(t *testing.T) {
+	t.Parallel()
+	address := bed.NewDatabase(t)
+	for _, args := range []string{"allow --limit 9 bob", "allow --limit 9 --name login --algorithm gcra bob", "allow --limit 9 eve\x1b[31m"} {
+		if code, _, stderr := bed.Pglimit(t, address, strings.Split(args, " ")...); code != 0 {
+			t.Fatal(stderr)
+		}
 	}
-	const want = "carol had no row under policy login, algorithm gcra; it is blocked now, for 15m0s\n"
-	if code, stdout, _ := bed.Pglimit(t, address, "block", "--name", "login", "--algorithm", "gcra", "carol", "15m"); code != 1 || stdout != want {
-		t.Errorf("exit code %d, stdout %q, want %q", code, stdout, want)
+	for _, c := range []struct {
+		args []string
+		code int
+		want string // on stdout, or on stderr for exit code 2
+	}{
+		{[]string{"block", "bob", "15m"}, 0, "blocked bob for 15m0s:\ncli    token_bucket  1 row\nlogin  gcra          1 row\n"},
+		{[]string{"block", "carol", "15m", "--name", "login"}, 1, "nothing to block: no row of carol under policy login. To block it before its first request, pass --new, --name and --algorithm\n"},
+		{[]string{"unblock", "bob", "--name", "login"}, 0, "unblocked bob (login, gcra)\n"},
+		{[]string{"unblock", "bob", "--name", "login"}, 1, "nothing to unblock: no block of bob under policy login\n"},
+		{[]string{"unblock", "carol"}, 1, "nothing to unblock: no row of carol under any policy\n"},
+		{[]string{"reset", "eve\x1b[31m"}, 0, "reset \"eve\\x1b[31m\" (cli, token_bucket)\n"},
+		{[]string{"find", "eve\x1b[31m"}, 1, "nothing of \"eve\\x1b[31m\" under any policy\n"},
+		{[]string{"forget", "bob", "--yes"}, 0, "forgot bob:\ncli    token_bucket  1 row\nlogin  gcra          1 row\n"},
+		{[]string{"forget", "bob", "--yes"}, 1, "nothing to forget: no trace of bob under any policy\n"},
+		{[]string{"forget", "bob"}, 2, "pglimit: forget needs --yes where it cannot ask: check with `pglimit find` what there is; see `pglimit forget --help`\n"},
+		{[]string{"block", "--prefix", "b", "1h"}, 2, "block needs --yes where it cannot ask"},
+		{[]string{"block", "--prefix", "--yes", "", "1h"}, 2, "KEY is empty: pass a key, or with --prefix at least its first character"},
+		{[]string{"block", "--new", "bob", "1h"}, 2, "--new needs --name"},
+		{[]string{"block", "--new", "--name", "nothere", "bob", "1h"}, 2, "--new needs --algorithm or --all-algorithms: policy nothere is not in the database"},
+		{[]string{"block", "--new", "--prefix", "--yes", "b", "1h"}, 2, "--new and --prefix exclude each other"},
+		{[]string{"block", "bob", "0s"}, 2, "duration"},
+		{[]string{"block", "bob", "soon"}, 2, "DURATION is \"soon\""},
+		{[]string{"reset", "--max", "0", "bob"}, 2, "--max is 0"},
+		{[]string{"reset", "--algorithm", "x", "bob"}, 2, "Algorithm \"x\""},
+		{[]string{"reset", "--name", "UPPER", "bob"}, 2, "Name \"UPPER\""},
+	} {
+		code, stdout, stderr := bed.Pglimit(t, address, c.args...)
+		if c.code == 2 {
+			if code != 2 || !strings.Contains(stderr, c.want) {
+				t.Errorf("%q: exit code %d, stderr %q", c.args, code, stderr)
+			}
+		} else if code != c.code || stdout != c.want {
+			t.Errorf("%q: exit code %d, stdout %q, want %q; stderr %q", c.args, code, stdout, c.want, stderr)
+		}
+	}
+}
+
+// TestCommandOrdersMany: --max bounds a prefix before anything changes.
+func TestCommandOrdersMany(t *testing.T) {
+	t.Parallel()
+	address := bed.NewDatabase(t)
+	pool := bed.Connect(t, address)
+	bed.InsertRows(t, pool, "pglimit_gcra", "p", 250, 1)
+	const refused = "keys that begin with k has more than 249 rows: narrow it, or raise --max"
+	if code, _, stderr := bed.Pglimit(t, address, "reset", "--prefix", "k", "--yes", "--max", "249"); code != 2 || !strings.Contains(stderr, refused) {
+		t.Errorf("exit code %d, stderr %q", code, stderr)
+	}
+	if n := bed.Value[int](t, pool, `SELECT count(*) FROM pglimit_gcra`); n != 250 {
+		t.Errorf("%d rows are left", n)
+	}
+	if code, stdout, stderr := bed.Pglimit(t, address, "reset", "--prefix", "k", "--yes", "--max", "250"); code != 0 || stdout != "reset keys that begin with k:\np  gcra  250 rows\n" {
+		t.Errorf("exit code %d, stdout %q, stderr %q", code, stdout, stderr)
 	}
 }

@@ -22,6 +22,7 @@ import (
 
 	"github.com/pglimit/pglimit/integration/bed"
 	"github.com/pglimit/pglimit/internal/playground"
+	"github.com/pglimit/pglimit/internal/site"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -324,7 +325,7 @@ func TestPlaygroundOutage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	listeners, at, err := playground.Listen(t.Context(), "localhost:0")
+	listeners, at, err := site.Listen(t.Context(), "localhost:0")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -23,6 +23,10 @@ func TestProveThroughPooler(t *testing.T) {
 		if err := json.Unmarshal([]byte(stdout), &p); err != nil || code != 0 || !p.Holds || !p.Pooler || p.Killed != 0 {
 			t.Errorf("%s, %s: exit code %d, %v: %s%s", c.mode, c.kill, code, err, stdout, stderr)
 		}
+		const described = "one that does not tell its name in transaction mode"
+		if p.Through != described || !strings.Contains(stderr, "through a pooler: "+described) {
+			t.Errorf("%s, %s: through %q, %s", c.mode, c.kill, p.Through, stderr)
+		}
 		if n := leftovers(t, bed.Connect(t, address)); n != 0 {
 			t.Errorf("%s, %s: it left %d rows", c.mode, c.kill, n)
 		}

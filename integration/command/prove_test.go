@@ -3,6 +3,7 @@ package command
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -18,6 +19,7 @@ type proof struct {
 	Took           float64 `json:"took_s"`
 	Workers, Pools int
 	Pooler         bool
+	Through        string
 	Killed         int64
 	Algorithms     []struct {
 		Algorithm       string
@@ -29,22 +31,37 @@ type proof struct {
 		Unknown         int64
 		PerSecond       float64 `json:"per_second"`
 		P99             float64 `json:"p99_s"`
-		Plans           struct {
-			Keys            int
-			Asked, Admitted int64
-			Allowed         float64
+		Plans           part
+		Sets            part `json:"allow_all"`
+		Ticks           *part
+		Aligned         *part
+		Calendars       *part
+		Reservations    *struct {
+			part
+			Made, Settled, Cancelled int64
+			LeftOpen                 int64 `json:"left_open"`
+			Late                     int64 `json:"settled_late"`
 		}
 		Held struct {
-			Keys            int
-			Asked, Admitted int64
-			Allowed         float64
-			Rows            int64
-			Meanwhile       int64 `json:"answered_meanwhile"`
-			Stalls          int64
+			part
+			Rows      int64
+			Meanwhile int64 `json:"answered_meanwhile"`
+			Stalls    int64
 		}
 		Exceeded []json.RawMessage
+		Faults   []struct{ Key, Fault string }
 	}
 }
+
+// part is the keys of one kind.
+type part struct {
+	Keys            int
+	Asked, Admitted int64
+	Allowed         float64
+}
+
+// tested reports whether keys of this kind were admitted units, and not too many.
+func (p part) tested() bool { return p.Keys > 0 && p.Admitted > 0 && float64(p.Admitted) <= p.Allowed }
 
 // leftovers counts the rows of all tables of limits.
 func leftovers(t *testing.T, pool *pgxpool.Pool) (n int) {
@@ -60,7 +77,7 @@ func leftovers(t *testing.T, pool *pgxpool.Pool) (n int) {
 func TestProve(t *testing.T) {
 	t.Parallel()
 	address := bed.NewDatabase(t)
-	code, stdout, stderr := bed.Pglimit(t, address, "prove", "--for", "4s", "--workers", "8", "--json")
+	code, stdout, stderr := bed.Pglimit(t, address, "prove", "--for", "6s", "--workers", "8", "--json")
 	var p proof
 	if err := json.Unmarshal([]byte(stdout), &p); err != nil || code != 0 {
 		t.Fatalf("exit code %d, %v: %s%s", code, err, stdout, stderr)
@@ -72,9 +89,17 @@ func TestProve(t *testing.T) {
 		if a.Admitted == 0 || float64(a.Admitted) > a.Allowed || a.Asked <= a.Admitted || a.PerSecond == 0 || a.P99 == 0 || len(a.Exceeded) > 0 || a.Exceeded == nil {
 			t.Errorf("got %+v", a)
 		}
-		if a.Plans.Admitted == 0 || float64(a.Plans.Admitted) > a.Plans.Allowed || a.Held.Admitted == 0 || float64(a.Held.Admitted) > a.Held.Allowed ||
-			a.Held.Rows == 0 || a.Held.Meanwhile == 0 || a.Held.Stalls != 0 {
-			t.Errorf("%s: two plans %+v, held rows %+v", a.Algorithm, a.Plans, a.Held)
+		if !a.Plans.tested() || !a.Sets.tested() || !a.Held.tested() || a.Held.Rows == 0 || a.Held.Meanwhile == 0 || a.Held.Stalls != 0 || len(a.Faults) > 0 {
+			t.Errorf("%s: plans %+v, AllowAll %+v, held rows %+v, faults %v", a.Algorithm, a.Plans, a.Sets, a.Held, a.Faults)
+		}
+		if (a.Ticks != nil) != (a.Algorithm == "leaky_bucket") || a.Ticks != nil && !a.Ticks.tested() {
+			t.Errorf("%s: ticks %+v", a.Algorithm, a.Ticks)
+		}
+		if (a.Aligned != nil) != (a.Algorithm == "fixed_window") || a.Aligned != nil && !(a.Aligned.tested() && a.Calendars.tested()) {
+			t.Errorf("%s: aligned %+v, calendars %+v", a.Algorithm, a.Aligned, a.Calendars)
+		}
+		if v := a.Reservations; (v == nil) != (a.Algorithm == "leaky_bucket_queue") || v != nil && !(v.tested() && v.Made > 0 && v.Settled > 0 && v.Cancelled > 0) {
+			t.Errorf("%s: reservations %+v", a.Algorithm, v)
 		}
 	}
 	if n := leftovers(t, bed.Connect(t, address)); n != 0 {
@@ -82,7 +107,9 @@ func TestProve(t *testing.T) {
 	}
 	code, stdout, stderr = bed.Pglimit(t, address, "prove", "--for", "300ms", "--workers", "2", "--kill=false")
 	if code != 0 || !strings.Contains(stdout, "sliding_window_log") || !strings.Contains(stdout, "; 0 connections ended") || !strings.Contains(stdout, "It holds") ||
-		!strings.Contains(stdout, "\ntwo limits in turn: ") || !strings.Contains(stdout, "\nrows locked: ") {
+		!strings.Contains(stdout, "\nplans in turn: ") || !strings.Contains(stdout, "\nrows locked: ") ||
+		!strings.Contains(stdout, "\nwhole ticks: ") || !strings.Contains(stdout, "\naligned windows: ") || !strings.Contains(stdout, "\ncalendars: ") ||
+		!strings.Contains(stdout, "\nAllowAll: ") || !strings.Contains(stdout, "\nreservations: ") {
 		t.Errorf("as text: exit code %d, %s%s", code, stdout, stderr)
 	}
 }
@@ -119,6 +146,79 @@ func TestProveFindsOverAdmission(t *testing.T) {
 	}
 	if n := leftovers(t, pool); n != 0 {
 		t.Errorf("it left %d rows", n)
+	}
+}
+
+// TestProveFindsWrongKinds: triggers make each kind of keys wrong in the table of one
+// algorithm. One proof finds them all, and blames no other key.
+func TestProveFindsWrongKinds(t *testing.T) {
+	t.Parallel()
+	address := bed.NewDatabase(t)
+	pool := bed.Connect(t, address)
+	wrongs := []struct{ algorithm, policy, when, change string }{
+		{"leaky_bucket", "ticks", "BEFORE UPDATE", "NEW.level := greatest(0, NEW.level - 1)"},
+		{"fixed_window", "aligned", "BEFORE INSERT OR UPDATE", "NEW.ends_at_us := NEW.ends_at_us - 1000"},
+		{"fixed_window", "calendar", "BEFORE INSERT OR UPDATE", "NEW.ends_at_us := NEW.ends_at_us - 1"},
+		{"token_bucket", "sets", "BEFORE UPDATE", "IF NEW.key LIKE '%-1' THEN NEW.level := OLD.level; END IF"},
+		{"gcra", "reserved", "BEFORE UPDATE", "IF NEW.level < OLD.level THEN NEW.level := greatest(0, 2 * NEW.level - OLD.level); END IF"},
+		{"sliding_window_counter", "plans", "BEFORE UPDATE", "NEW.current := NEW.current - 1"},
+	}
+	blamed := map[string]string{}
+	for i, w := range wrongs {
+		name := fmt.Sprintf("wrong%d", i)
+		bed.Exec(t, pool, fmt.Sprintf(`CREATE FUNCTION %s() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN %s; RETURN NEW; END $$`, name, w.change))
+		bed.Exec(t, pool, fmt.Sprintf(`CREATE TRIGGER %s %s ON pglimit_%s FOR EACH ROW WHEN (NEW.policy LIKE '%%.%s') EXECUTE FUNCTION %[1]s()`, name, w.when, w.algorithm, w.policy))
+		blamed[w.algorithm] += w.policy + " "
+	}
+	for length := 4 * time.Second; ; length *= 2 {
+		code, stdout, stderr := bed.Pglimit(t, address, "prove", "--for", length.String(), "--workers", "8", "--json")
+		var p proof
+		if err := json.Unmarshal([]byte(stdout), &p); err != nil || code != 1 && length > time.Minute {
+			t.Fatalf("exit code %d, %v: %s%s", code, err, stdout, stderr)
+		}
+		missed := map[string]bool{}
+		for _, w := range wrongs {
+			missed[w.policy] = true
+		}
+		for _, a := range p.Algorithms {
+			keys := a.Faults
+			for _, e := range a.Exceeded {
+				var key struct{ Key, Fault string }
+				if err := json.Unmarshal(e, &key); err != nil {
+					t.Fatal(err)
+				}
+				keys = append(keys, key)
+			}
+			for _, k := range keys {
+				kind, _, _ := strings.Cut(k.Key, "-")
+				delete(missed, kind)
+				if !strings.Contains(blamed[a.Algorithm], kind+" ") {
+					t.Errorf("%s: blamed %+v", a.Algorithm, k)
+				}
+			}
+		}
+		if len(missed) == 0 {
+			return
+		}
+		if length > time.Minute { // a busy machine sends too few requests
+			t.Fatalf("missed %v: %s", missed, stdout)
+		}
+	}
+}
+
+// TestProveReadOnly: on a read-only database a proof names it, and the setting, in one line
+// before it begins.
+func TestProveReadOnly(t *testing.T) {
+	t.Parallel()
+	address := bed.NewDatabase(t)
+	bed.Exec(t, bed.Connect(t, address), `DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET default_transaction_read_only = on', current_database()); END $$`)
+	code, stdout, stderr := bed.Pglimit(t, address, "prove", "--for", "1h")
+	if code != 3 || stdout != "" || strings.Count(stderr, "\n") != 2 || !strings.Contains(stderr, "\npglimit: nothing was tested: database ") ||
+		!strings.Contains(stderr, "default_transaction_read_only is on (set by: database)") {
+		t.Errorf("exit code %d, stdout %q, stderr %q", code, stdout, stderr)
+	}
+	if code, _, stderr := bed.Pglimit(t, address+"&options=-cdefault_transaction_read_only%3Doff", "prove", "--for", "100ms", "--workers", "2"); code != 0 {
+		t.Errorf("with the option of the message: exit code %d, %s", code, stderr)
 	}
 }
 

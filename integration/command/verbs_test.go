@@ -326,8 +326,9 @@ func TestCommandKeySecret(t *testing.T) {
 	if n := bed.Value[int](t, pool, `SELECT count(*) FROM pglimit_token_bucket`); n != 0 {
 		t.Errorf("reset left %d rows", n)
 	}
-	with(1, "reset", "person@example.org") // the row is gone
-	with(1, "block", "person@example.org", "1h")
+	with(1, "reset", "person@example.org")       // the row is gone
+	with(1, "block", "person@example.org", "1h") // it does nothing
+	with(0, "block", "--new", "--name", "cli", "--algorithm", "token_bucket", "person@example.org", "1h")
 	with(0, "block", "person@example.org", "1h")
 	with(1, "check", "--limit", "1", "--period", "1000h", "--cost", "0", "person@example.org")
 	with(0, "wait", "--limit", "1", "person@example.org")

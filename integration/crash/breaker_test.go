@@ -14,9 +14,9 @@ import (
 
 	"github.com/pglimit/pglimit/integration/bed"
 	"github.com/pglimit/pglimit/internal/conformance"
-	"github.com/pglimit/pglimit/internal/throwaway"
 	"github.com/pglimit/pglimit/limiter"
 	"github.com/pglimit/pglimit/migrations"
+	"github.com/pglimit/pglimit/pglimittest"
 )
 
 const breakForUs = int64(time.Second / time.Microsecond)
@@ -26,7 +26,7 @@ const breakForUs = int64(time.Second / time.Microsecond)
 func TestBreakerOnAStoppedServer(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
-	own, err := throwaway.StartOwn(ctx, log.Printf)
+	own, err := pglimittest.StartOwn(ctx, log.Printf)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -161,7 +161,7 @@ func TestBreakerProbes(t *testing.T) {
 // ends does not.
 func TestBreakerAndContexts(t *testing.T) {
 	t.Parallel()
-	b := bed.NewBroken(t, limiter.Config{BreakAfter: 2, Timeout: time.Millisecond})
+	b := bed.NewBroken(t, limiter.Config{BreakAfter: 2, Timeout: 100 * time.Millisecond})
 	b.Hangs.Store(true)
 	for i := range 3 {
 		_, err := b.L.Allow(t.Context(), bed.FailsClosed, "k")

@@ -13,9 +13,9 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglimit/pglimit/integration/bed"
-	"github.com/pglimit/pglimit/internal/throwaway"
 	"github.com/pglimit/pglimit/limiter"
 	"github.com/pglimit/pglimit/migrations"
+	"github.com/pglimit/pglimit/pglimittest"
 )
 
 const (
@@ -124,14 +124,14 @@ func sum(units map[string]float64) (total float64) {
 // crash is a separate server whose sessions commit without waiting for the disk by
 // default.
 type crash struct {
-	own   *throwaway.Server
+	own   *pglimittest.Server
 	url   string
 	bound time.Duration // what it may lose because of that
 }
 
 func newCrash(t *testing.T) *crash {
 	t.Helper()
-	own, err := throwaway.StartOwn(t.Context(), log.Printf, throwaway.Setting("synchronous_commit", "off"))
+	own, err := pglimittest.StartOwn(t.Context(), log.Printf, pglimittest.Setting("synchronous_commit", "off"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,8 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/pglimit/pglimit/integration/bed"
 	"github.com/pglimit/pglimit/internal/conformance"
 	"github.com/pglimit/pglimit/limiter"
@@ -107,6 +105,86 @@ func TestDecideHeldKeyDoesNotOverAdmit(t *testing.T) {
 	}
 }
 
+// TestDecideWindowEndsWhileARequestWaits: a request reads the clock before a fixed window's
+// end and waits for the row. After that end, a transaction gives units back or is denied, and
+// begins no window. The request then finds the count of its window.
+func TestDecideWindowEndsWhileARequestWaits(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	pool := bed.NewPool(t)
+	before, after := new(conformance.Clock), new(conformance.Clock)
+	l := bed.NewLimiter(t, pool, &limiter.Config{Now: before.Now, DisableDenyCache: true, DisableTimeout: true})
+	later := bed.NewLimiter(t, pool, &limiter.Config{Now: after.Now, DisableDenyCache: true})
+	const edge = 3_600_000_000
+	before.Set(edge - 1)
+	after.Set(edge)
+	for _, p := range []limiter.Policy{
+		{Name: "first", Algorithm: limiter.FixedWindow, Limit: 4, Period: time.Microsecond},
+		{Name: "aligned", Algorithm: limiter.FixedWindow, Limit: 4, Period: time.Minute, Aligned: true},
+		{Name: "calendar", Algorithm: limiter.FixedWindow, Limit: 4, Calendar: limiter.Hour},
+	} {
+		for verb, pass := range map[string]func(d limiter.Decider, first limiter.Result) (limiter.Result, error){
+			"refund": func(d limiter.Decider, _ limiter.Result) (limiter.Result, error) {
+				return d.Refund(ctx, p, "refund", 1)
+			},
+			"undo": func(d limiter.Decider, first limiter.Result) (limiter.Result, error) {
+				return d.Undo(ctx, p, "undo", first)
+			},
+			"denial": func(d limiter.Decider, _ limiter.Result) (limiter.Result, error) {
+				if err := d.Block(ctx, p, "denial", time.Minute); err != nil {
+					return limiter.Result{}, err
+				}
+				r, err := d.Allow(ctx, p, "denial")
+				if err != nil || r.Allowed {
+					return r, fmt.Errorf("a blocked key was allowed: %+v, %w", r, err)
+				}
+				return r, d.Unblock(ctx, p, "denial")
+			},
+		} {
+			first := bed.Must(t)(l.Allow(ctx, p, verb))
+			tx, err := pool.Begin(ctx)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer tx.Rollback(ctx)
+			r, err := pass(later.InTx(tx), first)
+			if err != nil || r.Level != 0 || r.Granted != 0 {
+				t.Fatalf("%s, %s after the window's end: %+v, %v, want no units in use and none given back", p.Name, verb, r, err)
+			}
+			answers := bed.Request(ctx, l, p.Request(verb, 4))
+			bed.AwaitBlocked(t, pool)
+			if err := tx.Commit(ctx); err != nil {
+				t.Fatal(err)
+			}
+			if r := bed.ResultOf(t, verb, answers); r.Allowed || r.Level != 1 {
+				t.Errorf("%s, %s: 4 of 4 units after 1 in the same window: %+v, want a denial at level 1", p.Name, verb, r)
+			}
+			if r := bed.Must(t)(l.AllowN(ctx, p, verb, 3)); !r.Allowed || r.Level != 4 {
+				t.Errorf("%s, %s: the 3 units that are left: %+v, want them allowed", p.Name, verb, r)
+			}
+		}
+	}
+}
+
+// TestDecideEndedWindowShowsNoUnits: by the database's clock, too, answers show no units of a
+// window that is over.
+func TestDecideEndedWindowShowsNoUnits(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	l := bed.NewLimiter(t, bed.NewPool(t), nil)
+	p := limiter.Policy{Name: "short", Algorithm: limiter.FixedWindow, Limit: 4, Period: time.Microsecond}
+	bed.Must(t)(l.Allow(ctx, p, "k"))
+	if r := bed.Must(t)(l.Refund(ctx, p, "k", 1)); r.Granted != 0 || r.Level != 0 || r.Remaining != 4 {
+		t.Errorf("a refund after the window's end: %+v, want no units in use", r)
+	}
+	if err := l.Block(ctx, p, "k", time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	if r := bed.Must(t)(l.Allow(ctx, p, "k")); r.Allowed || r.Level != 0 {
+		t.Errorf("a denial after the window's end: %+v, want no units in use", r)
+	}
+}
+
 // TestDecideLongTransactionDoesNotFreezeTheClock: inside one transaction the bucket
 // continues to leak.
 func TestDecideLongTransactionDoesNotFreezeTheClock(t *testing.T) {
@@ -137,15 +215,8 @@ func TestDecideStricterDefaultIsolation(t *testing.T) {
 		t.Run(level, func(t *testing.T) {
 			t.Parallel()
 			url := bed.NewDatabase(t)
-			conn, err := pgx.Connect(context.Background(), url)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer conn.Close(context.Background())
-			if _, err := conn.Exec(context.Background(), `DO $$ BEGIN EXECUTE format(
-				'ALTER DATABASE %I SET default_transaction_isolation = %L', current_database(), '`+level+`'); END $$`); err != nil {
-				t.Fatal(err)
-			}
+			bed.Exec(t, bed.Connect(t, url), `DO $$ BEGIN EXECUTE format(
+				'ALTER DATABASE %I SET default_transaction_isolation = %L', current_database(), '`+level+`'); END $$`)
 			limiters := limitersOnPools(t, url)
 			for _, p := range bed.Variants(bed.CapUnit, 1000*time.Hour) {
 				if got := bed.Storm(t, limiters.all, p, "k"); got != bed.CapUnit {

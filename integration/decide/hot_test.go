@@ -11,9 +11,9 @@ import (
 
 	"github.com/pglimit/pglimit/integration/bed"
 	"github.com/pglimit/pglimit/internal/conformance"
-	"github.com/pglimit/pglimit/internal/throwaway"
 	"github.com/pglimit/pglimit/limiter"
 	"github.com/pglimit/pglimit/migrations"
+	"github.com/pglimit/pglimit/pglimittest"
 )
 
 // TestDecideUpdatesStayHOT: every update of every table rewrites the row in place, for one
@@ -26,7 +26,7 @@ import (
 func TestDecideUpdatesStayHOT(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
-	own, err := throwaway.StartOwn(ctx, log.Printf, throwaway.Setting("autovacuum", "off"))
+	own, err := pglimittest.StartOwn(ctx, log.Printf, pglimittest.Setting("autovacuum", "off"))
 	if err != nil {
 		t.Fatal(err)
 	}

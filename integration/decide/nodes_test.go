@@ -42,16 +42,16 @@ var budgets = map[string]int{
 
 	"FixedWindowBlock": 76, "FixedWindowCalendarCharge": 181, "FixedWindowCalendarTake": 230,
 	"FixedWindowCharge": 117, "FixedWindowGet": 28, "FixedWindowLocked": 24,
-	"FixedWindowRefund": 72, "FixedWindowReserve": 261, "FixedWindowReset": 55,
+	"FixedWindowRefund": 71, "FixedWindowReserve": 261, "FixedWindowReset": 55,
 	"FixedWindowSettle": 173, "FixedWindowSweep": 47, "FixedWindowTake": 166,
-	"FixedWindowTakeMany": 225, "FixedWindowTakeAll": 248, "FixedWindowUnblock": 54, "FixedWindowUndo": 82,
+	"FixedWindowTakeMany": 225, "FixedWindowTakeAll": 248, "FixedWindowUnblock": 54, "FixedWindowUndo": 81,
 	"FixedWindowUsage": 42,
 
 	"SlidingWindowCounterBlock": 78, "SlidingWindowCounterCharge": 232, "SlidingWindowCounterGet": 34,
-	"SlidingWindowCounterLocked": 24, "SlidingWindowCounterRefund": 118, "SlidingWindowCounterReserve": 361,
+	"SlidingWindowCounterLocked": 24, "SlidingWindowCounterRefund": 121, "SlidingWindowCounterReserve": 361,
 	"SlidingWindowCounterReset": 55, "SlidingWindowCounterSettle": 323, "SlidingWindowCounterSweep": 56,
 	"SlidingWindowCounterTake": 301, "SlidingWindowCounterTakeMany": 322, "SlidingWindowCounterTakeAll": 338, "SlidingWindowCounterUnblock": 54,
-	"SlidingWindowCounterUndo": 179, "SlidingWindowCounterUsage": 44,
+	"SlidingWindowCounterUndo": 194, "SlidingWindowCounterUsage": 44,
 
 	"SlidingWindowLogBlock": 80, "SlidingWindowLogCharge": 409, "SlidingWindowLogGet": 160,
 	"SlidingWindowLogLocked": 24, "SlidingWindowLogRefund": 224, "SlidingWindowLogReserve": 703,
@@ -76,6 +76,10 @@ func TestStatementsHaveFewNodes(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Release()
+	more := 0 // PostgreSQL 13 has more in the plan of an UPDATE
+	if bed.Value[int](t, pool, "SELECT current_setting('server_version_num')::int") < 140000 {
+		more = 7
+	}
 	var lines []string
 	for name, text := range bed.Statements(t) {
 		if !oneTable.MatchString(name) {
@@ -108,7 +112,11 @@ func TestStatementsHaveFewNodes(t *testing.T) {
 			n++
 		}
 		lines = append(lines, fmt.Sprintf("%q: %d,", name, n))
-		if budget, ok := budgets[name]; !ok || n > budget {
+		budget, ok := budgets[name]
+		if strings.HasSuffix(name, "Sweep") {
+			budget += more
+		}
+		if !ok || n > budget {
 			t.Errorf("%s has %d nodes, want at most %d", name, n, budget)
 		}
 	}

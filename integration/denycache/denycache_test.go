@@ -343,9 +343,9 @@ func TestDenyCacheAndTheRest(t *testing.T) {
 	ctx := t.Context()
 	pool := bed.NewPool(t)
 	var seen []limiter.Result
-	l := bed.NewLimiter(t, pool, &limiter.Config{DenyCacheTTL: time.Hour, Observe: func(_ context.Context, a limiter.Request, r limiter.Result, _ error) {
-		if a.Key == "k" && a.Cost == 1 {
-			seen = append(seen, r)
+	l := bed.NewLimiter(t, pool, &limiter.Config{DenyCacheTTL: time.Hour, Observe: func(_ context.Context, o limiter.Observation) {
+		if o.Request.Key == "k" && o.Request.Cost == 1 {
+			seen = append(seen, o.Result)
 		}
 	}})
 	p := limiter.Policy{Name: "p", Algorithm: limiter.GCRA, Limit: 1, Period: 1000 * time.Hour}

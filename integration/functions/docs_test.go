@@ -38,16 +38,16 @@ func TestFunctionsDocs(t *testing.T) {
 			t.Errorf("%s: %v", sql, err)
 		}
 	}
-	if ran != 10 {
-		t.Errorf("ran %d blocks, want 10", ran)
+	if ran != 15 {
+		t.Errorf("ran %d blocks, want 15", ran)
 	}
 	if n := bed.Value[int](t, pool, `SELECT count(*) FROM orders`); n != 2 {
 		t.Errorf("%d orders, want 2", n)
 	}
-	if left := bed.Value[float64](t, pool, `SELECT remaining FROM pglimit.check('fixed_window', 'budget', 'acme', 0, 100000, 2592000)`); left != 100000-2*1299 {
+	if left := bed.Value[float64](t, pool, `SELECT remaining FROM pglimit.check('budget', 'acme', 0)`); left != 100000-2*1299-1730 {
 		t.Errorf("%v remain of the budget", left)
 	}
-	calls := regexp.MustCompile(`(?s)SELECT allowed, retry_after_s\s+FROM (pglimit\.fixed_window\(.*?\))`).FindAllStringSubmatch(text, -1)
+	calls := regexp.MustCompile(`(?s)SELECT allowed, retry_after_s\s+FROM (pglimit\.allow\(.*?\))`).FindAllStringSubmatch(text, -1)
 	if len(calls) != 3 {
 		t.Errorf("%d calls from other languages, want 3", len(calls))
 	}

@@ -69,24 +69,24 @@ func TestFunctionsBadArguments(t *testing.T) {
 		`fixed_window('n', 'k', limit_units => 5, ends_at => '2126-01-03+00', now => '2026-01-01+00')`: `must be after the clock`,
 		`fixed_window('n', 'k', limit_units => 5, ends_at => 'infinity')`:                              `ends_at is 'infinity': must be after the clock`,
 		`fixed_window('n', 'k', limit_units => 5, ends_at => '-infinity')`:                             `ends_at is '-infinity': must be after the clock`,
-		`check('bucket', 'n', 'k', ` + limits + `)`:                                                    `algorithm is 'bucket': must be one of leaky_bucket, leaky_bucket_queue, token_bucket, gcra, fixed_window, sliding_window_counter, sliding_window_log`,
-		`check(NULL, 'n', 'k', ` + limits + `)`:                                                        `algorithm is NULL: must be one of`,
-		`check('gcra', 'n', 'k', -1, ` + limits + `)`:                                                  `cost is -1: must be 0, or positive`,
-		`check('gcra', 'n', 'k', 4e-9, ` + limits + `)`:                                                `cost is 4e-09: must be at least 5e-09`,
-		`charge('fixed_window', 'n', 'k', ` + limits + `, burst => 6)`:                                 `burst is 6: fixed_window has no burst apart from limit_units`,
-		`charge('gcra', 'n', 'k', ` + limits + `, tick_s => 1)`:                                        `tick_s is 1: is for leaky_bucket only`,
-		`charge('gcra', 'n', 'k', ` + limits + `, aligned => true)`:                                    `aligned is true: is for fixed_window only`,
-		`charge('gcra', 'n', 'k', limit_units => 5, ends_at => '9999-1-1')`:                            `is for fixed_window only`,
-		`charge('gcra', 'n', 'k', 0, ` + limits + `)`:                                                  `cost is 0: ` + positive,
-		`refund('leaky_bucket_queue', 'n', 'k', ` + limits + `)`:                                       `refund is not for leaky_bucket_queue`,
-		`allow_up_to('gcra', 'n', 'k', 0, ` + limits + `)`:                                             `cost is 0: ` + positive,
-		`block('gcra', 'n', 'k', 0)`:                                                                   `for_s is 0: ` + seconds,
-		`block('gcra', 'n', 'k', NULL)`:                                                                `for_s is NULL: ` + seconds,
-		`block('gcra', 'n', '', 1)`:                                                                    `key is ''`,
-		`reserve('leaky_bucket_queue', 'n', 'k', ` + limits + `, ttl_s => 60)`:                         `reserve is not for leaky_bucket_queue`,
-		`reserve('gcra', 'n', 'k', ` + limits + `)`:                                                    `ttl_s is NULL: ` + seconds,
-		`reserve('gcra', 'n', 'k', ` + limits + `, ttl_s => 0.5)`:                                      `ttl_s is 0.5: ` + seconds,
-		`reserve('gcra', 'n', 'k', ` + limits + `, ttl_s => 'NaN')`:                                    `ttl_s is NaN: ` + seconds,
+		`check_with('bucket', 'n', 'k', ` + limits + `)`:                                               `algorithm is 'bucket': must be one of leaky_bucket, leaky_bucket_queue, token_bucket, gcra, fixed_window, sliding_window_counter, sliding_window_log`,
+		`check_with(NULL, 'n', 'k', ` + limits + `)`:                                                   `algorithm is NULL: must be one of`,
+		`check_with('gcra', 'n', 'k', -1, ` + limits + `)`:                                             `cost is -1: must be 0, or positive`,
+		`check_with('gcra', 'n', 'k', 4e-9, ` + limits + `)`:                                           `cost is 4e-09: must be at least 5e-09`,
+		`charge_with('fixed_window', 'n', 'k', ` + limits + `, burst => 6)`:                            `burst is 6: fixed_window has no burst apart from limit_units`,
+		`charge_with('gcra', 'n', 'k', ` + limits + `, tick_s => 1)`:                                   `tick_s is 1: is for leaky_bucket only`,
+		`charge_with('gcra', 'n', 'k', ` + limits + `, aligned => true)`:                               `aligned is true: is for fixed_window only`,
+		`charge_with('gcra', 'n', 'k', limit_units => 5, ends_at => '9999-1-1')`:                       `is for fixed_window only`,
+		`charge_with('gcra', 'n', 'k', 0, ` + limits + `)`:                                             `cost is 0: ` + positive,
+		`refund_with('leaky_bucket_queue', 'n', 'k', ` + limits + `)`:                                  `refund is not for leaky_bucket_queue`,
+		`allow_up_to_with('gcra', 'n', 'k', 0, ` + limits + `)`:                                        `cost is 0: ` + positive,
+		`block_with('gcra', 'n', 'k', 0)`:                                                              `for_s is 0: ` + seconds,
+		`block_with('gcra', 'n', 'k', NULL)`:                                                           `for_s is NULL: ` + seconds,
+		`block_with('gcra', 'n', '', 1)`:                                                               `key is ''`,
+		`reserve_with('leaky_bucket_queue', 'n', 'k', ` + limits + `, ttl_s => 60)`:                    `reserve is not for leaky_bucket_queue`,
+		`reserve_with('gcra', 'n', 'k', ` + limits + `)`:                                               `ttl_s is NULL: ` + seconds,
+		`reserve_with('gcra', 'n', 'k', ` + limits + `, ttl_s => 0.5)`:                                 `ttl_s is 0.5: ` + seconds,
+		`reserve_with('gcra', 'n', 'k', ` + limits + `, ttl_s => 'NaN')`:                               `ttl_s is NaN: ` + seconds,
 		`settle('gcra:aaaaaaaaaaaaaaaaaaaaaaaaaa:n:aw', -1)`:                                           `units is -1: must be from 0 to 2^53`,
 		`settle('gcra:aaaaaaaaaaaaaaaaaaaaaaaaaa:n:aw', 'NaN')`:                                        `units is NaN: must be from 0 to 2^53`,
 		`settle('gcra:aaaaaaaaaaaaaaaaaaaaaaaaaa:n:aw', NULL)`:                                         `units is NULL: must be from 0 to 2^53`,
@@ -96,8 +96,8 @@ func TestFunctionsBadArguments(t *testing.T) {
 		`settle(NULL, 1)`:                                                                              `reservation is NULL: is not the ID of a reservation`,
 		`cancel('gcra:a')`:                                                                             `reservation is 'gcra:a': is not the ID of a reservation`,
 		`cancel('leaky_bucket_queue:aaaaaaaaaaaaaaaaaaaaaaaaaa:n:aw')`:                                 `is not the ID of a reservation`,
-		`unblock('no', 'n', 'k')`:                                                                      `algorithm is 'no'`,
-		`reset('gcra', 'N', 'k')`:                                                                      `name is 'N'`,
+		`unblock_with('no', 'n', 'k')`:                                                                 `algorithm is 'no'`,
+		`reset_with('gcra', 'N', 'k')`:                                                                 `name is 'N'`,
 	} {
 		_, err := pool.Exec(t.Context(), `SELECT * FROM pglimit.`+call)
 		var pg *pgconn.PgError
@@ -124,8 +124,8 @@ func TestFunctionsBadArguments(t *testing.T) {
 		`gcra('n', 'k', limit_units => 5, period_s => 1.1, now => '9999-12-31 23:59:59.999999+00')`,
 		`gcra('n', 'k', limit_units => 5, period_s => 86399.999999)`,
 		`fixed_window('n', 'k', limit_units => 5, period_s => 60, aligned => NULL, ends_at => NULL)`,
-		`charge('fixed_window', 'n', 'k', ` + limits + `, burst => 5)`,
-		`check('gcra', 'n', 'k', 0, ` + limits + `)`,
+		`charge_with('fixed_window', 'n', 'k', ` + limits + `, burst => 5)`,
+		`check_with('gcra', 'n', 'k', 0, ` + limits + `)`,
 	} {
 		bed.Exec(t, pool, `SELECT * FROM pglimit.`+call)
 	}
@@ -136,4 +136,13 @@ func hintOf(pg *pgconn.PgError) string {
 		return ""
 	}
 	return pg.Hint
+}
+
+// sqlState returns the code of PostgreSQL's error, or empty.
+func sqlState(err error) string {
+	var pg *pgconn.PgError
+	if errors.As(err, &pg) {
+		return pg.Code
+	}
+	return ""
 }

@@ -65,7 +65,7 @@ func TestFunctionsReadIDsAsGo(t *testing.T) {
 		}
 		var id string
 		if rapid.Bool().Draw(rt, "made by SQL") {
-			id = bed.Value[string](t, pool, `SELECT reservation FROM pglimit.reserve('gcra', $1, $2, 1, 1e6, 3600, ttl_s => 60)`, p.Name, key)
+			id = bed.Value[string](t, pool, `SELECT reservation FROM pglimit.reserve_with('gcra', $1, $2, 1, 1e6, 3600, ttl_s => 60)`, p.Name, key)
 		} else {
 			id = bed.Reserve(t, l, p.Request(key, 1), time.Minute).ID
 		}
@@ -97,7 +97,7 @@ func TestFunctionsReadIDsAsGo(t *testing.T) {
 			t.Errorf("%q is %s, want %s", text, got, want)
 		}
 	}
-	long := bed.Value[string](t, pool, `SELECT reservation FROM pglimit.reserve('sliding_window_counter', repeat('p', 64), repeat('é', 512), 1, 10, 60, ttl_s => 60)`)
+	long := bed.Value[string](t, pool, `SELECT reservation FROM pglimit.reserve_with('sliding_window_counter', repeat('p', 64), repeat('é', 512), 1, 10, 60, ttl_s => 60)`)
 	if got := same(t, long); got != "found" || len(long) != 1487 {
 		t.Errorf("%s, with %d characters", got, len(long))
 	}

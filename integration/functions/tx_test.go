@@ -114,7 +114,7 @@ func TestFunctionsReservations(t *testing.T) {
 	ctx := context.Background()
 	pool := bed.FunctionsPool(t)
 	reserve := func(q bed.Querier, key string, units float64, now string) (hold *string) {
-		rows, err := q.Query(ctx, `SELECT reservation FROM pglimit.reserve('fixed_window', 'h', $1, $2, limit_units => 30, period_s => 3600000, ttl_s => 60, now => $3::text::timestamptz)`,
+		rows, err := q.Query(ctx, `SELECT reservation FROM pglimit.reserve_with('fixed_window', 'h', $1, $2, limit_units => 30, period_s => 3600000, ttl_s => 60, now => $3::text::timestamptz)`,
 			key, units, now)
 		if err == nil {
 			hold, err = pgx.CollectExactlyOneRow(rows, pgx.RowTo[*string])
@@ -127,7 +127,7 @@ func TestFunctionsReservations(t *testing.T) {
 	const start, after = "2026-01-01 00:00+00", "2026-01-01 00:01+00" // ttl_s later
 	level := func(key string) float64 {
 		t.Helper()
-		return bed.Value[float64](t, pool, `SELECT level FROM pglimit.check('fixed_window', 'h', $1, 0, 30, 3600000, now => '2026-01-01 00:00+00')`, key)
+		return bed.Value[float64](t, pool, `SELECT level FROM pglimit.check_with('fixed_window', 'h', $1, 0, 30, 3600000, now => '2026-01-01 00:00+00')`, key)
 	}
 	tx := bed.Begin(t, pool, pgx.TxOptions{})
 	hold := reserve(tx, "tx", 30, start)
@@ -315,7 +315,7 @@ func TestFunctionsEndsAt(t *testing.T) {
 func callEndsAt(ctx context.Context, q bed.Querier, p limiter.Policy, op, key string, cost float64, now, endsAt time.Time) (limiter.Result, error) {
 	function := "fixed_window("
 	if op != "allow" {
-		function = op + "('fixed_window', "
+		function = op + "_with('fixed_window', "
 	}
 	rows, err := q.Query(ctx, `SELECT * FROM pglimit.`+function+`$1, $2, $3, $4, ends_at => $5, block_for_s => $6, now => $7)`,
 		p.Name, key, cost, p.Limit, endsAt, p.BlockFor.Seconds(), now)
@@ -379,9 +379,9 @@ func TestFunctionsReadTheClockAtEachCall(t *testing.T) {
 		`PERFORM pglimit.token_bucket('clock', 'taken', limit_units => 20, period_s => 1, burst => 1);
 		 WHILE NOT (pglimit.token_bucket('clock', 'taken', limit_units => 20, period_s => 1, burst => 1)).allowed LOOP`,
 		`PERFORM pglimit.token_bucket('clock', 'checked', limit_units => 20, period_s => 1, burst => 1);
-		 WHILE NOT (pglimit.check('token_bucket', 'clock', 'checked', 1, 20, 1, 1)).allowed LOOP`,
-		`PERFORM pglimit.block('token_bucket', 'clock', 'blocked', 0.05);
-		 PERFORM pglimit.block('token_bucket', 'clock', 'blocked', 0.05);
+		 WHILE NOT (pglimit.check_with('token_bucket', 'clock', 'checked', 1, 20, 1, 1)).allowed LOOP`,
+		`PERFORM pglimit.block_with('token_bucket', 'clock', 'blocked', 0.05);
+		 PERFORM pglimit.block_with('token_bucket', 'clock', 'blocked', 0.05);
 		 WHILE NOT (pglimit.token_bucket('clock', 'blocked', limit_units => 20, period_s => 1, burst => 1)).allowed LOOP`,
 	} {
 		bed.Exec(t, pool, `DO $$ DECLARE began timestamptz := clock_timestamp();

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -14,10 +15,24 @@ import (
 // them all.
 func attacks() map[string]string {
 	all := map[string]string{
-		"see policies":                     `SELECT * FROM pglimit_ask.policy`,
-		"declare a policy":                 `INSERT INTO pglimit_ask.policy (name, algorithm, limit_units, period_s) VALUES ('mine', 'gcra', 9e15, 1)`,
-		"raise a policy":                   `UPDATE pglimit_ask.policy SET limit_units = 1e15`,
-		"drop policies":                    `DELETE FROM pglimit_ask.policy`,
+		"see policies":                     `SELECT * FROM limits.pglimit_policy`,
+		"make a policy":                    `INSERT INTO limits.pglimit_policy (name, algorithm, limit_units, period_s) VALUES ('mine', 'gcra', 9e15, 1)`,
+		"raise a policy":                   `UPDATE limits.pglimit_policy SET limit_units = 1e15`,
+		"open a policy to askers":          `UPDATE limits.pglimit_policy SET askers = true`,
+		"make a policy a shadow":           `UPDATE limits.pglimit_policy SET shadow = true`,
+		"drop policies":                    `DELETE FROM limits.pglimit_policy`,
+		"see overrides":                    `SELECT * FROM limits.pglimit_override`,
+		"make a key unlimited":             `INSERT INTO limits.pglimit_override (policy, key, unlimited) VALUES ('gcra', 'mine', true)`,
+		"keep an override":                 `UPDATE limits.pglimit_override SET until = 'infinity'`,
+		"drop overrides":                   `DELETE FROM limits.pglimit_override`,
+		"read the history of policies":     `SELECT * FROM limits.pglimit_policy_history`,
+		"forget the history of policies":   `DELETE FROM limits.pglimit_policy_history`,
+		"raise the version of policies":    `UPDATE limits.pglimit_policy_version SET version = version + 1`,
+		"read denials":                     `SELECT * FROM limits.pglimit_denial`,
+		"request by the normal name":       `SELECT pglimit.allow('gcra', 'victim', 1)`,
+		"request at another time":          `SELECT pglimit.allow('gcra', 'victim', 1, now => '9999-12-31')`,
+		"request for others by name":       `SELECT pglimit.allow('operators', 'victim')`,
+		"read a policy":                    `SELECT pglimit._policy_of('gcra', 'k')`,
 		"read reservations":                `SELECT * FROM limits.pglimit_reservation`,
 		"settle all reservations":          `UPDATE limits.pglimit_reservation SET state = 'cancelled'`,
 		"forget reservations":              `DELETE FROM limits.pglimit_reservation`,
@@ -25,9 +40,9 @@ func attacks() map[string]string {
 		"take the janitor's lease":         `DELETE FROM limits.pglimit_lease`,
 		"read who holds the lease":         `SELECT * FROM limits.pglimit_lease`,
 		"read the record of migrations":    `SELECT * FROM limits.pglimit_goose_db_version`,
-		"settle with the normal function":  `SELECT pglimit.settle(r.reservation, 1) FROM pglimit.reserve('gcra', 'gcra', 'r', 1, 10, 60, ttl_s => 60) AS r`,
-		"cancel with the normal function":  `SELECT pglimit.cancel(r.reservation) FROM pglimit.reserve('gcra', 'gcra', 'r', 1, 10, 60, ttl_s => 60) AS r`,
-		"choose the clock of a settlement": `SELECT pglimit.settle(r.reservation, 1, clock_timestamp() + interval '1 hour') FROM pglimit.reserve('gcra', 'gcra', 'r', 1, 10, 60, ttl_s => 60) AS r`,
+		"settle with the normal function":  `SELECT pglimit.settle(r.reservation, 1) FROM pglimit.reserve_with('gcra', 'gcra', 'r', 1, 10, 60, ttl_s => 60) AS r`,
+		"cancel with the normal function":  `SELECT pglimit.cancel(r.reservation) FROM pglimit.reserve_with('gcra', 'gcra', 'r', 1, 10, 60, ttl_s => 60) AS r`,
+		"choose the clock of a settlement": `SELECT pglimit.settle(r.reservation, 1, clock_timestamp() + interval '1 hour') FROM pglimit.reserve_with('gcra', 'gcra', 'r', 1, 10, 60, ttl_s => 60) AS r`,
 	}
 	for _, a := range algorithms {
 		for what, sql := range map[string]string{
@@ -41,12 +56,15 @@ func attacks() map[string]string {
 			"take with a clock":          `SELECT pglimit.%s('x', 'k', 1, 10, 60, now => '9999-12-31')`,
 			"empty with a fast rate":     `SELECT pglimit.%[1]s('%[1]s', 'victim', 1, 9e15, 0.000001)`,
 			"fill with a large burst":    `SELECT pglimit.%[1]s('%[1]s', 'victim', 9e15, 9e15, 3155760000)`,
-			"block for a hundred years":  `SELECT pglimit.block('%[1]s', '%[1]s', 'victim', 3155760000)`,
+			"block for a hundred years":  `SELECT pglimit.block_with('%[1]s', '%[1]s', 'victim', 3155760000)`,
 			"block by a denial":          `SELECT pglimit.%[1]s('%[1]s', 'victim', 2, 1, 60, block_for_s => 3155760000)`,
-			"unblock":                    `SELECT pglimit.unblock('%[1]s', '%[1]s', 'victim')`,
-			"reset":                      `SELECT pglimit.reset('%[1]s', '%[1]s', 'victim')`,
-			"check with the normal one":  `SELECT pglimit.check('%[1]s', '%[1]s', 'victim', 0, 10, 60)`,
-			"charge with the normal one": `SELECT pglimit.charge('%[1]s', '%[1]s', 'victim', 1, 10, 60)`,
+			"unblock":                    `SELECT pglimit.unblock_with('%[1]s', '%[1]s', 'victim')`,
+			"reset":                      `SELECT pglimit.reset_with('%[1]s', '%[1]s', 'victim')`,
+			"check with the normal one":  `SELECT pglimit.check_with('%[1]s', '%[1]s', 'victim', 0, 10, 60)`,
+			"charge with the normal one": `SELECT pglimit.charge_with('%[1]s', '%[1]s', 'victim', 1, 10, 60)`,
+			"unblock by name":            `SELECT pglimit.unblock('%[1]s', 'victim')`,
+			"reset by name":              `SELECT pglimit.reset('%[1]s', 'victim')`,
+			"block by name":              `SELECT pglimit.block('%[1]s', 'victim', 3155760000)`,
 		} {
 			if strings.Contains(sql, "%[1]s") {
 				sql = fmt.Sprintf(sql, a)
@@ -56,7 +74,8 @@ func attacks() map[string]string {
 			all[what+" of "+a] = sql
 		}
 		if a != "leaky_bucket_queue" {
-			all["refund of "+a] = fmt.Sprintf(`SELECT pglimit.refund('%[1]s', '%[1]s', 'victim', 5, 10, 60)`, a)
+			all["refund of "+a] = fmt.Sprintf(`SELECT pglimit.refund_with('%[1]s', '%[1]s', 'victim', 5, 10, 60)`, a)
+			all["refund by name of "+a] = fmt.Sprintf(`SELECT pglimit.refund('%[1]s', 'victim', 5)`, a)
 		}
 	}
 	return all
@@ -68,7 +87,7 @@ var migrating = []string{
 	`CREATE TABLE limits.mine ()`, `CREATE TABLE pglimit_ask.mine ()`, `CREATE FUNCTION pglimit_ask.allow(int) RETURNS int LANGUAGE sql AS 'SELECT 1'`,
 	`CREATE TRIGGER mine BEFORE UPDATE ON limits.pglimit_gcra EXECUTE FUNCTION suppress_redundant_updates_trigger()`,
 	`DROP FUNCTION pglimit_ask.cancel(text)`, `ALTER FUNCTION pglimit_ask.cancel(text) SECURITY INVOKER`, `ALTER FUNCTION pglimit_ask.cancel(text) RESET search_path`,
-	`DROP SCHEMA pglimit_ask CASCADE`, `TRUNCATE pglimit_ask.policy`,
+	`DROP SCHEMA pglimit_ask CASCADE`, `TRUNCATE limits.pglimit_policy`, `TRUNCATE limits.pglimit_override`,
 }
 
 // TestGrantsRefuseAnAsker: every attack fails with insufficient_privilege for an asker,
@@ -90,9 +109,9 @@ func TestGrantsRefuseAnAsker(t *testing.T) {
 		wants(t, s.operator, "42501", sql)
 	}
 	// The functions within pglimit_ask are not for askers.
-	wants(t, s.asker, "42501", `SELECT pglimit_ask._find('gcra')`)
+	wants(t, s.asker, "42501", `SELECT pglimit_ask._find('gcra', 'k')`)
 	wants(t, s.asker, "42501", `SELECT pglimit_ask._declared(NULL, 'gcra:0123456789abcdef:p:aw', 0)`)
-	if len(all) < 120 {
+	if len(all) < 150 {
 		t.Errorf("only %d attacks", len(all))
 	}
 }
@@ -110,13 +129,13 @@ func TestGrantsLetAnAskerAsk(t *testing.T) {
 		for _, c := range [][2]string{
 			{`pglimit_ask.allow('%[1]s', '%[2]s')`, `pglimit.%[1]s('%[1]s', '%[2]s', 1, 10, 3600)`},
 			{`pglimit_ask.allow('%[1]s', '%[2]s', 4)`, `pglimit.%[1]s('%[1]s', '%[2]s', 4, 10, 3600)`},
-			{`pglimit_ask.check('%[1]s', '%[2]s', 0)`, `pglimit.check('%[1]s', '%[1]s', '%[2]s', 0, 10, 3600)`},
-			{`pglimit_ask.charge('%[1]s', '%[2]s', 2)`, `pglimit.charge('%[1]s', '%[1]s', '%[2]s', 2, 10, 3600)`},
-			{`pglimit_ask.allow_up_to('%[1]s', '%[2]s', 9)`, `pglimit.allow_up_to('%[1]s', '%[1]s', '%[2]s', 9, 10, 3600)`},
+			{`pglimit_ask.check('%[1]s', '%[2]s', 0)`, `pglimit.check_with('%[1]s', '%[1]s', '%[2]s', 0, 10, 3600)`},
+			{`pglimit_ask.charge('%[1]s', '%[2]s', 2)`, `pglimit.charge_with('%[1]s', '%[1]s', '%[2]s', 2, 10, 3600)`},
+			{`pglimit_ask.allow_up_to('%[1]s', '%[2]s', 9)`, `pglimit.allow_up_to_with('%[1]s', '%[1]s', '%[2]s', 9, 10, 3600)`},
 			{`pglimit_ask.allow('%[1]s', '%[2]s', 5)`, `pglimit.%[1]s('%[1]s', '%[2]s', 5, 10, 3600)`},
 			{`pglimit_ask.allow('%[1]s', '%[2]s', 11)`, `pglimit.%[1]s('%[1]s', '%[2]s', 11, 10, 3600)`},
-			{`pglimit_ask.check('%[1]s', '%[2]s')`, `pglimit.check('%[1]s', '%[1]s', '%[2]s', 1, 10, 3600)`},
-			{`pglimit_ask.charge('%[1]s', '%[2]s', 99)`, `pglimit.charge('%[1]s', '%[1]s', '%[2]s', 99, 10, 3600)`},
+			{`pglimit_ask.check('%[1]s', '%[2]s')`, `pglimit.check_with('%[1]s', '%[1]s', '%[2]s', 1, 10, 3600)`},
+			{`pglimit_ask.charge('%[1]s', '%[2]s', 99)`, `pglimit.charge_with('%[1]s', '%[1]s', '%[2]s', 99, 10, 3600)`},
 		} {
 			got, want := answer(s.asker, fmt.Sprintf(c[0], a, "asker")), answer(s.operator, fmt.Sprintf(c[1], a, "operator"))
 			if got != want {
@@ -151,8 +170,10 @@ func TestGrantsLetAnAskerAsk(t *testing.T) {
 func TestGrantsBoundAnAsker(t *testing.T) {
 	t.Parallel()
 	s := granted(t)
-	bed.Exec(t, s.operator, `INSERT INTO pglimit_ask.policy (name, algorithm, limit_units, period_s, max_ttl_s) VALUES ('short', 'gcra', 10, 3600, 60)`)
+	bed.Exec(t, s.operator, `INSERT INTO pglimit_policy (name, algorithm, limit_units, period_s, max_ttl_s, askers) VALUES ('short', 'gcra', 10, 3600, 60, true)`)
 	ask := s.asker
+	wants(t, ask, "42501", `SELECT pglimit_ask.allow('operators', 'k')`) // there is one, without askers
+	wants(t, ask, "42501", `SELECT pglimit_ask.reserve('operators', 'k', 1, 60)`)
 	wants(t, ask, "42501", `SELECT pglimit_ask.allow('undeclared', 'k')`)
 	wants(t, ask, "42501", `SELECT pglimit_ask.check(NULL, 'k')`)
 	wants(t, ask, "42883", `SELECT pglimit_ask.allow('gcra', 'k', 1, now => '9999-12-31')`) // there is no such parameter
@@ -167,7 +188,10 @@ func TestGrantsBoundAnAsker(t *testing.T) {
 	wants(t, ask, "P0002", `SELECT pglimit_ask.cancel('gcra:0123456789abcdef0123456789abcdef:gcra:aw')`)
 
 	// Reservations under policies of others, even with a known ID.
-	other := bed.Value[string](t, s.operator, `SELECT reservation FROM pglimit.reserve('gcra', 'other', 'k', 1, 10, 60, ttl_s => 60)`)
+	other := bed.Value[string](t, s.operator, `SELECT reservation FROM pglimit.reserve_with('gcra', 'other', 'k', 1, 10, 60, ttl_s => 60)`)
+	wants(t, ask, "42501", `SELECT pglimit_ask.settle($1, 0)`, other)
+	wants(t, ask, "42501", `SELECT pglimit_ask.cancel($1)`, other)
+	other = bed.Value[string](t, s.operator, `SELECT reservation FROM pglimit.reserve('operators', 'k', 1, 60)`)
 	wants(t, ask, "42501", `SELECT pglimit_ask.settle($1, 0)`, other)
 	wants(t, ask, "42501", `SELECT pglimit_ask.cancel($1)`, other)
 
@@ -190,5 +214,50 @@ func TestGrantsBoundAnAsker(t *testing.T) {
 		if level := bed.Value[float64](t, ask, `SELECT level FROM pglimit_ask.check($1, 'full', 0)`, a); level > 10.001 {
 			t.Errorf("%s: level %v", a, level)
 		}
+	}
+}
+
+// TestGrantsOverridesOfAskers: overrides and shadows that an operator wrote apply to
+// askers, who have no function to change them.
+func TestGrantsOverridesOfAskers(t *testing.T) {
+	t.Parallel()
+	s := granted(t)
+	bed.Exec(t, s.operator, `INSERT INTO pglimit_override (policy, key, limit_units, until) VALUES ('gcra', 'more', 20, NULL), ('gcra', 'was more', 20, clock_timestamp())`)
+	bed.Exec(t, s.operator, `INSERT INTO pglimit_override (policy, key, unlimited) VALUES ('gcra', 'free', true)`)
+	bed.Exec(t, s.operator, `INSERT INTO pglimit_override (policy, key, shadow) VALUES ('gcra', 'shadow', true)`)
+	// A policy without askers stays closed, whatever a key's override has.
+	bed.Exec(t, s.operator, `INSERT INTO pglimit_override (policy, key, unlimited) VALUES ('operators', 'free', true)`)
+	for _, c := range []struct {
+		call string
+		want string // allowed, granted, shadowed, reason
+	}{
+		{`allow('gcra', 'more', 15)`, "t 15 f"},
+		{`allow('gcra', 'was more', 15)`, "f 0 f limit"},
+		{`allow('gcra', 'free', 1e9)`, "t 1000000000 f"},
+		{`allow_up_to('gcra', 'shadow', 15)`, "t 15 t"},
+		{`allow('gcra', 'shadow', 15)`, "t 15 t limit"},
+		{`check('gcra', 'shadow', 15)`, "t 15 t limit"},
+		{`charge('gcra', 'shadow', 15)`, "t 0 f"},
+		{`reserve('gcra', 'shadow', 1, 60)`, "t 1 t limit"},
+		{`reserve('gcra', 'free', 99, 60)`, "t 99 f"},
+	} {
+		got := bed.Value[string](t, s.asker, `SELECT concat_ws(' ', a.allowed, round(a.granted), a.shadowed, a.reason) FROM pglimit_ask.`+c.call+` AS a`)
+		if got != c.want {
+			t.Errorf("%s: %s, want %s", c.call, got, c.want)
+		}
+	}
+	wants(t, s.asker, "42501", `SELECT pglimit_ask.allow('operators', 'free')`)
+	id := bed.Value[string](t, s.asker, `SELECT reservation FROM pglimit_ask.reserve('gcra', 'free', 99, 60)`)
+	bed.Exec(t, s.asker, `SELECT pglimit_ask.settle($1, 100)`, id)
+	bed.Exec(t, s.asker, `SELECT pglimit_ask.cancel($1)`, id)
+	if n := bed.Value[int](t, s.owner, `SELECT (SELECT count(*) FROM pglimit_reservation) + (SELECT count(*) FROM pglimit_gcra WHERE key = 'free')`); n != 0 {
+		t.Errorf("%d rows were written for what is not counted", n)
+	}
+	// A calendar's windows are for askers too.
+	bed.Exec(t, s.operator, `INSERT INTO pglimit_policy (name, algorithm, limit_units, calendar, time_zone, askers) VALUES ('month', 'fixed_window', 10, 'month', 'Europe/Vienna', true)`)
+	bed.Exec(t, s.asker, `SELECT pglimit_ask.allow('month', 'k', 4)`)
+	ends := bed.Value[time.Time](t, s.owner, `SELECT to_timestamp(ends_at_us / 1000000) AT TIME ZONE 'Europe/Vienna' FROM pglimit_fixed_window WHERE policy = 'month'`)
+	if ends.Day() != 1 || ends.Hour() != 0 || ends.Minute() != 0 {
+		t.Errorf("the month ends at %v in Vienna", ends)
 	}
 }

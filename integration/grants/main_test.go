@@ -53,8 +53,9 @@ func granted(t *testing.T) *site {
 		t.Fatal(err)
 	}
 	for _, a := range algorithms {
-		bed.Exec(t, s.operator, `INSERT INTO pglimit_ask.policy (name, algorithm, limit_units, period_s) VALUES ($1, $1, 10, 3600)`, a)
+		bed.Exec(t, s.operator, `INSERT INTO pglimit_policy (name, algorithm, limit_units, period_s, askers) VALUES ($1, $1, 10, 3600, true)`, a)
 	}
+	bed.Exec(t, s.operator, `INSERT INTO pglimit_policy (name, algorithm, limit_units, period_s) VALUES ('operators', 'gcra', 10, 3600)`)
 	return s
 }
 

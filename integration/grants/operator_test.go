@@ -40,7 +40,8 @@ func TestGrantsLetAnOperatorWork(t *testing.T) {
 	if err != nil {
 		t.Errorf("reserve and settle: %v", err)
 	}
-	bed.Exec(t, s.operator, `SELECT pglimit.cancel(r.reservation) FROM pglimit.reserve('gcra', 'p', 'k', 1, 10, 60, ttl_s => 60) AS r`)
+	bed.Exec(t, s.operator, `SELECT pglimit.cancel(r.reservation) FROM pglimit.reserve_with('gcra', 'p', 'k', 1, 10, 60, ttl_s => 60) AS r`)
+	bed.Exec(t, s.operator, `SELECT * FROM pglimit_keys`)
 	for _, a := range algorithms {
 		bed.Exec(t, s.operator, `SELECT * FROM pglimit_`+a+`_now`)
 		bed.Exec(t, s.operator, `SELECT pglimit_ask.allow($1, 'k')`, a)
@@ -51,7 +52,8 @@ func TestGrantsLetAnOperatorWork(t *testing.T) {
 	}
 	for _, args := range [][]string{
 		{"allow", "--limit", "10", "k"}, {"check", "--limit", "10", "k"}, {"charge", "--limit", "10", "k"}, {"refund", "--limit", "10", "k"},
-		{"usage", "--limit", "10", "k"}, {"reserve", "--limit", "10", "k"}, {"block", "k", "1m"}, {"unblock", "k"}, {"reset", "k"},
+		{"usage", "--limit", "10", "k"}, {"reserve", "--limit", "10", "k"}, {"block", "k", "1m"}, {"unblock", "k"}, {"top"}, {"top", "--by", "denials"}, {"find", "k"},
+		{"reset", "--name", "cli", "k"}, {"forget", "--yes", "k"},
 		{"janitor", "--once"}, {"migrate", "status"}, {"migrate", "up"}, {"migrate", "status", "--functions"}, {"migrate", "up", "--functions"},
 	} {
 		if code, _, stderr := bed.Pglimit(t, s.operatorURL, args...); code != 0 {
@@ -90,7 +92,7 @@ func TestGrantsNoRightsBefore(t *testing.T) {
 	// USAGE on the schema alone is not enough.
 	bed.Exec(t, s.owner, `GRANT USAGE ON SCHEMA pglimit_ask TO PUBLIC`)
 	for _, call := range []string{`allow('gcra', 'k')`, `allow_up_to('gcra', 'k')`, `"check"('gcra', 'k')`, `charge('gcra', 'k')`, `reserve('gcra', 'k', 1, 60)`,
-		`settle('x', 1)`, `cancel('x')`, `_find('gcra')`, `_declared(NULL, 'x', 1)`} {
+		`settle('x', 1)`, `cancel('x')`, `_find('gcra', 'k')`, `_declared(NULL, 'x', 1)`} {
 		wants(t, s.asker, "42501", `SELECT pglimit_ask.`+call)
 	}
 }

@@ -92,7 +92,7 @@ func TestGrantsTakeAway(t *testing.T) {
 	s := newSite(t)
 	role := s.roles.Askers[0]
 	bed.Exec(t, s.owner, fmt.Sprintf(`GRANT USAGE ON SCHEMA limits, pglimit TO %[1]s; GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA limits TO %[1]s;
-		GRANT SELECT (key) ON limits.pglimit_gcra TO %[1]s; GRANT ALL ON pglimit_ask.policy TO %[1]s`, role))
+		GRANT SELECT (key) ON limits.pglimit_gcra TO %[1]s; GRANT ALL ON limits.pglimit_policy TO %[1]s`, role))
 	works := 0
 	for _, sql := range attacks() {
 		if code, _ := try(t, s.asker, sql); code == "" {
@@ -198,8 +198,8 @@ func TestGrantsErrors(t *testing.T) {
 	bed.UpTo(t, others, migrations.Latest, bed.AllUp)
 	expect(others, s.roles, nil, "works on the tables of another schema than others")
 
-	bed.Exec(t, s.owner, `DROP VIEW limits.pglimit_gcra_now`)
-	expect(s.owner, s.roles, nil, "no view pglimit_gcra_now", "migrate up")
+	bed.Exec(t, s.owner, `DROP VIEW limits.pglimit_keys`)
+	expect(s.owner, s.roles, nil, "no view pglimit_keys", "migrate up")
 	if err := migrations.DownFunctions(t.Context(), s.owner); err != nil {
 		t.Fatal(err)
 	}

@@ -18,9 +18,9 @@ import (
 
 	"github.com/pglimit/pglimit/httplimit"
 	"github.com/pglimit/pglimit/integration/bed"
-	"github.com/pglimit/pglimit/internal/throwaway"
 	"github.com/pglimit/pglimit/limiter"
 	"github.com/pglimit/pglimit/migrations"
+	"github.com/pglimit/pglimit/pglimittest"
 )
 
 // visit sends a request as a user and returns the answer with its body read.
@@ -130,7 +130,7 @@ func TestHTTPLimit(t *testing.T) {
 func TestHTTPLimitServerStopped(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
-	own, err := throwaway.StartOwn(ctx, log.Printf)
+	own, err := pglimittest.StartOwn(ctx, log.Printf)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglimit/pglimit/integration/bed"
 	"github.com/pglimit/pglimit/limiter"
@@ -148,6 +149,71 @@ func TestHeldRowInTheOppositeOrder(t *testing.T) {
 		}
 		if err := <-answer; err != nil {
 			t.Errorf("AllowAll, round %d: %v", i, err)
+		}
+	}
+}
+
+// TestBusyPoolSendsNothingLater: ErrOverloaded says that nothing was consumed. So a request
+// that waited for a connection of the pool is not sent once one comes free, although the
+// time of its own statement may not be over. FailOpen does not apply.
+func TestBusyPoolSendsNothingLater(t *testing.T) {
+	t.Parallel()
+	const timeout, connections, requests = 200 * time.Millisecond, 2, 4
+	config := &limiter.Config{Timeout: timeout}
+	p := limiter.Policy{Name: "p", Algorithm: limiter.TokenBucket, Limit: 100, Period: 1000 * time.Hour, OnError: limiter.FailOpen}
+	url := bed.NewDatabase(t)
+	reader := bed.NewLimiter(t, bed.Connect(t, url), nil)
+	pool := bed.Connect(t, url, func(c *pgxpool.Config) { c.MaxConns = connections })
+	db := bed.ConnectSQL(t, "pgx", url)
+	db.SetMaxOpenConns(connections)
+	for name, c := range map[string]struct {
+		limiter func() *limiter.Limiter
+		use     func() (done func())
+	}{
+		"pgx": {func() *limiter.Limiter { return bed.NewLimiter(t, pool, config) }, func() func() {
+			return bed.OK(pool.Acquire(t.Context()))(t).Release
+		}},
+		"database/sql": {func() *limiter.Limiter { return bed.NewSQL(t, db, config) }, func() func() {
+			conn := bed.OK(db.Conn(t.Context()))(t)
+			return func() { _ = conn.Close() }
+		}},
+	} {
+		for verb, call := range map[string]func(*limiter.Limiter, string) error{
+			"Charge": func(l *limiter.Limiter, key string) error { _, err := l.Charge(t.Context(), p, key, 1); return err },
+			"Allow":  func(l *limiter.Limiter, key string) error { _, err := l.Allow(t.Context(), p, key); return err },
+		} {
+			l, key := c.limiter(), limiter.JoinKey(name, verb)
+			bed.Must(t)(l.Check(t.Context(), p, key, 0))
+			var done []func()
+			for range connections {
+				done = append(done, c.use())
+			}
+			errs := make(chan error)
+			send := func() {
+				for range requests {
+					go func() { errs <- call(l, key) }()
+				}
+			}
+			send()
+			<-time.After(timeout / 2)
+			send() // their statements begin when those of the first have waited in vain
+			unknown := 0
+			for range 2 * requests {
+				if err := bed.Receive(t, errs, "an answer"); err == nil {
+					t.Errorf("%s: %s was answered without a connection", name, verb)
+				} else if !errors.Is(err, limiter.ErrOverloaded) {
+					unknown++
+				}
+			}
+			for _, d := range done {
+				d()
+			}
+			if err := l.Close(); err != nil { // waits for all that is still sent
+				t.Error(err)
+			}
+			if level := bed.Level(t, reader, p, key); level > float64(unknown)+1e-3 {
+				t.Errorf("%s: %s consumed %v units, and only %d of its errors left that open", name, verb, level, unknown)
+			}
 		}
 	}
 }

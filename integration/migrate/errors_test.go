@@ -44,8 +44,8 @@ func TestMigrateErrorsSayWhatToDo(t *testing.T) {
 		bed.Exec(t, pool, `CREATE VIEW mine AS SELECT * FROM pglimit_gcra_now`)
 		steps, err := migrations.Down(t.Context(), pool, 0)
 		wants(t, err, "pglimit_gcra_now", "drop that first")
-		if len(steps) > 0 {
-			t.Errorf("undone were %s", bed.MigrationNames(steps))
+		if bed.MigrationNames(steps) != bed.Below(3) {
+			t.Errorf("undone were %q", bed.MigrationNames(steps))
 		}
 	})
 	t.Run("something depends on a table", func(t *testing.T) {
@@ -54,7 +54,7 @@ func TestMigrateErrorsSayWhatToDo(t *testing.T) {
 		bed.Exec(t, pool, `CREATE VIEW mine AS SELECT * FROM pglimit_gcra`)
 		steps, err := migrations.Down(t.Context(), pool, 0)
 		wants(t, err, "pglimit_gcra", "drop that first")
-		if bed.MigrationNames(steps) != "3 views, 2 storage" {
+		if bed.MigrationNames(steps) != bed.Below(1) {
 			t.Errorf("undone were %q", bed.MigrationNames(steps))
 		}
 	})
@@ -64,7 +64,8 @@ func TestMigrateErrorsSayWhatToDo(t *testing.T) {
 		bed.Exec(t, pool, `INSERT INTO `+migrations.VersionTable+` (version_id, is_applied) VALUES (99, true)`)
 		bed.UpTo(t, pool, migrations.Latest, "") // an older process starts next to newer ones
 		_, err := migrations.Down(t.Context(), pool, migrations.Previous)
-		wants(t, err, "does not know", "last known: 3")
+		last, _, _ := strings.Cut(bed.AllDown, " ")
+		wants(t, err, "does not know", "last known: "+last)
 	})
 	t.Run("replica", func(t *testing.T) {
 		t.Parallel()

@@ -1,6 +1,7 @@
 package migrate
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -72,8 +73,8 @@ func TestMigrateFunctionsAreReplaced(t *testing.T) {
 	t.Parallel()
 	pool := bed.FunctionsPool(t)
 	want := bed.OwnSchema(t, pool)
-	bed.Exec(t, pool, `CREATE OR REPLACE FUNCTION pglimit.reset(algorithm text, name text, key text) RETURNS void LANGUAGE sql AS ''`)
-	bed.Exec(t, pool, `REVOKE EXECUTE ON FUNCTION pglimit.reset FROM public`)
+	bed.Exec(t, pool, `CREATE OR REPLACE FUNCTION pglimit.reset_with(algorithm text, name text, key text) RETURNS void LANGUAGE sql AS ''`)
+	bed.Exec(t, pool, `REVOKE EXECUTE ON FUNCTION pglimit.reset_with FROM public`)
 	if bed.OwnSchema(t, pool) == want {
 		t.Fatal("the change is not seen")
 	}
@@ -85,7 +86,7 @@ func TestMigrateFunctionsAreReplaced(t *testing.T) {
 	if got := bed.OwnSchema(t, pool); got != want {
 		t.Errorf("run again it made:\n%s\nwant:\n%s", got, want)
 	}
-	if bed.Value[bool](t, pool, `SELECT proacl IS NULL FROM pg_proc WHERE oid = 'pglimit.reset'::regproc`) {
+	if bed.Value[bool](t, pool, `SELECT proacl IS NULL FROM pg_proc WHERE oid = 'pglimit.reset_with'::regproc`) {
 		t.Error("the rights on a function were lost")
 	}
 }
@@ -106,7 +107,12 @@ func TestMigrateFunctionsFindTheirTables(t *testing.T) {
 	if left := bed.OwnSchema(t, odd); left != "" {
 		t.Errorf("without tables up left:\n%s", left)
 	}
-	bed.UpTo(t, odd, migrations.Latest, bed.AllUp)
+	bed.UpTo(t, odd, 3, "1 tables, 2 storage, 3 views")
+	err = migrations.UpFunctions(ctx, odd)
+	if err == nil || !strings.Contains(err.Error(), "has no table pglimit_override") || !strings.Contains(err.Error(), "pglimit migrate up") {
+		t.Errorf("with the tables of an earlier release: %v", err)
+	}
+	bed.UpTo(t, odd, migrations.Latest, bed.Above(3))
 	if err := migrations.UpFunctions(ctx, odd); err != nil {
 		t.Fatal(err)
 	}
@@ -177,9 +183,11 @@ func TestMigrateFunctionsByOtherTools(t *testing.T) {
 		t.Parallel()
 		pool := bed.Connect(t, bed.EmptyDatabase(t))
 		dir := appFolder(t)
-		export(t, dir, "00003_pglimit_tables.sql", "00004_pglimit_storage.sql", "00005_pglimit_views.sql")
+		ours := bed.Exported(3)
+		export(t, dir, ours...)
+		names := []string{fmt.Sprintf("%05d_pglimit_functions.sql", 3+len(ours)), fmt.Sprintf("%05d_pglimit_functions_callable.sql", 4+len(ours))}
 		files, err := migrations.Functions.Export(dir)
-		if err != nil || len(files) != 2 || filepath.Base(files[0]) != "00006_pglimit_functions.sql" || filepath.Base(files[1]) != "00007_pglimit_functions_callable.sql" {
+		if err != nil || len(files) != 2 || filepath.Base(files[0]) != names[0] || filepath.Base(files[1]) != names[1] {
 			t.Fatalf("exported %q, %v", files, err)
 		}
 		if again, err := migrations.Functions.Export(dir); err != nil || len(again) > 0 {

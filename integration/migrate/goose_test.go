@@ -2,6 +2,7 @@ package migrate
 
 import (
 	"database/sql"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -91,12 +92,14 @@ func TestMigrateInAnApplicationsGooseFolder(t *testing.T) {
 	pool := bed.Connect(t, bed.EmptyDatabase(t))
 	dir := appFolder(t)
 	gooseUp(t, pool, dir, "00001_users.sql", "00002_orders.sql")
-	export(t, dir, "00003_pglimit_tables.sql", "00004_pglimit_storage.sql", "00005_pglimit_views.sql")
+	ours := bed.Exported(3)
+	export(t, dir, ours...)
 	export(t, dir)
-	writeFile(t, filepath.Join(dir, "00006_invoices.sql"), "-- +goose Up\nCREATE TABLE invoices (id bigint);\n-- +goose Down\nDROP TABLE invoices;\n")
+	invoices := fmt.Sprintf("%05d_invoices.sql", 3+len(ours))
+	writeFile(t, filepath.Join(dir, invoices), "-- +goose Up\nCREATE TABLE invoices (id bigint);\n-- +goose Down\nDROP TABLE invoices;\n")
 	export(t, dir)
 
-	gooseUp(t, pool, dir, "00003_pglimit_tables.sql", "00004_pglimit_storage.sql", "00005_pglimit_views.sql", "00006_invoices.sql")
+	gooseUp(t, pool, dir, append(ours, invoices)...)
 	want := bed.Schema(t, bed.NewPool(t))
 	if got := bed.Schema(t, pool); got != want {
 		t.Errorf("the application's goose made:\n%s\nwant:\n%s", got, want)
@@ -114,7 +117,8 @@ func TestMigrateInAnApplicationsGooseFolder(t *testing.T) {
 	if got := bed.Schema(t, pool); got != want {
 		t.Errorf("Up besides exported migrations left:\n%s\nwant:\n%s", got, want)
 	}
-	gooseDownTo(t, pool, dir, 0, "00006_invoices.sql", "00005_pglimit_views.sql", "00004_pglimit_storage.sql", "00003_pglimit_tables.sql", "00002_orders.sql", "00001_users.sql")
+	slices.Reverse(ours)
+	gooseDownTo(t, pool, dir, 0, slices.Concat([]string{invoices}, ours, []string{"00002_orders.sql", "00001_users.sql"})...)
 	if left := bed.Schema(t, pool); left != "" {
 		t.Errorf("goose down left:\n%s", left)
 	}
@@ -126,7 +130,7 @@ func TestMigrateExportWhereVersionsAreTimes(t *testing.T) {
 	dir := t.TempDir()
 	writeFile(t, filepath.Join(dir, "20240102030405_users.sql"), appMigrations["00001_users.sql"])
 	files, err := migrations.Export(dir)
-	if err != nil || len(files) != 3 {
+	if err != nil || len(files) != len(bed.Migrations(0)) {
 		t.Fatalf("exported %q, error %v", files, err)
 	}
 	if _, err := appGoose(t, pool, dir).Up(t.Context()); err != nil {

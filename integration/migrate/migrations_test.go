@@ -15,8 +15,6 @@ import (
 	"github.com/pglimit/pglimit/migrations"
 )
 
-const ()
-
 func TestMigrateUpAndDown(t *testing.T) {
 	t.Parallel()
 	pool := bed.Connect(t, bed.EmptyDatabase(t))
@@ -24,7 +22,10 @@ func TestMigrateUpAndDown(t *testing.T) {
 	bed.UpTo(t, pool, migrations.Latest, bed.AllUp)
 	whole := bed.Schema(t, pool)
 	bed.UpTo(t, pool, migrations.Latest, "")
-	bed.StepsDown(t, pool, migrations.Previous, "3 views")
+	last := bed.Migrations(0)[len(bed.Migrations(0))-1]
+	bed.StepsDown(t, pool, migrations.Previous, last)
+	bed.UpTo(t, pool, migrations.Latest, last)
+	bed.StepsDown(t, pool, 2, bed.Below(2))
 	bed.StepsDown(t, pool, 1, "2 storage")
 	if strings.Contains(bed.Schema(t, pool), "fillfactor") {
 		t.Error("the storage settings are still there")
@@ -59,7 +60,7 @@ func TestMigrateUpAndDownOnData(t *testing.T) {
 			t.Errorf("after %s the tables hold:\n%s\nwant:\n%s", after, got, data)
 		}
 	}
-	bed.UpTo(t, pool, migrations.Latest, "2 storage, 3 views")
+	bed.UpTo(t, pool, migrations.Latest, bed.Above(1))
 	check("up")
 	for _, table := range tables {
 		if n := bed.Value[int](t, pool, `SELECT count(*) FROM `+table+`_now WHERE level >= 0 AND updated_at <= clock_timestamp()`); n != 1 {
@@ -68,9 +69,9 @@ func TestMigrateUpAndDownOnData(t *testing.T) {
 	}
 	bed.UpTo(t, pool, migrations.Latest, "")
 	check("up with nothing to do")
-	bed.StepsDown(t, pool, 1, "3 views, 2 storage")
+	bed.StepsDown(t, pool, 1, bed.Below(1))
 	check("down to 1")
-	bed.UpTo(t, pool, migrations.Latest, "2 storage, 3 views")
+	bed.UpTo(t, pool, migrations.Latest, bed.Above(1))
 	check("up again")
 	bed.StepsDown(t, pool, 0, bed.AllDown)
 	if left := bed.Schema(t, pool); left != "" {
@@ -97,7 +98,8 @@ func TestMigrateStatus(t *testing.T) {
 		}
 		return strings.Join(text, ", ")
 	}
-	if got := status(); got != "1 tables false, 2 storage false, 3 views false" {
+	pending := strings.Join(bed.Migrations(2), " false, ") + " false"
+	if got := status(); got != "1 tables false, 2 storage false, "+pending {
 		t.Errorf("at first: %s", got)
 	}
 	if bed.Value[bool](t, pool, `SELECT to_regclass($1) IS NOT NULL`, migrations.VersionTable) {
@@ -106,7 +108,7 @@ func TestMigrateStatus(t *testing.T) {
 	before := bed.Value[time.Time](t, pool, `SELECT clock_timestamp()`)
 	bed.UpTo(t, pool, 2, "1 tables, 2 storage")
 	after := bed.Value[time.Time](t, pool, `SELECT clock_timestamp()`)
-	if got := status(); got != "1 tables true, 2 storage true, 3 views false" {
+	if got := status(); got != "1 tables true, 2 storage true, "+pending {
 		t.Errorf("after two: %s", got)
 	}
 	all, err := migrations.Status(t.Context(), pool)

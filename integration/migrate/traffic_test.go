@@ -100,6 +100,12 @@ func TestMigrateDownGivesWay(t *testing.T) {
 			take("k", limiter.GCRA), take("k", limiter.LeakyBucket), take("k", limiter.SlidingWindowLog)}},
 		"views": {2, [3]func(context.Context, *limiter.Limiter, pgx.Tx) error{
 			read("pglimit_gcra_now"), read("pglimit_leaky_bucket_now"), read("pglimit_sliding_window_log_now")}},
+		"policies": {3, [3]func(context.Context, *limiter.Limiter, pgx.Tx) error{
+			read("pglimit_override"), read("pglimit_policy"), read("pglimit_policy_version")}},
+		"triggers of policies": {4, [3]func(context.Context, *limiter.Limiter, pgx.Tx) error{
+			read("pglimit_override"), read("pglimit_policy"), read("pglimit_policy_version")}},
+		"keys": {6, [3]func(context.Context, *limiter.Limiter, pgx.Tx) error{
+			read("pglimit_keys"), read("pglimit_gcra_now"), take("k", limiter.SlidingWindowLog)}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -220,7 +226,7 @@ func TestMigrateFunctionsDownUnderTraffic(t *testing.T) {
 				_ = pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
 					_, err := tx.Exec(ctx, `SELECT * FROM pglimit.token_bucket('p', $1, limit_units => 1e9, period_s => 60)`, fmt.Sprint(i))
 					if err == nil {
-						_, err = tx.Exec(ctx, `SELECT * FROM pglimit.reserve('gcra', 'p', $1, limit_units => 1e9, period_s => 60, ttl_s => 60)`, fmt.Sprint(i))
+						_, err = tx.Exec(ctx, `SELECT * FROM pglimit.reserve_with('gcra', 'p', $1, limit_units => 1e9, period_s => 60, ttl_s => 60)`, fmt.Sprint(i))
 					}
 					return err
 				})
@@ -240,7 +246,7 @@ func TestMigrateFunctionsDownUnderTraffic(t *testing.T) {
 		if err := migrations.UpFunctions(t.Context(), other); err != nil {
 			t.Fatalf("round %d: %v", round, err)
 		}
-		bed.Exec(t, other, `INSERT INTO pglimit_ask.policy (name, algorithm, limit_units, period_s) VALUES ('asked', 'gcra', 1e9, 60)`)
+		bed.Exec(t, other, `INSERT INTO pglimit_policy (name, algorithm, limit_units, period_s, askers) VALUES ('asked', 'gcra', 1e9, 60, true) ON CONFLICT DO NOTHING`)
 		for _, policy := range []string{"p", "asked"} {
 			const made = `SELECT count(*) FROM pglimit_reservation WHERE policy = $1`
 			before := bed.Value[int](t, other, made, policy)
@@ -364,12 +370,10 @@ func TestMigrateFunctionsDownRefuses(t *testing.T) {
 	pool := bed.FunctionsPool(t)
 	made := bed.OwnSchema(t, pool)
 	for _, c := range []struct{ make, drop string }{
-		{`CREATE VIEW theirs AS SELECT allowed FROM pglimit.check('gcra', 'p', 'k', 0, 5, 60)`, `DROP VIEW theirs`},
+		{`CREATE VIEW theirs AS SELECT allowed FROM pglimit.check_with('gcra', 'p', 'k', 0, 5, 60)`, `DROP VIEW theirs`},
 		{`CREATE TABLE theirs (answer pglimit.result)`, `DROP TABLE theirs`},
+		{`CREATE VIEW theirs AS SELECT allowed FROM pglimit.allow('p', 'k')`, `DROP VIEW theirs`},
 		{`CREATE VIEW theirs AS SELECT allowed FROM pglimit_ask.check('p', 'k', 0)`, `DROP VIEW theirs`},
-		{`CREATE VIEW theirs AS SELECT * FROM pglimit_ask.policy`, `DROP VIEW theirs`},
-		{`CREATE TABLE theirs (policy text REFERENCES pglimit_ask.policy)`, `DROP TABLE theirs`},
-		{`CREATE TABLE theirs (policy pglimit_ask.policy)`, `DROP TABLE theirs`},
 	} {
 		bed.Exec(t, pool, c.make)
 		if err := migrations.DownFunctions(t.Context(), pool); err == nil || !strings.Contains(err.Error(), "another object depends on it: drop that first") {

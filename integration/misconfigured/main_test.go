@@ -8,15 +8,15 @@ import (
 	"testing"
 
 	"github.com/pglimit/pglimit/integration/bed"
-	"github.com/pglimit/pglimit/internal/throwaway"
+	"github.com/pglimit/pglimit/pglimittest"
 )
 
 func TestMain(m *testing.M) { bed.Main(m, 3) }
 
 // overTCP starts a server with a host and a port, which checks passwords.
-func overTCP(t *testing.T) *throwaway.Server {
+func overTCP(t *testing.T) *pglimittest.Server {
 	t.Helper()
-	s, err := throwaway.StartOwn(t.Context(), log.Printf, throwaway.OverTCP)
+	s, err := pglimittest.StartOwn(t.Context(), log.Printf, pglimittest.OverTCP)
 	if err != nil {
 		t.Fatal(err)
 	}

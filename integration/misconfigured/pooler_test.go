@@ -15,6 +15,7 @@ import (
 
 	"github.com/pglimit/pglimit/integration/bed"
 	"github.com/pglimit/pglimit/limiter"
+	"github.com/pglimit/pglimit/migrations"
 )
 
 // limit is what a key may use in these tests. Its period is longer than a test.
@@ -85,7 +86,7 @@ func TestPoolerPgxDefaults(t *testing.T) {
 	allowed, degraded, refused := crowd(t, failsOpen, 6*limit, clients...)
 	t.Logf("allowed %d, degraded %d, refused %d of a limit of %d", allowed, degraded, refused, limit)
 	if allowed != limit || degraded != 0 || refused != 0 {
-		t.Errorf("allowed %d of %d, %d without a decision, %d refused", allowed, limit, degraded, refused)
+		t.Errorf("allowed %d of %d, %d without a decision, %d refused: %s", allowed, limit, degraded, refused, logged.String())
 	}
 	if n := logged.count("default_query_exec_mode=exec"); n < 1 || n > len(clients) {
 		t.Errorf("%d warnings of %d limiters: %s", n, len(clients), logged.String())
@@ -175,15 +176,33 @@ func TestPoolerInTx(t *testing.T) {
 	}
 }
 
+// TestPoolerSearchPath: PgBouncer refuses a search_path in the URL. One of the role in the
+// database does instead.
+func TestPoolerSearchPath(t *testing.T) {
+	t.Parallel()
+	address := bed.EmptyDatabase(t)
+	owner := bed.Connect(t, address)
+	bed.Exec(t, owner, "CREATE SCHEMA limits")
+	if err := migrations.Up(t.Context(), bed.Connect(t, bed.WithSearchPath(t, address, "limits"))); err != nil {
+		t.Fatal(err)
+	}
+	bed.Exec(t, owner, "ALTER ROLE CURRENT_USER IN DATABASE "+bed.Value[string](t, owner, "SELECT quote_ident(current_database())")+" SET search_path = limits")
+	l := bed.NewLimiter(t, bed.Connect(t, startPgBouncer(t, address, 1)), nil)
+	bed.Must(t)(l.Allow(t.Context(), failsOpen, "k"))
+	if n := bed.Value[int](t, owner, "SELECT count(*) FROM limits.pglimit_token_bucket"); n != 1 {
+		t.Errorf("%d rows", n)
+	}
+}
+
 // TestPoolerRefuses: what PgBouncer itself refuses is no outage either.
 func TestPoolerRefuses(t *testing.T) {
 	t.Parallel()
 	pooled := startPgBouncer(t, bed.NewDatabase(t), 1)
 	for name, change := range map[string]func(string) string{
-		"wrong password":        func(u string) string { return strings.Replace(u, bouncerPassword, "wrong", 1) },
-		"unknown user":          func(u string) string { return strings.Replace(u, bouncerUser, "nobody", 1) },
+		"wrong password":        func(u string) string { return strings.Replace(u, bed.BouncerPassword, "wrong", 1) },
+		"unknown user":          func(u string) string { return strings.Replace(u, bed.BouncerUser, "nobody", 1) },
 		"unknown database":      func(u string) string { return strings.Replace(u, "?", "_none?", 1) },
-		"no such database":      func(u string) string { return u[:strings.LastIndex(u, "/")] + "/nowhere?sslmode=disable" },
+		"no such database":      func(u string) string { return u[:strings.LastIndex(u, "/")] + "/" + nowhere + "?sslmode=disable" },
 		"unsupported parameter": func(u string) string { return u + "&search_path=limits" },
 	} {
 		l := bed.NewLimiter(t, bed.Connect(t, change(pooled)), &limiter.Config{Logger: slog.New(slog.DiscardHandler)})

@@ -15,9 +15,9 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglimit/pglimit/integration/bed"
-	"github.com/pglimit/pglimit/internal/throwaway"
 	"github.com/pglimit/pglimit/limiter"
 	"github.com/pglimit/pglimit/migrations"
+	"github.com/pglimit/pglimit/pglimittest"
 )
 
 const connections = 4
@@ -96,7 +96,7 @@ func TestReadOnlyConnections(t *testing.T) {
 func TestReadOnlyFailover(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
-	var servers []*throwaway.Server
+	var servers []*pglimittest.Server
 	var hosts []string
 	for range 2 {
 		s := overTCP(t)
@@ -109,7 +109,7 @@ func TestReadOnlyFailover(t *testing.T) {
 		u := bed.OK(url.Parse(s.URL()))(t)
 		servers, hosts = append(servers, s), append(hosts, u.Host)
 	}
-	become := func(s *throwaway.Server, readOnly string) {
+	become := func(s *pglimittest.Server, readOnly string) {
 		t.Helper()
 		pool := bed.Connect(t, s.URL())
 		bed.Exec(t, pool, `ALTER SYSTEM SET default_transaction_read_only = `+readOnly)

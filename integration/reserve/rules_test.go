@@ -155,8 +155,8 @@ func TestReserveUnknownOpensNoBreaker(t *testing.T) {
 	}
 }
 
-// TestReserveIsObserved: a Reserve is observed once, however many statements it took.
-// Settle and Cancel are not observed.
+// TestReserveIsObserved: a Reserve is observed once, however many statements it took. So
+// are Settle and Cancel, with the policy and key of the reservation.
 func TestReserveIsObserved(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -164,8 +164,8 @@ func TestReserveIsObserved(t *testing.T) {
 	var seen []string
 	l := bed.NewLimiter(t, bed.NewPool(t), &limiter.Config{
 		Now: func() time.Time { return at },
-		Observe: func(_ context.Context, in limiter.Request, r limiter.Result, err error) {
-			seen = append(seen, fmt.Sprint(in.Cost, r.Allowed, r.Replayed, err))
+		Observe: func(_ context.Context, o limiter.Observation) {
+			seen = append(seen, fmt.Sprint(o.Verb, " ", o.Request.Policy.Name, " ", o.Request.Key, " ", o.Request.Cost, o.Result.Allowed, o.Result.Replayed, " ", o.Rows, o.Err != nil))
 		},
 	})
 	p := limiter.Policy{Name: "p", Algorithm: limiter.FixedWindow, Limit: 10, Period: time.Hour}
@@ -181,7 +181,10 @@ func TestReserveIsObserved(t *testing.T) {
 	}
 	bed.Must(t)(l.Settle(ctx, h.ID, 1))
 	_ = l.Cancel(ctx, h.ID)
-	if want := []string{"6 true false <nil>", "5 false false <nil>", "8 true false <nil>", "8 true true <nil>"}; !slices.Equal(seen, want) {
+	if want := []string{
+		"reserve p k 6 true false 1 false", "reserve p k 5 false false 1 false", "reserve p k 8 true false 1 false", "reserve p k 8 true true 1 false",
+		"settle p k 1 true false 1 false", "cancel p k 0 false false 0 true",
+	}; !slices.Equal(seen, want) {
 		t.Errorf("seen %q", seen)
 	}
 }

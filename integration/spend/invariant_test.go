@@ -20,9 +20,9 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglimit/pglimit/integration/bed"
-	"github.com/pglimit/pglimit/internal/throwaway"
 	"github.com/pglimit/pglimit/limiter"
 	"github.com/pglimit/pglimit/migrations"
+	"github.com/pglimit/pglimit/pglimittest"
 )
 
 const spendClients = 4 // processes
@@ -82,7 +82,7 @@ func TestSpendInvariant(t *testing.T) {
 // spendTest is the server, its clients and what is known of them.
 type spendTest struct {
 	*testing.T
-	own     *throwaway.Server
+	own     *pglimittest.Server
 	url     string
 	zone    string
 	pool    *pgxpool.Pool
@@ -97,7 +97,7 @@ type spendTest struct {
 
 func newSpendTest(t *testing.T) *spendTest {
 	t.Helper()
-	own, err := throwaway.StartOwn(t.Context(), log.Printf)
+	own, err := pglimittest.StartOwn(t.Context(), log.Printf)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -17,8 +17,8 @@ import (
 
 	"github.com/pglimit/pglimit/db"
 	"github.com/pglimit/pglimit/integration/bed"
-	"github.com/pglimit/pglimit/internal/throwaway"
 	"github.com/pglimit/pglimit/migrations"
+	"github.com/pglimit/pglimit/pglimittest"
 )
 
 // plantStrangers defines, in schema public, every operator and function that PostgreSQL
@@ -102,7 +102,7 @@ $plant$`
 // planted is a database in whose schema public a role with only the CREATE right planted
 // objects before pglimit's tables and SQL functions were created. The test's role now owns
 // all planted objects, and no other role may execute them.
-var planted = sync.OnceValues(func() (*throwaway.Template, error) {
+var planted = sync.OnceValues(func() (*pglimittest.Template, error) {
 	return bed.Server().Template(context.Background(), "planted", plant)
 })
 

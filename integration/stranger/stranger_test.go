@@ -118,7 +118,7 @@ func newProbe(t *testing.T) *probe {
 	p := &probe{owner: bed.Connect(t, aside)}
 	role := bed.WithSearchPath(t, bed.RuntimeRole(t, aside), "public")
 	p.role = roleOf(t, role)
-	bed.Exec(t, p.owner, fmt.Sprintf(`GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO %[1]s; GRANT USAGE ON SCHEMA pglimit, pglimit_ask TO %[1]s; GRANT SELECT ON pglimit_ask.policy TO %[1]s; GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA pglimit_ask TO %[1]s`, p.role))
+	bed.Exec(t, p.owner, fmt.Sprintf(`GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO %[1]s; GRANT USAGE ON SCHEMA pglimit, pglimit_ask TO %[1]s; GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA pglimit_ask TO %[1]s`, p.role))
 	p.conn = bed.ConnectOnce(t, role)
 	for _, set := range []string{"SET plan_cache_mode = force_generic_plan", "SET enable_seqscan = off"} {
 		if _, err := p.conn.Exec(t.Context(), set); err != nil {

@@ -13,8 +13,11 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/pglimit/pglimit/db"
 	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/internal/algorithm"
 	"github.com/pglimit/pglimit/internal/conformance"
+	"github.com/pglimit/pglimit/internal/inspect"
 	"github.com/pglimit/pglimit/janitor"
 	"github.com/pglimit/pglimit/limiter"
 )
@@ -74,6 +77,7 @@ func TestStrangersInVerbs(t *testing.T) {
 			_, err := pool.Exec(t.Context(), `SELECT * FROM `+view)
 			try(view, err)
 		}
+		tryInspect(t, pool, policies, try)
 		// The janitor gives back what is still reserved, then deletes all that has
 		// expired.
 		clock.Set(int64(round+1)*7_000_000 + 2_000_000)
@@ -95,7 +99,55 @@ func limitViews() (all []string) {
 	for _, a := range limiter.Algorithms() {
 		all = append(all, "pglimit_"+string(a)+"_now")
 	}
-	return all
+	return append(all, "pglimit_keys")
+}
+
+// tryInspect finds and changes keys in bulk. It forgets the keys of the first policy only.
+func tryInspect(t *testing.T, pool *pgxpool.Pool, policies []limiter.Policy, try func(string, error)) {
+	t.Helper()
+	ctx := t.Context()
+	i := inspect.New(pool)
+	some := inspect.Filter{Policy: policies[0].Name, Algorithm: algorithm.Name(policies[0].Algorithm)}
+	for _, f := range []inspect.Filter{{}, some} {
+		for _, by := range inspect.Orders {
+			q := inspect.TopQuery{By: by, Filter: f, Limit: 10}
+			_, err := i.Top(ctx, q)
+			try("top by "+string(by), err)
+			if by != inspect.ByDenials {
+				q.Within = time.Hour
+				_, err = i.Top(ctx, q)
+				try("top of an hour by "+string(by), err)
+			}
+		}
+		for _, k := range []inspect.Keys{{Text: "k"}, {Text: "k", Prefix: true}} {
+			_, err := i.Find(ctx, k, f, 10)
+			try("find", err)
+			_, err = i.Targets(ctx, k, f, 1000, true)
+			try("traces", err)
+		}
+	}
+	_, err := i.Denials(ctx, inspect.DenialQuery{Since: time.Hour, Slots: 6, Keys: 10})
+	try("denials", err)
+	_, err = db.New().DashboardDenials(ctx, pool, 0)
+	try("denials of the dashboard", err)
+	_, err = db.New().DashboardKeyDenials(ctx, pool, db.DashboardKeyDenialsParams{Policies: []string{some.Policy}, Key: "k"})
+	try("denials of a key of the dashboard", err)
+	_, _, err = i.PolicyAlgorithm(ctx, "k")
+	try("policy", err)
+	for what, f := range map[string]inspect.Filter{"all": {}, "one": some} {
+		all, err := i.Targets(ctx, inspect.Keys{Text: "k", Prefix: true}, f, 1000, false)
+		try("targets", err)
+		_, err = i.Block(ctx, all, time.Microsecond, inspect.Options{})
+		try("block "+what, err)
+		_, err = i.Unblock(ctx, all, inspect.Options{})
+		try("unblock "+what, err)
+		if what == "one" {
+			_, err = i.Reset(ctx, all, inspect.Options{})
+			try("reset "+what, err)
+			_, err = i.Forget(ctx, append(all, inspect.Target{Policy: some.Policy, Key: "k"}), inspect.Options{})
+			try("forget "+what, err)
+		}
+	}
 }
 
 // tryVerbs calls every verb under a policy.
@@ -173,6 +225,7 @@ func tryTogether(t *testing.T, l *limiter.Limiter, policies []limiter.Policy, tr
 // tryFunctions calls every SQL function under a policy.
 func tryFunctions(t *testing.T, pool *pgxpool.Pool, p limiter.Policy, clock *conformance.Clock, try func(string, error)) {
 	t.Helper()
+	tryNamed(t, pool, p, clock, try)
 	if p.Calendar != "" {
 		_, err := pool.Exec(t.Context(), `SELECT * FROM pglimit.fixed_window('month', 'sql', limit_units => 10, ends_at => clock_timestamp() OPERATOR(pg_catalog.+) interval '1 day')`)
 		try("fixed_window until", err)
@@ -196,6 +249,48 @@ func tryFunctions(t *testing.T, pool *pgxpool.Pool, p limiter.Policy, clock *con
 			_, err = pool.Exec(t.Context(), end, *hold, now)
 			try(end+" "+bed.Variant(p), err)
 		}
+	}
+}
+
+// tryNamed calls the SQL functions by a policy's name, of either schema: without an
+// override, with one, under a shadow, and without a limit.
+func tryNamed(t *testing.T, pool *pgxpool.Pool, p limiter.Policy, clock *conformance.Clock, try func(string, error)) {
+	t.Helper()
+	p.Name = "named-" + p.Name
+	if p.Algorithm == limiter.FixedWindow && p.Calendar == "" {
+		p.Burst = p.Limit
+	}
+	bed.StorePolicy(t, pool, p, true)
+	for key, set := range map[string]string{"plain": "", "more": "limit_units => 20", "shadow": "shadow => true", "free": "unlimited => true"} {
+		if column, value, found := strings.Cut(set, " => "); found {
+			bed.Exec(t, pool, fmt.Sprintf(`DELETE FROM pglimit_override WHERE policy = '%s' AND key = '%s'`, p.Name, key))
+			bed.Exec(t, pool, fmt.Sprintf(`INSERT INTO pglimit_override (policy, key, %s, until) VALUES ('%s', '%s', %s, '9999-01-01')`, column, p.Name, key, value))
+		}
+		for schema, now := range map[string]time.Time{"pglimit": clock.Now(), "pglimit_ask": {}} {
+			at := &now
+			if schema == "pglimit_ask" {
+				at = nil
+			}
+			for _, op := range append(bed.Operations(p.Algorithm), "reserve", "reserve") {
+				if schema == "pglimit_ask" && slices.Contains([]string{"refund", "block", "unblock", "reset"}, op) || op == "reserve" && p.Algorithm == limiter.LeakyBucketQueue {
+					continue
+				}
+				got, err := bed.CallNamed(t.Context(), pool, schema, p.Name, op, key, 4, at)
+				try(fmt.Sprintf("%s.%s of %s, %s", schema, op, bed.Variant(p), key), err)
+				if got.Reservation != "" {
+					if at == nil {
+						_, err = pool.Exec(t.Context(), `SELECT pglimit_ask.settle($1, 2)`, got.Reservation)
+					} else {
+						_, err = pool.Exec(t.Context(), `SELECT pglimit.settle($1, 2, $2)`, got.Reservation, now)
+					}
+					try(schema+".settle of "+got.Reservation, err)
+				}
+			}
+		}
+	}
+	_, err := pool.Exec(t.Context(), `SELECT pglimit.allow('nobody', 'k')`)
+	if err == nil || !strings.Contains(err.Error(), "there is no policy of that name") {
+		t.Errorf("without a policy: %v", err)
 	}
 }
 

@@ -69,45 +69,48 @@ func effects(ctx context.Context, p limiter.Policy) []effect {
 // TestTxOfEveryWayRollsBack: in either driver's transaction, every verb's effect is rolled
 // back or committed with it.
 func TestTxOfEveryWayRollsBack(t *testing.T) {
-	bed.InEachWay(t, false, func(t *testing.T, w bed.Way, p limiter.Policy) {
-		ctx := t.Context()
-		p.BlockFor = time.Hour
-		bed.Must(t)(w.L.AllowN(ctx, p, "k", 4))
-		for _, e := range effects(ctx, p) {
-			tx := w.Start(t)
-			if err := e.do(tx.Tx); err != nil {
-				t.Fatalf("%s, %s: %v", bed.Variant(p), e.name, err)
-			}
-			if r := bed.Must(t)(tx.Check(ctx, p, "k", 0)); r.Allowed && bed.Near(r.Level, 4) {
-				t.Errorf("%s, %s: no effect inside the transaction: %+v", bed.Variant(p), e.name, r)
-			}
-			tx.End(t, false)
-			if r := bed.Must(t)(w.L.Check(ctx, p, "k", 0)); !r.Allowed || !bed.Near(r.Level, 4) {
-				t.Errorf("%s, %s: left after the rollback: %+v", bed.Variant(p), e.name, r)
-			}
-		}
+	bed.InEachWay(t, false, rollsBack)
+	inMemory(t, rollsBack)
+}
+
+func rollsBack(t *testing.T, w bed.Way, p limiter.Policy) {
+	ctx := t.Context()
+	p.BlockFor = time.Hour
+	bed.Must(t)(w.L.AllowN(ctx, p, "k", 4))
+	for _, e := range effects(ctx, p) {
 		tx := w.Start(t)
-		bed.Must(t)(tx.AllowN(ctx, p, "k", 3))
-		bed.Must(t)(tx.AllowN(ctx, p, "k", 9))
-		tx.End(t, true)
-		if r := bed.Must(t)(w.L.Check(ctx, p, "k", 0)); r.Allowed || !bed.Near(r.Level, 7) {
-			t.Errorf("%s: after the commit, with a block: %+v", bed.Variant(p), r)
+		if err := e.do(tx.Tx); err != nil {
+			t.Fatalf("%s, %s: %v", bed.Variant(p), e.name, err)
 		}
-		if err := w.L.Unblock(ctx, p, "k"); err != nil {
-			t.Fatal(err)
+		if r := bed.Must(t)(tx.Check(ctx, p, "k", 0)); r.Allowed && bed.Near(r.Level, 4) {
+			t.Errorf("%s, %s: no effect inside the transaction: %+v", bed.Variant(p), e.name, r)
 		}
-		tx = w.Start(t)
-		if err := tx.Block(ctx, p, "k", time.Hour); err != nil {
-			t.Fatal(err)
+		tx.End(t, false)
+		if r := bed.Must(t)(w.L.Check(ctx, p, "k", 0)); !r.Allowed || !bed.Near(r.Level, 4) {
+			t.Errorf("%s, %s: left after the rollback: %+v", bed.Variant(p), e.name, r)
 		}
-		if err := tx.Unblock(ctx, p, "k"); err != nil {
-			t.Fatal(err)
-		}
-		tx.End(t, true)
-		if r := bed.Must(t)(w.L.Check(ctx, p, "k", 0)); !r.Allowed {
-			t.Errorf("%s: unblocked, and committed: %+v", bed.Variant(p), r)
-		}
-	})
+	}
+	tx := w.Start(t)
+	bed.Must(t)(tx.AllowN(ctx, p, "k", 3))
+	bed.Must(t)(tx.AllowN(ctx, p, "k", 9))
+	tx.End(t, true)
+	if r := bed.Must(t)(w.L.Check(ctx, p, "k", 0)); r.Allowed || !bed.Near(r.Level, 7) {
+		t.Errorf("%s: after the commit, with a block: %+v", bed.Variant(p), r)
+	}
+	if err := w.L.Unblock(ctx, p, "k"); err != nil {
+		t.Fatal(err)
+	}
+	tx = w.Start(t)
+	if err := tx.Block(ctx, p, "k", time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	if err := tx.Unblock(ctx, p, "k"); err != nil {
+		t.Fatal(err)
+	}
+	tx.End(t, true)
+	if r := bed.Must(t)(w.L.Check(ctx, p, "k", 0)); !r.Allowed {
+		t.Errorf("%s: unblocked, and committed: %+v", bed.Variant(p), r)
+	}
 }
 
 // TestTxTakesOneConnection: with a pool of one connection, which the transaction uses, all
@@ -310,50 +313,53 @@ func TestTxCancelled(t *testing.T) {
 // TestTxGoesOn: neither a denial nor an invalid request fails the transaction; the
 // caller's other work commits.
 func TestTxGoesOn(t *testing.T) {
-	bed.InEachWay(t, false, func(t *testing.T, w bed.Way, p limiter.Policy) {
-		ctx := t.Context()
-		tx := w.Start(t)
-		bed.Must(t)(tx.AllowN(ctx, p, "k", 4))
-		if r := bed.Must(t)(tx.AllowN(ctx, p, "k", 7)); r.Allowed {
-			t.Errorf("%s: %+v", bed.Variant(p), r)
-		}
-		if _, err := tx.Allow(ctx, p, ""); !errors.Is(err, limiter.ErrInvalid) {
-			t.Errorf("%s: the empty key: %v", bed.Variant(p), err)
-		}
-		if _, err := tx.AllowN(ctx, p, "k", -1); !errors.Is(err, limiter.ErrInvalid) {
-			t.Errorf("%s: a negative cost: %v", bed.Variant(p), err)
-		}
-		if err := tx.Cancel(ctx, "gcra:AAAAAAAAAAAAAAAAAAAAAAAAAA:p:aw"); !errors.Is(err, limiter.ErrNoReservation) {
-			t.Errorf("%s: an unknown hold: %v", bed.Variant(p), err)
-		}
-		once := p.Request("k", 1)
-		once.IdempotencyKey = "order 1"
-		bed.Must(t)(tx.Do(ctx, once))
-		once.Cost = 2
-		if _, err := tx.Do(ctx, once); !errors.Is(err, limiter.ErrInvalid) {
-			t.Errorf("%s: the same order at another cost: %v", bed.Variant(p), err)
-		}
-		if p.Algorithm != limiter.LeakyBucketQueue {
-			h, err := tx.Reserve(ctx, p.Request("k", 1), time.Hour)
-			if err == nil {
-				err = tx.Cancel(ctx, h.ID)
-			}
-			if err != nil {
-				t.Fatalf("%s: %v", bed.Variant(p), err)
-			}
-			if _, err := tx.Settle(ctx, h.ID, 1); !errors.Is(err, limiter.ErrReservationEnded) {
-				t.Errorf("%s: a hold that has ended: %v", bed.Variant(p), err)
-			}
-		}
-		bed.Must(t)(tx.AllowN(ctx, p, "k", 5))
-		tx.End(t, true)
-		if r := bed.Must(t)(w.L.Check(ctx, p, "k", 0)); !bed.Near(r.Level, 10) {
-			t.Errorf("%s: %+v", bed.Variant(p), r)
-		}
-	})
+	bed.InEachWay(t, false, goesOn)
+	inMemory(t, goesOn)
 }
 
-// TestTxOfMemoryIsRefused, because memory cannot roll back.
+func goesOn(t *testing.T, w bed.Way, p limiter.Policy) {
+	ctx := t.Context()
+	tx := w.Start(t)
+	bed.Must(t)(tx.AllowN(ctx, p, "k", 4))
+	if r := bed.Must(t)(tx.AllowN(ctx, p, "k", 7)); r.Allowed {
+		t.Errorf("%s: %+v", bed.Variant(p), r)
+	}
+	if _, err := tx.Allow(ctx, p, ""); !errors.Is(err, limiter.ErrInvalid) {
+		t.Errorf("%s: the empty key: %v", bed.Variant(p), err)
+	}
+	if _, err := tx.AllowN(ctx, p, "k", -1); !errors.Is(err, limiter.ErrInvalid) {
+		t.Errorf("%s: a negative cost: %v", bed.Variant(p), err)
+	}
+	if err := tx.Cancel(ctx, "gcra:AAAAAAAAAAAAAAAAAAAAAAAAAA:p:aw"); !errors.Is(err, limiter.ErrNoReservation) {
+		t.Errorf("%s: an unknown hold: %v", bed.Variant(p), err)
+	}
+	once := p.Request("k", 1)
+	once.IdempotencyKey = "order 1"
+	bed.Must(t)(tx.Do(ctx, once))
+	once.Cost = 2
+	if _, err := tx.Do(ctx, once); !errors.Is(err, limiter.ErrInvalid) {
+		t.Errorf("%s: the same order at another cost: %v", bed.Variant(p), err)
+	}
+	if p.Algorithm != limiter.LeakyBucketQueue {
+		h, err := tx.Reserve(ctx, p.Request("k", 1), time.Hour)
+		if err == nil {
+			err = tx.Cancel(ctx, h.ID)
+		}
+		if err != nil {
+			t.Fatalf("%s: %v", bed.Variant(p), err)
+		}
+		if _, err := tx.Settle(ctx, h.ID, 1); !errors.Is(err, limiter.ErrReservationEnded) {
+			t.Errorf("%s: a hold that has ended: %v", bed.Variant(p), err)
+		}
+	}
+	bed.Must(t)(tx.AllowN(ctx, p, "k", 5))
+	tx.End(t, true)
+	if r := bed.Must(t)(w.L.Check(ctx, p, "k", 0)); !bed.Near(r.Level, 10) {
+		t.Errorf("%s: %+v", bed.Variant(p), r)
+	}
+}
+
+// TestTxOfMemoryIsRefused: a memory limiter cannot join a database's transaction.
 func TestTxOfMemoryIsRefused(t *testing.T) {
 	t.Parallel()
 	l := limiter.NewMemory(nil)

@@ -15,7 +15,7 @@ import (
 func TestWaitTakesAnAbandonedTurn(t *testing.T) {
 	t.Parallel()
 	answers := make(chan limiter.Result, 1)
-	config := limiter.Config{Observe: func(_ context.Context, _ limiter.Request, r limiter.Result, _ error) { answers <- r }}
+	config := limiter.Config{Observe: func(_ context.Context, o limiter.Observation) { answers <- o.Result }}
 	l := bed.NewLimiter(t, bed.NewPool(t), &config)
 	wait := func() (r limiter.Result, leave func()) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -60,6 +60,7 @@ func TestWaitTakesAnAbandonedTurn(t *testing.T) {
 	if err := l.Reset(t.Context(), lane, "k"); err != nil {
 		t.Fatal(err)
 	}
+	<-answers
 	allow()
 	_, leave := wait()
 	leave()

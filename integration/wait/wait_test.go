@@ -172,7 +172,7 @@ func TestWaitCancelledWithoutTimeout(t *testing.T) {
 	})
 	t.Run("asleep", func(t *testing.T) {
 		answered := make(chan struct{}, 1)
-		forever.Observe = func(context.Context, limiter.Request, limiter.Result, error) { answered <- struct{}{} }
+		forever.Observe = func(context.Context, limiter.Observation) { answered <- struct{}{} }
 		l := bed.NewLimiter(t, pool, &forever)
 		ctx, cancel := context.WithCancel(t.Context())
 		gone := make(chan error, 1)

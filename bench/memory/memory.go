@@ -1,4 +1,5 @@
-package main
+// Package memory reads how much memory this process and a server use.
+package memory
 
 import (
 	"bufio"
@@ -10,23 +11,29 @@ import (
 	"strings"
 )
 
-// memory is the bytes in use at one moment; -1 if the system does not report them.
-type memory struct {
+// Use is the bytes in use at one moment; -1 if the system does not report them.
+type Use struct {
 	Heap, Sys int64 // this process: live heap, and all that Go took from the system
+	Resident  int64 // this process: what it has in the machine's memory
 	// The server's processes: their share of the memory they have (what n processes share
 	// counts an n-th for each), and how much of it is neither file-backed nor shared.
 	Server, ServerOwn int64
 }
 
-// readMemory reads the memory in use; postmaster is the server's first process.
-func readMemory(postmaster int) memory {
+// Read reads the memory in use; postmaster is the server's first process.
+func Read(postmaster int) Use {
 	// Twice, so that the heap is what is in use: pools of spare objects are freed by the
 	// second collection.
 	runtime.GC()
 	runtime.GC()
 	var s runtime.MemStats
 	runtime.ReadMemStats(&s)
-	m := memory{Heap: int64(s.HeapInuse), Sys: int64(s.Sys), Server: -1, ServerOwn: -1}
+	m := Use{Heap: int64(s.HeapInuse), Sys: int64(s.Sys), Resident: -1, Server: -1, ServerOwn: -1}
+	if status, err := os.ReadFile("/proc/self/status"); err == nil {
+		if kB, ok := field(string(status), "VmRSS:"); ok {
+			m.Resident = 1024 * kB
+		}
+	}
 	if all, own, err := treeMemory(postmaster); err == nil {
 		m.Server, m.ServerOwn = all, own
 	}
@@ -69,8 +76,8 @@ func treeMemory(parent int) (all, own int64, err error) {
 	return all, own, nil
 }
 
-// parentOf returns a process's parent; 0 if the system does not report it.
-func parentOf(pid int) int {
+// Parent returns a process's parent; 0 if the system does not report it.
+func Parent(pid int) int {
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
 		return 0

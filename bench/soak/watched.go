@@ -1,0 +1,99 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strconv"
+	"sync"
+
+	"github.com/pglimit/pglimit/internal/conformance"
+	"github.com/pglimit/pglimit/limiter"
+)
+
+// watched is a key whose admissions are all recorded, to compare them with the most that
+// its policy may admit.
+type watched struct {
+	policy limiter.Policy
+	key    string
+
+	mu       sync.Mutex
+	admitted []admission // its capacity is reserved at the start, so that the heap stays as it is
+	denied   int64
+}
+
+// admission is units that were admitted at a time in microseconds by the clock.
+type admission struct {
+	at    int64
+	units float64
+}
+
+// admissions are recorded of a key, which then gets no more requests.
+const admissions = 8000
+
+// newWatched returns the keys to watch, some of each policy. The calendar's hours are not among them: its bound
+// depends on the time zone.
+func newWatched(each int) (all []*watched) {
+	for _, p := range policies {
+		for i := range each {
+			if p.Calendar == "" {
+				all = append(all, &watched{policy: p, key: "watched-" + strconv.Itoa(i), admitted: make([]admission, 0, admissions+callers)})
+			}
+		}
+	}
+	return all
+}
+
+// full reports whether no more admissions are recorded.
+func (w *watched) full() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.admitted) >= admissions
+}
+
+// record records an answer.
+func (w *watched) record(r limiter.Result) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !r.Allowed {
+		w.denied++
+		return
+	}
+	if !r.Replayed {
+		w.admitted = append(w.admitted, admission{r.At.UnixMicro(), r.Granted})
+	}
+}
+
+// check returns an error if more was admitted than the policy may admit.
+func (w *watched) check() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	slices.SortStableFunc(w.admitted, func(a, b admission) int { return cmp.Compare(a.at, b.at) })
+	bound := conformance.NewBound(w.policy)
+	for _, a := range w.admitted {
+		if err := bound.Admit(a.at, w.policy, a.units); err != nil {
+			return fmt.Errorf("key %s of policy %s: %w", w.key, w.policy.Name, err)
+		}
+	}
+	return nil
+}
+
+// bounds is what the watched keys show.
+type bounds struct {
+	Keys     int      `json:"keys"`
+	Admitted int64    `json:"admitted"` // admissions
+	Denied   int64    `json:"denied"`
+	Exceeded []string `json:"exceeded"` // an error for each key that got too much
+}
+
+func checkWatched(all []*watched) (b bounds) {
+	for _, w := range all {
+		b.Keys++
+		b.Admitted += int64(len(w.admitted))
+		b.Denied += w.denied
+		if err := w.check(); err != nil {
+			b.Exceeded = append(b.Exceeded, err.Error())
+		}
+	}
+	return b
+}

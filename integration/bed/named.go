@@ -1,0 +1,99 @@
+package bed
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglimit/pglimit/limiter"
+)
+
+// StorePolicy writes a policy into the table pglimit_policy, from which the SQL functions
+// read it by its name.
+func StorePolicy(t testing.TB, pool *pgxpool.Pool, p limiter.Policy, askers bool) {
+	t.Helper()
+	seconds := func(d time.Duration) *float64 {
+		if d == 0 {
+			return nil
+		}
+		s := d.Seconds()
+		return &s
+	}
+	number := func(n float64) *float64 {
+		if n == 0 {
+			return nil
+		}
+		return &n
+	}
+	Exec(t, pool, `DELETE FROM pglimit_policy WHERE name = $1`, p.Name)
+	Exec(t, pool, `INSERT INTO pglimit_policy (name, algorithm, limit_units, period_s, burst, tick_s, block_for_s, aligned, calendar, time_zone, shadow, askers)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)`,
+		p.Name, string(p.Algorithm), p.Limit, seconds(p.Period), number(p.Burst), p.Tick.Seconds(), p.BlockFor.Seconds(), p.Aligned, string(p.Calendar), p.TimeZone, p.Shadow, askers)
+}
+
+// NamedResult is a row of a function by name: what it has of pglimit.result, and of
+// pglimit.reservation for reserve.
+type NamedResult struct {
+	limiter.Result
+	Reservation string // of reserve; empty if denied
+	ExpiresAt   time.Time
+}
+
+// CallNamed calls the function of a verb by a policy's name. A reservation is for 3 s.
+// schema is pglimit or pglimit_ask; a clock is for the first only.
+func CallNamed(ctx context.Context, q Querier, schema, name, op, key string, cost float64, now *time.Time) (NamedResult, error) {
+	args := []any{name, key}
+	switch op {
+	case "unblock", "reset":
+		now = nil // they read no clock
+	case "block":
+		args = append(args, math.Round(cost*1e6)/1e6)
+	case "reserve":
+		args = append(args, cost, 3.0)
+	default:
+		args = append(args, cost)
+	}
+	if now != nil {
+		args = append(args, *now)
+	}
+	list := "$1"
+	for i := range args[1:] {
+		list += fmt.Sprintf(", $%d", i+2)
+	}
+	rows, err := q.Query(ctx, fmt.Sprintf("SELECT * FROM %s.%s(%s)", schema, op, list), args...)
+	if err != nil {
+		return NamedResult{}, err
+	}
+	switch op {
+	case "block", "unblock", "reset":
+		rows.Close()
+		return NamedResult{}, rows.Err()
+	case "reserve":
+		r, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[struct {
+			FunctionResult
+			Reservation *string
+			Expires     *time.Time
+		}])
+		if err != nil {
+			return NamedResult{}, err
+		}
+		if r.Allowed != (r.Reservation != nil) || r.Allowed != (r.Expires != nil) {
+			return NamedResult{}, fmt.Errorf("allowed %v, reservation %v, expires at %v", r.Allowed, r.Reservation, r.Expires)
+		}
+		all := NamedResult{Result: r.FunctionResult.Result()}
+		if r.Reservation != nil {
+			all.Reservation, all.ExpiresAt = *r.Reservation, *r.Expires
+		}
+		return all, nil
+	}
+	r, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[FunctionResult])
+	if err != nil {
+		return NamedResult{}, err
+	}
+	return NamedResult{Result: r.Result()}, nil
+}

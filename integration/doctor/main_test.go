@@ -1,0 +1,95 @@
+// Package doctor tests the doctor over a real PostgreSQL server: each test makes a
+// database ill, and expects the check that finds it and a fix that mends it.
+package doctor
+
+import (
+	"log"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglimit/pglimit/doctor"
+	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/pglimittest"
+)
+
+func TestMain(m *testing.M) { bed.Main(m, 3) }
+
+// find runs one check.
+func find(t *testing.T, pool *pgxpool.Pool, name string, config ...doctor.Config) doctor.Check {
+	t.Helper()
+	cfg := doctor.Config{Only: []string{name}}
+	if len(config) > 0 {
+		cfg = config[0]
+		cfg.Only = []string{name}
+	}
+	report, err := doctor.Run(t.Context(), pool, &cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(report.Checks) != 1 || report.Checks[0].Name != name {
+		t.Fatalf("%+v", report)
+	}
+	c := report.Checks[0]
+	if (c.Status == doctor.OK) != (c.Fix == "") || c.Message == "" || strings.Contains(c.Message+c.Fix, "\n") {
+		t.Errorf("%s: a line with a fix unless it is ok: %+v", name, c)
+	}
+	return c
+}
+
+// expect expects what a check finds: words are in its message, its fix or its details.
+func expect(t *testing.T, pool *pgxpool.Pool, name string, status doctor.Status, words ...string) doctor.Check {
+	t.Helper()
+	return expectIn(t, find(t, pool, name), status, words...)
+}
+
+func expectIn(t *testing.T, c doctor.Check, status doctor.Status, words ...string) doctor.Check {
+	t.Helper()
+	text := c.Message + "\n" + c.Fix + "\n" + strings.Join(c.Details, "\n")
+	for _, w := range words {
+		if !strings.Contains(text, w) {
+			t.Errorf("%s does not say %q: %+v", c.Name, w, c)
+		}
+	}
+	if c.Status != status {
+		t.Errorf("%s: %+v, want %v", c.Name, c, status)
+	}
+	return c
+}
+
+// outdated reports whether a check warns that the tests' server is of a major version that
+// gets no corrections any more. The tests also run on these, and all versions become so.
+func outdated(c doctor.Check) bool {
+	return c.Name == "server" && c.Status == doctor.Warn && strings.Contains(c.Message, "gets no corrections since")
+}
+
+// mend runs a fix that is SQL, statement by statement, as its reader would.
+func mend(t *testing.T, pool *pgxpool.Pool, fix string) {
+	t.Helper()
+	for statement := range strings.SplitSeq(fix, "; ") {
+		if _, err := pool.Exec(t.Context(), statement, pgx.QueryExecModeSimpleProtocol); err != nil {
+			t.Fatalf("the fix %q: %v", statement, err)
+		}
+	}
+}
+
+// ownServer starts a server for this test.
+func ownServer(t *testing.T, settings ...string) *pgxpool.Pool {
+	t.Helper()
+	var options []pglimittest.Option
+	for i := 0; i < len(settings); i += 2 {
+		options = append(options, pglimittest.Setting(settings[i], settings[i+1]))
+	}
+	s, err := pglimittest.StartOwn(t.Context(), log.Printf, options...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return bed.Connect(t, s.URL())
+}

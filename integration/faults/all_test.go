@@ -1,0 +1,16 @@
+package faults
+
+import "slices"
+
+// faults are the rows of the table, in its order. Each file of faults has a list.
+var faults = slices.Concat(
+	serverFaults,
+	networkFaults,
+	clientFaults,
+	answerFaults,
+	diskFaults,
+	failovers,
+	janitorFaults,
+	schemaFaults,
+	clockFaults,
+)

@@ -1,0 +1,194 @@
+package faults
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"log/slog"
+	"net"
+	"net/url"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/jackc/pgx/v5/stdlib"
+	"github.com/lib/pq"
+
+	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/limiter"
+)
+
+// driver is how a client reaches the database.
+type driver string
+
+const (
+	overPGX   driver = "pgx"
+	overSQL   driver = "database/sql, pgx"
+	overLibPQ driver = "database/sql, lib/pq"
+)
+
+const connections = 8 // of each client
+
+// client is a limiter with a pool of its own, which the transactions of its callers use
+// too.
+type client struct {
+	over  driver
+	l     *limiter.Limiter
+	begin func(context.Context) (*transaction, error)
+	// hold takes a connection of the pool.
+	hold func(context.Context) (release func(), err error)
+	// count returns the pool's connections, and those in use.
+	count func() (open, used int)
+	close func() error
+}
+
+// transaction is one of the application, over either driver.
+type transaction struct {
+	*limiter.Tx
+	exec     func(ctx context.Context, sql string, args ...any) error
+	commit   func(context.Context) error
+	rollback func(context.Context) error
+}
+
+// newClient opens a pool for the database at address. Its connections are those of d.
+func newClient(t *testing.T, over driver, address string, d dialer) *client {
+	t.Helper()
+	config := &limiter.Config{Logger: slog.New(slog.DiscardHandler)} // else the defaults
+	if over == overPGX {
+		cfg, err := pgxpool.ParseConfig(address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		cfg.MaxConns = connections
+		cfg.ConnConfig.DialFunc = d.Dial
+		pool, err := pgxpool.NewWithConfig(context.Background(), cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		l, err := limiter.New(pool, config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return overPool(pool, l)
+	}
+	db := openSQL(t, over, address, d)
+	db.SetMaxOpenConns(connections)
+	db.SetMaxIdleConns(connections)
+	l, err := limiter.NewSQL(db, config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return overDB(over, db, l)
+}
+
+func overPool(pool *pgxpool.Pool, l *limiter.Limiter) *client {
+	return &client{
+		over: overPGX, l: l,
+		begin: func(ctx context.Context) (*transaction, error) {
+			tx, err := pool.Begin(ctx)
+			if err != nil {
+				return nil, err
+			}
+			return &transaction{
+				Tx: l.InTx(tx),
+				exec: func(ctx context.Context, sql string, args ...any) error {
+					_, err := tx.Exec(ctx, sql, args...)
+					return err
+				},
+				commit: tx.Commit, rollback: tx.Rollback,
+			}, nil
+		},
+		hold: func(ctx context.Context) (func(), error) {
+			c, err := pool.Acquire(ctx)
+			if err != nil {
+				return nil, err
+			}
+			return c.Release, nil
+		},
+		count: func() (open, used int) {
+			stat := pool.Stat()
+			return int(stat.TotalConns()), int(stat.AcquiredConns())
+		},
+		close: func() error {
+			err := l.Close()
+			pool.Close()
+			return err
+		},
+	}
+}
+
+func overDB(over driver, db *sql.DB, l *limiter.Limiter) *client {
+	return &client{
+		over: over, l: l,
+		begin: func(ctx context.Context) (*transaction, error) {
+			tx, err := db.BeginTx(ctx, nil)
+			if err != nil {
+				return nil, err
+			}
+			return &transaction{
+				Tx: l.InSQLTx(tx),
+				exec: func(ctx context.Context, sql string, args ...any) error {
+					_, err := tx.ExecContext(ctx, sql, args...)
+					return err
+				},
+				commit:   func(context.Context) error { return tx.Commit() },
+				rollback: func(context.Context) error { return tx.Rollback() },
+			}, nil
+		},
+		hold: func(ctx context.Context) (func(), error) {
+			c, err := db.Conn(ctx)
+			if err != nil {
+				return nil, err
+			}
+			return func() { _ = c.Close() }, nil
+		},
+		count: func() (open, used int) {
+			stat := db.Stats()
+			return stat.OpenConnections, stat.InUse
+		},
+		close: func() error { return errors.Join(l.Close(), db.Close()) },
+	}
+}
+
+func openSQL(t *testing.T, over driver, address string, d dialer) *sql.DB {
+	t.Helper()
+	if over == overSQL {
+		cfg, err := pgx.ParseConfig(address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		cfg.DialFunc = d.Dial
+		return stdlib.OpenDB(*cfg)
+	}
+	u, err := url.Parse(bed.WithoutTLS(t, address))
+	if err != nil {
+		t.Fatal(err)
+	}
+	query := u.Query()
+	query.Del("require_auth") // lib/pq refuses it
+	u.RawQuery = query.Encode()
+	connector, err := pq.NewConnector(u.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	connector.Dialer(pqDialer{d})
+	return sql.OpenDB(connector)
+}
+
+// pqDialer is a dialer for lib/pq.
+type pqDialer struct{ dialer }
+
+func (d pqDialer) Dial(network, address string) (net.Conn, error) {
+	return d.dialer.Dial(context.Background(), network, address)
+}
+
+func (d pqDialer) DialTimeout(network, address string, timeout time.Duration) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
+	defer cancel()
+	return d.dialer.Dial(ctx, network, address)
+}
+
+func (d pqDialer) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
+	return d.dialer.Dial(ctx, network, address)
+}

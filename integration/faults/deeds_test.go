@@ -1,0 +1,224 @@
+package faults
+
+import (
+	"context"
+	"math/rand/v2"
+	"time"
+
+	"github.com/pglimit/pglimit/limiter"
+)
+
+// deeds are what callers do, and how often.
+var deeds = []struct {
+	percent int
+	do      func(*worker)
+}{
+	{14, (*worker).allow}, {6, (*worker).allowUpTo}, {8, (*worker).once}, {6, (*worker).charge}, {6, (*worker).giveBack},
+	{8, (*worker).reservation}, {8, (*worker).together}, {4, (*worker).read}, {14, (*worker).order},
+	{14, (*worker).tightAllow}, {6, (*worker).tightUpTo}, {3, (*worker).tightTogether}, {3, (*worker).wait},
+}
+
+// request records what became of a request for n units of a budget.
+func (w *worker) request(what string, n float64, send func(ctx context.Context, p limiter.Policy, key string) (limiter.Result, error)) {
+	p, key := anyOf(budgets, places)
+	var r limiter.Result
+	o, err := w.ask(what, func(ctx context.Context) (err error) { r, err = send(ctx, p, key); return err })
+	w.ledger.record(place{p.Name, key}, what, n, o, err)
+	if o != answered {
+		return
+	}
+	w.granted(what, p, key, r, n)
+	if p.Algorithm != limiter.LeakyBucketQueue && what != "Charge" && len(w.spent) < 20 {
+		w.spent = append(w.spent, grant{p, key, r})
+	}
+}
+
+func (w *worker) allow() {
+	n := units()
+	w.request("Allow", n, func(ctx context.Context, p limiter.Policy, key string) (limiter.Result, error) {
+		return w.l.AllowN(ctx, p, key, n)
+	})
+}
+
+func (w *worker) allowUpTo() {
+	n := units()
+	w.request("AllowUpTo", n, func(ctx context.Context, p limiter.Policy, key string) (limiter.Result, error) {
+		return w.l.AllowUpTo(ctx, p, key, n)
+	})
+}
+
+func (w *worker) charge() {
+	n := units()
+	w.request("Charge", n, func(ctx context.Context, p limiter.Policy, key string) (limiter.Result, error) {
+		return w.l.Charge(ctx, p, key, n)
+	})
+}
+
+// once sends a request with an idempotency key until it is answered: it counts once.
+func (w *worker) once() {
+	p, key := anyOf(budgets, places)
+	request := p.Request(key, units())
+	request.IdempotencyKey = w.newID("once")
+	o, err := w.insist("Do, idempotent", func(ctx context.Context) error {
+		r, err := w.l.Do(ctx, request)
+		if err == nil {
+			w.granted("Do, idempotent", p, key, r, request.Cost)
+		}
+		return err
+	})
+	w.ledger.record(place{p.Name, key}, "Do, idempotent", request.Cost, o, err)
+}
+
+// giveBack refunds or undoes an earlier grant of this caller. Neither is sent again.
+func (w *worker) giveBack() {
+	if len(w.spent) == 0 {
+		w.allow()
+		return
+	}
+	g := w.spent[0]
+	w.spent = w.spent[1:]
+	what, at := "Refund", place{g.policy.Name, g.key}
+	// A refund takes the newest entries of a log, and so what a reservation would give back.
+	undo := rand.IntN(2) == 0 || g.policy.Algorithm == limiter.SlidingWindowLog && reservable(g.policy, g.key)
+	if undo {
+		what = "Undo"
+	}
+	var r limiter.Result
+	o, err := w.ask(what, func(ctx context.Context) (err error) {
+		if undo {
+			r, err = w.l.Undo(ctx, g.policy, g.key, g.result)
+		} else {
+			r, err = w.l.Refund(ctx, g.policy, g.key, g.result.Granted)
+		}
+		return err
+	})
+	back := g.result.Granted
+	if o == answered {
+		back = r.Granted
+	}
+	w.ledger.record(at, what, -back, o, err)
+}
+
+// reservation reserves units, and settles or cancels them until that is answered.
+func (w *worker) reservation() {
+	p, key := anyReservable()
+	request, at := p.Request(key, 1+units()), place{p.Name, key}
+	var res limiter.Reservation
+	reserve := func(ctx context.Context) (err error) {
+		res, err = w.l.Reserve(ctx, request, time.Hour)
+		return err
+	}
+	var o outcome
+	var err error
+	what := "Reserve"
+	if rand.IntN(2) == 0 {
+		what = "Reserve, idempotent"
+		request.IdempotencyKey = w.newID("reserve")
+		o, err = w.insist(what, reserve)
+	} else {
+		o, err = w.ask(what, reserve)
+	}
+	w.ledger.record(at, what, request.Cost, o, err)
+	if o != answered {
+		return
+	}
+	w.granted(what, p, key, res.Result, request.Cost)
+	w.let(rand.N(4 * pause))
+	spent := 0.0
+	if what = "Cancel"; rand.IntN(3) == 0 {
+		o, err = w.insist(what, func(ctx context.Context) error { return w.l.Cancel(ctx, res.ID) })
+	} else {
+		what, spent = "Settle", float64(rand.IntN(int(request.Cost)+3))
+		o, err = w.insist(what, func(ctx context.Context) error {
+			_, err := w.l.Settle(ctx, res.ID, spent)
+			return err
+		})
+	}
+	w.ledger.record(at, what, spent-request.Cost, o, err)
+}
+
+// together requests two budgets at once.
+func (w *worker) together() {
+	p, k := anyOf(budgets, places)
+	q, j := anyOf(budgets, places)
+	if p == q && k == j {
+		return
+	}
+	requests := []limiter.Request{p.Request(k, units()), q.Request(j, units())}
+	var all limiter.Results
+	o, err := w.ask("AllowAll", func(ctx context.Context) (err error) { all, err = w.l.AllowAll(ctx, requests...); return err })
+	for i, r := range requests {
+		w.ledger.record(place{r.Policy.Name, r.Key}, "AllowAll", r.Cost, o, err)
+		if o == answered {
+			w.granted("AllowAll", r.Policy, r.Key, all.PerRequest[i], r.Cost)
+		}
+	}
+}
+
+// read consumes nothing.
+func (w *worker) read() {
+	p, key := anyOf(budgets, places)
+	w.ask("Check", func(ctx context.Context) error { _, err := w.l.Check(ctx, p, key, float64(rand.IntN(5))); return err })
+}
+
+func (w *worker) tightAllow() {
+	p, key := anyOf(tight, tightKeys)
+	n := float64(1 + rand.IntN(2))
+	w.ask("Allow of a tight limit", func(ctx context.Context) error {
+		r, err := w.l.AllowN(ctx, p, key, n)
+		w.admitted(p, key, r, err)
+		return err
+	})
+}
+
+func (w *worker) tightUpTo() {
+	p, key := anyOf(tight, tightKeys)
+	w.ask("AllowUpTo of a tight limit", func(ctx context.Context) error {
+		r, err := w.l.AllowUpTo(ctx, p, key, 4)
+		w.admitted(p, key, r, err)
+		return err
+	})
+}
+
+func (w *worker) tightTogether() {
+	p, k := anyOf(tight, tightKeys)
+	q, j := anyOf(tight, tightKeys)
+	if p == q && k == j {
+		return
+	}
+	w.ask("AllowAll of tight limits", func(ctx context.Context) error {
+		all, err := w.l.AllowAll(ctx, p.Request(k, 1), q.Request(j, 1))
+		if err == nil && all.Allowed {
+			w.admitted(p, k, all.PerRequest[0], nil)
+			w.admitted(q, j, all.PerRequest[1], nil)
+		}
+		return err
+	})
+}
+
+// wait joins a queue. It sleeps there, so its time is not measured.
+func (w *worker) wait() {
+	for _, p := range tight {
+		if p.Algorithm != limiter.LeakyBucketQueue {
+			continue
+		}
+		ctx, cancel := w.patiently()
+		ctx, leave := context.WithTimeout(ctx, rand.N(400*time.Millisecond))
+		r, err := w.l.DoWait(ctx, p.Request("key-0", 1))
+		leave()
+		cancel()
+		w.admitted(p, "key-0", r, err)
+		w.assess("DoWait", err)
+	}
+}
+
+// admitted records what a tight limit let pass.
+func (w *worker) admitted(p limiter.Policy, key string, r limiter.Result, err error) {
+	switch {
+	case err != nil || r.Granted == 0 || !r.Allowed:
+	case r.Source != limiter.SourceDatabase:
+		w.faults.add("%s of %s was admitted without the database: %+v", key, p.Name, r)
+	default:
+		w.tight.add(p, key, r)
+	}
+}

@@ -1,0 +1,316 @@
+package faults
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	osexec "os/exec"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/limiter"
+)
+
+// clientFaults are the ends of programs, beside which the load goes on.
+var clientFaults = []fault{
+	{name: "kill -9 of clients in mid-batch", quick: true, do: killInBatch, check: nothingIsStuck},
+	{name: "kill -9 of clients in Wait", do: killInWait, check: queuesGoOn},
+}
+
+// program is a process that uses the limiter too, with what it told about its requests.
+type program struct {
+	*scene
+	name    string
+	cmd     *osexec.Cmd
+	said    bytes.Buffer // on stderr
+	ended   chan struct{}
+	crowded chan struct{} // many requests are in flight
+
+	mu       sync.Mutex
+	inFlight map[int64]note
+	answered int
+}
+
+// crowd is how many requests in flight are many: more than a program has connections, so
+// that some share a statement.
+const crowd = 2 * connections
+
+func (s *scene) startProgram(t *testing.T, do task) *program {
+	t.Helper()
+	do.Name, do.URL = s.newID("program"), s.address
+	text, err := json.Marshal(do)
+	if err != nil {
+		t.Fatal(err)
+	}
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &program{
+		scene: s, name: do.Name, cmd: osexec.Command(self),
+		ended: make(chan struct{}), crowded: make(chan struct{}, 1), inFlight: map[int64]note{},
+	}
+	p.cmd.Env = append(os.Environ(), programEnv+"="+string(text))
+	p.cmd.Stderr = &p.said
+	if _, err = p.cmd.StdinPipe(); err != nil { // it ends with this process
+		t.Fatal(err)
+	}
+	notes, err := p.cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = p.cmd.Process.Kill() // it may have ended
+		<-p.ended
+	})
+	go func() {
+		defer close(p.ended)
+		for all := json.NewDecoder(notes); ; {
+			var n note
+			if all.Decode(&n) != nil {
+				break
+			}
+			p.read(n)
+		}
+		_ = p.cmd.Wait() // it was killed
+	}()
+	return p
+}
+
+// read follows what the program tells.
+func (p *program) read(n note) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if n.Fault != "" {
+		p.faults.add("%s", n.Fault)
+	}
+	if !n.Answered {
+		p.inFlight[n.ID] = n
+		if len(p.inFlight) >= crowd {
+			select {
+			case p.crowded <- struct{}{}:
+			default:
+			}
+		}
+		return
+	}
+	sent, ok := p.inFlight[n.ID]
+	if !ok {
+		return
+	}
+	delete(p.inFlight, n.ID)
+	if n.Failed != "" {
+		p.noAnswer(sent, errors.New(n.Failed))
+		return
+	}
+	p.answered++
+	for i, policy := range sent.Policies {
+		at := place{policy.Name, sent.Keys[i]}
+		switch {
+		case sent.Stays:
+			p.ledger.add(change{at: at, what: sent.What, least: n.Units, most: n.Units, order: sent.Order})
+		case policy == tightQueue() && n.Units > 0:
+			p.tight.add(policy, sent.Keys[i], limiter.Result{At: n.At, Granted: n.Units})
+		}
+	}
+}
+
+// noAnswer records a request that may have been counted.
+func (p *program) noAnswer(n note, err error) {
+	for i, policy := range n.Policies {
+		if n.Stays {
+			p.ledger.add(change{
+				at: place{policy.Name, n.Keys[i]}, what: n.What, err: err,
+				least: min(0, n.Units), most: max(0, n.Units), order: n.Order,
+			})
+		}
+	}
+}
+
+var errKilled = errors.New("the program was killed")
+
+// deaths are what the ends of programs have shown.
+type deaths struct {
+	kills, inFlight, most int           // most: in flight at one kill
+	repeated, replayed    int           // requests with an idempotency key, and those that had counted
+	noticed               time.Duration // the longest time until the server had ended the sessions
+}
+
+func (d *deaths) log(t *testing.T) {
+	t.Helper()
+	t.Logf("%d kills with %d requests in flight, %d of them at one; %d were repeated, of which %d had counted; the server noticed within %v",
+		d.kills, d.inFlight, d.most, d.repeated, d.replayed, d.noticed.Round(time.Millisecond))
+}
+
+// kill ends the program and waits until the server has noticed. Another process sends what
+// has an idempotency key again: that counts once, so it is known.
+func (p *program) kill(ctx context.Context, t *testing.T, d *deaths) {
+	t.Helper()
+	if err := p.cmd.Process.Kill(); err != nil {
+		t.Fatalf("%s: %v\n%s", p.name, err, &p.said)
+	}
+	killed := time.Now()
+	<-p.ended
+	if p.said.Len() > 0 {
+		t.Fatalf("%s said:\n%s", p.name, &p.said)
+	}
+	eventually(t, "the server has noticed the end of "+p.name, func(context.Context) (string, bool) {
+		sessions := bed.Value[string](t, p.pool, "SELECT coalesce(string_agg(concat_ws(' ', state, wait_event, query), E'\n'), '') FROM pg_stat_activity WHERE application_name = $1", p.name)
+		return sessions, sessions == ""
+	})
+	d.kills++
+	d.inFlight += len(p.inFlight)
+	d.most = max(d.most, len(p.inFlight))
+	d.noticed = max(d.noticed, time.Since(killed))
+	for _, n := range p.inFlight {
+		if n.Once == "" {
+			p.noAnswer(n, errKilled)
+			continue
+		}
+		request := n.Policies[0].Request(n.Keys[0], n.Units)
+		request.IdempotencyKey = n.Once
+		r, err := p.clients[0].l.Do(ctx, request)
+		if err != nil || !r.Allowed || r.Granted != n.Units {
+			t.Errorf("%s again: %+v, %v", n.Once, r, err)
+		}
+		p.ledger.record(place{n.Policies[0].Name, n.Keys[0]}, n.What+" again", n.Units, answered, nil)
+		d.repeated++
+		if r.Replayed {
+			d.replayed++
+		}
+	}
+}
+
+// killPrograms runs programs and kills one after another: half of them at any moment, half
+// when many requests are in flight.
+func (s *scene) killPrograms(ctx context.Context, t *testing.T, do task, d *deaths) {
+	t.Helper()
+	all := []*program{s.startProgram(t, do), s.startProgram(t, do)}
+	for end := time.Now().Add(bed.Size(1200*time.Millisecond, 15*time.Second)); time.Now().Before(end); {
+		i := rand.IntN(len(all))
+		p := all[i]
+		eventually(t, p.name+" has got answers", func(context.Context) (string, bool) {
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			return p.said.String(), p.answered >= 20
+		})
+		if !do.Waits && rand.IntN(2) == 0 {
+			<-p.crowded // one from before is forgotten
+			bed.Receive(t, p.crowded, "many requests in flight")
+		} else {
+			s.let(rand.N(200 * time.Millisecond))
+		}
+		p.kill(ctx, t, d)
+		all[i] = s.startProgram(t, do)
+	}
+	for _, p := range all {
+		p.kill(ctx, t, d)
+	}
+}
+
+func killInBatch(ctx context.Context, t *testing.T, s *scene) {
+	var d deaths
+	s.killPrograms(ctx, t, task{}, &d)
+	d.log(t)
+	if d.most < crowd || d.inFlight == 0 {
+		t.Errorf("at most %d requests were in flight at a kill: this says little", d.most)
+	}
+	s.expireReservations(ctx, t)
+}
+
+// expireReservations expects that what programs reserved and left behind counts until it
+// expires, and is then given back to the first request that needs it.
+func (s *scene) expireReservations(ctx context.Context, t *testing.T) {
+	t.Helper()
+	const left = `SELECT policy, key, sum(units) FROM pglimit_reservation WHERE policy LIKE 'kept-%' AND state = 'open' GROUP BY policy, key`
+	open := s.sums(t, left)
+	counted := s.sums(t, counts)
+	if len(open) == 0 {
+		t.Error("no program has left a reservation behind: this says little")
+	}
+	for at, n := range open {
+		if m := counted[at]; m < n-slack || m > n+slack {
+			t.Errorf("%s of %s: %v units are reserved, and %v are counted", at.key, at.policy, n, m)
+		}
+	}
+	for _, p := range kept {
+		for i := range places {
+			key := fmt.Sprint("key-", i)
+			if open[place{p.Name, key}] == 0 {
+				continue
+			}
+			expires := bed.Value[int64](t, s.pool, `SELECT max(expires_at_us) FROM pglimit_reservation WHERE policy = $1 AND key = $2 AND state = 'open'`, p.Name, key)
+			eventually(t, fmt.Sprintf("the whole limit of %s of %s is free", key, p.Name), func(context.Context) (string, bool) {
+				r, err := s.clients[0].l.AllowN(ctx, p, key, plenty)
+				if r.Allowed && r.At.UnixMicro() < expires {
+					t.Errorf("%s of %s was given back %v before its end", key, p.Name, time.UnixMicro(expires).Sub(r.At))
+				}
+				return fmt.Sprintf("%+v, %v", r, err), err == nil && r.Allowed
+			})
+		}
+	}
+}
+
+// nothingIsStuck expects that no program has left a row locked.
+func nothingIsStuck(t *testing.T, s *scene) {
+	for _, p := range slices.Concat(budgets, orders) {
+		for i := range places {
+			key := fmt.Sprint("key-", i)
+			tx, err := s.clients[0].begin(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := tx.Allow(t.Context(), p, key); err != nil {
+				t.Errorf("%s of %s: %v", key, p.Name, err)
+			}
+			if err := tx.rollback(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
+func killInWait(ctx context.Context, t *testing.T, s *scene) {
+	bed.Must(t)(s.clients[0].l.Allow(ctx, standstill, "key"))
+	s.ledger.record(place{standstill.Name, "key"}, "Allow", 1, answered, nil)
+	var d deaths
+	s.killPrograms(ctx, t, task{Waits: true}, &d)
+	d.log(t)
+}
+
+// queuesGoOn expects that programs killed in Wait have left no more than their cost in
+// their queue, and that turns go on where they come.
+func queuesGoOn(t *testing.T, s *scene) {
+	l, ctx := s.clients[0].l, t.Context()
+	at := place{standstill.Name, "key"}
+	a := s.ledger.accounts()[at]
+	r := bed.Must(t)(l.Check(ctx, standstill, at.key, 0))
+	t.Logf("of the queue that stands still %v units are taken, %v of them by programs that were killed", r.Level, r.Level-a.acknowledged)
+	if r.Level > a.acknowledged+a.unknown+slack || r.Level < 1+waits {
+		t.Errorf("%v units are taken; the programs joined for at most %v: %+v", r.Level, a.unknown, a)
+	}
+	room := bed.Must(t)(l.AllowUpTo(ctx, standstill, at.key, standstill.Burst))
+	s.ledger.record(at, "AllowUpTo", room.Granted, answered, nil)
+	if full := r.Level + room.Granted; full < standstill.Burst-1-slack || full > standstill.Burst+slack {
+		t.Errorf("the queue had %v units, and gave %v more of %v", r.Level, room.Granted, standstill.Burst)
+	}
+	p := tightQueue()
+	eventually(t, "a Wait gets its turn after the kills", func(context.Context) (string, bool) {
+		var err error
+		if r, err = l.DoWait(ctx, p.Request("key-0", 1)); r.Delay > p.Period {
+			t.Errorf("the turn came only after %v: a full queue takes %v", r.Delay, p.Period)
+		}
+		return fmt.Sprintf("%+v, %v", r, err), err == nil && r.Allowed
+	})
+	s.tight.add(p, "key-0", r)
+}

@@ -1,0 +1,183 @@
+package faults
+
+import (
+	"context"
+	"fmt"
+	"io/fs"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pglimit/pglimit/internal/localpg"
+)
+
+// roomy is the settings of servers for many connections.
+var roomy = map[string]string{"max_connections": "300"}
+
+// openDir makes a directory that the server's user can enter, and removes it after the
+// test. The directories of t.TempDir are closed to other users.
+func openDir(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "pglimit-faults-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// bindir returns the directory of this machine's server programs.
+func bindir(t *testing.T) string {
+	t.Helper()
+	dir, _, err := localpg.Find()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// programs makes a directory for localpg.Options.BinDir. Its postgres runs this machine's
+// with the environment variables env, and its initdb runs with further arguments.
+func programs(t *testing.T, env []string, initdb ...string) string {
+	t.Helper()
+	real, dir := bindir(t), openDir(t)
+	for name, words := range map[string][]string{
+		"initdb":   append([]string{filepath.Join(real, "initdb")}, initdb...),
+		"postgres": append(append([]string{"env"}, env...), filepath.Join(real, "postgres")),
+	} {
+		text := "#!/bin/sh\nexec"
+		for _, w := range words {
+			text += " '" + strings.ReplaceAll(w, "'", `'\''`) + "'"
+		}
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text+" \"$@\"\n"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+// startServer starts a server that is closed when the test ends. Unless o says otherwise
+// it has the settings of a new server: fsync, full_page_writes and synchronous_commit on.
+func startServer(t *testing.T, o localpg.Options) *localpg.Server {
+	t.Helper()
+	s, err := localpg.Start(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+// startStandby starts a standby of primary, which streams from it under that name.
+func startStandby(t *testing.T, primary *localpg.Server, name string) *localpg.Server {
+	t.Helper()
+	data := filepath.Join(openDir(t), "data")
+	run(t, filepath.Join(bindir(t), "pg_basebackup"), "--pgdata", data, "--write-recovery-conf",
+		"--checkpoint=fast", "--dbname", primary.URL()+"&application_name="+name)
+	var model string
+	query(t, primary.URL(), "SHOW data_directory", &model)
+	giveAway(t, data, model)
+	return startServer(t, localpg.Options{DataDir: data, Settings: roomy})
+}
+
+// giveAway gives dir with all below it to the owner of model, if we are root: servers do
+// not run as root.
+func giveAway(t *testing.T, dir, model string) {
+	t.Helper()
+	info, err := os.Stat(model)
+	if err != nil {
+		t.Fatal(err)
+	}
+	owner, ok := info.Sys().(*syscall.Stat_t)
+	if !ok || os.Geteuid() != 0 {
+		return
+	}
+	err = filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		return os.Lchown(path, int(owner.Uid), int(owner.Gid))
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// query reads one value on a connection of its own.
+func query(t *testing.T, address, sql string, to any) {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(context.WithoutCancel(t.Context()))
+	if err := conn.QueryRow(t.Context(), sql).Scan(to); err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+}
+
+// run runs a program to its end.
+func run(t *testing.T, program string, args ...string) {
+	t.Helper()
+	if out, err := exec.CommandContext(context.WithoutCancel(t.Context()), program, args...).CombinedOutput(); err != nil {
+		t.Fatal(fmt.Errorf("%s %s: %w\n%s", program, strings.Join(args, " "), err, out))
+	}
+}
+
+// serverOf returns a fault's server.
+func serverOf(own *localpg.Server) *server {
+	return &server{url: own.URL, kill: func(context.Context) error { return own.Kill() }, restart: own.Restart, local: true}
+}
+
+// await tries until what it tries succeeds, and fails the test if that takes too long.
+func await(ctx context.Context, t *testing.T, what string, try func(context.Context) error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := try(ctx)
+		if err == nil {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			t.Fatalf("it did not happen within %v: %s: %v", patience, what, err)
+		}
+	}
+}
+
+// withDatabase returns address with the database of another URL.
+func withDatabase(t *testing.T, address, other string) string {
+	t.Helper()
+	u, err := url.Parse(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	from, err := url.Parse(other)
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.Path = from.Path
+	return u.String()
+}

@@ -1,0 +1,260 @@
+package faults
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/migrations"
+)
+
+const callers = 16 // of each client
+
+// patience prevents a hang: what has to happen soon after a fault is awaited for so long.
+const patience = 40 * time.Second
+
+// scene is a server under load, and what is known of it. Its methods may be used by a
+// fault's do, and by goroutines of it.
+type scene struct {
+	fault   fault
+	server  *server
+	address string // the URL of the load's database, as of the start
+	// pool has the test's own connections to that database, past any proxy.
+	pool    *pgxpool.Pool
+	clients []*client
+	ledger  *ledger
+	times   *times
+	faults  *problems // what the callers met and must not
+	tight   *admissions
+
+	loses       atomic.Bool // connections lose answers
+	lostAnswers atomic.Int64
+	// leaves, if set, is how long a caller waits for each answer.
+	leaves  atomic.Pointer[func() time.Duration]
+	over    chan struct{} // closed at the end of the load
+	end     sync.Once
+	working sync.WaitGroup
+	serial  atomic.Int64 // of orders and idempotency keys
+	routine int          // goroutines before the clients were made
+}
+
+// newScene makes a database on the fault's server, and clients without callers so far.
+func newScene(t *testing.T, f fault) *scene {
+	t.Helper()
+	s := &scene{
+		fault: f, ledger: &ledger{}, times: &times{}, faults: &problems{}, tight: &admissions{},
+		over: make(chan struct{}),
+	}
+	if f.server == nil {
+		s.server = usualServer(t)
+	} else {
+		s.server = f.server(t)
+	}
+	if s.server.way == nil {
+		s.server.way = s.server.url
+	}
+	s.address = s.newDatabase(t)
+	s.pool = bed.Connect(t, s.address, func(cfg *pgxpool.Config) { cfg.ConnConfig.DialFunc = dial(s.server.url).Dial })
+	if err := migrations.Up(t.Context(), s.pool); err != nil {
+		t.Fatal(err)
+	}
+	bed.Exec(t, s.pool, `CREATE TABLE orders (id text PRIMARY KEY, policy text NOT NULL, key text NOT NULL, units float8 NOT NULL)`)
+	over := f.over
+	if over == nil {
+		over = []driver{overPGX, overPGX}
+	}
+	s.routine = len(ourRoutines())
+	for _, d := range over {
+		s.clients = append(s.clients, newClient(t, d, s.address, dialer{dial(s.server.way), s}))
+	}
+	t.Cleanup(func() { // after a failure in the middle
+		s.finish()
+		s.closeClients(t)
+	})
+	return s
+}
+
+var databases atomic.Int64
+
+func (s *scene) newDatabase(t *testing.T) (address string) {
+	t.Helper()
+	name := fmt.Sprint("faults_", databases.Add(1))
+	bed.Exec(t, bed.Connect(t, s.server.url()), "CREATE DATABASE "+name)
+	u, err := url.Parse(s.server.url())
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.Path = "/" + name
+	return u.String()
+}
+
+// start starts the callers of all clients.
+func (s *scene) start() {
+	for _, c := range s.clients {
+		for range callers {
+			w := &worker{scene: s, client: c}
+			s.working.Go(w.run)
+		}
+	}
+}
+
+// let lets the load run for a while.
+func (s *scene) let(d time.Duration) { <-time.After(d) }
+
+// finish ends the load. Callers finish what they have begun.
+func (s *scene) finish() { s.end.Do(func() { close(s.over) }) }
+
+func (s *scene) isOver() bool {
+	select {
+	case <-s.over:
+		return true
+	default:
+		return false
+	}
+}
+
+// stop ends the load and waits for all callers.
+func (s *scene) stop(t *testing.T) {
+	t.Helper()
+	s.finish()
+	ended := make(chan struct{})
+	go func() { s.working.Wait(); close(ended) }()
+	select {
+	case <-ended:
+	case <-time.After(patience):
+		t.Fatalf("callers did not return within %v:\n%s", patience, strings.Join(ourRoutines(), "\n\n"))
+	}
+}
+
+// callersLeave makes callers give up their requests after a time of that range, until the
+// function that it returns is called.
+func (s *scene) callersLeave(after func() time.Duration) (stay func()) {
+	s.leaves.Store(&after)
+	return func() { s.leaves.Store(nil) }
+}
+
+// newID returns a new name for an order or an idempotency key.
+func (s *scene) newID(what string) string { return fmt.Sprint(what, "-", s.serial.Add(1)) }
+
+// activity counts the sessions of the clients in their database, and those at work.
+const activity = `SELECT count(*), count(*) FILTER (WHERE state <> 'idle')
+	FROM pg_stat_activity WHERE datname = current_database() AND backend_type = 'client backend' AND pid <> ALL ($1)`
+
+// sessions returns the server's sessions of the clients, and how many of them are at work
+// or in a transaction.
+func (s *scene) sessions(ctx context.Context) (all, busy int, err error) {
+	var own []int32
+	for _, c := range s.pool.AcquireAllIdle(ctx) {
+		own = append(own, int32(c.Conn().PgConn().PID()))
+		c.Release()
+	}
+	c, err := s.pool.Acquire(ctx)
+	if err != nil {
+		return 0, 0, err
+	}
+	defer c.Release()
+	own = append(own, int32(c.Conn().PgConn().PID()))
+	err = c.QueryRow(ctx, activity, own).Scan(&all, &busy)
+	return all, busy, err
+}
+
+// closeAll checks that connections and goroutines return to their number, and closes the
+// clients.
+func (s *scene) closeAll(t *testing.T) {
+	t.Helper()
+	eventually(t, "all connections are at rest", func(ctx context.Context) (string, bool) {
+		open, used, waiting := 0, 0, 0
+		for _, c := range s.clients {
+			o, u := c.count()
+			open, used, waiting = open+o, used+u, waiting+c.l.Waiting()
+		}
+		all, busy, err := s.sessions(ctx)
+		return fmt.Sprintf("pools: %d connections, %d in use; callers that wait: %d; the server: %d sessions, %d busy; %v", open, used, waiting, all, busy, err),
+			err == nil && used == 0 && waiting == 0 && busy == 0 && all == open && open <= connections*len(s.clients)
+	})
+	s.closeClients(t)
+	eventually(t, "no session and no goroutine of the limiters is left", func(ctx context.Context) (string, bool) {
+		all, _, err := s.sessions(ctx)
+		routines := ourRoutines()
+		if len(routines) <= s.routine && all == 0 && err == nil {
+			return "", true
+		}
+		return fmt.Sprintf("%d sessions, %v; goroutines: %d, before %d:\n%s", all, err, len(routines), s.routine, strings.Join(routines, "\n\n")), false
+	})
+}
+
+// closeClients closes all clients once. A pool waits for connections that are in use, for
+// ever if they were leaked.
+func (s *scene) closeClients(t *testing.T) {
+	t.Helper()
+	closed := make(chan error, 1)
+	go func() {
+		var err error
+		for _, c := range s.clients {
+			err = errors.Join(err, c.close())
+		}
+		closed <- err
+	}()
+	select {
+	case err := <-closed:
+		if err != nil {
+			t.Errorf("close: %v", err)
+		}
+	case <-time.After(patience):
+		t.Errorf("limiters and pools did not close within %v", patience)
+	}
+	s.clients = nil
+}
+
+// ourRoutines returns the stacks of the goroutines that limiters and drivers have, without
+// those that the test's own pools keep as long as they are open.
+func ourRoutines() (stacks []string) {
+	all := make([]byte, 1<<20)
+	for {
+		n := runtime.Stack(all, true)
+		if n < len(all) {
+			all = all[:n]
+			break
+		}
+		all = make([]byte, 2*len(all))
+	}
+	for _, stack := range strings.Split(string(all), "\n\n") {
+		if slices.ContainsFunc([]string{"pglimit/limiter", "pglimit/internal/store", "jackc/pgx", "jackc/puddle", "lib/pq", "database/sql"},
+			func(part string) bool { return strings.Contains(stack, part) }) && !strings.Contains(stack, "faults.ourRoutines") {
+			stacks = append(stacks, stack)
+		}
+	}
+	return stacks
+}
+
+// eventually waits until is returns true, and reports what it says if that takes too long.
+func eventually(t *testing.T, what string, is func(context.Context) (state string, ok bool)) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		state, ok := is(ctx)
+		if ok {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			t.Errorf("it did not happen within %v: %s: %s", patience, what, state)
+			return
+		}
+	}
+}

@@ -1,0 +1,114 @@
+package faults
+
+import (
+	"context"
+	"math/rand/v2"
+	"slices"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/limiter"
+)
+
+// serverFaults are each done to limiters over pgx, and to limiters over both drivers of
+// database/sql.
+var serverFaults = slices.Concat(
+	overBoth(fault{name: "kill -9 of the server", do: killServer, causes: []error{limiter.ErrUnavailable}}, overPGX),
+	overBoth(fault{name: "server stopped for 5 s", do: stopServer, causes: []error{limiter.ErrUnavailable}}),
+	overBoth(fault{name: "connections terminated", do: terminateConnections, causes: []error{limiter.ErrUnavailable}}, overSQL),
+	overBoth(fault{name: "pool exhausted", do: exhaustPools, causes: []error{limiter.ErrOverloaded}}),
+	overBoth(fault{name: "contexts end after 1-5 ms", do: leaveEarly, causes: []error{context.DeadlineExceeded}}),
+)
+
+// overBoth returns a fault for pgx and one for database/sql. Those of quick are quick.
+func overBoth(f fault, quick ...driver) []fault {
+	f.quick = slices.Contains(quick, overPGX)
+	other := f
+	other.name += ", database/sql"
+	other.over = []driver{overSQL, overLibPQ}
+	other.quick = slices.Contains(quick, overSQL)
+	return []fault{f, other}
+}
+
+// killServer kills the server and starts it again, in the long form three times.
+func killServer(ctx context.Context, t *testing.T, s *scene) {
+	for i := range bed.Size(1, 3) {
+		if i > 0 {
+			s.let(3 * time.Second) // the callers are back
+		}
+		if err := s.server.kill(ctx); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.server.restart(ctx); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// stopServer stops all processes of the server for a while: it neither answers nor closes
+// a connection.
+func stopServer(ctx context.Context, t *testing.T, s *scene) {
+	s.server.needLocal(t)
+	var postmaster int
+	var children []int
+	c, err := s.pool.Acquire(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Release()
+	read := func(sql string, into any) {
+		if err := c.QueryRow(ctx, sql).Scan(into); err != nil {
+			t.Fatal(err)
+		}
+	}
+	send := func(signal syscall.Signal, pids ...int) {
+		for _, pid := range pids {
+			if err := syscall.Kill(pid, signal); err != nil && err != syscall.ESRCH {
+				t.Errorf("%v to process %d: %v", signal, pid, err)
+			}
+		}
+	}
+	read("SELECT split_part(pg_read_file('postmaster.pid'), E'\\n', 1)::int", &postmaster)
+	send(syscall.SIGSTOP, postmaster) // it starts no process from here on
+	defer send(syscall.SIGCONT, postmaster)
+	read("SELECT array_agg(pid) FROM pg_stat_activity", &children)
+	send(syscall.SIGSTOP, children...)
+	defer send(syscall.SIGCONT, children...)
+	s.let(5 * time.Second)
+}
+
+// terminateConnections ends all sessions of the load, over and over.
+func terminateConnections(ctx context.Context, t *testing.T, s *scene) {
+	const terminate = `SELECT count(*) FILTER (WHERE pg_terminate_backend(pid))
+		FROM pg_stat_activity WHERE datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid()`
+	ended := 0
+	for end := time.Now().Add(bed.Size(700*time.Millisecond, 6*time.Second)); time.Now().Before(end); {
+		ended += bed.Value[int](t, s.pool, terminate)
+		s.let(rand.N(300 * time.Millisecond))
+	}
+	t.Logf("%d sessions were ended", ended)
+}
+
+// exhaustPools holds all connections of the limiters' pools, as an application does whose
+// handlers keep them.
+func exhaustPools(ctx context.Context, t *testing.T, s *scene) {
+	for _, c := range s.clients {
+		for range connections {
+			release, err := c.hold(ctx)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer release()
+		}
+	}
+	s.let(bed.Size(1500*time.Millisecond, 5*time.Second)) // longer than a limiter waits for one
+}
+
+// leaveEarly makes the callers leave each request after 1 to 5 ms.
+func leaveEarly(_ context.Context, _ *testing.T, s *scene) {
+	stay := s.callersLeave(func() time.Duration { return time.Millisecond + rand.N(4*time.Millisecond) })
+	defer stay()
+	s.let(bed.Size(time.Second, 8*time.Second))
+}

@@ -1,0 +1,314 @@
+package functions
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/limiter"
+	"github.com/pglimit/pglimit/migrations"
+)
+
+// byName are calls by a policy's name, of every function that takes one.
+var byName = []string{"allow(%s, 'k')", "allow_up_to(%s, 'k', 2)", "check(%s, 'k', 0)", "charge(%s, 'k')", "refund(%s, 'k')", "reserve(%s, 'k', 1, 60)",
+	"block(%s, 'k', 1)", "unblock(%s, 'k')", "reset(%s, 'k')"}
+
+// TestFunctionsByNameRefuse: a name without a policy, and other bad arguments, are
+// refused. The error has the next step, and nothing is written.
+func TestFunctionsByNameRefuse(t *testing.T) {
+	t.Parallel()
+	pool := bed.FunctionsPool(t)
+	bed.StorePolicy(t, pool, limiter.Policy{Name: "login", Algorithm: limiter.TokenBucket, Limit: 5, Period: time.Minute}, false)
+	bed.StorePolicy(t, pool, limiter.Policy{Name: "queue", Algorithm: limiter.LeakyBucketQueue, Limit: 5, Period: time.Minute}, false)
+	bed.StorePolicy(t, pool, limiter.Policy{Name: "wien", Algorithm: limiter.FixedWindow, Limit: 5, Calendar: limiter.Day, TimeZone: "CEST"}, false)
+	// An override alone is not a policy.
+	bed.Exec(t, pool, `INSERT INTO pglimit_override (policy, key, unlimited) VALUES ('compiled', 'k', true), ('login', 'free', true)`)
+	refuses := func(call, code, message, hint string) {
+		t.Helper()
+		_, err := pool.Exec(t.Context(), `SELECT * FROM pglimit.`+call)
+		var pg *pgconn.PgError
+		if !errors.As(err, &pg) || pg.Code != code || !strings.HasPrefix(pg.Message, "pglimit: ") || !strings.Contains(pg.Message, message) || !strings.Contains(pg.Hint, hint) {
+			t.Errorf("%s: got %v (hint %q), want %s with %q and the hint %q", call, err, hintOf(pg), code, message, hint)
+		}
+	}
+	for _, call := range byName {
+		for _, name := range []string{"'logins'", "'compiled'", "'log'", "'login '"} {
+			message, code, hint := "there is no policy of that name", "42704", "pglimit policy set"
+			if strings.Contains(name, " ") {
+				message, code, hint = "must match ^[a-z0-9]", "22023", "pglimit_policy"
+			}
+			refuses(fmt.Sprintf(call, name), code, "name is "+name+": "+message, hint)
+		}
+		refuses(fmt.Sprintf(call, "'nobody'"), "42704", "name is 'nobody'", "INSERT INTO pglimit_policy (name, algorithm, limit_units, period_s)")
+		refuses(fmt.Sprintf(call, "NULL"), "22023", "name is NULL", "pglimit_policy")
+		refuses(strings.Replace(fmt.Sprintf(call, "'login'"), "'k'", "''", 1), "22023", "key is ''", "constant")
+		refuses(strings.Replace(fmt.Sprintf(call, "'login'"), "'k'", "NULL", 1), "22023", "key is NULL", "constant")
+	}
+	for call, message := range map[string]string{
+		`allow('login', 'k', 0)`:                   "cost is 0: must be positive",
+		`allow('login', 'k', 'NaN')`:               "cost is NaN",
+		`allow('login', 'free', -1)`:               "cost is -1: must be positive",
+		`check('login', 'free', -1)`:               "cost is -1: must be 0, or positive",
+		`reserve('login', 'k')`:                    "ttl_s is NULL",
+		`reserve('login', 'free', 1, 0)`:           "ttl_s is 0",
+		`block('login', 'k', 0)`:                   "for_s is 0",
+		`allow('login', 'k', now => '1900-01-01')`: "must be from 1970 to 9999",
+		`allow('wien', 'k')`:                       "time_zone is 'CEST': is not a name of the IANA time zone database",
+	} {
+		refuses(call, "22023", message, "")
+	}
+	refuses(`refund('queue', 'k')`, "0A000", "refund is not for leaky_bucket_queue", "leaky_bucket")
+	refuses(`reserve('queue', 'k', 1, 60)`, "0A000", "reserve is not for leaky_bucket_queue", "leaky_bucket")
+	if got := bed.Contents(t, pool); strings.Count(got, "no rows") != 7 {
+		t.Errorf("something was written:\n%s", got)
+	}
+}
+
+// TestFunctionsByNameWithoutTypes: clients that send parameters without types, or as texts,
+// reach the functions by name.
+func TestFunctionsByNameWithoutTypes(t *testing.T) {
+	t.Parallel()
+	address := bed.NewDatabase(t)
+	pool := bed.Connect(t, address)
+	if err := migrations.UpFunctions(t.Context(), pool); err != nil {
+		t.Fatal(err)
+	}
+	bed.StorePolicy(t, pool, limiter.Policy{Name: "login", Algorithm: limiter.TokenBucket, Limit: 1000, Period: 1000 * time.Hour}, false)
+	left := func() float64 {
+		return bed.Value[float64](t, pool, `SELECT round(remaining) FROM pglimit.check(name => 'login', key => 'alice', cost => 0)`)
+	}
+	for _, call := range []string{
+		`PREPARE a AS SELECT allowed FROM pglimit.allow($1, $2, $3); EXECUTE a ('login', 'alice', '1'); DEALLOCATE a`,
+		`PREPARE a AS SELECT allowed FROM pglimit.allow_up_to($1, $2, $3); EXECUTE a ('login', 'alice', '1'); DEALLOCATE a`,
+		`PREPARE a AS SELECT allowed FROM pglimit.charge($1, $2, $3); EXECUTE a ('login', 'alice', '1'); DEALLOCATE a`,
+		`PREPARE a AS SELECT allowed FROM pglimit.reserve($1, $2, $3, $4); EXECUTE a ('login', 'alice', '1', '60'); DEALLOCATE a`,
+		`SELECT pglimit.allow('login', 'alice', '1')`,
+		`SELECT pglimit.allow('login', 'alice')`,
+		`SELECT pglimit.allow('login'::varchar, 'alice'::varchar, 1::numeric)`,
+		`SELECT pglimit.allow('login'::name, 'alice'::char(5), 1::smallint)`,
+		`SELECT pglimit.allow(key => 'alice', name => 'login', cost => 1)`,
+		`SELECT pglimit.token_bucket('login', 'alice', 1, 1000, 3600000)`,
+		`SELECT pglimit.allow_up_to_with('token_bucket', 'login', 'alice', '1', limit_units => 1000, period_s => 3600000)`,
+	} {
+		before := left()
+		bed.Exec(t, pool, call, pgx.QueryExecModeSimpleProtocol)
+		if got := left(); got != before-1 {
+			t.Errorf("%s took %v", call, before-got)
+		}
+	}
+	for _, verb := range []string{"check", "refund", "block"} {
+		bed.Exec(t, pool, fmt.Sprintf(`PREPARE a AS SELECT pglimit.%s($1, $2, $3); EXECUTE a ('login', 'bob', '1'); DEALLOCATE a`, verb), pgx.QueryExecModeSimpleProtocol)
+	}
+	for _, mode := range []pgx.QueryExecMode{pgx.QueryExecModeCacheStatement, pgx.QueryExecModeDescribeExec, pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol} {
+		var allowed bool
+		if err := pool.QueryRow(t.Context(), `SELECT allowed FROM pglimit.reserve($1, $2, $3, $4)`, mode, "login", "alice", 1, 60).Scan(&allowed); err != nil || !allowed {
+			t.Errorf("%v: %v, %v", mode, allowed, err)
+		}
+	}
+	for _, driver := range bed.SQLDrivers {
+		db := bed.ConnectSQL(t, driver, address)
+		for _, args := range [][]any{{"login", "alice", 1}, {"login", "alice", 1.5}, {[]byte("login"), "alice", "1"}} {
+			if b, ok := args[0].([]byte); ok && driver != "postgres" {
+				args[0] = string(b) // only lib/pq sends bytes as a text
+			}
+			var allowed bool
+			if err := db.QueryRowContext(t.Context(), `SELECT allowed FROM pglimit.check($1, $2, $3)`, args...).Scan(&allowed); err != nil || !allowed {
+				t.Errorf("%s, %v: %v, %v", driver, args, allowed, err)
+			}
+		}
+	}
+	// No two functions have one name.
+	if n := bed.Value[int](t, pool, `SELECT count(*) FROM (SELECT proname FROM pg_proc WHERE pronamespace IN ('pglimit'::regnamespace, 'pglimit_ask'::regnamespace)
+		GROUP BY pronamespace, proname HAVING count(*) > 1) AS twice`); n > 0 {
+		t.Errorf("%d names have several functions", n)
+	}
+}
+
+// TestFunctionsReadPoliciesAtEachCall: an override ends by the database's clock, and a
+// change applies to the next call, in the same transaction and statement too.
+func TestFunctionsReadPoliciesAtEachCall(t *testing.T) {
+	t.Parallel()
+	pool := bed.FunctionsPool(t)
+	p := limiter.Policy{Name: "p", Algorithm: limiter.TokenBucket, Limit: 1, Period: 1000 * time.Hour}
+	bed.StorePolicy(t, pool, p, false)
+	allows := func(q bed.Querier, key string) bool {
+		t.Helper()
+		r, err := bed.CallNamed(t.Context(), q, "pglimit", "p", "check", key, 2, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r.Allowed
+	}
+	for until, want := range map[string]bool{
+		"NULL": true, "clock_timestamp() + interval '1 hour'": true, "clock_timestamp() - interval '1 second'": false, "clock_timestamp()": false, "'infinity'": true,
+	} {
+		if _, err := pool.Exec(t.Context(), `INSERT INTO pglimit_override (policy, key, limit_units, until) VALUES ('p', 'k', 2, `+until+`)
+			ON CONFLICT (policy, key) DO UPDATE SET until = EXCLUDED.until`); err != nil {
+			if until == "'infinity'" {
+				continue // the table may refuse it
+			}
+			t.Fatal(err)
+		}
+		if got := allows(pool, "k"); got != want {
+			t.Errorf("until %s: allowed %v", until, got)
+		}
+	}
+	if allows(pool, "K") || allows(pool, "other") {
+		t.Error("the override of a key applies to another")
+	}
+	tx := bed.Begin(t, pool, pgx.TxOptions{})
+	if _, err := tx.Exec(t.Context(), `UPDATE pglimit_policy SET limit_units = 2 WHERE name = 'p'`); err != nil {
+		t.Fatal(err)
+	}
+	if !allows(tx, "other") || allows(pool, "other") {
+		t.Error("a policy of this transaction does not apply in it, or in another")
+	}
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	bed.Exec(t, pool, `DO $$ BEGIN
+			ASSERT NOT (pglimit.check('p', 'other', 2)).allowed;
+			UPDATE pglimit_policy SET limit_units = 2 WHERE name = 'p';
+			ASSERT (pglimit.check('p', 'other', 2)).allowed;
+		END $$`)
+	// Another algorithm is another count.
+	bed.Exec(t, pool, `SELECT pglimit.allow('p', 'counted', 2)`)
+	bed.Exec(t, pool, `UPDATE pglimit_policy SET algorithm = 'gcra' WHERE name = 'p'`)
+	bed.Exec(t, pool, `SELECT pglimit.allow('p', 'counted', 2)`)
+	for _, a := range []string{"gcra", "token_bucket"} {
+		if got := bed.Value[float64](t, pool, `SELECT level FROM pglimit_`+a+` WHERE key = 'counted'`); got != 2 {
+			t.Errorf("%s counted %v", a, got)
+		}
+	}
+}
+
+// TestFunctionsUnlimited: requests of an unlimited key pass, and nothing is written, not
+// even for a reservation, which can be ended any number of times.
+func TestFunctionsUnlimited(t *testing.T) {
+	t.Parallel()
+	pool := bed.FunctionsPool(t)
+	for _, p := range bed.Variants(10, time.Hour) {
+		bed.StorePolicy(t, pool, p, false)
+		bed.Exec(t, pool, `INSERT INTO pglimit_override (policy, key, unlimited) VALUES ($1, 'free', true)`, p.Name)
+		for _, op := range []string{"allow", "allow_up_to", "check", "reserve"} {
+			if p.Algorithm == limiter.LeakyBucketQueue && op == "reserve" {
+				continue
+			}
+			got, err := bed.CallNamed(t.Context(), pool, "pglimit", p.Name, op, "free", 1e6, nil)
+			if want := (limiter.Result{Allowed: true, Granted: 1e6, Remaining: 10}); err != nil || got.Result != want {
+				t.Errorf("%s of %s: %+v, %v", op, bed.Variant(p), got, err)
+			}
+			if op != "reserve" {
+				continue
+			}
+			if !strings.HasPrefix(got.Reservation, "uncounted:") || !strings.HasSuffix(got.Reservation, ":"+p.Name+":ZnJlZQ") || time.Until(got.ExpiresAt) > 3*time.Second {
+				t.Errorf("%s: %+v", bed.Variant(p), got)
+			}
+			for range 2 {
+				settled, err := endBySQL(t.Context(), pool, "settle", got.Reservation, 7, time.Now())
+				if want := (limiter.Result{Allowed: true, Granted: 7}); err != nil || settled != want {
+					t.Errorf("settle: %+v, %v", settled, err)
+				}
+				if _, err := endBySQL(t.Context(), pool, "cancel", got.Reservation, 0, time.Now()); err != nil {
+					t.Error(err)
+				}
+			}
+		}
+	}
+	if got := bed.Contents(t, pool); strings.Count(got, "no rows") != 7 {
+		t.Errorf("something was written:\n%s", got)
+	}
+	// What was spent is recorded and given back, for the time after the override.
+	for _, p := range bed.Variants(10, 1000*time.Hour) {
+		levels := map[string]float64{"charge": 4, "refund": 3}
+		if p.Algorithm == limiter.LeakyBucketQueue {
+			delete(levels, "refund")
+		}
+		for _, op := range []string{"charge", "refund"} {
+			want, there := levels[op]
+			if !there {
+				continue
+			}
+			got, err := bed.CallNamed(t.Context(), pool, "pglimit", p.Name, op, "free", map[string]float64{"charge": 4, "refund": 1}[op], nil)
+			if err != nil || !got.Allowed || !bed.Near(got.Level, want) {
+				t.Errorf("%s of %s: %+v, %v", op, bed.Variant(p), got, err)
+			}
+		}
+	}
+}
+
+// TestFunctionsShadow: a shadow lets pass what it would deny, counts nothing for it, and
+// starts the block as if it bit; by name and by numbers.
+func TestFunctionsShadow(t *testing.T) {
+	t.Parallel()
+	pool := bed.FunctionsPool(t)
+	for _, p := range bed.Variants(10, 1000*time.Hour) {
+		p.BlockFor, p.Shadow = time.Hour, true
+		bed.StorePolicy(t, pool, p, false)
+		for _, by := range []string{"name", "numbers"} {
+			call := func(op string, cost float64) limiter.Result {
+				t.Helper()
+				var got bed.NamedResult
+				var err error
+				if by == "name" {
+					got, err = bed.CallNamed(t.Context(), pool, "pglimit", p.Name, op, by, cost, nil)
+				} else {
+					got.Result, err = bed.CallFunction(t.Context(), pool, p, op, by, cost, nil)
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				return got.Result
+			}
+			is := func(what string, r limiter.Result, granted, level float64, shadowed bool, reason limiter.Reason) {
+				t.Helper()
+				if !r.Allowed || r.Granted != granted || !bed.Near(r.Level, level) || r.Shadowed != shadowed || r.Reason != reason || (r.RetryAfter > 0) != shadowed || r.Delay != 0 {
+					t.Errorf("%s by %s: %s: %+v", bed.Variant(p), by, what, r)
+				}
+			}
+			is("what fits", call("allow", 8), 8, 8, false, "")
+			is("a check of more", call("check", 3), 3, 8, true, limiter.ReasonLimit)
+			is("more", call("allow", 3), 3, 8, true, limiter.ReasonLimit)
+			is("under the block", call("allow", 1), 1, 8, true, limiter.ReasonBlocked)
+			if by == "name" {
+				bed.Exec(t, pool, `SELECT pglimit.unblock($1, $2)`, p.Name, by)
+			} else {
+				bed.Exec(t, pool, `SELECT pglimit.unblock_with($1, $2, $3)`, string(p.Algorithm), p.Name, by)
+			}
+			is("a part of it", call("allow_up_to", 5), 5, 10, true, "")
+			is("more than ever fits", call("allow", 11), 11, 10, true, limiter.ReasonLimit)
+		}
+	}
+	if n := bed.Value[int](t, pool, `SELECT count(*) FROM pglimit_reservation`); n > 0 {
+		t.Errorf("%d reservations", n)
+	}
+}
+
+// TestFunctionsShadowReserve: a reservation that a shadow let pass is not counted.
+func TestFunctionsShadowReserve(t *testing.T) {
+	t.Parallel()
+	pool := bed.FunctionsPool(t)
+	p := limiter.Policy{Name: "p", Algorithm: limiter.FixedWindow, Limit: 10, Period: time.Hour, Shadow: true}
+	bed.StorePolicy(t, pool, p, false)
+	for i, kind := range []string{"fixed_window:", "uncounted:"} {
+		got, err := bed.CallNamed(t.Context(), pool, "pglimit", "p", "reserve", "k", 6, nil)
+		if err != nil || !got.Allowed || got.Granted != 6 || got.Shadowed != (i == 1) || !strings.HasPrefix(got.Reservation, kind) {
+			t.Errorf("%+v, %v", got, err)
+		}
+		if _, err := endBySQL(t.Context(), pool, "settle", got.Reservation, 5, time.Now()); err != nil {
+			t.Error(err)
+		}
+	}
+	if level := bed.Value[float64](t, pool, `SELECT level FROM pglimit.check('p', 'k', 0)`); level != 5 {
+		t.Errorf("%v units are counted, want 5", level)
+	}
+	if n := bed.Value[int](t, pool, `SELECT count(*) FROM pglimit_reservation`); n != 1 {
+		t.Errorf("%d reservations, want 1", n)
+	}
+}

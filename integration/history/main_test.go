@@ -1,0 +1,13 @@
+//go:build history
+
+// Package history checks that the answers of several processes can be put in one order in
+// which each follows from those before it: that the limiter is linearizable.
+package history
+
+import (
+	"testing"
+
+	"github.com/pglimit/pglimit/integration/bed"
+)
+
+func TestMain(m *testing.M) { bed.Main(m, 2) }

@@ -1,0 +1,263 @@
+package model
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Step returns the worlds in which op may have left w with that outcome. There are none if
+// the outcome cannot be.
+func Step(w *World, op *Op, out *Out) []*World {
+	if op.Verb == Tx {
+		return transact(w, op, out)
+	}
+	if op.Verb == Give {
+		return attempt(w, op)
+	}
+	if out.Lost {
+		worlds := attempt(w, &Op{Of: op, Clocks: op.Clocks})
+		for _, now := range op.Clocks {
+			next := w.clone()
+			if next.apply(op, now, whole); !slices.ContainsFunc(worlds, next.Equal) {
+				worlds = append(worlds, &next)
+			}
+		}
+		return worlds
+	}
+	var worlds []*World
+	for _, now := range clocks(op, out) {
+		switch op.Verb {
+		case denied, begins, reads:
+			if v := w.partly(op, out, now); v != nil {
+				worlds = append(worlds, v)
+			}
+			continue
+		}
+		if v := w.overlooked(op, out, now); v != nil {
+			worlds = append(worlds, v)
+		}
+		for _, stop := range op.ends() {
+			next := w.clone()
+			want := next.apply(op, now, stop)
+			if next.bind(op, &want, out) && Explain(op, &want, out) == "" {
+				worlds = append(worlds, &next)
+			}
+		}
+	}
+	return worlds
+}
+
+// How far an attempt came that did not end in the answer.
+const (
+	whole  = iota // all of it
+	tried         // the request was denied
+	forgot        // the overdue reservation of its idempotency key has ended
+	gave          // plus n: at most n of the reservations in its way were given back
+)
+
+var stops = []int{tried, forgot, gave + 1, gave + 2, gave + 100}
+
+// overlooked returns the world after a denial that overlooks an admission under the same
+// idempotency key: the request looked for one, then waited for the key's row, and found no
+// room left by that very admission. Only a request that was made at the same time can.
+func (w *World) overlooked(op *Op, out *Out, now int64) *World {
+	if !op.Twin || op.InTx || out.Answer.Allowed || w.admitted(op) == nil {
+		return nil
+	}
+	alone, next := *op, w.clone()
+	alone.Idem = 0
+	if want := next.apply(&alone, now, whole); Explain(op, &want, out) != "" {
+		return nil
+	}
+	return &next
+}
+
+// ends returns how far an operation may come. A denial stands if another client ends the
+// reservations in its way before it gives them back.
+func (op *Op) ends() []int {
+	if op.Rival && op.tries() {
+		return []int{whole, tried}
+	}
+	return []int{whole}
+}
+
+// attempt returns the worlds that a first attempt of a request may leave: none was made, or
+// it was denied, or expired reservations went back after that, each in its own statement.
+// By then the request may fit.
+func attempt(w *World, op *Op) []*World {
+	worlds := []*World{w}
+	if len(w.Held) == 0 || !op.Of.tries() {
+		return worlds
+	}
+	add := func(next *World) {
+		if !slices.ContainsFunc(worlds, next.Equal) {
+			worlds = append(worlds, next)
+		}
+	}
+	for _, now := range op.Clocks {
+		for _, stop := range stops {
+			next := w.clone()
+			if out := next.apply(op.Of, now, stop); !out.Answer.Allowed && out.Fault == "" {
+				add(&next)
+			}
+			if stop < gave {
+				continue
+			}
+			for key := range w.Keys {
+				if op.Of.asks(key) {
+					next := w.clone()
+					next.give(key, now, most(stop))
+					add(&next)
+				}
+			}
+		}
+	}
+	return worlds
+}
+
+// clocks returns the readings at which an operation can have been decided: that of its
+// answer, unless that is an earlier one.
+func clocks(op *Op, out *Out) []int64 {
+	at := out.Answer.At
+	if len(out.Each) > 0 {
+		at = out.Each[0].At
+	}
+	if op.SQL || at == 0 || out.Answer.Replayed && op.Verb != Settle {
+		return op.Clocks
+	}
+	for _, now := range op.Clocks {
+		if now == at {
+			return []int64{at}
+		}
+	}
+	return nil
+}
+
+// bind gives a reservation the name that its first answer has.
+func (w *World) bind(op *Op, want, out *Out) bool {
+	if want.Held >= 0 || out.Held == 0 {
+		return true
+	}
+	found := -1
+	for i := range w.Held {
+		if w.Held[i].ID == out.Held {
+			return false // another has it
+		}
+		if w.Held[i].ID == want.Held {
+			found = i
+		}
+	}
+	w.Held[found].ID, want.Held = out.Held, out.Held
+	return true
+}
+
+// transact does the steps of a transaction. Nothing is left of them if it was rolled back.
+func transact(w *World, op *Op, out *Out) []*World {
+	type branch struct {
+		now   *World
+		saved []*World
+	}
+	branches := []branch{{now: w}}
+	for i := range op.Steps {
+		if i >= len(out.Steps) { // it failed there
+			break
+		}
+		var next []branch
+		for _, b := range branches {
+			n := len(b.saved)
+			switch op.Steps[i].Verb {
+			case Savepoint:
+				next = append(next, branch{b.now, append(b.saved[:n:n], b.now)})
+			case Release:
+				next = append(next, branch{b.now, b.saved[:n-1]})
+			case Back:
+				next = append(next, branch{b.saved[n-1], b.saved[:n-1]})
+			default:
+				for _, v := range Step(b.now, &op.Steps[i], &out.Steps[i]) {
+					next = append(next, branch{v, b.saved})
+				}
+			}
+		}
+		branches = next
+	}
+	if len(branches) == 0 {
+		return nil
+	}
+	var worlds []*World
+	if !op.Commits || out.Lost {
+		worlds = append(worlds, w)
+	}
+	if op.Commits {
+		for _, b := range branches {
+			worlds = append(worlds, b.now)
+		}
+	}
+	return worlds
+}
+
+// Explain says in what an outcome differs from the model's. It is empty if it does not.
+func Explain(op *Op, want, got *Out) string {
+	loose := op.Rules != nil && op.Rules.loose()
+	var all []string
+	note := func(field string, want, got any) {
+		if want != got {
+			all = append(all, fmt.Sprintf("%s %v, want %v", field, got, want))
+		}
+	}
+	note("error", want.Fault, got.Fault)
+	if want.Fault != "" || got.Fault != "" {
+		return strings.Join(all, "; ")
+	}
+	switch op.Verb {
+	case Block, Unblock, Reset, Cancel:
+		return ""
+	case AllowAll:
+		note("Allowed", want.Answer.Allowed, got.Answer.Allowed)
+		note("DeniedBy", want.DeniedBy, got.DeniedBy)
+		note("answers", len(want.Each), len(got.Each))
+		for i := range min(len(want.Each), len(got.Each)) {
+			if d := want.Each[i].Differs(got.Each[i], false, loose); d != "" {
+				all = append(all, fmt.Sprintf("request %d: %s", i, d))
+			}
+		}
+		return strings.Join(all, "; ")
+	case Usage:
+		note("Spent", want.Spent, got.Spent)
+		note("Reserved", want.Reserved, got.Reserved)
+		note("Reservations", want.Reservations, got.Reservations)
+		note("WindowEnds", want.WindowEnds, got.WindowEnds)
+	case Reserve:
+		note("ID", want.Held, got.Held)
+		note("Expires", want.Expires, got.Expires)
+	}
+	answer := want.Answer
+	if op.Verb == Settle && op.Rival && want.Unmoved {
+		// It has waited for another end of the reservation and shows the key as of before.
+		answer.Level, answer.Remaining, answer.Full = got.Answer.Level, got.Answer.Remaining, got.Answer.Full
+		answer.ResetAfter = got.Answer.ResetAfter
+	}
+	if d := answer.Differs(got.Answer, op.SQL, loose); d != "" {
+		all = append(all, d)
+	}
+	return strings.Join(all, "; ")
+}
+
+// loose reports whether numbers are rounded: weights of weights of a counter.
+func (r *Rules) loose() bool { return r.Kind == Counter }
+
+// Nearest returns the difference to the outcome that the model comes closest to.
+func Nearest(w *World, op *Op, out *Out) string {
+	best := ""
+	for _, now := range op.Clocks {
+		next := w.clone()
+		want := next.apply(op, now, whole)
+		if want.Held < 0 && out.Held != 0 {
+			want.Held = out.Held
+		}
+		if d := Explain(op, &want, out); best == "" || len(d) < len(best) {
+			best = d
+		}
+	}
+	return best
+}

@@ -1,0 +1,113 @@
+//go:build history
+
+package history
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/jackc/pgx/v5/stdlib"
+
+	"github.com/pglimit/pglimit/limiter"
+)
+
+// process is a limiter with a pool of its own: one process of an application.
+type process struct {
+	number  int
+	pool    *pgxpool.Pool
+	limiter *limiter.Limiter
+	clock   clock
+	cut     *atomic.Bool // drops the answer to the next statement
+}
+
+// Even processes share statements among their callers. The first two remember denials, and
+// the last one is over database/sql.
+const processes = 4
+
+// newProcess connects a process whose clock is off by a part of a period.
+func newProcess(url string, number int, g *ground) (*process, error) {
+	cfg, err := pgxpool.ParseConfig(url)
+	if err != nil {
+		return nil, err
+	}
+	p := &process{number: number, clock: clock{g, int64(number%3) * -unit / 32}, cut: new(atomic.Bool)}
+	cfg.MaxConns = 8
+	dial := cfg.ConnConfig.DialFunc
+	cfg.ConnConfig.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
+		c, err := dial(ctx, network, address)
+		if err != nil {
+			return nil, err
+		}
+		return &fragile{Conn: c, cut: p.cut}, nil
+	}
+	if p.pool, err = pgxpool.NewWithConfig(context.Background(), cfg); err != nil {
+		return nil, err
+	}
+	config := &limiter.Config{
+		Now: p.clock.read, Timeout: time.Minute, DisableBreaker: true,
+		IdempotencyTTL: remember, DenyCacheTTL: cacheFor, DenyCacheKeys: 1024,
+		DisableBatching: number%2 == 1, DisableDenyCache: number > 1,
+		Logger: slog.New(slog.DiscardHandler),
+	}
+	if number == processes-1 {
+		db := stdlib.OpenDBFromPool(p.pool)
+		db.SetMaxOpenConns(4)
+		p.limiter, err = limiter.NewSQL(db, config)
+	} else {
+		p.limiter, err = limiter.New(p.pool, config)
+	}
+	if err != nil {
+		p.pool.Close()
+		return nil, err
+	}
+	return p, nil
+}
+
+func (p *process) close() {
+	_ = p.limiter.Close()
+	p.pool.Close()
+}
+
+// fragile is a connection that loses the answer to a statement if it is told to: the
+// statement is sent, and then the connection closes.
+type fragile struct {
+	net.Conn
+	cut *atomic.Bool
+}
+
+func (c *fragile) Write(b []byte) (int, error) {
+	n, err := c.Conn.Write(b)
+	if err == nil && c.cut.CompareAndSwap(true, false) {
+		_ = c.Conn.Close()
+	}
+	return n, err
+}
+
+// play lets clients of the processes do all operations of scenes at once, and returns them.
+func play(scenes []*scene, seed uint64, of []*process, g *ground) []record {
+	var mu sync.Mutex
+	var all []record
+	var working sync.WaitGroup
+	for i, s := range scenes {
+		for c := range s.clients {
+			p := of[(c+i)%len(of)]
+			if p == nil { // it runs elsewhere
+				continue
+			}
+			working.Go(func() {
+				w := newClient(p, s, &g.boards[i], c, seed)
+				w.run()
+				mu.Lock()
+				all = append(all, w.records...)
+				mu.Unlock()
+			})
+		}
+	}
+	working.Wait()
+	return all
+}

@@ -1,0 +1,163 @@
+//go:build history
+
+package history
+
+import (
+	"cmp"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/pglimit/pglimit/integration/history/model"
+	"github.com/pglimit/pglimit/limiter"
+)
+
+const (
+	unit   = 1 << 20 // microseconds: periods are a power of two, so that all rates are exact
+	period = unit * time.Microsecond
+	// remember is the limiters' IdempotencyTTL.
+	remember = 3 * period
+	// cacheFor is their DenyCacheTTL.
+	cacheFor = period / 2
+)
+
+// scene is the keys of one history: its operations share no state with those of others.
+// Seed and number define it, so that all processes make the same.
+type scene struct {
+	number  int
+	keys    []sceneKey
+	clients int
+	ops     int // of each client
+	themes
+}
+
+// themes are the kinds of operations that a scene has besides the usual ones.
+type themes struct {
+	Reserves, Expires, Idempotent, Tx, SQL, Loses bool
+}
+
+// sceneKey is a key with the plans under which it is requested.
+type sceneKey struct {
+	name  string
+	plans []limiter.Policy
+	rules []*model.Rules
+}
+
+// newScene draws a scene. clients share its operations.
+func newScene(seed uint64, number, clients, ops int, loses, expires bool) *scene {
+	r := rand.New(rand.NewPCG(seed, uint64(number)))
+	s := &scene{number: number, clients: clients, ops: ops}
+	s.themes = themes{Reserves: r.IntN(2) == 0, Idempotent: r.IntN(2) == 0, SQL: r.IntN(3) == 0, Loses: loses, Expires: expires}
+	keys := 1
+	if r.IntN(3) == 0 {
+		keys = 2 + r.IntN(2)
+	}
+	s.Tx = r.IntN(3) == 0
+	for i := range keys {
+		p := drawPolicy(r)
+		p.Name = fmt.Sprintf("scene-%d-%d", number, i)
+		k := sceneKey{name: fmt.Sprintf("key-%d", number)}
+		k.plans = append(k.plans, p)
+		if r.IntN(3) == 0 {
+			k.plans = append(k.plans, otherPlan(r, p))
+		}
+		for _, p := range k.plans {
+			k.rules = append(k.rules, rulesOf(p))
+		}
+		s.keys = append(s.keys, k)
+	}
+	slices.SortFunc(s.keys, func(a, b sceneKey) int { // the order in which rows are locked
+		order := limiter.Algorithms()
+		p, q := a.plans[0], b.plans[0]
+		return cmp.Or(cmp.Compare(slices.Index(order, p.Algorithm), slices.Index(order, q.Algorithm)), cmp.Compare(p.Name, q.Name))
+	})
+	return s
+}
+
+// drawPolicy draws an algorithm in one of its forms.
+func drawPolicy(r *rand.Rand) limiter.Policy {
+	all := limiter.Algorithms()
+	p := limiter.Policy{Algorithm: all[r.IntN(len(all))], Limit: float64(4 + r.IntN(5)), Period: period}
+	switch p.Algorithm {
+	case limiter.FixedWindow:
+		switch r.IntN(3) {
+		case 0:
+			p.Aligned = true
+		case 1:
+			p.Calendar, p.Period = limiter.Hour, 0
+		}
+	case limiter.LeakyBucket:
+		if r.IntN(2) == 0 {
+			p.Tick = period / 4
+		}
+		fallthrough
+	case limiter.LeakyBucketQueue, limiter.TokenBucket, limiter.GCRA:
+		if r.IntN(2) == 0 { // a delay is a quotient: it is exact if the limit is a power of two
+			p.Burst = float64(4 + r.IntN(8))
+		}
+		if p.Algorithm == limiter.LeakyBucketQueue {
+			p.Limit = 4
+		}
+	}
+	if r.IntN(4) == 0 {
+		p.BlockFor = period / 4
+	}
+	return p
+}
+
+// otherPlan returns a policy of the same name with other numbers.
+func otherPlan(r *rand.Rand, p limiter.Policy) limiter.Policy {
+	q := p
+	q.Limit = p.Limit * 2
+	if p.Burst != 0 {
+		q.Burst = p.Burst + 3
+	}
+	if p.Period != 0 && p.Algorithm != limiter.SlidingWindowLog && r.IntN(2) == 0 {
+		q.Period = 2 * p.Period
+	}
+	return q
+}
+
+func rulesOf(p limiter.Policy) *model.Rules {
+	kinds := map[limiter.Algorithm]model.Kind{
+		limiter.LeakyBucketQueue: model.Queue, limiter.FixedWindow: model.Window,
+		limiter.SlidingWindowCounter: model.Counter, limiter.SlidingWindowLog: model.Log,
+	}
+	return &model.Rules{
+		Kind: kinds[p.Algorithm], Name: p.Name, Limit: p.Limit, Burst: cmp.Or(p.Burst, p.Limit),
+		Period: p.Period.Microseconds(), Tick: max(1, p.Tick.Microseconds()), Aligned: p.Aligned,
+		Hourly: p.Calendar == limiter.Hour, BlockFor: p.BlockFor.Microseconds(),
+	}
+}
+
+// start is the first reading of the clock: an hour ends soon after it.
+func start() int64 { return time.Date(2030, 1, 1, 12, 0, 0, 0, time.UTC).UnixMicro() - 3*unit }
+
+// moveClock sometimes moves the clock: to an edge of a window, near it, on by a part of a
+// period, far, or back.
+func moveClock(r *rand.Rand, g *ground) {
+	if r.IntN(4) != 0 {
+		return
+	}
+	by := r.IntN(12)
+	part := int64(1+r.IntN(4)) * unit / 16
+	g.move(func(now int64) int64 {
+		edge := now - now%unit + unit
+		switch by {
+		case 0:
+			return now + 1
+		case 1:
+			return edge
+		case 2:
+			return edge - 1
+		case 3:
+			return now - unit/32
+		case 4:
+			return now + 2*unit
+		case 5:
+			return now + unit/2
+		}
+		return now + part
+	})
+}

@@ -1,0 +1,206 @@
+package janitor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglimit/pglimit/db"
+	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/janitor"
+	"github.com/pglimit/pglimit/limiter"
+)
+
+func readStatus(t *testing.T, pool *pgxpool.Pool) janitor.Status {
+	t.Helper()
+	return bed.OK(janitor.ReadStatus(t.Context(), pool))(t)
+}
+
+// TestStatusOfSweeps: a complete sweep is recorded with what it did, and the lease with its
+// holder. Sweeps that are not complete are not recorded.
+func TestStatusOfSweeps(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	pool := bed.NewPool(t)
+	if s := readStatus(t, pool); s.Holder != "" || !s.LeaseEnds.IsZero() || !s.LastSweep.IsZero() || s.SweptBy != "" || s.Took != 0 || s.DueRows != 0 || s.Lag != 0 || s.At.IsZero() {
+		t.Errorf("without a sweep: %+v", s)
+	}
+	bed.InsertRows(t, pool, "pglimit_gcra", "p", 3, 0)
+	l := bed.NewLimiter(t, pool, nil)
+	p := limiter.Policy{Name: "p", Algorithm: limiter.TokenBucket, Limit: 10, Period: time.Hour}
+	for range 2 {
+		bed.Reserve(t, l, p.Request("k", 4), time.Hour)
+	}
+	bed.Exec(t, pool, `UPDATE pglimit_reservation SET expires_at_us = 1 WHERE id = (SELECT min(id) FROM pglimit_reservation)`)
+	bed.Exec(t, pool, `UPDATE pglimit_token_bucket SET expires_at_us = 2`)
+	if s := readStatus(t, pool); s.DueRows != 4 || s.ExpiredReservations != 1 || s.OpenReservations != 2 || s.Lag != s.At.Sub(time.UnixMicro(1)) {
+		t.Errorf("before the sweep: %+v", s)
+	}
+	before := time.Now()
+	sweep(t, bed.NewJanitor(t, pool, nil), map[string]int64{"pglimit_gcra": 3})
+	s := readStatus(t, pool)
+	if s.Removed != 3 || s.Kept != 1 || s.ReservationsExpired != 1 || s.SweptBy == "" || s.Holder != "" ||
+		s.LastSweep.Before(before.Add(-time.Second)) || s.LastSweep.After(s.At) || s.Took <= 0 || s.Took > time.Since(before) {
+		t.Errorf("after the sweep: %+v", s)
+	}
+	if s.DueRows != 0 || s.ExpiredReservations != 0 || s.OpenReservations != 1 || s.Lag != 0 {
+		t.Errorf("after the sweep there wait: %+v", s)
+	}
+
+	first := s
+	clock := newHandClock()
+	clock.us.Store(time.Now().UnixMicro())
+	stop := newLeader(t, pool, clock)
+	s = readStatus(t, pool)
+	if s.Holder == "" || s.Holder != s.SweptBy || s.Holder == first.SweptBy || s.LeaseEnds.Sub(clock.now()) != lease || !s.LastSweep.Equal(clock.now()) || s.Removed != 0 {
+		t.Errorf("while a janitor runs: %+v", s)
+	}
+	heldElsewhere(t, bed.NewJanitor(t, pool, &janitor.Config{Now: clock.now}))
+	if other := readStatus(t, pool); other.SweptBy != s.SweptBy {
+		t.Errorf("a sweep of another janitor, which did nothing, is on record: %+v", other)
+	}
+	stop()
+
+	// One table fails: the others are swept, and the sweep is not complete.
+	bed.InsertRows(t, pool, "pglimit_token_bucket", "p", 1, 0)
+	bed.Exec(t, pool, `ALTER TABLE pglimit_gcra RENAME TO away`)
+	r, err := bed.NewJanitor(t, pool, nil).Sweep(ctx)
+	if err == nil || r.Total() != 1 {
+		t.Errorf("a sweep without a table: %+v, %v", r, err)
+	}
+	bed.Exec(t, pool, `ALTER TABLE away RENAME TO pglimit_gcra`)
+	if again := readStatus(t, pool); again.SweptBy != s.SweptBy || again.Removed != 0 {
+		t.Errorf("a sweep that failed is on record: %+v", again)
+	}
+	// The record itself fails: the sweep is done, and the error says so.
+	bed.InsertRows(t, pool, "pglimit_token_bucket", "p", 1, 0)
+	bed.Exec(t, pool, `DROP TABLE pglimit_sweep`)
+	if r, err := bed.NewJanitor(t, pool, nil).Sweep(ctx); r.Total() != 1 || err == nil || !strings.Contains(err.Error(), "migrate up") || !strings.Contains(err.Error(), "which is done") {
+		t.Errorf("a sweep without its record: %+v, %v", r, err)
+	}
+	if _, err := janitor.ReadStatus(ctx, pool); err == nil || !strings.Contains(err.Error(), "migrate up") {
+		t.Errorf("status without its table: %v", err)
+	}
+	if _, err := janitor.ReadStatus(ctx, nil); err == nil {
+		t.Error("status of no pool")
+	}
+}
+
+// TestStatusOfLeases: a lease that has ended, or that no janitor can have, has no holder.
+func TestStatusOfLeases(t *testing.T) {
+	t.Parallel()
+	pool := bed.NewPool(t)
+	for ends, held := range map[string]bool{"- interval '1 second'": false, "+ interval '71 hours'": true, "+ interval '73 hours'": false, "+ interval '9999 years'": false} {
+		bed.Exec(t, pool, `INSERT INTO pglimit_lease AS l (name, holder, expires_at_us) VALUES ('janitor', 'x', (date_part('epoch', clock_timestamp() `+ends+`) * 1e6)::bigint)
+			ON CONFLICT (name) DO UPDATE SET expires_at_us = EXCLUDED.expires_at_us`)
+		if s := readStatus(t, pool); (s.Holder == "x") != held || s.LeaseEnds.IsZero() == held {
+			t.Errorf("a lease that ends now %s: %+v", ends, s)
+		}
+	}
+}
+
+// recorder records the settings that are sent.
+type recorder []string
+
+func (r *recorder) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
+	if strings.Contains(data.SQL, "set_config") {
+		*r = append(*r, data.SQL)
+	}
+	return ctx
+}
+
+func (*recorder) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+
+// TestStatusReadsIndexes: on large tables with old statistics, each part of the statement
+// reads an index, and at most as many entries as it counts.
+func TestStatusReadsIndexes(t *testing.T) {
+	t.Parallel()
+	address := bed.NewDatabase(t)
+	pool := bed.Connect(t, address)
+	const rows, most = 5000, 4000
+	for _, table := range bed.LimitTables(t, pool) {
+		bed.InsertRows(t, pool, table, "p", rows, 0)
+	}
+	bed.Exec(t, pool, `INSERT INTO pglimit_reservation SELECT 1, 1, 0, 1, 1, 1, 0, 0, 0, 0, 0, 0, i, i, CASE WHEN i % 2 = 0 THEN 'open' ELSE 'settled' END, 'gcra', i, 'p', 'k', NULL FROM generate_series(1, $1::int) AS i`, rows)
+	var sent recorder
+	traced := bed.Connect(t, address, func(c *pgxpool.Config) { c.ConnConfig.Tracer = &sent })
+	readStatus(t, traced)
+	for _, analyze := range []bool{false, true} {
+		if analyze {
+			bed.Exec(t, pool, `ANALYZE`)
+		}
+		tx := bed.Begin(t, pool, pgx.TxOptions{AccessMode: pgx.ReadOnly})
+		for _, sql := range sent {
+			if _, err := tx.Exec(t.Context(), sql); err != nil {
+				t.Fatal(err)
+			}
+		}
+		read, err := tx.Query(t.Context(), "EXPLAIN (ANALYZE, TIMING OFF, SUMMARY OFF, COSTS OFF) "+db.SweepStatus, "janitor", most)
+		if err != nil {
+			t.Fatal(err)
+		}
+		lines, err := pgx.CollectRows(read, pgx.RowTo[string])
+		if err != nil {
+			t.Fatal(err)
+		}
+		plan, indexes := strings.Join(lines, "\n"), 0
+		for _, line := range lines {
+			var n int
+			if _, found, ok := strings.Cut(line, "actual rows="); found != "" && ok {
+				if _, err := fmt.Sscan(found, &n); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if strings.Contains(line, "Index") && strings.Contains(line, "Scan") && strings.Contains(line, "_expires ") {
+				indexes++
+			}
+			if strings.Contains(line, "Sort") || strings.Contains(line, "Seq Scan on pglimit_") && !strings.Contains(line, "_lease") && !strings.Contains(line, "_sweep") || n > most {
+				t.Errorf("analyzed %v: %s", analyze, strings.TrimSpace(line))
+			}
+		}
+		if indexes != 2*7+3 {
+			t.Errorf("%d scans of the indexes of expiries, want 17:\n%s", indexes, plan)
+		}
+		if err := tx.Rollback(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if s := readStatus(t, pool); s.DueRows != 7*rows+rows/2 || s.ExpiredReservations != rows/2 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// TestStatusBound: counts stop at the bound.
+func TestStatusBound(t *testing.T) {
+	t.Parallel()
+	pool := bed.NewPool(t)
+	bed.InsertRows(t, pool, "pglimit_gcra", "p", janitor.StatusBound-1, 0)
+	bed.InsertRows(t, pool, "pglimit_token_bucket", "p", 5, 0)
+	if s := readStatus(t, pool); s.DueRows != janitor.StatusBound {
+		t.Errorf("%d due rows", s.DueRows)
+	}
+}
+
+// TestStatusEndsWithItsContext: ReadStatus returns when its context ends.
+func TestStatusEndsWithItsContext(t *testing.T) {
+	t.Parallel()
+	pool := bed.NewPool(t)
+	tx := bed.Begin(t, pool, pgx.TxOptions{})
+	if _, err := tx.Exec(t.Context(), `LOCK TABLE pglimit_gcra`); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { _, err := janitor.ReadStatus(ctx, pool); ended <- err }()
+	bed.AwaitBlocked(t, pool)
+	cancel()
+	if err := bed.Receive(t, ended, "ReadStatus"); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+}

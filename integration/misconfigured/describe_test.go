@@ -1,0 +1,35 @@
+package misconfigured
+
+import (
+	"regexp"
+	"testing"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/internal/pooler"
+)
+
+// TestDescribePgBouncer: PgBouncer is described by its name, its mode and, if the user may
+// know it, its version.
+func TestDescribePgBouncer(t *testing.T) {
+	t.Parallel()
+	address := bed.EmptyDatabase(t)
+	for _, c := range []struct {
+		stats bool
+		want  string
+	}{
+		{false, `^PgBouncer, of a version that it tells its administrators only, in transaction mode$`},
+		{true, `^PgBouncer \d+\.\d+\.\d+ in transaction mode$`},
+	} {
+		pool, err := pgxpool.New(t.Context(), startPgBouncerOf(t, address, bed.BouncerConfig{Connections: 3, Stats: c.stats}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer pool.Close()
+		got, err := pooler.Describe(t.Context(), pool)
+		if err != nil || !regexp.MustCompile(c.want).MatchString(got) {
+			t.Errorf("stats %v: got %q, %v, want %s", c.stats, got, err, c.want)
+		}
+	}
+}

@@ -1,0 +1,268 @@
+package policies
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/limiter"
+)
+
+// version reads the version in the database.
+func version(t *testing.T, pool *pgxpool.Pool) int64 {
+	t.Helper()
+	return bed.Value[int64](t, pool, `SELECT version FROM pglimit_policy_version`)
+}
+
+// history returns the whole history, oldest first, as "version name/key before>after note".
+func history(t *testing.T, pool *pgxpool.Pool) (all []string) {
+	t.Helper()
+	rows, err := pool.Query(t.Context(), `SELECT format('%s %s/%s %s>%s %s', version, name, key, coalesce(before ->> 'limit_units', '-'), coalesce(after ->> 'limit_units', '-'), note)
+		FROM pglimit_policy_history ORDER BY id`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, err = pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// TestTriggers: every change is noted, whatever makes it, and what is none is not.
+func TestTriggers(t *testing.T) {
+	t.Parallel()
+	pool := bed.NewPool(t)
+	const insert = `INSERT INTO pglimit_policy (name, algorithm, limit_units, period_s, note) VALUES `
+	for _, step := range []struct {
+		sql     string
+		version int64
+		history []string
+	}{
+		{insert + `('a', 'gcra', 1, 1, 'one'), ('b', 'gcra', 2, 1, 'two')`, 1, []string{"1 a/ ->1 one", "1 b/ ->2 two"}},
+		{`UPDATE pglimit_policy SET limit_units = 3 WHERE name = 'a'`, 2, []string{"2 a/ 1>3 one"}},
+		{`UPDATE pglimit_policy SET limit_units = 3, version = 7, changed_by = 'x', changed_at = '2000-01-01'`, 3, []string{"3 b/ 2>3 two"}},
+		{`UPDATE pglimit_policy SET version = 7`, 3, nil},
+		{`UPDATE pglimit_policy SET limit_units = 9 WHERE name = 'none'`, 3, nil},
+		{`BEGIN; UPDATE pglimit_policy SET limit_units = 4 WHERE name = 'a'; UPDATE pglimit_policy SET limit_units = 5 WHERE name = 'a'; COMMIT`, 4, []string{"4 a/ 3>4 one", "4 a/ 4>5 one"}},
+		{`BEGIN; UPDATE pglimit_policy SET limit_units = 9; ROLLBACK`, 4, nil},
+		{`BEGIN; SAVEPOINT s; UPDATE pglimit_policy SET limit_units = 9; ROLLBACK TO s; UPDATE pglimit_policy SET limit_units = 6 WHERE name = 'a'; COMMIT`, 5, []string{"5 a/ 5>6 one"}},
+		{`UPDATE pglimit_policy SET name = 'c', note = 'renamed' WHERE name = 'a'`, 6, []string{"6 a/ 6>- renamed", "6 c/ ->6 renamed"}},
+		{`INSERT INTO pglimit_override (policy, key, limit_units) VALUES ('c', 'k', 9)`, 7, []string{"7 c/k ->9 "}},
+		{`UPDATE pglimit_override SET key = 'l'`, 8, []string{"8 c/k 9>- ", "8 c/l ->9 "}},
+		{`BEGIN; SELECT set_config('pglimit.note', 'why', true); DELETE FROM pglimit_override; DELETE FROM pglimit_policy WHERE name = 'b'; COMMIT`, 9, []string{"9 c/l 9>- why", "9 b/ 3>- why"}},
+		{`DELETE FROM pglimit_policy WHERE name = 'none'`, 9, nil},
+		{`DELETE FROM pglimit_policy`, 10, []string{"10 c/ 6>- "}},
+	} {
+		before := len(history(t, pool))
+		bed.Exec(t, pool, step.sql)
+		if got := history(t, pool)[before:]; version(t, pool) != step.version || fmt.Sprint(got) != fmt.Sprint(step.history) {
+			t.Errorf("%s: version %d, %q; want %d, %q", step.sql, version(t, pool), got, step.version, step.history)
+		}
+	}
+	bed.Exec(t, pool, `SET TIME ZONE 'Australia/Lord_Howe'; SET extra_float_digits = 0;`+insert+`('d', 'gcra', 0.1::float8 + 0.2::float8, 1, '')`)
+	if n := bed.Value[float64](t, pool, `SELECT (after ->> 'limit_units')::float8 FROM pglimit_policy_history WHERE name = 'd'`); n != 0.30000000000000004 {
+		t.Errorf("the history has %v", n)
+	}
+	if s := bed.Value[string](t, pool, `SELECT after ->> 'changed_at' FROM pglimit_policy_history WHERE name = 'd'`); !strings.HasSuffix(s, "+00:00") {
+		t.Errorf("the history has %s", s)
+	}
+	for _, table := range []string{"pglimit_policy", "pglimit_override"} {
+		var answer *pgconn.PgError
+		if _, err := pool.Exec(t.Context(), `TRUNCATE `+table); !errors.As(err, &answer) || answer.Code != "0A000" || !strings.Contains(answer.Hint, "DELETE FROM public."+table) {
+			t.Errorf("TRUNCATE: %v", err)
+		}
+	}
+	bed.Exec(t, pool, `DELETE FROM pglimit_policy_version`)
+	var answer *pgconn.PgError
+	_, err := pool.Exec(t.Context(), `DELETE FROM pglimit_policy`)
+	if !errors.As(err, &answer) || answer.Code != "55000" {
+		t.Fatalf("without a version: %v", err)
+	}
+	bed.Exec(t, pool, answer.Hint)
+	bed.Exec(t, pool, `DELETE FROM pglimit_policy`)
+	if v := version(t, pool); v != 12 {
+		t.Errorf("after the hint, version %d", v)
+	}
+}
+
+// TestWritersWaitForEachOther: transactions that lock rows in different orders end without a
+// deadlock, and their versions become visible in their order.
+func TestWritersWaitForEachOther(t *testing.T) {
+	t.Parallel()
+	pool := bed.NewPool(t)
+	p := open(t, pool, limiter.PoliciesConfig{})
+	var set []limiter.StoredPolicy
+	for _, name := range []string{"a", "b"} {
+		q := login
+		q.Name = name
+		set = append(set, limiter.StoredPolicy{Policy: q})
+	}
+	apply(t, p.Policies, limiter.PolicyEdit{Set: set})
+	const rounds = 20
+	var writers sync.WaitGroup
+	for i, order := range [][2]string{{"a", "b"}, {"b", "a"}, {"a", "b"}} {
+		writers.Go(func() {
+			for n := range rounds {
+				err := pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
+					for _, name := range order {
+						if _, err := tx.Exec(t.Context(), `UPDATE pglimit_policy SET limit_units = $1 WHERE name = $2`, float64(10+3*n+i), name); err != nil {
+							return err
+						}
+					}
+					return nil
+				})
+				if err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	writers.Go(func() {
+		for n := range rounds {
+			if err := p.SetOverride(t.Context(), limiter.Override{Policy: "a", Key: "k", Limit: ptr(float64(n + 1))}); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	writers.Wait()
+	if got, want := version(t, pool), int64(1+4*rounds); got != want {
+		t.Errorf("version %d, want %d", got, want)
+	}
+	if n := bed.Value[int](t, pool, `SELECT count(*) FROM (SELECT version < lag(version) OVER (ORDER BY id) AS back FROM pglimit_policy_history) AS h WHERE back`); n != 0 {
+		t.Errorf("%d versions went back", n)
+	}
+	p.await(t, version(t, pool))
+}
+
+func TestIfVersion(t *testing.T) {
+	t.Parallel()
+	pool := bed.NewPool(t)
+	one, two := open(t, pool, limiter.PoliciesConfig{}), open(t, pool, limiter.PoliciesConfig{})
+	set := func(limit float64) []limiter.StoredPolicy {
+		p := login
+		p.Limit = limit
+		return []limiter.StoredPolicy{{Policy: p}}
+	}
+	first := apply(t, one.Policies, limiter.PolicyEdit{Set: set(1)})
+	two.await(t, first)
+	apply(t, two.Policies, limiter.PolicyEdit{IfVersion: first, Set: set(2)})
+	if _, err := one.Apply(t.Context(), limiter.PolicyEdit{IfVersion: first, Set: set(3)}); !errors.Is(err, limiter.ErrPolicyChanged) {
+		t.Errorf("%v", err)
+	}
+	one.await(t, first+1)
+	if p, err := one.Get("login"); err != nil || p.Limit != 2 {
+		t.Errorf("%+v, %v", p, err)
+	}
+	if v := apply(t, one.Policies, limiter.PolicyEdit{Set: set(2)}); v != first+1 {
+		t.Errorf("what is already so made version %d", v)
+	}
+	if _, err := one.Apply(t.Context(), limiter.PolicyEdit{Set: set(9), Delete: []string{"none"}}); !errors.Is(err, limiter.ErrNoPolicy) || !strings.Contains(err.Error(), `"none"`) {
+		t.Errorf("%v", err)
+	}
+	if _, err := one.Apply(t.Context(), limiter.PolicyEdit{Set: set(9), DeleteOverrides: []limiter.Override{{Policy: "login", Key: "k"}}}); !errors.Is(err, limiter.ErrNoPolicy) || !strings.Contains(err.Error(), `"k"`) {
+		t.Errorf("%v", err)
+	}
+	if v := version(t, pool); v != first+1 {
+		t.Errorf("a refused edit made version %d", v)
+	}
+}
+
+func TestHistory(t *testing.T) {
+	t.Parallel()
+	p := open(t, bed.NewPool(t), limiter.PoliciesConfig{})
+	until := time.Date(2100, 1, 2, 3, 4, 5, 6000, time.UTC)
+	apply(t, p.Policies, limiter.PolicyEdit{Set: []limiter.StoredPolicy{{Policy: login, Note: "new"}}, SetOverrides: []limiter.Override{{Policy: "login", Key: "k", Limit: ptr(7.0), Until: until, Note: "vip"}}})
+	changed := login
+	changed.Limit = 0.1 + 0.2
+	apply(t, p.Policies, limiter.PolicyEdit{Set: []limiter.StoredPolicy{{Policy: changed, Note: "more", Askers: true}}})
+	apply(t, p.Policies, limiter.PolicyEdit{Delete: []string{"login"}, DeleteOverrides: []limiter.Override{{Policy: "login", Key: "k"}}, Note: "over"})
+	all, err := p.History(t.Context(), "login", 100)
+	if err != nil || len(all) != 5 {
+		t.Fatalf("%+v, %v", all, err)
+	}
+	for i, want := range []struct {
+		version   int64
+		key, note string
+	}{{3, "k", "over"}, {3, "", "over"}, {2, "", "more"}, {1, "k", "vip"}, {1, "", "new"}} {
+		if c := all[i]; c.Version != want.version || c.Key != want.key || c.Note != want.note || c.Name != "login" || c.ChangedBy == "" || time.Since(c.ChangedAt).Abs() > time.Hour {
+			t.Errorf("%d: %+v", i, c)
+		}
+	}
+	if c := all[2]; c.Before.Policy != login || c.After.Policy != changed || !c.After.Askers || c.After.MaxTTL != 24*time.Hour || c.OverrideBefore != nil || c.OverrideAfter != nil {
+		t.Errorf("%+v", c)
+	}
+	if c := all[0]; c.OverrideAfter != nil || *c.OverrideBefore.Limit != 7 || !c.OverrideBefore.Until.Equal(until) || c.OverrideBefore.Note != "vip" || c.Before != nil {
+		t.Errorf("%+v", c)
+	}
+	if some, err := p.History(t.Context(), "", 2); err != nil || len(some) != 2 || some[0].Version != 3 {
+		t.Errorf("%+v, %v", some, err)
+	}
+	if none, err := p.History(t.Context(), "other", 2); err != nil || len(none) != 0 {
+		t.Errorf("%+v, %v", none, err)
+	}
+}
+
+// TestBound: there are at most 100,000 overrides.
+func TestBound(t *testing.T) {
+	t.Parallel()
+	pool := bed.NewPool(t)
+	logs := newLog()
+	p := open(t, pool, limiter.PoliciesConfig{Logger: logs.logger(), DisableListen: true, PollEvery: time.Hour})
+	// Without the triggers, whose history would take a while.
+	bed.Exec(t, pool, `BEGIN; SET LOCAL session_replication_role = replica;
+		INSERT INTO pglimit_override (policy, key, unlimited) SELECT 'login', 'k' || i, true FROM generate_series(100001, 199999) AS i; COMMIT`)
+	apply(t, p.Policies, limiter.PolicyEdit{SetOverrides: []limiter.Override{{Policy: "login", Key: "last", Unlimited: true}}})
+	// One that exists can still be changed.
+	apply(t, p.Policies, limiter.PolicyEdit{SetOverrides: []limiter.Override{{Policy: "login", Key: "last", Unlimited: true, Note: "changed"}}})
+	err := p.SetOverride(t.Context(), limiter.Override{Policy: "login", Key: "z", Unlimited: true})
+	if !errors.Is(err, limiter.ErrInvalid) || !strings.Contains(err.Error(), "at most 100,000 overrides") || !strings.Contains(err.Error(), "delete those that have ended") {
+		t.Errorf("%v", err)
+	}
+	var answer *pgconn.PgError
+	if _, err := pool.Exec(t.Context(), `INSERT INTO pglimit_override (policy, key, unlimited) VALUES ('login', 'z', true)`); !errors.As(err, &answer) || answer.Code != "54000" || answer.Hint == "" {
+		t.Errorf("%v", err)
+	}
+	logs.none(t)
+	// Rows that came past the trigger: the last one by policy and key does not apply.
+	bed.Exec(t, pool, `BEGIN; SET LOCAL session_replication_role = replica; INSERT INTO pglimit_override (policy, key, unlimited) VALUES ('login', 'z', true); COMMIT`)
+	apply(t, p.Policies, limiter.PolicyEdit{SetOverrides: []limiter.Override{{Policy: "login", Key: "last", Unlimited: true, Note: "again"}}})
+	if n := len(p.Overrides("")); n != 100_000 {
+		t.Errorf("%d overrides are loaded", n)
+	}
+	if _, unlimited, err := p.For("login", "z"); !errors.Is(err, limiter.ErrNoPolicy) || unlimited {
+		t.Error(unlimited, err)
+	}
+	logs.expect(t, "too many overrides", "most=100000")
+}
+
+// TestVersionOfAnotherServer: a transaction of another server has the number of the one that
+// raised the version last.
+func TestVersionOfAnotherServer(t *testing.T) {
+	t.Parallel()
+	pool := bed.NewPool(t)
+	tx, err := pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback(context.WithoutCancel(t.Context()))
+	if _, err := tx.Exec(t.Context(), `UPDATE pglimit_policy_version SET version = 5, changed_in = pg_current_xact_id()::text || ' 1'`); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(t.Context(), `INSERT INTO pglimit_policy (name, algorithm, limit_units, period_s) VALUES ('a', 'gcra', 1, 1)`); err != nil {
+		t.Fatal(err)
+	}
+	bed.Commit(t, tx)
+	if v := version(t, pool); v != 6 {
+		t.Errorf("version %d, want 6", v)
+	}
+}

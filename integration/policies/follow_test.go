@@ -1,0 +1,261 @@
+package policies
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	_ "github.com/jackc/pgx/v5/stdlib" // the driver "pgx"
+	_ "github.com/lib/pq"              // the driver "postgres"
+
+	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/limiter"
+	"github.com/pglimit/pglimit/migrations"
+)
+
+// listeners counts the sessions of a test's database that listen now.
+func listeners(pool *pgxpool.Pool) (n int, err error) {
+	err = pool.QueryRow(context.Background(), `SELECT count(*) FROM pg_stat_activity
+		WHERE datname = current_database() AND pid <> pg_backend_pid() AND application_name = 'followed' AND query LIKE '%pglimit_policy_version%'`).Scan(&n)
+	return n, err
+}
+
+// TestAway: while the database is away the policies stay as last known, one warning is
+// logged, and a change made meanwhile arrives once it is back.
+func TestAway(t *testing.T) {
+	t.Parallel()
+	for name, disable := range map[string]bool{"listening": false, "polling": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			address := bed.NewDatabase(t)
+			dialer := bed.NewDialer(func() string { return address })
+			pool := bed.Connect(t, address, func(c *pgxpool.Config) { c.ConnConfig.DialFunc = dialer.Dial }, bed.Setting("application_name", "followed"))
+			direct := bed.Connect(t, address)
+			logs := newLog()
+			p := open(t, pool, limiter.PoliciesConfig{PollEvery: 10 * time.Millisecond, DisableListen: disable, Logger: logs.logger()})
+			version := apply(t, p.Policies, limiter.PolicyEdit{Set: []limiter.StoredPolicy{{Policy: login}}})
+			dialer.Down.Store(true)
+			pool.Reset()
+			bed.Exec(t, direct, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'followed'`)
+			bed.Eventually(t, "a warning is logged", func(context.Context) (bool, error) { return logs.String() != "", nil })
+			bed.Exec(t, direct, `UPDATE pglimit_policy SET limit_units = 6`)
+			tries := dialer.Dials.Load()
+			bed.Eventually(t, "it tries again", func(context.Context) (bool, error) { return dialer.Dials.Load() > tries+3, nil })
+			if got, err := p.Get("login"); err != nil || got != login {
+				t.Errorf("while it is away: %+v, %v", got, err)
+			}
+			if err := p.Set(t.Context(), limiter.StoredPolicy{Policy: login}); !errors.Is(err, limiter.ErrUnavailable) {
+				t.Errorf("Set while it is away: %v", err)
+			}
+			dialer.Down.Store(false)
+			p.await(t, version+1)
+			if got, err := p.Get("login"); err != nil || got.Limit != 6 {
+				t.Errorf("once it is back: %+v, %v", got, err)
+			}
+			logs.expect(t, "level=WARN", "those last known stay", "version=1")
+		})
+	}
+}
+
+// TestClose: after Close no session is left, nothing is followed, and Get and Apply work.
+func TestClose(t *testing.T) {
+	t.Parallel()
+	address := bed.NewDatabase(t)
+	pool := bed.Connect(t, address, bed.Setting("application_name", "followed"), func(c *pgxpool.Config) { c.MaxConns = 1 })
+	direct := bed.Connect(t, address)
+	p := open(t, pool, limiter.PoliciesConfig{})
+	version := apply(t, p.Policies, limiter.PolicyEdit{Set: []limiter.StoredPolicy{{Policy: login}}})
+	bed.Eventually(t, "the session listens", func(context.Context) (bool, error) {
+		n, err := listeners(direct)
+		return n == 1, err
+	})
+	for range 2 {
+		if err := p.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	if n := pool.Stat().AcquiredConns(); n != 0 {
+		t.Errorf("%d connections of the pool are in use", n)
+	}
+	pool.Reset()
+	bed.Eventually(t, "the sessions end", func(context.Context) (bool, error) {
+		return bed.Value[int](t, direct, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'followed'`) == 0, nil
+	})
+	bed.Exec(t, direct, `UPDATE pglimit_policy SET limit_units = 6`)
+	if got, err := p.Get("login"); err != nil || got != login || p.Version() != version {
+		t.Errorf("%+v, %v", got, err)
+	}
+	changed := login
+	changed.Limit = 7
+	if err := p.Set(t.Context(), limiter.StoredPolicy{Policy: changed}); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := p.Get("login"); err != nil || got != changed {
+		t.Errorf("after Set: %+v, %v", got, err)
+	}
+}
+
+// TestOpen: without the tables OpenPolicies returns an error, unless Background is set; then
+// the policies arrive once there are tables.
+func TestOpen(t *testing.T) {
+	t.Parallel()
+	pool := bed.Connect(t, bed.EmptyDatabase(t))
+	if _, err := limiter.OpenPolicies(t.Context(), pool, nil); !errors.Is(err, limiter.ErrNotMigrated) {
+		t.Errorf("without tables: %v", err)
+	}
+	logs := newLog()
+	p := open(t, pool, limiter.PoliciesConfig{Background: true, PollEvery: 10 * time.Millisecond, Logger: logs.logger()})
+	if err := p.Default(login); err != nil {
+		t.Fatal(err)
+	}
+	bed.Eventually(t, "a warning is logged", func(context.Context) (bool, error) { return logs.String() != "", nil })
+	if err := migrations.Up(t.Context(), pool); err != nil {
+		t.Fatal(err)
+	}
+	if v := bed.Receive(t, p.versions, "the first load"); v != 0 {
+		t.Errorf("version %d", v)
+	}
+	if got, err := p.Get("login"); err != nil || got != login {
+		t.Errorf("%+v, %v", got, err)
+	}
+	logs.expect(t, "level=WARN", "pglimit migrate up")
+
+	for _, config := range []limiter.PoliciesConfig{{PollEvery: time.Millisecond}, {PollEvery: -1}, {KeySecret: []byte("short")}} {
+		if _, err := limiter.OpenPolicies(t.Context(), pool, &config); !errors.Is(err, limiter.ErrInvalid) || strings.Contains(err.Error(), "short;") {
+			t.Errorf("%+v: %v", config, err)
+		}
+	}
+	if _, err := limiter.OpenPolicies(t.Context(), nil, nil); !errors.Is(err, limiter.ErrInvalid) {
+		t.Errorf("without a pool: %v", err)
+	}
+	if _, err := limiter.OpenPoliciesSQL(t.Context(), nil, nil); !errors.Is(err, limiter.ErrInvalid) {
+		t.Errorf("without a db: %v", err)
+	}
+}
+
+// TestSQL: all of it over database/sql.
+func TestSQL(t *testing.T) {
+	bed.OverDrivers(t, func(t *testing.T, driver string) {
+		address := bed.NewDatabase(t)
+		pool, db := bed.Connect(t, address), bed.ConnectSQL(t, driver, address)
+		p, err := limiter.OpenPoliciesSQL(t.Context(), db, &limiter.PoliciesConfig{PollEvery: 10 * time.Millisecond})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer p.Close()
+		until := time.Date(2100, 1, 2, 3, 4, 5, 6000, time.UTC)
+		version := apply(t, p, limiter.PolicyEdit{
+			Set: []limiter.StoredPolicy{{Policy: login, Note: "é"}},
+			SetOverrides: []limiter.Override{
+				{Policy: "login", Key: `a"{},\`, Limit: ptr(7.5), Shadow: ptr(false), Until: until}, {Policy: "login", Key: "b", Unlimited: true}},
+		})
+		if got, err := p.Get("login"); err != nil || got != login || p.List()[0].Note != "é" {
+			t.Errorf("%+v, %v", got, err)
+		}
+		if all := p.Overrides("login"); len(all) != 2 || all[0].Key != `a"{},\` || *all[0].Limit != 7.5 || *all[0].Shadow || !all[0].Until.Equal(until) || !all[1].Unlimited {
+			t.Errorf("%+v", all)
+		}
+		bed.Exec(t, pool, `UPDATE pglimit_policy SET limit_units = 6`)
+		bed.Eventually(t, "the change arrives", func(context.Context) (bool, error) { return p.Version() == version+1, nil })
+		if _, err := p.Apply(t.Context(), limiter.PolicyEdit{IfVersion: version, Delete: []string{"login"}}); !errors.Is(err, limiter.ErrPolicyChanged) {
+			t.Errorf("%v", err)
+		}
+		apply(t, p, limiter.PolicyEdit{Delete: []string{"login"}, DeleteOverrides: []limiter.Override{{Policy: "login", Key: "b"}}, Note: "over"})
+		h, err := p.History(t.Context(), "", 10)
+		if err != nil || len(h) != 6 || h[0].Note != "over" {
+			t.Errorf("%+v, %v", h, err)
+		}
+	})
+}
+
+// TestSchemas: the tables may be in any schema. A change in one is none in another.
+func TestSchemas(t *testing.T) {
+	t.Parallel()
+	address := bed.EmptyDatabase(t)
+	bed.Exec(t, bed.Connect(t, address), `CREATE SCHEMA "Odd-One"; CREATE SCHEMA other`)
+	var all []*opened
+	for i, schema := range []string{`"Odd-One"`, "other"} {
+		pool := bed.Connect(t, bed.WithSearchPath(t, address, schema))
+		if err := migrations.Up(t.Context(), pool); err != nil {
+			t.Fatal(err)
+		}
+		p := open(t, pool, limiter.PoliciesConfig{PollEvery: time.Hour})
+		policy := login
+		policy.Limit = float64(i + 1)
+		if v := apply(t, p.Policies, limiter.PolicyEdit{Set: []limiter.StoredPolicy{{Policy: policy}}}); v != 1 {
+			t.Errorf("schema %s: version %d", schema, v)
+		}
+		all = append(all, p)
+	}
+	// Without the schema in its search_path, a session changes the right one.
+	bed.Exec(t, bed.Connect(t, address), `UPDATE "Odd-One".pglimit_policy SET limit_units = 9`)
+	all[0].await(t, 2)
+	for i, want := range []float64{9, 2} {
+		if p, err := all[i].Get("login"); err != nil || p.Limit != want {
+			t.Errorf("%+v, %v; want %v", p, err, want)
+		}
+	}
+}
+
+// TestOperator: the rights of an operator suffice.
+func TestOperator(t *testing.T) {
+	t.Parallel()
+	address := bed.NewDatabase(t)
+	owner := bed.Connect(t, address)
+	operator := bed.Connect(t, bed.RuntimeRole(t, address))
+	role := bed.Value[string](t, operator, `SELECT current_user::text`)
+	if _, err := migrations.ApplyGrants(t.Context(), owner, migrations.Roles{Operators: []string{role}}); err != nil {
+		t.Fatal(err)
+	}
+	p := open(t, operator, limiter.PoliciesConfig{PollEvery: time.Hour})
+	version := apply(t, p.Policies, limiter.PolicyEdit{Set: []limiter.StoredPolicy{{Policy: login}}, SetOverrides: []limiter.Override{{Policy: "login", Key: "k", Unlimited: true}}})
+	apply(t, p.Policies, limiter.PolicyEdit{IfVersion: version, Delete: []string{"login"}, DeleteOverrides: []limiter.Override{{Policy: "login", Key: "k"}}})
+	h, err := p.History(t.Context(), "", 10)
+	if err != nil || len(h) != 4 || h[0].ChangedBy != role {
+		t.Errorf("%+v, %v", h, err)
+	}
+	bed.Exec(t, owner, fmt.Sprintf(`INSERT INTO pglimit_policy (name, algorithm, limit_units, period_s) VALUES ('login', 'gcra', 1, 1); REVOKE UPDATE ON pglimit_policy_version FROM %s`, role))
+	p.await(t, version+2)
+	if err := p.Delete(t.Context(), "login", ""); !errors.Is(err, limiter.ErrMisconfigured) || !strings.Contains(err.Error(), "pglimit_policy_version") {
+		t.Errorf("without a right: %v", err)
+	}
+}
+
+// meanwhile runs do before the first statement of that name.
+type meanwhile struct {
+	name string
+	do   func()
+	once sync.Once
+}
+
+func (m *meanwhile) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
+	if strings.HasPrefix(data.SQL, "-- name: "+m.name+" ") {
+		m.once.Do(m.do)
+	}
+	return ctx
+}
+
+func (m *meanwhile) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+
+// TestOneMoment: a load sees policies and overrides of one version.
+func TestOneMoment(t *testing.T) {
+	t.Parallel()
+	address := bed.NewDatabase(t)
+	direct := bed.Connect(t, address)
+	bed.Exec(t, direct, `INSERT INTO pglimit_policy (name, algorithm, limit_units, period_s, note) VALUES ('p', 'gcra', 1, 1, 'old');
+		INSERT INTO pglimit_override (policy, key, limit_units, note) VALUES ('p', 'k', 1, 'old')`)
+	change := &meanwhile{name: "Overrides", do: func() {
+		bed.Exec(t, direct, `UPDATE pglimit_policy SET note = 'new'; UPDATE pglimit_override SET note = 'new'`)
+	}}
+	pool := bed.Connect(t, address, func(c *pgxpool.Config) { c.ConnConfig.Tracer = change })
+	p := open(t, pool, limiter.PoliciesConfig{PollEvery: time.Hour, DisableListen: true})
+	if v, policy, override := p.Version(), p.List()[0].Note, p.Overrides("p")[0].Note; policy != "old" || override != "old" || v != 1 {
+		t.Errorf("version %d has policy %q, override %q", v, policy, override)
+	}
+}

@@ -1,0 +1,51 @@
+package policies
+
+import (
+	"testing"
+	"time"
+
+	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/limiter"
+)
+
+// TestNotificationsTellNothing: any role may listen and notify. It hears the schema's name
+// only, and its own notifications change nothing.
+func TestNotificationsTellNothing(t *testing.T) {
+	t.Parallel()
+	pool := bed.NewPool(t)
+	p := open(t, pool, limiter.PoliciesConfig{PollEvery: time.Hour})
+	conn, err := pool.Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Release()
+	schema := bed.Value[string](t, pool, `SELECT current_schema()::text`)
+	if _, err := conn.Exec(t.Context(), `LISTEN pglimit_policies`); err != nil {
+		t.Fatal(err)
+	}
+	edit := func(limit float64) int64 {
+		return apply(t, p.Policies, limiter.PolicyEdit{Set: []limiter.StoredPolicy{{Policy: login, Note: "a secret note"}},
+			SetOverrides: []limiter.Override{{Policy: "login", Key: "alice", Limit: &limit}}})
+	}
+	edit(7)
+	for {
+		n, err := conn.Conn().WaitForNotification(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(n.Payload) > 6 && n.Payload[:6] == "probe " {
+			continue // random text
+		}
+		if n.Payload != schema {
+			t.Errorf("got %q, want %q", n.Payload, schema)
+		}
+		break
+	}
+	for _, payload := range []string{"", "probe ", "probe x", schema, "other"} {
+		bed.Exec(t, pool, `SELECT pg_notify('pglimit_policies', $1) FROM generate_series(1, 100)`, payload)
+	}
+	p.await(t, edit(9))
+	if got, unlimited, err := p.For("login", "alice"); err != nil || unlimited || got.Limit != 9 {
+		t.Errorf("%+v, %v, %v", got, unlimited, err)
+	}
+}

@@ -1,0 +1,169 @@
+package policies
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/limiter"
+)
+
+// TestInvalidRows: what was written by hand and is not valid keeps the last known policy or
+// override, or is left out, and is logged once.
+func TestInvalidRows(t *testing.T) {
+	t.Parallel()
+	pool := bed.NewPool(t)
+	logs := newLog()
+	p := open(t, pool, limiter.PoliciesConfig{Logger: logs.logger(), PollEvery: time.Hour})
+	day := limiter.Policy{Name: "day", Algorithm: limiter.FixedWindow, Limit: 5, Calendar: limiter.Day}
+	version := apply(t, p.Policies, limiter.PolicyEdit{Set: []limiter.StoredPolicy{{Policy: login}, {Policy: day}}})
+	do := func(sql string) {
+		t.Helper()
+		bed.Exec(t, pool, sql)
+		version++
+		p.await(t, version)
+	}
+	logs.none(t)
+	do(`UPDATE pglimit_policy SET time_zone = 'Mars/Base' WHERE name = 'day'`)
+	logs.expect(t, "level=ERROR", "policy=day", "TimeZone", "Mars/Base")
+	do(`UPDATE pglimit_policy SET limit_units = 6 WHERE name = 'login'`)
+	logs.none(t) // again
+	if got, err := p.Get("day"); err != nil || got != day || len(p.List()) != 2 {
+		t.Errorf("%+v, %v", got, err)
+	}
+	do(`INSERT INTO pglimit_policy (name, algorithm, limit_units, calendar, time_zone) VALUES ('new', 'fixed_window', 1, 'day', 'Mars/Base')`)
+	logs.expect(t, "policy=new", "Mars/Base")
+	if got, err := p.Get("new"); err == nil {
+		t.Errorf("%+v", got)
+	}
+	// A burst that the policy has no use for takes nothing from the rest, as in SQL.
+	do(`INSERT INTO pglimit_override (policy, key, limit_units, burst) VALUES ('day', 'k', 9, 8)`)
+	logs.none(t)
+	if got, _, err := p.For("day", "k"); err != nil || got.Limit != 9 || got.Burst != 0 {
+		t.Errorf("%+v, %v", got, err)
+	}
+	do(`UPDATE pglimit_policy SET time_zone = 'Europe/Vienna' WHERE name = 'day'`)
+	logs.none(t)
+	if got, err := p.Get("day"); err != nil || got.TimeZone != "Europe/Vienna" {
+		t.Errorf("%+v, %v", got, err)
+	}
+	// Constraints refuse the rest, unless someone drops them.
+	bed.Exec(t, pool, `ALTER TABLE pglimit_policy DROP CONSTRAINT "limit_units must be from 1e-9 to 2^53", DROP CONSTRAINT "max_ttl_s must be from 1 to 3155760000",
+		DROP CONSTRAINT "durability must be durable or relaxed"`)
+	do(`UPDATE pglimit_policy SET limit_units = 'NaN' WHERE name = 'login'`)
+	logs.expect(t, "Limit NaN")
+	do(`UPDATE pglimit_policy SET limit_units = 6, max_ttl_s = '-Infinity' WHERE name = 'login'`)
+	logs.expect(t, "MaxTTL")
+	do(`UPDATE pglimit_policy SET durability = 'maybe' WHERE name = 'login'`)
+	logs.expect(t, "Durability", "maybe")
+	if got, err := p.Get("login"); err != nil || got.Limit != 6 || got.Durability != limiter.Durable {
+		t.Errorf("%+v, %v", got, err)
+	}
+	bed.Exec(t, pool, `ALTER TABLE pglimit_override DROP CONSTRAINT "limit_units must be from 1e-9 to 2^53"`)
+	do(`UPDATE pglimit_override SET limit_units = 'NaN'`)
+	logs.expect(t, "policy=day", "key=k", "Limit NaN")
+	if got, _, err := p.For("day", "k"); err != nil || got.Limit != 9 {
+		t.Errorf("%+v, %v", got, err)
+	}
+	do(`DELETE FROM pglimit_policy WHERE name = 'login'`)
+	if got, err := p.Get("login"); err == nil {
+		t.Errorf("a deleted policy stays: %+v", got)
+	}
+}
+
+// TestOverridesInTheDatabase: a limiter, its transactions and other limiters agree about
+// overrides, with a KeySecret too.
+func TestOverridesInTheDatabase(t *testing.T) {
+	t.Parallel()
+	for name, secret := range map[string][]byte{"plain": nil, "secret": []byte("a secret of more than 16 bytes")} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			ctx := t.Context()
+			pool := bed.NewPool(t)
+			p := open(t, pool, limiter.PoliciesConfig{KeySecret: secret})
+			apply(t, p.Policies, limiter.PolicyEdit{SetOverrides: []limiter.Override{
+				{Policy: "login", Key: "free", Unlimited: true}, {Policy: "login", Key: "vip", Limit: ptr(50.0), Burst: ptr(20.0)},
+				{Policy: "login", Key: "ended", Unlimited: true, Until: time.Now().Add(-time.Hour)},
+			}})
+			if stored := p.Overrides("")[0].Key; (stored == "free") != (secret == nil) {
+				t.Errorf("stored is %q", stored)
+			}
+			if n := len(p.Overrides("login")); n != 2 {
+				t.Errorf("%d overrides", n)
+			}
+			l := bed.NewLimiter(t, pool, &limiter.Config{Policies: p.Policies, KeySecret: secret})
+			for _, c := range []struct {
+				key    string
+				n      float64
+				limit  float64
+				source limiter.Source
+			}{{"free", 1000, 5, limiter.SourceOverride}, {"vip", 20, 50, limiter.SourceDatabase}, {"other", 10, 5, limiter.SourceDatabase}, {"ended", 10, 5, limiter.SourceDatabase}} {
+				r, err := l.AllowN(ctx, login, c.key, c.n)
+				if err != nil || !r.Allowed || r.Limit != c.limit || r.Source != c.source {
+					t.Errorf("%s: %+v, %v", c.key, r, err)
+				}
+				if r, err = l.AllowN(ctx, login, c.key, c.n); err != nil || r.Allowed != (c.key == "free") {
+					t.Errorf("%s again: %+v, %v", c.key, r, err)
+				}
+			}
+			// A remembered denial does not outlive a new override.
+			if err := p.SetOverride(ctx, limiter.Override{Policy: "login", Key: "vip", Limit: ptr(50.0), Burst: ptr(40.0)}); err != nil {
+				t.Fatal(err)
+			}
+			if r, err := l.AllowN(ctx, login, "vip", 15); err != nil || !r.Allowed {
+				t.Errorf("with more burst: %+v, %v", r, err)
+			}
+			tx := bed.Begin(t, pool, pgx.TxOptions{})
+			all, err := l.InTx(tx).AllowAll(ctx, login.Request("free", 100), login.Request("vip", 1), login.Request("other", 1))
+			if err != nil || all.Allowed || all.DeniedBy != 2 || all.PerRequest[0].Source != limiter.SourceOverride || all.PerRequest[1].Burst != 40 {
+				t.Errorf("%+v, %v", all, err)
+			}
+			r, err := l.InTx(tx).Reserve(ctx, login.Request("free", 100), time.Minute)
+			if err != nil || !r.Result.Allowed {
+				t.Fatalf("%+v, %v", r, err)
+			}
+			bed.Commit(t, tx)
+			if n := bed.Value[int](t, pool, `SELECT count(*) FROM pglimit_reservation`); n != 0 {
+				t.Errorf("%d reservations", n)
+			}
+			if s, err := l.Settle(ctx, r.ID, 70); err != nil || s.Granted != 70 || s.Source != limiter.SourceSkipped {
+				t.Errorf("%+v, %v", s, err)
+			}
+			if n := bed.Value[int](t, pool, `SELECT count(*) FROM pglimit_token_bucket WHERE level > 0`); n != 3 {
+				t.Errorf("%d keys have counted", n)
+			}
+		})
+	}
+}
+
+// TestOverridesOfAnotherSecret: overrides whose keys cannot match are refused.
+func TestOverridesOfAnotherSecret(t *testing.T) {
+	t.Parallel()
+	pool := bed.NewPool(t)
+	policies, err := limiter.OpenPolicies(t.Context(), pool, &limiter.PoliciesConfig{DisableListen: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer policies.Close()
+	if _, err := limiter.New(pool, &limiter.Config{Policies: policies, KeySecret: []byte("a secret of more than 16 bytes")}); !errors.Is(err, limiter.ErrInvalid) {
+		t.Errorf("got %v", err)
+	}
+	if _, err := limiter.New(pool, &limiter.Config{Policies: policies}); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestChangesOfTheLastDigit: a change that the session does not show is one.
+func TestChangesOfTheLastDigit(t *testing.T) {
+	t.Parallel()
+	pool := bed.NewPool(t)
+	short := bed.Connect(t, pool.Config().ConnString(), bed.Setting("extra_float_digits", "0"))
+	bed.Exec(t, short, `INSERT INTO pglimit_policy (name, algorithm, limit_units, period_s) VALUES ('p', 'gcra', 9007199254740992, 1)`)
+	bed.Exec(t, short, `UPDATE pglimit_policy SET limit_units = 9007199254740991`)
+	if got := bed.Value[float64](t, pool, `SELECT limit_units FROM pglimit_policy`); got != 9007199254740991 {
+		t.Errorf("limit_units is %v", got)
+	}
+}

@@ -1,0 +1,143 @@
+package policies
+
+import (
+	"errors"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/limiter"
+)
+
+// login is a policy for tests.
+var login = limiter.Policy{Name: "login", Algorithm: limiter.TokenBucket, Limit: 5, Period: time.Minute, Burst: 10}
+
+// opened is Policies and the versions that it has loaded.
+type opened struct {
+	*limiter.Policies
+	versions chan int64
+}
+
+// open opens Policies that close when the test ends.
+func open(t *testing.T, pool *pgxpool.Pool, config limiter.PoliciesConfig) *opened {
+	t.Helper()
+	o := &opened{versions: make(chan int64, 1000)}
+	config.OnChange = func(v int64) { o.versions <- v }
+	if config.Logger == nil {
+		config.Logger = slog.New(slog.DiscardHandler)
+	}
+	p, err := limiter.OpenPolicies(t.Context(), pool, &config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.Policies = p
+	t.Cleanup(func() { _ = p.Close() })
+	return o
+}
+
+// await waits until that version is loaded.
+func (o *opened) await(t *testing.T, version int64) {
+	t.Helper()
+	limit := time.After(30 * time.Second)
+	for o.Version() != version {
+		select {
+		case <-o.versions:
+		case <-limit:
+			t.Fatalf("version %d was not loaded, but %d", version, o.Version())
+		}
+	}
+}
+
+// apply applies an edit.
+func apply(t *testing.T, p *limiter.Policies, edit limiter.PolicyEdit) int64 {
+	t.Helper()
+	version, err := p.Apply(t.Context(), edit)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p.Version() != version {
+		t.Fatalf("version %d is loaded after Apply returned %d", p.Version(), version)
+	}
+	return version
+}
+
+func ptr[T any](v T) *T { return &v }
+
+func TestApply(t *testing.T) {
+	t.Parallel()
+	p := open(t, bed.NewPool(t), limiter.PoliciesConfig{})
+	if _, err := p.Get("login"); !errors.Is(err, limiter.ErrNoPolicy) {
+		t.Errorf("without a policy: %v", err)
+	}
+	day := limiter.Policy{
+		Name: "spend", Algorithm: limiter.FixedWindow, Limit: 100, Calendar: limiter.Day, TimeZone: "Europe/Vienna",
+		BlockFor: 1500 * time.Microsecond, Durability: limiter.Relaxed, OnError: limiter.FailOpen, Shadow: true,
+	}
+	until := time.Date(2200, 1, 2, 3, 4, 5, 678901000, time.UTC)
+	version := apply(t, p.Policies, limiter.PolicyEdit{
+		Set: []limiter.StoredPolicy{{Policy: login, Note: "first"}, {Policy: day, Askers: true, MaxTTL: time.Hour}},
+		SetOverrides: []limiter.Override{
+			{Policy: "login", Key: "b", Limit: ptr(7.0), Until: until, Note: "plan"},
+			{Policy: "login", Key: "a", Unlimited: true},
+			{Policy: "spend", Key: "a", Shadow: ptr(false)},
+		},
+	})
+	if version != 1 {
+		t.Errorf("version %d, want 1", version)
+	}
+	for _, want := range []limiter.Policy{login, day} {
+		if got, err := p.Get(want.Name); err != nil || got != want {
+			t.Errorf("%+v, %v", got, err)
+		}
+	}
+	list := p.List()
+	if len(list) != 2 || list[0].Policy != login || list[0].Note != "first" || list[0].MaxTTL != 24*time.Hour ||
+		list[1].MaxTTL != time.Hour || !list[1].Askers || list[1].Version != 1 || list[1].ChangedBy == "" || list[1].ChangedAt.IsZero() {
+		t.Errorf("%+v", list)
+	}
+	all := p.Overrides("login")
+	if len(all) != 2 || all[0].Key != "a" || !all[0].Unlimited || *all[1].Limit != 7 || all[1].Burst != nil || !all[1].Until.Equal(until) || all[1].Note != "plan" {
+		t.Errorf("%+v", all)
+	}
+	want := login
+	want.Limit = 7
+	if got, unlimited, err := p.For("login", "b"); err != nil || unlimited || got != want {
+		t.Errorf("%+v, %v, %v", got, unlimited, err)
+	}
+	if got, unlimited, err := p.For("login", "a"); err != nil || !unlimited || got != login {
+		t.Errorf("%+v, %v, %v", got, unlimited, err)
+	}
+	if got, _, err := p.For("spend", "a"); err != nil || got.Shadow {
+		t.Errorf("%+v, %v", got, err)
+	}
+}
+
+func TestFollow(t *testing.T) {
+	t.Parallel()
+	for name, config := range map[string]limiter.PoliciesConfig{
+		"listening": {PollEvery: time.Hour}, "polling": {DisableListen: true, PollEvery: 10 * time.Millisecond},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			pool := bed.NewPool(t)
+			writer, reader := open(t, pool, limiter.PoliciesConfig{}), open(t, pool, config)
+			version := apply(t, writer.Policies, limiter.PolicyEdit{Set: []limiter.StoredPolicy{{Policy: login}}})
+			reader.await(t, version)
+			bed.Exec(t, pool, `UPDATE pglimit_policy SET limit_units = 6 WHERE name = 'login'`)
+			for _, o := range []*opened{writer, reader} {
+				o.await(t, version+1)
+				if p, err := o.Get("login"); err != nil || p.Limit != 6 {
+					t.Errorf("%+v, %v", p, err)
+				}
+			}
+			bed.Exec(t, pool, `INSERT INTO pglimit_override (policy, key, unlimited) VALUES ('login', 'k', true)`)
+			reader.await(t, version+2)
+			if _, unlimited, err := reader.For("login", "k"); err != nil || !unlimited {
+				t.Error(unlimited, err)
+			}
+		})
+	}
+}

@@ -1,0 +1,197 @@
+// Package scrape tests that what docs/ offers for Prometheus and Grafana asks for metrics
+// that a scrape has.
+package scrape
+
+import (
+	"encoding/json"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+	"github.com/prometheus/prometheus/model/rulefmt"
+	"github.com/prometheus/prometheus/promql/parser"
+
+	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/limiter"
+	"github.com/pglimit/pglimit/prompglimit"
+)
+
+func TestMain(m *testing.M) { bed.Main(m, 1) }
+
+// scrape returns the metrics of a program with a limiter that was used, as Prometheus reads
+// them.
+func scrape(t *testing.T) map[string]*dto.MetricFamily {
+	t.Helper()
+	pool := bed.NewPool(t)
+	metrics := prompglimit.New(&prompglimit.Config{Pool: pool})
+	l, err := limiter.New(pool, &limiter.Config{Observe: metrics.Observe})
+	if err != nil {
+		t.Fatal(err)
+	}
+	metrics.Watch(l)
+	p := limiter.Policy{Name: "login", Algorithm: limiter.FixedWindow, Limit: 2, Period: time.Hour}
+	for range 4 {
+		if _, err := l.Allow(t.Context(), p, "alice"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := l.Reserve(t.Context(), p.Request("bob", 1), time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	registry := prometheus.NewPedanticRegistry()
+	registry.MustRegister(metrics)
+	server := httptest.NewServer(promhttp.HandlerFor(registry, promhttp.HandlerOpts{Registry: registry}))
+	defer server.Close()
+	answer, err := http.Get(server.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	p2 := expfmt.NewTextParser(model.UTF8Validation)
+	families, err := p2.TextToMetricFamilies(answer.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return families
+}
+
+// values are what the labels can have.
+var values = map[string][]string{
+	"outcome": {string(limiter.OutcomeAllowed), string(limiter.OutcomeDenied), string(limiter.OutcomeShadowed), string(limiter.OutcomeError)},
+	"source":  {string(limiter.SourceDatabase), string(limiter.SourceCache), string(limiter.SourceMemory), string(limiter.SourceDegraded), string(limiter.SourceSkipped)},
+	"verb": {string(limiter.VerbAllow), string(limiter.VerbAllowUpTo), string(limiter.VerbAllowAll), string(limiter.VerbWait), string(limiter.VerbWaitAll),
+		string(limiter.VerbReserve), string(limiter.VerbCharge)},
+}
+
+// check parses an expression by Prometheus's parser, and looks for what it selects.
+func check(t *testing.T, scraped map[string]*dto.MetricFamily, where, text string) {
+	t.Helper()
+	expr, err := parser.NewParser(parser.Options{}).ParseExpr(text)
+	if err != nil {
+		t.Errorf("%s: %s: %v", where, text, err)
+		return
+	}
+	found := false
+	parser.Inspect(expr, func(node parser.Node, _ []parser.Node) error {
+		s, ok := node.(*parser.VectorSelector)
+		if !ok {
+			return nil
+		}
+		found = true
+		name := s.Name
+		for _, suffix := range []string{"_bucket", "_sum", "_count"} {
+			if f := scraped[strings.TrimSuffix(name, suffix)]; f != nil && f.GetType() == dto.MetricType_HISTOGRAM {
+				name = strings.TrimSuffix(name, suffix)
+			}
+		}
+		family := scraped[name]
+		if family == nil {
+			t.Errorf("%s: no scrape has %s", where, s.Name)
+			return nil
+		}
+		for _, m := range s.LabelMatchers {
+			if m.Name == model.MetricNameLabel {
+				continue
+			}
+			has := slices.ContainsFunc(family.GetMetric()[0].GetLabel(), func(l *dto.LabelPair) bool { return l.GetName() == m.Name })
+			if !has {
+				t.Errorf("%s: %s has no label %s", where, s.Name, m.Name)
+			}
+			if known := values[m.Name]; known != nil && !slices.ContainsFunc(known, m.Matches) {
+				t.Errorf("%s: no %s matches %s", where, m.Name, m)
+			}
+			for _, v := range strings.Split(m.Value, "|") {
+				if known := values[m.Name]; known != nil && !slices.Contains(known, v) {
+					t.Errorf("%s: there is no %s %q", where, m.Name, v)
+				}
+			}
+		}
+		return nil
+	})
+	if !found {
+		t.Errorf("%s: %s selects nothing", where, text)
+	}
+}
+
+// dashboard is what the test reads of Grafana's JSON.
+type dashboard struct {
+	Panels []struct {
+		ID      int
+		Title   string
+		GridPos struct{ X, Y, W, H int }
+		Targets []struct{ Expr string }
+	}
+}
+
+func TestGrafana(t *testing.T) {
+	scraped := scrape(t)
+	data, err := os.ReadFile("../../docs/grafana.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var d dashboard
+	if err := json.Unmarshal(data, &d); err != nil {
+		t.Fatal(err)
+	}
+	variables := strings.NewReplacer("$policy", ".*", "$__rate_interval", "5m")
+	ids := map[int]bool{}
+	asked := string(data)
+	for _, p := range d.Panels {
+		if len(p.Targets) == 0 || ids[p.ID] || p.GridPos.X+p.GridPos.W > 24 {
+			t.Errorf("panel %q: id %d, %d queries, at %+v", p.Title, p.ID, len(p.Targets), p.GridPos)
+		}
+		ids[p.ID] = true
+		for _, q := range p.Targets {
+			check(t, scraped, p.Title, variables.Replace(q.Expr))
+		}
+	}
+	for name := range scraped {
+		if strings.HasPrefix(name, "pglimit_") && !strings.Contains(asked, name) {
+			t.Errorf("no panel shows %s", name)
+		}
+	}
+}
+
+func TestAlerts(t *testing.T) {
+	scraped := scrape(t)
+	groups, errs := rulefmt.ParseFile("../../docs/alerts.yaml", false, model.UTF8Validation, parser.NewParser(parser.Options{}), slog.New(slog.DiscardHandler))
+	if len(errs) > 0 {
+		t.Fatal(errs)
+	}
+	for _, g := range groups.Groups {
+		for _, r := range g.Rules {
+			check(t, scraped, r.Alert, r.Expr)
+		}
+	}
+}
+
+// TestDocs: operations.md asks for nothing else.
+func TestDocs(t *testing.T) {
+	data, err := os.ReadFile("../../docs/operations.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	scraped, queries := scrape(t), 0
+	for line := range strings.Lines(string(data)) {
+		parts := strings.Split(line, "`") // every second one is code
+		for i := 1; i < len(parts); i += 2 {
+			if strings.HasPrefix(line, "| ") && strings.Contains(parts[i], "(pglimit_") {
+				queries++
+				check(t, scraped, "docs/operations.md", parts[i])
+			}
+		}
+	}
+	if queries < 10 {
+		t.Errorf("only %d queries were found", queries)
+	}
+}

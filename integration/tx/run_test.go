@@ -1,0 +1,319 @@
+package tx
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/limiter"
+)
+
+// runner is RunTx or RunSQLTx over one driver.
+type runner struct {
+	name string
+	l    *limiter.Limiter
+	// run runs work in a transaction; exec sends a statement in it.
+	run func(ctx context.Context, serializable bool, work func(exec func(sql string, into ...any) error, limits *limiter.Tx) error) error
+	pq  bool
+}
+
+// runners returns RunTx and RunSQLTx over each driver, on one database.
+func runners(t *testing.T) ([]runner, *pgxpool.Pool) {
+	address := bed.NewDatabase(t)
+	pool := bed.Connect(t, address, func(c *pgxpool.Config) { c.MaxConns = 12 })
+	l := bed.NewLimiter(t, pool, nil)
+	all := []runner{{name: "RunTx", l: l, run: func(ctx context.Context, serializable bool, work func(func(string, ...any) error, *limiter.Tx) error) error {
+		var o limiter.TxOptions
+		if serializable {
+			o.IsoLevel = pgx.Serializable
+		}
+		return limiter.RunTx(ctx, l, pool, &o, func(tx pgx.Tx, limits *limiter.Tx) error {
+			return work(func(sql string, into ...any) error {
+				if len(into) > 0 {
+					return tx.QueryRow(ctx, sql).Scan(into...)
+				}
+				_, err := tx.Exec(ctx, sql)
+				return err
+			}, limits)
+		})
+	}}}
+	for _, driver := range bed.SQLDrivers {
+		db := bed.ConnectSQL(t, driver, address)
+		l := bed.NewSQL(t, db, nil)
+		all = append(all, runner{name: "RunSQLTx of " + driver, l: l, pq: driver == "postgres", run: func(ctx context.Context, serializable bool, work func(func(string, ...any) error, *limiter.Tx) error) error {
+			var o limiter.SQLTxOptions
+			if serializable {
+				o.Isolation = sql.LevelSerializable
+			}
+			return limiter.RunSQLTx(ctx, l, db, &o, func(tx *sql.Tx, limits *limiter.Tx) error {
+				return work(func(sql string, into ...any) error {
+					if len(into) > 0 {
+						return tx.QueryRowContext(ctx, sql).Scan(into...)
+					}
+					_, err := tx.ExecContext(ctx, sql)
+					return err
+				}, limits)
+			})
+		}})
+	}
+	return all, pool
+}
+
+// overRunners runs a test for each of them, each with a separate policy.
+func overRunners(t *testing.T, f func(t *testing.T, r runner, pool *pgxpool.Pool, p limiter.Policy)) {
+	t.Parallel()
+	all, pool := runners(t)
+	for i, r := range all {
+		t.Run(r.name, func(t *testing.T) {
+			t.Parallel()
+			f(t, r, pool, limiter.Policy{Name: fmt.Sprint("p", i), Algorithm: limiter.FixedWindow, Limit: 10, Period: 1000 * time.Hour})
+		})
+	}
+}
+
+// spent expects the units in use of a key.
+func spent(t *testing.T, r runner, p limiter.Policy, key string, want float64) {
+	t.Helper()
+	if got := bed.Must(t)(r.l.Check(t.Context(), p, key, 0)); got.Level != want {
+		t.Errorf("%v units of %s are in use, want %v", got.Level, key, want)
+	}
+}
+
+// TestRunTxSerializes: a change by others since the snapshot fails a limit, a statement of
+// the caller or the commit, and the next run succeeds.
+func TestRunTxSerializes(t *testing.T) {
+	overRunners(t, func(t *testing.T, r runner, pool *pgxpool.Pool, p limiter.Policy) {
+		ctx := t.Context()
+		table := "counts_" + p.Name
+		bed.Exec(t, pool, "CREATE TABLE "+table+" (id int PRIMARY KEY, n int); INSERT INTO "+table+" VALUES (1, 0), (2, 0)")
+		for name, c := range map[string]struct {
+			others func() error // meanwhile, by another transaction
+			own    string
+		}{
+			"a limit":     {func() error { _, err := r.l.Allow(ctx, p, "a limit"); return err }, "SELECT 1"},
+			"a statement": {func() error { _, err := pool.Exec(ctx, "UPDATE "+table+" SET n = n + 1 WHERE id = 1"); return err }, "UPDATE " + table + " SET n = n + 10 WHERE id = 1"},
+			"the commit": {func() error { // both read what the other writes
+				return pgx.BeginTxFunc(ctx, pool, pgx.TxOptions{IsoLevel: pgx.Serializable}, func(tx pgx.Tx) error {
+					var sum int
+					if err := tx.QueryRow(ctx, "SELECT sum(n) FROM "+table).Scan(&sum); err != nil {
+						return err
+					}
+					_, err := tx.Exec(ctx, "UPDATE "+table+" SET n = n + 1 WHERE id = 2")
+					return err
+				})
+			}, "UPDATE " + table + " SET n = n + 10 WHERE id = 1"},
+		} {
+			runs := 0
+			err := r.run(ctx, true, func(exec func(string, ...any) error, limits *limiter.Tx) error {
+				var sum int
+				if err := exec("SELECT sum(n) FROM "+table, &sum); err != nil { // takes the snapshot
+					return err
+				}
+				early := name != "the commit"
+				if runs++; runs == 1 && early {
+					if err := c.others(); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if err := exec(c.own); err != nil {
+					return err
+				}
+				if _, err := limits.AllowN(ctx, p, name, 2); err != nil {
+					return err
+				}
+				if runs == 1 && !early {
+					return c.others()
+				}
+				return nil
+			})
+			want := 2.0
+			if name == "a limit" {
+				want = 3
+			}
+			if err != nil || runs != 2 {
+				t.Errorf("%s: %v after %d runs, want 2", name, err, runs)
+			}
+			spent(t, r, p, name, want)
+		}
+	})
+}
+
+// TestRunTxDeadlock: two that take the same limits in opposite orders both commit.
+func TestRunTxDeadlock(t *testing.T) {
+	overRunners(t, func(t *testing.T, r runner, _ *pgxpool.Pool, p limiter.Policy) {
+		ctx := t.Context()
+		var mu sync.Mutex
+		runs, first := 0, make(chan struct{})
+		var both sync.WaitGroup
+		both.Add(2)
+		go func() { both.Wait(); close(first) }()
+		run := func(keys ...string) error {
+			mine := 0
+			return r.run(ctx, false, func(_ func(string, ...any) error, limits *limiter.Tx) error {
+				mu.Lock()
+				runs++
+				mu.Unlock()
+				if _, err := limits.Allow(ctx, p, keys[0]); err != nil {
+					return err
+				}
+				if mine++; mine == 1 {
+					both.Done()
+					<-first // each has its first row
+				}
+				_, err := limits.Allow(ctx, p, keys[1])
+				return err
+			})
+		}
+		errs := make(chan error, 1)
+		go func() { errs <- run("a", "b") }()
+		if err := errors.Join(run("b", "a"), <-errs); err != nil {
+			t.Error(err)
+		}
+		if runs != 3 {
+			t.Errorf("%d runs, want 3", runs)
+		}
+		spent(t, r, p, "a", 2)
+		spent(t, r, p, "b", 2)
+	})
+}
+
+// TestRunTxCommitFails: a commit that fails for good is not repeated, nor is one without
+// an answer, which is an ErrCommitUnknown.
+func TestRunTxCommitFails(t *testing.T) {
+	overRunners(t, func(t *testing.T, r runner, pool *pgxpool.Pool, p limiter.Policy) {
+		ctx := t.Context()
+		parent, child := "parents_"+p.Name, "children_"+p.Name
+		bed.Exec(t, pool, fmt.Sprintf(`
+			CREATE TABLE %s (id int PRIMARY KEY);
+			CREATE TABLE %s (id int REFERENCES %s DEFERRABLE INITIALLY DEFERRED);
+			CREATE TABLE ends_%s (id int);
+			CREATE FUNCTION end_%[4]s() RETURNS trigger LANGUAGE plpgsql AS
+				'BEGIN PERFORM pg_terminate_backend(pg_backend_pid()); RETURN NULL; END';
+			CREATE CONSTRAINT TRIGGER t AFTER INSERT ON ends_%[4]s DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION end_%[4]s()`,
+			parent, child, parent, p.Name))
+		for name, c := range map[string]struct {
+			insert  string
+			unknown bool
+		}{
+			"a deferred constraint": {"INSERT INTO " + child + " VALUES (1)", false},
+			"the connection ends":   {"INSERT INTO ends_" + p.Name + " VALUES (1)", true},
+		} {
+			runs := 0
+			err := r.run(ctx, false, func(exec func(string, ...any) error, limits *limiter.Tx) error {
+				runs++
+				if err := exec(c.insert); err != nil {
+					t.Error(err)
+				}
+				_, err := limits.Allow(ctx, p, "k")
+				return err
+			})
+			if err == nil || runs != 1 || errors.Is(err, limiter.ErrCommitUnknown) != c.unknown || errors.Is(err, limiter.ErrRetryTx) {
+				t.Errorf("%s: %v after %d runs", name, err, runs)
+			}
+		}
+		spent(t, r, p, "k", 0)
+		// An error that work ignored rolls back.
+		err := r.run(ctx, false, func(exec func(string, ...any) error, limits *limiter.Tx) error {
+			_, err := limits.Allow(ctx, p, "k")
+			_ = exec("SELECT 1/0")
+			return err
+		})
+		if err == nil || !r.pq && !errors.Is(err, pgx.ErrTxCommitRollback) {
+			t.Errorf("an ignored error: %v", err)
+		}
+		spent(t, r, p, "k", 0)
+	})
+}
+
+// TestRunTxRollsBack: on an error, a denial and a panic nothing stays, and the connection
+// can be used again.
+func TestRunTxRollsBack(t *testing.T) {
+	overRunners(t, func(t *testing.T, r runner, pool *pgxpool.Pool, p limiter.Policy) {
+		ctx := t.Context()
+		bed.Exec(t, pool, "CREATE TABLE orders_"+p.Name+" (n int)")
+		order := func(units float64, after func() error) error {
+			return r.run(ctx, false, func(exec func(string, ...any) error, limits *limiter.Tx) error {
+				if err := exec("INSERT INTO orders_" + p.Name + " VALUES (1)"); err != nil {
+					return err
+				}
+				res, err := limits.AllowN(ctx, p, "k", units)
+				if err == nil && !res.Allowed {
+					err = &limiter.DeniedError{Result: res}
+				}
+				if err != nil {
+					return err
+				}
+				return after()
+			})
+		}
+		done := func() error { return nil }
+		var denied *limiter.DeniedError
+		if err := order(11, done); !errors.As(err, &denied) {
+			t.Errorf("a denial: %v", err)
+		}
+		other := errors.New("other")
+		if err := order(3, func() error { return other }); err != other {
+			t.Errorf("an error: %v", err)
+		}
+		func() {
+			defer func() {
+				if recover() != "made up" {
+					t.Error("the panic did not go on")
+				}
+			}()
+			_ = order(3, func() error { panic("made up") })
+		}()
+		spent(t, r, p, "k", 0)
+		if err := order(2, done); err != nil {
+			t.Error(err)
+		}
+		spent(t, r, p, "k", 2)
+		if n := bed.Value[int](t, pool, "SELECT count(*) FROM orders_"+p.Name); n != 1 {
+			t.Errorf("%d orders, want 1", n)
+		}
+	})
+}
+
+// TestRunTxCancelled: the end of the context during a wait for a row's lock ends RunTx,
+// and nothing stays.
+func TestRunTxCancelled(t *testing.T) {
+	overRunners(t, func(t *testing.T, r runner, pool *pgxpool.Pool, p limiter.Policy) {
+		holds := bed.Begin(t, pool, pgx.TxOptions{})
+		bed.Must(t)(r.l.InTx(holds).Allow(t.Context(), p, "held"))
+		ctx, cancel := context.WithCancel(t.Context())
+		errs := make(chan error, 1)
+		runs := 0
+		go func() {
+			errs <- r.run(ctx, false, func(_ func(string, ...any) error, limits *limiter.Tx) error {
+				runs++
+				if _, err := limits.Allow(ctx, p, "k"); err != nil {
+					return err
+				}
+				_, err := limits.Allow(ctx, p, "held")
+				return err
+			})
+		}()
+		bed.Eventually(t, "it waits for the lock", func(ctx context.Context) (bool, error) {
+			var n int
+			err := pool.QueryRow(ctx, `SELECT count(*) FROM pg_locks l JOIN pg_stat_activity a USING (pid) WHERE NOT l.granted AND a.query LIKE '%fixed_window%' AND l.transactionid = $1::text::xid`,
+				bed.Value[string](t, pool, "SELECT backend_xid::text FROM pg_stat_activity WHERE pid = $1", int(holds.Conn().PgConn().PID()))).Scan(&n)
+			return n == 1, err
+		})
+		cancel()
+		if err := <-errs; !errors.Is(err, context.Canceled) || runs != 1 {
+			t.Errorf("got %v after %d runs", err, runs)
+		}
+		if err := holds.Rollback(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		spent(t, r, p, "k", 0)
+	})
+}

@@ -1,0 +1,224 @@
+// Package search looks for over-admission: it makes random histories of calls, and holds
+// what was admitted and not given back against a bound for each algorithm. The bounds are
+// written by hand from docs/algorithms.md and share no code with the algorithms.
+package search
+
+import (
+	"math"
+	"slices"
+	"time"
+
+	"github.com/pglimit/pglimit/limiter"
+)
+
+// books are what the calls of one history have used, by policy name and key.
+type books struct {
+	keys         []ledger
+	reservations []reservation
+}
+
+// ledger is what one key has used since its last Reset. Its clock is known as an interval:
+// all decisions move it to the clock as read, unless it is ahead, but some only read.
+type ledger struct {
+	algorithm    limiter.Algorithm
+	entries      []entry
+	earliest     int64   // the key's clock, in microseconds
+	latest       int64   //
+	endsAt       int64   // of the current fixed window
+	burst        float64 // the largest of all policies used
+	rate         float64 // the fastest, in units a microsecond
+	slowest      float64
+	fastest      float64 // of all policies of the history
+	stepped      float64 // the most units that one tick leaks
+	periods      []int64
+	blockedUntil int64
+	touched      bool    // by a call that may write
+	mayExpire    bool    // the next denial or sweep may give an expired reservation back
+	credit       float64 // units that went back, or may: it is not known from where
+	remembered   []admission
+}
+
+// entry is units that were admitted, charged or settled beyond their reservation.
+type entry struct {
+	number           int     // in the history; unique
+	units            float64 // as counted
+	kept             float64 // not given back
+	earliest, latest int64   // when, by the key's clock
+	endsAt           int64   // of its window
+	rate             float64 // of its policy, in units a microsecond
+	tick             int64
+	turn             time.Duration // from its time on, if it was admitted to a queue
+	admitted         bool
+}
+
+// admission is one under an idempotency key.
+type admission struct {
+	key         string
+	until       int64 // it is remembered at least until then
+	reservation int   // its index, or -1
+}
+
+// reservation is one by its step.
+type reservation struct {
+	step     int
+	id       string
+	ledger   int
+	entry    int
+	policy   limiter.Policy
+	units    float64
+	earliest int64
+	endsAt   int64
+	expires  int64 // at the earliest
+	state    state
+	back     float64 // units that went back
+	own      bool    // to its own entry
+	freed    bool    // its idempotency key may be used again
+	reset    bool    // its entry was forgotten
+}
+
+type state string
+
+const (
+	open      state = "open"
+	settled   state = "settled"
+	cancelled state = "cancelled"
+	expired   state = "expired" // perhaps given back
+)
+
+func (b *books) clone() *books {
+	c := &books{keys: slices.Clone(b.keys), reservations: slices.Clone(b.reservations)}
+	for i := range c.keys {
+		l := &c.keys[i]
+		l.entries, l.periods, l.remembered = slices.Clone(l.entries), slices.Clone(l.periods), slices.Clone(l.remembered)
+	}
+	return c
+}
+
+// seen notes that a call may have moved the key's clock to now, and used p.
+func (l *ledger) seen(now int64, p *limiter.Policy) {
+	l.latest, l.touched = max(l.latest, now), true
+	if p == nil {
+		return
+	}
+	burst := burstOf(p)
+	l.burst = max(l.burst, burst)
+	if p.Period == 0 {
+		return
+	}
+	period := p.Period.Microseconds()
+	rate := rateOf(p)
+	l.rate, l.stepped = max(l.rate, rate), max(l.stepped, rate*float64(p.Tick.Microseconds()))
+	if l.slowest == 0 || rate < l.slowest {
+		l.slowest = rate
+	}
+	if !slices.Contains(l.periods, period) {
+		l.periods = append(l.periods, period)
+	}
+}
+
+// add records units that were counted under p.
+func (l *ledger) add(number int, now int64, p *limiter.Policy, units float64) *entry {
+	l.seen(now, p)
+	l.earliest = max(l.earliest, now)
+	e := entry{number: number, units: units, kept: units, earliest: l.earliest, latest: l.latest, rate: math.Inf(1), tick: 1}
+	switch l.algorithm {
+	case limiter.FixedWindow:
+		if now >= l.endsAt {
+			l.endsAt = windowEnd(p, now)
+		}
+		e.endsAt = l.endsAt
+	case limiter.SlidingWindowCounter: // aligned to a period that was used: the shortest ends first
+		e.endsAt = math.MaxInt64
+		for _, period := range l.periods {
+			e.endsAt = min(e.endsAt, (e.earliest/period+1)*period)
+		}
+	case limiter.SlidingWindowLog:
+	default:
+		e.rate, e.tick = rateOf(p), max(1, p.Tick.Microseconds())
+	}
+	l.entries = append(l.entries, e)
+	return &l.entries[len(l.entries)-1]
+}
+
+// refund takes units from the newest entries: of a log by definition; of a window in any
+// order, since its newest are in the current window; of a bucket because no span of time
+// may then hold more than before.
+//
+// While a reservation that has expired may still be counted, they may be its units, and
+// then the units of others go back when it is given back.
+func (l *ledger) refund(units float64) {
+	if l.mayExpire {
+		l.credit += units
+		return
+	}
+	for i := len(l.entries) - 1; i >= 0 && units > 0; i-- {
+		e := &l.entries[i]
+		back := min(units, e.kept)
+		e.kept -= back
+		units -= back
+	}
+}
+
+// giveBack takes units from their own entry, so that only what was not used may be used
+// again. It is a refund if they are not counted there any longer, as when units are given
+// back twice or after a Reset. It reports whether it was their entry's.
+func (l *ledger) giveBack(number int, units float64) (own bool) {
+	i := slices.IndexFunc(l.entries, func(e entry) bool { return e.number == number })
+	if i < 0 || l.entries[i].kept < l.entries[i].units || units > l.entries[i].kept || l.outpaced(&l.entries[i]) {
+		l.refund(units)
+		return false
+	}
+	l.entries[i].kept -= units
+	return true
+}
+
+// outpaced reports whether a faster policy than the entry's may be used. Undo and Settle
+// know the rate of the entry's and of the last decision, not those in between.
+func (l *ledger) outpaced(e *entry) bool { return e.rate < l.fastest }
+
+// reset forgets all but the admissions under idempotency keys.
+func (l *ledger) reset() {
+	*l = ledger{algorithm: l.algorithm, fastest: l.fastest, remembered: l.remembered}
+}
+
+func burstOf(p *limiter.Policy) float64 {
+	if p.Burst != 0 {
+		return p.Burst
+	}
+	return p.Limit
+}
+
+// rateOf returns units a microsecond.
+func rateOf(p *limiter.Policy) float64 { return p.Limit / float64(p.Period.Microseconds()) }
+
+// windowEnd returns the end of the fixed window that begins with a request at time now.
+func windowEnd(p *limiter.Policy, now int64) int64 {
+	period := p.Period.Microseconds()
+	switch {
+	case p.Calendar != "":
+		return calendarEnd(p, time.UnixMicro(now)).UnixMicro()
+	case p.Aligned:
+		return (now/period + 1) * period
+	}
+	return now + period
+}
+
+// calendarEnd returns the end of a period whose zone changes no clock at midnight and only
+// by whole hours.
+func calendarEnd(p *limiter.Policy, now time.Time) time.Time {
+	zone, err := time.LoadLocation(p.TimeZone)
+	if err != nil {
+		panic(err)
+	}
+	now = now.In(zone)
+	y, m, d := now.Date()
+	switch p.Calendar {
+	case limiter.Hour:
+		return now.Truncate(time.Hour).Add(time.Hour)
+	case limiter.Day:
+		return time.Date(y, m, d+1, 0, 0, 0, 0, zone)
+	case limiter.Week:
+		return time.Date(y, m, d+7-(int(now.Weekday())+6)%7, 0, 0, 0, 0, zone)
+	}
+	return time.Date(y, m+1, 1, 0, 0, 0, 0, zone)
+}
