@@ -29,12 +29,15 @@ type shop struct {
 // order places an order if the account's budget has room. Otherwise nothing is written,
 // and the error is a *limiter.DeniedError.
 func (s *shop) order(ctx context.Context, account string, cents int64) (left float64, err error) {
-	err = s.inTx(ctx, func(tx *sql.Tx) error {
+	// Under Serializable any two orders of one account may conflict. Then RunSQLTx runs all
+	// of it again.
+	options := &limiter.SQLTxOptions{TxOptions: sql.TxOptions{Isolation: sql.LevelSerializable}}
+	err = limiter.RunSQLTx(ctx, s.limits, s.db, options, func(tx *sql.Tx, limits *limiter.Tx) error {
 		if _, err := tx.ExecContext(ctx, "INSERT INTO orders (account, cents) VALUES ($1, $2)", account, cents); err != nil {
 			return err
 		}
 		// The limit comes last: the budget's row stays locked until the transaction ends.
-		r, err := s.limits.InSQLTx(tx).AllowN(ctx, budget, account, float64(cents))
+		r, err := limits.AllowN(ctx, budget, account, float64(cents))
 		if err != nil {
 			return err
 		}
@@ -45,43 +48,6 @@ func (s *shop) order(ctx context.Context, account string, cents int64) (left flo
 		return nil
 	})
 	return left, err
-}
-
-// tries bounds how often a transaction is run.
-const tries = 5
-
-// inTx runs work in a transaction, and all of it again after a conflict with another
-// transaction. Under Serializable, as here, any two orders of one account may conflict.
-func (s *shop) inTx(ctx context.Context, work func(*sql.Tx) error) (err error) {
-	for range tries {
-		err = s.once(ctx, work)
-		if !retryable(err) {
-			break
-		}
-	}
-	return err
-}
-
-func (s *shop) once(ctx context.Context, work func(*sql.Tx) error) error {
-	tx, err := s.db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelSerializable})
-	if err != nil {
-		return err
-	}
-	defer tx.Rollback() // no effect after the commit
-	if err := work(tx); err != nil {
-		return err
-	}
-	return tx.Commit()
-}
-
-// retryable reports whether err is a conflict: of the limiter, or of a statement or the
-// commit of this program.
-func retryable(err error) bool {
-	var answer interface{ SQLState() string }
-	if errors.Is(err, limiter.ErrRetryTx) {
-		return true
-	}
-	return errors.As(err, &answer) && (answer.SQLState() == "40001" || answer.SQLState() == "40P01")
 }
 
 func run(ctx context.Context, url string, out io.Writer) error {

@@ -15,12 +15,12 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/pglimit/pglimit/internal/throwaway"
 	"github.com/pglimit/pglimit/limiter"
 	"github.com/pglimit/pglimit/migrations"
+	"github.com/pglimit/pglimit/pglimittest"
 )
 
-var empty *throwaway.Template
+var empty *pglimittest.Template
 
 func TestMain(m *testing.M) {
 	log.SetFlags(0)
@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 
 func runTests(m *testing.M) int {
 	ctx := context.Background()
-	server, err := throwaway.Start(ctx, log.Printf)
+	server, err := pglimittest.Start(ctx, log.Printf)
 	if err != nil {
 		log.Print(err)
 		return 1
@@ -106,7 +106,7 @@ func TestOrdersAndBudgetAgree(t *testing.T) {
 			for range 10 {
 				_, err := s.order(t.Context(), "account", 7_77)
 				var denied *limiter.DeniedError
-				for retryable(err) { // five tries were not enough
+				for errors.Is(err, limiter.ErrRetryTx) { // five tries were not enough
 					conflicts.Add(1)
 					_, err = s.order(t.Context(), "account", 7_77)
 				}

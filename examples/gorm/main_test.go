@@ -14,12 +14,12 @@ import (
 	"gorm.io/gorm"
 	"gorm.io/gorm/logger"
 
-	"github.com/pglimit/pglimit/internal/throwaway"
 	"github.com/pglimit/pglimit/limiter"
 	"github.com/pglimit/pglimit/migrations"
+	"github.com/pglimit/pglimit/pglimittest"
 )
 
-var empty *throwaway.Template
+var empty *pglimittest.Template
 
 func TestMain(m *testing.M) {
 	log.SetFlags(0)
@@ -28,7 +28,7 @@ func TestMain(m *testing.M) {
 
 func runTests(m *testing.M) int {
 	ctx := context.Background()
-	server, err := throwaway.Start(ctx, log.Printf)
+	server, err := pglimittest.Start(ctx, log.Printf)
 	if err != nil {
 		log.Print(err)
 		return 1

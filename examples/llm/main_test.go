@@ -14,12 +14,12 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/pglimit/pglimit/internal/throwaway"
 	"github.com/pglimit/pglimit/limiter"
 	"github.com/pglimit/pglimit/migrations"
+	"github.com/pglimit/pglimit/pglimittest"
 )
 
-var migrated, empty *throwaway.Template
+var migrated, empty *pglimittest.Template
 
 func TestMain(m *testing.M) {
 	log.SetFlags(0)
@@ -33,7 +33,7 @@ func TestMain(m *testing.M) {
 
 func runTests(m *testing.M) (code int, err error) {
 	ctx := context.Background()
-	server, err := throwaway.Start(ctx, log.Printf)
+	server, err := pglimittest.Start(ctx, log.Printf)
 	if err != nil {
 		return 1, err
 	}

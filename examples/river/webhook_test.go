@@ -25,11 +25,11 @@ func TestNoTenantExceedsItsLimit(t *testing.T) {
 	}
 	var mu sync.Mutex
 	turns := map[string][]time.Time{} // when each may leave
-	config := &limiter.Config{Observe: func(_ context.Context, request limiter.Request, r limiter.Result, err error) {
-		if err == nil && r.Allowed {
+	config := &limiter.Config{Observe: func(_ context.Context, o limiter.Observation) {
+		if o.Err == nil && o.Result.Allowed {
 			mu.Lock()
 			defer mu.Unlock()
-			turns[request.Key] = append(turns[request.Key], r.At.Add(r.Delay))
+			turns[o.Request.Key] = append(turns[o.Request.Key], o.Result.At.Add(o.Result.Delay))
 		}
 	}}
 	a := newProcess(t, url, config, rates, 5, river.EventKindJobCompleted)
