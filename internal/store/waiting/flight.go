@@ -94,7 +94,9 @@ func (f *flight) Sent() bool {
 }
 
 // giveUp is called for a caller whose time is over. If it was the last one and the flight
-// has no connection yet, it ends the flight and reports that nothing was or will be sent.
+// has no connection yet, it cancels the flight and reports that nothing was or will be sent.
+// That is no timeout of the database: a connection may come free before the pool's error is
+// looked at.
 func (f *flight) giveUp() bool {
 	f.callers--
 	f.mu.Lock()
@@ -102,7 +104,7 @@ func (f *flight) giveUp() bool {
 	if f.sent || f.err == nil && f.callers > 0 {
 		return false
 	}
-	f.finish(context.DeadlineExceeded)
+	f.finish(context.Canceled)
 	return true
 }
 

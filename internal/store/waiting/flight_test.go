@@ -69,3 +69,22 @@ func TestFlightIsCancelled(t *testing.T) {
 		})
 	}
 }
+
+// TestGivenUpIsNoTimeout: a flight without a connection, whose last caller was told that
+// nothing was sent, does not end as one that the database did not answer. A circuit breaker
+// would count that.
+func TestGivenUpIsNoTimeout(t *testing.T) {
+	r := NewRoom(10, time.Second, new(fake))
+	ctx, cancel := r.Detached()
+	defer cancel()
+	first, last := NewTicket(), NewTicket()
+	first.Fly(ctx)
+	last.Fly(ctx)
+	f := first.flight
+	if f.giveUp() || f.Err() != nil {
+		t.Error("it was given up while a caller waits for it")
+	}
+	if !f.giveUp() || f.Err() == nil || store.EndedByTimeout(f) || store.Sends(f) {
+		t.Errorf("given up: %v, by the timeout: %v", f.Err(), store.EndedByTimeout(f))
+	}
+}

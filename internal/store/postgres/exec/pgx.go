@@ -34,7 +34,9 @@ func (p *pgxConnections) acquire(ctx context.Context) (*pgxpool.Conn, func(error
 	case err != nil && ctx.Err() != nil && p.full():
 		return nil, nil, &noConnection{err, p.Crowded()}
 	case err != nil:
-		p.answered.Store(false)
+		if ctx.Err() == nil || store.EndedByTimeout(ctx) {
+			p.answered.Store(false)
+		}
 		return nil, nil, err
 	case !store.Sends(ctx):
 		conn.Release()
