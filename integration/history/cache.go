@@ -1,4 +1,4 @@
-//go:build history
+//go:build history && unix
 
 package history
 

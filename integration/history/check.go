@@ -1,14 +1,11 @@
-//go:build history
+//go:build history && unix
 
 package history
 
 import (
-	"cmp"
 	"fmt"
 	"math"
-	"os"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/anishathalye/porcupine"
@@ -154,153 +151,4 @@ func readings(r *record) []int64 {
 		return r.Op.Clocks
 	}
 	return []int64{at}
-}
-
-// explain says where an order got stuck that explains most operations.
-func explain(s *scene, m porcupine.Model, history []porcupine.Operation, info porcupine.LinearizationInfo, result porcupine.CheckResult) string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "scene %d: %s after %d operations\n", s.number, result, len(history))
-	for i, k := range s.keys {
-		fmt.Fprintf(&b, "key %d:", i)
-		for _, p := range k.plans {
-			fmt.Fprintf(&b, " %+v", p)
-		}
-		b.WriteByte('\n')
-	}
-	// Porcupine numbers operations as they were given.
-	var longest []int
-	for _, partial := range info.PartialLinearizations() {
-		for _, ids := range partial {
-			if len(ids) > len(longest) {
-				longest = ids
-			}
-		}
-	}
-	state := m.Init()
-	for _, id := range longest {
-		op := history[id]
-		_, state = m.Step(state, op.Input, op.Output)
-		fmt.Fprintf(&b, "%s\n", line(op))
-		for i, w := range state.([]any) {
-			if i < 2 {
-				fmt.Fprintf(&b, "      %s\n", describeWorld(w.(*model.World)))
-			}
-		}
-	}
-	b.WriteString("none of these can be next:\n")
-	rest := slices.Clone(history)
-	slices.SortFunc(rest, func(a, b porcupine.Operation) int { return cmp.Compare(a.Call, b.Call) })
-	taken := map[any]bool{}
-	for _, id := range longest {
-		taken[history[id].Input] = true
-	}
-	first := int64(math.MaxInt64)
-	for _, op := range rest {
-		if !taken[op.Input] {
-			first = min(first, op.Return)
-		}
-	}
-	for _, op := range rest {
-		in, out := op.Input.(*model.Op), op.Output.(*model.Out)
-		if taken[op.Input] || out.Lost {
-			continue
-		}
-		fmt.Fprintf(&b, "%s\n", line(op))
-		if op.Call > first {
-			continue
-		}
-		if states, ok := state.([]any); ok && in.Verb != model.Tx {
-			for i, w := range states {
-				if i < 3 {
-					fmt.Fprintf(&b, "      %s\n", model.Nearest(w.(*model.World), in, out))
-				}
-			}
-		}
-	}
-	if f, err := os.CreateTemp("", "history-*.html"); err == nil {
-		if err = porcupine.Visualize(m, info, f); err == nil {
-			fmt.Fprintf(&b, "see %s\n", f.Name())
-		}
-		_ = f.Close()
-	}
-	return b.String()
-}
-
-func line(op porcupine.Operation) string {
-	ret := fmt.Sprint(op.Return)
-	if op.Return == math.MaxInt64 {
-		ret = "end"
-	}
-	return fmt.Sprintf("%d-%s client %d %s", op.Call, ret, op.ClientId, describe(op.Input.(*model.Op), op.Output.(*model.Out)))
-}
-
-// describe writes a call and its answer.
-func describe(op *model.Op, out *model.Out) string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "#%d %s key %d", op.Number, op.Verb, op.Key)
-	if op.Rules != nil {
-		fmt.Fprintf(&b, " limit %v", op.Rules.Limit)
-	}
-	fmt.Fprintf(&b, " units %v", op.Units)
-	if op.For != 0 {
-		fmt.Fprintf(&b, " for %d", op.For)
-	}
-	if op.Idem != 0 {
-		fmt.Fprintf(&b, " idempotency %d", op.Idem)
-	}
-	if op.Held != 0 {
-		fmt.Fprintf(&b, " reservation %d", op.Held)
-	}
-	if op.Undone != 0 {
-		fmt.Fprintf(&b, " of #%d", op.Undone)
-	}
-	for _, q := range op.Requests {
-		fmt.Fprintf(&b, " [key %d units %v]", q.Key, q.Units)
-	}
-	if op.SQL {
-		b.WriteString(" by SQL")
-	}
-	fmt.Fprintf(&b, " at %v:", shown(op.Clocks))
-	switch {
-	case op.Verb == model.Tx:
-		for i := range op.Steps {
-			if i < len(out.Steps) {
-				fmt.Fprintf(&b, "\n        %s", describe(&op.Steps[i], &out.Steps[i]))
-			}
-		}
-		fmt.Fprintf(&b, "\n        commits %v, lost %v", op.Commits, out.Lost)
-	case out.Lost:
-		b.WriteString(" answer lost")
-	case out.Fault != "":
-		b.WriteString(" " + out.Fault)
-	case len(out.Each) > 0:
-		fmt.Fprintf(&b, " allowed %v by %d %v", out.Answer.Allowed, out.DeniedBy, out.Each)
-	case op.Verb == model.Usage:
-		fmt.Fprintf(&b, " spent %v reserved %v in %d ends %d %v", out.Spent, out.Reserved, out.Reservations, out.WindowEnds, out.Answer)
-	default:
-		fmt.Fprintf(&b, " %v", out.Answer)
-		if out.Held != 0 {
-			fmt.Fprintf(&b, " reservation %d until %d", out.Held, out.Expires)
-		}
-	}
-	return b.String()
-}
-
-func describeWorld(w *model.World) string {
-	var b strings.Builder
-	for i, k := range w.Keys {
-		fmt.Fprintf(&b, "key %d: %s ", i, k.String())
-	}
-	for _, h := range w.Held {
-		fmt.Fprintf(&b, "| %s ", h.String())
-	}
-	return b.String()
-}
-
-// shown shortens times.
-func shown(clocks []int64) (short []int64) {
-	for _, us := range clocks {
-		short = append(short, us%1e10)
-	}
-	return short
 }

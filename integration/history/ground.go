@@ -1,4 +1,4 @@
-//go:build history
+//go:build history && unix
 
 package history
 
@@ -8,8 +8,9 @@ import (
 	"time"
 )
 
-// ground is what the clients of a history share: the order of events, the clock, and the
-// reservations that any client may end.
+// ground is what the clients of a history share, in memory that all processes have mapped:
+// the order of events, the clock, and the reservations that any client may end. So it has
+// no pointers.
 type ground struct {
 	events   atomic.Int64 // so far: each call and each return has a number
 	lock     atomic.Int32
@@ -36,6 +37,15 @@ func (g *ground) hold() {
 }
 
 func (g *ground) let() { g.lock.Store(0) }
+
+// clear forgets all that was: a new round begins.
+func (g *ground) clear() {
+	g.events.Store(0)
+	g.count.Store(0)
+	for i := range g.boards {
+		g.boards[i].count.Store(0)
+	}
+}
 
 // tick is the number of the next event.
 func (g *ground) tick() int64 { return g.events.Add(1) }

@@ -1,13 +1,15 @@
-//go:build history
+//go:build history && unix
 
 package history
 
 import (
+	"errors"
 	"flag"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -51,10 +53,11 @@ func TestAnswersAreThoseOfOneOrder(t *testing.T) {
 	}
 	sum := &summary{verbs: map[model.Verb]int{}}
 	began := time.Now()
+	a := newAudience(t, url, seed)
 	for round := 0; sum.operations < *operations && !t.Failed(); round++ {
-		scenes := drawRound(seed, round)
+		scenes := drawRound(seed, round, *expiring)
 		store(t, pool, scenes)
-		all := inOneProcess(t, url, seed, scenes)
+		all := a.see(t, round)
 		for _, s := range scenes {
 			mine := slices.DeleteFunc(slices.Clone(all), func(r record) bool { return r.Scene != s.number })
 			checking := time.Now()
@@ -70,11 +73,58 @@ func TestAnswersAreThoseOfOneOrder(t *testing.T) {
 }
 
 // drawRound draws the scenes that run at once. In every third round answers get lost.
-func drawRound(seed uint64, round int) (scenes []*scene) {
+func drawRound(seed uint64, round int, expires bool) (scenes []*scene) {
 	for i := range atOnce {
-		scenes = append(scenes, newScene(seed, round*atOnce+i, clients, opsPerTurn, round%3 == 2, *expiring))
+		scenes = append(scenes, newScene(seed, round*atOnce+i, clients, opsPerTurn, round%3 == 2, expires))
 	}
 	return scenes
+}
+
+// audience has the processes that play, and the ground that they share.
+type audience struct {
+	url      string
+	seed     uint64
+	ground   *ground
+	children []*child
+}
+
+func newAudience(t *testing.T, url string, seed uint64) *audience {
+	t.Helper()
+	g, file, err := newGround(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := &audience{url: url, seed: seed, ground: g}
+	for range processes {
+		c, err := startChild(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := c.end(); err != nil {
+				t.Error(err)
+			}
+		})
+		a.children = append(a.children, c)
+	}
+	return a
+}
+
+// see lets all processes play a round, and returns its operations.
+func (a *audience) see(t *testing.T, round int) (all []record) {
+	t.Helper()
+	a.ground.clear()
+	a.ground.move(func(int64) int64 { return start() })
+	parts, errs := make([][]record, processes), make([]error, processes)
+	var playing sync.WaitGroup
+	for i, c := range a.children {
+		playing.Go(func() { parts[i], errs[i] = c.play(order{a.url, i, a.seed, round, *expiring}) })
+	}
+	playing.Wait()
+	if err := errors.Join(errs...); err != nil {
+		t.Fatal(err)
+	}
+	return slices.Concat(parts...)
 }
 
 // store stores the policies of scenes for the SQL functions.
@@ -94,23 +144,6 @@ func store(t *testing.T, pool *pgxpool.Pool, scenes []*scene) {
 	if _, err := policies.Apply(t.Context(), edit); err != nil {
 		t.Fatal(err)
 	}
-}
-
-// inOneProcess plays scenes with limiters that have pools of their own.
-func inOneProcess(t *testing.T, url string, seed uint64, scenes []*scene) []record {
-	t.Helper()
-	g := new(ground)
-	g.move(func(int64) int64 { return start() })
-	var of []*process
-	for i := range processes {
-		p, err := newProcess(url, i, g)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer p.close()
-		of = append(of, p)
-	}
-	return play(scenes, seed, of, g)
 }
 
 // summary counts what was checked.

@@ -199,7 +199,7 @@ func (k *Key) fits(r *Rules, now int64, need float64) int64 {
 	}
 	switch r.Kind {
 	case Window:
-		return c.Ends
+		return max(e, c.Ends)
 	case Log:
 		left := c.since(e - r.Period)
 		for _, x := range c.Entries {

@@ -15,6 +15,13 @@ func Step(w *World, op *Op, out *Out) []*World {
 	if op.Verb == Give {
 		return attempt(w, op)
 	}
+	if out.Lost && op.Verb == begins {
+		worlds := []*World{w}
+		for _, now := range op.Clocks {
+			worlds = append(worlds, w.partly(op, out, now))
+		}
+		return worlds
+	}
 	if out.Lost {
 		worlds := attempt(w, &Op{Of: op, Clocks: op.Clocks})
 		for _, now := range op.Clocks {
@@ -181,7 +188,7 @@ func transact(w *World, op *Op, out *Out) []*World {
 		}
 		branches = next
 	}
-	if len(branches) == 0 {
+	if len(branches) == 0 && !out.Pending {
 		return nil
 	}
 	var worlds []*World

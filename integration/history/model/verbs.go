@@ -112,15 +112,22 @@ func (k *Key) charge(r *Rules, units float64, now int64) Answer {
 	return a
 }
 
-// settleTime lets time pass by the numbers of the last decision, before units go back. It
-// begins no window.
+// settleWindow is settleTime for a Refund or an Undo. They begin no window of a counter that
+// has had none.
+func (k *Key) settleWindow(r *Rules, now int64) {
+	if r.Kind != Counter || k.Ends != 0 {
+		k.settleTime(r, now)
+	}
+}
+
+// settleTime lets time pass by the numbers of the last decision, before units go back.
 func (k *Key) settleTime(r *Rules, now int64) {
 	switch e := k.at(now); r.Kind {
 	case Counter:
 		k.turn(k.Span, e)
 	case Log:
 		k.forget(e - k.Keep)
-	default:
+	case Bucket, Queue:
 		if k.Counted {
 			k.drain(&k.Last, e)
 		}
@@ -142,7 +149,7 @@ func (k *Key) refund(r *Rules, units float64, now int64) Answer {
 		a.Allowed = true
 		return a
 	}
-	k.settleTime(r, now)
+	k.settleWindow(r, now)
 	left := units
 	out := func(from *float64) {
 		n := min(left, *from)
@@ -176,7 +183,7 @@ func (k *Key) undo(r *Rules, g *Grant, now int64) Answer {
 		a.Allowed = true
 		return a
 	}
-	k.settleTime(r, now)
+	k.settleWindow(r, now)
 	return k.back(r, k.remove(r, *g, r, now), now)
 }
 

@@ -104,6 +104,7 @@ type Op struct {
 // Out is what came of a call.
 type Out struct {
 	Lost    bool   // the answer: it may have happened or not
+	Pending bool   // it is Lost because the call has not returned, and may not have begun
 	Fault   string // an error that changes nothing
 	Answer  Answer
 	Held    int // a Reserve's reservation; 0 is none
