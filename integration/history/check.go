@@ -44,7 +44,8 @@ func check(s *scene, all []record) error {
 		r := &all[i]
 		r.Op.Kept, r.Op.Rival = kept, rivalled(r, all, expires)
 		r.Op.Twin = r.Op.Idem != 0 && slices.ContainsFunc(all, func(o record) bool {
-			return o.Client != r.Client && o.Op.Idem == r.Op.Idem && o.Op.Key == r.Op.Key && o.Call < r.Return && (o.Return > r.Call || o.Out.Lost)
+			same := func(op model.Op) bool { return op.Idem == r.Op.Idem && op.Key == r.Op.Key }
+			return o.Client != r.Client && o.Call < r.Return && (o.Return > r.Call || o.Out.Lost) && (same(o.Op) || slices.ContainsFunc(o.Op.Steps, same))
 		})
 		for j := range r.Op.Steps {
 			r.Op.Steps[j].Kept, r.Op.Steps[j].Rival = kept, r.Op.Rival
@@ -65,8 +66,8 @@ func check(s *scene, all []record) error {
 		} else {
 			history = append(history, op)
 		}
-		if gives(&r.Op, expires) {
-			give := &model.Op{Verb: model.Give, Key: r.Op.Key, Clocks: readings(r), Of: &r.Op}
+		if given := gives(&r.Op, expires); given || r.Op.Idem != 0 && !r.Op.SQL {
+			give := &model.Op{Verb: model.Give, Key: r.Op.Key, Clocks: readings(r), Of: &r.Op, Forgets: !given}
 			history = append(history, porcupine.Operation{ClientId: r.Client, Input: give, Output: &model.Out{Lost: true}, Call: op.Call, Return: op.Return})
 		}
 	}

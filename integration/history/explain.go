@@ -64,7 +64,7 @@ func explain(s *scene, m porcupine.Model, history []porcupine.Operation, info po
 		}
 		fmt.Fprintf(&b, "this cannot be next, or earlier:\n%s\n", line(op))
 		in, out := op.Input.(*model.Op), op.Output.(*model.Out)
-		if worlds, ok := state.([]any); ok && in.Verb != model.Tx {
+		if worlds, ok := state.([]any); ok {
 			for i, w := range worlds {
 				if i < 3 {
 					fmt.Fprintf(&b, "      %s\n", model.Nearest(w.(*model.World), in, out))

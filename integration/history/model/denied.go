@@ -1,6 +1,9 @@
 package model
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+)
 
 // An AllowAll that is denied outside a transaction is not one moment: it tries all keys and
 // rolls back, and then starts the blocks and reads the keys that would have fitted. Its
@@ -52,25 +55,18 @@ func observe(op *Op, out *Out, j *joint) {
 	}
 }
 
-// Refused says in what the answers of a denied AllowAll differ at one time.
-func Refused(w *World, op *Op, out *Out, now int64) (text string) {
-	joints := join(op.Requests)
-	w.judge(op, joints, true, now)
-	for _, j := range joints {
-		seen := *j
-		observe(op, out, &seen)
-		text += fmt.Sprintf(" [key %d fits %v, answered %v, blocked %v, answered %v: %s]", j.key, j.fits, seen.fits, j.blocked, seen.blocked, w.differs(op, joints, j, out, now))
-	}
-	return text
-}
-
 // partly does an operation of Split. It returns nil if the answers cannot be.
 func (w *World) partly(op *Op, out *Out, now int64) *World {
 	joints := join(op.Requests)
 	next := w.clone()
 	switch op.Verb {
 	case begins:
-		next.Keys[op.Key].block(op.Rules.BlockFor, now)
+		i := slices.IndexFunc(next.Dues, func(d Due) bool { return d.Op == op.Number && d.Key == op.Key })
+		if i < 0 {
+			return nil // it was not denied yet
+		}
+		next.Keys[op.Key].block(op.Rules.BlockFor, next.Dues[i].At)
+		next.Dues = slices.Delete(next.Dues, i, i+1)
 		return &next
 	case reads:
 		for _, j := range joints {
@@ -89,6 +85,7 @@ func (w *World) partly(op *Op, out *Out, now int64) *World {
 		return w
 	}
 	w.judge(op, joints, true, now)
+	after := w.clone()
 	for _, j := range joints {
 		if j.key != op.Key {
 			continue
@@ -96,13 +93,15 @@ func (w *World) partly(op *Op, out *Out, now int64) *World {
 		seen := *j
 		observe(op, out, &seen)
 		if !j.fits && !j.blocked && j.rules.BlockFor > 0 {
-			next.Keys[j.key].Blocked = next.Keys[j.key].at(now) + j.rules.BlockFor // as its answer shows it
+			at := w.Keys[j.key].at(now)
+			next.Keys[j.key].Blocked = at + j.rules.BlockFor // as its answer shows it
+			after.Dues = append(after.Dues, Due{op.Number, j.key, at})
 		}
-		if j.fits || seen.blocked != j.blocked || out.DeniedBy != slowest(out.Each) || next.differs(op, joints, j, out, now) != "" {
+		if !out.Pending && (j.fits || seen.blocked != j.blocked || out.DeniedBy != slowest(out.Each) || next.differs(op, joints, j, out, now) != "") {
 			return nil
 		}
 	}
-	return w
+	return &after
 }
 
 func possible(joints []*joint) bool {

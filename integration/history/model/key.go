@@ -173,12 +173,18 @@ func (k *Key) add(r *Rules, e int64, units float64) {
 }
 
 // deny notes a denial by r, which changes only what time has changed. A window that is over
-// keeps its count until another begins, for requests with an older reading of the clock.
+// keeps its count until another begins, for requests with an older reading of the clock. A
+// counter's first window begins with its row.
 func (k *Key) deny(r *Rules, now int64) {
+	fresh := !k.Known
 	k.begin(now)
 	switch e := k.at(now); r.Kind {
 	case Bucket, Queue:
 		k.drain(r, e)
+	case Counter:
+		if fresh {
+			k.turn(r.Period, e)
+		}
 	case Log:
 		k.Keep = max(k.Keep, r.Period)
 	}

@@ -63,7 +63,12 @@ func (w *World) replay(op *Op, h *Reservation) (out Out) {
 	if r.Kind == Log {
 		k.Entries = []Entry{{h.Grant.At, h.Level}}
 	}
-	out.Answer = k.standing(r, h.Made)
+	at := h.Made
+	if r.Kind == Window { // a reading of the clock that was behind the key's may have counted it in a window that was over
+		at = min(at, h.Grant.Ends-1)
+	}
+	out.Answer = k.standing(r, at)
+	out.Answer.At, out.Answer.ResetAfter = h.Made, max(0, out.Answer.ResetAfter-(h.Made-at))
 	out.Answer.Allowed, out.Answer.Granted, out.Answer.Replayed = true, op.Units, true
 	k.delay(r, h.Level-op.Units, &out.Answer)
 	if op.Verb == Reserve {

@@ -15,10 +15,12 @@ func Step(w *World, op *Op, out *Out) []*World {
 	if op.Verb == Give {
 		return attempt(w, op)
 	}
-	if out.Lost && op.Verb == begins {
+	if out.Pending && (op.Verb == begins || op.Verb == denied) {
 		worlds := []*World{w}
 		for _, now := range op.Clocks {
-			worlds = append(worlds, w.partly(op, out, now))
+			if v := w.partly(op, out, now); v != nil {
+				worlds = append(worlds, v)
+			}
 		}
 		return worlds
 	}
@@ -101,6 +103,10 @@ func attempt(w *World, op *Op) []*World {
 		if !slices.ContainsFunc(worlds, next.Equal) {
 			worlds = append(worlds, next)
 		}
+	}
+	stops := stops
+	if op.Forgets {
+		stops = []int{forgot}
 	}
 	for _, now := range op.Clocks {
 		for _, stop := range stops {
@@ -256,6 +262,20 @@ func (r *Rules) loose() bool { return r.Kind == Counter }
 // Nearest returns the difference to the outcome that the model comes closest to.
 func Nearest(w *World, op *Op, out *Out) string {
 	best := ""
+	if op.Verb == Tx {
+		for i := range out.Steps {
+			steps := *op
+			if steps.Steps = op.Steps[:i+1]; len(transact(w, &steps, &Out{Steps: out.Steps[:i+1]})) > 0 {
+				continue
+			}
+			if steps.Steps = op.Steps[:i]; i > 0 {
+				if steps.Commits = true; len(transact(w, &steps, &Out{Steps: out.Steps[:i]})) > 0 {
+					w = transact(w, &steps, &Out{Steps: out.Steps[:i]})[0]
+				}
+			}
+			return fmt.Sprintf("step %d: %s", i, Nearest(w, &op.Steps[i], &out.Steps[i]))
+		}
+	}
 	for _, now := range op.Clocks {
 		next := w.clone()
 		want := next.apply(op, now, whole)

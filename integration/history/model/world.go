@@ -7,12 +7,19 @@ type World struct {
 	Keys   []Key
 	Held   []Reservation
 	Grants []Grant // that an Undo of the history gives back
+	Dues   []Due   // blocks that have to begin
+}
+
+// Due is the block that an AllowAll begins after it was denied, as of the key's time then.
+type Due struct {
+	Op, Key int
+	At      int64
 }
 
 // Equal reports whether two worlds are the same.
 func (w *World) Equal(o *World) bool {
 	return slices.EqualFunc(w.Keys, o.Keys, func(a, b Key) bool { return a.equal(&b) }) &&
-		slices.Equal(w.Held, o.Held) && slices.Equal(w.Grants, o.Grants)
+		slices.Equal(w.Held, o.Held) && slices.Equal(w.Grants, o.Grants) && slices.Equal(w.Dues, o.Dues)
 }
 
 // Hash returns a number that equal worlds share.
@@ -29,11 +36,12 @@ func (w *World) Hash() uint64 {
 	}
 	mix(int64(len(w.Held)))
 	mix(int64(len(w.Grants)))
+	mix(int64(len(w.Dues)))
 	return h
 }
 
 func (w *World) clone() World {
-	c := World{Keys: make([]Key, len(w.Keys)), Held: slices.Clone(w.Held), Grants: slices.Clone(w.Grants)}
+	c := World{Keys: make([]Key, len(w.Keys)), Held: slices.Clone(w.Held), Grants: slices.Clone(w.Grants), Dues: slices.Clone(w.Dues)}
 	for i := range w.Keys {
 		c.Keys[i] = w.Keys[i].clone()
 	}
@@ -92,6 +100,7 @@ type Op struct {
 	Commits  bool         // a Tx
 	InTx     bool         // it is a step of a Tx
 	Of       *Op          // a Give: the request
+	Forgets  bool         // a Give only forgets what the request's idempotency key stood for
 	Twin     bool         // another one had the same idempotency key meanwhile
 	Kept     map[int]bool // the operations whose grants an Undo gives back
 	Rival    bool         // another operation may have ended a reservation meanwhile
