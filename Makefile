@@ -56,12 +56,11 @@ prove-bounds: ## Search for over-admission: 100,000 histories of each algorithm'
 	@go build -o bin/ ./pglimittest/withpg
 	PGLIMIT_SEARCH_HISTORIES=$(or $(STATEMENT_HISTORIES),2000) PGLIMIT_SEARCH_SEED=$(or $(SEED),1) bin/withpg -- go test -count=1 -timeout 60m -v ./integration/search
 
-# Porcupine looks for an order of each history. A failure prints the history and its seed:
-# make prove-history ARGS='-seed 1'. The tag keeps it out of make test until its model knows
-# all orders that the documentation allows.
+# Porcupine looks for an order of each history. A failure prints the first answer that has
+# no place in one, and the seed: make prove-history ARGS='-seed 1'.
 prove-history: ## Check 100,000 operations of several processes for linearizability (ARGS: flags of the test)
 	@scripts/setup
-	cd integration && go test -tags history ./history -count=1 -v -timeout 1h -run TestAnswersAreThoseOfOneOrder -operations 100000 $(ARGS)
+	cd integration && go test ./history -count=1 -v -timeout 1h -run TestAnswersAreThoseOfOneOrder -operations 100000 $(ARGS)
 
 # MATRIX='pg13 role': the rows of make test-matrix (default: all). scripts/test-matrix -l lists them.
 test-matrix: ## Test PostgreSQL 13 to 18, poolers, roles, -race: a row takes 15 minutes (MATRIX: some)

@@ -1,4 +1,4 @@
-//go:build history && unix
+//go:build unix
 
 package history
 
@@ -112,12 +112,9 @@ func undone(all []record) map[int]bool {
 }
 
 // gives reports whether a request may give expired reservations back, in statements before
-// its last one. They have the same reading of the clock.
+// its last one or, of a Check, after it. They have the same reading of the clock.
 func gives(op *model.Op, expires []int64) bool {
 	may := func(key int) bool { return slices.Max(op.Clocks) >= expires[key] }
-	if op.SQL { // in one transaction
-		return false
-	}
 	switch op.Verb {
 	case model.Allow, model.AllowUpTo, model.Reserve, model.Check:
 		return may(op.Key)
@@ -135,7 +132,6 @@ func rivalled(r *record, all []record, expires []int64) bool {
 			return false
 		}
 		ends := func(op model.Op) bool {
-			op.SQL = false
 			return op.Verb == model.Settle || op.Verb == model.Cancel || op.Verb == model.Reset || gives(&op, expires)
 		}
 		return ends(o.Op) || slices.ContainsFunc(o.Op.Steps, ends)

@@ -1,4 +1,4 @@
-//go:build history && unix
+//go:build unix
 
 package history
 
@@ -24,7 +24,6 @@ type order struct {
 	Process int
 	Seed    uint64
 	Round   int
-	Expires bool
 }
 
 // played is a child's answer.
@@ -114,7 +113,7 @@ func beChild(file string, in io.Reader, out io.Writer) error {
 			p.cut.Store(false)
 			of := make([]*process, processes)
 			of[o.Process] = p
-			a.Records = play(drawRound(o.Seed, o.Round, o.Expires), o.Seed, of, g)
+			a.Records = play(drawRound(o.Seed, o.Round), o.Seed, of, g)
 		}
 		if err := answers.Encode(a); err != nil {
 			return err

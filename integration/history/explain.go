@@ -1,4 +1,4 @@
-//go:build history && unix
+//go:build unix
 
 package history
 
@@ -70,6 +70,12 @@ func explain(s *scene, m porcupine.Model, history []porcupine.Operation, info po
 					fmt.Fprintf(&b, "      %s\n", model.Nearest(w.(*model.World), in, out))
 				}
 			}
+		}
+	}
+	b.WriteString("these were under way or came soon after:\n")
+	for _, op := range history {
+		if op.Return > returns[at] && op.Call < returns[at]+20 {
+			fmt.Fprintf(&b, "%s\n", line(op))
 		}
 	}
 	if f, err := os.CreateTemp("", "history-*.html"); err == nil {

@@ -1,4 +1,4 @@
-//go:build history && unix
+//go:build unix
 
 package history
 
@@ -22,11 +22,8 @@ import (
 )
 
 var (
-	operations = flag.Int("operations", bed.Size(1_200, 16_000), "the least number of operations")
-	// A denied request gives expired reservations back in statements of its own. The model
-	// does not have all orders of these yet, so a failure may be its own fault.
-	expiring = flag.Bool("expiring", false, "let reservations expire")
-	seedFlag = flag.Uint64("seed", 0, "of the histories; 0 draws one")
+	operations = flag.Int("operations", bed.Size(1_200, 100_000), "the least number of operations")
+	seedFlag   = flag.Uint64("seed", 0, "of the histories; 0 draws one")
 )
 
 // The scenes that run at once, and their size.
@@ -55,7 +52,7 @@ func TestAnswersAreThoseOfOneOrder(t *testing.T) {
 	began := time.Now()
 	a := newAudience(t, url, seed)
 	for round := 0; sum.operations < *operations && !t.Failed(); round++ {
-		scenes := drawRound(seed, round, *expiring)
+		scenes := drawRound(seed, round)
 		store(t, pool, scenes)
 		all := a.see(t, round)
 		for _, s := range scenes {
@@ -73,9 +70,9 @@ func TestAnswersAreThoseOfOneOrder(t *testing.T) {
 }
 
 // drawRound draws the scenes that run at once. In every third round answers get lost.
-func drawRound(seed uint64, round int, expires bool) (scenes []*scene) {
+func drawRound(seed uint64, round int) (scenes []*scene) {
 	for i := range atOnce {
-		scenes = append(scenes, newScene(seed, round*atOnce+i, clients, opsPerTurn, round%3 == 2, expires))
+		scenes = append(scenes, newScene(seed, round*atOnce+i, clients, opsPerTurn, round%3 == 2))
 	}
 	return scenes
 }
@@ -118,7 +115,7 @@ func (a *audience) see(t *testing.T, round int) (all []record) {
 	parts, errs := make([][]record, processes), make([]error, processes)
 	var playing sync.WaitGroup
 	for i, c := range a.children {
-		playing.Go(func() { parts[i], errs[i] = c.play(order{a.url, i, a.seed, round, *expiring}) })
+		playing.Go(func() { parts[i], errs[i] = c.play(order{a.url, i, a.seed, round}) })
 	}
 	playing.Wait()
 	if err := errors.Join(errs...); err != nil {

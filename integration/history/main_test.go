@@ -1,4 +1,4 @@
-//go:build history && unix
+//go:build unix
 
 // Package history checks that the answers of several processes can be put in one order in
 // which each follows from those before it: that the limiter is linearizable.

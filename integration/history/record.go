@@ -1,4 +1,4 @@
-//go:build history && unix
+//go:build unix
 
 package history
 

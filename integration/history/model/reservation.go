@@ -35,6 +35,9 @@ func (h *Reservation) overdue(now int64) bool { return h.State == open && h.Expi
 
 // admitted returns what an idempotency key stands for.
 func (w *World) admitted(op *Op) *Reservation {
+	if op.Idem == 0 {
+		return nil
+	}
 	for i := range w.Held {
 		if h := &w.Held[i]; h.Idem == op.Idem && h.Key == op.Key {
 			return h
@@ -43,13 +46,12 @@ func (w *World) admitted(op *Op) *Reservation {
 	return nil
 }
 
-// free forgets what an idempotency key stood for.
-func (w *World) free(op *Op) {
-	for i := range w.Held {
-		if h := &w.Held[i]; h.Idem == op.Idem && h.Key == op.Key {
-			h.Idem = 0
-		}
+// forget frees an idempotency key. A reservation that has it goes back first.
+func (w *World) forget(h *Reservation, now int64) {
+	if h.State == open {
+		w.finish(h, expired, 0, now)
 	}
+	h.Idem = 0
 }
 
 // replay returns the answer of an earlier admission.
@@ -174,18 +176,22 @@ func (k *Key) giveBack(r *Rules, h *Reservation, used float64, now int64) (back 
 
 // most returns the number of reservations that an attempt gives back.
 func most(stop int) int {
-	if stop > gave {
+	switch {
+	case stop > lifted:
+		return stop - lifted
+	case stop > gave:
 		return stop - gave
 	}
 	return math.MaxInt
 }
 
 // give gives back the reservations of a key that have expired, the first to expire first,
-// and reports whether any units went back.
+// and reports whether any units went back. Reservations that others are ending are passed
+// over.
 func (w *World) give(key int, now int64, most int) (freed bool) {
 	var due []*Reservation
 	for i := range w.Held {
-		if h := &w.Held[i]; h.Key == key && h.overdue(now) {
+		if h := &w.Held[i]; h.Key == key && h.overdue(now) && h.ID != w.skip {
 			due = append(due, h)
 		}
 	}

@@ -47,10 +47,14 @@ func Step(w *World, op *Op, out *Out) []*World {
 			worlds = append(worlds, v)
 		}
 		for _, stop := range op.ends() {
-			next := w.clone()
-			want := next.apply(op, now, stop)
-			if next.bind(op, &want, out) && Explain(op, &want, out) == "" {
-				worlds = append(worlds, &next)
+			for _, skip := range w.rivals(op, now) {
+				next := w.clone()
+				next.skip = skip
+				want := next.apply(op, now, stop)
+				next.skip = 0
+				if next.bind(op, &want, out) && Explain(op, &want, out) == "" {
+					worlds = append(worlds, &next)
+				}
 			}
 		}
 	}
@@ -63,9 +67,10 @@ const (
 	tried         // the request was denied
 	forgot        // the overdue reservation of its idempotency key has ended
 	gave          // plus n: at most n of the reservations in its way were given back
+	lifted = 1000 // plus n: and the block that the denial had started was lifted
 )
 
-var stops = []int{tried, forgot, gave + 1, gave + 2, gave + 100}
+var stops = []int{tried, forgot, gave + 1, gave + 2, gave + 100, lifted + 1, lifted + 2, lifted + 100}
 
 // overlooked returns the world after a denial that overlooks an admission under the same
 // idempotency key: the request looked for one, then waited for the key's row, and found no
@@ -91,6 +96,20 @@ func (op *Op) ends() []int {
 	return []int{whole}
 }
 
+// rivals returns the reservations that another client may be ending while op gives back those
+// that have expired, and 0 for none.
+func (w *World) rivals(op *Op, now int64) []int {
+	ids := []int{0}
+	if op.Rival && op.tries() {
+		for i := range w.Held {
+			if h := &w.Held[i]; h.overdue(now) && op.asks(h.Key) {
+				ids = append(ids, h.ID)
+			}
+		}
+	}
+	return ids
+}
+
 // attempt returns the worlds that a first attempt of a request may leave: none was made, or
 // it was denied, or expired reservations went back after that, each in its own statement.
 // By then the request may fit.
@@ -110,18 +129,24 @@ func attempt(w *World, op *Op) []*World {
 	}
 	for _, now := range op.Clocks {
 		for _, stop := range stops {
-			next := w.clone()
-			if out := next.apply(op.Of, now, stop); !out.Answer.Allowed && out.Fault == "" {
-				add(&next)
-			}
-			if stop < gave {
-				continue
-			}
-			for key := range w.Keys {
-				if op.Of.asks(key) {
-					next := w.clone()
-					next.give(key, now, most(stop))
+			for _, skip := range w.rivals(op.Of, now) {
+				next := w.clone()
+				next.skip = skip
+				out := next.apply(op.Of, now, stop)
+				if next.skip = 0; !out.Answer.Allowed && out.Fault == "" {
 					add(&next)
+				}
+				if stop < gave || stop >= lifted {
+					continue
+				}
+				for key := range w.Keys {
+					if op.Of.asks(key) {
+						next := w.clone()
+						next.skip = skip
+						next.give(key, now, most(stop))
+						next.skip = 0
+						add(&next)
+					}
 				}
 			}
 		}

@@ -8,6 +8,8 @@ type World struct {
 	Held   []Reservation
 	Grants []Grant // that an Undo of the history gives back
 	Dues   []Due   // blocks that have to begin
+
+	skip int // a reservation that another client is ending: give does not see it
 }
 
 // Due is the block that an AllowAll begins after it was denied, as of the key's time then.
@@ -41,7 +43,7 @@ func (w *World) Hash() uint64 {
 }
 
 func (w *World) clone() World {
-	c := World{Keys: make([]Key, len(w.Keys)), Held: slices.Clone(w.Held), Grants: slices.Clone(w.Grants), Dues: slices.Clone(w.Dues)}
+	c := World{Keys: make([]Key, len(w.Keys)), Held: slices.Clone(w.Held), Grants: slices.Clone(w.Grants), Dues: slices.Clone(w.Dues), skip: w.skip}
 	for i := range w.Keys {
 		c.Keys[i] = w.Keys[i].clone()
 	}
@@ -147,7 +149,7 @@ func (w *World) apply(op *Op, now int64, stop int) (out Out) {
 	case Check:
 		out.Answer = w.tried(op, op.Rules, now, stop, func() (Answer, bool) {
 			a := k.check(op.Rules, op.Units, now)
-			return a, !op.InTx && op.Units > k.freeFor(op.Rules, now)
+			return a, !op.InTx && op.Units <= op.Rules.capacity() && op.Units > k.freeFor(op.Rules, now)
 		})
 	case Usage:
 		out = w.usage(op, now)
@@ -209,39 +211,46 @@ func (w *World) tried(op *Op, r *Rules, now int64, stop int, try func() (Answer,
 			return a
 		}
 		mine := k.Blocked
-		if !w.give(op.Key, now, most(stop)) || stop > gave {
+		if !w.give(op.Key, now, most(stop)) || stop > gave && stop < lifted {
 			return a
 		}
 		if k.Blocked == mine && mine != was {
-			k.Blocked = 0
+			k.Blocked, k.Begun = 0, begun{}
+		}
+		if stop > lifted {
+			return a
 		}
 	}
 }
 
 // request does an Allow, AllowUpTo or Reserve.
 func (w *World) request(op *Op, now int64, stop int) (out Out) {
-	if op.Idem != 0 {
-		if h := w.admitted(op); h != nil {
-			switch {
-			case h.Forget > now && !h.overdue(now):
-				return w.replay(op, h)
-			case h.State == open:
-				w.finish(h, expired, 0, now)
-			}
-			w.free(op)
-			if stop == forgot {
-				return out
-			}
-		}
-	}
 	k, piece := &w.Keys[op.Key], op.Units
 	if op.Verb == AllowUpTo {
 		piece = 1
+	}
+	fits := func() bool {
+		c := k.clone()
+		return c.take(op.Rules, op.Units, op.Verb == AllowUpTo, now).Allowed
+	}
+	if h := w.admitted(op); h != nil {
+		switch {
+		case h.Forget > now && !h.overdue(now):
+			return w.replay(op, h)
+		case op.InTx || h.Forget > now || fits(): // else a denial leaves it
+			w.forget(h, now)
+		}
+		if stop == forgot {
+			return out
+		}
 	}
 	if op.Idem != 0 && op.InTx && piece <= op.Rules.capacity() {
 		k.deny(op.Rules, now) // it locks the row first
 	}
 	out.Answer = w.tried(op, op.Rules, now, stop, func() (Answer, bool) {
+		if h := w.admitted(op); h != nil && fits() {
+			w.forget(h, now)
+		}
 		a := k.take(op.Rules, op.Units, op.Verb == AllowUpTo, now)
 		return a, !a.Allowed && a.Reason == "limit" && piece <= op.Rules.capacity()
 	})
