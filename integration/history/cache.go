@@ -50,7 +50,7 @@ func denials(all []record) (found []denial) {
 			continue
 		}
 		switch a := r.Out.Answer; r.Op.Verb {
-		case model.Allow, model.Reserve:
+		case model.Allow, model.Reserve, model.Wait:
 			if !a.Allowed && r.Op.Idem == 0 {
 				found = append(found, denial{r, r.Op.Key, r.Op.Rules, r.Op.Units, a})
 			}

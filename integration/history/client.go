@@ -70,6 +70,10 @@ func (c *client) number() int {
 	return c.next
 }
 
+// patience is how long a Wait waits: longer than the skew of the processes' clocks, and
+// shorter than it takes a unit to leave a queue.
+const patience = 60 * time.Millisecond
+
 // call is an operation with what only this client needs for it.
 type call struct {
 	model.Op
@@ -121,6 +125,9 @@ func (c *client) fill(op *call) {
 		}
 		if c.rand.IntN(15) == 0 {
 			op.Units = 30 // it can never fit
+		}
+		if queue && !op.InTx && !c.Loses && op.Idem == 0 && c.rand.IntN(3) == 0 {
+			op.Verb, op.For = model.Wait, patience.Microseconds()
 		}
 	case model.AllowUpTo:
 		op.Units = float64(1 + c.rand.IntN(9))
@@ -223,6 +230,10 @@ func (c *client) send(ctx context.Context, l verbs, op *call) (o outcome, err er
 	switch op.Verb {
 	case model.Allow:
 		r, err = l.Do(ctx, request)
+	case model.Wait:
+		ctx, cancel := context.WithTimeout(ctx, patience)
+		defer cancel()
+		r, err = c.limiter.DoWait(ctx, request)
 	case model.AllowUpTo:
 		r, err = l.AllowUpTo(ctx, p, key, op.Units)
 	case model.Check:
@@ -314,7 +325,7 @@ func (c *client) do(op *call) {
 		if err == nil {
 			c.keep(op, o)
 		}
-		if c.denied = nil; op.Verb == model.Allow && op.Idem == 0 && err == nil && !o.Answer.Allowed {
+		if c.denied = nil; (op.Verb == model.Allow || op.Verb == model.Wait) && op.Idem == 0 && err == nil && !o.Answer.Allowed {
 			c.denied = op
 		}
 		return err

