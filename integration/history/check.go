@@ -70,6 +70,10 @@ func check(s *scene, all []record) error {
 			give := &model.Op{Verb: model.Give, Key: r.Op.Key, Clocks: readings(r), Of: &r.Op, Forgets: !given}
 			history = append(history, porcupine.Operation{ClientId: r.Client, Input: give, Output: &model.Out{Lost: true}, Call: op.Call, Return: op.Return})
 		}
+		if s.sharesStatements() && batches(r.Process) && (r.Op.Verb == model.Allow || r.Op.Verb == model.AllowUpTo) && r.Op.Idem == 0 && !r.Op.SQL {
+			touch := &model.Op{Verb: model.Give, Key: r.Op.Key, Clocks: r.Op.Clocks, Of: &r.Op, Touches: true}
+			history = append(history, porcupine.Operation{ClientId: r.Client, Input: touch, Output: &model.Out{Lost: true}, Call: op.Call, Return: op.Return})
+		}
 	}
 	m := modelOf(s)
 	result, info := porcupine.CheckOperationsVerbose(m, history, checkPatience)

@@ -51,7 +51,7 @@ func newProcess(url string, number int, g *ground) (*process, error) {
 	config := &limiter.Config{
 		Now: p.clock.read, Timeout: time.Minute, DisableBreaker: true,
 		IdempotencyTTL: remember, DenyCacheTTL: cacheFor, DenyCacheKeys: 1024,
-		DisableBatching: number%2 == 1, DisableDenyCache: number > 1,
+		DisableBatching: !batches(number), DisableDenyCache: number > 1,
 		Logger: slog.New(slog.DiscardHandler),
 	}
 	if number == processes-1 {
@@ -67,6 +67,9 @@ func newProcess(url string, number int, g *ground) (*process, error) {
 	}
 	return p, nil
 }
+
+// batches reports whether the requests of a process share statements.
+func batches(number int) bool { return number%2 == 0 }
 
 func (p *process) close() {
 	_ = p.limiter.Close()
@@ -95,7 +98,11 @@ func play(scenes []*scene, seed uint64, of []*process, g *ground) []record {
 	var working sync.WaitGroup
 	for i, s := range scenes {
 		for c := range s.clients {
-			p := of[(c+i)%len(of)]
+			neighbours := 1
+			if s.sharesStatements() {
+				neighbours = 2
+			}
+			p := of[(c/neighbours+i)%len(of)]
 			if p == nil { // it runs elsewhere
 				continue
 			}

@@ -48,7 +48,7 @@ type sceneKey struct {
 func newScene(seed uint64, number, clients, ops int, loses bool) *scene {
 	r := rand.New(rand.NewPCG(seed, uint64(number)))
 	s := &scene{number: number, clients: clients, ops: ops}
-	s.themes = themes{Reserves: r.IntN(2) == 0, Idempotent: r.IntN(2) == 0, SQL: r.IntN(3) == 0, Loses: loses, Expires: r.IntN(3) == 0}
+	s.themes = themes{Reserves: r.IntN(2) == 0, Idempotent: r.IntN(2) == 0, SQL: r.IntN(3) == 0, Loses: loses, Expires: r.IntN(2) == 0}
 	if s.Expires = s.Expires && s.Reserves; s.Expires { // each request may give reservations back, in statements of their own
 		s.clients, s.ops = clients-1, ops-2
 	}
@@ -77,6 +77,10 @@ func newScene(seed uint64, number, clients, ops int, loses bool) *scene {
 	})
 	return s
 }
+
+// sharesStatements reports whether two clients of a scene are in one process. Then a statement
+// may ask for the sum of their requests, and be denied, before each is asked for again.
+func (s *scene) sharesStatements() bool { return s.number%2 == 1 }
 
 // drawPolicy draws an algorithm in one of its forms.
 func drawPolicy(r *rand.Rand) limiter.Policy {

@@ -120,6 +120,14 @@ func (w *World) rivals(op *Op, now int64) []int {
 // By then the request may fit.
 func attempt(w *World, op *Op) []*World {
 	worlds := []*World{w}
+	if op.Touches {
+		for _, now := range op.Clocks {
+			next := w.clone()
+			next.Keys[op.Key].deny(op.Of.Rules, now)
+			worlds = append(worlds, &next)
+		}
+		return worlds
+	}
 	if len(w.Held) == 0 || !op.Of.tries() {
 		return worlds
 	}
