@@ -1,6 +1,7 @@
 package httplimit
 
 import (
+	"bytes"
 	"net/http"
 	"net/netip"
 	"strings"
@@ -20,7 +21,7 @@ func FuzzNode(f *testing.F) {
 			withPort := netip.AddrPortFrom(addr, port).String()
 			forms := []string{addr.String(), withPort, `"` + withPort + `"`, `"` + addr.String() + `"`, addr.StringExpanded()}
 			if addr.Is6() {
-				forms = append(forms, "["+addr.String()+"]", `"[`+addr.String()+`]"`, "["+addr.WithZone("eth0").String()+"]:80", addr.WithZone("0").String())
+				forms = append(forms, "["+addr.String()+"]", `"[`+addr.String()+`]"`, "["+addr.WithZone("eth0").String()+"]:80", `"[`+addr.WithZone("enp0s31f6").StringExpanded()+`]:65535"`, addr.WithZone("0").String())
 			}
 			for _, form := range forms {
 				if got, ok := parseNode(form); !ok || got != want {
@@ -58,8 +59,9 @@ func FuzzHops(f *testing.F) {
 	f.Add(`for="`, []byte{9, 0}, []byte{3, 7})
 	f.Add("a,b\x00", []byte{255}, []byte{1})
 	f.Add("", []byte{}, []byte{})
+	f.Add("for=198.51.100.1", bytes.Repeat([]byte{7, 8, 9, 10}, maxEntries/4), []byte{0, 1, 2, 3})
 	f.Fuzz(func(t *testing.T, sent string, chain, how []byte) {
-		chain = chain[:min(len(chain), maxEntries-1)]
+		chain = chain[:min(len(chain), maxEntries)]
 		for _, name := range []string{"X-Forwarded-For", "Forwarded"} {
 			lines := []string{sent}
 			for i, last := range chain {
