@@ -53,6 +53,12 @@ func checkAccepted(t *testing.T, path, body string) {
 		wrong = wrong || in.Times < 1 || in.Times > 100 || len(in.Requests) < 1 || len(in.Requests) > 7
 		for _, one := range in.Requests {
 			wrong = wrong || one.Policy == nil || one.Cost != nil && *one.Cost <= 0
+			policy, _ := one.Policy.(map[string]any)
+			for field, only := range map[string]string{"name": "playground", "durability": "durable", "on_error": "fail_closed"} {
+				if text, given := policy[field].(string); given && text != "" && text != only {
+					wrong = true
+				}
+			}
 		}
 	case "/api/describe":
 		wrong = wrong || len(in.Policies) < 1 || len(in.Policies) > 7 || len(in.Costs) > 0 && len(in.Costs) != len(in.Policies)
@@ -72,7 +78,8 @@ func FuzzRequestBody(f *testing.F) {
 		`{"key":"\u0000","times":-1}`, `{"key":"k","times":1,"requests":[null]}`, `{"key":"k","policies":["",{},[],1]}`,
 		``, `null`, `[]`, `{`, `{"key":1e999}`, strings.Repeat("[", 10_000), "\xff", `{"key":"k"}{"key":"l"}`,
 		`{"key":"k","times":1,"requests":[{"policy":` + sitetest.FourAMinute + `}]}`, `{"key":"` + strings.Repeat("k", 256) + `"}`, `{"key":"` + strings.Repeat("k", 257) + `"}`,
-		`{"key":""}`, `{"key":"\u0000"}`, `{"key":"k","more":1}`, `{"key":"k"}` + strings.Repeat(" ", 64<<10),
+		`{"key":"k","times":1,"requests":[{"policy":{"name":"n","algorithm":"gcra","limit":1,"period":"1s"}}]}`, `{"key":"k","times":1,"requests":[{"policy":{"durability":"relaxed","algorithm":"gcra","limit":1,"period":"1s"}}]}`,
+		"{\"key\":\"\xff\"}", `{"key":""}`, `{"key":"\u0000"}`, `{"key":"k","more":1}`, `{"key":"k"}` + strings.Repeat(" ", 64<<10),
 		`{"key":"k","policies":[` + sitetest.FourAMinute + `,` + sitetest.FourAMinute + `],"costs":[1]}`, `{"key":"k","policies":[` + sitetest.FourAMinute + `],"costs":[1,2]}`,
 		`{"key":"k","policies":[]}`, `{"key":"k","policies":[1,2,3,4,5,6,7,8]}`, sendBody(0, 1, "1"), sendBody(101, 1, "1"), sendBody(1, 0, "1"), sendBody(1, 8, "1"), sendBody(1, 7, "1"), sendBody(1, 1, "0"), sendBody(1, 1, "-1"),
 		sitetest.AccessLog(), "\x1f\x8b", "\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff",
