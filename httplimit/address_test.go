@@ -188,6 +188,13 @@ func fuzz(f *testing.F, header string, appended ...string) {
 					t.Errorf("%q: %q, %v", r.Header, key, err)
 				}
 			}
+			if header == "Forwarded" { // an entry with two clients has none
+				r := from("10.0.0.1:1")
+				r.Header[header] = []string{first, by + ";FOR=198.51.100.2"}
+				if key, err := (Address{Hops: 1, Header: header}).Key(r); key != "10.0.0.1" || err != nil {
+					t.Errorf("%q: %q, %v", r.Header, key, err)
+				}
+			}
 			// With more hops, or with every address trusted: no panic, and a key.
 			for _, a := range []Address{{Hops: 5, Header: header}, {Proxies: prefixes("0.0.0.0/0", "::/0"), Header: header}} {
 				if key, err := a.Key(r); key == "" || err != nil {

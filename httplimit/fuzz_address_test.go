@@ -1,6 +1,7 @@
 package httplimit
 
 import (
+	"bytes"
 	"net/http"
 	"net/netip"
 	"strings"
@@ -10,7 +11,7 @@ import (
 // FuzzNode: every way of writing an address is read as that address, and what is read of
 // any text is an address that is in it.
 func FuzzNode(f *testing.F) {
-	for _, text := range []string{"", "unknown", "_hidden", "192.0.2.7", `"[2001:db8::1]:4711"`, "[192.0.2.7]", "[::1", "::1]", "2001:db8::1", "fe80::1%eth0", "[fe80::1%25eth0]:1", "192.0.2.7:", "192.0.2.7:port", `"`, `""`, "[]:1", "1.2.3.4.5", "010.0.0.1", "::ffff:192.0.2.7"} {
+	for _, text := range []string{"", "unknown", "_hidden", "192.0.2.7", `"[2001:db8::1]:4711"`, "[192.0.2.7]", "[::1", "::1]", "2001:db8::1", "fe80::1%eth0", "[fe80::1%25eth0]:1", "192.0.2.7:", "192.0.2.7:port", `"`, `""`, "[]:1", "[::1]x", "[::1]80", "1.2.3.4.5", "010.0.0.1", "::ffff:192.0.2.7"} {
 		f.Add([]byte{192, 0, 2, 7}, uint16(4711), text)
 		f.Add([]byte("\x20\x01\x0d\xb8\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x01"), uint16(0), text)
 	}
@@ -20,7 +21,7 @@ func FuzzNode(f *testing.F) {
 			withPort := netip.AddrPortFrom(addr, port).String()
 			forms := []string{addr.String(), withPort, `"` + withPort + `"`, `"` + addr.String() + `"`, addr.StringExpanded()}
 			if addr.Is6() {
-				forms = append(forms, "["+addr.String()+"]", `"[`+addr.String()+`]"`, "["+addr.WithZone("eth0").String()+"]:80", addr.WithZone("0").String())
+				forms = append(forms, "["+addr.String()+"]", `"[`+addr.String()+`]"`, "["+addr.WithZone("eth0").String()+"]:80", `"[`+addr.WithZone("enp0s31f6").StringExpanded()+`]:65535"`, addr.WithZone("0").String())
 			}
 			for _, form := range forms {
 				if got, ok := parseNode(form); !ok || got != want {
@@ -38,8 +39,9 @@ func FuzzNode(f *testing.F) {
 		// Independently: without quotes, brackets and port, it is that address.
 		bare := strings.Trim(text, `"`)
 		if after, found := strings.CutPrefix(bare, "["); found {
-			if bare, _, _ = strings.Cut(after, "]"); !strings.Contains(bare, ":") {
-				t.Errorf("%q is read as %v: brackets are for IPv6", text, got)
+			var port string
+			if bare, port, _ = strings.Cut(after, "]"); !strings.Contains(bare, ":") || port != "" && port[0] != ':' {
+				t.Errorf("%q is read as %v: brackets are for IPv6, and a port follows them", text, got)
 			}
 		} else if host, _, found := strings.Cut(bare, ":"); found && strings.Count(bare, ":") == 1 {
 			bare = host
@@ -58,8 +60,9 @@ func FuzzHops(f *testing.F) {
 	f.Add(`for="`, []byte{9, 0}, []byte{3, 7})
 	f.Add("a,b\x00", []byte{255}, []byte{1})
 	f.Add("", []byte{}, []byte{})
+	f.Add("for=198.51.100.1", bytes.Repeat([]byte{7, 8, 9, 10}, maxEntries/4), []byte{0, 1, 2, 3})
 	f.Fuzz(func(t *testing.T, sent string, chain, how []byte) {
-		chain = chain[:min(len(chain), maxEntries-1)]
+		chain = chain[:min(len(chain), maxEntries)]
 		for _, name := range []string{"X-Forwarded-For", "Forwarded"} {
 			lines := []string{sent}
 			for i, last := range chain {

@@ -1,6 +1,8 @@
 package httplimit
 
 import (
+	"crypto/sha256"
+	"encoding/base64"
 	"net/http"
 	"strings"
 	"testing"
@@ -11,7 +13,11 @@ import (
 // FuzzKey: whatever a client sends, a Key is one that the limiter accepts, and different
 // values are different keys.
 func FuzzKey(f *testing.F) {
-	for _, pair := range [][2]string{{"a", "b"}, {"\xff", "\xfe"}, {"a\x00b", "a\x00c"}, {"sha256:", "sha256:x"}, {strings.Repeat("k", 257), strings.Repeat("k", 258)}, {"a:b", `a\:b`}, {"", "a"}} {
+	hash := sha256.Sum256([]byte("x\x00"))
+	for _, pair := range [][2]string{{"a", "b"}, {"\xff", "\xfe"}, {"a\x00b", "a\x00c"}, {"sha256:", "sha256:x"}, {strings.Repeat("k", 257), strings.Repeat("k", 258)}, {"a:b", `a\:b`}, {"", "a"},
+		{"x\x00", "sha256:" + base64.RawURLEncoding.EncodeToString(hash[:])}, // the second is the first one's key
+		{strings.Repeat(":", 256), "a"},                                      // joined and escaped, 1,025 bytes
+	} {
 		f.Add(pair[0], pair[1])
 	}
 	f.Fuzz(func(t *testing.T, one, two string) {

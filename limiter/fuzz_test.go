@@ -7,6 +7,9 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
+
+	durations "github.com/pglimit/pglimit/internal/duration"
 )
 
 // FuzzPolicyText: whatever is read is written so that it is read alike, and a policy that
@@ -17,7 +20,9 @@ func FuzzPolicyText(f *testing.F) {
 		`{"name":"a","algorithm":"fixed_window","limit":1e3,"calendar":"month","time_zone":"Europe/Vienna","on_error":"fail_open"}`,
 		`{"name":"a","algorithm":"leaky_bucket","limit":0.5,"burst":3,"period":"1h","tick":"1s","block_for":"1m","durability":"relaxed"}`,
 		`{"name":"\u0000","limit":1e999}`, `{"limit":-0}`, `{"period":"-9223372036854775808ns"}`, `{"period":""}`, `{"Name":"a","NAME":"b"}`,
-		`{}`, `null`, `[]`, `{"name":"a"}{"name":"b"}`, `{"durability":""}`, "\xff", `{"name":"` + "\xff" + `"}`,
+		`{}`, `null`, `[]`, `{"name":"a"}{"name":"b"}`, `{"durability":""}`, "\xff",
+		`{"name":"a","period":"soon"}`, `{"name":"a","durability":"often"}`, `{"name":"a","on_error":"fail"}`, `{"name":"a","more":1}`, `{"name":"a","on_error":"fail_closed","shadow":true}`,
+		`{"name":"` + "\xff" + `"}`,
 	} {
 		f.Add(text)
 	}
@@ -30,6 +35,7 @@ func FuzzPolicyText(f *testing.F) {
 			}
 			return
 		}
+		sameAsGeneric(t, text, p)
 		valid := p.Validate() == nil
 		written, err := json.Marshal(p)
 		if err != nil {
@@ -47,6 +53,49 @@ func FuzzPolicyText(f *testing.F) {
 			t.Errorf("%q is valid, but Allow returns %v", text, err)
 		}
 	})
+}
+
+// sameAsGeneric compares a policy with its text, read as an object of any fields. It is no
+// check for a text with two spellings of a field.
+func sameAsGeneric(t *testing.T, text string, p Policy) {
+	t.Helper()
+	var fields map[string]any
+	if json.Unmarshal([]byte(text), &fields) != nil {
+		return
+	}
+	duration := func(d time.Duration) func(string) bool {
+		return func(text string) bool {
+			want, err := durations.Parse(text)
+			return text == "" && d == 0 || err == nil && want == d
+		}
+	}
+	is := func(name string) func(string) bool { return func(text string) bool { return text == name } }
+	texts := map[string]func(string) bool{
+		"name": is(p.Name), "algorithm": is(string(p.Algorithm)), "calendar": is(string(p.Calendar)), "time_zone": is(p.TimeZone),
+		"period": duration(p.Period), "tick": duration(p.Tick), "block_for": duration(p.BlockFor),
+		"durability": func(text string) bool { return text == p.Durability.String() || text == "" && p.Durability == Durable },
+		"on_error":   func(text string) bool { return text == p.OnError.String() || text == "" && p.OnError == FailClosed },
+	}
+	others := map[string]any{"limit": p.Limit, "burst": p.Burst, "aligned": p.Aligned, "shadow": p.Shadow}
+	for name := range fields {
+		for known := range fields {
+			if name != known && strings.EqualFold(name, known) {
+				return
+			}
+		}
+	}
+	for name, value := range fields {
+		same, isText := texts[name]
+		other, known := others[name]
+		written, _ := value.(string)
+		switch {
+		case value == nil || strings.ContainsFunc(name, func(r rune) bool { return r < '_' || r > 'z' }): // maybe another spelling
+		case isText && !same(written), known && value != other:
+			t.Errorf("%q: %s is read as %+v", text, name, p)
+		case !isText && !known:
+			t.Errorf("%q: the field %q was ignored", text, name)
+		}
+	}
 }
 
 // FuzzJoinKey: the parts can be told from the joined key, so no other parts give it.
@@ -89,6 +138,9 @@ func FuzzKey(f *testing.F) {
 		l := NewMemory(&Config{Now: time.Now})
 		p := Policy{Name: "p", Algorithm: FixedWindow, Limit: 1, Period: time.Hour}
 		r, err := l.Allow(t.Context(), p, key)
+		if valid := key != "" && len(key) <= 1024 && utf8.ValidString(key) && !strings.Contains(key, "\x00"); valid != (err == nil) {
+			t.Errorf("%q: %v", key, err)
+		}
 		if err != nil {
 			if !errors.Is(err, ErrInvalid) {
 				t.Errorf("%q: %v", key, err)

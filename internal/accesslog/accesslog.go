@@ -4,6 +4,7 @@ package accesslog
 
 import (
 	"bufio"
+	"bytes"
 	"compress/gzip"
 	"errors"
 	"fmt"
@@ -142,7 +143,7 @@ func Lines(r io.Reader, f func(number int, line []byte, long bool) error) error 
 		}
 		line := part
 		if len(whole) > 0 {
-			whole, long = grow(whole, part, long)
+			whole, long = grow(whole, bytes.TrimRight(part, "\r\n"), long)
 			line = whole
 		}
 		if err != nil && !errors.Is(err, io.EOF) {

@@ -82,8 +82,28 @@ func TestOpenUnpacks(t *testing.T) {
 	}
 }
 
+// TestLinesLongest: a line's end does not count for its length.
+func TestLinesLongest(t *testing.T) {
+	t.Parallel()
+	for _, end := range []string{"", "\n", "\r\n"} {
+		for more, wantLong := range map[int]bool{-1: false, 0: false, 1: true} {
+			err := Lines(strings.NewReader(strings.Repeat("x", MaxLine+more)+end), func(number int, line []byte, long bool) error {
+				if number != 1 || len(line) != min(MaxLine, MaxLine+more) || long != wantLong {
+					t.Errorf("MaxLine%+d and %q: line %d has %d bytes, long %v", more, end, number, len(line), long)
+				}
+				return nil
+			})
+			if err != nil {
+				t.Error(err)
+			}
+		}
+	}
+}
+
 func FuzzParse(f *testing.F) {
-	f.Add(Example)
+	for end := range len(Example) + 1 { // a log that was cut
+		f.Add(Example[:end])
+	}
 	f.Add(`a - - [17/May/2026:10:05:03 +0000] "\`)
 	f.Fuzz(func(t *testing.T, line string) {
 		client, at, err := Parse(line)

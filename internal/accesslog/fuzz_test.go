@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -18,10 +19,14 @@ func FuzzCombined(f *testing.F) {
 	f.Add("::1", "a b", "POST", `/"\`, `\"`, "Mozilla/5.0 (X11; [x])", int64(0), uint16(999))
 	f.Add("host", "-", "-", "/ HTTP/1.1", "-", "-", int64(253402300799), uint16(100))
 	f.Add("h", "", "PROPFIND", "", "\xff", "\t", int64(-1), uint16(404))
+	f.Add("h", " a ", "GET", "/", "-", "-", int64(1), uint16(1000))
+	f.Add("h", " a ", "GET", "/", "-", "-", int64(1), uint16(200))
+	f.Add("h", "a", "GET", "/", "-", "-", int64(1), uint16(99))
+	f.Add("-", "a", "GET", "/", "-", "-", int64(1), uint16(200))
 	escape := strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`).Replace // as nginx and Apache do
 	f.Fuzz(func(t *testing.T, client, user, method, path, referer, agent string, unix int64, status uint16) {
 		at := time.Unix(unix, 0).UTC()
-		if client == "" || client == "-" || strings.ContainsAny(client, " \n{") || strings.ContainsAny(user, "[\n") || at.Year() < 0 || at.Year() > 9999 || status < 100 || status > 999 {
+		if client == "" || strings.ContainsAny(client, " \n{") || strings.ContainsAny(user, "[\n") || at.Year() < 0 || at.Year() > 9999 {
 			return // a server writes no such line
 		}
 		if method == "" || strings.Contains(escape(method), " ") {
@@ -29,9 +34,13 @@ func FuzzCombined(f *testing.F) {
 		}
 		line := fmt.Sprintf(`%s - %s [%s] "%s %s HTTP/1.1" %d 5120 "%s" "%s"`, client, user, at.Format(timeLayout), escape(method), escape(path), status, escape(referer), escape(agent))
 		target, _, _ := strings.Cut(escape(path), "?")
+		noLine := client == "-" || status < 100 || status > 999
 		for name, want := range map[string]string{
 			"remote_addr": client, "user": user, "method": escape(method), "path": target, "status": fmt.Sprint(status), "referer": escape(referer), "user_agent": escape(agent),
 		} {
+			if noLine {
+				want = ""
+			}
 			checkField(t, line, name, want, at)
 		}
 	})
@@ -62,10 +71,19 @@ func FuzzJSONLine(f *testing.F) {
 	f.Add("192.0.2.7", "alice", "GET", "/a?b=c", "example.com", "secret", int64(1_779_012_303_123_456))
 	f.Add("::1", `"\`, "\u2028", "/<>&", "-", "REDACTED", int64(200_000_000_000_000))
 	f.Add("a", "\x00", "G T", "?", "\ufffd", "é", int64(4_000_000_000_000_000))
+	f.Add("2001:db8::1", "a", "GET", "/", "h", "t", int64(100_000_000_000_000)) // 1e11 ms
+	f.Add("a", "a", "GET", "/", "h", "t", int64(1_779_012_303_123_457))
+	f.Add("a", "a", "\xce", "\x8d", "h", "t", int64(1_779_012_303_999_999)) // together UTF-8
+	f.Add("a", "a", "GET", "/", "h", "t", int64(1_779_012_303_999_999))
 	f.Fuzz(func(t *testing.T, client, user, method, uri, host, token string, us int64) {
-		const first, last = 200_000_000_000_000, 99_999_999_999_000_000 // 1976 to 5138
-		if us < first || us > last || !utf8.ValidString(client+user+method+uri+host+token) {
+		const first, last = 100_000_000_000_000, 99_999_999_999_000_000 // 1973 to 5138
+		if us < first || us > last {
 			return
+		}
+		for _, text := range []string{client, user, method, uri, host, token} {
+			if !utf8.ValidString(text) {
+				return
+			}
 		}
 		if _, _, port := cutPort(client); port {
 			return // an old Caddy's port, which is left out
@@ -86,7 +104,38 @@ func FuzzJSONLine(f *testing.F) {
 				checkField(t, string(line), name, text, at)
 			}
 		}
+		checkTimes(t, us)
+		line := func(address any) string {
+			text, err := json.Marshal(map[string]any{"ts": ts, "remote_addr": address})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return string(text)
+		}
+		for _, none := range []any{nil, []any{}, []any{nil}, []any{[]any{client}}, map[string]any{"address": client}} {
+			checkField(t, line(none), DefaultKey, "", at)
+		}
+		if a, err := netip.ParseAddr(client); err == nil { // an old Caddy's port
+			checkField(t, line(netip.AddrPortFrom(a, 4711).String()), DefaultKey, a.String(), at)
+		}
 	})
+}
+
+// checkTimes checks that a time is read in each unit, and that none is read from a number
+// which is none.
+func checkTimes(t *testing.T, us int64) {
+	t.Helper()
+	line := func(ts string) string { return `{"remote_addr":"a","ts":` + ts + `}` }
+	seconds := us / 1e6
+	for _, zeros := range []string{"", "000", "000000", "000000000"} {
+		checkField(t, line(fmt.Sprint(seconds)+zeros), DefaultKey, "a", time.Unix(seconds, 0))
+	}
+	if us <= 4e15 { // above it a float64 has no microseconds
+		checkField(t, line(fmt.Sprintf("%d.%06d", seconds, us%1e6)), DefaultKey, "a", time.UnixMicro(us))
+	}
+	for _, none := range []string{"0", "-1", fmt.Sprint(-us), "1e22", `"NaN"`, `"Inf"`} {
+		checkField(t, line(none), DefaultKey, "", time.Time{})
+	}
 }
 
 // cutPort cuts the port from an address.

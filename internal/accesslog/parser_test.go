@@ -152,8 +152,9 @@ func TestParserReasons(t *testing.T) {
 // FuzzParser: no line and no key makes a parser fail in another way than with an error, or
 // gives an empty key.
 func FuzzParser(f *testing.F) {
-	for _, line := range []string{combined, common, caddy, oldCaddy, nginx, split, Example, "{", `{"ts":1,"request":1}`, `{"ts":1779012303,"request":"GET"}`, `{"ts":[1779012303],"request":[{}]}`, `{"ts":1779012303,"remote_addr":[[]]}`, "\xff{", `{"":{"":1}}`, `{"ts":1e-400}`} {
-		for _, key := range []string{"", "path", "request.headers.X-Api-Key", "host", "user", "a.b.c.d", "X"} {
+	for _, line := range []string{combined, common, caddy, oldCaddy, nginx, split, Example, "{", `{"ts":1,"request":1}`, `{"ts":1779012303,"request":"GET"}`, `{"ts":[1779012303],"request":[{}]}`, `{"ts":1779012303,"remote_addr":[[]]}`, "\xff{", `{"":{"":1}}`, `{"ts":1e-400}`,
+		`{"ts":1779012303,"remote_addr":[],"http_referer":[null]}`, common[:len(common)-1], Example + ` "`} {
+		for _, key := range []string{"", "path", "referer", ".", "a..b", "request.headers.X-Api-Key", "host", "user", "a.b.c.d", "X"} {
 			f.Add(line, key)
 		}
 	}
@@ -163,6 +164,9 @@ func FuzzParser(f *testing.F) {
 			return
 		}
 		key, at, err := p.Parse(line)
+		if strings.HasPrefix(name, ".") || strings.HasSuffix(name, ".") || strings.Contains(name, "..") {
+			t.Errorf("%q is taken as the name of a field", name)
+		}
 		if (key == "") != (err != nil) || err == nil && key == "-" {
 			t.Errorf("%s of %q gave %q at %v, %v", name, line, key, at, err)
 		}

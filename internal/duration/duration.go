@@ -63,7 +63,7 @@ var errLong = fmt.Errorf("too long: the longest duration is %d days", int64(math
 func parsePart(number, unit string) (time.Duration, error) {
 	if unit != "d" {
 		d, err := time.ParseDuration(number + unit)
-		if err != nil || d < 0 {
+		if err != nil || d < 0 || unit == "" { // ParseDuration accepts a 0 without a unit
 			return 0, errForm
 		}
 		return d, nil

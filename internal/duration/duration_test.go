@@ -2,6 +2,8 @@ package duration
 
 import (
 	"math"
+	"math/big"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -45,10 +47,63 @@ func TestParse(t *testing.T) {
 	}
 }
 
+// form is what Parse accepts, with a d.
+var (
+	form = regexp.MustCompile(`^[+-]?(([0-9]+\.?[0-9]*|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h|d))+$`)
+	part = regexp.MustCompile(`([0-9.]+)([^0-9.]+)`)
+)
+
+// exact returns the nanoseconds of a text of that form.
+func exact(text string) (sum *big.Rat, parts int64) {
+	sum = new(big.Rat)
+	for _, p := range part.FindAllStringSubmatch(text, -1) {
+		number, _ := new(big.Rat).SetString(p[1])
+		unit := Day
+		if p[2] != "d" {
+			unit, _ = time.ParseDuration("1" + p[2])
+		}
+		sum.Add(sum, number.Mul(number, new(big.Rat).SetInt64(int64(unit))))
+		parts++
+	}
+	if strings.HasPrefix(text, "-") {
+		sum.Neg(sum)
+	}
+	return sum, parts
+}
+
+// checkExact compares a duration with the exact value of a text with a d. Each part of the
+// text may lose less than a nanosecond.
+func checkExact(t *testing.T, text string, got time.Duration, err error) {
+	t.Helper()
+	if !form.MatchString(text) {
+		if err == nil {
+			t.Errorf("%q is read as %v", text, got)
+		}
+		return
+	}
+	want, parts := exact(text)
+	far := func(a, b *big.Rat) bool {
+		off := new(big.Rat).Sub(a, b)
+		return off.Abs(off).Cmp(new(big.Rat).SetInt64(parts)) > 0
+	}
+	longest := new(big.Rat).SetInt64(math.MaxInt64)
+	tooLong := new(big.Rat).Abs(want).Cmp(longest) > 0
+	switch {
+	case err == nil && far(want, new(big.Rat).SetInt64(int64(got))):
+		t.Errorf("%q is read as %v", text, got)
+	case err != nil && !tooLong && far(new(big.Rat).Abs(want), longest):
+		t.Errorf("%q: %v", text, err)
+	}
+}
+
 // FuzzParse: without d, Parse agrees with time.ParseDuration. Every duration can be read
 // back in days.
 func FuzzParse(f *testing.F) {
-	for _, text := range []string{"1d", "1.5d2h", "-1d", "1h", "", "d", "9223372036854775807ns1d"} {
+	for _, text := range []string{"1d", "1.5d2h", "-1d", "1h", "", "d", "9223372036854775807ns1d",
+		"106751d", "-106751d", "106752d", "106751d23h47m16.854775807s", "106751d23h47m16.854775808s", "106751d24h", "106751.99999d", "99999999999999999999d", "213503d", "320256d",
+		"1.d", ".5d", ".d", "1..5d", "1.5.5d", "-d", "+1d", "+1d12h", "--1d", "+-1d", "1d-1h", "1d+1h", "d1", "1dd", "1d 1h", "1d1.5", "1day", "-1d12h", "1d0", "0d00", "1d0h",
+		"0.123456789012345678901234567890d", "0.99999d", "1.25d0.5ns", "1d9223372036854775807ns", "-1.5d", "1e3d",
+	} {
 		f.Add(text, int64(len(text)))
 	}
 	f.Add("x", int64(math.MaxInt64))
@@ -60,6 +115,9 @@ func FuzzParse(f *testing.F) {
 		}
 		if err == nil && wrong != nil && !strings.Contains(text, "d") {
 			t.Errorf("%q: got %v, want %v", text, got, wrong)
+		}
+		if strings.Contains(text, "d") {
+			checkExact(t, text, got, err)
 		}
 		if n < 0 {
 			return

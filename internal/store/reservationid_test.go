@@ -3,12 +3,15 @@ package store_test
 import (
 	"encoding/base64"
 	"net/url"
+	"regexp"
 	"strings"
 	"testing"
 
 	"github.com/pglimit/pglimit/internal/algorithm"
 	"github.com/pglimit/pglimit/internal/store"
 )
+
+var idForm = regexp.MustCompile(`^(leaky_bucket|token_bucket|gcra|fixed_window|sliding_window_log|sliding_window_counter):[0-9A-Za-z]{16,32}:[^:]*:[0-9A-Za-z_-]*$`)
 
 // FuzzParseReservationID: an ID gives the parts that it was made of, and no other text does.
 func FuzzParseReservationID(f *testing.F) {
@@ -18,18 +21,21 @@ func FuzzParseReservationID(f *testing.F) {
 	for _, text := range []string{
 		"", ":::", "gcra:0123456789abcdef:p:aw=", "gcra:0123456789abcdef:p:ax", "gcra:0123456789abcdef:p:aw:", "gcra:0123456789abcdef:p:a\nw", "gcra:0123456789abcdef:p:a",
 		"gcra:0123456789abcdef:p:+/", "gcra:0123456789abcdef:p:_-8", "gcra:0123456789abcdef:p:", "gcra:0123456789abcde:p:aw", "GCRA:0123456789abcdef:p:aw",
+		"gcra:0123456789abcdef0123456789abcdef0:p:aw", "gcra:0123456789abcde-:p:aw", "gcra:0123456789'bcdef:p:aw", "leaky_bucket_queue:0123456789abcdef:p:aw", "uncounted:0123456789abcdef:p:aw",
 	} {
 		f.Add("tokens.a_b-c", "k", text)
 	}
 	f.Fuzz(func(t *testing.T, policy, key, text string) {
 		if !strings.Contains(policy, ":") {
-			want := store.ReservationID{Algorithm: algorithm.SlidingWindowLog, Policy: policy, Key: key, ID: "0123456789abcdefXYZ"}
-			if got, ok := store.ParseReservationID(want.Public()); !ok || got != want {
-				t.Errorf("%q is read as %+v, %v", want.Public(), got, ok)
+			for _, random := range []string{"0123456789abcdef", "0123456789abcdefXYZ", "0123456789abcdef0123456789ABCDEF"} {
+				want := store.ReservationID{Algorithm: algorithm.SlidingWindowLog, Policy: policy, Key: key, ID: random}
+				if got, ok := store.ParseReservationID(want.Public()); !ok || got != want {
+					t.Errorf("%q is read as %+v, %v", want.Public(), got, ok)
+				}
 			}
 		}
-		if id, ok := store.ParseReservationID(text); ok && id.Public() != text {
-			t.Errorf("%q and %q are one ID", text, id.Public())
+		if id, ok := store.ParseReservationID(text); ok && (id.Public() != text || !idForm.MatchString(text)) {
+			t.Errorf("%q is read as %q", text, id.Public())
 		}
 	})
 }

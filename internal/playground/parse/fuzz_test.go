@@ -3,10 +3,14 @@ package parse
 import (
 	"encoding/json"
 	"errors"
+	"maps"
 	"net/url"
+	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/pglimit/pglimit/internal/site/api"
 	"github.com/pglimit/pglimit/limiter"
@@ -19,11 +23,19 @@ func FuzzQuery(f *testing.F) {
 	f.Add("limit=1&limit=2&key=k", "k\x00", 0.5, "1s", 3.0, "1m", 0.25)
 	f.Add("%zz", "&=;#%", 1e300, "-1s", -1.0, "d", 0.0)
 	f.Add("aligned=maybe&key=k;x", "", 5.0, "30d", 5.0, "1d12h", 9007199254740993.0)
+	for _, raw := range []string{
+		"limit=2&period=1m&key=k&cost=0", "limit=2&period=1m&key=k&cost=-1", "limit=2&period=1m&key=" + strings.Repeat("k", 256), "limit=2&period=1m&key=" + strings.Repeat("k", 257),
+		"limit=2&period=1m&key=%00", "limit=2&period=1m&key=%ff", "limit=2&period=1m&key=k&key=l", "limit=2&period=1m&key=k&more=1", "limit=2&period=1m&key=", "limit=Inf&period=1m&key=k",
+	} {
+		f.Add(raw, "k", 2.0, "1m", 0.0, "", 0.0)
+	}
 	f.Fuzz(func(t *testing.T, raw, key string, limit float64, period string, burst float64, blockFor string, cost float64) {
 		if request, err := Query(limiter.TokenBucket, raw); err != nil {
 			blamesClient(t, raw, err)
-		} else if err := request.Policy.Validate(); err != nil || Key(request.Key) != nil || request.Cost <= 0 {
+		} else if err := request.Policy.Validate(); err != nil || request.Cost <= 0 || request.Key == "" || len(request.Key) > 256 || !utf8.ValidString(request.Key) || strings.Contains(request.Key, "\x00") {
 			t.Errorf("%q is accepted as %+v: %v", raw, request, err)
+		} else if given, err := url.ParseQuery(raw); err != nil || slices.ContainsFunc(slices.Collect(maps.Values(given)), func(values []string) bool { return len(values) > 1 }) {
+			t.Errorf("%q is accepted: %v", raw, err)
 		}
 
 		number := func(v float64) string { return strconv.FormatFloat(v, 'g', -1, 64) }

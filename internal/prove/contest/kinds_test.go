@@ -221,6 +221,7 @@ func TestContestFindsWrongKinds(t *testing.T) {
 	t.Parallel()
 	for _, b := range []broken{
 		{"continuous", limiter.LeakyBucket, with(func() continuous { return continuous{newHonest()} }), ticksKind, ""},
+		{"continuous", limiter.LeakyBucket, with(func() continuous { return continuous{newHonest()} }), ticksKind, "only whole units leak"},
 		{"unaligned", limiter.FixedWindow, with(func() unaligned { return unaligned{newHonest()} }), alignedKind, "ends its window at"},
 		{"elsewhere", limiter.FixedWindow, with(func() elsewhere { return elsewhere{newHonest()} }), calendarKind, "ends its window at"},
 		{"short hour", limiter.FixedWindow, with(func() shortHour { return shortHour{newHonest()} }), calendarKind, ""},

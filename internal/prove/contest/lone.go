@@ -2,9 +2,11 @@ package contest
 
 import (
 	"context"
+	"math"
 	"math/rand/v2"
 	"time"
 
+	"github.com/pglimit/pglimit/internal/prove/bound"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -81,6 +83,9 @@ func (w *worker) lone(ctx context.Context, s request) (how manner, err error) {
 		t.rolledBack += n
 	case n == 1:
 		s.usedUp()
+	}
+	if s.kind == ticksKind && math.Abs(r.Level-math.Round(r.Level)) > bound.Slack {
+		t.wrong("the answer at %s counts %.3f units, but only whole units leak in a tick", stamp(r.At), r.Level)
 	}
 	if s.kind == alignedKind || s.kind == calendarKind {
 		t.inWindow(s.policy, r, n, admitted)

@@ -8,10 +8,39 @@ import (
 	"unicode/utf8"
 )
 
+const fine = "name: a, algorithm: gcra, limit: 1, period: 1s"
+
+// accepted and refused are files at the edges of what is valid.
+var (
+	accepted = []string{
+		limits, "- {" + fine + "}", "- {" + fine + ", burst: null, note: ~, shadow: null}", "- {" + fine + ", burst: &n 5, note: *n}",
+		"- {" + fine + ", note: " + strings.Repeat("é", maxNote) + "}", "overrides: &o []\npolicies: *o",
+		"overrides: [{policy: p, key: a, limit: 0x10}, {policy: p, key: b, burst: 1e3}, {policy: q, key: a, shadow: false}]",
+	}
+	refused = []string{
+		"", "# only this", "- 5", "more: 1", "- {" + fine + ", more: 1}", "- {" + fine + ", name: a}", "policies: []\npolicies: []",
+		"- {" + fine + ", note: " + strings.Repeat("é", maxNote+1) + "}", "- {" + fine + ", burst: .nan}", "- {" + fine + ", burst: .inf}", "- {" + fine + ", burst: '5'}",
+		"- {" + fine + ", burst: -1}", "- {" + fine + ", shadow: yes}", "- {" + fine + "}\n- {" + fine + "}", "- {" + fine + ", max_ttl: 1}", "- {" + fine + ", note: [a]}",
+		"overrides: [{policy: p, limit: 1}]", "overrides: [{key: a, limit: 1}]", "overrides: [{policy: p, key: a}]", "overrides: [{policy: p, key: a, unlimited: true, limit: 1}]",
+		"overrides: [{policy: p, key: a, limit: 1}, {policy: p, key: a, limit: 2}]", "overrides: [{policy: p, key: a, limit: .nan}]", "overrides: [{policy: p, key: a, burst: -.inf}]", "overrides: [{policy: p, key: a, limit: 1, until: soon}]",
+	}
+)
+
 // FuzzFormats: a file is read alike as YAML and as JSON. Each line of an error begins with
 // the file's name and says where.
 func FuzzFormats(f *testing.F) {
-	f.Add(limits)
+	for _, text := range accepted {
+		if _, err := Read("limits.yaml", strings.NewReader(text)); err != nil {
+			f.Errorf("%q: %v", text, err)
+		}
+		f.Add(text)
+	}
+	for _, text := range refused {
+		if file, err := Read("limits.yaml", strings.NewReader(text)); err == nil {
+			f.Errorf("%q is read as %+v", text, file)
+		}
+		f.Add(text)
+	}
 	f.Add("- {name: a, algorithm: gcra, limit: 1, period: 1s, max_ttl: 30d, note: 'é'}")
 	f.Add("policies: [{name: a, limit: .inf}, {name: 1e3, algorithm: [x]}, 5, null]\noverrides: {}\nmore: 1")
 	f.Add("overrides:\n- {policy: login, key: 007, limit: 0x10, until: 2027-01-31}\n- {policy: login, key: '7', shadow: yes}")
@@ -30,10 +59,20 @@ func FuzzFormats(f *testing.F) {
 			}
 			return
 		}
+		seen := map[[2]string]bool{}
+		for _, p := range file.Policies {
+			if id := [2]string{p.Name}; seen[id] || utf8.RuneCountInString(p.Note) > 1000 || p.Validate() != nil {
+				t.Errorf("%q: the policy %+v was read", text, p)
+			} else {
+				seen[id] = true
+			}
+		}
 		for _, o := range file.Overrides {
-			if err := Check(o); err != nil || o.Policy == "" || o.Key == "" {
+			id := [2]string{o.Policy, o.Key}
+			if err := Check(o); err != nil || o.Policy == "" || o.Key == "" || seen[id] || utf8.RuneCountInString(o.Note) > 1000 {
 				t.Errorf("%q: the override %+v was read: %v", text, o, err)
 			}
+			seen[id] = true
 		}
 		written, err := json.Marshal(file.Portable())
 		if err != nil {

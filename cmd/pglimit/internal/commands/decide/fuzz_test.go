@@ -12,7 +12,7 @@ import (
 // FuzzSplitLine: a line with a tab gives the key that was put into it, and no line gives a
 // cost with white space around it.
 func FuzzSplitLine(f *testing.F) {
-	for _, key := range []string{"", "k", "a b", "a\tb", " ", "\xff", "a\v2", "192.0.2.7 2"} {
+	for _, key := range []string{"", "k", "a b", "a\tb", " ", "\xff", "a\v2", "192.0.2.7 2", "a  2", "a \v 2 "} {
 		for _, cost := range []string{"", "2", " 2 ", "1e3", "x"} {
 			f.Add(key, cost)
 		}
