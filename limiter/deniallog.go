@@ -97,7 +97,7 @@ func NewDenialLog(pool *pgxpool.Pool, config *DenialLogConfig) (*DenialLog, erro
 	if pool == nil {
 		return nil, store.Invalid("pool", "nil", "open one with pgxpool.New")
 	}
-	connections := exec.PGX(pool)
+	connections := exec.PGX(pool, exec.Idle(flushTimeout))
 	d, err := newDenialLog(nil, config)
 	if err != nil {
 		return nil, err

@@ -39,7 +39,7 @@ func New(pool *pgxpool.Pool, config *Config) (*Limiter, error) {
 	if pool == nil {
 		return nil, store.Invalid("pool", "nil", "open one with pgxpool.New")
 	}
-	return newPooled(exec.PGX(pool), int(pool.Stat().MaxConns()), obeys(pool), config)
+	return newPooled(exec.PGX(pool, exec.Idle(config.withDefaults().Timeout)), int(pool.Stat().MaxConns()), obeys(pool), config)
 }
 
 // obeys reports whether acquiring a connection ends with its context.
@@ -72,7 +72,7 @@ func NewSQL(db *sql.DB, config *Config) (*Limiter, error) {
 	if most == 0 {
 		most = unlimitedConns
 	}
-	return newPooled(exec.SQL(db), most, false, config)
+	return newPooled(exec.SQL(db, exec.Idle(config.withDefaults().Timeout)), most, false, config)
 }
 
 // unlimitedConns is the assumed size of a pool without a limit, since the server has one.

@@ -150,7 +150,7 @@ func OpenPolicies(ctx context.Context, pool *pgxpool.Pool, config *PoliciesConfi
 	if err != nil {
 		return nil, err
 	}
-	database := policies.NewDatabase(exec.PGX(pool), warnUncached(p.config.Logger))
+	database := policies.NewDatabase(exec.PGX(pool, exec.Idle(0)), warnUncached(p.config.Logger))
 	p.store = database
 	f := p.follower(database)
 	if !p.config.DisableListen {
@@ -168,7 +168,7 @@ func OpenPoliciesSQL(ctx context.Context, db *sql.DB, config *PoliciesConfig) (*
 	if err != nil {
 		return nil, err
 	}
-	p.store = policies.NewDatabase(exec.SQL(db), warnUncached(p.config.Logger))
+	p.store = policies.NewDatabase(exec.SQL(db, exec.Idle(0)), warnUncached(p.config.Logger))
 	return p.open(ctx, p.follower(p.store))
 }
 

@@ -236,7 +236,7 @@ func TestAllowAllLocksInOneOrder(t *testing.T) {
 		for _, way := range []string{"outside", "outside at once", "inside"} {
 			rand.Shuffle(len(requests), func(i, j int) { requests[i], requests[j] = requests[j], requests[i] })
 			sent.rows, sent.statements = nil, nil
-			statements := []int{1 + len(limiter.Algorithms())} // includes BEGIN
+			statements := []int{2 + len(limiter.Algorithms())} // includes BEGIN and its SET
 			switch way {
 			case "outside at once":
 				statements = []int{len(limiter.Algorithms())}

@@ -78,6 +78,13 @@ func TestSQLAnswersAreCommitted(t *testing.T) {
 	})
 }
 
+// begin is how a transaction begins that needs no settings.
+type begin struct{}
+
+func (begin) Question() string { return "" }
+func (begin) Answer(bool)      {}
+func (begin) Text() string     { return "begin" }
+
 // TestSQLOwnTransaction: statements sent as one transaction commit if all succeed, and
 // otherwise roll back.
 func TestSQLOwnTransaction(t *testing.T) {
@@ -85,7 +92,7 @@ func TestSQLOwnTransaction(t *testing.T) {
 		address := bed.NewDatabase(t)
 		pool := bed.Connect(t, address)
 		bed.Exec(t, pool, "CREATE TABLE notes (note text PRIMARY KEY)")
-		own := sqldb.NewPool(bed.ConnectSQL(t, driver, address))
+		own := sqldb.NewPool(bed.ConnectSQL(t, driver, address), begin{})
 		changed := errors.New("changed my mind")
 		ctx, cancel := context.WithCancel(t.Context())
 		for note, c := range map[string]struct {

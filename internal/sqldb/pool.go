@@ -22,7 +22,8 @@ import (
 // for the server. A goroutine then waits for the driver.
 type Pool struct {
 	adapter
-	db *sql.DB
+	db        *sql.DB
+	beginning Beginning
 
 	start time.Time
 	used  atomic.Int64 // time of a connection's last answer, since start; 0: it failed
@@ -32,37 +33,56 @@ type Pool struct {
 	renewals renewals
 }
 
+// Beginning is how transactions begin.
+type Beginning interface {
+	// Question returns a query that Text depends on; none if its answer is known.
+	Question() string
+	// Answer records whether the query had a row.
+	Answer(found bool)
+	// Text returns one or several statements.
+	Text() string
+}
+
 // NewPool returns a Pool over db. The caller closes db.
-func NewPool(db *sql.DB) *Pool {
-	p := &Pool{db: db, start: time.Now()}
+func NewPool(db *sql.DB, beginning Beginning) *Pool {
+	p := &Pool{db: db, beginning: beginning, start: time.Now()}
 	p.adapter.session = p
 	return p
 }
 
 // InTx runs f in a transaction at read committed. It commits if f returns nil and rolls
-// back if not.
+// back if not. If ctx ends first, it closes the connection, and so the server rolls back.
+//
+// A *sql.Tx would begin with a statement of the driver's. This sends a
+// Beginning instead, which sets more than the isolation, in one round trip.
 func (p *Pool) InTx(ctx context.Context, f func(db.DBTX) error) error {
 	var c *sql.Conn
 	var waited func() bool
-	tx, err := apart(ctx, func() (tx *sql.Tx, err error) {
-		if c, tx, err = p.begin(ctx); err == nil {
-			waited = context.AfterFunc(ctx, func() { _ = c.Close() }) // if InTx does not wait for it
+	_, err := apart(ctx, func() (_ struct{}, err error) {
+		if c, err = p.begin(ctx); err == nil {
+			waited = context.AfterFunc(ctx, func() { discard(c) })
 		}
-		return tx, err
+		return struct{}{}, err
 	})
 	if err != nil {
 		return p.busy(ctx, err)
 	}
 	defer p.lend()()
-	end := tx.Commit
-	if err = f(adapter{ownTx{inTx{tx}}}); err != nil {
-		end = tx.Rollback
+	end := "commit"
+	if err = f(adapter{ownTx{inTx{c}}}); err != nil {
+		end = "rollback"
 	}
-	_, endErr := apart(ctx, func() (struct{}, error) {
-		endErr := end()
-		waited()
+	_, endErr := apart(ctx, func() (none struct{}, _ error) {
+		if !waited() {
+			return none, ctx.Err()
+		}
+		_, endErr := c.ExecContext(ctx, end)
+		if endErr != nil {
+			discard(c)
+			return none, endErr
+		}
 		p.done(c, err)
-		return struct{}{}, endErr
+		return none, nil
 	})
 	if err != nil {
 		return err // the cause
@@ -70,27 +90,48 @@ func (p *Pool) InTx(ctx context.Context, f func(db.DBTX) error) error {
 	return endErr
 }
 
-// begin begins a transaction on a connection, and passes over connections that are bad. If
-// ctx ends, database/sql rolls the transaction back.
-func (p *Pool) begin(ctx context.Context) (*sql.Conn, *sql.Tx, error) {
+// discard closes c, once its statement in flight has ended.
+func discard(c *sql.Conn) {
+	_ = c.Raw(func(any) error { return driver.ErrBadConn }) // which database/sql closes
+	_ = c.Close()
+}
+
+// begin begins a transaction on a connection, and passes over connections that are bad.
+func (p *Pool) begin(ctx context.Context) (*sql.Conn, error) {
 	for idle := p.db.Stats().Idle; ; idle-- { // after the idle ones there are only new ones
 		c, err := p.db.Conn(ctx)
 		if err != nil {
-			return nil, nil, err
+			return nil, err
 		}
 		if !store.Sends(ctx) {
 			_ = c.Close()
-			return nil, nil, context.DeadlineExceeded
+			return nil, context.DeadlineExceeded
 		}
-		tx, err := c.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
-		if err == nil {
-			return c, tx, nil
+		if err = p.beginOn(ctx, c); err == nil {
+			return c, nil
 		}
-		_ = c.Close()
+		discard(c) // it may have begun
 		if !errors.Is(err, driver.ErrBadConn) || idle < 0 {
-			return nil, nil, err
+			return nil, err
 		}
 	}
+}
+
+func (p *Pool) beginOn(ctx context.Context, c *sql.Conn) error {
+	if question := p.beginning.Question(); question != "" {
+		// ExecContext: it prepares nothing, which a pooler could lose.
+		r, err := c.ExecContext(ctx, question)
+		if err != nil {
+			return err
+		}
+		n, err := r.RowsAffected()
+		if err != nil {
+			return err
+		}
+		p.beginning.Answer(n > 0)
+	}
+	_, err := c.ExecContext(ctx, p.beginning.Text())
+	return err
 }
 
 func (p *Pool) exec(ctx context.Context, sql string, args []any) (int64, error) {

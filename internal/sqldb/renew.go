@@ -2,7 +2,6 @@ package sqldb
 
 import (
 	"database/sql"
-	"database/sql/driver"
 	"errors"
 	"sync"
 	"time"
@@ -46,7 +45,8 @@ func (p *Pool) done(c *sql.Conn, err error) {
 	const readOnlyTransaction = "25006"
 	var answer interface{ SQLState() string }
 	if errors.As(err, &answer) && answer.SQLState() == readOnlyTransaction && p.renewals.take(p.db.Stats().OpenConnections) {
-		_ = c.Raw(func(any) error { return driver.ErrBadConn }) // which database/sql closes
+		discard(c)
+		return
 	}
 	_ = c.Close()
 }

@@ -67,13 +67,21 @@ func (p Store) Crowded() bool { return p.crowded != nil && p.crowded() }
 
 // decide runs one statement that returns an outcome. It runs it again if the database's
 // clock was in another period of a calendar.
-func (p Store) decide(ctx context.Context, q *store.Query, f func(context.Context, db.DBTX, *store.Query) (store.Outcome, error)) (o store.Outcome, err error) {
+func (p Store) decide(ctx context.Context, q *store.Query, f func(context.Context, db.DBTX, *store.Query) (store.Outcome, error)) (store.Outcome, error) {
+	return p.decideBy(ctx, p.runner.Do, q, f)
+}
+
+// decideBy is decide by run. f may end with ErrRolledBack once it has the outcome.
+func (p Store) decideBy(ctx context.Context, run exec.Run, q *store.Query, f func(context.Context, db.DBTX, *store.Query) (store.Outcome, error)) (o store.Outcome, err error) {
 	for try := 1; ; try++ {
 		p.setEdges(q, q.Now)
-		err = p.runner.Do(ctx, func(tx db.DBTX) (err error) {
+		err = run(ctx, func(tx db.DBTX) (err error) {
 			o, err = f(ctx, tx, q)
 			return asLocked(q.LockWait, err)
 		})
+		if err == exec.ErrRolledBack {
+			err = nil
+		}
 		if err != exec.ErrOtherPeriod {
 			break
 		}

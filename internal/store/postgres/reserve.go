@@ -15,7 +15,8 @@ import (
 
 // Reserve is one statement. If an admission under the same idempotency key exists, a
 // second statement reads it, and a third confirms it. If that admission may be forgotten,
-// it is forgotten first.
+// it is forgotten first. A denial under an idempotency key also needs a second statement:
+// see attempt.
 func (p Store) Reserve(ctx context.Context, q *store.Query, a *store.Admission) (store.Outcome, error) {
 	o, err := p.reserve(ctx, q, a)
 	if err == nil && o.Before != nil {
@@ -38,26 +39,7 @@ func (p Store) reserve(ctx context.Context, q *store.Query, a *store.Admission) 
 		}
 	}
 	for range exec.MaxTries {
-		overdue := false
-		o, err := p.decide(ctx, q, func(ctx context.Context, tx db.DBTX, q *store.Query) (store.Outcome, error) {
-			o, err := statement.Of(q.Algorithm).Reserve(ctx, tx, q, a)
-			if !errors.Is(err, pgx.ErrNoRows) {
-				return o, err
-			}
-			var b *before
-			if o, err = (store.Outcome{}), nil; a.Idempotency != "" {
-				b, err = readBefore(ctx, tx, q, a) // nil: gone between the two statements
-			}
-			switch {
-			case b != nil && b.free():
-				overdue = true
-			case b != nil:
-				o.Before = &b.Reservation
-			case err == nil && q.Calendar != nil:
-				err = exec.ErrOtherPeriod
-			}
-			return o, err
-		})
+		o, overdue, err := p.attempt(ctx, q, a)
 		switch {
 		case exec.IsDuplicate(err) && p.tx:
 			return o, fmt.Errorf("%w: %w", store.ErrRetryTx, err)
@@ -70,6 +52,64 @@ func (p Store) reserve(ctx context.Context, q *store.Query, a *store.Admission) 
 		}
 	}
 	return store.Outcome{}, fmt.Errorf("%w: admissions under the idempotency key %s keep changing; try again", store.ErrUnavailable, store.Quote(a.Idempotency))
+}
+
+// attempt decides once. overdue reports that nothing was decided, because of an admission
+// under the idempotency key that may be forgotten.
+//
+// A statement looks for that admission before it waits for the key's row. Meanwhile the
+// same request, sent twice, may be admitted and take the room. So after a denial a second
+// statement looks again.
+//
+// A denial that begins a block is decided once more, in a transaction that ends after the
+// second look: no other request meets a block of a denial that is none. In the caller's
+// transaction prepare has locked the row first.
+func (p Store) attempt(ctx context.Context, q *store.Query, a *store.Admission) (o store.Outcome, overdue bool, err error) {
+	if q.BlockFor == 0 || a.Idempotency == "" || p.tx {
+		return p.attemptBy(ctx, p.runner.Do, q, a)
+	}
+	unblocked := *q
+	unblocked.BlockFor = 0
+	o, overdue, err = p.attemptBy(ctx, p.runner.Do, &unblocked, a)
+	if err != nil || overdue || !denied(&o) || o.Blocked {
+		return o, overdue, err
+	}
+	return p.attemptBy(ctx, p.runner.Within, q, a)
+}
+
+// denied reports whether a Reserve was decided and denied.
+func denied(o *store.Outcome) bool { return o.Decided && o.Granted == 0 }
+
+// attemptBy is attempt by run, which is Runner.Do or Runner.Within.
+func (p Store) attemptBy(ctx context.Context, run exec.Run, q *store.Query, a *store.Admission) (o store.Outcome, overdue bool, err error) {
+	o, err = p.decideBy(ctx, run, q, func(ctx context.Context, tx db.DBTX, q *store.Query) (store.Outcome, error) {
+		overdue = false
+		o, err := statement.Of(q.Algorithm).Reserve(ctx, tx, q, a)
+		undecided := errors.Is(err, pgx.ErrNoRows)
+		switch {
+		case err != nil && !undecided:
+			return o, err
+		case !undecided && (!denied(&o) || p.tx || a.Idempotency == ""):
+			return o, nil
+		}
+		var b *before
+		if err = nil; a.Idempotency != "" {
+			b, err = readBefore(ctx, tx, q, a) // nil: gone between the two statements
+		}
+		switch {
+		case err != nil:
+			return store.Outcome{}, err
+		case b != nil:
+			if overdue, o = b.free(), (store.Outcome{}); !overdue {
+				o.Before = &b.Reservation
+			}
+			return o, exec.ErrRolledBack // the block
+		case undecided && q.Calendar != nil:
+			return o, exec.ErrOtherPeriod
+		}
+		return o, nil
+	})
+	return o, overdue, err
 }
 
 // prepare makes sure that Reserve cannot fail in the caller's transaction. It locks the

@@ -23,6 +23,7 @@ const (
 	invalidText          = "22P02"
 	tooManyConnections   = "53300"
 	completionUnknown    = "40003"
+	idleInTransaction    = "25P03"
 	dataException        = "22"  // a class: this database cannot take the value
 	constraintViolation  = "23"  // a class
 	connectionException  = "08"  // a class
@@ -61,6 +62,10 @@ func conflict(err error) bool {
 	}
 	return false
 }
+
+// again reports whether running one of our own transactions again may help. If its client
+// was idle for too long, the server has rolled it back, even if a commit was on its way.
+func again(err error) bool { return conflict(err) || sqlState(err) == idleInTransaction }
 
 // IsConflict reports whether running the caller's transaction again may help.
 func IsConflict(err error) bool { return conflict(err) || stale(err) }

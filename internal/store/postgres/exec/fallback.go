@@ -46,10 +46,10 @@ func (r *fallback) Within(ctx context.Context, f func(db.DBTX) error) error {
 	return r.try(ctx, f, r.inner.Within)
 }
 
-// run is Runner.Do or Runner.Within.
-type run = func(ctx context.Context, f func(db.DBTX) error) error
+// Run is Runner.Do or Runner.Within.
+type Run = func(ctx context.Context, f func(db.DBTX) error) error
 
-func (r *fallback) try(ctx context.Context, f func(db.DBTX) error, run run) error {
+func (r *fallback) try(ctx context.Context, f func(db.DBTX) error, run Run) error {
 	cached := !r.cache.off.Load()
 	if !cached {
 		f = withoutCache(f)
@@ -67,7 +67,7 @@ func (r *fallback) try(ctx context.Context, f func(db.DBTX) error, run run) erro
 
 // elsewhere tries f again on other connections: once, and further while there may be
 // another one. Each failure has found a connection that was read-only.
-func (r *fallback) elsewhere(ctx context.Context, f func(db.DBTX) error, run run) (err error) {
+func (r *fallback) elsewhere(ctx context.Context, f func(db.DBTX) error, run Run) (err error) {
 	for again := true; again; {
 		again = r.connections.Renew()
 		if err = run(ctx, f); sqlState(err) != readOnlyTransaction || ctx.Err() != nil {
@@ -78,7 +78,7 @@ func (r *fallback) elsewhere(ctx context.Context, f func(db.DBTX) error, run run
 }
 
 // uncached tries f once more after first, without the cache of statements.
-func (r *fallback) uncached(ctx context.Context, f func(db.DBTX) error, run run, first error) error {
+func (r *fallback) uncached(ctx context.Context, f func(db.DBTX) error, run Run, first error) error {
 	err := run(ctx, withoutCache(f))
 	if !answered(err) || pooler.Lost(err) {
 		return fmt.Errorf("%w; once more without prepared statements: %w", first, err)

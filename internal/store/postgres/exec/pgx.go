@@ -15,11 +15,16 @@ import (
 	"github.com/pglimit/pglimit/internal/store"
 )
 
-// PGX returns the connections of a pgx pool.
-func PGX(pool *pgxpool.Pool) Connections { return &pgxConnections{Pool: pool} }
+// PGX returns the connections of a pgx pool. Their own transactions may be idle for so
+// long: see Idle.
+func PGX(pool *pgxpool.Pool, idle time.Duration) Connections {
+	return &pgxConnections{Pool: pool, limit: newIdleLimit(idle)}
+}
 
 type pgxConnections struct {
 	*pgxpool.Pool
+	limit *idleLimit
+
 	lent     atomic.Int64 // to the limiter
 	answered atomic.Bool  // the server answered the limiter's last statement
 
@@ -91,6 +96,7 @@ const beginning = "begin isolation level read committed"
 // statements, if they are pipelined.
 type poolTx struct {
 	*pgxpool.Conn
+	limit *idleLimit
 }
 
 // Once commits if f returns nil. If not, it rolls back, unless f has already done so.
@@ -100,7 +106,14 @@ func (p *pgxConnections) Once(ctx context.Context, f func(db.DBTX) error) (err e
 		return err
 	}
 	defer func() { release(err) }() // closes it if it is still in a transaction
-	tx := poolTx{conn}
+	tx := poolTx{conn, p.limit}
+	if question := p.limit.Question(); question != "" {
+		var found pgconn.CommandTag
+		if found, err = conn.Exec(ctx, question); err != nil {
+			return err
+		}
+		p.limit.Answer(found.RowsAffected() > 0)
+	}
 	err = f(tx)
 	switch {
 	case tx.idle():
@@ -123,7 +136,7 @@ func (t poolTx) begin(ctx context.Context) error {
 	if !t.idle() {
 		return nil
 	}
-	_, err := t.Conn.Exec(ctx, beginning)
+	_, err := t.Conn.Exec(ctx, t.limit.Text()) // without parameters it may be several statements
 	return err
 }
 
@@ -154,11 +167,17 @@ func (t poolTx) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
 	}
 	var whole pgx.Batch
 	whole.Queue(beginning)
+	if set := t.limit.setting(); set != "" {
+		whole.Queue(set)
+	}
+	own := whole.Len()
 	for _, q := range b.QueuedQueries {
 		whole.Queue(q.SQL, q.Arguments...)
 	}
 	results := t.Conn.SendBatch(ctx, &whole)
-	_, _ = results.Exec() // the other results have its error too
+	for range own {
+		_, _ = results.Exec() // the other results have its error too
+	}
 	return results
 }
 

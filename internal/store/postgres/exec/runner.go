@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"sync/atomic"
+	"time"
 
 	"github.com/pglimit/pglimit/db"
 	"github.com/pglimit/pglimit/internal/sqldb"
@@ -70,7 +71,7 @@ func (p *pool) Do(ctx context.Context, f func(db.DBTX) error) (err error) {
 		} else {
 			err = p.Each(ctx, f)
 		}
-		if !conflict(err) {
+		if !again(err) {
 			return err
 		}
 		if sqlState(err) == serializationFailure {
@@ -82,7 +83,7 @@ func (p *pool) Do(ctx context.Context, f func(db.DBTX) error) (err error) {
 
 func (p *pool) Within(ctx context.Context, f func(db.DBTX) error) (err error) {
 	for range MaxTries {
-		if err = p.Once(ctx, f); !conflict(err) {
+		if err = p.Once(ctx, f); !again(err) {
 			return err
 		}
 	}
@@ -95,8 +96,11 @@ func (t inTx) Do(_ context.Context, f func(db.DBTX) error) error { return f(t.DB
 
 func (t inTx) Within(_ context.Context, f func(db.DBTX) error) error { return f(t.DBTX) }
 
-// SQL returns the connections of a *sql.DB.
-func SQL(db *sql.DB) Connections { return sqlConnections{sqldb.NewPool(db)} }
+// SQL returns the connections of a *sql.DB. Their own transactions may be idle for so long:
+// see Idle.
+func SQL(db *sql.DB, idle time.Duration) Connections {
+	return sqlConnections{sqldb.NewPool(db, newIdleLimit(idle))}
+}
 
 // SQLTx returns a transaction of database/sql as a db.DBTX.
 func SQLTx(tx *sql.Tx) db.DBTX { return sqldb.Tx(tx) }

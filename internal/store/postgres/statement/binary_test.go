@@ -227,7 +227,7 @@ func TestBinaryElsewhere(t *testing.T) {
 		if c.change == nil {
 			c.change = func(*pgxpool.Config) {}
 		}
-		runner := exec.NewPool(exec.PGX(server.pool(t, c.change)))
+		runner := exec.NewPool(exec.PGX(server.pool(t, c.change), 0))
 		for what, f := range map[string]func(db.DBTX) error{
 			"Take": func(tx db.DBTX) error {
 				_, err := tables[algorithm.TokenBucket].Take(t.Context(), tx, batch[0].Query)

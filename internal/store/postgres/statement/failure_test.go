@@ -147,7 +147,7 @@ func TestBinaryLost(t *testing.T) {
 				return rows, nil
 			}
 			pool := server.pool(t)
-			connections := exec.PGX(pool)
+			connections := exec.PGX(pool, 0)
 			runner := exec.NewFallback(exec.NewPool(connections), connections, exec.NewCache(func(error) { warned++ }))
 			call := func() error {
 				return runner.Do(t.Context(), func(tx db.DBTX) error {
