@@ -3,6 +3,7 @@
 package history
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -13,9 +14,11 @@ import (
 	"github.com/pglimit/pglimit/integration/history/model"
 )
 
-// checkPatience ends the check of one history. A history is so short that the check takes
-// milliseconds.
-const checkPatience = time.Minute
+// checkPatience ends the check of one history. Nearly all take milliseconds.
+const checkPatience = 20 * time.Second
+
+// errUndecided: no order was found in time, nor that there is none.
+var errUndecided = errors.New("the check took too long")
 
 // modelOf returns the model of a scene.
 func modelOf(s *scene) porcupine.Model {
@@ -43,10 +46,6 @@ func check(s *scene, all []record) error {
 	for i := range all {
 		r := &all[i]
 		r.Op.Kept, r.Op.Rival = kept, rivalled(r, all, expires)
-		r.Op.Twin = r.Op.Idem != 0 && slices.ContainsFunc(all, func(o record) bool {
-			same := func(op model.Op) bool { return op.Idem == r.Op.Idem && op.Key == r.Op.Key }
-			return o.Client != r.Client && o.Call < r.Return && (o.Return > r.Call || o.Out.Lost) && (same(o.Op) || slices.ContainsFunc(o.Op.Steps, same))
-		})
 		for j := range r.Op.Steps {
 			r.Op.Steps[j].Kept, r.Op.Steps[j].Rival = kept, r.Op.Rival
 		}
@@ -70,17 +69,38 @@ func check(s *scene, all []record) error {
 			give := &model.Op{Verb: model.Give, Key: r.Op.Key, Clocks: readings(r), Of: &r.Op, Forgets: !given}
 			history = append(history, porcupine.Operation{ClientId: r.Client, Input: give, Output: &model.Out{Lost: true}, Call: op.Call, Return: op.Return})
 		}
-		if s.sharesStatements() && batches(r.Process) && (r.Op.Verb == model.Allow || r.Op.Verb == model.AllowUpTo) && r.Op.Idem == 0 && !r.Op.SQL {
-			touch := &model.Op{Verb: model.Give, Key: r.Op.Key, Clocks: r.Op.Clocks, Of: &r.Op, Touches: true}
+		if touches(s, r) {
+			touch := &model.Op{Verb: model.Give, Key: r.Op.Key, Clocks: readings(r), Of: &r.Op, Touches: true}
 			history = append(history, porcupine.Operation{ClientId: r.Client, Input: touch, Output: &model.Out{Lost: true}, Call: op.Call, Return: op.Return})
 		}
 	}
 	m := modelOf(s)
 	result, info := porcupine.CheckOperationsVerbose(m, history, checkPatience)
-	if result == porcupine.Ok {
+	switch result {
+	case porcupine.Ok:
 		return nil
+	case porcupine.Unknown:
+		return errUndecided
 	}
 	return fmt.Errorf("%s", explain(s, m, history, info, result))
+}
+
+// touches reports whether a request may be denied before its decision without a block: as a
+// part of a sum, or because a block begins only once it is certain that no other request
+// under the same idempotency key was admitted.
+func touches(s *scene, r *record) bool {
+	switch {
+	case r.Op.Verb != model.Allow && r.Op.Verb != model.AllowUpTo && r.Op.Verb != model.Reserve, r.Op.SQL:
+		return false
+	case r.Op.Idem != 0:
+		return r.Op.Rules.BlockFor > 0
+	}
+	return s.sharesStatements() && shares(r)
+}
+
+// shares reports whether a request may share a statement.
+func shares(r *record) bool {
+	return batches(r.Process) && (r.Op.Verb == model.Allow || r.Op.Verb == model.AllowUpTo) && r.Op.Idem == 0 && !r.Op.SQL
 }
 
 // firstExpiry returns, for each key, when the first of its reservations expires.
@@ -148,7 +168,7 @@ func readings(r *record) []int64 {
 	if len(r.Out.Each) > 0 {
 		at = r.Out.Each[0].At
 	}
-	if at == 0 || r.Out.Answer.Replayed {
+	if at == 0 || r.Out.Answer.Replayed || shares(r) { // each shared statement reads the clock
 		return r.Op.Clocks
 	}
 	return []int64{at}

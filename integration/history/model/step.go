@@ -43,9 +43,6 @@ func Step(w *World, op *Op, out *Out) []*World {
 			}
 			continue
 		}
-		if v := w.overlooked(op, out, now); v != nil {
-			worlds = append(worlds, v)
-		}
 		for _, stop := range op.ends() {
 			for _, skip := range w.rivals(op, now) {
 				next := w.clone()
@@ -73,21 +70,6 @@ const (
 )
 
 var stops = []int{tried, forgot, gave + 1, gave + 2, gave + 100, lifted + 1, lifted + 2, lifted + 100}
-
-// overlooked returns the world after a denial that overlooks an admission under the same
-// idempotency key: the request looked for one, then waited for the key's row, and found no
-// room left by that very admission. Only a request that was made at the same time can.
-func (w *World) overlooked(op *Op, out *Out, now int64) *World {
-	if !op.Twin || op.InTx || out.Answer.Allowed || w.admitted(op) == nil {
-		return nil
-	}
-	alone, next := *op, w.clone()
-	alone.Idem = 0
-	if want := next.apply(&alone, now, whole); Explain(op, &want, out) != "" {
-		return nil
-	}
-	return &next
-}
 
 // ends returns how far an operation may come. A denial stands if another client ends the
 // reservations in its way before it gives them back. A Wait may be hurried.

@@ -104,8 +104,7 @@ type Op struct {
 	InTx     bool         // it is a step of a Tx
 	Of       *Op          // a Give: the request
 	Forgets  bool         // a Give only forgets what the request's idempotency key stood for
-	Touches  bool         // a Give is the denial of a sum that the request is part of
-	Twin     bool         // another one had the same idempotency key meanwhile
+	Touches  bool         // a Give is a denial that starts no block: of a sum that the request is part of, or its first
 	Kept     map[int]bool // the operations whose grants an Undo gives back
 	Rival    bool         // another operation may have ended a reservation meanwhile
 

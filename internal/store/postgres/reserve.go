@@ -27,11 +27,15 @@ func (p Store) Reserve(ctx context.Context, q *store.Query, a *store.Admission) 
 
 func (p Store) reserve(ctx context.Context, q *store.Query, a *store.Admission) (store.Outcome, error) {
 	if !q.Possible() { // it may still have been admitted before
+		o, err := p.Get(ctx, q) // first: an admission meanwhile is the answer
+		if err != nil {
+			return store.Outcome{}, err
+		}
 		before, err := p.readBefore(ctx, q, a)
 		if err != nil || before != nil && !before.free() {
 			return store.Outcome{Before: reservationOf(before)}, err
 		}
-		return p.Get(ctx, q)
+		return o, nil
 	}
 	if a.Idempotency != "" && p.tx {
 		if o, err := p.prepare(ctx, q, a); err != nil || o.Before != nil {
@@ -105,7 +109,9 @@ func (p Store) attemptBy(ctx context.Context, run exec.Run, q *store.Query, a *s
 			}
 			return o, exec.ErrRolledBack // the block
 		case undecided && q.Calendar != nil:
-			return o, exec.ErrOtherPeriod
+			return store.Outcome{}, exec.ErrOtherPeriod
+		case undecided: // what was there is gone
+			return store.Outcome{}, nil
 		}
 		return o, nil
 	})
