@@ -156,8 +156,8 @@ func store(t *testing.T, pool *pgxpool.Pool, scenes []*scene) {
 // summary counts what was checked.
 type summary struct {
 	operations, histories, undecided, spoiled, lost, cached, steps int
-	verbs                                               map[model.Verb]int
-	checking                                            time.Duration
+	verbs                                                          map[model.Verb]int
+	checking                                                       time.Duration
 }
 
 func (s *summary) add(all []record, checking time.Duration) {
