@@ -26,13 +26,6 @@ var (
 	seedFlag   = flag.Uint64("seed", 0, "of the histories; 0 draws one")
 )
 
-// The scenes that run at once, and their size.
-const (
-	atOnce     = 4
-	clients    = 4
-	opsPerTurn = 10
-)
-
 // TestAnswersAreThoseOfOneOrder: the answers of clients in several processes to all verbs,
 // under all algorithms, can be put in one order, which keeps to the order of calls and
 // returns, and in which each answer follows from those before it, in all of its fields.
@@ -77,14 +70,6 @@ func TestAnswersAreThoseOfOneOrder(t *testing.T) {
 		t.Errorf("%d of %d histories are undecided", sum.undecided, sum.histories)
 	}
 	t.Logf("seed %d, %s, %v in all: %s", seed, sum, time.Since(began).Round(time.Millisecond), map[bool]string{true: "NOT LINEARIZABLE", false: "all linearizable"}[t.Failed()])
-}
-
-// drawRound draws the scenes that run at once. In every third round answers get lost.
-func drawRound(seed uint64, round int) (scenes []*scene) {
-	for i := range atOnce {
-		scenes = append(scenes, newScene(seed, round*atOnce+i, clients, opsPerTurn, round%3 == 2))
-	}
-	return scenes
 }
 
 // audience has the processes that play, and the ground that they share.

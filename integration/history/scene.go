@@ -44,6 +44,21 @@ type sceneKey struct {
 	rules []*model.Rules
 }
 
+// The scenes that run at once, and their size.
+const (
+	atOnce     = 4
+	clients    = 4
+	opsPerTurn = 10
+)
+
+// drawRound draws the scenes that run at once. In every third round answers get lost.
+func drawRound(seed uint64, round int) (scenes []*scene) {
+	for i := range atOnce {
+		scenes = append(scenes, newScene(seed, round*atOnce+i, clients, opsPerTurn, round%3 == 2))
+	}
+	return scenes
+}
+
 // newScene draws a scene. clients share its operations.
 func newScene(seed uint64, number, clients, ops int, loses bool) *scene {
 	r := rand.New(rand.NewPCG(seed, uint64(number)))
