@@ -85,15 +85,15 @@ func check(s *scene, all []record) error {
 	return fmt.Errorf("%s", explain(s, m, history, info, result))
 }
 
-// touches reports whether a request may be denied before its decision without a block: as a
-// part of a sum, or because a block begins only once it is certain that no other request
-// under the same idempotency key was admitted.
+// touches reports whether a request may be denied once before it is decided, without a block:
+// as a part of a sum, or because under an idempotency key a denial stands only after another
+// look for an admission.
 func touches(s *scene, r *record) bool {
 	switch {
 	case r.Op.Verb != model.Allow && r.Op.Verb != model.AllowUpTo && r.Op.Verb != model.Reserve, r.Op.SQL:
 		return false
 	case r.Op.Idem != 0:
-		return r.Op.Rules.BlockFor > 0
+		return true
 	}
 	return s.sharesStatements() && shares(r)
 }
@@ -149,16 +149,18 @@ func gives(op *model.Op, expires []int64) bool {
 }
 
 // rivalled reports whether another operation may have ended a reservation while r was under
-// way.
+// way, or, if r itself ends one, have changed the key.
 func rivalled(r *record, all []record, expires []int64) bool {
+	settles := func(op model.Op) bool { return op.Verb == model.Settle }
+	whatever := settles(r.Op) || slices.ContainsFunc(r.Op.Steps, settles)
 	return slices.ContainsFunc(all, func(o record) bool {
 		if o.Client == r.Client || o.Call > r.Return || o.Return < r.Call && !o.Out.Lost {
 			return false
 		}
 		ends := func(op model.Op) bool {
-			return op.Verb == model.Settle || op.Verb == model.Cancel || op.Verb == model.Reset || gives(&op, expires)
+			return settles(op) || op.Verb == model.Cancel || op.Verb == model.Reset || gives(&op, expires)
 		}
-		return ends(o.Op) || slices.ContainsFunc(o.Op.Steps, ends)
+		return whatever || ends(o.Op) || slices.ContainsFunc(o.Op.Steps, ends)
 	})
 }
 

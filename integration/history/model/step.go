@@ -266,7 +266,7 @@ func Explain(op *Op, want, got *Out) string {
 	}
 	answer := want.Answer
 	if op.Verb == Settle && op.Rival && want.Unmoved {
-		// It has waited for another end of the reservation and shows the key as of before.
+		// It shows the key as of when its statement began, and may then have waited.
 		answer.Level, answer.Remaining, answer.Full = got.Answer.Level, got.Answer.Remaining, got.Answer.Full
 		answer.ResetAfter = got.Answer.ResetAfter
 	}
