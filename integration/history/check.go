@@ -154,7 +154,7 @@ func rivalled(r *record, all []record, expires []int64) bool {
 	settles := func(op model.Op) bool { return op.Verb == model.Settle }
 	whatever := settles(r.Op) || slices.ContainsFunc(r.Op.Steps, settles)
 	return slices.ContainsFunc(all, func(o record) bool {
-		if o.Client == r.Client || o.Call > r.Return || o.Return < r.Call && !o.Out.Lost {
+		if o.Client == r.Client && !o.Out.Lost || o.Call >= r.Return || o.Return <= r.Call && !o.Out.Lost || o.Call == r.Call {
 			return false
 		}
 		ends := func(op model.Op) bool {

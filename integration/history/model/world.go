@@ -241,6 +241,7 @@ func (w *World) request(op *Op, now int64, stop int) (out Out) {
 		switch {
 		case h.Forget > now && !h.overdue(now):
 			return w.replay(op, h)
+		case piece > op.Rules.capacity(): // it only reads
 		case op.InTx || h.Forget > now || fits(): // else a denial leaves it
 			w.forget(h, now)
 		}
