@@ -34,7 +34,8 @@ type Config struct {
 	// and the waits for its turn, a connection and a row's lock. Default: 1s. It does not
 	// bound the sleep of Wait, nor methods in the caller's transaction. The end of a
 	// caller's context ends its wait immediately, but not a statement in flight, which
-	// Timeout ends.
+	// Timeout ends. The server ends an AllowAll of this Limiter, and frees its rows, once
+	// its client is silent for twice Timeout, from 1 to 30 s.
 	Timeout time.Duration
 	// DisableTimeout leaves decisions to the caller's context alone. Giving back the
 	// units of a cancelled Wait is still bounded, by 1s.

@@ -152,15 +152,16 @@ func gives(op *model.Op, expires []int64) bool {
 // way, or, if r itself ends one, have changed the key.
 func rivalled(r *record, all []record, expires []int64) bool {
 	settles := func(op model.Op) bool { return op.Verb == model.Settle }
-	whatever := settles(r.Op) || slices.ContainsFunc(r.Op.Steps, settles)
+	ending := settles(r.Op) || slices.ContainsFunc(r.Op.Steps, settles)
 	return slices.ContainsFunc(all, func(o record) bool {
-		if o.Client == r.Client && !o.Out.Lost || o.Call >= r.Return || o.Return <= r.Call && !o.Out.Lost || o.Call == r.Call {
+		itself, before, after := o.Call == r.Call, o.Return < r.Call && !o.Out.Lost, o.Call > r.Return
+		if itself || before || after {
 			return false
 		}
 		ends := func(op model.Op) bool {
 			return settles(op) || op.Verb == model.Cancel || op.Verb == model.Reset || gives(&op, expires)
 		}
-		return whatever || ends(o.Op) || slices.ContainsFunc(o.Op.Steps, ends)
+		return ending || ends(o.Op) || slices.ContainsFunc(o.Op.Steps, ends)
 	})
 }
 
