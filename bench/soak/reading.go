@@ -19,7 +19,7 @@ type reading struct {
 	P50        time.Duration `json:"p50_ns"`
 	P99        time.Duration `json:"p99_ns"`
 	Memory     memory.Use    `json:"memory"`
-	Goroutines int           `json:"goroutines"`
+	Goroutines int           `json:"goroutines"` // the least since the reading before it: some come and go with each request
 	Tables     []table       `json:"tables"`
 	Keys       int64         `json:"keys"`    // that have arrived since the start
 	Sweeps     int64         `json:"sweeps"`  // since the start
@@ -107,22 +107,42 @@ type reader struct {
 	conn    *pgx.Conn // its connection
 	calls   *hdrhistogram.Histogram
 	last    time.Time
+	least   int // goroutines since last; 0 if nobody looked
+}
+
+// wait waits until a moment, and looks at the number of goroutines meanwhile.
+func (r *reader) wait(ctx context.Context, until time.Time) error {
+	const every = 50 * time.Millisecond
+	for time.Until(until) > every {
+		if err := r.traffic.until(ctx, time.Now().Add(every)); err != nil {
+			return err
+		}
+		r.look()
+	}
+	return r.traffic.until(ctx, until)
+}
+
+func (r *reader) look() {
+	if n := runtime.NumGoroutine(); r.least == 0 || n < r.least {
+		r.least = n
+	}
 }
 
 // read takes a reading. It adds the requests' durations to part too, unless that is nil.
 func (r *reader) read(ctx context.Context, at time.Duration, part *hdrhistogram.Histogram) (g reading, err error) {
+	r.look()
 	r.calls.Reset()
 	r.traffic.collect(r.calls)
 	now := time.Now()
 	g = reading{
 		At: at, PerSecond: float64(r.calls.TotalCount()) / now.Sub(r.last).Seconds(),
 		P50: time.Duration(r.calls.ValueAtQuantile(50)), P99: time.Duration(r.calls.ValueAtQuantile(99)),
-		Goroutines: runtime.NumGoroutine(), Memory: memory.Read(r.server.postmaster),
+		Goroutines: r.least, Memory: memory.Read(r.server.postmaster),
 		Keys: r.traffic.keys.arrived.Load(),
 	}
 	removed := r.sweeper.janitor.Removed()
 	g.Removed, g.Kept = removed.Total(), removed.Kept
-	r.last = now
+	r.last, r.least = now, 0
 	if part != nil {
 		part.Merge(r.calls)
 	}

@@ -29,7 +29,7 @@ func (o *outcome) markdown() string {
 		line(&b, v.Name, v.First, v.Last, v.Bound, word)
 	}
 
-	fmt.Fprintf(&b, "\n%s requests were answered from memory, and are not in p50 and p99. Rows, bytes and dead rows are sums of\nall tables. HOT %% is since the warm-up's end, and in the last two lines since the line before.\n\n", grouped(o.Cached))
+	fmt.Fprintf(&b, "\n%s requests were answered from memory, and are not in p50 and p99. Goroutines are the\nleast since the line before. Rows, bytes and dead rows are sums of all tables. HOT %% is\nsince the warm-up's end, and in the last two lines since the line before.\n\n", grouped(o.Cached))
 	line(&b, "at", "requests/s", "p50 µs", "p99 µs", "heap", "resident", "server", "its own", "goroutines", "rows", "dead", "MB", "HOT %", "deleted")
 	b.WriteString("|" + strings.Repeat("--:|", 14) + "\n")
 	before, start := o.Readings[0], o.Readings[0]

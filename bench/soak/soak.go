@@ -126,7 +126,7 @@ func (o *outcome) watch(ctx context.Context, t *traffic, r *reader) error {
 	progress("%s", start.line(start, start))
 	o.Readings = append(o.Readings, start)
 	for at := p.Every; at <= p.Length; at += p.Every {
-		if err := t.until(ctx, t.began.Add(p.Warm+at)); err != nil {
+		if err := r.wait(ctx, t.began.Add(p.Warm+at)); err != nil {
 			return err
 		}
 		var part = o.first
