@@ -74,5 +74,30 @@ func (c *CommitLog) Expect(t *testing.T, p limiter.Policy, setting string, chang
 	}
 }
 
+// MeetConflict has l wait for a row that another transaction changes, until that reveals a
+// stricter default isolation than read committed to it. A wait for a row that ends without
+// a conflict, since it took too long, is repeated.
+func (c *CommitLog) MeetConflict(t *testing.T, l *limiter.Limiter, p limiter.Policy) {
+	t.Helper()
+	const key = "contended"
+	Must(t)(l.Charge(t.Context(), p, key, 1))
+	for range 20 {
+		tx := Begin(t, c.Pool, pgx.TxOptions{})
+		Must(t)(l.InTx(tx).Charge(t.Context(), p, key, 1))
+		met := make(chan Answer, 1)
+		go func() {
+			r, err := l.Charge(t.Context(), p, key, 1)
+			met <- Answer{Result: r, Err: err}
+		}()
+		AwaitLongWait(t, c.Pool)
+		Commit(t, tx)
+		ResultOf(t, "a request whose row another transaction changed", met)
+		if Value[string](t, c.Pool, `SELECT isolation FROM committed WHERE policy = '`+p.Name+`' AND key = '`+key+`' ORDER BY xid DESC LIMIT 1`) == "read committed" {
+			return
+		}
+	}
+	t.Fatal("20 waits for a row met no conflict")
+}
+
 // OneConnection limits a pool to one connection, so that its session can be inspected.
 func OneConnection(cfg *pgxpool.Config) { cfg.MaxConns = 1 }

@@ -233,21 +233,7 @@ func TestDurabilityUnderStricterIsolation(t *testing.T) {
 	pool := bed.Connect(t, c.URL, bed.Setting("synchronous_commit", "off"), bed.Setting("default_transaction_isolation", "repeatable read"))
 	l := bed.NewLimiter(t, pool, &limiter.Config{DisableBatching: true, DisableDenyCache: true})
 	p := limiter.Policy{Name: "conflict", Algorithm: limiter.TokenBucket, Limit: 10, Period: 1000 * time.Hour}
-	bed.Must(t)(l.Allow(t.Context(), p, "k"))
-	tx := bed.Begin(t, c.Pool, pgx.TxOptions{})
-	bed.Must(t)(l.InTx(tx).Allow(t.Context(), p, "k"))
-	late := make(chan error, 1)
-	go func() {
-		_, err := l.Allow(t.Context(), p, "k")
-		late <- err
-	}()
-	bed.AwaitLongWait(t, c.Pool)
-	if err := tx.Commit(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if err := <-late; err != nil {
-		t.Fatal(err)
-	}
+	c.MeetConflict(t, l, p)
 	for _, base := range bed.Variants(10, 1000*time.Hour) {
 		for _, d := range bed.Durabilities {
 			p := base

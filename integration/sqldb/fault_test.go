@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglimit/pglimit/db"
@@ -202,13 +201,12 @@ func TestSQLServerHangs(t *testing.T) {
 		} {
 			t.Run(c.isolation+", "+c.at, func(t *testing.T) {
 				t.Parallel()
-				address := bed.NewDatabase(t)
-				pool := bed.Connect(t, address)
-				isolated(t, pool, c.isolation)
-				w := newWire(t, address)
+				log := bed.NewCommitLog(t)
+				isolated(t, log.Pool, c.isolation)
+				w := newWire(t, log.URL)
 				l := bed.NewSQL(t, bed.ConnectSQL(t, driver, w.url), &limiter.Config{Timeout: 2 * time.Second, BreakAfter: 3, BreakFor: time.Hour})
 				p := limiter.Policy{Name: "p", Algorithm: limiter.TokenBucket, Limit: 1000, Period: 1000 * time.Hour}
-				meetsConflict(t, pool, l, p)
+				log.MeetConflict(t, l, p)
 				w.stall(c.at)
 				// Each has its own key: a transaction that hangs has locked its row.
 				fill := func() (limiter.Result, error) { return l.Charge(t.Context(), p, "filled", 1) }
@@ -253,21 +251,4 @@ func isolated(t *testing.T, pool *pgxpool.Pool, level string) {
 	t.Helper()
 	bed.Exec(t, pool, `DO $$ BEGIN EXECUTE format(
 		'ALTER DATABASE %I SET default_transaction_isolation = %L', current_database(), '`+level+`'); END $$`)
-}
-
-// meetsConflict has l wait for a row that another transaction changes, which reveals the
-// database's isolation to it.
-func meetsConflict(t *testing.T, pool *pgxpool.Pool, l *limiter.Limiter, p limiter.Policy) {
-	t.Helper()
-	bed.Must(t)(l.Charge(t.Context(), p, "k", 1))
-	tx := bed.Begin(t, pool, pgx.TxOptions{})
-	bed.Must(t)(l.InTx(tx).Charge(t.Context(), p, "k", 1))
-	filled := make(chan bed.Answer, 1)
-	go func() {
-		r, err := l.Charge(t.Context(), p, "k", 1)
-		filled <- bed.Answer{Result: r, Err: err}
-	}()
-	bed.AwaitLongWait(t, pool)
-	bed.Commit(t, tx)
-	bed.ResultOf(t, "whom a conflict met", filled)
 }
