@@ -366,33 +366,33 @@ WHERE h.changes AND h.actual <> h.units
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = 1, capacity = CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.capacity ELSE t.capacity END,
     granted = CASE WHEN CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.ends_at_us
-                ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.period_us ELSE t.period_us END + 1)
-                * CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.period_us ELSE t.period_us END END = -EXCLUDED.blocked_until_us
+                ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / CASE WHEN t.ends_at_us = 0 THEN EXCLUDED.period_us ELSE t.period_us END + 1)
+                * CASE WHEN t.ends_at_us = 0 THEN EXCLUDED.period_us ELSE t.period_us END END = -EXCLUDED.blocked_until_us
             THEN LEAST(CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END, GREATEST(0, EXCLUDED.cost - EXCLUDED.granted))
             WHEN CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.ends_at_us
-                ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.period_us ELSE t.period_us END + 1)
-                * CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.period_us ELSE t.period_us END END = -EXCLUDED.blocked_until_us + t.period_us
+                ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / CASE WHEN t.ends_at_us = 0 THEN EXCLUDED.period_us ELSE t.period_us END + 1)
+                * CASE WHEN t.ends_at_us = 0 THEN EXCLUDED.period_us ELSE t.period_us END END = -EXCLUDED.blocked_until_us + t.period_us
             THEN LEAST(CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
                     WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + t.period_us THEN t.current ELSE 0 END, GREATEST(0, EXCLUDED.cost - EXCLUDED.granted))
             ELSE 0 END,
     current = CASE WHEN CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.ends_at_us
-                ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.period_us ELSE t.period_us END + 1)
-                * CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.period_us ELSE t.period_us END END = -EXCLUDED.blocked_until_us
+                ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / CASE WHEN t.ends_at_us = 0 THEN EXCLUDED.period_us ELSE t.period_us END + 1)
+                * CASE WHEN t.ends_at_us = 0 THEN EXCLUDED.period_us ELSE t.period_us END END = -EXCLUDED.blocked_until_us
             THEN GREATEST(0, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END - GREATEST(0, EXCLUDED.cost - EXCLUDED.granted))
             ELSE CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current ELSE 0 END END
               + GREATEST(0, EXCLUDED.granted - EXCLUDED.cost),
     previous = CASE WHEN CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.ends_at_us
-                ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.period_us ELSE t.period_us END + 1)
-                * CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.period_us ELSE t.period_us END END = -EXCLUDED.blocked_until_us + t.period_us
+                ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / CASE WHEN t.ends_at_us = 0 THEN EXCLUDED.period_us ELSE t.period_us END + 1)
+                * CASE WHEN t.ends_at_us = 0 THEN EXCLUDED.period_us ELSE t.period_us END END = -EXCLUDED.blocked_until_us + t.period_us
             THEN GREATEST(0, CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
                     WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + t.period_us THEN t.current ELSE 0 END - GREATEST(0, EXCLUDED.cost - EXCLUDED.granted))
             ELSE CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.previous
                 WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + t.period_us THEN t.current ELSE 0 END END,
     period_us = CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.period_us
-            ELSE CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.period_us ELSE t.period_us END END,
+            ELSE CASE WHEN t.ends_at_us = 0 THEN EXCLUDED.period_us ELSE t.period_us END END,
     ends_at_us = CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.ends_at_us
-            ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.period_us ELSE t.period_us END + 1)
-            * CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.period_us ELSE t.period_us END END,
+            ELSE (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / CASE WHEN t.ends_at_us = 0 THEN EXCLUDED.period_us ELSE t.period_us END + 1)
+            * CASE WHEN t.ends_at_us = 0 THEN EXCLUDED.period_us ELSE t.period_us END END,
     updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
 RETURNING t.granted, t.current, t.previous, t.period_us, t.ends_at_us, t.updated_at_us, t.blocked_until_us
 ), ended AS (

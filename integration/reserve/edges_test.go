@@ -193,26 +193,41 @@ func reserveAfter(t *testing.T, l *limiter.Limiter, p limiter.Policy, key string
 	return bed.Reserve(t, l, p.Request(key, 1), time.Hour).ID
 }
 
-// TestSettleAfterResetAndBlock: a row that only a block made has no policy numbers to use;
-// the spend is counted under the reservation's own policy.
+// TestSettleAfterResetAndBlock: a row that only a block made, and denials while it lasted,
+// has no policy numbers to use; the spend is counted under the reservation's own policy.
 func TestSettleAfterResetAndBlock(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
-	l, _, at := settable(t)
-	memory := limiter.NewMemory(&limiter.Config{Now: func() time.Time { return time.Date(2026, 1, 1, 0, 0, 1, 0, time.UTC) }})
+	l, _, set := settable(t)
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	memory := limiter.NewMemory(&limiter.Config{Now: func() time.Time { return now }})
+	at := func(d time.Duration) {
+		set(d)
+		now = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC).Add(d)
+	}
 	for _, p := range bed.Holdable() {
 		p.Period = 1000 * time.Hour
 		for where, l := range map[string]*limiter.Limiter{"SQL": l, "memory": memory} {
-			at(0)
-			first, second := bed.Reserve(t, l, p.Request("k", 4), time.Hour), bed.Reserve(t, l, p.Request("k", 4), time.Hour)
-			if err := errors.Join(l.Reset(ctx, p, "k"), l.Block(ctx, p, "k", time.Minute), l.Unblock(ctx, p, "k")); err != nil {
-				t.Fatal(err)
-			}
-			for i, id := range []string{first.ID, second.ID} {
-				at(time.Duration(i+1) * time.Second)
-				r := bed.Must(t)(l.Settle(ctx, id, 3))
-				if want := 3 * float64(i+1); !bed.Near(r.Level, want) || !bed.Near(bed.Level(t, l, p, "k"), want) {
-					t.Errorf("%s, %s: level %v, of %v", bed.Variant(p), where, r.Level, want)
+			for _, key := range []string{"blocked", "denied"} {
+				at(0)
+				first, second := bed.Reserve(t, l, p.Request(key, 4), time.Hour), bed.Reserve(t, l, p.Request(key, 4), time.Hour)
+				if err := errors.Join(l.Reset(ctx, p, key), l.Block(ctx, p, key, time.Minute)); err != nil {
+					t.Fatal(err)
+				}
+				if key == "denied" {
+					if r := bed.Must(t)(l.Allow(ctx, p, key)); r.Allowed {
+						t.Fatalf("%s, %s: %+v", bed.Variant(p), where, r)
+					}
+				}
+				if err := l.Unblock(ctx, p, key); err != nil {
+					t.Fatal(err)
+				}
+				for i, id := range []string{first.ID, second.ID} {
+					at(time.Duration(i+1) * time.Second)
+					r := bed.Must(t)(l.Settle(ctx, id, 3))
+					if want := 3 * float64(i+1); !bed.Near(r.Level, want) || !bed.Near(bed.Level(t, l, p, key), want) {
+						t.Errorf("%s, %s, %s: level %v, of %v", bed.Variant(p), where, key, r.Level, want)
+					}
 				}
 			}
 		}

@@ -186,8 +186,8 @@ func (w *Counter) Less(units float64) View {
 // own returns rules with the windows' Period.
 func (w *Counter) own() *Rules { return &Rules{Period: w.Period} }
 
-// begun reports whether the counter has had a window. One that only a block has made has
-// no Period to begin a window with.
+// begun reports whether the counter has had a window. One that only a block has made, and
+// denials while it lasted, has no Period to begin a window with.
 func (w *Counter) begun() bool { return w.EndsAt != 0 }
 
 // Refund takes from the current window first, then from the previous one.
@@ -225,8 +225,8 @@ func (w *Counter) undo(now, at int64, g Grant, units float64) (gone float64) {
 }
 
 // Settle gives back as Undo does.
-func (w *Counter) Settle(_ *Rules, now, at int64, h Reservation, actual float64, fresh bool) float64 {
-	if fresh && at >= w.EndsAt {
+func (w *Counter) Settle(_ *Rules, now, at int64, h Reservation, actual float64, _ bool) float64 {
+	if !w.begun() {
 		w.Period = h.Rules.Period
 	}
 	gone := w.undo(now, at, Grant{EndsAt: h.EndsAt}, max(0, h.Units-actual))
