@@ -75,9 +75,6 @@ func newScene(seed uint64, number, clients, ops int, loses bool) *scene {
 	for i := range keys {
 		p := drawPolicy(r)
 		p.Name = fmt.Sprintf("scene-%d-%d", number, i)
-		if s.Idempotent { // the model lacks some orders of the attempts that such a request then makes
-			p.BlockFor = 0
-		}
 		k := sceneKey{name: fmt.Sprintf("key-%d", number)}
 		k.plans = append(k.plans, p)
 		if r.IntN(3) == 0 {

@@ -256,9 +256,15 @@ func Explain(op *Op, want, got *Out) string {
 		}
 		return strings.Join(all, "; ")
 	case Usage:
-		note("Spent", want.Spent, got.Spent)
-		note("Reserved", want.Reserved, got.Reserved)
-		note("Reservations", want.Reservations, got.Reservations)
+		// In a transaction that holds the key, another client may settle a reservation with all
+		// of its units, which changes nothing of the key.
+		if op.InTx && op.Rival && got.Reservations > want.Reservations {
+			note("Spent and Reserved", want.Spent+want.Reserved, got.Spent+got.Reserved)
+		} else {
+			note("Spent", want.Spent, got.Spent)
+			note("Reserved", want.Reserved, got.Reserved)
+			note("Reservations", want.Reservations, got.Reservations)
+		}
 		note("WindowEnds", want.WindowEnds, got.WindowEnds)
 	case Reserve:
 		note("ID", want.Held, got.Held)

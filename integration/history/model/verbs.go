@@ -251,7 +251,7 @@ func (k *Key) remove(r *Rules, g Grant, by *Rules, now int64) (gone float64) {
 		k.tidy()
 		return gone
 	default: // what has leaked may have been used by others
-		age := k.at(now) - g.At
+		age := max(0, k.at(now)-g.At) // after a Reset the clock may be set back
 		leaked := by.leak(age)
 		if k.Counted {
 			leaked = max(leaked, k.Last.leak(age))
