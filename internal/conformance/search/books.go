@@ -33,7 +33,7 @@ type ledger struct {
 	periods      []int64
 	blockedUntil int64
 	touched      bool    // by a call that may write
-	mayExpire    bool    // the next denial or sweep may give an expired reservation back
+	mayExpire    bool    // the next denial or sweep may give an expired reservation back, and move the clock
 	credit       float64 // units that went back, or may: it is not known from where
 	remembered   []admission
 }
@@ -144,6 +144,9 @@ func (l *ledger) add(number int, now int64, p *limiter.Policy, units float64) *e
 // order, since its newest are in the current window; of a bucket because no span of time
 // may then hold more than before.
 //
+// A counter whose period changes goes on with what the units of earlier windows weighed
+// then.
+//
 // While a reservation that has expired may still be counted, they may be its units, and
 // then the units of others go back when it is given back.
 func (l *ledger) refund(units float64) {
@@ -152,10 +155,14 @@ func (l *ledger) refund(units float64) {
 		return
 	}
 	for i := len(l.entries) - 1; i >= 0 && units > 0; i-- {
-		e := &l.entries[i]
-		back := min(units, e.kept)
-		e.kept -= back
-		units -= back
+		e, weight := &l.entries[i], 1.0
+		if l.algorithm == limiter.SlidingWindowCounter && len(l.periods) > 1 {
+			weight = l.weight(e)
+		}
+		if back := min(units, e.kept*weight); back > 0 {
+			e.kept -= back / weight
+			units -= back
+		}
 	}
 }
 

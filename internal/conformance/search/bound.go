@@ -36,10 +36,9 @@ func (l *ledger) check() error {
 		}
 		return l.exceeded(used, l.burst, "in this window")
 	case limiter.SlidingWindowCounter:
-		used, period := 0.0, float64(slices.Min(l.periods))
+		used := 0.0
 		for i := range l.entries {
-			e := &l.entries[i]
-			used += e.kept * max(0, min(1, (float64(e.endsAt-newest.latest)+period)/period))
+			used += l.entries[i].kept * l.weight(&l.entries[i])
 		}
 		return l.exceeded(used, l.burst, "weighed")
 	case limiter.SlidingWindowLog:
@@ -64,6 +63,13 @@ func (l *ledger) check() error {
 		return l.checkPace()
 	}
 	return nil
+}
+
+// weight is the part of a counter's units that still counts at the latest that the key's
+// clock may be.
+func (l *ledger) weight(e *entry) float64 {
+	period := float64(slices.Min(l.periods))
+	return max(0, min(1, (float64(e.endsAt-l.latest)+period)/period))
 }
 
 func (l *ledger) exceeded(used, most float64, where string) error {

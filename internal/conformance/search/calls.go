@@ -67,6 +67,9 @@ func (r *run) step(s *Step, at int64) error {
 		return r.all(ctx, d, s)
 	case "check":
 		a, err := d.Check(ctx, asked, key, s.Units)
+		if l.mayExpire {
+			l.seen(r.now, nil)
+		}
 		r.remember(s, 0, answer{result: a, ledger: of})
 		return expected(err)
 	case "usage":
@@ -307,8 +310,11 @@ func (r *run) shrinkTo(h *reservation, units float64, at int64) {
 		leaked = e.rate * float64(max(0, at-h.earliest)/e.tick*e.tick)
 	}
 	back := max(0, min(h.units-units, h.units-leaked))
-	switch more := back - h.back; {
-	case l.algorithm == limiter.FixedWindow && (e.endsAt != l.endsAt || r.now >= e.endsAt): // to its own window only
+	more := back - h.back
+	// An expired one is given back at a later step, for which the clock may be set back.
+	over := e.endsAt != l.endsAt || r.now >= e.endsAt && !(h.state == expired && more > 0)
+	switch {
+	case l.algorithm == limiter.FixedWindow && over: // to its own window only
 		e.kept = max(0, e.kept-max(0, more)) // and a late Settle adds nothing to it
 	case more > 0 && h.back > 0 && h.own && !l.outpaced(e) && e.kept+h.back == e.units: // more of it
 		e.kept -= more
