@@ -1,6 +1,7 @@
 package policies
 
 import (
+	"context"
 	"testing"
 	"time"
 
@@ -28,8 +29,10 @@ func TestNotificationsTellNothing(t *testing.T) {
 			SetOverrides: []limiter.Override{{Policy: "login", Key: "alice", Limit: &limit}}})
 	}
 	edit(7)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // prevents a hang
+	defer cancel()
 	for {
-		n, err := conn.Conn().WaitForNotification(t.Context())
+		n, err := conn.Conn().WaitForNotification(ctx)
 		if err != nil {
 			t.Fatal(err)
 		}
