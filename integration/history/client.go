@@ -27,6 +27,7 @@ type client struct {
 	next    int       // number of the next operation
 	done    []granted // answers that an Undo may give back
 	denied  *call     // the last request, if it was denied
+	expiry  int64     // of its last reservation, by the ground's clock
 }
 
 // granted is an answer, and the operation whose it is.
@@ -60,7 +61,7 @@ func (c *client) run() {
 			}
 			c.do(&op)
 		}
-		moveClock(c.rand, c.clock.ground)
+		moveClock(c.rand, c.clock.ground, c.expiry)
 	}
 }
 
@@ -265,7 +266,7 @@ func (c *client) send(ctx context.Context, l verbs, op *call) (o outcome, err er
 		var h limiter.Reservation
 		h, err = l.Reserve(ctx, request, time.Duration(op.For)*time.Microsecond)
 		if r = h.Result; err == nil && h.ID != "" {
-			o.Held, o.Expires = c.clock.post(c.board, h.ID), h.Expires.UnixMicro()
+			c.reserved(&o.Out, h.ID, h.Expires)
 		}
 	case model.AllowAll:
 		return c.sendAll(ctx, l, op)
@@ -274,6 +275,12 @@ func (c *client) send(ctx context.Context, l verbs, op *call) (o outcome, err er
 		o.Answer, o.sources, o.results = answer(r), []limiter.Source{r.Source}, []limiter.Result{r}
 	}
 	return o, err
+}
+
+// reserved notes a reservation that was made.
+func (c *client) reserved(o *model.Out, id string, expires time.Time) {
+	o.Held, o.Expires = c.clock.post(c.board, id), expires.UnixMicro()
+	c.expiry = o.Expires - c.clock.skew
 }
 
 func (c *client) sendAll(ctx context.Context, l verbs, op *call) (o outcome, err error) {

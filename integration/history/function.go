@@ -86,7 +86,7 @@ func (c *client) sendSQL(ctx context.Context, op *call, now time.Time, numbers b
 	}.Result())
 	o.Answer.Replayed, o.Answer.Expired = row.Replayed, row.Expired
 	if row.Reservation != nil {
-		o.Held, o.Expires = c.clock.post(c.board, *row.Reservation), row.ExpiresAt.UnixMicro()
+		c.reserved(&o, *row.Reservation, *row.ExpiresAt)
 	}
 	return o, nil
 }

@@ -156,9 +156,9 @@ func rulesOf(p limiter.Policy) *model.Rules {
 // start is the first reading of the clock: an hour ends soon after it.
 func start() int64 { return time.Date(2030, 1, 1, 12, 0, 0, 0, time.UTC).UnixMicro() - 3*unit }
 
-// moveClock sometimes moves the clock: to an edge of a window, near it, on by a part of a
-// period, far, or back.
-func moveClock(r *rand.Rand, g *ground) {
+// moveClock sometimes moves the clock: to an edge of a window, near it, to the expiry of a
+// reservation if that comes soon, on by a part of a period, far, or back.
+func moveClock(r *rand.Rand, g *ground, expiry int64) {
 	if r.IntN(4) != 0 {
 		return
 	}
@@ -179,6 +179,10 @@ func moveClock(r *rand.Rand, g *ground) {
 			return now + 2*unit
 		case 5:
 			return now + unit/2
+		case 6, 7:
+			if now < expiry && expiry <= now+2*unit {
+				return expiry - int64(by-6)
+			}
 		}
 		return now + part
 	})

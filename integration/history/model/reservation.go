@@ -142,9 +142,9 @@ func (w *World) change(k *Key, r *Rules, h *Reservation, used float64, now int64
 	fresh, e := !k.Counted, k.at(now)
 	if fresh {
 		k.Counted, k.Last, k.Keep = true, *r, r.Period
-		if e >= k.Ends {
-			k.Span = r.Period
-		}
+	}
+	if k.Ends == 0 { // a counter that only a block made, and denials, has had no window
+		k.Span = r.Period
 	}
 	k.settleTime(r, now)
 	if r.Kind == Window && (fresh || now >= k.Ends) {
