@@ -1,11 +1,11 @@
 package inspect
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"io"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -13,13 +13,34 @@ import (
 	"github.com/pglimit/pglimit/internal/inspect"
 )
 
+// drawn is what a screen was sent since the last look.
+type drawn struct {
+	mu   sync.Mutex
+	text []byte
+}
+
+func (d *drawn) Write(p []byte) (int, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.text = append(d.text, p...)
+	return len(p), nil
+}
+
+func (d *drawn) take() string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	text := string(d.text)
+	d.text = nil
+	return text
+}
+
 // TestLive: the screen is entered, drawn every interval and restored. A database that does
 // not answer leaves the last keys on it.
 func TestLive(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
-		var out bytes.Buffer
+		var out drawn
 		asked := 0
 		l := live{
 			screen: screen{&out, func() (int, int) { return 80, 5 }},
@@ -37,9 +58,7 @@ func TestLive(t *testing.T) {
 		frame := func(after time.Duration) string {
 			time.Sleep(after)
 			synctest.Wait()
-			text := out.String()
-			out.Reset()
-			return text
+			return out.take()
 		}
 		if f := frame(0); !strings.HasPrefix(f, enterScreen+homeCursor) || !strings.Contains(f, "first") || strings.Count(f, "\r\n") != 3 {
 			t.Errorf("the first frame: %q", f)
@@ -57,7 +76,7 @@ func TestLive(t *testing.T) {
 		if err := <-ended; err != nil {
 			t.Errorf("Ctrl-C: %v", err)
 		}
-		if f := out.String(); f != leaveScreen {
+		if f := out.take(); f != leaveScreen {
 			t.Errorf("at the end: %q", f)
 		}
 	})
