@@ -1,7 +1,6 @@
 package crash
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"log"
@@ -36,7 +35,7 @@ func TestOutageOfAStoppedServer(t *testing.T) {
 	open := limiter.Policy{Name: "open", Algorithm: limiter.TokenBucket, Limit: 10, Period: 1000 * time.Hour, OnError: limiter.FailOpen}
 	closed := limiter.Policy{Name: "closed", Algorithm: limiter.TokenBucket, Limit: 10, Period: 1000 * time.Hour}
 
-	var logged syncBuffer
+	var logged bed.Buffer
 	var observed []limiter.Source
 	var mu sync.Mutex
 	config := &limiter.Config{
@@ -202,15 +201,3 @@ func TestKeySecret(t *testing.T) {
 		t.Errorf("stored %q", stored)
 	}
 }
-
-type syncBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (s *syncBuffer) Write(p []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.Write(p)
-}
-func (s *syncBuffer) String() string { s.mu.Lock(); defer s.mu.Unlock(); return s.b.String() }

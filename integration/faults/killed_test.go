@@ -1,7 +1,6 @@
 package faults
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -29,7 +28,7 @@ type program struct {
 	*scene
 	name    string
 	cmd     *osexec.Cmd
-	said    bytes.Buffer // on stderr
+	said    bed.Buffer // on stderr
 	ended   chan struct{}
 	crowded chan struct{} // many requests are in flight
 
@@ -161,7 +160,7 @@ func (p *program) kill(ctx context.Context, t *testing.T, d *deaths) {
 	}
 	killed := time.Now()
 	<-p.ended
-	if p.said.Len() > 0 {
+	if p.said.String() != "" {
 		t.Fatalf("%s said:\n%s", p.name, &p.said)
 	}
 	eventually(t, "the server has noticed the end of "+p.name, func(context.Context) (string, bool) {

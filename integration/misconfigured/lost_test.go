@@ -61,7 +61,7 @@ func TestLostStatementsCountOnce(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			var logged syncBuffer
+			var logged bed.Buffer
 			pool := bed.Connect(t, address, bed.OneConnection)
 			l := bed.NewLimiter(t, pool, &limiter.Config{Logger: slog.New(slog.NewTextHandler(&logged, nil))})
 			for range 3 {
@@ -71,7 +71,7 @@ func TestLostStatementsCountOnce(t *testing.T) {
 				bed.Exec(t, pool, "DEALLOCATE ALL")
 			}
 			r := bed.Must(t)(l.Check(t.Context(), p, name, 0))
-			if !bed.Near(r.Level, c.want) || logged.count("default_query_exec_mode=exec") != 1 || logged.count("fails open") != 0 {
+			if !bed.Near(r.Level, c.want) || logged.Count("default_query_exec_mode=exec") != 1 || logged.Count("fails open") != 0 {
 				t.Errorf("%v units of %v; logged %s", r.Level, c.want, logged.String())
 			}
 		})

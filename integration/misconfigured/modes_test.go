@@ -75,7 +75,7 @@ func tryMode(t *testing.T, mode string, most int) (got outcome) {
 	ctx := t.Context()
 	direct := bed.NewDatabase(t)
 	address := startPgBouncerKeeping(t, direct, 3, most) + "&default_query_exec_mode=" + mode
-	var logged syncBuffer
+	var logged bed.Buffer
 	logger := slog.New(slog.NewTextHandler(&logged, nil))
 	var limiters []*limiter.Limiter
 	var pools []*pgxpool.Pool

@@ -17,7 +17,7 @@ func TestPoliciesThroughPooler(t *testing.T) {
 	for _, connections := range []int{1, 3} {
 		address := bed.NewDatabase(t)
 		direct, pooled := bed.Connect(t, address), bed.Connect(t, startPgBouncer(t, address, connections))
-		logs, loaded := new(syncBuffer), make(chan int64, 100)
+		logs, loaded := new(bed.Buffer), make(chan int64, 100)
 		p, err := limiter.OpenPolicies(t.Context(), pooled, &limiter.PoliciesConfig{
 			PollEvery: 10 * time.Millisecond, Logger: slog.New(slog.NewTextHandler(logs, nil)), OnChange: func(v int64) { loaded <- v },
 		})

@@ -1,7 +1,6 @@
 package misconfigured
 
 import (
-	"bytes"
 	"errors"
 	"log/slog"
 	"strings"
@@ -76,7 +75,7 @@ func TestPoolerPgxDefaults(t *testing.T) {
 	t.Parallel()
 	address := bed.NewDatabase(t)
 	pooled := startPgBouncer(t, address, 3)
-	var logged syncBuffer
+	var logged bed.Buffer
 	var clients []*limiter.Limiter
 	for range 4 {
 		clients = append(clients, bed.NewLimiter(t, bed.Connect(t, pooled), &limiter.Config{
@@ -88,7 +87,7 @@ func TestPoolerPgxDefaults(t *testing.T) {
 	if allowed != limit || degraded != 0 || refused != 0 {
 		t.Errorf("allowed %d of %d, %d without a decision, %d refused: %s", allowed, limit, degraded, refused, logged.String())
 	}
-	if n := logged.count("default_query_exec_mode=exec"); n < 1 || n > len(clients) {
+	if n := logged.Count("default_query_exec_mode=exec"); n < 1 || n > len(clients) {
 		t.Errorf("%d warnings of %d limiters: %s", n, len(clients), logged.String())
 	}
 	used := bed.Value[float64](t, bed.Connect(t, address), `SELECT level FROM pglimit_token_bucket WHERE key = 'k'`)
@@ -213,22 +212,3 @@ func TestPoolerRefuses(t *testing.T) {
 		}
 	}
 }
-
-type syncBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (s *syncBuffer) Write(p []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.Write(p)
-}
-
-func (s *syncBuffer) String() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.String()
-}
-
-func (s *syncBuffer) count(text string) int { return strings.Count(s.String(), text) }

@@ -120,14 +120,14 @@ func TestRefusedAllVerbs(t *testing.T) {
 // TestRefusedIsLogged: the limiter logs the next step once, however many requests fail.
 func TestRefusedIsLogged(t *testing.T) {
 	t.Parallel()
-	var logged syncBuffer
+	var logged bed.Buffer
 	l := bed.NewLimiter(t, bed.Connect(t, bed.EmptyDatabase(t)), &limiter.Config{Logger: slog.New(slog.NewTextHandler(&logged, nil))})
 	for range 20 {
 		if _, err := l.Allow(t.Context(), failsOpen, "k"); !errors.Is(err, limiter.ErrNotMigrated) {
 			t.Fatal(err)
 		}
 	}
-	if logged.count("pglimit migrate up") != 1 || logged.count("level=ERROR") != 1 {
+	if logged.Count("pglimit migrate up") != 1 || logged.Count("level=ERROR") != 1 {
 		t.Errorf("logged %s", logged.String())
 	}
 }

@@ -44,12 +44,18 @@ func (f *fake) Wait(ctx context.Context) (string, error) {
 // followed runs a Follower in a bubble and counts.
 type followed struct {
 	*Follower
-	looks, probes, connects, failures int
-	refuse                            bool // connections
-	broken                            bool // looks fail
-	conn                              *fake
-	deliver                           bool // probes
+	looks, probes, connects, failures count
+	refuse                            atomic.Bool // connections
+	broken                            atomic.Bool // looks fail
+	conn                              atomic.Pointer[fake]
+	deliver                           atomic.Bool // probes
 }
+
+// count is a number of calls.
+type count struct{ calls atomic.Int64 }
+
+func (c *count) add()     { c.calls.Add(1) }
+func (c *count) get() int { return int(c.calls.Load()) }
 
 func follow(t *testing.T, f *followed) (stop func()) {
 	t.Helper()
@@ -57,25 +63,26 @@ func follow(t *testing.T, f *followed) (stop func()) {
 		Every: time.Second, Net: time.Minute,
 		Version: func(context.Context) (int64, error) { return 1, nil },
 		Connect: func(context.Context) (Conn, error) {
-			if f.connects++; f.refuse {
+			if f.connects.add(); f.refuse.Load() {
 				return nil, errors.New("refused")
 			}
-			f.conn = newFake()
-			return f.conn, nil
+			conn := newFake()
+			f.conn.Store(conn)
+			return conn, nil
 		},
 		Probe: func(_ context.Context, payload string) error {
-			if f.probes++; f.deliver {
-				f.conn.notifications <- payload
+			if f.probes.add(); f.deliver.Load() {
+				f.conn.Load().notifications <- payload
 			}
 			return nil
 		},
 		Look: func(context.Context, func(context.Context) (int64, error)) error {
-			if f.looks++; f.broken {
+			if f.looks.add(); f.broken.Load() {
 				return errors.New("broken")
 			}
 			return nil
 		},
-		Failed: func(context.Context, error) { f.failures++ },
+		Failed: func(context.Context, error) { f.failures.add() },
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
@@ -94,27 +101,28 @@ func between(t *testing.T, what string, n, least, most int) {
 func TestFollowListens(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		f := &followed{deliver: true}
+		f := &followed{}
+		f.deliver.Store(true)
 		stop := follow(t, f)
 		time.Sleep(10 * time.Minute)
 		synctest.Wait()
-		between(t, "looks in ten minutes", f.looks, 9, 14)
-		if f.probes != 1 || f.connects != 1 || f.failures != 0 {
+		between(t, "looks in ten minutes", f.looks.get(), 9, 14)
+		if f.probes.get() != 1 || f.connects.get() != 1 || f.failures.get() != 0 {
 			t.Errorf("%+v", f)
 		}
-		looks := f.looks
-		f.conn.notifications <- probePrefix + "of another"
+		looks := f.looks.get()
+		f.conn.Load().notifications <- probePrefix + "of another"
 		synctest.Wait()
-		if f.looks != looks {
+		if f.looks.get() != looks {
 			t.Error("it looked after the probe of another process")
 		}
-		f.conn.notifications <- "public"
+		f.conn.Load().notifications <- "public"
 		synctest.Wait()
-		if f.looks != looks+1 {
+		if f.looks.get() != looks+1 {
 			t.Error("it did not look after a notification")
 		}
 		stop()
-		if !f.conn.IsClosed() {
+		if !f.conn.Load().IsClosed() {
 			t.Error("the connection is open after the end")
 		}
 	})
@@ -125,19 +133,20 @@ func TestFollowListens(t *testing.T) {
 func TestFollowFlood(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		f := &followed{deliver: true}
+		f := &followed{}
+		f.deliver.Store(true)
 		stop := follow(t, f)
 		time.Sleep(5 * time.Second)
-		before, last := f.looks, 0
+		before, last := f.looks.get(), 0
 		for range 1000 {
 			time.Sleep(time.Millisecond)
-			last = f.looks
-			f.conn.notifications <- "public"
+			last = f.looks.get()
+			f.conn.Load().notifications <- "public"
 		}
 		time.Sleep(20 * time.Millisecond)
 		synctest.Wait()
-		between(t, "looks after 1,000 notifications in a second", f.looks-before, 50, 110)
-		if f.looks == last {
+		between(t, "looks after 1,000 notifications in a second", f.looks.get()-before, 50, 110)
+		if f.looks.get() == last {
 			t.Error("it did not look after the last notification")
 		}
 		stop()
@@ -152,14 +161,14 @@ func TestFollowPolls(t *testing.T) {
 		stop := follow(t, f)
 		time.Sleep(10 * time.Minute)
 		synctest.Wait()
-		between(t, "looks in ten minutes", f.looks, 540, 670)
-		between(t, "probes in ten minutes", f.probes, 10, 11)
-		f.deliver = true
+		between(t, "looks in ten minutes", f.looks.get(), 540, 670)
+		between(t, "probes in ten minutes", f.probes.get(), 10, 11)
+		f.deliver.Store(true)
 		time.Sleep(time.Minute + 2*time.Second)
-		looks := f.looks
+		looks := f.looks.get()
 		time.Sleep(10 * time.Minute)
 		synctest.Wait()
-		between(t, "looks once a probe has arrived", f.looks-looks, 9, 12)
+		between(t, "looks once a probe has arrived", f.looks.get()-looks, 9, 12)
 		stop()
 	})
 }
@@ -168,24 +177,25 @@ func TestFollowPolls(t *testing.T) {
 func TestFollowReconnects(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		f := &followed{deliver: true}
+		f := &followed{}
+		f.deliver.Store(true)
 		stop := follow(t, f)
 		synctest.Wait()
-		f.refuse = true
-		close(f.conn.gone)
+		f.refuse.Store(true)
+		close(f.conn.Load().gone)
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		between(t, "looks in a minute without a connection", f.looks, 50, 70)
-		between(t, "connections tried", f.connects, 5, 20)
-		between(t, "failures", f.failures, f.connects-1, f.connects)
-		f.refuse = false
+		between(t, "looks in a minute without a connection", f.looks.get(), 50, 70)
+		between(t, "connections tried", f.connects.get(), 5, 20)
+		between(t, "failures", f.failures.get(), f.connects.get()-1, f.connects.get())
+		f.refuse.Store(false)
 		time.Sleep(2 * longestWait)
-		looks := f.looks
+		looks := f.looks.get()
 		time.Sleep(10 * time.Minute)
 		synctest.Wait()
-		between(t, "looks in ten minutes with a connection", f.looks-looks, 9, 12)
-		if f.probes != 2 {
-			t.Errorf("%d probes", f.probes)
+		between(t, "looks in ten minutes with a connection", f.looks.get()-looks, 9, 12)
+		if f.probes.get() != 2 {
+			t.Errorf("%d probes", f.probes.get())
 		}
 		stop()
 	})
@@ -196,21 +206,22 @@ func TestFollowReconnects(t *testing.T) {
 func TestFollowRetries(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		f := &followed{deliver: true}
+		f := &followed{}
+		f.deliver.Store(true)
 		stop := follow(t, f)
 		time.Sleep(10 * time.Second)
-		f.broken = true
-		f.conn.notifications <- "public"
+		f.broken.Store(true)
+		f.conn.Load().notifications <- "public"
 		time.Sleep(10 * time.Second)
-		f.broken = false
+		f.broken.Store(false)
 		time.Sleep(2 * time.Second)
-		looks := f.looks
-		between(t, "failures", f.failures, 9, 12)
+		looks := f.looks.get()
+		between(t, "failures", f.failures.get(), 9, 12)
 		time.Sleep(10 * time.Minute)
 		synctest.Wait()
-		between(t, "looks in ten minutes after that", f.looks-looks, 9, 12)
-		if f.connects != 1 {
-			t.Errorf("%d connections", f.connects)
+		between(t, "looks in ten minutes after that", f.looks.get()-looks, 9, 12)
+		if f.connects.get() != 1 {
+			t.Errorf("%d connections", f.connects.get())
 		}
 		stop()
 	})
