@@ -16,9 +16,9 @@ import (
 // shows in the figures and ends no decision.
 const decisionTimeout = 30 * time.Second
 
-// denyCacheKeys is few enough that the cache of denials is full before the warm-up ends.
-// With the default of 65,536 keys it grows for longer, to its bound.
-const denyCacheKeys = 4096
+// denyCacheKeys is few enough that the cache of denials, which gets some 350 keys a minute,
+// is full when the warm-up of two minutes ends. With more it grows for longer, to its bound.
+const denyCacheKeys = 512
 
 // soak runs everything.
 func soak(ctx context.Context, p plan) (o *outcome, err error) {
