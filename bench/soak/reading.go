@@ -107,7 +107,7 @@ type reader struct {
 	conn    *pgx.Conn // its connection
 	calls   *hdrhistogram.Histogram
 	last    time.Time
-	least   int // goroutines since last; 0 if nobody looked
+	least   int // the least number of goroutines since last; 0 before the first look
 }
 
 // wait waits until a moment, and looks at the number of goroutines meanwhile.

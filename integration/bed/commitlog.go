@@ -75,8 +75,9 @@ func (c *CommitLog) Expect(t *testing.T, p limiter.Policy, setting string, chang
 }
 
 // MeetConflict has l wait for a row that another transaction changes, until that reveals a
-// stricter default isolation than read committed to it. A wait for a row that ends without
-// a conflict, since it took too long, is repeated.
+// stricter default isolation than read committed to it. Between two waits for a locked row
+// no statement is under way: a commit in that moment makes no conflict, so it tries again,
+// 20 times at most.
 func (c *CommitLog) MeetConflict(t *testing.T, l *limiter.Limiter, p limiter.Policy) {
 	t.Helper()
 	const key = "contended"

@@ -13,7 +13,7 @@ import (
 	"github.com/pglimit/pglimit/internal/inspect"
 )
 
-// drawn is what a screen was sent since the last look.
+// drawn collects what is written to a screen. take empties it.
 type drawn struct {
 	mu   sync.Mutex
 	text []byte
