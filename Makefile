@@ -2,26 +2,26 @@
 
 # Further arguments: make test ARGS='-race -run TestWait'
 ARGS ?=
-# QUICK=1: make bench, growth, bench-held, bench-load, bench-spend and soak within a minute each
+# QUICK=1: make bench and soak within a few minutes
 QUICK ?=
 
 # FUZZTIME=2m: how long make fuzz runs each fuzz test (default 30s)
 
 # The packages that make check covers: the library, the command, their tests and the
-# benchmarks, without the dependencies of examples/ and browser/. The pattern "work"
+# benchmarks, without the dependencies of examples/ and cmd/pglimit/test. The pattern "work"
 # names the packages of all modules in go.work.
 checked = ./... ./cmd/pglimit/... ./integration/... ./pglimittest/... ./bench/...
 # Tests that need a PostgreSQL.
 database = -e /integration -e /internal/localpg -e /pglimittest
 
 .DEFAULT_GOAL := help
-.PHONY: help test check faults fuzz prove-bounds prove-history test-matrix demo playground bench growth bench-held bench-load bench-spend soak screenshots generate verify
+.PHONY: help test test-loaded check faults fuzz prove-bounds prove-history test-matrix demo playground bench soak screenshots generate verify
 
 help: ## List these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 # One go test for all modules runs them in parallel, on one server. Two run last and
-# alone: integration/isolation, which compares times, and browser/, whose pages have to
+# alone: integration/isolation, which compares times, and test/browser, whose pages have to
 # answer in time. A busy machine needs more than go test's ten minutes.
 test: ## Run all tests on a PostgreSQL found, started or installed (ARGS: go test flags)
 	@scripts/setup
@@ -29,15 +29,22 @@ test: ## Run all tests on a PostgreSQL found, started or installed (ARGS: go tes
 	@scripts/setup pooler
 	@go build -o bin/ ./pglimittest/withpg
 	@scripts/setup server || echo "no PostgreSQL server is installed here: internal/localpg and --embedded, which start one, are not tested"
-	bin/withpg -- go test -timeout 20m $(ARGS) $$(scripts/setup server || echo '-skip=^TestEmbedded') \
-		$$(go list work | grep -v '/pglimit/browser\|/integration/isolation' | if scripts/setup server; then cat; else grep -v /internal/localpg; fi)
-	bin/withpg -- go test -timeout 20m -p 1 $(ARGS) ./integration/isolation ./browser/...
+	@scripts/setup engine || echo "no Docker engine answers here: --embedded in a container is not tested"
+	bin/withpg -- go test -vet=off -timeout 20m -skip="^($$(scripts/setup server || echo 'TestEmbedded|')$$(scripts/setup engine || echo 'TestDocker|')$$)" $(ARGS) \
+		$$(go list work | grep -v '/test/browser\|/integration/isolation' | if scripts/setup server; then cat; else grep -v /internal/localpg; fi)
+	bin/withpg -- go test -vet=off -timeout 20m -p 1 $(ARGS) ./integration/isolation ./cmd/pglimit/test/browser/...
 
 # What needs a server or a browser is left to make test.
 check: ## Check formatting and vet, and run the unit tests: no database, under a minute once built
 	@files=$$(gofmt -l .); test -z "$$files" || { echo "run gofmt -w on:" $$files; exit 1; }
 	go vet $(checked)
 	go test $(ARGS) $$(go list $(checked) | grep -v $(database))
+
+# PACKAGES=./integration/doctor: which (default: all of integration/)
+test-loaded: ## Run tests three times while busy loops and a dd load the machine (ARGS: go test flags; PACKAGES)
+	@scripts/setup
+	@go build -o bin/ ./pglimittest/withpg
+	@scripts/test-loaded bin/withpg -- go test -count=1 -timeout 20m $(ARGS) $(or $(PACKAGES),./integration/...)
 
 # The test runs in its directory, so that go test prints the table. It needs PostgreSQL's
 # programs, not a container: some faults stop the server's processes.
@@ -51,7 +58,7 @@ fuzz: ## Run every fuzz test for FUZZTIME (default 30s) each: no database (ARGS:
 
 # HISTORIES of a form of an algorithm, those of statements and SEED can be set.
 prove-bounds: ## Search for over-admission: 100,000 histories of each algorithm's forms in memory, 2,000 over statements
-	PGLIMIT_SEARCH_HISTORIES=$(or $(HISTORIES),100000) PGLIMIT_SEARCH_SEED=$(or $(SEED),1) go test -count=1 -timeout 60m -v -run AdmitsNoMoreThanItsBound ./internal/conformance/search
+	PGLIMIT_SEARCH_HISTORIES=$(or $(HISTORIES),100000) PGLIMIT_SEARCH_SEED=$(or $(SEED),1) go test -count=1 -timeout 60m -v -run AdmitsNoMoreThanItsBound ./limiter
 	@scripts/setup
 	@go build -o bin/ ./pglimittest/withpg
 	PGLIMIT_SEARCH_HISTORIES=$(or $(STATEMENT_HISTORIES),2000) PGLIMIT_SEARCH_SEED=$(or $(SEED),1) bin/withpg -- go test -count=1 -timeout 60m -v ./integration/search
@@ -76,25 +83,9 @@ playground: ## Serve the web page on a throwaway PostgreSQL until Ctrl-C (ARGS: 
 	@go build -o bin/ ./cmd/pglimit ./pglimittest/withpg
 	@bin/withpg -- bin/pglimit playground $(ARGS)
 
-bench: ## Compare pglimit with a bare upsert, Redis and others; QUICK=1 for a quick look (ARGS: flags of bench/)
+bench: ## Compare with Redis and a bare upsert; measure spends, surges, locks, growth: an hour (ARGS='-only growth,held')
 	@scripts/setup bench
 	@cd bench && go build -o ../bin/ . && ../bin/bench $(if $(QUICK),-quick) $(ARGS)
-
-growth: ## Measure large tables, an attacker and Zipf traffic (QUICK=1: under a minute; ARGS: its flags)
-	@PGLIMIT_TEST_BACKEND=local scripts/setup
-	@cd bench && go run ./growth $(if $(QUICK),-quick) $(ARGS)
-
-bench-held: ## Measure the other keys while a transaction holds a row (QUICK=1: half a minute; ARGS: its flags)
-	@PGLIMIT_TEST_BACKEND=local scripts/setup
-	@cd bench && go run ./held $(if $(QUICK),-quick) $(ARGS)
-
-bench-load: ## Measure requests that arrive by a clock, and a surge on one key (QUICK=1: half a minute; ARGS: its flags)
-	@PGLIMIT_TEST_BACKEND=local scripts/setup
-	@cd bench && go run ./load $(if $(QUICK),-quick) $(ARGS)
-
-bench-spend: ## Measure a spend in a transaction, and two limits at once (QUICK=1: under a minute; ARGS: its flags)
-	@PGLIMIT_TEST_BACKEND=local scripts/setup
-	@cd bench && go run ./spend $(if $(QUICK),-quick) $(ARGS)
 
 soak: ## Run mixed traffic and the janitor for ten minutes, and fail if anything grows (QUICK=1: a minute; ARGS: its flags)
 	@PGLIMIT_TEST_BACKEND=local scripts/setup
@@ -103,12 +94,12 @@ soak: ## Run mixed traffic and the janitor for ten minutes, and fail if anything
 screenshots: ## Take the pictures of the playground and the dashboard in docs/
 	@scripts/setup
 	@scripts/setup browser
-	@cd browser && go run ./screenshots ../docs
+	@cd cmd/pglimit/test && go run ./browser/screenshots ../../../docs
 
 generate: ## Make queries/*.sql from templates, db/ from those, the SQL functions' migration, zone names
+	go run ./internal/zone/generate
 	go run ./queries/template
 	go run ./queries/functions
-	go run ./internal/zone/generate
 	rm -f db/*.go
 	CGO_ENABLED=0 GOWORK=off go tool -modfile=tools.mod sqlc generate
 

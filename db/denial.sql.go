@@ -23,7 +23,7 @@ FROM c, (SELECT pg_catalog.unnest($1::text[]) AS policy,
                 pg_catalog.unnest($5::bigint[]) AS shadowed,
                 pg_catalog.unnest($6::float8[]) AS units,
                 pg_catalog.unnest($7::bigint[]) AS last_denied_at_us) AS a
-ORDER BY a.policy COLLATE "C", a.key COLLATE "C", a.algorithm COLLATE "C"
+ORDER BY a.key = ''::text, a.policy COLLATE "C", a.key COLLATE "C", a.algorithm COLLATE "C"
 ON CONFLICT (policy, key, algorithm, slot_us) DO UPDATE SET
     denials = t.denials + EXCLUDED.denials,
     shadowed = t.shadowed + EXCLUDED.shadowed,
@@ -45,7 +45,8 @@ type DenialsAddParams struct {
 // DenialsAdd adds counts of denials to the present slot of ten minutes, by the clock. Each
 // array has an element for each policy, key and algorithm, which are listed once.
 //
-// Index: the primary key. Locks the rows in the order of policy, key and algorithm.
+// Index: the primary key. Locks the rows in the order of policy, key and algorithm, those
+// under the key "" last: see DenialsTrim.
 func (q *Queries) DenialsAdd(ctx context.Context, db DBTX, arg DenialsAddParams) error {
 	_, err := db.Exec(ctx, DenialsAdd,
 		arg.Policies,
@@ -58,6 +59,20 @@ func (q *Queries) DenialsAdd(ctx context.Context, db DBTX, arg DenialsAddParams)
 		arg.NowUs,
 	)
 	return err
+}
+
+const DenialsCount = `-- name: DenialsCount :one
+SELECT count(*) FROM pglimit_denial AS t WHERE t.key <> ''::text
+`
+
+// DenialsCount returns the number of counts of keys.
+//
+// Index: none; it reads the table. Locks nothing.
+func (q *Queries) DenialsCount(ctx context.Context, db DBTX) (int64, error) {
+	row := db.QueryRow(ctx, DenialsCount)
+	var count int64
+	err := row.Scan(&count)
+	return count, err
 }
 
 const DenialsForget = `-- name: DenialsForget :execrows
@@ -88,31 +103,42 @@ func (q *Queries) DenialsForget(ctx context.Context, db DBTX, arg DenialsForgetP
 	return result.RowsAffected(), nil
 }
 
-const DenialsTrim = `-- name: DenialsTrim :execrows
-DELETE FROM pglimit_denial AS t
-USING (SELECT b.policy, b.key, b.algorithm, b.slot_us FROM pglimit_denial AS b
-       ORDER BY b.slot_us
-       LIMIT GREATEST(0::bigint, LEAST($1::bigint,
-             (SELECT count(*) FROM pglimit_denial AS n) - $2::bigint))
-       FOR UPDATE SKIP LOCKED) AS trimmed
-WHERE t.policy = trimmed.policy AND t.key = trimmed.key AND t.algorithm = trimmed.algorithm
-  AND t.slot_us = trimmed.slot_us
+const DenialsTrim = `-- name: DenialsTrim :one
+WITH trimmed AS (
+    DELETE FROM pglimit_denial AS t
+    USING (SELECT b.policy, b.key, b.algorithm, b.slot_us FROM pglimit_denial AS b
+           WHERE b.key <> ''::text
+           ORDER BY b.slot_us
+           LIMIT $1::bigint
+           FOR UPDATE SKIP LOCKED) AS oldest
+    WHERE t.policy = oldest.policy AND t.key = oldest.key AND t.algorithm = oldest.algorithm
+      AND t.slot_us = oldest.slot_us
+    RETURNING t.denials, t.shadowed, t.units, t.slot_us, t.last_denied_at_us, t.policy, t.algorithm
+), summed AS (
+    INSERT INTO pglimit_denial AS s
+           (denials, shadowed, units, slot_us, last_denied_at_us, policy, key, algorithm)
+    SELECT sum(d.denials)::bigint, sum(d.shadowed)::bigint, sum(d.units), d.slot_us, max(d.last_denied_at_us), d.policy, ''::text, d.algorithm
+    FROM trimmed AS d
+    GROUP BY d.policy, d.algorithm, d.slot_us
+    ORDER BY d.policy COLLATE "C", d.algorithm COLLATE "C"
+    ON CONFLICT (policy, key, algorithm, slot_us) DO UPDATE SET
+        denials = s.denials + EXCLUDED.denials,
+        shadowed = s.shadowed + EXCLUDED.shadowed,
+        units = s.units + EXCLUDED.units,
+        last_denied_at_us = GREATEST(s.last_denied_at_us, EXCLUDED.last_denied_at_us)
+)
+SELECT count(*) FROM trimmed AS d
 `
 
-type DenialsTrimParams struct {
-	MaxRows  int64
-	KeepRows int64
-}
-
-// DenialsTrim deletes up to max_rows counts of denials beyond the newest keep_rows, the
-// oldest slots first. It skips rows that another transaction has locked.
+// DenialsTrim deletes up to max_rows counts of keys, the oldest slots first, and returns
+// their number. It adds them to the counts under the key "". It skips rows that another
+// transaction has locked, but waits for those under the key "".
 //
-// Index: pglimit_denial_slot, for the count too, then the primary key. Locks the rows that
-// it deletes.
-func (q *Queries) DenialsTrim(ctx context.Context, db DBTX, arg DenialsTrimParams) (int64, error) {
-	result, err := db.Exec(ctx, DenialsTrim, arg.MaxRows, arg.KeepRows)
-	if err != nil {
-		return 0, err
-	}
-	return result.RowsAffected(), nil
+// Index: pglimit_denial_slot, then the primary key. Locks the rows that it deletes, then
+// those under the key "" in the order of policy and algorithm.
+func (q *Queries) DenialsTrim(ctx context.Context, db DBTX, maxRows int64) (int64, error) {
+	row := db.QueryRow(ctx, DenialsTrim, maxRows)
+	var count int64
+	err := row.Scan(&count)
+	return count, err
 }

@@ -47,9 +47,10 @@ type ForgetHistoryParams struct {
 	Keys   []string
 }
 
-// ForgetHistory deletes the changes of the overrides of some keys of one policy.
+// ForgetHistory deletes the changes of the overrides of some keys of one policy. A trigger
+// raises the version, so that programs load all.
 //
-// Index: pglimit_policy_history_name. Locks the rows that it deletes.
+// Index: pglimit_policy_history_name. Locks the version, and then the rows that it deletes.
 func (q *Queries) ForgetHistory(ctx context.Context, db DBTX, arg ForgetHistoryParams) (int64, error) {
 	result, err := db.Exec(ctx, ForgetHistory, arg.Policy, arg.Keys)
 	if err != nil {
@@ -141,27 +142,6 @@ func (q *Queries) ForgetReservationsMade(ctx context.Context, db DBTX, arg Forge
 	return result.RowsAffected(), nil
 }
 
-const InspectDenialFirst = `-- name: InspectDenialFirst :one
-SELECT coalesce(min(d.slot_us), -1::bigint)::bigint AS first_slot_us
-FROM pglimit_denial AS d
-WHERE d.policy = $1::text AND d.algorithm = $2::text
-`
-
-type InspectDenialFirstParams struct {
-	Policy    string
-	Algorithm string
-}
-
-// InspectDenialFirst returns the first slot in which a policy denied anything, or -1.
-//
-// Index: the primary key, by policy. Locks nothing.
-func (q *Queries) InspectDenialFirst(ctx context.Context, db DBTX, arg InspectDenialFirstParams) (int64, error) {
-	row := db.QueryRow(ctx, InspectDenialFirst, arg.Policy, arg.Algorithm)
-	var first_slot_us int64
-	err := row.Scan(&first_slot_us)
-	return first_slot_us, err
-}
-
 const InspectDenialKeys = `-- name: InspectDenialKeys :many
 SELECT d.policy, d.algorithm, d.key, sum(d.denials)::bigint AS denials, sum(d.shadowed)::bigint AS shadowed, sum(d.units)::float8 AS units,
        max(d.last_denied_at_us)::bigint AS last_denied_at_us
@@ -228,162 +208,6 @@ func (q *Queries) InspectDenialKeys(ctx context.Context, db DBTX, arg InspectDen
 		return nil, err
 	}
 	return items, nil
-}
-
-const InspectDenialPeaks = `-- name: InspectDenialPeaks :one
-WITH found AS MATERIALIZED (
-    SELECT d.key, d.slot_us,
-           CASE WHEN $1::bool THEN d.shadowed ELSE d.denials END AS denials,
-           CASE WHEN $1::bool THEN d.units * d.shadowed::float8 / GREATEST(d.denials, 1::bigint)::float8 ELSE d.units END AS units,
-           EXISTS (SELECT 1 FROM pglimit_override AS o WHERE o.policy = d.policy AND o.key = d.key
-                   AND (o.unlimited OR o.limit_units IS NOT NULL OR o.burst IS NOT NULL)) AS overridden
-    FROM pglimit_denial AS d
-    WHERE d.policy = $2::text AND d.algorithm = $3::text
-      AND (d.shadowed > 0::bigint OR NOT $1::bool)
-), sums AS (
-    SELECT f.key, f.slot_us, f.denials,
-           sum(f.units) OVER (PARTITION BY f.key, pg_catalog.width_bucket(f.slot_us, $4::bigint[]) ORDER BY f.slot_us
-                              RANGE BETWEEN $5::bigint PRECEDING AND CURRENT ROW) AS units
-    FROM found AS f
-    WHERE f.key <> ''::text AND NOT f.overridden
-), peaks AS (
-    SELECT max(s.units) AS units, sum(s.denials) AS denials, min(s.slot_us) AS first_slot_us, max(s.slot_us) AS last_slot_us
-    FROM sums AS s GROUP BY s.key
-)
-SELECT count(*) AS keys, coalesce(sum(p.denials), 0::numeric)::bigint AS denials,
-       coalesce(min(p.first_slot_us), 0::bigint)::bigint AS first_slot_us, coalesce(max(p.last_slot_us), 0::bigint)::bigint AS last_slot_us,
-       coalesce(pg_catalog.percentile_disc(0.5::float8) WITHIN GROUP (ORDER BY p.units), 0::float8)::float8 AS p50,
-       coalesce(pg_catalog.percentile_disc(0.999::float8) WITHIN GROUP (ORDER BY p.units), 0::float8)::float8 AS p999,
-       coalesce(max(p.units), 0::float8)::float8 AS most,
-       (SELECT coalesce(sum(f.denials), 0::numeric)::bigint FROM found AS f WHERE f.key = ''::text) AS denials_without_key,
-       (SELECT pg_catalog.count(DISTINCT f.key) FROM found AS f WHERE f.overridden) AS keys_overridden
-FROM peaks AS p
-`
-
-type InspectDenialPeaksParams struct {
-	OnlyShadowed bool
-	Policy       string
-	Algorithm    string
-	Bounds       []int64
-	BeforeUs     int64
-}
-
-type InspectDenialPeaksRow struct {
-	Keys              int64
-	Denials           int64
-	FirstSlotUs       int64
-	LastSlotUs        int64
-	P50               float64
-	P999              float64
-	Most              float64
-	DenialsWithoutKey int64
-	KeysOverridden    int64
-}
-
-// InspectDenialPeaks returns quantiles, over the keys denied by a policy, of the most units
-// that were denied to a key in any time of before_us and a slot; and not across any of the
-// ascending bounds, which may be empty. With only_shadowed it counts what a shadow policy
-// let pass; the units of a slot count in proportion. It leaves out, and counts, the denials
-// without a key and the keys with an override of the limit.
-//
-// Index: the primary key, by policy. Locks nothing.
-func (q *Queries) InspectDenialPeaks(ctx context.Context, db DBTX, arg InspectDenialPeaksParams) (InspectDenialPeaksRow, error) {
-	row := db.QueryRow(ctx, InspectDenialPeaks,
-		arg.OnlyShadowed,
-		arg.Policy,
-		arg.Algorithm,
-		arg.Bounds,
-		arg.BeforeUs,
-	)
-	var i InspectDenialPeaksRow
-	err := row.Scan(
-		&i.Keys,
-		&i.Denials,
-		&i.FirstSlotUs,
-		&i.LastSlotUs,
-		&i.P50,
-		&i.P999,
-		&i.Most,
-		&i.DenialsWithoutKey,
-		&i.KeysOverridden,
-	)
-	return i, err
-}
-
-const InspectDenialSlots = `-- name: InspectDenialSlots :many
-SELECT ((d.slot_us - $1::bigint) / $2::bigint)::bigint AS slot,
-       sum(d.denials)::bigint AS denials, sum(d.shadowed)::bigint AS shadowed, sum(d.units)::float8 AS units
-FROM pglimit_denial AS d
-WHERE d.slot_us >= $1::bigint AND d.slot_us < $3::bigint
-  AND ($4::text = '' OR d.policy = $4::text)
-GROUP BY 1 ORDER BY 1
-`
-
-type InspectDenialSlotsParams struct {
-	FromUs  int64
-	WidthUs int64
-	UntilUs int64
-	Policy  string
-}
-
-type InspectDenialSlotsRow struct {
-	Slot     int64
-	Denials  int64
-	Shadowed int64
-	Units    float64
-}
-
-// InspectDenialSlots adds up the denials in [from_us, until_us) by slots of width_us. policy
-// is ” for all policies. It returns no row for a slot without denials.
-//
-// Index: pglimit_denial_slot. Locks nothing.
-func (q *Queries) InspectDenialSlots(ctx context.Context, db DBTX, arg InspectDenialSlotsParams) ([]InspectDenialSlotsRow, error) {
-	rows, err := db.Query(ctx, InspectDenialSlots,
-		arg.FromUs,
-		arg.WidthUs,
-		arg.UntilUs,
-		arg.Policy,
-	)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []InspectDenialSlotsRow
-	for rows.Next() {
-		var i InspectDenialSlotsRow
-		if err := rows.Scan(
-			&i.Slot,
-			&i.Denials,
-			&i.Shadowed,
-			&i.Units,
-		); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
-const InspectKeyCount = `-- name: InspectKeyCount :one
-SELECT count(*) FROM pglimit_keys AS k WHERE k.policy = $1::text AND k.algorithm = $2::text
-`
-
-type InspectKeyCountParams struct {
-	Policy    string
-	Algorithm string
-}
-
-// InspectKeyCount returns the number of keys that have a row under a policy and algorithm.
-//
-// Index: the primary keys, by policy. Locks nothing.
-func (q *Queries) InspectKeyCount(ctx context.Context, db DBTX, arg InspectKeyCountParams) (int64, error) {
-	row := db.QueryRow(ctx, InspectKeyCount, arg.Policy, arg.Algorithm)
-	var count int64
-	err := row.Scan(&count)
-	return count, err
 }
 
 const InspectPolicy = `-- name: InspectPolicy :one

@@ -77,3 +77,29 @@ func (q *Queries) LeaseTake(ctx context.Context, db DBTX, arg LeaseTakeParams) (
 	err := row.Scan(&expires_at_us)
 	return expires_at_us, err
 }
+
+const TableOwners = `-- name: TableOwners :one
+SELECT (CASE WHEN pg_catalog.count(DISTINCT o.owner) > 1::bigint
+             THEN pg_catalog.string_agg('role '::text || o.owner || ' in schema '::text || o.schema, ', '::text ORDER BY o.schema) ELSE ''::text END)::text AS several
+FROM (SELECT DISTINCT pg_catalog.quote_ident(n.nspname::text) AS schema, pg_catalog.quote_ident(r.rolname::text) AS owner
+      FROM pg_catalog.pg_class AS c
+      JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
+      JOIN pg_catalog.pg_roles AS r ON r.oid = c.relowner
+      WHERE n.nspname = ANY (pg_catalog.current_schemas(true))
+        AND c.relname IN ('pglimit_leaky_bucket'::name, 'pglimit_leaky_bucket_queue'::name, 'pglimit_token_bucket'::name, 'pglimit_gcra'::name,
+                          'pglimit_fixed_window'::name, 'pglimit_sliding_window_counter'::name, 'pglimit_sliding_window_log'::name,
+                          'pglimit_reservation'::name, 'pglimit_lease'::name, 'pglimit_sweep'::name, 'pglimit_denial'::name, 'pglimit_policy'::name,
+                          'pglimit_override'::name, 'pglimit_policy_version'::name, 'pglimit_policy_history'::name)) AS o
+`
+
+// TableOwners names the owners of pglimit's tables, and of what else has their names, in
+// all schemas of the search_path, if there are several: then another role may have put a
+// table in front of the migrated one. For one owner it returns ”.
+//
+// Index: pg_class_relname_nsp_index. Locks nothing.
+func (q *Queries) TableOwners(ctx context.Context, db DBTX) (string, error) {
+	row := db.QueryRow(ctx, TableOwners)
+	var several string
+	err := row.Scan(&several)
+	return several, err
+}

@@ -15,9 +15,17 @@ SELECT o.policy, o.key, coalesce(o.limit_units, 0::float8)::float8 AS limit_unit
        (CASE WHEN o.until IS NULL THEN 0::float8 ELSE date_part('epoch'::text, o.until) * 1000000::float8 END)::bigint AS until_us,
        o.note, o.version, o.changed_by, (date_part('epoch'::text, o.changed_at) * 1000000::float8)::bigint AS changed_at_us
 FROM pglimit_override AS o
+WHERE (o.policy, o.key) > ($1::text, $2::text) AND ($3::text = ''::text OR o.policy = $3::text)
 ORDER BY o.policy, o.key
-LIMIT $1::bigint
+LIMIT $4::bigint
 `
+
+type OverridesParams struct {
+	AfterPolicy string
+	AfterKey    string
+	Name        string
+	MaxRows     int64
+}
 
 type OverridesRow struct {
 	Policy      string
@@ -33,12 +41,18 @@ type OverridesRow struct {
 	ChangedAtUs int64
 }
 
-// Overrides returns the first max_rows overrides, by policy and key. limit_units, burst
-// and until_us are 0 if they are NULL. shadow is -1 if it is NULL, else 0 or 1.
+// Overrides returns the first max_rows overrides after a policy and key, by policy and
+// key; of all policies if name is empty. limit_units, burst and until_us are 0 if they are
+// NULL. shadow is -1 if it is NULL, else 0 or 1.
 //
 // Index: the primary key, or none. Locks nothing.
-func (q *Queries) Overrides(ctx context.Context, db DBTX, maxRows int64) ([]OverridesRow, error) {
-	rows, err := db.Query(ctx, Overrides, maxRows)
+func (q *Queries) Overrides(ctx context.Context, db DBTX, arg OverridesParams) ([]OverridesRow, error) {
+	rows, err := db.Query(ctx, Overrides,
+		arg.AfterPolicy,
+		arg.AfterKey,
+		arg.Name,
+		arg.MaxRows,
+	)
 	if err != nil {
 		return nil, err
 	}
@@ -58,6 +72,75 @@ func (q *Queries) Overrides(ctx context.Context, db DBTX, maxRows int64) ([]Over
 			&i.Version,
 			&i.ChangedBy,
 			&i.ChangedAtUs,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const OverridesChanged = `-- name: OverridesChanged :many
+SELECT h.id, h.version AS changed_version, (date_part('epoch'::text, h.changed_at) * 1000000::float8)::bigint AS changed_at_us,
+       h.name, coalesce(h.key, ''::text)::text AS key,
+       coalesce(o.limit_units, 0::float8)::float8 AS limit_units, coalesce(o.burst, 0::float8)::float8 AS burst, coalesce(o.unlimited, false)::bool AS unlimited,
+       (CASE WHEN o.shadow IS NULL THEN -1 WHEN o.shadow THEN 1 ELSE 0 END)::bigint AS shadow,
+       (CASE WHEN o.until IS NULL THEN 0::float8 ELSE date_part('epoch'::text, o.until) * 1000000::float8 END)::bigint AS until_us,
+       coalesce(o.version, 0::bigint)::bigint AS version
+FROM pglimit_policy_history AS h LEFT JOIN pglimit_override AS o ON o.policy = h.name AND o.key = h.key
+WHERE h.id >= $1::bigint
+ORDER BY h.id
+LIMIT $2::bigint
+`
+
+type OverridesChangedParams struct {
+	FirstID int64
+	MaxRows int64
+}
+
+type OverridesChangedRow struct {
+	ID             int64
+	ChangedVersion int64
+	ChangedAtUs    int64
+	Name           string
+	Key            string
+	LimitUnits     float64
+	Burst          float64
+	Unlimited      bool
+	Shadow         int64
+	UntilUs        int64
+	Version        int64
+}
+
+// OverridesChanged returns the first max_rows changes from that id on, in their order, each
+// with the override as it is now. An override that is gone limits nothing. key is empty for
+// the change of a policy. The columns are those of Overrides.
+//
+// Index: the primary keys. Locks nothing.
+func (q *Queries) OverridesChanged(ctx context.Context, db DBTX, arg OverridesChangedParams) ([]OverridesChangedRow, error) {
+	rows, err := db.Query(ctx, OverridesChanged, arg.FirstID, arg.MaxRows)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []OverridesChangedRow
+	for rows.Next() {
+		var i OverridesChangedRow
+		if err := rows.Scan(
+			&i.ID,
+			&i.ChangedVersion,
+			&i.ChangedAtUs,
+			&i.Name,
+			&i.Key,
+			&i.LimitUnits,
+			&i.Burst,
+			&i.Unlimited,
+			&i.Shadow,
+			&i.UntilUs,
+			&i.Version,
 		); err != nil {
 			return nil, err
 		}
@@ -283,7 +366,7 @@ func (q *Queries) PolicyDelete(ctx context.Context, db DBTX, name string) (int64
 }
 
 const PolicyHistory = `-- name: PolicyHistory :many
-SELECT h.version, (date_part('epoch'::text, h.changed_at) * 1000000::float8)::bigint AS changed_at_us, h.name, coalesce(h.key, ''::text)::text AS key,
+SELECT h.id, h.version, (date_part('epoch'::text, h.changed_at) * 1000000::float8)::bigint AS changed_at_us, h.name, coalesce(h.key, ''::text)::text AS key,
        h.changed_by, h.note, coalesce(h.before::text, ''::text)::text AS before, coalesce(h.after::text, ''::text)::text AS after
 FROM pglimit_policy_history AS h
 WHERE $1::text = ''::text OR h.name = $1::text
@@ -297,6 +380,7 @@ type PolicyHistoryParams struct {
 }
 
 type PolicyHistoryRow struct {
+	ID          int64
 	Version     int64
 	ChangedAtUs int64
 	Name        string
@@ -322,6 +406,7 @@ func (q *Queries) PolicyHistory(ctx context.Context, db DBTX, arg PolicyHistoryP
 	for rows.Next() {
 		var i PolicyHistoryRow
 		if err := rows.Scan(
+			&i.ID,
 			&i.Version,
 			&i.ChangedAtUs,
 			&i.Name,

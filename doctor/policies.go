@@ -2,30 +2,20 @@ package doctor
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"math"
 	"strings"
-	"time"
 
-	"github.com/pglimit/pglimit/limiter"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pglimit/pglimit/internal/policies"
+	"github.com/pglimit/pglimit/internal/store"
+	_ "github.com/pglimit/pglimit/limiter" // which rows are valid
 )
 
-// Programs keep all overrides in memory, up to mostOverrides.
-const (
-	mostOverrides = 100_000
-	manyOverrides = 80_000
-)
-
-// policyRow is a row of pglimit_policy.
-type policyRow struct {
-	Name, Algorithm     string
-	Limit               float64
-	PeriodS, Burst      *float64
-	TickS, BlockForS    float64
-	Aligned             bool
-	Calendar, TimeZone  string
-	Durability, OnError string
-}
+// manyOverrides is the number of overrides from which on the check warns: programs keep
+// all in memory, up to policies.MaxOverrides.
+const manyOverrides = 80_000
 
 func checkPolicies(ctx context.Context, p *patient) (Check, error) {
 	if err := p.needsTables(); err != nil {
@@ -37,81 +27,69 @@ func checkPolicies(ctx context.Context, p *patient) (Check, error) {
 	if !ok || !also || !too {
 		return Check{}, fmt.Errorf("%w: no table pglimit_policy in schema %s", errNoTables, p.home)
 	}
-	all, err := rows[policyRow](ctx, p, `SELECT t.name, t.algorithm, t.limit_units, t.period_s, t.burst, t.tick_s, t.block_for_s, t.aligned, t.calendar, t.time_zone, t.durability, t.on_error
-		FROM `+t.quoted+` AS t ORDER BY t.name LIMIT 10000`)
-	if err != nil {
-		return Check{}, err
-	}
-	counted, err := rows[struct{ N, Ended int64 }](ctx, p, fmt.Sprintf(`SELECT count(*), count(*) FILTER (WHERE o.until <= clock_timestamp())
-		FROM (SELECT v.until FROM %s AS v LIMIT %d) AS o`, overrides.quoted, mostOverrides+1))
-	if err != nil {
-		return Check{}, err
-	}
-	versions, err := rows[struct{ N int64 }](ctx, p, "SELECT count(*) FROM "+version.quoted)
-	if err != nil {
-		return Check{}, err
-	}
-	if versions[0].N != 1 {
-		return Check{Status: Fail, Message: fmt.Sprintf("%s has %d rows, so that no policy can be changed", version.quoted, versions[0].N),
+	var all *policies.Rows
+	var override []string // those that are not valid
+	n, ended := 0, 0
+	err := p.begin(ctx, func(tx pgx.Tx) (err error) {
+		if _, err := tx.Exec(ctx, "SET LOCAL search_path TO pg_catalog, "+p.home+", pg_temp"); err != nil {
+			return err
+		}
+		all, err = policies.Read(ctx, tx, func(o *policies.Override) { // as programs do
+			n++
+			if o.Until != nil && !o.Until.After(p.cfg.Now()) {
+				ended++
+			}
+			if err := policies.ValidOverride(o); err != nil { // the error may quote the key or the note
+				text := strings.NewReplacer("pglimit: ", "", store.Quote(o.Key), "…", store.Quote(o.Note), "…").Replace(err.Error())
+				override = append(override, fmt.Sprintf("an override of policy %s: %s", o.Policy, text))
+			}
+		})
+		return err
+	})
+	if errors.Is(err, pgx.ErrNoRows) {
+		return Check{Status: Fail, Message: fmt.Sprintf("%s has 0 rows, so that no policy can be changed", version.quoted),
 			Fix: fmt.Sprintf("INSERT INTO %s (version) SELECT coalesce(max(version), 0) FROM %s.pglimit_policy_history", version.quoted, p.home)}, nil
 	}
-	c := Check{Message: fmt.Sprintf("%d policies and %d overrides are stored, all valid", len(all), counted[0].N)}
-	for _, row := range all {
-		if err := row.policy().Validate(); err != nil {
-			c = worse(c, Check{Status: Fail, Details: []string{fmt.Sprintf("policy %s: %s", row.Name, strings.TrimPrefix(err.Error(), "pglimit: "))}})
+	if err != nil {
+		return Check{}, err
+	}
+	var policy []string
+	for i := range all.Policies {
+		if err := policies.ValidPolicy(&all.Policies[i]); err != nil {
+			policy = append(policy, fmt.Sprintf("policy %s: %s", all.Policies[i].Name, strings.TrimPrefix(err.Error(), "pglimit: ")))
 		}
 	}
-	if n := len(c.Details); n > 0 {
-		c.Message = fmt.Sprintf("%d of %d stored policies are not valid, and programs keep the last valid ones: %s", n, len(all), c.Details[0])
-		c.Fix = fmt.Sprintf("correct the rows in %s, or delete them", t.quoted)
+	c := Check{Message: fmt.Sprintf("%d policies and %d overrides are stored", len(all.Policies), n)}
+	if len(policy)+len(override) == 0 {
+		c.Message += ", all valid"
 	}
-	return judgeOverrides(c, counted[0].N, counted[0].Ended, overrides.quoted), nil
+	c = judgeRows(c, "policies", t.quoted, len(all.Policies), policy)
+	c = judgeRows(c, "overrides", overrides.quoted, n, override)
+	if all.More {
+		n++
+	}
+	return judgeOverrides(c, n, ended, overrides.quoted), nil
+}
+
+// judgeRows adds those of n rows of a table that are not valid.
+func judgeRows(c Check, what, table string, n int, bad []string) Check {
+	const most = 20 // lines
+	if len(bad) == 0 {
+		return c
+	}
+	c.Message += fmt.Sprintf("; %d of %d stored %s are not valid, and programs keep the last valid ones: %s", len(bad), n, what, bad[0])
+	return worse(c, Check{Status: Fail, Details: bad[:min(len(bad), most)], Fix: fmt.Sprintf("correct the rows in %s, or delete them", table)})
 }
 
 // judgeOverrides adds what is to say of n overrides, of which some have ended.
-func judgeOverrides(c Check, n, ended int64, table string) Check {
+func judgeOverrides(c Check, n, ended int, table string) Check {
 	if n < manyOverrides {
 		return c
 	}
 	status := Warn
-	if n > mostOverrides {
+	if n > policies.MaxOverrides {
 		status = Fail
 	}
-	return worse(c, Check{Status: status, Details: []string{fmt.Sprintf("%d overrides of at most %d, of which %d have ended", n, mostOverrides, ended)},
+	return worse(c, Check{Status: status, Details: []string{fmt.Sprintf("%d overrides of at most %d, of which %d have ended", n, policies.MaxOverrides, ended)},
 		Fix: fmt.Sprintf("DELETE FROM %s WHERE until <= clock_timestamp(), and give large groups of keys their own policy", table)})
-}
-
-// policy converts a row. What a Policy cannot hold becomes a value that is not valid.
-func (r policyRow) policy() limiter.Policy {
-	p := limiter.Policy{
-		Name: r.Name, Algorithm: limiter.Algorithm(r.Algorithm), Limit: r.Limit, Tick: seconds(r.TickS), BlockFor: seconds(r.BlockForS),
-		Aligned: r.Aligned, Calendar: limiter.Calendar(r.Calendar), TimeZone: r.TimeZone, Durability: limiter.Durability(math.MaxUint8), OnError: limiter.FailMode(math.MaxUint8),
-	}
-	if r.PeriodS != nil {
-		p.Period = seconds(*r.PeriodS)
-	}
-	if r.Burst != nil && !(*r.Burst == r.Limit) {
-		p.Burst = *r.Burst
-	}
-	for _, d := range []limiter.Durability{limiter.Durable, limiter.Relaxed} {
-		if d.String() == r.Durability {
-			p.Durability = d
-		}
-	}
-	for _, m := range []limiter.FailMode{limiter.FailClosed, limiter.FailOpen} {
-		if m.String() == r.OnError {
-			p.OnError = m
-		}
-	}
-	return p
-}
-
-// seconds converts s to whole microseconds; to a negative duration, which is not valid, if
-// it is out of a Duration's range.
-func seconds(s float64) time.Duration {
-	us := math.Round(s * 1e6)
-	if !(us >= 0 && us <= math.MaxInt64/1000) {
-		return -1
-	}
-	return time.Duration(us) * time.Microsecond
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pglimit/pglimit/db"
 	"github.com/pglimit/pglimit/internal/pooler"
 	"github.com/pglimit/pglimit/migrations"
 )
@@ -53,7 +54,16 @@ func checkSchemas(ctx context.Context, p *patient) (Check, error) {
 	if err != nil {
 		return Check{}, err
 	}
-	return judgeSchemas(exposed, p.path), nil
+	several, err := db.New().TableOwners(ctx, p.pool)
+	if err != nil {
+		return Check{}, err
+	}
+	c := judgeSchemas(exposed, p.path)
+	if several != "" { // programs decide nothing
+		c.Status, c.Message = Fail, fmt.Sprintf("pglimit's tables in the search_path have several owners (%s), so programs decide nothing; %s", several, c.Message)
+		c.Fix = "drop the tables that `pglimit migrate up` did not create, or run ALTER TABLE … OWNER TO for those of another role"
+	}
+	return c, nil
 }
 
 // judgeSchemas judges which other roles may create objects.
@@ -64,13 +74,7 @@ func judgeSchemas(exposed []migrations.Exposure, path []string) Check {
 	c := Check{Status: Warn, Message: fmt.Sprintf("other roles may create objects in %d of the schemas that statements use", len(exposed))}
 	var fixes []string
 	for _, e := range exposed {
-		c.Details = append(c.Details, e.String())
-		if len(e.Creators) > 0 {
-			fixes = append(fixes, fmt.Sprintf("REVOKE CREATE ON SCHEMA %s FROM %s", e.Schema, strings.Join(e.Creators, ", ")))
-		}
-		if e.Owner != "" {
-			fixes = append(fixes, fmt.Sprintf("ALTER SCHEMA %s OWNER TO CURRENT_USER", e.Schema))
-		}
+		c.Details, fixes = append(c.Details, e.String()), append(fixes, e.Fix())
 	}
 	c.Fix = strings.Join(fixes, "; ")
 	return c

@@ -205,10 +205,12 @@ func fuzz(f *testing.F, header string, appended ...string) {
 	})
 }
 
+// FuzzXForwardedFor: no header that a client sends changes what a proxy appended to X-Forwarded-For.
 func FuzzXForwardedFor(f *testing.F) {
 	fuzz(f, "X-Forwarded-For", "192.0.2.7", "192.0.2.7:4711", "::ffff:192.0.2.7", `"192.0.2.7"`)
 }
 
+// FuzzForwarded: no header that a client sends changes what a proxy appended to Forwarded.
 func FuzzForwarded(f *testing.F) {
 	fuzz(f, "Forwarded", "for=192.0.2.7", `For="192.0.2.7:4711"`, `for=192.0.2.7;by=10.0.0.1;host="a\"b\\";proto=https`,
 		`host="\\\", for=198.51.100.1";for="[::ffff:192.0.2.7]"`)

@@ -37,9 +37,9 @@
 //     counted some units of the row. Together the two policies admit at most the
 //     larger burst at the faster rate.
 //   - The time of the last decision, before which the key's clock cannot move back. The
-//     next row starts at its own decision's clock reading. That reading precedes the
-//     sweep's by at most the decision's wait for the row lock, or by as much as the
-//     server's clock was set back.
+//     next row starts at its own decision's clock reading. So a row stays for a minute
+//     after its last use: no statement outside a caller's transaction waits that long for
+//     its rows. A server's clock that was set back by more still moves the key's clock back.
 package janitor
 
 import (

@@ -65,7 +65,7 @@ type Config struct {
 	// connection of the pool do not count. Default: 10. While the breaker is open
 	//   - all methods return an ErrUnavailable that wraps the last failure, without using
 	//     the pool, and Policy.OnError applies; after a refused login it is an
-	//     ErrMisconfigured;
+	//     ErrMisconfigured, and without a connection left an ErrOverloaded;
 	//   - one request every BreakFor is still sent, and any answer closes the breaker.
 	//
 	// Transactions and NewMemory have no breaker.
@@ -147,7 +147,8 @@ type Config struct {
 	// DenialLog, if set, counts denials by policy and key in the database. Default: nil.
 	DenialLog *DenialLog
 	// MisconfiguredFailsOpen makes policies with FailOpen allow without a decision on
-	// ErrMisconfigured too, ErrNotMigrated included. Default: false. A wrong password or
+	// ErrMisconfigured too, ErrNotMigrated included, but not if pglimit's tables in the
+	// search_path have several owners. Default: false. A wrong password or
 	// a missing grant then lifts every such limit, until someone reads the log.
 	MisconfiguredFailsOpen bool
 

@@ -2,8 +2,6 @@ package limiter
 
 import (
 	"context"
-	"log/slog"
-	"sync/atomic"
 	"time"
 
 	"github.com/pglimit/pglimit/internal/store"
@@ -15,7 +13,9 @@ func (e *engine) degrade(ctx context.Context, q *store.Query, p *Policy, err err
 	if p.Shadow {
 		why = "the policy is a shadow"
 	}
-	e.degraded.warn(ctx, e.logger, p.Name, why, err)
+	if since, ok := e.degraded.next(10 * time.Second); ok {
+		e.logger.WarnContext(ctx, "pglimit: allowed without a decision: "+why, "policy", p.Name, "since_last", since, "error", err)
+	}
 	at := time.Now()
 	if q.Now != nil {
 		at = time.UnixMicro(*q.Now)
@@ -24,20 +24,4 @@ func (e *engine) degrade(ctx context.Context, q *store.Query, p *Policy, err err
 		Allowed: true, Granted: q.Units, Limit: p.Limit, Burst: q.Burst,
 		Source: SourceDegraded, At: at, Shadowed: p.Shadow,
 	}
-}
-
-// degradedLog warns at most once every ten seconds.
-type degradedLog struct {
-	since atomic.Int64 // allowed since the last warning
-	next  atomic.Int64 // time of the next warning, in Unix microseconds
-}
-
-func (l *degradedLog) warn(ctx context.Context, logger *slog.Logger, policy, why string, err error) {
-	l.since.Add(1)
-	now, next := time.Now(), l.next.Load()
-	if now.UnixMicro() < next || !l.next.CompareAndSwap(next, now.Add(10*time.Second).UnixMicro()) {
-		return
-	}
-	logger.WarnContext(ctx, "pglimit: allowed without a decision: "+why,
-		"policy", policy, "since_last", l.since.Swap(0), "error", err)
 }

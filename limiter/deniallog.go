@@ -52,8 +52,8 @@ type DenialLogConfig struct {
 // pglimit_denial about once a minute. Set it as Config.DenialLog, and run Run in a
 // goroutine. The table has one row for each policy, key, algorithm and slot of ten
 // minutes by the database's clock. It shows who was denied lately. The janitor deletes
-// counts of more than a day: see its Config.KeepDenials. One DenialLog may serve several
-// limiters. It is safe for concurrent use.
+// counts of more than a day, and bounds their number: see its Config.KeepDenials. One
+// DenialLog may serve several limiters. It is safe for concurrent use.
 //
 //   - Every denial of Allow, AllowN, Do, AllowUpTo, Wait, DoWait, Reserve, AllowAll and
 //     WaitAll is counted: remembered ones, those of blocked keys and in transactions, and

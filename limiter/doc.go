@@ -57,8 +57,7 @@
 // 1e-6 units or a billionth of the burst, whichever is less. Whole units are exact up to
 // 2^53, so keep money in minor units. Two cases differ:
 //
-//   - FailOpen allows requests without counting them while the database is unavailable,
-//     but not on ErrMisconfigured.
+//   - FailOpen allows requests without counting them while the database is away.
 //   - A statement that ends in ErrUnavailable may or may not have been counted.
 //
 // Acknowledged decisions survive a crash of the database server. With a Relaxed policy
@@ -96,6 +95,6 @@
 //
 // NewMemory decides as PostgreSQL does, without a database. In a bubble of testing/synctest
 // its clock is the fake one, and Wait sleeps in fake time; see the test TestWithFakeTime.
-// MemoryDB begins transactions on it. Code that takes a Decider works with a Limiter, a Tx
-// or a fake. Package pglimittest, a separate module, starts a PostgreSQL for tests.
+// Code that takes a Decider works with a Limiter, a Tx or a fake. Code that takes limits in
+// a transaction needs a PostgreSQL: package pglimittest, a separate module, starts one.
 package limiter

@@ -45,7 +45,7 @@ type shared struct {
 	calls    sync.Pool // of *call
 	denied   *denials  // nil: none are remembered
 	turns    *abandonedTurns
-	degraded degradedLog
+	degraded throttle
 	refusals refusals
 }
 
@@ -209,13 +209,12 @@ func (e *engine) failed(ctx context.Context, c *call, err error) (r Result, _ er
 	return r, err
 }
 
-// failsOpen reports whether FailOpen applies to an error: the database is away. It is not
-// if it answers others, or if a row is locked.
+// failsOpen reports whether FailOpen applies to an error.
 func (e *engine) failsOpen(ctx context.Context, err error) bool {
 	if e.tx || ctx.Err() != nil {
 		return false
 	}
-	for _, other := range [...]error{store.ErrInvalid, store.ErrClosed, store.ErrOverloaded, store.ErrLocked, store.ErrAnswering, store.ErrCrowded} {
+	for _, other := range [...]error{store.ErrInvalid, store.ErrClosed, store.ErrOverloaded, store.ErrLocked, store.ErrAnswering, store.ErrCrowded, store.ErrOwners} {
 		if errors.Is(err, other) {
 			return false
 		}

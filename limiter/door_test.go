@@ -369,9 +369,10 @@ func TestDoorFailsOpenWhileAway(t *testing.T) {
 		store.ErrLocked:     false,
 		store.ErrOverloaded: false,
 		store.ErrBusy:       false,
+		store.ErrOwners:     false,
 		fmt.Errorf("%w: %w", store.ErrUnavailable, store.ErrAnswering): false,
 	} {
-		e := &engine{shared: &shared{}}
+		e := &engine{shared: &shared{refusals: refusals{failOpen: true}}}
 		if got := e.failsOpen(t.Context(), store.TimedOut(err, time.Second)); got != opens {
 			t.Errorf("%v: fails open %v", err, got)
 		}

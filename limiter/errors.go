@@ -5,27 +5,25 @@ import (
 )
 
 // Errors that the methods return, for errors.Is. The driver's error is wrapped too, for
-// errors.As.
+// errors.As. FailOpen lists those that it leaves as they are.
 var (
 	// ErrInvalid: the policy, key, cost or duration is not valid. Nothing was written.
-	// FailOpen does not apply.
 	ErrInvalid = store.ErrInvalid
 	// ErrUnsupported: the method has no meaning for the policy's algorithm or for this
 	// kind of limiter.
 	ErrUnsupported = store.ErrUnsupported
 	// ErrUnavailable: the database did not answer, or not within Config.Timeout, or the
 	// circuit breaker is open (Config.BreakAfter). A statement that was in flight may or
-	// may not have been counted. FailOpen does not apply if the database answered other
-	// requests meanwhile, or if others used all connections of the pool; the message says so.
+	// may not have been counted. The message says if the database answered other requests
+	// meanwhile, or if others used all connections of the pool.
 	ErrUnavailable = store.ErrUnavailable
 	// ErrOverloaded: too many callers are waiting for the database (Config.MaxWaiting),
 	// Config.Timeout ended before the request's turn came or while others used all
 	// connections of the pool, or all keys of a NewMemory are in use (Config.MaxKeys).
-	// Nothing was consumed. FailOpen does not apply.
+	// Nothing was consumed.
 	ErrOverloaded = store.ErrOverloaded
 	// ErrLocked: another transaction has locked the key's row for longer than
-	// Config.Timeout. Nothing was consumed. FailOpen does not apply. It is an
-	// ErrUnavailable too.
+	// Config.Timeout. Nothing was consumed. It is an ErrUnavailable too.
 	ErrLocked = store.ErrLocked
 	// ErrNoReservation: no reservation has that ID, or it expired more than
 	// Config.IdempotencyTTL ago. Nothing was changed.
@@ -33,13 +31,12 @@ var (
 	// ErrReservationEnded: the reservation was settled, with other units, or cancelled
 	// before. Nothing was changed.
 	ErrReservationEnded = store.ErrReservationEnded
-	// ErrClosed: the limiter was closed. FailOpen does not apply.
+	// ErrClosed: the limiter was closed.
 	ErrClosed = store.ErrClosed
 	// ErrMisconfigured: the database answered and refuses every such decision until
 	// someone changes a setting: rights, a password, a database's name, a read-only
 	// server, a connection pooler, or missing tables. The message has the next step.
-	// Nothing was counted. It is no outage, so FailOpen applies only with
-	// Config.MisconfiguredFailsOpen.
+	// Nothing was counted.
 	ErrMisconfigured = store.ErrMisconfigured
 	// ErrNotMigrated: the tables do not exist or are not in the search_path. It is an
 	// ErrMisconfigured too.

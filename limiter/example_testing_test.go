@@ -3,7 +3,6 @@ package limiter_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -14,47 +13,7 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// Shop is an application's code. In production its db is a *pgxpool.Pool.
-type Shop struct {
-	db     limiter.TxBeginner
-	limits *limiter.Limiter
-}
-
 var budget = limiter.Policy{Name: "budget", Algorithm: limiter.FixedWindow, Limit: 100_00, Period: 30 * 24 * time.Hour}
-
-// Order stores an order and spends its price, both or neither.
-func (s *Shop) Order(ctx context.Context, account string, cents float64, store func(pgx.Tx) error) error {
-	return limiter.RunTx(ctx, s.limits, s.db, nil, func(tx pgx.Tx, limits *limiter.Tx) error {
-		r, err := limits.AllowN(ctx, budget, account, cents)
-		if err != nil {
-			return err
-		}
-		if !r.Allowed {
-			return &limiter.DeniedError{Result: r} // rolls back
-		}
-		return store(tx)
-	})
-}
-
-// A unit test of code that takes limits in its transactions, without a database.
-func ExampleMemoryDB() {
-	l := limiter.NewMemory(nil)
-	shop := &Shop{db: &limiter.MemoryDB{Limiter: l}, limits: l}
-	stored := func(pgx.Tx) error { return nil }
-	fails := func(pgx.Tx) error { return errors.New("no such article") }
-
-	fmt.Println(shop.Order(ctx, "account-1", 60_00, stored))
-	fmt.Println(shop.Order(ctx, "account-1", 30_00, fails)) // spends nothing
-	var denied *limiter.DeniedError
-	fmt.Println(errors.As(shop.Order(ctx, "account-1", 60_00, stored), &denied))
-	u, _ := l.Usage(ctx, budget, "account-1")
-	fmt.Println("spent", u.Spent)
-	// Output:
-	// <nil>
-	// no such article
-	// true
-	// spent 6000
-}
 
 // An order and its spending in one transaction, run again after a conflict.
 func ExampleRunTx() {

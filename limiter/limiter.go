@@ -2,6 +2,7 @@ package limiter
 
 import (
 	"database/sql"
+	"fmt"
 	"math"
 
 	"github.com/jackc/pgx/v5"
@@ -27,7 +28,6 @@ type Limiter struct {
 	lane      *waiting.Lane                // nil in memory
 	lone      *lone.Store                  // nil in memory
 	coalesced *coalesce.Store              // nil: no request shares a statement
-	memory    *memory.Store                // nil over a database
 	inTx      func(tx db.DBTX) store.Store // the store of the caller's transaction
 }
 
@@ -130,8 +130,8 @@ func newEngine(c *Config, source Source) *engine {
 
 // NewMemory returns a Limiter that keeps its state in this process: for programs of one
 // process, and for tests, with Config.Now or the fake clock of testing/synctest as their
-// clock. Methods, results and errors are the same. InTx takes only transactions of a
-// MemoryDB, which are for tests: the methods of other Txs return ErrUnsupported. Idle
+// clock. Methods, results and errors are the same, but it has no transactions: the methods
+// of a Tx return ErrUnsupported. Package pglimittest starts a PostgreSQL to test those. Idle
 // keys are forgotten, and Config.MaxKeys bounds the others. If a field of config is not
 // valid, every method that takes a policy or a reservation returns that ErrInvalid and
 // counts nothing.
@@ -143,16 +143,13 @@ func NewMemory(config *Config) *Limiter {
 func newInMemory(m *memory.Store, config *Config) *Limiter {
 	c := config.withDefaults()
 	e := newEngine(&c, SourceMemory)
-	l := &Limiter{engine: e, memory: m}
 	if err := c.validate(); err != nil {
 		e.store = store.Refuse(err)
-		l.inTx = func(db.DBTX) store.Store { return e.store }
-		return l
+	} else {
+		e.store = reap.New(store.Bound(m, c.Timeout), reap.NewWatch(), c.Timeout, e.freed)
 	}
-	reaping := reap.New(store.Bound(m, c.Timeout), reap.NewWatch(), c.Timeout, e.freed)
-	e.store = reaping
-	l.inTx = func(tx db.DBTX) store.Store { return reaping.InTx(store.Bound(storeOfMemoryTx(m, tx), 0)) }
-	return l
+	refusal := fmt.Errorf("%w: NewMemory has no transactions: test those with package pglimittest", store.ErrUnsupported)
+	return &Limiter{engine: e, inTx: func(db.DBTX) store.Store { return store.Refuse(refusal) }}
 }
 
 // Close makes later calls return ErrClosed. It waits until earlier requests have their

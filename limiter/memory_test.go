@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/pglimit/pglimit/internal/algorithm"
@@ -36,7 +38,7 @@ func TestMemoryForgetsIdleKeys(t *testing.T) {
 		if _, err := l.AllowN(ctx, long, "used", 10); err != nil {
 			t.Fatal(err)
 		}
-		for i := range 150_000 {
+		for i := range 30_000 {
 			if _, err := l.Allow(ctx, p, fmt.Sprint(i)); err != nil {
 				t.Fatal(err)
 			}
@@ -87,19 +89,35 @@ func TestMemoryNeverOverAdmits(t *testing.T) {
 	}
 }
 
-// TestMemoryHasNoTransactions: methods that could not be rolled back are refused.
+// TestMemoryHasNoTransactions: methods that could not be rolled back are refused, with the
+// package that has transactions for tests.
 func TestMemoryHasNoTransactions(t *testing.T) {
-	ctx := context.Background()
-	tx := NewMemory(nil).InTx(nil)
+	ctx := t.Context()
+	l := NewMemory(nil)
 	p := Policy{Name: "p", Algorithm: GCRA, Limit: 1, Period: time.Second}
-	_, allow := tx.Allow(ctx, p, "k")
-	_, upTo := tx.AllowUpTo(ctx, p, "k", 1)
-	_, check := tx.Check(ctx, p, "k", 0)
-	_, charge := tx.Charge(ctx, p, "k", 1)
-	_, refund := tx.Refund(ctx, p, "k", 1)
-	for i, err := range []error{allow, upTo, check, charge, refund, tx.Reset(ctx, p, "k"), tx.Block(ctx, p, "k", time.Second), tx.Unblock(ctx, p, "k")} {
-		if !errors.Is(err, ErrUnsupported) {
-			t.Errorf("method %d: got %v", i, err)
+	made, err := l.Reserve(ctx, p.Request("k", 1), time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	once := p.Request("k", 1)
+	once.IdempotencyKey = "order 1"
+	for _, tx := range []*Tx{l.InTx(nil), l.InTx(&fakeTx{}), l.InSQLTx(nil)} {
+		_, allow := tx.Allow(ctx, p, "k")
+		_, do := tx.Do(ctx, once)
+		_, all := tx.AllowAll(ctx, p.Request("k", 1), p.Request("other", 1))
+		_, upTo := tx.AllowUpTo(ctx, p, "k", 1)
+		_, check := tx.Check(ctx, p, "k", 0)
+		_, usage := tx.Usage(ctx, p, "k")
+		_, charge := tx.Charge(ctx, p, "k", 1)
+		_, refund := tx.Refund(ctx, p, "k", 1)
+		_, undo := tx.Undo(ctx, p, "k", made.Result)
+		_, reserve := tx.Reserve(ctx, p.Request("k", 1), time.Hour)
+		_, settle := tx.Settle(ctx, made.ID, 1)
+		for i, err := range []error{allow, do, all, upTo, check, usage, charge, refund, undo, reserve, settle,
+			tx.Cancel(ctx, made.ID), tx.Reset(ctx, p, "k"), tx.Block(ctx, p, "k", time.Second), tx.Unblock(ctx, p, "k")} {
+			if !errors.Is(err, ErrUnsupported) || !strings.Contains(err.Error(), "pglimittest") {
+				t.Errorf("method %d: got %v", i, err)
+			}
 		}
 	}
 }
@@ -156,4 +174,26 @@ func TestUsageOfABlockedKey(t *testing.T) {
 			t.Errorf("%s: got %+v, %v, want %+v", algorithm, got.Result, err, want)
 		}
 	}
+}
+
+// TestAdmissionsOfDoLastForIdempotencyTTL, also after a Reserve of a longer lifetime.
+func TestAdmissionsOfDoLastForIdempotencyTTL(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := NewMemory(&Config{IdempotencyTTL: time.Minute})
+		p := Policy{Name: "p", Algorithm: FixedWindow, Limit: 10, Period: time.Hour}
+		request := p.Request("k", 1)
+		request.IdempotencyKey = "order 1"
+		for range 20 { // a pool of calls may not return the Reserve's at once
+			if _, err := l.Reserve(t.Context(), p.Request("other", 1e-3), 24*time.Hour); err != nil {
+				t.Fatal(err)
+			}
+			if r, err := l.Do(t.Context(), request); err != nil || r.Replayed {
+				t.Fatalf("%+v, %v", r, err)
+			}
+			time.Sleep(time.Minute)
+			if err := l.Reset(t.Context(), p, "k"); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
 }

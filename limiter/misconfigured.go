@@ -4,16 +4,14 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"sync/atomic"
 	"time"
 )
 
 // refusals are the calls that returned ErrMisconfigured. They are logged at most once a
 // minute.
 type refusals struct {
-	failOpen bool         // Config.MisconfiguredFailsOpen
-	since    atomic.Int64 // calls since the last log
-	next     atomic.Int64 // time of the next log, in Unix microseconds
+	throttle
+	failOpen bool // Config.MisconfiguredFailsOpen
 }
 
 // open reports whether FailOpen may apply to err.
@@ -24,12 +22,9 @@ func (r *refusals) note(ctx context.Context, logger *slog.Logger, err error) {
 	if err == nil || !errors.Is(err, ErrMisconfigured) {
 		return
 	}
-	r.since.Add(1)
-	now, next := time.Now(), r.next.Load()
-	if now.UnixMicro() < next || !r.next.CompareAndSwap(next, now.Add(time.Minute).UnixMicro()) {
-		return
+	if since, ok := r.next(time.Minute); ok {
+		logger.ErrorContext(ctx, "pglimit: no decision until the configuration is corrected", "since_last", since, "error", err)
 	}
-	logger.ErrorContext(ctx, "pglimit: no decision until the configuration is corrected", "since_last", r.since.Swap(0), "error", err)
 }
 
 // warnUncached returns a function that logs why prepared statements are not used any

@@ -1,8 +1,11 @@
 package limiter
 
 import (
+	"context"
 	"errors"
+	"math"
 	"testing"
+	"time"
 )
 
 func TestOutcome(t *testing.T) {
@@ -19,5 +22,38 @@ func TestOutcome(t *testing.T) {
 				t.Errorf("%+v: got %s, want %s", o, got, want)
 			}
 		}
+	}
+}
+
+// TestObservationLabels: a name that a caller may have chosen, and units that are no number,
+// are in no metric.
+func TestObservationLabels(t *testing.T) {
+	var last Observation
+	l := NewMemory(&Config{Observe: func(_ context.Context, o Observation) { last = o }})
+	p := Policy{Name: "login", Algorithm: FixedWindow, Limit: 5, Period: time.Hour}
+	ctx := t.Context()
+	for name, call := range map[string]func(){
+		"a policy that is not valid":      func() { _, _ = l.Allow(ctx, Policy{Name: "x1"}, "k") },
+		"a reservation that is not there": func() { _, _ = l.Settle(ctx, "token_bucket:AAAAAAAAAAAAAAAA:x1:a2V5", 0) },
+		"one that counts nothing":         func() { _, _ = l.Settle(ctx, "uncounted:AAAAAAAAAAAAAAAA:x1:a2V5", 0) },
+		"its end":                         func() { _ = l.Cancel(ctx, "uncounted:AAAAAAAAAAAAAAAA:x1:a2V5") },
+	} {
+		last = Observation{}
+		if call(); last.Verb == "" || last.Labels()[0] != "" {
+			t.Errorf("%s: %+v", name, last.Labels())
+		}
+	}
+	for _, n := range []float64{math.NaN(), math.Inf(1), math.Inf(-1), -5, 1 << 60} {
+		if _, err := l.AllowN(ctx, p, "k", n); !errors.Is(err, ErrInvalid) || last.Units() != 0 || last.Labels()[0] != "login" {
+			t.Errorf("%v units are %v of %+v: %v", n, last.Units(), last.Labels(), err)
+		}
+	}
+	all, err := l.AllowAll(ctx, p.Request("a", 5), p.Request("b", 6))
+	if err != nil || all.Allowed || !all.PerRequest[0].Allowed {
+		t.Fatalf("%+v, %v", all, err)
+	}
+	first := Observation{Verb: VerbAllowAll, Request: p.Request("a", 5), Result: all.PerRequest[0]}
+	if first.Outcome() != OutcomeDenied || first.Units() != 5 {
+		t.Errorf("%s, %v units", first.Outcome(), first.Units())
 	}
 }

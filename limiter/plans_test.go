@@ -8,62 +8,20 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/pglimit/pglimit/internal/conformance"
+	"github.com/pglimit/pglimit/internal/conformance/search"
 	"github.com/pglimit/pglimit/limiter"
 )
-
-// variants returns a policy for every algorithm and each of its forms.
-func variants(limit float64, period time.Duration) (all []limiter.Policy) {
-	for _, a := range limiter.Algorithms() {
-		p := limiter.Policy{Name: "p", Algorithm: a, Limit: limit, Period: period}
-		all = append(all, p)
-		switch a {
-		case limiter.LeakyBucket:
-			p.Tick = period / 4
-			all = append(all, p)
-		case limiter.FixedWindow:
-			p.Aligned = true
-			all = append(all, p)
-		}
-	}
-	return all
-}
-
-func name(p limiter.Policy) string {
-	switch {
-	case p.Tick > 0:
-		return string(p.Algorithm) + " in ticks"
-	case p.Aligned:
-		return string(p.Algorithm) + " aligned"
-	}
-	return string(p.Algorithm)
-}
-
-// TestPlansAdmitNoMoreThanTheLargest: any sequence of limits, bursts and periods under
-// one name admits no more than the largest of them alone, even if idle keys are forgotten
-// in between.
-func TestPlansAdmitNoMoreThanTheLargest(t *testing.T) {
-	for _, base := range variants(10, 10*time.Second) {
-		t.Run(name(base), func(t *testing.T) {
-			t.Parallel()
-			rapid.Check(t, func(rt *rapid.T) {
-				clock := new(conformance.Clock)
-				l, forget := limiter.NewForgetting(&limiter.Config{Now: clock.Now})
-				conformance.SwitchPlans(rt, base, l, clock, 60, forget)
-			})
-		})
-	}
-}
 
 // TestPlansDenialChangesNothing: a denial under one plan has no effect on another.
 // Buckets are left out: there the time since leaks at the rate of the denied plan.
 func TestPlansDenialChangesNothing(t *testing.T) {
-	for _, base := range variants(10, 10*time.Second) {
+	for _, base := range search.Variants(10, 10*time.Second) {
 		switch base.Algorithm {
 		case limiter.FixedWindow, limiter.SlidingWindowCounter, limiter.SlidingWindowLog:
 		default:
 			continue
 		}
-		t.Run(name(base), func(t *testing.T) {
+		t.Run(search.Name(base), func(t *testing.T) {
 			t.Parallel()
 			rapid.Check(t, func(rt *rapid.T) {
 				clock := new(conformance.Clock)
@@ -102,8 +60,8 @@ func TestPlansDenialChangesNothing(t *testing.T) {
 // TestPlansLevelIsCarriedOver: a smaller plan finds all that a larger one has spent and
 // reports it.
 func TestPlansLevelIsCarriedOver(t *testing.T) {
-	for _, base := range variants(1000, time.Hour) {
-		t.Run(name(base), func(t *testing.T) {
+	for _, base := range search.Variants(1000, time.Hour) {
+		t.Run(search.Name(base), func(t *testing.T) {
 			clock := new(conformance.Clock)
 			clock.Set(1_000_000)
 			l := limiter.NewMemory(&limiter.Config{Now: clock.Now})
@@ -151,7 +109,7 @@ func TestPlansLevelIsCarriedOver(t *testing.T) {
 
 // TestPlansOnOneReservation: a small plan's denial does not change a reservation.
 func TestPlansOnOneReservation(t *testing.T) {
-	for _, base := range variants(100, time.Hour) {
+	for _, base := range search.Variants(100, time.Hour) {
 		if base.Algorithm == limiter.LeakyBucketQueue {
 			continue
 		}
@@ -163,19 +121,19 @@ func TestPlansOnOneReservation(t *testing.T) {
 			t.Fatal(reservation, err)
 		}
 		if r, err := l.Allow(t.Context(), small, "k"); err != nil || r.Allowed || r.Level != 80 {
-			t.Errorf("%s: %+v, %v", name(base), r, err)
+			t.Errorf("%s: %+v, %v", search.Name(base), r, err)
 		}
 		if s, err := l.Usage(t.Context(), base, "k"); err != nil || s.Reserved != 80 || s.Spent != 0 {
-			t.Errorf("%s: %+v, %v", name(base), s, err)
+			t.Errorf("%s: %+v, %v", search.Name(base), s, err)
 		}
 		if r, err := l.Settle(t.Context(), reservation.ID, 400); err != nil || r.Level != 400 { // an overdraft of 300
-			t.Errorf("%s: %+v, %v", name(base), r, err)
+			t.Errorf("%s: %+v, %v", search.Name(base), r, err)
 		}
 		if r, err := l.Allow(t.Context(), small, "k"); err != nil || r.Allowed || r.Level != 400 {
-			t.Errorf("%s: the overdraft is %+v, %v", name(base), r, err)
+			t.Errorf("%s: the overdraft is %+v, %v", search.Name(base), r, err)
 		}
 		if r, err := l.Check(t.Context(), base, "k", 0); err != nil || r.Level != 400 {
-			t.Errorf("%s: the overdraft is %+v, %v", name(base), r, err)
+			t.Errorf("%s: the overdraft is %+v, %v", search.Name(base), r, err)
 		}
 	}
 }

@@ -31,7 +31,7 @@ var ErrPolicyChanged = errors.New("pglimit: the policies were changed meanwhile"
 type PoliciesConfig struct {
 	// PollEvery is the time between two looks for changes, where notifications do not
 	// arrive: behind a pooler, and with DisableListen. Default: 500ms, at least 10ms. Where
-	// they do, it is a minute, or PollEvery if that is longer.
+	// they do, it is 2 seconds.
 	PollEvery time.Duration
 	// DisableListen uses no connection for notifications. Each look borrows one from the
 	// pool. Default: false; one connection besides the pool's stays open.
@@ -121,9 +121,9 @@ type PolicyEdit struct {
 }
 
 // Policies are the policies and overrides that the database holds. Each process has them
-// in memory, and a change reaches all of them within a second. While the database is away
-// they stay as last known. Open them with OpenPolicies. Policies are safe for concurrent
-// use.
+// in memory, and a change reaches all of them within a second, or within 5 seconds if the
+// connection for notifications died in silence. While the database is away they stay as last
+// known. Open them with OpenPolicies. Policies are safe for concurrent use.
 type Policies struct {
 	store  policies.Store
 	config PoliciesConfig
@@ -180,7 +180,7 @@ func NewPolicies(defaults ...Policy) (*Policies, error) {
 		return nil, err
 	}
 	p.store = policies.NewMemory(func() time.Time { return p.now() })
-	if err := p.load(context.Background()); err != nil {
+	if err := p.load(context.Background(), p.store); err != nil {
 		return nil, err
 	}
 	if err := p.Default(defaults...); err != nil {
@@ -245,16 +245,29 @@ func (p *Policies) Version() int64 { return p.state.Load().version }
 // List returns all policies in the database, by name.
 func (p *Policies) List() []StoredPolicy { return slices.Clone(p.state.Load().stored) }
 
-// Overrides returns the overrides of a policy, or of all if name is empty, by policy and
-// key. Those that have ended are not among them.
-func (p *Policies) Overrides(name string) (all []Override) {
+// Overrides reads the overrides of a policy, or of all if name is empty, by policy and key.
+// Those that have ended are not among them. The error is that of the database, such as
+// ErrUnavailable.
+func (p *Policies) Overrides(ctx context.Context, name string) (all []Override, err error) {
+	rows, err := p.store.Overrides(ctx, name)
 	now := p.now()
-	for _, o := range p.state.Load().overrides {
-		if (name == "" || o.Policy == name) && (o.Until.IsZero() || now.Before(o.Until)) {
+	for i := range rows {
+		if o := storedOverride(&rows[i]); o.Until.IsZero() || now.Before(o.Until) {
 			all = append(all, o.clone())
 		}
 	}
-	return all
+	return all, err
+}
+
+// OverrideCount returns the number of overrides of a policy that are loaded and have not
+// ended. It is 0 for a policy without any.
+func (p *Policies) OverrideCount(name string) (n int) {
+	for _, o := range p.state.Load().overrides[name] {
+		if !o.ended(p.now) {
+			n++
+		}
+	}
+	return n
 }
 
 func noPolicy(name string) error {

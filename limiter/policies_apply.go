@@ -38,7 +38,7 @@ func (p *Policies) Apply(ctx context.Context, edit PolicyEdit) (version int64, e
 	case p.Version() == version:
 		return version, nil // it changed nothing, or the follower was faster
 	}
-	if err := p.load(ctx); err != nil {
+	if err := p.load(ctx, p.store); err != nil {
 		return version, fmt.Errorf("pglimit: the policies are stored as version %d, but this process could not load them yet: %w", version, err)
 	}
 	return version, nil

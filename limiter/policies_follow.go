@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"sync/atomic"
 	"time"
 
 	"github.com/pglimit/pglimit/internal/keys"
@@ -17,7 +16,6 @@ import (
 const (
 	defaultPollEvery = 500 * time.Millisecond
 	minPollEvery     = 10 * time.Millisecond
-	notifiedEvery    = time.Minute // while notifications arrive
 )
 
 // newPolicies returns Policies without a store.
@@ -45,17 +43,14 @@ func newPolicies(config *PoliciesConfig) (*Policies, error) {
 
 // follower returns one that polls.
 func (p *Policies) follower(s policies.Store) *policies.Follower {
-	return &policies.Follower{
-		Every: p.config.PollEvery, Net: max(notifiedEvery, p.config.PollEvery),
-		Version: s.Version, Look: p.look, Failed: p.failed,
-	}
+	return &policies.Follower{Every: p.config.PollEvery, Store: s, Look: p.look, Failed: p.failed}
 }
 
 // open loads, unless Background is set, and follows changes.
 func (p *Policies) open(ctx context.Context, f *policies.Follower) (*Policies, error) {
 	p.ofDatabase = true
 	if !p.config.Background {
-		if err := p.load(ctx); err != nil {
+		if err := p.load(ctx, p.store); err != nil {
 			return nil, err
 		}
 		p.loaded.Store(true)
@@ -69,14 +64,13 @@ func (p *Policies) open(ctx context.Context, f *policies.Follower) (*Policies, e
 	return p, nil
 }
 
-// look loads if version returns another version than the loaded one. One that is lower is
+// look loads if the store has another version than the loaded one. One that is lower is
 // that of a database that was restored.
-func (p *Policies) look(ctx context.Context, version func(context.Context) (int64, error)) error {
-	v, err := version(ctx)
-	if err != nil || v == p.Version() && p.loaded.Load() {
-		return err
+func (p *Policies) look(ctx context.Context, s policies.Store, version int64) error {
+	if version == p.Version() && p.loaded.Load() {
+		return nil
 	}
-	if err := p.load(ctx); err != nil {
+	if err := p.load(ctx, s); err != nil {
 		return err
 	}
 	p.loaded.Store(true)
@@ -85,16 +79,8 @@ func (p *Policies) look(ctx context.Context, version func(context.Context) (int6
 
 // failed logs at most one warning a minute.
 func (p *Policies) failed(ctx context.Context, err error) {
-	if p.failing.next(time.Minute) {
+	if _, ok := p.failing.next(time.Minute); ok {
 		p.config.Logger.WarnContext(ctx, "pglimit: the policies in the database cannot be read; those last known stay",
 			"version", p.Version(), "error", err)
 	}
-}
-
-// throttle lets one event pass in a while.
-type throttle struct{ after atomic.Int64 } // Unix microseconds
-
-func (t *throttle) next(every time.Duration) bool {
-	now, after := time.Now(), t.after.Load()
-	return now.UnixMicro() >= after && t.after.CompareAndSwap(after, now.Add(every).UnixMicro())
 }

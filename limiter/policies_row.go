@@ -18,6 +18,11 @@ const (
 	defaultMaxTTL = 24 * time.Hour
 )
 
+func init() {
+	policies.ValidPolicy = func(r *policies.Policy) error { _, err := storedPolicy(r); return err }
+	policies.ValidOverride = func(r *policies.Override) error { _, err := validOverride(r); return err }
+}
+
 // firstUntil and lastUntil bound the times that the database accepts: 0 microseconds stand
 // for no end.
 var firstUntil, lastUntil = time.UnixMicro(1), time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC)
@@ -52,7 +57,7 @@ func (o *Override) validate(policy func(name string) (Policy, bool)) error {
 		return bad("Burst", number(o.Burst), "must be from 1e-9 to 2^53, or 0 for Limit")
 	case o.Unlimited && (o.Limit != nil || o.Burst != nil || o.Shadow != nil):
 		return bad("Unlimited", "true", "excludes Limit, Burst and Shadow")
-	case !o.Unlimited && o.Limit == nil && o.Burst == nil && o.Shadow == nil:
+	case o.changesNothing():
 		return fmt.Errorf("%w: Override changes nothing: set Limit, Burst, Unlimited or Shadow", store.ErrInvalid)
 	case !o.Until.IsZero() && (o.Until.Before(firstUntil) || !o.Until.Before(lastUntil)):
 		return bad("Until", o.Until.String(), "must be after 1970-01-01 and before the year 10000, or zero for no end")
@@ -78,6 +83,30 @@ func validateNote(note string) error {
 		return store.Invalid("Note", store.Quote(note), fmt.Sprintf("must have at most %d characters", maxNote))
 	}
 	return nil
+}
+
+func (o *Override) changesNothing() bool {
+	return !o.Unlimited && o.Limit == nil && o.Burst == nil && o.Shadow == nil
+}
+
+// effect returns the part that a decision needs of an override as stored.
+func (o *Override) effect() (e effect) {
+	e.unlimited = o.Unlimited
+	if o.Limit != nil {
+		e.limit = *o.Limit
+	}
+	if o.Burst != nil {
+		e.burst = *o.Burst
+	}
+	if o.Shadow != nil {
+		if e.shadow = -1; *o.Shadow {
+			e.shadow = 1
+		}
+	}
+	if !o.Until.IsZero() {
+		e.untilUs = o.Until.UnixMicro()
+	}
+	return e
 }
 
 // clone returns a copy that shares no memory that can change.
@@ -148,6 +177,13 @@ func storedOverride(r *policies.Override) Override {
 		o.Until = r.Until.UTC()
 	}
 	return o
+}
+
+// validOverride returns a row as an override, and an error if that is not valid. A burst
+// that its policy has no use for is valid: apply ignores it, as the SQL functions do.
+func validOverride(r *policies.Override) (Override, error) {
+	o := storedOverride(r)
+	return o, o.validate(func(string) (Policy, bool) { return Policy{}, false })
 }
 
 // inSeconds returns whole microseconds as seconds.

@@ -2,6 +2,7 @@ package limiter
 
 import (
 	"context"
+	"crypto/sha256"
 	"log/slog"
 	"maps"
 	"slices"
@@ -13,15 +14,32 @@ import (
 
 // policyState is all policies and overrides at one version. It does not change.
 type policyState struct {
-	version   int64
-	stored    []StoredPolicy
-	overrides []Override
-	policies  map[string]Policy
-	defaults  map[string]Policy
-	// byKey has the overrides by policy and stored key; nil if there are none.
-	byKey map[string]map[string]*Override
-	// refused has the version of each row that is not valid and was logged.
+	version  int64
+	mark     policies.Mark
+	stored   []StoredPolicy
+	policies map[string]Policy
+	defaults map[string]Policy
+	// overrides are by policy and key.
+	overrides map[string]map[keyHash]effect
+	// refused has the last version of each row that was not valid and was logged.
 	refused map[rowID]int64
+}
+
+// keyHash is a part of the SHA-256 of a key as stored: keys may be long. No two keys with the
+// same one can be found.
+type keyHash [16]byte
+
+func hashOf(stored string) keyHash {
+	sum := sha256.Sum256([]byte(stored))
+	return keyHash(sum[:])
+}
+
+// effect is the part of an Override that a decision needs. 0 is none.
+type effect struct {
+	limit, burst float64
+	untilUs      int64
+	unlimited    bool
+	shadow       int8 // 1: true, -1: false
 }
 
 // rowID names a policy, or an override if key is not empty.
@@ -48,20 +66,55 @@ func (s *policyState) withDefaults(more []Policy) *policyState {
 	return &next
 }
 
-// next returns the state of rows that were loaded. A row that is not valid keeps the last
-// known one, or is left out, and is logged once.
-func (s *policyState) next(rows *policies.Rows, refuse func(row rowID, err error)) *policyState {
-	n := &policyState{version: rows.Version, defaults: s.defaults, refused: map[rowID]int64{}, policies: map[string]Policy{}}
-	note := func(row rowID, version int64, err error) {
-		n.refused[row] = version
-		if before, ok := s.refused[row]; !ok || before != version {
-			refuse(row, err)
+// next returns the state that follows s, still without policies, and a function that changes an
+// override of it. all: it begins with none. A row that is not valid keeps the last known one,
+// or is left out, and is logged once.
+func (s *policyState) next(all bool, refuse func(row rowID, err error)) (n *policyState, change func(*policies.Override)) {
+	n = &policyState{defaults: s.defaults, policies: map[string]Policy{}, refused: map[rowID]int64{}, overrides: map[string]map[keyHash]effect{}}
+	maps.Copy(n.refused, s.refused)
+	if !all {
+		maps.Copy(n.overrides, s.overrides)
+	}
+	copied := map[string]bool{}
+	return n, func(r *policies.Override) {
+		if !copied[r.Policy] {
+			copied[r.Policy] = true
+			of := map[keyHash]effect{}
+			maps.Copy(of, n.overrides[r.Policy])
+			n.overrides[r.Policy] = of
+		}
+		of, key := n.overrides[r.Policy], hashOf(r.Key)
+		o, err := validOverride(r)
+		if !all && o.changesNothing() { // it is gone
+			delete(of, key)
+			return
+		}
+		if err == nil {
+			of[key] = o.effect()
+			return
+		}
+		n.note(rowID{o.Policy, o.Key}, o.Version, err, refuse)
+		if before, ok := s.overrides[o.Policy][key]; ok {
+			of[key] = before
 		}
 	}
+}
+
+// note calls refuse for a row that is not valid, unless it has had that version before.
+func (s *policyState) note(row rowID, version int64, err error, refuse func(row rowID, err error)) {
+	if before, ok := s.refused[row]; !ok || before != version {
+		refuse(row, err)
+	}
+	s.refused[row] = version
+}
+
+// setPolicies gives n, which follows s, the policies that were loaded.
+func (n *policyState) setPolicies(s *policyState, rows *policies.Rows, refuse func(row rowID, err error)) {
+	n.version, n.mark = rows.Version, rows.Mark
 	for i := range rows.Policies {
 		p, err := storedPolicy(&rows.Policies[i])
 		if err != nil {
-			note(rowID{p.Name, ""}, p.Version, err)
+			n.note(rowID{p.Name, ""}, p.Version, err, refuse)
 			at := slices.IndexFunc(s.stored, func(q StoredPolicy) bool { return q.Name == p.Name })
 			if at < 0 {
 				continue
@@ -71,88 +124,75 @@ func (s *policyState) next(rows *policies.Rows, refuse func(row rowID, err error
 		n.stored = append(n.stored, p)
 		n.policies[p.Name] = p.Policy
 	}
-	n.overrides = make([]Override, 0, len(rows.Overrides)) // byKey points into it
-	for i := range rows.Overrides {
-		o := storedOverride(&rows.Overrides[i])
-		// A burst that its policy has no use for stays: apply ignores it, as the SQL functions do.
-		if err := o.validate(func(string) (Policy, bool) { return Policy{}, false }); err != nil {
-			note(rowID{o.Policy, o.Key}, o.Version, err)
-			before := s.byKey[o.Policy][o.Key]
-			if before == nil {
-				continue
-			}
-			o = *before
-		}
-		n.overrides = append(n.overrides, o)
-		if n.byKey == nil {
-			n.byKey = map[string]map[string]*Override{}
-		}
-		if n.byKey[o.Policy] == nil {
-			n.byKey[o.Policy] = map[string]*Override{}
-		}
-		n.byKey[o.Policy][o.Key] = &n.overrides[len(n.overrides)-1]
-	}
-	return n
 }
 
 // override applies the override of a valid request's key to its policy. It reports whether
 // the key is unlimited. secret is that of the keys as stored.
 func (s *policyState) override(policy *Policy, key string, secret []byte, now func() time.Time) (unlimited bool) {
-	if s.byKey == nil {
+	of := s.overrides[policy.Name]
+	if len(of) == 0 {
 		return false
 	}
-	of := s.byKey[policy.Name]
-	if of == nil {
-		return false
-	}
-	o := of[keys.Stored(key, secret)]
-	if o == nil || !o.Until.IsZero() && !now().Before(o.Until) {
+	o, ok := of[hashOf(keys.Stored(key, secret))]
+	if !ok || o.ended(now) {
 		return false
 	}
 	o.apply(policy)
-	return o.Unlimited
+	return o.unlimited
 }
 
-// apply changes a policy. A Burst is only for buckets: another program may have another
+// ended reports whether the override has ended. It calls now only if there is an end.
+func (o *effect) ended(now func() time.Time) bool {
+	return o.untilUs != 0 && now().UnixMicro() >= o.untilUs
+}
+
+// apply changes a policy. A burst is only for buckets: another program may have another
 // algorithm under the name.
-func (o *Override) apply(p *Policy) {
-	if o.Limit != nil {
-		p.Limit = *o.Limit
+func (o *effect) apply(p *Policy) {
+	if o.limit != 0 {
+		p.Limit = o.limit
 		if !p.Algorithm.bucket() {
 			p.Burst = 0
 		}
 	}
-	if o.Burst != nil && p.Algorithm.bucket() {
-		p.Burst = *o.Burst
+	if o.burst != 0 && p.Algorithm.bucket() {
+		p.Burst = o.burst
 	}
-	if o.Shadow != nil {
-		p.Shadow = *o.Shadow
+	if o.shadow != 0 {
+		p.Shadow = o.shadow > 0
 	}
 }
 
 // load reads all. This process has what was committed before the call when load returns.
-func (p *Policies) load(ctx context.Context) error {
-	version, err := p.reload(ctx)
+func (p *Policies) load(ctx context.Context, s policies.Store) error {
+	version, err := p.reload(ctx, s)
 	if err == nil && p.config.OnChange != nil {
 		p.config.OnChange(version)
 	}
 	return err
 }
 
-func (p *Policies) reload(ctx context.Context) (version int64, err error) {
+func (p *Policies) reload(ctx context.Context, s policies.Store) (version int64, err error) {
 	p.loading.Lock()
 	defer p.loading.Unlock()
-	rows, err := p.store.Load(ctx)
-	if err != nil {
-		return 0, err
-	}
-	p.state.Store(p.state.Load().next(rows, func(row rowID, err error) {
+	last := p.state.Load()
+	refuse := func(row rowID, err error) {
 		attributes := []any{"policy", row.policy}
 		if row.key != "" {
 			attributes = append(attributes, "key", row.key)
 		}
 		p.config.Logger.ErrorContext(ctx, "pglimit: a stored policy or override is not valid; the last known one stays, if there is one", append(attributes, "error", err)...)
-	}))
+	}
+	var next *policyState
+	rows, err := s.Load(ctx, last.mark, func(all bool) (change func(*policies.Override)) {
+		next, change = last.next(all, refuse)
+		return change
+	})
+	if err != nil {
+		return 0, err
+	}
+	next.setPolicies(last, rows, refuse)
+	p.state.Store(next)
 	if rows.More {
 		p.config.Logger.LogAttrs(ctx, slog.LevelError, "pglimit: there are too many overrides; those after the last one loaded, by policy and key, do not apply",
 			slog.Int("most", policies.MaxOverrides))

@@ -17,8 +17,9 @@ const (
 	FailClosed FailMode = iota
 	// FailOpen allows the request while the database is away, with Result.Source
 	// SourceDegraded. Invalid input, an overload, a locked row, a statement that is late
-	// while others are answered, a closed limiter, a full NewMemory, Reserve, transactions
-	// and ErrMisconfigured still return the error (see Config.MisconfiguredFailsOpen).
+	// while others are answered, a pool whose connections others use, a closed limiter,
+	// Reserve, transactions and ErrMisconfigured still return the error (see
+	// Config.MisconfiguredFailsOpen).
 	FailOpen
 )
 
@@ -90,7 +91,7 @@ type Policy struct {
 	// Default: Durable. In the caller's transaction that transaction's settings apply
 	// instead.
 	Durability Durability
-	// OnError selects the result while the database is unavailable. Default: FailClosed.
+	// OnError selects the result while the database is away. Default: FailClosed.
 	OnError FailMode
 	// Shadow makes the policy decide, count, block and report as if it denied, but never
 	// deny or delay: to try a limit on real traffic. Default: false.

@@ -45,8 +45,8 @@ const (
 	// empty, and Level, Remaining, RetryAfter and ResetAfter have no meaning. It is also the
 	// Source of a Settle for which nothing was counted.
 	SourceSkipped Source = "skipped"
-	// SourceDegraded: nowhere. The database was unavailable and the policy is FailOpen, or it
-	// could not decide and the policy is a shadow. Nothing was counted, and Level, Remaining and ResetAfter have no meaning.
+	// SourceDegraded: nowhere. The policy is FailOpen or a shadow, and the database could not
+	// decide. Nothing was counted, and Level, Remaining and ResetAfter have no meaning.
 	SourceDegraded Source = "degraded"
 )
 

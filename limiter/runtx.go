@@ -17,7 +17,7 @@ import (
 )
 
 // TxBeginner begins transactions of pgx, for RunTx. *pgxpool.Pool, *pgxpool.Conn and
-// *pgx.Conn are such, and MemoryDB for tests.
+// *pgx.Conn are such.
 type TxBeginner interface {
 	BeginTx(ctx context.Context, options pgx.TxOptions) (pgx.Tx, error)
 }

@@ -206,7 +206,7 @@ func TestShadowReserve(t *testing.T) {
 		t.Fatalf("%s, %s of %s", policy, key, h.ID)
 	}
 	advance(time.Second)
-	if r, err := l.Settle(t.Context(), h.ID, 3); err != nil || !r.Allowed || r.Granted != 3 {
+	if r, err := l.Settle(t.Context(), h.ID, 3); err != nil || !r.Allowed || r.Granted != 0 || r.Source != SourceSkipped {
 		t.Errorf("%+v, %v", r, err)
 	}
 	if err := l.Cancel(t.Context(), h.ID); err != nil {

@@ -79,6 +79,7 @@ func TestResultJSON(t *testing.T) {
 	}
 }
 
+// TestKeyIsUnambiguous: different parts, with separators in them, give different keys.
 func TestKeyIsUnambiguous(t *testing.T) {
 	seen := map[string][]string{}
 	parts := []string{"", "a", ":", `\`, `a:`, `:a`, `\:`, `a\`}
@@ -97,6 +98,7 @@ func TestKeyIsUnambiguous(t *testing.T) {
 	}
 }
 
+// TestObserve: Observe gets each call with its request, result and error.
 func TestObserve(t *testing.T) {
 	type seen struct {
 		request Request

@@ -206,6 +206,9 @@ func (e *engine) Reserve(ctx context.Context, request Request, ttl time.Duration
 //   - Again with other units, or after a Cancel: ErrReservationEnded.
 //   - An unknown ID, or one that expired more than Config.IdempotencyTTL ago:
 //     ErrNoReservation.
+//   - An ID that begins with uncounted: nothing changes, Result.Granted is 0 and the Source
+//     is SourceSkipped. It has no row, so a client can make one up. End only IDs that you
+//     stored.
 //
 // Settle and Cancel are always Durable: an ID has the policy's name, but not its
 // Durability. With a Config.KeySecret this process keeps its remembered denials of the key
@@ -231,7 +234,7 @@ func (e *engine) settle(ctx context.Context, c *ending, id string, units float64
 	}
 	s, err := e.end(ctx, c, id, store.Settled, units)
 	if err == errUncounted {
-		return Result{Allowed: true, Granted: units, Source: SourceSkipped, At: e.clockTime()}, nil
+		return Result{Allowed: true, Source: SourceSkipped, At: e.clockTime()}, nil
 	}
 	if err != nil {
 		return Result{}, err

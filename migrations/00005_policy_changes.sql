@@ -8,6 +8,8 @@
 --   - They write pglimit_policy_history. For deletions the note is that of
 --     set_config('pglimit.note', …, true). An UPDATE that changes nothing is not noted.
 --   - They refuse more than 100,000 overrides, and TRUNCATE.
+--   - They raise the version if a part of the history is deleted. No change has that version,
+--     so that programs load all, not what has changed.
 --
 -- A writer locks the row of pglimit_policy_version before any other, so that writers wait
 -- for each other and never deadlock. Each function runs with the writer's rights, with
@@ -102,6 +104,16 @@ END $pglimit$;
 -- +goose StatementEnd
 
 -- +goose StatementBegin
+CREATE FUNCTION pglimit_policy_forget() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $pglimit$
+BEGIN
+    IF EXISTS (SELECT FROM gone) THEN
+        EXECUTE format('UPDATE %I.pglimit_policy_version SET version = version + 1::bigint, changed_in = $1', TG_TABLE_SCHEMA) USING ''::text;
+    END IF;
+    RETURN NULL;
+END $pglimit$;
+-- +goose StatementEnd
+
+-- +goose StatementBegin
 CREATE FUNCTION pglimit_policy_keep() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $pglimit$
 BEGIN
     RAISE EXCEPTION USING ERRCODE = 'feature_not_supported',
@@ -119,6 +131,8 @@ CREATE TRIGGER pglimit_policy_stamp BEFORE INSERT OR UPDATE OR DELETE ON pglimit
 CREATE TRIGGER pglimit_policy_record AFTER INSERT OR UPDATE OR DELETE ON pglimit_override FOR EACH ROW EXECUTE FUNCTION pglimit_policy_record();
 CREATE TRIGGER pglimit_policy_keep BEFORE TRUNCATE ON pglimit_override FOR EACH STATEMENT EXECUTE FUNCTION pglimit_policy_keep();
 CREATE TRIGGER pglimit_override_bound AFTER INSERT ON pglimit_override REFERENCING NEW TABLE AS added FOR EACH STATEMENT EXECUTE FUNCTION pglimit_override_bound();
+CREATE TRIGGER pglimit_policy_begin BEFORE DELETE ON pglimit_policy_history FOR EACH STATEMENT EXECUTE FUNCTION pglimit_policy_begin();
+CREATE TRIGGER pglimit_policy_forget AFTER DELETE ON pglimit_policy_history REFERENCING OLD TABLE AS gone FOR EACH STATEMENT EXECUTE FUNCTION pglimit_policy_forget();
 
 -- +goose Down
 -- Dropping needs the locks of all tables at the same time. After a quarter of
@@ -129,7 +143,8 @@ DO $pglimit$
 DECLARE
     statements text[] := ARRAY[
         'LOCK TABLE pglimit_policy IN ACCESS EXCLUSIVE MODE',
-        'LOCK TABLE pglimit_override IN ACCESS EXCLUSIVE MODE'];
+        'LOCK TABLE pglimit_override IN ACCESS EXCLUSIVE MODE',
+        'LOCK TABLE pglimit_policy_history IN ACCESS EXCLUSIVE MODE'];
     deadlock_ms float8 := (SELECT s.setting::float8 FROM pg_catalog.pg_settings AS s WHERE s.name = 'deadlock_timeout');
     before text := current_setting('lock_timeout'::text);
     statement text;
@@ -155,6 +170,8 @@ BEGIN
     RAISE lock_not_available USING MESSAGE = 'pglimit: a transaction has had locks on the policies for too long: end it, and run this again';
 END $pglimit$;
 -- +goose StatementEnd
+DROP TRIGGER pglimit_policy_forget ON pglimit_policy_history;
+DROP TRIGGER pglimit_policy_begin ON pglimit_policy_history;
 DROP TRIGGER pglimit_policy_keep ON pglimit_policy;
 DROP TRIGGER pglimit_policy_record ON pglimit_policy;
 DROP TRIGGER pglimit_policy_stamp ON pglimit_policy;
@@ -165,6 +182,7 @@ DROP TRIGGER pglimit_policy_record ON pglimit_override;
 DROP TRIGGER pglimit_policy_stamp ON pglimit_override;
 DROP TRIGGER pglimit_policy_begin ON pglimit_override;
 DROP FUNCTION pglimit_policy_keep();
+DROP FUNCTION pglimit_policy_forget();
 DROP FUNCTION pglimit_override_bound();
 DROP FUNCTION pglimit_policy_record();
 DROP FUNCTION pglimit_policy_stamp();

@@ -44,9 +44,13 @@ var ErrRole = errors.New("pglimit: these rights cannot be granted")
 //
 // The tables are those of the search_path. Askers need the SQL functions, see
 // [UpFunctions]. If other roles may create objects in the schemas that these functions
-// use, PlanGrants returns [ErrExposed]. It returns [ErrRole] if an asker has rights on the
-// tables in a way that the statements cannot take from it: as their owner, as a
-// superuser, through PUBLIC or another role.
+// use, PlanGrants returns [ErrExposed]. It returns [ErrRole] if an asker has more than it
+// may have and the statements cannot take it away: ownership, SUPERUSER, CREATEROLE,
+// REPLICATION, CREATE on the database, or rights through PUBLIC or any role that it is a
+// member of. All roles that PostgreSQL predefines count.
+//
+// An asker without a CONNECTION LIMIT gets one, a quarter of max_connections. If the
+// connection's role may not set it, a warning has the statement.
 //
 // Run the statements again after each update of pglimit that adds a table or function.
 func PlanGrants(ctx context.Context, pool *pgxpool.Pool, roles Roles) (GrantPlan, error) {
@@ -55,7 +59,8 @@ func PlanGrants(ctx context.Context, pool *pgxpool.Pool, roles Roles) (GrantPlan
 
 // ApplyGrants runs the statements of [PlanGrants] in one transaction. It then checks that
 // operators have all rights and askers have no others, and rolls back if not. The
-// connection's role must own the tables and the functions, or be a superuser.
+// connection's role must own the tables and the functions, or be a superuser. While
+// another process migrates, ApplyGrants waits as [Up] does.
 func ApplyGrants(ctx context.Context, pool *pgxpool.Pool, roles Roles) (GrantPlan, error) {
 	return grants(ctx, pool, roles, true)
 }
@@ -66,7 +71,7 @@ func grants(ctx context.Context, pool *pgxpool.Pool, roles Roles, apply bool) (p
 		if err != nil {
 			return plan, err
 		}
-		if len(exposed) > 0 {
+		if exposed = existing(exposed); len(exposed) > 0 {
 			return plan, fmt.Errorf("%w: %s", ErrExposed, exposureList(exposed))
 		}
 	}
@@ -74,25 +79,32 @@ func grants(ctx context.Context, pool *pgxpool.Pool, roles Roles, apply bool) (p
 	if apply {
 		options.AccessMode = pgx.ReadWrite
 	}
-	err = pgx.BeginTxFunc(ctx, pool, options, func(tx pgx.Tx) error {
-		if apply { // two at once would fail, and a migration may change what is there
-			if _, err := tx.Exec(ctx, `SELECT pg_catalog.pg_advisory_xact_lock($1)`, lockID); err != nil {
-				return fmt.Errorf("pglimit: wait for another migration: %w", err)
+	err = await(ctx, "pglimit", func() (held string, err error) {
+		err = pgx.BeginTxFunc(ctx, pool, options, func(tx pgx.Tx) error {
+			if apply { // two at once would fail, and a migration may change what is there
+				err := tx.QueryRow(ctx, fmt.Sprintf(tryLock, "pg_try_advisory_xact_lock"), lockID).Scan(&held)
+				if err != nil {
+					return fmt.Errorf("pglimit: take the lock of migrations: %w", err)
+				}
+				if held != "" {
+					return nil
+				}
 			}
-		}
-		g, err := readGranting(ctx, tx, roles)
-		if err != nil {
-			return err
-		}
-		if plan, err = g.plan(ctx); err != nil || !apply {
-			return err
-		}
-		for _, s := range plan.Statements {
-			if _, err := tx.Exec(ctx, s); err != nil {
-				return explainGrant(s, err)
+			g, err := readGranting(ctx, tx, roles)
+			if err != nil {
+				return err
 			}
-		}
-		return g.verify(ctx)
+			if plan, err = g.plan(ctx); err != nil || !apply {
+				return err
+			}
+			for _, s := range plan.Statements {
+				if _, err := tx.Exec(ctx, s); err != nil {
+					return explainGrant(s, err)
+				}
+			}
+			return g.verify(ctx)
+		})
+		return held, err
 	})
 	if err != nil {
 		return GrantPlan{}, err
@@ -156,6 +168,12 @@ func (g *granting) plan(ctx context.Context) (plan GrantPlan, err error) {
 		for _, right := range g.askersRights() {
 			plan.Statements = append(plan.Statements, "GRANT "+right.String()+" TO "+r.quoted)
 		}
+		switch {
+		case r.limit != "" && r.mayLimit:
+			plan.Statements = append(plan.Statements, r.limit)
+		case r.limit != "":
+			plan.Warnings = append(plan.Warnings, fmt.Sprintf("role %s may take all connections of the server: run %s as a superuser or a role that administers it", r.quoted, r.limit))
+		}
 	}
 	for _, r := range g.operators {
 		for _, right := range g.operatorsRights() {
@@ -163,9 +181,11 @@ func (g *granting) plan(ctx context.Context) (plan GrantPlan, err error) {
 		}
 	}
 	if len(g.askers) > 0 {
-		plan.Warnings, err = g.warnings(ctx)
+		all, err := g.warnings(ctx)
+		plan.Warnings = append(plan.Warnings, all...)
+		return plan, err
 	}
-	return plan, err
+	return plan, nil
 }
 
 // askersRights are all that an asker needs.

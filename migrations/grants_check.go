@@ -71,39 +71,48 @@ func (g *granting) warnings(ctx context.Context) (all []string, err error) {
 	return all, nil
 }
 
-// reaches lists how a role, $1, has rights on the relations $2, may replace the functions
-// $3, or may create objects in the schemas $4. $5: its own direct rights count too.
+// reaches lists what a role, $1, has that an asker must not have: rights on the relations
+// $2, functions $3 and schemas $4, CREATE on the database, attributes and predefined roles.
+// It may have them directly, through PUBLIC or as a member of roles. Members count without
+// INHERIT too, because they can SET ROLE. $5: direct rights on the relations count too.
 const reaches = `
-WITH rights (privilege, object, grantee) AS (
-    SELECT e.privilege_type, c.oid::regclass::text, e.grantee
-    FROM pg_class AS c, aclexplode(coalesce(c.relacl, acldefault('r', c.relowner))) AS e
-    WHERE c.oid = ANY ($2::oid[]) AND e.grantee <> c.relowner
+WITH RECURSIVE held (role, through) AS ( -- PUBLIC, the role, and the roles that a direct membership leads to
+    SELECT 0::oid, 0::oid UNION SELECT $1::oid, 0::oid
+    UNION SELECT m.roleid, CASE h.through WHEN 0::oid THEN m.roleid ELSE h.through END
+    FROM held AS h JOIN pg_auth_members AS m ON m.member = h.role
+), relations AS (
+    SELECT c.oid::regclass AS name, c.relowner AS owner, c.relacl AS acl FROM pg_class AS c WHERE c.oid = ANY ($2::oid[])
     UNION ALL
-    SELECT e.privilege_type, c.oid::regclass::text, e.grantee
-    FROM pg_class AS c JOIN pg_attribute AS a ON a.attrelid = c.oid, aclexplode(a.attacl) AS e
-    WHERE c.oid = ANY ($2::oid[]) AND e.grantee <> c.relowner
-), owned (object, owner) AS (
-    SELECT 'table ' || c.oid::regclass::text, c.relowner FROM pg_class AS c WHERE c.oid = ANY ($2::oid[])
-    UNION ALL SELECT 'function ' || p.oid::regproc::text, p.proowner FROM pg_proc AS p WHERE p.oid = ANY ($3::oid[])
-    UNION ALL SELECT 'schema ' || n.oid::regnamespace::text, n.nspowner FROM pg_namespace AS n WHERE n.oid = ANY ($4::oid[])
+    SELECT c.oid::regclass, c.relowner, a.attacl FROM pg_class AS c JOIN pg_attribute AS a ON a.attrelid = c.oid WHERE c.oid = ANY ($2::oid[])
+), places (name, owner, acl) AS (
+    SELECT 'SCHEMA ' || n.oid::regnamespace, n.nspowner, n.nspacl FROM pg_namespace AS n WHERE n.oid = ANY ($4::oid[])
+    UNION ALL SELECT 'DATABASE ' || quote_ident(d.datname), d.datdba, d.datacl FROM pg_database AS d WHERE d.datname = current_database()
+), has (role, what, mend) AS (
+    SELECT e.grantee, format('has %s on %s', e.privilege_type, r.name),
+           CASE e.grantee WHEN 0::oid THEN format('run REVOKE ALL ON TABLE %s FROM PUBLIC', r.name)
+                ELSE 'another role than the owner granted it: revoke it as that role or as a superuser' END
+    FROM relations AS r, aclexplode(r.acl) AS e WHERE e.grantee <> r.owner AND (e.grantee <> $1::oid OR $5::bool)
+    UNION ALL
+    SELECT e.grantee, format('has CREATE on %s', p.name),
+           format('run REVOKE CREATE ON %s FROM %s', p.name, CASE e.grantee WHEN 0::oid THEN 'PUBLIC' ELSE e.grantee::regrole::text END)
+    FROM places AS p, aclexplode(p.acl) AS e WHERE e.privilege_type = 'CREATE' AND e.grantee <> p.owner
+    UNION ALL
+    SELECT o.owner, 'owns ' || o.name, 'use another role'
+    FROM (SELECT r.owner, 'TABLE ' || r.name FROM relations AS r
+          UNION ALL SELECT p.proowner, 'FUNCTION ' || p.oid::regproc FROM pg_proc AS p WHERE p.oid = ANY ($3::oid[])
+          UNION ALL SELECT p.owner, p.name FROM places AS p) AS o (owner, name)
+    UNION ALL
+    SELECT r.oid, 'has ' || a.name, format('use another role, or run ALTER ROLE %s NO%s', r.oid::regrole, a.name)
+    FROM pg_roles AS r CROSS JOIN LATERAL (VALUES ('SUPERUSER', r.rolsuper), ('CREATEROLE', r.rolcreaterole), ('REPLICATION', r.rolreplication)) AS a (name, has) WHERE a.has
+    UNION ALL
+    SELECT r.oid, 'is predefined by PostgreSQL', '' FROM pg_roles AS r WHERE starts_with(r.rolname::text, 'pg_')
 )
-SELECT CASE WHEN r.grantee = 0::oid THEN format('PUBLIC has %s on %s: run REVOKE ALL ON TABLE %2$s FROM PUBLIC', min(r.privilege), min(r.object))
-            WHEN r.grantee = $1::oid THEN format('it still has %s on %s, granted by a role other than the owner: revoke it as that role or as a superuser', min(r.privilege), min(r.object))
-            ELSE format('it is a member of role %1$s, which has %2$s on %3$s: run REVOKE %1$s FROM %4$s', r.grantee::regrole, min(r.privilege), min(r.object), $1::oid::regrole) END
-FROM rights AS r
-WHERE CASE r.grantee WHEN 0::oid THEN true WHEN $1::oid THEN $5::bool ELSE pg_has_role($1::oid, r.grantee, 'MEMBER') END
-GROUP BY r.grantee
-UNION ALL
-SELECT format('it owns %s, or is a member of its owner %s: use another role', min(o.object), o.owner::regrole)
-FROM owned AS o WHERE pg_has_role($1::oid, o.owner, 'MEMBER') GROUP BY o.owner
-UNION ALL
-SELECT format('it may create objects in schema %1$s: run REVOKE CREATE ON SCHEMA %1$s FROM %2$s, or from the role that it has the right from', n.oid::regnamespace, $1::oid::regrole)
-FROM pg_namespace AS n WHERE n.oid = ANY ($4::oid[]) AND has_schema_privilege($1::oid, n.oid, 'CREATE') AND NOT pg_has_role($1::oid, n.nspowner, 'MEMBER')
-UNION ALL
-SELECT format('it is a member of %1$s: run REVOKE %1$s FROM %2$s', r.oid::regrole, $1::oid::regrole)
-FROM pg_roles AS r
-WHERE r.rolname IN ('pg_read_all_data', 'pg_write_all_data', 'pg_maintain', 'pg_read_server_files', 'pg_write_server_files', 'pg_execute_server_program')
-  AND pg_has_role($1::oid, r.oid, 'MEMBER')
+SELECT CASE h.through
+       WHEN 0::oid THEN CASE h.role WHEN 0::oid THEN 'PUBLIC ' ELSE 'it ' END || min(n.what || ': ' || n.mend)
+       ELSE format('it is a member of role %1$s, %2$swhich %3$s: run REVOKE %1$s FROM %4$s', h.through::regrole,
+                   CASE WHEN h.role <> h.through THEN format('a member of %s, ', h.role::regrole) END, max(n.what), $1::oid::regrole) END
+FROM held AS h JOIN has AS n ON n.role = h.role
+GROUP BY h.role, h.through, CASE h.through WHEN 0::oid THEN n.mend END
 ORDER BY 1`
 
 // checkReach returns ErrRole if an asker has rights that it must not have. Direct rights

@@ -34,6 +34,9 @@ func (i installed) public() []object {
 type role struct {
 	oid    uint32
 	quoted string
+
+	limit    string // the statement that limits its connections, empty if they are limited
+	mayLimit bool   // whether the connection's role may run it
 }
 
 // granting is what is in the database, as rights are granted on it.
@@ -225,10 +228,11 @@ func (g *granting) readRole(ctx context.Context, name, kind string) (r role, err
 	if name == "" || strings.Contains(name, "\x00") {
 		return r, fmt.Errorf("%w: the name of an %s is %q: pass the name of a role", ErrRole, kind, name)
 	}
-	var super, creates, replicates bool
 	// As texts: a cast to name would cut a long name off.
-	err = g.tx.QueryRow(ctx, `SELECT r.oid, quote_ident(r.rolname::text), r.rolsuper, r.rolcreaterole, r.rolreplication
-		FROM pg_roles AS r WHERE r.rolname::text = $1::text`, name).Scan(&r.oid, &r.quoted, &super, &creates, &replicates)
+	err = g.tx.QueryRow(ctx, `SELECT r.oid, quote_ident(r.rolname::text),
+			CASE r.rolconnlimit WHEN -1 THEN format('ALTER ROLE %I CONNECTION LIMIT %s', r.rolname, greatest(1, current_setting('max_connections')::int / 4)) ELSE '' END,
+			i.rolsuper OR i.rolcreaterole AND (current_setting('server_version_num')::int < 160000 OR pg_has_role(i.oid, r.oid, 'MEMBER WITH ADMIN OPTION'))
+		FROM pg_roles AS r, pg_roles AS i WHERE r.rolname::text = $1::text AND i.rolname = current_user`, name).Scan(&r.oid, &r.quoted, &r.limit, &r.mayLimit)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows) && strings.EqualFold(name, "public"):
 		return r, fmt.Errorf("%w: PUBLIC is every role: name one role", ErrRole)
@@ -236,17 +240,6 @@ func (g *granting) readRole(ctx context.Context, name, kind string) (r role, err
 		return r, fmt.Errorf("%w: there is no role %q: run CREATE ROLE first, or correct the name, which is case-sensitive here", ErrRole, name)
 	case err != nil:
 		return r, fmt.Errorf("pglimit: look for role %q: %w", name, err)
-	case kind != "asker":
-		return r, nil
-	}
-	for _, attribute := range []struct {
-		has  bool
-		name string
-	}{{super, "SUPERUSER"}, {creates, "CREATEROLE"}, {replicates, "REPLICATION"}} {
-		if attribute.has {
-			return r, fmt.Errorf("%w: role %s has %s, which gives it more than an asker may have: use another role, or run ALTER ROLE %[2]s NO%[3]s",
-				ErrRole, r.quoted, attribute.name)
-		}
 	}
 	return r, nil
 }

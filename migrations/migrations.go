@@ -85,8 +85,9 @@ type Step struct {
 
 // Up runs all migrations that have not run yet, each in a separate transaction. It may
 // be called at every start and by many processes concurrently: one works, and the others
-// wait for at most five minutes, checking once a second. If no migration is pending, Up
-// takes no lock and needs only the right to read [VersionTable].
+// wait for at most five minutes, checking once a second. slog.Default() gets a warning that
+// names the session that holds the lock. The error of a wait that ended names it too. If no
+// migration is pending, Up takes no lock and needs only the right to read [VersionTable].
 //
 // The lock belongs to a session, so pool must connect to the server directly or through
 // a pooler in session mode. One connection is enough. If ctx is cancelled, the current

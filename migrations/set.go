@@ -19,15 +19,6 @@ import (
 	"github.com/pressly/goose/v3/lock"
 )
 
-// The lock is tried lockTries times, lockPeriod seconds apart, while another process
-// migrates. lockID differs from goose's default, so that an application may call Up
-// while it has goose's lock.
-const (
-	lockPeriod = 1
-	lockTries  = 300
-	lockID     = int64(0x70676c696d6974) // "pglimit"
-)
-
 // Set is a sequence of migrations with a separate record. There are two, [Tables] and
 // [Functions]. Their methods are safe for concurrent use.
 type Set struct {
@@ -176,7 +167,7 @@ func (s *Set) refuse(ctx context.Context, db *sql.DB, to int64) error {
 		return nil
 	}
 	all, err := strangers(ctx, db)
-	if err != nil || len(all) == 0 {
+	if all = existing(all); err != nil || len(all) == 0 {
 		return err
 	}
 	applied, err := s.appliedAt(ctx, db)
@@ -240,13 +231,13 @@ func (s *Set) run(pool *pgxpool.Pool, do func(*goose.Provider) ([]*goose.Migrati
 }
 
 func (s *Set) provider(db *sql.DB) (*goose.Provider, error) {
-	locker, err := lock.NewPostgresSessionLocker(lock.WithLockID(lockID), lock.WithLockTimeout(lockPeriod, lockTries))
+	locker, err := lock.NewPostgresSessionLocker(lock.WithLockID(lockID))
 	if err != nil {
 		return nil, err
 	}
 	return goose.NewProvider(goose.DialectPostgres, db, s.FS(),
 		goose.WithTableName(s.table),
-		goose.WithSessionLocker(locker),
+		goose.WithSessionLocker(patient{locker}),
 		goose.WithDisableGlobalRegistry(true), // excludes an application's Go migrations
 		goose.WithLogger(goose.NopLogger()))
 }

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -16,9 +17,9 @@ import (
 // and the next step.
 var ErrExposed = errors.New("pglimit: the SQL functions are not created because other roles may create objects")
 
-// Exposure is a schema of the search_path in which other roles may create objects. An
-// object named like a table, operator or function of a statement could replace it and
-// run with the caller's rights.
+// Exposure is a schema of the search_path in which other roles may create objects, or a
+// missing one that they may create. An object named like a table, operator or function of a
+// statement could replace it and run with the caller's rights.
 type Exposure struct {
 	// Schema is the schema's name, quoted if SQL needs it.
 	Schema string
@@ -27,6 +28,25 @@ type Exposure struct {
 	// Creators are the names of the other roles with the right to create objects;
 	// PUBLIC stands for all roles.
 	Creators []string
+	// Missing is the quoted name of the database if there is no such schema, and Creators
+	// may create it in that database. By default a schema named as the role comes first.
+	Missing string
+}
+
+// Fix returns the SQL that takes the right to create objects away.
+func (e Exposure) Fix() string {
+	place := "SCHEMA " + e.Schema
+	if e.Missing != "" {
+		place = "DATABASE " + e.Missing
+	}
+	var all []string
+	if len(e.Creators) > 0 {
+		all = append(all, fmt.Sprintf("REVOKE CREATE ON %s FROM %s", place, strings.Join(e.Creators, ", ")))
+	}
+	if e.Owner != "" {
+		all = append(all, fmt.Sprintf("ALTER SCHEMA %s OWNER TO CURRENT_USER", e.Schema))
+	}
+	return strings.Join(all, "; ")
 }
 
 // String returns a line that describes the exposure and the next step.
@@ -39,12 +59,16 @@ func (e Exposure) String() string {
 		return fmt.Sprintf("schema %[1]s belongs to role %[2]s: migrate as %[2]s, %[3]s", e.Schema, e.Owner, own)
 	}
 	roles := strings.Join(e.Creators, ", ")
-	return fmt.Sprintf("%[1]s may create objects in schema %[2]s: run REVOKE CREATE ON SCHEMA %[2]s FROM %[1]s, %[3]s", roles, e.Schema, own)
+	if e.Missing != "" {
+		return fmt.Sprintf("%s may create schema %s, which comes before others in the search_path: run %s, or name only schemas that exist: end the connection string in ?search_path=public", roles, e.Schema, e.Fix())
+	}
+	return fmt.Sprintf("%s may create objects in schema %s: run %s, %s", roles, e.Schema, e.Fix(), own)
 }
 
 // Strangers returns the schemas of the search_path, and schemas pglimit and pglimit_ask,
 // in which other roles may create objects, in the search_path's order: none if there is
-// no such schema. It only reads.
+// no such schema. Missing schemas that come before others in the search_path, and that
+// other roles may create, follow. It only reads.
 //
 // Superusers, the connection's role, its members and the groups that it is a member of
 // do not count as other roles. In databases created by PostgreSQL 14 or earlier, PUBLIC
@@ -53,6 +77,12 @@ func Strangers(ctx context.Context, pool *pgxpool.Pool) ([]Exposure, error) {
 	db := stdlib.OpenDBFromPool(pool)
 	all, err := strangers(ctx, db)
 	return all, errors.Join(err, db.Close())
+}
+
+// existing returns the exposures of schemas that are there. The SQL functions name their
+// schema, so a schema that is made later does not change them.
+func existing(all []Exposure) []Exposure {
+	return slices.DeleteFunc(all, func(e Exposure) bool { return e.Missing != "" })
 }
 
 // exposures returns a row for each other role that owns a schema or may create objects in
@@ -79,10 +109,15 @@ WITH RECURSIVE groups (role) AS (
     UNION ALL SELECT o.place, o.name
     FROM (VALUES (9223372036854775806, 'pglimit'::name), (9223372036854775807, 'pglimit_ask'::name)) AS o (place, name)
     WHERE NOT EXISTS (SELECT 1 FROM pg_catalog.unnest(pg_catalog.current_schemas(false)) AS s (name) WHERE s.name = o.name)
+), named (place, name, there) AS (
+    SELECT e.place, e.name, EXISTS (SELECT 1 FROM pg_catalog.pg_namespace AS n WHERE n.nspname = e.name::name)
+    FROM (SELECT s.place, CASE WHEN s.name = '"$user"' THEN current_user::text WHEN pg_catalog.starts_with(s.name, '"') THEN pg_catalog.btrim(s.name, '"') ELSE pg_catalog.lower(s.name) END AS name
+          FROM pg_catalog.regexp_split_to_table(pg_catalog.current_setting('search_path'), '\s*,\s*') WITH ORDINALITY AS s (name, place)) AS e
 )
-SELECT pg_catalog.quote_ident(n.nspname::text),
+(SELECT pg_catalog.quote_ident(n.nspname::text),
        CASE WHEN n.nspowner IN (SELECT o.role FROM ours AS o) THEN '' ELSE pg_catalog.quote_ident(owner.rolname::text) END,
-       CASE WHEN a.grantee IS NULL THEN '' WHEN a.grantee = 0::oid THEN 'PUBLIC' ELSE pg_catalog.quote_ident(creator.rolname::text) END
+       CASE WHEN a.grantee IS NULL THEN '' WHEN a.grantee = 0::oid THEN 'PUBLIC' ELSE pg_catalog.quote_ident(creator.rolname::text) END,
+       ''
 FROM used AS u
 JOIN pg_catalog.pg_namespace AS n ON n.nspname = u.name
 JOIN pg_catalog.pg_roles AS owner ON owner.oid = n.nspowner
@@ -92,7 +127,17 @@ LEFT JOIN LATERAL (
 ) AS a ON true
 LEFT JOIN pg_catalog.pg_roles AS creator ON creator.oid = a.grantee
 WHERE a.grantee IS NOT NULL OR NOT n.nspowner IN (SELECT o.role FROM ours AS o)
-ORDER BY u.place, a.grantee`
+ORDER BY u.place, a.grantee)
+UNION ALL
+SELECT pg_catalog.quote_ident(m.name), '', CASE WHEN a.grantee = 0::oid THEN 'PUBLIC' ELSE pg_catalog.quote_ident(creator.rolname::text) END,
+       pg_catalog.quote_ident(d.datname::text)
+FROM named AS m
+JOIN pg_catalog.pg_database AS d ON d.datname = pg_catalog.current_database()
+CROSS JOIN LATERAL pg_catalog.aclexplode(coalesce(d.datacl, pg_catalog.acldefault('d'::"char", d.datdba))) AS a
+LEFT JOIN pg_catalog.pg_roles AS creator ON creator.oid = a.grantee
+WHERE m.place < (SELECT max(o.place) FROM named AS o WHERE o.there) AND NOT m.there
+  AND a.privilege_type = 'CREATE' AND a.grantee <> d.datdba AND NOT a.grantee IN (SELECT o.role FROM ours AS o)
+  AND NOT a.grantee IN (SELECT c.relowner FROM pg_catalog.pg_class AS c WHERE c.oid = pg_catalog.to_regclass('pglimit_token_bucket'))`
 
 func strangers(ctx context.Context, db *sql.DB) (all []Exposure, err error) {
 	rows, err := db.QueryContext(ctx, exposures)
@@ -101,12 +146,12 @@ func strangers(ctx context.Context, db *sql.DB) (all []Exposure, err error) {
 	}
 	defer rows.Close()
 	for rows.Next() {
-		var schema, owner, creator string
-		if err := rows.Scan(&schema, &owner, &creator); err != nil {
+		var schema, owner, creator, missing string
+		if err := rows.Scan(&schema, &owner, &creator, &missing); err != nil {
 			return nil, err
 		}
 		if len(all) == 0 || all[len(all)-1].Schema != schema {
-			all = append(all, Exposure{Schema: schema, Owner: owner})
+			all = append(all, Exposure{Schema: schema, Owner: owner, Missing: missing})
 		}
 		if last := &all[len(all)-1]; creator != "" {
 			last.Creators = append(last.Creators, creator)

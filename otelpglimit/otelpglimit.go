@@ -84,7 +84,7 @@ type Telemetry struct {
 	spanKey   bool
 	callback  metric.Registration
 
-	series sync.Map // metrics.Series to *series
+	series sync.Map // labels to *series
 
 	mu       sync.Mutex
 	limiters []*limiter.Limiter
@@ -187,10 +187,10 @@ func (t *Telemetry) Watch(l *limiter.Limiter) {
 // Observe counts a call and makes its span. Use it as limiter.Config.Observe, of one or of
 // several limiters.
 func (t *Telemetry) Observe(ctx context.Context, o limiter.Observation) {
-	k := metrics.Of(&o)
+	k := o.Labels()
 	s := t.of(k)
 	t.decisions.Add(ctx, 1, s.add...)
-	t.units.Add(ctx, metrics.UnitsOf(&o), s.add...)
+	t.units.Add(ctx, o.Units(), s.add...)
 	t.duration.Record(ctx, o.Duration.Seconds(), s.record...)
 	if o.Rows > 0 {
 		t.rows.Record(ctx, int64(o.Rows), s.record...)
@@ -206,7 +206,7 @@ type series struct {
 	record []metric.RecordOption
 }
 
-func (t *Telemetry) of(k metrics.Series) *series {
+func (t *Telemetry) of(k [4]string) *series {
 	if known, ok := t.series.Load(k); ok {
 		return known.(*series)
 	}
@@ -215,9 +215,9 @@ func (t *Telemetry) of(k metrics.Series) *series {
 	return known.(*series)
 }
 
-func attributesOf(k metrics.Series) []attribute.KeyValue {
+func attributesOf(k [4]string) []attribute.KeyValue {
 	var all []attribute.KeyValue
-	for i, v := range k.Values() {
+	for i, v := range k {
 		if v != "" {
 			all = append(all, attribute.String(metrics.Labels[i], v))
 		}
@@ -226,7 +226,7 @@ func attributesOf(k metrics.Series) []attribute.KeyValue {
 }
 
 // span makes the span of a call that has ended. A denial is no error.
-func (t *Telemetry) span(ctx context.Context, o *limiter.Observation, k metrics.Series) {
+func (t *Telemetry) span(ctx context.Context, o *limiter.Observation, k [4]string) {
 	end := time.Now()
 	_, span := t.tracer.Start(ctx, "pglimit "+string(o.Verb), trace.WithTimestamp(end.Add(-o.Duration)), trace.WithSpanKind(trace.SpanKindClient))
 	defer span.End(trace.WithTimestamp(end))

@@ -70,6 +70,7 @@ func read(t *testing.T, reader *metric.ManualReader) (lines []string) {
 	return lines
 }
 
+// TestObserve: metrics and spans have policies and verbs, and no keys.
 func TestObserve(t *testing.T) {
 	telemetry, reader, spans := newTelemetry(t, Config{})
 	l := limiter.NewMemory(&limiter.Config{Observe: telemetry.Observe})

@@ -64,7 +64,7 @@ type Collector struct {
 	gauges           map[metrics.Instrument]*prometheus.Desc
 	database         *metrics.Database // nil: none
 
-	series sync.Map // metrics.Series to *series
+	series sync.Map // labels to *series
 
 	mu       sync.Mutex
 	limiters []*limiter.Limiter
@@ -113,21 +113,20 @@ func New(config *Config) *Collector {
 
 // Observe counts a call. Use it as limiter.Config.Observe, of one or of several limiters.
 func (p *Collector) Observe(_ context.Context, o limiter.Observation) {
-	s := p.of(metrics.Of(&o))
+	s := p.of(o.Labels())
 	s.decisions.Inc()
-	s.units.Add(metrics.UnitsOf(&o))
+	s.units.Add(o.Units())
 	s.duration.Observe(o.Duration.Seconds())
 	if o.Rows > 0 {
 		s.rows.Observe(float64(o.Rows))
 	}
 }
 
-func (p *Collector) of(k metrics.Series) *series {
-	if s, ok := p.series.Load(k); ok {
+func (p *Collector) of(v [4]string) *series {
+	if s, ok := p.series.Load(v); ok {
 		return s.(*series)
 	}
-	v := k.Values()
-	s, _ := p.series.LoadOrStore(k, &series{
+	s, _ := p.series.LoadOrStore(v, &series{
 		p.decisions.WithLabelValues(v[:]...), p.units.WithLabelValues(v[:]...),
 		p.duration.WithLabelValues(v[:]...), p.rows.WithLabelValues(v[:]...),
 	})

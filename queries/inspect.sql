@@ -4,18 +4,6 @@
 -- Index: the primary key. Locks nothing.
 SELECT p.algorithm FROM pglimit_policy AS p WHERE p.name = sqlc.arg(name)::text;
 
--- name: InspectDenialSlots :many
--- InspectDenialSlots adds up the denials in [from_us, until_us) by slots of width_us. policy
--- is '' for all policies. It returns no row for a slot without denials.
---
--- Index: pglimit_denial_slot. Locks nothing.
-SELECT ((d.slot_us - sqlc.arg(from_us)::bigint) / sqlc.arg(width_us)::bigint)::bigint AS slot,
-       sum(d.denials)::bigint AS denials, sum(d.shadowed)::bigint AS shadowed, sum(d.units)::float8 AS units
-FROM pglimit_denial AS d
-WHERE d.slot_us >= sqlc.arg(from_us)::bigint AND d.slot_us < sqlc.arg(until_us)::bigint
-  AND (sqlc.arg(policy)::text = '' OR d.policy = sqlc.arg(policy)::text)
-GROUP BY 1 ORDER BY 1;
-
 -- name: InspectDenialKeys :many
 -- InspectDenialKeys adds up the denials in [from_us, until_us) by key, the most denied
 -- first, up to max_rows keys. policy and algorithm are '' for all.
@@ -30,56 +18,6 @@ WHERE d.slot_us >= sqlc.arg(from_us)::bigint AND d.slot_us < sqlc.arg(until_us):
 GROUP BY d.policy, d.algorithm, d.key
 ORDER BY denials DESC, d.policy, d.key, d.algorithm
 LIMIT sqlc.arg(max_rows)::bigint;
-
--- name: InspectDenialFirst :one
--- InspectDenialFirst returns the first slot in which a policy denied anything, or -1.
---
--- Index: the primary key, by policy. Locks nothing.
-SELECT coalesce(min(d.slot_us), -1::bigint)::bigint AS first_slot_us
-FROM pglimit_denial AS d
-WHERE d.policy = sqlc.arg(policy)::text AND d.algorithm = sqlc.arg(algorithm)::text;
-
--- name: InspectDenialPeaks :one
--- InspectDenialPeaks returns quantiles, over the keys denied by a policy, of the most units
--- that were denied to a key in any time of before_us and a slot; and not across any of the
--- ascending bounds, which may be empty. With only_shadowed it counts what a shadow policy
--- let pass; the units of a slot count in proportion. It leaves out, and counts, the denials
--- without a key and the keys with an override of the limit.
---
--- Index: the primary key, by policy. Locks nothing.
-WITH found AS MATERIALIZED (
-    SELECT d.key, d.slot_us,
-           CASE WHEN sqlc.arg(only_shadowed)::bool THEN d.shadowed ELSE d.denials END AS denials,
-           CASE WHEN sqlc.arg(only_shadowed)::bool THEN d.units * d.shadowed::float8 / GREATEST(d.denials, 1::bigint)::float8 ELSE d.units END AS units,
-           EXISTS (SELECT 1 FROM pglimit_override AS o WHERE o.policy = d.policy AND o.key = d.key
-                   AND (o.unlimited OR o.limit_units IS NOT NULL OR o.burst IS NOT NULL)) AS overridden
-    FROM pglimit_denial AS d
-    WHERE d.policy = sqlc.arg(policy)::text AND d.algorithm = sqlc.arg(algorithm)::text
-      AND (d.shadowed > 0::bigint OR NOT sqlc.arg(only_shadowed)::bool)
-), sums AS (
-    SELECT f.key, f.slot_us, f.denials,
-           sum(f.units) OVER (PARTITION BY f.key, pg_catalog.width_bucket(f.slot_us, sqlc.arg(bounds)::bigint[]) ORDER BY f.slot_us
-                              RANGE BETWEEN sqlc.arg(before_us)::bigint PRECEDING AND CURRENT ROW) AS units
-    FROM found AS f
-    WHERE f.key <> ''::text AND NOT f.overridden
-), peaks AS (
-    SELECT max(s.units) AS units, sum(s.denials) AS denials, min(s.slot_us) AS first_slot_us, max(s.slot_us) AS last_slot_us
-    FROM sums AS s GROUP BY s.key
-)
-SELECT count(*) AS keys, coalesce(sum(p.denials), 0::numeric)::bigint AS denials,
-       coalesce(min(p.first_slot_us), 0::bigint)::bigint AS first_slot_us, coalesce(max(p.last_slot_us), 0::bigint)::bigint AS last_slot_us,
-       coalesce(pg_catalog.percentile_disc(0.5::float8) WITHIN GROUP (ORDER BY p.units), 0::float8)::float8 AS p50,
-       coalesce(pg_catalog.percentile_disc(0.999::float8) WITHIN GROUP (ORDER BY p.units), 0::float8)::float8 AS p999,
-       coalesce(max(p.units), 0::float8)::float8 AS most,
-       (SELECT coalesce(sum(f.denials), 0::numeric)::bigint FROM found AS f WHERE f.key = ''::text) AS denials_without_key,
-       (SELECT pg_catalog.count(DISTINCT f.key) FROM found AS f WHERE f.overridden) AS keys_overridden
-FROM peaks AS p;
-
--- name: InspectKeyCount :one
--- InspectKeyCount returns the number of keys that have a row under a policy and algorithm.
---
--- Index: the primary keys, by policy. Locks nothing.
-SELECT count(*) FROM pglimit_keys AS k WHERE k.policy = sqlc.arg(policy)::text AND k.algorithm = sqlc.arg(algorithm)::text;
 
 -- name: ForgetDenials :execrows
 -- ForgetDenials deletes the denials of some keys under one policy and algorithm.
@@ -164,8 +102,9 @@ DELETE FROM pglimit_override AS o
 WHERE o.policy = sqlc.arg(policy)::text AND o.key = ANY(sqlc.arg(keys)::text[]);
 
 -- name: ForgetHistory :execrows
--- ForgetHistory deletes the changes of the overrides of some keys of one policy.
+-- ForgetHistory deletes the changes of the overrides of some keys of one policy. A trigger
+-- raises the version, so that programs load all.
 --
--- Index: pglimit_policy_history_name. Locks the rows that it deletes.
+-- Index: pglimit_policy_history_name. Locks the version, and then the rows that it deletes.
 DELETE FROM pglimit_policy_history AS h
 WHERE h.name = sqlc.arg(policy)::text AND h.key = ANY(sqlc.arg(keys)::text[]);

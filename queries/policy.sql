@@ -32,8 +32,9 @@ FROM pglimit_policy AS p
 ORDER BY p.name;
 
 -- name: Overrides :many
--- Overrides returns the first max_rows overrides, by policy and key. limit_units, burst
--- and until_us are 0 if they are NULL. shadow is -1 if it is NULL, else 0 or 1.
+-- Overrides returns the first max_rows overrides after a policy and key, by policy and
+-- key; of all policies if name is empty. limit_units, burst and until_us are 0 if they are
+-- NULL. shadow is -1 if it is NULL, else 0 or 1.
 --
 -- Index: the primary key, or none. Locks nothing.
 SELECT o.policy, o.key, coalesce(o.limit_units, 0::float8)::float8 AS limit_units, coalesce(o.burst, 0::float8)::float8 AS burst, o.unlimited,
@@ -41,7 +42,25 @@ SELECT o.policy, o.key, coalesce(o.limit_units, 0::float8)::float8 AS limit_unit
        (CASE WHEN o.until IS NULL THEN 0::float8 ELSE date_part('epoch'::text, o.until) * 1000000::float8 END)::bigint AS until_us,
        o.note, o.version, o.changed_by, (date_part('epoch'::text, o.changed_at) * 1000000::float8)::bigint AS changed_at_us
 FROM pglimit_override AS o
+WHERE (o.policy, o.key) > (sqlc.arg(after_policy)::text, sqlc.arg(after_key)::text) AND (sqlc.arg(name)::text = ''::text OR o.policy = sqlc.arg(name)::text)
 ORDER BY o.policy, o.key
+LIMIT sqlc.arg(max_rows)::bigint;
+
+-- name: OverridesChanged :many
+-- OverridesChanged returns the first max_rows changes from that id on, in their order, each
+-- with the override as it is now. An override that is gone limits nothing. key is empty for
+-- the change of a policy. The columns are those of Overrides.
+--
+-- Index: the primary keys. Locks nothing.
+SELECT h.id, h.version AS changed_version, (date_part('epoch'::text, h.changed_at) * 1000000::float8)::bigint AS changed_at_us,
+       h.name, coalesce(h.key, ''::text)::text AS key,
+       coalesce(o.limit_units, 0::float8)::float8 AS limit_units, coalesce(o.burst, 0::float8)::float8 AS burst, coalesce(o.unlimited, false)::bool AS unlimited,
+       (CASE WHEN o.shadow IS NULL THEN -1 WHEN o.shadow THEN 1 ELSE 0 END)::bigint AS shadow,
+       (CASE WHEN o.until IS NULL THEN 0::float8 ELSE date_part('epoch'::text, o.until) * 1000000::float8 END)::bigint AS until_us,
+       coalesce(o.version, 0::bigint)::bigint AS version
+FROM pglimit_policy_history AS h LEFT JOIN pglimit_override AS o ON o.policy = h.name AND o.key = h.key
+WHERE h.id >= sqlc.arg(first_id)::bigint
+ORDER BY h.id
 LIMIT sqlc.arg(max_rows)::bigint;
 
 -- name: PolicyUpdate :execrows
@@ -121,7 +140,7 @@ RETURNING o.policy, o.key;
 -- empty for the policy itself.
 --
 -- Index: pglimit_policy_history_name, or the primary key. Locks nothing.
-SELECT h.version, (date_part('epoch'::text, h.changed_at) * 1000000::float8)::bigint AS changed_at_us, h.name, coalesce(h.key, ''::text)::text AS key,
+SELECT h.id, h.version, (date_part('epoch'::text, h.changed_at) * 1000000::float8)::bigint AS changed_at_us, h.name, coalesce(h.key, ''::text)::text AS key,
        h.changed_by, h.note, coalesce(h.before::text, ''::text)::text AS before, coalesce(h.after::text, ''::text)::text AS after
 FROM pglimit_policy_history AS h
 WHERE sqlc.arg(name)::text = ''::text OR h.name = sqlc.arg(name)::text

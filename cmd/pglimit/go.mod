@@ -11,7 +11,6 @@ require (
 	github.com/schollz/progressbar/v3 v3.19.1
 	github.com/spf13/cobra v1.10.2
 	github.com/spf13/pflag v1.0.10
-	github.com/xi2/xz v0.0.0-20171230120015-48954b6210f8
 	golang.org/x/term v0.47.0
 )
 

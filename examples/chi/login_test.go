@@ -10,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/pglimit/pglimit/examples/internal/testdb"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -99,7 +100,7 @@ func TestLoginManyAddresses(t *testing.T) {
 // TestLoginRandomNames: one address cannot try the same password on any number of
 // accounts, nor fill the tables with names that it makes up.
 func TestLoginRandomNames(t *testing.T) {
-	pool, err := pgxpool.New(t.Context(), migrated.New(t))
+	pool, err := pgxpool.New(t.Context(), testdb.Migrated.New(t))
 	if err != nil {
 		t.Fatal(err)
 	}

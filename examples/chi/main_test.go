@@ -2,55 +2,25 @@ package main
 
 import (
 	"context"
-	"errors"
-	"log"
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/pglimit/pglimit/examples/internal/testdb"
 	"github.com/pglimit/pglimit/internal/transcript"
 	"github.com/pglimit/pglimit/limiter"
 	"github.com/pglimit/pglimit/migrations"
-	"github.com/pglimit/pglimit/pglimittest"
 )
 
-var migrated, empty *pglimittest.Template
-
-func TestMain(m *testing.M) {
-	log.SetFlags(0)
-	code, err := runTests(m)
-	if err != nil {
-		log.Print(err)
-		code = max(code, 1)
-	}
-	os.Exit(code)
-}
-
-func runTests(m *testing.M) (code int, err error) {
-	ctx := context.Background()
-	server, err := pglimittest.Start(ctx, log.Printf)
-	if err != nil {
-		return 1, err
-	}
-	defer func() { err = errors.Join(err, server.Close()) }()
-	if migrated, err = server.Template(ctx, "chi", migrations.Up); err != nil {
-		return 1, err
-	}
-	nothing := func(context.Context, *pgxpool.Pool) error { return nil }
-	if empty, err = server.Template(ctx, "chi_empty", nothing); err != nil {
-		return 1, err
-	}
-	return m.Run(), nil
-}
+func TestMain(m *testing.M) { testdb.Main(m, migrations.Up) }
 
 // TestREADME sends the README's requests, with a fixed clock.
 func TestREADME(t *testing.T) {
-	pool, err := pgxpool.New(t.Context(), migrated.New(t))
+	pool, err := pgxpool.New(t.Context(), testdb.Migrated.New(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -73,7 +43,7 @@ func TestRun(t *testing.T) {
 	}
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	go func() { ended <- run(ctx, empty.New(t), listener) }()
+	go func() { ended <- run(ctx, testdb.Empty.New(t), listener) }()
 	res, err := http.Post("http://"+listener.Addr().String()+"/login", "", nil)
 	if err != nil {
 		t.Fatal(err, <-ended)

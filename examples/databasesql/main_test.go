@@ -1,57 +1,27 @@
 package main
 
 import (
-	"context"
 	"database/sql"
 	"errors"
-	"log"
 	"net/url"
-	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgxpool"
-
+	"github.com/pglimit/pglimit/examples/internal/testdb"
 	"github.com/pglimit/pglimit/limiter"
 	"github.com/pglimit/pglimit/migrations"
-	"github.com/pglimit/pglimit/pglimittest"
 )
 
-var empty *pglimittest.Template
-
-func TestMain(m *testing.M) {
-	log.SetFlags(0)
-	os.Exit(runTests(m))
-}
-
-func runTests(m *testing.M) int {
-	ctx := context.Background()
-	server, err := pglimittest.Start(ctx, log.Printf)
-	if err != nil {
-		log.Print(err)
-		return 1
-	}
-	defer func() {
-		if err := server.Close(); err != nil {
-			log.Print(err)
-		}
-	}()
-	empty, err = server.Template(ctx, "databasesql", func(context.Context, *pgxpool.Pool) error { return nil })
-	if err != nil {
-		log.Print(err)
-		return 1
-	}
-	return m.Run()
-}
+func TestMain(m *testing.M) { testdb.Main(m, migrations.Up) }
 
 // newDatabase creates an empty database and returns its URL with sslmode=disable: lib/pq
 // requires TLS by default.
 func newDatabase(t *testing.T) string {
 	t.Helper()
-	u, err := url.Parse(empty.New(t))
+	u, err := url.Parse(testdb.Empty.New(t))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,8 +1,9 @@
 // Command goose is an application with its own goose migrations, among which
 // pglimit's run: one folder, one sequence of numbers, one version table.
 //
-//	go run .        run the migrations that have not been run, then take orders
-//	go run . down   undo them all
+//	pglimit migrate export migrations   once, and after each update of pglimit
+//	go run .                            run the migrations that have not been run, then take orders
+//	go run . down                       undo them all
 package main
 
 import (
@@ -25,8 +26,7 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// files are the application's migrations. `pglimit migrate export migrations`
-// wrote those with pglimit in their name.
+// files are the application's migrations, and pglimit's once they are exported.
 //
 //go:embed migrations/*.sql
 var files embed.FS
@@ -36,12 +36,16 @@ var perCustomer = limiter.Policy{Name: "orders", Algorithm: limiter.FixedWindow,
 
 func main() {
 	log.SetFlags(0)
-	if err := run(context.Background(), os.Stdout, os.Getenv("DATABASE_URL"), os.Args[1:]); err != nil {
+	folder, err := fs.Sub(files, "migrations")
+	if err == nil {
+		err = run(context.Background(), os.Stdout, os.Getenv("DATABASE_URL"), folder, os.Args[1:])
+	}
+	if err != nil {
 		log.Fatal(err)
 	}
 }
 
-func run(ctx context.Context, out io.Writer, url string, args []string) error {
+func run(ctx context.Context, out io.Writer, url string, folder fs.FS, args []string) error {
 	if url == "" {
 		return errors.New("DATABASE_URL is empty: set it to postgres://USER:PASSWORD@HOST:PORT/DATABASE")
 	}
@@ -52,29 +56,25 @@ func run(ctx context.Context, out io.Writer, url string, args []string) error {
 	defer pool.Close()
 	switch {
 	case len(args) == 0:
-		if err := migrate(ctx, out, pool, false); err != nil {
+		if err := migrate(ctx, out, pool, folder, false); err != nil {
 			return err
 		}
 		return takeOrders(ctx, out, pool)
 	case len(args) == 1 && args[0] == "down":
-		return migrate(ctx, out, pool, true)
+		return migrate(ctx, out, pool, folder, true)
 	}
 	return fmt.Errorf("unknown arguments %q: say nothing, or down", args)
 }
 
 // migrate runs the missing migrations, or undoes all, and prints each.
-func migrate(ctx context.Context, out io.Writer, pool *pgxpool.Pool, down bool) error {
-	dir, err := fs.Sub(files, "migrations")
-	if err != nil {
-		return err
-	}
+func migrate(ctx context.Context, out io.Writer, pool *pgxpool.Pool, folder fs.FS, down bool) error {
 	// Several processes may start at once: one migrates, and the others check each second
 	// until it is done, for at most five minutes.
 	locker, err := lock.NewPostgresSessionLocker(lock.WithLockTimeout(1, 300))
 	if err != nil {
 		return err
 	}
-	provider, err := goose.NewProvider(goose.DialectPostgres, stdlib.OpenDBFromPool(pool), dir, goose.WithSessionLocker(locker))
+	provider, err := goose.NewProvider(goose.DialectPostgres, stdlib.OpenDBFromPool(pool), folder, goose.WithSessionLocker(locker))
 	if err != nil {
 		return err
 	}

@@ -4,59 +4,41 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"flag"
 	"io"
 	"io/fs"
-	"log"
 	"os"
-	"path"
-	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/pglimit/pglimit/examples/internal/testdb"
 	"github.com/pglimit/pglimit/migrations"
-	"github.com/pglimit/pglimit/pglimittest"
 )
 
-var update = flag.Bool("update", false, "make the files in migrations/ what pglimit exports")
+func TestMain(m *testing.M) { testdb.Main(m, migrations.Up) }
 
-var empty *pglimittest.Template
-
-func TestMain(m *testing.M) {
-	flag.Parse()
-	log.SetFlags(0)
-	code, err := runTests(m)
+// withExported returns the application's migrations and pglimit's.
+func withExported(t *testing.T) fs.FS {
+	t.Helper()
+	dir := t.TempDir()
+	err := os.CopyFS(dir, os.DirFS("migrations"))
+	if err == nil {
+		_, err = migrations.Export(dir)
+	}
 	if err != nil {
-		log.Print(err)
-		code = max(code, 1)
+		t.Fatal(err)
 	}
-	os.Exit(code)
-}
-
-func runTests(m *testing.M) (code int, err error) {
-	ctx := context.Background()
-	server, err := pglimittest.Start(ctx, log.Printf)
-	if err != nil {
-		return 1, err
-	}
-	defer func() { err = errors.Join(err, server.Close()) }()
-	if empty, err = server.Template(ctx, "goose", func(context.Context, *pgxpool.Pool) error { return nil }); err != nil {
-		return 1, err
-	}
-	return m.Run(), nil
+	return os.DirFS(dir)
 }
 
 // call runs the program and returns what it printed.
-func call(t *testing.T, url string, args ...string) string {
+func call(t *testing.T, url string, folder fs.FS, args ...string) string {
 	t.Helper()
 	var out bytes.Buffer
-	if err := run(t.Context(), &out, url, args); err != nil {
+	if err := run(t.Context(), &out, url, folder, args); err != nil {
 		t.Fatalf("%q: %v", args, err)
 	}
 	return out.String()
@@ -77,14 +59,14 @@ func one[T any](t *testing.T, url, sql string) (v T) {
 }
 
 // own lists the migrations in order, as the program prints them.
-func own(direction string) string {
-	names, _ := fs.Glob(files, "migrations/*.sql") // sorted; the pattern is valid
+func own(folder fs.FS, direction string) string {
+	names, _ := fs.Glob(folder, "*.sql") // sorted; the pattern is valid
 	if direction == "down" {
 		slices.Reverse(names)
 	}
 	var b strings.Builder
 	for _, n := range names {
-		b.WriteString(direction + " " + path.Base(n) + "\n")
+		b.WriteString(direction + " " + n + "\n")
 	}
 	return b.String()
 }
@@ -99,37 +81,34 @@ const (
 
 func TestUpAndDown(t *testing.T) {
 	t.Parallel()
-	url := empty.New(t)
+	url, folder := testdb.Empty.New(t), withExported(t)
 	want := func(what, got, want string) {
 		t.Helper()
 		if got != want {
 			t.Errorf("%s:\n%s\nwant:\n%s", what, got, want)
 		}
 	}
-	first := call(t, url)
-	want("the first start", first, own("up")+orders)
+	want("the first start", call(t, url, folder), own(folder, "up")+orders)
 	made := one[string](t, url, relations)
 	if !strings.Contains(made, "pglimit_fixed_window_now") {
 		t.Errorf("the limiter's view is not there: %s", made)
 	}
-	want("the second start", call(t, url), denied)
+	want("the second start", call(t, url, folder), denied)
 	if n := one[int](t, url, `SELECT count(*) FROM orders`); n != 3 {
 		t.Errorf("%d orders stand, want 3", n)
 	}
-	want("down", call(t, url, "down"), own("down"))
+	want("down", call(t, url, folder, "down"), own(folder, "down"))
 	want("after down there is", one[string](t, url, relations), "")
-	want("down with nothing to undo", call(t, url, "down"), "")
-	want("up after down", call(t, url), own("up")+orders)
+	want("down with nothing to undo", call(t, url, folder, "down"), "")
+	want("up after down", call(t, url, folder), own(folder, "up")+orders)
 	want("up after down made", one[string](t, url, relations), made)
 
 	readme, err := os.ReadFile("README.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, part := range []string{first, own("down")} {
-		if !strings.Contains(string(readme), "```\n"+part+"```\n") {
-			t.Errorf("README.md does not show what the program prints:\n%s", part)
-		}
+	if !strings.Contains(string(readme), orders) {
+		t.Errorf("README.md does not show what the program prints:\n%s", orders)
 	}
 }
 
@@ -137,12 +116,12 @@ func TestUpAndDown(t *testing.T) {
 // more orders than one would.
 func TestManyStartAtOnce(t *testing.T) {
 	t.Parallel()
-	url := empty.New(t)
+	url, folder := testdb.Empty.New(t), withExported(t)
 	var outs [4]bytes.Buffer
 	var errs [4]error
 	var all sync.WaitGroup
 	for i := range outs {
-		all.Go(func() { errs[i] = run(t.Context(), &outs[i], url, nil) })
+		all.Go(func() { errs[i] = run(t.Context(), &outs[i], url, folder, nil) })
 	}
 	all.Wait()
 	if err := errors.Join(errs[:]...); err != nil {
@@ -152,7 +131,7 @@ func TestManyStartAtOnce(t *testing.T) {
 	for i := range outs {
 		out.Write(outs[i].Bytes())
 	}
-	if up, want := strings.Count(out.String(), "up "), strings.Count(own("up"), "up "); up != want {
+	if up, want := strings.Count(out.String(), "up "), strings.Count(own(folder, "up"), "up "); up != want {
 		t.Errorf("%d migrations were run, want %d:\n%s", up, want, out.String())
 	}
 	if placed, stand := strings.Count(out.String(), "placed"), one[int](t, url, `SELECT count(*) FROM orders`); placed != 3 || stand != 3 {
@@ -162,89 +141,10 @@ func TestManyStartAtOnce(t *testing.T) {
 
 func TestWrongUsage(t *testing.T) {
 	t.Parallel()
-	if err := run(t.Context(), io.Discard, "", nil); err == nil || !strings.Contains(err.Error(), "DATABASE_URL") {
+	if err := run(t.Context(), io.Discard, "", nil, nil); err == nil || !strings.Contains(err.Error(), "DATABASE_URL") {
 		t.Errorf("without DATABASE_URL: %v", err)
 	}
-	if err := run(t.Context(), io.Discard, empty.New(t), []string{"sideways"}); err == nil || !strings.Contains(err.Error(), "sideways") {
+	if err := run(t.Context(), io.Discard, testdb.Empty.New(t), nil, []string{"sideways"}); err == nil || !strings.Contains(err.Error(), "sideways") {
 		t.Errorf("with an argument that does not exist: %v", err)
-	}
-}
-
-var exported = regexp.MustCompile(`^\d+_pglimit_(.*)$`)
-
-// TestMigrationsAreWhatExportWrites: the files that came from pglimit equal those of this
-// release, in its order, whatever their numbers.
-func TestMigrationsAreWhatExportWrites(t *testing.T) {
-	t.Parallel()
-	today := t.TempDir()
-	if _, err := migrations.Export(today); err != nil {
-		t.Fatal(err)
-	}
-	want, names := read(t, today)
-	if *update {
-		bringUpToDate(t, want)
-	}
-	got, order := read(t, "migrations")
-	if !slices.Equal(order, names) {
-		t.Errorf("migrations/ has %q of pglimit, which exports %q", order, names)
-	}
-	for _, name := range names {
-		if got[name] != want[name] {
-			t.Errorf("migrations/*_pglimit_%s is not what pglimit exports", name)
-		}
-	}
-	if t.Failed() {
-		t.Error("make them so with go test -update, and README.md with them")
-	}
-}
-
-// read returns the text of each migration in dir that came from pglimit, by its name
-// without the number, and the names in order.
-func read(t *testing.T, dir string) (texts map[string]string, names []string) {
-	t.Helper()
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	texts = map[string]string{}
-	for _, e := range entries {
-		if m := exported.FindStringSubmatch(e.Name()); m != nil {
-			text, err := os.ReadFile(filepath.Join(dir, e.Name()))
-			if err != nil {
-				t.Fatal(err)
-			}
-			texts[m[1]] = string(text)
-			names = append(names, m[1])
-		}
-	}
-	return texts, names
-}
-
-// bringUpToDate rewrites changed migrations under their numbers, deletes removed ones and
-// exports missing ones. Migrations change or are removed only before pglimit's first
-// release.
-func bringUpToDate(t *testing.T, want map[string]string) {
-	t.Helper()
-	entries, err := os.ReadDir("migrations")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, e := range entries {
-		m := exported.FindStringSubmatch(e.Name())
-		if m == nil {
-			continue
-		}
-		file := filepath.Join("migrations", e.Name())
-		if text, ok := want[m[1]]; ok {
-			err = os.WriteFile(file, []byte(text), 0o644)
-		} else {
-			err = os.Remove(file)
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	if _, err := migrations.Export("migrations"); err != nil {
-		t.Fatal(err)
 	}
 }

@@ -1,54 +1,25 @@
 package main
 
 import (
-	"context"
 	"errors"
-	"log"
-	"os"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgxpool"
 	"gorm.io/driver/postgres"
 	"gorm.io/gorm"
 	"gorm.io/gorm/logger"
 
+	"github.com/pglimit/pglimit/examples/internal/testdb"
 	"github.com/pglimit/pglimit/limiter"
 	"github.com/pglimit/pglimit/migrations"
-	"github.com/pglimit/pglimit/pglimittest"
 )
 
-var empty *pglimittest.Template
-
-func TestMain(m *testing.M) {
-	log.SetFlags(0)
-	os.Exit(runTests(m))
-}
-
-func runTests(m *testing.M) int {
-	ctx := context.Background()
-	server, err := pglimittest.Start(ctx, log.Printf)
-	if err != nil {
-		log.Print(err)
-		return 1
-	}
-	defer func() {
-		if err := server.Close(); err != nil {
-			log.Print(err)
-		}
-	}()
-	empty, err = server.Template(ctx, "gorm", func(context.Context, *pgxpool.Pool) error { return nil })
-	if err != nil {
-		log.Print(err)
-		return 1
-	}
-	return m.Run()
-}
+func TestMain(m *testing.M) { testdb.Main(m, migrations.Up) }
 
 func TestRun(t *testing.T) {
 	t.Parallel()
-	address := empty.New(t)
+	address := testdb.Empty.New(t)
 	const want = `60.00: ordered, 40.00 are left
 30.00: ordered, 10.00 are left
 20.00: over budget, 10.00 are left
@@ -74,7 +45,7 @@ func TestEveryKindOfGORM(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			config.Logger = logger.Discard
-			db, err := gorm.Open(postgres.Open(empty.New(t)), config)
+			db, err := gorm.Open(postgres.Open(testdb.Empty.New(t)), config)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -16,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/pglimit/pglimit/examples/internal/testdb"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -55,7 +56,7 @@ func TestHowAnAnswerEnds(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := newProcess(t, migrated.New(t), newClock(), c.model)
+			s := newProcess(t, testdb.Migrated.New(t), newClock(), c.model)
 			used, err := s.complete(t.Context(), c.out, "blue", prompt, 99)
 			if used != c.used || !errors.Is(err, c.err) {
 				t.Errorf("used %d, %v; want %d, %v", used, err, c.used, c.err)
@@ -71,7 +72,7 @@ func TestWhileItStreams(t *testing.T) {
 	t.Parallel()
 	var s *service
 	chunks := 0
-	s = newProcess(t, migrated.New(t), newClock(), uses(nil, func(ctx context.Context, used int) {
+	s = newProcess(t, testdb.Migrated.New(t), newClock(), uses(nil, func(ctx context.Context, used int) {
 		chunks++
 		s.want(t, "blue", 0, 100)
 		if deadline, ok := ctx.Deadline(); !ok || time.Until(deadline) > ttl {
@@ -97,7 +98,7 @@ func TestTheCallerGoesAway(t *testing.T) {
 			}
 		}
 	}
-	s := newProcess(t, migrated.New(t), newClock(), model)
+	s := newProcess(t, testdb.Migrated.New(t), newClock(), model)
 	if used, err := s.complete(ctx, io.Discard, "blue", prompt, 99); used != 30 || !errors.Is(err, context.Canceled) {
 		t.Errorf("used %d, %v", used, err)
 	}
@@ -109,7 +110,7 @@ func TestDeniedIsNotAsked(t *testing.T) {
 	t.Parallel()
 	c := newClock()
 	asked := 0
-	s := newProcess(t, migrated.New(t), c, func(ctx context.Context, prompt string, n int) iter.Seq2[Chunk, error] {
+	s := newProcess(t, testdb.Migrated.New(t), c, func(ctx context.Context, prompt string, n int) iter.Seq2[Chunk, error] {
 		asked++
 		return uses(nil, nil, n)(ctx, prompt, n)
 	})
@@ -152,7 +153,7 @@ func reserve(t *testing.T, s *service, tenant string, units int) limiter.Reserva
 // the ttl on and not before.
 func TestAbandoned(t *testing.T) {
 	t.Parallel()
-	c, url := newClock(), migrated.New(t)
+	c, url := newClock(), testdb.Migrated.New(t)
 	reserve(t, newProcess(t, url, c, nil), "blue", 450)
 	s := newProcess(t, url, c, uses(nil, nil, 40))
 	c.move(ttl - time.Microsecond)
@@ -172,7 +173,7 @@ func TestAbandoned(t *testing.T) {
 // nothing is left if others have used the room.
 func TestLate(t *testing.T) {
 	t.Parallel()
-	c, url := newClock(), migrated.New(t)
+	c, url := newClock(), testdb.Migrated.New(t)
 	s := newProcess(t, url, c, nil)
 	late := reserve(t, s, "blue", 450)
 	c.move(ttl)
@@ -187,7 +188,7 @@ func TestLate(t *testing.T) {
 // same settlement, but not send another number.
 func TestFinishedElsewhere(t *testing.T) {
 	t.Parallel()
-	c, url := newClock(), migrated.New(t)
+	c, url := newClock(), testdb.Migrated.New(t)
 	here, there := newProcess(t, url, c, nil), newProcess(t, url, c, nil)
 	used, failed := reserve(t, here, "blue", 200), reserve(t, here, "blue", 300)
 	for range 2 {
@@ -237,7 +238,7 @@ func TestToldAgain(t *testing.T) {
 	for times := range int64(tries + 1) {
 		d := new(deaf)
 		d.times.Store(times)
-		s := newProcess(t, migrated.New(t), newClock(), uses(nil, nil, 30), func(c *pgxpool.Config) { c.ConnConfig.Tracer = d })
+		s := newProcess(t, testdb.Migrated.New(t), newClock(), uses(nil, nil, 30), func(c *pgxpool.Config) { c.ConnConfig.Tracer = d })
 		used, err := s.complete(t.Context(), io.Discard, "blue", prompt, 99)
 		if times < tries && (used != 30 || err != nil) || times == tries && !errors.Is(err, limiter.ErrUnavailable) {
 			t.Errorf("not reached %d times: used %d, %v", times, used, err)
@@ -271,7 +272,7 @@ func TestAllAtOnce(t *testing.T) {
 			t.Error("the others were not answered")
 		}
 	}, 30)
-	s := newProcess(t, migrated.New(t), newClock(), model)
+	s := newProcess(t, testdb.Migrated.New(t), newClock(), model)
 	var running sync.WaitGroup
 	for i := range 2 * 12 {
 		running.Go(func() {
@@ -297,7 +298,7 @@ func TestAllAtOnce(t *testing.T) {
 // equals the tokens used.
 func TestTenantsAtOnce(t *testing.T) {
 	t.Parallel()
-	ctx, url, c := bounded(t), migrated.New(t), newClock()
+	ctx, url, c := bounded(t), testdb.Migrated.New(t), newClock()
 	var mu sync.Mutex
 	atMost, total := map[string]int{}, map[string]int{}
 	model := func(_ context.Context, tenant string, maxTokens int) iter.Seq2[Chunk, error] { // the prompt is the tenant

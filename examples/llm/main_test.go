@@ -2,10 +2,8 @@ package main
 
 import (
 	"context"
-	"errors"
 	"io"
 	"iter"
-	"log"
 	"os"
 	"strings"
 	"sync"
@@ -14,39 +12,12 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/pglimit/pglimit/examples/internal/testdb"
 	"github.com/pglimit/pglimit/limiter"
 	"github.com/pglimit/pglimit/migrations"
-	"github.com/pglimit/pglimit/pglimittest"
 )
 
-var migrated, empty *pglimittest.Template
-
-func TestMain(m *testing.M) {
-	log.SetFlags(0)
-	code, err := runTests(m)
-	if err != nil {
-		log.Print(err)
-		code = max(code, 1)
-	}
-	os.Exit(code)
-}
-
-func runTests(m *testing.M) (code int, err error) {
-	ctx := context.Background()
-	server, err := pglimittest.Start(ctx, log.Printf)
-	if err != nil {
-		return 1, err
-	}
-	defer func() { err = errors.Join(err, server.Close()) }()
-	if migrated, err = server.Template(ctx, "llm", migrations.Up); err != nil {
-		return 1, err
-	}
-	nothing := func(context.Context, *pgxpool.Pool) error { return nil }
-	if empty, err = server.Template(ctx, "llm_empty", nothing); err != nil {
-		return 1, err
-	}
-	return m.Run(), nil
-}
+func TestMain(m *testing.M) { testdb.Main(m, migrations.Up) }
 
 // clock stands at noon until the test moves it.
 type clock struct {
@@ -133,7 +104,7 @@ func (s *service) want(t *testing.T, tenant string, spent, held float64) {
 
 func TestRun(t *testing.T) {
 	t.Parallel()
-	url := empty.New(t)
+	url := testdb.Empty.New(t)
 	readme, err := os.ReadFile("README.md")
 	if err != nil {
 		t.Fatal(err)

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/pglimit/pglimit/examples/internal/testdb"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -72,7 +73,7 @@ func TestCrash(t *testing.T) {
 		} {
 			t.Run(name+" of "+o.Account, func(t *testing.T) {
 				t.Parallel()
-				url := migrated.New(t)
+				url := testdb.Migrated.New(t)
 				other := newShop(t, url, march)
 				strike := &fault{t: t, on: f.on, committed: f.committed, from: other}
 				s := newShop(t, url, march, func(c *pgxpool.Config) { c.ConnConfig.Tracer = strike })
@@ -111,7 +112,7 @@ func TestConflictIsRunAgain(t *testing.T) {
 		{Account: "alice", Number: "1", Cents: 30_00},
 		{Account: "alice", Number: "1", Company: "initech", Cents: 30_00},
 	} {
-		url := migrated.New(t)
+		url := testdb.Migrated.New(t)
 		s := newShop(t, url, march, isolation("repeatable read"))
 		other := newShop(t, url, march)
 		if err := other.place(t.Context(), Order{Account: "alice", Number: "other 1", Cents: 5_00}); err != nil {
@@ -145,7 +146,7 @@ func TestConflictIsRunAgain(t *testing.T) {
 // TestConflictsWithoutEndAreTold: after five tries the error is returned.
 func TestConflictsWithoutEndAreTold(t *testing.T) {
 	t.Parallel()
-	s := newShop(t, migrated.New(t), march)
+	s := newShop(t, testdb.Migrated.New(t), march)
 	runs := 0
 	err := s.inTx(t.Context(), func(pgx.Tx) error {
 		runs++

@@ -2,9 +2,7 @@ package main
 
 import (
 	"context"
-	"errors"
 	"io"
-	"log"
 	"os"
 	"strings"
 	"testing"
@@ -12,38 +10,11 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/pglimit/pglimit/examples/internal/testdb"
 	"github.com/pglimit/pglimit/limiter"
-	"github.com/pglimit/pglimit/pglimittest"
 )
 
-var migrated, empty *pglimittest.Template
-
-func TestMain(m *testing.M) {
-	log.SetFlags(0)
-	code, err := runTests(m)
-	if err != nil {
-		log.Print(err)
-		code = max(code, 1)
-	}
-	os.Exit(code)
-}
-
-func runTests(m *testing.M) (code int, err error) {
-	ctx := context.Background()
-	server, err := pglimittest.Start(ctx, log.Printf)
-	if err != nil {
-		return 1, err
-	}
-	defer func() { err = errors.Join(err, server.Close()) }()
-	if migrated, err = server.Template(ctx, "orders", migrate); err != nil {
-		return 1, err
-	}
-	nothing := func(context.Context, *pgxpool.Pool) error { return nil }
-	if empty, err = server.Template(ctx, "orders_empty", nothing); err != nil {
-		return 1, err
-	}
-	return m.Run(), nil
-}
+func TestMain(m *testing.M) { testdb.Main(m, migrate) }
 
 // march is in the middle of a month, so that no test runs across the end of one.
 var march = at(time.Date(2026, time.March, 15, 12, 0, 0, 0, time.UTC))
@@ -146,7 +117,7 @@ func (s *shop) want(t *testing.T, budget limiter.Policy, key string, cents float
 
 func TestRun(t *testing.T) {
 	t.Parallel()
-	url := empty.New(t)
+	url := testdb.Empty.New(t)
 	readme, err := os.ReadFile("README.md")
 	if err != nil {
 		t.Fatal(err)

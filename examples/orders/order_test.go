@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pglimit/pglimit/examples/internal/testdb"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -17,7 +18,7 @@ import (
 func TestOrderAndSpendTogether(t *testing.T) {
 	t.Parallel()
 	for _, company := range []string{"", "initech"} {
-		s := newShop(t, migrated.New(t), march)
+		s := newShop(t, testdb.Migrated.New(t), march)
 		order := func(number string, cents int64) error {
 			return s.place(t.Context(), Order{Account: "alice", Number: number, Company: company, Cents: cents})
 		}
@@ -57,7 +58,7 @@ func TestOrderAndSpendTogether(t *testing.T) {
 // spent.
 func TestBothBudgetsOrNeither(t *testing.T) {
 	t.Parallel()
-	s := newShop(t, migrated.New(t), march)
+	s := newShop(t, testdb.Migrated.New(t), march)
 	for i, c := range []struct {
 		account string
 		cents   int64
@@ -86,7 +87,7 @@ func TestBothBudgetsOrNeither(t *testing.T) {
 func TestPlacedAgain(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, time.March, 31, 21, 59, 0, 0, time.UTC) // a minute before April in Vienna
-	s := newShop(t, migrated.New(t), &limiter.Config{Timeout: time.Minute, Now: func() time.Time { return now }})
+	s := newShop(t, testdb.Migrated.New(t), &limiter.Config{Timeout: time.Minute, Now: func() time.Time { return now }})
 	own := Order{Account: "alice", Number: "1", Cents: 60_00}
 	paid := Order{Account: "alice", Number: "2", Company: "initech", Cents: 30_00}
 	place := func(o Order, want error) {
@@ -130,7 +131,7 @@ func TestPlacedAgain(t *testing.T) {
 // TestPlacedTwiceAtOnce: the second one waits for the first.
 func TestPlacedTwiceAtOnce(t *testing.T) {
 	t.Parallel()
-	s := newShop(t, migrated.New(t), march)
+	s := newShop(t, testdb.Migrated.New(t), march)
 	ctx := bounded(t)
 	var running sync.WaitGroup
 	for i := range 40 {
@@ -158,7 +159,7 @@ func TestManyAtOnce(t *testing.T) {
 	for _, level := range []string{"read committed", "repeatable read", "serializable"} {
 		t.Run(level, func(t *testing.T) {
 			t.Parallel()
-			url := migrated.New(t)
+			url := testdb.Migrated.New(t)
 			shops := []*shop{newShop(t, url, march, isolation(level)), newShop(t, url, march, isolation(level))}
 			ctx := bounded(t)
 			var denied, again atomic.Int64

@@ -2,9 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
-	"log"
-	"os"
 	"testing"
 	"time"
 
@@ -13,38 +10,11 @@ import (
 	"github.com/riverqueue/river"
 	"github.com/riverqueue/river/rivertype"
 
+	"github.com/pglimit/pglimit/examples/internal/testdb"
 	"github.com/pglimit/pglimit/limiter"
-	"github.com/pglimit/pglimit/pglimittest"
 )
 
-var migrated, empty *pglimittest.Template
-
-func TestMain(m *testing.M) {
-	log.SetFlags(0)
-	code, err := runTests(m)
-	if err != nil {
-		log.Print(err)
-		code = max(code, 1)
-	}
-	os.Exit(code)
-}
-
-func runTests(m *testing.M) (code int, err error) {
-	ctx := context.Background()
-	server, err := pglimittest.Start(ctx, log.Printf)
-	if err != nil {
-		return 1, err
-	}
-	defer func() { err = errors.Join(err, server.Close()) }()
-	if migrated, err = server.Template(ctx, "river", migrate); err != nil {
-		return 1, err
-	}
-	nothing := func(context.Context, *pgxpool.Pool) error { return nil }
-	if empty, err = server.Template(ctx, "river_empty", nothing); err != nil {
-		return 1, err
-	}
-	return m.Run(), nil
-}
+func TestMain(m *testing.M) { testdb.Main(m, migrate) }
 
 // process is one process of the application.
 type process struct {

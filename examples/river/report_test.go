@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/riverqueue/river"
+
+	"github.com/pglimit/pglimit/examples/internal/testdb"
 )
 
 // used returns how many reports of a tenant are counted.
@@ -23,7 +25,7 @@ func (p *process) used(t *testing.T, tenant string) float64 {
 
 func TestReportsStayWithinTheBudget(t *testing.T) {
 	t.Parallel()
-	p := newProcess(t, migrated.New(t), nil, nil, 4, river.EventKindJobCompleted, river.EventKindJobSnoozed)
+	p := newProcess(t, testdb.Migrated.New(t), nil, nil, 4, river.EventKindJobCompleted, river.EventKindJobSnoozed)
 	p.insert(t, 5, Report{"blue"})
 	p.insert(t, 1, Report{"red"})
 	p.start(t)
@@ -49,7 +51,7 @@ func TestReportsStayWithinTheBudget(t *testing.T) {
 // end. The next try makes all three.
 func TestReportIsCountedOnce(t *testing.T) {
 	t.Parallel()
-	p := newProcess(t, migrated.New(t), nil, nil, 1, river.EventKindJobFailed, river.EventKindJobCompleted)
+	p := newProcess(t, testdb.Migrated.New(t), nil, nil, 1, river.EventKindJobFailed, river.EventKindJobCompleted)
 	_, err := p.pool.Exec(t.Context(), `
 		CREATE SEQUENCE tries; -- a sequence is not rolled back
 		CREATE FUNCTION fail_once() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -80,7 +82,7 @@ func TestReportIsCountedOnce(t *testing.T) {
 
 func TestOutput(t *testing.T) {
 	t.Parallel()
-	url := empty.New(t)
+	url := testdb.Empty.New(t)
 	readme, err := os.ReadFile("README.md")
 	if err != nil {
 		t.Fatal(err)

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/riverqueue/river"
 
+	"github.com/pglimit/pglimit/examples/internal/testdb"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -17,7 +18,7 @@ import (
 // the database's clock each tenant's webhooks leave one by one, at its rate.
 func TestNoTenantExceedsItsLimit(t *testing.T) {
 	t.Parallel()
-	url := migrated.New(t)
+	url := testdb.Migrated.New(t)
 	perTenant := map[string]int{"red": 20, "green": 40, "blue": 80} // per second, and how many jobs
 	rates := map[string]limiter.Policy{}
 	for tenant, n := range perTenant {
@@ -93,7 +94,7 @@ func TestNoTenantExceedsItsLimit(t *testing.T) {
 func TestABusyTenantHoldsUpNobody(t *testing.T) {
 	t.Parallel()
 	rates := map[string]limiter.Policy{"busy": perSecond(1. / 3600), "quiet": perSecond(1000)}
-	p := newProcess(t, migrated.New(t), nil, rates, 2, river.EventKindJobCompleted, river.EventKindJobSnoozed)
+	p := newProcess(t, testdb.Migrated.New(t), nil, rates, 2, river.EventKindJobCompleted, river.EventKindJobSnoozed)
 	p.insert(t, 50, Webhook{"busy"})
 	p.insert(t, 5, Webhook{"quiet"})
 	p.start(t)
@@ -115,7 +116,7 @@ func TestABusyTenantHoldsUpNobody(t *testing.T) {
 
 func TestUnknownTenant(t *testing.T) {
 	t.Parallel()
-	p := newProcess(t, migrated.New(t), nil, nil, 1, river.EventKindJobCancelled)
+	p := newProcess(t, testdb.Migrated.New(t), nil, nil, 1, river.EventKindJobCancelled)
 	p.insert(t, 1, Webhook{"nobody"})
 	p.start(t)
 	await(t, p.events, 1)

@@ -72,51 +72,6 @@ func TestAllowAllDeniedConsumesNothing(t *testing.T) {
 	}
 }
 
-// TestAllowAllRollsBackWithTheCaller: a rollback undoes exactly what was allowed in the
-// transaction.
-func TestAllowAllRollsBackWithTheCaller(t *testing.T) {
-	t.Parallel()
-	ctx := context.Background()
-	pool := bed.NewPool(t)
-	l := bed.NewLimiter(t, pool, nil)
-	var requests []limiter.Request
-	for _, p := range bed.Variants(10, 1000*time.Hour) {
-		bed.Must(t)(l.AllowN(ctx, p, "used", 4))
-		requests = append(requests, p.Request("used", 3), p.Request("new", 2), p.Request("used", 1))
-	}
-	levels := func() (all []float64) {
-		for _, request := range requests {
-			all = append(all, bed.Must(t)(l.Check(ctx, request.Policy, request.Key, 0)).Level)
-		}
-		return all
-	}
-	before := levels()
-	for _, committed := range []bool{false, true} {
-		tx := bed.Begin(t, pool, pgx.TxOptions{})
-		all := bed.MustAll(t)(l.InTx(tx).AllowAll(ctx, requests...))
-		if !all.Allowed || all.DeniedBy != -1 {
-			t.Fatalf("got %+v", all)
-		}
-		for i, want := range []float64{7, 2, 8} { // as of each request, including the ones before it
-			if r := all.PerRequest[i]; !bed.Near(r.Level, want) || r.Granted != requests[i].Cost {
-				t.Errorf("requests[%d]: %+v, want level %v", i, r, want)
-			}
-		}
-		want := slices.Clone(before)
-		if committed {
-			bed.Commit(t, tx)
-			for i := range want {
-				want[i] = []float64{8, 2, 8}[i%3]
-			}
-		} else if err := tx.Rollback(ctx); err != nil {
-			t.Fatal(err)
-		}
-		if got := levels(); !slices.EqualFunc(got, want, bed.Near) {
-			t.Errorf("committed: %v: levels %v, want %v", committed, got, want)
-		}
-	}
-}
-
 // TestAllowAllBadInput: errors name the requests, and nothing is written. Nothing is
 // written either if one request can never fit.
 func TestAllowAllBadInput(t *testing.T) {
@@ -213,7 +168,7 @@ func TestAllowAllNamesTheKeyThatTheDatabaseRefuses(t *testing.T) {
 }
 
 // TestAllowAllDurability: one setting applies to all requests and to the blocks that they
-// start. It is Relaxed only if all policies are. In a transaction the caller's setting
+// start. It is Relaxed only if all policies are, also of what is taken at once. In a transaction the caller's setting
 // applies.
 func TestAllowAllDurability(t *testing.T) {
 	t.Parallel()
@@ -221,7 +176,7 @@ func TestAllowAllDurability(t *testing.T) {
 	c := bed.NewCommitLog(t)
 	for _, session := range []string{"off", "on"} {
 		l := bed.NewLimiter(t, bed.Connect(t, c.URL, bed.Setting("synchronous_commit", session)), nil)
-		for _, all := range [][]limiter.Durability{{limiter.Relaxed, limiter.Relaxed}, {limiter.Relaxed, limiter.Durable}, {limiter.Durable, limiter.Relaxed}} {
+		for _, all := range [][]limiter.Durability{{limiter.Relaxed, limiter.Relaxed}, {limiter.Relaxed, limiter.Durable}, {limiter.Durable, limiter.Relaxed}, {limiter.Durable, limiter.Durable}} {
 			own := bed.CommittedWith(session, min(all[0], all[1])) // Durable is set for fewer
 			for i := range 4 {                                     // outside and inside a transaction, of two tables and of one
 				inside := i%2 == 1
@@ -236,11 +191,14 @@ func TestAllowAllDurability(t *testing.T) {
 				}
 				request := l.AllowAll
 				var tx pgx.Tx
-				want, changes := own, map[string]int{"a": 1, "b": 2, "c": 1} // b: taken, then blocked
+				want, changes := own, map[string]int{"a": 1, "b": 2, "c": 1, "d": 3, "e": 3} // b: taken, then blocked
 				if inside {
 					tx = bed.Begin(t, bed.Connect(t, c.URL, bed.Setting("synchronous_commit", session)), pgx.TxOptions{})
 					request = l.InTx(tx).AllowAll
-					want, changes = session, map[string]int{"a": 3, "b": 4, "c": 3} // locked, taken, locked; b: blocked
+					want, changes = session, map[string]int{"a": 3, "b": 4, "c": 3, "d": 6, "e": 6} // locked, taken, locked; b: blocked
+				}
+				for range 3 { // outside, the last are taken at once
+					bed.MustAll(t)(request(ctx, p.Request("d", 1), q.Request("e", 1)))
 				}
 				bed.MustAll(t)(request(ctx, p.Request("a", 1), p.Request("c", 1), q.Request("b", 10)))
 				bed.MustAll(t)(request(ctx, p.Request("a", 1), p.Request("c", 1), q.Request("b", 10)))

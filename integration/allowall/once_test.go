@@ -76,15 +76,15 @@ func spread(policies []limiter.Policy, key string) map[string][]limiter.Request 
 
 // TestAllowAllAtOnce: keys that had room are taken in one round trip. If another client has
 // used one up, that costs two more than usual, once, and later one more: pgx prepares a
-// statement again after it failed. A denial leaves nothing behind, and the connection remains
-// usable.
+// statement again after it failed. A denial leaves nothing behind, is no failure for the circuit
+// breaker, and the connection remains usable.
 func TestAllowAllAtOnce(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
 	url := bed.NewDatabase(t)
 	var trips atomic.Int64
 	pool := bed.Connect(t, url, bed.OneConnection, countTrips(&trips))
-	l, other := bed.NewLimiter(t, pool, &limiter.Config{DisableDenyCache: true}), bed.NewLimiter(t, bed.Connect(t, url), nil)
+	l, other := bed.NewLimiter(t, pool, &limiter.Config{DisableDenyCache: true, BreakAfter: 1}), bed.NewLimiter(t, bed.Connect(t, url), nil)
 	policies := bed.Variants(100, 100_000*time.Hour)
 	steps := []string{"new keys", "again", "and again", "used up", "used up again", "reset", "prepared again", "after that"}
 	took := map[string][]int64{}
@@ -194,62 +194,6 @@ func TestAllowAllAtOnceOnlyIfLikely(t *testing.T) {
 	}
 }
 
-// TestAllowAllAtOnceStartsABlock: a denial that was guessed to be a grant begins the block
-// of the policy that denied, and no other.
-func TestAllowAllAtOnceStartsABlock(t *testing.T) {
-	t.Parallel()
-	ctx := t.Context()
-	url := bed.NewDatabase(t)
-	var g guesses
-	l, other := bed.NewLimiter(t, bed.Connect(t, url, g.trace), nil), bed.NewLimiter(t, bed.Connect(t, url), nil)
-	policies := bed.Variants(100, 100_000*time.Hour)
-	for i := range policies {
-		policies[i].BlockFor = time.Hour
-	}
-	for what, requests := range spread(policies, "k") {
-		last := requests[len(requests)-1]
-		bed.MustAll(t)(l.AllowAll(ctx, requests...))
-		bed.Must(t)(other.Charge(ctx, last.Policy, last.Key, 100))
-		if all := bed.MustAll(t)(l.AllowAll(ctx, requests...)); all.Allowed || all.DeniedBy != len(requests)-1 {
-			t.Errorf("%s: %+v", what, all)
-		}
-		for i, request := range requests {
-			r := bed.Must(t)(other.Check(ctx, request.Policy, request.Key, 0))
-			if blocked := request.Key == last.Key && request.Policy == last.Policy; blocked != (r.Reason == limiter.ReasonBlocked) {
-				t.Errorf("%s: request %d: %+v", what, i, r)
-			}
-		}
-	}
-	if g.wrong.Load() != 3 {
-		t.Errorf("%d guesses were wrong, want 3", g.wrong.Load())
-	}
-}
-
-// TestAllowAllAtOnceDurability: the settings of the policies hold for one pipeline too.
-func TestAllowAllAtOnceDurability(t *testing.T) {
-	t.Parallel()
-	ctx := t.Context()
-	c := bed.NewCommitLog(t)
-	for _, session := range []string{"off", "on"} {
-		l := bed.NewLimiter(t, bed.Connect(t, c.URL, bed.Setting("synchronous_commit", session)), nil)
-		for _, d := range bed.Durabilities {
-			for tables := range 2 {
-				p := limiter.Policy{
-					Name: fmt.Sprintf("%s-%s-%d", session, d, tables), Algorithm: limiter.TokenBucket, Limit: 100, Period: 1000 * time.Hour, Durability: d,
-				}
-				q := p
-				if tables == 1 {
-					q.Algorithm = limiter.FixedWindow
-				}
-				for range 3 {
-					bed.MustAll(t)(l.AllowAll(ctx, p.Request("a", 1), q.Request("b", 1)))
-				}
-				c.Expect(t, p, bed.CommittedWith(session, d), map[string]int{"a": 3, "b": 3})
-			}
-		}
-	}
-}
-
 // TestAllowAllAtOnceConflicts: if the database's default isolation is stricter, the first
 // conflict moves the statements into a transaction at read committed. Nothing is counted
 // twice.
@@ -295,28 +239,28 @@ func TestAllowAllAtOnceConflicts(t *testing.T) {
 	}
 }
 
-// atTakeAll calls f before a statement or a pipeline with a TakeAll is sent.
-type atTakeAll struct {
+// before calls f once, before a statement or a pipeline with the text is sent.
+type before struct {
 	f    func()
-	next atomic.Bool
+	text atomic.Pointer[string]
 }
 
-func (a *atTakeAll) sends(sql string) {
-	if strings.Contains(sql, "TakeAll :many") && a.next.Swap(false) {
-		a.f()
+func (b *before) sends(sql string) {
+	if text := b.text.Load(); text != nil && strings.Contains(sql, *text) && b.text.CompareAndSwap(text, nil) {
+		b.f()
 	}
 }
-func (a *atTakeAll) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
-	a.sends(data.SQL)
+func (b *before) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
+	b.sends(data.SQL)
 	return ctx
 }
-func (a *atTakeAll) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
-func (a *atTakeAll) TraceBatchStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceBatchStartData) context.Context {
-	a.sends(data.Batch.QueuedQueries[len(data.Batch.QueuedQueries)-1].SQL)
+func (b *before) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+func (b *before) TraceBatchStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceBatchStartData) context.Context {
+	b.sends(data.Batch.QueuedQueries[len(data.Batch.QueuedQueries)-1].SQL)
 	return ctx
 }
-func (a *atTakeAll) TraceBatchQuery(context.Context, *pgx.Conn, pgx.TraceBatchQueryData) {}
-func (a *atTakeAll) TraceBatchEnd(context.Context, *pgx.Conn, pgx.TraceBatchEndData)     {}
+func (b *before) TraceBatchQuery(context.Context, *pgx.Conn, pgx.TraceBatchQueryData) {}
+func (b *before) TraceBatchEnd(context.Context, *pgx.Conn, pgx.TraceBatchEndData)     {}
 
 // TestAllowAllAtOnceLocked: a row that is locked longer than Config.Timeout ends the request,
 // which takes nothing; units of the rows before it are given back.
@@ -357,31 +301,39 @@ func TestAllowAllAtOnceLocked(t *testing.T) {
 	}
 }
 
-// TestAllowAllAtOnceCrash: if the connection is gone, the request is not sent again.
-func TestAllowAllAtOnceCrash(t *testing.T) {
+// TestAllowAllCrash: if the connection is gone between the decisions and the COMMIT, or before
+// a request at once, nothing is left. Neither is sent again, because it may have been done.
+func TestAllowAllCrash(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
 	url := bed.NewDatabase(t)
 	other := bed.Connect(t, url)
-	crash := &atTakeAll{}
+	crash := &before{}
 	pool := bed.Connect(t, url, bed.OneConnection, bed.Setting("application_name", "crash"), func(cfg *pgxpool.Config) { cfg.ConnConfig.Tracer = crash })
 	crash.f = func() {
-		bed.Exec(t, other, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'crash' AND datname = current_database()`)
+		if !bed.Value[bool](t, other, `SELECT bool_and(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name = 'crash' AND datname = current_database()`) {
+			t.Error("no session has ended")
+		}
 	}
 	l := bed.NewLimiter(t, pool, nil)
 	for what, requests := range spread(bed.Variants(100, 100_000*time.Hour), "k") {
-		bed.MustAll(t)(l.AllowAll(ctx, requests...))
-		crash.next.Store(true)
-		if all, err := l.AllowAll(ctx, requests...); !errors.Is(err, limiter.ErrUnavailable) || all.Allowed {
-			t.Errorf("%s: %+v, %v", what, all, err)
-		}
-		want := 1.0
+		each := 1.0
 		if what == "of one key" {
-			want = 2
+			each = 2
 		}
-		for _, request := range requests {
-			if r := bed.Must(t)(l.Check(ctx, request.Policy, request.Key, 0)); !bed.Near(r.Level, want) {
-				t.Errorf("%s: level %v, want %v", what, r.Level, want)
+		for granted, text := range []string{"commit", "", "TakeAll :many"} {
+			if text != "" {
+				crash.text.Store(&text)
+			}
+			all, err := l.AllowAll(ctx, requests...)
+			if errors.Is(err, limiter.ErrUnavailable) != (text != "") || all.Allowed != (text == "") {
+				t.Errorf("%s, before %q: %+v, %v", what, text, all, err)
+			}
+			want := each * min(1, float64(granted))
+			for _, request := range requests {
+				if r := bed.Must(t)(l.Check(ctx, request.Policy, request.Key, 0)); !bed.Near(r.Level, want) {
+					t.Errorf("%s, before %q: level %v, want %v", what, text, r.Level, want)
+				}
 			}
 		}
 	}

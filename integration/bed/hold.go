@@ -28,18 +28,6 @@ func InSQLAndMemory(t *testing.T, f func(t *testing.T, l *limiter.Limiter, clock
 	})
 }
 
-// HoldVerbs are the verbs of reservations that Limiter and Tx share.
-type ReservationVerbs interface {
-	Do(context.Context, limiter.Request) (limiter.Result, error)
-	Reserve(context.Context, limiter.Request, time.Duration) (limiter.Reservation, error)
-	Settle(context.Context, string, float64) (limiter.Result, error)
-	Cancel(context.Context, string) error
-	Check(context.Context, limiter.Policy, string, float64) (limiter.Result, error)
-	Refund(context.Context, limiter.Policy, string, float64) (limiter.Result, error)
-	Charge(context.Context, limiter.Policy, string, float64) (limiter.Result, error)
-	Reset(context.Context, limiter.Policy, string) error
-}
-
 // Holdable are the variants that allow reservations, with 10 units per 10 s.
 func Holdable() (policies []limiter.Policy) {
 	for _, p := range Variants(10, 10*time.Second) {
@@ -61,7 +49,7 @@ func SettableOn(t *testing.T, pool *pgxpool.Pool) (l, other *limiter.Limiter, at
 }
 
 // Reserve creates a reservation and fails the test if it is denied.
-func Reserve(t *testing.T, l ReservationVerbs, request limiter.Request, ttl time.Duration) limiter.Reservation {
+func Reserve(t *testing.T, l limiter.Decider, request limiter.Request, ttl time.Duration) limiter.Reservation {
 	t.Helper()
 	h, err := l.Reserve(context.Background(), request, ttl)
 	if err != nil || !h.Result.Allowed || h.ID == "" {
@@ -71,7 +59,7 @@ func Reserve(t *testing.T, l ReservationVerbs, request limiter.Request, ttl time
 }
 
 // Level returns a key's level.
-func Level(t *testing.T, l ReservationVerbs, p limiter.Policy, key string) float64 {
+func Level(t *testing.T, l limiter.Decider, p limiter.Policy, key string) float64 {
 	t.Helper()
 	return Must(t)(l.Check(context.Background(), p, key, 0)).Level
 }

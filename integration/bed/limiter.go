@@ -2,7 +2,6 @@ package bed
 
 import (
 	"database/sql"
-	"fmt"
 	"net"
 	"net/url"
 	"strings"
@@ -12,38 +11,13 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	_ "github.com/lib/pq" // the driver "postgres"
 
+	"github.com/pglimit/pglimit/internal/conformance/search"
 	"github.com/pglimit/pglimit/limiter"
 )
 
 // Variants is every algorithm in each of its forms, with limit units per
-// period and that burst.
-func Variants(limit float64, period time.Duration) []limiter.Policy {
-	var all []limiter.Policy
-	for _, a := range limiter.Algorithms() {
-		all = append(all, limiter.Policy{Algorithm: a, Limit: limit, Period: period})
-		if a == limiter.LeakyBucket {
-			all = append(all, limiter.Policy{Algorithm: a, Limit: limit, Period: period, Tick: period / 4})
-		}
-		if a == limiter.FixedWindow {
-			all = append(all, limiter.Policy{Algorithm: a, Limit: limit, Period: period, Aligned: true})
-		}
-	}
-	for i := range all {
-		all[i].Name = fmt.Sprintf("variant-%d", i)
-	}
-	return all
-}
-
-// Variant names a policy's algorithm and form.
-func Variant(p limiter.Policy) string {
-	switch {
-	case p.Tick != 0:
-		return string(p.Algorithm) + " in ticks"
-	case p.Aligned:
-		return string(p.Algorithm) + " aligned"
-	}
-	return string(p.Algorithm)
-}
+// period and that burst. Variant names one.
+var Variants, Variant = search.Variants, search.Name
 
 // NewLimiter creates a limiter with a long Timeout unless config sets one.
 func NewLimiter(t testing.TB, pool *pgxpool.Pool, config *limiter.Config) *limiter.Limiter {
@@ -109,6 +83,14 @@ func OK[T any](v T, err error) func(t testing.TB) T {
 			t.Fatal(err)
 		}
 		return v
+	}
+}
+
+// Succeed fails the test on an error.
+func Succeed(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }
 

@@ -68,17 +68,13 @@ func Ways(t testing.TB, address string, one bool) []Way {
 		}
 	}
 	overPgx, overPq := NewSQL(t, dbs["pgx"], nil), NewSQL(t, dbs["postgres"], nil)
-	all := []Way{
+	return []Way{
 		{"New, InTx", l, pgxWay(pool, l), false},
 		{"NewSQL, InSQLTx of pgx", overPgx, sqlWay(dbs["pgx"], overPgx), false},
 		{"NewSQL, InSQLTx of pq", overPq, sqlWay(dbs["postgres"], overPq), true},
+		{"New, InSQLTx of pq", l, sqlWay(dbs["postgres"], l), true},
+		{"NewSQL, InTx", overPq, pgxWay(pool, overPq), false},
 	}
-	if !one {
-		all = append(all,
-			Way{"New, InSQLTx of pq", l, sqlWay(dbs["postgres"], l), true},
-			Way{"NewSQL, InTx", overPq, pgxWay(pool, overPq), false})
-	}
-	return all
 }
 
 func pgxWay(pool *pgxpool.Pool, l *limiter.Limiter) func(context.Context) (*Transaction, error) {

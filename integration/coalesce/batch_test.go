@@ -30,12 +30,7 @@ func TestCoalesceDecidesAsMemory(t *testing.T) {
 			t.Parallel()
 			clock := new(conformance.Clock)
 			g := bed.NewDoorway(t, address, limiter.Config{Now: clock.Now})
-			histories, variantName := 0, base.Name
-			rapid.Check(t, func(rt *rapid.T) {
-				histories++
-				base.Name = fmt.Sprintf("%s-%d", variantName, histories)
-				batchesDecideAsMemory(rt, g, clock, base, 5)
-			})
+			batchesDecideAsMemory(t, g, clock, base, 5)
 		})
 	}
 }
@@ -49,7 +44,16 @@ type door interface {
 	QueueUpTo(context.Context, limiter.Request) <-chan bed.Answer
 }
 
-func batchesDecideAsMemory(rt *rapid.T, g door, clock *conformance.Clock, base limiter.Policy, times int) {
+func batchesDecideAsMemory(t *testing.T, g door, clock *conformance.Clock, base limiter.Policy, times int) {
+	histories, variantName := 0, base.Name
+	rapid.Check(t, func(rt *rapid.T) {
+		histories++
+		base.Name = fmt.Sprintf("%s-%d", variantName, histories)
+		batchDecidesAsMemory(rt, g, clock, base, times)
+	})
+}
+
+func batchDecidesAsMemory(rt *rapid.T, g door, clock *conformance.Clock, base limiter.Policy, times int) {
 	inMemory := limiter.NewMemory(&limiter.Config{Now: clock.Now})
 	plans := bed.DrawPlans(rt, base, base.Name)
 	other := plans[0]
@@ -129,6 +133,11 @@ func TestCoalesceFailsOneBadRequestAlone(t *testing.T) {
 	t.Parallel()
 	g := &bed.Doorway{Arrived: make(chan struct{})}
 	g.Limiter = bed.NewGated(t, bed.Latin1(t, g.Guard), limiter.Config{})
+	failsOneBadRequestAlone(t, g)
+}
+
+func failsOneBadRequestAlone(t *testing.T, g door) {
+	t.Helper()
 	p := limiter.Policy{Name: "p", Algorithm: limiter.TokenBucket, Limit: 10, Period: time.Hour}
 	g.Shut()
 	var answers []<-chan bed.Answer

@@ -55,56 +55,6 @@ func TestDecideRetryAfterIsExact(t *testing.T) {
 	}
 }
 
-// TestDecideHeldKeyDoesNotOverAdmit locks a key in a transaction for a second. Other
-// requests wait, and then count what the transaction left.
-func TestDecideHeldKeyDoesNotOverAdmit(t *testing.T) {
-	t.Parallel()
-	ctx := context.Background()
-	pool := bed.NewPool(t)
-	l := bed.NewLimiter(t, pool, nil)
-	for _, p := range bed.Variants(10, 1000*time.Hour) {
-		t.Run(bed.Variant(p), func(t *testing.T) {
-			t.Parallel()
-			tx, err := pool.Begin(ctx)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer tx.Rollback(ctx)
-			bed.Must(t)(l.InTx(tx).AllowN(ctx, p, "held", 8))
-
-			results := make(chan limiter.Result, 5)
-			for range cap(results) {
-				go func() {
-					r, err := l.Allow(ctx, p, "held")
-					if err != nil {
-						t.Error(err)
-					}
-					results <- r
-				}()
-			}
-			// Keep it locked for a second of the database's time, then continue.
-			if _, err := tx.Exec(ctx, "SELECT pg_sleep(1)"); err != nil {
-				t.Fatal(err)
-			}
-			if len(results) > 0 {
-				t.Error("a request did not wait for the row")
-			}
-			if err := tx.Commit(ctx); err != nil {
-				t.Fatal(err)
-			}
-			allowed := 0
-			for range cap(results) {
-				if r := <-results; r.Allowed {
-					allowed++
-				}
-			}
-			if allowed != 2 {
-				t.Errorf("%d of 5 allowed, want the 2 units left of 10", allowed)
-			}
-		})
-	}
-}
-
 // TestDecideWindowEndsWhileARequestWaits: a request reads the clock before a fixed window's
 // end and waits for the row. After that end, a transaction gives units back or is denied, and
 // begins no window. The request then finds the count of its window.

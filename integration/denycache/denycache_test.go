@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/pglimit/pglimit/db"
 	"github.com/pglimit/pglimit/integration/bed"
 	"github.com/pglimit/pglimit/internal/conformance"
 	"github.com/pglimit/pglimit/limiter"
@@ -289,18 +290,20 @@ func TestDenyCacheInFlight(t *testing.T) {
 	}
 }
 
-// holdAnswer delays the answer to the next statement.
+// holdAnswer delays the answer to the next statement, TableOwners left out.
 type holdAnswer struct {
 	next             atomic.Bool
 	arrived, release chan struct{}
 }
 
-func (h *holdAnswer) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
-	return ctx
+type sentText struct{}
+
+func (h *holdAnswer) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
+	return context.WithValue(ctx, sentText{}, data.SQL)
 }
 
-func (h *holdAnswer) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {
-	if h.next.Swap(false) {
+func (h *holdAnswer) TraceQueryEnd(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryEndData) {
+	if ctx.Value(sentText{}) != db.TableOwners && h.next.Swap(false) {
 		h.arrived <- struct{}{}
 		<-h.release
 	}

@@ -95,11 +95,10 @@ func TestDoctorOfABusyPool(t *testing.T) {
 	if _, err := tx.Exec(ctx, "LOCK TABLE pglimit_policy, pglimit_gcra"); err != nil {
 		t.Fatal(err)
 	}
-	cfg := doctor.Config{Timeout: 300 * time.Millisecond}
-	expectIn(t, find(t, pool, "tables", cfg), doctor.OK)
-	expectIn(t, find(t, pool, "policies", cfg), doctor.Warn, "not checked")
-	expectIn(t, find(t, pool, "due", cfg), doctor.Warn, "not checked, it took longer than 300ms")
-	expectIn(t, find(t, pool, "future", doctor.Config{}), doctor.Warn, "a table is locked")
+	expect(t, pool, "tables", doctor.OK)
+	expect(t, pool, "policies", doctor.Warn, "a table is locked")
+	expect(t, pool, "due", doctor.Warn, "not checked, it took longer than 5s") // a shorter Timeout ends the doctor's login on a busy machine
+	expect(t, pool, "future", doctor.Warn, "a table is locked")
 	if err := tx.Rollback(ctx); err != nil {
 		t.Fatal(err)
 	}

@@ -1,6 +1,8 @@
 package doctor
 
 import (
+	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/pglimit/pglimit/doctor"
@@ -130,6 +132,7 @@ func TestDoctorUnlogged(t *testing.T) {
 	expect(t, pool, "unlogged", doctor.OK)
 }
 
+// TestDoctorPolicies: the doctor finds the stored policies and overrides that programs refuse.
 func TestDoctorPolicies(t *testing.T) {
 	t.Parallel()
 	pool := bed.NewPool(t)
@@ -142,7 +145,7 @@ func TestDoctorPolicies(t *testing.T) {
 	mend(t, pool, expect(t, pool, "policies", doctor.Fail, "pglimit_policy_version has 0 rows").Fix)
 	expect(t, pool, "policies", doctor.OK)
 	// A restored dump may lack the constraints.
-	bed.Exec(t, pool, `DO $$ DECLARE c name; BEGIN FOR c IN SELECT conname FROM pg_constraint WHERE conrelid = 'pglimit_policy'::regclass AND contype = 'c' LOOP EXECUTE format('ALTER TABLE pglimit_policy DROP CONSTRAINT %I', c); END LOOP; END $$`)
+	bed.Exec(t, pool, `DO $$ DECLARE c record; BEGIN FOR c IN SELECT conname, conrelid::regclass AS t FROM pg_constraint WHERE conrelid IN ('pglimit_policy'::regclass, 'pglimit_override'::regclass) AND contype = 'c' LOOP EXECUTE format('ALTER TABLE %s DROP CONSTRAINT %I', c.t, c.conname); END LOOP; END $$`)
 	for _, bad := range []string{
 		`('p', 'gcra', 'NaN', 60, 'durable', 'fail_closed', NULL)`, `('p', 'gcra', 5, 1e300, 'durable', 'fail_closed', NULL)`, `('p', 'gcra', 5, -1, 'durable', 'fail_closed', NULL)`,
 		`('p', 'x', 5, 60, 'durable', 'fail_closed', NULL)`, `('P', 'gcra', 5, 60, 'durable', 'fail_closed', NULL)`, `('p', 'gcra', 5, 60, 'x', 'fail_closed', NULL)`,
@@ -152,5 +155,27 @@ func TestDoctorPolicies(t *testing.T) {
 		expect(t, pool, "policies", doctor.Fail, "1 of 2")
 		bed.Exec(t, pool, `DELETE FROM pglimit_policy WHERE name <> 'good'`)
 	}
+	for _, bad := range []string{`note = repeat('n', 1001)`, `max_ttl_s = 0.5`, `max_ttl_s = 'Infinity'`, `limit_units = 'NaN'`, `time_zone = 'Mars/Olympus'`} {
+		expect(t, pool, "policies", doctor.OK)
+		bed.Exec(t, pool, `UPDATE pglimit_policy SET `+bad)
+		expect(t, pool, "policies", doctor.Fail, "1 of 1 stored policies", "policy good: ")
+		bed.Exec(t, pool, `UPDATE pglimit_policy SET note = '', max_ttl_s = 86400, limit_units = 5, time_zone = 'Europe/Vienna'`)
+	}
+	for _, bad := range []string{
+		`('p', 'secret', 'NaN', NULL, false, NULL, '')`, `('p', 'secret', 1e300, NULL, false, NULL, '')`, `('p', 'secret', 1, 'Infinity', false, NULL, '')`,
+		`('p', 'secret', 1, NULL, true, NULL, '')`, `('p', 'secret', NULL, NULL, false, NULL, '')`, `('p', 'secret', 1, NULL, false, '1969-01-01', '')`,
+		`('p', 'secret', 1, NULL, false, NULL, repeat('secret', 200))`, `('p', repeat('secret', 200), 1, NULL, false, NULL, '')`, `('P', 'secret', 1, NULL, false, NULL, '')`,
+	} {
+		bed.Exec(t, pool, `INSERT INTO pglimit_override (policy, key, limit_units, burst, unlimited, until, note) VALUES `+bad)
+		c := expect(t, pool, "policies", doctor.Fail, "1 of 1 stored overrides", "an override of policy ", "public.pglimit_override")
+		if text := fmt.Sprint(c); strings.Contains(text, "secret") {
+			t.Errorf("it shows a key or a note: %s", text)
+		}
+		bed.Exec(t, pool, `DELETE FROM pglimit_override`)
+	}
+	// What programs cannot read at all.
+	bed.Exec(t, pool, `INSERT INTO pglimit_override (policy, key, unlimited, until) VALUES ('p', 'k', true, 'infinity')`)
+	expect(t, pool, "policies", doctor.Fail, "out of range")
+	bed.Exec(t, pool, `DELETE FROM pglimit_override`)
 	expect(t, pool, "policies", doctor.OK)
 }

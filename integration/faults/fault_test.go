@@ -60,6 +60,7 @@ func (f fault) run(t *testing.T) {
 
 	s.start()
 	s.let(before)
+	eventually(t, "units are admitted and acknowledged", s.hasUnits) // a busy machine may only connect in before
 	row.began = time.Now()
 	ctx, cancel := context.WithTimeout(t.Context(), longest)
 	defer cancel()

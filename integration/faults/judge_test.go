@@ -77,6 +77,17 @@ func (s *scene) judge(t *testing.T, r *row) {
 	}
 }
 
+// hasUnits reports whether units were admitted and acknowledged so far.
+func (s *scene) hasUnits(context.Context) (state string, ok bool) {
+	acknowledged := 0.0
+	for _, a := range s.ledger.accounts() {
+		acknowledged += a.acknowledged
+	}
+	s.tight.mu.Lock()
+	defer s.tight.mu.Unlock()
+	return fmt.Sprintf("%d keys of tight limits, %v acknowledged", len(s.tight.all), acknowledged), len(s.tight.all) > 0 && acknowledged > 0
+}
+
 // judgeLedger expects of each place: acknowledged ≤ counted ≤ acknowledged + unknown.
 func (s *scene) judgeLedger(t *testing.T, r *row) {
 	t.Helper()

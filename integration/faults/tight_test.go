@@ -7,8 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/pglimit/pglimit/internal/conformance"
-	"github.com/pglimit/pglimit/internal/prove/bound"
+	"github.com/pglimit/pglimit/internal/conformance/search"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -41,7 +40,7 @@ func (a *admissions) add(p limiter.Policy, key string, r limiter.Result) {
 func (a *admissions) judge(lossy func(time.Time) bool) (admitted, allowed float64, excess []error) {
 	for _, passed := range a.all {
 		slices.SortStableFunc(passed, func(x, y admission) int { return cmp.Compare(x.at.UnixMicro(), y.at.UnixMicro()) })
-		exact := conformance.NewBound(passed[0].policy)
+		var exact search.Bound
 		allowed += most(passed[0].policy, passed[0].at, passed[len(passed)-1].at)
 		for _, x := range passed {
 			admitted += x.units
@@ -49,7 +48,7 @@ func (a *admissions) judge(lossy func(time.Time) bool) (admitted, allowed float6
 				allowed += x.units
 				continue
 			}
-			if err := exact.Admit(x.at.UnixMicro(), x.policy, x.units); err != nil {
+			if err := exact.Admit(x.at.UnixMicro(), &x.policy, x.units); err != nil {
 				excess = append(excess, err)
 				break
 			}
@@ -60,5 +59,24 @@ func (a *admissions) judge(lossy func(time.Time) bool) (admitted, allowed float6
 
 // most returns the most units that a policy may admit between two moments.
 func most(p limiter.Policy, from, to time.Time) float64 {
-	return math.Floor(bound.Allowed([]limiter.Policy{p}, from, to) + bound.Slack)
+	period := p.Period.Microseconds()
+	span := to.UnixMicro() - from.UnixMicro()
+	if p.Tick > 0 {
+		span -= span % p.Tick.Microseconds() // only whole ticks leak
+	}
+	switch windows := float64(span / period); {
+	case p.Aligned:
+		return p.Limit * float64(to.UnixMicro()/period-from.UnixMicro()/period+1)
+	case p.Algorithm == limiter.SlidingWindowCounter && windows < 1:
+		return math.Floor(p.Limit * (1 + float64(span)/float64(period)))
+	case p.Algorithm == limiter.SlidingWindowCounter:
+		return p.Limit * (windows + 2)
+	case p.Algorithm == limiter.FixedWindow, p.Algorithm == limiter.SlidingWindowLog:
+		return p.Limit * (windows + 1)
+	}
+	burst := p.Burst
+	if burst == 0 {
+		burst = p.Limit
+	}
+	return math.Floor(burst + p.Limit*float64(span)/float64(period) + 1e-6)
 }

@@ -42,10 +42,8 @@ func byGo(l *limiter.Limiter) func(*asker, limiter.Policy, string, string, float
 				h.holds = append(h.holds, made.ID)
 			}
 			return made.Result, err
-		case "settle":
-			return l.Settle(ctx, h.holds[hold], cost)
-		case "cancel":
-			return limiter.Result{}, l.Cancel(ctx, h.holds[hold])
+		case "settle", "cancel":
+			return endByGo(ctx, l, op, h.holds[hold], cost)
 		}
 		return conformance.Do(ctx, l, p, op, h.keys+key, cost)
 	}
@@ -77,24 +75,8 @@ func bySQL(pool *pgxpool.Pool, clock *conformance.Clock) func(*asker, limiter.Po
 				return made.Result(), fmt.Errorf("hold %v, expires at %v", made.Reservation, made.Expires)
 			}
 			return made.Result(), nil
-		case "settle":
-			rows, err := pool.Query(ctx, `SELECT * FROM pglimit.settle($1, $2, $3)`, h.holds[hold], cost, now)
-			if err != nil {
-				return limiter.Result{}, err
-			}
-			settled, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[struct {
-				bed.FunctionResult
-				Replayed, Expired bool
-			}])
-			if err != nil {
-				return limiter.Result{}, err
-			}
-			r := settled.Result()
-			r.Replayed, r.Expired = settled.Replayed, settled.Expired
-			return r, nil
-		case "cancel":
-			_, err := pool.Exec(ctx, `SELECT pglimit.cancel($1, $2)`, h.holds[hold], now)
-			return limiter.Result{}, err
+		case "settle", "cancel":
+			return endBySQL(ctx, pool, op, h.holds[hold], cost, now)
 		}
 		return bed.CallFunction(ctx, pool, p, op, h.keys+key, cost, &now)
 	}

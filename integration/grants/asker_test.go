@@ -1,11 +1,14 @@
 package grants
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglimit/pglimit/integration/bed"
@@ -195,6 +198,20 @@ func TestGrantsBoundAnAsker(t *testing.T) {
 	wants(t, ask, "42501", `SELECT pglimit_ask.settle($1, 0)`, other)
 	wants(t, ask, "42501", `SELECT pglimit_ask.cancel($1)`, other)
 
+	// Not more than 1,000 open reservations of a key, of which none can be given back.
+	id := bed.Value[string](t, ask, `SELECT reservation FROM pglimit_ask.reserve('gcra', 'many', 0.001, 60)`)
+	bed.Exec(t, s.owner, `INSERT INTO pglimit_reservation SELECT (jsonb_populate_record(h, jsonb_build_object('id', lpad(i::text, 20, '0')))).*
+		FROM pglimit_reservation AS h, generate_series(1, 999) AS i WHERE h.key = 'many'`)
+	wants(t, ask, "54000", `SELECT pglimit_ask.reserve('gcra', 'many', 0.001, 60)`)
+	wants(t, ask, "", `SELECT pglimit_ask.reserve('gcra', 'few', 0.001, 60)`)
+	wants(t, s.operator, "", `SELECT pglimit.reserve('gcra', 'many', 0.001, 60)`)
+	bed.Exec(t, ask, `SELECT pglimit_ask.cancel($1)`, id)
+	wants(t, ask, "", `SELECT pglimit_ask.reserve('gcra', 'many', 0.001, 60); SELECT pglimit_ask.allow('gcra', 'many')`)
+	wants(t, ask, "54000", `SELECT pglimit_ask.reserve('gcra', 'many', 0.001, 60); SELECT pglimit_ask.reserve('gcra', 'many', 0.001, 60)`)
+	bed.Exec(t, ask, `SELECT pglimit_ask.reserve('gcra', 'many', 0.001, 60)`)
+	bed.Exec(t, s.owner, `UPDATE pglimit_reservation SET expires_at_us = 0 WHERE id < lpad('1', 20, '0') || 'x'`)
+	wants(t, ask, "", `SELECT pglimit_ask.reserve('gcra', 'many', 0.001, 60)`)
+
 	// No sequence of calls brings a key above its burst: not by reservations that expire
 	// and are settled late, and not by charges.
 	for _, a := range algorithms {
@@ -259,5 +276,59 @@ func TestGrantsOverridesOfAskers(t *testing.T) {
 	ends := bed.Value[time.Time](t, s.owner, `SELECT to_timestamp(ends_at_us / 1000000) AT TIME ZONE 'Europe/Vienna' FROM pglimit_fixed_window WHERE policy = 'month'`)
 	if ends.Day() != 1 || ends.Hour() != 0 || ends.Minute() != 0 {
 		t.Errorf("the month ends at %v in Vienna", ends)
+	}
+}
+
+// TestGrantsOldSnapshot: in a transaction whose snapshot is older than a change of a policy
+// or an override, no call goes by what was before. A change waits for no transaction that
+// has called a function, and keeps none waiting.
+func TestGrantsOldSnapshot(t *testing.T) {
+	t.Parallel()
+	s := granted(t)
+	bed.Exec(t, s.operator, `INSERT INTO pglimit_policy (name, algorithm, limit_units, period_s, askers) VALUES ('p', 'gcra', 100, 3600, true)`)
+	id := bed.Value[string](t, s.asker, `SELECT reservation FROM pglimit_ask.reserve('p', 'k', 1, 60)`)
+	begin := func(pool *pgxpool.Pool, level pgx.TxIsoLevel, first string) pgx.Tx {
+		t.Helper()
+		tx := bed.Begin(t, pool, pgx.TxOptions{IsoLevel: level})
+		if _, err := tx.Exec(t.Context(), `SET LOCAL lock_timeout = '10s'; `+first); err != nil {
+			t.Fatal(err)
+		}
+		return tx
+	}
+	calls := []string{
+		`SELECT pglimit_ask.allow('p', 'k', 90)`, `SELECT pglimit_ask.reserve('p', 'k', 90, 60)`,
+		`SELECT pglimit_ask.settle('` + id + `', 0)`, `SELECT pglimit.allow('p', 'k', 90)`,
+	}
+	for i, change := range []string{
+		`UPDATE pglimit_policy SET limit_units = 1 WHERE name = 'p'`,
+		`INSERT INTO pglimit_override (policy, key, limit_units) VALUES ('p', 'k', 1)`,
+		`DELETE FROM pglimit_override`,
+		`UPDATE pglimit_policy SET askers = false WHERE name = 'p'`,
+		`DELETE FROM pglimit_policy WHERE name = 'p'`,
+	} {
+		level := []pgx.TxIsoLevel{pgx.RepeatableRead, pgx.Serializable}[i%2]
+		var old []pgx.Tx
+		for _, call := range calls {
+			pool := s.asker
+			if strings.Contains(call, "pglimit.") {
+				pool = s.operator
+			}
+			old = append(old, begin(pool, level, `SELECT 1`))
+		}
+		before := begin(s.operator, level, `SELECT pglimit.check('gcra', 'k')`)
+		changing := begin(s.owner, pgx.ReadCommitted, change)
+		meanwhile := begin(s.operator, level, `SELECT pglimit.check('gcra', 'k')`)
+		if err := changing.Commit(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		for i, call := range calls {
+			_, err := old[i].Exec(t.Context(), call)
+			var answer *pgconn.PgError
+			if !errors.As(err, &answer) || answer.Code != "40001" {
+				t.Errorf("%s, then %s: %v", change, call, err)
+			}
+			_ = old[i].Rollback(t.Context())
+		}
+		_, _ = before.Rollback(t.Context()), meanwhile.Rollback(t.Context())
 	}
 }

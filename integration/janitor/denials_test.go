@@ -1,11 +1,14 @@
 package janitor
 
 import (
+	"fmt"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pglimit/pglimit/db"
 	"github.com/pglimit/pglimit/integration/bed"
 	"github.com/pglimit/pglimit/janitor"
 )
@@ -45,22 +48,66 @@ func TestJanitorDenials(t *testing.T) {
 	}
 }
 
-// TestJanitorDenialsBounded: of more than 100,000 counts the oldest slots go.
+// TestJanitorDenialsBounded: of a flood of made-up keys 100,000 counts stay. The oldest slots
+// go first. What is deleted adds to the sums under the key "", which stay.
 func TestJanitorDenialsBounded(t *testing.T) {
 	t.Parallel()
 	pool := bed.NewPool(t)
 	bed.Exec(t, pool, `INSERT INTO pglimit_denial (denials, shadowed, units, slot_us, last_denied_at_us, policy, key, algorithm)
-		SELECT 1, 0, 1, 600000000 * (n / 1000)::bigint, 0, 'p', 'k' || n, 'gcra' FROM generate_series(0, 102499) AS n`)
+		SELECT 2, 1, 0.5, 600000000 * (n / 1000)::bigint, n, 'p', CASE WHEN n % 1000 > 0 THEN 'k' || n ELSE '' END, 'gcra' FROM generate_series(0, 102599) AS n`)
+	const totals = `SELECT concat_ws(' ', sum(denials), sum(shadowed), sum(units), max(last_denied_at_us)) FROM pglimit_denial`
+	want := bed.Value[string](t, pool, totals)
 	now := func() time.Time { return time.UnixMicro(103 * 600_000_000) }
 	j := bed.NewJanitor(t, pool, &janitor.Config{Now: now})
 	removed := bed.OK(j.Sweep(t.Context()))(t)
-	if n := removed.ByTable["pglimit_denial"]; n != 2500 || count(t, pool, "pglimit_denial") != 100_000 {
-		t.Errorf("removed %+v, want 2,500", removed)
+	if n := removed.ByTable["pglimit_denial"]; n != 2497 || count(t, pool, "pglimit_denial") != 100_103 {
+		t.Errorf("removed %+v, want 2,497", removed)
 	}
-	if oldest := bed.Value[int64](t, pool, `SELECT min(slot_us) / 600000000 FROM pglimit_denial`); oldest != 2 {
+	if oldest := bed.Value[int64](t, pool, `SELECT min(slot_us) / 600000000 FROM pglimit_denial WHERE key <> ''`); oldest != 2 {
 		t.Errorf("the oldest slot is %d", oldest)
+	}
+	if got := bed.Value[string](t, pool, totals); got != want {
+		t.Errorf("the sums are %s, want %s", got, want)
+	}
+	if got := bed.Value[int64](t, pool, `SELECT denials FROM pglimit_denial WHERE key = '' AND slot_us = 0`); got != 2000 {
+		t.Errorf("a whole slot has %d denials under the key \"\", want 2,000", got)
 	}
 	if removed = bed.OK(j.Sweep(t.Context()))(t); removed.Total() != 0 {
 		t.Errorf("removed %+v again", removed)
+	}
+}
+
+// TestJanitorDenialsTrimmedWhileWritten: deleting counts of the present slot neither
+// deadlocks with the programs that write them nor loses one.
+func TestJanitorDenialsTrimmedWhileWritten(t *testing.T) {
+	t.Parallel()
+	pool := bed.NewPool(t)
+	const writers, rounds, keys = 3, 50, 60
+	var p db.DenialsAddParams
+	for k := range keys {
+		key := ""
+		if k >= 2 {
+			key = fmt.Sprint("k", k)
+		}
+		p.Policies, p.Keys, p.Algorithms = append(p.Policies, fmt.Sprint("p", k%2)), append(p.Keys, key), append(p.Algorithms, "gcra")
+		p.Denials, p.Shadowed, p.Units, p.LastDeniedAtUs = append(p.Denials, 1), append(p.Shadowed, 0), append(p.Units, 1), append(p.LastDeniedAtUs, 1)
+	}
+	p.NowUs = new(int64)
+	var all sync.WaitGroup
+	for range writers {
+		all.Go(func() {
+			for range rounds {
+				if err := db.New().DenialsAdd(t.Context(), pool, p); err != nil {
+					t.Error(err)
+				}
+				if _, err := db.New().DenialsTrim(t.Context(), pool, 40); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	if n := bed.Value[int](t, pool, `SELECT sum(denials)::int FROM pglimit_denial`); n != writers*rounds*keys {
+		t.Errorf("%d denials in the table, want %d", n, writers*rounds*keys)
 	}
 }

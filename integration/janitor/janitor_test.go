@@ -108,7 +108,7 @@ func TestJanitorCountsWhatItRemoves(t *testing.T) {
 	want, total := map[string]int64{}, int64(0)
 	for i, table := range bed.LimitTables(t, pool) {
 		n := 3 * i // none, less than a batch, whole batches, and more
-		bed.InsertRows(t, pool, table, "gone", n, clock.in(-time.Second))
+		bed.InsertRows(t, pool, table, "gone", n, clock.in(-inFlight-time.Second))
 		bed.InsertRows(t, pool, table, "lives", 2, clock.in(time.Second))
 		if n > 0 {
 			want[table] = int64(n)
@@ -121,7 +121,7 @@ func TestJanitorCountsWhatItRemoves(t *testing.T) {
 			t.Errorf("%s has %d rows left, want the 2 that live", table, n)
 		}
 	}
-	bed.InsertRows(t, pool, "pglimit_gcra", "gone too", 1, clock.in(-time.Second))
+	bed.InsertRows(t, pool, "pglimit_gcra", "gone too", 1, clock.in(-inFlight-time.Second))
 	sweep(t, j, map[string]int64{"pglimit_gcra": 1})
 	sweep(t, j, nil)
 
@@ -145,7 +145,7 @@ func TestJanitorTakesTheClockItIsGiven(t *testing.T) {
 	clock := newHandClock()
 	byHand := bed.NewJanitor(t, pool, &janitor.Config{Now: clock.now})
 	bed.InsertRows(t, pool, "pglimit_gcra", "p", 3, clock.in(time.Hour)) // 1, 2 and 3 microseconds later than that
-	clock.add(time.Hour)
+	clock.add(time.Hour + inFlight)
 	sweep(t, byHand, nil)
 	clock.add(2 * time.Microsecond) // a row is deleted at its exact microsecond
 	sweep(t, byHand, map[string]int64{"pglimit_gcra": 2})
@@ -153,7 +153,7 @@ func TestJanitorTakesTheClockItIsGiven(t *testing.T) {
 	// Without a clock it is the database's, whatever this machine's is.
 	byDatabase := bed.NewJanitor(t, pool, nil)
 	now := bed.Value[int64](t, pool, `SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint`)
-	bed.InsertRows(t, pool, "pglimit_fixed_window", "past", 1, now-1)
+	bed.InsertRows(t, pool, "pglimit_fixed_window", "past", 1, now-inFlight.Microseconds()-1)
 	bed.InsertRows(t, pool, "pglimit_fixed_window", "in an hour", 1, now+time.Hour.Microseconds())
 	sweep(t, byDatabase, map[string]int64{"pglimit_gcra": 1, "pglimit_fixed_window": 1})
 }

@@ -39,21 +39,6 @@ func newLeader(t *testing.T, pool *pgxpool.Pool, clock *handClock) (stop func())
 	return stop
 }
 
-func TestJanitorAloneSweepsUntilItEnds(t *testing.T) {
-	t.Parallel()
-	pool := bed.NewPool(t)
-	clock := newHandClock()
-	stop := newLeader(t, pool, clock)
-	second := bed.NewJanitor(t, pool, &janitor.Config{Lease: lease, Now: clock.now})
-	bed.InsertRows(t, pool, "pglimit_gcra", "p", 1, 0)
-	heldElsewhere(t, second)
-	stop()
-	sweep(t, second, map[string]int64{"pglimit_gcra": 1})
-	if n := count(t, pool, "pglimit_lease"); n != 0 {
-		t.Errorf("after Sweep there are %d leases", n)
-	}
-}
-
 func TestJanitorAloneSweepsUntilItsLeaseRunsOut(t *testing.T) {
 	t.Parallel()
 	pool := bed.NewPool(t)

@@ -89,45 +89,6 @@ func checkLevels(t *testing.T, pool *pgxpool.Pool, want string) {
 	}
 }
 
-// TestJanitorLeavesWhatATransactionRenews: a transaction takes a token from an expired row
-// and commits during the sweep. A sweep that waited for the row and then deleted it
-// without reading it again would forget the token.
-func TestJanitorLeavesWhatATransactionRenews(t *testing.T) {
-	t.Parallel()
-	pool := bed.NewPool(t)
-	bed.InsertRows(t, pool, "pglimit_token_bucket", "p", 3, 0)
-	tx, err := pool.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer tx.Rollback(context.WithoutCancel(t.Context()))
-	renew(t, tx, nil, "k2")
-
-	ended := sweepAside(t, bed.NewJanitor(t, pool, nil))
-	var r result
-	done := false
-	bed.Eventually(t, "the sweep has ended or waits for the row", func(ctx context.Context) (bool, error) {
-		select {
-		case r = <-ended:
-			done = true
-			return true, nil
-		default:
-		}
-		n, err := bed.Blocked(ctx, pool)
-		return n > 0, err
-	})
-	if err := tx.Commit(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if !done {
-		r = bed.Receive(t, ended, "the sweep's end")
-	}
-	if r.err != nil || r.removed.Total() != 2 {
-		t.Errorf("the sweep removed %v, error %v; want 2 rows", r.removed.ByTable, r.err)
-	}
-	checkLevels(t, pool, "k2:1")
-}
-
 // TestJanitorLeavesWhatWasRenewedSinceItLooked: the statement has seen three expired rows
 // and is deleting the first when the third is renewed and committed.
 func TestJanitorLeavesWhatWasRenewedSinceItLooked(t *testing.T) {

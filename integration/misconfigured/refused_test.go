@@ -94,6 +94,29 @@ func TestRefusedByServer(t *testing.T) {
 	}
 }
 
+// TestRefusedForWantOfConnections: a role that may connect takes all connections that the
+// server has for it. That is an overload, which passes no FailOpen, also once the circuit
+// breaker is open.
+func TestRefusedForWantOfConnections(t *testing.T) {
+	t.Parallel()
+	owner := bed.NewDatabase(t)
+	address := bed.RuntimeRole(t, owner)
+	u, err := url.Parse(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	bed.Exec(t, bed.Connect(t, owner), "ALTER ROLE "+pgx.Identifier{u.User.Username()}.Sanitize()+" CONNECTION LIMIT 1")
+	bed.ConnectOnce(t, address)
+	overEach(t, address, limiter.Config{MisconfiguredFailsOpen: true}, func(t *testing.T, l *limiter.Limiter) {
+		for range 200 {
+			r, err := l.Allow(t.Context(), failsOpen, "k")
+			if !errors.Is(err, limiter.ErrOverloaded) || r.Allowed || r.Reason != limiter.ReasonOverload {
+				t.Fatalf("%+v, %v", r, err)
+			}
+		}
+	})
+}
+
 // TestRefusedAllVerbs: no verb of any algorithm passes FailOpen without rights.
 func TestRefusedAllVerbs(t *testing.T) {
 	t.Parallel()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -212,18 +213,33 @@ func TestHistory(t *testing.T) {
 	}
 }
 
-// TestBound: there are at most 100,000 overrides.
+// TestBound: there are at most 100,000 overrides. With the longest keys and notes they take
+// little memory, also at a change. It does not run in parallel: it measures the heap.
 func TestBound(t *testing.T) {
-	t.Parallel()
-	pool := bed.NewPool(t)
+	pages := &counted{name: "Overrides"}
+	pool := bed.Connect(t, bed.NewDatabase(t), func(c *pgxpool.Config) { c.ConnConfig.Tracer = pages })
+	heap := func() (rest, peak int) {
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return int(m.HeapAlloc >> 20), int(m.HeapSys >> 20) // the latter does not shrink
+	}
+	rest, peak := heap()
 	logs := newLog()
 	p := open(t, pool, limiter.PoliciesConfig{Logger: logs.logger(), DisableListen: true, PollEvery: time.Hour})
 	// Without the triggers, whose history would take a while.
 	bed.Exec(t, pool, `BEGIN; SET LOCAL session_replication_role = replica;
-		INSERT INTO pglimit_override (policy, key, unlimited) SELECT 'login', 'k' || i, true FROM generate_series(100001, 199999) AS i; COMMIT`)
+		INSERT INTO pglimit_override (policy, key, unlimited, note) SELECT 'login', rpad('k' || i, 1024, 'k'), true, rpad('', 1000, 'n') FROM generate_series(100001, 199999) AS i; COMMIT`)
 	apply(t, p.Policies, limiter.PolicyEdit{SetOverrides: []limiter.Override{{Policy: "login", Key: "last", Unlimited: true}}})
+	before := pages.n.Load()
 	// One that exists can still be changed.
 	apply(t, p.Policies, limiter.PolicyEdit{SetOverrides: []limiter.Override{{Policy: "login", Key: "last", Unlimited: true, Note: "changed"}}})
+	if n := pages.n.Load() - before; n != 0 {
+		t.Errorf("a change was loaded with %d statements for all overrides", n)
+	}
+	if r, k := heap(); r > rest+25 || k > peak+50 {
+		t.Errorf("the heap grew from %d to %d MB, and at most from %d to %d", rest, r, peak, k)
+	}
 	err := p.SetOverride(t.Context(), limiter.Override{Policy: "login", Key: "z", Unlimited: true})
 	if !errors.Is(err, limiter.ErrInvalid) || !strings.Contains(err.Error(), "at most 100,000 overrides") || !strings.Contains(err.Error(), "delete those that have ended") {
 		t.Errorf("%v", err)
@@ -235,14 +251,65 @@ func TestBound(t *testing.T) {
 	logs.none(t)
 	// Rows that came past the trigger: the last one by policy and key does not apply.
 	bed.Exec(t, pool, `BEGIN; SET LOCAL session_replication_role = replica; INSERT INTO pglimit_override (policy, key, unlimited) VALUES ('login', 'z', true); COMMIT`)
-	apply(t, p.Policies, limiter.PolicyEdit{SetOverrides: []limiter.Override{{Policy: "login", Key: "last", Unlimited: true, Note: "again"}}})
-	if n := len(p.Overrides("")); n != 100_000 {
+	p = open(t, pool, limiter.PoliciesConfig{Logger: logs.logger(), DisableListen: true, PollEvery: time.Hour})
+	if n := p.OverrideCount("login"); n != 100_000 {
 		t.Errorf("%d overrides are loaded", n)
 	}
 	if _, unlimited, err := p.For("login", "z"); !errors.Is(err, limiter.ErrNoPolicy) || unlimited {
 		t.Error(unlimited, err)
 	}
 	logs.expect(t, "too many overrides", "most=100000")
+}
+
+// TestChangesAreAll: a process that loads what has changed since it looked has what one has
+// that loads all.
+func TestChangesAreAll(t *testing.T) {
+	t.Parallel()
+	pool := bed.NewPool(t)
+	p := open(t, pool, limiter.PoliciesConfig{DisableListen: true, PollEvery: time.Hour})
+	const insert = `INSERT INTO pglimit_override (policy, key, limit_units) VALUES `
+	for i, sql := range []string{
+		`INSERT INTO pglimit_policy (name, algorithm, limit_units, period_s) VALUES ('p', 'gcra', 1, 1), ('q', 'gcra', 2, 1);` + insert + `('p', 'a', 5), ('p', 'b', 6), ('q', 'a', 7)`,
+		`UPDATE pglimit_override SET limit_units = 8 WHERE policy = 'p' AND key = 'a';` + insert + `('p', 'c', 9), ('r', 'a', 3)`,
+		`UPDATE pglimit_override SET burst = 0.1::float8 + 0.2::float8, until = '2100-01-02 03:04:05.678901+00', shadow = true WHERE key = 'a'; UPDATE pglimit_override SET shadow = false WHERE key = 'b'`,
+		`UPDATE pglimit_override SET key = 'd' WHERE policy = 'p' AND key = 'c'; UPDATE pglimit_override SET policy = 'q' WHERE key = 'b'`,
+		`DELETE FROM pglimit_override WHERE policy = 'p' AND key = 'a';` + insert + `('p', 'a', 4); UPDATE pglimit_override SET limit_units = NULL, burst = NULL, shadow = NULL, unlimited = true WHERE policy = 'q'`,
+		`BEGIN; UPDATE pglimit_override SET limit_units = 7 WHERE key = 'd'; ROLLBACK; DELETE FROM pglimit_policy WHERE name = 'q'; DELETE FROM pglimit_override WHERE policy = 'q'`,
+		insert + `('p', 'a', 99) ON CONFLICT DO NOTHING; UPDATE pglimit_override SET limit_units = 12 WHERE key = 'd'`,
+		// A key is forgotten.
+		`BEGIN; DELETE FROM pglimit_override WHERE key = 'd'; UPDATE pglimit_override SET limit_units = 13 WHERE policy = 'p' AND key = 'a'; COMMIT; DELETE FROM pglimit_policy_history WHERE key = 'd'`,
+		insert + `('p', 'e', 5), ('p', 'f', 6)`,
+		`BEGIN; UPDATE pglimit_override SET limit_units = 14 WHERE policy = 'p' AND key = 'a'; DELETE FROM pglimit_override WHERE key = 'e'; COMMIT; DELETE FROM pglimit_policy_history WHERE key = 'e'`,
+		`BEGIN; DELETE FROM pglimit_override WHERE key = 'f'; DELETE FROM pglimit_policy_history WHERE key = 'f'; UPDATE pglimit_override SET limit_units = 15 WHERE policy = 'p'; COMMIT`,
+		insert + `('p', 'g', 5)`,
+		`DELETE FROM pglimit_override WHERE key = 'g'; TRUNCATE pglimit_policy_history`,
+		insert + `('p', 'h', 5)`,
+		// Another history, as after a restore, has the same ids and versions.
+		`BEGIN; SET LOCAL session_replication_role = replica; DELETE FROM pglimit_override WHERE key = 'h'; UPDATE pglimit_policy_history SET changed_at = changed_at + '1 s'; COMMIT`,
+		`INSERT INTO pglimit_override (policy, key, unlimited) SELECT 'p', 'many' || i, true FROM generate_series(1, 6000) AS i`,
+		`DELETE FROM pglimit_override WHERE key LIKE 'many%'`,
+	} {
+		bed.Exec(t, pool, sql)
+		apply(t, p.Policies, limiter.PolicyEdit{SetOverrides: []limiter.Override{{Policy: "p", Key: "tick", Limit: ptr(float64(i + 1))}}})
+		all := open(t, pool, limiter.PoliciesConfig{DisableListen: true, PollEvery: time.Hour})
+		for _, o := range []*opened{p, all} {
+			if err := o.Default(limiter.Policy{Name: "q", Algorithm: limiter.GCRA, Limit: 1, Period: time.Second}, limiter.Policy{Name: "r", Algorithm: limiter.GCRA, Limit: 1, Period: time.Second}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, name := range []string{"p", "q", "r"} {
+			for _, key := range []string{"a", "b", "c", "d", "e", "f", "g", "h", "tick", "many1", "many6000"} {
+				got, free, err := p.For(name, key)
+				want, wantFree, wantErr := all.For(name, key)
+				if got != want || free != wantFree || err != nil || wantErr != nil {
+					t.Errorf("%s\n%s of %s: %+v, %v, %v; want %+v, %v, %v", sql, key, name, got, free, err, want, wantFree, wantErr)
+				}
+			}
+			if got, want := p.OverrideCount(name), all.OverrideCount(name); got != want {
+				t.Errorf("%s\n%d overrides of %s, want %d", sql, got, name, want)
+			}
+		}
+	}
 }
 
 // TestVersionOfAnotherServer: a transaction of another server has the number of the one that

@@ -4,8 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"strings"
-	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -63,6 +64,63 @@ func TestAway(t *testing.T) {
 	}
 }
 
+// hole is a connection whose packets are lost once its silence begins.
+type hole struct {
+	net.Conn
+	silent *atomic.Bool
+}
+
+func (h hole) Read(p []byte) (int, error) {
+	for {
+		if n, err := h.Conn.Read(p); err != nil || !h.silent.Load() {
+			return n, err
+		}
+	}
+}
+
+func (h hole) Write(p []byte) (int, error) {
+	if h.silent.Load() {
+		return len(p), nil
+	}
+	return h.Conn.Write(p)
+}
+
+// TestSilence: all connections die without a word. A change is seen on a new one.
+func TestSilence(t *testing.T) {
+	t.Parallel()
+	address := bed.NewDatabase(t)
+	direct, dialer := bed.Connect(t, address), bed.NewDialer(func() string { return address })
+	var silent atomic.Pointer[atomic.Bool] // of the connections that are dialled next
+	silent.Store(new(atomic.Bool))
+	pool := bed.Connect(t, address, func(c *pgxpool.Config) {
+		c.ConnConfig.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
+			conn, err := dialer.Dial(ctx, network, address)
+			return hole{conn, silent.Load()}, err
+		}
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // prevents a hang
+	defer cancel()
+	listener, err := direct.Acquire(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Release()
+	if _, err := listener.Exec(ctx, `LISTEN pglimit_policies`); err != nil {
+		t.Fatal(err)
+	}
+	p := open(t, pool, limiter.PoliciesConfig{PollEvery: time.Hour})
+	if _, err := listener.Conn().WaitForNotification(ctx); err != nil { // the probe: p has it before the next
+		t.Fatal(err)
+	}
+	for v := range int64(2) {
+		bed.Exec(t, direct, `INSERT INTO pglimit_policy (name, algorithm, limit_units, period_s) VALUES ('p' || $1::int, 'gcra', 1, 1)`, v)
+		p.await(t, v+1)
+		dead := silent.Swap(new(atomic.Bool))
+		dead.Store(true)
+		defer dead.Store(false) // else closing takes a while
+	}
+}
+
 // TestClose: after Close no session is left, nothing is followed, and Get and Apply work.
 func TestClose(t *testing.T) {
 	t.Parallel()
@@ -80,9 +138,7 @@ func TestClose(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if n := pool.Stat().AcquiredConns(); n != 0 {
-		t.Errorf("%d connections of the pool are in use", n)
-	}
+	bed.Eventually(t, "no connection of the pool is in use", func(context.Context) (bool, error) { return pool.Stat().AcquiredConns() == 0, nil })
 	pool.Reset()
 	bed.Eventually(t, "the sessions end", func(context.Context) (bool, error) {
 		return bed.Value[int](t, direct, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'followed'`) == 0, nil
@@ -158,7 +214,7 @@ func TestSQL(t *testing.T) {
 		if got, err := p.Get("login"); err != nil || got != login || p.List()[0].Note != "é" {
 			t.Errorf("%+v, %v", got, err)
 		}
-		if all := p.Overrides("login"); len(all) != 2 || all[0].Key != `a"{},\` || *all[0].Limit != 7.5 || *all[0].Shadow || !all[0].Until.Equal(until) || !all[1].Unlimited {
+		if all := overrides(t, p, "login"); len(all) != 2 || all[0].Key != `a"{},\` || *all[0].Limit != 7.5 || *all[0].Shadow || !all[0].Until.Equal(until) || !all[1].Unlimited {
 			t.Errorf("%+v", all)
 		}
 		bed.Exec(t, pool, `UPDATE pglimit_policy SET limit_units = 6`)
@@ -227,35 +283,37 @@ func TestOperator(t *testing.T) {
 	}
 }
 
-// meanwhile runs do before the first statement of that name.
-type meanwhile struct {
+// counted counts the statements of that name, and runs do, if it has one, before the first.
+type counted struct {
 	name string
 	do   func()
-	once sync.Once
+	n    atomic.Int64
 }
 
-func (m *meanwhile) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
-	if strings.HasPrefix(data.SQL, "-- name: "+m.name+" ") {
-		m.once.Do(m.do)
+func (c *counted) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
+	if strings.HasPrefix(data.SQL, "-- name: "+c.name+" ") && c.n.Add(1) == 1 && c.do != nil {
+		c.do()
 	}
 	return ctx
 }
 
-func (m *meanwhile) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+func (c *counted) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
 
 // TestOneMoment: a load sees policies and overrides of one version.
 func TestOneMoment(t *testing.T) {
 	t.Parallel()
 	address := bed.NewDatabase(t)
 	direct := bed.Connect(t, address)
-	bed.Exec(t, direct, `INSERT INTO pglimit_policy (name, algorithm, limit_units, period_s, note) VALUES ('p', 'gcra', 1, 1, 'old');
-		INSERT INTO pglimit_override (policy, key, limit_units, note) VALUES ('p', 'k', 1, 'old')`)
-	change := &meanwhile{name: "Overrides", do: func() {
-		bed.Exec(t, direct, `UPDATE pglimit_policy SET note = 'new'; UPDATE pglimit_override SET note = 'new'`)
+	bed.Exec(t, direct, `INSERT INTO pglimit_policy (name, algorithm, limit_units, period_s) VALUES ('p', 'gcra', 1, 1);
+		INSERT INTO pglimit_override (policy, key, limit_units) VALUES ('p', 'k', 2)`)
+	change := &counted{name: "Overrides", do: func() {
+		bed.Exec(t, direct, `UPDATE pglimit_policy SET limit_units = 3; UPDATE pglimit_override SET limit_units = 3`)
 	}}
 	pool := bed.Connect(t, address, func(c *pgxpool.Config) { c.ConnConfig.Tracer = change })
 	p := open(t, pool, limiter.PoliciesConfig{PollEvery: time.Hour, DisableListen: true})
-	if v, policy, override := p.Version(), p.List()[0].Note, p.Overrides("p")[0].Note; policy != "old" || override != "old" || v != 1 {
-		t.Errorf("version %d has policy %q, override %q", v, policy, override)
+	policy, err := p.Get("p")
+	override, _, _ := p.For("p", "k")
+	if v := p.Version(); err != nil || policy.Limit != 1 || override.Limit != 2 || v != 1 {
+		t.Errorf("version %d has policy %+v, override %+v", v, policy, override)
 	}
 }

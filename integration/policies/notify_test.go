@@ -2,6 +2,9 @@ package policies
 
 import (
 	"context"
+	"runtime"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -50,5 +53,40 @@ func TestNotificationsTellNothing(t *testing.T) {
 	p.await(t, edit(9))
 	if got, unlimited, err := p.For("login", "alice"); err != nil || unlimited || got.Limit != 9 {
 		t.Errorf("%+v, %v, %v", got, unlimited, err)
+	}
+}
+
+// TestFloodOfNotifications: a role that may only connect sends 400 MB of notifications. They are not kept, and
+// changes during the flood are seen. It does not run in parallel: it measures the heap.
+func TestFloodOfNotifications(t *testing.T) {
+	pool := bed.NewPool(t)
+	p := open(t, pool, limiter.PoliciesConfig{PollEvery: time.Hour})
+	heap := func() int {
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return int(m.HeapSys >> 20) // does not shrink
+	}
+	before, role := heap(), bed.RuntimeRole(t, pool.Config().ConnString())
+	var senders sync.WaitGroup
+	var sending atomic.Int64
+	for range 2 {
+		stranger := bed.Connect(t, role)
+		sending.Add(1)
+		senders.Go(func() {
+			defer sending.Add(-1)
+			for range 60 {
+				if _, err := stranger.Exec(t.Context(), `SELECT pg_notify('pglimit_policies', repeat('x', 7000) || i) FROM generate_series(1, 500) AS i`); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	for i := 0; sending.Load() > 0; i++ {
+		bed.Exec(t, pool, `INSERT INTO pglimit_policy (name, algorithm, limit_units, period_s) VALUES ('p' || $1::int, 'gcra', 1, 1)`, i)
+		p.await(t, version(t, pool))
+	}
+	senders.Wait()
+	if after := heap(); after > before+64 {
+		t.Errorf("the heap grew from %d to %d MB", before, after)
 	}
 }

@@ -64,6 +64,16 @@ func apply(t *testing.T, p *limiter.Policies, edit limiter.PolicyEdit) int64 {
 	return version
 }
 
+// overrides reads the overrides of a policy.
+func overrides(t *testing.T, p *limiter.Policies, policy string) []limiter.Override {
+	t.Helper()
+	all, err := p.Overrides(t.Context(), policy)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
 func ptr[T any](v T) *T { return &v }
 
 func TestApply(t *testing.T) {
@@ -98,7 +108,7 @@ func TestApply(t *testing.T) {
 		list[1].MaxTTL != time.Hour || !list[1].Askers || list[1].Version != 1 || list[1].ChangedBy == "" || list[1].ChangedAt.IsZero() {
 		t.Errorf("%+v", list)
 	}
-	all := p.Overrides("login")
+	all := overrides(t, p.Policies, "login")
 	if len(all) != 2 || all[0].Key != "a" || !all[0].Unlimited || *all[1].Limit != 7 || all[1].Burst != nil || !all[1].Until.Equal(until) || all[1].Note != "plan" {
 		t.Errorf("%+v", all)
 	}

@@ -53,27 +53,44 @@ func TestReserveJanitorPassesOverWhatItCannotGiveBack(t *testing.T) {
 	}
 }
 
-// TestReserveJanitorWaitsForExpiry: to the microsecond.
-func TestReserveJanitorWaitsForExpiry(t *testing.T) {
+// TestReserveBacklog: a denied request ends a bounded number of the key's expired
+// reservations, in each way to request. The janitor ends the rest.
+func TestReserveBacklog(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
-	pool := bed.NewPool(t)
-	at := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	now := func() time.Time { return at }
-	l := bed.NewLimiter(t, pool, &limiter.Config{Now: now})
-	j := bed.NewJanitor(t, pool, &janitor.Config{Now: now})
-	for _, p := range bed.Holdable() {
-		p.Period = 1000 * time.Hour
-		bed.Reserve(t, l, p.Request("k", 5), time.Minute)
-	}
-	at = at.Add(time.Minute - time.Microsecond)
-	if removed, err := j.Sweep(ctx); err != nil || removed.ReservationsExpired != 0 {
-		t.Errorf("%+v, %v", removed, err)
-	}
-	for _, p := range bed.Holdable() {
-		p.Period = 1000 * time.Hour
-		if got := bed.Level(t, l, p, "k"); !bed.Near(got, 5) {
-			t.Errorf("%s: level %v", bed.Variant(p), got)
+	pool := bed.FunctionsPool(t)
+	l := bed.NewLimiter(t, pool, &limiter.Config{DisableDenyCache: true})
+	p := limiter.Policy{Name: "p", Algorithm: limiter.FixedWindow, Limit: 10, Period: 1000 * time.Hour}
+	bed.StorePolicy(t, pool, p, true)
+	bed.Reserve(t, l, p.Request("k", 1.0/1024), time.Hour)
+	bed.Exec(t, pool, `INSERT INTO pglimit_reservation SELECT (r).* FROM (
+		SELECT jsonb_populate_record(h, jsonb_build_object('id', lpad(i::text, 20, '0'), 'expires_at_us', h.created_at_us)) AS r
+		FROM pglimit_reservation AS h, generate_series(1, 2047) AS i) AS copies`)
+	bed.Must(t)(l.AllowN(ctx, p, "k", 8-1.0/1024)) // none of it is theirs
+	bed.Must(t)(l.Charge(ctx, p, "k", 2047.0/1024))
+	left := 2047
+	for way, request := range map[string]func() bool{
+		"library":   func() bool { return bed.Must(t)(l.AllowN(ctx, p, "k", 9)).Allowed },
+		"AllowAll":  func() bool { return bed.MustAll(t)(l.AllowAll(ctx, p.Request("k", 9), p.Request("other", 1))).Allowed },
+		"Check":     func() bool { return bed.Must(t)(l.Check(ctx, p, "k", 9)).Allowed },
+		"Reserve":   func() bool { return bed.Must(t)(reserved(l.Reserve(ctx, p.Request("k", 9), time.Hour))).Allowed },
+		"SQL":       func() bool { return bed.Value[bool](t, pool, `SELECT allowed FROM pglimit.allow('p', 'k', 9)`) },
+		"SQL check": func() bool { return bed.Value[bool](t, pool, `SELECT allowed FROM pglimit.check('p', 'k', 9)`) },
+	} {
+		allowed := request()
+		before := left
+		left = bed.Value[int](t, pool, `SELECT count(*) FROM pglimit_reservation WHERE state = 'open' AND expires_at_us = created_at_us`)
+		if allowed || before-left == 0 || before-left > 200 {
+			t.Errorf("%s: allowed %v, ended %d", way, allowed, before-left)
 		}
 	}
+	if r := bed.Must(t)(l.Check(ctx, p, "k", 0)); r.Level != 8+float64(left)/1024 {
+		t.Errorf("level %v with %d left", r.Level, left)
+	}
+	removed, err := bed.NewJanitor(t, pool, &janitor.Config{}).Sweep(ctx)
+	if err != nil || int(removed.ReservationsExpired) != left || left == 0 || bed.Level(t, l, p, "k") != 8 {
+		t.Errorf("%d were left: %+v, %v, level %v", left, removed, err, bed.Level(t, l, p, "k"))
+	}
 }
+
+func reserved(r limiter.Reservation, err error) (limiter.Result, error) { return r.Result, err }

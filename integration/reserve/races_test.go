@@ -83,7 +83,7 @@ func TestReserveEndsOnce(t *testing.T) {
 			var wg sync.WaitGroup
 			for i := range 32 {
 				units := float64(1 + i%3)
-				settle := func(s bed.ReservationVerbs) (bool, error) {
+				settle := func(s limiter.Decider) (bool, error) {
 					r, err := s.Settle(ctx, h.ID, units)
 					return !r.Replayed, err
 				}

@@ -16,11 +16,13 @@ import (
 
 	"github.com/pglimit/pglimit/db"
 	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/janitor"
 	"github.com/pglimit/pglimit/limiter"
 )
 
 // TestReserveDurability: a Reserve commits as its policy says. Settle and Cancel commit
-// durably, whatever the policy and the session.
+// durably, whatever the policy and the session. What has expired comes back without a wait
+// for the disk.
 func TestReserveDurability(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -41,43 +43,22 @@ func TestReserveDurability(t *testing.T) {
 			}
 		}
 	}
-}
-
-// TestReserveKeepsTheCallersSettings: in a transaction no verb of reservations changes how
-// it commits or how long it waits, and none takes a second connection.
-func TestReserveKeepsTheCallersSettings(t *testing.T) {
-	bed.InEachWay(t, true, func(t *testing.T, w bed.Way, p limiter.Policy) {
-		if p.Algorithm == limiter.LeakyBucketQueue {
-			return
+	at := time.Now()
+	now := func() time.Time { return at }
+	l := bed.NewLimiter(t, log.Pool, &limiter.Config{Now: now})
+	p := limiter.Policy{Name: "p", Algorithm: limiter.FixedWindow, Limit: 10, Period: 1000 * time.Hour}
+	bed.Reserve(t, l, p.Request("denied", 10), time.Second)
+	bed.Reserve(t, l, p.Request("swept", 10), time.Second)
+	at = at.Add(time.Second)
+	bed.Must(t)(l.Allow(ctx, p, "denied"))
+	if _, err := bed.NewJanitor(t, log.Pool, &janitor.Config{Now: now}).Sweep(ctx); err != nil {
+		t.Fatal(err)
+	}
+	for key, want := range map[string]string{"denied": "on on off on", "swept": "on off"} {
+		if got := bed.Value[string](t, log.Pool, `SELECT string_agg(setting, ' ' ORDER BY xid) FROM committed WHERE policy = 'p' AND key = $1`, key); got != want {
+			t.Errorf("%s: committed %q, want %q", key, got, want)
 		}
-		ctx := t.Context()
-		expired := bed.Reserve(t, w.L, p.Request("k", 3), time.Second)
-		if _, err := w.L.Check(ctx, p, "k", 0); err != nil || expired.ID == "" {
-			t.Fatal(err)
-		}
-		tx := w.Start(t, "SET LOCAL synchronous_commit = off", "SET LOCAL lock_timeout = '7s'")
-		again := p.Request("k", 1)
-		again.IdempotencyKey = "order 1"
-		for range 2 {
-			bed.Must(t)(tx.Do(ctx, again))
-		}
-		bed.Must(t)(tx.Settle(ctx, bed.Reserve(t, tx, p.Request("k", 2), time.Hour).ID, 1))
-		if err := tx.Cancel(ctx, bed.Reserve(t, tx, p.Request("k", 2), time.Hour).ID); err != nil {
-			t.Fatal(err)
-		}
-		bed.Must(t)(tx.AllowN(ctx, p, "k", 9)) // denied: it looks for expired reservations
-		bed.Must(t)(tx.Settle(ctx, expired.ID, 2))
-		for name, want := range map[string]string{"synchronous_commit": "off", "lock_timeout": "7s"} {
-			var got string
-			if err := tx.Read(ctx, "SHOW "+name, &got); err != nil || got != want {
-				t.Errorf("%s: %s is %s, %v", bed.Variant(p), name, got, err)
-			}
-		}
-		tx.End(t, true)
-		if got := bed.Level(t, w.L, p, "k"); !bed.Near(got, 4) {
-			t.Errorf("%s: level %v", bed.Variant(p), got)
-		}
-	})
+	}
 }
 
 // TestReserveKeepsKeysSecret: with a KeySecret neither the key nor the idempotency key is

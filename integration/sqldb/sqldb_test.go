@@ -2,17 +2,14 @@ package sqldb
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	_ "github.com/jackc/pgx/v5/stdlib"
-	"pgregory.net/rapid"
 
 	"github.com/pglimit/pglimit/integration/bed"
 	"github.com/pglimit/pglimit/internal/conformance"
@@ -27,51 +24,6 @@ func TestSQLVectors(t *testing.T) {
 			return bed.NewSQL(t, db, &limiter.Config{Now: clock.Now, DisableDenyCache: true})
 		})
 	})
-}
-
-// TestSQLDecidesAsPgx compares both drivers with the limiter over pgx, result by result
-// and to the last bit, on random histories of all verbs.
-func TestSQLDecidesAsPgx(t *testing.T) {
-	t.Parallel()
-	address := bed.NewDatabase(t)
-	pool := bed.Connect(t, address)
-	var dbs []*sql.DB
-	for _, driver := range bed.SQLDrivers {
-		dbs = append(dbs, bed.ConnectSQL(t, driver, address))
-	}
-	var histories atomic.Int64
-	for _, base := range bed.Variants(10, 10*time.Second) {
-		t.Run(bed.Variant(base), func(t *testing.T) {
-			t.Parallel()
-			clock := new(conformance.Clock)
-			config := &limiter.Config{Now: clock.Now, DisableDenyCache: true, Timeout: time.Minute}
-			overPgx := bed.NewLimiter(t, pool, config)
-			var overSQL []*limiter.Limiter
-			for _, db := range dbs {
-				overSQL = append(overSQL, bed.NewSQL(t, db, config))
-			}
-			rapid.Check(t, func(rt *rapid.T) {
-				plans := bed.DrawPlans(rt, base, fmt.Sprintf("p%d", histories.Add(1)))
-				at := int64(1_000_000_000)
-				for step := range 12 {
-					at = max(0, at+bed.DrawDelta(rt, plans[0]))
-					clock.Set(at)
-					p := rapid.SampledFrom(plans).Draw(rt, "plan")
-					op := rapid.SampledFrom(bed.Operations(p.Algorithm)).Draw(rt, "op")
-					cost := bed.DrawCost(rt, op, p)
-					name := p.Name
-					want, wantErr := conformance.Do(context.Background(), overPgx, p, op, "k", cost)
-					for i, l := range overSQL {
-						p.Name = fmt.Sprintf("%s-%d", name, i)
-						got, err := conformance.Do(context.Background(), l, p, op, "k", cost)
-						if got != want || (err == nil) != (wantErr == nil) {
-							rt.Fatalf("step %d: %s %v at %d under %+v\n%s: %+v, %v\npgx: %+v, %v", step, op, cost, at, p, bed.SQLDrivers[i], got, err, want, wantErr)
-						}
-					}
-				}
-			})
-		})
-	}
 }
 
 // TestSQLNeverOverAdmits has 64 goroutines request one cold key.

@@ -14,7 +14,7 @@ import (
 // role that owns the tables and as one that may only log in. None of the objects is used.
 func TestStrangersInDoctor(t *testing.T) {
 	t.Parallel()
-	address, aside := plantedDatabase(t)
+	address, aside := bed.PlantedDatabase(t)
 	owner := bed.Connect(t, address)
 	l := bed.NewLimiter(t, owner, nil)
 	for _, p := range bed.Variants(10, time.Minute) {

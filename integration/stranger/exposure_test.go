@@ -28,6 +28,9 @@ func exposed(t *testing.T, pool *pgxpool.Pool) string {
 		if len(e.Creators) > 0 {
 			line += ": " + strings.Join(e.Creators, ", ")
 		}
+		if e.Missing != "" {
+			line += " in " + e.Missing
+		}
 		text = append(text, line)
 	}
 	return strings.Join(text, "; ")
@@ -41,6 +44,7 @@ func TestStrangers(t *testing.T) {
 	owner := bed.Connect(t, address)
 	mine := bed.RuntimeRole(t, address)
 	me, other, group, super := roleOf(t, mine), roleOf(t, bed.RuntimeRole(t, address)), roleOf(t, bed.RuntimeRole(t, address)), roleOf(t, bed.RuntimeRole(t, address))
+	database := bed.Value[string](t, owner, `SELECT quote_ident(current_database())`)
 	// Without USAGE a schema of the search_path is passed over.
 	bed.Exec(t, owner, fmt.Sprintf(`ALTER ROLE %s SUPERUSER; CREATE SCHEMA limits AUTHORIZATION %s; GRANT USAGE ON SCHEMA limits TO PUBLIC`, super, me))
 	for _, c := range []struct{ path, change, want string }{
@@ -65,6 +69,11 @@ func TestStrangers(t *testing.T) {
 		{"pglimit", `ALTER SCHEMA pglimit OWNER TO ` + me, ``},
 		{"pglimit", `CREATE SCHEMA pglimit_ask AUTHORIZATION ` + me + `; GRANT CREATE ON SCHEMA pglimit_ask TO ` + other, `pglimit_ask: ` + other},
 		{"pglimit", `DROP SCHEMA pglimit_ask`, ``},
+		{`"$user",public`, `REVOKE CREATE ON SCHEMA limits FROM ` + other, ``},
+		{`"$user",public`, fmt.Sprintf(`GRANT CREATE ON DATABASE %s TO %s, %s`, database, me, other), me + `: ` + other + ` in ` + database},
+		{`"Not_yet",Nowhere,public`, ``, `"Not_yet": ` + other + ` in ` + database + `; nowhere: ` + other + ` in ` + database},
+		{`public,nowhere`, ``, ``},
+		{`"$user",public`, fmt.Sprintf(`REVOKE CREATE ON DATABASE %s FROM %s`, database, other), ``},
 	} {
 		if c.change != "" {
 			bed.Exec(t, owner, c.change)
@@ -80,7 +89,6 @@ func TestStrangers(t *testing.T) {
 		t.Errorf("as a superuser: %q, want %q", got, want)
 	}
 	if bed.Value[int](t, owner, `SELECT current_setting('server_version_num')::int`) >= 140000 {
-		database := bed.Value[string](t, owner, `SELECT quote_ident(current_database())`)
 		bed.Exec(t, owner, `ALTER SCHEMA public OWNER TO pg_database_owner`)
 		for role, want := range map[string]string{me: "", other: "public of pg_database_owner", super: ""} {
 			bed.Exec(t, owner, `ALTER DATABASE `+database+` OWNER TO `+role)
@@ -95,7 +103,7 @@ func TestStrangers(t *testing.T) {
 // TestStrangersAmongStrangers runs with all planted objects in the search_path.
 func TestStrangersAmongStrangers(t *testing.T) {
 	t.Parallel()
-	address, aside := plantedDatabase(t)
+	address, aside := bed.PlantedDatabase(t)
 	bed.Exec(t, bed.Connect(t, aside), `GRANT CREATE ON SCHEMA public TO PUBLIC`)
 	if got := exposed(t, bed.Connect(t, address)); got != "public: PUBLIC" {
 		t.Errorf("found %q", got)

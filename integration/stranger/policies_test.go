@@ -12,7 +12,7 @@ import (
 // search_path. The triggers' functions run too, with each branch that a change can reach.
 func TestStrangersInPolicies(t *testing.T) {
 	t.Parallel()
-	address, _ := plantedDatabase(t)
+	address, _ := bed.PlantedDatabase(t)
 	pool := bed.Connect(t, address)
 	p, err := limiter.OpenPolicies(t.Context(), pool, &limiter.PoliciesConfig{PollEvery: time.Hour})
 	if err != nil {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/url"
 	"regexp"
 	"slices"
 	"strconv"
@@ -24,7 +25,7 @@ import (
 func TestStrangersInStatements(t *testing.T) {
 	t.Parallel()
 	p := newProbe(t)
-	texts := queryTexts()
+	texts := bed.QueryTexts()
 	if len(texts) < 80 {
 		t.Fatalf("only %d statements", len(texts))
 	}
@@ -71,7 +72,7 @@ func TestStrangersInSQLFunctions(t *testing.T) {
 // planted object.
 func TestStrangersInDefinitions(t *testing.T) {
 	t.Parallel()
-	_, aside := plantedDatabase(t)
+	_, aside := bed.PlantedDatabase(t)
 	rows, err := bed.Connect(t, aside).Query(t.Context(), `
 		SELECT pg_describe_object(d.classid, d.objid, 0) || ' uses ' || pg_describe_object(d.refclassid, d.refobjid, 0)
 		FROM pg_depend AS d
@@ -96,7 +97,7 @@ func TestStrangersInDefinitions(t *testing.T) {
 // The other tests' database was migrated there.
 func TestStrangersInDown(t *testing.T) {
 	t.Parallel()
-	address, _ := plantedDatabase(t)
+	address, _ := bed.PlantedDatabase(t)
 	pool := bed.Connect(t, address)
 	if err := migrations.DownFunctions(t.Context(), pool); err != nil {
 		t.Error(err)
@@ -114,7 +115,7 @@ type probe struct {
 
 func newProbe(t *testing.T) *probe {
 	t.Helper()
-	_, aside := plantedDatabase(t)
+	_, aside := bed.PlantedDatabase(t)
 	p := &probe{owner: bed.Connect(t, aside)}
 	role := bed.WithSearchPath(t, bed.RuntimeRole(t, aside), "public")
 	p.role = roleOf(t, role)
@@ -201,4 +202,14 @@ func (p *probe) allow(t *testing.T, verb, preposition string, names []string) {
 			FROM pg_proc WHERE pronamespace = 'public'::regnamespace AND proname = $4`, verb, preposition, p.role, name)
 		bed.Exec(t, p.owner, sql)
 	}
+}
+
+// roleOf returns the role of a URL.
+func roleOf(t *testing.T, address string) string {
+	t.Helper()
+	u, err := url.Parse(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return u.User.Username()
 }

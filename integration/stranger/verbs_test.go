@@ -13,11 +13,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/pglimit/pglimit/db"
 	"github.com/pglimit/pglimit/integration/bed"
-	"github.com/pglimit/pglimit/internal/algorithm"
 	"github.com/pglimit/pglimit/internal/conformance"
-	"github.com/pglimit/pglimit/internal/inspect"
 	"github.com/pglimit/pglimit/janitor"
 	"github.com/pglimit/pglimit/limiter"
 )
@@ -26,7 +23,7 @@ import (
 // search_path. Using a planted operator fails its statement.
 func TestStrangersInVectors(t *testing.T) {
 	t.Parallel()
-	address, _ := plantedDatabase(t)
+	address, _ := bed.PlantedDatabase(t)
 	pool := bed.Connect(t, address)
 	conformance.Run(t, "../testdata/checkout/testdata/vectors", func(t *testing.T, clock *conformance.Clock) *limiter.Limiter {
 		return bed.NewLimiter(t, pool, &limiter.Config{Now: clock.Now, DisableDenyCache: true})
@@ -38,7 +35,7 @@ func TestStrangersInVectors(t *testing.T) {
 // janitor.
 func TestStrangersInVerbs(t *testing.T) {
 	t.Parallel()
-	address, _ := plantedDatabase(t)
+	address, _ := bed.PlantedDatabase(t)
 	pool := bed.Connect(t, address)
 	clock := new(conformance.Clock)
 	l := bed.NewLimiter(t, pool, &limiter.Config{Now: clock.Now, DisableDenyCache: true})
@@ -77,7 +74,6 @@ func TestStrangersInVerbs(t *testing.T) {
 			_, err := pool.Exec(t.Context(), `SELECT * FROM `+view)
 			try(view, err)
 		}
-		tryInspect(t, pool, policies, try)
 		// The janitor gives back what is still reserved, then deletes all that has
 		// expired.
 		clock.Set(int64(round+1)*7_000_000 + 2_000_000)
@@ -100,54 +96,6 @@ func limitViews() (all []string) {
 		all = append(all, "pglimit_"+string(a)+"_now")
 	}
 	return append(all, "pglimit_keys")
-}
-
-// tryInspect finds and changes keys in bulk. It forgets the keys of the first policy only.
-func tryInspect(t *testing.T, pool *pgxpool.Pool, policies []limiter.Policy, try func(string, error)) {
-	t.Helper()
-	ctx := t.Context()
-	i := inspect.New(pool)
-	some := inspect.Filter{Policy: policies[0].Name, Algorithm: algorithm.Name(policies[0].Algorithm)}
-	for _, f := range []inspect.Filter{{}, some} {
-		for _, by := range inspect.Orders {
-			q := inspect.TopQuery{By: by, Filter: f, Limit: 10}
-			_, err := i.Top(ctx, q)
-			try("top by "+string(by), err)
-			if by != inspect.ByDenials {
-				q.Within = time.Hour
-				_, err = i.Top(ctx, q)
-				try("top of an hour by "+string(by), err)
-			}
-		}
-		for _, k := range []inspect.Keys{{Text: "k"}, {Text: "k", Prefix: true}} {
-			_, err := i.Find(ctx, k, f, 10)
-			try("find", err)
-			_, err = i.Targets(ctx, k, f, 1000, true)
-			try("traces", err)
-		}
-	}
-	_, err := i.Denials(ctx, inspect.DenialQuery{Since: time.Hour, Slots: 6, Keys: 10})
-	try("denials", err)
-	_, err = db.New().DashboardDenials(ctx, pool, 0)
-	try("denials of the dashboard", err)
-	_, err = db.New().DashboardKeyDenials(ctx, pool, db.DashboardKeyDenialsParams{Policies: []string{some.Policy}, Key: "k"})
-	try("denials of a key of the dashboard", err)
-	_, _, err = i.PolicyAlgorithm(ctx, "k")
-	try("policy", err)
-	for what, f := range map[string]inspect.Filter{"all": {}, "one": some} {
-		all, err := i.Targets(ctx, inspect.Keys{Text: "k", Prefix: true}, f, 1000, false)
-		try("targets", err)
-		_, err = i.Block(ctx, all, time.Microsecond, inspect.Options{})
-		try("block "+what, err)
-		_, err = i.Unblock(ctx, all, inspect.Options{})
-		try("unblock "+what, err)
-		if what == "one" {
-			_, err = i.Reset(ctx, all, inspect.Options{})
-			try("reset "+what, err)
-			_, err = i.Forget(ctx, append(all, inspect.Target{Policy: some.Policy, Key: "k"}), inspect.Options{})
-			try("forget "+what, err)
-		}
-	}
 }
 
 // tryVerbs calls every verb under a policy.
@@ -297,7 +245,7 @@ func tryNamed(t *testing.T, pool *pgxpool.Pool, p limiter.Policy, clock *conform
 // TestStrangersInTransactions calls verbs in a caller's transaction.
 func TestStrangersInTransactions(t *testing.T) {
 	t.Parallel()
-	address, _ := plantedDatabase(t)
+	address, _ := bed.PlantedDatabase(t)
 	pool := bed.Connect(t, address)
 	l := bed.NewLimiter(t, pool, nil)
 	policies := bed.Variants(10, time.Hour)

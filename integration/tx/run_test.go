@@ -177,8 +177,8 @@ func TestRunTxDeadlock(t *testing.T) {
 		if err := errors.Join(run("b", "a"), <-errs); err != nil {
 			t.Error(err)
 		}
-		if runs != 3 {
-			t.Errorf("%d runs, want 3", runs)
+		if runs < 3 { // the second may lock its row again before the other is awake
+			t.Errorf("%d runs, want 3 or more", runs)
 		}
 		spent(t, r, p, "a", 2)
 		spent(t, r, p, "b", 2)

@@ -3,10 +3,10 @@ package tx
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/lib/pq"
 
@@ -30,14 +30,16 @@ func effects(ctx context.Context, p limiter.Policy) []effect {
 		{"charge", func(tx *limiter.Tx) error { return noResult(tx.Charge(ctx, p, "k", 3)) }},
 		{"deny", func(tx *limiter.Tx) error { return noResult(tx.AllowN(ctx, p, "k", 9)) }}, // starts a block
 		{"reset", func(tx *limiter.Tx) error { return tx.Reset(ctx, p, "k") }},
-		{"block", func(tx *limiter.Tx) error { return tx.Block(ctx, p, "k", time.Hour) }},
 	}
 	once := p.Request("k", 2)
 	once.IdempotencyKey = "order 1"
 	all = append(all,
-		effect{"once", func(tx *limiter.Tx) error { return noResult(tx.Do(ctx, once)) }},
+		effect{"twice", func(tx *limiter.Tx) error { return errors.Join(noResult(tx.Do(ctx, once)), noResult(tx.Do(ctx, once))) }},
 		effect{"allow all", func(tx *limiter.Tx) error {
-			_, err := tx.AllowAll(ctx, p.Request("k", 2), p.Request("other", 1), p.Request("k", 1))
+			all, err := tx.AllowAll(ctx, p.Request("k", 2), p.Request("other", 1), p.Request("k", 1))
+			if err == nil && all.Allowed && !bed.Near(all.PerRequest[2].Level, all.PerRequest[0].Level+1) { // as of each request
+				err = fmt.Errorf("%+v", all)
+			}
 			return err
 		}},
 		effect{"deny all", func(tx *limiter.Tx) error { // starts a block
@@ -63,80 +65,58 @@ func effects(ctx context.Context, p limiter.Policy) []effect {
 			}})
 		all = append(all, effect{"refund", func(tx *limiter.Tx) error { return noResult(tx.Refund(ctx, p, "k", 2)) }})
 	}
-	return all
+	return append(all, effect{"block", func(tx *limiter.Tx) error { return tx.Block(ctx, p, "k", time.Hour) }}) // last: it denies the others
 }
 
 // TestTxOfEveryWayRollsBack: in either driver's transaction, every verb's effect is rolled
 // back or committed with it.
 func TestTxOfEveryWayRollsBack(t *testing.T) {
-	bed.InEachWay(t, false, rollsBack)
-	inMemory(t, rollsBack)
-}
-
-func rollsBack(t *testing.T, w bed.Way, p limiter.Policy) {
-	ctx := t.Context()
-	p.BlockFor = time.Hour
-	bed.Must(t)(w.L.AllowN(ctx, p, "k", 4))
-	for _, e := range effects(ctx, p) {
-		tx := w.Start(t)
-		if err := e.do(tx.Tx); err != nil {
-			t.Fatalf("%s, %s: %v", bed.Variant(p), e.name, err)
-		}
-		if r := bed.Must(t)(tx.Check(ctx, p, "k", 0)); r.Allowed && bed.Near(r.Level, 4) {
-			t.Errorf("%s, %s: no effect inside the transaction: %+v", bed.Variant(p), e.name, r)
-		}
-		tx.End(t, false)
-		if r := bed.Must(t)(w.L.Check(ctx, p, "k", 0)); !r.Allowed || !bed.Near(r.Level, 4) {
-			t.Errorf("%s, %s: left after the rollback: %+v", bed.Variant(p), e.name, r)
-		}
-	}
-	tx := w.Start(t)
-	bed.Must(t)(tx.AllowN(ctx, p, "k", 3))
-	bed.Must(t)(tx.AllowN(ctx, p, "k", 9))
-	tx.End(t, true)
-	if r := bed.Must(t)(w.L.Check(ctx, p, "k", 0)); r.Allowed || !bed.Near(r.Level, 7) {
-		t.Errorf("%s: after the commit, with a block: %+v", bed.Variant(p), r)
-	}
-	if err := w.L.Unblock(ctx, p, "k"); err != nil {
-		t.Fatal(err)
-	}
-	tx = w.Start(t)
-	if err := tx.Block(ctx, p, "k", time.Hour); err != nil {
-		t.Fatal(err)
-	}
-	if err := tx.Unblock(ctx, p, "k"); err != nil {
-		t.Fatal(err)
-	}
-	tx.End(t, true)
-	if r := bed.Must(t)(w.L.Check(ctx, p, "k", 0)); !r.Allowed {
-		t.Errorf("%s: unblocked, and committed: %+v", bed.Variant(p), r)
-	}
-}
-
-// TestTxTakesOneConnection: with a pool of one connection, which the transaction uses, all
-// verbs work. The context's end only prevents a hang.
-func TestTxTakesOneConnection(t *testing.T) {
-	bed.InEachWay(t, true, func(t *testing.T, w bed.Way, p limiter.Policy) {
-		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-		defer cancel()
-		tx := w.Start(t)
+	bed.InEachWay(t, false, func(t *testing.T, w bed.Way, p limiter.Policy) {
+		ctx := t.Context()
+		p.BlockFor = time.Hour
+		bed.Must(t)(w.L.AllowN(ctx, p, "k", 4))
 		for _, e := range effects(ctx, p) {
+			tx := w.Start(t)
 			if err := e.do(tx.Tx); err != nil {
 				t.Fatalf("%s, %s: %v", bed.Variant(p), e.name, err)
 			}
+			if r := bed.Must(t)(tx.Check(ctx, p, "k", 0)); r.Allowed && bed.Near(r.Level, 4) {
+				t.Errorf("%s, %s: no effect inside the transaction: %+v", bed.Variant(p), e.name, r)
+			}
+			tx.End(t, false)
+			if r := bed.Must(t)(w.L.Check(ctx, p, "k", 0)); !r.Allowed || !bed.Near(r.Level, 4) {
+				t.Errorf("%s, %s: left after the rollback: %+v", bed.Variant(p), e.name, r)
+			}
 		}
-		bed.Must(t)(tx.Check(ctx, p, "k", 1))
+		tx := w.Start(t)
+		bed.Must(t)(tx.AllowN(ctx, p, "k", 3))
+		bed.Must(t)(tx.AllowN(ctx, p, "k", 9))
+		tx.End(t, true)
+		if r := bed.Must(t)(w.L.Check(ctx, p, "k", 0)); r.Allowed || !bed.Near(r.Level, 7) {
+			t.Errorf("%s: after the commit, with a block: %+v", bed.Variant(p), r)
+		}
+		if err := w.L.Unblock(ctx, p, "k"); err != nil {
+			t.Fatal(err)
+		}
+		tx = w.Start(t)
+		if err := tx.Block(ctx, p, "k", time.Hour); err != nil {
+			t.Fatal(err)
+		}
 		if err := tx.Unblock(ctx, p, "k"); err != nil {
-			t.Errorf("%s, unblock: %v", bed.Variant(p), err)
+			t.Fatal(err)
 		}
 		tx.End(t, true)
+		if r := bed.Must(t)(w.L.Check(ctx, p, "k", 0)); !r.Allowed {
+			t.Errorf("%s: unblocked, and committed: %+v", bed.Variant(p), r)
+		}
 	})
 }
 
 // TestTxKeepsTheCallersSettings: the verbs change neither how the caller's rows commit nor
-// how long its statements may take.
+// how long its statements may take. The transaction uses the pool's only connection, and
+// no verb needs another. The context's end only prevents a hang.
 func TestTxKeepsTheCallersSettings(t *testing.T) {
-	bed.InEachWay(t, false, func(t *testing.T, w bed.Way, p limiter.Policy) {
+	bed.InEachWay(t, true, func(t *testing.T, w bed.Way, p limiter.Policy) {
 		for durability, commit := range map[limiter.Durability]string{limiter.Durable: "off", limiter.Relaxed: "on"} {
 			p.Durability = durability
 			settings := map[string]string{"synchronous_commit": commit, "lock_timeout": "1234ms", "statement_timeout": "56789ms"}
@@ -146,7 +126,11 @@ func TestTxKeepsTheCallersSettings(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			for _, e := range effects(t.Context(), p) {
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			all := append(effects(ctx, p),
+				effect{"check", func(tx *limiter.Tx) error { _, err := tx.Check(ctx, p, "k", 1); return err }},
+				effect{"unblock", func(tx *limiter.Tx) error { return tx.Unblock(ctx, p, "k") }})
+			for _, e := range all {
 				if err := e.do(tx.Tx); err != nil {
 					t.Fatalf("%s, %s: %v", bed.Variant(p), e.name, err)
 				}
@@ -157,6 +141,7 @@ func TestTxKeepsTheCallersSettings(t *testing.T) {
 					}
 				}
 			}
+			cancel()
 			tx.End(t, false)
 		}
 	})
@@ -279,19 +264,21 @@ func TestTxConflicts(t *testing.T) {
 // error, and nothing of the transaction is left.
 func TestTxCancelled(t *testing.T) {
 	t.Parallel()
-	for _, w := range sqlWaysAlone(t) {
+	address := bed.NewDatabase(t)
+	pool := bed.Connect(t, address)
+	for _, w := range bed.Ways(t, address, false) {
 		t.Run(w.Name, func(t *testing.T) {
-			t.Parallel()
+			held := t.Name()
 			p := limiter.Policy{Name: "p", Algorithm: limiter.SlidingWindowLog, Limit: 10, Period: 1000 * time.Hour, OnError: limiter.FailOpen}
 			holds := w.Start(t)
-			bed.Must(t)(holds.Allow(t.Context(), p, "held"))
+			bed.Must(t)(holds.Allow(t.Context(), p, held))
 			tx := w.Start(t)
-			bed.Must(t)(tx.AllowN(t.Context(), p, "k", 5))
+			bed.Must(t)(tx.AllowN(t.Context(), p, held+"k", 5))
 			ctx, cancel := context.WithCancel(t.Context())
 			errs := make(chan error, 1)
-			go func() { _, err := tx.Allow(ctx, p, "held"); errs <- err }()
+			go func() { _, err := tx.Allow(ctx, p, held); errs <- err }()
 			bed.Eventually(t, "it waits for the lock", func(ctx context.Context) (bool, error) {
-				n, err := bed.Blocked(ctx, w.pool)
+				n, err := bed.Blocked(ctx, pool)
 				return n == 1, err
 			})
 			cancel()
@@ -300,10 +287,10 @@ func TestTxCancelled(t *testing.T) {
 			}
 			_ = tx.Close(t.Context(), false) // an error with some drivers: the connection is gone
 			holds.End(t, true)
-			if r := bed.Must(t)(w.L.Check(t.Context(), p, "k", 0)); r.Level != 0 {
+			if r := bed.Must(t)(w.L.Check(t.Context(), p, held+"k", 0)); r.Level != 0 {
 				t.Errorf("left: %+v", r)
 			}
-			if r := bed.Must(t)(w.L.Check(t.Context(), p, "held", 0)); !bed.Near(r.Level, 1) {
+			if r := bed.Must(t)(w.L.Check(t.Context(), p, held, 0)); !bed.Near(r.Level, 1) {
 				t.Errorf("the key that was held: %+v", r)
 			}
 		})
@@ -313,62 +300,82 @@ func TestTxCancelled(t *testing.T) {
 // TestTxGoesOn: neither a denial nor an invalid request fails the transaction; the
 // caller's other work commits.
 func TestTxGoesOn(t *testing.T) {
-	bed.InEachWay(t, false, goesOn)
-	inMemory(t, goesOn)
-}
-
-func goesOn(t *testing.T, w bed.Way, p limiter.Policy) {
-	ctx := t.Context()
-	tx := w.Start(t)
-	bed.Must(t)(tx.AllowN(ctx, p, "k", 4))
-	if r := bed.Must(t)(tx.AllowN(ctx, p, "k", 7)); r.Allowed {
-		t.Errorf("%s: %+v", bed.Variant(p), r)
-	}
-	if _, err := tx.Allow(ctx, p, ""); !errors.Is(err, limiter.ErrInvalid) {
-		t.Errorf("%s: the empty key: %v", bed.Variant(p), err)
-	}
-	if _, err := tx.AllowN(ctx, p, "k", -1); !errors.Is(err, limiter.ErrInvalid) {
-		t.Errorf("%s: a negative cost: %v", bed.Variant(p), err)
-	}
-	if err := tx.Cancel(ctx, "gcra:AAAAAAAAAAAAAAAAAAAAAAAAAA:p:aw"); !errors.Is(err, limiter.ErrNoReservation) {
-		t.Errorf("%s: an unknown hold: %v", bed.Variant(p), err)
-	}
-	once := p.Request("k", 1)
-	once.IdempotencyKey = "order 1"
-	bed.Must(t)(tx.Do(ctx, once))
-	once.Cost = 2
-	if _, err := tx.Do(ctx, once); !errors.Is(err, limiter.ErrInvalid) {
-		t.Errorf("%s: the same order at another cost: %v", bed.Variant(p), err)
-	}
-	if p.Algorithm != limiter.LeakyBucketQueue {
-		h, err := tx.Reserve(ctx, p.Request("k", 1), time.Hour)
-		if err == nil {
-			err = tx.Cancel(ctx, h.ID)
+	bed.InEachWay(t, false, func(t *testing.T, w bed.Way, p limiter.Policy) {
+		ctx := t.Context()
+		tx := w.Start(t)
+		bed.Must(t)(tx.AllowN(ctx, p, "k", 4))
+		if r := bed.Must(t)(tx.AllowN(ctx, p, "k", 7)); r.Allowed {
+			t.Errorf("%s: %+v", bed.Variant(p), r)
 		}
-		if err != nil {
-			t.Fatalf("%s: %v", bed.Variant(p), err)
+		if _, err := tx.Allow(ctx, p, ""); !errors.Is(err, limiter.ErrInvalid) {
+			t.Errorf("%s: the empty key: %v", bed.Variant(p), err)
 		}
-		if _, err := tx.Settle(ctx, h.ID, 1); !errors.Is(err, limiter.ErrReservationEnded) {
-			t.Errorf("%s: a hold that has ended: %v", bed.Variant(p), err)
+		if _, err := tx.AllowN(ctx, p, "k", -1); !errors.Is(err, limiter.ErrInvalid) {
+			t.Errorf("%s: a negative cost: %v", bed.Variant(p), err)
 		}
-	}
-	bed.Must(t)(tx.AllowN(ctx, p, "k", 5))
-	tx.End(t, true)
-	if r := bed.Must(t)(w.L.Check(ctx, p, "k", 0)); !bed.Near(r.Level, 10) {
-		t.Errorf("%s: %+v", bed.Variant(p), r)
-	}
-}
-
-// TestTxOfMemoryIsRefused: a memory limiter cannot join a database's transaction.
-func TestTxOfMemoryIsRefused(t *testing.T) {
-	t.Parallel()
-	l := limiter.NewMemory(nil)
-	p := limiter.Policy{Name: "p", Algorithm: limiter.TokenBucket, Limit: 10, Period: time.Hour}
-	for _, tx := range []*limiter.Tx{l.InTx(pgx.Tx(nil)), l.InSQLTx(nil)} {
-		for _, e := range effects(t.Context(), p) {
-			if err := e.do(tx); !errors.Is(err, limiter.ErrUnsupported) {
-				t.Errorf("%s: %v", e.name, err)
+		if err := tx.Cancel(ctx, "gcra:AAAAAAAAAAAAAAAAAAAAAAAAAA:p:aw"); !errors.Is(err, limiter.ErrNoReservation) {
+			t.Errorf("%s: an unknown hold: %v", bed.Variant(p), err)
+		}
+		once := p.Request("k", 1)
+		once.IdempotencyKey = "order 1"
+		bed.Must(t)(tx.Do(ctx, once))
+		once.Cost = 2
+		if _, err := tx.Do(ctx, once); !errors.Is(err, limiter.ErrInvalid) {
+			t.Errorf("%s: the same order at another cost: %v", bed.Variant(p), err)
+		}
+		if p.Algorithm != limiter.LeakyBucketQueue {
+			h, err := tx.Reserve(ctx, p.Request("k", 1), time.Hour)
+			if err == nil {
+				err = tx.Cancel(ctx, h.ID)
+			}
+			if err != nil {
+				t.Fatalf("%s: %v", bed.Variant(p), err)
+			}
+			if _, err := tx.Settle(ctx, h.ID, 1); !errors.Is(err, limiter.ErrReservationEnded) {
+				t.Errorf("%s: a hold that has ended: %v", bed.Variant(p), err)
 			}
 		}
-	}
+		bed.Must(t)(tx.AllowN(ctx, p, "k", 5))
+		tx.End(t, true)
+		if r := bed.Must(t)(w.L.Check(ctx, p, "k", 0)); !bed.Near(r.Level, 10) {
+			t.Errorf("%s: %+v", bed.Variant(p), r)
+		}
+	})
+}
+
+// TestTxSavepoints: a rollback to a savepoint undoes and unlocks what came after it, also
+// after a conflict, and the transaction goes on. Others read what was committed.
+func TestTxSavepoints(t *testing.T) {
+	bed.InEachWay(t, false, func(t *testing.T, w bed.Way, p limiter.Policy) {
+		ctx := t.Context()
+		holds, tx := w.Start(t), w.Start(t, "SET LOCAL lock_timeout = '20ms'")
+		bed.Must(t)(holds.Allow(ctx, p, "held"))
+		bed.Must(t)(tx.Allow(ctx, p, "k"))
+		if err := tx.Exec(ctx, "SAVEPOINT s"); err != nil {
+			t.Fatal(err)
+		}
+		bed.Must(t)(tx.AllowN(ctx, p, "k", 2))
+		bed.Must(t)(tx.AllowN(ctx, p, "other", 2))
+		if _, err := tx.Allow(ctx, p, "held"); !errors.Is(err, limiter.ErrRetryTx) {
+			t.Errorf("%s: of a locked key: %v", bed.Variant(p), err)
+		}
+		if err := tx.Exec(ctx, "ROLLBACK TO s"); err != nil {
+			t.Fatal(err)
+		}
+		bed.Must(t)(w.L.Allow(ctx, p, "other"))
+		bed.Must(t)(tx.AllowN(ctx, p, "k", 4))
+		if r := bed.Must(t)(w.L.Check(ctx, p, "k", 0)); r.Level != 0 {
+			t.Errorf("%s: others see %+v", bed.Variant(p), r)
+		}
+		tx.End(t, true)
+		holds.End(t, false)
+		for key, want := range map[string]float64{"k": 5, "other": 1, "held": 0} {
+			if r := bed.Must(t)(w.L.Check(ctx, p, key, 0)); !bed.Near(r.Level, want) {
+				t.Errorf("%s: %v units of %s, want %v", bed.Variant(p), r.Level, key, want)
+			}
+		}
+		if _, err := tx.Allow(ctx, p, "k"); !errors.Is(err, limiter.ErrUnavailable) {
+			t.Errorf("%s: after the end: %v", bed.Variant(p), err)
+		}
+	})
 }

@@ -94,8 +94,7 @@ func serverVersion(dir string) (string, error) {
 			return "", fmt.Errorf("no %s there: %w", program, err)
 		}
 	}
-	// The server does not run as root, and neither does its question for the version: the
-	// program may have been downloaded.
+	// The server does not run as root, and neither does its question for the version.
 	account, err := process.RunAs("", true)
 	if err != nil {
 		return "", err

@@ -44,6 +44,7 @@ func TestFilesAreClosedToOthers(t *testing.T) {
 	}
 }
 
+// TestServerListensOnItsSocketOnly: the server has no TCP address and its URL no password.
 func TestServerListensOnItsSocketOnly(t *testing.T) {
 	t.Parallel()
 	s := start(t, Options{})

@@ -196,6 +196,7 @@ func TestDataDirInUse(t *testing.T) {
 	}
 }
 
+// TestForeignDataDirIsRefused: Start refuses a directory with other content.
 func TestForeignDataDirIsRefused(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -1,5 +1,5 @@
 // Package metrics has what the modules otelpglimit and prompglimit share: the names of the
-// instruments, and how an observation and a database are measured.
+// instruments, and how a database is measured.
 package metrics
 
 import (
@@ -10,9 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/pglimit/pglimit/internal/algorithm"
 	"github.com/pglimit/pglimit/janitor"
-	"github.com/pglimit/pglimit/limiter"
 )
 
 // Instrument is one metric.
@@ -54,47 +52,8 @@ var (
 	DatabaseUp          = Instrument{"pglimit.database.up", "1", "1 if the database answered the questions for these metrics, else 0.", false}
 )
 
-// Labels are the names of the attributes.
+// Labels are the names of the attributes, in the order of limiter.Observation.Labels.
 var Labels = [...]string{"policy", "verb", "outcome", "source"}
-
-// Series is one combination of attributes.
-type Series struct {
-	Policy, Verb, Outcome, Source string
-}
-
-// Values returns the attributes in the order of Labels.
-func (s Series) Values() [len(Labels)]string {
-	return [...]string{s.Policy, s.Verb, s.Outcome, s.Source}
-}
-
-// Of returns the series of an observation. Requests that are not valid, and IDs of
-// reservations that do not exist, have no policy: a caller might have chosen its name.
-func Of(o *limiter.Observation) Series {
-	s := Series{o.Request.Policy.Name, string(o.Verb), string(o.Outcome()), string(o.Result.Source)}
-	ends := o.Verb == limiter.VerbSettle || o.Verb == limiter.VerbCancel
-	if o.Err != nil {
-		s.Source = ""
-		if o.Request.Policy.Validate() != nil {
-			s.Policy = ""
-		}
-	}
-	if ends && algorithm.Name(o.Request.Policy.Algorithm).Index() < 0 {
-		s.Policy = "" // the ID of a reservation that counts nothing: anyone can make one
-	}
-	return s
-}
-
-// UnitsOf returns the units of an observation; 0 if they are not valid.
-func UnitsOf(o *limiter.Observation) float64 {
-	units := o.Request.Cost
-	if o.Outcome() == limiter.OutcomeAllowed {
-		units = o.Result.Granted
-	}
-	if !(units >= 0 && units <= algorithm.MaxUnits) { // NaN would stay in a counter for good
-		return 0
-	}
-	return units
-}
 
 // DurationBounds are the buckets of Duration in seconds, RowsBounds those of Rows.
 var (

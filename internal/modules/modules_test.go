@@ -87,6 +87,27 @@ func TestCompiledModules(t *testing.T) {
 	}
 }
 
+// TestInternalIsBelow checks that no package of internal/ imports the packages that users
+// import and that are built on internal/. internal/conformance is for their tests, and only
+// tests import it.
+func TestInternalIsBelow(t *testing.T) {
+	t.Parallel()
+	const tests = library + "/internal/conformance"
+	for line := range strings.Lines(string(goTool(t, "list", "-f", `{{.ImportPath}} {{join .Imports " "}}`, library+"/..."))) {
+		path, imports, _ := strings.Cut(strings.TrimSpace(line), " ")
+		for _, used := range strings.Fields(imports) {
+			switch {
+			case strings.HasPrefix(path, tests):
+			case strings.HasPrefix(used, tests):
+				t.Errorf("%s imports %s, which is for tests", path, used)
+			case !strings.HasPrefix(path, library+"/internal/"):
+			case slices.Contains([]string{library + "/limiter", library + "/httplimit", library + "/doctor"}, used):
+				t.Errorf("%s imports %s: what only the command uses belongs in cmd/pglimit/internal", path, used)
+			}
+		}
+	}
+}
+
 // TestReleasedModulesCanBeInstalled checks that the go.mod of each module that is released
 // with the library has no replace or exclude directives, which go install …@version
 // refuses, and that all require one version of the library.

@@ -10,26 +10,27 @@ import (
 
 // Follower looks for changes.
 type Follower struct {
-	// Every is the time between two looks while notifications are not known to arrive, and
-	// Net that while they are.
-	Every, Net time.Duration
-	// Connect opens the connection for notifications; nil: there is none.
-	Connect func(ctx context.Context) (Conn, error)
-	// Version reads the version through the pool, and Probe sends a notification.
-	Version func(ctx context.Context) (int64, error)
-	Probe   func(ctx context.Context, payload string) error
-	// Look calls version, which is Version or Conn's, and loads what is newer.
-	Look func(ctx context.Context, version func(context.Context) (int64, error)) error
+	// Every is the time between two looks while notifications are not known to arrive.
+	Every time.Duration
+	// Store reads through the pool.
+	Store Store
+	// Connect opens the connection for notifications; nil: there is none. Its Wait and its
+	// reads call notified with the payload of each notification.
+	Connect func(ctx context.Context, notified func(payload string)) (Conn, error)
+	// Probe sends a notification through the pool.
+	Probe func(ctx context.Context, payload string) error
+	// Look loads from a store of that version, if the version is not this process's.
+	Look func(ctx context.Context, s Store, version int64) error
 	// Failed gets each error.
 	Failed func(ctx context.Context, err error)
 }
 
-// Conn is a connection that gets notifications.
+// Conn is a connection that gets notifications, and reads.
 type Conn interface {
+	Store
 	Listen(ctx context.Context) error
-	Version(ctx context.Context) (int64, error)
-	// Wait returns the payload of the next notification.
-	Wait(ctx context.Context) (payload string, err error)
+	// Wait returns nil after a notification.
+	Wait(ctx context.Context) error
 	IsClosed() bool
 	Close(ctx context.Context) error
 }
@@ -42,6 +43,10 @@ const (
 	longestWait = 10 * time.Second       // between two Connects
 	probeEvery  = time.Minute            // while notifications do not arrive
 	lookGap     = 10 * time.Millisecond  // the least time between two looks after notifications, which any role may send
+	flood       = 20                     // notifications since the last look: the server may send its answer late, after more
+	floodGap    = 500 * time.Millisecond // between two looks during a flood, through the pool
+	aliveEvery  = 2 * time.Second        // between two looks while notifications arrive: the connection may end in silence
+	aliveIn     = 2 * time.Second        // for its server to answer
 	probePrefix = "probe "               // no schema's name that pglimit would have
 )
 
@@ -57,13 +62,16 @@ func (f *Follower) Run(ctx context.Context) {
 		if c.conn == nil && f.Connect != nil && !time.Now().Before(c.next) {
 			c.open(ctx)
 		}
-		pause := f.Every
+		pause := jitter(f.Every)
 		if err := c.look(ctx); err == nil && c.arrives {
-			pause = f.Net
+			pause = jitter(aliveEvery)
 		} else if err != nil && ctx.Err() == nil {
 			f.Failed(ctx, err)
 		}
-		c.wait(ctx, jitter(pause))
+		if c.conn == nil && f.Connect != nil {
+			pause = min(pause, time.Until(c.next))
+		}
+		c.wait(ctx, pause)
 	}
 }
 
@@ -73,9 +81,20 @@ type channel struct {
 	conn    Conn
 	probe   string    // the payload of the last probe
 	arrives bool      // notifications do
+	changed bool      // one has come since the last look began
+	count   int       // that have come since then
 	next    time.Time // of Connect, or of the next probe
 	looked  time.Time // the last time
 	backoff time.Duration
+}
+
+// notified notes a notification. Payloads are not kept: any role may send them.
+func (c *channel) notified(payload string) {
+	c.count++
+	if payload == c.probe {
+		c.arrives, c.changed = true, true // so that the next wait is that of a connection where they do
+	}
+	c.changed = c.changed || c.count > flood || !strings.HasPrefix(payload, probePrefix)
 }
 
 func (c *channel) close() {
@@ -92,7 +111,7 @@ func (c *channel) close() {
 func (c *channel) open(ctx context.Context) {
 	within, cancel := context.WithTimeout(ctx, answerIn)
 	defer cancel()
-	conn, err := c.Connect(within)
+	conn, err := c.Connect(within, c.notified)
 	if err == nil {
 		c.conn = conn
 		err = conn.Listen(within)
@@ -102,13 +121,6 @@ func (c *channel) open(ctx context.Context) {
 		return
 	}
 	c.backoff, c.next = firstRetry, time.Time{}
-}
-
-// soon runs f, which waits for one answer of the server.
-func soon(ctx context.Context, f func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(ctx, answerIn)
-	defer cancel()
-	return f(ctx)
 }
 
 // lost gives the connection up. The next one is opened after a jittered, growing wait.
@@ -121,61 +133,70 @@ func (c *channel) lost(ctx context.Context, err error) {
 	}
 }
 
-// look probes, if that is due, and looks for changes.
-func (c *channel) look(ctx context.Context) error {
-	within, cancel := context.WithTimeout(ctx, loadIn)
-	defer cancel()
+// look looks for changes, and probes if that is due.
+func (c *channel) look(ctx context.Context) (err error) {
 	defer func() { c.looked = time.Now() }()
-	if c.conn != nil && !c.arrives && !time.Now().Before(c.next) {
-		c.probe, c.next = probePrefix+rand.Text(), time.Now().Add(probeEvery)
-		if err := soon(within, func(ctx context.Context) error { return c.Probe(ctx, c.probe) }); err != nil {
-			return err
-		}
+	flooded := c.count > flood
+	c.changed, c.count = false, 0
+	if c.conn == nil || flooded {
+		return c.read(ctx, c.Store, answerIn)
 	}
-	read := c.Version
-	if c.conn != nil {
-		read = c.conn.Version
-	}
-	err := c.Look(within, func(ctx context.Context) (version int64, err error) {
-		err = soon(ctx, func(ctx context.Context) error {
-			version, err = read(ctx)
-			return err
-		})
-		return version, err
-	})
-	if c.conn != nil && c.conn.IsClosed() {
+	if err = c.read(ctx, c.conn, aliveIn); c.conn.IsClosed() {
 		c.lost(ctx, err)
 		return nil
+	}
+	if err == nil && !c.arrives && !time.Now().Before(c.next) {
+		c.probe, c.next = probePrefix+rand.Text(), time.Now().Add(probeEvery)
+		within, cancel := context.WithTimeout(ctx, answerIn)
+		defer cancel()
+		err = c.Probe(within, c.probe)
 	}
 	return err
 }
 
-// wait returns after a pause, or earlier if there is something to look at. Notifications
-// soon after a look share the next one.
-func (c *channel) wait(ctx context.Context, pause time.Duration) {
-	within, cancel := context.WithTimeout(ctx, pause)
+// read looks at a store, whose version must arrive in time.
+func (c *channel) read(ctx context.Context, s Store, in time.Duration) error {
+	soon, cancel := context.WithTimeout(ctx, in)
 	defer cancel()
-	if c.conn == nil {
-		<-within.Done()
-		return
+	version, err := s.Version(soon)
+	if err != nil {
+		return err
 	}
-	for shared := false; ; {
-		payload, err := c.conn.Wait(within)
-		switch {
-		case err != nil && c.conn.IsClosed():
+	within, cancel := context.WithTimeout(ctx, loadIn)
+	defer cancel()
+	return c.Look(within, s, version)
+}
+
+// wait returns after a pause, or earlier if there is something to look at. It reads all
+// notifications until then, and those soon after a look share the next one.
+func (c *channel) wait(ctx context.Context, pause time.Duration) {
+	end := time.Now().Add(pause)
+	for ctx.Err() == nil {
+		until := end
+		if c.changed {
+			gap := lookGap
+			if c.count > flood {
+				gap = floodGap
+			}
+			if shared := c.looked.Add(gap); shared.Before(end) {
+				until = shared
+			}
+		}
+		if !time.Now().Before(until) {
+			return
+		}
+		within, cancel := context.WithDeadline(ctx, until)
+		var err error
+		if c.conn == nil {
+			<-within.Done()
+		} else {
+			err = c.conn.Wait(within)
+		}
+		ended := within.Err() != nil
+		cancel()
+		if err != nil && !ended {
 			c.lost(ctx, err)
 			return
-		case err != nil:
-			return
-		case payload == c.probe:
-			c.arrives = true
-		case strings.HasPrefix(payload, probePrefix): // of another process
-		case time.Since(c.looked) >= lookGap:
-			return
-		case !shared:
-			shared = true
-			within, cancel = context.WithTimeout(within, lookGap-time.Since(c.looked))
-			defer cancel()
 		}
 	}
 }

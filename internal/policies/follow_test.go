@@ -11,40 +11,53 @@ import (
 
 // fake is a Conn and the server behind it.
 type fake struct {
+	Store         // nil
 	notifications chan string
+	notified      func(string)
 	gone          chan struct{} // closed: the connection is
+	silent        atomic.Bool   // the server does not answer
 	closed        atomic.Bool
 }
 
-func newFake() *fake {
-	return &fake{notifications: make(chan string, 10), gone: make(chan struct{})}
-}
+func (f *fake) Listen(context.Context) error { return nil }
+func (f *fake) IsClosed() bool               { return f.closed.Load() }
 
-func (f *fake) Listen(context.Context) error           { return nil }
-func (f *fake) Version(context.Context) (int64, error) { return 1, nil }
-func (f *fake) IsClosed() bool                         { return f.closed.Load() }
+func (f *fake) Version(ctx context.Context) (int64, error) {
+	if f.silent.Load() {
+		<-ctx.Done()
+		f.closed.Store(true)
+	}
+	return 1, ctx.Err()
+}
 
 func (f *fake) Close(context.Context) error {
 	f.closed.Store(true)
 	return nil
 }
 
-func (f *fake) Wait(ctx context.Context) (string, error) {
+func (f *fake) Wait(ctx context.Context) error {
 	select {
 	case n := <-f.notifications:
-		return n, nil
+		f.notified(n)
+		return nil
 	case <-f.gone:
 		f.closed.Store(true)
-		return "", errors.New("connection lost")
+		return errors.New("connection lost")
 	case <-ctx.Done():
-		return "", ctx.Err()
+		return ctx.Err()
 	}
 }
+
+// polled is the Store through the pool.
+type polled struct{ Store }
+
+func (polled) Version(context.Context) (int64, error) { return 1, nil }
 
 // followed runs a Follower in a bubble and counts.
 type followed struct {
 	*Follower
 	looks, probes, connects, failures count
+	polls                             count       // looks through the pool
 	refuse                            atomic.Bool // connections
 	broken                            atomic.Bool // looks fail
 	conn                              atomic.Pointer[fake]
@@ -60,13 +73,12 @@ func (c *count) get() int { return int(c.calls.Load()) }
 func follow(t *testing.T, f *followed) (stop func()) {
 	t.Helper()
 	f.Follower = &Follower{
-		Every: time.Second, Net: time.Minute,
-		Version: func(context.Context) (int64, error) { return 1, nil },
-		Connect: func(context.Context) (Conn, error) {
+		Every: time.Second, Store: polled{},
+		Connect: func(_ context.Context, notified func(string)) (Conn, error) {
 			if f.connects.add(); f.refuse.Load() {
 				return nil, errors.New("refused")
 			}
-			conn := newFake()
+			conn := &fake{notifications: make(chan string, 10), gone: make(chan struct{}), notified: notified}
 			f.conn.Store(conn)
 			return conn, nil
 		},
@@ -76,7 +88,10 @@ func follow(t *testing.T, f *followed) (stop func()) {
 			}
 			return nil
 		},
-		Look: func(context.Context, func(context.Context) (int64, error)) error {
+		Look: func(_ context.Context, s Store, _ int64) error {
+			if s == f.Store {
+				f.polls.add()
+			}
 			if f.looks.add(); f.broken.Load() {
 				return errors.New("broken")
 			}
@@ -106,7 +121,7 @@ func TestFollowListens(t *testing.T) {
 		stop := follow(t, f)
 		time.Sleep(10 * time.Minute)
 		synctest.Wait()
-		between(t, "looks in ten minutes", f.looks.get(), 9, 14)
+		between(t, "looks in ten minutes", f.looks.get(), 270, 335)
 		if f.probes.get() != 1 || f.connects.get() != 1 || f.failures.get() != 0 {
 			t.Errorf("%+v", f)
 		}
@@ -129,25 +144,61 @@ func TestFollowListens(t *testing.T) {
 }
 
 // TestFollowFlood: notifications in quick succession share looks, and a look follows the
-// last one.
+// last one. If there are very many, looks are few and through the pool.
 func TestFollowFlood(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		payload                                   string
+		burst, least, most, leastPolls, mostPolls int // burst is sent each millisecond
+	}{
+		"quick":  {"public", 1, 50, 110, 0, 0},
+		"flood":  {"public", 10, 1, 4, 1, 4},
+		"probes": {probePrefix + "of another", 10, 1, 4, 1, 4},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				f := &followed{}
+				f.deliver.Store(true)
+				stop := follow(t, f)
+				time.Sleep(5 * time.Second)
+				before, last := f.looks.get(), 0
+				for range 1000 {
+					time.Sleep(time.Millisecond)
+					last = f.looks.get()
+					for range c.burst {
+						f.conn.Load().notifications <- c.payload
+					}
+				}
+				between(t, "looks in a second", f.looks.get()-before, c.least, c.most)
+				time.Sleep(floodGap)
+				synctest.Wait()
+				if f.looks.get() == last {
+					t.Error("it did not look after the last notification")
+				}
+				between(t, "looks through the pool", f.polls.get(), c.leastPolls, c.mostPolls)
+				stop()
+			})
+		})
+	}
+}
+
+// TestFollowSilence: a connection that died in silence is replaced, and looked at, within 5
+// seconds.
+func TestFollowSilence(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := &followed{}
 		f.deliver.Store(true)
 		stop := follow(t, f)
-		time.Sleep(5 * time.Second)
-		before, last := f.looks.get(), 0
-		for range 1000 {
-			time.Sleep(time.Millisecond)
-			last = f.looks.get()
-			f.conn.Load().notifications <- "public"
-		}
-		time.Sleep(20 * time.Millisecond)
+		time.Sleep(time.Minute)
 		synctest.Wait()
-		between(t, "looks after 1,000 notifications in a second", f.looks.get()-before, 50, 110)
-		if f.looks.get() == last {
-			t.Error("it did not look after the last notification")
+		looks := f.looks.get()
+		f.conn.Load().silent.Store(true)
+		time.Sleep(5 * time.Second)
+		synctest.Wait()
+		if f.connects.get() != 2 || f.looks.get() == looks || f.failures.get() != 1 {
+			t.Errorf("%d connections, %d looks, %d failures", f.connects.get(), f.looks.get()-looks, f.failures.get())
 		}
 		stop()
 	})
@@ -168,7 +219,7 @@ func TestFollowPolls(t *testing.T) {
 		looks := f.looks.get()
 		time.Sleep(10 * time.Minute)
 		synctest.Wait()
-		between(t, "looks once a probe has arrived", f.looks.get()-looks, 9, 12)
+		between(t, "looks once a probe has arrived", f.looks.get()-looks, 270, 335)
 		stop()
 	})
 }
@@ -185,7 +236,7 @@ func TestFollowReconnects(t *testing.T) {
 		close(f.conn.Load().gone)
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		between(t, "looks in a minute without a connection", f.looks.get(), 50, 70)
+		between(t, "looks in a minute without a connection", f.looks.get(), 50, 80)
 		between(t, "connections tried", f.connects.get(), 5, 20)
 		between(t, "failures", f.failures.get(), f.connects.get()-1, f.connects.get())
 		f.refuse.Store(false)
@@ -193,7 +244,7 @@ func TestFollowReconnects(t *testing.T) {
 		looks := f.looks.get()
 		time.Sleep(10 * time.Minute)
 		synctest.Wait()
-		between(t, "looks in ten minutes with a connection", f.looks.get()-looks, 9, 12)
+		between(t, "looks in ten minutes with a connection", f.looks.get()-looks, 270, 335)
 		if f.probes.get() != 2 {
 			t.Errorf("%d probes", f.probes.get())
 		}
@@ -219,7 +270,7 @@ func TestFollowRetries(t *testing.T) {
 		between(t, "failures", f.failures.get(), 9, 12)
 		time.Sleep(10 * time.Minute)
 		synctest.Wait()
-		between(t, "looks in ten minutes after that", f.looks.get()-looks, 9, 12)
+		between(t, "looks in ten minutes after that", f.looks.get()-looks, 270, 335)
 		if f.connects.get() != 1 {
 			t.Errorf("%d connections", f.connects.get())
 		}

@@ -4,16 +4,19 @@ import (
 	"context"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglimit/pglimit/db"
 )
 
 // Connector returns a function that opens a connection as a pool does, besides those of the
 // pool.
-func (d *Database) Connector(pool *pgxpool.Pool) func(ctx context.Context) (Conn, error) {
+func (d *Database) Connector(pool *pgxpool.Pool) func(ctx context.Context, notified func(payload string)) (Conn, error) {
 	config := pool.Config()
-	return func(ctx context.Context) (Conn, error) {
+	return func(ctx context.Context, notified func(string)) (Conn, error) {
 		c := config.ConnConfig.Copy()
-		c.OnNotification = nil // so that WaitForNotification gets them
+		c.OnNotification = func(_ *pgconn.PgConn, n *pgconn.Notification) { notified(n.Payload) } // pgx would keep them
 		if c.DefaultQueryExecMode != pgx.QueryExecModeSimpleProtocol {
 			c.DefaultQueryExecMode = pgx.QueryExecModeExec // works behind poolers
 		}
@@ -31,14 +34,16 @@ func (d *Database) Connector(pool *pgxpool.Pool) func(ctx context.Context) (Conn
 		if err != nil {
 			return nil, err
 		}
-		return &listening{conn, d}, nil
+		l := &listening{Conn: conn}
+		l.Database = &Database{run: l, statements: d.statements}
+		return l, nil
 	}
 }
 
 // listening is a Conn.
 type listening struct {
 	*pgx.Conn
-	database *Database
+	*Database // reads by the connection
 }
 
 // Listen implements Conn.
@@ -47,17 +52,13 @@ func (l *listening) Listen(ctx context.Context) error {
 	return err
 }
 
-// Version implements Conn.
-func (l *listening) Version(ctx context.Context) (int64, error) {
-	version, err := l.database.statements.PolicyVersion(ctx, l.Conn)
-	return version, explain(err)
-}
-
 // Wait implements Conn.
-func (l *listening) Wait(ctx context.Context) (payload string, err error) {
-	n, err := l.WaitForNotification(ctx)
-	if err != nil {
-		return "", err
-	}
-	return n.Payload, nil
+func (l *listening) Wait(ctx context.Context) error { return l.PgConn().WaitForNotification(ctx) }
+
+// Do implements exec.Runner.
+func (l *listening) Do(_ context.Context, f func(db.DBTX) error) error { return f(l.Conn) }
+
+// Within implements exec.Runner.
+func (l *listening) Within(ctx context.Context, f func(db.DBTX) error) error {
+	return pgx.BeginFunc(ctx, l.Conn, func(tx pgx.Tx) error { return f(tx) })
 }

@@ -41,16 +41,32 @@ func (m *Memory) Version(context.Context) (int64, error) {
 }
 
 // Load implements Store.
-func (m *Memory) Load(context.Context) (*Rows, error) {
+func (m *Memory) Load(_ context.Context, _ Mark, begin func(all bool) (add func(*Override))) (*Rows, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	add := begin(true)
+	for _, o := range m.overrides {
+		add(&o)
+	}
 	return &Rows{
 		Version:  m.version,
 		Policies: slices.SortedFunc(maps.Values(m.policies), func(a, b Policy) int { return cmp.Compare(a.Name, b.Name) }),
-		Overrides: slices.SortedFunc(maps.Values(m.overrides), func(a, b Override) int {
-			return cmp.Or(cmp.Compare(a.Policy, b.Policy), cmp.Compare(a.Key, b.Key))
-		}),
 	}, nil
+}
+
+// Overrides implements Store.
+func (m *Memory) Overrides(_ context.Context, name string) (all []Override, _ error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, o := range m.overrides {
+		if name == "" || o.Policy == name {
+			all = append(all, o)
+		}
+	}
+	slices.SortFunc(all, func(a, b Override) int {
+		return cmp.Or(cmp.Compare(a.Policy, b.Policy), cmp.Compare(a.Key, b.Key))
+	})
+	return all, nil
 }
 
 // History implements Store.

@@ -1,5 +1,5 @@
 // Package policies reads and writes policies and overrides: in the database, or in memory
-// for programs without one. It does not know what makes them valid.
+// for programs without one. Package limiter knows what makes them valid.
 package policies
 
 import (
@@ -9,6 +9,13 @@ import (
 	"time"
 
 	"github.com/pglimit/pglimit/db"
+)
+
+// ValidPolicy and ValidOverride return why programs refuse a row, or nil. Package limiter
+// sets them.
+var (
+	ValidPolicy   func(*Policy) error
+	ValidOverride func(*Override) error
 )
 
 // MaxOverrides is the largest number of overrides. The trigger pglimit_override_bound has
@@ -54,13 +61,17 @@ type Override struct {
 	ChangedAt  time.Time  `json:"changed_at"`
 }
 
-// Rows are all policies, by name, and overrides, by policy and key, at one moment.
+// Rows are all policies, by name, at one moment.
 type Rows struct {
-	Version   int64
-	Policies  []Policy
-	Overrides []Override // at most MaxOverrides
-	More      bool       // there are more
+	Version  int64
+	Mark     Mark
+	Policies []Policy
+	More     bool // there are more than MaxOverrides
 }
+
+// Mark is the newest change that a process has; the zero value is none. The times of the
+// history differ from those of another one after a restore.
+type Mark struct{ id, changedAtUs int64 }
 
 // Change is a row of pglimit_policy_history.
 type Change struct {

@@ -17,8 +17,13 @@ import (
 type Store interface {
 	// Version returns the version of all.
 	Version(ctx context.Context) (int64, error)
-	// Load returns all.
-	Load(ctx context.Context) (*Rows, error)
+	// Load returns all policies. It calls begin, and the function that begin returns with each
+	// override, or with each that has changed since the mark, as far as that
+	// is known. One that is gone limits nothing. After a conflict it begins again.
+	Load(ctx context.Context, since Mark, begin func(all bool) (add func(*Override))) (*Rows, error)
+	// Overrides returns the overrides of a policy, or of all if name is empty, by policy and
+	// key: at most MaxOverrides.
+	Overrides(ctx context.Context, name string) ([]Override, error)
 	// Apply makes all changes or none, and returns the version after them. It returns
 	// ErrChanged or a *MissingError.
 	Apply(ctx context.Context, e *Edit) (version int64, err error)
@@ -73,41 +78,132 @@ func (d *Database) Version(ctx context.Context) (version int64, err error) {
 	return version, explain(err)
 }
 
+// A load reads so many overrides at a time, and so many changes.
+const (
+	page       = 1000
+	maxChanges = 5 * page
+)
+
 // Load implements Store.
-func (d *Database) Load(ctx context.Context) (*Rows, error) {
-	rows := &Rows{}
-	err := d.run.Within(ctx, func(tx db.DBTX) (err error) {
+func (d *Database) Load(ctx context.Context, since Mark, begin func(all bool) (add func(*Override))) (rows *Rows, err error) {
+	err = d.run.Within(ctx, func(tx db.DBTX) (err error) {
 		// All statements see one moment.
 		if _, err := tx.Exec(ctx, `SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY`); err != nil {
 			return err
 		}
-		if rows.Version, err = d.statements.PolicyVersion(ctx, tx); err != nil {
+		if rows, err = read(ctx, tx); err != nil {
 			return err
 		}
-		policies, err := d.statements.Policies(ctx, tx)
-		if err != nil {
-			return err
+		if since != (Mark{}) {
+			changes, err := d.statements.OverridesChanged(ctx, tx, db.OverridesChangedParams{FirstID: since.id, MaxRows: maxChanges})
+			if err != nil {
+				return err
+			}
+			if complete(changes, since, rows.Version) {
+				rows.change(changes, begin(false))
+				return nil
+			}
 		}
-		overrides, err := d.statements.Overrides(ctx, tx, MaxOverrides+1)
-		if err != nil {
-			return err
-		}
-		if rows.More = len(overrides) > MaxOverrides; rows.More {
-			overrides = overrides[:MaxOverrides]
-		}
-		rows.Policies, rows.Overrides = make([]Policy, len(policies)), make([]Override, len(overrides))
-		for i := range policies {
-			rows.Policies[i] = policyOf(&policies[i])
-		}
-		for i := range overrides {
-			rows.Overrides[i] = overrideOf(&overrides[i])
-		}
-		return nil
+		return rows.all(ctx, tx, begin(true))
 	})
-	if err != nil {
-		return nil, explain(err)
+	return rows, explain(err)
+}
+
+// complete reports whether changes, of which the first has the mark, are all up to a
+// version. Each version has a change, unless a row of the history was deleted.
+func complete(changes []db.OverridesChangedRow, since Mark, version int64) bool {
+	n := len(changes)
+	if n == 0 || n == maxChanges || (Mark{changes[0].ID, changes[0].ChangedAtUs}) != since || changes[n-1].ChangedVersion != version {
+		return false
 	}
-	return rows, nil
+	for i := range changes[1:] {
+		if changes[i+1].ChangedVersion > changes[i].ChangedVersion+1 {
+			return false
+		}
+	}
+	return true
+}
+
+// change adds what has changed.
+func (r *Rows) change(changes []db.OverridesChangedRow, add func(*Override)) {
+	for i := range changes {
+		c := &changes[i]
+		if r.Mark = (Mark{c.ID, c.ChangedAtUs}); i == 0 || c.Key == "" {
+			continue
+		}
+		o := overrideOf(&db.OverridesRow{
+			Policy: c.Name, Key: c.Key, LimitUnits: c.LimitUnits, Burst: c.Burst, Unlimited: c.Unlimited, Shadow: c.Shadow,
+			UntilUs: c.UntilUs, Version: c.Version,
+		})
+		add(&o)
+	}
+}
+
+// Read returns all, valid or not, and passes the overrides to add. It returns pgx.ErrNoRows
+// if the version is missing.
+func Read(ctx context.Context, tx db.DBTX, add func(*Override)) (*Rows, error) {
+	rows, err := read(ctx, tx)
+	if err != nil {
+		return nil, err
+	}
+	return rows, rows.all(ctx, tx, add)
+}
+
+// read returns the version and all policies.
+func read(ctx context.Context, tx db.DBTX) (rows *Rows, err error) {
+	rows = &Rows{}
+	if rows.Version, err = db.New().PolicyVersion(ctx, tx); err != nil {
+		return nil, err
+	}
+	policies, err := db.New().Policies(ctx, tx)
+	for i := range policies {
+		rows.Policies = append(rows.Policies, policyOf(&policies[i]))
+	}
+	return rows, err
+}
+
+// all adds all overrides.
+func (r *Rows) all(ctx context.Context, tx db.DBTX, add func(*Override)) error {
+	last, err := db.New().PolicyHistory(ctx, tx, db.PolicyHistoryParams{MaxRows: 1})
+	if err != nil {
+		return err
+	}
+	next := db.OverridesParams{MaxRows: page}
+	for n := 0; ; {
+		some, err := db.New().Overrides(ctx, tx, next)
+		if err != nil {
+			return err
+		}
+		for i := range some {
+			if n++; n > MaxOverrides {
+				r.More = true
+				return nil // without a mark: a change of one more would add it
+			}
+			o := overrideOf(&some[i])
+			next.AfterPolicy, next.AfterKey = o.Policy, o.Key
+			add(&o)
+		}
+		if len(some) < page {
+			break
+		}
+	}
+	if len(last) > 0 {
+		r.Mark = Mark{last[0].ID, last[0].ChangedAtUs}
+	}
+	return nil
+}
+
+// Overrides implements Store.
+func (d *Database) Overrides(ctx context.Context, name string) (all []Override, err error) {
+	err = d.run.Do(ctx, func(tx db.DBTX) error {
+		rows, err := d.statements.Overrides(ctx, tx, db.OverridesParams{Name: name, MaxRows: MaxOverrides})
+		all = make([]Override, len(rows))
+		for i := range rows {
+			all[i] = overrideOf(&rows[i])
+		}
+		return err
+	})
+	return all, explain(err)
 }
 
 // Apply implements Store.

@@ -83,6 +83,11 @@ type bound struct {
 
 // Within runs f, bounded as Bound does.
 func Within[T any](ctx context.Context, timeout time.Duration, f func(context.Context) (T, error)) (T, error) {
+	return Since(ctx, time.Now(), timeout, f)
+}
+
+// Since is Within with a timeout that began at a time.
+func Since[T any](ctx context.Context, began time.Time, timeout time.Duration, f func(context.Context) (T, error)) (T, error) {
 	if ctx.Err() != nil {
 		var none T
 		return none, EndedContext(ctx)
@@ -90,7 +95,7 @@ func Within[T any](ctx context.Context, timeout time.Duration, f func(context.Co
 	inner := ctx
 	if timeout > 0 {
 		var cancel context.CancelFunc
-		inner, cancel = context.WithTimeoutCause(ctx, timeout, ErrTimeout)
+		inner, cancel = context.WithDeadlineCause(ctx, began.Add(timeout), ErrTimeout)
 		defer cancel()
 	}
 	v, err := f(inner)

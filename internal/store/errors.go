@@ -23,6 +23,9 @@ var (
 // ErrNotMigrated is an ErrMisconfigured.
 var ErrNotMigrated error = misconfigured("pglimit: the database has no pglimit tables of this version in its search_path: run `pglimit migrate up` or call migrations.Up")
 
+// ErrOwners is an ErrMisconfigured that passes no FailOpen: another role may cause it.
+var ErrOwners error = misconfigured("pglimit: misconfigured: pglimit's tables in the search_path have several owners: drop those that `pglimit migrate up` did not create, name only its schema in the search_path, or give them one owner by ALTER TABLE … OWNER TO")
+
 // misconfigured is an ErrMisconfigured with its own text.
 type misconfigured string
 

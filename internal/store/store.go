@@ -304,8 +304,9 @@ type Usage struct {
 // about to expire need not look again for that long.
 const MinTTL = time.Second
 
-// MaxDue is the largest number of reservations that Due returns.
-const MaxDue = 100
+// MaxDue is the largest number of reservations that Due returns: a denied request gives
+// back no more of them.
+const MaxDue = 200
 
 // NoneDue is NextDue's result if there is no open reservation.
 const NoneDue = math.MaxInt64

@@ -46,6 +46,10 @@ func Load(name string) (*time.Location, error) {
 	return location, nil
 }
 
+// Names returns the names of the IANA time zone database, as of the Go toolchain that made
+// this package.
+func Names() []string { return slices.Clone(names[:]) }
+
 // listed returns the spelling of a name in names, or "" if it is in none.
 func listed(name string) string {
 	i, found := slices.BinarySearchFunc(names[:], name, compareFolded)

@@ -269,10 +269,78 @@ $pglimit$;
 -- +goose StatementBegin
 CREATE OR REPLACE FUNCTION pglimit._zone(time_zone text) RETURNS text
 LANGUAGE plpgsql STABLE AS $pglimit$
+DECLARE
+    known text[] := '{
+        Africa/Abidjan, Africa/Accra, Africa/Addis_Ababa, Africa/Algiers, Africa/Asmara, Africa/Asmera, Africa/Bamako, Africa/Bangui, Africa/Banjul,
+        Africa/Bissau, Africa/Blantyre, Africa/Brazzaville, Africa/Bujumbura, Africa/Cairo, Africa/Casablanca, Africa/Ceuta, Africa/Conakry, Africa/Dakar,
+        Africa/Dar_es_Salaam, Africa/Djibouti, Africa/Douala, Africa/El_Aaiun, Africa/Freetown, Africa/Gaborone, Africa/Harare, Africa/Johannesburg,
+        Africa/Juba, Africa/Kampala, Africa/Khartoum, Africa/Kigali, Africa/Kinshasa, Africa/Lagos, Africa/Libreville, Africa/Lome, Africa/Luanda,
+        Africa/Lubumbashi, Africa/Lusaka, Africa/Malabo, Africa/Maputo, Africa/Maseru, Africa/Mbabane, Africa/Mogadishu, Africa/Monrovia, Africa/Nairobi,
+        Africa/Ndjamena, Africa/Niamey, Africa/Nouakchott, Africa/Ouagadougou, Africa/Porto-Novo, Africa/Sao_Tome, Africa/Timbuktu, Africa/Tripoli,
+        Africa/Tunis, Africa/Windhoek, America/Adak, America/Anchorage, America/Anguilla, America/Antigua, America/Araguaina, America/Argentina/Buenos_Aires,
+        America/Argentina/Catamarca, America/Argentina/ComodRivadavia, America/Argentina/Cordoba, America/Argentina/Jujuy, America/Argentina/La_Rioja,
+        America/Argentina/Mendoza, America/Argentina/Rio_Gallegos, America/Argentina/Salta, America/Argentina/San_Juan, America/Argentina/San_Luis,
+        America/Argentina/Tucuman, America/Argentina/Ushuaia, America/Aruba, America/Asuncion, America/Atikokan, America/Atka, America/Bahia,
+        America/Bahia_Banderas, America/Barbados, America/Belem, America/Belize, America/Blanc-Sablon, America/Boa_Vista, America/Bogota, America/Boise,
+        America/Buenos_Aires, America/Cambridge_Bay, America/Campo_Grande, America/Cancun, America/Caracas, America/Catamarca, America/Cayenne, America/Cayman,
+        America/Chicago, America/Chihuahua, America/Ciudad_Juarez, America/Coral_Harbour, America/Cordoba, America/Costa_Rica, America/Coyhaique,
+        America/Creston, America/Cuiaba, America/Curacao, America/Danmarkshavn, America/Dawson, America/Dawson_Creek, America/Denver, America/Detroit,
+        America/Dominica, America/Edmonton, America/Eirunepe, America/El_Salvador, America/Ensenada, America/Fort_Nelson, America/Fort_Wayne,
+        America/Fortaleza, America/Glace_Bay, America/Godthab, America/Goose_Bay, America/Grand_Turk, America/Grenada, America/Guadeloupe, America/Guatemala,
+        America/Guayaquil, America/Guyana, America/Halifax, America/Havana, America/Hermosillo, America/Indiana/Indianapolis, America/Indiana/Knox,
+        America/Indiana/Marengo, America/Indiana/Petersburg, America/Indiana/Tell_City, America/Indiana/Vevay, America/Indiana/Vincennes,
+        America/Indiana/Winamac, America/Indianapolis, America/Inuvik, America/Iqaluit, America/Jamaica, America/Jujuy, America/Juneau,
+        America/Kentucky/Louisville, America/Kentucky/Monticello, America/Knox_IN, America/Kralendijk, America/La_Paz, America/Lima, America/Los_Angeles,
+        America/Louisville, America/Lower_Princes, America/Maceio, America/Managua, America/Manaus, America/Marigot, America/Martinique, America/Matamoros,
+        America/Mazatlan, America/Mendoza, America/Menominee, America/Merida, America/Metlakatla, America/Mexico_City, America/Miquelon, America/Moncton,
+        America/Monterrey, America/Montevideo, America/Montreal, America/Montserrat, America/Nassau, America/New_York, America/Nipigon, America/Nome,
+        America/Noronha, America/North_Dakota/Beulah, America/North_Dakota/Center, America/North_Dakota/New_Salem, America/Nuuk, America/Ojinaga,
+        America/Panama, America/Pangnirtung, America/Paramaribo, America/Phoenix, America/Port-au-Prince, America/Port_of_Spain, America/Porto_Acre,
+        America/Porto_Velho, America/Puerto_Rico, America/Punta_Arenas, America/Rainy_River, America/Rankin_Inlet, America/Recife, America/Regina,
+        America/Resolute, America/Rio_Branco, America/Rosario, America/Santa_Isabel, America/Santarem, America/Santiago, America/Santo_Domingo,
+        America/Sao_Paulo, America/Scoresbysund, America/Shiprock, America/Sitka, America/St_Barthelemy, America/St_Johns, America/St_Kitts, America/St_Lucia,
+        America/St_Thomas, America/St_Vincent, America/Swift_Current, America/Tegucigalpa, America/Thule, America/Thunder_Bay, America/Tijuana,
+        America/Toronto, America/Tortola, America/Vancouver, America/Virgin, America/Whitehorse, America/Winnipeg, America/Yakutat, America/Yellowknife,
+        Antarctica/Casey, Antarctica/Davis, Antarctica/DumontDUrville, Antarctica/Macquarie, Antarctica/Mawson, Antarctica/McMurdo, Antarctica/Palmer,
+        Antarctica/Rothera, Antarctica/South_Pole, Antarctica/Syowa, Antarctica/Troll, Antarctica/Vostok, Arctic/Longyearbyen, Asia/Aden, Asia/Almaty,
+        Asia/Amman, Asia/Anadyr, Asia/Aqtau, Asia/Aqtobe, Asia/Ashgabat, Asia/Ashkhabad, Asia/Atyrau, Asia/Baghdad, Asia/Bahrain, Asia/Baku, Asia/Bangkok,
+        Asia/Barnaul, Asia/Beirut, Asia/Bishkek, Asia/Brunei, Asia/Calcutta, Asia/Chita, Asia/Choibalsan, Asia/Chongqing, Asia/Chungking, Asia/Colombo,
+        Asia/Dacca, Asia/Damascus, Asia/Dhaka, Asia/Dili, Asia/Dubai, Asia/Dushanbe, Asia/Famagusta, Asia/Gaza, Asia/Harbin, Asia/Hebron, Asia/Ho_Chi_Minh,
+        Asia/Hong_Kong, Asia/Hovd, Asia/Irkutsk, Asia/Istanbul, Asia/Jakarta, Asia/Jayapura, Asia/Jerusalem, Asia/Kabul, Asia/Kamchatka, Asia/Karachi,
+        Asia/Kashgar, Asia/Kathmandu, Asia/Katmandu, Asia/Khandyga, Asia/Kolkata, Asia/Krasnoyarsk, Asia/Kuala_Lumpur, Asia/Kuching, Asia/Kuwait, Asia/Macao,
+        Asia/Macau, Asia/Magadan, Asia/Makassar, Asia/Manila, Asia/Muscat, Asia/Nicosia, Asia/Novokuznetsk, Asia/Novosibirsk, Asia/Omsk, Asia/Oral,
+        Asia/Phnom_Penh, Asia/Pontianak, Asia/Pyongyang, Asia/Qatar, Asia/Qostanay, Asia/Qyzylorda, Asia/Rangoon, Asia/Riyadh, Asia/Saigon, Asia/Sakhalin,
+        Asia/Samarkand, Asia/Seoul, Asia/Shanghai, Asia/Singapore, Asia/Srednekolymsk, Asia/Taipei, Asia/Tashkent, Asia/Tbilisi, Asia/Tehran, Asia/Tel_Aviv,
+        Asia/Thimbu, Asia/Thimphu, Asia/Tokyo, Asia/Tomsk, Asia/Ujung_Pandang, Asia/Ulaanbaatar, Asia/Ulan_Bator, Asia/Urumqi, Asia/Ust-Nera, Asia/Vientiane,
+        Asia/Vladivostok, Asia/Yakutsk, Asia/Yangon, Asia/Yekaterinburg, Asia/Yerevan, Atlantic/Azores, Atlantic/Bermuda, Atlantic/Canary, Atlantic/Cape_Verde,
+        Atlantic/Faeroe, Atlantic/Faroe, Atlantic/Jan_Mayen, Atlantic/Madeira, Atlantic/Reykjavik, Atlantic/South_Georgia, Atlantic/St_Helena,
+        Atlantic/Stanley, Australia/ACT, Australia/Adelaide, Australia/Brisbane, Australia/Broken_Hill, Australia/Canberra, Australia/Currie, Australia/Darwin,
+        Australia/Eucla, Australia/Hobart, Australia/LHI, Australia/Lindeman, Australia/Lord_Howe, Australia/Melbourne, Australia/North, Australia/NSW,
+        Australia/Perth, Australia/Queensland, Australia/South, Australia/Sydney, Australia/Tasmania, Australia/Victoria, Australia/West, Australia/Yancowinna,
+        Brazil/Acre, Brazil/DeNoronha, Brazil/East, Brazil/West, Canada/Atlantic, Canada/Central, Canada/Eastern, Canada/Mountain, Canada/Newfoundland,
+        Canada/Pacific, Canada/Saskatchewan, Canada/Yukon, CET, Chile/Continental, Chile/EasterIsland, CST6CDT, Cuba, EET, Egypt, Eire, EST, EST5EDT, Etc/GMT,
+        Etc/GMT+0, Etc/GMT+1, Etc/GMT+10, Etc/GMT+11, Etc/GMT+12, Etc/GMT+2, Etc/GMT+3, Etc/GMT+4, Etc/GMT+5, Etc/GMT+6, Etc/GMT+7, Etc/GMT+8, Etc/GMT+9,
+        Etc/GMT-0, Etc/GMT-1, Etc/GMT-10, Etc/GMT-11, Etc/GMT-12, Etc/GMT-13, Etc/GMT-14, Etc/GMT-2, Etc/GMT-3, Etc/GMT-4, Etc/GMT-5, Etc/GMT-6, Etc/GMT-7,
+        Etc/GMT-8, Etc/GMT-9, Etc/GMT0, Etc/Greenwich, Etc/UCT, Etc/Universal, Etc/UTC, Etc/Zulu, Europe/Amsterdam, Europe/Andorra, Europe/Astrakhan,
+        Europe/Athens, Europe/Belfast, Europe/Belgrade, Europe/Berlin, Europe/Bratislava, Europe/Brussels, Europe/Bucharest, Europe/Budapest, Europe/Busingen,
+        Europe/Chisinau, Europe/Copenhagen, Europe/Dublin, Europe/Gibraltar, Europe/Guernsey, Europe/Helsinki, Europe/Isle_of_Man, Europe/Istanbul,
+        Europe/Jersey, Europe/Kaliningrad, Europe/Kiev, Europe/Kirov, Europe/Kyiv, Europe/Lisbon, Europe/Ljubljana, Europe/London, Europe/Luxembourg,
+        Europe/Madrid, Europe/Malta, Europe/Mariehamn, Europe/Minsk, Europe/Monaco, Europe/Moscow, Europe/Nicosia, Europe/Oslo, Europe/Paris, Europe/Podgorica,
+        Europe/Prague, Europe/Riga, Europe/Rome, Europe/Samara, Europe/San_Marino, Europe/Sarajevo, Europe/Saratov, Europe/Simferopol, Europe/Skopje,
+        Europe/Sofia, Europe/Stockholm, Europe/Tallinn, Europe/Tirane, Europe/Tiraspol, Europe/Ulyanovsk, Europe/Uzhgorod, Europe/Vaduz, Europe/Vatican,
+        Europe/Vienna, Europe/Vilnius, Europe/Volgograd, Europe/Warsaw, Europe/Zagreb, Europe/Zaporozhye, Europe/Zurich, GB, GB-Eire, GMT, GMT+0, GMT-0, GMT0,
+        Greenwich, Hongkong, HST, Iceland, Indian/Antananarivo, Indian/Chagos, Indian/Christmas, Indian/Cocos, Indian/Comoro, Indian/Kerguelen, Indian/Mahe,
+        Indian/Maldives, Indian/Mauritius, Indian/Mayotte, Indian/Reunion, Iran, Israel, Jamaica, Japan, Kwajalein, Libya, MET, Mexico/BajaNorte,
+        Mexico/BajaSur, Mexico/General, MST, MST7MDT, Navajo, NZ, NZ-CHAT, Pacific/Apia, Pacific/Auckland, Pacific/Bougainville, Pacific/Chatham,
+        Pacific/Chuuk, Pacific/Easter, Pacific/Efate, Pacific/Enderbury, Pacific/Fakaofo, Pacific/Fiji, Pacific/Funafuti, Pacific/Galapagos, Pacific/Gambier,
+        Pacific/Guadalcanal, Pacific/Guam, Pacific/Honolulu, Pacific/Johnston, Pacific/Kanton, Pacific/Kiritimati, Pacific/Kosrae, Pacific/Kwajalein,
+        Pacific/Majuro, Pacific/Marquesas, Pacific/Midway, Pacific/Nauru, Pacific/Niue, Pacific/Norfolk, Pacific/Noumea, Pacific/Pago_Pago, Pacific/Palau,
+        Pacific/Pitcairn, Pacific/Pohnpei, Pacific/Ponape, Pacific/Port_Moresby, Pacific/Rarotonga, Pacific/Saipan, Pacific/Samoa, Pacific/Tahiti,
+        Pacific/Tarawa, Pacific/Tongatapu, Pacific/Truk, Pacific/Wake, Pacific/Wallis, Pacific/Yap, Poland, Portugal, PRC, PST8PDT, ROC, ROK, Singapore,
+        Turkey, UCT, Universal, US/Alaska, US/Aleutian, US/Arizona, US/Central, US/East-Indiana, US/Eastern, US/Hawaii, US/Indiana-Starke, US/Michigan,
+        US/Mountain, US/Pacific, US/Samoa, UTC, W-SU, WET, Zulu}';
 BEGIN
-    IF time_zone COLLATE "C" ~ '^[A-Z][A-Za-z_-]*(/[A-Z][A-Za-z_-]*){1,2}$' OR time_zone COLLATE "C" ~ '^Etc/GMT[+-]?[0-9]{1,2}$' THEN
-        RETURN time_zone;
-    ELSIF time_zone IN ('', 'UTC', 'UCT', 'GMT', 'Zulu', 'Universal', 'Greenwich') THEN
+    IF time_zone IN ('', 'UTC', 'UCT', 'GMT', 'Zulu', 'Universal', 'Greenwich') THEN
         RETURN 'Etc/UTC';
     ELSIF time_zone IN ('CET', 'MET') THEN
         RETURN 'Europe/Brussels';
@@ -286,9 +354,9 @@ BEGIN
         RETURN 'America/Phoenix';
     ELSIF time_zone = 'HST' THEN
         RETURN 'Pacific/Honolulu';
-    ELSIF time_zone IN ('CST6CDT', 'Cuba', 'EST5EDT', 'Egypt', 'Eire', 'GB', 'GB-Eire', 'GMT+0', 'GMT-0', 'GMT0', 'Hongkong', 'Iceland', 'Iran', 'Israel',
-                        'Jamaica', 'Japan', 'Kwajalein', 'Libya', 'MST7MDT', 'NZ', 'NZ-CHAT', 'Navajo', 'PRC', 'PST8PDT', 'Poland', 'Portugal', 'ROC', 'ROK',
-                        'Singapore', 'Turkey', 'W-SU') THEN
+    ELSIF time_zone = ANY (known)
+        -- One of a later release of that database, which the server may know.
+        OR time_zone COLLATE "C" ~ '^[A-Z][A-Za-z_-]*(/[A-Z][A-Za-z_-]*){1,2}$' AND NOT lower(time_zone COLLATE "C") = ANY (lower(known::text COLLATE "C")::text[]) THEN
         RETURN time_zone;
     END IF;
     PERFORM pglimit._refuse('time_zone', quote_nullable(left(time_zone, 80)), 'is not a name of the IANA time zone database', 'Use one, such as Europe/Vienna.');
@@ -569,11 +637,25 @@ BEGIN
 END $pglimit$;
 -- +goose StatementEnd
 
+-- Fails with serialization_failure if a policy or an override has changed since the
+-- snapshot of a REPEATABLE READ or SERIALIZABLE transaction. The lock that finds this out
+-- goes with the subtransaction, so no change waits for it, and it waits for none.
+-- +goose StatementBegin
+CREATE OR REPLACE FUNCTION pglimit._current() RETURNS void
+LANGUAGE plpgsql VOLATILE AS $pglimit$
+BEGIN
+    PERFORM (SELECT v.version FROM pglimit_policy_version AS v FOR SHARE SKIP LOCKED);
+    RAISE raise_exception USING MESSAGE = 'pglimit: policies are as in the snapshot';
+EXCEPTION WHEN raise_exception THEN
+    NULL;
+END $pglimit$;
+-- +goose StatementEnd
+
 -- The policy of that name, with the override of that key that has not ended at that
 -- moment; NULL is the clock.
 -- +goose StatementBegin
 CREATE OR REPLACE FUNCTION pglimit._policy_of(called text, for_key text, moment timestamptz DEFAULT NULL) RETURNS pglimit._policy
-LANGUAGE plpgsql STABLE AS $pglimit$
+LANGUAGE plpgsql VOLATILE AS $pglimit$
 DECLARE
     policy pglimit._policy := (SELECT ROW(
             p.name, p.algorithm, coalesce(o.limit_units, p.limit_units), p.period_s,
@@ -584,6 +666,9 @@ DECLARE
         LEFT JOIN pglimit_override AS o ON o.policy = p.name AND o.key = for_key AND (o.until IS NULL OR o.until > coalesce(moment, clock_timestamp()))
         WHERE p.name = called);
 BEGIN
+    IF current_setting('transaction_isolation'::text) IN ('repeatable read', 'serializable') AND current_setting('transaction_read_only'::text) = 'off' THEN
+        PERFORM pglimit._current();
+    END IF;
     IF policy.name IS NULL THEN
         IF (called COLLATE "C" ~ '^[a-z0-9][a-z0-9_.-]{0,63}$') IS NOT TRUE THEN
             PERFORM pglimit._refuse('name', quote_nullable(left(called, 80)), 'must match ^[a-z0-9][a-z0-9_.-]{0,63}$', 'It is the name of a policy in the table pglimit_policy.');
@@ -1932,44 +2017,36 @@ BEGIN
 END $pglimit$;
 -- +goose StatementEnd
 
--- What follows a statement that granted nothing. If reservations that have expired are
--- in the way of the request, they are given back, and it is tried again.
+-- What follows a statement that granted nothing. If expired reservations come back, the
+-- request is tried once more.
 -- +goose StatementBegin
 CREATE OR REPLACE FUNCTION pglimit._retry(request pglimit._request) RETURNS pglimit._request
 LANGUAGE plpgsql VOLATILE AS $pglimit$
 BEGIN
-    LOOP
-        IF request.statement = 'take' THEN
-            EXIT WHEN request.granted <> 0::float8;
-            EXIT WHEN request.algorithm = 'leaky_bucket_queue' OR NOT pglimit._reap(request.algorithm, request.policy, request.key, CASE WHEN request.clocked THEN request.now_us END);
-            IF request.blocked_until_us > request.updated_at_us THEN
-                -- The block that this denial started, which expired reservations caused.
-                PERFORM pglimit.unblock_with(request.algorithm, request.policy, request.key);
-            END IF;
-        ELSE
-            EXIT WHEN request.verb <> 'check';
-            EXIT WHEN request.algorithm = 'leaky_bucket_queue' OR request.units = 0::float8
-                      OR floor((request.capacity - request.level) / NULLIF(request.units, 0::float8)) >= 1::float8;
-            EXIT WHEN floor(request.capacity / request.units) < 1::float8
-                      OR NOT pglimit._reap(request.algorithm, request.policy, request.key, CASE WHEN request.clocked THEN request.now_us END);
+    IF request.algorithm = 'leaky_bucket_queue' OR request.statement <> 'take' AND request.verb <> 'check'
+        OR request.verb = 'check' AND floor(request.capacity / request.units) < 1::float8 THEN
+        RETURN request;
+    ELSIF NOT pglimit._reap(request.algorithm, request.policy, request.key, CASE WHEN request.clocked THEN request.now_us END) THEN
+        RETURN request;
+    ELSIF request.statement = 'take' AND request.blocked_until_us > request.updated_at_us THEN
+        -- The block that this denial started, which expired reservations caused.
+        PERFORM pglimit.unblock_with(request.algorithm, request.policy, request.key);
+    END IF;
+    IF NOT request.clocked THEN
+        request.now_us := (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint;
+        IF request.turn_us IS NOT NULL THEN
+            -- A window ends when it was to end, also if that moment has just passed.
+            request.now_us := LEAST(request.now_us, request.turn_us - 1);
+            request.period_us := request.turn_us - request.now_us;
         END IF;
-        IF NOT request.clocked THEN
-            request.now_us := (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint;
-            IF request.turn_us IS NOT NULL THEN
-                -- A window ends when it was to end, also if that moment has just passed.
-                request.now_us := LEAST(request.now_us, request.turn_us - 1);
-                request.period_us := request.turn_us - request.now_us;
-            END IF;
-        END IF;
-        request.again := true;
-        request := pglimit._run(request);
-    END LOOP;
-    RETURN request;
+    END IF;
+    request.again := true;
+    RETURN pglimit._run(request);
 END $pglimit$;
 -- +goose StatementEnd
 
--- Gives back the key's expired reservations until there is room, and reports whether
--- anything came back.
+-- Gives back expired reservations of the key, at most 200, and reports whether anything
+-- came back. A later denial, or the janitor, gives back the others.
 -- +goose StatementBegin
 CREATE OR REPLACE FUNCTION pglimit._reap(algorithm text, name text, key text, at_us bigint) RETURNS bool
 LANGUAGE plpgsql VOLATILE AS $pglimit$
@@ -1978,7 +2055,6 @@ DECLARE
     request pglimit._request;
     due pglimit._request;
     ids text[];
-    changes bool;
     freed bool := false;
 BEGIN
     IF current_setting('transaction_read_only'::text) = 'on' THEN
@@ -1988,25 +2064,20 @@ BEGIN
     request.policy := $2;
     request.key := $3;
     request.now_us := $4;
-    request.max_rows := 100;
-    LOOP
-        ids := ARRAY(
-            SELECT h.id
-            FROM (SELECT coalesce(request.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us) AS c
-            JOIN pglimit_reservation AS h ON h.policy = request.policy::text AND h.key = request.key::text AND h.state = 'open' AND h.expires_at_us <= c.us
-            WHERE h.algorithm = request.algorithm::text
-            ORDER BY h.expires_at_us, h.units
-            LIMIT request.max_rows::bigint
-            FOR UPDATE OF h SKIP LOCKED
-        );
-        changes := false;
-        FOR i IN 1 .. pg_catalog.cardinality(ids) LOOP
-            request.id := ids[i];
-            due := pglimit._settle(request, 'expired', 0, request.now_us);
-            freed := freed OR coalesce(due.freed, false);
-            changes := changes OR coalesce(due.changes, false);
-        END LOOP;
-        EXIT WHEN freed OR NOT changes OR pg_catalog.cardinality(ids) < request.max_rows;
+    request.max_rows := 200;
+    ids := ARRAY(
+        SELECT h.id
+        FROM (SELECT coalesce(request.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us) AS c
+        JOIN pglimit_reservation AS h ON h.policy = request.policy::text AND h.key = request.key::text AND h.state = 'open' AND h.expires_at_us <= c.us
+        WHERE h.algorithm = request.algorithm::text
+        ORDER BY h.expires_at_us, h.units
+        LIMIT request.max_rows::bigint
+        FOR UPDATE OF h SKIP LOCKED
+    );
+    FOR i IN 1 .. pg_catalog.cardinality(ids) LOOP
+        request.id := ids[i];
+        due := pglimit._settle(request, 'expired', 0, request.now_us);
+        freed := freed OR coalesce(due.freed, false);
     END LOOP;
     RETURN freed;
 END $pglimit$;
@@ -2476,7 +2547,7 @@ BEGIN
     END IF;
     request := pglimit._reservation(reservation);
     IF request.algorithm = 'uncounted' THEN
-        RETURN (true, units, 0, 0, 0, 0, 0, NULL, false, false, false)::pglimit.settlement;
+        RETURN (true, 0, 0, 0, 0, 0, 0, NULL, false, false, false)::pglimit.settlement;
     END IF;
     request := pglimit._settle(request, 'settled', units, CASE WHEN now IS NOT NULL THEN pglimit._clock(now) END);
     IF request.changes IS NULL THEN
@@ -2946,10 +3017,10 @@ END $pglimit$;
 COMMENT ON FUNCTION pglimit.reset_with IS 'Forgets the key: what it has used and its block.';
 
 -- The policy of that name, if it has askers, with the override of that key; a reservation
--- under it may last for ttl_s.
+-- under it may last for ttl_s, and the key may have one more.
 -- +goose StatementBegin
 CREATE OR REPLACE FUNCTION pglimit_ask._find(called text, for_key text, ttl_s float8 DEFAULT NULL) RETURNS pglimit._policy
-LANGUAGE plpgsql STABLE AS $pglimit$
+LANGUAGE plpgsql VOLATILE AS $pglimit$
 DECLARE
     policy pglimit._policy := (SELECT ROW(
             p.name, p.algorithm, coalesce(o.limit_units, p.limit_units), p.period_s,
@@ -2959,13 +3030,23 @@ DECLARE
         FROM pglimit_policy AS p
         LEFT JOIN pglimit_override AS o ON o.policy = p.name AND o.key = for_key AND (o.until IS NULL OR o.until > clock_timestamp())
         WHERE p.name = called);
+    most bigint := 1000;
 BEGIN
+    IF current_setting('transaction_isolation'::text) IN ('repeatable read', 'serializable') AND current_setting('transaction_read_only'::text) = 'off' THEN
+        PERFORM pglimit._current();
+    END IF;
     IF policy.askers IS NOT TRUE THEN
         RAISE insufficient_privilege USING MESSAGE = 'pglimit: name is ' || quote_nullable(left(called, 80)) || ': there is no policy of that name for askers',
             HINT = 'An operator makes one with `pglimit policy set`, or lets askers use it: UPDATE pglimit_policy SET askers = true WHERE name = ...';
     ELSIF ttl_s > policy.max_ttl_s THEN
         PERFORM pglimit._refuse('ttl_s', ttl_s::text, 'is more than the policy''s max_ttl_s, ' || policy.max_ttl_s::text,
             'Reserve for less time, or let an operator raise max_ttl_s.');
+    ELSIF ttl_s IS NOT NULL AND (SELECT count(*) FROM (SELECT 1 FROM pglimit_reservation AS h WHERE h.policy = called AND h.key = for_key AND h.state = 'open' LIMIT most) AS o) >= most THEN
+        PERFORM pglimit._reap(policy.algorithm, called, for_key, NULL);
+        IF (SELECT count(*) FROM (SELECT 1 FROM pglimit_reservation AS h WHERE h.policy = called AND h.key = for_key AND h.state = 'open' LIMIT most) AS o) >= most THEN
+            RAISE program_limit_exceeded USING MESSAGE = 'pglimit: key ' || quote_literal(left(for_key, 40)) || ' has ' || most::text || ' open reservations, the most that askers may have',
+                HINT = 'Settle or cancel some of them.';
+        END IF;
     END IF;
     RETURN policy;
 END $pglimit$;
@@ -2983,6 +3064,9 @@ DECLARE
         WHERE h.policy = request.policy AND h.key = request.key AND h.id = request.id AND h.algorithm = request.algorithm FOR UPDATE);
 BEGIN
     IF held.id IS NOT NULL THEN
+    IF current_setting('transaction_isolation'::text) IN ('repeatable read', 'serializable') AND current_setting('transaction_read_only'::text) = 'off' THEN
+        PERFORM pglimit._current();
+    END IF;
         IF NOT EXISTS (SELECT 1 FROM pglimit_policy AS p WHERE p.askers AND p.name = held.policy AND p.algorithm = held.algorithm) THEN
             RAISE insufficient_privilege USING MESSAGE = 'pglimit: reservation is ' || quote_literal(left(reservation, 80)) || ': its policy is not for askers',
                 HINT = 'End it with a role that may use pglimit.settle and pglimit.cancel.';
@@ -3105,7 +3189,7 @@ BEGIN
     END IF;
     request := pglimit._reservation(reservation);
     IF request.algorithm = 'uncounted' THEN
-        RETURN (true, units, 0, 0, 0, 0, 0, NULL, false, false, false)::pglimit.settlement;
+        RETURN (true, 0, 0, 0, 0, 0, 0, NULL, false, false, false)::pglimit.settlement;
     END IF;
     PERFORM pglimit_ask._declared(request, reservation, units);
     request := pglimit._settle(request, 'settled', units, NULL);
@@ -3222,7 +3306,7 @@ BEGIN
                  'refund_with', 'reserve', 'reserve_with', 'settle', 'cancel', 'block', 'block_with', 'unblock', 'unblock_with',
                  'reset', 'reset_with',
                  '_refuse', '_whole', '_us', '_clock', '_seconds', '_delay', '_bucket_at', '_counter_at', '_target', '_arguments', '_run', '_retry', '_reap', '_settle', '_answer',
-                 '_base64url', '_reservation_id', '_reservation', '_policy_of', '_local', '_zone', '_changes', '_period_end',
+                 '_base64url', '_reservation_id', '_reservation', '_current', '_policy_of', '_local', '_zone', '_changes', '_period_end',
                  '_leaky_bucket', '_leaky_bucket_queue', '_token_bucket', '_gcra', '_fixed_window', '_sliding_window_counter', '_sliding_window_log') LOOP
         EXECUTE 'DROP FUNCTION ' || f::text;
     END LOOP;

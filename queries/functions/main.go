@@ -31,6 +31,8 @@ import (
 	"time"
 
 	calendars "github.com/pglimit/pglimit/internal/algorithm"
+	"github.com/pglimit/pglimit/internal/store"
+	"github.com/pglimit/pglimit/internal/zone"
 )
 
 // revision numbers the pairs of migrations: one makes the functions, and undoing
@@ -361,6 +363,8 @@ func run(from, to string) error {
 		"names":    func() string { return tables(algorithms) },
 		"list":     func() string { return strings.ReplaceAll(tables(algorithms), "'", "") },
 		"unqueued": func() string { return tables(unqueued) },
+		"mostDue":  func() int { return store.MaxDue },
+		"zones":    func() string { return broken(strings.Join(zone.Names(), ", "), 150, "        ") },
 	}).ParseFS(sources, "*.tmpl")
 	if err != nil {
 		return err

@@ -30,7 +30,7 @@ type ledger struct {
 	slowest      float64
 	fastest      float64 // of all policies of the history
 	stepped      float64 // the most units that one tick leaks
-	periods      []int64
+	periods      []int64 // of the policies that counted units
 	blockedUntil int64
 	touched      bool    // by a call that may write
 	mayExpire    bool    // the next denial or sweep may give an expired reservation back, and move the clock
@@ -105,14 +105,10 @@ func (l *ledger) seen(now int64, p *limiter.Policy) {
 	if p.Period == 0 {
 		return
 	}
-	period := p.Period.Microseconds()
 	rate := rateOf(p)
 	l.rate, l.stepped = max(l.rate, rate), max(l.stepped, rate*float64(p.Tick.Microseconds()))
 	if l.slowest == 0 || rate < l.slowest {
 		l.slowest = rate
-	}
-	if !slices.Contains(l.periods, period) {
-		l.periods = append(l.periods, period)
 	}
 }
 
@@ -120,6 +116,9 @@ func (l *ledger) seen(now int64, p *limiter.Policy) {
 func (l *ledger) add(number int, now int64, p *limiter.Policy, units float64) *entry {
 	l.seen(now, p)
 	l.earliest = max(l.earliest, now)
+	if period := p.Period.Microseconds(); !slices.Contains(l.periods, period) {
+		l.periods = append(l.periods, period)
+	}
 	e := entry{number: number, units: units, kept: units, earliest: l.earliest, latest: l.latest, rate: math.Inf(1), tick: 1}
 	switch l.algorithm {
 	case limiter.FixedWindow:

@@ -8,9 +8,25 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
+// Bound is the most that a policy may admit for one key. The zero value has admitted
+// nothing.
+type Bound struct{ ledger }
+
+// Admit records units that p, always the same policy, admitted at a time in microseconds,
+// not before that of the last call. It returns an error if they exceed the bound.
+func (b *Bound) Admit(at int64, p *limiter.Policy, units float64) error {
+	b.algorithm = p.Algorithm
+	b.add(len(b.entries), at, p, units)
+	if err := b.check(); err != nil {
+		return fmt.Errorf("at %d µs: %w", at, err)
+	}
+	return nil
+}
+
 // Used are the units that were admitted, charged or settled beyond their reservation, less
 // those given back. With several policies of one name, burst is the largest, rate the
-// fastest and period the shortest of those requested. After each admission:
+// fastest of those requested, and period the shortest of those that counted units. After
+// each admission:
 //
 //   - Bucket (leaky_bucket, token_bucket, gcra, leaky_bucket_queue): in every span of time
 //     that ends now, used is at most burst + rate × span. With Tick add one tick's units.

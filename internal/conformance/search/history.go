@@ -63,7 +63,7 @@ func (h *History) String() string {
 var operations = weigh(map[string]int{
 	"allow": 18, "up to": 8, "once": 5, "all": 6, "check": 2, "usage": 1, "charge": 4,
 	"undo": 14, "refund": 4, "reserve": 9, "settle": 6, "cancel": 5,
-	"block": 1, "unblock": 1, "reset": 2, "begin": 3, "commit": 3, "roll back": 3, "sweep": 3, "override": 1,
+	"block": 1, "unblock": 1, "reset": 2, "begin": 3, "commit": 3, "roll back": 3, "sweep": 8, "override": 1,
 })
 
 func weigh(weights map[string]int) (all []string) {
@@ -156,7 +156,7 @@ func period(p *limiter.Policy) int64 {
 // drawPolicies returns plans of the name p, often one, and sometimes one of the name q.
 func drawPolicies(random *rand.Rand, base limiter.Policy) (all []limiter.Policy) {
 	other := random.IntN(2) == 0 // periods or rates
-	for range []int{1, 1, 2, 3}[random.IntN(4)] {
+	for range []int{1, 2, 2, 3}[random.IntN(4)] {
 		p := base
 		p.Name = "p"
 		p.Limit = []float64{10, 10, 4, 40, 2.5}[random.IntN(5)]

@@ -16,9 +16,9 @@ import (
 // Subject is the limiter of one history.
 type Subject struct {
 	Limiter  *limiter.Limiter
-	Policies *limiter.Policies // of overrides
-	Begin    func(context.Context) (pgx.Tx, error)
-	Sweep    func() error // the janitor's; nil: none
+	Policies *limiter.Policies                     // of overrides
+	Begin    func(context.Context) (pgx.Tx, error) // nil: it has no transactions
+	Sweep    func() error                          // the janitor's; nil: none
 	Clock    *conformance.Clock
 	Prefix   string // of the policies' names
 }
@@ -105,7 +105,7 @@ func (r *run) decider() limiter.Decider {
 }
 
 func (r *run) begin() error {
-	if len(r.open) > 2 {
+	if r.Begin == nil || len(r.open) > 2 {
 		return nil
 	}
 	begin := r.Begin

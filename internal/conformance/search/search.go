@@ -1,6 +1,7 @@
 package search
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"os"
 	"slices"
@@ -14,22 +15,29 @@ import (
 // Steps is the number of steps of a history.
 const Steps = 40
 
-// Variants returns every algorithm in each of its forms.
-func Variants() (all []limiter.Policy) {
-	for _, a := range limiter.Algorithms() {
-		p := limiter.Policy{Algorithm: a, Period: 10 * time.Second}
+// Variants returns every algorithm in each of its forms but calendars.
+func Variants(limit float64, period time.Duration) (all []limiter.Policy) {
+	add := func(p limiter.Policy) {
+		p.Name, p.Limit, p.Period = fmt.Sprintf("variant-%d", len(all)), limit, period
 		all = append(all, p)
+	}
+	for _, a := range limiter.Algorithms() {
+		add(limiter.Policy{Algorithm: a})
 		switch a {
 		case limiter.LeakyBucket:
-			p.Tick = 2500 * time.Millisecond
-			all = append(all, p)
+			add(limiter.Policy{Algorithm: a, Tick: period / 4})
 		case limiter.FixedWindow:
-			p.Aligned = true
-			all = append(all, p)
-			for _, c := range limiter.Calendars() {
-				all = append(all, limiter.Policy{Algorithm: a, Calendar: c, TimeZone: "Europe/Vienna"})
-			}
+			add(limiter.Policy{Algorithm: a, Aligned: true})
 		}
+	}
+	return all
+}
+
+// Bases returns the variants to search.
+func Bases() []limiter.Policy {
+	all := Variants(10, 10*time.Second)
+	for _, c := range limiter.Calendars() {
+		all = append(all, limiter.Policy{Algorithm: limiter.FixedWindow, Calendar: c, TimeZone: "Europe/Vienna"})
 	}
 	return all
 }

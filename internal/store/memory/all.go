@@ -10,17 +10,11 @@ import (
 // TakeAll decides all joints at one moment, with their shards locked in one order. A
 // denial changes no entry, except for the blocks that begin. If there is no place for the
 // keys that it would add, it changes nothing and returns a store.ErrFull.
-func (m *Store) TakeAll(ctx context.Context, joints []*store.Joint, possible bool) (bool, error) {
+func (m *Store) TakeAll(_ context.Context, joints []*store.Joint, possible bool) (bool, error) {
 	claimed := 0 // places
 	defer func() { m.free.Add(int64(claimed)) }()
 	for {
-		allowed, missing, held := m.takeAll(joints, possible, &claimed)
-		if held != nil {
-			if err := held.await(ctx); err != nil {
-				return false, err
-			}
-			continue
-		}
+		allowed, missing := m.takeAll(joints, possible, &claimed)
 		if missing == 0 {
 			return allowed, nil
 		}
@@ -34,15 +28,9 @@ func (m *Store) TakeAll(ctx context.Context, joints []*store.Joint, possible boo
 }
 
 // takeAll is TakeAll with a number of claimed places, which it reduces by those that it
-// uses. If it needs more, it changes nothing and returns how many are missing. If a
-// transaction has locked one of the keys, it changes nothing and returns that lock.
-func (m *Store) takeAll(joints []*store.Joint, possible bool, claimed *int) (allowed bool, missing int, held *rowLock) {
+// uses. If it needs more, it changes nothing and returns how many are missing.
+func (m *Store) takeAll(joints []*store.Joint, possible bool, claimed *int) (allowed bool, missing int) {
 	defer m.lock(joints)()
-	for _, j := range joints {
-		if s, k := m.shard(&j.Query); possible && s.held[k] != nil {
-			return false, 0, s.held[k]
-		}
-	}
 	now := clock(joints[0].Now)
 	next := make([]row, len(joints))
 	for i, j := range joints {
@@ -58,7 +46,7 @@ func (m *Store) takeAll(joints []*store.Joint, possible bool, claimed *int) (all
 		return possible && !allowed && !j.Fits() && !j.Outcome.Blocked && j.BlockFor > 0
 	}
 	if missing = m.missing(joints, claimed, func(j *store.Joint) bool { return allowed || blocks(j) }); missing > 0 {
-		return false, missing, nil
+		return false, missing
 	}
 	for i, j := range joints {
 		e, at := &next[i], j.Outcome.UpdatedAt
@@ -84,7 +72,7 @@ func (m *Store) takeAll(joints []*store.Joint, possible bool, claimed *int) (all
 		s, _ := m.shard(&j.Query)
 		m.tidy(s, now)
 	}
-	return allowed, 0, nil
+	return allowed, 0
 }
 
 // missing returns the number of places that the joints to keep need beyond those claimed.

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"hash/maphash"
 	"math"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -22,7 +21,6 @@ type Store struct {
 	free         atomic.Int64 // places for new keys
 	full         error        // of a request for a new key without a place
 	reservations reservations
-	waits        sync.Mutex // guards Txn.waits of all transactions
 }
 
 // New returns an empty Store without a bound.
@@ -56,24 +54,13 @@ func (m *Store) shardOf(k *entryKey) uint64 {
 // with runs f on the key's entry, with the clock as read and the one that never moves
 // back. f returns the number of granted steps of q.Cost. A key without an entry gets a
 // new one, which is stored if keep is true. The error is a store.ErrFull, before f runs.
-//
-// If held is not nil and a transaction has locked the key, with sets held to that lock and
-// does nothing.
-func (m *Store) with(q *store.Query, keep bool, held **rowLock, f func(e *entry, now, at int64) float64) (store.Outcome, error) {
+func (m *Store) with(q *store.Query, keep bool, f func(e *entry, now, at int64) float64) (store.Outcome, error) {
 	s, k := m.shard(q)
 	e, now, err := m.entry(s, k, q, keep)
 	if err != nil {
 		return store.Outcome{}, err
 	}
 	defer s.mu.Unlock()
-	if held != nil && (keep || e != nil) {
-		if *held = s.held[k]; *held != nil {
-			if e == nil {
-				m.free.Add(1)
-			}
-			return store.Outcome{}, nil
-		}
-	}
 	stored := e != nil
 	switch {
 	case !stored:
@@ -93,21 +80,6 @@ func (m *Store) with(q *store.Query, keep bool, held **rowLock, f func(e *entry,
 		m.tidy(s, now)
 	}
 	return o, nil
-}
-
-// change is with for a key that no transaction has locked. It waits for that until ctx
-// ends, and then returns a store.ErrLocked.
-func (m *Store) change(ctx context.Context, q *store.Query, keep bool, f func(e *entry, now, at int64) float64) (store.Outcome, error) {
-	for {
-		var held *rowLock
-		o, err := m.with(q, keep, &held, f)
-		if held == nil {
-			return o, err
-		}
-		if err := held.await(ctx); err != nil {
-			return store.Outcome{}, err
-		}
-	}
 }
 
 // tidy forgets idle entries of a shard that has doubled since the last time.
@@ -156,28 +128,17 @@ func (m *Store) Len() (n int) {
 	return n
 }
 
-// Free returns the number of keys that may be added before others must be forgotten.
-func (m *Store) Free() int64 { return m.free.Load() }
-
 // Take grants as many steps as fit.
-func (m *Store) Take(ctx context.Context, q *store.Query) (store.Outcome, error) {
-	for {
-		var held *rowLock
-		o, _, err := m.take(q, 0, &held)
-		if held == nil {
-			return o, err
-		}
-		if err := held.await(ctx); err != nil {
-			return store.Outcome{}, err
-		}
-	}
+func (m *Store) Take(_ context.Context, q *store.Query) (store.Outcome, error) {
+	o, _, err := m.take(q, 0)
+	return o, err
 }
 
 // take grants as many steps as fit. If it grants any and ttl is positive, the entry, which
-// it returns, has an open reservation for so long. held is as in with.
-func (m *Store) take(q *store.Query, ttl int64, held **rowLock) (o store.Outcome, reserved *entry, err error) {
+// it returns, has an open reservation for so long.
+func (m *Store) take(q *store.Query, ttl int64) (o store.Outcome, reserved *entry, err error) {
 	blocked := false
-	o, err = m.with(q, true, held, func(e *entry, now, at int64) (granted float64) {
+	o, err = m.with(q, true, func(e *entry, now, at int64) (granted float64) {
 		fit := algorithm.Fit(q.Room, e.state.Used(&q.Rules, now, at), q.Cost)
 		blocked = e.blockedUntil > at
 		switch {
@@ -203,29 +164,29 @@ func (m *Store) take(q *store.Query, ttl int64, held **rowLock) (o store.Outcome
 }
 
 // Charge adds units up to the burst.
-func (m *Store) Charge(ctx context.Context, q *store.Query) (store.Outcome, error) {
+func (m *Store) Charge(_ context.Context, q *store.Query) (store.Outcome, error) {
 	r := q.Rules
 	r.Capacity = r.Burst
-	return m.change(ctx, q, true, func(e *entry, now, at int64) float64 {
+	return m.with(q, true, func(e *entry, now, at int64) float64 {
 		e.rules, e.updatedAt = r, at
 		return e.state.Charge(&r, now, at, q.Units)
 	})
 }
 
 // Refund gives units back, at most those in use.
-func (m *Store) Refund(ctx context.Context, q *store.Query) (store.Outcome, error) {
-	return m.giveBack(ctx, q, func(e *entry, now, at int64) float64 { return e.state.Refund(&e.rules, now, at, q.Units) })
+func (m *Store) Refund(_ context.Context, q *store.Query) (store.Outcome, error) {
+	return m.giveBack(q, func(e *entry, now, at int64) float64 { return e.state.Refund(&e.rules, now, at, q.Units) })
 }
 
 // Undo gives back what is left of units that were counted in g.
-func (m *Store) Undo(ctx context.Context, q *store.Query, g algorithm.Grant) (store.Outcome, error) {
-	return m.giveBack(ctx, q, func(e *entry, now, at int64) float64 {
+func (m *Store) Undo(_ context.Context, q *store.Query, g algorithm.Grant) (store.Outcome, error) {
+	return m.giveBack(q, func(e *entry, now, at int64) float64 {
 		return e.state.Undo(&e.rules, now, at, g, &q.Rules, q.Units)
 	})
 }
 
-func (m *Store) giveBack(ctx context.Context, q *store.Query, f func(e *entry, now, at int64) float64) (o store.Outcome, err error) {
-	_, err = m.change(ctx, q, false, func(e *entry, now, at int64) float64 {
+func (m *Store) giveBack(q *store.Query, f func(e *entry, now, at int64) float64) (o store.Outcome, err error) {
+	_, err = m.with(q, false, func(e *entry, now, at int64) float64 {
 		back := f(e, now, at)
 		e.updatedAt = at
 		o = e.standing(q, now, at, back)
@@ -246,12 +207,12 @@ func (e *row) standing(q *store.Query, now, at int64, granted float64) store.Out
 
 // Get reads the key's state.
 func (m *Store) Get(_ context.Context, q *store.Query) (store.Outcome, error) {
-	return m.with(q, false, nil, func(*entry, int64, int64) float64 { return 0 })
+	return m.with(q, false, func(*entry, int64, int64) float64 { return 0 })
 }
 
 // Block blocks the key.
-func (m *Store) Block(ctx context.Context, q *store.Query, forUs int64) error {
-	_, err := m.change(ctx, q, true, func(e *entry, _, at int64) float64 {
+func (m *Store) Block(_ context.Context, q *store.Query, forUs int64) error {
+	_, err := m.with(q, true, func(e *entry, _, at int64) float64 {
 		e.blockedUntil = max(e.blockedUntil, at+forUs)
 		return 0
 	})
@@ -259,8 +220,8 @@ func (m *Store) Block(ctx context.Context, q *store.Query, forUs int64) error {
 }
 
 // Unblock lifts the block that ends at until; any block if until is 0.
-func (m *Store) Unblock(ctx context.Context, q *store.Query, until int64) error {
-	_, err := m.change(ctx, q, false, func(e *entry, _, _ int64) float64 {
+func (m *Store) Unblock(_ context.Context, q *store.Query, until int64) error {
+	_, err := m.with(q, false, func(e *entry, _, _ int64) float64 {
 		if until == 0 || until == e.blockedUntil {
 			e.blockedUntil = 0
 		}
@@ -270,12 +231,10 @@ func (m *Store) Unblock(ctx context.Context, q *store.Query, until int64) error 
 }
 
 // Reset forgets the key. Its open reservations have nothing left to give back.
-func (m *Store) Reset(ctx context.Context, q *store.Query) error {
-	s, k := m.shard(q)
-	if err := m.lockReservations(ctx, k); err != nil {
-		return err
-	}
+func (m *Store) Reset(_ context.Context, q *store.Query) error {
+	m.reservations.mu.Lock()
 	defer m.reservations.mu.Unlock()
+	s, k := m.shard(q)
 	for h := range m.reservations.open[k] { // their units are no longer counted
 		h.Units = 0
 	}
@@ -288,8 +247,8 @@ func (m *Store) Reset(ctx context.Context, q *store.Query) error {
 }
 
 // Leave gives a place in a queue back if no later request has one.
-func (m *Store) Leave(ctx context.Context, q *store.Query, ticket int64) (left bool, err error) {
-	_, err = m.change(ctx, q, false, func(e *entry, now, at int64) float64 {
+func (m *Store) Leave(_ context.Context, q *store.Query, ticket int64) (left bool, err error) {
+	_, err = m.with(q, false, func(e *entry, now, at int64) float64 {
 		b := e.state.(*algorithm.Bucket)
 		if left = b.Ticket == ticket; left {
 			b.Refund(&e.rules, now, at, q.Units)

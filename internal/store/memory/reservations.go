@@ -51,13 +51,11 @@ func (h *record) entryKey() entryKey { return entryKey{h.Algorithm, h.Policy, h.
 
 // Reserve takes one step and stores the admission, unless it was admitted before.
 func (m *Store) Reserve(ctx context.Context, q *store.Query, a *store.Admission) (store.Outcome, error) {
-	_, k := m.shard(q)
-	if err := m.lockReservations(ctx, k); err != nil {
-		return store.Outcome{}, err
-	}
+	m.reservations.mu.Lock()
 	defer m.reservations.mu.Unlock()
 	now := clock(q.Now)
 	m.forget(now)
+	_, k := m.shard(q)
 	var before *record
 	if a.Idempotency != "" {
 		before = m.reservations.byIdempotent[idempotent{k, a.Idempotency}]
@@ -82,7 +80,7 @@ func (m *Store) Reserve(ctx context.Context, q *store.Query, a *store.Admission)
 	if a.State == store.Open {
 		ttl = a.TTL
 	}
-	o, pinned, err := m.take(q, ttl, nil)
+	o, pinned, err := m.take(q, ttl)
 	if err != nil || o.Granted <= 0 {
 		return o, err
 	}
@@ -102,44 +100,23 @@ func (m *Store) Reserve(ctx context.Context, q *store.Query, a *store.Admission)
 	} else {
 		n.EndsAt = g.EndsAt
 	}
-	m.reservations.add(n)
+	m.reservations.byID[n.ReservationID] = n
+	heap.Push(&m.reservations.ages, n)
+	if n.State == store.Open {
+		if m.reservations.open[k] == nil {
+			m.reservations.open[k] = map[*record]bool{}
+		}
+		m.reservations.open[k][n] = true
+	}
+	if n.idempotency != "" {
+		m.reservations.byIdempotent[idempotent{k, n.idempotency}] = n
+	}
 	return o, nil
 }
 
-// add stores a record.
-func (r *reservations) add(n *record) {
-	k := n.entryKey()
-	r.byID[n.ReservationID] = n
-	heap.Push(&r.ages, n)
-	if n.State == store.Open {
-		if r.open[k] == nil {
-			r.open[k] = map[*record]bool{}
-		}
-		r.open[k][n] = true
-	}
-	if n.idempotency != "" {
-		r.byIdempotent[idempotent{k, n.idempotency}] = n
-	}
-}
-
-// remove forgets a record, and changes no other.
-func (r *reservations) remove(h *record) {
-	k := h.entryKey()
-	heap.Remove(&r.ages, h.place)
-	delete(r.byID, h.ReservationID)
-	if h.idempotency != "" {
-		delete(r.byIdempotent, idempotent{k, h.idempotency})
-	}
-	if delete(r.open[k], h); len(r.open[k]) == 0 {
-		delete(r.open, k)
-	}
-}
-
 // Settle ends a reservation.
-func (m *Store) Settle(ctx context.Context, c *store.Ending) (store.Ended, error) {
-	if err := m.lockReservations(ctx, entryKey{c.Algorithm, c.Policy, c.Key}); err != nil {
-		return store.Ended{}, err
-	}
+func (m *Store) Settle(_ context.Context, c *store.Ending) (store.Ended, error) {
+	m.reservations.mu.Lock()
 	defer m.reservations.mu.Unlock()
 	h, now := m.reservations.byID[c.ReservationID], clock(c.Now)
 	if h == nil || h.State == store.Spent || h.forgetAt <= now && c.State != store.Expired {
@@ -169,9 +146,9 @@ func (m *Store) end(h *record, state store.State, units float64, now int64) (sto
 		s.Outcome = e.standing(&q, now, at, 0)
 		return 0
 	}
-	_, err := m.with(&q, moves, nil, change)
+	_, err := m.with(&q, moves, change)
 	if err != nil && units <= h.Units { // a forgotten key has nothing to give back
-		_, err = m.with(&q, false, nil, change)
+		_, err = m.with(&q, false, change)
 	}
 	if err != nil || !s.Changed {
 		return s, err
@@ -262,7 +239,7 @@ const maxForget = 8
 func (m *Store) forget(now int64) {
 	r := &m.reservations
 	for range maxForget {
-		if len(r.ages) == 0 || len(r.ages) < min(minSweep, r.most) || r.ages[0].forgetAt > now {
+		if len(r.ages) < min(minSweep, r.most) || r.ages[0].forgetAt > now {
 			return
 		}
 		m.drop(r.ages[0], now)
@@ -272,7 +249,11 @@ func (m *Store) forget(now int64) {
 // drop forgets one reservation and gives back the units that it still counts.
 func (m *Store) drop(h *record, now int64) {
 	_, _ = m.end(h, store.Expired, 0, now) // adds nothing, so that there is always a place
-	m.reservations.remove(h)
+	heap.Remove(&m.reservations.ages, h.place)
+	delete(m.reservations.byID, h.ReservationID)
+	if h.idempotency != "" {
+		delete(m.reservations.byIdempotent, idempotent{h.entryKey(), h.idempotency})
+	}
 }
 
 // Usage returns the key's state with its open reservations.

@@ -18,7 +18,6 @@ type shard struct {
 	entries map[entryKey]*entry
 	idle    idleOrder
 	sweepAt int
-	held    map[entryKey]*rowLock // by transactions; nil: none so far
 	// soonest is the checkAt of the first entry in idle, to be read without the lock.
 	soonest atomic.Int64
 }

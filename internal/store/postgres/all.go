@@ -53,7 +53,7 @@ func (p Store) takeAllOnce(ctx context.Context, joints []*store.Joint, possible 
 func (p Store) takeOrRollBack(ctx context.Context, joints []*store.Joint) (allowed bool, err error) {
 	var blocks, reads []exec.Call
 	err = p.runner.Within(ctx, func(tx db.DBTX) error {
-		if err := exec.Together(ctx, tx, p.takes(ctx, joints, 1, false)); err != nil {
+		if err := exec.Together(ctx, tx, p.takes(ctx, joints, 1)); err != nil {
 			return asLocked(joints[0].LockWait, err)
 		}
 		if allowed = store.AllFit(joints); allowed {
@@ -125,19 +125,21 @@ func begunBlocks(ctx context.Context, joints []*store.Joint) (blocks []exec.Call
 
 // lockThenTake takes all in the caller's transaction without having to undo anything
 // there. Takes of count 0 lock the rows and return their state; they begin no fixed
-// window. If all fit, all are taken as of that moment.
+// window. If all fit, all are taken by a second reading of the clock: a row may have been
+// used and deleted while the first statements waited for others. What fitted still fits.
 func (p Store) lockThenTake(ctx context.Context, tx db.DBTX, joints []*store.Joint) (allowed bool, err error) {
-	if err := exec.Together(ctx, tx, p.takes(ctx, joints, 0, false)); err != nil {
+	if err := exec.Together(ctx, tx, p.takes(ctx, joints, 0)); err != nil {
 		return false, err
 	}
 	for _, j := range joints {
 		j.Judge(j.Outcome.Blocked)
 	}
 	if store.AllFit(joints) {
-		if err := exec.Together(ctx, tx, p.takes(ctx, joints, 1, true)); err != nil {
+		err := exec.Together(ctx, tx, p.takes(ctx, joints, 1))
+		if err != nil && err != exec.ErrOtherPeriod {
 			return false, err
 		}
-		if !store.AllFit(joints) {
+		if err != nil || !store.AllFit(joints) { // some may be taken
 			return false, fmt.Errorf("%w: a row changed while it was locked", store.ErrRetryTx)
 		}
 		return true, nil
@@ -157,9 +159,8 @@ func (p Store) lockThenTake(ctx context.Context, tx db.DBTX, joints []*store.Joi
 	return false, exec.Together(ctx, tx, calls)
 }
 
-// takes returns the calls that take count times all joints, one call for each table. If
-// again is true, they decide as of the moment when the rows were locked.
-func (p Store) takes(ctx context.Context, joints []*store.Joint, count int, again bool) (calls []exec.Call) {
+// takes returns the calls that take count times all joints, one call for each table.
+func (p Store) takes(ctx context.Context, joints []*store.Joint, count int) (calls []exec.Call) {
 	for len(joints) > 0 {
 		n := 1
 		// TakeMany uses the capacity as the room. A queue that has less, because of a
@@ -167,19 +168,10 @@ func (p Store) takes(ctx context.Context, joints []*store.Joint, count int, agai
 		for n < len(joints) && joints[n].Algorithm == joints[0].Algorithm && !joints[0].Hurried() && !joints[n].Hurried() {
 			n++
 		}
-		now := joints[0].Now
-		if again && now == nil {
-			// The earliest of their moments: no row's clock moves back from its own.
-			earliest := joints[0].Outcome.UpdatedAt
-			for _, j := range joints[:n] {
-				earliest = min(earliest, j.Outcome.UpdatedAt)
-			}
-			now = &earliest
-		}
 		if n == 1 {
-			calls = append(calls, p.takeOne(ctx, joints[0], count, now))
+			calls = append(calls, p.takeOne(ctx, joints[0], count))
 		} else {
-			calls = append(calls, p.takeRows(ctx, joints[:n], count, now, (*statement.Table).TakeManyLater))
+			calls = append(calls, p.takeRows(ctx, joints[:n], count, (*statement.Table).TakeManyLater))
 		}
 		joints = joints[n:]
 	}
@@ -187,10 +179,10 @@ func (p Store) takes(ctx context.Context, joints []*store.Joint, count int, agai
 }
 
 // takeRows returns the call of a TakeMany or TakeAll that sets the joints' outcomes.
-func (p Store) takeRows(ctx context.Context, joints []*store.Joint, count int, now *int64,
+func (p Store) takeRows(ctx context.Context, joints []*store.Joint, count int,
 	later func(*statement.Table, []*store.Row, *int64) func(context.Context, db.DBTX) error,
 ) exec.Call {
-	rows := make([]*store.Row, len(joints))
+	rows, now := make([]*store.Row, len(joints)), joints[0].Now
 	for i, j := range joints {
 		p.setEdges(&j.Query, now)
 		rows[i] = &store.Row{Query: &j.Query, Count: int64(count)}
@@ -229,10 +221,10 @@ func readAll(ctx context.Context, tx db.DBTX, joints []*store.Joint) error {
 }
 
 // takeOne returns the call of a Take that sets the joint's outcome.
-func (p Store) takeOne(ctx context.Context, j *store.Joint, count int, now *int64) exec.Call {
+func (p Store) takeOne(ctx context.Context, j *store.Joint, count int) exec.Call {
 	q := j.Query
-	q.Count, q.Now = float64(count), now
-	p.setEdges(&q, now)
+	q.Count = float64(count)
+	p.setEdges(&q, q.Now)
 	return func(tx db.DBTX) error {
 		o, err := statement.Of(q.Algorithm).Take(ctx, tx, &q)
 		if err != nil {

@@ -36,7 +36,7 @@ func (p Store) takeAlls(ctx context.Context, joints []*store.Joint) (calls []exe
 			}
 			n++
 		}
-		calls = append(calls, p.takeRows(ctx, joints[:n], 1, joints[0].Now, (*statement.Table).TakeAllLater))
+		calls = append(calls, p.takeRows(ctx, joints[:n], 1, (*statement.Table).TakeAllLater))
 		joints = joints[n:]
 	}
 	if len(calls) > 1 && !p.Pipelines() {

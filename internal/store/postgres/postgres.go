@@ -22,10 +22,11 @@ type Store struct {
 	runner  exec.Runner
 	breaker *exec.Breaker // nil in a transaction
 	txCache *exec.Cache   // of the caller's transactions
-	tx      bool          // in the caller's transaction
-	shares  func() bool   // whether a connection can send several statements as one transaction; nil: no
-	crowded func() bool   // nil in a transaction
-	room    *room         // of the last AllowAll; nil in a transaction
+	owners  *exec.Owners
+	tx      bool        // in the caller's transaction
+	shares  func() bool // whether a connection can send several statements as one transaction; nil: no
+	crowded func() bool // nil in a transaction
+	room    *room       // of the last AllowAll; nil in a transaction
 	// ahead is how far the database's clock was ahead of this machine's at the last
 	// compare, in microseconds.
 	ahead *atomic.Int64
@@ -35,15 +36,16 @@ type Store struct {
 // breaker opens for breakFor, by clock, which returns microseconds. warn is called when
 // prepared statements are given up, because a pooler loses them.
 func New(c exec.Connections, breakAfter int64, breakFor time.Duration, clock func() int64, warn func(error)) Store {
-	cache := exec.NewCache(warn)
-	b := exec.NewBreaker(exec.NewFallback(exec.NewPool(c), c, cache), breakAfter, breakFor, clock)
-	return Store{runner: b, breaker: b, txCache: cache, crowded: c.Crowded, ahead: new(atomic.Int64), room: newRoom(),
+	cache, owners := exec.NewCache(warn), exec.NewOwners()
+	// The look at the owners is no answer to a statement: it is below the breaker.
+	b := exec.NewBreaker(owners.Guard(exec.NewFallback(exec.NewPool(c), c, cache)), breakAfter, breakFor, clock)
+	return Store{runner: b, breaker: b, txCache: cache, owners: owners, crowded: c.Crowded, ahead: new(atomic.Int64), room: newRoom(),
 		shares: func() bool { return c.Pipelines() && cache.InUse() }}
 }
 
 // InTx returns the Store of a caller's transaction.
 func (p Store) InTx(tx db.DBTX) Store {
-	return Store{runner: p.txCache.InTx(tx), tx: true, ahead: p.ahead}
+	return Store{runner: p.owners.Guard(p.txCache.InTx(tx)), tx: true, ahead: p.ahead}
 }
 
 // Refuses returns an error while the circuit breaker is open.

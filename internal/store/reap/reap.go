@@ -5,6 +5,7 @@ package reap
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync/atomic"
 	"time"
 
@@ -12,10 +13,9 @@ import (
 	"github.com/pglimit/pglimit/internal/store"
 )
 
-// Store is a store.Store that gives back a key's expired reservations after a denial and
-// repeats the request, until it is granted or none are left. If the look for them fails,
-// the denial stands; in the caller's transaction it is an error, since the transaction
-// has failed.
+// Store is a store.Store that gives back expired reservations of a key after a denial, at
+// most store.MaxDue, and then repeats the request once. If giving back fails, the denial
+// stands; in the caller's transaction it is an error, since the transaction has failed.
 type Store struct {
 	store.Store
 	watch   *Watch
@@ -24,8 +24,9 @@ type Store struct {
 	freed   func(a algorithm.Name, policy, key string)
 }
 
-// New returns a Store over inner. Each look is bounded by timeout, if that is positive.
-// freed is called with the stored key after units of it went back.
+// New returns a Store over inner. A request, what follows its denial and its repetition end
+// within timeout, if that is positive. freed is called with the stored key after units of it
+// went back.
 func New(inner store.Store, w *Watch, timeout time.Duration, freed func(a algorithm.Name, policy, key string)) *Store {
 	return &Store{Store: inner, watch: w, timeout: timeout, freed: freed}
 }
@@ -37,29 +38,32 @@ func (s *Store) InTx(inner store.Store) *Store {
 
 // Take is store.Store's.
 func (s *Store) Take(ctx context.Context, q *store.Query) (store.Outcome, error) {
+	began := time.Now()
 	o, err := s.Store.Take(ctx, q)
-	for err == nil && o.Granted == 0 && !o.Blocked && s.again(ctx, q, o, &err) {
-		o, err = s.Store.Take(ctx, q)
+	if err != nil || o.Granted != 0 || o.Blocked || !s.again(ctx, began, q, o, &err) {
+		return o, err
 	}
-	return o, err
+	return repeat(ctx, began, s.timeout, func(ctx context.Context) (store.Outcome, error) { return s.Store.Take(ctx, q) })
 }
 
 // Reserve is store.Store's.
 func (s *Store) Reserve(ctx context.Context, q *store.Query, a *store.Admission) (store.Outcome, error) {
+	began := time.Now()
 	o, err := s.Store.Reserve(ctx, q, a)
-	for err == nil && o.Decided && o.Granted == 0 && !o.Blocked && s.again(ctx, q, o, &err) {
-		o, err = s.Store.Reserve(ctx, q, a)
+	if err != nil || !o.Decided || o.Granted != 0 || o.Blocked || !s.again(ctx, began, q, o, &err) {
+		return o, err
 	}
-	return o, err
+	return repeat(ctx, began, s.timeout, func(ctx context.Context) (store.Outcome, error) { return s.Store.Reserve(ctx, q, a) })
 }
 
 // Get is store.Store's. In a transaction it locks nothing, so it gives nothing back.
 func (s *Store) Get(ctx context.Context, q *store.Query) (store.Outcome, error) {
+	began := time.Now()
 	o, err := s.Store.Get(ctx, q)
-	for err == nil && !s.tx && !fits(q, o) && s.again(ctx, q, store.Outcome{}, &err) {
-		o, err = s.Store.Get(ctx, q)
+	if err != nil || s.tx || fits(q, o) || !s.again(ctx, began, q, store.Outcome{}, &err) {
+		return o, err
 	}
-	return o, err
+	return repeat(ctx, began, s.timeout, func(ctx context.Context) (store.Outcome, error) { return s.Store.Get(ctx, q) })
 }
 
 func fits(q *store.Query, o store.Outcome) bool {
@@ -68,56 +72,72 @@ func fits(q *store.Query, o store.Outcome) bool {
 
 // TakeAll is store.Store's.
 func (s *Store) TakeAll(ctx context.Context, joints []*store.Joint, possible bool) (bool, error) {
-	for {
-		allowed, err := s.Store.TakeAll(ctx, joints, possible)
-		if err != nil || allowed {
-			return allowed, err
+	began := time.Now()
+	allowed, err := s.Store.TakeAll(ctx, joints, possible)
+	if err != nil || allowed {
+		return allowed, err
+	}
+	freed := false
+	for _, j := range joints {
+		if !j.Fits() && !j.Outcome.Blocked && s.again(ctx, began, &j.Query, j.Outcome, &err) {
+			freed = true
 		}
-		freed := false
-		for _, j := range joints {
-			if !j.Fits() && !j.Outcome.Blocked && s.again(ctx, &j.Query, j.Outcome, &err) {
-				freed = true
-			}
-			if err != nil {
-				return false, err
-			}
-		}
-		if !freed {
-			return false, nil
+		if err != nil {
+			return false, err
 		}
 	}
+	if !freed {
+		return false, nil
+	}
+	return repeat(ctx, began, s.timeout, func(ctx context.Context) (bool, error) { return s.Store.TakeAll(ctx, joints, possible) })
+}
+
+// repeat runs a denied request once more, in what is left of the timeout. If that is too
+// little, the policy must not fail open: the database has answered.
+func repeat[T any](ctx context.Context, began time.Time, timeout time.Duration, f func(context.Context) (T, error)) (T, error) {
+	return store.Since(ctx, began, timeout, func(rest context.Context) (T, error) {
+		v, err := f(rest)
+		if err != nil && rest.Err() != nil {
+			err = fmt.Errorf("%w: %w: %w", store.ErrUnavailable, store.ErrAnswering, err)
+		}
+		return v, err
+	})
 }
 
 // again gives back the units of expired reservations of q's key and reports whether there
 // were any. Then it lifts the block that the denial o started. An error that ends the
 // decision is stored in fails.
-func (s *Store) again(ctx context.Context, q *store.Query, o store.Outcome, fails *error) bool {
-	if q.Units == 0 || !q.Possible() || q.Algorithm == algorithm.LeakyBucketQueue {
+func (s *Store) again(ctx context.Context, began time.Time, q *store.Query, o store.Outcome, fails *error) bool {
+	if q.Units == 0 || !q.Possible() || q.Algorithm == algorithm.LeakyBucketQueue || q.Now == nil && s.watch.quiet() {
 		return false
 	}
-	freed, err := s.giveBack(ctx, q, o)
+	own := q.Apart() // a statement may be in flight after the denial stands
+	freed, err := store.Since(ctx, began, s.timeout, func(ctx context.Context) (bool, error) { return s.giveBack(ctx, own, o) })
 	if err != nil && s.tx {
 		*fails = err
 	}
 	return freed && err == nil
 }
 
-func (s *Store) giveBack(ctx context.Context, request *store.Query, o store.Outcome) (freed bool, err error) {
-	q := request.Apart() // a statement may be in flight after the denial stands
-	if q.Now == nil && s.watch.quiet() {
-		return false, nil
-	}
+func (s *Store) giveBack(ctx context.Context, q *store.Query, o store.Outcome) (freed bool, err error) {
 	// A transaction's snapshot may be too old for the watch.
 	if q.Now == nil && !s.tx {
 		if err = s.watch.look(ctx, s.Store); err != nil || s.watch.quiet() {
 			return false, err
 		}
 	}
-	for more := true; more && !freed && err == nil; {
-		_, err = store.Within(ctx, s.timeout, func(ctx context.Context) (_ struct{}, err error) {
-			freed, more, err = s.giveSomeBack(ctx, q)
-			return struct{}{}, err
-		})
+	ids, err := s.Store.Due(ctx, q)
+	commit := q.Commit
+	if !s.tx {
+		commit = store.Relaxed // if it is lost, the reservation expires once more
+	}
+	for _, id := range ids {
+		due := store.ReservationID{Algorithm: q.Algorithm, Policy: q.Policy, Key: q.Key, ID: id}
+		e, err := s.Store.Settle(ctx, &store.Ending{ReservationID: due, State: store.Expired, Now: q.Now, Commit: commit})
+		if err != nil && !errors.Is(err, store.ErrNoReservation) {
+			return freed, err
+		}
+		freed = freed || e.Freed
 	}
 	if !freed || err != nil {
 		return freed, err
@@ -127,21 +147,6 @@ func (s *Store) giveBack(ctx context.Context, request *store.Query, o store.Outc
 	}
 	s.freed(q.Algorithm, q.Policy, q.Key)
 	return true, err
-}
-
-// giveSomeBack gives back at most MaxDue reservations. more reports whether others may be
-// worth trying.
-func (s *Store) giveSomeBack(ctx context.Context, q *store.Query) (freed, more bool, err error) {
-	ids, err := s.Store.Due(ctx, q)
-	for _, id := range ids {
-		due := store.ReservationID{Algorithm: q.Algorithm, Policy: q.Policy, Key: q.Key, ID: id}
-		e, err := s.Store.Settle(ctx, &store.Ending{ReservationID: due, State: store.Expired, Now: q.Now, Commit: q.Commit})
-		if err != nil && !errors.Is(err, store.ErrNoReservation) {
-			return freed, false, err
-		}
-		freed, more = freed || e.Freed, more || e.Changed
-	}
-	return freed, more && len(ids) == store.MaxDue, err
 }
 
 // Watch saves denials the look for expired reservations while none of any key can have

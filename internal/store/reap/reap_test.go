@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/pglimit/pglimit/internal/algorithm"
 	"github.com/pglimit/pglimit/internal/store"
@@ -12,14 +13,41 @@ import (
 )
 
 // counting is a store in memory that counts looks at due reservations and fails them with
-// err if that is set.
+// err if that is set. It notes when the first Take began, and the latest deadline of what
+// follows.
 type counting struct {
 	*memory.Store
 	due, nextDue int
 	err          error
+	began, ends  time.Time
+}
+
+func (c *counting) note(ctx context.Context) {
+	if c.began.IsZero() {
+		c.began = time.Now()
+		return
+	}
+	ends, ok := ctx.Deadline()
+	if !ok {
+		ends = c.began.Add(1000 * time.Hour)
+	}
+	if ends.After(c.ends) {
+		c.ends = ends
+	}
+}
+
+func (c *counting) Take(ctx context.Context, q *store.Query) (store.Outcome, error) {
+	c.note(ctx)
+	return c.Store.Take(ctx, q)
+}
+
+func (c *counting) Settle(ctx context.Context, e *store.Ending) (store.Ended, error) {
+	c.note(ctx)
+	return c.Store.Settle(ctx, e)
 }
 
 func (c *counting) Due(ctx context.Context, q *store.Query) ([]string, error) {
+	c.note(ctx)
 	if c.due++; c.err != nil {
 		return nil, c.err
 	}
@@ -75,14 +103,31 @@ func TestTakeGetsWhatExpired(t *testing.T) {
 	}
 }
 
-// TestTakeGetsAllThatExpired: also if there are more reservations than one list has.
-func TestTakeGetsAllThatExpired(t *testing.T) {
-	s, _, _ := bed()
+// TestTakeGetsABoundedNumberBack: of more expired reservations than one list has, a
+// request gets those of one list, and the next request more. The timeout bounds all of that.
+func TestTakeGetsABoundedNumberBack(t *testing.T) {
+	s, c, _ := bed()
+	s.timeout = time.Minute
 	for i := range 2 * store.MaxDue {
-		reserve(t, s, fmt.Sprint(i), "k", 1.0/32, 0)
+		reserve(t, s, fmt.Sprint(i), "k", 1.0/64, 0)
 	}
-	if o, err := s.Take(t.Context(), query("k", 10, 2e6)); err != nil || o.Granted != 1 {
-		t.Errorf("%+v, %v", o, err)
+	for i, want := range []float64{0, 1} {
+		c.began, c.ends = time.Time{}, time.Time{}
+		o, err := s.Take(t.Context(), query("k", 10, 2e6))
+		if err != nil || o.Granted != want || c.due != i+1 {
+			t.Errorf("%+v, %v after %d looks", o, err, c.due)
+		}
+		if late := c.ends.Sub(c.began.Add(s.timeout)); late > 0 {
+			t.Errorf("may last %v longer than the timeout", late)
+		}
+	}
+}
+
+// TestRepetitionWithoutTime is an error for which no policy fails open.
+func TestRepetitionWithoutTime(t *testing.T) {
+	_, err := repeat(t.Context(), time.Now().Add(-time.Minute), time.Second, func(ctx context.Context) (bool, error) { return false, store.EndedContext(ctx) })
+	if !errors.Is(err, store.ErrUnavailable) || !errors.Is(err, store.ErrAnswering) || !errors.Is(err, context.DeadlineExceeded) {
+		t.Error(err)
 	}
 }
 

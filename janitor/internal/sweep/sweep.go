@@ -49,6 +49,17 @@ type Sweep struct {
 // lease, or took it during the sweep. If one table fails, Run continues with the others,
 // unless the connection is lost or ctx has ended.
 func (s *Sweep) Run(ctx context.Context) (heldElsewhere bool, err error) {
+	var several string
+	err = s.Lease.Statement(ctx, func(ctx context.Context) (err error) {
+		several, err = db.New().TableOwners(ctx, s.Pool)
+		return err
+	})
+	switch {
+	case err != nil:
+		return false, fmt.Errorf("pglimit: sweep: read the owners of the tables: %w", err)
+	case several != "": // another role may have put a table in front of ours
+		return false, fmt.Errorf("pglimit: nothing is swept: the tables in the search_path have several owners (%s): name only the schema of the migrated ones in the search_path, or give them one owner by ALTER TABLE … OWNER TO", several)
+	}
 	taken, err := s.Lease.Take(ctx)
 	if err != nil {
 		return false, err
@@ -145,12 +156,13 @@ func (s *Sweep) giveBack(ctx context.Context, cutoff int64) (failed error) {
 
 // giveBackOne ends one reservation as of cutoff. If the clock was set back since, the
 // reservation would not be expired at the present, and every batch would find it again.
+// It does not wait for the disk: if its commit is lost, the next sweep ends the reservation.
 func (s *Sweep) giveBackOne(ctx context.Context, h db.ReservationsExpiredRow, cutoff int64) error {
 	end := tables.Settle[h.Algorithm]
 	if end == nil {
 		return fmt.Errorf("pglimit: give back reservation %s of policy %s: no algorithm %q: %w", h.ID, h.Policy, h.Algorithm, errNewer)
 	}
-	p := db.TokenBucketSettleParams{Policy: h.Policy, Key: h.Key, ID: h.ID, State: "expired", NowUs: &cutoff, LockTimeout: reservationWait}
+	p := db.TokenBucketSettleParams{Policy: h.Policy, Key: h.Key, ID: h.ID, State: "expired", NowUs: &cutoff, Commit: "off", LockTimeout: reservationWait}
 	if err := s.Lease.Statement(ctx, func(ctx context.Context) error { return end(ctx, s.Pool, p) }); err != nil {
 		return fmt.Errorf("pglimit: give back reservation %s of policy %s: %w", h.ID, h.Policy, err)
 	}

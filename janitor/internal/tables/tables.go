@@ -29,6 +29,12 @@ var All = []Table{
 	{"pglimit_reservation", forgotten},
 }
 
+// inFlight is longer than a statement waits for its rows, outside of callers' transactions.
+// It has read the clock before. If others use and empty one of its rows meanwhile, the row
+// has to stay: without it the statement would decide as of a time before theirs. So the
+// tables of limits are swept as of that long ago.
+const inFlight = time.Minute
+
 // limits gives the statements of the algorithms' tables one signature: their parameters
 // and rows differ only in the names of the types.
 func limits[P ~struct {
@@ -40,7 +46,7 @@ func limits[P ~struct {
 }](statement func(*db.Queries, context.Context, db.DBTX, P) (R, error)) func(context.Context, db.DBTX, int64, int64) (int64, int64, error) {
 	q := db.New()
 	return func(ctx context.Context, conn db.DBTX, cutoff, max int64) (int64, int64, error) {
-		row, err := statement(q, ctx, conn, P{CutoffUs: cutoff, MaxRows: max})
+		row, err := statement(q, ctx, conn, P{CutoffUs: cutoff - inFlight.Microseconds(), MaxRows: max})
 		swept := struct{ Deleted, Kept int64 }(row)
 		return swept.Deleted, swept.Kept, err
 	}
@@ -55,21 +61,32 @@ func forgotten(ctx context.Context, conn db.DBTX, cutoff, max int64) (int64, int
 // slot is the length of a slot of pglimit_denial.
 const slot = 10 * time.Minute
 
-// mostDenials is the largest number of counts of denials that a sweep leaves.
+// mostDenials is the largest number of counts of keys in pglimit_denial that a sweep leaves.
 const mostDenials = 100_000
 
 // Denials are the sweeps of the counts of denials: of those whose slot ended longer than
-// keep ago, and of the oldest if there are too many.
+// keep ago, and of the oldest of keys if there are too many. They are for one sweep.
 func Denials(keep time.Duration) []Table {
 	const name = "pglimit_denial"
 	old := (keep + slot).Microseconds()
+	over := int64(-1) // counts too many; negative: not known yet
 	return []Table{
 		{name, func(ctx context.Context, conn db.DBTX, cutoff, max int64) (int64, int64, error) {
 			deleted, err := db.New().DenialsForget(ctx, conn, db.DenialsForgetParams{CutoffUs: cutoff - old, MaxRows: max})
 			return deleted, 0, err
 		}},
-		{name, func(ctx context.Context, conn db.DBTX, _, max int64) (int64, int64, error) {
-			deleted, err := db.New().DenialsTrim(ctx, conn, db.DenialsTrimParams{MaxRows: max, KeepRows: mostDenials})
+		{name, func(ctx context.Context, conn db.DBTX, _, most int64) (deleted, _ int64, err error) {
+			if over < 0 {
+				n, err := db.New().DenialsCount(ctx, conn)
+				if err != nil {
+					return 0, 0, err
+				}
+				over = max(0, n-mostDenials)
+			}
+			if over > 0 {
+				deleted, err = db.New().DenialsTrim(ctx, conn, min(most, over))
+				over -= deleted
+			}
 			return deleted, 0, err
 		}},
 	}

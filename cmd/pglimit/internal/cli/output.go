@@ -3,9 +3,12 @@ package cli
 import (
 	"encoding/json"
 	"io"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"github.com/pglimit/pglimit/internal/printable"
 )
 
 // Output writes results to a command's stdout, as text or as JSON.
@@ -25,9 +28,20 @@ func (o *Output) Print(cmd *cobra.Command, value any, text string) error {
 		_, err := io.WriteString(cmd.OutOrStdout(), text)
 		return err
 	}
-	enc := json.NewEncoder(cmd.OutOrStdout())
-	enc.SetIndent("", "  ")
-	return enc.Encode(value)
+	return WriteJSON(cmd.OutOrStdout(), value, "  ")
+}
+
+// WriteJSON writes value as JSON with that indent, without a character that a terminal obeys.
+func WriteJSON(w io.Writer, value any, indent string) error {
+	var text strings.Builder
+	enc := json.NewEncoder(&text)
+	enc.SetEscapeHTML(false)
+	enc.SetIndent("", indent)
+	if err := enc.Encode(value); err != nil {
+		return err
+	}
+	_, err := io.WriteString(w, printable.Escape(text.String()))
+	return err
 }
 
 // Answer prints the result of a command with a yes-or-no answer. It returns

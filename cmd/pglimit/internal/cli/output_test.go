@@ -8,8 +8,11 @@ import (
 	"github.com/spf13/cobra"
 )
 
+// TestOutputAnswer: JSON escapes the characters that a terminal obeys.
 func TestOutputAnswer(t *testing.T) {
 	t.Parallel()
+	const key = "<\x1b\u007f\u009b\u202e\u2069\u200f\u061c\\é😀"
+	const json = "{\n  \"<" + `\u001b\u007f\u009b\u202e\u2069\u200f\u061c\\é😀` + "\": 1\n}\n" // none that a terminal obeys
 	for _, c := range []struct {
 		json, yes bool
 		want      string
@@ -17,14 +20,14 @@ func TestOutputAnswer(t *testing.T) {
 	}{
 		{false, true, "text\n", nil},
 		{false, false, "text\n", ErrDenied},
-		{true, true, "{\n  \"a\": 1\n}\n", nil},
-		{true, false, "{\n  \"a\": 1\n}\n", ErrDenied},
+		{true, true, json, nil},
+		{true, false, json, ErrDenied},
 	} {
 		var stdout strings.Builder
 		cmd := &cobra.Command{}
 		cmd.SetOut(&stdout)
 		out := Output{JSON: c.json}
-		if err := out.Answer(cmd, c.yes, map[string]int{"a": 1}, "text\n"); err != c.err || stdout.String() != c.want {
+		if err := out.Answer(cmd, c.yes, map[string]int{key: 1}, "text\n"); err != c.err || stdout.String() != c.want {
 			t.Errorf("%+v: got %q, %v", c, &stdout, err)
 		}
 	}

@@ -1,10 +1,16 @@
+// Package commands is the command line of pglimit. It has the root command; each
+// subcommand or group of subcommands has a package below it.
 package commands
 
 import (
+	"context"
+	"errors"
+	"io"
+	"strings"
+
 	"github.com/spf13/cobra"
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/cli"
-	"github.com/pglimit/pglimit/cmd/pglimit/internal/commands/dashboard"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/commands/decide"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/commands/demo"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/commands/doctor"
@@ -12,10 +18,10 @@ import (
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/commands/janitor"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/commands/migrate"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/commands/override"
-	"github.com/pglimit/pglimit/cmd/pglimit/internal/commands/playground"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/commands/policy"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/commands/prove"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/commands/replay"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/commands/serve"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/commands/version"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/connect"
 )
@@ -69,15 +75,27 @@ skipped has its number in "line", and no exit_code.`,
 		inspect.NewTop(db, out), inspect.NewFind(db, out),
 		inspect.NewBlock(db, out), inspect.NewUnblock(db, out), inspect.NewReset(db, out), inspect.NewForget(db, out),
 		migrate.New(db, out), janitor.New(db, out), doctor.New(db, out),
-		replay.New(db, out), prove.New(db, out), demo.New(db, out), playground.New(db, out), dashboard.New(db, out),
+		replay.New(db, out), prove.New(db, out), demo.New(db, out), serve.NewPlayground(db, out), serve.NewDashboard(db, out),
 		version.New(db, out), connect.NewKeepEmbedded(),
 	)
 	return root
 }
 
+// completeNoFiles makes shells complete no files for cmd and the commands below it, unless
+// their arguments are files or folders.
+func completeNoFiles(cmd *cobra.Command) {
+	if !cmd.HasSubCommands() && !strings.Contains(cmd.Use, "FILE") && !strings.Contains(cmd.Use, "DIR") {
+		cmd.ValidArgsFunction = cobra.NoFileCompletions
+	}
+	for _, sub := range cmd.Commands() {
+		completeNoFiles(sub)
+	}
+}
+
 // addCompletion adds cobra's completion command, with examples. Call it after
 // root.SetOut: the command writes to the stdout that root has then.
 func addCompletion(root *cobra.Command) {
+	completeNoFiles(root)
 	root.InitDefaultCompletionCmd()
 	examples := map[string]string{
 		"completion": "  source <(pglimit completion bash)",
@@ -95,4 +113,34 @@ func addCompletion(root *cobra.Command) {
 			shell.Example = examples[shell.Name()]
 		}
 	}
+}
+
+// Run runs the command line args, without the program's name, and returns the
+// exit code. It prints an error as one line on stderr: with --json as JSON.
+func Run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
+	var db connect.Database
+	root := newRoot(&db)
+	root.SetArgs(args)
+	root.SetIn(cli.Interruptible(ctx, stdin))
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	addCompletion(root)
+	replaceHelp(root)
+	nameMistypes(root)
+	unparsed := false
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		unparsed = true
+		return flagError(cmd, err)
+	})
+	cmd, err := root.ExecuteContextC(ctx)
+	err = errors.Join(err, db.Leave())
+	code, silent := cli.ExitCode(ctx, err)
+	if silent {
+		return code
+	}
+	asJSON, _ := root.PersistentFlags().GetBool("json")
+	failure := cli.NewFailure(cmd, err, code)
+	failure.Message = db.Redact(failure.Message, args)
+	failure.Write(stderr, asJSON || unparsed && cli.WantsJSON(args))
+	return code
 }

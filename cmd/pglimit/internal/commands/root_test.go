@@ -13,6 +13,7 @@ import (
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/commands"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/commandtest"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/connect"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/must"
 )
 
 // commandLines returns every command as the words after "pglimit".
@@ -43,10 +44,7 @@ func TestHelp(t *testing.T) {
 		seen[name] = true
 		commandtest.Golden(t, stdout, "help", name)
 	}
-	files, err := os.ReadDir(filepath.Join("testdata", "help"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	files := must.OK(os.ReadDir(filepath.Join("testdata", "help")))(t)
 	for _, f := range files {
 		if !seen[f.Name()] {
 			t.Errorf("testdata/help/%s belongs to no command: remove it", f.Name())

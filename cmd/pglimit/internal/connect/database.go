@@ -90,7 +90,7 @@ func (d *Database) Leave() error { return d.server.leave() }
 func (d *Database) EmbeddedFlags() []string { return d.server.flagsInUse() }
 
 func (d *Database) open(cmd *cobra.Command, o options) (*pgxpool.Pool, error) {
-	if err := d.server.check(cmd, d.url != "", o.orEmbedded); err != nil {
+	if err := d.server.check(cmd, d.url != ""); err != nil {
 		return nil, err
 	}
 	if !o.unmigrated { // migrations store no keys

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 
@@ -21,7 +23,6 @@ import (
 type embeddedServer struct {
 	embedded bool
 	dataDir  string
-	download bool
 
 	dir     string            // data directory, from the flags or the default
 	session *embedded.Session // nil if the server is not in use
@@ -30,16 +31,14 @@ type embeddedServer struct {
 func (s *embeddedServer) register(flags *pflag.FlagSet) {
 	flags.BoolVar(&s.embedded, "embedded", false, "run a PostgreSQL server while the command runs")
 	flags.StringVar(&s.dataDir, "data-dir", "", "like --embedded, with the data in `DIR`")
-	flags.BoolVar(&s.download, "download", false, "with --embedded: download a server if none is installed")
 }
 
 // wanted reports whether the flags select the embedded server.
 func (s *embeddedServer) wanted() bool { return s.embedded || s.dataDir != "" }
 
 // check returns an error if flags contradict each other or have no effect. other:
-// another flag names a database. byDefault: the command runs the server without
-// a flag.
-func (s *embeddedServer) check(cmd *cobra.Command, other, byDefault bool) error {
+// another flag names a database.
+func (s *embeddedServer) check(cmd *cobra.Command, other bool) error {
 	if cmd.Flags().Changed("data-dir") && s.dataDir == "" {
 		return errors.New("--data-dir is empty: name a directory")
 	}
@@ -49,14 +48,9 @@ func (s *embeddedServer) check(cmd *cobra.Command, other, byDefault bool) error 
 		given = "--data-dir"
 	case s.embedded:
 		given = "--embedded"
-	case s.download:
-		given = "--download"
 	}
 	if given != "" && other {
 		return fmt.Errorf("--database-url and %s are both given: use one of them", given)
-	}
-	if s.download && !s.wanted() && !byDefault {
-		return errors.New("--download downloads a server to run: pass --embedded or --data-dir with it")
 	}
 	return nil
 }
@@ -74,7 +68,7 @@ func (s *embeddedServer) join(cmd *cobra.Command) (*embedded.Session, error) {
 	session, err := embedded.Join(cmd.Context(), embedded.Options{
 		Dir: s.dir,
 		Find: func(ctx context.Context, major string) (string, error) {
-			return s.findPrograms(ctx, major, func(format string, args ...any) {
+			return findPrograms(ctx, major, func(format string, args ...any) {
 				fmt.Fprintf(cmd.ErrOrStderr(), format+"\n", args...)
 			})
 		},
@@ -87,12 +81,16 @@ func (s *embeddedServer) join(cmd *cobra.Command) (*embedded.Session, error) {
 	return session, nil
 }
 
-// findPrograms returns the directory of the server programs to run: installed ones
-// or, with --download if none are installed, downloaded ones.
-func (s *embeddedServer) findPrograms(ctx context.Context, major string, logf func(string, ...any)) (bindir string, err error) {
+// findPrograms returns the directory of the installed server programs, or "" for a
+// container if none are installed, a Docker engine has the image, and major is empty.
+func findPrograms(ctx context.Context, major string, logf func(string, ...any)) (bindir string, err error) {
 	bindir, _, err = localpg.FindMajor(major)
-	if errors.Is(err, localpg.ErrNotFound) && s.download {
-		return download(ctx, major, logf)
+	if errors.Is(err, localpg.ErrNotFound) && major == "" {
+		dockerErr := embedded.Pull(ctx, logf)
+		if dockerErr == nil {
+			return "", nil
+		}
+		err = fmt.Errorf("%w; or let Docker run one: %w", err, dockerErr)
 	}
 	return bindir, err
 }
@@ -105,7 +103,7 @@ func (s *embeddedServer) explain(ctx context.Context, err error) error {
 	case errors.Is(err, datadir.ErrUnusable):
 		return fmt.Errorf("--data-dir: %w", err)
 	case errors.Is(err, localpg.ErrNotFound):
-		return cli.DatabaseError(fmt.Errorf("%w; or pass --download to download one", err))
+		return cli.DatabaseError(err)
 	case strings.Contains(text, "no space left"), strings.Contains(text, "quota exceeded"), strings.Contains(text, "file too large"):
 		return cli.DatabaseError(fmt.Errorf("embedded PostgreSQL in %s: no space for its data: free some, or name another --data-dir: %w", s.dir, err))
 	}
@@ -132,4 +130,32 @@ func (s *embeddedServer) leave() error {
 		return cli.DatabaseError(fmt.Errorf("embedded PostgreSQL: %w", err))
 	}
 	return nil
+}
+
+// keepEmbedded is the name of the hidden command that runs the embedded server. See
+// package embedded.
+const keepEmbedded = "keep-embedded"
+
+// keeper returns a command that runs this program as keeper of the server in dir.
+func keeper(dir, bindir string) (*exec.Cmd, error) {
+	program, err := os.Executable()
+	if err != nil {
+		return nil, fmt.Errorf("find the path of this program, to run the keeper: %w", err)
+	}
+	return exec.Command(program, keepEmbedded, "--", dir, bindir), nil
+}
+
+// NewKeepEmbedded returns the hidden command that runs the embedded server.
+func NewKeepEmbedded() *cobra.Command {
+	return &cobra.Command{
+		Use:     keepEmbedded + " DIR BINDIR",
+		Short:   "Run the embedded server in DIR (called by other commands)",
+		Long:    "Run the embedded server in DIR, from the programs in BINDIR or, if that is empty, in\na container, until no command uses it. Commands with --embedded or --data-dir call it.",
+		Example: "  pglimit allow --embedded --limit 10 alice\n  pglimit allow --data-dir ./data --limit 10 alice",
+		Hidden:  true,
+		Args:    cobra.ExactArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return cli.DatabaseError(embedded.Keep(cmd.Context(), args[0], args[1], os.Stdout))
+		},
+	}
 }

@@ -1,9 +1,7 @@
 package connect_test
 
 import (
-	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/url"
 	"os"
@@ -16,16 +14,14 @@ import (
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/cli"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/commandtest"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/must"
 )
 
-// refusingServer refuses every connection like PostgreSQL: it quotes a parameter that it
-// does not know, or the user. It returns its port.
-func refusingServer(t *testing.T) (port string) {
+// fakeServer answers the start of every connection, once that of TLS is refused, by refuse.
+// It returns its port.
+func fakeServer(t *testing.T, refuse func(*pgproto3.Backend, *pgproto3.StartupMessage) string) (port string) {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	listener := must.OK(net.Listen("tcp", "127.0.0.1:0"))(t)
 	t.Cleanup(func() { listener.Close() })
 	go func() {
 		for {
@@ -33,45 +29,56 @@ func refusingServer(t *testing.T) (port string) {
 			if err != nil {
 				return
 			}
-			go refuse(t, conn)
+			go func() {
+				defer conn.Close()
+				backend := pgproto3.NewBackend(conn, conn)
+				for {
+					message, err := backend.ReceiveStartupMessage()
+					if err != nil {
+						return
+					}
+					if startup, ok := message.(*pgproto3.StartupMessage); ok {
+						code, text, _ := strings.Cut(refuse(backend, startup), " ")
+						backend.Send(&pgproto3.ErrorResponse{Severity: "FATAL", Code: code, Message: text})
+						_ = backend.Flush() // the client may have gone
+						return
+					}
+					_, _ = conn.Write([]byte("N")) // no TLS
+				}
+			}()
 		}
 	}()
 	_, port, _ = net.SplitHostPort(listener.Addr().String())
 	return port
 }
 
-func refuse(t *testing.T, conn net.Conn) {
-	defer conn.Close()
-	backend := pgproto3.NewBackend(conn, conn)
-	for {
-		message, err := backend.ReceiveStartupMessage()
-		if err != nil {
-			if !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) && !errors.Is(err, net.ErrClosed) {
-				t.Log(err)
-			}
-			return
+// refuse refuses like PostgreSQL: it quotes a parameter that it does not know, or the user.
+func refuse(_ *pgproto3.Backend, startup *pgproto3.StartupMessage) string {
+	for name := range startup.Parameters {
+		if !slices.Contains([]string{"user", "database", "application_name"}, name) {
+			return fmt.Sprintf("42704 unrecognized configuration parameter %q", name)
 		}
-		startup, ok := message.(*pgproto3.StartupMessage)
-		if !ok { // a request for TLS
-			_, _ = conn.Write([]byte("N"))
-			continue
-		}
-		answer := &pgproto3.ErrorResponse{Severity: "FATAL", Code: "28P01", Message: fmt.Sprintf("password authentication failed for user %q", startup.Parameters["user"])}
-		for name := range startup.Parameters {
-			if !slices.Contains([]string{"user", "database", "application_name"}, name) {
-				answer = &pgproto3.ErrorResponse{Severity: "FATAL", Code: "42704", Message: fmt.Sprintf("unrecognized configuration parameter %q", name)}
-			}
-		}
-		backend.Send(answer)
-		_ = backend.Flush() // the client may have gone
-		return
 	}
+	return fmt.Sprintf("28P01 password authentication failed for user %q", startup.Parameters["user"])
+}
+
+// quote asks for the password in clear and quotes it in its refusal.
+func quote(backend *pgproto3.Backend, _ *pgproto3.StartupMessage) string {
+	backend.Send(&pgproto3.AuthenticationCleartextPassword{})
+	_ = backend.Flush()
+	_ = backend.SetAuthType(pgproto3.AuthTypeCleartextPassword)
+	answer, _ := backend.Receive()
+	password, ok := answer.(*pgproto3.PasswordMessage)
+	if !ok {
+		return "08P01 no password"
+	}
+	return fmt.Sprintf("28P01 no %q, %s or %s", password.Password, password.Password, url.QueryEscape(password.Password))
 }
 
 // TestOpenOddPasswords: no part of a password appears on stderr, whatever it does to the
 // syntax of the connection string, and even if a server quotes what it was sent.
 func TestOpenOddPasswords(t *testing.T) {
-	port := refusingServer(t)
+	port := fakeServer(t, refuse)
 	t.Setenv("PGHOST", "127.0.0.1")
 	t.Setenv("PGPORT", port)
 	at := "127.0.0.1:" + port
@@ -116,58 +123,10 @@ func TestOpenOddPasswords(t *testing.T) {
 	}
 }
 
-// quotingServer asks for the password in clear and quotes it in its refusal. It returns its
-// port.
-func quotingServer(t *testing.T) (port string) {
-	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { listener.Close() })
-	go func() {
-		for {
-			conn, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				defer conn.Close()
-				backend := pgproto3.NewBackend(conn, conn)
-				for {
-					message, err := backend.ReceiveStartupMessage()
-					if err != nil {
-						return
-					}
-					if _, ok := message.(*pgproto3.StartupMessage); ok {
-						break
-					}
-					_, _ = conn.Write([]byte("N")) // no TLS
-				}
-				backend.Send(&pgproto3.AuthenticationCleartextPassword{})
-				_ = backend.Flush()
-				_ = backend.SetAuthType(pgproto3.AuthTypeCleartextPassword)
-				answer, err := backend.Receive()
-				if err != nil {
-					return
-				}
-				password, _ := answer.(*pgproto3.PasswordMessage)
-				if password == nil {
-					return
-				}
-				backend.Send(&pgproto3.ErrorResponse{Severity: "FATAL", Code: "28P01", Message: fmt.Sprintf("no %q, %s or %s", password.Password, password.Password, url.QueryEscape(password.Password))})
-				_ = backend.Flush() // the client may have gone
-			}()
-		}
-	}()
-	_, port, _ = net.SplitHostPort(listener.Addr().String())
-	return port
-}
-
 // TestOpenPasswordFromElsewhere: a password of the environment, or of a service file with
 // and without errors, is not shown, not even if the server quotes it.
 func TestOpenPasswordFromElsewhere(t *testing.T) {
-	port := quotingServer(t)
+	port := fakeServer(t, quote)
 	service := filepath.Join(t.TempDir(), "pg_service.conf")
 	for _, name := range []string{"PGHOST", "PGPORT", "PGUSER", "PGDATABASE", "PGSERVICE"} {
 		t.Setenv(name, "")
@@ -190,9 +149,7 @@ func TestOpenPasswordFromElsewhere(t *testing.T) {
 			{"", "service=shop", "password=" + password, cli.ExitUsage},
 			{"", "service=shop", "[shop]\nhost=127.0.0.1\nport=" + port + "\nuser=app\npassword=a b\n" + password + "=1", 0},
 		} {
-			if err := os.WriteFile(service, []byte(c.file), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, os.WriteFile(service, []byte(c.file), 0o600))
 			t.Setenv("PGPASSWORD", c.env)
 			for _, args := range [][]string{{"migrate", "status"}, {"allow", "--limit", "1", "k", "--json"}} {
 				t.Setenv("DATABASE_URL", c.address)

@@ -15,7 +15,8 @@
 //     ready; the file is valid only while keeper.lock is locked.
 //
 // If the keeper is killed, localpg ends the server. PostgreSQL's postmaster.pid
-// prevents the next keeper from starting a server before that.
+// prevents the next keeper from starting a server before that. A container ends with
+// its standard input; the next keeper removes one that is left.
 package embedded
 
 import (
@@ -23,6 +24,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"os"
 	"os/exec"
 	"time"
 
@@ -44,8 +47,8 @@ type Options struct {
 	// Dir is the directory of the locks and the data. Join creates it if it is
 	// missing.
 	Dir string
-	// Find returns the directory of the server programs. major is the version of
-	// the data, such as "17", or empty if there are none. Find is called only if no
+	// Find returns the directory of the server programs, or "" for a container. major
+	// is the version of the data, such as "17", or empty if there are none. Find is called only if no
 	// server runs on Dir.
 	Find func(ctx context.Context, major string) (bindir string, err error)
 	// Keeper returns a command that calls Keep with these arguments and its
@@ -228,4 +231,83 @@ func (s *Session) awaitKeeper(ctx context.Context) error {
 		return fmt.Errorf("stop the server on %s: %w", s.dir, err)
 	}
 	return lock.Unlock()
+}
+
+// report is the one line that a keeper writes to the command that started it.
+type report struct {
+	Taken bool   `json:"taken,omitempty"` // another keeper is there
+	Error string `json:"error,omitempty"`
+}
+
+// lockPatience is how long a keeper tries to get its lock. Commands lock it only
+// briefly, to find out whether a keeper runs.
+const lockPatience = time.Second
+
+// held is keeper.lock in the keeper. It is never unlocked: other processes wait for
+// the end of this process, when the system releases it.
+var held *flock.Flock
+
+// Keep runs the server on dir from the programs in bindir, or in a container if bindir
+// is empty, until no process uses it or ctx ends. The process must exit when Keep returns, which releases its locks.
+// Keep reports the result of the start on out, the standard output of the command
+// from Options.Keeper.
+func Keep(ctx context.Context, dir, bindir string, out io.WriteCloser) error {
+	say := func(r report) error { return errors.Join(json.NewEncoder(out).Encode(r), out.Close()) }
+
+	d := datadir.Dir(dir)
+	held = d.Keeper()
+	trying, cancel := context.WithTimeout(ctx, lockPatience)
+	defer cancel()
+	if ok, err := held.TryLockContext(trying, tick); !ok {
+		if !errors.Is(err, context.DeadlineExceeded) {
+			return errors.Join(err, say(report{Error: fmt.Sprint("lock ", held.Path(), ": ", err)}))
+		}
+		return say(report{Taken: true})
+	}
+	if err := d.RemoveState(); err != nil {
+		return errors.Join(err, say(report{Error: err.Error()}))
+	}
+	// The last command to leave may stop the keeper while the server starts, and
+	// needs its process ID for that. Without a URL the server is not ready.
+	if err := d.WriteState(datadir.State{Keeper: os.Getpid()}); err != nil {
+		return errors.Join(err, say(report{Error: err.Error()}))
+	}
+	defer d.RemoveState()
+
+	var server interface {
+		URL() string
+		Version() string
+		Done() <-chan struct{}
+		Close() error
+	}
+	var err error
+	if bindir == "" {
+		server, err = startContainer(ctx, d)
+	} else {
+		server, err = localpg.Start(ctx, localpg.Options{BinDir: bindir, DataDir: d.Data()})
+	}
+	if err != nil {
+		return errors.Join(err, say(report{Error: err.Error()}))
+	}
+	defer server.Close()
+	if err := d.WriteState(datadir.State{Keeper: os.Getpid(), URL: server.URL(), Version: server.Version()}); err != nil {
+		return errors.Join(err, say(report{Error: err.Error()}))
+	}
+	if err := say(report{}); err != nil && ctx.Err() == nil {
+		// The command that started us is gone, but others may use the server.
+		fmt.Fprintln(os.Stderr, "report the start:", err)
+	}
+
+	alone := make(chan error, 1)
+	users := d.Users()
+	go func() { alone <- users.Lock() }() // never unlocked: no process may join a server that stops
+	select {
+	case err = <-alone:
+	case <-ctx.Done():
+	case <-server.Done():
+		err = errors.New("the server ended")
+	}
+	// In this order, a command that joins now finds no server.json and waits for the
+	// lock.
+	return errors.Join(err, d.RemoveState(), server.Close())
 }

@@ -3,8 +3,10 @@ package human
 
 import (
 	"fmt"
+	"io"
 	"strconv"
 	"strings"
+	"text/tabwriter"
 
 	"github.com/pglimit/pglimit/limiter"
 )
@@ -33,4 +35,13 @@ func Plural(n int, word string) string {
 		return word
 	}
 	return word + "s"
+}
+
+// Aligned returns text with the cells of its lines, which tabs end, in columns.
+func Aligned(text string) string {
+	var aligned strings.Builder
+	w := tabwriter.NewWriter(&aligned, 0, 0, 2, ' ', 0)
+	_, _ = io.WriteString(w, text) // to a Builder
+	_ = w.Flush()
+	return aligned.String()
 }

@@ -5,7 +5,10 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/must"
+	"github.com/pglimit/pglimit/internal/printable"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -38,10 +41,7 @@ overrides:
 
 func read(t *testing.T, text string) File {
 	t.Helper()
-	f, err := Read("limits.yaml", strings.NewReader(text))
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := must.OK(Read("limits.yaml", strings.NewReader(text)))(t)
 	return f
 }
 
@@ -74,15 +74,16 @@ func TestRead(t *testing.T) {
 func TestReadAgain(t *testing.T) {
 	t.Parallel()
 	f := read(t, limits)
+	f.Policies[0].Note = "\x1b[2J \u007f\u0085\u009b \u202e\u2066\u200e\u200f\u061c \U0001F600 <&>"
+	f.Policies[1].Note = "two\n\tlines\u202e\\u202e\n" // as a block without the mark
+	f.Overrides[0].Key = "\u009b2J"
 	var text strings.Builder
-	if err := f.Write(&text); err != nil {
-		t.Fatal(err)
+	must.Succeed(t, f.Write(&text))
+	data := must.OK(json.Marshal(f.Portable()))(t)
+	if !strings.Contains(text.String(), `\x9B \u202e\u2066\u200e\u200f\u061c`) {
+		t.Errorf("a terminal would obey %s", &text)
 	}
-	data, err := json.Marshal(f.Portable())
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, written := range []string{text.String(), string(data)} {
+	for _, written := range []string{text.String(), printable.Escape(string(data))} {
 		if plan := Compare(f, read(t, written), true); len(plan.Changes) > 0 {
 			t.Errorf("%s\nchanges %+v", written, plan.Changes)
 		}
@@ -97,6 +98,8 @@ func TestReadFaults(t *testing.T) {
 		"":                                   {"limits.yaml: is empty"},
 		"5":                                  {"limits.yaml:1: the file must be a mapping"},
 		"policies: [":                        {"limits.yaml: line 1"},
+		"policies: []\n---\n- {" + ok + "}":  {"limits.yaml:2: another document: a file has one"},
+		"policies: []\n---\n[":               {"limits.yaml: line 3"},
 		"polices: []":                        {`limits.yaml:1: the file has no field "polices": use policies, overrides`},
 		"policies: {}":                       {"limits.yaml:1: policies must be a list"},
 		"policies:\n- {" + ok + "}\n- 5":     {"limits.yaml:3: policies[1] must be a mapping"},
@@ -134,6 +137,7 @@ policies:
   - {name: login, algorithm: token_bucket, limit: 8, period: 1m, burst: 10}
   - {name: new, algorithm: gcra, limit: 1, period: 1s}
 overrides:
+  - {policy: "\e[2J", key: "\u202e", limit: 1}
   - {policy: login, key: alice, limit: 100}
 `)
 	plan := Compare(before, after, false)
@@ -146,6 +150,8 @@ overrides:
     algorithm: gcra
     limit: 1
     period: 1s
++ override of "\x1b[2J" for "\u202e"
+    limit: 1
 ~ override of login for "alice"
     note: trial → default
     until: 2027-01-31T00:00:00Z → default
@@ -154,7 +160,7 @@ overrides:
 		t.Errorf("got\n%s", &text)
 	}
 	edit := plan.Edit()
-	if len(edit.Set) != 2 || len(edit.Delete) != 0 || len(edit.SetOverrides) != 1 || len(edit.DeleteOverrides) != 0 {
+	if len(edit.Set) != 2 || len(edit.Delete) != 0 || len(edit.SetOverrides) != 2 || len(edit.DeleteOverrides) != 0 {
 		t.Errorf("got %+v", edit)
 	}
 	if edit := Compare(before, after, true).Edit(); len(edit.Delete) != 2 || len(edit.DeleteOverrides) != 2 {
@@ -173,6 +179,7 @@ overrides:
 func FuzzRead(f *testing.F) {
 	f.Add(limits)
 	f.Add("- {name: a, algorithm: gcra, limit: 1, period: 1s}")
+	f.Add("- {name: a, algorithm: gcra, limit: 1, period: 1s, note: \"a\\n\\t\\u2028\\u202e\\U000e0001\\u200b\"}")
 	f.Add("a: &a [*a]")
 	f.Add("policies: &p\n- *p\n")
 	f.Add(`{"policies":[{"name":"a","algorithm":"gcra","limit":1,"period":"1s"}]}`)
@@ -187,12 +194,132 @@ func FuzzRead(f *testing.F) {
 			}
 		}
 		var again strings.Builder
-		if err := file.Write(&again); err != nil {
-			t.Fatal(err)
+		if err := file.Write(&again); err != nil || printable.Escape(again.String()) != again.String() {
+			t.Fatalf("%q was written as %q, %v", text, &again, err)
 		}
 		back, err := Read("f", strings.NewReader(again.String()))
 		if err != nil || len(Compare(file, back, true).Changes) > 0 {
 			t.Errorf("%q was written as %q, read as %+v: %v", text, &again, back, err)
+		}
+	})
+}
+
+const fine = "name: a, algorithm: gcra, limit: 1, period: 1s"
+
+// accepted and refused are files at the edges of what is valid.
+var (
+	accepted = []string{
+		limits, "- {" + fine + "}", "- {" + fine + ", burst: null, note: ~, shadow: null}", "- {" + fine + ", burst: &n 5, note: *n}",
+		"- {" + fine + ", note: " + strings.Repeat("é", maxNote) + "}", "overrides: &o []\npolicies: *o",
+		"overrides: [{policy: p, key: a, limit: 0x10}, {policy: p, key: b, burst: 1e3}, {policy: q, key: a, shadow: false}]",
+	}
+	refused = []string{
+		"", "# only this", "- 5", "more: 1", "- {" + fine + ", more: 1}", "- {" + fine + ", name: a}", "policies: []\npolicies: []",
+		"- {" + fine + ", note: " + strings.Repeat("é", maxNote+1) + "}", "- {" + fine + ", burst: .nan}", "- {" + fine + ", burst: .inf}", "- {" + fine + ", burst: '5'}",
+		"- {" + fine + ", burst: -1}", "- {" + fine + ", shadow: yes}", "- {" + fine + "}\n- {" + fine + "}", "- {" + fine + ", max_ttl: 1}", "- {" + fine + ", note: [a]}",
+		"overrides: [{policy: p, limit: 1}]", "overrides: [{key: a, limit: 1}]", "overrides: [{policy: p, key: a}]", "overrides: [{policy: p, key: a, unlimited: true, limit: 1}]",
+		"overrides: [{policy: p, key: a, limit: 1}, {policy: p, key: a, limit: 2}]", "overrides: [{policy: p, key: a, limit: .nan}]", "overrides: [{policy: p, key: a, burst: -.inf}]", "overrides: [{policy: p, key: a, limit: 1, until: soon}]",
+	}
+)
+
+// FuzzFormats: a file is read alike as YAML and as JSON. Each line of an error begins with
+// the file's name and says where.
+func FuzzFormats(f *testing.F) {
+	for _, text := range accepted {
+		if _, err := Read("limits.yaml", strings.NewReader(text)); err != nil {
+			f.Errorf("%q: %v", text, err)
+		}
+		f.Add(text)
+	}
+	for _, text := range refused {
+		if file, err := Read("limits.yaml", strings.NewReader(text)); err == nil {
+			f.Errorf("%q is read as %+v", text, file)
+		}
+		f.Add(text)
+	}
+	f.Add("- {name: a, algorithm: gcra, limit: 1, period: 1s, max_ttl: 30d, note: 'é'}")
+	f.Add("policies: [{name: a, limit: .inf}, {name: 1e3, algorithm: [x]}, 5, null]\noverrides: {}\nmore: 1")
+	f.Add("overrides:\n- {policy: login, key: 007, limit: 0x10, until: 2027-01-31}\n- {policy: login, key: '7', shadow: yes}")
+	f.Add("policies: []\noverrides:\n- {policy: p, key: \"\\u2028\\t\", unlimited: true, note: |\n  a\n\n  b\n }")
+	f.Add("? [a]\n: b")
+	f.Add("a: !!binary x")
+	f.Fuzz(func(t *testing.T, text string) {
+		const name = "limits.yaml"
+		file, err := Read(name, strings.NewReader(text))
+		if err != nil {
+			for _, l := range strings.Split(err.Error(), "\n"+name) {
+				l = strings.TrimPrefix(l, name)
+				if !strings.HasPrefix(l, ":") || len(l) < 3 {
+					t.Errorf("%q: the error %q does not begin with the file's name", text, l)
+				}
+			}
+			return
+		}
+		seen := map[[2]string]bool{}
+		for _, p := range file.Policies {
+			if id := [2]string{p.Name}; seen[id] || utf8.RuneCountInString(p.Note) > 1000 || p.Validate() != nil {
+				t.Errorf("%q: the policy %+v was read", text, p)
+			} else {
+				seen[id] = true
+			}
+		}
+		for _, o := range file.Overrides {
+			id := [2]string{o.Policy, o.Key}
+			if err := Check(o); err != nil || o.Policy == "" || o.Key == "" || seen[id] || utf8.RuneCountInString(o.Note) > 1000 {
+				t.Errorf("%q: the override %+v was read: %v", text, o, err)
+			}
+			seen[id] = true
+		}
+		written, err := json.Marshal(file.Portable())
+		if err != nil {
+			if year := years(file); year < 0 || year > 9999 {
+				return
+			}
+			t.Fatalf("%q: %v", text, err)
+		}
+		if !utf8.ValidString(text) {
+			t.Errorf("%q is read, though it is not UTF-8", text)
+		}
+		back, err := Read(name, strings.NewReader(printable.Escape(string(written))))
+		if err != nil || len(Compare(file, back, true).Changes) > 0 {
+			t.Errorf("%q was written as %s, read as %+v: %v", text, written, back, err)
+		}
+	})
+}
+
+// years returns the last year of an override's end.
+func years(file File) (last int) {
+	for _, o := range file.Overrides {
+		last = max(last, o.Until.Year())
+	}
+	return last
+}
+
+// FuzzParseUntil: a time is read as written, to the nanosecond, and a date as its beginning
+// in UTC.
+func FuzzParseUntil(f *testing.F) {
+	for _, text := range []string{"", "2027-01-31", "2027-02-29", "2028-02-29", "2027-01-31T18:00:00Z", "2027-01-31T18:00:00+14:00", "2027-01-31 18:00:00", "2027-1-31", "0000-01-01", "9999-12-31T23:59:59.999999999-23:59", "tomorrow", "1d", "2027-01-31T24:00:00Z"} {
+		f.Add(text, int64(len(text))*1e17)
+	}
+	f.Fuzz(func(t *testing.T, text string, ns int64) {
+		at := time.Unix(0, ns).UTC()
+		for _, written := range []string{at.Format(time.RFC3339Nano), at.In(time.FixedZone("", 5400)).Format(time.RFC3339Nano)} {
+			if got, err := ParseUntil(written); err != nil || !got.Equal(at) {
+				t.Errorf("%s is read as %v, %v", written, got, err)
+			}
+		}
+		if got, err := ParseUntil(at.Format(time.DateOnly)); err != nil || !got.Equal(at.Truncate(24*time.Hour)) {
+			t.Errorf("%s is read as %v, %v", at.Format(time.DateOnly), got, err)
+		}
+		got, err := ParseUntil(text)
+		if err != nil {
+			if !got.IsZero() || !strings.Contains(err.Error(), "such as 2027-01-31") {
+				t.Errorf("%q: %v, %v", text, got, err)
+			}
+			return
+		}
+		if day := len("2027-01-31"); len(text) < day || got.Format(time.DateOnly) != text[:day] || len(text) == day && !got.Equal(got.Truncate(24*time.Hour)) {
+			t.Errorf("%q is read as %v", text, got)
 		}
 	})
 }

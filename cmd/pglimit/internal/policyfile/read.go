@@ -1,6 +1,7 @@
 package policyfile
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -46,11 +47,16 @@ func Read(name string, in io.Reader) (File, error) {
 	if len(data) > maxSize {
 		return File{}, fmt.Errorf("%s: has more than 64 MiB", name)
 	}
-	var doc yaml.Node
-	if err := yaml.Unmarshal(data, &doc); err != nil {
+	var doc, second yaml.Node
+	r, documents := reader{name: name}, yaml.NewDecoder(bytes.NewReader(data))
+	if err = documents.Decode(&doc); err == nil {
+		if err = documents.Decode(&second); err == nil {
+			r.fault(&second, "another document:", "a file has one")
+		}
+	}
+	if err != nil && err != io.EOF {
 		return File{}, fmt.Errorf("%s: %s", name, strings.TrimPrefix(err.Error(), "yaml: "))
 	}
-	r := reader{name: name}
 	if len(doc.Content) == 0 {
 		return File{}, fmt.Errorf("%s: is empty: write policies: and a list of policies", name)
 	}
@@ -97,8 +103,8 @@ func (r *reader) document(n *yaml.Node) {
 
 // field is one entry of a mapping.
 type field struct {
-	name       string
-	key, value *yaml.Node
+	name  string
+	value *yaml.Node
 }
 
 // fields iterates over the entries of a mapping that have one of the names. The others are
@@ -122,7 +128,7 @@ func (r *reader) fields(n *yaml.Node, where string, names []string) func(yield f
 				if value.Tag == "!!null" {
 					continue // as if it were not there
 				}
-				if !yield(field{key.Value, key, value}) {
+				if !yield(field{key.Value, value}) {
 					return
 				}
 			}
@@ -264,16 +270,13 @@ func (r *reader) override(n *yaml.Node, where string) (o limiter.Override) {
 		case "key":
 			o.Key = r.text(f.value, at)
 		case "limit":
-			v := r.number(f.value, at)
-			o.Limit = &v
+			o.Limit = new(r.number(f.value, at))
 		case "burst":
-			v := r.number(f.value, at)
-			o.Burst = &v
+			o.Burst = new(r.number(f.value, at))
 		case "unlimited":
 			o.Unlimited = r.boolean(f.value, at)
 		case "shadow":
-			v := r.boolean(f.value, at)
-			o.Shadow = &v
+			o.Shadow = new(r.boolean(f.value, at))
 		case "until":
 			text := r.text(f.value, at)
 			until, err := ParseUntil(text)

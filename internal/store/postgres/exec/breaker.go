@@ -107,7 +107,7 @@ func (b *Breaker) refusal(wait int64) error {
 // ErrLocked. A refused login is no outage, and its error says so while the breaker is open
 // too. The breaker only spares the server a connection for each request.
 func answered(err error) bool {
-	if err == nil || err == store.ErrLocked || err == ErrOtherPeriod || err == ErrRolledBack || err == ErrOneByOne {
+	if err == nil || err == store.ErrLocked || err == ErrOtherPeriod || err == ErrRolledBack || err == ErrOneByOne || errors.Is(err, store.ErrOwners) {
 		return true
 	}
 	code := sqlState(err)

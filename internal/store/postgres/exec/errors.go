@@ -94,7 +94,7 @@ func IsDataError(err error) bool {
 
 // Translate returns a driver's error as one of the store's errors.
 func Translate(err error, inTx bool) error {
-	if err == nil || err == store.ErrLocked || err == store.ErrAlone || err == errRecorded || err == ErrOtherPeriod {
+	if err == nil || err == store.ErrLocked || err == store.ErrAlone || err == errRecorded || err == ErrOtherPeriod || errors.Is(err, store.ErrOwners) {
 		return err
 	}
 	if n := (*noConnection)(nil); errors.As(err, &n) && n.crowded {
@@ -104,6 +104,8 @@ func Translate(err error, inTx bool) error {
 	switch {
 	case inTx && (conflict(err) || stale(err)):
 		return fmt.Errorf("%w: %w", store.ErrRetryTx, err)
+	case code == tooManyConnections:
+		return fmt.Errorf("%w: the server has no connection left for this role: end the sessions that others keep open, or raise max_connections or the role's CONNECTION LIMIT: %w", store.ErrOverloaded, err)
 	case code == undefinedTable, code == undefinedColumn, code == undefinedFunction:
 		return fmt.Errorf("%w: %w", store.ErrNotMigrated, err)
 	case len(code) == 5 && code[:2] == dataException:

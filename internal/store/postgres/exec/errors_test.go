@@ -28,7 +28,7 @@ func refusedConnect(code, message string) error {
 // TestTranslate: each SQLSTATE becomes one of the store's errors, in and outside of a
 // transaction, whichever driver returned it.
 func TestTranslate(t *testing.T) {
-	all := []error{store.ErrInvalid, store.ErrUnavailable, store.ErrMisconfigured, store.ErrNotMigrated, store.ErrRetryTx}
+	all := []error{store.ErrInvalid, store.ErrOverloaded, store.ErrUnavailable, store.ErrMisconfigured, store.ErrNotMigrated, store.ErrRetryTx}
 	mis, not := []error{store.ErrMisconfigured}, []error{store.ErrMisconfigured, store.ErrNotMigrated}
 	away, retry := []error{store.ErrUnavailable}, []error{store.ErrRetryTx}
 	for _, c := range []struct {
@@ -63,7 +63,7 @@ func TestTranslate(t *testing.T) {
 		{"22P02", "invalid input syntax", []error{store.ErrInvalid}, []error{store.ErrInvalid}, "invalid"},
 		{"40001", "could not serialize access", away, retry, "serialize"},
 		{"40P01", "deadlock detected", away, retry, "deadlock"},
-		{"53300", "too many clients", away, away, "clients"},
+		{"53300", "too many clients", []error{store.ErrOverloaded}, []error{store.ErrOverloaded}, "CONNECTION LIMIT"},
 		{"57P01", "terminating connection", away, away, "terminating"},
 		{"57P03", "the database system is starting up", away, away, "starting"},
 		{"57014", "canceling statement", away, away, "canceling"},

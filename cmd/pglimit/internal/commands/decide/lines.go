@@ -18,7 +18,7 @@ import (
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/connect"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/human"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/policyflags"
-	"github.com/pglimit/pglimit/internal/replay"
+	"github.com/pglimit/pglimit/internal/printable"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -193,20 +193,17 @@ func (l *lines) answer(one *line) error {
 func (l *lines) print(key string, r limiter.Result) error {
 	w := l.cmd.OutOrStdout()
 	if !l.out.JSON {
-		_, err := fmt.Fprintf(w, "%s\t%s\n", replay.Shown(key), human.Decision(r))
+		_, err := fmt.Fprintf(w, "%s\t%s\n", printable.Shown(key), human.Decision(r))
 		return err
 	}
-	return json.NewEncoder(w).Encode(keyResult{key, r})
+	return cli.WriteJSON(w, keyResult{key, r}, "")
 }
 
-// splitLine splits a line into key and cost; the cost may be missing.
+// splitLine splits a line at its last tab into key and cost. Without a tab all of it is the
+// key: a client's key may have spaces and numbers.
 func splitLine(line string) (key, cost string) {
 	if i := strings.LastIndexByte(line, '\t'); i >= 0 {
 		return line[:i], strings.TrimSpace(line[i+1:])
-	}
-	line = strings.TrimSpace(line)
-	if i := strings.IndexAny(line, " \v\f"); i >= 0 {
-		return line[:i], strings.TrimSpace(line[i:])
 	}
 	return line, ""
 }

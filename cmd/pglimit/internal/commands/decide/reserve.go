@@ -1,7 +1,10 @@
 package decide
 
 import (
+	"errors"
 	"fmt"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -10,6 +13,7 @@ import (
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/connect"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/human"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/policyflags"
+	"github.com/pglimit/pglimit/limiter"
 )
 
 // NewReserve returns the command reserve.
@@ -29,8 +33,7 @@ Exit code 0: reserved; 1: denied.`,
 		Example: `  pglimit reserve --limit 100000 --calendar month --cost 250 --ttl 10m alice
   id=$(pglimit reserve --limit 100000 --calendar month --cost 250 alice --json | jq -r .id)
   pglimit settle "$id" 180`,
-		Args:              cobra.ExactArgs(1),
-		ValidArgsFunction: cobra.NoFileCompletions,
+		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return db.WithPolicy(cmd, &flags, nil, func(d connect.Decider) error {
 				request := d.Policy.Request(args[0], flags.Cost)
@@ -52,4 +55,90 @@ Exit code 0: reserved; 1: denied.`,
 	cli.DurationVar(cmd.Flags(), &ttl, "ttl", 10*time.Minute, "`time` until the reservation expires, at least 1s")
 	cmd.Flags().StringVar(&idempotencyKey, "idempotency-key", "", "count requests with the same `text` once")
 	return cmd
+}
+
+// NewSettle returns the command settle.
+func NewSettle(db *connect.Database, out *cli.Output) *cobra.Command {
+	return &cobra.Command{
+		Use:   "settle ID UNITS",
+		Short: "End a reservation and record what was spent",
+		Long: `End reservation ID and record UNITS, 0 or more, as spent. If that is less than
+was reserved, the rest goes back. If it is more, all of it is recorded, even
+above the limit. It may be repeated with the same UNITS.
+
+Exit code 0: settled; 1: nothing was changed, because there is no such
+reservation, or it was settled with other UNITS or cancelled before (found and
+ended in the JSON).`,
+		Example: `  pglimit settle fixed_window:2QJ6XJZK4R3PLD5W7NBAHT6EYC:cli:YWxpY2U 180
+  pglimit settle "$id" 180 --json | jq .level`,
+		Args: cobra.ExactArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			spent, err := strconv.ParseFloat(args[1], 64)
+			if err != nil {
+				return fmt.Errorf("UNITS is %q: use a number, such as 180", args[1])
+			}
+			return db.WithLimiter(cmd, func(l *limiter.Limiter) error {
+				r, err := l.Settle(cmd.Context(), args[0], spent)
+				if err != nil {
+					return notOpen(cmd, out, "settle", args[0], err)
+				}
+				text := fmt.Sprintf("settled with %s: %s of %s remaining", human.Units(spent), human.Units(r.Remaining), human.Units(r.Burst))
+				switch {
+				case r.Source == limiter.SourceSkipped:
+					text = "nothing was counted for this reservation"
+				case r.Replayed:
+					text += "; it was settled before"
+				case r.Expired:
+					text += "; the reservation had expired"
+				}
+				return out.Print(cmd, r, text+"\n")
+			})
+		},
+	}
+}
+
+// ending is the JSON of cancel, and of a settle that changed nothing.
+type ending struct {
+	Verb string `json:"verb"`
+	ID   string `json:"id"`
+	// Found reports whether there is such a reservation. Ended reports whether it had
+	// ended in another way before, which Message describes.
+	Found   bool   `json:"found"`
+	Ended   bool   `json:"ended"`
+	Message string `json:"message,omitempty"`
+}
+
+// notOpen returns the error of settle or cancel. That there is no such reservation, or that
+// it had ended in another way, is an answer: no.
+func notOpen(cmd *cobra.Command, out *cli.Output, verb, id string, err error) error {
+	none, ended := errors.Is(err, limiter.ErrNoReservation), errors.Is(err, limiter.ErrReservationEnded)
+	if !none && !ended {
+		return cli.LimiterError(err)
+	}
+	message := strings.TrimPrefix(err.Error(), "pglimit: ")
+	return out.Answer(cmd, false, ending{verb, id, !none, ended, message}, "nothing to "+verb+": "+message+"\n")
+}
+
+// NewCancel returns the command cancel.
+func NewCancel(db *connect.Database, out *cli.Output) *cobra.Command {
+	return &cobra.Command{
+		Use:   "cancel ID",
+		Short: "End a reservation and give it back",
+		Long: `End reservation ID and give its units back. A bucket gets back only what has
+not leaked since. It may be repeated.
+
+Exit code 0: cancelled; 1: nothing was changed, because there is no such
+reservation, or it was settled before (found and ended in the JSON).`,
+		Example: `  pglimit cancel fixed_window:2QJ6XJZK4R3PLD5W7NBAHT6EYC:cli:YWxpY2U
+  pglimit cancel "$id"`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return db.WithLimiter(cmd, func(l *limiter.Limiter) error {
+				if err := l.Cancel(cmd.Context(), args[0]); err != nil {
+					return notOpen(cmd, out, "cancel", args[0], err)
+				}
+				return out.Print(cmd, ending{Verb: "cancel", ID: args[0], Found: true}, "cancelled "+args[0]+"\n")
+			})
+		},
+	}
 }

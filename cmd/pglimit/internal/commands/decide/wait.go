@@ -33,8 +33,7 @@ wait gives its place back if no request has queued behind it.
 Exit code 0: the turn came; 1: denied; 130: interrupted by Ctrl-C.`,
 		Example: `  pglimit wait --limit 10 --period 1s --burst 100 mail && sendmail …
   pglimit wait --limit 1 --period 1m --timeout 5m report`,
-		Args:              cobra.ExactArgs(1),
-		ValidArgsFunction: cobra.NoFileCompletions,
+		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if timeout < 0 {
 				return fmt.Errorf("--timeout is %v: use the longest time to wait, or 0 for no limit", timeout)

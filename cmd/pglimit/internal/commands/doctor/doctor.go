@@ -13,6 +13,7 @@ import (
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/cli"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/connect"
 	"github.com/pglimit/pglimit/doctor"
+	"github.com/pglimit/pglimit/internal/printable"
 )
 
 // New returns the command doctor.
@@ -110,14 +111,10 @@ func render(report doctor.Report, color bool) string {
 	return text.String()
 }
 
-// oneLine replaces control characters, which a name in the database may have, by spaces.
+// oneLine returns a text, which may have names of the database, without line feeds and
+// without characters that a terminal obeys.
 func oneLine(s string) string {
-	return strings.Map(func(r rune) rune {
-		if r < ' ' || r >= 0x7f && r < 0xa0 {
-			return ' '
-		}
-		return r
-	}, s)
+	return printable.Escape(strings.ReplaceAll(s, "\n", " "))
 }
 
 // wrap joins words with commas in lines of at most width bytes.

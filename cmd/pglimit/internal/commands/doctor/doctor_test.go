@@ -13,13 +13,13 @@ func TestRender(t *testing.T) {
 	report := doctor.Report{Took: 12345 * time.Microsecond, Checks: []doctor.Check{
 		{Name: "server", Message: "fine", Details: []string{"hidden"}},
 		{Name: "hot", Status: doctor.Warn, Message: "so so", Fix: "do this", Details: []string{"table a", "do this"}},
-		{Name: "grants", Status: doctor.Fail, Message: "bad\x1b[2J\nname", Fix: "GRANT x"},
+		{Name: "grants", Status: doctor.Fail, Message: "bad\x1b[2J\u202e\nname", Fix: "GRANT x"},
 	}}
 	const want = `ok    server  fine
 warn  hot     so so
               table a
               fix: do this
-fail  grants  bad [2J name
+fail  grants  bad\u001b[2J\u202e name
               fix: GRANT x
 1 ok, 1 to improve, 1 failed, in 12ms
 `

@@ -10,10 +10,10 @@ import (
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/cli"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/connect"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/inspect"
 	"github.com/pglimit/pglimit/internal/algorithm"
 	"github.com/pglimit/pglimit/internal/duration"
-	"github.com/pglimit/pglimit/internal/inspect"
-	"github.com/pglimit/pglimit/internal/replay"
+	"github.com/pglimit/pglimit/internal/printable"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -39,8 +39,7 @@ policy in the table pglimit_policy, or with --new, --name and
   pglimit block --name login --algorithm gcra 203.0.113.7 24h
   pglimit block --prefix 203.0.113. 24h --yes
   pglimit block --new --name login --algorithm gcra 203.0.113.7 24h`,
-		Args:              cobra.ExactArgs(2),
-		ValidArgsFunction: cobra.NoFileCompletions,
+		Args: cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			d, err := duration.Parse(args[1])
 			if err != nil {
@@ -53,18 +52,11 @@ policy in the table pglimit_policy, or with --new, --name and
 				return errors.New("--new needs --name, and --algorithm or --all-algorithms unless that policy is in the database")
 			}
 			c.lasts = d
-			c.do = func(ctx context.Context, i *inspect.Inspector, targets []inspect.Target, o inspect.Options) ([]inspect.Count, error) {
+			c.do = func(i *inspect.Inspector, ctx context.Context, targets []inspect.Target, o inspect.Options) ([]inspect.Count, error) {
 				return i.Block(ctx, targets, d, o)
 			}
 			c.more = func(ctx context.Context, i *inspect.Inspector, targets []inspect.Target) ([]inspect.Count, error) {
 				return c.blockNew(cmd, db, i, args[0], targets, fresh)
-			}
-			c.nothing = func(int) string {
-				why := fmt.Sprintf("no row of %s %s", c.subject(args[0]), c.where())
-				if c.prefix {
-					return why
-				}
-				return why + ". To block it before its first request, pass --new, --name and --algorithm"
 			}
 			return c.run(cmd, db, out, args[0])
 		},
@@ -95,7 +87,7 @@ func (c *change) blockNew(cmd *cobra.Command, db *connect.Database, i *inspect.I
 		p.Algorithm = limiter.Algorithm(stored)
 	case known && string(p.Algorithm) == string(stored), fresh && p.Algorithm != "":
 	case fresh:
-		return nil, fmt.Errorf("%w: --new needs --algorithm or --all-algorithms: policy %s is not in the database", limiter.ErrInvalid, replay.Shown(c.name))
+		return nil, fmt.Errorf("%w: --new needs --algorithm or --all-algorithms: policy %s is not in the database", limiter.ErrInvalid, printable.Shown(c.name))
 	default:
 		return nil, nil
 	}
@@ -135,8 +127,8 @@ func has(targets []inspect.Target, p limiter.Policy) bool {
 
 // NewUnblock returns the command unblock.
 func NewUnblock(db *connect.Database, out *cli.Output) *cobra.Command {
-	c := change{verb: "unblock", past: "unblocked"}
-	cmd := &cobra.Command{
+	c := change{verb: "unblock", past: "unblocked", do: (*inspect.Inspector).Unblock}
+	return c.command(db, out, &cobra.Command{
 		Use:   "unblock KEY",
 		Short: "Remove a key's blocks, under every policy it has",
 		Long: `Remove KEY's blocks, whether from block or from --block-for, and keep what the key
@@ -149,29 +141,13 @@ Processes may remember a denial for another second.
 		Example: `  pglimit unblock alice
   pglimit unblock --name login --algorithm gcra 203.0.113.7
   pglimit unblock --prefix 203.0.113. --yes`,
-		Args:              cobra.ExactArgs(1),
-		ValidArgsFunction: cobra.NoFileCompletions,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			c.do = func(ctx context.Context, i *inspect.Inspector, targets []inspect.Target, o inspect.Options) ([]inspect.Count, error) {
-				return i.Unblock(ctx, targets, o)
-			}
-			c.nothing = func(targets int) string {
-				if targets == 0 {
-					return fmt.Sprintf("no row of %s %s", c.subject(args[0]), c.where())
-				}
-				return fmt.Sprintf("no block of %s %s", c.subject(args[0]), c.where())
-			}
-			return c.run(cmd, db, out, args[0])
-		},
-	}
-	c.register(cmd)
-	return cmd
+	})
 }
 
 // NewReset returns the command reset.
 func NewReset(db *connect.Database, out *cli.Output) *cobra.Command {
-	c := change{verb: "reset", past: "reset"}
-	cmd := &cobra.Command{
+	c := change{verb: "reset", past: "reset", do: (*inspect.Inspector).Reset}
+	return c.command(db, out, &cobra.Command{
 		Use:   "reset KEY",
 		Short: "Delete what a key has used and its blocks, under every policy it has",
 		Long: `Delete what KEY has used, and its blocks. Open reservations stay, but their units
@@ -184,25 +160,13 @@ Processes may remember a denial for another second.
 		Example: `  pglimit reset alice
   pglimit reset --name login --algorithm gcra alice
   pglimit reset --prefix tenant-7/ --yes`,
-
-		Args:              cobra.ExactArgs(1),
-		ValidArgsFunction: cobra.NoFileCompletions,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			c.do = func(ctx context.Context, i *inspect.Inspector, targets []inspect.Target, o inspect.Options) ([]inspect.Count, error) {
-				return i.Reset(ctx, targets, o)
-			}
-			c.nothing = func(int) string { return fmt.Sprintf("no row of %s %s", c.subject(args[0]), c.where()) }
-			return c.run(cmd, db, out, args[0])
-		},
-	}
-	c.register(cmd)
-	return cmd
+	})
 }
 
 // NewForget returns the command forget.
 func NewForget(db *connect.Database, out *cli.Output) *cobra.Command {
-	c := change{verb: "forget", past: "forgot", asks: true, traces: true}
-	cmd := &cobra.Command{
+	c := change{verb: "forget", past: "forgot", asks: true, traces: true, do: (*inspect.Inspector).Forget}
+	return c.command(db, out, &cobra.Command{
 		Use:   "forget KEY",
 		Short: "Delete every trace of a key",
 		Long: `Delete every trace of KEY, such as at a person's request:
@@ -224,17 +188,5 @@ If there is nothing, the answer says so and the exit code is 1.
 In changed, reservations, denials, overrides and history count what was deleted.`,
 		Example: `  pglimit forget alice
   pglimit forget --prefix tenant-7/ --yes --json`,
-
-		Args:              cobra.ExactArgs(1),
-		ValidArgsFunction: cobra.NoFileCompletions,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			c.do = func(ctx context.Context, i *inspect.Inspector, targets []inspect.Target, o inspect.Options) ([]inspect.Count, error) {
-				return i.Forget(ctx, targets, o)
-			}
-			c.nothing = func(int) string { return fmt.Sprintf("no trace of %s %s", c.subject(args[0]), c.where()) }
-			return c.run(cmd, db, out, args[0])
-		},
-	}
-	c.register(cmd)
-	return cmd
+	})
 }

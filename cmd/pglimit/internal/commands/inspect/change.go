@@ -1,3 +1,5 @@
+// Package inspect has the subcommands for people who know a key and not its policies:
+// top, find, block, unblock, reset and forget.
 package inspect
 
 import (
@@ -6,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -14,8 +15,11 @@ import (
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/cli"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/connect"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/human"
-	"github.com/pglimit/pglimit/internal/inspect"
-	"github.com/pglimit/pglimit/internal/replay"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/inspect"
+	"github.com/pglimit/pglimit/internal/algorithm"
+	"github.com/pglimit/pglimit/internal/keys"
+	"github.com/pglimit/pglimit/internal/printable"
+	"github.com/pglimit/pglimit/limiter"
 )
 
 // changeHelp explains what the commands that change rows have in common.
@@ -37,11 +41,9 @@ type change struct {
 	asks       bool          // even for one key
 	traces     bool          // list what forget removes
 	lasts      time.Duration // of a block
-	do         func(context.Context, *inspect.Inspector, []inspect.Target, inspect.Options) ([]inspect.Count, error)
+	do         func(*inspect.Inspector, context.Context, []inspect.Target, inspect.Options) ([]inspect.Count, error)
 	// more changes what is not among the targets, after them.
 	more func(context.Context, *inspect.Inspector, []inspect.Target) ([]inspect.Count, error)
-	// nothing says why there was nothing to change, and the next step.
-	nothing func(targets int) string
 }
 
 // result is the JSON of a change.
@@ -63,6 +65,14 @@ func (c *change) register(cmd *cobra.Command) {
 	cmd.MarkFlagsMutuallyExclusive("all-algorithms", "algorithm")
 	cmd.Flags().IntVar(&c.max, "max", 10_000, "most `rows` that --prefix may find; with more it changes none")
 	cmd.Flags().BoolVar(&c.yes, "yes", false, "do not ask")
+}
+
+// command completes cmd, which runs c for KEY.
+func (c *change) command(db *connect.Database, out *cli.Output, cmd *cobra.Command) *cobra.Command {
+	cmd.Args = cobra.ExactArgs(1)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error { return c.run(cmd, db, out, args[0]) }
+	c.register(cmd)
+	return cmd
 }
 
 // run finds the rows, asks if it has to, changes them and prints what was done.
@@ -101,7 +111,7 @@ func (c *change) run(cmd *cobra.Command, db *connect.Database, out *cli.Output, 
 			return err
 		}
 	}
-	counts, err := c.do(ctx, i, targets, inspect.Options{Progress: progress(cmd.ErrOrStderr())})
+	counts, err := c.do(i, ctx, targets, inspect.Options{Progress: progress(cmd.ErrOrStderr())})
 	if err == nil && c.more != nil {
 		var more []inspect.Count
 		more, err = c.more(ctx, i, targets)
@@ -119,9 +129,25 @@ func (c *change) run(cmd *cobra.Command, db *connect.Database, out *cli.Output, 
 	}
 	if !r.Found {
 		r.Changed = []inspect.Count{}
-		return out.Answer(cmd, false, r, "nothing to "+c.verb+": "+c.nothing(len(targets))+"\n")
+		return out.Answer(cmd, false, r, "nothing to "+c.verb+": "+c.nothing(key, len(targets))+"\n")
 	}
 	return out.Answer(cmd, true, r, c.text(key, counts))
+}
+
+// nothing says why there was nothing to change, and the next step.
+func (c *change) nothing(key string, targets int) string {
+	what := "row"
+	switch {
+	case c.traces:
+		what = "trace"
+	case c.verb == "unblock" && targets > 0:
+		what = "block"
+	}
+	why := fmt.Sprintf("no %s of %s %s", what, c.subject(key), c.where())
+	if c.verb == "block" && !c.prefix {
+		why += ". To block it before its first request, pass --new, --name and --algorithm"
+	}
+	return why
 }
 
 // question asks for the whole of targets.
@@ -132,7 +158,7 @@ func (c *change) question(key string, targets []inspect.Target) string {
 	}
 	names := fmt.Sprintf("%d policies", len(policies))
 	if len(policies) == 1 {
-		names = "policy " + replay.Shown(targets[0].Policy)
+		names = "policy " + printable.Shown(targets[0].Policy)
 	}
 	return fmt.Sprintf("%s %s: %d %s under %s?", c.verb, c.subject(key), len(targets), human.Plural(len(targets), "row"), names)
 }
@@ -160,16 +186,14 @@ func (c *change) text(key string, counts []inspect.Count) string {
 		what += fmt.Sprintf(" for %v", c.lasts)
 	}
 	if len(counts) == 1 && counts[0].Rows == 1 && details(counts[0]) == "1 row" {
-		return fmt.Sprintf("%s (%s, %s)\n", what, replay.Shown(counts[0].Policy), counts[0].Algorithm)
+		return fmt.Sprintf("%s (%s, %s)\n", what, printable.Shown(counts[0].Policy), counts[0].Algorithm)
 	}
 	var text strings.Builder
 	text.WriteString(what + ":\n")
-	table := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
 	for _, n := range counts {
-		fmt.Fprintf(table, "%s\t%s\t%s\n", replay.Shown(n.Policy), n.Algorithm, details(n))
+		fmt.Fprintf(&text, "%s\t%s\t%s\n", printable.Shown(n.Policy), n.Algorithm, details(n))
 	}
-	_ = table.Flush() // to a Builder
-	return text.String()
+	return human.Aligned(text.String())
 }
 
 // details lists what a count has: "2 rows, 1 reservation".
@@ -193,3 +217,96 @@ func details(n inspect.Count) string {
 	}
 	return strings.Join(all, ", ")
 }
+
+// keyHelp explains how these commands find a key.
+const keyHelp = `KEY is looked up under every policy and algorithm that has rows; --name and
+--algorithm select one. With PGLIMIT_KEY_SECRET, KEY is hashed first. --prefix is
+then refused, because hashes keep no prefix. To pass a hash that top shows, unset
+PGLIMIT_KEY_SECRET.`
+
+// selection is the flags that select rows.
+type selection struct {
+	name, algorithm string
+	prefix          bool
+}
+
+// registerFilter adds --name and --algorithm.
+func (s *selection) registerFilter(cmd *cobra.Command) {
+	var names []string
+	for _, a := range limiter.Algorithms() {
+		names = append(names, string(a))
+	}
+	cmd.Flags().StringVar(&s.name, "name", "", "only under the policy of this `name`; default: all")
+	cmd.Flags().StringVar(&s.algorithm, "algorithm", "", "only of this algorithm: "+strings.Join(names, ", ")+"; default: all")
+	_ = cmd.RegisterFlagCompletionFunc("algorithm", cobra.FixedCompletions(names, cobra.ShellCompDirectiveNoFileComp))
+}
+
+// registerPrefix adds --prefix.
+func (s *selection) registerPrefix(cmd *cobra.Command) {
+	cmd.Flags().BoolVar(&s.prefix, "prefix", false, "all keys that begin with KEY")
+}
+
+// policy returns a policy with the names in the flags, for the verbs that need no limit. An
+// empty algorithm stays empty.
+func (s *selection) policy() (limiter.Policy, error) {
+	p := limiter.Policy{Name: s.name, Algorithm: limiter.Algorithm(s.algorithm), Limit: 1, Period: time.Minute}
+	checked := p
+	if s.name == "" {
+		checked.Name = "any"
+	}
+	if s.algorithm == "" {
+		checked.Algorithm = limiter.TokenBucket
+	}
+	return p, checked.Validate()
+}
+
+// filter returns the filter of the flags.
+func (s *selection) filter() (inspect.Filter, error) {
+	_, err := s.policy()
+	return inspect.Filter{Policy: s.name, Algorithm: algorithm.Name(s.algorithm)}, err
+}
+
+// keys returns the stored form of KEY.
+func (s *selection) keys(key string) (inspect.Keys, error) {
+	switch secret := connect.KeySecret(); {
+	case key == "":
+		return inspect.Keys{}, errors.New("KEY is empty: pass a key, or with --prefix at least its first character")
+	case s.prefix && secret != nil:
+		return inspect.Keys{}, errors.New("--prefix does not work with " + connect.KeySecretEnv + ": keys are stored as hashes, which keep no prefix; pass whole keys")
+	default:
+		return inspect.Keys{Text: keys.Stored(key, secret), Prefix: s.prefix}, nil
+	}
+}
+
+// subject returns KEY for a sentence.
+func (s *selection) subject(key string) string {
+	if s.prefix {
+		return "keys that begin with " + printable.Shown(key)
+	}
+	return printable.Shown(key)
+}
+
+// where returns where KEY was looked up, for a sentence.
+func (s *selection) where() string {
+	switch {
+	case s.name != "" && s.algorithm != "":
+		return "under policy " + s.name + ", algorithm " + s.algorithm
+	case s.name != "":
+		return "under policy " + s.name
+	case s.algorithm != "":
+		return "under any policy, algorithm " + s.algorithm
+	}
+	return "under any policy"
+}
+
+// open opens the database. Call done when it is not needed any more.
+func open(cmd *cobra.Command, db *connect.Database) (i *inspect.Inspector, done func(), err error) {
+	pool, err := db.Open(cmd)
+	if err != nil {
+		return nil, nil, err
+	}
+	return inspect.New(pool), pool.Close, nil
+}
+
+// failed returns an inspector's error with its exit code.
+func failed(err error) error { return cli.LimiterError(err) }

@@ -9,13 +9,14 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/cli"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/connect"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/human"
+	"github.com/pglimit/pglimit/internal/printable"
 	"github.com/pglimit/pglimit/janitor"
 	"github.com/pglimit/pglimit/limiter"
 )
@@ -98,20 +99,18 @@ func (s swept) text() string {
 		return "nothing removed: another janitor has the lease\n"
 	}
 	var text strings.Builder
-	table := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "TABLE\tREMOVED")
+	fmt.Fprintln(&text, "TABLE\tREMOVED")
 	for _, name := range slices.Sorted(maps.Keys(s.ByTable)) {
-		fmt.Fprintf(table, "%s\t%d\n", name, s.ByTable[name])
+		fmt.Fprintf(&text, "%s\t%d\n", name, s.ByTable[name])
 	}
-	fmt.Fprintf(table, "all\t%d\n", s.Removed)
-	_ = table.Flush() // to a Builder
+	fmt.Fprintf(&text, "all\t%d\n", s.Removed)
 	if s.Kept > 0 {
 		fmt.Fprintf(&text, "%d in use were examined and kept\n", s.Kept)
 	}
 	if s.ReservationsExpired > 0 {
 		fmt.Fprintf(&text, "%d expired reservations given back\n", s.ReservationsExpired)
 	}
-	return text.String()
+	return human.Aligned(text.String())
 }
 
 // sweepUntilInterrupted sweeps until Ctrl-C and logs each sweep on stdout.
@@ -171,9 +170,9 @@ type reportingWriter struct {
 }
 
 func (w *reportingWriter) Write(p []byte) (int, error) {
-	n, err := w.w.Write(p)
+	_, err := io.WriteString(w.w, printable.Escape(string(p)))
 	if err != nil {
 		w.failed(err)
 	}
-	return n, err
+	return len(p), err
 }

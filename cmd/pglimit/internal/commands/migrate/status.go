@@ -8,7 +8,6 @@ import (
 	"os"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -16,6 +15,7 @@ import (
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/cli"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/connect"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/human"
 	"github.com/pglimit/pglimit/migrations"
 )
 
@@ -187,8 +187,7 @@ func gooseTables(records []migrations.Record, names map[int64]string) []gooseTab
 // text returns the status as text.
 func (s *status) text() string {
 	var text strings.Builder
-	table := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "VERSION\tNAME\tAPPLIED")
+	fmt.Fprintln(&text, "VERSION\tNAME\tAPPLIED")
 	for _, m := range s.Migrations {
 		applied := "pending"
 		if m.Applied {
@@ -202,9 +201,8 @@ func (s *status) text() string {
 		case !m.Applied && m.Objects == present:
 			applied = "present, not recorded"
 		}
-		fmt.Fprintf(table, "%05d\t%s\t%s\n", m.Version, m.Name, applied)
+		fmt.Fprintf(&text, "%05d\t%s\t%s\n", m.Version, m.Name, applied)
 	}
-	_ = table.Flush() // to a Builder
 	if s.Elsewhere {
 		fmt.Fprintf(&text, "\n%s does not record what exists: another tool ran these migrations, such as goose\n"+
 			"with exported files, or psql with printed SQL. Run later ones in that way too, not with up.\n", s.Record)
@@ -215,17 +213,15 @@ func (s *status) text() string {
 			continue
 		}
 		fmt.Fprintf(&text, "\n%s of goose records:\n\n", t.Table)
-		table := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
 		for _, v := range t.Versions {
 			name := ""
 			if v.Name != "" {
 				name = "\tpglimit " + v.Name
 			}
-			fmt.Fprintf(table, "%05d\t%s%s\n", v.Version, v.AppliedAt.Format(time.RFC3339), name)
+			fmt.Fprintf(&text, "%05d\t%s%s\n", v.Version, v.AppliedAt.Format(time.RFC3339), name)
 		}
-		_ = table.Flush() // to a Builder
 	}
-	return text.String()
+	return human.Aligned(text.String())
 }
 
 // listed returns at most three names and how many more there are.

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -53,8 +52,7 @@ none. At most 100,000 overrides can be set.`,
 		Example: `  pglimit override set login alice --limit 100 --until 2027-01-31 --note trial
   pglimit override set api monitoring --unlimited
   pglimit override set api big-customer --limit 1000 --burst 2000`,
-		Args:              cobra.ExactArgs(2),
-		ValidArgsFunction: cobra.NoFileCompletions,
+		Args: cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o := limiter.Override{Policy: args[0], Key: args[1], Unlimited: unlimited, Note: note}
 			given := cmd.Flags().Changed
@@ -130,29 +128,29 @@ func newList(db *connect.Database, out *cli.Output) *cobra.Command {
 		Long:  `List the overrides of POLICY, or all, by policy and key. Those that have ended are left out.`,
 		Example: `  pglimit override list login
   pglimit override list --json | jq '.overrides | length'`,
-		Args:              cobra.MaximumNArgs(1),
-		ValidArgsFunction: cobra.NoFileCompletions,
+		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			name := ""
 			if len(args) > 0 {
 				name = args[0]
 			}
 			return db.WithPolicies(cmd, func(policies *limiter.Policies) error {
-				all := policies.Overrides(name)
+				all, err := policies.Overrides(cmd.Context(), name)
+				if err != nil {
+					return cli.LimiterError(err)
+				}
 				forms := make([]policyfile.Override, len(all))
 				var text strings.Builder
-				table := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
-				fmt.Fprintln(table, "POLICY\tKEY\tOVERRIDE\tCHANGED\tNOTE")
+				fmt.Fprintln(&text, "POLICY\tKEY\tOVERRIDE\tCHANGED\tNOTE")
 				for i, o := range all {
 					forms[i] = policyfile.OfOverride(o)
-					fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\n", o.Policy, strconv.Quote(o.Key), describe(o), o.ChangedAt.UTC().Format(time.DateOnly), strconv.Quote(o.Note))
+					fmt.Fprintf(&text, "%s\t%s\t%s\t%s\t%s\n", o.Policy, strconv.Quote(o.Key), describe(o), o.ChangedAt.UTC().Format(time.DateOnly), strconv.Quote(o.Note))
 				}
-				_ = table.Flush() // to a Builder
 				if len(all) == 0 {
 					text.Reset()
 					text.WriteString("no overrides\n")
 				}
-				return out.Print(cmd, map[string]any{"overrides": forms}, text.String())
+				return out.Print(cmd, map[string]any{"overrides": forms}, human.Aligned(text.String()))
 			})
 		},
 	}
@@ -166,9 +164,8 @@ func newDelete(db *connect.Database, out *cli.Output) *cobra.Command {
 		Long: `Delete the override of KEY under POLICY. The policy's own numbers then apply.
 
 Exit code 1: there is none.`,
-		Example:           `  pglimit override delete login alice --note "the trial is over"`,
-		Args:              cobra.ExactArgs(2),
-		ValidArgsFunction: cobra.NoFileCompletions,
+		Example: `  pglimit override delete login alice --note "the trial is over"`,
+		Args:    cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return db.WithPolicies(cmd, func(policies *limiter.Policies) error {
 				err := policies.DeleteOverride(cmd.Context(), args[0], args[1], note)

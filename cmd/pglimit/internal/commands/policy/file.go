@@ -60,7 +60,11 @@ were changed meanwhile, nothing is changed.
 			}
 			return db.WithPolicies(cmd, func(policies *limiter.Policies) error {
 				version := policies.Version()
-				plan := policyfile.Compare(stored(policies), after, prune)
+				before, err := stored(cmd, policies)
+				if err != nil {
+					return err
+				}
+				plan := policyfile.Compare(before, after, prune)
 				n := len(plan.Changes)
 				if n == 0 {
 					return out.Print(cmd, imported{plan.Changes, version}, "no changes\n")
@@ -115,7 +119,11 @@ Exit code 0: nothing; 1: something.
 				return err
 			}
 			return db.WithPolicies(cmd, func(policies *limiter.Policies) error {
-				plan := policyfile.Compare(stored(policies), after, prune)
+				before, err := stored(cmd, policies)
+				if err != nil {
+					return err
+				}
+				plan := policyfile.Compare(before, after, prune)
 				var text strings.Builder
 				policyfile.WriteText(&text, plan.Changes)
 				if len(plan.Changes) == 0 {

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -13,6 +12,7 @@ import (
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/connect"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/human"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/policyfile"
+	"github.com/pglimit/pglimit/internal/printable"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -25,8 +25,7 @@ func newGet(db *connect.Database, out *cli.Output) *cobra.Command {
 Exit code 1: there is no such policy.`,
 		Example: `  pglimit policy get login
   pglimit policy get login --json | jq .limit`,
-		Args:              cobra.ExactArgs(1),
-		ValidArgsFunction: cobra.NoFileCompletions,
+		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return db.WithPolicies(cmd, func(policies *limiter.Policies) error {
 				p := find(policies, args[0])
@@ -53,25 +52,20 @@ func newList(db *connect.Database, out *cli.Output) *cobra.Command {
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return db.WithPolicies(cmd, func(policies *limiter.Policies) error {
-				file := stored(policies)
-				return out.Print(cmd, policyfile.File{Policies: file.Policies}.JSON(), listText(file))
+				return out.Print(cmd, policyfile.File{Policies: policies.List()}.JSON(), listText(policies))
 			})
 		},
 	}
 }
 
-func listText(file policyfile.File) string {
-	if len(file.Policies) == 0 {
+func listText(policies *limiter.Policies) string {
+	all := policies.List()
+	if len(all) == 0 {
 		return "the database has no policies: `pglimit policy set` adds one, `pglimit policy import` those of a file\n"
 	}
-	overrides := map[string]int{}
-	for _, o := range file.Overrides {
-		overrides[o.Policy]++
-	}
 	var text strings.Builder
-	table := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "NAME\tALGORITHM\tLIMIT\tPER\tBURST\tOVERRIDES\tCHANGED\tFLAGS\tNOTE")
-	for _, p := range file.Policies {
+	fmt.Fprintln(&text, "NAME\tALGORITHM\tLIMIT\tPER\tBURST\tOVERRIDES\tCHANGED\tFLAGS\tNOTE")
+	for _, p := range all {
 		form := policyfile.OfPolicy(p)
 		per, burst := form.Period, form.Burst
 		if form.Calendar != "" {
@@ -86,11 +80,10 @@ func listText(file policyfile.File) string {
 				flags = append(flags, flag)
 			}
 		}
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\n", p.Name, p.Algorithm, human.Units(p.Limit), per, human.Units(burst),
-			overrides[p.Name], p.ChangedAt.UTC().Format(time.DateOnly), strings.Join(flags, ","), oneLine(p.Note))
+		fmt.Fprintf(&text, "%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\n", p.Name, p.Algorithm, human.Units(p.Limit), per, human.Units(burst),
+			policies.OverrideCount(p.Name), p.ChangedAt.UTC().Format(time.DateOnly), strings.Join(flags, ","), oneLine(p.Note))
 	}
-	_ = table.Flush() // to a Builder
-	return text.String()
+	return human.Aligned(text.String())
 }
 
 // oneLine returns a note without control characters.
@@ -121,8 +114,7 @@ first: when, by which role, what, and the note. Changes by other programs and by
 hand are among them.`,
 		Example: `  pglimit policy history login
   pglimit policy history --limit 5 --json`,
-		Args:              cobra.MaximumNArgs(1),
-		ValidArgsFunction: cobra.NoFileCompletions,
+		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if limit < 1 {
 				return fmt.Errorf("--limit is %d: must be at least 1", limit)
@@ -170,7 +162,7 @@ func entryOf(c limiter.PolicyChange) historyEntry {
 }
 
 func (e historyEntry) write(text *strings.Builder) {
-	fmt.Fprintf(text, "version %d, %s, by %s", e.Version, e.ChangedAt.Format(time.RFC3339), e.ChangedBy)
+	fmt.Fprintf(text, "version %d, %s, by %s", e.Version, e.ChangedAt.Format(time.RFC3339), printable.Shown(e.ChangedBy))
 	if e.Note != "" {
 		fmt.Fprintf(text, ": %s", oneLine(e.Note))
 	}
@@ -192,7 +184,10 @@ import with PGLIMIT_KEY_SECRET would hash them again: import them without it.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return db.WithPolicies(cmd, func(policies *limiter.Policies) error {
-				file := stored(policies)
+				file, err := stored(cmd, policies)
+				if err != nil {
+					return err
+				}
 				var text strings.Builder
 				if err := file.Write(&text); err != nil {
 					return err

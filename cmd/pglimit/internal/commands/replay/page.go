@@ -9,7 +9,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/pglimit/pglimit/internal/replay"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/replay"
 )
 
 // checkPage returns an error if the page cannot be written. It runs before the log

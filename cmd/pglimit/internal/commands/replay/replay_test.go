@@ -14,7 +14,8 @@ import (
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/cli"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/commands"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/commandtest"
-	"github.com/pglimit/pglimit/internal/replay"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/must"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/replay"
 )
 
 // logFile writes a log with two clients: one sends five requests in a second, the
@@ -24,9 +25,7 @@ func logFile(t *testing.T) string {
 	const rest = `:00:00 +0000] "GET / HTTP/1.1" 200 1` + "\n"
 	text := strings.Repeat("192.0.2.1 - - [17/May/2026:10"+rest, 5) + "192.0.2.2 - - [17/May/2026:11" + rest + "rubbish\n"
 	file := filepath.Join(t.TempDir(), "access.log")
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(file, []byte(text), 0o600))
 	return file
 }
 
@@ -118,10 +117,7 @@ func TestReplayBounds(t *testing.T) {
 // files returns the names of the files in the directory of name.
 func files(t *testing.T, name string) (names []string) {
 	t.Helper()
-	all, err := os.ReadDir(filepath.Dir(name))
-	if err != nil {
-		t.Fatal(err)
-	}
+	all := must.OK(os.ReadDir(filepath.Dir(name)))(t)
 	for _, f := range all {
 		names = append(names, f.Name())
 	}
@@ -151,10 +147,7 @@ func TestReplayPage(t *testing.T) {
 		return text
 	}
 	before := write("3")
-	old, err := os.Open(page)
-	if err != nil {
-		t.Fatal(err)
-	}
+	old := must.OK(os.Open(page))(t)
 	defer old.Close()
 	write("4")
 	if got, err := io.ReadAll(old); err != nil || string(got) != before {
@@ -167,12 +160,8 @@ func TestReplayPageThroughALink(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	page, link := filepath.Join(dir, "page.html"), filepath.Join(dir, "link.html")
-	if err := os.WriteFile(page, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink("page.html", link); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(page, nil, 0o600))
+	must.Succeed(t, os.Symlink("page.html", link))
 	code, _, stderr := commandtest.Call(t, "replay", "--limit", "3", "--html", link, logFile(t))
 	text, err := os.ReadFile(page)
 	if at, _ := os.Readlink(link); code != 0 || at != "page.html" || err != nil || len(text) == 0 {
@@ -210,9 +199,7 @@ func TestReplayPageErrors(t *testing.T) {
 func TestReplayInterruptedLeavesThePage(t *testing.T) {
 	t.Parallel()
 	page := filepath.Join(t.TempDir(), "page.html")
-	if err := os.WriteFile(page, []byte("before"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(page, []byte("before"), 0o600))
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	var stdout, stderr strings.Builder

@@ -15,7 +15,7 @@ import (
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/cli"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/connect"
-	"github.com/pglimit/pglimit/internal/replay"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/replay"
 	"github.com/pglimit/pglimit/limiter"
 )
 

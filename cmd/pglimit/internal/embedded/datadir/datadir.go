@@ -115,6 +115,9 @@ func (d Dir) lock(name string) *flock.Flock {
 // Data returns the server's data directory.
 func (d Dir) Data() string { return filepath.Join(string(d), "data") }
 
+// Password returns the file with the password of a server in a container.
+func (d Dir) Password() string { return filepath.Join(string(d), "password") }
+
 // OpenLog opens the keeper's log for appending.
 func (d Dir) OpenLog() (*os.File, error) {
 	return os.OpenFile(filepath.Join(string(d), "keeper.log"), os.O_APPEND|openFlags, 0o600)

@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"runtime"
 	"testing"
+
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/must"
 )
 
 // TestStateIsPrivate: only the owner can read server.json and the log, and only the owner
@@ -16,25 +18,12 @@ func TestStateIsPrivate(t *testing.T) {
 		return
 	}
 	path := filepath.Join(t.TempDir(), "data")
-	dir, err := Prepare(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := dir.WriteState(State{URL: "postgres://pglimit:hunter2@localhost/pglimit"}); err != nil {
-		t.Fatal(err)
-	}
-	log, err := dir.OpenLog()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := log.Close(); err != nil {
-		t.Fatal(err)
-	}
+	dir := must.OK(Prepare(path))(t)
+	must.Succeed(t, dir.WriteState(State{URL: "postgres://pglimit:hunter2@localhost/pglimit"}))
+	log := must.OK(dir.OpenLog())(t)
+	must.Succeed(t, log.Close())
 	for name, others := range map[string]os.FileMode{stateFile: 0o077, "keeper.log": 0o077, ".": 0o022} {
-		info, err := os.Stat(filepath.Join(path, name))
-		if err != nil {
-			t.Fatal(err)
-		}
+		info := must.OK(os.Stat(filepath.Join(path, name)))(t)
 		if mode := info.Mode().Perm(); mode&others != 0 {
 			t.Errorf("%s has mode %o", name, mode)
 		}

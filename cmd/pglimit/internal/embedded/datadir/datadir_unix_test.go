@@ -10,6 +10,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/must"
 )
 
 // touchAll writes every file of a directory.
@@ -35,13 +37,8 @@ func TestDirIsClosedToOthers(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "parent", "data")
 	before := syscall.Umask(0) // the modes must not depend on it
 	defer syscall.Umask(before)
-	d, err := Prepare(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := touchAll(d); err != nil {
-		t.Fatal(err)
-	}
+	d := must.OK(Prepare(path))(t)
+	must.Succeed(t, touchAll(d))
 	want := fs.FileMode(0o700)
 	if os.Geteuid() == 0 {
 		want = 0o711 // the server's user passes through, and cannot list it
@@ -69,16 +66,9 @@ func TestDirFollowsNoLinks(t *testing.T) {
 		for _, target := range []string{"there", "missing"} {
 			parent := t.TempDir()
 			there := filepath.Join(parent, "there")
-			if err := os.WriteFile(there, []byte("untouched"), 0o640); err != nil {
-				t.Fatal(err)
-			}
-			d, err := Prepare(filepath.Join(parent, "data"))
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := os.Symlink(filepath.Join(parent, target), filepath.Join(string(d), name)); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, os.WriteFile(there, []byte("untouched"), 0o640))
+			d := must.OK(Prepare(filepath.Join(parent, "data")))(t)
+			must.Succeed(t, os.Symlink(filepath.Join(parent, target), filepath.Join(string(d), name)))
 			_ = touchAll(d) // refused, or it replaces the link
 			text, err := os.ReadFile(there)
 			info, statErr := os.Stat(there)
@@ -103,9 +93,7 @@ func TestPrepareBelowAnotherUser(t *testing.T) {
 		"mode 0777":             func(dir string) error { return os.Chmod(dir, 0o777) },
 	} {
 		parent := filepath.Join(t.TempDir(), "parent")
-		if err := errors.Join(os.Mkdir(parent, 0o755), change(parent)); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, errors.Join(os.Mkdir(parent, 0o755), change(parent)))
 		if _, err := Prepare(filepath.Join(parent, "data")); !errors.Is(err, ErrUnusable) || !strings.Contains(err.Error(), name) {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -113,9 +101,7 @@ func TestPrepareBelowAnotherUser(t *testing.T) {
 			t.Errorf("%s: created %v, %v", name, left, err)
 		}
 		link := filepath.Join(filepath.Dir(parent), "link")
-		if err := os.Symlink(parent, link); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, os.Symlink(parent, link))
 		if _, err := Prepare(filepath.Join(link, "data")); !errors.Is(err, ErrUnusable) {
 			t.Errorf("through a link, %s: %v", name, err)
 		}

@@ -1,0 +1,410 @@
+package dashboard_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/dashboard"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/dashboard/sample"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/dashboard/web"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/must"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/site"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/site/look"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/site/sitetest"
+	"github.com/pglimit/pglimit/limiter"
+)
+
+// running is a dashboard that answers on the network.
+type running struct {
+	sitetest.Site
+	source *sample.Source
+	log    *bytes.Buffer // read it after the last answer
+}
+
+const token = "the-token-of-the-tests"
+
+// start serves a dashboard over the hostile sample until the test ends.
+func start(t *testing.T, changes ...func(*dashboard.Config)) running {
+	t.Helper()
+	r := running{source: sample.New(true), log: &bytes.Buffer{}}
+	config := dashboard.Config{Source: r.source, Version: "v1.2.3", Database: "sample", Token: token, Logger: slog.New(slog.NewTextHandler(r.log, nil))}
+	for _, change := range changes {
+		change(&config)
+	}
+	s := must.OK(dashboard.New(config))(t)
+	r.Site = sitetest.New(t, s)
+	return r
+}
+
+// get and post send a request and decode the answer.
+func (r running) get(t *testing.T, path string, into any, headers ...string) {
+	t.Helper()
+	r.decode(t, http.MethodGet, path, "", into, headers...)
+}
+
+func (r running) post(t *testing.T, path, body string, into any, headers ...string) {
+	t.Helper()
+	r.decode(t, http.MethodPost, path, body, into, headers...)
+}
+
+func (r running) decode(t *testing.T, method, path, body string, into any, headers ...string) {
+	t.Helper()
+	answer, text := r.Call(t, method, path, body, headers...)
+	if answer.StatusCode != http.StatusOK || answer.Header.Get("Content-Type") != "application/json" || answer.Header.Get("Cache-Control") != "no-store" {
+		t.Fatalf("%s %s: %s %v %s", path, body, answer.Status, answer.Header, text)
+	}
+	if err := json.Unmarshal([]byte(text), into); err != nil {
+		t.Fatalf("%s %s: %v: %s", path, body, err, text)
+	}
+}
+
+func quoted(text string) string {
+	b, _ := json.Marshal(text)
+	return string(b)
+}
+
+func TestNewNeedsASource(t *testing.T) {
+	t.Parallel()
+	if _, err := dashboard.New(dashboard.Config{}); err == nil || !strings.Contains(err.Error(), "Config.Source is nil") {
+		t.Errorf("without a source: %v", err)
+	}
+}
+
+// TestFiles: every file of the page is served, and all of them are small.
+func TestFiles(t *testing.T) {
+	t.Parallel()
+	s := must.OK(dashboard.New(dashboard.Config{Source: sample.New(false)}))(t)
+	const most = 72 << 10
+	if size := sitetest.Files(t, s, web.Files) + sitetest.Files(t, s, look.Files); size == 0 || size > most {
+		t.Errorf("the page is %d bytes, want at most %d", size, most)
+	}
+}
+
+func TestSetup(t *testing.T) {
+	t.Parallel()
+	type setup struct {
+		Version, Database string
+		Hashed            bool
+		RefreshMS         int64 `json:"refresh_ms"`
+		Writable, Write   bool
+	}
+	r := start(t)
+	for given, want := range map[string]bool{"": false, "wrong": false, token + "x": false, token[1:]: false, token: true} {
+		var got setup
+		r.get(t, "/api/setup", &got, dashboard.TokenHeader, given)
+		if want := (setup{"v1.2.3", "sample", false, 3000, true, want}); got != want {
+			t.Errorf("with the token %q: %+v, want %+v", given, got, want)
+		}
+	}
+	r = start(t, func(c *dashboard.Config) { c.Token, c.Hashed, c.Refresh = "", true, time.Minute })
+	var got setup
+	if r.get(t, "/api/setup", &got, dashboard.TokenHeader, ""); got != (setup{"v1.2.3", "sample", true, 60_000, false, false}) {
+		t.Errorf("without a token: %+v", got)
+	}
+}
+
+func TestReads(t *testing.T) {
+	t.Parallel()
+	r := start(t)
+	var policies struct {
+		Version  int64
+		Policies []struct {
+			Policy    limiter.Policy
+			Note      string
+			Overrides int
+			MaxTTL    string `json:"max_ttl"`
+		}
+	}
+	r.get(t, "/api/policies", &policies)
+	if n := len(policies.Policies); n != 6 || policies.Version != 41 || policies.Policies[5].Policy.BlockFor != 15*time.Minute || policies.Policies[0].Overrides != 2 || policies.Policies[0].MaxTTL != "24h" {
+		t.Errorf("policies: %+v", policies)
+	}
+	var denials struct {
+		SlotS float64 `json:"slot_s"`
+		Slots []dashboard.DenialSlot
+	}
+	if r.get(t, "/api/denials", &denials); denials.SlotS != 600 || len(denials.Slots) < 300 || denials.Slots[0].Policy == "" {
+		t.Errorf("denials: %+v", denials)
+	}
+	var report dashboard.Report
+	if r.get(t, "/api/doctor", &report); len(report.Checks) != 8 {
+		t.Errorf("checks: %+v", report)
+	}
+	var keys dashboard.Keys
+	if r.post(t, "/api/keys", `{"order":"denials","limit":2}`, &keys); len(keys.Rows) != 2 || !keys.More || keys.Rows[0].Key != "203.0.113.99" || keys.Rows[1].Denials != 1204 {
+		t.Errorf("keys by denials: %+v", keys)
+	}
+	if r.post(t, "/api/keys", `{"policy":"budget","prefix":"account-4"}`, &keys); len(keys.Rows) != 1 || keys.Rows[0].Key != "account-42" {
+		t.Errorf("keys of a policy and a prefix: %+v", keys)
+	}
+	if _, text := r.Call(t, http.MethodPost, "/api/keys", `{"prefix":"nothing begins so"}`); !strings.Contains(text, `"rows":[]`) {
+		t.Errorf("no keys: %s", text)
+	}
+	for _, name := range append(sample.Hostile, "account-42") {
+		var key struct {
+			Stored       string
+			Rows         []dashboard.Row
+			Reservations []dashboard.Reservation
+			Overrides    []struct {
+				Policy, Note string
+				Unlimited    bool
+			}
+		}
+		r.post(t, "/api/key", `{"key":`+quoted(name)+`}`, &key)
+		if key.Stored != name || len(key.Rows) != 1 || key.Rows[0].Key != name {
+			t.Errorf("%q: %+v", name, key)
+		}
+		if name == sample.Hostile[0] && (len(key.Overrides) != 1 || !key.Overrides[0].Unlimited || key.Overrides[0].Note != name || len(key.Reservations) != 1 || key.Reservations[0].ID != name) {
+			t.Errorf("%q: %+v", name, key)
+		}
+	}
+}
+
+// TestHistory: changes are told field by field.
+func TestHistory(t *testing.T) {
+	t.Parallel()
+	r := start(t)
+	var got struct {
+		Changes []struct {
+			Version           int64
+			Policy, Key, Kind string
+			Fields            []struct{ Name, Before, After string }
+		}
+	}
+	r.post(t, "/api/history", `{}`, &got)
+	shown := map[int64]string{}
+	for _, c := range got.Changes {
+		shown[c.Version] = fmt.Sprint(c.Policy, " ", c.Kind, " ", c.Fields)
+	}
+	for version, want := range map[int64]string{
+		42: "login added [{unlimited  true}]",
+		41: "login changed [{limit 10 5} {burst 20 10} {block_for  15m}]",
+		40: "checkout added [{algorithm  sliding_window_counter} {limit  30} {period  1h} {shadow  true}]",
+		39: "api added [{limit  6000} {until  2026-06-16T14:25:00Z}]",
+		37: "signup removed [{algorithm fixed_window } {limit 3 } {period 1h } {aligned true }]",
+	} {
+		if shown[version] != want {
+			t.Errorf("version %d: %s\nwant %s", version, shown[version], want)
+		}
+	}
+	if r.post(t, "/api/history", `{"policy":"login","limit":2}`, &got); len(got.Changes) != 2 || got.Changes[1].Policy != "login" {
+		t.Errorf("of login: %+v", got)
+	}
+}
+
+// TestBadRequests: each is refused before the source is asked.
+func TestBadRequests(t *testing.T) {
+	t.Parallel()
+	r := start(t)
+	long := quoted(strings.Repeat("k", 1025))
+	for _, c := range []struct{ path, body, field, want string }{
+		{"/api/key", `{}`, "key", "is empty"},
+		{"/api/key", `{"key":` + long + `}`, "key", "is 1025 bytes long: 1024 at most"},
+		{"/api/key", `{"key":"a\u0000b"}`, "key", "zero byte"},
+		{"/api/key", "{\"key\":\"a\xff\"}", "", "not valid UTF-8"},
+		{"/api/key", `{"key":"\\\ud83d\ude00\ud800"}`, "", "half a surrogate pair"},
+		{"/api/key", `{"key":"\uDC00\ud800\u0041"}`, "", "half a surrogate pair"},
+		{"/api/key", `{"key":"k","extra":1}`, "", `unknown field "extra"`},
+		{"/api/key", `{"key":"k"}{}`, "", "more than one JSON value"},
+		{"/api/key", `{"key":7}`, "key", "must be a string"},
+		{"/api/key", ``, "", "is empty"},
+		{"/api/key", `{"key":"` + strings.Repeat("x", 64<<10) + `"}`, "", "longer than 65536 bytes"},
+		{"/api/keys", `{"order":"random"}`, "order", "must be share, denials or recent"},
+		{"/api/keys", `{"limit":201}`, "limit", "must be from 1 to 200"},
+		{"/api/keys", `{"limit":-1}`, "limit", "must be from 1 to 200"},
+		{"/api/keys", `{"policy":"No Such"}`, "policy", "No Such"},
+		{"/api/keys", `{"prefix":` + long + `}`, "prefix", "1024 at most"},
+		{"/api/history", `{"limit":1000}`, "limit", "must be from 1 to 200"},
+		{"/api/history", `{"policy":"../"}`, "policy", "../"},
+		{"/api/block", `{"key":"k","policy":"login","algorithm":"gcra"}`, "for", "must be a duration"},
+		{"/api/block", `{"key":"k","policy":"login","algorithm":"gcra","for":"-1m"}`, "for", "from 1µs"},
+		{"/api/block", `{"key":"k","policy":"login","algorithm":"gcra","for":"1000000h"}`, "for", "100 years"},
+		{"/api/block", `{"key":"k","policy":"login","algorithm":"best","for":"1m"}`, "algorithm", "best"},
+		{"/api/block", `{"key":"k","policy":"","algorithm":"gcra","for":"1m"}`, "policy", ""},
+		{"/api/unblock", `{"key":"k","policy":"login"}`, "algorithm", ""},
+		{"/api/reset", `{"policy":"login","algorithm":"gcra"}`, "key", "is empty"},
+		{"/api/reset", `{"key":"k","policy":"login","algorithm":"gcra","for":"1m"}`, "", `unknown field "for"`},
+	} {
+		answer, text := r.Call(t, http.MethodPost, c.path, c.body, dashboard.TokenHeader, token)
+		var p struct{ Error, Field string }
+		if err := json.Unmarshal([]byte(text), &p); err != nil || answer.StatusCode < 400 || answer.StatusCode >= 500 || p.Field != c.field || !strings.Contains(p.Error, c.want) {
+			t.Errorf("%s %.80s: %s %s\nwant field %q, %q", c.path, c.body, answer.Status, text, c.field, c.want)
+		}
+	}
+	var whole struct{ Stored string }
+	if r.post(t, "/api/key", `{"key":"\\ud800\ud83d\uDE00"}`, &whole); whole.Stored != `\ud800😀` || r.source.Calls("Key") != 1 {
+		t.Errorf("whole pairs are read as %q", whole.Stored)
+	}
+	if answer, text := r.Call(t, http.MethodPost, "/api/key", `{"key":"k"}`, "Content-Type", "text/plain"); answer.StatusCode != http.StatusUnsupportedMediaType {
+		t.Errorf("text: %s %s", answer.Status, text)
+	}
+	for _, at := range []string{"/api/key", "/api/nothing", "/api/block"} {
+		if answer, text := r.Call(t, http.MethodGet, at, ""); answer.StatusCode != http.StatusNotFound {
+			t.Errorf("GET %s: %s %s", at, answer.Status, text)
+		}
+	}
+	for _, method := range []string{"Keys", "History", "Block", "Unblock", "Reset"} {
+		if n := r.source.Calls(method); n != 0 {
+			t.Errorf("%s was called %d times", method, n)
+		}
+	}
+}
+
+// TestGuard: other sites and hosts are refused, and all answers have the headers that
+// restrict the page.
+func TestGuard(t *testing.T) {
+	t.Parallel()
+	r := start(t, func(c *dashboard.Config) { c.Host = "localhost" })
+	for _, at := range []string{"/", "/api/setup", "/api/policies", "/nothing", "/app.js"} {
+		answer, _ := r.Call(t, http.MethodGet, at, "")
+		for name, want := range map[string]string{
+			"Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; " +
+				"frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'",
+			"X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer",
+			"Cross-Origin-Opener-Policy": "same-origin", "Cross-Origin-Resource-Policy": "same-origin",
+		} {
+			if got := answer.Header.Get(name); got != want {
+				t.Errorf("%s: %s: %q, want %q", at, name, got, want)
+			}
+		}
+		if got := answer.Header.Get("Access-Control-Allow-Origin"); got != "" {
+			t.Errorf("%s: another site may read it: %s", at, got)
+		}
+		if answer, text := r.Call(t, http.MethodGet, at, "", "Host", "evil.example"); answer.StatusCode != http.StatusForbidden || !strings.Contains(text, "not the host that the dashboard listens on") {
+			t.Errorf("%s of another host: %s %s", at, answer.Status, text)
+		}
+		for _, site := range []string{"cross-site", "same-site"} {
+			if answer, _ := r.Call(t, http.MethodGet, at, "", "Sec-Fetch-Site", site, "Sec-Fetch-Dest", "empty"); answer.StatusCode != http.StatusForbidden {
+				t.Errorf("%s from %s: %s", at, site, answer.Status)
+			}
+		}
+	}
+	for _, at := range []string{"/api/key", "/api/keys", "/api/history"} {
+		if answer, text := r.Call(t, http.MethodPost, at, `{}`, "Origin", "http://evil.example"); answer.StatusCode != http.StatusForbidden {
+			t.Errorf("%s from another site: %s %s", at, answer.Status, text)
+		}
+	}
+}
+
+// TestSourceFails: an outage is 503 with a message, a rejection 400, and no key or token
+// is in the log.
+func TestSourceFails(t *testing.T) {
+	t.Parallel()
+	r := start(t)
+	key := "secret customer"
+	requests := [][3]string{
+		{http.MethodGet, "/api/policies"}, {http.MethodGet, "/api/denials"}, {http.MethodGet, "/api/doctor"},
+		{http.MethodPost, "/api/history", `{}`}, {http.MethodPost, "/api/keys", `{"prefix":"` + key + `"}`}, {http.MethodPost, "/api/key", `{"key":"` + key + `"}`},
+	}
+	target := `{"key":"` + key + `","policy":"login","algorithm":"token_bucket"`
+	for _, verb := range []string{"unblock", "reset"} {
+		requests = append(requests, [3]string{http.MethodPost, "/api/" + verb, target + `}`})
+	}
+	requests = append(requests, [3]string{http.MethodPost, "/api/block", target + `,"for":"1m"}`})
+	for _, c := range []struct {
+		err    error
+		status int
+		want   string
+	}{
+		{fmt.Errorf("pglimit: %w: row of %s", limiter.ErrUnavailable, key), http.StatusServiceUnavailable, "database unavailable"},
+		{errors.New("it broke"), http.StatusServiceUnavailable, "it broke"},
+		{limiter.ErrInvalid, http.StatusBadRequest, "invalid"},
+		{nil, http.StatusOK, ""},
+	} {
+		r.source.Break(c.err)
+		for _, q := range requests {
+			answer, text := r.Call(t, q[0], q[1], q[2], dashboard.TokenHeader, token)
+			if answer.StatusCode != c.status || !strings.Contains(text, c.want) {
+				t.Errorf("%v, %s: %s %s", c.err, q[1], answer.Status, text)
+			}
+		}
+	}
+	if log := r.log.String(); strings.Contains(log, "secret") || strings.Contains(log, token) || !strings.Contains(log, "verb=block") {
+		t.Errorf("logged: %s", log)
+	}
+}
+
+// slow is a Source whose Doctor does not answer before its context ends, or before it is
+// released if it can be.
+type slow struct {
+	*sample.Source
+	called, release chan struct{}
+}
+
+func (s slow) Doctor(ctx context.Context) (dashboard.Report, error) {
+	s.called <- struct{}{}
+	if s.release != nil {
+		<-s.release
+		return s.Source.Doctor(ctx)
+	}
+	<-ctx.Done()
+	return dashboard.Report{}, ctx.Err()
+}
+
+// TestSlowSource: a call is bounded in time, and calls are bounded in number.
+func TestSlowSource(t *testing.T) {
+	t.Parallel()
+	source := slow{Source: sample.New(false), called: make(chan struct{}, 1)}
+	brief := func(c *dashboard.Config) { c.Source, c.Timeout = source, 20*time.Millisecond }
+	start(t, brief).ExpectProblem(t, http.MethodGet, "/api/doctor", "", http.StatusServiceUnavailable, "", "", "deadline exceeded")
+	<-source.called
+
+	source.release = make(chan struct{})
+	release := sync.OnceFunc(func() { close(source.release) })
+	defer release()
+	r := start(t, brief)
+	const most = 4
+	var all sync.WaitGroup
+	for range most {
+		all.Go(func() { _, _ = r.Call(t, http.MethodGet, "/api/doctor", "") })
+	}
+	for range most {
+		<-source.called
+	}
+	r.ExpectProblem(t, http.MethodGet, "/api/policies", "", http.StatusServiceUnavailable, "", "", "too many requests are in flight")
+	release()
+	all.Wait()
+	var policies struct{ Version int64 }
+	if r.get(t, "/api/policies", &policies); policies.Version != 41 {
+		t.Errorf("afterwards: %+v", policies)
+	}
+}
+
+// TestServe: Serve ends when its context does, with a request in flight.
+func TestServe(t *testing.T) {
+	t.Parallel()
+	source := slow{Source: sample.New(false), called: make(chan struct{}, 1)}
+	s := must.OK(dashboard.New(dashboard.Config{Source: source, Host: "localhost", Timeout: time.Hour, Logger: slog.New(slog.DiscardHandler)}))(t)
+	listeners, at, err := site.Listen(t.Context(), "localhost:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- s.Serve(ctx, listeners...) }()
+	answered := make(chan struct{})
+	go func() {
+		defer close(answered)
+		if answer, err := http.Get(at + "/api/doctor"); err == nil {
+			_ = answer.Body.Close()
+		}
+	}()
+	<-source.called
+	stop()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	<-answered
+	if _, err := http.Get(at); err == nil {
+		t.Error("it still answers")
+	}
+}

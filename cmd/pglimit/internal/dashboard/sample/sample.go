@@ -1,0 +1,272 @@
+// Package sample is a dashboard.Source in memory, with a shop's limits and with keys that
+// try to break a page. Tests and pictures of the dashboard use it.
+package sample
+
+import (
+	"context"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/dashboard"
+	"github.com/pglimit/pglimit/limiter"
+)
+
+// Now is the time of the sample.
+var Now = time.Date(2026, 5, 17, 14, 25, 0, 0, time.UTC)
+
+// Hostile are keys that try to break a page.
+var Hostile = []string{
+	`<img src=x onerror="document.title='hit'"><script>document.title='hit'</script>`,
+	"a\u202egnp.exe\u2066 \u200bzero\u200b width\ufeff",
+	strings.Repeat("long", 256), // the longest key
+	"bell\x07 escape\x1b[31m tab\t line\nbreak \x7f\u0085",
+	" leading, 'quotes' \"double\" `ticks` and trailing ",
+	"../../etc/passwd?key=1&x=2#frag%00%2f",
+	"مفتاح العميل",
+	"\U0001F469\u200d\U0001F4BB 𝔸 e\u0301\u0327",
+	"constructor", "__proto__",
+}
+
+// Source is the sample. Its methods can be called concurrently.
+type Source struct {
+	mu           sync.Mutex
+	err          error
+	turn         int
+	calls        map[string]int
+	rows         []dashboard.Row
+	denials      []dashboard.DenialSlot
+	policies     []dashboard.Policy
+	history      []limiter.PolicyChange
+	overrides    map[string][]limiter.Override
+	reservations map[string][]dashboard.Reservation
+	checks       []dashboard.Check
+}
+
+// New returns a sample, with the keys of Hostile if hostile is set.
+func New(hostile bool) *Source {
+	s := &Source{calls: map[string]int{}, overrides: map[string][]limiter.Override{}, reservations: map[string][]dashboard.Reservation{}}
+	s.addPolicies()
+	s.addKeys()
+	s.addDenials()
+	s.addChecks()
+	if hostile {
+		for i, key := range Hostile {
+			s.addRow("login", key, 12-float64(i)/8)
+		}
+		key := Hostile[0]
+		s.overrides[key] = []limiter.Override{{Policy: "login", Key: key, Unlimited: true, Note: key, ChangedBy: key, ChangedAt: Now}}
+		s.reservations[key] = []dashboard.Reservation{{ID: key, Policy: "login", Algorithm: limiter.TokenBucket, Units: 2, Expires: Now.Add(time.Minute)}}
+		s.checks = append(s.checks, dashboard.Check{Name: key, Status: "unheard of", Message: key, Details: []string{key}, Fix: key})
+		o := s.overrides[key][0]
+		s.history = slices.Insert(s.history, 0, limiter.PolicyChange{Version: 42, ChangedAt: Now, ChangedBy: key, Note: key, Name: "login", Key: key, OverrideAfter: &o})
+	}
+	return s
+}
+
+// Break makes all calls fail with err; nil ends that.
+func (s *Source) Break(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.err = err
+}
+
+// Turn changes levels, and the order of the keys.
+func (s *Source) Turn() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.turn++
+	for i := range s.rows {
+		r := &s.rows[i]
+		if r.Burst != nil {
+			*r.Level = math.Mod(*r.Level+*r.Burst*float64(i%7)/10, *r.Burst)
+			*r.Share = *r.Level / *r.Burst
+			*r.Remaining = *r.Burst - *r.Level
+		}
+		r.Denials += int64(i * 37 % 101)
+		r.UpdatedAt = r.UpdatedAt.Add(time.Duration(i*37%101) * time.Second)
+	}
+	s.denials[len(s.denials)-1].Denials += 5
+}
+
+// Calls returns how often a method was called.
+func (s *Source) Calls(method string) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.calls[method]
+}
+
+// call begins a call of a method, which must end it by s.mu.Unlock. It returns its error.
+func (s *Source) call(ctx context.Context, method string) error {
+	s.mu.Lock()
+	s.calls[method]++
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	return s.err
+}
+
+// now is the time of the database's clock.
+func (s *Source) now() time.Time { return Now.Add(time.Duration(s.turn) * time.Second) }
+
+// Policies returns the policies.
+func (s *Source) Policies(ctx context.Context) (dashboard.Policies, error) {
+	err := s.call(ctx, "Policies")
+	defer s.mu.Unlock()
+	return dashboard.Policies{At: s.now(), Version: 41, Policies: slices.Clone(s.policies)}, err
+}
+
+// History returns the changes of a policy, or all.
+func (s *Source) History(ctx context.Context, policy string, limit int) ([]limiter.PolicyChange, error) {
+	err := s.call(ctx, "History")
+	defer s.mu.Unlock()
+	var changes []limiter.PolicyChange
+	for _, c := range s.history {
+		if (policy == "" || c.Name == policy) && len(changes) < limit {
+			changes = append(changes, c)
+		}
+	}
+	return changes, err
+}
+
+// Keys returns the first rows of a query.
+func (s *Source) Keys(ctx context.Context, q dashboard.Query) (dashboard.Keys, error) {
+	err := s.call(ctx, "Keys")
+	defer s.mu.Unlock()
+	keys := dashboard.Keys{At: s.now()}
+	for _, r := range s.rows {
+		if (q.Policy == "" || r.Policy == q.Policy) && strings.HasPrefix(r.Key, q.Prefix) && (q.Order != dashboard.ByDenials || r.Denials > 0) {
+			keys.Rows = append(keys.Rows, copied(r))
+		}
+	}
+	slices.SortStableFunc(keys.Rows, func(a, b dashboard.Row) int {
+		switch q.Order {
+		case dashboard.ByDenials:
+			return int(b.Denials - a.Denials)
+		case dashboard.ByRecent:
+			return b.UpdatedAt.Compare(a.UpdatedAt)
+		}
+		rank := func(r dashboard.Row) float64 {
+			switch {
+			case !r.BlockedUntil.IsZero():
+				return math.Inf(1)
+			case r.Share == nil:
+				return -1
+			}
+			return *r.Share
+		}
+		switch x, y := rank(a), rank(b); {
+		case x > y:
+			return -1
+		case x < y:
+			return 1
+		}
+		return 0
+	})
+	keys.More = len(keys.Rows) > q.Limit
+	keys.Rows = keys.Rows[:min(len(keys.Rows), q.Limit)]
+	return keys, err
+}
+
+// copied returns a copy of a row that shares nothing with it.
+func copied(r dashboard.Row) dashboard.Row {
+	for _, p := range []**float64{&r.Level, &r.Burst, &r.Share, &r.Remaining} {
+		if *p != nil {
+			v := **p
+			*p = &v
+		}
+	}
+	return r
+}
+
+// Denials returns the denials of the last day.
+func (s *Source) Denials(ctx context.Context) (dashboard.Denials, error) {
+	err := s.call(ctx, "Denials")
+	defer s.mu.Unlock()
+	return dashboard.Denials{At: s.now(), Slot: 10 * time.Minute, Slots: slices.Clone(s.denials)}, err
+}
+
+// Key returns what is stored of a key.
+func (s *Source) Key(ctx context.Context, ref dashboard.Ref) (dashboard.Key, error) {
+	err := s.call(ctx, "Key")
+	defer s.mu.Unlock()
+	key := dashboard.Key{At: s.now(), Stored: ref.Key, Overrides: s.overrides[ref.Key], Reservations: s.reservations[ref.Key]}
+	for _, r := range s.rows {
+		if r.Key != ref.Key {
+			continue
+		}
+		key.Rows = append(key.Rows, copied(r))
+		left := r.Denials
+		for start := s.now().Truncate(10 * time.Minute); left > 0; start = start.Add(-30 * time.Minute) {
+			n := left/2 + 1
+			left -= n
+			key.Denials = append(key.Denials, dashboard.DenialSlot{Start: start, Policy: r.Policy, Denials: n, Units: float64(n)})
+		}
+	}
+	return key, err
+}
+
+// Doctor returns the checks.
+func (s *Source) Doctor(ctx context.Context) (dashboard.Report, error) {
+	err := s.call(ctx, "Doctor")
+	defer s.mu.Unlock()
+	return dashboard.Report{At: s.now(), Checks: slices.Clone(s.checks)}, err
+}
+
+// find returns the row of a target, or nil.
+func (s *Source) find(t dashboard.Target) *dashboard.Row {
+	for i := range s.rows {
+		if r := &s.rows[i]; r.Key == t.Key && r.Policy == t.Policy && r.Algorithm == t.Algorithm {
+			return r
+		}
+	}
+	return nil
+}
+
+// Block blocks a key.
+func (s *Source) Block(ctx context.Context, t dashboard.Target, d time.Duration) error {
+	err := s.call(ctx, "Block")
+	defer s.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	r := s.find(t)
+	if r == nil {
+		s.rows = append(s.rows, dashboard.Row{Policy: t.Policy, Algorithm: t.Algorithm, Key: t.Key, Level: new(float64)})
+		r = &s.rows[len(s.rows)-1]
+	}
+	r.BlockedUntil, r.UpdatedAt = s.now().Add(d), s.now()
+	r.EmptyAt = r.BlockedUntil
+	return nil
+}
+
+// Unblock lifts a block.
+func (s *Source) Unblock(ctx context.Context, t dashboard.Target) (bool, error) {
+	err := s.call(ctx, "Unblock")
+	defer s.mu.Unlock()
+	r := s.find(t)
+	if err != nil || r == nil || r.BlockedUntil.IsZero() {
+		return false, err
+	}
+	r.BlockedUntil = time.Time{}
+	return true, nil
+}
+
+// Reset deletes a row.
+func (s *Source) Reset(ctx context.Context, t dashboard.Target) (bool, error) {
+	err := s.call(ctx, "Reset")
+	defer s.mu.Unlock()
+	r := s.find(t)
+	if err != nil || r == nil {
+		return false, err
+	}
+	*r = s.rows[len(s.rows)-1]
+	s.rows = s.rows[:len(s.rows)-1]
+	return true, nil
+}
+
+// random is the same in every sample.
+func random() *rand.Rand { return rand.New(rand.NewPCG(1, 2)) }

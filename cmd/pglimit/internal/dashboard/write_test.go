@@ -1,0 +1,212 @@
+package dashboard_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/dashboard"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/dashboard/sample"
+	"github.com/pglimit/pglimit/limiter"
+)
+
+// TestWrites: block, unblock and reset work with the token.
+func TestWrites(t *testing.T) {
+	t.Parallel()
+	r := start(t)
+	const target = `"key":"alice","policy":"login","algorithm":"token_bucket"`
+	blocked := func() (bool, int) {
+		t.Helper()
+		var key dashboard.Key
+		r.post(t, "/api/key", `{"key":"alice"}`, &key)
+		for _, row := range key.Rows {
+			if row.Policy == "login" {
+				return !row.BlockedUntil.IsZero(), len(key.Rows)
+			}
+		}
+		return false, len(key.Rows)
+	}
+	change := func(verb, more string) bool {
+		t.Helper()
+		var done struct{ Found bool }
+		r.post(t, "/api/"+verb, `{`+target+more+`}`, &done, dashboard.TokenHeader, token, "Sec-Fetch-Site", "same-origin")
+		return done.Found
+	}
+	if is, _ := blocked(); is {
+		t.Error("blocked at first")
+	}
+	if is, _ := blocked(); !change("block", `,"for":"1h"`) || is {
+		t.Error("not blocked")
+	}
+	if is, _ := blocked(); !is {
+		t.Error("the block is not there")
+	}
+	if !change("unblock", "") || change("unblock", "") {
+		t.Error("unblock: not found, or found twice")
+	}
+	if is, _ := blocked(); is {
+		t.Error("still blocked")
+	}
+	if !change("reset", "") || change("reset", "") {
+		t.Error("reset: not found, or found twice")
+	}
+	if _, rows := blocked(); rows != 2 {
+		t.Errorf("%d rows are left", rows)
+	}
+	log := r.log.String()
+	for _, want := range []string{"verb=block policy=login algorithm=token_bucket for=1h0m0s", "verb=unblock policy=login", "verb=reset policy=login"} {
+		if !strings.Contains(log, want) {
+			t.Errorf("the log has no %q: %s", want, log)
+		}
+	}
+}
+
+// TestWritesNeedToken: without the token, or with another, nothing is changed; neither is
+// it without a token of the server, or by another site that has it.
+func TestWritesNeedToken(t *testing.T) {
+	t.Parallel()
+	r, readOnly := start(t), start(t, func(c *dashboard.Config) { c.Token = "" })
+	const body = `{"key":"alice","policy":"login","algorithm":"token_bucket"`
+	for path, body := range map[string]string{"/api/block": body + `,"for":"1h"}`, "/api/unblock": body + `}`, "/api/reset": body + `}`} {
+		for _, c := range []struct {
+			on      running
+			want    string
+			headers []string
+		}{
+			{r, "open the URL", nil},
+			{r, "open the URL", []string{dashboard.TokenHeader, ""}},
+			{r, "open the URL", []string{dashboard.TokenHeader, "wrong"}},
+			{r, "open the URL", []string{dashboard.TokenHeader, token[:len(token)-1]}},
+			{r, "open the URL", []string{"Cookie", dashboard.TokenHeader + "=" + token, "Authorization", "Bearer " + token}},
+			{r, "a page of another site", []string{dashboard.TokenHeader, token, "Sec-Fetch-Site", "cross-site"}},
+			{r, "a page of another site", []string{dashboard.TokenHeader, token, "Sec-Fetch-Site", "same-site"}},
+			{r, "a page of another site", []string{dashboard.TokenHeader, token, "Origin", "http://evil.example"}},
+			{r, "a page of another site", []string{dashboard.TokenHeader, token, "Origin", "null"}},
+			{r, "not the host", []string{dashboard.TokenHeader, token, "Host", "evil.example"}},
+			{readOnly, "start it with pglimit dashboard --write", nil},
+			{readOnly, "start it with pglimit dashboard --write", []string{dashboard.TokenHeader, ""}},
+			{readOnly, "start it with pglimit dashboard --write", []string{dashboard.TokenHeader, token}},
+		} {
+			if c.want == "not the host" {
+				c.on = start(t, func(c *dashboard.Config) { c.Host = "localhost" })
+			}
+			answer, text := c.on.Call(t, http.MethodPost, path, body, c.headers...)
+			if answer.StatusCode != http.StatusForbidden || !strings.Contains(text, c.want) {
+				t.Errorf("%s %v: %s %s", path, c.headers, answer.Status, text)
+			}
+		}
+		// The token is not taken from the address.
+		if answer, _ := r.Call(t, http.MethodPost, path+"?token="+token+"&"+dashboard.TokenHeader+"="+token, body); answer.StatusCode != http.StatusForbidden {
+			t.Errorf("%s with the token in the query: %s", path, answer.Status)
+		}
+	}
+	for _, on := range []running{r, readOnly} {
+		if n := on.source.Calls("Block") + on.source.Calls("Unblock") + on.source.Calls("Reset"); n != 0 {
+			t.Errorf("%d changes were made", n)
+		}
+	}
+}
+
+func TestNewToken(t *testing.T) {
+	t.Parallel()
+	if a, b := dashboard.NewToken(), dashboard.NewToken(); a == b || len(a) < 26 {
+		t.Errorf("%q, %q", a, b)
+	}
+}
+
+// fuzzedBody has the fields of all bodies.
+type fuzzedBody struct {
+	Key, Policy, Prefix, For string
+	Stored                   bool
+	Order                    dashboard.Order
+	Algorithm                limiter.Algorithm
+	Limit                    int
+}
+
+// checkAccepted checks that a body that a path accepted is within its bounds.
+func checkAccepted(t *testing.T, path, body string) {
+	t.Helper()
+	var in fuzzedBody
+	d := json.NewDecoder(strings.NewReader(body))
+	d.DisallowUnknownFields()
+	err := d.Decode(&in)
+	_, more := d.Token()
+	wrong := err != nil || more != io.EOF || len(body) > 64<<10 || !utf8.ValidString(body) || len(in.Policy) > 64 || in.Limit < 0 || in.Limit > 200 ||
+		len(in.Key) > 1024 || strings.Contains(in.Key, "\x00") || len(in.Prefix) > 1024 || strings.Contains(in.Prefix, "\x00") ||
+		!slices.Contains([]dashboard.Order{"", dashboard.ByShare, dashboard.ByDenials, dashboard.ByRecent}, in.Order)
+	switch path {
+	case "/api/block", "/api/unblock", "/api/reset":
+		wrong = wrong || in.Policy == "" || !slices.Contains(limiter.Algorithms(), in.Algorithm)
+		fallthrough
+	case "/api/key":
+		wrong = wrong || in.Key == ""
+	}
+	if lasts, invalid := time.ParseDuration(in.For); path == "/api/block" {
+		wrong = wrong || invalid != nil || lasts < time.Microsecond || lasts > 100*365*24*time.Hour
+	}
+	if wrong {
+		t.Errorf("%s accepts %.300q: %v", path, body, err)
+	}
+}
+
+// FuzzBody: whatever the body is, each path answers it with JSON that is no internal
+// error, and changes nothing without the token. What it accepts is within its bounds.
+func FuzzBody(f *testing.F) {
+	source := sample.New(true)
+	s, err := dashboard.New(dashboard.Config{Source: source, Token: token, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		f.Fatal(err)
+	}
+	paths := []string{"/api/key", "/api/keys", "/api/history", "/api/block", "/api/unblock", "/api/reset"}
+	for i := range paths {
+		for _, body := range []string{
+			`{"key":"alice","stored":true}`, `{"order":"recent","policy":"login","prefix":"1","limit":9}`, `{"policy":"login","limit":1}`,
+			`{"key":"alice","policy":"login","algorithm":"token_bucket","for":"1h"}`, `{"key":"alice","policy":"login","algorithm":"token_bucket"}`,
+			`{"key":"\u0000"}`, `{"key":"\ud800"}`, "{\"key\":\"\xff\"}", `{"key":null}`, `{"limit":1e999}`, `{"limit":-9223372036854775808}`, `{"for":"9999999h"}`,
+			``, `null`, `[]`, `{`, strings.Repeat("[", 10_000), `{"key":"k"}{"key":"l"}`, `{"KEY":"k"}`, `{"key":"a","key":"b"}`,
+			`{"limit":200}`, `{"limit":201}`, `{"limit":-1}`, `{"order":"size"}`, `{"policy":"no such name"}`, `{"key":"k","more":1}`, `{"key":"k"}` + strings.Repeat(" ", 64<<10),
+			`{"key":""}`, `{"key":"` + strings.Repeat("k", 1024) + `"}`, `{"key":"` + strings.Repeat("k", 1025) + `"}`, `{"prefix":"` + strings.Repeat("k", 1025) + `"}`, `{"prefix":"\u0000"}`,
+			target("k", "login", "gcra", ""), target("", "login", "gcra", ""), target("k", "", "gcra", ""), target("k", "login", "log", ""), target("k\\u0000", "login", "gcra", ""),
+			target("k", "login", "gcra", `,"for":"1us"`), target("k", "login", "gcra", `,"for":"999ns"`), target("k", "login", "gcra", `,"for":"0s"`), target("k", "login", "gcra", `,"for":"-1h"`),
+			target("k", "login", "gcra", `,"for":"876000h"`), target("k", "login", "gcra", `,"for":"876000h0m0.000000001s"`), target("k", "", "gcra", `,"for":"1h"`), target("k", "login", "log", `,"for":"1h"`),
+		} {
+			f.Add(byte(i), false, body)
+			f.Add(byte(i), true, body)
+		}
+	}
+	f.Fuzz(func(t *testing.T, which byte, withToken bool, body string) {
+		path := paths[int(which)%len(paths)]
+		changes := func() int { return source.Calls("Block") + source.Calls("Unblock") + source.Calls("Reset") }
+		before := changes()
+		r := httptest.NewRequest(http.MethodPost, path, strings.NewReader(body))
+		r.Header.Set("Content-Type", "application/json")
+		r.Host = "localhost"
+		if withToken {
+			r.Header.Set(dashboard.TokenHeader, token)
+		}
+		w := httptest.NewRecorder()
+		s.ServeHTTP(w, r)
+		if w.Code >= 500 || !json.Valid(w.Body.Bytes()) {
+			t.Errorf("%s %.200q: %d %s", path, body, w.Code, w.Body)
+		}
+		if w.Code == http.StatusOK {
+			checkAccepted(t, path, body)
+		}
+		if !withToken && changes() != before {
+			t.Errorf("%s %.200q: a change without the token", path, body)
+		}
+	})
+}
+
+// target returns a body with a key under a policy, and more fields.
+func target(key, policy, algorithm, more string) string {
+	return fmt.Sprintf(`{"key":"%s","policy":"%s","algorithm":"%s"%s}`, key, policy, algorithm, more)
+}

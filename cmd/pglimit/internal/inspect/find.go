@@ -1,0 +1,271 @@
+package inspect
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pglimit/pglimit/internal/algorithm"
+	"github.com/pglimit/pglimit/internal/store"
+)
+
+// Found is all that the database has about some keys, as JSON too. Every list is in order
+// of policy and key.
+type Found struct {
+	Keys         []Key         `json:"keys"`
+	Reservations []Reservation `json:"reservations"`
+	Overrides    []Override    `json:"overrides"`
+	Denials      []Denied      `json:"denials"`
+	// More reports whether a list had more than the limit, and ends there.
+	More bool `json:"more"`
+}
+
+// Empty reports whether there is nothing.
+func (f Found) Empty() bool {
+	return len(f.Keys)+len(f.Reservations)+len(f.Overrides)+len(f.Denials) == 0
+}
+
+// Reservation is an open reservation.
+type Reservation struct {
+	Policy    string         `json:"policy"`
+	Algorithm algorithm.Name `json:"algorithm"`
+	Key       string         `json:"key"`
+	ID        string         `json:"id"` // for Settle and Cancel
+	Units     float64        `json:"units"`
+	CreatedAt time.Time      `json:"created_at"`
+	ExpiresAt time.Time      `json:"expires_at"`
+}
+
+// Override is what differs for a key of a policy; nil fields do not.
+type Override struct {
+	Policy    string     `json:"policy"`
+	Key       string     `json:"key"`
+	Unlimited bool       `json:"unlimited"`
+	Limit     *float64   `json:"limit"`
+	Burst     *float64   `json:"burst"`
+	Shadow    *bool      `json:"shadow"`
+	Until     *time.Time `json:"until"` // nil: no end
+	Note      string     `json:"note"`
+	ChangedBy string     `json:"changed_by"`
+}
+
+// Denied is a key's denials of some time.
+type Denied struct {
+	Policy       string         `json:"policy"`
+	Algorithm    algorithm.Name `json:"algorithm"`
+	Key          string         `json:"key"`
+	Denials      int64          `json:"denials"`
+	Shadowed     int64          `json:"shadowed"` // of these, those that a shadow policy let pass
+	Units        float64        `json:"units"`    // requested by them
+	LastDeniedAt time.Time      `json:"last_denied_at"`
+}
+
+// Find returns every row of the keys under any policy and algorithm of the filter, and
+// their open reservations, overrides, and denials of the last 24 hours: up to limit of
+// each, from 1 to 10,000. Overrides have no algorithm and are found under all.
+//
+// It needs no index on the key: for each policy it looks into the primary keys.
+func (i *Inspector) Find(ctx context.Context, k Keys, f Filter, limit int) (found Found, err error) {
+	if err := k.check(); err != nil {
+		return found, err
+	}
+	if err := f.check(); err != nil {
+		return found, err
+	}
+	if limit < 1 || limit > 10_000 {
+		return found, store.Invalid("limit", fmt.Sprint(limit), "must be from 1 to 10000")
+	}
+	err = i.read(ctx, func(tx pgx.Tx) error {
+		m, err := newMatcher(ctx, tx, k)
+		if err != nil {
+			return err
+		}
+		var p params
+		sql := findKeys(f, m, limit+1, &p)
+		if found.Keys, err = collect[Key](ctx, tx, sql, p); err != nil {
+			return err
+		}
+		p = nil
+		sql = findReservations(f, m, limit+1, &p)
+		if found.Reservations, err = collect[Reservation](ctx, tx, sql, p); err != nil {
+			return err
+		}
+		p = nil
+		sql = findOverrides(f, m, limit+1, &p)
+		if found.Overrides, err = collect[Override](ctx, tx, sql, p); err != nil {
+			return err
+		}
+		p = nil
+		sql = findDenials(f, m, limit+1, &p)
+		found.Denials, err = collect[Denied](ctx, tx, sql, p)
+		return err
+	})
+	for n, r := range found.Reservations {
+		found.Reservations[n].ID = store.ReservationID{Algorithm: r.Algorithm, Policy: r.Policy, Key: r.Key, ID: r.ID}.Public()
+	}
+	cut(&found.Keys, limit, &found.More)
+	cut(&found.Reservations, limit, &found.More)
+	cut(&found.Overrides, limit, &found.More)
+	cut(&found.Denials, limit, &found.More)
+	return found, err
+}
+
+// cut shortens a list to limit, and never leaves it nil: JSON has [] for an empty list.
+func cut[T any](list *[]T, limit int, more *bool) {
+	if len(*list) > limit {
+		*list, *more = (*list)[:limit], true
+	}
+	if *list == nil {
+		*list = []T{}
+	}
+}
+
+func findKeys(f Filter, m matcher, limit int, p *params) string {
+	return "SELECT " + columns + "\nFROM (" + rowsOf(f, m, limit, p) + "\nLIMIT " + p.add(int64(limit)) + "::bigint) AS f, " + seek +
+		"\nORDER BY k.policy, k.key, k.algorithm"
+}
+
+func findReservations(f Filter, m matcher, limit int, p *params) string {
+	only := ""
+	if f.Algorithm != "" {
+		only = " AND h.algorithm = " + p.add(string(f.Algorithm)) + "::text"
+	}
+	return `SELECT f.policy, f.algorithm, f.key, f.id, f.units, to_timestamp(f.created_at_us::float8 / 1000000::float8), to_timestamp(f.expires_at_us::float8 / 1000000::float8)
+FROM ` + policies("pglimit_reservation", f.Policy, p) + `, LATERAL (
+    SELECT h.* FROM pglimit_reservation AS h WHERE h.policy = p.policy AND ` + m.on("h", p) + ` AND h.state = 'open'` + only + `
+    ORDER BY h.key, h.expires_at_us LIMIT ` + p.add(int64(limit)) + `::bigint) AS f
+ORDER BY f.policy, f.key, f.expires_at_us LIMIT ` + p.add(int64(limit)) + `::bigint`
+}
+
+func findOverrides(f Filter, m matcher, limit int, p *params) string {
+	return `SELECT f.policy, f.key, f.unlimited, f.limit_units, f.burst, f.shadow, f.until, f.note, f.changed_by
+FROM ` + policies("pglimit_override", f.Policy, p) + `, LATERAL (
+    SELECT o.* FROM pglimit_override AS o WHERE o.policy = p.policy AND ` + m.on("o", p) + `
+    ORDER BY o.key LIMIT ` + p.add(int64(limit)) + `::bigint) AS f
+ORDER BY f.policy, f.key LIMIT ` + p.add(int64(limit)) + `::bigint`
+}
+
+func findDenials(f Filter, m matcher, limit int, p *params) string {
+	only := " AND d.slot_us > " + since(day, p)
+	if f.Algorithm != "" {
+		only += " AND d.algorithm = " + p.add(string(f.Algorithm)) + "::text"
+	}
+	return `SELECT f.policy, f.algorithm, f.key, f.denials, f.shadowed, f.units, to_timestamp(f.last_us::float8 / 1000000::float8)
+FROM ` + policies("pglimit_denial", f.Policy, p) + `, LATERAL (
+    SELECT d.policy, d.algorithm, d.key, sum(d.denials)::bigint AS denials, sum(d.shadowed)::bigint AS shadowed, sum(d.units) AS units, max(d.last_denied_at_us) AS last_us
+    FROM pglimit_denial AS d WHERE d.policy = p.policy AND ` + m.on("d", p) + only + `
+    GROUP BY d.policy, d.key, d.algorithm ORDER BY d.key, d.algorithm LIMIT ` + p.add(int64(limit)) + `::bigint) AS f
+ORDER BY f.policy, f.key, f.algorithm LIMIT ` + p.add(int64(limit)) + `::bigint`
+}
+
+// Keys selects keys: the one that is Text, or those that begin with Text if Prefix is set.
+type Keys struct {
+	Text   string
+	Prefix bool
+}
+
+// maxKey is the longest key in bytes, as the limiter has it.
+const maxKey = 1024
+
+// check returns an error for a text that no key has, or that all keys begin with.
+func (k Keys) check() error {
+	name := "key"
+	if k.Prefix {
+		name = "prefix"
+	}
+	switch {
+	case k.Text == "":
+		return store.Invalid(name, `""`, "is empty")
+	case len(k.Text) > maxKey:
+		return store.Invalid(name, store.Quote(k.Text), fmt.Sprintf("is longer than %d bytes, and so than all keys", maxKey))
+	case strings.IndexByte(k.Text, 0) >= 0 || !utf8.ValidString(k.Text):
+		return store.Invalid(name, store.Quote(k.Text), "has a NUL byte or is not valid UTF-8, as no key")
+	}
+	return nil
+}
+
+// after returns the least text above all texts that begin with prefix, in the order of
+// bytes, which in UTF-8 is the order of characters. It returns "" if there is none.
+func after(prefix string) string {
+	for prefix != "" {
+		last, size := utf8.DecodeLastRuneInString(prefix)
+		prefix = prefix[:len(prefix)-size]
+		switch {
+		case last == 0xD7FF:
+			return prefix + "\uE000" // what lies between is not text
+		case last < utf8.MaxRune:
+			return prefix + string(last+1)
+		}
+	}
+	return ""
+}
+
+// matcher renders the condition that a key is among Keys, as a range of an index.
+type matcher struct {
+	keys  Keys
+	upper string // exclusive; "": none
+	utf8  bool
+}
+
+// newMatcher reads the database's encoding: after is wrong for others.
+func newMatcher(ctx context.Context, tx pgx.Tx, k Keys) (m matcher, err error) {
+	m.keys = k
+	if !k.Prefix {
+		return m, nil
+	}
+	var encoding string
+	if err = tx.QueryRow(ctx, `SELECT current_setting('server_encoding'::text)`).Scan(&encoding); err != nil {
+		return m, err
+	}
+	if m.utf8 = encoding == "UTF8"; m.utf8 {
+		m.upper = after(k.Text)
+	}
+	return m, nil
+}
+
+// on returns the condition for the column key of a table's alias.
+func (m matcher) on(alias string, p *params) string {
+	if !m.keys.Prefix {
+		return alias + ".key = " + p.add(m.keys.Text) + "::text"
+	}
+	from := p.add(m.keys.Text) + "::text"
+	condition := alias + ".key >= " + from
+	switch {
+	case m.upper != "":
+		condition += " AND " + alias + ".key < " + p.add(m.upper) + "::text"
+	case !m.utf8:
+		condition += " AND starts_with(" + alias + ".key, " + from + ")"
+	}
+	return condition
+}
+
+// policies returns the FROM item p with the policies of a table, as the filter has them. It
+// reads one row for each policy: a loose scan of the primary key, which begins with the
+// policy.
+func policies(table, policy string, p *params) string {
+	if policy != "" {
+		return "(SELECT " + p.add(policy) + `::text COLLATE "C" AS policy) AS p`
+	}
+	return strings.ReplaceAll(`(WITH RECURSIVE one AS (
+    (SELECT t.policy FROM TABLE AS t ORDER BY t.policy LIMIT 1)
+    UNION ALL
+    SELECT (SELECT t.policy FROM TABLE AS t WHERE t.policy > o.policy ORDER BY t.policy LIMIT 1) FROM one AS o WHERE o.policy IS NOT NULL
+) SELECT o.policy FROM one AS o WHERE o.policy IS NOT NULL) AS p`, "TABLE", table)
+}
+
+// rows returns a SELECT of the rows of a limit table that match: algorithm, policy and key,
+// in order, up to limit of each policy.
+func rowsOf(f Filter, m matcher, limit int, p *params) string {
+	var all []string
+	for _, a := range f.algorithms() {
+		all = append(all, `SELECT '`+string(a)+`'::text COLLATE "C" AS algorithm, f.policy, f.key
+FROM `+policies(table(a), f.Policy, p)+`, LATERAL (
+    SELECT t.policy, t.key FROM `+table(a)+` AS t WHERE t.policy = p.policy AND `+m.on("t", p)+`
+    ORDER BY t.key LIMIT `+p.add(int64(limit))+`::bigint) AS f`)
+	}
+	return strings.Join(all, "\nUNION ALL\n")
+}

@@ -1,0 +1,206 @@
+package inspect
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pglimit/pglimit/db"
+	"github.com/pglimit/pglimit/internal/algorithm"
+	"github.com/pglimit/pglimit/internal/store"
+)
+
+// Target is a row to change. In a Forget, Algorithm is "" for what a key has under a policy
+// whatever the algorithm: its override.
+type Target struct {
+	Algorithm   algorithm.Name
+	Policy, Key string
+}
+
+// compare orders targets as the library locks rows: by algorithm, policy and key. Targets
+// without an algorithm come last.
+func (t Target) compare(u Target) int {
+	index := func(a algorithm.Name) int {
+		if a == "" {
+			return len(algorithm.Names)
+		}
+		return a.Index()
+	}
+	return cmp.Or(cmp.Compare(index(t.Algorithm), index(u.Algorithm)), cmp.Compare(t.Policy, u.Policy), cmp.Compare(t.Key, u.Key))
+}
+
+// ErrTooMany is returned by Targets if more rows match than most. It is an ErrInvalid.
+var ErrTooMany = fmt.Errorf("%w: too many rows match", store.ErrInvalid)
+
+// Targets lists the rows of the keys under any policy and algorithm of the filter, in lock
+// order. traces lists what Forget removes: also keys that have only reservations, denials
+// or an override. It returns ErrTooMany if there are more than most. A row that is made
+// later is not on the list.
+func (i *Inspector) Targets(ctx context.Context, k Keys, f Filter, most int, traces bool) (targets []Target, err error) {
+	if err := k.check(); err != nil {
+		return nil, err
+	}
+	if err := f.check(); err != nil {
+		return nil, err
+	}
+	if most < 1 || most > 10_000_000 {
+		return nil, store.Invalid("max", fmt.Sprint(most), "must be from 1 to 10000000")
+	}
+	err = i.read(ctx, func(tx pgx.Tx) error {
+		m, err := newMatcher(ctx, tx, k)
+		if err != nil {
+			return err
+		}
+		var p params
+		sql := rowsOf(f, m, most+1, &p)
+		if traces {
+			sql += "\nUNION\n" + tracesOf(f, m, most+1, &p)
+		}
+		targets, err = collect[Target](ctx, tx, sql+"\nLIMIT "+p.add(int64(most)+1)+"::bigint", p)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	if len(targets) > most {
+		return nil, fmt.Errorf("%w: %s has more than %d rows", ErrTooMany, store.Quote(k.Text), most)
+	}
+	slices.SortFunc(targets, Target.compare)
+	return targets, nil
+}
+
+// tracesOf returns a SELECT of what a key leaves outside the limit tables.
+func tracesOf(f Filter, m matcher, limit int, p *params) string {
+	kept := func(table, alias string) string {
+		only := ""
+		if f.Algorithm != "" {
+			only = " AND " + alias + ".algorithm = " + p.add(string(f.Algorithm)) + "::text"
+		}
+		return `SELECT f.algorithm, f.policy, f.key FROM ` + policies(table, f.Policy, p) + `, LATERAL (
+    SELECT ` + alias + `.algorithm, ` + alias + `.policy, ` + alias + `.key FROM ` + table + ` AS ` + alias + `
+    WHERE ` + alias + `.policy = p.policy AND ` + m.on(alias, p) + only + `
+    GROUP BY ` + alias + `.policy, ` + alias + `.key, ` + alias + `.algorithm LIMIT ` + p.add(int64(limit)) + `::bigint) AS f`
+	}
+	sql := kept("pglimit_reservation", "h") + "\nUNION\n" + kept("pglimit_denial", "d")
+	if f.Algorithm != "" {
+		return sql
+	}
+	sql += "\nUNION\n" + `SELECT ''::text COLLATE "C", f.policy, f.key FROM ` + policies("pglimit_override", f.Policy, p) + `, LATERAL (
+    SELECT o.policy, o.key FROM pglimit_override AS o WHERE o.policy = p.policy AND ` + m.on("o", p) + ` LIMIT ` + p.add(int64(limit)) + `::bigint) AS f`
+	only := ""
+	if f.Policy != "" {
+		only = " AND h.name = " + p.add(f.Policy) + "::text"
+	}
+	return sql + "\nUNION\n" + `SELECT ''::text COLLATE "C", h.name, h.key FROM pglimit_policy_history AS h WHERE ` + m.on("h", p) + only
+}
+
+// lockRows locks the rows of a group in the order of their keys, and returns the group of
+// these, and how many of them are blocked now. What comes next must act on no other key: a
+// row that was made meanwhile would be locked out of order.
+func lockRows(ctx context.Context, tx pgx.Tx, g group) (locked group, blocked int64, err error) {
+	locked = group{algorithm: g.algorithm, policy: g.policy}
+	err = tx.QueryRow(ctx, `WITH found AS MATERIALIZED (
+    SELECT t.key, t.updated_at_us, t.blocked_until_us FROM `+table(g.algorithm)+` AS t
+    WHERE t.policy = $1::text AND t.key = ANY ($2::text[])
+    ORDER BY t.policy, t.key
+    FOR UPDATE OF t
+)
+SELECT coalesce(pg_catalog.array_agg(f.key), '{}'), count(*) FILTER (WHERE f.blocked_until_us > GREATEST(f.updated_at_us, c.us))
+FROM found AS f, (SELECT (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint AS us) AS c`,
+		g.policy, g.keys).Scan(&locked.keys, &blocked)
+	return locked, blocked, err
+}
+
+// Block denies all requests of the targets for d, or until an earlier block ends if that is
+// later, as Limiter.Block does; a target without a row is not blocked. d is a positive
+// number of whole microseconds up to a hundred years. Rows are those that are blocked.
+func (i *Inspector) Block(ctx context.Context, targets []Target, d time.Duration, o Options) ([]Count, error) {
+	if d <= 0 || d%time.Microsecond != 0 || d.Microseconds() > algorithm.MaxLifetime {
+		return nil, store.Invalid("duration", d.String(), "must be positive whole microseconds, at most a hundred years")
+	}
+	return i.change(ctx, targets, o, func(ctx context.Context, tx pgx.Tx, g group) (c Count, err error) {
+		g, _, err = lockRows(ctx, tx, g)
+		if err != nil {
+			return c, err
+		}
+		c.Rows = int64(len(g.keys))
+		_, err = tx.Exec(ctx, `UPDATE `+table(g.algorithm)+` AS t
+SET blocked_until_us = GREATEST(t.blocked_until_us, GREATEST(t.updated_at_us, c.us) + $3::bigint)
+FROM (SELECT (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint AS us) AS c
+WHERE t.policy = $1::text AND t.key = ANY ($2::text[])`, g.policy, g.keys, d.Microseconds())
+		return c, err
+	})
+}
+
+// Unblock lifts the targets' blocks and keeps their units, as Limiter.Unblock does. Rows are
+// those that were blocked.
+func (i *Inspector) Unblock(ctx context.Context, targets []Target, o Options) ([]Count, error) {
+	return i.change(ctx, targets, o, func(ctx context.Context, tx pgx.Tx, g group) (c Count, err error) {
+		if g, c.Rows, err = lockRows(ctx, tx, g); err != nil {
+			return c, err
+		}
+		_, err = tx.Exec(ctx, `UPDATE `+table(g.algorithm)+` AS t SET blocked_until_us = 0
+WHERE t.policy = $1::text AND t.key = ANY ($2::text[]) AND t.blocked_until_us > 0`, g.policy, g.keys)
+		return c, err
+	})
+}
+
+// deleteRows deletes the rows of a group, which it locks in the order of their keys.
+func deleteRows(ctx context.Context, tx pgx.Tx, g group) (rows int64, err error) {
+	g, _, err = lockRows(ctx, tx, g)
+	if err != nil || len(g.keys) == 0 {
+		return 0, err
+	}
+	tag, err := tx.Exec(ctx, `DELETE FROM `+table(g.algorithm)+` AS t WHERE t.policy = $1::text AND t.key = ANY ($2::text[])`, g.policy, g.keys)
+	return tag.RowsAffected(), err
+}
+
+// Reset deletes what the targets have used, and their blocks, as Limiter.Reset does. Open
+// reservations stay, but their units count no more.
+func (i *Inspector) Reset(ctx context.Context, targets []Target, o Options) ([]Count, error) {
+	return i.change(ctx, targets, o, func(ctx context.Context, tx pgx.Tx, g group) (c Count, err error) {
+		p := db.ResetReservationsParams{Policy: g.policy, Keys: g.keys, Algorithm: string(g.algorithm)}
+		if c.Reservations, err = queries.ResetReservations(ctx, tx, p); err != nil {
+			return c, err
+		}
+		if c.Rows, err = deleteRows(ctx, tx, g); err != nil || c.Rows == 0 {
+			return c, err
+		}
+		made, err := queries.ResetReservationsMade(ctx, tx, db.ResetReservationsMadeParams(p))
+		c.Reservations += made
+		return c, err
+	})
+}
+
+// Forget deletes every trace of the targets: rows, reservations with their idempotency
+// keys, denials, and for targets without an algorithm overrides and their history. List the
+// targets with traces. A program that requests for a key meanwhile makes it a new row. One
+// that keeps denials writes those of before at the end of its interval: forget again then.
+func (i *Inspector) Forget(ctx context.Context, targets []Target, o Options) ([]Count, error) {
+	return i.change(ctx, targets, o, func(ctx context.Context, tx pgx.Tx, g group) (c Count, err error) {
+		if g.algorithm == "" {
+			if c.Overrides, err = queries.ForgetOverrides(ctx, tx, db.ForgetOverridesParams{Policy: g.policy, Keys: g.keys}); err != nil {
+				return c, err
+			}
+			c.History, err = queries.ForgetHistory(ctx, tx, db.ForgetHistoryParams{Policy: g.policy, Keys: g.keys})
+			return c, err
+		}
+		p := db.ForgetReservationsParams{Policy: g.policy, Keys: g.keys, Algorithm: string(g.algorithm)}
+		if c.Reservations, err = queries.ForgetReservations(ctx, tx, p); err != nil {
+			return c, err
+		}
+		if c.Rows, err = deleteRows(ctx, tx, g); err != nil {
+			return c, err
+		}
+		made, err := queries.ForgetReservationsMade(ctx, tx, db.ForgetReservationsMadeParams(p))
+		c.Reservations += made
+		if err == nil {
+			c.Denials, err = queries.ForgetDenials(ctx, tx, db.ForgetDenialsParams(p))
+		}
+		return c, err
+	})
+}

@@ -1,0 +1,235 @@
+package describe
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"go/format"
+	"net/http"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/must"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/playground/parse"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/playground/sitetest"
+	"github.com/pglimit/pglimit/limiter"
+)
+
+// askedOf has requests with every kind of field.
+var askedOf = []struct {
+	policy string
+	cost   float64
+}{
+	{`{"algorithm":"leaky_bucket","limit":10,"period":"10s","burst":20,"tick":"1.5s"}`, 1},
+	{`{"algorithm":"leaky_bucket","limit":0.1,"period":"1h30m","tick":"7us"}`, 0.25},
+	{`{"algorithm":"leaky_bucket_queue","limit":1,"period":"1s","burst":1e-9}`, 1e-9},
+	{`{"algorithm":"token_bucket","limit":9007199254740992,"period":"24h","block_for":"90s"}`, 1000000},
+	{`{"algorithm":"gcra","limit":1e-9,"period":"876600h"}`, 1e-10},
+	{`{"algorithm":"fixed_window","limit":1000,"period":"1ms","aligned":true}`, 1},
+	{`{"algorithm":"fixed_window","limit":100000,"calendar":"month","time_zone":"Europe/Vienna"}`, 1},
+	{`{"algorithm":"sliding_window_counter","limit":2.5,"period":"1m"}`, 3},
+	{`{"algorithm":"sliding_window_log","limit":3,"period":"2m0.000001s"}`, 1},
+}
+
+// wanted returns the request for a policy in JSON.
+func wanted(t *testing.T, policy string, key string, cost float64) limiter.Request {
+	t.Helper()
+	var p limiter.Policy
+	must.Succeed(t, json.Unmarshal([]byte(policy), &p))
+	p.Name = parse.PolicyName
+	return p.Request(key, cost)
+}
+
+// newSite serves descriptions whose command lines begin with command.
+func newSite(t *testing.T, command ...string) sitetest.Site {
+	t.Helper()
+	mux := http.NewServeMux()
+	mux.Handle("POST /api/describe", Handler(command))
+	return sitetest.New(t, mux)
+}
+
+// describeAll returns the descriptions of all of askedOf.
+func describeAll(t *testing.T, s sitetest.Site, key string) []described {
+	t.Helper()
+	var all []described
+	for _, a := range askedOf {
+		body := must.OK(json.Marshal(map[string]any{"key": key, "policies": []json.RawMessage{json.RawMessage(a.policy)}, "costs": []float64{a.cost}}))(t)
+		var got struct{ Policies []described }
+		s.Post(t, "/api/describe", string(body), &got)
+		if len(got.Policies) != 1 || got.Policies[0].Error != "" {
+			t.Fatalf("%s: %+v", a.policy, got)
+		}
+		all = append(all, got.Policies...)
+	}
+	return all
+}
+
+// TestDescribeGo compiles and runs the Go code: it is formatted, and sends a request
+// with the policy.
+func TestDescribeGo(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, "pglimit", "allow")
+	const key = "O'Neill \"\\ \n π"
+	var program strings.Builder
+	program.WriteString(`package main
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"time"
+
+	"github.com/pglimit/pglimit/limiter"
+)
+
+type asking interface {
+	Allow(ctx context.Context, p limiter.Policy, key string) (limiter.Result, error)
+	AllowN(ctx context.Context, p limiter.Policy, key string, n float64) (limiter.Result, error)
+}
+
+var _ asking = (*limiter.Limiter)(nil)
+
+type printer struct{}
+
+func (p printer) Allow(ctx context.Context, policy limiter.Policy, key string) (limiter.Result, error) {
+	return p.AllowN(ctx, policy, key, 1)
+}
+
+func (printer) AllowN(_ context.Context, policy limiter.Policy, key string, n float64) (limiter.Result, error) {
+	return limiter.Result{}, json.NewEncoder(os.Stdout).Encode(policy.Request(key, n))
+}
+
+var ctx, l = context.Background(), printer{}
+
+const _ = time.Second
+
+func main() {
+`)
+	for _, d := range describeAll(t, s, key) {
+		if formatted, err := format.Source([]byte(d.Go)); err != nil || string(formatted) != d.Go {
+			t.Errorf("not formatted by gofmt: %v\n%s", err, d.Go)
+		}
+		fmt.Fprintf(&program, "\tfunc() {\n%s\n\t\tif _ = r; err != nil {\n\t\t\tpanic(err)\n\t\t}\n\t}()\n", d.Go)
+	}
+	program.WriteString("}\n")
+	file := filepath.Join(t.TempDir(), "main.go")
+	must.Succeed(t, os.WriteFile(file, []byte(program.String()), 0o600))
+	out, err := exec.CommandContext(t.Context(), "go", "run", file).Output()
+	if err != nil {
+		t.Fatalf("%v: %s\n%s", err, err.(*exec.ExitError).Stderr, &program)
+	}
+	answers := json.NewDecoder(bytes.NewReader(out))
+	for _, a := range askedOf {
+		var got limiter.Request
+		must.Succeed(t, answers.Decode(&got))
+		if want := wanted(t, a.policy, key, a.cost); got != want {
+			t.Errorf("got %+v\nwant %+v", got, want)
+		}
+	}
+}
+
+// TestDescribeText: the three forms of one policy.
+func TestDescribeText(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, "pglimit", "allow", "--data-dir", "my data")
+	got := describeAll(t, s, "alice")[0]
+	want := described{
+		Algorithm: limiter.LeakyBucket,
+		Go: `policy := limiter.Policy{
+	Name:      "playground",
+	Algorithm: limiter.LeakyBucket,
+	Limit:     10,
+	Period:    10 * time.Second,
+	Burst:     20,
+	Tick:      1500 * time.Millisecond,
+}
+r, err := l.Allow(ctx, policy, "alice")
+`,
+		Command: "pglimit allow --data-dir 'my data' --name playground --algorithm leaky_bucket --limit 10 --period 10s --burst 20 --tick 1.5s alice",
+		Curl:    "curl -i '" + s.URL + "/limited/leaky_bucket?burst=20&key=alice&limit=10&period=10s&tick=1.5s'",
+	}
+	if got != want {
+		t.Errorf("got %+v\nwant %+v", got, want)
+	}
+	for i, want := range []string{"", "--period 1h30m", "--burst 1e-09", "--limit 9007199254740992 --period 24h --block-for 1m30s --cost 1000000", "--limit 1e-09 --period 876600h",
+		"--aligned alice", "--calendar month --time-zone Europe/Vienna alice", "--cost 3 alice", "--period 2m0.000001s"} {
+		if got := describeAll(t, s, "alice")[i].Command; !strings.Contains(got, want) {
+			t.Errorf("%s: want %s in it", got, want)
+		}
+	}
+}
+
+// TestDescribeCommandQuoted: a shell parses any key as one word.
+func TestDescribeCommandQuoted(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, "pglimit", "allow")
+	var all string
+	for c := '!'; c <= '~'; c++ {
+		all += string(c)
+		key := "a" + string(c) + "b"
+		if c == '~' {
+			key = all
+		}
+		command := describeAll(t, s, key)[0].Command
+		out, err := exec.CommandContext(t.Context(), "sh", "-c", `pglimit() { for last; do :; done; printf %s "$last"; }; `+command).Output()
+		if err != nil || string(out) != key {
+			t.Errorf("%s: %q, %v", command, out, err)
+		}
+	}
+}
+
+// TestDescribeCurl: the playground parses the URL shown as the same policy.
+func TestDescribeCurl(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, "pglimit", "allow")
+	for _, key := range []string{"alice", "O'Neill", "a&b=c d+e%2F#π\n"} {
+		for i, d := range describeAll(t, s, key) {
+			out, err := exec.CommandContext(t.Context(), "sh", "-c", strings.Replace(d.Curl, "curl -i ", "printf %s ", 1)).Output()
+			if err != nil {
+				t.Fatalf("%s: %v", d.Curl, err)
+			}
+			at := must.OK(url.Parse(string(out)))(t)
+			got, err := parse.Query(limiter.Algorithm(strings.TrimPrefix(at.Path, "/limited/")), at.RawQuery)
+			if want := wanted(t, askedOf[i].policy, key, askedOf[i].cost); err != nil || got != want || at.Scheme+"://"+at.Host != s.URL {
+				t.Errorf("%s: %v\ngot %+v\nwant %+v", d.Curl, err, got, want)
+			}
+		}
+	}
+}
+
+func TestDescribeErrors(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, "pglimit", "allow")
+	const good = `{"algorithm":"gcra","limit":1,"period":"1s"}`
+	var got struct{ Policies []described }
+	s.Post(t, "/api/describe", `{"key":"k","policies":[{"algorithm":"gcra","limit":-1,"period":"1s"},`+good+`,{"algorithm":"token_bucket","limit":true}]}`, &got)
+	if len(got.Policies) != 3 || got.Policies[1].Go == "" || got.Policies[1].Error != "" {
+		t.Fatalf("got %+v", got)
+	}
+	for i, want := range map[int]described{
+		0: {Algorithm: limiter.GCRA, Field: "limit", Error: "Limit -1: must be from 1e-9 to 2^53"},
+		2: {Algorithm: limiter.TokenBucket, Field: "limit", Error: "limit is a JSON bool: must be a number"},
+	} {
+		if got.Policies[i] != want {
+			t.Errorf("got %+v, want %+v", got.Policies[i], want)
+		}
+	}
+	for body, want := range map[string]struct{ field, text string }{
+		`{"policies":[` + good + `]}`: {"key", "key is empty"},
+		`{"key":"k"}`:                 {"policies", "policies are 0: must be from 1 to 7"},
+		`{"key":"k","policies":[` + strings.Repeat(good+",", 7) + good + `]}`:             {"policies", "policies are 8"},
+		`{"key":"k","policies":[` + good + `],"costs":[1,2]}`:                             {"costs", "costs are 2: must be as many as the 1 policies"},
+		`{"key":"k","policies":[` + good + `],"costs":["1"]}`:                             {"costs", "costs is a JSON string: must be a number"},
+		`{"key":"` + strings.Repeat("k", parse.MaxKey+1) + `","policies":[` + good + `]}`: {"key", "257 bytes"},
+	} {
+		s.ExpectProblem(t, http.MethodPost, "/api/describe", body, 400, want.field, "", want.text)
+	}
+	s.Post(t, "/api/describe", `{"key":"k","policies":[`+good+`],"costs":[0]}`, &got)
+	if p := got.Policies[0]; p.Field != "cost" || p.Error != "cost 0: must be positive" {
+		t.Errorf("cost 0: %+v", p)
+	}
+}

@@ -1,0 +1,418 @@
+package hub
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/must"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/playground/event"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/playground/parse"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/playground/sitetest"
+	"github.com/pglimit/pglimit/limiter"
+)
+
+// newHub returns a hub that counts in memory.
+func newHub(t *testing.T, newLimiter func(*limiter.Config) (*limiter.Limiter, error)) *Hub {
+	t.Helper()
+	h := must.OK(New(newLimiter, limiter.Config{DisableDenyCache: true, Logger: slog.New(slog.DiscardHandler)}))(t)
+	return h
+}
+
+// looking returns a function that makes memory limiters. n counts Checks of cost 0; at
+// is called before each answer.
+func looking(n *atomic.Int64, at func()) func(*limiter.Config) (*limiter.Limiter, error) {
+	return func(config *limiter.Config) (*limiter.Limiter, error) {
+		observe := config.Observe
+		config.Observe = func(ctx context.Context, o limiter.Observation) {
+			if o.Request.Cost == 0 {
+				n.Add(1)
+				if at != nil {
+					at()
+				}
+			}
+			observe(ctx, o)
+		}
+		return limiter.NewMemory(config), nil
+	}
+}
+
+// policy returns a policy of the playground.
+func policy(a limiter.Algorithm, limit float64, period time.Duration) limiter.Policy {
+	return limiter.Policy{Name: parse.PolicyName, Algorithm: a, Limit: limit, Period: period}
+}
+
+// allow requests n units of key k.
+func allow(t *testing.T, h *Hub, p limiter.Policy, n float64) {
+	t.Helper()
+	must.OK(h.Limiter.AllowN(t.Context(), p, "k", n))(t)
+}
+
+// newSite serves the hub's streams until the test ends.
+func newSite(t *testing.T, h *Hub) sitetest.Site {
+	t.Helper()
+	mux := http.NewServeMux()
+	mux.Handle("GET /api/events", Handler(h))
+	s := sitetest.New(t, mux)
+	t.Cleanup(h.Close)
+	return s
+}
+
+// stage is a ResponseWriter without a network, for streams under a fake clock.
+type stage struct {
+	header http.Header
+	status int
+	text   chan string // what was flushed
+	behind bytes.Buffer
+}
+
+func newStage() *stage { return &stage{header: http.Header{}, text: make(chan string, 1000)} }
+
+func (s *stage) Header() http.Header         { return s.header }
+func (s *stage) WriteHeader(status int)      { s.status = status }
+func (s *stage) Write(p []byte) (int, error) { return s.behind.Write(p) }
+func (s *stage) Flush()                      { s.text <- s.behind.String(); s.behind.Reset() }
+
+// listenIn opens a stream without a network. The stage receives what the handler
+// flushes.
+func listenIn(t *testing.T, h *Hub, key string) (on *stage, leave func()) {
+	t.Helper()
+	on = newStage()
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		Handler(h).ServeHTTP(on, httptest.NewRequestWithContext(ctx, http.MethodGet, "http://localhost/api/events?key="+key, nil))
+	}()
+	return on, func() { stop(); <-ended }
+}
+
+// seen returns the data of an event that the stage has received so far.
+func (s *stage) seen(t *testing.T, event string) (data []string) {
+	t.Helper()
+	for {
+		select {
+		case text := <-s.text:
+			for one := range strings.SplitSeq(text, "\n\n") {
+				name, rest, _ := strings.Cut(strings.TrimPrefix(one, "event: "), "\ndata: ")
+				if name == event {
+					data = append(data, rest)
+				}
+			}
+		default:
+			return data
+		}
+	}
+}
+
+// TestHubSampling: a key is read ten times a second while it is watched and something
+// is counted, once more after that, and otherwise never.
+func TestHubSampling(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var looks atomic.Int64
+		h := newHub(t, looking(&looks, nil))
+		p, window := policy(limiter.TokenBucket, 10, 10*time.Second), policy(limiter.FixedWindow, 1, time.Second)
+		pass := func(d time.Duration) { <-time.After(d); synctest.Wait() }
+
+		allow(t, h, p, 10)
+		pass(5 * time.Second)
+		if n := looks.Load(); n != 0 {
+			t.Errorf("%d reads without a stream", n)
+		}
+		on, leave := listenIn(t, h, "k")
+		allow(t, h, window, 1)
+		pass(20 * time.Second)
+		levels := on.seen(t, "levels")
+		if n := len(levels); n < 50 || n > 52 { // 5 s are left of the bucket's 10
+			t.Errorf("%d times levels in 5 s", n)
+		}
+		var first, last struct {
+			Levels map[limiter.Algorithm]event.Level
+		}
+		if err := json.Unmarshal([]byte(levels[0]), &first); err != nil || first.Levels[limiter.TokenBucket].Level != 5 {
+			t.Errorf("first %s, %v", levels[0], err)
+		}
+		if err := json.Unmarshal([]byte(levels[len(levels)-1]), &last); err != nil ||
+			last.Levels[limiter.TokenBucket] != (event.Level{At: first.Levels[limiter.TokenBucket].At + 5000, Remaining: 10}) ||
+			last.Levels[limiter.FixedWindow].Remaining != 1 || len(last.Levels) != 2 {
+			t.Errorf("last %s, %v", levels[len(levels)-1], err)
+		}
+		h.samplers.Wait() // none is left
+
+		allow(t, h, p, 10)
+		pass(150 * time.Millisecond)
+		if n := len(on.seen(t, "levels")); n < 1 {
+			t.Error("no levels after another decision")
+		}
+		leave()
+		before := looks.Load()
+		pass(5 * time.Second)
+		if n := looks.Load(); n != before {
+			t.Errorf("%d reads after the last stream had ended", n-before)
+		}
+		// A stream that begins when nothing is counted receives the levels once.
+		pass(time.Minute)
+		on, leave = listenIn(t, h, "k")
+		pass(time.Minute)
+		if n := len(on.seen(t, "levels")); n != 1 {
+			t.Errorf("%d times levels of an unused key", n)
+		}
+		leave()
+		h.Close()
+	})
+}
+
+// TestHubLastPolicy: a key is read under the policy that was used last.
+func TestHubLastPolicy(t *testing.T) {
+	t.Parallel()
+	h := newHub(t, sitetest.Memory)
+	w := newSite(t, h).Watch(t, "k")
+	for _, limit := range []float64{3, 30} {
+		allow(t, h, policy(limiter.GCRA, limit, 1000*time.Hour), 1)
+	}
+	for {
+		var seen event.Levels
+		w.Until(t, "levels", &seen)
+		if of := seen.Levels[limiter.GCRA]; of.Level+of.Remaining == 30 {
+			return
+		} else if of.Level+of.Remaining != 3 {
+			t.Fatalf("levels %v", seen)
+		}
+	}
+}
+
+// TestHubResetInMidLook: levels read before a reset are not sent after it.
+func TestHubResetInMidLook(t *testing.T) {
+	t.Parallel()
+	var looks atomic.Int64
+	looked, goOn := make(chan struct{}), make(chan struct{})
+	var hold atomic.Bool
+	h := newHub(t, looking(&looks, func() {
+		if hold.CompareAndSwap(true, false) {
+			close(looked)
+			<-goOn
+		}
+	}))
+	w := newSite(t, h).Watch(t, "k")
+	hold.Store(true)
+	p := policy(limiter.GCRA, 3, 1000*time.Hour)
+	allow(t, h, p, 3)
+	<-looked
+	must.Succeed(t, h.Reset(t.Context(), "k"))
+	close(goOn)
+	w.Until(t, "reset", &struct{}{})
+	allow(t, h, p, 1)
+	var seen event.Levels
+	w.Until(t, "levels", &seen) // before the decision or after
+	if level := seen.Levels[limiter.GCRA].Level; level > 1 {
+		t.Errorf("after the reset: level %v", level)
+	}
+}
+
+// TestHubDecisionInMidLook: after a decision during a read, the hub reads again, even
+// if the read found nothing counted.
+func TestHubDecisionInMidLook(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var looks atomic.Int64
+		looked, goOn := make(chan struct{}, 1000), make(chan struct{})
+		h := newHub(t, looking(&looks, func() { looked <- struct{}{}; <-goOn }))
+		allow(t, h, policy(limiter.FixedWindow, 1, time.Millisecond), 1)
+		<-time.After(time.Second) // nothing is counted any more
+		s := must.OK(h.join("k", "", func() {}))(t)
+		<-looked
+		allow(t, h, policy(limiter.GCRA, 3, 1000*time.Hour), 1)
+		close(goOn)
+		<-time.After(time.Second)
+		var seen []string
+		for range len(s.events) {
+			seen = append(seen, string(<-s.events))
+		}
+		if last := seen[len(seen)-1]; !strings.HasPrefix(last, "event: levels\n") || !strings.Contains(last, `"gcra"`) {
+			t.Errorf("after the decision: %s", seen)
+		}
+		h.Close()
+	})
+}
+
+// TestHubReset: after a reset the key is unused for every algorithm, and not in use.
+func TestHubReset(t *testing.T) {
+	t.Parallel()
+	h := newHub(t, sitetest.Memory)
+	w := newSite(t, h).Watch(t, "k")
+	for range 2 {
+		for _, a := range limiter.Algorithms() {
+			p := policy(a, 3, 1000*time.Hour)
+			for i := range 4 {
+				if r, err := h.Limiter.Allow(t.Context(), p, "k"); err != nil || r.Allowed != (i < 3) {
+					t.Errorf("%s: request %d: %+v, %v", a, i, r, err)
+				}
+			}
+		}
+		must.Succeed(t, h.Reset(t.Context(), "k"))
+		w.Until(t, "reset", &struct{}{})
+		if left := h.all(); len(left) != 0 {
+			t.Errorf("still to be reset: %v", left)
+		}
+	}
+}
+
+// TestHubForgetAll: at the end no counts are left.
+func TestHubForgetAll(t *testing.T) {
+	t.Parallel()
+	h := newHub(t, sitetest.Memory)
+	p := policy(limiter.TokenBucket, 3, 1000*time.Hour)
+	for _, key := range []string{"alice", "bob"} {
+		if r, err := h.Limiter.Allow(t.Context(), p, key); err != nil || !r.Allowed {
+			t.Fatalf("%s: %+v, %v", key, r, err)
+		}
+	}
+	must.Succeed(t, h.ForgetAll(t.Context()))
+	for _, key := range []string{"alice", "bob"} {
+		if r, err := h.Limiter.Check(t.Context(), p, key, 0); err != nil || r.Level != 0 {
+			t.Errorf("%s: %+v, %v", key, r, err)
+		}
+	}
+}
+
+// TestHubAdmit: the number of keys in use is limited.
+func TestHubAdmit(t *testing.T) {
+	t.Parallel()
+	h := newHub(t, sitetest.Memory)
+	for i := range maxKeys {
+		must.Succeed(t, h.Admit(fmt.Sprint(i)))
+		must.OK(h.Limiter.Allow(t.Context(), policy(limiter.GCRA, 1, time.Hour), fmt.Sprint(i)))(t)
+	}
+	if err := h.Admit("k"); err == nil {
+		t.Error("one key too many is admitted")
+	}
+	if err := errors.Join(h.Admit("7"), h.Reset(t.Context(), "7"), h.Admit("k")); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestHandlerBeat: comments keep an idle stream alive.
+func TestHandlerBeat(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		h := newHub(t, sitetest.Memory)
+		on, leave := listenIn(t, h, "k")
+		<-time.After(time.Minute + time.Second)
+		synctest.Wait()
+		if n := len(on.seen(t, ":")); n != 4 {
+			t.Errorf("%d comments in a minute", n)
+		}
+		leave()
+		h.Close()
+	})
+}
+
+// TestHandlerErrors: a stream needs a key, and the hub must be open.
+func TestHandlerErrors(t *testing.T) {
+	t.Parallel()
+	h := newHub(t, sitetest.Memory)
+	s := newSite(t, h)
+	s.ExpectProblem(t, http.MethodGet, "/api/events", "", 400, "key", "", "key is empty")
+	s.ExpectProblem(t, http.MethodGet, "/api/events?key="+strings.Repeat("k", 257), "", 400, "key", "", "257 bytes")
+	s.ExpectProblem(t, http.MethodGet, "/api/events?key=%ff", "", 400, "key", "", "not valid UTF-8")
+	in := must.OK(h.join("0", "", func() {}))(t)
+	h.leave("0", in)
+	h.leave("0", in) // leaving twice counts once
+	w := s.Watch(t, "k")
+	h.endStreams()
+	w.Ended()
+	s.ExpectProblem(t, http.MethodGet, "/api/events?key=k", "", 503, "", "", "the playground is ending")
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.streams != 0 {
+		t.Errorf("%d streams are left", h.streams)
+	}
+}
+
+// TestHubMakesRoom: the number of streams is limited. A new one ends one of the younger
+// half: of the address that has the most, the one furthest behind, or else the oldest.
+// However many others come, from one address or from many, the older half goes on.
+func TestHubMakesRoom(t *testing.T) {
+	t.Parallel()
+	h := newHub(t, sitetest.Memory)
+	defer h.Close()
+	cut := make(chan int, maxStreams+10)
+	joined := 0
+	join := func(from string) *stream {
+		t.Helper()
+		n := joined
+		joined++
+		s := must.OK(h.join(fmt.Sprint(n), from, func() { cut <- n }))(t)
+		return s
+	}
+	var all []*stream
+	for i := range maxStreams {
+		all = append(all, join([]string{"few", "many", "many"}[i%3]))
+	}
+	if len(cut) > 0 {
+		t.Fatal("ended before there were too many")
+	}
+	all[37].events <- nil                  // behind
+	for _, further := range []int{7, 36} { // of the older half, and at the other address
+		all[further].events <- nil
+		all[further].events <- nil
+	}
+	for i, want := range []int{37, 32, 34, 35} {
+		join([]string{"new", "few"}[i%2])
+		if got := <-cut; got != want || h.streams != maxStreams {
+			t.Fatalf("%d: ended stream %d of %d, want %d of %d", i, got, h.streams, want, maxStreams)
+		}
+		if _, open := <-all[want].events; open && want != 37 {
+			t.Errorf("stream %d goes on", want)
+		}
+	}
+	for i := range 3 * maxStreams {
+		join([]string{"few", fmt.Sprint("new", i)}[i%2])
+		if got := <-cut; got < maxStreams/2 {
+			t.Errorf("ended stream %d, of the older half", got)
+		}
+	}
+}
+
+// TestHandlerSlowReader: a stream that is not read ends instead of losing events, and
+// other streams lose nothing.
+func TestHandlerSlowReader(t *testing.T) {
+	t.Parallel()
+	h := newHub(t, sitetest.Memory)
+	server := httptest.NewUnstartedServer(Handler(h))
+	server.Config.ConnContext = func(ctx context.Context, c net.Conn) context.Context {
+		_ = c.(*net.TCPConn).SetWriteBuffer(1) // the least that the system gives
+		return ctx
+	}
+	server.Start()
+	defer server.Close()
+	defer h.Close()
+	s := sitetest.At(server.URL)
+	quick := s.Watch(t, "k")
+	slow := s.Watch(t, "k")
+	sent := 0
+	for open := true; open && sent < 2*maxBehind; sent++ {
+		allow(t, h, policy(limiter.GCRA, 1, 1000*time.Hour), 1)
+		var d event.Decision
+		quick.Until(t, "decision", &d)
+		h.mu.Lock()
+		open = h.streams == 2
+		h.mu.Unlock()
+	}
+	// Queued events are lost with the stream.
+	if n := slow.Ended(); n == 0 || n >= maxBehind || sent < maxBehind || sent == 2*maxBehind {
+		t.Errorf("the slow reader got %d events of %d", n, sent)
+	}
+}

@@ -1,0 +1,263 @@
+package playground
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/must"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/playground/event"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/playground/parse"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/playground/replays"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/playground/sitetest"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/playground/web"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/site"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/site/api"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/site/look"
+	files "github.com/pglimit/pglimit/cmd/pglimit/internal/site/sitetest"
+	"github.com/pglimit/pglimit/limiter"
+)
+
+// newServer makes a Server that counts in memory.
+func newServer(t *testing.T, changes ...func(*Config)) *Server {
+	t.Helper()
+	config := Config{Limiter: sitetest.Memory, Version: "v1.2.3", Database: "memory", Logger: slog.New(slog.DiscardHandler)}
+	for _, change := range changes {
+		change(&config)
+	}
+	s := must.OK(New(config))(t)
+	return s
+}
+
+// running is a Server that answers on the network.
+type running struct {
+	*Server
+	sitetest.Site
+}
+
+func newSite(t *testing.T, changes ...func(*Config)) *running {
+	t.Helper()
+	s := newServer(t, changes...)
+	t.Cleanup(func() {
+		if err := s.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	return listen(t, s)
+}
+
+// listen serves s until the test ends.
+func listen(t *testing.T, s *Server) *running {
+	t.Helper()
+	on := &running{s, sitetest.New(t, s)}
+	t.Cleanup(s.hub.Close)
+	return on
+}
+
+func TestNewErrors(t *testing.T) {
+	t.Parallel()
+	if _, err := New(Config{}); err == nil || !strings.Contains(err.Error(), "Config.Limiter is nil") {
+		t.Errorf("without a limiter: %v", err)
+	}
+	mine := errors.New("mine")
+	if _, err := New(Config{Limiter: func(*limiter.Config) (*limiter.Limiter, error) { return nil, mine }}); !errors.Is(err, mine) {
+		t.Errorf("a limiter that cannot be made: %v", err)
+	}
+}
+
+// TestFiles: every file of the page is served, and all of them are small.
+func TestFiles(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	if size := files.Files(t, s, web.Files) + files.Files(t, s, look.Files); size == 0 || size > 64<<10 {
+		t.Errorf("the page is %d bytes", size)
+	}
+}
+
+func TestSetup(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	var setup struct {
+		Version, Database string
+		Policies          []limiter.Policy
+		MaxLogBytes       int64 `json:"max_log_bytes"`
+	}
+	_, text := s.Call(t, http.MethodGet, "/api/setup", "")
+	sitetest.Strict(t, text, &setup)
+	if setup.Version != "v1.2.3" || setup.Database != "memory" || len(setup.Policies) != len(limiter.Algorithms()) || setup.MaxLogBytes != replays.MaxUpload {
+		t.Fatalf("got %+v", setup)
+	}
+	for i, p := range setup.Policies {
+		if err := p.Validate(); err != nil || p.Algorithm != limiter.Algorithms()[i] {
+			t.Errorf("policy %d: %+v, %v", i, p, err)
+		}
+	}
+}
+
+// TestServe: Serve ends immediately, despite open streams, a waiting request, an
+// endless upload and an unused connection.
+func TestServe(t *testing.T) {
+	t.Parallel()
+	memory := make(chan *limiter.Limiter, 1)
+	var log bytes.Buffer
+	s := newServer(t, func(config *Config) {
+		config.Logger = slog.New(slog.NewTextHandler(&log, nil))
+		config.Limiter = func(config *limiter.Config) (*limiter.Limiter, error) {
+			l := limiter.NewMemory(config)
+			memory <- l
+			return l, nil
+		}
+	})
+	s.grace = sitetest.Hang // requests that end later are ended, and logged
+	reads := make(chan struct{}, 10)
+	s.handler = sitetest.Telling(reads).Handler(s.handler)
+	listeners, _, err := site.Listen(t.Context(), "localhost:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- s.Serve(ctx, listeners...) }()
+	at := "http://" + listeners[0].Addr().String()
+	unused := must.OK(net.Dial("tcp", listeners[0].Addr().String()))(t)
+	defer unused.Close()
+	on := sitetest.At(at)
+	w := on.Watch(t, "k")
+	waits := make(chan error, 1)
+	go func() {
+		for range 2 {
+			answer, err := http.Get(at + "/limited/leaky_bucket_queue?limit=1&period=59s&burst=2&key=k")
+			if err != nil {
+				waits <- err
+				return
+			}
+			_ = answer.Body.Close()
+		}
+		waits <- nil
+	}()
+	for range 2 {
+		var d event.Decision
+		w.Until(t, "decision", &d)
+	}
+	upload, more := io.Pipe()
+	sent := make(chan error, 1)
+	go func() {
+		answer, err := http.Post(at+sitetest.ReplayPath(sitetest.FourAMinute), "", upload)
+		if err == nil {
+			_ = answer.Body.Close()
+		}
+		sent <- err
+	}()
+	<-reads
+	stop()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	w.Ended()
+	if err := <-waits; err == nil {
+		t.Error("the waiting request was answered")
+	}
+	_ = more.Close()
+	<-sent // with or without an error
+	l := <-memory
+	if _, err := l.Check(t.Context(), parse.Any(limiter.LeakyBucketQueue), "k", 0); !errors.Is(err, limiter.ErrClosed) {
+		t.Errorf("the limiter is not closed: %v", err)
+	}
+	if _, err := http.Get(at); err == nil {
+		t.Error("it still answers")
+	}
+	if log.Len() > 0 {
+		t.Errorf("logged: %s", &log)
+	}
+}
+
+// TestServeListenerBreaks: Serve returns the error of a listener.
+func TestServeListenerBreaks(t *testing.T) {
+	t.Parallel()
+	broken := must.OK(net.Listen("tcp", "127.0.0.1:0"))(t)
+	_ = broken.Close()
+	if err := newServer(t).Serve(t.Context(), broken); err == nil {
+		t.Error("no error")
+	}
+}
+
+// TestServerNoDatabase: requests that need the database report it; the rest works.
+func TestServerNoDatabase(t *testing.T) {
+	t.Parallel()
+	pool := must.OK(pgxpool.New(t.Context(), "postgres://nobody@127.0.0.1:1/none"))(t)
+	s := newServer(t, func(config *Config) {
+		config.Limiter = func(config *limiter.Config) (*limiter.Limiter, error) { return limiter.New(pool, config) }
+	})
+	on := listen(t, s)
+	defer func() {
+		if err := s.Close(context.Background()); err == nil || !strings.Contains(err.Error(), `forget "k"`) {
+			t.Errorf("Close: %v", err) // the request may have been counted
+		}
+	}()
+	on.ExpectProblem(t, http.MethodPost, "/api/send", `{"key":"k","times":9,"requests":[{"policy":`+three(limiter.GCRA)+`}]}`, 503, "", "gcra", "database unavailable")
+	if answer, text := on.Call(t, http.MethodGet, "/limited/gcra?limit=1&period=1h&key=k", ""); answer.StatusCode != 503 || answer.Header.Get("Content-Type") != "application/problem+json" {
+		t.Errorf("/limited/: %s %s", answer.Status, text)
+	}
+	on.ExpectProblem(t, http.MethodPost, "/api/reset", `{"key":"k"}`, 503, "", "", "database unavailable")
+	var p api.Problem
+	w := on.Watch(t, "k")
+	if name, data := w.Next(t); name != "problem" {
+		t.Errorf("%s %s", name, data)
+	} else if sitetest.Strict(t, data, &p); !strings.Contains(p.Message, "database unavailable") {
+		t.Errorf("%+v", p)
+	}
+	w.Stop()
+	if answer, text := on.Call(t, http.MethodGet, "/api/setup", ""); answer.StatusCode != 200 {
+		t.Errorf("setup: %s %s", answer.Status, text)
+	}
+}
+
+// TestServerBodyStandsStill: the server ends a request with half a body, and frees its
+// place.
+func TestServerBodyStandsStill(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	s.pause = 20 * time.Millisecond
+	for _, at := range []string{"/api/send", sitetest.ReplayPath(sitetest.FourAMinute)} {
+		for range 3 {
+			half, more := io.Pipe()
+			answer := must.OK(http.Post(s.URL+at, "application/json", half))(t)
+			text, err := io.ReadAll(answer.Body)
+			_ = answer.Body.Close()
+			if answer.StatusCode != http.StatusRequestTimeout || !strings.Contains(string(text), "the body paused for more than 20ms, or came slower than") {
+				t.Errorf("%s: %s %s, %v", at, answer.Status, text, err)
+			}
+			_ = more.Close()
+		}
+	}
+}
+
+// deadlines keeps the last read deadline.
+type deadlines struct {
+	*httptest.ResponseRecorder
+	last time.Time
+	all  int
+}
+
+func (d *deadlines) SetReadDeadline(at time.Time) error { d.last = at; d.all++; return nil }
+
+// TestServerBodyRead: a body that was read completely leaves no deadline.
+func TestServerBodyRead(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	w := &deadlines{ResponseRecorder: httptest.NewRecorder()}
+	r := httptest.NewRequest(http.MethodPost, "http://localhost"+sitetest.ReplayPath(sitetest.FourAMinute), strings.NewReader(sitetest.AccessLog()))
+	if s.ServeHTTP(w, r); w.Code != http.StatusCreated || w.all < 2 || !w.last.IsZero() {
+		t.Errorf("%d; after %d deadlines: %v", w.Code, w.all, w.last)
+	}
+}

@@ -1,0 +1,321 @@
+// Package replays replays uploaded access logs, and keeps the last reports.
+package replays
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/accesslog"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/playground/parse"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/replay"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/site/api"
+)
+
+// MaxUpload is the largest upload in bytes.
+const MaxUpload = 256 << 20
+
+const (
+	maxUnpacked = 1 << 30 // bytes
+	maxClients  = replay.DefaultClients
+	maxReplays  = 2 // at once
+	// maxWait is how long a replay waits for another to end. A replay whose client has
+	// disconnected ends soon, and a slow upload gives way.
+	maxWait = 10 * time.Second
+)
+
+// Server replays logs and serves the reports. Create it with New.
+type Server struct {
+	reports          reports
+	turns            chan struct{} // one token for each running replay
+	upload, unpacked int64         // largest log in bytes: as sent, and unpacked
+	clients          int           // most clients of a log
+	wait             time.Duration // longest wait of a replay for its turn
+	patience         time.Duration // part of it after which a slow upload gives way
+
+	mu      sync.Mutex
+	uploads map[*upload]struct{} // of the running replays
+}
+
+// New returns a Server.
+func New() *Server {
+	return &Server{turns: make(chan struct{}, maxReplays), upload: MaxUpload, unpacked: maxUnpacked, clients: maxClients, wait: maxWait,
+		patience: maxWait / 4, uploads: map[*upload]struct{}{}}
+}
+
+// SetPatience sets how long a slow upload may run while another replay waits.
+func (s *Server) SetPatience(d time.Duration) { s.patience = d }
+
+// Add adds the handlers of POST /api/replay and of the reports.
+func (s *Server) Add(mux *http.ServeMux) {
+	mux.Handle("POST /api/replay", api.Answer(s.replay))
+	mux.Handle("GET /reports/{id}", &s.reports)
+}
+
+// replayed is the answer of POST /api/replay.
+type replayed struct {
+	URL      string `json:"url"`
+	Requests int    `json:"requests"`
+	BadLines int    `json:"bad_lines"`
+}
+
+// HTTPStatus returns 201: a report was created.
+func (replayed) HTTPStatus() int { return http.StatusCreated }
+
+// replay replays the access log in the body under up to three policies, and keeps the
+// report.
+func (s *Server) replay(w http.ResponseWriter, r *http.Request) (any, error) {
+	candidates, err := readCandidates(r.URL.Query())
+	if err != nil {
+		return nil, err
+	}
+	if err := s.turn(r.Context()); err != nil {
+		return nil, err
+	}
+	defer func() { <-s.turns }()
+	stop := func() { _ = http.NewResponseController(w).SetReadDeadline(time.Now()) }
+	// A slow or stalled client must not delay the end of the server.
+	defer context.AfterFunc(r.Context(), stop)()
+	up := s.begin(http.MaxBytesReader(w, r.Body, s.upload), func() { api.EndBody(r.Context()); stop() })
+	// Read without the context: the body's error says more than the context's.
+	log, err := s.readLog(context.WithoutCancel(r.Context()), up)
+	if s.end(up); err != nil {
+		return nil, err
+	}
+	log.Name = r.URL.Query().Get("name")
+	report, err := replay.Run(r.Context(), log, candidates, replay.InMemory, nil)
+	if err != nil {
+		return nil, err
+	}
+	var page bytes.Buffer
+	if err := report.WriteHTML(&page); err != nil {
+		return nil, err
+	}
+	return replayed{"/reports/" + s.reports.add(page.Bytes()), report.Requests, report.BadLines}, nil
+}
+
+// readCandidates parses the parameters "policies", a JSON array of up to three, and
+// "costs", a JSON array with one cost for each. Default: 1 each.
+func readCandidates(query url.Values) ([]replay.Candidate, error) {
+	var list []json.RawMessage
+	if err := json.Unmarshal([]byte(query.Get("policies")), &list); err != nil {
+		return nil, api.BadField("policies", "is not a JSON array of policies: %s", api.Sentence(err))
+	}
+	var costs []float64
+	if text := query.Get("costs"); text != "" {
+		if err := json.Unmarshal([]byte(text), &costs); err != nil {
+			return nil, api.BadField("costs", "is not a JSON array of numbers: %s", api.Sentence(err))
+		}
+	}
+	if len(list) < 1 || len(list) > replay.MaxCandidates {
+		return nil, api.BadField("policies", "are %d: must be from 1 to %d", len(list), replay.MaxCandidates)
+	}
+	costs, err := parse.Costs(costs, len(list))
+	if err != nil {
+		return nil, err
+	}
+	candidates := make([]replay.Candidate, len(list))
+	for i, text := range list {
+		request, err := parse.Request(text, "any", costs[i])
+		if err != nil {
+			return nil, err
+		}
+		candidates[i] = replay.Candidate{Policy: request.Policy, Cost: request.Cost}
+	}
+	return candidates, nil
+}
+
+// readLog reads an access log, compressed or not, within the bounds of s.
+func (s *Server) readLog(ctx context.Context, body io.Reader) (*replay.Log, error) {
+	unreadable := func(err error) *api.Problem {
+		var tooLong *http.MaxBytesError
+		p := &api.Problem{Status: http.StatusUnprocessableEntity, Message: "the file cannot be read: " + api.Sentence(err)}
+		switch {
+		case errors.As(err, &p):
+		case errors.As(err, &tooLong):
+			p.Status, p.Message = http.StatusRequestEntityTooLarge, fmt.Sprintf("the file is larger than %d MiB: send a part of it, or use pglimit replay", s.upload>>20)
+		case errors.Is(err, errUnpacked):
+			p.Status, p.Message = http.StatusRequestEntityTooLarge, fmt.Sprintf("the file is larger than %d MiB when unpacked: send a part of it, or use pglimit replay", s.unpacked>>20)
+		}
+		return p
+	}
+	text, err := accesslog.Open(body)
+	if err != nil {
+		return nil, unreadable(err)
+	}
+	// The empty line prevents unpacking a log twice that was compressed twice.
+	log, err := replay.Read(ctx, io.MultiReader(strings.NewReader("\n"), &bounded{text, s.unpacked}), replay.Bounds{Clients: s.clients}, nil)
+	var other *replay.NotALogError
+	var large *replay.TooLargeError
+	switch {
+	case errors.As(err, &other):
+		return nil, &api.Problem{Status: http.StatusUnprocessableEntity, Message: other.Error()}
+	case errors.As(err, &large):
+		return nil, &api.Problem{Status: http.StatusRequestEntityTooLarge, Message: fmt.Sprintf(
+			"the file has more than %d %s: send a part of it, or use pglimit replay --max-%s", large.Most, large.What, large.What)}
+	case err != nil:
+		return nil, unreadable(err)
+	}
+	return log, nil
+}
+
+var errUnpacked = errors.New("too large when unpacked")
+
+// bounded reads r, and fails if r has more than left bytes.
+type bounded struct {
+	r    io.Reader
+	left int64
+}
+
+func (b *bounded) Read(p []byte) (int, error) {
+	n, err := b.r.Read(p)
+	if b.left -= int64(n); b.left < 0 {
+		return 0, errUnpacked
+	}
+	return n, err
+}
+
+const maxReports = 8 // reports kept; the oldest is dropped first
+
+// reportPolicy is the Content-Security-Policy of reports. It allows only their style,
+// and lets the page show them in a frame.
+var reportPolicy = "default-src 'none'; style-src '" + replay.StyleHash + "'; base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
+
+// reports keeps the last reports. Its zero value is ready for use.
+type reports struct {
+	mu    sync.Mutex
+	ids   []string // the oldest first
+	pages map[string][]byte
+}
+
+func (r *reports) add(page []byte) (id string) {
+	id = rand.Text()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.ids) == maxReports {
+		delete(r.pages, r.ids[0])
+		r.ids = r.ids[1:]
+	}
+	if r.pages == nil {
+		r.pages = map[string][]byte{}
+	}
+	r.ids = append(r.ids, id)
+	r.pages[id] = page
+	return id
+}
+
+func (r *reports) get(id string) (page []byte, known bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	page, known = r.pages[id]
+	return page, known
+}
+
+// ServeHTTP sends a report, as a file with ?download.
+func (r *reports) ServeHTTP(w http.ResponseWriter, request *http.Request) {
+	page, known := r.get(request.PathValue("id"))
+	if !known {
+		api.Send(w, nil, &api.Problem{Status: http.StatusNotFound, Message: fmt.Sprintf("only the last %d reports are kept: replay the log again", maxReports)})
+		return
+	}
+	h := w.Header()
+	h.Set("Content-Security-Policy", reportPolicy)
+	h.Set("Content-Type", "text/html; charset=utf-8")
+	h.Set("Cache-Control", "no-store")
+	if request.URL.Query().Has("download") {
+		h.Set("Content-Disposition", `attachment; filename="pglimit-replay.html"`)
+	}
+	_, _ = w.Write(page) // fails if the client is gone
+}
+
+// minShared is the least number of bytes a second of an upload that keeps its turn while
+// another replay waits.
+const minShared = 1 << 20
+
+// errGaveWay is the error of an upload that another replay ended.
+var errGaveWay = api.Unavailable("the upload was slower than 1 MiB a second while another replay waited: try again later, send a compressed file, or use pglimit replay")
+
+// upload is the body of a running replay.
+type upload struct {
+	io.Reader
+	begun time.Time
+	n     atomic.Int64 // bytes read
+	ended atomic.Bool
+	cut   func() // ends a read in progress
+}
+
+func (u *upload) Read(p []byte) (int, error) {
+	n, err := u.Reader.Read(p)
+	u.n.Add(int64(n))
+	if u.ended.Load() {
+		return 0, errGaveWay
+	}
+	return n, err
+}
+
+// begin begins the upload of a replay that has its turn; end ends it.
+func (s *Server) begin(body io.Reader, cut func()) *upload {
+	u := &upload{Reader: body, begun: time.Now(), cut: cut}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.uploads[u] = struct{}{}
+	return u
+}
+
+func (s *Server) end(u *upload) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.uploads, u)
+}
+
+// turn waits for a turn. If there is none for a while, an upload that is slow gives way.
+func (s *Server) turn(ctx context.Context) error {
+	select {
+	case s.turns <- struct{}{}:
+		return nil
+	default:
+	}
+	waiting, enough := context.WithTimeout(ctx, s.wait)
+	defer enough()
+	impatient := time.NewTicker(s.patience)
+	defer impatient.Stop()
+	for {
+		select {
+		case s.turns <- struct{}{}:
+			return nil
+		case <-impatient.C:
+			s.giveWay()
+		case <-waiting.Done():
+			return api.Unavailable(fmt.Sprintf("%d replays are running already: try again when one has ended", maxReplays))
+		}
+	}
+}
+
+// giveWay ends the slowest upload that has had its time, if it is slow.
+func (s *Server) giveWay() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var slowest *upload
+	least := float64(minShared)
+	for u := range s.uploads {
+		age := time.Since(u.begun)
+		if rate := float64(u.n.Load()) / age.Seconds(); age >= s.patience && rate < least {
+			slowest, least = u, rate
+		}
+	}
+	if slowest != nil {
+		delete(s.uploads, slowest)
+		slowest.ended.Store(true)
+		slowest.cut()
+	}
+}

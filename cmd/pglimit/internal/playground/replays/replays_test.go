@@ -1,0 +1,244 @@
+package replays
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"crypto/sha256"
+	"encoding/base64"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"regexp"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/must"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/playground/sitetest"
+)
+
+// site is a Server that answers on the network.
+type site struct {
+	*Server
+	sitetest.Site
+}
+
+func newSite(t *testing.T) *site {
+	t.Helper()
+	s := New()
+	return &site{s, sitetest.New(t, handler(s))}
+}
+
+func handler(s *Server) http.Handler {
+	mux := http.NewServeMux()
+	s.Add(mux)
+	return mux
+}
+
+func packed(t *testing.T, text string) string {
+	t.Helper()
+	var b bytes.Buffer
+	w := gzip.NewWriter(&b)
+	must.OK(io.WriteString(w, text))(t)
+	must.Succeed(t, w.Close())
+	return b.String()
+}
+
+// send replays a log.
+func (s *site) send(t *testing.T, path, log string) replayed {
+	t.Helper()
+	answer, text := s.Call(t, http.MethodPost, path, log, "Content-Type", "application/octet-stream")
+	if answer.StatusCode != http.StatusCreated {
+		t.Fatalf("%s: %s", answer.Status, text)
+	}
+	var got replayed
+	sitetest.Strict(t, text, &got)
+	return got
+}
+
+// TestReplay: a report can be shown in the page and saved as a file, and can run or
+// load nothing.
+func TestReplay(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	for _, log := range []string{sitetest.AccessLog(), packed(t, sitetest.AccessLog())} {
+		got := s.send(t, sitetest.ReplayPath(sitetest.FourAMinute, `{"algorithm":"gcra","limit":1,"period":"1h"}`)+"&name=my%3Cb%3E.log", log)
+		if got.Requests != 10 || got.BadLines != 1 || !strings.HasPrefix(got.URL, "/reports/") || len(got.URL) < 30 {
+			t.Fatalf("got %+v", got)
+		}
+		answer, page := s.Call(t, http.MethodGet, got.URL, "")
+		if answer.StatusCode != 200 || answer.Header.Get("Content-Type") != "text/html; charset=utf-8" || answer.Header.Get("Content-Disposition") != "" {
+			t.Errorf("%s %v", answer.Status, answer.Header)
+		}
+		style := regexp.MustCompile(`(?s)<style>(.*?)</style>`).FindStringSubmatch(page)
+		if style == nil {
+			t.Fatal("the report has no style")
+		}
+		sum := sha256.Sum256([]byte(style[1]))
+		want := "default-src 'none'; style-src 'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'; base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
+		if got := answer.Header.Get("Content-Security-Policy"); got != want {
+			t.Errorf("Content-Security-Policy: %s\nwant %s", got, want)
+		}
+		if !strings.Contains(page, "192.0.2.7") || !strings.Contains(page, "my&lt;b&gt;.log") || strings.Contains(page, "my<b>") {
+			t.Error("the client or the log's name is not in the report")
+		}
+		answer, file := s.Call(t, http.MethodGet, got.URL+"?download", "")
+		if file != page || answer.Header.Get("Content-Disposition") != `attachment; filename="pglimit-replay.html"` {
+			t.Errorf("the file differs: %v", answer.Header)
+		}
+	}
+}
+
+// TestReplayCosts: each policy has its cost.
+func TestReplayCosts(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	got := s.send(t, sitetest.ReplayPath(sitetest.FourAMinute, sitetest.FourAMinute)+"&costs=[1,2.5]", sitetest.AccessLog())
+	_, page := s.Call(t, http.MethodGet, got.URL, "")
+	if n := strings.Count(page, "Each request costs 2.5"); n != 1 {
+		t.Errorf("a cost of 2.5 is shown %d times:\n%s", n, page)
+	}
+}
+
+func TestReplayErrors(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	log, good := sitetest.AccessLog(), sitetest.FourAMinute
+	for _, c := range []struct {
+		at, log          string
+		status           int
+		field, algorithm string
+		want             string
+	}{
+		{"/api/replay", log, 400, "policies", "", "policies is not a JSON array of policies"},
+		{"/api/replay?policies={}", log, 400, "policies", "", "policies is not a JSON array of policies"},
+		{sitetest.ReplayPath(), log, 400, "policies", "", "policies are 0: must be from 1 to 3"},
+		{sitetest.ReplayPath(good, good, good, good), log, 400, "policies", "", "policies are 4: must be from 1 to 3"},
+		{sitetest.ReplayPath(good, `{"algorithm":"gcra","limit":0}`), log, 400, "limit", "gcra", "Limit 0: must be"},
+		{sitetest.ReplayPath(good) + "&costs=1", log, 400, "costs", "", "costs is not a JSON array of numbers"},
+		{sitetest.ReplayPath(good) + "&costs=[1,1]", log, 400, "costs", "", "costs are 2: must be as many as the 1 policies"},
+		{sitetest.ReplayPath(good) + "&costs=[0]", log, 400, "cost", "fixed_window", "cost 0"},
+		{sitetest.ReplayPath(good), "", 422, "", "", "none of its 0 lines is from an access log; a valid line: 192.0.2.7"},
+		{sitetest.ReplayPath(good), "a picture\nof a cat", 422, "", "", "none of its 2 lines is from an access log"},
+		{sitetest.ReplayPath(good), "\x1f\x8b and no more", 422, "", "", "the file cannot be read: gzip"},
+		{sitetest.ReplayPath(good), packed(t, log)[:60], 422, "", "", "the file cannot be read: unexpected EOF"},
+		{sitetest.ReplayPath(good), packed(t, packed(t, log)), 422, "", "", "from an access log"},
+	} {
+		s.ExpectProblem(t, http.MethodPost, c.at, c.log, c.status, c.field, c.algorithm, c.want)
+	}
+	s.ExpectProblem(t, http.MethodGet, "/reports/nobodys", "", 404, "", "", "only the last 8 reports are kept")
+	s.upload, s.unpacked = 2<<20, 3<<20
+	s.ExpectProblem(t, http.MethodPost, sitetest.ReplayPath(good), strings.Repeat("x", 2<<20+1), 413, "", "", "the file is larger than 2 MiB: send a part")
+	s.ExpectProblem(t, http.MethodPost, sitetest.ReplayPath(good), packed(t, strings.Repeat(log, 10_000)), 413, "", "", "the file is larger than 3 MiB when unpacked")
+	if got := s.send(t, sitetest.ReplayPath(good), packed(t, strings.Repeat(log, 1000))); got.Requests != 10_000 || got.BadLines != 1000 {
+		t.Errorf("what fits: %+v", got)
+	}
+	s.clients = 2
+	two := strings.Repeat("192.0.2.1 - - [01/Jun/2026:12:00:00 +0000] \"GET /\" 200 1\n192.0.2.2 - - [01/Jun/2026:12:00:00 +0000] \"GET /\" 200 1\n", 2)
+	if got := s.send(t, sitetest.ReplayPath(good), two); got.Requests != 4 {
+		t.Errorf("two clients: %+v", got)
+	}
+	s.ExpectProblem(t, http.MethodPost, sitetest.ReplayPath(good), two+strings.ReplaceAll(two, "192.0.2.1", "192.0.2.3"), 413, "", "", "the file has more than 2 clients: send a part of it, or use pglimit replay --max-clients")
+}
+
+// TestReportsKept: only the last reports are kept.
+func TestReportsKept(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	var urls []string
+	for range maxReports + 1 {
+		urls = append(urls, s.send(t, sitetest.ReplayPath(sitetest.FourAMinute), sitetest.AccessLog()).URL)
+	}
+	for i, at := range urls {
+		want := http.StatusOK
+		if i == 0 {
+			want = http.StatusNotFound
+		}
+		if answer, _ := s.Call(t, http.MethodGet, at, ""); answer.StatusCode != want {
+			t.Errorf("report %d: %s", i, answer.Status)
+		}
+	}
+}
+
+// TestReplayUploadCancelled: if a client disconnects during its upload, its replay
+// stops and frees its place. At most two run at once.
+func TestReplayUploadCancelled(t *testing.T) {
+	t.Parallel()
+	s := &site{Server: New()}
+	reads, ended := make(chan struct{}, 10), make(chan struct{}, 10)
+	told := sitetest.Telling(reads).Handler(handler(s.Server))
+	s.Site = sitetest.New(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		told.ServeHTTP(w, r)
+		ended <- struct{}{}
+	}))
+	ctx, stop := context.WithCancel(t.Context())
+	for range maxReplays {
+		body, more := io.Pipe()
+		r := must.OK(http.NewRequestWithContext(ctx, http.MethodPost, s.URL+sitetest.ReplayPath(sitetest.FourAMinute), body))(t)
+		go func() {
+			if answer, err := http.DefaultClient.Do(r); err == nil {
+				_ = answer.Body.Close()
+				t.Errorf("half a log was answered: %s", answer.Status)
+			}
+		}()
+		go func() { _, _ = io.WriteString(more, sitetest.AccessLog()) }()
+	}
+	for range maxReplays {
+		<-reads
+	}
+	s.wait = 1 // ns
+	s.ExpectProblem(t, http.MethodPost, sitetest.ReplayPath(sitetest.FourAMinute), sitetest.AccessLog(), 503, "", "", "2 replays are running already: try again")
+	<-ended
+	s.wait = maxWait
+	stop()
+	for range maxReplays {
+		<-ended
+	}
+	s.send(t, sitetest.ReplayPath(sitetest.FourAMinute), sitetest.AccessLog())
+}
+
+// TestReplayWaits: a replay waits for its turn, for a limited time.
+func TestReplayWaits(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := New()
+		for range maxReplays {
+			s.turns <- struct{}{}
+		}
+		replayed := make(chan int)
+		replay := func() {
+			w, r := httptest.NewRecorder(), httptest.NewRequest(http.MethodPost, sitetest.ReplayPath(sitetest.FourAMinute), strings.NewReader(sitetest.AccessLog()))
+			handler(s).ServeHTTP(w, r)
+			replayed <- w.Code
+		}
+		go replay()
+		if code := <-replayed; code != http.StatusServiceUnavailable {
+			t.Errorf("while others run: %d", code)
+		}
+		go replay()
+		synctest.Wait()
+		<-s.turns
+		if code := <-replayed; code != http.StatusCreated {
+			t.Errorf("after one has ended: %d", code)
+		}
+	})
+}
+
+// TestReplayCancelled: deciding also stops when the client disconnects.
+func TestReplayCancelled(t *testing.T) {
+	t.Parallel()
+	s := New()
+	ctx, stop := context.WithCancel(t.Context())
+	body := io.MultiReader(strings.NewReader(sitetest.AccessLog()), stopping(stop))
+	w := httptest.NewRecorder()
+	r := httptest.NewRequestWithContext(ctx, http.MethodPost, "http://localhost"+sitetest.ReplayPath(sitetest.FourAMinute), body)
+	if handler(s).ServeHTTP(w, r); w.Code == http.StatusCreated || len(s.reports.ids) != 0 {
+		t.Errorf("%d %s", w.Code, w.Body)
+	}
+}
+
+// stopping is a function that is called at the end of a reader.
+type stopping func()
+
+func (f stopping) Read([]byte) (int, error) { f(); return 0, io.EOF }

@@ -1,0 +1,173 @@
+package playground
+
+import (
+	"context"
+	"encoding/json"
+	"log/slog"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/playground/event"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/playground/hub"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/playground/parse"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/site/api"
+	"github.com/pglimit/pglimit/httplimit"
+	"github.com/pglimit/pglimit/limiter"
+)
+
+const (
+	maxTimes   = 100 // of each request in one POST /api/send
+	maxSending = 128 // requests of /api/send in flight
+)
+
+// sender answers POST /api/send.
+type sender struct {
+	hub     *hub.Hub
+	sending chan struct{} // one token for each request in flight
+}
+
+func newSender(h *hub.Hub) http.Handler {
+	return api.Answer((&sender{hub: h, sending: make(chan struct{}, maxSending)}).send)
+}
+
+// send sends all requests concurrently. It does not wait for a delay: the page shows
+// it.
+func (s *sender) send(w http.ResponseWriter, r *http.Request) (any, error) {
+	var in requests
+	if err := api.Read(w, r, &in); err != nil {
+		return nil, err
+	}
+	list, err := in.read()
+	if err != nil {
+		return nil, err
+	}
+	if err := s.hub.Admit(in.Key); err != nil {
+		return nil, err
+	}
+	var allowed, delayed, denied atomic.Int64
+	var failed atomic.Pointer[api.Problem] // the first
+	// All requests are sent, even if the client disconnects.
+	ctx, stop := context.WithCancel(context.WithoutCancel(r.Context()))
+	defer stop()
+	var all sync.WaitGroup
+	for i := range in.Times * len(list) {
+		if !s.maySend(ctx) {
+			break
+		}
+		all.Go(func() {
+			defer func() { <-s.sending }()
+			request := list[i%len(list)]
+			switch result, err := s.hub.Limiter.Do(ctx, request); {
+			case err != nil:
+				if failed.CompareAndSwap(nil, api.ProblemOf(err, request.Policy.Algorithm)) {
+					stop() // the rest would fail too
+				}
+			case !result.Allowed:
+				denied.Add(1)
+			case result.Delay > 0:
+				delayed.Add(1)
+			default:
+				allowed.Add(1)
+			}
+		})
+	}
+	all.Wait()
+	if p := failed.Load(); p != nil {
+		return nil, p
+	}
+	return map[string]int64{"allowed": allowed.Load(), "delayed": delayed.Load(), "denied": denied.Load()}, nil
+}
+
+// maySend waits until one more request may be in flight. It returns false if ctx ends
+// first.
+func (s *sender) maySend(ctx context.Context) bool {
+	select {
+	case s.sending <- struct{}{}:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// requests is the body of POST /api/send.
+type requests struct {
+	Key      string `json:"key"`
+	Times    int    `json:"times"`
+	Requests []struct {
+		Policy json.RawMessage `json:"policy"`
+		Cost   *float64        `json:"cost"` // nil: 1
+	} `json:"requests"`
+}
+
+func (in *requests) read() ([]limiter.Request, error) {
+	if err := parse.Key(in.Key); err != nil {
+		return nil, err
+	}
+	if in.Times < 1 || in.Times > maxTimes {
+		return nil, api.BadField("times", "is %d: must be from 1 to %d", in.Times, maxTimes)
+	}
+	if most := len(limiter.Algorithms()); len(in.Requests) < 1 || len(in.Requests) > most {
+		return nil, api.BadField("requests", "are %d: must be from 1 to %d", len(in.Requests), most)
+	}
+	list := make([]limiter.Request, len(in.Requests))
+	for i, a := range in.Requests {
+		cost := 1.0
+		if a.Cost != nil {
+			cost = *a.Cost
+		}
+		var err error
+		if list[i], err = parse.Request(a.Policy, in.Key, cost); err != nil {
+			return nil, err
+		}
+	}
+	return list, nil
+}
+
+// reset answers POST /api/reset: it resets a key.
+func reset(h *hub.Hub) http.Handler {
+	return api.Answer(func(w http.ResponseWriter, r *http.Request) (any, error) {
+		var in struct {
+			Key string `json:"key"`
+		}
+		if err := api.Read(w, r, &in); err != nil {
+			return nil, err
+		}
+		if err := parse.Key(in.Key); err != nil {
+			return nil, err
+		}
+		return struct{}{}, h.Reset(r.Context(), in.Key)
+	})
+}
+
+// longestWait is the longest wait of a request to /limited/ for its turn in a queue.
+// A request whose turn is later is denied.
+const longestWait = time.Minute
+
+// limited answers GET /limited/{algorithm} like an application behind the middleware.
+// The query has the policy, the key and the cost.
+func limited(h *hub.Hub, logger *slog.Logger) http.Handler {
+	next := httplimit.New(h.Limiter, requestOf, httplimit.WithLogger(logger))(http.HandlerFunc(event.Allowed))
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		request, err := parse.Query(limiter.Algorithm(r.PathValue("algorithm")), r.URL.RawQuery)
+		if err == nil {
+			err = h.Admit(request.Key)
+		}
+		if err != nil {
+			api.Send(w, nil, err)
+			return
+		}
+		ctx, cancel := context.WithTimeout(r.Context(), longestWait)
+		defer cancel()
+		next.ServeHTTP(w, r.WithContext(context.WithValue(ctx, requestKey{}, request)))
+	})
+}
+
+// requestKey is the context key of the limiter's request.
+type requestKey struct{}
+
+// requestOf returns the limiter's request of an HTTP request.
+func requestOf(r *http.Request) ([]limiter.Request, error) {
+	return []limiter.Request{r.Context().Value(requestKey{}).(limiter.Request)}, nil
+}

@@ -1,0 +1,361 @@
+package playground
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/must"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/playground/event"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/playground/sitetest"
+	"github.com/pglimit/pglimit/limiter"
+)
+
+// TestGuardHeaders: every answer except under /limited/ has the security headers.
+func TestGuardHeaders(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	want := map[string]string{
+		"Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; frame-src 'self'; " +
+			"base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+		"X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer",
+		"Cross-Origin-Opener-Policy": "same-origin", "Cross-Origin-Resource-Policy": "same-origin",
+	}
+	for _, at := range []string{"/", "/api/setup", "/api/events", "/nothing", "/reports/none"} {
+		answer, _ := s.Call(t, http.MethodGet, at, "")
+		for name, value := range want {
+			if got := answer.Header.Get(name); got != value {
+				t.Errorf("%s: %s: %q, want %q", at, name, got, value)
+			}
+		}
+	}
+	answer, _ := s.Call(t, http.MethodGet, "/limited/gcra?limit=1&period=1h&key=k", "")
+	for name := range want {
+		if got := answer.Header.Get(name); got != "" {
+			t.Errorf("/limited/: %s: %q", name, got)
+		}
+	}
+}
+
+// TestGuardHosts: a foreign host name is refused.
+func TestGuardHosts(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, func(config *Config) { config.Host = "localhost" })
+	for _, at := range []string{"/", "/api/setup", "/api/events?key=k", "/limited/gcra?limit=1&period=1h&key=k"} {
+		answer, text := s.Call(t, http.MethodGet, at, "", "Host", "evil.example")
+		if answer.StatusCode != http.StatusForbidden || !strings.Contains(text, "not the host that the playground listens on") {
+			t.Errorf("%s: %s %s", at, answer.Status, text)
+		}
+	}
+}
+
+// TestGuardOtherSites: requests of another site's page are refused.
+func TestGuardOtherSites(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	const body = `{"key":"k"}`
+	for _, headers := range [][]string{
+		{"Sec-Fetch-Site", "cross-site"}, {"Sec-Fetch-Site", "same-site"}, {"Origin", "http://evil.example"}, {"Origin", "null"},
+	} {
+		for _, at := range []string{"/api/reset", "/api/send", "/api/describe", "/api/replay?policies=[]"} {
+			answer, text := s.Call(t, http.MethodPost, at, body, headers...)
+			if answer.StatusCode != http.StatusForbidden || !strings.Contains(text, `"error":"a page of another site`) {
+				t.Errorf("%v %s: %s %s", headers, at, answer.Status, text)
+			}
+		}
+	}
+	for _, site := range []string{"cross-site", "same-site"} {
+		for _, dest := range []string{"image", "empty", "iframe"} {
+			for _, at := range []string{"/limited/gcra?limit=1&period=1h&key=k", "/api/events?key=k", "/api/setup"} {
+				answer, text := s.Call(t, http.MethodGet, at, "", "Sec-Fetch-Site", site, "Sec-Fetch-Dest", dest)
+				if answer.StatusCode != http.StatusForbidden || !strings.Contains(text, `"error":"a page of another site`) {
+					t.Errorf("%s, %s %s: %s %s", at, site, dest, answer.Status, text)
+				}
+			}
+		}
+	}
+	if answer, _ := s.Call(t, http.MethodGet, "/", "", "Sec-Fetch-Site", "cross-site", "Sec-Fetch-Dest", "document"); answer.StatusCode != http.StatusOK {
+		t.Errorf("a link to the page: %s", answer.Status)
+	}
+	for _, headers := range [][]string{{"Sec-Fetch-Site", "same-origin"}, {"Origin", s.URL}, {}} {
+		if answer, text := s.Call(t, http.MethodPost, "/api/reset", body, headers...); answer.StatusCode != http.StatusOK || text != "{}\n" {
+			t.Errorf("%v: %s %s", headers, answer.Status, text)
+		}
+	}
+}
+
+// TestLimited: the route answers like httplimit, and the streams show what the client
+// received.
+func TestLimited(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	w := s.Watch(t, "k")
+	for _, a := range limiter.Algorithms() {
+		at := fmt.Sprintf("/limited/%s?limit=2&period=1000h&key=k", a)
+		for i := range 3 {
+			if a == limiter.LeakyBucketQueue && i == 1 { // it would wait
+				s.Post(t, "/api/send", `{"key":"k","times":1,"requests":[{"policy":{"algorithm":"leaky_bucket_queue","limit":2,"period":"1000h"}}]}`, &sitetest.Counts{})
+				w.Until(t, "decision", &event.Decision{})
+				continue
+			}
+			answer, body := s.Call(t, http.MethodGet, at, "")
+			var d event.Decision
+			w.Until(t, "decision", &d)
+			seen := answer.Header.Clone()
+			for _, added := range []string{"Date", "Content-Length"} { // by net/http
+				seen.Del(added)
+			}
+			if got, want := fmt.Sprint(d.Headers), fmt.Sprint(event.Lines(seen)); got != want || d.Status != answer.StatusCode || d.Algorithm != a {
+				t.Errorf("%s: the stream has %d %s\nthe client received %d %s", at, d.Status, got, answer.StatusCode, want)
+			}
+			switch {
+			case i < 2 && (answer.StatusCode != 200 || body != "allowed\n" || d.Body != "" || answer.Header.Get("RateLimit") == ""):
+				t.Errorf("%s: %s %q %+v", at, answer.Status, body, d)
+			case i == 2 && (answer.StatusCode != 429 || body != d.Body || answer.Header.Get("Retry-After") == ""):
+				t.Errorf("%s: %s %q %+v", at, answer.Status, body, d)
+			}
+		}
+	}
+}
+
+// TestLimitedQuery: the URL has the policy, the key and the cost.
+func TestLimitedQuery(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	w := s.Watch(t, "k")
+	for at, want := range map[string]event.Decision{
+		"leaky_bucket?limit=2&period=1h&burst=3&tick=1m&block_for=5s&cost=0.5": {Algorithm: limiter.LeakyBucket, Limit: 2, Burst: 3, Cost: 0.5},
+		"fixed_window?limit=1e3&period=1h&aligned=true":                        {Algorithm: limiter.FixedWindow, Limit: 1000, Burst: 1000, Cost: 1},
+		"fixed_window?limit=1&calendar=month&time_zone=Europe%2FVienna":        {Algorithm: limiter.FixedWindow, Limit: 1, Burst: 1, Cost: 1},
+	} {
+		s.Post(t, "/api/reset", `{"key":"k"}`, &struct{}{})
+		if answer, text := s.Call(t, http.MethodGet, "/limited/"+at+"&key=k", ""); answer.StatusCode != 200 {
+			t.Errorf("%s: %s %s", at, answer.Status, text)
+		}
+		var d event.Decision
+		w.Until(t, "decision", &d)
+		if d.Algorithm != want.Algorithm || d.Limit != want.Limit || d.Burst != want.Burst || d.Cost != want.Cost {
+			t.Errorf("%s: %+v, want %+v", at, d, want)
+		}
+	}
+	for at, c := range map[string]struct{ field, algorithm, want string }{
+		"gcra":                                     {"key", "", "key is empty"},
+		"gcra?key=k":                               {"limit", "gcra", "Limit 0: must be"},
+		"gcra?key=k&limit=1":                       {"period", "gcra", "Period 0s: must be positive"},
+		"bucket?key=k&limit=1&period=1s":           {"algorithm", "bucket", `Algorithm "bucket": must be one of`},
+		"gcra?key=k&limit=one&period=1s":           {"limit", "", `limit is "one": must be a number`},
+		"gcra?key=k&limit=NaN&period=1s":           {"", "", "limit and burst must be finite numbers"},
+		"gcra?key=k&limit=1&period=1s&cost=x":      {"cost", "", `cost is "x": must be a number`},
+		"gcra?key=k&limit=1&period=1s&cost=0":      {"cost", "gcra", "cost 0: must be positive"},
+		"gcra?key=k&limit=1&period=1s&cost=NaN":    {"cost", "gcra", "cost NaN: must be positive"},
+		"gcra?key=k&limit=1&period=1s&aligned=x":   {"aligned", "", `aligned is "x": must be true or false`},
+		"gcra?key=k&limit=1&period=1s&limit=2":     {"limit", "", "limit is given 2 times"},
+		"gcra?key=k&limit=1&period=1s&colour=red":  {"", "", `there is no parameter "colour": use limit, period`},
+		"gcra?key=k&limit=1&period=1s&name=login":  {"", "", `there is no parameter "name"`},
+		"gcra?key=k&limit=1&period=1s&%zz":         {"", "", "the query cannot be read"},
+		"gcra?limit=1&period=1s&key=%00":           {"key", "", "NUL"},
+		"gcra?key=k&limit=1&period=soon":           {"period", "gcra", `Period "soon": must be a duration`},
+		"gcra?key=k&limit=1&period=1s&tick=1s":     {"tick", "gcra", "is for leaky_bucket only"},
+		"fixed_window?key=k&limit=1&calendar=year": {"calendar", "fixed_window", `Calendar "year": must be`},
+	} {
+		s.ExpectProblem(t, http.MethodGet, "/limited/"+at, "", 400, c.field, c.algorithm, c.want)
+	}
+}
+
+// TestLimitedWaits: /limited/ waits for a queue's delay; /api/send only shows it.
+func TestLimitedWaits(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(t)
+		start := time.Now()
+		for i := range 3 {
+			w := httptest.NewRecorder()
+			s.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "http://localhost/limited/leaky_bucket_queue?limit=3&period=30s&key=k", nil))
+			if w.Code != 200 || time.Since(start) != time.Duration(i)*10*time.Second {
+				t.Errorf("the %dth answer came after %v: %d", i, time.Since(start), w.Code)
+			}
+		}
+		start = time.Now()
+		for _, want := range []int{200, 429} {
+			w := httptest.NewRecorder()
+			s.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "http://localhost/limited/leaky_bucket_queue?limit=2&period=121s&key=later", nil))
+			if w.Code != want || time.Since(start) != 0 {
+				t.Errorf("a turn after 60.5 s: %d after %v, want %d", w.Code, time.Since(start), want)
+			}
+		}
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "http://localhost/api/send",
+			strings.NewReader(`{"key":"k","times":4,"requests":[{"policy":{"algorithm":"leaky_bucket_queue","limit":3,"period":"30s"}}]}`))
+		r.Header.Set("Content-Type", "application/json")
+		w := httptest.NewRecorder()
+		s.ServeHTTP(w, r)
+		if got := w.Body.String(); got != `{"allowed":0,"delayed":2,"denied":2}`+"\n" || time.Since(start) != 0 {
+			t.Errorf("after %v: %s", time.Since(start), got)
+		}
+		if err := s.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// three returns a policy that allows three requests and recovers too slowly to matter.
+func three(a limiter.Algorithm) string {
+	return fmt.Sprintf(`{"algorithm":%q,"limit":3,"period":"1000h"}`, a)
+}
+
+// TestSend: requests are sent concurrently, and not more than the limit are allowed.
+// All streams of the key, and no others, receive each decision.
+func TestSend(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	one, two, other := s.Watch(t, "alice"), s.Watch(t, "alice"), s.Watch(t, "bob")
+	var requests []string
+	for _, a := range limiter.Algorithms() {
+		requests = append(requests, fmt.Sprintf(`{"policy":%s,"cost":1}`, three(a)))
+	}
+	var sum sitetest.Counts
+	var senders sync.WaitGroup
+	var mu sync.Mutex
+	for range 4 {
+		senders.Go(func() {
+			var got sitetest.Counts
+			s.Post(t, "/api/send", `{"key":"alice","times":5,"requests":[`+strings.Join(requests, ",")+`]}`, &got)
+			mu.Lock()
+			defer mu.Unlock()
+			sum.Allowed, sum.Delayed, sum.Denied = sum.Allowed+got.Allowed, sum.Delayed+got.Delayed, sum.Denied+got.Denied
+		})
+	}
+	senders.Wait()
+	// The queue allows one at once and delays two.
+	if want := (sitetest.Counts{Allowed: 3*6 + 1, Delayed: 2, Denied: 17 * 7}); sum != want {
+		t.Errorf("sent %+v, want %+v", sum, want)
+	}
+	for _, w := range []*sitetest.Watcher{one, two} {
+		outcomes, allowed := map[string]int{}, map[limiter.Algorithm]int{}
+		for range 4 * 5 * 7 {
+			var d event.Decision
+			w.Until(t, "decision", &d)
+			outcomes[d.Outcome]++
+			if d.Status == http.StatusOK {
+				allowed[d.Algorithm]++
+			}
+		}
+		if outcomes["allowed"] != sum.Allowed || outcomes["delayed"] != sum.Delayed || outcomes["denied"] != sum.Denied {
+			t.Errorf("the stream has %v, want %+v", outcomes, sum)
+		}
+		for _, a := range limiter.Algorithms() {
+			if allowed[a] != 3 {
+				t.Errorf("%s: %d allowed, want 3", a, allowed[a])
+			}
+		}
+	}
+	var got sitetest.Counts
+	s.Post(t, "/api/send", `{"key":"bob","times":1,"requests":[`+requests[2]+`]}`, &got)
+	if name, data := other.Next(t); name != "decision" || got != (sitetest.Counts{Allowed: 1}) {
+		t.Errorf("bob's first event: %s %s, %+v", name, data, got)
+	}
+}
+
+func TestSendErrors(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	request := func(policy string) string { return `{"key":"k","times":1,"requests":[{"policy":` + policy + `}]}` }
+	const good = `{"algorithm":"gcra","limit":1,"period":"1s"}`
+	for _, c := range []struct {
+		body             string
+		status           int
+		field, algorithm string
+		want             string
+	}{
+		{``, 400, "", "", "the body is empty"},
+		{`[]`, 400, "body", "", "body is a JSON array: must be an object"},
+		{`{"key":`, 400, "", "", "the body cannot be read: unexpected EOF"},
+		{`{"key":"k","times":1,"requests":[{"policy":` + good + `}]} {}`, 400, "", "", "more than one JSON value"},
+		{`{"keys":"k"}`, 400, "", "", `unknown field "keys"`},
+		{`{"key":7}`, 400, "key", "", "key is a JSON number: must be a string"},
+		{`{"times":1}`, 400, "key", "", "key is empty: use a name"},
+		{`{"key":"` + strings.Repeat("k", 257) + `"}`, 400, "key", "", "key is 257 bytes long: 256 at most"},
+		{`{"key":"k\u0000"}`, 400, "key", "", "key \"k\\x00\": holds a NUL byte"},
+		{`{"key":"k","times":0}`, 400, "times", "", "times is 0: must be from 1 to 100"},
+		{`{"key":"k","times":101}`, 400, "times", "", "times is 101: must be from 1 to 100"},
+		{`{"key":"k","times":1.5}`, 400, "times", "", "times is a JSON number 1.5: must be a whole number"},
+		{`{"key":"k","times":1}`, 400, "requests", "", "requests are 0: must be from 1 to 7"},
+		{`{"key":"k","times":1,"requests":[` + strings.Repeat(`{"policy":`+good+`},`, 7) + `{"policy":` + good + `}]}`, 400, "requests", "", "requests are 8"},
+		{`{"key":"k","times":1,"requests":[{"polciy":1}]}`, 400, "", "", `unknown field "polciy"`},
+		{`{"key":"k","times":1,"requests":[{"policy":` + good + `,"cost":0}]}`, 400, "cost", "gcra", "cost 0: must be positive"},
+		{`{"key":"k","times":1,"requests":[{"policy":` + good + `,"cost":-1}]}`, 400, "cost", "gcra", "cost -1: must be positive"},
+		{`{"key":"k","times":1,"requests":[{"cost":1}]}`, 400, "policy", "", "policy is missing"},
+		{request(`7`), 400, "policy", "", "policy is a JSON number: must be an object"},
+		{request(`{}`), 400, "algorithm", "", `Algorithm "": must be one of`},
+		{request(`{"algorithm":"bucket","limit":1,"period":"1s"}`), 400, "algorithm", "bucket", `Algorithm "bucket": must be one of`},
+		{request(`{"algorithm":"gcra","limit":0,"period":"1s"}`), 400, "limit", "gcra", "Limit 0: must be from 1e-9"},
+		{request(`{"algorithm":"gcra","limit":"1","period":"1s"}`), 400, "limit", "gcra", "limit is a JSON string: must be a number"},
+		{request(`{"algorithm":"gcra","limit":1,"period":1}`), 400, "period", "gcra", "period is a JSON number: must be a string"},
+		{request(`{"algorithm":"gcra","limit":1,"period":"soon"}`), 400, "period", "gcra", `Period "soon": must be a duration such as "1m30s"`},
+		{request(`{"algorithm":"gcra","limit":1}`), 400, "period", "gcra", "Period 0s: must be positive"},
+		{request(`{"algorithm":"gcra","limit":1,"period":"1s","tick":"1ms"}`), 400, "tick", "gcra", "Tick 1ms: is for leaky_bucket only"},
+		{request(`{"algorithm":"gcra","limit":1,"period":"1s","aligned":"yes"}`), 400, "aligned", "gcra", "aligned is a JSON string: must be true or false"},
+		{request(`{"algorithm":"gcra","limit":1,"period":"1s","block_for":"1ns"}`), 400, "block_for", "gcra", "BlockFor 1ns: must be whole microseconds"},
+		{request(`{"algorithm":"gcra","limit":1,"period":"1s","colour":"red"}`), 400, "", "gcra", `unknown field "colour"`},
+		{request(`{"name":"login","algorithm":"gcra","limit":1,"period":"1s"}`), 400, "name", "gcra", `name is "login": leave it out`},
+		{request(`{"algorithm":"gcra","limit":1,"period":"1s","durability":"relaxed"}`), 400, "durability", "gcra", "always durable here"},
+		{request(`{"algorithm":"gcra","limit":1,"period":"1s","on_error":"fail_open"}`), 400, "on_error", "gcra", "always fail_closed here"},
+		{`{"key":"` + strings.Repeat("k", 64<<10) + `"}`, 413, "", "", "the body is longer than 65536 bytes"},
+	} {
+		s.ExpectProblem(t, http.MethodPost, "/api/send", c.body, c.status, c.field, c.algorithm, c.want)
+	}
+	answer, text := s.Call(t, http.MethodPost, "/api/send", request(good), "Content-Type", "text/plain")
+	if answer.StatusCode != http.StatusUnsupportedMediaType || !strings.Contains(text, "send Content-Type: application/json") {
+		t.Errorf("text/plain: %s %s", answer.Status, text)
+	}
+	for _, at := range []string{"/api/send", "/api/nothing"} {
+		s.ExpectProblem(t, http.MethodGet, at, "", 404, "", "", "nothing has that path and method")
+	}
+	s.ExpectProblem(t, http.MethodPost, "/api/reset", `{}`, 400, "key", "", "key is empty")
+	s.ExpectProblem(t, http.MethodPost, "/api/reset", `{"all":true}`, 400, "", "", `unknown field "all"`)
+	s.ExpectProblem(t, http.MethodPost, "/api/reset", `{"key":"k\u0000"}`, 400, "key", "", "NUL")
+	var got sitetest.Counts
+	s.Post(t, "/api/send", request(`{"name":"playground","algorithm":"gcra","limit":1,"period":"1s","durability":"durable"}`), &got)
+	if got.Allowed != 1 {
+		t.Errorf("with fields that are always the same: %+v", got)
+	}
+}
+
+// TestReset: after a reset the key is unused for every algorithm, and its streams
+// receive the reset.
+func TestReset(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	w := s.Watch(t, "k")
+	for range 2 {
+		for _, a := range limiter.Algorithms() {
+			var got sitetest.Counts
+			s.Post(t, "/api/send", `{"key":"k","times":4,"requests":[{"policy":`+three(a)+`}]}`, &got)
+			if got.Allowed+got.Delayed != 3 || got.Denied != 1 {
+				t.Errorf("%s: %+v", a, got)
+			}
+		}
+		s.Post(t, "/api/reset", `{"key":"k"}`, &struct{}{})
+		w.Until(t, "reset", &struct{}{})
+	}
+}
+
+// TestSendManyKeys: the number of keys in use is limited.
+func TestSendManyKeys(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	for i := range 1000 {
+		must.OK(s.hub.Limiter.Allow(t.Context(), limiter.Policy{Name: PolicyName, Algorithm: limiter.GCRA, Limit: 1, Period: time.Hour}, fmt.Sprint(i)))(t)
+	}
+	body := `{"key":"k","times":1,"requests":[{"policy":` + three(limiter.GCRA) + `}]}`
+	s.ExpectProblem(t, http.MethodPost, "/api/send", body, 503, "", "", "1000 keys are in use already: reset one")
+	s.ExpectProblem(t, http.MethodGet, "/limited/gcra?limit=1&period=1h&key=k", "", 503, "", "", "1000 keys are in use already: reset one")
+	var got sitetest.Counts
+	s.Post(t, "/api/send", strings.Replace(body, `"k"`, `"7"`, 1), &got)
+	s.Post(t, "/api/reset", `{"key":"7"}`, &struct{}{})
+	s.Post(t, "/api/send", body, &got)
+}

@@ -1,0 +1,128 @@
+// Package bound computes the most that a limiter may admit. It follows the definitions
+// in docs/algorithms.md, and shares no code with the limiter.
+package bound
+
+import (
+	"math"
+	"time"
+
+	"github.com/pglimit/pglimit/limiter"
+)
+
+// Slack is the accepted rounding error in units.
+const Slack = 1e-6
+
+// Allowed returns the most units that one key, empty at from, may be admitted until to
+// with several plans in turn. Units admitted under one plan count against the others. So
+// it is the bound of one plan with their largest burst, fastest rate and shortest period.
+func Allowed(plans []limiter.Policy, from, to time.Time) float64 {
+	if len(plans) == 0 {
+		return 0
+	}
+	p := plans[0]
+	p.Burst = capacity(p)
+	for _, q := range plans[1:] {
+		p.Burst = max(p.Burst, capacity(q))
+		if rate(q) > rate(p) {
+			p.Limit, p.Tick = q.Limit*p.Period.Seconds()/q.Period.Seconds(), q.Tick
+		}
+	}
+	if windows(p.Algorithm) {
+		for _, q := range plans {
+			p.Period = min(p.Period, q.Period)
+		}
+		p.Limit = p.Burst
+	}
+	return allowed(p, from, to)
+}
+
+// Exceeded reports whether admitted units are more than allowed.
+func Exceeded(admitted, allowed float64) bool { return admitted > allowed+Slack }
+
+func capacity(p limiter.Policy) float64 {
+	if p.Burst == 0 {
+		return p.Limit
+	}
+	return p.Burst
+}
+
+// rate returns units per second; 0 for a calendar.
+func rate(p limiter.Policy) float64 {
+	if p.Period == 0 {
+		return 0
+	}
+	return p.Limit / p.Period.Seconds()
+}
+
+// windows reports whether the algorithm counts in windows.
+func windows(a limiter.Algorithm) bool {
+	return a == limiter.FixedWindow || a == limiter.SlidingWindowLog || a == limiter.SlidingWindowCounter
+}
+
+// allowed returns the bound for one plan, by the definition of its algorithm.
+func allowed(p limiter.Policy, from, to time.Time) float64 {
+	if p.Aligned || p.Calendar != "" {
+		return p.Limit * float64(met(p, from, to))
+	}
+	elapsed := to.Sub(from)
+	periods := elapsed.Seconds() / p.Period.Seconds()
+	switch p.Algorithm {
+	case limiter.FixedWindow, limiter.SlidingWindowLog:
+		// Limit for each window (of the log: period) that can begin in elapsed.
+		return p.Limit * (math.Floor(periods) + 1)
+	case limiter.SlidingWindowCounter:
+		if periods < 1 {
+			// At most one edge is within elapsed. After it the weight of the previous
+			// window falls linearly, and frees that share of its units.
+			return p.Limit * (1 + periods)
+		}
+		return p.Limit * (math.Floor(periods) + 2)
+	}
+	if p.Tick > 0 {
+		// An empty bucket starts its tick at the hit, so only whole ticks of elapsed leak.
+		elapsed = elapsed.Truncate(p.Tick)
+	}
+	return capacity(p) + rate(p)*elapsed.Seconds()
+}
+
+// Window returns the window of an Aligned policy, or of one with a Calendar, that at is in:
+// from start until before end. Hours are only correct in zones whose clocks are never
+// set, and other calendars in zones where each day begins at midnight.
+func Window(p limiter.Policy, at time.Time) (start, end time.Time) {
+	if p.Calendar == "" {
+		into := at.UnixMicro() % p.Period.Microseconds() // since 1970
+		start = time.UnixMicro(at.UnixMicro() - into)
+		return start, start.Add(p.Period)
+	}
+	zone, err := time.LoadLocation(p.TimeZone)
+	if err != nil {
+		panic(err) // the policy is valid, so its zone was loaded before
+	}
+	local := at.In(zone)
+	year, month, day := local.Date()
+	date := func(month time.Month, day, hour int) time.Time {
+		return time.Date(year, month, day, hour, 0, 0, 0, zone)
+	}
+	switch p.Calendar {
+	case limiter.Hour:
+		return date(month, day, local.Hour()), date(month, day, local.Hour()+1)
+	case limiter.Day:
+		return date(month, day, 0), date(month, day+1, 0)
+	case limiter.Week:
+		monday := day - (int(local.Weekday())+6)%7
+		return date(month, monday, 0), date(month, monday+7, 0)
+	}
+	return date(month, 1, 0), date(month+1, 1, 0)
+}
+
+// met returns the number of windows between from and to, with those that they are in.
+func met(p limiter.Policy, from, to time.Time) (n int64) {
+	if p.Calendar == "" {
+		period := p.Period.Microseconds()
+		return to.UnixMicro()/period - from.UnixMicro()/period + 1
+	}
+	for _, end := Window(p, from); !end.After(to); _, end = Window(p, end) {
+		n++
+	}
+	return n + 1
+}

@@ -1,0 +1,179 @@
+// Package chart computes bar charts of outcomes over time.
+package chart
+
+import (
+	"math"
+	"strconv"
+	"time"
+
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/replay/timeline"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/replay/words"
+)
+
+const (
+	plotHeight = 200 // pixels; widths are shares of the page's width
+	gridLines  = 5   // at most, above the axis
+	axisTicks  = 8   // approximate number
+	barShare   = 0.84
+	widestBar  = 6.0 // percent of the plot
+)
+
+// Axes are shared by the charts of all candidates, so that their bars can be compared.
+type Axes struct {
+	Lines []Line
+	Ticks []Tick
+	parts timeline.Parts
+	top   int // requests at the upper edge
+}
+
+// Line is a horizontal line of the grid.
+type Line struct {
+	Y     string
+	Label string
+}
+
+// Tick is a labelled time on the axis.
+type Tick struct {
+	X     string
+	Label string
+	Minor bool // without a label on a narrow page
+}
+
+// Bar is the bar of one part of the time.
+type Bar struct {
+	From                     string
+	Allowed, Delayed, Denied int
+	Rects                    []Rect // from the bottom
+}
+
+// Rect is the part of a bar for one outcome.
+type Rect struct {
+	Class, X, Y, Width, Height string
+}
+
+// NewAxes returns axes for parts. busiest is the most requests of any part.
+func NewAxes(p timeline.Parts, busiest int) Axes {
+	step := roundStep(busiest)
+	a := Axes{parts: p, top: (busiest + step - 1) / step * step}
+	for n := 0; n <= a.top; n += step {
+		a.Lines = append(a.Lines, Line{Y: number(plotHeight * (1 - float64(n)/float64(a.top))), Label: words.Grouped(int64(n))})
+	}
+	times, layout := ticksOf(p)
+	labelled := 0 // every second tick is, starting at the first date among hours
+	for i, at := range times {
+		t, text := timeline.UTC(at), layout
+		if layout == hourLayout && t.Hour() == 0 && t.Minute() == 0 {
+			if text = dayLayout; labelled == 0 {
+				labelled = i
+			}
+		}
+		a.Ticks = append(a.Ticks, Tick{X: Share(float64(at-p.Start), float64(p.Length)*float64(p.Count)), Label: t.Format(text)})
+	}
+	for i := range a.Ticks {
+		a.Ticks[i].Minor = (i-labelled)%2 != 0
+	}
+	return a
+}
+
+// roundStep returns 1, 2 or 5 times a power of ten, so that gridLines steps reach n.
+func roundStep(n int) int {
+	for unit := 1; ; unit *= 10 {
+		for _, step := range [...]int{unit, 2 * unit, 5 * unit} {
+			if step*gridLines >= n {
+				return step
+			}
+		}
+	}
+}
+
+const (
+	secondLayout = "15:04:05"
+	hourLayout   = "15:04"
+	dayLayout    = "2 Jan"
+	monthLayout  = "Jan 2006"
+	yearLayout   = "2006"
+)
+
+// ticksOf returns round times, in UTC, and the layout of their labels.
+func ticksOf(p timeline.Parts) (times []int64, layout string) {
+	end := p.End()
+	for _, step := range timeline.Lengths {
+		if (end-p.Start)/step > axisTicks || step > 14*timeline.Day {
+			continue
+		}
+		for at := timeline.Floor(p.Start+step-1, step); at <= end; at += step {
+			times = append(times, at)
+		}
+		switch {
+		case step < timeline.Minute:
+			return times, secondLayout
+		case step < timeline.Day:
+			return times, hourLayout
+		}
+		return times, dayLayout
+	}
+	for _, months := range [...]int{1, 2, 3, 6, 12, 24, 60, 120, 240, 600, 1200, 2400, 6000, 12000} {
+		if (end-p.Start)/(30*timeline.Day)/int64(months) > axisTicks {
+			continue
+		}
+		layout = monthLayout
+		if months >= 12 {
+			layout = yearLayout
+		}
+		first := timeline.UTC(p.Start).Year() / max(1, months/12) * max(1, months/12)
+		for m := 0; ; m += months {
+			at := time.Date(first, time.Month(1+m), 1, 0, 0, 0, 0, time.UTC).UnixMicro()
+			if at > end {
+				return times, layout
+			}
+			if at >= p.Start {
+				times = append(times, at)
+			}
+		}
+	}
+	return nil, ""
+}
+
+// Bars returns the bars of a candidate: its outcomes in each part.
+func (a Axes) Bars(allowed, delayed, denied []int) []Bar {
+	slot := 100 / float64(a.parts.Count)
+	wide := min(slot*barShare, widestBar)
+	all := make([]Bar, a.parts.Count)
+	for i := range all {
+		b := Bar{From: begin(a.parts, i), Allowed: allowed[i], Delayed: delayed[i], Denied: denied[i]}
+		y := float64(plotHeight)
+		for _, part := range []struct {
+			class string
+			n     int
+		}{{"allowed", b.Allowed}, {"delayed", b.Delayed}, {"denied", b.Denied}} {
+			if part.n == 0 {
+				continue
+			}
+			height := max(2, plotHeight*float64(part.n)/float64(a.top)) // one request among thousands must be visible
+			y -= height
+			b.Rects = append(b.Rects, Rect{
+				Class: part.class, X: number(slot*float64(i)+(slot-wide)/2) + "%", Width: number(wide) + "%", Y: number(y), Height: number(height),
+			})
+		}
+		all[i] = b
+	}
+	return all
+}
+
+// begin returns the time at which the i-th part begins, in words.
+func begin(p timeline.Parts, i int) string {
+	at := timeline.UTC(p.Begin(i))
+	switch {
+	case p.Length < timeline.Minute:
+		return at.Format(time.DateTime)
+	case p.Length < timeline.Day:
+		return at.Format("2006-01-02 15:04")
+	}
+	return at.Format(time.DateOnly)
+}
+
+// number formats a coordinate, rounded to two places because a page has many.
+func number(v float64) string { return strconv.FormatFloat(math.Round(v*100)/100, 'f', -1, 64) }
+
+// Share returns n of of in percent, with a percent sign.
+func Share(n, of float64) string { return number(100*n/of) + "%" }

@@ -1,0 +1,62 @@
+package chart
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/replay/timeline"
+)
+
+// TestAxesBars: bars add up, candidates share a scale, and one request among thousands
+// is visible.
+func TestAxesBars(t *testing.T) {
+	// The busiest part is the fourth of ten.
+	requests := []int{1, 2, 0, 5000, 0, 0, 0, 0, 0, 1}
+	a := NewAxes(timeline.Divide(0, 9*timeline.Second), 5000)
+	if a.top != 5000 || len(a.Lines) != 6 || a.Lines[0] != (Line{"200", "0"}) || a.Lines[5] != (Line{"0", "5,000"}) {
+		t.Fatalf("%+v", a)
+	}
+	for _, c := range []struct {
+		limit int
+		want  []Rect
+	}{
+		{4999, []Rect{{"allowed", "32%", "0.04", "6%", "199.96"}, {"denied", "32%", "-1.96", "6%", "2"}}},
+		{1000, []Rect{{"allowed", "32%", "160", "6%", "40"}, {"denied", "32%", "0", "6%", "160"}}},
+	} {
+		var allowed, denied []int
+		for _, n := range requests {
+			allowed, denied = append(allowed, min(n, c.limit)), append(denied, n-min(n, c.limit))
+		}
+		if got := a.Bars(allowed, make([]int, len(requests)), denied)[3].Rects; !slices.Equal(got, c.want) {
+			t.Errorf("a limit of %d: %+v, want %+v", c.limit, got, c.want)
+		}
+	}
+}
+
+func TestTicks(t *testing.T) {
+	from := timeline.UTC(0).AddDate(56, 4, 16).UnixMicro() + 36_303*timeline.Second
+	for span := int64(0); span < 8000*365*timeline.Day; span += span/7 + timeline.Second {
+		p := timeline.Divide(from, from+span)
+		times, layout := ticksOf(p)
+		end := p.End()
+		if len(times) == 0 || len(times) > axisTicks+2 || times[0] < p.Start || times[len(times)-1] > end || !slices.IsSorted(times) {
+			t.Fatalf("%d s: %d ticks from %v to %v, in parts from %v to %v", span/timeline.Second, len(times), timeline.UTC(times[0]), timeline.UTC(times[len(times)-1]), timeline.UTC(p.Start), timeline.UTC(end))
+		}
+		labels := map[string]bool{}
+		for _, at := range times {
+			label := timeline.UTC(at).Format(layout)
+			if labels[label] && layout != hourLayout { // hours repeat on the next day
+				t.Fatalf("%d s: two ticks %s", span/timeline.Second, label)
+			}
+			labels[label] = true
+		}
+	}
+}
+
+func TestRoundStep(t *testing.T) {
+	for n, want := range map[int]int{1: 1, 5: 1, 6: 2, 10: 2, 11: 5, 25: 5, 26: 10, 99: 20, 1234: 500, 1_000_000: 200_000} {
+		if got := roundStep(n); got != want {
+			t.Errorf("%d: %d, want %d", n, got, want)
+		}
+	}
+}

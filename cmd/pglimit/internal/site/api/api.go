@@ -1,0 +1,171 @@
+// Package api reads a page's JSON requests and writes its JSON answers.
+package api
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"reflect"
+	"strings"
+
+	"github.com/pglimit/pglimit/internal/keys"
+	"github.com/pglimit/pglimit/limiter"
+)
+
+// maxJSON is the largest JSON body in bytes.
+const maxJSON = 64 << 10
+
+// Answer returns a handler that sends the result of f by Send.
+func Answer(f func(http.ResponseWriter, *http.Request) (any, error)) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		value, err := f(w, r)
+		Send(w, value, err)
+	}
+}
+
+// Send sends value as JSON or, if err is not nil, err. A value's method HTTPStatus
+// sets the status. Default: 200. A *Problem is sent with its status, any other error
+// with 500.
+func Send(w http.ResponseWriter, value any, err error) {
+	status := http.StatusOK
+	if chosen, ok := value.(interface{ HTTPStatus() int }); ok {
+		status = chosen.HTTPStatus()
+	}
+	if err != nil {
+		var p *Problem
+		if !errors.As(err, &p) {
+			p = &Problem{Status: http.StatusInternalServerError, Message: Sentence(err)}
+		}
+		value, status = p, p.Status
+		if status == 0 {
+			status = http.StatusBadRequest
+		}
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Cache-Control", "no-store")
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(value) // fails if the client is gone
+}
+
+// Read reads a request's JSON body into value. It returns a *Problem for an unknown
+// field, for text that is not keys.Decodable, or if the body is more than one value.
+func Read(w http.ResponseWriter, r *http.Request, value any) error {
+	if kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || kind != "application/json" {
+		return &Problem{Status: http.StatusUnsupportedMediaType, Message: "the body must be JSON: send Content-Type: application/json"}
+	}
+	text, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxJSON))
+	if err != nil {
+		return BadJSON("body", err)
+	}
+	if !keys.Decodable(text) {
+		return &Problem{Message: "the body is not valid UTF-8, or has half a surrogate pair"}
+	}
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.DisallowUnknownFields()
+	if err := d.Decode(value); err != nil {
+		return BadJSON("body", err)
+	}
+	if _, err := d.Token(); err != io.EOF {
+		return &Problem{Message: "the body is more than one JSON value"}
+	}
+	return nil
+}
+
+// MaxSentence is the most characters of a message. The error of an unreachable
+// database can be long: it names every address that was tried.
+const MaxSentence = 300
+
+// Problem is an error as the API sends it to clients.
+type Problem struct {
+	Status    int               `json:"-"` // 0 is 400
+	Message   string            `json:"error"`
+	Field     string            `json:"field,omitempty"` // its name in JSON
+	Algorithm limiter.Algorithm `json:"algorithm,omitempty"`
+}
+
+// Error returns the message.
+func (p *Problem) Error() string { return p.Message }
+
+// BadField returns a problem with a field. field is its name in JSON.
+func BadField(field, format string, args ...any) *Problem {
+	return &Problem{Field: field, Message: field + " " + fmt.Sprintf(format, args...)}
+}
+
+// Unavailable returns a problem of status 503.
+func Unavailable(message string) *Problem {
+	return &Problem{Status: http.StatusServiceUnavailable, Message: message}
+}
+
+// GoNames maps the names of a policy's fields in JSON to those in Go.
+var GoNames = map[string]string{
+	"name": "Name", "algorithm": "Algorithm", "limit": "Limit", "period": "Period", "burst": "Burst", "tick": "Tick",
+	"aligned": "Aligned", "calendar": "Calendar", "time_zone": "TimeZone", "block_for": "BlockFor",
+	"durability": "Durability", "on_error": "OnError",
+}
+
+// ProblemOf returns the problem for an error of the limiter: it names the invalid
+// field, or has status 503.
+func ProblemOf(err error, a limiter.Algorithm) *Problem {
+	p := &Problem{Message: Sentence(err), Algorithm: a}
+	var policy *limiter.PolicyError
+	switch {
+	case errors.As(err, &policy):
+		for name, field := range GoNames {
+			if field == policy.Field {
+				p.Field = name
+			}
+		}
+	case errors.Is(err, limiter.ErrInvalid):
+		p.Message = strings.TrimPrefix(p.Message, "invalid: ")
+		for _, field := range []string{"cost", "key"} {
+			if strings.HasPrefix(p.Message, field+" ") {
+				p.Field = field
+			}
+		}
+	case errors.Is(err, limiter.ErrUnsupported):
+	default:
+		p.Status = http.StatusServiceUnavailable
+	}
+	return p
+}
+
+// Sentence returns an error's text as one line of at most MaxSentence characters,
+// without the limiter's prefix.
+func Sentence(err error) string {
+	text := strings.Join(strings.Fields(strings.ToValidUTF8(err.Error(), "?")), " ")
+	text = strings.TrimPrefix(strings.TrimPrefix(text, "pglimit: "), "invalid policy: ")
+	if all := []rune(text); len(all) > MaxSentence {
+		text = string(all[:MaxSentence-1]) + "…"
+	}
+	return text
+}
+
+// BadJSON returns the problem for an error of encoding/json. what is "body" or a part
+// of it.
+func BadJSON(what string, err error) *Problem {
+	var kind *json.UnmarshalTypeError
+	var tooLong *http.MaxBytesError
+	var bad *Problem
+	switch {
+	case errors.As(err, &bad):
+		return bad
+	case errors.As(err, &kind):
+		if kind.Field != "" {
+			what = kind.Field[strings.LastIndexByte(kind.Field, '.')+1:]
+		}
+		want := map[reflect.Kind]string{
+			reflect.String: "a string", reflect.Bool: "true or false", reflect.Slice: "an array", reflect.Struct: "an object", reflect.Int: "a whole number",
+		}[kind.Type.Kind()]
+		return BadField(what, "is a JSON %s: must be %s", kind.Value, cmp.Or(want, "a number"))
+	case errors.As(err, &tooLong):
+		return &Problem{Status: http.StatusRequestEntityTooLarge, Message: fmt.Sprintf("the "+what+" is longer than %d bytes", tooLong.Limit)}
+	case errors.Is(err, io.EOF):
+		return &Problem{Message: "the " + what + " is empty: send JSON"}
+	}
+	return &Problem{Message: "the " + what + " cannot be read: " + strings.TrimPrefix(strings.TrimPrefix(Sentence(err), "policy: "), "json: ")}
+}

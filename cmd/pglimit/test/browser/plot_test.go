@@ -1,0 +1,153 @@
+package browser
+
+import (
+	"fmt"
+	"math"
+	"regexp"
+	"testing"
+
+	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/chromedp"
+
+	"github.com/pglimit/pglimit/limiter"
+)
+
+// drawn is the last drawing instructions of a plot.
+type drawn struct {
+	Width, Height float64
+	Now           float64      // Unix milliseconds
+	Marks, Curve  [][2]float64 // the marks are of allowed requests
+	Capacity      float64
+	Told          []struct{ At, Level float64 } // allowed requests, as the server sent them
+}
+
+// TestPlot checks where the marks, the curve and the capacity are drawn.
+func TestPlot(t *testing.T) {
+	t.Parallel()
+	b := open(t, start(t), everyCard("alice", "limit=5", "period=3s"))
+	for _, a := range []limiter.Algorithm{limiter.TokenBucket, limiter.FixedWindow, limiter.SlidingWindowLog} {
+		b.Do("scroll to the plot", scrollTo(card(a, "canvas")))
+		b.Run("keep what is drawn", fmt.Sprintf(`
+			const plot = $("#card-%s canvas"), p = CanvasRenderingContext2D.prototype
+			const original = window.original ??= {...Object.fromEntries(["beginPath", "clearRect", "arc", "moveTo", "lineTo", "stroke"].map(n => [n, p[n]]))}
+			const fresh = () => ({width: plot.clientWidth, height: plot.clientHeight, now: Date.now(), marks: [], curve: [], capacity: 0})
+			let next = fresh(), line = []
+			window.drawn = next
+			const patch = (name, f) => p[name] = function (...a) { if (this.canvas === plot) f(this, ...a); return original[name].apply(this, a) }
+			patch("clearRect", () => { drawn = next; next = fresh() })
+			patch("arc", (c, x, y) => next.marks.push([x, y]))
+			patch("beginPath", () => line = [])
+			patch("moveTo", (c, x, y) => line = [[x, y]])
+			patch("lineTo", (c, x, y) => line.push([x, y]))
+			patch("stroke", c => { if (c.getLineDash().length) next.capacity = line[0][1]; else if (c.lineWidth === 2 && !next.curve.length) next.curve = line }) // crosses come later
+			window.told = []
+			window.source?.close()
+			window.source = new EventSource("/api/events?key=alice")
+			source.addEventListener("decision", e => { const d = JSON.parse(e.data); if (d.outcome === "allowed") told.push(d) })
+			await new Promise(done => source.addEventListener("hello", done))`, a))
+		b.Click(card(a, ".burst-10"))
+		b.Wait("it has answered", answered(a))
+		look := func(step, when string) (d drawn) {
+			b.Wait(step, when)
+			return Read[drawn](b, `({...drawn, told})`)
+		}
+		d := look("a mark for each", "drawn.marks.length >= 5 && drawn.marks.length === told.length")
+		bottom, top := d.Height-20, 20.0
+		near := func(what string, is, want, by float64) {
+			t.Helper()
+			if math.Abs(is-want) > by {
+				t.Errorf("%s: %s is at %.1f, not %.1f", a, what, is, want)
+			}
+		}
+		near("the capacity", d.Capacity, top, 0.5)
+		for i, m := range d.Marks {
+			near(fmt.Sprint("the mark of level ", d.Told[i].Level), m[1], bottom-(bottom-top)*d.Told[i].Level/5, 0.5)
+			ago := (d.Now - d.Told[i].At) / 30_000 * (d.Width - 16)
+			near("in time, the mark", m[0], d.Width-8-ago, d.Width/15) // 2 s, for the clocks
+		}
+		d = look("all has leaked", text(card(a, ".level"))+` === "0" && drawn.curve.length && Math.abs(drawn.curve.at(-1)[1] - drawn.height + 20) < 0.1`)
+		slopes, highest, most := 0, bottom, 0.0
+		for _, told := range d.Told {
+			most = max(most, told.Level)
+		}
+		for i, p := range d.Curve {
+			highest = min(highest, p[1])
+			if i > 0 && math.Abs(p[0]-d.Curve[i-1][0]) > 0.1 && math.Abs(p[1]-d.Curve[i-1][1]) > 0.1 {
+				slopes++
+			}
+		}
+		steps := a != limiter.TokenBucket
+		if steps {
+			near("the curve's highest", highest, bottom-(bottom-top)*most/5, 1)
+		}
+		if steps != (slopes == 0) {
+			t.Errorf("%s: the curve has %d slopes", a, slopes)
+		}
+	}
+}
+
+// TestForcedColours: if the system replaces the page's colours, the outcomes are still
+// distinguishable, and all text and the focus are visible.
+func TestForcedColours(t *testing.T) {
+	t.Parallel()
+	b := open(t, start(t), five("alice"))
+	b.Media("forced-colors", "active")
+	a := limiter.LeakyBucketQueue // which delays, too
+	b.Do("scroll to the plot", scrollTo(card(a, "canvas")))
+	b.Run("a burst", `$("#card-leaky_bucket_queue .burst-10").click()`)
+	b.Eventually("allowed, delayed, denied", counts(a), burstOfTen(a))
+	for _, outcome := range []string{"allowed", "delayed", "denied"} {
+		b.Wait("its mark is in the plot: "+outcome, hasColour(a, outcome))
+	}
+	const canvas = `getComputedStyle(document.documentElement).backgroundColor`
+	if n := Read[int](b, `new Set([`+canvas+`, ...$$("#card-leaky_bucket_queue .mark").map(e => getComputedStyle(e).backgroundColor)]).size`); n != 4 {
+		t.Errorf("the page and the three marks have %d colours", n)
+	}
+	for what, unseen := range map[string]string{
+		"the status": `[getComputedStyle($("#status"), "::before").backgroundColor].filter(c => c === ` + canvas + ` || c.endsWith(", 0)"))`,
+		// The page's colour is behind text, whatever its element's background.
+		"text": `$$("body *").filter(e => e.checkVisibility() && getComputedStyle(e).color === ` + canvas + `).map(e => e.localName + "." + e.className)`,
+		"the focus": `$$("a, button, input, select, summary, pre").filter(e => e.checkVisibility() && !e.disabled).filter(e => {
+			e.focus({focusVisible: true})
+			const style = getComputedStyle(e)
+			return style.outlineStyle === "none" || style.outlineColor === ` + canvas + `
+		}).map(e => e.localName + "." + e.className)`,
+	} {
+		if n := Read[[]string](b, unseen); len(n) > 0 {
+			t.Errorf("%s is not visible of %q", what, n)
+		}
+	}
+}
+
+// TestPrint: on paper the report is dark on white, and complete.
+func TestPrint(t *testing.T) {
+	t.Parallel()
+	b := open(t, start(t), everyCard("alice", "limit=5", "period=1m"))
+	b.choose(file(t, "access.log", accessLog()))
+	b.Wait("the report is there", shownReport)
+	report := Open(t, chromium, Read[string](b, `$("#report-open").href`))
+	if _, err := chromedp.Call(report.ctx, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
+		Media: "print", Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: "dark"}},
+	}); err != nil {
+		t.Fatal(err)
+	}
+	report.Do("as wide as a sheet", chromedp.EmulateViewport(720, 1000))
+	report.Wait("it is so", `matchMedia("print").matches && innerWidth === 720`)
+	if is := Read[float64](report, contrasts+".back"); is != 1 {
+		t.Errorf("the paper's luminance is %v", is)
+	}
+	for _, f := range Read[[]string](report, contrasts+".failing") {
+		t.Error(f)
+	}
+	if n := Read[[]string](report, `$$("body *:not(svg, svg *, .unseen, .unseen *)").filter(e => e.checkVisibility() && (getComputedStyle(e).overflowX !== "visible"
+		|| e.getBoundingClientRect().right > innerWidth)).map(e => e.localName + "." + e.className)`); len(n) > 0 {
+		t.Errorf("paper does not scroll, and would not show all of %q", n)
+	}
+	if Read[bool](report, `$$("summary").some(e => e.checkVisibility())`) {
+		t.Error("the details are closed on paper")
+	}
+	pdf := Do(report, "print", chromedp.PrintToPDF())
+	if pages := len(regexp.MustCompile(`/Type\s*/Page\b`).FindAll(pdf, -1)); pages < 1 || pages > 3 || len(pdf) < 10<<10 || len(pdf) > 1<<20 {
+		t.Errorf("%d pages in %d bytes", pages, len(pdf))
+	}
+}

@@ -1,0 +1,242 @@
+package command
+
+import (
+	"bytes"
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/pglimit/pglimit/integration/bed"
+)
+
+// TestCommandOrdersFindTheirRow: block, unblock and reset look under every policy and
+// algorithm. They report by exit code and in JSON whether they found something, and where.
+func TestCommandOrdersFindTheirRow(t *testing.T) {
+	t.Parallel()
+	address := bed.NewDatabase(t)
+	pool := bed.Connect(t, address)
+	bed.Exec(t, pool, `INSERT INTO pglimit_policy (name, algorithm, limit_units, period_s) VALUES ('known', 'fixed_window', 5, 60)`)
+	for _, c := range []struct {
+		args string
+		code int
+		want string // what changed
+	}{
+		{"unblock alice", 1, ""},
+		{"reset alice", 1, ""},
+		{"block alice 1h", 1, ""}, // and does not block
+		{"check --limit 9 alice", 0, ""},
+		{"allow --limit 9 alice", 0, ""},
+		{"allow --limit 9 --name login --algorithm gcra alice", 0, ""},
+		{"allow --limit 9 --name login --algorithm gcra alicia", 0, ""},
+		{"block --name nothere alice 1h", 1, ""},
+		{"block --algorithm fixed_window alice 1h", 1, ""},
+		{"block --name login --algorithm gcra alice 1h", 0, "login gcra 1"},
+		{"check --limit 9 alice", 0, ""},
+		{"check --limit 9 --name login --algorithm gcra alice", 1, ""},
+		{"block alice 1h", 0, "cli token_bucket 1 login gcra 1"},
+		{"unblock --algorithm token_bucket alice", 0, "cli token_bucket 1"},
+		{"unblock alice", 0, "login gcra 1"},
+		{"unblock alice", 1, ""},
+		{"block --prefix --yes ali 1h", 0, "cli token_bucket 1 login gcra 2"},
+		{"unblock --prefix --yes --name login ali", 0, "login gcra 2"},
+		{"reset alice", 0, "cli token_bucket 1 login gcra 1"},
+		{"reset alice", 1, ""},
+		{"forget --yes alicia", 0, "login gcra 1"},
+		{"forget --yes alicia", 1, ""},
+		// Without a row, a policy in the database is enough, or --new.
+		{"block --name known carol 1h", 0, "known fixed_window 1"},
+		{"check --limit 9 --name known --algorithm fixed_window carol", 1, ""},
+		{"block --name known --algorithm gcra carol 1h", 1, ""},
+		{"block --new --name other --algorithm gcra carol 1h", 0, "other gcra 1"},
+		{"check --limit 9 --name other --algorithm gcra carol", 1, ""},
+		{"block --new --name other --algorithm gcra carol 2h", 0, "other gcra 1"},
+	} {
+		code, stdout, stderr := bed.Pglimit(t, address, append(strings.Fields(c.args), "--json")...)
+		var o struct {
+			Found   bool
+			Changed []struct {
+				Policy, Algorithm string
+				Rows              json.Number
+			}
+		}
+		err := json.Unmarshal([]byte(stdout), &o)
+		var got []string
+		for _, n := range o.Changed {
+			got = append(got, n.Policy, n.Algorithm, n.Rows.String())
+		}
+		// Counts are in lock order; the test sorts them by policy.
+		if len(got) == 6 && got[0] > got[3] {
+			got = append(got[3:], got[:3]...)
+		}
+		if err != nil || code != c.code || o.Found != (c.want != "") || strings.Join(got, " ") != c.want {
+			t.Errorf("%s: exit code %d, want %d; changed %q, want %q; %v: %s%s", c.args, code, c.code, got, c.want, err, stdout, stderr)
+		}
+		if strings.Contains(stderr, "pglimit: ") {
+			t.Errorf("%s: the answer is on stdout, but stderr has %q", c.args, stderr)
+		}
+	}
+}
+
+func TestCommandOrdersSayWhatTheyDid(t *testing.T) {
+	t.Parallel()
+	address := bed.NewDatabase(t)
+	for _, args := range []string{"allow --limit 9 bob", "allow --limit 9 --name login --algorithm gcra bob", "allow --limit 9 eve\x1b[31m"} {
+		if code, _, stderr := bed.Pglimit(t, address, strings.Split(args, " ")...); code != 0 {
+			t.Fatal(stderr)
+		}
+	}
+	for _, c := range []struct {
+		args []string
+		code int
+		want string // on stdout, or on stderr for exit code 2
+	}{
+		{[]string{"block", "bob", "15m"}, 0, "blocked bob for 15m0s:\ncli    token_bucket  1 row\nlogin  gcra          1 row\n"},
+		{[]string{"block", "carol", "15m", "--name", "login"}, 1, "nothing to block: no row of carol under policy login. To block it before its first request, pass --new, --name and --algorithm\n"},
+		{[]string{"unblock", "bob", "--name", "login"}, 0, "unblocked bob (login, gcra)\n"},
+		{[]string{"unblock", "bob", "--name", "login"}, 1, "nothing to unblock: no block of bob under policy login\n"},
+		{[]string{"unblock", "carol"}, 1, "nothing to unblock: no row of carol under any policy\n"},
+		{[]string{"reset", "eve\x1b[31m"}, 0, "reset \"eve\\x1b[31m\" (cli, token_bucket)\n"},
+		{[]string{"find", "eve\x1b[31m"}, 1, "nothing of \"eve\\x1b[31m\" under any policy\n"},
+		{[]string{"forget", "bob", "--yes"}, 0, "forgot bob:\ncli    token_bucket  1 row\nlogin  gcra          1 row\n"},
+		{[]string{"forget", "bob", "--yes"}, 1, "nothing to forget: no trace of bob under any policy\n"},
+		{[]string{"forget", "bob"}, 2, "pglimit: forget needs --yes where it cannot ask: check with `pglimit find` what there is; see `pglimit forget --help`\n"},
+		{[]string{"block", "--prefix", "b", "1h"}, 2, "block needs --yes where it cannot ask"},
+		{[]string{"block", "--prefix", "--yes", "", "1h"}, 2, "KEY is empty: pass a key, or with --prefix at least its first character"},
+		{[]string{"block", "--new", "bob", "1h"}, 2, "--new needs --name"},
+		{[]string{"block", "--new", "--name", "nothere", "bob", "1h"}, 2, "--new needs --algorithm or --all-algorithms: policy nothere is not in the database"},
+		{[]string{"block", "--new", "--prefix", "--yes", "b", "1h"}, 2, "--new and --prefix exclude each other"},
+		{[]string{"block", "bob", "0s"}, 2, "duration"},
+		{[]string{"block", "bob", "soon"}, 2, "DURATION is \"soon\""},
+		{[]string{"reset", "--max", "0", "bob"}, 2, "--max is 0"},
+		{[]string{"reset", "--algorithm", "x", "bob"}, 2, "Algorithm \"x\""},
+		{[]string{"reset", "--name", "UPPER", "bob"}, 2, "Name \"UPPER\""},
+	} {
+		code, stdout, stderr := bed.Pglimit(t, address, c.args...)
+		if c.code == 2 {
+			if code != 2 || !strings.Contains(stderr, c.want) {
+				t.Errorf("%q: exit code %d, stderr %q", c.args, code, stderr)
+			}
+		} else if code != c.code || stdout != c.want {
+			t.Errorf("%q: exit code %d, stdout %q, want %q; stderr %q", c.args, code, stdout, c.want, stderr)
+		}
+	}
+}
+
+// TestCommandOrdersMany: --max bounds a prefix before anything changes.
+func TestCommandOrdersMany(t *testing.T) {
+	t.Parallel()
+	address := bed.NewDatabase(t)
+	pool := bed.Connect(t, address)
+	bed.InsertRows(t, pool, "pglimit_gcra", "p", 250, 1)
+	const refused = "keys that begin with k has more than 249 rows: narrow it, or raise --max"
+	if code, _, stderr := bed.Pglimit(t, address, "reset", "--prefix", "k", "--yes", "--max", "249"); code != 2 || !strings.Contains(stderr, refused) {
+		t.Errorf("exit code %d, stderr %q", code, stderr)
+	}
+	if n := bed.Value[int](t, pool, `SELECT count(*) FROM pglimit_gcra`); n != 250 {
+		t.Errorf("%d rows are left", n)
+	}
+	if code, stdout, stderr := bed.Pglimit(t, address, "reset", "--prefix", "k", "--yes", "--max", "250"); code != 0 || stdout != "reset keys that begin with k:\np  gcra  250 rows\n" {
+		t.Errorf("exit code %d, stdout %q, stderr %q", code, stdout, stderr)
+	}
+}
+
+const secret = "PGLIMIT_KEY_SECRET=0123456789abcdef"
+
+// TestCommandFindsHashedKeys: with a secret, KEY is hashed, and a prefix is refused.
+func TestCommandFindsHashedKeys(t *testing.T) {
+	t.Parallel()
+	address := bed.NewDatabase(t)
+	run := func(env string, args ...string) (int, string, string) {
+		t.Helper()
+		cmd := bed.Command(t, address, args...)
+		if env != "" {
+			cmd.Env = append(cmd.Env, env)
+		}
+		var out, errs bytes.Buffer
+		cmd.Stdout, cmd.Stderr = &out, &errs
+		_ = cmd.Run() // the exit code says it
+		return cmd.ProcessState.ExitCode(), out.String(), errs.String()
+	}
+	if code, _, stderr := run(secret, "allow", "--limit", "9", "alice"); code != 0 {
+		t.Fatal(stderr)
+	}
+	if code, stdout, _ := run("", "find", "alice"); code != 1 {
+		t.Errorf("without the secret: exit code %d, %q", code, stdout)
+	}
+	code, stdout, stderr := run(secret, "find", "alice", "--json")
+	var found struct{ Keys []struct{ Key string } }
+	if err := json.Unmarshal([]byte(stdout), &found); err != nil || code != 0 || len(found.Keys) != 1 || strings.Contains(stdout, "alice") {
+		t.Fatalf("exit code %d, %v: %s%s", code, err, stdout, stderr)
+	}
+	for _, verb := range [][]string{{"find"}, {"reset"}, {"unblock"}, {"forget"}} {
+		if code, _, stderr := run(secret, append(verb, "--prefix", "al", "--yes")[:3+len(verb)-1]...); code != 2 || !strings.Contains(stderr, "--prefix does not work with PGLIMIT_KEY_SECRET") {
+			t.Errorf("%q --prefix: exit code %d, %q", verb, code, stderr)
+		}
+	}
+	if code, _, stderr := run(secret, "block", "alice", "1h"); code != 0 {
+		t.Error(stderr)
+	}
+	if code, _, stderr := run(secret, "block", "--new", "--name", "new", "--algorithm", "gcra", "alice", "1h"); code != 0 {
+		t.Error(stderr)
+	}
+	if code, _, _ := run(secret, "check", "--name", "new", "--algorithm", "gcra", "--limit", "9", "alice"); code != 1 {
+		t.Error("a new block does not hold")
+	}
+	if code, stdout, stderr := run(secret, "block", "--new", "--name", "any", "--all-algorithms", "bob", "1h"); code != 0 || strings.Count(stdout, "1 row") != 7 {
+		t.Errorf("exit code %d, %q, %q", code, stdout, stderr)
+	}
+	// The hash that top shows works without the secret.
+	if code, stdout, stderr := run("", "unblock", found.Keys[0].Key); code != 0 || strings.Count(stdout, "1 row") != 2 {
+		t.Errorf("exit code %d, %q, %q", code, stdout, stderr)
+	}
+}
+
+// TestCommandTop prints once where there is no terminal.
+func TestCommandTop(t *testing.T) {
+	t.Parallel()
+	address := bed.NewDatabase(t)
+	if code, stdout, _ := bed.Pglimit(t, address, "top"); code != 0 || stdout != "no keys\n" {
+		t.Errorf("of none: exit code %d, %q", code, stdout)
+	}
+	for _, args := range []string{"allow --algorithm fixed_window --period 1000h --limit 4 --cost 3 alice", "charge --algorithm fixed_window --name other --period 1000h --limit 4 --cost 9 bob"} {
+		if code, _, stderr := bed.Pglimit(t, address, strings.Fields(args)...); code != 0 {
+			t.Fatal(stderr)
+		}
+	}
+	const want = "POLICY  ALGORITHM     KEY    USED  LEVEL/BURST  REMAINING  BLOCKED UNTIL  DENIALS  LAST DENIED\n" +
+		"other   fixed_window  bob    100%  4/4          0          -              0        -\n" +
+		"cli     fixed_window  alice  75%   3/4          1          -              0        -\n"
+	if code, stdout, stderr := bed.Pglimit(t, address, "top"); code != 0 || stdout != want {
+		t.Errorf("exit code %d, stdout\n%s%s", code, stdout, stderr)
+	}
+	for args, keys := range map[string]string{
+		"top --once":                    "bob alice",
+		"top --limit 1":                 "bob",
+		"top --name cli":                "alice",
+		"top --algorithm gcra":          "",
+		"top --by recent":               "bob alice",
+		"top --by recent --within 1ms":  "",
+		"top --by denials --name other": "",
+	} {
+		var got struct {
+			By   string
+			Keys []map[string]any
+		}
+		bed.PglimitJSON(t, &got, address, strings.Fields(args)...)
+		var names []string
+		for _, k := range got.Keys {
+			names = append(names, k["key"].(string))
+			if len(k) != 13 {
+				t.Errorf("%s: %v", args, k)
+			}
+		}
+		if got.Keys == nil || strings.Join(names, " ") != keys {
+			t.Errorf("%s: %q, want %q", args, names, keys)
+		}
+	}
+	for _, args := range []string{"top --by size", "top --every 1ms", "top --limit 0", "top --limit 1001", "top --within -1s", "top --by denials --within 1h", "top alice", "find --limit 0 alice"} {
+		if code, stdout, stderr := bed.Pglimit(t, address, strings.Fields(args)...); code != 2 || stdout != "" {
+			t.Errorf("%s: exit code %d, %q, %q", args, code, stdout, stderr)
+		}
+	}
+}

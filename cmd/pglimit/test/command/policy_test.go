@@ -1,0 +1,170 @@
+package command
+
+import (
+	"bufio"
+	"io"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/pglimit/pglimit/integration/bed"
+)
+
+// TestPolicyCommands: a policy is set, changed, used by its name, listed and deleted, and
+// its history has each change.
+func TestPolicyCommands(t *testing.T) {
+	t.Parallel()
+	address := bed.NewDatabase(t)
+	run := func(wantCode int, want string, args ...string) string {
+		t.Helper()
+		code, stdout, stderr := bed.Pglimit(t, address, args...)
+		if code != wantCode || !strings.Contains(stdout+stderr, want) {
+			t.Fatalf("%q: exit code %d, stdout %q, stderr %q; want %d and %q", args, code, stdout, stderr, wantCode, want)
+		}
+		return stdout
+	}
+	run(0, "the database has no policies", "policy", "list")
+	run(1, `there is no policy "login"`, "policy", "get", "login")
+	run(2, "there is no policy \"login\" yet", "policy", "set", "login", "--burst", "3")
+	run(2, "--policy is \"login\": the database has no such policy", "allow", "--policy", "login", "alice")
+	run(0, "+ policy login\n    algorithm: fixed_window\n    limit: 2\n    period: 1h0m0s\n    note: first\nversion 1\n",
+		"policy", "set", "login", "--algorithm", "fixed_window", "--limit", "2", "--period", "1h", "--note", "first")
+	run(0, "so already", "policy", "set", "login", "--limit", "2", "--note", "first")
+	run(2, "Limit -2", "policy", "set", "login", "--limit", "-2")
+
+	run(0, "allowed: 1 of 2", "allow", "--policy", "login", "alice")
+	run(0, "allowed: 0 of 2", "allow", "--policy", "login", "alice")
+	run(1, "denied (limit)", "allow", "--policy", "login", "alice")
+	run(2, "--policy and --limit", "allow", "--policy", "login", "--limit", "5", "alice")
+	run(0, "~ policy login\n    limit: 2 → 4\n", "policy", "set", "login", "--limit", "4")
+	run(0, "allowed: 1", "allow", "--policy", "login", "alice")
+
+	run(0, `override of login for "bob": limit 100, until 2127-01-31T00:00:00Z`,
+		"override", "set", "login", "bob", "--limit", "100", "--until", "2127-01-31", "--note", "trial")
+	run(0, "allowed: 99 of 100", "allow", "--policy", "login", "bob")
+	run(0, "", "override", "set", "login", "carol", "--unlimited")
+	for range 6 {
+		run(0, "allowed", "allow", "--policy", "login", "carol")
+	}
+	run(2, "changes nothing", "override", "set", "login", "dave")
+	run(2, "2027-02-30", "override", "set", "login", "dave", "--limit", "1", "--until", "2027-02-30")
+	run(0, "trial", "override", "list", "login")
+	run(0, "deleted the override", "override", "delete", "login", "bob")
+	run(1, "has no override", "override", "delete", "login", "bob")
+	run(0, "of 4 remaining", "allow", "--policy", "login", "bob")
+
+	run(2, "nothing was changed", "policy", "delete", "login") // no answer
+	run(0, "deleted policy login", "policy", "delete", "login", "--yes", "--note", "over")
+	run(1, "there is no policy", "policy", "delete", "login", "--yes")
+	history := run(0, "first", "policy", "history", "login")
+	for _, part := range []string{"- policy login", ": over", "limit: 2 → 4", "- override of login for \"bob\"", `+ override of login for "carol"`, "unlimited: true"} {
+		if !strings.Contains(history, part) {
+			t.Errorf("the history lacks %q:\n%s", part, history)
+		}
+	}
+	if strings.Index(history, "- policy login") > strings.Index(history, "+ policy login") {
+		t.Errorf("not the newest first:\n%s", history)
+	}
+}
+
+// TestPolicyFiles: import shows and makes what diff shows, all or nothing, and export writes
+// what import reads.
+func TestPolicyFiles(t *testing.T) {
+	t.Parallel()
+	address := bed.NewDatabase(t)
+	file := t.TempDir() + "/limits.yaml"
+	write := func(text string) {
+		t.Helper()
+		bed.Succeed(t, os.WriteFile(file, []byte(text), 0o600))
+	}
+	run := func(wantCode int, want, stdin string, args ...string) (string, string) {
+		t.Helper()
+		var out, failed strings.Builder
+		cmd := bed.Command(t, address, args...)
+		cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(stdin), &out, &failed
+		_ = cmd.Run() // its exit code is checked
+		code, stdout, stderr := cmd.ProcessState.ExitCode(), out.String(), failed.String()
+		if code != wantCode || !strings.Contains(stdout+stderr, want) {
+			t.Fatalf("%q: exit code %d, stdout %q, stderr %q; want %d and %q", args, code, stdout, stderr, wantCode, want)
+		}
+		return stdout, stderr
+	}
+	write(`policies:
+- {name: login, algorithm: gcra, limit: 5, period: 1m}
+- {name: budget, algorithm: fixed_window, limit: 1000, calendar: month, time_zone: Europe/Vienna, note: "per account"}
+overrides:
+- {policy: login, key: alice, limit: 100}
+`)
+	run(1, "+ policy login", "", "policy", "diff", file)
+	run(1, "nothing was changed", "n\n", "policy", "import", file)
+	run(1, "+ policy login", "", "policy", "diff", file)
+	run(0, "3 changes made", "yes\n", "policy", "import", file)
+	run(0, "no changes", "", "policy", "diff", "--prune", file)
+	run(0, "no changes", "", "policy", "import", file)
+	for _, format := range [][]string{{"policy", "export"}, {"policy", "export", "--json"}} {
+		exported, _ := run(0, "Europe/Vienna", "", format...)
+		run(0, "no changes", exported, "policy", "diff", "--prune", "-")
+	}
+
+	write(`policies:
+- {name: login, algorithm: gcra, limit: 5, period: 1m}
+- {name: api, algorithm: gcra, limit: 0, period: 1m}
+- {name: Api, algorithm: gcra, limit: 1, period: 1m}
+`)
+	run(2, file+":3: policies[1].limit is 0", "", "policy", "import", "--yes", file)
+	run(2, file+`:4: policies[2].name is "Api"`, "", "policy", "import", "--yes", file)
+	write(`policies:
+- {name: login, algorithm: fixed_window, limit: 5, period: 1m}
+`)
+	run(0, "algorithm: gcra → fixed_window", "", "policy", "import", "--yes", file)
+	run(0, "- policy budget", "", "policy", "import", "--yes", "--prune", file)
+	out, _ := run(0, "", "", "policy", "list", "--json")
+	if strings.Contains(out, "budget") || !strings.Contains(out, "fixed_window") {
+		t.Errorf("got %s", out)
+	}
+	run(0, "allowed: 4 of 5", "", "allow", "--policy", file+"#login", "zoe")
+}
+
+// TestPolicyChangesUnderLoad: two processes that read lines follow a change of the policy.
+func TestPolicyChangesUnderLoad(t *testing.T) {
+	t.Parallel()
+	address := bed.NewDatabase(t)
+	set := func(limit string) {
+		t.Helper()
+		if code, _, stderr := bed.Pglimit(t, address, "policy", "set", "login", "--algorithm", "fixed_window", "--limit", limit, "--period", "1000h"); code != 0 {
+			t.Fatal(stderr)
+		}
+	}
+	set("1000000")
+	type process struct {
+		lines   io.WriteCloser
+		answers *bufio.Scanner
+	}
+	var all []process
+	for range 2 {
+		cmd := bed.Command(t, address, "allow", "--policy", "login", "-")
+		in := bed.OK(cmd.StdinPipe())(t)
+		out := bed.OK(cmd.StdoutPipe())(t)
+		bed.Succeed(t, cmd.Start())
+		defer cmd.Wait()
+		defer in.Close()
+		all = append(all, process{in, bufio.NewScanner(out)})
+	}
+	ask := func(p process) string {
+		t.Helper()
+		if _, err := io.WriteString(p.lines, "alice\n"); err != nil || !p.answers.Scan() {
+			t.Fatalf("%v, %v", err, p.answers.Err())
+		}
+		return p.answers.Text()
+	}
+	for _, p := range all {
+		if got := ask(p); !strings.Contains(got, "of 1000000 remaining") {
+			t.Fatal(got)
+		}
+	}
+	set("2000000")
+	for _, p := range all { // the test's timeout ends it if a change does not arrive
+		for !strings.Contains(ask(p), "of 2000000 remaining") {
+		}
+	}
+}

@@ -1,0 +1,270 @@
+package command
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglimit/pglimit/integration/bed"
+)
+
+// proof is the output of prove --json.
+type proof struct {
+	Holds          bool
+	Took           float64 `json:"took_s"`
+	Workers, Pools int
+	Pooler         bool
+	Through        string
+	Killed         int64
+	Algorithms     []struct {
+		Algorithm       string
+		Keys            int
+		Requests, Asked int64
+		Admitted        int64
+		Allowed         float64
+		RolledBack      int64 `json:"rolled_back"`
+		Unknown         int64
+		PerSecond       float64 `json:"per_second"`
+		P99             float64 `json:"p99_s"`
+		Plans           part
+		Sets            part `json:"allow_all"`
+		Ticks           *part
+		Aligned         *part
+		Calendars       *part
+		Reservations    *struct {
+			part
+			Made, Settled, Cancelled int64
+			LeftOpen                 int64 `json:"left_open"`
+			Late                     int64 `json:"settled_late"`
+		}
+		Held struct {
+			part
+			Rows      int64
+			Meanwhile int64 `json:"answered_meanwhile"`
+			Stalls    int64
+		}
+		Exceeded []json.RawMessage
+		Faults   []struct{ Key, Fault string }
+	}
+}
+
+// part is the keys of one kind.
+type part struct {
+	Keys            int
+	Asked, Admitted int64
+	Allowed         float64
+}
+
+// tested reports whether keys of this kind were admitted units, and not too many.
+func (p part) tested() bool { return p.Keys > 0 && p.Admitted > 0 && float64(p.Admitted) <= p.Allowed }
+
+// leftovers counts the rows of all tables of limits.
+func leftovers(t *testing.T, pool *pgxpool.Pool) (n int) {
+	t.Helper()
+	for _, table := range bed.LimitTables(t, pool) {
+		n += bed.Value[int](t, pool, `SELECT count(*) FROM `+table)
+	}
+	return n
+}
+
+// TestProve: over a real server the proof holds for every algorithm, each had requests and
+// admissions, connections were ended, and no rows are left.
+func TestProve(t *testing.T) {
+	t.Parallel()
+	address := bed.NewDatabase(t)
+	code, stdout, stderr := bed.Pglimit(t, address, "prove", "--for", "6s", "--workers", "8", "--json")
+	var p proof
+	if err := json.Unmarshal([]byte(stdout), &p); err != nil || code != 0 {
+		t.Fatalf("exit code %d, %v: %s%s", code, err, stdout, stderr)
+	}
+	if !p.Holds || p.Workers != 8 || p.Pooler || p.Killed == 0 || len(p.Algorithms) != 7 {
+		t.Errorf("got %+v", p)
+	}
+	for _, a := range p.Algorithms {
+		if a.Admitted == 0 || float64(a.Admitted) > a.Allowed || a.Asked <= a.Admitted || a.PerSecond == 0 || a.P99 == 0 || len(a.Exceeded) > 0 || a.Exceeded == nil {
+			t.Errorf("got %+v", a)
+		}
+		if !a.Plans.tested() || !a.Sets.tested() || !a.Held.tested() || a.Held.Rows == 0 || a.Held.Meanwhile == 0 || a.Held.Stalls != 0 || len(a.Faults) > 0 {
+			t.Errorf("%s: plans %+v, AllowAll %+v, held rows %+v, faults %v", a.Algorithm, a.Plans, a.Sets, a.Held, a.Faults)
+		}
+		if (a.Ticks != nil) != (a.Algorithm == "leaky_bucket") || a.Ticks != nil && !a.Ticks.tested() {
+			t.Errorf("%s: ticks %+v", a.Algorithm, a.Ticks)
+		}
+		if (a.Aligned != nil) != (a.Algorithm == "fixed_window") || a.Aligned != nil && !(a.Aligned.tested() && a.Calendars.tested()) {
+			t.Errorf("%s: aligned %+v, calendars %+v", a.Algorithm, a.Aligned, a.Calendars)
+		}
+		if v := a.Reservations; (v == nil) != (a.Algorithm == "leaky_bucket_queue") || v != nil && !(v.tested() && v.Made > 0 && v.Settled > 0 && v.Cancelled > 0) {
+			t.Errorf("%s: reservations %+v", a.Algorithm, v)
+		}
+	}
+	if n := leftovers(t, bed.Connect(t, address)); n != 0 {
+		t.Errorf("it left %d rows", n)
+	}
+	code, stdout, stderr = bed.Pglimit(t, address, "prove", "--for", "300ms", "--workers", "2", "--kill=false")
+	if code != 0 || !strings.Contains(stdout, "sliding_window_log") || !strings.Contains(stdout, "; 0 connections ended") || !strings.Contains(stdout, "It holds") ||
+		!strings.Contains(stdout, "\nplans in turn: ") || !strings.Contains(stdout, "\nrows locked: ") ||
+		!strings.Contains(stdout, "\nwhole ticks: ") || !strings.Contains(stdout, "\naligned windows: ") || !strings.Contains(stdout, "\ncalendars: ") ||
+		!strings.Contains(stdout, "\nAllowAll: ") || !strings.Contains(stdout, "\nreservations: ") {
+		t.Errorf("as text: exit code %d, %s%s", code, stdout, stderr)
+	}
+}
+
+// TestProveFindsOverAdmission: a trigger gives units back without the limiter's knowledge.
+// The proof finds it, names the key, and ends with exit code 1.
+func TestProveFindsOverAdmission(t *testing.T) {
+	t.Parallel()
+	address := bed.NewDatabase(t)
+	pool := bed.Connect(t, address)
+	bed.Exec(t, pool, `CREATE FUNCTION forget() RETURNS trigger LANGUAGE plpgsql AS
+		$$ BEGIN NEW.level := NEW.level / 2; RETURN NEW; END $$`)
+	bed.Exec(t, pool, `CREATE TRIGGER forget BEFORE UPDATE ON pglimit_gcra FOR EACH ROW EXECUTE FUNCTION forget()`)
+	prove := func(exceeded string, flags ...string) (stdout string) {
+		for length := 2 * time.Second; ; length *= 2 { // a busy machine sends too few requests to exceed a limit: counts are wrong before
+			code, stdout, stderr := bed.Pglimit(t, address, append([]string{"prove", "--for", length.String(), "--workers", "8"}, flags...)...)
+			if code == 1 && strings.Contains(stdout, exceeded) {
+				return stdout
+			}
+			if code > 1 || length > time.Minute {
+				t.Fatalf("exit code %d: %s%s", code, stdout, stderr)
+			}
+		}
+	}
+	var p proof
+	if err := json.Unmarshal([]byte(prove("\"exceeded\": [\n", "--json")), &p); err != nil || p.Holds {
+		t.Errorf("%+v, %v", p, err)
+	}
+	for _, a := range p.Algorithms {
+		if (len(a.Exceeded) > 0) != (a.Algorithm == "gcra") {
+			t.Errorf("%s: exceeded %s", a.Algorithm, a.Exceeded)
+		}
+	}
+	prove("EXCEEDED: gcra, key ")
+	if n := leftovers(t, pool); n != 0 {
+		t.Errorf("it left %d rows", n)
+	}
+}
+
+// TestProveFindsWrongKinds: triggers make each kind of keys wrong in the table of one
+// algorithm. One proof finds them all, and blames no other key.
+func TestProveFindsWrongKinds(t *testing.T) {
+	t.Parallel()
+	address := bed.NewDatabase(t)
+	pool := bed.Connect(t, address)
+	wrongs := []struct{ algorithm, policy, when, change string }{
+		{"leaky_bucket", "ticks", "BEFORE UPDATE", "NEW.level := greatest(0, NEW.level - 1)"},
+		{"fixed_window", "aligned", "BEFORE INSERT OR UPDATE", "NEW.ends_at_us := NEW.ends_at_us - 1000"},
+		{"fixed_window", "calendar", "BEFORE INSERT OR UPDATE", "NEW.ends_at_us := NEW.ends_at_us - 1"},
+		{"token_bucket", "sets", "BEFORE UPDATE", "IF NEW.key LIKE '%-1' THEN NEW.level := OLD.level; END IF"},
+		{"gcra", "reserved", "BEFORE UPDATE", "IF NEW.level < OLD.level THEN NEW.level := greatest(0, 2 * NEW.level - OLD.level); END IF"},
+		{"sliding_window_counter", "plans", "BEFORE UPDATE", "NEW.current := NEW.current - 1"},
+	}
+	blamed := map[string]string{}
+	for i, w := range wrongs {
+		name := fmt.Sprintf("wrong%d", i)
+		bed.Exec(t, pool, fmt.Sprintf(`CREATE FUNCTION %s() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN %s; RETURN NEW; END $$`, name, w.change))
+		bed.Exec(t, pool, fmt.Sprintf(`CREATE TRIGGER %s %s ON pglimit_%s FOR EACH ROW WHEN (NEW.policy LIKE '%%.%s') EXECUTE FUNCTION %[1]s()`, name, w.when, w.algorithm, w.policy))
+		blamed[w.algorithm] += w.policy + " "
+	}
+	for length := 4 * time.Second; ; length *= 2 {
+		code, stdout, stderr := bed.Pglimit(t, address, "prove", "--for", length.String(), "--workers", "8", "--json")
+		var p proof
+		if err := json.Unmarshal([]byte(stdout), &p); err != nil || code != 1 && length > time.Minute {
+			t.Fatalf("exit code %d, %v: %s%s", code, err, stdout, stderr)
+		}
+		missed := map[string]bool{}
+		for _, w := range wrongs {
+			missed[w.policy] = true
+		}
+		for _, a := range p.Algorithms {
+			keys := a.Faults
+			for _, e := range a.Exceeded {
+				var key struct{ Key, Fault string }
+				bed.Succeed(t, json.Unmarshal(e, &key))
+				keys = append(keys, key)
+			}
+			for _, k := range keys {
+				kind, _, _ := strings.Cut(k.Key, "-")
+				delete(missed, kind)
+				if !strings.Contains(blamed[a.Algorithm], kind+" ") {
+					t.Errorf("%s: blamed %+v", a.Algorithm, k)
+				}
+			}
+		}
+		if len(missed) == 0 {
+			return
+		}
+		if length > time.Minute { // a busy machine sends too few requests
+			t.Fatalf("missed %v: %s", missed, stdout)
+		}
+	}
+}
+
+// TestProveReadOnly: on a read-only database a proof names it, and the setting, in one line
+// before it begins.
+func TestProveReadOnly(t *testing.T) {
+	t.Parallel()
+	address := bed.NewDatabase(t)
+	bed.Exec(t, bed.Connect(t, address), `DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET default_transaction_read_only = on', current_database()); END $$`)
+	code, stdout, stderr := bed.Pglimit(t, address, "prove", "--for", "1h")
+	if code != 3 || stdout != "" || strings.Count(stderr, "\n") != 2 || !strings.Contains(stderr, "\npglimit: nothing was tested: database ") ||
+		!strings.Contains(stderr, "default_transaction_read_only is on (set by: database)") {
+		t.Errorf("exit code %d, stdout %q, stderr %q", code, stdout, stderr)
+	}
+	if code, _, stderr := bed.Pglimit(t, address+"&options=-cdefault_transaction_read_only%3Doff", "prove", "--for", "100ms", "--workers", "2"); code != 0 {
+		t.Errorf("with the option of the message: exit code %d, %s", code, stderr)
+	}
+}
+
+// TestProveInterrupted: after Ctrl-C in the middle of a proof no rows are left.
+func TestProveInterrupted(t *testing.T) {
+	t.Parallel()
+	address := bed.NewDatabase(t)
+	pool := bed.Connect(t, address)
+	prove := startCommand(t, address, "prove", "--for", "1h", "--workers", "8")
+	bed.Eventually(t, "it has counted", func(ctx context.Context) (there bool, err error) {
+		err = pool.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pglimit_leaky_bucket)`).Scan(&there)
+		return there, err
+	})
+	prove.interrupt(t)
+	if code, stdout := prove.end(t); code != 130 || stdout != "" || !strings.Contains(prove.stderr.String(), "interrupted") {
+		t.Errorf("exit code %d, stdout %q, stderr %q", code, stdout, &prove.stderr)
+	}
+	if n := leftovers(t, pool); n != 0 {
+		t.Errorf("it left %d rows", n)
+	}
+}
+
+// TestCommandDemo: the demo creates its tables, shows every algorithm, and leaves no key.
+func TestCommandDemo(t *testing.T) {
+	t.Parallel()
+	address := bed.EmptyDatabase(t)
+	var d struct {
+		Bursts []struct {
+			Algorithm                string
+			Allowed, Delayed, Denied int
+			Results                  []json.RawMessage
+		}
+		Spend []struct {
+			Moment string
+			Spent  float64
+		}
+		Proof proof
+	}
+	bed.PglimitJSON(t, &d, address, "demo")
+	if len(d.Bursts) != 7 || !d.Proof.Holds || len(d.Spend) != 2 || d.Spend[0].Spent != 120 || d.Spend[1].Spent != 0 {
+		t.Errorf("got %+v", d)
+	}
+	for _, b := range d.Bursts {
+		if n := b.Allowed + b.Delayed + b.Denied; n != len(b.Results) || n == 0 || b.Denied == 0 || (b.Delayed > 0) != (b.Algorithm == "leaky_bucket_queue") {
+			t.Errorf("got %+v", b)
+		}
+	}
+	if n := leftovers(t, bed.Connect(t, address)); n != 0 {
+		t.Errorf("it left %d rows", n)
+	}
+}

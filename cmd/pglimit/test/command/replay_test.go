@@ -1,0 +1,211 @@
+package command
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pglimit/pglimit/integration/bed"
+)
+
+// invented returns a log of that many requests by a few clients within an hour, not quite
+// in order of time. Every rubbishth line is not a line of a log.
+func invented(lines, rubbish int) string {
+	random := rand.New(rand.NewPCG(7, uint64(lines)))
+	start := time.Date(2026, 5, 17, 10, 0, 0, 0, time.UTC)
+	clients := []string{"192.0.2.1", "192.0.2.2", "198.51.100.7", "203.0.113.9", "2001:db8::7", "host.example.org"}
+	var log strings.Builder
+	for i := range lines {
+		if rubbish > 0 && i%rubbish == rubbish-1 {
+			log.WriteString("\x00\xff not a line of a log \"\n")
+			continue
+		}
+		at := start.Add(time.Duration(i)*time.Hour/time.Duration(lines) + time.Duration(random.IntN(20)-10)*time.Second)
+		fmt.Fprintf(&log, "%s - - [%s] \"GET /%d?q=\\\"x\\\" HTTP/1.1\" 200 %d \"-\" \"agent\"\n",
+			clients[random.IntN(random.IntN(len(clients))+1)], at.Format("02/Jan/2006:15:04:05 -0700"), i, random.IntN(9999))
+	}
+	return log.String()
+}
+
+func logFile(t *testing.T, name, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), name)
+	bed.Succeed(t, os.WriteFile(path, []byte(text), 0o600))
+	return path
+}
+
+func packed(t *testing.T, text string) string {
+	t.Helper()
+	var b bytes.Buffer
+	w := gzip.NewWriter(&b)
+	bed.OK(w.Write([]byte(text)))(t)
+	bed.Succeed(t, w.Close())
+	return b.String()
+}
+
+// TestReplayAgrees: memory and SQL report the same for every algorithm, and for several
+// candidates. SQL leaves no rows. A file, a compressed one and standard input give the
+// same report. A janitor sweeps meanwhile; by its clock all rows from the log's time have
+// expired.
+func TestReplayAgrees(t *testing.T) {
+	t.Parallel()
+	log := invented(1000, 10)
+	plain := logFile(t, "access.log", log)
+	zipped := logFile(t, "access.log", packed(t, log)) // recognized by its content
+	address := bed.NewDatabase(t)
+	bed.SweepOften(t, bed.Connect(t, address))
+	for _, flags := range []string{
+		"--algorithm leaky_bucket", "--algorithm leaky_bucket --tick 5s", "--algorithm leaky_bucket_queue",
+		"--algorithm token_bucket --burst 20", "--algorithm gcra --block-for 3m",
+		"--algorithm fixed_window", "--algorithm fixed_window --aligned",
+		"--algorithm sliding_window_counter", "--algorithm sliding_window_log --cost 2",
+		"--candidate limit=5 --candidate limit=5,cost=2", // of one algorithm and name, but separate
+		"--candidate algorithm=leaky_bucket_queue,limit=4,burst=2 --candidate algorithm=fixed_window,limit=5,block_for=3m",
+	} {
+		args := append(strings.Fields("replay --json --limit 5 --period 1m "+flags), plain)
+		code, inMemory, stderr := bed.Pglimit(t, "", args...)
+		if code != 0 || !strings.Contains(stderr, "and 97 more lines") || !strings.Contains(inMemory, `"bad_lines": 100`) || strings.Contains(inMemory, `"denied": 0,`) {
+			t.Fatalf("%s: exit code %d: %s %s", flags, code, inMemory, stderr)
+		}
+		if code, inSQL, stderr := bed.Pglimit(t, "", append(args, "--database-url", address)...); code != 0 || inSQL != inMemory {
+			t.Errorf("%s: by SQL, exit code %d: %s\nin memory: %s\n%s", flags, code, inSQL, inMemory, stderr)
+		}
+		args[len(args)-1] = zipped
+		if code, got, _ := bed.Pglimit(t, "", args...); code != 0 || got != inMemory {
+			t.Errorf("%s: packed, exit code %d: %s", flags, code, got)
+		}
+		args[len(args)-1] = "-"
+		c := bed.Command(t, "", args...)
+		c.Stdin = strings.NewReader(log)
+		if got, err := c.Output(); err != nil || string(got) != inMemory {
+			t.Errorf("%s: standard input, %v: %s", flags, err, got)
+		}
+	}
+	nothingLeft(t, address)
+}
+
+// nothingLeft expects every table to be empty.
+func nothingLeft(t *testing.T, address string) {
+	t.Helper()
+	pool := bed.Connect(t, address)
+	for _, table := range bed.LimitTables(t, pool) {
+		if n := bed.Value[int](t, pool, "SELECT count(*) FROM "+table); n != 0 {
+			t.Errorf("%d rows are left in %s", n, table)
+		}
+	}
+}
+
+// TestReplayText compares the text report with a file.
+func TestReplayText(t *testing.T) {
+	t.Parallel()
+	code, got, stderr := bed.Pglimit(t, "", "replay", "--limit", "3", "--period", "1m", "--algorithm", "sliding_window_log", logFile(t, "a.log", invented(300, 100)))
+	if code != 0 {
+		t.Fatalf("exit code %d: %s", code, stderr)
+	}
+	file := filepath.Join("testdata", "replay.golden")
+	if *update {
+		bed.Succeed(t, os.WriteFile(file, []byte(got), 0o644))
+	}
+	want, err := os.ReadFile(file)
+	if err != nil || got != string(want) {
+		t.Errorf("%s differs (%v); if that is meant, go test ./integration/command -run TestReplayText -update. Got:\n%s", file, err, got)
+	}
+}
+
+// TestReplayErrors: a file that is no log is distinguished from a log with bad lines.
+func TestReplayErrors(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ file, want string }{
+		{logFile(t, "a", strings.Repeat("no\n", 5)), "none of its 5 lines"},
+		{logFile(t, "a", ""), "none of its 0 lines"},
+		{filepath.Join(t.TempDir(), "missing"), "missing"},
+		{t.TempDir(), "directory"},
+		{logFile(t, "a", "\x1f\x8bbroken"), "gzip"},
+		{logFile(t, "a", packed(t, invented(1000, 0))[:2000]), "unexpected EOF"},
+	} {
+		code, stdout, stderr := bed.Pglimit(t, "", "replay", "--limit", "3", c.file)
+		if code != 2 || stdout != "" || !strings.Contains(stderr, c.want) {
+			t.Errorf("exit code %d, stdout %q, stderr %q; want %q", code, stdout, stderr, c.want)
+		}
+	}
+}
+
+// TestReplayKeysCannotDriveATerminal: control characters in a client's name are quoted.
+func TestReplayKeysCannotDriveATerminal(t *testing.T) {
+	t.Parallel()
+	evil := "\x1b]0;owned\a\x1b[2J"
+	line := evil + ` - - [17/May/2026:10:05:03 +0000] "GET / HTTP/1.1" 200 1` + "\n"
+	code, stdout, stderr := bed.Pglimit(t, "", "replay", "--limit", "1", logFile(t, "a.log", line+line))
+	if code != 0 || strings.Contains(stdout+stderr, "\x1b") || !strings.Contains(stdout, `"\x1b]0;owned\a\x1b[2J"`) {
+		t.Errorf("replay: exit code %d, stdout %q, stderr %q", code, stdout, stderr)
+	}
+	c := bed.Command(t, bed.NewDatabase(t), "allow", "--limit", "1", "-")
+	c.Stdin = strings.NewReader(evil + "\n" + evil + "\tno-number\n")
+	out, _ := c.CombinedOutput()
+	if strings.Contains(string(out), "\x1b") || !strings.Contains(string(out), `"\x1b]0;owned\a\x1b[2J"`) {
+		t.Errorf("allow -: %q", out)
+	}
+}
+
+// awaitReplay waits until a replay decides in that database.
+func awaitReplay(t *testing.T, address string) {
+	t.Helper()
+	pool := bed.Connect(t, address)
+	bed.Eventually(t, "it decides", func(ctx context.Context) (bool, error) {
+		var n int
+		err := pool.QueryRow(ctx, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()
+			AND application_name = 'pglimit' AND query LIKE '%INSERT INTO pglimit_token_bucket%'`).Scan(&n)
+		return n > 0, err
+	})
+}
+
+// TestReplayInterrupted: Ctrl-C during a replay in SQL leaves no rows.
+func TestReplayInterrupted(t *testing.T) {
+	t.Parallel()
+	address := bed.NewDatabase(t)
+	file := logFile(t, "long.log", invented(300_000, 0))
+	c := startCommand(t, "", "replay", "--limit", "3", "--database-url", address, file)
+	awaitReplay(t, address)
+	c.interrupt(t)
+	if code, stdout := c.end(t); code != 130 || stdout != "" {
+		t.Errorf("exit code %d, stdout %q, stderr %q", code, stdout, &c.stderr)
+	}
+	nothingLeft(t, address)
+}
+
+// TestReplayKilled: kill -9 leaves no rows either.
+func TestReplayKilled(t *testing.T) {
+	t.Parallel()
+	address := bed.NewDatabase(t)
+	c := startCommand(t, "", "replay", "--limit", "3", "--database-url", address, logFile(t, "long.log", invented(300_000, 0)))
+	awaitReplay(t, address)
+	bed.Succeed(t, c.Process.Kill())
+	c.end(t)
+	nothingLeft(t, address)
+}
+
+// TestReplayNotMigrated names the command to run.
+func TestReplayNotMigrated(t *testing.T) {
+	t.Parallel()
+	code, _, stderr := bed.Pglimit(t, "", "replay", "--limit", "3", "--database-url", bed.EmptyDatabase(t), logFile(t, "a.log", invented(10, 0)))
+	if code != 3 || !strings.Contains(stderr, "pglimit migrate up") {
+		t.Errorf("exit code %d, stderr %q", code, stderr)
+	}
+}
+
+// TestReplayClosedPipe: the report has no reader.
+func TestReplayClosedPipe(t *testing.T) {
+	t.Parallel()
+	c := startCommand(t, "", "replay", "--limit", "3", logFile(t, "a.log", invented(1000, 0)))
+	bed.Succeed(t, c.stdout.Close())
+	if code, _ := c.end(t); code != 141 || c.stderr.Len() > 0 {
+		t.Errorf("exit code %d, stderr %q", code, &c.stderr)
+	}
+}

@@ -1,0 +1,347 @@
+package command
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	osexec "os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/limiter"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden files")
+
+// TestCommandVerbsGolden runs command lines one after the other on one database, and
+// compares their answers, as JSON and as text, with a file.
+func TestCommandVerbsGolden(t *testing.T) {
+	t.Parallel()
+	asJSON, asText := bed.NewDatabase(t), bed.NewDatabase(t)
+	var got strings.Builder
+	for _, line := range []string{
+		"check --algorithm fixed_window --limit 5 --period 1000h alice",
+		"allow --algorithm fixed_window --limit 5 --period 1000h --cost 2 alice",
+		"charge --algorithm fixed_window --limit 5 --period 1000h --cost 9 alice",
+		"check --algorithm fixed_window --limit 5 --period 1000h alice",
+		"check --algorithm fixed_window --limit 5 --period 1000h --cost 0 alice",
+		"allow --algorithm fixed_window --limit 5 --period 1000h alice",
+		"allow --algorithm fixed_window --limit 5 --period 1000h --cost 6 alice",
+		"refund --algorithm fixed_window --limit 5 --period 1000h --cost 3 alice",
+		"block --algorithm fixed_window alice 2h",
+		"check --algorithm fixed_window --limit 5 --period 1000h --cost 0 alice",
+		"unblock --algorithm fixed_window alice",
+		"unblock --algorithm fixed_window alice",
+		"unblock alice",
+		"check --algorithm fixed_window --limit 5 --period 1000h --cost 3 alice",
+		"reset --algorithm fixed_window --name cli alice",
+		"reset --algorithm fixed_window --name cli alice",
+		"check --algorithm fixed_window --limit 5 --period 1000h --cost 5 alice",
+		"block --name other alice 3h",
+		"block --name other alice 2h",
+		"unblock --name other alice",
+		"wait --limit 1 --period 1000h --burst 2 mail",
+		"wait --limit 1 --period 1000h --burst 2 --timeout 1m mail",
+		"wait --limit 1 --period 1000h --burst 2 --cost 3 mail",
+		"janitor --once",
+	} {
+		// The same on two databases, because each line changes the rows.
+		code, stdout, _ := bed.Pglimit(t, asJSON, strings.Fields(line+" --json")...)
+		textCode, text, _ := bed.Pglimit(t, asText, strings.Fields(line)...)
+		if code != textCode {
+			t.Errorf("%s: exit code %d with --json, %d without", line, code, textCode)
+		}
+		fmt.Fprintf(&got, "$ pglimit %s\n%s%s(exit code %d)\n\n", line, duration.ReplaceAllString(text, "TIME"), withoutTimes(t, stdout), code)
+	}
+	file := filepath.Join("testdata", "verbs.golden")
+	if *update {
+		bed.Succeed(t, os.MkdirAll("testdata", 0o755))
+		bed.Succeed(t, os.WriteFile(file, []byte(got.String()), 0o644))
+		return
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatalf("%v; make it with go test ./integration/command -run TestCommandVerbsGolden -update", err)
+	}
+	if got.String() != string(want) {
+		t.Errorf("%s differs; if that is meant, go test ./integration/command -run TestCommandVerbsGolden -update. Got:\n%s", file, &got)
+	}
+}
+
+// duration matches a duration as Go writes it, except those of the command line.
+var duration = regexp.MustCompile(`\b(\d+h\d+m[\d.]+s|\d+m[\d.]+s|[\d.]+(s|ms|µs))\b`)
+
+// withoutTimes replaces every time that is neither 0 nor null by the same word.
+func withoutTimes(t *testing.T, text string) string {
+	t.Helper()
+	var fields map[string]json.RawMessage
+	if err := json.Unmarshal([]byte(text), &fields); err != nil {
+		t.Errorf("%v: %q", err, text)
+		return text
+	}
+	for name, value := range fields {
+		if strings.HasSuffix(name, "_after_s") || name == "delay_s" {
+			if v := string(value); v != "0" && v != "null" {
+				fields[name] = json.RawMessage(`"TIME"`)
+			}
+		}
+		if name == "level" || name == "remaining" { // a bucket leaks meanwhile
+			var units float64
+			if err := json.Unmarshal(value, &units); err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+			fields[name] = json.RawMessage(fmt.Sprintf("%.3f", units))
+		}
+	}
+	out, err := json.MarshalIndent(fields, "", "  ")
+	if err != nil {
+		t.Error(err)
+	}
+	return string(out) + "\n"
+}
+
+// TestCommandVerbsExitCodes: 0 allowed or done, 1 denied, 2 usage, 3 database error.
+func TestCommandVerbsExitCodes(t *testing.T) {
+	t.Parallel()
+	address, bare := bed.NewDatabase(t), bed.EmptyDatabase(t)
+	for _, c := range []struct {
+		database, args string
+		code           int
+		want           string // in stderr
+	}{
+		{address, "check --limit 1 k", 0, ""},
+		{address, "check --limit 1 --cost 2 k", 1, ""},
+		{address, "check --limit 1 --cost -1 k", 2, "cost -1: must be positive"},
+		{address, "charge --limit 1 --cost 0 k", 2, "Check at cost 0 reads"},
+		{address, "charge --limit 1 k", 0, ""},
+		{address, "refund --limit 1 --algorithm leaky_bucket_queue k", 2, "Refund on leaky_bucket_queue"},
+		{address, "wait --limit 1 --algorithm gcra k", 2, "Wait on gcra"},
+		{address, "block k -- -5m", 2, "duration -5m0s: must be positive"},
+		{address, "block k 0s", 2, "duration 0s: must be positive"},
+		{address, "unblock never-seen", 1, ""},
+		{address, "reset never-seen", 1, ""},
+		{address, "block \xff 1h", 2, "is not valid UTF-8"},
+		{address, "janitor --once --batch-size 20000", 2, "Config.BatchSize is 20000"},
+		{address, "janitor --once --lease 1ms", 2, "Config.Lease is 1ms"},
+		{bare, "check --limit 1 k", 3, "pglimit migrate up"},
+		{bare, "block k 1h", 3, "pglimit migrate up"},
+		{bare, "wait --limit 1 k", 3, "pglimit migrate up"},
+		{bare, "janitor --once", 3, "pglimit_lease"},
+		{bare, "janitor", 3, "pglimit migrate up"},
+		{bare, "prove --for 1s --workers 2", 3, "pglimit migrate up"},
+		{"postgres://nobody@127.0.0.1:1/none", "version", 3, "connect"},
+		{"postgres://nobody@127.0.0.1:1/none", "refund --limit 1 k", 3, "connect"},
+	} {
+		code, stdout, stderr := bed.Pglimit(t, c.database, strings.Fields(c.args)...)
+		if code != c.code || !strings.Contains(stderr, c.want) || (stdout != "") != (code < 2) {
+			t.Errorf("%s: exit code %d, want %d; stdout %q, stderr %q", c.args, code, c.code, stdout, stderr)
+		}
+	}
+}
+
+// started is a running command and its output.
+type started struct {
+	*osexec.Cmd
+	stdout io.ReadCloser
+	stderr bytes.Buffer
+}
+
+// startCommand starts the command.
+func startCommand(t *testing.T, database string, args ...string) *started {
+	t.Helper()
+	s := &started{Cmd: bed.Command(t, database, args...)}
+	s.Cmd.Stderr = &s.stderr
+	var err error
+	if s.stdout, err = s.StdoutPipe(); err != nil {
+		t.Fatal(err)
+	}
+	bed.Succeed(t, s.Start())
+	return s
+}
+
+// end waits for a signalled command to end, and returns its exit code and the rest of its
+// stdout.
+func (s *started) end(t *testing.T) (code int, stdout string) {
+	t.Helper()
+	rest, err := io.ReadAll(s.stdout)
+	if err != nil && s.stdout != nil && !strings.Contains(err.Error(), "closed") {
+		t.Error(err)
+	}
+	_ = s.Wait() // the exit code reports it
+	return s.ProcessState.ExitCode(), string(rest)
+}
+
+func (s *started) interrupt(t *testing.T) {
+	t.Helper()
+	bed.Succeed(t, s.Process.Signal(os.Interrupt))
+}
+
+// TestCommandWaitInterrupted: Ctrl-C gives the place back.
+func TestCommandWaitInterrupted(t *testing.T) {
+	t.Parallel()
+	address := bed.NewDatabase(t)
+	l := bed.NewLimiter(t, bed.Connect(t, address), nil)
+	p := limiter.Policy{Name: "cli", Algorithm: limiter.LeakyBucketQueue, Limit: 1, Period: 1000 * time.Hour, Burst: 4}
+	bed.Must(t)(l.Allow(t.Context(), p, "k"))
+	wait := startCommand(t, address, "wait", "--limit", "1", "--period", "1000h", "--burst", "4", "--cost", "2", "k")
+	bed.Eventually(t, "the command is in the queue", func(ctx context.Context) (bool, error) {
+		r, err := l.Check(ctx, p, "k", 0)
+		return r.Level > 2, err
+	})
+	wait.interrupt(t)
+	code, stdout := wait.end(t)
+	if code != 130 || stdout != "" || !strings.Contains(wait.stderr.String(), "the place goes back") {
+		t.Errorf("exit code %d, stdout %q, stderr %q", code, stdout, &wait.stderr)
+	}
+	if r := bed.Must(t)(l.Check(t.Context(), p, "k", 0)); !bed.Near(r.Level, 1) {
+		t.Errorf("the level is %v, want 1", r.Level)
+	}
+}
+
+// expired inserts n rows that expired long ago into a table.
+func expired(t *testing.T, address string, a limiter.Algorithm, n int) {
+	t.Helper()
+	then := func() time.Time { return time.Now().Add(-1000 * time.Hour) }
+	l := bed.NewLimiter(t, bed.Connect(t, address), &limiter.Config{Now: then})
+	for i := range n {
+		bed.Must(t)(l.Allow(t.Context(), limiter.Policy{Name: "old", Algorithm: a, Limit: 1, Period: time.Second}, fmt.Sprint(i)))
+	}
+}
+
+// TestCommandJanitor sweeps once, and then until Ctrl-C, with one line per sweep.
+func TestCommandJanitor(t *testing.T) {
+	t.Parallel()
+	address := bed.NewDatabase(t)
+	expired(t, address, limiter.GCRA, 3)
+	expired(t, address, limiter.FixedWindow, 2)
+	var once struct {
+		Removed             int64
+		ByTable             map[string]int64 `json:"by_table"`
+		Kept                int64
+		ReservationsExpired int64 `json:"reservations_expired"`
+		HeldElsewhere       bool  `json:"held_elsewhere"`
+	}
+	bed.PglimitJSON(t, &once, address, "janitor", "--once", "--batch-size", "2")
+	if once.Removed != 5 || once.ByTable["pglimit_gcra"] != 3 || once.ByTable["pglimit_fixed_window"] != 2 || once.HeldElsewhere {
+		t.Errorf("once: %+v", once)
+	}
+
+	expired(t, address, limiter.GCRA, 1)
+	janitor := startCommand(t, address, "janitor", "--interval", "24h", "--json")
+	line, err := bufio.NewReader(janitor.stdout).ReadString('\n')
+	if err != nil {
+		t.Fatalf("%v: %s", err, &janitor.stderr)
+	}
+	var sweep struct {
+		Level   string
+		Msg     string
+		Removed int64
+		ByTable map[string]int64 `json:"by_table"`
+	}
+	if err := json.Unmarshal([]byte(line), &sweep); err != nil || sweep.Removed != 1 || sweep.ByTable["pglimit_gcra"] != 1 || sweep.Level != "INFO" {
+		t.Errorf("the sweep's line: %q, %v", line, err)
+	}
+	// It has the lease, and keeps it between sweeps.
+	bed.PglimitJSON(t, &once, address, "janitor", "--once")
+	if !once.HeldElsewhere {
+		t.Errorf("while another janitor runs: %+v", once)
+	}
+	janitor.interrupt(t)
+	if code, rest := janitor.end(t); code != 0 || rest != "" {
+		t.Errorf("exit code %d, stdout %q, stderr %q", code, rest, &janitor.stderr)
+	}
+	bed.PglimitJSON(t, &once, address, "janitor", "--once")
+	if once.HeldElsewhere {
+		t.Error("the janitor kept its lease at its end")
+	}
+}
+
+// TestCommandClosedPipe: a command whose reader has gone ends in silence, with the exit
+// code that shells report for SIGPIPE.
+func TestCommandClosedPipe(t *testing.T) {
+	t.Parallel()
+	for _, args := range [][]string{
+		{"janitor", "--interval", "1ms"},
+		{"demo"},
+		{"migrate", "status"},
+	} {
+		address := bed.NewDatabase(t)
+		c := startCommand(t, address, args...)
+		if args[0] == "janitor" {
+			if _, err := bufio.NewReader(c.stdout).ReadString('\n'); err != nil {
+				t.Fatalf("%q: %v: %s", args, err, &c.stderr)
+			}
+		}
+		bed.Succeed(t, c.stdout.Close())
+		if code, _ := c.end(t); code != 141 || strings.Contains(c.stderr.String(), "pglimit: ") {
+			t.Errorf("%q: exit code %d, stderr %q", args, code, &c.stderr)
+		}
+		for _, table := range bed.LimitTables(t, bed.Connect(t, address)) {
+			if n := bed.Value[int](t, bed.Connect(t, address), `SELECT count(*) FROM `+table); n != 0 {
+				t.Errorf("%q left %d rows in %s", args, n, table)
+			}
+		}
+	}
+}
+
+// TestCommandKeySecret: the verbs hash keys as an application does.
+func TestCommandKeySecret(t *testing.T) {
+	t.Parallel()
+	const secret = "hunter2 and enough of it"
+	address := bed.NewDatabase(t)
+	pool := bed.Connect(t, address)
+	app := bed.NewLimiter(t, pool, &limiter.Config{KeySecret: []byte(secret)})
+	p := limiter.Policy{Name: "cli", Algorithm: limiter.TokenBucket, Limit: 1, Period: 1000 * time.Hour}
+	bed.Must(t)(app.Allow(t.Context(), p, "person@example.org"))
+	with := func(want int, args ...string) {
+		t.Helper()
+		cmd := bed.Command(t, address, args...)
+		cmd.Env = append(cmd.Env, "PGLIMIT_KEY_SECRET="+secret)
+		out, _ := cmd.CombinedOutput() // the exit code reports it
+		if code := cmd.ProcessState.ExitCode(); code != want || bytes.Contains(out, []byte("hunter2")) {
+			t.Errorf("%q: exit code %d, want %d: %s", args, code, want, out)
+		}
+	}
+	with(1, "allow", "--limit", "1", "--period", "1000h", "person@example.org")
+	with(0, "reset", "person@example.org")
+	if n := bed.Value[int](t, pool, `SELECT count(*) FROM pglimit_token_bucket`); n != 0 {
+		t.Errorf("reset left %d rows", n)
+	}
+	with(1, "reset", "person@example.org")       // the row is gone
+	with(1, "block", "person@example.org", "1h") // it does nothing
+	with(0, "block", "--new", "--name", "cli", "--algorithm", "token_bucket", "person@example.org", "1h")
+	with(0, "block", "person@example.org", "1h")
+	with(1, "check", "--limit", "1", "--period", "1000h", "--cost", "0", "person@example.org")
+	with(0, "wait", "--limit", "1", "person@example.org")
+	if stored := bed.Value[string](t, pool, `SELECT string_agg(key, ' ') FROM (SELECT key FROM pglimit_token_bucket UNION ALL SELECT key FROM pglimit_leaky_bucket_queue) k`); strings.Contains(stored, "person") {
+		t.Errorf("stored %q", stored)
+	}
+	if code, _, _ := bed.Pglimit(t, address, "check", "--limit", "1", "--cost", "0", "person@example.org"); code != 0 {
+		t.Errorf("without the secret it is another key: exit code %d", code)
+	}
+}
+
+// TestCommandVersion prints the server's version only if a database is named.
+func TestCommandVersion(t *testing.T) {
+	t.Parallel()
+	address := bed.NewDatabase(t)
+	var v struct{ Version, Revision, Go, PostgreSQL string }
+	bed.PglimitJSON(t, &v, address, "version")
+	if want := bed.Value[string](t, bed.Connect(t, address), "SHOW server_version"); v.PostgreSQL != want || v.Version == "" || !strings.HasPrefix(v.Go, "go1.") {
+		t.Errorf("got %+v, want PostgreSQL %s", v, want)
+	}
+	v.PostgreSQL = ""
+	bed.PglimitJSON(t, &v, "", "version")
+	if v.PostgreSQL != "" {
+		t.Errorf("without a database: %+v", v)
+	}
+}

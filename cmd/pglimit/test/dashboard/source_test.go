@@ -1,0 +1,435 @@
+// Package dashboard tests the dashboard's source over a real PostgreSQL server.
+package dashboard
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/dashboard"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/dashboard/source"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/site/sitetest"
+	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/internal/keys"
+	"github.com/pglimit/pglimit/limiter"
+)
+
+func TestMain(m *testing.M) { bed.Main(m, 4) }
+
+var secret = []byte("sixteen bytes at least")
+
+// open returns a source over pool.
+func open(t *testing.T, pool *pgxpool.Pool, secret []byte) *source.Source {
+	t.Helper()
+	s := bed.OK(source.New(t.Context(), pool, secret, slog.New(slog.DiscardHandler)))(t)
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+// ten returns a policy of 10 units whose period is longer than a test.
+func ten(name string, a limiter.Algorithm) limiter.Policy {
+	return limiter.Policy{Name: name, Algorithm: a, Limit: 10, Period: 1000 * time.Hour}
+}
+
+// denied writes denials of a key, some slots ago.
+func denied(t *testing.T, pool *pgxpool.Pool, p limiter.Policy, key string, ago int, n int64) {
+	t.Helper()
+	bed.Exec(t, pool, `INSERT INTO pglimit_denial (denials, shadowed, units, slot_us, last_denied_at_us, policy, key, algorithm)
+SELECT $1::bigint, 1, $1::bigint * 2, c.slot, c.slot, $2, $3, $4
+FROM (SELECT (extract(epoch FROM clock_timestamp())::bigint / 600 - $5::bigint) * 600000000 AS slot) AS c`, n, p.Name, key, string(p.Algorithm), ago)
+}
+
+func as(key string) dashboard.Ref       { return dashboard.Ref{Key: key} }
+func asStored(key string) dashboard.Ref { return dashboard.Ref{Key: key, Stored: true} }
+
+func on(ref dashboard.Ref, p limiter.Policy) dashboard.Target {
+	return dashboard.Target{Ref: ref, Policy: p.Name, Algorithm: p.Algorithm}
+}
+
+// TestKey: a key has its rows under all policies and algorithms, reservations, overrides
+// and denials; with a secret it is found by its name and by its hash.
+func TestKey(t *testing.T) {
+	t.Parallel()
+	for _, secret := range [][]byte{nil, secret} {
+		pool := bed.NewPool(t)
+		s := open(t, pool, secret)
+		l := bed.OK(limiter.New(pool, &limiter.Config{KeySecret: secret}))(t)
+		stored := keys.Stored("alice", secret)
+		for i, a := range limiter.Algorithms() {
+			p := ten("every", a)
+			bed.Must(t)(l.Charge(t.Context(), p, "alice", float64(i+1)))
+			bed.Must(t)(l.Charge(t.Context(), p, "bob", 1))
+		}
+		gcra := ten("every", limiter.GCRA)
+		bed.OK(l.Reserve(t.Context(), gcra.Request("alice", 2), time.Hour))(t)
+		denied(t, pool, gcra, stored, 0, 3)
+		denied(t, pool, gcra, stored, 5, 4)
+		denied(t, pool, gcra, stored, 200, 5) // more than a day ago
+		denied(t, pool, ten("gone", limiter.FixedWindow), stored, 1, 7)
+		bed.Exec(t, pool, `INSERT INTO pglimit_override (policy, key, limit_units, note) VALUES ('every', $1, 99, 'a note')`, stored)
+		for _, ref := range []dashboard.Ref{as("alice"), asStored(stored)} {
+			k := bed.OK(s.Key(t.Context(), ref))(t)
+			if k.Stored != stored || len(k.Rows) != 8 || len(k.Reservations) != 1 || len(k.Overrides) != 1 || len(k.Denials) != 3 {
+				t.Fatalf("%+v: %+v", ref, k)
+			}
+			if r := k.Reservations[0]; r.Units != 2 || r.Policy != "every" || r.Algorithm != limiter.GCRA || r.Expires.Before(k.At) {
+				t.Errorf("reservation %+v", r)
+			}
+			if o := k.Overrides[0]; o.Policy != "every" || *o.Limit != 99 || o.Note != "a note" {
+				t.Errorf("override %+v", o)
+			}
+			if d := k.Denials; d[0].Denials != 3 || d[1].Policy != "gone" || d[2].Denials != 4 || d[0].Start.After(k.At) || d[2].Units != 8 || d[2].Shadowed != 1 {
+				t.Errorf("denials %+v", d)
+			}
+			for _, r := range k.Rows {
+				switch {
+				case r.Policy == "gone":
+					if r.Denials != 7 || r.Level != nil || !r.UpdatedAt.IsZero() {
+						t.Errorf("a key without a row: %+v", r)
+					}
+				case r.Level == nil || r.Burst == nil || r.Share == nil || *r.Burst != 10 || *r.Level < 0.99 || r.UpdatedAt.IsZero() || !r.BlockedUntil.IsZero():
+					t.Errorf("%+v", r)
+				case r.Algorithm == limiter.GCRA && (r.Denials != 7 || r.Reservations != 1):
+					t.Errorf("%+v", r)
+				}
+			}
+		}
+		other, err := s.Key(t.Context(), as("nobody"))
+		if err != nil || len(other.Rows)+len(other.Denials) != 0 {
+			t.Errorf("nobody: %+v, %v", other, err)
+		}
+		if byHash, err := s.Key(t.Context(), as(stored)); secret != nil && (err != nil || len(byHash.Rows) != 0) {
+			t.Errorf("the hash is not a caller's key: %+v, %v", byHash, err)
+		}
+	}
+}
+
+// TestKeys: the orders, the filters and the bound.
+func TestKeys(t *testing.T) {
+	t.Parallel()
+	pool := bed.NewPool(t)
+	s := open(t, pool, nil)
+	l := bed.OK(limiter.New(pool, nil))(t)
+	p, q := ten("p", limiter.FixedWindow), ten("q", limiter.TokenBucket)
+	for i, key := range []string{"a1", "a2", "a3"} {
+		bed.Must(t)(l.Charge(t.Context(), p, key, float64(9-2*i)))
+		bed.Must(t)(l.Charge(t.Context(), q, key, float64(2+2*i)))
+	}
+	bed.Succeed(t, l.Block(t.Context(), p, "b", time.Hour))
+	denied(t, pool, p, "a3", 0, 20)
+	denied(t, pool, q, "a1", 0, 30)
+	denied(t, pool, q, "gone", 0, 10)
+	for _, c := range []struct {
+		q    dashboard.Query
+		want string
+		more bool
+	}{
+		{dashboard.Query{Order: dashboard.ByDenials, Limit: 5}, "q a1, p a3, q gone", false},
+		{dashboard.Query{Order: dashboard.ByDenials, Limit: 2}, "q a1, p a3", true},
+		{dashboard.Query{Order: dashboard.ByDenials, Limit: 5, Policy: "p"}, "p a3", false},
+		{dashboard.Query{Order: dashboard.ByShare, Limit: 5, Policy: "q"}, "q a3, q a2, q a1", false},
+		{dashboard.Query{Order: dashboard.ByRecent, Limit: 2}, "p b, q a3", true},
+		{dashboard.Query{Order: dashboard.ByShare, Limit: 9, Prefix: "a"}, "p a1, p a2, q a3, p a3, q a2, q a1", false},
+		{dashboard.Query{Order: dashboard.ByShare, Limit: 2, Prefix: "a"}, "p a1, p a2", true},
+		{dashboard.Query{Order: dashboard.ByDenials, Limit: 9, Prefix: "g"}, "q gone", false},
+		{dashboard.Query{Order: dashboard.ByShare, Limit: 9, Prefix: "b"}, "p b", false},
+		{dashboard.Query{Order: dashboard.ByShare, Limit: 9, Prefix: "none"}, "", false},
+	} {
+		k, err := s.Keys(t.Context(), c.q)
+		var got []string
+		for _, r := range k.Rows {
+			got = append(got, r.Policy+" "+r.Key)
+		}
+		if err != nil || strings.Join(got, ", ") != c.want || k.More != c.more {
+			t.Errorf("%+v: %s, more %v, %v; want %s", c.q, got, k.More, err, c.want)
+		}
+	}
+	if _, err := s.Keys(t.Context(), dashboard.Query{Order: "other", Limit: 5}); !errors.Is(err, limiter.ErrInvalid) {
+		t.Errorf("an unknown order: %v", err)
+	}
+}
+
+// TestChanges: block, unblock and reset work on the key as given and as stored, with the
+// limiter's view of it.
+func TestChanges(t *testing.T) {
+	t.Parallel()
+	for _, secret := range [][]byte{nil, secret} {
+		pool := bed.NewPool(t)
+		s := open(t, pool, secret)
+		l := bed.OK(limiter.New(pool, &limiter.Config{KeySecret: secret, DisableDenyCache: true}))(t)
+		for _, a := range limiter.Algorithms() {
+			p := ten("p", a)
+			for _, ref := range []dashboard.Ref{as("alice"), asStored(keys.Stored("alice", secret))} {
+				check := func(what string, level float64, reason limiter.Reason) {
+					t.Helper()
+					r := bed.Must(t)(l.Check(t.Context(), p, "alice", 0))
+					if r.Reason != reason || r.Level < level-0.01 || r.Level > level {
+						t.Errorf("%s, %s: %+v", a, what, r)
+					}
+				}
+				bed.Succeed(t, s.Block(t.Context(), on(ref, p), time.Hour))
+				check("blocked without a row", 0, limiter.ReasonBlocked)
+				for _, want := range []bool{true, false} {
+					if found, err := s.Unblock(t.Context(), on(ref, p)); err != nil || found != want {
+						t.Errorf("%s: unblock: %v, %v", a, found, err)
+					}
+				}
+				bed.Must(t)(l.Charge(t.Context(), p, "alice", 4))
+				check("unblocked", 4, "")
+				for _, want := range []bool{true, false} {
+					if found, err := s.Reset(t.Context(), on(ref, p)); err != nil || found != want {
+						t.Errorf("%s: reset: %v, %v", a, found, err)
+					}
+				}
+				check("reset", 0, "")
+			}
+		}
+		if err := s.Block(t.Context(), dashboard.Target{Ref: as("k"), Policy: "Not a name", Algorithm: limiter.GCRA}, time.Hour); !errors.Is(err, limiter.ErrInvalid) {
+			t.Errorf("a bad policy: %v", err)
+		}
+	}
+}
+
+// TestLockedRow: a change of a row that another transaction has locked is an error in time.
+func TestLockedRow(t *testing.T) {
+	t.Parallel()
+	pool := bed.NewPool(t)
+	s := open(t, pool, nil)
+	p := ten("p", limiter.GCRA)
+	bed.Succeed(t, s.Block(t.Context(), on(as("k"), p), time.Hour))
+	tx := bed.Begin(t, pool, pgx.TxOptions{})
+	bed.OK(tx.Exec(t.Context(), `SELECT 1 FROM pglimit_gcra FOR UPDATE`))(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second) // as the dashboard's
+	defer cancel()
+	if _, err := s.Unblock(ctx, on(as("k"), p)); !errors.Is(err, limiter.ErrUnavailable) || ctx.Err() != nil {
+		t.Errorf("unblock: %v", err)
+	}
+}
+
+// TestPoliciesAndHistory: they are those of the database, with changes of other programs.
+func TestPoliciesAndHistory(t *testing.T) {
+	t.Parallel()
+	pool := bed.NewPool(t)
+	s := open(t, pool, nil)
+	if p, err := s.Policies(t.Context()); err != nil || len(p.Policies) != 0 || p.At.IsZero() {
+		t.Fatalf("at first: %+v, %v", p, err)
+	}
+	other := bed.OK(limiter.OpenPolicies(t.Context(), pool, nil))(t)
+	defer other.Close()
+	login := limiter.StoredPolicy{Policy: ten("login", limiter.GCRA), Note: "first"}
+	bed.Succeed(t, other.Set(t.Context(), login))
+	login.Limit, login.Note = 20, "second"
+	bed.Succeed(t, other.Set(t.Context(), login))
+	bed.Succeed(t, other.SetOverride(t.Context(), limiter.Override{Policy: "login", Key: "k", Unlimited: true}))
+	var p dashboard.Policies
+	for p.Version < other.Version() { // it follows
+		p = bed.OK(s.Policies(t.Context()))(t)
+	}
+	if len(p.Policies) != 1 || p.Policies[0].Limit != 20 || p.Policies[0].Overrides != 1 || p.Policies[0].Note != "second" {
+		t.Errorf("%+v", p)
+	}
+	h, err := s.History(t.Context(), "login", 10)
+	if err != nil || len(h) != 3 || h[0].OverrideAfter == nil || h[1].Before.Limit != 10 || h[1].After.Limit != 20 || h[2].Before != nil {
+		t.Errorf("%+v, %v", h, err)
+	}
+	if h, err := s.History(t.Context(), "", 1); err != nil || len(h) != 1 || h[0].Key != "k" {
+		t.Errorf("%+v, %v", h, err)
+	}
+}
+
+// TestDenials: the last day by slot and policy.
+func TestDenials(t *testing.T) {
+	t.Parallel()
+	pool := bed.NewPool(t)
+	s := open(t, pool, nil)
+	p, q := ten("p", limiter.GCRA), ten("q", limiter.GCRA)
+	denied(t, pool, p, "a", 0, 3)
+	denied(t, pool, p, "b", 0, 4)
+	denied(t, pool, q, "a", 0, 5)
+	denied(t, pool, p, "a", 100, 6)
+	denied(t, pool, p, "a", 145, 7) // more than a day ago
+	d, err := s.Denials(t.Context())
+	if err != nil || d.Slot != 10*time.Minute {
+		t.Fatalf("%+v, %v", d, err)
+	}
+	got := ""
+	for _, slot := range d.Slots {
+		got += fmt.Sprintf("%s %d %d %v %v; ", slot.Policy, slot.Denials, slot.Shadowed, slot.Units, slot.Start.Equal(slot.Start.Truncate(d.Slot)))
+	}
+	if want := "p 6 1 12 true; p 7 2 14 true; q 5 1 10 true; "; got != want {
+		t.Errorf("%s\nwant %s", got, want)
+	}
+}
+
+// TestDoctor: the checks are the doctor's.
+func TestDoctor(t *testing.T) {
+	t.Parallel()
+	pool := bed.NewPool(t)
+	r, err := open(t, pool, nil).Doctor(t.Context())
+	if err != nil || len(r.Checks) < 20 || r.At.IsZero() {
+		t.Fatalf("%+v, %v", r, err)
+	}
+	for _, c := range r.Checks {
+		if c.Name == "" || c.Message == "" || c.Status != "ok" && c.Status != "warn" && c.Status != "fail" {
+			t.Errorf("%+v", c)
+		}
+	}
+}
+
+// TestAway: without tables New says what to do, and while the database is away every answer
+// is an error.
+func TestAway(t *testing.T) {
+	t.Parallel()
+	if _, err := source.New(t.Context(), bed.Connect(t, bed.EmptyDatabase(t)), nil, nil); !errors.Is(err, limiter.ErrNotMigrated) {
+		t.Errorf("without tables: %v", err)
+	}
+	pool := bed.NewPool(t)
+	s := open(t, pool, nil)
+	ctx, stop := context.WithCancel(t.Context())
+	stop()
+	p := ten("p", limiter.GCRA)
+	for name, call := range map[string]func() error{
+		"Policies": func() error { _, err := s.Policies(ctx); return err },
+		"History":  func() error { _, err := s.History(ctx, "", 1); return err },
+		"Keys":     func() error { _, err := s.Keys(ctx, dashboard.Query{Order: dashboard.ByShare, Limit: 1}); return err },
+		"Key":      func() error { _, err := s.Key(ctx, as("k")); return err },
+		"Denials":  func() error { _, err := s.Denials(ctx); return err },
+		"Doctor":   func() error { _, err := s.Doctor(ctx); return err },
+		"Block":    func() error { return s.Block(ctx, on(as("k"), p), time.Hour) },
+		"Unblock":  func() error { _, err := s.Unblock(ctx, on(as("k"), p)); return err },
+		"Reset":    func() error { _, err := s.Reset(ctx, on(as("k"), p)); return err },
+	} {
+		if err := call(); err == nil || errors.Is(err, limiter.ErrInvalid) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if _, err := s.Keys(t.Context(), dashboard.Query{Order: dashboard.ByShare, Limit: 1}); err != nil {
+		t.Errorf("an error is remembered: %v", err)
+	}
+}
+
+// TestReader: a role that may only read sees everything, and changes nothing.
+func TestReader(t *testing.T) {
+	t.Parallel()
+	owner := bed.NewPool(t)
+	p := ten("p", limiter.GCRA)
+	bed.Must(t)(bed.NewLimiter(t, owner, nil).Charge(t.Context(), p, "k", 4))
+	denied(t, owner, p, "k", 0, 3)
+	role := pgx.Identifier{fmt.Sprint("reader_", time.Now().UnixNano())}.Sanitize()
+	bed.Exec(t, owner, `CREATE ROLE `+role)
+	t.Cleanup(func() { // roles are the server's
+		ctx := context.Background()
+		_, err := owner.Exec(ctx, `DROP OWNED BY `+role)
+		if err == nil {
+			_, err = owner.Exec(ctx, `DROP ROLE `+role)
+		}
+		if err != nil {
+			t.Error(err)
+		}
+	})
+	bed.Exec(t, owner, `GRANT SELECT ON ALL TABLES IN SCHEMA public TO `+role)
+	reader := bed.Connect(t, owner.Config().ConnString(), func(c *pgxpool.Config) {
+		c.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
+			_, err := conn.Exec(ctx, `SET ROLE `+role)
+			return err
+		}
+	})
+	s := open(t, reader, nil)
+	k, err := s.Key(t.Context(), as("k"))
+	if err != nil || len(k.Rows) != 1 || len(k.Denials) != 1 {
+		t.Errorf("%+v, %v", k, err)
+	}
+	for name, call := range map[string]func() error{
+		"Policies": func() error { _, err := s.Policies(t.Context()); return err },
+		"History":  func() error { _, err := s.History(t.Context(), "", 1); return err },
+		"Keys": func() error {
+			_, err := s.Keys(t.Context(), dashboard.Query{Order: dashboard.ByShare, Limit: 1})
+			return err
+		},
+		"Denials": func() error { _, err := s.Denials(t.Context()); return err },
+		"Doctor":  func() error { _, err := s.Doctor(t.Context()); return err },
+	} {
+		if err := call(); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if err := s.Block(t.Context(), on(as("k"), p), time.Hour); err == nil || !strings.Contains(err.Error(), "permission denied") {
+		t.Errorf("block: %v", err)
+	}
+	if _, err := s.Reset(t.Context(), on(as("k"), p)); err == nil || !strings.Contains(err.Error(), "permission denied") {
+		t.Errorf("reset: %v", err)
+	}
+}
+
+// TestKeysAfterChange: a change is in the next answer, even if the last answer was slow and
+// would otherwise be used again.
+func TestKeysAfterChange(t *testing.T) {
+	t.Parallel()
+	pool := bed.NewPool(t)
+	s := open(t, pool, nil)
+	p := ten("p", limiter.GCRA)
+	bed.Must(t)(bed.NewLimiter(t, pool, nil).Charge(t.Context(), p, "k", 4))
+	keys := func() dashboard.Keys {
+		k, err := s.Keys(t.Context(), dashboard.Query{Order: dashboard.ByShare, Limit: 1})
+		if err != nil || len(k.Rows) != 1 {
+			t.Errorf("%+v, %v", k, err)
+		}
+		return k
+	}
+	tx := bed.Begin(t, pool, pgx.TxOptions{})
+	bed.OK(tx.Exec(t.Context(), `LOCK TABLE pglimit_gcra`))(t)
+	first := make(chan dashboard.Keys)
+	go func() { first <- keys() }()
+	bed.AwaitBlocked(t, pool)
+	bed.Commit(t, tx)
+	before := <-first
+	bed.Succeed(t, s.Block(t.Context(), on(as("k"), p), time.Hour))
+	if after := keys(); !before.Rows[0].BlockedUntil.IsZero() || after.Rows[0].BlockedUntil.IsZero() {
+		t.Errorf("before %+v, after %+v", before, after)
+	}
+}
+
+// TestReadersKeepNoChangeOut: while 64 readers wait for a locked table, an operator blocks,
+// unblocks and resets a key.
+func TestReadersKeepNoChangeOut(t *testing.T) {
+	t.Parallel()
+	url := bed.NewDatabase(t)
+	pool := bed.Connect(t, url)
+	page := bed.OK(dashboard.New(dashboard.Config{Source: open(t, bed.Connect(t, url, bed.FourConnections), nil), Token: "token", Timeout: time.Minute, Logger: slog.New(slog.DiscardHandler)}))(t)
+	site := sitetest.New(t, page)
+	tx := bed.Begin(t, pool, pgx.TxOptions{})
+	bed.OK(tx.Exec(t.Context(), `LOCK TABLE pglimit_denial`))(t)
+	var readers sync.WaitGroup
+	for range 64 {
+		readers.Go(func() {
+			if answer, text := site.Call(t, http.MethodPost, "/api/key", `{"key":"alice"}`); answer.StatusCode != http.StatusOK {
+				t.Error(answer.Status, text)
+			}
+		})
+	}
+	bed.Eventually(t, "four readers wait for the lock", func(ctx context.Context) (bool, error) {
+		n, err := bed.Blocked(ctx, pool)
+		return n == 4, err
+	})
+	for path, more := range map[string]string{"/api/block": `,"for":"1h"`, "/api/unblock": "", "/api/reset": ""} {
+		answer, text := site.Call(t, http.MethodPost, path, `{"key":"alice","policy":"login","algorithm":"gcra"`+more+`}`, dashboard.TokenHeader, "token")
+		if answer.StatusCode != http.StatusOK {
+			t.Errorf("%s: %s %s", path, answer.Status, text)
+		}
+	}
+	bed.Commit(t, tx)
+	readers.Wait()
+}

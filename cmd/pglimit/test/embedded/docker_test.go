@@ -1,0 +1,96 @@
+//go:build unix
+
+package embedded
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"os"
+	osexec "os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/pglimit/pglimit/integration/bed"
+)
+
+// withoutServer lets h's command find no PostgreSQL server, and a docker command that runs
+// image and its entry point instead of the official ones.
+func (h *house) withoutServer(t *testing.T, image, entry string) {
+	t.Helper()
+	docker := bed.OK(osexec.LookPath("docker"))(t)
+	bin := filepath.Join(h.dir, "bin")
+	script := fmt.Sprintf("#!/bin/sh\nfor a; do shift; case $a in postgres:17-alpine) a=%s;; docker-entrypoint.sh) a=%s;; esac; set -- \"$@\" \"$a\"; done\nexec %s \"$@\"\n", image, entry, docker)
+	bed.Succeed(t, errors.Join(os.Mkdir(bin, 0o755), os.WriteFile(filepath.Join(bin, "docker"), []byte(script), 0o755)))
+	h.env = []string{"PGBIN=" + bin, "PATH=" + bin + ":" + os.Getenv("PATH")}
+}
+
+func docker(t *testing.T, args ...string) string {
+	t.Helper()
+	out, err := osexec.Command("docker", args...).CombinedOutput()
+	if err != nil {
+		t.Errorf("docker %q: %v: %s", args, err, out)
+	}
+	return string(out)
+}
+
+// The tests named TestDocker… need a Docker engine; make test leaves them out if none
+// answers. If it cannot get the official image, they build one from Debian's packages.
+
+// TestDockerEmbedded: without an installed server --embedded runs a container, which keeps
+// its counts. The process list never shows its password.
+func TestDockerEmbedded(t *testing.T) {
+	t.Parallel()
+	image, entry := "postgres:17-alpine", "docker-entrypoint.sh"
+	if osexec.Command("docker", "image", "inspect", image).Run() != nil && osexec.Command("docker", "pull", image).Run() != nil {
+		image, entry = "pglimit-test-postgres:17", "test-image-entrypoint"
+		if out, err := osexec.Command("../../../../scripts/test-image", "17").CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+	}
+	h := newHouse(t)
+	h.withoutServer(t, image, entry)
+	if got := h.allow(t, "(Docker)", "--data-dir", h.data()); got != 4 {
+		t.Errorf("%v remaining, want 4", got)
+	}
+	password := bed.OK(os.ReadFile(filepath.Join(h.data(), "password")))(t)
+	name := fmt.Sprintf("pglimit-%.8x", sha256.Sum256(password))
+	t.Cleanup(func() { docker(t, "volume", "rm", name) })
+	containers := func() string { return docker(t, "ps", "-aq", "--filter", "name="+name) }
+	if left := containers(); left != "" {
+		t.Errorf("container %s is left", left)
+	}
+
+	// The volume keeps the counts, also after kill -9 of the keeper and a start at once.
+	for _, remaining := range []float64{3, 1} {
+		l := h.start(t)
+		l.ask(t, remaining)
+		if list, err := osexec.Command("ps", "-A", "-o", "args=").Output(); err != nil || bytes.Contains(list, password) {
+			t.Errorf("the process list shows the password, or %v", err)
+		}
+		h.killKeeper(t)
+		if remaining == 3 { // otherwise no command follows: the container ends by itself
+			if got := h.allow(t, "(started)", "--data-dir", h.data()); got != 2 {
+				t.Errorf("after kill -9 of the keeper: %v remaining, want 2", got)
+			}
+		}
+		l.in.Close()
+		l.end(t, 0, "(started)")
+	}
+	bed.Eventually(t, "the container is gone", func(context.Context) (bool, error) { return containers() == "", nil })
+}
+
+func TestDockerEmbeddedWithoutImage(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t)
+	h.withoutServer(t, "127.0.0.1:1/none", "none")
+	code, _, stderr := run(t, h.command(t, "allow", "k", "--limit", "5", "--data-dir", h.data()))
+	for _, part := range []string{"pulling postgres:17-alpine", "no PostgreSQL server found: PGBIN is", "install one", "let Docker run one: docker pull", "127.0.0.1:1"} {
+		if code != 3 || !strings.Contains(stderr, part) {
+			t.Errorf("exit code %d, stderr %q, want %q in it", code, stderr, part)
+		}
+	}
+}

@@ -1,0 +1,329 @@
+package inspect
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/inspect"
+	"github.com/pglimit/pglimit/db"
+	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/internal/algorithm"
+	"github.com/pglimit/pglimit/limiter"
+)
+
+// names renders the rows found as "policy key", in their order.
+func names(f inspect.Found) (all []string) {
+	for _, k := range f.Keys {
+		all = append(all, k.Policy+" "+k.Key)
+	}
+	return all
+}
+
+// deny records denials of a key, some time ago.
+func deny(t *testing.T, pool *pgxpool.Pool, p limiter.Policy, key string, denials int, ago time.Duration) {
+	t.Helper()
+	bed.Exec(t, pool, `INSERT INTO pglimit_denial (denials, shadowed, units, slot_us, last_denied_at_us, policy, key, algorithm)
+		SELECT $4, 1, 2, us / 600000000 * 600000000, us, $1, $2, $3
+		FROM (SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint - $5::bigint AS us) AS c`, p.Name, key, string(p.Algorithm), denials, ago.Microseconds())
+}
+
+// override makes an override. A trigger notes it in the history.
+func override(t *testing.T, pool *pgxpool.Pool, policy, key string) {
+	t.Helper()
+	bed.Exec(t, pool, `INSERT INTO pglimit_override (policy, key, limit_units) VALUES ($1, $2, 3)`, policy, key)
+}
+
+func TestFindUnderEveryPolicy(t *testing.T) {
+	t.Parallel()
+	pool := bed.NewPool(t)
+	i, l := inspect.New(pool), bed.NewLimiter(t, pool, nil)
+	var want []string
+	for _, p := range policies() {
+		use(t, l, p, "alice", "alicex", "Alice", "bob")
+		want = append(want, p.Name+" alice")
+	}
+	slices.Sort(want)
+	// The same name and key under two algorithms.
+	other := policy("gcra", limiter.TokenBucket)
+	use(t, l, other, "alice")
+	want = append(want, "gcra alice")
+	slices.Sort(want)
+	r := bed.Reserve(t, l, other.Request("alice", 2), time.Hour)
+	cancelled := bed.Reserve(t, l, other.Request("alice", 1), time.Hour)
+	bed.Succeed(t, l.Cancel(t.Context(), cancelled.ID))
+	override(t, pool, "ghost", "alice") // a policy without rows
+	override(t, pool, "ghost", "bob")
+	deny(t, pool, other, "alice", 5, time.Hour)
+	deny(t, pool, other, "alice", 4, 2*time.Hour)
+	deny(t, pool, other, "alice", 8, 30*time.Hour)
+	deny(t, pool, other, "bob", 7, time.Hour)
+
+	found, err := i.Find(t.Context(), exact("alice"), inspect.Filter{}, 100)
+	if err != nil || !slices.Equal(names(found), want) || found.More {
+		t.Errorf("found %q, %v, want %q", names(found), err, want)
+	}
+	if len(found.Reservations) != 1 || found.Reservations[0].ID != r.ID || found.Reservations[0].Units != 2 {
+		t.Errorf("reservations: %+v", found.Reservations)
+	}
+	if len(found.Overrides) != 1 || found.Overrides[0].Policy != "ghost" || *found.Overrides[0].Limit != 3 {
+		t.Errorf("overrides: %+v", found.Overrides)
+	}
+	if len(found.Denials) != 1 || found.Denials[0].Denials != 9 || found.Denials[0].Shadowed != 2 {
+		t.Errorf("denials: %+v", found.Denials)
+	}
+	narrow, err := i.Find(t.Context(), exact("alice"), inspect.Filter{Policy: "gcra", Algorithm: algorithm.GCRA}, 100)
+	if err != nil || !slices.Equal(names(narrow), []string{"gcra alice"}) || len(narrow.Reservations)+len(narrow.Overrides)+len(narrow.Denials) > 0 {
+		t.Errorf("under one policy and algorithm: %+v, %v", narrow, err)
+	}
+	cut, err := i.Find(t.Context(), exact("alice"), inspect.Filter{}, 3)
+	if err != nil || len(cut.Keys) != 3 || !cut.More {
+		t.Errorf("cut at 3: %q, more %v, %v", names(cut), cut.More, err)
+	}
+	if none, err := i.Find(t.Context(), exact("carol"), inspect.Filter{}, 3); err != nil || !none.Empty() || none.More {
+		t.Errorf("of a key that is not there: %+v, %v", none, err)
+	}
+	for _, c := range []struct {
+		keys   inspect.Keys
+		filter inspect.Filter
+		limit  int
+	}{
+		{exact(""), inspect.Filter{}, 1}, {prefix(""), inspect.Filter{}, 1}, {exact("a\x00"), inspect.Filter{}, 1}, {exact("\xff"), inspect.Filter{}, 1},
+		{exact(strings.Repeat("x", 1025)), inspect.Filter{}, 1}, {exact("a"), inspect.Filter{Algorithm: "gcra; DROP"}, 1}, {exact("a"), inspect.Filter{}, 0}, {exact("a"), inspect.Filter{}, 10_001},
+	} {
+		if _, err := i.Find(t.Context(), c.keys, c.filter, c.limit); !errors.Is(err, limiter.ErrInvalid) {
+			t.Errorf("%+v: %v", c, err)
+		}
+	}
+}
+
+// TestFindByPrefix compares prefixes with strings.HasPrefix, over keys that mean something
+// to LIKE, that end a range of characters, or that sort in another order in a language.
+func TestFindByPrefix(t *testing.T) {
+	t.Parallel()
+	run := func(t *testing.T, pool *pgxpool.Pool, keys []string) {
+		i, l := inspect.New(pool), bed.NewLimiter(t, pool, nil)
+		p, q := policy("p", limiter.GCRA), policy("q", limiter.SlidingWindowLog)
+		use(t, l, p, keys...)
+		use(t, l, q, keys...)
+		prefixes := map[string]bool{}
+		for _, key := range keys {
+			for n := range key {
+				prefixes[key[:n]] = true
+			}
+			prefixes[key] = true
+			prefixes[key+"x"] = true
+		}
+		delete(prefixes, "")
+		for text := range prefixes {
+			var want []string
+			for _, name := range []string{"p ", "q "} {
+				var matching []string
+				for _, key := range keys {
+					if strings.HasPrefix(key, text) {
+						matching = append(matching, name+key)
+					}
+				}
+				slices.Sort(matching)
+				want = append(want, matching...)
+			}
+			found, err := i.Find(t.Context(), prefix(text), inspect.Filter{}, 10_000)
+			if err != nil || !slices.Equal(names(found), want) {
+				t.Errorf("prefix %q: found %q, %v, want %q", text, names(found), err, want)
+			}
+		}
+	}
+	t.Run("UTF-8", func(t *testing.T) {
+		t.Parallel()
+		random := rand.New(rand.NewPCG(3, 4))
+		characters := []rune{'a', 'b', 'B', '%', '_', '\\', '\'', 'é', 0x7F, 0x80, 0x7FF, 0x800, 0xD7FF, 0xE000, 0xFFFD, 0xFFFF, 0x10000, 0x10FFFE, 0x10FFFF}
+		set := map[string]bool{"a%b": true, "axb": true, "a_b": true, "a\\b": true, "a": true, "b": true, "aa": true, "A": true, "ab\U0010FFFF": true, "\U0010FFFF\U0010FFFF": true}
+		for len(set) < bed.Size(60, 120) {
+			var key []rune
+			for range 1 + random.IntN(3) {
+				key = append(key, characters[random.IntN(len(characters))])
+			}
+			set[string(key)] = true
+		}
+		var keys []string
+		for key := range set {
+			keys = append(keys, key)
+		}
+		run(t, bed.NewPool(t), keys)
+	})
+	t.Run("LATIN1", func(t *testing.T) {
+		t.Parallel()
+		run(t, bed.Latin1(t), []string{"a", "aÿ", "aÿÿ", "b", "ÿ", "ÿa", "é", "aé"})
+	})
+}
+
+// TestFindReadsWhatItMust: Find reads one row of each policy, and the rows that it returns.
+func TestFindReadsWhatItMust(t *testing.T) {
+	t.Parallel()
+	address := bed.NewDatabase(t)
+	pool, statements := traced(t, address)
+	for _, a := range []algorithm.Name{algorithm.GCRA, algorithm.SlidingWindowLog} {
+		many(t, pool, a, 4, 2000)
+	}
+	bed.Exec(t, pool, `INSERT INTO pglimit_denial SELECT 1, 0, 1, c.us - i, c.us - i, 'p' || i % 4, 'k' || i, 'gcra'
+		FROM generate_series(1, 4000) AS i, (SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS us) AS c`)
+	bed.Exec(t, pool, `INSERT INTO pglimit_override (policy, key, unlimited) SELECT 'p' || i % 4, 'k' || i, true FROM generate_series(1, 4000) AS i`)
+	bed.Exec(t, pool, `INSERT INTO pglimit_reservation SELECT 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 'open', 'gcra', 'i' || i, 'p' || i % 4, 'k' || i FROM generate_series(1, 4000) AS i`)
+	bed.Exec(t, pool, `ANALYZE pglimit_denial, pglimit_override, pglimit_reservation`)
+	i := inspect.New(pool)
+	for _, k := range []inspect.Keys{exact("k1003"), prefix("k1003")} {
+		statements.take()
+		found, err := i.Find(t.Context(), k, inspect.Filter{}, 100)
+		if err != nil || len(found.Keys) != 8 {
+			t.Fatalf("%+v: %d keys, %v", k, len(found.Keys), err)
+		}
+		made := statements.take()
+		if len(made) != 4 {
+			t.Fatalf("%d statements", len(made))
+		}
+		for _, s := range made {
+			got := plan(t, pool, s.SQL, s.Args...)
+			if strings.Contains(got, "Seq Scan on pglimit_") {
+				t.Errorf("%+v scans a table:\n%s", k, got)
+			}
+			for _, line := range strings.Split(got, "\n") {
+				var rows, removed int
+				if _, after, ok := strings.Cut(line, "rows="); ok {
+					fmt.Sscanf(after, "%d", &rows)
+				}
+				if _, after, ok := strings.Cut(line, "Removed by Filter: "); ok {
+					fmt.Sscanf(after, "%d", &removed)
+				}
+				whole := strings.Contains(line, "Index Cond") && !strings.Contains(line, "policy = ") && !strings.Contains(line, "policy > ")
+				if rows > 100 || removed > 10 || whole {
+					t.Errorf("%+v reads much: %s\nin\n%s", k, line, got)
+				}
+			}
+		}
+	}
+}
+
+func TestTop(t *testing.T) {
+	t.Parallel()
+	pool := bed.NewPool(t)
+	i, l := inspect.New(pool), bed.NewLimiter(t, pool, nil)
+	a, b := policy("a", limiter.FixedWindow), policy("b", limiter.SlidingWindowLog)
+	for n, key := range []string{"one", "two", "three"} {
+		bed.Must(t)(l.Charge(t.Context(), a, key, float64(n+1)))
+		bed.Must(t)(l.Charge(t.Context(), b, key, float64(2*n+1)))
+	}
+	if err := l.Block(t.Context(), b, "fresh", time.Hour); err != nil { // no burst, and so no share
+		t.Fatal(err)
+	}
+	deny(t, pool, a, "two", 5, time.Hour)
+	deny(t, pool, a, "two", 5, 2*time.Hour)
+	deny(t, pool, b, "gone", 7, time.Hour)
+	deny(t, pool, b, "one", 20, 25*time.Hour)
+	deny(t, pool, b, "", 1, time.Hour)
+	bed.Exec(t, pool, `UPDATE pglimit_fixed_window SET updated_at_us = updated_at_us - 7200000000 WHERE key = 'two'`)
+	for _, c := range []struct {
+		q    inspect.TopQuery
+		want string
+	}{
+		{inspect.TopQuery{By: inspect.ByShare, Limit: 100}, "b three, a three, b two, a two, a one, b one, b fresh"},
+		{inspect.TopQuery{By: inspect.ByShare, Limit: 2}, "b three, a three"},
+		{inspect.TopQuery{By: inspect.ByShare, Limit: 100, Within: time.Hour}, "b three, a three, b two, a one, b one, b fresh"},
+		{inspect.TopQuery{By: inspect.ByShare, Limit: 100, Filter: inspect.Filter{Policy: "a"}}, "a three, a two, a one"},
+		{inspect.TopQuery{By: inspect.ByShare, Limit: 2, Filter: inspect.Filter{Algorithm: algorithm.SlidingWindowLog}}, "b three, b two"},
+		{inspect.TopQuery{By: inspect.ByShare, Limit: 2, Filter: inspect.Filter{Policy: "a", Algorithm: algorithm.SlidingWindowLog}}, ""},
+		{inspect.TopQuery{By: inspect.ByRecent, Limit: 100}, "b fresh, b three, a three, b two, b one, a one, a two"},
+		{inspect.TopQuery{By: inspect.ByRecent, Limit: 2}, "b fresh, b three"},
+		{inspect.TopQuery{By: inspect.ByRecent, Limit: 9, Within: time.Hour, Filter: inspect.Filter{Policy: "a", Algorithm: algorithm.FixedWindow}}, "a three, a one"},
+		{inspect.TopQuery{By: inspect.ByDenials, Limit: 100}, "a two 10, b gone 7, b  1"},
+		{inspect.TopQuery{By: inspect.ByDenials, Limit: 1}, "a two 10"},
+		{inspect.TopQuery{By: inspect.ByDenials, Limit: 9, Filter: inspect.Filter{Policy: "b"}}, "b gone 7, b  1"},
+	} {
+		keys, err := i.Top(t.Context(), c.q)
+		var got []string
+		for _, k := range keys {
+			text := k.Policy + " " + k.Key
+			if c.q.By == inspect.ByDenials {
+				text += fmt.Sprint(" ", k.Denials)
+				if (k.Level == nil) != (k.Key != "two") || k.LastDeniedAt == nil {
+					t.Errorf("%+v: %+v", c.q, k)
+				}
+			}
+			got = append(got, text)
+		}
+		if err != nil || strings.Join(got, ", ") != c.want {
+			t.Errorf("%+v: got %q, %v, want %q", c.q, strings.Join(got, ", "), err, c.want)
+		}
+	}
+	for _, q := range []inspect.TopQuery{{By: inspect.ByShare}, {By: inspect.ByShare, Limit: 1001}, {By: "size", Limit: 1}, {Limit: 1},
+		{By: inspect.ByShare, Limit: 1, Within: -1}, {By: inspect.ByDenials, Limit: 1, Within: time.Hour}, {By: inspect.ByShare, Limit: 1, Filter: inspect.Filter{Algorithm: "x"}}} {
+		if _, err := i.Top(t.Context(), q); !errors.Is(err, limiter.ErrInvalid) {
+			t.Errorf("%+v: %v", q, err)
+		}
+	}
+}
+
+// TestStrangersInInspect finds and changes keys in bulk, with all planted objects in the
+// search_path. It forgets the keys of the first policy only.
+func TestStrangersInInspect(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	address, _ := bed.PlantedDatabase(t)
+	pool := bed.Connect(t, address)
+	l := bed.NewLimiter(t, pool, nil)
+	policies := bed.Variants(10, 10*time.Second)
+	try := func(what string, err error) {
+		t.Helper()
+		if err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	for _, p := range policies {
+		bed.Must(t)(l.Allow(ctx, p, "k"))
+	}
+	i := inspect.New(pool)
+	some := inspect.Filter{Policy: policies[0].Name, Algorithm: algorithm.Name(policies[0].Algorithm)}
+	for _, f := range []inspect.Filter{{}, some} {
+		for _, by := range inspect.Orders {
+			q := inspect.TopQuery{By: by, Filter: f, Limit: 10}
+			_, err := i.Top(ctx, q)
+			try("top by "+string(by), err)
+			if by != inspect.ByDenials {
+				q.Within = time.Hour
+				_, err = i.Top(ctx, q)
+				try("top of an hour by "+string(by), err)
+			}
+		}
+		for _, k := range []inspect.Keys{{Text: "k"}, {Text: "k", Prefix: true}} {
+			_, err := i.Find(ctx, k, f, 10)
+			try("find", err)
+			_, err = i.Targets(ctx, k, f, 1000, true)
+			try("traces", err)
+		}
+	}
+	_, err := db.New().DashboardDenials(ctx, pool, 0)
+	try("denials of the dashboard", err)
+	_, err = db.New().DashboardKeyDenials(ctx, pool, db.DashboardKeyDenialsParams{Policies: []string{some.Policy}, Key: "k"})
+	try("denials of a key of the dashboard", err)
+	_, _, err = i.PolicyAlgorithm(ctx, "k")
+	try("policy", err)
+	for what, f := range map[string]inspect.Filter{"all": {}, "one": some} {
+		all, err := i.Targets(ctx, inspect.Keys{Text: "k", Prefix: true}, f, 1000, false)
+		try("targets", err)
+		_, err = i.Block(ctx, all, time.Microsecond, inspect.Options{})
+		try("block "+what, err)
+		_, err = i.Unblock(ctx, all, inspect.Options{})
+		try("unblock "+what, err)
+		if what == "one" {
+			_, err = i.Reset(ctx, all, inspect.Options{})
+			try("reset "+what, err)
+			_, err = i.Forget(ctx, append(all, inspect.Target{Policy: some.Policy, Key: "k"}), inspect.Options{})
+			try("forget "+what, err)
+		}
+	}
+}

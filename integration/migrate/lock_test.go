@@ -1,0 +1,73 @@
+package migrate
+
+import (
+	"bufio"
+	"fmt"
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/pglimit/pglimit/integration/bed"
+)
+
+// TestMigrateLockHeld: a role that may only connect can hold the lock of migrations. What
+// waits for it names the session and the next step, and goes on when the lock is free.
+func TestMigrateLockHeld(t *testing.T) {
+	t.Parallel()
+	address := bed.EmptyDatabase(t)
+	web, err := url.Parse(bed.RuntimeRole(t, address))
+	if err != nil {
+		t.Fatal(err)
+	}
+	role := web.User.Username()
+	owner, err := url.Parse(bed.RuntimeRole(t, address))
+	if err != nil {
+		t.Fatal(err)
+	}
+	bed.Exec(t, bed.Connect(t, address), `REVOKE CREATE ON SCHEMA public FROM PUBLIC; GRANT CREATE ON SCHEMA public TO `+owner.User.Username())
+	holder := bed.ConnectOnce(t, web.String())
+	for _, c := range []struct{ url, args, visible string }{
+		{owner.String(), "up --to 6", ": if it does not migrate"}, // state and time of other roles' sessions are hidden from it
+		{address, "up", ", idle since "},
+		{address, "grants --apply " + role, ", idle since "},
+		{address, "down", ", idle since "},
+	} {
+		var pid int
+		if err := holder.QueryRow(t.Context(), `SELECT pg_backend_pid() FROM (SELECT set_config('application_name', 'it''s mine', false), pg_advisory_lock(x'70676c696d6974'::bigint)) AS held`).Scan(&pid); err != nil {
+			t.Fatal(err)
+		}
+		cmd := bed.Command(t, c.url, append([]string{"migrate"}, strings.Fields(c.args)...)...)
+		stderr, err := cmd.StderrPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		said := make(chan string, 100)
+		go func() {
+			defer close(said)
+			for lines := bufio.NewScanner(stderr); lines.Scan(); {
+				said <- lines.Text()
+			}
+		}()
+		bed.Receive(t, said, "the database of "+c.args)
+		line := bed.Receive(t, said, c.args+" says that it waits")
+		for _, part := range []string{"waiting for the lock of migrations", fmt.Sprintf(`process %d of role %s, application 'it''s mine'%s`, pid, role, c.visible), fmt.Sprintf("run SELECT pg_terminate_backend(%d)", pid)} {
+			if !strings.Contains(line, part) {
+				t.Errorf("%s: %q lacks %q", c.args, line, part)
+			}
+		}
+		if _, err := holder.Exec(t.Context(), `SELECT pg_advisory_unlock_all()`); err != nil {
+			t.Fatal(err)
+		}
+		for line := range said {
+			if strings.Contains(line, "waiting") {
+				t.Errorf("%s: again: %s", c.args, line)
+			}
+		}
+		if err := cmd.Wait(); err != nil {
+			t.Errorf("%s: %v", c.args, err)
+		}
+	}
+}
