@@ -10,45 +10,41 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// cachedDenial measures the cost of a remembered denial, which needs no statement. Only
-// Allow runs meanwhile.
-func (b *bench) cachedDenial(ctx context.Context) error {
-	const name = "cached-denial"
-	if !b.wants(denial) {
-		return nil
-	}
-	progress("a denial from the cache")
-	l, err := limiter.New(b.postgres.Pool, &limiter.Config{Timeout: time.Minute, DenyCacheTTL: time.Hour})
-	if err != nil {
-		return err
-	}
-	ctx, cancel := context.WithCancel(ctx) // cancellable, as an application's is
-	defer cancel()
-	once := limiter.Policy{Name: name, Algorithm: limiter.TokenBucket, Limit: 1, Period: 24 * time.Hour}
-	if r, err := l.Allow(ctx, once, "user"); err != nil || !r.Allowed {
-		return fmt.Errorf("%s: the first request: allowed %v, error %v", name, r.Allowed, err)
-	}
-	for range b.rounds {
+// denial measures the cost of a remembered denial, which needs no statement. Only Allow
+// runs meanwhile. It has no table: all of its figures have goals.
+func (b *bench) denial() (p part) {
+	p.add("denial", "remembered", "1", func(ctx context.Context, _ int) (report.Figures, error) {
+		l, err := limiter.New(b.env.Pool, &limiter.Config{Timeout: time.Minute, DenyCacheTTL: time.Hour})
+		if err != nil {
+			return nil, err
+		}
+		ctx, cancel := context.WithCancel(ctx) // cancellable, as an application's is
+		defer cancel()
+		once := limiter.Policy{Name: "denial", Algorithm: limiter.TokenBucket, Limit: 1, Period: 24 * time.Hour}
+		for range 2 { // a grant in the first round, then a denial from the database
+			if _, err := l.Allow(ctx, once, "user"); err != nil {
+				return nil, err
+			}
+		}
 		var before, after runtime.MemStats
 		runtime.GC()
 		runtime.ReadMemStats(&before)
 		n := 0
 		begin := time.Now()
 		// Reading the clock every thousand calls costs next to nothing.
-		for time.Since(begin) < b.duration/5 {
+		for time.Since(begin) < b.short().duration/5 {
 			for range 1000 {
-				if r, err := l.Allow(ctx, once, "user"); err != nil || r.Allowed {
-					return fmt.Errorf("%s: a later request: allowed %v, error %v", name, r.Allowed, err)
+				if r, err := l.Allow(ctx, once, "user"); err != nil || r.Allowed || r.Source != limiter.SourceCache {
+					return nil, fmt.Errorf("want a denial from the cache, not %+v, error %v", r, err)
 				}
 			}
 			n += 1000
 		}
 		elapsed := time.Since(begin)
 		runtime.ReadMemStats(&after)
-		b.report.Denials = append(b.report.Denials, report.Denial{
-			Nanoseconds: float64(elapsed.Nanoseconds()) / float64(n),
-			Allocs:      float64(after.Mallocs-before.Mallocs) / float64(n),
-		})
-	}
-	return nil
+		return report.Figures{
+			report.Mean: float64(elapsed) / float64(n), report.Allocs: float64(after.Mallocs-before.Mallocs) / float64(n),
+		}, nil
+	})
+	return p
 }

@@ -1,6 +1,7 @@
-// Command bench compares pglimit with a bare upsert, Redis and other limiters, one after
-// the other on one machine, and writes a table and a chart. It starts PostgreSQL and Redis
-// by itself. `make bench` runs it.
+// Command bench compares pglimit with a bare upsert, Redis and other limiters, and measures
+// spends, requests by a clock, a held row and growing tables, one after the other on one
+// machine. It starts PostgreSQL and Redis by itself, and writes a page and a chart.
+// `make bench` runs it.
 package main
 
 import (
@@ -10,23 +11,37 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
-	"path/filepath"
+	"regexp"
 	"strings"
 	"syscall"
 	"time"
 
-	"github.com/pglimit/pglimit/bench/report"
+	"github.com/pglimit/pglimit/bench/contender"
 )
 
 // options are the flags.
 type options struct {
-	quick    bool
-	rounds   int
-	duration time.Duration
-	warmup   time.Duration
-	out      string
-	keys     int // how many, where there is not one
-	selection
+	quick  bool
+	rounds int
+	only   *regexp.Regexp // cells to measure; nil for all
+}
+
+// pace is the length of a measurement.
+type pace struct{ warmup, duration time.Duration }
+
+// short is the pace where many contenders take turns, long that of the others.
+func (o options) short() pace {
+	if o.quick {
+		return pace{50 * time.Millisecond, 150 * time.Millisecond}
+	}
+	return pace{200 * time.Millisecond, 850 * time.Millisecond}
+}
+
+func (o options) long() pace {
+	if o.quick {
+		return pace{100 * time.Millisecond, time.Second}
+	}
+	return pace{time.Second, 6 * time.Second}
 }
 
 func main() {
@@ -37,7 +52,7 @@ func main() {
 			err = errors.New("interrupted")
 		}
 		fmt.Fprintln(os.Stderr, "bench:", err)
-		fmt.Fprintln(os.Stderr, "bench: no table, as not every contender came through")
+		fmt.Fprintln(os.Stderr, "bench: no table, as not every cell was measured")
 		os.Exit(1)
 	}
 }
@@ -45,75 +60,50 @@ func main() {
 // readFlags ends the program on wrong flags.
 func readFlags() options {
 	var o options
-	flag.BoolVar(&o.quick, "quick", false, "a look within a minute: one short round, fewer keys and callers, no files")
-	flag.IntVar(&o.rounds, "rounds", 5, "how often each contender has its turn in each cell")
-	flag.DurationVar(&o.duration, "duration", 850*time.Millisecond, "for how long, each time")
-	flag.StringVar(&o.out, "out", ".", "directory for results.md and results.svg")
-	flag.Func("only", "parts to measure, separated by commas: "+strings.Join(parts, ", ")+" (default all); writes no files", o.setParts)
-	flag.Func("contenders", "contenders whose name matches this regular expression (default all); writes no files", o.setContenders)
-	flag.Func("callers", "numbers of callers, separated by commas (default all); writes no files", o.setCallers)
+	flag.BoolVar(&o.quick, "quick", false, "one short round, smaller tables, no files: a few minutes")
+	flag.IntVar(&o.rounds, "rounds", 5, "how often each cell is measured")
+	flag.Func("only", "cells whose section/contender/setting contains one of these regular expressions, separated by commas, such as growth,held,hot/batch (default all); writes no files", func(list string) (err error) {
+		o.only, err = regexp.Compile(strings.ReplaceAll(list, ",", "|"))
+		return err
+	})
 	flag.Parse()
-	o.warmup, o.keys = 200*time.Millisecond, 100_000
 	if o.quick {
-		o.rounds, o.duration, o.warmup, o.keys = 1, 150*time.Millisecond, 50*time.Millisecond, 10_000
+		o.rounds = 1
 	}
-	if o.rounds < 1 || o.duration <= 0 || flag.NArg() > 0 {
-		fmt.Fprintln(os.Stderr, "bench: wrong arguments: -rounds and -duration are positive, and nothing but flags is taken")
+	if o.rounds < 1 || flag.NArg() > 0 {
+		fmt.Fprintln(os.Stderr, "bench: wrong arguments: -rounds is positive, and only flags are accepted")
 		flag.Usage()
 		os.Exit(2)
 	}
 	return o
 }
 
-// run measures and prints the page. If it is a full run, it writes the page and its chart
-// to files.
-func run(ctx context.Context, o options) error {
-	r, err := benchmark(ctx, o)
-	if err != nil {
+// run measures all parts and prints the page. If it is a full run, it writes the page and
+// its chart to files in the current directory.
+func run(ctx context.Context, o options) (err error) {
+	b := newBench(o)
+	parts := b.parts()
+	if b.cells == 0 {
+		return errors.New("nothing to measure: -only matches no cell")
+	}
+	progress("starting PostgreSQL and Redis; %d measurements", b.cells)
+	if b.env, err = contender.NewEnv(ctx); err != nil {
 		return err
 	}
-	if o.quick || o.partial() {
-		return r.Markdown(os.Stdout, "")
-	}
-	var page, chart strings.Builder
-	if err := errors.Join(r.Markdown(&page, "results.svg"), r.Chart(&chart)); err != nil {
+	defer func() { err = errors.Join(err, b.env.Close()) }()
+	if err := b.facts(); err != nil {
 		return err
 	}
-	fmt.Print(page.String())
-	return errors.Join(
-		write(o.out, "results.md", page.String()),
-		write(o.out, "results.svg", chart.String()))
-}
-
-func write(dir, name, text string) error {
-	return os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644)
-}
-
-// benchmark starts the servers, runs all cells, and stops the servers.
-func benchmark(ctx context.Context, o options) (_ *report.Run, err error) {
-	b, err := start(ctx, o)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, b.close()) }()
-	if err := b.checkExact(ctx); err != nil {
-		return nil, err
-	}
-	if err := b.preload(ctx); err != nil {
-		return nil, err
-	}
-	for _, w := range b.workloads() {
-		if err := b.runWorkload(ctx, w); err != nil {
-			return nil, err
+	for _, p := range parts {
+		if err := b.measure(ctx, p); err != nil {
+			return err
 		}
 	}
-	for _, w := range b.logWorkloads() {
-		if err := b.runLogs(ctx, w); err != nil {
-			return nil, err
-		}
+	if o.quick || o.only != nil {
+		fmt.Print(b.report.Markdown(""))
+		return nil
 	}
-	if err := b.cachedDenial(ctx); err != nil {
-		return nil, err
-	}
-	return &b.report, nil
+	page := b.report.Markdown("results.svg")
+	fmt.Print(page)
+	return errors.Join(os.WriteFile("results.md", []byte(page), 0o644), os.WriteFile("results.svg", []byte(b.report.Chart()), 0o644))
 }

@@ -1,17 +1,12 @@
 package main
 
 import (
-	"bufio"
 	"context"
-	"errors"
 	"fmt"
 	"os"
+	"regexp"
 	"runtime"
 	"runtime/debug"
-	"slices"
-	"strings"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/pglimit/pglimit/bench/contender"
@@ -23,63 +18,27 @@ import (
 // bench is a run in progress.
 type bench struct {
 	options
-	postgres *servers.Postgres
-	redis    *servers.Redis
 	env      *contender.Env
-	main     []contender.Contender
-	amounts  []contender.Contender
-	logs     []contender.Contender
 	keys     []string
 	report   report.Run
-	cells    int // to measure, for progress
+	exact    bool // checkExact has run
+	named    int  // names given by name
+	cells    int  // to measure, in all rounds, for progress
 	measured int
 }
 
-// start starts the servers.
-func start(ctx context.Context, o options) (_ *bench, err error) {
-	b := &bench{options: o, keys: measure.Keys(o.keys)}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, b.close())
-		}
-	}()
-	b.choose()
-	if b.count() == 0 && !b.wants(denial) {
-		return nil, errors.New("nothing to measure: no cell has these contenders and callers")
+func newBench(o options) *bench {
+	n := 100_000
+	if o.quick {
+		n = 10_000
 	}
-	progress("starting PostgreSQL and Redis")
-	if b.postgres, err = servers.StartPostgres(ctx); err != nil {
-		return nil, err
-	}
-	if b.redis, err = servers.StartRedis(ctx); err != nil {
-		return nil, err
-	}
-	if b.env, err = contender.NewEnv(ctx, b.postgres, b.redis); err != nil {
-		return nil, err
-	}
-	b.report = report.Run{
-		Quick: o.quick, Rounds: o.rounds, Warmup: o.warmup, Duration: o.duration, KeyCount: o.keys,
-	}
-	for _, c := range slices.Concat(b.main, b.amounts, b.logs) {
-		b.report.Contenders = append(b.report.Contenders, report.Contender{ID: c.ID, What: c.What, Server: c.Server, Keeps: c.Keeps})
-	}
-	b.cells = b.count() * o.rounds
-	progress("%d cells: %v and some", b.cells, (time.Duration(b.cells) * (o.warmup + o.duration)).Round(time.Second))
-	return b, b.facts()
+	return &bench{options: o, keys: measure.Keys(n), report: report.Run{Quick: o.quick}}
 }
 
-// close ends the servers that were started.
-func (b *bench) close() (err error) {
-	if b.env != nil {
-		b.env.Close()
-	}
-	if b.redis != nil {
-		err = b.redis.Close()
-	}
-	if b.postgres != nil {
-		err = errors.Join(err, b.postgres.Close())
-	}
-	return err
+// name returns a policy's or database's name that no other measurement has.
+func (b *bench) name() string {
+	b.named++
+	return fmt.Sprintf("bench_%d", b.named)
 }
 
 // facts records the conditions of the figures.
@@ -94,137 +53,44 @@ func (b *bench) facts() error {
 			modules[m.Path] = m.Version
 		}
 	}
+	b.report.Notes = []string{
+		fmt.Sprintf("One run of `make bench`, medians of %d rounds: hot, even, zipf and log %v each time after %v of warming up, the others %v after %v, traffic longer.",
+			b.rounds, b.short().duration, b.short().warmup, b.long().duration, b.long().warmup),
+		"Columns after the settings are of the last one. Contenders take turns. Callers, PostgreSQL and Redis share the machine, so read the ratios.",
+		"Callers send again as soon as they are answered, except in load. Limits are far and the deny cache is off, except in denial and growth-traffic.",
+		"Client and server: processor time per decision of this process, and of all processes of the deciding server.",
+		"First each contender allowed 10 of 20 at a limit of 10. After each cell it had counted what it allowed.",
+		"bare: an upsert that counts and does not limit. single: pglimit, one statement per decision. batch: pglimit's default. amounts: each request has another one.",
+		"lua-rueidis: a token bucket in Lua, by a client that pipelines. redis_rate: GCRA in Lua, by go-redis. log-sorted-set: in Lua, by rueidis. Others in denial, spend, load, held and growth are batch.",
+		"relaxed and off: on disk within 0.6s of the answer; durable and on: before it. Redis keeps nothing.",
+	}
 	b.report.Facts = []report.Fact{
-		{Name: "When", Value: time.Now().UTC().Format("2006-01-02")},
-		{Name: "Machine", Value: fmt.Sprintf("%s, %d cores, %s/%s; a written page takes %v to reach the disk", model(), runtime.NumCPU(), runtime.GOOS, runtime.GOARCH, sync.Round(time.Microsecond))},
-		{Name: "Go", Value: fmt.Sprintf("%s, GOMAXPROCS %d", runtime.Version(), runtime.GOMAXPROCS(0))},
-		{Name: "PostgreSQL", Value: fmt.Sprintf("%s, %s, else its defaults; by TCP on 127.0.0.1", b.postgres.Version(), b.postgres.Settings())},
-		{Name: "Redis", Value: fmt.Sprintf("%s, its defaults; by TCP on 127.0.0.1", b.redis.Version())},
-		{Name: "Redis persistence", Value: servers.RedisPersistence},
-		{Name: "pgx", Value: fmt.Sprintf("%s, one pool of %d connections for all; its sessions are at synchronous_commit = on but where a contender says off: Relaxed lowers it by itself", modules["github.com/jackc/pgx/v5"], servers.PoolSize)},
-		{Name: "go-redis", Value: fmt.Sprintf("%s, its default pool of %d connections", modules["github.com/redis/go-redis/v9"], b.env.GoRedis.Options().PoolSize)},
-		{Name: "rueidis", Value: modules["github.com/redis/rueidis"] + ", its default pipelining"},
-		{Name: "redis_rate", Value: modules["github.com/go-redis/redis_rate/v10"]},
-		{Name: "throttled", Value: modules["github.com/throttled/throttled/v2"]},
-		{Name: "Limit", Value: "1 per second and 1,000,000,000 at once, for all but the sliding logs"},
-		{Name: "Zipf", Value: fmt.Sprintf("exponent %v", measure.ZipfExponent)},
+		{Name: "When", Value: time.Now().UTC().Format(time.DateOnly)},
+		{Name: "Machine", Value: fmt.Sprintf("%s, %d cores, %s/%s, %s; a written page takes %v to reach the disk", model(), runtime.NumCPU(), runtime.GOOS, runtime.GOARCH, runtime.Version(), sync.Round(time.Microsecond))},
+		{Name: "PostgreSQL", Value: fmt.Sprintf("%s, %s, else its defaults; by TCP; pgx %s, a pool of %d", b.env.Postgres.Version(), servers.Settings(), modules["github.com/jackc/pgx/v5"], servers.PoolSize)},
+		{Name: "Redis", Value: fmt.Sprintf("%s, no persistence, else its defaults; by TCP; go-redis %s, a pool of %d; rueidis %s; redis_rate %s",
+			b.env.Redis.Version, modules["github.com/redis/go-redis/v9"], b.env.GoRedis.Options().PoolSize,
+			modules["github.com/redis/rueidis"], modules["github.com/go-redis/redis_rate/v10"])},
 	}
 	return nil
 }
 
 // model names the processor, if the system does.
 func model() string {
-	f, err := os.Open("/proc/cpuinfo")
-	if err != nil {
-		return runtime.GOARCH
-	}
-	defer f.Close()
-	for lines := bufio.NewScanner(f); lines.Scan(); {
-		if name, value, ok := strings.Cut(lines.Text(), ":"); ok && strings.TrimSpace(name) == "model name" {
-			return strings.TrimSpace(value)
-		}
+	text, _ := os.ReadFile("/proc/cpuinfo")
+	if m := regexp.MustCompile(`model name\s*: (.*)`).FindSubmatch(text); m != nil {
+		return string(m[1])
 	}
 	return runtime.GOARCH
-}
-
-// checkExact sends 20 requests with a limit of 10 to every contender, from four callers at
-// once, and expects 10 to be allowed.
-func (b *bench) checkExact(ctx context.Context) error {
-	const limit, requests, callers = 10, 20, 4
-	progress("checking that each allows %d of %d at a limit of %d", limit, requests, limit)
-	rule := contender.Rule{Name: "exact", Limit: limit, Period: 24 * time.Hour, Burst: limit}
-	for _, c := range slices.Concat(b.main, b.amounts, b.logs) {
-		d, err := b.open(ctx, c, rule)
-		if err != nil {
-			return err
-		}
-		var allowed atomic.Int64
-		err = inParallel(callers, func(int) error {
-			for range requests / callers {
-				ok, err := d.Decide(ctx, "exact:"+c.ID)
-				if err != nil {
-					return err
-				}
-				if ok {
-					allowed.Add(1)
-				}
-			}
-			return nil
-		})
-		if err != nil {
-			return fmt.Errorf("%s: %w", c.ID, err)
-		}
-		if d, differ := d.(contender.AmountDecider); differ {
-			if !contender.Exact(d, limit, requests) {
-				return fmt.Errorf("%s allowed %v units of %d requests at a limit of %d", c.ID, d.Allowed(), requests, limit)
-			}
-		} else if n := allowed.Load(); n != limit {
-			return fmt.Errorf("%s allowed %d of %d at a limit of %d", c.ID, n, requests, limit)
-		}
-	}
-	return nil
-}
-
-// preload has every contender decide once for each key that is measured, so that measured
-// decisions find their rows.
-func (b *bench) preload(ctx context.Context) error {
-	const callers = 128
-	keys := b.keys
-	if !b.wants(string(report.Even)) && !b.wants(string(report.Zipf)) {
-		keys = keys[:1]
-	}
-	done := map[string]bool{}
-	for _, c := range b.main {
-		if done[c.State] {
-			continue
-		}
-		done[c.State] = true
-		progress("filling in %d keys for %s", len(keys), c.ID)
-		d, err := b.open(ctx, c, contender.Far)
-		if err != nil {
-			return err
-		}
-		err = inParallel(callers, func(n int) error {
-			for i := n; i < len(keys); i += callers {
-				if _, err := d.Decide(ctx, keys[i]); err != nil {
-					return err
-				}
-			}
-			return nil
-		})
-		if err != nil {
-			return fmt.Errorf("%s: %w", c.ID, err)
-		}
-	}
-	for _, sql := range []string{"VACUUM (ANALYZE)", "CHECKPOINT"} {
-		if _, err := b.postgres.Pool.Exec(ctx, sql); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // open creates a contender's Decider and sets its sessions' synchronous_commit.
 func (b *bench) open(ctx context.Context, c contender.Contender, r contender.Rule) (contender.Decider, error) {
 	d, err := c.Open(b.env, r)
 	if err == nil && c.Commit != "" {
-		err = b.postgres.SetCommit(ctx, c.Commit)
+		err = servers.SetCommit(ctx, b.env.Pool, c.Commit)
 	}
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", c.ID, err)
-	}
-	return d, nil
-}
-
-// inParallel runs f that many times at once and joins the errors.
-func inParallel(n int, f func(i int) error) error {
-	errs := make([]error, n)
-	var wg sync.WaitGroup
-	for i := range n {
-		wg.Go(func() { errs[i] = f(i) })
-	}
-	wg.Wait()
-	return errors.Join(errs...)
+	return d, err
 }
 
 func progress(format string, args ...any) {

@@ -3,16 +3,9 @@ package contender
 import (
 	"context"
 	"sync/atomic"
-)
 
-// Amounts is every contender whose requests all have different amounts, as the orders of
-// one account have. Their Deciders are AmountDeciders.
-func Amounts() []Contender {
-	return []Contender{
-		amounts("amounts-single", "pglimit, token bucket, amounts that differ, one statement per decision, Durable", false),
-		amounts("amounts-batch", "pglimit, token bucket, amounts that differ, batching, Durable", true),
-	}
-}
+	"github.com/pglimit/pglimit/limiter"
+)
 
 // AmountDecider is a Decider whose requests have different amounts instead of one unit.
 type AmountDecider interface {
@@ -21,21 +14,24 @@ type AmountDecider interface {
 	Allowed() float64
 }
 
-func amounts(id, what string, batches bool) Contender {
-	c := ours(id, what, batches, durable)
+// amounts is pglimit with requests that all have different amounts, as the orders of one
+// account have.
+func amounts(id string, batches bool) Contender {
+	c := ours(id, batches, limiter.Durable)
+	c.Amounts = true
 	open := c.Open
 	c.Open = func(e *Env, r Rule) (Decider, error) {
 		d, err := open(e, r)
 		if err != nil {
 			return nil, err
 		}
-		return &amountDecider{limiterDecider: d.(*limiterDecider)}, nil
+		return &amountDecider{Limiter: d.(*Limiter)}, nil
 	}
 	return c
 }
 
 type amountDecider struct {
-	*limiterDecider
+	*Limiter
 	requests atomic.Int64
 	cents    atomic.Int64 // allowed
 }
@@ -49,7 +45,7 @@ const (
 
 func (d *amountDecider) Decide(ctx context.Context, key string) (bool, error) {
 	cents := firstCents + (d.requests.Add(1)-1)%differently
-	r, err := d.limiter.AllowN(ctx, d.policy, key, float64(cents)/100)
+	r, err := d.AllowN(ctx, d.Policy, key, float64(cents)/100)
 	if r.Allowed {
 		d.cents.Add(cents)
 	}
@@ -57,11 +53,3 @@ func (d *amountDecider) Decide(ctx context.Context, key string) (bool, error) {
 }
 
 func (d *amountDecider) Allowed() float64 { return float64(d.cents.Load()) / 100 }
-
-// Exact checks what a new AmountDecider allowed of so many requests at a limit: as much as
-// fits, so that not even the largest amount is left.
-func Exact(d AmountDecider, limit float64, requests int) bool {
-	const rounding = 1e-6
-	largest := float64(firstCents+requests-1) / 100
-	return d.Allowed() <= limit+rounding && d.Allowed() > max(0, limit-largest)
-}

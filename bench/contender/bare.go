@@ -16,12 +16,15 @@ CREATE TABLE bench_bare (
     PRIMARY KEY (policy, key)
 ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 1)`
 
+// BareUpsert counts a unit of policy $1 and key $2.
+const BareUpsert = `INSERT INTO bench_bare AS t (policy, key, n) VALUES ($1, $2, 1)
+	ON CONFLICT (policy, key) DO UPDATE SET n = t.n + 1 RETURNING n`
+
 // bare counts and does not limit: the least that a decision in PostgreSQL can cost.
-func bare(id, commit, keeps string) Contender {
+func bare(id, commit string) Contender {
 	return Contender{
-		ID: id, What: "`INSERT … ON CONFLICT … DO UPDATE SET n = t.n + 1 RETURNING n` by pgx, synchronous_commit = " + commit,
-		Server: onPostgres, Keeps: keeps, Commit: commit, State: "bare",
-		Open: func(e *Env, r Rule) (Decider, error) { return &bareDecider{e.Postgres.Pool, r}, nil },
+		ID: id, Commit: commit,
+		Open: func(e *Env, r Rule) (Decider, error) { return &bareDecider{e.Pool, r}, nil },
 	}
 }
 
@@ -32,10 +35,7 @@ type bareDecider struct {
 
 func (d *bareDecider) Decide(ctx context.Context, key string) (bool, error) {
 	var n int64
-	err := d.pool.QueryRow(ctx, `
-		INSERT INTO bench_bare AS t (policy, key, n) VALUES ($1, $2, 1)
-		ON CONFLICT (policy, key) DO UPDATE SET n = t.n + 1 RETURNING n`,
-		d.rule.Name, key).Scan(&n)
+	err := d.pool.QueryRow(ctx, BareUpsert, d.rule.Name, key).Scan(&n)
 	return n <= int64(d.rule.Burst), err
 }
 

@@ -8,12 +8,13 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/rueidis"
 
 	"github.com/pglimit/pglimit/bench/processor"
 	"github.com/pglimit/pglimit/bench/servers"
-	"github.com/pglimit/pglimit/migrations"
+	"github.com/pglimit/pglimit/limiter"
 )
 
 // Rule is the limit for a contender: Limit units per Period, and Burst at once. Name is
@@ -29,6 +30,12 @@ type Rule struct {
 // key disappears during a run.
 var Far = Rule{Name: "bench", Limit: 1, Period: time.Second, Burst: 1e9}
 
+// Counting is a Rule that denies nothing either, and forgets next to nothing, so that a
+// key's units in use are its requests. It is for PostgreSQL only.
+func Counting(name string) Rule {
+	return Rule{Name: name, Limit: 1, Period: 100 * 365 * 24 * time.Hour, Burst: 1e9}
+}
+
 // Decider decides by one rule.
 type Decider interface {
 	// Decide requests one unit.
@@ -39,91 +46,100 @@ type Decider interface {
 
 // Contender is one way of limiting.
 type Contender struct {
-	// ID is its name in tables and for -contenders.
+	// ID is its name in tables and for -only.
 	ID string
-	// What describes in a line how it decides, Server where, and Keeps what is on disk
-	// when it has answered.
-	What, Server, Keeps string
+	// Redis means that it decides in Redis, not in PostgreSQL.
+	Redis bool
 	// Commit is the synchronous_commit that its sessions need; "" on Redis.
 	Commit string
-	// State identifies its counters; contenders with the same State share them.
-	State string
-	// Aside means that no goal names it. It is measured with some and many callers only.
-	Aside bool
+	// Amounts means that its requests have different amounts instead of one unit. Its
+	// Decider is an AmountDecider. It is measured on a hot key with many callers only.
+	Amounts bool
 	// Open creates a Decider, which need not be closed.
 	Open func(*Env, Rule) (Decider, error)
 }
 
-// The values of Contender.Server and Keeps.
-const (
-	onPostgres = "PostgreSQL"
-	onRedis    = "Redis"
-	nothing    = "nothing"
-	soon       = "all, within 0.6 s" // three times wal_writer_delay
-	everything = "all"
-)
-
 // Env is the servers that contenders use.
 type Env struct {
 	Postgres *servers.Postgres
+	Pool     *pgxpool.Pool // to PostgreSQL
 	Redis    *servers.Redis
 	GoRedis  *redis.Client  // with its default pool
 	Rueidis  rueidis.Client // with its default pipelining
 }
 
-// NewEnv connects to the servers and creates the tables. Close disconnects.
-func NewEnv(ctx context.Context, p *servers.Postgres, r *servers.Redis) (_ *Env, err error) {
-	e := &Env{Postgres: p, Redis: r}
-	e.GoRedis = redis.NewClient(&redis.Options{Addr: r.Addr, Password: r.Password})
+// NewEnv starts the servers, connects to them and creates the tables. Close stops them.
+func NewEnv(ctx context.Context) (_ *Env, err error) {
+	e := new(Env)
 	defer func() {
 		if err != nil {
-			e.Close()
+			_ = e.Close() // the first error is reported
 		}
 	}()
-	e.Rueidis, err = rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{r.Addr}, Password: r.Password})
+	if e.Postgres, err = servers.StartPostgres(ctx, nil); err != nil {
+		return nil, err
+	}
+	if e.Redis, err = servers.StartRedis(ctx); err != nil {
+		return nil, err
+	}
+	e.GoRedis = redis.NewClient(&redis.Options{Addr: e.Redis.Addr, Password: e.Redis.Password})
+	e.Rueidis, err = rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{e.Redis.Addr}, Password: e.Redis.Password})
 	if err != nil {
 		return nil, fmt.Errorf("rueidis: %w", err)
 	}
-	if err := migrations.Up(ctx, p.Pool); err != nil {
+	if e.Pool, err = e.Postgres.NewDatabase(ctx, "bench", servers.PoolSize); err != nil {
 		return nil, err
 	}
-	for _, sql := range []string{bareTable, leakyTable} {
-		if _, err := p.Pool.Exec(ctx, sql); err != nil {
-			return nil, err
-		}
-	}
-	return e, nil
+	_, err = e.Pool.Exec(ctx, bareTable)
+	return e, err
 }
 
 // Processor returns the clock of the server that a contender decides in.
 func (e *Env) Processor(c Contender) processor.Clock {
-	if c.Server == onRedis {
+	if c.Redis {
 		return e.Redis.Processor
 	}
-	return e.Postgres.Processor
+	return processor.Tree(e.Postgres.Postmaster)
 }
 
-// Close disconnects from Redis.
-func (e *Env) Close() {
-	_ = e.GoRedis.Close() // nothing is lost
+// Close disconnects and stops the servers.
+func (e *Env) Close() error {
 	if e.Rueidis != nil {
 		e.Rueidis.Close()
+		_ = e.GoRedis.Close() // nothing is lost
 	}
+	if e.Redis != nil {
+		e.Redis.Close()
+	}
+	if e.Postgres == nil {
+		return nil
+	}
+	return e.Postgres.Close()
 }
 
-// All is every contender except those of different amounts and of the sliding log. Contenders that are compared
-// with each other are adjacent, so that little time lies between them.
+// Contenders that further measurements compare.
+var (
+	BareOn       = bare("bare-on", "on")
+	BatchDurable = ours("batch-durable", true, limiter.Durable)
+	BatchRelaxed = ours("batch-relaxed", true, limiter.Relaxed)
+)
+
+// Stores is a contender for each way to keep counters.
+func Stores() []Contender { return []Contender{BareOn, BatchRelaxed, luaBucket, redisRate} }
+
+// All is every contender except those of the sliding log. Contenders that are compared with
+// each other are adjacent, so that little time lies between them.
 func All() []Contender {
 	return []Contender{
-		bare("bare-off", "off", soon),
-		single("single-relaxed", relaxed),
-		batching("batch-relaxed", relaxed),
+		bare("bare-off", "off"),
+		ours("single-relaxed", false, limiter.Relaxed),
+		BatchRelaxed,
 		luaBucket,
 		redisRate,
-		throttledGCRA,
-		leakyDelete,
-		bare("bare-on", "on", everything),
-		single("single-durable", durable),
-		batching("batch-durable", durable),
+		BareOn,
+		ours("single-durable", false, limiter.Durable),
+		BatchDurable,
+		amounts("amounts-single", false),
+		amounts("amounts-batch", true),
 	}
 }

@@ -24,7 +24,7 @@ func LogRule(limit int) Rule {
 // LogDecider is a Decider with a log.
 type LogDecider interface {
 	Decider
-	// Fill gives each key's log n entries, spread over the period that ends now, and
+	// Charge gives each key's log n entries, spread over the period that ends now, and
 	// deletes every other key.
 	Charge(ctx context.Context, keys []string, n int) error
 }
@@ -32,17 +32,17 @@ type LogDecider interface {
 // Logs is every contender of the sliding log. Their Deciders are LogDeciders.
 func Logs() []Contender {
 	return []Contender{
-		ourLog("log-single", "pglimit, sliding log, one statement per decision, Relaxed", false),
-		ourLog("log-batch", "pglimit, sliding log, batching, Relaxed", true),
+		ourLog("log-single", false),
+		ourLog("log-batch", true),
 		sortedSet,
 	}
 }
 
-func ourLog(id, what string, batches bool) Contender {
+func ourLog(id string, batches bool) Contender {
 	return Contender{
-		ID: id, What: what, Server: onPostgres, Keeps: soon, Commit: "on", State: "log",
+		ID: id, Commit: "on",
 		Open: func(e *Env, r Rule) (Decider, error) {
-			d, err := newLimiter(e, batches, limiter.Policy{
+			d, err := NewLimiter(e.Pool, batches, limiter.Policy{
 				Name: r.Name, Algorithm: limiter.SlidingWindowLog,
 				Limit: float64(r.Limit), Period: r.Period, Durability: limiter.Relaxed,
 			})
@@ -52,17 +52,17 @@ func ourLog(id, what string, batches bool) Contender {
 }
 
 type logDecider struct {
-	*limiterDecider
+	*Limiter
 	env *Env
 }
 
-// Fill writes the rows as if their entries had been allowed one by one, which would take
+// Charge writes the rows as if their entries had been allowed one by one, which would take
 // minutes.
 func (d *logDecider) Charge(ctx context.Context, keys []string, n int) error {
-	if _, err := d.env.Postgres.Pool.Exec(ctx, `TRUNCATE pglimit_sliding_window_log`); err != nil {
+	if _, err := d.env.Pool.Exec(ctx, `TRUNCATE pglimit_sliding_window_log`); err != nil {
 		return err
 	}
-	_, err := d.env.Postgres.Pool.Exec(ctx, `
+	_, err := d.env.Pool.Exec(ctx, `
 		WITH clock AS MATERIALIZED (
 			SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS now_us
 		), log AS MATERIALIZED (
@@ -72,7 +72,7 @@ func (d *logDecider) Charge(ctx context.Context, keys []string, n int) error {
 		INSERT INTO pglimit_sliding_window_log
 			(base, total, capacity, period_us, keep_us, updated_at_us, blocked_until_us, expires_at_us, cost, granted, entries, totals, policy, key)
 		SELECT 0, $3, $5, $2, $2, now_us, 0, now_us + $2, 1, 1, entries, totals, $1, key FROM log, unnest($4::text[]) AS key`,
-		d.policy.Name, d.policy.Period.Microseconds(), n, keys, d.policy.Limit)
+		d.Policy.Name, d.Policy.Period.Microseconds(), n, keys, d.Policy.Limit)
 	return err
 }
 
@@ -91,8 +91,7 @@ return {taken, limit - used}
 `
 
 var sortedSet = Contender{
-	ID: "log-sorted-set", What: "sliding log in a sorted set, in Lua, by rueidis",
-	Server: onRedis, Keeps: nothing, State: "sorted set",
+	ID: "log-sorted-set", Redis: true,
 	Open: func(e *Env, r Rule) (Decider, error) {
 		return &sortedSetDecider{
 			client: e.Rueidis, script: rueidis.NewLuaScript(logScript), period: r.Period.Microseconds(),
@@ -124,14 +123,8 @@ func (d *sortedSetDecider) Used(ctx context.Context, key string) (float64, error
 }
 
 func (d *sortedSetDecider) Charge(ctx context.Context, keys []string, n int) error {
-	old, err := d.client.Do(ctx, d.client.B().Keys().Pattern(sortedSetPrefix+"*").Build()).AsStrSlice()
-	if err != nil {
+	if err := d.client.Do(ctx, d.client.B().Flushdb().Build()).Error(); err != nil {
 		return err
-	}
-	if len(old) > 0 {
-		if err := d.client.Do(ctx, d.client.B().Del().Key(old...).Build()).Error(); err != nil {
-			return err
-		}
 	}
 	now := time.Now().UnixMicro()
 	entries := make([]string, 0, 2*n)

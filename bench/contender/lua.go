@@ -35,8 +35,7 @@ return {taken, math.floor(tokens)}
 // luaBucket is the script that tutorials teach, over a client that pipelines many callers'
 // commands.
 var luaBucket = Contender{
-	ID: "lua-rueidis", What: "token bucket in Lua, as tutorials have it, by rueidis, which pipelines by itself",
-	Server: onRedis, Keeps: nothing, State: "lua",
+	ID: "lua-rueidis", Redis: true,
 	Open: func(e *Env, r Rule) (Decider, error) {
 		perUs := float64(r.Limit) / float64(r.Period.Microseconds())
 		return &luaDecider{

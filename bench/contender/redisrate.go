@@ -6,9 +6,9 @@ import (
 	"github.com/go-redis/redis_rate/v10"
 )
 
+// redisRate is redis_rate v10, GCRA in Lua, by go-redis v9.
 var redisRate = Contender{
-	ID: "redis_rate", What: "redis_rate v10, GCRA in Lua, by go-redis v9",
-	Server: onRedis, Keeps: nothing, State: "redis_rate",
+	ID: "redis_rate", Redis: true,
 	Open: func(e *Env, r Rule) (Decider, error) {
 		return &redisRateDecider{
 			redis_rate.NewLimiter(e.GoRedis),

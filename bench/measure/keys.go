@@ -23,9 +23,9 @@ func Keys(n int) []string {
 }
 
 // Evenly returns a sequence of requests for n equally likely keys, in random order. It is
-// the same in every run.
-func Evenly(n int) []uint32 {
-	r := rand.New(rand.NewPCG(1, 2))
+// the same in every run with this seed.
+func Evenly(n int, seed uint64) []uint32 {
+	r := rand.New(rand.NewPCG(1, seed))
 	return sequence(func() uint32 { return uint32(r.IntN(n)) })
 }
 

@@ -38,6 +38,7 @@ type Sample struct {
 	Elapsed    time.Duration // of recording
 	P50, P99   time.Duration // from the request to its answer
 	P999       time.Duration // one of 1,000 requests took longer
+	Late       time.Duration // see RunOpen
 	Allocs     float64       // per decision, of the whole process
 	FirstCount int64         // decisions for Keys[0], including the warm-up and the last ones
 	// Client and Server are the processor time per decision in nanoseconds; Unknown if it
@@ -50,6 +51,14 @@ const Unknown = -1
 
 // PerSecond returns the throughput.
 func (s Sample) PerSecond() float64 { return float64(s.Decisions) / s.Elapsed.Seconds() }
+
+// read sets the number of decisions and their times.
+func (s *Sample) read(times *hdrhistogram.Histogram) {
+	s.Decisions = times.TotalCount()
+	s.P50 = time.Duration(times.ValueAtQuantile(50))
+	s.P99 = time.Duration(times.ValueAtQuantile(99))
+	s.P999 = time.Duration(times.ValueAtQuantile(99.9))
+}
 
 // The phases of a cell.
 const (
@@ -83,13 +92,13 @@ func Run(ctx context.Context, l Load) (Sample, error) {
 	// recorded and of the client's. The load is the same there.
 	var before, after runtime.MemStats
 	server, client := stopwatch{clock: l.Server}, stopwatch{clock: l.Client}
-	pause(ctx, l.Warmup)
+	Pause(ctx, l.Warmup)
 	err := server.start()
 	runtime.ReadMemStats(&before)
 	err = errors.Join(err, client.start())
 	begin := time.Now()
 	phase.Store(recording)
-	pause(ctx, l.Duration)
+	Pause(ctx, l.Duration)
 	phase.Store(cooling)
 	elapsed := time.Since(begin)
 	err = errors.Join(err, client.stop())
@@ -110,13 +119,10 @@ func Run(ctx context.Context, l Load) (Sample, error) {
 		all.Merge(c.times)
 		s.FirstCount += c.first
 	}
-	s.Decisions = all.TotalCount()
+	s.read(all)
 	if s.Decisions == 0 {
 		return Sample{}, fmt.Errorf("no decision within %v", l.Duration)
 	}
-	s.P50 = time.Duration(all.ValueAtQuantile(50))
-	s.P99 = time.Duration(all.ValueAtQuantile(99))
-	s.P999 = time.Duration(all.ValueAtQuantile(99.9))
 	s.Allocs = float64(after.Mallocs-before.Mallocs) / float64(s.Decisions)
 	s.Client, s.Server = client.per(s), server.per(s)
 	return s, nil
@@ -166,8 +172,8 @@ func newHistogram() *hdrhistogram.Histogram {
 	return hdrhistogram.New(100, int64(5*time.Minute), 2)
 }
 
-// pause waits for d, or until ctx ends.
-func pause(ctx context.Context, d time.Duration) {
+// Pause waits for d, or until ctx ends.
+func Pause(ctx context.Context, d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {

@@ -192,7 +192,7 @@ func TestSequences(t *testing.T) {
 		sequence    []uint32
 		least, most float64 // the share of key 0
 	}{
-		"evenly": {Evenly(n), 0.0007, 0.0013},
+		"evenly": {Evenly(n, 1), 0.0007, 0.0013},
 		"Zipf":   {Zipf(n), 0.10, 0.25},
 	} {
 		counts := make([]int, n)

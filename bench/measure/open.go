@@ -36,15 +36,6 @@ type Stage struct {
 
 func (s Stage) requests() int { return int(s.PerSecond * s.Length.Seconds()) }
 
-// OpenSample is the measurements of the requests that were due in one stage.
-type OpenSample struct {
-	Requests       int64
-	P50, P99, P999 time.Duration // from the moment at which a request was due to its answer
-	// Late is how late the clock itself was for 99 of 100 requests. It is part of the other
-	// times.
-	Late time.Duration
-}
-
 // arrival is a request that is due.
 type arrival struct {
 	due   time.Time
@@ -52,9 +43,11 @@ type arrival struct {
 	key   string
 }
 
-// RunOpen runs an open load until all requests are answered, and returns a sample for each
-// stage. A denial is an error.
-func RunOpen(ctx context.Context, l OpenLoad) ([]OpenSample, error) {
+// RunOpen runs an open load until all requests are answered. It returns a sample for each
+// stage, of the requests that were due in it; its times count from the moment at which a
+// request was due. Late is the lateness of the clock itself for 99 of 100 requests, which is
+// part of the other times. A denial is an error.
+func RunOpen(ctx context.Context, l OpenLoad) ([]Sample, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	if l.SleepUntil == nil {
@@ -85,19 +78,16 @@ func RunOpen(ctx context.Context, l OpenLoad) ([]OpenSample, error) {
 		return nil, err
 	}
 
-	samples := make([]OpenSample, len(l.Stages))
+	samples := make([]Sample, len(l.Stages))
 	for i := range samples {
 		times := newHistogram()
 		for _, c := range callers {
 			times.Merge(c[i])
 		}
-		samples[i] = OpenSample{
-			Requests: times.TotalCount(),
-			P50:      time.Duration(times.ValueAtQuantile(50)),
-			P99:      time.Duration(times.ValueAtQuantile(99)),
-			P999:     time.Duration(times.ValueAtQuantile(99.9)),
-			Late:     time.Duration(late[i].ValueAtQuantile(99)),
+		samples[i] = Sample{
+			Elapsed: l.Stages[i].Length, Late: time.Duration(late[i].ValueAtQuantile(99)), Client: Unknown, Server: Unknown,
 		}
+		samples[i].read(times)
 	}
 	return samples, nil
 }

@@ -35,8 +35,8 @@ func TestOpenLoad(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if s[0].Requests != 5 || s[1].Requests != 1000 {
-			t.Errorf("%d and %d requests, want 5 and 1,000", s[0].Requests, s[1].Requests)
+		if s[0].Decisions != 5 || s[1].Decisions != 1000 {
+			t.Errorf("%d and %d requests, want 5 and 1,000", s[0].Decisions, s[1].Decisions)
 		}
 		if s[0].P99 > time.Microsecond {
 			t.Errorf("before, p99 is %v; want none", s[0].P99)

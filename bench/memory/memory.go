@@ -13,8 +13,8 @@ import (
 
 // Use is the bytes in use at one moment; -1 if the system does not report them.
 type Use struct {
-	Heap, Sys int64 // this process: live heap, and all that Go took from the system
-	Resident  int64 // this process: what it has in the machine's memory
+	Heap     int64 // this process: live heap
+	Resident int64 // this process: what it has in the machine's memory
 	// The server's processes: their share of the memory they have (what n processes share
 	// counts an n-th for each), and how much of it is neither file-backed nor shared.
 	Server, ServerOwn int64
@@ -28,7 +28,7 @@ func Read(postmaster int) Use {
 	runtime.GC()
 	var s runtime.MemStats
 	runtime.ReadMemStats(&s)
-	m := Use{Heap: int64(s.HeapInuse), Sys: int64(s.Sys), Resident: -1, Server: -1, ServerOwn: -1}
+	m := Use{Heap: int64(s.HeapInuse), Resident: -1, Server: -1, ServerOwn: -1}
 	if status, err := os.ReadFile("/proc/self/status"); err == nil {
 		if kB, ok := field(string(status), "VmRSS:"); ok {
 			m.Resident = 1024 * kB

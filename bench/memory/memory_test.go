@@ -24,7 +24,7 @@ func TestField(t *testing.T) {
 func TestMemory(t *testing.T) {
 	t.Parallel()
 	m := Read(os.Getpid())
-	if m.Heap <= 0 || m.Sys < m.Heap {
+	if m.Heap <= 0 {
 		t.Errorf("this process: %+v", m)
 	}
 	if _, err := os.Stat("/proc/self/smaps_rollup"); err == nil && (m.Server <= m.ServerOwn || m.ServerOwn <= 0 || m.Resident < m.Heap/2) {

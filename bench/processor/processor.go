@@ -8,8 +8,7 @@ import "time"
 // error is errors.ErrUnsupported where the system does not report it.
 type Clock func() (time.Duration, error)
 
-// Tree returns the Clock of a process and all its descendants, those that have ended
-// included.
+// Tree returns the Clock of a process and its children, those that have ended included.
 func Tree(root int) Clock {
 	return func() (time.Duration, error) { return tree(root) }
 }

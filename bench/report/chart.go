@@ -2,11 +2,8 @@ package report
 
 import (
 	"fmt"
-	"io"
 	"slices"
 	"strings"
-
-	"github.com/pglimit/pglimit/bench/measure"
 )
 
 // drawn is a contender in the chart, and its name for a reader who has not seen the table.
@@ -22,8 +19,10 @@ var chartContenders = []drawn{
 	{"redis_rate", "Redis, go-redis"},
 }
 
-// chartCallers is the number of callers at which processor time is drawn.
-const chartCallers = 512
+// chartCallers is the setting at which processor time is drawn.
+const chartCallers = "512"
+
+const chartTitle = "Decisions per second, and processor time per decision"
 
 // The dimensions of the chart, in its own units.
 const (
@@ -40,152 +39,132 @@ const (
 	totalWidth  = 160 // of the text behind a row's bar
 	columnWidth = (chartWidth - 3*margin) / 2
 	rowWidth    = columnWidth - nameWidth - totalWidth // of the longest bar
+	timesTop    = firstTop + 2*panelStep
+	chartHeight = timesTop + rowsTop + 6*rowHeight + margin
 )
+
+// A picture in a page shows no tooltips, but the file opened by itself does, and a screen
+// reader reads title and desc.
+const chartHead = `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %[1]d %[2]d" width="%[1]d" height="%[2]d" font-family="system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif" font-size="12" role="img" aria-labelledby="title desc">
+<title id="title">%[3]s</title>
+<desc id="desc">The bars have their figures as text.</desc>
+<style>
+.back { fill: #ffffff } .text { fill: #1f2328 } .line { stroke: #8c959f } .grey { fill: #59636e } .server { fill-opacity: 0.45 }
+.c0 { fill: #0b62c4 } .c1 { fill: #1a7f37 } .c2 { fill: #54aeff } .c3 { fill: #8c959f } .c4 { fill: #cf4a22 } .c5 { fill: #eda145 }
+@media (prefers-color-scheme: dark) {
+.back { fill: #0d1117 } .text { fill: #e6edf3 } .line { stroke: #6e7681 } .grey { fill: #9198a1 }
+.c0 { fill: #388bfd } .c1 { fill: #3fb950 } .c2 { fill: #a5d6ff } .c3 { fill: #8b949e } .c4 { fill: #ff7b72 } .c5 { fill: #ffc680 }
+}
+</style>
+<rect class="back" width="%[1]d" height="%[2]d"/>
+`
+
+// The styles of texts.
+const (
+	plain   = ""
+	heading = ` font-size="14" font-weight="600"`
+	bold    = ` font-weight="600"`
+	small   = ` font-size="11"`
+	middle  = ` text-anchor="middle"`
+)
+
+func rect(class string, x, y, width, height int) string {
+	return fmt.Sprintf(`<rect class="%s" x="%d" y="%d" width="%d" height="%d"/>`, class, x, y, width, height)
+}
+
+func text(x, y int, style, content string) string {
+	return fmt.Sprintf(`<text class="text" x="%d" y="%d"%s>%s</text>`, x, y, style, content)
+}
 
 // Chart draws throughput by callers and contender as bars, in a panel for evenly used keys
 // and one for a hot key, and below them processor time per decision, the client's and the
 // server's. Each panel has a separate scale. Colours and background follow the reader's
 // light or dark scheme. Every bar has its figure as text.
-func (r *Run) Chart(w io.Writer) error {
-	d := drawing{Width: chartWidth, Title: chartTitle, Description: r.alt()}
+func (r *Run) Chart() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, chartHead, chartWidth, chartHeight, chartTitle)
 	const columns = 3
 	for i, c := range chartContenders {
-		d.Legend = append(d.Legend, mark{
-			X: margin + i%columns*(chartWidth-2*margin)/columns, Y: 14 + i/columns*legendStep, Class: i, Text: c.id + ": " + c.name,
-		})
+		x, y := margin+i%columns*(chartWidth-2*margin)/columns, 14+i/columns*legendStep
+		b.WriteString(rect(fmt.Sprint("c", i), x, y, 12, 12) + text(x+18, y+10, plain, c.id+": "+c.name) + "\n")
 	}
-	top := firstTop
-	for _, k := range []Keys{Even, Hot} {
-		d.Panels = append(d.Panels, r.panel(k, top))
-		top += panelStep
+	r.panel(&b, Even, firstTop)
+	r.panel(&b, Hot, firstTop+panelStep)
+	b.WriteString(text(margin, timesTop+14, heading, "processor time per decision, "+chartCallers+" callers") + "\n")
+	for i, class := range []string{"grey", "grey server"} {
+		x := margin + columnWidth + margin + 80*i
+		b.WriteString(rect(class, x, timesTop+3, 12, 12) + text(x+18, timesTop+13, plain, []string{"client", "server"}[i]) + "\n")
 	}
-	d.Heading = mark{X: margin, Y: top + 14, Text: "processor time per decision, " + manyCallers(chartCallers)}
-	d.Parts = []mark{{X: margin + columnWidth + margin, Y: top + 3, Text: "client"}, {X: margin + columnWidth + margin + 80, Y: top + 3, Text: "server"}}
-	for i, k := range []Keys{Even, Hot} {
-		d.Times = append(d.Times, r.times(k, margin+i*(columnWidth+margin), top))
-	}
-	d.Height = top + rowsTop + len(chartContenders)*rowHeight + margin
-	return chartTemplate.Execute(w, d)
+	r.times(&b, Even, margin)
+	r.times(&b, Hot, margin+columnWidth+margin)
+	return b.String() + "</svg>\n"
 }
 
-// panel returns the panel of throughput for one way to choose keys.
-func (r *Run) panel(k Keys, top int) panel {
-	p := panel{Title: r.label(k) + ": decisions per second", Y: top + 14, Base: top + 36 + barsHeight, Left: margin, Right: chartWidth - margin}
-	var callers []int
+// panel draws the throughput of a section.
+func (r *Run) panel(b *strings.Builder, section string, top int) {
+	base, right := top+36+barsHeight, chartWidth-margin
+	b.WriteString(text(margin, top+14, heading, r.title(section)+": decisions per second") + "\n")
+	var settings []string
 	highest := 1.0
-	for i := range r.Cells {
-		c := &r.Cells[i]
-		if c.Keys == k && slices.ContainsFunc(chartContenders, func(d drawn) bool { return d.id == c.Contender }) {
-			highest = max(highest, median(c.each(perSecond)))
-			if !slices.Contains(callers, c.Callers) {
-				callers = append(callers, c.Callers)
-			}
+	for _, c := range r.Cells {
+		if c.Section == section && slices.ContainsFunc(chartContenders, func(d drawn) bool { return d.id == c.Contender }) {
+			highest = max(highest, median(c.each(PerSecond)))
+			settings = add(settings, c.Setting)
 		}
 	}
 	x := margin
-	for _, n := range callers {
+	for _, s := range settings {
 		for i, d := range chartContenders {
-			if c := r.cell(k, n, d.id); c != nil {
-				v := median(c.each(perSecond))
+			if c := r.cell(section, d.id, s); c != nil {
+				v := median(c.each(PerSecond))
 				height := max(1, int(v/highest*barsHeight))
-				p.Bars = append(p.Bars, bar{
-					X: x, Y: p.Base - height, Height: height, Class: i, Middle: x + barWidth/2 - 1, Above: p.Base - height - 4, Text: short(v),
-					Title: fmt.Sprintf("%s, %s: %s decisions per second", d.id, manyCallers(n), count(v)),
-				})
+				fmt.Fprintf(b, `<g class="bar"><title>%s, callers: %s, decisions per second: %s</title>%s%s</g>`+"\n", d.id, s, Count(v),
+					rect(fmt.Sprint("c", i), x, base-height, barWidth-2, height), text(x+barWidth/2-1, base-height-4, small+middle, short(v)))
 			}
 			x += barWidth
 		}
-		p.Groups = append(p.Groups, mark{X: x - len(chartContenders)*barWidth/2, Y: p.Base + 18, Text: manyCallers(n)})
-		x += (p.Right - margin - len(callers)*len(chartContenders)*barWidth) / max(1, len(callers)-1)
+		b.WriteString(text(x-len(chartContenders)*barWidth/2, base+18, middle, s+" callers") + "\n")
+		x += (right - margin - len(settings)*len(chartContenders)*barWidth) / max(1, len(settings)-1)
 	}
-	return p
+	fmt.Fprintf(b, `<line class="line" x1="%d" x2="%d" y1="%d" y2="%[3]d"/>`+"\n", margin, right, base)
 }
 
-// times returns the panel of processor time for one way to choose keys.
-func (r *Run) times(k Keys, left, top int) times {
-	t := times{Title: r.label(k), X: left, Y: top + 38}
+// title returns a section's.
+func (r *Run) title(section string) string {
+	for _, s := range r.Sections {
+		if s.Name == section {
+			return s.Title
+		}
+	}
+	return section
+}
+
+// times draws the processor time of a section.
+func (r *Run) times(b *strings.Builder, section string, left int) {
+	b.WriteString(text(left, timesTop+38, bold, r.title(section)) + "\n")
+	used := map[string][2]float64{} // medians; absent if unknown
 	longest := 1.0
 	for _, d := range chartContenders {
-		if used := r.processor(k, d.id); used.known {
-			longest = max(longest, used.client+used.server)
+		if c := r.cell(section, d.id, chartCallers); c != nil {
+			if clients, servers := c.each(Client), c.each(Server); clients != nil && servers != nil {
+				used[d.id] = [2]float64{median(clients), median(servers)}
+				longest = max(longest, used[d.id][0]+used[d.id][1])
+			}
 		}
 	}
-	y := top + rowsTop
+	y := timesTop + rowsTop
 	for i, d := range chartContenders {
-		used := r.processor(k, d.id)
-		if !used.measured {
+		if r.cell(section, d.id, chartCallers) == nil {
 			continue
 		}
-		row := row{NameX: left, X: left + nameWidth, Y: y, TextY: y + 13, Class: i, Name: d.id, Text: "unknown"}
-		if used.known {
-			row.Client = max(1, int(used.client/longest*rowWidth))
-			row.Server = max(1, int(used.server/longest*rowWidth))
-			row.Text = used.text()
+		x, bars, total := left+nameWidth, "", "unknown"
+		if u, ok := used[d.id]; ok {
+			micros := func(v float64) string { return trim(v / microsecond) }
+			client, server := max(1, int(u[0]/longest*rowWidth)), max(1, int(u[1]/longest*rowWidth))
+			bars = rect(fmt.Sprint("c", i), x, y, client, 18) + rect(fmt.Sprint("c", i, " server"), x+client, y, server, 18)
+			x, total = x+client+server, micros(u[0]+u[1])+" µs ("+micros(u[0])+" + "+micros(u[1])+")"
 		}
-		row.ServerX = row.X + row.Client
-		row.TextX = row.ServerX + row.Server + 6
-		t.Rows = append(t.Rows, row)
+		fmt.Fprintf(b, `<g class="row"><title>%s: %s</title>%s%s%s</g>`+"\n", d.id, total, text(left, y+13, plain, d.id), bars, text(x+6, y+13, small, total))
 		y += rowHeight
 	}
-	return t
-}
-
-// processorTime is medians in nanoseconds per decision.
-type processorTime struct {
-	client, server  float64
-	measured, known bool
-}
-
-// processor returns a contender's processor time with chartCallers.
-func (r *Run) processor(k Keys, id string) (t processorTime) {
-	c := r.cell(k, chartCallers, id)
-	if c == nil {
-		return t
-	}
-	clients, servers := c.each(client), c.each(server)
-	return processorTime{
-		median(clients), median(servers), true,
-		!slices.Contains(clients, measure.Unknown) && !slices.Contains(servers, measure.Unknown),
-	}
-}
-
-// text is such as "16.4 µs (6.05 + 10.4)".
-func (t processorTime) text() string {
-	micros := func(v float64) string { return trim(v / microsecond) }
-	return micros(t.client+t.server) + " µs (" + micros(t.client) + " + " + micros(t.server) + ")"
-}
-
-const chartTitle = "Decisions per second, and processor time per decision"
-
-// alt is the chart's text alternative: what it shows with the most callers.
-func (r *Run) alt() string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "%s. With %s", chartTitle, manyCallers(chartCallers))
-	for i, k := range []Keys{Even, Hot} {
-		if i > 0 {
-			b.WriteString(". With as many")
-		}
-		b.WriteString(" on " + r.label(k))
-		separator := ": "
-		for _, d := range chartContenders {
-			c := r.cell(k, chartCallers, d.id)
-			if c == nil {
-				continue
-			}
-			fmt.Fprintf(&b, "%s%s %s", separator, d.id, count(median(c.each(perSecond))))
-			if used := r.processor(k, d.id); used.known {
-				b.WriteString(" at " + used.text())
-			}
-			separator = "; "
-		}
-	}
-	b.WriteString(". In parentheses: client and server.")
-	return b.String()
-}
-
-func manyCallers(n int) string {
-	if n == 1 {
-		return "1 caller"
-	}
-	return count(float64(n)) + " callers"
 }

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// rect is a rectangle of the chart.
-type rect struct {
+// box is a rectangle of the chart.
+type box struct {
 	Class  string `xml:"class,attr"`
 	X      int    `xml:"x,attr"`
 	Y      int    `xml:"y,attr"`
@@ -20,13 +20,11 @@ type rect struct {
 type parsed struct {
 	Width  int      `xml:"width,attr"`
 	Height int      `xml:"height,attr"`
-	Title  string   `xml:"title"`
-	Desc   string   `xml:"desc"`
 	Texts  []string `xml:"text"`
 	Groups []struct {
 		Class string `xml:"class,attr"`
 		Title string `xml:"title"`
-		Rects []rect `xml:"rect"`
+		Rects []box  `xml:"rect"`
 		Texts []struct {
 			Class string `xml:"class,attr"`
 			X     int    `xml:"x,attr"`
@@ -37,11 +35,7 @@ type parsed struct {
 
 func chartOf(t *testing.T, r *Run) (svg parsed) {
 	t.Helper()
-	var b strings.Builder
-	if err := r.Chart(&b); err != nil {
-		t.Fatal(err)
-	}
-	if err := xml.Unmarshal([]byte(b.String()), &svg); err != nil {
+	if err := xml.Unmarshal([]byte(r.Chart()), &svg); err != nil {
 		t.Fatalf("the chart is no XML: %v", err)
 	}
 	for _, g := range svg.Groups {
@@ -55,27 +49,27 @@ func chartOf(t *testing.T, r *Run) (svg parsed) {
 }
 
 func TestChart(t *testing.T) {
-	svg := chartOf(t, &Run{KeyCount: 100_000, Cells: []Cell{
-		cellOf(Hot, 512, "batch-relaxed", 1_000_000),
-		cellOf(Hot, 512, "lua-rueidis", 125_000),
-		cellOf(Even, 1, "bare-off", 25_000),
-		cellOf(Even, 1, "throttled", 200_000), // not drawn
-		cellOf(Even, 512, "redis_rate", 50_000, 10_000, 90_000),
+	svg := chartOf(t, &Run{Sections: someRun().Sections, Cells: []*Cell{
+		cellOf(Hot, "512", "batch-relaxed", 1_000_000),
+		cellOf(Hot, "512", "lua-rueidis", 125_000),
+		cellOf(Even, "1", "bare-off", 25_000),
+		cellOf(Even, "1", "throttled", 200_000), // not drawn
+		cellOf(Even, "512", "redis_rate", 50_000, 10_000, 90_000),
 	}})
 	// First even keys, each panel with a separate scale, by the median of the rounds.
 	want := []struct {
 		kind, class, title string
 		size               int // height of a bar, width of a row
 	}{
-		{"bar", "c3", "bare-off, 1 caller: 25,000 decisions per second", barsHeight / 2},
-		{"bar", "c5", "redis_rate, 512 callers: 50,000 decisions per second", barsHeight},
-		{"bar", "c0", "batch-relaxed, 512 callers: 1,000,000 decisions per second", barsHeight},
-		{"bar", "c4", "lua-rueidis, 512 callers: 125,000 decisions per second", barsHeight / 8},
+		{"bar", "c3", "bare-off, callers: 1, decisions per second: 25,000", barsHeight / 2},
+		{"bar", "c5", "redis_rate, callers: 512, decisions per second: 50,000", barsHeight},
+		{"bar", "c0", "batch-relaxed, callers: 512, decisions per second: 1,000,000", barsHeight},
+		{"bar", "c4", "lua-rueidis, callers: 512, decisions per second: 125,000", barsHeight / 8},
 		{"row", "c5", "redis_rate: 120 µs (40 + 80)", rowWidth},
 		{"row", "c0", "batch-relaxed: 6 µs (2 + 4)", rowWidth / 8},
 		{"row", "c4", "lua-rueidis: 48 µs (16 + 32)", rowWidth},
 	}
-	groups := svg.Groups[len(chartContenders):]
+	groups := svg.Groups
 	if len(groups) != len(want) {
 		t.Fatalf("%d bars and rows, want %d", len(groups), len(want))
 	}
@@ -107,23 +101,20 @@ func TestChart(t *testing.T) {
 		t.Error("bars do not stand on the lines of their panels")
 	}
 	for _, text := range []string{
-		"100,000 keys evenly: decisions per second", "1 caller", "512 callers",
+		"100,000 keys evenly: decisions per second", "1 callers", "512 callers",
 		"processor time per decision, 512 callers", "one hot key", "client", "server",
 	} {
 		if !slices.Contains(svg.Texts, text) {
 			t.Errorf("the chart does not say %q", text)
 		}
 	}
-	if svg.Title != chartTitle || !strings.Contains(svg.Desc, "on one hot key: batch-relaxed 1,000,000 at 6 µs (2 + 4); lua-rueidis 125,000") {
-		t.Errorf("the text alternative says %q: %q", svg.Title, svg.Desc)
-	}
 }
 
 // TestChartFits fills every place with the longest figures.
 func TestChartFits(t *testing.T) {
-	r := &Run{KeyCount: 100_000}
-	for _, k := range []Keys{Even, Hot} {
-		for _, callers := range []int{1, 16, 128, 512} {
+	r := &Run{}
+	for _, k := range []string{Even, Hot} {
+		for _, callers := range []string{"1", "16 callers", "128", "512 callers"} {
 			for _, d := range chartContenders {
 				r.Cells = append(r.Cells, cellOf(k, callers, d.id, 3_305_785))
 			}

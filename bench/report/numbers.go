@@ -3,7 +3,6 @@ package report
 import (
 	"math"
 	"strconv"
-	"time"
 )
 
 // round3 rounds to three significant digits, because a benchmark is no more precise.
@@ -15,8 +14,8 @@ func round3(v float64) float64 {
 	return math.Round(v/step) * step
 }
 
-// count is a number of things, such as "123,000".
-func count(v float64) string {
+// Count is a number of things, such as "123,000".
+func Count(v float64) string {
 	s := strconv.FormatFloat(round3(v), 'f', 0, 64)
 	for i := len(s) - 3; i > 0; i -= 3 {
 		s = s[:i] + "," + s[i:]
@@ -24,7 +23,7 @@ func count(v float64) string {
 	return s
 }
 
-// short is count for narrow places, such as "123k".
+// short is Count for narrow places, such as "123k".
 func short(v float64) string {
 	v = round3(v)
 	switch {
@@ -41,26 +40,25 @@ func short(v float64) string {
 // ratio is such as "0.832" or "57.3".
 func ratio(v float64) string {
 	if v >= 1000 {
-		return count(v)
+		return Count(v)
 	}
 	return trim(v)
 }
 
-// span is a time, such as "84.2 µs".
-func span(d time.Duration) string {
-	if d == 0 {
-		return "0 s"
+// span is a time in nanoseconds, such as "84.2µs".
+func span(ns float64) string {
+	ns = round3(ns)
+	switch {
+	case ns == 0:
+		return "0s"
+	case ns >= 1e9:
+		return trim(ns/1e9) + "s"
+	case ns >= 1e6:
+		return trim(ns/1e6) + "ms"
+	case ns >= 1e3:
+		return trim(ns/1e3) + "µs"
 	}
-	d = time.Duration(round3(float64(d)))
-	for _, u := range []struct {
-		unit time.Duration
-		name string
-	}{{time.Second, "s"}, {time.Millisecond, "ms"}, {time.Microsecond, "µs"}} {
-		if d >= u.unit {
-			return trim(float64(d)/float64(u.unit)) + " " + u.name
-		}
-	}
-	return strconv.FormatInt(int64(d), 10) + " ns"
+	return trim(ns) + "ns"
 }
 
 // trim writes three significant digits without trailing zeros.

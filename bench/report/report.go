@@ -2,111 +2,115 @@
 package report
 
 import (
+	"maps"
 	"slices"
-	"time"
-
-	"github.com/pglimit/pglimit/bench/measure"
-)
-
-// Keys is how callers choose among keys.
-type Keys string
-
-// The ways to choose.
-const (
-	Hot     Keys = "hot"     // all callers use one key
-	Even    Keys = "even"    // all keys are equally likely
-	Zipf    Keys = "zipf"    // few often, most rarely
-	Amounts Keys = "amounts" // one key, and every request another amount
+	"strings"
 )
 
 // Run is a whole run.
 type Run struct {
 	// Quick means that the run was too short to be judged.
-	Quick            bool
-	Rounds           int
-	Warmup, Duration time.Duration // of a cell in a round
-	KeyCount         int           // of Even and Zipf
-	// Facts are the versions and settings, in the order to show them.
-	Facts      []Fact
-	Contenders []Contender
-	// Cells are the results by Keys, and Logs those of sliding logs.
-	Cells []Cell
-	Logs  []LogCell
-	// Denials are the rounds of the cached denial; none if it was left out.
-	Denials []Denial
+	Quick bool
+	// Notes say how was measured, and Facts are versions and settings.
+	Notes    []string
+	Facts    []Fact
+	Sections []Section
+	Cells    []*Cell
 }
 
-// Fact is one line about the machine, a server or a library.
+// Fact is a name and what it stands for.
 type Fact struct{ Name, Value string }
 
-// Contender describes a contender.
-type Contender struct{ ID, What, Server, Keeps string }
+// Section is a table of results, with a row for each contender and a column for each
+// setting. It is left out if no cell was measured.
+type Section struct {
+	Name, Title, Note string
+	// By names the settings. Figure is shown at each, and More at the last one.
+	By     string
+	Figure Figure
+	More   []Figure
+}
 
-// Cell is one contender at one way to choose keys and one number of callers.
+// The sections that the chart draws.
+const (
+	Hot  = "hot"  // all callers use one key
+	Even = "even" // all keys are equally likely
+)
+
+// Cell is one contender at one setting of a section, such as a number of callers.
 type Cell struct {
-	Keys      Keys
-	Callers   int
-	Contender string
-	Samples   []measure.Sample // one per round
+	Section, Contender, Setting string
+	Rounds                      []Figures
 }
 
-// LogCell is one contender at one limit of a sliding log.
-type LogCell struct {
-	Limit, KeyCount int
-	Cell
+// Name identifies the cell.
+func (c *Cell) Name() string { return c.Section + "/" + c.Contender + "/" + c.Setting }
+
+// Figure names a measurement, as tables show it. Times are in nanoseconds.
+type Figure string
+
+// The figures that are not only numbers, or that goals name.
+const (
+	PerSecond Figure = "decisions/s"
+	Mean      Figure = "mean"
+	P50       Figure = "p50"
+	P99       Figure = "p99"
+	P999      Figure = "p99.9"
+	Late      Figure = "of it the clock"
+	Client    Figure = "client"
+	Server    Figure = "server"
+	Allocs    Figure = "allocations"
+)
+
+// format writes a value.
+func (f Figure) format(v float64) string {
+	switch f {
+	case Mean, P50, P99, P999, Late, Client, Server:
+		return span(v)
+	}
+	return ratio(v)
 }
 
-// Denial is the cost of a cached denial in one round.
-type Denial struct {
-	Nanoseconds float64
-	Allocs      float64
+// Figures are a cell's measurements in one round. What the system does not report is
+// missing.
+type Figures map[Figure]float64
+
+// String is such as "p50 1.2 ms, p99 3 ms", by name.
+func (f Figures) String() string {
+	var list []string
+	for _, name := range slices.Sorted(maps.Keys(f)) {
+		list = append(list, string(name)+" "+name.format(f[name]))
+	}
+	return strings.Join(list, ", ")
+}
+
+// each returns one figure of every round; nothing if it is missing in one.
+func (c *Cell) each(f Figure) (values []float64) {
+	for _, r := range c.Rounds {
+		v, ok := r[f]
+		if !ok {
+			return nil
+		}
+		values = append(values, v)
+	}
+	return values
 }
 
 // cell finds a cell; nil if it was left out.
-func (r *Run) cell(k Keys, callers int, contender string) *Cell {
-	i := slices.IndexFunc(r.Cells, func(c Cell) bool {
-		return c.Keys == k && c.Callers == callers && c.Contender == contender
+func (r *Run) cell(section, contender, setting string) *Cell {
+	i := slices.IndexFunc(r.Cells, func(c *Cell) bool {
+		return c.Section == section && c.Contender == contender && c.Setting == setting
 	})
 	if i < 0 {
 		return nil
 	}
-	return &r.Cells[i]
+	return r.Cells[i]
 }
 
-// all returns every cell, those of sliding logs included.
-func (r *Run) all() (list []*Cell) {
-	for i := range r.Cells {
-		list = append(list, &r.Cells[i])
-	}
-	for i := range r.Logs {
-		list = append(list, &r.Logs[i].Cell)
-	}
-	return list
-}
-
-// median is the middle value, or the mean of the two in the middle. values
-// must not be empty.
+// median is the middle value, or the mean of the two in the middle. values must not be
+// empty.
 func median(values []float64) float64 {
 	s := slices.Sorted(slices.Values(values))
 	n := len(s)
 	return (s[(n-1)/2] + s[n/2]) / 2
 }
-
-// each returns one figure of every round.
-func (c *Cell) each(figure func(measure.Sample) float64) []float64 {
-	values := make([]float64, len(c.Samples))
-	for i, s := range c.Samples {
-		values[i] = figure(s)
-	}
-	return values
-}
-
-// The figures of a sample.
-var (
-	perSecond = measure.Sample.PerSecond
-	p50       = func(s measure.Sample) float64 { return float64(s.P50) }
-	p99       = func(s measure.Sample) float64 { return float64(s.P99) }
-	allocs    = func(s measure.Sample) float64 { return s.Allocs }
-	client    = func(s measure.Sample) float64 { return s.Client }
-	server    = func(s measure.Sample) float64 { return s.Server }
-)

@@ -1,6 +1,7 @@
 package servers
 
 import (
+	"errors"
 	"os"
 	"slices"
 	"time"
@@ -20,14 +21,10 @@ func SyncTime() (time.Duration, error) {
 	times := make([]time.Duration, 51)
 	for i := range times {
 		begin := time.Now()
-		if _, err := f.WriteAt(page, 0); err != nil {
-			return 0, err
-		}
-		if err := f.Sync(); err != nil {
-			return 0, err
-		}
+		_, written := f.WriteAt(page, 0)
+		err = errors.Join(err, written, f.Sync())
 		times[i] = time.Since(begin)
 	}
 	slices.Sort(times)
-	return times[len(times)/2], nil
+	return times[len(times)/2], err
 }

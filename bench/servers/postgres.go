@@ -1,20 +1,20 @@
-// Package servers starts the PostgreSQL and the Redis servers for the benchmark. Both
-// belong to this program, listen on 127.0.0.1 with a random password, and end with it.
+// Package servers starts the PostgreSQL and the Redis servers for the benchmark and the soak.
+// Both belong to this program and listen on 127.0.0.1 with a random password.
 package servers
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
-	"slices"
 	"strings"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/pglimit/pglimit/bench/processor"
+	"github.com/pglimit/pglimit/bench/memory"
 	"github.com/pglimit/pglimit/internal/localpg"
+	"github.com/pglimit/pglimit/migrations"
 )
 
 // PoolSize is the number of connections of the pool that all contenders on PostgreSQL
@@ -30,65 +30,57 @@ var postgresSettings = map[string]string{
 	"full_page_writes":   "on",
 }
 
-// Postgres is a running PostgreSQL with the benchmark's pool.
+// Postgres is a running PostgreSQL.
 type Postgres struct {
-	Pool *pgxpool.Pool
-	// Processor is the clock of the server's processes.
-	Processor processor.Clock
-	server    *localpg.Server
+	*localpg.Server
+	// Postmaster is the server's first process; 0 if the system does not report it.
+	Postmaster int
+	pools      []*pgxpool.Pool
 }
 
-// StartPostgres starts a new, empty server and opens the pool. Close ends both. Like Redis,
-// the server listens on TCP, so that both pay for the same way.
-func StartPostgres(ctx context.Context) (_ *Postgres, err error) {
-	server, err := localpg.Start(ctx, localpg.Options{Settings: postgresSettings, TCP: true})
+// StartPostgres starts a new, empty server, with some further settings. Close ends it. Like
+// Redis, the server listens on TCP, so that both pay for the same way.
+func StartPostgres(ctx context.Context, further map[string]string) (_ *Postgres, err error) {
+	settings := maps.Clone(postgresSettings)
+	maps.Copy(settings, further)
+	server, err := localpg.Start(ctx, localpg.Options{Settings: settings, TCP: true})
 	if err != nil {
 		return nil, err
 	}
-	p := &Postgres{server: server}
-	defer func() {
-		if err != nil {
-			_ = p.Close() // the first error is reported
-		}
-	}()
-	config, err := pgxpool.ParseConfig(server.URL())
+	return &Postgres{Server: server}, nil
+}
+
+// Connect opens a pool of so many connections, all from the start, as set changes its
+// settings. They stay open until the pool or the server is closed.
+func (p *Postgres) Connect(ctx context.Context, connections int32, set func(*pgx.ConnConfig)) (*pgxpool.Pool, error) {
+	config, err := pgxpool.ParseConfig(p.URL())
 	if err != nil {
 		return nil, err
 	}
-	config.MaxConns, config.MinConns = PoolSize, PoolSize
-	// SetCommit holds for a session, so sessions must outlive a run.
+	config.MaxConns, config.MinConns = connections, connections
 	config.MaxConnLifetime, config.MaxConnIdleTime = 24*time.Hour, 24*time.Hour
-	if p.Pool, err = pgxpool.NewWithConfig(ctx, config); err != nil {
+	set(config.ConnConfig)
+	pool, err := pgxpool.NewWithConfig(ctx, config)
+	if err != nil {
 		return nil, err
 	}
-	p.Processor, err = processorOf(ctx, p.Pool)
-	return p, err
-}
-
-// processorOf returns the clock of a server's process and all that it has started: the
-// parent of a connection's process.
-func processorOf(ctx context.Context, pool *pgxpool.Pool) (clock processor.Clock, err error) {
-	err = pool.AcquireFunc(ctx, func(c *pgxpool.Conn) error {
-		postmaster, err := processor.Parent(int(c.Conn().PgConn().PID()))
-		if errors.Is(err, errors.ErrUnsupported) {
-			err = nil // and the clock says so
-		}
-		clock = processor.Tree(postmaster)
-		return err
+	p.pools = append(p.pools, pool)
+	return pool, pool.AcquireFunc(ctx, func(c *pgxpool.Conn) error {
+		p.Postmaster = memory.Parent(int(c.Conn().PgConn().PID()))
+		return nil
 	})
-	return clock, err
 }
 
-// SetCommit sets synchronous_commit in every session of the pool, which must be idle.
-func (p *Postgres) SetCommit(ctx context.Context, value string) error {
+// SetCommit sets synchronous_commit in every session of a pool, which must be idle.
+func SetCommit(ctx context.Context, pool *pgxpool.Pool, value string) error {
 	var held []*pgxpool.Conn
 	defer func() {
 		for _, c := range held {
 			c.Release()
 		}
 	}()
-	for range PoolSize {
-		c, err := p.Pool.Acquire(ctx)
+	for range pool.Config().MaxConns {
+		c, err := pool.Acquire(ctx)
 		if err != nil {
 			return err
 		}
@@ -100,22 +92,31 @@ func (p *Postgres) SetCommit(ctx context.Context, value string) error {
 	return nil
 }
 
-// Version returns the server's version, such as "15.18".
-func (p *Postgres) Version() string { return p.server.Version() }
-
-// Settings returns the settings as "name = value" joined by commas.
-func (p *Postgres) Settings() string {
-	var list []string
-	for _, name := range slices.Sorted(maps.Keys(postgresSettings)) {
-		list = append(list, fmt.Sprintf("%s = %s", name, postgresSettings[name]))
+// NewDatabase creates a database with pglimit's tables, and opens a pool of so many
+// connections to it.
+func (p *Postgres) NewDatabase(ctx context.Context, name string, connections int32) (*pgxpool.Pool, error) {
+	conn, err := pgx.Connect(ctx, p.URL())
+	if err != nil {
+		return nil, err
 	}
-	return strings.Join(list, ", ")
+	defer conn.Close(ctx)
+	if _, err := conn.Exec(ctx, "CREATE DATABASE "+name); err != nil {
+		return nil, err
+	}
+	pool, err := p.Connect(ctx, connections, func(c *pgx.ConnConfig) { c.Database = name })
+	if err != nil {
+		return nil, err
+	}
+	return pool, migrations.Up(ctx, pool)
 }
 
-// Close closes the pool and stops the server.
+// Settings returns the settings, such as "fsync:on full_page_writes:on".
+func Settings() string { return strings.Trim(fmt.Sprint(postgresSettings), "map[]") }
+
+// Close closes the pools and stops the server.
 func (p *Postgres) Close() error {
-	if p.Pool != nil {
-		p.Pool.Close()
+	for _, pool := range p.pools {
+		pool.Close()
 	}
-	return p.server.Close()
+	return p.Server.Close()
 }

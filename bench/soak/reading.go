@@ -137,7 +137,7 @@ func (r *reader) read(ctx context.Context, at time.Duration, part *hdrhistogram.
 	g = reading{
 		At: at, PerSecond: float64(r.calls.TotalCount()) / now.Sub(r.last).Seconds(),
 		P50: time.Duration(r.calls.ValueAtQuantile(50)), P99: time.Duration(r.calls.ValueAtQuantile(99)),
-		Goroutines: r.least, Memory: memory.Read(r.server.postmaster),
+		Goroutines: r.least, Memory: memory.Read(r.server.Postmaster),
 		Keys: r.traffic.keys.arrived.Load(),
 	}
 	removed := r.sweeper.janitor.Removed()

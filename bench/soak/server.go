@@ -4,75 +4,46 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"maps"
 	"strings"
 	"sync"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/pglimit/pglimit/bench/memory"
-	"github.com/pglimit/pglimit/internal/localpg"
+	"github.com/pglimit/pglimit/bench/servers"
 	"github.com/pglimit/pglimit/janitor"
 	"github.com/pglimit/pglimit/migrations"
 )
 
-// settings are the server's: a size other than the default, and two defaults that the
-// figures rest on.
-var settings = map[string]string{"shared_buffers": "512MB", "fsync": "on", "full_page_writes": "on"}
-
 // server is a PostgreSQL with pglimit's tables.
-type server struct {
-	*localpg.Server
-	postmaster int // its process; 0 if the system does not report it
-}
+type server struct{ *servers.Postgres }
 
-func startServer(ctx context.Context, p plan) (_ *server, err error) {
+func startServer(ctx context.Context, p plan) (*server, error) {
 	progress("starting PostgreSQL")
-	own := maps.Clone(settings)
+	var further map[string]string
 	if p.Quick { // it ends before autovacuum's default of a minute
-		own["autovacuum_naptime"] = "2s"
+		further = map[string]string{"autovacuum_naptime": "2s"}
 	}
-	local, err := localpg.Start(ctx, localpg.Options{Settings: own, TCP: true})
+	local, err := servers.StartPostgres(ctx, further)
 	if err != nil {
 		return nil, err
 	}
-	s := &server{Server: local}
-	defer func() {
-		if err != nil {
-			_ = s.Close() // the first error is reported
-		}
-	}()
+	s := &server{local}
 	pool, err := s.pool(ctx, "setup", 2)
-	if err != nil {
-		return nil, err
+	if err == nil {
+		err = migrations.Up(ctx, pool)
+		pool.Close()
 	}
-	defer pool.Close()
-	err = pool.AcquireFunc(ctx, func(c *pgxpool.Conn) error {
-		s.postmaster = memory.Parent(int(c.Conn().PgConn().PID()))
-		return nil
-	})
-	return s, errors.Join(err, migrations.Up(ctx, pool))
+	if err != nil {
+		_ = s.Close() // the first error is reported
+	}
+	return s, err
 }
 
 // pool opens a pool whose connections stay open, all from the start.
 func (s *server) pool(ctx context.Context, name string, connections int32) (*pgxpool.Pool, error) {
-	config, err := pgxpool.ParseConfig(s.URL())
-	if err != nil {
-		return nil, err
-	}
-	config.MaxConns, config.MinConns = connections, connections
-	config.MaxConnLifetime, config.MaxConnIdleTime = 24*time.Hour, 24*time.Hour
-	config.ConnConfig.RuntimeParams["application_name"] = "soak " + name
-	pool, err := pgxpool.NewWithConfig(ctx, config)
-	if err != nil {
-		return nil, err
-	}
-	if err := pool.Ping(ctx); err != nil {
-		pool.Close()
-		return nil, err
-	}
-	return pool, nil
+	return s.Connect(ctx, connections, func(c *pgx.ConnConfig) { c.RuntimeParams["application_name"] = "soak " + name })
 }
 
 // sweeper is a running janitor with its own connections.

@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"sync"
 
-	"github.com/pglimit/pglimit/internal/conformance"
+	"github.com/pglimit/pglimit/internal/conformance/search"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -69,9 +69,9 @@ func (w *watched) check() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	slices.SortStableFunc(w.admitted, func(a, b admission) int { return cmp.Compare(a.at, b.at) })
-	bound := conformance.NewBound(w.policy)
+	var bound search.Bound
 	for _, a := range w.admitted {
-		if err := bound.Admit(a.at, w.policy, a.units); err != nil {
+		if err := bound.Admit(a.at, &w.policy, a.units); err != nil {
 			return fmt.Errorf("key %s of policy %s: %w", w.key, w.policy.Name, err)
 		}
 	}

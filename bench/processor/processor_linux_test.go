@@ -69,12 +69,6 @@ func TestTreeNeedsTheProcess(t *testing.T) {
 	}
 }
 
-func TestParent(t *testing.T) {
-	if got, err := Parent(os.Getpid()); err != nil || got != os.Getppid() {
-		t.Errorf("the parent is %d, %v; want %d", got, err, os.Getppid())
-	}
-}
-
 // TestSelf: this process's own two clocks agree. One lags by what other threads have used
 // since the kernel's last tick.
 func TestSelf(t *testing.T) {

@@ -1,0 +1,274 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglimit/pglimit/bench/contender"
+	"github.com/pglimit/pglimit/bench/measure"
+	"github.com/pglimit/pglimit/bench/report"
+	"github.com/pglimit/pglimit/bench/servers"
+	"github.com/pglimit/pglimit/janitor"
+	"github.com/pglimit/pglimit/limiter"
+)
+
+// The figures of a table.
+const (
+	rowBytes   report.Figure = "bytes/row"
+	indexBytes report.Figure = "index bytes/row"
+	tableMB    report.Figure = "table MB"
+	indexMB    report.Figure = "indexes MB"
+	hot        report.Figure = "HOT %"
+	deleted    report.Figure = "deleted/s"
+	denied     report.Figure = "denied %"
+	drained    report.Figure = "seconds to empty"
+)
+
+// rowsPolicy allows everything, and its rows outlast the measurement.
+var rowsPolicy = limiter.Policy{Name: "growth", Algorithm: limiter.TokenBucket, Limit: 1_000_000, Period: time.Hour, Durability: limiter.Relaxed}
+
+// growth measures decisions on few and on many rows, each number in a database.
+func (b *bench) growth() part {
+	p := part{sections: []report.Section{{
+		Name: "growth-rows", Title: "large tables", By: "callers", Figure: report.P50,
+		More: []report.Figure{report.P99, report.PerSecond, rowBytes, indexBytes, hot},
+		Note: "Keys drawn evenly from all rows, after a checkpoint. The indexes are packed.",
+	}}}
+	sizes := []int{10_000, 1_000_000, 10_000_000}
+	if b.quick {
+		sizes = []int{10_000, 100_000}
+	}
+	pools := make([]*pgxpool.Pool, len(sizes))
+	p.prepare = func(ctx context.Context) (err error) {
+		for i, n := range sizes {
+			if pools[i], err = b.env.Postgres.NewDatabase(ctx, b.name(), servers.PoolSize); err != nil {
+				return err
+			}
+			progress("filling %d rows", n)
+			if err := fill(ctx, pools[i], n); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	for _, n := range []int{1, 16} {
+		for i, rows := range sizes {
+			p.add("growth-rows", report.Count(float64(rows))+" rows", strconv.Itoa(n), func(ctx context.Context, round int) (report.Figures, error) {
+				l, err := contender.NewLimiter(pools[i], true, rowsPolicy)
+				if err != nil {
+					return nil, err
+				}
+				// Earlier changes are not written out meanwhile, and the first change of each
+				// page logs the whole page.
+				if _, err := pools[i].Exec(ctx, "CHECKPOINT"); err != nil {
+					return nil, err
+				}
+				sequence := measure.Evenly(rows, uint64(round))
+				keys := make([]string, len(sequence))
+				for j, row := range sequence {
+					keys[j], sequence[j] = rowKey(int(row)), uint32(j)
+				}
+				s, err := measure.Run(ctx, measure.Load{
+					Callers: n, Warmup: b.long().warmup, Duration: b.long().duration, Keys: keys, Sequence: sequence, Decide: l.Decide,
+				})
+				if err != nil {
+					return nil, err
+				}
+				f := figures(s)
+				err = tableFigures(ctx, pools[i], f)
+				f[rowBytes], f[indexBytes] = f[tableMB]*(1<<20)/float64(rows), f[indexMB]*(1<<20)/float64(rows)
+				return f, err
+			})
+		}
+	}
+	return p
+}
+
+// rowKey is the key of the row with number i, from 0 on.
+func rowKey(i int) string { return fmt.Sprintf("user-%010d", i) }
+
+// fill fills the table with rows as the limiter writes them: the limiter writes one, and
+// fill copies all its columns except the key and the times. Of n rows the first was used one
+// period ago and the last right now, and the janitor looks at them within the next hour. A
+// table in which each key is used repeatedly looks like that.
+func fill(ctx context.Context, pool *pgxpool.Pool, n int) error {
+	const sample = "sample"
+	l, err := contender.NewLimiter(pool, true, rowsPolicy)
+	if err != nil {
+		return err
+	}
+	if _, err := l.Decide(ctx, sample); err != nil {
+		return err
+	}
+	tag, err := pool.Exec(ctx, `
+		INSERT INTO pglimit_token_bucket
+			(level, capacity, leak, updated_at_us, blocked_until_us, expires_at_us, cost, granted, policy, key)
+		SELECT level, capacity, leak, updated_at_us - ($2::bigint * (1 - i::float8 / $1))::bigint, blocked_until_us,
+			updated_at_us + (3600000000 * (i::float8 / $1))::bigint, cost, granted, policy, 'user-' || lpad(i::text, 10, '0')
+		FROM pglimit_token_bucket, generate_series(0, $1::bigint - 1) AS i WHERE key = $3`,
+		n, rowsPolicy.Period.Microseconds(), sample)
+	if err == nil && tag.RowsAffected() != int64(n) {
+		err = fmt.Errorf("%d rows were filled, not %d", tag.RowsAffected(), n)
+	}
+	if err != nil {
+		return err
+	}
+	if err := l.Reset(ctx, rowsPolicy, sample); err != nil {
+		return err
+	}
+	_, err = pool.Exec(ctx, "VACUUM (ANALYZE) pglimit_token_bucket")
+	return err
+}
+
+// tableFigures adds the server's statistics of the table. Sessions report their updates late,
+// which changes the share of HOT updates little.
+func tableFigures(ctx context.Context, pool *pgxpool.Pool, f report.Figures) error {
+	var table, indexes float64
+	var share *float64 // nil without updates
+	err := pool.QueryRow(ctx, `SELECT pg_table_size(relid) / 1048576.0::float8, pg_indexes_size(relid) / 1048576.0::float8,
+			100 * n_tup_hot_upd / nullif(n_tup_upd, 0)::float8
+		FROM pg_stat_user_tables WHERE relname = 'pglimit_token_bucket'`).Scan(&table, &indexes, &share)
+	f[tableMB], f[indexMB] = table, indexes
+	if share != nil {
+		f[hot] = *share
+	}
+	return err
+}
+
+// flow is traffic on a table that is empty at first, while the janitor runs.
+type flow struct {
+	name             string
+	policy           limiter.Policy
+	interval, length time.Duration // of the janitor, of each of ten moments
+	key              func() string
+	drains           bool // until the janitor has deleted a row for each request
+}
+
+// traffic measures an attacker who sends a new key on every call, and Zipf traffic.
+func (b *bench) traffic() part {
+	const callers, keys, exponent = 16, 1_000_000, 1.1
+	var n atomic.Uint64
+	var mu sync.Mutex
+	zipf := rand.NewZipf(rand.New(rand.NewPCG(1, 0)), exponent, 1, keys-1)
+	attack := flow{name: "attacker", policy: limiter.Policy{Limit: 10, Period: 5 * time.Second}, interval: time.Second, length: 15 * time.Second, drains: true,
+		key: func() string { return scattered(n.Add(1)) }}
+	popular := flow{name: "zipf", policy: limiter.Policy{Limit: 60, Period: time.Minute}, interval: time.Minute, length: time.Minute,
+		key: func() string {
+			mu.Lock()
+			defer mu.Unlock()
+			return scattered(zipf.Uint64())
+		}}
+	if b.quick {
+		attack.drains, attack.length, popular.length = false, b.short().duration, b.short().duration
+	}
+	p := part{sections: []report.Section{{
+		Name: "growth-traffic", Title: fmt.Sprintf("an attacker and Zipf, %d callers", callers), By: "part", Figure: report.P50,
+		More: []report.Figure{report.P99, report.PerSecond, deleted, denied, tableMB, indexMB, hot, drained},
+		Note: fmt.Sprintf("The attacker sends a new key on every call. Zipf: a million keys, 60 per minute each. The janitor deletes rows a minute after they are empty. Ten parts of %v and %v.", attack.length, popular.length),
+	}}}
+	for _, f := range []flow{attack, popular} {
+		f.policy.Name, f.policy.Algorithm, f.policy.Durability = f.name, limiter.TokenBucket, limiter.Relaxed
+		var cells []*report.Cell
+		for _, s := range []string{"first", "median", "last"} {
+			cells = append(cells, &report.Cell{Section: "growth-traffic", Contender: f.name, Setting: s})
+		}
+		p.turns = append(p.turns, turn{cells, func(ctx context.Context, round int) ([]report.Figures, error) {
+			if round > 0 {
+				return nil, nil // once, as it takes long
+			}
+			moments, err := b.flow(ctx, f, callers)
+			if err == nil {
+				cells[0].Rounds, cells[1].Rounds, cells[2].Rounds = moments[:1], moments, moments[len(moments)-1:]
+			}
+			return nil, err
+		}})
+	}
+	return p
+}
+
+// flow measures the traffic in a database and returns the figures of its moments. Those of
+// the table are in the last one.
+func (b *bench) flow(ctx context.Context, f flow, callers int) (moments []report.Figures, err error) {
+	pool, err := b.env.Postgres.NewDatabase(ctx, b.name(), servers.PoolSize+1) // one is the janitor's
+	if err != nil {
+		return nil, err
+	}
+	l, err := contender.NewLimiter(pool, true, f.policy)
+	if err != nil {
+		return nil, err
+	}
+	j, err := janitor.New(pool, &janitor.Config{Interval: f.interval})
+	if err != nil {
+		return nil, err
+	}
+	defer pool.Close()
+	sweeping, stop := context.WithCancel(ctx)
+	swept := make(chan error, 1)
+	go func() {
+		var err error
+		for err == nil && sweeping.Err() == nil {
+			_, err = j.Sweep(ctx)
+			measure.Pause(sweeping, f.interval)
+		}
+		swept <- err
+	}()
+	defer func() {
+		stop()
+		err = errors.Join(err, <-swept)
+	}()
+	var asked, removed int64
+	var refused atomic.Int64
+	for range 10 {
+		s, err := measure.Run(ctx, measure.Load{
+			Callers: callers, Duration: f.length, Keys: []string{""}, Sequence: []uint32{0},
+			Decide: func(ctx context.Context, _ string) (bool, error) {
+				ok, err := l.Decide(ctx, f.key())
+				if !ok {
+					refused.Add(1)
+				}
+				return true, err
+			},
+		})
+		if err != nil {
+			return nil, err
+		}
+		m := figures(s)
+		asked += s.FirstCount
+		before := removed
+		removed = j.Removed().Total()
+		m[deleted] = float64(removed-before) / s.Elapsed.Seconds()
+		m[denied] = 100 * float64(refused.Load()) / float64(asked)
+		progress("%s: %v", f.name, m)
+		moments = append(moments, m)
+	}
+	last := moments[len(moments)-1]
+	if err := tableFigures(ctx, pool, last); err != nil || !f.drains {
+		return moments, err
+	}
+	progress("%s: waiting until the janitor has deleted every row", f.name)
+	ended := time.Now()
+	for j.Removed().Total() < asked {
+		if time.Since(ended) > 10*time.Minute || len(swept) > 0 || ctx.Err() != nil {
+			return nil, fmt.Errorf("the janitor has deleted %d of %d rows", j.Removed().Total(), asked)
+		}
+		measure.Pause(ctx, 100*time.Millisecond)
+	}
+	last[drained] = time.Since(ended).Seconds()
+	return moments, nil
+}
+
+// scattered returns a distinct key for each number. Adjacent numbers get keys far apart in
+// an index, as names and addresses are. (It is the finalizer of splitmix64, a bijection.)
+func scattered(n uint64) string {
+	n = (n ^ n>>30) * 0xbf58476d1ce4e5b9
+	n = (n ^ n>>27) * 0x94d049bb133111eb
+	return "user-" + strconv.FormatUint(n^n>>31, 16)
+}
