@@ -191,11 +191,12 @@ func (p *program) kill(ctx context.Context, t *testing.T, d *deaths) {
 }
 
 // killPrograms runs programs and kills one after another: half of them at any moment, half
-// when many requests are in flight.
-func (s *scene) killPrograms(ctx context.Context, t *testing.T, do task, d *deaths) {
+// when many requests are in flight. It goes on for a while, and until they have shown enough.
+func (s *scene) killPrograms(ctx context.Context, t *testing.T, do task, d *deaths, enough func() bool) {
 	t.Helper()
 	all := []*program{s.startProgram(t, do), s.startProgram(t, do)}
-	for end := time.Now().Add(bed.Size(1200*time.Millisecond, 15*time.Second)); time.Now().Before(end); {
+	began := time.Now()
+	for time.Since(began) < bed.Size(1200*time.Millisecond, 15*time.Second) || !enough() && time.Since(began) < patience {
 		i := rand.IntN(len(all))
 		p := all[i]
 		eventually(t, p.name+" has got answers", func(context.Context) (string, bool) {
@@ -219,7 +220,7 @@ func (s *scene) killPrograms(ctx context.Context, t *testing.T, do task, d *deat
 
 func killInBatch(ctx context.Context, t *testing.T, s *scene) {
 	var d deaths
-	s.killPrograms(ctx, t, task{}, &d)
+	s.killPrograms(ctx, t, task{}, &d, func() bool { return d.most >= crowd && len(s.sums(t, leftBehind)) > 0 })
 	d.log(t)
 	if d.most < crowd || d.inFlight == 0 {
 		t.Errorf("at most %d requests were in flight at a kill: this says little", d.most)
@@ -227,12 +228,14 @@ func killInBatch(ctx context.Context, t *testing.T, s *scene) {
 	s.expireReservations(ctx, t)
 }
 
+// leftBehind is what reservations of programs hold.
+const leftBehind = `SELECT policy, key, sum(units) FROM pglimit_reservation WHERE policy LIKE 'kept-%' AND state = 'open' GROUP BY policy, key`
+
 // expireReservations expects that what programs reserved and left behind counts until it
 // expires, and is then given back to the first request that needs it.
 func (s *scene) expireReservations(ctx context.Context, t *testing.T) {
 	t.Helper()
-	const left = `SELECT policy, key, sum(units) FROM pglimit_reservation WHERE policy LIKE 'kept-%' AND state = 'open' GROUP BY policy, key`
-	open := s.sums(t, left)
+	open := s.sums(t, leftBehind)
 	counted := s.sums(t, counts)
 	if len(open) == 0 {
 		t.Error("no program has left a reservation behind: this says little")
@@ -283,7 +286,7 @@ func killInWait(ctx context.Context, t *testing.T, s *scene) {
 	bed.Must(t)(s.clients[0].l.Allow(ctx, standstill, "key"))
 	s.ledger.record(place{standstill.Name, "key"}, "Allow", 1, answered, nil)
 	var d deaths
-	s.killPrograms(ctx, t, task{Waits: true}, &d)
+	s.killPrograms(ctx, t, task{Waits: true}, &d, func() bool { return true })
 	d.log(t)
 }
 
