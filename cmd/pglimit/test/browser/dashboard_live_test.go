@@ -109,14 +109,22 @@ func TestDashboardAway(t *testing.T) {
 	late.complete()
 }
 
-// TestDashboardChangeFails: a change that fails is told, and nothing pretends that it was
-// made.
-func TestDashboardChangeFails(t *testing.T) {
+// TestDashboardDialog: a dialog that is cancelled does nothing to the next one, and what it had
+// sent is shown. A change that fails is told, and nothing pretends that it was made.
+func TestDashboardDialog(t *testing.T) {
 	t.Parallel()
 	o := operate(t, seldom)
 	b := o.change(t, keyPage("203.0.113.99"))
 	b.Tolerate("status of 503")
-	b.Wait("blocked", `$("main .tag.bad")`)
+	b.Wait("blocked", `$("main .tag.bad").textContent.includes("in 14 min")`)
+	b.Run("open, cancel and open again, before the page has its event of the first", `const block = $("[data-do=block][data-policy]"); block.click(); $("#ask").close(); block.click()`)
+	b.Click("#ask-yes")
+	b.Wait("blocked as the second says", `!$("#ask").open && $("main .tag.bad").textContent.includes("in 10 min")`)
+	b.Run("cancel what is sent", `$("[data-do=block][data-policy]").click(); $("#ask [name=for]").value = "1h"; $("#ask-yes").click(); $("#ask").close()`)
+	b.Wait("blocked all the same", `$("main .tag.bad").textContent.includes("in 1 h")`)
+	o.source.Break(errors.New("it is down"))
+	b.Run("cancel what is sent and fails", `$("[data-do=reset]").click(); $("#ask-yes").click(); $("#ask").close()`)
+	b.Wait("the banner says so", text("#banner")+`.includes("it is down")`)
 	o.source.Break(errors.New("it broke"))
 	b.Click("[data-do=reset]")
 	b.Click("#ask-yes")

@@ -4,46 +4,35 @@ import { call } from "./api.js";
 import { h } from "./dom.js";
 import { algorithm, algorithms } from "./format.js";
 
-const element = (id) => document.getElementById(id);
 const durations = [["1m", "1 minute"], ["10m", "10 minutes"], ["1h", "1 hour"], ["24h", "1 day"], ["168h", "7 days"], ["720h", "30 days"], ["", "Another time"]];
 
-let answer; // resolves what the dialog asks
-
-/** Asks for a confirmation, with fields. send gets the fields' values; while it fails the dialog stays. Returns whether it was sent. */
+/** Asks for a confirmation, with fields. send gets the fields' values; while it fails the dialog stays. Resolves when it has sent, and never if the user cancels. */
 function ask({ title, text, fields = [], yes, send }) {
-  element("ask-title").textContent = title;
-  element("ask-text").textContent = text;
-  element("ask-yes").textContent = yes;
-  element("ask-problem").textContent = "";
-  element("ask-fields").replaceChildren(...fields);
-  element("ask").showModal();
-  return new Promise((resolve) => (answer = { send, resolve }));
-}
-
-/** Connects the dialog's buttons. */
-export function setUpDialog() {
-  const dialog = element("ask");
-  const end = (sent) => {
-    answer?.resolve(sent);
-    answer = undefined;
-  };
-  element("ask-no").addEventListener("click", () => dialog.close());
-  dialog.addEventListener("close", () => end(false));
-  dialog.querySelector("form").addEventListener("submit", async (e) => {
+  const problem = h("p", { id: "ask-problem", class: "problem", role: "alert" });
+  const no = h("button", { type: "button", id: "ask-no" }, "Cancel");
+  const button = h("button", { id: "ask-yes", class: "main" }, yes);
+  const form = h("form", null, h("h2", { id: "ask-title" }, title), h("p", null, text), fields, problem, h("div", { class: "buttons" }, no, button));
+  // A new element for each question: late events and answers of the last one do not reach it.
+  const dialog = h("dialog", { id: "ask", "aria-labelledby": "ask-title" }, form);
+  document.getElementById("ask")?.remove();
+  document.body.append(dialog);
+  dialog.showModal();
+  no.addEventListener("click", () => dialog.close());
+  return new Promise((resolve, reject) => form.addEventListener("submit", async (e) => {
     e.preventDefault();
-    const button = element("ask-yes");
-    if (!answer || button.getAttribute("aria-disabled")) return;
+    if (button.getAttribute("aria-disabled")) return;
     button.setAttribute("aria-disabled", "true"); // it keeps the focus
     try {
-      await answer.send(new FormData(e.target));
-      end(true);
+      await send(new FormData(form));
       dialog.close();
+      resolve(true);
     } catch (failure) {
-      element("ask-problem").textContent = failure.message;
+      problem.textContent = failure.message;
+      if (!dialog.open) reject(failure);
     } finally {
       button.removeAttribute("aria-disabled");
     }
-  });
+  }));
 }
 
 const field = (label, control) => h("label", { class: "field" }, label, control);

@@ -1,6 +1,6 @@
 // The page: which part of it is shown, and keeping that up to date.
 
-import { act, setUpDialog } from "./actions.js";
+import { act } from "./actions.js";
 import { call, hasToken, takeToken } from "./api.js";
 import { h, update } from "./dom.js";
 import { decode, encode, keyText } from "./format.js";
@@ -197,5 +197,4 @@ main.addEventListener("input", (e) => {
 });
 main.addEventListener("submit", (e) => e.preventDefault());
 
-setUpDialog();
 go();
