@@ -159,69 +159,31 @@ func TestSetHeaderWholeNumbers(t *testing.T) {
 	}
 }
 
-// TestSetHeaderIsWhatTheLibraryWrites checks with random results that the fields parse,
-// that httpsfv writes the same bytes for the same items, and that Retry-After is neither
-// before any t nor before the limiter's RetryAfter.
-func TestSetHeaderIsWhatTheLibraryWrites(t *testing.T) {
-	times := rapid.OneOf(rapid.Just(time.Duration(0)), rapid.Just(limiter.Never), rapid.Just(time.Second),
-		rapid.Map(rapid.Int64Range(0, 1e8), func(us int64) time.Duration { return time.Duration(us) * time.Microsecond }),
+// TestSetHeaderParses checks with random results that the fields parse, and that Retry-After
+// is neither before any t nor before the limiter's RetryAfter.
+func TestSetHeaderParses(t *testing.T) {
+	times := rapid.OneOf(rapid.SampledFrom([]time.Duration{0, time.Second, limiter.Never}),
 		rapid.Map(rapid.Int64Range(0, math.MaxInt64), func(ns int64) time.Duration { return time.Duration(ns) }))
-	amounts := rapid.OneOf(rapid.Float64Range(0, 10), rapid.Float64Range(0, 1<<53), rapid.Map(rapid.IntRange(0, 9), func(n int) float64 { return float64(n) }))
+	amounts := rapid.OneOf(rapid.Float64Range(0, 10), rapid.Float64Range(0, 1<<53))
 	rapid.Check(t, func(t *rapid.T) {
 		all := limiter.Results{Allowed: rapid.Bool().Draw(t, "allowed"), DeniedBy: -1}
 		var requests []limiter.Request
-		policies, limits := httpsfv.List{}, httpsfv.List{}
-		var retry time.Duration
+		retry := time.Duration(0)
 		for i := range rapid.IntRange(1, 4).Draw(t, "requests") {
 			p := limiter.Policy{Name: "p" + strconv.Itoa(i), Algorithm: limiter.FixedWindow, Limit: amounts.Draw(t, "limit"), Period: times.Draw(t, "period"), Burst: amounts.Draw(t, "burst")}
-			r := limiter.Result{Allowed: all.Allowed || rapid.Bool().Draw(t, "fits"), Burst: max(p.Burst, 1), Remaining: amounts.Draw(t, "remaining"), ResetAfter: times.Draw(t, "reset"), At: at}
+			r := limiter.Result{Allowed: all.Allowed || i > 0 && rapid.Bool().Draw(t, "fits"), Burst: max(p.Burst, 1), Remaining: amounts.Draw(t, "remaining"), ResetAfter: times.Draw(t, "reset"), At: at}
 			if !r.Allowed {
 				r.RetryAfter = 1 + min(limiter.Never-1, times.Draw(t, "retry"))
 				retry = max(retry, r.RetryAfter)
 			}
 			requests, all.PerRequest = append(requests, p.Request("k", 1)), append(all.PerRequest, r)
 		}
-		if !all.Allowed && retry == 0 { // at least one denies
-			all.PerRequest[0].Allowed, all.PerRequest[0].RetryAfter, retry = false, time.Millisecond, time.Millisecond
-		}
-		for i, r := range all.PerRequest {
-			p := requests[i].Policy
-			policy, limit := httpsfv.NewItem(p.Name), httpsfv.NewItem(p.Name)
-			whole := func(v float64) int64 { return int64(min(math.Floor(v), 1e15-1)) }
-			policy.Params.Add("q", whole(p.Limit))
-			if p.Period >= time.Second && p.Period == p.Period.Truncate(time.Second) {
-				policy.Params.Add("w", int64(p.Period.Seconds()))
-			}
-			if p.Burst != 0 && p.Burst != p.Limit {
-				policy.Params.Add("pglimit-burst", whole(p.Burst))
-			}
-			limit.Params.Add("r", whole(r.Remaining+min(1e-6, 1e-9*r.Burst)))
-			until := r.RetryAfter
-			if r.Allowed {
-				until = r.ResetAfter
-				if !all.Allowed {
-					until = min(until, retry)
-				}
-			}
-			if until != limiter.Never {
-				ceil := int64(until / time.Second)
-				if until > time.Duration(ceil)*time.Second {
-					ceil++
-				}
-				limit.Params.Add("t", ceil)
-			}
-			policies, limits = append(policies, policy), append(limits, limit)
-		}
 		h := http.Header{}
 		SetHeader(h, requests, all)
-		for field, want := range map[string]httpsfv.List{policyField: policies, limitField: limits} {
-			text, err := httpsfv.Marshal(want)
-			if err != nil || h.Get(field) != text || len(h[field]) != 1 {
-				t.Fatalf("%s: got %q, want %q, %v", field, h[field], text, err)
-			}
-			if _, err := httpsfv.UnmarshalList(h[field]); err != nil {
-				t.Fatalf("%s %q: %v", field, h[field], err)
-			}
+		policies, err := httpsfv.UnmarshalList(h[policyField])
+		limits, err2 := httpsfv.UnmarshalList(h[limitField])
+		if err != nil || err2 != nil || len(policies) != len(requests) || len(limits) != len(requests) {
+			t.Fatalf("got %q, %v, %v", h, err, err2)
 		}
 		got := h.Get(retryField)
 		if all.Allowed || retry == limiter.Never {
@@ -234,8 +196,7 @@ func TestSetHeaderIsWhatTheLibraryWrites(t *testing.T) {
 		if err != nil || seconds < 1 || float64(seconds) < retry.Seconds() || float64(seconds-1) >= retry.Seconds() {
 			t.Fatalf("Retry-After %q for %v: %v", got, retry, err)
 		}
-		list, _ := httpsfv.UnmarshalList(h[limitField])
-		for _, member := range list {
+		for _, member := range limits {
 			if until, ok := member.(httpsfv.Item).Params.Get("t"); ok && until.(int64) > seconds {
 				t.Fatalf("Retry-After %d is before %q", seconds, h[limitField])
 			}

@@ -2,6 +2,8 @@ package httplimit
 
 import (
 	"bytes"
+	"crypto/sha256"
+	"encoding/base64"
 	"errors"
 	"log/slog"
 	"net/http"
@@ -12,93 +14,81 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
+// three is a limit that accepts every valid key.
+var three = limiter.Policy{Name: "three", Algorithm: limiter.FixedWindow, Limit: 3, Period: time.Hour}
+
+// TestHeader: a value is the key itself, up to 256 bytes; what cannot be a key, or looks like
+// a hash, is hashed. So are parts that together look like one.
 func TestHeader(t *testing.T) {
 	key := Header("x-api-key")
-	seen := map[string]string{}
 	for _, c := range []struct {
 		value string
 		raw   bool
 	}{
 		{"abc", true}, {"Ünïcode", true}, {strings.Repeat("k", 256), true}, {"sha256", true}, {"SHA256:x", true},
 		{strings.Repeat("k", 257), false}, {strings.Repeat("k", 1<<20), false},
-		{"\xff\xfe", false}, {"a\x00b", false}, {"a\x00c", false}, {"sha256:", false},
-		{"sha256:f1UKyCbfzgU4Pm4jqBfm51GNOmx-DMgXCJyYjc5_WAs", false},
+		{"\xff\xfe", false}, {"a\x00b", false}, {"sha256:", false},
 	} {
 		got, err := key(from("", "X-Api-Key: "+c.value))
 		if err != nil || (got == c.value) != c.raw || !c.raw && (len(got) != 50 || !strings.HasPrefix(got, "sha256:")) {
 			t.Errorf("%.40q (%d bytes): got %q, %v", c.value, len(c.value), got, err)
 		}
-		if other, ok := seen[got]; ok {
-			t.Errorf("%.40q and %.40q are both %q", c.value, other, got)
-		}
-		seen[got] = c.value
-	}
-	// The hash of a value, sent as a value, is a different key.
-	long, _ := key(from("", "X-Api-Key: "+strings.Repeat("k", 257)))
-	if forged, _ := key(from("", "X-Api-Key: "+long)); forged == long {
-		t.Errorf("a sent hash has the key of the hashed value: %q", forged)
 	}
 	if got, err := key(from("", "X-Api-Key: first", "X-Api-Key: second")); got != "first" || err != nil {
 		t.Errorf("two: got %q, %v", got, err)
 	}
-	for _, r := range []*http.Request{from(""), from("", "X-Api-Key: "), from("", "X-Other: x")} {
-		if got, err := key(r); got != "" || !errors.Is(err, ErrNoKey) {
-			t.Errorf("%q: got %q, %v", r.Header, got, err)
-		}
+	if got, err := key(from("", "X-Other: x")); got != "" || !errors.Is(err, ErrNoKey) {
+		t.Errorf("none: got %q, %v", got, err)
+	}
+	part := func(text string) Key { return func(*http.Request) (string, error) { return text, nil } }
+	if got, _ := Join(part("sha256"), part("x"))(nil); got == "sha256:x" {
+		t.Errorf("two parts are the hash %q", got)
+	}
+	if got, _ := Join(part("a:b"), part("c"))(nil); got != `a\:b:c` {
+		t.Errorf("joined: got %q", got)
 	}
 }
 
-func TestUserAndJoin(t *testing.T) {
-	user := User(func(r *http.Request) string { return r.Header.Get("User") })
-	none := func(*http.Request) (string, error) { return "", ErrNoKey }
-	wide := func(n int) Key {
-		return func(*http.Request) (string, error) { return strings.Repeat(":", n), nil }
-	}
-	r := from("192.0.2.7:1", "User: a:b")
-	for _, c := range []struct {
-		key  Key
-		want string
-	}{
-		{user, "a:b"},
-		{Join(user), `a\:b`},
-		{Join(user, Address{}.Key), `a\:b:192.0.2.7`},
-		{Join(wide(512)), strings.Repeat(`\:`, 512)},
-		{Join(wide(513)), "sha256:-dw5e2Ba6Y4FivllxCcc5o2g9q1A-Ac3_mlc-kv1B3o"},
+// FuzzKey: whatever a client sends, a Key is one that the limiter accepts, and different
+// values are different keys.
+func FuzzKey(f *testing.F) {
+	hash := sha256.Sum256([]byte("x\x00"))
+	for _, pair := range [][2]string{{"a", "b"}, {"\xff", "\xfe"}, {"a\x00b", "a\x00c"}, {"sha256:", "sha256:x"}, {strings.Repeat("k", 257), strings.Repeat("k", 258)}, {"a:b", `a\:b`}, {"", "a"},
+		{"x\x00", "sha256:" + base64.RawURLEncoding.EncodeToString(hash[:])}, // the second is the first one's key
+		{strings.Repeat(":", 256), "a"},                                      // joined and escaped, 1,025 bytes
 	} {
-		got, err := c.key(r)
-		if got != c.want || err != nil {
-			t.Errorf("got %.80q, %v, want %.80q", got, err, c.want)
-		}
-		if _, err := limiter.NewMemory(nil).Allow(t.Context(), limiter.Policy{Name: "p", Algorithm: limiter.GCRA, Limit: 1, Period: time.Second}, got); err != nil {
-			t.Error(err)
-		}
+		f.Add(pair[0], pair[1])
 	}
-	for _, key := range []Key{User(func(*http.Request) string { return "" }), Join(user, none)} {
-		if got, err := key(r); got != "" || !errors.Is(err, ErrNoKey) {
-			t.Errorf("got %q, %v", got, err)
+	f.Fuzz(func(t *testing.T, one, two string) {
+		header := Header("X")
+		joined := Join(header, User(func(r *http.Request) string { return r.Header.Get("X") }))
+		l := limiter.NewMemory(nil)
+		for _, key := range []Key{header, joined} {
+			var keys [2]string
+			for i, value := range []string{one, two} {
+				k, err := key(&http.Request{Header: http.Header{"X": {value}}})
+				if (err == ErrNoKey) != (value == "") || err != nil && err != ErrNoKey {
+					t.Fatalf("%q: %q, %v", value, k, err)
+				}
+				if err == nil {
+					if _, err := l.Allow(t.Context(), three, k); err != nil {
+						t.Errorf("%q is the key %q: %v", value, k, err)
+					}
+				}
+				keys[i] = k
+			}
+			if (keys[0] == keys[1]) != (one == two) {
+				t.Errorf("%q and %q are the keys %q", one, two, keys)
+			}
 		}
-	}
-	// Two parts cannot make a hash either.
-	parts := Join(func(*http.Request) (string, error) { return "sha256", nil }, func(*http.Request) (string, error) { return "x", nil })
-	if got, _ := parts(r); got == "sha256:x" {
-		t.Errorf("got %q", got)
-	}
+	})
 }
 
-func TestEach(t *testing.T) {
-	a, b := limiter.Policy{Name: "a"}, limiter.Policy{Name: "b"}
-	requests, err := Each(Address{}.Key, a, b)(from("192.0.2.7:1"))
-	if len(requests) != 2 || err != nil || requests[0] != a.Request("192.0.2.7", 1) || requests[1] != b.Request("192.0.2.7", 1) {
-		t.Errorf("got %+v, %v", requests, err)
-	}
-	if requests, err := Each(Header("X"), a)(from("")); requests != nil || !errors.Is(err, ErrNoKey) {
-		t.Errorf("got %+v, %v", requests, err)
-	}
-}
-
-// TestEachNamed: a changed policy applies to the next request, and an unknown name is an error.
+// TestEachNamed: a changed policy applies to the next request, and an unknown name is an
+// error, which New answers with 500, also with WithNoKey(Pass).
 func TestEachNamed(t *testing.T) {
 	a := limiter.Policy{Name: "a", Algorithm: limiter.TokenBucket, Limit: 2, Period: time.Minute}
+	b := limiter.Policy{Name: "b", Algorithm: limiter.GCRA, Limit: 3, Period: time.Hour}
 	policies, err := limiter.NewPolicies(a)
 	if err != nil {
 		t.Fatal(err)
@@ -106,43 +96,24 @@ func TestEachNamed(t *testing.T) {
 	names := []string{"a", "b"}
 	requests := EachNamed(Address{}.Key, policies, names...)
 	names[1] = "a"
-	client := from("192.0.2.7:1")
-	if got, err := requests(client); got != nil || !errors.Is(err, limiter.ErrNoPolicy) || !strings.Contains(err.Error(), `"b"`) {
-		t.Errorf("without b: got %+v, %v", got, err)
+	var log bytes.Buffer
+	next := &answering{status: 200}
+	if w := get(New(limiter.NewMemory(nil), requests, WithNoKey(Pass), WithLogger(slog.New(slog.NewTextHandler(&log, nil))))(next), request()); w.Code != 500 || next.calls.Load() != 0 || !strings.Contains(log.String(), `\"b\"`) {
+		t.Errorf("without b: got %d, %d calls, logged %s", w.Code, next.calls.Load(), &log)
 	}
-	b := limiter.Policy{Name: "b", Algorithm: limiter.GCRA, Limit: 3, Period: time.Hour}
-	if err := policies.Default(b); err != nil {
-		t.Fatal(err)
-	}
-	check := func() {
-		t.Helper()
-		got, err := requests(client)
+	for _, a.Limit = range []float64{2, 7} {
+		if _, err := policies.Apply(t.Context(), limiter.PolicyEdit{Set: []limiter.StoredPolicy{{Policy: a}, {Policy: b}}}); err != nil {
+			t.Fatal(err)
+		}
+		got, err := requests(from("192.0.2.7:1"))
 		if len(got) != 2 || err != nil || got[0] != a.Request("192.0.2.7", 1) || got[1] != b.Request("192.0.2.7", 1) {
 			t.Errorf("got %+v, %v", got, err)
 		}
 	}
-	check()
-	a.Limit = 7
-	if _, err := policies.Apply(t.Context(), limiter.PolicyEdit{Set: []limiter.StoredPolicy{{Policy: a}}}); err != nil {
-		t.Fatal(err)
-	}
-	check()
-	if got, err := EachNamed(Header("X"), policies, "a")(from("")); got != nil || !errors.Is(err, ErrNoKey) {
-		t.Errorf("without a key: got %+v, %v", got, err)
-	}
-}
-
-// TestEachNamedUnknown: New answers an unknown name with 500, also with WithNoKey(Pass).
-func TestEachNamedUnknown(t *testing.T) {
-	policies, err := limiter.NewPolicies()
-	if err != nil {
-		t.Fatal(err)
-	}
-	var log bytes.Buffer
-	next := &answering{status: 200}
-	h := New(limiter.NewMemory(nil), EachNamed(Address{}.Key, policies, "gone"), WithNoKey(Pass), WithLogger(slog.New(slog.NewTextHandler(&log, nil))))(next)
-	if w := get(h, request()); w.Code != 500 || next.calls.Load() != 0 || !strings.Contains(log.String(), "gone") {
-		t.Errorf("got %d, %d calls, logged %s", w.Code, next.calls.Load(), &log)
+	for _, requests := range []requestsFunc{Each(Header("X"), a), EachNamed(Header("X"), policies, "a")} {
+		if got, err := requests(from("")); got != nil || !errors.Is(err, ErrNoKey) {
+			t.Errorf("without a key: got %+v, %v", got, err)
+		}
 	}
 }
 

@@ -6,15 +6,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"maps"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"slices"
-	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -379,87 +376,5 @@ func TestNewQueue(t *testing.T) {
 	}
 	if got := level(t, l, slow, "k"); got > 1 {
 		t.Errorf("the denied request took a place: level %v, want at most 1", got)
-	}
-}
-
-// TestNewAbortedAnswer checks that a client gets an error, not an empty response, if its
-// request's context is cancelled while it is connected, as at a shutdown.
-func TestNewAbortedAnswer(t *testing.T) {
-	h := New(limiter.NewMemory(nil), fixed(slow.Request("k", 1)))(&answering{status: 200})
-	for _, http2 := range []bool{false, true} {
-		server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			ctx, cancel := context.WithCancel(r.Context())
-			cancel()
-			h.ServeHTTP(w, r.WithContext(ctx))
-		}))
-		server.EnableHTTP2 = http2
-		server.StartTLS()
-		defer server.Close()
-		if res, err := server.Client().Get(server.URL); err == nil {
-			t.Errorf("got %s %s, want an error", res.Proto, res.Status)
-			res.Body.Close()
-		}
-	}
-}
-
-// TestNewConcurrent checks over HTTP that concurrent requests do not exceed the limit.
-func TestNewConcurrent(t *testing.T) {
-	p := limiter.Policy{Name: "p", Algorithm: limiter.TokenBucket, Limit: 30, Period: 1000 * time.Hour}
-	q := limiter.Policy{Name: "q", Algorithm: limiter.SlidingWindowLog, Limit: 90, Period: 1000 * time.Hour}
-	l := limiter.NewMemory(nil)
-	next := &answering{status: 200}
-	server := httptest.NewServer(New(l, Each(Address{}.Key, p))(New(l, fixed(q.Request("a", 3), q.Request("b", 3)))(next)))
-	defer server.Close()
-	var passed atomic.Int64
-	var clients sync.WaitGroup
-	for range 16 {
-		clients.Go(func() {
-			for range 8 {
-				res, err := server.Client().Get(server.URL)
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				_, _ = io.Copy(io.Discard, res.Body)
-				res.Body.Close()
-				if res.StatusCode == 200 {
-					passed.Add(1)
-				}
-			}
-		})
-	}
-	clients.Wait()
-	if passed.Load() != 30 || next.calls.Load() != 30 {
-		t.Errorf("%d answers of 200 and %d calls, want 30", passed.Load(), next.calls.Load())
-	}
-}
-
-// TestNewShadow checks that a request which a shadow policy would have denied passes, and
-// that the client learns nothing of it; and that a denial by another policy does not name it.
-func TestNewShadow(t *testing.T) {
-	l := limiter.NewMemory(nil)
-	shadow := limiter.Policy{Name: "shadow", Algorithm: limiter.GCRA, Limit: 1, Period: time.Hour, Shadow: true}
-	bites := limiter.Policy{Name: "bites", Algorithm: limiter.GCRA, Limit: 2, Period: time.Hour}
-	queue := limiter.Policy{Name: "queue", Algorithm: limiter.LeakyBucketQueue, Limit: 1, Period: time.Hour, Burst: 2, Shadow: true}
-	for name, requests := range map[string][]limiter.Request{
-		"one": {shadow.Request("one", 1)}, "a queue": {queue.Request("k", 1)}, "several": {shadow.Request("k", 1), queue.Request("l", 1)},
-	} {
-		h := New(l, fixed(requests...), WithXRateLimit(), WithRefundIf(func(int) bool { return false }))(&answering{status: 200})
-		for range 4 {
-			if w := get(h, request()); w.Code != 200 || w.Header()[limitField] != nil || w.Header()[policyField] != nil || w.Header()[xLimitField] != nil || w.Header()[retryField] != nil {
-				t.Errorf("%s: got %d, %q", name, w.Code, w.Header())
-			}
-		}
-	}
-	h := New(l, fixed(shadow.Request("k", 1), bites.Request("k", 1)))(&answering{status: 200})
-	for i := range 4 {
-		want := 200
-		if i >= 2 {
-			want = 429
-		}
-		w := get(h, request())
-		if w.Code != want || strings.Contains(fmt.Sprint(w.Header()), "shadow") || strings.Contains(w.Body.String(), "shadow") || w.Header().Get(policyField) != `"bites";q=2;w=3600` {
-			t.Errorf("%d: got %d, %q %s", i, w.Code, w.Header(), w.Body)
-		}
 	}
 }

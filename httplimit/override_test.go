@@ -1,7 +1,6 @@
 package httplimit
 
 import (
-	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -25,69 +24,44 @@ func overridden(t *testing.T, overrides ...limiter.Override) *limiter.Limiter {
 func ptr[T any](v T) *T { return &v }
 
 // TestOverrideFields: the fields show the limit that decided, and not the one that the
-// application passed.
+// application passed; nothing names an unlimited key, or a shadow.
 func TestOverrideFields(t *testing.T) {
 	p := limiter.Policy{Name: "p", Algorithm: limiter.TokenBucket, Limit: 6, Period: time.Minute, Burst: 1}
 	ghost := limiter.Policy{Name: "ghost", Algorithm: limiter.FixedWindow, Limit: 2, Period: time.Hour, Shadow: true}
 	other := limiter.Policy{Name: "other", Algorithm: limiter.FixedWindow, Limit: 50, Period: time.Hour}
 	l := overridden(t,
-		limiter.Override{Policy: "p", Key: "limit", Limit: ptr(12.0)},
 		limiter.Override{Policy: "p", Key: "burst", Burst: ptr(3.0)},
 		limiter.Override{Policy: "p", Key: "both", Limit: ptr(30.0), Burst: ptr(0.0)},
 		limiter.Override{Policy: "p", Key: "free", Unlimited: true},
 		limiter.Override{Policy: "p", Key: "shadow", Limit: ptr(12.0), Shadow: ptr(true)},
 		limiter.Override{Policy: "ghost", Key: "bites", Shadow: ptr(false)},
+		limiter.Override{Policy: "other", Key: "less", Limit: ptr(1.0)},
 	)
 	for _, c := range []struct {
 		name             string
 		requests         []limiter.Request
 		policy, limit, x string
+		violated         string // "": allowed
 	}{
-		{"none", []limiter.Request{p.Request("k", 1)}, `"p";q=6;w=60;pglimit-burst=1`, `"p";r=0;t=10`, "1"},
-		{"limit", []limiter.Request{p.Request("limit", 1)}, `"p";q=12;w=60;pglimit-burst=1`, `"p";r=0;t=5`, "1"},
-		{"burst", []limiter.Request{p.Request("burst", 1)}, `"p";q=6;w=60;pglimit-burst=3`, `"p";r=2;t=10`, "3"},
-		{"both", []limiter.Request{p.Request("both", 1)}, `"p";q=30;w=60`, `"p";r=29;t=2`, "30"},
-		{"unlimited", []limiter.Request{p.Request("free", 100)}, "", "", ""},
-		{"a shadow by override", []limiter.Request{p.Request("shadow", 1)}, "", "", ""},
-		{"no shadow by override", []limiter.Request{ghost.Request("bites", 1)}, `"ghost";q=2;w=3600`, `"ghost";r=1;t=3600`, "2"},
+		{"none", []limiter.Request{p.Request("k", 1)}, `"p";q=6;w=60;pglimit-burst=1`, `"p";r=0;t=10`, "1", ""},
+		{"burst", []limiter.Request{p.Request("burst", 1)}, `"p";q=6;w=60;pglimit-burst=3`, `"p";r=2;t=10`, "3", ""},
+		{"both", []limiter.Request{p.Request("both", 1)}, `"p";q=30;w=60`, `"p";r=29;t=2`, "30", ""},
+		{"unlimited", []limiter.Request{p.Request("free", 100)}, "", "", "", ""},
+		{"a shadow by override", []limiter.Request{p.Request("shadow", 1)}, "", "", "", ""},
+		{"no shadow by override", []limiter.Request{ghost.Request("bites", 1)}, `"ghost";q=2;w=3600`, `"ghost";r=1;t=3600`, "2", ""},
 		{"several", []limiter.Request{p.Request("free", 1), p.Request("shadow", 1), other.Request("k", 1), ghost.Request("bites", 1)},
-			`"other";q=50;w=3600, "ghost";q=2;w=3600`, `"other";r=49;t=3600, "ghost";r=0;t=3600`, "2"},
-		{"several with another limit", []limiter.Request{other.Request("k", 1), p.Request("both", 1)},
-			`"other";q=50;w=3600, "p";q=30;w=60`, `"other";r=48;t=3600, "p";r=28;t=4`, "30"},
-		{"one name", []limiter.Request{p.Request("free", 1), p.Request("burst", 1)}, `"p";q=6;w=60;pglimit-burst=3`, `"p";r=1;t=20`, "3"},
-		{"nothing that limits", []limiter.Request{p.Request("free", 1), p.Request("shadow", 9), ghost.Request("k", 9)}, "", "", ""},
+			`"other";q=50;w=3600, "ghost";q=2;w=3600`, `"other";r=49;t=3600, "ghost";r=0;t=3600`, "2", ""},
+		{"one name", []limiter.Request{p.Request("free", 1), p.Request("burst", 1)}, `"p";q=6;w=60;pglimit-burst=3`, `"p";r=1;t=20`, "3", ""},
+		{"nothing that limits", []limiter.Request{p.Request("free", 1), p.Request("shadow", 9), ghost.Request("k", 9)}, "", "", "", ""},
+		{"the last unit", []limiter.Request{p.Request("free", 5), p.Request("shadow", 5), other.Request("less", 1)}, `"other";q=1;w=3600`, `"other";r=0;t=3600`, "1", ""},
+		{"denied", []limiter.Request{p.Request("free", 5), p.Request("shadow", 5), ghost.Request("k", 9), other.Request("less", 1)},
+			`"other";q=1;w=3600`, `"other";r=0;t=3600`, "1", `"violated-policies":["other"]`},
+		{"denied, remembered", []limiter.Request{other.Request("less", 1)}, `"other";q=1;w=3600`, `"other";r=0;t=3600`, "1", `"violated-policies":["other"]`},
 	} {
 		w := get(New(l, fixed(c.requests...), WithXRateLimit())(&answering{status: 200}), request())
 		h := w.Header()
-		if w.Code != 200 || h.Get(policyField) != c.policy || h.Get(limitField) != c.limit || h.Get(xLimitField) != c.x {
-			t.Errorf("%s: got %d, %q", c.name, w.Code, h)
-		}
-	}
-}
-
-// TestOverrideDenials: a denial shows the limit that denied, remembered or not, and an
-// unlimited key and a shadow by override are not named.
-func TestOverrideDenials(t *testing.T) {
-	p := limiter.Policy{Name: "p", Algorithm: limiter.FixedWindow, Limit: 50, Period: time.Hour}
-	free := limiter.Policy{Name: "free", Algorithm: limiter.FixedWindow, Limit: 1, Period: time.Hour}
-	shadow := limiter.Policy{Name: "shadow", Algorithm: limiter.FixedWindow, Limit: 1, Period: time.Hour}
-	l := overridden(t,
-		limiter.Override{Policy: "p", Key: "k", Limit: ptr(1.0)},
-		limiter.Override{Policy: "free", Key: "k", Unlimited: true},
-		limiter.Override{Policy: "shadow", Key: "k", Shadow: ptr(true)},
-	)
-	h := New(l, fixed(free.Request("k", 5), shadow.Request("k", 5), p.Request("k", 1)), WithXRateLimit())(&answering{status: 200})
-	for i := range 4 {
-		want := http.StatusOK
-		if i > 0 {
-			want = http.StatusTooManyRequests
-		}
-		w := get(h, request())
-		if w.Code != want || w.Header().Get(policyField) != `"p";q=1;w=3600` || w.Header().Get(limitField) != `"p";r=0;t=3600` || w.Header().Get(xLimitField) != "1" {
-			t.Errorf("%d: got %d, %q", i, w.Code, w.Header())
-		}
-		if i > 0 && !strings.Contains(w.Body.String(), `"violated-policies":["p"]`) {
-			t.Errorf("%d: got %s", i, w.Body)
+		if (w.Code == 200) != (c.violated == "") || h.Get(policyField) != c.policy || h.Get(limitField) != c.limit || h.Get(xLimitField) != c.x || !strings.Contains(w.Body.String(), c.violated) {
+			t.Errorf("%s: got %d, %q, %s", c.name, w.Code, h, w.Body)
 		}
 	}
 }
@@ -100,22 +74,12 @@ func TestOverrideRefund(t *testing.T) {
 	if _, err := l.Charge(t.Context(), p, "free", 3); err != nil { // Charge counts in spite of the override
 		t.Fatal(err)
 	}
-	used := func(key string) float64 {
-		t.Helper()
-		u, err := l.Usage(t.Context(), p, key)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return u.Spent
-	}
-	for _, requests := range [][]limiter.Request{{p.Request("free", 2)}, {p.Request("more", 20)}, {p.Request("free", 2), p.Request("more", 20)}} {
-		h := New(l, fixed(requests...), WithRefundIf(func(int) bool { return true }))(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-			if got := used("more"); requests[len(requests)-1].Key == "more" && got != 20 {
-				t.Errorf("while the handler runs: %v used", got)
-			}
-		}))
-		if w := get(h, request()); w.Code != 200 || used("free") != 3 || used("more") != 0 {
-			t.Errorf("%v: got %d, used %v and %v", requests, w.Code, used("free"), used("more"))
+	for _, requests := range [][]limiter.Request{{p.Request("free", 2)}, {p.Request("free", 2), p.Request("more", 20)}} {
+		w := get(New(l, fixed(requests...), WithRefundIf(func(int) bool { return true }))(&answering{status: 200}), request())
+		free, err := l.Usage(t.Context(), p, "free")
+		more, err2 := l.Usage(t.Context(), p, "more")
+		if w.Code != 200 || free.Spent != 3 || more.Spent != 0 || err != nil || err2 != nil {
+			t.Errorf("%v: got %d, used %v and %v, %v, %v", requests, w.Code, free.Spent, more.Spent, err, err2)
 		}
 	}
 }

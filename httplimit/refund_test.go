@@ -11,9 +11,10 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"runtime"
+	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/pglimit/pglimit/limiter"
@@ -26,82 +27,118 @@ func (kept) Hijack() (net.Conn, *bufio.ReadWriter, error) { return nil, nil, err
 func (k kept) FlushError() error                          { k.Flush(); return nil }
 func (k kept) ReadFrom(r io.Reader) (int64, error)        { return io.Copy(k.ResponseRecorder, r) }
 
-// TestRefundIf checks that the status that the client gets decides, however the handler
-// sets it.
+// TestRefundIf checks that the status that the client gets decides, however the handler sets
+// it. A request counts if its client leaves before the answer begins, and then
+// WithRefundIf's function is not called.
 func TestRefundIf(t *testing.T) {
 	p := limiter.Policy{Name: "p", Algorithm: limiter.FixedWindow, Limit: 10, Period: time.Hour}
 	other := limiter.Policy{Name: "other", Algorithm: limiter.TokenBucket, Limit: 100, Period: 1000 * time.Hour}
-	l := limiter.NewMemory(nil)
-	var log bytes.Buffer
+	status := func(w http.ResponseWriter, code int) { w.WriteHeader(code) }
+	body := func(w http.ResponseWriter) { _, _ = io.WriteString(w, "x") }
+	flush := func(w http.ResponseWriter) { w.(http.Flusher).Flush() }
 	for _, c := range []struct {
 		name   string
-		status int
+		status int // given to the function; 0: not called
 		panics any
-		handle http.HandlerFunc
+		handle func(w http.ResponseWriter, leave func())
 	}{
-		{"nothing written", 200, nil, func(http.ResponseWriter, *http.Request) {}},
-		{"written", 200, nil, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "x") }},
-		{"a status", 401, nil, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(401) }},
-		{"a second status", 401, nil, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(401); w.WriteHeader(200) }},
-		{"a status after the body", 200, nil, func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("x")); w.WriteHeader(401) }},
-		{"1xx", 404, nil, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(103); w.WriteHeader(404) }},
-		{"1xx alone", 200, nil, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(103) }},
-		{"a hijack that fails", 404, nil, func(w http.ResponseWriter, _ *http.Request) {
+		{"nothing written", 200, nil, func(http.ResponseWriter, func()) {}},
+		{"written", 200, nil, func(w http.ResponseWriter, _ func()) { body(w) }},
+		{"a status", 401, nil, func(w http.ResponseWriter, _ func()) { status(w, 401) }},
+		{"a second status", 401, nil, func(w http.ResponseWriter, _ func()) { status(w, 401); status(w, 200) }},
+		{"a status after the body", 200, nil, func(w http.ResponseWriter, _ func()) { _, _ = w.Write([]byte("x")); status(w, 401) }},
+		{"1xx", 404, nil, func(w http.ResponseWriter, _ func()) { status(w, 103); status(w, 404) }},
+		{"1xx alone", 200, nil, func(w http.ResponseWriter, _ func()) { status(w, 103) }},
+		{"a hijack that fails", 404, nil, func(w http.ResponseWriter, _ func()) {
 			if _, _, err := w.(http.Hijacker).Hijack(); err != nil {
-				w.WriteHeader(404)
+				status(w, 404)
 			}
 		}},
-		{"a panic after a flush", 200, "why", func(w http.ResponseWriter, _ *http.Request) { w.(http.Flusher).Flush(); panic("why") }},
-		{"a panic after a controller's flush", 200, "why", func(w http.ResponseWriter, _ *http.Request) {
-			_ = http.NewResponseController(w).Flush()
-			panic("why")
-		}},
-		{"a panic after a copy", 200, "why", func(w http.ResponseWriter, _ *http.Request) {
+		{"a panic after a flush", 200, "why", func(w http.ResponseWriter, _ func()) { flush(w); panic("why") }},
+		{"a panic after a controller's flush", 200, "why", func(w http.ResponseWriter, _ func()) { _ = http.NewResponseController(w).Flush(); panic("why") }},
+		{"a panic after a copy", 200, "why", func(w http.ResponseWriter, _ func()) {
 			_, _ = w.(io.ReaderFrom).ReadFrom(strings.NewReader("x"))
 			panic("why")
 		}},
-		{"a panic", 500, "why", func(http.ResponseWriter, *http.Request) { panic("why") }},
-		{"an abort", 500, http.ErrAbortHandler, func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }},
-		{"a panic after a status", 401, "why", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(401); panic("why") }},
-		{"a panic after the body", 200, "why", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "x"); panic("why") }},
+		{"a panic", 500, "why", func(http.ResponseWriter, func()) { panic("why") }},
+		{"an abort", 500, http.ErrAbortHandler, func(http.ResponseWriter, func()) { panic(http.ErrAbortHandler) }},
+		{"a panic after a status", 401, "why", func(w http.ResponseWriter, _ func()) { status(w, 401); panic("why") }},
+
+		{"gone: nothing written", 0, nil, func(_ http.ResponseWriter, leave func()) { leave() }},
+		{"gone: 1xx before", 0, nil, func(w http.ResponseWriter, leave func()) { status(w, 103); leave() }},
+		{"gone: a status after", 0, nil, func(w http.ResponseWriter, leave func()) { leave(); status(w, 502) }},
+		{"gone: a body after", 0, nil, func(w http.ResponseWriter, leave func()) { leave(); body(w) }},
+		{"gone: a flush after", 0, nil, func(w http.ResponseWriter, leave func()) { leave(); flush(w) }},
+		{"gone: a panic", 0, "why", func(_ http.ResponseWriter, leave func()) { leave(); panic("why") }},
+		{"gone: a failed hijack", 0, nil, func(w http.ResponseWriter, leave func()) { leave(); _, _, _ = w.(http.Hijacker).Hijack() }},
+		{"gone after a status", 404, nil, func(w http.ResponseWriter, leave func()) { status(w, 404); leave(); body(w) }},
+		{"gone after a flush", 200, nil, func(w http.ResponseWriter, leave func()) { flush(w); leave() }},
+		{"gone after a body", 200, "why", func(w http.ResponseWriter, leave func()) { body(w); leave(); panic("why") }},
 	} {
 		for _, refunds := range []bool{true, false} {
-			var got []int
-			requests := []limiter.Request{p.Request(c.name, 2), other.Request(c.name, 1.5), slow.Request(c.name, 1)}
+			l := limiter.NewMemory(nil)
+			var asked []int
+			requests := []limiter.Request{p.Request("k", 2), other.Request("k", 1.5), slow.Request("k", 1)}
+			ctx, leave := context.WithCancel(t.Context())
 			h := New(l, fixed(requests...), WithRefundIf(func(status int) bool {
-				got = append(got, status)
+				asked = append(asked, status)
 				return refunds
-			}), WithLogger(slog.New(slog.NewTextHandler(&log, nil))))(c.handle)
+			}))(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { c.handle(w, leave) }))
 			func() {
 				defer func() {
 					if r := recover(); r != c.panics {
 						t.Errorf("%s: panics with %v, want %v", c.name, r, c.panics)
 					}
 				}()
-				h.ServeHTTP(kept{httptest.NewRecorder()}, request())
+				h.ServeHTTP(kept{httptest.NewRecorder()}, request().WithContext(ctx))
 			}()
-			if len(got) != 1 || got[0] != c.status {
-				t.Errorf("%s: got the status %v, want %d", c.name, got, c.status)
+			leave()
+			want, counts := []int{c.status}, []float64{2, 1.5, 1}
+			if c.status == 0 {
+				want = nil
+			} else if refunds { // but for the queue's place
+				counts = []float64{0, 0, 1}
 			}
-			want := []float64{2, 1.5}
-			if refunds {
-				want = []float64{0, 0}
+			if !slices.Equal(asked, want) {
+				t.Errorf("%s: asked about %v, want %v", c.name, asked, want)
 			}
-			for i := range want {
-				if got := level(t, l, requests[i].Policy, c.name); math.Abs(got-want[i]) > 0.01 {
-					t.Errorf("%s: level of %s %v, want %v", c.name, requests[i].Policy.Name, got, want[i])
+			for i, r := range requests {
+				if got := level(t, l, r.Policy, "k"); math.Abs(got-counts[i]) > 0.1 {
+					t.Errorf("%s: level of %s %v, want %v", c.name, r.Policy.Name, got, counts[i])
 				}
-			}
-			if got := level(t, l, slow, c.name); got < 0.9 {
-				t.Errorf("%s: the queue gave its place back", c.name)
-			}
-			if err := l.Reset(t.Context(), slow, c.name); err != nil {
-				t.Fatal(err)
 			}
 		}
 	}
-	if log.Len() > 0 {
-		t.Errorf("logged %s", &log)
+}
+
+// TestRefundIfDeadline checks that a deadline which passes is not a client that has gone.
+func TestRefundIfDeadline(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := limiter.NewMemory(nil)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		get(New(l, fixed(three.Request("k", 1)), WithRefundIf(func(int) bool { return true }))(
+			http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-ctx.Done() })), request().WithContext(ctx))
+		if got := level(t, l, three, "k"); got != 0 {
+			t.Errorf("level %v, want 0", got)
+		}
+	})
+}
+
+// TestRefundIfAtTheEdge checks that a request gives nothing back to a window that began
+// while its handler ran.
+func TestRefundIfAtTheEdge(t *testing.T) {
+	now := at
+	l := limiter.NewMemory(&limiter.Config{Now: func() time.Time { return now }})
+	next := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		now = now.Add(three.Period)
+		if r, err := l.AllowN(t.Context(), three, "k", 3); err != nil || !r.Allowed {
+			t.Errorf("the next window: %+v, %v", r, err)
+		}
+	})
+	get(New(l, fixed(three.Request("k", 3)), WithRefundIf(func(int) bool { return true }))(next), request())
+	if got := level(t, l, three, "k"); got != 3 {
+		t.Errorf("level %v, want 3", got)
 	}
 }
 
@@ -147,94 +184,67 @@ func TestRefundIfGranted(t *testing.T) {
 	}
 }
 
-// TestRefundIfOfThatTime checks that units that leaked while the handler ran are not
-// returned, and that nothing goes back to a later window than the request's.
-func TestRefundIfOfThatTime(t *testing.T) {
-	window := limiter.Policy{Name: "window", Algorithm: limiter.FixedWindow, Limit: 10, Period: 100 * time.Millisecond}
-	bucket := limiter.Policy{Name: "bucket", Algorithm: limiter.TokenBucket, Limit: 10, Period: time.Second}
-	refunded := map[limiter.Policy]float64{}
-	var ran time.Duration
-	var l *limiter.Limiter
-	handle := func(http.ResponseWriter, *http.Request) {
-		since := time.Now()
-		for level(t, l, window, "k") > 0 || level(t, l, bucket, "k") > 9 {
-			runtime.Gosched()
-		}
-		clear(refunded)
-		ran = time.Since(since)
-	}
-	l = limiter.NewMemory(&limiter.Config{Observe: func(_ context.Context, o limiter.Observation) {
-		refunded[o.Request.Policy] = o.Result.Granted
-	}})
-	get(New(l, fixed(window.Request("k", 5), bucket.Request("k", 10)), WithRefundIf(func(int) bool { return true }))(http.HandlerFunc(handle)), request())
-	if len(refunded) != 2 || refunded[window] != 0 || refunded[bucket] > 10-10*ran.Seconds() {
-		t.Errorf("returned %v, want at most %v to the bucket and 0 to the window", refunded, 10-10*ran.Seconds())
-	}
-}
-
 // TestRefundIfKeepsTheWriter checks that handlers keep the optional interfaces of a
-// server's ResponseWriter.
+// server's ResponseWriter, and that what they call reaches the server.
 func TestRefundIfKeepsTheWriter(t *testing.T) {
 	p := limiter.Policy{Name: "p", Algorithm: limiter.GCRA, Limit: 100, Period: time.Hour}
-	statuses := make(chan int, 1)
-	limit := New(limiter.NewMemory(nil), fixed(p.Request("k", 1)), WithRefundIf(func(status int) bool { statuses <- status; return true }))
-	server := httptest.NewServer(limit(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		c := http.NewResponseController(w)
-		if err := errors.Join(c.SetReadDeadline(time.Time{}), c.SetWriteDeadline(time.Time{}), c.EnableFullDuplex()); err != nil {
-			t.Error(err)
-		}
-		switch r.URL.Path {
-		case "/flush":
-			w.WriteHeader(201)
-			w.(http.Flusher).Flush()
-			if err := c.Flush(); err != nil {
-				t.Error(err)
-			}
-			<-r.Context().Done() // the client has the header, and goes
-		case "/copy":
-			if n, err := w.(io.ReaderFrom).ReadFrom(strings.NewReader("copied")); n != 6 || err != nil {
-				t.Error(n, err)
-			}
-		case "/upgrade":
-			w.Header().Set("Connection", "Upgrade")
-			w.WriteHeader(http.StatusSwitchingProtocols)
-			if conn, _, err := c.Hijack(); err != nil {
-				t.Error(err)
-			} else {
-				conn.Close()
-			}
-		case "/hijack":
-			conn, _, err := w.(http.Hijacker).Hijack()
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			_, _ = io.WriteString(conn, "HTTP/1.1 418 I'm a teapot\r\nConnection: close\r\n\r\n")
-			conn.Close()
-		}
-	})))
-	defer server.Close()
-	for path, want := range map[string]struct {
+	statuses, flushed := make(chan int, 1), make(chan struct{})
+	limit := New(limiter.NewMemory(nil), fixed(p.Request("k", 1)), WithRefundIf(func(status int) bool { statuses <- status; return false }))
+	for path, c := range map[string]struct {
 		status, counted int
 		body            string
-	}{"/flush": {201, 201, ""}, "/copy": {200, 200, "copied"}, "/hijack": {418, 200, ""}, "/upgrade": {101, 101, ""}} {
-		ctx, leave := context.WithCancel(t.Context())
-		r, err := http.NewRequestWithContext(ctx, "GET", server.URL+path, nil)
+		handle          func(http.ResponseWriter, *http.ResponseController) error
+	}{
+		"flush": {201, 201, "", func(w http.ResponseWriter, _ *http.ResponseController) error {
+			w.WriteHeader(201)
+			w.(http.Flusher).Flush()
+			<-flushed // the client has the header
+			return nil
+		}},
+		"controller": {200, 200, "", func(_ http.ResponseWriter, c *http.ResponseController) error {
+			err := errors.Join(c.SetReadDeadline(time.Time{}), c.SetWriteDeadline(time.Time{}), c.EnableFullDuplex(), c.Flush())
+			<-flushed
+			return err
+		}},
+		"copy": {200, 200, "copied", func(w http.ResponseWriter, _ *http.ResponseController) error {
+			_, err := w.(io.ReaderFrom).ReadFrom(strings.NewReader("copied"))
+			return err
+		}},
+		"hijack": {418, 200, "", func(_ http.ResponseWriter, c *http.ResponseController) error {
+			conn, _, err := c.Hijack()
+			if err == nil {
+				_, err = io.WriteString(conn, "HTTP/1.1 418 I'm a teapot\r\nConnection: close\r\n\r\n")
+				conn.Close()
+			}
+			return err
+		}},
+		"upgrade": {101, 101, "", func(w http.ResponseWriter, c *http.ResponseController) error {
+			w.Header().Set("Connection", "Upgrade")
+			w.WriteHeader(http.StatusSwitchingProtocols)
+			conn, _, err := c.Hijack()
+			if err == nil {
+				conn.Close()
+			}
+			return err
+		}},
+	} {
+		server := httptest.NewServer(limit(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			if err := c.handle(w, http.NewResponseController(w)); err != nil {
+				t.Errorf("%s: %v", path, err)
+			}
+		})))
+		res, err := server.Client().Get(server.URL)
 		if err != nil {
 			t.Fatal(err)
 		}
-		res, err := server.Client().Do(r)
-		if err != nil {
-			t.Fatal(err)
+		if path == "flush" || path == "controller" {
+			flushed <- struct{}{}
 		}
-		var body string
-		if path != "/flush" {
-			body, _ = bufio.NewReader(res.Body).ReadString(0)
-		}
-		leave()
+		body, _ := io.ReadAll(res.Body)
 		res.Body.Close()
-		if counted := <-statuses; res.StatusCode != want.status || body != want.body || counted != want.counted {
-			t.Errorf("%s: got %d %q, counted as %d; want %d %q, %d", path, res.StatusCode, body, counted, want.status, want.body, want.counted)
+		if counted := <-statuses; res.StatusCode != c.status || string(body) != c.body || counted != c.counted {
+			t.Errorf("%s: got %d %q, counted as %d; want %d %q, %d", path, res.StatusCode, body, counted, c.status, c.body, c.counted)
 		}
+		server.Close()
 	}
 }
