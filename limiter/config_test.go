@@ -64,22 +64,15 @@ func TestNewMemoryInvalidConfig(t *testing.T) {
 		"Config.BatchRows -1":         {BatchRows: -1},
 	} {
 		l := NewMemory(config)
-		errs := map[string]error{"Reset": l.Reset(ctx, p, "k"), "Block": l.Block(ctx, p, "k", time.Second), "Unblock": l.Unblock(ctx, p, "k")}
-		_, errs["Allow"] = l.Allow(ctx, p, "k")
-		_, errs["AllowAll"] = l.AllowAll(ctx, p.Request("k", 1), p.Request("l", 1))
-		_, errs["AllowUpTo"] = l.AllowUpTo(ctx, p, "k", 1)
-		_, errs["Check"] = l.Check(ctx, p, "k", 20)
-		_, errs["Charge"] = l.Charge(ctx, p, "k", 1)
-		_, errs["Refund"] = l.Refund(ctx, p, "k", 1)
-		_, errs["Reserve"] = l.Reserve(ctx, p.Request("k", 1), time.Minute)
-		_, errs["Usage"] = l.Usage(ctx, p, "k")
+		for _, v := range doorVerbs {
+			if err := v.call(ctx, l.engine, p); !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), want) {
+				t.Errorf("%s: %s: got %v", want, v.name, err)
+			}
+		}
 		queue := p
 		queue.Algorithm = LeakyBucketQueue
-		errs["Wait"] = l.Wait(ctx, queue, "k", 1)
-		for name, err := range errs {
-			if !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), want) {
-				t.Errorf("%s: %s: got %v", want, name, err)
-			}
+		if err := l.Wait(ctx, queue, "k", 1); !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: Wait: got %v", want, err)
 		}
 		if err := l.Close(); err != nil {
 			t.Errorf("%s: Close: %v", want, err)

@@ -30,67 +30,48 @@ func (s *spy) note(name string) error {
 	return s.err
 }
 
-func (s *spy) Take(ctx context.Context, q *store.Query) (o store.Outcome, err error) {
-	if err = s.note("take"); err == nil {
-		o, err = s.Store.Take(ctx, q)
+// noted calls the store unless the spy fails.
+func noted[T any](s *spy, name string, call func() (T, error)) (v T, err error) {
+	if err = s.note(name); err == nil {
+		v, err = call()
 	}
-	return o, err
+	return v, err
 }
 
-func (s *spy) TakeAll(ctx context.Context, all []*store.Joint, possible bool) (allowed bool, err error) {
-	if err = s.note("take all"); err == nil {
-		allowed, err = s.Store.TakeAll(ctx, all, possible)
-	}
-	return allowed, err
+func (s *spy) Take(ctx context.Context, q *store.Query) (store.Outcome, error) {
+	return noted(s, "take", func() (store.Outcome, error) { return s.Store.Take(ctx, q) })
 }
 
-func (s *spy) Get(ctx context.Context, q *store.Query) (o store.Outcome, err error) {
-	if err = s.note("get"); err == nil {
-		o, err = s.Store.Get(ctx, q)
-	}
-	return o, err
+func (s *spy) TakeAll(ctx context.Context, all []*store.Joint, possible bool) (bool, error) {
+	return noted(s, "take all", func() (bool, error) { return s.Store.TakeAll(ctx, all, possible) })
 }
 
-func (s *spy) Charge(ctx context.Context, q *store.Query) (o store.Outcome, err error) {
-	if err = s.note("charge"); err == nil {
-		o, err = s.Store.Charge(ctx, q)
-	}
-	return o, err
+func (s *spy) Get(ctx context.Context, q *store.Query) (store.Outcome, error) {
+	return noted(s, "get", func() (store.Outcome, error) { return s.Store.Get(ctx, q) })
 }
 
-func (s *spy) Refund(ctx context.Context, q *store.Query) (o store.Outcome, err error) {
-	if err = s.note("refund"); err == nil {
-		o, err = s.Store.Refund(ctx, q)
-	}
-	return o, err
+func (s *spy) Charge(ctx context.Context, q *store.Query) (store.Outcome, error) {
+	return noted(s, "charge", func() (store.Outcome, error) { return s.Store.Charge(ctx, q) })
 }
 
-func (s *spy) Undo(ctx context.Context, q *store.Query, g algorithm.Grant) (o store.Outcome, err error) {
-	if err = s.note("undo"); err == nil {
-		o, err = s.Store.Undo(ctx, q, g)
-	}
-	return o, err
+func (s *spy) Refund(ctx context.Context, q *store.Query) (store.Outcome, error) {
+	return noted(s, "refund", func() (store.Outcome, error) { return s.Store.Refund(ctx, q) })
 }
 
-func (s *spy) Usage(ctx context.Context, q *store.Query) (u store.Usage, err error) {
-	if err = s.note("usage"); err == nil {
-		u, err = s.Store.Usage(ctx, q)
-	}
-	return u, err
+func (s *spy) Undo(ctx context.Context, q *store.Query, g algorithm.Grant) (store.Outcome, error) {
+	return noted(s, "undo", func() (store.Outcome, error) { return s.Store.Undo(ctx, q, g) })
 }
 
-func (s *spy) Reserve(ctx context.Context, q *store.Query, a *store.Admission) (o store.Outcome, err error) {
-	if err = s.note("reserve"); err == nil {
-		o, err = s.Store.Reserve(ctx, q, a)
-	}
-	return o, err
+func (s *spy) Usage(ctx context.Context, q *store.Query) (store.Usage, error) {
+	return noted(s, "usage", func() (store.Usage, error) { return s.Store.Usage(ctx, q) })
 }
 
-func (s *spy) Settle(ctx context.Context, e *store.Ending) (r store.Ended, err error) {
-	if err = s.note("settle"); err == nil {
-		r, err = s.Store.Settle(ctx, e)
-	}
-	return r, err
+func (s *spy) Reserve(ctx context.Context, q *store.Query, a *store.Admission) (store.Outcome, error) {
+	return noted(s, "reserve", func() (store.Outcome, error) { return s.Store.Reserve(ctx, q, a) })
+}
+
+func (s *spy) Settle(ctx context.Context, e *store.Ending) (store.Ended, error) {
+	return noted(s, "settle", func() (store.Ended, error) { return s.Store.Settle(ctx, e) })
 }
 
 func (s *spy) Block(ctx context.Context, q *store.Query, forUs int64) error {
@@ -444,40 +425,4 @@ func TestDoorKeepsItsQueries(t *testing.T) {
 			t.Fatal("the query was used again")
 		}
 	}
-}
-
-// TestWaitSleepsUntilItsTurn: Wait takes places in order, sleeps, and gives its place
-// back when it is cancelled.
-func TestWaitSleepsUntilItsTurn(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		l := NewMemory(nil)
-		p := Policy{Name: "p", Algorithm: LeakyBucketQueue, Limit: 1, Period: time.Second, Burst: 3}
-		start := time.Now()
-		for i := range 3 {
-			if err := l.Wait(t.Context(), p, "k", 1); err != nil || time.Since(start) != time.Duration(i)*time.Second {
-				t.Errorf("turn %d came after %v: %v", i, time.Since(start), err)
-			}
-		}
-		ctx, cancel := context.WithCancel(t.Context())
-		gone := make(chan error)
-		go func() { gone <- l.Wait(ctx, p, "k", 1) }()
-		synctest.Wait()
-		cancel()
-		if err := <-gone; !errors.Is(err, context.Canceled) {
-			t.Error(err)
-		}
-		short, end := context.WithTimeout(t.Context(), time.Millisecond)
-		defer end()
-		var denied *DeniedError
-		if err := l.Wait(short, p, "k", 1); !errors.As(err, &denied) || denied.Result.Allowed {
-			t.Errorf("a turn after the deadline: %v", err)
-		}
-		again := time.Now()
-		if err := l.Wait(t.Context(), p, "k", 1); err != nil || time.Since(again) != time.Second {
-			t.Errorf("after a cancelled Wait the turn came after %v: %v", time.Since(again), err)
-		}
-		if err := l.Close(); err != nil {
-			t.Error(err)
-		}
-	})
 }

@@ -16,7 +16,7 @@ import (
 // cannot be read leaves the old one.
 func FuzzPolicyText(f *testing.F) {
 	for _, text := range []string{
-		`{"name":"a","algorithm":"token_bucket","limit":5,"period":"1m"}`,
+		`{"name":"a","algorithm":"token_bucket","limit":5,"period":"1d12h"}`,
 		`{"name":"a","algorithm":"fixed_window","limit":1e3,"calendar":"month","time_zone":"Europe/Vienna","on_error":"fail_open"}`,
 		`{"name":"a","algorithm":"leaky_bucket","limit":0.5,"burst":3,"period":"1h","tick":"1s","block_for":"1m","durability":"relaxed"}`,
 		`{"name":"\u0000","limit":1e999}`, `{"limit":-0}`, `{"period":"-9223372036854775808ns"}`, `{"period":""}`, `{"Name":"a","NAME":"b"}`,
@@ -44,6 +44,11 @@ func FuzzPolicyText(f *testing.F) {
 		var back Policy
 		if err := json.Unmarshal(written, &back); err != nil || back != p {
 			t.Errorf("%q is %+v, but written as %s it is %+v, %v", text, p, written, back, err)
+		}
+		form, err := p.MarshalYAML()
+		back = Policy{}
+		if err != nil || back.UnmarshalYAML(func(into any) error { *into.(*policyText) = form.(policyText); return nil }) != nil || back != p {
+			t.Errorf("%q is %+v, but by YAML it is %+v, %v", text, p, back, err)
 		}
 		if !valid {
 			return

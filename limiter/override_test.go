@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pglimit/pglimit/internal/store"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -155,6 +156,9 @@ func TestUnlimitedReservation(t *testing.T) {
 	if err != nil || !r.Result.Allowed || r.Result.Granted != 50 || !r.Expires.Equal(now.Add(time.Minute)) {
 		t.Fatalf("%+v, %v", r, err)
 	}
+	if policy, key, ok := store.ParseUncountedID(r.ID); !ok || policy != "three" || key == "free" || len(key) < 40 {
+		t.Errorf("%s, %s of %s", policy, key, r.ID)
+	}
 	other, err := l.Reserve(ctx, three.Request("free", 50), time.Minute)
 	if err != nil || other.ID == r.ID {
 		t.Errorf("a second reservation: %q, %v", other.ID, err)
@@ -276,17 +280,6 @@ func TestOverrideOfOneState(t *testing.T) {
 	all, err := l.AllowAll(t.Context(), three.Request("k", 1), three.Request("k", 1), three.Request("k", 1))
 	if err != nil || !all.Allowed || all.PerRequest[2].Limit != 9 {
 		t.Errorf("%+v, %v", all, err)
-	}
-}
-
-// TestOverrideUntilTheEpoch: 0 microseconds stand for no end.
-func TestOverrideUntilTheEpoch(t *testing.T) {
-	t.Parallel()
-	_, p, _ := overridden(t, limiter.Config{})
-	for _, until := range []time.Time{time.Unix(0, 0), time.Unix(0, 900), time.Unix(-1, 0)} {
-		if err := p.SetOverride(t.Context(), limiter.Override{Policy: "three", Key: "k", Unlimited: true, Until: until}); !errors.Is(err, limiter.ErrInvalid) {
-			t.Errorf("until %v: %v", until, err)
-		}
 	}
 }
 

@@ -52,6 +52,8 @@ func TestApplyValidates(t *testing.T) {
 		"burst of windows": {of(limiter.Override{Policy: "window", Key: "k", Burst: ptr(4.0)}), "fixed_window"},
 		"unlimited":        {of(limiter.Override{Key: "k", Unlimited: true, Shadow: ptr(true)}), "excludes"},
 		"until":            {of(limiter.Override{Key: "k", Unlimited: true, Until: time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC)}), "Until"},
+		"until the epoch":  {of(limiter.Override{Key: "k", Unlimited: true, Until: time.Unix(0, 900)}), "Until"},
+		"before the epoch": {of(limiter.Override{Key: "k", Unlimited: true, Until: time.Unix(-1, 0)}), "Until"},
 		"no key":           {of(limiter.Override{Unlimited: true}), "key"},
 		"long key":         {of(limiter.Override{Key: strings.Repeat("k", 1025), Unlimited: true}), "1024"},
 		"policy's name":    {of(limiter.Override{Policy: "A b", Key: "k", Unlimited: true}), `Override.Policy "A b"`},

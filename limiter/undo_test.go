@@ -57,12 +57,15 @@ func TestUndoNothing(t *testing.T) {
 	}
 	replayed, _ := l.Do(ctx, again)
 	all, _ := l.AllowAll(ctx, p.Request("k", 5), p.Request("third", 1))
-	if !check.Allowed || !refund.Allowed || !charged.Allowed || !settled.Allowed || !replayed.Replayed || all.Allowed || !all.PerRequest[1].Allowed {
+	ghost := p
+	ghost.Shadow = true
+	shadowed, _ := l.AllowUpTo(ctx, ghost, "k", 5)
+	if !shadowed.Shadowed || shadowed.Granted != 5 || !check.Allowed || !refund.Allowed || !charged.Allowed || !settled.Allowed || !replayed.Replayed || all.Allowed || !all.PerRequest[1].Allowed {
 		t.Fatal(check, refund, charged, settled, replayed, all)
 	}
 	for name, r := range map[string]Result{
 		"denied": denied, "check": check, "refund": refund, "charge": charged, "reserve": reservation.Result, "settle": settled,
-		"replayed": replayed, "denied with others": all.PerRequest[1], "zero": {Allowed: true, Granted: 5},
+		"replayed": replayed, "denied with others": all.PerRequest[1], "zero": {Allowed: true, Granted: 5}, "shadowed": shadowed,
 	} {
 		if got, err := l.Undo(ctx, p, "k", r); err != nil || got.Granted != 0 || !got.Allowed || got.Level != 10 {
 			t.Errorf("%s: got %+v, %v", name, got, err)
