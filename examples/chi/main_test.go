@@ -8,8 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgxpool"
-
 	"github.com/pglimit/pglimit/examples/internal/testdb"
 	"github.com/pglimit/pglimit/internal/transcript"
 	"github.com/pglimit/pglimit/limiter"
@@ -20,16 +18,8 @@ func TestMain(m *testing.M) { testdb.Main(m, migrations.Up) }
 
 // TestREADME sends the README's requests, with a fixed clock.
 func TestREADME(t *testing.T) {
-	pool, err := pgxpool.New(t.Context(), testdb.Migrated.New(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(pool.Close)
 	noon := time.Date(2026, 6, 1, 12, 0, 0, 0, time.UTC)
-	l, err := limiter.New(pool, &limiter.Config{Now: func() time.Time { return noon }, Timeout: time.Minute})
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := testdb.Limiter(t, testdb.Pool(t, testdb.Migrated), &limiter.Config{Now: func() time.Time { return noon }})
 	server := httptest.NewServer(newHandler(l))
 	defer server.Close()
 	transcript.Check(t, "README.md", server.URL)

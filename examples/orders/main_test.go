@@ -1,14 +1,11 @@
 package main
 
 import (
-	"context"
-	"io"
-	"os"
+	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglimit/pglimit/examples/internal/testdb"
 	"github.com/pglimit/pglimit/limiter"
@@ -16,126 +13,132 @@ import (
 
 func TestMain(m *testing.M) { testdb.Main(m, migrate) }
 
+// newShop returns a shop over a new database, whose clock shows *now.
+func newShop(t *testing.T, now *time.Time) *shop {
+	pool := testdb.Pool(t, testdb.Migrated)
+	return &shop{pool, testdb.Limiter(t, pool, &limiter.Config{Now: func() time.Time { return *now }})}
+}
+
 // march is in the middle of a month, so that no test runs across the end of one.
-var march = at(time.Date(2026, time.March, 15, 12, 0, 0, 0, time.UTC))
-
-func at(t time.Time) *limiter.Config {
-	return &limiter.Config{Timeout: time.Minute, Now: func() time.Time { return t }}
-}
-
-// newShop connects to a database as one process does. It applies each change to the pool's
-// configuration first.
-func newShop(t *testing.T, url string, config *limiter.Config, changes ...func(*pgxpool.Config)) *shop {
-	t.Helper()
-	c, err := pgxpool.ParseConfig(url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, change := range changes {
-		change(c)
-	}
-	pool, err := pgxpool.NewWithConfig(t.Context(), c)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(pool.Close)
-	limits, err := limiter.New(pool, config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return &shop{pool, limits}
-}
-
-// isolation sets the default isolation of all transactions.
-func isolation(level string) func(*pgxpool.Config) {
-	return func(c *pgxpool.Config) { c.ConnConfig.RuntimeParams["default_transaction_isolation"] = level }
-}
-
-func (s *shop) exec(t *testing.T, sql string, args ...any) {
-	t.Helper()
-	if _, err := s.pool.Exec(t.Context(), sql, args...); err != nil {
-		t.Fatalf("%s: %v", sql, err)
-	}
-}
-
-// one returns the single value of a query.
-func one[T any](t *testing.T, s *shop, sql string, args ...any) (v T) {
-	t.Helper()
-	if err := s.pool.QueryRow(t.Context(), sql, args...).Scan(&v); err != nil {
-		t.Fatalf("%s: %v", sql, err)
-	}
-	return v
-}
-
-// eventually polls until is returns true. Use it for what the server does not announce.
-func eventually(t *testing.T, what string, is func() bool) {
-	t.Helper()
-	hang := time.NewTimer(time.Minute) // prevents a hang
-	defer hang.Stop()
-	tick := time.NewTicker(2 * time.Millisecond)
-	defer tick.Stop()
-	for !is() {
-		select {
-		case <-tick.C:
-		case <-hang.C:
-			t.Fatalf("wait until %s: it did not happen", what)
-		}
-	}
-}
-
-// bounded returns the test's context with a timeout, to prevent a hang.
-func bounded(t *testing.T) context.Context {
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	t.Cleanup(cancel)
-	return ctx
-}
-
-// agree checks that the orders' sum equals the spend, to the cent, and returns it.
-func (s *shop) agree(t *testing.T, budget limiter.Policy, key string) float64 {
-	t.Helper()
-	st, err := s.limits.Usage(t.Context(), budget, key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ordered := one[float64](t, s, `SELECT coalesce(sum(cents), 0)::float8 FROM orders WHERE $1 IN (account, company)`, key)
-	if ordered != st.Spent || st.Reserved != 0 || st.Remaining != budget.Limit-ordered {
-		t.Errorf("%s: %v cents were ordered; spent %v, held %v, left %v", key, ordered, st.Spent, st.Reserved, st.Remaining)
-	}
-	if ordered > budget.Limit {
-		t.Errorf("%s: %v cents were ordered, and the budget is %v", key, ordered, budget.Limit)
-	}
-	return ordered
-}
+var march = time.Date(2026, time.March, 15, 12, 0, 0, 0, time.UTC)
 
 // want checks that exactly that many cents were ordered and spent.
 func (s *shop) want(t *testing.T, budget limiter.Policy, key string, cents float64) {
 	t.Helper()
-	if got := s.agree(t, budget, key); got != cents {
-		t.Errorf("%s: %v cents were ordered, want %v", key, got, cents)
+	st, err := s.limits.Usage(t.Context(), budget, key)
+	if err != nil || st.Spent != cents {
+		t.Errorf("%s: %+v, %v, want %v spent", key, st, err, cents)
+	}
+	var ordered float64
+	const sum = `SELECT coalesce(sum(cents), 0)::float8 FROM orders WHERE $1 IN (account, company)`
+	if err := s.pool.QueryRow(t.Context(), sum, key).Scan(&ordered); err != nil || ordered != cents {
+		t.Errorf("%s: %v cents were ordered, %v, want %v", key, ordered, err, cents)
 	}
 }
 
 func TestRun(t *testing.T) {
 	t.Parallel()
 	url := testdb.Empty.New(t)
-	readme, err := os.ReadFile("README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
 	for range 2 { // and again, on the tables and rows of the first run
 		var out strings.Builder
-		if err := run(t.Context(), url, march, &out); err != nil {
+		if err := run(t.Context(), url, &limiter.Config{Timeout: time.Minute, Now: func() time.Time { return march }}, &out); err != nil {
 			t.Fatal(err)
 		}
-		if !strings.Contains(string(readme), "```\n"+out.String()+"```\n") {
-			t.Errorf("README.md does not show what the program prints:\n%s", &out)
+		testdb.InREADME(t, out.String())
+	}
+}
+
+// TestOrderAndSpendTogether: both exist after the commit; neither exists after a denial or
+// a failed commit.
+func TestOrderAndSpendTogether(t *testing.T) {
+	t.Parallel()
+	for _, company := range []string{"", "initech"} {
+		s := newShop(t, &march)
+		order := func(number string, cents int64) error {
+			return s.place(t.Context(), Order{Account: "alice", Number: number, Company: company, Cents: cents})
+		}
+		if err := order("1", 70_00); err != nil {
+			t.Fatal(err)
+		}
+		var over *OverBudgetError
+		april := time.Date(2026, time.March, 31, 22, 0, 0, 0, time.UTC) // in Vienna
+		if err := order("2", 30_01); !errors.As(err, &over) || over.Budget != "account-budget" || over.Left != 30_00 || !over.Renewed.Equal(april) {
+			t.Errorf("over budget: %v", err)
+		}
+		if err := order("2", 100_01); !errors.As(err, &over) || !over.Renewed.IsZero() {
+			t.Errorf("above the whole budget: %v", err)
+		}
+		if _, err := s.pool.Exec(t.Context(), `CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'no commit'; END $$;
+			CREATE CONSTRAINT TRIGGER fail AFTER INSERT ON orders DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION fail()`); err != nil {
+			t.Fatal(err)
+		}
+		if err := order("2", 30_00); err == nil {
+			t.Error("the commit did not fail")
+		}
+		s.want(t, accountBudget, "alice", 70_00)
+		if company != "" {
+			s.want(t, companyBudget, company, 70_00)
 		}
 	}
 }
 
-func TestWrongUsage(t *testing.T) {
+// TestBothBudgetsOrNeither: the error names the budget without room, and the other is not
+// spent.
+func TestBothBudgetsOrNeither(t *testing.T) {
 	t.Parallel()
-	if err := run(t.Context(), "", nil, io.Discard); err == nil || !strings.Contains(err.Error(), "DATABASE_URL") {
-		t.Errorf("without DATABASE_URL: %v", err)
+	s := newShop(t, &march)
+	for i, c := range []struct {
+		account string
+		cents   int64
+		over    string
+	}{
+		{"alice", 90_00, ""},
+		{"alice", 20_00, "account-budget"},
+		{"bob", 70_00, "company-budget"},
+		{"bob", 60_00, ""},
+	} {
+		err := s.place(t.Context(), Order{Account: c.account, Number: fmt.Sprint(i), Company: "initech", Cents: c.cents})
+		var over *OverBudgetError
+		if errors.As(err, &over); (err == nil) != (c.over == "") || err != nil && (over == nil || over.Budget != c.over) {
+			t.Errorf("order %d: %v, want %q", i, err, c.over)
+		}
+	}
+	s.want(t, accountBudget, "alice", 90_00)
+	s.want(t, accountBudget, "bob", 60_00)
+	s.want(t, companyBudget, "initech", 150_00)
+}
+
+// TestPlacedAgain: an order counts once however often it is sent, in its own month. Its
+// number identifies it alone.
+func TestPlacedAgain(t *testing.T) {
+	t.Parallel()
+	now := time.Date(2026, time.March, 31, 21, 59, 0, 0, time.UTC) // a minute before April in Vienna
+	s := newShop(t, &now)
+	own := Order{Account: "alice", Number: "1", Cents: 60_00}
+	paid := Order{Account: "alice", Number: "2", Company: "initech", Cents: 30_00}
+	place := func(o Order, want error) {
+		t.Helper()
+		if err := s.place(t.Context(), o); !errors.Is(err, want) {
+			t.Errorf("%+v: %v, want %v", o, err, want)
+		}
+	}
+	place(own, nil)
+	place(paid, nil)
+	now = now.Add(time.Minute)
+	place(own, nil)
+	place(paid, nil)
+	dearer, moved := own, paid
+	dearer.Cents++
+	moved.Company = "globex"
+	place(dearer, limiter.ErrInvalid)
+	place(moved, errTaken)
+	own.Company, paid.Company = "initech", ""
+	place(own, errTaken)
+	place(paid, errTaken)
+	own.Company = ""
+	now = now.Add(24 * time.Hour)
+	place(own, errTaken) // forgotten, except for the order itself
+	if st, err := s.limits.Usage(t.Context(), accountBudget, "alice"); err != nil || st.Spent != 0 {
+		t.Errorf("April: %+v, %v", st, err)
 	}
 }

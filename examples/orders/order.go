@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/pglimit/pglimit/limiter"
 )
@@ -52,29 +51,30 @@ var errTaken = errors.New("there is an order of that number")
 // on the way, the commit may or may not have happened. After that or any other error place
 // the same order again: it is written and counted once.
 func (s *shop) place(ctx context.Context, o Order) error {
-	spend := s.spend
+	spend := spendOne
 	if o.Company != "" {
-		spend = s.spendOfBoth
+		spend = spendBoth
 	}
-	return s.inTx(ctx, func(tx pgx.Tx) error {
+	// A conflict with another transaction, such as a deadlock, runs all of it again.
+	return limiter.RunTx(ctx, s.limits, s.pool, nil, func(tx pgx.Tx, limits *limiter.Tx) error {
 		const insert = `INSERT INTO orders (account, number, company, cents) VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING`
 		written, err := tx.Exec(ctx, insert, o.Account, o.Number, o.Company, o.Cents)
 		if err != nil {
 			return err
 		}
 		// The limit comes last: a budget's row stays locked until the transaction ends.
-		return spend(ctx, tx, o, written.RowsAffected() == 1)
+		return spend(ctx, tx, limits, o, written.RowsAffected() == 1)
 	})
 }
 
-// spend takes an order's cents from its account's budget. Under the IdempotencyKey the
+// spendOne takes an order's cents from its account's budget. Under the IdempotencyKey the
 // limiter remembers the spend with the order's number. Sent again, the request returns the
 // same answer and counts nothing. The order and the remembered spend are committed
 // together, so both are new or neither is.
-func (s *shop) spend(ctx context.Context, tx pgx.Tx, o Order, isNew bool) error {
+func spendOne(ctx context.Context, _ pgx.Tx, limits *limiter.Tx, o Order, isNew bool) error {
 	request := accountBudget.Request(o.Account, float64(o.Cents))
 	request.IdempotencyKey = o.Number
-	r, err := s.limits.InTx(tx).Do(ctx, request)
+	r, err := limits.Do(ctx, request)
 	switch {
 	case err != nil:
 		return err
@@ -86,10 +86,10 @@ func (s *shop) spend(ctx context.Context, tx pgx.Tx, o Order, isNew bool) error 
 	return nil
 }
 
-// spendOfBoth takes an order's cents from its account's and its company's budget, or from
+// spendBoth takes an order's cents from its account's and its company's budget, or from
 // neither. AllowAll has no IdempotencyKey, and needs none here: an existing order was
 // committed together with its spend.
-func (s *shop) spendOfBoth(ctx context.Context, tx pgx.Tx, o Order, isNew bool) error {
+func spendBoth(ctx context.Context, tx pgx.Tx, limits *limiter.Tx, o Order, isNew bool) error {
 	if !isNew {
 		return same(ctx, tx, o)
 	}
@@ -97,7 +97,7 @@ func (s *shop) spendOfBoth(ctx context.Context, tx pgx.Tx, o Order, isNew bool) 
 		accountBudget.Request(o.Account, float64(o.Cents)),
 		companyBudget.Request(o.Company, float64(o.Cents)),
 	}
-	all, err := s.limits.InTx(tx).AllowAll(ctx, requests...)
+	all, err := limits.AllowAll(ctx, requests...)
 	if err != nil {
 		return err
 	}
@@ -118,29 +118,4 @@ func same(ctx context.Context, tx pgx.Tx, o Order) error {
 		return errTaken
 	}
 	return nil
-}
-
-// tries bounds how often a transaction is run.
-const tries = 5
-
-// inTx runs work in a transaction, which an error rolls back. After a conflict with
-// another transaction, such as a deadlock, it runs all of it again.
-func (s *shop) inTx(ctx context.Context, work func(pgx.Tx) error) (err error) {
-	for range tries {
-		err = pgx.BeginFunc(ctx, s.pool, work)
-		if !retryable(err) {
-			break
-		}
-	}
-	return err
-}
-
-// retryable reports whether err is a conflict: of the limiter, or of a statement or the
-// commit of this program.
-func retryable(err error) bool {
-	if errors.Is(err, limiter.ErrRetryTx) {
-		return true
-	}
-	answer, ok := errors.AsType[*pgconn.PgError](err)
-	return ok && (answer.Code == "40001" || answer.Code == "40P01")
 }

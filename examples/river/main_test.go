@@ -1,14 +1,13 @@
 package main
 
 import (
-	"context"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/riverqueue/river"
-	"github.com/riverqueue/river/rivertype"
 
 	"github.com/pglimit/pglimit/examples/internal/testdb"
 	"github.com/pglimit/pglimit/limiter"
@@ -16,95 +15,121 @@ import (
 
 func TestMain(m *testing.M) { testdb.Main(m, migrate) }
 
-// process is one process of the application.
-type process struct {
-	pool   *pgxpool.Pool
-	limits *limiter.Limiter
-	client *river.Client[pgx.Tx]
-	events <-chan *river.Event
-}
-
-// newProcess creates a process that does not work yet, and subscribes to events of the
-// kinds.
-func newProcess(t *testing.T, url string, config *limiter.Config, rates map[string]limiter.Policy, workers int, kinds ...river.EventKind) *process {
+// work inserts jobs and lets two workers work until there were that many events of the
+// kinds. It returns how many were snoozed, for between least and most.
+func work(t *testing.T, pool *pgxpool.Pool, rates map[string]limiter.Policy, jobs []river.JobArgs, least, most time.Duration, n int, kinds ...river.EventKind) (snoozed int) {
 	t.Helper()
-	var p process
-	var err error
-	if p.pool, err = pgxpool.New(t.Context(), url); err != nil {
+	client, err := newClient(pool, testdb.Limiter(t, pool, nil), rates, 2)
+	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(p.pool.Close)
-	if config == nil {
-		config = &limiter.Config{}
+	events, unsubscribe := client.Subscribe(kinds...)
+	defer unsubscribe()
+	var params []river.InsertManyParams
+	for _, job := range jobs {
+		params = append(params, river.InsertManyParams{Args: job})
 	}
-	config.Timeout = time.Minute // many wait for few connections
-	if p.limits, err = limiter.New(p.pool, config); err != nil {
+	if _, err := client.InsertMany(t.Context(), params); err != nil {
 		t.Fatal(err)
 	}
-	if p.client, err = newClient(p.pool, p.limits, rates, workers); err != nil {
+	if err := client.Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	events, unsubscribe := p.client.Subscribe(kinds...)
-	t.Cleanup(unsubscribe)
-	p.events = events
-	return &p
-}
-
-// insert queues n equal jobs.
-func (p *process) insert(t *testing.T, n int, job river.JobArgs) {
-	t.Helper()
-	jobs := make([]river.InsertManyParams, n)
-	for i := range jobs {
-		jobs[i].Args = job
-	}
-	if _, err := p.client.InsertMany(t.Context(), jobs); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// start lets the process work until the test ends.
-func (p *process) start(t *testing.T) {
-	t.Helper()
-	if err := p.client.Start(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		// Cancels the jobs that still wait for their turn.
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), time.Minute) // prevents a hang
-		defer cancel()
-		if err := p.client.StopAndCancel(ctx); err != nil {
-			t.Errorf("stop: %v", err)
+	defer func() {
+		if err := client.StopAndCancel(t.Context()); err != nil {
+			t.Error(err)
 		}
-	})
-}
-
-// await returns the jobs of the next n events.
-func await(t *testing.T, events <-chan *river.Event, n int) (jobs []*rivertype.JobRow, kinds []river.EventKind) {
-	t.Helper()
-	hang := time.NewTimer(time.Minute) // prevents a hang
-	defer hang.Stop()
-	for len(jobs) < n {
-		select {
-		case e := <-events:
-			jobs, kinds = append(jobs, e.Job), append(kinds, e.Kind)
-		case <-hang.C:
-			t.Fatalf("waited for %d events, and there were %d: %v", n, len(jobs), kinds)
+	}()
+	for range n {
+		e := <-events
+		if e.Kind != river.EventKindJobSnoozed {
+			continue
+		}
+		snoozed++
+		if away := e.Job.ScheduledAt.Sub(*e.Job.AttemptedAt); away < least || away > most {
+			t.Errorf("a job was snoozed for %v, want the time until there is room", away)
 		}
 	}
-	return jobs, kinds
-}
-
-// one returns the single value of a query.
-func one[T any](t *testing.T, pool *pgxpool.Pool, sql string, args ...any) (v T) {
-	t.Helper()
-	if err := pool.QueryRow(t.Context(), sql, args...).Scan(&v); err != nil {
-		t.Fatalf("%s: %v", sql, err)
-	}
-	return v
+	return snoozed
 }
 
 // count returns the number of a tenant's rows in a table.
-func (p *process) count(t *testing.T, table, tenant string) int {
+func count(t *testing.T, pool *pgxpool.Pool, table, tenant string) (n int) {
 	t.Helper()
-	return one[int](t, p.pool, `SELECT count(*) FROM `+table+` WHERE tenant = $1`, tenant)
+	rows, _ := pool.Query(t.Context(), `SELECT count(*) FROM `+table+` WHERE tenant = $1`, tenant)
+	n, err := pgx.CollectExactlyOneRow(rows, pgx.RowTo[int])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func repeat(n int, job river.JobArgs) (jobs []river.JobArgs) {
+	for range n {
+		jobs = append(jobs, job)
+	}
+	return jobs
+}
+
+func TestReportsStayWithinTheBudget(t *testing.T) {
+	t.Parallel()
+	pool := testdb.Pool(t, testdb.Migrated)
+	snoozed := work(t, pool, nil, append(repeat(5, Report{"blue"}), Report{"red"}), 23*time.Hour, 25*time.Hour, 6,
+		river.EventKindJobCompleted, river.EventKindJobSnoozed)
+	if blue, red := count(t, pool, "reports", "blue"), count(t, pool, "reports", "red"); blue != 2 || red != 1 || snoozed != 3 {
+		t.Errorf("blue has %d reports, red %d, and %d were put off; want 2, 1 and 3", blue, red, snoozed)
+	}
+}
+
+// TestReportIsCountedOnce: a commit that fails undoes the report, its count and the job's
+// end. The next try makes all three.
+func TestReportIsCountedOnce(t *testing.T) {
+	t.Parallel()
+	pool := testdb.Pool(t, testdb.Migrated)
+	_, err := pool.Exec(t.Context(), `
+		CREATE SEQUENCE tries; -- a sequence is not rolled back
+		CREATE FUNCTION fail_once() RETURNS trigger LANGUAGE plpgsql AS $$
+		BEGIN
+			IF nextval('tries') = 1 THEN RAISE 'the first commit fails'; END IF;
+			RETURN NULL;
+		END $$;
+		CREATE CONSTRAINT TRIGGER fail_once AFTER INSERT ON reports
+			DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION fail_once()`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	work(t, pool, nil, repeat(1, Report{"blue"}), 0, 0, 2, river.EventKindJobFailed, river.EventKindJobCompleted)
+	r, err := testdb.Limiter(t, pool, nil).Check(t.Context(), reports, "blue", 0)
+	if written := count(t, pool, "reports", "blue"); err != nil || written != 1 || r.Level != 1 {
+		t.Errorf("%d reports were written and %v counted, %v, want 1", written, r.Level, err)
+	}
+}
+
+// TestABusyTenantHoldsUpNobody: two workers first see fifty jobs of a tenant that may have
+// one an hour. The jobs of another tenant are still done.
+func TestABusyTenantHoldsUpNobody(t *testing.T) {
+	t.Parallel()
+	pool := testdb.Pool(t, testdb.Migrated)
+	rates := map[string]limiter.Policy{"busy": perSecond(1. / 3600), "quiet": perSecond(1000)}
+	snoozed := work(t, pool, rates, append(repeat(50, Webhook{"busy"}), repeat(5, Webhook{"quiet"})...), 50*time.Minute, 70*time.Minute, 1+49+5,
+		river.EventKindJobCompleted, river.EventKindJobSnoozed)
+	if busy, quiet := count(t, pool, "webhooks", "busy"), count(t, pool, "webhooks", "quiet"); busy != 1 || quiet != 5 || snoozed != 49 {
+		t.Errorf("%d busy and %d quiet webhooks were sent and %d jobs snoozed, want 1, 5 and 49", busy, quiet, snoozed)
+	}
+}
+
+func TestRun(t *testing.T) {
+	t.Parallel()
+	url := testdb.Empty.New(t)
+	for _, first := range []bool{true, false} { // and again, when the day's reports are used up
+		var out strings.Builder
+		if err := run(t.Context(), &out, url); err != nil {
+			t.Fatal(err)
+		}
+		if first {
+			testdb.InREADME(t, out.String())
+		} else if strings.Count(out.String(), "10 webhooks sent, 0 reports written, 3 put off") != 2 {
+			t.Errorf("the second run printed:\n%s", &out)
+		}
+	}
 }
