@@ -3,6 +3,7 @@ package doctor
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -119,13 +120,4 @@ func judgePin(s pin, old time.Duration) (c Check) {
 }
 
 // literal quotes a string for SQL.
-func literal(s string) string {
-	out := []byte{'\''}
-	for i := range len(s) {
-		if s[i] == '\'' {
-			out = append(out, '\'')
-		}
-		out = append(out, s[i])
-	}
-	return string(append(out, '\''))
-}
+func literal(s string) string { return "'" + strings.ReplaceAll(s, "'", "''") + "'" }

@@ -233,6 +233,7 @@ func TestRefundIfKeepsTheWriter(t *testing.T) {
 				t.Errorf("%s: %v", path, err)
 			}
 		})))
+		server.Client().Timeout = time.Minute // prevents a hang
 		res, err := server.Client().Get(server.URL)
 		if err != nil {
 			t.Fatal(err)

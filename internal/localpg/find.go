@@ -1,6 +1,7 @@
 package localpg
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -144,7 +145,7 @@ func rank(version string) int {
 // system.
 func installHint(major string) string {
 	if runtime.GOOS == "windows" {
-		return "install one: winget install PostgreSQL.PostgreSQL." + or(major, "17")
+		return "install one: winget install PostgreSQL.PostgreSQL." + cmp.Or(major, "17")
 	}
 	suffix := ""
 	if major != "" {
@@ -153,21 +154,14 @@ func installHint(major string) string {
 	for _, manager := range []struct{ program, line string }{
 		{"apt-get", "sudo apt-get install postgresql" + suffix},
 		{"dnf", "sudo dnf install postgresql-server"},
-		{"apk", "sudo apk add postgresql" + or(major, "17")},
+		{"apk", "sudo apk add postgresql" + cmp.Or(major, "17")},
 		{"pacman", "sudo pacman -S postgresql"},
 		{"zypper", "sudo zypper install postgresql-server"},
-		{"brew", "brew install postgresql@" + or(major, "17")},
+		{"brew", "brew install postgresql@" + cmp.Or(major, "17")},
 	} {
 		if _, err := exec.LookPath(manager.program); err == nil {
 			return "install one: " + manager.line
 		}
 	}
 	return "install one (https://www.postgresql.org/download/)"
-}
-
-func or(s, otherwise string) string {
-	if s == "" {
-		return otherwise
-	}
-	return s
 }

@@ -135,21 +135,6 @@ func TestCloseRemovesTheDirectory(t *testing.T) {
 	}
 }
 
-func TestDataDirIsKeptAndUsedAgain(t *testing.T) {
-	t.Parallel()
-	dir := filepath.Join(reachable(t), "data")
-
-	s := start(t, Options{DataDir: dir})
-	query(t, s.URL(), "create table t as select 7 as n", "select 'done'")
-	if err := s.Close(); err != nil {
-		t.Fatal(err)
-	}
-	s = start(t, Options{DataDir: dir})
-	if got := query(t, s.URL(), "select n::text from t"); got != "7" {
-		t.Errorf("t holds %q, want 7", got)
-	}
-}
-
 // TestDataDirInUse starts a second server on a directory in use. It waits for the first to
 // end, and gives up when its context ends.
 func TestDataDirInUse(t *testing.T) {
@@ -210,18 +195,6 @@ func TestForeignDataDirIsRefused(t *testing.T) {
 	}
 	if !strings.Contains(err.Error(), "was not made by pglimit") {
 		t.Errorf("the error does not say why: %v", err)
-	}
-}
-
-func TestTakenPortIsRecognized(t *testing.T) {
-	t.Parallel()
-	one, two := start(t, Options{TCP: true}), start(t, Options{TCP: true})
-	if err := two.Stop(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	two.port = one.port
-	if err := two.Restart(t.Context()); !errors.Is(err, errPortTaken) {
-		t.Errorf("Restart on a port in use: %v, want %v", err, errPortTaken)
 	}
 }
 
