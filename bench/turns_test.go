@@ -5,7 +5,6 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/pglimit/pglimit/bench/contender"
 	"github.com/pglimit/pglimit/bench/measure"
 	"github.com/pglimit/pglimit/bench/report"
 )
@@ -29,19 +28,12 @@ func TestGoalsAreMeasured(t *testing.T) {
 	}
 }
 
-// TestOnly: the number of turns in each round.
+// TestOnly: the number of turns in each round that a pattern selects.
 func TestOnly(t *testing.T) {
 	for only, want := range map[string]int{
-		// Eight contenders at four numbers of callers, and two of different amounts; the same
-		// without the latter; the eight at three numbers.
-		"":           34 + 32 + 24 + 9 + 1 + 10 + 8 + 4 + 6 + 2,
-		"^hot":       34,
 		"amounts":    2,
-		"/512":       16,
 		"^log":       9,
-		"growth":     8,
 		"held|spend": 4 + 10,
-		"the key":    2,
 		"nothing":    0,
 	} {
 		b := newBench(options{rounds: 3, only: regexp.MustCompile(only)})
@@ -58,16 +50,6 @@ func TestEveryOtherRoundGoesBackwards(t *testing.T) {
 				t.Errorf("round %d has %d at %d, want %d", round, got, place, turn)
 			}
 		}
-	}
-}
-
-func TestContendersHaveDifferentNames(t *testing.T) {
-	seen := map[string]bool{}
-	for _, c := range slices.Concat(contender.All(), contender.Logs()) {
-		if seen[c.ID] || c.ID == "" || c.Redis != (c.Commit == "") {
-			t.Errorf("%+v: an ID used twice, or a field is missing", c)
-		}
-		seen[c.ID] = true
 	}
 }
 

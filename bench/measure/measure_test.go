@@ -105,34 +105,6 @@ func TestProcessorTime(t *testing.T) {
 	})
 }
 
-// TestPercentiles makes one decision in twenty take twice as long, and a single one far
-// longer.
-func TestPercentiles(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := 0
-		s, err := Run(t.Context(), Load{
-			Callers: 1, Duration: time.Second, Keys: []string{"a"}, Sequence: []uint32{0},
-			Decide: func(context.Context, string) (bool, error) {
-				takes := time.Millisecond
-				switch n++; {
-				case n == 500:
-					takes = 50 * time.Millisecond
-				case n%20 == 0:
-					takes = 2 * time.Millisecond
-				}
-				<-time.After(takes)
-				return true, nil
-			},
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if a, b := s.P50.Round(50*time.Microsecond), s.P99.Round(50*time.Microsecond); a != time.Millisecond || b != 2*time.Millisecond {
-			t.Errorf("p50 is %v and p99 %v, want 1 ms and 2 ms to within 1 %%", s.P50, s.P99)
-		}
-	})
-}
-
 func TestRunFailsWithADecision(t *testing.T) {
 	broken := errors.New("broken")
 	for name, c := range map[string]struct {

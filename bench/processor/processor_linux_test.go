@@ -3,7 +3,6 @@ package processor
 import (
 	"bufio"
 	"io"
-	"os"
 	"os/exec"
 	"testing"
 	"time"
@@ -66,23 +65,5 @@ func TestTreeNeedsTheProcess(t *testing.T) {
 	}
 	if used, err := Tree(cmd.Process.Pid)(); err == nil {
 		t.Errorf("a process that has ended has used %v, want an error", used)
-	}
-}
-
-// TestSelf: this process's own two clocks agree. One lags by what other threads have used
-// since the kernel's last tick.
-func TestSelf(t *testing.T) {
-	before, err := Self()
-	if err != nil {
-		t.Fatal(err)
-	}
-	const unread = -time.Hour
-	between := exact(os.Getpid(), unread)
-	after, err := Self()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if between < before-tick || between > after+tick {
-		t.Errorf("getrusage says %v, then %v, the process's clock %v between", before, after, between)
 	}
 }

@@ -12,7 +12,7 @@ import (
 
 // plan is what one run does, and for how long.
 type plan struct {
-	Quick, JSON bool
+	Quick bool
 	// Keys is the number of keys that arrive during Length.
 	Keys       int
 	Generation int // the number of keys that are in use together, a power of two
@@ -23,20 +23,19 @@ type plan struct {
 	Warm  time.Duration
 	Every time.Duration // the interval between readings
 	Part  time.Duration // the length of the first and the last part, which are compared
-	Pin   time.Duration // for how long the snapshot is held
 	Speed int           // of the limiter's clock
 	Sweep time.Duration // the janitor's interval
 }
 
 var full = plan{
 	Keys: 1_000_000, Generation: 1 << 14, Watched: 4, Rate: 4000, Length: 10 * time.Minute, Warm: 2 * time.Minute,
-	Every: 10 * time.Second, Part: time.Minute, Pin: 40 * time.Second, Speed: 120, Sweep: 2 * time.Second,
+	Every: 10 * time.Second, Part: time.Minute, Speed: 120, Sweep: 2 * time.Second,
 }
 
 var quick = plan{
 	Quick: true,
 	Keys:  12_000, Generation: 1 << 10, Watched: 1, Rate: 2000, Length: 16 * time.Second, Warm: 13 * time.Second,
-	Every: 2 * time.Second, Part: 4 * time.Second, Pin: 5 * time.Second, Speed: 1200, Sweep: 500 * time.Millisecond,
+	Every: 2 * time.Second, Part: 4 * time.Second, Speed: 1200, Sweep: 500 * time.Millisecond,
 }
 
 // callers is the number of concurrent callers, and of the limiter's connections.
@@ -56,7 +55,6 @@ func (p plan) with(args []string, stderr io.Writer) (plan, error) {
 	flags := flag.NewFlagSet("soak", flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	flags.BoolVar(&p.Quick, "quick", p.Quick, "end within a minute: fewer keys, a faster clock")
-	flags.BoolVar(&p.JSON, "json", p.JSON, "print the report as JSON")
 	flags.IntVar(&p.Keys, "keys", p.Keys, "keys that arrive")
 	flags.IntVar(&p.Rate, "rate", p.Rate, "requests per second")
 	flags.DurationVar(&p.Length, "length", p.Length, "length of the soak after the warm-up")

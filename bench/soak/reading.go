@@ -14,30 +14,30 @@ import (
 
 // reading is the figures at one moment, and of the requests since the reading before it.
 type reading struct {
-	At         time.Duration `json:"at_ns"` // since the warm-up's end
-	PerSecond  float64       `json:"per_second"`
-	P50        time.Duration `json:"p50_ns"`
-	P99        time.Duration `json:"p99_ns"`
-	Memory     memory.Use    `json:"memory"`
-	Goroutines int           `json:"goroutines"` // the least since the reading before it: some come and go with each request
-	Tables     []table       `json:"tables"`
-	Keys       int64         `json:"keys"`    // that have arrived since the start
-	Sweeps     int64         `json:"sweeps"`  // since the start
-	Removed    int64         `json:"removed"` // rows, since the start
-	Kept       int64         `json:"kept"`    // rows that the janitor found in use, since the start
+	At         time.Duration // since the warm-up's end
+	PerSecond  float64
+	P50        time.Duration
+	P99        time.Duration
+	Memory     memory.Use
+	Goroutines int // the least since the reading before it: some come and go with each request
+	Tables     []table
+	Keys       int64 // that have arrived since the start
+	Sweeps     int64 // since the start
+	Removed    int64 // rows, since the start
+	Kept       int64 // rows that the janitor found in use, since the start
 }
 
 // table is the server's figures of a table.
 type table struct {
-	Name    string `json:"name"` // without its prefix
-	Rows    int64  `json:"rows"` // counted
-	Dead    int64  `json:"dead"` // the server's estimate
-	Bytes   int64  `json:"bytes"`
-	Indexes int64  `json:"index_bytes"`
+	Name    string // without its prefix
+	Rows    int64  // counted
+	Dead    int64  // the server's estimate
+	Bytes   int64
+	Indexes int64
 	// Counted by the server since the table was created.
-	Updates int64 `json:"updates"`
-	HOT     int64 `json:"hot"`
-	Vacuums int64 `json:"vacuums"`
+	Updates int64
+	HOT     int64
+	Vacuums int64
 }
 
 // sum adds up a figure of all tables.

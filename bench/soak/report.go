@@ -29,23 +29,16 @@ func (o *outcome) markdown() string {
 		line(&b, v.Name, v.First, v.Last, v.Bound, word)
 	}
 
-	fmt.Fprintf(&b, "\n%s requests were answered from memory, and are not in p50 and p99. Goroutines are the\nleast since the line before. Rows, bytes and dead rows are sums of all tables. HOT %% is\nsince the warm-up's end, and in the last two lines since the line before.\n\n", grouped(o.Cached))
+	fmt.Fprintf(&b, "\n%s requests were answered from memory, and are not in p50 and p99. Goroutines are the\nleast since the line before. Rows, bytes and dead rows are sums of all tables. HOT %% is\nsince the warm-up's end.\n\n", grouped(o.Cached))
 	line(&b, "at", "requests/s", "p50 µs", "p99 µs", "heap", "resident", "server", "its own", "goroutines", "rows", "dead", "MB", "HOT %", "deleted")
 	b.WriteString("|" + strings.Repeat("--:|", 14) + "\n")
 	before, start := o.Readings[0], o.Readings[0]
-	row := func(name string, r reading) {
-		line(&b, name, grouped(int64(r.PerSecond)), grouped(r.P50.Microseconds()), grouped(r.P99.Microseconds()), megabytes(r.Memory.Heap),
+	for _, r := range o.Readings[1:] {
+		line(&b, r.At.String(), grouped(int64(r.PerSecond)), grouped(r.P50.Microseconds()), grouped(r.P99.Microseconds()), megabytes(r.Memory.Heap),
 			megabytes(r.Memory.Resident), megabytes(r.Memory.Server), megabytes(r.Memory.ServerOwn), strconv.Itoa(r.Goroutines), grouped(r.rows()),
 			grouped(r.dead()), megabytes(r.bytes()), percent(r.hotSince(start)), grouped(r.Removed-before.Removed))
 		before = r
 	}
-	for _, r := range o.Readings[1:] {
-		row(r.At.String(), r)
-	}
-	before, start = o.Pinned.Before, o.Pinned.Before
-	row("snapshot held", o.Pinned.Held)
-	start = o.Pinned.Held
-	row("after it", o.Pinned.After)
 
 	b.WriteString("\nAt the end:\n\n")
 	line(&b, "table", "rows", "dead", "table MB", "indexes MB", "HOT %", "autovacuum runs")
@@ -56,12 +49,6 @@ func (o *outcome) markdown() string {
 			share = float64(t.HOT) / float64(t.Updates)
 		}
 		line(&b, t.Name, grouped(t.Rows), grouped(t.Dead), megabytes(t.Bytes), megabytes(t.Indexes), percent(share), grouped(t.Vacuums))
-	}
-	if held := o.Pinned.Snapshots[1]; held.Message != "" {
-		fmt.Fprintf(&b, "\nThe doctor, with the snapshot: %s: %s. Its fix: `%s`.\n", held.Status, held.Message, held.Fix)
-	}
-	for _, c := range o.Pinned.Well {
-		fmt.Fprintf(&b, "\nThe doctor, before it: %s: %s: %s.\n", c.Name, c.Status, c.Message)
 	}
 	return b.String()
 }

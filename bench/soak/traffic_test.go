@@ -15,19 +15,19 @@ import (
 func TestPlan(t *testing.T) {
 	t.Parallel()
 	some := full
-	some.Keys, some.Rate, some.JSON = 5, 70, true
+	some.Keys, some.Rate = 5, 70
 	fast := quick
 	fast.Rate = 9000
 	for _, c := range []struct {
 		args string
 		want plan
-	}{{"", full}, {"-quick", quick}, {"-keys 5 -rate 70 -json", some}, {"-rate 9000 -quick", fast}} {
+	}{{"", full}, {"-quick", quick}, {"-keys 5 -rate 70", some}, {"-rate 9000 -quick", fast}} {
 		got, err := parsePlan(strings.Fields(c.args), io.Discard)
 		if err != nil || !reflect.DeepEqual(got, c.want) {
 			t.Errorf("%q: %+v, %v; want %+v", c.args, got, err, c.want)
 		}
 	}
-	for _, args := range []string{"-keys 0", "-rate 0", "-length 1m59s", "-keys 2000000", "more", "-rate x"} {
+	for _, args := range []string{"-keys 0", "-length 1m59s", "-keys 2000000", "more"} {
 		if _, err := parsePlan(strings.Fields(args), io.Discard); err == nil {
 			t.Errorf("%q: no error", args)
 		}
@@ -105,17 +105,6 @@ func TestPopulation(t *testing.T) {
 	p.note(3, early)
 	if got := p.emptyBy[3].Load(); got != 1_000_005 {
 		t.Errorf("noted %d µs", got)
-	}
-}
-
-func TestClock(t *testing.T) {
-	t.Parallel()
-	start := time.Now()
-	c := clock{start, 120}
-	before := time.Since(start)
-	now := c.Now().Sub(start)
-	if after := time.Since(start); now < 120*before || now > 120*after {
-		t.Errorf("after %v to %v the clock shows %v", before, after, now)
 	}
 }
 

@@ -15,30 +15,29 @@ type outcome struct {
 	// first and last are the durations of the requests of the first and the last part.
 	first, last *hdrhistogram.Histogram
 
-	When       time.Time `json:"when"`
-	Go         string    `json:"go"`
-	PostgreSQL string    `json:"postgresql"`
-	CPUs       int       `json:"cpus"`
+	When       time.Time
+	Go         string
+	PostgreSQL string
+	CPUs       int
 
-	Readings []reading `json:"readings"` // the first is of the warm-up's end
-	Cached   int64     `json:"cached"`   // requests that the process answered from memory
-	Bounds   bounds    `json:"bounds"`
-	Overdue  overdue   `json:"overdue"`
-	Pinned   pinned    `json:"pinned"`
+	Readings []reading // the first is of the warm-up's end
+	Cached   int64     // requests that the process answered from memory
+	Bounds   bounds
+	Overdue  overdue
 	// Goroutines before anything was opened, and after everything was closed.
-	GoroutinesBefore int `json:"goroutines_before"`
-	GoroutinesAfter  int `json:"goroutines_after"`
+	GoroutinesBefore int
+	GoroutinesAfter  int
 
-	Verdicts []verdict `json:"verdicts"`
+	Verdicts []verdict
 }
 
 // verdict is whether one thing stayed within its bound.
 type verdict struct {
-	Name   string `json:"name"`
-	First  string `json:"first"` // in the first part; "" if there is one figure
-	Last   string `json:"last"`
-	Bound  string `json:"bound"`
-	Passed bool   `json:"passed"`
+	Name   string
+	First  string // in the first part; "" if there is one figure
+	Last   string
+	Bound  string
+	Passed bool
 }
 
 // The bounds. Each compares the last part with the first, which begins after the warm-up.
@@ -92,12 +91,6 @@ func (o *outcome) judge() {
 	o.add("keys that arrived", "", grouped(arrived), fmt.Sprintf("at least %s, less 1 %%", grouped(int64(o.plan.Keys))), float64(arrived) >= 0.99*float64(o.plan.Keys))
 	exceeded := fmt.Sprintf("%d of %d (%s admissions, %s denials)", len(o.Bounds.Exceeded), o.Bounds.Keys, grouped(o.Bounds.Admitted), grouped(o.Bounds.Denied))
 	o.add("watched keys above their limit", "", exceeded, "none, and there are both", len(o.Bounds.Exceeded) == 0 && o.Bounds.Admitted > 0 && o.Bounds.Denied > 0)
-	said := "reported, and gone with it"
-	complaint := o.Pinned.complaint()
-	if complaint != "" {
-		said = complaint
-	}
-	o.add("a held snapshot, by the doctor", "", said, "reported with its session and its end", complaint == "")
 }
 
 func (o *outcome) add(name, first, last, bound string, passed bool) {

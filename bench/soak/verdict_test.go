@@ -9,7 +9,6 @@ import (
 	"github.com/HdrHistogram/hdrhistogram-go"
 
 	"github.com/pglimit/pglimit/bench/memory"
-	"github.com/pglimit/pglimit/doctor"
 )
 
 const mb = 1 << 20
@@ -30,7 +29,6 @@ func well() *outcome {
 		Bounds: bounds{Keys: 28, Admitted: 9, Denied: 5}, Overdue: overdue{Rows: 100, Oldest: time.Hour, Allowed: 2 * time.Hour},
 		GoroutinesBefore: 4, GoroutinesAfter: 4,
 	}
-	o.Pinned.Snapshots = [3]doctor.Check{{}, {Status: doctor.Warn, Message: "an old transaction", Details: []string{`pid 7, application "soak report"`}, Fix: "end it"}, {}}
 	for i := range int64(61) {
 		o.Readings = append(o.Readings, reading{
 			At: time.Duration(i) * 10 * time.Second, Goroutines: 30 + int(i%3), Keys: 200_000 + i*1_000_000/60, Kept: i * 10,
@@ -77,13 +75,6 @@ func TestVerdicts(t *testing.T) {
 		{"keys that arrived", func(o *outcome) { o.Readings[60].Keys = 1_100_000 }},
 		{"watched keys above their limit", func(o *outcome) { o.Bounds.Exceeded = []string{"k"} }},
 		{"watched keys above their limit", func(o *outcome) { o.Bounds.Denied = 0 }},
-		{"a held snapshot, by the doctor", func(o *outcome) { o.Pinned.Snapshots[1] = doctor.Check{} }},
-		{"a held snapshot, by the doctor", func(o *outcome) { o.Pinned.Snapshots[1].Details = []string{`application "other"`} }},
-		{"a held snapshot, by the doctor", func(o *outcome) { o.Pinned.Snapshots[1].Fix = "" }},
-		{"a held snapshot, by the doctor", func(o *outcome) { o.Pinned.Snapshots[0].Status = doctor.Warn }},
-		{"a held snapshot, by the doctor", func(o *outcome) { o.Pinned.Snapshots[2].Status = doctor.Warn }},
-		{"a held snapshot, by the doctor", func(o *outcome) { o.Pinned.Well = []doctor.Check{{Name: "hot", Status: doctor.Fail}} }},
-		{"", func(o *outcome) { o.Pinned.Well = []doctor.Check{{Name: "bloat", Status: doctor.Warn}} }},
 	} {
 		o := well()
 		c.change(o)

@@ -80,10 +80,10 @@ func (w *watched) check() error {
 
 // bounds is what the watched keys show.
 type bounds struct {
-	Keys     int      `json:"keys"`
-	Admitted int64    `json:"admitted"` // admissions
-	Denied   int64    `json:"denied"`
-	Exceeded []string `json:"exceeded"` // an error for each key that got too much
+	Keys     int
+	Admitted int64 // admissions
+	Denied   int64
+	Exceeded []string // an error for each key that got too much
 }
 
 func checkWatched(all []*watched) (b bounds) {
