@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -85,22 +86,16 @@ func (p *patient) oids() []uint32 {
 
 // named returns the table with that oid.
 func (p *patient) named(oid uint32) table {
-	for _, t := range p.tables {
-		if t.oid == oid {
-			return t
-		}
-	}
-	return table{}
+	return p.tables[slices.IndexFunc(p.tables, func(t table) bool { return t.oid == oid })]
 }
 
 // has returns the table with that name and whether it exists.
 func (p *patient) has(name string) (table, bool) {
-	for _, t := range p.tables {
-		if t.name == name {
-			return t, true
-		}
+	i := slices.IndexFunc(p.tables, func(t table) bool { return t.name == name })
+	if i < 0 {
+		return table{}, false
 	}
-	return table{}, false
+	return p.tables[i], true
 }
 
 // alter returns the statement that changes a setting for the role's next connections, or

@@ -1,13 +1,8 @@
 package limiter_test
 
 import (
-	"context"
-	"encoding/json"
 	"fmt"
 	"time"
-
-	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglimit/pglimit/limiter"
 )
@@ -66,33 +61,4 @@ func ExampleLimiter_WaitAll() {
 	// true 10ms 1
 	// true 20ms 0
 	// false 0s 0
-}
-
-// An order and its spending from two budgets happen together or not at all.
-func ExampleTx_AllowAll() {
-	placeOrder := func(ctx context.Context, pool *pgxpool.Pool, l *limiter.Limiter, account, department limiter.Request) error {
-		return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
-			if _, err := tx.Exec(ctx, "INSERT INTO orders (account, cents) VALUES ($1, $2)", account.Key, account.Cost); err != nil {
-				return err
-			}
-			all, err := l.InTx(tx).AllowAll(ctx, account, department)
-			if err != nil {
-				return err
-			}
-			if !all.Allowed {
-				return &limiter.DeniedError{Result: all.PerRequest[all.DeniedBy]} // rolls the order back
-			}
-			return nil
-		})
-	}
-	_ = placeOrder
-}
-
-func ExampleResults_MarshalJSON() {
-	l := limiter.NewMemory(&limiter.Config{Now: noon})
-	p := limiter.Policy{Name: "p", Algorithm: limiter.GCRA, Limit: 1, Period: time.Second}
-	all, _ := l.AllowAll(ctx, p.Request("k", 2))
-	text, _ := json.Marshal(all)
-	fmt.Println(string(text))
-	// Output: {"allowed":false,"denied_by":0,"per_request":[{"allowed":false,"granted":0,"limit":1,"burst":1,"level":0,"remaining":1,"retry_after_s":null,"reset_after_s":0,"delay_s":0,"full":false,"reason":"limit","source":"memory"}]}
 }

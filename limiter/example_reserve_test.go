@@ -29,22 +29,6 @@ func ExampleLimiter_Reserve() {
 	// remaining: 8766 <nil>
 }
 
-// A reservation that is neither settled nor cancelled goes back when it expires.
-func ExampleLimiter_Reserve_expired() {
-	now := noon()
-	l := limiter.NewMemory(&limiter.Config{Now: func() time.Time { return now }})
-	reservation, _ := l.Reserve(ctx, tokens.Request("tenant-7", 10_000), time.Minute)
-	r, _ := l.AllowN(ctx, tokens, "tenant-7", 500)
-	fmt.Println(r.Allowed)
-
-	now = reservation.Expires
-	r, _ = l.AllowN(ctx, tokens, "tenant-7", 500)
-	fmt.Println(r.Allowed, r.Level)
-	// Output:
-	// false
-	// true 500
-}
-
 func ExampleLimiter_Settle() {
 	l := limiter.NewMemory(&limiter.Config{Now: noon})
 	reservation, _ := l.Reserve(ctx, tokens.Request("tenant-7", 9000), time.Minute)

@@ -75,6 +75,9 @@ func FuzzPolicyRow(f *testing.F) {
 		if err := p.Policy.Validate(); err != nil {
 			t.Errorf("%+v is read as %+v, which is not valid: %v", row, p, err)
 		}
+		if off := math.Abs(p.Period.Seconds() - period); off > 0.6e-6+1e-15*period {
+			t.Errorf("%v s are read as %v", period, p.Period)
+		}
 		if !utf8.ValidString(p.Note) {
 			t.Errorf("the note %q was read", p.Note)
 		}

@@ -27,53 +27,28 @@ import (
 	"time"
 )
 
-// The exit codes: for a signal 128 plus its number.
-const (
-	exitFailed = 1
-	exitUsage  = 2
-	exitSignal = 128
-)
-
-// signalError is the cause of a context that a signal ended.
-type signalError struct{ syscall.Signal }
-
-func (e signalError) Error() string { return "ended by a signal: " + e.Signal.String() }
-
-func main() { os.Exit(run(os.Args[1:])) }
-
-func run(args []string) int {
-	p, err := parsePlan(args, os.Stderr)
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	p, err := parsePlan(os.Args[1:], os.Stderr)
 	if errors.Is(err, flag.ErrHelp) {
-		return 0
+		return
+	}
+	var o *outcome
+	if err == nil {
+		o, err = soak(ctx, p)
+	}
+	if ctx.Err() != nil {
+		err = errors.New("interrupted")
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "soak:", err)
-		return exitUsage
+		os.Exit(1)
 	}
-	ctx, cancel := context.WithCancelCause(context.Background())
-	defer cancel(nil)
-	signals := make(chan os.Signal, 1)
-	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
-	go func() {
-		if s, ok := (<-signals).(syscall.Signal); ok {
-			cancel(signalError{s})
-		}
-	}()
-
-	o, err := soak(ctx, p)
-	var ended signalError
-	switch {
-	case errors.As(context.Cause(ctx), &ended):
-		fmt.Fprintln(os.Stderr, "soak:", ended)
-		return exitSignal + int(ended.Signal)
-	case err != nil:
-		fmt.Fprintln(os.Stderr, "soak:", err)
-		return exitFailed
+	fmt.Print(o.markdown())
+	if !o.passed() {
+		os.Exit(1)
 	}
-	if _, err := fmt.Print(o.markdown()); err != nil || !o.passed() {
-		return exitFailed
-	}
-	return 0
 }
 
 // progress prints the progress.

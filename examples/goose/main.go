@@ -9,7 +9,6 @@ package main
 import (
 	"context"
 	"embed"
-	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -46,9 +45,6 @@ func main() {
 }
 
 func run(ctx context.Context, out io.Writer, url string, folder fs.FS, args []string) error {
-	if url == "" {
-		return errors.New("DATABASE_URL is empty: set it to postgres://USER:PASSWORD@HOST:PORT/DATABASE")
-	}
 	pool, err := pgxpool.New(ctx, url)
 	if err != nil {
 		return err

@@ -2,7 +2,7 @@
 //
 //	withpg -- COMMAND [ARGUMENT …]
 //
-// It starts a throwaway server (see package throwaway), creates an empty database on it,
+// It starts a throwaway server (see package pglimittest), creates an empty database on it,
 // runs COMMAND with DATABASE_URL set to that, removes both, and exits with COMMAND's
 // status. Withpg also sets pglimittest.SharedURL, so that all test processes of COMMAND share
 // the server. Without a COMMAND it only shows which server is available, after downloading
