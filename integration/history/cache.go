@@ -24,8 +24,8 @@ func checkCached(s *scene, all []record) error {
 		if !r.cached() {
 			continue
 		}
-		for j, source := range r.Sources {
-			if source == limiter.SourceCache && !slices.ContainsFunc(denials(all), func(d denial) bool { return d.answers(r, j, all) }) {
+		for j, a := range requests(r) {
+			if a.Source == limiter.SourceCache && !slices.ContainsFunc(denials(all), func(d denial) bool { return d.answers(r, a, all) }) {
 				return fmt.Errorf("scene %d: no denial explains answer %d of %d-%d client %d process %d %s\n%s",
 					s.number, j, r.Call, r.Return, r.Client, r.Process, describe(&r.Op, &r.Out), listed(all))
 			}
@@ -34,32 +34,43 @@ func checkCached(s *scene, all []record) error {
 	return nil
 }
 
+// asked is a request, of one key, and its answer.
+type asked struct {
+	model.Request // of an AllowAll, the units are with those before it for the same key
+	limiter.Result
+}
+
 // denial is an answer of the database that its process may repeat.
 type denial struct {
 	*record
-	key    int
-	rules  *model.Rules
-	units  float64 // of an AllowAll, with those before it for the same key
-	answer model.Answer
+	asked
+}
+
+// requests returns the requests of a record.
+func requests(r *record) (all []asked) {
+	if r.Op.Verb != model.AllowAll {
+		return []asked{{model.Request{Key: r.Op.Key, Policy: r.Op.Policy, Units: r.Op.Units}, r.Out.Result}}
+	}
+	needs := map[int]float64{}
+	for j, q := range r.Op.Requests {
+		needs[q.Key] += q.Units
+		q.Units = needs[q.Key]
+		all = append(all, asked{q, r.Out.All.PerRequest[j]})
+	}
+	return all
 }
 
 func denials(all []record) (found []denial) {
 	for i := range all {
 		r := &all[i]
-		if r.Out.Lost || r.Out.Fault != "" || r.cached() || r.Op.SQL {
+		if r.Out.Lost || r.Out.Fault != "" || r.cached() || r.Op.SQL || r.Op.Idem != 0 {
 			continue
 		}
-		switch a := r.Out.Answer; r.Op.Verb {
-		case model.Allow, model.Reserve, model.Wait:
-			if !a.Allowed && r.Op.Idem == 0 {
-				found = append(found, denial{r, r.Op.Key, r.Op.Rules, r.Op.Units, a})
-			}
-		case model.AllowAll:
-			needs := map[int]float64{}
-			for j, q := range r.Op.Requests {
-				needs[q.Key] += q.Units
-				if !r.Out.Each[j].Allowed {
-					found = append(found, denial{r, q.Key, q.Rules, needs[q.Key], r.Out.Each[j]})
+		switch r.Op.Verb {
+		case model.Allow, model.Reserve, model.Wait, model.AllowAll:
+			for _, a := range requests(r) {
+				if !a.Allowed {
+					found = append(found, denial{r, a})
 				}
 			}
 		}
@@ -67,50 +78,40 @@ func denials(all []record) (found []denial) {
 	return found
 }
 
-// answers reports whether d explains the j-th answer of r.
-func (d denial) answers(r *record, j int, all []record) bool {
-	got, key, rules, units := r.Out.Answer, r.Op.Key, r.Op.Rules, r.Op.Units
-	if r.Op.Verb == model.AllowAll {
-		key, rules, units = r.Op.Requests[j].Key, r.Op.Requests[j].Rules, 0
-		got = r.Out.Each[j]
-		for _, q := range r.Op.Requests[:j+1] {
-			if q.Key == key {
-				units += q.Units
-			}
-		}
-	}
-	since := got.At - d.answer.At
-	if d.Process != r.Process || d.key != key || *d.rules != *rules || d.Call > r.Return || units < d.units ||
-		rules.Kind == model.Log && units != d.units || rules.Hourly ||
-		since < 0 || since >= cacheFor.Microseconds() || since >= d.answer.RetryAfter || !slices.Contains(r.Op.Clocks, got.At) {
+// answers reports whether d explains the answer to a request of r.
+func (d denial) answers(r *record, a asked, all []record) bool {
+	since := a.At.Sub(d.At)
+	if d.Process != r.Process || d.Key != a.Key || d.Policy != a.Policy || d.Call > r.Return || a.Units < d.Units ||
+		a.Policy.Algorithm == limiter.SlidingWindowLog && a.Units != d.Units || a.Policy.Calendar != "" ||
+		since < 0 || since >= cacheFor || since >= d.RetryAfter || !slices.Contains(r.Op.Clocks, a.At.UnixMicro()) {
 		return false
 	}
 	if slices.ContainsFunc(all, func(o record) bool { return o.forgets(d, r) }) {
 		return false
 	}
-	want := d.answer
-	want.At = got.At
+	want := d.Result
+	want.At = a.At
 	want.ResetAfter = max(0, want.ResetAfter-since)
-	if want.RetryAfter != model.Never {
+	if want.RetryAfter != limiter.Never {
 		want.RetryAfter -= since
 	}
-	if units > d.units { // it waits for more, or for ever
-		if got.RetryAfter < want.RetryAfter {
+	if a.Units > d.Units { // it waits for more, or for ever
+		if a.RetryAfter < want.RetryAfter {
 			return false
 		}
-		want.RetryAfter = got.RetryAfter
+		want.RetryAfter = a.RetryAfter
 	}
-	want.Reason = got.Reason // a block that began with the denial is the reason of what comes after it
-	if got.Reason == "limit" && d.answer.Reason == "blocked" && got.RetryAfter != model.Never {
+	want.Reason = a.Reason // a block that began with the denial is the reason of what comes after it
+	if a.Reason == limiter.ReasonLimit && d.Reason == limiter.ReasonBlocked && a.RetryAfter != limiter.Never {
 		return false
 	}
-	return want.Differs(got, false, rules.Kind == model.Counter) == ""
+	return model.Differs(want, a.Result, a.Policy.Algorithm == limiter.SlidingWindowCounter) == ""
 }
 
 // forgets reports whether an operation of the same process gave something back after d came
 // and before r was asked.
 func (o *record) forgets(d denial, r *record) bool {
-	if o.Process != r.Process || o.Op.SQL || o.Op.Key != d.key || o.Call < d.Return || o.Return > r.Call || o.Out.Lost || o.Out.Fault != "" {
+	if o.Process != r.Process || o.Op.SQL || o.Op.Key != d.Key || o.Call < d.Return || o.Return > r.Call || o.Out.Lost || o.Out.Fault != "" {
 		return false
 	}
 	switch o.Op.Verb {
@@ -122,7 +123,7 @@ func (o *record) forgets(d denial, r *record) bool {
 
 func listed(all []record) (text string) {
 	for _, r := range all {
-		text += fmt.Sprintf("%d-%d client %d process %d %s %v\n", r.Call, r.Return, r.Client, r.Process, describe(&r.Op, &r.Out), r.Sources)
+		text += fmt.Sprintf("%d-%d client %d process %d %s\n", r.Call, r.Return, r.Client, r.Process, describe(&r.Op, &r.Out))
 	}
 	return text
 }

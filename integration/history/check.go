@@ -167,11 +167,8 @@ func rivalled(r *record, all []record, expires []int64) bool {
 
 // readings returns the one reading that an answer tells, or all that may have been.
 func readings(r *record) []int64 {
-	at := r.Out.Answer.At
-	if len(r.Out.Each) > 0 {
-		at = r.Out.Each[0].At
-	}
-	if at == 0 || r.Out.Answer.Replayed || shares(r) { // each shared statement reads the clock
+	at := r.Out.At()
+	if at == 0 || r.Out.Result.Replayed || shares(r) { // each shared statement reads the clock
 		return r.Op.Clocks
 	}
 	return []int64{at}

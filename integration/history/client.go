@@ -24,16 +24,17 @@ type client struct {
 	expires bool // its reservations do
 	rand    *rand.Rand
 	records []record
-	next    int       // number of the next operation
-	done    []granted // answers that an Undo may give back
-	denied  *call     // the last request, if it was denied
-	expiry  int64     // of its last reservation, by the ground's clock
+	next    int            // number of the next operation
+	done    []granted      // answers that an Undo may give back
+	undone  limiter.Result // the one of the next Undo
+	denied  *model.Op      // the last request, if it was denied
+	expiry  int64          // of its last reservation, by the ground's clock
 }
 
 // granted is an answer, and the operation whose it is.
 type granted struct {
 	op, key int
-	plan    int
+	policy  limiter.Policy
 	result  limiter.Result
 }
 
@@ -75,17 +76,10 @@ func (c *client) number() int {
 // shorter than it takes a unit to leave a queue.
 const patience = 60 * time.Millisecond
 
-// call is an operation with what only this client needs for it.
-type call struct {
-	model.Op
-	plan int
-	undo limiter.Result
-}
-
 // draw draws an operation. One in a transaction that is under way only uses rows that it
 // has locked.
-func (c *client) draw(inTx bool) call {
-	op := call{Op: model.Op{Number: c.number(), Remember: remember.Microseconds(), InTx: inTx}}
+func (c *client) draw(inTx bool) model.Op {
+	op := model.Op{Number: c.number(), Remember: remember.Microseconds(), InTx: inTx}
 	c.aim(&op, c.rand.IntN(len(c.keys)))
 	op.Units = float64(1 + c.rand.IntN(3))
 	verbs := []model.Verb{
@@ -110,14 +104,14 @@ func (c *client) draw(inTx bool) call {
 }
 
 // aim sets an operation's key and plan.
-func (c *client) aim(op *call, key int) {
-	op.Key, op.plan = key, c.rand.IntN(len(c.keys[key].plans))
-	op.Rules = c.keys[key].rules[op.plan]
+func (c *client) aim(op *model.Op, key int) {
+	plans := c.keys[key].plans
+	op.Key, op.Policy = key, plans[c.rand.IntN(len(plans))]
 }
 
 // fill draws what a verb needs.
-func (c *client) fill(op *call) {
-	queue := op.Rules.Kind == model.Queue
+func (c *client) fill(op *model.Op) {
+	queue := op.Policy.Algorithm == limiter.LeakyBucketQueue
 	switch op.Verb {
 	case model.Allow:
 		if c.Idempotent && c.rand.IntN(3) == 0 {
@@ -146,8 +140,7 @@ func (c *client) fill(op *call) {
 		i := c.rand.IntN(len(c.done))
 		if g := c.done[i]; g.key == op.Key && !queue {
 			c.done = append(c.done[:i], c.done[i+1:]...)
-			op.Undone, op.undo, op.plan, op.Rules = g.op, g.result, g.plan, c.keys[g.key].rules[g.plan]
-			op.Units = g.result.Granted
+			op.Undone, op.Policy, op.Units, c.undone = g.op, g.policy, g.result.Granted, g.result
 		} else {
 			op.Verb = model.Check
 		}
@@ -181,70 +174,44 @@ func (c *client) fill(op *call) {
 
 // fillAll draws the requests of an AllowAll. Where reservations expire it has only one: a
 // denied AllowAll gives them back and is tried again in many statements.
-func (c *client) fillAll(op *call) {
+func (c *client) fillAll(op *model.Op) {
 	for i := range c.keys {
 		requests := 1 + c.rand.IntN(2)
 		if c.expires {
 			requests = 1
 		}
 		for range requests {
-			op.Requests = append(op.Requests, model.Request{Key: i, Rules: c.keys[i].rules[0], Units: float64(1 + c.rand.IntN(2))})
+			op.Requests = append(op.Requests, model.Request{Key: i, Policy: c.keys[i].plans[0], Units: float64(1 + c.rand.IntN(2))})
 		}
 	}
 	c.rand.Shuffle(len(op.Requests), func(i, j int) { op.Requests[i], op.Requests[j] = op.Requests[j], op.Requests[i] })
 }
 
-// verbs are the methods that a limiter and its transactions share.
-type verbs interface {
-	Do(context.Context, limiter.Request) (limiter.Result, error)
-	AllowUpTo(context.Context, limiter.Policy, string, float64) (limiter.Result, error)
-	Check(context.Context, limiter.Policy, string, float64) (limiter.Result, error)
-	Usage(context.Context, limiter.Policy, string) (limiter.Usage, error)
-	Charge(context.Context, limiter.Policy, string, float64) (limiter.Result, error)
-	Refund(context.Context, limiter.Policy, string, float64) (limiter.Result, error)
-	Undo(context.Context, limiter.Policy, string, limiter.Result) (limiter.Result, error)
-	Block(context.Context, limiter.Policy, string, time.Duration) error
-	Unblock(context.Context, limiter.Policy, string) error
-	Reset(context.Context, limiter.Policy, string) error
-	Reserve(context.Context, limiter.Request, time.Duration) (limiter.Reservation, error)
-	Settle(context.Context, string, float64) (limiter.Result, error)
-	Cancel(context.Context, string) error
-	AllowAll(context.Context, ...limiter.Request) (limiter.Results, error)
-}
-
-// outcome is what came of a call, with what only this client needs of it.
-type outcome struct {
-	model.Out
-	sources []limiter.Source
-	results []limiter.Result
-}
-
 // send makes a call of l.
-func (c *client) send(ctx context.Context, l verbs, op *call) (o outcome, err error) {
-	k := c.keys[op.Key]
-	p, key := k.plans[op.plan], k.name
+func (c *client) send(ctx context.Context, l limiter.Decider, op *model.Op) (o model.Out, err error) {
+	p, key := op.Policy, c.keys[op.Key].name
 	request := limiter.Request{Policy: p, Key: key, Cost: op.Units}
 	if op.Idem != 0 {
 		request.IdempotencyKey = fmt.Sprint("order-", op.Idem)
 	}
-	var r limiter.Result
+	r := &o.Result
 	switch op.Verb {
 	case model.Allow:
-		r, err = l.Do(ctx, request)
+		*r, err = l.Do(ctx, request)
 	case model.Wait:
 		ctx, cancel := context.WithTimeout(ctx, patience)
 		defer cancel()
-		r, err = c.limiter.DoWait(ctx, request)
+		*r, err = c.limiter.DoWait(ctx, request)
 	case model.AllowUpTo:
-		r, err = l.AllowUpTo(ctx, p, key, op.Units)
+		*r, err = l.AllowUpTo(ctx, p, key, op.Units)
 	case model.Check:
-		r, err = l.Check(ctx, p, key, op.Units)
+		*r, err = l.Check(ctx, p, key, op.Units)
 	case model.Charge:
-		r, err = l.Charge(ctx, p, key, op.Units)
+		*r, err = l.Charge(ctx, p, key, op.Units)
 	case model.Refund:
-		r, err = l.Refund(ctx, p, key, op.Units)
+		*r, err = l.Refund(ctx, p, key, op.Units)
 	case model.Undo:
-		r, err = l.Undo(ctx, p, key, op.undo)
+		*r, err = l.Undo(ctx, p, key, c.undone)
 	case model.Block:
 		return o, l.Block(ctx, p, key, time.Duration(op.For)*time.Microsecond)
 	case model.Unblock:
@@ -254,46 +221,29 @@ func (c *client) send(ctx context.Context, l verbs, op *call) (o outcome, err er
 	case model.Cancel:
 		return o, l.Cancel(ctx, c.board.id(op.Held))
 	case model.Settle:
-		r, err = l.Settle(ctx, c.board.id(op.Held), op.Units)
+		*r, err = l.Settle(ctx, c.board.id(op.Held), op.Units)
 	case model.Usage:
-		var u limiter.Usage
-		u, err = l.Usage(ctx, p, key)
-		r, o.Spent, o.Reserved, o.Reservations = u.Result, u.Spent, u.Reserved, u.Reservations
-		if !u.WindowEnds.IsZero() {
-			o.WindowEnds = u.WindowEnds.UnixMicro()
-		}
+		o.Usage, err = l.Usage(ctx, p, key)
 	case model.Reserve:
 		var h limiter.Reservation
 		h, err = l.Reserve(ctx, request, time.Duration(op.For)*time.Microsecond)
-		if r = h.Result; err == nil && h.ID != "" {
-			c.reserved(&o.Out, h.ID, h.Expires)
+		if *r = h.Result; err == nil && h.ID != "" {
+			c.reserved(&o, h.ID, h.Expires)
 		}
 	case model.AllowAll:
-		return c.sendAll(ctx, l, op)
-	}
-	if err == nil {
-		o.Answer, o.sources, o.results = answer(r), []limiter.Source{r.Source}, []limiter.Result{r}
+		var requests []limiter.Request
+		for _, q := range op.Requests {
+			requests = append(requests, q.Policy.Request(c.keys[q.Key].name, q.Units))
+		}
+		o.All, err = l.AllowAll(ctx, requests...)
 	}
 	return o, err
 }
 
 // reserved notes a reservation that was made.
 func (c *client) reserved(o *model.Out, id string, expires time.Time) {
-	o.Held, o.Expires = c.clock.post(c.board, id), expires.UnixMicro()
-	c.expiry = o.Expires - c.clock.skew
-}
-
-func (c *client) sendAll(ctx context.Context, l verbs, op *call) (o outcome, err error) {
-	var requests []limiter.Request
-	for _, q := range op.Requests {
-		requests = append(requests, c.keys[q.Key].plans[0].Request(c.keys[q.Key].name, q.Units))
-	}
-	all, err := l.AllowAll(ctx, requests...)
-	o.Answer.Allowed, o.DeniedBy, o.results = all.Allowed, all.DeniedBy, all.PerRequest
-	for _, r := range all.PerRequest {
-		o.Each, o.sources = append(o.Each, answer(r)), append(o.sources, r.Source)
-	}
-	return o, err
+	o.Held, o.Expires = c.clock.post(c.board, id), expires
+	c.expiry = expires.UnixMicro() - c.clock.skew
 }
 
 // fault sorts an error: of the caller, one after which nothing has changed, or one that
@@ -323,16 +273,16 @@ func fault(err error) (fault string, nothing bool) {
 }
 
 // do makes a call and records it.
-func (c *client) do(op *call) {
+func (c *client) do(op *model.Op) {
 	ctx, cancel := c.lose(context.Background())
 	defer cancel()
 	c.record(op, func(r *record) error {
 		o, err := c.send(ctx, c.limiter, op)
-		r.Out, r.Sources = o.Out, o.sources
+		r.Out = o
 		if err == nil {
 			c.keep(op, o)
 		}
-		if c.denied = nil; (op.Verb == model.Allow || op.Verb == model.Wait) && op.Idem == 0 && err == nil && !o.Answer.Allowed {
+		if c.denied = nil; (op.Verb == model.Allow || op.Verb == model.Wait) && op.Idem == 0 && err == nil && !o.Result.Allowed {
 			c.denied = op
 		}
 		return err
@@ -340,13 +290,13 @@ func (c *client) do(op *call) {
 }
 
 // keep keeps answers for an Undo.
-func (c *client) keep(op *call, o outcome) {
+func (c *client) keep(op *model.Op, o model.Out) {
 	switch op.Verb {
 	case model.Allow, model.AllowUpTo:
-		c.done = append(c.done, granted{op.Number, op.Key, op.plan, o.results[0]})
+		c.done = append(c.done, granted{op.Number, op.Key, op.Policy, o.Result})
 	case model.AllowAll:
 		for i, q := range op.Requests {
-			c.done = append(c.done, granted{op.Number + i, q.Key, 0, o.results[i]})
+			c.done = append(c.done, granted{op.Number + i, q.Key, q.Policy, o.All.PerRequest[i]})
 		}
 	}
 	if n := len(c.done); n > 4 {
@@ -356,21 +306,21 @@ func (c *client) keep(op *call, o outcome) {
 
 // record notes what happens between a call and its return. An operation of which it is
 // certain that nothing happened is not recorded.
-func (c *client) record(op *call, do func(*record) error) {
+func (c *client) record(op *model.Op, do func(*record) error) {
 	r := record{Scene: c.scene.number, Process: c.process.number, Client: c.client, Call: c.clock.tick()}
 	_, from := c.clock.now()
 	err := do(&r)
 	if len(op.Clocks) == 0 {
 		op.Clocks = c.clock.since(from, c.clock.skew)
 	}
-	r.Return, r.Op = c.clock.tick(), op.Op
+	r.Return, r.Op = c.clock.tick(), *op
 	if err != nil {
 		f, nothing := fault(err)
 		if nothing {
 			return
 		}
-		r.Out = model.Out{Lost: f == "", Fault: f, Steps: r.Out.Steps, DeniedBy: -1}
-		r.Sources, r.Err = nil, err.Error()
+		r.Out = model.Out{Lost: f == "", Answer: model.Answer{Fault: f}, Steps: r.Out.Steps}
+		r.Err = err.Error()
 	}
 	c.records = append(c.records, r)
 }

@@ -114,71 +114,20 @@ func line(op porcupine.Operation) string {
 
 // describe writes a call and its answer.
 func describe(op *model.Op, out *model.Out) string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "#%d %s key %d", op.Number, op.Verb, op.Key)
-	if op.Rules != nil {
-		fmt.Fprintf(&b, " limit %v", op.Rules.Limit)
+	text := model.Brief(*op) + " -> " + model.Brief(*out)
+	for i := range out.Steps {
+		text += "\n        " + describe(&op.Steps[i], &out.Steps[i])
 	}
-	fmt.Fprintf(&b, " units %v", op.Units)
-	if op.For != 0 {
-		fmt.Fprintf(&b, " for %d", op.For)
-	}
-	if op.Idem != 0 {
-		fmt.Fprintf(&b, " idempotency %d", op.Idem)
-	}
-	if op.Held != 0 {
-		fmt.Fprintf(&b, " reservation %d", op.Held)
-	}
-	if op.Undone != 0 {
-		fmt.Fprintf(&b, " of #%d", op.Undone)
-	}
-	for _, q := range op.Requests {
-		fmt.Fprintf(&b, " [key %d units %v]", q.Key, q.Units)
-	}
-	if op.SQL {
-		b.WriteString(" by SQL")
-	}
-	fmt.Fprintf(&b, " at %v:", shown(op.Clocks))
-	switch {
-	case op.Verb == model.Tx:
-		for i := range op.Steps {
-			if i < len(out.Steps) {
-				fmt.Fprintf(&b, "\n        %s", describe(&op.Steps[i], &out.Steps[i]))
-			}
-		}
-		fmt.Fprintf(&b, "\n        commits %v, lost %v", op.Commits, out.Lost)
-	case out.Lost:
-		b.WriteString(" answer lost")
-	case out.Fault != "":
-		b.WriteString(" " + out.Fault)
-	case len(out.Each) > 0:
-		fmt.Fprintf(&b, " allowed %v by %d %v", out.Answer.Allowed, out.DeniedBy, out.Each)
-	case op.Verb == model.Usage:
-		fmt.Fprintf(&b, " spent %v reserved %v in %d ends %d %v", out.Spent, out.Reserved, out.Reservations, out.WindowEnds, out.Answer)
-	default:
-		fmt.Fprintf(&b, " %v", out.Answer)
-		if out.Held != 0 {
-			fmt.Fprintf(&b, " reservation %d until %d", out.Held, out.Expires)
-		}
-	}
-	return b.String()
+	return text
 }
 
 func describeWorld(w *model.World) string {
-	var b strings.Builder
-	for i, k := range w.Keys {
-		fmt.Fprintf(&b, "key %d: %s ", i, k.String())
+	text := ""
+	for i := range w.Keys {
+		text += fmt.Sprintf("key %d: %s ", i, w.Keys[i].String())
 	}
 	for _, h := range w.Held {
-		fmt.Fprintf(&b, "| %s ", h.String())
+		text += "| " + model.Brief(h) + " "
 	}
-	return b.String()
-}
-
-// shown shortens times.
-func shown(clocks []int64) (short []int64) {
-	for _, us := range clocks {
-		short = append(short, us%1e10)
-	}
-	return short
+	return text
 }

@@ -11,7 +11,6 @@ import (
 
 	"github.com/pglimit/pglimit/integration/bed"
 	"github.com/pglimit/pglimit/integration/history/model"
-	"github.com/pglimit/pglimit/limiter"
 )
 
 // functionNames are the names of the SQL functions.
@@ -33,8 +32,8 @@ func (c *client) function() {
 	ctx, cancel := c.lose(context.Background())
 	defer cancel()
 	numbers := c.rand.IntN(2) == 0
-	if k := c.keys[op.Key]; !numbers || k.plans[op.plan].Calendar != "" { // by name it is the first plan
-		numbers, op.plan, op.Rules = false, 0, k.rules[0]
+	if !numbers || op.Policy.Calendar != "" || op.Verb == model.Reserve { // by name it is the first plan
+		numbers, op.Policy = false, c.keys[op.Key].plans[0]
 	}
 	c.record(&op, func(r *record) error {
 		o, err := c.sendSQL(ctx, &op, now, numbers)
@@ -44,9 +43,9 @@ func (c *client) function() {
 }
 
 // sendSQL calls the function of a verb.
-func (c *client) sendSQL(ctx context.Context, op *call, now time.Time, numbers bool) (o model.Out, err error) {
+func (c *client) sendSQL(ctx context.Context, op *model.Op, now time.Time, numbers bool) (o model.Out, err error) {
 	k := c.keys[op.Key]
-	p, name := k.plans[op.plan], functionNames[op.Verb]
+	p, name := op.Policy, functionNames[op.Verb]
 	var rows pgx.Rows
 	switch op.Verb {
 	case model.Settle:
@@ -55,16 +54,13 @@ func (c *client) sendSQL(ctx context.Context, op *call, now time.Time, numbers b
 		rows, err = c.pool.Query(ctx, "SELECT pglimit.cancel($1, now => $2)", c.board.id(op.Held), now)
 	case model.Reserve:
 		rows, err = c.pool.Query(ctx, "SELECT * FROM pglimit.reserve($1, $2, $3, ttl_s => $4, now => $5)", p.Name, k.name, op.Units, float64(op.For)/1e6, now)
-		op.plan, op.Rules = 0, k.rules[0]
 	case model.Block, model.Unblock, model.Reset:
 		cost := float64(op.For) / 1e6
 		_, err = bed.CallFunction(ctx, c.pool, p, name, k.name, cost, &now)
 		return o, err
 	default:
 		if numbers {
-			var r limiter.Result
-			r, err = bed.CallFunction(ctx, c.pool, p, name, k.name, op.Units, &now)
-			o.Answer = answer(r)
+			o.Result, err = bed.CallFunction(ctx, c.pool, p, name, k.name, op.Units, &now)
 			return o, err
 		}
 		rows, err = c.pool.Query(ctx, fmt.Sprintf("SELECT * FROM pglimit.%s($1, $2, $3, now => $4)", name), p.Name, k.name, op.Units, now)
@@ -80,11 +76,11 @@ func (c *client) sendSQL(ctx context.Context, op *call, now time.Time, numbers b
 	if err != nil {
 		return o, err
 	}
-	o.Answer = answer(bed.FunctionResult{
+	o.Result = bed.FunctionResult{
 		Allowed: row.Allowed, Granted: row.Granted, Remaining: row.Remaining, Level: row.Level,
 		RetryAfterS: row.RetryAfterS, ResetAfterS: row.ResetAfterS, DelaysS: row.DelayS, Reason: row.Reason, Shadowed: row.Shadowed,
-	}.Result())
-	o.Answer.Replayed, o.Answer.Expired = row.Replayed, row.Expired
+	}.Result()
+	o.Result.Replayed, o.Result.Expired = row.Replayed, row.Expired
 	if row.Reservation != nil {
 		c.reserved(&o, *row.Reservation, *row.ExpiresAt)
 	}

@@ -9,7 +9,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/pglimit/pglimit/integration/history/model"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -41,7 +40,6 @@ type themes struct {
 type sceneKey struct {
 	name  string
 	plans []limiter.Policy
-	rules []*model.Rules
 }
 
 // The scenes that run at once, and their size.
@@ -79,9 +77,6 @@ func newScene(seed uint64, number, clients, ops int, loses bool) *scene {
 		k.plans = append(k.plans, p)
 		if r.IntN(3) == 0 {
 			k.plans = append(k.plans, otherPlan(r, p))
-		}
-		for _, p := range k.plans {
-			k.rules = append(k.rules, rulesOf(p))
 		}
 		s.keys = append(s.keys, k)
 	}
@@ -139,18 +134,6 @@ func otherPlan(r *rand.Rand, p limiter.Policy) limiter.Policy {
 		q.Period = 2 * p.Period
 	}
 	return q
-}
-
-func rulesOf(p limiter.Policy) *model.Rules {
-	kinds := map[limiter.Algorithm]model.Kind{
-		limiter.LeakyBucketQueue: model.Queue, limiter.FixedWindow: model.Window,
-		limiter.SlidingWindowCounter: model.Counter, limiter.SlidingWindowLog: model.Log,
-	}
-	return &model.Rules{
-		Kind: kinds[p.Algorithm], Name: p.Name, Limit: p.Limit, Burst: cmp.Or(p.Burst, p.Limit),
-		Period: p.Period.Microseconds(), Tick: max(1, p.Tick.Microseconds()), Aligned: p.Aligned,
-		Hourly: p.Calendar == limiter.Hour, BlockFor: p.BlockFor.Microseconds(),
-	}
 }
 
 // start is the first reading of the clock: an hour ends soon after it.

@@ -16,7 +16,7 @@ import (
 // it or rolls it back: one operation. Its first verb locks the rows that the others use.
 // From then on no other client can change them, so the transaction is of one moment.
 func (c *client) transaction() {
-	op := &call{Op: model.Op{Number: c.number(), Verb: model.Tx, Commits: c.rand.IntN(3) > 0}}
+	op := &model.Op{Number: c.number(), Verb: model.Tx, Commits: c.rand.IntN(3) > 0}
 	steps := c.drawSteps()
 	ctx, cancel := c.lose(context.Background())
 	defer cancel()
@@ -39,9 +39,9 @@ func (c *client) transaction() {
 					op.Commits = false
 					return err
 				}
-				o.Out = model.Out{Fault: fault}
+				o = model.Out{Answer: model.Answer{Fault: fault}}
 			}
-			op.Steps, r.Out.Steps = append(op.Steps, step.Op), append(r.Out.Steps, o.Out)
+			op.Steps, r.Out.Steps = append(op.Steps, *step), append(r.Out.Steps, o)
 		}
 		if op.Commits {
 			return tx.Commit(ctx)
@@ -52,7 +52,7 @@ func (c *client) transaction() {
 }
 
 // step does one step of a transaction.
-func (c *client) step(ctx context.Context, tx pgx.Tx, l *limiter.Tx, step *call) (o outcome, err error) {
+func (c *client) step(ctx context.Context, tx pgx.Tx, l *limiter.Tx, step *model.Op) (o model.Out, err error) {
 	const name = "kept"
 	switch step.Verb {
 	case model.Savepoint:
@@ -68,17 +68,17 @@ func (c *client) step(ctx context.Context, tx pgx.Tx, l *limiter.Tx, step *call)
 }
 
 // drawSteps draws the steps of a transaction.
-func (c *client) drawSteps() (steps []call) {
+func (c *client) drawSteps() (steps []model.Op) {
 	if c.rand.IntN(3) == 0 { // any single one
 		step := c.draw(true)
 		if step.Verb == model.Check && c.rand.IntN(2) == 0 && c.Reserves {
 			step.Verb = []model.Verb{model.Settle, model.Cancel}[c.rand.IntN(2)]
 			c.fill(&step)
 		}
-		return []call{step}
+		return []model.Op{step}
 	}
 	locked := []int{c.rand.IntN(len(c.keys))}
-	first := call{Op: model.Op{Number: c.number(), Verb: model.Allow, InTx: true, Units: float64(1 + c.rand.IntN(3))}}
+	first := model.Op{Number: c.number(), Verb: model.Allow, InTx: true, Units: float64(1 + c.rand.IntN(3))}
 	c.aim(&first, locked[0])
 	switch {
 	case len(c.keys) > 1 && c.rand.IntN(2) == 0:
@@ -90,23 +90,23 @@ func (c *client) drawSteps() (steps []call) {
 	case c.rand.IntN(3) == 0:
 		first.Verb = model.Charge
 	}
-	steps = []call{first}
+	steps = []model.Op{first}
 	for range 1 + c.rand.IntN(2) {
 		saves := c.rand.IntN(2) == 0
 		if saves {
-			steps = append(steps, call{Op: model.Op{Verb: model.Savepoint}})
+			steps = append(steps, model.Op{Verb: model.Savepoint})
 		}
 		steps = append(steps, c.drawLocked(locked))
 		if saves {
 			end := []model.Verb{model.Release, model.Back}[c.rand.IntN(2)]
-			steps = append(steps, call{Op: model.Op{Verb: end}})
+			steps = append(steps, model.Op{Verb: end})
 		}
 	}
 	return steps
 }
 
 // drawLocked draws a verb for one of the keys that the transaction has locked.
-func (c *client) drawLocked(locked []int) call {
+func (c *client) drawLocked(locked []int) model.Op {
 	for {
 		op := c.draw(true)
 		if slices.Contains(locked, op.Key) && op.Idem == 0 && op.Verb != model.Undo {

@@ -1,5 +1,11 @@
 package model
 
+import (
+	"slices"
+
+	"github.com/pglimit/pglimit/limiter"
+)
+
 // joint is the requests of an AllowAll for one key.
 type joint struct {
 	key     int
@@ -9,22 +15,33 @@ type joint struct {
 	blocked bool
 }
 
+// join adds up the requests for each key, and reports whether all sums can ever fit.
+func join(requests []Request) (joints []*joint, possible bool) {
+	possible = true
+	for _, q := range requests {
+		i := slices.IndexFunc(joints, func(j *joint) bool { return j.key == q.Key })
+		if i < 0 {
+			i, joints = len(joints), append(joints, &joint{key: q.Key, rules: rulesOf(q.Policy)})
+		}
+		joints[i].sum += q.Units
+	}
+	for _, j := range joints {
+		possible = possible && j.rules.possible(j.sum)
+	}
+	return joints, possible
+}
+
+// begins reports whether the denial of a joint begins a block.
+func (j *joint) begins() bool { return !j.fits && !j.blocked && j.rules.BlockFor > 0 }
+
 // all does an AllowAll: all requests are granted or none.
 func (w *World) all(op *Op, now int64, stop int) (out Out) {
-	out.DeniedBy = -1
-	if len(op.Requests) == 1 && op.Requests[0].Units <= op.Requests[0].Rules.capacity() {
+	joints, possible := join(op.Requests)
+	if possible && len(op.Requests) == 1 {
 		q := op.Requests[0]
-		one := w.request(&Op{Number: op.Number, Verb: Allow, Key: q.Key, Rules: q.Rules, Units: q.Units, Kept: op.Kept}, now, stop)
-		out.Each, out.Answer.Allowed = []Answer{one.Answer}, one.Answer.Allowed
-		if !out.Answer.Allowed {
-			out.DeniedBy = 0
-		}
+		one := w.request(&Op{Number: op.Number, Verb: Allow, Key: q.Key, Policy: q.Policy, Units: q.Units, Kept: op.Kept}, now, stop)
+		out.All = results([]limiter.Result{one.Result}, one.Result.Allowed)
 		return out
-	}
-	joints := join(op.Requests)
-	possible := true
-	for _, j := range joints {
-		possible = possible && j.sum <= j.rules.capacity()
 	}
 	for again := true; again; {
 		again = false
@@ -33,14 +50,13 @@ func (w *World) all(op *Op, now int64, stop int) (out Out) {
 				w.Keys[j.key].lift(op.Number)
 			}
 		}
-		allowed := w.judge(op, joints, possible, now)
-		if allowed {
-			w.takeAll(op, joints, now, &out)
+		if w.judge(op, joints, possible, now) {
+			out.All = w.takeAll(op, joints, now)
 			return out
 		}
-		for _, j := range joints { // blocks begin
-			if k := &w.Keys[j.key]; possible && !j.fits && !j.blocked && j.rules.BlockFor > 0 {
-				k.Blocked = max(k.Blocked, k.at(now)+j.rules.BlockFor)
+		for _, j := range joints {
+			if k := &w.Keys[j.key]; possible && j.begins() {
+				k.block(j.rules, j.rules.BlockFor, now)
 				k.Begun = begun{op.Number, k.Blocked}
 			}
 		}
@@ -48,10 +64,9 @@ func (w *World) all(op *Op, now int64, stop int) (out Out) {
 			break
 		}
 		for _, j := range joints {
-			if j.fits || j.blocked || j.sum > j.rules.capacity() || j.rules.Kind == Queue || !w.give(j.key, now, most(stop)) {
-				continue
+			if !j.fits && !j.blocked && j.rules.possible(j.sum) && !j.rules.queue() && w.give(j.key, now, most(stop)) {
+				again = stop == whole
 			}
-			again = stop == whole
 		}
 	}
 	if stop == whole {
@@ -59,23 +74,8 @@ func (w *World) all(op *Op, now int64, stop int) (out Out) {
 			w.Keys[j.key].Begun = begun{}
 		}
 	}
-	w.refuse(op, joints, now, &out)
+	out.All = w.refuse(op, joints, now)
 	return out
-}
-
-// join adds up the requests for each key.
-func join(requests []Request) (joints []*joint) {
-next:
-	for _, q := range requests {
-		for _, j := range joints {
-			if j.key == q.Key {
-				j.sum += q.Units
-				continue next
-			}
-		}
-		joints = append(joints, &joint{key: q.Key, rules: q.Rules, sum: q.Units})
-	}
-	return joints
 }
 
 // judge decides which sums fit, and reports whether all do. In a transaction it locks the
@@ -85,7 +85,7 @@ func (w *World) judge(op *Op, joints []*joint, possible bool, now int64) bool {
 	for _, j := range joints {
 		k := &w.Keys[j.key]
 		j.blocked = k.blocked(now)
-		j.fits = !j.blocked && j.sum <= k.freeFor(j.rules, now)
+		j.fits = !j.blocked && k.fits(j.rules, now, j.rules.Capacity, j.sum)
 		if op.InTx && possible {
 			k.deny(j.rules, now)
 		}
@@ -95,52 +95,55 @@ func (w *World) judge(op *Op, joints []*joint, possible bool, now int64) bool {
 }
 
 // takeAll grants all requests. Each is answered as if they had come one after the other.
-func (w *World) takeAll(op *Op, joints []*joint, now int64, out *Out) {
+func (w *World) takeAll(op *Op, joints []*joint, now int64) limiter.Results {
+	each := make([]limiter.Result, len(op.Requests))
 	for _, j := range joints {
-		w.Keys[j.key].begin(now)
-		w.Keys[j.key].pass(j.rules, now)
-	}
-	for i, q := range op.Requests {
-		k := &w.Keys[q.Key]
-		k.add(q.Rules, k.at(now), q.Units)
-		a := k.standing(q.Rules, now)
-		a.Allowed, a.Granted = true, q.Units
-		k.delay(q.Rules, a.Level-q.Units, &a)
-		out.Each = append(out.Each, a)
-		k.decided(q.Rules, now)
-		if op.Kept[op.Number+i] {
-			w.Grants = append(w.Grants, k.grant(q.Rules, op.Number+i, q.Units))
+		k, before := &w.Keys[j.key], 0.0
+		k.put(j.rules, j.sum, now)
+		v := k.State.Seen(&j.rules.Rules, now, k.Clock, j.rules.Capacity, 0)
+		for i, q := range op.Requests {
+			if q.Key != j.key {
+				continue
+			}
+			before += q.Units
+			a := k.answer(j.rules, v.Less(j.sum-before), now)
+			a.Allowed, a.Granted, a.Delay = true, q.Units, j.rules.delay(a.Level-q.Units)
+			each[i] = a
+			w.grant(op, op.Number+i, k, v, q.Units)
 		}
 	}
-	out.Answer.Allowed = true
+	return results(each, true)
 }
 
 // refuse answers the requests of an AllowAll that was denied: whether each would have
 // fitted after those before it.
-func (w *World) refuse(op *Op, joints []*joint, now int64, out *Out) {
-	needs := map[int]float64{}
-	for i, q := range op.Requests {
-		k := &w.Keys[q.Key]
-		needs[q.Key] += q.Units
-		need := needs[q.Key]
-		var own *joint
-		for _, j := range joints {
-			if j.key == q.Key {
-				own = j
+func (w *World) refuse(op *Op, joints []*joint, now int64) limiter.Results {
+	each := make([]limiter.Result, len(op.Requests))
+	for _, j := range joints {
+		k, need := &w.Keys[j.key], 0.0
+		for i, q := range op.Requests {
+			if q.Key != j.key {
+				continue
 			}
+			need += q.Units
+			a := k.standing(j.rules, now)
+			a.Allowed = j.fits || !j.blocked && k.fits(j.rules, now, j.rules.Capacity, need)
+			if !a.Allowed {
+				a.Reason, a.RetryAfter = reason(j.blocked), k.wait(j.rules, now, j.rules.Capacity, need)
+			}
+			each[i] = a
 		}
-		a := k.standing(q.Rules, now)
-		a.Allowed = own.fits || !own.blocked && need <= k.freeFor(q.Rules, now)
-		if !a.Allowed {
-			a.Reason = "limit"
-			if own.blocked {
-				a.Reason = "blocked"
-			}
-			k.wait(q.Rules, now, need, &a)
-			if out.DeniedBy < 0 || a.RetryAfter > out.Each[out.DeniedBy].RetryAfter {
-				out.DeniedBy = i
-			}
-		}
-		out.Each = append(out.Each, a)
 	}
+	return results(each, false)
+}
+
+// results names the denied request with the longest RetryAfter, the first of equal ones.
+func results(each []limiter.Result, allowed bool) limiter.Results {
+	all := limiter.Results{Allowed: allowed, DeniedBy: -1, PerRequest: each}
+	for i, a := range each {
+		if !a.Allowed && (all.DeniedBy < 0 || a.RetryAfter > each[all.DeniedBy].RetryAfter) {
+			all.DeniedBy = i
+		}
+	}
+	return all
 }

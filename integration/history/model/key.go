@@ -1,32 +1,53 @@
 package model
 
-import "slices"
+import (
+	"fmt"
+	"reflect"
 
-// Entry is the units of a log that were counted at one time.
-type Entry struct {
-	At    int64
-	Units float64
+	"github.com/pglimit/pglimit/internal/algorithm"
+	"github.com/pglimit/pglimit/limiter"
+)
+
+// Rules are a policy's numbers.
+type Rules struct {
+	algorithm.Rules
+	Algorithm limiter.Algorithm
+	Limit     float64
 }
+
+// rulesOf compiles a valid policy.
+func rulesOf(p limiter.Policy) *Rules {
+	r := &Rules{Algorithm: p.Algorithm, Limit: p.Limit, Rules: algorithm.Rules{
+		Burst: p.Burst, Tick: max(1, p.Tick.Microseconds()), Period: p.Period.Microseconds(),
+		Aligned: p.Aligned, BlockFor: p.BlockFor.Microseconds(),
+	}}
+	if r.Burst == 0 {
+		r.Burst = p.Limit
+	}
+	r.Capacity = r.Burst + min(1e-6, 1e-9*r.Burst)
+	switch {
+	case r.family() == algorithm.Buckets:
+		r.Leak = p.Limit * float64(r.Tick) / float64(r.Period)
+	case p.Calendar != "":
+		r.Calendar, _ = algorithm.CalendarOf(algorithm.Unit(p.Calendar), p.TimeZone)
+	}
+	return r
+}
+
+func (r *Rules) family() algorithm.Family { return algorithm.Name(r.Algorithm).Family() }
+
+func (r *Rules) queue() bool { return r.Algorithm == limiter.LeakyBucketQueue }
+
+// possible reports whether units can ever fit.
+func (r *Rules) possible(units float64) bool { return algorithm.Fit(r.Capacity, 0, units) >= 1 }
 
 // Key is the state of one key under one policy.
 type Key struct {
-	Known   bool  // it was used since the last Reset
-	Counted bool  // by more than a block
-	Clock   int64 // of the last decision
-	Blocked int64 // until then
-	Begun   begun // the block that an attempt of an operation has started
-
-	Last Rules // of the last decision
-
-	Level float64 // a bucket's, as of Since; a window's count
-	Since int64   // when the current tick began
-	Ends  int64   // of the window
-
-	Before float64 // a counter's previous window
-	Span   int64   // the length of a counter's windows
-
-	Entries []Entry // of a log, one for each time
-	Keep    int64   // the longest period that a log was asked for
+	State   algorithm.State // nil: it was not used since the last Reset
+	Rules   algorithm.Rules // of the last decision; without a Capacity there was none
+	Clock   int64           // of the last decision
+	Blocked int64           // until then
+	Begun   begun           // the block that an attempt of an operation has started
 }
 
 // begun is a block that an operation lifts if it is tried once more.
@@ -46,216 +67,141 @@ func (k *Key) lift(op int) {
 }
 
 func (k *Key) equal(o *Key) bool {
-	return k.Known == o.Known && k.Counted == o.Counted && k.Clock == o.Clock && k.Blocked == o.Blocked && k.Begun == o.Begun && k.Last == o.Last &&
-		k.Level == o.Level && k.Since == o.Since && k.Ends == o.Ends && k.Before == o.Before && k.Span == o.Span &&
-		k.Keep == o.Keep && slices.Equal(k.Entries, o.Entries)
+	return k.Clock == o.Clock && k.Blocked == o.Blocked && k.Begun == o.Begun && k.Rules == o.Rules && reflect.DeepEqual(k.State, o.State)
 }
 
 // clone returns a copy that shares nothing.
 func (k *Key) clone() Key {
 	c := *k
-	c.Entries = slices.Clone(k.Entries)
+	if k.State != nil {
+		c.State = k.State.Clone()
+	}
 	return c
 }
 
-// at returns the time of a decision whose reading of the clock is now: the clock of a key
-// never moves back.
-func (k *Key) at(now int64) int64 {
-	if k.Known {
-		return max(k.Clock, now)
-	}
-	return now
+// String describes a key.
+func (k *Key) String() string {
+	return fmt.Sprintf("%+v clock %d blocked %d last burst %v per %d", k.State, k.Clock, k.Blocked, k.Rules.Burst, k.Rules.Period)
 }
 
-func (k *Key) blocked(now int64) bool { return k.Known && k.Blocked > k.at(now) }
-
-// begin makes a key that was not known.
-func (k *Key) begin(now int64) {
-	if !k.Known {
-		*k = Key{Known: true, Clock: now, Since: now, Span: 1, Keep: 1}
+// begin makes a key that was not used, and returns the time of a decision: the clock of a
+// key never moves back.
+func (k *Key) begin(r *Rules, now int64) (at int64) {
+	if k.State == nil {
+		*k = Key{State: algorithm.New(r.family(), now), Rules: algorithm.Rules{Leak: 1, Tick: 1, Period: 1}, Clock: now}
 	}
+	return max(k.Clock, now)
 }
 
-// decided notes a decision by rules.
-func (k *Key) decided(r *Rules, now int64) { k.Counted, k.Clock, k.Last = true, k.at(now), *r }
-
-// pass lets time pass until now, before units are added by rules r.
-func (k *Key) pass(r *Rules, now int64) {
-	e := k.at(now)
-	switch r.Kind {
-	case Bucket, Queue:
-		k.drain(r, e)
-	case Window:
-		if now >= k.Ends {
-			k.Level, k.Ends = 0, r.windowEnd(now)
-		}
-	case Counter:
-		k.turn(r.Period, e)
-	case Log:
-		k.Keep = max(k.Keep, r.Period)
-		k.forget(e - r.Period)
-	}
+// present returns a copy of a key that was used, and the time of a decision.
+func (k *Key) present(r *Rules, now int64) (c Key, at int64) {
+	c = k.clone()
+	return c, c.begin(r, now)
 }
 
-// drain leaks whole ticks. An empty bucket begins its tick anew.
-func (k *Key) drain(r *Rules, e int64) {
-	if left := k.Level - r.leak(e-k.Since); left > 0 {
-		k.Level, k.Since = left, e-(e-k.Since)%r.Tick
-	} else {
-		k.Level, k.Since = 0, e
-	}
-}
-
-// turn moves a counter to the window that e is in, the next ones of that length.
-func (k *Key) turn(length, e int64) {
-	if e < k.Ends {
-		return
-	}
-	last, ended, span := k.Level, k.Ends, k.Span
-	k.Level, k.Before, k.Span = 0, 0, length
-	k.Ends = e - e%length + length
-	if gone := e - ended; gone < span {
-		if length == span {
-			k.Before = last
-		} else { // the new windows begin with what still weighs of the last one
-			k.Level = last * float64(span-gone) / float64(span)
-		}
-	}
-}
-
-// forget drops the log's entries up to a time.
-func (k *Key) forget(until int64) {
-	k.Entries = slices.DeleteFunc(k.Entries, func(x Entry) bool { return x.At <= until })
-}
+func (k *Key) blocked(now int64) bool { return k.State != nil && k.Blocked > max(k.Clock, now) }
 
 // used returns the units in use for a request by r.
 func (k *Key) used(r *Rules, now int64) float64 {
-	c := k.clone()
-	c.begin(now)
-	e := c.at(now)
-	switch r.Kind {
-	case Window:
-		if now >= c.Ends {
-			return 0
-		}
-		return c.Level
-	case Log:
-		return c.since(e - r.Period)
-	case Counter:
-		c.turn(r.Period, e)
-		return c.Level + c.Before*float64(min(c.Span, c.Ends-e))/float64(c.Span)
-	}
-	c.drain(r, e)
-	return c.Level
+	c, at := k.present(r, now)
+	return c.State.Used(&r.Rules, now, at)
 }
 
-// since returns the units of a log after a time.
-func (k *Key) since(from int64) (sum float64) {
-	for _, x := range k.Entries {
-		if x.At > from {
-			sum += x.Units
-		}
-	}
-	return sum
+// fits reports whether units fit into a room.
+func (k *Key) fits(r *Rules, now int64, room, units float64) bool {
+	return algorithm.Fit(room, k.used(r, now), units) >= 1
 }
 
-// add counts units, after pass.
-func (k *Key) add(r *Rules, e int64, units float64) {
-	if r.Kind != Log {
-		k.Level += units
-		return
-	}
-	if n := len(k.Entries); n > 0 && k.Entries[n-1].At == e {
-		k.Entries[n-1].Units += units
-		return
-	}
-	k.Entries = append(k.Entries, Entry{e, units})
-}
-
-// deny notes a denial by r, which changes only what time has changed. A window that is over
-// keeps its count until another begins, for requests with an older reading of the clock. A
-// counter's first window begins with its row.
+// deny notes a denial by r, which changes only what time has changed. A counter's first
+// window begins with its row.
 func (k *Key) deny(r *Rules, now int64) {
-	fresh := !k.Known
-	k.begin(now)
-	switch e := k.at(now); r.Kind {
-	case Bucket, Queue:
-		k.drain(r, e)
-	case Counter:
-		if fresh {
-			k.turn(r.Period, e)
-		}
-	case Log:
-		k.Keep = max(k.Keep, r.Period)
+	fresh := k.State == nil
+	at := k.begin(r, now)
+	if r.family() == algorithm.Counters && fresh {
+		k.State.Advance(&r.Rules, now, at)
 	}
-	k.decided(r, now)
+	k.State.Deny(&r.Rules, now, at)
+	k.Rules, k.Clock = r.Rules, at
 }
 
-// fits returns the first time from now on at which need units fit for r if nothing else
-// happens.
-func (k *Key) fits(r *Rules, now int64, need float64) int64 {
-	c := k.clone()
-	c.begin(now)
-	e, free := c.at(now), r.capacity()-need
-	if free < 0 {
-		return Never
-	}
-	if c.used(r, now) <= free {
-		return e
-	}
-	switch r.Kind {
-	case Window:
-		return max(e, c.Ends)
-	case Log:
-		left := c.since(e - r.Period)
-		for _, x := range c.Entries {
-			if x.At <= e-r.Period {
-				continue
-			}
-			if left -= x.Units; left <= free {
-				return x.At + r.Period
-			}
-		}
-	case Counter:
-		c.turn(r.Period, e)
-		if c.Level <= free { // the previous window gets light enough within the current one
-			if us := c.Ends - int64((free-c.Level)*float64(c.Span)/c.Before); us < c.Ends {
-				return us
-			}
-			return c.Ends
-		}
-		return c.Ends + c.Span - int64(free*float64(c.Span)/c.Level)
-	}
-	c.drain(r, e)
-	return c.Since + r.leaked(c.Level-free)
+// put counts units that fit.
+func (k *Key) put(r *Rules, units float64, now int64) {
+	at := k.begin(r, now)
+	k.State.Advance(&r.Rules, now, at)
+	k.State.Put(at, units)
+	k.Rules, k.Clock = r.Rules, at
 }
 
-// empty returns the first time from now on at which nothing is in use.
-func (k *Key) empty(r *Rules, now int64) int64 {
-	c := k.clone()
-	c.begin(now)
-	e := c.at(now)
-	switch r.Kind {
-	case Window:
-		if c.used(r, now) > 0 {
-			return max(e, c.Ends)
-		}
-	case Log:
-		if c.used(r, now) > 0 {
-			return max(e, c.Entries[len(c.Entries)-1].At+r.Period)
-		}
-	case Counter:
-		c.turn(r.Period, e)
-		if c.Level > 0 {
-			return c.Ends + c.Span
-		} else if c.Before > 0 {
-			return max(e, c.Ends)
-		}
+// take requests units into a room: all or nothing, or what fits.
+func (k *Key) take(r *Rules, units float64, upTo bool, room float64, now int64) limiter.Result {
+	piece, count := units, 1.0
+	if upTo {
+		piece, count = 1, units
+	}
+	granted, blocked := 0.0, k.blocked(now)
+	switch fit := algorithm.Fit(room, k.used(r, now), piece); {
+	case !r.possible(piece): // the key is only read
+		blocked = false
+	case !blocked && fit >= 1:
+		granted = piece * min(count, fit)
+		k.put(r, granted, now)
 	default:
-		c.drain(r, e)
-		if c.Level > 0 {
-			return c.Since + r.leaked(c.Level)
+		k.deny(r, now)
+		if !blocked && r.BlockFor > 0 {
+			k.Blocked = k.Clock + r.BlockFor
 		}
 	}
-	return e
+	a := k.standing(r, now)
+	a.Allowed, a.Granted = granted > 0, granted
+	if a.Allowed {
+		a.Delay = r.delay(a.Level - granted)
+	} else {
+		a.Reason = reason(blocked)
+	}
+	if granted < units {
+		a.RetryAfter = k.wait(r, now, room, min(piece, units-granted))
+	}
+	return a
+}
+
+// check reads what a request would be answered.
+func (k *Key) check(r *Rules, units float64, now int64) limiter.Result {
+	a := k.standing(r, now)
+	a.Allowed = !k.blocked(now) && (units == 0 || k.fits(r, now, r.Capacity, units))
+	if a.Allowed {
+		a.Granted, a.Delay = units, r.delay(a.Level)
+		return a
+	}
+	a.Reason, a.RetryAfter = reason(k.blocked(now)), k.wait(r, now, r.Capacity, units)
+	return a
+}
+
+// charge records units up to the burst.
+func (k *Key) charge(r *Rules, units float64, now int64) limiter.Result {
+	at, full := k.begin(r, now), r.Rules
+	full.Capacity = full.Burst
+	added := k.State.Charge(&full, now, at, units)
+	k.Rules, k.Clock = full, at
+	return k.changed(r, added, now)
+}
+
+// back takes units of a key that was used out by f, and answers how many.
+func (k *Key) back(r *Rules, now int64, f func(s algorithm.State, at int64) float64) limiter.Result {
+	if k.State == nil {
+		return k.changed(r, 0, now)
+	}
+	k.Clock = max(k.Clock, now)
+	return k.changed(r, f(k.State, k.Clock), now)
+}
+
+// changed answers that units were counted or went back.
+func (k *Key) changed(r *Rules, units float64, now int64) limiter.Result {
+	a := k.standing(r, now)
+	a.Allowed, a.Granted = true, units
+	return a
+}
+
+// block denies the key for a while.
+func (k *Key) block(r *Rules, us, now int64) {
+	k.Blocked = max(k.Blocked, k.begin(r, now)+us)
 }

@@ -4,6 +4,10 @@ import (
 	"cmp"
 	"math"
 	"slices"
+	"time"
+
+	"github.com/pglimit/pglimit/internal/algorithm"
+	"github.com/pglimit/pglimit/limiter"
 )
 
 type state string
@@ -25,25 +29,36 @@ type Reservation struct {
 	State    state
 	Reserved float64
 	Units    float64 // that are counted
-	Level    float64 // of the key after the admission
-	Grant    Grant
+	Grant    algorithm.Grant
+	Answer   limiter.Result // as of the time of the key
 
 	Made, Expires, Forget int64
+}
+
+// admission returns what is remembered of an operation that was admitted with answer a.
+func (w *World) admission(op *Op, a limiter.Result, now int64) Reservation {
+	k, r := &w.Keys[op.Key], rulesOf(op.Policy)
+	v := k.State.Seen(&r.Rules, now, k.Clock, r.Capacity, 0)
+	h := Reservation{
+		ID: -op.Number, Key: op.Key, Rules: *r, Idem: op.Idem, State: spent, Reserved: op.Units, Units: op.Units,
+		Grant: v.Counted(k.Clock), Answer: k.answer(r, v, k.Clock), Made: k.Clock, Expires: k.Clock + op.For, Forget: k.Clock + op.For + op.Remember,
+	}
+	h.Answer.Allowed, h.Answer.Granted, h.Answer.Delay, h.Answer.Replayed = true, a.Granted, a.Delay, true
+	if op.Verb == Reserve {
+		h.State = open
+	}
+	return h
 }
 
 func (h *Reservation) overdue(now int64) bool { return h.State == open && h.Expires <= now }
 
 // admitted returns what an idempotency key stands for.
 func (w *World) admitted(op *Op) *Reservation {
-	if op.Idem == 0 {
+	i := slices.IndexFunc(w.Held, func(h Reservation) bool { return op.Idem != 0 && h.Idem == op.Idem && h.Key == op.Key })
+	if i < 0 {
 		return nil
 	}
-	for i := range w.Held {
-		if h := &w.Held[i]; h.Idem == op.Idem && h.Key == op.Key {
-			return h
-		}
-	}
-	return nil
+	return &w.Held[i]
 }
 
 // forget frees an idempotency key. A reservation that has it goes back first.
@@ -55,26 +70,13 @@ func (w *World) forget(h *Reservation, now int64) {
 }
 
 // replay returns the answer of an earlier admission.
-func (w *World) replay(op *Op, h *Reservation) (out Out) {
+func (h *Reservation) replay(op *Op) (out Out) {
 	if (op.Verb == Reserve) == (h.State == spent) || h.Reserved != op.Units {
-		return Out{Fault: Invalid}
+		out.Fault = Invalid
+		return out
 	}
-	// The answer as it was, as of the time of the key then.
-	r := &h.Rules
-	k := Key{Known: true, Counted: true, Clock: h.Made, Level: h.Level, Since: h.Grant.At, Ends: h.Grant.Ends, Span: r.Period, Last: *r}
-	if r.Kind == Log {
-		k.Entries = []Entry{{h.Grant.At, h.Level}}
-	}
-	at := h.Made
-	if r.Kind == Window { // a reading of the clock that was behind the key's may have counted it in a window that was over
-		at = min(at, h.Grant.Ends-1)
-	}
-	out.Answer = k.standing(r, at)
-	out.Answer.At, out.Answer.ResetAfter = h.Made, max(0, out.Answer.ResetAfter-(h.Made-at))
-	out.Answer.Allowed, out.Answer.Granted, out.Answer.Replayed = true, op.Units, true
-	k.delay(r, h.Level-op.Units, &out.Answer)
-	if op.Verb == Reserve {
-		out.Held, out.Expires = h.ID, h.Expires
+	if out.Result = h.Answer; op.Verb == Reserve {
+		out.Held, out.Expires = h.ID, time.UnixMicro(h.Expires)
 	}
 	return out
 }
@@ -83,94 +85,55 @@ func (w *World) replay(op *Op, h *Reservation) (out Out) {
 func (w *World) end(op *Op, now int64) (out Out) {
 	i := slices.IndexFunc(w.Held, func(h Reservation) bool { return h.ID == op.Held })
 	if i < 0 || w.Held[i].State == spent || w.Held[i].Forget <= now {
-		return Out{Fault: Unknown}
+		out.Fault = Unknown
+		return out
 	}
 	h := &w.Held[i]
 	if op.Verb == Cancel {
-		if h.State == settled {
-			return Out{Fault: Ended}
-		}
 		if h.State == open {
 			w.finish(h, cancelled, 0, now)
+		} else if h.State == settled {
+			out.Fault = Ended
 		}
 		return out
 	}
 	late := h.State == expired || h.overdue(now)
 	again := h.State == settled && h.Units == op.Units
-	out.Unmoved = again || !h.moves(op.Units, now)
+	out.unmoved = again || !h.moves(op.Units, now)
 	switch {
 	case h.State == open || h.State == expired:
 		w.finish(h, settled, op.Units, now)
 	case !again:
-		return Out{Fault: Ended}
+		out.Fault = Ended
+		return out
 	}
-	k := w.Keys[h.Key].clone()
-	r := h.Rules
-	level := r
-	if r.Kind == Log && k.Known { // entries count as long as they are kept
-		level.Period = k.Keep
-	}
-	out.Answer = k.standing(&level, now)
-	out.Answer.Allowed, out.Answer.Granted, out.Answer.Replayed, out.Answer.Expired = true, op.Units, again, late
+	out.Result = w.Keys[h.Key].changed(&h.Rules, op.Units, now)
+	out.Result.Replayed, out.Result.Expired = again, late
 	return out
 }
 
 // moves reports whether an end with the units really used changes the key.
 func (h *Reservation) moves(used float64, now int64) bool {
-	return used != h.Units && (h.Rules.Kind != Window || h.Grant.Ends > now)
+	return used != h.Units && (h.Rules.family() != algorithm.Windows || h.Grant.EndsAt > now)
 }
 
 // finish ends a reservation with the units really used, and returns how many went back.
 func (w *World) finish(h *Reservation, to state, used float64, now int64) (back float64) {
 	if h.moves(used, now) {
-		back = w.change(&w.Keys[h.Key], &h.Rules, h, used, now)
+		k := &w.Keys[h.Key]
+		k.Clock = k.begin(&h.Rules, now)
+		fresh := k.Rules.Capacity == 0
+		if fresh {
+			k.Rules = h.Rules.Rules
+		}
+		counted := algorithm.Reservation{Rules: h.Rules.Rules, Units: h.Units, CountedAt: cmp.Or(h.Grant.At, h.Made), EndsAt: h.Grant.EndsAt}
+		back = k.State.Settle(&k.Rules, now, k.Clock, counted, used, fresh)
 	}
-	switch to {
-	case settled:
+	if h.State = to; to == settled {
 		h.Units = used
-	default:
-		h.Units -= back
-		h.Idem = 0
-	}
-	h.State = to
-	return back
-}
-
-// change changes what is counted of a reservation.
-func (w *World) change(k *Key, r *Rules, h *Reservation, used float64, now int64) (back float64) {
-	k.begin(now)
-	fresh, e := !k.Counted, k.at(now)
-	if fresh {
-		k.Counted, k.Last, k.Keep = true, *r, r.Period
-	}
-	if k.Ends == 0 { // a counter that only a block made, and denials, has had no window
-		k.Span = r.Period
-	}
-	k.settleTime(r, now)
-	if r.Kind == Window && (fresh || now >= k.Ends) {
-		k.Level, k.Ends = 0, h.Grant.Ends
-	}
-	if used < h.Units {
-		back = k.giveBack(r, h, used, now)
 	} else {
-		k.add(r, e, used-h.Units)
+		h.Units, h.Idem = h.Units-back, 0
 	}
-	k.Clock = e
-	return back
-}
-
-// giveBack takes out what is left of a reservation beyond the units used. Of a bucket, what
-// has leaked of all of it may have been used by others.
-func (k *Key) giveBack(r *Rules, h *Reservation, used float64, now int64) (back float64) {
-	g := h.Grant
-	if r.Kind != Bucket {
-		g.Units = h.Units - used
-		return k.remove(r, g, r, now)
-	}
-	age := k.at(now) - g.At
-	leaked := max(r.leak(age), k.Last.leak(age))
-	back = max(0, min(k.Level, h.Units-used, h.Units-leaked))
-	k.Level -= back
 	return back
 }
 
@@ -199,9 +162,7 @@ func (w *World) give(key int, now int64, most int) (freed bool) {
 		return cmp.Or(cmp.Compare(a.Expires, b.Expires), cmp.Compare(a.Units, b.Units))
 	})
 	for _, h := range due[:min(len(due), most)] {
-		if w.finish(h, expired, 0, now) > 0 {
-			freed = true
-		}
+		freed = w.finish(h, expired, 0, now) > 0 || freed
 	}
 	return freed
 }

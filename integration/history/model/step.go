@@ -3,7 +3,7 @@ package model
 import (
 	"fmt"
 	"slices"
-	"strings"
+	"time"
 )
 
 // Step returns the worlds in which op may have left w with that outcome. There are none if
@@ -105,7 +105,7 @@ func attempt(w *World, op *Op) []*World {
 	if op.Touches {
 		for _, now := range op.Clocks {
 			next := w.clone()
-			next.Keys[op.Key].deny(op.Of.Rules, now)
+			next.Keys[op.Key].deny(rulesOf(op.Of.Policy), now)
 			worlds = append(worlds, &next)
 		}
 		return worlds
@@ -128,7 +128,7 @@ func attempt(w *World, op *Op) []*World {
 				next := w.clone()
 				next.skip = skip
 				out := next.apply(op.Of, now, stop)
-				if next.skip = 0; !out.Answer.Allowed && out.Fault == "" {
+				if next.skip = 0; !out.Result.Allowed && !out.All.Allowed && out.Fault == "" {
 					add(&next)
 				}
 				if stop < gave || stop >= lifted {
@@ -152,11 +152,8 @@ func attempt(w *World, op *Op) []*World {
 // clocks returns the readings at which an operation can have been decided: that of its
 // answer, unless that is an earlier one.
 func clocks(op *Op, out *Out) []int64 {
-	at := out.Answer.At
-	if len(out.Each) > 0 {
-		at = out.Each[0].At
-	}
-	if op.SQL || at == 0 || out.Answer.Replayed && op.Verb != Settle {
+	at := out.At()
+	if op.SQL || at == 0 || out.Result.Replayed && op.Verb != Settle {
 		return op.Clocks
 	}
 	for _, now := range op.Clocks {
@@ -231,62 +228,25 @@ func transact(w *World, op *Op, out *Out) []*World {
 
 // Explain says in what an outcome differs from the model's. It is empty if it does not.
 func Explain(op *Op, want, got *Out) string {
-	loose := op.Rules != nil && op.Rules.loose()
-	var all []string
-	note := func(field string, want, got any) {
-		if want != got {
-			all = append(all, fmt.Sprintf("%s %v, want %v", field, got, want))
-		}
+	w, g, rounded := want.Answer, got.Answer, loose(op.Policy)
+	if op.SQL { // a SQL function returns only a part
+		w.Result.Limit, w.Result.Burst, w.Result.Full, w.Result.At = 0, 0, false, time.Time{}
 	}
-	note("error", want.Fault, got.Fault)
-	if want.Fault != "" || got.Fault != "" {
-		return strings.Join(all, "; ")
-	}
-	switch op.Verb {
-	case Block, Unblock, Reset, Cancel:
-		return ""
-	case AllowAll:
-		note("Allowed", want.Answer.Allowed, got.Answer.Allowed)
-		note("DeniedBy", want.DeniedBy, got.DeniedBy)
-		note("answers", len(want.Each), len(got.Each))
-		for i := range min(len(want.Each), len(got.Each)) {
-			if d := want.Each[i].Differs(got.Each[i], false, loose); d != "" {
-				all = append(all, fmt.Sprintf("request %d: %s", i, d))
-			}
-		}
-		return strings.Join(all, "; ")
-	case Usage:
-		// In a transaction that holds the key, another client may settle a reservation with all
-		// of its units, which changes nothing of the key.
-		if op.InTx && op.Rival && got.Reservations > want.Reservations {
-			note("Spent and Reserved", want.Spent+want.Reserved, got.Spent+got.Reserved)
-		} else {
-			note("Spent", want.Spent, got.Spent)
-			note("Reserved", want.Reserved, got.Reserved)
-			note("Reservations", want.Reservations, got.Reservations)
-		}
-		note("WindowEnds", want.WindowEnds, got.WindowEnds)
-	case Reserve:
-		note("ID", want.Held, got.Held)
-		note("Expires", want.Expires, got.Expires)
-	}
-	answer := want.Answer
-	if op.Verb == Settle && op.Rival && want.Unmoved {
+	if op.Verb == Settle && op.Rival && want.unmoved {
 		// It shows the key as of when its statement began, and may then have waited.
-		answer.Level, answer.Remaining, answer.Full = got.Answer.Level, got.Answer.Remaining, got.Answer.Full
-		answer.ResetAfter = got.Answer.ResetAfter
+		w.Result.Level, w.Result.Remaining, w.Result.Full = g.Result.Level, g.Result.Remaining, g.Result.Full
+		w.Result.ResetAfter = g.Result.ResetAfter
 	}
-	if op.Verb == Wait && !answer.Allowed && got.Answer.RetryAfter >= answer.RetryAfter && got.Answer.RetryAfter <= want.Longest {
-		answer.RetryAfter = got.Answer.RetryAfter
+	if op.Verb == Wait && !w.Result.Allowed && g.Result.RetryAfter >= w.Result.RetryAfter && g.Result.RetryAfter <= want.longest {
+		w.Result.RetryAfter = g.Result.RetryAfter
 	}
-	if d := answer.Differs(got.Answer, op.SQL, loose); d != "" {
-		all = append(all, d)
+	// In a transaction that holds the key, another client may settle a reservation with all
+	// of its units, which changes nothing of the key.
+	if u := g.Usage; op.InTx && op.Rival && u.Reservations > w.Usage.Reservations && u.Spent+u.Reserved == w.Usage.Spent+w.Usage.Reserved {
+		w.Usage.Reservations, w.Usage.Spent, w.Usage.Reserved = u.Reservations, u.Spent, u.Reserved
 	}
-	return strings.Join(all, "; ")
+	return Differs(w, g, rounded)
 }
-
-// loose reports whether numbers are rounded: weights of weights of a counter.
-func (r *Rules) loose() bool { return r.Kind == Counter }
 
 // Nearest returns the difference to the outcome that the model comes closest to.
 func Nearest(w *World, op *Op, out *Out) string {

@@ -1,42 +1,53 @@
 package model
 
-import "fmt"
+import (
+	"fmt"
+	"reflect"
+	"strings"
+	"time"
 
-// clockShown shortens times in texts: the last digits tell them apart.
-func clockShown(us int64) int64 { return us % 1e10 }
+	"github.com/pglimit/pglimit/limiter"
+)
 
-// String describes a key.
-func (k *Key) String() string {
-	if !k.Known {
-		return "unknown"
-	}
-	return fmt.Sprintf("level %v since %d ends %d before %v of %d entries %v, clock %d blocked %d counted %v, last limit %v per %d",
-		k.Level, clockShown(k.Since), clockShown(k.Ends), k.Before, k.Span, k.Entries, clockShown(k.Clock), clockShown(k.Blocked), k.Counted, k.Last.Limit, k.Last.Period)
+// Brief writes the fields of a struct that are not zero.
+func Brief(v any) string {
+	var b strings.Builder
+	brief(&b, reflect.ValueOf(v))
+	return b.String()
 }
 
-// String describes a reservation.
-func (h *Reservation) String() string {
-	return fmt.Sprintf("reservation %d %s %v of %v of key %d idempotency %d made %d expires %d forgotten %d ends %d",
-		h.ID, h.State, h.Units, h.Reserved, h.Key, h.Idem, clockShown(h.Made), clockShown(h.Expires), clockShown(h.Forget), clockShown(h.Grant.Ends))
-}
-
-// String describes an answer.
-func (a Answer) String() string {
-	s := fmt.Sprintf("%v %v level %v remaining %v of %v retry %d reset %d at %d", a.Allowed, a.Granted, a.Level, a.Remaining, a.Burst, a.RetryAfter, a.ResetAfter, clockShown(a.At))
-	if a.Delay != 0 {
-		s += fmt.Sprintf(" delay %d", a.Delay)
+func brief(b *strings.Builder, v reflect.Value) {
+	switch x := v.Interface().(type) {
+	case limiter.Policy:
+		fmt.Fprintf(b, "%s limit %v", x.Name, x.Limit)
+		return
+	case Rules:
+		fmt.Fprintf(b, "limit %v", x.Limit)
+		return
+	case time.Time:
+		fmt.Fprint(b, x.UnixMicro())
+		return
 	}
-	if a.Reason != "" {
-		s += " " + a.Reason
+	switch v.Kind() {
+	case reflect.Struct:
+		b.WriteByte('{')
+		for i := range v.NumField() {
+			f := v.Type().Field(i)
+			if !f.IsExported() || v.Field(i).IsZero() || f.Name == "Kept" || f.Name == "Steps" {
+				continue
+			}
+			fmt.Fprintf(b, "%s ", f.Name)
+			brief(b, v.Field(i))
+			b.WriteByte(' ')
+		}
+		b.WriteByte('}')
+	case reflect.Pointer:
+		brief(b, v.Elem())
+	case reflect.Slice:
+		for i := range v.Len() {
+			brief(b, v.Index(i))
+		}
+	default:
+		fmt.Fprint(b, v.Interface())
 	}
-	if a.Full {
-		s += " full"
-	}
-	if a.Replayed {
-		s += " replayed"
-	}
-	if a.Expired {
-		s += " expired"
-	}
-	return s
 }

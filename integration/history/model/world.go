@@ -1,6 +1,20 @@
+// Package model says what operations may do to keys, for a check of histories. What a
+// statement does and answers is the arithmetic of internal/algorithm, as in
+// internal/store/memory. The model adds what a call does in several statements, between
+// which others may come: a denial that gives expired reservations back and asks again, the
+// parts of a denied AllowAll, a lost answer, and the steps of a transaction.
+//
+// Times are microseconds. With limits that are whole numbers and periods that are powers of
+// two nearly every sum and product is exact, whatever its order.
 package model
 
-import "slices"
+import (
+	"slices"
+	"time"
+
+	"github.com/pglimit/pglimit/internal/algorithm"
+	"github.com/pglimit/pglimit/limiter"
+)
 
 // World is the state of the keys that share a history.
 type World struct {
@@ -10,6 +24,13 @@ type World struct {
 	Dues   []Due   // blocks that have to begin
 
 	skip int // a reservation that another client is ending: give does not see it
+}
+
+// Grant is where an operation counted its units, for Undo.
+type Grant struct {
+	Op    int
+	Units float64
+	algorithm.Grant
 }
 
 // Due is the block that an AllowAll begins after it was denied, as of the key's time then.
@@ -32,9 +53,10 @@ func (w *World) Hash() uint64 {
 		k := &w.Keys[i]
 		mix(k.Clock)
 		mix(k.Blocked)
-		mix(int64(k.Level * (1 << 22)))
-		mix(k.Ends)
-		mix(int64(len(k.Entries)))
+		if k.State != nil {
+			mix(int64(k.State.Used(&k.Rules, k.Clock, k.Clock) * (1 << 22)))
+			mix(k.State.IdleAt(&k.Rules))
+		}
 	}
 	mix(int64(len(w.Held)))
 	mix(int64(len(w.Grants)))
@@ -50,121 +72,44 @@ func (w *World) clone() World {
 	return c
 }
 
-// Verb is what an operation does.
-type Verb string
-
-// The verbs. Give is no method: it stands for what a request does before it is tried once
-// more, if expired reservations were in its way.
-const (
-	Allow     Verb = "Allow"
-	AllowUpTo Verb = "AllowUpTo"
-	Wait      Verb = "Wait" // DoWait
-	Check     Verb = "Check"
-	Usage     Verb = "Usage"
-	Charge    Verb = "Charge"
-	Refund    Verb = "Refund"
-	Undo      Verb = "Undo"
-	Block     Verb = "Block"
-	Unblock   Verb = "Unblock"
-	Reset     Verb = "Reset"
-	Reserve   Verb = "Reserve"
-	Settle    Verb = "Settle"
-	Cancel    Verb = "Cancel"
-	AllowAll  Verb = "AllowAll"
-	Tx        Verb = "Tx"
-	Give      Verb = "Give"
-
-	Savepoint Verb = "Savepoint" // in a Tx
-	Release   Verb = "Release"   // of the last savepoint
-	Back      Verb = "Back"      // to the last savepoint
-)
-
-// Request is one of an AllowAll.
-type Request struct {
-	Key   int
-	Rules *Rules
-	Units float64
-}
-
-// Op is a call of a verb.
-type Op struct {
-	Number int // of the operation, for Undo
-	Verb   Verb
-	Key    int
-	Rules  *Rules
-	Units  float64
-	For    int64 // a Block's time, how long a reservation lasts, or a Wait waits at most
-	Idem   int   // the idempotency key; 0 is none
-	Held   int   // Settle, Cancel: the reservation
-	Undone int   // Undo: the operation
-
-	Requests []Request    // of an AllowAll
-	Steps    []Op         // of a Tx
-	Commits  bool         // a Tx
-	InTx     bool         // it is a step of a Tx
-	Of       *Op          // a Give: the request
-	Forgets  bool         // a Give only forgets what the request's idempotency key stood for
-	Touches  bool         // a Give is a denial that starts no block: of a sum that the request is part of, or its first
-	Kept     map[int]bool // the operations whose grants an Undo gives back
-	Rival    bool         // another operation may have ended a reservation meanwhile
-
-	Clocks   []int64 // what the clock read between the call and its return
-	SQL      bool    // it was a SQL function
-	Remember int64   // how long an admission is remembered after its end
-}
-
-// Out is what came of a call.
-type Out struct {
-	Lost    bool   // the answer: it may have happened or not
-	Pending bool   // it is Lost because the call has not returned, and may not have begun
-	Fault   string // an error that changes nothing
-	Answer  Answer
-	Held    int // a Reserve's reservation; 0 is none
-	Expires int64
-
-	Spent, Reserved float64 // of a Usage
-	Reservations    int
-	WindowEnds      int64
-
-	Longest int64 // RetryAfter of a Wait that is denied, if it had no time left
-	Unmoved bool  // a Settle has not changed the key: see Explain
-
-	Each     []Answer // of an AllowAll
-	DeniedBy int
-	Steps    []Out // of a Tx
-}
-
-// The faults.
-const (
-	Invalid = "invalid"
-	Unknown = "no reservation"
-	Ended   = "reservation ended"
-)
-
 // apply does op at one reading of the clock, and returns the answer. Unless stop is whole, it
 // does only the first part of a request.
 func (w *World) apply(op *Op, now int64, stop int) (out Out) {
-	k := &w.Keys[op.Key]
+	k, r := &w.Keys[op.Key], rulesOf(op.Policy)
 	switch op.Verb {
 	case Allow, AllowUpTo, Reserve:
 		return w.request(op, now, stop)
-	case Wait:
-		out.Answer, out.Longest = k.await(op.Rules, op.Units, op.For, stop == hurried, now)
+	case Wait: // some of its time has passed when it is decided; if it is hurried, all of it
+		room := func(within int64) float64 { return min(r.Capacity, float64(within)*r.Leak+op.Units) }
+		within := op.For
+		if stop == hurried {
+			within = 0
+		}
+		if out.Result = k.take(r, op.Units, false, room(within), now); !out.Result.Allowed {
+			out.Result.RetryAfter, out.longest = k.wait(r, now, room(op.For), op.Units), k.wait(r, now, room(0), op.Units)
+		}
 	case Check:
-		out.Answer = w.tried(op, op.Rules, now, stop, func() (Answer, bool) {
-			a := k.check(op.Rules, op.Units, now)
-			return a, !op.InTx && op.Units <= op.Rules.capacity() && op.Units > k.freeFor(op.Rules, now)
+		out.Result = w.tried(op, r, now, stop, func() (limiter.Result, bool) {
+			return k.check(r, op.Units, now), !op.InTx && r.possible(op.Units) && !k.fits(r, now, r.Capacity, op.Units)
 		})
 	case Usage:
-		out = w.usage(op, now)
+		out.Usage = w.usage(op, r, now)
 	case Charge:
-		out.Answer = k.charge(op.Rules, op.Units, now)
+		out.Result = k.charge(r, op.Units, now)
 	case Refund:
-		out.Answer = k.refund(op.Rules, op.Units, now)
+		out.Result = k.back(r, now, func(s algorithm.State, at int64) float64 { return s.Refund(&k.Rules, now, at, op.Units) })
 	case Undo:
-		out.Answer = k.undo(op.Rules, w.grantOf(op.Undone), now)
+		i := slices.IndexFunc(w.Grants, func(g Grant) bool { return g.Op == op.Undone })
+		if i < 0 { // nothing was granted: the key is only read
+			out.Result = k.changed(r, 0, now)
+			break
+		}
+		g := w.Grants[i]
+		out.Result = k.back(r, now, func(s algorithm.State, at int64) float64 {
+			return s.Undo(&k.Rules, now, at, g.Grant, &r.Rules, g.Units)
+		})
 	case Block:
-		k.block(op.For, now)
+		k.block(r, op.For, now)
 	case Unblock:
 		k.Blocked = 0
 	case Reset:
@@ -182,22 +127,16 @@ func (w *World) apply(op *Op, now int64, stop int) (out Out) {
 	return out
 }
 
-// freeFor returns the units that fit.
-func (k *Key) freeFor(r *Rules, now int64) float64 { return r.capacity() - k.used(r, now) }
-
-// grantOf returns what an operation was granted, nil if nothing.
-func (w *World) grantOf(op int) *Grant {
-	for i := range w.Grants {
-		if w.Grants[i].Op == op {
-			return &w.Grants[i]
-		}
+// grant notes what an operation was granted, if an Undo gives it back.
+func (w *World) grant(op *Op, number int, k *Key, v algorithm.View, units float64) {
+	if op.Kept[number] {
+		w.Grants = append(w.Grants, Grant{number, units, v.Counted(k.Clock)})
 	}
-	return nil
 }
 
 // tried tries a request, and again each time expired reservations that were in its way were
 // given back. try reports whether only room was lacking.
-func (w *World) tried(op *Op, r *Rules, now int64, stop int, try func() (Answer, bool)) Answer {
+func (w *World) tried(op *Op, r *Rules, now int64, stop int, try func() (limiter.Result, bool)) limiter.Result {
 	k := &w.Keys[op.Key]
 	if stop == whole {
 		k.lift(op.Number)
@@ -205,7 +144,7 @@ func (w *World) tried(op *Op, r *Rules, now int64, stop int, try func() (Answer,
 	for {
 		was := k.Blocked
 		a, lacks := try()
-		if !lacks || r.Kind == Queue {
+		if !lacks || r.queue() {
 			return a
 		}
 		if k.Blocked != was && stop != whole {
@@ -229,19 +168,17 @@ func (w *World) tried(op *Op, r *Rules, now int64, stop int, try func() (Answer,
 
 // request does an Allow, AllowUpTo or Reserve.
 func (w *World) request(op *Op, now int64, stop int) (out Out) {
-	k, piece := &w.Keys[op.Key], op.Units
-	if op.Verb == AllowUpTo {
+	k, r, upTo, piece := &w.Keys[op.Key], rulesOf(op.Policy), op.Verb == AllowUpTo, op.Units
+	if upTo {
 		piece = 1
 	}
-	fits := func() bool {
-		c := k.clone()
-		return c.take(op.Rules, op.Units, op.Verb == AllowUpTo, now).Allowed
-	}
+	possible := r.possible(piece)
+	fits := func() bool { return possible && !k.blocked(now) && k.fits(r, now, r.Capacity, piece) }
 	if h := w.admitted(op); h != nil {
 		switch {
 		case h.Forget > now && !h.overdue(now):
-			return w.replay(op, h)
-		case piece > op.Rules.capacity(): // it only reads
+			return h.replay(op)
+		case !possible: // it only reads
 		case op.InTx || h.Forget > now || fits(): // else a denial leaves it
 			w.forget(h, now)
 		}
@@ -249,32 +186,26 @@ func (w *World) request(op *Op, now int64, stop int) (out Out) {
 			return out
 		}
 	}
-	if op.Idem != 0 && op.InTx && piece <= op.Rules.capacity() {
-		k.deny(op.Rules, now) // it locks the row first
+	if op.Idem != 0 && op.InTx && possible {
+		k.deny(r, now) // it locks the row first
 	}
-	out.Answer = w.tried(op, op.Rules, now, stop, func() (Answer, bool) {
+	out.Result = w.tried(op, r, now, stop, func() (limiter.Result, bool) {
 		if h := w.admitted(op); h != nil && fits() {
 			w.forget(h, now)
 		}
-		a := k.take(op.Rules, op.Units, op.Verb == AllowUpTo, now)
-		return a, !a.Allowed && a.Reason == "limit" && piece <= op.Rules.capacity()
+		a := k.take(r, op.Units, upTo, r.Capacity, now)
+		return a, !a.Allowed && a.Reason == limiter.ReasonLimit && possible
 	})
-	if !out.Answer.Allowed {
+	if !out.Result.Allowed {
 		return out
 	}
-	g := k.grant(op.Rules, op.Number, out.Answer.Granted)
-	if op.Kept[op.Number] && op.Verb != Reserve {
-		w.Grants = append(w.Grants, g)
+	if op.Verb != Reserve {
+		w.grant(op, op.Number, k, k.State.Seen(&r.Rules, now, k.Clock, r.Capacity, 0), out.Result.Granted)
 	}
 	if op.Verb == Reserve || op.Idem != 0 {
-		h := Reservation{
-			ID: -op.Number, Key: op.Key, Rules: *op.Rules, Idem: op.Idem, State: spent,
-			Reserved: op.Units, Units: op.Units, Level: out.Answer.Level, Grant: g,
-			Made: k.Clock, Expires: k.Clock + op.For, Forget: k.Clock + op.For + op.Remember,
-		}
+		h := w.admission(op, out.Result, now)
 		if op.Verb == Reserve {
-			h.State = open
-			out.Held, out.Expires = h.ID, h.Expires
+			out.Held, out.Expires = h.ID, time.UnixMicro(h.Expires)
 		}
 		w.Held = append(w.Held, h)
 	}
@@ -282,35 +213,21 @@ func (w *World) request(op *Op, now int64, stop int) (out Out) {
 }
 
 // usage reads the key and its reservations.
-func (w *World) usage(op *Op, now int64) (out Out) {
+func (w *World) usage(op *Op, r *Rules, now int64) (u limiter.Usage) {
 	k := &w.Keys[op.Key]
-	out.Answer = k.check(op.Rules, 0, now)
-	sum := 0.0
+	u.Result = k.check(r, 0, now)
+	u.Remaining = u.Result.Remaining
+	window, windowed := k.State.(*algorithm.Window)
 	for _, h := range w.Held {
-		if h.Key == op.Key && h.State == open && (op.Rules.Kind != Window || h.Grant.Ends == k.Ends && k.Known && now < k.Ends) {
-			out.Reservations++
-			sum += h.Units
+		if h.Key == op.Key && h.State == open && (r.family() != algorithm.Windows || windowed && h.Grant.EndsAt == window.EndsAt && now < window.EndsAt) {
+			u.Reservations++
+			u.Reserved += h.Units
 		}
 	}
-	out.Reserved = min(sum, out.Answer.Level)
-	out.Spent = out.Answer.Level - out.Reserved
-	if op.Rules.Kind == Window && out.Answer.Level > 0 {
-		out.WindowEnds = k.Ends
+	u.Reserved = min(u.Reserved, u.Result.Level)
+	u.Spent = u.Result.Level - u.Reserved
+	if windowed && u.Result.Level > 0 {
+		u.WindowEnds = time.UnixMicro(window.EndsAt)
 	}
-	return out
-}
-
-// tries reports whether a verb is tried again after expired reservations went back.
-func (op *Op) tries() bool {
-	switch op.Verb {
-	case Allow, AllowUpTo, Reserve, Check, AllowAll:
-		return true
-	}
-	return false
-}
-
-// asks reports whether op is a request for a key.
-func (op *Op) asks(key int) bool {
-	return op.Verb != AllowAll && op.Key == key ||
-		slices.ContainsFunc(op.Requests, func(q Request) bool { return q.Key == key })
+	return u
 }

@@ -1,0 +1,100 @@
+package model
+
+import (
+	"slices"
+	"time"
+
+	"github.com/pglimit/pglimit/limiter"
+)
+
+// Verb is what an operation does.
+type Verb string
+
+// The verbs. Give is no method: it stands for what a request does before it is tried once
+// more, if expired reservations were in its way.
+const (
+	Allow     Verb = "Allow"
+	AllowUpTo Verb = "AllowUpTo"
+	Wait      Verb = "Wait" // DoWait
+	Check     Verb = "Check"
+	Usage     Verb = "Usage"
+	Charge    Verb = "Charge"
+	Refund    Verb = "Refund"
+	Undo      Verb = "Undo"
+	Block     Verb = "Block"
+	Unblock   Verb = "Unblock"
+	Reset     Verb = "Reset"
+	Reserve   Verb = "Reserve"
+	Settle    Verb = "Settle"
+	Cancel    Verb = "Cancel"
+	AllowAll  Verb = "AllowAll"
+	Tx        Verb = "Tx"
+	Give      Verb = "Give"
+
+	Savepoint Verb = "Savepoint" // in a Tx
+	Release   Verb = "Release"   // of the last savepoint
+	Back      Verb = "Back"      // to the last savepoint
+)
+
+// Request is one of an AllowAll.
+type Request struct {
+	Key    int
+	Policy limiter.Policy
+	Units  float64
+}
+
+// Op is a call of a verb.
+type Op struct {
+	Number int // of the operation, for Undo
+	Verb   Verb
+	Key    int
+	Policy limiter.Policy
+	Units  float64
+	For    int64 // a Block's time, how long a reservation lasts, or a Wait waits at most
+	Idem   int   // the idempotency key; 0 is none
+	Held   int   // Settle, Cancel: the reservation
+	Undone int   // Undo: the operation
+
+	Requests []Request    // of an AllowAll
+	Steps    []Op         // of a Tx
+	Commits  bool         // a Tx
+	InTx     bool         // it is a step of a Tx
+	Of       *Op          // a Give: the request
+	Forgets  bool         // a Give only forgets what the request's idempotency key stood for
+	Touches  bool         // a Give is a denial that starts no block: of a sum that the request is part of, or its first
+	Kept     map[int]bool // the operations whose grants an Undo gives back
+	Rival    bool         // another operation may have ended a reservation meanwhile
+
+	Clocks   []int64 // what the clock read between the call and its return
+	SQL      bool    // it was a SQL function
+	Remember int64   // how long an admission is remembered after its end
+}
+
+// Out is what came of a call.
+type Out struct {
+	Answer
+	Lost    bool  // the answer: it may have happened or not
+	Pending bool  // it is Lost because the call has not returned, and may not have begun
+	Steps   []Out // of a Tx
+
+	longest time.Duration // RetryAfter of a Wait that is denied, if it had no time left
+	unmoved bool          // a Settle has not changed the key: see Explain
+}
+
+// tries reports whether a verb is tried again after expired reservations went back.
+func (op *Op) tries() bool {
+	switch op.Verb {
+	case Allow, AllowUpTo, Reserve, Check, AllowAll:
+		return true
+	}
+	return false
+}
+
+// asks reports whether op is a request for a key.
+func (op *Op) asks(key int) bool {
+	return op.Verb != AllowAll && op.Key == key ||
+		slices.ContainsFunc(op.Requests, func(q Request) bool { return q.Key == key })
+}
+
+// loose reports whether a policy's numbers are rounded: weights of weights of a counter.
+func loose(p limiter.Policy) bool { return p.Algorithm == limiter.SlidingWindowCounter }
