@@ -19,7 +19,6 @@ import (
 type client struct {
 	*process
 	*scene
-	board   *board
 	client  int
 	expires bool // its reservations do
 	rand    *rand.Rand
@@ -38,9 +37,9 @@ type granted struct {
 	result  limiter.Result
 }
 
-func newClient(p *process, s *scene, b *board, number int, seed uint64) *client {
+func newClient(p *process, s *scene, number int, seed uint64) *client {
 	return &client{
-		process: p, scene: s, board: b, client: number, next: (number + 1) * 10_000,
+		process: p, scene: s, client: number, next: (number + 1) * 10_000,
 		expires: s.Expires && len(s.keys) == 1,
 		rand:    rand.New(rand.NewPCG(seed, uint64(s.number*100+number+1))),
 	}
@@ -160,7 +159,7 @@ func (c *client) fill(op *model.Op) {
 			op.Units = float64(1 + op.Idem%2)
 		}
 	case model.Settle, model.Cancel:
-		n := int(c.board.count.Load())
+		n := len(c.board.posted())
 		if n == 0 {
 			op.Verb = model.Check
 			return
@@ -219,9 +218,9 @@ func (c *client) send(ctx context.Context, l limiter.Decider, op *model.Op) (o m
 	case model.Reset:
 		return o, l.Reset(ctx, p, key)
 	case model.Cancel:
-		return o, l.Cancel(ctx, c.board.id(op.Held))
+		return o, l.Cancel(ctx, c.board.posted()[op.Held-1])
 	case model.Settle:
-		*r, err = l.Settle(ctx, c.board.id(op.Held), op.Units)
+		*r, err = l.Settle(ctx, c.board.posted()[op.Held-1], op.Units)
 	case model.Usage:
 		o.Usage, err = l.Usage(ctx, p, key)
 	case model.Reserve:
@@ -242,7 +241,7 @@ func (c *client) send(ctx context.Context, l limiter.Decider, op *model.Op) (o m
 
 // reserved notes a reservation that was made.
 func (c *client) reserved(o *model.Out, id string, expires time.Time) {
-	o.Held, o.Expires = c.clock.post(c.board, id), expires
+	o.Held, o.Expires = c.board.post(id), expires
 	c.expiry = expires.UnixMicro() - c.clock.skew
 }
 
@@ -311,7 +310,7 @@ func (c *client) record(op *model.Op, do func(*record) error) {
 	_, from := c.clock.now()
 	err := do(&r)
 	if len(op.Clocks) == 0 {
-		op.Clocks = c.clock.since(from, c.clock.skew)
+		op.Clocks = c.clock.since(from)
 	}
 	r.Return, r.Op = c.clock.tick(), *op
 	if err != nil {

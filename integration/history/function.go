@@ -49,9 +49,9 @@ func (c *client) sendSQL(ctx context.Context, op *model.Op, now time.Time, numbe
 	var rows pgx.Rows
 	switch op.Verb {
 	case model.Settle:
-		rows, err = c.pool.Query(ctx, "SELECT * FROM pglimit.settle($1, $2, now => $3)", c.board.id(op.Held), op.Units, now)
+		rows, err = c.pool.Query(ctx, "SELECT * FROM pglimit.settle($1, $2, now => $3)", c.board.posted()[op.Held-1], op.Units, now)
 	case model.Cancel:
-		rows, err = c.pool.Query(ctx, "SELECT pglimit.cancel($1, now => $2)", c.board.id(op.Held), now)
+		rows, err = c.pool.Query(ctx, "SELECT pglimit.cancel($1, now => $2)", c.board.posted()[op.Held-1], now)
 	case model.Reserve:
 		rows, err = c.pool.Query(ctx, "SELECT * FROM pglimit.reserve($1, $2, $3, ttl_s => $4, now => $5)", p.Name, k.name, op.Units, float64(op.For)/1e6, now)
 	case model.Block, model.Unblock, model.Reset:

@@ -3,103 +3,46 @@
 package history
 
 import (
-	"runtime"
-	"sync/atomic"
+	"slices"
+	"sync"
 	"time"
 )
 
-// ground is what the clients of a history share, in memory that all processes have mapped:
-// the order of events, the clock, and the reservations that any client may end. So it has
-// no pointers.
+// ground is what the clients of all processes share: the order of events, and the clock.
 type ground struct {
-	events   atomic.Int64 // so far: each call and each return has a number
-	lock     atomic.Int32
-	count    atomic.Int64 // of readings
-	readings [1 << 17]int64
-	boards   [maxScenes]board
+	mu       sync.Mutex
+	events   int64   // so far: each call and each return has a number
+	readings []int64 // of the clock
 }
 
-const maxScenes = 16 // that run at once
-
-// board has the IDs of a scene's reservations. Their numbers begin at 1.
-type board struct {
-	count atomic.Int64
-	ids   [256]struct {
-		length int64
-		text   [120]byte
-	}
-}
-
-func (g *ground) hold() {
-	for !g.lock.CompareAndSwap(0, 1) {
-		runtime.Gosched()
-	}
-}
-
-func (g *ground) let() { g.lock.Store(0) }
-
-// clear forgets all that was: a new round begins.
-func (g *ground) clear() {
-	g.events.Store(0)
-	g.count.Store(0)
-	for i := range g.boards {
-		g.boards[i].count.Store(0)
-	}
+// begin forgets all that was, and sets the clock.
+func (g *ground) begin(now int64) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.events, g.readings = 0, []int64{now}
 }
 
 // tick is the number of the next event.
-func (g *ground) tick() int64 { return g.events.Add(1) }
+func (g *ground) tick() int64 {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.events++
+	return g.events
+}
 
 // move sets the clock to what next makes of its reading.
 func (g *ground) move(next func(now int64) int64) {
-	g.hold()
-	defer g.let()
-	n := g.count.Load()
-	now := int64(0)
-	if n > 0 {
-		now = g.readings[n-1]
-	}
-	g.readings[n] = next(now)
-	g.count.Store(n + 1)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.readings = append(g.readings, next(g.readings[len(g.readings)-1]))
 }
 
 // now is the reading of the clock, and the number of readings until then.
-func (g *ground) now() (us, n int64) {
-	n = g.count.Load()
+func (g *ground) now() (us int64, n int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	n = len(g.readings)
 	return g.readings[n-1], n
-}
-
-// since returns the readings that the clock had since there were n.
-func (g *ground) since(n int64, skew int64) (all []int64) {
-	seen := map[int64]bool{}
-	for _, us := range g.readings[n-1 : g.count.Load()] {
-		if us += skew; !seen[us] {
-			seen[us] = true
-			all = append(all, us)
-		}
-	}
-	return all
-}
-
-// post puts a reservation on a board, unless it is there, and returns its number.
-func (g *ground) post(b *board, id string) int {
-	g.hold()
-	defer g.let()
-	n := b.count.Load()
-	for i := range n {
-		if b.id(int(i)+1) == id {
-			return int(i) + 1
-		}
-	}
-	b.ids[n].length = int64(copy(b.ids[n].text[:], id))
-	b.count.Store(n + 1)
-	return int(n) + 1
-}
-
-// id returns the ID of a reservation that was posted.
-func (b *board) id(number int) string {
-	e := &b.ids[number-1]
-	return string(e.text[:e.length])
 }
 
 // clock is the ground's clock as one process reads it.
@@ -111,4 +54,40 @@ type clock struct {
 func (c clock) read() time.Time {
 	us, _ := c.now()
 	return time.UnixMicro(us + c.skew)
+}
+
+// since returns the readings that the clock had since there were n.
+func (c clock) since(n int) (all []int64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, us := range c.readings[n-1:] {
+		if us += c.skew; !slices.Contains(all, us) {
+			all = append(all, us)
+		}
+	}
+	return all
+}
+
+// board has the IDs of a scene's reservations. Their numbers begin at 1.
+type board struct {
+	mu  sync.Mutex
+	ids []string
+}
+
+// post puts a reservation on the board, unless it is there, and returns its number.
+func (b *board) post(id string) int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if i := slices.Index(b.ids, id); i >= 0 {
+		return i + 1
+	}
+	b.ids = append(b.ids, id)
+	return len(b.ids)
+}
+
+// posted returns the reservations so far.
+func (b *board) posted() []string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.ids
 }

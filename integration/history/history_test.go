@@ -3,13 +3,11 @@
 package history
 
 import (
-	"errors"
 	"flag"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -41,82 +39,46 @@ func TestAnswersAreThoseOfOneOrder(t *testing.T) {
 	if err := migrations.UpFunctions(t.Context(), pool); err != nil {
 		t.Fatal(err)
 	}
-	sum := &summary{verbs: map[model.Verb]int{}}
+	sum, checking := summary{}, time.Duration(0)
 	began := time.Now()
-	a := newAudience(t, url, seed)
-	for round := 0; sum.operations < *operations && !t.Failed(); round++ {
+	g := &ground{}
+	of := make([]*process, processes)
+	for i := range of {
+		p, err := newProcess(url, i, g)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(p.close)
+		of[i] = p
+	}
+	for round := 0; sum["operations"] < *operations && !t.Failed(); round++ {
 		scenes := drawRound(seed, round)
 		store(t, pool, scenes)
-		all := a.see(t, round)
+		g.begin(start())
+		all := play(scenes, seed, of)
 		for _, s := range scenes {
 			mine := slices.DeleteFunc(slices.Clone(all), func(r record) bool { return r.Scene != s.number })
-			checking := time.Now()
+			before := time.Now()
 			if slices.ContainsFunc(mine, func(r record) bool { return r.Op.Verb == model.Wait && r.Out.Lost }) {
-				sum.spoiled++ // a turn that a Wait abandons goes to a later one, unseen
+				sum["histories not checked"]++ // a turn that a Wait abandons goes to a later one, unseen
 				continue
 			}
 			for _, check := range []func(*scene, []record) error{check, checkCached} {
 				switch err := check(s, mine); {
 				case err == errUndecided:
-					sum.undecided++
+					sum["undecided"]++
 				case err != nil:
 					t.Errorf("-seed %d: %v", seed, err)
 				}
 			}
-			sum.add(mine, time.Since(checking))
+			sum.add(mine)
+			checking += time.Since(before)
 		}
 	}
-	if 100*sum.undecided > max(100, sum.histories) {
-		t.Errorf("%d of %d histories are undecided", sum.undecided, sum.histories)
+	if 100*sum["undecided"] > max(100, sum["histories"]) {
+		t.Errorf("%d of %d histories are undecided", sum["undecided"], sum["histories"])
 	}
-	t.Logf("seed %d, %s, %v in all: %s", seed, sum, time.Since(began).Round(time.Millisecond), map[bool]string{true: "NOT LINEARIZABLE", false: "all linearizable"}[t.Failed()])
-}
-
-// audience has the processes that play, and the ground that they share.
-type audience struct {
-	url      string
-	seed     uint64
-	ground   *ground
-	children []*child
-}
-
-func newAudience(t *testing.T, url string, seed uint64) *audience {
-	t.Helper()
-	g, file, err := newGround(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	a := &audience{url: url, seed: seed, ground: g}
-	for range processes {
-		c, err := startChild(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() {
-			if err := c.end(); err != nil {
-				t.Error(err)
-			}
-		})
-		a.children = append(a.children, c)
-	}
-	return a
-}
-
-// see lets all processes play a round, and returns its operations.
-func (a *audience) see(t *testing.T, round int) (all []record) {
-	t.Helper()
-	a.ground.clear()
-	a.ground.move(func(int64) int64 { return start() })
-	parts, errs := make([][]record, processes), make([]error, processes)
-	var playing sync.WaitGroup
-	for i, c := range a.children {
-		playing.Go(func() { parts[i], errs[i] = c.play(order{a.url, i, a.seed, round}) })
-	}
-	playing.Wait()
-	if err := errors.Join(errs...); err != nil {
-		t.Fatal(err)
-	}
-	return slices.Concat(parts...)
+	t.Logf("seed %d: %s; checked in %v, %v in all", seed, sum, checking.Round(time.Millisecond), time.Since(began).Round(time.Millisecond))
 }
 
 // store stores the policies of scenes for the SQL functions.
@@ -139,41 +101,34 @@ func store(t *testing.T, pool *pgxpool.Pool, scenes []*scene) {
 }
 
 // summary counts what was checked.
-type summary struct {
-	operations, histories, undecided, spoiled, lost, cached, steps int
-	verbs                                                          map[model.Verb]int
-	checking                                                       time.Duration
-}
+type summary map[string]int
 
-func (s *summary) add(all []record, checking time.Duration) {
-	s.operations += len(all)
-	s.histories++
-	s.checking += checking
+func (s summary) add(all []record) {
+	s["histories"]++
 	for i := range all {
 		r := &all[i]
-		verb := r.Op.Verb
+		verb := string(r.Op.Verb)
 		if r.Op.SQL {
 			verb = "SQL " + verb
 		}
-		s.verbs[verb]++
+		s["operations"]++
+		s[verb]++
 		for _, step := range r.Op.Steps {
-			s.verbs["Tx "+step.Verb]++
-			s.steps++
+			s["Tx "+string(step.Verb)]++
 		}
 		if r.Out.Lost {
-			s.lost++
+			s["lost answers"]++
 		}
 		if r.cached() {
-			s.cached++
+			s["remembered denials"]++
 		}
 	}
 }
 
-func (s *summary) String() string {
-	var verbs []string
-	for _, v := range slices.Sorted(maps.Keys(s.verbs)) {
-		verbs = append(verbs, fmt.Sprintf("%s %d", v, s.verbs[v]))
+func (s summary) String() string {
+	var counts []string
+	for _, what := range slices.Sorted(maps.Keys(s)) {
+		counts = append(counts, fmt.Sprintf("%s %d", what, s[what]))
 	}
-	return fmt.Sprintf("%d operations in %d histories (%d steps in transactions, %d answers lost, %d remembered denials; %d histories undecided, %d more not checked, since a Wait ended in mid-sleep): %s; checked in %v",
-		s.operations, s.histories, s.steps, s.lost, s.cached, s.undecided, s.spoiled, strings.Join(verbs, ", "), s.checking.Round(time.Millisecond))
+	return strings.Join(counts, ", ")
 }

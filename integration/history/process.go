@@ -22,7 +22,7 @@ type process struct {
 	pool    *pgxpool.Pool
 	limiter *limiter.Limiter
 	clock   clock
-	cut     *atomic.Bool // drops the answer to the next statement
+	cut     atomic.Bool // drops the answer to the next statement
 }
 
 // Even processes share statements among their callers. The first two remember denials, and
@@ -35,7 +35,7 @@ func newProcess(url string, number int, g *ground) (*process, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &process{number: number, clock: clock{g, int64(number%3) * -unit / 32}, cut: new(atomic.Bool)}
+	p := &process{number: number, clock: clock{g, int64(number%3) * -unit / 32}}
 	cfg.MaxConns = 8
 	dial := cfg.ConnConfig.DialFunc
 	cfg.ConnConfig.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
@@ -43,7 +43,7 @@ func newProcess(url string, number int, g *ground) (*process, error) {
 		if err != nil {
 			return nil, err
 		}
-		return &fragile{Conn: c, cut: p.cut}, nil
+		return &fragile{Conn: c, cut: &p.cut}, nil
 	}
 	if p.pool, err = pgxpool.NewWithConfig(context.Background(), cfg); err != nil {
 		return nil, err
@@ -92,26 +92,21 @@ func (c *fragile) Write(b []byte) (int, error) {
 }
 
 // play lets clients of the processes do all operations of scenes at once, and returns them.
-func play(scenes []*scene, seed uint64, of []*process, g *ground) []record {
+func play(scenes []*scene, seed uint64, of []*process) (all []record) {
 	var mu sync.Mutex
-	var all []record
 	var working sync.WaitGroup
 	for i, s := range scenes {
-		for c := range s.clients {
+		for n := range s.clients {
 			neighbours := 1
 			if s.sharesStatements() {
 				neighbours = 2
 			}
-			p := of[(c/neighbours+i)%len(of)]
-			if p == nil { // it runs elsewhere
-				continue
-			}
+			c := newClient(of[(n/neighbours+i)%len(of)], s, n, seed)
 			working.Go(func() {
-				w := newClient(p, s, &g.boards[i], c, seed)
-				w.run()
+				c.run()
 				mu.Lock()
-				all = append(all, w.records...)
-				mu.Unlock()
+				defer mu.Unlock()
+				all = append(all, c.records...)
 			})
 		}
 	}

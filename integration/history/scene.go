@@ -22,10 +22,11 @@ const (
 )
 
 // scene is the keys of one history: its operations share no state with those of others.
-// Seed and number define it, so that all processes make the same.
+// Seed and number define it.
 type scene struct {
 	number  int
 	keys    []sceneKey
+	board   board
 	clients int
 	ops     int // of each client
 	themes

@@ -32,7 +32,7 @@ func (c *client) transaction() {
 			step := &steps[i]
 			_, from := c.clock.now()
 			o, err := c.step(ctx, tx, l, step)
-			step.Clocks = c.clock.since(from, c.clock.skew)
+			step.Clocks = c.clock.since(from)
 			if err != nil {
 				fault, _ := fault(err)
 				if fault == "" {
