@@ -105,7 +105,7 @@ func (d denial) answers(r *record, a asked, all []record) bool {
 	if a.Reason == limiter.ReasonLimit && d.Reason == limiter.ReasonBlocked && a.RetryAfter != limiter.Never {
 		return false
 	}
-	return model.Differs(want, a.Result, a.Policy.Algorithm == limiter.SlidingWindowCounter) == ""
+	return model.Same(a.Policy, want, a.Result)
 }
 
 // forgets reports whether an operation of the same process gave something back after d came

@@ -12,6 +12,7 @@ import (
 	"github.com/anishathalye/porcupine"
 
 	"github.com/pglimit/pglimit/integration/history/model"
+	"github.com/pglimit/pglimit/limiter"
 )
 
 // checkPatience ends the check of one history. Nearly all take milliseconds.
@@ -20,11 +21,25 @@ const checkPatience = 20 * time.Second
 // errUndecided: no order was found in time, nor that there is none.
 var errUndecided = errors.New("the check took too long")
 
+// record is one operation of a history.
+type record struct {
+	Scene, Process, Client int
+	Op                     model.Op
+	Out                    model.Out
+	Call, Return           int64
+	Err                    string // of a lost answer
+}
+
+// cached reports whether a remembered denial answered, so that the database was not asked.
+func (r *record) cached() bool {
+	return slices.ContainsFunc(r.Out.Results(), func(a limiter.Result) bool { return a.Source == limiter.SourceCache })
+}
+
 // modelOf returns the model of a scene.
 func modelOf(s *scene) porcupine.Model {
 	world := func(w any) *model.World { return w.(*model.World) }
 	nm := porcupine.NondeterministicModel{
-		Init: func() []any { return []any{&model.World{Keys: make([]model.Key, len(s.keys))}} },
+		Init: func() []any { return []any{&model.World{Keys: make([]model.Key, len(s.plans))}} },
 		Step: func(w, in, out any) (next []any) {
 			for _, v := range model.Step(world(w), in.(*model.Op), out.(*model.Out)) {
 				next = append(next, v)
@@ -105,7 +120,7 @@ func shares(r *record) bool {
 
 // firstExpiry returns, for each key, when the first of its reservations expires.
 func firstExpiry(s *scene, all []record) []int64 {
-	first := make([]int64, len(s.keys))
+	first := make([]int64, len(s.plans))
 	for i := range first {
 		first[i] = math.MaxInt64
 	}

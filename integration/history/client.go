@@ -40,7 +40,7 @@ type granted struct {
 func newClient(p *process, s *scene, number int, seed uint64) *client {
 	return &client{
 		process: p, scene: s, client: number, next: (number + 1) * 10_000,
-		expires: s.Expires && len(s.keys) == 1,
+		expires: s.Expires && len(s.plans) == 1,
 		rand:    rand.New(rand.NewPCG(seed, uint64(s.number*100+number+1))),
 	}
 }
@@ -79,7 +79,7 @@ const patience = 60 * time.Millisecond
 // has locked.
 func (c *client) draw(inTx bool) model.Op {
 	op := model.Op{Number: c.number(), Remember: remember.Microseconds(), InTx: inTx}
-	c.aim(&op, c.rand.IntN(len(c.keys)))
+	c.aim(&op, c.rand.IntN(len(c.plans)))
 	op.Units = float64(1 + c.rand.IntN(3))
 	verbs := []model.Verb{
 		model.Allow, model.Allow, model.Allow, model.Allow, model.AllowUpTo, model.AllowUpTo, model.Check, model.Usage,
@@ -87,7 +87,7 @@ func (c *client) draw(inTx bool) model.Op {
 	}
 	if !inTx {
 		verbs = append(verbs, model.Reset)
-		if len(c.keys) > 1 || c.rand.IntN(3) == 0 {
+		if len(c.plans) > 1 || c.rand.IntN(3) == 0 {
 			verbs = append(verbs, model.AllowAll, model.AllowAll, model.AllowAll)
 		}
 	}
@@ -104,7 +104,7 @@ func (c *client) draw(inTx bool) model.Op {
 
 // aim sets an operation's key and plan.
 func (c *client) aim(op *model.Op, key int) {
-	plans := c.keys[key].plans
+	plans := c.plans[key]
 	op.Key, op.Policy = key, plans[c.rand.IntN(len(plans))]
 }
 
@@ -174,13 +174,13 @@ func (c *client) fill(op *model.Op) {
 // fillAll draws the requests of an AllowAll. Where reservations expire it has only one: a
 // denied AllowAll gives them back and is tried again in many statements.
 func (c *client) fillAll(op *model.Op) {
-	for i := range c.keys {
+	for i := range c.plans {
 		requests := 1 + c.rand.IntN(2)
 		if c.expires {
 			requests = 1
 		}
 		for range requests {
-			op.Requests = append(op.Requests, model.Request{Key: i, Policy: c.keys[i].plans[0], Units: float64(1 + c.rand.IntN(2))})
+			op.Requests = append(op.Requests, model.Request{Key: i, Policy: c.plans[i][0], Units: float64(1 + c.rand.IntN(2))})
 		}
 	}
 	c.rand.Shuffle(len(op.Requests), func(i, j int) { op.Requests[i], op.Requests[j] = op.Requests[j], op.Requests[i] })
@@ -188,7 +188,7 @@ func (c *client) fillAll(op *model.Op) {
 
 // send makes a call of l.
 func (c *client) send(ctx context.Context, l limiter.Decider, op *model.Op) (o model.Out, err error) {
-	p, key := op.Policy, c.keys[op.Key].name
+	p, key := op.Policy, c.scene.name
 	request := limiter.Request{Policy: p, Key: key, Cost: op.Units}
 	if op.Idem != 0 {
 		request.IdempotencyKey = fmt.Sprint("order-", op.Idem)
@@ -232,7 +232,7 @@ func (c *client) send(ctx context.Context, l limiter.Decider, op *model.Op) (o m
 	case model.AllowAll:
 		var requests []limiter.Request
 		for _, q := range op.Requests {
-			requests = append(requests, q.Policy.Request(c.keys[q.Key].name, q.Units))
+			requests = append(requests, q.Policy.Request(c.scene.name, q.Units))
 		}
 		o.All, err = l.AllowAll(ctx, requests...)
 	}
@@ -313,6 +313,7 @@ func (c *client) record(op *model.Op, do func(*record) error) {
 		op.Clocks = c.clock.since(from)
 	}
 	r.Return, r.Op = c.clock.tick(), *op
+	r.Out.Tell()
 	if err != nil {
 		f, nothing := fault(err)
 		if nothing {

@@ -20,12 +20,8 @@ import (
 func explain(s *scene, m porcupine.Model, history []porcupine.Operation, info porcupine.LinearizationInfo, result porcupine.CheckResult) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "scene %d: %s after %d operations\n", s.number, result, len(history))
-	for i, k := range s.keys {
-		fmt.Fprintf(&b, "key %d:", i)
-		for _, p := range k.plans {
-			fmt.Fprintf(&b, " %+v", p)
-		}
-		b.WriteByte('\n')
+	for i, plans := range s.plans {
+		fmt.Fprintf(&b, "key %d: %+v\n", i, plans)
 	}
 	var returns []int64
 	for _, op := range history {
@@ -63,19 +59,8 @@ func explain(s *scene, m porcupine.Model, history []porcupine.Operation, info po
 			continue
 		}
 		fmt.Fprintf(&b, "this cannot be next, or earlier:\n%s\n", line(op))
-		in, out := op.Input.(*model.Op), op.Output.(*model.Out)
 		if worlds, ok := state.([]any); ok {
-			for i, w := range worlds {
-				if i < 3 {
-					fmt.Fprintf(&b, "      %s\n", model.Nearest(w.(*model.World), in, out))
-				}
-			}
-		}
-	}
-	b.WriteString("these were under way or came soon after:\n")
-	for _, op := range history {
-		if op.Return > returns[at] && op.Call < returns[at]+20 {
-			fmt.Fprintf(&b, "%s\n", line(op))
+			fmt.Fprintf(&b, "      the model answers %q\n", model.Expected(worlds[0].(*model.World), op.Input.(*model.Op)))
 		}
 	}
 	if f, err := os.CreateTemp("", "history-*.html"); err == nil {

@@ -33,7 +33,7 @@ func (c *client) function() {
 	defer cancel()
 	numbers := c.rand.IntN(2) == 0
 	if !numbers || op.Policy.Calendar != "" || op.Verb == model.Reserve { // by name it is the first plan
-		numbers, op.Policy = false, c.keys[op.Key].plans[0]
+		numbers, op.Policy = false, c.plans[op.Key][0]
 	}
 	c.record(&op, func(r *record) error {
 		o, err := c.sendSQL(ctx, &op, now, numbers)
@@ -44,7 +44,6 @@ func (c *client) function() {
 
 // sendSQL calls the function of a verb.
 func (c *client) sendSQL(ctx context.Context, op *model.Op, now time.Time, numbers bool) (o model.Out, err error) {
-	k := c.keys[op.Key]
 	p, name := op.Policy, functionNames[op.Verb]
 	var rows pgx.Rows
 	switch op.Verb {
@@ -53,17 +52,17 @@ func (c *client) sendSQL(ctx context.Context, op *model.Op, now time.Time, numbe
 	case model.Cancel:
 		rows, err = c.pool.Query(ctx, "SELECT pglimit.cancel($1, now => $2)", c.board.posted()[op.Held-1], now)
 	case model.Reserve:
-		rows, err = c.pool.Query(ctx, "SELECT * FROM pglimit.reserve($1, $2, $3, ttl_s => $4, now => $5)", p.Name, k.name, op.Units, float64(op.For)/1e6, now)
+		rows, err = c.pool.Query(ctx, "SELECT * FROM pglimit.reserve($1, $2, $3, ttl_s => $4, now => $5)", p.Name, c.scene.name, op.Units, float64(op.For)/1e6, now)
 	case model.Block, model.Unblock, model.Reset:
 		cost := float64(op.For) / 1e6
-		_, err = bed.CallFunction(ctx, c.pool, p, name, k.name, cost, &now)
+		_, err = bed.CallFunction(ctx, c.pool, p, name, c.scene.name, cost, &now)
 		return o, err
 	default:
 		if numbers {
-			o.Result, err = bed.CallFunction(ctx, c.pool, p, name, k.name, op.Units, &now)
+			o.Result, err = bed.CallFunction(ctx, c.pool, p, name, c.scene.name, op.Units, &now)
 			return o, err
 		}
-		rows, err = c.pool.Query(ctx, fmt.Sprintf("SELECT * FROM pglimit.%s($1, $2, $3, now => $4)", name), p.Name, k.name, op.Units, now)
+		rows, err = c.pool.Query(ctx, fmt.Sprintf("SELECT * FROM pglimit.%s($1, $2, $3, now => $4)", name), p.Name, c.scene.name, op.Units, now)
 	}
 	if err != nil {
 		return o, err

@@ -1,13 +1,14 @@
 //go:build unix
 
+// Package history checks that the answers of several processes can be put in one order in
+// which each follows from those before it: that the limiter is linearizable. A process is a
+// Limiter with a pool and a clock of its own, which shares nothing with the others but the
+// database.
 package history
 
 import (
 	"flag"
-	"fmt"
-	"maps"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -18,6 +19,8 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 	"github.com/pglimit/pglimit/migrations"
 )
+
+func TestMain(m *testing.M) { bed.Main(m, 2) }
 
 var (
 	operations = flag.Int("operations", bed.Size(1_200, 100_000), "the least number of operations")
@@ -78,7 +81,7 @@ func TestAnswersAreThoseOfOneOrder(t *testing.T) {
 	if 100*sum["undecided"] > max(100, sum["histories"]) {
 		t.Errorf("%d of %d histories are undecided", sum["undecided"], sum["histories"])
 	}
-	t.Logf("seed %d: %s; checked in %v, %v in all", seed, sum, checking.Round(time.Millisecond), time.Since(began).Round(time.Millisecond))
+	t.Logf("seed %d: %v; checked in %v, %v in all", seed, sum, checking.Round(time.Millisecond), time.Since(began).Round(time.Millisecond))
 }
 
 // store stores the policies of scenes for the SQL functions.
@@ -91,8 +94,8 @@ func store(t *testing.T, pool *pgxpool.Pool, scenes []*scene) {
 	defer func() { _ = policies.Close() }()
 	var edit limiter.PolicyEdit
 	for _, s := range scenes {
-		for _, k := range s.keys {
-			edit.Set = append(edit.Set, limiter.StoredPolicy{Policy: k.plans[0]})
+		for _, plans := range s.plans {
+			edit.Set = append(edit.Set, limiter.StoredPolicy{Policy: plans[0]})
 		}
 	}
 	if _, err := policies.Apply(t.Context(), edit); err != nil {
@@ -123,12 +126,4 @@ func (s summary) add(all []record) {
 			s["remembered denials"]++
 		}
 	}
-}
-
-func (s summary) String() string {
-	var counts []string
-	for _, what := range slices.Sorted(maps.Keys(s)) {
-		counts = append(counts, fmt.Sprintf("%s %d", what, s[what]))
-	}
-	return strings.Join(counts, ", ")
 }

@@ -21,11 +21,12 @@ const (
 	cacheFor = period / 2
 )
 
-// scene is the keys of one history: its operations share no state with those of others.
+// scene is the keys of one history, one of each policy: its operations share no state with those of others.
 // Seed and number define it.
 type scene struct {
 	number  int
-	keys    []sceneKey
+	name    string             // of its keys
+	plans   [][]limiter.Policy // of each key
 	board   board
 	clients int
 	ops     int // of each client
@@ -35,12 +36,6 @@ type scene struct {
 // themes are the kinds of operations that a scene has besides the usual ones.
 type themes struct {
 	Reserves, Expires, Idempotent, Tx, SQL, Loses bool
-}
-
-// sceneKey is a key with the plans under which it is requested.
-type sceneKey struct {
-	name  string
-	plans []limiter.Policy
 }
 
 // The scenes that run at once, and their size.
@@ -61,10 +56,12 @@ func drawRound(seed uint64, round int) (scenes []*scene) {
 // newScene draws a scene. clients share its operations.
 func newScene(seed uint64, number, clients, ops int, loses bool) *scene {
 	r := rand.New(rand.NewPCG(seed, uint64(number)))
-	s := &scene{number: number, clients: clients, ops: ops}
+	s := &scene{number: number, name: fmt.Sprintf("key-%d", number), clients: clients, ops: ops}
 	s.themes = themes{Reserves: r.IntN(2) == 0, Idempotent: r.IntN(2) == 0, SQL: r.IntN(3) == 0, Loses: loses, Expires: r.IntN(2) == 0}
 	if s.Expires = s.Expires && s.Reserves; s.Expires { // each request may give reservations back, in statements of their own
-		s.clients, s.ops = clients-1, ops-2
+		if s.clients, s.ops = clients-1, ops-2; r.IntN(3) == 0 { // no other client explains a denial
+			s.clients, s.ops = 1, 2*ops
+		}
 	}
 	keys := 1
 	if r.IntN(3) == 0 {
@@ -74,17 +71,15 @@ func newScene(seed uint64, number, clients, ops int, loses bool) *scene {
 	for i := range keys {
 		p := drawPolicy(r)
 		p.Name = fmt.Sprintf("scene-%d-%d", number, i)
-		k := sceneKey{name: fmt.Sprintf("key-%d", number)}
-		k.plans = append(k.plans, p)
+		plans := []limiter.Policy{p}
 		if r.IntN(3) == 0 {
-			k.plans = append(k.plans, otherPlan(r, p))
+			plans = append(plans, otherPlan(r, p))
 		}
-		s.keys = append(s.keys, k)
+		s.plans = append(s.plans, plans)
 	}
-	slices.SortFunc(s.keys, func(a, b sceneKey) int { // the order in which rows are locked
+	slices.SortFunc(s.plans, func(a, b []limiter.Policy) int { // the order in which rows are locked
 		order := limiter.Algorithms()
-		p, q := a.plans[0], b.plans[0]
-		return cmp.Or(cmp.Compare(slices.Index(order, p.Algorithm), slices.Index(order, q.Algorithm)), cmp.Compare(p.Name, q.Name))
+		return cmp.Or(cmp.Compare(slices.Index(order, a[0].Algorithm), slices.Index(order, b[0].Algorithm)), cmp.Compare(a[0].Name, b[0].Name))
 	})
 	return s
 }

@@ -77,14 +77,14 @@ func (c *client) drawSteps() (steps []model.Op) {
 		}
 		return []model.Op{step}
 	}
-	locked := []int{c.rand.IntN(len(c.keys))}
+	locked := []int{c.rand.IntN(len(c.plans))}
 	first := model.Op{Number: c.number(), Verb: model.Allow, InTx: true, Units: float64(1 + c.rand.IntN(3))}
 	c.aim(&first, locked[0])
 	switch {
-	case len(c.keys) > 1 && c.rand.IntN(2) == 0:
+	case len(c.plans) > 1 && c.rand.IntN(2) == 0:
 		first.Verb, locked = model.AllowAll, nil
 		c.fill(&first)
-		for i := range c.keys {
+		for i := range c.plans {
 			locked = append(locked, i)
 		}
 	case c.rand.IntN(3) == 0:

@@ -1,10 +1,7 @@
 package model
 
 import (
-	"fmt"
 	"math"
-	"reflect"
-	"strings"
 	"time"
 
 	"github.com/pglimit/pglimit/internal/algorithm"
@@ -22,7 +19,7 @@ func (k *Key) answer(r *Rules, v algorithm.View, now int64) limiter.Result {
 	at := max(k.Clock, now)
 	level := v.Level(&r.Rules, at)
 	a := limiter.Result{
-		Limit: r.Limit, Burst: r.Burst, Level: level, Remaining: max(0, r.Burst-level), Full: level >= r.Burst,
+		Limit: r.Limit, Burst: r.Burst, Level: level, Remaining: max(0, r.Burst-level), Full: r.Burst-level <= r.Capacity-r.Burst,
 		ResetAfter: after(now, max(v.EmptyAt(&r.Rules, at), k.Blocked)), At: time.UnixMicro(now),
 	}
 	if k.blocked(now) {
@@ -95,47 +92,46 @@ func (a *Answer) At() int64 {
 	return 0
 }
 
-// Differs names the fields in which two answers differ, or is empty. If loose, rounding is
-// forgiven: a millionth of a unit and a microsecond.
-func Differs(want, got any, loose bool) string {
-	return strings.Join(differing("", reflect.ValueOf(want), reflect.ValueOf(got), loose), "; ")
+// same reports whether the answers to op are equal, but for the Source of each result.
+func same(op *Op, want, got *Answer) bool {
+	for i := range min(len(want.All.PerRequest), len(got.All.PerRequest)) {
+		if !Same(op.Requests[i].Policy, want.All.PerRequest[i], got.All.PerRequest[i]) {
+			return false
+		}
+	}
+	u, v := want.Usage, got.Usage
+	r := rounding(loose(op.Policy))
+	return want.Fault == got.Fault && want.Held == got.Held && want.Expires.Equal(got.Expires) &&
+		len(want.All.PerRequest) == len(got.All.PerRequest) && want.All.Allowed == got.All.Allowed && want.All.DeniedBy == got.All.DeniedBy &&
+		r.units(u.Spent, v.Spent) && r.units(u.Reserved, v.Reserved) && r.units(u.Remaining, v.Remaining) &&
+		u.Reservations == v.Reservations && u.WindowEnds.Equal(v.WindowEnds) && Same(op.Policy, u.Result, v.Result) && Same(op.Policy, want.Result, got.Result)
 }
 
-func differing(name string, want, got reflect.Value, loose bool) (all []string) {
-	same := true
-	switch want.Kind() {
-	case reflect.Struct:
-		if w, ok := want.Interface().(time.Time); ok {
-			same = w.Equal(got.Interface().(time.Time))
-			break
-		}
-		if r, ok := want.Interface().(limiter.Result); ok && loose && math.Abs(r.Level-r.Burst) <= 1e-6 {
-			r.Full = got.Interface().(limiter.Result).Full
-			want = reflect.ValueOf(r)
-		}
-		for i := range want.NumField() {
-			if f := want.Type().Field(i); f.IsExported() && f.Name != "Source" {
-				all = append(all, differing(name+"."+f.Name, want.Field(i), got.Field(i), loose)...)
-			}
-		}
-		return all
-	case reflect.Slice:
-		if same = want.Len() == got.Len(); same {
-			for i := range want.Len() {
-				all = append(all, differing(fmt.Sprintf("%s[%d]", name, i), want.Index(i), got.Index(i), loose)...)
-			}
-		}
-	case reflect.Float64:
-		same = want.Float() == got.Float() || loose && math.Abs(want.Float()-got.Float()) <= 1e-6
-	case reflect.Int64: // a time
-		w, g := want.Int(), got.Int()
-		never := int64(limiter.Never)
-		same = w == g || loose && w != never && g != never && max(w-g, g-w) <= int64(time.Microsecond)
-	default:
-		same = want.Equal(got)
+// Same reports whether results are equal, but for their Source.
+func Same(p limiter.Policy, want, got limiter.Result) bool {
+	r := rounding(loose(p))
+	if !r.units(want.Granted, got.Granted) || !r.units(want.Remaining, got.Remaining) || !r.units(want.Level, got.Level) ||
+		!r.time(want.RetryAfter, got.RetryAfter) || !r.time(want.ResetAfter, got.ResetAfter) {
+		return false
 	}
-	if !same {
-		all = append(all, fmt.Sprintf("%s %v, want %v", name, got, want))
+	want.Granted, want.Remaining, want.Level = got.Granted, got.Remaining, got.Level
+	want.RetryAfter, want.ResetAfter, want.Source = got.RetryAfter, got.ResetAfter, got.Source
+	if r && math.Abs(want.Level-want.Burst) <= 1e-6 {
+		want.Full = got.Full
 	}
-	return all
+	return want == got
 }
+
+// rounding is forgiven if it is true: a millionth of a unit and a microsecond.
+type rounding bool
+
+func (r rounding) units(want, got float64) bool {
+	return want == got || bool(r) && math.Abs(want-got) <= 1e-6
+}
+
+func (r rounding) time(want, got time.Duration) bool {
+	return want == got || bool(r) && want != limiter.Never && got != limiter.Never && (want-got).Abs() <= time.Microsecond
+}
+
+// loose reports whether a policy's numbers are rounded: weights of weights of a counter.
+func loose(p limiter.Policy) bool { return p.Algorithm == limiter.SlidingWindowCounter }

@@ -98,7 +98,7 @@ func (w *World) differs(op *Op, j *joint, out *Out, now int64) bool {
 	want := w.refuse(op, []*joint{j}, now)
 	for i, q := range op.Requests {
 		if q.Key == j.key && (i == last(op, j) || q.Policy.Algorithm != "sliding_window_log") &&
-			Differs(want.PerRequest[i], out.All.PerRequest[i], loose(q.Policy)) != "" {
+			!Same(q.Policy, want.PerRequest[i], out.All.PerRequest[i]) {
 			return true
 		}
 	}

@@ -79,6 +79,14 @@ func (k *Key) clone() Key {
 	return c
 }
 
+// tidy makes keys equal that decide alike: it drops the entries of a log that have left, and
+// begins its running totals again.
+func (k *Key) tidy() {
+	if l, ok := k.State.(*algorithm.Log); ok {
+		l.Advance(&algorithm.Rules{Period: l.Keep}, k.Clock, k.Clock)
+	}
+}
+
 // String describes a key.
 func (k *Key) String() string {
 	return fmt.Sprintf("%+v clock %d blocked %d last burst %v per %d", k.State, k.Clock, k.Blocked, k.Rules.Burst, k.Rules.Period)

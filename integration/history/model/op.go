@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/pglimit/pglimit/integration/bed"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -78,7 +79,18 @@ type Out struct {
 	Steps   []Out // of a Tx
 
 	longest time.Duration // RetryAfter of a Wait that is denied, if it had no time left
-	unmoved bool          // a Settle has not changed the key: see Explain
+	unmoved bool          // a Settle has not changed the key: see matches
+}
+
+// Tell drops what results do not show.
+func (o *Out) Tell() {
+	o.Result, o.Usage.Result = bed.Told(o.Result), bed.Told(o.Usage.Result)
+	for i, r := range o.All.PerRequest {
+		o.All.PerRequest[i] = bed.Told(r)
+	}
+	for i := range o.Steps {
+		o.Steps[i].Tell()
+	}
 }
 
 // tries reports whether a verb is tried again after expired reservations went back.
@@ -95,6 +107,3 @@ func (op *Op) asks(key int) bool {
 	return op.Verb != AllowAll && op.Key == key ||
 		slices.ContainsFunc(op.Requests, func(q Request) bool { return q.Key == key })
 }
-
-// loose reports whether a policy's numbers are rounded: weights of weights of a counter.
-func loose(p limiter.Policy) bool { return p.Algorithm == limiter.SlidingWindowCounter }

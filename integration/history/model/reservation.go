@@ -39,6 +39,9 @@ type Reservation struct {
 func (w *World) admission(op *Op, a limiter.Result, now int64) Reservation {
 	k, r := &w.Keys[op.Key], rulesOf(op.Policy)
 	v := k.State.Seen(&r.Rules, now, k.Clock, r.Capacity, 0)
+	if c, ok := v.(*algorithm.Counter); ok { // it is stored without the period of its windows
+		v = &algorithm.Counter{Current: c.Level(nil, k.Clock), EndsAt: c.EndsAt, Period: r.Period}
+	}
 	h := Reservation{
 		ID: -op.Number, Key: op.Key, Rules: *r, Idem: op.Idem, State: spent, Reserved: op.Units, Units: op.Units,
 		Grant: v.Counted(k.Clock), Answer: k.answer(r, v, k.Clock), Made: k.Clock, Expires: k.Clock + op.For, Forget: k.Clock + op.For + op.Remember,

@@ -1,7 +1,6 @@
 package model
 
 import (
-	"fmt"
 	"slices"
 	"time"
 )
@@ -49,7 +48,7 @@ func Step(w *World, op *Op, out *Out) []*World {
 				next.skip = skip
 				want := next.apply(op, now, stop)
 				next.skip = 0
-				if next.bind(op, &want, out) && Explain(op, &want, out) == "" {
+				if next.bind(op, &want, out) && matches(op, &want, out) {
 					worlds = append(worlds, &next)
 				}
 			}
@@ -226,54 +225,35 @@ func transact(w *World, op *Op, out *Out) []*World {
 	return worlds
 }
 
-// Explain says in what an outcome differs from the model's. It is empty if it does not.
-func Explain(op *Op, want, got *Out) string {
-	w, g, rounded := want.Answer, got.Answer, loose(op.Policy)
+// matches reports whether an outcome is the model's.
+func matches(op *Op, want, got *Out) bool {
+	w, g := want.Answer, got.Answer
+	r := &w.Result
 	if op.SQL { // a SQL function returns only a part
-		w.Result.Limit, w.Result.Burst, w.Result.Full, w.Result.At = 0, 0, false, time.Time{}
+		r.Limit, r.Burst, r.Full, r.At = 0, 0, false, time.Time{}
 	}
 	if op.Verb == Settle && op.Rival && want.unmoved {
 		// It shows the key as of when its statement began, and may then have waited.
-		w.Result.Level, w.Result.Remaining, w.Result.Full = g.Result.Level, g.Result.Remaining, g.Result.Full
-		w.Result.ResetAfter = g.Result.ResetAfter
+		r.Level, r.Remaining, r.Full, r.ResetAfter = g.Result.Level, g.Result.Remaining, g.Result.Full, g.Result.ResetAfter
 	}
-	if op.Verb == Wait && !w.Result.Allowed && g.Result.RetryAfter >= w.Result.RetryAfter && g.Result.RetryAfter <= want.longest {
-		w.Result.RetryAfter = g.Result.RetryAfter
+	if op.Verb == Wait && !r.Allowed && g.Result.RetryAfter >= r.RetryAfter && g.Result.RetryAfter <= want.longest {
+		r.RetryAfter = g.Result.RetryAfter
 	}
 	// In a transaction that holds the key, another client may settle a reservation with all
 	// of its units, which changes nothing of the key.
 	if u := g.Usage; op.InTx && op.Rival && u.Reservations > w.Usage.Reservations && u.Spent+u.Reserved == w.Usage.Spent+w.Usage.Reserved {
 		w.Usage.Reservations, w.Usage.Spent, w.Usage.Reserved = u.Reservations, u.Spent, u.Reserved
 	}
-	return Differs(w, g, rounded)
+	return same(op, &w, &g)
 }
 
-// Nearest returns the difference to the outcome that the model comes closest to.
-func Nearest(w *World, op *Op, out *Out) string {
-	best := ""
-	if op.Verb == Tx {
-		for i := range out.Steps {
-			steps := *op
-			if steps.Steps = op.Steps[:i+1]; len(transact(w, &steps, &Out{Steps: out.Steps[:i+1]})) > 0 {
-				continue
-			}
-			if steps.Steps = op.Steps[:i]; i > 0 {
-				if steps.Commits = true; len(transact(w, &steps, &Out{Steps: out.Steps[:i]})) > 0 {
-					w = transact(w, &steps, &Out{Steps: out.Steps[:i]})[0]
-				}
-			}
-			return fmt.Sprintf("step %d: %s", i, Nearest(w, &op.Steps[i], &out.Steps[i]))
-		}
-	}
+// Expected describes what the model answers, at each reading of the clock. It is empty for a
+// part of an operation, and for a transaction.
+func Expected(w *World, op *Op) (all []string) {
 	for _, now := range op.Clocks {
 		next := w.clone()
-		want := next.apply(op, now, whole)
-		if want.Held < 0 && out.Held != 0 {
-			want.Held = out.Held
-		}
-		if d := Explain(op, &want, out); best == "" || len(d) < len(best) {
-			best = d
-		}
+		out := next.apply(op, now, whole)
+		all = append(all, Brief(out.Answer))
 	}
-	return best
+	return all
 }

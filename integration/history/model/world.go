@@ -75,6 +75,11 @@ func (w *World) clone() World {
 // apply does op at one reading of the clock, and returns the answer. Unless stop is whole, it
 // does only the first part of a request.
 func (w *World) apply(op *Op, now int64, stop int) (out Out) {
+	defer func() {
+		for i := range w.Keys {
+			w.Keys[i].tidy()
+		}
+	}()
 	k, r := &w.Keys[op.Key], rulesOf(op.Policy)
 	switch op.Verb {
 	case Allow, AllowUpTo, Reserve:
