@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -132,17 +133,14 @@ func (c *client) fill(op *model.Op) {
 			op.Verb = model.Charge
 		}
 	case model.Undo:
-		if len(c.done) == 0 || queue {
+		i := slices.IndexFunc(c.done, func(g granted) bool { return g.key == op.Key })
+		if i < 0 || queue {
 			op.Verb = model.Check
 			return
 		}
-		i := c.rand.IntN(len(c.done))
-		if g := c.done[i]; g.key == op.Key && !queue {
-			c.done = append(c.done[:i], c.done[i+1:]...)
-			op.Undone, op.Policy, op.Units, c.undone = g.op, g.policy, g.result.Granted, g.result
-		} else {
-			op.Verb = model.Check
-		}
+		g := c.done[i]
+		c.done = slices.Delete(c.done, i, i+1)
+		op.Undone, op.Policy, op.Units, c.undone = g.op, g.policy, g.result.Granted, g.result
 	case model.Block:
 		op.For = int64(1+c.rand.IntN(8)) * unit / 16
 	case model.Reserve:

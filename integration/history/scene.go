@@ -59,18 +59,22 @@ func newScene(seed uint64, number, clients, ops int, loses bool) *scene {
 	s := &scene{number: number, name: fmt.Sprintf("key-%d", number), clients: clients, ops: ops}
 	s.themes = themes{Reserves: r.IntN(2) == 0, Idempotent: r.IntN(2) == 0, SQL: r.IntN(3) == 0, Loses: loses, Expires: r.IntN(2) == 0}
 	if s.Expires = s.Expires && s.Reserves; s.Expires { // each request may give reservations back, in statements of their own
-		if s.clients, s.ops = clients-1, ops-2; r.IntN(3) == 0 { // no other client explains a denial
-			s.clients, s.ops = 1, 2*ops
-		}
+		s.clients, s.ops = clients-1, ops-2
 	}
 	keys := 1
 	if r.IntN(3) == 0 {
 		keys = 2 + r.IntN(2)
 	}
+	if s.Expires && keys == 1 && r.IntN(3) == 0 { // no other client explains a denial
+		s.clients, s.ops = 1, 2*ops
+	}
 	s.Tx = r.IntN(3) == 0
 	for i := range keys {
 		p := drawPolicy(r)
 		p.Name = fmt.Sprintf("scene-%d-%d", number, i)
+		if s.Expires { // what expires still counts
+			p.Period *= 4
+		}
 		plans := []limiter.Policy{p}
 		if r.IntN(3) == 0 {
 			plans = append(plans, otherPlan(r, p))
