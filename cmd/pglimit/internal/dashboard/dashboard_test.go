@@ -16,10 +16,13 @@ import (
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/dashboard"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/dashboard/sample"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/dashboard/web"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/inspect"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/must"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/policyfile"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/site"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/site/look"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/site/sitetest"
+	"github.com/pglimit/pglimit/doctor"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -117,15 +120,10 @@ func TestReads(t *testing.T) {
 	r := start(t)
 	var policies struct {
 		Version  int64
-		Policies []struct {
-			Policy    limiter.Policy
-			Note      string
-			Overrides int
-			MaxTTL    string `json:"max_ttl"`
-		}
+		Policies []dashboard.Policy
 	}
 	r.get(t, "/api/policies", &policies)
-	if n := len(policies.Policies); n != 6 || policies.Version != 41 || policies.Policies[5].Policy.BlockFor != 15*time.Minute || policies.Policies[0].Overrides != 2 || policies.Policies[0].MaxTTL != "24h" {
+	if n := len(policies.Policies); n != 6 || policies.Version != 41 || policies.Policies[5].BlockFor != "15m0s" || policies.Policies[0].Overrides != 2 || policies.Policies[0].Note != "per API key" {
 		t.Errorf("policies: %+v", policies)
 	}
 	var denials struct {
@@ -135,7 +133,7 @@ func TestReads(t *testing.T) {
 	if r.get(t, "/api/denials", &denials); denials.SlotS != 600 || len(denials.Slots) < 300 || denials.Slots[0].Policy == "" {
 		t.Errorf("denials: %+v", denials)
 	}
-	var report dashboard.Report
+	var report struct{ Checks []struct{ Name string } }
 	if r.get(t, "/api/doctor", &report); len(report.Checks) != 8 {
 		t.Errorf("checks: %+v", report)
 	}
@@ -152,15 +150,12 @@ func TestReads(t *testing.T) {
 	for _, name := range append(sample.Hostile, "account-42") {
 		var key struct {
 			Stored       string
-			Rows         []dashboard.Row
-			Reservations []dashboard.Reservation
-			Overrides    []struct {
-				Policy, Note string
-				Unlimited    bool
-			}
+			Keys         []inspect.Key
+			Reservations []inspect.Reservation
+			Overrides    []inspect.Override
 		}
 		r.post(t, "/api/key", `{"key":`+quoted(name)+`}`, &key)
-		if key.Stored != name || len(key.Rows) != 1 || key.Rows[0].Key != name {
+		if key.Stored != name || len(key.Keys) != 1 || key.Keys[0].Key != name {
 			t.Errorf("%q: %+v", name, key)
 		}
 		if name == sample.Hostile[0] && (len(key.Overrides) != 1 || !key.Overrides[0].Unlimited || key.Overrides[0].Note != name || len(key.Reservations) != 1 || key.Reservations[0].ID != name) {
@@ -177,7 +172,7 @@ func TestHistory(t *testing.T) {
 		Changes []struct {
 			Version           int64
 			Policy, Key, Kind string
-			Fields            []struct{ Name, Before, After string }
+			Fields            []policyfile.Field
 		}
 	}
 	r.post(t, "/api/history", `{}`, &got)
@@ -186,11 +181,11 @@ func TestHistory(t *testing.T) {
 		shown[c.Version] = fmt.Sprint(c.Policy, " ", c.Kind, " ", c.Fields)
 	}
 	for version, want := range map[int64]string{
-		42: "login added [{unlimited  true}]",
-		41: "login changed [{limit 10 5} {burst 20 10} {block_for  15m}]",
-		40: "checkout added [{algorithm  sliding_window_counter} {limit  30} {period  1h} {shadow  true}]",
-		39: "api added [{limit  6000} {until  2026-06-16T14:25:00Z}]",
-		37: "signup removed [{algorithm fixed_window } {limit 3 } {period 1h } {aligned true }]",
+		42: "login added [{unlimited <nil> true}]",
+		41: "login changed [{limit 10 5} {burst 20 10} {block_for <nil> 15m0s}]",
+		40: "checkout added [{algorithm <nil> sliding_window_counter} {limit <nil> 30} {period <nil> 1h0m0s} {shadow <nil> true}]",
+		39: "api added [{limit <nil> 6000} {until <nil> 2026-06-16T14:25:00Z}]",
+		37: "signup removed [{algorithm fixed_window <nil>} {limit 3 <nil>} {period 1h0m0s <nil>} {aligned true <nil>}]",
 	} {
 		if shown[version] != want {
 			t.Errorf("version %d: %s\nwant %s", version, shown[version], want)
@@ -340,14 +335,14 @@ type slow struct {
 	called, release chan struct{}
 }
 
-func (s slow) Doctor(ctx context.Context) (dashboard.Report, error) {
+func (s slow) Doctor(ctx context.Context) (doctor.Report, error) {
 	s.called <- struct{}{}
 	if s.release != nil {
 		<-s.release
 		return s.Source.Doctor(ctx)
 	}
 	<-ctx.Done()
-	return dashboard.Report{}, ctx.Err()
+	return doctor.Report{}, ctx.Err()
 }
 
 // TestSlowSource: a call is bounded in time, and calls are bounded in number.

@@ -3,23 +3,20 @@ package dashboard
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
 
-	"github.com/pglimit/pglimit/cmd/pglimit/internal/policyfile"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/inspect"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/site/api"
 	"github.com/pglimit/pglimit/limiter"
 )
 
 const (
-	maxKey     = 1024 // bytes
-	maxRows    = 200
-	maxHistory = 200
-	maxBlock   = 100 * 365 * 24 * time.Hour
+	maxKey   = 1024 // bytes
+	maxRows  = 200
+	maxBlock = 100 * 365 * 24 * time.Hour
 )
 
 // historyRequest is the body of POST /api/history.
@@ -28,63 +25,63 @@ type historyRequest struct {
 	Limit  int    `json:"limit"`  // 0: 50
 }
 
-func (in *historyRequest) check() error {
-	in.Limit = cmp.Or(in.Limit, 50)
-	if in.Limit < 1 || in.Limit > maxHistory {
-		return api.BadField("limit", "is %d: must be from 1 to %d", in.Limit, maxHistory)
-	}
-	return checkPolicy(in.Policy, true)
+func (in *historyRequest) check() error { return checkList(&in.Limit, in.Policy) }
+
+// Query selects keys. It is the body of POST /api/keys.
+type Query struct {
+	Order  inspect.Order `json:"order"`  // empty: share
+	Policy string        `json:"policy"` // empty: all
+	Prefix string        `json:"prefix"` // of the key as stored; empty: all
+	Limit  int           `json:"limit"`  // rows at most; 0: 50
 }
 
-// keysRequest is the body of POST /api/keys.
-type keysRequest struct {
-	Order  Order  `json:"order"`  // empty: share
-	Policy string `json:"policy"` // empty: all
-	Prefix string `json:"prefix"`
-	Limit  int    `json:"limit"` // 0: 50
-}
-
-func (in *keysRequest) check() error {
-	in.Limit, in.Order = cmp.Or(in.Limit, 50), cmp.Or(in.Order, ByShare)
-	switch {
-	case !slices.Contains([]Order{ByShare, ByDenials, ByRecent}, in.Order):
-		return api.BadField("order", "is %.40q: must be share, denials or recent", in.Order)
-	case in.Limit < 1 || in.Limit > maxRows:
-		return api.BadField("limit", "is %d: must be from 1 to %d", in.Limit, maxRows)
+func (q *Query) check() error {
+	q.Order = cmp.Or(q.Order, inspect.ByShare)
+	if !slices.Contains(inspect.Orders, q.Order) {
+		return api.BadField("order", "is %.40q: must be share, denials or recent", q.Order)
 	}
-	if err := checkText("prefix", in.Prefix); err != nil {
+	if err := checkText("prefix", q.Prefix); err != nil {
 		return err
 	}
-	return checkPolicy(in.Policy, true)
+	return checkList(&q.Limit, q.Policy)
 }
 
-// keyRequest is the body of POST /api/key.
-type keyRequest Ref
+// Ref names a key. It is the body of POST /api/key.
+type Ref struct {
+	Key string `json:"key"`
+	// Stored says that Key is as the tables have it. They have the HMAC of a caller's
+	// key if the limiters have a KeySecret; otherwise Stored makes no difference.
+	Stored bool `json:"stored"`
+}
 
-func (in *keyRequest) check() error { return checkKey(in.Key) }
+func (r *Ref) check() error {
+	if r.Key == "" {
+		return api.BadField("key", "is empty: enter a key, such as alice")
+	}
+	return checkText("key", r.Key)
+}
 
-// targetRequest is the body of POST /api/unblock and /api/reset.
-type targetRequest struct {
+// Target names a key under a policy and an algorithm. It is the body of POST /api/unblock
+// and /api/reset.
+type Target struct {
 	Ref
 	Policy    string            `json:"policy"`
 	Algorithm limiter.Algorithm `json:"algorithm"`
 }
 
-func (in *targetRequest) check() error {
-	if err := checkKey(in.Key); err != nil {
+func (t *Target) check() error {
+	if err := t.Ref.check(); err != nil {
 		return err
 	}
-	if !slices.Contains(limiter.Algorithms(), in.Algorithm) {
-		return api.BadField("algorithm", "is %.40q: see docs/algorithms.md", in.Algorithm)
+	if !slices.Contains(limiter.Algorithms(), t.Algorithm) {
+		return api.BadField("algorithm", "is %.40q: see docs/algorithms.md", t.Algorithm)
 	}
-	return checkPolicy(in.Policy, false)
+	return checkPolicy(t.Policy)
 }
-
-func (in *targetRequest) target() Target { return Target{in.Ref, in.Policy, in.Algorithm} }
 
 // blockRequest is the body of POST /api/block.
 type blockRequest struct {
-	targetRequest
+	Target
 	For string `json:"for"` // such as "10m"
 
 	lasts time.Duration
@@ -98,14 +95,18 @@ func (in *blockRequest) check() error {
 	if in.lasts < time.Microsecond || in.lasts > maxBlock {
 		return api.BadField("for", "is %v: must be from 1µs to 100 years", in.lasts)
 	}
-	return in.targetRequest.check()
+	return in.Target.check()
 }
 
-func checkKey(key string) error {
-	if key == "" {
-		return api.BadField("key", "is empty: enter a key, such as alice")
+// checkList checks the length and the policy of a list, and sets the default length.
+func checkList(limit *int, policy string) error {
+	if *limit = cmp.Or(*limit, 50); *limit < 1 || *limit > maxRows {
+		return api.BadField("limit", "is %d: must be from 1 to %d", *limit, maxRows)
 	}
-	return checkText("key", key)
+	if policy == "" {
+		return nil
+	}
+	return checkPolicy(policy)
 }
 
 // checkText returns an error for a key or prefix that no row can have.
@@ -124,10 +125,7 @@ func checkText(field, text string) error {
 // model validates names of policies.
 var model = limiter.NewMemory(nil)
 
-func checkPolicy(name string, orEmpty bool) error {
-	if name == "" && orEmpty {
-		return nil
-	}
+func checkPolicy(name string) error {
 	p := limiter.Policy{Name: name, Algorithm: limiter.GCRA, Limit: 1, Period: time.Second}
 	if _, err := model.Check(context.Background(), p, "k", 0); err != nil {
 		problem := api.ProblemOf(err, "")
@@ -135,80 +133,4 @@ func checkPolicy(name string, orEmpty bool) error {
 		return problem
 	}
 	return nil
-}
-
-// change is a change of a policy or an override, field by field.
-type change struct {
-	Version int64     `json:"version"`
-	At      time.Time `json:"at"`
-	By      string    `json:"by"`
-	Note    string    `json:"note,omitempty"`
-	Policy  string    `json:"policy"`
-	Key     string    `json:"key,omitempty"` // of an override, as stored
-	Kind    string    `json:"kind"`          // added, changed or removed
-	Fields  []field   `json:"fields"`        // those that differ
-}
-
-// field is a field before and after a change; empty if it is not set.
-type field struct {
-	Name   string `json:"name"`
-	Before string `json:"before"`
-	After  string `json:"after"`
-}
-
-func changesAnswer(changes []limiter.PolicyChange) any {
-	list := make([]change, len(changes))
-	for i, c := range changes {
-		differ, was, is := policyfile.DifferPolicies(c.Before, c.After), c.Before != nil, c.After != nil
-		if c.OverrideBefore != nil || c.OverrideAfter != nil {
-			differ, was, is = policyfile.DifferOverrides(c.OverrideBefore, c.OverrideAfter), c.OverrideBefore != nil, c.OverrideAfter != nil
-		}
-		kind := "changed"
-		if !was {
-			kind = "added"
-		} else if !is {
-			kind = "removed"
-		}
-		fields := []field{}
-		for _, f := range differ {
-			if f.Name != "note" { // it is why
-				fields = append(fields, field{f.Name, shown(f.Before), shown(f.After)})
-			}
-		}
-		list[i] = change{c.Version, c.ChangedAt, c.ChangedBy, c.Note, c.Name, c.Key, kind, fields}
-	}
-	return map[string]any{"changes": list}
-}
-
-// shown returns a field's value as text; empty for none.
-func shown(v any) string {
-	switch v := v.(type) {
-	case nil:
-		return ""
-	case string:
-		return short(v)
-	case float64:
-		return strconv.FormatFloat(v, 'f', -1, 64)
-	}
-	return fmt.Sprint(v)
-}
-
-// duration returns a duration as people write it, such as 1h; empty for 0.
-func duration(d time.Duration) string {
-	if d == 0 {
-		return ""
-	}
-	return short(d.String())
-}
-
-// short returns the text of a duration without units of zero at its end. Other texts
-// do not end so.
-func short(text string) string {
-	if strings.HasSuffix(text, "m0s") {
-		text = strings.TrimSuffix(text, "0s")
-	}
-	if strings.HasSuffix(text, "h0m") {
-		text = strings.TrimSuffix(text, "0m")
-	}
-	return text
 }

@@ -4,11 +4,14 @@ import (
 	"context"
 	"time"
 
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/inspect"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/policyfile"
+	"github.com/pglimit/pglimit/doctor"
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// Source is where the page's data come from. Its methods are called concurrently. ctx
-// ends when nobody waits for the answer any more, and after Config.Timeout.
+// Source is where the page's data come from: a [Database]. Its methods are called
+// concurrently. ctx ends when the answer is not needed any more, and after Config.Timeout.
 //
 // An error of limiter.ErrInvalid, limiter.ErrUnsupported or limiter.ErrNoPolicy rejects
 // the request. All others mean that the database does not answer.
@@ -25,7 +28,7 @@ type Source interface {
 	// Key returns all that is stored of one key.
 	Key(ctx context.Context, key Ref) (Key, error)
 	// Doctor examines the database and the tables.
-	Doctor(ctx context.Context) (Report, error)
+	Doctor(ctx context.Context) (doctor.Report, error)
 
 	// Block blocks a key for d, Unblock lifts a block, and Reset deletes what a key has
 	// used and its block. found reports whether there was something to lift or delete.
@@ -34,85 +37,35 @@ type Source interface {
 	Reset(ctx context.Context, t Target) (found bool, err error)
 }
 
-// Ref names a key.
-type Ref struct {
-	Key string `json:"key"`
-	// Stored says that Key is as the tables have it. They have the HMAC of a caller's
-	// key if the limiters have a KeySecret; otherwise Stored makes no difference.
-	Stored bool `json:"stored"`
-}
-
-// Target names a key under a policy and an algorithm.
-type Target struct {
-	Ref
-	Policy    string
-	Algorithm limiter.Algorithm
-}
-
-// Order selects which keys are first.
-type Order string
-
-// The orders. Within ByShare, keys that are blocked come first.
-const (
-	ByShare   Order = "share"   // largest share of the burst in use
-	ByDenials Order = "denials" // most denials in the last day
-	ByRecent  Order = "recent"  // last decision
-)
-
-// Query selects keys.
-type Query struct {
-	Order  Order
-	Policy string // empty: all
-	Prefix string // of the key as stored; empty: all
-	Limit  int    // rows at most
-}
+// The answers of a Source, which are those of the HTTP API too. At is the time of the
+// database's clock, and no list is nil.
 
 // Policies are the policies in the database.
 type Policies struct {
-	At       time.Time // of the database's clock
-	Version  int64     // of all policies and overrides
-	Policies []Policy
+	At       time.Time `json:"at"`
+	Version  int64     `json:"version"` // of all policies and overrides
+	Policies []Policy  `json:"policies"`
 }
 
 // Policy is a policy in the database.
 type Policy struct {
-	limiter.StoredPolicy
-	Overrides int // keys with an override that has not ended
+	policyfile.Policy
+	Overrides int `json:"overrides"` // keys with an override that has not ended
 }
 
-// Keys are rows of keys.
+// Keys are rows of keys, as they are stored. A key whose row the janitor deleted can still
+// have denials.
 type Keys struct {
-	At   time.Time `json:"at"` // of the database's clock
-	Rows []Row     `json:"rows"`
-	// More says that the query has more rows.
-	More bool `json:"more"`
-}
-
-// Row is a key under one policy and algorithm. A key whose row the janitor deleted can
-// still have denials; then UpdatedAt is zero, and Level, Burst, Share and Remaining are
-// nil.
-type Row struct {
-	Policy    string            `json:"policy"`
-	Algorithm limiter.Algorithm `json:"algorithm"`
-	Key       string            `json:"key"`                 // as stored
-	Level     *float64          `json:"level,omitempty"`     // units in use now
-	Burst     *float64          `json:"burst,omitempty"`     // the largest level; nil if only a block made the row
-	Share     *float64          `json:"share,omitempty"`     // Level / Burst; above 1 after a limit was lowered
-	Remaining *float64          `json:"remaining,omitempty"` // units; 0 while the key is blocked
-	// BlockedUntil is zero if the key is not blocked.
-	BlockedUntil time.Time `json:"blocked_until,omitzero"`
-	UpdatedAt    time.Time `json:"updated_at,omitzero"` // the last decision
-	EmptyAt      time.Time `json:"empty_at,omitzero"`   // if the key is not used until then
-	Reservations int64     `json:"reservations"`        // open ones
-	Denials      int64     `json:"denials"`             // of the last day
-	LastDenied   time.Time `json:"last_denied_at,omitzero"`
+	At   time.Time     `json:"at"`
+	Rows []inspect.Key `json:"rows"`
+	More bool          `json:"more"` // the query has more rows
 }
 
 // Denials are the denials of the last day.
 type Denials struct {
-	At    time.Time     // of the database's clock
-	Slot  time.Duration // length of a slot
-	Slots []DenialSlot  // those with denials, in any order
+	At    time.Time    `json:"at"`
+	SlotS float64      `json:"slot_s"` // length of a slot
+	Slots []DenialSlot `json:"slots"`  // those with denials, in any order
 }
 
 // DenialSlot is the denials of a policy in one slot.
@@ -126,34 +79,8 @@ type DenialSlot struct {
 
 // Key is all that is stored of one key.
 type Key struct {
-	At           time.Time          `json:"at"`     // of the database's clock
-	Stored       string             `json:"stored"` // the key as stored
-	Rows         []Row              `json:"rows"`   // by policy and algorithm
-	Reservations []Reservation      `json:"reservations"`
-	Overrides    []limiter.Override `json:"-"`
-	Denials      []DenialSlot       `json:"denials"` // of the last day, newest first
-}
-
-// Reservation is an open reservation.
-type Reservation struct {
-	ID        string            `json:"id"`
-	Policy    string            `json:"policy"`
-	Algorithm limiter.Algorithm `json:"algorithm"`
-	Units     float64           `json:"units"`
-	Expires   time.Time         `json:"expires_at"`
-}
-
-// Report is the doctor's report.
-type Report struct {
 	At     time.Time `json:"at"`
-	Checks []Check   `json:"checks"`
-}
-
-// Check is the result of one of the doctor's checks.
-type Check struct {
-	Name    string   `json:"name"`
-	Status  string   `json:"status"` // ok, warn or fail
-	Message string   `json:"message"`
-	Fix     string   `json:"fix,omitempty"` // the next step: SQL, a command or a sentence
-	Details []string `json:"details,omitempty"`
+	Stored string    `json:"stored"` // the key as stored
+	inspect.Found
+	Denials []DenialSlot `json:"denials"` // of the last day, newest first; instead of Found's
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/dashboard"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/dashboard/sample"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/inspect"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -27,12 +28,12 @@ func TestWrites(t *testing.T) {
 		t.Helper()
 		var key dashboard.Key
 		r.post(t, "/api/key", `{"key":"alice"}`, &key)
-		for _, row := range key.Rows {
+		for _, row := range key.Keys {
 			if row.Policy == "login" {
-				return !row.BlockedUntil.IsZero(), len(key.Rows)
+				return row.BlockedUntil != nil, len(key.Keys)
 			}
 		}
-		return false, len(key.Rows)
+		return false, len(key.Keys)
 	}
 	change := func(verb, more string) bool {
 		t.Helper()
@@ -126,7 +127,7 @@ func TestNewToken(t *testing.T) {
 type fuzzedBody struct {
 	Key, Policy, Prefix, For string
 	Stored                   bool
-	Order                    dashboard.Order
+	Order                    inspect.Order
 	Algorithm                limiter.Algorithm
 	Limit                    int
 }
@@ -141,7 +142,7 @@ func checkAccepted(t *testing.T, path, body string) {
 	_, more := d.Token()
 	wrong := err != nil || more != io.EOF || len(body) > 64<<10 || !utf8.ValidString(body) || len(in.Policy) > 64 || in.Limit < 0 || in.Limit > 200 ||
 		len(in.Key) > 1024 || strings.Contains(in.Key, "\x00") || len(in.Prefix) > 1024 || strings.Contains(in.Prefix, "\x00") ||
-		!slices.Contains([]dashboard.Order{"", dashboard.ByShare, dashboard.ByDenials, dashboard.ByRecent}, in.Order)
+		in.Order != "" && !slices.Contains(inspect.Orders, in.Order)
 	switch path {
 	case "/api/block", "/api/unblock", "/api/reset":
 		wrong = wrong || in.Policy == "" || !slices.Contains(limiter.Algorithms(), in.Algorithm)

@@ -11,7 +11,6 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/dashboard"
-	"github.com/pglimit/pglimit/cmd/pglimit/internal/dashboard/source"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/site/sitetest"
 	"github.com/pglimit/pglimit/integration/bed"
 	"github.com/pglimit/pglimit/limiter"
@@ -92,7 +91,7 @@ func TestDashboardOutage(t *testing.T) {
 	t.Parallel()
 	var network outage
 	pool := bed.Connect(t, bed.NewDatabase(t), func(config *pgxpool.Config) { config.ConnConfig.DialFunc = network.dial })
-	data := bed.OK(source.New(t.Context(), pool, nil, slog.New(slog.DiscardHandler)))(t)
+	data := bed.OK(dashboard.Open(t.Context(), pool, nil, slog.New(slog.DiscardHandler)))(t)
 	defer data.Close()
 	s := bed.OK(dashboard.New(dashboard.Config{Source: data, Token: "t", Logger: slog.New(slog.DiscardHandler)}))(t)
 	call := caller(t, sitetest.New(t, s), "t")

@@ -16,9 +16,11 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/dashboard"
-	"github.com/pglimit/pglimit/cmd/pglimit/internal/dashboard/source"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/inspect"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/site/sitetest"
+	"github.com/pglimit/pglimit/doctor"
 	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/internal/algorithm"
 	"github.com/pglimit/pglimit/internal/keys"
 	"github.com/pglimit/pglimit/limiter"
 )
@@ -28,9 +30,9 @@ func TestMain(m *testing.M) { bed.Main(m, 4) }
 var secret = []byte("sixteen bytes at least")
 
 // open returns a source over pool.
-func open(t *testing.T, pool *pgxpool.Pool, secret []byte) *source.Source {
+func open(t *testing.T, pool *pgxpool.Pool, secret []byte) *dashboard.Database {
 	t.Helper()
-	s := bed.OK(source.New(t.Context(), pool, secret, slog.New(slog.DiscardHandler)))(t)
+	s := bed.OK(dashboard.Open(t.Context(), pool, secret, slog.New(slog.DiscardHandler)))(t)
 	t.Cleanup(func() {
 		if err := s.Close(); err != nil {
 			t.Error(err)
@@ -82,10 +84,10 @@ func TestKey(t *testing.T) {
 		bed.Exec(t, pool, `INSERT INTO pglimit_override (policy, key, limit_units, note) VALUES ('every', $1, 99, 'a note')`, stored)
 		for _, ref := range []dashboard.Ref{as("alice"), asStored(stored)} {
 			k := bed.OK(s.Key(t.Context(), ref))(t)
-			if k.Stored != stored || len(k.Rows) != 8 || len(k.Reservations) != 1 || len(k.Overrides) != 1 || len(k.Denials) != 3 {
+			if k.Stored != stored || len(k.Keys) != 8 || len(k.Reservations) != 1 || len(k.Overrides) != 1 || len(k.Denials) != 3 {
 				t.Fatalf("%+v: %+v", ref, k)
 			}
-			if r := k.Reservations[0]; r.Units != 2 || r.Policy != "every" || r.Algorithm != limiter.GCRA || r.Expires.Before(k.At) {
+			if r := k.Reservations[0]; r.Units != 2 || r.Policy != "every" || r.Algorithm != algorithm.GCRA || r.ExpiresAt.Before(k.At) {
 				t.Errorf("reservation %+v", r)
 			}
 			if o := k.Overrides[0]; o.Policy != "every" || *o.Limit != 99 || o.Note != "a note" {
@@ -94,24 +96,24 @@ func TestKey(t *testing.T) {
 			if d := k.Denials; d[0].Denials != 3 || d[1].Policy != "gone" || d[2].Denials != 4 || d[0].Start.After(k.At) || d[2].Units != 8 || d[2].Shadowed != 1 {
 				t.Errorf("denials %+v", d)
 			}
-			for _, r := range k.Rows {
+			for _, r := range k.Keys {
 				switch {
 				case r.Policy == "gone":
-					if r.Denials != 7 || r.Level != nil || !r.UpdatedAt.IsZero() {
+					if r.Denials != 7 || r.Level != nil || r.UpdatedAt != nil {
 						t.Errorf("a key without a row: %+v", r)
 					}
-				case r.Level == nil || r.Burst == nil || r.Share == nil || *r.Burst != 10 || *r.Level < 0.99 || r.UpdatedAt.IsZero() || !r.BlockedUntil.IsZero():
+				case r.Level == nil || r.Burst == nil || r.Share == nil || *r.Burst != 10 || *r.Level < 0.99 || r.UpdatedAt == nil || r.BlockedUntil != nil:
 					t.Errorf("%+v", r)
-				case r.Algorithm == limiter.GCRA && (r.Denials != 7 || r.Reservations != 1):
+				case r.Algorithm == algorithm.GCRA && (r.Denials != 7 || r.Reservations != 1):
 					t.Errorf("%+v", r)
 				}
 			}
 		}
 		other, err := s.Key(t.Context(), as("nobody"))
-		if err != nil || len(other.Rows)+len(other.Denials) != 0 {
+		if err != nil || len(other.Keys)+len(other.Denials) != 0 {
 			t.Errorf("nobody: %+v, %v", other, err)
 		}
-		if byHash, err := s.Key(t.Context(), as(stored)); secret != nil && (err != nil || len(byHash.Rows) != 0) {
+		if byHash, err := s.Key(t.Context(), as(stored)); secret != nil && (err != nil || len(byHash.Keys) != 0) {
 			t.Errorf("the hash is not a caller's key: %+v, %v", byHash, err)
 		}
 	}
@@ -137,16 +139,16 @@ func TestKeys(t *testing.T) {
 		want string
 		more bool
 	}{
-		{dashboard.Query{Order: dashboard.ByDenials, Limit: 5}, "q a1, p a3, q gone", false},
-		{dashboard.Query{Order: dashboard.ByDenials, Limit: 2}, "q a1, p a3", true},
-		{dashboard.Query{Order: dashboard.ByDenials, Limit: 5, Policy: "p"}, "p a3", false},
-		{dashboard.Query{Order: dashboard.ByShare, Limit: 5, Policy: "q"}, "q a3, q a2, q a1", false},
-		{dashboard.Query{Order: dashboard.ByRecent, Limit: 2}, "p b, q a3", true},
-		{dashboard.Query{Order: dashboard.ByShare, Limit: 9, Prefix: "a"}, "p a1, p a2, q a3, p a3, q a2, q a1", false},
-		{dashboard.Query{Order: dashboard.ByShare, Limit: 2, Prefix: "a"}, "p a1, p a2", true},
-		{dashboard.Query{Order: dashboard.ByDenials, Limit: 9, Prefix: "g"}, "q gone", false},
-		{dashboard.Query{Order: dashboard.ByShare, Limit: 9, Prefix: "b"}, "p b", false},
-		{dashboard.Query{Order: dashboard.ByShare, Limit: 9, Prefix: "none"}, "", false},
+		{dashboard.Query{Order: inspect.ByDenials, Limit: 5}, "q a1, p a3, q gone", false},
+		{dashboard.Query{Order: inspect.ByDenials, Limit: 2}, "q a1, p a3", true},
+		{dashboard.Query{Order: inspect.ByDenials, Limit: 5, Policy: "p"}, "p a3", false},
+		{dashboard.Query{Order: inspect.ByShare, Limit: 5, Policy: "q"}, "q a3, q a2, q a1", false},
+		{dashboard.Query{Order: inspect.ByRecent, Limit: 2}, "p b, q a3", true},
+		{dashboard.Query{Order: inspect.ByShare, Limit: 9, Prefix: "a"}, "p a1, p a2, q a3, p a3, q a2, q a1", false},
+		{dashboard.Query{Order: inspect.ByShare, Limit: 2, Prefix: "a"}, "p a1, p a2", true},
+		{dashboard.Query{Order: inspect.ByDenials, Limit: 9, Prefix: "g"}, "q gone", false},
+		{dashboard.Query{Order: inspect.ByShare, Limit: 9, Prefix: "b"}, "p b", false},
+		{dashboard.Query{Order: inspect.ByShare, Limit: 9, Prefix: "none"}, "", false},
 	} {
 		k, err := s.Keys(t.Context(), c.q)
 		var got []string
@@ -262,12 +264,12 @@ func TestDenials(t *testing.T) {
 	denied(t, pool, p, "a", 100, 6)
 	denied(t, pool, p, "a", 145, 7) // more than a day ago
 	d, err := s.Denials(t.Context())
-	if err != nil || d.Slot != 10*time.Minute {
+	if err != nil || d.SlotS != 600 {
 		t.Fatalf("%+v, %v", d, err)
 	}
 	got := ""
 	for _, slot := range d.Slots {
-		got += fmt.Sprintf("%s %d %d %v %v; ", slot.Policy, slot.Denials, slot.Shadowed, slot.Units, slot.Start.Equal(slot.Start.Truncate(d.Slot)))
+		got += fmt.Sprintf("%s %d %d %v %v; ", slot.Policy, slot.Denials, slot.Shadowed, slot.Units, slot.Start.Equal(slot.Start.Truncate(10*time.Minute)))
 	}
 	if want := "p 6 1 12 true; p 7 2 14 true; q 5 1 10 true; "; got != want {
 		t.Errorf("%s\nwant %s", got, want)
@@ -283,7 +285,7 @@ func TestDoctor(t *testing.T) {
 		t.Fatalf("%+v, %v", r, err)
 	}
 	for _, c := range r.Checks {
-		if c.Name == "" || c.Message == "" || c.Status != "ok" && c.Status != "warn" && c.Status != "fail" {
+		if c.Name == "" || c.Message == "" || c.Status > doctor.Fail {
 			t.Errorf("%+v", c)
 		}
 	}
@@ -293,7 +295,7 @@ func TestDoctor(t *testing.T) {
 // is an error.
 func TestAway(t *testing.T) {
 	t.Parallel()
-	if _, err := source.New(t.Context(), bed.Connect(t, bed.EmptyDatabase(t)), nil, nil); !errors.Is(err, limiter.ErrNotMigrated) {
+	if _, err := dashboard.Open(t.Context(), bed.Connect(t, bed.EmptyDatabase(t)), nil, nil); !errors.Is(err, limiter.ErrNotMigrated) {
 		t.Errorf("without tables: %v", err)
 	}
 	pool := bed.NewPool(t)
@@ -304,7 +306,7 @@ func TestAway(t *testing.T) {
 	for name, call := range map[string]func() error{
 		"Policies": func() error { _, err := s.Policies(ctx); return err },
 		"History":  func() error { _, err := s.History(ctx, "", 1); return err },
-		"Keys":     func() error { _, err := s.Keys(ctx, dashboard.Query{Order: dashboard.ByShare, Limit: 1}); return err },
+		"Keys":     func() error { _, err := s.Keys(ctx, dashboard.Query{Order: inspect.ByShare, Limit: 1}); return err },
 		"Key":      func() error { _, err := s.Key(ctx, as("k")); return err },
 		"Denials":  func() error { _, err := s.Denials(ctx); return err },
 		"Doctor":   func() error { _, err := s.Doctor(ctx); return err },
@@ -316,7 +318,7 @@ func TestAway(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if _, err := s.Keys(t.Context(), dashboard.Query{Order: dashboard.ByShare, Limit: 1}); err != nil {
+	if _, err := s.Keys(t.Context(), dashboard.Query{Order: inspect.ByShare, Limit: 1}); err != nil {
 		t.Errorf("an error is remembered: %v", err)
 	}
 }
@@ -349,14 +351,14 @@ func TestReader(t *testing.T) {
 	})
 	s := open(t, reader, nil)
 	k, err := s.Key(t.Context(), as("k"))
-	if err != nil || len(k.Rows) != 1 || len(k.Denials) != 1 {
+	if err != nil || len(k.Keys) != 1 || len(k.Denials) != 1 {
 		t.Errorf("%+v, %v", k, err)
 	}
 	for name, call := range map[string]func() error{
 		"Policies": func() error { _, err := s.Policies(t.Context()); return err },
 		"History":  func() error { _, err := s.History(t.Context(), "", 1); return err },
 		"Keys": func() error {
-			_, err := s.Keys(t.Context(), dashboard.Query{Order: dashboard.ByShare, Limit: 1})
+			_, err := s.Keys(t.Context(), dashboard.Query{Order: inspect.ByShare, Limit: 1})
 			return err
 		},
 		"Denials": func() error { _, err := s.Denials(t.Context()); return err },
@@ -383,7 +385,7 @@ func TestKeysAfterChange(t *testing.T) {
 	p := ten("p", limiter.GCRA)
 	bed.Must(t)(bed.NewLimiter(t, pool, nil).Charge(t.Context(), p, "k", 4))
 	keys := func() dashboard.Keys {
-		k, err := s.Keys(t.Context(), dashboard.Query{Order: dashboard.ByShare, Limit: 1})
+		k, err := s.Keys(t.Context(), dashboard.Query{Order: inspect.ByShare, Limit: 1})
 		if err != nil || len(k.Rows) != 1 {
 			t.Errorf("%+v, %v", k, err)
 		}
@@ -397,7 +399,7 @@ func TestKeysAfterChange(t *testing.T) {
 	bed.Commit(t, tx)
 	before := <-first
 	bed.Succeed(t, s.Block(t.Context(), on(as("k"), p), time.Hour))
-	if after := keys(); !before.Rows[0].BlockedUntil.IsZero() || after.Rows[0].BlockedUntil.IsZero() {
+	if after := keys(); before.Rows[0].BlockedUntil != nil || after.Rows[0].BlockedUntil == nil {
 		t.Errorf("before %+v, after %+v", before, after)
 	}
 }

@@ -7,7 +7,6 @@ import (
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/commands/version"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/connect"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/dashboard"
-	"github.com/pglimit/pglimit/cmd/pglimit/internal/dashboard/source"
 )
 
 // NewDashboard returns the command dashboard.
@@ -54,7 +53,7 @@ func serveDashboard(cmd *cobra.Command, db *connect.Database, out *cli.Output, a
 		return err
 	}
 	defer o.close()
-	data, err := source.New(cmd.Context(), o.pool, connect.KeySecret(), o.logger)
+	data, err := dashboard.Open(cmd.Context(), o.pool, connect.KeySecret(), o.logger)
 	if err != nil {
 		return cli.LimiterError(err)
 	}

@@ -12,6 +12,9 @@ import (
 	"time"
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/dashboard"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/inspect"
+	"github.com/pglimit/pglimit/doctor"
+	"github.com/pglimit/pglimit/internal/algorithm"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -37,31 +40,30 @@ type Source struct {
 	err          error
 	turn         int
 	calls        map[string]int
-	rows         []dashboard.Row
+	rows         []inspect.Key
 	denials      []dashboard.DenialSlot
 	policies     []dashboard.Policy
 	history      []limiter.PolicyChange
-	overrides    map[string][]limiter.Override
-	reservations map[string][]dashboard.Reservation
-	checks       []dashboard.Check
+	overrides    map[string]inspect.Override
+	reservations map[string][]inspect.Reservation
+	checks       []doctor.Check
 }
 
 // New returns a sample, with the keys of Hostile if hostile is set.
 func New(hostile bool) *Source {
-	s := &Source{calls: map[string]int{}, overrides: map[string][]limiter.Override{}, reservations: map[string][]dashboard.Reservation{}}
+	s := &Source{calls: map[string]int{}, overrides: map[string]inspect.Override{}, reservations: map[string][]inspect.Reservation{}, checks: checks}
 	s.addPolicies()
 	s.addKeys()
 	s.addDenials()
-	s.addChecks()
 	if hostile {
 		for i, key := range Hostile {
 			s.addRow("login", key, 12-float64(i)/8)
 		}
 		key := Hostile[0]
-		s.overrides[key] = []limiter.Override{{Policy: "login", Key: key, Unlimited: true, Note: key, ChangedBy: key, ChangedAt: Now}}
-		s.reservations[key] = []dashboard.Reservation{{ID: key, Policy: "login", Algorithm: limiter.TokenBucket, Units: 2, Expires: Now.Add(time.Minute)}}
-		s.checks = append(s.checks, dashboard.Check{Name: key, Status: "unheard of", Message: key, Details: []string{key}, Fix: key})
-		o := s.overrides[key][0]
+		s.overrides[key] = inspect.Override{Policy: "login", Key: key, Unlimited: true, Note: key, ChangedBy: key}
+		s.reservations[key] = []inspect.Reservation{{ID: key, Policy: "login", Algorithm: algorithm.TokenBucket, Units: 2, ExpiresAt: Now.Add(time.Minute)}}
+		s.checks = append(slices.Clone(checks), doctor.Check{Name: key, Status: 9, Message: key, Details: []string{key}, Fix: key})
+		o := limiter.Override{Policy: "login", Key: key, Unlimited: true}
 		s.history = slices.Insert(s.history, 0, limiter.PolicyChange{Version: 42, ChangedAt: Now, ChangedBy: key, Note: key, Name: "login", Key: key, OverrideAfter: &o})
 	}
 	return s
@@ -87,7 +89,7 @@ func (s *Source) Turn() {
 			*r.Remaining = *r.Burst - *r.Level
 		}
 		r.Denials += int64(i * 37 % 101)
-		r.UpdatedAt = r.UpdatedAt.Add(time.Duration(i*37%101) * time.Second)
+		r.UpdatedAt = new(r.UpdatedAt.Add(time.Duration(i*37%101) * time.Second))
 	}
 	s.denials[len(s.denials)-1].Denials += 5
 }
@@ -136,48 +138,22 @@ func (s *Source) History(ctx context.Context, policy string, limit int) ([]limit
 func (s *Source) Keys(ctx context.Context, q dashboard.Query) (dashboard.Keys, error) {
 	err := s.call(ctx, "Keys")
 	defer s.mu.Unlock()
-	keys := dashboard.Keys{At: s.now()}
+	keys := dashboard.Keys{At: s.now(), Rows: []inspect.Key{}}
 	for _, r := range s.rows {
-		if (q.Policy == "" || r.Policy == q.Policy) && strings.HasPrefix(r.Key, q.Prefix) && (q.Order != dashboard.ByDenials || r.Denials > 0) {
+		if (q.Policy == "" || r.Policy == q.Policy) && strings.HasPrefix(r.Key, q.Prefix) && (q.Order != inspect.ByDenials || r.Denials > 0) {
 			keys.Rows = append(keys.Rows, copied(r))
 		}
 	}
-	slices.SortStableFunc(keys.Rows, func(a, b dashboard.Row) int {
-		switch q.Order {
-		case dashboard.ByDenials:
-			return int(b.Denials - a.Denials)
-		case dashboard.ByRecent:
-			return b.UpdatedAt.Compare(a.UpdatedAt)
-		}
-		rank := func(r dashboard.Row) float64 {
-			switch {
-			case !r.BlockedUntil.IsZero():
-				return math.Inf(1)
-			case r.Share == nil:
-				return -1
-			}
-			return *r.Share
-		}
-		switch x, y := rank(a), rank(b); {
-		case x > y:
-			return -1
-		case x < y:
-			return 1
-		}
-		return 0
-	})
+	dashboard.Sort(keys.Rows, q.Order)
 	keys.More = len(keys.Rows) > q.Limit
 	keys.Rows = keys.Rows[:min(len(keys.Rows), q.Limit)]
 	return keys, err
 }
 
-// copied returns a copy of a row that shares nothing with it.
-func copied(r dashboard.Row) dashboard.Row {
-	for _, p := range []**float64{&r.Level, &r.Burst, &r.Share, &r.Remaining} {
-		if *p != nil {
-			v := **p
-			*p = &v
-		}
+// copied returns a copy of a row whose levels Turn does not change.
+func copied(r inspect.Key) inspect.Key {
+	if r.Burst != nil {
+		r.Level, r.Share, r.Remaining = new(*r.Level), new(*r.Share), new(*r.Remaining)
 	}
 	return r
 }
@@ -186,19 +162,23 @@ func copied(r dashboard.Row) dashboard.Row {
 func (s *Source) Denials(ctx context.Context) (dashboard.Denials, error) {
 	err := s.call(ctx, "Denials")
 	defer s.mu.Unlock()
-	return dashboard.Denials{At: s.now(), Slot: 10 * time.Minute, Slots: slices.Clone(s.denials)}, err
+	return dashboard.Denials{At: s.now(), SlotS: 600, Slots: slices.Clone(s.denials)}, err
 }
 
 // Key returns what is stored of a key.
 func (s *Source) Key(ctx context.Context, ref dashboard.Ref) (dashboard.Key, error) {
 	err := s.call(ctx, "Key")
 	defer s.mu.Unlock()
-	key := dashboard.Key{At: s.now(), Stored: ref.Key, Overrides: s.overrides[ref.Key], Reservations: s.reservations[ref.Key]}
+	key := dashboard.Key{At: s.now(), Stored: ref.Key, Denials: []dashboard.DenialSlot{}}
+	key.Keys, key.Reservations, key.Overrides = []inspect.Key{}, append([]inspect.Reservation{}, s.reservations[ref.Key]...), []inspect.Override{}
+	if o, is := s.overrides[ref.Key]; is {
+		key.Overrides = append(key.Overrides, o)
+	}
 	for _, r := range s.rows {
 		if r.Key != ref.Key {
 			continue
 		}
-		key.Rows = append(key.Rows, copied(r))
+		key.Keys = append(key.Keys, copied(r))
 		left := r.Denials
 		for start := s.now().Truncate(10 * time.Minute); left > 0; start = start.Add(-30 * time.Minute) {
 			n := left/2 + 1
@@ -210,16 +190,16 @@ func (s *Source) Key(ctx context.Context, ref dashboard.Ref) (dashboard.Key, err
 }
 
 // Doctor returns the checks.
-func (s *Source) Doctor(ctx context.Context) (dashboard.Report, error) {
+func (s *Source) Doctor(ctx context.Context) (doctor.Report, error) {
 	err := s.call(ctx, "Doctor")
 	defer s.mu.Unlock()
-	return dashboard.Report{At: s.now(), Checks: slices.Clone(s.checks)}, err
+	return doctor.Report{At: s.now(), Checks: slices.Clone(s.checks)}, err
 }
 
 // find returns the row of a target, or nil.
-func (s *Source) find(t dashboard.Target) *dashboard.Row {
+func (s *Source) find(t dashboard.Target) *inspect.Key {
 	for i := range s.rows {
-		if r := &s.rows[i]; r.Key == t.Key && r.Policy == t.Policy && r.Algorithm == t.Algorithm {
+		if r := &s.rows[i]; r.Key == t.Key && r.Policy == t.Policy && r.Algorithm == algorithm.Name(t.Algorithm) {
 			return r
 		}
 	}
@@ -235,11 +215,11 @@ func (s *Source) Block(ctx context.Context, t dashboard.Target, d time.Duration)
 	}
 	r := s.find(t)
 	if r == nil {
-		s.rows = append(s.rows, dashboard.Row{Policy: t.Policy, Algorithm: t.Algorithm, Key: t.Key, Level: new(float64)})
+		s.rows = append(s.rows, inspect.Key{Policy: t.Policy, Algorithm: algorithm.Name(t.Algorithm), Key: t.Key})
 		r = &s.rows[len(s.rows)-1]
 	}
-	r.BlockedUntil, r.UpdatedAt = s.now().Add(d), s.now()
-	r.EmptyAt = r.BlockedUntil
+	end := s.now().Add(d)
+	r.BlockedUntil, r.UpdatedAt, r.EmptyAt = &end, new(s.now()), &end
 	return nil
 }
 
@@ -248,10 +228,10 @@ func (s *Source) Unblock(ctx context.Context, t dashboard.Target) (bool, error) 
 	err := s.call(ctx, "Unblock")
 	defer s.mu.Unlock()
 	r := s.find(t)
-	if err != nil || r == nil || r.BlockedUntil.IsZero() {
+	if err != nil || r == nil || r.BlockedUntil == nil {
 		return false, err
 	}
-	r.BlockedUntil = time.Time{}
+	r.BlockedUntil = nil
 	return true, nil
 }
 

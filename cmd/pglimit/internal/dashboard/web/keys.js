@@ -46,7 +46,7 @@ export const key = {
     const columns = [
       ["Policy", (r) => [policyLink(r.policy), " ", h("span", { class: "quiet small" }, algorithm(r.algorithm))]],
       ["In use", share],
-      ["Units", (r) => (r.burst === undefined ? "–" : `${number(r.level)} of ${number(r.burst)}`), "number"],
+      ["Units", (r) => (r.burst === null ? "–" : `${number(r.level)} of ${number(r.burst)}`), "number"],
       ["Remaining", (r) => number(r.remaining), "number"],
       ["State", (r) => state(r, k.at)],
       ["Last request", (r) => when(r.updated_at, k.at)],
@@ -56,11 +56,11 @@ export const key = {
     ];
     if (setup.write) columns.push(["Change", buttons]);
     const override = (o) => [
-      o.unlimited && "unlimited", o.limit !== undefined && `limit ${number(o.limit)}`, o.burst !== undefined && `burst ${number(o.burst)}`, o.shadow !== undefined && (o.shadow ? "shadow" : "not shadow"),
+      o.unlimited && "unlimited", o.limit !== null && `limit ${number(o.limit)}`, o.burst !== null && `burst ${number(o.burst)}`, o.shadow !== null && (o.shadow ? "shadow" : "not shadow"),
     ].filter(Boolean).join(", ");
     return [
       k.stored !== key && h("p", { class: "quiet" }, "Stored as ", keyText(k.stored)),
-      panel("Limits", true, k.rows.length ? table("Limits of the key", columns, k.rows, (r) => `${r.policy} ${r.algorithm}`) : empty("The key has no row: it was not used lately, under any policy."),
+      panel("Limits", true, k.keys.length ? table("Limits of the key", columns, k.keys, (r) => `${r.policy} ${r.algorithm}`) : empty("The key has no row: it was not used lately, under any policy."),
         setup.write && h("p", null, h("button", { class: "small", "data-do": "block", "data-id": "block other" }, "Block under another policy …"))),
       panel("Open reservations", true, k.reservations.length ? table("Open reservations", [
         ["ID", (r) => keyText(r.id)],
@@ -73,7 +73,7 @@ export const key = {
         ["Override", override],
         ["Until", (o) => (o.until ? when(o.until, k.at) : "no end")],
         ["Note", (o) => o.note && foreign(o.note)],
-        ["Changed", (o) => [when(o.changed_at, k.at), o.changed_by && [" by ", foreign(o.changed_by)]]],
+        ["Changed by", (o) => o.changed_by && foreign(o.changed_by)],
       ], k.overrides, (o) => o.policy) : empty("None: the key has the limits of its policies.")),
       panel("Denials in the last day", true, k.denials.length ? table("Denials in the last day", [
         ["Ten minutes from", (d) => clock(d.start)],

@@ -25,7 +25,7 @@ export const keyLink = (key, brief = true) => (key === "" ? h("span", { class: "
 export const policyLink = (name) => h("a", { href: `#/policies/${encodeURIComponent(name)}` }, name);
 
 export function share(row) {
-  if (row.share === undefined) return "–";
+  if (row.share === null) return "–";
   return h("span", { class: "share" }, h("meter", { min: 0, max: 1, low: 0.7, high: 0.95, optimum: 0, value: Math.min(1, row.share), "aria-hidden": "true" }), " ", percent(row.share));
 }
 
@@ -39,7 +39,7 @@ export function keysTable(label, { rows, at }) {
     ["Key", (r) => keyLink(r.key)],
     ["Policy", (r) => [policyLink(r.policy), " ", h("span", { class: "quiet small" }, algorithm(r.algorithm))]],
     ["In use", share],
-    ["Units", (r) => (r.burst === undefined ? "–" : `${number(r.level)} of ${number(r.burst)}`), "number"],
+    ["Units", (r) => (r.burst === null ? "–" : `${number(r.level)} of ${number(r.burst)}`), "number"],
     ["Denials, a day", (r) => number(r.denials), "number"],
     ["Last request", (r) => when(r.updated_at, at)],
     ["State", (r) => state(r, at)],

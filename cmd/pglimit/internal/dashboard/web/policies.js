@@ -5,10 +5,10 @@ import { h } from "./dom.js";
 import { algorithm, duration, foreign, limit, when } from "./format.js";
 import { empty, keyLink, panel, policyLink, table } from "./parts.js";
 
-function options({ policy: p, askers }) {
+function options(p) {
   const list = [
     p.tick && `leaks every ${duration(p.tick)}`, p.aligned && "aligned windows", p.block_for && `blocks for ${duration(p.block_for)}`, p.shadow && "shadow: denies nothing",
-    p.on_error === "fail_open" && "fails open", p.durability === "relaxed" && "relaxed", askers && "askers may request",
+    p.on_error === "fail_open" && "fails open", p.durability === "relaxed" && "relaxed", p.askers && "askers may request",
   ];
   return list.filter(Boolean).map((text) => h("span", { class: "tag" }, text));
 }
@@ -19,9 +19,10 @@ function changed(p, at) {
 
 // A change, field by field.
 function change(c, at) {
+  const fields = c.fields.map(({ name, before, after }) => ({ name, before: duration(String(before ?? "")), after: duration(String(after ?? "")) }));
   return h("li", { "data-id": c.version },
     h("div", null, h("strong", null, `Version ${c.version}`), " · ", policyLink(c.policy), c.key && [" for the key ", keyLink(c.key, false)], ` ${c.kind} `, when(c.at, at), c.by && [" by ", foreign(c.by)], c.note && h("div", { class: "quiet" }, foreign(c.note))),
-    c.fields.length > 0 && h("ul", { class: "mono" }, c.fields.map((f) => h("li", { "data-id": f.name }, `${f.name}: `, f.before && h("del", null, h("span", { class: "unseen" }, "before "), f.before), f.before && f.after && " → ", f.after && h("ins", null, h("span", { class: "unseen" }, "after "), f.after)))));
+    fields.length > 0 && h("ul", { class: "mono" }, fields.map((f) => h("li", { "data-id": f.name }, `${f.name}: `, f.before && h("del", null, h("span", { class: "unseen" }, "before "), f.before), f.before && f.after && " → ", f.after && h("ins", null, h("span", { class: "unseen" }, "after "), f.after)))));
 }
 
 const history = (changes, at) => (changes.length ? h("ul", { class: "list" }, changes.map((c) => change(c, at))) : empty("No change is recorded."));
@@ -36,14 +37,14 @@ export const policies = {
     return [
       panel("Policies in the database", true, policies.length
         ? table("Policies", [
-          ["Policy", (p) => policyLink(p.policy.name)],
-          ["Algorithm", (p) => algorithm(p.policy.algorithm)],
-          ["Limit", (p) => limit(p.policy)],
+          ["Policy", (p) => policyLink(p.name)],
+          ["Algorithm", (p) => algorithm(p.algorithm)],
+          ["Limit", (p) => limit(p)],
           ["Options", options],
           ["Overrides", (p) => p.overrides, "number"],
           ["Changed", (p) => changed(p, at)],
           ["Note", (p) => p.note && foreign(p.note)],
-        ], policies, (p) => p.policy.name)
+        ], policies, (p) => p.name)
         : empty("There are none: policies are compiled into the programs."), h("p", { class: "quiet small" }, `Version ${version}.`)),
       panel("Last changes", true, history(changes, at)),
     ];
@@ -54,14 +55,14 @@ export const policy = {
   title: ({ name }) => `Policy ${name}`,
   async load({ name }) {
     const [all, { changes }] = await Promise.all([call("policies"), call("history", { policy: name, limit: 50 })]);
-    return { at: all.at, p: all.policies.find((p) => p.policy.name === name), changes };
+    return { at: all.at, p: all.policies.find((p) => p.name === name), changes };
   },
   render({ p, at, changes }, { name }) {
     const fact = (label, value) => value && [h("dt", null, label), h("dd", null, value)];
     return [
       panel("Now", true, p
-        ? h("dl", { class: "facts" }, fact("Algorithm", algorithm(p.policy.algorithm)), fact("Limit", limit(p.policy)), options(p).length > 0 && fact("Options", options(p)),
-          fact("Overrides", String(p.overrides)), fact("Longest reservation of askers", p.askers && p.max_ttl), fact("Note", p.note && foreign(p.note)), fact("Version", String(p.version)), fact("Changed", changed(p, at)))
+        ? h("dl", { class: "facts" }, fact("Algorithm", algorithm(p.algorithm)), fact("Limit", limit(p)), options(p).length > 0 && fact("Options", options(p)),
+          fact("Overrides", String(p.overrides)), fact("Longest reservation of askers", p.askers && duration(p.max_ttl ?? "24h")), fact("Note", p.note && foreign(p.note)), fact("Version", String(p.version)), fact("Changed", changed(p, at)))
         : empty("The database has no policy of this name: it was removed, or programs have it compiled in."),
       h("p", null, h("a", { href: `#/keys?policy=${encodeURIComponent(name)}` }, "Keys of this policy"))),
       panel("History", true, history(changes, at)),

@@ -1,0 +1,237 @@
+package dashboard
+
+import (
+	"cmp"
+	"context"
+	"log/slog"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/inspect"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/policyfile"
+	"github.com/pglimit/pglimit/db"
+	"github.com/pglimit/pglimit/doctor"
+	"github.com/pglimit/pglimit/internal/algorithm"
+	"github.com/pglimit/pglimit/internal/keys"
+	"github.com/pglimit/pglimit/internal/store/postgres/exec"
+	"github.com/pglimit/pglimit/limiter"
+)
+
+const (
+	slot     = 10 * time.Minute // of pglimit_denial
+	day      = 24 * time.Hour   // what is shown of denials
+	maxKept  = 1000             // of each list of a key
+	lockWait = 3 * time.Second  // for a row that another transaction has locked
+)
+
+var queries = db.New()
+
+// Database is the Source that reads and changes the database of a pool.
+type Database struct {
+	pool      *pgxpool.Pool
+	secret    []byte
+	inspector *inspect.Inspector
+	policies  *limiter.Policies
+	changes   *pgxpool.Pool    // so that changes do not wait for reads
+	blocks    *limiter.Limiter // over changes; takes keys as they are stored
+
+	top     memo[Query, Keys]
+	denials memo[struct{}, Denials]
+	doctor  memo[struct{}, doctor.Report]
+}
+
+// Open returns a Database. secret is the limiters' Config.KeySecret; nil if they have none.
+// It loads the policies, and follows their changes until Close; logger gets a warning if they
+// cannot be loaded later. The error is that of the database. Open does not close pool.
+func Open(ctx context.Context, pool *pgxpool.Pool, secret []byte, logger *slog.Logger) (*Database, error) {
+	d := &Database{pool: pool, secret: secret, inspector: inspect.New(pool)}
+	var err error
+	if d.policies, err = limiter.OpenPolicies(ctx, pool, &limiter.PoliciesConfig{DisableListen: true, PollEvery: time.Second, Logger: logger}); err != nil {
+		return nil, err
+	}
+	if d.changes, err = pgxpool.NewWithConfig(ctx, pool.Config()); err == nil {
+		d.blocks, err = limiter.New(d.changes, &limiter.Config{DisableDenyCache: true, Timeout: lockWait, Logger: logger})
+	}
+	if err != nil {
+		_ = d.policies.Close()
+		return nil, err
+	}
+	return d, nil
+}
+
+// Close ends following the policies, and closes the connections for changes.
+func (d *Database) Close() error {
+	defer d.changes.Close()
+	if err := d.blocks.Close(); err != nil {
+		return err
+	}
+	return d.policies.Close()
+}
+
+// clock returns the database's time. It fails while the database does not answer.
+func (d *Database) clock(ctx context.Context) (time.Time, error) {
+	us, err := queries.Clock(ctx, d.pool, nil)
+	return time.UnixMicro(us).UTC(), exec.Translate(err, false)
+}
+
+// stored returns the key as the tables have it.
+func (d *Database) stored(ref Ref) string {
+	if ref.Stored {
+		return ref.Key
+	}
+	return keys.Stored(ref.Key, d.secret)
+}
+
+// Policies returns the policies as of a second ago at most.
+func (d *Database) Policies(ctx context.Context) (all Policies, err error) {
+	if all.At, err = d.clock(ctx); err != nil {
+		return all, err
+	}
+	all.Version, all.Policies = d.policies.Version(), []Policy{}
+	for _, p := range d.policies.List() {
+		all.Policies = append(all.Policies, Policy{policyfile.OfPolicy(p), d.policies.OverrideCount(p.Name)})
+	}
+	return all, nil
+}
+
+// History returns the last changes.
+func (d *Database) History(ctx context.Context, policy string, limit int) ([]limiter.PolicyChange, error) {
+	return d.policies.History(ctx, policy, limit)
+}
+
+// Denials returns the denials of the last day.
+func (d *Database) Denials(ctx context.Context) (Denials, error) {
+	return d.denials.get(ctx, struct{}{}, func(ctx context.Context) (Denials, error) {
+		all := Denials{SlotS: slot.Seconds(), Slots: []DenialSlot{}}
+		var err error
+		if all.At, err = d.clock(ctx); err != nil {
+			return all, err
+		}
+		rows, err := queries.DashboardDenials(ctx, d.pool, all.At.Add(-day).UnixMicro())
+		for _, r := range rows {
+			all.Slots = append(all.Slots, DenialSlot{time.UnixMicro(r.SlotUs).UTC(), r.Policy, r.Denials, r.Shadowed, r.Units})
+		}
+		return all, exec.Translate(err, false)
+	})
+}
+
+// Doctor makes the doctor's checks.
+func (d *Database) Doctor(ctx context.Context) (doctor.Report, error) {
+	return d.doctor.get(ctx, struct{}{}, func(ctx context.Context) (doctor.Report, error) {
+		return doctor.Run(ctx, d.pool, &doctor.Config{Timeout: 2 * time.Second})
+	})
+}
+
+// Keys returns the first keys of a query. With a prefix it orders the first keys by name.
+func (d *Database) Keys(ctx context.Context, q Query) (Keys, error) {
+	return d.top.get(ctx, q, func(ctx context.Context) (k Keys, err error) {
+		if k.At, err = d.clock(ctx); err != nil {
+			return k, err
+		}
+		filter := inspect.Filter{Policy: q.Policy}
+		if q.Prefix != "" {
+			found, err := d.inspector.Find(ctx, inspect.Keys{Text: q.Prefix, Prefix: true}, filter, maxKept)
+			if err != nil {
+				return k, err
+			}
+			k.Rows, k.More = withDenials(found), found.More
+			if q.Order == inspect.ByDenials {
+				k.Rows = slices.DeleteFunc(k.Rows, func(r inspect.Key) bool { return r.Denials == 0 })
+			}
+			Sort(k.Rows, q.Order)
+		} else {
+			found, err := d.inspector.Top(ctx, inspect.TopQuery{By: q.Order, Filter: filter, Limit: q.Limit + 1})
+			if err != nil {
+				return k, err
+			}
+			k.Rows = append([]inspect.Key{}, found...)
+		}
+		if len(k.Rows) > q.Limit {
+			k.Rows, k.More = k.Rows[:q.Limit], true
+		}
+		return k, nil
+	})
+}
+
+// Sort sorts rows by an order. By share, keys that are blocked come first.
+func Sort(rows []inspect.Key, by inspect.Order) {
+	rank := func(r inspect.Key) float64 {
+		switch {
+		case by == inspect.ByDenials:
+			return float64(r.Denials)
+		case by == inspect.ByRecent && r.UpdatedAt != nil:
+			return float64(r.UpdatedAt.UnixMicro())
+		case by == inspect.ByShare && r.BlockedUntil != nil:
+			return math.Inf(1)
+		case by == inspect.ByShare && r.Share != nil:
+			return *r.Share
+		}
+		return -1
+	}
+	slices.SortStableFunc(rows, func(a, b inspect.Key) int { return cmp.Compare(rank(b), rank(a)) })
+}
+
+// Key returns all that is stored of one key.
+func (d *Database) Key(ctx context.Context, ref Ref) (k Key, err error) {
+	k.Stored, k.Denials = d.stored(ref), []DenialSlot{}
+	if k.Found, err = d.inspector.Find(ctx, inspect.Keys{Text: k.Stored}, inspect.Filter{}, maxKept); err != nil {
+		return k, err
+	}
+	if k.At, err = d.clock(ctx); err != nil {
+		return k, err
+	}
+	k.Keys = withDenials(k.Found)
+	var policies []string
+	for _, d := range k.Found.Denials {
+		policies = append(policies, d.Policy)
+	}
+	if len(policies) == 0 {
+		return k, nil
+	}
+	slots, err := queries.DashboardKeyDenials(ctx, d.pool, db.DashboardKeyDenialsParams{Policies: slices.Compact(policies), Key: k.Stored, FromUs: k.At.Add(-day).UnixMicro()})
+	for _, d := range slots {
+		k.Denials = append(k.Denials, DenialSlot{time.UnixMicro(d.SlotUs).UTC(), d.Policy, d.Denials, d.Shadowed, d.Units})
+	}
+	return k, exec.Translate(err, false)
+}
+
+// withDenials returns the keys that were found, and those that have denials and no row.
+func withDenials(found inspect.Found) []inspect.Key {
+	all := found.Keys
+	for _, d := range found.Denials {
+		if !slices.ContainsFunc(found.Keys, func(k inspect.Key) bool { return k.Policy == d.Policy && k.Key == d.Key && k.Algorithm == d.Algorithm }) {
+			all = append(all, inspect.Key{Policy: d.Policy, Algorithm: d.Algorithm, Key: d.Key, Denials: d.Denials, LastDeniedAt: &d.LastDeniedAt})
+		}
+	}
+	return all
+}
+
+// targets returns a target for an Inspector.
+func (d *Database) targets(t Target) []inspect.Target {
+	return []inspect.Target{{Algorithm: algorithm.Name(t.Algorithm), Policy: t.Policy, Key: d.stored(t.Ref)}}
+}
+
+// Block blocks a key, with or without a row.
+func (d *Database) Block(ctx context.Context, t Target, lasts time.Duration) error {
+	defer d.top.forget()
+	// Blocks do not depend on the limit and the period.
+	p := limiter.Policy{Name: t.Policy, Algorithm: t.Algorithm, Limit: 1, Period: time.Second}
+	return d.blocks.Block(ctx, p, d.stored(t.Ref), lasts)
+}
+
+// Unblock lifts a block.
+func (d *Database) Unblock(ctx context.Context, t Target) (bool, error) {
+	defer d.top.forget()
+	counts, err := inspect.New(d.changes).Unblock(ctx, d.targets(t), inspect.Options{Wait: lockWait})
+	return len(counts) > 0, err
+}
+
+// Reset deletes what a key has used.
+func (d *Database) Reset(ctx context.Context, t Target) (bool, error) {
+	defer d.top.forget()
+	counts, err := inspect.New(d.changes).Reset(ctx, d.targets(t), inspect.Options{Wait: lockWait})
+	return len(counts) > 0, err
+}
