@@ -1,5 +1,5 @@
-// Package commands is the command line of pglimit. It has the root command; each
-// subcommand or group of subcommands has a package below it.
+// Package commands is the command line of pglimit: the root command, and a file or a few
+// for each subcommand.
 package commands
 
 import (
@@ -11,18 +11,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/cli"
-	"github.com/pglimit/pglimit/cmd/pglimit/internal/commands/decide"
-	"github.com/pglimit/pglimit/cmd/pglimit/internal/commands/demo"
-	"github.com/pglimit/pglimit/cmd/pglimit/internal/commands/doctor"
-	"github.com/pglimit/pglimit/cmd/pglimit/internal/commands/inspect"
-	"github.com/pglimit/pglimit/cmd/pglimit/internal/commands/janitor"
-	"github.com/pglimit/pglimit/cmd/pglimit/internal/commands/migrate"
-	"github.com/pglimit/pglimit/cmd/pglimit/internal/commands/override"
-	"github.com/pglimit/pglimit/cmd/pglimit/internal/commands/policy"
-	"github.com/pglimit/pglimit/cmd/pglimit/internal/commands/prove"
-	"github.com/pglimit/pglimit/cmd/pglimit/internal/commands/replay"
-	"github.com/pglimit/pglimit/cmd/pglimit/internal/commands/serve"
-	"github.com/pglimit/pglimit/cmd/pglimit/internal/commands/version"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/connect"
 )
 
@@ -67,16 +55,13 @@ skipped has its number in "line", and no exit_code.`,
 	db.Register(root.PersistentFlags())
 	out.Register(root.PersistentFlags())
 	root.AddCommand(
-		decide.NewAllow(db, out), decide.NewCheck(db, out), decide.NewWait(db, out),
-		decide.NewCharge(db, out), decide.NewRefund(db, out),
-		decide.NewReserve(db, out), decide.NewSettle(db, out), decide.NewCancel(db, out),
-		decide.NewUsage(db, out),
-		policy.New(db, out), override.New(db, out),
-		inspect.NewTop(db, out), inspect.NewFind(db, out),
-		inspect.NewBlock(db, out), inspect.NewUnblock(db, out), inspect.NewReset(db, out), inspect.NewForget(db, out),
-		migrate.New(db, out), janitor.New(db, out), doctor.New(db, out),
-		replay.New(db, out), prove.New(db, out), demo.New(db, out), serve.NewPlayground(db, out), serve.NewDashboard(db, out),
-		version.New(db, out), connect.NewKeepEmbedded(),
+		newAllow(db, out), newCheck(db, out), newWait(db, out), newCharge(db, out), newRefund(db, out),
+		newReserve(db, out), newSettle(db, out), newCancel(db, out), newUsage(db, out),
+		newPolicy(db, out), newOverride(db, out),
+		newTop(db, out), newFind(db, out), newBlock(db, out), newUnblock(db, out), newReset(db, out), newForget(db, out),
+		newMigrate(db, out), newJanitor(db, out), newDoctor(db, out),
+		newReplay(db, out), newProve(db, out), newDemo(db, out), newPlayground(db, out), newDashboard(db, out),
+		newVersion(db, out), connect.NewKeepEmbedded(),
 	)
 	return root
 }

@@ -1,0 +1,40 @@
+package cli
+
+import (
+	"testing"
+	"time"
+
+	"github.com/pglimit/pglimit/limiter"
+)
+
+func TestDecision(t *testing.T) {
+	t.Parallel()
+	for want, r := range map[string]limiter.Result{
+		"allowed: 9 of 10 remaining, reset after 6s": {Allowed: true, Remaining: 9, Burst: 10, ResetAfter: 6 * time.Second},
+		"allowed: in 2s, 0.5 of 10 remaining":        {Allowed: true, Remaining: 0.5, Burst: 10, Delay: 2 * time.Second},
+		"denied (limit): retry after 1s":             {Reason: limiter.ReasonLimit, RetryAfter: time.Second},
+		"denied: the cost is above the burst of 10":  {Reason: limiter.ReasonLimit, RetryAfter: limiter.Never, Burst: 10},
+	} {
+		if got := Decision(r); got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+}
+
+func TestUnits(t *testing.T) {
+	t.Parallel()
+	for v, want := range map[float64]string{0: "0", 10: "10", 2.5: "2.5", 0.0000001: "0", 1.0 / 3: "0.333333"} {
+		if got := Units(v); got != want {
+			t.Errorf("%v: got %q, want %q", v, got, want)
+		}
+	}
+}
+
+func TestPlural(t *testing.T) {
+	t.Parallel()
+	for n, want := range map[int]string{0: "keys", 1: "key", 2: "keys"} {
+		if got := Plural(n, "key"); got != want {
+			t.Errorf("%d: got %q, want %q", n, got, want)
+		}
+	}
+}

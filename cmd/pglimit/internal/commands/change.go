@@ -1,0 +1,306 @@
+package commands
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/cli"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/connect"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/inspect"
+	"github.com/pglimit/pglimit/internal/algorithm"
+	"github.com/pglimit/pglimit/internal/keys"
+	"github.com/pglimit/pglimit/internal/printable"
+	"github.com/pglimit/pglimit/limiter"
+)
+
+// changeHelp explains what the commands that change rows have in common.
+const changeHelp = `--prefix takes all keys that begin with KEY, up to --max rows. It asks first on a
+terminal; elsewhere it needs --yes. Rows are changed in transactions of 100. If
+another transaction holds a row, it is tried again for 10s, after all others.
+
+With --json: {"verb", "key", "prefix", "found", "rows", "changed": [{"policy",
+"algorithm", "rows", ...}]}; found is false and the exit code 1 if there was
+nothing to change.`
+
+// change is one run of a command that changes rows.
+type change struct {
+	selection
+	verb, past string // block, blocked
+	max        int
+	yes        bool
+	all        bool          // every algorithm, for rows that are not there
+	asks       bool          // even for one key
+	traces     bool          // list what forget removes
+	lasts      time.Duration // of a block
+	do         func(*inspect.Inspector, context.Context, []inspect.Target, inspect.Options) ([]inspect.Count, error)
+	// more changes what is not among the targets, after them.
+	more func(context.Context, *inspect.Inspector, []inspect.Target) ([]inspect.Count, error)
+}
+
+// changeResult is the JSON of a change.
+type changeResult struct {
+	Verb   string  `json:"verb"`
+	Key    string  `json:"key"`
+	Prefix bool    `json:"prefix"`
+	For    float64 `json:"for_s,omitempty"`
+	// Found reports whether there was something to change: a row or, for unblock, a block.
+	Found   bool            `json:"found"`
+	Rows    int64           `json:"rows"`
+	Changed []inspect.Count `json:"changed"`
+}
+
+func (c *change) register(cmd *cobra.Command) {
+	c.registerFilter(cmd)
+	c.registerPrefix(cmd)
+	cmd.Flags().BoolVar(&c.all, "all-algorithms", false, "under every algorithm: the default, and for block --new a block under each")
+	cmd.MarkFlagsMutuallyExclusive("all-algorithms", "algorithm")
+	cmd.Flags().IntVar(&c.max, "max", 10_000, "most `rows` that --prefix may find; with more it changes none")
+	cmd.Flags().BoolVar(&c.yes, "yes", false, "do not ask")
+}
+
+// command completes cmd, which runs c for KEY.
+func (c *change) command(db *connect.Database, out *cli.Output, cmd *cobra.Command) *cobra.Command {
+	cmd.Args = cobra.ExactArgs(1)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error { return c.run(cmd, db, out, args[0]) }
+	c.register(cmd)
+	return cmd
+}
+
+// run finds the rows, asks if it has to, changes them and prints what was done.
+func (c *change) run(cmd *cobra.Command, db *connect.Database, out *cli.Output, key string) error {
+	filter, err := c.filter()
+	if err != nil {
+		return err
+	}
+	k, err := c.keys(key)
+	if err != nil {
+		return err
+	}
+	if c.max < 1 {
+		return fmt.Errorf("--max is %d: it must be at least 1", c.max)
+	}
+	asks := (c.asks || c.prefix) && !c.yes
+	terminal := cli.OnTerminal(cmd.InOrStdin()) && cli.OnTerminal(cmd.ErrOrStderr())
+	if asks && !terminal {
+		return fmt.Errorf("%s needs --yes where it cannot ask: check with `pglimit find` what there is", c.verb)
+	}
+	i, done, err := openInspector(cmd, db)
+	if err != nil {
+		return err
+	}
+	defer done()
+	ctx := cmd.Context()
+	targets, err := i.Targets(ctx, k, filter, c.max, c.traces)
+	if errors.Is(err, inspect.ErrTooMany) {
+		return fmt.Errorf("%s has more than %d rows: narrow it, or raise --max", c.subject(key), c.max)
+	}
+	if err != nil {
+		return cli.LimiterError(err)
+	}
+	if asks && len(targets) > 0 {
+		if err := cli.Confirm(cmd, c.question(key, targets)); err != nil {
+			return err
+		}
+	}
+	counts, err := c.do(i, ctx, targets, inspect.Options{Progress: changeProgress(cmd.ErrOrStderr())})
+	if err == nil && c.more != nil {
+		var more []inspect.Count
+		more, err = c.more(ctx, i, targets)
+		counts = append(counts, more...)
+	}
+	if err != nil {
+		if len(counts) > 0 {
+			fmt.Fprint(cmd.ErrOrStderr(), "before the error: ", c.text(key, counts))
+		}
+		return cli.LimiterError(err)
+	}
+	r := changeResult{Verb: c.verb, Key: key, Prefix: c.prefix, For: c.lasts.Seconds(), Found: len(counts) > 0, Changed: counts}
+	for _, n := range counts {
+		r.Rows += n.Rows
+	}
+	if !r.Found {
+		r.Changed = []inspect.Count{}
+		return out.Answer(cmd, false, r, "nothing to "+c.verb+": "+c.nothing(key, len(targets))+"\n")
+	}
+	return out.Answer(cmd, true, r, c.text(key, counts))
+}
+
+// nothing says why there was nothing to change, and the next step.
+func (c *change) nothing(key string, targets int) string {
+	what := "row"
+	switch {
+	case c.traces:
+		what = "trace"
+	case c.verb == "unblock" && targets > 0:
+		what = "block"
+	}
+	why := fmt.Sprintf("no %s of %s %s", what, c.subject(key), c.where())
+	if c.verb == "block" && !c.prefix {
+		why += ". To block it before its first request, pass --new, --name and --algorithm"
+	}
+	return why
+}
+
+// question asks for the whole of targets.
+func (c *change) question(key string, targets []inspect.Target) string {
+	policies := map[string]bool{}
+	for _, t := range targets {
+		policies[t.Policy] = true
+	}
+	names := fmt.Sprintf("%d policies", len(policies))
+	if len(policies) == 1 {
+		names = "policy " + printable.Shown(targets[0].Policy)
+	}
+	return fmt.Sprintf("%s %s: %d %s under %s?", c.verb, c.subject(key), len(targets), cli.Plural(len(targets), "row"), names)
+}
+
+// changeProgress returns a function that shows the progress of several transactions on a
+// terminal; elsewhere it shows none.
+func changeProgress(w io.Writer) func(done, all int) {
+	if !cli.OnTerminal(w) {
+		return nil
+	}
+	return func(done, all int) {
+		if all > 100 {
+			fmt.Fprintf(w, "\r%d of %d", done, all)
+			if done == all {
+				fmt.Fprintln(w)
+			}
+		}
+	}
+}
+
+// text says what was done: in one line if it is one row.
+func (c *change) text(key string, counts []inspect.Count) string {
+	what := c.past + " " + c.subject(key)
+	if c.lasts > 0 {
+		what += fmt.Sprintf(" for %v", c.lasts)
+	}
+	if len(counts) == 1 && counts[0].Rows == 1 && details(counts[0]) == "1 row" {
+		return fmt.Sprintf("%s (%s, %s)\n", what, printable.Shown(counts[0].Policy), counts[0].Algorithm)
+	}
+	var text strings.Builder
+	text.WriteString(what + ":\n")
+	for _, n := range counts {
+		fmt.Fprintf(&text, "%s\t%s\t%s\n", printable.Shown(n.Policy), n.Algorithm, details(n))
+	}
+	return cli.Aligned(text.String())
+}
+
+// details lists what a count has: "2 rows, 1 reservation".
+func details(n inspect.Count) string {
+	var all []string
+	for _, part := range []struct {
+		count int64
+		word  string
+	}{{n.Rows, "row"}, {n.Reservations, "reservation"}, {n.Denials, "slot"}, {n.Overrides, "override"}, {n.History, "change"}} {
+		if part.count == 0 {
+			continue
+		}
+		word := cli.Plural(int(part.count), part.word)
+		switch part.word {
+		case "slot":
+			word += " of denials"
+		case "change":
+			word += " of overrides"
+		}
+		all = append(all, fmt.Sprintf("%d %s", part.count, word))
+	}
+	return strings.Join(all, ", ")
+}
+
+// keyHelp explains how these commands find a key.
+const keyHelp = `KEY is looked up under every policy and algorithm that has rows; --name and
+--algorithm select one. With PGLIMIT_KEY_SECRET, KEY is hashed first. --prefix is
+then refused, because hashes keep no prefix. To pass a hash that top shows, unset
+PGLIMIT_KEY_SECRET.`
+
+// selection is the flags that select rows.
+type selection struct {
+	name, algorithm string
+	prefix          bool
+}
+
+// registerFilter adds --name and --algorithm.
+func (s *selection) registerFilter(cmd *cobra.Command) {
+	var names []string
+	for _, a := range limiter.Algorithms() {
+		names = append(names, string(a))
+	}
+	cmd.Flags().StringVar(&s.name, "name", "", "only under the policy of this `name`; default: all")
+	cmd.Flags().StringVar(&s.algorithm, "algorithm", "", "only of this algorithm: "+strings.Join(names, ", ")+"; default: all")
+	_ = cmd.RegisterFlagCompletionFunc("algorithm", cobra.FixedCompletions(names, cobra.ShellCompDirectiveNoFileComp))
+}
+
+// registerPrefix adds --prefix.
+func (s *selection) registerPrefix(cmd *cobra.Command) {
+	cmd.Flags().BoolVar(&s.prefix, "prefix", false, "all keys that begin with KEY")
+}
+
+// policy returns a policy with the names in the flags, for the verbs that need no limit. An
+// empty algorithm stays empty.
+func (s *selection) policy() (limiter.Policy, error) {
+	p := limiter.Policy{Name: s.name, Algorithm: limiter.Algorithm(s.algorithm), Limit: 1, Period: time.Minute}
+	checked := p
+	if s.name == "" {
+		checked.Name = "any"
+	}
+	if s.algorithm == "" {
+		checked.Algorithm = limiter.TokenBucket
+	}
+	return p, checked.Validate()
+}
+
+// filter returns the filter of the flags.
+func (s *selection) filter() (inspect.Filter, error) {
+	_, err := s.policy()
+	return inspect.Filter{Policy: s.name, Algorithm: algorithm.Name(s.algorithm)}, err
+}
+
+// keys returns the stored form of KEY.
+func (s *selection) keys(key string) (inspect.Keys, error) {
+	switch secret := connect.KeySecret(); {
+	case key == "":
+		return inspect.Keys{}, errors.New("KEY is empty: pass a key, or with --prefix at least its first character")
+	case s.prefix && secret != nil:
+		return inspect.Keys{}, errors.New("--prefix does not work with " + connect.KeySecretEnv + ": keys are stored as hashes, which keep no prefix; pass whole keys")
+	default:
+		return inspect.Keys{Text: keys.Stored(key, secret), Prefix: s.prefix}, nil
+	}
+}
+
+// subject returns KEY for a sentence.
+func (s *selection) subject(key string) string {
+	if s.prefix {
+		return "keys that begin with " + printable.Shown(key)
+	}
+	return printable.Shown(key)
+}
+
+// where returns where KEY was looked up, for a sentence.
+func (s *selection) where() string {
+	switch {
+	case s.name != "" && s.algorithm != "":
+		return "under policy " + s.name + ", algorithm " + s.algorithm
+	case s.name != "":
+		return "under policy " + s.name
+	case s.algorithm != "":
+		return "under any policy, algorithm " + s.algorithm
+	}
+	return "under any policy"
+}
+
+// openInspector opens the database. Call done when it is not needed any more.
+func openInspector(cmd *cobra.Command, db *connect.Database) (i *inspect.Inspector, done func(), err error) {
+	pool, err := db.Open(cmd)
+	if err != nil {
+		return nil, nil, err
+	}
+	return inspect.New(pool), pool.Close, nil
+}

@@ -1,0 +1,68 @@
+package commands
+
+import (
+	"github.com/spf13/cobra"
+
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/cli"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/connect"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/playground"
+	"github.com/pglimit/pglimit/limiter"
+	"github.com/pglimit/pglimit/migrations"
+)
+
+func newPlayground(db *connect.Database, out *cli.Output) *cobra.Command {
+	var addr string
+	cmd := &cobra.Command{
+		Use:   "playground",
+		Short: "Serve a web page to see limits work",
+		Long: `Serve a web page that shows limits at work, until Ctrl-C. The page has:
+  - every algorithm, with numbers to change
+  - single requests and bursts, and the level of each key as it falls
+  - the headers that a client receives
+  - a replay: drop an access log on the page to see what policies would have done
+
+/limited/token_bucket?limit=5&period=10s&key=me and similar paths answer curl as
+an application behind the middleware does.
+
+Without a database it uses the embedded server. It runs the migrations, counts
+only under the policy name ` + playground.PolicyName + `, and deletes the keys that were used there
+when it ends. It continues to run while the database is unavailable.
+
+By default only this machine can reach the page; with another --addr, everyone
+who reaches the address can use it. A request must name the host of --addr or
+the loopback address, so that other sites cannot reach the page through your
+browser. With an --addr for all addresses, such as :8080, any host is accepted.`,
+		Example: `  pglimit playground
+  pglimit playground --addr localhost:0 --json
+  pglimit playground --database-url postgres://app@localhost:5432/shop`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return servePlayground(cmd, db, out, addr) },
+	}
+	cmd.Flags().StringVar(&addr, "addr", "localhost:8080", "`host:port` to listen on; port 0: any free port")
+	return cmd
+}
+
+// servePlayground serves the playground on addr until the command's context ends.
+func servePlayground(cmd *cobra.Command, db *connect.Database, out *cli.Output, addr string) error {
+	o, err := listen(cmd, addr, db.OpenOrEmbedded)
+	if err != nil {
+		return err
+	}
+	defer o.close()
+	if err := migrations.Up(cmd.Context(), o.pool); err != nil {
+		return cli.DatabaseError(err)
+	}
+	config := playground.Config{
+		Limiter: func(config *limiter.Config) (*limiter.Limiter, error) { return connect.NewLimiterWith(o.pool, config) },
+		Version: programVersion(), Database: o.server, Host: o.host, Logger: o.logger,
+	}
+	if flags := db.EmbeddedFlags(); flags != nil {
+		config.Database += ", embedded"
+		config.Command = append([]string{"pglimit", "allow"}, flags...)
+	}
+	page, err := playground.New(config)
+	if err != nil {
+		return err
+	}
+	return o.run(cmd, out, page, "use", map[string]string{"url": o.url}, "playground: "+o.url+"\n")
+}

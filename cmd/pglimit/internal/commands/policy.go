@@ -1,0 +1,152 @@
+package commands
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/cli"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/connect"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/policyfile"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/policyflags"
+	"github.com/pglimit/pglimit/limiter"
+)
+
+func newPolicy(db *connect.Database, out *cli.Output) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "policy",
+		Short: "Change and show the policies in the database",
+		Long: `Change and show the policies that live in the database. Programs that read them
+with limiter.OpenPolicies, the SQL functions by name and commands with --policy
+use a change within a second. What a key has used is carried over.`,
+		Example: `  pglimit policy set login --limit 5 --period 1m --burst 10
+  pglimit policy list
+  pglimit policy import limits.yaml`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(newPolicySet(db, out), newPolicyGet(db, out), newPolicyList(db, out), newPolicyDelete(db, out), newPolicyHistory(db, out),
+		newPolicyImport(db, out), newPolicyDiff(db, out), newPolicyExport(db, out))
+	return cmd
+}
+
+// find returns the stored policy of that name, or nil.
+func findPolicy(policies *limiter.Policies, name string) *limiter.StoredPolicy {
+	all := policies.List()
+	if i := slices.IndexFunc(all, func(p limiter.StoredPolicy) bool { return p.Name == name }); i >= 0 {
+		return &all[i]
+	}
+	return nil
+}
+
+// missing answers that there is no policy of that name.
+func noPolicy(cmd *cobra.Command, out *cli.Output, name string) error {
+	return out.Answer(cmd, false, map[string]any{"name": name, "found": false},
+		fmt.Sprintf("there is no policy %q: `pglimit policy list` lists them\n", name))
+}
+
+// stored returns what the database has, as a file.
+func storedPolicies(cmd *cobra.Command, policies *limiter.Policies) (policyfile.File, error) {
+	overrides, err := policies.Overrides(cmd.Context(), "")
+	return policyfile.File{Policies: policies.List(), Overrides: overrides}, cli.LimiterError(err)
+}
+
+// setAnswer is the answer of set in JSON.
+type setAnswer struct {
+	Policy  policyfile.Policy  `json:"policy"`
+	Fields  []policyfile.Field `json:"fields"` // that changed
+	Version int64              `json:"version"`
+}
+
+func newPolicySet(db *connect.Database, out *cli.Output) *cobra.Command {
+	var flags policyflags.Stored
+	cmd := &cobra.Command{
+		Use:   "set NAME",
+		Short: "Add a policy, or change fields of one",
+		Long: `Add the policy NAME, or change it: then a flag that is not given leaves its field
+as it is. --period replaces --calendar and the reverse. The policy is checked
+before it is stored. The answer shows what changed.
+
+What keys have used is carried over: if it is more than the new burst, nothing
+more is allowed until it has leaked or the window has ended. With another
+--algorithm all keys start from zero.
+
+version in the JSON is that of all policies and overrides.`,
+		Example: `  pglimit policy set login --limit 5 --period 1m --burst 10 --note "as agreed with support"
+  pglimit policy set login --limit 8
+  pglimit policy set budget --limit 100000 --calendar month --time-zone Europe/Vienna
+  pglimit policy set login --shadow`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return db.WithPolicies(cmd, func(policies *limiter.Policies) error {
+				version, before := policies.Version(), findPolicy(policies, args[0])
+				after, err := flags.Patch(args[0], before)
+				if err != nil {
+					return err
+				}
+				fields := policyfile.DifferPolicies(before, &after)
+				if len(fields) == 0 {
+					return out.Print(cmd, setAnswer{policyfile.OfPolicy(*before), fields, version}, fmt.Sprintf("policy %s is so already\n", args[0]))
+				}
+				now, err := policies.Apply(cmd.Context(), limiter.PolicyEdit{IfVersion: version, Set: []limiter.StoredPolicy{after}})
+				if err != nil {
+					return cli.LimiterError(err)
+				}
+				if is := findPolicy(policies, args[0]); is != nil {
+					after = *is
+				}
+				change := policyfile.Change{Action: "change", Policy: args[0], Fields: fields}
+				if before == nil {
+					change.Action = "set"
+				}
+				var text strings.Builder
+				policyfile.WriteText(&text, []policyfile.Change{change})
+				fmt.Fprintf(&text, "version %d\n", now)
+				return out.Print(cmd, setAnswer{policyfile.OfPolicy(after), fields, now}, text.String())
+			})
+		},
+	}
+	flags.Register(cmd)
+	return cmd
+}
+
+func newPolicyDelete(db *connect.Database, out *cli.Output) *cobra.Command {
+	var note string
+	var yes bool
+	cmd := &cobra.Command{
+		Use:   "delete NAME",
+		Short: "Delete a policy",
+		Long: `Delete the policy NAME from the database. Programs then use the policy of that
+name that they were compiled with, or get ErrNoPolicy. Keys keep what they have
+used, and overrides stay. Without --yes it asks.
+
+Exit code 1: there is no such policy.`,
+		Example: `  pglimit policy delete login --note "replaced by login2"
+  pglimit policy delete login --yes`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return db.WithPolicies(cmd, func(policies *limiter.Policies) error {
+				version := policies.Version()
+				if findPolicy(policies, args[0]) == nil {
+					return noPolicy(cmd, out, args[0])
+				}
+				if !yes {
+					if err := cli.Confirm(cmd, "delete policy "+args[0]+"?"); err != nil {
+						return err
+					}
+				}
+				now, err := policies.Apply(cmd.Context(), limiter.PolicyEdit{IfVersion: version, Note: note, Delete: []string{args[0]}})
+				if err != nil {
+					return cli.LimiterError(err)
+				}
+				return out.Print(cmd, map[string]any{"name": args[0], "found": true, "version": now},
+					fmt.Sprintf("deleted policy %s\nversion %d\n", args[0], now))
+			})
+		},
+	}
+	cmd.Flags().StringVar(&note, "note", "", "why, for the history: a `text` of up to 1,000 characters")
+	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask")
+	return cmd
+}

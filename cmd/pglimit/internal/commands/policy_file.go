@@ -1,0 +1,137 @@
+package commands
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/cli"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/connect"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/policyfile"
+	"github.com/pglimit/pglimit/limiter"
+)
+
+// fileHelp describes a file.
+const fileHelp = `FILE is YAML or JSON; - is standard input. It has a list policies, and optionally
+a list overrides:
+
+  policies:
+    - name: login
+      algorithm: token_bucket
+      limit: 5
+      period: 1m
+      burst: 10
+  overrides:
+    - policy: login
+      key: alice
+      limit: 100
+      until: 2027-01-31
+
+The fields of a policy are name, algorithm, limit, period, burst, tick, aligned,
+calendar, time_zone, block_for, durability, on_error, shadow, askers, max_ttl and
+note; those of an override are policy, key, limit, burst, unlimited, shadow, until
+and note. All faults of a file are reported, with their lines and fields, and then
+nothing is changed.
+
+Policies and overrides that the file does not have stay. With --prune they are
+deleted; overrides only if their policy is, or if the file has overrides.`
+
+func newPolicyImport(db *connect.Database, out *cli.Output) *cobra.Command {
+	var prune, yes bool
+	cmd := &cobra.Command{
+		Use:   "import FILE|-",
+		Short: "Make the database's policies those of a file",
+		Long: `Show what FILE would change, ask, and change it: all or nothing. If policies
+were changed meanwhile, nothing is changed.
+
+` + fileHelp,
+		Example: `  pglimit policy import limits.yaml
+  pglimit policy import --prune --yes limits.yaml`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if args[0] == "-" && !yes {
+				return fmt.Errorf("FILE is -: standard input has the file, and cannot have the answer too: pass --yes")
+			}
+			after, err := policyfile.ReadPath(args[0], cmd.InOrStdin())
+			if err != nil {
+				return err
+			}
+			return db.WithPolicies(cmd, func(policies *limiter.Policies) error {
+				version := policies.Version()
+				before, err := storedPolicies(cmd, policies)
+				if err != nil {
+					return err
+				}
+				plan := policyfile.Compare(before, after, prune)
+				n := len(plan.Changes)
+				if n == 0 {
+					return out.Print(cmd, imported{plan.Changes, version}, "no changes\n")
+				}
+				var text strings.Builder
+				policyfile.WriteText(&text, plan.Changes)
+				if !yes {
+					fmt.Fprint(cmd.ErrOrStderr(), text.String())
+					if err := cli.Confirm(cmd, fmt.Sprintf("make %d %s?", n, cli.Plural(n, "change"))); err != nil {
+						return err
+					}
+					text.Reset()
+				}
+				edit := plan.Edit()
+				edit.IfVersion = version
+				now, err := policies.Apply(cmd.Context(), edit)
+				if err != nil {
+					return cli.LimiterError(err)
+				}
+				fmt.Fprintf(&text, "%d %s made\nversion %d\n", n, cli.Plural(n, "change"), now)
+				return out.Print(cmd, imported{plan.Changes, now}, text.String())
+			})
+		},
+	}
+	cmd.Flags().BoolVar(&prune, "prune", false, "delete what the file does not have")
+	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask")
+	return cmd
+}
+
+// imported is the answer of import and diff in JSON.
+type imported struct {
+	Changes []policyfile.Change `json:"changes"`
+	Version int64               `json:"version"`
+}
+
+func newPolicyDiff(db *connect.Database, out *cli.Output) *cobra.Command {
+	var prune bool
+	cmd := &cobra.Command{
+		Use:   "diff FILE|-",
+		Short: "Show what import would change",
+		Long: `Show what import would change, and change nothing.
+
+Exit code 0: nothing; 1: something.
+
+` + fileHelp,
+		Example: `  pglimit policy diff limits.yaml
+  pglimit policy diff --prune limits.yaml && echo up to date`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			after, err := policyfile.ReadPath(args[0], cmd.InOrStdin())
+			if err != nil {
+				return err
+			}
+			return db.WithPolicies(cmd, func(policies *limiter.Policies) error {
+				before, err := storedPolicies(cmd, policies)
+				if err != nil {
+					return err
+				}
+				plan := policyfile.Compare(before, after, prune)
+				var text strings.Builder
+				policyfile.WriteText(&text, plan.Changes)
+				if len(plan.Changes) == 0 {
+					text.WriteString("no changes\n")
+				}
+				return out.Answer(cmd, len(plan.Changes) == 0, imported{plan.Changes, policies.Version()}, text.String())
+			})
+		},
+	}
+	cmd.Flags().BoolVar(&prune, "prune", false, "show what --prune would delete")
+	return cmd
+}

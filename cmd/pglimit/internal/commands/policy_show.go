@@ -1,0 +1,198 @@
+package commands
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/cli"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/connect"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/policyfile"
+	"github.com/pglimit/pglimit/internal/printable"
+	"github.com/pglimit/pglimit/limiter"
+)
+
+func newPolicyGet(db *connect.Database, out *cli.Output) *cobra.Command {
+	return &cobra.Command{
+		Use:   "get NAME",
+		Short: "Show one policy",
+		Long: `Show the policy NAME as YAML, in the form that import reads.
+
+Exit code 1: there is no such policy.`,
+		Example: `  pglimit policy get login
+  pglimit policy get login --json | jq .limit`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return db.WithPolicies(cmd, func(policies *limiter.Policies) error {
+				p := findPolicy(policies, args[0])
+				if p == nil {
+					return noPolicy(cmd, out, args[0])
+				}
+				var text strings.Builder
+				if err := (policyfile.File{Policies: []limiter.StoredPolicy{*p}}).Write(&text); err != nil {
+					return err
+				}
+				return out.Print(cmd, policyfile.OfPolicy(*p), text.String())
+			})
+		},
+	}
+}
+
+func newPolicyList(db *connect.Database, out *cli.Output) *cobra.Command {
+	return &cobra.Command{
+		Use:   "list",
+		Short: "List the policies in the database",
+		Long:  `List the policies in the database by name, each with the number of its overrides.`,
+		Example: `  pglimit policy list
+  pglimit policy list --json | jq -r '.policies[].name'`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return db.WithPolicies(cmd, func(policies *limiter.Policies) error {
+				return out.Print(cmd, policyfile.File{Policies: policies.List()}.JSON(), listText(policies))
+			})
+		},
+	}
+}
+
+func listText(policies *limiter.Policies) string {
+	all := policies.List()
+	if len(all) == 0 {
+		return "the database has no policies: `pglimit policy set` adds one, `pglimit policy import` those of a file\n"
+	}
+	var text strings.Builder
+	fmt.Fprintln(&text, "NAME\tALGORITHM\tLIMIT\tPER\tBURST\tOVERRIDES\tCHANGED\tFLAGS\tNOTE")
+	for _, p := range all {
+		form := policyfile.OfPolicy(p)
+		per, burst := form.Period, form.Burst
+		if form.Calendar != "" {
+			per = strings.TrimSpace(form.Calendar + " " + form.TimeZone)
+		}
+		if burst == 0 {
+			burst = p.Limit
+		}
+		var flags []string
+		for flag, set := range map[string]bool{"shadow": p.Shadow, "askers": p.Askers} {
+			if set {
+				flags = append(flags, flag)
+			}
+		}
+		fmt.Fprintf(&text, "%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\n", p.Name, p.Algorithm, cli.Units(p.Limit), per, cli.Units(burst),
+			policies.OverrideCount(p.Name), p.ChangedAt.UTC().Format(time.DateOnly), strings.Join(flags, ","), quotedLine(p.Note))
+	}
+	return cli.Aligned(text.String())
+}
+
+// oneLine returns a note without control characters.
+func quotedLine(note string) string {
+	quoted := strconv.Quote(note)
+	return quoted[1 : len(quoted)-1]
+}
+
+// historyEntry is a change in JSON.
+type historyEntry struct {
+	Version   int64              `json:"version"`
+	ChangedAt time.Time          `json:"changed_at"`
+	ChangedBy string             `json:"changed_by"`
+	Action    string             `json:"action"`
+	Policy    string             `json:"policy"`
+	Key       string             `json:"key,omitempty"`
+	Note      string             `json:"note,omitempty"`
+	Fields    []policyfile.Field `json:"fields"`
+}
+
+func newPolicyHistory(db *connect.Database, out *cli.Output) *cobra.Command {
+	var limit int
+	cmd := &cobra.Command{
+		Use:   "history [NAME]",
+		Short: "Show the changes of a policy and its overrides",
+		Long: `Show the changes of the policy NAME and its overrides, or of all policies, newest
+first: when, by which role, what, and the note. Changes by other programs and by
+hand are among them.`,
+		Example: `  pglimit policy history login
+  pglimit policy history --limit 5 --json`,
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if limit < 1 {
+				return fmt.Errorf("--limit is %d: must be at least 1", limit)
+			}
+			name := ""
+			if len(args) > 0 {
+				name = args[0]
+			}
+			return db.WithPolicies(cmd, func(policies *limiter.Policies) error {
+				changes, err := policies.History(cmd.Context(), name, limit)
+				if err != nil {
+					return cli.LimiterError(err)
+				}
+				entries := make([]historyEntry, len(changes))
+				var text strings.Builder
+				for i, c := range changes {
+					entries[i] = entryOf(c)
+					entries[i].write(&text)
+				}
+				if len(changes) == 0 {
+					text.WriteString("no changes\n")
+				}
+				return out.Print(cmd, map[string]any{"changes": entries}, text.String())
+			})
+		},
+	}
+	cmd.Flags().IntVar(&limit, "limit", 20, "largest `number` of changes")
+	return cmd
+}
+
+func entryOf(c limiter.PolicyChange) historyEntry {
+	e := historyEntry{Version: c.Version, ChangedAt: c.ChangedAt.UTC(), ChangedBy: c.ChangedBy, Policy: c.Name, Key: c.Key, Note: c.Note, Action: "change"}
+	if c.Key == "" {
+		e.Fields = policyfile.DifferPolicies(c.Before, c.After)
+	} else {
+		e.Fields = policyfile.DifferOverrides(c.OverrideBefore, c.OverrideAfter)
+	}
+	switch {
+	case c.Before == nil && c.OverrideBefore == nil:
+		e.Action = "set"
+	case c.After == nil && c.OverrideAfter == nil:
+		e.Action, e.Fields = "delete", []policyfile.Field{}
+	}
+	return e
+}
+
+func (e historyEntry) write(text *strings.Builder) {
+	fmt.Fprintf(text, "version %d, %s, by %s", e.Version, e.ChangedAt.Format(time.RFC3339), printable.Shown(e.ChangedBy))
+	if e.Note != "" {
+		fmt.Fprintf(text, ": %s", quotedLine(e.Note))
+	}
+	text.WriteByte('\n')
+	policyfile.WriteText(text, []policyfile.Change{{Action: e.Action, Policy: e.Policy, Key: e.Key, Fields: e.Fields}})
+}
+
+func newPolicyExport(db *connect.Database, out *cli.Output) *cobra.Command {
+	return &cobra.Command{
+		Use:   "export",
+		Short: "Write all policies and overrides as a file",
+		Long: `Write all policies and overrides of the database as YAML, or with --json as JSON,
+in the form that import reads. Overrides that have ended are left out.
+
+If the application hashes its keys, the keys of the overrides are the hashes, and
+import with PGLIMIT_KEY_SECRET would hash them again: import them without it.`,
+		Example: `  pglimit policy export > limits.yaml
+  pglimit policy export --json | jq '.policies | length'`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return db.WithPolicies(cmd, func(policies *limiter.Policies) error {
+				file, err := storedPolicies(cmd, policies)
+				if err != nil {
+					return err
+				}
+				var text strings.Builder
+				if err := file.Write(&text); err != nil {
+					return err
+				}
+				return out.Print(cmd, file.Portable(), text.String())
+			})
+		},
+	}
+}

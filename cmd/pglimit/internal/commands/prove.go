@@ -1,0 +1,237 @@
+package commands
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/schollz/progressbar/v3"
+	"github.com/spf13/cobra"
+
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/cli"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/connect"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/prove"
+	"github.com/pglimit/pglimit/internal/pooler"
+	"github.com/pglimit/pglimit/limiter"
+)
+
+func newProve(db *connect.Database, out *cli.Output) *cobra.Command {
+	config := prove.Config{}
+	cmd := &cobra.Command{
+		Use:   "prove",
+		Short: "Test your database's limits under contention",
+		Long: `Test the limits of your database under contention, and compare what was admitted
+with what each algorithm allows. --workers send requests of 1 to 3 units for a
+few keys of each algorithm, over several connection pools, for --for in total.
+  - Some requests are in transactions; half of those are rolled back.
+  - Some clients close their connection before the answer.
+  - The server ends some of the test's connections.
+  - Some keys have several plans in turn: other limits, bursts and periods. The
+    most generous of each bound them together.
+  - A transaction locks the rows of some keys. Requests for other keys must be
+    answered meanwhile.
+  - Some keys leak in whole ticks, some have aligned windows, and some those of
+    a calendar. No window may be admitted more than its limit, and answers must
+    name its end.
+  - Some keys are requested together, by AllowAll. What is counted of them must
+    agree.
+  - Some units are reserved, and then settled for less or more, cancelled or
+    left to expire, and that twice now and then. Units reserved and settled may
+    never be above the limit, and what is counted must fit the answers.
+
+The columns count units, except PER SECOND, which counts requests:
+  ASKED     requested
+  ADMITTED  allowed to a client and, in a transaction, committed; of
+            reservations the most at one time
+  ALLOWED   the most that the policies admit to these keys in that time
+  UNKNOWN   requested without an answer: maybe counted, but not admitted
+
+The server's log shows the ended connections; --kill=false ends none. Behind a
+pooler such as PgBouncer none are ended, because other clients may share them;
+its name, version and mode are shown, as far as it tells them. A read-only
+server is named before anything is sent. Two limits of a day or of an hour may
+be admitted if that ends during the test. Reservations expire from --for 10s on.
+In transaction mode the database's URL may need
+?default_query_exec_mode=exec (or cache_describe).
+
+The keys belong to separate policies and are deleted at the end, also after
+Ctrl-C. The test uses three connections more than workers.
+
+Exit code 0: no key was admitted more than is allowed or counted wrongly, and no
+locked row delayed other keys; 1: otherwise; 3: the database failed.`,
+		Example: `  pglimit prove
+  pglimit prove --for 5s
+  pglimit prove --for 5m --workers 100 --json`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := config.Validate(); err != nil {
+				return err
+			}
+			pool, err := db.Open(cmd)
+			if err != nil {
+				return err
+			}
+			defer pool.Close()
+			show, done := proofProgress(cmd.ErrOrStderr(), config.For)
+			config.Progress = show
+			config.Through = func(description string) {
+				fmt.Fprintf(cmd.ErrOrStderr(), "through a pooler: %s; no connections are ended\n", description)
+			}
+			report, err := prove.Run(cmd.Context(), pool, config)
+			done()
+			if err != nil {
+				return explainProof(cmd.Context(), err)
+			}
+			return out.Answer(cmd, report.Holds, report, proofText(report))
+		},
+	}
+	flags := cmd.Flags()
+	cli.DurationVar(flags, &config.For, "for", 30*time.Second, "`duration` of the test, shared by the algorithms")
+	flags.IntVar(&config.Workers, "workers", 32, "`number` of concurrent clients, 1 to 1000")
+	flags.BoolVar(&config.Kill, "kill", true, "end some of the test's connections")
+	return cmd
+}
+
+// explain marks an error of prove.Run for its exit code.
+func explainProof(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return fmt.Errorf("interrupted before there was a result: %w", err)
+	}
+	switch {
+	case errors.Is(err, prove.ErrConfig):
+		return err
+	case errors.Is(err, pooler.ErrStatements), errors.Is(err, prove.ErrReadOnly):
+		return cli.DatabaseError(err) // also if the lost statement caused another error
+	}
+	return cli.LimiterError(err)
+}
+
+// progress returns functions that show the progress of a proof on a terminal.
+func proofProgress(w io.Writer, lasts time.Duration) (show func(limiter.Algorithm), done func()) {
+	if !cli.OnTerminal(w) {
+		return nil, func() {}
+	}
+	bar := progressbar.NewOptions64(lasts.Milliseconds(),
+		progressbar.OptionSetWriter(w),
+		progressbar.OptionSetWidth(30),
+		progressbar.OptionSetPredictTime(false),
+		progressbar.OptionSetElapsedTime(false),
+		progressbar.OptionClearOnFinish())
+	start := time.Now()
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		tick := time.NewTicker(100 * time.Millisecond)
+		defer tick.Stop()
+		for {
+			select {
+			case <-stop:
+				_ = bar.Finish() // failing to draw the bar is not an error
+				return
+			case <-tick.C:
+				_ = bar.Set64(min(time.Since(start), lasts).Milliseconds() * 99 / 100)
+			}
+		}
+	}()
+	return func(a limiter.Algorithm) { bar.Describe(fmt.Sprintf("%-22s", a)) }, func() { close(stop); <-stopped }
+}
+
+// Text returns a report as text.
+func proofText(r prove.Report) string {
+	var text strings.Builder
+	table := tabwriter.NewWriter(&text, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(table, "ALGORITHM\tKEYS\tASKED\tADMITTED\tALLOWED\tROLLED BACK\tUNKNOWN\tPER SECOND\tP99\t")
+	for _, a := range r.Algorithms {
+		fmt.Fprintf(table, "%s\t%d\t%d\t%d\t%.0f\t%d\t%d\t%.0f\t%.1fms\t\n", a.Algorithm, a.Keys,
+			a.Asked, a.Admitted, a.Allowed, a.RolledBack, a.Unknown, a.PerSecond, 1000*a.P99)
+	}
+	_ = table.Flush() // to a Builder
+	through := ""
+	if r.Pooler {
+		through = ", through a pooler: " + r.Through
+	}
+	fmt.Fprintf(&text, "\n%d workers on %d pools for %.1f s%s; %d connections ended by the server\n",
+		r.Workers, r.Pools, r.Took, through, r.Killed)
+	text.WriteString(partsText(r))
+	if r.Holds {
+		text.WriteString("It holds: no key was admitted more than its policy allows.\n")
+	} else {
+		text.WriteString("It does not hold. Please report this with the server's version and settings.\n")
+	}
+	return text.String()
+}
+
+// parts returns the lines about the kinds of keys, and about the keys and algorithms that
+// failed.
+func partsText(r prove.Report) string {
+	var text strings.Builder
+	sum := summed(r)
+	line := func(what string, p prove.Part, more string, args ...any) {
+		fmt.Fprintf(&text, "%s: %d %s, admitted %d of %.0f", what, p.Keys, cli.Plural(p.Keys, "key"), p.Admitted, p.Allowed)
+		fmt.Fprintf(&text, more+"\n", args...)
+	}
+	line("plans in turn", sum.Plans, "")
+	line("rows locked", sum.Held.Part, "; %d times, and %d requests for other keys answered meanwhile", sum.Held.Rows, sum.Held.Meanwhile)
+	line("whole ticks", *sum.Ticks, "")
+	line("aligned windows", *sum.Aligned, "")
+	line("calendars", *sum.Calendars, "")
+	line("AllowAll", sum.Sets, "")
+	line("reservations", sum.Reserved.Part, " at one time; %d made, %d settled, %d cancelled, %d left open, %d settled late",
+		sum.Reserved.Made, sum.Reserved.Settled, sum.Reserved.Cancelled, sum.Reserved.LeftOpen, sum.Reserved.Late)
+	for _, a := range r.Algorithms {
+		for _, e := range a.Exceeded {
+			fmt.Fprintf(&text, "EXCEEDED: %s, key %s: admitted %d of %.0f (limit %s per %s)\n",
+				a.Algorithm, e.Key, e.Admitted, e.Allowed, cli.Units(e.Policy.Limit), periodText(e.Policy))
+		}
+		for _, f := range a.Faults {
+			fmt.Fprintf(&text, "WRONG: %s, key %s (limit %s per %s): %s\n", a.Algorithm, f.Key, cli.Units(f.Policy.Limit), periodText(f.Policy), f.Fault)
+		}
+		if a.Held.Stalls > 0 {
+			fmt.Fprintf(&text, "STALLED: %s: no other key was answered while a row was locked, %d times", a.Algorithm, a.Held.Stalls)
+			if r.Pooler {
+				text.WriteString("; give the pooler more connections")
+			}
+			text.WriteString("\n")
+		}
+	}
+	return text.String()
+}
+
+func periodText(p limiter.Policy) string {
+	if p.Calendar != "" {
+		return string(p.Calendar) + " in " + p.TimeZone
+	}
+	return p.Period.String()
+}
+
+// summed returns the kinds of keys of all algorithms.
+func summed(r prove.Report) (sum prove.Algorithm) {
+	sum.Ticks, sum.Aligned, sum.Calendars, sum.Reserved = &prove.Part{}, &prove.Part{}, &prove.Part{}, &prove.Reserved{}
+	for _, a := range r.Algorithms {
+		sum.Plans.Add(a.Plans)
+		sum.Held.Add(a.Held.Part)
+		sum.Held.Rows += a.Held.Rows
+		sum.Held.Meanwhile += a.Held.Meanwhile
+		sum.Sets.Add(a.Sets)
+		if a.Ticks != nil {
+			sum.Ticks.Add(*a.Ticks)
+		}
+		if a.Aligned != nil {
+			sum.Aligned.Add(*a.Aligned)
+			sum.Calendars.Add(*a.Calendars)
+		}
+		if v := a.Reserved; v != nil {
+			sum.Reserved.Add(v.Part)
+			sum.Reserved.Made += v.Made
+			sum.Reserved.Settled += v.Settled
+			sum.Reserved.Cancelled += v.Cancelled
+			sum.Reserved.LeftOpen += v.LeftOpen
+			sum.Reserved.Late += v.Late
+		}
+	}
+	return sum
+}

@@ -1,0 +1,253 @@
+package commands
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/schollz/progressbar/v3"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/accesslog"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/cli"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/connect"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/policyflags"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/replay"
+	"github.com/pglimit/pglimit/limiter"
+)
+
+const badShown = 3 // number of bad lines that are reported individually
+
+func newReplay(db *connect.Database, out *cli.Output) *cobra.Command {
+	var flags policyflags.Flags
+	var others []string
+	var html, key string
+	var suggests bool
+	var most replay.Bounds
+	cmd := &cobra.Command{
+		Use:   "replay FILE|-",
+		Short: "Report what policies would have done to a web access log",
+		Long: `Report what a policy would have done to the requests of a web access log. Each
+line is in the common or the combined format or in JSON, as Caddy writes it and
+nginx with escape=json. The log may be compressed with gzip; - is standard input.
+Each client address is a key, each request costs --cost, and the log's times are
+the clock. Requests are decided in order of time.
+
+--key names another field as the key:
+- remote_addr, user, method, path (without the query), status, referer or
+  user_agent, in all formats that have it, and host in JSON
+- in JSON, a request header such as X-Api-Key, or the path of any field, such as
+  request.headers.X-Api-Key; of a list, the first value
+Requests without that field are skipped like lines that cannot be read.
+
+--candidate adds a second and a third policy to compare. Its fields have the
+names and the defaults of the flags.
+
+--html also writes the report as a web page: one file without scripts or
+references to other sites.
+
+Decisions are made in memory, without a database. With --database-url,
+--embedded or --data-dir they are made by SQL, with the same result, on temporary
+tables, which the database user must be allowed to create. DATABASE_URL alone
+does not select a database.
+
+Lines that cannot be read are counted, reported on stderr and skipped.
+
+` + suggestHelp + `
+
+--max-clients and --max-requests bound the memory, also for input that never
+ends. A client takes about 500 bytes and twice its name, a request up to 36 bytes.
+Reading ends with an error after 64 MiB without a request.`,
+		Example: `  pglimit replay --limit 60 --period 1m access.log
+  pglimit replay --algorithm sliding_window_counter --limit 1000 --period 1h access.log.gz --json
+  pglimit replay --limit 60 --candidate algorithm=sliding_window_log,limit=60,period=1m --html report.html access.log
+  pglimit replay --limit 600 --period 1m --key request.headers.X-Api-Key caddy.log
+  pglimit replay --suggest access.log
+  zcat access.log.*.gz | pglimit replay --limit 60 --period 1m --block-for 10m -
+  go run github.com/pglimit/pglimit/cmd/pglimit@latest replay --limit 60 --period 1m access.log`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			parser, err := accesslog.NewParser(key)
+			if err != nil {
+				return fmt.Errorf("--key: %w", err)
+			}
+			for name, value := range map[string]int{"max-clients": most.Clients, "max-requests": most.Requests} {
+				if value < 1 || value > math.MaxInt32 {
+					return fmt.Errorf("--%s is %d: must be from 1 to %d", name, value, math.MaxInt32)
+				}
+			}
+			if suggests {
+				return suggest(cmd, out, parser, args[0], most)
+			}
+			candidates, err := readCandidates(&flags, others)
+			if err != nil {
+				return err
+			}
+			if cmd.Flags().Changed("html") {
+				if err := checkPage(html, args[0]); err != nil {
+					return err
+				}
+			}
+			log, err := readLog(cmd, out, parser, args[0], most)
+			if err != nil {
+				return fmt.Errorf("%s: %w", args[0], err)
+			}
+			newLimiter := replay.InMemory
+			if db.NamedByFlags() {
+				session, err := openSession(cmd, db, candidates)
+				if err != nil {
+					return err
+				}
+				defer session.Close()
+				newLimiter = func(config *limiter.Config) (*limiter.Limiter, error) {
+					return emptyLimiter(cmd.Context(), session, candidates, config)
+				}
+			}
+			bar := progressBar(cmd, int64(log.Requests()*len(candidates)), "deciding")
+			report, err := replay.Run(cmd.Context(), log, candidates, newLimiter, func(done int) { _ = bar.Set(done) })
+			_ = bar.Close()
+			if err != nil {
+				return cli.LimiterError(err)
+			}
+			if html != "" {
+				if err := writePage(html, report); err != nil {
+					return err
+				}
+				fmt.Fprintf(cmd.ErrOrStderr(), "pglimit: the page is in %s\n", html)
+			}
+			return out.Print(cmd, report, reportText(report))
+		},
+	}
+	flags.RegisterDecision(cmd)
+	cmd.Flags().StringArrayVar(&others, "candidate", nil, "another `policy` to compare, such as algorithm=gcra,limit=60,period=1m,cost=1; at most twice")
+	cmd.Flags().StringVar(&html, "html", "", "also write the report as a web page to this `file`, replacing it")
+	cmd.Flags().BoolVar(&suggests, "suggest", false, "propose limits from the log instead of replaying --limit")
+	cmd.Flags().StringVar(&key, "key", accesslog.DefaultKey, "`field` that is the key of a request, such as user, path or X-Api-Key")
+	cmd.Flags().IntVar(&most.Clients, "max-clients", replay.DefaultClients, "largest `number` of keys in the log")
+	cmd.Flags().IntVar(&most.Requests, "max-requests", replay.DefaultRequests, "largest `number` of requests in the log")
+	_ = cmd.RegisterFlagCompletionFunc("candidate", cobra.NoFileCompletions)
+	_ = cmd.RegisterFlagCompletionFunc("key", cobra.FixedCompletions(accesslog.KeyNames(), cobra.ShellCompDirectiveNoFileComp))
+	_ = cmd.MarkFlagFilename("html", "html")
+	return cmd
+}
+
+// readLog reads the named log within bounds and reports bad lines on stderr.
+func readLog(cmd *cobra.Command, out *cli.Output, parser *accesslog.Parser, name string, most replay.Bounds) (*replay.Log, error) {
+	in, size, title := cmd.InOrStdin(), int64(-1), "standard input"
+	if name != "-" {
+		file, err := os.Open(name)
+		if err != nil {
+			return nil, err
+		}
+		defer file.Close()
+		info, err := file.Stat()
+		if err == nil && info.Mode().IsRegular() {
+			size = info.Size()
+		}
+		in, title = file, filepath.Base(name)
+	}
+	bar := progressBar(cmd, size, "reading")
+	defer bar.Close()
+	bad := 0
+	log, err := replay.ReadBy(cmd.Context(), parser, io.TeeReader(in, bar), most, func(number int, err error) {
+		bad++
+		if bad <= badShown {
+			out.BadLine(cmd, number, fmt.Errorf("%w: skipped", err))
+		}
+	})
+	var large *replay.TooLargeError
+	if errors.As(err, &large) {
+		return nil, fmt.Errorf("%w: raise --max-%s if this machine has the memory, or replay a part of the log", err, large.What)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if more := bad - badShown; more > 0 {
+		out.BadLine(cmd, 0, fmt.Errorf("and %d more lines that could not be read", more))
+	}
+	log.Name = title
+	return log, nil
+}
+
+// progressBar returns a bar on stderr that only a terminal shows. A size of -1 is
+// unknown: the bar then shows activity without a percentage.
+func progressBar(cmd *cobra.Command, size int64, what string) *progressbar.ProgressBar {
+	to := cmd.ErrOrStderr()
+	if !cli.OnTerminal(to) {
+		return progressbar.DefaultBytesSilent(size)
+	}
+	return progressbar.NewOptions64(size,
+		progressbar.OptionSetDescription(what), progressbar.OptionSetWriter(to),
+		progressbar.OptionThrottle(100*time.Millisecond), progressbar.OptionClearOnFinish())
+}
+
+// readCandidates returns the candidate of the policy flags, followed by the
+// candidates of --candidate, or the first error in one.
+func readCandidates(flags *policyflags.Flags, others []string) ([]replay.Candidate, error) {
+	if n := len(others); n >= replay.MaxCandidates {
+		return nil, fmt.Errorf("--candidate is given %d times: use it at most %d times, next to the policy of the flags", n, replay.MaxCandidates-1)
+	}
+	first, err := candidateOf(flags)
+	if err != nil {
+		return nil, err
+	}
+	candidates := []replay.Candidate{first}
+	for _, text := range others {
+		c, err := parseCandidate(text)
+		if err != nil {
+			return nil, fmt.Errorf("--candidate %.200q: %w", text, err)
+		}
+		candidates = append(candidates, c)
+	}
+	return candidates, nil
+}
+
+// candidateOf returns the candidate that a command's policy flags describe.
+func candidateOf(f *policyflags.Flags) (replay.Candidate, error) {
+	p, err := f.Policy()
+	if err != nil {
+		return replay.Candidate{}, err
+	}
+	c := replay.Candidate{Policy: p, Cost: f.Cost}
+	return c, c.Validate()
+}
+
+// parseCandidate parses name=value pairs as if they were flags. block_for, the name
+// in a policy's JSON, is --block-for.
+func parseCandidate(text string) (replay.Candidate, error) {
+	var flags policyflags.Flags
+	cmd := &cobra.Command{}
+	flags.RegisterDecision(cmd)
+	for pair := range strings.SplitSeq(text, ",") {
+		name, value, ok := strings.Cut(strings.TrimSpace(pair), "=")
+		flag := cmd.Flags().Lookup(strings.ReplaceAll(name, "_", "-"))
+		switch {
+		case flag == nil:
+			var names []string
+			cmd.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, strings.ReplaceAll(f.Name, "-", "_")) })
+			return replay.Candidate{}, fmt.Errorf("%q is not a field: use %s", name, strings.Join(names, ", "))
+		case !ok:
+			return replay.Candidate{}, fmt.Errorf("%s has no value: write %s=…", name, name)
+		case flag.Changed:
+			return replay.Candidate{}, fmt.Errorf("%s is given twice", name)
+		}
+		if err := cmd.Flags().Set(flag.Name, value); err != nil {
+			return replay.Candidate{}, fmt.Errorf("%s is %q: must be %s", name, value, possible[flag.Value.Type()])
+		}
+	}
+	if !cmd.Flags().Changed("limit") && !cmd.Flags().Changed("policy") {
+		return replay.Candidate{}, errors.New("limit is missing: add a limit, such as limit=60")
+	}
+	return candidateOf(&flags)
+}
+
+// possible describes the values of each type of flag.
+var possible = map[string]string{
+	"float64": "a number, such as 60", "duration": "a duration, such as 1m30s or 30d", "bool": "true or false",
+}

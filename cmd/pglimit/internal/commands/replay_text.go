@@ -1,0 +1,218 @@
+package commands
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/guptarohit/asciigraph"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/accesslog"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/cli"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/replay"
+	"github.com/pglimit/pglimit/internal/printable"
+	"github.com/pglimit/pglimit/limiter"
+)
+
+const graphLines = 8
+
+// reportText returns the report as text.
+func reportText(r *replay.Report) string {
+	var w strings.Builder
+	span := r.First.Format(time.DateTime) + " to " + r.Last.Format(time.DateTime)
+	several := len(r.Candidates) > 1
+	if several {
+		for i, c := range r.Candidates {
+			fmt.Fprintf(&w, "%s: %s\n", replay.Letter(i), candidateText(c))
+		}
+		fmt.Fprintf(&w, "%s\n\n", span)
+	} else {
+		fmt.Fprintf(&w, "%s: %s\n\n", candidateText(r.Candidates[0]), span)
+	}
+	writeTotals(&w, r)
+	for i, c := range r.Candidates {
+		if c.Denied == 0 {
+			continue
+		}
+		of := ""
+		if several {
+			of = replay.Letter(i) + ": "
+		}
+		fmt.Fprintf(&w, "\n%sdenied most:\n\n", of)
+		for _, k := range c.TopDenied {
+			fmt.Fprintf(&w, "  %s\t%d\n", printable.Shown(k.Key), k.Denied)
+		}
+		if len(c.DeniedOverTime) > 1 {
+			counts := make([]float64, len(c.DeniedOverTime))
+			for i, n := range c.DeniedOverTime {
+				counts[i] = float64(n)
+			}
+			fmt.Fprintf(&w, "\n%s\n", asciigraph.Plot(counts, asciigraph.Height(graphLines), asciigraph.LowerBound(0), asciigraph.Precision(0),
+				asciigraph.Caption(fmt.Sprintf("%sdenied in each %v", of, time.Duration(r.PartSeconds*float64(time.Second))))))
+		}
+	}
+	return cli.Aligned(w.String())
+}
+
+// writeTotals writes the table of totals, with a column for each candidate.
+func writeTotals(w *strings.Builder, r *replay.Report) {
+	row := func(name string, of int, n func(replay.CandidateReport) int) {
+		fmt.Fprint(w, name)
+		for _, c := range r.Candidates {
+			fmt.Fprintf(w, "\t%d\t%.1f %%", n(c), 100*float64(n(c))/float64(of))
+		}
+		fmt.Fprintln(w)
+	}
+	outcomes := func() {
+		row("allowed", r.Requests, func(c replay.CandidateReport) int { return c.Allowed })
+		if slices.ContainsFunc(r.Candidates, func(c replay.CandidateReport) bool { return c.Policy.Algorithm == limiter.LeakyBucketQueue }) {
+			row("delayed", r.Requests, func(c replay.CandidateReport) int { return c.Delayed })
+		}
+		row("denied", r.Requests, func(c replay.CandidateReport) int { return c.Denied })
+	}
+	keysDenied := func() { row("keys denied", r.Keys, func(c replay.CandidateReport) int { return c.KeysDenied }) }
+	badLines := func() {
+		if r.BadLines > 0 {
+			fmt.Fprintf(w, "bad lines\t%d\n", r.BadLines)
+		}
+	}
+	fmt.Fprintf(w, "requests\t%d\n", r.Requests)
+	if len(r.Candidates) == 1 {
+		outcomes()
+		fmt.Fprintf(w, "keys\t%d\n", r.Keys)
+		keysDenied()
+		badLines()
+	} else {
+		fmt.Fprintf(w, "keys\t%d\n", r.Keys)
+		badLines()
+		fmt.Fprintln(w)
+		letters := ""
+		for i := range r.Candidates {
+			letters += "\t" + replay.Letter(i) + "\t"
+		}
+		fmt.Fprintln(w, strings.TrimSuffix(letters, "\t"))
+		outcomes()
+		keysDenied()
+	}
+}
+
+// candidateText returns a candidate's policy in one line.
+func candidateText(c replay.CandidateReport) string {
+	p := c.Policy
+	text := fmt.Sprintf("%s, %s per %s", p.Algorithm, cli.Units(p.Limit), per(p))
+	add := func(is bool, format string, values ...any) {
+		if is {
+			text += ", " + fmt.Sprintf(format, values...)
+		}
+	}
+	add(p.Burst != 0, "burst %s", cli.Units(p.Burst))
+	add(p.Tick != 0, "tick %v", p.Tick)
+	add(p.Aligned, "aligned")
+	add(p.BlockFor != 0, "block for %v", p.BlockFor)
+	add(c.Cost != 1, "cost %s", cli.Units(c.Cost))
+	return text
+}
+
+// per returns the period of a policy's limit.
+func per(p limiter.Policy) string {
+	switch {
+	case p.Calendar == "":
+		return p.Period.String()
+	case p.TimeZone == "":
+		return string(p.Calendar) + " (UTC)"
+	}
+	return fmt.Sprintf("%s (%s)", p.Calendar, p.TimeZone)
+}
+
+// suggestHelp describes --suggest.
+const suggestHelp = `--suggest proposes limits from the log instead. It needs no --limit. For each
+period of 1s, 1m, 1h and 24h that the log spans, or for --period:
+1. It finds each key's peak: its most requests in any interval of that length.
+2. limit is 1.25 times the peak that 99.9 % of the keys do not exceed, rounded up
+   to a round number. Every key counts the same, however much it sent.
+3. burst is the same of another peak: the most requests at once that a bucket
+   with that limit would have to hold for the key.
+4. It replays the log under that policy, and reports what is denied.
+With fewer than a thousand keys, 99.9 % are all keys, so nothing is denied, not
+even of an abuser. A short period stops bursts, a long one stops steady use; an
+application can take limits of both.`
+
+// suggest proposes limits for the named log.
+func suggest(cmd *cobra.Command, out *cli.Output, parser *accesslog.Parser, file string, most replay.Bounds) error {
+	policy, given, err := suggestFlags(cmd)
+	if err != nil {
+		return err
+	}
+	log, err := readLog(cmd, out, parser, file, most)
+	if err != nil {
+		return fmt.Errorf("%s: %w", file, err)
+	}
+	periods := log.Periods()
+	if given {
+		periods = []time.Duration{policy.Period}
+	}
+	bar := progressBar(cmd, int64(log.Requests()*len(periods)), "deciding")
+	all, err := replay.Suggest(cmd.Context(), log, policy.Name, periods, func(done int) { _ = bar.Set(done) })
+	_ = bar.Close()
+	if err != nil {
+		return err
+	}
+	return out.Print(cmd, all, suggestText(all))
+}
+
+// suggestFlags returns a policy with the name and the period of --suggest, and whether the
+// period was given. The error names a flag that does not go with --suggest, or is not valid.
+func suggestFlags(cmd *cobra.Command) (p limiter.Policy, given bool, err error) {
+	flags := cmd.Flags()
+	flags.Visit(func(f *pflag.Flag) {
+		switch f.Name {
+		case "suggest", "name", "period", "key", "max-clients", "max-requests", "json":
+		default:
+			if err == nil {
+				err = fmt.Errorf("--%s does not go with --suggest: leave it out, or replay the policy that --suggest proposes", f.Name)
+			}
+		}
+	})
+	if err != nil {
+		return p, false, err
+	}
+	p = limiter.Policy{Algorithm: limiter.TokenBucket, Limit: 1}
+	if p.Name, err = flags.GetString("name"); err == nil {
+		p.Period, err = flags.GetDuration("period")
+	}
+	if err == nil {
+		err = p.Validate()
+	}
+	return p, flags.Changed("period"), err
+}
+
+// suggestText returns the suggestions as text.
+func suggestText(all *replay.Suggestions) string {
+	var w strings.Builder
+	fmt.Fprintf(&w, "%d requests of %d keys: %s to %s\n", all.Requests, all.Keys, all.First.Format(time.DateTime), all.Last.Format(time.DateTime))
+	if all.BadLines > 0 {
+		fmt.Fprintf(&w, "%d bad lines\n", all.BadLines)
+	}
+	fmt.Fprint(&w, "\nmost requests of a key in any interval of one period:\n\n")
+	fmt.Fprintln(&w, "PERIOD\t50 % OF THE KEYS\t99 %\t99.9 %\tALL")
+	for _, s := range all.Suggestions {
+		d := s.Demand
+		fmt.Fprintf(&w, "%v\t%v\t%v\t%v\t%v\n", s.Policy.Period, d.P50, d.P99, d.P999, d.Max)
+	}
+	fmt.Fprintf(&w, "\ntoken buckets that admit 99.9 %% of the keys, with a headroom of %v:\n\n", all.Headroom)
+	fmt.Fprintln(&w, "PERIOD\tLIMIT\tBURST\tREQUESTS DENIED\t\tKEYS DENIED\t")
+	for _, s := range all.Suggestions {
+		fmt.Fprintf(&w, "%v\t%v\t%v\t%d\t%.1f %%\t%d\t%.1f %%\n", s.Policy.Period, s.Policy.Limit, s.Policy.Burst,
+			s.Denied, 100*float64(s.Denied)/float64(all.Requests), s.KeysDenied, 100*float64(s.KeysDenied)/float64(all.Keys))
+	}
+	for _, s := range all.Suggestions {
+		fmt.Fprintf(&w, "\n%s\n\n", s.Flags)
+		for line := range strings.Lines(s.YAML()) {
+			fmt.Fprintf(&w, "    %s", line)
+		}
+	}
+	return cli.Aligned(w.String())
+}
