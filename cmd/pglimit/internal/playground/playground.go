@@ -16,18 +16,11 @@ import (
 	"strings"
 	"time"
 
-	"github.com/pglimit/pglimit/cmd/pglimit/internal/playground/describe"
-	"github.com/pglimit/pglimit/cmd/pglimit/internal/playground/hub"
-	"github.com/pglimit/pglimit/cmd/pglimit/internal/playground/parse"
-	"github.com/pglimit/pglimit/cmd/pglimit/internal/playground/replays"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/playground/web"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/site"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/site/api"
 	"github.com/pglimit/pglimit/limiter"
 )
-
-// PolicyName is the name of every policy of the playground.
-const PolicyName = parse.PolicyName
 
 // pagePolicy is the page's Content-Security-Policy. It allows only files of this
 // server, and no inline script or style.
@@ -64,8 +57,9 @@ type Config struct {
 // end, or let Serve do it.
 type Server struct {
 	config  Config
-	hub     *hub.Hub
-	replays *replays.Server
+	hub     *Hub
+	replays *replayer
+	sending chan struct{} // one token for each request of /api/send in flight
 	handler http.Handler
 	pause   time.Duration // longest pause of a client
 	grace   time.Duration // longest wait at the end for answers in progress
@@ -83,10 +77,10 @@ func New(config Config) (*Server, error) {
 	if len(config.Command) == 0 {
 		config.Command = []string{"pglimit", "allow"}
 	}
-	s := &Server{config: config, replays: replays.New(), pause: api.MaxPause, grace: maxAnswer}
+	s := &Server{config: config, replays: newReplayer(), sending: make(chan struct{}, maxSending), pause: api.MaxPause, grace: maxAnswer}
 	var err error
 	// Without a deny cache, every answer comes from the database.
-	if s.hub, err = hub.New(config.Limiter, limiter.Config{DisableDenyCache: true, Timeout: maxRequest, Logger: config.Logger}); err != nil {
+	if s.hub, err = newHub(config.Limiter, limiter.Config{DisableDenyCache: true, Timeout: maxRequest, Logger: config.Logger}); err != nil {
 		return nil, fmt.Errorf("playground: %w", err)
 	}
 	if s.handler, err = s.routes(); err != nil {
@@ -98,11 +92,11 @@ func New(config Config) (*Server, error) {
 func (s *Server) routes() (http.Handler, error) {
 	mux := http.NewServeMux()
 	mux.Handle("GET /api/setup", api.Answer(s.setup))
-	mux.Handle("POST /api/describe", describe.Handler(s.config.Command))
-	mux.Handle("POST /api/send", newSender(s.hub))
-	mux.Handle("POST /api/reset", reset(s.hub))
-	mux.Handle("GET /api/events", hub.Handler(s.hub))
-	s.replays.Add(mux)
+	mux.Handle("POST /api/describe", describeHandler(s.config.Command))
+	mux.Handle("POST /api/send", api.Answer(s.send))
+	mux.Handle("POST /api/reset", api.Answer(s.reset))
+	mux.Handle("GET /api/events", streamHandler(s.hub))
+	s.replays.add(mux)
 	mux.Handle("GET /limited/{algorithm}", limited(s.hub, s.config.Logger))
 	guard := site.Guard{
 		Name: "playground", Host: s.config.Host, Policy: pagePolicy,
@@ -119,7 +113,7 @@ func (s *Server) setup(http.ResponseWriter, *http.Request) (any, error) {
 		Policies    []limiter.Policy `json:"policies"`
 		MaxLogBytes int64            `json:"max_log_bytes"` // of POST /api/replay
 	}
-	answer := setup{Version: s.config.Version, Database: s.config.Database, MaxLogBytes: replays.MaxUpload}
+	answer := setup{Version: s.config.Version, Database: s.config.Database, MaxLogBytes: maxUpload}
 	for _, a := range limiter.Algorithms() {
 		answer.Policies = append(answer.Policies, limiter.Policy{Name: PolicyName, Algorithm: a, Limit: 10, Period: 10 * time.Second})
 	}

@@ -16,9 +16,6 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/must"
-	"github.com/pglimit/pglimit/cmd/pglimit/internal/playground/event"
-	"github.com/pglimit/pglimit/cmd/pglimit/internal/playground/parse"
-	"github.com/pglimit/pglimit/cmd/pglimit/internal/playground/replays"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/playground/sitetest"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/playground/web"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/site"
@@ -94,7 +91,7 @@ func TestSetup(t *testing.T) {
 	}
 	_, text := s.Call(t, http.MethodGet, "/api/setup", "")
 	sitetest.Strict(t, text, &setup)
-	if setup.Version != "v1.2.3" || setup.Database != "memory" || len(setup.Policies) != len(limiter.Algorithms()) || setup.MaxLogBytes != replays.MaxUpload {
+	if setup.Version != "v1.2.3" || setup.Database != "memory" || len(setup.Policies) != len(limiter.Algorithms()) || setup.MaxLogBytes != maxUpload {
 		t.Fatalf("got %+v", setup)
 	}
 	for i, p := range setup.Policies {
@@ -146,7 +143,7 @@ func TestServe(t *testing.T) {
 		waits <- nil
 	}()
 	for range 2 {
-		var d event.Decision
+		var d decisionEvent
 		w.Until(t, "decision", &d)
 	}
 	upload, more := io.Pipe()
@@ -170,7 +167,7 @@ func TestServe(t *testing.T) {
 	_ = more.Close()
 	<-sent // with or without an error
 	l := <-memory
-	if _, err := l.Check(t.Context(), parse.Any(limiter.LeakyBucketQueue), "k", 0); !errors.Is(err, limiter.ErrClosed) {
+	if _, err := l.Check(t.Context(), anyPolicy(limiter.LeakyBucketQueue), "k", 0); !errors.Is(err, limiter.ErrClosed) {
 		t.Errorf("the limiter is not closed: %v", err)
 	}
 	if _, err := http.Get(at); err == nil {

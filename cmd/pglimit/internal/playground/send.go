@@ -9,9 +9,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/pglimit/pglimit/cmd/pglimit/internal/playground/event"
-	"github.com/pglimit/pglimit/cmd/pglimit/internal/playground/hub"
-	"github.com/pglimit/pglimit/cmd/pglimit/internal/playground/parse"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/site/api"
 	"github.com/pglimit/pglimit/httplimit"
 	"github.com/pglimit/pglimit/limiter"
@@ -22,19 +19,9 @@ const (
 	maxSending = 128 // requests of /api/send in flight
 )
 
-// sender answers POST /api/send.
-type sender struct {
-	hub     *hub.Hub
-	sending chan struct{} // one token for each request in flight
-}
-
-func newSender(h *hub.Hub) http.Handler {
-	return api.Answer((&sender{hub: h, sending: make(chan struct{}, maxSending)}).send)
-}
-
-// send sends all requests concurrently. It does not wait for a delay: the page shows
-// it.
-func (s *sender) send(w http.ResponseWriter, r *http.Request) (any, error) {
+// send answers POST /api/send: it sends all requests concurrently. It does not wait for a
+// delay: the page shows it.
+func (s *Server) send(w http.ResponseWriter, r *http.Request) (any, error) {
 	var in requests
 	if err := api.Read(w, r, &in); err != nil {
 		return nil, err
@@ -82,7 +69,7 @@ func (s *sender) send(w http.ResponseWriter, r *http.Request) (any, error) {
 
 // maySend waits until one more request may be in flight. It returns false if ctx ends
 // first.
-func (s *sender) maySend(ctx context.Context) bool {
+func (s *Server) maySend(ctx context.Context) bool {
 	select {
 	case s.sending <- struct{}{}:
 		return true
@@ -102,7 +89,7 @@ type requests struct {
 }
 
 func (in *requests) read() ([]limiter.Request, error) {
-	if err := parse.Key(in.Key); err != nil {
+	if err := parseKey(in.Key); err != nil {
 		return nil, err
 	}
 	if in.Times < 1 || in.Times > maxTimes {
@@ -118,7 +105,7 @@ func (in *requests) read() ([]limiter.Request, error) {
 			cost = *a.Cost
 		}
 		var err error
-		if list[i], err = parse.Request(a.Policy, in.Key, cost); err != nil {
+		if list[i], err = parseRequest(a.Policy, in.Key, cost); err != nil {
 			return nil, err
 		}
 	}
@@ -126,19 +113,17 @@ func (in *requests) read() ([]limiter.Request, error) {
 }
 
 // reset answers POST /api/reset: it resets a key.
-func reset(h *hub.Hub) http.Handler {
-	return api.Answer(func(w http.ResponseWriter, r *http.Request) (any, error) {
-		var in struct {
-			Key string `json:"key"`
-		}
-		if err := api.Read(w, r, &in); err != nil {
-			return nil, err
-		}
-		if err := parse.Key(in.Key); err != nil {
-			return nil, err
-		}
-		return struct{}{}, h.Reset(r.Context(), in.Key)
-	})
+func (s *Server) reset(w http.ResponseWriter, r *http.Request) (any, error) {
+	var in struct {
+		Key string `json:"key"`
+	}
+	if err := api.Read(w, r, &in); err != nil {
+		return nil, err
+	}
+	if err := parseKey(in.Key); err != nil {
+		return nil, err
+	}
+	return struct{}{}, s.hub.Reset(r.Context(), in.Key)
 }
 
 // longestWait is the longest wait of a request to /limited/ for its turn in a queue.
@@ -147,10 +132,10 @@ const longestWait = time.Minute
 
 // limited answers GET /limited/{algorithm} like an application behind the middleware.
 // The query has the policy, the key and the cost.
-func limited(h *hub.Hub, logger *slog.Logger) http.Handler {
-	next := httplimit.New(h.Limiter, requestOf, httplimit.WithLogger(logger))(http.HandlerFunc(event.Allowed))
+func limited(h *Hub, logger *slog.Logger) http.Handler {
+	next := httplimit.New(h.Limiter, requestOf, httplimit.WithLogger(logger))(http.HandlerFunc(answerAllowed))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		request, err := parse.Query(limiter.Algorithm(r.PathValue("algorithm")), r.URL.RawQuery)
+		request, err := parseQuery(limiter.Algorithm(r.PathValue("algorithm")), r.URL.RawQuery)
 		if err == nil {
 			err = h.Admit(request.Key)
 		}

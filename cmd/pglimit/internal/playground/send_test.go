@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/must"
-	"github.com/pglimit/pglimit/cmd/pglimit/internal/playground/event"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/playground/sitetest"
 	"github.com/pglimit/pglimit/limiter"
 )
@@ -100,17 +99,17 @@ func TestLimited(t *testing.T) {
 		for i := range 3 {
 			if a == limiter.LeakyBucketQueue && i == 1 { // it would wait
 				s.Post(t, "/api/send", `{"key":"k","times":1,"requests":[{"policy":{"algorithm":"leaky_bucket_queue","limit":2,"period":"1000h"}}]}`, &sitetest.Counts{})
-				w.Until(t, "decision", &event.Decision{})
+				w.Until(t, "decision", &decisionEvent{})
 				continue
 			}
 			answer, body := s.Call(t, http.MethodGet, at, "")
-			var d event.Decision
+			var d decisionEvent
 			w.Until(t, "decision", &d)
 			seen := answer.Header.Clone()
 			for _, added := range []string{"Date", "Content-Length"} { // by net/http
 				seen.Del(added)
 			}
-			if got, want := fmt.Sprint(d.Headers), fmt.Sprint(event.Lines(seen)); got != want || d.Status != answer.StatusCode || d.Algorithm != a {
+			if got, want := fmt.Sprint(d.Headers), fmt.Sprint(headerLines(seen)); got != want || d.Status != answer.StatusCode || d.Algorithm != a {
 				t.Errorf("%s: the stream has %d %s\nthe client received %d %s", at, d.Status, got, answer.StatusCode, want)
 			}
 			switch {
@@ -128,7 +127,7 @@ func TestLimitedQuery(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	w := s.Watch(t, "k")
-	for at, want := range map[string]event.Decision{
+	for at, want := range map[string]decisionEvent{
 		"leaky_bucket?limit=2&period=1h&burst=3&tick=1m&block_for=5s&cost=0.5": {Algorithm: limiter.LeakyBucket, Limit: 2, Burst: 3, Cost: 0.5},
 		"fixed_window?limit=1e3&period=1h&aligned=true":                        {Algorithm: limiter.FixedWindow, Limit: 1000, Burst: 1000, Cost: 1},
 		"fixed_window?limit=1&calendar=month&time_zone=Europe%2FVienna":        {Algorithm: limiter.FixedWindow, Limit: 1, Burst: 1, Cost: 1},
@@ -137,7 +136,7 @@ func TestLimitedQuery(t *testing.T) {
 		if answer, text := s.Call(t, http.MethodGet, "/limited/"+at+"&key=k", ""); answer.StatusCode != 200 {
 			t.Errorf("%s: %s %s", at, answer.Status, text)
 		}
-		var d event.Decision
+		var d decisionEvent
 		w.Until(t, "decision", &d)
 		if d.Algorithm != want.Algorithm || d.Limit != want.Limit || d.Burst != want.Burst || d.Cost != want.Cost {
 			t.Errorf("%s: %+v, want %+v", at, d, want)
@@ -237,7 +236,7 @@ func TestSend(t *testing.T) {
 	for _, w := range []*sitetest.Watcher{one, two} {
 		outcomes, allowed := map[string]int{}, map[limiter.Algorithm]int{}
 		for range 4 * 5 * 7 {
-			var d event.Decision
+			var d decisionEvent
 			w.Until(t, "decision", &d)
 			outcomes[d.Outcome]++
 			if d.Status == http.StatusOK {

@@ -179,7 +179,7 @@ func TestServerKeepsConnections(t *testing.T) {
 func TestServerUploadsDrip(t *testing.T) {
 	t.Parallel()
 	r := newRaw(t, sitetest.Hang)
-	r.replays.SetPatience(20 * time.Millisecond)
+	r.replays.patience = 20 * time.Millisecond
 	reads := make(chan struct{}, 10)
 	r.handler = sitetest.Telling(reads).Handler(r.handler)
 	var slow []net.Conn

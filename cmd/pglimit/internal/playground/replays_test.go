@@ -1,4 +1,4 @@
-package replays
+package playground
 
 import (
 	"bytes"
@@ -18,21 +18,21 @@ import (
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/playground/sitetest"
 )
 
-// site is a Server that answers on the network.
-type site struct {
-	*Server
+// replaysSite is a replayer that answers on the network.
+type replaysSite struct {
+	*replayer
 	sitetest.Site
 }
 
-func newSite(t *testing.T) *site {
+func replaySite(t *testing.T) *replaysSite {
 	t.Helper()
-	s := New()
-	return &site{s, sitetest.New(t, handler(s))}
+	s := newReplayer()
+	return &replaysSite{s, sitetest.New(t, handler(s))}
 }
 
-func handler(s *Server) http.Handler {
+func handler(s *replayer) http.Handler {
 	mux := http.NewServeMux()
-	s.Add(mux)
+	s.add(mux)
 	return mux
 }
 
@@ -46,7 +46,7 @@ func packed(t *testing.T, text string) string {
 }
 
 // send replays a log.
-func (s *site) send(t *testing.T, path, log string) replayed {
+func (s *replaysSite) send(t *testing.T, path, log string) replayed {
 	t.Helper()
 	answer, text := s.Call(t, http.MethodPost, path, log, "Content-Type", "application/octet-stream")
 	if answer.StatusCode != http.StatusCreated {
@@ -61,7 +61,7 @@ func (s *site) send(t *testing.T, path, log string) replayed {
 // load nothing.
 func TestReplay(t *testing.T) {
 	t.Parallel()
-	s := newSite(t)
+	s := replaySite(t)
 	for _, log := range []string{sitetest.AccessLog(), packed(t, sitetest.AccessLog())} {
 		got := s.send(t, sitetest.ReplayPath(sitetest.FourAMinute, `{"algorithm":"gcra","limit":1,"period":"1h"}`)+"&name=my%3Cb%3E.log", log)
 		if got.Requests != 10 || got.BadLines != 1 || !strings.HasPrefix(got.URL, "/reports/") || len(got.URL) < 30 {
@@ -93,7 +93,7 @@ func TestReplay(t *testing.T) {
 // TestReplayCosts: each policy has its cost.
 func TestReplayCosts(t *testing.T) {
 	t.Parallel()
-	s := newSite(t)
+	s := replaySite(t)
 	got := s.send(t, sitetest.ReplayPath(sitetest.FourAMinute, sitetest.FourAMinute)+"&costs=[1,2.5]", sitetest.AccessLog())
 	_, page := s.Call(t, http.MethodGet, got.URL, "")
 	if n := strings.Count(page, "Each request costs 2.5"); n != 1 {
@@ -103,7 +103,7 @@ func TestReplayCosts(t *testing.T) {
 
 func TestReplayErrors(t *testing.T) {
 	t.Parallel()
-	s := newSite(t)
+	s := replaySite(t)
 	log, good := sitetest.AccessLog(), sitetest.FourAMinute
 	for _, c := range []struct {
 		at, log          string
@@ -145,7 +145,7 @@ func TestReplayErrors(t *testing.T) {
 // TestReportsKept: only the last reports are kept.
 func TestReportsKept(t *testing.T) {
 	t.Parallel()
-	s := newSite(t)
+	s := replaySite(t)
 	var urls []string
 	for range maxReports + 1 {
 		urls = append(urls, s.send(t, sitetest.ReplayPath(sitetest.FourAMinute), sitetest.AccessLog()).URL)
@@ -165,9 +165,9 @@ func TestReportsKept(t *testing.T) {
 // stops and frees its place. At most two run at once.
 func TestReplayUploadCancelled(t *testing.T) {
 	t.Parallel()
-	s := &site{Server: New()}
+	s := &replaysSite{replayer: newReplayer()}
 	reads, ended := make(chan struct{}, 10), make(chan struct{}, 10)
-	told := sitetest.Telling(reads).Handler(handler(s.Server))
+	told := sitetest.Telling(reads).Handler(handler(s.replayer))
 	s.Site = sitetest.New(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		told.ServeHTTP(w, r)
 		ended <- struct{}{}
@@ -202,7 +202,7 @@ func TestReplayUploadCancelled(t *testing.T) {
 func TestReplayWaits(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := New()
+		s := newReplayer()
 		for range maxReplays {
 			s.turns <- struct{}{}
 		}
@@ -228,12 +228,12 @@ func TestReplayWaits(t *testing.T) {
 // TestReplayCancelled: deciding also stops when the client disconnects.
 func TestReplayCancelled(t *testing.T) {
 	t.Parallel()
-	s := New()
+	s := newReplayer()
 	ctx, stop := context.WithCancel(t.Context())
 	body := io.MultiReader(strings.NewReader(sitetest.AccessLog()), stopping(stop))
 	w := httptest.NewRecorder()
 	r := httptest.NewRequestWithContext(ctx, http.MethodPost, "http://localhost"+sitetest.ReplayPath(sitetest.FourAMinute), body)
-	if handler(s).ServeHTTP(w, r); w.Code == http.StatusCreated || len(s.reports.ids) != 0 {
+	if handler(s).ServeHTTP(w, r); w.Code == http.StatusCreated || s.reports.Len() != 0 {
 		t.Errorf("%d %s", w.Code, w.Body)
 	}
 }

@@ -1,6 +1,4 @@
-// Package describe writes a policy as Go code, as a command line and as a curl
-// command.
-package describe
+package playground
 
 import (
 	"encoding/json"
@@ -16,7 +14,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/pglimit/pglimit/cmd/pglimit/internal/playground/parse"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/site/api"
 	"github.com/pglimit/pglimit/limiter"
 )
@@ -31,8 +28,8 @@ type described struct {
 	Field     string            `json:"field,omitempty"`
 }
 
-// Handler answers POST /api/describe. Command lines begin with command.
-func Handler(command []string) http.Handler {
+// describeHandler answers POST /api/describe. Command lines begin with command.
+func describeHandler(command []string) http.Handler {
 	return api.Answer(func(w http.ResponseWriter, r *http.Request) (any, error) {
 		var in struct {
 			Key      string            `json:"key"`
@@ -42,19 +39,19 @@ func Handler(command []string) http.Handler {
 		if err := api.Read(w, r, &in); err != nil {
 			return nil, err
 		}
-		if err := parse.Key(in.Key); err != nil {
+		if err := parseKey(in.Key); err != nil {
 			return nil, err
 		}
 		if most := len(limiter.Algorithms()); len(in.Policies) < 1 || len(in.Policies) > most {
 			return nil, api.BadField("policies", "are %d: must be from 1 to %d", len(in.Policies), most)
 		}
-		costs, err := parse.Costs(in.Costs, len(in.Policies))
+		costs, err := parseCosts(in.Costs, len(in.Policies))
 		if err != nil {
 			return nil, err
 		}
 		list := make([]described, len(in.Policies))
 		for i, text := range in.Policies {
-			request, err := parse.Request(text, in.Key, costs[i])
+			request, err := parseRequest(text, in.Key, costs[i])
 			var bad *api.Problem
 			if errors.As(err, &bad) {
 				list[i] = described{Algorithm: bad.Algorithm, Error: bad.Message, Field: bad.Field}

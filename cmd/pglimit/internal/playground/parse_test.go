@@ -1,4 +1,4 @@
-package parse
+package playground
 
 import (
 	"encoding/json"
@@ -25,7 +25,7 @@ func TestQuery(t *testing.T) {
 		"fixed_window?limit=1&calendar=month&time_zone=Europe%2FVienna":        {Algorithm: limiter.FixedWindow, Limit: 1, Calendar: limiter.Month, TimeZone: "Europe/Vienna"},
 	} {
 		algorithm, query, _ := strings.Cut(at, "?")
-		got, err := Query(limiter.Algorithm(algorithm), query+"&key=k")
+		got, err := parseQuery(limiter.Algorithm(algorithm), query+"&key=k")
 		if want.Name = PolicyName; err != nil || got.Policy != want || got.Key != "k" {
 			t.Errorf("%s: %+v, %v; want %+v", at, got, err, want)
 		}
@@ -49,7 +49,7 @@ func FuzzQuery(f *testing.F) {
 		f.Add(raw, "k", 2.0, "1m", 0.0, "", 0.0)
 	}
 	f.Fuzz(func(t *testing.T, raw, key string, limit float64, period string, burst float64, blockFor string, cost float64) {
-		if request, err := Query(limiter.TokenBucket, raw); err != nil {
+		if request, err := parseQuery(limiter.TokenBucket, raw); err != nil {
 			blamesClient(t, raw, err)
 		} else if err := request.Policy.Validate(); err != nil || request.Cost <= 0 || request.Key == "" || len(request.Key) > 256 || !utf8.ValidString(request.Key) || strings.Contains(request.Key, "\x00") {
 			t.Errorf("%q is accepted as %+v: %v", raw, request, err)
@@ -59,7 +59,7 @@ func FuzzQuery(f *testing.F) {
 
 		number := func(v float64) string { return strconv.FormatFloat(v, 'g', -1, 64) }
 		query := url.Values{"key": {key}, "cost": {number(cost)}, "limit": {number(limit)}, "period": {period}, "burst": {number(burst)}, "block_for": {blockFor}}
-		got, err := Query(limiter.TokenBucket, query.Encode())
+		got, err := parseQuery(limiter.TokenBucket, query.Encode())
 		if err != nil {
 			blamesClient(t, query.Encode(), err)
 		}
@@ -70,9 +70,9 @@ func FuzzQuery(f *testing.F) {
 			}
 			return
 		}
-		want, wrong := Request(text, key, cost)
+		want, wrong := parseRequest(text, key, cost)
 		if wrong == nil {
-			wrong = Key(key) // Request leaves the page's bound to its caller
+			wrong = parseKey(key) // Request leaves the page's bound to its caller
 		}
 		if (err == nil) != (wrong == nil) || err == nil && got != want {
 			t.Errorf("%v is %+v, %v; in JSON %+v, %v", query, got, err, want, wrong)

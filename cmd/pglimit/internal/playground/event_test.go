@@ -1,4 +1,4 @@
-package event
+package playground
 
 import (
 	"math"
@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/must"
-	"github.com/pglimit/pglimit/cmd/pglimit/internal/playground/parse"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/playground/sitetest"
 	"github.com/pglimit/pglimit/limiter"
 )
@@ -16,11 +15,11 @@ import (
 func TestDecided(t *testing.T) {
 	t.Parallel()
 	l := limiter.NewMemory(nil)
-	send := func(policy string, cost float64) (d Decision) {
+	send := func(policy string, cost float64) (d decisionEvent) {
 		t.Helper()
-		request := must.OK(parse.Request([]byte(policy), "k", cost))(t)
+		request := must.OK(parseRequest([]byte(policy), "k", cost))(t)
 		r := must.OK(l.Do(t.Context(), request))(t)
-		_, data, _ := strings.Cut(string(Encode("decision", Decided(request, r))), "\ndata: ")
+		_, data, _ := strings.Cut(string(encodeEvent("decision", decided(request, r))), "\ndata: ")
 		sitetest.Strict(t, data, &d)
 		if now := float64(time.Now().UnixMilli()); math.Abs(d.At-now) > 60_000 {
 			t.Errorf("at %v, and now is %v", d.At, now)

@@ -1,4 +1,4 @@
-package hub
+package playground
 
 import (
 	"bytes"
@@ -17,16 +17,14 @@ import (
 	"time"
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/must"
-	"github.com/pglimit/pglimit/cmd/pglimit/internal/playground/event"
-	"github.com/pglimit/pglimit/cmd/pglimit/internal/playground/parse"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/playground/sitetest"
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// newHub returns a hub that counts in memory.
-func newHub(t *testing.T, newLimiter func(*limiter.Config) (*limiter.Limiter, error)) *Hub {
+// testHub returns a hub that counts in memory.
+func testHub(t *testing.T, newLimiter func(*limiter.Config) (*limiter.Limiter, error)) *Hub {
 	t.Helper()
-	h := must.OK(New(newLimiter, limiter.Config{DisableDenyCache: true, Logger: slog.New(slog.DiscardHandler)}))(t)
+	h := must.OK(newHub(newLimiter, limiter.Config{DisableDenyCache: true, Logger: slog.New(slog.DiscardHandler)}))(t)
 	return h
 }
 
@@ -50,7 +48,7 @@ func looking(n *atomic.Int64, at func()) func(*limiter.Config) (*limiter.Limiter
 
 // policy returns a policy of the playground.
 func policy(a limiter.Algorithm, limit float64, period time.Duration) limiter.Policy {
-	return limiter.Policy{Name: parse.PolicyName, Algorithm: a, Limit: limit, Period: period}
+	return limiter.Policy{Name: PolicyName, Algorithm: a, Limit: limit, Period: period}
 }
 
 // allow requests n units of key k.
@@ -59,12 +57,10 @@ func allow(t *testing.T, h *Hub, p limiter.Policy, n float64) {
 	must.OK(h.Limiter.AllowN(t.Context(), p, "k", n))(t)
 }
 
-// newSite serves the hub's streams until the test ends.
-func newSite(t *testing.T, h *Hub) sitetest.Site {
+// hubSite serves the hub's streams until the test ends.
+func hubSite(t *testing.T, h *Hub) sitetest.Site {
 	t.Helper()
-	mux := http.NewServeMux()
-	mux.Handle("GET /api/events", Handler(h))
-	s := sitetest.New(t, mux)
+	s := sitetest.New(t, streamHandler(h))
 	t.Cleanup(h.Close)
 	return s
 }
@@ -93,7 +89,7 @@ func listenIn(t *testing.T, h *Hub, key string) (on *stage, leave func()) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		Handler(h).ServeHTTP(on, httptest.NewRequestWithContext(ctx, http.MethodGet, "http://localhost/api/events?key="+key, nil))
+		streamHandler(h).ServeHTTP(on, httptest.NewRequestWithContext(ctx, http.MethodGet, "http://localhost/api/events?key="+key, nil))
 	}()
 	return on, func() { stop(); <-ended }
 }
@@ -122,7 +118,7 @@ func TestHubSampling(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var looks atomic.Int64
-		h := newHub(t, looking(&looks, nil))
+		h := testHub(t, looking(&looks, nil))
 		p, window := policy(limiter.TokenBucket, 10, 10*time.Second), policy(limiter.FixedWindow, 1, time.Second)
 		pass := func(d time.Duration) { <-time.After(d); synctest.Wait() }
 
@@ -139,13 +135,13 @@ func TestHubSampling(t *testing.T) {
 			t.Errorf("%d times levels in 5 s", n)
 		}
 		var first, last struct {
-			Levels map[limiter.Algorithm]event.Level
+			Levels map[limiter.Algorithm]levelEvent
 		}
 		if err := json.Unmarshal([]byte(levels[0]), &first); err != nil || first.Levels[limiter.TokenBucket].Level != 5 {
 			t.Errorf("first %s, %v", levels[0], err)
 		}
 		if err := json.Unmarshal([]byte(levels[len(levels)-1]), &last); err != nil ||
-			last.Levels[limiter.TokenBucket] != (event.Level{At: first.Levels[limiter.TokenBucket].At + 5000, Remaining: 10}) ||
+			last.Levels[limiter.TokenBucket] != (levelEvent{At: first.Levels[limiter.TokenBucket].At + 5000, Remaining: 10}) ||
 			last.Levels[limiter.FixedWindow].Remaining != 1 || len(last.Levels) != 2 {
 			t.Errorf("last %s, %v", levels[len(levels)-1], err)
 		}
@@ -177,13 +173,13 @@ func TestHubSampling(t *testing.T) {
 // TestHubLastPolicy: a key is read under the policy that was used last.
 func TestHubLastPolicy(t *testing.T) {
 	t.Parallel()
-	h := newHub(t, sitetest.Memory)
-	w := newSite(t, h).Watch(t, "k")
+	h := testHub(t, sitetest.Memory)
+	w := hubSite(t, h).Watch(t, "k")
 	for _, limit := range []float64{3, 30} {
 		allow(t, h, policy(limiter.GCRA, limit, 1000*time.Hour), 1)
 	}
 	for {
-		var seen event.Levels
+		var seen levelsEvent
 		w.Until(t, "levels", &seen)
 		if of := seen.Levels[limiter.GCRA]; of.Level+of.Remaining == 30 {
 			return
@@ -199,13 +195,13 @@ func TestHubResetInMidLook(t *testing.T) {
 	var looks atomic.Int64
 	looked, goOn := make(chan struct{}), make(chan struct{})
 	var hold atomic.Bool
-	h := newHub(t, looking(&looks, func() {
+	h := testHub(t, looking(&looks, func() {
 		if hold.CompareAndSwap(true, false) {
 			close(looked)
 			<-goOn
 		}
 	}))
-	w := newSite(t, h).Watch(t, "k")
+	w := hubSite(t, h).Watch(t, "k")
 	hold.Store(true)
 	p := policy(limiter.GCRA, 3, 1000*time.Hour)
 	allow(t, h, p, 3)
@@ -214,7 +210,7 @@ func TestHubResetInMidLook(t *testing.T) {
 	close(goOn)
 	w.Until(t, "reset", &struct{}{})
 	allow(t, h, p, 1)
-	var seen event.Levels
+	var seen levelsEvent
 	w.Until(t, "levels", &seen) // before the decision or after
 	if level := seen.Levels[limiter.GCRA].Level; level > 1 {
 		t.Errorf("after the reset: level %v", level)
@@ -228,7 +224,7 @@ func TestHubDecisionInMidLook(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var looks atomic.Int64
 		looked, goOn := make(chan struct{}, 1000), make(chan struct{})
-		h := newHub(t, looking(&looks, func() { looked <- struct{}{}; <-goOn }))
+		h := testHub(t, looking(&looks, func() { looked <- struct{}{}; <-goOn }))
 		allow(t, h, policy(limiter.FixedWindow, 1, time.Millisecond), 1)
 		<-time.After(time.Second) // nothing is counted any more
 		s := must.OK(h.join("k", "", func() {}))(t)
@@ -250,8 +246,8 @@ func TestHubDecisionInMidLook(t *testing.T) {
 // TestHubReset: after a reset the key is unused for every algorithm, and not in use.
 func TestHubReset(t *testing.T) {
 	t.Parallel()
-	h := newHub(t, sitetest.Memory)
-	w := newSite(t, h).Watch(t, "k")
+	h := testHub(t, sitetest.Memory)
+	w := hubSite(t, h).Watch(t, "k")
 	for range 2 {
 		for _, a := range limiter.Algorithms() {
 			p := policy(a, 3, 1000*time.Hour)
@@ -263,16 +259,18 @@ func TestHubReset(t *testing.T) {
 		}
 		must.Succeed(t, h.Reset(t.Context(), "k"))
 		w.Until(t, "reset", &struct{}{})
-		if left := h.all(); len(left) != 0 {
+		h.mu.Lock()
+		if left := h.keys["k"].used; len(left) != 0 {
 			t.Errorf("still to be reset: %v", left)
 		}
+		h.mu.Unlock()
 	}
 }
 
 // TestHubForgetAll: at the end no counts are left.
 func TestHubForgetAll(t *testing.T) {
 	t.Parallel()
-	h := newHub(t, sitetest.Memory)
+	h := testHub(t, sitetest.Memory)
 	p := policy(limiter.TokenBucket, 3, 1000*time.Hour)
 	for _, key := range []string{"alice", "bob"} {
 		if r, err := h.Limiter.Allow(t.Context(), p, key); err != nil || !r.Allowed {
@@ -290,7 +288,7 @@ func TestHubForgetAll(t *testing.T) {
 // TestHubAdmit: the number of keys in use is limited.
 func TestHubAdmit(t *testing.T) {
 	t.Parallel()
-	h := newHub(t, sitetest.Memory)
+	h := testHub(t, sitetest.Memory)
 	for i := range maxKeys {
 		must.Succeed(t, h.Admit(fmt.Sprint(i)))
 		must.OK(h.Limiter.Allow(t.Context(), policy(limiter.GCRA, 1, time.Hour), fmt.Sprint(i)))(t)
@@ -307,7 +305,7 @@ func TestHubAdmit(t *testing.T) {
 func TestHandlerBeat(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		h := newHub(t, sitetest.Memory)
+		h := testHub(t, sitetest.Memory)
 		on, leave := listenIn(t, h, "k")
 		<-time.After(time.Minute + time.Second)
 		synctest.Wait()
@@ -322,8 +320,8 @@ func TestHandlerBeat(t *testing.T) {
 // TestHandlerErrors: a stream needs a key, and the hub must be open.
 func TestHandlerErrors(t *testing.T) {
 	t.Parallel()
-	h := newHub(t, sitetest.Memory)
-	s := newSite(t, h)
+	h := testHub(t, sitetest.Memory)
+	s := hubSite(t, h)
 	s.ExpectProblem(t, http.MethodGet, "/api/events", "", 400, "key", "", "key is empty")
 	s.ExpectProblem(t, http.MethodGet, "/api/events?key="+strings.Repeat("k", 257), "", 400, "key", "", "257 bytes")
 	s.ExpectProblem(t, http.MethodGet, "/api/events?key=%ff", "", 400, "key", "", "not valid UTF-8")
@@ -331,7 +329,7 @@ func TestHandlerErrors(t *testing.T) {
 	h.leave("0", in)
 	h.leave("0", in) // leaving twice counts once
 	w := s.Watch(t, "k")
-	h.endStreams()
+	h.Close()
 	w.Ended()
 	s.ExpectProblem(t, http.MethodGet, "/api/events?key=k", "", 503, "", "", "the playground is ending")
 	h.mu.Lock()
@@ -346,7 +344,7 @@ func TestHandlerErrors(t *testing.T) {
 // However many others come, from one address or from many, the older half goes on.
 func TestHubMakesRoom(t *testing.T) {
 	t.Parallel()
-	h := newHub(t, sitetest.Memory)
+	h := testHub(t, sitetest.Memory)
 	defer h.Close()
 	cut := make(chan int, maxStreams+10)
 	joined := 0
@@ -390,8 +388,8 @@ func TestHubMakesRoom(t *testing.T) {
 // other streams lose nothing.
 func TestHandlerSlowReader(t *testing.T) {
 	t.Parallel()
-	h := newHub(t, sitetest.Memory)
-	server := httptest.NewUnstartedServer(Handler(h))
+	h := testHub(t, sitetest.Memory)
+	server := httptest.NewUnstartedServer(streamHandler(h))
 	server.Config.ConnContext = func(ctx context.Context, c net.Conn) context.Context {
 		_ = c.(*net.TCPConn).SetWriteBuffer(1) // the least that the system gives
 		return ctx
@@ -405,7 +403,7 @@ func TestHandlerSlowReader(t *testing.T) {
 	sent := 0
 	for open := true; open && sent < 2*maxBehind; sent++ {
 		allow(t, h, policy(limiter.GCRA, 1, 1000*time.Hour), 1)
-		var d event.Decision
+		var d decisionEvent
 		quick.Until(t, "decision", &d)
 		h.mu.Lock()
 		open = h.streams == 2

@@ -1,4 +1,4 @@
-package hub
+package playground
 
 import (
 	"context"
@@ -7,8 +7,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/pglimit/pglimit/cmd/pglimit/internal/playground/event"
-	"github.com/pglimit/pglimit/cmd/pglimit/internal/playground/parse"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/site/api"
 	"github.com/pglimit/pglimit/limiter"
 )
@@ -17,11 +15,11 @@ const beat = 15 * time.Second // between two comments that keep a stream alive
 
 // Handler answers GET /api/events: a stream of server-sent events about one key. The
 // server bounds each write to a reader that does not read: see api.Pace.
-func Handler(h *Hub) http.Handler {
+func streamHandler(h *Hub) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		key := r.URL.Query().Get("key")
 		out := http.NewResponseController(w)
-		err := parse.Key(key)
+		err := parseKey(key)
 		var in *stream
 		if err == nil {
 			in, err = h.join(key, addressOf(r), func() { _ = out.SetWriteDeadline(time.Now()) })
@@ -71,13 +69,13 @@ func addressOf(r *http.Request) string {
 // hello returns the beginning of a stream: the time of the limiter's clock, and the
 // delay before reconnecting.
 func hello(r *http.Request, l *limiter.Limiter, key string) []byte {
-	now, err := l.Check(r.Context(), parse.Any(limiter.GCRA), key, 0)
+	now, err := l.Check(r.Context(), anyPolicy(limiter.GCRA), key, 0)
 	if err != nil {
 		now.At = time.Now()
 	}
-	text := append([]byte("retry: 1000\n"), event.Encode("hello", map[string]float64{"at": event.Millis(now.At)})...)
+	text := append([]byte("retry: 1000\n"), encodeEvent("hello", map[string]float64{"at": millis(now.At)})...)
 	if err != nil {
-		text = append(text, event.Encode("problem", api.ProblemOf(err, ""))...)
+		text = append(text, encodeEvent("problem", api.ProblemOf(err, ""))...)
 	}
 	return text
 }
@@ -87,11 +85,11 @@ type policies map[limiter.Algorithm]limiter.Policy
 
 // look reads the state of a key under each policy. held reports whether anything is
 // counted.
-func look(ctx context.Context, l *limiter.Limiter, key string, used policies) (seen event.Levels, held bool, err error) {
+func readLevels(ctx context.Context, l *limiter.Limiter, key string, used policies) (seen levelsEvent, held bool, err error) {
 	var all sync.WaitGroup
 	var mu sync.Mutex
 	var errs []error
-	seen.Levels = map[limiter.Algorithm]event.Level{}
+	seen.Levels = map[limiter.Algorithm]levelEvent{}
 	for a, p := range used {
 		all.Go(func() {
 			r, err := l.Check(ctx, p, key, 0)
@@ -101,7 +99,7 @@ func look(ctx context.Context, l *limiter.Limiter, key string, used policies) (s
 				errs = append(errs, err)
 				return
 			}
-			seen.Levels[a] = event.Level{At: event.Millis(r.At), Level: r.Level, Remaining: r.Remaining}
+			seen.Levels[a] = levelEvent{At: millis(r.At), Level: r.Level, Remaining: r.Remaining}
 			held = held || r.ResetAfter > 0
 		})
 	}

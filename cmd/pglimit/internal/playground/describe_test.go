@@ -1,4 +1,4 @@
-package describe
+package playground
 
 import (
 	"bytes"
@@ -14,7 +14,6 @@ import (
 	"testing"
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/must"
-	"github.com/pglimit/pglimit/cmd/pglimit/internal/playground/parse"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/playground/sitetest"
 	"github.com/pglimit/pglimit/limiter"
 )
@@ -40,16 +39,14 @@ func wanted(t *testing.T, policy string, key string, cost float64) limiter.Reque
 	t.Helper()
 	var p limiter.Policy
 	must.Succeed(t, json.Unmarshal([]byte(policy), &p))
-	p.Name = parse.PolicyName
+	p.Name = PolicyName
 	return p.Request(key, cost)
 }
 
-// newSite serves descriptions whose command lines begin with command.
-func newSite(t *testing.T, command ...string) sitetest.Site {
+// describeSite serves descriptions whose command lines begin with command.
+func describeSite(t *testing.T, command ...string) sitetest.Site {
 	t.Helper()
-	mux := http.NewServeMux()
-	mux.Handle("POST /api/describe", Handler(command))
-	return sitetest.New(t, mux)
+	return sitetest.New(t, describeHandler(command))
 }
 
 // describeAll returns the descriptions of all of askedOf.
@@ -72,7 +69,7 @@ func describeAll(t *testing.T, s sitetest.Site, key string) []described {
 // with the policy.
 func TestDescribeGo(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, "pglimit", "allow")
+	s := describeSite(t, "pglimit", "allow")
 	const key = "O'Neill \"\\ \n π"
 	var program strings.Builder
 	program.WriteString(`package main
@@ -135,7 +132,7 @@ func main() {
 // TestDescribeText: the three forms of one policy.
 func TestDescribeText(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, "pglimit", "allow", "--data-dir", "my data")
+	s := describeSite(t, "pglimit", "allow", "--data-dir", "my data")
 	got := describeAll(t, s, "alice")[0]
 	want := described{
 		Algorithm: limiter.LeakyBucket,
@@ -166,7 +163,7 @@ r, err := l.Allow(ctx, policy, "alice")
 // TestDescribeCommandQuoted: a shell parses any key as one word.
 func TestDescribeCommandQuoted(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, "pglimit", "allow")
+	s := describeSite(t, "pglimit", "allow")
 	var all string
 	for c := '!'; c <= '~'; c++ {
 		all += string(c)
@@ -185,7 +182,7 @@ func TestDescribeCommandQuoted(t *testing.T) {
 // TestDescribeCurl: the playground parses the URL shown as the same policy.
 func TestDescribeCurl(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, "pglimit", "allow")
+	s := describeSite(t, "pglimit", "allow")
 	for _, key := range []string{"alice", "O'Neill", "a&b=c d+e%2F#π\n"} {
 		for i, d := range describeAll(t, s, key) {
 			out, err := exec.CommandContext(t.Context(), "sh", "-c", strings.Replace(d.Curl, "curl -i ", "printf %s ", 1)).Output()
@@ -193,7 +190,7 @@ func TestDescribeCurl(t *testing.T) {
 				t.Fatalf("%s: %v", d.Curl, err)
 			}
 			at := must.OK(url.Parse(string(out)))(t)
-			got, err := parse.Query(limiter.Algorithm(strings.TrimPrefix(at.Path, "/limited/")), at.RawQuery)
+			got, err := parseQuery(limiter.Algorithm(strings.TrimPrefix(at.Path, "/limited/")), at.RawQuery)
 			if want := wanted(t, askedOf[i].policy, key, askedOf[i].cost); err != nil || got != want || at.Scheme+"://"+at.Host != s.URL {
 				t.Errorf("%s: %v\ngot %+v\nwant %+v", d.Curl, err, got, want)
 			}
@@ -203,7 +200,7 @@ func TestDescribeCurl(t *testing.T) {
 
 func TestDescribeErrors(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, "pglimit", "allow")
+	s := describeSite(t, "pglimit", "allow")
 	const good = `{"algorithm":"gcra","limit":1,"period":"1s"}`
 	var got struct{ Policies []described }
 	s.Post(t, "/api/describe", `{"key":"k","policies":[{"algorithm":"gcra","limit":-1,"period":"1s"},`+good+`,{"algorithm":"token_bucket","limit":true}]}`, &got)
@@ -221,10 +218,10 @@ func TestDescribeErrors(t *testing.T) {
 	for body, want := range map[string]struct{ field, text string }{
 		`{"policies":[` + good + `]}`: {"key", "key is empty"},
 		`{"key":"k"}`:                 {"policies", "policies are 0: must be from 1 to 7"},
-		`{"key":"k","policies":[` + strings.Repeat(good+",", 7) + good + `]}`:             {"policies", "policies are 8"},
-		`{"key":"k","policies":[` + good + `],"costs":[1,2]}`:                             {"costs", "costs are 2: must be as many as the 1 policies"},
-		`{"key":"k","policies":[` + good + `],"costs":["1"]}`:                             {"costs", "costs is a JSON string: must be a number"},
-		`{"key":"` + strings.Repeat("k", parse.MaxKey+1) + `","policies":[` + good + `]}`: {"key", "257 bytes"},
+		`{"key":"k","policies":[` + strings.Repeat(good+",", 7) + good + `]}`:            {"policies", "policies are 8"},
+		`{"key":"k","policies":[` + good + `],"costs":[1,2]}`:                            {"costs", "costs are 2: must be as many as the 1 policies"},
+		`{"key":"k","policies":[` + good + `],"costs":["1"]}`:                            {"costs", "costs is a JSON string: must be a number"},
+		`{"key":"` + strings.Repeat("k", maxKeyBytes+1) + `","policies":[` + good + `]}`: {"key", "257 bytes"},
 	} {
 		s.ExpectProblem(t, http.MethodPost, "/api/describe", body, 400, want.field, "", want.text)
 	}

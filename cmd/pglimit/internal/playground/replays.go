@@ -1,5 +1,4 @@
-// Package replays replays uploaded access logs, and keeps the last reports.
-package replays
+package playground
 
 import (
 	"bytes"
@@ -16,14 +15,15 @@ import (
 	"sync/atomic"
 	"time"
 
+	lru "github.com/hashicorp/golang-lru/v2"
+
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/accesslog"
-	"github.com/pglimit/pglimit/cmd/pglimit/internal/playground/parse"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/replay"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/site/api"
 )
 
-// MaxUpload is the largest upload in bytes.
-const MaxUpload = 256 << 20
+// maxUpload is the largest upload in bytes.
+const maxUpload = 256 << 20
 
 const (
 	maxUnpacked = 1 << 30 // bytes
@@ -34,32 +34,30 @@ const (
 	maxWait = 10 * time.Second
 )
 
-// Server replays logs and serves the reports. Create it with New.
-type Server struct {
-	reports          reports
-	turns            chan struct{} // one token for each running replay
-	upload, unpacked int64         // largest log in bytes: as sent, and unpacked
-	clients          int           // most clients of a log
-	wait             time.Duration // longest wait of a replay for its turn
-	patience         time.Duration // part of it after which a slow upload gives way
+// replayer replays logs and serves the reports. Create it with newReplayer.
+type replayer struct {
+	reports          *lru.Cache[string, []byte] // the last pages, by ID
+	turns            chan struct{}              // one token for each running replay
+	upload, unpacked int64                      // largest log in bytes: as sent, and unpacked
+	clients          int                        // most clients of a log
+	wait             time.Duration              // longest wait of a replay for its turn
+	patience         time.Duration              // part of it after which a slow upload gives way
 
 	mu      sync.Mutex
 	uploads map[*upload]struct{} // of the running replays
 }
 
-// New returns a Server.
-func New() *Server {
-	return &Server{turns: make(chan struct{}, maxReplays), upload: MaxUpload, unpacked: maxUnpacked, clients: maxClients, wait: maxWait,
+// newReplayer returns a replayer.
+func newReplayer() *replayer {
+	reports, _ := lru.New[string, []byte](maxReports) // fails for a size below 1
+	return &replayer{reports: reports, turns: make(chan struct{}, maxReplays), upload: maxUpload, unpacked: maxUnpacked, clients: maxClients, wait: maxWait,
 		patience: maxWait / 4, uploads: map[*upload]struct{}{}}
 }
 
-// SetPatience sets how long a slow upload may run while another replay waits.
-func (s *Server) SetPatience(d time.Duration) { s.patience = d }
-
-// Add adds the handlers of POST /api/replay and of the reports.
-func (s *Server) Add(mux *http.ServeMux) {
+// add adds the handlers of POST /api/replay and of the reports.
+func (s *replayer) add(mux *http.ServeMux) {
 	mux.Handle("POST /api/replay", api.Answer(s.replay))
-	mux.Handle("GET /reports/{id}", &s.reports)
+	mux.HandleFunc("GET /reports/{id}", s.report)
 }
 
 // replayed is the answer of POST /api/replay.
@@ -74,7 +72,7 @@ func (replayed) HTTPStatus() int { return http.StatusCreated }
 
 // replay replays the access log in the body under up to three policies, and keeps the
 // report.
-func (s *Server) replay(w http.ResponseWriter, r *http.Request) (any, error) {
+func (s *replayer) replay(w http.ResponseWriter, r *http.Request) (any, error) {
 	candidates, err := readCandidates(r.URL.Query())
 	if err != nil {
 		return nil, err
@@ -101,7 +99,9 @@ func (s *Server) replay(w http.ResponseWriter, r *http.Request) (any, error) {
 	if err := report.WriteHTML(&page); err != nil {
 		return nil, err
 	}
-	return replayed{"/reports/" + s.reports.add(page.Bytes()), report.Requests, report.BadLines}, nil
+	id := rand.Text()
+	s.reports.Add(id, page.Bytes())
+	return replayed{"/reports/" + id, report.Requests, report.BadLines}, nil
 }
 
 // readCandidates parses the parameters "policies", a JSON array of up to three, and
@@ -120,13 +120,13 @@ func readCandidates(query url.Values) ([]replay.Candidate, error) {
 	if len(list) < 1 || len(list) > replay.MaxCandidates {
 		return nil, api.BadField("policies", "are %d: must be from 1 to %d", len(list), replay.MaxCandidates)
 	}
-	costs, err := parse.Costs(costs, len(list))
+	costs, err := parseCosts(costs, len(list))
 	if err != nil {
 		return nil, err
 	}
 	candidates := make([]replay.Candidate, len(list))
 	for i, text := range list {
-		request, err := parse.Request(text, "any", costs[i])
+		request, err := parseRequest(text, "any", costs[i])
 		if err != nil {
 			return nil, err
 		}
@@ -136,7 +136,7 @@ func readCandidates(query url.Values) ([]replay.Candidate, error) {
 }
 
 // readLog reads an access log, compressed or not, within the bounds of s.
-func (s *Server) readLog(ctx context.Context, body io.Reader) (*replay.Log, error) {
+func (s *replayer) readLog(ctx context.Context, body io.Reader) (*replay.Log, error) {
 	unreadable := func(err error) *api.Problem {
 		var tooLong *http.MaxBytesError
 		p := &api.Problem{Status: http.StatusUnprocessableEntity, Message: "the file cannot be read: " + api.Sentence(err)}
@@ -191,39 +191,9 @@ const maxReports = 8 // reports kept; the oldest is dropped first
 // and lets the page show them in a frame.
 var reportPolicy = "default-src 'none'; style-src '" + replay.StyleHash + "'; base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
 
-// reports keeps the last reports. Its zero value is ready for use.
-type reports struct {
-	mu    sync.Mutex
-	ids   []string // the oldest first
-	pages map[string][]byte
-}
-
-func (r *reports) add(page []byte) (id string) {
-	id = rand.Text()
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if len(r.ids) == maxReports {
-		delete(r.pages, r.ids[0])
-		r.ids = r.ids[1:]
-	}
-	if r.pages == nil {
-		r.pages = map[string][]byte{}
-	}
-	r.ids = append(r.ids, id)
-	r.pages[id] = page
-	return id
-}
-
-func (r *reports) get(id string) (page []byte, known bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	page, known = r.pages[id]
-	return page, known
-}
-
-// ServeHTTP sends a report, as a file with ?download.
-func (r *reports) ServeHTTP(w http.ResponseWriter, request *http.Request) {
-	page, known := r.get(request.PathValue("id"))
+// report sends a report, as a file with ?download.
+func (s *replayer) report(w http.ResponseWriter, r *http.Request) {
+	page, known := s.reports.Peek(r.PathValue("id")) // being read keeps no report longer
 	if !known {
 		api.Send(w, nil, &api.Problem{Status: http.StatusNotFound, Message: fmt.Sprintf("only the last %d reports are kept: replay the log again", maxReports)})
 		return
@@ -232,7 +202,7 @@ func (r *reports) ServeHTTP(w http.ResponseWriter, request *http.Request) {
 	h.Set("Content-Security-Policy", reportPolicy)
 	h.Set("Content-Type", "text/html; charset=utf-8")
 	h.Set("Cache-Control", "no-store")
-	if request.URL.Query().Has("download") {
+	if r.URL.Query().Has("download") {
 		h.Set("Content-Disposition", `attachment; filename="pglimit-replay.html"`)
 	}
 	_, _ = w.Write(page) // fails if the client is gone
@@ -264,7 +234,7 @@ func (u *upload) Read(p []byte) (int, error) {
 }
 
 // begin begins the upload of a replay that has its turn; end ends it.
-func (s *Server) begin(body io.Reader, cut func()) *upload {
+func (s *replayer) begin(body io.Reader, cut func()) *upload {
 	u := &upload{Reader: body, begun: time.Now(), cut: cut}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -272,14 +242,14 @@ func (s *Server) begin(body io.Reader, cut func()) *upload {
 	return u
 }
 
-func (s *Server) end(u *upload) {
+func (s *replayer) end(u *upload) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.uploads, u)
 }
 
 // turn waits for a turn. If there is none for a while, an upload that is slow gives way.
-func (s *Server) turn(ctx context.Context) error {
+func (s *replayer) turn(ctx context.Context) error {
 	select {
 	case s.turns <- struct{}{}:
 		return nil
@@ -302,7 +272,7 @@ func (s *Server) turn(ctx context.Context) error {
 }
 
 // giveWay ends the slowest upload that has had its time, if it is slow.
-func (s *Server) giveWay() {
+func (s *replayer) giveWay() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var slowest *upload

@@ -1,6 +1,4 @@
-// Package parse parses policies, keys and requests of the playground's clients. Every
-// error is an *api.Problem.
-package parse
+package playground
 
 import (
 	"context"
@@ -18,45 +16,45 @@ import (
 // PolicyName is the name of every policy of the playground.
 const PolicyName = "playground"
 
-// MaxKey is the longest valid key in bytes.
-const MaxKey = 256
+// maxKeyBytes is the longest valid key in bytes.
+const maxKeyBytes = 256
 
 // model validates requests before they go to the database.
 var model = limiter.NewMemory(nil)
 
-// Key returns an error if a key is not valid.
-func Key(key string) error {
+// parseKey returns an error if a key is not valid.
+func parseKey(key string) error {
 	if key == "" {
 		return api.BadField("key", "is empty: use a name, such as alice")
 	}
-	if len(key) > MaxKey {
-		return api.BadField("key", "is %d bytes long: %d at most", len(key), MaxKey)
+	if len(key) > maxKeyBytes {
+		return api.BadField("key", "is %d bytes long: %d at most", len(key), maxKeyBytes)
 	}
-	if _, err := model.Check(context.Background(), Any(limiter.GCRA), key, 0); err != nil {
+	if _, err := model.Check(context.Background(), anyPolicy(limiter.GCRA), key, 0); err != nil {
 		return api.ProblemOf(err, "")
 	}
 	return nil
 }
 
-// Any returns a valid policy of an algorithm, for operations on a key that do not
+// anyPolicy returns a valid policy of an algorithm, for operations on a key that do not
 // depend on the numbers.
-func Any(a limiter.Algorithm) limiter.Policy {
+func anyPolicy(a limiter.Algorithm) limiter.Policy {
 	return limiter.Policy{Name: PolicyName, Algorithm: a, Limit: 1, Period: time.Second}
 }
 
-// Request parses a policy and returns the request for cost units of it. If the request
+// parseRequest parses a policy and returns the request for cost units of it. If the request
 // is not valid, it returns an error and the parts that could be parsed.
-func Request(policy []byte, key string, cost float64) (limiter.Request, error) {
+func parseRequest(policy []byte, key string, cost float64) (limiter.Request, error) {
 	p, err := readPolicy(policy)
 	request := p.Request(key, cost)
 	if err == nil {
-		err = check(request)
+		err = checkRequest(request)
 	}
 	return request, err
 }
 
-// Costs returns one cost for each of n policies: costs or, if that is empty, 1 each.
-func Costs(costs []float64, n int) ([]float64, error) {
+// parseCosts returns one cost for each of n policies: costs or, if that is empty, 1 each.
+func parseCosts(costs []float64, n int) ([]float64, error) {
 	if len(costs) == 0 {
 		return slices.Repeat([]float64{1}, n), nil
 	}
@@ -66,7 +64,7 @@ func Costs(costs []float64, n int) ([]float64, error) {
 	return costs, nil
 }
 
-// readPolicy parses a policy and sets its name. check validates it.
+// readPolicy parses a policy and sets its name. checkRequest validates it.
 func readPolicy(text []byte) (p limiter.Policy, _ error) {
 	if len(text) == 0 {
 		return p, api.BadField("policy", "is missing")
@@ -99,8 +97,8 @@ func readPolicy(text []byte) (p limiter.Policy, _ error) {
 	return p, nil
 }
 
-// check returns an error if a request is not valid.
-func check(request limiter.Request) error {
+// checkRequest returns an error if a request is not valid.
+func checkRequest(request limiter.Request) error {
 	if request.Cost == 0 { // valid only for Check
 		return &api.Problem{Message: "cost 0: must be positive", Field: "cost", Algorithm: request.Policy.Algorithm}
 	}
@@ -121,8 +119,8 @@ func asIs(s string) (any, error)    { return s, nil }
 func number(s string) (any, error)  { return strconv.ParseFloat(s, 64) }
 func boolean(s string) (any, error) { return strconv.ParseBool(s) }
 
-// Query parses the query of a URL of /limited/.
-func Query(a limiter.Algorithm, rawQuery string) (request limiter.Request, _ error) {
+// parseQuery parses the query of a URL of /limited/.
+func parseQuery(a limiter.Algorithm, rawQuery string) (request limiter.Request, _ error) {
 	query, err := url.ParseQuery(rawQuery)
 	if err != nil {
 		return request, &api.Problem{Message: "the query cannot be read: " + api.Sentence(err)}
@@ -152,7 +150,7 @@ func Query(a limiter.Algorithm, rawQuery string) (request limiter.Request, _ err
 			fields[name] = value
 		}
 	}
-	if err := Key(request.Key); err != nil {
+	if err := parseKey(request.Key); err != nil {
 		return request, err
 	}
 	text, err := json.Marshal(fields)
@@ -162,5 +160,5 @@ func Query(a limiter.Algorithm, rawQuery string) (request limiter.Request, _ err
 	if request.Policy, err = readPolicy(text); err != nil {
 		return request, err
 	}
-	return request, check(request)
+	return request, checkRequest(request)
 }

@@ -1,6 +1,4 @@
-// Package hub records which keys of the playground are in use, and sends every event
-// of a key to the streams that watch it.
-package hub
+package playground
 
 import (
 	"cmp"
@@ -12,8 +10,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/pglimit/pglimit/cmd/pglimit/internal/playground/event"
-	"github.com/pglimit/pglimit/cmd/pglimit/internal/playground/parse"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/site/api"
 	"github.com/pglimit/pglimit/limiter"
 )
@@ -63,7 +59,7 @@ type stream struct {
 }
 
 // New returns a hub. Its limiter is newLimiter's, from config with Observe set.
-func New(newLimiter func(*limiter.Config) (*limiter.Limiter, error), config limiter.Config) (*Hub, error) {
+func newHub(newLimiter func(*limiter.Config) (*limiter.Limiter, error), config limiter.Config) (*Hub, error) {
 	h := &Hub{keys: map[string]*watched{}}
 	config.Observe = h.observe
 	var err error
@@ -76,20 +72,16 @@ func New(newLimiter func(*limiter.Config) (*limiter.Limiter, error), config limi
 
 // Close ends all streams and refuses new ones.
 func (h *Hub) Close() {
-	h.endStreams()
-	h.stop()
-	h.samplers.Wait()
-}
-
-func (h *Hub) endStreams() {
 	h.mu.Lock()
-	defer h.mu.Unlock()
 	h.closed = true
 	for _, w := range h.keys {
 		for s := range w.streams {
 			h.end(s)
 		}
 	}
+	h.mu.Unlock()
+	h.stop()
+	h.samplers.Wait()
 }
 
 // Admit returns nil if requests for the key may be sent. It bounds the number of keys
@@ -118,7 +110,7 @@ func (h *Hub) observe(_ context.Context, o limiter.Observation) {
 	if !watching || err != nil { // after an error the request may have been counted, so the key is in use
 		return
 	}
-	text := event.Encode("decision", event.Decided(request, r))
+	text := encodeEvent("decision", decided(request, r))
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if w = h.keys[request.Key]; w != nil {
@@ -229,13 +221,13 @@ func (h *Hub) sample(key string, w *watched, failing *bool) (more bool) {
 	}
 	used, changes, resets := maps.Clone(w.used), w.changes, w.resets
 	h.mu.Unlock()
-	seen, held, err := look(h.ctx, h.Limiter, key, used)
+	seen, held, err := readLevels(h.ctx, h.Limiter, key, used)
 	h.mu.Lock()
 	switch {
 	case err != nil && !*failing:
-		h.publish(w, event.Encode("problem", api.ProblemOf(err, "")))
+		h.publish(w, encodeEvent("problem", api.ProblemOf(err, "")))
 	case err == nil && w.resets == resets: // otherwise the read may be older than the reset
-		h.publish(w, event.Encode("levels", seen))
+		h.publish(w, encodeEvent("levels", seen))
 	}
 	*failing = err != nil
 	return held || err != nil || w.changes != changes
@@ -244,19 +236,38 @@ func (h *Hub) sample(key string, w *watched, failing *bool) (more bool) {
 // Reset resets a key, and sends that to its streams.
 func (h *Hub) Reset(ctx context.Context, key string) error {
 	used := h.forgetting(key)
-	if err := h.forget(ctx, key, limiter.Algorithms()); err != nil {
-		h.remember(key, used)
+	err := h.forget(ctx, key, limiter.Algorithms())
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if err != nil {
+		if len(used) > 0 { // it is in use still
+			w := h.key(key)
+			maps.Copy(used, w.used) // these were used later
+			w.used = used
+			h.wake(key, w)
+		}
 		return api.ProblemOf(err, "")
 	}
-	h.forgotten(key)
+	if w := h.keys[key]; w != nil {
+		w.changes++
+		w.resets++
+		h.publish(w, encodeEvent("reset", struct{}{}))
+	}
 	return nil
 }
 
-// ForgetAll resets all keys in use. The error names the keys that could not be reset.
+// ForgetAll resets all keys in use, when none is used any more. The error names the keys
+// that could not be reset.
 func (h *Hub) ForgetAll(ctx context.Context) error {
+	h.mu.Lock()
+	keys := maps.Clone(h.keys)
+	h.mu.Unlock()
 	var errs []error
-	for key, used := range h.all() {
-		if err := h.forget(ctx, key, slices.Collect(maps.Keys(used))); err != nil {
+	for key, w := range keys {
+		if len(w.used) == 0 {
+			continue
+		}
+		if err := h.forget(ctx, key, slices.Collect(maps.Keys(w.used))); err != nil {
 			errs = append(errs, fmt.Errorf("forget %q: %w", key, err))
 			if ctx.Err() != nil || errors.Is(err, limiter.ErrUnavailable) {
 				break // the others would fail too
@@ -271,7 +282,7 @@ func (h *Hub) forget(ctx context.Context, key string, algorithms []limiter.Algor
 	errs := make([]error, len(algorithms))
 	var all sync.WaitGroup
 	for i, a := range algorithms {
-		all.Go(func() { errs[i] = h.Limiter.Reset(ctx, parse.Any(a), key) })
+		all.Go(func() { errs[i] = h.Limiter.Reset(ctx, anyPolicy(a), key) })
 	}
 	all.Wait()
 	return cmp.Or(errs...)
@@ -287,43 +298,6 @@ func (h *Hub) forgetting(key string) policies {
 	w.used = policies{}
 	h.tidy(key)
 	return used
-}
-
-// remember undoes forgetting, if the reset failed.
-func (h *Hub) remember(key string, used policies) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if len(used) == 0 {
-		return
-	}
-	w := h.key(key)
-	maps.Copy(used, w.used) // these were used later
-	w.used = used
-	h.wake(key, w)
-}
-
-// forgotten records that a key has been reset.
-func (h *Hub) forgotten(key string) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if w := h.keys[key]; w != nil {
-		w.changes++
-		w.resets++
-		h.publish(w, event.Encode("reset", struct{}{}))
-	}
-}
-
-// all returns the used policies of all keys. No key may be in use any more.
-func (h *Hub) all() map[string]policies {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	all := map[string]policies{}
-	for key, w := range h.keys {
-		if len(w.used) > 0 {
-			all[key] = w.used
-		}
-	}
-	return all
 }
 
 // key returns the state of a key. The hub must be locked.

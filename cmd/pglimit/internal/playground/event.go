@@ -1,5 +1,4 @@
-// Package event defines the events of the playground's streams.
-package event
+package playground
 
 import (
 	"bytes"
@@ -14,8 +13,8 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// Encode returns an event in the format of server-sent events.
-func Encode(name string, data any) []byte {
+// encodeEvent returns an event in the format of server-sent events.
+func encodeEvent(name string, data any) []byte {
 	text, err := json.Marshal(data)
 	if err != nil { // cannot happen for numbers and strings
 		panic(err)
@@ -23,24 +22,24 @@ func Encode(name string, data any) []byte {
 	return fmt.Appendf(nil, "event: %s\ndata: %s\n\n", name, text)
 }
 
-// Millis returns a time in Unix milliseconds.
-func Millis(at time.Time) float64 { return float64(at.UnixMicro()) / 1000 }
+// millis returns a time in Unix milliseconds.
+func millis(at time.Time) float64 { return float64(at.UnixMicro()) / 1000 }
 
-// Levels is the event "levels": the state of a key under each algorithm.
-type Levels struct {
-	Levels map[limiter.Algorithm]Level `json:"levels"`
+// levelsEvent is the event "levels": the state of a key under each algorithm.
+type levelsEvent struct {
+	Levels map[limiter.Algorithm]levelEvent `json:"levels"`
 }
 
-// Level is the state of a key under one algorithm. At is in Unix milliseconds.
-type Level struct {
+// levelEvent is the state of a key under one algorithm. At is in Unix milliseconds.
+type levelEvent struct {
 	At        float64 `json:"at"`
 	Level     float64 `json:"level"`
 	Remaining float64 `json:"remaining"`
 }
 
-// Decision is the event "decision". At is in Unix milliseconds. The other times are in
+// decisionEvent is the event "decision". At is in Unix milliseconds. The other times are in
 // seconds, and null for never.
-type Decision struct {
+type decisionEvent struct {
 	Algorithm  limiter.Algorithm `json:"algorithm"`
 	At         float64           `json:"at"`
 	Status     int               `json:"status"`
@@ -58,10 +57,10 @@ type Decision struct {
 	Body       string            `json:"body"`
 }
 
-// Decided returns the event for a request's decision.
-func Decided(request limiter.Request, r limiter.Result) Decision {
-	d := Decision{
-		Algorithm: request.Policy.Algorithm, At: Millis(r.At), Outcome: "allowed",
+// decided returns the event for a request's decision.
+func decided(request limiter.Request, r limiter.Result) decisionEvent {
+	d := decisionEvent{
+		Algorithm: request.Policy.Algorithm, At: millis(r.At), Outcome: "allowed",
 		Cost: request.Cost, Limit: r.Limit, Burst: r.Burst, Level: r.Level, Remaining: r.Remaining,
 		RetryAfter: seconds(r.RetryAfter), ResetAfter: seconds(r.ResetAfter), Delay: seconds(r.Delay), Reason: r.Reason,
 	}
@@ -72,18 +71,18 @@ func Decided(request limiter.Request, r limiter.Result) Decision {
 			d.Outcome = "delayed"
 		}
 		httplimit.SetHeader(client.header, requests, all)
-		Allowed(client, nil)
+		answerAllowed(client, nil)
 		client.body.Reset() // the same for all allowed requests
 	} else {
 		d.Outcome, all.DeniedBy = "denied", 0
 		httplimit.Deny(client, requests, all)
 	}
-	d.Status, d.Headers, d.Body = client.status, Lines(client.header), client.body.String()
+	d.Status, d.Headers, d.Body = client.status, headerLines(client.header), client.body.String()
 	return d
 }
 
-// Allowed answers a request of /limited/ that is allowed.
-func Allowed(w http.ResponseWriter, _ *http.Request) {
+// answerAllowed answers a request of /limited/ that is allowed.
+func answerAllowed(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	_, _ = w.Write([]byte("allowed\n")) // fails if the client is gone
 }
@@ -108,8 +107,8 @@ func (r *recorder) Header() http.Header         { return r.header }
 func (r *recorder) WriteHeader(status int)      { r.status = status }
 func (r *recorder) Write(p []byte) (int, error) { return r.body.Write(p) }
 
-// Lines returns a header's lines in the order in which net/http sends them.
-func Lines(h http.Header) (lines [][2]string) {
+// headerLines returns a header's lines in the order in which net/http sends them.
+func headerLines(h http.Header) (lines [][2]string) {
 	for name, values := range h {
 		for _, value := range values {
 			lines = append(lines, [2]string{name, value})
