@@ -126,14 +126,14 @@ func (d *Database) openEmbedded(cmd *cobra.Command, o options) (*pgxpool.Pool, e
 		return nil, err
 	}
 	how := "running already"
-	if session.Started() {
+	if session.Started {
 		how = "started"
 	}
 	if os.Getenv(databaseEnv) != "" {
 		how += "; not " + databaseEnv
 	}
-	fmt.Fprintf(cmd.ErrOrStderr(), "database: embedded PostgreSQL %s in %s (%s)\n", session.Version(), session.Dir(), how)
-	cfg, err := pgxpool.ParseConfig(session.URL())
+	fmt.Fprintf(cmd.ErrOrStderr(), "database: embedded PostgreSQL %s in %s (%s)\n", session.Version, session.Dir, how)
+	cfg, err := pgxpool.ParseConfig(session.URL)
 	if err != nil {
 		return nil, err
 	}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 
@@ -14,7 +13,6 @@ import (
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/cli"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/embedded"
-	"github.com/pglimit/pglimit/cmd/pglimit/internal/embedded/datadir"
 	"github.com/pglimit/pglimit/internal/localpg"
 )
 
@@ -59,20 +57,14 @@ func (s *embeddedServer) check(cmd *cobra.Command, other bool) error {
 func (s *embeddedServer) join(cmd *cobra.Command) (*embedded.Session, error) {
 	s.dir = s.dataDir
 	if s.dir == "" {
-		home, err := datadir.Home()
+		home, err := embedded.Home()
 		if err != nil {
 			return nil, fmt.Errorf("find your data directory: %w: name a directory with --data-dir", err)
 		}
 		s.dir = filepath.Join(home, "postgresql")
 	}
-	session, err := embedded.Join(cmd.Context(), embedded.Options{
-		Dir: s.dir,
-		Find: func(ctx context.Context, major string) (string, error) {
-			return findPrograms(ctx, major, func(format string, args ...any) {
-				fmt.Fprintf(cmd.ErrOrStderr(), format+"\n", args...)
-			})
-		},
-		Keeper: keeper,
+	session, err := embedded.Join(cmd.Context(), s.dir, func(format string, args ...any) {
+		fmt.Fprintf(cmd.ErrOrStderr(), format+"\n", args...)
 	})
 	if err != nil {
 		return nil, s.explain(cmd.Context(), err)
@@ -81,26 +73,12 @@ func (s *embeddedServer) join(cmd *cobra.Command) (*embedded.Session, error) {
 	return session, nil
 }
 
-// findPrograms returns the directory of the installed server programs, or "" for a
-// container if none are installed, a Docker engine has the image, and major is empty.
-func findPrograms(ctx context.Context, major string, logf func(string, ...any)) (bindir string, err error) {
-	bindir, _, err = localpg.FindMajor(major)
-	if errors.Is(err, localpg.ErrNotFound) && major == "" {
-		dockerErr := embedded.Pull(ctx, logf)
-		if dockerErr == nil {
-			return "", nil
-		}
-		err = fmt.Errorf("%w; or let Docker run one: %w", err, dockerErr)
-	}
-	return bindir, err
-}
-
 // explain adds the next step to an error of the server.
 func (s *embeddedServer) explain(ctx context.Context, err error) error {
 	switch text := strings.ToLower(err.Error()); {
 	case ctx.Err() != nil:
 		return cli.ErrInterrupted
-	case errors.Is(err, datadir.ErrUnusable):
+	case errors.Is(err, embedded.ErrUnusable):
 		return fmt.Errorf("--data-dir: %w", err)
 	case errors.Is(err, localpg.ErrNotFound):
 		return cli.DatabaseError(err)
@@ -116,7 +94,7 @@ func (s *embeddedServer) flagsInUse() []string {
 	case s.session == nil:
 		return nil
 	case s.dataDir != "":
-		return []string{"--data-dir", s.session.Dir()}
+		return []string{"--data-dir", string(s.session.Dir)}
 	}
 	return []string{"--embedded"}
 }
@@ -132,23 +110,10 @@ func (s *embeddedServer) leave() error {
 	return nil
 }
 
-// keepEmbedded is the name of the hidden command that runs the embedded server. See
-// package embedded.
-const keepEmbedded = "keep-embedded"
-
-// keeper returns a command that runs this program as keeper of the server in dir.
-func keeper(dir, bindir string) (*exec.Cmd, error) {
-	program, err := os.Executable()
-	if err != nil {
-		return nil, fmt.Errorf("find the path of this program, to run the keeper: %w", err)
-	}
-	return exec.Command(program, keepEmbedded, "--", dir, bindir), nil
-}
-
 // NewKeepEmbedded returns the hidden command that runs the embedded server.
 func NewKeepEmbedded() *cobra.Command {
 	return &cobra.Command{
-		Use:     keepEmbedded + " DIR BINDIR",
+		Use:     embedded.KeepCommand + " DIR BINDIR",
 		Short:   "Run the embedded server in DIR (called by other commands)",
 		Long:    "Run the embedded server in DIR, from the programs in BINDIR or, if that is empty, in\na container, until no command uses it. Commands with --embedded or --data-dir call it.",
 		Example: "  pglimit allow --embedded --limit 10 alice\n  pglimit allow --data-dir ./data --limit 10 alice",

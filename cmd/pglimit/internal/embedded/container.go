@@ -14,8 +14,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-
-	"github.com/pglimit/pglimit/cmd/pglimit/internal/embedded/datadir"
 )
 
 const (
@@ -37,8 +35,8 @@ func (c *container) URL() string           { return c.url }
 func (c *container) Version() string       { return c.version }
 func (c *container) Done() <-chan struct{} { return c.done }
 
-// Pull gets the image of the container from the Docker engine, or pulls it.
-func Pull(ctx context.Context, logf func(string, ...any)) error {
+// pull gets the image of the container from the Docker engine, or pulls it.
+func pull(ctx context.Context, logf func(string, ...any)) error {
 	_, err := docker(ctx, "image", "inspect", image)
 	if err == nil || errors.Is(err, exec.ErrNotFound) {
 		return err
@@ -59,7 +57,7 @@ func docker(ctx context.Context, args ...string) (string, error) {
 
 // startContainer starts a server on the volume of dir. Once the server has answered for the
 // first time, dir has its password, which also names the volume.
-func startContainer(ctx context.Context, dir datadir.Dir) (_ *container, err error) {
+func startContainer(ctx context.Context, dir Dir) (_ *container, err error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	password, err := os.ReadFile(dir.Password())

@@ -1,6 +1,4 @@
-// Package datadir manages the directory of an embedded server: its path, its locks,
-// its data, and the state of its keeper.
-package datadir
+package embedded
 
 import (
 	"encoding/json"
@@ -17,7 +15,7 @@ import (
 	"github.com/pglimit/pglimit/internal/localpg/process"
 )
 
-// ErrUnusable is in Prepare's error if the path is not a directory, or the
+// ErrUnusable is in prepare's error if the path is not a directory, or the
 // directory belongs to another user or has other content.
 var ErrUnusable = errors.New("cannot be used as data directory")
 
@@ -43,9 +41,9 @@ func Home() (string, error) {
 	return filepath.Join(home, ".local", "share", "pglimit"), err
 }
 
-// Prepare creates dir, or checks that it is one of ours. It returns dir as an
+// prepare creates dir, or checks that it is one of ours. It returns dir as an
 // absolute path.
-func Prepare(dir string) (Dir, error) {
+func prepare(dir string) (Dir, error) {
 	path, err := process.Trusted(filepath.Dir(filepath.Clean(dir)))
 	if err != nil {
 		return "", unusable(dir, err.Error())

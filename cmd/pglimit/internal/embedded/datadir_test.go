@@ -1,4 +1,4 @@
-package datadir
+package embedded
 
 import (
 	"os"
@@ -18,7 +18,7 @@ func TestStateIsPrivate(t *testing.T) {
 		return
 	}
 	path := filepath.Join(t.TempDir(), "data")
-	dir := must.OK(Prepare(path))(t)
+	dir := must.OK(prepare(path))(t)
 	must.Succeed(t, dir.WriteState(State{URL: "postgres://pglimit:hunter2@localhost/pglimit"}))
 	log := must.OK(dir.OpenLog())(t)
 	must.Succeed(t, log.Close())

@@ -1,6 +1,6 @@
 //go:build unix
 
-package datadir
+package embedded
 
 import (
 	"errors"
@@ -37,7 +37,7 @@ func TestDirIsClosedToOthers(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "parent", "data")
 	before := syscall.Umask(0) // the modes must not depend on it
 	defer syscall.Umask(before)
-	d := must.OK(Prepare(path))(t)
+	d := must.OK(prepare(path))(t)
 	must.Succeed(t, touchAll(d))
 	want := fs.FileMode(0o700)
 	if os.Geteuid() == 0 {
@@ -67,7 +67,7 @@ func TestDirFollowsNoLinks(t *testing.T) {
 			parent := t.TempDir()
 			there := filepath.Join(parent, "there")
 			must.Succeed(t, os.WriteFile(there, []byte("untouched"), 0o640))
-			d := must.OK(Prepare(filepath.Join(parent, "data")))(t)
+			d := must.OK(prepare(filepath.Join(parent, "data")))(t)
 			must.Succeed(t, os.Symlink(filepath.Join(parent, target), filepath.Join(string(d), name)))
 			_ = touchAll(d) // refused, or it replaces the link
 			text, err := os.ReadFile(there)
@@ -94,7 +94,7 @@ func TestPrepareBelowAnotherUser(t *testing.T) {
 	} {
 		parent := filepath.Join(t.TempDir(), "parent")
 		must.Succeed(t, errors.Join(os.Mkdir(parent, 0o755), change(parent)))
-		if _, err := Prepare(filepath.Join(parent, "data")); !errors.Is(err, ErrUnusable) || !strings.Contains(err.Error(), name) {
+		if _, err := prepare(filepath.Join(parent, "data")); !errors.Is(err, ErrUnusable) || !strings.Contains(err.Error(), name) {
 			t.Errorf("%s: %v", name, err)
 		}
 		if left, err := os.ReadDir(parent); err != nil || len(left) > 0 {
@@ -102,7 +102,7 @@ func TestPrepareBelowAnotherUser(t *testing.T) {
 		}
 		link := filepath.Join(filepath.Dir(parent), "link")
 		must.Succeed(t, os.Symlink(parent, link))
-		if _, err := Prepare(filepath.Join(link, "data")); !errors.Is(err, ErrUnusable) {
+		if _, err := prepare(filepath.Join(link, "data")); !errors.Is(err, ErrUnusable) {
 			t.Errorf("through a link, %s: %v", name, err)
 		}
 	}

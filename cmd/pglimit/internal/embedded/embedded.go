@@ -32,9 +32,12 @@ import (
 	"github.com/gofrs/flock"
 	"github.com/jackc/pgx/v5"
 
-	"github.com/pglimit/pglimit/cmd/pglimit/internal/embedded/datadir"
 	"github.com/pglimit/pglimit/internal/localpg"
 )
+
+// KeepCommand is the hidden command of this program that calls Keep with its two arguments
+// and its standard output.
+const KeepCommand = "keep-embedded"
 
 const (
 	joinTimeout  = 2 * time.Minute // enough for stopping a server, and an initdb on a slow disk
@@ -42,51 +45,30 @@ const (
 	tick         = 10 * time.Millisecond // between two attempts to lock
 )
 
-// Options configures Join.
-type Options struct {
-	// Dir is the directory of the locks and the data. Join creates it if it is
-	// missing.
-	Dir string
-	// Find returns the directory of the server programs, or "" for a container. major
-	// is the version of the data, such as "17", or empty if there are none. Find is called only if no
-	// server runs on Dir.
-	Find func(ctx context.Context, major string) (bindir string, err error)
-	// Keeper returns a command that calls Keep with these arguments and its
-	// standard output.
-	Keeper func(dir, bindir string) (*exec.Cmd, error)
-}
-
 // Session is one command's use of the server.
 type Session struct {
-	dir     datadir.Dir
-	state   datadir.State
-	started bool
-	users   *flock.Flock
+	// Dir is the directory, as an absolute path.
+	Dir Dir
+	// State has the server's URL, for its superuser, and its version, such as "17.5".
+	State
+	// Started reports whether Join started the server; if not, it was running.
+	Started bool
+
+	users *flock.Flock
 }
 
-// URL returns the server's URL for its superuser.
-func (s *Session) URL() string { return s.state.URL }
-
-// Version returns the server's version, such as "17.5".
-func (s *Session) Version() string { return s.state.Version }
-
-// Dir returns the directory as an absolute path.
-func (s *Session) Dir() string { return string(s.dir) }
-
-// Started reports whether Join started the server; if not, it was running.
-func (s *Session) Started() bool { return s.started }
-
-// Join registers the process as a user of the server on o.Dir, and starts the
-// server if none runs. It returns once the server answers, or an error after two
-// minutes. Leave or the end of the process ends the use.
-func Join(ctx context.Context, o Options) (_ *Session, err error) {
+// Join registers the process as a user of the server on dir, which it creates if it is
+// missing, and starts the server if none runs: by this program's command KeepCommand. It
+// returns once the server answers, or an error after two minutes. Leave or the end of the
+// process ends the use. logf receives what takes long.
+func Join(ctx context.Context, dir string, logf func(string, ...any)) (_ *Session, err error) {
 	ctx, cancel := context.WithTimeout(ctx, joinTimeout)
 	defer cancel()
 	s := &Session{}
-	if s.dir, err = datadir.Prepare(o.Dir); err != nil {
+	if s.Dir, err = prepare(dir); err != nil {
 		return nil, err
 	}
-	s.users = s.dir.Users()
+	s.users = s.Dir.Users()
 	// This waits while an unused server is stopping.
 	if ok, err := s.users.TryRLockContext(ctx, tick); !ok {
 		return nil, fmt.Errorf("wait for %s, whose server is stopping: %w", s.users.Path(), err)
@@ -102,10 +84,10 @@ func Join(ctx context.Context, o Options) (_ *Session, err error) {
 			return nil, err
 		}
 		if !kept {
-			if s.started, err = s.start(ctx, o); err != nil {
+			if s.Started, err = s.start(ctx, logf); err != nil {
 				return nil, err
 			}
-		} else if s.state, err = s.dir.ReadState(); err == nil && s.state.URL != "" {
+		} else if s.State, err = s.Dir.ReadState(); err == nil && s.URL != "" {
 			// While a keeper starts, the file may be its predecessor's.
 			if err = s.ping(ctx); err == nil {
 				return s, nil
@@ -113,7 +95,7 @@ func Join(ctx context.Context, o Options) (_ *Session, err error) {
 		}
 		select {
 		case <-ctx.Done():
-			return nil, fmt.Errorf("wait for the server on %s: %w", s.dir, errors.Join(ctx.Err(), err))
+			return nil, fmt.Errorf("wait for the server on %s: %w", s.Dir, errors.Join(ctx.Err(), err))
 		case <-time.After(tick):
 		}
 	}
@@ -121,7 +103,7 @@ func Join(ctx context.Context, o Options) (_ *Session, err error) {
 
 // kept reports whether a keeper runs.
 func (s *Session) kept() (bool, error) {
-	lock := s.dir.Keeper()
+	lock := s.Dir.Keeper()
 	free, err := lock.TryRLock()
 	if err != nil {
 		return false, err
@@ -129,27 +111,43 @@ func (s *Session) kept() (bool, error) {
 	return !free, lock.Unlock()
 }
 
+// findPrograms returns the directory of the installed server programs, or "" for a
+// container if none are installed, a Docker engine has the image, and major, the version of
+// the data, is empty: there are none.
+func findPrograms(ctx context.Context, major string, logf func(string, ...any)) (bindir string, err error) {
+	bindir, _, err = localpg.FindMajor(major)
+	if errors.Is(err, localpg.ErrNotFound) && major == "" {
+		dockerErr := pull(ctx, logf)
+		if dockerErr == nil {
+			return "", nil
+		}
+		err = fmt.Errorf("%w; or let Docker run one: %w", err, dockerErr)
+	}
+	return bindir, err
+}
+
 // start starts a keeper and waits for its report. It returns false without an error
 // if another command's keeper was faster.
-func (s *Session) start(ctx context.Context, o Options) (bool, error) {
-	major, err := localpg.DataMajor(s.dir.Data())
+func (s *Session) start(ctx context.Context, logf func(string, ...any)) (bool, error) {
+	major, err := localpg.DataMajor(s.Dir.Data())
 	if err != nil {
 		return false, err
 	}
-	bindir, err := o.Find(ctx, major)
+	bindir, err := findPrograms(ctx, major, logf)
 	if err != nil {
 		return false, err
 	}
-	cmd, err := o.Keeper(s.Dir(), bindir)
+	program, err := os.Executable()
 	if err != nil {
-		return false, err
+		return false, fmt.Errorf("find the path of this program, to run the keeper: %w", err)
 	}
-	log, err := s.dir.OpenLog()
+	cmd := exec.Command(program, KeepCommand, "--", string(s.Dir), bindir)
+	log, err := s.Dir.OpenLog()
 	if err != nil {
 		return false, err
 	}
 	defer log.Close() // the keeper has its own copy
-	cmd.Dir = s.Dir()
+	cmd.Dir = string(s.Dir)
 	cmd.Stderr = log
 	ownSession(cmd)
 	stdout, err := cmd.StdoutPipe()
@@ -187,7 +185,7 @@ func (s *Session) start(ctx context.Context, o Options) (bool, error) {
 }
 
 func (s *Session) ping(ctx context.Context) error {
-	conn, err := pgx.Connect(ctx, s.state.URL)
+	conn, err := pgx.Connect(ctx, s.URL)
 	if err != nil {
 		return err
 	}
@@ -208,7 +206,7 @@ func (s *Session) Leave() error {
 	}
 	if last {
 		// With the exclusive lock no process can join until the server has stopped.
-		if !stopKeeper(s.dir) {
+		if !stopKeeper(s.Dir) {
 			err = s.users.Unlock() // then the keeper gets the lock, and ends
 		}
 		return errors.Join(err, s.awaitKeeper(ctx), s.users.Unlock())
@@ -226,9 +224,9 @@ func (s *Session) Leave() error {
 
 // awaitKeeper returns when no keeper runs.
 func (s *Session) awaitKeeper(ctx context.Context) error {
-	lock := s.dir.Keeper()
+	lock := s.Dir.Keeper()
 	if _, err := lock.TryRLockContext(ctx, tick); err != nil {
-		return fmt.Errorf("stop the server on %s: %w", s.dir, err)
+		return fmt.Errorf("stop the server on %s: %w", s.Dir, err)
 	}
 	return lock.Unlock()
 }
@@ -249,12 +247,11 @@ var held *flock.Flock
 
 // Keep runs the server on dir from the programs in bindir, or in a container if bindir
 // is empty, until no process uses it or ctx ends. The process must exit when Keep returns, which releases its locks.
-// Keep reports the result of the start on out, the standard output of the command
-// from Options.Keeper.
+// Keep reports the result of the start on out, the standard output of KeepCommand.
 func Keep(ctx context.Context, dir, bindir string, out io.WriteCloser) error {
 	say := func(r report) error { return errors.Join(json.NewEncoder(out).Encode(r), out.Close()) }
 
-	d := datadir.Dir(dir)
+	d := Dir(dir)
 	held = d.Keeper()
 	trying, cancel := context.WithTimeout(ctx, lockPatience)
 	defer cancel()
@@ -269,7 +266,7 @@ func Keep(ctx context.Context, dir, bindir string, out io.WriteCloser) error {
 	}
 	// The last command to leave may stop the keeper while the server starts, and
 	// needs its process ID for that. Without a URL the server is not ready.
-	if err := d.WriteState(datadir.State{Keeper: os.Getpid()}); err != nil {
+	if err := d.WriteState(State{Keeper: os.Getpid()}); err != nil {
 		return errors.Join(err, say(report{Error: err.Error()}))
 	}
 	defer d.RemoveState()
@@ -290,7 +287,7 @@ func Keep(ctx context.Context, dir, bindir string, out io.WriteCloser) error {
 		return errors.Join(err, say(report{Error: err.Error()}))
 	}
 	defer server.Close()
-	if err := d.WriteState(datadir.State{Keeper: os.Getpid(), URL: server.URL(), Version: server.Version()}); err != nil {
+	if err := d.WriteState(State{Keeper: os.Getpid(), URL: server.URL(), Version: server.Version()}); err != nil {
 		return errors.Join(err, say(report{Error: err.Error()}))
 	}
 	if err := say(report{}); err != nil && ctx.Err() == nil {
