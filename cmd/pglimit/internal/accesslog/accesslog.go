@@ -130,44 +130,26 @@ func Open(r io.Reader) (io.Reader, error) {
 // end. It stops when r ends or f returns an error. A line above MaxLine is cut to
 // MaxLine; long is then true.
 func Lines(r io.Reader, f func(number int, line []byte, long bool) error) error {
-	in := bufio.NewReaderSize(r, 1<<16)
-	var whole []byte
+	in := bufio.NewReaderSize(r, MaxLine+len("\r\n"))
 	for number := 1; ; number++ {
-		whole = whole[:0]
-		long := false
-		part, err := in.ReadSlice('\n')
-		for errors.Is(err, bufio.ErrBufferFull) {
-			whole, long = grow(whole, part, long)
-			part, err = in.ReadSlice('\n')
-		}
-		line := part
-		if len(whole) > 0 {
-			whole, long = grow(whole, bytes.TrimRight(part, "\r\n"), long)
-			line = whole
-		}
-		if err != nil && !errors.Is(err, io.EOF) {
-			return err
-		}
-		if len(line) > 0 {
-			for n := len(line); n > 0 && (line[n-1] == '\n' || line[n-1] == '\r'); n-- {
-				line = line[:n-1]
-			}
-			if err := f(number, line, long); err != nil {
-				return err
-			}
-		}
-		if err != nil {
+		line, more, err := in.ReadLine()
+		if err == io.EOF {
 			return nil
 		}
+		if err != nil {
+			return err
+		}
+		line = bytes.TrimRight(line, "\r")
+		if err := f(number, line[:min(len(line), MaxLine)], more || len(line) > MaxLine); err != nil {
+			return err
+		}
+		for more && err == nil { // the rest of a long line
+			_, more, err = in.ReadLine()
+		}
+		if err != nil && err != io.EOF {
+			return err
+		}
 	}
-}
-
-// grow appends part to whole, up to MaxLine.
-func grow(whole, part []byte, long bool) ([]byte, bool) {
-	if room := MaxLine - len(whole); len(part) > room {
-		return append(whole, part[:room]...), true
-	}
-	return append(whole, part...), long
 }
 
 // DefaultKey is the name of the field with the client's address.

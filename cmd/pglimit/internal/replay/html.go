@@ -12,8 +12,6 @@ import (
 	"time"
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/accesslog"
-	"github.com/pglimit/pglimit/cmd/pglimit/internal/replay/chart"
-	"github.com/pglimit/pglimit/cmd/pglimit/internal/replay/words"
 	"github.com/pglimit/pglimit/internal/printable"
 	"github.com/pglimit/pglimit/limiter"
 )
@@ -27,8 +25,8 @@ var (
 	style = strings.ReplaceAll(styleFile, "\r\n", "\n") // a browser hashes \n, but git may have written \r\n
 
 	page = template.Must(template.New("page").Funcs(template.FuncMap{
-		"grouped": func(n int) string { return words.Grouped(int64(n)) }, "percent": words.Percent, "shown": printable.Shown, "cut": cut,
-		"width": func(n, of int) string { return chart.Share(float64(n), float64(of)) },
+		"grouped": func(n int) string { return grouped(int64(n)) }, "percent": percent, "shown": printable.Shown, "cut": cut,
+		"width": func(n, of int) string { return share(float64(n), float64(of)) },
 		"stamp": func(t time.Time) string { return t.Format(time.DateTime) },
 	}).Parse(source))
 
@@ -50,7 +48,7 @@ type view struct {
 	Of     string // the field that is the key, unless it is the client's address
 	Part   string
 	Queues bool // whether a candidate can delay
-	Axes   chart.Axes
+	Axes   Axes
 	Cards  []card
 }
 
@@ -58,7 +56,7 @@ type view struct {
 type card struct {
 	CandidateReport
 	ID, Letter, Title, Words, Longest string
-	Bars                              []chart.Bar
+	Bars                              []Bar
 	Most                              int // requests of any of TopDenied
 }
 
@@ -69,16 +67,16 @@ func (r *Report) WriteHTML(w io.Writer) error {
 	v := view{
 		Report: r, Of: r.Key,
 		Style: template.CSS(style), Policy: "default-src 'none'; style-src '" + StyleHash + "'; base-uri 'none'; form-action 'none'",
-		Span: words.About(r.Last.UnixMicro() - r.First.UnixMicro()), Part: words.Span(time.Duration(r.parts.Length) * time.Microsecond),
+		Span: about(r.Last.UnixMicro() - r.First.UnixMicro()), Part: span(time.Duration(r.parts.Length) * time.Microsecond),
 		Queues: slices.ContainsFunc(r.Candidates, func(c CandidateReport) bool { return c.Policy.Algorithm == limiter.LeakyBucketQueue }),
-		Axes:   chart.NewAxes(r.parts, r.busiest()),
+		Axes:   newAxes(r.parts, r.busiest()),
 	}
 	if v.Of == accesslog.DefaultKey {
 		v.Of = ""
 	}
 	for i, c := range r.Candidates {
 		card := card{
-			CandidateReport: c, ID: string(rune('a' + i)), Title: words.Titles[c.Policy.Algorithm], Words: words.Policy(c.Policy, c.Cost),
+			CandidateReport: c, ID: string(rune('a' + i)), Title: titles[c.Policy.Algorithm], Words: policyText(c.Policy, c.Cost),
 			Bars: v.Axes.Bars(c.AllowedOverTime, c.DelayedOverTime, c.DeniedOverTime),
 		}
 		for _, k := range c.TopDenied {
@@ -88,7 +86,7 @@ func (r *Report) WriteHTML(w io.Writer) error {
 			card.Letter = Letter(i)
 		}
 		if c.Delayed > 0 {
-			card.Longest = words.Long(int64(c.LongestDelay * 1e6))
+			card.Longest = long(int64(c.LongestDelay * 1e6))
 		}
 		v.Cards = append(v.Cards, card)
 	}

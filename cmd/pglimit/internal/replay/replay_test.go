@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/must"
-	"github.com/pglimit/pglimit/cmd/pglimit/internal/replay/timeline"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -211,7 +210,7 @@ func TestRunManyKeys(t *testing.T) {
 	for i := range keys {
 		log.keys = append(log.keys, fmt.Sprintf("2001:db8::%x", i))
 		for range 2 {
-			log.events = append(log.events, event{int64(i) * timeline.Second / 100, int32(i)})
+			log.events = append(log.events, event{int64(i) * second / 100, int32(i)})
 		}
 	}
 	r := run(t, log, bucket(1), Candidate{policy(limiter.SlidingWindowCounter, 1, time.Hour), 1})

@@ -20,16 +20,13 @@ import (
 	"time"
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/accesslog"
-	"github.com/pglimit/pglimit/cmd/pglimit/internal/replay/timeline"
 	"github.com/pglimit/pglimit/limiter"
 )
 
 const topDenied = 10 // number of keys in the report
 
-// Report has the results of one Run. Its JSON is the JSON of pglimit replay.
-type Report struct {
-	// Name is the log's name.
-	Name string `json:"-"`
+// Summary describes a log.
+type Summary struct {
 	// Key is the name of the field that is the key of a request.
 	Key string `json:"key_field"`
 	// Requests is the number of requests, and Keys the number of their keys.
@@ -40,6 +37,13 @@ type Report struct {
 	// First and Last are the times of the first and the last request, in UTC.
 	First time.Time `json:"first"`
 	Last  time.Time `json:"last"`
+}
+
+// Report has the results of one Run. Its JSON is the JSON of pglimit replay.
+type Report struct {
+	// Name is the log's name.
+	Name string `json:"-"`
+	Summary
 	// Start is the beginning of the first part of the counts over time: at or before
 	// First, and aligned to the clock. PartSeconds is the length of each part.
 	Start       time.Time `json:"start"`
@@ -47,7 +51,7 @@ type Report struct {
 	// Candidates has the results of each candidate, in the order of Run's.
 	Candidates []CandidateReport `json:"candidates"`
 
-	parts timeline.Parts
+	parts Parts
 }
 
 // CandidateReport has the results of one candidate. Each request is in one of Allowed,
@@ -80,19 +84,23 @@ type KeyReport struct {
 	InARow int `json:"denied_in_a_row"`
 }
 
-func newReport(log *Log) *Report {
-	first, last := log.events[0].at, log.events[len(log.events)-1].at
-	p := timeline.Divide(first, last)
-	return &Report{
-		Name: log.Name, Key: cmp.Or(log.field, accesslog.DefaultKey), Requests: len(log.events), Keys: len(log.keys), BadLines: log.bad,
-		First: timeline.UTC(first), Last: timeline.UTC(last), Start: timeline.UTC(p.Start), PartSeconds: float64(p.Length) / 1e6, parts: p,
+// summary returns the summary of a log that has requests.
+func (l *Log) summary() Summary {
+	return Summary{
+		Key: cmp.Or(l.field, accesslog.DefaultKey), Requests: len(l.events), Keys: len(l.keys), BadLines: l.bad,
+		First: utc(l.events[0].at), Last: utc(l.events[len(l.events)-1].at),
 	}
+}
+
+func newReport(log *Log) *Report {
+	p := divide(log.events[0].at, log.events[len(log.events)-1].at)
+	return &Report{Name: log.Name, Summary: log.summary(), Start: utc(p.Start), PartSeconds: float64(p.Length) / 1e6, parts: p}
 }
 
 // tally has the counts of one candidate.
 type tally struct {
 	CandidateReport
-	parts timeline.Parts
+	parts Parts
 	keys  []keyTally // by number
 }
 

@@ -1,7 +1,6 @@
 package replay
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"math"
@@ -9,8 +8,6 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/pglimit/pglimit/cmd/pglimit/internal/accesslog"
-	"github.com/pglimit/pglimit/cmd/pglimit/internal/replay/timeline"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -20,16 +17,7 @@ const Headroom = 1.25
 // Suggestions has the limits that Suggest derives from a log. Its JSON is the JSON of
 // pglimit replay --suggest.
 type Suggestions struct {
-	// Key is the name of the field that is the key of a request.
-	Key string `json:"key_field"`
-	// Requests is the number of requests, and Keys the number of their keys.
-	Requests int `json:"requests"`
-	Keys     int `json:"keys"`
-	// BadLines is the number of lines that could not be read.
-	BadLines int `json:"bad_lines"`
-	// First and Last are the times of the first and the last request, in UTC.
-	First time.Time `json:"first"`
-	Last  time.Time `json:"last"`
+	Summary
 	// Headroom is the constant.
 	Headroom float64 `json:"headroom"`
 	// Suggestions has one for each period, from the shortest.
@@ -87,11 +75,7 @@ func Suggest(ctx context.Context, log *Log, name string, periods []time.Duration
 	if len(log.events) == 0 {
 		return nil, &NotALogError{Lines: log.bad}
 	}
-	first, last := log.events[0].at, log.events[len(log.events)-1].at
-	all := &Suggestions{
-		Key: cmp.Or(log.field, accesslog.DefaultKey), Requests: len(log.events), Keys: len(log.keys), BadLines: log.bad, First: timeline.UTC(first), Last: timeline.UTC(last),
-		Headroom: Headroom, Suggestions: []Suggestion{},
-	}
+	all := &Suggestions{Summary: log.summary(), Headroom: Headroom, Suggestions: []Suggestion{}}
 	keys := byKey(log)
 	for i, period := range periods {
 		p := limiter.Policy{Name: name, Algorithm: limiter.TokenBucket, Limit: 1, Period: period}

@@ -1,10 +1,8 @@
-package chart
+package replay
 
 import (
 	"slices"
 	"testing"
-
-	"github.com/pglimit/pglimit/cmd/pglimit/internal/replay/timeline"
 )
 
 // TestAxesBars: bars add up, candidates share a scale, and one request among thousands
@@ -12,7 +10,7 @@ import (
 func TestAxesBars(t *testing.T) {
 	// The busiest part is the fourth of ten.
 	requests := []int{1, 2, 0, 5000, 0, 0, 0, 0, 0, 1}
-	a := NewAxes(timeline.Divide(0, 9*timeline.Second), 5000)
+	a := newAxes(divide(0, 9*second), 5000)
 	if a.top != 5000 || len(a.Lines) != 6 || a.Lines[0] != (Line{"200", "0"}) || a.Lines[5] != (Line{"0", "5,000"}) {
 		t.Fatalf("%+v", a)
 	}
@@ -34,19 +32,19 @@ func TestAxesBars(t *testing.T) {
 }
 
 func TestTicks(t *testing.T) {
-	from := timeline.UTC(0).AddDate(56, 4, 16).UnixMicro() + 36_303*timeline.Second
-	for span := int64(0); span < 8000*365*timeline.Day; span += span/7 + timeline.Second {
-		p := timeline.Divide(from, from+span)
+	from := utc(0).AddDate(56, 4, 16).UnixMicro() + 36_303*second
+	for span := int64(0); span < 8000*365*day; span += span/7 + second {
+		p := divide(from, from+span)
 		times, layout := ticksOf(p)
 		end := p.End()
 		if len(times) == 0 || len(times) > axisTicks+2 || times[0] < p.Start || times[len(times)-1] > end || !slices.IsSorted(times) {
-			t.Fatalf("%d s: %d ticks from %v to %v, in parts from %v to %v", span/timeline.Second, len(times), timeline.UTC(times[0]), timeline.UTC(times[len(times)-1]), timeline.UTC(p.Start), timeline.UTC(end))
+			t.Fatalf("%d s: %d ticks from %v to %v, in parts from %v to %v", span/second, len(times), utc(times[0]), utc(times[len(times)-1]), utc(p.Start), utc(end))
 		}
 		labels := map[string]bool{}
 		for _, at := range times {
-			label := timeline.UTC(at).Format(layout)
+			label := utc(at).Format(layout)
 			if labels[label] && layout != hourLayout { // hours repeat on the next day
-				t.Fatalf("%d s: two ticks %s", span/timeline.Second, label)
+				t.Fatalf("%d s: two ticks %s", span/second, label)
 			}
 			labels[label] = true
 		}

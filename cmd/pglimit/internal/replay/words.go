@@ -1,5 +1,4 @@
-// Package words formats policies, times and numbers for display.
-package words
+package replay
 
 import (
 	"fmt"
@@ -7,19 +6,18 @@ import (
 	"strings"
 	"time"
 
-	"github.com/pglimit/pglimit/cmd/pglimit/internal/replay/timeline"
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// Titles maps the algorithms to their display names.
-var Titles = map[limiter.Algorithm]string{
+// titles maps the algorithms to their display names.
+var titles = map[limiter.Algorithm]string{
 	limiter.LeakyBucket: "Leaky bucket", limiter.LeakyBucketQueue: "Leaky bucket as a queue",
 	limiter.TokenBucket: "Token bucket", limiter.GCRA: "GCRA", limiter.FixedWindow: "Fixed window",
 	limiter.SlidingWindowCounter: "Sliding window counter", limiter.SlidingWindowLog: "Sliding window log",
 }
 
-// Policy describes a policy in sentences; each request costs cost units.
-func Policy(p limiter.Policy, cost float64) string {
+// policyText describes a policy in sentences; each request costs cost units.
+func policyText(p limiter.Policy, cost float64) string {
 	limit, burst := units(p.Limit), units(p.Limit)
 	if p.Burst != 0 {
 		burst = units(p.Burst)
@@ -27,17 +25,17 @@ func Policy(p limiter.Policy, cost float64) string {
 	var s string
 	switch p.Algorithm {
 	case limiter.LeakyBucketQueue:
-		s = fmt.Sprintf("Allows %s per %s, evenly spaced; up to %s wait for their turn.", limit, Span(p.Period), burst)
+		s = fmt.Sprintf("Allows %s per %s, evenly spaced; up to %s wait for their turn.", limit, span(p.Period), burst)
 	case limiter.FixedWindow:
 		s = fmt.Sprintf("Up to %s in each %s", limit, window(p))
 	case limiter.SlidingWindowCounter:
-		s = fmt.Sprintf("Up to %s in any %s, by an estimate from windows on the clock.", limit, Span(p.Period))
+		s = fmt.Sprintf("Up to %s in any %s, by an estimate from windows on the clock.", limit, span(p.Period))
 	case limiter.SlidingWindowLog:
-		s = fmt.Sprintf("Never more than %s in any %s.", limit, Span(p.Period))
+		s = fmt.Sprintf("Never more than %s in any %s.", limit, span(p.Period))
 	default:
-		s = fmt.Sprintf("%s per %s in the long run, up to %s at once", limit, Span(p.Period), burst)
+		s = fmt.Sprintf("%s per %s in the long run, up to %s at once", limit, span(p.Period), burst)
 		if p.Tick != 0 {
-			s += fmt.Sprintf(", freed in steps of %s", Long(p.Tick.Microseconds()))
+			s += fmt.Sprintf(", freed in steps of %s", long(p.Tick.Microseconds()))
 		}
 		s += "."
 	}
@@ -45,7 +43,7 @@ func Policy(p limiter.Policy, cost float64) string {
 		s += fmt.Sprintf(" Each request costs %s.", units(cost))
 	}
 	if p.BlockFor != 0 {
-		s += fmt.Sprintf(" A denied client is blocked for %s.", Long(p.BlockFor.Microseconds()))
+		s += fmt.Sprintf(" A denied client is blocked for %s.", long(p.BlockFor.Microseconds()))
 	}
 	return s
 }
@@ -58,31 +56,31 @@ func window(p limiter.Policy) string {
 	case p.Calendar != "":
 		return fmt.Sprintf("%s of the calendar in UTC.", p.Calendar)
 	case p.Aligned:
-		return Span(p.Period) + " on the clock."
+		return span(p.Period) + " on the clock."
 	}
-	return Span(p.Period) + ", counted from a client's first request."
+	return span(p.Period) + ", counted from a client's first request."
 }
 
-// Span returns a period in the form after "per" or "each": "minute", not "1 minute".
-func Span(d time.Duration) string {
-	s := Long(d.Microseconds())
+// span returns a period in the form after "per" or "each": "minute", not "1 minute".
+func span(d time.Duration) string {
+	s := long(d.Microseconds())
 	if one, ok := strings.CutPrefix(s, "1 "); ok && !strings.Contains(one, " ") {
 		return one
 	}
 	return s
 }
 
-// Long returns a length in microseconds in words, such as 1 minute 30 seconds. Below a
-// timeline.Second it has Go's format.
-func Long(us int64) string {
-	if us < timeline.Second {
+// long returns a length in microseconds in words, such as 1 minute 30 seconds. Below a
+// second it has Go's format.
+func long(us int64) string {
+	if us < second {
 		return (time.Duration(us) * time.Microsecond).String()
 	}
 	var all []string
 	for _, unit := range []struct {
 		name string
 		is   int64
-	}{{"day", timeline.Day}, {"hour", timeline.Hour}, {"minute", timeline.Minute}} {
+	}{{"day", day}, {"hour", hour}, {"minute", minute}} {
 		if n := us / unit.is; n > 0 {
 			all = append(all, plural(n, unit.name))
 			us %= unit.is
@@ -90,34 +88,34 @@ func Long(us int64) string {
 	}
 	switch {
 	case us == 0:
-	case us%timeline.Second == 0:
-		all = append(all, plural(us/timeline.Second, "second"))
+	case us%second == 0:
+		all = append(all, plural(us/second, "second"))
 	default:
 		all = append(all, units(float64(us)/1e6)+" seconds")
 	}
 	return strings.Join(all, " ")
 }
 
-// About is like Long, but without seconds above an hour and without minutes above a day.
-func About(us int64) string {
+// about is like long, but without seconds above an hour and without minutes above a day.
+func about(us int64) string {
 	switch {
-	case us > timeline.Day:
-		us -= us % timeline.Hour
-	case us > timeline.Hour:
-		us -= us % timeline.Minute
+	case us > day:
+		us -= us % hour
+	case us > hour:
+		us -= us % minute
 	}
-	return Long(us)
+	return long(us)
 }
 
 func plural(n int64, what string) string {
 	if n == 1 {
 		return "1 " + what
 	}
-	return Grouped(n) + " " + what + "s"
+	return grouped(n) + " " + what + "s"
 }
 
-// Grouped returns a number with its digits in groups of three.
-func Grouped(n int64) string {
+// grouped returns a number with its digits in groups of three.
+func grouped(n int64) string {
 	s := strconv.FormatInt(n, 10)
 	for i := len(s) - 3; i > 0; i -= 3 {
 		s = s[:i] + "," + s[i:]
@@ -129,7 +127,7 @@ func Grouped(n int64) string {
 func units(v float64) string {
 	whole, fraction, _ := strings.Cut(strconv.FormatFloat(v, 'f', -1, 64), ".")
 	if n, err := strconv.ParseInt(whole, 10, 64); err == nil {
-		whole = Grouped(n)
+		whole = grouped(n)
 	}
 	if fraction != "" {
 		whole += "." + fraction
@@ -137,9 +135,9 @@ func units(v float64) string {
 	return whole
 }
 
-// Percent returns a share with one decimal place. It is 0 or 100 only if the share is
+// percent returns a share with one decimal place. It is 0 or 100 only if the share is
 // exactly that.
-func Percent(n, of int) string {
+func percent(n, of int) string {
 	v := 100 * float64(n) / float64(of)
 	switch {
 	case n > 0 && v < 0.1:

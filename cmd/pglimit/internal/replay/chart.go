@@ -1,13 +1,9 @@
-// Package chart computes bar charts of outcomes over time.
-package chart
+package replay
 
 import (
 	"math"
 	"strconv"
 	"time"
-
-	"github.com/pglimit/pglimit/cmd/pglimit/internal/replay/timeline"
-	"github.com/pglimit/pglimit/cmd/pglimit/internal/replay/words"
 )
 
 const (
@@ -22,7 +18,7 @@ const (
 type Axes struct {
 	Lines []Line
 	Ticks []Tick
-	parts timeline.Parts
+	parts Parts
 	top   int // requests at the upper edge
 }
 
@@ -51,23 +47,23 @@ type Rect struct {
 	Class, X, Y, Width, Height string
 }
 
-// NewAxes returns axes for parts. busiest is the most requests of any part.
-func NewAxes(p timeline.Parts, busiest int) Axes {
+// newAxes returns axes for parts. busiest is the most requests of any part.
+func newAxes(p Parts, busiest int) Axes {
 	step := roundStep(busiest)
 	a := Axes{parts: p, top: (busiest + step - 1) / step * step}
 	for n := 0; n <= a.top; n += step {
-		a.Lines = append(a.Lines, Line{Y: number(plotHeight * (1 - float64(n)/float64(a.top))), Label: words.Grouped(int64(n))})
+		a.Lines = append(a.Lines, Line{Y: coordinate(plotHeight * (1 - float64(n)/float64(a.top))), Label: grouped(int64(n))})
 	}
 	times, layout := ticksOf(p)
 	labelled := 0 // every second tick is, starting at the first date among hours
 	for i, at := range times {
-		t, text := timeline.UTC(at), layout
+		t, text := utc(at), layout
 		if layout == hourLayout && t.Hour() == 0 && t.Minute() == 0 {
 			if text = dayLayout; labelled == 0 {
 				labelled = i
 			}
 		}
-		a.Ticks = append(a.Ticks, Tick{X: Share(float64(at-p.Start), float64(p.Length)*float64(p.Count)), Label: t.Format(text)})
+		a.Ticks = append(a.Ticks, Tick{X: share(float64(at-p.Start), float64(p.Length)*float64(p.Count)), Label: t.Format(text)})
 	}
 	for i := range a.Ticks {
 		a.Ticks[i].Minor = (i-labelled)%2 != 0
@@ -95,32 +91,32 @@ const (
 )
 
 // ticksOf returns round times, in UTC, and the layout of their labels.
-func ticksOf(p timeline.Parts) (times []int64, layout string) {
+func ticksOf(p Parts) (times []int64, layout string) {
 	end := p.End()
-	for _, step := range timeline.Lengths {
-		if (end-p.Start)/step > axisTicks || step > 14*timeline.Day {
+	for _, step := range lengths {
+		if (end-p.Start)/step > axisTicks || step > 14*day {
 			continue
 		}
-		for at := timeline.Floor(p.Start+step-1, step); at <= end; at += step {
+		for at := floorTo(p.Start+step-1, step); at <= end; at += step {
 			times = append(times, at)
 		}
 		switch {
-		case step < timeline.Minute:
+		case step < minute:
 			return times, secondLayout
-		case step < timeline.Day:
+		case step < day:
 			return times, hourLayout
 		}
 		return times, dayLayout
 	}
 	for _, months := range [...]int{1, 2, 3, 6, 12, 24, 60, 120, 240, 600, 1200, 2400, 6000, 12000} {
-		if (end-p.Start)/(30*timeline.Day)/int64(months) > axisTicks {
+		if (end-p.Start)/(30*day)/int64(months) > axisTicks {
 			continue
 		}
 		layout = monthLayout
 		if months >= 12 {
 			layout = yearLayout
 		}
-		first := timeline.UTC(p.Start).Year() / max(1, months/12) * max(1, months/12)
+		first := utc(p.Start).Year() / max(1, months/12) * max(1, months/12)
 		for m := 0; ; m += months {
 			at := time.Date(first, time.Month(1+m), 1, 0, 0, 0, 0, time.UTC).UnixMicro()
 			if at > end {
@@ -152,7 +148,7 @@ func (a Axes) Bars(allowed, delayed, denied []int) []Bar {
 			height := max(2, plotHeight*float64(part.n)/float64(a.top)) // one request among thousands must be visible
 			y -= height
 			b.Rects = append(b.Rects, Rect{
-				Class: part.class, X: number(slot*float64(i)+(slot-wide)/2) + "%", Width: number(wide) + "%", Y: number(y), Height: number(height),
+				Class: part.class, X: coordinate(slot*float64(i)+(slot-wide)/2) + "%", Width: coordinate(wide) + "%", Y: coordinate(y), Height: coordinate(height),
 			})
 		}
 		all[i] = b
@@ -161,19 +157,19 @@ func (a Axes) Bars(allowed, delayed, denied []int) []Bar {
 }
 
 // begin returns the time at which the i-th part begins, in words.
-func begin(p timeline.Parts, i int) string {
-	at := timeline.UTC(p.Begin(i))
+func begin(p Parts, i int) string {
+	at := utc(p.Begin(i))
 	switch {
-	case p.Length < timeline.Minute:
+	case p.Length < minute:
 		return at.Format(time.DateTime)
-	case p.Length < timeline.Day:
+	case p.Length < day:
 		return at.Format("2006-01-02 15:04")
 	}
 	return at.Format(time.DateOnly)
 }
 
-// number formats a coordinate, rounded to two places because a page has many.
-func number(v float64) string { return strconv.FormatFloat(math.Round(v*100)/100, 'f', -1, 64) }
+// coordinate formats a coordinate, rounded to two places because a page has many.
+func coordinate(v float64) string { return strconv.FormatFloat(math.Round(v*100)/100, 'f', -1, 64) }
 
-// Share returns n of of in percent, with a percent sign.
-func Share(n, of float64) string { return number(100*n/of) + "%" }
+// share returns n of of in percent, with a percent sign.
+func share(n, of float64) string { return coordinate(100*n/of) + "%" }
