@@ -14,8 +14,8 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/cli"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/embedded"
 	"github.com/pglimit/pglimit/limiter"
-	"github.com/pglimit/pglimit/migrations"
 )
 
 // databaseEnv names the environment variable with the database's URL. Unlike a
@@ -27,23 +27,26 @@ const connectTimeout = 10 * time.Second
 
 // Database is the database that a command line names.
 type Database struct {
-	url    string // of --database-url
-	server embeddedServer
+	url, dataDir string // of --database-url and --data-dir
+	embedded     bool   // --embedded
 
-	password string // of the connection, wherever it is from
+	password string            // of the connection, wherever it is from
+	dir      string            // data directory, from the flags or the default
+	session  *embedded.Session // nil if the embedded server is not in use
 }
 
 // Register adds the flags that name a database.
 func (d *Database) Register(flags *pflag.FlagSet) {
 	flags.StringVar(&d.url, "database-url", "", "the database's `URL`, without a password, because the process list shows it; default: "+databaseEnv)
-	d.server.register(flags)
+	flags.BoolVar(&d.embedded, "embedded", false, "run a PostgreSQL server while the command runs")
+	flags.StringVar(&d.dataDir, "data-dir", "", "like --embedded, with the data in `DIR`")
 }
 
 // Named reports whether the flags or the environment name a database.
 func (d *Database) Named() bool { return d.NamedByFlags() || os.Getenv(databaseEnv) != "" }
 
 // NamedByFlags reports whether the flags name a database.
-func (d *Database) NamedByFlags() bool { return d.server.wanted() || d.url != "" }
+func (d *Database) NamedByFlags() bool { return d.embeddedWanted() || d.url != "" }
 
 // options select how a command opens its database.
 type options struct {
@@ -83,14 +86,8 @@ func (d *Database) WithLimiter(cmd *cobra.Command, use func(*limiter.Limiter) er
 	return use(l)
 }
 
-// Leave ends the use of the embedded server. Without one it does nothing.
-func (d *Database) Leave() error { return d.server.leave() }
-
-// EmbeddedFlags returns the flags that select the embedded server in use, or nil.
-func (d *Database) EmbeddedFlags() []string { return d.server.flagsInUse() }
-
 func (d *Database) open(cmd *cobra.Command, o options) (*pgxpool.Pool, error) {
-	if err := d.server.check(cmd, d.url != ""); err != nil {
+	if err := d.check(cmd); err != nil {
 		return nil, err
 	}
 	if !o.unmigrated { // migrations store no keys
@@ -98,7 +95,7 @@ func (d *Database) open(cmd *cobra.Command, o options) (*pgxpool.Pool, error) {
 			return nil, err
 		}
 	}
-	if d.server.wanted() || o.orEmbedded && !d.Named() {
+	if d.embeddedWanted() || o.orEmbedded && !d.Named() {
 		return d.openEmbedded(cmd, o)
 	}
 	address, from := d.url, "--database-url"
@@ -116,37 +113,6 @@ func (d *Database) open(cmd *cobra.Command, o options) (*pgxpool.Pool, error) {
 	fmt.Fprintf(cmd.ErrOrStderr(), "database: %s\n", describe(cfg.ConnConfig))
 	pool, err := openPool(cmd.Context(), cfg)
 	return pool, withoutSetting(err, address, cfg.ConnConfig)
-}
-
-// openEmbedded joins the embedded server, starting it if needed, and runs its
-// migrations. Leave ends the use.
-func (d *Database) openEmbedded(cmd *cobra.Command, o options) (*pgxpool.Pool, error) {
-	session, err := d.server.join(cmd)
-	if err != nil {
-		return nil, err
-	}
-	how := "running already"
-	if session.Started {
-		how = "started"
-	}
-	if os.Getenv(databaseEnv) != "" {
-		how += "; not " + databaseEnv
-	}
-	fmt.Fprintf(cmd.ErrOrStderr(), "database: embedded PostgreSQL %s in %s (%s)\n", session.Version, session.Dir, how)
-	cfg, err := pgxpool.ParseConfig(session.URL)
-	if err != nil {
-		return nil, err
-	}
-	d.password = cfg.ConnConfig.Password
-	pool, err := openPool(cmd.Context(), cfg)
-	if err != nil || o.unmigrated {
-		return pool, err
-	}
-	if err := migrations.Up(cmd.Context(), pool); err != nil {
-		pool.Close()
-		return nil, d.server.explain(cmd.Context(), err)
-	}
-	return pool, nil
 }
 
 // ServerVersion returns the version of pool's server as the server reports it.

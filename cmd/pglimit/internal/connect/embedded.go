@@ -8,73 +8,77 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/cli"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/embedded"
 	"github.com/pglimit/pglimit/internal/localpg"
+	"github.com/pglimit/pglimit/migrations"
 )
 
-// embeddedServer has the flags of the embedded PostgreSQL server and, after join,
-// its session.
-type embeddedServer struct {
-	embedded bool
-	dataDir  string
+// embeddedWanted reports whether the flags select the embedded server.
+func (d *Database) embeddedWanted() bool { return d.embedded || d.dataDir != "" }
 
-	dir     string            // data directory, from the flags or the default
-	session *embedded.Session // nil if the server is not in use
-}
-
-func (s *embeddedServer) register(flags *pflag.FlagSet) {
-	flags.BoolVar(&s.embedded, "embedded", false, "run a PostgreSQL server while the command runs")
-	flags.StringVar(&s.dataDir, "data-dir", "", "like --embedded, with the data in `DIR`")
-}
-
-// wanted reports whether the flags select the embedded server.
-func (s *embeddedServer) wanted() bool { return s.embedded || s.dataDir != "" }
-
-// check returns an error if flags contradict each other or have no effect. other:
-// another flag names a database.
-func (s *embeddedServer) check(cmd *cobra.Command, other bool) error {
-	if cmd.Flags().Changed("data-dir") && s.dataDir == "" {
+// check returns an error if flags contradict each other or have no effect.
+func (d *Database) check(cmd *cobra.Command) error {
+	if cmd.Flags().Changed("data-dir") && d.dataDir == "" {
 		return errors.New("--data-dir is empty: name a directory")
 	}
-	var given string
-	switch {
-	case s.dataDir != "":
-		given = "--data-dir"
-	case s.embedded:
-		given = "--embedded"
-	}
-	if given != "" && other {
+	if d.url != "" && d.embeddedWanted() {
+		given := "--embedded"
+		if d.dataDir != "" {
+			given = "--data-dir"
+		}
 		return fmt.Errorf("--database-url and %s are both given: use one of them", given)
 	}
 	return nil
 }
 
-// join joins the server, starting it if needed. leave ends the use.
-func (s *embeddedServer) join(cmd *cobra.Command) (*embedded.Session, error) {
-	s.dir = s.dataDir
-	if s.dir == "" {
+// openEmbedded joins the embedded server, starting it if needed, and runs its
+// migrations. Leave ends the use.
+func (d *Database) openEmbedded(cmd *cobra.Command, o options) (*pgxpool.Pool, error) {
+	d.dir = d.dataDir
+	if d.dir == "" {
 		home, err := embedded.Home()
 		if err != nil {
 			return nil, fmt.Errorf("find your data directory: %w: name a directory with --data-dir", err)
 		}
-		s.dir = filepath.Join(home, "postgresql")
+		d.dir = filepath.Join(home, "postgresql")
 	}
-	session, err := embedded.Join(cmd.Context(), s.dir, func(format string, args ...any) {
+	session, err := embedded.Join(cmd.Context(), d.dir, func(format string, args ...any) {
 		fmt.Fprintf(cmd.ErrOrStderr(), format+"\n", args...)
 	})
 	if err != nil {
-		return nil, s.explain(cmd.Context(), err)
+		return nil, d.explain(cmd.Context(), err)
 	}
-	s.session = session
-	return session, nil
+	d.session = session
+	how := "running already"
+	if session.Started {
+		how = "started"
+	}
+	if os.Getenv(databaseEnv) != "" {
+		how += "; not " + databaseEnv
+	}
+	fmt.Fprintf(cmd.ErrOrStderr(), "database: embedded PostgreSQL %s in %s (%s)\n", session.Version, session.Dir, how)
+	cfg, err := pgxpool.ParseConfig(session.URL)
+	if err != nil {
+		return nil, err
+	}
+	d.password = cfg.ConnConfig.Password
+	pool, err := openPool(cmd.Context(), cfg)
+	if err != nil || o.unmigrated {
+		return pool, err
+	}
+	if err := migrations.Up(cmd.Context(), pool); err != nil {
+		pool.Close()
+		return nil, d.explain(cmd.Context(), err)
+	}
+	return pool, nil
 }
 
 // explain adds the next step to an error of the server.
-func (s *embeddedServer) explain(ctx context.Context, err error) error {
+func (d *Database) explain(ctx context.Context, err error) error {
 	switch text := strings.ToLower(err.Error()); {
 	case ctx.Err() != nil:
 		return cli.ErrInterrupted
@@ -83,28 +87,28 @@ func (s *embeddedServer) explain(ctx context.Context, err error) error {
 	case errors.Is(err, localpg.ErrNotFound):
 		return cli.DatabaseError(err)
 	case strings.Contains(text, "no space left"), strings.Contains(text, "quota exceeded"), strings.Contains(text, "file too large"):
-		return cli.DatabaseError(fmt.Errorf("embedded PostgreSQL in %s: no space for its data: free some, or name another --data-dir: %w", s.dir, err))
+		return cli.DatabaseError(fmt.Errorf("embedded PostgreSQL in %s: no space for its data: free some, or name another --data-dir: %w", d.dir, err))
 	}
-	return cli.DatabaseError(fmt.Errorf("embedded PostgreSQL in %s: %w", s.dir, err))
+	return cli.DatabaseError(fmt.Errorf("embedded PostgreSQL in %s: %w", d.dir, err))
 }
 
-// flagsInUse returns the flags that select the server in use, or nil.
-func (s *embeddedServer) flagsInUse() []string {
+// EmbeddedFlags returns the flags that select the embedded server in use, or nil.
+func (d *Database) EmbeddedFlags() []string {
 	switch {
-	case s.session == nil:
+	case d.session == nil:
 		return nil
-	case s.dataDir != "":
-		return []string{"--data-dir", string(s.session.Dir)}
+	case d.dataDir != "":
+		return []string{"--data-dir", string(d.session.Dir)}
 	}
 	return []string{"--embedded"}
 }
 
-// leave ends the use of the server. Without one it does nothing.
-func (s *embeddedServer) leave() error {
-	if s.session == nil {
+// Leave ends the use of the embedded server. Without one it does nothing.
+func (d *Database) Leave() error {
+	if d.session == nil {
 		return nil
 	}
-	if err := s.session.Leave(); err != nil {
+	if err := d.session.Leave(); err != nil {
 		return cli.DatabaseError(fmt.Errorf("embedded PostgreSQL: %w", err))
 	}
 	return nil

@@ -8,30 +8,29 @@ import (
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/must"
 )
 
-func TestEmbeddedServerCheck(t *testing.T) {
+func TestDatabaseFlagsCheck(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
-		args  []string
-		other bool   // a database URL is given
-		want  string // "": no error
+		args []string
+		want string // "": no error
 	}{
-		{nil, false, ""},
-		{nil, true, ""},
-		{[]string{"--embedded"}, false, ""},
-		{[]string{"--data-dir="}, false, "--data-dir is empty: name a directory"},
-		{[]string{"--embedded"}, true, "--database-url and --embedded are both given: use one of them"},
-		{[]string{"--embedded", "--data-dir=d"}, true, "--database-url and --data-dir are both given: use one of them"},
+		{nil, ""},
+		{[]string{"--database-url=u"}, ""},
+		{[]string{"--embedded"}, ""},
+		{[]string{"--data-dir="}, "--data-dir is empty: name a directory"},
+		{[]string{"--embedded", "--database-url=u"}, "--database-url and --embedded are both given: use one of them"},
+		{[]string{"--embedded", "--data-dir=d", "--database-url=u"}, "--database-url and --data-dir are both given: use one of them"},
 	} {
-		var s embeddedServer
+		var d Database
 		cmd := &cobra.Command{}
-		s.register(cmd.Flags())
+		d.Register(cmd.Flags())
 		must.Succeed(t, cmd.ParseFlags(c.args))
 		got := ""
-		if err := s.check(cmd, c.other); err != nil {
+		if err := d.check(cmd); err != nil {
 			got = err.Error()
 		}
 		if got != c.want {
-			t.Errorf("%q, with a URL %v: got %q, want %q", c.args, c.other, got, c.want)
+			t.Errorf("%q: got %q, want %q", c.args, got, c.want)
 		}
 	}
 }

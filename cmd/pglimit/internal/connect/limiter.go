@@ -53,11 +53,6 @@ func NewLimiterWith(pool *pgxpool.Pool, config *limiter.Config) (*limiter.Limite
 
 // WithPolicies calls use with the policies in the database, opened as by Open.
 func (d *Database) WithPolicies(cmd *cobra.Command, use func(*limiter.Policies) error) error {
-	return d.WithPoolAndPolicies(cmd, func(_ *pgxpool.Pool, policies *limiter.Policies) error { return use(policies) })
-}
-
-// WithPoolAndPolicies is WithPolicies with the pool that they were opened with.
-func (d *Database) WithPoolAndPolicies(cmd *cobra.Command, use func(*pgxpool.Pool, *limiter.Policies) error) error {
 	pool, err := d.Open(cmd)
 	if err != nil {
 		return err
@@ -68,7 +63,7 @@ func (d *Database) WithPoolAndPolicies(cmd *cobra.Command, use func(*pgxpool.Poo
 		return err
 	}
 	defer policies.Close()
-	return use(pool, policies)
+	return use(policies)
 }
 
 // openPolicies loads the policies. A command ends soon, so it does not listen for changes.
