@@ -9,16 +9,19 @@ package dashboard
 
 import (
 	"context"
+	"embed"
 	"errors"
 	"log/slog"
 	"net"
 	"net/http"
 	"time"
 
-	"github.com/pglimit/pglimit/cmd/pglimit/internal/dashboard/web"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/site"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/site/api"
 )
+
+//go:embed web
+var files embed.FS
 
 // pagePolicy is the page's Content-Security-Policy. It allows only files of this
 // server, and no inline script or style.
@@ -85,7 +88,7 @@ func New(config Config) (*Server, error) {
 	s.addReads(mux)
 	s.addWrites(mux)
 	var err error
-	s.handler, err = site.Guard{Name: "dashboard", Host: config.Host, Policy: pagePolicy}.Handler(mux, web.Files)
+	s.handler, err = site.Guard{Name: "dashboard", Host: config.Host, Policy: pagePolicy}.Handler(mux, files)
 	return s, err
 }
 

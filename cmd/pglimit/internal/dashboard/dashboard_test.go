@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -15,12 +16,10 @@ import (
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/dashboard"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/dashboard/sample"
-	"github.com/pglimit/pglimit/cmd/pglimit/internal/dashboard/web"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/inspect"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/must"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/policyfile"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/site"
-	"github.com/pglimit/pglimit/cmd/pglimit/internal/site/look"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/site/sitetest"
 	"github.com/pglimit/pglimit/doctor"
 	"github.com/pglimit/pglimit/limiter"
@@ -87,7 +86,7 @@ func TestFiles(t *testing.T) {
 	t.Parallel()
 	s := must.OK(dashboard.New(dashboard.Config{Source: sample.New(false)}))(t)
 	const most = 72 << 10
-	if size := sitetest.Files(t, s, web.Files) + sitetest.Files(t, s, look.Files); size == 0 || size > most {
+	if size := sitetest.Files(t, s, os.DirFS("web")) + sitetest.Files(t, s, os.DirFS("../site/look")); size == 0 || size > most {
 		t.Errorf("the page is %d bytes, want at most %d", size, most)
 	}
 }

@@ -8,6 +8,7 @@ package playground
 
 import (
 	"context"
+	"embed"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -16,11 +17,13 @@ import (
 	"strings"
 	"time"
 
-	"github.com/pglimit/pglimit/cmd/pglimit/internal/playground/web"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/site"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/site/api"
 	"github.com/pglimit/pglimit/limiter"
 )
+
+//go:embed web
+var files embed.FS
 
 // pagePolicy is the page's Content-Security-Policy. It allows only files of this
 // server, and no inline script or style.
@@ -102,7 +105,7 @@ func (s *Server) routes() (http.Handler, error) {
 		Name: "playground", Host: s.config.Host, Policy: pagePolicy,
 		Bare: func(path string) bool { return strings.HasPrefix(path, "/limited/") }, // curl shows only the limiter's headers there
 	}
-	return guard.Handler(mux, web.Files)
+	return guard.Handler(mux, files)
 }
 
 // setup answers GET /api/setup, the page's first request.

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -17,11 +18,9 @@ import (
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/must"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/playground/sitetest"
-	"github.com/pglimit/pglimit/cmd/pglimit/internal/playground/web"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/site"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/site/api"
-	"github.com/pglimit/pglimit/cmd/pglimit/internal/site/look"
-	files "github.com/pglimit/pglimit/cmd/pglimit/internal/site/sitetest"
+	pages "github.com/pglimit/pglimit/cmd/pglimit/internal/site/sitetest"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -76,7 +75,7 @@ func TestNewErrors(t *testing.T) {
 func TestFiles(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)
-	if size := files.Files(t, s, web.Files) + files.Files(t, s, look.Files); size == 0 || size > 64<<10 {
+	if size := pages.Files(t, s, os.DirFS("web")) + pages.Files(t, s, os.DirFS("../site/look")); size == 0 || size > 64<<10 {
 		t.Errorf("the page is %d bytes", size)
 	}
 }

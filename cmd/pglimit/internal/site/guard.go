@@ -3,6 +3,7 @@ package site
 import (
 	"bytes"
 	"crypto/sha256"
+	"embed"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -13,8 +14,12 @@ import (
 	"time"
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/site/api"
-	"github.com/pglimit/pglimit/cmd/pglimit/internal/site/look"
 )
+
+// look has the style sheet and the icon that the pages share.
+//
+//go:embed look
+var look embed.FS
 
 // Guard restricts which requests reach a page's server, and what the page may do.
 type Guard struct {
@@ -36,7 +41,7 @@ type Guard struct {
 // requests that another site's page sends. All answers have headers that restrict the page.
 // It returns an error for a file whose content type it does not know.
 func (g Guard) Handler(mux *http.ServeMux, files fs.FS) (http.Handler, error) {
-	if err := errors.Join(addFiles(mux, look.Files), addFiles(mux, files)); err != nil {
+	if err := errors.Join(addFiles(mux, look), addFiles(mux, files)); err != nil {
 		return nil, err
 	}
 	mux.Handle("/api/", api.Answer(func(http.ResponseWriter, *http.Request) (any, error) {
@@ -97,7 +102,7 @@ var kinds = map[string]string{
 	".ico":  "image/x-icon",
 }
 
-// addFiles serves each of the files by its path, and index.html as /.
+// addFiles serves each of the files by its name, and index.html as /.
 func addFiles(mux *http.ServeMux, files fs.FS) error {
 	return fs.WalkDir(files, ".", func(name string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() {
@@ -111,8 +116,8 @@ func addFiles(mux *http.ServeMux, files fs.FS) error {
 		if err != nil {
 			return err
 		}
-		at := "/" + name
-		if name == "index.html" {
+		at := "/" + path.Base(name)
+		if at == "/index.html" {
 			at = "/{$}"
 		}
 		tag := fmt.Sprintf(`"%x"`, sha256.Sum256(content))
