@@ -10,7 +10,6 @@ package dashboard
 import (
 	"context"
 	"embed"
-	"errors"
 	"log/slog"
 	"net"
 	"net/http"
@@ -68,11 +67,8 @@ type Server struct {
 	pause          time.Duration // longest pause of a client
 }
 
-// New returns a Server. The error names a missing field of config.
+// New returns a Server. The error is that of a file of the page.
 func New(config Config) (*Server, error) {
-	if config.Source == nil {
-		return nil, errors.New("dashboard: Config.Source is nil: give the data's source")
-	}
 	if config.Logger == nil {
 		config.Logger = slog.Default()
 	}

@@ -74,13 +74,6 @@ func quoted(text string) string {
 	return string(b)
 }
 
-func TestNewNeedsASource(t *testing.T) {
-	t.Parallel()
-	if _, err := dashboard.New(dashboard.Config{}); err == nil || !strings.Contains(err.Error(), "Config.Source is nil") {
-		t.Errorf("without a source: %v", err)
-	}
-}
-
 // TestFiles: every file of the page is served, and all of them are small.
 func TestFiles(t *testing.T) {
 	t.Parallel()

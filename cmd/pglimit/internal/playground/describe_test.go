@@ -14,7 +14,7 @@ import (
 	"testing"
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/must"
-	"github.com/pglimit/pglimit/cmd/pglimit/internal/playground/sitetest"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/site/sitetest"
 	"github.com/pglimit/pglimit/limiter"
 )
 

@@ -13,13 +13,13 @@ import (
 	"testing"
 	"unicode/utf8"
 
-	"github.com/pglimit/pglimit/cmd/pglimit/internal/playground/sitetest"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/replay"
 )
 
 // fuzzed returns a Server that counts in memory until f ends.
 func fuzzed(f *testing.F) *Server {
 	f.Helper()
-	s, err := New(Config{Limiter: sitetest.Memory, Version: "v", Database: "memory", Logger: slog.New(slog.DiscardHandler)})
+	s, err := New(Config{Limiter: replay.InMemory, Version: "v", Database: "memory", Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -73,18 +73,18 @@ func checkAccepted(t *testing.T, path, body string) {
 func FuzzRequestBody(f *testing.F) {
 	s := fuzzed(f)
 	bodies := []string{
-		`{"key":"k","times":2,"requests":[{"policy":` + sitetest.FourAMinute + `,"cost":1}]}`,
-		`{"key":"k","policies":[` + sitetest.FourAMinute + `],"costs":[1]}`, `{"key":"k"}`,
+		`{"key":"k","times":2,"requests":[{"policy":` + fourAMinute + `,"cost":1}]}`,
+		`{"key":"k","policies":[` + fourAMinute + `],"costs":[1]}`, `{"key":"k"}`,
 		`{"key":"\u0000","times":-1}`, `{"key":"k","times":1,"requests":[null]}`, `{"key":"k","policies":["",{},[],1]}`,
 		``, `null`, `[]`, `{`, `{"key":1e999}`, strings.Repeat("[", 10_000), "\xff", `{"key":"k"}{"key":"l"}`,
-		`{"key":"k","times":1,"requests":[{"policy":` + sitetest.FourAMinute + `}]}`, `{"key":"` + strings.Repeat("k", 256) + `"}`, `{"key":"` + strings.Repeat("k", 257) + `"}`,
+		`{"key":"k","times":1,"requests":[{"policy":` + fourAMinute + `}]}`, `{"key":"` + strings.Repeat("k", 256) + `"}`, `{"key":"` + strings.Repeat("k", 257) + `"}`,
 		`{"key":"k","times":1,"requests":[{"policy":{"name":"n","algorithm":"gcra","limit":1,"period":"1s"}}]}`, `{"key":"k","times":1,"requests":[{"policy":{"durability":"relaxed","algorithm":"gcra","limit":1,"period":"1s"}}]}`,
 		"{\"key\":\"\xff\"}", `{"key":""}`, `{"key":"\u0000"}`, `{"key":"k","more":1}`, `{"key":"k"}` + strings.Repeat(" ", 64<<10),
-		`{"key":"k","policies":[` + sitetest.FourAMinute + `,` + sitetest.FourAMinute + `],"costs":[1]}`, `{"key":"k","policies":[` + sitetest.FourAMinute + `],"costs":[1,2]}`,
+		`{"key":"k","policies":[` + fourAMinute + `,` + fourAMinute + `],"costs":[1]}`, `{"key":"k","policies":[` + fourAMinute + `],"costs":[1,2]}`,
 		`{"key":"k","policies":[]}`, `{"key":"k","policies":[1,2,3,4,5,6,7,8]}`, sendBody(0, 1, "1"), sendBody(101, 1, "1"), sendBody(1, 0, "1"), sendBody(1, 8, "1"), sendBody(1, 7, "1"), sendBody(1, 1, "0"), sendBody(1, 1, "-1"),
-		sitetest.AccessLog(), "\x1f\x8b", "\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff",
+		accessLog(), "\x1f\x8b", "\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff",
 	}
-	paths := []string{"/api/send", "/api/describe", "/api/reset", sitetest.ReplayPath(sitetest.FourAMinute)}
+	paths := []string{"/api/send", "/api/describe", "/api/reset", replayPath(fourAMinute)}
 	for i := range paths {
 		for _, body := range bodies {
 			f.Add(byte(i), body)
@@ -108,7 +108,7 @@ func FuzzRequestBody(f *testing.F) {
 
 // sendBody returns a body for /api/send with that many requests.
 func sendBody(times, requests int, cost string) string {
-	one := `{"policy":` + sitetest.FourAMinute + `,"cost":` + cost + `}`
+	one := `{"policy":` + fourAMinute + `,"cost":` + cost + `}`
 	return fmt.Sprintf(`{"key":"k","times":%d,"requests":[%s]}`, times, strings.TrimSuffix(strings.Repeat(one+",", requests), ","))
 }
 

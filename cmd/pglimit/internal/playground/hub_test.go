@@ -17,7 +17,8 @@ import (
 	"time"
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/must"
-	"github.com/pglimit/pglimit/cmd/pglimit/internal/playground/sitetest"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/replay"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/site/sitetest"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -173,7 +174,7 @@ func TestHubSampling(t *testing.T) {
 // TestHubLastPolicy: a key is read under the policy that was used last.
 func TestHubLastPolicy(t *testing.T) {
 	t.Parallel()
-	h := testHub(t, sitetest.Memory)
+	h := testHub(t, replay.InMemory)
 	w := hubSite(t, h).Watch(t, "k")
 	for _, limit := range []float64{3, 30} {
 		allow(t, h, policy(limiter.GCRA, limit, 1000*time.Hour), 1)
@@ -246,7 +247,7 @@ func TestHubDecisionInMidLook(t *testing.T) {
 // TestHubReset: after a reset the key is unused for every algorithm, and not in use.
 func TestHubReset(t *testing.T) {
 	t.Parallel()
-	h := testHub(t, sitetest.Memory)
+	h := testHub(t, replay.InMemory)
 	w := hubSite(t, h).Watch(t, "k")
 	for range 2 {
 		for _, a := range limiter.Algorithms() {
@@ -270,7 +271,7 @@ func TestHubReset(t *testing.T) {
 // TestHubForgetAll: at the end no counts are left.
 func TestHubForgetAll(t *testing.T) {
 	t.Parallel()
-	h := testHub(t, sitetest.Memory)
+	h := testHub(t, replay.InMemory)
 	p := policy(limiter.TokenBucket, 3, 1000*time.Hour)
 	for _, key := range []string{"alice", "bob"} {
 		if r, err := h.Limiter.Allow(t.Context(), p, key); err != nil || !r.Allowed {
@@ -288,7 +289,7 @@ func TestHubForgetAll(t *testing.T) {
 // TestHubAdmit: the number of keys in use is limited.
 func TestHubAdmit(t *testing.T) {
 	t.Parallel()
-	h := testHub(t, sitetest.Memory)
+	h := testHub(t, replay.InMemory)
 	for i := range maxKeys {
 		must.Succeed(t, h.Admit(fmt.Sprint(i)))
 		must.OK(h.Limiter.Allow(t.Context(), policy(limiter.GCRA, 1, time.Hour), fmt.Sprint(i)))(t)
@@ -305,7 +306,7 @@ func TestHubAdmit(t *testing.T) {
 func TestHandlerBeat(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		h := testHub(t, sitetest.Memory)
+		h := testHub(t, replay.InMemory)
 		on, leave := listenIn(t, h, "k")
 		<-time.After(time.Minute + time.Second)
 		synctest.Wait()
@@ -320,7 +321,7 @@ func TestHandlerBeat(t *testing.T) {
 // TestHandlerErrors: a stream needs a key, and the hub must be open.
 func TestHandlerErrors(t *testing.T) {
 	t.Parallel()
-	h := testHub(t, sitetest.Memory)
+	h := testHub(t, replay.InMemory)
 	s := hubSite(t, h)
 	s.ExpectProblem(t, http.MethodGet, "/api/events", "", 400, "key", "", "key is empty")
 	s.ExpectProblem(t, http.MethodGet, "/api/events?key="+strings.Repeat("k", 257), "", 400, "key", "", "257 bytes")
@@ -344,7 +345,7 @@ func TestHandlerErrors(t *testing.T) {
 // However many others come, from one address or from many, the older half goes on.
 func TestHubMakesRoom(t *testing.T) {
 	t.Parallel()
-	h := testHub(t, sitetest.Memory)
+	h := testHub(t, replay.InMemory)
 	defer h.Close()
 	cut := make(chan int, maxStreams+10)
 	joined := 0
@@ -388,7 +389,7 @@ func TestHubMakesRoom(t *testing.T) {
 // other streams lose nothing.
 func TestHandlerSlowReader(t *testing.T) {
 	t.Parallel()
-	h := testHub(t, sitetest.Memory)
+	h := testHub(t, replay.InMemory)
 	server := httptest.NewUnstartedServer(streamHandler(h))
 	server.Config.ConnContext = func(ctx context.Context, c net.Conn) context.Context {
 		_ = c.(*net.TCPConn).SetWriteBuffer(1) // the least that the system gives
@@ -397,7 +398,7 @@ func TestHandlerSlowReader(t *testing.T) {
 	server.Start()
 	defer server.Close()
 	defer h.Close()
-	s := sitetest.At(server.URL)
+	s := sitetest.Site{URL: server.URL}
 	quick := s.Watch(t, "k")
 	slow := s.Watch(t, "k")
 	sent := 0

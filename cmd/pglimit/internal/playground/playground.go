@@ -68,12 +68,8 @@ type Server struct {
 	grace   time.Duration // longest wait at the end for answers in progress
 }
 
-// New returns a Server. The error names a missing field of config, or is the error of
-// Config.Limiter.
+// New returns a Server. The error is that of Config.Limiter, or of a file of the page.
 func New(config Config) (*Server, error) {
-	if config.Limiter == nil {
-		return nil, errors.New("playground: Config.Limiter is nil: give a function that makes a limiter")
-	}
 	if config.Logger == nil {
 		config.Logger = slog.Default()
 	}

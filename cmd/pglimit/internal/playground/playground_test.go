@@ -4,11 +4,13 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"os"
 	"strings"
 	"testing"
@@ -17,17 +19,17 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/must"
-	"github.com/pglimit/pglimit/cmd/pglimit/internal/playground/sitetest"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/replay"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/site"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/site/api"
-	pages "github.com/pglimit/pglimit/cmd/pglimit/internal/site/sitetest"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/site/sitetest"
 	"github.com/pglimit/pglimit/limiter"
 )
 
 // newServer makes a Server that counts in memory.
 func newServer(t *testing.T, changes ...func(*Config)) *Server {
 	t.Helper()
-	config := Config{Limiter: sitetest.Memory, Version: "v1.2.3", Database: "memory", Logger: slog.New(slog.DiscardHandler)}
+	config := Config{Limiter: replay.InMemory, Version: "v1.2.3", Database: "memory", Logger: slog.New(slog.DiscardHandler)}
 	for _, change := range changes {
 		change(&config)
 	}
@@ -62,9 +64,6 @@ func listen(t *testing.T, s *Server) *running {
 
 func TestNewErrors(t *testing.T) {
 	t.Parallel()
-	if _, err := New(Config{}); err == nil || !strings.Contains(err.Error(), "Config.Limiter is nil") {
-		t.Errorf("without a limiter: %v", err)
-	}
 	mine := errors.New("mine")
 	if _, err := New(Config{Limiter: func(*limiter.Config) (*limiter.Limiter, error) { return nil, mine }}); !errors.Is(err, mine) {
 		t.Errorf("a limiter that cannot be made: %v", err)
@@ -75,7 +74,7 @@ func TestNewErrors(t *testing.T) {
 func TestFiles(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)
-	if size := pages.Files(t, s, os.DirFS("web")) + pages.Files(t, s, os.DirFS("../site/look")); size == 0 || size > 64<<10 {
+	if size := sitetest.Files(t, s, os.DirFS("web")) + sitetest.Files(t, s, os.DirFS("../site/look")); size == 0 || size > 64<<10 {
 		t.Errorf("the page is %d bytes", size)
 	}
 }
@@ -116,7 +115,7 @@ func TestServe(t *testing.T) {
 	})
 	s.grace = sitetest.Hang // requests that end later are ended, and logged
 	reads := make(chan struct{}, 10)
-	s.handler = sitetest.Telling(reads).Handler(s.handler)
+	s.handler = telling(reads).Handler(s.handler)
 	listeners, _, err := site.Listen(t.Context(), "localhost:0")
 	if err != nil {
 		t.Fatal(err)
@@ -127,7 +126,7 @@ func TestServe(t *testing.T) {
 	at := "http://" + listeners[0].Addr().String()
 	unused := must.OK(net.Dial("tcp", listeners[0].Addr().String()))(t)
 	defer unused.Close()
-	on := sitetest.At(at)
+	on := sitetest.Site{URL: at}
 	w := on.Watch(t, "k")
 	waits := make(chan error, 1)
 	go func() {
@@ -148,7 +147,7 @@ func TestServe(t *testing.T) {
 	upload, more := io.Pipe()
 	sent := make(chan error, 1)
 	go func() {
-		answer, err := http.Post(at+sitetest.ReplayPath(sitetest.FourAMinute), "", upload)
+		answer, err := http.Post(at+replayPath(fourAMinute), "", upload)
 		if err == nil {
 			_ = answer.Body.Close()
 		}
@@ -224,7 +223,7 @@ func TestServerBodyStandsStill(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	s.pause = 20 * time.Millisecond
-	for _, at := range []string{"/api/send", sitetest.ReplayPath(sitetest.FourAMinute)} {
+	for _, at := range []string{"/api/send", replayPath(fourAMinute)} {
 		for range 3 {
 			half, more := io.Pipe()
 			answer := must.OK(http.Post(s.URL+at, "application/json", half))(t)
@@ -252,8 +251,49 @@ func TestServerBodyRead(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)
 	w := &deadlines{ResponseRecorder: httptest.NewRecorder()}
-	r := httptest.NewRequest(http.MethodPost, "http://localhost"+sitetest.ReplayPath(sitetest.FourAMinute), strings.NewReader(sitetest.AccessLog()))
+	r := httptest.NewRequest(http.MethodPost, "http://localhost"+replayPath(fourAMinute), strings.NewReader(accessLog()))
 	if s.ServeHTTP(w, r); w.Code != http.StatusCreated || w.all < 2 || !w.last.IsZero() {
 		t.Errorf("%d; after %d deadlines: %v", w.Code, w.all, w.last)
 	}
+}
+
+// counts is the answer of /api/send.
+type counts struct{ Allowed, Delayed, Denied int }
+
+// accessLog returns a log of ten requests by one client within a minute, and one line
+// that cannot be read.
+func accessLog() string {
+	var log strings.Builder
+	for i := range 10 {
+		fmt.Fprintf(&log, "192.0.2.7 - - [17/May/2026:10:05:%02d +0000] \"GET / HTTP/1.1\" 200 5120\n", i)
+	}
+	return log.String() + "what is this\n"
+}
+
+// fourAMinute is a policy of four requests a minute.
+const fourAMinute = `{"algorithm":"fixed_window","limit":4,"period":"1m"}`
+
+// replayPath returns the path and query that replay a log under policies.
+func replayPath(policies ...string) string {
+	return "/api/replay?policies=" + url.QueryEscape("["+strings.Join(policies, ",")+"]")
+}
+
+// telling is an empty reader that sends to the channel when it is read.
+type telling chan<- struct{}
+
+// Read sends to the channel and returns io.EOF.
+func (c telling) Read([]byte) (int, error) { c <- struct{}{}; return 0, io.EOF }
+
+// Handler returns next. When next begins to read the body of a replay, it sends to the
+// channel.
+func (c telling) Handler(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if body := r.Body; r.URL.Path == "/api/replay" {
+			r.Body = struct {
+				io.Reader
+				io.Closer
+			}{io.MultiReader(c, body), body}
+		}
+		next.ServeHTTP(w, r)
+	})
 }

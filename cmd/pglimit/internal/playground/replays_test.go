@@ -15,7 +15,7 @@ import (
 	"testing/synctest"
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/must"
-	"github.com/pglimit/pglimit/cmd/pglimit/internal/playground/sitetest"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/site/sitetest"
 )
 
 // replaysSite is a replayer that answers on the network.
@@ -62,8 +62,8 @@ func (s *replaysSite) send(t *testing.T, path, log string) replayed {
 func TestReplay(t *testing.T) {
 	t.Parallel()
 	s := replaySite(t)
-	for _, log := range []string{sitetest.AccessLog(), packed(t, sitetest.AccessLog())} {
-		got := s.send(t, sitetest.ReplayPath(sitetest.FourAMinute, `{"algorithm":"gcra","limit":1,"period":"1h"}`)+"&name=my%3Cb%3E.log", log)
+	for _, log := range []string{accessLog(), packed(t, accessLog())} {
+		got := s.send(t, replayPath(fourAMinute, `{"algorithm":"gcra","limit":1,"period":"1h"}`)+"&name=my%3Cb%3E.log", log)
 		if got.Requests != 10 || got.BadLines != 1 || !strings.HasPrefix(got.URL, "/reports/") || len(got.URL) < 30 {
 			t.Fatalf("got %+v", got)
 		}
@@ -94,7 +94,7 @@ func TestReplay(t *testing.T) {
 func TestReplayCosts(t *testing.T) {
 	t.Parallel()
 	s := replaySite(t)
-	got := s.send(t, sitetest.ReplayPath(sitetest.FourAMinute, sitetest.FourAMinute)+"&costs=[1,2.5]", sitetest.AccessLog())
+	got := s.send(t, replayPath(fourAMinute, fourAMinute)+"&costs=[1,2.5]", accessLog())
 	_, page := s.Call(t, http.MethodGet, got.URL, "")
 	if n := strings.Count(page, "Each request costs 2.5"); n != 1 {
 		t.Errorf("a cost of 2.5 is shown %d times:\n%s", n, page)
@@ -104,7 +104,7 @@ func TestReplayCosts(t *testing.T) {
 func TestReplayErrors(t *testing.T) {
 	t.Parallel()
 	s := replaySite(t)
-	log, good := sitetest.AccessLog(), sitetest.FourAMinute
+	log, good := accessLog(), fourAMinute
 	for _, c := range []struct {
 		at, log          string
 		status           int
@@ -113,33 +113,33 @@ func TestReplayErrors(t *testing.T) {
 	}{
 		{"/api/replay", log, 400, "policies", "", "policies is not a JSON array of policies"},
 		{"/api/replay?policies={}", log, 400, "policies", "", "policies is not a JSON array of policies"},
-		{sitetest.ReplayPath(), log, 400, "policies", "", "policies are 0: must be from 1 to 3"},
-		{sitetest.ReplayPath(good, good, good, good), log, 400, "policies", "", "policies are 4: must be from 1 to 3"},
-		{sitetest.ReplayPath(good, `{"algorithm":"gcra","limit":0}`), log, 400, "limit", "gcra", "Limit 0: must be"},
-		{sitetest.ReplayPath(good) + "&costs=1", log, 400, "costs", "", "costs is not a JSON array of numbers"},
-		{sitetest.ReplayPath(good) + "&costs=[1,1]", log, 400, "costs", "", "costs are 2: must be as many as the 1 policies"},
-		{sitetest.ReplayPath(good) + "&costs=[0]", log, 400, "cost", "fixed_window", "cost 0"},
-		{sitetest.ReplayPath(good), "", 422, "", "", "none of its 0 lines is from an access log; a valid line: 192.0.2.7"},
-		{sitetest.ReplayPath(good), "a picture\nof a cat", 422, "", "", "none of its 2 lines is from an access log"},
-		{sitetest.ReplayPath(good), "\x1f\x8b and no more", 422, "", "", "the file cannot be read: gzip"},
-		{sitetest.ReplayPath(good), packed(t, log)[:60], 422, "", "", "the file cannot be read: unexpected EOF"},
-		{sitetest.ReplayPath(good), packed(t, packed(t, log)), 422, "", "", "from an access log"},
+		{replayPath(), log, 400, "policies", "", "policies are 0: must be from 1 to 3"},
+		{replayPath(good, good, good, good), log, 400, "policies", "", "policies are 4: must be from 1 to 3"},
+		{replayPath(good, `{"algorithm":"gcra","limit":0}`), log, 400, "limit", "gcra", "Limit 0: must be"},
+		{replayPath(good) + "&costs=1", log, 400, "costs", "", "costs is not a JSON array of numbers"},
+		{replayPath(good) + "&costs=[1,1]", log, 400, "costs", "", "costs are 2: must be as many as the 1 policies"},
+		{replayPath(good) + "&costs=[0]", log, 400, "cost", "fixed_window", "cost 0"},
+		{replayPath(good), "", 422, "", "", "none of its 0 lines is from an access log; a valid line: 192.0.2.7"},
+		{replayPath(good), "a picture\nof a cat", 422, "", "", "none of its 2 lines is from an access log"},
+		{replayPath(good), "\x1f\x8b and no more", 422, "", "", "the file cannot be read: gzip"},
+		{replayPath(good), packed(t, log)[:60], 422, "", "", "the file cannot be read: unexpected EOF"},
+		{replayPath(good), packed(t, packed(t, log)), 422, "", "", "from an access log"},
 	} {
 		s.ExpectProblem(t, http.MethodPost, c.at, c.log, c.status, c.field, c.algorithm, c.want)
 	}
 	s.ExpectProblem(t, http.MethodGet, "/reports/nobodys", "", 404, "", "", "only the last 8 reports are kept")
 	s.upload, s.unpacked = 2<<20, 3<<20
-	s.ExpectProblem(t, http.MethodPost, sitetest.ReplayPath(good), strings.Repeat("x", 2<<20+1), 413, "", "", "the file is larger than 2 MiB: send a part")
-	s.ExpectProblem(t, http.MethodPost, sitetest.ReplayPath(good), packed(t, strings.Repeat(log, 10_000)), 413, "", "", "the file is larger than 3 MiB when unpacked")
-	if got := s.send(t, sitetest.ReplayPath(good), packed(t, strings.Repeat(log, 1000))); got.Requests != 10_000 || got.BadLines != 1000 {
+	s.ExpectProblem(t, http.MethodPost, replayPath(good), strings.Repeat("x", 2<<20+1), 413, "", "", "the file is larger than 2 MiB: send a part")
+	s.ExpectProblem(t, http.MethodPost, replayPath(good), packed(t, strings.Repeat(log, 10_000)), 413, "", "", "the file is larger than 3 MiB when unpacked")
+	if got := s.send(t, replayPath(good), packed(t, strings.Repeat(log, 1000))); got.Requests != 10_000 || got.BadLines != 1000 {
 		t.Errorf("what fits: %+v", got)
 	}
 	s.clients = 2
 	two := strings.Repeat("192.0.2.1 - - [01/Jun/2026:12:00:00 +0000] \"GET /\" 200 1\n192.0.2.2 - - [01/Jun/2026:12:00:00 +0000] \"GET /\" 200 1\n", 2)
-	if got := s.send(t, sitetest.ReplayPath(good), two); got.Requests != 4 {
+	if got := s.send(t, replayPath(good), two); got.Requests != 4 {
 		t.Errorf("two clients: %+v", got)
 	}
-	s.ExpectProblem(t, http.MethodPost, sitetest.ReplayPath(good), two+strings.ReplaceAll(two, "192.0.2.1", "192.0.2.3"), 413, "", "", "the file has more than 2 clients: send a part of it, or use pglimit replay --max-clients")
+	s.ExpectProblem(t, http.MethodPost, replayPath(good), two+strings.ReplaceAll(two, "192.0.2.1", "192.0.2.3"), 413, "", "", "the file has more than 2 clients: send a part of it, or use pglimit replay --max-clients")
 }
 
 // TestReportsKept: only the last reports are kept.
@@ -148,7 +148,7 @@ func TestReportsKept(t *testing.T) {
 	s := replaySite(t)
 	var urls []string
 	for range maxReports + 1 {
-		urls = append(urls, s.send(t, sitetest.ReplayPath(sitetest.FourAMinute), sitetest.AccessLog()).URL)
+		urls = append(urls, s.send(t, replayPath(fourAMinute), accessLog()).URL)
 	}
 	for i, at := range urls {
 		want := http.StatusOK
@@ -167,7 +167,7 @@ func TestReplayUploadCancelled(t *testing.T) {
 	t.Parallel()
 	s := &replaysSite{replayer: newReplayer()}
 	reads, ended := make(chan struct{}, 10), make(chan struct{}, 10)
-	told := sitetest.Telling(reads).Handler(handler(s.replayer))
+	told := telling(reads).Handler(handler(s.replayer))
 	s.Site = sitetest.New(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		told.ServeHTTP(w, r)
 		ended <- struct{}{}
@@ -175,27 +175,27 @@ func TestReplayUploadCancelled(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	for range maxReplays {
 		body, more := io.Pipe()
-		r := must.OK(http.NewRequestWithContext(ctx, http.MethodPost, s.URL+sitetest.ReplayPath(sitetest.FourAMinute), body))(t)
+		r := must.OK(http.NewRequestWithContext(ctx, http.MethodPost, s.URL+replayPath(fourAMinute), body))(t)
 		go func() {
 			if answer, err := http.DefaultClient.Do(r); err == nil {
 				_ = answer.Body.Close()
 				t.Errorf("half a log was answered: %s", answer.Status)
 			}
 		}()
-		go func() { _, _ = io.WriteString(more, sitetest.AccessLog()) }()
+		go func() { _, _ = io.WriteString(more, accessLog()) }()
 	}
 	for range maxReplays {
 		<-reads
 	}
 	s.wait = 1 // ns
-	s.ExpectProblem(t, http.MethodPost, sitetest.ReplayPath(sitetest.FourAMinute), sitetest.AccessLog(), 503, "", "", "2 replays are running already: try again")
+	s.ExpectProblem(t, http.MethodPost, replayPath(fourAMinute), accessLog(), 503, "", "", "2 replays are running already: try again")
 	<-ended
 	s.wait = maxWait
 	stop()
 	for range maxReplays {
 		<-ended
 	}
-	s.send(t, sitetest.ReplayPath(sitetest.FourAMinute), sitetest.AccessLog())
+	s.send(t, replayPath(fourAMinute), accessLog())
 }
 
 // TestReplayWaits: a replay waits for its turn, for a limited time.
@@ -208,7 +208,7 @@ func TestReplayWaits(t *testing.T) {
 		}
 		replayed := make(chan int)
 		replay := func() {
-			w, r := httptest.NewRecorder(), httptest.NewRequest(http.MethodPost, sitetest.ReplayPath(sitetest.FourAMinute), strings.NewReader(sitetest.AccessLog()))
+			w, r := httptest.NewRecorder(), httptest.NewRequest(http.MethodPost, replayPath(fourAMinute), strings.NewReader(accessLog()))
 			handler(s).ServeHTTP(w, r)
 			replayed <- w.Code
 		}
@@ -230,9 +230,9 @@ func TestReplayCancelled(t *testing.T) {
 	t.Parallel()
 	s := newReplayer()
 	ctx, stop := context.WithCancel(t.Context())
-	body := io.MultiReader(strings.NewReader(sitetest.AccessLog()), stopping(stop))
+	body := io.MultiReader(strings.NewReader(accessLog()), stopping(stop))
 	w := httptest.NewRecorder()
-	r := httptest.NewRequestWithContext(ctx, http.MethodPost, "http://localhost"+sitetest.ReplayPath(sitetest.FourAMinute), body)
+	r := httptest.NewRequestWithContext(ctx, http.MethodPost, "http://localhost"+replayPath(fourAMinute), body)
 	if handler(s).ServeHTTP(w, r); w.Code == http.StatusCreated || s.reports.Len() != 0 {
 		t.Errorf("%d %s", w.Code, w.Body)
 	}

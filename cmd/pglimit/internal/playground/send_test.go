@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/must"
-	"github.com/pglimit/pglimit/cmd/pglimit/internal/playground/sitetest"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/site/sitetest"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -98,7 +98,7 @@ func TestLimited(t *testing.T) {
 		at := fmt.Sprintf("/limited/%s?limit=2&period=1000h&key=k", a)
 		for i := range 3 {
 			if a == limiter.LeakyBucketQueue && i == 1 { // it would wait
-				s.Post(t, "/api/send", `{"key":"k","times":1,"requests":[{"policy":{"algorithm":"leaky_bucket_queue","limit":2,"period":"1000h"}}]}`, &sitetest.Counts{})
+				s.Post(t, "/api/send", `{"key":"k","times":1,"requests":[{"policy":{"algorithm":"leaky_bucket_queue","limit":2,"period":"1000h"}}]}`, &counts{})
 				w.Until(t, "decision", &decisionEvent{})
 				continue
 			}
@@ -216,12 +216,12 @@ func TestSend(t *testing.T) {
 	for _, a := range limiter.Algorithms() {
 		requests = append(requests, fmt.Sprintf(`{"policy":%s,"cost":1}`, three(a)))
 	}
-	var sum sitetest.Counts
+	var sum counts
 	var senders sync.WaitGroup
 	var mu sync.Mutex
 	for range 4 {
 		senders.Go(func() {
-			var got sitetest.Counts
+			var got counts
 			s.Post(t, "/api/send", `{"key":"alice","times":5,"requests":[`+strings.Join(requests, ",")+`]}`, &got)
 			mu.Lock()
 			defer mu.Unlock()
@@ -230,7 +230,7 @@ func TestSend(t *testing.T) {
 	}
 	senders.Wait()
 	// The queue allows one at once and delays two.
-	if want := (sitetest.Counts{Allowed: 3*6 + 1, Delayed: 2, Denied: 17 * 7}); sum != want {
+	if want := (counts{Allowed: 3*6 + 1, Delayed: 2, Denied: 17 * 7}); sum != want {
 		t.Errorf("sent %+v, want %+v", sum, want)
 	}
 	for _, w := range []*sitetest.Watcher{one, two} {
@@ -252,9 +252,9 @@ func TestSend(t *testing.T) {
 			}
 		}
 	}
-	var got sitetest.Counts
+	var got counts
 	s.Post(t, "/api/send", `{"key":"bob","times":1,"requests":[`+requests[2]+`]}`, &got)
-	if name, data := other.Next(t); name != "decision" || got != (sitetest.Counts{Allowed: 1}) {
+	if name, data := other.Next(t); name != "decision" || got != (counts{Allowed: 1}) {
 		t.Errorf("bob's first event: %s %s, %+v", name, data, got)
 	}
 }
@@ -317,7 +317,7 @@ func TestSendErrors(t *testing.T) {
 	s.ExpectProblem(t, http.MethodPost, "/api/reset", `{}`, 400, "key", "", "key is empty")
 	s.ExpectProblem(t, http.MethodPost, "/api/reset", `{"all":true}`, 400, "", "", `unknown field "all"`)
 	s.ExpectProblem(t, http.MethodPost, "/api/reset", `{"key":"k\u0000"}`, 400, "key", "", "NUL")
-	var got sitetest.Counts
+	var got counts
 	s.Post(t, "/api/send", request(`{"name":"playground","algorithm":"gcra","limit":1,"period":"1s","durability":"durable"}`), &got)
 	if got.Allowed != 1 {
 		t.Errorf("with fields that are always the same: %+v", got)
@@ -332,7 +332,7 @@ func TestReset(t *testing.T) {
 	w := s.Watch(t, "k")
 	for range 2 {
 		for _, a := range limiter.Algorithms() {
-			var got sitetest.Counts
+			var got counts
 			s.Post(t, "/api/send", `{"key":"k","times":4,"requests":[{"policy":`+three(a)+`}]}`, &got)
 			if got.Allowed+got.Delayed != 3 || got.Denied != 1 {
 				t.Errorf("%s: %+v", a, got)
@@ -353,7 +353,7 @@ func TestSendManyKeys(t *testing.T) {
 	body := `{"key":"k","times":1,"requests":[{"policy":` + three(limiter.GCRA) + `}]}`
 	s.ExpectProblem(t, http.MethodPost, "/api/send", body, 503, "", "", "1000 keys are in use already: reset one")
 	s.ExpectProblem(t, http.MethodGet, "/limited/gcra?limit=1&period=1h&key=k", "", 503, "", "", "1000 keys are in use already: reset one")
-	var got sitetest.Counts
+	var got counts
 	s.Post(t, "/api/send", strings.Replace(body, `"k"`, `"7"`, 1), &got)
 	s.Post(t, "/api/reset", `{"key":"7"}`, &struct{}{})
 	s.Post(t, "/api/send", body, &got)

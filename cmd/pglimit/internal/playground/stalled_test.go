@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/must"
-	"github.com/pglimit/pglimit/cmd/pglimit/internal/playground/sitetest"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/site/sitetest"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -47,7 +47,7 @@ func newRaw(t *testing.T, pause time.Duration) *raw {
 			t.Error(err)
 		}
 	})
-	r.running = &running{s, sitetest.At(r.server.URL)}
+	r.running = &running{s, sitetest.Site{URL: r.server.URL}}
 	return r
 }
 
@@ -73,9 +73,9 @@ func TestServerBodyNeverComes(t *testing.T) {
 	t.Parallel()
 	r := newRaw(t, 50*time.Millisecond)
 	for head, want := range map[string]int{
-		post("/api/send", 100):                                                       http.StatusRequestTimeout,
-		post(sitetest.ReplayPath(sitetest.FourAMinute), 1<<20):                       http.StatusRequestTimeout,
-		post("/api/replay", 100):                                                     http.StatusBadRequest, // not read: there are no policies
+		post("/api/send", 100):               http.StatusRequestTimeout,
+		post(replayPath(fourAMinute), 1<<20): http.StatusRequestTimeout,
+		post("/api/replay", 100):             http.StatusBadRequest, // not read: there are no policies
 		strings.Replace(post("/api/send", 100), "application/json", "text/plain", 1): http.StatusUnsupportedMediaType,
 		"GET /api/setup HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n":  http.StatusOK,
 		"GET /nothing HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n":    http.StatusNotFound,
@@ -104,7 +104,7 @@ func isTimeout(err error) bool {
 func TestServerBodyDrips(t *testing.T) {
 	t.Parallel()
 	r := newRaw(t, 200*time.Millisecond)
-	for _, path := range []string{"/api/send", sitetest.ReplayPath(sitetest.FourAMinute)} {
+	for _, path := range []string{"/api/send", replayPath(fourAMinute)} {
 		const n = 300
 		c := r.dial(t, post(path, n))
 		go func() {
@@ -181,10 +181,10 @@ func TestServerUploadsDrip(t *testing.T) {
 	r := newRaw(t, sitetest.Hang)
 	r.replays.patience = 20 * time.Millisecond
 	reads := make(chan struct{}, 10)
-	r.handler = sitetest.Telling(reads).Handler(r.handler)
+	r.handler = telling(reads).Handler(r.handler)
 	var slow []net.Conn
 	for range 2 { // as many as run at once
-		c := r.dial(t, post(sitetest.ReplayPath(sitetest.FourAMinute), 1<<20))
+		c := r.dial(t, post(replayPath(fourAMinute), 1<<20))
 		slow = append(slow, c)
 		<-reads
 		go func() {
@@ -198,7 +198,7 @@ func TestServerUploadsDrip(t *testing.T) {
 		}()
 	}
 	for range 2 {
-		if answer, text := r.Call(t, http.MethodPost, sitetest.ReplayPath(sitetest.FourAMinute), sitetest.AccessLog()); answer.StatusCode != http.StatusCreated {
+		if answer, text := r.Call(t, http.MethodPost, replayPath(fourAMinute), accessLog()); answer.StatusCode != http.StatusCreated {
 			t.Errorf("%s %s", answer.Status, text)
 		}
 	}

@@ -19,8 +19,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/playground"
-	"github.com/pglimit/pglimit/cmd/pglimit/internal/playground/sitetest"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/site"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/site/sitetest"
 	"github.com/pglimit/pglimit/integration/bed"
 	"github.com/pglimit/pglimit/limiter"
 )
@@ -90,7 +90,7 @@ func TestPlayground(t *testing.T) {
 	if err := out.Decode(&at); err != nil || !strings.HasPrefix(at.URL, "http://localhost:") {
 		t.Fatalf("%v: %+v; stderr %s", err, at, &c.stderr)
 	}
-	p := page{sitetest.At(at.URL)}
+	p := page{sitetest.Site{URL: at.URL}}
 	var setup struct{ Version, Database string }
 	if status, text := p.do(t, http.MethodGet, "/api/setup", ""); status != 200 || json.Unmarshal([]byte(text), &setup) != nil {
 		t.Fatalf("setup: %d %s", status, text)
@@ -221,7 +221,7 @@ func TestPlaygroundPatient(t *testing.T) {
 	answered := make(chan string, 1)
 	go func() {
 		defer close(answered)
-		_, text := page{sitetest.At(site.URL)}.do(t, http.MethodPost, "/api/send",
+		_, text := page{sitetest.Site{URL: site.URL}}.do(t, http.MethodPost, "/api/send",
 			`{"key":"alice","times":1,"requests":[{"policy":{"algorithm":"gcra","limit":3,"period":"1h"}}]}`)
 		answered <- text
 	}()
@@ -290,7 +290,7 @@ func TestPlaygroundOutage(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- server.Serve(ctx, listeners...) }()
-	p := page{sitetest.At(at)}
+	p := page{sitetest.Site{URL: at}}
 	next := p.events(t, "alice")
 	if status, text := p.do(t, http.MethodPost, "/api/send", everyAlgorithm("alice", "1")); status != 200 {
 		t.Fatalf("send: %d %s", status, text)
