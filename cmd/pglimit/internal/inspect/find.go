@@ -84,44 +84,44 @@ func (i *Inspector) Find(ctx context.Context, k Keys, f Filter, limit int) (foun
 		if err != nil {
 			return err
 		}
-		var p params
-		sql := findKeys(f, m, limit+1, &p)
-		if found.Keys, err = collect[Key](ctx, tx, sql, p); err != nil {
+		q := finder{ctx, tx, f, m, limit, &found.More}
+		if found.Keys, err = list[Key](q, findKeys); err != nil {
 			return err
 		}
-		p = nil
-		sql = findReservations(f, m, limit+1, &p)
-		if found.Reservations, err = collect[Reservation](ctx, tx, sql, p); err != nil {
+		if found.Reservations, err = list[Reservation](q, findReservations); err != nil {
 			return err
 		}
-		p = nil
-		sql = findOverrides(f, m, limit+1, &p)
-		if found.Overrides, err = collect[Override](ctx, tx, sql, p); err != nil {
+		if found.Overrides, err = list[Override](q, findOverrides); err != nil {
 			return err
 		}
-		p = nil
-		sql = findDenials(f, m, limit+1, &p)
-		found.Denials, err = collect[Denied](ctx, tx, sql, p)
+		found.Denials, err = list[Denied](q, findDenials)
 		return err
 	})
 	for n, r := range found.Reservations {
 		found.Reservations[n].ID = store.ReservationID{Algorithm: r.Algorithm, Policy: r.Policy, Key: r.Key, ID: r.ID}.Public()
 	}
-	cut(&found.Keys, limit, &found.More)
-	cut(&found.Reservations, limit, &found.More)
-	cut(&found.Overrides, limit, &found.More)
-	cut(&found.Denials, limit, &found.More)
 	return found, err
 }
 
-// cut shortens a list to limit, and never leaves it nil: JSON has [] for an empty list.
-func cut[T any](list *[]T, limit int, more *bool) {
-	if len(*list) > limit {
-		*list, *more = (*list)[:limit], true
+// finder is one Find.
+type finder struct {
+	ctx    context.Context
+	tx     pgx.Tx
+	filter Filter
+	keys   matcher
+	limit  int
+	more   *bool // set if a list has more than limit
+}
+
+// list returns what a statement finds. It is never nil: JSON has [] for an empty list.
+func list[T any](q finder, statement func(Filter, matcher, int, *params) string) ([]T, error) {
+	var p params
+	sql := statement(q.filter, q.keys, q.limit+1, &p)
+	all, err := collect[T](q.ctx, q.tx, sql, p)
+	if len(all) > q.limit {
+		all, *q.more = all[:q.limit], true
 	}
-	if *list == nil {
-		*list = []T{}
-	}
+	return append([]T{}, all...), err
 }
 
 func findKeys(f Filter, m matcher, limit int, p *params) string {
