@@ -66,8 +66,8 @@ policy in the table pglimit_policy, or with --new, --name and
 }
 
 // blockNew blocks a key that has no row under its policy, if that policy is known or fresh
-// is set.
-func (c *change) blockNew(cmd *cobra.Command, db *connect.Database, i *inspect.Inspector, key string, targets []inspect.Target, fresh bool) ([]inspect.Count, error) {
+// is set: under the policy's algorithm or, with fresh and --all-algorithms, under each.
+func (c *change) blockNew(cmd *cobra.Command, db *connect.Database, i *inspect.Inspector, key string, targets []inspect.Target, fresh bool) (counts []inspect.Count, err error) {
 	if c.prefix || c.name == "" {
 		return nil, nil
 	}
@@ -75,38 +75,30 @@ func (c *change) blockNew(cmd *cobra.Command, db *connect.Database, i *inspect.I
 	if err != nil {
 		return nil, err
 	}
-	if fresh && c.all {
-		return c.blockAll(cmd, db, key, p, targets)
+	algorithms := limiter.Algorithms()
+	if !fresh || !c.all {
+		stored, known, err := i.PolicyAlgorithm(cmd.Context(), c.name)
+		switch {
+		case err != nil:
+			return nil, err
+		case known && p.Algorithm == "":
+			p.Algorithm = limiter.Algorithm(stored)
+		case known && string(p.Algorithm) == string(stored), fresh && p.Algorithm != "":
+		case fresh:
+			return nil, fmt.Errorf("%w: --new needs --algorithm or --all-algorithms: policy %s is not in the database", limiter.ErrInvalid, printable.Shown(c.name))
+		default:
+			return nil, nil
+		}
+		algorithms = []limiter.Algorithm{p.Algorithm}
 	}
-	stored, known, err := i.PolicyAlgorithm(cmd.Context(), c.name)
-	switch {
-	case err != nil:
-		return nil, err
-	case known && p.Algorithm == "":
-		p.Algorithm = limiter.Algorithm(stored)
-	case known && string(p.Algorithm) == string(stored), fresh && p.Algorithm != "":
-	case fresh:
-		return nil, fmt.Errorf("%w: --new needs --algorithm or --all-algorithms: policy %s is not in the database", limiter.ErrInvalid, printable.Shown(c.name))
-	default:
+	algorithms = slices.DeleteFunc(algorithms, func(a limiter.Algorithm) bool { // those of targets are blocked by now
+		return slices.ContainsFunc(targets, func(t inspect.Target) bool { return t.Policy == p.Name && string(t.Algorithm) == string(a) })
+	})
+	if len(algorithms) == 0 {
 		return nil, nil
 	}
-	if has(targets, p) {
-		return nil, nil // it is blocked by now
-	}
-	err = db.WithLimiter(cmd, func(l *limiter.Limiter) error { return l.Block(cmd.Context(), p, key, c.lasts) })
-	if err != nil {
-		return nil, err
-	}
-	return []inspect.Count{{Policy: p.Name, Algorithm: algorithm.Name(p.Algorithm), Rows: 1}}, nil
-}
-
-// blockAll blocks a key under every algorithm of a policy's name for which it has no row.
-func (c *change) blockAll(cmd *cobra.Command, db *connect.Database, key string, p limiter.Policy, targets []inspect.Target) (counts []inspect.Count, err error) {
 	err = db.WithLimiter(cmd, func(l *limiter.Limiter) error {
-		for _, p.Algorithm = range limiter.Algorithms() {
-			if has(targets, p) {
-				continue
-			}
+		for _, p.Algorithm = range algorithms {
 			if err := l.Block(cmd.Context(), p, key, c.lasts); err != nil {
 				return err
 			}
@@ -115,13 +107,6 @@ func (c *change) blockAll(cmd *cobra.Command, db *connect.Database, key string, 
 		return nil
 	})
 	return counts, err
-}
-
-// has reports whether a key has a row under p among targets.
-func has(targets []inspect.Target, p limiter.Policy) bool {
-	return slices.ContainsFunc(targets, func(t inspect.Target) bool {
-		return t.Policy == p.Name && string(t.Algorithm) == string(p.Algorithm)
-	})
 }
 
 func newUnblock(db *connect.Database, out *cli.Output) *cobra.Command {

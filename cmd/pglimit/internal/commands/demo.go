@@ -72,7 +72,7 @@ It runs the migrations first, and deletes its own keys at the end.`, demoLimit, 
 			}
 			seen, err := runDemo(cmd.Context(), pool, l, &stage{w: to, live: cli.OnTerminal(to)})
 			if err != nil {
-				return explainDemo(err)
+				return err
 			}
 			return out.Answer(cmd, seen.Proof.Holds, seen, demoNext)
 		},
@@ -123,7 +123,7 @@ func runDemo(ctx context.Context, pool *pgxpool.Pool, l *limiter.Limiter, s *sta
 	}
 	s.printf("\n120 units spent in a transaction that is rolled back:\n\n")
 	if d.Spend, err = spendAndRollBack(ctx, pool, l); err != nil {
-		return d, err
+		return d, cli.LimiterError(err)
 	}
 	for _, moment := range d.Spend {
 		s.printf("  %-24s %v spent\n", moment.Moment, moment.Spent)
@@ -133,7 +133,7 @@ func runDemo(ctx context.Context, pool *pgxpool.Pool, l *limiter.Limiter, s *sta
 		return d, s.err
 	}
 	if d.Proof, err = prove.Run(ctx, pool, prove.Config{For: proofTime, Workers: proofWorkers, Kill: true}); err != nil {
-		return d, err
+		return d, cli.LimiterError(err)
 	}
 	s.printf("%s", proofText(d.Proof))
 	return d, s.err
@@ -143,7 +143,7 @@ func runDemo(ctx context.Context, pool *pgxpool.Pool, l *limiter.Limiter, s *sta
 func sendBurst(ctx context.Context, l *limiter.Limiter, p limiter.Policy, key string, s *stage) (b burst, err error) {
 	b.Algorithm = p.Algorithm
 	defer func() { // after Ctrl-C too
-		err = errors.Join(err, l.Reset(context.WithoutCancel(ctx), p, key))
+		err = errors.Join(err, cli.LimiterError(l.Reset(context.WithoutCancel(ctx), p, key)))
 	}()
 	ticker := time.NewTicker(demoPace)
 	defer ticker.Stop()
@@ -157,7 +157,7 @@ func sendBurst(ctx context.Context, l *limiter.Limiter, p limiter.Policy, key st
 		}
 		r, err := l.Allow(ctx, p, key)
 		if err != nil {
-			return b, err
+			return b, cli.LimiterError(err)
 		}
 		b.add(r)
 		if err := s.draw(b.line()); err != nil {
@@ -236,15 +236,6 @@ func spendAndRollBack(ctx context.Context, pool *pgxpool.Pool, l *limiter.Limite
 	return []spending{{"inside the transaction", inside.Level}, {"after its rollback", after.Level}}, nil
 }
 
-// explainDemo marks err as an error of the database, unless writing the output failed.
-func explainDemo(err error) error {
-	var lost stageError
-	if errors.As(err, &lost) {
-		return lost.error
-	}
-	return cli.LimiterError(err)
-}
-
 // stage draws the demo. On a terminal it redraws the current line as it changes;
 // elsewhere it writes each line once it is finished. It keeps its first error.
 type stage struct {
@@ -253,17 +244,9 @@ type stage struct {
 	err  error
 }
 
-// stageError is an error of writing to a stage.
-type stageError struct{ error }
-
-func (e stageError) Unwrap() error { return e.error }
-
 func (s *stage) printf(format string, args ...any) {
-	if s.err != nil {
-		return
-	}
-	if _, err := fmt.Fprintf(s.w, format, args...); err != nil {
-		s.err = stageError{err}
+	if s.err == nil {
+		_, s.err = fmt.Fprintf(s.w, format, args...)
 	}
 }
 

@@ -43,9 +43,8 @@ func (w failingWriter) Write([]byte) (int, error) { return 0, w.err }
 // TestStageLost: a failed write is not an error of the database.
 func TestStageLost(t *testing.T) {
 	t.Parallel()
-	s := &stage{w: failingWriter{syscall.EPIPE}}
-	s.printf("lost")
-	err := explainDemo(s.draw(""))
+	p := limiter.Policy{Name: "demo", Algorithm: limiter.GCRA, Limit: demoLimit, Period: demoPeriod}
+	_, err := sendBurst(t.Context(), limiter.NewMemory(nil), p, "k", &stage{w: failingWriter{syscall.EPIPE}, live: true})
 	if code, _ := cli.ExitCode(t.Context(), err); !errors.Is(err, syscall.EPIPE) || code == cli.ExitDatabase {
 		t.Errorf("a lost stage: %v", err)
 	}
