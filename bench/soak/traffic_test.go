@@ -178,7 +178,7 @@ func TestWatched(t *testing.T) {
 	}
 	for _, w := range all {
 		last := w.admitted[len(w.admitted)/2]
-		w.record(limiter.Result{Allowed: true, Granted: w.policy.Limit, At: time.UnixMicro(last.at)})
+		w.record(limiter.Result{Allowed: true, Granted: w.policy.Limit, At: time.UnixMicro(last.At)})
 	}
 	if b := checkWatched(all); len(b.Exceeded) != len(all) || !strings.Contains(b.Exceeded[0], "key watched-0 of policy leaky: at ") {
 		t.Errorf("above the limits: %+v", b)

@@ -1,9 +1,7 @@
 package main
 
 import (
-	"cmp"
 	"fmt"
-	"slices"
 	"strconv"
 	"sync"
 
@@ -18,14 +16,8 @@ type watched struct {
 	key    string
 
 	mu       sync.Mutex
-	admitted []admission // its capacity is reserved at the start, so that the heap stays as it is
+	admitted []search.Admission // its capacity is reserved at the start, so that the heap stays as it is
 	denied   int64
-}
-
-// admission is units that were admitted at a time in microseconds by the clock.
-type admission struct {
-	at    int64
-	units float64
 }
 
 // admissions are recorded of a key, which then gets no more requests.
@@ -37,7 +29,7 @@ func newWatched(each int) (all []*watched) {
 	for _, p := range policies {
 		for i := range each {
 			if p.Calendar == "" {
-				all = append(all, &watched{policy: p, key: "watched-" + strconv.Itoa(i), admitted: make([]admission, 0, admissions+callers)})
+				all = append(all, &watched{policy: p, key: "watched-" + strconv.Itoa(i), admitted: make([]search.Admission, 0, admissions+callers)})
 			}
 		}
 	}
@@ -60,7 +52,7 @@ func (w *watched) record(r limiter.Result) {
 		return
 	}
 	if !r.Replayed {
-		w.admitted = append(w.admitted, admission{r.At.UnixMicro(), r.Granted})
+		w.admitted = append(w.admitted, search.Admission{At: r.At.UnixMicro(), Units: r.Granted})
 	}
 }
 
@@ -68,12 +60,8 @@ func (w *watched) record(r limiter.Result) {
 func (w *watched) check() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	slices.SortStableFunc(w.admitted, func(a, b admission) int { return cmp.Compare(a.at, b.at) })
-	var bound search.Bound
-	for _, a := range w.admitted {
-		if err := bound.Admit(a.at, &w.policy, a.units); err != nil {
-			return fmt.Errorf("key %s of policy %s: %w", w.key, w.policy.Name, err)
-		}
+	if err := search.Check(&w.policy, w.admitted); err != nil {
+		return fmt.Errorf("key %s of policy %s: %w", w.key, w.policy.Name, err)
 	}
 	return nil
 }

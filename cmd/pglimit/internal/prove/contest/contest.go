@@ -29,27 +29,27 @@ const maxFailures = 10
 // Contest is the contention on one algorithm. Create it with New, and call Contend
 // once.
 type Contest struct {
-	algorithm limiter.Algorithm
-	clients   []Client
-	holder    Client // locks rows in transactions
-	workers   int
-	groups    groups
-	holding   holding
-	mu        sync.Mutex
-	tallies   tallies
-	ledgers   map[subject]*ledger
-	latencies []time.Duration
-	answered  int64
-	rowsHeld  int64
-	meanwhile int64
-	stalls    int64
+	algorithm    limiter.Algorithm
+	clients      []Client
+	holder       Client // locks rows in transactions
+	workers      int
+	groups       groups
+	holding      holding
+	mu           sync.Mutex
+	tallies      tallies
+	reservations map[subject]*reservations
+	latencies    []time.Duration
+	answered     int64
+	rowsHeld     int64
+	meanwhile    int64
+	stalls       int64
 }
 
 // New returns a contest on an algorithm. run is the prefix of its policies' names.
 func New(clients []Client, holder Client, workers int, a limiter.Algorithm, run string, lasts time.Duration) *Contest {
 	return &Contest{
 		algorithm: a, clients: clients, holder: holder, workers: workers, groups: newGroups(a, run, lasts),
-		tallies: tallies{}, ledgers: map[subject]*ledger{},
+		tallies: tallies{}, reservations: map[subject]*reservations{},
 		holding: holding{most: holdMost, callers: make(chan struct{}, heldCallers(workers))},
 	}
 }

@@ -123,7 +123,7 @@ func (c *Contest) hold(ctx context.Context, until time.Time) error {
 		case hopeless:
 			return err
 		default:
-			t.unknown++
+			t.Add(0, 1)
 			if failures++; failures >= maxFailures {
 				return fmt.Errorf("%d transactions in a row failed, the last: %w", failures, err)
 			}
@@ -133,7 +133,7 @@ func (c *Contest) hold(ctx context.Context, until time.Time) error {
 		case !r.Allowed:
 			s.usedUp()
 		case commit:
-			t.admitted++
+			t.Add(1, 1)
 		default:
 			t.rolledBack++
 		}
@@ -263,12 +263,12 @@ func (c *Contest) check(ctx context.Context, to Client, one counted, until time.
 		}
 	}
 	for i, t := range one.tallies {
-		least, most := t.admitted, t.admitted+t.unknown
-		if l := c.ledgers[one.keys[i]]; l != nil {
-			least, most = l.low, l.high
+		account := t.Account
+		if r := c.reservations[one.keys[i]]; r != nil {
+			account = r.account
 		}
-		if levels[i] < float64(least)-tolerance || levels[i] > float64(most)+tolerance {
-			t.wrong("%.2f units are counted instead of %d to %d", levels[i], least, most)
+		if _, _, err := account.Judge(levels[i], tolerance); err != nil {
+			t.wrong("%v", err)
 		}
 		if t.alike && !one.agree(levels) {
 			t.wrong("%.2f units are counted, but the keys that were always requested with it have another count", levels[i])

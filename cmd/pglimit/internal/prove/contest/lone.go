@@ -6,7 +6,7 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"github.com/pglimit/pglimit/cmd/pglimit/internal/prove/bound"
+	"github.com/pglimit/pglimit/internal/bound"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -66,7 +66,7 @@ func (w *worker) lone(ctx context.Context, s request) (how manner, err error) {
 	switch fateOf(err) {
 	case answered:
 	case unknown:
-		t.unknown += n
+		t.Add(0, float64(n))
 		return how, err
 	default:
 		return how, err
@@ -78,7 +78,7 @@ func (w *worker) lone(ctx context.Context, s request) (how manner, err error) {
 	admitted := r.Allowed && how != rolledBack
 	switch {
 	case admitted:
-		t.admitted += n
+		t.Add(float64(n), float64(n))
 	case r.Allowed:
 		t.rolledBack += n
 	case n == 1:
@@ -121,7 +121,7 @@ func (w *worker) set(ctx context.Context, s request) (how manner, err error) {
 	case answered:
 	case unknown:
 		for _, t := range books {
-			t.unknown += n
+			t.Add(0, float64(n))
 		}
 		return how, err
 	default:
@@ -135,7 +135,7 @@ func (w *worker) set(ctx context.Context, s request) (how manner, err error) {
 		case all.Allowed && how == rolledBack:
 			t.rolledBack += n
 		case all.Allowed:
-			t.admitted += n
+			t.Add(float64(n), float64(n))
 		}
 	}
 	if !all.Allowed && n == 1 {

@@ -24,7 +24,7 @@ type leftOpen struct {
 	id      string
 	units   int64
 	expired time.Time
-	ledger  *ledger
+	of      *reservations
 	books   *tally
 }
 
@@ -49,16 +49,16 @@ func endingOf(n int64, frees bool) ending {
 	return ending{units: rand.Int64N(n + 1)}
 }
 
-// ledger returns the ledger of a key.
-func (c *Contest) ledger(s subject) *ledger {
+// reservationsOf returns the reservations of a key.
+func (c *Contest) reservationsOf(s subject) *reservations {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	l := c.ledgers[s]
-	if l == nil {
-		l = &ledger{}
-		c.ledgers[s] = l
+	all := c.reservations[s]
+	if all == nil {
+		all = &reservations{}
+		c.reservations[s] = all
 	}
-	return l
+	return all
 }
 
 // reserve makes a reservation and ends it, or settles one that expired.
@@ -66,7 +66,7 @@ func (w *worker) reserve(ctx context.Context, s request) (how manner, err error)
 	if len(w.left) > 0 && time.Now().After(w.left[0].expired) {
 		return alone, w.settleLate(ctx)
 	}
-	n, t, l := cost(), w.books.of(s), w.contest.ledger(s.subject)
+	n, t, all := cost(), w.books.of(s), w.contest.reservationsOf(s.subject)
 	frees := s.place == w.contest.groups[reservedKind][1]
 	end, ttl := endingOf(n, frees), openFor
 	if end.leave {
@@ -82,8 +82,8 @@ func (w *worker) reserve(ctx context.Context, s request) (how manner, err error)
 	switch fateOf(err) {
 	case answered:
 	case unknown:
-		t.unknown += n
-		l.maybeReserved(n)
+		t.Add(0, float64(n))
+		all.maybeReserved(n)
 		return how, err
 	default:
 		return how, err
@@ -99,32 +99,31 @@ func (w *worker) reserve(ctx context.Context, s request) (how manner, err error)
 		t.rolledBack += n
 		return how, nil
 	}
-	l.reserved(n)
+	all.reserved(n)
 	if frees && t.requests > freeingMost {
 		s.usedUp()
 	}
 	if end.leave {
-		l.expiring(n)
-		w.left = append(w.left, leftOpen{r.ID, n, time.Now().Add(ttl), l, t})
+		all.expiring(n)
+		w.left = append(w.left, leftOpen{r.ID, n, time.Now().Add(ttl), all, t})
 		return how, nil
 	}
-	return how, w.end(ctx, l, t, r.ID, n, end)
+	return how, w.end(ctx, all, t, r.ID, n, end)
 }
 
 // end settles or cancels a reservation, and repeats that now and then.
-func (w *worker) end(ctx context.Context, l *ledger, t *tally, id string, n int64, e ending) error {
-	l.ending(n, e.units)
+func (w *worker) end(ctx context.Context, all *reservations, t *tally, id string, n int64, e ending) error {
+	all.ending(n, e.units)
 	ended, err := w.answerTo(ctx, t, id, e)
 	switch {
 	case !ended:
-		l.maybeEnded(n, e.units)
+		all.maybeEnded(n, e.units)
 		return err
 	case e.cancel:
-		l.change(func() { l.cancelled++ })
+		all.ended(&all.cancelled, n, e.units)
 	default:
-		l.change(func() { l.settled++ })
+		all.ended(&all.settled, n, e.units)
 	}
-	l.ended(n, e.units)
 	switch rand.IntN(8) {
 	case 0: // twice more, at once
 		var wg sync.WaitGroup
@@ -143,10 +142,10 @@ func (w *worker) settleLate(ctx context.Context) error {
 	w.left = w.left[1:]
 	e := ending{units: (old.units + 1) / 2}
 	if ended, err := w.answerTo(ctx, old.books, old.id, e); !ended {
-		old.ledger.maybeEnded(old.units, e.units)
+		old.of.maybeEnded(old.units, e.units)
 		return err
 	}
-	old.ledger.lateEnded(old.units, e.units)
+	old.of.lateEnded(old.units, e.units)
 	return nil
 }
 

@@ -8,7 +8,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/pglimit/pglimit/cmd/pglimit/internal/prove/bound"
+	"github.com/pglimit/pglimit/internal/bound"
+	"github.com/pglimit/pglimit/internal/ledger"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -21,7 +22,8 @@ type tally struct {
 	set   string           // its set of keys, or ""
 	alike bool             // it was requested only together with other keys of its set
 
-	requests, asked, admitted, rolledBack, unknown int64
+	requests, asked, rolledBack int64
+	ledger.Account
 
 	windows map[int64]int64 // what was admitted in each window with fixed edges, by its beginning
 	fault   string          // the first, or ""
@@ -47,9 +49,8 @@ func (all tallies) add(books tallies) {
 		}
 		t.requests += b.requests
 		t.asked += b.asked
-		t.admitted += b.admitted
 		t.rolledBack += b.rolledBack
-		t.unknown += b.unknown
+		t.Merge(b.Account)
 		if t.windows == nil {
 			t.windows = b.windows
 		} else {
@@ -67,60 +68,55 @@ func (all tallies) add(books tallies) {
 	}
 }
 
-// ledger has the reservations of one key, in units. A client learns of each change only
-// after the database made it, or never. So the ledger has bounds for what the database
-// counts.
-type ledger struct {
+// reservations are those of one key, in units. A client learns of each change only after
+// the database made it, or never: so the account has bounds for what the database counts.
+type reservations struct {
 	mu sync.Mutex
 	// kept is the least that is admitted now: open reservations, and settled ones up to
 	// what was reserved. most is the largest kept so far.
 	kept, most int64
-	// low and high bound what is counted now.
-	low, high int64
+	account    ledger.Account
 
 	made, settled, cancelled, leftOpen, late int64
 }
 
-func (l *ledger) change(how func()) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	how()
-	l.most = max(l.most, l.kept)
+// change counts one more of what, and changes kept and the bounds of the account.
+func (r *reservations) change(what *int64, kept, least, most int64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if what != nil {
+		*what++
+	}
+	r.kept += kept
+	r.most = max(r.most, r.kept)
+	r.account.Add(float64(least), float64(most))
 }
 
 // reserved records a reservation of n units.
-func (l *ledger) reserved(n int64) {
-	l.change(func() { l.made++; l.kept += n; l.low += n; l.high += n })
-}
+func (r *reservations) reserved(n int64) { r.change(&r.made, n, n, n) }
 
 // maybeReserved records a Reserve without an answer.
-func (l *ledger) maybeReserved(n int64) { l.change(func() { l.high += n }) }
+func (r *reservations) maybeReserved(n int64) { r.change(nil, 0, 0, n) }
 
 // ending records that a reservation of n units is about to be settled with a; 0 is also
 // for Cancel. What it gives back may be admitted to others before the answer.
-func (l *ledger) ending(n, a int64) {
+func (r *reservations) ending(n, a int64) {
 	back := max(0, n-a)
-	l.change(func() { l.kept -= back; l.low -= back })
+	r.change(nil, -back, -back, 0)
 }
 
-// ended records the answer after ending.
-func (l *ledger) ended(n, a int64) {
-	l.change(func() { l.high += a - n; l.low += max(0, a-n) })
-}
+// ended records the answer after ending. what is how it ended.
+func (r *reservations) ended(what *int64, n, a int64) { r.change(what, 0, max(0, a-n), a-n) }
 
 // maybeEnded records that there was no answer after ending.
-func (l *ledger) maybeEnded(n, a int64) { l.change(func() { l.high += max(0, a-n) }) }
+func (r *reservations) maybeEnded(n, a int64) { r.change(nil, 0, 0, max(0, a-n)) }
 
 // expiring records that a reservation is left open: it counts for a while.
-func (l *ledger) expiring(n int64) {
-	l.change(func() { l.leftOpen++; l.kept -= n; l.low -= n })
-}
+func (r *reservations) expiring(n int64) { r.change(&r.leftOpen, -n, -n, 0) }
 
 // lateEnded records that a reservation was settled after expiring. That counts its units
 // even if others have been admitted meanwhile.
-func (l *ledger) lateEnded(n, a int64) {
-	l.change(func() { l.late++; l.low += a; l.high += a - n })
-}
+func (r *reservations) lateEnded(n, a int64) { r.change(&r.late, 0, a, a-n) }
 
 // inWindow counts an answer for a key whose windows have fixed edges in the window of its
 // time, and compares the end of the window in the answer with the right one.
@@ -250,14 +246,6 @@ type Fault struct {
 	Fault  string         `json:"fault"`
 }
 
-// add adds a key.
-func (p *Part) add(t *tally, most float64) {
-	p.Keys++
-	p.Asked += t.asked
-	p.Admitted += t.admitted
-	p.Allowed += most
-}
-
 // Add adds another part.
 func (p *Part) Add(q Part) {
 	p.Keys += q.Keys
@@ -284,13 +272,14 @@ func (c *Contest) report(took time.Duration, from, to time.Time) Algorithm {
 		parts[reservedKind] = &a.Reserved.Part
 	}
 	for s, t := range c.tallies {
-		if l := c.ledgers[s]; l != nil {
-			t.admitted = l.most
-			a.Reserved.Made += l.made
-			a.Reserved.Settled += l.settled
-			a.Reserved.Cancelled += l.cancelled
-			a.Reserved.LeftOpen += l.leftOpen
-			a.Reserved.Late += l.late
+		admitted := int64(t.Acknowledged)
+		if r := c.reservations[s]; r != nil {
+			admitted = r.most
+			a.Reserved.Made += r.made
+			a.Reserved.Settled += r.settled
+			a.Reserved.Cancelled += r.cancelled
+			a.Reserved.LeftOpen += r.leftOpen
+			a.Reserved.Late += r.late
 		}
 		most := bound.Allowed(t.plans, from, to)
 		if s.kind != hotKind {
@@ -298,15 +287,15 @@ func (c *Contest) report(took time.Duration, from, to time.Time) Algorithm {
 		}
 		a.Requests += t.requests
 		a.Asked += t.asked
-		a.Admitted += t.admitted
+		a.Admitted += admitted
 		a.Allowed += most
 		a.RolledBack += t.rolledBack
-		a.Unknown += t.unknown
+		a.Unknown += int64(t.Unknown)
 		if p := parts[s.kind]; p != nil {
-			p.add(t, most)
+			p.Add(Part{1, t.asked, admitted, most})
 		}
-		if bound.Exceeded(float64(t.admitted), most) {
-			a.Exceeded = append(a.Exceeded, Excess{t.plans[0], s.key, t.admitted, most})
+		if bound.Exceeded(float64(admitted), most) {
+			a.Exceeded = append(a.Exceeded, Excess{t.plans[0], s.key, admitted, most})
 		}
 		if t.checkWindows(); t.fault != "" {
 			a.Faults = append(a.Faults, Fault{t.plans[0], s.key, t.fault})
