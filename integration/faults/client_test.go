@@ -46,7 +46,7 @@ type client struct {
 // transaction is one of the application, over either driver.
 type transaction struct {
 	*limiter.Tx
-	exec     func(ctx context.Context, sql string, args ...any) error
+	exec     func(ctx context.Context, sql string, args ...any) (rows int64, err error)
 	commit   func(context.Context) error
 	rollback func(context.Context) error
 }
@@ -92,9 +92,9 @@ func overPool(pool *pgxpool.Pool, l *limiter.Limiter) *client {
 			}
 			return &transaction{
 				Tx: l.InTx(tx),
-				exec: func(ctx context.Context, sql string, args ...any) error {
-					_, err := tx.Exec(ctx, sql, args...)
-					return err
+				exec: func(ctx context.Context, sql string, args ...any) (int64, error) {
+					done, err := tx.Exec(ctx, sql, args...)
+					return done.RowsAffected(), err
 				},
 				commit: tx.Commit, rollback: tx.Rollback,
 			}, nil
@@ -128,9 +128,12 @@ func overDB(over driver, db *sql.DB, l *limiter.Limiter) *client {
 			}
 			return &transaction{
 				Tx: l.InSQLTx(tx),
-				exec: func(ctx context.Context, sql string, args ...any) error {
-					_, err := tx.ExecContext(ctx, sql, args...)
-					return err
+				exec: func(ctx context.Context, sql string, args ...any) (int64, error) {
+					done, err := tx.ExecContext(ctx, sql, args...)
+					if err != nil {
+						return 0, err
+					}
+					return done.RowsAffected()
 				},
 				commit:   func(context.Context) error { return tx.Commit() },
 				rollback: func(context.Context) error { return tx.Rollback() },

@@ -117,7 +117,7 @@ func (s *scene) probe(ctx context.Context, t *testing.T, key, when string, some 
 			t.Errorf("%s, %s of %s was granted %v units, want some: %v: %+v", when, key, p.Name, r.Granted, some, r)
 		}
 		if r.Granted > 0 {
-			s.tight.add(p, key, r)
+			s.books.admit(p, key, r)
 		}
 	}
 }

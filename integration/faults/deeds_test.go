@@ -14,16 +14,25 @@ var deeds = []struct {
 	do      func(*worker)
 }{
 	{14, (*worker).allow}, {6, (*worker).allowUpTo}, {8, (*worker).once}, {6, (*worker).charge}, {6, (*worker).giveBack},
-	{8, (*worker).reservation}, {8, (*worker).together}, {4, (*worker).read}, {14, (*worker).order},
+	{8, (*worker).reservation}, {8, (*worker).together}, {2, (*worker).inVain}, {2, (*worker).read},
+	{6, (*worker).order}, {2, (*worker).orderTogether}, {2, (*worker).orderOnce}, {4, (*worker).endOrder},
 	{14, (*worker).tightAllow}, {6, (*worker).tightUpTo}, {3, (*worker).tightTogether}, {3, (*worker).wait},
+}
+
+// budget draws a policy for requests outside of transactions, and a key of it.
+func (w *worker) budget() (limiter.Policy, string) {
+	if w.fault.relaxed && rand.IntN(2) == 0 {
+		return anyOf(relaxed, places)
+	}
+	return anyOf(budgets, places)
 }
 
 // request records what became of a request for n units of a budget.
 func (w *worker) request(what string, n float64, send func(ctx context.Context, p limiter.Policy, key string) (limiter.Result, error)) {
-	p, key := anyOf(budgets, places)
+	p, key := w.budget()
 	var r limiter.Result
 	o, err := w.ask(what, func(ctx context.Context) (err error) { r, err = send(ctx, p, key); return err })
-	w.ledger.record(place{p.Name, key}, what, n, o, err)
+	w.books.record(place{p.Name, key}, what, n, o, err)
 	if o != answered {
 		return
 	}
@@ -56,7 +65,7 @@ func (w *worker) charge() {
 
 // once sends a request with an idempotency key until it is answered: it counts once.
 func (w *worker) once() {
-	p, key := anyOf(budgets, places)
+	p, key := w.budget()
 	request := p.Request(key, units())
 	request.IdempotencyKey = w.newID("once")
 	o, err := w.insist("Do, idempotent", func(ctx context.Context) error {
@@ -66,7 +75,7 @@ func (w *worker) once() {
 		}
 		return err
 	})
-	w.ledger.record(place{p.Name, key}, "Do, idempotent", request.Cost, o, err)
+	w.books.record(place{p.Name, key}, "Do, idempotent", request.Cost, o, err)
 }
 
 // giveBack refunds or undoes an earlier grant of this caller. Neither is sent again.
@@ -96,7 +105,7 @@ func (w *worker) giveBack() {
 	if o == answered {
 		back = r.Granted
 	}
-	w.ledger.record(at, what, -back, o, err)
+	w.books.record(at, what, -back, o, err)
 }
 
 // reservation reserves units, and settles or cancels them until that is answered.
@@ -118,7 +127,7 @@ func (w *worker) reservation() {
 	} else {
 		o, err = w.ask(what, reserve)
 	}
-	w.ledger.record(at, what, request.Cost, o, err)
+	w.books.record(at, what, request.Cost, o, err)
 	if o != answered {
 		return
 	}
@@ -134,13 +143,13 @@ func (w *worker) reservation() {
 			return err
 		})
 	}
-	w.ledger.record(at, what, spent-request.Cost, o, err)
+	w.books.record(at, what, spent-request.Cost, o, err)
 }
 
 // together requests two budgets at once.
 func (w *worker) together() {
-	p, k := anyOf(budgets, places)
-	q, j := anyOf(budgets, places)
+	p, k := w.budget()
+	q, j := w.budget()
 	if p == q && k == j {
 		return
 	}
@@ -148,16 +157,28 @@ func (w *worker) together() {
 	var all limiter.Results
 	o, err := w.ask("AllowAll", func(ctx context.Context) (err error) { all, err = w.l.AllowAll(ctx, requests...); return err })
 	for i, r := range requests {
-		w.ledger.record(place{r.Policy.Name, r.Key}, "AllowAll", r.Cost, o, err)
+		w.books.record(place{r.Policy.Name, r.Key}, "AllowAll", r.Cost, o, err)
 		if o == answered {
 			w.granted("AllowAll", r.Policy, r.Key, all.PerRequest[i], r.Cost)
 		}
 	}
 }
 
+// inVain requests a budget together with a limit that has no room: nothing is counted.
+func (w *worker) inVain() {
+	p, key := w.budget()
+	w.ask("AllowAll with a full limit", func(ctx context.Context) error {
+		all, err := w.l.AllowAll(ctx, p.Request(key, units()), closed.Request("key", 2))
+		if err == nil && all.Allowed {
+			w.faults.add("AllowAll with a full limit: %+v", all)
+		}
+		return err
+	})
+}
+
 // read consumes nothing.
 func (w *worker) read() {
-	p, key := anyOf(budgets, places)
+	p, key := w.budget()
 	w.ask("Check", func(ctx context.Context) error { _, err := w.l.Check(ctx, p, key, float64(rand.IntN(5))); return err })
 }
 
@@ -219,6 +240,6 @@ func (w *worker) admitted(p limiter.Policy, key string, r limiter.Result, err er
 	case r.Source != limiter.SourceDatabase:
 		w.faults.add("%s of %s was admitted without the database: %+v", key, p.Name, r)
 	default:
-		w.tight.add(p, key, r)
+		w.books.admit(p, key, r)
 	}
 }

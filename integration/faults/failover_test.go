@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -34,7 +33,10 @@ func failover(name string, synchronous bool) fault {
 		},
 		do: func(ctx context.Context, t *testing.T, s *scene) { p.failOver(ctx, t, s) },
 		check: func(t *testing.T, s *scene) {
-			if lost := p.lostOrders(t, s); !synchronous && lost == 0 {
+			_, lossy := s.books.orders()
+			lost := s.missing(t, lossy)
+			t.Logf("%d orders acknowledged within the lag are lost", len(lost))
+			if !synchronous && len(lost) == 0 {
 				t.Error("nothing that was acknowledged is lost: this says nothing of the bound")
 			}
 		},
@@ -46,7 +48,6 @@ type pair struct {
 	primary, standby *localpg.Server
 	synchronous      bool
 	now              atomic.Pointer[localpg.Server] // the one that clients use
-	from, until      time.Time                      // when what is lost was acknowledged
 }
 
 func newPair(t *testing.T, synchronous bool) *pair {
@@ -109,10 +110,9 @@ func (p *pair) failOver(ctx context.Context, t *testing.T, s *scene) {
 	// before it.
 	var last int
 	query(t, withDatabase(t, standby, s.address), "SELECT max(n) FROM beats", &last)
-	p.from, p.until = sent[last], time.Now()
-	t.Logf("the standby's lag at the kill: %v", killed.Sub(p.from).Round(time.Millisecond))
+	t.Logf("the standby's lag at the kill: %v", killed.Sub(sent[last]).Round(time.Millisecond))
 	if !p.synchronous {
-		s.ledger.mayLose(p.from, p.until)
+		s.books.mayLose(loss{from: sent[last], until: time.Now()})
 	}
 	var promoted bool
 	query(t, standby, "SELECT pg_promote()", &promoted)
@@ -157,29 +157,4 @@ func (p *pair) beat(ctx context.Context, t *testing.T, s *scene) (sent func() []
 		}
 	})
 	return func() []time.Time { ends.Wait(); return times }
-}
-
-// lostOrders returns how many orders that were acknowledged in the time of the failover are
-// not there.
-func (p *pair) lostOrders(t *testing.T, s *scene) (lost int) {
-	t.Helper()
-	var ids []string
-	s.ledger.mu.Lock()
-	for _, c := range s.ledger.changes {
-		if c.order != "" && c.least == c.most && !c.when.Before(p.from) && !c.when.After(p.until) {
-			ids = append(ids, c.order)
-		}
-	}
-	s.ledger.mu.Unlock()
-	var there []string
-	rows, err := s.pool.Query(t.Context(), "SELECT id FROM orders WHERE id = ANY ($1)", ids)
-	if err == nil {
-		there, err = pgx.CollectRows(rows, pgx.RowTo[string])
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	ids = slices.DeleteFunc(ids, func(id string) bool { return slices.Contains(there, id) })
-	t.Logf("%d orders acknowledged within the lag are lost", len(ids))
-	return len(ids)
 }

@@ -21,6 +21,8 @@ type fault struct {
 	server func(t *testing.T) *server
 	// over is what the load uses, a limiter each. Default: two of overPGX.
 	over []driver
+	// relaxed: half of the budgets that are requested are Relaxed.
+	relaxed bool
 	// expect are errors that the fault may cause besides those of outages and overload.
 	expect []error
 	// causes are errors that callers must meet: else the fault has done nothing.

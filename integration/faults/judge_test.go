@@ -62,7 +62,7 @@ func (s *scene) judge(t *testing.T, r *row) {
 	s.judgeLedger(t, r)
 	s.judgeOrders(t)
 	var excess []error
-	r.admitted, r.allowed, excess = s.tight.judge(s.ledger.lossy)
+	r.admitted, r.allowed, excess = s.books.exceeded()
 	for _, err := range excess {
 		t.Errorf("a tight limit admitted more than its bound: %v", err)
 	}
@@ -80,57 +80,28 @@ func (s *scene) judge(t *testing.T, r *row) {
 // hasUnits reports whether units were admitted and acknowledged so far.
 func (s *scene) hasUnits(context.Context) (state string, ok bool) {
 	acknowledged := 0.0
-	for _, a := range s.ledger.accounts() {
-		acknowledged += a.acknowledged
+	for _, a := range s.books.accounts() {
+		acknowledged += a.Acknowledged
 	}
-	s.tight.mu.Lock()
-	defer s.tight.mu.Unlock()
-	return fmt.Sprintf("%d keys of tight limits, %v acknowledged", len(s.tight.all), acknowledged), len(s.tight.all) > 0 && acknowledged > 0
+	s.books.mu.Lock()
+	defer s.books.mu.Unlock()
+	return fmt.Sprintf("%d admissions, %v acknowledged", len(s.books.admitted), acknowledged), len(s.books.admitted) > 0 && acknowledged > 0
 }
 
 // judgeLedger expects of each place: acknowledged ≤ counted ≤ acknowledged + unknown.
 func (s *scene) judgeLedger(t *testing.T, r *row) {
 	t.Helper()
 	counted := s.sums(t, counts)
-	for at, a := range s.ledger.accounts() {
-		n := counted[at]
-		r.acknowledged += a.acknowledged
-		r.unknown += a.unknown
-		r.counted += n
-		if missing := a.least - n; missing > slack {
-			r.lost += missing
-			if missing > a.mayLose+slack {
-				t.Errorf("%s of %s: %v units are counted, and at least %v were acknowledged: %v may be lost%s", at.key, at.policy, n, a.least, a.mayLose, s.ledger.history(at))
-			}
+	for at, a := range s.books.accounts() {
+		lost, twice, err := a.Judge(counted[at], slack)
+		if err != nil {
+			t.Errorf("%s of %s: %v%s", at.key, at.policy, err, s.books.history(at))
 		}
-		if more := n - a.most; more > slack {
-			r.twice += more
-			t.Errorf("%s of %s: %v units are counted, and at most %v were acknowledged or unknown%s", at.key, at.policy, n, a.most, s.ledger.history(at))
-		}
-	}
-}
-
-// judgeOrders expects that the limits count exactly the orders that are there: both were
-// written by the same transactions. It looks for each order that was acknowledged.
-func (s *scene) judgeOrders(t *testing.T) {
-	t.Helper()
-	counted := s.sums(t, counts)
-	written := s.sums(t, "SELECT policy, key, sum(units) FROM orders GROUP BY policy, key")
-	for at, n := range written {
-		if counted[at] > n+slack || counted[at] < n-slack {
-			t.Errorf("%s of %s: the orders have %v units, and %v are counted", at.key, at.policy, n, counted[at])
-		}
-	}
-	rows, err := s.pool.Query(t.Context(), "SELECT id FROM unnest($1::text[]) AS told (id) WHERE NOT EXISTS (SELECT 1 FROM orders WHERE orders.id = told.id)", s.ledger.orders())
-	if err != nil {
-		t.Fatal(err)
-	}
-	missing, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(missing) > 0 {
-		t.Errorf("%d orders were acknowledged and are lost, such as %s", len(missing), missing[0])
+		r.acknowledged += a.Acknowledged
+		r.unknown += a.Unknown
+		r.counted += counted[at]
+		r.lost += lost
+		r.twice += twice
 	}
 }
 

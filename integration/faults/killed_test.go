@@ -117,9 +117,9 @@ func (p *program) read(n note) {
 		at := place{policy.Name, sent.Keys[i]}
 		switch {
 		case sent.Stays:
-			p.ledger.add(change{at: at, what: sent.What, least: n.Units, most: n.Units, order: sent.Order})
+			p.books.add(change{at: at, what: sent.What, least: n.Units, most: n.Units, order: sent.Order})
 		case policy == tightQueue() && n.Units > 0:
-			p.tight.add(policy, sent.Keys[i], limiter.Result{At: n.At, Granted: n.Units})
+			p.books.admit(policy, sent.Keys[i], limiter.Result{At: n.At, Granted: n.Units})
 		}
 	}
 }
@@ -128,7 +128,7 @@ func (p *program) read(n note) {
 func (p *program) noAnswer(n note, err error) {
 	for i, policy := range n.Policies {
 		if n.Stays {
-			p.ledger.add(change{
+			p.books.add(change{
 				at: place{policy.Name, n.Keys[i]}, what: n.What, err: err,
 				least: min(0, n.Units), most: max(0, n.Units), order: n.Order,
 			})
@@ -182,7 +182,7 @@ func (p *program) kill(ctx context.Context, t *testing.T, d *deaths) {
 		if err != nil || !r.Allowed || r.Granted != n.Units {
 			t.Errorf("%s again: %+v, %v", n.Once, r, err)
 		}
-		p.ledger.record(place{n.Policies[0].Name, n.Keys[0]}, n.What+" again", n.Units, answered, nil)
+		p.books.record(place{n.Policies[0].Name, n.Keys[0]}, n.What+" again", n.Units, answered, nil)
 		d.repeated++
 		if r.Replayed {
 			d.replayed++
@@ -284,7 +284,7 @@ func nothingIsStuck(t *testing.T, s *scene) {
 
 func killInWait(ctx context.Context, t *testing.T, s *scene) {
 	bed.Must(t)(s.clients[0].l.Allow(ctx, standstill, "key"))
-	s.ledger.record(place{standstill.Name, "key"}, "Allow", 1, answered, nil)
+	s.books.record(place{standstill.Name, "key"}, "Allow", 1, answered, nil)
 	var d deaths
 	s.killPrograms(ctx, t, task{Waits: true}, &d, func() bool { return true })
 	d.log(t)
@@ -295,14 +295,14 @@ func killInWait(ctx context.Context, t *testing.T, s *scene) {
 func queuesGoOn(t *testing.T, s *scene) {
 	l, ctx := s.clients[0].l, t.Context()
 	at := place{standstill.Name, "key"}
-	a := s.ledger.accounts()[at]
+	a := s.books.accounts()[at]
 	r := bed.Must(t)(l.Check(ctx, standstill, at.key, 0))
-	t.Logf("of the queue that stands still %v units are taken, %v of them by programs that were killed", r.Level, r.Level-a.acknowledged)
-	if r.Level > a.acknowledged+a.unknown+slack || r.Level < 1+waits {
-		t.Errorf("%v units are taken; the programs joined for at most %v: %+v", r.Level, a.unknown, a)
+	t.Logf("of the queue that stands still %v units are taken, %v of them by programs that were killed", r.Level, r.Level-a.Acknowledged)
+	if r.Level > a.Acknowledged+a.Unknown+slack || r.Level < 1+waits {
+		t.Errorf("%v units are taken; the programs joined for at most %v: %+v", r.Level, a.Unknown, a)
 	}
 	room := bed.Must(t)(l.AllowUpTo(ctx, standstill, at.key, standstill.Burst))
-	s.ledger.record(at, "AllowUpTo", room.Granted, answered, nil)
+	s.books.record(at, "AllowUpTo", room.Granted, answered, nil)
 	if full := r.Level + room.Granted; full < standstill.Burst-1-slack || full > standstill.Burst+slack {
 		t.Errorf("the queue had %v units, and gave %v more of %v", r.Level, room.Granted, standstill.Burst)
 	}
@@ -314,5 +314,5 @@ func queuesGoOn(t *testing.T, s *scene) {
 		}
 		return fmt.Sprintf("%+v, %v", r, err), err == nil && r.Allowed
 	})
-	s.tight.add(p, "key-0", r)
+	s.books.admit(p, "key-0", r)
 }

@@ -5,14 +5,17 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/pglimit/pglimit/internal/bound"
+	"github.com/pglimit/pglimit/internal/conformance/search"
+	"github.com/pglimit/pglimit/internal/ledger"
+	"github.com/pglimit/pglimit/limiter"
 )
 
 // place is where units count: a row of the limiter.
 type place struct{ policy, key string }
 
-// change is what one request did to a place: it added at least least units and at most
-// most. Both are n for n units that were acknowledged, and -n for units given back. Without
-// an answer the request may have been counted or not: 0 and n, or -n and 0.
+// change is what one request did to a place: see ledger.Account's Add.
 type change struct {
 	at          place
 	when        time.Time // of the answer
@@ -25,34 +28,45 @@ type change struct {
 // String describes a change for the report of a failure.
 func (c change) String() string {
 	text := fmt.Sprintf("%s %s: %v to %v", c.when.Format("05.000"), c.what, c.least, c.most)
-	if c.least == c.most {
-		text = fmt.Sprintf("%s %s: %v", c.when.Format("05.000"), c.what, c.least)
-	}
 	if c.err != nil {
 		text += ": " + c.err.Error()
 	}
 	return text
 }
 
-// ledger is what all callers know of what they sent. What a key counts has to be between
-// the sums of least and most of its changes.
-type ledger struct {
-	mu      sync.Mutex
-	changes []change
-	// What was acknowledged between these moments may be lost: see mayLose.
-	lossFrom, lossUntil time.Time
+// books are what all callers know of what they sent.
+type books struct {
+	mu       sync.Mutex
+	changes  []change
+	admitted []admission
+	losses   []loss
 }
 
-func (l *ledger) add(c change) {
+// admission is units that a tight limit let pass.
+type admission struct {
+	policy limiter.Policy
+	key    string
+	when   time.Time // of the answer
+	search.Admission
+}
+
+// loss is a time whose acknowledged requests a fault may lose, such as those before the
+// failover to a standby that does not have them yet.
+type loss struct {
+	from, until time.Time
+	policies    string // what their names begin with
+}
+
+func (b *books) add(c change) {
 	c.when = time.Now()
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.changes = append(l.changes, c)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.changes = append(b.changes, c)
 }
 
 // record records what became of a request for units, which are negative if they were to be
 // given back.
-func (l *ledger) record(at place, what string, units float64, o outcome, err error) {
+func (b *books) record(at place, what string, units float64, o outcome, err error) {
 	c := change{at: at, what: what, err: err}
 	switch o {
 	case answered:
@@ -60,84 +74,124 @@ func (l *ledger) record(at place, what string, units float64, o outcome, err err
 	case lost:
 		c.least, c.most = min(0, units), max(0, units)
 	}
-	l.add(c)
+	b.add(c)
 }
 
-// history describes the changes of a place that say how its count can differ from what is
-// expected: those without an answer and those that gave units back.
-func (l *ledger) history(at place) string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	var b strings.Builder
-	for _, c := range l.changes {
-		if c.at == at && (c.err != nil || c.least <= 0 || c.most <= 0) {
-			fmt.Fprintf(&b, "\n\t%v", c)
-		}
-	}
-	return b.String()
+// admit records an answer of a tight limit.
+func (b *books) admit(p limiter.Policy, key string, r limiter.Result) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.admitted = append(b.admitted, admission{p, key, time.Now(), search.Admission{At: r.At.UnixMicro(), Units: r.Granted}})
 }
 
-// mayLose says that a fault may lose what was acknowledged between two moments, such as the
-// failover to a standby that does not have it yet.
-func (l *ledger) mayLose(from, until time.Time) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.lossFrom, l.lossUntil = from, until
+func (b *books) mayLose(l loss) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.losses = append(b.losses, l)
 }
 
 // lossy reports whether what was acknowledged at a moment may be lost.
-func (l *ledger) lossy(when time.Time) bool {
-	return !l.lossFrom.IsZero() && !when.Before(l.lossFrom) && !when.After(l.lossUntil)
+func (b *books) lossy(policy string, when time.Time) bool {
+	for _, l := range b.losses {
+		if strings.HasPrefix(policy, l.policies) && !when.Before(l.from) && !when.After(l.until) {
+			return true
+		}
+	}
+	return false
 }
 
-// lossySoFar reports whether the fault may have lost anything acknowledged.
-func (l *ledger) lossySoFar() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return !l.lossFrom.IsZero()
-}
-
-// account is the sum of a place's changes.
-type account struct {
-	acknowledged float64 // added, as far as was acknowledged
-	unknown      float64 // may have been added or given back without an answer
-	least, most  float64 // what the place may count
-	mayLose      float64 // so much of least only if the fault did not lose it
+// lossySoFar reports whether the fault may have lost anything acknowledged of a policy.
+func (b *books) lossySoFar(policy string) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, l := range b.losses {
+		if strings.HasPrefix(policy, l.policies) {
+			return true
+		}
+	}
+	return false
 }
 
 // accounts sums up all changes.
-func (l *ledger) accounts() map[place]*account {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	all := map[place]*account{}
-	for _, c := range l.changes {
+func (b *books) accounts() map[place]*ledger.Account {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	all := map[place]*ledger.Account{}
+	for _, c := range b.changes {
 		a := all[c.at]
 		if a == nil {
-			a = &account{}
+			a = &ledger.Account{}
 			all[c.at] = a
 		}
-		if c.least == c.most {
-			a.acknowledged += max(0, c.least)
-		}
-		a.unknown += c.most - c.least
-		a.least += c.least
-		a.most += c.most
-		if l.lossy(c.when) {
-			a.mayLose += max(0, c.least)
-			a.most -= min(0, c.most) // what was given back may count again
+		if b.lossy(c.at.policy, c.when) {
+			a.AddLossy(c.least, c.most)
+		} else {
+			a.Add(c.least, c.most)
 		}
 	}
 	return all
 }
 
-// orders returns the orders whose commit was acknowledged, but for those that may be lost.
-func (l *ledger) orders() (ids []string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, c := range l.changes {
-		if c.order != "" && c.least == c.most && !l.lossy(c.when) {
-			ids = append(ids, c.order)
+// history describes the changes of a place that say how its count can differ from what is
+// expected: those without an answer and those that gave units back.
+func (b *books) history(at place) string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var text strings.Builder
+	for _, c := range b.changes {
+		if c.at == at && (c.err != nil || c.least <= 0 || c.most <= 0) {
+			fmt.Fprintf(&text, "\n\t%v", c)
 		}
 	}
-	return ids
+	return text.String()
+}
+
+// orders returns the orders whose commit was acknowledged, and of those what may be lost.
+func (b *books) orders() (kept, lossy []string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, c := range b.changes {
+		switch {
+		case c.order == "" || c.least != c.most:
+		case b.lossy(c.at.policy, c.when):
+			lossy = append(lossy, c.order)
+		default:
+			kept = append(kept, c.order)
+		}
+	}
+	return kept, lossy
+}
+
+// exceeded compares what tight limits admitted with their exact bound, and sums up what they
+// admitted and allowed between the first and the last answer. What was lost may be admitted
+// again, so it does not count.
+func (b *books) exceeded() (admitted, allowed float64, excess []error) {
+	type kept struct {
+		policy      limiter.Policy
+		first, last int64
+		all         []search.Admission
+	}
+	all := map[place]*kept{}
+	for _, a := range b.admitted {
+		at := place{a.policy.Name, a.key}
+		k := all[at]
+		if k == nil {
+			k = &kept{policy: a.policy, first: a.At, last: a.At}
+			all[at] = k
+		}
+		k.first, k.last = min(k.first, a.At), max(k.last, a.At)
+		admitted += a.Units
+		if b.lossy(at.policy, a.when) {
+			allowed += a.Units
+		} else {
+			k.all = append(k.all, a.Admission)
+		}
+	}
+	for at, k := range all {
+		allowed += bound.Allowed([]limiter.Policy{k.policy}, time.UnixMicro(k.first), time.UnixMicro(k.last))
+		if err := search.Check(&k.policy, k.all); err != nil {
+			excess = append(excess, fmt.Errorf("%s of %s: %w", at.key, at.policy, err))
+		}
+	}
+	return admitted, allowed, excess
 }

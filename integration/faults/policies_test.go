@@ -15,12 +15,16 @@ const (
 	tightKeys = 2
 )
 
-// The load's policies, of every algorithm. No window of the first two ends during a test,
+// The load's policies, of every algorithm. No window of the first three ends during a test,
 // and nothing leaks: everything counted stays counted. The limits of the last are reached
 // all the time.
 var (
 	// budgets are for requests outside of transactions.
 	budgets = everyAlgorithm("budget", never)
+	relaxed = everyAlgorithm("relaxed", func(p *limiter.Policy) {
+		never(p)
+		p.Durability = limiter.Relaxed
+	})
 	// orders are for requests in transactions that insert a row besides.
 	orders = everyAlgorithm("orders", never)
 	// tight let 20 units a second pass. The windows are those of the clock: a request
@@ -29,6 +33,9 @@ var (
 		p.Limit, p.Period, p.Aligned = 20, time.Second, p.Algorithm == limiter.FixedWindow
 	})
 )
+
+// closed admits nothing of more than a unit.
+var closed = limiter.Policy{Name: "closed", Algorithm: limiter.GCRA, Limit: 1, Period: century}
 
 func never(p *limiter.Policy) {
 	p.Limit, p.Period = plenty, century

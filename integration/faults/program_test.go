@@ -214,7 +214,7 @@ func (p *programRun) order(ctx context.Context, n note) error {
 	if err != nil {
 		return err
 	}
-	err = tx.exec(ctx, "INSERT INTO orders (id, policy, key, units) VALUES ($1, $2, $3, $4)", n.Order, n.Policies[0].Name, n.Keys[0], n.Units)
+	_, err = tx.exec(ctx, insertOrder, n.Order, n.Policies[0].Name, n.Keys[0], n.Units)
 	if err == nil {
 		_, err = tx.AllowN(ctx, n.Policies[0], n.Keys[0], n.Units)
 	}

@@ -33,10 +33,9 @@ type scene struct {
 	// pool has the test's own connections to that database, past any proxy.
 	pool    *pgxpool.Pool
 	clients []*client
-	ledger  *ledger
+	books   *books
 	times   *times
 	faults  *problems // what the callers met and must not
-	tight   *admissions
 
 	loses       atomic.Bool // connections lose answers
 	lostAnswers atomic.Int64
@@ -53,7 +52,7 @@ type scene struct {
 func newScene(t *testing.T, f fault) *scene {
 	t.Helper()
 	s := &scene{
-		fault: f, ledger: &ledger{}, times: &times{}, faults: &problems{}, tight: &admissions{},
+		fault: f, books: &books{}, times: &times{}, faults: &problems{},
 		over: make(chan struct{}),
 	}
 	if f.server == nil {

@@ -2,6 +2,7 @@ package faults
 
 import (
 	"context"
+	"log"
 	"math/rand/v2"
 	"slices"
 	"syscall"
@@ -10,14 +11,19 @@ import (
 
 	"github.com/pglimit/pglimit/integration/bed"
 	"github.com/pglimit/pglimit/limiter"
+	"github.com/pglimit/pglimit/pglimittest"
 )
 
 // serverFaults are each done to limiters over pgx, and to limiters over both drivers of
 // database/sql.
 var serverFaults = slices.Concat(
-	overBoth(fault{name: "kill -9 of the server", do: killServer, causes: []error{limiter.ErrUnavailable}}, overPGX),
+	overBoth(fault{name: "kill -9 of the server", do: killServerOften, check: noDeadlock, causes: []error{limiter.ErrUnavailable}}, overPGX),
+	[]fault{{
+		name: "kill -9, commits before the disk", quick: true, server: lateServer, relaxed: true,
+		do: killLateServer, check: noDeadlock, causes: []error{limiter.ErrUnavailable},
+	}},
 	overBoth(fault{name: "server stopped for 5 s", do: stopServer, causes: []error{limiter.ErrUnavailable}}),
-	overBoth(fault{name: "connections terminated", do: terminateConnections, causes: []error{limiter.ErrUnavailable}}, overSQL),
+	overBoth(fault{name: "connections terminated", do: terminateConnections, check: noDeadlock, causes: []error{limiter.ErrUnavailable}}, overSQL),
 	overBoth(fault{name: "pool exhausted", do: exhaustPools, causes: []error{limiter.ErrOverloaded}}),
 	overBoth(fault{name: "contexts end after 1-5 ms", do: leaveEarly, causes: []error{context.DeadlineExceeded}}),
 )
@@ -32,17 +38,56 @@ func overBoth(f fault, quick ...driver) []fault {
 	return []fault{f, other}
 }
 
-// killServer kills the server and starts it again, in the long form three times.
+// killServer kills the server and starts it again.
 func killServer(ctx context.Context, t *testing.T, s *scene) {
+	if err := s.server.kill(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.server.restart(ctx); err != nil {
+		t.Fatal(err)
+	}
+	s.pool.Reset()
+	s.audit(ctx, t, "after the crash")
+}
+
+// killServerOften kills the server, in the long form three times.
+func killServerOften(ctx context.Context, t *testing.T, s *scene) {
 	for i := range bed.Size(1, 3) {
 		if i > 0 {
 			s.let(3 * time.Second) // the callers are back
 		}
-		if err := s.server.kill(ctx); err != nil {
-			t.Fatal(err)
+		killServer(ctx, t, s)
+	}
+}
+
+// lateServer is a server whose sessions do not wait for the disk when they commit, unless
+// the limiter makes them.
+func lateServer(t *testing.T) *server {
+	own, err := pglimittest.StartOwn(t.Context(), log.Printf, pglimittest.Setting("synchronous_commit", "off"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := own.Close(); err != nil {
+			t.Error(err)
 		}
-		if err := s.server.restart(ctx); err != nil {
-			t.Fatal(err)
+	})
+	return &server{url: own.URL, kill: own.Kill, restart: own.Restart, local: own.Backend() == "local"}
+}
+
+// killLateServer kills such a server. What was requested of Durable policies must be there.
+// The rest may lose what PostgreSQL had up to three times wal_writer_delay to write: Relaxed
+// policies, and the transactions of the application. A server that has just written its WAL
+// loses nothing, so one kill is not enough.
+func killLateServer(ctx context.Context, t *testing.T, s *scene) {
+	var bound int
+	query(t, s.address, "SELECT 3 * setting::int FROM pg_settings WHERE name = 'wal_writer_delay' AND unit = 'ms'", &bound)
+	for range 3 {
+		s.let(time.Duration(2*bound) * time.Millisecond)
+		from := time.Now().Add(time.Duration(-bound) * time.Millisecond)
+		killServer(ctx, t, s)
+		for _, policies := range []string{"relaxed-", "orders-"} {
+			s.books.mayLose(loss{from, time.Now(), policies})
 		}
 	}
 }
@@ -87,6 +132,7 @@ func terminateConnections(ctx context.Context, t *testing.T, s *scene) {
 	for end := time.Now().Add(bed.Size(700*time.Millisecond, 6*time.Second)); time.Now().Before(end); {
 		ended += bed.Value[int](t, s.pool, terminate)
 		s.let(rand.N(300 * time.Millisecond))
+		s.audit(ctx, t, "under load")
 	}
 	t.Logf("%d sessions were ended", ended)
 }

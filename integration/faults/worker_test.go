@@ -14,7 +14,8 @@ import (
 type worker struct {
 	*scene
 	*client
-	spent []grant // a few grants of its own that it may give back
+	spent  []grant  // a few grants of its own that it may give back
+	bought []bought // a few orders of its own that it may end
 }
 
 // grant is an answer that was acknowledged.
@@ -88,7 +89,7 @@ func (w *worker) assess(what string, err error) outcome {
 		w.faults.add("%s over %s: an error that this fault must not cause: %v", what, w.client.over, err)
 		return refused
 	case errors.Is(err, limiter.ErrNoReservation):
-		if !w.ledger.lossySoFar() {
+		if !w.books.lossySoFar("budget-") {
 			w.faults.add("%s over %s: a reservation was lost: %v", what, w.client.over, err)
 		}
 		return refused
