@@ -40,4 +40,7 @@ func TestNewWithoutPool(t *testing.T) {
 	if _, err := New(nil, nil); !errors.Is(err, ErrInvalid) {
 		t.Errorf("got %v", err)
 	}
+	if _, err := NewSQL(nil, nil); !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), "db nil: open one") {
+		t.Errorf("database/sql: got %v", err)
+	}
 }

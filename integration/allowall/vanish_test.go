@@ -1,109 +1,16 @@
 package allowall
 
 import (
-	"bytes"
 	"context"
 	"errors"
-	"net"
-	"sync"
 	"testing"
 	"time"
-
-	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglimit/pglimit/db"
 	"github.com/pglimit/pglimit/integration/bed"
 	"github.com/pglimit/pglimit/internal/store/postgres/exec"
 	"github.com/pglimit/pglimit/limiter"
 )
-
-// chasm is a network that vanishes in the moment that a client first sends what contains last:
-// from then on it passes nothing on, no end of a connection either.
-type chasm struct {
-	url      string
-	vanished chan struct{}
-	end      func() // closes all connections: a pool waits long for one that says nothing
-
-	vanish  sync.Once
-	mu      sync.Mutex
-	conns   []net.Conn
-	running sync.WaitGroup
-}
-
-func newChasm(t *testing.T, address, last string) *chasm {
-	t.Helper()
-	to, err := pgxpool.ParseConfig(address)
-	if err != nil {
-		t.Fatal(err)
-	}
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	network, socket := pgconn.NetworkAddress(to.ConnConfig.Host, to.ConnConfig.Port)
-	c := &chasm{url: bed.Through(t, bed.WithoutTLS(t, address), listener), vanished: make(chan struct{})}
-	c.running.Go(func() {
-		for {
-			client, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			server, err := net.Dial(network, socket)
-			if err != nil {
-				t.Error(err)
-				_ = client.Close()
-				return
-			}
-			c.mu.Lock()
-			c.conns = append(c.conns, client, server)
-			c.mu.Unlock()
-			c.running.Go(func() { c.pass(server, client, []byte(last)) })
-			c.running.Go(func() { c.pass(client, server, nil) })
-		}
-	})
-	c.end = sync.OnceFunc(func() {
-		_ = listener.Close()
-		c.mu.Lock()
-		for _, conn := range c.conns {
-			_ = conn.Close()
-		}
-		c.mu.Unlock()
-		c.running.Wait()
-	})
-	t.Cleanup(c.end)
-	return c
-}
-
-func (c *chasm) hasVanished() bool {
-	select {
-	case <-c.vanished:
-		return true
-	default:
-		return false
-	}
-}
-
-// pass passes on what from sends, up to the end of the network, which last begins.
-func (c *chasm) pass(to, from net.Conn, last []byte) {
-	buffer := make([]byte, 64<<10)
-	for {
-		n, err := from.Read(buffer)
-		if last != nil && bytes.Contains(buffer[:n], last) {
-			c.vanish.Do(func() { close(c.vanished) })
-		}
-		if c.hasVanished() {
-			return // and leave both ends open
-		}
-		if err != nil {
-			_ = to.Close()
-			return
-		}
-		if _, err := to.Write(buffer[:n]); err != nil {
-			return
-		}
-	}
-}
 
 // TestAllowAllVanishes: a client vanishes in an AllowAll, after its rows were locked, and its
 // connection stays open. The server ends its transaction long before another client's
@@ -128,20 +35,21 @@ func TestAllowAllVanishes(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			address := bed.NewDatabase(t)
-			network := newChasm(t, address, "commit\x00")
-			l, other := open(t, network.url), bed.NewLimiter(t, bed.Connect(t, address), nil)
+			network := bed.NewWire(t, address)
+			network.VanishAt("commit\x00")
+			l, other := open(t, network.URL), bed.NewLimiter(t, bed.Connect(t, address), nil)
 			p := limiter.Policy{Name: "p", Algorithm: limiter.TokenBucket, Limit: 10, Period: 1000 * time.Hour}
 			gone := make(chan error, 1)
 			go func() {
 				for { // on a busy machine one may end before its commit
 					_, err := l.AllowAll(t.Context(), p.Request("a", 7), p.Request("b", 7))
-					if err == nil || network.hasVanished() {
+					if err == nil || network.HasVanished() {
 						gone <- err
 						return
 					}
 				}
 			}()
-			bed.Receive(t, network.vanished, "the commit")
+			bed.Receive(t, network.Vanished, "the commit")
 			r := bed.MustAll(t)(other.AllowAll(t.Context(), p.Request("a", 7), p.Request("b", 7)))
 			if !r.Allowed || !bed.Near(r.PerRequest[0].Level, 7) {
 				t.Errorf("the other client's %+v", r)
@@ -149,7 +57,7 @@ func TestAllowAllVanishes(t *testing.T) {
 			if err := bed.Receive(t, gone, "the end of the client's own wait"); !errors.Is(err, limiter.ErrUnavailable) {
 				t.Errorf("the vanished client's error: %v", err)
 			}
-			network.end()
+			network.End()
 		})
 	}
 }
@@ -200,7 +108,7 @@ func TestOwnTransactionIdledTooLong(t *testing.T) {
 	t.Parallel()
 	address := bed.NewDatabase(t)
 	pool := bed.Connect(t, address)
-	address = newChasm(t, address, "never sent").url // over TCP the last words of a connection are read
+	address = bed.NewWire(t, address).URL // over TCP the last words of a connection are read
 	bed.Exec(t, pool, "CREATE TABLE notes (note text)")
 	for name, connections := range map[string]exec.Connections{
 		"pgx":                 exec.PGX(bed.Connect(t, address), time.Second),

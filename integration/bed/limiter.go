@@ -86,14 +86,6 @@ func OK[T any](v T, err error) func(t testing.TB) T {
 	}
 }
 
-// Succeed fails the test on an error.
-func Succeed(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 // Near reports whether two levels are equal but for what leaks during a test.
 func Near(a, b float64) bool { return a-b < 1e-3 && b-a < 1e-3 }
 

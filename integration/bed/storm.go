@@ -34,13 +34,15 @@ func NewJanitor(t *testing.T, pool *pgxpool.Pool, cfg *janitor.Config) *janitor.
 // Parameters of a Storm.
 const (
 	Callers = 32
-	Pools   = 4
 	CapUnit = 30 // units that a key admits in total
 )
 
+// Allow is a Limiter's AllowN, or another way to the same decision.
+type Allow = func(context.Context, limiter.Policy, string, float64) (limiter.Result, error)
+
 // Storm has Callers goroutines request 1 to 3 units of one key until each was denied a
 // single unit. It returns the units admitted in total.
-func Storm(t *testing.T, ls []*limiter.Limiter, p limiter.Policy, key string) float64 {
+func Storm(t *testing.T, ways []Allow, p limiter.Policy, key string) float64 {
 	var admitted atomic.Int64
 	var wg sync.WaitGroup
 	start := make(chan struct{})
@@ -49,7 +51,7 @@ func Storm(t *testing.T, ls []*limiter.Limiter, p limiter.Policy, key string) fl
 			<-start
 			for admitted.Load() < 10*CapUnit { // enough to know
 				n := float64(1 + rand.IntN(3))
-				r, err := ls[i%len(ls)].AllowN(context.Background(), p, key, n)
+				r, err := ways[i%len(ways)](context.Background(), p, key, n)
 				if err != nil {
 					t.Error(err)
 					return

@@ -21,8 +21,9 @@ import (
 
 const breakForUs = int64(time.Second / time.Microsecond)
 
-// TestBreakerOnAStoppedServer: the breaker opens, no request touches the pool, one probes,
-// and the breaker closes once the server is back.
+// TestBreakerOnAStoppedServer: a policy fails closed or open as configured, and invalid
+// input stays invalid. The breaker opens, no request touches the pool, one probes, and the
+// breaker closes once the server is back, with what was counted.
 func TestBreakerOnAStoppedServer(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
@@ -42,14 +43,27 @@ func TestBreakerOnAStoppedServer(t *testing.T) {
 	url := template.New(t)
 	b := &bed.Broken{Dialer: bed.NewDialer(own.URL), Clock: new(conformance.Clock)}
 	pool := bed.Connect(t, url, func(c *pgxpool.Config) { c.ConnConfig.DialFunc = b.Dial })
-	b.L = bed.NewLimiter(t, pool, &limiter.Config{Now: b.Clock.Now, BreakAfter: 3, Logger: slog.New(slog.DiscardHandler)})
+	var logged bed.Buffer
+	var observed limiter.Source
+	b.L = bed.NewLimiter(t, pool, &limiter.Config{
+		Now: b.Clock.Now, BreakAfter: 3, Logger: slog.New(slog.NewTextHandler(&logged, nil)),
+		Observe: func(_ context.Context, o limiter.Observation) { observed = o.Result.Source },
+	})
 
 	bed.Must(t)(b.L.Allow(ctx, bed.FailsClosed, "k"))
 	if err := own.Stop(ctx); err != nil {
 		t.Fatal(err)
 	}
+	if r := bed.Must(t)(b.L.Allow(ctx, bed.FailsOpen, "k")); !r.Allowed || observed != limiter.SourceDegraded || logged.Count("fails open") != 1 {
+		t.Errorf("fails open: %+v, observed %s, logged %q", r, observed, logged.String())
+	}
+	gone, cancel := context.WithCancel(ctx)
+	cancel()
+	if _, err := b.L.Allow(gone, bed.FailsOpen, "k"); !errors.Is(err, context.Canceled) {
+		t.Errorf("a cancelled caller failed open: %v", err)
+	}
 	var last error
-	for range 3 {
+	for range 2 {
 		if _, last = b.L.Allow(ctx, bed.FailsClosed, "k"); !errors.Is(last, limiter.ErrUnavailable) || strings.Contains(last.Error(), "circuit breaker") {
 			t.Errorf("got %v", last)
 		}
@@ -87,6 +101,9 @@ func TestBreakerOnAStoppedServer(t *testing.T) {
 		if r := bed.Must(t)(b.L.Allow(ctx, bed.FailsOpen, "k")); r.Source != limiter.SourceDatabase {
 			t.Errorf("after the restart: %+v", r)
 		}
+	}
+	if level := bed.Level(t, b.L, bed.FailsClosed, "k"); !bed.Near(level, 1) {
+		t.Errorf("after the restart %v units count", level)
 	}
 }
 

@@ -156,23 +156,3 @@ func TestDecideLongTransactionDoesNotFreezeTheClock(t *testing.T) {
 		t.Errorf("after five times the refill, in the same transaction: %+v", r)
 	}
 }
-
-// TestDecideStricterDefaultIsolation: a database whose default isolation is repeatable
-// read or serializable still decides.
-func TestDecideStricterDefaultIsolation(t *testing.T) {
-	t.Parallel()
-	for _, level := range []string{"repeatable read", "serializable"} {
-		t.Run(level, func(t *testing.T) {
-			t.Parallel()
-			url := bed.NewDatabase(t)
-			bed.Exec(t, bed.Connect(t, url), `DO $$ BEGIN EXECUTE format(
-				'ALTER DATABASE %I SET default_transaction_isolation = %L', current_database(), '`+level+`'); END $$`)
-			limiters := limitersOnPools(t, url)
-			for _, p := range bed.Variants(bed.CapUnit, 1000*time.Hour) {
-				if got := bed.Storm(t, limiters.all, p, "k"); got != bed.CapUnit {
-					t.Errorf("%s: admitted %v of %v", bed.Variant(p), got, bed.CapUnit)
-				}
-			}
-		})
-	}
-}

@@ -32,44 +32,6 @@ func ask(t testing.TB, q bed.Querier, p limiter.Policy, op, key string, cost flo
 	return r
 }
 
-// TestFunctionsNeverOverAdmit has 32 clients request 1 to 3 units of a cold key until none
-// is left: exactly the limit is admitted.
-func TestFunctionsNeverOverAdmit(t *testing.T) {
-	t.Parallel()
-	pool := bed.FunctionsPool(t)
-	clients := bed.Connect(t, pool.Config().ConnString(), func(c *pgxpool.Config) { c.MaxConns = bed.Callers })
-	for _, p := range bed.Variants(bed.CapUnit, 1000*time.Hour) {
-		for round := range 5 {
-			var admitted atomic.Int64
-			var all sync.WaitGroup
-			start := make(chan struct{})
-			for range bed.Callers {
-				all.Go(func() {
-					<-start
-					for admitted.Load() < 10*bed.CapUnit { // enough to know
-						n := 1 + rand.IntN(3)
-						r, err := bed.CallFunction(context.Background(), clients, p, "allow", fmt.Sprint("key", round), float64(n), nil)
-						switch {
-						case err != nil:
-							t.Error(err)
-							return
-						case r.Allowed:
-							admitted.Add(int64(n))
-						case n == 1:
-							return
-						}
-					}
-				})
-			}
-			close(start)
-			all.Wait()
-			if got := admitted.Load(); got != bed.CapUnit {
-				t.Errorf("%s, round %d: admitted %d units of %d", bed.Variant(p), round, got, bed.CapUnit)
-			}
-		}
-	}
-}
-
 // TestFunctionsRollBackWithTheCaller: a function's effect ends with the transaction, and a
 // conflict is PostgreSQL's own error.
 func TestFunctionsRollBackWithTheCaller(t *testing.T) {

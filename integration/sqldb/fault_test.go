@@ -22,15 +22,15 @@ import (
 func TestSQLSendsOnce(t *testing.T) {
 	bed.OverDrivers(t, func(t *testing.T, driver string) {
 		address := bed.NewDatabase(t)
-		w := newWire(t, address)
-		l := bed.NewSQL(t, bed.ConnectSQL(t, driver, w.url), nil)
+		w := bed.NewWire(t, address)
+		l := bed.NewSQL(t, bed.ConnectSQL(t, driver, w.URL), nil)
 		direct := bed.NewLimiter(t, bed.Connect(t, address), nil)
 		for _, p := range bed.Variants(10, 1000*time.Hour) {
 			if p.Algorithm == limiter.LeakyBucketQueue {
 				continue
 			}
 			bed.Must(t)(l.AllowN(t.Context(), p, "k", 5))
-			w.loseAnswer("SELECT 1")
+			w.LoseAnswer("SELECT 1")
 			if r, err := l.Refund(t.Context(), p, "k", 1); !errors.Is(err, limiter.ErrUnavailable) {
 				t.Errorf("%s: the answer was lost: %+v, %v", bed.Variant(p), r, err)
 			}
@@ -203,36 +203,30 @@ func TestSQLServerHangs(t *testing.T) {
 				t.Parallel()
 				log := bed.NewCommitLog(t)
 				isolated(t, log.Pool, c.isolation)
-				w := newWire(t, log.URL)
-				l := bed.NewSQL(t, bed.ConnectSQL(t, driver, w.url), &limiter.Config{Timeout: 2 * time.Second, BreakAfter: 3, BreakFor: time.Hour})
+				w := bed.NewWire(t, log.URL)
+				l := bed.NewSQL(t, bed.ConnectSQL(t, driver, w.URL), &limiter.Config{Timeout: 2 * time.Second, BreakAfter: 3, BreakFor: time.Hour})
 				p := limiter.Policy{Name: "p", Algorithm: limiter.TokenBucket, Limit: 1000, Period: 1000 * time.Hour}
 				log.MeetConflict(t, l, p)
-				w.stall(c.at)
+				w.Stall(c.at)
 				// Each has its own key: a transaction that hangs has locked its row.
-				fill := func() (limiter.Result, error) { return l.Charge(t.Context(), p, "filled", 1) }
-				requests := []func() (limiter.Result, error){
+				answers := make(chan bed.Answer)
+				for _, request := range []func() (limiter.Result, error){
 					func() (limiter.Result, error) { return l.Allow(t.Context(), p, "allowed") },
-					fill,
+					func() (limiter.Result, error) { return l.Charge(t.Context(), p, "filled", 1) },
 					func() (limiter.Result, error) {
 						return limiter.Result{}, l.Block(t.Context(), p, "blocked", time.Hour)
 					},
-				}
-				for i, request := range requests {
-					answers := make(chan bed.Answer, 1)
+				} {
 					go func() {
 						r, err := request()
 						answers <- bed.Answer{Result: r, Err: err}
 					}()
-					late := time.NewTimer(30 * time.Second) // prevents a hang
-					select {
-					case got := <-answers:
-						if !errors.Is(got.Err, limiter.ErrUnavailable) || !errors.Is(got.Err, context.DeadlineExceeded) {
-							t.Errorf("request %d: %+v, %v", i, got.Result, got.Err)
-						}
-					case <-late.C:
-						t.Fatalf("request %d: no answer", i)
+				}
+				for range 3 {
+					got := bed.Receive(t, answers, "an answer within the timeout")
+					if !errors.Is(got.Err, limiter.ErrUnavailable) || !errors.Is(got.Err, context.DeadlineExceeded) {
+						t.Errorf("%+v, %v", got.Result, got.Err)
 					}
-					late.Stop()
 				}
 				// The breaker counts a statement a moment after its caller has gone.
 				n := 0
