@@ -155,36 +155,34 @@ func (c *allCrowd) count(requests []limiter.Request) {
 // a time when those units are no longer in use.
 func TestAllowAllInTxOfARowThatIsGone(t *testing.T) {
 	t.Parallel()
+	pool := bed.NewPool(t)
+	l := bed.NewLimiter(t, pool, &limiter.Config{DisableDenyCache: true})
 	for _, p := range bed.Variants(3, 50*time.Millisecond) {
-		t.Run(bed.Variant(p), func(t *testing.T) {
-			t.Parallel()
-			pool := bed.NewPool(t)
-			l := bed.NewLimiter(t, pool, &limiter.Config{DisableDenyCache: true})
-			holds, waits := bed.Begin(t, pool, pgx.TxOptions{}), bed.Begin(t, pool, pgx.TxOptions{})
-			bed.Must(t)(l.InTx(holds).Allow(t.Context(), p, "a"))
-			answer := make(chan limiter.Results, 1)
-			go func() {
-				all, err := l.InTx(waits).AllowAll(t.Context(), p.Request("a", 1), p.Request("b", 1))
-				if err != nil {
-					t.Error(err)
-				}
-				answer <- all
-			}()
-			bed.AwaitBlocked(t, pool)
-			var used limiter.Result
-			for range 3 {
-				used = bed.Must(t)(l.Allow(t.Context(), p, "b"))
+		holds, waits := bed.Begin(t, pool, pgx.TxOptions{}), bed.Begin(t, pool, pgx.TxOptions{})
+		bed.Must(t)(l.InTx(holds).Allow(t.Context(), p, "a"))
+		answer := make(chan limiter.Results, 1)
+		go func() {
+			all, err := l.InTx(waits).AllowAll(t.Context(), p.Request("a", 1), p.Request("b", 1))
+			if err != nil {
+				t.Error(err)
 			}
-			bed.Eventually(t, "the key is empty again", func(ctx context.Context) (bool, error) {
-				r, err := l.Check(ctx, p, "b", 3)
-				return r.Allowed && r.Level == 0, err
-			})
-			bed.Exec(t, pool, "DELETE FROM pglimit_"+string(p.Algorithm)+" WHERE key = 'b'") // as the janitor does
-			bed.Commit(t, holds)
-			all := bed.Receive(t, answer, "the AllowAll's answer")
-			if b := all.PerRequest[1]; !all.Allowed || !b.At.After(used.At) {
-				t.Errorf("allowed %v, %v after three others", all.Allowed, b.At.Sub(used.At))
-			}
+			answer <- all
+		}()
+		bed.AwaitBlocked(t, pool)
+		var used limiter.Result
+		for range 3 {
+			used = bed.Must(t)(l.Allow(t.Context(), p, "b"))
+		}
+		bed.Eventually(t, "the key is empty again", func(ctx context.Context) (bool, error) {
+			r, err := l.Check(ctx, p, "b", 3)
+			return r.Allowed && r.Level == 0, err
 		})
+		bed.Exec(t, pool, "DELETE FROM pglimit_"+string(p.Algorithm)+" WHERE key = 'b'") // as the janitor does
+		bed.Commit(t, holds)
+		all := bed.Receive(t, answer, "the AllowAll's answer")
+		if b := all.PerRequest[1]; !all.Allowed || !b.At.After(used.At) {
+			t.Errorf("%s: allowed %v, %v after three others", bed.Variant(p), all.Allowed, b.At.Sub(used.At))
+		}
+		bed.Commit(t, waits)
 	}
 }
