@@ -27,9 +27,6 @@ func OwnSchema(t testing.TB, pool *pgxpool.Pool) string {
 		) AS all_of_it`)
 }
 
-// LoginCall is a call that needs the functions and the tables.
-const LoginCall = `SELECT remaining FROM pglimit.token_bucket('login', 'alice', limit_units => 5, period_s => 3600)`
-
 // FunctionsPool is NewPool with the SQL functions in the database.
 func FunctionsPool(t testing.TB) *pgxpool.Pool {
 	t.Helper()

@@ -3,44 +3,62 @@ package crash
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/jackc/pgx/v5"
 
 	"github.com/pglimit/pglimit/integration/bed"
 	"github.com/pglimit/pglimit/limiter"
 )
 
 // TestOutageTimeoutHolds: while a transaction has locked the row, requests return within
-// Config.Timeout, with an error: that is no outage. The caller's own deadline keeps its own error.
+// Config.Timeout, with an error: that is no outage. The caller's own deadline keeps its own
+// error. That holds with drivers that wait for the server's answer.
 func TestOutageTimeoutHolds(t *testing.T) {
 	t.Parallel()
-	ctx := context.Background()
-	pool := bed.NewPool(t)
-	l := bed.NewLimiter(t, pool, &limiter.Config{Timeout: 50 * time.Millisecond, Logger: slog.New(slog.DiscardHandler)})
+	address := bed.NewDatabase(t)
+	pool := bed.Connect(t, address)
+	opens := map[string]func(*limiter.Config) *limiter.Limiter{
+		"pool": func(c *limiter.Config) *limiter.Limiter { return bed.NewLimiter(t, pool, c) },
+	}
+	for _, driver := range bed.SQLDrivers {
+		db := bed.ConnectSQL(t, driver, address)
+		opens[driver] = func(c *limiter.Config) *limiter.Limiter { return bed.NewSQL(t, db, c) }
+	}
 	p := limiter.Policy{Name: "held", Algorithm: limiter.SlidingWindowLog, Limit: 10, Period: time.Hour}
-	tx, err := pool.Begin(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer tx.Rollback(ctx)
-	bed.Must(t)(l.InTx(tx).Allow(ctx, p, "k")) // and keeps it until all requests below have returned
-
-	_, err = l.Allow(ctx, p, "k")
-	if !errors.Is(err, limiter.ErrUnavailable) || !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "Timeout is 50ms") {
-		t.Errorf("closed: got %v", err)
-	}
-	p.OnError = limiter.FailOpen
-	open := bed.NewLimiter(t, pool, &limiter.Config{Timeout: 5 * time.Second}) // the server answers in that time, on a busy machine too
-	if r, err := open.Allow(ctx, p, "k"); !errors.Is(err, limiter.ErrLocked) || r.Allowed {
-		t.Errorf("a locked row passed FailOpen: %+v, %v", r, err)
-	}
-	unbounded := bed.NewLimiter(t, pool, &limiter.Config{DisableTimeout: true})
-	own, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
-	defer cancel()
-	if _, err := unbounded.Allow(own, p, "k"); !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, limiter.ErrUnavailable) {
-		t.Errorf("the caller's deadline: got %v", err)
+	bed.Must(t)(bed.NewLimiter(t, pool, nil).InTx(bed.Begin(t, pool, pgx.TxOptions{})).Allow(t.Context(), p, "k")) // to the end of the test
+	for name, open := range opens {
+		t.Run(name, func(t *testing.T) {
+			short := open(&limiter.Config{Timeout: 50 * time.Millisecond, Logger: slog.New(slog.DiscardHandler), DisableBreaker: true})
+			_, shared := short.Allow(t.Context(), p, "k")
+			_, own := short.Charge(t.Context(), p, "k", 1)
+			for _, err := range []error{shared, own} {
+				if !errors.Is(err, limiter.ErrUnavailable) || !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "Timeout is 50ms") {
+					t.Errorf("closed: got %v", err)
+				}
+			}
+			err := bed.UntilLocked(func(timeout time.Duration) error {
+				p := p
+				p.OnError = limiter.FailOpen
+				r, err := open(&limiter.Config{Timeout: timeout}).Allow(t.Context(), p, "k")
+				if r.Allowed { // as it does if the server does not answer in time
+					err = fmt.Errorf("a locked row passed FailOpen: %+v, %w", r, context.DeadlineExceeded)
+				}
+				return err
+			})
+			if !errors.Is(err, limiter.ErrLocked) {
+				t.Error(err)
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+			defer cancel()
+			if _, err := open(&limiter.Config{DisableTimeout: true}).Charge(ctx, p, "k", 1); !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, limiter.ErrUnavailable) {
+				t.Errorf("the caller's deadline: got %v", err)
+			}
+		})
 	}
 }
 

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"net/url"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -171,36 +170,6 @@ func TestFunctionsLeaveTheCallersSettings(t *testing.T) {
 		}
 		if err := tx.Rollback(context.Background()); err != nil {
 			t.Fatal(err)
-		}
-	}
-}
-
-// TestFunctionsRuntimeRole: rights on the tables' rows and USAGE on the schema suffice.
-// Functions run with the caller's privileges.
-func TestFunctionsRuntimeRole(t *testing.T) {
-	t.Parallel()
-	owner := bed.FunctionsPool(t)
-	address := bed.RuntimeRole(t, owner.Config().ConnString())
-	u, err := url.Parse(address)
-	if err != nil {
-		t.Fatal(err)
-	}
-	pool := bed.Connect(t, address)
-	denied := func(when string) {
-		t.Helper()
-		_, err := pool.Exec(t.Context(), bed.LoginCall)
-		var pg *pgconn.PgError
-		if !errors.As(err, &pg) || pg.Code != "42501" {
-			t.Errorf("%s: got %v, want 42501", when, err)
-		}
-	}
-	denied("without USAGE")
-	bed.Exec(t, owner, `GRANT USAGE ON SCHEMA pglimit TO `+u.User.Username())
-	denied("without rights on the tables")
-	bed.Exec(t, owner, `GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO `+u.User.Username())
-	for _, p := range bed.Variants(10, time.Hour) {
-		for _, op := range []string{"allow", "allow", "allow_up_to", "check", "charge", "block", "unblock", "reset"} {
-			ask(t, pool, p, op, "k", 1)
 		}
 	}
 }

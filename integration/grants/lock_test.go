@@ -1,4 +1,4 @@
-package migrate
+package grants
 
 import (
 	"bufio"
@@ -10,9 +10,9 @@ import (
 	"github.com/pglimit/pglimit/integration/bed"
 )
 
-// TestMigrateLockHeld: a role that may only connect can hold the lock of migrations. What
+// TestGrantsLockHeld: a role that may only connect can hold the lock of migrations. What
 // waits for it names the session and the next step, and goes on when the lock is free.
-func TestMigrateLockHeld(t *testing.T) {
+func TestGrantsLockHeld(t *testing.T) {
 	t.Parallel()
 	address := bed.EmptyDatabase(t)
 	web, err := url.Parse(bed.RuntimeRole(t, address))

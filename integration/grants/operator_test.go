@@ -95,4 +95,8 @@ func TestGrantsNoRightsBefore(t *testing.T) {
 		`settle('x', 1)`, `cancel('x')`, `_find('gcra', 'k')`, `_declared(NULL, 'x', 1)`} {
 		wants(t, s.asker, "42501", `SELECT pglimit_ask.`+call)
 	}
+	// The others run with their caller's privileges.
+	bed.Exec(t, s.owner, `GRANT USAGE ON SCHEMA pglimit TO PUBLIC`)
+	bed.Exec(t, s.owner, `GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA pglimit TO PUBLIC`)
+	wants(t, s.operator, "42501", `SELECT pglimit.gcra('p', 'k', 1, 10, 60)`)
 }

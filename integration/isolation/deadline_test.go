@@ -23,12 +23,12 @@ func TestShortDeadlinesDoNotCollapse(t *testing.T) {
 			}
 			call := verbs(l, bucket("deadline"))[verb]
 			each := func(ctx context.Context, i int) (limiter.Result, error) { return call(ctx, fmt.Sprint("key-", i)) }
-			during(100*time.Millisecond, 32, 0, each)
+			during(50*time.Millisecond, 32, 0, each)
 			closed := func() int64 { s := pool.Stat(); return s.NewConnsCount() - int64(s.TotalConns()) }
 			before := closed()
-			patient := during(300*time.Millisecond, 32, 0, each)
+			patient := during(150*time.Millisecond, 32, 0, each)
 			deadline := 2 * patient.p99()
-			hurried := during(300*time.Millisecond, 32, 0, func(ctx context.Context, i int) (limiter.Result, error) {
+			hurried := during(150*time.Millisecond, 32, 0, func(ctx context.Context, i int) (limiter.Result, error) {
 				ctx, cancel := context.WithTimeout(ctx, deadline)
 				defer cancel()
 				return each(ctx, i)
@@ -40,7 +40,7 @@ func TestShortDeadlinesDoNotCollapse(t *testing.T) {
 			}
 			// Much shorter deadlines leave requests without an answer, and cost no
 			// connection.
-			during(200*time.Millisecond, 32, 0, func(ctx context.Context, i int) (limiter.Result, error) {
+			during(100*time.Millisecond, 32, 0, func(ctx context.Context, i int) (limiter.Result, error) {
 				ctx, cancel := context.WithTimeout(ctx, patient.p99()/20)
 				defer cancel()
 				return each(ctx, i)

@@ -274,7 +274,7 @@ func TestMigrateFunctionsDownAwaitsCalls(t *testing.T) {
 	if err := migrations.UpFunctions(t.Context(), other); err != nil {
 		t.Fatal(err)
 	}
-	bed.Value[float64](t, pool, bed.LoginCall) // the row that is locked
+	bed.Value[float64](t, pool, loginCall) // the row that is locked
 	tx, err := other.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -286,7 +286,7 @@ func TestMigrateFunctionsDownAwaitsCalls(t *testing.T) {
 	remaining := make(chan float64, 1)
 	go func() {
 		var n float64
-		if err := pool.QueryRow(t.Context(), bed.LoginCall).Scan(&n); err != nil {
+		if err := pool.QueryRow(t.Context(), loginCall).Scan(&n); err != nil {
 			t.Errorf("the call that had begun: %v", err)
 		}
 		remaining <- n
@@ -342,7 +342,7 @@ func TestMigrateFunctionsDownGivesUp(t *testing.T) {
 			t.Errorf("Down: %v", err)
 		}
 		var answer *pgconn.PgError
-		if _, err := other.Exec(t.Context(), bed.LoginCall); !errors.As(err, &answer) || answer.Code != "42883" {
+		if _, err := other.Exec(t.Context(), loginCall); !errors.As(err, &answer) || answer.Code != "42883" {
 			t.Errorf("a new call: %v", err)
 		}
 	}

@@ -6,7 +6,6 @@ import (
 	"net/url"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -115,44 +114,6 @@ func TestRefusedForWantOfConnections(t *testing.T) {
 			}
 		}
 	})
-}
-
-// TestRefusedAllVerbs: no verb of any algorithm passes FailOpen without rights.
-func TestRefusedAllVerbs(t *testing.T) {
-	t.Parallel()
-	l := bed.NewLimiter(t, bed.Connect(t, bed.RuntimeRole(t, bed.NewDatabase(t))), &limiter.Config{Logger: slog.New(slog.DiscardHandler)})
-	ctx := t.Context()
-	for _, p := range bed.Variants(10, time.Hour) {
-		p.OnError = limiter.FailOpen
-		for name, call := range map[string]func() error{
-			"Allow":     func() error { _, err := l.Allow(ctx, p, "k"); return err },
-			"AllowUpTo": func() error { _, err := l.AllowUpTo(ctx, p, "k", 2); return err },
-			"AllowAll":  func() error { _, err := l.AllowAll(ctx, p.Request("k", 1), p.Request("l", 1)); return err },
-			"Check":     func() error { _, err := l.Check(ctx, p, "k", 1); return err },
-			"Charge":    func() error { _, err := l.Charge(ctx, p, "k", 1); return err },
-			"Usage":     func() error { _, err := l.Usage(ctx, p, "k"); return err },
-			"Block":     func() error { return l.Block(ctx, p, "k", time.Minute) },
-		} {
-			if err := call(); !errors.Is(err, limiter.ErrMisconfigured) {
-				t.Errorf("%s, %s: %v", bed.Variant(p), name, err)
-			}
-		}
-	}
-}
-
-// TestRefusedIsLogged: the limiter logs the next step once, however many requests fail.
-func TestRefusedIsLogged(t *testing.T) {
-	t.Parallel()
-	var logged bed.Buffer
-	l := bed.NewLimiter(t, bed.Connect(t, bed.EmptyDatabase(t)), &limiter.Config{Logger: slog.New(slog.NewTextHandler(&logged, nil))})
-	for range 20 {
-		if _, err := l.Allow(t.Context(), failsOpen, "k"); !errors.Is(err, limiter.ErrNotMigrated) {
-			t.Fatal(err)
-		}
-	}
-	if logged.Count("pglimit migrate up") != 1 || logged.Count("level=ERROR") != 1 {
-		t.Errorf("logged %s", logged.String())
-	}
 }
 
 // TestRefusedInTx: in a read-only transaction of the caller the error says how to begin it.

@@ -96,61 +96,6 @@ func TestReserveJanitorGivesBackExpired(t *testing.T) {
 	}
 }
 
-// TestReserveLivesInTheTransaction: a reservation that is made, settled or cancelled in a
-// transaction is rolled back with it, also if it is cut off at any step.
-func TestReserveLivesInTheTransaction(t *testing.T) {
-	t.Parallel()
-	ctx := context.Background()
-	pool := bed.NewPool(t)
-	l := bed.NewLimiter(t, pool, nil)
-	for _, p := range bed.Holdable() {
-		p.Period = 1000 * time.Hour
-		open := bed.Reserve(t, l, p.Request("k", 6), time.Hour)
-		request := p.Request("k", 2)
-		request.IdempotencyKey = "order 1"
-		steps := []func(tx *limiter.Tx) error{
-			func(tx *limiter.Tx) error { _, err := tx.Settle(ctx, open.ID, 3); return err },
-			func(tx *limiter.Tx) error { _, err := tx.Do(ctx, request); return err },
-			func(tx *limiter.Tx) error {
-				h, err := tx.Reserve(ctx, p.Request("k", 2), time.Hour)
-				if err == nil {
-					err = tx.Cancel(ctx, h.ID)
-				}
-				return err
-			},
-		}
-		for last := range len(steps) + 1 {
-			for _, end := range []string{"rollback", "crash"} {
-				tx := bed.Begin(t, pool, pgx.TxOptions{})
-				for i, step := range steps[:last] {
-					if err := step(l.InTx(tx)); err != nil {
-						t.Fatalf("%s: step %d: %v", bed.Variant(p), i, err)
-					}
-				}
-				if end == "crash" {
-					bed.Exec(t, pool, "SELECT pg_terminate_backend($1)", tx.Conn().PgConn().PID())
-				}
-				_ = tx.Rollback(ctx)
-				bed.Eventually(t, "the transaction is over", func(context.Context) (bool, error) {
-					return bed.Near(bed.Level(t, l, p, "k"), 6), nil
-				})
-				if n := bed.Value[int](t, pool, "SELECT count(*) FROM pglimit_reservation WHERE policy = $1", p.Name); n != 1 {
-					t.Errorf("%s: %d holds after %d steps and a %s", bed.Variant(p), n, last, end)
-				}
-			}
-		}
-		tx := bed.Begin(t, pool, pgx.TxOptions{})
-		for _, step := range steps {
-			if err := step(l.InTx(tx)); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if err := tx.Commit(ctx); err != nil || !bed.Near(bed.Level(t, l, p, "k"), 5) {
-			t.Errorf("%s: committed: %v, level %v", bed.Variant(p), err, bed.Level(t, l, p, "k"))
-		}
-	}
-}
-
 // TestReserveReapingNeverDeadlocks: a denied request in one transaction has locked the
 // key's row, and a Settle in another has locked the reservation.
 func TestReserveReapingNeverDeadlocks(t *testing.T) {

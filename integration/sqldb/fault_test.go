@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"strings"
 	"testing"
 	"time"
@@ -147,46 +146,6 @@ func TestSQLFindsClosedConnections(t *testing.T) {
 		}
 		bed.Must(t)(l.Allow(t.Context(), p, "k"))
 		bed.Must(t)(l.Allow(t.Context(), p, "k"))
-	})
-}
-
-// TestSQLTimeoutHolds: Config.Timeout and the caller's deadline hold with drivers that
-// wait for the server's answer, while a row is locked.
-func TestSQLTimeoutHolds(t *testing.T) {
-	bed.OverDrivers(t, func(t *testing.T, driver string) {
-		ctx := t.Context()
-		db := bed.ConnectSQL(t, driver, bed.NewDatabase(t))
-		l := bed.NewSQL(t, db, &limiter.Config{Timeout: 50 * time.Millisecond, Logger: slog.New(slog.DiscardHandler), DisableBreaker: true})
-		p := limiter.Policy{Name: "held", Algorithm: limiter.SlidingWindowLog, Limit: 10, Period: time.Hour}
-		tx, err := db.Begin()
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer tx.Rollback()
-		bed.Must(t)(l.InSQLTx(tx).Allow(ctx, p, "k"))
-		if _, err = l.Allow(ctx, p, "k"); !errors.Is(err, limiter.ErrUnavailable) || !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "Timeout is 50ms") {
-			t.Errorf("closed: got %v", err)
-		}
-		if _, err = l.Charge(ctx, p, "k", 1); !errors.Is(err, limiter.ErrUnavailable) || !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "Timeout is 50ms") {
-			t.Errorf("a separate statement: got %v", err)
-		}
-		p.OnError = limiter.FailOpen
-		err = bed.UntilLocked(func(timeout time.Duration) error {
-			r, err := bed.NewSQL(t, db, &limiter.Config{Timeout: timeout}).Allow(ctx, p, "k")
-			if r.Allowed { // as it does if the server does not answer in time
-				err = fmt.Errorf("a locked row passed FailOpen: %+v, %w", r, context.DeadlineExceeded)
-			}
-			return err
-		})
-		if !errors.Is(err, limiter.ErrLocked) {
-			t.Error(err)
-		}
-		unbounded := bed.NewSQL(t, db, &limiter.Config{DisableTimeout: true})
-		own, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
-		defer cancel()
-		if _, err := unbounded.Charge(own, p, "k", 1); !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, limiter.ErrUnavailable) {
-			t.Errorf("the caller's deadline: got %v", err)
-		}
 	})
 }
 
