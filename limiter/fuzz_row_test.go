@@ -57,7 +57,8 @@ func FuzzPolicyRow(f *testing.F) {
 	f.Add("a", "token_bucket", 5.0, 60.0, 10.0, 0.0, 0.0, 86400.0, uint8(0), "", "", "durable", "fail_closed", "note")
 	f.Add("a", "fixed_window", 5.0, 0.0, 0.0, 0.0, 0.0, 1.0, uint8(6), "month", "Europe/Vienna", "relaxed", "fail_open", "")
 	f.Add("a", "fixed_window", 5.0, 3600.0, 0.0, 0.0, 1e-6, 1.5, uint8(1), "", "", "durable", "fail_closed", "")
-	f.Add("a", "leaky_bucket", 0.5, 0.001001, 3.0, 1e-6, 3155760000.0, 0.999999, uint8(0), "", "", "", "", "\x00")
+	f.Add("a", "gcra", 5.0, 0.001001, 0.0, 0.0, 0.001009, 86400.0, uint8(0), "", "", "durable", "fail_closed", "") // not whole as floats
+	f.Add("a", "leaky_bucket", 0.5, 1e-6, 3.0, 1e-6, 3155760000.0, 0.999999, uint8(0), "", "", "", "", "\x00")
 	f.Add("A", "log", math.NaN(), math.Inf(1), -1.0, 1e300, math.Copysign(0, -1), math.NaN(), uint8(1), "year", "Local", "Durable", "open", "\xff")
 	f.Add("a", "gcra", 9007199254740992.0, 3155760000.0, 1e-9, 0.0, 4e-7, 3155760000.1, uint8(0), "", "UTC", "durable", "fail_closed", strings.Repeat("é", 1001))
 	f.Fuzz(func(t *testing.T, name, algorithm string, limit, period, burst, tick, blockFor, ttl float64, flags uint8, calendar, zone, durability, onError, note string) {

@@ -44,3 +44,12 @@ func TestNewWithoutPool(t *testing.T) {
 		t.Errorf("database/sql: got %v", err)
 	}
 }
+
+// TestPolicyTextDays: durations may be in days; they are written in Go's form.
+func TestPolicyTextDays(t *testing.T) {
+	var p Policy
+	err := json.Unmarshal([]byte(`{"name":"a","algorithm":"gcra","limit":1,"period":"30d"}`), &p)
+	if text, _ := json.Marshal(p); err != nil || p.Period != 720*time.Hour || !strings.Contains(string(text), `"period":"720h0m0s"`) {
+		t.Errorf("%+v, %v, written as %s", p, err, text)
+	}
+}
