@@ -65,8 +65,8 @@ func newScene(seed uint64, number, clients, ops int, loses bool) *scene {
 	if r.IntN(3) == 0 {
 		keys = 2 + r.IntN(2)
 	}
-	if s.Expires && keys == 1 && r.IntN(3) == 0 { // no other client explains a denial
-		s.clients, s.ops = 1, 2*ops
+	if s.Expires && keys == 1 && r.IntN(2) == 0 { // no other client explains a denial
+		s.clients, s.ops = 1, clients*ops
 	}
 	s.Tx = r.IntN(3) == 0
 	for i := range keys {
