@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -283,22 +282,6 @@ func TestHubForgetAll(t *testing.T) {
 		if r, err := h.Limiter.Check(t.Context(), p, key, 0); err != nil || r.Level != 0 {
 			t.Errorf("%s: %+v, %v", key, r, err)
 		}
-	}
-}
-
-// TestHubAdmit: the number of keys in use is limited.
-func TestHubAdmit(t *testing.T) {
-	t.Parallel()
-	h := testHub(t, replay.InMemory)
-	for i := range maxKeys {
-		must.Succeed(t, h.Admit(fmt.Sprint(i)))
-		must.OK(h.Limiter.Allow(t.Context(), policy(limiter.GCRA, 1, time.Hour), fmt.Sprint(i)))(t)
-	}
-	if err := h.Admit("k"); err == nil {
-		t.Error("one key too many is admitted")
-	}
-	if err := errors.Join(h.Admit("7"), h.Reset(t.Context(), "7"), h.Admit("k")); err != nil {
-		t.Error(err)
 	}
 }
 

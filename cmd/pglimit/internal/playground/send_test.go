@@ -324,25 +324,6 @@ func TestSendErrors(t *testing.T) {
 	}
 }
 
-// TestReset: after a reset the key is unused for every algorithm, and its streams
-// receive the reset.
-func TestReset(t *testing.T) {
-	t.Parallel()
-	s := newSite(t)
-	w := s.Watch(t, "k")
-	for range 2 {
-		for _, a := range limiter.Algorithms() {
-			var got counts
-			s.Post(t, "/api/send", `{"key":"k","times":4,"requests":[{"policy":`+three(a)+`}]}`, &got)
-			if got.Allowed+got.Delayed != 3 || got.Denied != 1 {
-				t.Errorf("%s: %+v", a, got)
-			}
-		}
-		s.Post(t, "/api/reset", `{"key":"k"}`, &struct{}{})
-		w.Until(t, "reset", &struct{}{})
-	}
-}
-
 // TestSendManyKeys: the number of keys in use is limited.
 func TestSendManyKeys(t *testing.T) {
 	t.Parallel()
