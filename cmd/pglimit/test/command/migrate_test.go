@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/pressly/goose/v3"
 
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/must"
 	"github.com/pglimit/pglimit/integration/bed"
 	"github.com/pglimit/pglimit/migrations"
 )
@@ -102,7 +103,7 @@ func TestCommandMigratesTwiceAtOnce(t *testing.T) {
 	for i := range cmds {
 		cmds[i] = bed.Command(t, address, "migrate", "up")
 		cmds[i].Stdout, cmds[i].Stderr = &out[i], &out[i]
-		bed.Succeed(t, cmds[i].Start())
+		must.Succeed(t, cmds[i].Start())
 	}
 	for i, cmd := range cmds {
 		if err := cmd.Wait(); err != nil {
@@ -273,7 +274,7 @@ func TestStatusOfPrinted(t *testing.T) {
 	address := bed.EmptyDatabase(t)
 	pool := bed.Connect(t, address)
 	var sql strings.Builder
-	bed.Succeed(t, migrations.Print(&sql, false))
+	must.Succeed(t, migrations.Print(&sql, false))
 	bed.Exec(t, pool, sql.String())
 	statusOf(t, address, each("pending present"))
 	bed.Exec(t, pool, `DROP VIEW pglimit_keys, pglimit_gcra_now, pglimit_token_bucket_now; ALTER TABLE pglimit_gcra RESET (fillfactor)`)
@@ -297,11 +298,11 @@ func TestStatusOfFunctions(t *testing.T) {
 	t.Parallel()
 	address := bed.EmptyDatabase(t)
 	pool := bed.Connect(t, address)
-	bed.Succeed(t, migrations.Up(t.Context(), pool))
+	must.Succeed(t, migrations.Up(t.Context(), pool))
 	statusOf(t, address, each("applied present"))
 	statusOf(t, address, "1 pending missing, 2 pending unknown", "--functions")
 	bed.Exec(t, pool, `REVOKE CREATE ON SCHEMA public FROM PUBLIC`)
-	bed.Succeed(t, migrations.UpFunctions(t.Context(), pool))
+	must.Succeed(t, migrations.UpFunctions(t.Context(), pool))
 	statusOf(t, address, "1 applied present, 2 applied unknown", "--functions")
 	bed.Exec(t, pool, `DROP VIEW pglimit_keys, pglimit_gcra_now`)
 	_, stdout, _ := bed.Pglimit(t, address, "migrate", "status")

@@ -18,6 +18,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/must"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/playground"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/site"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/site/sitetest"
@@ -166,7 +167,7 @@ func TestPlayground(t *testing.T) {
 	}
 
 	// The streams are still open.
-	bed.Succeed(t, c.Process.Signal(syscall.SIGTERM))
+	must.Succeed(t, c.Process.Signal(syscall.SIGTERM))
 	code, rest := c.end(t)
 	if code != 0 || rest != "" && rest != "\n" || strings.Count(c.stderr.String(), "\n") != 1 {
 		t.Errorf("exit code %d, stdout %q, stderr %q", code, rest, &c.stderr)
@@ -188,7 +189,7 @@ func TestPlaygroundClosedPipe(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer writer.Close()
-	bed.Succeed(t, reader.Close())
+	must.Succeed(t, reader.Close())
 	c := bed.Command(t, bed.NewDatabase(t), "playground", "--addr", "localhost:0")
 	var stderr bytes.Buffer
 	c.Stdout, c.Stderr = writer, &stderr
@@ -230,7 +231,7 @@ func TestPlaygroundPatient(t *testing.T) {
 			AND wait_event_type = 'Lock' AND clock_timestamp() - query_start > $1)`, time.Second).Scan(&long)
 		return long || len(answered) > 0, err
 	})
-	bed.Succeed(t, tx.Rollback(t.Context()))
+	must.Succeed(t, tx.Rollback(t.Context()))
 	if text := <-answered; text != `{"allowed":1,"delayed":0,"denied":0}`+"\n" {
 		t.Errorf("answered %s", text)
 	}

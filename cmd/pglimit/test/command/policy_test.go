@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/must"
 	"github.com/pglimit/pglimit/integration/bed"
 )
 
@@ -75,7 +76,7 @@ func TestPolicyFiles(t *testing.T) {
 	file := t.TempDir() + "/limits.yaml"
 	write := func(text string) {
 		t.Helper()
-		bed.Succeed(t, os.WriteFile(file, []byte(text), 0o600))
+		must.Succeed(t, os.WriteFile(file, []byte(text), 0o600))
 	}
 	run := func(wantCode int, want, stdin string, args ...string) (string, string) {
 		t.Helper()
@@ -145,7 +146,7 @@ func TestPolicyChangesUnderLoad(t *testing.T) {
 		cmd := bed.Command(t, address, "allow", "--policy", "login", "-")
 		in := bed.OK(cmd.StdinPipe())(t)
 		out := bed.OK(cmd.StdoutPipe())(t)
-		bed.Succeed(t, cmd.Start())
+		must.Succeed(t, cmd.Start())
 		defer cmd.Wait()
 		defer in.Close()
 		all = append(all, process{in, bufio.NewScanner(out)})

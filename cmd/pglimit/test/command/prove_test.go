@@ -10,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/must"
 	"github.com/pglimit/pglimit/integration/bed"
 )
 
@@ -184,7 +185,7 @@ func TestProveFindsWrongKinds(t *testing.T) {
 			keys := a.Faults
 			for _, e := range a.Exceeded {
 				var key struct{ Key, Fault string }
-				bed.Succeed(t, json.Unmarshal(e, &key))
+				must.Succeed(t, json.Unmarshal(e, &key))
 				keys = append(keys, key)
 			}
 			for _, k := range keys {

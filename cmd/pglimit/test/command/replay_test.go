@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/must"
 	"github.com/pglimit/pglimit/integration/bed"
 )
 
@@ -37,7 +38,7 @@ func invented(lines, rubbish int) string {
 func logFile(t *testing.T, name, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name)
-	bed.Succeed(t, os.WriteFile(path, []byte(text), 0o600))
+	must.Succeed(t, os.WriteFile(path, []byte(text), 0o600))
 	return path
 }
 
@@ -46,7 +47,7 @@ func packed(t *testing.T, text string) string {
 	var b bytes.Buffer
 	w := gzip.NewWriter(&b)
 	bed.OK(w.Write([]byte(text)))(t)
-	bed.Succeed(t, w.Close())
+	must.Succeed(t, w.Close())
 	return b.String()
 }
 
@@ -111,7 +112,7 @@ func TestReplayText(t *testing.T) {
 	}
 	file := filepath.Join("testdata", "replay.golden")
 	if *update {
-		bed.Succeed(t, os.WriteFile(file, []byte(got), 0o644))
+		must.Succeed(t, os.WriteFile(file, []byte(got), 0o644))
 	}
 	want, err := os.ReadFile(file)
 	if err != nil || got != string(want) {
@@ -186,7 +187,7 @@ func TestReplayKilled(t *testing.T) {
 	address := bed.NewDatabase(t)
 	c := startCommand(t, "", "replay", "--limit", "3", "--database-url", address, logFile(t, "long.log", invented(300_000, 0)))
 	awaitReplay(t, address)
-	bed.Succeed(t, c.Process.Kill())
+	must.Succeed(t, c.Process.Kill())
 	c.end(t)
 	nothingLeft(t, address)
 }
@@ -204,7 +205,7 @@ func TestReplayNotMigrated(t *testing.T) {
 func TestReplayClosedPipe(t *testing.T) {
 	t.Parallel()
 	c := startCommand(t, "", "replay", "--limit", "3", logFile(t, "a.log", invented(1000, 0)))
-	bed.Succeed(t, c.stdout.Close())
+	must.Succeed(t, c.stdout.Close())
 	if code, _ := c.end(t); code != 141 || c.stderr.Len() > 0 {
 		t.Errorf("exit code %d, stderr %q", code, &c.stderr)
 	}

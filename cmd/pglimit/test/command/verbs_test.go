@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/must"
 	"github.com/pglimit/pglimit/integration/bed"
 	"github.com/pglimit/pglimit/limiter"
 )
@@ -64,8 +65,8 @@ func TestCommandVerbsGolden(t *testing.T) {
 	}
 	file := filepath.Join("testdata", "verbs.golden")
 	if *update {
-		bed.Succeed(t, os.MkdirAll("testdata", 0o755))
-		bed.Succeed(t, os.WriteFile(file, []byte(got.String()), 0o644))
+		must.Succeed(t, os.MkdirAll("testdata", 0o755))
+		must.Succeed(t, os.WriteFile(file, []byte(got.String()), 0o644))
 		return
 	}
 	want, err := os.ReadFile(file)
@@ -164,7 +165,7 @@ func startCommand(t *testing.T, database string, args ...string) *started {
 	if s.stdout, err = s.StdoutPipe(); err != nil {
 		t.Fatal(err)
 	}
-	bed.Succeed(t, s.Start())
+	must.Succeed(t, s.Start())
 	return s
 }
 
@@ -182,7 +183,7 @@ func (s *started) end(t *testing.T) (code int, stdout string) {
 
 func (s *started) interrupt(t *testing.T) {
 	t.Helper()
-	bed.Succeed(t, s.Process.Signal(os.Interrupt))
+	must.Succeed(t, s.Process.Signal(os.Interrupt))
 }
 
 // TestCommandWaitInterrupted: Ctrl-C gives the place back.
@@ -281,7 +282,7 @@ func TestCommandClosedPipe(t *testing.T) {
 				t.Fatalf("%q: %v: %s", args, err, &c.stderr)
 			}
 		}
-		bed.Succeed(t, c.stdout.Close())
+		must.Succeed(t, c.stdout.Close())
 		if code, _ := c.end(t); code != 141 || strings.Contains(c.stderr.String(), "pglimit: ") {
 			t.Errorf("%q: exit code %d, stderr %q", args, code, &c.stderr)
 		}

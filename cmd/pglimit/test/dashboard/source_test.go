@@ -17,6 +17,7 @@ import (
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/dashboard"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/inspect"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/must"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/site/sitetest"
 	"github.com/pglimit/pglimit/doctor"
 	"github.com/pglimit/pglimit/integration/bed"
@@ -130,7 +131,7 @@ func TestKeys(t *testing.T) {
 		bed.Must(t)(l.Charge(t.Context(), p, key, float64(9-2*i)))
 		bed.Must(t)(l.Charge(t.Context(), q, key, float64(2+2*i)))
 	}
-	bed.Succeed(t, l.Block(t.Context(), p, "b", time.Hour))
+	must.Succeed(t, l.Block(t.Context(), p, "b", time.Hour))
 	denied(t, pool, p, "a3", 0, 20)
 	denied(t, pool, q, "a1", 0, 30)
 	denied(t, pool, q, "gone", 0, 10)
@@ -182,7 +183,7 @@ func TestChanges(t *testing.T) {
 						t.Errorf("%s, %s: %+v", a, what, r)
 					}
 				}
-				bed.Succeed(t, s.Block(t.Context(), on(ref, p), time.Hour))
+				must.Succeed(t, s.Block(t.Context(), on(ref, p), time.Hour))
 				check("blocked without a row", 0, limiter.ReasonBlocked)
 				for _, want := range []bool{true, false} {
 					if found, err := s.Unblock(t.Context(), on(ref, p)); err != nil || found != want {
@@ -211,7 +212,7 @@ func TestLockedRow(t *testing.T) {
 	pool := bed.NewPool(t)
 	s := open(t, pool, nil)
 	p := ten("p", limiter.GCRA)
-	bed.Succeed(t, s.Block(t.Context(), on(as("k"), p), time.Hour))
+	must.Succeed(t, s.Block(t.Context(), on(as("k"), p), time.Hour))
 	tx := bed.Begin(t, pool, pgx.TxOptions{})
 	bed.OK(tx.Exec(t.Context(), `SELECT 1 FROM pglimit_gcra FOR UPDATE`))(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second) // as the dashboard's
@@ -232,10 +233,10 @@ func TestPoliciesAndHistory(t *testing.T) {
 	other := bed.OK(limiter.OpenPolicies(t.Context(), pool, nil))(t)
 	defer other.Close()
 	login := limiter.StoredPolicy{Policy: ten("login", limiter.GCRA), Note: "first"}
-	bed.Succeed(t, other.Set(t.Context(), login))
+	must.Succeed(t, other.Set(t.Context(), login))
 	login.Limit, login.Note = 20, "second"
-	bed.Succeed(t, other.Set(t.Context(), login))
-	bed.Succeed(t, other.SetOverride(t.Context(), limiter.Override{Policy: "login", Key: "k", Unlimited: true}))
+	must.Succeed(t, other.Set(t.Context(), login))
+	must.Succeed(t, other.SetOverride(t.Context(), limiter.Override{Policy: "login", Key: "k", Unlimited: true}))
 	var p dashboard.Policies
 	for p.Version < other.Version() { // it follows
 		p = bed.OK(s.Policies(t.Context()))(t)
@@ -398,7 +399,7 @@ func TestKeysAfterChange(t *testing.T) {
 	bed.AwaitBlocked(t, pool)
 	bed.Commit(t, tx)
 	before := <-first
-	bed.Succeed(t, s.Block(t.Context(), on(as("k"), p), time.Hour))
+	must.Succeed(t, s.Block(t.Context(), on(as("k"), p), time.Hour))
 	if after := keys(); before.Rows[0].BlockedUntil != nil || after.Rows[0].BlockedUntil == nil {
 		t.Errorf("before %+v, after %+v", before, after)
 	}

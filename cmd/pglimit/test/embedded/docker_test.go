@@ -14,6 +14,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/must"
 	"github.com/pglimit/pglimit/integration/bed"
 )
 
@@ -24,7 +25,7 @@ func (h *house) withoutServer(t *testing.T, image, entry string) {
 	docker := bed.OK(osexec.LookPath("docker"))(t)
 	bin := filepath.Join(h.dir, "bin")
 	script := fmt.Sprintf("#!/bin/sh\nfor a; do shift; case $a in postgres:17-alpine) a=%s;; docker-entrypoint.sh) a=%s;; esac; set -- \"$@\" \"$a\"; done\nexec %s \"$@\"\n", image, entry, docker)
-	bed.Succeed(t, errors.Join(os.Mkdir(bin, 0o755), os.WriteFile(filepath.Join(bin, "docker"), []byte(script), 0o755)))
+	must.Succeed(t, errors.Join(os.Mkdir(bin, 0o755), os.WriteFile(filepath.Join(bin, "docker"), []byte(script), 0o755)))
 	h.env = []string{"PGBIN=" + bin, "PATH=" + bin + ":" + os.Getenv("PATH")}
 }
 

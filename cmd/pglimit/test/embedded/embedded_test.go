@@ -16,6 +16,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/must"
 	"github.com/pglimit/pglimit/integration/bed"
 )
 
@@ -30,7 +31,7 @@ func TestEmbeddedKeepsCounting(t *testing.T) {
 		u := bed.OK(user.Lookup("nobody"))(t)
 		uid, err1 := strconv.ParseUint(u.Uid, 10, 32)
 		gid, err2 := strconv.ParseUint(u.Gid, 10, 32)
-		bed.Succeed(t, errors.Join(err1, err2))
+		must.Succeed(t, errors.Join(err1, err2))
 		users[u.Username] = &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}
 	}
 	for name, as := range users {
@@ -38,7 +39,7 @@ func TestEmbeddedKeepsCounting(t *testing.T) {
 			t.Parallel()
 			h := newHouse(t)
 			if h.as = as; as != nil {
-				bed.Succeed(t, os.Chown(h.dir, int(as.Uid), int(as.Gid)))
+				must.Succeed(t, os.Chown(h.dir, int(as.Uid), int(as.Gid)))
 			}
 			for _, want := range []float64{4, 3} {
 				for _, flags := range [][]string{{"--embedded"}, {"--data-dir", h.data()}} {
@@ -115,7 +116,7 @@ func TestEmbeddedAfterKill(t *testing.T) {
 	h := newHouse(t)
 	first := h.start(t)
 	first.ask(t, 4)
-	bed.Succeed(t, first.cmd.Process.Kill())
+	must.Succeed(t, first.cmd.Process.Kill())
 	first.end(t, -1, "(started)")
 	if got := h.allow(t, "", "--data-dir", h.data()); got != 3 {
 		t.Errorf("after kill -9: %v remaining, want 3", got)
@@ -123,7 +124,7 @@ func TestEmbeddedAfterKill(t *testing.T) {
 	// No command follows: the server ends by itself.
 	second := h.start(t)
 	second.ask(t, 2)
-	bed.Succeed(t, second.cmd.Process.Kill())
+	must.Succeed(t, second.cmd.Process.Kill())
 	second.end(t, -1, "database: ")
 	h.awaitEmpty(t)
 
@@ -155,7 +156,7 @@ func TestEmbeddedEndsOnInterrupt(t *testing.T) {
 			h := newHouse(t)
 			l := h.start(t)
 			until(t, h, l)
-			bed.Succeed(t, l.cmd.Process.Signal(os.Interrupt))
+			must.Succeed(t, l.cmd.Process.Signal(os.Interrupt))
 			l.end(t, 130, "interrupted")
 			h.empty(t, "Ctrl-C")
 			h.allow(t, "(started)", "--data-dir", h.data())
@@ -208,13 +209,13 @@ func TestEmbeddedFullDisk(t *testing.T) {
 		expect(t, h.command(t, onSmall...), 3, small, "no space for its data", "name another --data-dir", "o space left")
 		h.empty(t, "a failed start")
 		if size != "5m" {
-			bed.Succeed(t, os.Remove(filepath.Join(small, "filler")))
+			must.Succeed(t, os.Remove(filepath.Join(small, "filler")))
 			if got := h.allow(t, "(started)", "--data-dir", small); got != 3 {
 				t.Errorf("%v remaining once there is room again, want 3", got)
 			}
 		}
 	}
-	bed.Succeed(t, os.Mkdir(small, 0o755))
+	must.Succeed(t, os.Mkdir(small, 0o755))
 	mount("5m")
 	mount("100m") // over the other
 }
@@ -230,7 +231,7 @@ func TestEmbeddedUnusableDataDir(t *testing.T) {
 	h := newHouse(t)
 	other := filepath.Join(h.dir, "other")
 	letter := filepath.Join(other, "letter.txt")
-	bed.Succeed(t, errors.Join(os.Mkdir(other, 0o750), os.WriteFile(letter, []byte("Dear …"), 0o600)))
+	must.Succeed(t, errors.Join(os.Mkdir(other, 0o750), os.WriteFile(letter, []byte("Dear …"), 0o600)))
 	expect(t, h.command(t, "allow", "k", "--limit", "5", "--data-dir", other), 2, other, "has other content (letter.txt)", "name an empty or new directory")
 	expect(t, h.command(t, "allow", "k", "--limit", "5", "--data-dir", letter), 2, letter, "not a directory")
 	if entries, err := os.ReadDir(other); err != nil || len(entries) != 1 {
@@ -243,7 +244,7 @@ func TestEmbeddedUnusableDataDir(t *testing.T) {
 		return
 	}
 	theirs, closed := filepath.Join(h.dir, "theirs"), filepath.Join(h.dir, "closed")
-	bed.Succeed(t, errors.Join(os.Mkdir(theirs, 0o755), os.Chown(theirs, 12345, 12345), os.Mkdir(closed, 0o700)))
+	must.Succeed(t, errors.Join(os.Mkdir(theirs, 0o755), os.Chown(theirs, 12345, 12345), os.Mkdir(closed, 0o700)))
 	expect(t, h.command(t, "allow", "k", "--limit", "5", "--data-dir", theirs), 2, theirs, "belongs to user 12345")
 	expect(t, h.command(t, "allow", "k", "--limit", "5", "--data-dir", filepath.Join(closed, "data")), 3, "cannot reach", closed, "chmod o+x")
 }
@@ -264,7 +265,7 @@ func TestCommandWhichDatabase(t *testing.T) {
 		}
 	}
 	empty := filepath.Join(h.dir, "empty")
-	bed.Succeed(t, os.Mkdir(empty, 0o755))
+	must.Succeed(t, os.Mkdir(empty, 0o755))
 	none := h.command(t, "allow", "k", "--limit", "5", "--embedded")
 	none.Env = append(none.Env, "PGBIN="+empty, "PATH="+empty)
 	expect(t, none, 3, "no PostgreSQL server found", empty, "install one", "let Docker run one")

@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/must"
 	"github.com/pglimit/pglimit/integration/bed"
 )
 
@@ -187,7 +188,7 @@ func (h *house) start(t *testing.T) *live {
 	if l.in, err = l.cmd.StdinPipe(); err != nil {
 		t.Fatal(err)
 	}
-	bed.Succeed(t, l.cmd.Start())
+	must.Succeed(t, l.cmd.Start())
 	return l
 }
 

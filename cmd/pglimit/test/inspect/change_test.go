@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/inspect"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/must"
 	"github.com/pglimit/pglimit/integration/bed"
 	"github.com/pglimit/pglimit/internal/algorithm"
 	"github.com/pglimit/pglimit/limiter"
@@ -92,14 +93,14 @@ func TestBlockAndUnblock(t *testing.T) {
 	if err != nil || render(counts) != "token_bucket token_bucket 1" || s.blocked(t, policy("token_bucket", limiter.TokenBucket), "alice") || !s.blocked(t, policy("fixed_window", limiter.FixedWindow), "alice") {
 		t.Errorf("unblock of one policy: %s, %v", render(counts), err)
 	}
-	bed.Succeed(t, s.l.Block(ctx, policy("gcra", limiter.GCRA), "bob", time.Hour))
+	must.Succeed(t, s.l.Block(ctx, policy("gcra", limiter.GCRA), "bob", time.Hour))
 	if counts, err = s.i.Unblock(ctx, both, inspect.Options{}); err != nil || len(counts) != 5 {
 		t.Errorf("unblock: %s, %v", render(counts), err)
 	}
 	if !s.blocked(t, policy("gcra", limiter.GCRA), "bob") {
 		t.Error("unblock of alice unblocked bob")
 	}
-	bed.Succeed(t, s.l.Unblock(ctx, policy("gcra", limiter.GCRA), "bob"))
+	must.Succeed(t, s.l.Unblock(ctx, policy("gcra", limiter.GCRA), "bob"))
 	check("unblock", false)
 	for _, d := range []time.Duration{0, -1, 1, 200 * 365 * 24 * time.Hour} {
 		if _, err := s.i.Block(ctx, both, d, inspect.Options{}); !errors.Is(err, limiter.ErrInvalid) {
@@ -206,7 +207,7 @@ func TestForgetLeavesNoTrace(t *testing.T) {
 		request.IdempotencyKey = "once"
 		bed.Must(t)(s.l.Do(t.Context(), request))
 		cancelled := bed.Reserve(t, s.l, policy("gone", limiter.FixedWindow).Request(key, 2), time.Hour)
-		bed.Succeed(t, s.l.Cancel(t.Context(), cancelled.ID))
+		must.Succeed(t, s.l.Cancel(t.Context(), cancelled.ID))
 		override(t, s.pool, "gcra", key)
 		override(t, s.pool, "ghost", key)
 		deny(t, s.pool, policy("denied", limiter.TokenBucket), key, 3, 100*time.Hour)

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/inspect"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/must"
 	"github.com/pglimit/pglimit/db"
 	"github.com/pglimit/pglimit/integration/bed"
 	"github.com/pglimit/pglimit/internal/algorithm"
@@ -57,7 +58,7 @@ func TestFindUnderEveryPolicy(t *testing.T) {
 	slices.Sort(want)
 	r := bed.Reserve(t, l, other.Request("alice", 2), time.Hour)
 	cancelled := bed.Reserve(t, l, other.Request("alice", 1), time.Hour)
-	bed.Succeed(t, l.Cancel(t.Context(), cancelled.ID))
+	must.Succeed(t, l.Cancel(t.Context(), cancelled.ID))
 	override(t, pool, "ghost", "alice") // a policy without rows
 	override(t, pool, "ghost", "bob")
 	deny(t, pool, other, "alice", 5, time.Hour)

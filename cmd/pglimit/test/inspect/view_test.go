@@ -18,6 +18,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/inspect"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/must"
 	"github.com/pglimit/pglimit/integration/bed"
 	"github.com/pglimit/pglimit/internal/algorithm"
 	"github.com/pglimit/pglimit/limiter"
@@ -64,7 +65,7 @@ func TestKeysShowWhatTheLibraryDecides(t *testing.T) {
 			t.Errorf("%s: updated at %v, empty at %v", p.Algorithm, updated, empty)
 		}
 		bed.Must(t)(l.Charge(t.Context(), p, "k", 100)) // full: the slack is not shown
-		bed.Succeed(t, l.Block(t.Context(), p, "k", time.Hour))
+		must.Succeed(t, l.Block(t.Context(), p, "k", time.Hour))
 		if read(); !bed.Near(level, 10) || level > 10 || share > 1 || remaining != 0 || blocked == nil || time.Until(*blocked).Round(time.Minute) != time.Hour {
 			t.Errorf("%s: full and blocked: level %v, share %v, remaining %v, blocked until %v", p.Algorithm, level, share, remaining, blocked)
 		}
@@ -75,7 +76,7 @@ func TestKeysShowWhatTheLibraryDecides(t *testing.T) {
 		if share := bed.Value[float64](t, pool, `SELECT share FROM pglimit_keys WHERE policy = $1 AND key = 'wide'`, p.Name); p.Algorithm != limiter.SlidingWindowLog && !bed.Near(share, 2) {
 			t.Errorf("%s: after a smaller limit the share is %v", p.Algorithm, share)
 		}
-		bed.Succeed(t, l.Block(t.Context(), p, "fresh", time.Hour))
+		must.Succeed(t, l.Block(t.Context(), p, "fresh", time.Hour))
 		if !bed.Value[bool](t, pool, `SELECT burst IS NULL AND share IS NULL AND remaining = 0 AND level = 0 FROM pglimit_keys WHERE policy = $1 AND key = 'fresh'`, p.Name) {
 			t.Errorf("%s: a row that a block made has a burst", p.Algorithm)
 		}
@@ -104,11 +105,11 @@ func TestKeysBurstHasNoSlack(t *testing.T) {
 			bed.Must(t)(l.AllowN(t.Context(), p, "k", limit))
 		}
 		var burst, level, remaining float64
-		bed.Succeed(t, pool.QueryRow(t.Context(), `SELECT burst, level, remaining FROM pglimit_keys WHERE policy = 'burst' AND key = 'k'`).Scan(&burst, &level, &remaining))
+		must.Succeed(t, pool.QueryRow(t.Context(), `SELECT burst, level, remaining FROM pglimit_keys WHERE policy = 'burst' AND key = 'k'`).Scan(&burst, &level, &remaining))
 		if strconv.FormatFloat(burst, 'g', 15, 64) != strconv.FormatFloat(limit, 'g', 15, 64) || remaining != 0 {
 			t.Errorf("limit %v: burst %v, level %v, remaining %v", limit, burst, level, remaining)
 		}
-		bed.Succeed(t, l.Reset(t.Context(), p, "k"))
+		must.Succeed(t, l.Reset(t.Context(), p, "k"))
 	}
 }
 
@@ -171,7 +172,7 @@ func TestLocksInOrder(t *testing.T) {
 				for _, key := range []string{"c", "b", "a"} { // the last in order comes first in the table
 					bed.Reserve(t, l, p.Request(key, 1), time.Hour)
 				}
-				bed.Succeed(t, l.Block(t.Context(), p, "c", time.Hour))
+				must.Succeed(t, l.Block(t.Context(), p, "c", time.Hour))
 				bed.Exec(t, pool, "ANALYZE pglimit_gcra, pglimit_reservation")
 				var all []inspect.Target
 				for _, key := range []string{"b", "c", "a"} {
@@ -195,7 +196,7 @@ func TestLocksInOrder(t *testing.T) {
 				} else if got := free("pglimit_gcra"); got != "bc" {
 					t.Errorf("free are %q, want bc", got)
 				}
-				bed.Succeed(t, tx.Rollback(t.Context()))
+				must.Succeed(t, tx.Rollback(t.Context()))
 				if err := bed.Receive(t, ended, "the change"); err != nil {
 					t.Error(err)
 				}
