@@ -11,53 +11,60 @@ import (
 	"github.com/chromedp/chromedp"
 )
 
-// TestDashboardNarrowAndWide: everything fits, on every page.
+// TestDashboardNarrowAndWide: everything fits, on every page, and so does the dialog.
 func TestDashboardNarrowAndWide(t *testing.T) {
 	t.Parallel()
 	b := operate(t, seldom).change(t, "#/")
-	widths := []int64{320, 640, 800, 1000, 1600, 320}
-	for i, width := range widths {
-		if i == len(widths)-1 {
-			b.Run("space the text", spaced)
-		}
-		b.Do(fmt.Sprintf("a window of %d px", width), chromedp.EmulateViewport(width, 800))
-		b.Eventually("its width", `innerWidth`, width)
-		for _, page := range dashboardPages {
-			b.visit(page)
-			b.Run("open what is closed", `for (const d of $$("details")) d.open = true`)
-			if is := Read[int64](b, `document.scrollingElement.scrollWidth`); is > width {
-				t.Errorf("at %d px %s is %d px wide: %s", width, page, is, Read[string](b, `$$("body *")
-					.filter(e => e.getBoundingClientRect().right > innerWidth && !e.closest(".scroll, pre"))
-					.map(e => e.localName + "." + e.className).join(", ")`))
-			}
-			for _, what := range Read[[]string](b, `$$("main button, main a, main td, main th, main dd, main li, main p, .tag, .key").filter(e => e.checkVisibility() && !e.closest(".scroll, thead")).flatMap(e => {
-				const box = e.getBoundingClientRect(), around = (e.closest(".panel") ?? document.body).getBoundingClientRect()
-				return box.width > 0 && (box.left < around.left - 1 || box.right > around.right + 1) || e.matches("button") && e.scrollWidth > e.clientWidth + 1 ? [e.localName + " " + e.className + " " + e.textContent.slice(0, 30)] : []
-			})`) {
+	fits := func(page string) {
+		t.Helper()
+		resize := func(width int64) {
+			b.Do(fmt.Sprintf("a window of %d px", width), chromedp.EmulateViewport(width, 800))
+			b.Eventually("its width", `innerWidth`, width)
+			b.Run("it is drawn", `await new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))`) // the chart after the page
+			for _, what := range Read[[]string](b, tooWide) {
 				t.Errorf("at %d px on %s this does not fit: %s", width, page, what)
 			}
 		}
-		b.visit(keyPage("203.0.113.99"))
-		b.Click("[data-do=block]")
-		b.Wait("the dialog", `$("#ask").open`)
-		if Read[bool](b, `(r => r.left < 0 || r.right > innerWidth || $("#ask").scrollWidth > $("#ask").clientWidth)($("#ask").getBoundingClientRect())`) {
-			t.Errorf("at %d px the dialog does not fit", width)
+		for _, width := range []int64{320, 640, 800, 1000, 1600} {
+			resize(width)
 		}
-		b.Click("#ask-no")
+		b.Run("space the text", spaced)
+		resize(320)
+		b.Run("as it was", `document.adoptedStyleSheets = []`)
 	}
+	for _, page := range dashboardPages {
+		b.visit(page)
+		b.Run("open what is closed", `for (const d of $$("details")) d.open = true`)
+		fits(page)
+	}
+	b.visit(keyPage("203.0.113.99"))
+	b.Click("[data-do=block]")
+	b.Wait("the dialog", `$("#ask").open`)
+	fits("a dialog")
 }
 
-// TestDashboardContrast measures the contrast of text on every page, light and dark, and
-// that the series of the chart differ from the page.
-func TestDashboardContrast(t *testing.T) {
+// tooWide is the expression of what is cut off, or wider than the window, a panel or the dialog.
+const tooWide = `[
+	...document.scrollingElement.scrollWidth <= innerWidth ? [] : ["the page, by " + $$("body *")
+		.filter(e => e.getBoundingClientRect().right > innerWidth && !e.closest(".scroll, pre")).map(e => e.localName + "." + e.className).join(", ")],
+	...$$("main button, main a, main td, main th, main dd, main li, main p, .tag, .key").filter(e => e.checkVisibility() && !e.closest(".scroll, thead")).filter(e => {
+		const box = e.getBoundingClientRect(), around = (e.closest(".panel") ?? document.body).getBoundingClientRect()
+		return box.width > 0 && (box.left < around.left - 1 || box.right > around.right + 1) || e.matches("button") && e.scrollWidth > e.clientWidth + 1
+	}).map(e => e.localName + " " + e.className + " " + e.textContent.slice(0, 30)),
+	...$$("dialog[open]").filter(d => (r => r.left < 0 || r.right > innerWidth || d.scrollWidth > d.clientWidth)(d.getBoundingClientRect())).map(() => "the dialog"),
+]`
+
+// TestDashboardPreferences measures the contrast of text on every page, light and dark. With
+// forced colours text is visible, and for users who prefer that nothing moves by itself.
+func TestDashboardPreferences(t *testing.T) {
 	t.Parallel()
 	o := operate(t, seldom)
 	b := o.change(t, "#/")
 	b.Tolerate("ERR_")
-	for _, scheme := range []string{"light", "dark"} {
-		b.Media("prefers-color-scheme", scheme)
-		for _, page := range dashboardPages {
-			b.visit(page)
+	for _, page := range dashboardPages {
+		b.visit(page)
+		for _, scheme := range []string{"light", "dark"} {
+			b.Media("prefers-color-scheme", scheme)
 			seen := Read[struct {
 				Back    float64
 				Texts   int
@@ -86,6 +93,25 @@ func TestDashboardContrast(t *testing.T) {
 	if unseen := Read[[]string](b, `$$("body *").filter(e => e.checkVisibility() && !e.closest("#banner") && e.childElementCount === 0 && e.textContent.trim() && getComputedStyle(e).color === `+canvas+`).map(e => e.localName + "." + e.className)`); len(unseen) > 0 {
 		t.Errorf("with forced colours this is not visible: %q", unseen)
 	}
+	b.Media("prefers-reduced-motion", "reduce")
+	if n := Read[int](b, `document.getAnimations().length + $$("*").filter(e => getComputedStyle(e).transitionDuration.split(", ").some(d => d !== "0s")).length`); n != 0 {
+		t.Errorf("%d animations and transitions are left", n)
+	}
+}
+
+// lookForShifts makes the page keep the shifts that the browser sees in shifts. drawn waits
+// for the next frame, whose shifts are there then.
+func (b *Tab) lookForShifts() {
+	b.Helper()
+	b.Run("look for shifts", `
+		const note = entries => shifts.push(...entries.map(e => e.value + " of " + e.sources.map(s => s.node?.parentElement?.className + ">" + s.node?.nodeName + "." + s.node?.className)))
+		const observer = new PerformanceObserver(list => note(list.getEntries()))
+		window.shifts = []
+		window.drawn = async () => {
+			await new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))
+			note(observer.takeRecords())
+		}
+		observer.observe({type: "layout-shift"})`)
 }
 
 // TestDashboardNoShift: updates with other numbers move nothing, and pages have the header in
@@ -93,18 +119,12 @@ func TestDashboardContrast(t *testing.T) {
 func TestDashboardNoShift(t *testing.T) {
 	t.Parallel()
 	o := operate(t, often)
+	b := o.view(t, keyPage("203.0.113.99"))
+	b.lookForShifts()
+	b.Run("count requests", `window.requests = 0; const fetched = fetch; window.fetch = (...a) => { requests++; return fetched(...a) }`)
 	for _, width := range widths {
-		b := o.view(t, keyPage("203.0.113.99"), chromedp.EmulateViewport(width, 900))
-		b.Run("look for shifts", `
-			window.requests = 0; const fetched = fetch; window.fetch = (...a) => { requests++; return fetched(...a) }
-			const observer = new PerformanceObserver(list => note(list.getEntries()))
-			const note = entries => shifts.push(...entries.map(e => e.value + " of " + e.sources.map(s => s.node?.parentElement?.className + ">" + s.node?.nodeName + "." + s.node?.className)))
-			window.shifts = []
-			window.drawn = async () => { // what the last frame moved is in shifts
-				await new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))
-				note(observer.takeRecords())
-			}
-			observer.observe({type: "layout-shift"})`)
+		b.Do(fmt.Sprintf("a window of %d px", width), chromedp.EmulateViewport(width, 900))
+		b.Eventually("its width", `innerWidth`, width)
 		var header []string
 		for _, page := range []string{keyPage("203.0.113.99"), "#/policies", "#/policies/login"} {
 			b.visit(page)
@@ -130,16 +150,6 @@ func TestDashboardNoShift(t *testing.T) {
 				t.Errorf("at %d px, %s: the browser saw shifts: %s", width, page, strings.Join(shifts, "; "))
 			}
 		}
-	}
-}
-
-// TestDashboardCalm: nothing moves by itself, above all for users who prefer that.
-func TestDashboardCalm(t *testing.T) {
-	t.Parallel()
-	b := operate(t, often).view(t, "")
-	b.Media("prefers-reduced-motion", "reduce")
-	if n := Read[int](b, `document.getAnimations().length + $$("*").filter(e => getComputedStyle(e).transitionDuration.split(", ").some(d => d !== "0s")).length`); n != 0 {
-		t.Errorf("%d animations and transitions are left", n)
 	}
 }
 

@@ -93,6 +93,10 @@ func TestDashboardAway(t *testing.T) {
 	b.Eventually("times that the banner is said again", `heard`, 0)
 	o.source.Break(nil)
 	back()
+	b.Run("requests time out", `AbortSignal.timeout = () => AbortSignal.abort(new DOMException("", "TimeoutError"))`)
+	away("the page says so", "The dashboard does not answer in time.")
+	b.Run("no more", `AbortSignal.timeout = () => null`)
+	back()
 	o.Stop()
 	away("the server is away", "Start it again with: pglimit dashboard")
 	b.Run("another page meanwhile", `location.hash = "#/doctor"`)
@@ -301,7 +305,7 @@ func TestDashboardCommand(t *testing.T) {
 	if err := json.NewDecoder(stdout).Decode(&at); err != nil {
 		t.Fatal(err)
 	}
-	b := Open(t, chromium, at.URL)
+	b := Open(t, chromium, at.URL, first(`AbortSignal.timeout = () => null`))
 	b.complete()
 	b.Wait("no denials, and why", `$("main").textContent.includes("Config.DenialLog")`)
 	b.Wait("the doctor's checks", `$("main").textContent.includes("checks")`)

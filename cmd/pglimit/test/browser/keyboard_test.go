@@ -184,6 +184,7 @@ func TestQuiet(t *testing.T) {
 	for _, a := range limiter.Algorithms() {
 		b.Wait(string(a)+" has answered", answered(a))
 		b.Eventually(string(a)+": level", text(card(a, ".level")), "0")
+		b.Eventually(string(a)+": remaining", text(card(a, ".remaining")), "5")
 	}
 	b.Eventually("what was heard", `heard.map(text => text.replace(/\d+/g, "#"))`, []string{"All: # allowed, # delayed, # denied."})
 }

@@ -57,15 +57,14 @@ func TestNarrowAndWide(t *testing.T) {
 // TestNumbersFit shows the largest numbers and small ones.
 func TestNumbersFit(t *testing.T) {
 	t.Parallel()
-	p := start(t)
+	b := open(t, start(t), "", first(keepSource))
 	for set, want := range map[string]string{
 		"limit=9007199254740992 period=1h cost=9007199254740992": "9007T 0",
 		"limit=999999 period=1h":                                 "1 999.9K",
 		"limit=0.00003 period=1h cost=0.00001":                   "0.00001 0.00002",
 	} {
-		b := open(t, p, everyCard("alice", strings.Fields(set)...))
-		b.Click("#reset")
-		b.Eventually("the live region says it", text("#said"), "All counters are reset.")
+		b.Do("a window of 1600 px", chromedp.EmulateViewport(1600, 800))
+		b.follow(everyCard(set, strings.Fields(set)...))
 		b.Click("#send-all")
 		for _, a := range []limiter.Algorithm{limiter.FixedWindow, limiter.SlidingWindowLog} { // of which nothing leaks
 			b.Eventually(string(a)+": level, remaining", text(card(a, ".level"))+` + " " + `+text(card(a, ".remaining")), want)
@@ -239,22 +238,5 @@ func TestCalm(t *testing.T) {
 	}
 	if n := Read[int](b, `document.getAnimations().length + $$("*").filter(e => getComputedStyle(e).transitionDuration.split(", ").some(d => d !== "0s")).length`); n != 0 {
 		t.Errorf("%d animations and transitions are left", n)
-	}
-}
-
-// TestSize measures the page's size.
-func TestSize(t *testing.T) {
-	t.Parallel()
-	b := open(t, start(t), "")
-	files := Read[map[string]int](b, `Object.fromEntries([...performance.getEntriesByType("navigation"), ...performance.getEntriesByType("resource")]
-		.map(e => [new URL(e.name).pathname, e.decodedBodySize]).filter(([path]) => !path.startsWith("/api/")))`)
-	total := 0
-	for path, size := range files {
-		t.Logf("%6d bytes: %s", size, path)
-		total += size
-	}
-	t.Logf("%6d bytes in all", total)
-	if total > 64<<10 || len(files) < 3 || files["/"] == 0 {
-		t.Errorf("the page weighs %d bytes in %d files", total, len(files))
 	}
 }

@@ -88,6 +88,13 @@ func open(t *testing.T, p *Playground, link string, before ...chromedp.Action[ch
 	return b
 }
 
+// follow applies the settings of another link in a tab that keeps its stream.
+func (b *Tab) follow(link string) {
+	b.Helper()
+	b.Run("follow "+link, fmt.Sprintf("window.before = source; location.hash = %q", link))
+	b.Wait("its stream is open", "source !== before && source.readyState === EventSource.OPEN")
+}
+
 func (b *Tab) connected() {
 	b.Helper()
 	b.Eventually("the status", `$("#status").textContent`, "connected")

@@ -16,11 +16,6 @@ import (
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/site"
 )
 
-const (
-	startTimeout = time.Minute
-	stopTimeout  = time.Minute
-)
-
 // Playground is a `pglimit playground`, running or not.
 type Playground struct {
 	URL string // without a slash at its end
@@ -72,7 +67,7 @@ func (p *Playground) start(addr string) {
 	if err != nil {
 		p.t.Fatalf("start the playground: %v", err)
 	}
-	late := time.AfterFunc(startTimeout, func() { p.cmd.Process.Kill() })
+	late := time.AfterFunc(stepTimeout, func() { p.cmd.Process.Kill() })
 	var ready struct{ URL string }
 	readErr := json.NewDecoder(stdout).Decode(&ready)
 	late.Stop()
@@ -99,10 +94,10 @@ func (p *Playground) Stop() {
 	if p.cmd.Process.Signal(os.Interrupt) != nil {
 		return // it has ended
 	}
-	late := time.AfterFunc(stopTimeout, func() { p.cmd.Process.Kill() })
+	late := time.AfterFunc(stepTimeout, func() { p.cmd.Process.Kill() })
 	<-p.ended
 	if !late.Stop() {
-		p.t.Errorf("the playground did not end within %v of an interrupt", stopTimeout)
+		p.t.Errorf("the playground did not end within %v of an interrupt", stepTimeout)
 	} else if p.err != nil {
 		p.t.Errorf("the interrupted playground ended with %v: %s", p.err, &p.stderr)
 	}

@@ -20,40 +20,40 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// TestWatch opens pages that do what watch reports.
+// TestWatch opens pages that do nothing and all of what watch reports.
 func TestWatch(t *testing.T) {
 	t.Parallel()
 	elsewhere := httptest.NewServer(http.NotFoundHandler())
 	t.Cleanup(elsewhere.Close)
-	for _, c := range []struct{ what, page, complaint string }{
-		{"nothing", `<p>fine</p>`, ""},
-		{"an exception", `<script>throw new Error("oops")</script>`, "oops"},
-		{"a promise rejected", `<script>Promise.reject(new Error("later"))</script>`, "later"},
-		{"an error in the console", `<script>console.error("I am", "lost")</script>`, "lost"},
-		{"a file that is not there", `<script src="/none.js"></script>`, "404"},
-		{"a style in an element", `<p style="color: red">red</p>`, "Content Security Policy"},
-		{"a request to elsewhere", `<img src="` + elsewhere.URL + `/pixel.png">`, "elsewhere"},
-	} {
-		t.Run(c.what, func(t *testing.T) {
-			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-				if r.URL.Path != "/" {
-					http.NotFound(w, r)
-					return
-				}
-				w.Header().Set("Content-Security-Policy", "default-src 'unsafe-inline' data: *; style-src 'self'")
-				fmt.Fprintf(w, "<!doctype html><link rel=icon href=data:,>%s<script>onload = () => document.title = 'loaded'</script>", c.page)
-			}))
-			t.Cleanup(server.Close)
-			b := Open(t, chromium, server.URL)
-			b.Wait("it is loaded", `document.title === "loaded"`)
-			seen := strings.Join(b.watch.left(), "\n")
-			t.Logf("seen: %q", seen)
-			if !strings.Contains(seen, c.complaint) || c.complaint == "" && seen != "" {
-				t.Errorf("%q is not what should be seen", seen)
-			}
-			b.Tolerate("") // all of it
-		})
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body := `<p>fine</p>`
+		switch r.URL.Path {
+		case "/bad":
+			body = `<script>throw new Error("oops")</script><script>Promise.reject(new Error("later"))</script><script>console.error("I am", "lost")</script>
+				<script src="/none.js"></script><p style="color: red">red</p><img src="` + elsewhere.URL + `/pixel.png">`
+		case "/none.js":
+			http.NotFound(w, r)
+			return
+		}
+		w.Header().Set("Content-Security-Policy", "default-src 'unsafe-inline' data: *; style-src 'self'")
+		fmt.Fprintf(w, "<!doctype html><link rel=icon href=data:,>%s<script>onload = () => document.title = 'loaded'</script>", body)
+	}))
+	t.Cleanup(server.Close)
+	b := Open(t, chromium, server.URL)
+	b.Wait("it is loaded", `document.title === "loaded"`)
+	if seen := b.watch.left(); len(seen) > 0 {
+		t.Errorf("of nothing: %q", seen)
 	}
+	b.Do("the bad one", chromedp.Navigate(server.URL+"/bad"))
+	b.Wait("it is loaded", `document.title === "loaded"`)
+	seen := b.watch.left()
+	t.Logf("seen: %q", seen)
+	for _, complaint := range []string{"exception: Uncaught Error: oops", "later", "lost", "404", "Content Security Policy", "elsewhere"} {
+		if !slices.ContainsFunc(seen, func(c string) bool { return strings.Contains(c, complaint) }) {
+			t.Errorf("nothing seen of %q", complaint)
+		}
+	}
+	b.Tolerate("") // all of it
 }
 
 // TestServerGone stops the server, gracefully and by a kill, and starts it again.
@@ -163,8 +163,10 @@ func first(script string) chromedp.Action[chromedp.Void] {
 // keepSource keeps a reference to the stream of events.
 const keepSource = `window.EventSource = class extends EventSource { constructor(url) { super(url); window.source = this } }`
 
-// TestLateLevel: a level older than the shown one is not shown.
-func TestLateLevel(t *testing.T) {
+// TestLate: a level older than the shown one is not shown. A decision from before an outage
+// does not clear the outage's message, which is sent only once; levels do, because they follow
+// every decision.
+func TestLate(t *testing.T) {
 	t.Parallel()
 	b := open(t, start(t), five("alice"), first(keepSource))
 	a := limiter.SlidingWindowLog
@@ -177,13 +179,6 @@ func TestLateLevel(t *testing.T) {
 			return `+text(card(a, ".level"))+`
 		})()`, want)
 	}
-}
-
-// TestLateDecision: a decision from before an outage does not clear the outage's message,
-// which is sent only once. Levels do, because they follow every decision.
-func TestLateDecision(t *testing.T) {
-	t.Parallel()
-	b := open(t, start(t), five("alice"), first(keepSource))
 	said := Read[[]string](b, `["problem", "decision", "levels"].map(name => {
 		const data = {error: "gone", levels: {}, algorithm: "gcra", outcome: "allowed", at: Date.now(), level: 1, remaining: 4, burst: 5, status: 200, headers: []}
 		source.dispatchEvent(new MessageEvent(name, {data: JSON.stringify(data)}))
@@ -236,25 +231,4 @@ func TestOtherPolicy(t *testing.T) {
 	other.Click(card(a, ".send"))
 	b.Eventually("remaining", text(card(a, ".remaining")), "49")
 	b.Wait("the other's", `$("#card-sliding_window_log canvas").getAttribute("aria-label").includes(" of 50.")`)
-}
-
-// TestCopyTwice: a button that shows "copied" returns to its label.
-func TestCopyTwice(t *testing.T) {
-	t.Parallel()
-	b := open(t, start(t), five("alice"))
-	holdClipboard(b, t)
-	a := limiter.GCRA
-	b.Click(card(a, "summary"))
-	b.Run("keep what is to come", `
-		const original = setTimeout
-		window.later = []
-		window.setTimeout = (f, ms) => ms === 1500 ? later.push(f) : original(f, ms)`)
-	button := card(a, "[data-copy=go]")
-	for n := range 2 {
-		b.Click(button)
-		b.Eventually("it is copied", "later.length", n+1)
-		b.Eventually("it says so", text(button), "Copied")
-	}
-	b.Run("later", `for (const f of later) f()`)
-	b.Eventually("what it is for", text(button), "Copy Go")
 }
