@@ -96,7 +96,7 @@ func TestGrantsNoRightsBefore(t *testing.T) {
 		wants(t, s.asker, "42501", `SELECT pglimit_ask.`+call)
 	}
 	// The others run with their caller's privileges.
-	bed.Exec(t, s.owner, `GRANT USAGE ON SCHEMA pglimit TO PUBLIC`)
+	bed.Exec(t, s.owner, `GRANT USAGE ON SCHEMA pglimit, limits TO PUBLIC`)
 	bed.Exec(t, s.owner, `GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA pglimit TO PUBLIC`)
 	wants(t, s.operator, "42501", `SELECT pglimit.gcra('p', 'k', 1, 10, 60)`)
 }
