@@ -113,11 +113,9 @@ func begunBlocks(ctx context.Context, joints []*store.Joint) (blocks []exec.Call
 		if !j.Fits() && !j.Outcome.Blocked && j.BlockFor > 0 {
 			at := j.Outcome.UpdatedAt
 			j.Outcome.BlockedUntil = at + j.BlockFor
-			blocks = append(blocks, func(tx db.DBTX) error {
-				return statement.Of(j.Algorithm).Block(ctx, tx, db.TokenBucketBlockParams{
-					Policy: j.Policy, Key: j.Key, ForUs: j.BlockFor, NowUs: &at, Commit: string(j.Commit), LockTimeout: statement.WaitText(j.LockWait),
-				})
-			})
+			q := j.Query
+			q.Now = &at
+			blocks = append(blocks, func(tx db.DBTX) error { return statement.Of(q.Algorithm).Block(ctx, tx, &q) })
 		}
 	}
 	return blocks

@@ -5,7 +5,6 @@ package postgres
 import (
 	"context"
 	"fmt"
-	"slices"
 	"sync/atomic"
 	"time"
 
@@ -149,15 +148,17 @@ func (p Store) Usage(ctx context.Context, q *store.Query) (u store.Usage, err er
 
 // Block blocks the key.
 func (p Store) Block(ctx context.Context, q *store.Query, forUs int64) error {
+	blocked := *q
+	blocked.BlockFor = forUs
 	return p.exec(ctx, q.LockWait, func(tx db.DBTX) error {
-		return statement.Of(q.Algorithm).Block(ctx, tx, db.TokenBucketBlockParams{Policy: q.Policy, Key: q.Key, ForUs: forUs, NowUs: q.Now, Commit: string(q.Commit), LockTimeout: statement.WaitText(q.LockWait)})
+		return statement.Of(q.Algorithm).Block(ctx, tx, &blocked)
 	})
 }
 
 // Unblock lifts the block that ends at until; any block if until is 0.
 func (p Store) Unblock(ctx context.Context, q *store.Query, until int64) error {
 	return p.exec(ctx, q.LockWait, func(tx db.DBTX) error {
-		return statement.Of(q.Algorithm).Unblock(ctx, tx, db.TokenBucketUnblockParams{Policy: q.Policy, Key: q.Key, UntilUs: until, Commit: string(q.Commit), LockTimeout: statement.WaitText(q.LockWait)})
+		return statement.Of(q.Algorithm).Unblock(ctx, tx, q, until)
 	})
 }
 
@@ -166,7 +167,7 @@ func (p Store) Unblock(ctx context.Context, q *store.Query, until int64) error {
 // sees. None can be made after that: it would wait for the deleted row.
 func (p Store) Reset(ctx context.Context, q *store.Query) error {
 	err := p.runner.Within(ctx, func(tx db.DBTX) error {
-		deleted, err := statement.Of(q.Algorithm).Reset(ctx, tx, db.TokenBucketResetParams{Policy: q.Policy, Key: q.Key, Commit: string(q.Commit), LockTimeout: statement.WaitText(q.LockWait)})
+		deleted, err := statement.Of(q.Algorithm).Reset(ctx, tx, q)
 		if err != nil || deleted == 0 {
 			return asLocked(q.LockWait, err)
 		}
@@ -219,21 +220,11 @@ func (p Store) TakeMany(ctx context.Context, rows []*store.Row, now *int64) erro
 }
 
 // Locked marks the rows that other transactions have locked.
-func (p Store) Locked(ctx context.Context, rows []*store.Row) ([]bool, error) {
-	var params db.TokenBucketLockedParams
-	for _, r := range rows {
-		params.Policies = append(params.Policies, r.Query.Policy)
-		params.Keys = append(params.Keys, r.Query.Key)
-	}
-	var found []db.TokenBucketLockedRow
-	err := p.exec(ctx, 0, func(tx db.DBTX) (err error) {
-		found, err = statement.Of(rows[0].Query.Algorithm).Locked(ctx, tx, params)
+func (p Store) Locked(ctx context.Context, rows []*store.Row) (locked []bool, err error) {
+	err = p.exec(ctx, 0, func(tx db.DBTX) (err error) {
+		locked, err = statement.Of(rows[0].Query.Algorithm).Locked(ctx, tx, rows)
 		return err
 	})
-	locked := make([]bool, len(rows))
-	for i, r := range rows {
-		locked[i] = slices.Contains(found, db.TokenBucketLockedRow{Policy: r.Query.Policy, Key: r.Query.Key})
-	}
 	return locked, err
 }
 

@@ -229,16 +229,14 @@ func (p Store) Settle(ctx context.Context, e *store.Ending) (store.Ended, error)
 func (p Store) settle(ctx context.Context, e *store.Ending) (s store.Ended, err error) {
 	found := false
 	err = p.runner.Do(ctx, func(tx db.DBTX) error {
-		row, err := statement.Of(e.Algorithm).Settle(ctx, tx, db.TokenBucketSettleParams{
-			Policy: e.Policy, Key: e.Key, ID: e.ID, State: string(e.State), Units: e.Units, NowUs: e.Now, Commit: string(e.Commit), LockTimeout: statement.WaitText(e.LockWait),
-		})
+		ended, err := statement.Of(e.Algorithm).Settle(ctx, tx, e)
 		if err != nil {
 			if errors.Is(err, pgx.ErrNoRows) {
 				err = nil
 			}
 			return asLocked(e.LockWait, err)
 		}
-		found, s = true, statement.Ended(e.ReservationID, row)
+		found, s = true, ended
 		return nil
 	})
 	if err == nil && !found {

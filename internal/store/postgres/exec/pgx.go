@@ -258,6 +258,13 @@ func (r recorder) QueryRow(_ context.Context, sql string, args ...any) pgx.Row {
 	return noRow{errRecorded}
 }
 
+// Text returns the text of the statement that f sends. It sends nothing.
+func Text(f func(db.DBTX)) string {
+	var sent pgx.Batch
+	f(recorder{&sent})
+	return sent.QueuedQueries[0].SQL
+}
+
 // noRow is a row whose Scan returns the error.
 type noRow struct{ error }
 

@@ -69,16 +69,15 @@ func (r drawn) rows(a algorithm.Name, n int) (rows []*store.Row) {
 }
 
 // columns returns a row of a plan.
-func (r drawn) columns(p *plan, policy, key string) (values []any) {
+func (r drawn) columns(p *statement, policy, key string) (values []any) {
 	for _, c := range p.columns {
-		var f fields
 		switch c.oid {
 		case pgtype.Float8OID:
 			values = append(values, r.float()-1)
 		case pgtype.Int8OID:
 			values = append(values, r.time())
 		case pgtype.TextOID:
-			if c.read(&f, []byte{}); f.policy != nil {
+			if c.name == "Policy" {
 				values = append(values, policy)
 			} else {
 				values = append(values, key)
@@ -123,9 +122,6 @@ func TestBinaryAsSqlc(t *testing.T) {
 				}
 				for i, p := range log[1].params {
 					got := log[0].params[i]
-					if p == nil && bytes.Equal(got, appendArray(nil, pgtype.Int8OID, 0)) { // a nil slice is NULL to pgx
-						got = nil
-					}
 					if !reflect.DeepEqual(got, p) {
 						t.Fatalf("%s: sent %x as $%d, sqlc %x", what, got, i+1, p)
 					}
@@ -143,9 +139,9 @@ func TestBinaryAsSqlc(t *testing.T) {
 					q.Commit, q.LockWait = store.AsSet, 0
 				}
 				q.Now = now
-				take := table.binary.take
+				take := table.take
 				if q.Calendar != nil {
-					take = table.binary.calendar
+					take = table.calendarTake
 				}
 				rows = [][]any{r.columns(take, q.Policy, q.Key)}
 				got, err := table.Take(t.Context(), direct, q)
@@ -163,9 +159,9 @@ func TestBinaryAsSqlc(t *testing.T) {
 						row.Query, row.Count = &of, 1
 					}
 				}
-				rows = [][]any{r.columns(table.binary.takeMany, "p0", "never sent")}
+				rows = [][]any{r.columns(table.takeMany, "p0", "never sent")}
 				for _, row := range batch {
-					rows = append(rows, r.columns(table.binary.takeMany, row.Query.Policy, row.Query.Key))
+					rows = append(rows, r.columns(table.takeMany, row.Query.Policy, row.Query.Key))
 				}
 				if round%3 != 0 {
 					r.Shuffle(len(rows), func(i, j int) { rows[i], rows[j] = rows[j], rows[i] })
@@ -189,7 +185,7 @@ func TestBinaryAsSqlc(t *testing.T) {
 // TestBinaryElsewhere: sqlc's functions send what may not be sent in binary.
 func TestBinaryElsewhere(t *testing.T) {
 	t.Parallel()
-	take, many := tables[algorithm.TokenBucket].binary.take, tables[algorithm.TokenBucket].binary.takeMany
+	take, many := tables[algorithm.TokenBucket].take, tables[algorithm.TokenBucket].takeMany
 	_, otherTypes := oids(take)
 	otherTypes = slices.Clone(otherTypes)
 	otherTypes[0] = pgtype.Float4OID
@@ -207,13 +203,13 @@ func TestBinaryElsewhere(t *testing.T) {
 		"exec mode":      {run: exec.Runner.Do, change: mode(pgx.QueryExecModeExec)},
 		"cache describe": {run: exec.Runner.Do, change: mode(pgx.QueryExecModeCacheDescribe)},
 		"transaction":    {run: exec.Runner.Within},
-		"other types":    {run: exec.Runner.Do, types: map[string][]uint32{take.Text(): otherTypes, many.Text(): nil}},
+		"other types":    {run: exec.Runner.Do, types: map[string][]uint32{take.text: otherTypes, many.text: nil}},
 	} {
 		r := drawn{rand.New(rand.NewPCG(2, 2))}
 		batch := r.rows(algorithm.TokenBucket, 3)
 		server := &fakeServer{types: c.types}
 		server.answer = func(s *sent) (rows [][]any, _ error) {
-			if s.sql == take.Text() {
+			if s.sql == take.text {
 				return [][]any{r.columns(take, "", "")}, nil
 			}
 			for _, row := range batch {
@@ -243,23 +239,90 @@ func TestBinaryElsewhere(t *testing.T) {
 	}
 }
 
-// TestBinaryUnknownFields: a generated field without a binary form is found before
+// TestStatementUnknownFields: a generated field that is not described is found before
 // anything is sent.
-func TestBinaryUnknownFields(t *testing.T) {
+func TestStatementUnknownFields(t *testing.T) {
 	t.Parallel()
-	refused := func(name string, plan func()) {
-		defer func() {
-			if recover() == nil {
-				t.Error(name)
-			}
-		}()
-		plan()
-	}
 	type none struct{}
-	refused("unknown parameter", func() { newPlan[struct{ Unknown string }, none]("") })
-	refused("parameter of another type", func() { newPlan[struct{ Cost int64 }, none]("") })
-	refused("unknown column", func() { newPlan[none, struct{ Unknown string }]("") })
-	refused("column of another type", func() { newPlan[none, struct{ Level int64 }]("") })
+	for name, make := range map[string]func(){
+		"unknown parameter":         func() { one(sends[struct{ Unknown string }, none]) },
+		"parameter of another type": func() { one(sends[struct{ Cost int64 }, none]) },
+		"unknown column":            func() { one(sends[none, struct{ Unknown string }]) },
+		"column of another type":    func() { one(sends[none, struct{ Level int64 }]) },
+	} {
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Error(name)
+				}
+			}()
+			make()
+		}()
+	}
+	one(sends[struct{ Cost float64 }, struct{ Level float64 }])
+}
+
+// sends is a generated function.
+func sends[P, R any](ctx context.Context, tx db.DBTX, _ P) (row R, err error) {
+	_, err = tx.Exec(ctx, "")
+	return row, err
+}
+
+// TestStatementsOfTable: each algorithm sends its own statements, and each verb its own.
+func TestStatementsOfTable(t *testing.T) {
+	t.Parallel()
+	for a, table := range tables {
+		prefix, v := "", reflect.ValueOf(table).Elem()
+		for i := range v.NumField() {
+			field := v.Type().Field(i)
+			if field.Type != reflect.TypeFor[*statement]() || v.Field(i).IsNil() {
+				continue
+			}
+			s := (*statement)(v.Field(i).UnsafePointer())
+			of, verb := strings.Fields(s.text)[2], strings.ToUpper(field.Name[:1])+field.Name[1:]
+			name, ok := strings.CutSuffix(of, verb)
+			if prefix == "" {
+				prefix = name
+			}
+			if !ok || name != prefix || !strings.EqualFold(name, strings.ReplaceAll(string(a), "_", "")) {
+				t.Errorf("%s sends %s as %s", a, of, field.Name)
+			}
+		}
+	}
+}
+
+// kept is a DBTX that keeps the parameters of each statement, as a pipeline does.
+type kept struct {
+	db.DBTX
+	args [][]any
+}
+
+func (k *kept) QueryRow(_ context.Context, _ string, args ...any) pgx.Row {
+	k.args = append(k.args, args)
+	return k
+}
+
+func (*kept) Scan(...any) error { return errors.New("not sent") }
+
+// TestStatementKeepsParams: what a pipeline keeps of one Reserve is still there after
+// others have used the same memory.
+func TestStatementKeepsParams(t *testing.T) {
+	t.Parallel()
+	for name, table := range tables {
+		r, k := drawn{rand.New(rand.NewPCG(7, 7))}, new(kept)
+		for i := range 5 {
+			a := &store.Admission{ID: fmt.Sprint("id", i), Idempotency: fmt.Sprint("idempotency", i)}
+			_, _ = table.Reserve(t.Context(), k, r.query(name, "key"), a)
+		}
+		for i, args := range k.args {
+			if !slices.ContainsFunc(args, func(arg any) bool {
+				s, ok := arg.(*string)
+				return ok && *s == fmt.Sprint("idempotency", i)
+			}) {
+				t.Errorf("%s: lost the idempotency key of the Reserve %d", name, i)
+			}
+		}
+	}
 }
 
 // TestBinaryOneIfEqual: an array has one element if it may and all rows are equal.
@@ -293,10 +356,13 @@ func TestBinaryOneIfEqual(t *testing.T) {
 		for _, turn := range c.turns {
 			w.rows = append(w.rows, row(turn))
 		}
-		got := w.encode(&plan{params: []param{integers(c.e, c.reach, of)}})[0]
+		p := integers(c.e, c.reach, of)
+		var set []int64
+		p.set(&set, w)
+		got := w.encode([]param{p})[0]
 		want, err := pgtype.NewMap().Encode(pgtype.Int8ArrayOID, pgtype.BinaryFormatCode, c.want, nil)
-		if err != nil || !bytes.Equal(got, want) {
-			t.Errorf("%+v: %x, want %x, %v", c, got, want, err)
+		if err != nil || !bytes.Equal(got, want) || set == nil || !slices.Equal(set, c.want) {
+			t.Errorf("%+v: %x and %v, want %x, %v", c, got, set, want, err)
 		}
 	}
 }
@@ -310,19 +376,20 @@ func TestBinaryAllocations(t *testing.T) {
 		var rows [][][]byte
 		for _, row := range batch {
 			var values [][]byte
-			for _, v := range r.columns(table.binary.takeMany, row.Query.Policy, row.Query.Key) {
+			for _, v := range r.columns(table.takeMany, row.Query.Policy, row.Query.Key) {
 				values = append(values, encoded(v, pgtype.BinaryFormatCode))
 			}
 			rows = append(rows, values)
 		}
 		w := wires.New().(*wire)
 		allocations := testing.AllocsPerRun(100, func() {
-			w.rows, w.query, w.expected = batch, batch[0].Query, 0
-			w.encode(table.binary.takeMany)
+			w.rows, w.query, w.expected, w.view = batch, batch[0].Query, 0, table.view
+			w.encode(table.takeMany.params)
 			for i, values := range rows {
-				if err := w.decide(table.binary, n-i, values); err != nil {
+				if err := w.fields.read(table.takeMany.columns, values); err != nil {
 					t.Fatal(err)
 				}
+				w.decide(n - i)
 			}
 		})
 		if allocations > n/together+1 {

@@ -29,14 +29,14 @@ func TestBinaryMisread(t *testing.T) {
 	c := conn(t, server.pool(t))
 	batch := r.rows(algorithm.SlidingWindowCounter, 3)
 	for _, bad := range []any{nil, []byte{}, []byte("1234567"), []byte("123456789")} {
-		for i, col := range table.binary.takeMany.columns {
+		for i, col := range table.takeMany.columns {
 			if col.oid == pgtype.TextOID && bad != nil {
 				continue
 			}
 			rows = nil
 			for _, row := range batch {
 				row.Outcome = store.Outcome{}
-				rows = append(rows, r.columns(table.binary.takeMany, row.Query.Policy, row.Query.Key))
+				rows = append(rows, r.columns(table.takeMany, row.Query.Policy, row.Query.Key))
 			}
 			rows[1][i] = bad
 			err := table.TakeMany(t.Context(), c, batch, nil)
@@ -44,15 +44,15 @@ func TestBinaryMisread(t *testing.T) {
 				t.Errorf("column %d as %v: %v, %+v", i, bad, err, outcomes(batch))
 			}
 		}
-		for i := range table.binary.take.columns {
-			rows = [][]any{r.columns(table.binary.take, "", "")}
+		for i := range table.take.columns {
+			rows = [][]any{r.columns(table.take, "", "")}
 			rows[0][i] = bad
 			if o, err := table.Take(t.Context(), c, batch[0].Query); err == nil || o.Decided {
 				t.Errorf("column %d of a Take as %v: %+v, %v", i, bad, o, err)
 			}
 		}
 	}
-	rows = [][]any{r.columns(table.binary.take, "", "")[1:]}
+	rows = [][]any{r.columns(table.take, "", "")[1:]}
 	if _, err := table.Take(t.Context(), c, batch[0].Query); err == nil {
 		t.Error("a column is missing")
 	}
@@ -63,7 +63,7 @@ func TestBinaryMisread(t *testing.T) {
 	if err := table.TakeMany(t.Context(), c, batch, nil); err == nil || !strings.Contains(err.Error(), "no row returned") {
 		t.Errorf("no rows: %v", err)
 	}
-	rows = [][]any{r.columns(table.binary.take, "", "")}
+	rows = [][]any{r.columns(table.take, "", "")}
 	if o, err := table.Take(t.Context(), c, batch[0].Query); err != nil || !o.Decided {
 		t.Errorf("afterwards %+v, %v", o, err)
 	}
@@ -72,7 +72,7 @@ func TestBinaryMisread(t *testing.T) {
 	if _, err := tables[algorithm.FixedWindow].Take(t.Context(), c, q); err != exec.ErrOtherPeriod {
 		t.Errorf("a calendar without a row: %v", err)
 	}
-	calendar := tables[algorithm.FixedWindow].binary.calendar
+	calendar := tables[algorithm.FixedWindow].calendarTake
 	rows = [][]any{r.columns(calendar, "", "")}
 	rows[0][slices.IndexFunc(calendar.columns, func(c column) bool { return c.name == "Granted" })] = float64(otherPeriod)
 	if _, err := tables[algorithm.FixedWindow].Take(t.Context(), c, q); err != exec.ErrOtherPeriod {
@@ -87,7 +87,7 @@ func TestBinaryFailed(t *testing.T) {
 	r := drawn{rand.New(rand.NewPCG(4, 4))}
 	batch := r.rows(algorithm.GCRA, 3)
 	server := &fakeServer{answer: func(*sent) ([][]any, error) {
-		return [][]any{r.columns(table.binary.takeMany, batch[0].Query.Policy, batch[0].Query.Key)}, failure("55P03 locked")
+		return [][]any{r.columns(table.takeMany, batch[0].Query.Policy, batch[0].Query.Key)}, failure("55P03 locked")
 	}}
 	c := conn(t, server.pool(t))
 	for range 2 {
@@ -138,11 +138,11 @@ func TestBinaryLost(t *testing.T) {
 				if executed++; err != nil {
 					return nil, err
 				}
-				if s.sql == table.binary.take.Text() {
-					return [][]any{r.columns(table.binary.take, "", "")}, nil
+				if s.sql == table.take.text {
+					return [][]any{r.columns(table.take, "", "")}, nil
 				}
 				for _, row := range batch {
-					rows = append(rows, r.columns(table.binary.takeMany, row.Query.Policy, row.Query.Key))
+					rows = append(rows, r.columns(table.takeMany, row.Query.Policy, row.Query.Key))
 				}
 				return rows, nil
 			}

@@ -15,6 +15,8 @@ import (
 	"github.com/jackc/pgx/v5/pgproto3"
 	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglimit/pglimit/internal/algorithm"
 )
 
 // fakeServer is a PostgreSQL without tables. It describes the statements with the types of
@@ -89,8 +91,8 @@ func (s *fakeServer) columnTypes(sql string) []uint32 {
 	if types, ok := s.types[sql]; ok {
 		return types
 	}
-	for _, p := range plans() {
-		if p.Text() == sql {
+	for _, p := range statements() {
+		if p.text == sql {
 			_, types := oids(p)
 			return types
 		}
@@ -98,7 +100,7 @@ func (s *fakeServer) columnTypes(sql string) []uint32 {
 	return nil
 }
 
-func oids(p *plan) (params, columns []uint32) {
+func oids(p *statement) (params, columns []uint32) {
 	for _, param := range p.params {
 		params = append(params, param.oid)
 	}
@@ -119,7 +121,7 @@ func (s *fakeServer) serve(c net.Conn) {
 	if b.Flush() != nil {
 		return
 	}
-	statements := map[string]string{}
+	prepared := map[string]string{}
 	var current *sent
 	status, skip := byte('I'), false
 	fail := func(err error) {
@@ -170,26 +172,26 @@ func (s *fakeServer) serve(c net.Conn) {
 					break
 				}
 			}
-			statements[m.Name] = m.Query
+			prepared[m.Name] = m.Query
 			b.Send(&pgproto3.ParseComplete{})
 		case *pgproto3.Close:
-			delete(statements, m.Name)
+			delete(prepared, m.Name)
 			s.closed = append(s.closed, m.Name)
 			b.Send(&pgproto3.CloseComplete{})
 		case *pgproto3.Bind:
-			current = &sent{name: m.PreparedStatement, sql: statements[m.PreparedStatement], formats: m.ResultFormatCodes}
+			current = &sent{name: m.PreparedStatement, sql: prepared[m.PreparedStatement], formats: m.ResultFormatCodes}
 			for _, p := range m.Parameters {
 				current.params = append(current.params, slices.Clone(p))
 			}
 			b.Send(&pgproto3.BindComplete{})
 		case *pgproto3.Describe:
-			sql, formats := statements[m.Name], []int16(nil)
+			sql, formats := prepared[m.Name], []int16(nil)
 			if m.ObjectType == 'P' {
 				sql, formats = current.sql, current.formats
 			} else {
 				var params []uint32
-				for _, p := range plans() {
-					if p.Text() == sql {
+				for _, p := range statements() {
+					if p.text == sql {
 						params, _ = oids(p)
 					}
 				}
@@ -262,10 +264,10 @@ func encoded(v any, format int16) []byte {
 	panic(fmt.Sprintf("a column of %T", v))
 }
 
-// plans returns the plans of all statements.
-func plans() (all []*plan) {
+// statements returns the statements that are sent in binary.
+func statements() (all []*statement) {
 	for _, t := range tables {
-		all = append(all, t.binary.plans()...)
+		all = append(all, t.take, t.takeMany)
 	}
-	return all
+	return append(all, tables[algorithm.FixedWindow].calendarTake)
 }

@@ -10,17 +10,22 @@ import (
 	"github.com/pglimit/pglimit/internal/store"
 )
 
-// param writes one parameter of a Take or TakeMany in PostgreSQL's binary format.
+// param is one parameter of a statement, in both forms in which it is sent.
 type param struct {
 	oid   uint32
-	field reflect.Type // of the generated struct
-	write func(*wire)
+	field reflect.Type              // of the generated struct
+	write func(*wire)               // in PostgreSQL's binary format
+	set   func(field any, of *wire) // in the generated struct, by a pointer to the field
 }
 
-// params has the parameters by their fields in the generated structs. sqlc's text decides
-// their order.
-var params = map[string]param{
-	// of a Take
+// names are parameters by their fields in the generated structs. sqlc's text decides their
+// order.
+type names = map[string]param
+
+// params are the parameters of all statements. A few statements mean something else by a
+// name; those say so in table.go.
+var params = names{
+	// of one key
 	"Policy":     text(func(w *wire) string { return w.query.Policy }),
 	"Key":        text(func(w *wire) string { return w.query.Key }),
 	"Cost":       float(func(w *wire) float64 { return w.query.Cost }),
@@ -37,8 +42,28 @@ var params = map[string]param{
 	"UntilUs":    integer(func(w *wire) int64 { return w.query.Edges.Until }),
 	"LifetimeUs": integer(func(w *wire) int64 { return w.query.Lifetime }),
 	"BlockForUs": integer(func(w *wire) int64 { return w.query.BlockFor }),
+	"ForUs":      integer(func(w *wire) int64 { return w.query.BlockFor }),
+	"Units":      float(func(w *wire) float64 { return w.query.Units }),
+	"Burst":      float(func(w *wire) float64 { return w.query.Burst }),
 
-	// of a TakeMany
+	// of an Undo
+	"CountedAtUs": integer(func(w *wire) int64 { return w.grant.At }),
+	"EndsAtUs":    integer(func(w *wire) int64 { return w.grant.EndsAt }),
+
+	// of a Reserve or a Settle
+	"ID":         text(func(w *wire) string { return w.admission.ID }),
+	"State":      text(func(w *wire) string { return string(w.admission.State) }),
+	"LimitUnits": float(func(w *wire) float64 { return w.admission.Limit }),
+	"TtlUs":      integer(func(w *wire) int64 { return w.admission.TTL }),
+	"RememberUs": integer(func(w *wire) int64 { return w.admission.Remember }),
+	"IdempotencyKey": nullable(pgtype.TextOID, appendText, func(w *wire) *string {
+		if w.admission.Idempotency == "" {
+			return nil
+		}
+		return &w.admission.Idempotency
+	}),
+
+	// of many keys
 	"Policies":    texts(oneIfEqual, func(r *store.Row) string { return r.Query.Policy }),
 	"Keys":        texts(perRow, func(r *store.Row) string { return r.Query.Key }),
 	"Costs":       floats(oneIfEqual, func(r *store.Row) float64 { return r.Query.Cost }),
@@ -55,13 +80,7 @@ var params = map[string]param{
 	"BlocksForUs": integers(oneIfEqual, allRows, func(r *store.Row) int64 { return r.Query.BlockFor }),
 
 	// of both
-	"NowUs": {pgtype.Int8OID, reflect.TypeFor[*int64](), func(w *wire) {
-		if w.now == nil {
-			w.null()
-			return
-		}
-		w.buf = appendInteger(w.buf, *w.now)
-	}},
+	"NowUs":       nullable(pgtype.Int8OID, appendInteger, func(w *wire) *int64 { return w.now }),
 	"Commit":      text(func(w *wire) string { return string(w.query.Commit) }),
 	"LockTimeout": text(func(w *wire) string { return WaitText(w.query.LockWait) }),
 }
@@ -89,24 +108,36 @@ func calendarRows(rows []*store.Row) int {
 	return n
 }
 
-func text(of func(*wire) string) param {
-	return param{pgtype.TextOID, reflect.TypeFor[string](), func(w *wire) { w.buf = append(w.buf, of(w)...) }}
+func scalar[T any](oid uint32, appendTo func([]byte, T) []byte, of func(*wire) T) param {
+	return param{
+		oid, reflect.TypeFor[T](),
+		func(w *wire) { w.buf = appendTo(w.buf, of(w)) },
+		func(field any, w *wire) { *field.(*T) = of(w) },
+	}
 }
 
-func float(of func(*wire) float64) param {
-	return param{pgtype.Float8OID, reflect.TypeFor[float64](), func(w *wire) { w.buf = appendFloat(w.buf, of(w)) }}
+func nullable[T any](oid uint32, appendTo func([]byte, T) []byte, of func(*wire) *T) param {
+	p := scalar(oid, nil, of)
+	p.write = func(w *wire) {
+		if v := of(w); v != nil {
+			w.buf = appendTo(w.buf, *v)
+		} else {
+			w.null()
+		}
+	}
+	return p
 }
 
-func integer(of func(*wire) int64) param {
-	return param{pgtype.Int8OID, reflect.TypeFor[int64](), func(w *wire) { w.buf = appendInteger(w.buf, of(w)) }}
-}
+func text(of func(*wire) string) param { return scalar(pgtype.TextOID, appendText, of) }
 
-func boolean(of func(*wire) bool) param {
-	return param{pgtype.BoolOID, reflect.TypeFor[bool](), func(w *wire) { w.buf = appendBoolean(w.buf, of(w)) }}
-}
+func float(of func(*wire) float64) param { return scalar(pgtype.Float8OID, appendFloat, of) }
+
+func integer(of func(*wire) int64) param { return scalar(pgtype.Int8OID, appendInteger, of) }
+
+func boolean(of func(*wire) bool) param { return scalar(pgtype.BoolOID, appendBoolean, of) }
 
 func texts(e elements, of func(*store.Row) string) param {
-	element := func(to []byte, s string) []byte { return append(appendLength(to, len(s)), s...) }
+	element := func(to []byte, s string) []byte { return appendText(appendLength(to, len(s)), s) }
 	return array(pgtype.TextArrayOID, pgtype.TextOID, e, allRows, of, element)
 }
 
@@ -127,16 +158,31 @@ func booleans(e elements, of func(*store.Row) bool) param {
 
 // array returns a parameter with the value of each row that it reaches.
 func array[T comparable](oid, elementOID uint32, e elements, reach func([]*store.Row) int, of func(*store.Row) T, element func([]byte, T) []byte) param {
-	return param{oid, reflect.TypeFor[[]T](), func(w *wire) {
+	sent := func(w *wire) []*store.Row {
 		rows := w.rows[:reach(w.rows)]
 		if e == oneIfEqual && allEqual(rows, of) {
 			rows = rows[:min(1, len(rows))]
 		}
-		w.buf = appendArray(w.buf, elementOID, len(rows))
-		for _, r := range rows {
-			w.buf = element(w.buf, of(r))
-		}
-	}}
+		return rows
+	}
+	return param{
+		oid, reflect.TypeFor[[]T](),
+		func(w *wire) {
+			rows := sent(w)
+			w.buf = appendArray(w.buf, elementOID, len(rows))
+			for _, r := range rows {
+				w.buf = element(w.buf, of(r))
+			}
+		},
+		func(field any, w *wire) {
+			rows := sent(w)
+			values := make([]T, len(rows))
+			for i, r := range rows {
+				values[i] = of(r)
+			}
+			*field.(*[]T) = values
+		},
+	}
 }
 
 func allEqual[T comparable](rows []*store.Row, of func(*store.Row) T) bool {
@@ -159,6 +205,8 @@ func appendArray(to []byte, elementOID uint32, length int) []byte {
 }
 
 func appendLength(to []byte, n int) []byte { return binary.BigEndian.AppendUint32(to, uint32(n)) }
+
+func appendText(to []byte, s string) []byte { return append(to, s...) }
 
 func appendInteger(to []byte, i int64) []byte { return binary.BigEndian.AppendUint64(to, uint64(i)) }
 
