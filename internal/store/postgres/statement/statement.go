@@ -183,7 +183,7 @@ func (s *statement) through(ctx context.Context, tx db.DBTX, f form, w *wire) er
 	}
 	for i := range n {
 		w.fields.copy(s.columns, f.row(i))
-		w.decide(max(1, n-i))
+		w.decide(n - i)
 	}
 	return nil
 }

@@ -1,0 +1,137 @@
+package statement
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/pglimit/pglimit/db"
+	"github.com/pglimit/pglimit/internal/store"
+)
+
+// TestStatementUnknownFields: a generated field that is not described is found before
+// anything is sent.
+func TestStatementUnknownFields(t *testing.T) {
+	t.Parallel()
+	type none struct{}
+	for name, describe := range map[string]func(){
+		"unknown parameter":         func() { one(sends[struct{ Unknown string }, none]) },
+		"parameter of another type": func() { one(sends[struct{ Cost int64 }, none]) },
+		"unknown column":            func() { one(sends[none, struct{ Unknown string }]) },
+		"column of another type":    func() { one(sends[none, struct{ Level int64 }]) },
+	} {
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Error(name)
+				}
+			}()
+			describe()
+		}()
+	}
+	one(sends[struct{ Cost float64 }, struct{ Level float64 }])
+}
+
+// sends is a generated function.
+func sends[P, R any](ctx context.Context, tx db.DBTX, _ P) (row R, err error) {
+	_, err = tx.Exec(ctx, "")
+	return row, err
+}
+
+// TestStatementsOfTable: each algorithm sends its own statements, and each verb its own.
+func TestStatementsOfTable(t *testing.T) {
+	t.Parallel()
+	for a, table := range tables {
+		prefix, v := "", reflect.ValueOf(table).Elem()
+		for i := range v.NumField() {
+			field := v.Type().Field(i)
+			if field.Type != reflect.TypeFor[*statement]() || v.Field(i).IsNil() {
+				continue
+			}
+			s := (*statement)(v.Field(i).UnsafePointer())
+			of, verb := strings.Fields(s.text)[2], strings.ToUpper(field.Name[:1])+field.Name[1:]
+			name, ok := strings.CutSuffix(of, verb)
+			if prefix == "" {
+				prefix = name
+			}
+			if !ok || name != prefix || !strings.EqualFold(name, strings.ReplaceAll(string(a), "_", "")) {
+				t.Errorf("%s sends %s as %s", a, of, field.Name)
+			}
+		}
+	}
+}
+
+// kept is a DBTX that keeps the parameters of each statement, as a pipeline does.
+type kept struct {
+	db.DBTX
+	args [][]any
+}
+
+func (k *kept) QueryRow(_ context.Context, _ string, args ...any) pgx.Row {
+	k.args = append(k.args, args)
+	return k
+}
+
+func (k *kept) Query(_ context.Context, _ string, args ...any) (pgx.Rows, error) {
+	k.args = append(k.args, args)
+	return nil, errors.New("not sent")
+}
+
+func (k *kept) Exec(_ context.Context, _ string, args ...any) (tag pgconn.CommandTag, err error) {
+	k.args = append(k.args, args)
+	return tag, err
+}
+
+func (*kept) Scan(...any) error { return errors.New("not sent") }
+
+// TestStatementKeepsParams: what a pipeline keeps of one Reserve is still there after
+// others have used the same memory.
+func TestStatementKeepsParams(t *testing.T) {
+	t.Parallel()
+	for name, table := range tables {
+		r, k := drawn{rand.New(rand.NewPCG(7, 7))}, new(kept)
+		for i := range 5 {
+			a := &store.Admission{ID: fmt.Sprint("id", i), Idempotency: fmt.Sprint("idempotency", i)}
+			_, _ = table.Reserve(t.Context(), k, r.query(name, "key"), a)
+		}
+		for i, args := range k.args {
+			if !slices.ContainsFunc(args, func(arg any) bool {
+				s, ok := arg.(*string)
+				return ok && *s == fmt.Sprint("idempotency", i)
+			}) {
+				t.Errorf("%s: lost the idempotency key of the Reserve %d", name, i)
+			}
+		}
+	}
+}
+
+// TestStatementOwnNames: a Charge counts up to the burst, an Unblock has the end of the
+// block, and a Locked has a policy for each key.
+func TestStatementOwnNames(t *testing.T) {
+	t.Parallel()
+	for name, table := range tables {
+		r, k := drawn{rand.New(rand.NewPCG(8, 8))}, new(kept)
+		q := r.query(name, "key")
+		rows := []*store.Row{{Query: q}, {Query: q}}
+		_, _ = table.Charge(t.Context(), k, q)
+		_ = table.Unblock(t.Context(), k, q, 17)
+		_, _ = table.Locked(t.Context(), k, rows)
+		if !slices.ContainsFunc(k.args[0], func(a any) bool { return a == q.Burst }) || slices.ContainsFunc(k.args[0], func(a any) bool { return a == q.Capacity }) {
+			t.Errorf("%s: a Charge of %+v has %v", name, q.Rules, k.args[0])
+		}
+		if !slices.ContainsFunc(k.args[1], func(a any) bool { return a == int64(17) }) {
+			t.Errorf("%s: an Unblock has %v", name, k.args[1])
+		}
+		if want := []any{[]string{q.Policy, q.Policy}, []string{"key", "key"}}; !reflect.DeepEqual(k.args[2], want) {
+			t.Errorf("%s: a Locked has %v, want %v", name, k.args[2], want)
+		}
+	}
+}
