@@ -17,7 +17,6 @@ require (
 	github.com/prometheus/prometheus v0.313.5
 	github.com/rs/zerolog v1.28.0
 	go.yaml.in/yaml/v3 v3.0.5
-	pgregory.net/rapid v1.3.0
 )
 
 require (

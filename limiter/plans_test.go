@@ -5,57 +5,10 @@ import (
 	"testing"
 	"time"
 
-	"pgregory.net/rapid"
-
 	"github.com/pglimit/pglimit/internal/conformance"
 	"github.com/pglimit/pglimit/internal/conformance/search"
 	"github.com/pglimit/pglimit/limiter"
 )
-
-// TestPlansDenialChangesNothing: a denial under one plan has no effect on another.
-// Buckets are left out: there the time since leaks at the rate of the denied plan.
-func TestPlansDenialChangesNothing(t *testing.T) {
-	for _, base := range search.Variants(10, 10*time.Second) {
-		switch base.Algorithm {
-		case limiter.FixedWindow, limiter.SlidingWindowCounter, limiter.SlidingWindowLog:
-		default:
-			continue
-		}
-		t.Run(search.Name(base), func(t *testing.T) {
-			t.Parallel()
-			rapid.Check(t, func(rt *rapid.T) {
-				clock := new(conformance.Clock)
-				alone, shared := limiter.NewMemory(&limiter.Config{Now: clock.Now}), limiter.NewMemory(&limiter.Config{Now: clock.Now})
-				at, denied := int64(1_000_000_000), 0
-				for range 60 {
-					at += rapid.Int64Range(0, 3_000_000).Draw(rt, "on")
-					clock.Set(at)
-					if rapid.Bool().Draw(rt, "other") {
-						other := base
-						other.Limit = rapid.SampledFrom([]float64{1, 5, 20}).Draw(rt, "limit")
-						other.Period = rapid.SampledFrom([]time.Duration{base.Period, time.Second, time.Hour}).Draw(rt, "period")
-						if r, err := shared.Check(t.Context(), other, "k", 1); err != nil || r.Allowed {
-							continue
-						}
-						if r, err := shared.Allow(t.Context(), other, "k"); err != nil || r.Allowed {
-							rt.Fatal(r, err)
-						}
-						denied++
-						continue
-					}
-					n := float64(rapid.IntRange(1, 4).Draw(rt, "units"))
-					want, err := alone.AllowN(t.Context(), base, "k", n)
-					if err != nil {
-						rt.Fatal(err)
-					}
-					if got, err := shared.AllowN(t.Context(), base, "k", n); err != nil || got != want {
-						rt.Fatalf("after %d denials\ngot:  %+v %v\nwant: %+v", denied, got, err, want)
-					}
-				}
-			})
-		})
-	}
-}
 
 // TestPlansLevelIsCarriedOver: a smaller plan finds all that a larger one has spent and
 // reports it.

@@ -96,6 +96,16 @@ func (g *Doorway) await(answers chan Answer) <-chan Answer {
 	return answers
 }
 
+// Door is a doorway of either kind: requests that arrive while it is closed share
+// statements.
+type Door interface {
+	limiter.Decider
+	Shut()
+	Reopen()
+	Queue(context.Context, limiter.Request) <-chan Answer
+	QueueUpTo(context.Context, limiter.Request) <-chan Answer
+}
+
 // Answer is a request's result and error.
 type Answer struct {
 	limiter.Result

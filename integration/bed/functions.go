@@ -41,6 +41,12 @@ type Querier interface {
 // FunctionCall returns the function call for a request to the limiter, with only those
 // named arguments that the policy sets.
 func FunctionCall(p limiter.Policy, op, key string, cost float64, now *time.Time) (string, []any) {
+	return functionCall(p, op, key, cost, now, nil, 0)
+}
+
+// functionCall is FunctionCall with the end of a window instead of the period, and the
+// seconds of a reservation, unless they are zero.
+func functionCall(p limiter.Policy, op, key string, cost float64, now, endsAt *time.Time, ttl float64) (string, []any) {
 	var names []string
 	var args []any
 	add := func(name string, value any) {
@@ -63,7 +69,15 @@ func FunctionCall(p limiter.Policy, op, key string, cost float64, now *time.Time
 	default:
 		add("cost", cost)
 		add("limit_units", p.Limit)
-		add("period_s", p.Period.Seconds())
+		if endsAt != nil {
+			p.Aligned = false
+			add("ends_at", *endsAt)
+		} else {
+			add("period_s", p.Period.Seconds())
+		}
+		if ttl != 0 {
+			add("ttl_s", ttl)
+		}
 		if p.Burst != 0 {
 			add("burst", p.Burst)
 		}
@@ -116,19 +130,16 @@ func Seconds(s *float64) time.Duration {
 // CallFunction sends by SQL the request that conformance.Do sends by Go.
 func CallFunction(ctx context.Context, q Querier, p limiter.Policy, op, key string, cost float64, now *time.Time) (limiter.Result, error) {
 	sql, args := FunctionCall(p, op, key, cost, now)
-	rows, err := q.Query(ctx, sql, args...)
-	if err != nil {
-		return limiter.Result{}, err
-	}
 	if op == "block" || op == "unblock" || op == "reset" {
+		rows, err := q.Query(ctx, sql, args...)
+		if err != nil {
+			return limiter.Result{}, err
+		}
 		rows.Close()
 		return limiter.Result{}, rows.Err()
 	}
-	r, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[FunctionResult])
-	if err != nil {
-		return limiter.Result{}, err
-	}
-	return r.Result(), nil
+	r, err := row[FunctionResult](ctx, q, sql, args...)
+	return r.Result(), err
 }
 
 // Told returns a Result without the fields that Undo needs.

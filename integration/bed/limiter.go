@@ -19,6 +19,15 @@ import (
 // period and that burst. Variant names one.
 var Variants, Variant = search.Variants, search.Name
 
+// Operations are the operations of conformance.Do, the usual ones more than once.
+func Operations(a limiter.Algorithm) []string {
+	all := []string{"allow", "allow", "allow", "allow_up_to", "allow_up_to", "check", "charge", "block", "unblock", "reset"}
+	if a != limiter.LeakyBucketQueue {
+		all = append(all, "refund", "refund")
+	}
+	return all
+}
+
 // NewLimiter creates a limiter with a long Timeout unless config sets one.
 func NewLimiter(t testing.TB, pool *pgxpool.Pool, config *limiter.Config) *limiter.Limiter {
 	t.Helper()

@@ -4,8 +4,8 @@
 //
 // The tests come in two sizes. By default a property is tried on fewer random histories
 // and the largest tests use fewer rows or seconds, so that all of them take a few minutes
-// on two cores. PGLIMIT_TEST_FULL=1 selects the full size. The flags of go test and of
-// rapid override both, such as -rapid.checks=1000.
+// on two cores. PGLIMIT_TEST_FULL=1 selects the full size. PGLIMIT_SEARCH_HISTORIES is the
+// number of random histories of each, and PGLIMIT_SEARCH_SEED selects others.
 package bed
 
 import (
@@ -48,33 +48,17 @@ func run(m *testing.M) (code int, err error) {
 	return m.Run(), nil
 }
 
-// The number of random histories of each property. rapid's default is the full size.
-const usualChecks, fullChecks = 40, 100
-
-// setFlags sets those flags of go test that the command line does not set.
+// setFlags sets -test.parallel unless the command line does.
 func setFlags(parallel int) {
 	flag.Parse()
-	set := map[string]bool{}
-	flag.Visit(func(f *flag.Flag) { set[f.Name] = true })
-	choose := func(name string, value int) {
-		if set[name] {
-			return
-		}
-		if err := flag.Set(name, strconv.Itoa(value)); err != nil {
-			log.Fatalf("integration: set -%s: %v", name, err)
-		}
+	set := false
+	flag.Visit(func(f *flag.Flag) { set = set || f.Name == "test.parallel" })
+	if set {
+		return
 	}
-	choose("test.parallel", max(parallel, runtime.GOMAXPROCS(0)))
-	choose("rapid.checks", Size(usualChecks, fullChecks))
-}
-
-// Checks returns how many random histories each property is tried on.
-func Checks() int {
-	n, err := strconv.Atoi(flag.Lookup("rapid.checks").Value.String())
-	if err != nil {
-		panic(err) // it is an int flag
+	if err := flag.Set("test.parallel", strconv.Itoa(max(parallel, runtime.GOMAXPROCS(0)))); err != nil {
+		log.Fatalf("integration: set -test.parallel: %v", err)
 	}
-	return n
 }
 
 // Size returns the first of a number's two values by default, and the second one

@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglimit/pglimit/limiter"
@@ -47,6 +46,29 @@ type NamedResult struct {
 // CallNamed calls the function of a verb by a policy's name. A reservation is for 3 s.
 // schema is pglimit or pglimit_ask; a clock is for the first only.
 func CallNamed(ctx context.Context, q Querier, schema, name, op, key string, cost float64, now *time.Time) (NamedResult, error) {
+	sql, args := namedCall(schema, name, op, key, cost, 3, now)
+	switch op {
+	case "block", "unblock", "reset":
+		rows, err := q.Query(ctx, sql, args...)
+		if err != nil {
+			return NamedResult{}, err
+		}
+		rows.Close()
+		return NamedResult{}, rows.Err()
+	case "reserve":
+		made, err := row[reservationRow](ctx, q, sql, args...)
+		if err != nil {
+			return NamedResult{}, err
+		}
+		r, err := made.reservation()
+		return NamedResult{Result: r.Result, Reservation: r.ID, ExpiresAt: r.Expires}, err
+	}
+	r, err := row[FunctionResult](ctx, q, sql, args...)
+	return NamedResult{Result: r.Result()}, err
+}
+
+// namedCall returns the function call of a verb by a policy's name.
+func namedCall(schema, name, op, key string, cost, ttl float64, now *time.Time) (string, []any) {
 	args := []any{name, key}
 	switch op {
 	case "unblock", "reset":
@@ -54,7 +76,7 @@ func CallNamed(ctx context.Context, q Querier, schema, name, op, key string, cos
 	case "block":
 		args = append(args, math.Round(cost*1e6)/1e6)
 	case "reserve":
-		args = append(args, cost, 3.0)
+		args = append(args, cost, ttl)
 	default:
 		args = append(args, cost)
 	}
@@ -65,35 +87,23 @@ func CallNamed(ctx context.Context, q Querier, schema, name, op, key string, cos
 	for i := range args[1:] {
 		list += fmt.Sprintf(", $%d", i+2)
 	}
-	rows, err := q.Query(ctx, fmt.Sprintf("SELECT * FROM %s.%s(%s)", schema, op, list), args...)
-	if err != nil {
-		return NamedResult{}, err
+	return fmt.Sprintf("SELECT * FROM %s.%s(%s)", schema, op, list), args
+}
+
+// reservationRow is a row of pglimit.reservation.
+type reservationRow struct {
+	FunctionResult
+	ID      *string
+	Expires *time.Time
+}
+
+func (r *reservationRow) reservation() (limiter.Reservation, error) {
+	if r.Allowed != (r.ID != nil) || r.Allowed != (r.Expires != nil) {
+		return limiter.Reservation{}, fmt.Errorf("allowed %v, reservation %v, expires at %v", r.Allowed, r.ID, r.Expires)
 	}
-	switch op {
-	case "block", "unblock", "reset":
-		rows.Close()
-		return NamedResult{}, rows.Err()
-	case "reserve":
-		r, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[struct {
-			FunctionResult
-			Reservation *string
-			Expires     *time.Time
-		}])
-		if err != nil {
-			return NamedResult{}, err
-		}
-		if r.Allowed != (r.Reservation != nil) || r.Allowed != (r.Expires != nil) {
-			return NamedResult{}, fmt.Errorf("allowed %v, reservation %v, expires at %v", r.Allowed, r.Reservation, r.Expires)
-		}
-		all := NamedResult{Result: r.FunctionResult.Result()}
-		if r.Reservation != nil {
-			all.Reservation, all.ExpiresAt = *r.Reservation, *r.Expires
-		}
-		return all, nil
+	made := limiter.Reservation{Result: r.Result()}
+	if r.ID != nil {
+		made.ID, made.Expires = *r.ID, *r.Expires
 	}
-	r, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[FunctionResult])
-	if err != nil {
-		return NamedResult{}, err
-	}
-	return NamedResult{Result: r.Result()}, nil
+	return made, nil
 }

@@ -1,8 +1,6 @@
 package calendar
 
 import (
-	"context"
-	"fmt"
 	"math/rand/v2"
 	"strings"
 	"sync"
@@ -11,11 +9,10 @@ import (
 	"time"
 	_ "time/tzdata"
 
-	"pgregory.net/rapid"
-
 	"github.com/pglimit/pglimit/db"
 	"github.com/pglimit/pglimit/integration/bed"
 	"github.com/pglimit/pglimit/internal/conformance"
+	"github.com/pglimit/pglimit/internal/conformance/search"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -35,102 +32,43 @@ func calendarPolicies(limit float64) (all []limiter.Policy) {
 	return all
 }
 
-// drawMoment returns a moment of the years 2026 to 2028 near a clock change or the start
-// of a month: microseconds since conformance.Epoch.
-func drawMoment(rt *rapid.T) int64 {
-	name := rapid.SampledFrom(zones).Draw(rt, "zone of the change")
-	zone, err := time.LoadLocation(name)
-	if err != nil {
-		rt.Fatal(err)
-	}
-	at := conformance.Epoch.Add(time.Duration(rapid.Int64Range(60, 900).Draw(rt, "day")) * 24 * time.Hour).In(zone)
-	if _, change := at.ZoneBounds(); !change.IsZero() {
-		at = change
-	} else {
-		at = time.Date(at.Year(), at.Month(), 1, 0, 0, 0, 0, zone)
-	}
-	return at.Sub(conformance.Epoch).Microseconds() - rapid.Int64Range(0, 3*3600_000_000).Draw(rt, "before")
-}
+// changing are histories about clock changes, under plans that change calendar, zone and
+// period under one name.
+var changing = search.Draw{Zones: zones, Equal: true, Names: 2}
 
-// drawStep returns how far the clock moves: to and over edges of half and whole hours,
-// days, weeks and months, or back.
-func drawStep(rt *rapid.T, at int64) int64 {
-	const minute = 60_000_000
-	switch rapid.IntRange(0, 9).Draw(rt, "move") {
-	case 0:
-		return at
-	case 1:
-		return at + 1
-	case 2:
-		return at - rapid.Int64Range(0, 120*minute).Draw(rt, "back")
-	case 3, 4, 5:
-		return at - at%(30*minute) + 30*minute
-	case 6:
-		return at - at%(30*minute) + 30*minute - 1
-	case 7:
-		return at + 24*60*minute*rapid.SampledFrom([]int64{1, 7, 31}).Draw(rt, "days")
-	}
-	return at + rapid.Int64Range(0, 90*minute).Draw(rt, "on")
-}
+// calendar is the base of those plans.
+var calendar = limiter.Policy{Algorithm: limiter.FixedWindow, Limit: 10, Calendar: limiter.Day}
 
-// TestCalendarDecidesAsMemory compares the statements with the in-memory limiter across
-// clock changes: all verbs, in and out of transactions, with plans that change calendar,
-// zone and period under one name. No row expires while it counts.
+// TestCalendarDecidesAsMemory: statements decide as a limiter in memory across clock
+// changes, in and out of transactions. No row expires while it counts.
 func TestCalendarDecidesAsMemory(t *testing.T) {
 	t.Parallel()
-	ctx := context.Background()
 	pool := bed.NewPool(t)
-	clock := new(conformance.Clock)
-	inSQL := bed.NewLimiter(t, pool, &limiter.Config{Now: clock.Now, DisableDenyCache: true})
-	histories := 0
-	rapid.Check(t, func(rt *rapid.T) {
-		histories++
-		inMemory := limiter.NewMemory(&limiter.Config{Now: clock.Now})
-		plans := []limiter.Policy{rapid.SampledFrom(calendarPolicies(10)).Draw(rt, "plan")}
-		switch rapid.IntRange(0, 5).Draw(rt, "other plan") {
-		case 0:
-			plans = append(plans, rapid.SampledFrom(calendarPolicies(10)).Draw(rt, "another calendar"))
-		case 1:
-			plans = append(plans, limiter.Policy{Algorithm: limiter.FixedWindow, Limit: 20, Period: 100 * time.Minute})
-		case 2:
-			plans = append(plans, limiter.Policy{Algorithm: limiter.FixedWindow, Limit: 5, Period: time.Hour, Aligned: true})
-		}
-		blockFor := time.Duration(0)
-		if rapid.IntRange(0, 4).Draw(rt, "blocks") == 0 {
-			blockFor = 20 * time.Minute
-		}
-		for i := range plans {
-			plans[i].Name, plans[i].BlockFor = fmt.Sprintf("p%d", histories), blockFor
-		}
-		at := drawMoment(rt)
-		for step := range 40 {
-			at = max(0, drawStep(rt, at))
-			clock.Set(at)
-			p := rapid.SampledFrom(plans).Draw(rt, "plan")
-			op := rapid.SampledFrom(bed.Operations(p.Algorithm)).Draw(rt, "op")
-			key := rapid.SampledFrom([]string{"a", "b"}).Draw(rt, "key")
-			cost := bed.DrawCost(rt, op, p)
-			want, wantErr := conformance.Do(ctx, inMemory, p, op, key, cost)
-			got, gotErr := conformance.Do(ctx, inSQL, p, op, key, cost)
-			want.Source = got.Source
-			if wantErr != nil || gotErr != nil || got != want {
-				rt.Fatalf("step %d: %s %v at %v under %+v\nSQL:    %+v, %v\nmemory: %+v, %v", step, op, cost, clock.Now(), p, got, gotErr, want, wantErr)
+	d := changing
+	d.Operations = search.Without(search.Usual, "sweep")
+	t.Run("search", func(t *testing.T) {
+		bed.Search(t, d, 100, func(t *testing.T) func(*search.History) search.Subject {
+			return func(*search.History) search.Subject {
+				s, config := bed.NewSubject(t)
+				s.Ways, s.Begin = search.By(bed.NewLimiter(t, pool, config)), pool.Begin
+				return s
 			}
-		}
+		}, calendar)
 	})
 	// At the middle of the windows' ends: only rows whose windows are over are deleted.
 	cutoff := bed.Value[int64](t, pool, "SELECT (percentile_disc(0.5) WITHIN GROUP (ORDER BY ends_at_us)) - 1 FROM pglimit_fixed_window WHERE level > 0")
 	const counting = "SELECT count(*) FROM pglimit_fixed_window WHERE level > 0 AND ends_at_us > $1"
 	want := bed.Value[int](t, pool, counting, cutoff)
 	bed.Exec(t, pool, "UPDATE pglimit_fixed_window SET expires_at_us = 0")
-	swept, err := db.New().FixedWindowSweep(ctx, pool, db.FixedWindowSweepParams{CutoffUs: cutoff, MaxRows: 1e6})
+	swept, err := db.New().FixedWindowSweep(t.Context(), pool, db.FixedWindowSweepParams{CutoffUs: cutoff, MaxRows: 1e6})
 	if err != nil || swept.Deleted == 0 {
 		t.Errorf("swept %+v, %v", swept, err)
 	}
 	if n := bed.Value[int](t, pool, counting, cutoff); n != want || n < 25 {
 		t.Errorf("%d rows count after a sweep, %d before", n, want)
 	}
-	if n := bed.Value[int](t, pool, "SELECT count(*) FROM pglimit_fixed_window WHERE ends_at_us <= $1 AND updated_at_us <= $1 AND blocked_until_us <= $1", cutoff); n > 0 {
+	if n := bed.Value[int](t, pool, `SELECT count(*) FROM pglimit_fixed_window AS w WHERE ends_at_us <= $1 AND updated_at_us <= $1 AND blocked_until_us <= $1
+			AND NOT EXISTS (SELECT FROM pglimit_reservation AS r WHERE r.policy = w.policy AND r.key = w.key)`, cutoff); n > 0 {
 		t.Errorf("%d rows are left whose windows are over", n)
 	}
 }
@@ -139,43 +77,8 @@ func TestCalendarDecidesAsMemory(t *testing.T) {
 // statement, and each gets the answer of its own calendar.
 func TestCalendarBatch(t *testing.T) {
 	t.Parallel()
-	clock := new(conformance.Clock)
-	g := bed.NewDoorway(t, bed.NewDatabase(t), limiter.Config{Now: clock.Now})
-	policies := append(calendarPolicies(10),
-		limiter.Policy{Name: "plain", Algorithm: limiter.FixedWindow, Limit: 10, Period: 100 * time.Minute},
-		limiter.Policy{Name: "aligned", Algorithm: limiter.FixedWindow, Limit: 10, Period: time.Hour, Aligned: true})
-	histories := 0
-	rapid.Check(t, func(rt *rapid.T) {
-		histories++
-		inMemory := limiter.NewMemory(&limiter.Config{Now: clock.Now})
-		at := drawMoment(rt)
-		for range 5 {
-			at = max(0, drawStep(rt, at))
-			clock.Set(at)
-			var requests []limiter.Request
-			for range rapid.IntRange(2, 15).Draw(rt, "requests") {
-				p := rapid.SampledFrom(policies).Draw(rt, "policy")
-				requests = append(requests, p.Request(fmt.Sprint("key", histories), bed.DrawShare(rt, p)))
-			}
-			g.Shut()
-			answers := make([]<-chan bed.Answer, len(requests))
-			for i, request := range requests {
-				answers[i] = g.Queue(context.Background(), request)
-			}
-			g.Reopen()
-			for i, request := range requests {
-				want, err := inMemory.Do(context.Background(), request)
-				if err != nil {
-					rt.Fatal(err)
-				}
-				got := <-answers[i]
-				want.Source = got.Source
-				if got.Err != nil || got.Result != want {
-					rt.Fatalf("request %d of %d at %v: %+v\nSQL:    %+v, %v\nmemory: %+v", i, len(requests), clock.Now(), request, got.Result, got.Err, want)
-				}
-			}
-		}
-	})
+	address := bed.NewDatabase(t)
+	bed.SearchBatches(t, changing, 40, func(t *testing.T, config limiter.Config) bed.Door { return bed.NewDoorway(t, address, config) }, calendar)
 }
 
 // TestCalendarOfAPlanThatHadNone: a current window continues to its end, with its count,

@@ -1,21 +1,17 @@
 package coalesce
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
-	"pgregory.net/rapid"
-
 	"github.com/pglimit/pglimit/integration/bed"
-	"github.com/pglimit/pglimit/internal/conformance"
+	"github.com/pglimit/pglimit/internal/conformance/search"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -25,83 +21,11 @@ import (
 func TestCoalesceDecidesAsMemory(t *testing.T) {
 	t.Parallel()
 	address := bed.NewDatabase(t)
-	for _, base := range bed.Variants(10, 10*time.Second) {
-		t.Run(bed.Variant(base), func(t *testing.T) {
-			t.Parallel()
-			clock := new(conformance.Clock)
-			g := bed.NewDoorway(t, address, limiter.Config{Now: clock.Now})
-			batchesDecideAsMemory(t, g, clock, base, 5)
-		})
-	}
+	bed.SearchBatches(t, search.Draw{}, 12, func(t *testing.T, config limiter.Config) bed.Door { return bed.NewDoorway(t, address, config) })
 }
 
-// door is a doorway of either kind: requests that arrive while it is closed share
-// statements.
-type door interface {
-	Shut()
-	Reopen()
-	Queue(context.Context, limiter.Request) <-chan bed.Answer
-	QueueUpTo(context.Context, limiter.Request) <-chan bed.Answer
-}
-
-func batchesDecideAsMemory(t *testing.T, g door, clock *conformance.Clock, base limiter.Policy, times int) {
-	histories, variantName := 0, base.Name
-	rapid.Check(t, func(rt *rapid.T) {
-		histories++
-		base.Name = fmt.Sprintf("%s-%d", variantName, histories)
-		batchDecidesAsMemory(rt, g, clock, base, times)
-	})
-}
-
-func batchDecidesAsMemory(rt *rapid.T, g door, clock *conformance.Clock, base limiter.Policy, times int) {
-	inMemory := limiter.NewMemory(&limiter.Config{Now: clock.Now})
-	plans := bed.DrawPlans(rt, base, base.Name)
-	other := plans[0]
-	other.Name += "-other"
-	plans = append(plans, other)
-	at := int64(1_000_000_000)
-	for range times {
-		at = max(0, at+bed.DrawDelta(rt, plans[0]))
-		clock.Set(at)
-		var requests []limiter.Request
-		var upTo []bool
-		for range rapid.IntRange(1, 12).Draw(rt, "requests") {
-			p := rapid.SampledFrom(plans).Draw(rt, "plan")
-			key := rapid.SampledFrom([]string{"a", "b", "c"}).Draw(rt, "key")
-			requests = append(requests, p.Request(key, bed.DrawShare(rt, p)))
-			// With BlockFor, or if no unit fits, AllowUpTo shares no statement.
-			upTo = append(upTo, p.BlockFor == 0 && cmp.Or(p.Burst, p.Limit) >= 1 && rapid.IntRange(0, 3).Draw(rt, "up to") == 0)
-		}
-		g.Shut()
-		answers := make([]<-chan bed.Answer, len(requests))
-		for i, request := range requests {
-			if upTo[i] {
-				requests[i].Cost = math.Ceil(request.Cost)
-				answers[i] = g.QueueUpTo(context.Background(), requests[i])
-			} else {
-				answers[i] = g.Queue(context.Background(), request)
-			}
-		}
-		g.Reopen()
-		for i, request := range requests {
-			ask := inMemory.Do
-			if upTo[i] {
-				ask = func(ctx context.Context, r limiter.Request) (limiter.Result, error) {
-					return inMemory.AllowUpTo(ctx, r.Policy, r.Key, r.Cost)
-				}
-			}
-			want, err := ask(context.Background(), request)
-			if err != nil {
-				rt.Fatal(err)
-			}
-			got := <-answers[i]
-			want.Source = got.Source
-			if got.Err != nil || !bed.Alike(got.Result, want) {
-				rt.Fatalf("request %d of %d at %d: %+v\nSQL:    %+v, %v\nmemory: %+v", i, len(requests), at, request, got.Result, got.Err, want)
-			}
-		}
-	}
-}
+// door is a doorway of either kind.
+type door = bed.Door
 
 // TestCoalesceGrantsEqualRequestsInOrder counts statements too: one for the first request,
 // one for all that arrived later.

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/pglimit/pglimit/integration/bed"
-	"github.com/pglimit/pglimit/internal/conformance"
+	"github.com/pglimit/pglimit/internal/conformance/search"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -18,13 +18,9 @@ import (
 func TestCoalesceOverSQLDecidesAsMemory(t *testing.T) {
 	bed.OverDrivers(t, func(t *testing.T, driver string) {
 		address := bed.NewDatabase(t)
-		for _, base := range bed.Variants(10, 10*time.Second) {
-			t.Run(bed.Variant(base), func(t *testing.T) {
-				clock := new(conformance.Clock)
-				g := bed.NewSQLDoorway(t, driver, address, limiter.Config{Now: clock.Now})
-				batchesDecideAsMemory(t, g, clock, base, 1)
-			})
-		}
+		bed.SearchBatches(t, search.Draw{}, 4, func(t *testing.T, config limiter.Config) bed.Door {
+			return bed.NewSQLDoorway(t, driver, address, config)
+		})
 	})
 }
 

@@ -211,13 +211,11 @@ func TestFunctionsUnlimited(t *testing.T) {
 				t.Errorf("%s: %+v", bed.Variant(p), got)
 			}
 			for range 2 {
-				settled, err := endBySQL(t.Context(), pool, "settle", got.Reservation, 7, time.Now())
+				settled, err := bed.SettleByFunction(t.Context(), pool, got.Reservation, 7, time.Now())
 				if want := (limiter.Result{Allowed: true}); err != nil || settled != want {
 					t.Errorf("settle: %+v, %v", settled, err)
 				}
-				if _, err := endBySQL(t.Context(), pool, "cancel", got.Reservation, 0, time.Now()); err != nil {
-					t.Error(err)
-				}
+				bed.Exec(t, pool, `SELECT pglimit.cancel($1)`, got.Reservation)
 			}
 		}
 	}

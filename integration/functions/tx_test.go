@@ -14,14 +14,12 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
-	"pgregory.net/rapid"
 
 	"github.com/pglimit/pglimit/integration/bed"
-	"github.com/pglimit/pglimit/internal/conformance"
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// ask calls a function outside of rapid and fails the test on an error.
+// ask calls a function and fails the test on an error.
 func ask(t testing.TB, q bed.Querier, p limiter.Policy, op, key string, cost float64) limiter.Result {
 	t.Helper()
 	r, err := bed.CallFunction(context.Background(), q, p, op, key, cost, nil)
@@ -194,70 +192,6 @@ func TestFunctionsCheckReadOnly(t *testing.T) {
 			t.Error(err)
 		}
 	}
-}
-
-// TestFunctionsEndsAt: a window with the caller's end equals the window that the library
-// would have aligned so, in every field, and uses the same row.
-func TestFunctionsEndsAt(t *testing.T) {
-	t.Parallel()
-	ctx := context.Background()
-	pool := bed.FunctionsPool(t)
-	clock := new(conformance.Clock)
-	l := bed.NewLimiter(t, pool, &limiter.Config{Now: clock.Now, DisableDenyCache: true})
-	base := limiter.Policy{Algorithm: limiter.FixedWindow, Limit: 10, Period: 10 * time.Second, Aligned: true}
-	var histories atomic.Int64
-	rapid.Check(t, func(rt *rapid.T) {
-		p := base
-		p.Name = fmt.Sprintf("e%d", histories.Add(1))
-		if rapid.Bool().Draw(rt, "blocks") {
-			p.BlockFor = 7 * time.Second
-		}
-		at := int64(1_000_000_000)
-		for step := range 25 {
-			at = max(0, at+bed.DrawDelta(rt, p))
-			clock.Set(at)
-			now := clock.Now()
-			op := rapid.SampledFrom([]string{"allow", "allow", "allow_up_to", "check", "charge", "refund"}).Draw(rt, "op")
-			cost := bed.DrawCost(rt, op, p)
-			endsAt := now.Truncate(p.Period).Add(p.Period) // Unix times and Go's zero time are whole minutes apart
-			want, err := conformance.Do(ctx, l, p, op, "go", cost)
-			if err != nil {
-				rt.Fatal(err)
-			}
-			for _, key := range []string{"sql", "both"} {
-				var got limiter.Result
-				if key == "both" && rapid.Bool().Draw(rt, "Go's turn") {
-					got, err = conformance.Do(ctx, l, p, op, key, cost)
-				} else {
-					got, err = callEndsAt(ctx, pool, p, op, key, cost, now, endsAt)
-				}
-				if err != nil || common(got) != common(want) {
-					rt.Fatalf("step %d, %s: %s %v at %d\ngot:  %+v, %v\nwant: %+v", step, key, op, cost, at, common(got), err, common(want))
-				}
-			}
-		}
-	})
-	if bed.Value[bool](t, pool, `SELECT bool_or(ends_at_us % 10000000 <> 0) FROM pglimit_fixed_window`) {
-		t.Error("a window ends at another time than requested")
-	}
-}
-
-// callEndsAt is CallFunction with ends_at for the period.
-func callEndsAt(ctx context.Context, q bed.Querier, p limiter.Policy, op, key string, cost float64, now, endsAt time.Time) (limiter.Result, error) {
-	function := "fixed_window("
-	if op != "allow" {
-		function = op + "_with('fixed_window', "
-	}
-	rows, err := q.Query(ctx, `SELECT * FROM pglimit.`+function+`$1, $2, $3, $4, ends_at => $5, block_for_s => $6, now => $7)`,
-		p.Name, key, cost, p.Limit, endsAt, p.BlockFor.Seconds(), now)
-	if err != nil {
-		return limiter.Result{}, err
-	}
-	r, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[bed.FunctionResult])
-	if err != nil {
-		return limiter.Result{}, err
-	}
-	return r.Result(), nil
 }
 
 // TestFunctionsByTheDatabasesClock: without now, times count from the clock of the

@@ -12,7 +12,6 @@ require (
 	github.com/dunglas/httpsfv v1.1.2 // indirect
 	github.com/lib/pq v1.12.3 // indirect
 	go.opentelemetry.io/otel/log v1.47.0 // indirect
-	pgregory.net/rapid v1.3.0 // indirect
 )
 
 require (

@@ -61,7 +61,6 @@ type admission struct {
 // reservation is one by its step.
 type reservation struct {
 	step     int
-	id       string
 	ledger   int
 	entry    int
 	policy   limiter.Policy

@@ -1,6 +1,7 @@
 package search
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -9,11 +10,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pglimit/pglimit/internal/conformance"
 	"github.com/pglimit/pglimit/limiter"
 )
-
-// Steps is the number of steps of a history.
-const Steps = 40
 
 // Variants returns every algorithm in each of its forms but calendars.
 func Variants(limit float64, period time.Duration) (all []limiter.Policy) {
@@ -66,34 +65,109 @@ func number(name string, otherwise int) int {
 	return otherwise
 }
 
-// Search runs that many random histories of a variant, each on its own subject, and logs
-// what they did. PGLIMIT_SEARCH_SEED selects others. It fails t with the shortest history
-// that it finds to exceed the bound.
-func Search(t *testing.T, base limiter.Policy, histories int, memory bool, subject func(*History) Subject) {
+// Search runs that many random histories, each on its own subject, and logs what they did.
+// PGLIMIT_SEARCH_SEED selects others. It fails t with the shortest history that it finds to
+// fail a judge.
+func Search(t *testing.T, d Draw, histories int, subject func(*History) Subject) {
 	t.Helper()
 	seed := uint64(number("PGLIMIT_SEARCH_SEED", 1))
-	admitted, gaveBack := 0, 0
+	admitted, gaveBack, denied := 0, 0, 0
 	for n := range histories {
-		h := draw(rand.New(rand.NewPCG(seed, uint64(n))), base, Steps, memory)
-		s := subject(h)
-		r, err := s.Run(h)
-		admitted, gaveBack = admitted+r.Admitted, gaveBack+r.GaveBack
+		h := d.draw(rand.New(rand.NewPCG(seed, uint64(n))))
+		r, err := d.run(h, subject(h))
 		if err == nil {
+			admitted, gaveBack, denied = admitted+r.admitted, gaveBack+r.gaveBack, denied+r.denied
 			continue
 		}
-		h, err = shrink(h, err, subject)
-		t.Fatalf("seed %d, history %d of %s, shrunk to %d steps:\n%s%v", seed, n, Name(base), len(h.Steps), h, err)
+		h, err = d.shrink(h, err, subject)
+		t.Fatalf("seed %d, history %d of %s, shrunk to %d steps:\n%s%v", seed, n, Name(d.Base), len(h.Steps), h, err)
 	}
-	t.Logf("seed %d: %d histories, %d steps, %d admissions, %d given back", seed, histories, histories*Steps, admitted, gaveBack)
-	if admitted < 4*histories || base.Algorithm != limiter.LeakyBucketQueue && gaveBack < histories/3 {
-		t.Errorf("%d admissions and %d given back in %d histories: that proves little", admitted, gaveBack, histories)
+	t.Logf("seed %d: %d histories, %d admissions, %d denials, %d given back", seed, histories, admitted, denied, gaveBack)
+	if admitted < 4*histories || denied < histories || d.Operations == "" && d.bound() && d.Base.Algorithm != limiter.LeakyBucketQueue && gaveBack < histories/3 {
+		t.Errorf("%d admissions, %d denials and %d given back in %d histories: that proves little", admitted, denied, gaveBack, histories)
 	}
 }
 
+// bound reports whether the bound judges.
+func (d *Draw) bound() bool { return !d.Shadows && len(d.Zones) == 0 }
+
+// ran is what a history did.
+type ran struct{ admitted, denied, gaveBack int }
+
+// run makes the history's calls. It returns an error if a judge does.
+func (d *Draw) run(h *History, s Subject) (r ran, err error) {
+	x := newSide(s, h)
+	var books *account
+	var model *equality
+	if d.bound() {
+		books = newAccount(h)
+	}
+	if d.Equal {
+		model = newEquality(x, h)
+	}
+	at, floor, retry := h.Start, int64(0), int64(0)
+	defer func() {
+		for len(x.open) > 0 {
+			err = errors.Join(err, x.end(false).Err)
+		}
+		if books != nil {
+			r.gaveBack = books.gaveBack
+		}
+	}()
+	for i := range h.Steps {
+		step := &h.Steps[i]
+		switch {
+		case !step.Retry:
+			at = max(0, at+step.Moves, floor)
+		case retry > at:
+			at = max(at, retry+step.Moves)
+		}
+		s.Clock.Set(at)
+		if books != nil {
+			books.before(s.Clock.Now().UnixMicro())
+		}
+		if books != nil && books.vague(step) || model != nil && model.differs(step) {
+			continue
+		}
+		a := x.do(step)
+		if a.idle {
+			continue
+		}
+		if step.Op == "sweep" { // what it deleted is not known before it
+			floor = at
+		}
+		for _, one := range a.PerRequest {
+			switch {
+			case a.Err != nil:
+			case one.Granted > 0:
+				r.admitted++
+			case !one.Allowed:
+				r.denied++
+				if retry = 0; one.RetryAfter != limiter.Never {
+					retry = one.At.Add(one.RetryAfter).Sub(conformance.Epoch).Microseconds()
+				}
+			}
+		}
+		if books != nil {
+			err = books.judge(step, a)
+		}
+		if model != nil && err == nil {
+			err = model.judge(step, at, a)
+		}
+		if err != nil {
+			return r, fmt.Errorf("step %d, %s: %w", step.Number, step.Op, err)
+		}
+	}
+	if model != nil && len(x.open) == 0 {
+		err = model.end()
+	}
+	return r, err
+}
+
 // shrink leaves out steps, and moves of the clock, while the history still fails.
-func shrink(h *History, err error, subject func(*History) Subject) (*History, error) {
+func (d *Draw) shrink(h *History, err error, subject func(*History) Subject) (*History, error) {
 	fails := func(c *History) bool {
-		_, again := subject(c).Run(c)
+		_, again := d.run(c, subject(c))
 		if again != nil {
 			h, err = c, again
 		}

@@ -1,0 +1,56 @@
+package allowall
+
+import (
+	"database/sql"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/internal/conformance/search"
+)
+
+// sets are histories of several requests at once of mixed algorithms. They have duplicates,
+// requests above the burst, blocks, contradicting plans and single requests in between.
+var sets = search.Draw{Equal: true, Names: 4, Operations: strings.Repeat("all ", 12) + "allow charge block unblock reset undo override"}
+
+// TestAllowAllDecidesAsMemory: AllowAll decides as a limiter in memory, and in the caller's
+// transaction too.
+func TestAllowAllDecidesAsMemory(t *testing.T) {
+	t.Parallel()
+	var guessed guesses
+	pool := bed.Connect(t, bed.NewDatabase(t), guessed.trace)
+	t.Cleanup(func() { guessed.both(t) })
+	inside := sets
+	inside.Plain, inside.Operations = true, sets.Operations+" all all begin begin commit rollback"
+	for mode, d := range map[string]search.Draw{"outside": sets, "inside": inside} {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			bed.Search(t, d, 8, func(t *testing.T) func(*search.History) search.Subject {
+				return func(*search.History) search.Subject {
+					s, config := bed.NewSubject(t)
+					s.Ways, s.Begin = search.By(bed.NewLimiter(t, pool, config)), pool.Begin
+					if d.Plain { // a denial in a transaction brings rows up to date
+						s.Alike = search.Rounded
+					}
+					return s
+				}
+			}, search.Variants(10, 10*time.Second)...)
+		})
+	}
+}
+
+// TestAllowAllOverSQLDecidesAsMemory is the same over database/sql, where requests cannot
+// be pipelined.
+func TestAllowAllOverSQLDecidesAsMemory(t *testing.T) {
+	t.Parallel()
+	address := bed.NewDatabase(t)
+	dbs := []*sql.DB{bed.ConnectSQL(t, bed.SQLDrivers[0], address), bed.ConnectSQL(t, bed.SQLDrivers[1], address)}
+	bed.Search(t, sets, 8, func(t *testing.T) func(*search.History) search.Subject {
+		return func(*search.History) search.Subject {
+			s, config := bed.NewSubject(t)
+			s.Ways = search.By(bed.NewSQL(t, dbs[0], config), bed.NewSQL(t, dbs[1], config))
+			return s
+		}
+	}, search.Variants(10, 10*time.Second)...)
+}

@@ -1,0 +1,81 @@
+package bed
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"testing"
+
+	"github.com/pglimit/pglimit/internal/conformance"
+	"github.com/pglimit/pglimit/internal/conformance/search"
+	"github.com/pglimit/pglimit/limiter"
+)
+
+// Search searches each of the bases, as search.Search does, with subjects made by what
+// subject returns for a base. Without bases it searches every form of an algorithm.
+func Search(t *testing.T, d search.Draw, histories int, subject func(*testing.T) func(*search.History) search.Subject, bases ...limiter.Policy) {
+	t.Helper()
+	if len(bases) == 0 {
+		bases = search.Bases()
+	}
+	for _, base := range bases {
+		t.Run(search.Name(base), func(t *testing.T) {
+			t.Parallel()
+			d := d
+			d.Base = base
+			search.Search(t, d, search.Histories(Size(histories, 3*histories)), subject(t))
+		})
+	}
+}
+
+var prefixes atomic.Int64
+
+// NewSubject returns a subject without ways, under names of its own, and what its limiters
+// have: overrides, and no cache of denials.
+func NewSubject(t *testing.T) (search.Subject, *limiter.Config) {
+	t.Helper()
+	policies, err := limiter.NewPolicies()
+	if err != nil {
+		t.Fatal(err)
+	}
+	clock := new(conformance.Clock)
+	return search.Subject{Clock: clock, Apply: search.Applied(policies), Prefix: fmt.Sprintf("h%d.", prefixes.Add(1))},
+		&limiter.Config{Now: clock.Now, DisableDenyCache: true, IdempotencyTTL: search.Remember, Policies: policies}
+}
+
+// SearchBatches searches each of the bases with requests that share statements.
+func SearchBatches(t *testing.T, d search.Draw, histories int, newDoor func(*testing.T, limiter.Config) Door, bases ...limiter.Policy) {
+	t.Helper()
+	d.Equal, d.Operations, d.Steps, d.Keys = true, "batch", 6, 3
+	Search(t, d, histories, func(t *testing.T) func(*search.History) search.Subject {
+		clock := new(conformance.Clock)
+		g := newDoor(t, limiter.Config{Now: clock.Now})
+		return func(*search.History) search.Subject {
+			s, _ := NewSubject(t)
+			s.Apply, s.Clock, s.Ways, s.Alike = nil, clock, []search.Way{{Decider: g}}, search.Rounded
+			s.Batch = func(requests []limiter.Request, upTo []bool) []search.Answer {
+				return through(g, requests, upTo)
+			}
+			return s
+		}
+	}, bases...)
+}
+
+// through queues requests while the door is shut, and returns their answers.
+func through(g Door, requests []limiter.Request, upTo []bool) (all []search.Answer) {
+	g.Shut()
+	answers := make([]<-chan Answer, len(requests))
+	for i, request := range requests {
+		if upTo[i] {
+			answers[i] = g.QueueUpTo(context.Background(), request)
+		} else {
+			answers[i] = g.Queue(context.Background(), request)
+		}
+	}
+	g.Reopen()
+	for _, a := range answers {
+		got := <-a
+		all = append(all, search.One(got.Result, got.Err))
+	}
+	return all
+}

@@ -1,0 +1,383 @@
+package search
+
+import (
+	"cmp"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/pglimit/pglimit/internal/conformance"
+	"github.com/pglimit/pglimit/limiter"
+)
+
+// Draw says which random histories are drawn.
+type Draw struct {
+	Base       limiter.Policy
+	Steps      int      // 0: 40
+	Names      int      // the most names of policies, of which those after the second have any algorithm; 0: 2
+	Keys       int      // 0: 2
+	Operations string   // to draw from; a word may stand there again; empty: Usual
+	Coarse     bool     // no limits and units that round
+	OnePlan    bool     // of each name
+	ByKey      bool     // a key has always the same plan
+	Plain      bool     // one plan of each name, in units that sum up exactly, and a clock that is never set back
+	Forward    bool     // the clock is never set back
+	Retries    bool     // the clock often moves to a RetryAfter
+	MaxKeys    bool     // histories may have it
+	Equal      bool     // each answer is compared with the model's
+	Shadows    bool     // of policies, and all kinds of overrides; admissions are then not compared with the bound
+	Zones      []string // of a Base with a calendar, whose plans then change, and whose moments are about clock changes; likewise
+}
+
+// Usual are all operations but batch, the usual ones more often.
+const Usual = Ordinary + " once once once once once all all all all all all usage undo undo undo undo undo undo undo undo undo undo undo undo undo undo" +
+	" begin begin begin commit commit commit rollback rollback rollback sweep sweep sweep sweep sweep sweep sweep sweep override"
+
+// Ordinary are those that the SQL functions have, too.
+const Ordinary = Simple + " refund refund refund refund reserve reserve reserve reserve reserve reserve reserve reserve reserve" +
+	" settle settle settle settle settle settle cancel cancel cancel cancel cancel"
+
+// Simple are those of every algorithm and without an ID.
+const Simple = "allow allow allow allow allow allow allow allow allow allow allow allow allow allow allow allow allow allow" +
+	" upto upto upto upto upto upto upto upto check check charge charge charge charge block unblock reset reset"
+
+// Without returns operations without some.
+func Without(operations string, some ...string) string {
+	return strings.Join(slices.DeleteFunc(strings.Fields(operations), func(op string) bool { return slices.Contains(some, op) }), " ")
+}
+
+// start is the clock's usual first reading. The Epoch is a whole multiple of all periods.
+const start = int64(3_600_000_000)
+
+// drawing is a history in the making.
+type drawing struct {
+	*rand.Rand
+	*Draw
+	*History
+	all          []string // the operations
+	forward      bool
+	at           int64
+	answers      []int
+	reservations []int
+}
+
+// draw makes a random history.
+func (d *Draw) draw(random *rand.Rand) *History {
+	g := &drawing{Rand: random, Draw: d, History: &History{Start: start, Keys: cmp.Or(d.Keys, 2), Plain: d.Plain, ByKey: d.ByKey}}
+	g.drawPolicies()
+	if len(d.Zones) > 0 {
+		g.Start = g.nearClockChange()
+	}
+	g.at = g.Start
+	g.forward = g.IntN(3) > 0 || d.Forward || d.Plain
+	if d.MaxKeys && g.forward && g.IntN(4) == 0 {
+		g.History.MaxKeys = 1 + g.IntN(2) // rows are forgotten once they are empty
+	}
+	g.all = strings.Fields(cmp.Or(d.Operations, Usual))
+	for n := range cmp.Or(d.Steps, 40) {
+		g.History.Steps = append(g.History.Steps, g.step(n, g.all[g.IntN(len(g.all))]))
+	}
+	return g.History
+}
+
+func (g *drawing) step(n int, op string) Step {
+	s := Step{Number: n, Op: op, Way: g.IntN(6), Ask: g.ask()}
+	p := &g.Policies[s.Policy]
+	s.Moves = g.move(p)
+	if s.Retry = g.Retries && g.IntN(4) == 0; s.Retry {
+		s.Moves = -g.Int64N(2)
+	}
+	g.at += s.Moves
+	s.Second = g.IntN(2) == 0
+	switch s.Op {
+	case "undo":
+		if len(g.answers) == 0 {
+			s.Op = "allow"
+			break
+		}
+		s.Of = recent(g.Rand, g.answers)
+		if of := &g.History.Steps[s.Of]; g.IntN(5) > 0 {
+			s.Policy, s.Key = of.Policy, of.Key
+			if len(of.Asks) > 0 {
+				s.Ask = of.Asks[s.which(len(of.Asks))]
+			}
+		}
+	case "settle", "cancel":
+		if len(g.reservations) == 0 {
+			s.Op = "reserve"
+			break
+		}
+		s.Of = recent(g.Rand, g.reservations)
+		if n := g.History.Steps[s.Of].Units; g.IntN(3) > 0 {
+			s.Units = []float64{0, n / 2, n / 4, n}[g.IntN(4)]
+		}
+	case "once":
+		s.Idempotency = []string{"x", "y"}[g.IntN(2)]
+	case "block":
+		s.For = time.Duration(1+g.Int64N(period(p))) * time.Microsecond
+	case "all":
+		draw := g.ask
+		if g.IntN(2) == 0 {
+			draw = g.share
+		}
+		for range 1 + g.IntN(max(2, 2*g.Names)) {
+			s.Asks = append(s.Asks, draw())
+		}
+	case "batch":
+		for range 1 + g.IntN(12) {
+			s.Asks = append(s.Asks, g.share())
+		}
+	case "override":
+		if g.IntN(2) == 0 {
+			s.Override = g.override(p)
+		}
+	case "check":
+		if g.IntN(3) == 0 {
+			s.Units = 0
+		}
+	}
+	if s.Op == "reserve" {
+		s.For = []time.Duration{time.Second, time.Duration(period(p)/2) * time.Microsecond, time.Hour}[g.IntN(3)]
+		s.For = max(s.For, time.Second)
+		// A request under the key of a reservation that has expired may be denied before that is
+		// given back. Then the time since has leaked at the rate of its plan, not of the model's.
+		if slices.Contains(g.all, "once") && g.IntN(4) == 0 && !(g.Equal && bucket(p) && g.History.plans(p.Name) > 1) {
+			s.Idempotency = []string{"x", "z"}[g.IntN(2)]
+		}
+		g.reservations = append(g.reservations, n)
+	}
+	switch s.Op {
+	case "allow", "upto", "once", "all", "check", "charge", "refund", "undo", "reserve", "settle", "batch":
+		g.answers = append(g.answers, n)
+	}
+	return s
+}
+
+// recent returns one of the numbers, mostly of the last ones.
+func recent(random *rand.Rand, numbers []int) int {
+	n := len(numbers)
+	if random.IntN(3) > 0 {
+		return numbers[n-1-random.IntN(min(n, 4))]
+	}
+	return numbers[random.IntN(n)]
+}
+
+// period returns the length of a policy's windows in microseconds, roughly for a calendar.
+func period(p *limiter.Policy) int64 {
+	days := map[limiter.Calendar]int64{limiter.Day: 1, limiter.Week: 7, limiter.Month: 31}
+	switch p.Calendar {
+	case "":
+		return p.Period.Microseconds()
+	case limiter.Hour:
+		return time.Hour.Microseconds()
+	}
+	return days[p.Calendar] * 24 * time.Hour.Microseconds()
+}
+
+// nearClockChange returns a moment of the years 2026 to 2028 near a clock change of one of
+// the zones, or the start of a month.
+func (g *drawing) nearClockChange() int64 {
+	zone, err := time.LoadLocation(g.Zones[g.IntN(len(g.Zones))])
+	if err != nil {
+		panic(err)
+	}
+	at := conformance.Epoch.AddDate(0, 0, 60+g.IntN(840)).In(zone)
+	if _, change := at.ZoneBounds(); !change.IsZero() {
+		at = change
+	} else {
+		at = time.Date(at.Year(), at.Month(), 1, 0, 0, 0, 0, zone)
+	}
+	return at.Sub(conformance.Epoch).Microseconds() - g.Int64N(3*time.Hour.Microseconds())
+}
+
+// ask draws a request.
+func (g *drawing) ask() (a Ask) {
+	a.Policy, a.Key = g.IntN(len(g.Policies)), g.IntN(g.History.Keys)
+	if g.Draw.ByKey {
+		a.Policy = a.Key % len(g.Policies)
+	}
+	a.Units = g.units(&g.Policies[a.Policy])
+	return a
+}
+
+// share draws a request of which some fit, mostly the same one, so that requests of a batch
+// merge. With BlockFor, or if no unit fits, AllowUpTo shares no statement.
+func (g *drawing) share() Ask {
+	a := g.ask()
+	p := &g.Policies[a.Policy]
+	a.Units = burstOf(p) * []float64{0.125, 0.125, 0.125, 0.25, 0.5}[g.IntN(5)]
+	if a.UpTo = p.BlockFor == 0 && burstOf(p) >= 1 && g.IntN(4) == 0; a.UpTo {
+		a.Units = math.Ceil(a.Units)
+	}
+	return a
+}
+
+// override draws one: usually the limits of a policy of the name.
+func (g *drawing) override(p *limiter.Policy) *limiter.Override {
+	o := &limiter.Override{Limit: &p.Limit}
+	if p.Burst != 0 {
+		o.Burst = &p.Burst
+	}
+	if !g.Shadows {
+		return o
+	}
+	limit, on := p.Limit*[]float64{0.5, 2, 4}[g.IntN(3)], g.IntN(2) == 0
+	switch g.IntN(6) {
+	case 0:
+		o = &limiter.Override{Unlimited: true}
+	case 1:
+		o = &limiter.Override{Shadow: &on}
+	case 2:
+		o.Limit, o.Shadow = &limit, &on
+	case 3:
+		if p.Burst != 0 {
+			o = &limiter.Override{Burst: &limit}
+		}
+	case 4:
+		o = &limiter.Override{Limit: &limit}
+	}
+	if g.IntN(2) == 0 {
+		ends := []int64{0, 1, 3_000_000}[g.IntN(3)]
+		o.Until = conformance.Epoch.Add(time.Duration(g.at+ends) * time.Microsecond)
+	}
+	return o
+}
+
+// drawPolicies draws the plans of each name.
+func (g *drawing) drawPolicies() {
+	g.drawPlans("p", g.Base)
+	if g.Names == 1 {
+		return
+	}
+	if g.IntN(4) == 0 || g.Names > 2 {
+		q := g.Policies[0]
+		q.Name = "q"
+		g.Policies = append(g.Policies, q)
+	}
+	for i := range max(0, g.Names-2) {
+		if all := Variants(g.Base.Limit, g.Base.Period); g.IntN(3) > 0 {
+			g.drawPlans(string(rune('r'+i)), all[g.IntN(len(all))])
+		}
+	}
+}
+
+// drawPlans draws one or some of a name.
+func (g *drawing) drawPlans(name string, base limiter.Policy) {
+	other := g.IntN(2) == 0 // periods or rates
+	limits := []float64{10, 10, 4, 40, 2.5}
+	if !g.Coarse {
+		limits = append(limits, 1, 1000, 1e12)
+		if base.Algorithm == limiter.SlidingWindowLog { // its running totals are where sums of many costs round
+			limits = append(limits, 1e12, 1<<52)
+		}
+	}
+	if g.Draw.Plain {
+		other, limits = false, []float64{8}
+	}
+	first := limits[g.IntN(len(limits))]
+	for i := range []int{1, 2, 2, 3}[g.IntN(4)] {
+		if i > 0 && (g.Draw.Plain || g.OnePlan) {
+			return
+		}
+		p := base
+		p.Name, p.Limit = name, limits[g.IntN(len(limits))]
+		if !g.Coarse {
+			p.Limit = first * []float64{1, 2, 0.5, 1. / 128}[min(3, i*(1+g.IntN(3)))]
+		}
+		switch {
+		case len(g.Zones) > 0:
+			g.calendar(&p, i)
+		case other && p.Calendar == "":
+			p.Period = []time.Duration{base.Period, base.Period / 5, 6 * base.Period}[g.IntN(3)]
+		}
+		if bucket(&p) && !g.Draw.Plain {
+			p.Burst = p.Limit * []float64{1, 0.5, 3}[g.IntN(3)]
+		}
+		if g.IntN(4) == 0 {
+			p.BlockFor = time.Duration(1+g.Int64N(period(&p))) * time.Microsecond
+		}
+		p.Shadow = g.Shadows && g.IntN(4) == 0
+		g.Policies = append(g.Policies, p)
+	}
+}
+
+// calendar draws the i-th plan's: those after the first may have none.
+func (g *drawing) calendar(p *limiter.Policy, i int) {
+	p.Period, p.Aligned, p.Calendar = 0, false, limiter.Calendars()[g.IntN(len(limiter.Calendars()))]
+	p.TimeZone = g.Zones[g.IntN(len(g.Zones))]
+	if i > 0 && g.IntN(2) == 0 {
+		p.Calendar, p.TimeZone, p.Period = "", "", 100*time.Minute
+		if p.Aligned = g.IntN(2) == 0; p.Aligned {
+			p.Period = time.Hour
+		}
+	}
+}
+
+// bucket reports whether a policy may have a Burst.
+func bucket(p *limiter.Policy) bool { return !strings.Contains(string(p.Algorithm), "window") }
+
+// move returns how far the clock moves: not at all, a little, about to an edge, far, or a
+// bit back.
+func (g *drawing) move(p *limiter.Policy) int64 {
+	length := period(p)
+	if half := (30 * time.Minute).Microseconds(); len(g.Zones) > 0 { // to and over edges of half and whole hours
+		switch g.IntN(3) {
+		case 0:
+			return half - g.at%half - g.Int64N(2)
+		case 1:
+			length = time.Hour.Microseconds() * []int64{1, 1, 1, 24, 7 * 24, 31 * 24}[g.IntN(6)]
+		}
+	}
+	switch g.IntN(12) {
+	case 0, 1, 2, 3:
+		return 0
+	case 4:
+		return 1
+	case 5:
+		return length
+	case 6:
+		return length - 1
+	case 7:
+		return g.Int64N(3 * length)
+	case 8:
+		if !g.forward {
+			return -g.Int64N(length / 2)
+		}
+		return length / 2
+	case 9:
+		return max(p.Tick.Microseconds(), length/10)
+	}
+	return g.Int64N(length / 4)
+}
+
+func (g *drawing) units(p *limiter.Policy) float64 {
+	burst := burstOf(p)
+	if g.Draw.Plain {
+		return burst * []float64{0.125, 0.125, 0.125, 0.25, 0.5}[g.IntN(5)]
+	}
+	if least := min(1, burst*1e-9); !g.Coarse {
+		switch g.IntN(8) {
+		case 0:
+			return max(least, g.Float64()*burst)
+		case 1:
+			return max(least, g.Float64()*2*burst)
+		case 2:
+			return burst / 10
+		case 3:
+			return least
+		}
+	}
+	switch g.IntN(8) {
+	case 0, 1:
+		return burst
+	case 2:
+		return burst / 2
+	case 3:
+		return max(burst/8, float64(g.Int64N(1+int64(burst)*8))/8)
+	case 4:
+		return burst * 1.5
+	}
+	return float64(1 + g.IntN(max(1, int(burst/2))))
+}

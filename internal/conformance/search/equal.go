@@ -1,0 +1,230 @@
+package search
+
+import (
+	"fmt"
+	"maps"
+	"math"
+	"time"
+
+	"github.com/pglimit/pglimit/limiter"
+)
+
+// equality judges each answer by a model that gets the same calls.
+type equality struct {
+	subject *side
+	history *History
+	model   *side
+	done    []moment // the calls that the model has got
+	latest  int64    // reading of the clock
+	levels  []int    // how many those were before the open transactions and savepoints
+}
+
+// moment is a step and the clock's reading.
+type moment struct {
+	step *Step
+	at   int64
+}
+
+func newEquality(subject *side, h *History) *equality {
+	e := &equality{subject: subject, history: h}
+	e.model = e.newModel()
+	return e
+}
+
+func (e *equality) newModel() *side {
+	if e.subject.Model != nil {
+		return newSide(e.subject.Model(), e.history)
+	}
+	s := Memory(e.subject.Clock)
+	s.Prefix = e.subject.Prefix
+	return newSide(s, e.history)
+}
+
+// differs reports whether a call in a transaction is not what it is outside of one: a Check
+// gives no expired reservation back, and a denied AllowAll brings rows up to date.
+func (e *equality) differs(s *Step) bool {
+	return len(e.subject.open) > 0 && (s.Op == "check" || s.Op == "all" && !e.history.Plain)
+}
+
+// judge makes the call of the model and compares the answers.
+func (e *equality) judge(s *Step, at int64, got Answer) error {
+	switch s.Op {
+	case "begin":
+		e.levels = append(e.levels, len(e.done))
+		return got.Err
+	case "commit", "rollback":
+		n := len(e.levels) - 1
+		if s.Op == "rollback" {
+			e.rollBack(e.levels[n])
+			e.subject.Clock.Set(at)
+		}
+		e.levels = e.levels[:n]
+		return got.Err
+	case "sweep":
+		return got.Err
+	}
+	if e.subject.Skip != nil {
+		if skip, err := e.subject.Skip(s, got); err != nil {
+			return err
+		} else if skip {
+			if got.Err == nil {
+				e.model.given[s.Number] = got.PerRequest // a denial, that gives nothing back
+			}
+			return e.retry(s, at, got)
+		}
+	}
+	e.done, e.latest = append(e.done, moment{s, at}), max(e.latest, at)
+	want := e.model.do(s)
+	if err := e.compare(s, got, want); err != nil {
+		return fmt.Errorf("%w\ngot:  %+v\nwant: %+v", err, got, want)
+	}
+	return e.retry(s, at, want)
+}
+
+// rollBack makes the model one that has got only the first calls.
+func (e *equality) rollBack(calls int) {
+	given, ids := e.model.given, e.model.ids // also of what was rolled back: it may be given back or settled
+	e.done, e.model = e.done[:calls], e.newModel()
+	for _, m := range e.done {
+		e.subject.Clock.Set(m.at)
+		e.model.do(m.step)
+	}
+	maps.Copy(given, e.model.given)
+	maps.Copy(ids, e.model.ids)
+	e.model.given, e.model.ids = given, ids
+}
+
+func (e *equality) compare(s *Step, got, want Answer) error {
+	if a, b := classOf(got.Err), classOf(want.Err); a != b || (got.Err == nil) != (want.Err == nil) || got.Err != nil && a == nil {
+		return fmt.Errorf("the error is %v, want %v", got.Err, want.Err)
+	}
+	if got.Err != nil {
+		return nil
+	}
+	if len(got.PerRequest) != len(want.PerRequest) || got.Allowed != want.Allowed || got.DeniedBy != want.DeniedBy || !got.Expires.Equal(want.Expires) {
+		return fmt.Errorf("other answers than the model's")
+	}
+	for i := range want.PerRequest {
+		if !e.alike(s, got.PerRequest[i], want.PerRequest[i]) {
+			return fmt.Errorf("answer %d is another than the model's", i)
+		}
+	}
+	if s.Op != "usage" {
+		return nil
+	}
+	u, v := got.Usage, want.Usage
+	if e.subject.Sweep != nil { // it may have given back what has expired
+		u.Reservations, u.Reserved, u.Spent = v.Reservations, v.Reserved, v.Spent
+	}
+	if !e.alike(s, u.Result, v.Result) || u.Reservations != v.Reservations || !near(u.Spent, v.Spent) || !near(u.Reserved, v.Reserved) || !near(u.Remaining, v.Remaining) || !u.WindowEnds.Equal(v.WindowEnds) {
+		return fmt.Errorf("the usage is another than the model's")
+	}
+	return nil
+}
+
+func (e *equality) alike(s *Step, got, want limiter.Result) bool {
+	if e.subject.Alike != nil {
+		return e.subject.Alike(s, got, want)
+	}
+	return sourceless(got) == sourceless(want)
+}
+
+// sourceless hides which of memory and the database decided.
+func sourceless(r limiter.Result) limiter.Result {
+	if r.Source == limiter.SourceDatabase {
+		r.Source = limiter.SourceMemory
+	}
+	return r
+}
+
+// Rounded reports whether two results are equal but for the rounding of sums. For example
+// requests that share a statement round their sum once, and single ones each time.
+func Rounded(_ *Step, got, want limiter.Result) bool {
+	soon := func(a, b time.Duration) bool { return a == b || (a-b).Abs() <= time.Microsecond }
+	if !near(got.Level, want.Level) || !near(got.Remaining, want.Remaining) || !near(got.Granted, want.Granted) ||
+		!soon(got.RetryAfter, want.RetryAfter) || !soon(got.ResetAfter, want.ResetAfter) || !soon(got.Delay, want.Delay) {
+		return false
+	}
+	return apart(got) == apart(want)
+}
+
+// apart returns what Rounded compares exactly.
+func apart(r limiter.Result) limiter.Result {
+	return limiter.Result{Allowed: r.Allowed, Limit: r.Limit, Burst: r.Burst, Full: r.Full, Reason: r.Reason, Replayed: r.Replayed,
+		Expired: r.Expired, Shadowed: r.Shadowed, Shadow: r.Shadow, Source: sourceless(r).Source, At: r.At}
+}
+
+func near(a, b float64) bool { return a == b || math.Abs(a-b) <= 1e-9*max(1, math.Abs(a)) }
+
+// retry expects of a denial that a request at its RetryAfter is allowed, and one a
+// microsecond earlier, of a bucket two, is not, if the key has no reservations that come back meanwhile.
+func (e *equality) retry(s *Step, at int64, denied Answer) error {
+	switch s.Op {
+	case "allow", "once", "upto", "check":
+	default:
+		return nil
+	}
+	if denied.Err != nil || e.subject.Model != nil {
+		return nil
+	}
+	r, p := denied.PerRequest[0], &e.history.Policies[s.Policy]
+	if p.Algorithm == limiter.FixedWindow && at < e.latest { // it waits for no window that began in the time to come
+		return nil
+	}
+	if r.Allowed || r.RetryAfter == limiter.Never || r.Shadow {
+		return nil
+	}
+	if e.history.plans(p.Name) > 1 { // another plan's rate or windows may have counted
+		return nil
+	}
+	in, d := s.request(e.model.policies), e.model.Ways[0]
+	if u, err := d.Usage(bg, in.Policy, in.Key); err != nil || u.Reservations > 0 {
+		return err
+	}
+	if s.Op == "upto" { // RetryAfter is for the first unit or step
+		step := 1e-6 * r.Burst
+		if in.Cost == math.Trunc(in.Cost) {
+			step = 1
+		}
+		in.Cost = min(in.Cost, max(1, step))
+	}
+	defer e.subject.Clock.Set(at)
+	then := r.At.Add(r.RetryAfter).Sub(e.subject.Clock.Now()).Microseconds() + at
+	exact := int64(1)
+	if bucket(p) { // what leaks is rounded
+		exact = 2
+	}
+	for _, early := range []int64{0, min(exact, r.RetryAfter.Microseconds())} {
+		e.subject.Clock.Set(then - early)
+		if again, err := d.Check(bg, in.Policy, in.Key, in.Cost); err != nil || again.Allowed == (early > 0) {
+			return fmt.Errorf("%v units were denied: %+v\nrequested again %d µs before RetryAfter: %+v, %v", in.Cost, r, early, again, err)
+		}
+	}
+	return nil
+}
+
+// end compares the usage of all keys.
+func (e *equality) end() error {
+	for i := range e.history.Policies {
+		for k := range e.history.Keys {
+			if e.history.ByKey && k%len(e.history.Policies) != i {
+				continue
+			}
+			s := &Step{Op: "usage", Ask: Ask{Policy: i, Key: k}, Way: len(e.subject.Ways) - 1}
+			if err := e.compare(s, e.subject.do(s), e.model.do(s)); err != nil {
+				return fmt.Errorf("policy %d, key %s in the end: %w", i, key(k), err)
+			}
+		}
+	}
+	if e.subject.Rows == nil || e.model.Rows == nil {
+		return nil
+	}
+	got, err := e.subject.Rows()
+	if err != nil {
+		return err
+	}
+	if want, err := e.model.Rows(); err != nil || got != want {
+		return fmt.Errorf("rows (%v):\n%s\nwant:\n%s", err, got, want)
+	}
+	return nil
+}

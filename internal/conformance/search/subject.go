@@ -1,0 +1,261 @@
+package search
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pglimit/pglimit/internal/conformance"
+	"github.com/pglimit/pglimit/limiter"
+)
+
+// Subject is what the calls of one history are sent to.
+type Subject struct {
+	Ways   []Way                                                  // they share their rows; a step takes one of them
+	Begin  func(context.Context) (pgx.Tx, error)                  // nil: it has no transactions
+	Sweep  func() error                                           // the janitor's; nil: none
+	Apply  func(limiter.PolicyEdit) error                         // nil: it has no overrides
+	Batch  func(requests []limiter.Request, upTo []bool) []Answer // nil: one after the other
+	Clock  *conformance.Clock
+	Prefix string // of the policies' names
+
+	// For the judge of equality.
+
+	Model func() Subject                               // nil: a limiter in memory
+	Alike func(s *Step, got, want limiter.Result) bool // nil: equal but for their Source
+	Skip  func(*Step, Answer) (bool, error)            // whether the model is not asked; it may be nil
+	Rows  func() (string, error)                       // what is stored, but for names; of both or neither
+}
+
+// Way is one way to send a call.
+type Way struct {
+	limiter.Decider
+	In func(pgx.Tx) limiter.Decider
+}
+
+// By returns the ways of limiters.
+func By(limiters ...*limiter.Limiter) (all []Way) {
+	for _, l := range limiters {
+		all = append(all, Way{l, func(tx pgx.Tx) limiter.Decider { return l.InTx(tx) }})
+	}
+	return all
+}
+
+// Remember is the limiters' Config.IdempotencyTTL.
+const Remember = 20 * time.Second
+
+// Memory returns a limiter in memory as a subject.
+func Memory(clock *conformance.Clock) Subject {
+	policies, err := limiter.NewPolicies()
+	if err != nil {
+		panic(err)
+	}
+	l := limiter.NewMemory(&limiter.Config{Now: clock.Now, DisableTimeout: true, IdempotencyTTL: Remember, Policies: policies})
+	return Subject{Ways: By(l), Apply: Applied(policies), Clock: clock}
+}
+
+// Applied returns a Subject's Apply.
+func Applied(policies *limiter.Policies) func(limiter.PolicyEdit) error {
+	return func(edit limiter.PolicyEdit) error {
+		_, err := policies.Apply(bg, edit)
+		return err
+	}
+}
+
+// Answer is what a step's call returned.
+type Answer struct {
+	limiter.Results // several of all and batch, and one otherwise
+	Expires         time.Time
+	Usage           limiter.Usage
+	Err             error
+	id              string
+	idle            bool // nothing was called
+}
+
+// One returns the answer of a method that returns a Result.
+func One(r limiter.Result, err error) Answer {
+	return Answer{Results: limiter.Results{Allowed: r.Allowed, PerRequest: []limiter.Result{r}}, Err: err}
+}
+
+// side is a subject with what it has answered.
+type side struct {
+	Subject
+	policies  []limiter.Policy // with their full names
+	open      []pgx.Tx         // transactions and savepoints
+	given     map[int][]limiter.Result
+	ids       map[int]string
+	overrides map[limiter.Override]bool // whether there is one, by its Policy and Key
+}
+
+func newSide(s Subject, h *History) *side {
+	x := &side{Subject: s, policies: slices.Clone(h.Policies), given: map[int][]limiter.Result{}, ids: map[int]string{}, overrides: map[limiter.Override]bool{}}
+	for i := range x.policies {
+		x.policies[i].Name = s.Prefix + x.policies[i].Name
+	}
+	return x
+}
+
+// decider returns the step's way, in the innermost transaction.
+func (x *side) decider(s *Step) limiter.Decider {
+	w := x.Ways[s.Way%len(x.Ways)]
+	if n := len(x.open); n > 0 {
+		return w.In(x.open[n-1])
+	}
+	return w
+}
+
+var (
+	bg      = context.Background()
+	nothing = Answer{idle: true}
+)
+
+// do makes the call of one step.
+func (x *side) do(s *Step) (a Answer) {
+	ctx, d := bg, x.decider(s)
+	in := s.request(x.policies)
+	p, key := in.Policy, in.Key
+	in.IdempotencyKey = s.Idempotency
+	switch s.Op {
+	case "begin":
+		return x.begin()
+	case "commit", "rollback":
+		return x.end(s.Op == "commit")
+	case "sweep":
+		if x.Sweep == nil || len(x.open) > 0 {
+			return nothing
+		}
+		return Answer{Err: x.Sweep()}
+	case "override":
+		if x.Apply == nil || len(x.open) > 0 {
+			return nothing
+		}
+		o := limiter.Override{Policy: p.Name, Key: key}
+		had := x.overrides[o]
+		if x.overrides[o] = s.Override != nil; s.Override == nil {
+			if !had {
+				return nothing
+			}
+			return Answer{Err: x.Apply(limiter.PolicyEdit{DeleteOverrides: []limiter.Override{o}})}
+		}
+		o = *s.Override
+		o.Policy, o.Key = p.Name, key
+		return Answer{Err: x.Apply(limiter.PolicyEdit{SetOverrides: []limiter.Override{o}})}
+	case "allow":
+		a = One(d.AllowN(ctx, p, key, s.Units))
+	case "upto":
+		a = One(d.AllowUpTo(ctx, p, key, s.Units))
+	case "once":
+		a = One(d.Do(ctx, in))
+	case "check":
+		a = One(d.Check(ctx, p, key, s.Units))
+	case "charge":
+		a = One(d.Charge(ctx, p, key, s.Units))
+	case "refund":
+		a = One(d.Refund(ctx, p, key, s.Units))
+	case "all":
+		requests, _ := x.requests(s)
+		a.Results, a.Err = d.AllowAll(ctx, requests...)
+	case "batch":
+		return x.batch(s)
+	case "undo":
+		of, ok := x.given[s.Of]
+		if !ok {
+			return nothing
+		}
+		a = One(d.Undo(ctx, p, key, of[s.which(len(of))]))
+	case "reserve":
+		made, err := d.Reserve(ctx, in, s.For)
+		a = One(made.Result, err)
+		a.id, a.Expires = made.ID, made.Expires
+		if made.ID != "" && !made.Result.Replayed {
+			x.ids[s.Number] = made.ID
+		}
+	case "settle", "cancel":
+		id, ok := x.ids[s.Of]
+		switch {
+		case !ok:
+			return nothing
+		case s.Op == "cancel":
+			return Answer{Err: d.Cancel(ctx, id)}
+		}
+		a = One(d.Settle(ctx, id, s.Units))
+	case "usage":
+		a.Usage, a.Err = d.Usage(ctx, p, key)
+		return a
+	case "block":
+		return Answer{Err: d.Block(ctx, p, key, s.For)}
+	case "unblock":
+		return Answer{Err: d.Unblock(ctx, p, key)}
+	case "reset":
+		return Answer{Err: d.Reset(ctx, p, key)}
+	default:
+		panic(s.Op)
+	}
+	if a.Err == nil {
+		x.given[s.Number] = a.PerRequest
+	}
+	return a
+}
+
+// requests returns those of a step with several, and which are by AllowUpTo.
+func (x *side) requests(s *Step) (all []limiter.Request, upTo []bool) {
+	for i := range s.Asks {
+		all, upTo = append(all, s.Asks[i].request(x.policies)), append(upTo, s.Asks[i].UpTo)
+	}
+	return all, upTo
+}
+
+// batch sends several requests, that need not all be granted.
+func (x *side) batch(s *Step) (a Answer) {
+	requests, upTo := x.requests(s)
+	var all []Answer
+	if x.Batch != nil && len(x.open) == 0 {
+		all = x.Batch(requests, upTo)
+	} else {
+		d := x.decider(s)
+		for i, in := range requests {
+			if upTo[i] {
+				all = append(all, One(d.AllowUpTo(bg, in.Policy, in.Key, in.Cost)))
+			} else {
+				all = append(all, One(d.Do(bg, in)))
+			}
+		}
+	}
+	for _, one := range all {
+		a.PerRequest, a.Err = append(a.PerRequest, one.PerRequest[0]), errors.Join(a.Err, one.Err)
+	}
+	x.given[s.Number] = a.PerRequest
+	return a
+}
+
+func (x *side) begin() Answer {
+	if x.Begin == nil || len(x.open) > 2 {
+		return nothing
+	}
+	begin := x.Begin
+	if n := len(x.open); n > 0 {
+		begin = x.open[n-1].Begin
+	}
+	tx, err := begin(bg)
+	if err == nil {
+		x.open = append(x.open, tx)
+	}
+	return Answer{Err: err}
+}
+
+// end ends the innermost transaction or savepoint.
+func (x *side) end(commit bool) Answer {
+	n := len(x.open)
+	if n == 0 {
+		return nothing
+	}
+	last := x.open[n-1]
+	x.open = x.open[:n-1]
+	if commit {
+		return Answer{Err: last.Commit(bg)}
+	}
+	return Answer{Err: last.Rollback(bg)}
+}
