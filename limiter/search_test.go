@@ -72,15 +72,22 @@ func TestMemoryDenialChangesNothing(t *testing.T) {
 // does not, or with ErrOverloaded. It does that only if its keys in use leave no room. A
 // key is idle by its last plan, and the next may differ.
 func TestMemoryForgettingChangesNoAnswer(t *testing.T) {
-	d := search.Draw{Equal: true, Forward: true, ByKey: true, Keys: 6, MaxKeys: true, Operations: search.Without(search.Usual, "override", "block")}
+	d := search.Draw{Equal: true, Coarse: true, Forward: true, ByKey: true, Keys: 6, MaxKeys: true, Operations: search.Without(search.Usual, "override", "block")}
 	everyBase(t, d, 100, func(h *search.History) search.Subject {
 		s, keys := forgetting(h)
 		s.Alike = search.Rounded
-		s.Skip = func(_ *search.Step, a search.Answer) (bool, error) {
+		s.Skip = func(step *search.Step, a search.Answer) (bool, error) {
 			if h.MaxKeys > 0 && keys() > h.MaxKeys {
 				return false, fmt.Errorf("%d keys are kept, more than %d", keys(), h.MaxKeys)
 			}
-			return errors.Is(a.Err, limiter.ErrOverloaded), nil
+			if !errors.Is(a.Err, limiter.ErrOverloaded) {
+				return false, nil
+			}
+			admits := step.Op == "reserve" || step.Op == "once" // their number is bounded, too
+			if err := s.Sweep(); err != nil || !admits && keys()+max(1, len(step.Asks)) <= h.MaxKeys {
+				return true, fmt.Errorf("%w, but only %d of %d keys are in use", a.Err, keys(), h.MaxKeys)
+			}
+			return true, nil
 		}
 		return s
 	})

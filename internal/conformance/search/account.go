@@ -177,24 +177,6 @@ func (r *account) judge(s *Step, a Answer) error {
 	return nil
 }
 
-// expected returns nil for errors that a valid history may meet.
-func expected(err error) error {
-	if classOf(err) != nil {
-		return nil
-	}
-	return err
-}
-
-// classOf returns which of the errors that a valid history may meet err is, or nil.
-func classOf(err error) error {
-	for _, known := range []error{limiter.ErrOverloaded, limiter.ErrUnsupported, limiter.ErrInvalid, limiter.ErrNoReservation, limiter.ErrReservationEnded} {
-		if errors.Is(err, known) {
-			return known
-		}
-	}
-	return nil
-}
-
 // receipt keeps the i-th answer of a step.
 func (r *account) receipt(s *Step, i int, a receipt) {
 	all := r.receipts[s.Number]

@@ -1,6 +1,7 @@
-// Package search looks for over-admission: it makes random histories of calls, and holds
-// what was admitted and not given back against a bound for each algorithm. The bounds are
-// written by hand from docs/algorithms.md and share no code with the algorithms.
+// Package search makes random histories of calls, sends them to a subject, and judges each
+// answer: by a bound for each algorithm, and by what a limiter in memory answers. The bounds
+// are written by hand from docs/algorithms.md and share no code with the algorithms. A
+// failure shows the shortest history that fails.
 package search
 
 import (

@@ -73,7 +73,7 @@ func (d *Draw) draw(random *rand.Rand) *History {
 	g.at = g.Start
 	g.forward = g.IntN(3) > 0 || d.Forward || d.Plain
 	if d.MaxKeys && g.forward && g.IntN(4) == 0 {
-		g.History.MaxKeys = 1 + g.IntN(2) // rows are forgotten once they are empty
+		g.History.MaxKeys = 1 + g.IntN(g.History.Keys) // rows are forgotten once they are empty
 	}
 	g.all = strings.Fields(cmp.Or(d.Operations, Usual))
 	for n := range cmp.Or(d.Steps, 40) {

@@ -80,6 +80,24 @@ func One(r limiter.Result, err error) Answer {
 	return Answer{Results: limiter.Results{Allowed: r.Allowed, PerRequest: []limiter.Result{r}}, Err: err}
 }
 
+// expected returns nil for errors that a valid history may meet.
+func expected(err error) error {
+	if classOf(err) != nil {
+		return nil
+	}
+	return err
+}
+
+// classOf returns which of the errors that a valid history may meet err is, or nil.
+func classOf(err error) error {
+	for _, known := range []error{limiter.ErrOverloaded, limiter.ErrUnsupported, limiter.ErrInvalid, limiter.ErrNoReservation, limiter.ErrReservationEnded} {
+		if errors.Is(err, known) {
+			return known
+		}
+	}
+	return nil
+}
+
 // side is a subject with what it has answered.
 type side struct {
 	Subject
