@@ -130,13 +130,18 @@ func Seconds(s *float64) time.Duration {
 // CallFunction sends by SQL the request that conformance.Do sends by Go.
 func CallFunction(ctx context.Context, q Querier, p limiter.Policy, op, key string, cost float64, now *time.Time) (limiter.Result, error) {
 	sql, args := FunctionCall(p, op, key, cost, now)
+	return resultOf(ctx, q, op, sql, args)
+}
+
+// resultOf makes the call of a verb's function; some return nothing.
+func resultOf(ctx context.Context, q Querier, op, sql string, args []any) (limiter.Result, error) {
 	if op == "block" || op == "unblock" || op == "reset" {
 		rows, err := q.Query(ctx, sql, args...)
-		if err != nil {
-			return limiter.Result{}, err
+		if err == nil {
+			rows.Close()
+			err = rows.Err()
 		}
-		rows.Close()
-		return limiter.Result{}, rows.Err()
+		return limiter.Result{}, kindOf(err)
 	}
 	r, err := row[FunctionResult](ctx, q, sql, args...)
 	return r.Result(), err

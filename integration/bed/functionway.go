@@ -46,16 +46,7 @@ func row[T any](ctx context.Context, q Querier, sql string, args ...any) (v T, e
 
 func (f *Functions) call(ctx context.Context, op string, p limiter.Policy, key string, cost float64) (limiter.Result, error) {
 	sql, args := f.text(op, p, key, cost, 0)
-	if op == "block" || op == "unblock" || op == "reset" {
-		rows, err := f.Q.Query(ctx, sql, args...)
-		if err == nil {
-			rows.Close()
-			err = rows.Err()
-		}
-		return limiter.Result{}, kindOf(err)
-	}
-	r, err := row[FunctionResult](ctx, f.Q, sql, args...)
-	return r.Result(), err
+	return resultOf(ctx, f.Q, op, sql, args)
 }
 
 // text returns the call of a verb's function.
@@ -72,8 +63,6 @@ func (f *Functions) text(op string, p limiter.Policy, key string, cost, ttl floa
 	}
 	return functionCall(p, op, key, cost, &now, endsAt, ttl)
 }
-
-// The methods of a Decider.
 
 func (f *Functions) AllowN(ctx context.Context, p limiter.Policy, key string, n float64) (limiter.Result, error) {
 	return f.call(ctx, "allow", p, key, n)
@@ -112,11 +101,7 @@ func (f *Functions) Reset(ctx context.Context, p limiter.Policy, key string) err
 
 func (f *Functions) Reserve(ctx context.Context, in limiter.Request, ttl time.Duration) (limiter.Reservation, error) {
 	sql, args := f.text("reserve", in.Policy, in.Key, in.Cost, ttl.Seconds())
-	made, err := row[reservationRow](ctx, f.Q, sql, args...)
-	if err != nil {
-		return limiter.Reservation{}, err
-	}
-	return made.reservation()
+	return reserveBy(ctx, f.Q, sql, args)
 }
 
 func (f *Functions) Settle(ctx context.Context, id string, units float64) (limiter.Result, error) {

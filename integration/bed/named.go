@@ -35,36 +35,16 @@ func StorePolicy(t testing.TB, pool *pgxpool.Pool, p limiter.Policy, askers bool
 		p.Name, string(p.Algorithm), p.Limit, seconds(p.Period), number(p.Burst), p.Tick.Seconds(), p.BlockFor.Seconds(), p.Aligned, string(p.Calendar), p.TimeZone, p.Shadow, askers)
 }
 
-// NamedResult is a row of a function by name: what it has of pglimit.result, and of
-// pglimit.reservation for reserve.
-type NamedResult struct {
-	limiter.Result
-	Reservation string // of reserve; empty if denied
-	ExpiresAt   time.Time
-}
-
-// CallNamed calls the function of a verb by a policy's name. A reservation is for 3 s.
-// schema is pglimit or pglimit_ask; a clock is for the first only.
-func CallNamed(ctx context.Context, q Querier, schema, name, op, key string, cost float64, now *time.Time) (NamedResult, error) {
+// CallNamed calls the function of a verb by a policy's name. A reservation is for 3 s; the
+// other verbs return only a Result. schema is pglimit or pglimit_ask; a clock is for the
+// first only.
+func CallNamed(ctx context.Context, q Querier, schema, name, op, key string, cost float64, now *time.Time) (limiter.Reservation, error) {
 	sql, args := namedCall(schema, name, op, key, cost, 3, now)
-	switch op {
-	case "block", "unblock", "reset":
-		rows, err := q.Query(ctx, sql, args...)
-		if err != nil {
-			return NamedResult{}, err
-		}
-		rows.Close()
-		return NamedResult{}, rows.Err()
-	case "reserve":
-		made, err := row[reservationRow](ctx, q, sql, args...)
-		if err != nil {
-			return NamedResult{}, err
-		}
-		r, err := made.reservation()
-		return NamedResult{Result: r.Result, Reservation: r.ID, ExpiresAt: r.Expires}, err
+	if op == "reserve" {
+		return reserveBy(ctx, q, sql, args)
 	}
-	r, err := row[FunctionResult](ctx, q, sql, args...)
-	return NamedResult{Result: r.Result()}, err
+	r, err := resultOf(ctx, q, op, sql, args)
+	return limiter.Reservation{Result: r}, err
 }
 
 // namedCall returns the function call of a verb by a policy's name.
@@ -97,13 +77,17 @@ type reservationRow struct {
 	Expires *time.Time
 }
 
-func (r *reservationRow) reservation() (limiter.Reservation, error) {
-	if r.Allowed != (r.ID != nil) || r.Allowed != (r.Expires != nil) {
-		return limiter.Reservation{}, fmt.Errorf("allowed %v, reservation %v, expires at %v", r.Allowed, r.ID, r.Expires)
-	}
-	made := limiter.Reservation{Result: r.Result()}
-	if r.ID != nil {
+// reserveBy makes the call of a function that reserves.
+func reserveBy(ctx context.Context, q Querier, sql string, args []any) (made limiter.Reservation, err error) {
+	r, err := row[reservationRow](ctx, q, sql, args...)
+	switch {
+	case err != nil:
+		return made, err
+	case r.Allowed != (r.ID != nil) || r.Allowed != (r.Expires != nil):
+		return made, fmt.Errorf("allowed %v, reservation %v, expires at %v", r.Allowed, r.ID, r.Expires)
+	case r.Allowed:
 		made.ID, made.Expires = *r.ID, *r.Expires
 	}
+	made.Result = r.Result()
 	return made, nil
 }

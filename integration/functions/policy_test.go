@@ -143,7 +143,7 @@ func TestFunctionsReadPoliciesAtEachCall(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return r.Allowed
+		return r.Result.Allowed
 	}
 	for until, want := range map[string]bool{
 		"NULL": true, "clock_timestamp() + interval '1 hour'": true, "clock_timestamp() - interval '1 second'": false, "clock_timestamp()": false, "'infinity'": true,
@@ -207,15 +207,15 @@ func TestFunctionsUnlimited(t *testing.T) {
 			if op != "reserve" {
 				continue
 			}
-			if !strings.HasPrefix(got.Reservation, "uncounted:") || !strings.HasSuffix(got.Reservation, ":"+p.Name+":ZnJlZQ") || time.Until(got.ExpiresAt) > 3*time.Second {
+			if !strings.HasPrefix(got.ID, "uncounted:") || !strings.HasSuffix(got.ID, ":"+p.Name+":ZnJlZQ") || time.Until(got.Expires) > 3*time.Second {
 				t.Errorf("%s: %+v", bed.Variant(p), got)
 			}
 			for range 2 {
-				settled, err := bed.SettleByFunction(t.Context(), pool, got.Reservation, 7, time.Now())
+				settled, err := bed.SettleByFunction(t.Context(), pool, got.ID, 7, time.Now())
 				if want := (limiter.Result{Allowed: true}); err != nil || settled != want {
 					t.Errorf("settle: %+v, %v", settled, err)
 				}
-				bed.Exec(t, pool, `SELECT pglimit.cancel($1)`, got.Reservation)
+				bed.Exec(t, pool, `SELECT pglimit.cancel($1)`, got.ID)
 			}
 		}
 	}

@@ -225,13 +225,13 @@ func tryNamed(t *testing.T, pool *pgxpool.Pool, p limiter.Policy, clock *conform
 				}
 				got, err := bed.CallNamed(t.Context(), pool, schema, p.Name, op, key, 4, at)
 				try(fmt.Sprintf("%s.%s of %s, %s", schema, op, bed.Variant(p), key), err)
-				if got.Reservation != "" {
+				if got.ID != "" {
 					if at == nil {
-						_, err = pool.Exec(t.Context(), `SELECT pglimit_ask.settle($1, 2)`, got.Reservation)
+						_, err = pool.Exec(t.Context(), `SELECT pglimit_ask.settle($1, 2)`, got.ID)
 					} else {
-						_, err = pool.Exec(t.Context(), `SELECT pglimit.settle($1, 2, $2)`, got.Reservation, now)
+						_, err = pool.Exec(t.Context(), `SELECT pglimit.settle($1, 2, $2)`, got.ID, now)
 					}
-					try(schema+".settle of "+got.Reservation, err)
+					try(schema+".settle of "+got.ID, err)
 				}
 			}
 		}
