@@ -6,8 +6,18 @@ import (
 	"math"
 	"time"
 
-	"github.com/pglimit/pglimit/limiter"
+	"github.com/pglimit/pglimit/internal/algorithm"
 )
+
+// Plan has the numbers of a policy. The zero Burst is the Limit.
+type Plan struct {
+	Algorithm    algorithm.Name
+	Limit, Burst float64
+	Period, Tick time.Duration
+	Aligned      bool
+	Calendar     algorithm.Unit // empty: none
+	TimeZone     string
+}
 
 // Slack is the accepted rounding error in units.
 const Slack = 1e-6
@@ -15,7 +25,7 @@ const Slack = 1e-6
 // Allowed returns the most units that one key, empty at from, may be admitted until to
 // with several plans in turn. Units admitted under one plan count against the others. So
 // it is the bound of one plan with their largest burst, fastest rate and shortest period.
-func Allowed(plans []limiter.Policy, from, to time.Time) float64 {
+func Allowed(plans []Plan, from, to time.Time) float64 {
 	if len(plans) == 0 {
 		return 0
 	}
@@ -39,7 +49,7 @@ func Allowed(plans []limiter.Policy, from, to time.Time) float64 {
 // Exceeded reports whether admitted units are more than allowed.
 func Exceeded(admitted, allowed float64) bool { return admitted > allowed+Slack }
 
-func capacity(p limiter.Policy) float64 {
+func capacity(p Plan) float64 {
 	if p.Burst == 0 {
 		return p.Limit
 	}
@@ -47,7 +57,7 @@ func capacity(p limiter.Policy) float64 {
 }
 
 // rate returns units per second; 0 for a calendar.
-func rate(p limiter.Policy) float64 {
+func rate(p Plan) float64 {
 	if p.Period == 0 {
 		return 0
 	}
@@ -55,22 +65,22 @@ func rate(p limiter.Policy) float64 {
 }
 
 // windows reports whether the algorithm counts in windows.
-func windows(a limiter.Algorithm) bool {
-	return a == limiter.FixedWindow || a == limiter.SlidingWindowLog || a == limiter.SlidingWindowCounter
+func windows(a algorithm.Name) bool {
+	return a == algorithm.FixedWindow || a == algorithm.SlidingWindowLog || a == algorithm.SlidingWindowCounter
 }
 
 // allowed returns the bound for one plan, by the definition of its algorithm.
-func allowed(p limiter.Policy, from, to time.Time) float64 {
+func allowed(p Plan, from, to time.Time) float64 {
 	if p.Aligned || p.Calendar != "" {
 		return p.Limit * float64(met(p, from, to))
 	}
 	elapsed := to.Sub(from)
 	periods := elapsed.Seconds() / p.Period.Seconds()
 	switch p.Algorithm {
-	case limiter.FixedWindow, limiter.SlidingWindowLog:
+	case algorithm.FixedWindow, algorithm.SlidingWindowLog:
 		// Limit for each window (of the log: period) that can begin in elapsed.
 		return p.Limit * (math.Floor(periods) + 1)
-	case limiter.SlidingWindowCounter:
+	case algorithm.SlidingWindowCounter:
 		if periods < 1 {
 			// At most one edge is within elapsed. After it the weight of the previous
 			// window falls linearly, and frees that share of its units.
@@ -85,10 +95,10 @@ func allowed(p limiter.Policy, from, to time.Time) float64 {
 	return capacity(p) + rate(p)*elapsed.Seconds()
 }
 
-// Window returns the window of an Aligned policy, or of one with a Calendar, that at is in:
+// Window returns the window of an Aligned plan, or of one with a Calendar, that at is in:
 // from start until before end. Hours are only correct in zones whose clocks are never
 // set, and other calendars in zones where each day begins at midnight.
-func Window(p limiter.Policy, at time.Time) (start, end time.Time) {
+func Window(p Plan, at time.Time) (start, end time.Time) {
 	if p.Calendar == "" {
 		into := at.UnixMicro() % p.Period.Microseconds() // since 1970
 		start = time.UnixMicro(at.UnixMicro() - into)
@@ -96,7 +106,7 @@ func Window(p limiter.Policy, at time.Time) (start, end time.Time) {
 	}
 	zone, err := time.LoadLocation(p.TimeZone)
 	if err != nil {
-		panic(err) // the policy is valid, so its zone was loaded before
+		panic(err) // the plan is valid, so its zone was loaded before
 	}
 	local := at.In(zone)
 	year, month, day := local.Date()
@@ -104,11 +114,11 @@ func Window(p limiter.Policy, at time.Time) (start, end time.Time) {
 		return time.Date(year, month, day, hour, 0, 0, 0, zone)
 	}
 	switch p.Calendar {
-	case limiter.Hour:
+	case algorithm.Hour:
 		return date(month, day, local.Hour()), date(month, day, local.Hour()+1)
-	case limiter.Day:
+	case algorithm.Day:
 		return date(month, day, 0), date(month, day+1, 0)
-	case limiter.Week:
+	case algorithm.Week:
 		monday := day - (int(local.Weekday())+6)%7
 		return date(month, monday, 0), date(month, monday+7, 0)
 	}
@@ -116,7 +126,7 @@ func Window(p limiter.Policy, at time.Time) (start, end time.Time) {
 }
 
 // met returns the number of windows between from and to, with those that they are in.
-func met(p limiter.Policy, from, to time.Time) (n int64) {
+func met(p Plan, from, to time.Time) (n int64) {
 	if p.Calendar == "" {
 		period := p.Period.Microseconds()
 		return to.UnixMicro()/period - from.UnixMicro()/period + 1

@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pglimit/pglimit/limiter"
+	"github.com/pglimit/pglimit/internal/algorithm"
 )
 
 // start is a whole multiple of a minute since 1970.
@@ -13,25 +13,25 @@ var start = time.Date(2026, 3, 27, 22, 58, 0, 0, time.UTC)
 func TestAllowed(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
-		algorithm limiter.Algorithm
+		algorithm algorithm.Name
 		burst     float64
 		elapsed   time.Duration
 		want      float64
 	}{
-		{limiter.TokenBucket, 0, 0, 10},
-		{limiter.TokenBucket, 30, 90 * time.Second, 45},
-		{limiter.LeakyBucket, 0, 2 * time.Minute, 30},
-		{limiter.LeakyBucketQueue, 20, time.Minute, 30},
-		{limiter.GCRA, 0, time.Minute, 20},
-		{limiter.FixedWindow, 0, 59 * time.Second, 10},
-		{limiter.FixedWindow, 0, time.Minute, 20},
-		{limiter.SlidingWindowLog, 0, 59 * time.Second, 10},
-		{limiter.SlidingWindowLog, 0, 2 * time.Minute, 30},
-		{limiter.SlidingWindowCounter, 0, 0, 10},
-		{limiter.SlidingWindowCounter, 0, 30 * time.Second, 15},
-		{limiter.SlidingWindowCounter, 0, 90 * time.Second, 30},
+		{algorithm.TokenBucket, 0, 0, 10},
+		{algorithm.TokenBucket, 30, 90 * time.Second, 45},
+		{algorithm.LeakyBucket, 0, 2 * time.Minute, 30},
+		{algorithm.LeakyBucketQueue, 20, time.Minute, 30},
+		{algorithm.GCRA, 0, time.Minute, 20},
+		{algorithm.FixedWindow, 0, 59 * time.Second, 10},
+		{algorithm.FixedWindow, 0, time.Minute, 20},
+		{algorithm.SlidingWindowLog, 0, 59 * time.Second, 10},
+		{algorithm.SlidingWindowLog, 0, 2 * time.Minute, 30},
+		{algorithm.SlidingWindowCounter, 0, 0, 10},
+		{algorithm.SlidingWindowCounter, 0, 30 * time.Second, 15},
+		{algorithm.SlidingWindowCounter, 0, 90 * time.Second, 30},
 	} {
-		p := limiter.Policy{Name: "p", Algorithm: c.algorithm, Limit: 10, Period: time.Minute, Burst: c.burst}
+		p := Plan{Algorithm: c.algorithm, Limit: 10, Period: time.Minute, Burst: c.burst}
 		if got := allowed(p, start, start.Add(c.elapsed)); got != c.want {
 			t.Errorf("%s, burst %v, after %v: got %v, want %v", c.algorithm, c.burst, c.elapsed, got, c.want)
 		}
@@ -45,27 +45,27 @@ func TestAllowed(t *testing.T) {
 // shortest period do together.
 func TestAllowedPlans(t *testing.T) {
 	t.Parallel()
-	small := limiter.Policy{Name: "p", Algorithm: limiter.TokenBucket, Limit: 10, Period: time.Minute}
+	small := Plan{Algorithm: algorithm.TokenBucket, Limit: 10, Period: time.Minute}
 	large, tall, slow := small, small, small
 	large.Limit = 30
 	tall.Burst = 100
 	slow.Limit, slow.Period = 100, time.Hour
-	few := limiter.Policy{Name: "p", Algorithm: limiter.FixedWindow, Limit: 10, Period: time.Minute}
+	few := Plan{Algorithm: algorithm.FixedWindow, Limit: 10, Period: time.Minute}
 	long := few
 	long.Limit, long.Period = 50, time.Hour
 	for _, c := range []struct {
-		plans []limiter.Policy
+		plans []Plan
 		want  float64
 	}{
 		{nil, 0},
-		{[]limiter.Policy{small}, 20},
-		{[]limiter.Policy{small, large}, 60},
-		{[]limiter.Policy{large, small}, 60},
-		{[]limiter.Policy{small, large, tall}, 130},
-		{[]limiter.Policy{slow, small}, 110},
-		{[]limiter.Policy{small, slow}, 110},
-		{[]limiter.Policy{few}, 20},
-		{[]limiter.Policy{few, long}, 100},
+		{[]Plan{small}, 20},
+		{[]Plan{small, large}, 60},
+		{[]Plan{large, small}, 60},
+		{[]Plan{small, large, tall}, 130},
+		{[]Plan{slow, small}, 110},
+		{[]Plan{small, slow}, 110},
+		{[]Plan{few}, 20},
+		{[]Plan{few, long}, 100},
 	} {
 		if got := Allowed(c.plans, start, start.Add(time.Minute)); got != c.want {
 			t.Errorf("%v: got %v, want %v", c.plans, got, c.want)
@@ -76,9 +76,9 @@ func TestAllowedPlans(t *testing.T) {
 // TestAllowedTicks: only whole ticks leak, from a bucket that was empty at the beginning.
 func TestAllowedTicks(t *testing.T) {
 	t.Parallel()
-	p := limiter.Policy{Name: "p", Algorithm: limiter.LeakyBucket, Limit: 60, Period: time.Minute, Burst: 5, Tick: 20 * time.Second}
+	p := Plan{Algorithm: algorithm.LeakyBucket, Limit: 60, Period: time.Minute, Burst: 5, Tick: 20 * time.Second}
 	for elapsed, want := range map[time.Duration]float64{0: 5, 19 * time.Second: 5, 20 * time.Second: 25, 59 * time.Second: 45, time.Minute: 65} {
-		if got := Allowed([]limiter.Policy{p}, start, start.Add(elapsed)); got != want {
+		if got := Allowed([]Plan{p}, start, start.Add(elapsed)); got != want {
 			t.Errorf("after %v: got %v, want %v", elapsed, got, want)
 		}
 	}
@@ -88,36 +88,33 @@ func TestAllowedTicks(t *testing.T) {
 // time touches.
 func TestAllowedWindows(t *testing.T) {
 	t.Parallel()
-	aligned := limiter.Policy{Name: "p", Algorithm: limiter.FixedWindow, Limit: 10, Period: time.Minute, Aligned: true}
-	calendar := func(c limiter.Calendar, zone string) limiter.Policy {
-		return limiter.Policy{Name: "p", Algorithm: limiter.FixedWindow, Limit: 10, Calendar: c, TimeZone: zone}
+	aligned := Plan{Algorithm: algorithm.FixedWindow, Limit: 10, Period: time.Minute, Aligned: true}
+	calendar := func(c algorithm.Unit, zone string) Plan {
+		return Plan{Algorithm: algorithm.FixedWindow, Limit: 10, Calendar: c, TimeZone: zone}
 	}
-	day := calendar(limiter.Day, "Europe/Vienna") // there start is 23:58 on a Friday, and two days later clocks are set
+	day := calendar(algorithm.Day, "Europe/Vienna") // there start is 23:58 on a Friday, and two days later clocks are set
 	for _, c := range []struct {
-		p          limiter.Policy
+		p          Plan
 		from, last time.Duration
 		want       float64
 	}{
 		{aligned, 0, 59 * time.Second, 10},
 		{aligned, time.Second, time.Minute, 20},
 		{aligned, 59 * time.Second, 3 * time.Minute, 40},
-		{calendar(limiter.Hour, ""), 0, 2*time.Minute - 1, 10},
-		{calendar(limiter.Hour, ""), 0, 2 * time.Minute, 20},
-		{calendar(limiter.Hour, "Asia/Kathmandu"), 0, 16 * time.Minute, 10}, // from 4:43
-		{calendar(limiter.Hour, "Asia/Kathmandu"), 0, 77 * time.Minute, 30}, // until 6:00
+		{calendar(algorithm.Hour, ""), 0, 2*time.Minute - 1, 10},
+		{calendar(algorithm.Hour, ""), 0, 2 * time.Minute, 20},
+		{calendar(algorithm.Hour, "Asia/Kathmandu"), 0, 16 * time.Minute, 10}, // from 4:43
+		{calendar(algorithm.Hour, "Asia/Kathmandu"), 0, 77 * time.Minute, 30}, // until 6:00
 		{day, 0, time.Minute, 10},
 		{day, 0, 2 * time.Minute, 20},
 		{day, 2 * time.Minute, 24*time.Hour + 2*time.Minute, 20},
 		{day, 24*time.Hour + 2*time.Minute, 47*time.Hour + 2*time.Minute, 20}, // a day of 23 hours
-		{calendar(limiter.Week, "UTC"), 0, 48 * time.Hour, 10},                // until Sunday
-		{calendar(limiter.Week, "UTC"), 0, 50 * time.Hour, 20},
-		{calendar(limiter.Month, "America/New_York"), 0, 101*time.Hour + 2*time.Minute - 1, 10},
-		{calendar(limiter.Month, "America/New_York"), 0, 101*time.Hour + 2*time.Minute, 20}, // 4:00 UTC
+		{calendar(algorithm.Week, "UTC"), 0, 48 * time.Hour, 10},              // until Sunday
+		{calendar(algorithm.Week, "UTC"), 0, 50 * time.Hour, 20},
+		{calendar(algorithm.Month, "America/New_York"), 0, 101*time.Hour + 2*time.Minute - 1, 10},
+		{calendar(algorithm.Month, "America/New_York"), 0, 101*time.Hour + 2*time.Minute, 20}, // 4:00 UTC
 	} {
-		if err := c.p.Validate(); err != nil {
-			t.Fatal(err)
-		}
-		if got := Allowed([]limiter.Policy{c.p}, start.Add(c.from), start.Add(c.last)); got != c.want {
+		if got := Allowed([]Plan{c.p}, start.Add(c.from), start.Add(c.last)); got != c.want {
 			t.Errorf("%s %s %s, from %v to %v: got %v, want %v", c.p.Period, c.p.Calendar, c.p.TimeZone, c.from, c.last, got, c.want)
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/pglimit/pglimit/internal/algorithm"
 	"github.com/pglimit/pglimit/internal/bound"
 	"github.com/pglimit/pglimit/internal/ledger"
 	"github.com/pglimit/pglimit/limiter"
@@ -121,7 +122,7 @@ func (r *reservations) lateEnded(n, a int64) { r.change(&r.late, 0, a, a-n) }
 // inWindow counts an answer for a key whose windows have fixed edges in the window of its
 // time, and compares the end of the window in the answer with the right one.
 func (t *tally) inWindow(p limiter.Policy, r limiter.Result, n int64, admitted bool) {
-	begins, ends := bound.Window(p, r.At)
+	begins, ends := bound.Window(planOf(p), r.At)
 	if end := r.At.Add(r.ResetAfter); r.Level > 0 && !end.Equal(ends) {
 		t.wrong("the answer at %s ends its window at %s instead of %s", stamp(r.At), stamp(end), stamp(ends))
 	}
@@ -132,6 +133,14 @@ func (t *tally) inWindow(p limiter.Policy, r limiter.Result, n int64, admitted b
 		t.windows = map[int64]int64{}
 	}
 	t.windows[begins.UnixMicro()] += n
+}
+
+// planOf returns the numbers of p.
+func planOf(p limiter.Policy) bound.Plan {
+	return bound.Plan{
+		Algorithm: algorithm.Name(p.Algorithm), Limit: p.Limit, Burst: p.Burst, Period: p.Period, Tick: p.Tick,
+		Aligned: p.Aligned, Calendar: algorithm.Unit(p.Calendar), TimeZone: p.TimeZone,
+	}
 }
 
 // checkWindows compares what each window admitted with its limit.
@@ -281,7 +290,11 @@ func (c *Contest) report(took time.Duration, from, to time.Time) Algorithm {
 			a.Reserved.LeftOpen += r.leftOpen
 			a.Reserved.Late += r.late
 		}
-		most := bound.Allowed(t.plans, from, to)
+		var plans []bound.Plan
+		for _, p := range t.plans {
+			plans = append(plans, planOf(p))
+		}
+		most := bound.Allowed(plans, from, to)
 		if s.kind != hotKind {
 			most = math.Floor(most + bound.Slack)
 		}
