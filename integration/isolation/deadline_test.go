@@ -3,54 +3,74 @@ package isolation
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"testing"
 	"time"
 
 	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// TestShortDeadlinesDoNotCollapse: callers whose deadline is twice the time in which 99 %
-// of them get their answers still get most of them: a caller that leaves costs no
-// connection.
-func TestShortDeadlinesDoNotCollapse(t *testing.T) {
+// TestShortDeadlinesCostNoConnection: callers that leave before their answer cost no
+// connection, and the others get their answers meanwhile.
+func TestShortDeadlinesCostNoConnection(t *testing.T) {
 	pool := bed.Connect(t, bed.NewDatabase(t), bed.FourConnections)
+	closed := func() int64 { s := pool.Stat(); return s.NewConnsCount() - int64(s.TotalConns()) }
 	for _, verb := range sorted(verbs(nil, bucket("names"))) {
 		t.Run(verb, func(t *testing.T) {
-			l, err := limiter.New(pool, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			l := bed.NewLimiter(t, pool, nil)
+			defer func() { must.Succeed(t, l.Close()) }()
 			call := verbs(l, bucket("deadline"))[verb]
 			each := func(ctx context.Context, i int) (limiter.Result, error) { return call(ctx, fmt.Sprint("key-", i)) }
-			during(50*time.Millisecond, 32, 0, each)
-			closed := func() int64 { s := pool.Stat(); return s.NewConnsCount() - int64(s.TotalConns()) }
+			usual := answers(8, 5, each).p99()
 			before := closed()
-			patient := during(150*time.Millisecond, 32, 0, each)
-			deadline := 2 * patient.p99()
-			hurried := during(150*time.Millisecond, 32, 0, func(ctx context.Context, i int) (limiter.Result, error) {
-				ctx, cancel := context.WithTimeout(ctx, deadline)
-				defer cancel()
-				return each(ctx, i)
-			})
-			t.Logf("patient: %v; with %v: %v; goodput %.2f, %d connections lost", patient, deadline, hurried,
-				float64(len(hurried.took))/float64(len(patient.took)), closed()-before)
-			if 2*len(hurried.took) < len(patient.took) {
-				t.Errorf("%d answers of %d", len(hurried.took), len(patient.took))
+			ctx, stop := context.WithCancel(context.Background())
+			left := make(chan *score)
+			go func() {
+				left <- load(ctx, 32, 0, func(ctx context.Context, i int) (limiter.Result, error) {
+					ctx, cancel := context.WithTimeout(ctx, rand.N(usual))
+					defer cancel()
+					return each(ctx, i)
+				})
+			}()
+			if s := answers(4, 20, func(ctx context.Context, i int) (limiter.Result, error) { return each(ctx, 100+i) }); s.failed() > 0 {
+				t.Errorf("beside callers that leave: %v", s)
 			}
-			// Much shorter deadlines leave requests without an answer, and cost no
-			// connection.
-			during(100*time.Millisecond, 32, 0, func(ctx context.Context, i int) (limiter.Result, error) {
-				ctx, cancel := context.WithTimeout(ctx, patient.p99()/20)
-				defer cancel()
-				return each(ctx, i)
-			})
+			stop()
+			if s := <-left; s.failed() == 0 {
+				t.Errorf("no caller left: %v", s)
+			}
 			if n := closed() - before; n > 0 {
 				t.Errorf("%d connections were lost", n)
 			}
-			if err := l.Close(); err != nil {
-				t.Error(err)
+		})
+	}
+}
+
+// BenchmarkShortDeadlines: goodput is the answers to callers whose deadline is twice the
+// time in which 99 % of them get theirs, for each answer to callers without a deadline.
+//
+//	go test ./integration/isolation -run - -bench ShortDeadlines
+func BenchmarkShortDeadlines(b *testing.B) {
+	pool := bed.Connect(b, bed.NewDatabase(b), bed.FourConnections)
+	for _, verb := range sorted(verbs(nil, bucket("names"))) {
+		b.Run(verb, func(b *testing.B) {
+			call := verbs(newLimiter(b, pool), bucket("deadline"))[verb]
+			each := func(ctx context.Context, i int) (limiter.Result, error) { return call(ctx, fmt.Sprint("key-", i)) }
+			during(50*time.Millisecond, 32, 0, each)
+			without, with := 0, 0
+			for b.Loop() {
+				quiet := during(150*time.Millisecond, 32, 0, each)
+				without += len(quiet.took)
+				with += len(during(150*time.Millisecond, 32, 0, func(ctx context.Context, i int) (limiter.Result, error) {
+					ctx, cancel := context.WithTimeout(ctx, 2*quiet.p99())
+					defer cancel()
+					return each(ctx, i)
+				}).took)
 			}
+			b.ReportMetric(float64(with)/float64(without), "goodput")
+			b.ReportMetric(0, "ns/op")
 		})
 	}
 }

@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgxpool"
+
 	"github.com/pglimit/pglimit/integration/bed"
 	"github.com/pglimit/pglimit/limiter"
 )
@@ -119,6 +121,17 @@ func (s *score) add(took time.Duration, r limiter.Result, err error) {
 	}
 }
 
+// merge adds the answers and errors of o.
+func (s *score) merge(o *score) {
+	s.took = append(s.took, o.took...)
+	for e, n := range o.errors {
+		if s.errors == nil {
+			s.errors = map[string]int{}
+		}
+		s.errors[e] += n
+	}
+}
+
 // failed returns the number of errors.
 func (s *score) failed() (n int) {
 	for _, k := range s.errors {
@@ -166,6 +179,25 @@ func load(ctx context.Context, callers int, pause time.Duration, call func(ctx c
 	return s
 }
 
+// answers has so many callers make each calls, one after another, until one fails.
+func answers(callers, each int, call func(ctx context.Context, caller int) (limiter.Result, error)) *score {
+	s := new(score)
+	var wg sync.WaitGroup
+	for i := range callers {
+		wg.Go(func() {
+			for range each {
+				start := time.Now()
+				r, err := call(context.Background(), i)
+				if s.add(time.Since(start), r, err); err != nil {
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	return s
+}
+
 // during runs load for a while.
 func during(d time.Duration, callers int, pause time.Duration, call func(context.Context, int) (limiter.Result, error)) *score {
 	ctx, cancel := context.WithTimeout(context.Background(), d)
@@ -173,9 +205,20 @@ func during(d time.Duration, callers int, pause time.Duration, call func(context
 	return load(ctx, callers, pause, call)
 }
 
-// noise is what other work on the machine may add to a time without failing a test. The
-// faults that these tests are for take a second.
-const noise = 250 * time.Millisecond
+// newLimiter returns one with the defaults, of which benchmarks tell. Those of tests wait
+// longer, as a busy machine needs.
+func newLimiter(b *testing.B, pool *pgxpool.Pool) *limiter.Limiter {
+	l, err := limiter.New(pool, nil)
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() {
+		if err := l.Close(); err != nil {
+			b.Error(err)
+		}
+	})
+	return l
+}
 
 // sorted returns the keys of m in order.
 func sorted[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
