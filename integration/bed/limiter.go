@@ -84,17 +84,6 @@ func MustAll(t testing.TB) func(limiter.Results, error) limiter.Results {
 	}
 }
 
-// OK returns a value and fails the test on an error.
-func OK[T any](v T, err error) func(t testing.TB) T {
-	return func(t testing.TB) T {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return v
-	}
-}
-
 // Near reports whether two levels are equal but for what leaks during a test.
 func Near(a, b float64) bool { return a-b < 1e-3 && b-a < 1e-3 }
 

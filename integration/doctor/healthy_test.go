@@ -12,6 +12,7 @@ import (
 
 	"github.com/pglimit/pglimit/doctor"
 	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/limiter"
 	"github.com/pglimit/pglimit/migrations"
 )
@@ -34,7 +35,7 @@ func TestDoctorHealthy(t *testing.T) {
 	bed.Exec(t, pool, `INSERT INTO pglimit_policy (name, algorithm, limit_units, period_s) VALUES ('p', 'gcra', 10, 60);
 		INSERT INTO pglimit_policy (name, algorithm, limit_units, calendar, time_zone) VALUES ('q', 'fixed_window', 10, 'month', 'Europe/Vienna');
 		INSERT INTO pglimit_override (policy, key, unlimited) VALUES ('p', 'k', true)`, pgx.QueryExecModeSimpleProtocol)
-	bed.OK(bed.NewJanitor(t, pool, nil).Sweep(ctx))(t)
+	must.OK(bed.NewJanitor(t, pool, nil).Sweep(ctx))(t)
 
 	before := bed.Contents(t, pool)
 	report, err := doctor.Run(ctx, pool, nil)
@@ -78,7 +79,7 @@ func TestDoctorConfig(t *testing.T) {
 	if _, err := doctor.Run(t.Context(), nil, nil); err == nil {
 		t.Error("a report of no pool")
 	}
-	report := bed.OK(doctor.Run(t.Context(), pool, &doctor.Config{Only: []string{"tables", "grants"}, Skip: []string{"grants"}}))(t)
+	report := must.OK(doctor.Run(t.Context(), pool, &doctor.Config{Only: []string{"tables", "grants"}, Skip: []string{"grants"}}))(t)
 	if len(report.Checks) != 1 || report.Checks[0].Name != "tables" {
 		t.Errorf("%+v", report)
 	}

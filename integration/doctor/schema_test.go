@@ -7,6 +7,7 @@ import (
 
 	"github.com/pglimit/pglimit/doctor"
 	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/migrations"
 )
 
@@ -90,7 +91,7 @@ func TestDoctorGrants(t *testing.T) {
 	}
 	mend(t, owner, c.Fix)
 	expect(t, role, "grants", doctor.OK)
-	bed.OK(bed.NewJanitor(t, role, nil).Sweep(t.Context()))(t)
+	must.OK(bed.NewJanitor(t, role, nil).Sweep(t.Context()))(t)
 	name := bed.Value[string](t, role, "SELECT current_user")
 	bed.Exec(t, owner, "REVOKE UPDATE ON pglimit_gcra, pglimit_sweep FROM "+name)
 	bed.Exec(t, owner, "REVOKE DELETE ON pglimit_token_bucket FROM "+name)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/pglimit/pglimit/doctor"
 	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/internal/must"
 )
 
 // databaseSetting sets a setting for all later sessions of pool's database.
@@ -148,7 +149,7 @@ func TestDoctorJanitor(t *testing.T) {
 	expect(t, pool, "janitor", doctor.Fail)
 	expectIn(t, find(t, pool, "due", doctor.Config{JanitorInterval: time.Hour}), doctor.OK)
 
-	bed.OK(bed.NewJanitor(t, pool, nil).Sweep(ctx))(t)
+	must.OK(bed.NewJanitor(t, pool, nil).Sweep(ctx))(t)
 	expect(t, pool, "due", doctor.OK)
 	expect(t, pool, "janitor", doctor.OK, "deleted 3 rows", "no janitor has the lease")
 	bed.Exec(t, pool, `UPDATE pglimit_sweep SET swept_at_us = swept_at_us - 600000000`)

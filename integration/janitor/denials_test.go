@@ -10,6 +10,7 @@ import (
 
 	"github.com/pglimit/pglimit/db"
 	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/janitor"
 )
 
@@ -29,7 +30,7 @@ func TestJanitorDenials(t *testing.T) {
 	if _, err := tx.Exec(t.Context(), `SELECT FROM pglimit_denial WHERE key = 'k180' FOR UPDATE`); err != nil {
 		t.Fatal(err)
 	}
-	removed := bed.OK(j.Sweep(t.Context()))(t)
+	removed := must.OK(j.Sweep(t.Context()))(t)
 	// Slots 0 to 144 ended within a day: the last a day ago would have gone.
 	if n := removed.ByTable["pglimit_denial"]; n != 55 || removed.Total() != 55 {
 		t.Errorf("removed %+v, want 55", removed)
@@ -37,13 +38,13 @@ func TestJanitorDenials(t *testing.T) {
 	if err := tx.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	removed = bed.OK(j.Sweep(t.Context()))(t)
+	removed = must.OK(j.Sweep(t.Context()))(t)
 	oldest := bed.Value[int64](t, pool, `SELECT min(slot_us) FROM pglimit_denial`)
 	if n := removed.ByTable["pglimit_denial"]; n != 1 || count(t, pool, "pglimit_denial") != 145 || oldest != at-144*slot {
 		t.Errorf("removed %+v; %d are left, the oldest of slot %d", removed, count(t, pool, "pglimit_denial"), (at-oldest)/slot)
 	}
 	short := bed.NewJanitor(t, pool, &janitor.Config{Now: now, KeepDenials: time.Hour})
-	if removed = bed.OK(short.Sweep(t.Context()))(t); removed.ByTable["pglimit_denial"] != 138 || count(t, pool, "pglimit_denial") != 7 {
+	if removed = must.OK(short.Sweep(t.Context()))(t); removed.ByTable["pglimit_denial"] != 138 || count(t, pool, "pglimit_denial") != 7 {
 		t.Errorf("removed %+v", removed)
 	}
 }
@@ -59,7 +60,7 @@ func TestJanitorDenialsBounded(t *testing.T) {
 	want := bed.Value[string](t, pool, totals)
 	now := func() time.Time { return time.UnixMicro(103 * 600_000_000) }
 	j := bed.NewJanitor(t, pool, &janitor.Config{Now: now})
-	removed := bed.OK(j.Sweep(t.Context()))(t)
+	removed := must.OK(j.Sweep(t.Context()))(t)
 	if n := removed.ByTable["pglimit_denial"]; n != 2497 || count(t, pool, "pglimit_denial") != 100_103 {
 		t.Errorf("removed %+v, want 2,497", removed)
 	}
@@ -72,7 +73,7 @@ func TestJanitorDenialsBounded(t *testing.T) {
 	if got := bed.Value[int64](t, pool, `SELECT denials FROM pglimit_denial WHERE key = '' AND slot_us = 0`); got != 2000 {
 		t.Errorf("a whole slot has %d denials under the key \"\", want 2,000", got)
 	}
-	if removed = bed.OK(j.Sweep(t.Context()))(t); removed.Total() != 0 {
+	if removed = must.OK(j.Sweep(t.Context()))(t); removed.Total() != 0 {
 		t.Errorf("removed %+v again", removed)
 	}
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/pglimit/pglimit/integration/bed"
 	"github.com/pglimit/pglimit/internal/conformance"
+	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/janitor"
 	"github.com/pglimit/pglimit/limiter"
 )
@@ -37,7 +38,7 @@ func TestJanitorRowsGoWhenTheyAreEmpty(t *testing.T) {
 				if used {
 					bed.Must(t)(l.Allow(ctx, p, "k"))
 				}
-				return bed.OK(j.Sweep(ctx))(t)
+				return must.OK(j.Sweep(ctx))(t)
 			}
 			kept := int64(0)
 			for used < 24*60*minute { // a day of use
@@ -88,7 +89,7 @@ func TestJanitorRowsStayWhileTheyCount(t *testing.T) {
 				t.Helper()
 				clock.Set((at + inFlight).Microseconds())
 				bed.Exec(t, pool, "UPDATE "+table+" SET expires_at_us = 0") // whatever the last look has set
-				bed.OK(j.Sweep(ctx))(t)
+				must.OK(j.Sweep(ctx))(t)
 				if n := count(t, pool, table); n != rows && rows >= 0 {
 					t.Errorf("at %v there are %d rows, want %d", at, n, rows)
 				}
@@ -100,7 +101,7 @@ func TestJanitorRowsStayWhileTheyCount(t *testing.T) {
 			bed.Must(t)(l.AllowN(ctx, p, "used", 5))
 			rows := 1
 			if p.Algorithm != limiter.LeakyBucketQueue {
-				bed.OK(l.Reserve(ctx, p.Request("held", 5), 2*time.Hour))(t)
+				must.OK(l.Reserve(ctx, p.Request("held", 5), 2*time.Hour))(t)
 				rows++
 			}
 			sweep(0, rows+1) // the clock was set back
@@ -143,7 +144,7 @@ func TestJanitorRowsStayUntilTheClockIsThereAgain(t *testing.T) {
 		}{{9_999_999, 1}, {10_000_000, 0}} {
 			clock.Set(c.at + inFlight.Microseconds())
 			bed.Exec(t, pool, "UPDATE "+table+" SET expires_at_us = 0")
-			bed.OK(j.Sweep(ctx))(t)
+			must.OK(j.Sweep(ctx))(t)
 			if n := count(t, pool, table); n != c.rows {
 				t.Errorf("%s: decided at 10 s, and a minute after %d µs there are %d rows, want %d", bed.Variant(p), c.at, n, c.rows)
 			}

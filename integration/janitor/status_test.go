@@ -13,13 +13,14 @@ import (
 
 	"github.com/pglimit/pglimit/db"
 	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/janitor"
 	"github.com/pglimit/pglimit/limiter"
 )
 
 func readStatus(t *testing.T, pool *pgxpool.Pool) janitor.Status {
 	t.Helper()
-	return bed.OK(janitor.ReadStatus(t.Context(), pool))(t)
+	return must.OK(janitor.ReadStatus(t.Context(), pool))(t)
 }
 
 // TestStatusOfSweeps: a complete sweep is recorded with what it did, and the lease with its

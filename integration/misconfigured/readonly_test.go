@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/limiter"
 	"github.com/pglimit/pglimit/migrations"
 	"github.com/pglimit/pglimit/pglimittest"
@@ -53,7 +54,7 @@ func TestReadOnlyConnections(t *testing.T) {
 		pool := bed.Connect(t, address, func(c *pgxpool.Config) { c.MaxConns = connections })
 		var conns []*pgxpool.Conn
 		for range connections {
-			c := bed.OK(pool.Acquire(t.Context()))(t)
+			c := must.OK(pool.Acquire(t.Context()))(t)
 			if _, err := c.Exec(t.Context(), becomesReadOnly); err != nil {
 				t.Fatal(err)
 			}
@@ -72,7 +73,7 @@ func TestReadOnlyConnections(t *testing.T) {
 			db.SetMaxOpenConns(connections)
 			var conns []*sql.Conn
 			for range connections {
-				c := bed.OK(db.Conn(t.Context()))(t)
+				c := must.OK(db.Conn(t.Context()))(t)
 				if _, err := c.ExecContext(t.Context(), becomesReadOnly); err != nil {
 					t.Fatal(err)
 				}
@@ -106,7 +107,7 @@ func TestReadOnlyFailover(t *testing.T) {
 		}
 		bed.Exec(t, pool, `CREATE ROLE app LOGIN PASSWORD 'secret'`)
 		bed.Exec(t, pool, `GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO app`)
-		u := bed.OK(url.Parse(s.URL()))(t)
+		u := must.OK(url.Parse(s.URL()))(t)
 		servers, hosts = append(servers, s), append(hosts, u.Host)
 	}
 	become := func(s *pglimittest.Server, readOnly string) {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/pglimit/pglimit/integration/bed"
 	"github.com/pglimit/pglimit/internal/conformance"
+	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -22,8 +23,8 @@ func TestSettleAfterAReset(t *testing.T) {
 				continue
 			}
 			clock.Set(0)
-			first := bed.OK(l.Reserve(ctx, p.Request("k", 40), 3*time.Hour))(t)
-			late := bed.OK(l.Reserve(ctx, p.Request("k", 30), 3*time.Hour))(t)
+			first := must.OK(l.Reserve(ctx, p.Request("k", 40), 3*time.Hour))(t)
+			late := must.OK(l.Reserve(ctx, p.Request("k", 30), 3*time.Hour))(t)
 			if err := l.Reset(ctx, p, "k"); err != nil {
 				t.Fatal(err)
 			}
@@ -60,7 +61,7 @@ func TestIdempotencyKeyIsFreedWithItsReservation(t *testing.T) {
 				t.Helper()
 				request := p.Request("k", 60)
 				request.IdempotencyKey = id
-				return bed.OK(l.Reserve(ctx, request, time.Minute))(t)
+				return must.OK(l.Reserve(ctx, request, time.Minute))(t)
 			}
 			cancelled := reserve("a")
 			if again := reserve("a"); again.ID != cancelled.ID || !again.Result.Replayed {
@@ -114,7 +115,7 @@ func TestUsageIsOfOneMoment(t *testing.T) {
 		if err := l.Reset(ctx, p, "gone"); err != nil {
 			t.Fatal(err)
 		}
-		hold := bed.OK(l.Reserve(ctx, p.Request("k", 10), time.Hour))(t)
+		hold := must.OK(l.Reserve(ctx, p.Request("k", 10), time.Hour))(t)
 		bed.Must(t)(l.Settle(ctx, hold.ID, 10))
 		once("Refund", func() {
 			if r := bed.Must(t)(l.Refund(ctx, p, "nothing", 5)); r.Granted != 0 || r.Level != 0 || r.Remaining != 100 {
@@ -132,7 +133,7 @@ func TestUsageIsOfOneMoment(t *testing.T) {
 			}
 		})
 		once("Usage", func() {
-			if s := bed.OK(l.Usage(ctx, p, "k"))(t); !bed.Near(s.Spent, 10) || s.Reservations != 0 {
+			if s := must.OK(l.Usage(ctx, p, "k"))(t); !bed.Near(s.Spent, 10) || s.Reservations != 0 {
 				t.Errorf("%s: %+v", bed.Variant(p), s)
 			}
 		})

@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -249,7 +250,7 @@ func TestObserveRows(t *testing.T) {
 		bed.Must(t)(l.AllowN(ctx, bites, "k", 6))
 	}
 	bed.MustAll(t)(l.AllowAll(ctx, bites.Request("l", 1), ghost.Request("l", 1), bites.Request("l", 1)))
-	h := bed.OK(l.Reserve(ctx, bites.Request("m", 1), time.Hour))(t)
+	h := must.OK(l.Reserve(ctx, bites.Request("m", 1), time.Hour))(t)
 	bed.Must(t)(l.Settle(ctx, h.ID, 1))
 	if err := l.Reset(ctx, bites, "m"); err != nil {
 		t.Fatal(err)
@@ -272,7 +273,7 @@ func TestDenialLog(t *testing.T) {
 	pool := bed.Connect(t, url, func(c *pgxpool.Config) { c.ConnConfig.DialFunc = dialer.Dial })
 	steady := bed.Connect(t, url)
 	newLog := func(pool *pgxpool.Pool) *limiter.DenialLog {
-		return bed.OK(limiter.NewDenialLog(pool, &limiter.DenialLogConfig{Logger: slog.New(slog.DiscardHandler)}))(t)
+		return must.OK(limiter.NewDenialLog(pool, &limiter.DenialLogConfig{Logger: slog.New(slog.DiscardHandler)}))(t)
 	}
 	first, second := newLog(pool), newLog(steady)
 	deny := func(d *limiter.DenialLog, p limiter.Policy, key string, n int) {
@@ -331,7 +332,7 @@ func TestDenialLogOfManyProcesses(t *testing.T) {
 	const processes, keys, rounds = 4, 300, 5
 	var all sync.WaitGroup
 	for range processes {
-		d := bed.OK(limiter.NewDenialLog(pool, nil))(t)
+		d := must.OK(limiter.NewDenialLog(pool, nil))(t)
 		l := limiter.NewMemory(&limiter.Config{DenialLog: d})
 		all.Go(func() {
 			for range rounds {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/pglimit/pglimit/doctor"
 	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/janitor"
 	"github.com/pglimit/pglimit/limiter"
 )
@@ -34,7 +35,7 @@ func TestStrangersTablesInFront(t *testing.T) {
 	used := bed.NewLimiter(t, pool, config)
 	bed.Must(t)(used.Allow(t.Context(), p, "k"))
 	j := bed.NewJanitor(t, pool, &janitor.Config{Logger: config.Logger})
-	bed.OK(j.Sweep(t.Context()))(t)
+	must.OK(j.Sweep(t.Context()))(t)
 
 	bed.Exec(t, owner, fmt.Sprintf(`CREATE SCHEMA %[1]s AUTHORIZATION %[2]s; CREATE TABLE %[1]s.pglimit_token_bucket (LIKE public.pglimit_token_bucket INCLUDING ALL);
 		CREATE TABLE runs (role name); GRANT INSERT ON runs TO PUBLIC;
@@ -65,7 +66,7 @@ func TestStrangersTablesInFront(t *testing.T) {
 	if _, err := j.Sweep(t.Context()); err == nil || !strings.Contains(err.Error(), stranger) {
 		t.Errorf("the janitor: %v", err)
 	}
-	report := bed.OK(doctor.Run(t.Context(), pool, nil))(t)
+	report := must.OK(doctor.Run(t.Context(), pool, nil))(t)
 	at := slices.IndexFunc(report.Checks, func(c doctor.Check) bool { return c.Name == "schemas" })
 	if c := report.Checks[at]; c.Status != doctor.Fail || !strings.Contains(c.Message, stranger) || c.Fix == "" {
 		t.Errorf("the doctor: %+v", c)

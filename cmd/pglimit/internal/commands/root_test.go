@@ -13,7 +13,7 @@ import (
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/commands"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/commandtest"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/connect"
-	"github.com/pglimit/pglimit/cmd/pglimit/internal/must"
+	"github.com/pglimit/pglimit/internal/must"
 )
 
 // commandLines returns every command as the words after "pglimit".

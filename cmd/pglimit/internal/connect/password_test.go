@@ -14,7 +14,7 @@ import (
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/cli"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/commandtest"
-	"github.com/pglimit/pglimit/cmd/pglimit/internal/must"
+	"github.com/pglimit/pglimit/internal/must"
 )
 
 // fakeServer answers the start of every connection, once that of TLS is refused, by refuse.

@@ -6,7 +6,7 @@ import (
 	"runtime"
 	"testing"
 
-	"github.com/pglimit/pglimit/cmd/pglimit/internal/must"
+	"github.com/pglimit/pglimit/internal/must"
 )
 
 // TestStateIsPrivate: only the owner can read server.json and the log, and only the owner

@@ -14,8 +14,8 @@ import (
 	"testing"
 	"testing/synctest"
 
-	"github.com/pglimit/pglimit/cmd/pglimit/internal/must"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/site/sitetest"
+	"github.com/pglimit/pglimit/internal/must"
 )
 
 // replaysSite is a replayer that answers on the network.

@@ -15,7 +15,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/accesslog"
-	"github.com/pglimit/pglimit/cmd/pglimit/internal/must"
+	"github.com/pglimit/pglimit/internal/must"
 )
 
 // line returns a line of an access log.

@@ -13,6 +13,7 @@ import (
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/dashboard"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/site/sitetest"
 	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -91,9 +92,9 @@ func TestDashboardOutage(t *testing.T) {
 	t.Parallel()
 	var network outage
 	pool := bed.Connect(t, bed.NewDatabase(t), func(config *pgxpool.Config) { config.ConnConfig.DialFunc = network.dial })
-	data := bed.OK(dashboard.Open(t.Context(), pool, nil, slog.New(slog.DiscardHandler)))(t)
+	data := must.OK(dashboard.Open(t.Context(), pool, nil, slog.New(slog.DiscardHandler)))(t)
 	defer data.Close()
-	s := bed.OK(dashboard.New(dashboard.Config{Source: data, Token: "t", Logger: slog.New(slog.DiscardHandler)}))(t)
+	s := must.OK(dashboard.New(dashboard.Config{Source: data, Token: "t", Logger: slog.New(slog.DiscardHandler)}))(t)
 	call := caller(t, sitetest.New(t, s), "t")
 	const target = `{"key":"k","policy":"p","algorithm":"gcra"`
 	requests := map[string]string{

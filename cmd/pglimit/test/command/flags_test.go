@@ -10,6 +10,7 @@ import (
 	_ "time/tzdata"
 
 	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -77,7 +78,7 @@ func TestCommandCalendar(t *testing.T) {
 		t.Errorf("got %+v", a)
 	}
 	ends := bed.Value[time.Time](t, bed.Connect(t, address), "SELECT ends_at FROM pglimit_fixed_window_now")
-	vienna := bed.OK(time.LoadLocation("Europe/Vienna"))(t)
+	vienna := must.OK(time.LoadLocation("Europe/Vienna"))(t)
 	if local := ends.In(vienna); local.Day() != 1 || local.Hour() != 0 || local.Minute() != 0 {
 		t.Errorf("the month ends at %v", local)
 	}

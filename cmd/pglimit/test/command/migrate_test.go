@@ -14,8 +14,8 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/pressly/goose/v3"
 
-	"github.com/pglimit/pglimit/cmd/pglimit/internal/must"
 	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/migrations"
 )
 
@@ -55,7 +55,7 @@ func TestCommandMigrates(t *testing.T) {
 	if code != 0 || !strings.HasPrefix(stdout, "up 00001 tables (") || strings.Count(stdout, "\n") != len(all) {
 		t.Errorf("up: exit code %d, stdout %q", code, stdout)
 	}
-	cfg := bed.OK(pgx.ParseConfig(address))(t)
+	cfg := must.OK(pgx.ParseConfig(address))(t)
 	at := fmt.Sprintf("%s:%d", cfg.Host, cfg.Port)
 	if strings.HasPrefix(cfg.Host, "/") { // a socket's directory
 		at = fmt.Sprintf("%s port %d", cfg.Host, cfg.Port)
@@ -227,12 +227,12 @@ func TestStatusOfExported(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "00001_users.sql"), []byte("-- +goose Up\nCREATE TABLE users (id bigint);\n-- +goose Down\nDROP TABLE users;\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	bed.OK(migrations.Export(dir))(t)
-	p := bed.OK(goose.NewProvider(goose.DialectPostgres, stdlib.OpenDBFromPool(pool), os.DirFS(dir)))(t)
+	must.OK(migrations.Export(dir))(t)
+	p := must.OK(goose.NewProvider(goose.DialectPostgres, stdlib.OpenDBFromPool(pool), os.DirFS(dir)))(t)
 	defer p.Close()
-	bed.OK(p.UpTo(t.Context(), 2))(t)
+	must.OK(p.UpTo(t.Context(), 2))(t)
 	statusOf(t, address, each("pending present", "pending missing")+"; goose_db_version 1 2=tables", "--dir", dir)
-	bed.OK(p.Up(t.Context()))(t)
+	must.OK(p.Up(t.Context()))(t)
 	all, bare, named := each("pending present"), "; goose_db_version 1", "; goose_db_version 1"
 	for i, m := range bed.Migrations(0) {
 		_, name, _ := strings.Cut(m, " ")
@@ -246,7 +246,7 @@ func TestStatusOfExported(t *testing.T) {
 			t.Errorf("exit code %d, %q not in %s%s", code, want, stdout, stderr)
 		}
 	}
-	bed.OK(p.DownTo(t.Context(), 3))(t)
+	must.OK(p.DownTo(t.Context(), 3))(t)
 	statusOf(t, address, each("pending present", "pending present", "pending missing")+"; goose_db_version 1 2 3")
 
 	// Older versions of goose recorded an undone migration by another row.

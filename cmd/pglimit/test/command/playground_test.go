@@ -18,11 +18,11 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/pglimit/pglimit/cmd/pglimit/internal/must"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/playground"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/site"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/site/sitetest"
 	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -217,8 +217,8 @@ func TestPlaygroundPatient(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	tx := bed.OK(pool.Begin(t.Context()))(t)
-	bed.OK(tx.Exec(t.Context(), "LOCK TABLE pglimit_gcra"))(t)
+	tx := must.OK(pool.Begin(t.Context()))(t)
+	must.OK(tx.Exec(t.Context(), "LOCK TABLE pglimit_gcra"))(t)
 	answered := make(chan string, 1)
 	go func() {
 		defer close(answered)

@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/pglimit/pglimit/cmd/pglimit/internal/must"
 	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/internal/must"
 )
 
 // TestPolicyCommands: a policy is set, changed, used by its name, listed and deleted, and
@@ -144,8 +144,8 @@ func TestPolicyChangesUnderLoad(t *testing.T) {
 	var all []process
 	for range 2 {
 		cmd := bed.Command(t, address, "allow", "--policy", "login", "-")
-		in := bed.OK(cmd.StdinPipe())(t)
-		out := bed.OK(cmd.StdoutPipe())(t)
+		in := must.OK(cmd.StdinPipe())(t)
+		out := must.OK(cmd.StdoutPipe())(t)
 		must.Succeed(t, cmd.Start())
 		defer cmd.Wait()
 		defer in.Close()

@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/pgproto3"
 
 	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/internal/must"
 )
 
 // pooler is a connection pooler in transaction mode, modelled on PgBouncer 1.18:
@@ -35,8 +36,8 @@ type pooler struct {
 // returns the address for clients.
 func startPooler(t *testing.T, address string, connections int) string {
 	t.Helper()
-	config := bed.OK(pgconn.ParseConfig(address))(t)
-	listener := bed.OK(net.Listen("tcp", "127.0.0.1:0"))(t)
+	config := must.OK(pgconn.ParseConfig(address))(t)
+	listener := must.OK(net.Listen("tcp", "127.0.0.1:0"))(t)
 	p := &pooler{server: config, free: make(chan struct{}, connections), open: map[net.Conn]bool{}}
 	for range connections {
 		p.free <- struct{}{}

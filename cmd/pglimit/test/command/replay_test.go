@@ -12,8 +12,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pglimit/pglimit/cmd/pglimit/internal/must"
 	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/internal/must"
 )
 
 // invented returns a log of that many requests by a few clients within an hour, not quite
@@ -46,7 +46,7 @@ func packed(t *testing.T, text string) string {
 	t.Helper()
 	var b bytes.Buffer
 	w := gzip.NewWriter(&b)
-	bed.OK(w.Write([]byte(text)))(t)
+	must.OK(w.Write([]byte(text)))(t)
 	must.Succeed(t, w.Close())
 	return b.String()
 }

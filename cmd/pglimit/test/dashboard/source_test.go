@@ -17,12 +17,12 @@ import (
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/dashboard"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/inspect"
-	"github.com/pglimit/pglimit/cmd/pglimit/internal/must"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/site/sitetest"
 	"github.com/pglimit/pglimit/doctor"
 	"github.com/pglimit/pglimit/integration/bed"
 	"github.com/pglimit/pglimit/internal/algorithm"
 	"github.com/pglimit/pglimit/internal/keys"
+	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -33,7 +33,7 @@ var secret = []byte("sixteen bytes at least")
 // open returns a source over pool.
 func open(t *testing.T, pool *pgxpool.Pool, secret []byte) *dashboard.Database {
 	t.Helper()
-	s := bed.OK(dashboard.Open(t.Context(), pool, secret, slog.New(slog.DiscardHandler)))(t)
+	s := must.OK(dashboard.Open(t.Context(), pool, secret, slog.New(slog.DiscardHandler)))(t)
 	t.Cleanup(func() {
 		if err := s.Close(); err != nil {
 			t.Error(err)
@@ -69,7 +69,7 @@ func TestKey(t *testing.T) {
 	for _, secret := range [][]byte{nil, secret} {
 		pool := bed.NewPool(t)
 		s := open(t, pool, secret)
-		l := bed.OK(limiter.New(pool, &limiter.Config{KeySecret: secret}))(t)
+		l := must.OK(limiter.New(pool, &limiter.Config{KeySecret: secret}))(t)
 		stored := keys.Stored("alice", secret)
 		for i, a := range limiter.Algorithms() {
 			p := ten("every", a)
@@ -77,14 +77,14 @@ func TestKey(t *testing.T) {
 			bed.Must(t)(l.Charge(t.Context(), p, "bob", 1))
 		}
 		gcra := ten("every", limiter.GCRA)
-		bed.OK(l.Reserve(t.Context(), gcra.Request("alice", 2), time.Hour))(t)
+		must.OK(l.Reserve(t.Context(), gcra.Request("alice", 2), time.Hour))(t)
 		denied(t, pool, gcra, stored, 0, 3)
 		denied(t, pool, gcra, stored, 5, 4)
 		denied(t, pool, gcra, stored, 200, 5) // more than a day ago
 		denied(t, pool, ten("gone", limiter.FixedWindow), stored, 1, 7)
 		bed.Exec(t, pool, `INSERT INTO pglimit_override (policy, key, limit_units, note) VALUES ('every', $1, 99, 'a note')`, stored)
 		for _, ref := range []dashboard.Ref{as("alice"), asStored(stored)} {
-			k := bed.OK(s.Key(t.Context(), ref))(t)
+			k := must.OK(s.Key(t.Context(), ref))(t)
 			if k.Stored != stored || len(k.Keys) != 8 || len(k.Reservations) != 1 || len(k.Overrides) != 1 || len(k.Denials) != 3 {
 				t.Fatalf("%+v: %+v", ref, k)
 			}
@@ -125,7 +125,7 @@ func TestKeys(t *testing.T) {
 	t.Parallel()
 	pool := bed.NewPool(t)
 	s := open(t, pool, nil)
-	l := bed.OK(limiter.New(pool, nil))(t)
+	l := must.OK(limiter.New(pool, nil))(t)
 	p, q := ten("p", limiter.FixedWindow), ten("q", limiter.TokenBucket)
 	for i, key := range []string{"a1", "a2", "a3"} {
 		bed.Must(t)(l.Charge(t.Context(), p, key, float64(9-2*i)))
@@ -172,7 +172,7 @@ func TestChanges(t *testing.T) {
 	for _, secret := range [][]byte{nil, secret} {
 		pool := bed.NewPool(t)
 		s := open(t, pool, secret)
-		l := bed.OK(limiter.New(pool, &limiter.Config{KeySecret: secret, DisableDenyCache: true}))(t)
+		l := must.OK(limiter.New(pool, &limiter.Config{KeySecret: secret, DisableDenyCache: true}))(t)
 		for _, a := range limiter.Algorithms() {
 			p := ten("p", a)
 			for _, ref := range []dashboard.Ref{as("alice"), asStored(keys.Stored("alice", secret))} {
@@ -214,7 +214,7 @@ func TestLockedRow(t *testing.T) {
 	p := ten("p", limiter.GCRA)
 	must.Succeed(t, s.Block(t.Context(), on(as("k"), p), time.Hour))
 	tx := bed.Begin(t, pool, pgx.TxOptions{})
-	bed.OK(tx.Exec(t.Context(), `SELECT 1 FROM pglimit_gcra FOR UPDATE`))(t)
+	must.OK(tx.Exec(t.Context(), `SELECT 1 FROM pglimit_gcra FOR UPDATE`))(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second) // as the dashboard's
 	defer cancel()
 	if _, err := s.Unblock(ctx, on(as("k"), p)); !errors.Is(err, limiter.ErrUnavailable) || ctx.Err() != nil {
@@ -230,7 +230,7 @@ func TestPoliciesAndHistory(t *testing.T) {
 	if p, err := s.Policies(t.Context()); err != nil || len(p.Policies) != 0 || p.At.IsZero() {
 		t.Fatalf("at first: %+v, %v", p, err)
 	}
-	other := bed.OK(limiter.OpenPolicies(t.Context(), pool, nil))(t)
+	other := must.OK(limiter.OpenPolicies(t.Context(), pool, nil))(t)
 	defer other.Close()
 	login := limiter.StoredPolicy{Policy: ten("login", limiter.GCRA), Note: "first"}
 	must.Succeed(t, other.Set(t.Context(), login))
@@ -239,7 +239,7 @@ func TestPoliciesAndHistory(t *testing.T) {
 	must.Succeed(t, other.SetOverride(t.Context(), limiter.Override{Policy: "login", Key: "k", Unlimited: true}))
 	var p dashboard.Policies
 	for p.Version < other.Version() { // it follows
-		p = bed.OK(s.Policies(t.Context()))(t)
+		p = must.OK(s.Policies(t.Context()))(t)
 	}
 	if len(p.Policies) != 1 || p.Policies[0].Limit != 20 || p.Policies[0].Overrides != 1 || p.Policies[0].Note != "second" {
 		t.Errorf("%+v", p)
@@ -393,7 +393,7 @@ func TestKeysAfterChange(t *testing.T) {
 		return k
 	}
 	tx := bed.Begin(t, pool, pgx.TxOptions{})
-	bed.OK(tx.Exec(t.Context(), `LOCK TABLE pglimit_gcra`))(t)
+	must.OK(tx.Exec(t.Context(), `LOCK TABLE pglimit_gcra`))(t)
 	first := make(chan dashboard.Keys)
 	go func() { first <- keys() }()
 	bed.AwaitBlocked(t, pool)
@@ -411,10 +411,10 @@ func TestReadersKeepNoChangeOut(t *testing.T) {
 	t.Parallel()
 	url := bed.NewDatabase(t)
 	pool := bed.Connect(t, url)
-	page := bed.OK(dashboard.New(dashboard.Config{Source: open(t, bed.Connect(t, url, bed.FourConnections), nil), Token: "token", Timeout: time.Minute, Logger: slog.New(slog.DiscardHandler)}))(t)
+	page := must.OK(dashboard.New(dashboard.Config{Source: open(t, bed.Connect(t, url, bed.FourConnections), nil), Token: "token", Timeout: time.Minute, Logger: slog.New(slog.DiscardHandler)}))(t)
 	site := sitetest.New(t, page)
 	tx := bed.Begin(t, pool, pgx.TxOptions{})
-	bed.OK(tx.Exec(t.Context(), `LOCK TABLE pglimit_denial`))(t)
+	must.OK(tx.Exec(t.Context(), `LOCK TABLE pglimit_denial`))(t)
 	var readers sync.WaitGroup
 	for range 64 {
 		readers.Go(func() {

@@ -14,15 +14,15 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/pglimit/pglimit/cmd/pglimit/internal/must"
 	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/internal/must"
 )
 
 // withoutServer lets h's command find no PostgreSQL server, and a docker command that runs
 // image and its entry point instead of the official ones.
 func (h *house) withoutServer(t *testing.T, image, entry string) {
 	t.Helper()
-	docker := bed.OK(osexec.LookPath("docker"))(t)
+	docker := must.OK(osexec.LookPath("docker"))(t)
 	bin := filepath.Join(h.dir, "bin")
 	script := fmt.Sprintf("#!/bin/sh\nfor a; do shift; case $a in postgres:17-alpine) a=%s;; docker-entrypoint.sh) a=%s;; esac; set -- \"$@\" \"$a\"; done\nexec %s \"$@\"\n", image, entry, docker)
 	must.Succeed(t, errors.Join(os.Mkdir(bin, 0o755), os.WriteFile(filepath.Join(bin, "docker"), []byte(script), 0o755)))
@@ -57,7 +57,7 @@ func TestDockerEmbedded(t *testing.T) {
 	if got := h.allow(t, "(Docker)", "--data-dir", h.data()); got != 4 {
 		t.Errorf("%v remaining, want 4", got)
 	}
-	password := bed.OK(os.ReadFile(filepath.Join(h.data(), "password")))(t)
+	password := must.OK(os.ReadFile(filepath.Join(h.data(), "password")))(t)
 	name := fmt.Sprintf("pglimit-%.8x", sha256.Sum256(password))
 	t.Cleanup(func() { docker(t, "volume", "rm", name) })
 	containers := func() string { return docker(t, "ps", "-aq", "--filter", "name="+name) }

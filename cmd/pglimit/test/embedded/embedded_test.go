@@ -16,8 +16,8 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/pglimit/pglimit/cmd/pglimit/internal/must"
 	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/internal/must"
 )
 
 // The tests named TestEmbedded… start servers of this machine; make test leaves them out
@@ -28,7 +28,7 @@ func TestEmbeddedKeepsCounting(t *testing.T) {
 	t.Parallel()
 	users := map[string]*syscall.Credential{"us": nil}
 	if os.Geteuid() == 0 {
-		u := bed.OK(user.Lookup("nobody"))(t)
+		u := must.OK(user.Lookup("nobody"))(t)
 		uid, err1 := strconv.ParseUint(u.Uid, 10, 32)
 		gid, err2 := strconv.ParseUint(u.Gid, 10, 32)
 		must.Succeed(t, errors.Join(err1, err2))
@@ -200,7 +200,7 @@ func TestEmbeddedFullDisk(t *testing.T) {
 			if got := h.allow(t, "(started)", "--data-dir", small); got != 4 {
 				t.Errorf("%v remaining, want 4", got)
 			}
-			fill := bed.OK(os.Create(filepath.Join(small, "filler")))(t)
+			fill := must.OK(os.Create(filepath.Join(small, "filler")))(t)
 			if _, err := io.Copy(fill, zeros{}); !errors.Is(err, syscall.ENOSPC) {
 				t.Fatalf("fill the disk: %v", err)
 			}

@@ -18,8 +18,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pglimit/pglimit/cmd/pglimit/internal/must"
 	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/internal/must"
 )
 
 // house is a test's directory, in which the command keeps everything it makes: data,
@@ -75,7 +75,7 @@ func (h *house) processes(t *testing.T) (found []string) {
 	if len(files) > 0 {
 		return found
 	}
-	out := bed.OK(osexec.Command("ps", "-A", "-o", "pid=,args=").Output())(t)
+	out := must.OK(osexec.Command("ps", "-A", "-o", "pid=,args=").Output())(t)
 	for line := range strings.Lines(string(out)) {
 		if strings.Contains(line, h.dir) {
 			found = append(found, line)

@@ -12,9 +12,9 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/inspect"
-	"github.com/pglimit/pglimit/cmd/pglimit/internal/must"
 	"github.com/pglimit/pglimit/integration/bed"
 	"github.com/pglimit/pglimit/internal/algorithm"
+	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -79,7 +79,7 @@ func TestBlockAndUnblock(t *testing.T) {
 	}
 	check("block", true)
 	until := bed.Value[time.Time](t, s.pool, `SELECT blocked_until FROM pglimit_gcra_now WHERE key = 'alice'`)
-	bed.OK(s.i.Block(ctx, both, time.Minute, inspect.Options{}))(t)
+	must.OK(s.i.Block(ctx, both, time.Minute, inspect.Options{}))(t)
 	if again := bed.Value[time.Time](t, s.pool, `SELECT blocked_until FROM pglimit_gcra_now WHERE key = 'alice'`); !again.Equal(until) || time.Until(until).Round(time.Minute) != time.Hour {
 		t.Errorf("blocked until %v, and after a shorter block until %v", until, again)
 	}
@@ -223,7 +223,7 @@ func TestForgetLeavesNoTrace(t *testing.T) {
 	if before != "7 3 1 1 3" {
 		t.Fatalf("bob has %s", before)
 	}
-	all := bed.OK(s.i.Targets(t.Context(), exact("alice"), inspect.Filter{}, 100, true))(t)
+	all := must.OK(s.i.Targets(t.Context(), exact("alice"), inspect.Filter{}, 100, true))(t)
 	counts, err := s.i.Forget(t.Context(), all, inspect.Options{})
 	want := "leaky_bucket leaky_bucket 1; leaky_bucket_queue leaky_bucket_queue 1; denied token_bucket 0 denials 1; token_bucket token_bucket 1; gcra gcra 1 reservations 2; " +
 		"fixed_window fixed_window 1; gone fixed_window 0 reservations 1; sliding_window_counter sliding_window_counter 1; sliding_window_log sliding_window_log 1; " +

@@ -16,6 +16,7 @@ import (
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/inspect"
 	"github.com/pglimit/pglimit/integration/bed"
 	"github.com/pglimit/pglimit/internal/algorithm"
+	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -49,7 +50,7 @@ func prefix(key string) inspect.Keys { return inspect.Keys{Text: key, Prefix: tr
 // targets lists rows, and fails the test on an error.
 func targets(t *testing.T, i *inspect.Inspector, k inspect.Keys, f inspect.Filter) []inspect.Target {
 	t.Helper()
-	all := bed.OK(i.Targets(t.Context(), k, f, 10_000, false))(t)
+	all := must.OK(i.Targets(t.Context(), k, f, 10_000, false))(t)
 	return all
 }
 
@@ -108,7 +109,7 @@ func plan(t *testing.T, pool *pgxpool.Pool, sql string, args ...any) string {
 	if _, err := tx.Exec(t.Context(), `SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off; SET LOCAL jit = off`); err != nil {
 		t.Fatal(err)
 	}
-	rows := bed.OK(tx.Query(t.Context(), "EXPLAIN (ANALYZE, COSTS OFF, TIMING OFF, SUMMARY OFF) "+sql, args...))(t)
+	rows := must.OK(tx.Query(t.Context(), "EXPLAIN (ANALYZE, COSTS OFF, TIMING OFF, SUMMARY OFF) "+sql, args...))(t)
 	lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	if err != nil {
 		t.Fatalf("%v: %s", err, sql)

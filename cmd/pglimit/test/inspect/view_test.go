@@ -18,9 +18,9 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/inspect"
-	"github.com/pglimit/pglimit/cmd/pglimit/internal/must"
 	"github.com/pglimit/pglimit/integration/bed"
 	"github.com/pglimit/pglimit/internal/algorithm"
+	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -179,7 +179,7 @@ func TestLocksInOrder(t *testing.T) {
 					all = append(all, inspect.Target{Algorithm: algorithm.GCRA, Policy: "p", Key: key})
 				}
 				tx := bed.Begin(t, pool, pgx.TxOptions{})
-				bed.OK(tx.Exec(t.Context(), `SELECT 1 FROM `+held+` WHERE key = 'a' FOR UPDATE`))(t)
+				must.OK(tx.Exec(t.Context(), `SELECT 1 FROM `+held+` WHERE key = 'a' FOR UPDATE`))(t)
 				ended := make(chan error, 1)
 				go func() {
 					_, err := act(t.Context(), i, all)
