@@ -94,9 +94,7 @@ func TestDashboardPreferences(t *testing.T) {
 		t.Errorf("with forced colours this is not visible: %q", unseen)
 	}
 	b.Media("prefers-reduced-motion", "reduce")
-	if n := Read[int](b, `document.getAnimations().length + $$("*").filter(e => getComputedStyle(e).transitionDuration.split(", ").some(d => d !== "0s")).length`); n != 0 {
-		t.Errorf("%d animations and transitions are left", n)
-	}
+	b.Eventually("animations and transitions, once those under way have ended", `document.getAnimations().length + $$("*").filter(e => getComputedStyle(e).transitionDuration.split(", ").some(d => d !== "0s")).length`, 0)
 }
 
 // lookForShifts makes the page keep the shifts that the browser sees in shifts. drawn waits
