@@ -45,14 +45,15 @@ func (e *engine) AllowAll(ctx context.Context, requests ...Request) (Results, er
 	return e.all(ctx, requests, nil)
 }
 
-// joint is all requests of one AllowAll for one policy and key.
-type joint struct {
-	store.Joint
+// group is all requests of one AllowAll for one policy and key.
+type group struct {
+	store.Group
 	source  Policy
 	key     string     // the caller's
 	indexes []int      // of its requests
 	ahead   float64    // for a WaitAll: the most that may be in a queue before its last request
 	at      attempt    // to remember its denial
+	rows    int        // of the statement that decided it, if that shared them
 	reused  turns.Turn // for a WaitAll: abandoned by another and taken; or none
 }
 
@@ -101,28 +102,29 @@ func (e *engine) decideAll(ctx context.Context, requests []Request, w *places, r
 	if e.closed.Load() {
 		return Results{DeniedBy: -1}, store.ErrClosed
 	}
-	joints, err := e.joints(requests)
+	groups, err := e.groups(requests)
 	if err != nil {
 		return Results{DeniedBy: -1}, err
 	}
-	joints, shadows := apart(joints)
-	if len(joints) > 0 && e.remembers(ctx) {
-		if all, known := e.known(requests, joints); known {
+	groups, shadows := apart(groups)
+	var known func() bool
+	if len(groups) > 0 && e.remembers(ctx) {
+		if all, known := e.known(requests, groups); known {
 			return all, nil
 		}
-		joints[0].Known = func() bool { return e.anyKnown(joints) }
+		known = func() bool { return e.anyKnown(groups) }
 	}
 	allowed := false
 	if w != nil {
-		w.want(joints, requests)
+		w.want(groups, requests)
 	}
 	switch {
-	case len(joints) == 0:
+	case len(groups) == 0:
 		allowed = true
 	case w == nil:
-		allowed, err = e.takeAll(ctx, joints)
+		allowed, err = e.takeAll(ctx, groups, known, false)
 	default:
-		allowed, err = e.takeOrReuse(ctx, w)
+		allowed, err = e.takeOrReuse(ctx, w, known)
 	}
 	if w != nil {
 		w.received = time.Now()
@@ -131,10 +133,10 @@ func (e *engine) decideAll(ctx context.Context, requests []Request, w *places, r
 	failsClosed := func(in Request) bool { return in.Policy.OnError != FailOpen && !in.Policy.Shadow }
 	switch {
 	case err == nil:
-		countRows(joints, rows)
-		all = e.results(requests, joints, allowed)
+		countRows(groups, rows)
+		all = e.results(requests, groups, allowed)
 		if !allowed {
-			e.keep(requests, joints, all)
+			e.keep(requests, groups, all)
 			return all, nil
 		}
 		if w != nil {
@@ -151,15 +153,15 @@ func (e *engine) decideAll(ctx context.Context, requests []Request, w *places, r
 	}
 	all = Results{Allowed: true, DeniedBy: -1, PerRequest: make([]Result, len(requests))}
 	for i, in := range requests {
-		q := store.Query{Units: in.Cost, Rules: algorithm.Rules{Burst: in.Policy.burst()}, Now: joints[0].Now} // an error had a joint
+		q := store.Query{Units: in.Cost, Rules: algorithm.Rules{Burst: in.Policy.burst()}, Now: groups[0].Now} // an error had a group
 		all.PerRequest[i] = e.degrade(ctx, &q, &in.Policy, err)
 	}
 	return all, nil
 }
 
-// joints validates the requests and joins those of one policy and key. It returns them in
+// groups validates the requests and joins those of one policy and key. It returns them in
 // lock order, the same for all callers.
-func (e *engine) joints(requests []Request) ([]*joint, error) {
+func (e *engine) groups(requests []Request) ([]*group, error) {
 	switch {
 	case len(requests) == 0:
 		return nil, store.Invalid("requests", "none", "pass at least one")
@@ -170,8 +172,8 @@ func (e *engine) joints(requests []Request) ([]*joint, error) {
 		algorithm   algorithm.Name
 		policy, key string
 	}
-	joints := make([]*joint, 0, len(requests))
-	known := make(map[row]*joint, len(requests))
+	groups := make([]*group, 0, len(requests))
+	known := make(map[row]*group, len(requests))
 	for i, in := range requests {
 		c := call{verb: verbTake, request: in}
 		if err := e.compile(&c); err != nil {
@@ -180,77 +182,91 @@ func (e *engine) joints(requests []Request) ([]*joint, error) {
 		if in.IdempotencyKey != "" {
 			return nil, fmt.Errorf("%w: requests[%d] has an IdempotencyKey; only Do and Reserve take one", store.ErrUnsupported, i)
 		}
-		k := row{c.query.Algorithm, c.query.Policy, c.query.Key}
-		j := known[k]
+		k := row{c.op.Algorithm, c.op.Policy, c.op.Key}
+		g := known[k]
 		switch {
-		case j == nil:
-			j = &joint{Joint: store.Joint{Query: c.query, Index: i}, source: in.Policy, key: in.Key, ahead: math.Inf(1)}
-			j.Shared = false
-			known[k] = j
-			joints = append(joints, j)
-		case j.source != in.Policy:
+		case g == nil:
+			g = &group{Group: store.Group{Query: c.op.Query, Index: i}, source: in.Policy, key: in.Key, ahead: math.Inf(1)}
+			known[k] = g
+			groups = append(groups, g)
+		case g.source != in.Policy:
 			return nil, fmt.Errorf("%w: requests[%d] and requests[%d] are for the same key under two policies %s that are not equal",
-				store.ErrInvalid, j.Index, i, store.Quote(in.Policy.Name))
+				store.ErrInvalid, g.Index, i, store.Quote(in.Policy.Name))
 		default:
-			sum := j.Units + in.Cost
-			j.Units, j.Cost, j.Unit = sum, sum, sum
+			sum := g.Units + in.Cost
+			g.Units, g.Cost, g.Unit = sum, sum, sum
 		}
-		j.indexes, j.Needs = append(j.indexes, i), append(j.Needs, j.Units)
+		g.indexes, g.Needs = append(g.indexes, i), append(g.Needs, g.Units)
 	}
-	slices.SortFunc(joints, func(a, b *joint) int {
+	slices.SortFunc(groups, func(a, b *group) int {
 		return cmp.Or(cmp.Compare(a.Algorithm.Index(), b.Algorithm.Index()),
 			strings.Compare(a.Policy, b.Policy), strings.Compare(a.Key, b.Key))
 	})
-	now, commit := joints[0].Now, joints[0].Commit
-	for _, j := range joints {
-		if j.Commit == store.Durable {
+	now, commit := groups[0].Now, groups[0].Commit
+	for _, g := range groups {
+		if g.Commit == store.Durable {
 			commit = store.Durable
 		}
 	}
-	for _, j := range joints { // one transaction, and one reading of Config.Now
-		j.Now, j.Commit = now, commit
+	for _, g := range groups { // one transaction, and one reading of Config.Now
+		g.Now, g.Commit = now, commit
 	}
-	return joints, nil
+	return groups, nil
 }
 
-// takeAll sends the joints to the store. A single request is a plain Take.
-func (e *engine) takeAll(ctx context.Context, joints []*joint) (allowed bool, err error) {
-	possible := true
-	all := make([]*store.Joint, len(joints))
-	for i, j := range joints {
-		possible = possible && j.Possible()
-		all[i] = &j.Joint
-	}
-	if j := all[0]; possible && len(all) == 1 && len(j.Needs) == 1 {
-		o, err := e.store.Take(ctx, &j.Query)
-		if err != nil { // a statement in flight may still need j
-			return false, err
+// takeAll sends the groups to the store. A single request is a plain Take. known is
+// store.Op's. If leaves, what is granted after the caller has left is given back.
+func (e *engine) takeAll(ctx context.Context, groups []*group, known func() bool, leaves bool) (allowed bool, err error) {
+	op := &store.Op{Kind: store.TakeAll, Groups: make([]*store.Group, len(groups)), Known: known}
+	for i, g := range groups {
+		op.Groups[i] = &g.Group
+		if !g.Possible() {
+			op.Kind = store.GetAll
 		}
-		j.Outcome, j.Views = o, []algorithm.View{o.View}
-		return j.Fits(), nil
 	}
-	return e.store.TakeAll(ctx, all, possible)
+	first := *groups[0]
+	if op.Kind == store.TakeAll && len(groups) == 1 && len(first.Needs) == 1 {
+		op.Kind, op.Query = store.Take, first.Query
+	}
+	if leaves {
+		e.undoLate(op, func() {
+			granted := groups
+			if op.Kind == store.Take {
+				first.Outcome, granted = op.Outcome, []*group{&first}
+			}
+			e.leaveGroups(ctx, granted, time.Now())
+		})
+	}
+	if err := e.store.Do(ctx, op); err != nil { // a statement in flight may still need them
+		return false, err
+	}
+	groups[0].rows = op.Rows
+	if op.Kind == store.Take {
+		groups[0].Outcome, groups[0].Views = op.Outcome, []algorithm.View{op.Outcome.View}
+		return groups[0].Fits(), nil
+	}
+	return op.Allowed, nil
 }
 
 // results returns the answer to each request.
-func (e *engine) results(requests []Request, joints []*joint, allowed bool) Results {
+func (e *engine) results(requests []Request, groups []*group, allowed bool) Results {
 	all := Results{Allowed: allowed, DeniedBy: -1, PerRequest: make([]Result, len(requests))}
-	for _, j := range joints {
-		for i, index := range j.indexes {
+	for _, g := range groups {
+		for i, index := range g.indexes {
 			switch {
-			case !j.reused.IsZero():
-				all.PerRequest[index] = j.shareTurn(i, requests[index], e.source)
+			case !g.reused.IsZero():
+				all.PerRequest[index] = g.shareTurn(i, requests[index], e.source)
 			case allowed:
-				all.PerRequest[index] = j.share(i, requests[index], e.source)
+				all.PerRequest[index] = g.share(i, requests[index], e.source)
 			default:
-				all.PerRequest[index] = j.refused(i, requests[index], e.source)
+				all.PerRequest[index] = g.refused(i, requests[index], e.source)
 			}
 		}
-		if !allowed && j.Outcome.IsBlocked() { // the block may be newer than the remembered denial
-			e.denied.forget(&j.source, requests[j.Index].Key)
+		if !allowed && g.Outcome.IsBlocked() { // the block may be newer than the remembered denial
+			e.denied.forget(&g.source, requests[g.Index].Key)
 		}
 	}
-	all.skip(requests, joints)
+	all.skip(requests, groups)
 	all.blame()
 	return all
 }
@@ -266,19 +282,19 @@ func (all *Results) blame() {
 
 // share returns the i-th request's answer after all were granted, as of before the
 // requests after it.
-func (j *joint) share(i int, in Request, source Source) Result {
-	q, o := j.Query, j.Outcome
-	o.View = o.View.Less(q.Units - j.Needs[i])
+func (g *group) share(i int, in Request, source Source) Result {
+	q, o := g.Query, g.Outcome
+	o.View = o.View.Less(q.Units - g.Needs[i])
 	q.Units, q.Cost, q.Unit = in.Cost, in.Cost, in.Cost
 	return result(&q, verbTake, &o, in.Policy.Limit, source)
 }
 
 // refused returns the i-th request's answer after the whole was denied: whether it would
 // have fitted after those before it, and its RetryAfter.
-func (j *joint) refused(i int, in Request, source Source) Result {
-	q, o, need := j.Query, j.Outcome, j.Needs[i]
-	o.View = j.Views[i]
-	q.Room = min(q.Capacity, j.ahead+in.Cost)
+func (g *group) refused(i int, in Request, source Source) Result {
+	q, o, need := g.Query, g.Outcome, g.Needs[i]
+	o.View = g.Views[i]
+	q.Room = min(q.Capacity, g.ahead+in.Cost)
 	if o.Granted == 0 && !o.Blocked && algorithm.Fit(q.Room, o.View.Level(&q.Rules, o.UpdatedAt), need) >= 1 {
 		o.Granted = 1 // this request alone
 	}
@@ -288,47 +304,44 @@ func (j *joint) refused(i int, in Request, source Source) Result {
 	return r
 }
 
-// places are the joints of a WaitAll.
+// places are the groups of a WaitAll.
 type places struct {
 	within   time.Duration // how long it can wait
 	by       time.Time     // its deadline; zero: none
 	received time.Time     // when it got its places
 	delay    time.Duration // until the turn of all
 	requests []Request
-	joints   []*joint
+	groups   []*group
 }
 
-// want notes the joints. In a queue it limits the room to what has its turn in time.
-func (w *places) want(joints []*joint, requests []Request) {
-	w.requests, w.joints = requests, joints
-	for _, j := range joints {
-		if j.source.Algorithm == LeakyBucketQueue {
-			j.ahead = float64(w.within.Microseconds()) * j.Leak
-			j.Room = min(j.Capacity, j.ahead+requests[j.indexes[len(j.indexes)-1]].Cost)
+// want notes the groups. In a queue it limits the room to what has its turn in time.
+func (w *places) want(groups []*group, requests []Request) {
+	w.requests, w.groups = requests, groups
+	for _, g := range groups {
+		if g.source.Algorithm == LeakyBucketQueue {
+			g.ahead = float64(w.within.Microseconds()) * g.Leak
+			g.Room = min(g.Capacity, g.ahead+requests[g.indexes[len(g.indexes)-1]].Cost)
 		}
 	}
 }
 
 // leaveAll tries to give back what was granted to a WaitAll.
 func (e *engine) leaveAll(ctx context.Context, w *places) {
-	e.leaveJoints(ctx, slices.DeleteFunc(slices.Clone(w.joints), func(j *joint) bool { return !j.reused.IsZero() }), w.received)
+	e.leaveGroups(ctx, slices.DeleteFunc(slices.Clone(w.groups), func(g *group) bool { return !g.reused.IsZero() }), w.received)
 	w.returnTurns(e)
 }
 
-// leaveJoints tries to give back what was granted to joints, which was received at that
+// leaveGroups tries to give back what was granted to groups, which was received at that
 // time.
-func (e *engine) leaveJoints(ctx context.Context, joints []*joint, received time.Time) {
-	for _, j := range joints {
-		request := j.source.Request(j.key, j.Units)
+func (e *engine) leaveGroups(ctx context.Context, groups []*group, received time.Time) {
+	for _, g := range groups {
+		request := g.source.Request(g.key, g.Units)
 		if request.Policy.Algorithm == LeakyBucketQueue {
-			e.leave(ctx, request, &j.Query, j.Outcome.Ticket, e.turnOf(&j.Query, &j.Outcome, received))
+			e.leave(ctx, request, &g.Query, g.Outcome.Ticket, e.turnOf(&g.Query, &g.Outcome, received))
 			continue
 		}
-		q, g := j.Apart(), j.Outcome.View.Counted(j.Outcome.UpdatedAt)
-		q.Cost, q.Count = 1, q.Units
-		e.undo(ctx, request, q, func(ctx context.Context) error {
-			_, err := e.store.Undo(ctx, q, g)
-			return err
-		})
+		op := &store.Op{Kind: store.Undo, Query: g.Query, Grant: g.Outcome.View.Counted(g.Outcome.UpdatedAt)}
+		op.Cost, op.Count = 1, op.Units
+		_ = e.undo(ctx, request, op)
 	}
 }

@@ -9,38 +9,35 @@ import (
 	"github.com/pglimit/pglimit/internal/store"
 )
 
-// verb selects what a call does with a key.
-type verb int
+// verb is what a method does with a key.
+type verb struct {
+	name Verb
+	kind store.Kind // what it sends; a request that can never fit only reads the key
 
-const (
-	verbTake    verb = iota // all or nothing
-	verbUpTo                // what fits
-	verbWait                // all or nothing, in time
-	verbReserve             // all or nothing, and a reservation
-	verbCheck               // nothing, only read
-	verbUsage
-	verbCharge
-	verbRefund
-	verbUndo
-	verbReset
-	verbBlock
-	verbUnblock
+	answers   bool // it has a Result and a cost
+	opens     bool // FailOpen may apply
+	requests  bool // it can be denied, and passes for an unlimited key
+	remembers bool // a remembered denial may answer it
+	givesBack bool // it may allow requests that were denied before
+}
+
+var (
+	verbTake    = &verb{name: VerbAllow, kind: store.Take, answers: true, opens: true, requests: true, remembers: true}
+	verbUpTo    = &verb{name: VerbAllowUpTo, kind: store.Take, answers: true, opens: true, requests: true}
+	verbWait    = &verb{name: VerbWait, kind: store.Take, answers: true, opens: true, requests: true, remembers: true}
+	verbReserve = &verb{name: VerbReserve, kind: store.Reserve, answers: true, requests: true, remembers: true}
+	verbCheck   = &verb{name: VerbCheck, kind: store.Get, answers: true, opens: true, requests: true}
+	verbUsage   = &verb{name: VerbUsage, kind: store.GetUsage, answers: true}
+	verbCharge  = &verb{name: VerbCharge, kind: store.Charge, answers: true, opens: true}
+	verbRefund  = &verb{name: VerbRefund, kind: store.Refund, answers: true, opens: true, givesBack: true}
+	verbUndo    = &verb{name: VerbUndo, kind: store.Undo, answers: true, opens: true, givesBack: true}
+	verbReset   = &verb{name: VerbReset, kind: store.Reset, givesBack: true}
+	verbBlock   = &verb{name: VerbBlock, kind: store.Block, givesBack: true}
+	verbUnblock = &verb{name: VerbUnblock, kind: store.Unblock, givesBack: true}
 )
 
-// decides reports whether the verb is a decision: it has a Result, and FailOpen may apply.
-func (v verb) decides() bool { return v != verbUsage && v < verbReset }
-
-// requests reports whether the verb can be denied.
-func (v verb) requests() bool { return v <= verbCheck }
-
-// remembers reports whether a remembered denial may answer the verb.
-func (v verb) remembers() bool { return v == verbTake || v == verbWait || v == verbReserve }
-
-// givesBack reports whether the verb may allow requests that were denied before.
-func (v verb) givesBack() bool { return v == verbRefund || v >= verbUndo }
-
 // result returns an outcome as the Result of the request q.
-func result(q *store.Query, v verb, o *store.Outcome, limit float64, source Source) Result {
+func result(q *store.Query, v *verb, o *store.Outcome, limit float64, source Source) Result {
 	level := o.View.Level(&q.Rules, o.UpdatedAt)
 	r := Result{
 		Limit: limit, Burst: q.Burst, Level: shown(q, level),
@@ -126,7 +123,7 @@ func micros(us float64) int64 {
 }
 
 // replay returns the earlier answer under the same idempotency key.
-func replay(q store.Query, v verb, in *Request, before *store.Reservation, source Source) (Result, error) {
+func replay(q store.Query, v *verb, in *Request, before *store.Reservation, source Source) (Result, error) {
 	if (v == verbReserve) == (before.State == store.Spent) {
 		return Result{}, store.Invalid("IdempotencyKey", store.Quote(in.IdempotencyKey), "was used with the other of Do and Reserve; use another key")
 	}

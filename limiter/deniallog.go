@@ -102,10 +102,10 @@ func NewDenialLog(pool *pgxpool.Pool, config *DenialLogConfig) (*DenialLog, erro
 	if err != nil {
 		return nil, err
 	}
-	runner := exec.NewFallback(exec.NewPool(connections), connections, exec.NewCache(warnUncached(d.config.Logger)))
+	runner := exec.NewPool(connections, exec.NewCache(warnUncached(d.config.Logger)))
 	queries := db.New()
 	d.write = func(ctx context.Context, p db.DenialsAddParams) error {
-		return exec.Translate(runner.Do(ctx, func(tx db.DBTX) error { return queries.DenialsAdd(ctx, tx, p) }), false)
+		return exec.Translate(runner.Run(ctx, exec.Statement, func(tx db.DBTX) error { return queries.DenialsAdd(ctx, tx, p) }), false)
 	}
 	return d, nil
 }
@@ -131,8 +131,8 @@ func newDenialLog(write func(context.Context, db.DenialsAddParams) error, config
 }
 
 // add counts an answer if it is a denial. A nil d counts nothing.
-func (d *DenialLog) add(secret string, v verb, in *Request, r *Result) {
-	if d == nil || r.Reason == "" || v == verbCheck || !v.requests() {
+func (d *DenialLog) add(secret string, v *verb, in *Request, r *Result) {
+	if d == nil || r.Reason == "" || v == verbCheck || !v.requests {
 		return
 	}
 	one := denialCount{denials: 1, units: in.Cost, last: r.At.UnixMicro()}

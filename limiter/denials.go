@@ -46,7 +46,7 @@ type attempt struct {
 	again bool // the key was denied in the last hotFor
 }
 
-// hotFor is how long a denied key is hot: see store.Joint.
+// hotFor is how long a denied key is hot: see store.Group.
 const hotFor = 10 * time.Second
 
 func newDenials(keys int, ttl time.Duration, clock func() int64) (*denials, error) {
@@ -141,17 +141,17 @@ func less(wait, elapsed time.Duration) time.Duration {
 }
 
 // known returns the denial by remembered denials, if they suffice. If not, it begins an
-// attempt for each joint.
-func (e *engine) known(requests []Request, joints []*joint) (all Results, known bool) {
-	for _, j := range joints {
-		in := j.source.Request(j.key, j.Units)
+// attempt for each group.
+func (e *engine) known(requests []Request, groups []*group) (all Results, known bool) {
+	for _, g := range groups {
+		in := g.source.Request(g.key, g.Units)
 		var r Result
 		var denied bool
 		if e.reusable(&in) {
 			continue
 		}
-		if r, j.at, denied = e.denied.lookup(&in); !denied {
-			j.Hot = j.at.again
+		if r, g.at, denied = e.denied.lookup(&in); !denied {
+			g.Hot = g.at.again
 			continue
 		}
 		if !known {
@@ -161,8 +161,8 @@ func (e *engine) known(requests []Request, joints []*joint) (all Results, known 
 				all.PerRequest[i] = Result{Limit: in.Policy.Limit, Burst: in.Policy.burst(), Source: SourceSkipped, At: r.At}
 			}
 		}
-		for i, index := range j.indexes {
-			in.Cost = j.Needs[i]
+		for i, index := range g.indexes {
+			in.Cost = g.Needs[i]
 			if r, _, denied := e.denied.lookup(&in); denied {
 				all.PerRequest[index] = r
 			}
@@ -174,28 +174,28 @@ func (e *engine) known(requests []Request, joints []*joint) (all Results, known 
 
 // anyKnown reports whether remembered denials deny the whole by now. If not, the attempts
 // begin now.
-func (e *engine) anyKnown(joints []*joint) bool {
-	return slices.ContainsFunc(joints, func(j *joint) (known bool) {
-		in := j.source.Request(j.key, j.Units)
+func (e *engine) anyKnown(groups []*group) bool {
+	return slices.ContainsFunc(groups, func(g *group) (known bool) {
+		in := g.source.Request(g.key, g.Units)
 		if !e.reusable(&in) {
-			_, j.at, known = e.denied.lookup(&in)
+			_, g.at, known = e.denied.lookup(&in)
 		}
 		return known
 	})
 }
 
 // keep remembers the denials of an AllowAll.
-func (e *engine) keep(requests []Request, joints []*joint, all Results) {
-	for _, j := range joints {
-		if !j.at.Valid() || j.Hurried() {
+func (e *engine) keep(requests []Request, groups []*group, all Results) {
+	for _, g := range groups {
+		if !g.at.Valid() || g.Hurried() {
 			continue
 		}
-		for i, index := range j.indexes {
+		for i, index := range g.indexes {
 			if r := all.PerRequest[index]; !r.Allowed {
-				q, o, in := j.Query, j.Outcome, requests[index]
-				q.Units, q.Cost, q.Unit, in.Cost = j.Needs[i], j.Needs[i], j.Needs[i], j.Needs[i]
-				o.View = j.Views[i]
-				e.denied.keep(j.at, &q, &in, &o, r)
+				q, o, in := g.Query, g.Outcome, requests[index]
+				q.Units, q.Cost, q.Unit, in.Cost = g.Needs[i], g.Needs[i], g.Needs[i], g.Needs[i]
+				o.View = g.Views[i]
+				e.denied.keep(g.at, &q, &in, &o, r)
 				break
 			}
 		}

@@ -51,28 +51,23 @@ type shared struct {
 
 // call is one use of a method.
 type call struct {
-	verb    verb
+	verb    *verb
 	request Request
-	query   store.Query
-	// compiled is the policy that query.Rules were compiled from.
+	op      store.Op
+	// compiled is the policy that the op's Rules were compiled from.
 	compiled Policy
 
-	within    time.Duration    // verbWait: the time until the caller's deadline
-	turn      turns.Turn       // verbWait: abandoned by another and taken; or none
-	ttl       time.Duration    // verbReserve
-	admission *store.Admission // to store once it is granted; nil: none
-	grant     algorithm.Grant  // verbUndo: where the units were counted
-	blockFor  int64            // verbBlock: microseconds
-	at        attempt          // to remember a denial
+	within time.Duration // verbWait: the time until the caller's deadline
+	turn   turns.Turn    // verbWait: abandoned by another and taken; or none
+	ttl    time.Duration // verbReserve
+	at     attempt       // to remember a denial
 
-	outcome store.Outcome
-	usage   store.Usage // verbUsage
-	failure error       // for which a policy let it pass
-	lost    bool        // a statement in flight may still read query
+	failure error // for which a policy let it pass
+	lost    bool  // a statement in flight may still read the op
 }
 
 // call returns a call from the pool; put returns it there.
-func (e *engine) call(v verb, in Request) *call {
+func (e *engine) call(v *verb, in Request) *call {
 	c, ok := e.calls.Get().(*call)
 	if !ok {
 		c = new(call)
@@ -84,13 +79,13 @@ func (e *engine) call(v verb, in Request) *call {
 func (e *engine) put(c *call) {
 	if !c.lost {
 		// The other fields belong to verbs that set them, or to compile.
-		c.request, c.admission, c.outcome, c.usage, c.at, c.query.Rows = Request{}, nil, store.Outcome{}, store.Usage{}, attempt{}, 0
+		c.request, c.at, c.op = Request{}, attempt{}, store.Op{Query: store.Query{Rules: c.op.Rules}}
 		e.calls.Put(c)
 	}
 }
 
 // one makes a call that needs only a request.
-func (e *engine) one(ctx context.Context, v verb, in Request) (Result, error) {
+func (e *engine) one(ctx context.Context, v *verb, in Request) (Result, error) {
 	c := e.call(v, in)
 	defer e.put(c)
 	return e.pass(ctx, c)
@@ -105,7 +100,7 @@ func (e *engine) decide(ctx context.Context, c *call) (r Result, err error) {
 	if e.override(c.verb, &c.request) {
 		return e.passUnlimited(ctx, c)
 	}
-	if c.verb.remembers() && e.remembers(ctx) && !e.reusable(&c.request) {
+	if c.verb.remembers && e.remembers(ctx) && !e.reusable(&c.request) {
 		var known bool
 		if r, c.at, known = e.denied.lookup(&c.request); known {
 			return r, nil
@@ -114,15 +109,19 @@ func (e *engine) decide(ctx context.Context, c *call) (r Result, err error) {
 	if err := e.compile(c); err != nil {
 		return r, err
 	}
-	if c.at.Valid() && !c.query.Shared {
-		c.query.Known = func() (known bool) {
+	if c.at.Valid() && !c.op.Merges {
+		c.op.Known = func() (known bool) {
 			_, c.at, known = e.denied.lookup(&c.request) // the attempt begins now
 			return known
 		}
 	}
+	if c.verb == verbWait {
+		e.undoLate(&c.op, func() {
+			e.leave(ctx, c.request, &c.op.Query, c.op.Outcome.Ticket, e.turnOf(&c.op.Query, &c.op.Outcome, time.Now()))
+		})
+	}
 	for {
-		c.outcome, err = e.run(ctx, c)
-		if err != store.ErrKnown {
+		if err = e.store.Do(ctx, &c.op); err != store.ErrKnown {
 			break
 		}
 		var known bool
@@ -130,24 +129,24 @@ func (e *engine) decide(ctx context.Context, c *call) (r Result, err error) {
 			return r, nil
 		}
 	}
-	if c.verb.givesBack() || err == nil && c.verb == verbUpTo && c.outcome.IsBlocked() { // the block may be newer than the remembered denial
+	if c.verb.givesBack || err == nil && c.verb == verbUpTo && c.op.Outcome.IsBlocked() { // the block may be newer than the remembered denial
 		e.denied.forget(&c.request.Policy, c.request.Key)
 	}
 	switch {
 	case err != nil:
 		c.lost = true
 		return e.failed(ctx, c, err)
-	case !c.verb.decides() && c.verb != verbUsage:
+	case !c.verb.answers:
 		return r, nil
-	case c.outcome.Before != nil:
-		return replay(c.query, c.verb, &c.request, c.outcome.Before, e.source)
+	case c.op.Outcome.Before != nil:
+		return replay(c.op.Query, c.verb, &c.request, c.op.Outcome.Before, e.source)
 	}
-	r = result(&c.query, c.verb, &c.outcome, c.request.Policy.Limit, e.source)
+	r = result(&c.op.Query, c.verb, &c.op.Outcome, c.request.Policy.Limit, e.source)
 	if c.verb == verbWait && !r.Allowed {
 		e.reuse(ctx, c, &r)
 	}
-	if c.at.Valid() && !r.Allowed && !c.query.Hurried() { // a deadline denies only for itself
-		e.denied.keep(c.at, &c.query, &c.request, &c.outcome, r)
+	if c.at.Valid() && !r.Allowed && !c.op.Hurried() { // a deadline denies only for itself
+		e.denied.keep(c.at, &c.op.Query, &c.request, &c.op.Outcome, r)
 	}
 	return r, nil
 }
@@ -157,51 +156,13 @@ func (e *engine) remembers(ctx context.Context) bool {
 	return e.denied != nil && !e.tx && ctx.Err() == nil
 }
 
-// run sends a call to the store. A request that can never fit only reads the key.
-func (e *engine) run(ctx context.Context, c *call) (o store.Outcome, err error) {
-	q := &c.query
-	switch c.verb {
-	case verbWait:
-		e.undoLate(q, func(o store.Outcome) { e.leave(ctx, c.request, q, o.Ticket, e.turnOf(q, &o, time.Now())) })
-	case verbCheck:
-		return e.store.Get(ctx, q)
-	case verbUsage:
-		c.usage, err = e.store.Usage(ctx, q)
-		return c.usage.Outcome, err
-	case verbCharge:
-		return e.store.Charge(ctx, q)
-	case verbRefund:
-		return e.store.Refund(ctx, q)
-	case verbUndo:
-		return e.store.Undo(ctx, q, c.grant)
-	case verbReset:
-		return o, e.store.Reset(ctx, q)
-	case verbBlock:
-		return o, e.store.Block(ctx, q, c.blockFor)
-	case verbUnblock:
-		return o, e.store.Unblock(ctx, q, 0)
-	}
-	return e.take(ctx, c)
-}
-
-func (e *engine) take(ctx context.Context, c *call) (store.Outcome, error) {
-	q := &c.query
-	switch {
-	case c.admission != nil && (q.Possible() || c.admission.Idempotency != ""):
-		return e.store.Reserve(ctx, q, c.admission)
-	case !q.Possible():
-		return e.store.Get(ctx, q)
-	}
-	return e.store.Take(ctx, q)
-}
-
 // failed returns the answer to a call that failed in the store.
 func (e *engine) failed(ctx context.Context, c *call, err error) (r Result, _ error) {
 	e.refusals.note(ctx, e.logger, err)
 	p := &c.request.Policy
-	if c.verb.decides() && (c.verb != verbReserve && p.OnError == FailOpen && e.failsOpen(ctx, err) || c.verb.requests() && e.shadows(ctx, p, err)) {
+	if c.verb.opens && p.OnError == FailOpen && e.failsOpen(ctx, err) || c.verb.requests && e.shadows(ctx, p, err) {
 		c.failure = err
-		return e.degrade(ctx, &c.query, p, err), nil
+		return e.degrade(ctx, &c.op.Query, p, err), nil
 	}
 	if errors.Is(err, store.ErrOverloaded) {
 		r.Reason = ReasonOverload
@@ -224,11 +185,9 @@ func (e *engine) failsOpen(ctx context.Context, err error) bool {
 
 // compile validates a call and compiles it into its query.
 func (e *engine) compile(c *call) error {
-	if err := e.compileKey(&c.query, &c.compiled, &c.request); err != nil {
+	c.op.Kind = c.verb.kind
+	if err := e.compileKey(&c.op.Query, &c.compiled, &c.request); err != nil || !c.verb.answers {
 		return err
-	}
-	if c.verb >= verbReset {
-		return nil
 	}
 	return e.compileCost(c)
 }
@@ -266,7 +225,7 @@ func (e *engine) compileKey(q *store.Query, compiled *Policy, in *Request) error
 
 // compileCost validates a call's cost and compiles it into its query.
 func (e *engine) compileCost(c *call) error {
-	q, v, in := &c.query, c.verb, &c.request
+	q, v, in := &c.op.Query, c.verb, &c.request
 	switch {
 	case v == verbRefund && in.Policy.Algorithm == LeakyBucketQueue:
 		return fmt.Errorf("%w: Refund on %s: a place in the queue goes back when its Wait is cancelled", store.ErrUnsupported, LeakyBucketQueue)
@@ -289,7 +248,7 @@ func (e *engine) compileCost(c *call) error {
 		}
 	}
 	q.Units, q.Cost, q.Count, q.Unit, q.Room = in.Cost, in.Cost, 1, in.Cost, q.Capacity
-	q.Shared = v == verbTake && c.admission == nil && q.Possible()
+	c.op.Merges = v == verbTake && c.op.Admission == nil && q.Possible()
 	switch v {
 	case verbUpTo:
 		// See AllowUpTo: whole units, or steps of a millionth of the burst.
@@ -301,11 +260,18 @@ func (e *engine) compileCost(c *call) error {
 		// RetryAfter waits for a step if that is more than a unit.
 		q.Count, q.Unit = in.Cost/q.Cost, min(max(1, q.Cost), in.Cost)
 		// A row of several requests is blocked once a part of it is denied.
-		q.Shared = whole && q.BlockFor == 0 && q.Possible()
+		c.op.Merges = whole && q.BlockFor == 0 && q.Possible()
 	case verbCharge, verbRefund, verbUndo:
 		q.Cost, q.Count = 1, in.Cost
 	case verbWait:
 		q.Room = min(q.Capacity, float64(float64(c.within.Microseconds())*q.Leak)+q.Units)
+	}
+	switch admission := c.op.Admission; {
+	case v.kind != store.Take && v.kind != store.Reserve:
+	case !q.Possible() && (admission == nil || admission.Idempotency == ""):
+		c.op.Kind = store.Get
+	case admission != nil:
+		c.op.Kind = store.Reserve
 	}
 	return nil
 }
@@ -319,12 +285,12 @@ func (e *engine) note(c *call) error {
 	if c.verb == verbReserve {
 		state, ttl = store.Open, c.ttl
 	}
-	c.admission = &store.Admission{
+	c.op.Admission = &store.Admission{
 		ID: rand.Text(), State: state,
 		TTL: ttl.Microseconds(), Remember: remember.Microseconds(), Limit: c.request.Policy.Limit,
 	}
 	if c.request.IdempotencyKey != "" {
-		c.admission.Idempotency = keys.Stored(c.request.IdempotencyKey, e.keySecret)
+		c.op.Admission.Idempotency = keys.Stored(c.request.IdempotencyKey, e.keySecret)
 	}
 	return nil
 }
@@ -346,14 +312,14 @@ func (s *shared) freed(a algorithm.Name, policy, key string) {
 	}
 }
 
-// undoLate makes undo give back what is granted to q after its caller has left: the store
+// undoLate makes undo give back what is granted to op after its caller has left: the store
 // does not cancel a statement in flight, whose outcome would be unknown.
-func (e *engine) undoLate(q *store.Query, undo func(store.Outcome)) {
-	q.Late = func(o store.Outcome) {
+func (e *engine) undoLate(op *store.Op, undo func()) {
+	op.Late = func() {
 		e.leaving.add()
 		go func() {
 			defer e.leaving.done()
-			undo(o)
+			undo()
 		}()
 	}
 }
@@ -361,19 +327,20 @@ func (e *engine) undoLate(q *store.Query, undo func(store.Outcome)) {
 // longestUndo bounds an undo without Config.Timeout.
 const longestUndo = time.Second
 
-// undo runs f, which gives units of q back. The end of ctx does not end f; a timeout
-// does.
-func (e *engine) undo(ctx context.Context, request Request, q *store.Query, f func(context.Context) error) {
+// undo carries out op, which gives units of a request back. The end of ctx does not end it;
+// a timeout does.
+func (e *engine) undo(ctx context.Context, request Request, op *store.Op) error {
 	ctx = context.WithoutCancel(ctx)
 	if e.timeout <= 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, longestUndo)
 		defer cancel()
 	}
-	q.Now = e.now()
-	err := f(ctx)
+	op.Now = e.now()
+	err := e.store.Do(ctx, op)
 	e.denied.forget(&request.Policy, request.Key)
 	if err != nil {
 		e.logger.WarnContext(ctx, "pglimit: a cancelled Wait could not give its units back", "policy", request.Policy.Name, "error", err)
 	}
+	return err
 }

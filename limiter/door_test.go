@@ -30,60 +30,19 @@ func (s *spy) note(name string) error {
 	return s.err
 }
 
-// noted calls the store unless the spy fails.
-func noted[T any](s *spy, name string, call func() (T, error)) (v T, err error) {
-	if err = s.note(name); err == nil {
-		v, err = call()
+// kindNames are the names of kinds in calls.
+var kindNames = map[store.Kind]string{
+	store.Take: "take", store.TakeAll: "take all", store.GetAll: "take all", store.Get: "get", store.GetUsage: "usage", store.Charge: "charge", store.Refund: "refund",
+	store.Undo: "undo", store.Reserve: "reserve", store.Settle: "settle", store.Block: "block", store.Unblock: "unblock", store.Reset: "reset",
+}
+
+func (s *spy) Do(ctx context.Context, op *store.Op) error {
+	if name, ok := kindNames[op.Kind]; ok {
+		if err := s.note(name); err != nil {
+			return err
+		}
 	}
-	return v, err
-}
-
-func (s *spy) Take(ctx context.Context, q *store.Query) (store.Outcome, error) {
-	return noted(s, "take", func() (store.Outcome, error) { return s.Store.Take(ctx, q) })
-}
-
-func (s *spy) TakeAll(ctx context.Context, all []*store.Joint, possible bool) (bool, error) {
-	return noted(s, "take all", func() (bool, error) { return s.Store.TakeAll(ctx, all, possible) })
-}
-
-func (s *spy) Get(ctx context.Context, q *store.Query) (store.Outcome, error) {
-	return noted(s, "get", func() (store.Outcome, error) { return s.Store.Get(ctx, q) })
-}
-
-func (s *spy) Charge(ctx context.Context, q *store.Query) (store.Outcome, error) {
-	return noted(s, "charge", func() (store.Outcome, error) { return s.Store.Charge(ctx, q) })
-}
-
-func (s *spy) Refund(ctx context.Context, q *store.Query) (store.Outcome, error) {
-	return noted(s, "refund", func() (store.Outcome, error) { return s.Store.Refund(ctx, q) })
-}
-
-func (s *spy) Undo(ctx context.Context, q *store.Query, g algorithm.Grant) (store.Outcome, error) {
-	return noted(s, "undo", func() (store.Outcome, error) { return s.Store.Undo(ctx, q, g) })
-}
-
-func (s *spy) Usage(ctx context.Context, q *store.Query) (store.Usage, error) {
-	return noted(s, "usage", func() (store.Usage, error) { return s.Store.Usage(ctx, q) })
-}
-
-func (s *spy) Reserve(ctx context.Context, q *store.Query, a *store.Admission) (store.Outcome, error) {
-	return noted(s, "reserve", func() (store.Outcome, error) { return s.Store.Reserve(ctx, q, a) })
-}
-
-func (s *spy) Settle(ctx context.Context, e *store.Ending) (store.Ended, error) {
-	return noted(s, "settle", func() (store.Ended, error) { return s.Store.Settle(ctx, e) })
-}
-
-func (s *spy) Block(ctx context.Context, q *store.Query, forUs int64) error {
-	return errors.Join(s.note("block"), s.Store.Block(ctx, q, forUs))
-}
-
-func (s *spy) Unblock(ctx context.Context, q *store.Query, until int64) error {
-	return errors.Join(s.note("unblock"), s.Store.Unblock(ctx, q, until))
-}
-
-func (s *spy) Reset(ctx context.Context, q *store.Query) error {
-	return errors.Join(s.note("reset"), s.Store.Reset(ctx, q))
+	return s.Store.Do(ctx, op)
 }
 
 // watched returns a Limiter over a spy. It remembers denials if remembers is true.
@@ -258,9 +217,11 @@ func TestObserveDuration(t *testing.T) {
 // slow is a store whose Take takes a second.
 type slow struct{ store.Store }
 
-func (s slow) Take(ctx context.Context, q *store.Query) (store.Outcome, error) {
-	time.Sleep(time.Second)
-	return s.Store.Take(ctx, q)
+func (s slow) Do(ctx context.Context, op *store.Op) error {
+	if op.Kind == store.Take {
+		time.Sleep(time.Second)
+	}
+	return s.Store.Do(ctx, op)
 }
 
 // TestObserveAllocates: to be observed costs no allocation.

@@ -5,13 +5,6 @@ import (
 	"time"
 )
 
-// verbNames are the Verbs of a call's verb.
-var verbNames = [...]Verb{
-	verbTake: VerbAllow, verbUpTo: VerbAllowUpTo, verbWait: VerbWait, verbReserve: VerbReserve,
-	verbCheck: VerbCheck, verbUsage: VerbUsage, verbCharge: VerbCharge, verbRefund: VerbRefund, verbUndo: VerbUndo,
-	verbReset: VerbReset, verbBlock: VerbBlock, verbUnblock: VerbUnblock,
-}
-
 // begin returns when a call began, if Observe wants to know.
 func (s *shared) begin() (at time.Time) {
 	if s.observe != nil {
@@ -53,15 +46,15 @@ func (s *shared) rows(r *Result, err error, n *int) int {
 	return max(1, *n)
 }
 
-// countRows sets the rows of the joints' requests, which were decided together, unless it
+// countRows sets the rows of the groups' requests, which were decided together, unless it
 // is nil.
-func countRows(joints []*joint, rows []int) {
+func countRows(groups []*group, rows []int) {
 	n := 0
-	for _, j := range joints {
-		n = max(n+len(j.indexes), j.Rows)
+	for _, g := range groups {
+		n = max(n+len(g.indexes), g.rows)
 	}
-	for _, j := range joints {
-		for _, i := range j.indexes {
+	for _, g := range groups {
+		for _, i := range g.indexes {
 			if rows != nil {
 				rows[i] = n
 			}
@@ -80,6 +73,6 @@ func (e *engine) pass(ctx context.Context, c *call) (Result, error) {
 	if err == nil {
 		e.denialLog.add(e.logSecret, c.verb, &c.request, &r)
 	}
-	e.seen(ctx, verbNames[c.verb], &c.request, &r, err, began, e.rows(&r, err, &c.query.Rows))
+	e.seen(ctx, c.verb.name, &c.request, &r, err, began, e.rows(&r, err, &c.op.Rows))
 	return r, err
 }

@@ -13,21 +13,12 @@ const SourceOverride Source = "override"
 
 // override applies the override of a request's key to its policy. It reports whether the
 // key is unlimited for v.
-func (e *engine) override(v verb, in *Request) (unlimited bool) {
+func (e *engine) override(v *verb, in *Request) (unlimited bool) {
 	if e.policies == nil {
 		return false
 	}
 	p := e.policies
-	return p.state.Load().override(&in.Policy, in.Key, p.config.KeySecret, e.clockTime) && v.limits()
-}
-
-// limits reports whether an unlimited key passes without the store.
-func (v verb) limits() bool {
-	switch v {
-	case verbTake, verbUpTo, verbWait, verbCheck, verbReserve:
-		return true
-	}
-	return false
+	return p.state.Load().override(&in.Policy, in.Key, p.config.KeySecret, e.clockTime) && v.requests
 }
 
 // passUnlimited returns the answer to a call for an unlimited key, which must be valid like
@@ -90,7 +81,7 @@ func (e *engine) decideLimited(ctx context.Context, requests []Request, free []i
 	if e.closed.Load() {
 		return Results{DeniedBy: -1}, store.ErrClosed
 	}
-	if _, err := e.joints(requests); err != nil { // all must be valid, and errors have their indexes
+	if _, err := e.groups(requests); err != nil { // all must be valid, and errors have their indexes
 		return Results{DeniedBy: -1}, err
 	}
 	all := Results{Allowed: true, DeniedBy: -1, PerRequest: make([]Result, len(requests))}

@@ -17,8 +17,8 @@ import (
 // answer to the caller differs, so that its counts are those that it would have if it bit.
 
 // shadow lets pass what a shadow policy denied or granted in part.
-func (r *Result) shadow(v verb, in *Request) {
-	if v.requests() && r.Source != SourceDegraded && (!r.Allowed || v == verbUpTo && r.Granted < in.Cost) {
+func (r *Result) shadow(v *verb, in *Request) {
+	if v.requests && r.Source != SourceDegraded && (!r.Allowed || v == verbUpTo && r.Granted < in.Cost) {
 		r.Allowed, r.Granted, r.Shadowed, r.grant = true, in.Cost, true, algorithm.Grant{}
 	}
 }
@@ -46,24 +46,24 @@ func (e *engine) uncountedID(in *Request) string {
 	return store.UncountedID(rand.Text(), in.Policy.Name, keys.Stored(in.Key, e.keySecret))
 }
 
-// apart returns the joints of policies that bite and those of shadow policies, both in lock
+// apart returns the groups of policies that bite and those of shadow policies, both in lock
 // order.
-func apart(joints []*joint) (bite, shadows []*joint) {
-	if !slices.ContainsFunc(joints, func(j *joint) bool { return j.source.Shadow }) {
-		return joints, nil
+func apart(groups []*group) (bite, shadows []*group) {
+	if !slices.ContainsFunc(groups, func(g *group) bool { return g.source.Shadow }) {
+		return groups, nil
 	}
-	for _, j := range joints {
-		if j.source.Shadow {
-			shadows = append(shadows, j)
+	for _, g := range groups {
+		if g.source.Shadow {
+			shadows = append(shadows, g)
 		} else {
-			bite = append(bite, j)
+			bite = append(bite, g)
 		}
 	}
 	return bite, shadows
 }
 
 // skip marks the requests of shadow policies as not decided.
-func (all *Results) skip(requests []Request, bite []*joint) {
+func (all *Results) skip(requests []Request, bite []*group) {
 	for i, in := range requests {
 		if in.Policy.Shadow {
 			all.PerRequest[i] = Result{Limit: in.Policy.Limit, Burst: in.Policy.burst(), Source: SourceSkipped}
@@ -78,13 +78,13 @@ func (all *Results) skip(requests []Request, bite []*joint) {
 // granted. Outside a transaction none of them fails the whole, whose others are counted.
 // After an error of the store the rest are not sent. rows has Observation.Rows of each
 // request; it may be nil.
-func (e *engine) decideShadows(ctx context.Context, requests []Request, shadows []*joint, w *places, all *Results, rows []int) error {
+func (e *engine) decideShadows(ctx context.Context, requests []Request, shadows []*group, w *places, all *Results, rows []int) error {
 	var away error
-	for _, j := range shadows {
-		for _, i := range j.indexes {
+	for _, g := range shadows {
+		for _, i := range g.indexes {
 			in := &requests[i]
 			if away != nil {
-				all.PerRequest[i] = e.degrade(ctx, &store.Query{Units: in.Cost, Rules: j.Rules, Now: j.Now}, &in.Policy, away)
+				all.PerRequest[i] = e.degrade(ctx, &store.Query{Units: in.Cost, Rules: g.Rules, Now: g.Now}, &in.Policy, away)
 				continue
 			}
 			c := e.call(verbTake, *in)
@@ -97,17 +97,17 @@ func (e *engine) decideShadows(ctx context.Context, requests []Request, shadows 
 				return err
 			case err != nil:
 				away = err
-				r = e.degrade(ctx, &store.Query{Units: in.Cost, Rules: j.Rules, Now: j.Now}, &in.Policy, err)
+				r = e.degrade(ctx, &store.Query{Units: in.Cost, Rules: g.Rules, Now: g.Now}, &in.Policy, err)
 			case r.Source == SourceDegraded:
 				away = c.failure
 			default:
-				if w != nil && r.Allowed && c.outcome.View != nil { // not if an override has just made the key unlimited
-					w.joints = append(w.joints, &joint{
-						Joint: store.Joint{Query: c.query, Index: i, Outcome: c.outcome}, source: in.Policy, key: in.Key, reused: c.turn,
+				if w != nil && r.Allowed && c.op.Outcome.View != nil { // not if an override has just made the key unlimited
+					w.groups = append(w.groups, &group{
+						Group: store.Group{Query: c.op.Query, Index: i, Outcome: c.op.Outcome}, source: in.Policy, key: in.Key, reused: c.turn,
 					})
 				}
 				if rows != nil {
-					rows[i] = c.query.Rows
+					rows[i] = c.op.Rows
 				}
 				r.shadow(c.verb, in)
 			}

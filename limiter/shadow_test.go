@@ -315,9 +315,9 @@ func TestShadowAll(t *testing.T) {
 // failing is a store in which Takes of the key "fails" fail.
 type failing struct{ store.Store }
 
-func (f failing) Take(ctx context.Context, q *store.Query) (store.Outcome, error) {
-	if q.Key == "fails" {
-		return store.Outcome{}, fmt.Errorf("%w: the key cannot be encoded", ErrInvalid)
+func (f failing) Do(ctx context.Context, op *store.Op) error {
+	if op.Kind == store.Take && op.Key == "fails" {
+		return fmt.Errorf("%w: the key cannot be encoded", ErrInvalid)
 	}
-	return f.Store.Take(ctx, q)
+	return f.Store.Do(ctx, op)
 }

@@ -2,7 +2,6 @@ package limiter
 
 import (
 	"context"
-	"slices"
 	"strings"
 	"time"
 
@@ -83,32 +82,18 @@ func grantTurn(r *Result, units float64, at time.Time) {
 func (e *engine) reuse(ctx context.Context, c *call, r *Result) {
 	by, _ := ctx.Deadline()
 	var ok bool
-	if c.turn, ok = e.abandoned(&c.request, &c.query, &c.outcome, by); ok {
+	if c.turn, ok = e.abandoned(&c.request, &c.op.Query, &c.op.Outcome, by); ok {
 		grantTurn(r, c.request.Cost, c.turn.From)
 	}
 }
 
-// takeOrReuse takes all joints of a WaitAll. Queues without room give it abandoned turns.
-func (e *engine) takeOrReuse(ctx context.Context, w *places) (allowed bool, err error) {
-	allowed, err = e.takeForWait(ctx, w.joints)
+// takeOrReuse takes all groups of a WaitAll. Queues without room give it abandoned turns.
+func (e *engine) takeOrReuse(ctx context.Context, w *places, known func() bool) (allowed bool, err error) {
+	allowed, err = e.takeAll(ctx, w.groups, known, true)
 	if err == nil && !allowed {
 		allowed, err = e.reuseAll(ctx, w)
 	}
 	return allowed, err
-}
-
-// takeForWait is takeAll for a caller that may stop waiting.
-func (e *engine) takeForWait(ctx context.Context, joints []*joint) (allowed bool, err error) {
-	e.undoLate(&joints[0].Query, func(o store.Outcome) {
-		late := slices.Clone(joints)
-		if len(joints) == 1 { // by Take, which returns its outcome
-			j := *joints[0]
-			j.Outcome = o
-			late[0] = &j
-		}
-		e.leaveJoints(ctx, late, time.Now())
-	})
-	return e.takeAll(ctx, joints)
 }
 
 // reuseAll gives the queues that denied a WaitAll abandoned turns, if all others have room,
@@ -119,62 +104,56 @@ func (e *engine) reuseAll(ctx context.Context, w *places) (allowed bool, err err
 			w.returnTurns(e)
 		}
 	}()
-	others := make([]*joint, 0, len(w.joints))
-	for _, j := range w.joints {
+	others := make([]*group, 0, len(w.groups))
+	for _, g := range w.groups {
 		switch {
-		case !j.Possible() || !j.Fits() && j.source.Algorithm != LeakyBucketQueue:
+		case !g.Possible() || !g.Fits() && g.source.Algorithm != LeakyBucketQueue:
 			return false, nil
-		case j.Fits():
-			others = append(others, j)
+		case g.Fits():
+			others = append(others, g)
 		}
 	}
-	for _, j := range w.joints {
-		if j.Fits() {
+	for _, g := range w.groups {
+		if g.Fits() {
 			continue
 		}
 		by := w.by
-		if n := len(j.Needs); !by.IsZero() && n > 1 { // for the last of the joint's requests
-			by = by.Add(-occupies(&j.Query, j.Needs[n-2]))
+		if n := len(g.Needs); !by.IsZero() && n > 1 { // for the last of the group's requests
+			by = by.Add(-occupies(&g.Query, g.Needs[n-2]))
 		}
 		var ok bool
-		if j.reused, ok = e.abandoned(&w.requests[j.Index], &j.Query, &j.Outcome, by); !ok {
+		if g.reused, ok = e.abandoned(&w.requests[g.Index], &g.Query, &g.Outcome, by); !ok {
 			return false, nil
 		}
 	}
 	if len(others) == 0 {
 		return true, nil
 	}
-	return e.takeForWait(ctx, others)
+	return e.takeAll(ctx, others, nil, true)
 }
 
 // returnTurns gives back the turns that reuseAll took.
 func (w *places) returnTurns(e *engine) {
-	for _, j := range w.joints {
-		if !j.reused.IsZero() {
-			e.abandon(&w.requests[j.Index], j.reused)
-			j.reused = turns.Turn{}
+	for _, g := range w.groups {
+		if !g.reused.IsZero() {
+			e.abandon(&w.requests[g.Index], g.reused)
+			g.reused = turns.Turn{}
 		}
 	}
 }
 
-// shareTurn returns the i-th request's answer if its joint has an abandoned turn.
-func (j *joint) shareTurn(i int, in Request, source Source) Result {
-	r := j.refused(i, in, source)
-	grantTurn(&r, in.Cost, j.reused.From.Add(occupies(&j.Query, j.Needs[i]-in.Cost)))
+// shareTurn returns the i-th request's answer if its group has an abandoned turn.
+func (g *group) shareTurn(i int, in Request, source Source) Result {
+	r := g.refused(i, in, source)
+	grantTurn(&r, in.Cost, g.reused.From.Add(occupies(&g.Query, g.Needs[i]-in.Cost)))
 	return r
 }
 
 // leave gives the place of a cancelled Wait back. If that is too late, its turn is
-// abandoned.
+// abandoned. After an error it may have left.
 func (e *engine) leave(ctx context.Context, request Request, q *store.Query, ticket int64, turn turns.Turn) {
-	left := true // after an error it may have left
-	q = q.Apart()
-	e.undo(ctx, request, q, func(ctx context.Context) (err error) {
-		left, err = e.store.Leave(ctx, q, ticket)
-		left = left || err != nil
-		return err
-	})
-	if !left {
+	op := &store.Op{Kind: store.Leave, Query: *q, Ticket: ticket}
+	if err := e.undo(ctx, request, op); err == nil && !op.Allowed {
 		e.abandon(&request, turn)
 	}
 }

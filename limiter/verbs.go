@@ -57,9 +57,9 @@ func (e *engine) Usage(ctx context.Context, p Policy, key string) (s Usage, err 
 	if s.Result, err = e.pass(ctx, c); err != nil {
 		return Usage{}, err
 	}
-	s.Reservations, s.Reserved = c.usage.Reservations, min(c.usage.Reserved, s.Result.Level)
+	s.Reservations, s.Reserved = c.op.Usage.Reservations, min(c.op.Usage.Reserved, s.Result.Level)
 	s.Spent, s.Remaining = s.Result.Level-s.Reserved, s.Result.Remaining
-	if w, ok := c.outcome.View.(*algorithm.Window); ok && w.Count > 0 {
+	if w, ok := c.op.Outcome.View.(*algorithm.Window); ok && w.Count > 0 {
 		s.WindowEnds = time.UnixMicro(w.EndsAt)
 	}
 	return s, nil
@@ -114,12 +114,12 @@ func (e *engine) Undo(ctx context.Context, p Policy, key string, r Result) (Resu
 		defer e.put(c)
 		stands, err := e.decide(ctx, c)
 		stands.Allowed, stands.Granted, stands.RetryAfter, stands.Reason = err == nil, 0, 0, ""
-		e.seen(ctx, VerbUndo, &c.request, &stands, err, began, e.rows(&stands, err, &c.query.Rows))
+		e.seen(ctx, VerbUndo, &c.request, &stands, err, began, e.rows(&stands, err, &c.op.Rows))
 		return stands, err
 	}
 	c := e.call(verbUndo, request)
 	defer e.put(c)
-	c.grant = r.grant
+	c.op.Grant = r.grant
 	return e.pass(ctx, c)
 }
 
@@ -142,7 +142,7 @@ func (e *engine) Block(ctx context.Context, p Policy, key string, d time.Duratio
 	}
 	c := e.call(verbBlock, p.Request(key, 0))
 	defer e.put(c)
-	c.blockFor = d.Microseconds()
+	c.op.ForUs = d.Microseconds()
 	_, err := e.pass(ctx, c)
 	return err
 }
@@ -176,7 +176,7 @@ func (e *engine) Reserve(ctx context.Context, request Request, ttl time.Duration
 	defer e.put(c)
 	c.ttl = ttl
 	r, err := e.pass(ctx, c)
-	switch before := c.outcome.Before; {
+	switch before := c.op.Outcome.Before; {
 	case err != nil || !r.Allowed:
 		return Reservation{Result: r}, err
 	case r.Shadowed || r.Source == SourceOverride:
@@ -184,8 +184,9 @@ func (e *engine) Reserve(ctx context.Context, request Request, ttl time.Duration
 	case before != nil:
 		return Reservation{r, before.Public(), time.UnixMicro(before.ExpiresAt)}, nil
 	}
-	id := store.ReservationID{Algorithm: c.query.Algorithm, Policy: c.query.Policy, Key: c.query.Key, ID: c.admission.ID}
-	return Reservation{r, id.Public(), time.UnixMicro(c.outcome.UpdatedAt + c.admission.TTL)}, nil
+	id := c.op.Reservation()
+	id.ID = c.op.Admission.ID
+	return Reservation{r, id.Public(), time.UnixMicro(c.op.Outcome.UpdatedAt + c.op.Admission.TTL)}, nil
 }
 
 // Settle ends a reservation with the units really spent, from 0 to 2^53. Result.Granted
@@ -283,13 +284,15 @@ func (e *engine) end(ctx context.Context, c *ending, public string, state store.
 	if uncounted {
 		return s, errUncounted
 	}
-	change := store.Ending{ReservationID: id, State: state, Units: units, Now: e.now()}
-	if !e.tx {
-		change.Commit = store.Durable
+	op := &store.Op{
+		Kind: store.Settle, ID: id.ID, State: state,
+		Query: store.Query{Algorithm: id.Algorithm, Policy: id.Policy, Key: id.Key, Units: units, Now: e.now()},
 	}
-	s, err = e.store.Settle(ctx, &change)
-	if err == nil {
-		c.rows = change.Rows
+	if !e.tx {
+		op.Commit = store.Durable
+	}
+	if err = e.store.Do(ctx, op); err == nil {
+		s, c.rows = *op.Ended, op.Rows
 		e.freed(id.Algorithm, id.Policy, id.Key)
 	}
 	e.refusals.note(ctx, e.logger, err)
@@ -329,7 +332,7 @@ func (l *Limiter) DoWait(ctx context.Context, request Request) (Result, error) {
 	}
 	l.leaving.add() // Close waits for this one
 	defer l.leaving.done()
-	l.leave(ctx, request, &c.query, c.outcome.Ticket, l.turnOf(&c.query, &c.outcome, received))
+	l.leave(ctx, request, &c.op.Query, c.op.Outcome.Ticket, l.turnOf(&c.op.Query, &c.op.Outcome, received))
 	return Result{}, store.EndedContext(ctx)
 }
 

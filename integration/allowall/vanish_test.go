@@ -86,14 +86,14 @@ func TestOwnTransactionsMayNotIdle(t *testing.T) {
 			read := func(into *string) exec.Call {
 				return func(tx db.DBTX) error { return tx.QueryRow(ctx, show).Scan(into) }
 			}
-			runner := exec.NewPool(connections)
+			runner := exec.NewPool(connections, exec.NewCache(nil))
 			set := func(tx db.DBTX) error {
 				_, err := tx.Exec(ctx, "select set_config('idle_in_transaction_session_timeout', $1::text, false)", c.session)
 				return err
 			}
-			err := errors.Join(runner.Do(ctx, set), runner.Do(ctx, read(&session)), runner.Within(ctx, read(&own)),
-				runner.Within(ctx, func(tx db.DBTX) error { return exec.Together(ctx, tx, []exec.Call{read(&pipelined)}) }),
-				runner.Do(ctx, read(&after)))
+			err := errors.Join(runner.Run(ctx, exec.Statement, set), runner.Run(ctx, exec.Statement, read(&session)), runner.Run(ctx, exec.Transaction, read(&own)),
+				runner.Run(ctx, exec.Transaction, func(tx db.DBTX) error { return exec.Together(ctx, tx, []exec.Call{read(&pipelined)}) }),
+				runner.Run(ctx, exec.Statement, read(&after)))
 			if err != nil || own != c.want || pipelined != c.want || after != session {
 				t.Errorf("%s: %v; of the session %s, of a transaction %s and %s, want %s; after it %s", name, err, session, own, pipelined, c.want, after)
 			}
@@ -116,7 +116,7 @@ func TestOwnTransactionIdledTooLong(t *testing.T) {
 		"database/sql of pq":  exec.SQL(bed.ConnectSQL(t, "postgres", address), time.Second),
 	} {
 		times := 0
-		runner := exec.NewPool(connections)
+		runner := exec.NewPool(connections, exec.NewCache(nil))
 		note := func(tx db.DBTX) error {
 			var pid int64
 			err := tx.QueryRow(t.Context(), "INSERT INTO notes VALUES ($1::text) RETURNING pg_backend_pid()::bigint", name).Scan(&pid)
@@ -127,12 +127,12 @@ func TestOwnTransactionIdledTooLong(t *testing.T) {
 			}
 			return err
 		}
-		err := runner.Within(t.Context(), note)
+		err := runner.Run(t.Context(), exec.Transaction, note)
 		if err != nil && name == "database/sql of pq" {
 			if n := bed.Value[int](t, pool, "SELECT count(*) FROM notes WHERE note = $1", name); n != 0 {
 				t.Errorf("%s: %d rows after %v", name, n, err)
 			}
-			err = runner.Within(t.Context(), note)
+			err = runner.Run(t.Context(), exec.Transaction, note)
 		}
 		if n := bed.Value[int](t, pool, "SELECT count(*) FROM notes WHERE note = $1", name); err != nil || times != 2 || n != 1 {
 			t.Errorf("%s: run %d times, %v, %d rows", name, times, err, n)

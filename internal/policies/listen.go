@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglimit/pglimit/db"
+	"github.com/pglimit/pglimit/internal/store/postgres/exec"
 )
 
 // Connector returns a function that opens a connection as a pool does, besides those of the
@@ -55,10 +56,10 @@ func (l *listening) Listen(ctx context.Context) error {
 // Wait implements Conn.
 func (l *listening) Wait(ctx context.Context) error { return l.PgConn().WaitForNotification(ctx) }
 
-// Do implements exec.Runner.
-func (l *listening) Do(_ context.Context, f func(db.DBTX) error) error { return f(l.Conn) }
-
-// Within implements exec.Runner.
-func (l *listening) Within(ctx context.Context, f func(db.DBTX) error) error {
-	return pgx.BeginFunc(ctx, l.Conn, func(tx pgx.Tx) error { return f(tx) })
+// Run implements exec.Runner.
+func (l *listening) Run(ctx context.Context, m exec.Mode, f func(db.DBTX) error) error {
+	if m == exec.Transaction {
+		return pgx.BeginFunc(ctx, l.Conn, func(tx pgx.Tx) error { return f(tx) })
+	}
+	return f(l.Conn)
 }

@@ -35,7 +35,7 @@ type Store interface {
 // NewDatabase returns the Store in the database of a pool. warn is called once if a pooler
 // loses prepared statements.
 func NewDatabase(connections exec.Connections, warn func(error)) *Database {
-	run := exec.NewFallback(exec.NewPool(connections), connections, exec.NewCache(warn))
+	run := exec.NewPool(connections, exec.NewCache(warn))
 	return &Database{run: run, statements: db.New()}
 }
 
@@ -71,7 +71,7 @@ func explain(err error) error {
 
 // Version implements Store.
 func (d *Database) Version(ctx context.Context) (version int64, err error) {
-	err = d.run.Do(ctx, func(tx db.DBTX) (err error) {
+	err = d.run.Run(ctx, exec.Statement, func(tx db.DBTX) (err error) {
 		version, err = d.statements.PolicyVersion(ctx, tx)
 		return err
 	})
@@ -86,7 +86,7 @@ const (
 
 // Load implements Store.
 func (d *Database) Load(ctx context.Context, since Mark, begin func(all bool) (add func(*Override))) (rows *Rows, err error) {
-	err = d.run.Within(ctx, func(tx db.DBTX) (err error) {
+	err = d.run.Run(ctx, exec.Transaction, func(tx db.DBTX) (err error) {
 		// All statements see one moment.
 		if _, err := tx.Exec(ctx, `SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY`); err != nil {
 			return err
@@ -195,7 +195,7 @@ func (r *Rows) all(ctx context.Context, tx db.DBTX, add func(*Override)) error {
 
 // Overrides implements Store.
 func (d *Database) Overrides(ctx context.Context, name string) (all []Override, err error) {
-	err = d.run.Do(ctx, func(tx db.DBTX) error {
+	err = d.run.Run(ctx, exec.Statement, func(tx db.DBTX) error {
 		rows, err := d.statements.Overrides(ctx, tx, db.OverridesParams{Name: name, MaxRows: MaxOverrides})
 		all = make([]Override, len(rows))
 		for i := range rows {
@@ -208,7 +208,7 @@ func (d *Database) Overrides(ctx context.Context, name string) (all []Override, 
 
 // Apply implements Store.
 func (d *Database) Apply(ctx context.Context, e *Edit) (version int64, err error) {
-	err = d.run.Within(ctx, func(tx db.DBTX) (err error) {
+	err = d.run.Run(ctx, exec.Transaction, func(tx db.DBTX) (err error) {
 		// The lock keeps a row from being inserted between an update and an insert.
 		before, err := d.statements.PolicyVersionLock(ctx, tx)
 		switch {
@@ -328,7 +328,7 @@ func columns(overrides []Override) (all db.OverridesUpdateParams) {
 
 // History implements Store.
 func (d *Database) History(ctx context.Context, name string, limit int64) (all []Change, err error) {
-	err = d.run.Do(ctx, func(tx db.DBTX) error {
+	err = d.run.Run(ctx, exec.Statement, func(tx db.DBTX) error {
 		rows, err := d.statements.PolicyHistory(ctx, tx, db.PolicyHistoryParams{Name: name, MaxRows: limit})
 		if err != nil {
 			return err
@@ -346,5 +346,5 @@ func (d *Database) History(ctx context.Context, name string, limit int64) (all [
 
 // Probe notifies the sessions that follow changes.
 func (d *Database) Probe(ctx context.Context, payload string) error {
-	return d.run.Do(ctx, func(tx db.DBTX) error { return d.statements.PolicyProbe(ctx, tx, payload) })
+	return d.run.Run(ctx, exec.Statement, func(tx db.DBTX) error { return d.statements.PolicyProbe(ctx, tx, payload) })
 }

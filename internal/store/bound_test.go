@@ -29,9 +29,8 @@ func (t tardy) Done() <-chan struct{} {
 func TestBoundByTheCaller(t *testing.T) {
 	t.Parallel()
 	ctx, end := context.WithCancel(t.Context())
-	_, err := Within(tardy{ctx, time.Now(), end}, -1, func(context.Context) (Outcome, error) {
-		return Outcome{}, fmt.Errorf("%w: i/o timeout", ErrUnavailable)
-	})
+	late := fmt.Errorf("%w: i/o timeout", ErrUnavailable)
+	err := Bound(Refuse(late), -1).Do(tardy{ctx, time.Now(), end}, new(Op))
 	if !errors.Is(err, context.Canceled) || errors.Is(err, ErrUnavailable) {
 		t.Errorf("got %v", err)
 	}
@@ -42,12 +41,12 @@ func TestBoundTimeout(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
-		_, err := Within(t.Context(), 3*time.Second, func(ctx context.Context) (Outcome, error) {
+		err := Since(t.Context(), start, 3*time.Second, func(ctx context.Context) error {
 			<-ctx.Done()
 			if context.Cause(ctx) != ErrTimeout {
 				t.Errorf("the cause is %v", context.Cause(ctx))
 			}
-			return Outcome{}, fmt.Errorf("%w: %w", ErrUnavailable, ctx.Err())
+			return fmt.Errorf("%w: %w", ErrUnavailable, ctx.Err())
 		})
 		if !errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), "Config.Timeout is 3s") || time.Since(start) != 3*time.Second {
 			t.Errorf("after %v: %v", time.Since(start), err)
@@ -61,10 +60,7 @@ func TestBoundSendsNothingLate(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	s := Bound(nil, time.Second) // would panic
-	if _, err := s.Take(ctx, new(Query)); !errors.Is(err, context.Canceled) {
-		t.Errorf("Take: %v", err)
-	}
-	if err := s.Reset(ctx, new(Query)); !errors.Is(err, context.Canceled) {
-		t.Errorf("Reset: %v", err)
+	if err := s.Do(ctx, new(Op)); !errors.Is(err, context.Canceled) {
+		t.Error(err)
 	}
 }

@@ -42,7 +42,7 @@ var ErrLocked = fmt.Errorf("%w: %w: another transaction has locked the key's row
 // reservation, with or without its key's row.
 var ErrReservationLocked = fmt.Errorf("%w, or the reservation", ErrLocked)
 
-// ErrKnown: Query.Known reported an answer. Nothing was sent.
+// ErrKnown: Op.Known reported an answer. Nothing was sent.
 var ErrKnown = errors.New("pglimit: answered by a denial that is known")
 
 // ErrAlone: a request that shared a transaction with others was not decided, and has to be

@@ -23,12 +23,19 @@ type Options struct {
 
 // Database is what sends the shared statements.
 type Database interface {
-	store.Many
-	Take(ctx context.Context, q *store.Query) (store.Outcome, error)
+	store.Store
+	// TakeMany decides rows of different keys, in lock order, with one algorithm and one
+	// Commit. now is the caller's clock, nil for the database's. After an error, rows whose
+	// Outcome is Decided were still decided. The error is store.ErrLocked if a row was locked
+	// for longer than the rows' LockWait, and a *store.RowError if a value in a row failed the
+	// statement.
+	TakeMany(ctx context.Context, rows []*store.Row, now *int64) error
+	// Locked marks the rows that other transactions have locked.
+	Locked(ctx context.Context, rows []*store.Row) (locked []bool, err error)
 }
 
-// Store is a store.Store that coalesces each Take of a Query that is Shared. All other
-// methods are the inner store's. If no statement is in flight, a request is sent
+// Store is a store.Store that coalesces each Op that Merges. All others
+// are the inner store's. If no statement is in flight, a request is sent
 // immediately; requests that arrive meanwhile share the next. So no request waits for
 // others to arrive, and an idle Store has no goroutine. It is safe for concurrent use.
 type Store struct {
@@ -78,14 +85,14 @@ func (s *Store) AwaitIdle() (was bool) {
 	return was
 }
 
-// Take is store.Store's. If ctx or the room's timeout ends while q waits in the queue, q
-// is not sent; if it is in flight, it may be counted.
-func (s *Store) Take(ctx context.Context, q *store.Query) (store.Outcome, error) {
-	if !q.Shared {
-		return s.Store.Take(ctx, q)
+// Do is store.Store's. If ctx or the room's timeout ends while op waits in the queue, it is
+// not sent; if it is in flight, it may be counted.
+func (s *Store) Do(ctx context.Context, op *store.Op) error {
+	if !op.Merges {
+		return s.Store.Do(ctx, op)
 	}
 	if ctx.Err() != nil {
-		return store.Outcome{}, store.EndedContext(ctx)
+		return store.EndedContext(ctx)
 	}
-	return s.line(q).take(ctx, q)
+	return s.line(&op.Query).take(ctx, op)
 }

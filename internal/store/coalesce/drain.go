@@ -152,9 +152,9 @@ func (l *line) send(ctx context.Context, b *batch, rows []*row, wait time.Durati
 		if r.waiters > 1 {
 			r.Query.Now = l.options.Now()
 		}
-		o, err := l.database.Take(ctx, r.Query)
+		err := l.database.Do(ctx, r.op)
 		if err == nil {
-			r.Outcome = o
+			r.Outcome = r.op.Outcome
 		}
 		return err
 	}

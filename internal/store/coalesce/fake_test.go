@@ -42,7 +42,7 @@ type settings struct {
 }
 
 // newStore returns a Store over f.
-func newStore(f Database, inner store.Store, o settings) *Store {
+func newStore(f *fake, inner store.Store, o settings) *Store {
 	room := waiting.NewRoom(o.waiting, o.timeout, f)
 	return New(inner, f, room, waiting.NewLane(make(chan struct{}, o.patient), o.timeout), o.Options)
 }
@@ -87,20 +87,38 @@ func (f *fake) note(ctx context.Context, text string, rows []*store.Row) error {
 	return nil
 }
 
-func (f *fake) Take(ctx context.Context, q *store.Query) (store.Outcome, error) {
-	if q.Key == "panics" {
+func (f *fake) Do(ctx context.Context, op *store.Op) error {
+	if op.Key == "panics" {
 		panic("a hook of the application")
 	}
-	text := "alone " + q.Key
-	if q.Units != 1 {
-		text += fmt.Sprintf(" %v", q.Units)
+	text := "alone " + op.Key
+	if op.Units != 1 {
+		text += fmt.Sprintf(" %v", op.Units)
 	}
-	if err := f.note(ctx, text, []*store.Row{{Query: q, Count: 1}}); err != nil {
+	if err := f.note(ctx, text, []*store.Row{{Query: &op.Query, Count: 1}}); err != nil {
+		return err
+	}
+	o, err := decide(f.Store, &op.Query, &f.now)
+	op.Outcome = o
+	return err
+}
+
+// decide decides a Take of q at a time.
+func decide(m *memory.Store, q *store.Query, now *int64) (store.Outcome, error) {
+	op := store.Op{Query: *q}
+	op.Now = now
+	err := m.Do(context.Background(), &op)
+	return op.Outcome, err
+}
+
+// Take is Do of a Take that merges.
+func (s *Store) Take(ctx context.Context, q *store.Query) (store.Outcome, error) {
+	op := &store.Op{Query: *q, Merges: true}
+	err := s.Do(ctx, op)
+	if err != nil {
 		return store.Outcome{}, err
 	}
-	at := *q
-	at.Now = &f.now
-	return f.Store.Take(ctx, &at)
+	return op.Outcome, nil
 }
 
 func (f *fake) TakeMany(ctx context.Context, rows []*store.Row, now *int64) error {
@@ -115,8 +133,8 @@ func (f *fake) TakeMany(ctx context.Context, rows []*store.Row, now *int64) erro
 	}
 	for i, r := range rows {
 		q := *r.Query
-		q.Count, q.Now = float64(counts[i]), now
-		r.Outcome, _ = f.Store.Take(ctx, &q)
+		q.Count = float64(counts[i])
+		r.Outcome, _ = decide(f.Store, &q, now)
 	}
 	return nil
 }
@@ -178,7 +196,7 @@ func (f *fake) options() settings {
 // query returns a request for a token bucket of capacity 3.
 func query(key string, cost float64) *store.Query {
 	return &store.Query{
-		Algorithm: algorithm.TokenBucket, Policy: "p", Key: key, Shared: true,
+		Algorithm: algorithm.TokenBucket, Policy: "p", Key: key,
 		Units: cost, Cost: cost, Count: 1, Unit: cost, Room: 3,
 		Rules:  algorithm.Rules{Burst: 3, Capacity: 3, Leak: 1e-9, Tick: 1, Period: 3600e6, Lifetime: 3600e6},
 		Commit: store.Durable,
@@ -188,15 +206,20 @@ func query(key string, cost float64) *store.Query {
 // reply is the result of a Take.
 type reply struct {
 	store.Outcome
-	err error
+	rows int
+	err  error
 }
 
 // take takes in the background, in the order of its calls.
 func take(ctx context.Context, s *Store, q *store.Query) <-chan reply {
 	answer := make(chan reply, 1)
 	go func() {
-		o, err := s.Take(ctx, q)
-		answer <- reply{o, err}
+		op := &store.Op{Query: *q, Merges: true}
+		if err := s.Do(ctx, op); err != nil {
+			answer <- reply{err: err}
+			return
+		}
+		answer <- reply{op.Outcome, op.Rows, nil}
 	}()
 	synctest.Wait() // until it is sent or waits
 	return answer

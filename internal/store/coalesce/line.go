@@ -42,21 +42,22 @@ func (s *Store) line(q *store.Query) *line {
 	return &s.lines[i]
 }
 
-// take decides q.
-func (l *line) take(ctx context.Context, q *store.Query) (store.Outcome, error) {
+// take decides op.
+func (l *line) take(ctx context.Context, op *store.Op) error {
+	q := &op.Query
 	k := placeOf(q)
 	l.mu.Lock()
 	if l.closed {
 		l.mu.Unlock()
-		return store.Outcome{}, store.ErrClosed
+		return store.ErrClosed
 	}
 	head := l.heads[k]
 	if err := l.room.Enter(head.waiting() + l.lane.Waiting(waiting.SlotOf(q))); err != nil {
 		l.mu.Unlock()
-		return store.Outcome{}, err
+		return err
 	}
 	defer l.room.Exit()
-	w := l.waiter(q)
+	w := l.waiter(op)
 	w.ticket.State = waiting.Locked
 	joined := l.lane.Join(waiting.SlotOf(q), w)
 	if !joined && l.inFlight == 0 && ctx.Done() == nil && l.options.Obeys {
@@ -68,11 +69,11 @@ func (l *line) take(ctx context.Context, q *store.Query) (store.Outcome, error) 
 		l.mu.Unlock()
 	}
 	if err := w.ticket.Wait(ctx); err != nil {
-		return store.Outcome{}, err
+		return err
 	}
-	o, err := w.outcome, w.err
+	err := w.err
 	l.free(w)
-	return o, err
+	return err
 }
 
 // sendOwn sends the caller's own statement. l.mu is locked, and unlocked after it.

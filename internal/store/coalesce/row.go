@@ -8,23 +8,23 @@ import (
 
 // waiter is a caller with its query. After its answer it belongs to its caller again.
 type waiter struct {
-	line    *line
-	query   *store.Query
-	own     row          // if it is the first of its row
-	whole   *store.Query // of its row, if that has more callers
-	next    *waiter      // in its row
-	outcome store.Outcome
-	err     error
-	ticket  *waiting.Ticket
+	line   *line
+	op     *store.Op
+	query  *store.Query // the op's
+	own    row          // if it is the first of its row
+	whole  *store.Op    // of its row, if that has more callers
+	next   *waiter      // in its row
+	err    error
+	ticket *waiting.Ticket
 }
 
 // waiter begins the wait of a caller. l.mu is locked.
-func (l *line) waiter(q *store.Query) *waiter {
+func (l *line) waiter(op *store.Op) *waiter {
 	w, ok := l.waiters.Get().(*waiter)
 	if !ok {
 		w = &waiter{ticket: waiting.NewTicket()}
 	}
-	w.line, w.query = l, q
+	w.line, w.op, w.query = l, op, &op.Query
 	l.watch.Begin(w.ticket)
 	return w
 }
@@ -38,7 +38,9 @@ func (l *line) free(w *waiter) {
 // answer gives the caller its answer, from a statement with so many callers. If the caller
 // has gone, a grant stays counted.
 func (w *waiter) answer(o store.Outcome, err error, shares int) {
-	w.outcome, w.err, w.query.Rows = o, err, shares
+	if w.err = err; err == nil {
+		w.op.Outcome, w.op.Rows = o, shares
+	}
 	w.ticket.Answer()
 }
 
@@ -47,6 +49,7 @@ func (w *waiter) answer(o store.Outcome, err error, shares int) {
 // row asks for their sum, all or nothing; see split.
 type row struct {
 	store.Row
+	op          *store.Op // with the Row's Query
 	first, tail *waiter
 	waiters     int
 	units       float64 // the sum of all costs
@@ -63,7 +66,7 @@ type row struct {
 func (w *waiter) ownRow() *row {
 	q := w.query
 	w.own = row{
-		Row: store.Row{Query: q, Count: int64(q.Count)}, first: w, tail: w, waiters: 1, units: float64(q.Cost * q.Count),
+		op: w.op, Row: store.Row{Query: q, Count: int64(q.Count)}, first: w, tail: w, waiters: 1, units: float64(q.Cost * q.Count),
 		last: &w.own, callers: 1,
 	}
 	return &w.own
@@ -128,27 +131,28 @@ func (r *row) prepare() bool {
 	case r.waiters == 0:
 		return false
 	case r.waiters == 1:
-		r.Query = r.first.query
+		r.op = r.first.op
 	default:
-		r.Query = r.whole()
+		r.op = r.whole()
 	}
+	r.Query = &r.op.Query
 	return true
 }
 
 // whole returns the query for all requests of the row at once. Its clock is not set.
-func (r *row) whole() *store.Query {
+func (r *row) whole() *store.Op {
 	w := r.first
 	if w.whole == nil {
-		w.whole = new(store.Query)
+		w.whole = new(store.Op)
 	}
-	q := w.whole
-	*q = *w.query
+	w.whole.Query = *w.query
+	q := &w.whole.Query
 	q.Now, q.Units, q.Count = nil, r.units, float64(r.Count)
 	if r.mixed {
 		r.Count = 1
 		q.Cost, q.Count, q.Unit = r.units, 1, r.units
 	}
-	return q
+	return w.whole
 }
 
 // answer gives all callers their outcomes, as if their requests had been decided one after

@@ -129,7 +129,7 @@ func TestSumOfABlockedLog(t *testing.T) {
 			entries = append(entries, (<-used).UpdatedAt)
 			f.set(func() { f.now += 1000 })
 		}
-		if err := f.Store.Block(t.Context(), log(1), 1e6); err != nil {
+		if err := f.Store.Do(t.Context(), &store.Op{Kind: store.Block, Query: *log(1), ForUs: 1e6}); err != nil {
 			t.Fatal(err)
 		}
 		sent := take(t.Context(), s, log(0.25))
@@ -261,9 +261,7 @@ func TestSumsDecideAsIfAlone(t *testing.T) {
 			close(f.gate)
 			for i, q := range queries {
 				got := <-answers[i]
-				at := *q
-				at.Now = &f.now
-				want, err := alone.Take(t.Context(), &at)
+				want, err := decide(alone, q, &f.now)
 				if err != nil || got.err != nil {
 					t.Fatal(err, got.err)
 				}
@@ -295,17 +293,16 @@ func TestRows(t *testing.T) {
 		f.open()
 		<-first
 		for i, c := range all {
-			if r := <-c; r.err != nil || queries[i].Rows != 5 {
-				t.Errorf("request %d: %v, %d rows, want 5", i, r.err, queries[i].Rows)
+			if r := <-c; r.err != nil || r.rows != 5 {
+				t.Errorf("request %d: %v, %d rows, want 5", i, r.err, r.rows)
 			}
 		}
 		// Of a sum that does not fit, the first is denied with it, the others later.
 		used := query("s", 2.5)
 		one := take(t.Context(), s, used)
 		f.open()
-		<-one
-		if used.Rows != 1 {
-			t.Errorf("alone: %d rows", used.Rows)
+		if r := <-one; r.rows != 1 {
+			t.Errorf("alone: %d rows", r.rows)
 		}
 		blocker := take(t.Context(), s, query("first", 1))
 		queries = []*store.Query{query("s", 1), query("s", 0.5), query("s", 0.25)}
@@ -317,10 +314,8 @@ func TestRows(t *testing.T) {
 			f.open()
 		}
 		<-blocker
-		<-all[0]
-		<-all[1]
-		if queries[0].Rows != 3 || queries[1].Rows != 1 {
-			t.Errorf("%d and %d rows, want 3 and 1", queries[0].Rows, queries[1].Rows)
+		if a, b := <-all[0], <-all[1]; a.rows != 3 || b.rows != 1 {
+			t.Errorf("%d and %d rows, want 3 and 1", a.rows, b.rows)
 		}
 		f.open()
 		<-all[2]

@@ -15,8 +15,6 @@ import (
 
 // fake is a store whose statements take a while and wait for locked keys.
 type fake struct {
-	store.Store // nil: a method that no test uses
-
 	took time.Duration // by each statement; negative: until its context ends
 
 	mu      sync.Mutex
@@ -30,13 +28,13 @@ type fake struct {
 	again   map[string]bool // keys that need a second statement
 	lost    error           // of each transaction that is shared
 	denied  map[string]bool // keys whose Takes are denied
-	denies  bool            // reads find that a joint does not fit
+	denies  bool            // reads find that a group does not fit
 	answers int64
 	crowded bool
 }
 
 func newFake() *fake {
-	return &fake{Store: store.Refuse(errors.ErrUnsupported), took: time.Millisecond, abreast: map[string]int{}, locked: map[string]bool{}, bad: map[string]bool{}, again: map[string]bool{}}
+	return &fake{took: time.Millisecond, abreast: map[string]int{}, locked: map[string]bool{}, bad: map[string]bool{}, again: map[string]bool{}}
 }
 
 func (f *fake) Refuses() error { return nil }
@@ -107,15 +105,16 @@ func (f *fake) statements(ctx context.Context, wait time.Duration, keys ...strin
 
 func (f *fake) Pipelines() bool { return true }
 
-// Pipeline records the keys of the calls and then answers them.
-func (f *fake) Pipeline(ctx context.Context, wait time.Duration, calls []store.Part) ([]error, error) {
-	t := &shared{Store: f, recording: true}
-	for _, c := range calls {
-		if err := c(t); err == nil {
-			return nil, errors.New("a call did not return the error of its recording")
+// Pipeline carries ops out as statements of one transaction.
+func (f *fake) Pipeline(ctx context.Context, wait time.Duration, ops []*store.Op) ([]error, error) {
+	var keys []string
+	for _, op := range ops {
+		if op.LockWait != wait {
+			return nil, fmt.Errorf("LockWait %v of %v", op.LockWait, wait)
 		}
+		keys = append(keys, op.Key)
 	}
-	failed, err := f.statements(ctx, wait, t.keys...)
+	failed, err := f.statements(ctx, wait, keys...)
 	if f.lost != nil {
 		return nil, f.lost
 	}
@@ -125,112 +124,61 @@ func (f *fake) Pipeline(ctx context.Context, wait time.Duration, calls []store.P
 	if err != nil {
 		return nil, err
 	}
-	t.recording = false
-	errs := make([]error, len(calls))
-	for i, c := range calls {
-		errs[i] = c(t)
+	errs := make([]error, len(ops))
+	for i, op := range ops {
+		if f.again[op.Key] {
+			errs[i] = fmt.Errorf("wrapped: %w", store.ErrAlone)
+		}
+		f.answer(op)
 	}
 	return errs, nil
 }
 
-// shared is the fake in a transaction that requests share.
-type shared struct {
-	store.Store
-	recording bool
-	keys      []string
-}
-
-func (t *shared) answer(key string) error {
-	switch {
-	case t.recording:
-		t.keys = append(t.keys, key)
-		return errors.New("recorded")
-	case t.Store.(*fake).again[key]:
-		return fmt.Errorf("wrapped: %w", store.ErrAlone)
-	}
-	return nil
-}
-
-func (t *shared) Charge(_ context.Context, q *store.Query) (store.Outcome, error) {
-	return store.Outcome{Decided: true, Granted: q.Units}, t.answer(q.Key)
-}
-
-func (t *shared) Settle(_ context.Context, e *store.Ending) (store.Ended, error) {
-	return store.Ended{Changed: true}, t.answer(e.Key)
-}
-
-func (t *shared) Take(_ context.Context, q *store.Query) (store.Outcome, error) {
-	return t.Store.(*fake).taken(q), t.answer(q.Key)
-}
-
-func (t *shared) Refund(ctx context.Context, q *store.Query) (store.Outcome, error) {
-	return t.Charge(ctx, q)
-}
-
-func (t *shared) Get(_ context.Context, q *store.Query) (store.Outcome, error) {
-	return store.Outcome{Decided: true}, t.answer(q.Key)
-}
-
-func (f *fake) Charge(ctx context.Context, q *store.Query) (store.Outcome, error) {
-	return store.Outcome{Decided: true, Granted: q.Units}, f.statement(ctx, q.LockWait, q.Key)
-}
-
-func (f *fake) Take(ctx context.Context, q *store.Query) (store.Outcome, error) {
-	return f.taken(q), f.statement(ctx, q.LockWait, q.Key)
-}
-
-// taken returns the outcome of a Take.
-func (f *fake) taken(q *store.Query) store.Outcome {
+// answer sets an op's outcome.
+func (f *fake) answer(op *store.Op) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	o := store.Outcome{Decided: true, Granted: q.Units}
-	if f.denied[q.Key] {
-		o.Granted = 0
+	op.Outcome = store.Outcome{Decided: true, Granted: op.Units}
+	if op.Kind == store.Take && f.denied[op.Key] {
+		op.Outcome.Granted = 0
 	}
-	return o
+	op.Ended = &store.Ended{Changed: true}
 }
 
-func (f *fake) Refund(ctx context.Context, q *store.Query) (store.Outcome, error) {
-	return f.Charge(ctx, q)
-}
-
-func (f *fake) Reset(ctx context.Context, q *store.Query) error {
-	return f.statement(ctx, q.LockWait, q.Key)
-}
-
-func (f *fake) Get(ctx context.Context, q *store.Query) (store.Outcome, error) {
-	return store.Outcome{Decided: true}, f.statement(ctx, 0, q.Key)
-}
-
-func (f *fake) Settle(ctx context.Context, e *store.Ending) (store.Ended, error) {
-	row := e.Key
-	f.set(func() {
-		if f.locked[e.ID] {
-			row = e.ID
-		}
-	})
-	err := f.statement(ctx, e.LockWait, row)
-	if err == store.ErrLocked && row == e.ID {
-		err = store.ErrReservationLocked
-	}
-	return store.Ended{Changed: err == nil}, err
-}
-
-func (f *fake) TakeAll(ctx context.Context, joints []*store.Joint, possible bool) (bool, error) {
-	if !possible {
-		for _, j := range joints {
-			j.Outcome = store.Outcome{Decided: true, Granted: 1}
+func (f *fake) Do(ctx context.Context, op *store.Op) error {
+	row := op.Key
+	switch op.Kind {
+	case store.GetAll:
+		for _, g := range op.Groups {
+			g.Outcome = store.Outcome{Decided: true, Granted: 1}
 			if f.denies {
-				j.Outcome.Granted = 0
+				g.Outcome.Granted = 0
 			}
 		}
-		return false, nil
+		return nil
+	case store.TakeAll:
+		var keys []string
+		for _, g := range op.Groups {
+			keys = append(keys, g.Key)
+		}
+		err := f.statement(ctx, op.LockWait, keys...)
+		op.Allowed = err == nil
+		return err
+	case store.Settle:
+		f.set(func() {
+			if f.locked[op.ID] {
+				row = op.ID
+			}
+		})
 	}
-	var keys []string
-	for _, j := range joints {
-		keys = append(keys, j.Key)
+	err := f.statement(ctx, op.LockWait, row)
+	if err == store.ErrLocked && op.Kind == store.Settle && row == op.ID {
+		err = store.ErrReservationLocked
 	}
-	return true, f.statement(ctx, joints[0].LockWait, keys...)
+	if err == nil {
+		f.answer(op)
+	}
+	return err
 }
 
 func (f *fake) Locked(_ context.Context, rows []*store.Row) ([]bool, error) {
@@ -255,17 +203,24 @@ func newStore(f *fake, timeout time.Duration) *Store {
 	return New(f, waiting.NewRoom(1000, timeout, f), waiting.NewLane(make(chan struct{}, 1), timeout), 4, 1)
 }
 
-func query(key string) *store.Query {
-	return &store.Query{Algorithm: algorithm.TokenBucket, Policy: "p", Key: key, Units: 3, Cost: 1, Count: 3}
+func query(key string) store.Query {
+	return store.Query{Algorithm: algorithm.TokenBucket, Policy: "p", Key: key, Units: 3, Cost: 1, Count: 3}
 }
+
+// ask returns an op for a key.
+func ask(k store.Kind, key string) *store.Op { return &store.Op{Kind: k, Query: query(key)} }
+
+// all returns a TakeAll.
+func all(groups ...*store.Group) *store.Op { return &store.Op{Kind: store.TakeAll, Groups: groups} }
 
 // charge charges in the background, in the order of its calls, and returns the error.
 func charge(ctx context.Context, s *Store, key string) <-chan error {
 	answer := make(chan error, 1)
 	go func() {
-		o, err := s.Charge(ctx, query(key))
-		if err == nil && o.Granted != 3 {
-			err = fmt.Errorf("%+v", o)
+		op := ask(store.Charge, key)
+		err := s.Do(ctx, op)
+		if err == nil && op.Outcome.Granted != 3 {
+			err = fmt.Errorf("%+v", op.Outcome)
 		}
 		answer <- err
 	}()
@@ -274,6 +229,8 @@ func charge(ctx context.Context, s *Store, key string) <-chan error {
 }
 
 // ending is a Settle of a reservation of query's policy.
-func ending(key, id string) *store.Ending {
-	return &store.Ending{ReservationID: store.ReservationID{Algorithm: algorithm.TokenBucket, Policy: "p", Key: key, ID: id}}
+func ending(key, id string) *store.Op {
+	op := ask(store.Settle, key)
+	op.ID = id
+	return op
 }

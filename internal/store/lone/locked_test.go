@@ -81,8 +81,7 @@ func TestTurnsKeepNoRowsLocked(t *testing.T) {
 		s := newStore(f, 5*time.Second)
 		answer := make(chan error)
 		go func() {
-			_, err := s.TakeAll(t.Context(), []*store.Joint{{Query: *query("shared")}, {Query: *query("held")}}, true)
-			answer <- err
+			answer <- s.Do(t.Context(), all(&store.Group{Query: query("shared")}, &store.Group{Query: query("held")}))
 		}()
 		time.Sleep(2 * time.Second)
 		f.set(func() {
@@ -115,12 +114,12 @@ func TestTurnsOfSeveralKeys(t *testing.T) {
 			want     error
 		}{{true, 0, nil}, {true, 1, store.ErrLocked}, {false, 0, store.ErrLocked}} {
 			f.denies = c.denies
-			joints := []*store.Joint{{Query: *query("own")}, {Query: *query("shared")}}
-			joints[0].BlockFor = c.blockFor
+			op := all(&store.Group{Query: query("own")}, &store.Group{Query: query("shared")})
+			op.Groups[0].BlockFor = c.blockFor
 			start := time.Now()
-			allowed, err := s.TakeAll(t.Context(), joints, true)
-			if allowed || !errors.Is(err, c.want) || c.want == nil && time.Since(start) > 2*waiting.Patience {
-				t.Errorf("%+v: %v, %v after %v", c, allowed, err, time.Since(start))
+			err := s.Do(t.Context(), op)
+			if op.Allowed || !errors.Is(err, c.want) || c.want == nil && time.Since(start) > 2*waiting.Patience {
+				t.Errorf("%+v: %v, %v after %v", c, op.Allowed, err, time.Since(start))
 			}
 			s.lane.AwaitIdle()
 		}
@@ -261,7 +260,7 @@ func TestTurnsOfALockedReservationTimeOut(t *testing.T) {
 func settle(ctx context.Context, s *Store, key, id string) <-chan error {
 	answer := make(chan error, 1)
 	go func() {
-		_, err := s.Settle(ctx, ending(key, id))
+		err := s.Do(ctx, ending(key, id))
 		answer <- err
 	}()
 	synctest.Wait()

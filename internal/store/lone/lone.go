@@ -40,8 +40,18 @@ type Store struct {
 // Database is the inner store.
 type Database interface {
 	store.Store
-	store.Pipeliner
-	Locked(ctx context.Context, rows []*store.Row) ([]bool, error) // as in store.Many
+	// Pipelines reports whether Pipeline can be used at present.
+	Pipelines() bool
+	// Pipeline carries ops out as one transaction in one round trip and returns their
+	// errors. Those that lock rows are in lock order, and have one Commit and the LockWait
+	// wait. Of one that needs another statement after one that changed nothing it is
+	// store.ErrAlone.
+	//
+	// After a *store.PartError nothing was decided, and after store.ErrAlone nothing was sent.
+	// After any other error the ops may have been carried out.
+	Pipeline(ctx context.Context, wait time.Duration, ops []*store.Op) (errs []error, err error)
+	// Locked marks the rows that other transactions have locked.
+	Locked(ctx context.Context, rows []*store.Row) ([]bool, error)
 }
 
 // New returns a Store over inner with at most that many transactions in flight, each for at
@@ -102,29 +112,17 @@ func (f *flow) first() bool { return len(f.calls) > 0 && (f.key.reads || f.inFli
 // second reports whether the flow has a request that may be beside another.
 func (f *flow) second() bool { return len(f.calls) > 0 && f.inFlight < abreast }
 
-// request is what a method sends.
-type request struct {
-	key    flowKey
-	shares bool         // whether it may share a transaction
-	commit store.Commit // of that
-	send   func(ctx context.Context, inner store.Store, lockWait time.Duration) (verdict, error)
-	known  func() bool // Query.Known; may be nil
-	late   func()      // called after a send that succeeds once the caller has left; may be nil
-	rows   *int        // set with an answer that is no error, as Query.Rows; may be nil
-}
-
-// verdict is the decision on a request, if it was one and is known.
-type verdict struct{ granted, denied bool }
-
 // call is one request of a caller.
 type call struct {
 	*Store
-	request
+	op     *store.Op
+	key    flowKey
 	ticket *waiting.Ticket
 	flow   *flow // while it is in flight
-	verdict
 	err    error
 	beside int // requests that its transaction decided, besides it
+	// What was decided, if a denial would have answered the request.
+	granted, denied bool
 
 	// Guarded by Store.mu.
 	cancel context.CancelFunc // of the statement in flight
@@ -133,12 +131,12 @@ type call struct {
 
 // do sends a request in its turn and returns its error. After an error of the wait
 // itself, send may still run.
-func (s *Store) do(ctx context.Context, r request) error {
+func (s *Store) do(ctx context.Context, op *store.Op, key flowKey) error {
 	if ctx.Err() != nil {
 		return store.EndedContext(ctx)
 	}
 	s.mu.Lock()
-	f, queued := s.flows[r.key], s.lane.Waiting(r.key.Slot)
+	f, queued := s.flows[key], s.lane.Waiting(key.Slot)
 	if f != nil {
 		queued += len(f.calls)
 	}
@@ -152,9 +150,9 @@ func (s *Store) do(ctx context.Context, r request) error {
 		return err
 	}
 	defer s.room.Exit()
-	c := &call{Store: s, request: r, ticket: s.ticket()}
+	c := &call{Store: s, op: op, key: key, ticket: s.ticket()}
 	c.ticket.State = waiting.Locked
-	if r.key.reads || !s.lane.Join(r.key.Slot, c) {
+	if key.reads || !s.lane.Join(key.Slot, c) {
 		s.enqueue(c)
 	}
 	s.mu.Unlock()
@@ -163,8 +161,8 @@ func (s *Store) do(ctx context.Context, r request) error {
 		return err
 	}
 	s.tickets.Put(c.ticket)
-	if r.rows != nil && c.err == nil {
-		*r.rows = 1 + c.beside
+	if c.err == nil {
+		op.Rows = 1 + c.beside
 	}
 	return c.err
 }
@@ -193,9 +191,11 @@ func (c *call) left() {
 
 // answer gives the caller its answer.
 func (c *call) answer(err error) {
-	c.err = err
-	if !c.ticket.Answer() && err == nil && c.late != nil {
-		c.late()
+	if c.err = err; err == nil && c.op.Known != nil && c.op.Outcome.Decided {
+		c.granted, c.denied = c.op.Granted(), !c.op.Granted()
+	}
+	if !c.ticket.Answer() && err == nil && c.op.Late != nil && c.op.Granted() {
+		c.op.Late()
 	}
 }
 
@@ -279,7 +279,7 @@ func (s *Store) setAside(f *flow, calls []*call) {
 // attempt sends the request once and answers it, unless its row is locked. It returns
 // ErrLocked, or ErrGone if it did not send it.
 func (c *call) attempt(lockWait time.Duration) error {
-	if c.known != nil && c.known() {
+	if c.op.Known != nil && c.op.Known() {
 		c.answer(store.ErrKnown)
 		return waiting.ErrGone
 	}
@@ -288,9 +288,7 @@ func (c *call) attempt(lockWait time.Duration) error {
 	if !c.begin(ctx, cancel) {
 		return waiting.ErrGone
 	}
-	var err error
-	c.verdict, err = c.send(ctx, c.inner, lockWait)
-	err = c.room.Late(ctx, err)
+	err := c.room.Late(ctx, c.send(ctx, lockWait))
 	if err == store.ErrLocked {
 		return err
 	}

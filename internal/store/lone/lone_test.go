@@ -81,10 +81,10 @@ func TestTurnsAreBounded(t *testing.T) {
 		var wg sync.WaitGroup
 		for i := range 50 {
 			wg.Go(func() {
-				if _, err := s.Get(t.Context(), query("k")); err != nil {
+				if err := s.Do(t.Context(), ask(store.Get, "k")); err != nil {
 					t.Error(err)
 				}
-				if _, err := s.Settle(t.Context(), ending(fmt.Sprint(i), "id")); err != nil {
+				if err := s.Do(t.Context(), ending(fmt.Sprint(i), "id")); err != nil {
 					t.Error(err)
 				}
 			})
@@ -150,20 +150,17 @@ func TestTurnsKnownMeanwhile(t *testing.T) {
 		s := newStore(f, time.Minute)
 		first, second := charge(t.Context(), s, "k"), charge(t.Context(), s, "k")
 		var known atomic.Bool
-		q := query("k")
+		q := ask(store.Take, "k")
 		q.Known = known.Load
 		answer := make(chan error)
 		go func() {
-			_, err := s.Take(t.Context(), q)
+			err := s.Do(t.Context(), q)
 			answer <- err
 		}()
 		synctest.Wait()
 		known.Store(true)
 		if err := <-answer; err != store.ErrKnown || len(f.sent) != 2 {
 			t.Errorf("%v, sent %q", err, f.sent)
-		}
-		if _, err := s.Charge(t.Context(), q); err != nil { // a denial is no answer to it
-			t.Error(err)
 		}
 		<-first
 		<-second
@@ -177,20 +174,22 @@ func TestTurnsGrantedTooLate(t *testing.T) {
 		f := newFake()
 		f.took = time.Second
 		s := newStore(f, time.Minute)
-		joints := []*store.Joint{{Query: *query("own")}, {Query: *query("shared")}}
+		op := func() *store.Op { return all(&store.Group{Query: query("own")}, &store.Group{Query: query("shared")}) }
 		var told atomic.Int64
-		joints[0].Late = func(store.Outcome) { told.Add(1) }
+		late, again := op(), op()
+		late.Late = func() { told.Add(1) }
+		again.Late = late.Late
 		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 		defer cancel()
-		if _, err := s.TakeAll(ctx, joints, true); !errors.Is(err, context.DeadlineExceeded) || told.Load() != 0 {
+		if err := s.Do(ctx, late); !errors.Is(err, context.DeadlineExceeded) || told.Load() != 0 {
 			t.Error(err)
 		}
 		s.AwaitIdle()
 		if told.Load() != 1 {
 			t.Errorf("told %d times", told.Load())
 		}
-		if allowed, err := s.TakeAll(t.Context(), joints, true); !allowed || err != nil || told.Load() != 1 {
-			t.Errorf("%v, %v, told %d times", allowed, err, told.Load())
+		if err := s.Do(t.Context(), again); !again.Allowed || err != nil || told.Load() != 1 {
+			t.Errorf("%v, %v, told %d times", again.Allowed, err, told.Load())
 		}
 		s.AwaitIdle()
 	})
@@ -291,8 +290,8 @@ func TestTurnsOfAHotKey(t *testing.T) {
 		var wg sync.WaitGroup
 		for i := range 100 {
 			wg.Go(func() {
-				joints := []*store.Joint{{Query: *query(fmt.Sprint("token-", i)), Index: 1}, {Query: *query("client"), Hot: true}}
-				if _, err := s.TakeAll(t.Context(), joints, true); err != nil {
+				op := all(&store.Group{Query: query(fmt.Sprint("token-", i)), Index: 1}, &store.Group{Query: query("client"), Hot: true})
+				if err := s.Do(t.Context(), op); err != nil {
 					t.Error(err)
 				}
 			})
@@ -322,7 +321,7 @@ func TestTurnsOfTheSecond(t *testing.T) {
 		var others sync.WaitGroup
 		others.Go(func() {
 			for i := 0; ctx.Err() == nil; i++ { // more than there is time for
-				others.Go(func() { _, _ = s.Charge(t.Context(), query(fmt.Sprint(i))) })
+				others.Go(func() { _ = s.Do(t.Context(), ask(store.Charge, fmt.Sprint(i))) })
 				time.Sleep(900 * time.Microsecond)
 			}
 		})

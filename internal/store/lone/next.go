@@ -73,7 +73,7 @@ func (s *Store) take(b *batch, f *flow, n int) bool {
 	}
 	for len(b.calls) < n && len(f.calls) > 0 {
 		c := f.calls[0]
-		if len(b.calls) > 0 && (!c.joins(b.calls[0]) || c.known != nil && known > f.trusted) {
+		if len(b.calls) > 0 && (!c.joins(b.calls[0]) || c.op.Known != nil && known > f.trusted) {
 			break
 		}
 		_, f.calls = pop(f.calls)
@@ -83,7 +83,7 @@ func (s *Store) take(b *batch, f *flow, n int) bool {
 		if c.ticket.Gone() {
 			continue
 		}
-		if c.known != nil {
+		if c.op.Known != nil {
 			known++
 		}
 		c.ticket.State, c.flow = waiting.Sent, f
@@ -101,7 +101,7 @@ func (s *Store) take(b *batch, f *flow, n int) bool {
 
 // joins reports whether c may share a transaction with first.
 func (c *call) joins(first *call) bool {
-	return c.shares && first.shares && !c.alone && c.commit == first.commit
+	return c.op.Shares() && first.op.Shares() && !c.alone && c.op.Commit == first.op.Commit
 }
 
 // fill adds to a batch, which has a request of f, its share of the requests that wait: so

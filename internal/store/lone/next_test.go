@@ -62,14 +62,14 @@ func TestShareKeyInOrder(t *testing.T) {
 		var order []int
 		for i := range 200 {
 			go func() {
-				q := query("k")
+				q := ask(store.Take, "k")
 				q.Known = func() bool {
 					mu.Lock()
 					defer mu.Unlock()
 					order = append(order, i)
 					return false
 				}
-				if _, err := s.Take(t.Context(), q); err != nil {
+				if err := s.Do(t.Context(), q); err != nil {
 					t.Error(err)
 				}
 			}()
@@ -103,7 +103,7 @@ func TestShareNothing(t *testing.T) {
 		}
 		answers(t, all)
 		for range 11 {
-			go func() { _, _ = s.Get(t.Context(), query("k")) }()
+			go func() { _ = s.Do(t.Context(), ask(store.Get, "k")) }()
 			synctest.Wait()
 		}
 		s.AwaitIdle()
@@ -134,9 +134,9 @@ func TestShareInLockOrder(t *testing.T) {
 		} {
 			answer := make(chan error, 1)
 			go func() {
-				q := query(c.key)
+				q := ask(store.Refund, c.key)
 				q.Algorithm, q.Policy = c.a, c.policy
-				_, err := s.Refund(t.Context(), q)
+				err := s.Do(t.Context(), q)
 				answer <- err
 			}()
 			synctest.Wait()
@@ -187,9 +187,9 @@ func TestShareWithDenials(t *testing.T) {
 			var all sync.WaitGroup
 			for range n {
 				all.Go(func() {
-					q := query("k")
+					q := ask(store.Take, "k")
 					q.Known = known
-					if _, err := s.Take(t.Context(), q); err != nil {
+					if err := s.Do(t.Context(), q); err != nil {
 						t.Error(err)
 					}
 				})
@@ -273,13 +273,13 @@ func TestSharePart(t *testing.T) {
 		s := newSharing(f, c.most, time.Minute)
 		s.running = s.most // start none
 		add := func(key string) {
-			k := flowKey{waiting.SlotOf(query(key)), c.reads}
-			s.enqueue(&call{Store: s, request: request{key: k, shares: true}, ticket: waiting.NewTicket()})
+			k := flowKey{slot(key), c.reads}
+			s.enqueue(&call{Store: s, op: ask(store.Charge, key), key: k, ticket: waiting.NewTicket()})
 		}
 		for range c.waiting {
 			add("k")
 		}
-		s.flows[flowKey{waiting.SlotOf(query("k")), c.reads}].inFlight = c.inFlight
+		s.flows[flowKey{slot("k"), c.reads}].inFlight = c.inFlight
 		for i := range c.others {
 			add(fmt.Sprint("other-", i))
 		}
@@ -302,12 +302,12 @@ func TestShareReads(t *testing.T) {
 		var wg sync.WaitGroup
 		for i := range 202 {
 			wg.Go(func() {
-				if _, err := s.Get(t.Context(), query(fmt.Sprint("r", i%3))); err != nil {
+				if err := s.Do(t.Context(), ask(store.Get, fmt.Sprint("r", i%3))); err != nil {
 					t.Error(err)
 				}
 			})
 			if i%10 == 0 {
-				wg.Go(func() { _, _ = s.Charge(t.Context(), query(fmt.Sprint("w", i))) })
+				wg.Go(func() { _ = s.Do(t.Context(), ask(store.Charge, fmt.Sprint("w", i))) })
 			}
 			synctest.Wait()
 		}
@@ -340,20 +340,19 @@ func TestShareNot(t *testing.T) {
 		for i := range 3 {
 			for _, commit := range []store.Commit{store.Relaxed, store.Durable} {
 				send(func() error {
-					q := query(fmt.Sprintf("%v-%d", commit, i))
+					q := ask(store.Charge, fmt.Sprintf("%v-%d", commit, i))
 					q.Commit = commit
-					_, err := s.Charge(t.Context(), q)
+					err := s.Do(t.Context(), q)
 					return err
 				})
 			}
 			send(func() error {
-				_, err := s.Settle(t.Context(), &store.Ending{ReservationID: store.ReservationID{Policy: "p", Key: fmt.Sprint("key-", i), ID: fmt.Sprint("id-", i)}})
-				return err
+				q := ending(fmt.Sprint("key-", i), fmt.Sprint("id-", i))
+				return s.Do(t.Context(), q)
 			})
-			send(func() error { return s.Reset(t.Context(), query(fmt.Sprint("reset-", i))) })
+			send(func() error { return s.Do(t.Context(), ask(store.Reset, fmt.Sprint("reset-", i))) })
 			send(func() error {
-				_, err := s.TakeAll(t.Context(), []*store.Joint{{Query: *query(fmt.Sprint("all-", i))}}, true)
-				return err
+				return s.Do(t.Context(), &store.Op{Kind: store.TakeAll, Groups: []*store.Group{{Query: query(fmt.Sprint("all-", i))}}})
 			})
 		}
 		answers(t, all)
@@ -369,15 +368,15 @@ func TestShareNot(t *testing.T) {
 // would answer.
 func TestShareTrustsGrantsOnly(t *testing.T) {
 	for _, c := range []struct {
-		verdict
-		want int
-	}{{verdict{}, 3}, {verdict{granted: true}, 4}, {verdict{denied: true}, 0}} {
+		granted, denied bool
+		want            int
+	}{{false, false, 3}, {true, false, 4}, {false, true, 0}} {
 		s := newSharing(newFake(), 1, time.Minute)
-		f := &flow{key: flowKey{Slot: waiting.SlotOf(query("k"))}, inFlight: 1, trusted: 3}
-		answered := &call{Store: s, request: request{key: f.key, known: func() bool { return true }}, flow: f, verdict: c.verdict}
+		f := &flow{key: flowKey{Slot: slot("k")}, inFlight: 1, trusted: 3}
+		answered := &call{Store: s, key: f.key, flow: f, granted: c.granted, denied: c.denied}
 		s.sortOut(&batch{calls: []*call{answered}, flows: []*flow{f}})
 		if f.trusted != c.want {
-			t.Errorf("%+v: %d are trusted, want %d", c.verdict, f.trusted, c.want)
+			t.Errorf("%+v: %d are trusted, want %d", c, f.trusted, c.want)
 		}
 	}
 }

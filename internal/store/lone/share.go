@@ -35,18 +35,15 @@ func (s *Store) sendTogether(b *batch) {
 	if calls[0].key.reads {
 		wait = 0
 	}
-	parts := make([]store.Part, len(calls))
+	ops := make([]*store.Op, len(calls))
 	for i, c := range calls {
-		parts[i] = func(inner store.Store) (err error) {
-			c.verdict, err = c.send(ctx, inner, wait)
-			return err
-		}
+		c.op.LockWait, ops[i] = wait, c.op
 	}
-	errs, err := s.inner.Pipeline(ctx, wait, parts)
+	errs, err := s.inner.Pipeline(ctx, wait, ops)
 	err = s.room.Late(ctx, err)
 	if err != nil { // what was decided was rolled back, or may have been
-		for _, c := range calls {
-			c.verdict = verdict{}
+		for _, op := range ops {
+			op.Outcome = store.Outcome{}
 		}
 	}
 	var part *store.PartError
@@ -100,7 +97,7 @@ func (b *batch) readies(ctx context.Context, s *Store, cancel context.CancelFunc
 	}
 	return func(c *call) bool {
 		switch {
-		case c.known != nil && c.known():
+		case c.op.Known != nil && c.op.Known():
 			c.answer(store.ErrKnown)
 		case c.begin(ctx, cancel):
 			return false
@@ -134,7 +131,7 @@ func (s *Store) sortOut(b *batch) {
 		s.start()
 	}
 	for _, c := range b.calls {
-		if c.known != nil && c.granted {
+		if c.granted {
 			c.flow.trusted = min(c.flow.trusted+1, ofOneKey)
 		}
 	}

@@ -87,7 +87,7 @@ func TestShareALockedKey(t *testing.T) {
 		var order []int // in which they are sent once the key is free
 		for i := range 90 {
 			all.Go(func() {
-				q := query("k")
+				q := ask(store.Take, "k")
 				q.Known = func() bool {
 					f.set(func() {
 						if !f.locked["k"] {
@@ -96,7 +96,7 @@ func TestShareALockedKey(t *testing.T) {
 					})
 					return false
 				}
-				if _, err := s.Take(t.Context(), q); err != nil {
+				if err := s.Do(t.Context(), q); err != nil {
 					t.Error(err)
 				}
 			})
@@ -105,8 +105,8 @@ func TestShareALockedKey(t *testing.T) {
 		f.set(func() { f.locked["k"] = true })
 		time.Sleep(time.Second)
 		f.set(func() {
-			if len(f.sent) > 10 || s.lane.Waiting(s.slot("k")) != 90 {
-				t.Errorf("sent %q, %d in the lane", f.sent, s.lane.Waiting(s.slot("k")))
+			if len(f.sent) > 10 || s.lane.Waiting(slot("k")) != 90 {
+				t.Errorf("sent %q, %d in the lane", f.sent, s.lane.Waiting(slot("k")))
 			}
 			delete(f.locked, "k")
 			order = nil
@@ -119,7 +119,10 @@ func TestShareALockedKey(t *testing.T) {
 	})
 }
 
-func (s *Store) slot(key string) waiting.Slot { return waiting.SlotOf(query(key)) }
+func slot(key string) waiting.Slot {
+	q := query(key)
+	return waiting.SlotOf(&q)
+}
 
 // TestShareOutcomeUnknown: if the answer to a transaction is lost, all its requests get the
 // error, and none is sent again.
@@ -195,9 +198,9 @@ func TestShareThatLeave(t *testing.T) {
 			take := func(ctx context.Context, key string) <-chan error {
 				answer := make(chan error, 1)
 				go func() {
-					q := query(key)
-					q.Late = func(store.Outcome) { told.Add(1) }
-					_, err := s.Take(ctx, q)
+					q := ask(store.Take, key)
+					q.Late = func() { told.Add(1) }
+					err := s.Do(ctx, q)
 					answer <- err
 				}()
 				synctest.Wait()
@@ -258,11 +261,11 @@ func TestShareKnown(t *testing.T) {
 		f := newFake()
 		s := newSharing(f, 1, time.Minute)
 		first, all := crowd(t, s, "a", "c")
-		q := query("b")
+		q := ask(store.Take, "b")
 		q.Known = func() bool { return true }
 		answer := make(chan error)
 		go func() {
-			_, err := s.Take(t.Context(), q)
+			err := s.Do(t.Context(), q)
 			answer <- err
 		}()
 		if err := <-answer; err != store.ErrKnown {
@@ -286,11 +289,11 @@ func TestShareRows(t *testing.T) {
 		f.again = map[string]bool{"c": true}
 		s := newSharing(f, 1, time.Minute)
 		keys := []string{"busy", "a", "b", "c", "d"}
-		queries, answers := map[string]*store.Query{}, make(chan error, len(keys))
+		queries, answers := map[string]*store.Op{}, make(chan error, len(keys))
 		for _, k := range keys {
-			q := query(k)
+			q := ask(store.Charge, k)
 			queries[k] = q
-			go func() { _, err := s.Charge(t.Context(), q); answers <- err }()
+			go func() { answers <- s.Do(t.Context(), q) }()
 			synctest.Wait()
 		}
 		for range keys {
@@ -304,11 +307,12 @@ func TestShareRows(t *testing.T) {
 			}
 		}
 		end := ending("e", "1")
-		if _, err := s.Settle(t.Context(), end); err != nil || end.Rows != 1 {
+		if err := s.Do(t.Context(), end); err != nil || end.Rows != 1 {
 			t.Errorf("%v, %d rows", err, end.Rows)
 		}
-		if err := s.Reset(t.Context(), queries["a"]); err != nil || queries["a"].Rows != 1 {
-			t.Errorf("%v, %d rows", err, queries["a"].Rows)
+		reset := ask(store.Reset, "a")
+		if err := s.Do(t.Context(), reset); err != nil || reset.Rows != 1 {
+			t.Errorf("%v, %d rows", err, reset.Rows)
 		}
 	})
 }

@@ -1,25 +1,23 @@
 package memory
 
 import (
-	"context"
-
 	"github.com/pglimit/pglimit/internal/algorithm"
 	"github.com/pglimit/pglimit/internal/store"
 )
 
-// TakeAll decides all joints at one moment, with their shards locked in one order. A
+// takeAll decides all groups at one moment, with their shards locked in one order. A
 // denial changes no entry, except for the blocks that begin. If there is no place for the
 // keys that it would add, it changes nothing and returns a store.ErrFull.
-func (m *Store) TakeAll(_ context.Context, joints []*store.Joint, possible bool) (bool, error) {
+func (m *Store) takeAll(groups []*store.Group, possible bool) (bool, error) {
 	claimed := 0 // places
 	defer func() { m.free.Add(int64(claimed)) }()
 	for {
-		allowed, missing := m.takeAll(joints, possible, &claimed)
+		allowed, missing := m.tryAll(groups, possible, &claimed)
 		if missing == 0 {
 			return allowed, nil
 		}
 		for range missing {
-			if err := m.claim(clock(joints[0].Now)); err != nil {
+			if err := m.claim(clock(groups[0].Now)); err != nil {
 				return false, err
 			}
 			claimed++
@@ -27,60 +25,60 @@ func (m *Store) TakeAll(_ context.Context, joints []*store.Joint, possible bool)
 	}
 }
 
-// takeAll is TakeAll with a number of claimed places, which it reduces by those that it
+// tryAll is takeAll with a number of claimed places, which it reduces by those that it
 // uses. If it needs more, it changes nothing and returns how many are missing.
-func (m *Store) takeAll(joints []*store.Joint, possible bool, claimed *int) (allowed bool, missing int) {
-	defer m.lock(joints)()
-	now := clock(joints[0].Now)
-	next := make([]row, len(joints))
-	for i, j := range joints {
-		e := m.copyOf(&j.Query, now)
+func (m *Store) tryAll(groups []*store.Group, possible bool, claimed *int) (allowed bool, missing int) {
+	defer m.lock(groups)()
+	now := clock(groups[0].Now)
+	next := make([]row, len(groups))
+	for i, g := range groups {
+		e := m.copyOf(&g.Query, now)
 		at := max(e.updatedAt, now)
-		e.state.Advance(&j.Rules, now, at)
-		j.Outcome = store.Outcome{Decided: true, Now: now, UpdatedAt: at, BlockedUntil: e.blockedUntil, View: e.state.Seen(&j.Rules, now, at, j.Room, j.Cost)}
-		j.Judge(e.blockedUntil > at)
+		e.state.Advance(&g.Rules, now, at)
+		g.Outcome = store.Outcome{Decided: true, Now: now, UpdatedAt: at, BlockedUntil: e.blockedUntil, View: e.state.Seen(&g.Rules, now, at, g.Room, g.Cost)}
+		g.Judge(e.blockedUntil > at)
 		next[i] = e
 	}
-	allowed = possible && store.AllFit(joints)
-	blocks := func(j *store.Joint) bool {
-		return possible && !allowed && !j.Fits() && !j.Outcome.Blocked && j.BlockFor > 0
+	allowed = possible && store.AllFit(groups)
+	blocks := func(g *store.Group) bool {
+		return possible && !allowed && !g.Fits() && !g.Outcome.Blocked && g.BlockFor > 0
 	}
-	if missing = m.missing(joints, claimed, func(j *store.Joint) bool { return allowed || blocks(j) }); missing > 0 {
+	if missing = m.missing(groups, claimed, func(g *store.Group) bool { return allowed || blocks(g) }); missing > 0 {
 		return false, missing
 	}
-	for i, j := range joints {
-		e, at := &next[i], j.Outcome.UpdatedAt
+	for i, g := range groups {
+		e, at := &next[i], g.Outcome.UpdatedAt
 		switch {
 		case allowed:
-			e.state.Put(at, j.Cost)
-			e.rules, e.updatedAt = j.Rules, at
-			j.Outcome.View = e.state.Seen(&j.Rules, now, at, j.Room, 0)
+			e.state.Put(at, g.Cost)
+			e.rules, e.updatedAt = g.Rules, at
+			g.Outcome.View = e.state.Seen(&g.Rules, now, at, g.Room, 0)
 			if b, ok := e.state.(*algorithm.Bucket); ok {
-				j.Outcome.Ticket = b.Ticket
+				g.Outcome.Ticket = b.Ticket
 			}
-			m.keep(&j.Query, *e, claimed)
+			m.keep(&g.Query, *e, claimed)
 			continue
-		case blocks(j):
-			j.Outcome.BlockedUntil = at + j.BlockFor
-			e := m.copyOf(&j.Query, now)
-			e.blockedUntil = max(e.blockedUntil, at+j.BlockFor)
-			m.keep(&j.Query, e, claimed)
+		case blocks(g):
+			g.Outcome.BlockedUntil = at + g.BlockFor
+			e := m.copyOf(&g.Query, now)
+			e.blockedUntil = max(e.blockedUntil, at+g.BlockFor)
+			m.keep(&g.Query, e, claimed)
 		}
-		j.Show(func(need float64) algorithm.View { return e.state.Seen(&j.Rules, now, at, j.Capacity, need) })
+		g.Show(func(need float64) algorithm.View { return e.state.Seen(&g.Rules, now, at, g.Capacity, need) })
 	}
-	for _, j := range joints {
-		s, _ := m.shard(&j.Query)
+	for _, g := range groups {
+		s, _ := m.shard(&g.Query)
 		m.tidy(s, now)
 	}
 	return allowed, 0
 }
 
-// missing returns the number of places that the joints to keep need beyond those claimed.
+// missing returns the number of places that the groups to keep need beyond those claimed.
 // Before that it claims what is free. Their shards are locked.
-func (m *Store) missing(joints []*store.Joint, claimed *int, keep func(*store.Joint) bool) int {
+func (m *Store) missing(groups []*store.Group, claimed *int, keep func(*store.Group) bool) int {
 	need := 0
-	for _, j := range joints {
-		if s, k := m.shard(&j.Query); s.entries[k] == nil && keep(j) {
+	for _, g := range groups {
+		if s, k := m.shard(&g.Query); s.entries[k] == nil && keep(g) {
 			need++
 		}
 	}
@@ -90,11 +88,11 @@ func (m *Store) missing(joints []*store.Joint, claimed *int, keep func(*store.Jo
 	return max(0, need-*claimed)
 }
 
-// lock locks the joints' shards and returns the function that unlocks them.
-func (m *Store) lock(joints []*store.Joint) (unlock func()) {
+// lock locks the groups' shards and returns the function that unlocks them.
+func (m *Store) lock(groups []*store.Group) (unlock func()) {
 	var mine [len(m.shards)]bool
-	for _, j := range joints {
-		mine[m.shardOf(&entryKey{j.Algorithm, j.Policy, j.Key})] = true
+	for _, g := range groups {
+		mine[m.shardOf(&entryKey{g.Algorithm, g.Policy, g.Key})] = true
 	}
 	for i := range m.shards {
 		if mine[i] {

@@ -128,10 +128,45 @@ func (m *Store) Len() (n int) {
 	return n
 }
 
-// Take grants as many steps as fit.
-func (m *Store) Take(_ context.Context, q *store.Query) (store.Outcome, error) {
-	o, _, err := m.take(q, 0)
-	return o, err
+// Do is store.Store's.
+func (m *Store) Do(_ context.Context, op *store.Op) (err error) {
+	q := &op.Query
+	switch op.Kind {
+	case store.Take:
+		op.Outcome, _, err = m.take(q, 0)
+	case store.TakeAll, store.GetAll:
+		op.Allowed, err = m.takeAll(op.Groups, op.Kind == store.TakeAll)
+	case store.Reserve:
+		op.Outcome, err = m.reserve(q, op.Admission)
+	case store.Charge:
+		op.Outcome, err = m.charge(q)
+	case store.Refund:
+		op.Outcome, err = m.giveBack(q, func(e *entry, now, at int64) float64 { return e.state.Refund(&e.rules, now, at, q.Units) })
+	case store.Undo:
+		op.Outcome, err = m.giveBack(q, func(e *entry, now, at int64) float64 {
+			return e.state.Undo(&e.rules, now, at, op.Grant, &q.Rules, q.Units)
+		})
+	case store.Settle:
+		op.Ended, err = m.settle(op)
+	case store.Get:
+		op.Outcome, err = m.get(q)
+	case store.GetUsage:
+		op.Usage, err = m.usage(q)
+		op.Outcome = op.Usage.Outcome
+	case store.Block:
+		err = m.block(q, op.ForUs)
+	case store.Unblock:
+		err = m.unblock(q, op.Until)
+	case store.Reset:
+		m.reset(q)
+	case store.Leave:
+		op.Allowed, err = m.leave(q, op.Ticket)
+	case store.Due:
+		op.IDs = m.due(q)
+	case store.NextDue:
+		op.Wait = m.nextDue()
+	}
+	return err
 }
 
 // take grants as many steps as fit. If it grants any and ttl is positive, the entry, which
@@ -163,8 +198,8 @@ func (m *Store) take(q *store.Query, ttl int64) (o store.Outcome, reserved *entr
 	return o, reserved, err
 }
 
-// Charge adds units up to the burst.
-func (m *Store) Charge(_ context.Context, q *store.Query) (store.Outcome, error) {
+// charge adds units up to the burst.
+func (m *Store) charge(q *store.Query) (store.Outcome, error) {
 	r := q.Rules
 	r.Capacity = r.Burst
 	return m.with(q, true, func(e *entry, now, at int64) float64 {
@@ -173,18 +208,7 @@ func (m *Store) Charge(_ context.Context, q *store.Query) (store.Outcome, error)
 	})
 }
 
-// Refund gives units back, at most those in use.
-func (m *Store) Refund(_ context.Context, q *store.Query) (store.Outcome, error) {
-	return m.giveBack(q, func(e *entry, now, at int64) float64 { return e.state.Refund(&e.rules, now, at, q.Units) })
-}
-
-// Undo gives back what is left of units that were counted in g.
-func (m *Store) Undo(_ context.Context, q *store.Query, g algorithm.Grant) (store.Outcome, error) {
-	return m.giveBack(q, func(e *entry, now, at int64) float64 {
-		return e.state.Undo(&e.rules, now, at, g, &q.Rules, q.Units)
-	})
-}
-
+// giveBack changes a stored key by f, which returns the units given back.
 func (m *Store) giveBack(q *store.Query, f func(e *entry, now, at int64) float64) (o store.Outcome, err error) {
 	_, err = m.with(q, false, func(e *entry, now, at int64) float64 {
 		back := f(e, now, at)
@@ -205,13 +229,13 @@ func (e *row) standing(q *store.Query, now, at int64, granted float64) store.Out
 	return e.outcome(q, &r, now, at, granted)
 }
 
-// Get reads the key's state.
-func (m *Store) Get(_ context.Context, q *store.Query) (store.Outcome, error) {
+// get reads the key's state.
+func (m *Store) get(q *store.Query) (store.Outcome, error) {
 	return m.with(q, false, func(*entry, int64, int64) float64 { return 0 })
 }
 
-// Block blocks the key.
-func (m *Store) Block(_ context.Context, q *store.Query, forUs int64) error {
+// block blocks the key.
+func (m *Store) block(q *store.Query, forUs int64) error {
 	_, err := m.with(q, true, func(e *entry, _, at int64) float64 {
 		e.blockedUntil = max(e.blockedUntil, at+forUs)
 		return 0
@@ -219,8 +243,8 @@ func (m *Store) Block(_ context.Context, q *store.Query, forUs int64) error {
 	return err
 }
 
-// Unblock lifts the block that ends at until; any block if until is 0.
-func (m *Store) Unblock(_ context.Context, q *store.Query, until int64) error {
+// unblock lifts the block that ends at until; any block if until is 0.
+func (m *Store) unblock(q *store.Query, until int64) error {
 	_, err := m.with(q, false, func(e *entry, _, _ int64) float64 {
 		if until == 0 || until == e.blockedUntil {
 			e.blockedUntil = 0
@@ -230,8 +254,8 @@ func (m *Store) Unblock(_ context.Context, q *store.Query, until int64) error {
 	return err
 }
 
-// Reset forgets the key. Its open reservations have nothing left to give back.
-func (m *Store) Reset(_ context.Context, q *store.Query) error {
+// reset forgets the key. Its open reservations have nothing left to give back.
+func (m *Store) reset(q *store.Query) {
 	m.reservations.mu.Lock()
 	defer m.reservations.mu.Unlock()
 	s, k := m.shard(q)
@@ -243,11 +267,10 @@ func (m *Store) Reset(_ context.Context, q *store.Query) error {
 	if e := s.entries[k]; e != nil && s.reset(e, k.algorithm) {
 		m.free.Add(1)
 	}
-	return nil
 }
 
-// Leave gives a place in a queue back if no later request has one.
-func (m *Store) Leave(_ context.Context, q *store.Query, ticket int64) (left bool, err error) {
+// leave gives a place in a queue back if no later request has one.
+func (m *Store) leave(q *store.Query, ticket int64) (left bool, err error) {
 	_, err = m.with(q, false, func(e *entry, now, at int64) float64 {
 		b := e.state.(*algorithm.Bucket)
 		if left = b.Ticket == ticket; left {

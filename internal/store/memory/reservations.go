@@ -3,7 +3,6 @@ package memory
 import (
 	"cmp"
 	"container/heap"
-	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -49,8 +48,8 @@ func newReservations(most int) reservations {
 
 func (h *record) entryKey() entryKey { return entryKey{h.Algorithm, h.Policy, h.Key} }
 
-// Reserve takes one step and stores the admission, unless it was admitted before.
-func (m *Store) Reserve(ctx context.Context, q *store.Query, a *store.Admission) (store.Outcome, error) {
+// reserve takes one step and stores the admission, unless it was admitted before.
+func (m *Store) reserve(q *store.Query, a *store.Admission) (store.Outcome, error) {
 	m.reservations.mu.Lock()
 	defer m.reservations.mu.Unlock()
 	now := clock(q.Now)
@@ -65,7 +64,7 @@ func (m *Store) Reserve(ctx context.Context, q *store.Query, a *store.Admission)
 		c := before.Reservation
 		return store.Outcome{Before: &c}, nil
 	case !q.Possible():
-		return m.Get(ctx, q)
+		return m.get(q)
 	case before != nil && before.forgetAt <= now:
 		m.drop(before, now)
 	case before != nil:
@@ -114,15 +113,17 @@ func (m *Store) Reserve(ctx context.Context, q *store.Query, a *store.Admission)
 	return o, nil
 }
 
-// Settle ends a reservation.
-func (m *Store) Settle(_ context.Context, c *store.Ending) (store.Ended, error) {
+// settle ends a reservation.
+func (m *Store) settle(op *store.Op) (*store.Ended, error) {
 	m.reservations.mu.Lock()
 	defer m.reservations.mu.Unlock()
-	h, now := m.reservations.byID[c.ReservationID], clock(c.Now)
-	if h == nil || h.State == store.Spent || h.forgetAt <= now && c.State != store.Expired {
-		return store.Ended{}, fmt.Errorf("%w: %s", store.ErrNoReservation, store.Quote(c.Public()))
+	id := op.Reservation()
+	h, now := m.reservations.byID[id], clock(op.Now)
+	if h == nil || h.State == store.Spent || h.forgetAt <= now && op.State != store.Expired {
+		return nil, fmt.Errorf("%w: %s", store.ErrNoReservation, store.Quote(id.Public()))
 	}
-	return m.end(h, c.State, c.Units, now)
+	e, err := m.end(h, op.State, op.Units, now)
+	return &e, err
 }
 
 // end brings a reservation to a state and changes the key's units accordingly. The
@@ -195,8 +196,8 @@ func (m *Store) unpin(h *record) {
 	}
 }
 
-// Due lists the key's open reservations that have expired, the first to expire first.
-func (m *Store) Due(_ context.Context, q *store.Query) ([]string, error) {
+// due lists the key's open reservations that have expired, the first to expire first.
+func (m *Store) due(q *store.Query) []string {
 	m.reservations.mu.Lock()
 	defer m.reservations.mu.Unlock()
 	now := clock(q.Now)
@@ -214,11 +215,11 @@ func (m *Store) Due(_ context.Context, q *store.Query) ([]string, error) {
 	for i, h := range due {
 		ids[i] = h.ID
 	}
-	return ids, nil
+	return ids
 }
 
-// NextDue returns the time until the next open reservation expires.
-func (m *Store) NextDue(context.Context) (int64, error) {
+// nextDue returns the time until the next open reservation expires.
+func (m *Store) nextDue() int64 {
 	m.reservations.mu.Lock()
 	defer m.reservations.mu.Unlock()
 	now, wait := clock(nil), int64(store.NoneDue)
@@ -227,7 +228,7 @@ func (m *Store) NextDue(context.Context) (int64, error) {
 			wait = min(wait, h.ExpiresAt-now)
 		}
 	}
-	return wait, nil
+	return wait
 }
 
 // maxForget is the number of records that a Reserve forgets: more than it adds, but not so
@@ -256,11 +257,11 @@ func (m *Store) drop(h *record, now int64) {
 	}
 }
 
-// Usage returns the key's state with its open reservations.
-func (m *Store) Usage(ctx context.Context, q *store.Query) (u store.Usage, err error) {
+// usage returns the key's state with its open reservations.
+func (m *Store) usage(q *store.Query) (u store.Usage, err error) {
 	m.reservations.mu.Lock()
 	defer m.reservations.mu.Unlock()
-	if u.Outcome, err = m.Get(ctx, q); err != nil {
+	if u.Outcome, err = m.get(q); err != nil {
 		return u, err
 	}
 	w, windowed := u.Outcome.View.(*algorithm.Window)

@@ -15,6 +15,7 @@ import (
 	"github.com/pglimit/pglimit/db"
 	"github.com/pglimit/pglimit/internal/algorithm"
 	"github.com/pglimit/pglimit/internal/store"
+	"github.com/pglimit/pglimit/internal/store/postgres/exec"
 )
 
 // script is a runner over a connection that sends one statement at a time. It records the
@@ -24,9 +25,10 @@ type script struct {
 	sent    []string
 }
 
-func (s *script) Do(_ context.Context, f func(db.DBTX) error) error { return f(s) }
-
-func (s *script) Within(_ context.Context, f func(db.DBTX) error) error {
+func (s *script) Run(_ context.Context, m exec.Mode, f func(db.DBTX) error) error {
+	if m == exec.Statement {
+		return f(s)
+	}
 	s.sent = append(s.sent, "begin")
 	err := f(s)
 	if err == nil {
@@ -79,13 +81,13 @@ func (r scriptRow) Scan(into ...any) error {
 func TestTakeAllOneByOne(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
-	joint := func(a algorithm.Name, key string, blockFor int64) *store.Joint {
-		j := &store.Joint{Query: store.Query{
+	group := func(a algorithm.Name, key string, blockFor int64) *store.Group {
+		g := &store.Group{Query: store.Query{
 			Algorithm: a, Policy: "p", Key: key, Units: 1, Cost: 1, Count: 1, Unit: 1, Room: 10,
 			Rules: algorithm.Rules{Burst: 10, Capacity: 10, Leak: 1e-9, Tick: 1, Period: 3600e6, BlockFor: blockFor, Lifetime: 3600e6},
 		}}
-		j.Needs = []float64{1}
-		return j
+		g.Needs = []float64{1}
+		return g
 	}
 	for _, c := range []struct {
 		tx      bool
@@ -99,11 +101,12 @@ func TestTakeAllOneByOne(t *testing.T) {
 	} {
 		s := &script{granted: c.granted}
 		p := Store{runner: s, tx: c.tx, ahead: new(atomic.Int64)}
-		allowed, err := p.TakeAll(ctx, []*store.Joint{
-			joint(algorithm.TokenBucket, "a", 0), joint(algorithm.GCRA, "b", 3600e6), joint(algorithm.SlidingWindowLog, "c", 0),
-		}, true)
+		op := &store.Op{Kind: store.TakeAll, Groups: []*store.Group{
+			group(algorithm.TokenBucket, "a", 0), group(algorithm.GCRA, "b", 3600e6), group(algorithm.SlidingWindowLog, "c", 0),
+		}}
+		err := p.Do(ctx, op)
 		if got := strings.Join(s.sent, " "); got != c.want || err != nil {
-			t.Errorf("%v, %v: sent\n%s, want\n%s", allowed, err, got, c.want)
+			t.Errorf("%v, %v: sent\n%s, want\n%s", op.Allowed, err, got, c.want)
 		}
 	}
 }

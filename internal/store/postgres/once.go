@@ -11,13 +11,13 @@ import (
 
 // takeAtOnce takes all in one round trip, by statements that fail unless all are granted. It
 // reports whether it did. If not, nothing has changed.
-func (p Store) takeAtOnce(ctx context.Context, joints []*store.Joint) (taken bool, err error) {
-	calls := p.takeAlls(ctx, joints)
+func (p Store) takeAtOnce(ctx context.Context, groups []*store.Group) (taken bool, err error) {
+	calls := p.takeAlls(ctx, groups)
 	if len(calls) == 0 {
 		return false, nil
 	}
-	err = p.runner.Do(ctx, func(tx db.DBTX) error {
-		return asLocked(joints[0].LockWait, exec.AtOnce(ctx, tx, calls))
+	err = p.runner.Run(ctx, exec.Statement, func(tx db.DBTX) error {
+		return asLocked(groups[0].LockWait, exec.AtOnce(ctx, tx, calls))
 	})
 	if exec.IsNotAll(err) || err == exec.ErrOneByOne {
 		return false, nil
@@ -26,18 +26,18 @@ func (p Store) takeAtOnce(ctx context.Context, joints []*store.Joint) (taken boo
 }
 
 // takeAlls returns a TakeAll for each table. It returns none if that is no way for the
-// joints: a queue with less room than its capacity, or several tables and no pipeline.
-func (p Store) takeAlls(ctx context.Context, joints []*store.Joint) (calls []exec.Call) {
-	for len(joints) > 0 {
+// groups: a queue with less room than its capacity, or several tables and no pipeline.
+func (p Store) takeAlls(ctx context.Context, groups []*store.Group) (calls []exec.Call) {
+	for len(groups) > 0 {
 		n := 0
-		for n < len(joints) && joints[n].Algorithm == joints[0].Algorithm {
-			if joints[n].Hurried() {
+		for n < len(groups) && groups[n].Algorithm == groups[0].Algorithm {
+			if groups[n].Hurried() {
 				return nil
 			}
 			n++
 		}
-		calls = append(calls, p.takeRows(ctx, joints[:n], 1, (*statement.Table).TakeAllLater))
-		joints = joints[n:]
+		calls = append(calls, p.takeRows(ctx, groups[:n], 1, (*statement.Table).TakeAllLater))
+		groups = groups[n:]
 	}
 	if len(calls) > 1 && !p.Pipelines() {
 		return nil

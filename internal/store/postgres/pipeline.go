@@ -14,14 +14,21 @@ import (
 // database/sql has no pipelines, and pgx none without prepared statements.
 func (p Store) Pipelines() bool { return p.shares != nil && p.shares() }
 
-// Pipeline is store.Pipeliner's. PostgreSQL makes one transaction of the statements between
-// two Syncs. A statement sees what those before it have written.
-func (p Store) Pipeline(ctx context.Context, wait time.Duration, calls []store.Part) ([]error, error) {
-	errs := make([]error, len(calls))
+// Pipeline carries ops out as one transaction in one round trip and returns their errors.
+// Ops that lock rows are in lock order, and have one Commit and the LockWait wait. Each runs
+// twice, first to record its statement and then to read its answer. PostgreSQL makes one
+// transaction of the statements between two Syncs. A statement sees what those before it
+// have written. An op that needs another one after a statement that changed nothing has the
+// error store.ErrAlone.
+//
+// After a *store.PartError nothing was decided, and after store.ErrAlone nothing was sent.
+// After any other error the ops may have been carried out.
+func (p Store) Pipeline(ctx context.Context, wait time.Duration, ops []*store.Op) ([]error, error) {
+	errs := make([]error, len(ops))
 	failed := -1
-	err := p.runner.Do(ctx, func(tx db.DBTX) (err error) {
-		failed, err = exec.Pipeline(ctx, tx, len(calls), func(i int, tx db.DBTX) {
-			errs[i] = calls[i](Store{runner: exec.InTx(tx), ahead: p.ahead})
+	err := p.runner.Run(ctx, exec.Statement, func(tx db.DBTX) (err error) {
+		failed, err = exec.Pipeline(ctx, tx, len(ops), func(i int, tx db.DBTX) {
+			errs[i] = Store{runner: exec.InTx(tx), ahead: p.ahead}.Do(ctx, ops[i])
 		})
 		return asLocked(wait, err)
 	})

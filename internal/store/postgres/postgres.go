@@ -9,13 +9,12 @@ import (
 	"time"
 
 	"github.com/pglimit/pglimit/db"
-	"github.com/pglimit/pglimit/internal/algorithm"
 	"github.com/pglimit/pglimit/internal/store"
 	"github.com/pglimit/pglimit/internal/store/postgres/exec"
 	"github.com/pglimit/pglimit/internal/store/postgres/statement"
 )
 
-// Store is a store.Store and a store.Many in a database. It is a small value; copies
+// Store is a store.Store in a database. It is a small value; copies
 // share their state. It is safe for concurrent use, unless InTx returned it.
 type Store struct {
 	runner  exec.Runner
@@ -36,9 +35,8 @@ type Store struct {
 // prepared statements are given up, because a pooler loses them.
 func New(c exec.Connections, breakAfter int64, breakFor time.Duration, clock func() int64, warn func(error)) Store {
 	cache, owners := exec.NewCache(warn), exec.NewOwners()
-	// The look at the owners is no answer to a statement: it is below the breaker.
-	b := exec.NewBreaker(owners.Guard(exec.NewFallback(exec.NewPool(c), c, cache)), breakAfter, breakFor, clock)
-	return Store{runner: b, breaker: b, txCache: cache, owners: owners, crowded: c.Crowded, ahead: new(atomic.Int64), room: newRoom(),
+	b := exec.NewBreaker(breakAfter, breakFor, clock)
+	return Store{runner: exec.NewPool(c, cache).Guard(b, owners), breaker: b, txCache: cache, owners: owners, crowded: c.Crowded, ahead: new(atomic.Int64), room: newRoom(),
 		shares: func() bool { return c.Pipelines() && cache.InUse() }}
 }
 
@@ -66,34 +64,91 @@ func (p Store) Answers() int64 {
 // Crowded reports whether all connections are in use by others than the limiter.
 func (p Store) Crowded() bool { return p.crowded != nil && p.crowded() }
 
-// decide runs one statement that returns an outcome. It runs it again if the database's
-// clock was in another period of a calendar.
-func (p Store) decide(ctx context.Context, q *store.Query, f func(context.Context, db.DBTX, *store.Query) (store.Outcome, error)) (store.Outcome, error) {
-	return p.decideBy(ctx, p.runner.Do, q, f)
-}
-
-// decideBy is decide by run. f may end with ErrRolledBack once it has the outcome.
-func (p Store) decideBy(ctx context.Context, run exec.Run, q *store.Query, f func(context.Context, db.DBTX, *store.Query) (store.Outcome, error)) (o store.Outcome, err error) {
+// Do is store.Store's.
+func (p Store) Do(ctx context.Context, op *store.Op) (err error) {
+	switch op.Kind {
+	case store.TakeAll, store.GetAll:
+		return p.takeAll(ctx, op)
+	case store.Reserve:
+		return p.reserve(ctx, op)
+	case store.Settle:
+		return p.settle(ctx, op)
+	case store.Reset:
+		return p.reset(ctx, &op.Query)
+	}
+	q, t := &op.Query, statement.Of(op.Algorithm)
 	for try := 1; ; try++ {
 		p.setEdges(q, q.Now)
-		err = run(ctx, func(tx db.DBTX) (err error) {
-			o, err = f(ctx, tx, q)
+		err = p.runner.Run(ctx, exec.Statement, func(tx db.DBTX) (err error) {
+			var o store.Outcome
+			switch op.Kind {
+			case store.Take:
+				o, err = t.Take(ctx, tx, q)
+			case store.Charge:
+				o, err = t.Charge(ctx, tx, q)
+			case store.Refund:
+				o, err = t.Refund(ctx, tx, q)
+			case store.Undo:
+				o, err = t.Undo(ctx, tx, q, op.Grant)
+			case store.Get:
+				o, err = t.Get(ctx, tx, q)
+			case store.GetUsage:
+				op.Usage, err = t.Usage(ctx, tx, q)
+				o = op.Usage.Outcome
+			default:
+				return asLocked(q.LockWait, change(ctx, tx, op))
+			}
+			if err == nil {
+				op.Outcome = stamped(q, o)
+			}
 			return asLocked(q.LockWait, err)
 		})
-		if err == exec.ErrRolledBack {
-			err = nil
-		}
 		if err != exec.ErrOtherPeriod {
-			break
+			return exec.Translate(err, p.tx)
 		}
 		if err = p.compare(ctx, try); err != nil {
-			return o, err
+			return err
 		}
 	}
+}
+
+// change sends the statement of an op that has no outcome of a key.
+func change(ctx context.Context, tx db.DBTX, op *store.Op) (err error) {
+	q, t := &op.Query, statement.Of(op.Algorithm)
+	switch op.Kind {
+	case store.Block:
+		blocked := *q
+		blocked.BlockFor = op.ForUs
+		return t.Block(ctx, tx, &blocked)
+	case store.Unblock:
+		return t.Unblock(ctx, tx, q, op.Until)
+	case store.Leave:
+		var rows int64
+		rows, err = statement.Queries.LeakyBucketQueueLeave(ctx, tx, db.LeakyBucketQueueLeaveParams{
+			Policy: q.Policy, Key: q.Key, Ticket: op.Ticket, Units: q.Units, NowUs: q.Now, Commit: string(q.Commit), LockTimeout: statement.WaitText(op.LockWait),
+		})
+		op.Allowed = rows > 0
+	case store.Due:
+		op.IDs, err = statement.Queries.ReservationsDue(ctx, tx, db.ReservationsDueParams{
+			Policy: q.Policy, Key: q.Key, Algorithm: string(q.Algorithm), NowUs: q.Now, MaxRows: store.MaxDue,
+		})
+	case store.NextDue:
+		var row db.ReservationsNextRow
+		row, err = statement.Queries.ReservationsNext(ctx, tx)
+		op.Wait = store.NoneDue
+		if row.ExpiresAtUs != store.NoneDue {
+			op.Wait = row.ExpiresAtUs - row.NowUs
+		}
+	}
+	return err
+}
+
+// stamped returns o with the clock that decided q, if that is the caller's.
+func stamped(q *store.Query, o store.Outcome) store.Outcome {
 	if q.Now != nil {
 		o.Now = *q.Now
 	}
-	return o, exec.Translate(err, p.tx)
+	return o
 }
 
 // asLocked returns ErrLocked for a row that was locked for longer than a LockWait.
@@ -107,66 +162,14 @@ func asLocked(wait time.Duration, err error) error {
 
 // exec runs one statement that waits so long for a row's lock.
 func (p Store) exec(ctx context.Context, wait time.Duration, f func(db.DBTX) error) error {
-	return exec.Translate(p.runner.Do(ctx, func(tx db.DBTX) error { return asLocked(wait, f(tx)) }), p.tx)
+	return exec.Translate(p.runner.Run(ctx, exec.Statement, func(tx db.DBTX) error { return asLocked(wait, f(tx)) }), p.tx)
 }
 
-// Take grants as many steps as fit.
-func (p Store) Take(ctx context.Context, q *store.Query) (store.Outcome, error) {
-	return p.decide(ctx, q, statement.Of(q.Algorithm).Take)
-}
-
-// Charge adds units up to the burst.
-func (p Store) Charge(ctx context.Context, q *store.Query) (store.Outcome, error) {
-	return p.decide(ctx, q, statement.Of(q.Algorithm).Charge)
-}
-
-// Refund gives units back, at most those in use.
-func (p Store) Refund(ctx context.Context, q *store.Query) (store.Outcome, error) {
-	return p.decide(ctx, q, statement.Of(q.Algorithm).Refund)
-}
-
-// Undo gives back what is left of units that were counted in g.
-func (p Store) Undo(ctx context.Context, q *store.Query, g algorithm.Grant) (store.Outcome, error) {
-	return p.decide(ctx, q, func(ctx context.Context, tx db.DBTX, q *store.Query) (store.Outcome, error) {
-		return statement.Of(q.Algorithm).Undo(ctx, tx, q, g)
-	})
-}
-
-// Get reads the key's state.
-func (p Store) Get(ctx context.Context, q *store.Query) (store.Outcome, error) {
-	return p.decide(ctx, q, statement.Of(q.Algorithm).Get)
-}
-
-// Usage reads the key's state and its open reservations.
-func (p Store) Usage(ctx context.Context, q *store.Query) (u store.Usage, err error) {
-	u.Outcome, err = p.decide(ctx, q, func(ctx context.Context, tx db.DBTX, q *store.Query) (_ store.Outcome, err error) {
-		u, err = statement.Of(q.Algorithm).Usage(ctx, tx, q)
-		return u.Outcome, err
-	})
-	return u, err
-}
-
-// Block blocks the key.
-func (p Store) Block(ctx context.Context, q *store.Query, forUs int64) error {
-	blocked := *q
-	blocked.BlockFor = forUs
-	return p.exec(ctx, q.LockWait, func(tx db.DBTX) error {
-		return statement.Of(q.Algorithm).Block(ctx, tx, &blocked)
-	})
-}
-
-// Unblock lifts the block that ends at until; any block if until is 0.
-func (p Store) Unblock(ctx context.Context, q *store.Query, until int64) error {
-	return p.exec(ctx, q.LockWait, func(tx db.DBTX) error {
-		return statement.Of(q.Algorithm).Unblock(ctx, tx, q, until)
-	})
-}
-
-// Reset deletes the row and frees the key's reservations. A Reserve that had locked the
+// reset deletes the row and frees the key's reservations. A Reserve that had locked the
 // row when the first statement began has made a reservation that only a second statement
 // sees. None can be made after that: it would wait for the deleted row.
-func (p Store) Reset(ctx context.Context, q *store.Query) error {
-	err := p.runner.Within(ctx, func(tx db.DBTX) error {
+func (p Store) reset(ctx context.Context, q *store.Query) error {
+	err := p.runner.Run(ctx, exec.Transaction, func(tx db.DBTX) error {
 		deleted, err := statement.Of(q.Algorithm).Reset(ctx, tx, q)
 		if err != nil || deleted == 0 {
 			return asLocked(q.LockWait, err)
@@ -177,27 +180,20 @@ func (p Store) Reset(ctx context.Context, q *store.Query) error {
 	return exec.Translate(err, p.tx)
 }
 
-// Leave gives a place in a queue back if no later request has one.
-func (p Store) Leave(ctx context.Context, q *store.Query, ticket int64) (left bool, err error) {
-	err = p.exec(ctx, q.LockWait, func(tx db.DBTX) error {
-		rows, err := statement.Queries.LeakyBucketQueueLeave(ctx, tx, db.LeakyBucketQueueLeaveParams{
-			Policy: q.Policy, Key: q.Key, Ticket: ticket, Units: q.Units, NowUs: q.Now, Commit: string(q.Commit), LockTimeout: statement.WaitText(q.LockWait),
-		})
-		left = rows > 0
-		return err
-	})
-	return left, err
-}
-
-// TakeMany decides rows of many keys in one statement. It sends rows again for which the
-// database's clock was in another period of a calendar.
+// TakeMany decides rows of different keys, in lock order, with one algorithm and one
+// Commit, in one statement. now is the caller's clock, nil for the database's. It sends rows
+// again for which the database's clock was in another period of a calendar.
+//
+// After an error, rows whose Outcome is Decided were still decided. The error is
+// store.ErrLocked if a row was locked for longer than the rows' LockWait, and a
+// *store.RowError if a value in a row failed the statement.
 func (p Store) TakeMany(ctx context.Context, rows []*store.Row, now *int64) error {
 	t := statement.Of(rows[0].Query.Algorithm)
 	for try := 1; ; try++ {
 		for _, r := range rows {
 			p.setEdges(r.Query, now)
 		}
-		err := p.runner.Do(ctx, func(tx db.DBTX) error {
+		err := p.runner.Run(ctx, exec.Statement, func(tx db.DBTX) error {
 			return asLocked(rows[0].Query.LockWait, t.TakeMany(ctx, tx, rows, now))
 		})
 		switch {
@@ -257,7 +253,7 @@ func (p Store) setEdges(q *store.Query, now *int64) {
 func (p Store) compare(ctx context.Context, times int) error {
 	here := time.Now()
 	var there int64
-	err := p.runner.Do(ctx, func(tx db.DBTX) (err error) {
+	err := p.runner.Run(ctx, exec.Statement, func(tx db.DBTX) (err error) {
 		there, err = statement.Queries.Clock(ctx, tx, nil)
 		return err
 	})

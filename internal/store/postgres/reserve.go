@@ -13,29 +13,32 @@ import (
 	"github.com/pglimit/pglimit/internal/store/postgres/statement"
 )
 
-// Reserve is one statement. If an admission under the same idempotency key exists, a
+// reserve is one statement. If an admission under the same idempotency key exists, a
 // second statement reads it, and a third confirms it. If that admission may be forgotten,
 // it is forgotten first. A denial under an idempotency key also needs a second statement:
 // see attempt.
-func (p Store) Reserve(ctx context.Context, q *store.Query, a *store.Admission) (store.Outcome, error) {
-	o, err := p.reserve(ctx, q, a)
+func (p Store) reserve(ctx context.Context, op *store.Op) error {
+	o, err := p.reserveOnce(ctx, &op.Query, op.Admission)
 	if err == nil && o.Before != nil {
-		err = p.confirm(ctx, q, o.Before.ID)
+		err = p.confirm(ctx, &op.Query, o.Before.ID)
 	}
-	return o, err
+	if err == nil {
+		op.Outcome = o
+	}
+	return err
 }
 
-func (p Store) reserve(ctx context.Context, q *store.Query, a *store.Admission) (store.Outcome, error) {
+func (p Store) reserveOnce(ctx context.Context, q *store.Query, a *store.Admission) (store.Outcome, error) {
 	if !q.Possible() { // it may still have been admitted before
-		o, err := p.Get(ctx, q) // first: an admission meanwhile is the answer
-		if err != nil {
+		get := store.Op{Kind: store.Get, Query: *q}
+		if err := p.Do(ctx, &get); err != nil { // first: an admission meanwhile is the answer
 			return store.Outcome{}, err
 		}
 		before, err := p.readBefore(ctx, q, a)
 		if err != nil || before != nil && !before.free() {
 			return store.Outcome{Before: reservationOf(before)}, err
 		}
-		return o, nil
+		return get.Outcome, nil
 	}
 	if a.Idempotency != "" && p.tx {
 		if o, err := p.prepare(ctx, q, a); err != nil || o.Before != nil {
@@ -70,52 +73,68 @@ func (p Store) reserve(ctx context.Context, q *store.Query, a *store.Admission) 
 // transaction prepare has locked the row first.
 func (p Store) attempt(ctx context.Context, q *store.Query, a *store.Admission) (o store.Outcome, overdue bool, err error) {
 	if q.BlockFor == 0 || a.Idempotency == "" || p.tx {
-		return p.attemptBy(ctx, p.runner.Do, q, a)
+		return p.attemptBy(ctx, exec.Statement, q, a)
 	}
 	unblocked := *q
 	unblocked.BlockFor = 0
-	o, overdue, err = p.attemptBy(ctx, p.runner.Do, &unblocked, a)
+	o, overdue, err = p.attemptBy(ctx, exec.Statement, &unblocked, a)
 	if err != nil || overdue || !denied(&o) || o.Blocked {
 		return o, overdue, err
 	}
-	return p.attemptBy(ctx, p.runner.Within, q, a)
+	return p.attemptBy(ctx, exec.Transaction, q, a)
 }
 
 // denied reports whether a Reserve was decided and denied.
 func denied(o *store.Outcome) bool { return o.Decided && o.Granted == 0 }
 
-// attemptBy is attempt by run, which is Runner.Do or Runner.Within.
-func (p Store) attemptBy(ctx context.Context, run exec.Run, q *store.Query, a *store.Admission) (o store.Outcome, overdue bool, err error) {
-	o, err = p.decideBy(ctx, run, q, func(ctx context.Context, tx db.DBTX, q *store.Query) (store.Outcome, error) {
-		overdue = false
-		o, err := statement.Of(q.Algorithm).Reserve(ctx, tx, q, a)
-		undecided := errors.Is(err, pgx.ErrNoRows)
-		switch {
-		case err != nil && !undecided:
-			return o, err
-		case !undecided && (!denied(&o) || p.tx || a.Idempotency == ""):
-			return o, nil
+// attemptBy is attempt in a mode. It decides again if the database's clock was in another
+// period of a calendar.
+func (p Store) attemptBy(ctx context.Context, m exec.Mode, q *store.Query, a *store.Admission) (o store.Outcome, overdue bool, err error) {
+	for try := 1; ; try++ {
+		p.setEdges(q, q.Now)
+		err = p.runner.Run(ctx, m, func(tx db.DBTX) (err error) {
+			o, overdue, err = p.reserveBy(ctx, tx, q, a)
+			return asLocked(q.LockWait, err)
+		})
+		if err == exec.ErrRolledBack {
+			err = nil
 		}
-		var b *before
-		if err = nil; a.Idempotency != "" {
-			b, err = readBefore(ctx, tx, q, a) // nil: gone between the two statements
+		if err != exec.ErrOtherPeriod {
+			return stamped(q, o), overdue, exec.Translate(err, p.tx)
 		}
-		switch {
-		case err != nil:
-			return store.Outcome{}, err
-		case b != nil:
-			if overdue, o = b.free(), (store.Outcome{}); !overdue {
-				o.Before = &b.Reservation
-			}
-			return o, exec.ErrRolledBack // the block
-		case undecided && q.Calendar != nil:
-			return store.Outcome{}, exec.ErrOtherPeriod
-		case undecided: // what was there is gone
-			return store.Outcome{}, nil
+		if err = p.compare(ctx, try); err != nil {
+			return o, false, err
 		}
-		return o, nil
-	})
-	return o, overdue, err
+	}
+}
+
+// reserveBy sends the statement over tx, and looks for an earlier admission if it has to.
+func (p Store) reserveBy(ctx context.Context, tx db.DBTX, q *store.Query, a *store.Admission) (o store.Outcome, overdue bool, err error) {
+	o, err = statement.Of(q.Algorithm).Reserve(ctx, tx, q, a)
+	undecided := errors.Is(err, pgx.ErrNoRows)
+	switch {
+	case err != nil && !undecided:
+		return o, false, err
+	case !undecided && (!denied(&o) || p.tx || a.Idempotency == ""):
+		return o, false, nil
+	}
+	var b *before
+	if err = nil; a.Idempotency != "" {
+		b, err = readBefore(ctx, tx, q, a) // nil: gone between the two statements
+	}
+	switch {
+	case err != nil:
+		return store.Outcome{}, false, err
+	case b != nil && b.free():
+		return store.Outcome{}, true, exec.ErrRolledBack // the block
+	case b != nil:
+		return store.Outcome{Before: &b.Reservation}, false, exec.ErrRolledBack
+	case undecided && q.Calendar != nil:
+		return store.Outcome{}, false, exec.ErrOtherPeriod
+	case undecided: // what was there is gone
+		return store.Outcome{}, false, nil
+	}
+	return o, false, nil
 }
 
 // prepare makes sure that Reserve cannot fail in the caller's transaction. It locks the
@@ -130,10 +149,9 @@ func (p Store) prepare(ctx context.Context, q *store.Query, a *store.Admission) 
 			return store.Outcome{}, err
 		}
 	}
-	nothing := *q
+	nothing := store.Op{Kind: store.Take, Query: *q}
 	nothing.Count, nothing.BlockFor = 0, 0
-	_, err = p.Take(ctx, &nothing)
-	return store.Outcome{}, err
+	return store.Outcome{}, p.Do(ctx, &nothing)
 }
 
 // forget frees an idempotency key whose admission need not be remembered any longer or
@@ -145,8 +163,9 @@ func (p Store) forget(ctx context.Context, q *store.Query, a *store.Admission) e
 		return err
 	}
 	if before.State == store.Open {
-		e := store.Ending{ReservationID: before.ReservationID, State: store.Expired, Now: q.Now, Commit: q.Commit, LockWait: q.LockWait}
-		if _, err := p.settle(ctx, &e); err != nil && !errors.Is(err, store.ErrNoReservation) {
+		end := store.Op{Kind: store.Settle, Query: *q, ID: before.ID, State: store.Expired}
+		end.Units = 0
+		if err := p.settleOnce(ctx, &end); err != nil && !errors.Is(err, store.ErrNoReservation) {
 			return err
 		}
 	}
@@ -216,65 +235,40 @@ func (p Store) confirm(ctx context.Context, q *store.Query, id string) error {
 	})
 }
 
-// Settle ends a reservation. If a row stayed locked, a second statement finds out whether
+// settle ends a reservation. If a row stayed locked, a second statement finds out whether
 // that is the reservation's.
-func (p Store) Settle(ctx context.Context, e *store.Ending) (store.Ended, error) {
-	s, err := p.settle(ctx, e)
-	if err == store.ErrLocked && p.reservationLocked(ctx, e) {
+func (p Store) settle(ctx context.Context, op *store.Op) error {
+	err := p.settleOnce(ctx, op)
+	if err == store.ErrLocked && p.reservationLocked(ctx, op) {
 		err = store.ErrReservationLocked
 	}
-	return s, err
+	return err
 }
 
-func (p Store) settle(ctx context.Context, e *store.Ending) (s store.Ended, err error) {
-	found := false
-	err = p.runner.Do(ctx, func(tx db.DBTX) error {
-		ended, err := statement.Of(e.Algorithm).Settle(ctx, tx, e)
-		if err != nil {
-			if errors.Is(err, pgx.ErrNoRows) {
-				err = nil
-			}
-			return asLocked(e.LockWait, err)
+func (p Store) settleOnce(ctx context.Context, op *store.Op) error {
+	err := p.exec(ctx, op.LockWait, func(tx db.DBTX) error {
+		op.Ended = nil
+		e, err := statement.Of(op.Algorithm).Settle(ctx, tx, op)
+		if errors.Is(err, pgx.ErrNoRows) {
+			return nil
 		}
-		found, s = true, ended
-		return nil
+		if err == nil {
+			op.Ended = &e
+		}
+		return err
 	})
-	if err == nil && !found {
-		return s, fmt.Errorf("%w: %s", store.ErrNoReservation, store.Quote(e.Public()))
+	if err == nil && op.Ended == nil {
+		return fmt.Errorf("%w: %s", store.ErrNoReservation, store.Quote(op.Reservation().Public()))
 	}
-	return s, exec.Translate(err, p.tx)
+	return err
 }
 
 // reservationLocked reports whether another transaction has locked the reservation. It is
 // false if that cannot be read.
-func (p Store) reservationLocked(ctx context.Context, e *store.Ending) (locked bool) {
+func (p Store) reservationLocked(ctx context.Context, op *store.Op) (locked bool) {
 	_ = p.exec(ctx, 0, func(tx db.DBTX) (err error) {
-		locked, err = statement.Queries.ReservationLocked(ctx, tx, db.ReservationLockedParams{Policy: e.Policy, Key: e.Key, ID: e.ID})
+		locked, err = statement.Queries.ReservationLocked(ctx, tx, db.ReservationLockedParams{Policy: op.Policy, Key: op.Key, ID: op.ID})
 		return err
 	})
 	return locked
-}
-
-// Due lists the key's open reservations that have expired.
-func (p Store) Due(ctx context.Context, q *store.Query) (ids []string, err error) {
-	err = p.exec(ctx, 0, func(tx db.DBTX) (err error) {
-		ids, err = statement.Queries.ReservationsDue(ctx, tx, db.ReservationsDueParams{
-			Policy: q.Policy, Key: q.Key, Algorithm: string(q.Algorithm), NowUs: q.Now, MaxRows: store.MaxDue,
-		})
-		return err
-	})
-	return ids, err
-}
-
-// NextDue returns the time until the next open reservation expires.
-func (p Store) NextDue(ctx context.Context) (wait int64, err error) {
-	err = p.exec(ctx, 0, func(tx db.DBTX) error {
-		row, err := statement.Queries.ReservationsNext(ctx, tx)
-		wait = store.NoneDue
-		if row.ExpiresAtUs != store.NoneDue {
-			wait = row.ExpiresAtUs - row.NowUs
-		}
-		return err
-	})
-	return wait, err
 }

@@ -30,15 +30,15 @@ const (
 	small     = 0.25
 )
 
-// note remembers the joints' state after a decision.
-func (m *room) note(joints []*store.Joint) {
+// note remembers the groups' state after a decision.
+func (m *room) note(groups []*store.Group) {
 	if m == nil {
 		return
 	}
-	for _, j := range joints {
-		o := &j.Outcome
-		p, hash := m.places(j)
-		if j.Fits() && !o.IsBlocked() && o.View.Level(&j.Rules, o.UpdatedAt) <= muchInUse*j.Capacity {
+	for _, g := range groups {
+		o := &g.Outcome
+		p, hash := m.places(g)
+		if g.Fits() && !o.IsBlocked() && o.View.Level(&g.Rules, o.UpdatedAt) <= muchInUse*g.Capacity {
 			p.add(hash)
 		} else {
 			p.remove(hash)
@@ -46,24 +46,24 @@ func (m *room) note(joints []*store.Joint) {
 	}
 }
 
-// likely reports whether all joints are likely to be granted.
-func (m *room) likely(joints []*store.Joint) bool {
+// likely reports whether all groups are likely to be granted.
+func (m *room) likely(groups []*store.Group) bool {
 	if m == nil {
 		return false
 	}
-	for _, j := range joints {
-		if p, hash := m.places(j); j.Hot || j.Cost > small*j.Capacity || !p.have(hash) {
+	for _, g := range groups {
+		if p, hash := m.places(g); g.Hot || g.Cost > small*g.Capacity || !p.have(hash) {
 			return false
 		}
 	}
 	return true
 }
 
-func (m *room) places(j *store.Joint) (p *places, hash uint64) {
+func (m *room) places(g *store.Group) (p *places, hash uint64) {
 	hash = maphash.Comparable(m.seed, struct {
 		algorithm   algorithm.Name
 		policy, key string
-	}{j.Algorithm, j.Policy, j.Key})
+	}{g.Algorithm, g.Policy, g.Key})
 	return &m.keys[hash%uint64(len(m.keys))], hash
 }
 

@@ -8,9 +8,9 @@ import (
 	"github.com/pglimit/pglimit/internal/store"
 )
 
-// bucketOf is a joint of a bucket of 100 units after a decision.
-func bucketOf(key string, cost, level, granted float64) *store.Joint {
-	return &store.Joint{
+// bucketOf is a group of a bucket of 100 units after a decision.
+func bucketOf(key string, cost, level, granted float64) *store.Group {
+	return &store.Group{
 		Query:   store.Query{Algorithm: algorithm.TokenBucket, Policy: "p", Key: key, Cost: cost, Rules: algorithm.Rules{Capacity: 100}},
 		Outcome: store.Outcome{Granted: granted, UpdatedAt: 1, View: &algorithm.Bucket{Units: level}},
 	}
@@ -22,7 +22,7 @@ func TestRoom(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		what  string
-		after *store.Joint
+		after *store.Group
 		cost  float64
 		want  bool
 	}{
@@ -33,34 +33,34 @@ func TestRoom(t *testing.T) {
 		{"another key", bucketOf("l", 1, 0, 1), 1, false},
 	} {
 		m := newRoom()
-		m.note([]*store.Joint{bucketOf("k", 1, 0, 1)})
-		m.note([]*store.Joint{c.after})
+		m.note([]*store.Group{bucketOf("k", 1, 0, 1)})
+		m.note([]*store.Group{c.after})
 		ask := bucketOf("k", c.cost, 0, 0)
 		if c.what == "another key" {
 			m = newRoom()
-			m.note([]*store.Joint{c.after})
+			m.note([]*store.Group{c.after})
 		}
-		if got := m.likely([]*store.Joint{ask}); got != c.want {
+		if got := m.likely([]*store.Group{ask}); got != c.want {
 			t.Errorf("%s: %v", c.what, got)
 		}
-		if m.likely([]*store.Joint{ask, bucketOf("unknown", 1, 0, 0)}) {
+		if m.likely([]*store.Group{ask, bucketOf("unknown", 1, 0, 0)}) {
 			t.Errorf("%s, with an unknown key: likely", c.what)
 		}
 		ask.Hot = true
-		if m.likely([]*store.Joint{ask}) {
+		if m.likely([]*store.Group{ask}) {
 			t.Errorf("%s, with a denial of the last seconds: likely", c.what)
 		}
 	}
 	blocked := bucketOf("k", 1, 0, 1)
 	blocked.Outcome.BlockedUntil = 2
 	m := newRoom()
-	m.note([]*store.Joint{bucketOf("k", 1, 0, 1)})
-	m.note([]*store.Joint{blocked})
-	if m.likely([]*store.Joint{bucketOf("k", 1, 0, 0)}) {
+	m.note([]*store.Group{bucketOf("k", 1, 0, 1)})
+	m.note([]*store.Group{blocked})
+	if m.likely([]*store.Group{bucketOf("k", 1, 0, 0)}) {
 		t.Error("a blocked key: likely")
 	}
 	var none *room
-	none.note([]*store.Joint{blocked})
+	none.note([]*store.Group{blocked})
 	if none.likely(nil) {
 		t.Error("in a transaction: likely")
 	}
@@ -73,32 +73,32 @@ func TestRoomOfManyKeys(t *testing.T) {
 	const n = 100_000
 	likely := func() (count int) {
 		for i := range n {
-			if m.likely([]*store.Joint{bucketOf(fmt.Sprint(i), 1, 0, 0)}) {
+			if m.likely([]*store.Group{bucketOf(fmt.Sprint(i), 1, 0, 0)}) {
 				count++
 			}
 		}
 		return count
 	}
 	for i := range n {
-		m.note([]*store.Joint{bucketOf(fmt.Sprint("other ", i), 1, 0, 1)})
+		m.note([]*store.Group{bucketOf(fmt.Sprint("other ", i), 1, 0, 1)})
 	}
 	if count := likely(); count > 0 {
 		t.Errorf("%d unknown keys are likely", count)
 	}
 	for i := range n {
-		m.note([]*store.Joint{bucketOf(fmt.Sprint(i), 1, 0, 1)})
+		m.note([]*store.Group{bucketOf(fmt.Sprint(i), 1, 0, 1)})
 	}
 	all := len(m.keys) * len(m.keys[0])
 	if count := likely(); count < all*9/10 || count > all {
 		t.Errorf("%d keys are remembered in %d places", count, all)
 	}
 	m = newRoom() // keys of one request rarely displace each other
-	var joints []*store.Joint
+	var groups []*store.Group
 	for i := range 100 {
-		joints = append(joints, bucketOf(fmt.Sprint(i), 1, 0, 1))
+		groups = append(groups, bucketOf(fmt.Sprint(i), 1, 0, 1))
 	}
 	for range 3 { // with another seed the places are others
-		if m.note(joints); m.likely(joints) {
+		if m.note(groups); m.likely(groups) {
 			return
 		}
 		m = newRoom()

@@ -36,114 +36,104 @@ func (s *Store) InTx(inner store.Store) *Store {
 	return &Store{Store: inner, watch: s.watch, tx: true, freed: s.freed}
 }
 
-// Take is store.Store's.
-func (s *Store) Take(ctx context.Context, q *store.Query) (store.Outcome, error) {
+// Do is store.Store's. A Get gives nothing back in a transaction, where it locks nothing.
+func (s *Store) Do(ctx context.Context, op *store.Op) error {
 	began := time.Now()
-	o, err := s.Store.Take(ctx, q)
-	if err != nil || o.Granted != 0 || o.Blocked || !s.again(ctx, began, q, o, &err) {
-		return o, err
-	}
-	return repeat(ctx, began, s.timeout, func(ctx context.Context) (store.Outcome, error) { return s.Store.Take(ctx, q) })
-}
-
-// Reserve is store.Store's.
-func (s *Store) Reserve(ctx context.Context, q *store.Query, a *store.Admission) (store.Outcome, error) {
-	began := time.Now()
-	o, err := s.Store.Reserve(ctx, q, a)
-	if err != nil || !o.Decided || o.Granted != 0 || o.Blocked || !s.again(ctx, began, q, o, &err) {
-		return o, err
-	}
-	return repeat(ctx, began, s.timeout, func(ctx context.Context) (store.Outcome, error) { return s.Store.Reserve(ctx, q, a) })
-}
-
-// Get is store.Store's. In a transaction it locks nothing, so it gives nothing back.
-func (s *Store) Get(ctx context.Context, q *store.Query) (store.Outcome, error) {
-	began := time.Now()
-	o, err := s.Store.Get(ctx, q)
-	if err != nil || s.tx || fits(q, o) || !s.again(ctx, began, q, store.Outcome{}, &err) {
-		return o, err
-	}
-	return repeat(ctx, began, s.timeout, func(ctx context.Context) (store.Outcome, error) { return s.Store.Get(ctx, q) })
-}
-
-func fits(q *store.Query, o store.Outcome) bool {
-	return algorithm.Fit(q.Capacity, o.View.Level(&q.Rules, o.UpdatedAt), q.Cost) >= 1
-}
-
-// TakeAll is store.Store's.
-func (s *Store) TakeAll(ctx context.Context, joints []*store.Joint, possible bool) (bool, error) {
-	began := time.Now()
-	allowed, err := s.Store.TakeAll(ctx, joints, possible)
-	if err != nil || allowed {
-		return allowed, err
+	err := s.Store.Do(ctx, op)
+	if err != nil || !denied(op) || op.Kind == store.Get && s.tx {
+		return err
 	}
 	freed := false
-	for _, j := range joints {
-		if !j.Fits() && !j.Outcome.Blocked && s.again(ctx, began, &j.Query, j.Outcome, &err) {
-			freed = true
+	switch op.Kind {
+	case store.Get:
+		freed, err = s.again(ctx, began, &op.Query, store.Outcome{})
+	case store.TakeAll, store.GetAll:
+		for _, g := range op.Groups {
+			if err == nil && !g.Fits() && !g.Outcome.Blocked {
+				var more bool
+				more, err = s.again(ctx, began, &g.Query, g.Outcome)
+				freed = freed || more
+			}
 		}
-		if err != nil {
-			return false, err
-		}
+	default:
+		freed, err = s.again(ctx, began, &op.Query, op.Outcome)
 	}
-	if !freed {
-		return false, nil
+	if err != nil || !freed {
+		return err
 	}
-	return repeat(ctx, began, s.timeout, func(ctx context.Context) (bool, error) { return s.Store.TakeAll(ctx, joints, possible) })
-}
-
-// repeat runs a denied request once more, in what is left of the timeout. If that is too
-// little, the policy must not fail open: the database has answered.
-func repeat[T any](ctx context.Context, began time.Time, timeout time.Duration, f func(context.Context) (T, error)) (T, error) {
-	return store.Since(ctx, began, timeout, func(rest context.Context) (T, error) {
-		v, err := f(rest)
+	// If what is left of the timeout is too little, the policy must not fail open: the
+	// database has answered.
+	return store.Since(ctx, began, s.timeout, func(rest context.Context) error {
+		err := s.Store.Do(rest, op)
 		if err != nil && rest.Err() != nil {
 			err = fmt.Errorf("%w: %w: %w", store.ErrUnavailable, store.ErrAnswering, err)
 		}
-		return v, err
+		return err
 	})
 }
 
-// again gives back the units of expired reservations of q's key and reports whether there
-// were any. Then it lifts the block that the denial o started. An error that ends the
-// decision is stored in fails.
-func (s *Store) again(ctx context.Context, began time.Time, q *store.Query, o store.Outcome, fails *error) bool {
-	if q.Units == 0 || !q.Possible() || q.Algorithm == algorithm.LeakyBucketQueue || q.Now == nil && s.watch.quiet() {
-		return false
+// denied reports whether op might be granted after expired reservations were given back.
+func denied(op *store.Op) bool {
+	q, o := &op.Query, &op.Outcome
+	switch op.Kind {
+	case store.Take:
+		return o.Granted == 0 && !o.Blocked
+	case store.Reserve:
+		return o.Decided && o.Granted == 0 && !o.Blocked
+	case store.Get:
+		return algorithm.Fit(q.Capacity, o.View.Level(&q.Rules, o.UpdatedAt), q.Cost) < 1
+	case store.TakeAll, store.GetAll:
+		return !op.Allowed
 	}
-	own := q.Apart() // a statement may be in flight after the denial stands
-	freed, err := store.Since(ctx, began, s.timeout, func(ctx context.Context) (bool, error) { return s.giveBack(ctx, own, o) })
-	if err != nil && s.tx {
-		*fails = err
-	}
-	return freed && err == nil
+	return false
 }
 
-func (s *Store) giveBack(ctx context.Context, q *store.Query, o store.Outcome) (freed bool, err error) {
+// again gives back the units of expired reservations of q's key and reports whether there
+// were any. Then it lifts the block that the denial o started. An error ends the decision in
+// a transaction only.
+func (s *Store) again(ctx context.Context, began time.Time, q *store.Query, o store.Outcome) (freed bool, err error) {
+	if q.Units == 0 || !q.Possible() || q.Algorithm == algorithm.LeakyBucketQueue || q.Now == nil && s.watch.quiet() {
+		return false, nil
+	}
+	own := *q // a statement may be in flight after the denial stands
+	err = store.Since(ctx, began, s.timeout, func(ctx context.Context) (err error) {
+		freed, err = s.giveBack(ctx, own, o)
+		return err
+	})
+	if err == nil || s.tx {
+		return freed, err
+	}
+	return false, nil
+}
+
+func (s *Store) giveBack(ctx context.Context, q store.Query, o store.Outcome) (freed bool, err error) {
 	// A transaction's snapshot may be too old for the watch.
 	if q.Now == nil && !s.tx {
 		if err = s.watch.look(ctx, s.Store); err != nil || s.watch.quiet() {
 			return false, err
 		}
 	}
-	ids, err := s.Store.Due(ctx, q)
-	commit := q.Commit
-	if !s.tx {
-		commit = store.Relaxed // if it is lost, the reservation expires once more
+	due := store.Op{Kind: store.Due, Query: q}
+	if err = s.Store.Do(ctx, &due); err != nil {
+		return false, err
 	}
-	for _, id := range ids {
-		due := store.ReservationID{Algorithm: q.Algorithm, Policy: q.Policy, Key: q.Key, ID: id}
-		e, err := s.Store.Settle(ctx, &store.Ending{ReservationID: due, State: store.Expired, Now: q.Now, Commit: commit})
+	for _, id := range due.IDs {
+		end := store.Op{Kind: store.Settle, Query: q, ID: id, State: store.Expired}
+		end.Units = 0
+		if !s.tx {
+			end.Commit = store.Relaxed // if it is lost, the reservation expires once more
+		}
+		err := s.Store.Do(ctx, &end)
 		if err != nil && !errors.Is(err, store.ErrNoReservation) {
 			return freed, err
 		}
-		freed = freed || e.Freed
+		freed = freed || err == nil && end.Ended.Freed
 	}
-	if !freed || err != nil {
-		return freed, err
+	if !freed {
+		return false, nil
 	}
 	if o.IsBlocked() {
-		err = s.Store.Unblock(ctx, q, o.BlockedUntil)
+		err = s.Store.Do(ctx, &store.Op{Kind: store.Unblock, Query: q, Until: o.BlockedUntil})
 	}
 	s.freed(q.Algorithm, q.Policy, q.Key)
 	return true, err
@@ -167,9 +157,10 @@ func (w *Watch) quiet() bool { return time.Since(w.start).Microseconds() < w.unt
 // committed may be overlooked until then.
 func (w *Watch) look(ctx context.Context, s store.Store) error {
 	sent := time.Since(w.start).Microseconds()
-	wait, err := s.NextDue(ctx)
+	next := store.Op{Kind: store.NextDue}
+	err := s.Do(ctx, &next)
 	if err == nil {
-		w.until.Store(sent + min(wait, store.MinTTL.Microseconds()))
+		w.until.Store(sent + min(next.Wait, store.MinTTL.Microseconds()))
 	}
 	return err
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/pglimit/pglimit/internal/algorithm"
@@ -20,6 +21,8 @@ type counting struct {
 	due, nextDue int
 	err          error
 	began, ends  time.Time
+	slow         time.Duration // lets the second Take's context end
+	takes        int
 }
 
 func (c *counting) note(ctx context.Context) {
@@ -36,27 +39,38 @@ func (c *counting) note(ctx context.Context) {
 	}
 }
 
-func (c *counting) Take(ctx context.Context, q *store.Query) (store.Outcome, error) {
-	c.note(ctx)
-	return c.Store.Take(ctx, q)
-}
-
-func (c *counting) Settle(ctx context.Context, e *store.Ending) (store.Ended, error) {
-	c.note(ctx)
-	return c.Store.Settle(ctx, e)
-}
-
-func (c *counting) Due(ctx context.Context, q *store.Query) ([]string, error) {
-	c.note(ctx)
-	if c.due++; c.err != nil {
-		return nil, c.err
+func (c *counting) Do(ctx context.Context, op *store.Op) error {
+	switch op.Kind {
+	case store.Take, store.Settle:
+		c.note(ctx)
+	case store.NextDue:
+		c.nextDue++
+	case store.Due:
+		c.note(ctx)
+		if c.due++; c.err != nil {
+			return c.err
+		}
 	}
-	return c.Store.Due(ctx, q)
+	if op.Kind == store.Take {
+		if c.takes++; c.takes == 2 && c.slow > 0 {
+			time.Sleep(c.slow)
+			return store.EndedContext(ctx)
+		}
+	}
+	return c.Store.Do(ctx, op)
 }
 
-func (c *counting) NextDue(ctx context.Context) (int64, error) {
-	c.nextDue++
-	return c.Store.NextDue(ctx)
+// take takes, and get reads.
+func (s *Store) take(ctx context.Context, q *store.Query) (store.Outcome, error) {
+	op := &store.Op{Query: *q}
+	err := s.Do(ctx, op)
+	return op.Outcome, err
+}
+
+func (s *Store) get(ctx context.Context, q *store.Query) (store.Outcome, error) {
+	op := &store.Op{Kind: store.Get, Query: *q}
+	err := s.Do(ctx, op)
+	return op.Outcome, err
 }
 
 // bed returns a Store over one in memory, and the keys that it says were freed.
@@ -77,9 +91,9 @@ func query(key string, cost float64, now int64) *store.Query {
 // reserve reserves units for a second.
 func reserve(t *testing.T, s *Store, id, key string, units float64, now int64) {
 	t.Helper()
-	o, err := s.Reserve(t.Context(), query(key, units, now), &store.Admission{ID: id, State: store.Open, TTL: 1e6, Remember: 3600e6})
-	if err != nil || o.Granted != 1 {
-		t.Fatal(o, err)
+	op := &store.Op{Kind: store.Reserve, Query: *query(key, units, now), Admission: &store.Admission{ID: id, State: store.Open, TTL: 1e6, Remember: 3600e6}}
+	if err := s.Do(t.Context(), op); err != nil || op.Outcome.Granted != 1 {
+		t.Fatal(op.Outcome, err)
 	}
 }
 
@@ -89,13 +103,13 @@ func TestTakeGetsWhatExpired(t *testing.T) {
 	s, _, freed := bed()
 	reserve(t, s, "a", "k", 4, 0)
 	reserve(t, s, "b", "k", 6, 5e5)
-	if o, err := s.Take(t.Context(), query("k", 1, 9e5)); err != nil || o.Granted != 0 {
+	if o, err := s.take(t.Context(), query("k", 1, 9e5)); err != nil || o.Granted != 0 {
 		t.Errorf("while both are open: %+v, %v", o, err)
 	}
-	if o, err := s.Take(t.Context(), query("k", 4, 1e6)); err != nil || o.Granted != 1 {
+	if o, err := s.take(t.Context(), query("k", 4, 1e6)); err != nil || o.Granted != 1 {
 		t.Errorf("after the first expired: %+v, %v", o, err)
 	}
-	if o, err := s.Take(t.Context(), query("k", 1, 12e5)); err != nil || o.Granted != 0 {
+	if o, err := s.take(t.Context(), query("k", 1, 12e5)); err != nil || o.Granted != 0 {
 		t.Errorf("while the second is open: %+v, %v", o, err)
 	}
 	if len(*freed) != 1 || (*freed)[0] != "k" {
@@ -113,7 +127,7 @@ func TestTakeGetsABoundedNumberBack(t *testing.T) {
 	}
 	for i, want := range []float64{0, 1} {
 		c.began, c.ends = time.Time{}, time.Time{}
-		o, err := s.Take(t.Context(), query("k", 10, 2e6))
+		o, err := s.take(t.Context(), query("k", 10, 2e6))
 		if err != nil || o.Granted != want || c.due != i+1 {
 			t.Errorf("%+v, %v after %d looks", o, err, c.due)
 		}
@@ -125,10 +139,15 @@ func TestTakeGetsABoundedNumberBack(t *testing.T) {
 
 // TestRepetitionWithoutTime is an error for which no policy fails open.
 func TestRepetitionWithoutTime(t *testing.T) {
-	_, err := repeat(t.Context(), time.Now().Add(-time.Minute), time.Second, func(ctx context.Context) (bool, error) { return false, store.EndedContext(ctx) })
-	if !errors.Is(err, store.ErrUnavailable) || !errors.Is(err, store.ErrAnswering) || !errors.Is(err, context.DeadlineExceeded) {
-		t.Error(err)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		s, c, _ := bed()
+		s.timeout, c.slow = time.Second, 2*time.Second
+		reserve(t, s, "a", "k", 10, 0)
+		_, err := s.take(t.Context(), query("k", 1, 2e6))
+		if !errors.Is(err, store.ErrUnavailable) || !errors.Is(err, store.ErrAnswering) || !errors.Is(err, context.DeadlineExceeded) {
+			t.Error(err)
+		}
+	})
 }
 
 // TestTakeLiftsTheBlockOfItsDenial: the block of a denial because of an expired
@@ -138,14 +157,14 @@ func TestTakeLiftsTheBlockOfItsDenial(t *testing.T) {
 	reserve(t, s, "a", "k", 10, 0)
 	q := query("k", 10, 2e6)
 	q.BlockFor = 60e6
-	if o, err := s.Take(t.Context(), q); err != nil || o.Granted != 1 || o.IsBlocked() {
+	if o, err := s.take(t.Context(), q); err != nil || o.Granted != 1 || o.IsBlocked() {
 		t.Errorf("%+v, %v", o, err)
 	}
 	reserve(t, s, "b", "blocked", 10, 0)
-	if err := s.Block(t.Context(), query("blocked", 1, 0), 60e6); err != nil {
+	if err := s.Do(t.Context(), &store.Op{Kind: store.Block, Query: *query("blocked", 1, 0), ForUs: 60e6}); err != nil {
 		t.Fatal(err)
 	}
-	if o, err := s.Take(t.Context(), query("blocked", 1, 2e6)); err != nil || !o.Blocked {
+	if o, err := s.take(t.Context(), query("blocked", 1, 2e6)); err != nil || !o.Blocked {
 		t.Errorf("%+v, %v", o, err)
 	}
 }
@@ -156,7 +175,7 @@ func TestGetSeesWhatExpired(t *testing.T) {
 	s, c, _ := bed()
 	reserve(t, s, "a", "k", 10, 0)
 	level := func(s *Store) float64 {
-		o, err := s.Get(t.Context(), query("k", 1, 2e6))
+		o, err := s.get(t.Context(), query("k", 1, 2e6))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -175,11 +194,11 @@ func TestTakeAllGetsWhatExpired(t *testing.T) {
 	s, _, freed := bed()
 	reserve(t, s, "a", "a", 10, 0)
 	reserve(t, s, "b", "b", 10, 0)
-	joints := []*store.Joint{
+	op := &store.Op{Kind: store.TakeAll, Groups: []*store.Group{
 		{Query: *query("a", 1, 2e6), Needs: []float64{1}}, {Query: *query("b", 1, 2e6), Needs: []float64{1}},
-	}
-	if allowed, err := s.TakeAll(t.Context(), joints, true); err != nil || !allowed || len(*freed) != 2 {
-		t.Errorf("%v, %v, freed %v", allowed, err, *freed)
+	}}
+	if err := s.Do(t.Context(), op); err != nil || !op.Allowed || len(*freed) != 2 {
+		t.Errorf("%v, %v, freed %v", op.Allowed, err, *freed)
 	}
 }
 
@@ -188,10 +207,10 @@ func TestLooksThatFail(t *testing.T) {
 	s, c, _ := bed()
 	reserve(t, s, "a", "k", 10, 0)
 	c.err = errors.New("away")
-	if o, err := s.Take(t.Context(), query("k", 1, 2e6)); err != nil || o.Granted != 0 {
+	if o, err := s.take(t.Context(), query("k", 1, 2e6)); err != nil || o.Granted != 0 {
 		t.Errorf("%+v, %v", o, err)
 	}
-	if _, err := s.InTx(c).Take(t.Context(), query("k", 1, 2e6)); err != c.err {
+	if _, err := s.InTx(c).take(t.Context(), query("k", 1, 2e6)); err != c.err {
 		t.Errorf("in a transaction: %v", err)
 	}
 }
@@ -203,7 +222,7 @@ func TestLooksAreSpared(t *testing.T) {
 	q := query("k", 6, 0)
 	q.Now = nil // the watch is about the store's clock
 	for range 100 {
-		if _, err := s.Take(t.Context(), q); err != nil {
+		if _, err := s.take(t.Context(), q); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -211,7 +230,7 @@ func TestLooksAreSpared(t *testing.T) {
 		t.Errorf("looked %d times for the next, %d times at the key", c.nextDue, c.due)
 	}
 	for _, q := range []*store.Query{query("k", 11, 0), query("k", 0, 0)} {
-		if _, err := s.Get(t.Context(), q); err != nil || c.due != 0 {
+		if _, err := s.get(t.Context(), q); err != nil || c.due != 0 {
 			t.Errorf("cost %v: looked %d times, %v", q.Cost, c.due, err)
 		}
 	}

@@ -8,14 +8,12 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/pglimit/pglimit/db"
 	"github.com/pglimit/pglimit/internal/store"
 )
 
-// Breaker is a circuit breaker around a Runner. After several failures in a row it opens:
+// Breaker is a circuit breaker of a Pool. After several failures in a row it opens:
 // statements fail immediately, except one every rest, which probes.
 type Breaker struct {
-	inner Runner
 	after int64 // failures in a row
 	rest  int64 // microseconds
 	clock func() int64
@@ -26,28 +24,14 @@ type Breaker struct {
 	last     atomic.Pointer[error]
 }
 
-// NewBreaker returns a Breaker over inner that opens for rest after so many failures in a
-// row. clock returns microseconds.
-func NewBreaker(inner Runner, after int64, rest time.Duration, clock func() int64) *Breaker {
-	return &Breaker{inner: inner, after: after, rest: rest.Microseconds(), clock: clock}
+// NewBreaker returns a Breaker that opens for rest after so many failures in a row. clock
+// returns microseconds.
+func NewBreaker(after int64, rest time.Duration, clock func() int64) *Breaker {
+	return &Breaker{after: after, rest: rest.Microseconds(), clock: clock}
 }
 
-// Do is Runner.Do, unless the breaker is open.
-func (b *Breaker) Do(ctx context.Context, f func(db.DBTX) error) error {
-	return b.watch(ctx, f, b.inner.Do)
-}
-
-// Within is Runner.Within, unless the breaker is open.
-func (b *Breaker) Within(ctx context.Context, f func(db.DBTX) error) error {
-	return b.watch(ctx, f, b.inner.Within)
-}
-
-// watch runs f by run if the breaker admits it, and counts the outcome.
-func (b *Breaker) watch(ctx context.Context, f func(db.DBTX) error, run func(context.Context, func(db.DBTX) error) error) error {
-	if err := b.admit(); err != nil {
-		return err
-	}
-	err := run(ctx, f)
+// note counts the outcome of a statement or transaction.
+func (b *Breaker) note(ctx context.Context, err error) {
 	store.AwaitEnd(ctx, err)
 	switch {
 	case answered(err):
@@ -63,7 +47,6 @@ func (b *Breaker) watch(ctx context.Context, f func(db.DBTX) error, run func(con
 			b.until.Store(b.clock() + b.rest)
 		}
 	}
-	return err
 }
 
 // Answers returns how many statements the server has answered.

@@ -10,7 +10,6 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/pglimit/pglimit/db"
 	"github.com/pglimit/pglimit/internal/store"
 )
 
@@ -39,37 +38,37 @@ func TestAnswered(t *testing.T) {
 // connections. The error stays the login's, not that of an outage.
 func TestBreakerRefusedLogin(t *testing.T) {
 	now := int64(0)
-	sent := 0
-	inner := runnerFunc(func(context.Context, func(db.DBTX) error) error {
-		sent++
-		return fmt.Errorf("connect: %w", &pgconn.PgError{Code: "28P01"})
-	})
-	b := NewBreaker(inner, 3, time.Second, func() int64 { return now })
-	for range 10 {
-		err := Translate(b.Do(t.Context(), nil), false)
+	s := &scripted{refuses: fmt.Errorf("connect: %w", &pgconn.PgError{Code: "28P01"})}
+	b := NewBreaker(3, time.Second, func() int64 { return now })
+	p := NewPool(s, NewCache(nil)).Guard(b, nil)
+	for i := range 10 {
+		err := Translate(p.Run(t.Context(), Mode(i%2 == 0), nil), false)
 		if !errors.Is(err, store.ErrMisconfigured) || errors.Is(err, store.ErrUnavailable) {
 			t.Error(err)
 		}
 	}
-	if err := Translate(b.Refuses(), false); sent != 3 || !errors.Is(err, store.ErrMisconfigured) {
-		t.Errorf("%d connections; refuses with %v", sent, err)
+	if err := Translate(b.Refuses(), false); len(s.sent) != 3 || !errors.Is(err, store.ErrMisconfigured) {
+		t.Errorf("%d connections; refuses with %v", len(s.sent), err)
 	}
 }
 
-// runnerFunc is a Runner that only calls itself.
-type runnerFunc func(context.Context, func(db.DBTX) error) error
-
-func (r runnerFunc) Do(ctx context.Context, f func(db.DBTX) error) error     { return r(ctx, f) }
-func (r runnerFunc) Within(ctx context.Context, f func(db.DBTX) error) error { return r(ctx, f) }
+// try has an outcome noted if the breaker admits a statement.
+func (b *Breaker) try(t *testing.T, err error) error {
+	t.Helper()
+	if refused := b.admit(); refused != nil {
+		return refused
+	}
+	b.note(t.Context(), err)
+	return err
+}
 
 // TestBreakerWaitsForConnections: a wait for a connection of the pool is no failure of the
 // database, and neither is a locked row.
 func TestBreakerWaitsForConnections(t *testing.T) {
-	fails := error(&noConnection{context.DeadlineExceeded, true})
-	b := NewBreaker(runnerFunc(func(context.Context, func(db.DBTX) error) error { return fails }), 1, time.Second, func() int64 { return 0 })
-	for _, fails = range []error{&noConnection{context.DeadlineExceeded, true}, &noConnection{context.DeadlineExceeded, false}, store.ErrLocked} {
+	b := NewBreaker(1, time.Second, func() int64 { return 0 })
+	for _, fails := range []error{&noConnection{context.DeadlineExceeded, true}, &noConnection{context.DeadlineExceeded, false}, store.ErrLocked} {
 		for range 3 {
-			if err := b.Do(t.Context(), nil); err != fails {
+			if err := b.try(t, fails); err != fails {
 				t.Error(err)
 			}
 		}
@@ -84,9 +83,9 @@ func TestBreakerWaitsForConnections(t *testing.T) {
 
 // TestBreakerProbes: callers are refused until a probe is due.
 func TestBreakerProbes(t *testing.T) {
-	now, fails := int64(0), error(io.ErrUnexpectedEOF)
-	b := NewBreaker(runnerFunc(func(context.Context, func(db.DBTX) error) error { return fails }), 1, time.Second, func() int64 { return now })
-	_ = b.Do(t.Context(), nil)
+	now := int64(0)
+	b := NewBreaker(1, time.Second, func() int64 { return now })
+	_ = b.try(t, io.ErrUnexpectedEOF)
 	if b.Refuses() == nil {
 		t.Error("it is not open")
 	}
@@ -94,8 +93,7 @@ func TestBreakerProbes(t *testing.T) {
 	if err := b.Refuses(); err != nil {
 		t.Errorf("it refuses its probe: %v", err)
 	}
-	fails = nil
-	if err := b.Do(t.Context(), nil); err != nil || b.Refuses() != nil {
+	if err := b.try(t, nil); err != nil || b.Refuses() != nil {
 		t.Errorf("after the probe: %v, %v", err, b.Refuses())
 	}
 }

@@ -3,7 +3,6 @@ package exec
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -14,80 +13,6 @@ import (
 	"github.com/pglimit/pglimit/db"
 	"github.com/pglimit/pglimit/internal/pooler"
 )
-
-// fallback is a Runner over a pool. It tries once more, in another way, after errors that
-// mean that the server has executed nothing:
-//
-//   - A prepared statement was missing or stale: without the driver's cache of statements.
-//     If a pooler was the cause, the cache is not used again.
-//   - The server is read-only: on a new connection, which may lead to the new primary
-//     after a failover.
-//
-// A statement that fails so was not executed, and a transaction in which one fails is
-// rolled back. So nothing is counted twice.
-type fallback struct {
-	inner       Runner
-	connections Connections
-	cache       *Cache
-}
-
-// NewFallback returns a Runner that runs statements by inner, a Runner over connections.
-func NewFallback(inner Runner, connections Connections, cache *Cache) Runner {
-	return &fallback{inner: inner, connections: connections, cache: cache}
-}
-
-// Do is Runner.Do.
-func (r *fallback) Do(ctx context.Context, f func(db.DBTX) error) error {
-	return r.try(ctx, f, r.inner.Do)
-}
-
-// Within is Runner.Within.
-func (r *fallback) Within(ctx context.Context, f func(db.DBTX) error) error {
-	return r.try(ctx, f, r.inner.Within)
-}
-
-// Run is Runner.Do or Runner.Within.
-type Run = func(ctx context.Context, f func(db.DBTX) error) error
-
-func (r *fallback) try(ctx context.Context, f func(db.DBTX) error, run Run) error {
-	cached := !r.cache.off.Load()
-	if !cached {
-		f = withoutCache(f)
-	}
-	err := run(ctx, f)
-	switch {
-	case err == nil || ctx.Err() != nil:
-	case cached && (pooler.Lost(err) || stale(err)) && r.connections.Uncacheable(err):
-		return r.uncached(ctx, f, run, err)
-	case sqlState(err) == readOnlyTransaction:
-		return r.elsewhere(ctx, f, run)
-	}
-	return err
-}
-
-// elsewhere tries f again on other connections: once, and further while there may be
-// another one. Each failure has found a connection that was read-only.
-func (r *fallback) elsewhere(ctx context.Context, f func(db.DBTX) error, run Run) (err error) {
-	for again := true; again; {
-		again = r.connections.Renew()
-		if err = run(ctx, f); sqlState(err) != readOnlyTransaction || ctx.Err() != nil {
-			return err
-		}
-	}
-	return err
-}
-
-// uncached tries f once more after first, without the cache of statements.
-func (r *fallback) uncached(ctx context.Context, f func(db.DBTX) error, run Run, first error) error {
-	err := run(ctx, withoutCache(f))
-	if !answered(err) || pooler.Lost(err) {
-		return fmt.Errorf("%w; once more without prepared statements: %w", first, err)
-	}
-	if pooler.Lost(first) {
-		r.cache.turnOff(first)
-	}
-	return err
-}
 
 // stale reports whether a prepared statement does not fit its tables any longer, because
 // they were changed.
@@ -133,17 +58,9 @@ type cacheTx struct {
 	cache *Cache
 }
 
-// Do is Runner.Do.
-func (t cacheTx) Do(ctx context.Context, f func(db.DBTX) error) error {
-	return t.note(t.Runner.Do(ctx, f))
-}
-
-// Within is Runner.Within.
-func (t cacheTx) Within(ctx context.Context, f func(db.DBTX) error) error {
-	return t.note(t.Runner.Within(ctx, f))
-}
-
-func (t cacheTx) note(err error) error {
+// Run is Runner's.
+func (t cacheTx) Run(ctx context.Context, m Mode, f func(db.DBTX) error) error {
+	err := t.Runner.Run(ctx, m, f)
 	if err != nil && pooler.Lost(err) {
 		t.cache.turnOff(err)
 	}

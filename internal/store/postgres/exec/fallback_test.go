@@ -18,11 +18,13 @@ import (
 // scripted are Connections that answer each statement with the next error. They record
 // the statements: "cached" or "exec", with "begin " in a transaction, and "renew".
 type scripted struct {
-	answers []error
-	sent    []string
-	within  string
-	other   bool // it is a driver without modes
-	renews  int  // how often Renew returns true
+	answers  []error
+	sent     []string
+	within   string
+	other    bool // it is a driver without modes
+	renews   int  // how often Renew returns true
+	released int
+	refuses  error
 }
 
 func (s *scripted) Exec(_ context.Context, _ string, args ...any) (pgconn.CommandTag, error) {
@@ -39,13 +41,31 @@ func (s *scripted) Exec(_ context.Context, _ string, args ...any) (pgconn.Comman
 func (s *scripted) Query(context.Context, string, ...any) (pgx.Rows, error) { panic("not used") }
 func (s *scripted) QueryRow(context.Context, string, ...any) pgx.Row        { panic("not used") }
 
-func (s *scripted) Each(_ context.Context, f func(db.DBTX) error) error { return f(s) }
+// Acquire lends s.
+func (s *scripted) Acquire(context.Context) (db.DBTX, func(error) error, error) {
+	if s.refuses != nil {
+		s.sent = append(s.sent, "connect")
+	}
+	lent := true
+	return s, func(err error) error {
+		if !lent {
+			panic("released twice")
+		}
+		lent = false
+		s.released++
+		return err
+	}, s.refuses
+}
 
 func (s *scripted) Crowded() bool { return false }
 
 func (s *scripted) Pipelines() bool { return true }
 
 func (s *scripted) Once(_ context.Context, f func(db.DBTX) error) error {
+	if s.refuses != nil {
+		s.sent = append(s.sent, "connect")
+		return s.refuses
+	}
 	s.within = "begin "
 	defer func() { s.within = "" }()
 	return f(s)
@@ -98,13 +118,12 @@ func TestFallback(t *testing.T) {
 					t.Errorf("%s: warned of %v", name, err)
 				}
 			})
-			r := NewFallback(NewPool(s), s, cache)
-			run, prefix := r.Do, ""
+			r, prefix := NewPool(s, cache), ""
 			if within {
-				run, prefix = r.Within, "begin "
+				prefix = "begin "
 			}
 			statement := func(tx db.DBTX) error { _, err := tx.Exec(t.Context(), "statement", 7); return err }
-			err := Translate(run(t.Context(), statement), false)
+			err := Translate(r.Run(t.Context(), Mode(within), statement), false)
 			if (err == nil) != (c.is == nil) || c.is != nil && !errors.Is(err, c.is) {
 				t.Errorf("%s: got %v", name, err)
 			}
@@ -118,7 +137,7 @@ func TestFallback(t *testing.T) {
 				t.Errorf("%s: sent %q, want %q", name, s.sent, want)
 			}
 			s.sent, s.answers = nil, []error{nil}
-			if err := run(t.Context(), statement); err != nil || (s.sent[0] == prefix+"exec") != c.off || (warned == 1) != c.off {
+			if err := r.Run(t.Context(), Mode(within), statement); err != nil || (s.sent[0] == prefix+"exec") != c.off || (warned == 1) != c.off {
 				t.Errorf("%s: afterwards sent %q, %v; %d warnings", name, s.sent, err, warned)
 			}
 		}
@@ -130,8 +149,8 @@ func TestFallbackEnded(t *testing.T) {
 	for _, code := range []string{"26000", "25006"} {
 		ctx, cancel := context.WithCancel(t.Context())
 		s := &scripted{answers: []error{answer(code)}}
-		r := NewFallback(NewPool(s), s, NewCache(func(error) { t.Error("warned") }))
-		err := r.Do(ctx, func(tx db.DBTX) error {
+		r := NewPool(s, NewCache(func(error) { t.Error("warned") }))
+		err := r.Run(ctx, Statement, func(tx db.DBTX) error {
 			cancel()
 			_, err := tx.Exec(ctx, "statement")
 			return err
@@ -139,6 +158,19 @@ func TestFallbackEnded(t *testing.T) {
 		if err == nil || len(s.sent) != 1 {
 			t.Errorf("%s: %v, sent %q", code, err, s.sent)
 		}
+	}
+}
+
+// TestPoolOutlivesAPanic: a hook of the application that panics leaves no connection in use.
+func TestPoolOutlivesAPanic(t *testing.T) {
+	s := new(scripted)
+	func() {
+		defer func() { _ = recover() }()
+		_ = NewPool(s, NewCache(nil)).Run(t.Context(), Statement, func(db.DBTX) error { panic("a hook") })
+		t.Error("it did not panic")
+	}()
+	if s.released != 1 {
+		t.Errorf("released %d times", s.released)
 	}
 }
 

@@ -26,7 +26,8 @@ type Owners struct {
 // NewOwners returns Owners that have not been read.
 func NewOwners() *Owners { return &Owners{start: time.Now()} }
 
-// Guard returns a Runner that runs what the owners allow by inner.
+// Guard returns a Runner that runs what the owners allow by inner, a Runner in the caller's
+// transaction.
 func (o *Owners) Guard(inner Runner) Runner { return guarded{inner, o} }
 
 type guarded struct {
@@ -34,20 +35,12 @@ type guarded struct {
 	owners *Owners
 }
 
-// Do is Runner.Do, unless the owners refuse.
-func (g guarded) Do(ctx context.Context, f func(db.DBTX) error) error {
+// Run is Runner's.
+func (g guarded) Run(ctx context.Context, m Mode, f func(db.DBTX) error) error {
 	if err := g.owners.look(ctx, g.inner); err != nil {
 		return err
 	}
-	return g.inner.Do(ctx, f)
-}
-
-// Within is Runner.Within, unless the owners refuse.
-func (g guarded) Within(ctx context.Context, f func(db.DBTX) error) error {
-	if err := g.owners.look(ctx, g.inner); err != nil {
-		return err
-	}
-	return g.inner.Within(ctx, f)
+	return g.inner.Run(ctx, m, f)
 }
 
 // look returns what the last look found, and looks again by runner if it is time.
@@ -57,7 +50,7 @@ func (o *Owners) look(ctx context.Context, runner Runner) error {
 		return *o.found.Load()
 	}
 	var several string
-	err := runner.Do(ctx, func(tx db.DBTX) (err error) {
+	err := runner.Run(ctx, Statement, func(tx db.DBTX) (err error) {
 		several, err = db.New().TableOwners(ctx, tx)
 		return err
 	})

@@ -32,9 +32,14 @@ type pgxConnections struct {
 	renewed  time.Time // the last time that Renew reset the pool
 }
 
-// acquire returns a connection, and a function that releases it.
-func (p *pgxConnections) acquire(ctx context.Context) (*pgxpool.Conn, func(error), error) {
-	conn, err := p.Acquire(ctx)
+// Acquire implements Connections.
+func (p *pgxConnections) Acquire(ctx context.Context) (db.DBTX, func(error) error, error) {
+	conn, release, err := p.acquire(ctx)
+	return conn, release, err
+}
+
+func (p *pgxConnections) acquire(ctx context.Context) (*pgxpool.Conn, func(error) error, error) {
+	conn, err := p.Pool.Acquire(ctx)
 	switch {
 	case err != nil && ctx.Err() != nil && p.full():
 		return nil, nil, &noConnection{err, p.Crowded()}
@@ -48,19 +53,20 @@ func (p *pgxConnections) acquire(ctx context.Context) (*pgxpool.Conn, func(error
 		return nil, nil, &noConnection{context.DeadlineExceeded, true}
 	}
 	p.lent.Add(1)
-	return conn, func(err error) {
+	return conn, func(err error) error {
 		p.answered.Store(answered(err))
 		inner := conn.Conn().PgConn()
 		kept := !inner.IsClosed() && !inner.IsBusy() && inner.TxStatus() == 'I' // it is another's after its Release
 		conn.Release()
 		if kept {
 			p.lent.Add(-1)
-			return
+			return err
 		}
 		go func() { // the pool counts a broken connection as in use until it is closed
 			<-inner.CleanupDone()
 			p.lent.Add(-1)
 		}()
+		return err
 	}, nil
 }
 
@@ -79,16 +85,6 @@ func (p *pgxConnections) Crowded() bool {
 // Pipelines implements Connections.
 func (p *pgxConnections) Pipelines() bool { return true }
 
-// Each sends one statement on a connection of the pool.
-func (p *pgxConnections) Each(ctx context.Context, f func(db.DBTX) error) (err error) {
-	conn, release, err := p.acquire(ctx)
-	if err != nil {
-		return err
-	}
-	defer func() { release(err) }()
-	return f(conn)
-}
-
 // beginning begins a transaction at read committed, whatever the database's default.
 const beginning = "begin isolation level read committed"
 
@@ -105,7 +101,7 @@ func (p *pgxConnections) Once(ctx context.Context, f func(db.DBTX) error) (err e
 	if err != nil {
 		return err
 	}
-	defer func() { release(err) }() // closes it if it is still in a transaction
+	defer func() { _ = release(err) }() // closes it if it is still in a transaction
 	tx := poolTx{conn, p.limit}
 	if question := p.limit.Question(); question != "" {
 		var found pgconn.CommandTag

@@ -143,13 +143,10 @@ func (emptyResults) Close() error      { return nil }
 // breaker does not count that.
 func TestNoPipeline(t *testing.T) {
 	t.Parallel()
-	b := NewBreaker(runnerFunc(func(_ context.Context, f func(db.DBTX) error) error { return f(uncached{new(wire)}) }), 1, 1e9, func() int64 { return 0 })
+	b := NewBreaker(1, 1e9, func() int64 { return 0 })
 	for range 3 {
-		err := b.Do(t.Context(), func(tx db.DBTX) error {
-			_, err := Pipeline(t.Context(), tx, 2, func(int, db.DBTX) { t.Error("recorded") })
-			return err
-		})
-		if err != ErrNoPipeline || b.Answers() != 0 {
+		_, err := Pipeline(t.Context(), uncached{new(wire)}, 2, func(int, db.DBTX) { t.Error("recorded") })
+		if b.try(t, err) != ErrNoPipeline || b.Answers() != 0 {
 			t.Errorf("%v, %d answers", err, b.Answers())
 		}
 	}

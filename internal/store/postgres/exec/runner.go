@@ -4,10 +4,12 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"sync/atomic"
 	"time"
 
 	"github.com/pglimit/pglimit/db"
+	"github.com/pglimit/pglimit/internal/pooler"
 	"github.com/pglimit/pglimit/internal/sqldb"
 )
 
@@ -16,16 +18,24 @@ const MaxTries = 5
 
 // Runner runs statements on connections of a pool or in the caller's transaction.
 type Runner interface {
-	// Do runs f, which sends one statement or one Pipeline. On a connection of a pool it
-	// runs f again after a conflict.
-	Do(ctx context.Context, f func(db.DBTX) error) error
-	// Within runs f, which may send several statements, as one transaction. It commits if
-	// f returns nil, else rolls back, and runs f again after a conflict. In the caller's
-	// transaction it only runs f.
-	Within(ctx context.Context, f func(db.DBTX) error) error
+	// Run runs f in a mode. On a connection of a pool it runs f again after a conflict. In the
+	// caller's transaction it only runs f.
+	Run(ctx context.Context, m Mode, f func(db.DBTX) error) error
 }
 
-// ErrRolledBack ends a transaction of Within that has its answer and must leave no
+// Mode is how a Runner runs a function.
+type Mode bool
+
+// The modes.
+const (
+	// Statement is for one statement or one Pipeline.
+	Statement Mode = false
+	// Transaction is for several statements, which it commits if the function returns nil,
+	// and else rolls back.
+	Transaction Mode = true
+)
+
+// ErrRolledBack ends a Transaction that has its answer and must leave no
 // change.
 var ErrRolledBack = errors.New("pglimit: rolled back")
 
@@ -33,8 +43,8 @@ var ErrRolledBack = errors.New("pglimit: rolled back")
 type Connections interface {
 	// Crowded reports whether all connections are in use by others than the limiter.
 	Crowded() bool
-	// Each runs f, which sends one statement, on a connection.
-	Each(ctx context.Context, f func(db.DBTX) error) error
+	// Acquire returns a connection for one statement. release takes and returns its error.
+	Acquire(ctx context.Context) (tx db.DBTX, release func(error) error, err error)
 	// Once runs f in a transaction at read committed.
 	Once(ctx context.Context, f func(db.DBTX) error) error
 	// Pipelines reports whether a connection can send many statements at once.
@@ -48,53 +58,103 @@ type Connections interface {
 	Renew() bool
 }
 
-// NewPool returns a Runner that runs each statement on a connection of the pool.
-func NewPool(c Connections) Runner { return &pool{Connections: c} }
-
-// InTx returns a Runner that runs everything in the caller's transaction.
-func InTx(tx db.DBTX) Runner { return inTx{tx} }
-
-// pool is the Runner that NewPool returns.
-type pool struct {
+// Pool is a Runner on connections of a pool. It tries again, in another way, after errors
+// that mean that the server has executed nothing:
+//
+//   - A prepared statement was missing or stale: without the driver's cache of statements.
+//     If a pooler was the cause, the cache is not used again.
+//   - The server is read-only: on a new connection, which may lead to the new primary
+//     after a failover.
+//
+// A statement that fails so was not executed, and a transaction in which one fails is
+// rolled back. So nothing is counted twice. It is safe for concurrent use.
+type Pool struct {
 	Connections
+	cache *Cache
 	// explicit is set after a serialization failure: the database's default isolation is
 	// stricter than read committed. Under load a statement fails there on each retry. So
 	// from then on each runs in a transaction at read committed, for two more round
 	// trips.
 	explicit atomic.Bool
+
+	breaker *Breaker // nil: none
+	owners  *Owners  // nil: they are not read
+	bare    *Pool    // reads the owners: that is no answer to a statement
 }
 
-func (p *pool) Do(ctx context.Context, f func(db.DBTX) error) (err error) {
-	for range MaxTries {
-		if p.explicit.Load() {
-			err = p.Once(ctx, f)
-		} else {
-			err = p.Each(ctx, f)
-		}
-		if !again(err) {
+// NewPool returns a Pool over connections.
+func NewPool(c Connections, cache *Cache) *Pool { return &Pool{Connections: c, cache: cache} }
+
+// Guard returns a Pool over the connections of p that sends nothing while b or o refuse.
+func (p *Pool) Guard(b *Breaker, o *Owners) *Pool {
+	return &Pool{Connections: p.Connections, cache: p.cache, breaker: b, owners: o, bare: p}
+}
+
+// Run is Runner's.
+func (p *Pool) Run(ctx context.Context, m Mode, f func(db.DBTX) error) (err error) {
+	if p.breaker != nil {
+		if err := p.breaker.admit(); err != nil {
 			return err
 		}
-		if sqlState(err) == serializationFailure {
+	}
+	var release func(error) error // also after a panic of the application's hooks
+	defer func() {
+		if release != nil {
+			_ = release(err)
+		}
+		if p.breaker != nil {
+			p.breaker.note(ctx, err)
+		}
+	}()
+	if p.owners != nil {
+		if err := p.owners.look(ctx, p.bare); err != nil {
+			return err
+		}
+	}
+	cached := p.cache.InUse()
+	if !cached {
+		f = withoutCache(f)
+	}
+	var first error // after which f is tried without the cache
+	for tries, elsewhere := MaxTries, true; ; {
+		var tx db.DBTX
+		if m == Transaction || p.explicit.Load() {
+			err = p.Once(ctx, f)
+		} else if tx, release, err = p.Acquire(ctx); err == nil {
+			err = f(tx)
+			err, release = release(err), nil
+		}
+		if m == Statement && sqlState(err) == serializationFailure {
 			p.explicit.Store(true)
 		}
-	}
-	return err
-}
-
-func (p *pool) Within(ctx context.Context, f func(db.DBTX) error) (err error) {
-	for range MaxTries {
-		if err = p.Once(ctx, f); !again(err) {
+		if tries--; again(err) && tries > 0 {
+			continue
+		}
+		switch {
+		case first != nil && (!answered(err) || pooler.Lost(err)):
+			return fmt.Errorf("%w; once more without prepared statements: %w", first, err)
+		case first != nil && pooler.Lost(first):
+			p.cache.turnOff(first)
+			return err
+		case err == nil || first != nil || ctx.Err() != nil:
+			return err
+		case cached && (pooler.Lost(err) || stale(err)) && p.Uncacheable(err):
+			first, f = err, withoutCache(f)
+		case sqlState(err) == readOnlyTransaction && elsewhere: // each such failure has found a connection that was read-only
+			elsewhere = p.Renew()
+		default:
 			return err
 		}
+		tries = MaxTries
 	}
-	return err
 }
+
+// InTx returns a Runner that runs everything in the caller's transaction.
+func InTx(tx db.DBTX) Runner { return inTx{tx} }
 
 type inTx struct{ db.DBTX }
 
-func (t inTx) Do(_ context.Context, f func(db.DBTX) error) error { return f(t.DBTX) }
-
-func (t inTx) Within(_ context.Context, f func(db.DBTX) error) error { return f(t.DBTX) }
+func (t inTx) Run(_ context.Context, _ Mode, f func(db.DBTX) error) error { return f(t.DBTX) }
 
 // SQL returns the connections of a *sql.DB. Their own transactions may be idle for so long:
 // see Idle.
@@ -107,8 +167,9 @@ func SQLTx(tx *sql.Tx) db.DBTX { return sqldb.Tx(tx) }
 
 type sqlConnections struct{ *sqldb.Pool }
 
-func (c sqlConnections) Each(_ context.Context, f func(db.DBTX) error) error {
-	return crowded(f(c.Pool))
+// Acquire implements Connections.
+func (c sqlConnections) Acquire(context.Context) (db.DBTX, func(error) error, error) {
+	return c.Pool, crowded, nil
 }
 
 // Pipelines implements Connections.

@@ -195,15 +195,15 @@ func TestBinaryElsewhere(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(*pgxpool.Config)
 		types  map[string][]uint32
-		run    func(r exec.Runner, ctx context.Context, f func(db.DBTX) error) error
+		in     exec.Mode
 		binary bool
 	}{
-		"pool":           {run: exec.Runner.Do, binary: true},
-		"tracer":         {run: exec.Runner.Do, change: traced},
-		"exec mode":      {run: exec.Runner.Do, change: mode(pgx.QueryExecModeExec)},
-		"cache describe": {run: exec.Runner.Do, change: mode(pgx.QueryExecModeCacheDescribe)},
-		"transaction":    {run: exec.Runner.Within},
-		"other types":    {run: exec.Runner.Do, types: map[string][]uint32{take.text: otherTypes, many.text: nil}},
+		"pool":           {binary: true},
+		"tracer":         {change: traced},
+		"exec mode":      {change: mode(pgx.QueryExecModeExec)},
+		"cache describe": {change: mode(pgx.QueryExecModeCacheDescribe)},
+		"transaction":    {in: exec.Transaction},
+		"other types":    {types: map[string][]uint32{take.text: otherTypes, many.text: nil}},
 	} {
 		r := drawn{rand.New(rand.NewPCG(2, 2))}
 		batch := r.rows(algorithm.TokenBucket, 3)
@@ -223,7 +223,7 @@ func TestBinaryElsewhere(t *testing.T) {
 		if c.change == nil {
 			c.change = func(*pgxpool.Config) {}
 		}
-		runner := exec.NewPool(exec.PGX(server.pool(t, c.change), 0))
+		runner := exec.NewPool(exec.PGX(server.pool(t, c.change), 0), exec.NewCache(nil))
 		for what, f := range map[string]func(db.DBTX) error{
 			"Take": func(tx db.DBTX) error {
 				_, err := tables[algorithm.TokenBucket].Take(t.Context(), tx, batch[0].Query)
@@ -231,7 +231,7 @@ func TestBinaryElsewhere(t *testing.T) {
 			},
 			"TakeMany": func(tx db.DBTX) error { return tables[algorithm.TokenBucket].TakeMany(t.Context(), tx, batch, nil) },
 		} {
-			err := c.run(runner, t.Context(), f)
+			err := runner.Run(t.Context(), c.in, f)
 			if log, _ := server.take(); len(log) != 1 || log[0].inBinaryForm() != c.binary || (err != nil) != (c.types != nil) {
 				t.Errorf("%s, %s: sent %+v, %v", name, what, log, err)
 			}

@@ -96,14 +96,14 @@ func (t *Table) read(ctx context.Context, tx db.DBTX, s *statement, q *store.Que
 }
 
 // Settle changes a reservation. It returns pgx.ErrNoRows if there is none.
-func (t *Table) Settle(ctx context.Context, tx db.DBTX, e *store.Ending) (store.Ended, error) {
-	w := of(&store.Query{Policy: e.Policy, Key: e.Key, Units: e.Units, Now: e.Now, Commit: e.Commit, LockWait: e.LockWait})
+func (t *Table) Settle(ctx context.Context, tx db.DBTX, op *store.Op) (store.Ended, error) {
+	w := of(&op.Query)
 	defer w.free()
-	w.admission = &store.Admission{ID: e.ID, State: e.State}
+	w.admission = &store.Admission{ID: op.ID, State: op.State}
 	if err := t.settle.run(ctx, tx, w); err != nil {
 		return store.Ended{}, err
 	}
-	return w.fields.ended(e.ReservationID), nil
+	return w.fields.ended(op.Reservation()), nil
 }
 
 // Block blocks the key for the query's BlockFor.

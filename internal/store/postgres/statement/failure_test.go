@@ -148,9 +148,9 @@ func TestBinaryLost(t *testing.T) {
 			}
 			pool := server.pool(t)
 			connections := exec.PGX(pool, 0)
-			runner := exec.NewFallback(exec.NewPool(connections), connections, exec.NewCache(func(error) { warned++ }))
+			runner := exec.NewPool(connections, exec.NewCache(func(error) { warned++ }))
 			call := func() error {
-				return runner.Do(t.Context(), func(tx db.DBTX) error {
+				return runner.Run(t.Context(), exec.Statement, func(tx db.DBTX) error {
 					if many {
 						return table.TakeMany(t.Context(), tx, batch, nil)
 					}

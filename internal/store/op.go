@@ -1,0 +1,145 @@
+package store
+
+import (
+	"context"
+
+	"github.com/pglimit/pglimit/internal/algorithm"
+)
+
+// Store keeps the state of keys. It is safe for concurrent use, unless it is the store of a
+// transaction.
+type Store interface {
+	// Do carries op out, atomically for its key, or for all keys of a TakeAll. It sets the
+	// outcome unless it returns an error. After an error op must not be changed or used
+	// again: a statement in flight may still read it.
+	Do(ctx context.Context, op *Op) error
+}
+
+// Kind selects what an Op does.
+type Kind uint8
+
+// The kinds.
+const (
+	// Take grants as many steps of Cost as fit, up to Count.
+	Take Kind = iota
+	// TakeAll takes all Groups, which are in lock order, or none. It sets their outcomes and
+	// Allowed.
+	TakeAll
+	// GetAll is a TakeAll that is denied, and only reads.
+	GetAll
+	// Reserve is Take for one step, and stores Admission if it is granted. If that was
+	// admitted before, Reserve decides nothing and returns the admission in Outcome.Before.
+	Reserve
+	// Charge adds Units, up to the burst.
+	Charge
+	// Refund gives Units back, at most those in use.
+	Refund
+	// Undo gives back what is left of Units that were counted in Grant.
+	Undo
+	// Settle ends the reservation ID with Units spent, and sets Ended. It returns
+	// ErrNoReservation if there is none, and ErrReservationLocked if that was locked for
+	// longer than LockWait.
+	Settle
+	// Get reads the key's state.
+	Get
+	// GetUsage is Get with the sum of the key's open reservations at the same moment; for a
+	// fixed window, those of the current one.
+	GetUsage
+	// Block blocks the key for ForUs.
+	Block
+	// Unblock lifts the block that ends at Until; any block if Until is 0.
+	Unblock
+	// Reset forgets the key.
+	Reset
+	// Leave gives the place Ticket in a queue back if no later request has one, and sets
+	// Allowed if it did.
+	Leave
+	// Due sets IDs to open reservations of the key that have expired, at most MaxDue.
+	Due
+	// NextDue sets Wait to the time until the next open reservation of any key expires. It is
+	// negative if one has expired, and NoneDue if there is none.
+	NextDue
+)
+
+// kinds has what a dispatcher needs to know of each kind.
+var kinds = [...]struct {
+	reads  bool // it locks nothing
+	shares bool // it is one statement, and may share a transaction with others
+}{
+	Take:     {shares: true},
+	TakeAll:  {},
+	GetAll:   {reads: true},
+	Reserve:  {shares: true},
+	Charge:   {shares: true},
+	Refund:   {shares: true},
+	Undo:     {shares: true},
+	Settle:   {shares: true},
+	Get:      {reads: true, shares: true},
+	GetUsage: {reads: true, shares: true},
+	Block:    {shares: true},
+	Unblock:  {shares: true},
+	Reset:    {}, // two statements, and it locks reservations in any order
+	Leave:    {shares: true},
+	Due:      {reads: true},
+	NextDue:  {reads: true},
+}
+
+// Op is one use of a verb: what is asked of a store, and the outcome.
+type Op struct {
+	Kind Kind
+	Query
+
+	Admission *Admission      // of a Reserve
+	Grant     algorithm.Grant // of an Undo
+	Groups    []*Group        // of a TakeAll
+	ID        string          // of a Settle's reservation, as stored
+	State     State           // of a Settle: what the reservation becomes
+	ForUs     int64           // of a Block
+	Until     int64           // of an Unblock
+	Ticket    int64           // of a Leave
+
+	// Merges reports whether a Take may share a row of a statement with others.
+	Merges bool
+	// Known, if set, reports whether a denial that came to be known meanwhile answers the
+	// request. A store that lets a Take, TakeAll or Reserve wait calls it before it sends
+	// that, and returns ErrKnown if it does.
+	Known func() bool
+	// Late, if set, is called if Do granted something after it had returned, because its
+	// caller had left.
+	Late func()
+
+	// The outcome.
+
+	Outcome Outcome
+	Ended   *Ended   // of a Settle
+	Usage   Usage    // of a GetUsage
+	Allowed bool     // of a TakeAll or a Leave
+	IDs     []string // of a Due, as stored
+	Wait    int64    // of a NextDue: microseconds
+	// Rows is the number of requests that the statement or transaction decided which decided
+	// this one. A store that shares statements sets it.
+	Rows int
+}
+
+// Reads reports whether op locks no row.
+func (op *Op) Reads() bool { return kinds[op.Kind].reads }
+
+// Shares reports whether op may share a transaction with others.
+func (op *Op) Shares() bool {
+	return kinds[op.Kind].shares && (op.Kind != Reserve || op.Possible())
+}
+
+// Granted reports whether the outcome granted something.
+func (op *Op) Granted() bool { return op.Allowed || op.Outcome.Granted > 0 }
+
+// Reservation returns the ID of a Settle's reservation.
+func (op *Op) Reservation() ReservationID {
+	return ReservationID{Algorithm: op.Algorithm, Policy: op.Policy, Key: op.Key, ID: op.ID}
+}
+
+// Refuse returns a Store that returns err for every Op.
+func Refuse(err error) Store { return refusing{err} }
+
+type refusing struct{ err error }
+
+func (r refusing) Do(context.Context, *Op) error { return r.err }
