@@ -14,7 +14,7 @@ import (
 	"github.com/pglimit/pglimit/internal/algorithm"
 	"github.com/pglimit/pglimit/internal/keys"
 	"github.com/pglimit/pglimit/internal/store"
-	"github.com/pglimit/pglimit/internal/store/waiting"
+	"github.com/pglimit/pglimit/internal/store/dispatch"
 	"github.com/pglimit/pglimit/internal/turns"
 )
 
@@ -28,17 +28,17 @@ type engine struct {
 
 // shared is the part of an engine that a Limiter and its Txs share.
 type shared struct {
-	source    Source
-	timeout   time.Duration // none if not positive
-	remember  time.Duration // Config.IdempotencyTTL
-	keySecret []byte
-	policies  *Policies                                // of overrides; nil: none
-	clock     func() time.Time                         // nil: the store's
-	observe   func(ctx context.Context, o Observation) // may be nil
-	denialLog *DenialLog                               // nil: denials are not counted
-	logSecret string                                   // keySecret for denialLog
-	room      *waiting.Room                            // nil in memory
-	logger    *slog.Logger
+	source     Source
+	timeout    time.Duration // none if not positive
+	remember   time.Duration // Config.IdempotencyTTL
+	keySecret  []byte
+	policies   *Policies                                // of overrides; nil: none
+	clock      func() time.Time                         // nil: the store's
+	observe    func(ctx context.Context, o Observation) // may be nil
+	denialLog  *DenialLog                               // nil: denials are not counted
+	logSecret  string                                   // keySecret for denialLog
+	dispatcher *dispatch.Dispatcher                     // nil in memory
+	logger     *slog.Logger
 
 	closed   atomic.Bool
 	leaving  *tally    // places of a queue that go back
@@ -62,6 +62,7 @@ type call struct {
 	ttl    time.Duration // verbReserve
 	at     attempt       // to remember a denial
 
+	part    bool  // of another call, which Observe sees
 	failure error // for which a policy let it pass
 	lost    bool  // a statement in flight may still read the op
 }
@@ -79,7 +80,7 @@ func (e *engine) call(v *verb, in Request) *call {
 func (e *engine) put(c *call) {
 	if !c.lost {
 		// The other fields belong to verbs that set them, or to compile.
-		c.request, c.at, c.op = Request{}, attempt{}, store.Op{Query: store.Query{Rules: c.op.Rules}}
+		c.request, c.at, c.part, c.op = Request{}, attempt{}, false, store.Op{Query: store.Query{Rules: c.op.Rules}}
 		e.calls.Put(c)
 	}
 }
@@ -88,12 +89,16 @@ func (e *engine) put(c *call) {
 func (e *engine) one(ctx context.Context, v *verb, in Request) (Result, error) {
 	c := e.call(v, in)
 	defer e.put(c)
-	return e.pass(ctx, c)
+	return e.decide(ctx, c)
 }
 
 // decide makes a call: it compiles the request, looks it up in the remembered denials,
 // runs it, and interprets and remembers the answer.
 func (e *engine) decide(ctx context.Context, c *call) (r Result, err error) {
+	if !c.part {
+		began := e.begin()
+		defer func() { e.finish(ctx, c, &r, err, began) }()
+	}
 	if e.closed.Load() {
 		return r, store.ErrClosed
 	}

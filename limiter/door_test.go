@@ -37,6 +37,9 @@ var kindNames = map[store.Kind]string{
 }
 
 func (s *spy) Do(ctx context.Context, op *store.Op) error {
+	if op.Merges && op.Kind != store.Take { // left by the Allow that had the op before
+		return fmt.Errorf("%s merges", kindNames[op.Kind])
+	}
 	if name, ok := kindNames[op.Kind]; ok {
 		if err := s.note(name); err != nil {
 			return err
@@ -378,7 +381,7 @@ func TestDoorKeepsItsQueries(t *testing.T) {
 	p := Policy{Name: "p", Algorithm: GCRA, Limit: 1, Period: time.Hour, OnError: FailOpen}
 	for range 100 {
 		c := l.call(verbTake, p.Request("k", 1))
-		if _, err := l.pass(t.Context(), c); err != nil {
+		if _, err := l.decide(t.Context(), c); err != nil {
 			t.Fatal(err)
 		}
 		l.put(c)

@@ -10,13 +10,10 @@ import (
 
 	"github.com/pglimit/pglimit/db"
 	"github.com/pglimit/pglimit/internal/store"
-	"github.com/pglimit/pglimit/internal/store/coalesce"
-	"github.com/pglimit/pglimit/internal/store/lone"
+	"github.com/pglimit/pglimit/internal/store/dispatch"
 	"github.com/pglimit/pglimit/internal/store/memory"
 	"github.com/pglimit/pglimit/internal/store/postgres"
 	"github.com/pglimit/pglimit/internal/store/postgres/exec"
-	"github.com/pglimit/pglimit/internal/store/reap"
-	"github.com/pglimit/pglimit/internal/store/waiting"
 	"github.com/pglimit/pglimit/internal/turns"
 )
 
@@ -25,10 +22,7 @@ import (
 // statements. An idle Limiter has no goroutines.
 type Limiter struct {
 	*engine
-	lane      *waiting.Lane                // nil in memory
-	lone      *lone.Store                  // nil in memory
-	coalesced *coalesce.Store              // nil: no request shares a statement
-	inTx      func(tx db.DBTX) store.Store // the store of the caller's transaction
+	inTx func(tx db.DBTX) store.Store // the store of the caller's transaction
 }
 
 // New returns a Limiter that keeps its state in the database of pool. migrations.Up
@@ -91,25 +85,13 @@ func newPooled(connections exec.Connections, most int, obeys bool, config *Confi
 	}
 	database := postgres.New(connections, breakAfter, c.BreakFor, c.clock(), warnUncached(c.Logger))
 	e := newEngine(&c, SourceDatabase)
-	// Statements that wait for locked rows use a quarter of the connections at most.
-	patient := make(chan struct{}, max(1, most/4))
-	e.room = waiting.NewRoom(c.MaxWaiting, c.Timeout, database)
-	l := &Limiter{engine: e, lane: waiting.NewLane(patient, c.Timeout)}
-	share := c.BatchRows
-	if c.DisableBatching {
-		share = 1
-	}
-	l.lone = lone.New(database, l.room, l.lane, most-cap(patient), share)
-	inner := store.Store(l.lone)
-	if !c.DisableBatching {
-		l.coalesced = coalesce.New(inner, database, l.room, l.lane, coalesce.Options{
-			Rows: c.BatchRows, Statements: c.BatchStatements, Now: e.now, Obeys: obeys,
-		})
-		inner = l.coalesced
-	}
-	reaping := reap.New(inner, reap.NewWatch(), c.Timeout, e.freed)
+	e.dispatcher = dispatch.New(database, dispatch.Options{
+		Waiting: c.MaxWaiting, Timeout: c.Timeout, Connections: most,
+		Share: !c.DisableBatching, Rows: c.BatchRows, Statements: c.BatchStatements, Now: e.now, Obeys: obeys,
+	})
+	reaping := dispatch.NewReaper(e.dispatcher, c.Timeout, e.freed)
 	e.store = reaping
-	l.inTx = func(tx db.DBTX) store.Store { return reaping.InTx(store.Bound(database.InTx(tx), 0)) }
+	l := &Limiter{engine: e, inTx: func(tx db.DBTX) store.Store { return reaping.InTx(store.Bound(database.InTx(tx), 0)) }}
 	if !c.DisableDenyCache {
 		var err error
 		if e.denied, err = newDenials(c.DenyCacheKeys, c.DenyCacheTTL, c.clock()); err != nil {
@@ -146,7 +128,7 @@ func newInMemory(m *memory.Store, config *Config) *Limiter {
 	if err := c.validate(); err != nil {
 		e.store = store.Refuse(err)
 	} else {
-		e.store = reap.New(store.Bound(m, c.Timeout), reap.NewWatch(), c.Timeout, e.freed)
+		e.store = dispatch.NewReaper(store.Bound(m, c.Timeout), c.Timeout, e.freed)
 	}
 	refusal := fmt.Errorf("%w: NewMemory has no transactions: test those with package pglimittest", store.ErrUnsupported)
 	return &Limiter{engine: e, inTx: func(db.DBTX) store.Store { return store.Refuse(refusal) }}
@@ -158,29 +140,13 @@ func newInMemory(m *memory.Store, config *Config) *Limiter {
 // Limiter that is never closed leaks nothing.
 func (l *Limiter) Close() error {
 	l.closed.Store(true)
-	if l.coalesced != nil {
-		l.coalesced.Close()
+	for {
+		l.leaving.awaitZero()
+		if l.dispatcher == nil || l.dispatcher.Close(l.leaving.zero) {
+			return nil
+		}
+		l.dispatcher.AwaitIdle()
 	}
-	for !l.awaitIdle() || l.lone != nil && !l.lone.Close() {
-	}
-	return nil
-}
-
-// awaitIdle waits until nothing goes on, and reports whether that was so before. What is
-// in one place may go to one that comes after it, and from the lone statements and the
-// batches into the lane.
-func (l *Limiter) awaitIdle() (was bool) {
-	if l.lone == nil {
-		return l.leaving.awaitZero()
-	}
-	holds := l.lane.Holds()
-	was = l.lane.AwaitIdle()
-	if l.coalesced != nil {
-		was = l.coalesced.AwaitIdle() && was
-	}
-	was = l.lone.AwaitIdle() && was
-	was = l.leaving.awaitZero() && was
-	return was && l.lane.Holds() == holds
 }
 
 // Waiting returns the number of callers that wait for the database now, at most
@@ -189,7 +155,7 @@ func (l *Limiter) Waiting() int { return l.waiting() }
 
 // BreakerOpen reports whether the circuit breaker refuses requests now: see
 // Config.BreakAfter. It is false while a probe is due, and for NewMemory.
-func (l *Limiter) BreakerOpen() bool { return l.room != nil && l.room.Refuses() != nil }
+func (l *Limiter) BreakerOpen() bool { return l.dispatcher != nil && l.dispatcher.Refuses() != nil }
 
 // InTx returns a Tx, which has the same methods except Wait, DoWait, WaitAll and Close.
 // What they do commits or rolls back with tx. RunTx also begins, commits and runs again

@@ -30,10 +30,10 @@ func (s *shared) unseen(ctx context.Context, v Verb, in Request, err error) erro
 
 // waiting is Limiter.Waiting.
 func (s *shared) waiting() int {
-	if s.room == nil {
+	if s.dispatcher == nil {
 		return 0
 	}
-	return s.room.Callers()
+	return s.dispatcher.Callers()
 }
 
 // rows returns Observation.Rows of an answer, if the statement that decided it had n
@@ -62,17 +62,15 @@ func countRows(groups []*group, rows []int) {
 	}
 }
 
-// pass makes a call. A shadow policy lets it pass, and Observe sees it.
-func (e *engine) pass(ctx context.Context, c *call) (Result, error) {
-	began := e.begin()
-	r, err := e.decide(ctx, c)
+// finish ends a call that began at that time. A shadow policy lets it pass, and Observe sees
+// it.
+func (e *engine) finish(ctx context.Context, c *call, r *Result, err error, began time.Time) {
 	if err == nil && c.request.Policy.Shadow {
 		r.shadow(c.verb, &c.request)
 		r.Shadow = true
 	}
 	if err == nil {
-		e.denialLog.add(e.logSecret, c.verb, &c.request, &r)
+		e.denialLog.add(e.logSecret, c.verb, &c.request, r)
 	}
-	e.seen(ctx, c.verb.name, &c.request, &r, err, began, e.rows(&r, err, &c.op.Rows))
-	return r, err
+	e.seen(ctx, c.verb.name, &c.request, r, err, began, e.rows(r, err, &c.op.Rows))
 }

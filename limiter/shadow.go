@@ -88,6 +88,7 @@ func (e *engine) decideShadows(ctx context.Context, requests []Request, shadows 
 				continue
 			}
 			c := e.call(verbTake, *in)
+			c.part = true
 			if w != nil && in.Policy.Algorithm == LeakyBucketQueue {
 				c.verb, c.within, c.turn = verbWait, w.within, turns.Turn{}
 			}

@@ -4,14 +4,14 @@ import "sync"
 
 // tally counts what goes on.
 type tally struct {
-	mu   sync.Mutex
-	zero sync.Cond
-	n    int
+	mu    sync.Mutex
+	ended sync.Cond
+	n     int
 }
 
 func newTally() *tally {
 	t := new(tally)
-	t.zero.L = &t.mu
+	t.ended.L = &t.mu
 	return t
 }
 
@@ -25,17 +25,22 @@ func (t *tally) done() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.n--; t.n == 0 {
-		t.zero.Broadcast()
+		t.ended.Broadcast()
 	}
 }
 
-// awaitZero waits until nothing goes on, and reports whether that was so before.
-func (t *tally) awaitZero() (was bool) {
+// zero reports whether nothing goes on.
+func (t *tally) zero() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	was = t.n == 0
+	return t.n == 0
+}
+
+// awaitZero waits until nothing goes on.
+func (t *tally) awaitZero() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	for t.n > 0 {
-		t.zero.Wait()
+		t.ended.Wait()
 	}
-	return was
 }

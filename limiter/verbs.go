@@ -54,7 +54,7 @@ func (e *engine) Check(ctx context.Context, p Policy, key string, n float64) (Re
 func (e *engine) Usage(ctx context.Context, p Policy, key string) (s Usage, err error) {
 	c := e.call(verbUsage, p.Request(key, 0))
 	defer e.put(c)
-	if s.Result, err = e.pass(ctx, c); err != nil {
+	if s.Result, err = e.decide(ctx, c); err != nil {
 		return Usage{}, err
 	}
 	s.Reservations, s.Reserved = c.op.Usage.Reservations, min(c.op.Usage.Reserved, s.Result.Level)
@@ -112,6 +112,7 @@ func (e *engine) Undo(ctx context.Context, p Policy, key string, r Result) (Resu
 		began := e.begin()
 		c := e.call(verbCheck, p.Request(key, 0))
 		defer e.put(c)
+		c.part = true
 		stands, err := e.decide(ctx, c)
 		stands.Allowed, stands.Granted, stands.RetryAfter, stands.Reason = err == nil, 0, 0, ""
 		e.seen(ctx, VerbUndo, &c.request, &stands, err, began, e.rows(&stands, err, &c.op.Rows))
@@ -120,7 +121,7 @@ func (e *engine) Undo(ctx context.Context, p Policy, key string, r Result) (Resu
 	c := e.call(verbUndo, request)
 	defer e.put(c)
 	c.op.Grant = r.grant
-	return e.pass(ctx, c)
+	return e.decide(ctx, c)
 }
 
 // Reset forgets the key's units and its block. Its reservations stay open, but have
@@ -143,7 +144,7 @@ func (e *engine) Block(ctx context.Context, p Policy, key string, d time.Duratio
 	c := e.call(verbBlock, p.Request(key, 0))
 	defer e.put(c)
 	c.op.ForUs = d.Microseconds()
-	_, err := e.pass(ctx, c)
+	_, err := e.decide(ctx, c)
 	return err
 }
 
@@ -175,7 +176,7 @@ func (e *engine) Reserve(ctx context.Context, request Request, ttl time.Duration
 	c := e.call(verbReserve, request)
 	defer e.put(c)
 	c.ttl = ttl
-	r, err := e.pass(ctx, c)
+	r, err := e.decide(ctx, c)
 	switch before := c.op.Outcome.Before; {
 	case err != nil || !r.Allowed:
 		return Reservation{Result: r}, err
@@ -321,7 +322,7 @@ func (l *Limiter) DoWait(ctx context.Context, request Request) (Result, error) {
 	c := l.call(verbWait, request)
 	defer l.put(c)
 	c.within, c.turn = left(ctx), turns.Turn{}
-	r, err := l.pass(ctx, c)
+	r, err := l.decide(ctx, c)
 	received := time.Now()
 	if err != nil || c.request.Policy.Shadow || sleep(ctx, r.Delay) {
 		return r, err

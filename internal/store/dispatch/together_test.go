@@ -1,4 +1,4 @@
-package lone
+package dispatch
 
 import (
 	"context"
@@ -13,12 +13,11 @@ import (
 	"time"
 
 	"github.com/pglimit/pglimit/internal/store"
-	"github.com/pglimit/pglimit/internal/store/waiting"
 )
 
-// crowd has one request in flight, and one for each key behind it that share the next
+// behind has one request in flight, and one for each key behind it that share the next
 // transaction.
-func crowd(t *testing.T, s *Store, keys ...string) (first <-chan error, all map[string]<-chan error) {
+func behind(t *testing.T, s *Dispatcher, keys ...string) (first <-chan error, all map[string]<-chan error) {
 	first, all = charge(t.Context(), s, "busy"), map[string]<-chan error{}
 	for _, k := range keys {
 		all[k] = charge(t.Context(), s, k)
@@ -30,10 +29,10 @@ func crowd(t *testing.T, s *Store, keys ...string) (first <-chan error, all map[
 // others are decided alone, each once.
 func TestShareWithABadOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFake()
+		f := newSlow()
 		f.bad["b"] = true
 		s := newSharing(f, 1, time.Minute)
-		first, all := crowd(t, s, "a", "b", "c", "d")
+		first, all := behind(t, s, "a", "b", "c", "d")
 		for k, answer := range all {
 			if err := <-answer; (err != nil) != (k == "b") || k == "b" && err != errBad {
 				t.Errorf("%s: %v", k, err)
@@ -48,40 +47,40 @@ func TestShareWithABadOne(t *testing.T) {
 }
 
 // TestShareWithALockedOne: a locked row delays the others of its transaction by Patience, and
-// its key waits in the lane.
+// its key is set aside.
 func TestShareWithALockedOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFake()
+		f := newSlow()
 		f.locked["b"] = true
 		s := newSharing(f, 1, time.Minute)
-		first, all := crowd(t, s, "a", "b", "c", "d")
+		first, all := behind(t, s, "a", "b", "c", "d")
 		start := time.Now()
 		for k, answer := range all {
 			if k != "b" {
-				if err := <-answer; err != nil || time.Since(start) > waiting.Patience+10*time.Millisecond {
+				if err := <-answer; err != nil || time.Since(start) > Patience+10*time.Millisecond {
 					t.Errorf("%s after %v: %v", k, time.Since(start), err)
 				}
 			}
 		}
 		<-first
 		f.set(func() {
-			if n := s.lane.Holds(); n != 1 || slices.Contains(f.waits[2:5], 0) {
-				t.Errorf("%d in the lane, waits %v", n, f.waits)
+			if n := len(s.locked.keys); n != 1 || slices.Contains(f.waits[2:5], 0) {
+				t.Errorf("%d set aside, waits %v", n, f.waits)
 			}
 			delete(f.locked, "b")
 		})
 		if err := <-all["b"]; err != nil {
 			t.Error(err)
 		}
-		s.lane.AwaitIdle()
+		s.AwaitIdle()
 	})
 }
 
-// TestShareALockedKey: all requests for a locked key wait in the lane, in the order of
+// TestShareALockedKey: all requests for a locked key wait apart, in the order of
 // arrival.
 func TestShareALockedKey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFake()
+		f := newSlow()
 		s := newSharing(f, 1, time.Minute)
 		var all sync.WaitGroup
 		var order []int // in which they are sent once the key is free
@@ -105,33 +104,28 @@ func TestShareALockedKey(t *testing.T) {
 		f.set(func() { f.locked["k"] = true })
 		time.Sleep(time.Second)
 		f.set(func() {
-			if len(f.sent) > 10 || s.lane.Waiting(slot("k")) != 90 {
-				t.Errorf("sent %q, %d in the lane", f.sent, s.lane.Waiting(slot("k")))
+			if len(f.sent) > 10 || len(s.locked.keys[keyOf(ask(store.Take, "k"))].waiters) != 90 {
+				t.Errorf("sent %q, %d set aside", f.sent, len(s.locked.keys[keyOf(ask(store.Take, "k"))].waiters))
 			}
 			delete(f.locked, "k")
 			order = nil
 		})
 		all.Wait()
-		s.lane.AwaitIdle()
+		s.AwaitIdle()
 		if !slices.IsSorted(order) || len(order) < 89 || !s.idleNow() {
 			t.Errorf("sent in the order %v", order)
 		}
 	})
 }
 
-func slot(key string) waiting.Slot {
-	q := query(key)
-	return waiting.SlotOf(&q)
-}
-
 // TestShareOutcomeUnknown: if the answer to a transaction is lost, all its requests get the
 // error, and none is sent again.
 func TestShareOutcomeUnknown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFake()
+		f := newSlow()
 		f.lost = fmt.Errorf("%w: %w", store.ErrUnavailable, io.ErrUnexpectedEOF)
 		s := newSharing(f, 1, time.Minute)
-		first, all := crowd(t, s, "a", "b", "c")
+		first, all := behind(t, s, "a", "b", "c")
 		if err := <-first; err != nil {
 			t.Error(err)
 		}
@@ -151,10 +145,10 @@ func TestShareOutcomeUnknown(t *testing.T) {
 // of its transaction are not.
 func TestShareThatIsAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFake()
+		f := newSlow()
 		f.again["b"] = true
 		s := newSharing(f, 1, time.Minute)
-		first, all := crowd(t, s, "a", "b", "c")
+		first, all := behind(t, s, "a", "b", "c")
 		for k, answer := range all {
 			if err := <-answer; err != nil {
 				t.Errorf("%s: %v", k, err)
@@ -170,10 +164,10 @@ func TestShareThatIsAlone(t *testing.T) {
 // TestShareNoPipeline: if nothing can be sent together, all are sent alone.
 func TestShareNoPipeline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFake()
+		f := newSlow()
 		f.lost = store.ErrAlone
 		s := newSharing(f, 1, time.Minute)
-		first, all := crowd(t, s, "a", "b", "c")
+		first, all := behind(t, s, "a", "b", "c")
 		for k, answer := range all {
 			if err := <-answer; err != nil {
 				t.Errorf("%s: %v", k, err)
@@ -191,7 +185,7 @@ func TestShareNoPipeline(t *testing.T) {
 func TestShareThatLeave(t *testing.T) {
 	for _, timeout := range []time.Duration{time.Minute, 0} {
 		synctest.Test(t, func(t *testing.T) {
-			f := newFake()
+			f := newSlow()
 			f.took = 3 * time.Second
 			s := newSharing(f, 1, timeout)
 			var told atomic.Int64
@@ -236,7 +230,7 @@ func TestShareThatLeave(t *testing.T) {
 // TestShareThatAllLeave: without a timeout, a transaction that all callers have left ends.
 func TestShareThatAllLeave(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFake()
+		f := newSlow()
 		s := newSharing(f, 1, 0)
 		ctx, cancel := context.WithCancel(t.Context())
 		first := charge(t.Context(), s, "busy")
@@ -258,9 +252,9 @@ func TestShareThatAllLeave(t *testing.T) {
 // TestShareKnown: a request whose answer comes to be known while it waits is not sent.
 func TestShareKnown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFake()
+		f := newSlow()
 		s := newSharing(f, 1, time.Minute)
-		first, all := crowd(t, s, "a", "c")
+		first, all := behind(t, s, "a", "c")
 		q := ask(store.Take, "b")
 		q.Known = func() bool { return true }
 		answer := make(chan error)
@@ -281,11 +275,40 @@ func TestShareKnown(t *testing.T) {
 	})
 }
 
+// TestShareThatLeaveLate: a caller that leaves while its transaction is made ready is not sent.
+func TestShareThatLeaveLate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newSlow()
+		s := newSharing(f, 1, time.Minute)
+		first := charge(t.Context(), s, "busy")
+		ctx, cancel := context.WithCancel(t.Context())
+		leaves := make(chan (<-chan error), 1)
+		op, stays := ask(store.Take, "a"), make(chan error)
+		op.Known = func() bool {
+			cancel()
+			if err := <-<-leaves; !errors.Is(err, context.Canceled) {
+				t.Error(err)
+			}
+			return false
+		}
+		go func() { stays <- s.Do(t.Context(), op) }()
+		synctest.Wait()
+		leaves <- charge(ctx, s, "b")
+		if a, b := <-first, <-stays; a != nil || b != nil {
+			t.Errorf("%v, %v", a, b)
+		}
+		if want := []string{"[busy]", "[a]"}; !slices.Equal(f.sent, want) {
+			t.Errorf("sent %q, want %q", f.sent, want)
+		}
+		shut(s)
+	})
+}
+
 // TestShareRows: a request learns how many requests its transaction decided, without those
 // that were sent again.
 func TestShareRows(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFake()
+		f := newSlow()
 		f.again = map[string]bool{"c": true}
 		s := newSharing(f, 1, time.Minute)
 		keys := []string{"busy", "a", "b", "c", "d"}

@@ -1,4 +1,4 @@
-package waiting
+package dispatch
 
 import (
 	"context"
@@ -11,17 +11,17 @@ import (
 	"github.com/pglimit/pglimit/internal/store"
 )
 
-// key is the key of a context's value.
-type key struct{}
+// valueKey is the key of a context's value.
+type valueKey struct{}
 
-// TestFlightEndsInItsTime: a flight ends by the timeout with all contexts derived from it,
+// TestDetachedEndsInItsTime: a statement's context ends by the timeout with all contexts derived from it,
 // and each of them reports that the timeout did it.
-func TestFlightEndsInItsTime(t *testing.T) {
+func TestDetachedEndsInItsTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r, start := NewRoom(10, time.Second, new(fake)), time.Now()
-		f, cancel := r.Detached()
-		defer cancel()
-		derived, stop := context.WithCancel(context.WithValue(f, key{}, "value"))
+		r, start := New(newFake(), Options{Timeout: time.Second}), time.Now()
+		f := r.detached()
+		defer f.cancel()
+		derived, stop := context.WithCancel(context.WithValue(f, valueKey{}, "value"))
 		defer stop()
 		after := make(chan struct{})
 		context.AfterFunc(f, func() { close(after) })
@@ -39,21 +39,21 @@ func TestFlightEndsInItsTime(t *testing.T) {
 	})
 }
 
-// TestFlightIsCancelled: that is no timeout, and calls what waits for the end, unless it
+// TestDetachedIsCancelled: that is no timeout, and calls what waits for the end, unless it
 // was stopped.
-func TestFlightIsCancelled(t *testing.T) {
+func TestDetachedIsCancelled(t *testing.T) {
 	for _, timeout := range []time.Duration{0, time.Second} {
 		synctest.Test(t, func(t *testing.T) {
-			r := NewRoom(10, timeout, new(fake))
-			f, cancel := r.Detached()
+			r := New(newFake(), Options{Timeout: timeout})
+			f := r.detached()
 			var called atomic.Int64
 			context.AfterFunc(f, func() { called.Add(1) })
 			stopped := context.AfterFunc(f, func() { called.Add(10) })
 			if !stopped() || stopped() {
 				t.Error("it was stopped not once")
 			}
-			cancel()
-			cancel()
+			f.cancel()
+			f.cancel()
 			<-f.Done()
 			late := context.AfterFunc(f, func() { called.Add(100) })
 			synctest.Wait()
@@ -62,7 +62,7 @@ func TestFlightIsCancelled(t *testing.T) {
 			}
 			time.Sleep(time.Minute)
 			synctest.Wait()
-			if r.mu.Lock(); len(r.flights.begun) > 0 || r.flights.armed {
+			if r.mu.Lock(); len(r.contexts.begun) > 0 || r.contexts.armed {
 				t.Error("it is still watched")
 			}
 			r.mu.Unlock()
@@ -70,17 +70,21 @@ func TestFlightIsCancelled(t *testing.T) {
 	}
 }
 
-// TestGivenUpIsNoTimeout: a flight without a connection, whose last caller was told that
+// detached is detach for a test.
+func (d *Dispatcher) detached() *detached {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.detach()
+}
+
+// TestGivenUpIsNoTimeout: a statement without a connection, whose last caller was told that
 // nothing was sent, does not end as one that the database did not answer. A circuit breaker
 // would count that.
 func TestGivenUpIsNoTimeout(t *testing.T) {
-	r := NewRoom(10, time.Second, new(fake))
-	ctx, cancel := r.Detached()
-	defer cancel()
-	first, last := NewTicket(), NewTicket()
-	first.Fly(ctx)
-	last.Fly(ctx)
-	f := first.flight
+	f := New(newFake(), Options{Timeout: time.Second}).detached()
+	defer f.cancel()
+	f.fly(new(waiter))
+	f.fly(new(waiter))
 	if f.giveUp() || f.Err() != nil {
 		t.Error("it was given up while a caller waits for it")
 	}

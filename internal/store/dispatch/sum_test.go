@@ -1,4 +1,4 @@
-package coalesce
+package dispatch
 
 import (
 	"context"
@@ -129,7 +129,7 @@ func TestSumOfABlockedLog(t *testing.T) {
 			entries = append(entries, (<-used).UpdatedAt)
 			f.set(func() { f.now += 1000 })
 		}
-		if err := f.Store.Do(t.Context(), &store.Op{Kind: store.Block, Query: *log(1), ForUs: 1e6}); err != nil {
+		if err := f.memory.Do(t.Context(), &store.Op{Kind: store.Block, Query: *log(1), ForUs: 1e6}); err != nil {
 			t.Fatal(err)
 		}
 		sent := take(t.Context(), s, log(0.25))
@@ -237,7 +237,7 @@ func TestSumsDecideAsIfAlone(t *testing.T) {
 	for seed := range uint64(600) {
 		synctest.Test(t, func(t *testing.T) {
 			r := rand.New(rand.NewPCG(seed, 1))
-			s, f, _ := bed(t, func(o *settings) { o.Statements = 1 })
+			s, f, _ := bed(t, func(o *Options) { o.Statements = 1 })
 			alone := memory.New()
 			a := algorithm.Names[int(seed)%len(algorithm.Names)]
 			var queries []*store.Query

@@ -1,4 +1,4 @@
-package reap
+package dispatch
 
 import (
 	"context"
@@ -61,26 +61,26 @@ func (c *counting) Do(ctx context.Context, op *store.Op) error {
 }
 
 // take takes, and get reads.
-func (s *Store) take(ctx context.Context, q *store.Query) (store.Outcome, error) {
+func (s *Reaper) take(ctx context.Context, q *store.Query) (store.Outcome, error) {
 	op := &store.Op{Query: *q}
 	err := s.Do(ctx, op)
 	return op.Outcome, err
 }
 
-func (s *Store) get(ctx context.Context, q *store.Query) (store.Outcome, error) {
+func (s *Reaper) get(ctx context.Context, q *store.Query) (store.Outcome, error) {
 	op := &store.Op{Kind: store.Get, Query: *q}
 	err := s.Do(ctx, op)
 	return op.Outcome, err
 }
 
-// bed returns a Store over one in memory, and the keys that it says were freed.
-func bed() (*Store, *counting, *[]string) {
+// reapBed returns a Reaper over one in memory, and the keys that it says were freed.
+func reapBed() (*Reaper, *counting, *[]string) {
 	c := &counting{Store: memory.New()}
 	freed := new([]string)
-	return New(c, NewWatch(), 0, func(_ algorithm.Name, _, key string) { *freed = append(*freed, key) }), c, freed
+	return NewReaper(c, 0, func(_ algorithm.Name, _, key string) { *freed = append(*freed, key) }), c, freed
 }
 
-func query(key string, cost float64, now int64) *store.Query {
+func windowQuery(key string, cost float64, now int64) *store.Query {
 	return &store.Query{
 		Algorithm: algorithm.FixedWindow, Policy: "p", Key: key,
 		Units: cost, Cost: cost, Count: 1, Unit: cost, Room: 10, Now: &now,
@@ -89,9 +89,9 @@ func query(key string, cost float64, now int64) *store.Query {
 }
 
 // reserve reserves units for a second.
-func reserve(t *testing.T, s *Store, id, key string, units float64, now int64) {
+func reserve(t *testing.T, s *Reaper, id, key string, units float64, now int64) {
 	t.Helper()
-	op := &store.Op{Kind: store.Reserve, Query: *query(key, units, now), Admission: &store.Admission{ID: id, State: store.Open, TTL: 1e6, Remember: 3600e6}}
+	op := &store.Op{Kind: store.Reserve, Query: *windowQuery(key, units, now), Admission: &store.Admission{ID: id, State: store.Open, TTL: 1e6, Remember: 3600e6}}
 	if err := s.Do(t.Context(), op); err != nil || op.Outcome.Granted != 1 {
 		t.Fatal(op.Outcome, err)
 	}
@@ -100,16 +100,16 @@ func reserve(t *testing.T, s *Store, id, key string, units float64, now int64) {
 // TestTakeGetsWhatExpired: expired reservations go back before a denial stands, open ones
 // do not.
 func TestTakeGetsWhatExpired(t *testing.T) {
-	s, _, freed := bed()
+	s, _, freed := reapBed()
 	reserve(t, s, "a", "k", 4, 0)
 	reserve(t, s, "b", "k", 6, 5e5)
-	if o, err := s.take(t.Context(), query("k", 1, 9e5)); err != nil || o.Granted != 0 {
+	if o, err := s.take(t.Context(), windowQuery("k", 1, 9e5)); err != nil || o.Granted != 0 {
 		t.Errorf("while both are open: %+v, %v", o, err)
 	}
-	if o, err := s.take(t.Context(), query("k", 4, 1e6)); err != nil || o.Granted != 1 {
+	if o, err := s.take(t.Context(), windowQuery("k", 4, 1e6)); err != nil || o.Granted != 1 {
 		t.Errorf("after the first expired: %+v, %v", o, err)
 	}
-	if o, err := s.take(t.Context(), query("k", 1, 12e5)); err != nil || o.Granted != 0 {
+	if o, err := s.take(t.Context(), windowQuery("k", 1, 12e5)); err != nil || o.Granted != 0 {
 		t.Errorf("while the second is open: %+v, %v", o, err)
 	}
 	if len(*freed) != 1 || (*freed)[0] != "k" {
@@ -120,14 +120,14 @@ func TestTakeGetsWhatExpired(t *testing.T) {
 // TestTakeGetsABoundedNumberBack: of more expired reservations than one list has, a
 // request gets those of one list, and the next request more. The timeout bounds all of that.
 func TestTakeGetsABoundedNumberBack(t *testing.T) {
-	s, c, _ := bed()
+	s, c, _ := reapBed()
 	s.timeout = time.Minute
 	for i := range 2 * store.MaxDue {
 		reserve(t, s, fmt.Sprint(i), "k", 1.0/64, 0)
 	}
 	for i, want := range []float64{0, 1} {
 		c.began, c.ends = time.Time{}, time.Time{}
-		o, err := s.take(t.Context(), query("k", 10, 2e6))
+		o, err := s.take(t.Context(), windowQuery("k", 10, 2e6))
 		if err != nil || o.Granted != want || c.due != i+1 {
 			t.Errorf("%+v, %v after %d looks", o, err, c.due)
 		}
@@ -140,10 +140,10 @@ func TestTakeGetsABoundedNumberBack(t *testing.T) {
 // TestRepetitionWithoutTime is an error for which no policy fails open.
 func TestRepetitionWithoutTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, c, _ := bed()
+		s, c, _ := reapBed()
 		s.timeout, c.slow = time.Second, 2*time.Second
 		reserve(t, s, "a", "k", 10, 0)
-		_, err := s.take(t.Context(), query("k", 1, 2e6))
+		_, err := s.take(t.Context(), windowQuery("k", 1, 2e6))
 		if !errors.Is(err, store.ErrUnavailable) || !errors.Is(err, store.ErrAnswering) || !errors.Is(err, context.DeadlineExceeded) {
 			t.Error(err)
 		}
@@ -153,18 +153,18 @@ func TestRepetitionWithoutTime(t *testing.T) {
 // TestTakeLiftsTheBlockOfItsDenial: the block of a denial because of an expired
 // reservation is lifted, and no other.
 func TestTakeLiftsTheBlockOfItsDenial(t *testing.T) {
-	s, _, _ := bed()
+	s, _, _ := reapBed()
 	reserve(t, s, "a", "k", 10, 0)
-	q := query("k", 10, 2e6)
+	q := windowQuery("k", 10, 2e6)
 	q.BlockFor = 60e6
 	if o, err := s.take(t.Context(), q); err != nil || o.Granted != 1 || o.IsBlocked() {
 		t.Errorf("%+v, %v", o, err)
 	}
 	reserve(t, s, "b", "blocked", 10, 0)
-	if err := s.Do(t.Context(), &store.Op{Kind: store.Block, Query: *query("blocked", 1, 0), ForUs: 60e6}); err != nil {
+	if err := s.Do(t.Context(), &store.Op{Kind: store.Block, Query: *windowQuery("blocked", 1, 0), ForUs: 60e6}); err != nil {
 		t.Fatal(err)
 	}
-	if o, err := s.take(t.Context(), query("blocked", 1, 2e6)); err != nil || !o.Blocked {
+	if o, err := s.take(t.Context(), windowQuery("blocked", 1, 2e6)); err != nil || !o.Blocked {
 		t.Errorf("%+v, %v", o, err)
 	}
 }
@@ -172,14 +172,14 @@ func TestTakeLiftsTheBlockOfItsDenial(t *testing.T) {
 // TestGetSeesWhatExpired: Get gives expired reservations back, but not in a transaction,
 // where it locks nothing.
 func TestGetSeesWhatExpired(t *testing.T) {
-	s, c, _ := bed()
+	s, c, _ := reapBed()
 	reserve(t, s, "a", "k", 10, 0)
-	level := func(s *Store) float64 {
-		o, err := s.get(t.Context(), query("k", 1, 2e6))
+	level := func(s *Reaper) float64 {
+		o, err := s.get(t.Context(), windowQuery("k", 1, 2e6))
 		if err != nil {
 			t.Fatal(err)
 		}
-		return o.View.Level(&query("k", 1, 0).Rules, o.UpdatedAt)
+		return o.View.Level(&windowQuery("k", 1, 0).Rules, o.UpdatedAt)
 	}
 	if l := level(s.InTx(c)); l != 10 || c.due != 0 {
 		t.Errorf("in a transaction the level is %v after %d looks", l, c.due)
@@ -191,11 +191,11 @@ func TestGetSeesWhatExpired(t *testing.T) {
 
 // TestTakeAllGetsWhatExpired: expired reservations of each key that denied go back.
 func TestTakeAllGetsWhatExpired(t *testing.T) {
-	s, _, freed := bed()
+	s, _, freed := reapBed()
 	reserve(t, s, "a", "a", 10, 0)
 	reserve(t, s, "b", "b", 10, 0)
 	op := &store.Op{Kind: store.TakeAll, Groups: []*store.Group{
-		{Query: *query("a", 1, 2e6), Needs: []float64{1}}, {Query: *query("b", 1, 2e6), Needs: []float64{1}},
+		{Query: *windowQuery("a", 1, 2e6), Needs: []float64{1}}, {Query: *windowQuery("b", 1, 2e6), Needs: []float64{1}},
 	}}
 	if err := s.Do(t.Context(), op); err != nil || !op.Allowed || len(*freed) != 2 {
 		t.Errorf("%v, %v, freed %v", op.Allowed, err, *freed)
@@ -204,13 +204,13 @@ func TestTakeAllGetsWhatExpired(t *testing.T) {
 
 // TestLooksThatFail: the denial stands, except in a transaction, which has failed.
 func TestLooksThatFail(t *testing.T) {
-	s, c, _ := bed()
+	s, c, _ := reapBed()
 	reserve(t, s, "a", "k", 10, 0)
 	c.err = errors.New("away")
-	if o, err := s.take(t.Context(), query("k", 1, 2e6)); err != nil || o.Granted != 0 {
+	if o, err := s.take(t.Context(), windowQuery("k", 1, 2e6)); err != nil || o.Granted != 0 {
 		t.Errorf("%+v, %v", o, err)
 	}
-	if _, err := s.InTx(c).take(t.Context(), query("k", 1, 2e6)); err != c.err {
+	if _, err := s.InTx(c).take(t.Context(), windowQuery("k", 1, 2e6)); err != c.err {
 		t.Errorf("in a transaction: %v", err)
 	}
 }
@@ -218,8 +218,8 @@ func TestLooksThatFail(t *testing.T) {
 // TestLooksAreSpared: while no reservation of any key can have expired, denials do not
 // look for any. A full queue or an impossible cost never looks.
 func TestLooksAreSpared(t *testing.T) {
-	s, c, _ := bed()
-	q := query("k", 6, 0)
+	s, c, _ := reapBed()
+	q := windowQuery("k", 6, 0)
 	q.Now = nil // the watch is about the store's clock
 	for range 100 {
 		if _, err := s.take(t.Context(), q); err != nil {
@@ -229,7 +229,7 @@ func TestLooksAreSpared(t *testing.T) {
 	if c.nextDue != 1 || c.due != 0 {
 		t.Errorf("looked %d times for the next, %d times at the key", c.nextDue, c.due)
 	}
-	for _, q := range []*store.Query{query("k", 11, 0), query("k", 0, 0)} {
+	for _, q := range []*store.Query{windowQuery("k", 11, 0), windowQuery("k", 0, 0)} {
 		if _, err := s.get(t.Context(), q); err != nil || c.due != 0 {
 			t.Errorf("cost %v: looked %d times, %v", q.Cost, c.due, err)
 		}

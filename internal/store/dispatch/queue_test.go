@@ -1,9 +1,10 @@
-package coalesce
+package dispatch
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -19,9 +20,9 @@ import (
 // TestTakeAlone: without a statement in flight a request is sent immediately.
 func TestTakeAlone(t *testing.T) {
 	f := newFake()
-	s := newStore(f, f, f.options())
+	s := New(f, f.options())
 	for range 3 {
-		if o, err := s.Take(t.Context(), query("k", 1)); err != nil || o.Granted != 1 {
+		if o, err := takeOne(t.Context(), s, query("k", 1)); err != nil || o.Granted != 1 {
 			t.Fatal(o, err)
 		}
 	}
@@ -40,8 +41,8 @@ func TestTakeShares(t *testing.T) {
 			hot = append(hot, take(t.Context(), s, query("hot", 1)))
 		}
 		other := take(t.Context(), s, query("a", 1))
-		if s.room.Callers() != 7 {
-			t.Errorf("%d wait", s.room.Callers())
+		if s.Callers() != 7 {
+			t.Errorf("%d wait", s.Callers())
 		}
 		f.open()
 		f.open()
@@ -61,8 +62,8 @@ func TestTakeShares(t *testing.T) {
 			t.Errorf("%+v", r)
 		}
 		<-first
-		if s.room.Callers() != 0 {
-			t.Errorf("%d wait", s.room.Callers())
+		if s.Callers() != 0 {
+			t.Errorf("%d wait", s.Callers())
 		}
 	})
 }
@@ -138,7 +139,7 @@ func TestTakeLeaves(t *testing.T) {
 	})
 }
 
-// TestTakeTimesOut: a caller waits for the room's timeout, whatever the statements do.
+// TestTakeTimesOut: a caller waits for the timeout, whatever the statements do.
 func TestTakeTimesOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, _, first := bed(t, nil)
@@ -154,11 +155,11 @@ func TestTakeTimesOut(t *testing.T) {
 	})
 }
 
-// TestTakeOverloaded: no more callers wait than the room admits, nor while the breaker is
+// TestTakeOverloaded: no more callers wait than may wait, nor while the breaker is
 // open.
 func TestTakeOverloaded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, f, first := bed(t, func(o *settings) { o.waiting = 2 })
+		s, f, first := bed(t, func(o *Options) { o.Waiting = 2 })
 		waits := take(t.Context(), s, query("k", 1))
 		if r := <-take(t.Context(), s, query("k", 1)); !errors.Is(r.err, store.ErrOverloaded) {
 			t.Errorf("%+v", r)
@@ -177,11 +178,11 @@ func TestTakeOverloaded(t *testing.T) {
 	})
 }
 
-// TestTakeShareOfAKey: a quarter of the room, 64 here, may wait for one key, whatever the
+// TestTakeShareOfAKey: a quarter of all, 64 here, may wait for one key, whatever the
 // rows are that they wait in.
 func TestTakeShareOfAKey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, f, _ := bed(t, func(o *settings) { o.waiting, o.Statements = 100, 1 })
+		s, f, _ := bed(t, func(o *Options) { o.Waiting, o.Statements = 100, 1 })
 		for i := range 64 {
 			take(t.Context(), s, query("k", []float64{1, 3}[i%2])) // no two fit together
 		}
@@ -213,17 +214,17 @@ func TestTakeShareOfAKey(t *testing.T) {
 func TestTakeSplits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, f, _ := bed(t, nil)
-		for i := range 3 * splitRows {
+		for i := range 3 * splitGroups {
 			take(t.Context(), s, query(fmt.Sprintf("%02d", i), 1))
 		}
 		got := f.statements()
-		if len(got) != 1 || strings.Count(got[0], "×") != splitRows {
+		if len(got) != 1 || strings.Count(got[0], "×") != splitGroups {
 			t.Errorf("sent %q", got)
 		}
 		f.open()
 		f.open()
 		f.open()
-		if got := f.statements(); len(got) != 1 || strings.Count(got[0], "×") != 2*splitRows {
+		if got := f.statements(); len(got) != 1 || strings.Count(got[0], "×") != 2*splitGroups {
 			t.Errorf("sent %q", got)
 		}
 	})
@@ -233,7 +234,7 @@ func TestTakeSplits(t *testing.T) {
 // statements and no answer.
 func TestTakeBadRowFailsAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, f, _ := bed(t, func(o *settings) { o.Statements = 1 })
+		s, f, _ := bed(t, func(o *Options) { o.Statements = 1 })
 		f.set(func() { f.bad["07"] = true })
 		var all []<-chan reply
 		for i := range 64 {
@@ -256,9 +257,9 @@ func TestTakeBadRowFailsAlone(t *testing.T) {
 func TestTakeKeepsDecidedRows(t *testing.T) {
 	for _, fails := range []error{errors.New("half of it"), store.ErrLocked} {
 		synctest.Test(t, func(t *testing.T) {
-			s, f, _ := bed(t, func(o *settings) { o.Statements = 1 })
+			s, f, _ := bed(t, func(o *Options) { o.Statements = 1 })
 			half := &halfDone{fake: f, err: fails}
-			s.database = half
+			s.db = half
 			a, b := take(t.Context(), s, query("a", 1)), take(t.Context(), s, query("b", 1))
 			f.open()
 			f.statements()
@@ -282,6 +283,26 @@ func TestTakeKeepsDecidedRows(t *testing.T) {
 	}
 }
 
+// TestTakeOutcomeUnknown: if the answer to a statement is lost, all its requests get the
+// error, and none is sent again.
+func TestTakeOutcomeUnknown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, f, _ := bed(t, nil)
+		lost := fmt.Errorf("%w: %w", store.ErrUnavailable, io.ErrUnexpectedEOF)
+		a, b := take(t.Context(), s, query("a", 1)), take(t.Context(), s, query("b", 1))
+		f.set(func() { f.lost = lost })
+		f.open()
+		f.open()
+		if a, b := <-a, <-b; a.err != lost || b.err != lost {
+			t.Errorf("%+v, %+v", a, b)
+		}
+		shut(s)
+		if got := f.statements(); !slices.Equal(got, []string{"a×1 b×1 "}) {
+			t.Errorf("sent %q", got)
+		}
+	})
+}
+
 // halfDone is a fake whose first statement decides only its first row and fails.
 type halfDone struct {
 	*fake
@@ -300,40 +321,15 @@ func (h *halfDone) TakeMany(ctx context.Context, rows []*store.Row, now *int64) 
 	return h.err
 }
 
-// TestCloseDrains: Close refuses later requests and waits for those before.
-func TestCloseDrains(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s, f, first := bed(t, nil)
-		waits := take(t.Context(), s, query("k", 1))
-		closed := make(chan struct{})
-		go func() { shut(s); close(closed) }()
-		synctest.Wait()
-		if r := <-take(t.Context(), s, query("k", 1)); !errors.Is(r.err, store.ErrClosed) {
-			t.Errorf("%+v", r)
-		}
-		f.open()
-		select {
-		case <-closed:
-			t.Error("Close did not wait")
-		default:
-		}
-		f.open()
-		<-closed
-		if a, b := <-first, <-waits; a.err != nil || b.Granted != 1 {
-			t.Errorf("%+v, %+v", a, b)
-		}
-	})
-}
-
 // TestTakeTimersStayInTheirStore: a Store in a test's synthetic time leaves no timer that
 // a Store outside of it could use, which would end the process.
 func TestTakeTimersStayInTheirStore(t *testing.T) {
 	use := func(t *testing.T) {
 		f := newFake()
-		s := newStore(f, f, f.options())
+		s := New(f, f.options())
 		var wg sync.WaitGroup
 		for range 200 {
-			wg.Go(func() { _, _ = s.Take(t.Context(), query("k", 1)) })
+			wg.Go(func() { _, _ = takeOne(t.Context(), s, query("k", 1)) })
 		}
 		wg.Wait()
 	}
@@ -345,10 +341,10 @@ func TestTakeTimersStayInTheirStore(t *testing.T) {
 // granted and each request gets an answer.
 func TestTakeAsIfAlone(t *testing.T) {
 	f := newFake()
-	f.Store = memory.New()
+	f.memory = memory.New()
 	o := f.options()
 	o.Rows = 3
-	s := newStore(f, f, o)
+	s := New(f, o)
 	var mu sync.Mutex
 	granted := map[string]float64{}
 	var wg sync.WaitGroup
@@ -356,7 +352,7 @@ func TestTakeAsIfAlone(t *testing.T) {
 		wg.Go(func() {
 			for range 50 {
 				q := query(fmt.Sprint(rand.IntN(20)), float64(1+rand.IntN(2)))
-				o, err := s.Take(t.Context(), q)
+				o, err := takeOne(t.Context(), s, q)
 				if err != nil {
 					t.Error(err)
 				}
@@ -372,4 +368,69 @@ func TestTakeAsIfAlone(t *testing.T) {
 			t.Errorf("%s was granted %v of 3", key, units)
 		}
 	}
+}
+
+// TestTakeSendsItsOwn: a caller that cannot leave sends its own statement, and others send
+// what has come meanwhile.
+func TestTakeSendsItsOwn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		f.gate = make(chan struct{})
+		o := f.options()
+		o.Obeys = true
+		s := New(f, o)
+		first, second := take(context.Background(), s, query("a", 1)), take(context.Background(), s, query("b", 1))
+		f.open()
+		if r := <-first; r.Granted != 1 {
+			t.Errorf("%+v", r)
+		}
+		f.open()
+		if r := <-second; r.Granted != 1 {
+			t.Errorf("%+v", r)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		leaves := take(ctx, s, query("c", 1))
+		cancel()
+		if r := <-leaves; !errors.Is(r.err, context.Canceled) {
+			t.Errorf("a caller that may leave: %+v", r)
+		}
+		f.open()
+		shut(s)
+	})
+}
+
+// TestTakeLeavesADeafDriver: the timeout holds for a driver that does not end its
+// statements with their context.
+func TestTakeLeavesADeafDriver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		f.gate, f.deaf = make(chan struct{}), true
+		s := New(f, f.options())
+		start := time.Now()
+		if r := <-take(context.Background(), s, query("k", 1)); !errors.Is(r.err, store.ErrUnavailable) || time.Since(start) != 5*time.Second {
+			t.Errorf("after %v: %+v", time.Since(start), r)
+		}
+		close(f.gate)
+		shut(s)
+	})
+}
+
+// TestTakeOutlivesAPanic: a hook that panics in the caller's own statement leaves nothing
+// that later requests or Close wait for.
+func TestTakeOutlivesAPanic(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		o := f.options()
+		o.Obeys = true
+		s := New(f, o)
+		func() {
+			defer func() { _ = recover() }()
+			_, _ = takeOne(context.Background(), s, query("panics", 1))
+			t.Error("it did not panic")
+		}()
+		if r := <-take(t.Context(), s, query("k", 1)); r.Granted != 1 || s.Callers() != 0 {
+			t.Errorf("%+v, %d wait", r, s.Callers())
+		}
+		shut(s)
+	})
 }

@@ -1,4 +1,4 @@
-package lone
+package dispatch
 
 import (
 	"context"
@@ -11,15 +11,14 @@ import (
 	"time"
 
 	"github.com/pglimit/pglimit/internal/store"
-	"github.com/pglimit/pglimit/internal/store/waiting"
 )
 
 // TestTurns: the keys take turns, so that many requests for one do not delay another, and
 // at most two statements for a key are in flight.
 func TestTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFake()
-		s := newStore(f, time.Minute)
+		f := newSlow()
+		s := newSerial(f, time.Minute)
 		var hot []<-chan error
 		for range 100 {
 			hot = append(hot, charge(t.Context(), s, "hot"))
@@ -34,25 +33,25 @@ func TestTurns(t *testing.T) {
 			}
 		}
 		if f.most != 3 || !s.idleNow() {
-			t.Errorf("%d statements at once; %d running, flows %v", f.most, s.running, s.flows)
+			t.Errorf("%d statements at once; %d running, flows %v", f.most, s.serial.running, s.serial.keys)
 		}
 	})
 }
 
 // idleNow reports whether s keeps nothing.
-func (s *Store) idleNow() bool {
+func (s *Dispatcher) idleNow() bool {
 	s.AwaitIdle()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return len(s.flows) == 0 && len(s.turns) == 0
+	return len(s.serial.keys) == 0 && len(s.serial.turns) == 0
 }
 
 // TestTurnsOfOthersFirst: a second statement for a key does not take the place of another
 // key's.
 func TestTurnsOfOthersFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFake()
-		s := New(f, waiting.NewRoom(1000, time.Minute, f), waiting.NewLane(make(chan struct{}, 1), time.Minute), 2, 1)
+		f := newSlow()
+		s := New(f, serialOptions(2, 1, time.Minute))
 		var hot []<-chan error
 		for range 100 {
 			hot = append(hot, charge(t.Context(), s, "hot"))
@@ -76,8 +75,8 @@ func TestTurnsOfOthersFirst(t *testing.T) {
 // among them.
 func TestTurnsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFake()
-		s := newStore(f, time.Minute)
+		f := newSlow()
+		s := newSerial(f, time.Minute)
 		var wg sync.WaitGroup
 		for i := range 50 {
 			wg.Go(func() {
@@ -100,9 +99,9 @@ func TestTurnsAreBounded(t *testing.T) {
 // if it was not sent, it is not.
 func TestTurnsLeave(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFake()
+		f := newSlow()
 		f.took = time.Second
-		s := newStore(f, time.Minute)
+		s := newSerial(f, time.Minute)
 		ctx, cancel := context.WithCancel(t.Context())
 		var all []<-chan error
 		for range 3 {
@@ -125,18 +124,18 @@ func TestTurnsLeave(t *testing.T) {
 // TestTurnsEndAtClose: nothing is sent after Close, and Close waits for what was sent.
 func TestTurnsEndAtClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFake()
-		s := newStore(f, time.Minute)
+		f := newSlow()
+		s := newSerial(f, time.Minute)
 		early := charge(t.Context(), s, "k")
-		if s.Close() {
+		if s.Close(nil) {
 			t.Error("closed while a statement was in flight")
 		}
 		late := charge(t.Context(), s, "k")
 		s.AwaitIdle()
-		if a, b := <-early, <-late; a != nil || b != nil || !s.Close() {
+		if a, b := <-early, <-late; a != nil || b != nil || !s.Close(nil) {
 			t.Errorf("%v, %v", a, b)
 		}
-		if err := <-charge(t.Context(), s, "k"); !errors.Is(err, store.ErrClosed) || len(f.sent) != 2 || s.room.Callers() != 0 {
+		if err := <-charge(t.Context(), s, "k"); !errors.Is(err, store.ErrClosed) || len(f.sent) != 2 || s.Callers() != 0 {
 			t.Errorf("%v, sent %q", err, f.sent)
 		}
 	})
@@ -146,8 +145,8 @@ func TestTurnsEndAtClose(t *testing.T) {
 // sent.
 func TestTurnsKnownMeanwhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFake()
-		s := newStore(f, time.Minute)
+		f := newSlow()
+		s := newSerial(f, time.Minute)
 		first, second := charge(t.Context(), s, "k"), charge(t.Context(), s, "k")
 		var known atomic.Bool
 		q := ask(store.Take, "k")
@@ -171,10 +170,12 @@ func TestTurnsKnownMeanwhile(t *testing.T) {
 // TestTurnsGrantedTooLate: what is granted after its caller has left is told.
 func TestTurnsGrantedTooLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFake()
+		f := newSlow()
 		f.took = time.Second
-		s := newStore(f, time.Minute)
-		op := func() *store.Op { return all(&store.Group{Query: query("own")}, &store.Group{Query: query("shared")}) }
+		s := newSerial(f, time.Minute)
+		op := func() *store.Op {
+			return all(&store.Group{Query: query1("own")}, &store.Group{Query: query1("shared")})
+		}
 		var told atomic.Int64
 		late, again := op(), op()
 		late.Late = func() { told.Add(1) }
@@ -199,9 +200,9 @@ func TestTurnsGrantedTooLate(t *testing.T) {
 // little later, and frees its connection.
 func TestTurnsEndWithoutATimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFake()
+		f := newSlow()
 		f.took = -1
-		s := newStore(f, 0)
+		s := newSerial(f, 0)
 		ctx, cancel := context.WithCancel(t.Context())
 		answer := charge(ctx, s, "k")
 		start := time.Now()
@@ -219,9 +220,9 @@ func TestTurnsEndWithoutATimeout(t *testing.T) {
 // overload. If the database answered nobody, it is away.
 func TestTurnsTellWhy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFake()
+		f := newSlow()
 		f.took = 600 * time.Millisecond
-		s := newStore(f, time.Second)
+		s := newSerial(f, time.Second)
 		var all []<-chan error
 		for range 6 {
 			all = append(all, charge(t.Context(), s, "slow"))
@@ -254,8 +255,8 @@ func TestTurnsTellWhy(t *testing.T) {
 // TestTurnsAreShared: of the callers that may wait, a quarter may wait for one key.
 func TestTurnsAreShared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFake()
-		s := newStore(f, time.Minute)
+		f := newSlow()
+		s := newSerial(f, time.Minute)
 		f.took = time.Second
 		var all []<-chan error
 		shed := 0
@@ -285,12 +286,12 @@ func TestTurnsAreShared(t *testing.T) {
 // key.
 func TestTurnsOfAHotKey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFake()
-		s := newStore(f, time.Minute)
+		f := newSlow()
+		s := newSerial(f, time.Minute)
 		var wg sync.WaitGroup
 		for i := range 100 {
 			wg.Go(func() {
-				op := all(&store.Group{Query: query(fmt.Sprint("token-", i)), Index: 1}, &store.Group{Query: query("client"), Hot: true})
+				op := all(&store.Group{Query: query1(fmt.Sprint("token-", i)), Index: 1}, &store.Group{Query: query1("client"), Hot: true})
 				if err := s.Do(t.Context(), op); err != nil {
 					t.Error(err)
 				}
@@ -313,8 +314,8 @@ func TestTurnsOfAHotKey(t *testing.T) {
 // its answer, however many other keys come.
 func TestTurnsOfTheSecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFake()
-		s := New(f, waiting.NewRoom(1000, time.Second, f), waiting.NewLane(make(chan struct{}, 1), time.Second), 1, 1)
+		f := newSlow()
+		s := New(f, serialOptions(1, 1, time.Second))
 		busy := charge(t.Context(), s, "busy")
 		first, second := charge(t.Context(), s, "pair"), charge(t.Context(), s, "pair")
 		ctx, stop := context.WithCancel(t.Context())

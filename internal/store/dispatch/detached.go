@@ -1,4 +1,4 @@
-package waiting
+package dispatch
 
 import (
 	"context"
@@ -8,12 +8,12 @@ import (
 	"github.com/pglimit/pglimit/internal/store"
 )
 
-// flight is the context of a statement: no caller can cancel it. It costs less than one of
-// the standard library: all flights of a room have one timer, and what waits for the end of
-// one, as pgx does, needs no goroutine.
-type flight struct {
+// detached is the context of a statement: no caller can cancel it. It costs less than one of
+// the standard library: all of them have one timer, and what waits for the end of one, as pgx
+// does, needs no goroutine.
+type detached struct {
 	ends    time.Time // zero: never
-	callers int       // that wait for it; their owner guards it
+	callers int       // that wait for it; Dispatcher.mu guards it
 
 	mu   sync.Mutex
 	done chan struct{} // made when it is asked for
@@ -22,36 +22,41 @@ type flight struct {
 	then []*func() // after the end
 }
 
-// Detached returns a context for a statement, which no caller can cancel. The statement's
-// sender calls cancel when it has ended.
-func (r *Room) Detached() (ctx context.Context, cancel context.CancelFunc) {
-	f := new(flight)
-	if r.timeout > 0 {
-		f.ends = time.Now().Add(r.timeout)
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		r.flights.add(f)
+// detach returns the context of a statement. The sender calls cancel when that has ended.
+// d.mu is locked.
+func (d *Dispatcher) detach() *detached {
+	f := new(detached)
+	if d.Timeout > 0 {
+		f.ends = time.Now().Add(d.Timeout)
+		d.contexts.add(f)
 	}
-	return f, func() { f.end(context.Canceled) }
+	return f
 }
 
-// Late returns the error of a statement whose context is ctx, with the timeout if that
-// ended it.
-func (r *Room) Late(ctx context.Context, err error) error {
+// fly marks a request as sent by the statement. Dispatcher.mu is locked.
+func (f *detached) fly(w *waiter) {
+	w.state, w.statement = sent, f
+	f.callers++
+}
+
+func (f *detached) cancel() { f.end(context.Canceled) }
+
+// timed returns the error of a statement, with the timeout if that ended it.
+func (d *Dispatcher) timed(f *detached, err error) error {
 	if err == nil || err == store.ErrLocked {
 		return err
 	}
-	store.AwaitEnd(ctx, err)
-	if ctx.Err() != nil {
-		err = store.TimedOut(err, r.timeout)
+	store.AwaitEnd(f, err)
+	if f.Err() != nil {
+		err = store.TimedOut(err, d.Timeout)
 	}
 	return err
 }
 
 // Deadline implements context.Context, as the other methods do.
-func (f *flight) Deadline() (time.Time, bool) { return f.ends, !f.ends.IsZero() }
+func (f *detached) Deadline() (time.Time, bool) { return f.ends, !f.ends.IsZero() }
 
-func (f *flight) Done() <-chan struct{} {
+func (f *detached) Done() <-chan struct{} {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.done == nil {
@@ -63,13 +68,13 @@ func (f *flight) Done() <-chan struct{} {
 	return f.done
 }
 
-func (f *flight) Err() error {
+func (f *detached) Err() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.err
 }
 
-func (f *flight) Value(key any) any {
+func (f *detached) Value(key any) any {
 	switch {
 	case key == store.FlightKey:
 		return f
@@ -80,24 +85,24 @@ func (f *flight) Value(key any) any {
 }
 
 // Sends implements store.Flight, as Sent does.
-func (f *flight) Sends() bool {
+func (f *detached) Sends() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.sent = f.sent || f.err == nil
 	return f.sent
 }
 
-func (f *flight) Sent() bool {
+func (f *detached) Sent() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.sent
 }
 
-// giveUp is called for a caller whose time is over. If it was the last one and the flight
-// has no connection yet, it cancels the flight and reports that nothing was or will be sent.
+// giveUp is called for a caller whose time is over. If it was the last one and the statement
+// has no connection yet, it cancels the statement and reports that nothing was or will be sent.
 // That is no timeout of the database: a connection may come free before the pool's error is
 // looked at.
-func (f *flight) giveUp() bool {
+func (f *detached) giveUp() bool {
 	f.callers--
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -109,7 +114,7 @@ func (f *flight) giveUp() bool {
 }
 
 // AfterFunc makes context.AfterFunc and derived contexts work without a goroutine.
-func (f *flight) AfterFunc(then func()) (stop func() bool) {
+func (f *detached) AfterFunc(then func()) (stop func() bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.err != nil {
@@ -130,15 +135,15 @@ func (f *flight) AfterFunc(then func()) (stop func() bool) {
 	}
 }
 
-// end ends the flight unless it has ended.
-func (f *flight) end(err error) {
+// end ends the context unless it has ended.
+func (f *detached) end(err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.finish(err)
 }
 
 // finish is end with f.mu locked.
-func (f *flight) finish(err error) {
+func (f *detached) finish(err error) {
 	if f.err != nil {
 		return
 	}
@@ -152,8 +157,8 @@ func (f *flight) finish(err error) {
 	f.then = nil
 }
 
-func (f *flight) ended() bool { return f.Err() != nil }
+func (f *detached) ended() bool { return f.Err() != nil }
 
-func (f *flight) due() time.Time { return f.ends }
+func (f *detached) due() time.Time { return f.ends }
 
-func (f *flight) expire() { f.end(context.DeadlineExceeded) }
+func (f *detached) expire() { f.end(context.DeadlineExceeded) }

@@ -1,4 +1,4 @@
-package lone
+package dispatch
 
 import (
 	"fmt"
@@ -11,14 +11,7 @@ import (
 
 	"github.com/pglimit/pglimit/internal/algorithm"
 	"github.com/pglimit/pglimit/internal/store"
-	"github.com/pglimit/pglimit/internal/store/waiting"
 )
-
-// newSharing returns a Store with at most that many transactions in flight, which up to 100
-// requests share.
-func newSharing(f *fake, most int, timeout time.Duration) *Store {
-	return New(f, waiting.NewRoom(10_000, timeout, f), waiting.NewLane(make(chan struct{}, 1), timeout), most, 100)
-}
 
 // answers waits for the answers, and fails the test for an error.
 func answers(t *testing.T, all []<-chan error) {
@@ -34,7 +27,7 @@ func answers(t *testing.T, all []<-chan error) {
 // two at a time, in the order of arrival.
 func TestShareKey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFake()
+		f := newSlow()
 		s := newSharing(f, 4, time.Minute)
 		var all []<-chan error
 		for range 100 {
@@ -56,7 +49,7 @@ func TestShareKey(t *testing.T) {
 // and no transaction has more than keep the row locked for moments.
 func TestShareKeyInOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFake()
+		f := newSlow()
 		s := newSharing(f, 1, time.Minute)
 		var mu sync.Mutex
 		var order []int
@@ -90,7 +83,7 @@ func TestShareKeyInOrder(t *testing.T) {
 // TestShareNothing: requests share nothing while all that wait can soon be in flight.
 func TestShareNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFake()
+		f := newSlow()
 		s := newSharing(f, 4, time.Minute)
 		var all []<-chan error
 		for i := range 11 { // 4 are in flight, and fewer than 8 wait
@@ -121,7 +114,7 @@ func TestShareNothing(t *testing.T) {
 // TestShareInLockOrder: a transaction locks its rows in the order of an AllowAll.
 func TestShareInLockOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFake()
+		f := newSlow()
 		s := newSharing(f, 1, time.Minute)
 		all := []<-chan error{charge(t.Context(), s, "busy")}
 		for _, c := range []struct {
@@ -153,7 +146,7 @@ func TestShareInLockOrder(t *testing.T) {
 // for its row, and does not keep them out.
 func TestShareTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFake()
+		f := newSlow()
 		s := newSharing(f, 1, time.Minute)
 		all := []<-chan error{charge(t.Context(), s, "busy"), charge(t.Context(), s, "other")}
 		for range 300 {
@@ -180,7 +173,7 @@ func TestShareTurns(t *testing.T) {
 // were granted, and each is sent alone after a denial: that answers those behind it.
 func TestShareWithDenials(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFake()
+		f := newSlow()
 		s := newSharing(f, 1, time.Minute)
 		known := func() bool { return false }
 		take := func(n int) {
@@ -225,7 +218,7 @@ func TestShareWithDenials(t *testing.T) {
 // TestShareATurn: while other keys wait, a flood has few requests in each turn.
 func TestShareATurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFake()
+		f := newSlow()
 		s := newSharing(f, 1, time.Minute)
 		all := []<-chan error{charge(t.Context(), s, "busy")}
 		for _, k := range []string{"a", "b"} {
@@ -269,27 +262,30 @@ func TestSharePart(t *testing.T) {
 		{4, 4, 0, 400, 0, true, 64},
 		{4, 4, 0, 80, 8, true, 22},
 	} {
-		f := newFake()
+		f := newSlow()
 		s := newSharing(f, c.most, time.Minute)
-		s.running = s.most // start none
+		s.serial.running = s.serial.most // start none
 		add := func(key string) {
-			k := flowKey{slot(key), c.reads}
-			s.enqueue(&call{Store: s, op: ask(store.Charge, key), key: k, ticket: waiting.NewTicket()})
+			k := keyOf(ask(store.Charge, key))
+			k.reads = c.reads
+			s.enqueue(&waiter{request: request{op: ask(store.Charge, key), key: k}})
 		}
 		for range c.waiting {
 			add("k")
 		}
-		s.flows[flowKey{slot("k"), c.reads}].inFlight = c.inFlight
+		k := keyOf(ask(store.Charge, "k"))
+		k.reads = c.reads
+		s.serial.keys[k].inFlight = c.inFlight
 		for i := range c.others {
 			add(fmt.Sprint("other-", i))
 		}
 		if c.inFlight > 0 {
-			s.turns, s.seconds = nil, s.turns
+			s.serial.turns, s.serial.seconds = nil, s.serial.turns
 		}
-		s.running = c.running
-		var b batch
-		if s.next(&b); len(b.calls) != c.want {
-			t.Errorf("%+v: %d", c, len(b.calls))
+		s.serial.running = c.running
+		var b shared
+		if s.next(&b); len(b.waiters) != c.want {
+			t.Errorf("%+v: %d", c, len(b.waiters))
 		}
 	}
 }
@@ -297,7 +293,7 @@ func TestSharePart(t *testing.T) {
 // TestShareReads: reads share transactions among themselves, and those of one key too.
 func TestShareReads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFake()
+		f := newSlow()
 		s := newSharing(f, 2, time.Minute)
 		var wg sync.WaitGroup
 		for i := range 202 {
@@ -318,8 +314,8 @@ func TestShareReads(t *testing.T) {
 				t.Errorf("a transaction for %s", sent)
 			}
 		}
-		if len(f.sent) > 30 || s.reads != 0 || !s.idleNow() {
-			t.Errorf("%d transactions; %d reads wait", len(f.sent), s.reads)
+		if len(f.sent) > 30 || s.serial.reads != 0 || !s.idleNow() {
+			t.Errorf("%d transactions; %d reads wait", len(f.sent), s.serial.reads)
 		}
 	})
 }
@@ -328,7 +324,7 @@ func TestShareReads(t *testing.T) {
 // known share no transaction.
 func TestShareNot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFake()
+		f := newSlow()
 		s := newSharing(f, 1, time.Minute)
 		all := []<-chan error{charge(t.Context(), s, "busy")}
 		send := func(f func() error) {
@@ -348,11 +344,12 @@ func TestShareNot(t *testing.T) {
 			}
 			send(func() error {
 				q := ending(fmt.Sprint("key-", i), fmt.Sprint("id-", i))
+				q.Commit = store.AsSet
 				return s.Do(t.Context(), q)
 			})
 			send(func() error { return s.Do(t.Context(), ask(store.Reset, fmt.Sprint("reset-", i))) })
 			send(func() error {
-				return s.Do(t.Context(), &store.Op{Kind: store.TakeAll, Groups: []*store.Group{{Query: query(fmt.Sprint("all-", i))}}})
+				return s.Do(t.Context(), &store.Op{Kind: store.TakeAll, Groups: []*store.Group{{Query: query1(fmt.Sprint("all-", i))}}})
 			})
 		}
 		answers(t, all)
@@ -368,15 +365,20 @@ func TestShareNot(t *testing.T) {
 // would answer.
 func TestShareTrustsGrantsOnly(t *testing.T) {
 	for _, c := range []struct {
-		granted, denied bool
-		want            int
-	}{{false, false, 3}, {true, false, 4}, {false, true, 0}} {
-		s := newSharing(newFake(), 1, time.Minute)
-		f := &flow{key: flowKey{Slot: slot("k")}, inFlight: 1, trusted: 3}
-		answered := &call{Store: s, key: f.key, flow: f, granted: c.granted, denied: c.denied}
-		s.sortOut(&batch{calls: []*call{answered}, flows: []*flow{f}})
-		if f.trusted != c.want {
-			t.Errorf("%+v: %d are trusted, want %d", c, f.trusted, c.want)
+		outcome store.Outcome
+		err     error
+		want    int
+	}{
+		{store.Outcome{}, nil, 3}, {store.Outcome{Decided: true, Granted: 1}, nil, 4}, {store.Outcome{Decided: true}, nil, 0},
+		{store.Outcome{Decided: true, Granted: 1}, errBad, 3},
+	} {
+		d := newSharing(newSlow(), 1, time.Minute)
+		op := ask(store.Take, "k")
+		op.Known, op.Outcome = func() bool { return true }, c.outcome
+		s := &serial{key: keyOf(op), inFlight: 1, trusted: 3}
+		d.settle(&shared{serials: []*serial{s}}, &outcomes{answered: []*waiter{{request: request{op: op, serial: s, err: c.err}, ready: make(chan struct{}, 1)}}})
+		if s.trusted != c.want {
+			t.Errorf("%+v: %d are trusted, want %d", c, s.trusted, c.want)
 		}
 	}
 }

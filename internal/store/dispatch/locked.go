@@ -1,0 +1,136 @@
+package dispatch
+
+import (
+	"time"
+
+	"github.com/pglimit/pglimit/internal/store"
+)
+
+// Patience is how long a statement waits for a row's lock. After that the row counts as
+// locked and its requests are set aside, so that their neighbours need not wait.
+const Patience = 10 * time.Millisecond
+
+// lockedKeys has the keys whose rows other transactions have locked, with the requests that
+// wait for them. A few of these are sent at a time, alone, and their statements wait for the
+// locks, while all others continue. Dispatcher.mu guards it.
+type lockedKeys struct {
+	most  int // statements in flight
+	count int // of those
+	keys  map[key]*lockedKey
+	turns []*lockedKey // those that wait for their turn
+}
+
+type lockedKey struct {
+	key     key
+	waiters []*waiter
+	wait    time.Duration // how long a statement last waited for the row
+}
+
+// longestWait bounds one wait for a lock. It is below PostgreSQL's default
+// deadlock_timeout, so that a wait ends before the server looks for deadlocks.
+const longestWait = 900 * time.Millisecond
+
+// join makes a request wait behind the others for its key if that is locked, and reports
+// whether it is. d.mu is locked.
+func (d *Dispatcher) join(w *waiter) bool {
+	h := d.locked.keys[w.key]
+	if h == nil {
+		return false
+	}
+	w.state = locked
+	h.waiters = append(h.waiters, w)
+	return true
+}
+
+// hold makes a request wait for its key, which is locked. d.mu is locked.
+func (d *Dispatcher) hold(w *waiter) {
+	if d.join(w) {
+		return
+	}
+	w.state = locked
+	h := &lockedKey{key: w.key, waiters: []*waiter{w}}
+	d.locked.keys[w.key] = h
+	d.locked.turns = append(d.locked.turns, h)
+	if d.locked.count < d.locked.most {
+		d.locked.count++
+		d.start(d.sendLocked)
+	}
+}
+
+// sendLocked sends for the locked keys. They take turns, so that a key that is free again
+// does not wait for the others.
+func (d *Dispatcher) sendLocked() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for l := &d.locked; len(l.turns) > 0; {
+		h := l.turns[0]
+		l.turns = l.turns[1:]
+		if free := d.turn(h); !free && len(h.waiters) > 0 {
+			l.turns = append(l.turns, h)
+			continue
+		}
+		delete(l.keys, h.key)
+		for _, w := range h.waiters { // the key is free, or nobody waits for its lock
+			if !w.gone() {
+				d.enqueue(w)
+			}
+		}
+	}
+	d.locked.count--
+	d.done()
+}
+
+// turn sends the key's first request that still has a caller, and reports whether the
+// row was free. d.mu is locked, but not while it sends.
+func (d *Dispatcher) turn(h *lockedKey) (free bool) {
+	for len(h.waiters) > 0 {
+		w := h.waiters[0]
+		// A wait for a lock ends so long before the caller's time does: a caller that leaves
+		// has then consumed nothing.
+		left := w.left() - max(0, d.Timeout/8)
+		wait := h.longer(left)
+		tried := left > 0 && d.attempt(w, wait)
+		if tried && w.err == store.ErrLocked {
+			w.state, h.wait = locked, wait
+			return false
+		}
+		h.waiters[0] = nil
+		h.waiters = h.waiters[1:]
+		if tried || w.err == store.ErrKnown {
+			w.answer(w.err, 1)
+		}
+		if tried {
+			return true
+		}
+	}
+	return false
+}
+
+// longer returns how long the next turn waits after one that found the row locked. The
+// server logs each such turn, so there must not be many. The longer a row has been
+// locked, the longer its requests may wait for their turn.
+func (h *lockedKey) longer(left time.Duration) time.Duration {
+	return max(time.Millisecond, min(max(Patience, 2*h.wait), longestWait, left))
+}
+
+// attempt sends a request alone, and sets its error. It reports false if it did not send it,
+// since its caller has gone, or its answer is known, which is the error then. d.mu is locked,
+// but not meanwhile.
+func (d *Dispatcher) attempt(w *waiter, lockWait time.Duration) (tried bool) {
+	d.mu.Unlock()
+	known := w.op.Known != nil && w.op.Known()
+	d.mu.Lock()
+	if w.err = nil; known {
+		w.err = store.ErrKnown
+	}
+	if known || w.gone() {
+		return false
+	}
+	ctx := d.detach()
+	ctx.fly(w)
+	d.mu.Unlock()
+	w.err = d.timed(ctx, d.send(ctx, w, lockWait))
+	ctx.cancel()
+	d.mu.Lock()
+	return true
+}

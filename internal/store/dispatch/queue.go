@@ -1,0 +1,301 @@
+package dispatch
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"slices"
+	"sync"
+
+	"github.com/pglimit/pglimit/internal/store"
+)
+
+// queue has the Takes of one algorithm and Commit, which may share statements. Queues never
+// wait for each other. Dispatcher.mu guards it.
+type queue struct {
+	*Dispatcher
+	inFlight int // statements
+
+	// groups has the next group of each key, in order of arrival. The key's other groups are
+	// behind it. A statement has each key once, so requests that cannot be merged wait
+	// for the next statement.
+	groups []*group
+	heads  map[key]*group // the groups in the queue, by key
+}
+
+// queue returns the queue of op, or nil if it shares no statement.
+func (d *Dispatcher) queue(op *store.Op) *queue {
+	if !op.Merges || !d.Share {
+		return nil
+	}
+	i := 2 * op.Algorithm.Index()
+	if op.Commit == store.Relaxed {
+		i++
+	}
+	return &d.queues[i]
+}
+
+// splitGroups is the number of waiting keys for which another statement is sent while one
+// is in flight. Fewer keys wait for that one: on a single hot key two statements would
+// only wait for each other.
+const splitGroups = 8
+
+// add queues a request, behind the groups of its key. A statement in flight will send it
+// later.
+func (q *queue) add(w *waiter) {
+	head := q.heads[w.key]
+	if head == nil {
+		q.push(w.ownGroup())
+		return
+	}
+	head.last = head.last.add(w)
+	head.callers++
+}
+
+// push queues the next group of a key that has none.
+func (q *queue) push(head *group) {
+	q.heads[head.first.key] = head
+	q.groups = append(q.groups, head)
+	if q.inFlight == 0 || q.inFlight < q.Statements && len(q.groups) >= splitGroups {
+		q.inFlight++
+		q.start(q.drain)
+	}
+}
+
+// next takes the next batch off the queue: one group of each key.
+func (q *queue) next(batch []*group) []*group {
+	n := min(len(q.groups), q.Rows)
+	var behind []*group
+	for _, g := range q.groups[:n] {
+		k := g.first.key
+		if next := g.behind; next != nil {
+			next.last, next.callers = g.last, g.callers-g.waiters
+			g.behind, q.heads[k] = nil, next
+			behind = append(behind, next)
+		} else {
+			delete(q.heads, k)
+		}
+		if g.prepare() {
+			batch = append(batch, g)
+		}
+	}
+	rest := copy(q.groups, q.groups[n:])
+	clear(q.groups[rest:])
+	q.groups = append(q.groups[:rest], behind...)
+	return batch
+}
+
+// takeOff takes a key's groups off the queue and returns the first.
+func (q *queue) takeOff(k key) *group {
+	head := q.heads[k]
+	if head == nil {
+		return nil
+	}
+	delete(q.heads, k)
+	i := slices.Index(q.groups, head)
+	q.groups = slices.Delete(q.groups, i, i+1)
+	return head
+}
+
+// batch is the groups that a goroutine sends, reused for its next statements.
+type batch struct {
+	groups []*group
+	rows   []*store.Row
+}
+
+var batches = sync.Pool{New: func() any { return new(batch) }}
+
+// forget forgets the groups, which are their callers' again.
+func (b *batch) forget() {
+	clear(b.groups)
+	clear(b.rows[:cap(b.rows)])
+}
+
+// asRows returns groups as rows.
+func (b *batch) asRows(groups []*group) []*store.Row {
+	b.rows = b.rows[:0]
+	for _, g := range groups {
+		b.rows = append(b.rows, &g.Row)
+	}
+	return b.rows
+}
+
+// drain sends batches until no request waits, or few enough for the other statements in
+// flight.
+func (q *queue) drain() {
+	b := batches.Get().(*batch)
+	defer batches.Put(b)
+	for {
+		q.mu.Lock()
+		if len(q.groups) == 0 || q.inFlight > 1 && len(q.groups) < splitGroups {
+			q.inFlight--
+			q.done()
+			q.mu.Unlock()
+			return
+		}
+		b.groups = q.next(b.groups[:0])
+		q.mu.Unlock()
+		q.run(b, b.groups)
+		b.forget()
+		// Callers that have an answer often send again: let them, so that the next
+		// statement carries more.
+		runtime.Gosched()
+	}
+}
+
+// sendOwn sends the caller's own statement. d.mu is locked, and unlocked after it.
+func (d *Dispatcher) sendOwn(q *queue, w *waiter) {
+	q.inFlight++
+	d.busy++
+	g := w.ownGroup()
+	g.prepare()
+	d.mu.Unlock()
+	returns := false
+	defer func() { // the application's hooks may panic, and its caller recover
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		if !returns {
+			d.callers.Add(-1)
+		}
+		if len(q.groups) > 0 {
+			go q.drain()
+		} else {
+			q.inFlight--
+			d.done()
+		}
+	}()
+	b := batches.Get().(*batch)
+	b.groups = append(b.groups[:0], g)
+	q.run(b, b.groups)
+	b.forget()
+	batches.Put(b)
+	returns = true
+}
+
+// run decides groups, also if their statement fails.
+func (q *queue) run(b *batch, groups []*group) {
+	if len(groups) == 0 {
+		return
+	}
+	slices.SortFunc(groups, func(a, b *group) int { return a.first.key.compare(&b.first.key) })
+	callers := 0
+	q.mu.Lock()
+	ctx := q.detach()
+	for _, g := range groups {
+		callers += g.waiters
+		for w := g.first; w != nil; w = w.next {
+			ctx.fly(w)
+		}
+	}
+	q.mu.Unlock()
+	defer ctx.cancel()
+	for _, g := range groups {
+		g.callersOfAll, g.Query.LockWait = callers, Patience
+	}
+	var err error
+	if g := groups[0]; len(groups) == 1 && (g.waiters == 1 || g.Query.BlockFor == 0) { // its statement costs less
+		if g.waiters > 1 {
+			g.Query.Now = q.Now()
+		}
+		if err = q.db.Do(ctx, g.op); err == nil {
+			g.Outcome = g.op.Outcome
+		}
+	} else {
+		err = q.db.TakeMany(ctx, b.asRows(groups), q.Now())
+	}
+	if err = q.timed(ctx, err); err != nil {
+		groups = slices.DeleteFunc(groups, func(g *group) bool { // those that a failed TakeMany still decided
+			decided := g.Outcome.Decided
+			if decided {
+				q.answer(g, nil)
+			}
+			return decided
+		})
+	}
+	switch {
+	case len(groups) == 0:
+	case err == store.ErrLocked:
+		q.sortOut(ctx, b, groups)
+	case errors.As(err, new(*store.RowError)) && len(groups) > 1:
+		q.runPieces(b, groups)
+	default:
+		q.answerAll(groups, err)
+	}
+}
+
+// pieces is the number of statements that a batch is split into to find the row that
+// fails or delays it. A piece with such a row is split again. So a bad key costs its
+// neighbours few statements.
+const pieces = 16
+
+func (q *queue) runPieces(b *batch, groups []*group) {
+	for piece := range slices.Chunk(groups, (len(groups)+pieces-1)/pieces) {
+		q.run(b, piece)
+	}
+}
+
+func (q *queue) answerAll(groups []*group, err error) {
+	for _, g := range groups {
+		q.answer(g, err)
+	}
+}
+
+func (q *queue) answer(g *group, err error) {
+	if err == nil && g.splits() {
+		q.split(g)
+	} else {
+		g.answer(err)
+	}
+}
+
+// sortOut sends groups again whose rows are not locked, and sets the others aside.
+func (q *queue) sortOut(ctx context.Context, b *batch, groups []*group) {
+	if len(groups) == 1 {
+		q.setAside(groups)
+		return
+	}
+	isLocked, err := q.db.Locked(ctx, b.asRows(groups))
+	switch {
+	case err != nil:
+		q.answerAll(groups, err)
+		return
+	case !slices.Contains(isLocked, true):
+		// The row is free again, or another transaction has inserted it and not
+		// committed.
+		q.runPieces(b, groups)
+		return
+	}
+	var free, held []*group
+	for i, g := range groups {
+		if isLocked[i] {
+			held = append(held, g)
+		} else {
+			free = append(free, g)
+		}
+	}
+	q.setAside(held)
+	q.run(b, free)
+}
+
+// setAside makes the callers of groups wait for their locked rows, and behind them those
+// that came for the same keys meanwhile.
+func (q *queue) setAside(groups []*group) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for _, g := range groups {
+		k := g.first.key
+		q.hold(g)
+		for g := q.takeOff(k); g != nil; g = g.behind {
+			q.hold(g)
+		}
+	}
+}
+
+func (q *queue) hold(g *group) {
+	for w := g.first; w != nil; {
+		next := w.next
+		w.next = nil
+		q.Dispatcher.hold(w)
+		w = next
+	}
+}

@@ -1,0 +1,304 @@
+package dispatch
+
+import (
+	"slices"
+
+	"github.com/pglimit/pglimit/internal/store"
+)
+
+// serials has the requests that share no statement, by key. The keys take turns, so that a
+// hot key does not keep the others out. Requests that wait share transactions, and with them
+// round trips and flushes. Dispatcher.mu guards it.
+type serials struct {
+	most    int // transactions in flight
+	running int // goroutines that send
+	keys    map[key]*serial
+	turns   []*serial // those with a request to send and none in flight
+	seconds []*serial // those whose second transaction may be sent if no other key waits
+	reads   int       // requests that read
+}
+
+// serial is the requests of one key, in order of arrival.
+type serial struct {
+	key      key
+	waiters  []*waiter
+	inFlight int // transactions
+	// trusted is the number of requests that a denial would answer may share a transaction with
+	// the first: as many as were granted since the last denial.
+	trusted int
+	// Whether it is in turns and seconds. It may have no turn there by now.
+	inTurns, inSeconds bool
+}
+
+// abreast is the number of transactions for one key that may be in flight if no other key
+// waits: while one has the row's lock, the other waits for it.
+const abreast = 2
+
+// first reports whether s has a request and none in flight; reads do not wait for each other.
+func (s *serial) first() bool { return len(s.waiters) > 0 && (s.key.reads || s.inFlight == 0) }
+
+// second reports whether s has a request that may be in flight with another.
+func (s *serial) second() bool { return len(s.waiters) > 0 && s.inFlight < abreast }
+
+// add queues a request behind those of its key.
+func (all *serials) add(d *Dispatcher, w *waiter) {
+	s := all.keys[w.key]
+	if s == nil {
+		s = &serial{key: w.key}
+		all.keys[w.key] = s
+	}
+	s.waiters = append(s.waiters, w)
+	if s.key.reads {
+		all.reads++
+	}
+	all.list(s)
+	all.start(d)
+}
+
+// start starts another goroutine that sends, if there may be one.
+func (all *serials) start(d *Dispatcher) {
+	if all.running < all.most {
+		all.running++
+		d.start(d.sendSerials)
+	}
+}
+
+// list gives s its turn if it has a request to send.
+func (all *serials) list(s *serial) {
+	switch {
+	case s.first():
+		if !s.inTurns {
+			s.inTurns = true
+			all.turns = append(all.turns, s)
+		}
+	case s.second():
+		if !s.inSeconds {
+			s.inSeconds = true
+			all.seconds = append(all.seconds, s)
+		}
+	case len(s.waiters) == 0 && s.inFlight == 0 && all.keys[s.key] == s:
+		delete(all.keys, s.key)
+	}
+}
+
+// pop takes the first of a queue off it.
+func pop[T any](queue []*T) (*T, []*T) {
+	first := queue[0]
+	queue[0] = nil
+	return first, queue[1:]
+}
+
+// shared is requests that are sent together, and the keys that they are of.
+type shared struct {
+	waiters []*waiter
+	serials []*serial
+	known   int // of the last key: requests that a denial would answer
+}
+
+// The number of requests for one key in a transaction. They keep the row locked, and the
+// statements of other processes wait for it for Patience.
+const (
+	ofOneKey  = 64
+	ofEachKey = 16 // if other keys wait
+	// A key for which more wait shares no transaction with other keys, which would wait for
+	// its row.
+	ofCoolKey = 4
+)
+
+// next takes the next request off its key's queue, and those that share its transaction. It
+// reports whether there is one. d.mu is locked.
+//
+// Requests share a transaction if more wait than may be in flight: then they would wait for
+// each other in any case. A key's requests are in the order of arrival. Requests for several
+// keys are in lock order, so that no two transactions wait for each other. Where a denial
+// that is remembered answers those behind it, only as many share as may be granted.
+func (d *Dispatcher) next(b *shared) bool {
+	all := &d.serial
+	clear(b.waiters)
+	clear(b.serials)
+	*b = shared{waiters: b.waiters[:0], serials: b.serials[:0]}
+	for {
+		var s *serial
+		may := (*serial).first
+		switch {
+		case len(all.turns) > 0:
+			s, all.turns = pop(all.turns)
+			s.inTurns = false
+		case len(all.seconds) > 0:
+			s, all.seconds = pop(all.seconds)
+			s.inSeconds = false
+			may = (*serial).second
+		default:
+			return false
+		}
+		if may(s) && all.take(b, s, 1) {
+			if w := b.waiters[0]; w.joins(w) && d.Share && d.Rows > 1 && d.db.Pipelines() {
+				all.fill(b, s, d.Rows)
+			}
+			all.list(s)
+			return true
+		}
+		all.list(s)
+	}
+}
+
+// take takes requests off s until the batch has n. It reports whether it took any.
+func (all *serials) take(b *shared, s *serial, n int) bool {
+	last := len(b.serials) > 0 && b.serials[len(b.serials)-1] == s
+	had, known := len(b.waiters), 0
+	if last {
+		known = b.known
+	}
+	for len(b.waiters) < n && len(s.waiters) > 0 {
+		w := s.waiters[0]
+		if len(b.waiters) > 0 && (!w.joins(b.waiters[0]) || w.op.Known != nil && known > s.trusted) {
+			break
+		}
+		_, s.waiters = pop(s.waiters)
+		if s.key.reads {
+			all.reads--
+		}
+		if w.gone() {
+			continue
+		}
+		if w.op.Known != nil {
+			known++
+		}
+		w.state, w.serial = sent, s
+		b.waiters = append(b.waiters, w)
+	}
+	if len(b.waiters) == had {
+		return false
+	}
+	if b.known = known; !last {
+		b.serials = append(b.serials, s)
+		s.inFlight++
+	}
+	return true
+}
+
+// joins reports whether w may share a transaction with first.
+func (w *waiter) joins(first *waiter) bool {
+	return w.op.Shares() && first.op.Shares() && !w.alone && w.op.Commit == first.op.Commit
+}
+
+// fill adds to a batch, which has a request of s, its share of the requests that wait: so
+// many that all of them can be in flight at once, and at most share.
+func (all *serials) fill(b *shared, s *serial, share int) {
+	ofKey := ofOneKey
+	if len(all.turns) > 0 {
+		ofKey = ofEachKey
+	}
+	keys := (len(all.turns) + 1) / all.most
+	switch {
+	case s.key.reads:
+		n := min(share, (all.reads+1)/all.most)
+		all.take(b, s, min(n, ofKey))
+		all.gather(b, n, len(all.turns)+1, func(t *serial) bool { return t.key.reads })
+	case keys > 1 && len(s.waiters) < ofCoolKey:
+		all.take(b, s, min(share, ofCoolKey))
+		all.gather(b, share, keys, func(t *serial) bool { return !t.key.reads && t.first() && len(t.waiters) <= ofCoolKey })
+		slices.SortStableFunc(b.waiters, func(v, w *waiter) int { return v.key.compare(&w.key) })
+	case len(s.waiters) > 0: // all wait for the row of one key
+		transactions := 1
+		if len(all.turns) == 0 {
+			transactions += min(abreast-s.inFlight, all.most-all.running)
+		}
+		all.take(b, s, min(share, ofKey, (len(s.waiters)+transactions)/transactions))
+	}
+}
+
+// gather adds requests of other keys in turn until the batch has n, or so many keys.
+func (all *serials) gather(b *shared, n, keys int, of func(*serial) bool) {
+	i, stay := 0, 0
+	for most := 4 * n; i < len(all.turns) && len(b.waiters) < n && len(b.serials) < keys && stay < most; i++ {
+		s := all.turns[i]
+		if len(s.waiters) == 0 || !of(s) || !s.waiters[0].joins(b.waiters[0]) {
+			all.turns[stay] = s
+			stay++
+			continue
+		}
+		s.inTurns = false
+		all.take(b, s, min(n, len(b.waiters)+ofEachKey))
+		all.list(s)
+	}
+	copy(all.turns[i-stay:i], all.turns[:stay])
+	clear(all.turns[:i-stay])
+	all.turns = all.turns[i-stay:]
+}
+
+// sendSerials sends requests until none waits.
+func (d *Dispatcher) sendSerials() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for b := new(shared); d.next(b); {
+		var o outcomes
+		if w := b.waiters[0]; len(b.waiters) > 1 {
+			d.sendTogether(b, &o)
+		} else if tried := d.attempt(w, Patience); tried && w.err == store.ErrLocked {
+			o.locked = b.waiters
+		} else if tried || w.err != nil {
+			o.answered = b.waiters
+		}
+		d.settle(b, &o)
+	}
+	d.serial.running--
+	d.done()
+}
+
+// outcomes is what became of the requests of a batch. Those in none have no caller.
+type outcomes struct {
+	answered []*waiter
+	known    []*waiter // whose answer is known
+	locked   []*waiter // whose row is
+	again    []*waiter // to be sent alone
+}
+
+// settle lists the keys of a batch again, and brings the requests on their way. d.mu is locked.
+func (d *Dispatcher) settle(b *shared, o *outcomes) {
+	for _, s := range b.serials {
+		s.inFlight--
+	}
+	for i, w := range o.locked { // those of a key follow each other
+		d.hold(w)
+		if i+1 == len(o.locked) || o.locked[i+1].serial != w.serial {
+			for _, behind := range w.serial.waiters {
+				d.hold(behind)
+			}
+			w.serial.waiters = nil
+		}
+	}
+	for _, w := range slices.Backward(o.again) { // to the front, in their order
+		w.state, w.alone = queued, true
+		w.serial.waiters = slices.Insert(w.serial.waiters, 0, w)
+		if w.key.reads {
+			d.serial.reads++
+		}
+		d.serial.start(d)
+	}
+	denied := func(w *waiter) bool { return !w.op.Granted() }
+	for _, w := range o.answered {
+		if w.decided() && !denied(w) {
+			w.serial.trusted = min(w.serial.trusted+1, ofOneKey)
+		}
+	}
+	for _, w := range o.answered {
+		if w.decided() && denied(w) {
+			w.serial.trusted = 0
+		}
+	}
+	for _, s := range b.serials {
+		d.serial.list(s)
+	}
+	for _, w := range o.known {
+		w.answer(store.ErrKnown, 0)
+	}
+	for _, w := range o.answered {
+		w.answer(w.err, len(o.answered))
+	}
+}
+
+// decided reports whether a request that a denial would have answered was decided.
+func (w *waiter) decided() bool {
+	return w.err == nil && w.op.Known != nil && w.op.Outcome.Decided
+}

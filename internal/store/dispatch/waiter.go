@@ -1,0 +1,189 @@
+package dispatch
+
+import (
+	"cmp"
+	"context"
+	"math"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/pglimit/pglimit/internal/algorithm"
+	"github.com/pglimit/pglimit/internal/store"
+)
+
+// key is a key of one algorithm, with its reads apart: they do not wait for each other's
+// locks. That of several keys, or of a reservation, has no policy.
+type key struct {
+	algorithm   algorithm.Name
+	policy, key string
+	reads       bool
+}
+
+// keyOf returns the key for whose turn op waits.
+func keyOf(op *store.Op) key {
+	switch op.Kind {
+	case store.TakeAll, store.GetAll:
+		return keyOfAll(op)
+	}
+	return key{op.Algorithm, op.Policy, op.Key, op.Reads()}
+}
+
+// compare compares in lock order: that of a TakeAll.
+func (k *key) compare(l *key) int {
+	return cmp.Or(cmp.Compare(k.algorithm.Index(), l.algorithm.Index()), strings.Compare(k.policy, l.policy), strings.Compare(k.key, l.key))
+}
+
+// state is where a request is.
+type state uint8
+
+// The states.
+const (
+	queued state = iota // not sent
+	sent                // in flight
+	locked              // another transaction has locked its row; nothing was consumed
+)
+
+// request is what a caller waits for. Dispatcher.mu guards state, statement and next.
+type request struct {
+	op        *store.Op
+	key       key
+	state     state
+	statement *detached // that sent it
+	err       error     // the answer
+	rows      int       // requests that its statement decided
+
+	// Of a request that shares statements:
+	next  *waiter // in its group
+	group group   // if it is the first of it
+	// Of another:
+	serial *serial // while it is in flight
+	alone  bool    // it shared a transaction that did not decide it
+}
+
+// waiter is a caller with its request. After the answer it can be used again.
+type waiter struct {
+	request
+	whole *store.Op // of its group, if that has more callers
+
+	ready chan struct{}
+	ends  time.Time // zero: never
+	since int64     // the database's answers before
+	over  error     // why the time is over
+
+	// The number of the wait, and in the last two bits its phase. Who moves it on ends the
+	// wait: only one can.
+	phase atomic.Uint64
+}
+
+// The phases of a wait.
+const (
+	waits    = iota
+	answered // it has its answer
+	gone     // the caller has left, or its time is over
+	phases   = 4
+)
+
+// begin begins a caller's wait. d.mu is locked.
+func (d *Dispatcher) begin(op *store.Op, k key) *waiter {
+	w, ok := d.pool.Get().(*waiter)
+	if !ok {
+		w = &waiter{ready: make(chan struct{}, 1)}
+	}
+	w.op, w.key = op, k
+	w.ends, w.since = time.Time{}, d.db.Answers()
+	phase := w.phase.Load()/phases*phases + phases + waits
+	w.phase.Store(phase)
+	if d.Timeout > 0 {
+		w.ends = time.Now().Add(d.Timeout)
+		d.waits.add(begun{w, d, phase})
+	}
+	return w
+}
+
+// free returns a waiter that has its answer to the pool.
+func (d *Dispatcher) free(w *waiter) {
+	w.request = request{}
+	d.pool.Put(w)
+}
+
+// answer ends the wait with an answer. If the caller has gone, what was granted stays
+// counted, unless the op has a Late. The caller may use w again.
+func (w *waiter) answer(err error, rows int) {
+	w.err, w.rows = err, rows
+	wait := w.phase.Load()
+	if wait%phases == waits && w.phase.CompareAndSwap(wait, wait+answered) {
+		w.ready <- struct{}{}
+	} else if err == nil && w.op.Late != nil && w.op.Granted() {
+		w.op.Late()
+	}
+}
+
+// gone reports whether the caller has left or its time is over.
+func (w *waiter) gone() bool { return w.phase.Load()%phases == gone }
+
+// left returns how long the wait may go on: nothing if the caller has gone.
+func (w *waiter) left() time.Duration {
+	switch {
+	case w.gone():
+		return 0
+	case w.ends.IsZero():
+		return math.MaxInt64
+	}
+	return time.Until(w.ends)
+}
+
+// wait waits until the request is answered, and returns nil; or until ctx ends or the time
+// is over, and returns why. Then w cannot be used again.
+func (w *waiter) wait(ctx context.Context) error {
+	if done := ctx.Done(); done != nil {
+		select {
+		case <-w.ready:
+			return w.over
+		case <-done:
+		}
+		if wait := w.phase.Load(); wait%phases == waits && w.phase.CompareAndSwap(wait, wait+gone) {
+			return store.EndedContext(ctx)
+		}
+	}
+	<-w.ready
+	return w.over
+}
+
+// grace is how long a statement without a timeout may go on after its callers have left.
+const grace = time.Second
+
+// left ends the wait of a caller that has left, and its statement if nothing else would.
+func (d *Dispatcher) left(w *waiter) {
+	d.callers.Add(-1)
+	if d.Timeout > 0 {
+		return
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if s := w.statement; s != nil {
+		if s.callers--; s.callers == 0 {
+			time.AfterFunc(grace, s.cancel)
+		}
+	}
+}
+
+// begun is a wait that has begun.
+type begun struct {
+	w     *waiter
+	d     *Dispatcher
+	phase uint64
+}
+
+// ended reports whether the wait has ended: the waiter may be in another one.
+func (b begun) ended() bool { return b.w.phase.Load() != b.phase }
+
+func (b begun) due() time.Time { return b.w.ends }
+
+func (b begun) expire() {
+	err := store.TimedOut(b.d.late(b.w), b.d.Timeout)
+	if b.w.phase.CompareAndSwap(b.phase, b.phase+gone) {
+		b.w.over = err
+		b.w.ready <- struct{}{}
+	}
+}

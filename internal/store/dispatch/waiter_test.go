@@ -1,0 +1,102 @@
+package dispatch
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/pglimit/pglimit/internal/store"
+)
+
+// TestWaitEndsEachInItsTime: each wait ends exactly when its own time is over.
+func TestWaitEndsEachInItsTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := New(newFake(), Options{Timeout: time.Second})
+		var wg sync.WaitGroup
+		for range 500 {
+			time.Sleep(time.Duration(rand.IntN(10)) * time.Millisecond)
+			wg.Go(func() {
+				start := time.Now()
+				ticket := d.waiter()
+				if err := ticket.wait(t.Context()); !errors.Is(err, store.ErrUnavailable) || time.Since(start) != time.Second || !ticket.gone() {
+					t.Errorf("%v after %v", err, time.Since(start))
+				}
+			})
+		}
+		wg.Wait()
+	})
+}
+
+// TestWaitLeavesTheAnswered: a wait that was answered does not end again, and nor does the
+// next one of its ticket before its own time.
+func TestWaitLeavesTheAnswered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := New(newFake(), Options{Timeout: time.Second})
+		for range 3 {
+			w := d.waiter()
+			time.Sleep(900 * time.Millisecond)
+			w.answer(nil, 1)
+			if err := w.wait(t.Context()); err != nil {
+				t.Error(err)
+			}
+			d.free(w)
+		}
+		w := d.waiter()
+		start := time.Now()
+		if err := w.wait(t.Context()); !errors.Is(err, store.ErrUnavailable) || time.Since(start) != time.Second {
+			t.Errorf("%v after %v", err, time.Since(start))
+		}
+	})
+}
+
+// TestWaitRests: it has no timer while no caller waits, and remembers no wait that has ended.
+func TestWaitRests(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := New(newFake(), Options{Timeout: time.Second})
+		for range 10_000 {
+			w := d.waiter()
+			w.answer(nil, 1)
+			if w.wait(t.Context()) != nil {
+				t.Fatal("a wait was lost")
+			}
+			d.free(w)
+		}
+		look := func() (remembered int, armed bool) {
+			d.mu.Lock()
+			defer d.mu.Unlock()
+			return len(d.waits.begun), d.waits.armed
+		}
+		if n, armed := look(); n > 2*fewBegun || !armed {
+			t.Errorf("it remembers %d waits", n)
+		}
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if n, armed := look(); n > 0 || armed {
+			t.Errorf("it remembers %d waits, and looks again: %v", n, armed)
+		}
+	})
+}
+
+// TestWaitEndsOnce: of an answer, the end of the caller's context and that of its time, one
+// ends the wait, and an answer that came first is not lost.
+func TestWaitEndsOnce(t *testing.T) {
+	d := New(newFake(), Options{Timeout: time.Minute})
+	for range 2_000 {
+		w := d.waiter()
+		ctx, cancel := context.WithCancel(t.Context())
+		answered := make(chan bool, 1)
+		go func() {
+			w.answer(nil, 1)
+			answered <- !w.gone()
+		}()
+		go cancel()
+		err := w.wait(ctx)
+		if was := <-answered; was != (err == nil) || was == w.gone() || err != nil && !errors.Is(err, context.Canceled) {
+			t.Fatalf("answered %v, and the caller got %v", was, err)
+		}
+	}
+}
