@@ -20,8 +20,9 @@ database = -e /integration -e /internal/localpg -e /pglimittest
 help: ## List these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-# One go test for all modules runs them in parallel, on one server. A busy machine needs
-# more than go test's ten minutes.
+# One go test for all modules runs them in parallel, on one server. The browser's pages
+# take both cores, so they run last and alone. A busy machine needs more than go test's ten
+# minutes.
 test: ## Run all tests on a PostgreSQL found, started or installed (ARGS: go test flags)
 	@scripts/setup
 	@scripts/setup browser
@@ -30,7 +31,8 @@ test: ## Run all tests on a PostgreSQL found, started or installed (ARGS: go tes
 	@scripts/setup server || echo "no PostgreSQL server is installed here: internal/localpg and --embedded, which start one, are not tested"
 	@scripts/setup engine || echo "no Docker engine answers here: --embedded in a container is not tested"
 	bin/withpg -- go test -vet=off -timeout 20m -skip="^($$(scripts/setup server || echo 'TestEmbedded|')$$(scripts/setup engine || echo 'TestDocker|')$$)" $(ARGS) \
-		$$(go list work | if scripts/setup server; then cat; else grep -v /internal/localpg; fi)
+		$$(go list work | grep -v /test/browser | if scripts/setup server; then cat; else grep -v /internal/localpg; fi)
+	bin/withpg -- go test -vet=off -timeout 20m $(ARGS) ./cmd/pglimit/test/browser/...
 
 # What needs a server or a browser is left to make test.
 check: ## Check formatting and vet, and run the unit tests: no database, under a minute once built

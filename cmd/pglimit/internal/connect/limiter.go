@@ -3,6 +3,7 @@ package connect
 import (
 	"fmt"
 	"os"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
@@ -45,8 +46,12 @@ func NewLimiter(pool *pgxpool.Pool) (*limiter.Limiter, error) {
 }
 
 // NewLimiterWith returns a limiter on pool with config. It sets config.KeySecret
-// from the environment.
+// from the environment, and a Timeout of 10 s unless config has one: who types a command
+// waits for a busy server.
 func NewLimiterWith(pool *pgxpool.Pool, config *limiter.Config) (*limiter.Limiter, error) {
+	if config.Timeout == 0 && !config.DisableTimeout {
+		config.Timeout = 10 * time.Second
+	}
 	config.KeySecret = KeySecret()
 	return limiter.New(pool, config)
 }

@@ -269,7 +269,7 @@ func TestDashboardCommand(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer pool.Close()
-	l, err := limiter.New(pool, &limiter.Config{DisableDenyCache: true})
+	l, err := limiter.New(pool, &limiter.Config{DisableDenyCache: true, Timeout: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}
