@@ -27,6 +27,7 @@ const (
 type Server struct {
 	kind    string
 	backend backend
+	ending  ending
 	version string
 	number  int    // of the version: 170002 is 17.2
 	run     string // part of the names of all databases of this run
@@ -41,10 +42,14 @@ type Server struct {
 type backend interface {
 	URL() string      // of the superuser, or of the role that the user named; changes with Restart
 	Describe() string // without the password
+	Close(context.Context) error
+}
+
+// ending ends and restarts a server.
+type ending interface {
 	Stop(context.Context) error
 	Kill(context.Context) error
 	Restart(context.Context) error
-	Close(context.Context) error
 }
 
 // readVersion reads the server's version, and returns an error if it is too old.
@@ -79,17 +84,16 @@ func (s *Server) String() string {
 }
 
 // Stop ends the server by a fast shutdown and returns when it has ended. Like Kill and
-// Restart, it fails for a server that is shared or that PGLIMIT_TEST_DATABASE_URL names;
-// see StartOwn.
-func (s *Server) Stop(ctx context.Context) error { return s.backend.Stop(ctx) }
+// Restart, it is for a server of StartOwn and fails for others.
+func (s *Server) Stop(ctx context.Context) error { return s.ending.Stop(ctx) }
 
 // Kill ends all processes of the server with SIGKILL, like a crash, and returns when they
 // have ended.
-func (s *Server) Kill(ctx context.Context) error { return s.backend.Kill(ctx) }
+func (s *Server) Kill(ctx context.Context) error { return s.ending.Kill(ctx) }
 
 // Restart stops the server if it runs, starts it with the same data, and returns once it
 // accepts connections.
-func (s *Server) Restart(ctx context.Context) error { return s.backend.Restart(ctx) }
+func (s *Server) Restart(ctx context.Context) error { return s.ending.Restart(ctx) }
 
 // Close removes the server with all its databases. On a server that is shared or
 // that PGLIMIT_TEST_DATABASE_URL names, it only drops the templates. Further calls

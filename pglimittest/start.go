@@ -24,7 +24,7 @@
 // PGLIMIT_TEST_BACKEND=docker or local allows only that way, whatever else is set.
 // PGLIMIT_TEST_IMAGE names the image for Docker. Servers of the last two kinds run with
 // fsync and full_page_writes off: committed data survive a crash of the server, but not of
-// the machine.
+// the machine. A container's data are in memory, except with StartOwn.
 //
 // To start one server for all packages of a go test, run it under withpg:
 //
@@ -102,7 +102,11 @@ func start(ctx context.Context, logf func(string, ...any), url string, mayEnd bo
 	if err != nil {
 		return nil, err
 	}
-	return begin(ctx, logf, kind, b)
+	s, err := begin(ctx, logf, kind, b)
+	if err == nil && mayEnd {
+		s.ending = b.(ending)
+	}
+	return s, err
 }
 
 // begin returns a Server on a running backend.
@@ -112,7 +116,7 @@ func begin(ctx context.Context, logf func(string, ...any), kind string, b backen
 	}
 	run := make([]byte, 4)
 	rand.Read(run) // never fails
-	s := &Server{kind: kind, backend: b, run: hex.EncodeToString(run)}
+	s := &Server{kind: kind, backend: b, ending: lasting{}, run: hex.EncodeToString(run)}
 	if err := s.readVersion(ctx); err != nil {
 		return nil, errors.Join(fmt.Errorf("%s: %w", b.Describe(), err), s.Close())
 	}

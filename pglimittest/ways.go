@@ -30,18 +30,22 @@ func startURL(address string) (*userServer, error) {
 	return &userServer{address, config}, nil
 }
 
-var errNotOurs = errors.New("a server that is shared or named by " + envURL + " cannot be stopped or started: use StartOwn")
-
-func (u *userServer) URL() string                   { return u.address }
-func (u *userServer) Stop(context.Context) error    { return errNotOurs }
-func (u *userServer) Kill(context.Context) error    { return errNotOurs }
-func (u *userServer) Restart(context.Context) error { return errNotOurs }
-func (u *userServer) Close(context.Context) error   { return nil }
+func (u *userServer) URL() string                 { return u.address }
+func (u *userServer) Close(context.Context) error { return nil }
 
 func (u *userServer) Describe() string {
 	address := net.JoinHostPort(u.config.Host, strconv.Itoa(int(u.config.Port)))
 	return fmt.Sprintf("the server at %s, database %s", address, u.config.Database)
 }
+
+// lasting is the ending of a server that is not StartOwn's.
+type lasting struct{}
+
+var errLasting = errors.New("only a server of StartOwn can be stopped and started")
+
+func (lasting) Stop(context.Context) error    { return errLasting }
+func (lasting) Kill(context.Context) error    { return errLasting }
+func (lasting) Restart(context.Context) error { return errLasting }
 
 // localServer is a server started from programs on this machine.
 type localServer struct{ *localpg.Server }
