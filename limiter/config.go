@@ -2,6 +2,7 @@ package limiter
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -168,16 +169,16 @@ func (c *Config) withDefaults() Config {
 	if c != nil {
 		d = *c
 	}
-	orDefault(&d.Timeout, defaultTimeout)
-	orDefault(&d.BatchRows, defaultBatchRows)
-	orDefault(&d.BatchStatements, defaultBatchStatements)
-	orDefault(&d.MaxWaiting, defaultMaxWaiting)
-	orDefault(&d.IdempotencyTTL, defaultIdempotencyTTL)
-	orDefault(&d.DenyCacheTTL, defaultDenyCacheTTL)
-	orDefault(&d.DenyCacheKeys, defaultDenyCacheKeys)
-	orDefault(&d.MaxKeys, defaultMaxKeys)
-	orDefault(&d.BreakAfter, defaultBreakAfter)
-	orDefault(&d.BreakFor, defaultBreakFor)
+	d.Timeout = cmp.Or(d.Timeout, defaultTimeout)
+	d.BatchRows = cmp.Or(d.BatchRows, defaultBatchRows)
+	d.BatchStatements = cmp.Or(d.BatchStatements, defaultBatchStatements)
+	d.MaxWaiting = cmp.Or(d.MaxWaiting, defaultMaxWaiting)
+	d.IdempotencyTTL = cmp.Or(d.IdempotencyTTL, defaultIdempotencyTTL)
+	d.DenyCacheTTL = cmp.Or(d.DenyCacheTTL, defaultDenyCacheTTL)
+	d.DenyCacheKeys = cmp.Or(d.DenyCacheKeys, defaultDenyCacheKeys)
+	d.MaxKeys = cmp.Or(d.MaxKeys, defaultMaxKeys)
+	d.BreakAfter = cmp.Or(d.BreakAfter, defaultBreakAfter)
+	d.BreakFor = cmp.Or(d.BreakFor, defaultBreakFor)
 	if d.DisableTimeout {
 		d.Timeout = 0
 	}
@@ -186,13 +187,6 @@ func (c *Config) withDefaults() Config {
 	}
 	d.KeySecret = bytes.Clone(d.KeySecret)
 	return d
-}
-
-func orDefault[T comparable](field *T, value T) {
-	var zero T
-	if *field == zero {
-		*field = value
-	}
 }
 
 // validate returns an error for the first field that is not valid. It shows no secret.
@@ -213,18 +207,15 @@ func (c *Config) validate() error {
 		{"DenyCacheKeys", int64(c.DenyCacheKeys), c.DenyCacheKeys, "DisableDenyCache"},
 		{"MaxKeys", int64(c.MaxKeys), c.MaxKeys, ""},
 	} {
-		if f.value < 0 && f.off == "" {
-			return store.Invalid("Config."+f.name, fmt.Sprint(f.shown), "must not be negative; for no bound use math.MaxInt")
+		reason := "; for no bound use math.MaxInt"
+		if f.off != "" {
+			reason = "; to turn it off set Config." + f.off
 		}
 		if f.value < 0 {
-			reason := "must not be negative"
-			if f.off != "" {
-				reason += "; to turn it off set Config." + f.off
-			}
-			return store.Invalid("Config."+f.name, fmt.Sprint(f.shown), reason)
+			return store.Invalid("Config."+f.name, fmt.Sprint(f.shown), "must not be negative"+reason)
 		}
 	}
-	if p := c.Policies; p != nil && p.ofDatabase && !bytes.Equal(p.config.KeySecret, c.KeySecret) {
+	if c.Policies != nil && !c.Policies.matches(c.KeySecret) {
 		return store.Invalid("Config.Policies", "opened with another KeySecret", "set PoliciesConfig.KeySecret to Config.KeySecret, or the overrides' keys do not match")
 	}
 	if n := len(c.KeySecret); c.KeySecret != nil && n < keys.MinSecret {

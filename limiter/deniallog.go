@@ -116,8 +116,7 @@ func newDenialLog(write func(context.Context, db.DenialsAddParams) error, config
 		d.config = *config
 	}
 	c := &d.config
-	orDefault(&c.Interval, defaultLogInterval)
-	orDefault(&c.Keys, defaultLogKeys)
+	c.Interval, c.Keys = cmp.Or(c.Interval, defaultLogInterval), cmp.Or(c.Keys, defaultLogKeys)
 	if c.Interval < minLogInterval || c.Interval > maxLogInterval {
 		return nil, store.Invalid("DenialLogConfig.Interval", c.Interval.String(), "must be from 1s to 10m, or 0 for 1m")
 	}

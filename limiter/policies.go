@@ -234,7 +234,7 @@ func (p *Policies) For(name, key string) (policy Policy, unlimited bool, err err
 	if err := validateKey(key); err != nil {
 		return Policy{}, false, err
 	}
-	unlimited = p.state.Load().override(&policy, key, p.config.KeySecret, p.now)
+	unlimited = p.override(&policy, key, p.now)
 	return policy, unlimited, nil
 }
 

@@ -2,6 +2,7 @@ package limiter
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -25,7 +26,7 @@ func newPolicies(config *PoliciesConfig) (*Policies, error) {
 		p.config = *config
 	}
 	c := &p.config
-	orDefault(&c.PollEvery, defaultPollEvery)
+	c.PollEvery = cmp.Or(c.PollEvery, defaultPollEvery)
 	if c.Logger == nil {
 		c.Logger = slog.Default()
 	}

@@ -1,6 +1,7 @@
 package limiter
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"strconv"
@@ -125,11 +126,9 @@ func clonePointer[T any](p *T) *T {
 
 // row returns p as it is stored.
 func (p *StoredPolicy) row() policies.Policy {
-	ttl := p.MaxTTL
-	orDefault(&ttl, defaultMaxTTL)
 	return policies.Policy{
 		Name: p.Name, Algorithm: string(p.Algorithm), LimitUnits: p.Limit, Burst: p.Burst,
-		PeriodS: inSeconds(p.Period), TickS: inSeconds(p.Tick), BlockForS: inSeconds(p.BlockFor), MaxTTLS: inSeconds(ttl),
+		PeriodS: inSeconds(p.Period), TickS: inSeconds(p.Tick), BlockForS: inSeconds(p.BlockFor), MaxTTLS: inSeconds(cmp.Or(p.MaxTTL, defaultMaxTTL)),
 		Aligned: p.Aligned, Shadow: p.Shadow, Askers: p.Askers, Calendar: string(p.Calendar), TimeZone: p.TimeZone,
 		Durability: p.Durability.String(), OnError: p.OnError.String(), Note: p.Note,
 	}

@@ -1,6 +1,7 @@
 package limiter
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"log/slog"
@@ -124,6 +125,17 @@ func (n *policyState) setPolicies(s *policyState, rows *policies.Rows, refuse fu
 		n.stored = append(n.stored, p)
 		n.policies[p.Name] = p.Policy
 	}
+}
+
+// override applies the override of a key to its policy. It reports whether the key is
+// unlimited.
+func (p *Policies) override(policy *Policy, key string, now func() time.Time) (unlimited bool) {
+	return p.state.Load().override(policy, key, p.config.KeySecret, now)
+}
+
+// matches reports whether the overrides' keys are those of a Limiter with that KeySecret.
+func (p *Policies) matches(secret []byte) bool {
+	return !p.ofDatabase || bytes.Equal(p.config.KeySecret, secret)
 }
 
 // override applies the override of a valid request's key to its policy. It reports whether
