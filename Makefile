@@ -40,7 +40,7 @@ check: ## Check formatting and vet, and run the unit tests: no database, under a
 	go vet $(checked)
 	go test $(ARGS) $$(go list $(checked) | grep -v $(database))
 
-# PACKAGES=./integration/doctor: which (default: all of integration/)
+# PACKAGES=./integration/operations: which (default: all of integration/)
 test-loaded: ## Run tests three times while busy loops and a dd load the machine (ARGS: go test flags; PACKAGES)
 	@scripts/setup
 	@go build -o bin/ ./pglimittest/withpg

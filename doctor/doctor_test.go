@@ -63,6 +63,7 @@ func TestConnections(t *testing.T) {
 	want(t, judgeConnections(free(50), 97, 60, 0), Warn)
 	want(t, judgeConnections(free(50), 97, 60, 20), OK)
 	want(t, judgeConnections(load{Used: 10, RoleUsed: 20, RoleLimit: 20, DataLimit: -1}, 97, 4, 0), Fail, "the role's")
+	want(t, judgeConnections(load{Used: 10, RoleLimit: -1, DataUsed: 2, DataLimit: 3}, 97, 4, 2), Warn, "the database's")
 }
 
 func TestPooler(t *testing.T) {
@@ -141,9 +142,15 @@ func TestClockAndJanitor(t *testing.T) {
 	want(t, judgeClock(3*time.Second, 3*time.Second), OK, "ahead of")
 	want(t, judgeClock(-3*time.Second, time.Second), Warn, "behind")
 	want(t, judgeClock(6*time.Minute, time.Second), Fail)
+	want(t, judgeDue(janitor.Status{DueRows: janitor.StatusBound, Lag: 5 * time.Minute}, time.Minute), OK, "100000 or more due rows")
+	want(t, judgeDue(janitor.Status{DueRows: 3, Lag: 6 * time.Minute}, time.Minute), Warn, "the oldest for 6m", "pglimit janitor --once")
+	want(t, judgeDue(janitor.Status{DueRows: 3, Lag: 61 * time.Minute}, time.Minute), Fail)
 	at := time.Now()
+	want(t, judgeJanitor(janitor.Status{At: at, DueRows: 3, Lag: 60 * time.Minute}, time.Minute), Warn, "no sweep was ever completed", "pglimit janitor")
 	want(t, judgeJanitor(janitor.Status{At: at, LastSweep: at.Add(time.Hour), DueRows: 5}, time.Minute), OK, "ended 0s ago") // a clock set back
-	want(t, judgeDue(janitor.Status{DueRows: janitor.StatusBound, Lag: time.Minute}, time.Minute), OK, "100000 or more due rows")
+	want(t, judgeJanitor(janitor.Status{At: at, LastSweep: at.Add(-5 * time.Minute)}, time.Minute), OK)
+	want(t, judgeJanitor(janitor.Status{At: at, LastSweep: at.Add(-2 * time.Hour)}, time.Minute), Warn, "ended 2h") // nothing waits
+	want(t, judgeJanitor(janitor.Status{At: at, LastSweep: at.Add(-2 * time.Hour), ExpiredReservations: 1}, time.Minute), Fail)
 }
 
 func TestOverrides(t *testing.T) {

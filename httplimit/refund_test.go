@@ -111,6 +111,28 @@ func TestRefundIf(t *testing.T) {
 	}
 }
 
+// TestRefundIfConcurrent checks that a request counts while its handler runs, whatever its
+// status will be: requests sent meanwhile are denied.
+func TestRefundIfConcurrent(t *testing.T) {
+	l := limiter.NewMemory(nil)
+	var h http.Handler
+	nested := 0
+	h = New(l, fixed(three.Request("k", 1)), WithRefundIf(func(int) bool { return true }))(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		if nested++; nested == 3 {
+			if w := get(h, request()); w.Code != 429 {
+				t.Errorf("a fourth request while three run: got %d", w.Code)
+			}
+			return
+		}
+		if w := get(h, request()); w.Code != 200 {
+			t.Errorf("request %d: got %d", nested, w.Code)
+		}
+	}))
+	if w := get(h, request()); w.Code != 200 || level(t, l, three, "k") != 0 || nested != 3 {
+		t.Errorf("got %d, %d handlers ran, level %v", w.Code, nested, level(t, l, three, "k"))
+	}
+}
+
 // TestRefundIfDeadline checks that a deadline which passes is not a client that has gone.
 func TestRefundIfDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

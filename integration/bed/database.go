@@ -3,6 +3,7 @@ package bed
 import (
 	"context"
 	"errors"
+	"log"
 	"sync"
 	"testing"
 
@@ -16,6 +17,21 @@ import (
 
 // Server returns the server that the package's tests share.
 func Server() *pglimittest.Server { return server }
+
+// OwnServer starts a server for this test alone.
+func OwnServer(t *testing.T, options ...pglimittest.Option) *pglimittest.Server {
+	t.Helper()
+	s, err := pglimittest.StartOwn(t.Context(), log.Printf, options...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
 
 // migrated has pglimit's tables.
 var migrated = template("migrated", prepareWorld)

@@ -136,3 +136,13 @@ func RuntimeRole(t *testing.T, address string) string {
 	u.User = url.UserPassword(role, "limits")
 	return u.String()
 }
+
+// RoleOf returns the role of a URL.
+func RoleOf(t *testing.T, address string) string {
+	t.Helper()
+	u, err := url.Parse(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return u.User.Username()
+}

@@ -1,9 +1,6 @@
-package doctor
+package operations
 
 import (
-	"encoding/json"
-	"errors"
-	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -13,49 +10,7 @@ import (
 	"github.com/pglimit/pglimit/doctor"
 	"github.com/pglimit/pglimit/integration/bed"
 	"github.com/pglimit/pglimit/internal/must"
-	"github.com/pglimit/pglimit/limiter"
-	"github.com/pglimit/pglimit/migrations"
 )
-
-// TestDoctorHealthy: a database in use, with the SQL functions and a janitor, is all ok on
-// a server with its default settings.
-func TestDoctorHealthy(t *testing.T) {
-	t.Parallel()
-	ctx := t.Context()
-	pool := ownServer(t, "fsync", "on", "full_page_writes", "on")
-	bed.Exec(t, pool, "REVOKE CREATE ON SCHEMA public FROM PUBLIC")
-	if err := errors.Join(migrations.Up(ctx, pool), migrations.UpFunctions(ctx, pool)); err != nil {
-		t.Fatal(err)
-	}
-	l := bed.NewLimiter(t, pool, nil)
-	for _, p := range bed.Variants(10, time.Minute) {
-		bed.Must(t)(l.Allow(ctx, p, "k"))
-	}
-	bed.Reserve(t, l, limiter.Policy{Name: "r", Algorithm: limiter.GCRA, Limit: 10, Period: time.Minute}.Request("k", 1), time.Hour)
-	bed.Exec(t, pool, `INSERT INTO pglimit_policy (name, algorithm, limit_units, period_s) VALUES ('p', 'gcra', 10, 60);
-		INSERT INTO pglimit_policy (name, algorithm, limit_units, calendar, time_zone) VALUES ('q', 'fixed_window', 10, 'month', 'Europe/Vienna');
-		INSERT INTO pglimit_override (policy, key, unlimited) VALUES ('p', 'k', true)`, pgx.QueryExecModeSimpleProtocol)
-	must.OK(bed.NewJanitor(t, pool, nil).Sweep(ctx))(t)
-
-	before := bed.Contents(t, pool)
-	report, err := doctor.Run(ctx, pool, nil)
-	if err != nil || len(report.Checks) != len(doctor.Names()) || len(report.Checks) < 20 || report.Took <= 0 || report.At.IsZero() {
-		t.Errorf("%+v, %v", report, err)
-	}
-	for i, c := range report.Checks {
-		if c.Status != doctor.OK && !outdated(c) || c.Name != doctor.Names()[i] || c.Message == "" || (c.Status == doctor.OK) != (c.Fix == "") {
-			t.Errorf("%+v", c)
-		}
-	}
-	if after := bed.Contents(t, pool); after != before {
-		t.Errorf("the doctor changed\n%s\nto\n%s", before, after)
-	}
-	text, err := json.Marshal(report)
-	var again doctor.Report
-	if err != nil || json.Unmarshal(text, &again) != nil || !reflect.DeepEqual(again.Checks, report.Checks) || !strings.Contains(string(text), `"status":"ok"`) {
-		t.Errorf("%s, %v", text, err)
-	}
-}
 
 // TestDoctorConfig: a wrong field is an error that names it, before anything is done.
 func TestDoctorConfig(t *testing.T) {

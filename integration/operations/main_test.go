@@ -1,9 +1,9 @@
-// Package doctor tests the doctor over a real PostgreSQL server: each test makes a
-// database ill, and expects the check that finds it and a fix that mends it.
-package doctor
+// Package operations tests what people run a database with, over a real PostgreSQL server:
+// the doctor, whose tests make a database ill and expect the check that finds it and a fix
+// that mends it; docs/operations.md, docs/grafana.json and docs/alerts.yaml.
+package operations
 
 import (
-	"log"
 	"strings"
 	"testing"
 
@@ -12,7 +12,6 @@ import (
 
 	"github.com/pglimit/pglimit/doctor"
 	"github.com/pglimit/pglimit/integration/bed"
-	"github.com/pglimit/pglimit/pglimittest"
 )
 
 func TestMain(m *testing.M) { bed.Main(m, 3) }
@@ -47,9 +46,8 @@ func expect(t *testing.T, pool *pgxpool.Pool, name string, status doctor.Status,
 
 func expectIn(t *testing.T, c doctor.Check, status doctor.Status, words ...string) doctor.Check {
 	t.Helper()
-	text := c.Message + "\n" + c.Fix + "\n" + strings.Join(c.Details, "\n")
 	for _, w := range words {
-		if !strings.Contains(text, w) {
+		if !says(c, w) {
 			t.Errorf("%s does not say %q: %+v", c.Name, w, c)
 		}
 	}
@@ -57,6 +55,10 @@ func expectIn(t *testing.T, c doctor.Check, status doctor.Status, words ...strin
 		t.Errorf("%s: %+v, want %v", c.Name, c, status)
 	}
 	return c
+}
+
+func says(c doctor.Check, word string) bool {
+	return strings.Contains(c.Message+"\n"+c.Fix+"\n"+strings.Join(c.Details, "\n"), word)
 }
 
 // outdated reports whether a check warns that the tests' server is of a major version that
@@ -73,23 +75,4 @@ func mend(t *testing.T, pool *pgxpool.Pool, fix string) {
 			t.Fatalf("the fix %q: %v", statement, err)
 		}
 	}
-}
-
-// ownServer starts a server for this test.
-func ownServer(t *testing.T, settings ...string) *pgxpool.Pool {
-	t.Helper()
-	var options []pglimittest.Option
-	for i := 0; i < len(settings); i += 2 {
-		options = append(options, pglimittest.Setting(settings[i], settings[i+1]))
-	}
-	s, err := pglimittest.StartOwn(t.Context(), log.Printf, options...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := s.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	return bed.Connect(t, s.URL())
 }

@@ -1,6 +1,4 @@
-// Package scrape tests that what docs/ offers for Prometheus and Grafana asks for metrics
-// that a scrape has.
-package scrape
+package operations
 
 import (
 	"encoding/json"
@@ -26,28 +24,19 @@ import (
 	"github.com/pglimit/pglimit/prompglimit"
 )
 
-func TestMain(m *testing.M) { bed.Main(m, 1) }
-
 // scrape returns the metrics of a program with a limiter that was used, as Prometheus reads
 // them.
 func scrape(t *testing.T) map[string]*dto.MetricFamily {
 	t.Helper()
 	pool := bed.NewPool(t)
 	metrics := prompglimit.New(&prompglimit.Config{Pool: pool})
-	l, err := limiter.New(pool, &limiter.Config{Observe: metrics.Observe})
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := bed.NewLimiter(t, pool, &limiter.Config{Observe: metrics.Observe})
 	metrics.Watch(l)
 	p := limiter.Policy{Name: "login", Algorithm: limiter.FixedWindow, Limit: 2, Period: time.Hour}
 	for range 4 {
-		if _, err := l.Allow(t.Context(), p, "alice"); err != nil {
-			t.Fatal(err)
-		}
+		bed.Must(t)(l.Allow(t.Context(), p, "alice"))
 	}
-	if _, err := l.Reserve(t.Context(), p.Request("bob", 1), time.Minute); err != nil {
-		t.Fatal(err)
-	}
+	bed.Reserve(t, l, p.Request("bob", 1), time.Minute)
 	registry := prometheus.NewPedanticRegistry()
 	registry.MustRegister(metrics)
 	server := httptest.NewServer(promhttp.HandlerFor(registry, promhttp.HandlerOpts{Registry: registry}))
@@ -133,7 +122,9 @@ type dashboard struct {
 	}
 }
 
-func TestGrafana(t *testing.T) {
+// TestMetricsGrafana: docs/grafana.json asks for metrics that a scrape has, and shows all.
+func TestMetricsGrafana(t *testing.T) {
+	t.Parallel()
 	scraped := scrape(t)
 	data, err := os.ReadFile("../testdata/checkout/docs/grafana.json")
 	if err != nil {
@@ -174,7 +165,8 @@ type alerts struct {
 	}
 }
 
-func TestAlerts(t *testing.T) {
+func TestMetricsAlerts(t *testing.T) {
+	t.Parallel()
 	scraped := scrape(t)
 	file, err := os.Open("../testdata/checkout/docs/alerts.yaml")
 	if err != nil {
@@ -197,8 +189,9 @@ func TestAlerts(t *testing.T) {
 	}
 }
 
-// TestDocs: operations.md asks for nothing else.
-func TestDocs(t *testing.T) {
+// TestMetricsDocs: operations.md asks for nothing else.
+func TestMetricsDocs(t *testing.T) {
+	t.Parallel()
 	data, err := os.ReadFile("../testdata/checkout/docs/operations.md")
 	if err != nil {
 		t.Fatal(err)

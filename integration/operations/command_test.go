@@ -1,4 +1,4 @@
-package doctor
+package operations
 
 import (
 	"encoding/json"

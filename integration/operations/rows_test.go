@@ -1,0 +1,92 @@
+package operations
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pglimit/pglimit/doctor"
+	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/internal/must"
+)
+
+func TestDoctorFuture(t *testing.T) {
+	t.Parallel()
+	pool := bed.NewPool(t)
+	for i, large := range []bool{false, true} {
+		for _, table := range bed.LimitTables(t, pool) {
+			bed.InsertRows(t, pool, table, fmt.Sprint("p", i), 3, 0)
+		}
+		if large { // as if there were so many that only a sample is read
+			bed.Exec(t, pool, `UPDATE pg_class SET reltuples = 1e9 WHERE relname = 'pglimit_gcra'`)
+		}
+		expect(t, pool, "future", doctor.OK)
+		bed.Exec(t, pool, `UPDATE pglimit_gcra SET updated_at_us = 253402300799000000, expires_at_us = 253402300799000000 WHERE policy = $1 AND key = 'k2'`, fmt.Sprint("p", i))
+		bed.Exec(t, pool, `UPDATE pglimit_fixed_window SET updated_at_us = (extract(epoch FROM clock_timestamp()) * 1000000)::bigint + 60000000 WHERE policy = $1 AND key <> 'k1'`, fmt.Sprint("p", i))
+		c := expect(t, pool, "future", doctor.Fail, "3 keys", "public.pglimit_gcra: 1 keys of policy p"+fmt.Sprint(i), "public.pglimit_fixed_window: 2 keys")
+		if strings.Contains(c.Message, "sampled") != large {
+			t.Errorf("%+v", c)
+		}
+		if strings.Contains(c.Message+c.Fix+strings.Join(c.Details, ""), "k2") {
+			t.Errorf("a key is shown: %+v", c)
+		}
+		mend(t, pool, c.Fix)
+		expect(t, pool, "future", doctor.OK)
+	}
+	if n := bed.Value[int](t, pool, `SELECT (SELECT count(*) FROM pglimit_gcra) + (SELECT count(*) FROM pglimit_fixed_window)`); n != 12-2-4 {
+		t.Errorf("%d rows are left", n)
+	}
+}
+
+// TestDoctorJanitor: the checks read what waits for a sweep, and the last one.
+func TestDoctorJanitor(t *testing.T) {
+	t.Parallel()
+	pool := bed.NewPool(t)
+	expect(t, pool, "due", doctor.OK, "0 due rows and 0 of 0 open reservations")
+	expect(t, pool, "janitor", doctor.OK, "no sweep was ever completed, and nothing waits for one")
+	bed.InsertRows(t, pool, "pglimit_gcra", "p", 3, bed.Value[int64](t, pool, `SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint - 7200000000`))
+	expect(t, pool, "due", doctor.Fail, "3 due rows", "the oldest for 2h", "pglimit janitor --once")
+	expect(t, pool, "janitor", doctor.Fail, "no sweep was ever completed", "pglimit janitor")
+	expectIn(t, find(t, pool, "due", doctor.Config{JanitorInterval: time.Hour}), doctor.OK)
+	must.OK(bed.NewJanitor(t, pool, nil).Sweep(t.Context()))(t)
+	expect(t, pool, "due", doctor.OK)
+	expect(t, pool, "janitor", doctor.OK, "deleted 3 rows", "no janitor has the lease")
+	bed.Exec(t, pool, `UPDATE pglimit_sweep SET swept_at_us = swept_at_us - 600000000`)
+	bed.Exec(t, pool, `INSERT INTO pglimit_lease (name, holder, expires_at_us) VALUES ('janitor', 'stuck', (extract(epoch FROM clock_timestamp()) * 1000000)::bigint + 60000000)`)
+	expect(t, pool, "janitor", doctor.Warn, "ended 10m", "janitor stuck has the lease", "read that process's log")
+}
+
+// TestDoctorPolicies: the doctor finds the stored policies and overrides that programs
+// refuse, and shows no key and no note.
+func TestDoctorPolicies(t *testing.T) {
+	t.Parallel()
+	pool := bed.NewPool(t)
+	expect(t, pool, "policies", doctor.OK, "0 policies and 0 overrides")
+	bed.Exec(t, pool, `INSERT INTO pglimit_policy (name, algorithm, limit_units, calendar, time_zone) VALUES ('good', 'fixed_window', 5, 'day', 'Europe/Vienna'), ('bad', 'fixed_window', 5, 'day', 'Mars/Olympus')`)
+	expect(t, pool, "policies", doctor.Fail, "1 of 2 stored policies", "policy bad: ", "Mars/Olympus", "public.pglimit_policy")
+	bed.Exec(t, pool, `DELETE FROM pglimit_policy WHERE name = 'bad'`)
+	expect(t, pool, "policies", doctor.OK, "1 policies")
+	// A restored dump may lack the constraints.
+	bed.Exec(t, pool, `DO $$ DECLARE c record; BEGIN FOR c IN SELECT conname, conrelid::regclass AS t FROM pg_constraint WHERE conrelid IN ('pglimit_policy'::regclass, 'pglimit_override'::regclass) AND contype = 'c' LOOP EXECUTE format('ALTER TABLE %s DROP CONSTRAINT %I', c.t, c.conname); END LOOP; END $$`)
+	for _, bad := range []struct{ table, change, says string }{
+		{"pglimit_policy", `(name, algorithm, limit_units, period_s) VALUES ('p', 'gcra', 'NaN', 60)`, "policy p: "},
+		{"pglimit_policy", `(name, algorithm, limit_units, period_s) VALUES ('p', 'x', 5, 60)`, "policy p: "},
+		{"pglimit_policy", `(name, algorithm, limit_units, period_s) VALUES ('P', 'gcra', 5, 60)`, "policy P: "},
+		{"pglimit_policy", `(name, algorithm, limit_units, period_s, max_ttl_s) VALUES ('p', 'gcra', 5, 60, 0.5)`, "policy p: "},
+		{"pglimit_policy", `(name, algorithm, limit_units, period_s, note) VALUES ('p', 'gcra', 5, 60, repeat('n', 1001))`, "policy p: "},
+		{"pglimit_override", `(policy, key, limit_units) VALUES ('p', 'secret', 'NaN')`, "an override of policy p: "},
+		{"pglimit_override", `(policy, key) VALUES ('p', 'secret')`, "an override of policy p: "},
+		{"pglimit_override", `(policy, key, limit_units, until) VALUES ('p', 'secret', 1, '1969-01-01')`, "an override of policy p: "},
+		{"pglimit_override", `(policy, key, limit_units, note) VALUES ('p', 'k', 1, repeat('secret', 200))`, "an override of policy p: "},
+		{"pglimit_override", `(policy, key, limit_units) VALUES ('p', repeat('secret', 200), 1)`, "an override of policy p: "},
+		{"pglimit_override", `(policy, key, unlimited, until) VALUES ('p', 'secret', true, 'infinity')`, "out of range"}, // programs cannot read it
+	} {
+		bed.Exec(t, pool, `INSERT INTO `+bad.table+` `+bad.change)
+		if c := expect(t, pool, "policies", doctor.Fail, bad.says); strings.Contains(fmt.Sprint(c), "secret") {
+			t.Errorf("%s: it shows a key or a note: %+v", bad.change, c)
+		}
+		bed.Exec(t, pool, `DELETE FROM `+bad.table+` WHERE `+map[string]string{"pglimit_policy": "name <> 'good'", "pglimit_override": "true"}[bad.table])
+		expect(t, pool, "policies", doctor.OK)
+	}
+}

@@ -1,0 +1,105 @@
+package operations
+
+import (
+	"testing"
+
+	"github.com/pglimit/pglimit/doctor"
+	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/internal/must"
+	"github.com/pglimit/pglimit/migrations"
+)
+
+func TestDoctorTables(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	address := bed.EmptyDatabase(t)
+	pool := bed.Connect(t, address)
+	expect(t, pool, "tables", doctor.Fail, "no schema of the search_path (public)", "pglimit migrate up")
+	for _, name := range []string{"migrations", "due", "janitor", "policies", "hot", "bloat", "future", "unlogged", "autovacuum"} {
+		expect(t, pool, name, doctor.Fail, "not checked", "pglimit migrate up")
+	}
+	bed.Exec(t, pool, "CREATE SCHEMA limits")
+	limits := bed.Connect(t, bed.WithSearchPath(t, address, "limits"))
+	if err := migrations.Up(ctx, limits); err != nil {
+		t.Fatal(err)
+	}
+	expect(t, limits, "tables", doctor.OK, "in schema limits")
+	expect(t, pool, "tables", doctor.Fail, "in schema limits, which is not in the search_path", "?search_path=limits")
+	role := bed.Connect(t, bed.WithSearchPath(t, bed.RuntimeRole(t, address), "limits"))
+	c := expect(t, role, "tables", doctor.Fail, "not open to role", "GRANT USAGE ON SCHEMA limits TO")
+	mend(t, limits, c.Fix)
+	expect(t, role, "tables", doctor.OK)
+	if err := migrations.Up(ctx, pool); err != nil {
+		t.Fatal(err)
+	}
+	expect(t, limits, "tables", doctor.Warn, "statements use schema limits, and schema public has tables too")
+}
+
+func TestDoctorMigrations(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	pool := bed.NewPool(t)
+	expect(t, pool, "migrations", doctor.OK, "all ")
+	steps, err := migrations.Down(ctx, pool, migrations.Previous)
+	if err != nil || len(steps) != 1 {
+		t.Fatal(steps, err)
+	}
+	expect(t, pool, "migrations", doctor.Fail, steps[0].Name, "pglimit migrate up")
+	expect(t, pool, "grants", doctor.Fail, "pglimit migrate up")
+	if err := migrations.Up(ctx, pool); err != nil {
+		t.Fatal(err)
+	}
+	expect(t, pool, "migrations", doctor.OK)
+	bed.Exec(t, pool, "DROP TABLE "+migrations.VersionTable) // as if goose had run them
+	expect(t, pool, "migrations", doctor.OK, "another tool")
+	bed.Exec(t, pool, "DROP TABLE pglimit_sweep")
+	expect(t, pool, "migrations", doctor.Fail, "no table pglimit_sweep", "with the tool")
+}
+
+func TestDoctorFunctions(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	pool := bed.NewPool(t)
+	expect(t, pool, "functions", doctor.OK, "not installed")
+	if err := migrations.UpFunctions(ctx, pool); err != nil {
+		t.Fatal(err)
+	}
+	expect(t, pool, "functions", doctor.OK, "all ")
+	if _, err := migrations.Functions.Down(ctx, pool, migrations.Previous); err != nil {
+		t.Fatal(err)
+	}
+	expect(t, pool, "functions", doctor.Fail, "have not run", "pglimit migrate up --functions")
+	if err := migrations.UpFunctions(ctx, pool); err != nil {
+		t.Fatal(err)
+	}
+	expect(t, pool, "functions", doctor.OK)
+}
+
+func TestDoctorGrants(t *testing.T) {
+	t.Parallel()
+	address := bed.NewDatabase(t)
+	roleAddress := bed.RuntimeRole(t, address)
+	owner, role := bed.Connect(t, address), bed.Connect(t, roleAddress)
+	expect(t, owner, "grants", doctor.OK)
+	c := expect(t, role, "grants", doctor.Fail, "GRANT SELECT, INSERT, UPDATE, DELETE ON TABLE public.pglimit_leaky_bucket, ")
+	if _, err := bed.NewJanitor(t, role, nil).Sweep(t.Context()); err == nil {
+		t.Error("a role without rights may sweep")
+	}
+	for _, name := range []string{"due", "policies"} {
+		expect(t, role, name, doctor.Warn, "this role may not read it")
+	}
+	mend(t, owner, c.Fix)
+	expect(t, role, "grants", doctor.OK)
+	must.OK(bed.NewJanitor(t, role, nil).Sweep(t.Context()))(t)
+	name := bed.RoleOf(t, roleAddress)
+	bed.Exec(t, owner, "REVOKE UPDATE ON pglimit_gcra, pglimit_sweep FROM "+name)
+	bed.Exec(t, owner, "REVOKE DELETE ON pglimit_token_bucket FROM "+name)
+	c = expect(t, role, "grants", doctor.Fail, "GRANT UPDATE ON TABLE public.pglimit_gcra, public.pglimit_sweep TO "+name, "GRANT DELETE ON TABLE public.pglimit_token_bucket TO ")
+	if len(c.Details) != 2 {
+		t.Errorf("%q", c.Details)
+	}
+	mend(t, owner, c.Fix)
+	for _, check := range []string{"grants", "due", "janitor", "policies", "future", "bloat"} {
+		expect(t, role, check, doctor.OK)
+	}
+}

@@ -1,0 +1,143 @@
+package operations
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglimit/pglimit/doctor"
+	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/internal/must"
+	"github.com/pglimit/pglimit/limiter"
+	"github.com/pglimit/pglimit/migrations"
+	"github.com/pglimit/pglimit/pglimittest"
+)
+
+// TestDoctorServer: a server with the settings of a real one is healthy, then ill in one
+// way after the other, and at last a replica.
+func TestDoctorServer(t *testing.T) {
+	t.Parallel()
+	s := bed.OwnServer(t, pglimittest.Setting("fsync", "on"), pglimittest.Setting("full_page_writes", "on"), pglimittest.Setting("max_prepared_transactions", "5"))
+	pool := bed.Connect(t, s.URL())
+	bed.Exec(t, pool, "REVOKE CREATE ON SCHEMA public FROM PUBLIC")
+	if err := errors.Join(migrations.Up(t.Context(), pool), migrations.UpFunctions(t.Context(), pool)); err != nil {
+		t.Fatal(err)
+	}
+	healthy(t, pool)
+	settings(t, pool)
+	prepared(t, pool)
+	recovering(t, s, pool)
+}
+
+// healthy expects a database in use, with the SQL functions and a janitor, to be all ok.
+func healthy(t *testing.T, pool *pgxpool.Pool) {
+	t.Helper()
+	ctx := t.Context()
+	l := bed.NewLimiter(t, pool, nil)
+	for _, p := range bed.Variants(10, time.Minute) {
+		bed.Must(t)(l.Allow(ctx, p, "k"))
+	}
+	bed.Reserve(t, l, limiter.Policy{Name: "r", Algorithm: limiter.GCRA, Limit: 10, Period: time.Minute}.Request("k", 1), time.Hour)
+	bed.Exec(t, pool, `INSERT INTO pglimit_policy (name, algorithm, limit_units, period_s) VALUES ('p', 'gcra', 10, 60);
+		INSERT INTO pglimit_policy (name, algorithm, limit_units, calendar, time_zone) VALUES ('q', 'fixed_window', 10, 'month', 'Europe/Vienna');
+		INSERT INTO pglimit_override (policy, key, unlimited) VALUES ('p', 'k', true)`, pgx.QueryExecModeSimpleProtocol)
+	must.OK(bed.NewJanitor(t, pool, nil).Sweep(ctx))(t)
+
+	before := bed.Contents(t, pool)
+	report, err := doctor.Run(ctx, pool, nil)
+	if err != nil || len(report.Checks) != len(doctor.Names()) || len(report.Checks) < 20 || report.Took <= 0 || report.At.IsZero() {
+		t.Errorf("%+v, %v", report, err)
+	}
+	for i, c := range report.Checks {
+		if c.Status != doctor.OK && !outdated(c) || c.Name != doctor.Names()[i] || c.Message == "" || (c.Status == doctor.OK) != (c.Fix == "") {
+			t.Errorf("%+v", c)
+		}
+	}
+	if after := bed.Contents(t, pool); after != before {
+		t.Errorf("the doctor changed\n%s\nto\n%s", before, after)
+	}
+	text, err := json.Marshal(report)
+	var again doctor.Report
+	if err != nil || json.Unmarshal(text, &again) != nil || !reflect.DeepEqual(again.Checks, report.Checks) || !strings.Contains(string(text), `"status":"ok"`) {
+		t.Errorf("%s, %v", text, err)
+	}
+}
+
+// settings changes settings of the server that lose or keep too much.
+func settings(t *testing.T, pool *pgxpool.Pool) {
+	t.Helper()
+	for _, c := range []struct {
+		name, value, check string
+		status             doctor.Status
+		words              []string
+	}{
+		{"synchronous_commit", "off", "durability", doctor.Warn, nil},
+		{"autovacuum", "off", "autovacuum", doctor.Fail, nil},
+		{"track_counts", "off", "autovacuum", doctor.Fail, nil},
+		{"synchronous_standby_names", "elsewhere", "replicas", doctor.Fail, []string{`"elsewhere"`, "commits wait for it"}},
+	} {
+		mend(t, pool, "ALTER SYSTEM SET "+c.name+" = '"+c.value+"'; SELECT pg_reload_conf()")
+		ill := await(t, pool, c.check, c.status, append(c.words, c.name)...)
+		mend(t, pool, strings.TrimPrefix(ill.Fix, "start the replica, or "))
+		await(t, pool, c.check, doctor.OK)
+	}
+	// The shared server has these on its command line.
+	expect(t, bed.NewPool(t), "durability", doctor.Fail, "fsync is off", "start the server with fsync = on: its command line sets it")
+}
+
+// prepared leaves a prepared transaction.
+func prepared(t *testing.T, pool *pgxpool.Pool) {
+	t.Helper()
+	tiny := doctor.Config{OldTransaction: time.Millisecond}
+	expectIn(t, find(t, pool, "snapshots", tiny), doctor.OK)
+	bed.Exec(t, pool, "BEGIN; INSERT INTO pglimit_denial (denials, shadowed, units, slot_us, last_denied_at_us, policy, key, algorithm) VALUES (1, 0, 1, 0, 0, 'p', 'k', 'gcra'); PREPARE TRANSACTION 'order''s 1'", pgx.QueryExecModeSimpleProtocol)
+	c := await(t, pool, "snapshots", doctor.Fail, `prepared transaction "order's 1"`, "ROLLBACK PREPARED 'order''s 1'")
+	mend(t, pool, c.Fix)
+	expectIn(t, find(t, pool, "snapshots", tiny), doctor.OK)
+}
+
+// recovering makes the server a replica: it refuses decisions, and the other checks work.
+func recovering(t *testing.T, s *pglimittest.Server, pool *pgxpool.Pool) {
+	t.Helper()
+	bed.Exec(t, pool, "COPY (SELECT '') TO '"+bed.Value[string](t, pool, "SELECT current_setting('data_directory')")+"/standby.signal'")
+	pool.Close()
+	if err := s.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	report, err := doctor.Run(t.Context(), bed.Connect(t, s.URL()), nil)
+	if err != nil || report.Status() != doctor.Fail {
+		t.Errorf("%+v, %v", report, err)
+	}
+	for _, c := range report.Checks {
+		switch {
+		case c.Name == "primary":
+			expectIn(t, c, doctor.Fail, "in recovery", "target_session_attrs=read-write")
+		case outdated(c):
+		case c.Status != doctor.OK || strings.Contains(c.Message, "not checked"):
+			t.Errorf("%+v", c)
+		}
+	}
+}
+
+// await waits until a check has a status and says words: the server publishes its
+// statistics a little later. Before PostgreSQL 15 a session that is idle keeps what it
+// counted, until it ends.
+func await(t *testing.T, pool *pgxpool.Pool, name string, status doctor.Status, words ...string) doctor.Check {
+	t.Helper()
+	pool.Reset()
+	var c doctor.Check
+	bed.Eventually(t, fmt.Sprintf("%s is %v and says %q", name, status, words), func(context.Context) (bool, error) {
+		c = find(t, pool, name, doctor.Config{OldTransaction: time.Millisecond})
+		return c.Status == status && !slices.ContainsFunc(words, func(word string) bool { return !says(c, word) }), nil
+	})
+	return c
+}
