@@ -1,4 +1,4 @@
-package stranger
+package roles
 
 import (
 	"context"
@@ -27,7 +27,7 @@ func TestStrangersTablesInFront(t *testing.T) {
 	t.Parallel()
 	address := bed.NewDatabase(t)
 	owner, app := bed.Connect(t, address), bed.RuntimeRole(t, address)
-	me, stranger := roleOf(t, app), roleOf(t, bed.RuntimeRole(t, address))
+	me, stranger := bed.RoleOf(t, app), bed.RoleOf(t, bed.RuntimeRole(t, address))
 	bed.Exec(t, owner, fmt.Sprintf("GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO %s", me))
 	p := limiter.Policy{Name: "p", Algorithm: limiter.TokenBucket, Limit: 1000, Period: 1000 * time.Hour, OnError: limiter.FailOpen}
 	config := &limiter.Config{MisconfiguredFailsOpen: true, Logger: slog.New(slog.DiscardHandler)}

@@ -1,4 +1,4 @@
-package stranger
+package roles
 
 import (
 	"errors"
@@ -43,7 +43,7 @@ func TestStrangers(t *testing.T) {
 	address := bed.EmptyDatabase(t)
 	owner := bed.Connect(t, address)
 	mine := bed.RuntimeRole(t, address)
-	me, other, group, super := roleOf(t, mine), roleOf(t, bed.RuntimeRole(t, address)), roleOf(t, bed.RuntimeRole(t, address)), roleOf(t, bed.RuntimeRole(t, address))
+	me, other, group, super := bed.RoleOf(t, mine), bed.RoleOf(t, bed.RuntimeRole(t, address)), bed.RoleOf(t, bed.RuntimeRole(t, address)), bed.RoleOf(t, bed.RuntimeRole(t, address))
 	database := bed.Value[string](t, owner, `SELECT quote_ident(current_database())`)
 	// Without USAGE a schema of the search_path is passed over.
 	bed.Exec(t, owner, fmt.Sprintf(`ALTER ROLE %s SUPERUSER; CREATE SCHEMA limits AUTHORIZATION %s; GRANT USAGE ON SCHEMA limits TO PUBLIC`, super, me))

@@ -1,4 +1,4 @@
-package grants
+package roles
 
 import (
 	"context"
@@ -28,7 +28,7 @@ func TestGrantsLeaveConnections(t *testing.T) {
 	if err != nil || slices.Contains(plan.Statements, statement) || !strings.Contains(strings.Join(plan.Warnings, "\n"), "run "+statement) {
 		t.Errorf("as the owner: %q, %v", plan, err)
 	}
-	bed.Exec(t, s.super, fmt.Sprintf(`ALTER ROLE %[1]s CREATEROLE; GRANT %[2]s TO %[1]s WITH ADMIN OPTION`, roleOf(t, s.ownerURL), asker))
+	bed.Exec(t, s.super, fmt.Sprintf(`ALTER ROLE %[1]s CREATEROLE; GRANT %[2]s TO %[1]s WITH ADMIN OPTION`, bed.RoleOf(t, s.ownerURL), asker))
 	if plan, err = migrations.ApplyGrants(t.Context(), s.owner, s.roles); err != nil || !slices.Contains(plan.Statements, statement) {
 		t.Errorf("as an owner that may: %q, %v", plan, err)
 	}

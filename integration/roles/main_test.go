@@ -1,11 +1,11 @@
-// Package grants tests the rights of askers and operators over a real PostgreSQL server.
-package grants
+// Package roles tests what roles may do over a real PostgreSQL server: the rights of askers
+// and operators, and schemas where other roles may create functions and operators.
+package roles
 
 import (
 	"context"
 	"errors"
 	"fmt"
-	"net/url"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -34,13 +34,13 @@ func newSite(t *testing.T) *site {
 	bed.Exec(t, s.super, `REVOKE CREATE ON SCHEMA public FROM PUBLIC`)
 	s.ownerURL = bed.WithSearchPath(t, bed.RuntimeRole(t, address), "limits")
 	s.askerURL, s.operatorURL = bed.RuntimeRole(t, address), bed.WithSearchPath(t, bed.RuntimeRole(t, address), "limits")
-	bed.Exec(t, s.super, fmt.Sprintf(`DO $$ BEGIN EXECUTE format('GRANT CREATE ON DATABASE %%I TO %s', current_database()); END $$; CREATE SCHEMA limits AUTHORIZATION %[1]s`, roleOf(t, s.ownerURL)))
+	bed.Exec(t, s.super, fmt.Sprintf(`DO $$ BEGIN EXECUTE format('GRANT CREATE ON DATABASE %%I TO %s', current_database()); END $$; CREATE SCHEMA limits AUTHORIZATION %[1]s`, bed.RoleOf(t, s.ownerURL)))
 	s.owner, s.asker, s.operator = bed.Connect(t, s.ownerURL), bed.Connect(t, s.askerURL), bed.Connect(t, s.operatorURL)
 	bed.UpTo(t, s.owner, migrations.Latest, bed.AllUp)
 	if err := migrations.UpFunctions(t.Context(), s.owner); err != nil {
 		t.Fatal(err)
 	}
-	s.roles = migrations.Roles{Askers: []string{roleOf(t, s.askerURL)}, Operators: []string{roleOf(t, s.operatorURL)}}
+	s.roles = migrations.Roles{Askers: []string{bed.RoleOf(t, s.askerURL)}, Operators: []string{bed.RoleOf(t, s.operatorURL)}}
 	return s
 }
 
@@ -60,16 +60,6 @@ func granted(t *testing.T) *site {
 }
 
 var algorithms = []string{"leaky_bucket", "leaky_bucket_queue", "token_bucket", "gcra", "fixed_window", "sliding_window_counter", "sliding_window_log"}
-
-// roleOf returns the role of a URL.
-func roleOf(t *testing.T, address string) string {
-	t.Helper()
-	u, err := url.Parse(address)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return u.User.Username()
-}
 
 // try runs a statement in a transaction that is rolled back, and returns its SQLSTATE:
 // empty if it succeeded.

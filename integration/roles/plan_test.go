@@ -1,4 +1,4 @@
-package grants
+package roles
 
 import (
 	"context"
@@ -120,8 +120,8 @@ func TestGrantsTakeAway(t *testing.T) {
 func TestGrantsRefuse(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	asker, operator, owner := s.roles.Askers[0], s.roles.Operators[0], roleOf(t, s.ownerURL)
-	group, mid := roleOf(t, bed.RuntimeRole(t, s.superURL)), roleOf(t, bed.RuntimeRole(t, s.superURL))
+	asker, operator, owner := s.roles.Askers[0], s.roles.Operators[0], bed.RoleOf(t, s.ownerURL)
+	group, mid := bed.RoleOf(t, bed.RuntimeRole(t, s.superURL)), bed.RoleOf(t, bed.RuntimeRole(t, s.superURL))
 	database := bed.Value[string](t, s.super, `SELECT current_database()`)
 	if _, err := migrations.ApplyGrants(t.Context(), s.owner, migrations.Roles{Operators: []string{operator, group}}); err != nil {
 		t.Fatal(err)
@@ -201,7 +201,7 @@ func TestGrantsErrors(t *testing.T) {
 	expect(s.owner, migrations.Roles{Askers: []string{""}}, migrations.ErrRole, "pass the name of a role")
 	expect(s.owner, migrations.Roles{Askers: []string{"a\x00b"}}, migrations.ErrRole, "pass the name of a role")
 	expect(s.owner, migrations.Roles{Askers: asker, Operators: asker}, migrations.ErrRole, "choose one")
-	expect(s.owner, migrations.Roles{Askers: []string{roleOf(t, s.ownerURL)}}, migrations.ErrRole, "it owns")
+	expect(s.owner, migrations.Roles{Askers: []string{bed.RoleOf(t, s.ownerURL)}}, migrations.ErrRole, "it owns")
 	expect(bed.Connect(t, bed.WithSearchPath(t, s.ownerURL, "pg_catalog")), s.roles, nil, "run `pglimit migrate up`", "search_path")
 
 	// Tables of another schema than the functions'.

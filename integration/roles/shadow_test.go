@@ -1,4 +1,4 @@
-package grants
+package roles
 
 import (
 	"fmt"
@@ -100,7 +100,7 @@ func TestGrantsShadowedNames(t *testing.T) {
 	pool := bed.Connect(t, s.askerURL, bed.Setting("search_path", "theirs, pg_catalog, limits"))
 	if _, err := pool.Exec(t.Context(), `SELECT pglimit_ask.allow('gcra', 'k')`); err == nil {
 		t.Error("no shadow was run by a function without a search_path: this test tests nothing")
-	} else if !strings.Contains(err.Error(), "shadow run by "+roleOf(t, s.ownerURL)) {
+	} else if !strings.Contains(err.Error(), "shadow run by "+bed.RoleOf(t, s.ownerURL)) {
 		t.Errorf("without a search_path: %v", err)
 	}
 }

@@ -1,10 +1,9 @@
-package stranger
+package roles
 
 import (
 	"errors"
 	"fmt"
 	"maps"
-	"net/url"
 	"regexp"
 	"slices"
 	"strconv"
@@ -118,7 +117,7 @@ func newProbe(t *testing.T) *probe {
 	_, aside := bed.PlantedDatabase(t)
 	p := &probe{owner: bed.Connect(t, aside)}
 	role := bed.WithSearchPath(t, bed.RuntimeRole(t, aside), "public")
-	p.role = roleOf(t, role)
+	p.role = bed.RoleOf(t, role)
 	bed.Exec(t, p.owner, fmt.Sprintf(`GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO %[1]s; GRANT USAGE ON SCHEMA pglimit, pglimit_ask TO %[1]s; GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA pglimit_ask TO %[1]s`, p.role))
 	p.conn = bed.ConnectOnce(t, role)
 	for _, set := range []string{"SET plan_cache_mode = force_generic_plan", "SET enable_seqscan = off"} {
@@ -202,14 +201,4 @@ func (p *probe) allow(t *testing.T, verb, preposition string, names []string) {
 			FROM pg_proc WHERE pronamespace = 'public'::regnamespace AND proname = $4`, verb, preposition, p.role, name)
 		bed.Exec(t, p.owner, sql)
 	}
-}
-
-// roleOf returns the role of a URL.
-func roleOf(t *testing.T, address string) string {
-	t.Helper()
-	u, err := url.Parse(address)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return u.User.Username()
 }

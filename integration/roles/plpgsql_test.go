@@ -1,4 +1,4 @@
-package stranger
+package roles
 
 import (
 	"fmt"
