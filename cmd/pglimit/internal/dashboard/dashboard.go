@@ -104,8 +104,7 @@ func (s *Server) setup(_ http.ResponseWriter, r *http.Request) (any, error) {
 
 // ServeHTTP answers a request.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	w, r = api.Pace(w, r, s.pause)
-	s.handler.ServeHTTP(w, r)
+	s.handler.ServeHTTP(api.Pace(w, r, s.pause), r)
 }
 
 // Serve serves the listeners until ctx ends, which is not an error, or a listener

@@ -2,21 +2,14 @@ package dashboard_test
 
 import (
 	"encoding/json"
-	"fmt"
-	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
-	"slices"
 	"strings"
 	"testing"
-	"time"
-	"unicode/utf8"
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/dashboard"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/dashboard/sample"
-	"github.com/pglimit/pglimit/cmd/pglimit/internal/inspect"
-	"github.com/pglimit/pglimit/limiter"
 )
 
 // TestWrites: block, unblock and reset work with the token.
@@ -116,50 +109,8 @@ func TestWritesNeedToken(t *testing.T) {
 	}
 }
 
-func TestNewToken(t *testing.T) {
-	t.Parallel()
-	if a, b := dashboard.NewToken(), dashboard.NewToken(); a == b || len(a) < 26 {
-		t.Errorf("%q, %q", a, b)
-	}
-}
-
-// fuzzedBody has the fields of all bodies.
-type fuzzedBody struct {
-	Key, Policy, Prefix, For string
-	Stored                   bool
-	Order                    inspect.Order
-	Algorithm                limiter.Algorithm
-	Limit                    int
-}
-
-// checkAccepted checks that a body that a path accepted is within its bounds.
-func checkAccepted(t *testing.T, path, body string) {
-	t.Helper()
-	var in fuzzedBody
-	d := json.NewDecoder(strings.NewReader(body))
-	d.DisallowUnknownFields()
-	err := d.Decode(&in)
-	_, more := d.Token()
-	wrong := err != nil || more != io.EOF || len(body) > 64<<10 || !utf8.ValidString(body) || len(in.Policy) > 64 || in.Limit < 0 || in.Limit > 200 ||
-		len(in.Key) > 1024 || strings.Contains(in.Key, "\x00") || len(in.Prefix) > 1024 || strings.Contains(in.Prefix, "\x00") ||
-		in.Order != "" && !slices.Contains(inspect.Orders, in.Order)
-	switch path {
-	case "/api/block", "/api/unblock", "/api/reset":
-		wrong = wrong || in.Policy == "" || !slices.Contains(limiter.Algorithms(), in.Algorithm)
-		fallthrough
-	case "/api/key":
-		wrong = wrong || in.Key == ""
-	}
-	if lasts, invalid := time.ParseDuration(in.For); path == "/api/block" {
-		wrong = wrong || invalid != nil || lasts < time.Microsecond || lasts > 100*365*24*time.Hour
-	}
-	if wrong {
-		t.Errorf("%s accepts %.300q: %v", path, body, err)
-	}
-}
-
 // FuzzBody: whatever the body is, each path answers it with JSON that is no internal
-// error, and changes nothing without the token. What it accepts is within its bounds.
+// error, and changes nothing without the token.
 func FuzzBody(f *testing.F) {
 	source := sample.New(true)
 	s, err := dashboard.New(dashboard.Config{Source: source, Token: token, Logger: slog.New(slog.DiscardHandler)})
@@ -173,11 +124,6 @@ func FuzzBody(f *testing.F) {
 			`{"key":"alice","policy":"login","algorithm":"token_bucket","for":"1h"}`, `{"key":"alice","policy":"login","algorithm":"token_bucket"}`,
 			`{"key":"\u0000"}`, `{"key":"\ud800"}`, "{\"key\":\"\xff\"}", `{"key":null}`, `{"limit":1e999}`, `{"limit":-9223372036854775808}`, `{"for":"9999999h"}`,
 			``, `null`, `[]`, `{`, strings.Repeat("[", 10_000), `{"key":"k"}{"key":"l"}`, `{"KEY":"k"}`, `{"key":"a","key":"b"}`,
-			`{"limit":200}`, `{"limit":201}`, `{"limit":-1}`, `{"order":"size"}`, `{"policy":"no such name"}`, `{"key":"k","more":1}`, `{"key":"k"}` + strings.Repeat(" ", 64<<10),
-			`{"key":""}`, `{"key":"` + strings.Repeat("k", 1024) + `"}`, `{"key":"` + strings.Repeat("k", 1025) + `"}`, `{"prefix":"` + strings.Repeat("k", 1025) + `"}`, `{"prefix":"\u0000"}`,
-			target("k", "login", "gcra", ""), target("", "login", "gcra", ""), target("k", "", "gcra", ""), target("k", "login", "log", ""), target("k\\u0000", "login", "gcra", ""),
-			target("k", "login", "gcra", `,"for":"1us"`), target("k", "login", "gcra", `,"for":"999ns"`), target("k", "login", "gcra", `,"for":"0s"`), target("k", "login", "gcra", `,"for":"-1h"`),
-			target("k", "login", "gcra", `,"for":"876000h"`), target("k", "login", "gcra", `,"for":"876000h0m0.000000001s"`), target("k", "", "gcra", `,"for":"1h"`), target("k", "login", "log", `,"for":"1h"`),
 		} {
 			f.Add(byte(i), false, body)
 			f.Add(byte(i), true, body)
@@ -198,16 +144,8 @@ func FuzzBody(f *testing.F) {
 		if w.Code >= 500 || !json.Valid(w.Body.Bytes()) {
 			t.Errorf("%s %.200q: %d %s", path, body, w.Code, w.Body)
 		}
-		if w.Code == http.StatusOK {
-			checkAccepted(t, path, body)
-		}
 		if !withToken && changes() != before {
 			t.Errorf("%s %.200q: a change without the token", path, body)
 		}
 	})
-}
-
-// target returns a body with a key under a policy, and more fields.
-func target(key, policy, algorithm, more string) string {
-	return fmt.Sprintf(`{"key":"%s","policy":"%s","algorithm":"%s"%s}`, key, policy, algorithm, more)
 }

@@ -1,15 +1,11 @@
 package playground
 
 import (
-	"bytes"
 	"encoding/json"
-	"fmt"
 	"go/format"
 	"net/http"
 	"net/url"
-	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -65,70 +61,6 @@ func describeAll(t *testing.T, s sitetest.Site, key string) []described {
 	return all
 }
 
-// TestDescribeGo compiles and runs the Go code: it is formatted, and sends a request
-// with the policy.
-func TestDescribeGo(t *testing.T) {
-	t.Parallel()
-	s := describeSite(t, "pglimit", "allow")
-	const key = "O'Neill \"\\ \n π"
-	var program strings.Builder
-	program.WriteString(`package main
-
-import (
-	"context"
-	"encoding/json"
-	"os"
-	"time"
-
-	"github.com/pglimit/pglimit/limiter"
-)
-
-type asking interface {
-	Allow(ctx context.Context, p limiter.Policy, key string) (limiter.Result, error)
-	AllowN(ctx context.Context, p limiter.Policy, key string, n float64) (limiter.Result, error)
-}
-
-var _ asking = (*limiter.Limiter)(nil)
-
-type printer struct{}
-
-func (p printer) Allow(ctx context.Context, policy limiter.Policy, key string) (limiter.Result, error) {
-	return p.AllowN(ctx, policy, key, 1)
-}
-
-func (printer) AllowN(_ context.Context, policy limiter.Policy, key string, n float64) (limiter.Result, error) {
-	return limiter.Result{}, json.NewEncoder(os.Stdout).Encode(policy.Request(key, n))
-}
-
-var ctx, l = context.Background(), printer{}
-
-const _ = time.Second
-
-func main() {
-`)
-	for _, d := range describeAll(t, s, key) {
-		if formatted, err := format.Source([]byte(d.Go)); err != nil || string(formatted) != d.Go {
-			t.Errorf("not formatted by gofmt: %v\n%s", err, d.Go)
-		}
-		fmt.Fprintf(&program, "\tfunc() {\n%s\n\t\tif _ = r; err != nil {\n\t\t\tpanic(err)\n\t\t}\n\t}()\n", d.Go)
-	}
-	program.WriteString("}\n")
-	file := filepath.Join(t.TempDir(), "main.go")
-	must.Succeed(t, os.WriteFile(file, []byte(program.String()), 0o600))
-	out, err := exec.CommandContext(t.Context(), "go", "run", file).Output()
-	if err != nil {
-		t.Fatalf("%v: %s\n%s", err, err.(*exec.ExitError).Stderr, &program)
-	}
-	answers := json.NewDecoder(bytes.NewReader(out))
-	for _, a := range askedOf {
-		var got limiter.Request
-		must.Succeed(t, answers.Decode(&got))
-		if want := wanted(t, a.policy, key, a.cost); got != want {
-			t.Errorf("got %+v\nwant %+v", got, want)
-		}
-	}
-}
-
 // TestDescribeText: the three forms of one policy.
 func TestDescribeText(t *testing.T) {
 	t.Parallel()
@@ -152,10 +84,28 @@ r, err := l.Allow(ctx, policy, "alice")
 	if got != want {
 		t.Errorf("got %+v\nwant %+v", got, want)
 	}
-	for i, want := range []string{"", "--period 1h30m", "--burst 1e-09", "--limit 9007199254740992 --period 24h --block-for 1m30s --cost 1000000", "--limit 1e-09 --period 876600h",
-		"--aligned alice", "--calendar month --time-zone Europe/Vienna alice", "--cost 3 alice", "--period 2m0.000001s"} {
-		if got := describeAll(t, s, "alice")[i].Command; !strings.Contains(got, want) {
-			t.Errorf("%s: want %s in it", got, want)
+	for i, want := range []struct{ command, code string }{
+		{"", ""},
+		{"--period 1h30m", "Tick:      7 * time.Microsecond,"},
+		{"--burst 1e-09", "Burst:     1e-09,\n}\nr, err := l.AllowN(ctx, policy, \"O'Neill \\n\", 1e-09)"},
+		{"--limit 9007199254740992 --period 24h --block-for 1m30s --cost 1000000", "BlockFor:  90 * time.Second,"},
+		{"--limit 1e-09 --period 876600h", "Period:    876600 * time.Hour,"},
+		{"--aligned", "Aligned:   true,"},
+		{"--calendar month --time-zone Europe/Vienna", "Calendar:  \"month\",\n\tTimeZone:  \"Europe/Vienna\","},
+		{"--cost 3", "Period:    time.Minute,\n}\nr, err := l.AllowN(ctx, policy, \"O'Neill \\n\", 3)"},
+		{"--period 2m0.000001s", "Period:    120000001 * time.Microsecond,"},
+	} {
+		got := describeAll(t, s, "O'Neill \n")[i]
+		if formatted, err := format.Source([]byte(got.Go)); err != nil || string(formatted) != got.Go {
+			t.Errorf("not formatted by gofmt: %v\n%s", err, got.Go)
+		}
+		if !strings.Contains(got.Command, want.command) || !strings.Contains(got.Go, want.code) {
+			t.Errorf("%s\n%s\nwant %s in it", got.Command, got.Go, want)
+		}
+	}
+	for _, a := range limiter.Algorithms() {
+		if !strings.EqualFold(constants[a], strings.ReplaceAll(string(a), "_", "")) {
+			t.Errorf("%s is the constant %q", a, constants[a])
 		}
 	}
 }
@@ -164,16 +114,14 @@ r, err := l.Allow(ctx, policy, "alice")
 func TestDescribeCommandQuoted(t *testing.T) {
 	t.Parallel()
 	s := describeSite(t, "pglimit", "allow")
-	var all string
-	for c := '!'; c <= '~'; c++ {
-		all += string(c)
-		key := "a" + string(c) + "b"
-		if c == '~' {
-			key = all
-		}
+	var printable strings.Builder
+	for c := ' '; c <= '~'; c++ {
+		printable.WriteRune(c)
+	}
+	for _, key := range []string{printable.String(), "a b", "'", "''x", "-", "--help", "$(id)", "a\nb"} {
 		command := describeAll(t, s, key)[0].Command
-		out, err := exec.CommandContext(t.Context(), "sh", "-c", `pglimit() { for last; do :; done; printf %s "$last"; }; `+command).Output()
-		if err != nil || string(out) != key {
+		out, err := exec.CommandContext(t.Context(), "sh", "-c", `pglimit() { for last; do :; done; if [ "$last" = - ]; then cat; else printf '%s\n' "$last"; fi; }; `+command).Output()
+		if err != nil || string(out) != key+"\n" {
 			t.Errorf("%s: %q, %v", command, out, err)
 		}
 	}

@@ -31,8 +31,8 @@ const pagePolicy = "default-src 'none'; script-src 'self'; style-src 'self'; img
 	"frame-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
 const (
-	// maxRequest bounds one request to the database. Up to maxSending requests share a
-	// few connections, possibly to a distant or busy server.
+	// maxRequest bounds one request to the database. Many share a few connections,
+	// possibly to a distant or busy server.
 	maxRequest = 10 * time.Second
 	// How long Serve waits at the end: for answers in progress, and for the database to
 	// delete the counts.
@@ -62,7 +62,6 @@ type Server struct {
 	config  Config
 	hub     *Hub
 	replays *replayer
-	sending chan struct{} // one token for each request of /api/send in flight
 	handler http.Handler
 	pause   time.Duration // longest pause of a client
 	grace   time.Duration // longest wait at the end for answers in progress
@@ -76,7 +75,7 @@ func New(config Config) (*Server, error) {
 	if len(config.Command) == 0 {
 		config.Command = []string{"pglimit", "allow"}
 	}
-	s := &Server{config: config, replays: newReplayer(), sending: make(chan struct{}, maxSending), pause: api.MaxPause, grace: maxAnswer}
+	s := &Server{config: config, replays: newReplayer(), pause: api.MaxPause, grace: maxAnswer}
 	var err error
 	// Without a deny cache, every answer comes from the database.
 	if s.hub, err = newHub(config.Limiter, limiter.Config{DisableDenyCache: true, Timeout: maxRequest, Logger: config.Logger}); err != nil {
@@ -121,8 +120,7 @@ func (s *Server) setup(http.ResponseWriter, *http.Request) (any, error) {
 
 // ServeHTTP answers a request.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	w, r = api.Pace(w, r, s.pause)
-	s.handler.ServeHTTP(w, r)
+	s.handler.ServeHTTP(api.Pace(w, r, s.pause), r)
 }
 
 // Serve serves the listeners until ctx ends, which is not an error, or a listener

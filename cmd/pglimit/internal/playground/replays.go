@@ -11,8 +11,6 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	lru "github.com/hashicorp/golang-lru/v2"
@@ -30,7 +28,7 @@ const (
 	maxClients  = replay.DefaultClients
 	maxReplays  = 2 // at once
 	// maxWait is how long a replay waits for another to end. A replay whose client has
-	// disconnected ends soon, and a slow upload gives way.
+	// disconnected ends soon.
 	maxWait = 10 * time.Second
 )
 
@@ -41,17 +39,12 @@ type replayer struct {
 	upload, unpacked int64                      // largest log in bytes: as sent, and unpacked
 	clients          int                        // most clients of a log
 	wait             time.Duration              // longest wait of a replay for its turn
-	patience         time.Duration              // part of it after which a slow upload gives way
-
-	mu      sync.Mutex
-	uploads map[*upload]struct{} // of the running replays
 }
 
 // newReplayer returns a replayer.
 func newReplayer() *replayer {
 	reports, _ := lru.New[string, []byte](maxReports) // fails for a size below 1
-	return &replayer{reports: reports, turns: make(chan struct{}, maxReplays), upload: maxUpload, unpacked: maxUnpacked, clients: maxClients, wait: maxWait,
-		patience: maxWait / 4, uploads: map[*upload]struct{}{}}
+	return &replayer{reports: reports, turns: make(chan struct{}, maxReplays), upload: maxUpload, unpacked: maxUnpacked, clients: maxClients, wait: maxWait}
 }
 
 // add adds the handlers of POST /api/replay and of the reports.
@@ -81,13 +74,11 @@ func (s *replayer) replay(w http.ResponseWriter, r *http.Request) (any, error) {
 		return nil, err
 	}
 	defer func() { <-s.turns }()
-	stop := func() { _ = http.NewResponseController(w).SetReadDeadline(time.Now()) }
 	// A slow or stalled client must not delay the end of the server.
-	defer context.AfterFunc(r.Context(), stop)()
-	up := s.begin(http.MaxBytesReader(w, r.Body, s.upload), func() { api.EndBody(r.Context()); stop() })
+	defer context.AfterFunc(r.Context(), func() { _ = http.NewResponseController(w).SetReadDeadline(time.Now()) })()
 	// Read without the context: the body's error says more than the context's.
-	log, err := s.readLog(context.WithoutCancel(r.Context()), up)
-	if s.end(up); err != nil {
+	log, err := s.readLog(context.WithoutCancel(r.Context()), http.MaxBytesReader(w, r.Body, s.upload))
+	if err != nil {
 		return nil, err
 	}
 	log.Name = r.URL.Query().Get("name")
@@ -208,84 +199,14 @@ func (s *replayer) report(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(page) // fails if the client is gone
 }
 
-// minShared is the least number of bytes a second of an upload that keeps its turn while
-// another replay waits.
-const minShared = 1 << 20
-
-// errGaveWay is the error of an upload that another replay ended.
-var errGaveWay = api.Unavailable("the upload was slower than 1 MiB a second while another replay waited: try again later, send a compressed file, or use pglimit replay")
-
-// upload is the body of a running replay.
-type upload struct {
-	io.Reader
-	begun time.Time
-	n     atomic.Int64 // bytes read
-	ended atomic.Bool
-	cut   func() // ends a read in progress
-}
-
-func (u *upload) Read(p []byte) (int, error) {
-	n, err := u.Reader.Read(p)
-	u.n.Add(int64(n))
-	if u.ended.Load() {
-		return 0, errGaveWay
-	}
-	return n, err
-}
-
-// begin begins the upload of a replay that has its turn; end ends it.
-func (s *replayer) begin(body io.Reader, cut func()) *upload {
-	u := &upload{Reader: body, begun: time.Now(), cut: cut}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.uploads[u] = struct{}{}
-	return u
-}
-
-func (s *replayer) end(u *upload) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.uploads, u)
-}
-
-// turn waits for a turn. If there is none for a while, an upload that is slow gives way.
+// turn waits for a turn.
 func (s *replayer) turn(ctx context.Context) error {
+	ctx, enough := context.WithTimeout(ctx, s.wait)
+	defer enough()
 	select {
 	case s.turns <- struct{}{}:
 		return nil
-	default:
-	}
-	waiting, enough := context.WithTimeout(ctx, s.wait)
-	defer enough()
-	impatient := time.NewTicker(s.patience)
-	defer impatient.Stop()
-	for {
-		select {
-		case s.turns <- struct{}{}:
-			return nil
-		case <-impatient.C:
-			s.giveWay()
-		case <-waiting.Done():
-			return api.Unavailable(fmt.Sprintf("%d replays are running already: try again when one has ended", maxReplays))
-		}
-	}
-}
-
-// giveWay ends the slowest upload that has had its time, if it is slow.
-func (s *replayer) giveWay() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	var slowest *upload
-	least := float64(minShared)
-	for u := range s.uploads {
-		age := time.Since(u.begun)
-		if rate := float64(u.n.Load()) / age.Seconds(); age >= s.patience && rate < least {
-			slowest, least = u, rate
-		}
-	}
-	if slowest != nil {
-		delete(s.uploads, slowest)
-		slowest.ended.Store(true)
-		slowest.cut()
+	case <-ctx.Done():
+		return api.Unavailable(fmt.Sprintf("%d replays are running already: try again when one has ended", maxReplays))
 	}
 }

@@ -5,9 +5,10 @@ import (
 	"encoding/json"
 	"log/slog"
 	"net/http"
-	"sync"
 	"sync/atomic"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/site/api"
 	"github.com/pglimit/pglimit/httplimit"
@@ -16,7 +17,7 @@ import (
 
 const (
 	maxTimes   = 100 // of each request in one POST /api/send
-	maxSending = 128 // requests of /api/send in flight
+	maxSending = 64  // of one POST /api/send in flight
 )
 
 // send answers POST /api/send: it sends all requests concurrently. It does not wait for a
@@ -34,23 +35,16 @@ func (s *Server) send(w http.ResponseWriter, r *http.Request) (any, error) {
 		return nil, err
 	}
 	var allowed, delayed, denied atomic.Int64
-	var failed atomic.Pointer[api.Problem] // the first
-	// All requests are sent, even if the client disconnects.
-	ctx, stop := context.WithCancel(context.WithoutCancel(r.Context()))
-	defer stop()
-	var all sync.WaitGroup
+	// All requests are sent, even if the client disconnects. After an error the rest would
+	// fail too.
+	all, ctx := errgroup.WithContext(context.WithoutCancel(r.Context()))
+	all.SetLimit(maxSending)
 	for i := range in.Times * len(list) {
-		if !s.maySend(ctx) {
-			break
-		}
-		all.Go(func() {
-			defer func() { <-s.sending }()
+		all.Go(func() error {
 			request := list[i%len(list)]
 			switch result, err := s.hub.Limiter.Do(ctx, request); {
 			case err != nil:
-				if failed.CompareAndSwap(nil, api.ProblemOf(err, request.Policy.Algorithm)) {
-					stop() // the rest would fail too
-				}
+				return api.ProblemOf(err, request.Policy.Algorithm)
 			case !result.Allowed:
 				denied.Add(1)
 			case result.Delay > 0:
@@ -58,24 +52,13 @@ func (s *Server) send(w http.ResponseWriter, r *http.Request) (any, error) {
 			default:
 				allowed.Add(1)
 			}
+			return nil
 		})
 	}
-	all.Wait()
-	if p := failed.Load(); p != nil {
-		return nil, p
+	if err := all.Wait(); err != nil {
+		return nil, err
 	}
 	return map[string]int64{"allowed": allowed.Load(), "delayed": delayed.Load(), "denied": denied.Load()}, nil
-}
-
-// maySend waits until one more request may be in flight. It returns false if ctx ends
-// first.
-func (s *Server) maySend(ctx context.Context) bool {
-	select {
-	case s.sending <- struct{}{}:
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }
 
 // requests is the body of POST /api/send.

@@ -2,7 +2,6 @@ package playground
 
 import (
 	"context"
-	"net"
 	"net/http"
 	"sync"
 	"time"
@@ -11,10 +10,16 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-const beat = 15 * time.Second // between two comments that keep a stream alive
+const (
+	beat = 15 * time.Second // between two comments that keep a stream alive
 
-// Handler answers GET /api/events: a stream of server-sent events about one key. The
-// server bounds each write to a reader that does not read: see api.Pace.
+	// samplePeriod is the time between two reads of a watched key.
+	samplePeriod = 100 * time.Millisecond
+)
+
+// streamHandler answers GET /api/events: a stream of server-sent events about one key. It
+// has the key's decisions, and its levels while they change. The server bounds each write
+// to a reader that does not read: see api.Pace.
 func streamHandler(h *Hub) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		key := r.URL.Query().Get("key")
@@ -22,22 +27,25 @@ func streamHandler(h *Hub) http.Handler {
 		err := parseKey(key)
 		var in *stream
 		if err == nil {
-			in, err = h.join(key, addressOf(r), func() { _ = out.SetWriteDeadline(time.Now()) })
+			in, err = h.join(key, func() { _ = out.SetWriteDeadline(time.Now()) })
 		}
 		if err != nil {
 			api.Send(w, nil, err)
 			return
 		}
-		defer h.leave(key, in)
+		defer h.leave(in)
 		w.Header().Set("Content-Type", "text/event-stream")
 		w.Header().Set("Cache-Control", "no-store")
-		pulse := time.NewTicker(beat)
+		pulse, sample := time.NewTicker(beat), time.NewTicker(samplePeriod)
 		defer pulse.Stop()
+		defer sample.Stop()
+		levels := sampler{hub: h, key: key, changing: true}
 		for text := hello(r, h.Limiter, key); ; {
 			if _, err := w.Write(text); err != nil {
 				return
 			}
 			for range len(in.events) { // send all queued events together
+				levels.changing = true
 				if _, err := w.Write(<-in.events); err != nil {
 					return
 				}
@@ -45,12 +53,18 @@ func streamHandler(h *Hub) http.Handler {
 			if out.Flush() != nil {
 				return
 			}
+			tick := sample.C
+			if !levels.changing {
+				tick = nil
+			}
 			var open bool
 			select {
 			case text, open = <-in.events:
-				if !open {
+				if levels.changing = true; !open {
 					return
 				}
+			case <-tick:
+				text = levels.read(r.Context())
 			case <-pulse.C:
 				text = []byte(":\n\n")
 			case <-r.Context().Done():
@@ -58,12 +72,6 @@ func streamHandler(h *Hub) http.Handler {
 			}
 		}
 	})
-}
-
-// addressOf returns the client's address without the port.
-func addressOf(r *http.Request) string {
-	host, _, _ := net.SplitHostPort(r.RemoteAddr)
-	return host
 }
 
 // hello returns the beginning of a stream: the time of the limiter's clock, and the
@@ -80,23 +88,46 @@ func hello(r *http.Request, l *limiter.Limiter, key string) []byte {
 	return text
 }
 
-// policies has the last used policy of each algorithm.
-type policies map[limiter.Algorithm]limiter.Policy
+// sampler reads a key's levels for one stream.
+type sampler struct {
+	hub      *Hub
+	key      string
+	changing bool // the levels may be others than at the last read
+	failing  bool // the last read failed
+}
 
-// look reads the state of a key under each policy. held reports whether anything is
+// read returns the levels as an event, or nil if there is nothing to send.
+func (s *sampler) read(ctx context.Context) []byte {
+	used := s.hub.usedWith(s.key)
+	if len(used) == 0 {
+		s.changing = false
+		return nil
+	}
+	seen, held, err := readLevels(ctx, s.hub.Limiter, s.key, used)
+	again := s.failing
+	s.failing, s.changing = err != nil, held || err != nil
+	switch {
+	case err == nil:
+		return encodeEvent("levels", seen)
+	case again:
+		return nil
+	}
+	return encodeEvent("problem", api.ProblemOf(err, ""))
+}
+
+// readLevels reads the state of a key under each policy. held reports whether anything is
 // counted.
 func readLevels(ctx context.Context, l *limiter.Limiter, key string, used policies) (seen levelsEvent, held bool, err error) {
 	var all sync.WaitGroup
 	var mu sync.Mutex
-	var errs []error
 	seen.Levels = map[limiter.Algorithm]levelEvent{}
 	for a, p := range used {
 		all.Go(func() {
-			r, err := l.Check(ctx, p, key, 0)
+			r, failed := l.Check(ctx, p, key, 0)
 			mu.Lock()
 			defer mu.Unlock()
-			if err != nil {
-				errs = append(errs, err)
+			if failed != nil {
+				err = failed
 				return
 			}
 			seen.Levels[a] = levelEvent{At: millis(r.At), Level: r.Level, Remaining: r.Remaining}
@@ -104,8 +135,5 @@ func readLevels(ctx context.Context, l *limiter.Limiter, key string, used polici
 		})
 	}
 	all.Wait()
-	if len(errs) > 0 {
-		return seen, held, errs[0]
-	}
-	return seen, held, nil
+	return seen, held, err
 }
