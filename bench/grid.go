@@ -11,7 +11,7 @@ import (
 
 	"github.com/pglimit/pglimit/bench/contender"
 	"github.com/pglimit/pglimit/bench/measure"
-	"github.com/pglimit/pglimit/bench/processor"
+	"github.com/pglimit/pglimit/bench/proc"
 	"github.com/pglimit/pglimit/bench/report"
 )
 
@@ -96,7 +96,7 @@ func (b *bench) logs() part {
 // log.
 func (b *bench) closed(ctx context.Context, c contender.Contender, d contender.Decider, rule contender.Rule, filled int, l measure.Load) (report.Figures, error) {
 	l.Warmup, l.Duration, l.Decide = b.short().warmup, b.short().duration, d.Decide
-	l.Client, l.Server = processor.Self, b.env.Processor(c)
+	l.Client, l.Server = proc.Self, b.env.Processor(c)
 	begin := time.Now()
 	before, err := d.Used(ctx, l.Keys[0])
 	if err != nil {
@@ -116,12 +116,8 @@ func (b *bench) closed(ctx context.Context, c contender.Contender, d contender.D
 	}
 	const rounding = 2
 	left := perPeriod*time.Since(begin).Seconds()/rule.Period.Seconds() + rounding
-	counted, allowed := after-before, float64(s.FirstCount)
-	if d, differ := d.(contender.AmountDecider); differ {
-		allowed = d.Allowed() // since it was opened, for this cell, and all for the first key
-	}
-	if counted > allowed+rounding || counted < allowed-left {
-		return nil, fmt.Errorf("it allowed %v for key %s and counted %v", allowed, l.Keys[0], counted)
+	if counted := after - before; counted > s.First+rounding || counted < s.First-left {
+		return nil, fmt.Errorf("it allowed %v for key %s and counted %v", s.First, l.Keys[0], counted)
 	}
 	return figures(s), nil
 }
@@ -147,13 +143,11 @@ func (b *bench) checkExact(ctx context.Context) error {
 		var allowed atomic.Int64
 		err = inParallel(callers, func(int) error {
 			for range requests / callers {
-				ok, err := d.Decide(ctx, "exact:"+c.ID)
+				units, err := d.Decide(ctx, "exact:"+c.ID)
 				if err != nil {
 					return err
 				}
-				if ok {
-					allowed.Add(1)
-				}
+				allowed.Add(int64(units))
 			}
 			return nil
 		})

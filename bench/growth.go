@@ -128,17 +128,13 @@ func fill(ctx context.Context, pool *pgxpool.Pool, n int) error {
 	return err
 }
 
-// tableFigures adds the server's statistics of the table. Sessions report their updates late,
-// which changes the share of HOT updates little.
+// tableFigures adds the server's statistics of the table. That sessions report their updates
+// late changes the share of HOT updates little.
 func tableFigures(ctx context.Context, pool *pgxpool.Pool, f report.Figures) error {
-	var table, indexes float64
-	var share *float64 // nil without updates
-	err := pool.QueryRow(ctx, `SELECT pg_table_size(relid) / 1048576.0::float8, pg_indexes_size(relid) / 1048576.0::float8,
-			100 * n_tup_hot_upd / nullif(n_tup_upd, 0)::float8
-		FROM pg_stat_user_tables WHERE relname = 'pglimit_token_bucket'`).Scan(&table, &indexes, &share)
-	f[tableMB], f[indexMB] = table, indexes
-	if share != nil {
-		f[hot] = *share
+	t, err := servers.ReadTable(ctx, pool, "pglimit_token_bucket")
+	f[tableMB], f[indexMB] = float64(t.Bytes)/(1<<20), float64(t.Indexes)/(1<<20)
+	if t.Updates > 0 {
+		f[hot] = 100 * float64(t.HOT) / float64(t.Updates)
 	}
 	return err
 }
@@ -229,19 +225,19 @@ func (b *bench) flow(ctx context.Context, f flow, callers int) (moments []report
 	for range 10 {
 		s, err := measure.Run(ctx, measure.Load{
 			Callers: callers, Duration: f.length, Keys: []string{""}, Sequence: []uint32{0},
-			Decide: func(ctx context.Context, _ string) (bool, error) {
-				ok, err := l.Decide(ctx, f.key())
-				if !ok {
+			Decide: func(ctx context.Context, _ string) (float64, error) {
+				units, err := l.Decide(ctx, f.key())
+				if units == 0 {
 					refused.Add(1)
 				}
-				return true, err
+				return 1, err // a denial is no error
 			},
 		})
 		if err != nil {
 			return nil, err
 		}
 		m := figures(s)
-		asked += s.FirstCount
+		asked += int64(s.First)
 		before := removed
 		removed = j.Removed().Total()
 		m[deleted] = float64(removed-before) / s.Elapsed.Seconds()

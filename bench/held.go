@@ -89,7 +89,7 @@ func (b *bench) holdRow(ctx context.Context, connections int32, held bool) (repo
 	s, err := measure.Run(ctx, measure.Load{
 		Callers: heldCallers, Warmup: b.long().warmup, Duration: b.long().duration,
 		Keys: measure.Keys(heldOthers), Sequence: measure.Evenly(heldOthers, 2),
-		Decide: func(loading context.Context, key string) (bool, error) {
+		Decide: func(loading context.Context, key string) (float64, error) {
 			if asked.Add(1)%heldOthers == 0 {
 				wg.Go(func() {
 					try(func() error {
@@ -108,8 +108,8 @@ func (b *bench) holdRow(ctx context.Context, connections int32, held bool) (repo
 		return nil, err
 	}
 	return figures(s), errors.Join(
-		counted(ctx, l, []string{heldKey}, grants.Load()),
-		counted(ctx, l, measure.Keys(1), s.FirstCount))
+		counted(ctx, l, []string{heldKey}, float64(grants.Load())),
+		counted(ctx, l, measure.Keys(1), s.First))
 }
 
 // hold locks the row repeatedly until ctx ends.

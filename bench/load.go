@@ -101,9 +101,9 @@ func (b *bench) byClock(ctx context.Context, d contender.Decider, start time.Tim
 }
 
 // decisions returns how many were made in all stages.
-func decisions(samples []measure.Sample) (n int64) {
+func decisions(samples []measure.Sample) (n float64) {
 	for _, s := range samples {
-		n += s.Decisions
+		n += float64(s.Decisions)
 	}
 	return n
 }

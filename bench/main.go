@@ -1,7 +1,7 @@
 // Command bench compares pglimit with a bare upsert, Redis and other limiters, and measures
 // spends, requests by a clock, a held row and growing tables, one after the other on one
 // machine. It starts PostgreSQL and Redis by itself, and writes a page and a chart.
-// `make bench` runs it.
+// With -soak it instead looks for what grows. `make bench` and `make soak` run it.
 package main
 
 import (
@@ -17,11 +17,13 @@ import (
 	"time"
 
 	"github.com/pglimit/pglimit/bench/contender"
+	"github.com/pglimit/pglimit/bench/soak"
 )
 
 // options are the flags.
 type options struct {
 	quick  bool
+	soak   bool
 	rounds int
 	only   *regexp.Regexp // cells to measure; nil for all
 }
@@ -47,20 +49,38 @@ func (o options) long() pace {
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := run(ctx, readFlags()); err != nil {
+	o := readFlags()
+	do := run
+	if o.soak {
+		do = runSoak
+	}
+	if err := do(ctx, o); err != nil {
 		if ctx.Err() != nil {
 			err = errors.New("interrupted")
 		}
 		fmt.Fprintln(os.Stderr, "bench:", err)
-		fmt.Fprintln(os.Stderr, "bench: no table, as not every cell was measured")
 		os.Exit(1)
 	}
+}
+
+// runSoak prints the soak's report, and returns an error if anything grew.
+func runSoak(ctx context.Context, o options) error {
+	outcome, err := soak.Run(ctx, o.quick)
+	if err != nil {
+		return err
+	}
+	fmt.Print(outcome.Markdown())
+	if !outcome.Passed() {
+		return errors.New("something grew: see the verdicts that failed")
+	}
+	return nil
 }
 
 // readFlags ends the program on wrong flags.
 func readFlags() options {
 	var o options
 	flag.BoolVar(&o.quick, "quick", false, "one short round, smaller tables, no files: a few minutes")
+	flag.BoolVar(&o.soak, "soak", false, "instead of comparing, run mixed traffic and the janitor for twelve minutes, and fail if anything grows; with -quick half a minute")
 	flag.IntVar(&o.rounds, "rounds", 5, "how often each cell is measured")
 	flag.Func("only", "cells whose section/contender/setting contains one of these regular expressions, separated by commas, such as growth,held,hot/batch (default all); writes no files", func(list string) (err error) {
 		o.only, err = regexp.Compile(strings.ReplaceAll(list, ",", "|"))
@@ -96,7 +116,7 @@ func run(ctx context.Context, o options) (err error) {
 	}
 	for _, p := range parts {
 		if err := b.measure(ctx, p); err != nil {
-			return err
+			return fmt.Errorf("no table, as not every cell was measured: %w", err)
 		}
 	}
 	if o.quick || o.only != nil {

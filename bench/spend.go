@@ -2,12 +2,10 @@ package main
 
 import (
 	"context"
-	"errors"
 	"math/rand/v2"
 	"slices"
 	"strconv"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/HdrHistogram/hdrhistogram-go"
@@ -31,21 +29,31 @@ type spender struct {
 	bare bool
 }
 
-// spend counts a unit in a transaction.
-func (s *spender) spend(ctx context.Context, tx pgx.Tx, key string) error {
-	if s.bare {
-		var n int64
-		return tx.QueryRow(ctx, contender.BareUpsert, s.Policy.Name, key).Scan(&n)
+// spend counts a unit for each key in a transaction, and returns how many.
+func (s *spender) spend(ctx context.Context, tx pgx.Tx, keys ...string) (units float64, err error) {
+	for _, key := range keys {
+		if s.bare {
+			var n int64
+			err, units = tx.QueryRow(ctx, contender.BareUpsert, s.Policy.Name, key).Scan(&n), units+1
+		} else {
+			var r limiter.Result
+			r, err = s.InTx(tx).Allow(ctx, s.Policy, key)
+			units += r.Granted
+		}
+		if err != nil {
+			return 0, err
+		}
 	}
-	r, err := s.InTx(tx).Allow(ctx, s.Policy, key)
-	return allowed(r.Allowed, err)
+	return units, nil
 }
 
-func allowed(ok bool, err error) error {
-	if err == nil && !ok {
-		err = errors.New("denied, though the limit was far")
+// all requests a unit for each of two keys.
+func (s *spender) all(ctx context.Context, d limiter.Decider, keys []string) (units float64, err error) {
+	all, err := d.AllowAll(ctx, s.Policy.Request(keys[0], 1), s.Policy.Request(keys[1], 1))
+	for _, r := range all.PerRequest {
+		units += r.Granted
 	}
-	return err
+	return units, err
 }
 
 // spend measures limits that commit with an application's data, compared with bare upserts:
@@ -77,19 +85,17 @@ func (b *bench) spend() part {
 			p.turns = append(p.turns, turn{[]*report.Cell{whole, alone}, func(ctx context.Context, _ int) ([]report.Figures, error) {
 				var mu sync.Mutex
 				times := hdrhistogram.New(100, int64(5*time.Minute), 3)
-				f, err := b.spends(ctx, n, 10_000, 1, limiter.Durable, c.bare, func(ctx context.Context, s *spender, keys []string) error {
-					return pgx.BeginFunc(ctx, b.env.Pool, func(tx pgx.Tx) error {
-						if _, err := tx.Exec(ctx, insertOrder, keys[0]); err != nil {
-							return err
-						}
-						start := time.Now()
-						err := s.spend(ctx, tx, keys[0])
-						took := time.Since(start)
-						mu.Lock()
-						defer mu.Unlock()
-						_ = times.RecordValue(int64(took)) // what is longer than its range ended the run
-						return err
-					})
+				f, err := b.spends(ctx, n, 10_000, 1, limiter.Durable, c.bare, func(ctx context.Context, s *spender, tx pgx.Tx, keys []string) (float64, error) {
+					if _, err := tx.Exec(ctx, insertOrder, keys[0]); err != nil {
+						return 0, err
+					}
+					start := time.Now()
+					units, err := s.spend(ctx, tx, keys...)
+					took := time.Since(start)
+					mu.Lock()
+					defer mu.Unlock()
+					_ = times.RecordValue(int64(took)) // what is longer than its range ended the run
+					return units, err
 				})
 				return []report.Figures{f, {report.P50: float64(times.ValueAtQuantile(50)), report.P99: float64(times.ValueAtQuantile(99))}}, err
 			}})
@@ -99,37 +105,31 @@ func (b *bench) spend() part {
 		for _, c := range []struct {
 			name   string
 			bare   bool
-			decide func(ctx context.Context, s *spender, keys []string) error
+			inside way // nil: AllowAll without a transaction
 		}{
-			{"two upserts", true, func(ctx context.Context, s *spender, keys []string) error {
+			{"two upserts", true, func(ctx context.Context, s *spender, tx pgx.Tx, keys []string) (float64, error) {
 				slices.Sort(keys)
-				return pgx.BeginFunc(ctx, b.env.Pool, func(tx pgx.Tx) error {
-					return errors.Join(s.spend(ctx, tx, keys[0]), s.spend(ctx, tx, keys[1]))
-				})
+				return s.spend(ctx, tx, keys...)
 			}},
-			{"AllowAll", false, func(ctx context.Context, s *spender, keys []string) error {
-				all, err := s.AllowAll(ctx, s.Policy.Request(keys[0], 1), s.Policy.Request(keys[1], 1))
-				return allowed(all.Allowed, err)
-			}},
-			{"AllowAll inside", false, func(ctx context.Context, s *spender, keys []string) error {
-				return pgx.BeginFunc(ctx, b.env.Pool, func(tx pgx.Tx) error {
-					all, err := s.InTx(tx).AllowAll(ctx, s.Policy.Request(keys[0], 1), s.Policy.Request(keys[1], 1))
-					return allowed(all.Allowed, err)
-				})
+			{"AllowAll", false, nil},
+			{"AllowAll inside", false, func(ctx context.Context, s *spender, tx pgx.Tx, keys []string) (float64, error) {
+				return s.all(ctx, s.InTx(tx), keys)
 			}},
 		} {
 			p.add("spend-two", c.name, d.String(), func(ctx context.Context, _ int) (report.Figures, error) {
-				return b.spends(ctx, 64, 10, 2, d, c.bare, c.decide)
+				return b.spends(ctx, 64, 10, 2, d, c.bare, c.inside)
 			})
 		}
 	}
 	return p
 }
 
+// way counts a unit for each key in a transaction, and returns how many.
+type way func(ctx context.Context, s *spender, tx pgx.Tx, keys []string) (units float64, err error)
+
 // spends measures a way to count a unit for each of n different random keys of so many,
 // and compares the units it counted with those requested.
-func (b *bench) spends(ctx context.Context, callers, keys, n int, durability limiter.Durability, bare bool,
-	decide func(ctx context.Context, s *spender, keys []string) error) (report.Figures, error) {
+func (b *bench) spends(ctx context.Context, callers, keys, n int, durability limiter.Durability, bare bool, inside way) (report.Figures, error) {
 	commit := "on"
 	if durability == limiter.Relaxed {
 		commit = "off"
@@ -143,21 +143,23 @@ func (b *bench) spends(ctx context.Context, callers, keys, n int, durability lim
 		return nil, err
 	}
 	s, all := &spender{l, bare}, measure.Keys(keys)
-	var units atomic.Int64
 	sample, err := measure.Run(ctx, measure.Load{
 		Callers: callers, Warmup: b.long().warmup, Duration: b.long().duration, Keys: all, Sequence: measure.Evenly(keys, 2),
-		Decide: func(ctx context.Context, key string) (bool, error) {
+		Decide: func(ctx context.Context, key string) (units float64, err error) {
 			chosen := []string{key}
 			for len(chosen) < n {
 				if other := all[rand.IntN(keys)]; other != key {
 					chosen = append(chosen, other)
 				}
 			}
-			err := decide(ctx, s, chosen)
-			if err == nil {
-				units.Add(int64(n))
+			if inside == nil {
+				return s.all(ctx, s, chosen)
 			}
-			return err == nil, err
+			err = pgx.BeginFunc(ctx, b.env.Pool, func(tx pgx.Tx) error {
+				units, err = inside(ctx, s, tx, chosen)
+				return err
+			})
+			return units, err
 		},
 	})
 	if err != nil {
@@ -169,5 +171,5 @@ func (b *bench) spends(ctx context.Context, callers, keys, n int, durability lim
 			return nil, err
 		}
 	}
-	return figures(sample), counted(ctx, d, all, units.Load())
+	return figures(sample), counted(ctx, d, all, sample.Units)
 }

@@ -103,7 +103,7 @@ func figures(s measure.Sample) report.Figures {
 
 // counted fails unless a Decider with a rule of contender.Counting has counted what it
 // allowed.
-func counted(ctx context.Context, d contender.Decider, keys []string, allowed int64) error {
+func counted(ctx context.Context, d contender.Decider, keys []string, allowed float64) error {
 	sum := 0.0
 	for _, key := range keys {
 		n, err := d.Used(ctx, key)
@@ -112,8 +112,8 @@ func counted(ctx context.Context, d contender.Decider, keys []string, allowed in
 		}
 		sum += n
 	}
-	if n := int64(math.Round(sum)); n != allowed {
-		return fmt.Errorf("%s and %d more were counted %d times and allowed %d times", keys[0], len(keys)-1, n, allowed)
+	if math.Round(sum) != allowed {
+		return fmt.Errorf("%s and %d more were counted %v times and allowed %v times", keys[0], len(keys)-1, sum, allowed)
 	}
 	return nil
 }

@@ -7,13 +7,6 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// AmountDecider is a Decider whose requests have different amounts instead of one unit.
-type AmountDecider interface {
-	Decider
-	// Allowed returns the sum of the amounts that it allowed.
-	Allowed() float64
-}
-
 // amounts is pglimit with requests that all have different amounts, as the orders of one
 // account have.
 func amounts(id string, batches bool) Contender {
@@ -33,23 +26,13 @@ func amounts(id string, batches bool) Contender {
 type amountDecider struct {
 	*Limiter
 	requests atomic.Int64
-	cents    atomic.Int64 // allowed
 }
 
-// Amounts are 1.01, 1.02 and so on, and then from the start: there are more of them than
+// Decide requests 1.01, 1.02 and so on, and then from the start: there are more amounts than
 // callers, so that no two requests at the same time are equal.
-const (
-	firstCents  = 101
-	differently = 1000
-)
-
-func (d *amountDecider) Decide(ctx context.Context, key string) (bool, error) {
+func (d *amountDecider) Decide(ctx context.Context, key string) (float64, error) {
+	const firstCents, differently = 101, 1000
 	cents := firstCents + (d.requests.Add(1)-1)%differently
 	r, err := d.AllowN(ctx, d.Policy, key, float64(cents)/100)
-	if r.Allowed {
-		d.cents.Add(cents)
-	}
-	return r.Allowed, err
+	return r.Granted, err
 }
-
-func (d *amountDecider) Allowed() float64 { return float64(d.cents.Load()) / 100 }

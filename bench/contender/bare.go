@@ -33,10 +33,13 @@ type bareDecider struct {
 	rule Rule
 }
 
-func (d *bareDecider) Decide(ctx context.Context, key string) (bool, error) {
+func (d *bareDecider) Decide(ctx context.Context, key string) (float64, error) {
 	var n int64
 	err := d.pool.QueryRow(ctx, BareUpsert, d.rule.Name, key).Scan(&n)
-	return n <= int64(d.rule.Burst), err
+	if err != nil || n > int64(d.rule.Burst) {
+		return 0, err
+	}
+	return 1, nil
 }
 
 func (d *bareDecider) Used(ctx context.Context, key string) (n float64, err error) {

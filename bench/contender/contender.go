@@ -12,7 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/rueidis"
 
-	"github.com/pglimit/pglimit/bench/processor"
+	"github.com/pglimit/pglimit/bench/proc"
 	"github.com/pglimit/pglimit/bench/servers"
 	"github.com/pglimit/pglimit/limiter"
 )
@@ -38,8 +38,8 @@ func Counting(name string) Rule {
 
 // Decider decides by one rule.
 type Decider interface {
-	// Decide requests one unit.
-	Decide(ctx context.Context, key string) (allowed bool, err error)
+	// Decide makes a request and returns the units that were allowed, or 0.
+	Decide(ctx context.Context, key string) (units float64, err error)
 	// Used returns the key's units in use.
 	Used(ctx context.Context, key string) (float64, error)
 }
@@ -52,8 +52,8 @@ type Contender struct {
 	Redis bool
 	// Commit is the synchronous_commit that its sessions need; "" on Redis.
 	Commit string
-	// Amounts means that its requests have different amounts instead of one unit. Its
-	// Decider is an AmountDecider. It is measured on a hot key with many callers only.
+	// Amounts means that its requests have different amounts instead of one unit. It is
+	// measured on a hot key with many callers only.
 	Amounts bool
 	// Open creates a Decider, which need not be closed.
 	Open func(*Env, Rule) (Decider, error)
@@ -95,11 +95,11 @@ func NewEnv(ctx context.Context) (_ *Env, err error) {
 }
 
 // Processor returns the clock of the server that a contender decides in.
-func (e *Env) Processor(c Contender) processor.Clock {
+func (e *Env) Processor(c Contender) proc.Clock {
 	if c.Redis {
 		return e.Redis.Processor
 	}
-	return processor.Tree(e.Postgres.Postmaster)
+	return proc.Tree(e.Postgres.Postmaster)
 }
 
 // Close disconnects and stops the servers.

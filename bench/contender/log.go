@@ -110,7 +110,7 @@ type sortedSetDecider struct {
 
 const sortedSetPrefix = "log:"
 
-func (d *sortedSetDecider) Decide(ctx context.Context, key string) (bool, error) {
+func (d *sortedSetDecider) Decide(ctx context.Context, key string) (float64, error) {
 	now := strconv.FormatInt(time.Now().UnixMicro(), 10)
 	member := now + "-" + strconv.FormatUint(d.last.Add(1), 36)
 	return taken(d.script.Exec(ctx, d.client, []string{sortedSetPrefix + key}, []string{now, d.periodText, d.limit, member}))

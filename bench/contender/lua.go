@@ -53,7 +53,7 @@ type luaDecider struct {
 	size, perUsText string
 }
 
-func (d *luaDecider) Decide(ctx context.Context, key string) (bool, error) {
+func (d *luaDecider) Decide(ctx context.Context, key string) (float64, error) {
 	now := strconv.FormatInt(time.Now().UnixMicro(), 10)
 	return taken(d.script.Exec(ctx, d.client, []string{"bucket:" + key}, []string{d.size, d.perUsText, now}))
 }
@@ -69,14 +69,14 @@ func (d *luaDecider) Used(ctx context.Context, key string) (float64, error) {
 	return max(0, float64(d.burst)-tokens-back), errors.Join(err1, err2)
 }
 
-// taken reads a script's answer: 1 if the request was allowed, and the tokens left.
-func taken(r rueidis.RedisResult) (bool, error) {
+// taken reads a script's answer: the units allowed, 0 or 1, and the tokens left.
+func taken(r rueidis.RedisResult) (float64, error) {
 	answer, err := r.AsIntSlice()
+	if err == nil && len(answer) != 2 {
+		err = fmt.Errorf("the script answered %v", answer)
+	}
 	if err != nil {
-		return false, err
+		return 0, err
 	}
-	if len(answer) != 2 {
-		return false, fmt.Errorf("the script answered %v", answer)
-	}
-	return answer[0] == 1, nil
+	return float64(answer[0]), nil
 }

@@ -44,9 +44,9 @@ type Limiter struct {
 }
 
 // Decide requests one unit.
-func (d *Limiter) Decide(ctx context.Context, key string) (bool, error) {
+func (d *Limiter) Decide(ctx context.Context, key string) (float64, error) {
 	r, err := d.Allow(ctx, d.Policy, key)
-	return r.Allowed, err
+	return r.Granted, err
 }
 
 // Used returns the key's level.

@@ -22,9 +22,12 @@ type redisRateDecider struct {
 	limit   redis_rate.Limit
 }
 
-func (d *redisRateDecider) Decide(ctx context.Context, key string) (bool, error) {
+func (d *redisRateDecider) Decide(ctx context.Context, key string) (float64, error) {
 	r, err := d.limiter.Allow(ctx, key, d.limit)
-	return err == nil && r.Allowed == 1, err
+	if err != nil {
+		return 0, err
+	}
+	return float64(r.Allowed), nil
 }
 
 func (d *redisRateDecider) Used(ctx context.Context, key string) (float64, error) {

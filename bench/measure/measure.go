@@ -13,10 +13,10 @@ import (
 
 	"github.com/HdrHistogram/hdrhistogram-go"
 
-	"github.com/pglimit/pglimit/bench/processor"
+	"github.com/pglimit/pglimit/bench/proc"
 )
 
-// Load describes a cell. All fields but the clocks are required.
+// Load describes a cell. All fields but the rate and the clocks are required.
 type Load struct {
 	Callers int
 	// Warmup is the time before recording begins, Duration the time of recording.
@@ -25,22 +25,27 @@ type Load struct {
 	// again at its end. Each caller starts elsewhere in it.
 	Keys     []string
 	Sequence []uint32
-	// Decide makes one decision.
-	Decide func(ctx context.Context, key string) (allowed bool, err error)
+	// Decide makes one decision and returns the units that it allowed.
+	Decide func(ctx context.Context, key string) (units float64, err error)
+	// PerSecond is the rate that the callers try to reach together. 0: each sends its next
+	// request when it has its answer.
+	PerSecond float64
 	// Client and Server read the processor time that this process and the server have
 	// used. They are optional.
-	Client, Server processor.Clock
+	Client, Server proc.Clock
 }
 
 // Sample is the measurements of one cell.
 type Sample struct {
-	Decisions  int64         // answered while recording
-	Elapsed    time.Duration // of recording
-	P50, P99   time.Duration // from the request to its answer
-	P999       time.Duration // one of 1,000 requests took longer
-	Late       time.Duration // see RunOpen
-	Allocs     float64       // per decision, of the whole process
-	FirstCount int64         // decisions for Keys[0], including the warm-up and the last ones
+	Decisions int64         // answered while recording
+	Elapsed   time.Duration // of recording
+	P50, P99  time.Duration // from the request to its answer
+	P999      time.Duration // one of 1,000 requests took longer
+	Late      time.Duration // see RunOpen
+	Allocs    float64       // per decision, of the whole process
+	// Units were allowed in all, including the warm-up and the last answers, and First of them
+	// for Keys[0].
+	Units, First float64
 	// Client and Server are the processor time per decision in nanoseconds; Unknown if it
 	// was not read.
 	Client, Server float64
@@ -76,7 +81,7 @@ func Run(ctx context.Context, l Load) (Sample, error) {
 	var phase atomic.Int32
 	callers := make([]*caller, l.Callers)
 	for i := range callers {
-		callers[i] = &caller{at: i * len(l.Sequence) / l.Callers, times: newHistogram()}
+		callers[i] = &caller{number: i, at: i * len(l.Sequence) / l.Callers, times: newHistogram()}
 	}
 	runtime.GC() // so that this cell does not pay for the previous one's garbage
 
@@ -117,7 +122,7 @@ func Run(ctx context.Context, l Load) (Sample, error) {
 	all := newHistogram()
 	for _, c := range callers {
 		all.Merge(c.times)
-		s.FirstCount += c.first
+		s.Units, s.First = s.Units+c.units, s.First+c.first
 	}
 	s.read(all)
 	if s.Decisions == 0 {
@@ -128,30 +133,45 @@ func Run(ctx context.Context, l Load) (Sample, error) {
 	return s, nil
 }
 
+// mostLate is the most by which a caller falls behind its rate.
+const mostLate = time.Second
+
 // caller is one that asks.
 type caller struct {
-	at    int // in Load.Sequence
-	first int64
-	times *hdrhistogram.Histogram
+	number       int
+	at           int // in Load.Sequence
+	units, first float64
+	times        *hdrhistogram.Histogram
 }
 
 // ask sends requests until it is stopped, and allocates nothing itself.
 func (c *caller) ask(ctx context.Context, l *Load, phase *atomic.Int32) error {
 	begin := time.Now()
+	var every time.Duration
+	if l.PerSecond > 0 {
+		every = time.Duration(float64(l.Callers) / l.PerSecond * float64(time.Second))
+	}
+	next := begin.Add(every * time.Duration(c.number) / time.Duration(l.Callers))
 	for ctx.Err() == nil {
+		if every > 0 {
+			Pause(ctx, time.Until(next))
+			begin = time.Now()
+			next = next.Add(max(every, begin.Sub(next)-mostLate))
+		}
 		key := l.Sequence[c.at]
 		if c.at++; c.at == len(l.Sequence) {
 			c.at = 0
 		}
-		allowed, err := l.Decide(ctx, l.Keys[key])
+		units, err := l.Decide(ctx, l.Keys[key])
 		if err != nil {
 			return err
 		}
-		if !allowed {
-			return fmt.Errorf("key %s was denied, though its limit was far", l.Keys[key])
+		if units == 0 {
+			return errDenied(l.Keys[key])
 		}
+		c.units += units
 		if key == 0 {
-			c.first++
+			c.first += units
 		}
 		end := time.Now()
 		switch phase.Load() {
@@ -165,6 +185,10 @@ func (c *caller) ask(ctx context.Context, l *Load, phase *atomic.Int32) error {
 		begin = end
 	}
 	return nil
+}
+
+func errDenied(key string) error {
+	return fmt.Errorf("key %s was denied, though its limit was far", key)
 }
 
 // newHistogram counts nanoseconds up to five minutes, to within 1 %.

@@ -11,7 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/pglimit/pglimit/bench/processor"
+	"github.com/pglimit/pglimit/bench/proc"
 )
 
 // TestRunRecordsAfterTheWarmup runs with a fake clock: every decision takes a millisecond,
@@ -24,14 +24,14 @@ func TestRunRecordsAfterTheWarmup(t *testing.T) {
 		s, err := Run(t.Context(), Load{
 			Callers: callers, Warmup: 10500 * time.Microsecond, Duration: 100 * time.Millisecond,
 			Keys: []string{"a", "b"}, Sequence: []uint32{0, 1, 1, 1},
-			Decide: func(_ context.Context, key string) (bool, error) {
+			Decide: func(_ context.Context, key string) (float64, error) {
 				takes := time.Millisecond
 				if time.Since(begin) < 10*time.Millisecond {
 					takes = 5 * time.Millisecond
 				}
 				<-time.After(takes)
 				asked[key].Add(1)
-				return true, nil
+				return 1, nil
 			},
 		})
 		if err != nil {
@@ -45,8 +45,8 @@ func TestRunRecordsAfterTheWarmup(t *testing.T) {
 				t.Errorf("%s is %v, want 1 ms to within 1 %%", name, d)
 			}
 		}
-		if want := asked["a"].Load(); s.FirstCount != want {
-			t.Errorf("%d decisions for the first key, want all %d", s.FirstCount, want)
+		if a, all := asked["a"].Load(), asked["a"].Load()+asked["b"].Load(); s.First != float64(a) || s.Units != float64(all) {
+			t.Errorf("%v units, %v for the first key; want %d and %d", s.Units, s.First, all, a)
 		}
 		// Each caller starts elsewhere in the sequence: the four are always at all four
 		// places of it.
@@ -56,19 +56,45 @@ func TestRunRecordsAfterTheWarmup(t *testing.T) {
 	})
 }
 
+// TestRunKeepsARate: callers wait for their turns, which is no part of a time, and catch up
+// when they are late by less than a second.
+func TestRunKeepsARate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		begin := time.Now()
+		s, err := Run(t.Context(), Load{
+			Callers: 4, PerSecond: 1000, Warmup: 3 * time.Second, Duration: time.Second - time.Microsecond,
+			Keys: []string{"a"}, Sequence: []uint32{0},
+			Decide: func(context.Context, string) (float64, error) {
+				if now := time.Since(begin); now < time.Second {
+					time.Sleep(1500 * time.Millisecond)
+				}
+				time.Sleep(time.Microsecond)
+				return 1, nil
+			},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		// Of the first 1,500 requests, half a second's were left out.
+		if s.Decisions != 1000 || s.P99 > 2*time.Microsecond || s.Units < 3496 || s.Units > 3516 {
+			t.Errorf("%d decisions, p99 %v, %v units; want 1,000, 1 µs, 3,500", s.Decisions, s.P99, s.Units)
+		}
+	})
+}
+
 // TestProcessorTime runs with a fake clock: four callers make 4,000 decisions a second, each
 // of which costs the client 25 µs and the server 125. To read the server's time takes long,
 // at first longer than later, and costs the client much.
 func TestProcessorTime(t *testing.T) {
-	run := func(t *testing.T, client, server processor.Clock, decided func()) (Sample, error) {
+	run := func(t *testing.T, client, server proc.Clock, decided func()) (Sample, error) {
 		return Run(t.Context(), Load{
 			Callers: 4, Warmup: 10500 * time.Microsecond, Duration: 400 * time.Millisecond,
 			Keys: []string{"a"}, Sequence: []uint32{0},
 			Client: client, Server: server,
-			Decide: func(context.Context, string) (bool, error) {
+			Decide: func(context.Context, string) (float64, error) {
 				<-time.After(time.Millisecond)
 				decided()
-				return true, nil
+				return 1, nil
 			},
 		})
 	}
@@ -108,24 +134,24 @@ func TestProcessorTime(t *testing.T) {
 func TestRunFailsWithADecision(t *testing.T) {
 	broken := errors.New("broken")
 	for name, c := range map[string]struct {
-		allowed bool
-		err     error
-	}{"error": {true, broken}, "denial": {false, nil}} {
+		units float64
+		err   error
+	}{"error": {1, broken}, "denial": {0, nil}} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var calls atomic.Int64
 				_, err := Run(t.Context(), Load{
 					Callers: 3, Warmup: time.Second, Duration: time.Second, Keys: []string{"a"}, Sequence: []uint32{0},
-					Decide: func(ctx context.Context, _ string) (bool, error) {
+					Decide: func(ctx context.Context, _ string) (float64, error) {
 						select {
 						case <-time.After(time.Millisecond):
 						case <-ctx.Done():
-							return false, ctx.Err()
+							return 0, ctx.Err()
 						}
 						if calls.Add(1) == 100 {
-							return c.allowed, c.err
+							return c.units, c.err
 						}
-						return true, nil
+						return 1, nil
 					},
 				})
 				if err == nil || c.err != nil && !errors.Is(err, c.err) {
@@ -141,11 +167,11 @@ func TestAskingAllocatesNothing(t *testing.T) {
 	phase.Store(recording)
 	c := &caller{times: newHistogram()}
 	calls := 0
-	l := Load{Keys: []string{"a"}, Sequence: []uint32{0}, Decide: func(context.Context, string) (bool, error) {
+	l := Load{Callers: 1, Keys: []string{"a"}, Sequence: []uint32{0}, Decide: func(context.Context, string) (float64, error) {
 		if calls++; calls%1000 == 0 {
 			phase.Store(stopping)
 		}
-		return true, nil
+		return 1, nil
 	}}
 	allocs := testing.AllocsPerRun(10, func() {
 		phase.Store(recording)

@@ -2,7 +2,6 @@ package measure
 
 import (
 	"context"
-	"fmt"
 	"sync"
 	"time"
 
@@ -22,8 +21,8 @@ type OpenLoad struct {
 	// Keys are requested in the order of Sequence, which starts again at its end.
 	Keys     []string
 	Sequence []uint32
-	// Decide makes one decision.
-	Decide func(ctx context.Context, key string) (allowed bool, err error)
+	// Decide makes one decision and returns the units that it allowed.
+	Decide func(ctx context.Context, key string) (units float64, err error)
 	// SleepUntil is the clock. The default is the most precise that the system has.
 	SleepUntil func(time.Time)
 }
@@ -115,12 +114,12 @@ func (l *OpenLoad) arrive(ctx context.Context, arrivals chan<- arrival, late []*
 
 // answer sends one request.
 func (l *OpenLoad) answer(ctx context.Context, a arrival, times []*hdrhistogram.Histogram) error {
-	allowed, err := l.Decide(ctx, a.key)
+	units, err := l.Decide(ctx, a.key)
 	if err != nil {
 		return err
 	}
-	if !allowed {
-		return fmt.Errorf("key %s was denied, though its limit was far", a.key)
+	if units == 0 {
+		return errDenied(a.key)
 	}
 	return times[a.stage].RecordValue(int64(time.Since(a.due)))
 }

@@ -24,12 +24,12 @@ func TestOpenLoad(t *testing.T) {
 			Begin: time.Now().Add(time.Second), Callers: 1, SleepUntil: fakeSleep,
 			Stages: []Stage{{PerSecond: 10, Length: 500 * time.Millisecond}, {PerSecond: 1000, Length: time.Second}},
 			Keys:   []string{"a", "b"}, Sequence: []uint32{0, 1, 1},
-			Decide: func(_ context.Context, key string) (bool, error) {
+			Decide: func(_ context.Context, key string) (float64, error) {
 				n++
 				if keys = append(keys, key); n == 5+500 {
 					time.Sleep(100 * time.Millisecond)
 				}
-				return true, nil
+				return 1, nil
 			},
 		})
 		if err != nil {
@@ -66,12 +66,12 @@ func TestOpenLoadHasManyInFlight(t *testing.T) {
 		s, err := RunOpen(t.Context(), OpenLoad{
 			Begin: begin, Callers: 50, Stages: []Stage{{1000, 100 * time.Millisecond}}, SleepUntil: fakeSleep,
 			Keys: []string{"a"}, Sequence: []uint32{0},
-			Decide: func(context.Context, string) (bool, error) {
+			Decide: func(context.Context, string) (float64, error) {
 				mu.Lock()
 				asked = append(asked, time.Since(begin))
 				mu.Unlock()
 				time.Sleep(49 * time.Millisecond)
-				return true, nil
+				return 1, nil
 			},
 		})
 		if err != nil {
@@ -91,16 +91,16 @@ func TestOpenLoadHasManyInFlight(t *testing.T) {
 func TestOpenLoadFailsWithADecision(t *testing.T) {
 	broken := errors.New("broken")
 	for name, c := range map[string]struct {
-		allowed bool
-		err     error
-	}{"error": {true, broken}, "denial": {false, nil}} {
+		units float64
+		err   error
+	}{"error": {1, broken}, "denial": {0, nil}} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				begin := time.Now()
 				_, err := RunOpen(t.Context(), OpenLoad{
 					Begin: begin, Callers: 2, Stages: []Stage{{1, time.Hour}}, SleepUntil: fakeSleep,
 					Keys: []string{"a"}, Sequence: []uint32{0},
-					Decide: func(context.Context, string) (bool, error) { return c.allowed, c.err },
+					Decide: func(context.Context, string) (float64, error) { return c.units, c.err },
 				})
 				if err == nil || c.err != nil && !errors.Is(err, c.err) {
 					t.Errorf("RunOpen: %v, want the decision's error", err)

@@ -4,13 +4,13 @@ import (
 	"errors"
 	"time"
 
-	"github.com/pglimit/pglimit/bench/processor"
+	"github.com/pglimit/pglimit/bench/proc"
 )
 
 // stopwatch measures the processor time used during some time. Without a clock, or where
 // the clock is not supported, it measures nothing.
 type stopwatch struct {
-	clock   processor.Clock
+	clock   proc.Clock
 	used    time.Duration
 	elapsed time.Duration
 	began   time.Time

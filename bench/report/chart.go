@@ -108,7 +108,7 @@ func (r *Run) panel(b *strings.Builder, section string, top int) {
 	highest := 1.0
 	for _, c := range r.Cells {
 		if c.Section == section && slices.ContainsFunc(chartContenders, func(d drawn) bool { return d.id == c.Contender }) {
-			highest = max(highest, median(c.each(PerSecond)))
+			highest = max(highest, Median(c.each(PerSecond)))
 			settings = add(settings, c.Setting)
 		}
 	}
@@ -116,7 +116,7 @@ func (r *Run) panel(b *strings.Builder, section string, top int) {
 	for _, s := range settings {
 		for i, d := range chartContenders {
 			if c := r.cell(section, d.id, s); c != nil {
-				v := median(c.each(PerSecond))
+				v := Median(c.each(PerSecond))
 				height := max(1, int(v/highest*barsHeight))
 				fmt.Fprintf(b, `<g class="bar"><title>%s, callers: %s, decisions per second: %s</title>%s%s</g>`+"\n", d.id, s, Count(v),
 					rect(fmt.Sprint("c", i), x, base-height, barWidth-2, height), text(x+barWidth/2-1, base-height-4, small+middle, short(v)))
@@ -147,7 +147,7 @@ func (r *Run) times(b *strings.Builder, section string, left int) {
 	for _, d := range chartContenders {
 		if c := r.cell(section, d.id, chartCallers); c != nil {
 			if clients, servers := c.each(Client), c.each(Server); clients != nil && servers != nil {
-				used[d.id] = [2]float64{median(clients), median(servers)}
+				used[d.id] = [2]float64{Median(clients), Median(servers)}
 				longest = max(longest, used[d.id][0]+used[d.id][1])
 			}
 		}

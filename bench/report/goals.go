@@ -104,7 +104,7 @@ func (g *goal) what() string {
 // format writes a value of the goal: a ratio, or a figure.
 func (g *goal) format(v float64) string {
 	if g.under == "" {
-		return g.figure.format(v)
+		return g.figure.Format(v)
 	}
 	return ratio(v)
 }
@@ -114,7 +114,7 @@ func (g *goal) result(values []float64, want float64) string {
 	if len(values) == 0 {
 		return "unknown"
 	}
-	m, least, greatest := median(values), values[0], values[len(values)-1]
+	m, least, greatest := Median(values), values[0], values[len(values)-1]
 	text := g.format(m)
 	if g.atMost && m > want || !g.atMost && m < want {
 		text = "**" + text + "**"
@@ -127,13 +127,13 @@ func (g *goal) result(values []float64, want float64) string {
 
 // goals writes the project's goals, and the results in the sections and settings that were
 // measured.
-func (r *Run) goals(p *page) {
+func (r *Run) goals(p *Page) {
 	list := func(words []string) string { return strings.Join(words, ", ") }
-	p.line("## Goals")
-	p.line("")
-	p.line("A / B is a ratio within a round. Results have the rounds' least and most, in the order of sections and settings. **Bold** misses its goal.")
-	p.line("")
-	p.table("Of", "Figure", "Sections: settings", "Goal", "Results")
+	p.Line("## Goals")
+	p.Line("")
+	p.Line("A / B is a ratio within a round. Results have the rounds' least and most, in the order of sections and settings. **Bold** misses its goal.")
+	p.Line("")
+	p.Table("Of", "Figure", "Sections: settings", "Goal", "Results")
 	for _, g := range goals {
 		sections, settings, results, _ := r.results(&g)
 		if results == nil {
@@ -147,7 +147,7 @@ func (r *Run) goals(p *page) {
 		if g.atMost {
 			sign = "≤ "
 		}
-		p.row(g.what(), string(g.figure), list(sections)+": "+list(settings), sign+list(wants), list(results))
+		p.Row(g.what(), string(g.figure), list(sections)+": "+list(settings), sign+list(wants), list(results))
 	}
-	p.line("")
+	p.Line("")
 }

@@ -8,16 +8,16 @@ import (
 // Markdown returns the run as a page: the chart, the goals, the sections and the settings.
 // chart is the chart's file, relative to the page; "" leaves it out.
 func (r *Run) Markdown(chart string) string {
-	var p page
-	p.line("# Benchmark")
-	p.line("")
+	var p Page
+	p.Line("# Benchmark")
+	p.Line("")
 	if r.Quick {
-		p.line("**A quick look: too short to judge by.** `make bench` without QUICK takes its time.")
-		p.line("")
+		p.Line("**A quick look: too short to judge by.** `make bench` without QUICK takes its time.")
+		p.Line("")
 	}
 	if chart != "" {
-		p.line("![" + chartTitle + ". The tables below have the figures.](" + chart + ")")
-		p.line("")
+		p.Line("![" + chartTitle + ". The tables below have the figures.](" + chart + ")")
+		p.Line("")
 	}
 	r.goals(&p)
 	for _, s := range r.Sections {
@@ -28,7 +28,7 @@ func (r *Run) Markdown(chart string) string {
 }
 
 // section writes a table of results: medians of the rounds.
-func (r *Run) section(p *page, s Section) {
+func (r *Run) section(p *Page, s Section) {
 	var contenders, settings []string
 	for _, c := range r.Cells {
 		if c.Section == s.Name {
@@ -38,11 +38,11 @@ func (r *Run) section(p *page, s Section) {
 	if contenders == nil {
 		return
 	}
-	p.line("## " + s.Name + ": " + s.Title)
-	p.line("")
+	p.Line("## " + s.Name + ": " + s.Title)
+	p.Line("")
 	if s.Note != "" {
-		p.line(s.Note)
-		p.line("")
+		p.Line(s.Note)
+		p.Line("")
 	}
 	last := settings[len(settings)-1]
 	columns := []string{string(s.Figure) + " by " + s.By}
@@ -52,7 +52,7 @@ func (r *Run) section(p *page, s Section) {
 	for _, f := range s.More {
 		columns = append(columns, ">"+string(f))
 	}
-	p.table(columns...)
+	p.Table(columns...)
 	for _, name := range contenders {
 		row := []string{name}
 		for _, setting := range settings {
@@ -61,9 +61,9 @@ func (r *Run) section(p *page, s Section) {
 		for _, f := range s.More {
 			row = append(row, r.middle(s.Name, name, last, f))
 		}
-		p.row(row...)
+		p.Row(row...)
 	}
-	p.line("")
+	p.Line("")
 }
 
 // add appends a word unless it is there.
@@ -84,30 +84,31 @@ func (r *Run) middle(section, contender, setting string, f Figure) string {
 	if len(values) == 0 {
 		return ""
 	}
-	return f.format(median(values))
+	return f.Format(Median(values))
 }
 
 // settings writes how was measured, versions, and the contenders.
-func (r *Run) settings(p *page) {
-	p.line("## Settings")
-	p.line("")
+func (r *Run) settings(p *Page) {
+	p.Line("## Settings")
+	p.Line("")
 	for _, n := range r.Notes {
-		p.line("- " + n)
+		p.Line("- " + n)
 	}
-	p.line("")
-	p.table("", "")
+	p.Line("")
+	p.Table("", "")
 	for _, f := range r.Facts {
-		p.row(f.Name, f.Value)
+		p.Row(f.Name, f.Value)
 	}
 }
 
-// page is a page of Markdown.
-type page struct{ strings.Builder }
+// Page is a page of Markdown.
+type Page struct{ strings.Builder }
 
-func (p *page) line(s string) { p.WriteString(s + "\n") }
+// Line writes a line.
+func (p *Page) Line(s string) { p.WriteString(s + "\n") }
 
-// table begins a table; a column whose name begins with > is right-aligned.
-func (p *page) table(columns ...string) {
+// Table begins a table; a column whose name begins with > is right-aligned.
+func (p *Page) Table(columns ...string) {
 	rule := "|"
 	for i, c := range columns {
 		name, right := strings.CutPrefix(c, ">")
@@ -117,8 +118,9 @@ func (p *page) table(columns ...string) {
 		}
 		rule += "|"
 	}
-	p.row(columns...)
-	p.line(rule)
+	p.Row(columns...)
+	p.Line(rule)
 }
 
-func (p *page) row(cells ...string) { p.line("| " + strings.Join(cells, " | ") + " |") }
+// Row writes a row of a table.
+func (p *Page) Row(cells ...string) { p.Line("| " + strings.Join(cells, " | ") + " |") }

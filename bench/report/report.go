@@ -62,8 +62,8 @@ const (
 	Allocs    Figure = "allocations"
 )
 
-// format writes a value.
-func (f Figure) format(v float64) string {
+// Format writes a value.
+func (f Figure) Format(v float64) string {
 	switch f {
 	case Mean, P50, P99, P999, Late, Client, Server:
 		return span(v)
@@ -79,7 +79,7 @@ type Figures map[Figure]float64
 func (f Figures) String() string {
 	var list []string
 	for _, name := range slices.Sorted(maps.Keys(f)) {
-		list = append(list, string(name)+" "+name.format(f[name]))
+		list = append(list, string(name)+" "+name.Format(f[name]))
 	}
 	return strings.Join(list, ", ")
 }
@@ -107,9 +107,9 @@ func (r *Run) cell(section, contender, setting string) *Cell {
 	return r.Cells[i]
 }
 
-// median is the middle value, or the mean of the two in the middle. values must not be
+// Median is the middle value, or the mean of the two in the middle. values must not be
 // empty.
-func median(values []float64) float64 {
+func Median(values []float64) float64 {
 	s := slices.Sorted(slices.Values(values))
 	n := len(s)
 	return (s[(n-1)/2] + s[n/2]) / 2

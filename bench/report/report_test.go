@@ -124,10 +124,10 @@ func TestNumbers(t *testing.T) {
 			t.Errorf("%q, want %q", c.got, c.want)
 		}
 	}
-	if m := median([]float64{3, 1, 2}); m != 2 {
+	if m := Median([]float64{3, 1, 2}); m != 2 {
 		t.Errorf("the median of three is %v, want 2", m)
 	}
-	if m := median([]float64{4, 1, 2, 3}); m != 2.5 {
+	if m := Median([]float64{4, 1, 2, 3}); m != 2.5 {
 		t.Errorf("the median of four is %v, want 2.5", m)
 	}
 }

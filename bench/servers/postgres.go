@@ -12,7 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/pglimit/pglimit/bench/memory"
+	"github.com/pglimit/pglimit/bench/proc"
 	"github.com/pglimit/pglimit/internal/localpg"
 	"github.com/pglimit/pglimit/migrations"
 )
@@ -66,7 +66,7 @@ func (p *Postgres) Connect(ctx context.Context, connections int32, set func(*pgx
 	}
 	p.pools = append(p.pools, pool)
 	return pool, pool.AcquireFunc(ctx, func(c *pgxpool.Conn) error {
-		p.Postmaster = memory.Parent(int(c.Conn().PgConn().PID()))
+		p.Postmaster = proc.Parent(int(c.Conn().PgConn().PID()))
 		return nil
 	})
 }
@@ -108,6 +108,22 @@ func (p *Postgres) NewDatabase(ctx context.Context, name string, connections int
 		return nil, err
 	}
 	return pool, migrations.Up(ctx, pool)
+}
+
+// Table is the server's figures of a table. It counts updates since the table was created.
+type Table struct {
+	Name                  string
+	Bytes, Indexes        int64
+	Dead                  int64 // rows, by the server's estimate
+	Updates, HOT, Vacuums int64
+}
+
+// ReadTable reads a table's figures. Sessions report their updates late.
+func ReadTable(ctx context.Context, pool *pgxpool.Pool, name string) (Table, error) {
+	t := Table{Name: name}
+	err := pool.QueryRow(ctx, `SELECT pg_table_size(relid), pg_indexes_size(relid), n_dead_tup, n_tup_upd, n_tup_hot_upd, autovacuum_count
+		FROM pg_stat_user_tables WHERE relid = $1::regclass`, name).Scan(&t.Bytes, &t.Indexes, &t.Dead, &t.Updates, &t.HOT, &t.Vacuums)
+	return t, err
 }
 
 // Settings returns the settings, such as "fsync:on full_page_writes:on".

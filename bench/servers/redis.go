@@ -15,7 +15,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/pglimit/pglimit/bench/processor"
+	"github.com/pglimit/pglimit/bench/proc"
 )
 
 // Redis is a running Redis server.
@@ -69,7 +69,7 @@ func StartRedis(ctx context.Context) (*Redis, error) {
 }
 
 // Processor is the clock of the server's process, and of the shell that waits for its end.
-func (r *Redis) Processor() (time.Duration, error) { return processor.Tree(r.cmd.Process.Pid)() }
+func (r *Redis) Processor() (time.Duration, error) { return proc.Tree(r.cmd.Process.Pid)() }
 
 // Close ends the server.
 func (r *Redis) Close() {

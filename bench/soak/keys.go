@@ -1,17 +1,13 @@
-package main
+package soak
 
 import (
-	"math/rand/v2"
 	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
 
-	"github.com/pglimit/pglimit/limiter"
+	"github.com/pglimit/pglimit/bench/measure"
 )
-
-// zipfS is the exponent of the keys' weights within a generation.
-const zipfS = 1.1
 
 // population is the keys that have arrived, numbered in the order of their arrival. While
 // one generation of them arrives, the traffic goes to the generation before it, and then
@@ -19,13 +15,15 @@ const zipfS = 1.1
 type population struct {
 	generation int // its number of keys, a power of two
 	arrived    atomic.Int64
+	weights    []uint32 // numbers within a generation, popular ones more often
+	drawn      atomic.Int64
 	// emptyBy has for each key the clock's time, in microseconds, at which its row must be
 	// empty: the latest that any answer gave. 0 for a key without a row.
 	emptyBy []atomic.Int64
 }
 
 func newPopulation(generation, most int) *population {
-	return &population{generation: generation, emptyBy: make([]atomic.Int64, most)}
+	return &population{generation: generation, weights: measure.Zipf(generation), emptyBy: make([]atomic.Int64, most)}
 }
 
 // arrive returns the number of a new key, if fewer than due have arrived.
@@ -44,18 +42,14 @@ func (p *population) arrive(due int) (n int, ok bool) {
 
 // draw returns the number of a key in use, popular ones more often. ok is false before the
 // first generation has arrived.
-func (p *population) draw(z *rand.Zipf) (n int, ok bool) {
+func (p *population) draw() (n int, ok bool) {
 	before := int(p.arrived.Load())/p.generation - 1
 	if before < 0 {
 		return 0, false
 	}
 	const odd = 10_007 // spreads the popular keys over the generation's policies
-	return before*p.generation + int(z.Uint64()*odd)%p.generation, true
-}
-
-// weights returns a source of numbers within a generation for draw.
-func (p *population) weights(r *rand.Rand) *rand.Zipf {
-	return rand.NewZipf(r, zipfS, 1, uint64(p.generation-1))
+	weight := p.weights[p.drawn.Add(1)%int64(len(p.weights))]
+	return before*p.generation + int(weight)*odd%p.generation, true
 }
 
 // note records that the row of a key may be in use until at.
@@ -69,9 +63,6 @@ func (p *population) note(n int, at time.Time) {
 	}
 }
 
-// noteResult records it for an answer.
-func (p *population) noteResult(n int, r limiter.Result) { p.note(n, r.At.Add(r.ResetAfter)) }
-
 // keyName returns the key with a number, and keyNumber reverses it. Keys that arrive one
 // after the other are far apart in an index, as names and addresses are.
 func keyName(n int) string {
@@ -83,6 +74,3 @@ func keyNumber(key string) (int, bool) {
 	n, err := strconv.Atoi(number)
 	return n, found && err == nil && n >= 0 && keyName(n) == key
 }
-
-// policyOf returns a key's policy.
-func policyOf(n int) limiter.Policy { return policies[n%len(policies)] }

@@ -1,169 +1,186 @@
-package main
+package soak
 
 import (
 	"context"
+	"fmt"
+	"os"
 	"runtime"
-	"strings"
 	"time"
 
-	"github.com/HdrHistogram/hdrhistogram-go"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/pglimit/pglimit/bench/memory"
+	"github.com/pglimit/pglimit/bench/measure"
+	"github.com/pglimit/pglimit/bench/proc"
+	"github.com/pglimit/pglimit/bench/report"
+	"github.com/pglimit/pglimit/bench/servers"
+	"github.com/pglimit/pglimit/janitor"
 )
 
-// reading is the figures at one moment, and of the requests since the reading before it.
+// The figures of a reading, besides a load's.
+const (
+	heap       report.Figure = "heap MB"            // of this process, live
+	resident   report.Figure = "resident MB"        // of this process
+	ofServer   report.Figure = "server MB"          // its processes' share of the machine's memory
+	serverOwn  report.Figure = "server's own MB"    // of that, neither file-backed nor shared
+	goroutines report.Figure = "goroutines"         // between two loads
+	rows       report.Figure = "rows"               // of all tables, as the next two
+	dead       report.Figure = "dead"               // by the server's estimate
+	size       report.Figure = "tables, indexes MB" //
+	hot        report.Figure = "HOT %"              // of decisions' updates, since the warm-up's end
+	deleted    report.Figure = "deleted"            // by the janitor, since the start
+	arrived    report.Figure = "keys"               // since the start
+)
+
+// columns are the figures in the report's order.
+var columns = []report.Figure{
+	report.PerSecond, report.P50, report.P99, heap, resident, ofServer, serverOwn, goroutines, rows, dead, size, hot, deleted, arrived,
+}
+
+// reading is the figures between two loads, those of the load before it included.
 type reading struct {
-	At         time.Duration // since the warm-up's end
-	PerSecond  float64
-	P50        time.Duration
-	P99        time.Duration
-	Memory     memory.Use
-	Goroutines int // the least since the reading before it: some come and go with each request
-	Tables     []table
-	Keys       int64 // that have arrived since the start
-	Sweeps     int64 // since the start
-	Removed    int64 // rows, since the start
-	Kept       int64 // rows that the janitor found in use, since the start
+	at time.Duration // since the warm-up's end
+	report.Figures
+	tables []table
+	// Two kinds of updates are left out here, which change an index by design: the janitor's,
+	// one an hour for a row in use, which the fast clock makes as many times as frequent as it
+	// is fast; and those that end a reservation.
+	updates, hot int64
 }
 
-// table is the server's figures of a table.
 type table struct {
-	Name    string // without its prefix
-	Rows    int64  // counted
-	Dead    int64  // the server's estimate
-	Bytes   int64
-	Indexes int64
-	// Counted by the server since the table was created.
-	Updates int64
-	HOT     int64
-	Vacuums int64
+	servers.Table
+	rows int64 // counted
 }
 
-// sum adds up a figure of all tables.
-func (r reading) sum(figure func(table) int64) (sum int64) {
-	for _, t := range r.Tables {
-		sum += figure(t)
-	}
-	return sum
-}
+const mb = 1 << 20
 
-func (r reading) rows() int64 { return r.sum(func(t table) int64 { return t.Rows }) }
-func (r reading) dead() int64 { return r.sum(func(t table) int64 { return t.Dead }) }
-func (r reading) bytes() int64 {
-	return r.sum(func(t table) int64 { return t.Bytes + t.Indexes })
-}
+// prefix of the tables' names, and reservations is one of them.
+const prefix, reservations = "pglimit_", "reservation"
 
-// hotSince returns the share of HOT updates among those of the limits' rows since an
-// earlier reading; -1 if there were none. Two kinds of updates are left out, which change an
-// index by design: the janitor's, one an hour for a row in use, which the fast clock makes
-// as many times as frequent as it is fast; and those that end a reservation.
-func (r reading) hotSince(earlier reading) float64 {
-	limits := func(figure func(table) int64) func(table) int64 {
-		return func(t table) int64 {
-			if t.Name == reservations {
-				return 0
-			}
-			return figure(t)
-		}
-	}
-	updates := limits(func(t table) int64 { return t.Updates })
-	hot := limits(func(t table) int64 { return t.HOT })
-	n := r.sum(updates) - earlier.sum(updates) - (r.Kept - earlier.Kept)
-	if n <= 0 {
-		return -1
-	}
-	return float64(r.sum(hot)-earlier.sum(hot)) / float64(n)
-}
-
-// prefix of the tables' names.
-const prefix = "pglimit_"
-
-// reservations is the table of the reservations, without the prefix.
-const reservations = "reservation"
-
-// limitTables are the tables with one row per key, without the prefix.
-var limitTables = []string{"leaky_bucket", "leaky_bucket_queue", "token_bucket", "gcra", "fixed_window", "sliding_window_counter", "sliding_window_log"}
-
-// readTables reads the figures of the limits' tables and of the reservations'.
-func readTables(ctx context.Context, conn *pgx.Conn) (all []table, err error) {
-	for _, name := range append(limitTables[:len(limitTables):len(limitTables)], reservations) {
-		t := table{Name: name}
-		if err := conn.QueryRow(ctx, `SELECT (SELECT count(*) FROM `+prefix+name+`), n_dead_tup, pg_table_size(relid), pg_indexes_size(relid),
-			n_tup_upd, n_tup_hot_upd, autovacuum_count FROM pg_stat_user_tables WHERE relid = $1::regclass`, prefix+name).
-			Scan(&t.Rows, &t.Dead, &t.Bytes, &t.Indexes, &t.Updates, &t.HOT, &t.Vacuums); err != nil {
-			return nil, err
-		}
-		all = append(all, t)
-	}
-	return all, nil
-}
+// tables are those whose rows come and go, without the prefix; all but the last have one row
+// per key.
+var tables = []string{"leaky_bucket", "leaky_bucket_queue", "token_bucket", "gcra", "fixed_window", "sliding_window_counter", "sliding_window_log", reservations}
 
 // reader takes readings.
 type reader struct {
-	traffic *traffic
-	sweeper *sweeper
-	server  *server
-	conn    *pgx.Conn // its connection
-	calls   *hdrhistogram.Histogram
-	last    time.Time
-	least   int // the least number of goroutines since last; 0 before the first look
+	pool       *pgxpool.Pool
+	traffic    *traffic
+	janitor    *janitor.Janitor
+	postmaster int
+	first      *reading
+	fewest     int // goroutines of a reading
 }
 
-// wait waits until a moment, and looks at the number of goroutines meanwhile.
-func (r *reader) wait(ctx context.Context, until time.Time) error {
-	const every = 50 * time.Millisecond
-	for time.Until(until) > every {
-		if err := r.traffic.until(ctx, time.Now().Add(every)); err != nil {
-			return err
+// read takes a reading after a load.
+func (r *reader) read(ctx context.Context, at time.Duration, s measure.Sample) (*reading, error) {
+	removed := r.janitor.Removed()
+	g := &reading{at: at, updates: -removed.Kept, Figures: report.Figures{
+		report.PerSecond: s.PerSecond(), report.P50: float64(s.P50), report.P99: float64(s.P99),
+		deleted: float64(removed.Total()), arrived: float64(r.traffic.keys.arrived.Load()),
+	}}
+	if r.first == nil {
+		r.first, r.fewest = g, runtime.NumGoroutine()
+	}
+	n := settled(ctx, r.fewest)
+	r.fewest, g.Figures[goroutines] = min(r.fewest, n), float64(n)
+	g.readMemory(r.postmaster)
+	for _, name := range tables {
+		t := table{}
+		var err error
+		if t.Table, err = servers.ReadTable(ctx, r.pool, prefix+name); err == nil {
+			err = r.pool.QueryRow(ctx, "SELECT count(*) FROM "+prefix+name).Scan(&t.rows)
 		}
-		r.look()
+		if err != nil {
+			return nil, err
+		}
+		g.add(t)
 	}
-	return r.traffic.until(ctx, until)
+	if n := g.updates - r.first.updates; n > 0 {
+		g.Figures[hot] = 100 * float64(g.hot-r.first.hot) / float64(n)
+	}
+	return g, nil
 }
 
-func (r *reader) look() {
-	if n := runtime.NumGoroutine(); r.least == 0 || n < r.least {
-		r.least = n
+// add adds a table's figures.
+func (g *reading) add(t table) {
+	g.tables = append(g.tables, t)
+	g.Figures[rows] += float64(t.rows)
+	g.Figures[dead] += float64(t.Dead)
+	g.Figures[size] += float64(t.Bytes+t.Indexes) / mb
+	if t.Name != prefix+reservations {
+		g.updates, g.hot = g.updates+t.Updates, g.hot+t.HOT
 	}
 }
 
-// read takes a reading. It adds the requests' durations to part too, unless that is nil.
-func (r *reader) read(ctx context.Context, at time.Duration, part *hdrhistogram.Histogram) (g reading, err error) {
-	r.look()
-	r.calls.Reset()
-	r.traffic.collect(r.calls)
-	now := time.Now()
-	g = reading{
-		At: at, PerSecond: float64(r.calls.TotalCount()) / now.Sub(r.last).Seconds(),
-		P50: time.Duration(r.calls.ValueAtQuantile(50)), P99: time.Duration(r.calls.ValueAtQuantile(99)),
-		Goroutines: r.least, Memory: memory.Read(r.server.Postmaster),
-		Keys: r.traffic.keys.arrived.Load(),
+// readMemory adds what the system reports.
+func (g *reading) readMemory(postmaster int) {
+	// Twice, so that the heap is what is in use: pools of spare objects are freed by the
+	// second collection.
+	runtime.GC()
+	runtime.GC()
+	var s runtime.MemStats
+	runtime.ReadMemStats(&s)
+	g.Figures[heap] = float64(s.HeapInuse) / mb
+	if own, err := proc.ReadMemory(os.Getpid()); err == nil {
+		g.Figures[resident] = float64(own.Resident) / mb
 	}
-	removed := r.sweeper.janitor.Removed()
-	g.Removed, g.Kept = removed.Total(), removed.Kept
-	r.last, r.least = now, 0
-	if part != nil {
-		part.Merge(r.calls)
+	if m, err := proc.ReadMemory(postmaster); err == nil {
+		g.Figures[ofServer], g.Figures[serverOwn] = float64(m.Share)/mb, float64(m.Own)/mb
 	}
-	g.Sweeps, _ = r.sweeper.state()
-	g.Tables, err = readTables(ctx, r.conn)
-	return g, err
 }
 
-// line is a reading in one line, with what happened since the one before it. The HOT share
-// is since start.
-func (r reading) line(before, start reading) string {
-	var tables []string
-	for _, t := range r.Tables {
-		tables = append(tables, t.Name+" "+grouped(t.Rows)+"/"+megabytes(t.Bytes+t.Indexes))
+// overdue is rows that the janitor should have deleted.
+type overdue struct {
+	rows int // that were compared
+	late int // that the rule says must be gone
+	odd  int // whose key was never in use
+	// oldest is the longest time for which a row that is still there has been empty, and
+	// allowed the longest that the rule allows, by the clock.
+	oldest, allowed time.Duration
+	example         string
+}
+
+// checkRows compares each row's key with the time at which the answers said that it would
+// be empty. By the janitor's rule it is gone an hour and a sweep later. A sweep is here
+// three times the longest time from the end of one to the end of the next: a reservation
+// that expires, and a row that becomes due, may each just miss one.
+func checkRows(ctx context.Context, pool *pgxpool.Pool, keys *population, w *sweeps) (o overdue, err error) {
+	for _, name := range tables {
+		if name == reservations {
+			continue
+		}
+		now := w.clock.Now()
+		rows, err := pool.Query(ctx, "SELECT key FROM "+prefix+name)
+		if err != nil {
+			return o, err
+		}
+		all, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		if err != nil {
+			return o, err
+		}
+		o.allowed = time.Hour + 3*w.longest()
+		for _, key := range all {
+			if n, ok := keyNumber(key); ok { // else a watched key
+				o.add(name+" "+key, now, keys.emptyBy[n].Load())
+			}
+		}
 	}
-	return strings.Join([]string{
-		r.At.Round(time.Second).String() + ":", grouped(int64(r.PerSecond)) + "/s,",
-		"p50 " + r.P50.Round(time.Microsecond).String() + ", p99 " + r.P99.Round(time.Microsecond).String() + ",",
-		"heap " + megabytes(r.Memory.Heap) + ", resident " + megabytes(r.Memory.Resident) + ", server " + megabytes(r.Memory.Server) + " (its own " + megabytes(r.Memory.ServerOwn) + ") MB,",
-		grouped(int64(r.Goroutines)) + " goroutines,", grouped(r.rows()) + " rows,", grouped(r.dead()) + " dead,", megabytes(r.bytes()) + " MB,",
-		"HOT " + percent(r.hotSince(start)) + " %,", grouped(r.Sweeps-before.Sweeps) + " sweeps,", grouped(r.Removed-before.Removed) + " deleted;",
-		"rows/MB: " + strings.Join(tables, ", "),
-	}, " ")
+	return o, nil
+}
+
+// add compares one row.
+func (o *overdue) add(row string, now time.Time, emptyBy int64) {
+	o.rows++
+	if emptyBy == 0 {
+		o.odd++
+		o.example = row
+		return
+	}
+	empty := now.Sub(time.UnixMicro(emptyBy))
+	o.oldest = max(o.oldest, empty)
+	if empty > o.allowed {
+		o.late++
+		o.example = fmt.Sprintf("%s has been empty for %v", row, empty.Round(time.Second))
+	}
 }

@@ -1,200 +1,184 @@
-package main
+// Package soak runs mixed traffic over keys that come and go, with the janitor running, and
+// checks that nothing grows: memory, rows, bytes, goroutines and the time of an operation.
+//
+// The janitor deletes a row within an hour after it became empty. To see rows of all ages
+// end within ten minutes, the limiter and the janitor share a clock that runs 120 times as
+// fast (Config.Now): an hour passes in 30 seconds, and a soak of ten minutes covers 20
+// hours. The rule itself is unchanged. Durations of requests, and all figures per second,
+// are by the real clock.
+package soak
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"os"
 	"runtime"
+	"strings"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/pglimit/pglimit/bench/measure"
+	"github.com/pglimit/pglimit/bench/servers"
+	"github.com/pglimit/pglimit/janitor"
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// decisionTimeout is far above the time of a decision, so that one slow moment of the disk
-// shows in the figures and ends no decision.
-const decisionTimeout = 30 * time.Second
-
-// denyCacheKeys is few enough that the cache of denials, which gets some 350 keys a minute,
-// is full when the warm-up of two minutes ends. With more it grows for longer, to its bound.
-const denyCacheKeys = 512
-
-// soak runs everything.
-func soak(ctx context.Context, p plan) (o *outcome, err error) {
-	s, err := startServer(ctx, p)
+// Run starts a PostgreSQL, runs the soak on it for twelve minutes, or quick for half a
+// minute, and reports its progress on the standard error.
+func Run(ctx context.Context, quick bool) (_ *Outcome, err error) {
+	o := &Outcome{plan: full}
+	var further map[string]string
+	if quick { // it ends before autovacuum's default of a minute
+		o.plan, further = short, map[string]string{"autovacuum_naptime": "2s"}
+	}
+	s, err := servers.StartPostgres(ctx, further)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, s.Close()) }()
-	o = &outcome{plan: p, When: time.Now().UTC(), Go: runtime.Version(), PostgreSQL: s.Version(), CPUs: runtime.NumCPU()}
+	o.conditions = fmt.Sprintf("%s, PostgreSQL %s, %s, %d CPUs for callers and server",
+		time.Now().UTC().Format(time.DateOnly), s.Version(), runtime.Version(), runtime.NumCPU())
 	before := runtime.NumGoroutine()
 	if err := o.run(ctx, s); err != nil {
 		return nil, err
 	}
-	o.GoroutinesBefore, o.GoroutinesAfter = before, settledGoroutines(ctx, before)
+	o.goroutines = [2]int{before, settled(ctx, before)}
 	o.judge()
 	return o, nil
 }
 
-// settledGoroutines waits until no more goroutines run than before, and returns how many
-// there are, at the latest after ten seconds.
-func settledGoroutines(ctx context.Context, before int) int {
-	tick := time.NewTicker(50 * time.Millisecond)
-	defer tick.Stop()
-	for range 200 {
-		if runtime.NumGoroutine() <= before {
+// settled waits up to two seconds until no more goroutines run than enough, and returns how
+// many there are.
+func settled(ctx context.Context, enough int) int {
+	for range 40 {
+		if runtime.NumGoroutine() <= enough {
 			break
 		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-		}
+		measure.Pause(ctx, 50*time.Millisecond)
 	}
 	return runtime.NumGoroutine()
 }
 
-// run runs the traffic and collects the readings.
-func (o *outcome) run(ctx context.Context, s *server) error {
+// run runs the traffic and takes the readings, each between two loads.
+func (o *Outcome) run(ctx context.Context, s *servers.Postgres) error {
 	p := o.plan
-	pool, err := s.pool(ctx, "limiter", callers)
+	pool, err := s.NewDatabase(ctx, "soak", callers)
 	if err != nil {
 		return err
 	}
 	defer pool.Close()
-	own, err := s.pool(ctx, "application", callers/4)
+	own, err := s.Connect(ctx, callers/2, func(c *pgx.ConnConfig) { c.Database = "soak" })
 	if err != nil {
 		return err
 	}
 	defer own.Close()
-	conn, err := pgx.Connect(ctx, s.URL())
-	if err != nil {
-		return err
-	}
-	defer conn.Close(context.WithoutCancel(ctx))
 
-	c := clock{time.Now(), p.Speed}
-	const kept = 30 * time.Minute
+	c := clock{time.Now(), p.speed}
 	lim, err := limiter.New(pool, &limiter.Config{
-		Timeout: decisionTimeout, Now: c.Now, DenyCacheKeys: denyCacheKeys, IdempotencyTTL: kept,
+		Now: c.Now, IdempotencyTTL: 30 * time.Minute,
+		// One slow moment of the disk shows in the figures and ends no operation.
+		Timeout: 30 * time.Second,
+		// Few enough that the cache of denials, which gets some 350 keys a minute, is full when
+		// the warm-up of two minutes ends. With more it grows for longer, to its bound.
+		DenyCacheKeys: 512,
 	})
 	if err != nil {
 		return err
 	}
 	defer func() { _ = lim.Close() }()
-	total := p.Warm + p.Length + time.Minute // and what a slow machine takes
+	const slack = time.Minute // that a slow machine takes
 	t := &traffic{
 		plan: p, limiter: lim, pool: own, clock: c,
-		keys: newPopulation(p.Generation, p.arrivals(total)), watched: newWatched(p.Watched),
+		keys: newPopulation(p.generation, p.arrivals(p.warm+p.length+slack)), watched: newWatched(p.watched),
 	}
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
-	sweeper, err := s.startJanitor(ctx, p, c, fail)
+	w, stop, err := startJanitor(ctx, own, p, c, fail)
 	if err != nil {
 		return err
 	}
-	defer sweeper.stop()
-	t.start(ctx)
-	defer t.stop()
-	r := &reader{traffic: t, sweeper: sweeper, server: s, conn: conn, calls: newHistogram(), last: t.began}
+	defer stop()
 
-	progress("warming up for %v", p.Warm)
-	if err := t.until(ctx, t.began.Add(p.Warm)); err != nil {
-		return err
+	r := &reader{pool: own, traffic: t, janitor: w.janitor, postmaster: s.Postmaster}
+	for at := time.Duration(0); at <= p.length; at += p.every {
+		load := measure.Load{
+			Callers: callers, PerSecond: float64(p.rate), Duration: p.every, Keys: []string{""}, Sequence: []uint32{0}, Decide: t.request,
+		}
+		if at == 0 {
+			load.Duration = p.warm
+			progress("warming up for %v", p.warm)
+		}
+		sample, err := measure.Run(ctx, load)
+		if err != nil {
+			return err
+		}
+		g, err := r.read(ctx, at, sample)
+		if err != nil {
+			return err
+		}
+		o.readings = append(o.readings, g)
+		progress("%v: %v", at, g.Figures)
 	}
-	if err := o.watch(ctx, t, r); err != nil {
-		return err
-	}
-	t.stop()
-	o.Cached = t.cached.Load()
-	o.Bounds = checkWatched(t.watched)
-	o.Overdue, err = checkRows(ctx, conn, t.keys, sweeper)
+	o.bounds = checkWatched(t.watched)
+	o.overdue, err = checkRows(ctx, own, t.keys, w)
 	return err
 }
 
-// watch takes the readings of the soak.
-func (o *outcome) watch(ctx context.Context, t *traffic, r *reader) error {
-	p := o.plan
-	o.first, o.last = newHistogram(), newHistogram()
-	start, err := r.read(ctx, 0, nil)
+func progress(format string, args ...any) {
+	fmt.Fprintf(os.Stderr, "soak: %s %s\n", time.Now().Format(time.TimeOnly), fmt.Sprintf(format, args...))
+}
+
+// sweeps is a running janitor.
+type sweeps struct {
+	janitor *janitor.Janitor
+	clock   clock
+
+	mu   sync.Mutex
+	last time.Time     // the clock's time at the end of the last sweep
+	most time.Duration // from the end of one sweep to the end of the next
+}
+
+// startJanitor runs a janitor until stop is called. Its warnings go to fail.
+func startJanitor(ctx context.Context, pool *pgxpool.Pool, p plan, c clock, fail func(error)) (w *sweeps, stop func(), err error) {
+	w = &sweeps{clock: c, last: c.Now()}
+	const lease = 30 * time.Second // by the real clock
+	w.janitor, err = janitor.New(pool, &janitor.Config{
+		Interval: p.sweep, Lease: lease * time.Duration(p.speed), Now: c.Now, OnSweep: func(janitor.Removed) { w.longest() },
+		Logger: slog.New(slog.NewTextHandler(complaints(fail), &slog.HandlerOptions{Level: slog.LevelWarn})),
+	})
 	if err != nil {
-		return err
+		return nil, nil, err
 	}
-	progress("%s", start.line(start, start))
-	o.Readings = append(o.Readings, start)
-	for at := p.Every; at <= p.Length; at += p.Every {
-		if err := r.wait(ctx, t.began.Add(p.Warm+at)); err != nil {
-			return err
+	ctx, cancel := context.WithCancel(ctx)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		if err := w.janitor.Run(ctx); err != nil {
+			fail(err)
 		}
-		var part = o.first
-		switch {
-		case at > p.Length-p.Part:
-			part = o.last
-		case at > p.Part:
-			part = nil
-		}
-		g, err := r.read(ctx, at, part)
-		if err != nil {
-			return err
-		}
-		progress("%s", g.line(o.Readings[len(o.Readings)-1], start))
-		o.Readings = append(o.Readings, g)
-	}
-	return nil
+	}()
+	return w, func() { cancel(); <-ended }, nil
 }
 
-// overdue is rows that the janitor should have deleted.
-type overdue struct {
-	Rows int64 // that were compared
-	Late int64 // that the rule says must be gone
-	Odd  int64 // whose key was never in use
-	// Oldest is the longest time for which a row that is still there has been empty, and
-	// Allowed the longest that the rule allows, by the clock.
-	Oldest  time.Duration
-	Allowed time.Duration
-	Example string
+// longest records that a sweep ends now, and returns the longest time from the end of one
+// to the end of the next, by the clock.
+func (w *sweeps) longest() time.Duration {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	now := w.clock.Now()
+	w.most, w.last = max(w.most, now.Sub(w.last)), now
+	return w.most
 }
 
-// checkRows compares each row's key with the time at which the answers said that it would
-// be empty. By the janitor's rule it is gone an hour and a sweep later. A sweep is here
-// three times the longest time from the end of one to the end of the next: a reservation
-// that expires, and a row that becomes due, may each just miss one.
-func checkRows(ctx context.Context, conn *pgx.Conn, keys *population, sweeper *sweeper) (o overdue, err error) {
-	for _, name := range limitTables {
-		now := sweeper.clock.Now()
-		rows, err := conn.Query(ctx, "SELECT key FROM "+prefix+name)
-		if err != nil {
-			return o, err
-		}
-		all, err := pgx.CollectRows(rows, pgx.RowTo[string])
-		if err != nil {
-			return o, err
-		}
-		_, longest := sweeper.state()
-		o.Allowed = time.Hour + 3*longest
-		for _, key := range all {
-			n, ok := keyNumber(key)
-			if !ok {
-				continue // a watched key
-			}
-			o.add(name+" "+key, now, keys.emptyBy[n].Load())
-		}
-	}
-	return o, nil
-}
+// complaints is a log in which each line is a failure.
+type complaints func(error)
 
-// add compares one row.
-func (o *overdue) add(row string, now time.Time, emptyBy int64) {
-	o.Rows++
-	if emptyBy == 0 {
-		o.Odd++
-		o.Example = row
-		return
-	}
-	empty := now.Sub(time.UnixMicro(emptyBy))
-	o.Oldest = max(o.Oldest, empty)
-	if empty > o.Allowed {
-		o.Late++
-		o.Example = fmt.Sprintf("%s has been empty for %v", row, empty.Round(time.Second))
-	}
+func (c complaints) Write(line []byte) (int, error) {
+	c(errors.New("the janitor: " + strings.TrimSpace(string(line))))
+	return len(line), nil
 }

@@ -1,162 +1,216 @@
-package main
+package soak
 
 import (
 	"context"
+	"errors"
 	"math/rand/v2"
-	"sync"
+	"strconv"
 	"sync/atomic"
 	"time"
 
-	"github.com/HdrHistogram/hdrhistogram-go"
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// slowest is the upper bound of the histograms.
-const slowest = time.Minute
-
-// traffic is callers of a limiter, which together send a number of requests per second.
+// traffic is what the callers send.
 type traffic struct {
-	plan    plan
-	limiter *limiter.Limiter
-	pool    *pgxpool.Pool // of the application's own transactions
-	clock   clock
-	keys    *population
-	watched []*watched
-
-	began   time.Time
-	stopped atomic.Bool
-	callers []*caller
-	wait    sync.WaitGroup
-	cached  atomic.Int64 // requests that the process answered from memory
-
-	once   sync.Once
-	err    error
-	failed chan struct{} // closed once err is set
-}
-
-// caller is one of them, with its durations since the last collect.
-type caller struct {
-	*traffic
-	random *rand.Rand
-	zipf   *rand.Zipf
-	serial int
-	// arrival reports whether this request may be a new key's.
-	arrival bool
-
-	mu    sync.Mutex
-	calls *hdrhistogram.Histogram
-}
-
-func newHistogram() *hdrhistogram.Histogram {
-	return hdrhistogram.New(1000, slowest.Nanoseconds(), 2)
-}
-
-// start starts the callers.
-func (t *traffic) start(ctx context.Context) {
-	t.began, t.failed = time.Now(), make(chan struct{})
-	for i := range callers {
-		r := rand.New(rand.NewPCG(1, uint64(i)))
-		c := &caller{traffic: t, random: r, zipf: t.keys.weights(r), serial: i, calls: newHistogram()}
-		t.callers = append(t.callers, c)
-		t.wait.Go(func() { c.run(ctx, i) })
-	}
-}
-
-// run sends a request at each of the caller's times. A caller that is late sends at once;
-// what it is late by more than a second is left out.
-func (c *caller) run(ctx context.Context, i int) {
-	const most = time.Second
-	every := time.Second * callers / time.Duration(c.plan.Rate)
-	next := c.began.Add(every * time.Duration(i) / callers)
-	for !c.stopped.Load() && ctx.Err() == nil {
-		time.Sleep(time.Until(next))
-		if err := c.request(ctx); err != nil {
-			c.fail(err)
-			return
-		}
-		next = next.Add(every)
-		if late := time.Since(next); late > most {
-			next = next.Add(late)
-		}
-	}
+	plan     plan
+	limiter  *limiter.Limiter
+	pool     *pgxpool.Pool // of the application's own transactions
+	clock    clock
+	keys     *population
+	watched  []*watched
+	requests atomic.Int64
 }
 
 // request sends a new key's first request if one is due, else one of the mixture. On a
 // machine that is too slow for the rate every second request is one of the mixture.
-func (c *caller) request(ctx context.Context) error {
-	c.arrival = !c.arrival
-	if c.arrival {
-		if n, ok := c.keys.arrive(c.plan.arrivals(time.Since(c.began))); ok {
-			return c.allow(ctx, n, 1)
+func (t *traffic) request(ctx context.Context, _ string) (float64, error) {
+	if t.requests.Add(1)%2 == 0 {
+		if n, ok := t.keys.arrive(t.plan.arrivals(time.Since(t.clock.start))); ok {
+			return 1, allow(ctx, t, t.target(n))
 		}
 	}
 	const oneOf = 10
-	if c.random.IntN(oneOf) == 0 {
-		return c.watch(ctx, c.watched[c.random.IntN(len(c.watched))])
+	if rand.IntN(oneOf) == 0 {
+		if w := t.watched[rand.IntN(len(t.watched))]; !w.full() {
+			return 1, mixture[rand.IntN(limiting)].send(ctx, t, target{w.policy, w.key, w.record, func(time.Time) {}})
+		}
+	} else if n, ok := t.keys.draw(); ok {
+		at := rand.IntN(100)
+		for _, m := range mixture {
+			if at -= m.percent; at < 0 {
+				return 1, m.send(ctx, t, t.target(n))
+			}
+		}
 	}
-	if n, ok := c.keys.draw(c.zipf); ok {
-		return c.mixed(ctx, n)
+	return 1, nil
+}
+
+// target is a key to send requests for.
+type target struct {
+	limiter.Policy
+	key  string
+	seen func(limiter.Result) // receives each answer
+	used func(time.Time)      // receives until when its row is in use by other reasons
+}
+
+// target returns the key of the population with a number.
+func (t *traffic) target(n int) target {
+	used := func(until time.Time) { t.keys.note(n, until) }
+	return target{policies[n%len(policies)], keyName(n), func(r limiter.Result) { used(r.At.Add(r.ResetAfter)) }, used}
+}
+
+// saw passes an answer on, unless there was an error.
+func (k target) saw(r limiter.Result, err error) error {
+	if err == nil {
+		k.seen(r)
+	}
+	return err
+}
+
+// returns reports whether the key's policy gives units back: a queue does not.
+func (k target) returns() bool { return k.Algorithm != limiter.LeakyBucketQueue }
+
+// mixture is the share of each operation in a hundred.
+var mixture = []struct {
+	percent int
+	send    func(context.Context, *traffic, target) error
+}{
+	{52, allow},
+	{8, func(ctx context.Context, t *traffic, k target) error {
+		return k.saw(t.limiter.AllowN(ctx, k.Policy, k.key, float64(2+rand.IntN(4))))
+	}},
+	{6, func(ctx context.Context, t *traffic, k target) error {
+		return k.saw(t.limiter.AllowUpTo(ctx, k.Policy, k.key, 5))
+	}},
+	{4, once},
+	{4, allowAll},
+	{4, transaction},
+	{4, func(ctx context.Context, t *traffic, k target) error {
+		_, err := t.limiter.Check(ctx, k.Policy, k.key, 1)
+		return err
+	}},
+	{4, func(ctx context.Context, t *traffic, k target) error {
+		return k.saw(t.limiter.Charge(ctx, k.Policy, k.key, 1))
+	}},
+	{4, giveBack},
+	{7, reserve},
+	{3, operate},
+}
+
+// limiting is the number of operations at the mixture's start that never exceed a limit and
+// give nothing back.
+const limiting = 6
+
+func allow(ctx context.Context, t *traffic, k target) error {
+	return k.saw(t.limiter.Allow(ctx, k.Policy, k.key))
+}
+
+// once sends a request with an idempotency key twice.
+func once(ctx context.Context, t *traffic, k target) error {
+	request := k.Request(k.key, 1)
+	request.IdempotencyKey = strconv.FormatUint(rand.Uint64(), 36)
+	for range 2 {
+		if err := k.saw(t.limiter.Do(ctx, request)); err != nil {
+			return err
+		}
 	}
 	return nil
 }
 
-// timed records how long a call took, unless this process answered it from memory.
-func (c *caller) timed(call func() (limiter.Result, error)) (limiter.Result, error) {
-	start := time.Now()
-	r, err := call()
-	took := time.Since(start)
+// allowAll requests two keys at once.
+func allowAll(ctx context.Context, t *traffic, k target) error {
+	keys, requests := []target{k}, []limiter.Request{k.Request(k.key, 1)}
+	if n, ok := t.keys.draw(); ok {
+		other := t.target(n)
+		keys, requests = append(keys, other), append(requests, other.Request(other.key, 1))
+	}
+	all, err := t.limiter.AllowAll(ctx, requests...)
 	if err != nil {
-		return r, err
+		return err
 	}
-	if r.Source == limiter.SourceCache {
-		c.cached.Add(1)
-		return r, nil
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return r, c.calls.RecordValue(min(took, slowest).Nanoseconds())
-}
-
-// fail ends the traffic; the first error counts.
-func (t *traffic) fail(err error) {
-	t.once.Do(func() {
-		t.err = err
-		t.stopped.Store(true)
-		close(t.failed)
-	})
-}
-
-// until waits until a moment; if the traffic ends before it, that is an error.
-func (t *traffic) until(ctx context.Context, at time.Time) error {
-	timer := time.NewTimer(time.Until(at))
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-t.failed:
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
+	for i, r := range all.PerRequest {
+		if r.Source != limiter.SourceSkipped {
+			r.Allowed = all.Allowed
+			keys[i].seen(r)
 		}
-		return t.err
 	}
+	return nil
 }
 
-// collect adds the durations since the last collect to a histogram.
-func (t *traffic) collect(into *hdrhistogram.Histogram) {
-	for _, c := range t.callers {
-		c.mu.Lock()
-		into.Merge(c.calls) // drops nothing: both have the same bounds
-		c.calls.Reset()
-		c.mu.Unlock()
+// errRollBack makes a transaction roll back.
+var errRollBack = errors.New("roll back")
+
+// transaction takes a limit in an application's transaction, and rolls one of four back.
+func transaction(ctx context.Context, t *traffic, k target) error {
+	var r limiter.Result
+	err := limiter.RunTx(ctx, t.limiter, t.pool, nil, func(_ pgx.Tx, limits *limiter.Tx) (err error) {
+		if r, err = limits.Allow(ctx, k.Policy, k.key); err == nil && rand.IntN(4) == 0 {
+			err = errRollBack
+		}
+		return err
+	})
+	if errors.Is(err, errRollBack) {
+		return nil
 	}
+	return k.saw(r, err)
 }
 
-// stop ends the traffic between two requests of each caller.
-func (t *traffic) stop() {
-	t.stopped.Store(true)
-	t.wait.Wait()
+// giveBack refunds a unit, or undoes a request.
+func giveBack(ctx context.Context, t *traffic, k target) error {
+	if !k.returns() {
+		return allow(ctx, t, k)
+	}
+	if rand.IntN(2) == 0 {
+		return k.saw(t.limiter.Refund(ctx, k.Policy, k.key, 1))
+	}
+	r, err := t.limiter.Allow(ctx, k.Policy, k.key)
+	if err = k.saw(r, err); err != nil || !r.Allowed {
+		return err
+	}
+	return k.saw(t.limiter.Undo(ctx, k.Policy, k.key, r))
+}
+
+// reserve reserves units, and then settles them, cancels them or leaves them open.
+func reserve(ctx context.Context, t *traffic, k target) error {
+	if !k.returns() {
+		return allow(ctx, t, k)
+	}
+	const ttl = 10 * time.Minute
+	held, err := t.limiter.Reserve(ctx, k.Request(k.key, 3), ttl)
+	if err = k.saw(held.Result, err); err != nil || held.ID == "" {
+		return err
+	}
+	k.used(held.Expires) // until it has ended the row stays, whatever it counts
+	switch rand.IntN(4) {
+	case 0:
+		return nil // left open
+	case 1:
+		err = t.limiter.Cancel(ctx, held.ID)
+	default:
+		err = k.saw(t.limiter.Settle(ctx, held.ID, float64(rand.IntN(5))))
+	}
+	if errors.Is(err, limiter.ErrReservationEnded) && t.clock.Now().After(held.Expires) {
+		return nil
+	}
+	return err
+}
+
+// operate does what an operator does: blocks a key, lifts the block, looks or resets.
+func operate(ctx context.Context, t *traffic, k target) error {
+	switch rand.IntN(4) {
+	case 0:
+		err := t.limiter.Block(ctx, k.Policy, k.key, block)
+		k.used(t.clock.Now().Add(block))
+		return err
+	case 1:
+		return t.limiter.Unblock(ctx, k.Policy, k.key)
+	case 2:
+		return t.limiter.Reset(ctx, k.Policy, k.key)
+	}
+	_, err := t.limiter.Usage(ctx, k.Policy, k.key)
+	return err
 }

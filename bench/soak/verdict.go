@@ -1,133 +1,137 @@
-package main
+package soak
 
 import (
 	"fmt"
-	"math"
 	"slices"
+	"strconv"
 	"time"
 
-	"github.com/HdrHistogram/hdrhistogram-go"
+	"github.com/pglimit/pglimit/bench/report"
 )
 
-// outcome is everything that a run measured.
-type outcome struct {
-	plan plan
-	// first and last are the durations of the requests of the first and the last part.
-	first, last *hdrhistogram.Histogram
-
-	When       time.Time
-	Go         string
-	PostgreSQL string
-	CPUs       int
-
-	Readings []reading // the first is of the warm-up's end
-	Cached   int64     // requests that the process answered from memory
-	Bounds   bounds
-	Overdue  overdue
-	// Goroutines before anything was opened, and after everything was closed.
-	GoroutinesBefore int
-	GoroutinesAfter  int
-
-	Verdicts []verdict
+// Outcome is everything that a run measured.
+type Outcome struct {
+	plan       plan
+	conditions string
+	readings   []*reading // the first is of the warm-up's end
+	bounds     bounds
+	overdue    overdue
+	goroutines [2]int // before anything was opened, and after everything was closed
+	verdicts   []verdict
 }
 
 // verdict is whether one thing stayed within its bound.
 type verdict struct {
-	Name   string
-	First  string // in the first part; "" if there is one figure
-	Last   string
-	Bound  string
-	Passed bool
+	name        string
+	first, last string // in the first and the last part; first is "" if there is one figure
+	bound       string
+	passed      bool
 }
 
-// The bounds. Each compares the last part with the first, which begins after the warm-up.
-const (
-	mostP99     = 1.5  // times
-	mostHeap    = 1.1  // times, and slackHeap
-	mostProcess = 1.25 // times: resident memory of this process and the server's own, and slackProcess
-	mostRows    = 1.15 // times
-	mostBytes   = 1.5  // times: tables and indexes, which reuse their space
-	leastHOT    = 0.95 // of all updates
+// leastHOT is the least share of decisions' updates in place.
+const leastHOT = 95
 
-	slackHeap    = 2 << 20
-	slackProcess = 16 << 20
-)
+// judge compares the first part, which begins after the warm-up, with the last one.
+func (o *Outcome) judge() {
+	middle, most, least := report.Median, slices.Max[[]float64], slices.Min[[]float64]
+	o.grows(heap, middle, 1.1, 2)
+	o.grows(resident, middle, 1.25, 16)
+	o.grows(serverOwn, middle, 1.25, 16)
+	o.grows(goroutines, least, 1, 0)
+	o.grows(rows, most, 1.15, 0)
+	o.grows(size, most, 1.5, 0) // tables and indexes reuse their space
+	o.grows(report.P99, middle, 1.5, 0)
 
-// judge compares the first part with the last one.
-func (o *outcome) judge() {
-	first, last := o.parts()
-	most := func(of []reading, f func(reading) int64) int64 { return slices.Max(figures(of, f)) }
-	memory := func(name string, f func(reading) int64, times float64, slack int64) {
-		a, b := median(figures(first, f)), median(figures(last, f))
-		o.add(name+", MB", megabytes(a), megabytes(b), fmt.Sprintf("%v times and %s MB", times, megabytes(slack)),
-			a < 0 || float64(b) <= times*float64(a)+float64(slack))
-	}
-	memory("heap", func(r reading) int64 { return r.Memory.Heap }, mostHeap, slackHeap)
-	memory("resident memory", func(r reading) int64 { return r.Memory.Resident }, mostProcess, slackProcess)
-	memory("server's own memory", func(r reading) int64 { return r.Memory.ServerOwn }, mostProcess, slackProcess)
-
-	goroutines := func(r reading) int64 { return int64(r.Goroutines) }
-	a, b := slices.Min(figures(first, goroutines)), slices.Min(figures(last, goroutines))
-	o.add("goroutines, least", grouped(a), grouped(b), "no more", b <= a)
-	o.add("goroutines when all is closed", grouped(int64(o.GoroutinesBefore)), grouped(int64(o.GoroutinesAfter)), "as before it was opened", o.GoroutinesAfter <= o.GoroutinesBefore)
-
-	a, b = most(first, reading.rows), most(last, reading.rows)
-	o.add("rows, most", grouped(a), grouped(b), fmt.Sprintf("%v times", mostRows), float64(b) <= mostRows*float64(a))
-	a, b = most(first, reading.bytes), most(last, reading.bytes)
-	o.add("tables and indexes, MB, most", megabytes(a), megabytes(b), fmt.Sprintf("%v times", mostBytes), float64(b) <= mostBytes*float64(a))
-	o.add("rows that should be gone", "", fmt.Sprintf("%s of %s", grouped(o.Overdue.Late+o.Overdue.Odd), grouped(o.Overdue.Rows)),
-		fmt.Sprintf("none (empty for at most %v, allowed %v) %s", o.Overdue.Oldest.Round(time.Second), o.Overdue.Allowed.Round(time.Second), o.Overdue.Example),
-		o.Overdue.Rows > 0 && o.Overdue.Late+o.Overdue.Odd == 0)
-
-	start, end := o.Readings[0], o.Readings[len(o.Readings)-1]
-	hot := end.hotSince(start)
-	o.add("HOT updates of decisions, %", percent(first[len(first)-1].hotSince(start)), percent(last[len(last)-1].hotSince(o.Readings[len(o.Readings)-1-len(last)])),
-		fmt.Sprintf("%s in all, at least %s", percent(hot), percent(leastHOT)), hot >= leastHOT)
-
-	p99 := func(h *hdrhistogram.Histogram) time.Duration { return time.Duration(h.ValueAtQuantile(99)) }
-	o.add("p99 of a request", p99(o.first).Round(time.Microsecond).String(), p99(o.last).Round(time.Microsecond).String(), fmt.Sprintf("%v times", mostP99),
-		o.first.TotalCount() > 0 && o.last.TotalCount() > 0 && float64(p99(o.last)) <= mostP99*float64(p99(o.first)))
-	arrived := end.Keys - start.Keys
-	o.add("keys that arrived", "", grouped(arrived), fmt.Sprintf("at least %s, less 1 %%", grouped(int64(o.plan.Keys))), float64(arrived) >= 0.99*float64(o.plan.Keys))
-	exceeded := fmt.Sprintf("%d of %d (%s admissions, %s denials)", len(o.Bounds.Exceeded), o.Bounds.Keys, grouped(o.Bounds.Admitted), grouped(o.Bounds.Denied))
-	o.add("watched keys above their limit", "", exceeded, "none, and there are both", len(o.Bounds.Exceeded) == 0 && o.Bounds.Admitted > 0 && o.Bounds.Denied > 0)
+	start, end := o.readings[0], o.readings[len(o.readings)-1]
+	o.add("HOT updates of decisions, %", "", hot.Format(end.Figures[hot]), fmt.Sprint("at least ", leastHOT), end.Figures[hot] >= leastHOT)
+	came := end.Figures[arrived] - start.Figures[arrived]
+	o.add("keys that arrived", "", report.Count(came), fmt.Sprintf("at least %d, less 1 %%", o.plan.keys), came >= 0.99*float64(o.plan.keys))
+	o.add("goroutines when all is closed", strconv.Itoa(o.goroutines[0]), strconv.Itoa(o.goroutines[1]), "as before it was opened", o.goroutines[1] <= o.goroutines[0])
+	r, b := o.overdue, o.bounds
+	o.add("rows that should be gone", "", fmt.Sprintf("%d of %d", r.late+r.odd, r.rows),
+		fmt.Sprintf("none (empty for at most %v, allowed %v) %s", r.oldest.Round(time.Second), r.allowed.Round(time.Second), r.example),
+		r.rows > 0 && r.late+r.odd == 0)
+	o.add("watched keys above their limit", "", fmt.Sprintf("%d of %d (%d admissions, %d denials)", len(b.exceeded), b.keys, b.admitted, b.denied),
+		"none, and there are both", len(b.exceeded) == 0 && b.admitted > 0 && b.denied > 0)
 }
 
-func (o *outcome) add(name, first, last, bound string, passed bool) {
-	o.Verdicts = append(o.Verdicts, verdict{name, first, last, bound, passed})
-}
-
-// passed reports whether all verdicts are.
-func (o *outcome) passed() bool {
-	return len(o.Verdicts) > 0 && !slices.ContainsFunc(o.Verdicts, func(v verdict) bool { return !v.Passed })
-}
-
-// parts returns the readings of the first and of the last part.
-func (o *outcome) parts() (first, last []reading) {
-	for _, r := range o.Readings[1:] {
-		if r.At <= o.plan.Part {
-			first = append(first, r)
+// grows compares a figure of the readings in the first and in the last part. The system may
+// not report it.
+func (o *Outcome) grows(f report.Figure, of func([]float64) float64, times, slack float64) {
+	var first, last []float64
+	for _, r := range o.readings[1:] {
+		v, ok := r.Figures[f]
+		if !ok {
+			return
 		}
-		if r.At > o.plan.Length-o.plan.Part {
-			last = append(last, r)
+		if r.at <= o.plan.part {
+			first = append(first, v)
+		}
+		if r.at > o.plan.length-o.plan.part {
+			last = append(last, v)
 		}
 	}
-	return first, last
+	a, b := of(first), of(last)
+	bound := fmt.Sprint(times, " times")
+	if slack > 0 {
+		bound += fmt.Sprint(" and ", slack)
+	}
+	o.add(string(f), f.Format(a), f.Format(b), bound, b <= times*a+slack)
 }
 
-func figures(of []reading, f func(reading) int64) (all []int64) {
-	for _, r := range of {
-		all = append(all, f(r))
-	}
-	return all
+func (o *Outcome) add(name, first, last, bound string, passed bool) {
+	o.verdicts = append(o.verdicts, verdict{name, first, last, bound, passed})
 }
 
-// median returns the middle figure; for an even number the mean of the middle two.
-func median(of []int64) int64 {
-	sorted := slices.Sorted(slices.Values(of))
-	half := len(sorted) / 2
-	if len(sorted)%2 == 1 {
-		return sorted[half]
+// Passed reports whether nothing grew.
+func (o *Outcome) Passed() bool {
+	return len(o.verdicts) > 0 && !slices.ContainsFunc(o.verdicts, func(v verdict) bool { return !v.passed })
+}
+
+// Markdown returns the report.
+func (o *Outcome) Markdown() string {
+	var p report.Page
+	plan := o.plan
+	p.Line("## Soak\n")
+	if plan.quick {
+		p.Line("**A quick run: it shows that the soak works, and settles nothing.**\n")
 	}
-	return int64(math.Round(float64(sorted[half-1])/2 + float64(sorted[half])/2))
+	p.Line(fmt.Sprintf("One run of `make soak` on %s. %d callers try to send %d requests a second for %v after a warm-up of %v; %d keys arrive meanwhile. "+
+		"The limiter's and the janitor's clock is %d times as fast as the real one. The janitor sweeps every %v of real time.\n",
+		o.conditions, callers, plan.rate, plan.length, plan.warm, plan.keys, plan.speed, plan.sweep))
+	p.Table("", ">first "+plan.part.String(), ">last "+plan.part.String(), "bound", "")
+	for _, v := range o.verdicts {
+		word := "ok"
+		if !v.passed {
+			word = "**failed**"
+		}
+		p.Row(v.name, v.first, v.last, v.bound, word)
+	}
+	p.Line("")
+	head := []string{"at"}
+	for _, f := range columns {
+		head = append(head, ">"+string(f))
+	}
+	p.Table(head...)
+	for _, r := range o.readings {
+		row := []string{r.at.String()}
+		for _, f := range columns {
+			cell := ""
+			if v, ok := r.Figures[f]; ok {
+				cell = f.Format(v)
+			}
+			row = append(row, cell)
+		}
+		p.Row(row...)
+	}
+	p.Line("\nAt the end:\n")
+	p.Table("table", ">rows", ">dead", ">table MB", ">indexes MB", ">updates", ">HOT", ">autovacuum runs")
+	for _, t := range o.readings[len(o.readings)-1].tables {
+		row := []string{t.Name}
+		for _, v := range []float64{float64(t.rows), float64(t.Dead), float64(t.Bytes) / mb, float64(t.Indexes) / mb, float64(t.Updates), float64(t.HOT), float64(t.Vacuums)} {
+			row = append(row, size.Format(v))
+		}
+		p.Row(row...)
+	}
+	return p.String()
 }

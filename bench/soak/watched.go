@@ -1,4 +1,4 @@
-package main
+package soak
 
 import (
 	"fmt"
@@ -17,14 +17,14 @@ type watched struct {
 
 	mu       sync.Mutex
 	admitted []search.Admission // its capacity is reserved at the start, so that the heap stays as it is
-	denied   int64
+	denied   int
 }
 
 // admissions are recorded of a key, which then gets no more requests.
 const admissions = 8000
 
-// newWatched returns the keys to watch, some of each policy. The calendar's hours are not among them: its bound
-// depends on the time zone.
+// newWatched returns the keys to watch, some of each policy. The calendar's hours are not
+// among them: its bound depends on the time zone.
 func newWatched(each int) (all []*watched) {
 	for _, p := range policies {
 		for i := range each {
@@ -49,38 +49,26 @@ func (w *watched) record(r limiter.Result) {
 	defer w.mu.Unlock()
 	if !r.Allowed {
 		w.denied++
-		return
-	}
-	if !r.Replayed {
+	} else if !r.Replayed {
 		w.admitted = append(w.admitted, search.Admission{At: r.At.UnixMicro(), Units: r.Granted})
 	}
 }
 
-// check returns an error if more was admitted than the policy may admit.
-func (w *watched) check() error {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if err := search.Check(&w.policy, w.admitted); err != nil {
-		return fmt.Errorf("key %s of policy %s: %w", w.key, w.policy.Name, err)
-	}
-	return nil
-}
-
 // bounds is what the watched keys show.
 type bounds struct {
-	Keys     int
-	Admitted int64 // admissions
-	Denied   int64
-	Exceeded []string // an error for each key that got too much
+	keys, admitted, denied int
+	exceeded               []string // an error for each key that got too much
 }
 
+// checkWatched compares what was admitted with what the policies may admit. No requests are
+// sent any more.
 func checkWatched(all []*watched) (b bounds) {
 	for _, w := range all {
-		b.Keys++
-		b.Admitted += int64(len(w.admitted))
-		b.Denied += w.denied
-		if err := w.check(); err != nil {
-			b.Exceeded = append(b.Exceeded, err.Error())
+		b.keys++
+		b.admitted += len(w.admitted)
+		b.denied += w.denied
+		if err := search.Check(&w.policy, w.admitted); err != nil {
+			b.exceeded = append(b.exceeded, fmt.Sprintf("key %s of policy %s: %v", w.key, w.policy.Name, err))
 		}
 	}
 	return b

@@ -1,8 +1,9 @@
-package processor
+package proc
 
 import (
 	"bufio"
 	"io"
+	"os"
 	"os/exec"
 	"testing"
 	"time"
@@ -65,5 +66,17 @@ func TestTreeNeedsTheProcess(t *testing.T) {
 	}
 	if used, err := Tree(cmd.Process.Pid)(); err == nil {
 		t.Errorf("a process that has ended has used %v, want an error", used)
+	}
+}
+
+// TestMemory: the figures of this process are plausible, where the system has them.
+func TestMemory(t *testing.T) {
+	_, none := os.Stat("/proc/self/smaps_rollup")
+	m, err := ReadMemory(os.Getpid())
+	if (err == nil) != (none == nil) || err == nil && (m.Own <= 0 || m.Share <= m.Own || m.Resident < m.Share) {
+		t.Errorf("%+v, %v", m, err)
+	}
+	if m, err := ReadMemory(-1); err == nil {
+		t.Errorf("a process that is not there: %+v", m)
 	}
 }

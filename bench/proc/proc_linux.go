@@ -1,6 +1,7 @@
-package processor
+package proc
 
 import (
+	"bytes"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -38,16 +39,9 @@ func tree(root int) (sum time.Duration, err error) {
 		if err != nil {
 			return 0, err
 		}
-		stats, err := filepath.Glob("/proc/[0-9]*/stat")
-		if err != nil {
-			return 0, err
-		}
 		sum = 0
-		for _, path := range stats {
-			pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(path)))                 // the pattern wants a digit first
-			if p, err := read(pid); err == nil && (pid == root || p.parent == root) { // otherwise it has ended
-				sum += exact(pid, p.used) + p.waited
-			}
+		for pid, p := range family(root) {
+			sum += exact(pid, p.used) + p.waited
 		}
 		after, err := read(root)
 		if err != nil || before.waited == after.waited {
@@ -55,6 +49,19 @@ func tree(root int) (sum time.Duration, err error) {
 		}
 	}
 	return sum, nil
+}
+
+// family returns a process and its children.
+func family(root int) map[int]process {
+	all := map[int]process{}
+	stats, _ := filepath.Glob("/proc/[0-9]*/stat") // fails only on a bad pattern
+	for _, path := range stats {
+		pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(path)))                 // the pattern wants a digit first
+		if p, err := read(pid); err == nil && (pid == root || p.parent == root) { // otherwise it has ended
+			all[pid] = p
+		}
+	}
+	return all
 }
 
 // exact returns the time of a process to the nanosecond, or what /proc had if the process
@@ -90,4 +97,40 @@ func parse(line string) (process, error) {
 		return process{}, fmt.Errorf("/proc: %q: %w", line, err)
 	}
 	return process{n[0], time.Duration(n[10]+n[11]) * tick, time.Duration(n[12]+n[13]) * tick}, nil
+}
+
+// Parent returns a process's parent; 0 if there is no such process.
+func Parent(pid int) int {
+	p, _ := read(pid)
+	return p.parent
+}
+
+// ReadMemory adds up the memory of a process and its children.
+func ReadMemory(root int) (sum Memory, err error) {
+	for pid := range family(root) {
+		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", pid))
+		if err != nil {
+			if _, ended := read(pid); ended != nil {
+				continue
+			}
+			return Memory{}, err
+		}
+		for line := range bytes.Lines(text) {
+			var name string
+			var kB int64
+			_, _ = fmt.Sscan(string(line), &name, &kB) // the first line is none of these
+			switch name {
+			case "Rss:":
+				sum.Resident += kB << 10
+			case "Pss:":
+				sum.Share += kB << 10
+			case "Pss_Anon:":
+				sum.Own += kB << 10
+			}
+		}
+	}
+	if sum.Own == 0 {
+		return Memory{}, fmt.Errorf("the system reports no memory of process %d", root)
+	}
+	return sum, nil
 }
