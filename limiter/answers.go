@@ -1,6 +1,7 @@
 package limiter
 
 import (
+	"errors"
 	"math"
 	"strconv"
 	"time"
@@ -9,7 +10,7 @@ import (
 	"github.com/pglimit/pglimit/internal/store"
 )
 
-// verb is what a method does with a key.
+// verb is what a method does with a key, or with several.
 type verb struct {
 	name Verb
 	kind store.Kind // what it sends; a request that can never fit only reads the key
@@ -19,21 +20,31 @@ type verb struct {
 	requests  bool // it can be denied, and passes for an unlimited key
 	remembers bool // a remembered denial may answer it
 	givesBack bool // it may allow requests that were denied before
+	reads     bool // its cost may be 0
+	waits     bool // in a queue
 }
 
 var (
 	verbTake    = &verb{name: VerbAllow, kind: store.Take, answers: true, opens: true, requests: true, remembers: true}
 	verbUpTo    = &verb{name: VerbAllowUpTo, kind: store.Take, answers: true, opens: true, requests: true}
-	verbWait    = &verb{name: VerbWait, kind: store.Take, answers: true, opens: true, requests: true, remembers: true}
 	verbReserve = &verb{name: VerbReserve, kind: store.Reserve, answers: true, requests: true, remembers: true}
-	verbCheck   = &verb{name: VerbCheck, kind: store.Get, answers: true, opens: true, requests: true}
-	verbUsage   = &verb{name: VerbUsage, kind: store.GetUsage, answers: true}
+	verbCheck   = &verb{name: VerbCheck, kind: store.Get, answers: true, opens: true, requests: true, reads: true}
+	verbUsage   = &verb{name: VerbUsage, kind: store.GetUsage, answers: true, reads: true}
 	verbCharge  = &verb{name: VerbCharge, kind: store.Charge, answers: true, opens: true}
 	verbRefund  = &verb{name: VerbRefund, kind: store.Refund, answers: true, opens: true, givesBack: true}
 	verbUndo    = &verb{name: VerbUndo, kind: store.Undo, answers: true, opens: true, givesBack: true}
+	verbNoUndo  = &verb{name: VerbUndo, kind: store.Get, answers: true, opens: true, reads: true} // of what granted nothing
 	verbReset   = &verb{name: VerbReset, kind: store.Reset, givesBack: true}
 	verbBlock   = &verb{name: VerbBlock, kind: store.Block, givesBack: true}
 	verbUnblock = &verb{name: VerbUnblock, kind: store.Unblock, givesBack: true}
+
+	verbSettle = &verb{name: VerbSettle}
+	verbCancel = &verb{name: VerbCancel}
+
+	// Those of sets.
+	verbAll     = &verb{name: VerbAllowAll, kind: store.Take, answers: true, requests: true}
+	verbWait    = &verb{name: VerbWait, kind: store.Take, answers: true, requests: true, waits: true}
+	verbWaitAll = &verb{name: VerbWaitAll, kind: store.Take, answers: true, requests: true, waits: true}
 )
 
 // result returns an outcome as the Result of the request q.
@@ -50,9 +61,9 @@ func result(q *store.Query, v *verb, o *store.Outcome, limit float64, source Sou
 	if o.IsBlocked() {
 		r.Remaining = 0
 	}
-	ahead := level // of this request in a queue
+	ahead := level // the units before this request's in a queue
 	switch v {
-	case verbCharge, verbRefund, verbUndo:
+	case verbCharge, verbRefund, verbUndo, verbNoUndo:
 		r.Allowed, r.Granted = true, granted(q, o)
 		return r
 	case verbCheck, verbUsage:
@@ -86,6 +97,29 @@ func result(q *store.Query, v *verb, o *store.Outcome, limit float64, source Sou
 		r.RetryAfter = after(o, max(at, o.BlockedUntil))
 	}
 	return r
+}
+
+// undecided returns the answer to a request without a decision.
+func undecided(in *Request, source Source, at time.Time) Result {
+	return Result{Limit: in.Policy.Limit, Burst: in.Policy.burst(), Source: source, At: at}
+}
+
+// failure returns the Result beside an error.
+func failure(err error) (r Result) {
+	if errors.Is(err, store.ErrOverloaded) {
+		r.Reason = ReasonOverload
+	}
+	return r
+}
+
+// shadow marks the answer of a shadow policy, and lets pass what that denied or granted in
+// part. The policy decides, counts, blocks and remembers denials as any other. Only its
+// answer to the caller differs, so its counts are those of the same policy enforced.
+func (r *Result) shadow(v *verb, in *Request) {
+	r.Shadow = true
+	if v.requests && r.Source != SourceDegraded && r.Source != SourceSkipped && (!r.Allowed || v == verbUpTo && r.Granted < in.Cost) {
+		r.Allowed, r.Granted, r.Shadowed, r.grant = true, in.Cost, true, algorithm.Grant{}
+	}
 }
 
 // shown returns a level without the slack. A level above the capacity, spent by a larger

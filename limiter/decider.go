@@ -37,8 +37,3 @@ type Decider interface {
 	Unblock(ctx context.Context, p Policy, key string) error
 	Reset(ctx context.Context, p Policy, key string) error
 }
-
-var (
-	_ Decider = (*Limiter)(nil)
-	_ Decider = (*Tx)(nil)
-)

@@ -5,6 +5,11 @@ import (
 	"testing"
 )
 
+var (
+	_ Decider = (*Limiter)(nil)
+	_ Decider = (*Tx)(nil)
+)
+
 // TestDeciderHasAllSharedMethods: a method that both Limiter and Tx have is one of Decider.
 func TestDeciderHasAllSharedMethods(t *testing.T) {
 	methods := func(t reflect.Type) map[string]bool {

@@ -79,8 +79,10 @@ type DenialLog struct {
 
 // loggedKey identifies a count by the caller's key.
 type loggedKey struct {
-	deniedKey
-	secret string // of the limiter
+	policy    string
+	algorithm Algorithm
+	key       string
+	secret    string // of the limiter
 }
 
 // denialCount is the denials of one key since the last flush.
@@ -129,16 +131,17 @@ func newDenialLog(write func(context.Context, db.DenialsAddParams) error, config
 	return d, nil
 }
 
-// add counts an answer if it is a denial. A nil d counts nothing.
-func (d *DenialLog) add(secret string, v *verb, in *Request, r *Result) {
-	if d == nil || r.Reason == "" || v == verbCheck || !v.requests {
+// observe counts the denial of a request, by a limiter with that secret.
+func (d *DenialLog) observe(secret string, o *Observation) {
+	in, r := &o.Request, &o.Result
+	if o.Err != nil || r.Reason == "" || o.Verb == VerbCheck || o.Verb == VerbUsage {
 		return
 	}
 	one := denialCount{denials: 1, units: in.Cost, last: r.At.UnixMicro()}
 	if r.Shadowed {
 		one.shadowed = 1
 	}
-	k := loggedKey{deniedKey{in.Policy.Name, in.Policy.Algorithm, in.Key}, secret}
+	k := loggedKey{in.Policy.Name, in.Policy.Algorithm, in.Key, secret}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.addTo(k, &one)

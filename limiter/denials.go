@@ -1,7 +1,6 @@
 package limiter
 
 import (
-	"slices"
 	"strings"
 	"time"
 
@@ -71,6 +70,7 @@ func (d *denials) lookup(in *Request) (Result, attempt, bool) {
 
 // keep remembers the denial r.
 func (d *denials) keep(at attempt, q *store.Query, in *Request, o *store.Outcome, r Result) {
+	r.rows = 0
 	n := &denial{policy: in.Policy, cost: in.Cost, rules: q.Rules, outcome: *o, result: r, sent: at.sent}
 	if q.Now != nil {
 		n.sent, n.received = o.Now, o.Now // this clock decided
@@ -138,66 +138,4 @@ func less(wait, elapsed time.Duration) time.Duration {
 		return Never
 	}
 	return max(0, wait-elapsed)
-}
-
-// known returns the denial by remembered denials, if they suffice. If not, it begins an
-// attempt for each group.
-func (e *engine) known(requests []Request, groups []*group) (all Results, known bool) {
-	for _, g := range groups {
-		in := g.source.Request(g.key, g.Units)
-		var r Result
-		var denied bool
-		if e.reusable(&in) {
-			continue
-		}
-		if r, g.at, denied = e.denied.lookup(&in); !denied {
-			g.Hot = g.at.again
-			continue
-		}
-		if !known {
-			known = true
-			all = Results{DeniedBy: -1, PerRequest: make([]Result, len(requests))}
-			for i, in := range requests {
-				all.PerRequest[i] = Result{Limit: in.Policy.Limit, Burst: in.Policy.burst(), Source: SourceSkipped, At: r.At}
-			}
-		}
-		for i, index := range g.indexes {
-			in.Cost = g.Needs[i]
-			if r, _, denied := e.denied.lookup(&in); denied {
-				all.PerRequest[index] = r
-			}
-		}
-	}
-	all.blame()
-	return all, known && all.DeniedBy >= 0 // a denial may have ended meanwhile
-}
-
-// anyKnown reports whether remembered denials deny the whole by now. If not, the attempts
-// begin now.
-func (e *engine) anyKnown(groups []*group) bool {
-	return slices.ContainsFunc(groups, func(g *group) (known bool) {
-		in := g.source.Request(g.key, g.Units)
-		if !e.reusable(&in) {
-			_, g.at, known = e.denied.lookup(&in)
-		}
-		return known
-	})
-}
-
-// keep remembers the denials of an AllowAll.
-func (e *engine) keep(requests []Request, groups []*group, all Results) {
-	for _, g := range groups {
-		if !g.at.Valid() || g.Hurried() {
-			continue
-		}
-		for i, index := range g.indexes {
-			if r := all.PerRequest[index]; !r.Allowed {
-				q, o, in := g.Query, g.Outcome, requests[index]
-				q.Units, q.Cost, q.Unit, in.Cost = g.Needs[i], g.Needs[i], g.Needs[i], g.Needs[i]
-				o.View = g.Views[i]
-				e.denied.keep(g.at, &q, &in, &o, r)
-				break
-			}
-		}
-	}
 }

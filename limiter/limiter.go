@@ -9,12 +9,12 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglimit/pglimit/db"
+	"github.com/pglimit/pglimit/internal/slots"
 	"github.com/pglimit/pglimit/internal/store"
 	"github.com/pglimit/pglimit/internal/store/dispatch"
 	"github.com/pglimit/pglimit/internal/store/memory"
 	"github.com/pglimit/pglimit/internal/store/postgres"
 	"github.com/pglimit/pglimit/internal/store/postgres/exec"
-	"github.com/pglimit/pglimit/internal/turns"
 )
 
 // Limiter decides requests against policies. Make one with New, NewSQL or NewMemory. It
@@ -72,8 +72,8 @@ func NewSQL(db *sql.DB, config *Config) (*Limiter, error) {
 // unlimitedConns is the assumed size of a pool without a limit, since the server has one.
 const unlimitedConns = 16
 
-// newPooled returns a Limiter over a pool of at most that many connections. obeys tells
-// that the driver ends a statement with its context.
+// newPooled returns a Limiter over a pool of at most that many connections. obeys reports
+// whether the driver ends a statement with its context.
 func newPooled(connections exec.Connections, most int, obeys bool, config *Config) (*Limiter, error) {
 	c := config.withDefaults()
 	if err := c.validate(); err != nil {
@@ -105,8 +105,8 @@ func newPooled(connections exec.Connections, most int, obeys bool, config *Confi
 func newEngine(c *Config, source Source) *engine {
 	return &engine{shared: &shared{
 		source: source, timeout: c.Timeout, remember: c.IdempotencyTTL, keySecret: c.KeySecret, policies: c.Policies,
-		denialLog: c.DenialLog, logSecret: string(c.KeySecret), clock: c.Now, observe: c.Observe, logger: c.Logger, leaving: newTally(), turns: turns.New[queueKey](maxTurns),
-		refusals: refusals{failOpen: c.MisconfiguredFailsOpen},
+		clock: c.Now, observe: c.observer(), logger: c.Logger, refusals: refusals{failOpen: c.MisconfiguredFailsOpen},
+		withdrawals: newTally(), slots: slots.New[queueKey](maxSlots),
 	}}
 }
 
@@ -141,8 +141,8 @@ func newInMemory(m *memory.Store, config *Config) *Limiter {
 func (l *Limiter) Close() error {
 	l.closed.Store(true)
 	for {
-		l.leaving.awaitZero()
-		if l.dispatcher == nil || l.dispatcher.Close(l.leaving.zero) {
+		l.withdrawals.awaitZero()
+		if l.dispatcher == nil || l.dispatcher.Close(l.withdrawals.zero) {
 			return nil
 		}
 		l.dispatcher.AwaitIdle()

@@ -1,6 +1,7 @@
 package limiter
 
 import (
+	"bytes"
 	"context"
 	"database/sql"
 	"errors"
@@ -236,6 +237,40 @@ func (p *Policies) For(name, key string) (policy Policy, unlimited bool, err err
 	}
 	unlimited = p.override(&policy, key, p.now)
 	return policy, unlimited, nil
+}
+
+// override applies the override of a key to its policy. It reports whether the key is
+// unlimited.
+func (p *Policies) override(policy *Policy, key string, now func() time.Time) (unlimited bool) {
+	return p.state.Load().override(policy, key, p.config.KeySecret, now)
+}
+
+// overrideAll is override for several requests, by one state of the policies and at one
+// time. It returns a copy of the requests, and which keys are unlimited, nil for none.
+func (p *Policies) overrideAll(requests []Request, now func() time.Time) (effective []Request, unlimited []bool) {
+	state, at := p.state.Load(), time.Time{}
+	once := func() time.Time {
+		if at.IsZero() {
+			at = now()
+		}
+		return at
+	}
+	effective = slices.Clone(requests)
+	for i := range effective {
+		in := &effective[i]
+		if state.override(&in.Policy, in.Key, p.config.KeySecret, once) {
+			if unlimited == nil {
+				unlimited = make([]bool, len(requests))
+			}
+			unlimited[i] = true
+		}
+	}
+	return effective, unlimited
+}
+
+// matches reports whether the overrides' keys are those of a Limiter with that KeySecret.
+func (p *Policies) matches(secret []byte) bool {
+	return !p.ofDatabase || bytes.Equal(p.config.KeySecret, secret)
 }
 
 // Version returns the version that is loaded. It is 0 if there never was a policy or

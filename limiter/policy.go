@@ -254,6 +254,15 @@ func (p Policy) bad(field string, value any, reason string) error {
 	return &PolicyError{Field: field, Value: value, Reason: reason}
 }
 
+// calendar returns the calendar of a policy, nil for none.
+func (p Policy) calendar() (*algorithm.Calendar, error) {
+	c, err := algorithm.CalendarOf(algorithm.Unit(p.Calendar), p.TimeZone)
+	if err != nil {
+		return nil, p.bad("TimeZone", p.TimeZone, err.Error())
+	}
+	return c, nil
+}
+
 // newRules compiles a valid policy. It returns an error if the data of its time zone can
 // no longer be read.
 func newRules(p *Policy) (algorithm.Rules, error) {

@@ -48,6 +48,9 @@ const (
 	// SourceDegraded: nowhere. The policy is FailOpen or a shadow, and the database could not
 	// decide. Nothing was counted, and Level, Remaining and ResetAfter have no meaning.
 	SourceDegraded Source = "degraded"
+	// SourceOverride: nowhere. An override makes the key Unlimited. Nothing was counted.
+	// Remaining is the burst, and Level and ResetAfter are 0.
+	SourceOverride Source = "override"
 )
 
 // Result is the answer to one request, as of the moment of its decision. A denial is a
@@ -108,6 +111,7 @@ type Result struct {
 	At time.Time
 
 	grant algorithm.Grant // for Undo
+	rows  int             // Observation.Rows, until that is made
 }
 
 // resultJSON is a Result in JSON: times in seconds, null for Never.

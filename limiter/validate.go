@@ -81,15 +81,6 @@ func (p Policy) validateCalendar() error {
 	return err
 }
 
-// calendar returns the calendar of a policy, nil for none.
-func (p Policy) calendar() (*algorithm.Calendar, error) {
-	c, err := algorithm.CalendarOf(algorithm.Unit(p.Calendar), p.TimeZone)
-	if err != nil {
-		return nil, p.bad("TimeZone", p.TimeZone, err.Error())
-	}
-	return c, nil
-}
-
 func badDuration(d time.Duration) string {
 	switch {
 	case d < 0:

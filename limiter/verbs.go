@@ -2,15 +2,14 @@ package limiter
 
 import (
 	"context"
+	"crypto/rand"
 	"fmt"
-	"math"
-	"slices"
 	"strconv"
 	"time"
 
 	"github.com/pglimit/pglimit/internal/algorithm"
+	"github.com/pglimit/pglimit/internal/keys"
 	"github.com/pglimit/pglimit/internal/store"
-	"github.com/pglimit/pglimit/internal/turns"
 )
 
 // The methods for one key that Limiter and Tx share.
@@ -22,17 +21,17 @@ import (
 // A request whose IdempotencyKey was admitted before is not counted again: Do returns the
 // earlier answer with Result.Replayed.
 func (e *engine) Do(ctx context.Context, request Request) (Result, error) {
-	return e.one(ctx, verbTake, request)
+	return e.decide(ctx, e.call(verbTake, request))
 }
 
 // Allow requests one unit. It is Do at cost 1.
 func (e *engine) Allow(ctx context.Context, p Policy, key string) (Result, error) {
-	return e.one(ctx, verbTake, p.Request(key, 1))
+	return e.decide(ctx, e.call(verbTake, p.Request(key, 1)))
 }
 
 // AllowN requests n units, all or nothing. It is Do at cost n.
 func (e *engine) AllowN(ctx context.Context, p Policy, key string, n float64) (Result, error) {
-	return e.one(ctx, verbTake, p.Request(key, n))
+	return e.decide(ctx, e.call(verbTake, p.Request(key, n)))
 }
 
 // AllowUpTo requests up to n units and is granted what fits. For a whole n these are
@@ -41,18 +40,19 @@ func (e *engine) AllowN(ctx context.Context, p Policy, key string, n float64) (R
 // number. Result.RetryAfter is the time until one more unit, or the rest if that is less,
 // could be granted.
 func (e *engine) AllowUpTo(ctx context.Context, p Policy, key string, n float64) (Result, error) {
-	return e.one(ctx, verbUpTo, p.Request(key, n))
+	return e.decide(ctx, e.call(verbUpTo, p.Request(key, n)))
 }
 
 // Check returns what AllowN would return and consumes nothing. At n = 0 it reads the
 // key's state and is allowed unless the key is blocked.
 func (e *engine) Check(ctx context.Context, p Policy, key string, n float64) (Result, error) {
-	return e.one(ctx, verbCheck, p.Request(key, n))
+	return e.decide(ctx, e.call(verbCheck, p.Request(key, n)))
 }
 
 // Usage returns the key's state at one moment. It consumes nothing.
 func (e *engine) Usage(ctx context.Context, p Policy, key string) (s Usage, err error) {
 	c := e.call(verbUsage, p.Request(key, 0))
+	c.held = true
 	defer e.put(c)
 	if s.Result, err = e.decide(ctx, c); err != nil {
 		return Usage{}, err
@@ -69,7 +69,7 @@ func (e *engine) Usage(ctx context.Context, p Policy, key string) (s Usage, err 
 // to the burst at most. Result.Granted is the number recorded, and Result.Full reports
 // whether no room is left. It is never denied, even if the key is blocked.
 func (e *engine) Charge(ctx context.Context, p Policy, key string, n float64) (Result, error) {
-	return e.one(ctx, verbCharge, p.Request(key, n))
+	return e.decide(ctx, e.call(verbCharge, p.Request(key, n)))
 }
 
 // Refund gives n units back, at most those in use. Result.Granted is their number. Undo
@@ -82,7 +82,7 @@ func (e *engine) Charge(ctx context.Context, p Policy, key string, n float64) (R
 //   - A refund to a window counts for the current window.
 //   - A LeakyBucketQueue returns ErrUnsupported.
 func (e *engine) Refund(ctx context.Context, p Policy, key string, n float64) (Result, error) {
-	return e.one(ctx, verbRefund, p.Request(key, n))
+	return e.decide(ctx, e.call(verbRefund, p.Request(key, n)))
 }
 
 // Undo gives back what an earlier answer granted, as far as it is still counted, so that
@@ -105,21 +105,13 @@ func (e *engine) Refund(ctx context.Context, p Policy, key string, n float64) (R
 // Cancel.
 func (e *engine) Undo(ctx context.Context, p Policy, key string, r Result) (Result, error) {
 	request := p.Request(key, r.Granted)
-	if p.Algorithm == LeakyBucketQueue {
-		return Result{}, e.unseen(ctx, VerbUndo, request, fmt.Errorf("%w: Undo on %s: a place in the queue goes back when its Wait is cancelled", store.ErrUnsupported, LeakyBucketQueue))
-	}
-	if !r.grant.Made {
-		began := e.begin()
-		c := e.call(verbCheck, p.Request(key, 0))
-		defer e.put(c)
-		c.part = true
-		stands, err := e.decide(ctx, c)
-		stands.Allowed, stands.Granted, stands.RetryAfter, stands.Reason = err == nil, 0, 0, ""
-		e.seen(ctx, VerbUndo, &c.request, &stands, err, began, e.rows(&stands, err, &c.op.Rows))
-		return stands, err
+	switch {
+	case p.Algorithm == LeakyBucketQueue:
+		return Result{}, e.refuse(ctx, verbUndo, request, fmt.Errorf("%w: Undo on %s: units in a queue go back when their Wait is cancelled", store.ErrUnsupported, LeakyBucketQueue))
+	case !r.grant.Made:
+		return e.decide(ctx, e.call(verbNoUndo, p.Request(key, 0)))
 	}
 	c := e.call(verbUndo, request)
-	defer e.put(c)
 	c.op.Grant = r.grant
 	return e.decide(ctx, c)
 }
@@ -128,9 +120,8 @@ func (e *engine) Undo(ctx context.Context, p Policy, key string, r Result) (Resu
 // nothing to give back, and Settle counts what was spent in full. Admissions under an
 // IdempotencyKey stay remembered.
 func (e *engine) Reset(ctx context.Context, p Policy, key string) error {
-	request := p.Request(key, 0)
-	_, err := e.one(ctx, verbReset, request)
-	e.turns.Drop(queueOf(&request))
+	_, err := e.decide(ctx, e.call(verbReset, p.Request(key, 0)))
+	e.slots.Drop(queueKey{p.Name, key})
 	return err
 }
 
@@ -139,10 +130,9 @@ func (e *engine) Reset(ctx context.Context, p Policy, key string) error {
 // more than 0 and at most a hundred years.
 func (e *engine) Block(ctx context.Context, p Policy, key string, d time.Duration) error {
 	if reason := badDuration(d); reason != "" || d == 0 {
-		return e.unseen(ctx, VerbBlock, p.Request(key, 0), store.Invalid("duration", d.String(), "must be positive whole microseconds, at most a hundred years"))
+		return e.refuse(ctx, verbBlock, p.Request(key, 0), store.Invalid("duration", d.String(), "must be positive whole microseconds, at most a hundred years"))
 	}
 	c := e.call(verbBlock, p.Request(key, 0))
-	defer e.put(c)
 	c.op.ForUs = d.Microseconds()
 	_, err := e.decide(ctx, c)
 	return err
@@ -151,7 +141,7 @@ func (e *engine) Block(ctx context.Context, p Policy, key string, d time.Duratio
 // Unblock lifts the key's block, by Block or by Policy.BlockFor, and keeps its units. A
 // key without a block is not an error.
 func (e *engine) Unblock(ctx context.Context, p Policy, key string) error {
-	_, err := e.one(ctx, verbUnblock, p.Request(key, 0))
+	_, err := e.decide(ctx, e.call(verbUnblock, p.Request(key, 0)))
 	return err
 }
 
@@ -171,17 +161,18 @@ func (e *engine) Unblock(ctx context.Context, p Policy, key string) error {
 //     Reservation has an ID, and Settle and Cancel of it change nothing.
 func (e *engine) Reserve(ctx context.Context, request Request, ttl time.Duration) (Reservation, error) {
 	if reason := badDuration(ttl); reason != "" || ttl < store.MinTTL {
-		return Reservation{}, e.unseen(ctx, VerbReserve, request, store.Invalid("ttl", ttl.String(), "must be whole microseconds from one second to a hundred years"))
+		return Reservation{}, e.refuse(ctx, verbReserve, request, store.Invalid("ttl", ttl.String(), "must be whole microseconds from one second to a hundred years"))
 	}
 	c := e.call(verbReserve, request)
+	c.ttl, c.held = ttl, true
 	defer e.put(c)
-	c.ttl = ttl
 	r, err := e.decide(ctx, c)
 	switch before := c.op.Outcome.Before; {
 	case err != nil || !r.Allowed:
 		return Reservation{Result: r}, err
 	case r.Shadowed || r.Source == SourceOverride:
-		return Reservation{r, e.uncountedID(&c.request), r.At.Add(ttl)}, nil
+		id := store.UncountedID(rand.Text(), c.request.Policy.Name, keys.Stored(c.request.Key, e.keySecret))
+		return Reservation{r, id, r.At.Add(ttl)}, nil
 	case before != nil:
 		return Reservation{r, before.Public(), time.UnixMicro(before.ExpiresAt)}, nil
 	}
@@ -215,182 +206,76 @@ func (e *engine) Reserve(ctx context.Context, request Request, ttl time.Duration
 // Settle and Cancel are always Durable: an ID has the policy's name, but not its
 // Durability. With a Config.KeySecret this process keeps its remembered denials of the key
 // until Config.DenyCacheTTL.
-func (e *engine) Settle(ctx context.Context, id string, units float64) (Result, error) {
-	c := ending{began: e.begin()}
-	r, err := e.settle(ctx, &c, id, units)
-	e.seen(ctx, VerbSettle, &c.request, &r, err, c.began, e.rows(&r, err, &c.rows))
-	return r, err
-}
-
-// ending is a call of Settle or Cancel as Observe sees it.
-type ending struct {
-	began   time.Time
-	request Request
-	rows    int
-}
-
-func (e *engine) settle(ctx context.Context, c *ending, id string, units float64) (Result, error) {
-	c.request.Cost = units
+func (e *engine) Settle(ctx context.Context, id string, units float64) (r Result, err error) {
+	began, in := e.begin(), Request{Cost: units}
+	defer func() { e.finish(ctx, verbSettle, &in, &r, err, began) }()
 	if !(units >= 0 && units <= algorithm.MaxUnits) {
-		return Result{}, store.Invalid("units", strconv.FormatFloat(units, 'g', -1, 64), "must be from 0 to 2^53")
+		return r, store.Invalid("units", strconv.FormatFloat(units, 'g', -1, 64), "must be from 0 to 2^53")
 	}
-	s, err := e.end(ctx, c, id, store.Settled, units)
-	if err == errUncounted {
+	op, err := e.end(ctx, &in, id, store.Settled)
+	switch {
+	case err != nil:
+		return r, err
+	case op == nil:
 		return Result{Allowed: true, Source: SourceSkipped, At: e.clockTime()}, nil
 	}
-	if err != nil {
-		return Result{}, err
-	}
+	s := op.Ended
 	again := s.State == store.Settled && s.Units == units
 	if !s.Changed && !again {
-		return Result{}, fmt.Errorf("%w: it was %s, with %s of its %s units", store.ErrReservationEnded, s.State, amount(s.Units), amount(s.Reserved))
+		return r, fmt.Errorf("%w: it was %s, with %s of its %s units", store.ErrReservationEnded, s.State, amount(s.Units), amount(s.Reserved))
 	}
 	q := store.Query{Rules: s.Rules, Algorithm: s.Algorithm, Room: s.Capacity}
-	r := result(&q, verbCharge, &s.Outcome, s.Limit, e.source)
+	r = result(&q, verbCharge, &s.Outcome, s.Limit, e.source)
 	r.Granted, r.Replayed, r.Expired = units, again, s.State == store.Expired || s.Overdue(s.Now)
+	r.rows = e.rows(1, op)
 	return r, nil
 }
 
 // Cancel ends a reservation with nothing spent and gives back what Settle at 0 would. It
 // may be repeated, and is not an error after the reservation has expired. After a Settle
 // it returns ErrReservationEnded, for an unknown ID ErrNoReservation.
-func (e *engine) Cancel(ctx context.Context, id string) error {
-	c := ending{began: e.begin()}
-	s, err := e.end(ctx, &c, id, store.Cancelled, 0)
-	if err == errUncounted {
-		err = nil
+func (e *engine) Cancel(ctx context.Context, id string) (err error) {
+	began, in := e.begin(), Request{}
+	var r Result // what Observe sees
+	defer func() { e.finish(ctx, verbCancel, &in, &r, err, began) }()
+	op, err := e.end(ctx, &in, id, store.Cancelled)
+	if err != nil || op == nil {
+		return err
 	}
-	if err == nil && s.State == store.Settled {
-		err = fmt.Errorf("%w: it was settled, with %s of its %s units", store.ErrReservationEnded, amount(s.Units), amount(s.Reserved))
+	if s := op.Ended; s.State == store.Settled {
+		return fmt.Errorf("%w: it was settled, with %s of its %s units", store.ErrReservationEnded, amount(s.Units), amount(s.Reserved))
 	}
-	e.seen(ctx, VerbCancel, &c.request, &Result{}, err, c.began, e.rows(&Result{}, err, &c.rows))
-	return err
+	r.rows = e.rows(1, op)
+	return nil
 }
 
-// end brings a reservation to a state.
-func (e *engine) end(ctx context.Context, c *ending, public string, state store.State, units float64) (s store.Ended, err error) {
+// end brings a reservation to a state, with in.Cost units spent, and sets the policy and
+// key of in. op is nil for a reservation for which nothing was counted.
+func (e *engine) end(ctx context.Context, in *Request, public string, state store.State) (op *store.Op, err error) {
 	if e.closed.Load() {
-		return s, store.ErrClosed
+		return nil, store.ErrClosed
 	}
 	id, ok := store.ParseReservationID(public)
 	uncounted := false
 	if !ok {
 		id.Policy, id.Key, uncounted = store.ParseUncountedID(public)
-		ok = uncounted
 	}
-	if !ok || !validName(id.Policy) || validateKey(id.Key) != nil {
-		return s, store.Invalid("reservation", store.Quote(public), "is not the ID of a Reservation")
+	if !ok && !uncounted || !validName(id.Policy) || validateKey(id.Key) != nil {
+		return nil, store.Invalid("reservation", store.Quote(public), "is not the ID of a Reservation")
 	}
-	c.request.Policy, c.request.Key = Policy{Name: id.Policy, Algorithm: Algorithm(id.Algorithm)}, id.Key
+	in.Policy, in.Key = Policy{Name: id.Policy, Algorithm: Algorithm(id.Algorithm)}, id.Key
 	if uncounted {
-		return s, errUncounted
+		return nil, nil
 	}
-	op := &store.Op{
+	op = &store.Op{
 		Kind: store.Settle, ID: id.ID, State: state,
-		Query: store.Query{Algorithm: id.Algorithm, Policy: id.Policy, Key: id.Key, Units: units, Now: e.now()},
+		Query: store.Query{Algorithm: id.Algorithm, Policy: id.Policy, Key: id.Key, Units: in.Cost, Now: e.now()},
 	}
 	if !e.tx {
 		op.Commit = store.Durable
 	}
-	if err = e.store.Do(ctx, op); err == nil {
-		s, c.rows = *op.Ended, op.Rows
+	if err = e.send(ctx, op); err == nil {
 		e.freed(id.Algorithm, id.Policy, id.Key)
 	}
-	e.refusals.note(ctx, e.logger, err)
-	return s, err
-}
-
-// DoWait is Do for LeakyBucketQueue and sleeps until the request's turn, Result.Delay.
-// Units leave the queue in the order of their requests, across all processes. Other
-// algorithms and requests with an IdempotencyKey return ErrUnsupported.
-//
-// If the queue is full, the key is blocked or the turn would come after ctx's deadline,
-// DoWait returns a denial immediately and consumes nothing. A denial starts a block if
-// Policy.BlockFor is set.
-//
-// If ctx ends first, DoWait returns ctx's error. Its place goes back if no later request
-// is in the queue. A place that it has is given back before DoWait returns, within
-// Config.Timeout; one that a statement in flight is taking, after that. The sleep is real
-// time even if Config.Now is set.
-//
-// If later requests are in the queue, they keep their turns, and the queue stays as full.
-// The unused turn goes to the next DoWait or WaitAll of the same Limiter that would be
-// denied for lack of room, and that the turn suits. That one overtakes others. A Limiter
-// keeps at most 16,384 such turns, and forgets those of a key at a Reset. A denial that
-// starts a block stays a denial.
-func (l *Limiter) DoWait(ctx context.Context, request Request) (Result, error) {
-	c := l.call(verbWait, request)
-	defer l.put(c)
-	c.within, c.turn = left(ctx), turns.Turn{}
-	r, err := l.decide(ctx, c)
-	received := time.Now()
-	if err != nil || c.request.Policy.Shadow || sleep(ctx, r.Delay) {
-		return r, err
-	}
-	if !c.turn.IsZero() {
-		l.abandon(&request, c.turn)
-		return Result{}, store.EndedContext(ctx)
-	}
-	l.leaving.add() // Close waits for this one
-	defer l.leaving.done()
-	l.leave(ctx, request, &c.op.Query, c.op.Outcome.Ticket, l.turnOf(&c.op.Query, &c.op.Outcome, received))
-	return Result{}, store.EndedContext(ctx)
-}
-
-// Wait is DoWait for n units. It returns nil when it is their turn, and a *DeniedError
-// for a denial.
-func (l *Limiter) Wait(ctx context.Context, p Policy, key string, n float64) error {
-	r, err := l.DoWait(ctx, p.Request(key, n))
-	if err == nil && !r.Allowed {
-		return &DeniedError{Result: r}
-	}
-	return err
-}
-
-// WaitAll is AllowAll and sleeps until the turn of all requests: the longest Delay. It
-// combines a LeakyBucketQueue with other limits.
-//
-// A request whose turn would come after ctx's deadline denies the whole immediately. If
-// ctx ends first, WaitAll returns ctx's error and gives back when DoWait does: places in
-// queues that no later request follows, and for other requests what Undo would. Turns that
-// stay unused go to later requests as with DoWait.
-// Config.Timeout bounds that for each request.
-func (l *Limiter) WaitAll(ctx context.Context, requests ...Request) (Results, error) {
-	requests = slices.Clone(requests) // used after the return if ctx ends
-	w := &places{within: left(ctx)}
-	w.by, _ = ctx.Deadline()
-	all, err := l.all(ctx, requests, w)
-	if err != nil {
-		return all, err
-	}
-	if sleep(ctx, w.delay) {
-		return all, nil
-	}
-	l.leaving.add()
-	defer l.leaving.done()
-	l.leaveAll(ctx, w)
-	return Results{DeniedBy: -1}, store.EndedContext(ctx)
-}
-
-// left returns the time until ctx's deadline.
-func left(ctx context.Context) time.Duration {
-	if deadline, ok := ctx.Deadline(); ok {
-		return max(0, time.Until(deadline))
-	}
-	return math.MaxInt64
-}
-
-// sleep reports whether the delay ended before ctx.
-func sleep(ctx context.Context, delay time.Duration) bool {
-	if delay <= 0 {
-		return true
-	}
-	turn := time.NewTimer(delay)
-	defer turn.Stop()
-	select {
-	case <-turn.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
+	return op, err
 }

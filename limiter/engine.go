@@ -13,13 +13,13 @@ import (
 
 	"github.com/pglimit/pglimit/internal/algorithm"
 	"github.com/pglimit/pglimit/internal/keys"
+	"github.com/pglimit/pglimit/internal/slots"
 	"github.com/pglimit/pglimit/internal/store"
 	"github.com/pglimit/pglimit/internal/store/dispatch"
-	"github.com/pglimit/pglimit/internal/turns"
 )
 
-// engine has the methods that Limiter and Tx share. Those for one key are in verbs.go and
-// AllowAll is in all.go.
+// engine has the methods that Limiter and Tx share. Their methods for one key are in
+// verbs.go, and those for several keys are in set.go.
 type engine struct {
 	*shared
 	store store.Store
@@ -35,21 +35,19 @@ type shared struct {
 	policies   *Policies                                // of overrides; nil: none
 	clock      func() time.Time                         // nil: the store's
 	observe    func(ctx context.Context, o Observation) // may be nil
-	denialLog  *DenialLog                               // nil: denials are not counted
-	logSecret  string                                   // keySecret for denialLog
 	dispatcher *dispatch.Dispatcher                     // nil in memory
 	logger     *slog.Logger
 
-	closed   atomic.Bool
-	leaving  *tally    // places of a queue that go back
-	calls    sync.Pool // of *call
-	denied   *denials  // nil: none are remembered
-	turns    *abandonedTurns
-	degraded throttle
-	refusals refusals
+	closed      atomic.Bool
+	withdrawals *tally    // of cancelled Waits, in progress
+	calls       sync.Pool // of *call
+	denied      *denials  // nil: none are remembered
+	slots       *slots.Slots[queueKey]
+	degraded    throttle
+	refusals    refusals
 }
 
-// call is one use of a method.
+// call is one use of a method for one key.
 type call struct {
 	verb    *verb
 	request Request
@@ -57,14 +55,10 @@ type call struct {
 	// compiled is the policy that the op's Rules were compiled from.
 	compiled Policy
 
-	within time.Duration // verbWait: the time until the caller's deadline
-	turn   turns.Turn    // verbWait: abandoned by another and taken; or none
-	ttl    time.Duration // verbReserve
-	at     attempt       // to remember a denial
-
-	part    bool  // of another call, which Observe sees
-	failure error // for which a policy let it pass
-	lost    bool  // a statement in flight may still read the op
+	ttl  time.Duration // verbReserve
+	at   attempt       // to remember a denial
+	held bool          // the method reads the op after the decision, and puts the call back
+	lost bool          // a statement in flight may still read the op
 }
 
 // call returns a call from the pool; put returns it there.
@@ -80,32 +74,34 @@ func (e *engine) call(v *verb, in Request) *call {
 func (e *engine) put(c *call) {
 	if !c.lost {
 		// The other fields belong to verbs that set them, or to compile.
-		c.request, c.at, c.part, c.op = Request{}, attempt{}, false, store.Op{Query: store.Query{Rules: c.op.Rules}}
+		c.request, c.at, c.held, c.op = Request{}, attempt{}, false, store.Op{Query: store.Query{Rules: c.op.Rules}}
 		e.calls.Put(c)
 	}
-}
-
-// one makes a call that needs only a request.
-func (e *engine) one(ctx context.Context, v *verb, in Request) (Result, error) {
-	c := e.call(v, in)
-	defer e.put(c)
-	return e.decide(ctx, c)
 }
 
 // decide makes a call: it compiles the request, looks it up in the remembered denials,
 // runs it, and interprets and remembers the answer.
 func (e *engine) decide(ctx context.Context, c *call) (r Result, err error) {
-	if !c.part {
-		began := e.begin()
-		defer func() { e.finish(ctx, c, &r, err, began) }()
-	}
+	began := e.begin()
+	defer func() {
+		e.finish(ctx, c.verb, &c.request, &r, err, began)
+		if !c.held {
+			e.put(c)
+		}
+	}()
 	if e.closed.Load() {
 		return r, store.ErrClosed
 	}
-	if e.override(c.verb, &c.request) {
-		return e.passUnlimited(ctx, c)
+	if e.policies != nil && e.policies.override(&c.request.Policy, c.request.Key, e.clockTime) && c.verb.requests {
+		switch err := e.compile(c); {
+		case err != nil:
+			return r, err
+		case ctx.Err() != nil:
+			return r, store.EndedContext(ctx)
+		}
+		return e.passed(&c.request), nil
 	}
-	if c.verb.remembers && e.remembers(ctx) && !e.reusable(&c.request) {
+	if c.verb.remembers && e.remembers(ctx) {
 		var known bool
 		if r, c.at, known = e.denied.lookup(&c.request); known {
 			return r, nil
@@ -119,11 +115,6 @@ func (e *engine) decide(ctx context.Context, c *call) (r Result, err error) {
 			_, c.at, known = e.denied.lookup(&c.request) // the attempt begins now
 			return known
 		}
-	}
-	if c.verb == verbWait {
-		e.undoLate(&c.op, func() {
-			e.leave(ctx, c.request, &c.op.Query, c.op.Outcome.Ticket, e.turnOf(&c.op.Query, &c.op.Outcome, time.Now()))
-		})
 	}
 	for {
 		if err = e.store.Do(ctx, &c.op); err != store.ErrKnown {
@@ -141,19 +132,16 @@ func (e *engine) decide(ctx context.Context, c *call) (r Result, err error) {
 	case err != nil:
 		c.lost = true
 		return e.failed(ctx, c, err)
-	case !c.verb.answers:
-		return r, nil
-	case c.op.Outcome.Before != nil:
-		return replay(c.op.Query, c.verb, &c.request, c.op.Outcome.Before, e.source)
+	case c.verb.answers && c.op.Outcome.Before != nil:
+		r, err = replay(c.op.Query, c.verb, &c.request, c.op.Outcome.Before, e.source)
+	case c.verb.answers:
+		r = result(&c.op.Query, c.verb, &c.op.Outcome, c.request.Policy.Limit, e.source)
+		if c.at.Valid() && !r.Allowed {
+			e.denied.keep(c.at, &c.op.Query, &c.request, &c.op.Outcome, r)
+		}
 	}
-	r = result(&c.op.Query, c.verb, &c.op.Outcome, c.request.Policy.Limit, e.source)
-	if c.verb == verbWait && !r.Allowed {
-		e.reuse(ctx, c, &r)
-	}
-	if c.at.Valid() && !r.Allowed && !c.op.Hurried() { // a deadline denies only for itself
-		e.denied.keep(c.at, &c.op.Query, &c.request, &c.op.Outcome, r)
-	}
-	return r, nil
+	r.rows = e.rows(1, &c.op)
+	return r, err
 }
 
 // remembers reports whether remembered denials may answer.
@@ -161,16 +149,66 @@ func (e *engine) remembers(ctx context.Context) bool {
 	return e.denied != nil && !e.tx && ctx.Err() == nil
 }
 
+// begin returns when a call began, if Observe wants to know.
+func (e *engine) begin() (at time.Time) {
+	if e.observe != nil {
+		at = time.Now()
+	}
+	return at
+}
+
+// finish ends a call that began at that time. A shadow policy lets it pass, and Observe sees
+// it.
+func (e *engine) finish(ctx context.Context, v *verb, in *Request, r *Result, err error, began time.Time) {
+	switch {
+	case err != nil:
+		*r = failure(err)
+	case in.Policy.Shadow:
+		r.shadow(v, in)
+	}
+	if e.observe != nil {
+		e.observe(ctx, Observation{
+			Verb: v.name, Request: *in, Result: *r, Err: err, Duration: time.Since(began), Rows: r.rows, Waiting: e.waiting(),
+		})
+	}
+	r.rows = 0
+}
+
+// refuse is finish for a call that fails before it begins. It returns err.
+func (e *engine) refuse(ctx context.Context, v *verb, in Request, err error) error {
+	e.finish(ctx, v, &in, new(Result), err, e.begin())
+	return err
+}
+
+// waiting is Limiter.Waiting.
+func (s *shared) waiting() int {
+	if s.dispatcher == nil {
+		return 0
+	}
+	return s.dispatcher.Callers()
+}
+
+// rows returns Observation.Rows of n requests that op decided.
+func (s *shared) rows(n int, op *store.Op) int {
+	if s.source == SourceMemory {
+		return 0
+	}
+	return max(n, op.Rows)
+}
+
+// send carries out op and logs a refusal.
+func (e *engine) send(ctx context.Context, op *store.Op) error {
+	err := e.store.Do(ctx, op)
+	e.refusals.note(ctx, e.logger, err)
+	return err
+}
+
 // failed returns the answer to a call that failed in the store.
 func (e *engine) failed(ctx context.Context, c *call, err error) (r Result, _ error) {
 	e.refusals.note(ctx, e.logger, err)
 	p := &c.request.Policy
-	if c.verb.opens && p.OnError == FailOpen && e.failsOpen(ctx, err) || c.verb.requests && e.shadows(ctx, p, err) {
-		c.failure = err
-		return e.degrade(ctx, &c.op.Query, p, err), nil
-	}
-	if errors.Is(err, store.ErrOverloaded) {
-		r.Reason = ReasonOverload
+	if c.verb.opens && p.OnError == FailOpen && e.failsOpen(ctx, err) || c.verb.requests && p.Shadow && e.passesShadow(ctx, err) {
+		return e.degrade(ctx, &c.request, err), nil
 	}
 	return r, err
 }
@@ -186,6 +224,34 @@ func (e *engine) failsOpen(ctx context.Context, err error) bool {
 		}
 	}
 	return e.refusals.open(err)
+}
+
+// passesShadow reports whether a shadow policy turns an error of the store into a grant: not
+// in a transaction, which has failed, and not if the caller is at fault or has left.
+func (e *engine) passesShadow(ctx context.Context, err error) bool {
+	return !e.tx && ctx.Err() == nil &&
+		!errors.Is(err, store.ErrInvalid) && !errors.Is(err, store.ErrUnsupported) && !errors.Is(err, store.ErrClosed)
+}
+
+// degrade returns the answer of FailOpen, and that of a shadow policy without a decision.
+func (e *engine) degrade(ctx context.Context, in *Request, err error) Result {
+	why := "the policy fails open"
+	if in.Policy.Shadow {
+		why = "the policy is a shadow"
+	}
+	if since, ok := e.degraded.next(10 * time.Second); ok {
+		e.logger.WarnContext(ctx, "pglimit: allowed without a decision: "+why, "policy", in.Policy.Name, "since_last", since, "error", err)
+	}
+	r := undecided(in, SourceDegraded, e.clockTime())
+	r.Allowed, r.Granted, r.Shadowed = true, in.Cost, in.Policy.Shadow
+	return r
+}
+
+// passed returns the answer to a valid request for an unlimited key.
+func (e *engine) passed(in *Request) Result {
+	r := undecided(in, SourceOverride, e.clockTime())
+	r.Allowed, r.Granted, r.Remaining = true, in.Cost, r.Burst
+	return r
 }
 
 // compile validates a call and compiles it into its query.
@@ -231,26 +297,27 @@ func (e *engine) compileKey(q *store.Query, compiled *Policy, in *Request) error
 // compileCost validates a call's cost and compiles it into its query.
 func (e *engine) compileCost(c *call) error {
 	q, v, in := &c.op.Query, c.verb, &c.request
-	switch {
-	case v == verbRefund && in.Policy.Algorithm == LeakyBucketQueue:
-		return fmt.Errorf("%w: Refund on %s: a place in the queue goes back when its Wait is cancelled", store.ErrUnsupported, LeakyBucketQueue)
-	case v == verbReserve && in.Policy.Algorithm == LeakyBucketQueue:
+	switch queue := in.Policy.Algorithm == LeakyBucketQueue; {
+	case v == verbRefund && queue:
+		return fmt.Errorf("%w: Refund on %s: units in a queue go back when their Wait is cancelled", store.ErrUnsupported, LeakyBucketQueue)
+	case v == verbReserve && queue:
 		return fmt.Errorf("%w: Reserve on %s: units in a queue are not given back", store.ErrUnsupported, LeakyBucketQueue)
-	case v == verbWait && in.Policy.Algorithm != LeakyBucketQueue:
+	case v == verbWait && !queue:
 		return fmt.Errorf("%w: Wait on %s: only %s has turns; use Allow and RetryAfter", store.ErrUnsupported, in.Policy.Algorithm, LeakyBucketQueue)
-	case v == verbWait && in.IdempotencyKey != "":
-		return fmt.Errorf("%w: DoWait with an IdempotencyKey; only Do and Reserve take one", store.ErrUnsupported)
 	}
-	if err := validateCost(v == verbCheck || v == verbUsage, in.Cost, q.Burst); err != nil {
+	if err := validateCost(v.reads, in.Cost, q.Burst); err != nil {
 		return err
 	}
 	if err := validateIdempotencyKey(in.IdempotencyKey); err != nil {
 		return err
 	}
-	if v == verbReserve || v == verbTake && in.IdempotencyKey != "" {
-		if err := e.note(c); err != nil {
+	switch {
+	case v == verbReserve || v == verbTake && in.IdempotencyKey != "":
+		if err := e.admit(c); err != nil {
 			return err
 		}
+	case in.IdempotencyKey != "":
+		return fmt.Errorf("%w: an IdempotencyKey with %s; only Do and Reserve take one", store.ErrUnsupported, v.name)
 	}
 	q.Units, q.Cost, q.Count, q.Unit, q.Room = in.Cost, in.Cost, 1, in.Cost, q.Capacity
 	c.op.Merges = v == verbTake && c.op.Admission == nil && q.Possible()
@@ -268,8 +335,6 @@ func (e *engine) compileCost(c *call) error {
 		c.op.Merges = whole && q.BlockFor == 0 && q.Possible()
 	case verbCharge, verbRefund, verbUndo:
 		q.Cost, q.Count = 1, in.Cost
-	case verbWait:
-		q.Room = min(q.Capacity, float64(float64(c.within.Microseconds())*q.Leak)+q.Units)
 	}
 	switch admission := c.op.Admission; {
 	case v.kind != store.Take && v.kind != store.Reserve:
@@ -281,8 +346,8 @@ func (e *engine) compileCost(c *call) error {
 	return nil
 }
 
-// note sets what the store keeps of a call once it is granted.
-func (e *engine) note(c *call) error {
+// admit sets what the store keeps of a call once it is granted.
+func (e *engine) admit(c *call) error {
 	state, ttl, remember := store.Spent, time.Duration(0), e.remember
 	if reason := badDuration(remember); reason != "" {
 		return store.Invalid("Config.IdempotencyTTL", remember.String(), reason)
@@ -301,12 +366,20 @@ func (e *engine) note(c *call) error {
 }
 
 // now returns Config.Now's time for the store; nil selects the store's clock.
-func (c *shared) now() *int64 {
-	if c.clock == nil {
+func (s *shared) now() *int64 {
+	if s.clock == nil {
 		return nil
 	}
-	us := c.clock().UnixMicro()
+	us := s.clock().UnixMicro()
 	return &us
+}
+
+// clockTime returns this process's time, by Config.Now if that is set.
+func (s *shared) clockTime() time.Time {
+	if s.clock != nil {
+		return time.UnixMicro(s.clock().UnixMicro())
+	}
+	return time.UnixMicro(time.Now().UnixMicro())
 }
 
 // freed forgets the denials of a stored key that units went back to. With a
@@ -315,37 +388,4 @@ func (s *shared) freed(a algorithm.Name, policy, key string) {
 	if len(s.keySecret) == 0 {
 		s.denied.forget(&Policy{Name: policy, Algorithm: Algorithm(a)}, key)
 	}
-}
-
-// undoLate makes undo give back what is granted to op after its caller has left: the store
-// does not cancel a statement in flight, whose outcome would be unknown.
-func (e *engine) undoLate(op *store.Op, undo func()) {
-	op.Late = func() {
-		e.leaving.add()
-		go func() {
-			defer e.leaving.done()
-			undo()
-		}()
-	}
-}
-
-// longestUndo bounds an undo without Config.Timeout.
-const longestUndo = time.Second
-
-// undo carries out op, which gives units of a request back. The end of ctx does not end it;
-// a timeout does.
-func (e *engine) undo(ctx context.Context, request Request, op *store.Op) error {
-	ctx = context.WithoutCancel(ctx)
-	if e.timeout <= 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, longestUndo)
-		defer cancel()
-	}
-	op.Now = e.now()
-	err := e.store.Do(ctx, op)
-	e.denied.forget(&request.Policy, request.Key)
-	if err != nil {
-		e.logger.WarnContext(ctx, "pglimit: a cancelled Wait could not give its units back", "policy", request.Policy.Name, "error", err)
-	}
-	return err
 }

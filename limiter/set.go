@@ -1,0 +1,452 @@
+package limiter
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/pglimit/pglimit/internal/algorithm"
+	"github.com/pglimit/pglimit/internal/slots"
+	"github.com/pglimit/pglimit/internal/store"
+)
+
+// maxRequests is the largest number of requests of one AllowAll.
+const maxRequests = 1000
+
+// AllowAll makes several requests at once, of any policies and keys: all are granted or
+// none, and a denial consumes nothing. It takes from 1 to 1,000 requests. Their order
+// matters only for Results. AllowAlls never deadlock each other.
+//
+//   - Requests for one policy and key are decided on the sum of their costs. Each has its
+//     own Result, as if they had come one after the other. Those of a shadow policy do come
+//     one after the other.
+//   - A sum above the burst is denied with RetryAfter Never, and nothing is written.
+//   - One name, algorithm and key under two different Policy values is an ErrInvalid.
+//   - Errors name the request by its index.
+//   - A denial starts the block of those policies that denied, if Policy.BlockFor is set.
+//   - The whole is Relaxed if all policies are, else Durable; FailOpen if all policies
+//     are, else FailClosed.
+//   - The rows of all keys are locked for two round trips to the database. If all keys had
+//     much room at this Limiter's last AllowAll, it is one, and they are locked only while
+//     the database decides.
+//   - A remembered denial of one of its requests denies the whole: the Source of the others
+//     is SourceSkipped.
+//   - A request of a shadow policy never denies the others. If the others are granted, it is
+//     decided by itself, by a statement after theirs, and counted if it fits. If they are
+//     denied, it is not decided: its Source is SourceSkipped. In a transaction too the keys
+//     of shadow policies are locked after all others, both in one order.
+//   - Config.Observe is called for each request.
+func (e *engine) AllowAll(ctx context.Context, requests ...Request) (Results, error) {
+	return e.decideAll(ctx, &set{verb: verbAll, requests: requests})
+}
+
+// set is the requests of an AllowAll, WaitAll or DoWait, which are decided together.
+type set struct {
+	verb      *verb
+	requests  []Request // with their overrides
+	unlimited []bool    // by request; nil: none
+	groups    []*group  // of enforced policies, in lock order; after a WaitAll, also those of shadow policies
+	shadows   []*group
+	alone     bool // a request of a shadow policy, as if that were enforced
+	rows      int  // store.Op's, of the statement that decided groups
+
+	// Of a set that waits.
+	within   time.Duration // the time until its deadline
+	by       time.Time     // its deadline; zero: none
+	received time.Time     // when it was granted
+	delay    time.Duration // until the turn of all
+}
+
+// group is all requests of a set for one policy and key.
+type group struct {
+	store.Group
+	source  Policy
+	key     string     // the caller's
+	indexes []int      // of its requests
+	ahead   float64    // of a queue: the most units that may be before its last request
+	at      attempt    // to remember its denial
+	slot    slots.Slot // given up by another request, and used by this; or none
+}
+
+// request returns the group as one request.
+func (g *group) request() Request { return g.source.Request(g.key, g.Units) }
+
+func (g *group) queue() bool { return g.source.Algorithm == LeakyBucketQueue }
+
+// decideAll decides a set, after it has applied the overrides.
+func (e *engine) decideAll(ctx context.Context, s *set) (all Results, err error) {
+	began := e.begin()
+	if e.policies != nil {
+		s.requests, s.unlimited = e.policies.overrideAll(s.requests, e.clockTime)
+	}
+	if all, err = e.decideSet(ctx, s); err != nil {
+		all = Results{DeniedBy: -1}
+	}
+	for i := range s.requests {
+		r := new(Result)
+		if err == nil {
+			r = &all.PerRequest[i]
+		}
+		e.finish(ctx, s.verb, &s.requests[i], r, err, began)
+	}
+	return all, err
+}
+
+// decideSet is decideAll as the policies see it.
+func (e *engine) decideSet(ctx context.Context, s *set) (all Results, err error) {
+	if e.closed.Load() {
+		return all, store.ErrClosed
+	}
+	for {
+		if err = e.compileAll(s); err != nil {
+			return all, err
+		}
+		if all, err = e.try(ctx, s); err != store.ErrKnown {
+			return all, err
+		}
+	}
+}
+
+// try decides a compiled set. It returns ErrKnown if a denial came to be known while the
+// requests waited.
+func (e *engine) try(ctx context.Context, s *set) (all Results, err error) {
+	allowed := len(s.groups) == 0
+	switch {
+	case !allowed:
+		var known func() bool
+		if e.remembers(ctx) {
+			if all, known := e.known(s); known {
+				return all, nil
+			}
+			known = func() bool { return e.anyKnown(s) }
+		}
+		allowed, err = e.takeAll(ctx, s, s.groups, known)
+		if err == nil && !allowed && s.verb.waits {
+			allowed, err = e.reuseAll(ctx, s)
+		}
+		s.received = time.Now()
+	case ctx.Err() != nil:
+		err = store.EndedContext(ctx)
+	}
+	switch {
+	case err != nil:
+		return e.failedAll(ctx, s, err)
+	case !allowed:
+		all = e.results(s, false)
+		e.keep(s, all)
+		return all, nil
+	}
+	all = e.results(s, true)
+	for _, g := range s.groups {
+		for _, i := range g.indexes {
+			s.delay = max(s.delay, all.PerRequest[i].Delay)
+		}
+	}
+	return all, e.decideShadows(ctx, s, all.PerRequest)
+}
+
+// failedAll returns the answer to a set that failed in the store.
+func (e *engine) failedAll(ctx context.Context, s *set, err error) (all Results, _ error) {
+	closes := func(g *group) bool { return g.source.OnError != FailOpen }
+	if s.alone || err == store.ErrKnown || !e.failsOpen(ctx, err) || slices.ContainsFunc(s.groups, closes) {
+		return all, err
+	}
+	all = e.untaken(s, true, time.Time{})
+	for i := range s.requests {
+		if all.PerRequest[i].Source != SourceOverride {
+			all.PerRequest[i] = e.degrade(ctx, &s.requests[i], err)
+		}
+	}
+	return all, nil
+}
+
+// compileAll validates the requests and puts those of one policy and key into one group.
+// The groups are in lock order, the same for all callers.
+func (e *engine) compileAll(s *set) error {
+	switch n := len(s.requests); {
+	case n == 0:
+		return store.Invalid("requests", "none", "pass at least one")
+	case n > maxRequests:
+		return store.Invalid("requests", strconv.Itoa(n), fmt.Sprintf("must be at most %d", maxRequests))
+	}
+	type row struct {
+		algorithm   algorithm.Name
+		policy, key string
+	}
+	groups := make([]*group, 0, len(s.requests))
+	var known map[row]*group // if there are several
+	if len(s.requests) > 1 {
+		known = make(map[row]*group, len(s.requests))
+	}
+	c := e.call(s.verb, Request{})
+	defer e.put(c)
+	for i := range s.requests {
+		c.request = s.requests[i]
+		if err := e.compile(c); err != nil && s.verb == verbWait {
+			return err
+		} else if err != nil {
+			return fmt.Errorf("requests[%d]: %w", i, err)
+		}
+		in, k := &c.request, row{c.op.Algorithm, c.op.Policy, c.op.Key}
+		g := known[k]
+		switch {
+		case g == nil:
+			g = &group{Group: store.Group{Query: c.op.Query, Index: i}, source: in.Policy, key: in.Key, ahead: math.Inf(1)}
+			if groups = append(groups, g); known != nil {
+				known[k] = g
+			}
+		case g.source != in.Policy:
+			return fmt.Errorf("%w: requests[%d] and requests[%d] are for the same key under two policies %s that are not equal",
+				store.ErrInvalid, g.Index, i, store.Quote(in.Policy.Name))
+		default:
+			sum := g.Units + in.Cost
+			g.Units, g.Cost, g.Unit = sum, sum, sum
+		}
+		if g.indexes, g.Needs = append(g.indexes, i), append(g.Needs, g.Units); s.verb.waits && g.queue() {
+			g.ahead = float64(s.within.Microseconds()) * g.Leak
+			g.Room = min(g.Capacity, g.ahead+in.Cost)
+		}
+	}
+	slices.SortFunc(groups, func(a, b *group) int {
+		return cmp.Or(cmp.Compare(a.Algorithm.Index(), b.Algorithm.Index()),
+			strings.Compare(a.Policy, b.Policy), strings.Compare(a.Key, b.Key))
+	})
+	now, commit := groups[0].Now, groups[0].Commit
+	s.groups, s.shadows = groups[:0], nil
+	for _, g := range groups {
+		if g.Commit == store.Durable {
+			commit = store.Durable
+		}
+		switch {
+		case s.unlimited != nil && s.unlimited[g.Index]:
+		case g.source.Shadow && !s.alone:
+			s.shadows = append(s.shadows, g)
+		default:
+			s.groups = append(s.groups, g)
+		}
+	}
+	for _, g := range s.groups { // one transaction, and one reading of Config.Now
+		g.Now, g.Commit = now, commit
+	}
+	return nil
+}
+
+// takeAll sends the groups to the store. A single request is a plain Take, or a Get if it
+// can never fit. known is store.Op's. What is granted to a set that waits after its caller
+// has left is given back.
+func (e *engine) takeAll(ctx context.Context, s *set, groups []*group, known func() bool) (allowed bool, err error) {
+	op := &store.Op{Kind: store.TakeAll, Known: known}
+	first := groups[0]
+	single := len(groups) == 1 && len(first.Needs) == 1
+	if single {
+		op.Kind, op.Query, op.Merges = store.Take, first.Query, !s.verb.waits
+	} else {
+		op.Groups = make([]*store.Group, len(groups))
+	}
+	for i, g := range groups {
+		switch possible := g.Possible(); {
+		case single && !possible:
+			op.Kind, op.Merges = store.Get, false
+		case single:
+		case !possible:
+			op.Kind = store.GetAll
+			fallthrough
+		default:
+			op.Groups[i] = &g.Group
+		}
+	}
+	if s.verb.waits {
+		op.Late = func() {
+			if single {
+				first.Outcome = op.Outcome
+			}
+			e.withdrawals.add()
+			go func() {
+				defer e.withdrawals.done()
+				e.withdraw(ctx, groups, time.Now())
+			}()
+		}
+	}
+	if err := e.send(ctx, op); err != nil { // a statement in flight may still need them
+		return false, err
+	}
+	s.rows = op.Rows
+	if single {
+		first.Outcome, first.Views = op.Outcome, []algorithm.View{op.Outcome.View}
+		return first.Fits(), nil
+	}
+	return op.Allowed, nil
+}
+
+// untaken returns the answers of a set before those of its groups: unlimited keys pass, and
+// other requests are skipped.
+func (e *engine) untaken(s *set, allowed bool, at time.Time) Results {
+	all := Results{Allowed: allowed, DeniedBy: -1, PerRequest: make([]Result, len(s.requests))}
+	for i := range s.requests {
+		r := &all.PerRequest[i]
+		if s.unlimited != nil && s.unlimited[i] {
+			if *r = e.passed(&s.requests[i]); !allowed {
+				r.Granted = 0
+			}
+		} else {
+			*r = undecided(&s.requests[i], SourceSkipped, at)
+		}
+	}
+	return all
+}
+
+// results returns the answer to each request.
+func (e *engine) results(s *set, allowed bool) Results {
+	var at time.Time
+	if len(s.groups) > 0 {
+		at = time.UnixMicro(s.groups[0].Outcome.Now)
+	}
+	all := e.untaken(s, allowed, at)
+	rows := 0
+	for _, g := range s.groups {
+		rows += len(g.indexes)
+	}
+	rows = e.rows(rows, &store.Op{Rows: s.rows})
+	for _, g := range s.groups {
+		for i, index := range g.indexes {
+			r := &all.PerRequest[index]
+			if in := &s.requests[index]; allowed && g.slot.IsZero() {
+				*r = g.share(i, in, e.source)
+			} else if *r = g.refused(i, in, e.source); allowed {
+				r.useSlot(in.Cost, g.slot.From.Add(occupies(&g.Query, g.Needs[i]-in.Cost)))
+			}
+			r.rows = rows
+		}
+		if !allowed && g.Outcome.IsBlocked() { // the block may be newer than the remembered denial
+			e.denied.forget(&g.source, g.key)
+		}
+	}
+	all.blame()
+	return all
+}
+
+// blame sets DeniedBy.
+func (all *Results) blame() {
+	for i, r := range all.PerRequest {
+		if !r.Allowed && r.Source != SourceSkipped && (all.DeniedBy < 0 || r.RetryAfter > all.PerRequest[all.DeniedBy].RetryAfter) {
+			all.DeniedBy = i
+		}
+	}
+}
+
+// share returns the i-th request's answer after all were granted, as of before the
+// requests after it.
+func (g *group) share(i int, in *Request, source Source) Result {
+	q, o := g.Query, g.Outcome
+	o.View = o.View.Less(q.Units - g.Needs[i])
+	q.Units, q.Cost, q.Unit = in.Cost, in.Cost, in.Cost
+	return result(&q, verbTake, &o, in.Policy.Limit, source)
+}
+
+// refused returns the i-th request's answer after the whole was denied: whether it would
+// have fitted after those before it, and its RetryAfter.
+func (g *group) refused(i int, in *Request, source Source) Result {
+	q, o, need := g.Query, g.Outcome, g.Needs[i]
+	o.View = g.Views[i]
+	q.Room = min(q.Capacity, g.ahead+in.Cost)
+	if o.Granted == 0 && !o.Blocked && algorithm.Fit(q.Room, o.View.Level(&q.Rules, o.UpdatedAt), need) >= 1 {
+		o.Granted = 1 // this request alone
+	}
+	q.Units, q.Cost, q.Unit = need, need, need
+	r := result(&q, verbTake, &o, in.Policy.Limit, source)
+	r.Granted, r.Delay, r.grant = 0, 0, algorithm.Grant{}
+	return r
+}
+
+// decideShadows decides each request of a shadow policy by itself, after all others were
+// granted, and sets its answer. Outside a transaction none of them fails the whole, whose
+// others are counted. After an error of the store the rest are not sent.
+func (e *engine) decideShadows(ctx context.Context, s *set, answers []Result) error {
+	var away error
+	for _, g := range s.shadows {
+		for _, i := range g.indexes {
+			if away != nil {
+				answers[i] = e.degrade(ctx, &s.requests[i], away)
+				continue
+			}
+			one := &set{verb: s.verb, requests: s.requests[i : i+1], alone: true, within: s.within, by: s.by}
+			all, err := e.decideSet(ctx, one)
+			switch {
+			case err == nil:
+				answers[i] = all.PerRequest[0]
+			case e.tx || len(s.requests) == 1 && !e.passesShadow(ctx, err):
+				return err
+			default:
+				away = err
+				answers[i] = e.degrade(ctx, &s.requests[i], away)
+			}
+			if err == nil && all.Allowed {
+				s.groups = append(s.groups, one.groups...) // for withdraw
+			}
+		}
+	}
+	return nil
+}
+
+// known returns the denial by remembered denials, if they suffice. If not, it begins an
+// attempt for each group.
+func (e *engine) known(s *set) (all Results, known bool) {
+	for _, g := range s.groups {
+		in := g.request()
+		var r Result
+		var denied bool
+		if e.reusable(s, g) {
+			continue
+		}
+		if r, g.at, denied = e.denied.lookup(&in); !denied {
+			g.Hot = g.at.again
+			continue
+		}
+		if !known {
+			known = true
+			all = e.untaken(s, false, r.At)
+		}
+		for i, index := range g.indexes {
+			in.Cost = g.Needs[i]
+			if r, _, denied := e.denied.lookup(&in); denied {
+				all.PerRequest[index] = r
+			}
+		}
+	}
+	all.blame()
+	return all, known && all.DeniedBy >= 0 // a denial may have ended meanwhile
+}
+
+// anyKnown reports whether remembered denials deny the whole by now. If not, the attempts
+// begin now.
+func (e *engine) anyKnown(s *set) bool {
+	return slices.ContainsFunc(s.groups, func(g *group) (known bool) {
+		if in := g.request(); !e.reusable(s, g) {
+			_, g.at, known = e.denied.lookup(&in)
+		}
+		return known
+	})
+}
+
+// keep remembers the denials of a set. A deadline denies only for itself.
+func (e *engine) keep(s *set, all Results) {
+	for _, g := range s.groups {
+		if !g.at.Valid() || g.Hurried() {
+			continue
+		}
+		for i, index := range g.indexes {
+			if r := all.PerRequest[index]; !r.Allowed {
+				q, o, in := g.Query, g.Outcome, s.requests[index]
+				q.Units, q.Cost, q.Unit, in.Cost = g.Needs[i], g.Needs[i], g.Needs[i], g.Needs[i]
+				o.View = g.Views[i]
+				e.denied.keep(g.at, &q, &in, &o, r)
+				break
+			}
+		}
+	}
+}

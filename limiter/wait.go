@@ -1,0 +1,274 @@
+package limiter
+
+import (
+	"context"
+	"math"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/pglimit/pglimit/internal/slots"
+	"github.com/pglimit/pglimit/internal/store"
+)
+
+// A Wait that is cancelled after others have queued behind it cannot give its place back:
+// those others know when their turns come. Its slot stays unused, and the queue is as full
+// as before. Clients that come and leave would fill it with such slots. So this process
+// keeps them, and gives them to later Waits that the queue denies. Each is used once at
+// most, so the queue keeps its pace.
+
+// maxSlots is the largest number of unused slots that a Limiter keeps.
+const maxSlots = 16_384
+
+// queueKey identifies a queue by the caller's key.
+type queueKey struct{ policy, key string }
+
+// DoWait is Do for LeakyBucketQueue and sleeps until the request's turn, Result.Delay.
+// Units leave the queue in the order of their requests, across all processes. Other
+// algorithms and requests with an IdempotencyKey return ErrUnsupported.
+//
+// If the queue is full, the key is blocked or the turn would come after ctx's deadline,
+// DoWait returns a denial immediately and consumes nothing. A denial starts a block if
+// Policy.BlockFor is set.
+//
+// If ctx ends first, DoWait returns ctx's error. Its place goes back if no later request
+// is in the queue. A place that it has is given back before DoWait returns, within
+// Config.Timeout; one that a statement in flight is taking, after that. The sleep is real
+// time even if Config.Now is set.
+//
+// If later requests are in the queue, they keep their turns, and the queue stays as full.
+// The unused turn goes to the next DoWait or WaitAll of the same Limiter that would be
+// denied for lack of room, and that the turn suits. That one overtakes others. A Limiter
+// keeps at most 16,384 such turns, and forgets those of a key at a Reset. A denial that
+// starts a block stays a denial.
+func (l *Limiter) DoWait(ctx context.Context, request Request) (Result, error) {
+	all, err := l.waitAll(ctx, verbWait, []Request{request})
+	if err != nil {
+		return failure(err), err
+	}
+	return all.PerRequest[0], nil
+}
+
+// Wait is DoWait for n units. It returns nil when it is their turn, and a *DeniedError
+// for a denial.
+func (l *Limiter) Wait(ctx context.Context, p Policy, key string, n float64) error {
+	r, err := l.DoWait(ctx, p.Request(key, n))
+	if err == nil && !r.Allowed {
+		return &DeniedError{Result: r}
+	}
+	return err
+}
+
+// WaitAll is AllowAll and sleeps until the turn of all requests: the longest Delay. It
+// combines a LeakyBucketQueue with other limits.
+//
+// A request whose turn would come after ctx's deadline denies the whole immediately. If
+// ctx ends first, WaitAll returns ctx's error and gives back when DoWait does: places in
+// queues that no later request follows, and for other requests what Undo would. Turns that
+// stay unused go to later requests as with DoWait.
+// Config.Timeout bounds that for each request.
+func (l *Limiter) WaitAll(ctx context.Context, requests ...Request) (Results, error) {
+	return l.waitAll(ctx, verbWaitAll, requests)
+}
+
+func (l *Limiter) waitAll(ctx context.Context, v *verb, requests []Request) (Results, error) {
+	s := &set{verb: v, requests: requests, within: math.MaxInt64}
+	if deadline, ok := ctx.Deadline(); ok {
+		s.by, s.within = deadline, max(0, time.Until(deadline))
+	}
+	all, err := l.decideAll(ctx, s)
+	if err != nil || sleep(ctx, s.delay) {
+		return all, err
+	}
+	l.withdrawals.add() // Close waits for this one
+	defer l.withdrawals.done()
+	l.withdraw(ctx, s.groups, s.received)
+	return Results{DeniedBy: -1}, store.EndedContext(ctx)
+}
+
+// sleep reports whether the delay ended before ctx.
+func sleep(ctx context.Context, delay time.Duration) bool {
+	if delay <= 0 {
+		return true
+	}
+	turn := time.NewTimer(delay)
+	defer turn.Stop()
+	select {
+	case <-turn.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// withdraw gives back what was granted to groups, which was received at that time. The slot
+// of a request that others have queued behind is kept for another.
+func (e *engine) withdraw(ctx context.Context, groups []*group, received time.Time) {
+	for _, g := range groups {
+		switch {
+		case !g.slot.IsZero():
+			e.keepSlot(g, g.slot)
+		case g.queue():
+			op := &store.Op{Kind: store.Leave, Query: g.Query, Ticket: g.Outcome.Ticket}
+			if err := e.undo(ctx, g, op); err == nil && !op.Allowed { // after an error it may have left
+				e.keepSlot(g, g.slotAt(received, e.source))
+			}
+		default:
+			op := &store.Op{Kind: store.Undo, Query: g.Query, Grant: g.Outcome.View.Counted(g.Outcome.UpdatedAt)}
+			op.Cost, op.Count = 1, op.Units
+			_ = e.undo(ctx, g, op)
+		}
+	}
+}
+
+// longestUndo bounds an undo without Config.Timeout.
+const longestUndo = time.Second
+
+// undo carries out op, which gives units of a group back. The end of ctx does not end it;
+// a timeout does.
+func (e *engine) undo(ctx context.Context, g *group, op *store.Op) error {
+	ctx = context.WithoutCancel(ctx)
+	if e.timeout <= 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, longestUndo)
+		defer cancel()
+	}
+	op.Now = e.now()
+	err := e.store.Do(ctx, op)
+	e.denied.forget(&g.source, g.key)
+	if err != nil {
+		e.logger.WarnContext(ctx, "pglimit: a cancelled Wait could not give its units back", "policy", g.source.Name, "error", err)
+	}
+	return err
+}
+
+// slotAt returns the slot that was granted to a group in a queue, if it was received at that
+// time; none if it is too far in the future to keep.
+func (g *group) slotAt(received time.Time, source Source) slots.Slot {
+	delay := result(&g.Query, verbTake, &g.Outcome, 0, source).Delay
+	if delay > slots.Longest {
+		return slots.Slot{}
+	}
+	return slots.Slot{From: received.Add(delay), Width: occupies(&g.Query, g.Units)}
+}
+
+// occupies returns the time that units take to leave the queue, rounded down; 0 if that
+// is too long for a slot.
+func occupies(q *store.Query, units float64) time.Duration {
+	us := units / q.Leak
+	if us >= float64(slots.Longest.Microseconds()) {
+		return 0
+	}
+	return time.Duration(us * float64(time.Microsecond))
+}
+
+// keepSlot keeps a slot that its group does not use.
+func (e *engine) keepSlot(g *group, slot slots.Slot) {
+	e.slots.Put(queueKey{g.Policy, strings.Clone(g.key)}, slot) // the key may share memory with a large text
+}
+
+// reusable reports whether a group may use an unused slot, so that a remembered denial does
+// not answer it.
+func (e *engine) reusable(s *set, g *group) bool {
+	return s.verb.waits && g.queue() && e.slots.Has(queueKey{g.Policy, g.key})
+}
+
+// reuseAll gives unused slots to the groups that have no room in their queues, if all
+// others have room, and takes the others.
+func (e *engine) reuseAll(ctx context.Context, s *set) (allowed bool, err error) {
+	defer func() {
+		for _, g := range s.groups {
+			if !allowed && !g.slot.IsZero() {
+				e.keepSlot(g, g.slot)
+				g.slot = slots.Slot{}
+			}
+		}
+	}()
+	others := make([]*group, 0, len(s.groups))
+	for _, g := range s.groups {
+		switch {
+		case !g.Possible() || !g.Fits() && !g.queue():
+			return false, nil
+		case g.Fits():
+			others = append(others, g)
+		}
+	}
+	for _, g := range s.groups {
+		if !g.Fits() && !e.reuse(s, g) {
+			return false, nil
+		}
+	}
+	if len(others) == 0 {
+		return true, nil
+	}
+	return e.takeAll(ctx, s, others, nil)
+}
+
+// reuse gives a group that was denied for lack of room in its queue an unused slot. That
+// begins before the set's deadline, and where the queue would end.
+func (e *engine) reuse(s *set, g *group) (ok bool) {
+	if g.Outcome.Blocked || g.Outcome.IsBlocked() {
+		return false
+	}
+	last := time.Now().Add(occupies(&g.Query, g.Capacity-g.Units))
+	if !s.by.IsZero() {
+		by := s.by
+		if n := len(g.Needs); n > 1 { // for the last of the group's requests
+			by = by.Add(-occupies(&g.Query, g.Needs[n-2]))
+		}
+		if by.Before(last) {
+			last = by
+		}
+	}
+	g.slot, ok = e.slots.Take(queueKey{g.Policy, g.key}, occupies(&g.Query, g.Units), last)
+	return ok
+}
+
+// useSlot changes a denial to a grant of units at that time.
+func (r *Result) useSlot(units float64, at time.Time) {
+	r.Allowed, r.Granted, r.Delay = true, units, max(0, time.Until(at))
+	r.RetryAfter, r.Reason = 0, ""
+}
+
+// tally counts what is in progress.
+type tally struct {
+	mu    sync.Mutex
+	ended sync.Cond
+	n     int
+}
+
+func newTally() *tally {
+	t := new(tally)
+	t.ended.L = &t.mu
+	return t
+}
+
+func (t *tally) add() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.n++
+}
+
+func (t *tally) done() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.n--; t.n == 0 {
+		t.ended.Broadcast()
+	}
+}
+
+// zero reports whether nothing is in progress.
+func (t *tally) zero() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.n == 0
+}
+
+// awaitZero waits until nothing is in progress.
+func (t *tally) awaitZero() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for t.n > 0 {
+		t.ended.Wait()
+	}
+}
