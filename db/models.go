@@ -155,7 +155,7 @@ type PglimitPolicy struct {
 	Burst      *float64
 	TickS      float64
 	BlockForS  float64
-	MaxTtlS    float64
+	MaxTTLS    float64
 	Version    int64
 	ChangedAt  pgtype.Timestamptz
 	Aligned    bool

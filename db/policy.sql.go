@@ -292,7 +292,7 @@ type PoliciesRow struct {
 	Burst       float64
 	TickS       float64
 	BlockForS   float64
-	MaxTtlS     float64
+	MaxTTLS     float64
 	Aligned     bool
 	Shadow      bool
 	Askers      bool
@@ -326,7 +326,7 @@ func (q *Queries) Policies(ctx context.Context, db DBTX) ([]PoliciesRow, error) 
 			&i.Burst,
 			&i.TickS,
 			&i.BlockForS,
-			&i.MaxTtlS,
+			&i.MaxTTLS,
 			&i.Aligned,
 			&i.Shadow,
 			&i.Askers,
@@ -427,22 +427,21 @@ func (q *Queries) PolicyHistory(ctx context.Context, db DBTX, arg PolicyHistoryP
 }
 
 const PolicyInsert = `-- name: PolicyInsert :exec
-INSERT INTO pglimit_policy (name, algorithm, limit_units, period_s, burst, tick_s, block_for_s, max_ttl_s, aligned, shadow, askers, calendar, time_zone, durability, on_error, note)
-VALUES ($1::text, $2::text, $3::float8, nullif($4::float8, 0::float8),
-        nullif($5::float8, 0::float8), $6::float8, $7::float8, $8::float8,
-        $9::bool, $10::bool, $11::bool, $12::text, $13::text,
-        $14::text, $15::text, $16::text)
+INSERT INTO pglimit_policy (algorithm, limit_units, period_s, burst, tick_s, block_for_s, max_ttl_s, aligned, shadow, askers, calendar, time_zone, durability, on_error, note, name)
+VALUES ($1::text, $2::float8, nullif($3::float8, 0::float8),
+        nullif($4::float8, 0::float8), $5::float8, $6::float8, $7::float8,
+        $8::bool, $9::bool, $10::bool, $11::text, $12::text,
+        $13::text, $14::text, $15::text, $16::text)
 `
 
 type PolicyInsertParams struct {
-	Name       string
 	Algorithm  string
 	LimitUnits float64
 	PeriodS    float64
 	Burst      float64
 	TickS      float64
 	BlockForS  float64
-	MaxTtlS    float64
+	MaxTTLS    float64
 	Aligned    bool
 	Shadow     bool
 	Askers     bool
@@ -451,21 +450,21 @@ type PolicyInsertParams struct {
 	Durability string
 	OnError    string
 	Note       string
+	Name       string
 }
 
-// PolicyInsert writes a new policy.
+// PolicyInsert writes a new policy. The parameters are those of PolicyUpdate.
 //
 // Index: none. Locks the version's row and the policy.
 func (q *Queries) PolicyInsert(ctx context.Context, db DBTX, arg PolicyInsertParams) error {
 	_, err := db.Exec(ctx, PolicyInsert,
-		arg.Name,
 		arg.Algorithm,
 		arg.LimitUnits,
 		arg.PeriodS,
 		arg.Burst,
 		arg.TickS,
 		arg.BlockForS,
-		arg.MaxTtlS,
+		arg.MaxTTLS,
 		arg.Aligned,
 		arg.Shadow,
 		arg.Askers,
@@ -474,6 +473,7 @@ func (q *Queries) PolicyInsert(ctx context.Context, db DBTX, arg PolicyInsertPar
 		arg.Durability,
 		arg.OnError,
 		arg.Note,
+		arg.Name,
 	)
 	return err
 }
@@ -516,7 +516,7 @@ type PolicyUpdateParams struct {
 	Burst      float64
 	TickS      float64
 	BlockForS  float64
-	MaxTtlS    float64
+	MaxTTLS    float64
 	Aligned    bool
 	Shadow     bool
 	Askers     bool
@@ -540,7 +540,7 @@ func (q *Queries) PolicyUpdate(ctx context.Context, db DBTX, arg PolicyUpdatePar
 		arg.Burst,
 		arg.TickS,
 		arg.BlockForS,
-		arg.MaxTtlS,
+		arg.MaxTTLS,
 		arg.Aligned,
 		arg.Shadow,
 		arg.Askers,

@@ -3,6 +3,7 @@ package limiter
 import (
 	"encoding/json"
 	"errors"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -47,7 +48,7 @@ func FuzzPolicyText(f *testing.F) {
 		}
 		form, err := p.MarshalYAML()
 		back = Policy{}
-		if err != nil || back.UnmarshalYAML(func(into any) error { *into.(*policyText) = form.(policyText); return nil }) != nil || back != p {
+		if err != nil || back.UnmarshalYAML(func(into any) error { reflect.ValueOf(into).Elem().Set(reflect.ValueOf(form)); return nil }) != nil || back != p {
 			t.Errorf("%q is %+v, but by YAML it is %+v, %v", text, p, back, err)
 		}
 		if !valid {

@@ -56,18 +56,18 @@ type PoliciesConfig struct {
 // StoredPolicy is a policy in the database.
 type StoredPolicy struct {
 	Policy
-	// Note says why the policy is so: up to 1,000 characters.
-	Note string
 	// Askers lets roles that may only request use the policy: see docs/sql.md.
-	Askers bool
+	Askers bool `json:"askers,omitempty"`
 	// MaxTTL is the longest reservation of such a role: from one second to a hundred years.
 	// 0 is a day.
-	MaxTTL time.Duration
+	MaxTTL time.Duration `json:"max_ttl,omitempty"`
+	// Note says why the policy is so: up to 1,000 characters.
+	Note string `json:"note,omitempty"`
 	// Version, ChangedAt and ChangedBy (a role) are of the last change. They are ignored
 	// when a policy is written.
-	Version   int64
-	ChangedAt time.Time
-	ChangedBy string
+	Version   int64     `json:"version,omitempty"`
+	ChangedAt time.Time `json:"changed_at,omitzero"`
+	ChangedBy string    `json:"changed_by,omitempty"`
 }
 
 // Override is what differs for one key of a policy. A nil field keeps what the policy has.

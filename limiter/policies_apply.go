@@ -62,7 +62,7 @@ func (p *Policies) compileEdit(edit *PolicyEdit) (*policies.Edit, error) {
 	set := map[string]Policy{}
 	for i := range edit.Set {
 		q := &edit.Set[i]
-		if err := q.validate(); err != nil {
+		if err := q.Validate(); err != nil {
 			return nil, fmt.Errorf("PolicyEdit.Set[%d]: %w", i, err)
 		}
 		if err := once(rowID{q.Name, ""}); err != nil {

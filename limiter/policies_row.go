@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"math"
+	"reflect"
 	"strconv"
 	"strings"
 	"time"
@@ -28,15 +29,19 @@ func init() {
 // for no end.
 var firstUntil, lastUntil = time.UnixMicro(1), time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// validate returns nil if p can be stored.
-func (p *StoredPolicy) validate() error {
+// Validate returns nil if p can be stored, else a *PolicyError for the first field that is
+// not valid.
+func (p StoredPolicy) Validate() error {
 	if err := p.Policy.Validate(); err != nil {
 		return err
 	}
 	if reason := badDuration(p.MaxTTL); reason != "" || p.MaxTTL != 0 && p.MaxTTL < store.MinTTL {
 		return p.bad("MaxTTL", p.MaxTTL, "must be whole microseconds from one second to a hundred years, or 0 for a day")
 	}
-	return validateNote(p.Note)
+	if reason := badNote(p.Note); reason != "" {
+		return p.bad("Note", p.Note, reason)
+	}
+	return nil
 }
 
 // validate returns nil if o can be stored for the policy of its name, if there is one.
@@ -76,12 +81,19 @@ func (o *Override) validate(policy func(name string) (Policy, bool)) error {
 	return nil
 }
 
-func validateNote(note string) error {
+func badNote(note string) (reason string) {
 	switch {
 	case !utf8.ValidString(note), strings.IndexByte(note, 0) >= 0:
-		return store.Invalid("Note", store.Quote(note), "must be UTF-8 without NUL")
+		return "must be UTF-8 without NUL"
 	case utf8.RuneCountInString(note) > maxNote:
-		return store.Invalid("Note", store.Quote(note), fmt.Sprintf("must have at most %d characters", maxNote))
+		return fmt.Sprintf("must have at most %d characters", maxNote)
+	}
+	return ""
+}
+
+func validateNote(note string) error {
+	if reason := badNote(note); reason != "" {
+		return store.Invalid("Note", store.Quote(note), reason)
 	}
 	return nil
 }
@@ -124,30 +136,32 @@ func clonePointer[T any](p *T) *T {
 	return &v
 }
 
-// row returns p as it is stored.
-func (p *StoredPolicy) row() policies.Policy {
-	return policies.Policy{
-		Name: p.Name, Algorithm: string(p.Algorithm), LimitUnits: p.Limit, Burst: p.Burst,
-		PeriodS: inSeconds(p.Period), TickS: inSeconds(p.Tick), BlockForS: inSeconds(p.BlockFor), MaxTTLS: inSeconds(cmp.Or(p.MaxTTL, defaultMaxTTL)),
-		Aligned: p.Aligned, Shadow: p.Shadow, Askers: p.Askers, Calendar: string(p.Calendar), TimeZone: p.TimeZone,
-		Durability: p.Durability.String(), OnError: p.OnError.String(), Note: p.Note,
+// rowForm is a policy as a row. Its columns have units: limit_units, and seconds for
+// durations.
+var rowForm = func() form {
+	f := form{fields: fieldsOf(reflect.TypeFor[StoredPolicy]()), typ: reflect.TypeFor[policies.Policy]()}
+	for _, field := range f.fields {
+		column, _ := f.typ.FieldByNameFunc(func(name string) bool {
+			return name == field.Name || name == field.Name+"S" || name == field.Name+"Units"
+		})
+		f.places = append(f.places, column.Index[0])
 	}
+	return f
+}()
+
+// row returns p as it is stored.
+func (p StoredPolicy) row() (r policies.Policy) {
+	p.MaxTTL = cmp.Or(p.MaxTTL, defaultMaxTTL)
+	for i, field := range rowForm.fields {
+		flatten(reflect.ValueOf(&r).Elem().Field(rowForm.places[i]), reflect.ValueOf(p).FieldByIndex(field.Index))
+	}
+	return r
 }
 
 // storedPolicy returns a row as a policy, and an error if that is not valid.
-func storedPolicy(r *policies.Policy) (StoredPolicy, error) {
-	p := StoredPolicy{
-		Note: r.Note, Askers: r.Askers, MaxTTL: fromSeconds(r.MaxTTLS),
-		Version: r.Version, ChangedAt: r.ChangedAt, ChangedBy: r.ChangedBy,
-	}
-	err := p.Policy.fromText(policyText{
-		Name: r.Name, Algorithm: Algorithm(r.Algorithm), Limit: r.LimitUnits, Burst: r.Burst, Aligned: r.Aligned,
-		Calendar: Calendar(r.Calendar), TimeZone: r.TimeZone, Durability: r.Durability, OnError: r.OnError, Shadow: r.Shadow,
-	})
-	p.Name = r.Name
-	p.Period, p.Tick, p.BlockFor = fromSeconds(r.PeriodS), fromSeconds(r.TickS), fromSeconds(r.BlockForS)
-	if err == nil {
-		err = p.validate()
+func storedPolicy(r *policies.Policy) (p StoredPolicy, err error) {
+	if err = rowForm.unflatten(reflect.ValueOf(&p).Elem(), reflect.ValueOf(r).Elem()); err == nil {
+		err = p.Validate()
 	}
 	return p, err
 }

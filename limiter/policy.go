@@ -52,47 +52,47 @@ const (
 type Policy struct {
 	// Name separates the keys of this policy from those of other policies. It matches
 	// ^[a-z0-9][a-z0-9_.-]{0,63}$. It has no default.
-	Name string
+	Name string `json:"name"`
 	// Algorithm is one of the constants of that type. It has no default.
-	Algorithm Algorithm
+	Algorithm Algorithm `json:"algorithm"`
 	// Limit is the number of units that pass per Period in the long run, from 1e-9 to
 	// 2^53. It has no default.
-	Limit float64
+	Limit float64 `json:"limit"`
 	// Period is the time over which Limit units pass: whole microseconds, up to a hundred
 	// years. It has no default. It must be 0 with a Calendar.
-	Period time.Duration
+	Period time.Duration `json:"period,omitempty"`
 	// Burst is the capacity: the number of units that an unused key grants at once, from
 	// 1e-9 to 2^53. Default: Limit. For the window algorithms it must be 0 or equal to
 	// Limit.
-	Burst float64
+	Burst float64 `json:"burst,omitempty"`
 	// Tick makes a LeakyBucket leak in whole steps, one every Tick: whole microseconds.
 	// Default: 0, which leaks continuously. For LeakyBucket only.
-	Tick time.Duration
+	Tick time.Duration `json:"tick,omitempty"`
 	// Aligned makes windows start at whole multiples of Period since 1970-01-01 UTC.
 	// Default: false; a window starts at a key's first request. For FixedWindow only;
 	// windows of a SlidingWindowCounter are always aligned.
-	Aligned bool
+	Aligned bool `json:"aligned,omitempty"`
 	// Calendar makes windows the hours, days, weeks from Monday or months of a calendar,
 	// instead of Period and Aligned. Default: none. For FixedWindow only. The database's
 	// clock selects the window; this program's time zone data defines its edges.
-	Calendar Calendar
+	Calendar Calendar `json:"calendar,omitempty"`
 	// TimeZone is the zone of Calendar's local dates and hours: a name of the IANA time
 	// zone database in its exact spelling, such as "Europe/Vienna". Names of older
 	// versions, such as "US/Pacific", are valid; "Local" and other names of files, such
 	// as "posix/Europe/Vienna", are not. Default: UTC. For use with Calendar only. If the
 	// system may lack that database, as in small container images, import _
 	// "time/tzdata".
-	TimeZone string
+	TimeZone string `json:"time_zone,omitempty"`
 	// BlockFor, if positive, blocks a key for this long after a denial that granted
 	// nothing. Requests denied while the key is blocked do not extend the block. Whole
 	// microseconds, up to a hundred years. Default: 0.
-	BlockFor time.Duration
+	BlockFor time.Duration `json:"block_for,omitempty"`
 	// Durability selects whether a crash of the server may lose the last decisions.
 	// Default: Durable. In the caller's transaction that transaction's settings apply
 	// instead.
-	Durability Durability
+	Durability Durability `json:"durability,omitempty"`
 	// OnError selects the result while the database is away. Default: FailClosed.
-	OnError FailMode
+	OnError FailMode `json:"on_error,omitempty"`
 	// Shadow makes the policy decide, count, block and report as if it denied, but never
 	// deny or delay: to try a limit on real traffic. Default: false.
 	//
@@ -105,7 +105,7 @@ type Policy struct {
 	//   - In an AllowAll it never denies the others.
 	//   - Invalid requests, a closed Limiter and errors in the caller's transaction are
 	//     errors as for any policy.
-	Shadow bool
+	Shadow bool `json:"shadow,omitempty"`
 }
 
 // Request is for Cost units of Key under Policy.

@@ -4,56 +4,50 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"reflect"
+	"strings"
 	"time"
 
 	durations "github.com/pglimit/pglimit/internal/duration"
 )
 
-// policyText is a Policy in JSON and YAML.
-type policyText struct {
-	Name       string    `json:"name" yaml:"name"`
-	Algorithm  Algorithm `json:"algorithm" yaml:"algorithm"`
-	Limit      float64   `json:"limit" yaml:"limit"`
-	Period     string    `json:"period,omitempty" yaml:"period,omitempty"`
-	Burst      float64   `json:"burst,omitempty" yaml:"burst,omitempty"`
-	Tick       string    `json:"tick,omitempty" yaml:"tick,omitempty"`
-	Aligned    bool      `json:"aligned,omitempty" yaml:"aligned,omitempty"`
-	Calendar   Calendar  `json:"calendar,omitempty" yaml:"calendar,omitempty"`
-	TimeZone   string    `json:"time_zone,omitempty" yaml:"time_zone,omitempty"`
-	BlockFor   string    `json:"block_for,omitempty" yaml:"block_for,omitempty"`
-	Durability string    `json:"durability,omitempty" yaml:"durability,omitempty"`
-	OnError    string    `json:"on_error,omitempty" yaml:"on_error,omitempty"`
-	Shadow     bool      `json:"shadow,omitempty" yaml:"shadow,omitempty"`
-}
-
 // MarshalJSON writes p with lower-case names and durations as strings. It omits fields at
 // their defaults.
-func (p Policy) MarshalJSON() ([]byte, error) { return json.Marshal(p.text()) }
+func (p Policy) MarshalJSON() ([]byte, error) { return policyForm.marshal(&p) }
 
 // UnmarshalJSON reads what MarshalJSON writes. In durations it also reads the unit d, of 24
 // hours, such as "30d" or "1d12h". An unknown field is an error, so that a
 // misspelt one is not ignored. UnmarshalJSON does not validate.
-func (p *Policy) UnmarshalJSON(data []byte) error {
-	var t policyText
-	dec := json.NewDecoder(bytes.NewReader(data))
-	dec.DisallowUnknownFields()
-	if err := dec.Decode(&t); err != nil {
-		return fmt.Errorf("pglimit: policy: %w", err)
-	}
-	return p.fromText(t)
-}
+func (p *Policy) UnmarshalJSON(data []byte) error { return policyForm.read(p, strictJSON(data)) }
 
 // MarshalYAML returns a value that YAML packages write as MarshalJSON does.
-func (p Policy) MarshalYAML() (any, error) { return p.text(), nil }
+func (p Policy) MarshalYAML() (any, error) { return policyForm.text(&p), nil }
 
 // UnmarshalYAML reads that form, for YAML packages that pass a decode function. It does
 // not validate.
-func (p *Policy) UnmarshalYAML(decode func(any) error) error {
-	var t policyText
-	if err := decode(&t); err != nil {
-		return fmt.Errorf("pglimit: policy: %w", err)
+func (p *Policy) UnmarshalYAML(decode func(any) error) error { return policyForm.read(p, decode) }
+
+// MarshalJSON writes what Policy's does, with the fields that only a StoredPolicy has. It
+// omits fields at their defaults.
+func (p StoredPolicy) MarshalJSON() ([]byte, error) { return storedForm.marshal(p.short()) }
+
+// UnmarshalJSON reads what MarshalJSON writes. An unknown field is an error. UnmarshalJSON
+// does not validate.
+func (p *StoredPolicy) UnmarshalJSON(data []byte) error { return storedForm.read(p, strictJSON(data)) }
+
+// MarshalYAML returns a value that YAML packages write as MarshalJSON does.
+func (p StoredPolicy) MarshalYAML() (any, error) { return storedForm.text(p.short()), nil }
+
+// UnmarshalYAML reads that form, for YAML packages that pass a decode function. It does
+// not validate.
+func (p *StoredPolicy) UnmarshalYAML(decode func(any) error) error { return storedForm.read(p, decode) }
+
+// short returns p without a MaxTTL that is the default.
+func (p StoredPolicy) short() *StoredPolicy {
+	if p.MaxTTL == defaultMaxTTL {
+		p.MaxTTL = 0
 	}
-	return p.fromText(t)
+	return &p
 }
 
 // String returns FailMode's name in JSON, YAML and flags.
@@ -78,58 +72,153 @@ func (d Durability) String() string {
 	return fmt.Sprintf("Durability(%d)", uint8(d))
 }
 
-func (p Policy) text() policyText {
-	t := policyText{
-		Name: p.Name, Algorithm: p.Algorithm, Limit: p.Limit,
-		Burst: p.Burst, Aligned: p.Aligned, Calendar: p.Calendar, TimeZone: p.TimeZone, Shadow: p.Shadow,
-	}
-	if p.Period != 0 || p.Calendar == "" {
-		t.Period = p.Period.String()
-	}
-	if p.Tick != 0 {
-		t.Tick = p.Tick.String()
-	}
-	if p.BlockFor != 0 {
-		t.BlockFor = p.BlockFor.String()
-	}
-	if p.Durability != Durable {
-		t.Durability = p.Durability.String()
-	}
-	if p.OnError != FailClosed {
-		t.OnError = p.OnError.String()
-	}
-	return t
+// strictJSON returns a function that decodes data and refuses unknown fields.
+func strictJSON(data []byte) (decode func(any) error) {
+	dec := json.NewDecoder(bytes.NewReader(data))
+	dec.DisallowUnknownFields()
+	return dec.Decode
 }
 
-func (p *Policy) fromText(t policyText) error {
-	q := Policy{Name: t.Name, Algorithm: t.Algorithm, Limit: t.Limit, Burst: t.Burst, Aligned: t.Aligned, Calendar: t.Calendar, TimeZone: t.TimeZone, Shadow: t.Shadow}
-	for _, d := range [...]struct {
-		field, text string
-		into        *time.Duration
-	}{{"Period", t.Period, &q.Period}, {"Tick", t.Tick, &q.Tick}, {"BlockFor", t.BlockFor, &q.BlockFor}} {
-		if d.text == "" {
-			continue
+// form is a struct of a policy's fields as numbers, booleans and texts: in JSON and YAML, or
+// as a row of the database. The policy's fields and their tags describe it, so that a new
+// field is described once.
+type form struct {
+	fields []reflect.StructField // of the policy
+	places []int                 // of these, in the form
+	typ    reflect.Type          // the form
+}
+
+var (
+	policyForm = textForm(reflect.TypeFor[Policy]())
+	storedForm = textForm(reflect.TypeFor[StoredPolicy]())
+)
+
+// fieldsOf returns the fields of a policy, those of an embedded one first.
+func fieldsOf(policy reflect.Type) (all []reflect.StructField) {
+	for _, f := range reflect.VisibleFields(policy) {
+		if !f.Anonymous {
+			all = append(all, f)
 		}
-		v, err := durations.Parse(d.text)
-		if err != nil {
-			return q.bad(d.field, d.text, `must be a duration such as "1m30s" or "30d"`)
+	}
+	return all
+}
+
+// textForm returns the form in JSON and YAML.
+func textForm(policy reflect.Type) form {
+	f := form{fields: fieldsOf(policy)}
+	var texts []reflect.StructField
+	for i, field := range f.fields {
+		typ := field.Type
+		if kind := typ.Kind(); kind == reflect.Uint8 || kind == reflect.String || typ == reflect.TypeFor[time.Duration]() {
+			typ = reflect.TypeFor[string]()
 		}
-		*d.into = v
+		tag := field.Tag.Get("json")
+		both := reflect.StructTag(fmt.Sprintf("json:%q yaml:%q", tag, strings.Replace(tag, "omitzero", "omitempty", 1)))
+		texts, f.places = append(texts, reflect.StructField{Name: field.Name, Type: typ, Tag: both}), append(f.places, i)
 	}
-	switch t.Durability {
-	case "", Durable.String():
-	case Relaxed.String():
-		q.Durability = Relaxed
-	default:
-		return q.bad("Durability", t.Durability, "must be durable or relaxed")
+	f.typ = reflect.StructOf(texts)
+	return f
+}
+
+// text returns the form of a policy, which is a pointer, without fields that are zero.
+func (f form) text(policy any) any {
+	text, p := reflect.New(f.typ).Elem(), reflect.ValueOf(policy).Elem()
+	for i, field := range f.fields {
+		if v := p.FieldByIndex(field.Index); !v.IsZero() {
+			flatten(text.Field(f.places[i]), v)
+		}
 	}
-	switch t.OnError {
-	case "", FailClosed.String():
-	case FailOpen.String():
-		q.OnError = FailOpen
-	default:
-		return q.bad("OnError", t.OnError, "must be fail_closed or fail_open")
+	return text.Interface()
+}
+
+// marshal returns a policy's JSON. It escapes no HTML: the caller's encoder does, if it is
+// to.
+func (f form) marshal(policy any) ([]byte, error) {
+	var out bytes.Buffer
+	enc := json.NewEncoder(&out)
+	enc.SetEscapeHTML(false)
+	err := enc.Encode(f.text(policy))
+	return bytes.TrimSpace(out.Bytes()), err
+}
+
+// read sets a policy to the form that decode reads. After an error the policy is as before.
+func (f form) read(policy any, decode func(any) error) error {
+	text := reflect.New(f.typ)
+	if err := decode(text.Interface()); err != nil {
+		return fmt.Errorf("pglimit: policy: %w", err)
 	}
-	*p = q
+	read := reflect.New(reflect.TypeOf(policy).Elem())
+	if err := f.unflatten(read.Elem(), text.Elem()); err != nil {
+		return err
+	}
+	reflect.ValueOf(policy).Elem().Set(read.Elem())
 	return nil
+}
+
+// unflatten sets the fields of a policy to those of a form. It returns the error of the first
+// one that has no such value, after it has set all others.
+func (f form) unflatten(policy, from reflect.Value) (err error) {
+	for i, field := range f.fields {
+		v := from.Field(f.places[i])
+		if reason := unflatten(policy.FieldByIndex(field.Index), v); reason != "" && err == nil {
+			err = Policy{}.bad(field.Name, v.Interface(), reason)
+		}
+	}
+	return err
+}
+
+// flatten sets a field of a form to a policy's field.
+func flatten(to, from reflect.Value) {
+	switch v := from.Interface().(type) {
+	case time.Duration:
+		if to.Kind() == reflect.Float64 {
+			to.SetFloat(inSeconds(v))
+		} else {
+			to.SetString(v.String())
+		}
+	case FailMode, Durability:
+		to.SetString(fmt.Sprint(v))
+	default:
+		to.Set(from.Convert(to.Type()))
+	}
+}
+
+// unflatten sets a policy's field to that of a form, or returns why it cannot. An empty text
+// is the default.
+func unflatten(to, from reflect.Value) (reason string) {
+	if from.Kind() == reflect.String && from.Len() == 0 {
+		return ""
+	}
+	switch to := to.Addr().Interface().(type) {
+	case *time.Duration:
+		if from.Kind() == reflect.Float64 {
+			*to = fromSeconds(from.Float())
+			return ""
+		}
+		d, err := durations.Parse(from.String())
+		if err != nil {
+			return `must be a duration such as "1m30s" or "30d"`
+		}
+		*to = d
+		return ""
+	case *FailMode:
+		return choose(to, from.String(), FailClosed, FailOpen)
+	case *Durability:
+		return choose(to, from.String(), Durable, Relaxed)
+	}
+	to.Set(from.Convert(to.Type()))
+	return ""
+}
+
+// choose sets to to the value of that name, or returns why it cannot.
+func choose[T fmt.Stringer](to *T, name string, first, second T) (reason string) {
+	switch name {
+	case first.String():
+		*to = first
+	case second.String():
+		*to = second
+	default:
+		return fmt.Sprintf("must be %v or %v", first, second)
+	}
+	return ""
 }

@@ -77,14 +77,14 @@ SET algorithm = sqlc.arg(algorithm)::text, limit_units = sqlc.arg(limit_units)::
 WHERE p.name = sqlc.arg(name)::text;
 
 -- name: PolicyInsert :exec
--- PolicyInsert writes a new policy.
+-- PolicyInsert writes a new policy. The parameters are those of PolicyUpdate.
 --
 -- Index: none. Locks the version's row and the policy.
-INSERT INTO pglimit_policy (name, algorithm, limit_units, period_s, burst, tick_s, block_for_s, max_ttl_s, aligned, shadow, askers, calendar, time_zone, durability, on_error, note)
-VALUES (sqlc.arg(name)::text, sqlc.arg(algorithm)::text, sqlc.arg(limit_units)::float8, nullif(sqlc.arg(period_s)::float8, 0::float8),
+INSERT INTO pglimit_policy (algorithm, limit_units, period_s, burst, tick_s, block_for_s, max_ttl_s, aligned, shadow, askers, calendar, time_zone, durability, on_error, note, name)
+VALUES (sqlc.arg(algorithm)::text, sqlc.arg(limit_units)::float8, nullif(sqlc.arg(period_s)::float8, 0::float8),
         nullif(sqlc.arg(burst)::float8, 0::float8), sqlc.arg(tick_s)::float8, sqlc.arg(block_for_s)::float8, sqlc.arg(max_ttl_s)::float8,
         sqlc.arg(aligned)::bool, sqlc.arg(shadow)::bool, sqlc.arg(askers)::bool, sqlc.arg(calendar)::text, sqlc.arg(time_zone)::text,
-        sqlc.arg(durability)::text, sqlc.arg(on_error)::text, sqlc.arg(note)::text);
+        sqlc.arg(durability)::text, sqlc.arg(on_error)::text, sqlc.arg(note)::text, sqlc.arg(name)::text);
 
 -- name: PolicyDelete :execrows
 -- PolicyDelete deletes a policy. Its overrides stay: programs may have a policy of that

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"reflect"
 	"time"
 
 	"github.com/pglimit/pglimit/db"
@@ -23,7 +24,8 @@ var (
 const MaxOverrides = 100_000
 
 // Policy is a row of pglimit_policy: durations are seconds, and NULL is 0. The history has
-// it as JSON.
+// it as JSON. Its fields are named as those of the statements in package db, and as those of
+// a policy in package limiter, with their units.
 type Policy struct {
 	Name       string    `json:"name"`
 	Algorithm  string    `json:"algorithm"`
@@ -114,13 +116,20 @@ func (e *MissingError) Error() string {
 
 func timeOf(us int64) time.Time { return time.UnixMicro(us).UTC() }
 
-func policyOf(r *db.PoliciesRow) Policy {
-	return Policy{
-		Name: r.Name, Algorithm: r.Algorithm, LimitUnits: r.LimitUnits, PeriodS: r.PeriodS, Burst: r.Burst, TickS: r.TickS,
-		BlockForS: r.BlockForS, MaxTTLS: r.MaxTtlS, Aligned: r.Aligned, Shadow: r.Shadow, Askers: r.Askers,
-		Calendar: r.Calendar, TimeZone: r.TimeZone, Durability: r.Durability, OnError: r.OnError, Note: r.Note,
-		Version: r.Version, ChangedBy: r.ChangedBy, ChangedAt: timeOf(r.ChangedAtUs),
+// copyFields sets the fields that two structs have in common.
+func copyFields(to, from any) {
+	t, f := reflect.ValueOf(to).Elem(), reflect.ValueOf(from).Elem()
+	for i := range t.NumField() {
+		if same := f.FieldByName(t.Type().Field(i).Name); same.IsValid() {
+			t.Field(i).Set(same)
+		}
 	}
+}
+
+func policyOf(r *db.PoliciesRow) Policy {
+	p := Policy{ChangedAt: timeOf(r.ChangedAtUs)}
+	copyFields(&p, r)
+	return p
 }
 
 func overrideOf(r *db.OverridesRow) Override {

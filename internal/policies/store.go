@@ -270,23 +270,16 @@ func (d *Database) delete(ctx context.Context, tx db.DBTX, e *Edit) error {
 
 func (d *Database) set(ctx context.Context, tx db.DBTX, e *Edit) error {
 	for i := range e.Set {
-		p := &e.Set[i]
-		n, err := d.statements.PolicyUpdate(ctx, tx, db.PolicyUpdateParams{
-			Algorithm: p.Algorithm, LimitUnits: p.LimitUnits, PeriodS: p.PeriodS, Burst: p.Burst, TickS: p.TickS, BlockForS: p.BlockForS,
-			MaxTtlS: p.MaxTTLS, Aligned: p.Aligned, Shadow: p.Shadow, Askers: p.Askers, Calendar: p.Calendar, TimeZone: p.TimeZone,
-			Durability: p.Durability, OnError: p.OnError, Note: p.Note, Name: p.Name,
-		})
+		var p db.PolicyUpdateParams
+		copyFields(&p, &e.Set[i])
+		n, err := d.statements.PolicyUpdate(ctx, tx, p)
 		if err != nil {
 			return err
 		}
 		if n > 0 {
 			continue
 		}
-		if err := d.statements.PolicyInsert(ctx, tx, db.PolicyInsertParams{
-			Name: p.Name, Algorithm: p.Algorithm, LimitUnits: p.LimitUnits, PeriodS: p.PeriodS, Burst: p.Burst, TickS: p.TickS, BlockForS: p.BlockForS,
-			MaxTtlS: p.MaxTTLS, Aligned: p.Aligned, Shadow: p.Shadow, Askers: p.Askers, Calendar: p.Calendar, TimeZone: p.TimeZone,
-			Durability: p.Durability, OnError: p.OnError, Note: p.Note,
-		}); err != nil {
+		if err := d.statements.PolicyInsert(ctx, tx, db.PolicyInsertParams(p)); err != nil {
 			return err
 		}
 	}

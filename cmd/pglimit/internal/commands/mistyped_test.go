@@ -121,7 +121,7 @@ func TestRunUsageErrors(t *testing.T) {
 		{"check --limit 0 k", "Limit 0: must be from 1e-9"},
 		{"charge --limit 1 --algorithm bucket k", `Algorithm "bucket": must be one of`},
 		{"refund --limit 1 --name UPPER k", `Name "UPPER": must match`},
-		{"allow --limit 1 --durability no k", `--durability is "no": use durable or relaxed`},
+		{"allow --limit 1 --durability no k", `for "--durability" flag: use durable or relaxed`},
 		{"allow --limit 1 --algorithm gcra --calendar month k", `Calendar "month": is for fixed_window only`},
 		{"wait --limit 1 --calendar month k", `Calendar "month": is for fixed_window only`},
 		{"allow --limit 1 --calendar month --tick 1s k", "Tick 1s"},

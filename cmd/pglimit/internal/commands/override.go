@@ -67,7 +67,7 @@ none. At most 100,000 overrides can be set.`,
 				if err != nil {
 					return fmt.Errorf("--until is %q: %w", until, err)
 				}
-				o.Until = end
+				o.Until = end.UTC()
 			}
 			if err := policyfile.Check(o); err != nil {
 				return fmt.Errorf("the override %w", err)
@@ -81,9 +81,8 @@ none. At most 100,000 overrides can be set.`,
 					fmt.Fprintf(cmd.ErrOrStderr(), "pglimit: the database has no policy %q: the override applies to programs that were compiled with one\n", args[0])
 				}
 				text := fmt.Sprintf("override of %s for %s: %s\nversion %d\n", o.Policy, strconv.Quote(o.Key), overrideText(o), version)
-				form := policyfile.OfOverride(o)
-				form.Version = version
-				return out.Print(cmd, form, text)
+				o.Version = version
+				return out.Print(cmd, o, text)
 			})
 		},
 	}
@@ -136,18 +135,16 @@ func newOverrideList(db *connect.Database, out *cli.Output) *cobra.Command {
 				if err != nil {
 					return cli.LimiterError(err)
 				}
-				forms := make([]policyfile.Override, len(all))
 				var text strings.Builder
 				fmt.Fprintln(&text, "POLICY\tKEY\tOVERRIDE\tCHANGED\tNOTE")
-				for i, o := range all {
-					forms[i] = policyfile.OfOverride(o)
+				for _, o := range all {
 					fmt.Fprintf(&text, "%s\t%s\t%s\t%s\t%s\n", o.Policy, strconv.Quote(o.Key), overrideText(o), o.ChangedAt.UTC().Format(time.DateOnly), strconv.Quote(o.Note))
 				}
 				if len(all) == 0 {
 					text.Reset()
 					text.WriteString("no overrides\n")
 				}
-				return out.Print(cmd, map[string]any{"overrides": forms}, cli.Aligned(text.String()))
+				return out.Print(cmd, map[string]any{"overrides": append([]limiter.Override{}, all...)}, cli.Aligned(text.String()))
 			})
 		},
 	}

@@ -55,9 +55,9 @@ func storedPolicies(cmd *cobra.Command, policies *limiter.Policies) (policyfile.
 
 // setAnswer is the answer of set in JSON.
 type setAnswer struct {
-	Policy  policyfile.Policy  `json:"policy"`
-	Fields  []policyfile.Field `json:"fields"` // that changed
-	Version int64              `json:"version"`
+	Policy  limiter.StoredPolicy    `json:"policy"`
+	Fields  []policyfile.Difference `json:"fields"` // that changed
+	Version int64                   `json:"version"`
 }
 
 func newPolicySet(db *connect.Database, out *cli.Output) *cobra.Command {
@@ -86,9 +86,9 @@ version in the JSON is that of all policies and overrides.`,
 				if err != nil {
 					return err
 				}
-				fields := policyfile.DifferPolicies(before, &after)
-				if len(fields) == 0 {
-					return out.Print(cmd, setAnswer{policyfile.OfPolicy(*before), fields, version}, fmt.Sprintf("policy %s is so already\n", args[0]))
+				change := policyfile.ChangePolicy(args[0], before, &after)
+				if len(change.Fields) == 0 {
+					return out.Print(cmd, setAnswer{*before, change.Fields, version}, fmt.Sprintf("policy %s is so already\n", args[0]))
 				}
 				now, err := policies.Apply(cmd.Context(), limiter.PolicyEdit{IfVersion: version, Set: []limiter.StoredPolicy{after}})
 				if err != nil {
@@ -97,14 +97,10 @@ version in the JSON is that of all policies and overrides.`,
 				if is := findPolicy(policies, args[0]); is != nil {
 					after = *is
 				}
-				change := policyfile.Change{Action: "change", Policy: args[0], Fields: fields}
-				if before == nil {
-					change.Action = "set"
-				}
 				var text strings.Builder
 				policyfile.WriteText(&text, []policyfile.Change{change})
 				fmt.Fprintf(&text, "version %d\n", now)
-				return out.Print(cmd, setAnswer{policyfile.OfPolicy(after), fields, now}, text.String())
+				return out.Print(cmd, setAnswer{after, change.Fields, now}, text.String())
 			})
 		},
 	}

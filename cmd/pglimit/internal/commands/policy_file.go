@@ -77,9 +77,8 @@ were changed meanwhile, nothing is changed.
 					}
 					text.Reset()
 				}
-				edit := plan.Edit()
-				edit.IfVersion = version
-				now, err := policies.Apply(cmd.Context(), edit)
+				plan.Edit.IfVersion = version
+				now, err := policies.Apply(cmd.Context(), plan.Edit)
 				if err != nil {
 					return cli.LimiterError(err)
 				}

@@ -1,6 +1,7 @@
 package commands
 
 import (
+	"cmp"
 	"fmt"
 	"strconv"
 	"strings"
@@ -35,7 +36,7 @@ Exit code 1: there is no such policy.`,
 				if err := (policyfile.File{Policies: []limiter.StoredPolicy{*p}}).Write(&text); err != nil {
 					return err
 				}
-				return out.Print(cmd, policyfile.OfPolicy(*p), text.String())
+				return out.Print(cmd, *p, text.String())
 			})
 		},
 	}
@@ -51,7 +52,7 @@ func newPolicyList(db *connect.Database, out *cli.Output) *cobra.Command {
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return db.WithPolicies(cmd, func(policies *limiter.Policies) error {
-				return out.Print(cmd, policyfile.File{Policies: policies.List()}.JSON(), listText(policies))
+				return out.Print(cmd, policyfile.File{Policies: append([]limiter.StoredPolicy{}, policies.List()...)}, listText(policies))
 			})
 		},
 	}
@@ -65,13 +66,9 @@ func listText(policies *limiter.Policies) string {
 	var text strings.Builder
 	fmt.Fprintln(&text, "NAME\tALGORITHM\tLIMIT\tPER\tBURST\tOVERRIDES\tCHANGED\tFLAGS\tNOTE")
 	for _, p := range all {
-		form := policyfile.OfPolicy(p)
-		per, burst := form.Period, form.Burst
-		if form.Calendar != "" {
-			per = strings.TrimSpace(form.Calendar + " " + form.TimeZone)
-		}
-		if burst == 0 {
-			burst = p.Limit
+		per := p.Period.String()
+		if p.Calendar != "" {
+			per = strings.TrimSpace(string(p.Calendar) + " " + p.TimeZone)
 		}
 		var flags []string
 		for flag, set := range map[string]bool{"shadow": p.Shadow, "askers": p.Askers} {
@@ -79,7 +76,7 @@ func listText(policies *limiter.Policies) string {
 				flags = append(flags, flag)
 			}
 		}
-		fmt.Fprintf(&text, "%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\n", p.Name, p.Algorithm, cli.Units(p.Limit), per, cli.Units(burst),
+		fmt.Fprintf(&text, "%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\n", p.Name, p.Algorithm, cli.Units(p.Limit), per, cli.Units(cmp.Or(p.Burst, p.Limit)),
 			policies.OverrideCount(p.Name), p.ChangedAt.UTC().Format(time.DateOnly), strings.Join(flags, ","), quotedLine(p.Note))
 	}
 	return cli.Aligned(text.String())
@@ -93,14 +90,11 @@ func quotedLine(note string) string {
 
 // historyEntry is a change in JSON.
 type historyEntry struct {
-	Version   int64              `json:"version"`
-	ChangedAt time.Time          `json:"changed_at"`
-	ChangedBy string             `json:"changed_by"`
-	Action    string             `json:"action"`
-	Policy    string             `json:"policy"`
-	Key       string             `json:"key,omitempty"`
-	Note      string             `json:"note,omitempty"`
-	Fields    []policyfile.Field `json:"fields"`
+	Version   int64     `json:"version"`
+	ChangedAt time.Time `json:"changed_at"`
+	ChangedBy string    `json:"changed_by"`
+	Note      string    `json:"note,omitempty"`
+	policyfile.Change
 }
 
 func newPolicyHistory(db *connect.Database, out *cli.Output) *cobra.Command {
@@ -145,17 +139,9 @@ hand are among them.`,
 }
 
 func entryOf(c limiter.PolicyChange) historyEntry {
-	e := historyEntry{Version: c.Version, ChangedAt: c.ChangedAt.UTC(), ChangedBy: c.ChangedBy, Policy: c.Name, Key: c.Key, Note: c.Note, Action: "change"}
-	if c.Key == "" {
-		e.Fields = policyfile.DifferPolicies(c.Before, c.After)
-	} else {
-		e.Fields = policyfile.DifferOverrides(c.OverrideBefore, c.OverrideAfter)
-	}
-	switch {
-	case c.Before == nil && c.OverrideBefore == nil:
-		e.Action = "set"
-	case c.After == nil && c.OverrideAfter == nil:
-		e.Action, e.Fields = "delete", []policyfile.Field{}
+	e := historyEntry{c.Version, c.ChangedAt.UTC(), c.ChangedBy, c.Note, policyfile.ChangeOf(c)}
+	if e.Action == "delete" {
+		e.Fields = nil
 	}
 	return e
 }
@@ -166,7 +152,7 @@ func (e historyEntry) write(text *strings.Builder) {
 		fmt.Fprintf(text, ": %s", quotedLine(e.Note))
 	}
 	text.WriteByte('\n')
-	policyfile.WriteText(text, []policyfile.Change{{Action: e.Action, Policy: e.Policy, Key: e.Key, Fields: e.Fields}})
+	policyfile.WriteText(text, []policyfile.Change{e.Change})
 }
 
 func newPolicyExport(db *connect.Database, out *cli.Output) *cobra.Command {

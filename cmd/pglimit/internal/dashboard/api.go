@@ -74,28 +74,24 @@ func (s *Server) call(r *http.Request, inFlight chan struct{}, f func(context.Co
 
 // change is a change of a policy or an override, field by field.
 type change struct {
-	Version int64              `json:"version"`
-	At      time.Time          `json:"at"`
-	By      string             `json:"by"`
-	Note    string             `json:"note,omitempty"`
-	Policy  string             `json:"policy"`
-	Key     string             `json:"key,omitempty"` // of an override, as stored
-	Kind    string             `json:"kind"`          // added, changed or removed
-	Fields  []policyfile.Field `json:"fields"`        // those that differ
+	Version int64                   `json:"version"`
+	At      time.Time               `json:"at"`
+	By      string                  `json:"by"`
+	Note    string                  `json:"note,omitempty"`
+	Policy  string                  `json:"policy"`
+	Key     string                  `json:"key,omitempty"` // of an override, as stored
+	Kind    string                  `json:"kind"`          // added, changed or removed
+	Fields  []policyfile.Difference `json:"fields"`        // those that differ
 }
+
+var kinds = map[string]string{"set": "added", "change": "changed", "delete": "removed"}
 
 func changesAnswer(changes []limiter.PolicyChange) any {
 	list := make([]change, len(changes))
 	for i, c := range changes {
-		fields := slices.Concat([]policyfile.Field{}, policyfile.DifferPolicies(c.Before, c.After), policyfile.DifferOverrides(c.OverrideBefore, c.OverrideAfter))
-		fields = slices.DeleteFunc(fields, func(f policyfile.Field) bool { return f.Name == "note" }) // it is why
-		kind := "changed"
-		if c.Before == nil && c.OverrideBefore == nil {
-			kind = "added"
-		} else if c.After == nil && c.OverrideAfter == nil {
-			kind = "removed"
-		}
-		list[i] = change{c.Version, c.ChangedAt, c.ChangedBy, c.Note, c.Name, c.Key, kind, fields}
+		d := policyfile.ChangeOf(c)
+		fields := slices.DeleteFunc(d.Fields, func(f policyfile.Difference) bool { return f.Name == "note" }) // it is why
+		list[i] = change{c.Version, c.ChangedAt, c.ChangedBy, c.Note, c.Name, c.Key, kinds[d.Action], fields}
 	}
 	return map[string]any{"changes": list}
 }

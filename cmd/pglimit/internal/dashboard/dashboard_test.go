@@ -99,11 +99,12 @@ func TestReads(t *testing.T) {
 	t.Parallel()
 	r := start(t)
 	var policies struct {
-		Version  int64
-		Policies []dashboard.Policy
+		Version   int64
+		Policies  []limiter.StoredPolicy
+		Overrides map[string]int
 	}
 	r.get(t, "/api/policies", &policies)
-	if n := len(policies.Policies); n != 6 || policies.Version != 41 || policies.Policies[5].BlockFor != "15m0s" || policies.Policies[0].Overrides != 2 || policies.Policies[0].Note != "per API key" {
+	if n := len(policies.Policies); n != 6 || policies.Version != 41 || policies.Policies[5].BlockFor != 15*time.Minute || policies.Overrides[policies.Policies[0].Name] != 2 || policies.Policies[0].Note != "per API key" {
 		t.Errorf("policies: %+v", policies)
 	}
 	var denials struct {
@@ -152,7 +153,7 @@ func TestHistory(t *testing.T) {
 		Changes []struct {
 			Version           int64
 			Policy, Key, Kind string
-			Fields            []policyfile.Field
+			Fields            []policyfile.Difference
 		}
 	}
 	r.post(t, "/api/history", `{}`, &got)

@@ -11,7 +11,6 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/inspect"
-	"github.com/pglimit/pglimit/cmd/pglimit/internal/policyfile"
 	"github.com/pglimit/pglimit/db"
 	"github.com/pglimit/pglimit/doctor"
 	"github.com/pglimit/pglimit/internal/algorithm"
@@ -90,9 +89,9 @@ func (d *Database) Policies(ctx context.Context) (all Policies, err error) {
 	if all.At, err = d.clock(ctx); err != nil {
 		return all, err
 	}
-	all.Version, all.Policies = d.policies.Version(), []Policy{}
-	for _, p := range d.policies.List() {
-		all.Policies = append(all.Policies, Policy{policyfile.OfPolicy(p), d.policies.OverrideCount(p.Name)})
+	all.Version, all.Policies, all.Overrides = d.policies.Version(), append([]limiter.StoredPolicy{}, d.policies.List()...), map[string]int{}
+	for _, p := range all.Policies {
+		all.Overrides[p.Name] = d.policies.OverrideCount(p.Name)
 	}
 	return all, nil
 }

@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/inspect"
-	"github.com/pglimit/pglimit/cmd/pglimit/internal/policyfile"
 	"github.com/pglimit/pglimit/doctor"
 	"github.com/pglimit/pglimit/limiter"
 )
@@ -42,15 +41,10 @@ type Source interface {
 
 // Policies are the policies in the database.
 type Policies struct {
-	At       time.Time `json:"at"`
-	Version  int64     `json:"version"` // of all policies and overrides
-	Policies []Policy  `json:"policies"`
-}
-
-// Policy is a policy in the database.
-type Policy struct {
-	policyfile.Policy
-	Overrides int `json:"overrides"` // keys with an override that has not ended
+	At        time.Time              `json:"at"`
+	Version   int64                  `json:"version"` // of all policies and overrides
+	Policies  []limiter.StoredPolicy `json:"policies"`
+	Overrides map[string]int         `json:"overrides"` // by policy: keys with an override that has not ended
 }
 
 // Keys are rows of keys, as they are stored. A key whose row the janitor deleted can still

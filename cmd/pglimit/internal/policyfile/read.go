@@ -8,15 +8,14 @@ import (
 	"io"
 	"math"
 	"os"
+	"reflect"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
-	"unicode"
+	"unicode/utf8"
 
 	"go.yaml.in/yaml/v3"
 
-	"github.com/pglimit/pglimit/internal/duration"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -91,7 +90,7 @@ func (r *reader) document(n *yaml.Node) {
 		r.policies(n, "policies")
 		return
 	}
-	for f := range r.fields(n, "the file", []string{"policies", "overrides"}) {
+	for f := range r.fields(n, "the file", "policies", "overrides") {
 		switch f.name {
 		case "policies":
 			r.policies(f.value, f.name)
@@ -109,7 +108,7 @@ type field struct {
 
 // fields iterates over the entries of a mapping that have one of the names. The others are
 // faults, and so is a name that occurs twice.
-func (r *reader) fields(n *yaml.Node, where string, names []string) func(yield func(field) bool) {
+func (r *reader) fields(n *yaml.Node, where string, names ...string) func(yield func(field) bool) {
 	return func(yield func(field) bool) {
 		if n.Kind != yaml.MappingNode {
 			r.fault(n, where, "must be a mapping with fields such as "+strings.Join(names[:min(3, len(names))], ", "))
@@ -149,16 +148,12 @@ func (r *reader) items(n *yaml.Node, where string) []*yaml.Node {
 	return items
 }
 
-var policyFields = []string{
-	"name", "algorithm", "limit", "period", "burst", "tick", "aligned", "calendar", "time_zone", "block_for", "durability", "on_error",
-	"shadow", "askers", "max_ttl", "note",
-}
-
 func (r *reader) policies(n *yaml.Node, where string) {
 	lines := map[string]int{}
 	for i, item := range r.items(n, where) {
 		at := fmt.Sprintf("%s[%d]", where, i)
-		p, ok := r.policy(item, at)
+		var p limiter.StoredPolicy
+		_, ok := r.entry(item, at, PolicyFields, &p)
 		if line, twice := lines[p.Name]; twice {
 			r.fault(item, at+".name", fmt.Sprintf("%q is that of line %d, too: each policy has a name of its own", p.Name, line))
 		} else if ok {
@@ -168,87 +163,72 @@ func (r *reader) policies(n *yaml.Node, where string) {
 	}
 }
 
-// policy reads a policy and validates it.
-func (r *reader) policy(n *yaml.Node, where string) (p limiter.StoredPolicy, ok bool) {
-	before := len(r.faults)
-	given := map[string]any{} // fields of limiter.Policy as JSON has them
-	nodes := map[string]*yaml.Node{}
-	for f := range r.fields(n, where, policyFields) {
-		nodes[f.name] = f.value
-		at := where + "." + f.name
-		switch f.name {
-		case "limit", "burst":
-			given[f.name] = r.number(f.value, at)
-		case "aligned", "shadow":
-			given[f.name] = r.boolean(f.value, at)
-		case "askers":
-			p.Askers = r.boolean(f.value, at)
-		case "note":
-			p.Note = r.note(f.value, at)
-		case "max_ttl":
-			p.MaxTTL = r.duration(f.value, at)
-		default:
-			given[f.name] = r.text(f.value, at)
-		}
+// entry reads a mapping of fields into a policy or an override. It returns the nodes of the
+// fields, and false after a fault.
+func (r *reader) entry(n *yaml.Node, where string, fields []Field, into any) (nodes map[string]*yaml.Node, ok bool) {
+	before, given, nodes := len(r.faults), map[string]any{}, map[string]*yaml.Node{}
+	types, names := map[string]reflect.Type{}, make([]string, len(fields))
+	for i, f := range fields {
+		types[f.Name], names[i] = f.Type, f.Name
+	}
+	for f := range r.fields(n, where, names...) {
+		nodes[f.name], given[f.name] = f.value, r.value(f.value, where+"."+f.name, types[f.name])
 	}
 	if len(r.faults) > before {
-		return p, false
+		return nodes, false
 	}
-	note, askers, ttl := p.Note, p.Askers, p.MaxTTL
 	data, err := json.Marshal(given)
 	if err == nil {
-		if err = p.Policy.UnmarshalJSON(data); err == nil {
-			err = p.Policy.Validate()
-		}
+		err = json.Unmarshal(data, into)
 	}
-	p.Note, p.Askers, p.MaxTTL = note, askers, ttl
+	if p, isPolicy := into.(*limiter.StoredPolicy); isPolicy && err == nil {
+		err = p.Validate()
+	}
 	var bad *limiter.PolicyError
 	switch {
-	case errors.As(err, &bad):
-		name := fieldName(bad.Field)
-		at, has := nodes[name]
-		if !has {
-			at = n
-		}
-		value := fmt.Sprint(bad.Value)
-		if s, text := bad.Value.(string); text {
-			value = strconv.Quote(s)
-		}
-		if has {
-			r.fault(at, where+"."+name, "is "+value+": "+bad.Reason)
-		} else {
-			r.fault(at, where+"."+name, "is missing: "+bad.Reason)
-		}
-		return p, false
-	case err != nil:
+	case err == nil:
+		return nodes, true
+	case !errors.As(err, &bad):
 		r.fault(n, where, err.Error())
-		return p, false
+		return nodes, false
 	}
-	return p, true
+	name := fields[slices.IndexFunc(fields, func(f Field) bool { return f.Go == bad.Field })].Name
+	value := fmt.Sprint(bad.Value)
+	if text, isText := bad.Value.(string); isText {
+		value = fmt.Sprintf("%.80q", text)
+	}
+	if at, has := nodes[name]; has {
+		r.fault(at, where+"."+name, "is "+value+": "+bad.Reason)
+	} else {
+		r.fault(n, where+"."+name, "is missing: "+bad.Reason)
+	}
+	return nodes, false
 }
 
-// fieldName returns the name in files of a field in Go: TimeZone is time_zone.
-func fieldName(name string) string {
-	var b strings.Builder
-	for i, c := range name {
-		if unicode.IsUpper(c) && i > 0 {
-			b.WriteByte('_')
-		}
-		b.WriteRune(unicode.ToLower(c))
+// value reads a field of a type.
+func (r *reader) value(n *yaml.Node, where string, t reflect.Type) any {
+	switch {
+	case t.Kind() == reflect.Float64:
+		return r.number(n, where)
+	case t.Kind() == reflect.Bool:
+		return r.boolean(n, where)
+	case t != reflect.TypeFor[time.Time]():
+		return r.text(n, where)
 	}
-	return b.String()
+	text := r.text(n, where)
+	until, err := ParseUntil(text)
+	if err != nil {
+		r.fault(n, where, fmt.Sprintf("is %.80q: %v", text, err))
+	}
+	return until.UTC()
 }
-
-var overrideFields = []string{"policy", "key", "limit", "burst", "unlimited", "shadow", "until", "note"}
 
 func (r *reader) overrides(n *yaml.Node) {
-	type target struct{ policy, key string }
 	lines := map[target]int{}
 	for i, item := range r.items(n, "overrides") {
 		at := fmt.Sprintf("overrides[%d]", i)
-		before := len(r.faults)
-		o := r.override(item, at)
-		if len(r.faults) > before {
+		var o limiter.Override
+		if !r.override(item, at, &o) {
 			continue
 		}
 		if line, twice := lines[target{o.Policy, o.Key}]; twice {
@@ -260,46 +240,25 @@ func (r *reader) overrides(n *yaml.Node) {
 	}
 }
 
-func (r *reader) override(n *yaml.Node, where string) (o limiter.Override) {
+// override reads an override and checks it. It returns false after a fault.
+func (r *reader) override(n *yaml.Node, where string, o *limiter.Override) bool {
+	nodes, ok := r.entry(n, where, overrideFields, o)
+	if !ok {
+		return false
+	}
 	before := len(r.faults)
-	for f := range r.fields(n, where, overrideFields) {
-		at := where + "." + f.name
-		switch f.name {
-		case "policy":
-			o.Policy = r.text(f.value, at)
-		case "key":
-			o.Key = r.text(f.value, at)
-		case "limit":
-			o.Limit = new(r.number(f.value, at))
-		case "burst":
-			o.Burst = new(r.number(f.value, at))
-		case "unlimited":
-			o.Unlimited = r.boolean(f.value, at)
-		case "shadow":
-			o.Shadow = new(r.boolean(f.value, at))
-		case "until":
-			text := r.text(f.value, at)
-			until, err := ParseUntil(text)
-			if err != nil {
-				r.fault(f.value, at, fmt.Sprintf("is %.80q: %v", text, err))
-			}
-			o.Until = until
-		case "note":
-			o.Note = r.note(f.value, at)
-		}
-	}
-	if len(r.faults) > before {
-		return o
-	}
 	for _, required := range [...]struct{ name, value string }{{"policy", o.Policy}, {"key", o.Key}} {
 		if required.value == "" {
 			r.fault(n, where+"."+required.name, "is missing")
 		}
 	}
-	if err := Check(o); err != nil {
+	if err := Check(*o); err != nil {
 		r.fault(n, where, err.Error())
 	}
-	return o
+	if n := utf8.RuneCountInString(o.Note); n > maxNote {
+		r.fault(nodes["note"], where+".note", fmt.Sprintf("has %d characters: must have at most %d", n, maxNote))
+	}
+	return len(r.faults) == before
 }
 
 // Check returns an error if an override changes nothing or too much. Numbers are checked
@@ -329,16 +288,8 @@ func (r *reader) text(n *yaml.Node, where string) string {
 	return n.Value
 }
 
-// maxNote is the longest note in characters.
+// maxNote is the longest note in characters, as the limiter has it.
 const maxNote = 1000
-
-func (r *reader) note(n *yaml.Node, where string) string {
-	text := r.text(n, where)
-	if len([]rune(text)) > maxNote {
-		r.fault(n, where, fmt.Sprintf("has %d characters: must have at most %d", len([]rune(text)), maxNote))
-	}
-	return text
-}
 
 func (r *reader) number(n *yaml.Node, where string) float64 {
 	if !r.scalar(n, where, "a number") {
@@ -360,13 +311,4 @@ func (r *reader) boolean(n *yaml.Node, where string) bool {
 		r.fault(n, where, fmt.Sprintf("is %.80q: must be true or false", n.Value))
 	}
 	return n.Value == "true"
-}
-
-func (r *reader) duration(n *yaml.Node, where string) time.Duration {
-	text := r.text(n, where)
-	d, err := duration.Parse(text)
-	if err != nil {
-		r.fault(n, where, fmt.Sprintf("is %.80q: must be a duration such as \"1m30s\"", text))
-	}
-	return d
 }

@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -31,12 +32,9 @@ type Flags struct {
 	// Cost is the number of units, set by --cost. Default: 1.
 	Cost float64
 
-	policy     limiter.Policy
-	algorithm  string
-	calendar   string
-	durability string // empty in a command without the flag
-	from       string // of --policy
-	flags      *pflag.FlagSet
+	policy limiter.StoredPolicy
+	from   string // of --policy
+	flags  *pflag.FlagSet
 }
 
 // RegisterRow adds the flags that locate a key's row, for commands that send no
@@ -52,8 +50,13 @@ func (f *Flags) registerAlgorithm(cmd *cobra.Command) {
 		names = append(names, string(a))
 	}
 	f.flags = cmd.Flags()
-	f.flags.StringVar(&f.algorithm, "algorithm", string(cmp.Or(f.Only, defaultAlgorithm)), strings.Join(names, ", "))
-	_ = cmd.RegisterFlagCompletionFunc("algorithm", cobra.FixedCompletions(names, cobra.ShellCompDirectiveNoFileComp))
+	f.flags.StringVar((*string)(&f.policy.Algorithm), "algorithm", string(cmp.Or(f.Only, defaultAlgorithm)), strings.Join(names, ", "))
+	complete(cmd, "algorithm", names...)
+}
+
+// complete makes shells complete the values of a flag.
+func complete(cmd *cobra.Command, flag string, values ...string) {
+	_ = cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)) // the flag exists
 }
 
 // RegisterPolicy adds all flags of a policy but --durability, and --policy, which replaces
@@ -76,9 +79,9 @@ func (f *Flags) registerNumbers(cmd *cobra.Command) {
 	for _, c := range limiter.Calendars() {
 		calendars = append(calendars, string(c))
 	}
-	flags.StringVar(&f.calendar, "calendar", "", "use windows of the calendar instead of --period: "+strings.Join(calendars, ", ")+f.implies(limiter.FixedWindow))
+	flags.StringVar((*string)(&f.policy.Calendar), "calendar", "", "use windows of the calendar instead of --period: "+strings.Join(calendars, ", ")+f.implies(limiter.FixedWindow))
 	flags.StringVar(&f.policy.TimeZone, "time-zone", "", "`zone` of the calendar, such as Europe/Vienna; default: UTC")
-	_ = cmd.RegisterFlagCompletionFunc("calendar", cobra.FixedCompletions(calendars, cobra.ShellCompDirectiveNoFileComp))
+	complete(cmd, "calendar", calendars...)
 	cli.DurationVar(flags, &f.policy.BlockFor, "block-for", 0, "block a key for this long after a denial")
 }
 
@@ -92,13 +95,45 @@ func (f *Flags) RegisterDecision(cmd *cobra.Command) {
 // to a database.
 func (f *Flags) RegisterRequest(cmd *cobra.Command) {
 	f.RegisterDecision(cmd)
-	names := []string{limiter.Durable.String(), limiter.Relaxed.String()}
-	f.registerDurability(cmd, names)
+	f.registerDurability(cmd)
 }
 
-func (f *Flags) registerDurability(cmd *cobra.Command, names []string) {
-	cmd.Flags().StringVar(&f.durability, "durability", names[0], "durable, or relaxed: faster, but a crash of the server may forget the last moment's decisions")
-	_ = cmd.RegisterFlagCompletionFunc("durability", cobra.FixedCompletions(names, cobra.ShellCompDirectiveNoFileComp))
+func (f *Flags) registerDurability(cmd *cobra.Command) {
+	choiceVar(cmd, &f.policy.Durability, "durability", "durable, or relaxed: faster, but a crash of the server may forget the last moment's decisions", limiter.Durable, limiter.Relaxed)
+}
+
+// choice is the pflag.Value of a value with a name.
+type choice[T fmt.Stringer] struct {
+	to     *T
+	values []T
+}
+
+// choiceVar adds a flag for one of some values, of which the first is the default.
+func choiceVar[T fmt.Stringer](cmd *cobra.Command, to *T, name, usage string, values ...T) {
+	c := choice[T]{to, values}
+	cmd.Flags().Var(c, name, usage)
+	complete(cmd, name, c.names()...)
+}
+
+func (c choice[T]) names() (all []string) {
+	for _, v := range c.values {
+		all = append(all, v.String())
+	}
+	return all
+}
+
+func (c choice[T]) String() string { return (*c.to).String() }
+
+// Type makes the flag a string in help texts.
+func (c choice[T]) Type() string { return "string" }
+
+func (c choice[T]) Set(text string) error {
+	i := slices.Index(c.names(), text)
+	if i < 0 {
+		return errors.New("use " + strings.Join(c.names(), " or "))
+	}
+	*c.to = c.values[i]
+	return nil
 }
 
 // implies returns the end of the help of a flag that implies algorithm a.
@@ -125,7 +160,7 @@ func (f *Flags) Policy() (limiter.Policy, error) {
 		return f.fromFile()
 	}
 	if limit := f.flags.Lookup("limit"); limit != nil && !limit.Changed {
-		return f.policy, errors.New("--limit is missing: set the units allowed per period, or --policy")
+		return limiter.Policy{}, errors.New("--limit is missing: set the units allowed per period, or --policy")
 	}
 	return f.fromFlags()
 }
@@ -158,7 +193,7 @@ func (f *Flags) fromFile() (limiter.Policy, error) {
 func (f *Flags) alone() error {
 	var with []string
 	f.flags.Visit(func(flag *pflag.Flag) {
-		if slices.Contains(ofPolicy, flag.Name) {
+		if slices.ContainsFunc(policyfile.PolicyFields, func(field policyfile.Field) bool { return flagOf(field) == flag.Name }) {
 			with = append(with, "--"+flag.Name)
 		}
 	})
@@ -168,8 +203,8 @@ func (f *Flags) alone() error {
 	return nil
 }
 
-// ofPolicy are the flags of a policy's fields.
-var ofPolicy = []string{"name", "algorithm", "limit", "period", "burst", "tick", "aligned", "calendar", "time-zone", "block-for", "durability"}
+// flagOf returns the name of a field's flag.
+func flagOf(f policyfile.Field) string { return strings.ReplaceAll(f.Name, "_", "-") }
 
 // Find returns the policy of that name in the database, or an error with the next step.
 func (f *Flags) Find(policies *limiter.Policies) (limiter.Policy, error) {
@@ -185,123 +220,75 @@ func (f *Flags) Find(policies *limiter.Policies) (limiter.Policy, error) {
 
 // fromFlags returns the policy of the flags.
 func (f *Flags) fromFlags() (limiter.Policy, error) {
-	f.policy.Algorithm, f.policy.Calendar = f.chosen(), limiter.Calendar(f.calendar)
-	if f.calendar != "" && !f.flags.Changed("period") {
-		f.policy.Period = 0 // a calendar replaces the flag's default
+	p := f.policy.Policy
+	if f.Only == "" && !f.flags.Changed("algorithm") { // another flag may imply it
+		if p.Calendar != "" || p.Aligned {
+			p.Algorithm = limiter.FixedWindow
+		} else if p.Tick != 0 {
+			p.Algorithm = limiter.LeakyBucket
+		}
 	}
-	switch f.durability {
-	case "", limiter.Durable.String():
-	case limiter.Relaxed.String():
-		f.policy.Durability = limiter.Relaxed
-	default:
-		return f.policy, fmt.Errorf("--durability is %q: use durable or relaxed", f.durability)
+	if p.Calendar != "" && !f.flags.Changed("period") {
+		p.Period = 0 // a calendar replaces the flag's default
 	}
-	return f.policy, f.policy.Validate()
-}
-
-// chosen returns the algorithm of --algorithm or, without it, the algorithm that
-// another flag implies or the default.
-func (f *Flags) chosen() limiter.Algorithm {
-	switch {
-	case f.Only != "" || f.flags.Changed("algorithm"):
-	case f.calendar != "" || f.policy.Aligned:
-		return limiter.FixedWindow
-	case f.policy.Tick != 0:
-		return limiter.LeakyBucket
-	}
-	return limiter.Algorithm(f.algorithm)
+	return p, p.Validate()
 }
 
 // Stored has the flags of a policy in the database. A flag that is not given leaves the
 // field as it is.
-type Stored struct {
-	Flags
-
-	onError string
-	shadow  bool
-	askers  bool
-	maxTTL  time.Duration
-	note    string
-}
+type Stored struct{ Flags }
 
 // Register adds the flags.
 func (s *Stored) Register(cmd *cobra.Command) {
 	s.registerAlgorithm(cmd)
 	s.registerNumbers(cmd)
 	cmd.Flags().Lookup("limit").Usage = "`units` allowed per period (required for a new policy)"
-	s.registerDurability(cmd, []string{limiter.Durable.String(), limiter.Relaxed.String()})
-	modes := []string{limiter.FailClosed.String(), limiter.FailOpen.String()}
+	s.registerDurability(cmd)
+	choiceVar(cmd, &s.policy.OnError, "on-error", "fail_closed, or fail_open: allow requests while the database is away", limiter.FailClosed, limiter.FailOpen)
 	flags := cmd.Flags()
-	flags.StringVar(&s.onError, "on-error", modes[0], "fail_closed, or fail_open: allow requests while the database is away")
-	_ = cmd.RegisterFlagCompletionFunc("on-error", cobra.FixedCompletions(modes, cobra.ShellCompDirectiveNoFileComp))
-	flags.BoolVar(&s.shadow, "shadow", false, "decide and report, but never deny; --shadow=false: deny again")
-	flags.BoolVar(&s.askers, "askers", false, "let roles that may only request use it, by SQL; --askers=false: no longer")
-	cli.DurationVar(flags, &s.maxTTL, "max-ttl", 24*time.Hour, "longest reservation of such a role")
-	flags.StringVar(&s.note, "note", "", "why it is so, for the history: a `text` of up to 1,000 characters")
+	flags.BoolVar(&s.policy.Shadow, "shadow", false, "decide and report, but never deny; --shadow=false: deny again")
+	flags.BoolVar(&s.policy.Askers, "askers", false, "let roles that may only request use it, by SQL; --askers=false: no longer")
+	cli.DurationVar(flags, &s.policy.MaxTTL, "max-ttl", 24*time.Hour, "longest reservation of such a role")
+	flags.StringVar(&s.policy.Note, "note", "", "why it is so, for the history: a `text` of up to 1,000 characters")
 }
 
 // Patch returns the policy of that name after the flags: a new one if before is nil. It
 // validates the result. A change without --note has no note.
 func (s *Stored) Patch(name string, before *limiter.StoredPolicy) (limiter.StoredPolicy, error) {
 	s.policy.Name = name
-	given := func(flag string) bool { return s.flags.Changed(flag) }
-	if before == nil && !given("limit") {
-		return limiter.StoredPolicy{}, fmt.Errorf("there is no policy %q yet: set --limit, and --period or --calendar", name)
+	after := s.policy
+	var err error
+	after.Policy, err = s.fromFlags()
+	if before == nil {
+		if !s.flags.Changed("limit") {
+			return after, fmt.Errorf("there is no policy %q yet: set --limit, and --period or --calendar", name)
+		}
+		if err == nil {
+			err = after.Validate()
+		}
+		return after, err
 	}
-	from, err := s.fromFlags()
-	if before == nil && err != nil {
-		return limiter.StoredPolicy{}, err
-	}
-	after := limiter.StoredPolicy{Policy: from}
-	if before != nil {
-		after = *before
-		s.overwrite(&after.Policy, from)
-	}
-	switch {
-	case !given("on-error") && before != nil:
-	case s.onError == limiter.FailClosed.String():
-		after.OnError = limiter.FailClosed
-	case s.onError == limiter.FailOpen.String():
-		after.OnError = limiter.FailOpen
-	default:
-		return after, fmt.Errorf("--on-error is %q: use fail_closed or fail_open", s.onError)
-	}
-	if given("shadow") {
-		after.Shadow = s.shadow
-	}
-	if given("askers") {
-		after.Askers = s.askers
-	}
-	if given("max-ttl") {
-		after.MaxTTL = s.maxTTL
-	}
-	after.Note = s.note
-	return after, after.Policy.Validate()
+	patched := *before
+	s.overwrite(&patched, after)
+	return patched, patched.Validate()
 }
 
-// overwrite sets the fields of p whose flags were given to those of from.
-func (s *Stored) overwrite(p *limiter.Policy, from limiter.Policy) {
+// overwrite sets the fields of p whose flags were given to those of from, and the note.
+func (s *Stored) overwrite(p *limiter.StoredPolicy, from limiter.StoredPolicy) {
 	windows := p.Burst == p.Limit && (p.Algorithm == limiter.FixedWindow || p.Algorithm == limiter.SlidingWindowCounter || p.Algorithm == limiter.SlidingWindowLog)
 	if windows { // their burst is their limit
 		p.Burst = 0
 	}
-	for flag, set := range map[string]func(){
-		"algorithm":  func() { p.Algorithm = from.Algorithm },
-		"limit":      func() { p.Limit = from.Limit },
-		"burst":      func() { p.Burst = from.Burst },
-		"tick":       func() { p.Tick = from.Tick },
-		"aligned":    func() { p.Aligned = from.Aligned },
-		"time-zone":  func() { p.TimeZone = from.TimeZone },
-		"block-for":  func() { p.BlockFor = from.BlockFor },
-		"durability": func() { p.Durability = from.Durability },
-	} {
-		if s.flags.Changed(flag) {
-			set()
+	to, now := reflect.ValueOf(p).Elem(), reflect.ValueOf(from)
+	for _, f := range policyfile.PolicyFields {
+		if s.flags.Changed(flagOf(f)) {
+			to.FieldByName(f.Go).Set(now.FieldByName(f.Go))
 		}
 	}
-	switch { // one replaces the other
+	p.Note = from.Note
+	switch { // a calendar and a period replace each other
 	case s.flags.Changed("calendar"):
-		p.Calendar, p.Period = from.Calendar, 0
+		p.Period = 0
 		if p.Calendar == "" || s.flags.Changed("period") {
 			p.Period = from.Period
 		}
@@ -309,6 +296,6 @@ func (s *Stored) overwrite(p *limiter.Policy, from limiter.Policy) {
 			p.TimeZone = from.TimeZone
 		}
 	case s.flags.Changed("period"):
-		p.Calendar, p.TimeZone, p.Period = "", from.TimeZone, from.Period
+		p.Calendar, p.TimeZone = "", from.TimeZone
 	}
 }

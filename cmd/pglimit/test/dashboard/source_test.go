@@ -241,7 +241,7 @@ func TestPoliciesAndHistory(t *testing.T) {
 	for p.Version < other.Version() { // it follows
 		p = must.OK(s.Policies(t.Context()))(t)
 	}
-	if len(p.Policies) != 1 || p.Policies[0].Limit != 20 || p.Policies[0].Overrides != 1 || p.Policies[0].Note != "second" {
+	if len(p.Policies) != 1 || p.Policies[0].Limit != 20 || p.Overrides[p.Policies[0].Name] != 1 || p.Policies[0].Note != "second" {
 		t.Errorf("%+v", p)
 	}
 	h, err := s.History(t.Context(), "login", 10)

@@ -4,11 +4,11 @@ import (
 	"cmp"
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/dashboard"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/inspect"
-	"github.com/pglimit/pglimit/cmd/pglimit/internal/policyfile"
 	"github.com/pglimit/pglimit/doctor"
 	"github.com/pglimit/pglimit/internal/algorithm"
 	"github.com/pglimit/pglimit/limiter"
@@ -20,7 +20,7 @@ func (s *Source) addPolicies() {
 	stored := map[string]limiter.StoredPolicy{}
 	add := func(p limiter.Policy, note string, version int64, ago time.Duration, by string, overrides int) {
 		stored[p.Name] = limiter.StoredPolicy{Policy: p, Note: note, MaxTTL: day, Version: version, ChangedAt: Now.Add(-ago), ChangedBy: by}
-		s.policies = append(s.policies, dashboard.Policy{Policy: policyfile.OfPolicy(stored[p.Name]), Overrides: overrides})
+		s.policies, s.overrideCounts[p.Name] = append(s.policies, stored[p.Name]), overrides
 	}
 	add(limiter.Policy{Name: "api", Algorithm: limiter.GCRA, Limit: 600, Period: time.Minute, Burst: 100}, "per API key", 38, 3*time.Hour, "ops", 2)
 	add(limiter.Policy{Name: "budget", Algorithm: limiter.FixedWindow, Limit: 100_000, Calendar: limiter.Month, TimeZone: "Europe/Vienna"}, "cents for models", 12, 20*day, "billing", 1)
@@ -58,12 +58,7 @@ func (s *Source) addPolicies() {
 
 // addRow adds a row of a key under a policy, whose share is used / burst.
 func (s *Source) addRow(policy, key string, used float64) *inspect.Key {
-	var p policyfile.Policy
-	for _, known := range s.policies {
-		if known.Name == policy {
-			p = known.Policy
-		}
-	}
+	p := s.policies[slices.IndexFunc(s.policies, func(p limiter.StoredPolicy) bool { return p.Name == policy })]
 	burst := cmp.Or(p.Burst, p.Limit)
 	level := math.Max(0, used)
 	share, remaining, i := level/burst, math.Max(0, burst-level), len(s.rows)

@@ -4,6 +4,7 @@ package sample
 
 import (
 	"context"
+	"maps"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -36,22 +37,24 @@ var Hostile = []string{
 
 // Source is the sample. Its methods can be called concurrently.
 type Source struct {
-	mu           sync.Mutex
-	err          error
-	turn         int
-	calls        map[string]int
-	rows         []inspect.Key
-	denials      []dashboard.DenialSlot
-	policies     []dashboard.Policy
-	history      []limiter.PolicyChange
-	overrides    map[string]inspect.Override
-	reservations map[string][]inspect.Reservation
-	checks       []doctor.Check
+	mu        sync.Mutex
+	err       error
+	turn      int
+	calls     map[string]int
+	rows      []inspect.Key
+	denials   []dashboard.DenialSlot
+	policies  []limiter.StoredPolicy
+	history   []limiter.PolicyChange
+	overrides map[string]inspect.Override
+	// overrideCounts has the number of overrides of each policy.
+	overrideCounts map[string]int
+	reservations   map[string][]inspect.Reservation
+	checks         []doctor.Check
 }
 
 // New returns a sample, with the keys of Hostile if hostile is set.
 func New(hostile bool) *Source {
-	s := &Source{calls: map[string]int{}, overrides: map[string]inspect.Override{}, reservations: map[string][]inspect.Reservation{}, checks: checks}
+	s := &Source{calls: map[string]int{}, overrides: map[string]inspect.Override{}, overrideCounts: map[string]int{}, reservations: map[string][]inspect.Reservation{}, checks: checks}
 	s.addPolicies()
 	s.addKeys()
 	s.addDenials()
@@ -118,7 +121,7 @@ func (s *Source) now() time.Time { return Now.Add(time.Duration(s.turn) * time.S
 func (s *Source) Policies(ctx context.Context) (dashboard.Policies, error) {
 	err := s.call(ctx, "Policies")
 	defer s.mu.Unlock()
-	return dashboard.Policies{At: s.now(), Version: 41, Policies: slices.Clone(s.policies)}, err
+	return dashboard.Policies{At: s.now(), Version: 41, Policies: slices.Clone(s.policies), Overrides: maps.Clone(s.overrideCounts)}, err
 }
 
 // History returns the changes of a policy, or all.

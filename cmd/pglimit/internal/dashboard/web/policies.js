@@ -33,7 +33,7 @@ export const policies = {
     const [all, { changes }] = await Promise.all([call("policies"), call("history", { limit: 20 })]);
     return { ...all, changes };
   },
-  render({ policies, version, at, changes }) {
+  render({ policies, overrides, version, at, changes }) {
     return [
       panel("Policies in the database", true, policies.length
         ? table("Policies", [
@@ -41,7 +41,7 @@ export const policies = {
           ["Algorithm", (p) => algorithm(p.algorithm)],
           ["Limit", (p) => limit(p)],
           ["Options", options],
-          ["Overrides", (p) => p.overrides, "number"],
+          ["Overrides", (p) => overrides[p.name], "number"],
           ["Changed", (p) => changed(p, at)],
           ["Note", (p) => p.note && foreign(p.note)],
         ], policies, (p) => p.name)
@@ -55,14 +55,14 @@ export const policy = {
   title: ({ name }) => `Policy ${name}`,
   async load({ name }) {
     const [all, { changes }] = await Promise.all([call("policies"), call("history", { policy: name, limit: 50 })]);
-    return { at: all.at, p: all.policies.find((p) => p.name === name), changes };
+    return { at: all.at, p: all.policies.find((p) => p.name === name), overrides: all.overrides[name], changes };
   },
-  render({ p, at, changes }, { name }) {
+  render({ p, overrides, at, changes }, { name }) {
     const fact = (label, value) => value && [h("dt", null, label), h("dd", null, value)];
     return [
       panel("Now", true, p
         ? h("dl", { class: "facts" }, fact("Algorithm", algorithm(p.algorithm)), fact("Limit", limit(p)), options(p).length > 0 && fact("Options", options(p)),
-          fact("Overrides", String(p.overrides)), fact("Longest reservation of askers", p.askers && duration(p.max_ttl ?? "24h")), fact("Note", p.note && foreign(p.note)), fact("Version", String(p.version)), fact("Changed", changed(p, at)))
+          fact("Overrides", String(overrides)), fact("Longest reservation of askers", p.askers && duration(p.max_ttl ?? "24h")), fact("Note", p.note && foreign(p.note)), fact("Version", String(p.version)), fact("Changed", changed(p, at)))
         : empty("The database has no policy of this name: it was removed, or programs have it compiled in."),
       h("p", null, h("a", { href: `#/keys?policy=${encodeURIComponent(name)}` }, "Keys of this policy"))),
       panel("History", true, history(changes, at)),

@@ -1,0 +1,160 @@
+package policyfile
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/pglimit/pglimit/internal/printable"
+	"github.com/pglimit/pglimit/limiter"
+)
+
+// Change is the difference of one policy or override.
+type Change struct {
+	Action string       `json:"action"` // set, change or delete
+	Policy string       `json:"policy"` // the policy's name
+	Key    string       `json:"key,omitempty"`
+	Fields []Difference `json:"fields,omitempty"` // of a new one, all that it has
+}
+
+// Difference is the difference of one field. An absent value is nil.
+type Difference struct {
+	Name   string `json:"name"`
+	Before any    `json:"before"`
+	After  any    `json:"after"`
+}
+
+// Plan is what has to be done to make the database as a file. Edit has it for
+// Policies.Apply.
+type Plan struct {
+	Changes []Change
+	Edit    limiter.PolicyEdit
+}
+
+// Compare returns what has to change from before to after. What after does not have is
+// deleted with prune, and else kept. With prune, overrides are deleted only if their policy
+// is, or if after has overrides.
+func Compare(before, after File, prune bool) Plan {
+	policies, set, rest := compare(PolicyFields, before.Policies, after.Policies, func(p limiter.StoredPolicy) target { return target{p.Name, ""} })
+	overrides, bent, straight := compare(overrideFields, before.Overrides, after.Overrides, func(o limiter.Override) target { return target{o.Policy, o.Key} })
+	plan := Plan{slices.Concat([]Change{}, policies, overrides), limiter.PolicyEdit{Set: set, SetOverrides: bent}}
+	if !prune {
+		return plan
+	}
+	for _, p := range rest {
+		plan.Changes = append(plan.Changes, Change{Action: "delete", Policy: p.Name})
+		plan.Edit.Delete = append(plan.Edit.Delete, p.Name)
+	}
+	for _, o := range straight {
+		if len(after.Overrides) > 0 || slices.Contains(plan.Edit.Delete, o.Policy) {
+			plan.Changes = append(plan.Changes, Change{Action: "delete", Policy: o.Policy, Key: o.Key})
+			plan.Edit.DeleteOverrides = append(plan.Edit.DeleteOverrides, o)
+		}
+	}
+	return plan
+}
+
+// target names a policy, or an override if key is not empty.
+type target struct{ policy, key string }
+
+// compare returns the changes from before to after, what has to be set for them, and what
+// after does not have.
+func compare[T any](fields []Field, before, after []T, of func(T) target) (changes []Change, set, rest []T) {
+	old := map[target]*T{}
+	for i := range before {
+		old[of(before[i])] = &before[i]
+	}
+	for i := range after {
+		t := of(after[i])
+		was := old[t]
+		delete(old, t)
+		if c := change(t, fields, was, &after[i]); len(c.Fields) > 0 {
+			changes, set = append(changes, c), append(set, after[i])
+		}
+	}
+	for _, b := range before {
+		if old[of(b)] != nil {
+			rest = append(rest, b)
+		}
+	}
+	return changes, set, rest
+}
+
+// ChangePolicy returns the change from one policy to another of that name; nil is none.
+func ChangePolicy(name string, before, after *limiter.StoredPolicy) Change {
+	return change(target{name, ""}, PolicyFields, before, after)
+}
+
+// ChangeOf returns an entry of the history.
+func ChangeOf(c limiter.PolicyChange) Change {
+	if c.Key == "" {
+		return ChangePolicy(c.Name, c.Before, c.After)
+	}
+	return change(target{c.Name, c.Key}, overrideFields, c.OverrideBefore, c.OverrideAfter)
+}
+
+func change[T any](t target, fields []Field, before, after *T) Change {
+	c := Change{Action: "change", Policy: t.policy, Key: t.key, Fields: []Difference{}}
+	if before == nil {
+		c.Action = "set"
+	} else if after == nil {
+		c.Action = "delete"
+	}
+	old, now := values(before), values(after)
+	for _, f := range fields {
+		if b, a := old[f.Name], now[f.Name]; b != a && !slices.Contains([]string{"name", "policy", "key"}, f.Name) {
+			c.Fields = append(c.Fields, Difference{f.Name, b, a})
+		}
+	}
+	return c
+}
+
+// values returns the fields of a policy or an override as JSON has them; none of nil.
+func values[T any](of *T) (all map[string]any) {
+	data, err := json.Marshal(of)
+	if err == nil {
+		err = json.Unmarshal(data, &all)
+	}
+	if err != nil {
+		panic(err) // this program wrote it
+	}
+	return all
+}
+
+// WriteText writes the changes for people, a line for each and for each field.
+func WriteText(w io.Writer, changes []Change) {
+	for _, c := range changes {
+		what := "policy " + printable.Shown(c.Policy)
+		if c.Key != "" {
+			what = fmt.Sprintf("override of %s for %s", printable.Shown(c.Policy), strconv.Quote(c.Key))
+		}
+		fmt.Fprintf(w, "%s %s\n", map[string]string{"set": "+", "change": "~", "delete": "-"}[c.Action], what)
+		for _, f := range c.Fields {
+			switch {
+			case f.Before == nil:
+				fmt.Fprintf(w, "    %s: %s\n", f.Name, show(f.After))
+			case f.After == nil:
+				fmt.Fprintf(w, "    %s: %s → default\n", f.Name, show(f.Before))
+			default:
+				fmt.Fprintf(w, "    %s: %s → %s\n", f.Name, show(f.Before), show(f.After))
+			}
+		}
+	}
+}
+
+// show returns a value as it is written by hand.
+func show(v any) string {
+	switch v := v.(type) {
+	case float64:
+		return strconv.FormatFloat(v, 'f', -1, 64)
+	case string:
+		if quoted := strconv.Quote(v); strings.ContainsAny(v, " \t") || len(quoted) != len(v)+2 {
+			return quoted
+		}
+		return v
+	}
+	return fmt.Sprint(v)
+}
