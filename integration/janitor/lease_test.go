@@ -2,8 +2,6 @@ package janitor
 
 import (
 	"context"
-	"log/slog"
-	"math"
 	"testing"
 	"time"
 
@@ -39,6 +37,23 @@ func newLeader(t *testing.T, pool *pgxpool.Pool, clock *handClock) (stop func())
 	return stop
 }
 
+// TestJanitorLeases: a row that has ended, or that ends later than the longest lease, belongs
+// to no janitor and does not stop sweeps.
+func TestJanitorLeases(t *testing.T) {
+	t.Parallel()
+	pool := bed.NewPool(t)
+	for ends, held := range map[string]bool{"-1": false, "71 * 3600": true, "73 * 3600": false, "9e12": false} { // seconds from now
+		bed.Exec(t, pool, `INSERT INTO pglimit_lease (name, holder, expires_at_us) VALUES ('janitor', 'x', ((date_part('epoch', clock_timestamp()) + `+ends+`) * 1e6)::bigint)`)
+		if s := readStatus(t, pool); (s.Holder == "x") != held || s.LeaseEnds.IsZero() == held {
+			t.Errorf("a lease that ends in %s s: %+v", ends, s)
+		}
+		if r, err := bed.NewJanitor(t, pool, nil).Sweep(t.Context()); err != nil || r.HeldElsewhere != held {
+			t.Errorf("a sweep beside a lease that ends in %s s: %+v, %v", ends, r, err)
+		}
+		bed.Exec(t, pool, `DELETE FROM pglimit_lease`)
+	}
+}
+
 func TestJanitorAloneSweepsUntilItsLeaseRunsOut(t *testing.T) {
 	t.Parallel()
 	pool := bed.NewPool(t)
@@ -58,56 +73,6 @@ func TestJanitorAloneSweepsUntilItsLeaseRunsOut(t *testing.T) {
 	if n := count(t, pool, "pglimit_gcra"); n != 0 {
 		t.Errorf("%d expired rows are left", n)
 	}
-}
-
-// TestJanitorTakesALeaseThatNoJanitorCanHave: a row that ends later than the longest lease
-// belongs to no janitor and does not stop sweeps.
-func TestJanitorTakesALeaseThatNoJanitorCanHave(t *testing.T) {
-	t.Parallel()
-	const longest = 72 * time.Hour // of Config.Lease
-	for name, c := range map[string]struct {
-		ends func(*handClock) int64
-		held bool
-	}{
-		"the longest":    {func(c *handClock) int64 { return c.in(longest) }, true},
-		"longer":         {func(c *handClock) int64 { return c.in(longest + time.Microsecond) }, false},
-		"the year 9999":  {func(*handClock) int64 { return time.Date(9999, 12, 31, 0, 0, 0, 0, time.UTC).UnixMicro() }, false},
-		"the last value": {func(*handClock) int64 { return math.MaxInt64 }, false},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			pool := bed.NewPool(t)
-			clock := newHandClock()
-			bed.InsertRows(t, pool, "pglimit_gcra", "p", 1, 0)
-			bed.Exec(t, pool, `INSERT INTO pglimit_lease (name, holder, expires_at_us) VALUES ('janitor', 'another', $1)`, c.ends(clock))
-			j := bed.NewJanitor(t, pool, &janitor.Config{Lease: lease, Now: clock.now})
-			if c.held {
-				heldElsewhere(t, j)
-				return
-			}
-			sweep(t, j, map[string]int64{"pglimit_gcra": 1})
-		})
-	}
-}
-
-// TestJanitorTakesOver: when the leader ends, another running janitor takes over.
-func TestJanitorTakesOver(t *testing.T) {
-	t.Parallel()
-	pool := bed.NewPool(t)
-	clock := newHandClock()
-	stop := newLeader(t, pool, clock)
-	bed.InsertRows(t, pool, "pglimit_gcra", "p", 1, 0)
-	swept, onSweep := heard(t)
-	start(t, bed.NewJanitor(t, pool, &janitor.Config{
-		Interval: time.Millisecond, Lease: lease, Now: clock.now, OnSweep: onSweep,
-	}))
-	for range 3 {
-		if r := bed.Receive(t, swept, "a sweep while another leads"); !r.HeldElsewhere || r.Total() != 0 {
-			t.Errorf("a sweep while another leads: %+v", r)
-		}
-	}
-	stop()
-	awaitRemoved(t, swept, 1)
 }
 
 // steps is a clock that is read before every statement of a sweep, and calls a function
@@ -164,16 +129,14 @@ func TestJanitorStopsWhenItLosesItsLease(t *testing.T) {
 			}
 		}
 	}
-	lost := newLogWatch("lost its lease")
-	j := bed.NewJanitor(t, pool, &janitor.Config{BatchSize: 1, Lease: lease, Now: clock.now, Logger: slog.New(lost)})
+	logger, log := logged()
+	j := bed.NewJanitor(t, pool, &janitor.Config{BatchSize: 1, Lease: lease, Now: clock.now, Logger: logger})
 	r, err := j.Sweep(t.Context())
 	if err != nil || !r.HeldElsewhere || r.Total() != 3 {
 		t.Errorf("a sweep that lost its lease: %+v, %v; want 3 rows removed", r, err)
 	}
-	select {
-	case <-lost.seen:
-	default:
-		t.Error("the log does not tell")
+	if log.Count("lost its lease") != 1 {
+		t.Errorf("logged %s", log)
 	}
 	if holder := bed.Value[string](t, pool, `SELECT holder FROM pglimit_lease`); holder != "another" {
 		t.Errorf("the lease is %s's", holder)
@@ -210,4 +173,43 @@ func TestJanitorSweepWhileRunning(t *testing.T) {
 		bed.Receive(t, swept, "a sweep")
 	}
 	stop()
+}
+
+// TestJanitorOfAClosedPool: Run ends without a warning if its pool was closed before, and
+// its lease ends by itself. If the program waits for Run, the lease is free at once.
+func TestJanitorOfAClosedPool(t *testing.T) {
+	t.Parallel()
+	for name, waits := range map[string]bool{"the pool is closed first": false, "Run ends first": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			address := bed.NewDatabase(t)
+			own, watch := bed.Connect(t, address), bed.Connect(t, address)
+			clock := newHandClock()
+			logger, log := logged()
+			swept := make(chan janitor.Removed, 1)
+			stop := start(t, bed.NewJanitor(t, own, &janitor.Config{
+				Interval: 24 * time.Hour, Lease: lease, Now: clock.now,
+				Logger:  logger,
+				OnSweep: func(r janitor.Removed) { swept <- r },
+			}))
+			if r := bed.Receive(t, swept, "the sweep"); r.HeldElsewhere {
+				t.Fatal("it did not get the lease")
+			}
+			if waits {
+				stop() // waits
+			}
+			own.Close()
+			stop()
+			bed.InsertRows(t, watch, "pglimit_gcra", "p", 1, 0)
+			other := bed.NewJanitor(t, watch, &janitor.Config{Lease: lease, Now: clock.now})
+			if !waits {
+				heldElsewhere(t, other)
+				clock.add(lease)
+			}
+			sweep(t, other, map[string]int64{"pglimit_gcra": 1})
+			if text := log.String(); text != "" {
+				t.Errorf("logged %s", text)
+			}
+		})
+	}
 }

@@ -3,7 +3,6 @@ package janitor
 import (
 	"context"
 	"log/slog"
-	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -149,38 +148,4 @@ func TestJanitorPassesOverWhatIsHeld(t *testing.T) {
 	}
 	checkLevels(t, pool, "k1:0")
 	sweep(t, j, map[string]int64{"pglimit_token_bucket": 1})
-}
-
-// logWatch is a slog handler that signals a record with a certain text.
-type logWatch struct {
-	text string
-	seen chan struct{} // has one token once a record came
-}
-
-func newLogWatch(text string) *logWatch { return &logWatch{text, make(chan struct{}, 1)} }
-
-func (w *logWatch) reset() {
-	select {
-	case <-w.seen:
-	default:
-	}
-}
-
-func (w *logWatch) Enabled(context.Context, slog.Level) bool { return true }
-func (w *logWatch) WithAttrs([]slog.Attr) slog.Handler       { return w }
-func (w *logWatch) WithGroup(string) slog.Handler            { return w }
-
-func (w *logWatch) Handle(_ context.Context, r slog.Record) error {
-	text := r.Message
-	r.Attrs(func(a slog.Attr) bool {
-		text += " " + a.String()
-		return true
-	})
-	if strings.Contains(text, w.text) {
-		select {
-		case w.seen <- struct{}{}:
-		default:
-		}
-	}
-	return nil
 }
