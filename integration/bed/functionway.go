@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -22,6 +23,7 @@ type Functions struct {
 	Q               Querier
 	Now             func() time.Time
 	EndsAt          bool                 // aligned windows by their end
+	ByName          bool                 // by a policy's name, while policies and overrides change
 	Store           func(limiter.Policy) // by name: stores it if it is another than the last
 }
 
@@ -135,14 +137,13 @@ func SearchFunctions(t *testing.T, d search.Draw, histories int, functions Funct
 		functions.Q = pool
 	}
 	d.Equal = true
-	byName := d.Shadows
 	Search(t, d, histories, func(t *testing.T) func(*search.History) search.Subject {
 		return func(*search.History) search.Subject {
 			s, config := NewSubject(t)
 			f := functions
 			config.IdempotencyTTL = 0 // as the functions have it
 			f.Now = s.Clock.Now
-			if byName {
+			if f.ByName {
 				var stored limiter.Policy
 				f.Store = func(p limiter.Policy) {
 					if p != stored {
@@ -194,17 +195,14 @@ func common(r limiter.Result) limiter.Result {
 // rowsOf returns the rows of policies whose names begin with a prefix, but for that, with
 // columns that the answers do not show, such as when a row may be deleted.
 func rowsOf(pool *pgxpool.Pool, prefix string) (all string, err error) {
+	var tables []string
 	for _, a := range append(limiter.Algorithms(), "reservation") {
-		var rows string
-		if err = pool.QueryRow(context.Background(), `
-			SELECT coalesce(string_agg(line, E'\n' ORDER BY line), '') FROM (
-				SELECT (to_jsonb(t) - 'id' || jsonb_build_object('policy', substr(t.policy, length($1) + 1)))::text AS line
-				FROM pglimit_`+string(a)+` AS t WHERE starts_with(t.policy, $1)) AS lines`, prefix).Scan(&rows); err != nil {
-			return "", err
-		}
-		all += rows
+		tables = append(tables, fmt.Sprintf(`
+			SELECT '%[1]s ' || (to_jsonb(t) - 'id' || jsonb_build_object('policy', substr(t.policy, length($1) + 1)))::text AS line
+			FROM pglimit_%[1]s AS t WHERE starts_with(t.policy, $1)`, a))
 	}
-	return all, nil
+	err = pool.QueryRow(context.Background(), `SELECT coalesce(string_agg(line, E'\n' ORDER BY line), '') FROM (`+strings.Join(tables, " UNION ALL ")+`) AS lines`, prefix).Scan(&all)
+	return all, err
 }
 
 // storeOverride writes an override of a key.

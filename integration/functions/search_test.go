@@ -9,10 +9,10 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// TestFunctionsDecideAsGo: with the policy in the call.
+// TestFunctionsDecideAsGo: with the policy in the call, shadows among them.
 func TestFunctionsDecideAsGo(t *testing.T) {
 	t.Parallel()
-	bed.SearchFunctions(t, search.Draw{Operations: search.Ordinary}, 15, bed.Functions{}, search.Variants(10, 10*time.Second)...)
+	bed.SearchFunctions(t, search.Draw{Operations: search.Ordinary, Shadows: true}, 15, bed.Functions{}, search.Variants(10, 10*time.Second)...)
 }
 
 // TestFunctionsByNameDecideAsGo: by a policy's name, while policies, overrides and shadows
@@ -20,7 +20,7 @@ func TestFunctionsDecideAsGo(t *testing.T) {
 func TestFunctionsByNameDecideAsGo(t *testing.T) {
 	t.Parallel()
 	d := search.Draw{Operations: search.Ordinary + " override override override override override override", Shadows: true, Names: 1}
-	bed.SearchFunctions(t, d, 15, bed.Functions{})
+	bed.SearchFunctions(t, d, 15, bed.Functions{ByName: true})
 }
 
 // TestFunctionsEndsAt: a window with the caller's end equals the window that the library

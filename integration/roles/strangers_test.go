@@ -30,7 +30,7 @@ func TestStrangersInSearch(t *testing.T) {
 	t.Run("by name", func(t *testing.T) {
 		t.Parallel()
 		d := search.Draw{Operations: search.Ordinary + " override override override override", Shadows: true, Names: 1}
-		bed.SearchFunctions(t, d, 3, bed.Functions{Q: pool})
+		bed.SearchFunctions(t, d, 3, bed.Functions{Q: pool, ByName: true})
 	})
 }
 

@@ -2484,7 +2484,7 @@ BEGIN
         request.id := replace(gen_random_uuid()::text, '-'::text, ''::text);
         reservation := pglimit._reservation_id(CASE WHEN request.statement = 'none' OR answer.shadowed THEN 'uncounted' ELSE request.algorithm END,
             request.id, request.policy, request.key);
-        expires_us := CASE WHEN request.statement = 'none' THEN request.now_us ELSE request.updated_at_us END + ttl_us;
+        expires_us := CASE WHEN request.statement = 'none' OR answer.shadowed THEN request.now_us ELSE request.updated_at_us END + ttl_us;
     END IF;
     IF answer.allowed AND NOT answer.shadowed AND request.statement <> 'none' THEN
         INSERT INTO pglimit_reservation
@@ -2518,7 +2518,7 @@ BEGIN
         request.id := replace(gen_random_uuid()::text, '-'::text, ''::text);
         reservation := pglimit._reservation_id(CASE WHEN request.statement = 'none' OR answer.shadowed THEN 'uncounted' ELSE request.algorithm END,
             request.id, request.policy, request.key);
-        expires_us := CASE WHEN request.statement = 'none' THEN request.now_us ELSE request.updated_at_us END + ttl_us;
+        expires_us := CASE WHEN request.statement = 'none' OR answer.shadowed THEN request.now_us ELSE request.updated_at_us END + ttl_us;
     END IF;
     IF answer.allowed AND NOT answer.shadowed AND request.statement <> 'none' THEN
         INSERT INTO pglimit_reservation
@@ -3160,7 +3160,7 @@ BEGIN
         request.id := replace(gen_random_uuid()::text, '-'::text, ''::text);
         reservation := pglimit._reservation_id(CASE WHEN request.statement = 'none' OR answer.shadowed THEN 'uncounted' ELSE request.algorithm END,
             request.id, request.policy, request.key);
-        expires_us := CASE WHEN request.statement = 'none' THEN request.now_us ELSE request.updated_at_us END + ttl_us;
+        expires_us := CASE WHEN request.statement = 'none' OR answer.shadowed THEN request.now_us ELSE request.updated_at_us END + ttl_us;
     END IF;
     IF answer.allowed AND NOT answer.shadowed AND request.statement <> 'none' THEN
         INSERT INTO pglimit_reservation
