@@ -17,7 +17,7 @@ func (g *granting) checkAsking(ctx context.Context) error {
 	}
 	for _, schema := range []string{"pglimit", "pglimit_ask"} {
 		part := map[string]installed{"pglimit": g.functions, "pglimit_ask": g.asking}[schema]
-		if missing := lacks(part.functions, within(schema, Functions.names("FUNCTION"))); missing != "" {
+		if missing := lacks(part.functions, Functions.names("FUNCTION", schema)); missing != "" {
 			return fmt.Errorf("pglimit: function %s.%s is missing: run `pglimit migrate up --functions`", schema, missing)
 		}
 	}
@@ -161,18 +161,12 @@ func (g *granting) verify(ctx context.Context) error {
 // missing returns the first of some rights that a role lacks; empty if it has all.
 func (g *granting) missing(ctx context.Context, role uint32, rights []right) (string, error) {
 	for _, r := range rights {
-		for _, privilege := range r.privileges {
-			var at int
-			// kind is one of three words of this package.
-			query := `SELECT o.place::int FROM unnest($1::oid[]) WITH ORDINALITY AS o (oid, place)
-				WHERE NOT has_` + strings.ToLower(r.kind) + `_privilege($2::oid, o.oid, $3::text) ORDER BY 1 LIMIT 1`
-			err := g.tx.QueryRow(ctx, query, oids(r.objects), role, privilege).Scan(&at)
-			switch {
-			case err == nil:
-				return privilege + " on " + strings.ToLower(r.kind) + " " + r.objects[at-1].name, nil
-			case !errors.Is(err, pgx.ErrNoRows):
-				return "", fmt.Errorf("pglimit: read the rights on %s: %w", r.objects[0].name, err)
-			}
+		all, err := g.lacking(ctx, role, r)
+		if err != nil {
+			return "", err
+		}
+		if len(all) > 0 {
+			return all[0].privileges[0] + " on " + strings.ToLower(r.kind) + " " + all[0].objects[0].name, nil
 		}
 	}
 	return "", nil

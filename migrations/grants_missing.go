@@ -3,6 +3,7 @@ package migrations
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
@@ -64,16 +65,13 @@ func (g *granting) lacking(ctx context.Context, role uint32, r right) (all []rig
 			lacks[p-1] = append(lacks[p-1], privilege)
 		}
 	}
-	at := map[string]int{}
 	for i, privileges := range lacks {
 		if len(privileges) == 0 {
 			continue
 		}
-		key := strings.Join(privileges, ", ")
-		place, ok := at[key]
-		if !ok {
+		place := slices.IndexFunc(all, func(one right) bool { return slices.Equal(one.privileges, privileges) })
+		if place < 0 {
 			place = len(all)
-			at[key] = place
 			all = append(all, right{kind: r.kind, privileges: privileges})
 		}
 		all[place].objects = append(all[place].objects, r.objects[i])

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -58,34 +56,6 @@ func (g *granting) relations() []object {
 	return slices.Concat(g.tables, g.readable)
 }
 
-var created = regexp.MustCompile(`(?m)^CREATE (?:OR REPLACE )?(TABLE|VIEW|FUNCTION) (?:IF NOT EXISTS )?([\w.]+)`)
-
-// names lists what the set's migrations create of one kind, once each.
-func (s *Set) names(kind string) (all []string) {
-	for _, f := range s.list() {
-		text, err := fs.ReadFile(s.files, f.path)
-		if err != nil {
-			panic(err) // it is embedded
-		}
-		for _, m := range created.FindAllStringSubmatch(string(text), -1) {
-			if m[1] == kind && !slices.Contains(all, m[2]) {
-				all = append(all, m[2])
-			}
-		}
-	}
-	return all
-}
-
-// within returns those of names that are in a schema, without the schema's name.
-func within(schema string, names []string) (all []string) {
-	for _, n := range names {
-		if own, ok := strings.CutPrefix(n, schema+"."); ok {
-			all = append(all, own)
-		}
-	}
-	return all
-}
-
 // readGranting reads the catalogue. The transaction's search_path is pg_catalog's from
 // then on, so that no other role's operators are used.
 func readGranting(ctx context.Context, tx pgx.Tx, roles Roles) (*granting, error) {
@@ -118,25 +88,25 @@ func (g *granting) readObjects(ctx context.Context) (err error) {
 		}
 	}
 	records := []string{Tables.table, Functions.table}
-	read(&g.tables, relationsOf, home, Tables.names("TABLE"))
-	read(&g.readable, relationsOf, home, slices.Concat(Tables.names("VIEW"), records))
-	read(&g.helpers, functionsOf, home, Tables.names("FUNCTION"))
+	read(&g.tables, relationsOf, home, Tables.names("TABLE", ""))
+	read(&g.readable, relationsOf, home, slices.Concat(Tables.names("VIEW", ""), records))
+	read(&g.helpers, functionsOf, home, Tables.names("FUNCTION", ""))
 	for _, part := range []struct {
 		into   *installed
 		schema string
 	}{{&g.functions, "pglimit"}, {&g.asking, "pglimit_ask"}} {
 		read(&part.into.schema, schemasOf, object{}, []string{part.schema})
 		if len(part.into.schema) > 0 {
-			read(&part.into.functions, functionsOf, part.into.schema[0], within(part.schema, Functions.names("FUNCTION")))
+			read(&part.into.functions, functionsOf, part.into.schema[0], Functions.names("FUNCTION", part.schema))
 		}
 	}
 	if err != nil {
 		return err
 	}
-	if missing := lacks(g.tables, Tables.names("TABLE")); missing != "" {
+	if missing := lacks(g.tables, Tables.names("TABLE", "")); missing != "" {
 		return fmt.Errorf("pglimit: schema %s has no table %s: run `pglimit migrate up`", home.name, missing)
 	}
-	if missing := lacks(g.readable, Tables.names("VIEW")); missing != "" {
+	if missing := lacks(g.readable, Tables.names("VIEW", "")); missing != "" {
 		return fmt.Errorf("pglimit: schema %s has no view %s: run `pglimit migrate up`", home.name, missing)
 	}
 	return nil

@@ -2,8 +2,6 @@ package migrations
 
 import (
 	"context"
-	"fmt"
-	"io/fs"
 	"regexp"
 	"slices"
 	"strings"
@@ -38,14 +36,11 @@ func Present(ctx context.Context, pool *pgxpool.Pool) ([]Presence, error) {
 
 // Present does what the package's [Present] does, for this set.
 func (s *Set) Present(ctx context.Context, pool *pgxpool.Pool) ([]Presence, error) {
-	objects, err := s.objects()
-	if err != nil {
-		return nil, unread(err)
-	}
+	objects := s.objects()
 	var functions []bool
 	var schemas, names, settings []string
 	for _, o := range objects {
-		functions, schemas, names, settings = append(functions, o.function), append(schemas, o.schema), append(names, o.name), append(settings, o.setting)
+		functions, schemas, names, settings = append(functions, o.kind == "FUNCTION"), append(schemas, o.schema), append(names, o.name), append(settings, o.setting)
 	}
 	rows, err := pool.Query(ctx, presence, functions, schemas, names, settings)
 	if err != nil {
@@ -92,11 +87,11 @@ ORDER BY o.place`
 
 // madeObject is something that a migration creates.
 type madeObject struct {
-	version  int64
-	function bool   // else a table, an index or a view
-	schema   string // empty: that of the search_path
-	name     string
-	setting  string // of the table; empty: the object itself
+	version int64
+	kind    string // TABLE, INDEX, VIEW or FUNCTION
+	schema  string // empty: that of the search_path
+	name    string
+	setting string // of the table; empty: the object itself
 }
 
 // String returns the object's name, or that of the setting and its table.
@@ -119,19 +114,19 @@ var (
 
 // objects returns what the set's migrations create, from their SQL, whose statements begin
 // at the start of a line. What a later one drops is left out.
-func (s *Set) objects() (all []madeObject, err error) {
+func (s *Set) objects() (all []madeObject) {
 	for _, f := range s.list() {
-		text, err := fs.ReadFile(s.files, f.path)
+		text, err := s.files.ReadFile(f.path)
 		if err != nil {
-			return nil, err
+			panic(err) // it is embedded
 		}
 		_, up, _ := strings.Cut(string(text), "-- +goose Up")
 		up, _, _ = strings.Cut(up, "-- +goose Down")
 		for _, m := range drops.FindAllStringSubmatch(up, -1) {
 			all = slices.DeleteFunc(all, func(o madeObject) bool { return o.setting == "" && o.String() == m[1] })
 		}
-		add := func(o madeObject, name string) {
-			o.version, o.name = f.version, name
+		add := func(kind, name, setting string) {
+			o := madeObject{version: f.version, kind: kind, name: name, setting: setting}
 			if schema, rest, ok := strings.Cut(name, "."); ok {
 				o.schema, o.name = schema, rest
 			}
@@ -140,14 +135,22 @@ func (s *Set) objects() (all []madeObject, err error) {
 			}
 		}
 		for _, m := range creates.FindAllStringSubmatch(up, -1) {
-			add(madeObject{function: m[1] == "FUNCTION"}, m[2])
+			add(m[1], m[2], "")
 		}
 		for _, m := range sets.FindAllStringSubmatch(up, -1) {
-			add(madeObject{setting: m[2]}, m[1])
+			add("TABLE", m[1], m[2])
 		}
 	}
-	if len(all) == 0 {
-		return nil, fmt.Errorf("no object in the SQL of %s", s.dir)
+	return all
+}
+
+// names returns the names of what the set's migrations create of one kind in a schema; empty
+// is that of the search_path.
+func (s *Set) names(kind, schema string) (all []string) {
+	for _, o := range s.objects() {
+		if o.kind == kind && o.schema == schema && o.setting == "" {
+			all = append(all, o.name)
+		}
 	}
-	return all, nil
+	return all
 }

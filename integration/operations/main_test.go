@@ -61,12 +61,6 @@ func says(c doctor.Check, word string) bool {
 	return strings.Contains(c.Message+"\n"+c.Fix+"\n"+strings.Join(c.Details, "\n"), word)
 }
 
-// outdated reports whether a check warns that the tests' server is of a major version that
-// gets no corrections any more. The tests also run on these, and all versions become so.
-func outdated(c doctor.Check) bool {
-	return c.Name == "server" && c.Status == doctor.Warn && strings.Contains(c.Message, "gets no corrections since")
-}
-
 // mend runs a fix that is SQL, statement by statement, as its reader would.
 func mend(t *testing.T, pool *pgxpool.Pool, fix string) {
 	t.Helper()
