@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/pglimit/pglimit/db"
-	"github.com/pglimit/pglimit/internal/store"
+	"github.com/pglimit/pglimit/internal/store/detached"
 )
 
 // Pool is a db.DBTX that runs each statement on a connection of the pool, once. A *sql.DB
@@ -103,7 +103,7 @@ func (p *Pool) begin(ctx context.Context) (*sql.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		if !store.Sends(ctx) {
+		if !detached.Sends(ctx) {
 			_ = c.Close()
 			return nil, context.DeadlineExceeded
 		}
@@ -160,7 +160,7 @@ func (p *Pool) lend() (done func()) {
 
 // busy returns the error err of a call that has had no connection, or an ErrBusy.
 func (p *Pool) busy(ctx context.Context, err error) error {
-	if err != nil && store.NotSent(ctx) && p.Crowded() {
+	if err != nil && detached.NotSent(ctx) && p.Crowded() {
 		return fmt.Errorf("%w: %w", ErrBusy, err)
 	}
 	return err
@@ -202,7 +202,7 @@ func (p *Pool) conn(ctx context.Context) (*sql.Conn, error) {
 	rested := used == 0 || time.Since(p.start)-used > restAfter
 	for idle := p.db.Stats().Idle; ; idle-- { // after the idle ones there are only new ones
 		c, err := p.db.Conn(ctx)
-		if err == nil && !store.Sends(ctx) {
+		if err == nil && !detached.Sends(ctx) {
 			_ = c.Close()
 			return nil, context.DeadlineExceeded
 		}

@@ -22,34 +22,6 @@ type timeoutKey struct{}
 // if the context has no cause.
 var TimeoutKey timeoutKey
 
-// flightKey is the type of FlightKey.
-type flightKey struct{}
-
-// FlightKey is the key of a context's value that is a Flight.
-var FlightKey flightKey
-
-// Flight is a statement, or a transaction, that no caller can cancel.
-type Flight interface {
-	// Sends marks it as sent and reports true, unless its context has ended before that.
-	Sends() bool
-	// Sent reports whether it was sent. That does not change once its context has ended.
-	Sent() bool
-}
-
-// Sends is called with a connection for a statement, before anything is sent. If it returns
-// false, nothing may be sent: the callers were told so.
-func Sends(ctx context.Context) bool {
-	f, ok := ctx.Value(FlightKey).(Flight)
-	return !ok || f.Sends()
-}
-
-// NotSent reports whether ctx has ended before anything was sent. A context without a Flight
-// does not know.
-func NotSent(ctx context.Context) bool {
-	f, ok := ctx.Value(FlightKey).(Flight)
-	return ctx.Err() != nil && (!ok || !f.Sent())
-}
-
 // EndedByTimeout reports whether Config.Timeout ended ctx.
 func EndedByTimeout(ctx context.Context) bool {
 	return context.Cause(ctx) == ErrTimeout || ctx.Value(TimeoutKey) != nil

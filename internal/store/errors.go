@@ -49,6 +49,10 @@ var ErrKnown = errors.New("pglimit: answered by a denial that is known")
 // sent alone.
 var ErrAlone = errors.New("pglimit: to be sent alone")
 
+// ErrElsewhere: Do runs on the goroutine of a caller that may leave, and the caller has left or
+// the rest would wait for something else. Another goroutine has to call Do again.
+var ErrElsewhere = errors.New("pglimit: to be continued by another goroutine")
+
 // ErrBusy: no connection of the pool came free in time. Nothing was sent.
 var ErrBusy = fmt.Errorf("%w: no connection of the pool came free in time: give the limiter a pool of its own, or let the pool have more connections", ErrOverloaded)
 

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/pglimit/pglimit/internal/store"
+	"github.com/pglimit/pglimit/internal/store/detached"
 )
 
 // waiter begins a wait, for a test.
@@ -77,14 +78,14 @@ func TestAdmissionIsBusy(t *testing.T) {
 				waiters[i] = d.waiter()
 				time.Sleep(time.Millisecond)
 			}
-			ctx := d.detached()
-			defer ctx.cancel()
+			ctx := d.statement()
+			defer ctx.Cancel()
 			d.mu.Lock()
 			for _, w := range waiters {
 				ctx.fly(w)
 			}
 			d.mu.Unlock()
-			if c.sent && (!store.Sends(ctx) || store.NotSent(ctx)) {
+			if c.sent && (!detached.Sends(ctx) || detached.NotSent(ctx)) {
 				t.Errorf("%s: it was not sent", c.name)
 			}
 			for i, w := range waiters {
@@ -92,11 +93,18 @@ func TestAdmissionIsBusy(t *testing.T) {
 					t.Errorf("%s: caller %d: %v", c.name, i, err)
 				}
 			}
-			if store.Sends(ctx) != c.sent || store.NotSent(ctx) == c.sent {
-				t.Errorf("%s: sends %v, not sent %v, %v", c.name, store.Sends(ctx), store.NotSent(ctx), ctx.Err())
+			if detached.Sends(ctx) != c.sent || detached.NotSent(ctx) == c.sent {
+				t.Errorf("%s: sends %v, not sent %v, %v", c.name, detached.Sends(ctx), detached.NotSent(ctx), ctx.Err())
 			}
 		})
 	}
+}
+
+// statement is detach for a test.
+func (d *Dispatcher) statement() *statement {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.detach()
 }
 
 // TestAdmissionBounds: so many callers wait, and a quarter of them for one key; 64 in any case.

@@ -18,6 +18,7 @@ import (
 
 	"github.com/pglimit/pglimit/internal/algorithm"
 	"github.com/pglimit/pglimit/internal/store"
+	"github.com/pglimit/pglimit/internal/store/detached"
 )
 
 // Database is the store that sends the statements.
@@ -48,6 +49,9 @@ type Database interface {
 	Answers() int64
 	// Crowded reports whether all connections are in use by others than the limiter.
 	Crowded() bool
+	// Leaves reports whether a caller that sends a Take itself can leave it at present. Then
+	// Do may return store.ErrElsewhere for a context that is its own; see package detached.
+	Leaves() bool
 }
 
 // Options sets up a Dispatcher. There are no defaults.
@@ -59,8 +63,9 @@ type Options struct {
 	Rows        int           // requests in one of these, at most
 	Statements  int           // shared ones in flight at once for each algorithm and Commit, at most
 	Now         func() *int64 // the caller's clock for a statement; if it returns nil, the database's
-	// Obeys: a statement ends with its context. Then a caller that cannot leave sends its
-	// own statement if nothing is in flight, which costs no goroutine.
+	// Obeys: a statement ends with its context. Then a caller sends its own statement if
+	// nothing is in flight and it cannot leave, or can leave the statement: that costs no
+	// goroutine.
 	Obeys bool
 }
 
@@ -76,8 +81,8 @@ type Dispatcher struct {
 	idle     sync.Cond // nothing is in flight, and so nothing waits
 	busy     int       // goroutines that send
 	closed   bool
-	waits    deadlines[begun]
-	contexts deadlines[*detached]
+	waits    detached.Deadlines[begun]
+	contexts detached.Deadlines[*detached.Context]
 	queues   [2 * len(algorithm.Names)]queue // of Takes that share statements
 	serial   serials
 	locked   lockedKeys
@@ -86,7 +91,8 @@ type Dispatcher struct {
 // New returns a Dispatcher over db.
 func New(db Database, o Options) *Dispatcher {
 	d := &Dispatcher{db: db, Options: o}
-	d.idle.L, d.waits.mu, d.contexts.mu = &d.mu, &d.mu, &d.mu
+	d.idle.L = &d.mu
+	d.waits, d.contexts = detached.NewDeadlines[begun](&d.mu), detached.NewDeadlines[*detached.Context](&d.mu)
 	for i := range d.queues {
 		d.queues[i].Dispatcher, d.queues[i].heads = d, map[key]*group{}
 	}
@@ -117,8 +123,8 @@ func (d *Dispatcher) Do(ctx context.Context, op *store.Op) error {
 		w := d.begin(op, k)
 		if q := d.queue(op); d.join(w) {
 			d.mu.Unlock()
-		} else if q != nil && q.inFlight == 0 && ctx.Done() == nil && d.Obeys {
-			d.sendOwn(q, w)
+		} else if q != nil && q.inFlight == 0 && d.Obeys && (ctx.Done() == nil || d.db.Leaves()) {
+			d.sendOwn(ctx, q, w)
 		} else {
 			d.enqueue(w)
 			d.mu.Unlock()

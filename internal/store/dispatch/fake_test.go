@@ -12,6 +12,7 @@ import (
 
 	"github.com/pglimit/pglimit/internal/algorithm"
 	"github.com/pglimit/pglimit/internal/store"
+	"github.com/pglimit/pglimit/internal/store/detached"
 	"github.com/pglimit/pglimit/internal/store/memory"
 )
 
@@ -41,6 +42,7 @@ type fake struct {
 	refusal error
 	answers int64
 	crowded bool
+	own     func(*detached.Context) error // a Take that its caller sends, unless nil
 }
 
 func newFake() *fake {
@@ -128,6 +130,9 @@ func (f *fake) grant(op *store.Op) {
 
 func (f *fake) Do(ctx context.Context, op *store.Op) (err error) {
 	row := op.Key
+	if f.own != nil && detached.IsOwn(ctx) {
+		return f.own(detached.Of(ctx))
+	}
 	switch {
 	case row == "panics":
 		panic("a hook of the application")
@@ -192,6 +197,8 @@ func (f *fake) TakeMany(ctx context.Context, rows []*store.Row, now *int64) erro
 }
 
 func (f *fake) Pipelines() bool { return true }
+
+func (f *fake) Leaves() bool { return f.own != nil }
 
 func (f *fake) Pipeline(ctx context.Context, wait time.Duration, ops []*store.Op) ([]error, error) {
 	var keys []string

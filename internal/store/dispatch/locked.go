@@ -130,7 +130,7 @@ func (d *Dispatcher) attempt(w *waiter, lockWait time.Duration) (tried bool) {
 	ctx.fly(w)
 	d.mu.Unlock()
 	w.err = d.timed(ctx, d.send(ctx, w, lockWait))
-	ctx.cancel()
+	ctx.Cancel()
 	d.mu.Lock()
 	return true
 }

@@ -143,33 +143,60 @@ func (q *queue) drain() {
 	}
 }
 
-// sendOwn sends the caller's own statement. d.mu is locked, and unlocked after it.
-func (d *Dispatcher) sendOwn(q *queue, w *waiter) {
+// sendOwn sends the caller's own statement. If the caller leaves while that is in flight,
+// another goroutine continues it. d.mu is locked, and unlocked after it.
+func (d *Dispatcher) sendOwn(ctx context.Context, q *queue, w *waiter) {
 	q.inFlight++
 	d.busy++
 	g := w.ownGroup()
 	g.prepare()
+	s := d.detach()
+	s.fly(w)
+	wait := begun{w, d, w.phase.Load()}
 	d.mu.Unlock()
+	b := batches.Get().(*batch)
+	b.groups = append(b.groups[:0], g)
 	returns := false
-	defer func() { // the application's hooks may panic, and its caller recover
+	ends := func() {
 		d.mu.Lock()
 		defer d.mu.Unlock()
-		if !returns {
-			d.callers.Add(-1)
-		}
 		if len(q.groups) > 0 {
 			go q.drain()
 		} else {
 			q.inFlight--
 			d.done()
 		}
+	}
+	defer func() { // the application's hooks may panic, and its caller recover
+		if !returns {
+			d.callers.Add(-1)
+			ends()
+		}
 	}()
-	b := batches.Get().(*batch)
-	b.groups = append(b.groups[:0], g)
-	q.run(b, b.groups)
+	if ctx.Done() != nil {
+		s.Own()
+		stay := context.AfterFunc(ctx, func() {
+			if wait.end(store.EndedContext(ctx)) {
+				s.Leave()
+			}
+		})
+		defer stay()
+	}
+	answered := q.send(s, b, b.groups)
+	returns = true
+	if !answered {
+		go func() {
+			s.Hand()
+			q.send(s, b, b.groups)
+			b.forget()
+			batches.Put(b)
+			ends()
+		}()
+		return
+	}
 	b.forget()
 	batches.Put(b)
-	returns = true
+	ends()
 }
 
 // run decides groups, also if their statement fails.
@@ -178,17 +205,30 @@ func (q *queue) run(b *batch, groups []*group) {
 		return
 	}
 	slices.SortFunc(groups, func(a, b *group) int { return a.first.key.compare(&b.first.key) })
-	callers := 0
 	q.mu.Lock()
-	ctx := q.detach()
+	s := q.detach()
 	for _, g := range groups {
-		callers += g.waiters
 		for w := g.first; w != nil; w = w.next {
-			ctx.fly(w)
+			s.fly(w)
 		}
 	}
 	q.mu.Unlock()
-	defer ctx.cancel()
+	q.send(s, b, groups)
+}
+
+// send sends the statement of groups and answers them. It reports false if another goroutine
+// has to do that.
+func (q *queue) send(s *statement, b *batch, groups []*group) bool {
+	elsewhere := false
+	defer func() {
+		if !elsewhere {
+			s.Cancel()
+		}
+	}()
+	callers := 0
+	for _, g := range groups {
+		callers += g.waiters
+	}
 	for _, g := range groups {
 		g.callersOfAll, g.Query.LockWait = callers, Patience
 	}
@@ -197,13 +237,16 @@ func (q *queue) run(b *batch, groups []*group) {
 		if g.waiters > 1 {
 			g.Query.Now = q.Now()
 		}
-		if err = q.db.Do(ctx, g.op); err == nil {
+		if err = q.db.Do(s, g.op); err == nil {
 			g.Outcome = g.op.Outcome
 		}
 	} else {
-		err = q.db.TakeMany(ctx, b.asRows(groups), q.Now())
+		err = q.db.TakeMany(s, b.asRows(groups), q.Now())
 	}
-	if err = q.timed(ctx, err); err != nil {
+	if elsewhere = err == store.ErrElsewhere; elsewhere {
+		return false
+	}
+	if err = q.timed(s, err); err != nil {
 		groups = slices.DeleteFunc(groups, func(g *group) bool { // those that a failed TakeMany still decided
 			decided := g.Outcome.Decided
 			if decided {
@@ -215,12 +258,13 @@ func (q *queue) run(b *batch, groups []*group) {
 	switch {
 	case len(groups) == 0:
 	case err == store.ErrLocked:
-		q.sortOut(ctx, b, groups)
+		q.sortOut(s, b, groups)
 	case errors.As(err, new(*store.RowError)) && len(groups) > 1:
 		q.runPieces(b, groups)
 	default:
 		q.answerAll(groups, err)
 	}
+	return true
 }
 
 // pieces is the number of statements that a batch is split into to find the row that

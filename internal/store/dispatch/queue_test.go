@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"net"
 	"slices"
 	"strings"
 	"sync"
@@ -14,6 +15,7 @@ import (
 	"time"
 
 	"github.com/pglimit/pglimit/internal/store"
+	"github.com/pglimit/pglimit/internal/store/detached"
 	"github.com/pglimit/pglimit/internal/store/memory"
 )
 
@@ -397,6 +399,58 @@ func TestTakeSendsItsOwn(t *testing.T) {
 		f.open()
 		shut(s)
 	})
+}
+
+// TestTakeIsContinued: a statement that its caller began is continued by another goroutine,
+// whether the caller has left or the statement would have to wait.
+func TestTakeIsContinued(t *testing.T) {
+	for name, c := range map[string]struct {
+		leaves, sent bool
+		statements   int // of the other goroutine
+	}{
+		"it would wait":          {statements: 1},
+		"its caller leaves":      {leaves: true, sent: true, statements: 1},
+		"its caller leaves soon": {leaves: true},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			f := newFake()
+			o := f.options()
+			o.Obeys = true
+			s := New(f, o)
+			ctx, cancel := context.WithCancel(t.Context())
+			began := 0
+			f.own = func(d *detached.Context) error {
+				began++
+				if !c.leaves {
+					return store.ErrElsewhere
+				}
+				if c.sent && !detached.Sends(d) {
+					t.Error("it may not be sent")
+				}
+				client, _ := net.Pipe()
+				d.Watch(client)
+				cancel()
+				_, err := client.Read(make([]byte, 1))
+				if d.Unwatch() {
+					return store.ErrElsewhere
+				}
+				return fmt.Errorf("%w: %w", store.ErrUnavailable, err)
+			}
+			if r := <-take(ctx, s, query("k", 1)); c.leaves != errors.Is(r.err, context.Canceled) || !c.leaves && r.Granted != 1 {
+				t.Errorf("%s: %+v", name, r)
+			}
+			s.AwaitIdle()
+			if began != 1 || len(f.statements()) != c.statements || s.Callers() != 0 {
+				t.Errorf("%s: begun %d times, then %q", name, began, f.statements())
+			}
+			f.own = nil
+			if r := <-take(t.Context(), s, query("k", 1)); r.Granted != 1 {
+				t.Errorf("%s: afterwards %+v", name, r)
+			}
+			cancel()
+			shut(s)
+		})
+	}
 }
 
 // TestTakeLeavesADeafDriver: the timeout holds for a driver that does not end its

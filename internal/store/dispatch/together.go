@@ -18,7 +18,7 @@ func (d *Dispatcher) sendTogether(b *shared, o *outcomes) {
 	}
 	d.mu.Lock()
 	ctx := d.detach()
-	defer ctx.cancel()
+	defer ctx.Cancel()
 	wait := Patience
 	if b.waiters[0].key.reads {
 		wait = 0

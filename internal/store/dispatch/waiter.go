@@ -10,6 +10,7 @@ import (
 
 	"github.com/pglimit/pglimit/internal/algorithm"
 	"github.com/pglimit/pglimit/internal/store"
+	"github.com/pglimit/pglimit/internal/store/detached"
 )
 
 // key is a key of one algorithm, with its reads apart: they do not wait for each other's
@@ -49,9 +50,9 @@ type request struct {
 	op        *store.Op
 	key       key
 	state     state
-	statement *detached // that sent it
-	err       error     // the answer
-	rows      int       // requests that its statement decided
+	statement *statement // that sent it
+	err       error      // the answer
+	rows      int        // requests that its statement decided
 
 	// Of a request that shares statements:
 	next  *waiter // in its group
@@ -96,7 +97,7 @@ func (d *Dispatcher) begin(op *store.Op, k key) *waiter {
 	w.phase.Store(phase)
 	if d.Timeout > 0 {
 		w.ends = time.Now().Add(d.Timeout)
-		d.waits.add(begun{w, d, phase})
+		d.waits.Add(begun{w, d, phase})
 	}
 	return w
 }
@@ -150,6 +151,45 @@ func (w *waiter) wait(ctx context.Context) error {
 	return w.over
 }
 
+// statement is the context of a statement or a transaction, and who waits for it.
+type statement struct {
+	detached.Context
+	callers int // Dispatcher.mu guards it
+}
+
+// detach returns the context of a statement. The sender calls Cancel when that has ended.
+// d.mu is locked.
+func (d *Dispatcher) detach() *statement {
+	s := new(statement)
+	s.Begin(d.Timeout, &d.contexts)
+	return s
+}
+
+// fly marks a request as sent by the statement. Dispatcher.mu is locked.
+func (s *statement) fly(w *waiter) {
+	w.state, w.statement = sent, s
+	s.callers++
+}
+
+// giveUp is called for a caller whose time is over. It reports whether nothing was or will
+// be sent for it.
+func (s *statement) giveUp() bool {
+	s.callers--
+	return s.Withdraw(s.callers)
+}
+
+// timed returns the error of a statement, with the timeout if that ended it.
+func (d *Dispatcher) timed(s *statement, err error) error {
+	if err == nil || err == store.ErrLocked {
+		return err
+	}
+	store.AwaitEnd(s, err)
+	if s.Err() != nil {
+		err = store.TimedOut(err, d.Timeout)
+	}
+	return err
+}
+
 // grace is how long a statement without a timeout may go on after its callers have left.
 const grace = time.Second
 
@@ -163,7 +203,7 @@ func (d *Dispatcher) left(w *waiter) {
 	defer d.mu.Unlock()
 	if s := w.statement; s != nil {
 		if s.callers--; s.callers == 0 {
-			time.AfterFunc(grace, s.cancel)
+			time.AfterFunc(grace, s.Cancel)
 		}
 	}
 }
@@ -175,15 +215,21 @@ type begun struct {
 	phase uint64
 }
 
-// ended reports whether the wait has ended: the waiter may be in another one.
-func (b begun) ended() bool { return b.w.phase.Load() != b.phase }
+// Ended reports whether the wait has ended: the waiter may be in another one.
+func (b begun) Ended() bool { return b.w.phase.Load() != b.phase }
 
-func (b begun) due() time.Time { return b.w.ends }
+// Due implements detached.Timed, as the other methods do.
+func (b begun) Due() time.Time { return b.w.ends }
 
-func (b begun) expire() {
-	err := store.TimedOut(b.d.late(b.w), b.d.Timeout)
-	if b.w.phase.CompareAndSwap(b.phase, b.phase+gone) {
-		b.w.over = err
-		b.w.ready <- struct{}{}
+// Expire ends the wait. d.mu is locked.
+func (b begun) Expire() { b.end(store.TimedOut(b.d.late(b.w), b.d.Timeout)) }
+
+// end ends the wait without an answer unless it has ended, and reports whether it did.
+func (b begun) end(why error) bool {
+	if !b.w.phase.CompareAndSwap(b.phase, b.phase+gone) {
+		return false
 	}
+	b.w.over = why
+	b.w.ready <- struct{}{}
+	return true
 }

@@ -53,34 +53,6 @@ func TestWaitLeavesTheAnswered(t *testing.T) {
 	})
 }
 
-// TestWaitRests: it has no timer while no caller waits, and remembers no wait that has ended.
-func TestWaitRests(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		d := New(newFake(), Options{Timeout: time.Second})
-		for range 10_000 {
-			w := d.waiter()
-			w.answer(nil, 1)
-			if w.wait(t.Context()) != nil {
-				t.Fatal("a wait was lost")
-			}
-			d.free(w)
-		}
-		look := func() (remembered int, armed bool) {
-			d.mu.Lock()
-			defer d.mu.Unlock()
-			return len(d.waits.begun), d.waits.armed
-		}
-		if n, armed := look(); n > 2*fewBegun || !armed {
-			t.Errorf("it remembers %d waits", n)
-		}
-		time.Sleep(time.Second)
-		synctest.Wait()
-		if n, armed := look(); n > 0 || armed {
-			t.Errorf("it remembers %d waits, and looks again: %v", n, armed)
-		}
-	})
-}
-
 // TestWaitEndsOnce: of an answer, the end of the caller's context and that of its time, one
 // ends the wait, and an answer that came first is not lost.
 func TestWaitEndsOnce(t *testing.T) {

@@ -24,6 +24,7 @@ type Store struct {
 	tx      bool        // in the caller's transaction
 	shares  func() bool // whether a connection can send several statements as one transaction; nil: no
 	crowded func() bool // nil in a transaction
+	leaves  func() bool // whether a caller can leave a statement; nil: no
 	room    *room       // of the last AllowAll; nil in a transaction
 	// ahead is how far the database's clock was ahead of this machine's at the last
 	// compare, in microseconds.
@@ -36,7 +37,8 @@ type Store struct {
 func New(c exec.Connections, breakAfter int64, breakFor time.Duration, clock func() int64, warn func(error)) Store {
 	cache, owners := exec.NewCache(warn), exec.NewOwners()
 	b := exec.NewBreaker(breakAfter, breakFor, clock)
-	return Store{runner: exec.NewPool(c, cache).Guard(b, owners), breaker: b, txCache: cache, owners: owners, crowded: c.Crowded, ahead: new(atomic.Int64), room: newRoom(),
+	pool := exec.NewPool(c, cache).Guard(b, owners)
+	return Store{runner: pool, leaves: pool.Leaves, breaker: b, txCache: cache, owners: owners, crowded: c.Crowded, ahead: new(atomic.Int64), room: newRoom(),
 		shares: func() bool { return c.Pipelines() && cache.InUse() }}
 }
 
@@ -63,6 +65,10 @@ func (p Store) Answers() int64 {
 
 // Crowded reports whether all connections are in use by others than the limiter.
 func (p Store) Crowded() bool { return p.crowded != nil && p.crowded() }
+
+// Leaves reports whether the caller of a Take can leave it at present; see
+// store.ErrElsewhere.
+func (p Store) Leaves() bool { return p.leaves != nil && p.leaves() }
 
 // Do is store.Store's.
 func (p Store) Do(ctx context.Context, op *store.Op) (err error) {

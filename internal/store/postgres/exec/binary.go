@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglimit/pglimit/db"
+	"github.com/pglimit/pglimit/internal/store"
 )
 
 // Binary is a statement whose caller writes the parameters and reads the rows in
@@ -46,9 +47,10 @@ func (b *Binary) Text() string { return b.sql }
 // Ready is a Binary that is prepared on a connection. The zero Ready is none.
 type Ready struct {
 	b         *Binary
-	conn      *pgx.Conn
+	conn      *pgxpool.Conn
 	described *pgconn.StatementDescription
 	seen      *session
+	begun     *Answer // nil, unless the statement was sent by a caller that has left
 }
 
 // Prepare prepares b unless it is prepared. It returns the zero Ready if tx is no
@@ -60,16 +62,26 @@ type Ready struct {
 //   - if the pool's statements are executed in another mode than pgx's default
 //   - if the types of the server's parameters or columns are others
 func (b *Binary) Prepare(ctx context.Context, tx db.DBTX) (Ready, error) {
-	pooled, ok := tx.(*pgxpool.Conn)
-	if !ok {
+	var pooled *pgxpool.Conn
+	own := false
+	switch tx := tx.(type) {
+	case *Answer:
+		return Ready{b: b, seen: sessionOf(tx.Conn.Conn()), begun: tx}, nil
+	case ownConn:
+		pooled, own = tx.Conn, true
+	case *pgxpool.Conn:
+		pooled = tx
+	default:
 		return Ready{}, nil
 	}
 	conn := pooled.Conn()
 	seen := sessionOf(conn)
-	if !seen.binary {
+	switch i := slices.Index(seen.suspect, b); {
+	case !seen.binary:
 		return Ready{}, nil
-	}
-	if i := slices.Index(seen.suspect, b); i >= 0 {
+	case own && (i >= 0 || !slices.Contains(seen.prepared, b)):
+		return Ready{}, store.ErrElsewhere
+	case i >= 0:
 		if err := conn.Deallocate(ctx, b.name); err != nil {
 			return Ready{}, err
 		}
@@ -79,37 +91,23 @@ func (b *Binary) Prepare(ctx context.Context, tx db.DBTX) (Ready, error) {
 	if err != nil || !b.Fits(described) {
 		return Ready{}, err
 	}
-	return Ready{b, conn, described, seen}, nil
+	if !slices.Contains(seen.prepared, b) {
+		seen.prepared = append(seen.prepared, b)
+	}
+	return Ready{b: b, conn: pooled, described: described, seen: seen}, nil
 }
 
 // OK reports whether r is not the zero Ready.
 func (r Ready) OK() bool { return r.b != nil }
 
-// inBinary is the format of all parameters, and of all columns.
-var inBinary = []int16{pgx.BinaryFormatCode}
-
-// Query sends the statement. params may be used again when it returns. The caller passes
-// the rows to Close, also after an error.
-func (r Ready) Query(ctx context.Context, params [][]byte) *pgconn.ResultReader {
-	return r.conn.PgConn().ExecStatement(ctx, r.described, params, inBinary, inBinary)
-}
-
-// Close reads the rest of the rows and returns the statement's error. Rows that were read
-// before an error are void.
-func (r Ready) Close(rows *pgconn.ResultReader) error {
-	_, err := rows.Close()
-	if err != nil && !conflict(err) && !IsDataError(err) && !slices.Contains(r.seen.suspect, r.b) {
-		r.seen.suspect = append(r.seen.suspect, r.b)
-	}
-	return err
-}
-
 // session is what is known of one connection.
 type session struct {
-	binary bool // it may send a Binary
+	binary   bool      // it may send a Binary
+	prepared []*Binary // those that need no round trip before their next use
 	// suspect lists the statements that may be missing or stale on the server, although
 	// pgx has them as prepared. They are prepared again before their next use.
 	suspect []*Binary
+	answer  Answer // of the statement in flight
 }
 
 const sessionKey = "github.com/pglimit/pglimit"
@@ -119,8 +117,12 @@ func sessionOf(conn *pgx.Conn) *session {
 	if seen, ok := data[sessionKey].(*session); ok {
 		return seen
 	}
-	c := conn.Config()
-	seen := &session{binary: c.Tracer == nil && c.DefaultQueryExecMode == pgx.QueryExecModeCacheStatement && c.StatementCacheCapacity > 0}
+	seen := &session{binary: sendsBinary(conn.Config())}
 	data[sessionKey] = seen
 	return seen
+}
+
+// sendsBinary reports whether connections of a configuration may send a Binary.
+func sendsBinary(c *pgx.ConnConfig) bool {
+	return c.Tracer == nil && c.DefaultQueryExecMode == pgx.QueryExecModeCacheStatement && c.StatementCacheCapacity > 0
 }

@@ -40,7 +40,7 @@ func (b *Breaker) note(ctx context.Context, err error) {
 			b.failures.Store(0)
 			b.until.Store(0)
 		}
-	case errors.As(err, new(*noConnection)), err == ErrNoPipeline: // nothing was sent
+	case errors.As(err, new(*noConnection)), err == ErrNoPipeline, err == store.ErrElsewhere: // nothing was sent, or it goes on
 	case ctx.Err() == nil || store.EndedByTimeout(ctx):
 		if b.failures.Add(1) >= b.after {
 			b.last.Store(&err)

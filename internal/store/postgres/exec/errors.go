@@ -94,7 +94,7 @@ func IsDataError(err error) bool {
 
 // Translate returns a driver's error as one of the store's errors.
 func Translate(err error, inTx bool) error {
-	if err == nil || err == store.ErrLocked || err == store.ErrAlone || err == errRecorded || err == ErrOtherPeriod || errors.Is(err, store.ErrOwners) {
+	if err == nil || err == store.ErrLocked || err == store.ErrAlone || err == store.ErrElsewhere || err == errRecorded || err == ErrOtherPeriod || errors.Is(err, store.ErrOwners) {
 		return err
 	}
 	if n := (*noConnection)(nil); errors.As(err, &n) && n.crowded {

@@ -61,6 +61,8 @@ func (s *scripted) Crowded() bool { return false }
 
 func (s *scripted) Pipelines() bool { return true }
 
+func (s *scripted) Leaves() bool { return false }
+
 func (s *scripted) Once(_ context.Context, f func(db.DBTX) error) error {
 	if s.refuses != nil {
 		s.sent = append(s.sent, "connect")

@@ -13,17 +13,20 @@ import (
 
 	"github.com/pglimit/pglimit/db"
 	"github.com/pglimit/pglimit/internal/store"
+	"github.com/pglimit/pglimit/internal/store/detached"
 )
 
 // PGX returns the connections of a pgx pool. Their own transactions may be idle for so
 // long: see Idle.
 func PGX(pool *pgxpool.Pool, idle time.Duration) Connections {
-	return &pgxConnections{Pool: pool, limit: newIdleLimit(idle)}
+	c := pool.Config()
+	return &pgxConnections{Pool: pool, limit: newIdleLimit(idle), leaves: sendsBinary(c.ConnConfig) && c.PrepareConn == nil && c.BeforeAcquire == nil}
 }
 
 type pgxConnections struct {
 	*pgxpool.Pool
-	limit *idleLimit
+	limit  *idleLimit
+	leaves bool // a caller can leave its statement
 
 	lent     atomic.Int64 // to the limiter
 	answered atomic.Bool  // the server answered the limiter's last statement
@@ -35,8 +38,14 @@ type pgxConnections struct {
 // Acquire implements Connections.
 func (p *pgxConnections) Acquire(ctx context.Context) (db.DBTX, func(error) error, error) {
 	conn, release, err := p.acquire(ctx)
+	if err == nil && detached.IsOwn(ctx) {
+		return ownConn{conn}, release, nil
+	}
 	return conn, release, err
 }
+
+// Leaves implements Connections.
+func (p *pgxConnections) Leaves() bool { return p.leaves }
 
 func (p *pgxConnections) acquire(ctx context.Context) (*pgxpool.Conn, func(error) error, error) {
 	conn, err := p.Pool.Acquire(ctx)
@@ -48,13 +57,15 @@ func (p *pgxConnections) acquire(ctx context.Context) (*pgxpool.Conn, func(error
 			p.answered.Store(false)
 		}
 		return nil, nil, err
-	case !store.Sends(ctx):
+	case !detached.Sends(ctx):
 		conn.Release()
 		return nil, nil, &noConnection{context.DeadlineExceeded, true}
 	}
 	p.lent.Add(1)
 	return conn, func(err error) error {
-		p.answered.Store(answered(err))
+		if err != store.ErrElsewhere {
+			p.answered.Store(answered(err))
+		}
 		inner := conn.Conn().PgConn()
 		kept := !inner.IsClosed() && !inner.IsBusy() && inner.TxStatus() == 'I' // it is another's after its Release
 		conn.Release()
@@ -97,6 +108,9 @@ type poolTx struct {
 
 // Once commits if f returns nil. If not, it rolls back, unless f has already done so.
 func (p *pgxConnections) Once(ctx context.Context, f func(db.DBTX) error) (err error) {
+	if detached.IsOwn(ctx) {
+		return store.ErrElsewhere
+	}
 	conn, release, err := p.acquire(ctx)
 	if err != nil {
 		return err

@@ -11,6 +11,8 @@ import (
 	"github.com/pglimit/pglimit/db"
 	"github.com/pglimit/pglimit/internal/pooler"
 	"github.com/pglimit/pglimit/internal/sqldb"
+	"github.com/pglimit/pglimit/internal/store"
+	"github.com/pglimit/pglimit/internal/store/detached"
 )
 
 // MaxTries is the number of times that one decision is tried after conflicts.
@@ -49,6 +51,9 @@ type Connections interface {
 	Once(ctx context.Context, f func(db.DBTX) error) error
 	// Pipelines reports whether a connection can send many statements at once.
 	Pipelines() bool
+	// Leaves reports whether a caller can leave a statement that it sends on its own
+	// goroutine.
+	Leaves() bool
 	// Uncacheable reports whether the driver that returned err can send statements
 	// without preparing them, if pgx.QueryExecModeExec precedes their parameters.
 	Uncacheable(err error) bool
@@ -90,9 +95,16 @@ func (p *Pool) Guard(b *Breaker, o *Owners) *Pool {
 	return &Pool{Connections: p.Connections, cache: p.cache, breaker: b, owners: o, bare: p}
 }
 
+// Leaves reports whether a caller can leave a Statement at present.
+func (p *Pool) Leaves() bool {
+	return p.Connections.Leaves() && p.cache.InUse() && !p.explicit.Load()
+}
+
 // Run is Runner's.
 func (p *Pool) Run(ctx context.Context, m Mode, f func(db.DBTX) error) (err error) {
-	if p.breaker != nil {
+	d := detached.Of(ctx)
+	begun := keptBy(d) // by a caller that has left
+	if p.breaker != nil && begun == nil {
 		if err := p.breaker.admit(); err != nil {
 			return err
 		}
@@ -106,23 +118,34 @@ func (p *Pool) Run(ctx context.Context, m Mode, f func(db.DBTX) error) (err erro
 			p.breaker.note(ctx, err)
 		}
 	}()
-	if p.owners != nil {
+	if p.owners != nil && begun == nil {
 		if err := p.owners.look(ctx, p.bare); err != nil {
 			return err
 		}
 	}
 	cached := p.cache.InUse()
-	if !cached {
+	if !cached && begun == nil {
 		f = withoutCache(f)
 	}
 	var first error // after which f is tried without the cache
 	for tries, elsewhere := MaxTries, true; ; {
 		var tx db.DBTX
-		if m == Transaction || p.explicit.Load() {
+		if begun != nil {
+			d.Rest, release = nil, begun.release
+			err = f(begun)
+			err, release, begun = release(err), nil, nil
+		} else if m == Transaction || p.explicit.Load() {
 			err = p.Once(ctx, f)
 		} else if tx, release, err = p.Acquire(ctx); err == nil {
 			err = f(tx)
+			if a := keptBy(d); a != nil {
+				a.release, release = release, nil
+				return err
+			}
 			err, release = release(err), nil
+		}
+		if err == store.ErrElsewhere {
+			return err
 		}
 		if m == Statement && sqlState(err) == serializationFailure {
 			p.explicit.Store(true)
@@ -174,6 +197,9 @@ func (c sqlConnections) Acquire(context.Context) (db.DBTX, func(error) error, er
 
 // Pipelines implements Connections.
 func (c sqlConnections) Pipelines() bool { return false }
+
+// Leaves implements Connections.
+func (c sqlConnections) Leaves() bool { return false }
 
 // Crowded implements Connections.
 func (c sqlConnections) Crowded() bool { return c.Pool.Crowded() }

@@ -193,8 +193,8 @@ func (s *statement) direct(ctx context.Context, ready exec.Ready, w *wire) error
 	rows := ready.Query(ctx, w.encode(s.params))
 	var misread error
 	found := 0
-	for ; misread == nil && rows.NextRow(); found++ {
-		if misread = w.fields.read(s.columns, rows.Values()); misread == nil {
+	for ; misread == nil && rows.Next(); found++ {
+		if misread = w.fields.read(s.columns, rows.Row()); misread == nil {
 			w.decide(max(1, len(w.rows)-found))
 		}
 	}

@@ -1,14 +1,14 @@
-package dispatch
+package detached
 
 import (
 	"sync"
 	"time"
 )
 
-// deadlines ends things whose time is over. It has one timer for all of them, and none
+// Deadlines ends things whose time is over. It has one timer for all of them, and none
 // while there is nothing to end.
-type deadlines[T timed] struct {
-	mu sync.Locker // guards it; expire is called with it
+type Deadlines[T Timed] struct {
+	mu sync.Locker // guards it; Expire is called with it
 
 	begun []T // in the order of their ends; some have ended
 	full  int // so many are looked through for those that have ended
@@ -16,18 +16,21 @@ type deadlines[T timed] struct {
 	armed bool
 }
 
-// timed is a thing that a deadlines ends, each after the same time.
-type timed interface {
-	ended() bool
-	due() time.Time
-	expire()
+// NewDeadlines returns a Deadlines that mu guards.
+func NewDeadlines[T Timed](mu sync.Locker) Deadlines[T] { return Deadlines[T]{mu: mu} }
+
+// Timed is a thing that a Deadlines ends, each after the same time.
+type Timed interface {
+	Ended() bool
+	Due() time.Time
+	Expire()
 }
 
 // fewBegun is the number for which looking through them is not worth while.
 const fewBegun = 64
 
-// add adds a thing that has begun. mu is locked.
-func (d *deadlines[T]) add(x T) {
+// Add adds a thing that has begun. mu is locked.
+func (d *Deadlines[T]) Add(x T) {
 	if len(d.begun) >= max(fewBegun, d.full) {
 		d.drop()
 		d.full = 2 * len(d.begun)
@@ -35,15 +38,15 @@ func (d *deadlines[T]) add(x T) {
 	d.begun = append(d.begun, x)
 	if !d.armed {
 		d.armed = true
-		d.arm(time.Until(x.due()))
+		d.arm(time.Until(x.Due()))
 	}
 }
 
 // drop drops those that have ended.
-func (d *deadlines[T]) drop() {
+func (d *Deadlines[T]) drop() {
 	kept := d.begun[:0]
 	for _, x := range d.begun {
-		if !x.ended() {
+		if !x.Ended() {
 			kept = append(kept, x)
 		}
 	}
@@ -51,7 +54,7 @@ func (d *deadlines[T]) drop() {
 	d.begun = kept
 }
 
-func (d *deadlines[T]) arm(in time.Duration) {
+func (d *Deadlines[T]) arm(in time.Duration) {
 	if d.timer == nil {
 		d.timer = time.AfterFunc(in, d.look)
 	} else {
@@ -60,17 +63,17 @@ func (d *deadlines[T]) arm(in time.Duration) {
 }
 
 // look ends those whose time is over, and looks again when the next one's is.
-func (d *deadlines[T]) look() {
+func (d *Deadlines[T]) look() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	now := time.Now()
 	for _, x := range d.begun {
-		if !x.ended() && !now.Before(x.due()) {
-			x.expire()
+		if !x.Ended() && !now.Before(x.Due()) {
+			x.Expire()
 		}
 	}
 	d.drop()
 	if d.armed = len(d.begun) > 0; d.armed {
-		d.arm(d.begun[0].due().Sub(now))
+		d.arm(d.begun[0].Due().Sub(now))
 	}
 }
