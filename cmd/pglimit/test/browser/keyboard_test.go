@@ -14,10 +14,9 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// TestKeyboard moves through the page by Tab and operates it.
-func TestKeyboard(t *testing.T) {
-	t.Parallel()
-	b := open(t, start(t), five("alice"))
+// testKeyboard moves through the page by Tab and operates it.
+func testKeyboard(t *testing.T, p *Playground) {
+	b := open(t, p, five(t.Name()))
 
 	const name = `(e => (e.closest("article")?.id ?? "page") + " " + (e.name || e.id || e.className || e.localName))`
 	// In document order, which is reading order; nothing sets another.
@@ -52,7 +51,6 @@ func TestKeyboard(t *testing.T) {
 			t.Errorf("%s has the focus, but lies under %s", at.Name, at.Under)
 		}
 	}
-	t.Logf("%d stops: %s", len(seen), strings.Join(seen, ", "))
 	if !slices.Equal(seen, want) {
 		t.Errorf("in the document they are %s", strings.Join(want, ", "))
 	}
@@ -106,45 +104,53 @@ func (b *Tab) press(key string) {
 	}
 }
 
-// TestNames reads the page as a screen reader does.
-func TestNames(t *testing.T) {
-	t.Parallel()
-	b := open(t, start(t), five("alice"))
-	b.Click("#burst-all")
-	b.Eventually("the live region says it", text("#said"), "All: 31 allowed, 4 delayed, 35 denied.")
-	b.Click(card(limiter.GCRA, "summary"))
-	b.Wait("the plots have words", `$$("canvas").every(c => c.getAttribute("aria-label")?.includes("denied"))`)
-	b.Wait("which are true", `$("#card-leaky_bucket_queue canvas").getAttribute("aria-label").endsWith(" of 5. In the last 30 seconds 1 allowed, 4 delayed, 5 denied.")`)
-
+// named is the nodes of the page's accessibility tree that a screen reader names, by role.
+func (b *Tab) named() map[string][]string {
+	b.Helper()
 	tree, err := chromedp.Call(b.ctx, accessibility.GetFullAXTree, accessibility.GetFullAXTreeParams{})
 	if err != nil {
-		t.Fatal(err)
+		b.Fatalf("%v", err)
 	}
 	value := func(v *accessibility.Value) (s string) {
 		if v != nil {
 			_ = json.Unmarshal(v.Value, &s) // anything else has no name
 		}
-		return s
+		return strings.TrimSpace(s)
 	}
 	seen := map[string][]string{}
 	for _, node := range tree.Nodes {
 		if node.Ignored {
 			continue
 		}
-		role, name := value(node.Role), strings.TrimSpace(value(node.Name))
-		switch role {
-		case "button", "textbox", "spinbutton", "slider", "checkbox", "combobox", "link", "image", "img", "article", "Iframe", "DisclosureTriangle", "heading", "region":
-			seen[role] = append(seen[role], name)
-			if name == "" {
-				t.Errorf("a %s has no name", role)
-			}
-		case "status", "alert":
-			seen[role] = append(seen[role], name)
+		role, name := value(node.Role), value(node.Name)
+		seen[role] = append(seen[role], name)
+		if name == "" && slices.Contains(mustHaveNames, role) {
+			b.Errorf("a %s has no name", role)
 		}
 	}
-	for role, names := range seen {
-		t.Logf("%d × %s: %q", len(names), role, names)
+	if again := Read[[]string](b, `$$("[id]").map(e => e.id).filter((id, i, all) => all.indexOf(id) !== i)`); len(again) > 0 {
+		b.Errorf("more than one element has the id of %q", again)
 	}
+	if jumps := Read[[]string](b, `$$("h1, h2, h3, h4").filter(e => e.checkVisibility())
+		.filter((e, i, all) => i ? e.localName === "h1" || e.localName[1] > +all[i-1].localName[1] + 1 : e.localName !== "h1").map(e => e.textContent)`); len(jumps) > 0 {
+		b.Errorf("no level leads to the headings %q", jumps)
+	}
+	return seen
+}
+
+// mustHaveNames are the roles of which a screen reader says the name.
+var mustHaveNames = []string{"button", "textbox", "searchbox", "spinbutton", "slider", "checkbox", "combobox", "link", "image", "img", "article", "Iframe",
+	"DisclosureTriangle", "heading", "region", "table", "navigation", "search", "columnheader"}
+
+// testNames reads the page as a screen reader does.
+func testNames(t *testing.T, p *Playground) {
+	b := open(t, p, five(t.Name()))
+	b.Click("#burst-all")
+	b.Eventually("the live region says it", text("#said"), "All: 31 allowed, 4 delayed, 35 denied.")
+	b.Click(card(limiter.GCRA, "summary"))
+	b.Wait("the plots have words", `$$("canvas").every(c => c.getAttribute("aria-label")?.includes("denied"))`)
+	b.Wait("which are true", `$("#card-leaky_bucket_queue canvas").getAttribute("aria-label").endsWith(" of 5. In the last 30 seconds 1 allowed, 4 delayed, 5 denied.")`)
+	seen := b.named()
 	cards := len(limiter.Algorithms())
 	for role, least := range map[string]int{
 		"button": 4 + 2*cards, "slider": 1 + cards, "spinbutton": 2 * cards, "textbox": 1 + cards, "checkbox": 1 + cards, "article": cards, "status": 3, "alert": 1 + cards,
@@ -156,24 +162,15 @@ func TestNames(t *testing.T) {
 	if images := append(seen["image"], seen["img"]...); len(images) != cards {
 		t.Errorf("%d plots are images, not %d", len(images), cards)
 	}
-	if again := Read[[]string](b, `$$("[id]").map(e => e.id).filter((id, i, all) => all.indexOf(id) !== i)`); len(again) > 0 {
-		t.Errorf("more than one element has the id of %q", again)
-	}
-	if jumps := Read[[]string](b, `$$("h1, h2, h3, h4").filter(e => e.checkVisibility())
-		.filter((e, i, all) => i ? e.localName === "h1" || e.localName[1] > +all[i-1].localName[1] + 1 : e.localName !== "h1").map(e => e.textContent)`); len(jumps) > 0 {
-		t.Errorf("no level leads to the headings %q", jumps)
-	}
-	articles := slices.Sorted(slices.Values(seen["article"]))
-	if len(slices.Compact(articles)) != cards {
+	if articles := slices.Sorted(slices.Values(seen["article"])); len(slices.Compact(articles)) != cards {
 		t.Errorf("the cards' names are not all different: %q", articles)
 	}
 }
 
-// TestQuiet observes the live regions while levels leak: a screen reader that read each
+// testQuiet observes the live regions while levels leak: a screen reader that read each
 // level out would never end.
-func TestQuiet(t *testing.T) {
-	t.Parallel()
-	b := open(t, start(t), everyCard("alice", "limit=5", "period=2s"))
+func testQuiet(t *testing.T, p *Playground) {
+	b := open(t, p, everyCard(t.Name(), "limit=5", "period=2s"))
 	b.Run("listen", `
 		window.heard = []
 		for (const e of $$("output, [role=status], [role=alert], [aria-live]")) {
@@ -181,10 +178,8 @@ func TestQuiet(t *testing.T) {
 			new MutationObserver(() => heard.push(e.textContent)).observe(e, {childList: true, characterData: true, subtree: true})
 		}`)
 	b.Click("#burst-all")
-	for _, a := range limiter.Algorithms() {
-		b.Wait(string(a)+" has answered", answered(a))
-		b.Eventually(string(a)+": level", text(card(a, ".level")), "0")
-		b.Eventually(string(a)+": remaining", text(card(a, ".remaining")), "5")
-	}
+	b.Wait("all have answered", answered)
+	b.Eventually("levels", everywhere(".level"), each("0", "0"))
+	b.Eventually("remaining", everywhere(".remaining"), each("5", "5"))
 	b.Eventually("what was heard", `heard.map(text => text.replace(/\d+/g, "#"))`, []string{"All: # allowed, # delayed, # denied."})
 }

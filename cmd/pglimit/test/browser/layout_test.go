@@ -14,92 +14,114 @@ import (
 // widths of windows: 640 and 320 are what remains of 1280 at a zoom of 200 and 400 %.
 var widths = []int64{320, 640, 1600}
 
-// spaced applies the text spacing of WCAG 1.4.12.
-const spaced = `
-	const style = new CSSStyleSheet()
-	style.replaceSync("* { line-height: 1.5 !important; letter-spacing: .12em !important; word-spacing: .16em !important } p { margin-bottom: 2em !important }")
-	document.adoptedStyleSheets = [style]`
+func (b *Tab) resize(width int64) {
+	b.Helper()
+	b.Do(fmt.Sprintf("a window of %d px", width), chromedp.EmulateViewport(width, 900))
+	b.Eventually("its width", `innerWidth`, width)
+	b.Run("it is drawn", `await new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))`)
+}
 
-// TestNarrowAndWide checks that everything fits.
-func TestNarrowAndWide(t *testing.T) {
-	t.Parallel()
-	b := open(t, start(t), five("alice"))
+// fits checks that nothing is cut off or wider than the window, at each width, and at the
+// narrowest with the text spacing of WCAG 1.4.12. misfits is the expression of what is.
+func (b *Tab) fits(what, misfits string, widths ...int64) {
+	b.Helper()
+	check := func(width int64, how string) {
+		b.resize(width)
+		for _, misfit := range Read[[]string](b, `[...(document.scrollingElement.scrollWidth <= innerWidth ? [] : ["the page, by " + $$("body *")
+			.filter(e => e.getBoundingClientRect().right > innerWidth && !e.closest(".scroll, pre")).map(e => e.localName + "." + e.className).join(", ")]), ...`+misfits+`]`) {
+			b.Errorf("at %d px%s, of %s this does not fit: %s", width, how, what, misfit)
+		}
+	}
+	for _, width := range widths {
+		check(width, "")
+	}
+	b.Run("space the text", `
+		const style = new CSSStyleSheet()
+		style.replaceSync("* { line-height: 1.5 !important; letter-spacing: .12em !important; word-spacing: .16em !important } p { margin-bottom: 2em !important }")
+		document.adoptedStyleSheets = [style]`)
+	check(widths[0], " with spaced text")
+	b.Run("as it was", `document.adoptedStyleSheets = []`)
+}
+
+// testNarrowAndWide: everything fits, the largest numbers and small ones too.
+func testNarrowAndWide(t *testing.T, p *Playground) {
+	b := open(t, p, five(t.Name()), first(keepSource))
 	b.Tolerate("status of 400")
-	b.Click("#burst-all")
 	for _, a := range limiter.Algorithms() {
-		b.Eventually(string(a)+": allowed, delayed, denied", counts(a), burstOfTen(a))
 		b.Click(card(a, "summary"))
 	}
 	b.Type(card(limiter.GCRA, "[name=block_for]"), strings.Repeat("long", 50))
 	b.Wait("a long problem", text(card(limiter.GCRA, ".problem"))+`.length > 50`)
-	for i, width := range append(widths, widths...) {
-		if i == len(widths) {
-			b.Run("space the text", spaced)
-		}
-		b.Do(fmt.Sprintf("a window of %d px", width), chromedp.EmulateViewport(width, 800))
-		b.Eventually("its width", `innerWidth`, width)
-		if is := Read[int64](b, `document.scrollingElement.scrollWidth`); is > width {
-			t.Errorf("at %d px the page is %d px wide: %s", width, is, Read[string](b, `$$("body *")
-				.filter(e => e.getBoundingClientRect().right > innerWidth && !e.closest("pre"))
-				.map(e => e.localName + "." + e.className).join(", ")`))
-		}
-		// Nothing is cut off or overlaps, on the cards and above them.
-		for _, what := range Read[[]string](b, `$$("button, input, select, summary, output, legend, label, dt, dd, h2").filter(e => e.checkVisibility() && e.getBoundingClientRect().width > 0).flatMap(e => {
-			const box = e.getBoundingClientRect(), around = (e.closest("article, section") ?? document.body).getBoundingClientRect()
-			return box.left < around.left - 1 || box.right > around.right + 1 || e.matches("button, dt, dd, output") && e.scrollWidth > e.clientWidth + 1 && e.clientWidth > 0
-				? [(e.closest("article")?.id ?? "") + " " + e.localName + " " + (e.className || e.name || e.id)] : []
-		})`) {
-			t.Errorf("at %d px this does not fit: %s", width, what)
-		}
-	}
-}
-
-// TestNumbersFit shows the largest numbers and small ones.
-func TestNumbersFit(t *testing.T) {
-	t.Parallel()
-	b := open(t, start(t), "", first(keepSource))
+	const cutOff = `$$("button, input, select, summary, output, legend, label, dt, dd, h2").filter(e => e.checkVisibility() && e.getBoundingClientRect().width > 0).flatMap(e => {
+		const box = e.getBoundingClientRect(), around = (e.closest("article, section") ?? document.body).getBoundingClientRect()
+		return box.left < around.left - 1 || box.right > around.right + 1 || e.matches("button, dt, dd, output") && e.scrollWidth > e.clientWidth + 1 && e.clientWidth > 0
+			? [(e.closest("article")?.id ?? "") + " " + e.localName + " " + (e.className || e.name || e.id)] : []
+	})`
+	b.fits("the page", cutOff, widths...)
 	for set, want := range map[string]string{
 		"limit=9007199254740992 period=1h cost=9007199254740992": "9007T 0",
 		"limit=999999 period=1h":                                 "1 999.9K",
 		"limit=0.00003 period=1h cost=0.00001":                   "0.00001 0.00002",
 	} {
-		b.Do("a window of 1600 px", chromedp.EmulateViewport(1600, 800))
-		b.follow(everyCard(set, strings.Fields(set)...))
+		b.resize(1600)
+		b.follow(everyCard(t.Name()+set, strings.Fields(set)...))
 		b.Click("#send-all")
 		for _, a := range []limiter.Algorithm{limiter.FixedWindow, limiter.SlidingWindowLog} { // of which nothing leaks
 			b.Eventually(string(a)+": level, remaining", text(card(a, ".level"))+` + " " + `+text(card(a, ".remaining")), want)
 		}
-		for _, width := range widths {
-			b.Do(fmt.Sprintf("a window of %d px", width), chromedp.EmulateViewport(width, 800))
-			b.Eventually("its width", `innerWidth`, width)
-			for _, what := range Read[[]string](b, `$$("dd").filter(e => e.scrollWidth > e.clientWidth + 1).map(e => e.textContent)`) {
-				t.Errorf("at %d px this does not fit: %s", width, what)
-			}
-		}
+		b.fits(set, cutOff, widths...)
 	}
 }
 
-// TestNoShift changes much of the page and checks that nothing moves.
-func TestNoShift(t *testing.T) {
-	t.Parallel()
-	p := start(t)
-	for _, width := range widths {
-		b := open(t, p, everyCard(fmt.Sprint("at-", width), "limit=5", "period=5s"), chromedp.EmulateViewport(width, 900))
+// lookForShifts makes the page keep the shifts that the browser sees in shifts. drawn waits
+// for the next frame, whose shifts are there then.
+func (b *Tab) lookForShifts() {
+	b.Helper()
+	b.Run("look for shifts", `
+		const note = entries => shifts.push(...entries.map(e => e.value + " of " + e.sources.map(s => s.node?.parentElement?.className + ">" + s.node?.nodeName + "." + s.node?.className)))
+		const observer = new PerformanceObserver(list => note(list.getEntries()))
+		window.shifts = []
+		window.drawn = async () => {
+			await new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))
+			note(observer.takeRecords())
+		}
+		observer.observe({type: "layout-shift"})`)
+}
+
+// moved is what has another place than before. boxes is the expression of the places.
+func (b *Tab) moved(what, boxes string, before []string) {
+	b.Helper()
+	after := Read[[]string](b, boxes)
+	for i := range before {
+		if i >= len(after) || before[i] != after[i] {
+			b.Errorf("%s: this moved, and maybe more: %s, now %s", what, before[i], after[min(i, len(after)-1)])
+			break
+		}
+	}
+	if shifts := Read[[]string](b, "shifts"); len(shifts) > 0 {
+		b.Errorf("%s: the browser saw shifts: %s", what, strings.Join(shifts, "; "))
+	}
+}
+
+// unanswered counts the page's requests, and those that are not answered, from now on.
+const unanswered = `
+	window.unanswered = window.requests = 0
+	const original = fetch
+	window.fetch = (...a) => { requests++; unanswered++; return original(...a).finally(() => unanswered--) }`
+
+// testNoShift changes much of the page and checks that nothing moves.
+func testNoShift(t *testing.T, p *Playground) {
+	for _, width := range []int64{320, 1600} {
+		b := open(t, p, everyCard(fmt.Sprint(t.Name(), width), "limit=5", "period=5s"), chromedp.EmulateViewport(width, 900))
 		const boxes = `$$("header, section, article, .controls, canvas, .counts, .counts dd, .traffic, button, input, pre, summary")
 			.map(e => { const r = e.getBoundingClientRect(); return [e.localName, e.className, r.x + scrollX, r.y + scrollY, r.width, r.height].join(" ") })`
 		b.Wait("the page is complete", `$$("pre.go").every(p => p.textContent)`)
-		b.Run("look for shifts", `
-			window.shifts = []
-			window.began = performance.now()
-			new PerformanceObserver(list => shifts.push(...list.getEntries().filter(e => e.startTime > began)
-				.map(e => e.value + " of " + e.sources.map(s => s.node?.parentElement?.className + ">" + s.node?.nodeName + "." + s.node?.className))))
-				.observe({type: "layout-shift", buffered: true})`)
+		b.lookForShifts()
+		b.Run("the page is drawn, in its place", `await drawn(); shifts.length = 0`)
 		b.Run("count what is not answered yet", unanswered)
 		before := Read[[]string](b, boxes)
 		b.Run("a burst to all", `$("#burst-all").click()`)
-		for _, a := range limiter.Algorithms() {
-			b.Wait(string(a)+" has answered", answered(a))
-		}
+		b.Wait("all have answered", answered)
 		b.Run("the slider for all to its most", `$("#rate-all").focus({preventScroll: true})`)
 		b.Key("end", kb.End)
 		b.Wait("fifty answers on a card", counts(limiter.GCRA)+`.reduce((a, b) => a + b) >= 50`)
@@ -107,64 +129,26 @@ func TestNoShift(t *testing.T) {
 		b.Eventually("all is answered", "unanswered", 0) // otherwise it would come after the reset
 		b.Run("reset", `$("#reset").click()`)
 		b.Eventually("reset", counts(limiter.GCRA), []int{0, 0, 0})
-		after := Read[[]string](b, boxes)
-		for i := range before {
-			if i >= len(after) || before[i] != after[i] {
-				t.Errorf("at %d px this moved, and maybe more: %s, now %s", width, before[i], after[min(i, len(after)-1)])
-				break
-			}
-		}
-		if shifts := Read[[]string](b, "shifts"); len(shifts) > 0 {
-			t.Errorf("at %d px the browser saw shifts: %s", width, strings.Join(shifts, "; "))
-		}
+		b.Run("it is drawn", `await drawn()`)
+		b.moved(fmt.Sprintf("at %d px", width), boxes, before)
 	}
 }
 
-// unanswered counts the page's unanswered requests from now on.
-const unanswered = `
-	window.unanswered = 0
-	const original = fetch
-	window.fetch = (...a) => { unanswered++; return original(...a).finally(() => unanswered--) }`
-
-// TestContrast measures the contrast of text, light and dark.
-func TestContrast(t *testing.T) {
-	t.Parallel()
-	p := start(t)
-	b := open(t, p, five("alice"))
-	b.Tolerate("status of 400")
-	b.Tolerate("ERR_")
-	b.Click("#burst-all")
-	for _, a := range limiter.Algorithms() {
-		b.Eventually(string(a)+": allowed, delayed, denied", counts(a), burstOfTen(a))
-	}
-	b.Click(card(limiter.GCRA, "summary"))
-	b.Type(card(limiter.FixedWindow, "[name=period]"), "soon")
-	b.Click(card(limiter.FixedWindow, ".send"))
-	b.Wait("a problem is shown", text(card(limiter.FixedWindow, ".problem"))+` !== ""`)
-	b.Click("#burst-all")
-	b.Wait("another for all", text("#problem")+` !== ""`)
-	p.Kill()
-	b.Wait("the connection is lost", text("#status")+`.startsWith("connection lost")`)
-	back := map[string]float64{}
-	for _, scheme := range []string{"light", "dark"} {
+// legible measures the contrast of text, light and dark. There are at least so many texts.
+func (b *Tab) legible(least int) {
+	b.Helper()
+	for scheme, right := range map[string]func(back float64) bool{
+		"light": func(back float64) bool { return back >= 0.7 }, "dark": func(back float64) bool { return back <= 0.1 },
+	} {
 		b.Media("prefers-color-scheme", scheme)
 		seen := Read[struct {
 			Back    float64
 			Texts   int
-			Least   float64
 			Failing []string
 		}](b, contrasts)
-		t.Logf("%s: %d texts, the least contrast is %.2f, the page's luminance %.2f", scheme, seen.Texts, seen.Least, seen.Back)
-		if seen.Texts < 100 {
-			t.Errorf("only %d texts were found", seen.Texts)
+		if seen.Texts < least || !right(seen.Back) || len(seen.Failing) > 0 {
+			b.Errorf("%s: %d texts, the page's luminance is %.2f, of too little contrast are %q", scheme, seen.Texts, seen.Back, seen.Failing)
 		}
-		for _, f := range seen.Failing {
-			t.Errorf("%s: %s", scheme, f)
-		}
-		back[scheme] = seen.Back
-	}
-	if back["light"] < 0.7 || back["dark"] > 0.1 {
-		t.Errorf("the page's luminance is %v", back)
 	}
 }
 
@@ -192,22 +176,26 @@ const contrasts = `(() => {
 	const own = e => e.matches("input:not([type=range], [type=checkbox], [type=file]), select") ? e.value
 		: [...e.childNodes].filter(n => n.nodeType === Node.TEXT_NODE).map(n => n.data).join("").trim()
 	const texts = $$("body *").filter(e => !e.matches(":disabled, script, noscript, option, .unseen") && e.checkVisibility({opacityProperty: true, visibilityProperty: true}) && own(e))
-	let least = Infinity
 	const failing = []
 	for (const e of texts) {
 		const back = behind(e)
 		const ratio = contrast(luminance(over(rgba(getComputedStyle(e).color), back)), luminance(back))
-		least = Math.min(least, ratio)
 		if (ratio < 4.5) failing.push(ratio.toFixed(2) + " of " + JSON.stringify(own(e).slice(0, 40)) + " in " + e.localName + "." + e.className)
 	}
-	return {back: luminance(behind(document.body)), texts: texts.length, least, failing}
+	return {back: luminance(behind(document.body)), texts: texts.length, failing}
 })()`
 
-// TestCalm: the page moves less for users who prefer reduced motion.
-func TestCalm(t *testing.T) {
-	t.Parallel()
+// still: nothing moves by itself for users who prefer that.
+func (b *Tab) still() {
+	b.Helper()
+	b.Media("prefers-reduced-motion", "reduce")
+	b.Eventually("animations and transitions, once those under way have ended", `document.getAnimations().length + $$("*").filter(e => getComputedStyle(e).transitionDuration.split(", ").some(d => d !== "0s")).length`, 0)
+}
+
+// testCalm: the page moves less for users who prefer reduced motion.
+func testCalm(t *testing.T, p *Playground) {
 	// With a clock on which 60 frames are a second, however long they take.
-	b := open(t, start(t), five("alice"), first(`
+	b := open(t, p, five(t.Name()), first(`
 		let frames = 0
 		const original = requestAnimationFrame
 		const count = () => { frames++; original(count) }
@@ -218,7 +206,7 @@ func TestCalm(t *testing.T) {
 		const clear = CanvasRenderingContext2D.prototype.clearRect
 		CanvasRenderingContext2D.prototype.clearRect = function (...a) { if (this.canvas === $("canvas.plot")) drawn++; return clear.apply(this, a) }`)
 	b.Click("#burst-all")
-	b.Eventually("allowed, delayed, denied", counts(limiter.GCRA), burstOfTen(limiter.GCRA))
+	b.Eventually("allowed, delayed, denied", counts(limiter.GCRA), []int{5, 0, 5})
 	b.Do("scroll to the first plot", scrollTo("canvas.plot"))
 	b.Wait("it is drawn", "drawn > 0")
 	inFrames := func() int {
@@ -236,7 +224,5 @@ func TestCalm(t *testing.T) {
 	if calm == 0 || calm*3 > moving {
 		t.Errorf("a plot is drawn %d times where it was %d", calm, moving)
 	}
-	if n := Read[int](b, `document.getAnimations().length + $$("*").filter(e => getComputedStyle(e).transitionDuration.split(", ").some(d => d !== "0s")).length`); n != 0 {
-		t.Errorf("%d animations and transitions are left", n)
-	}
+	b.still()
 }

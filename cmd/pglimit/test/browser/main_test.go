@@ -88,13 +88,6 @@ func open(t *testing.T, p *Playground, link string, before ...chromedp.Action[ch
 	return b
 }
 
-// follow applies the settings of another link in a tab that keeps its stream.
-func (b *Tab) follow(link string) {
-	b.Helper()
-	b.Run("follow "+link, fmt.Sprintf("window.before = source; location.hash = %q", link))
-	b.Wait("its stream is open", "source !== before && source.readyState === EventSource.OPEN")
-}
-
 func (b *Tab) connected() {
 	b.Helper()
 	b.Eventually("the status", `$("#status").textContent`, "connected")
@@ -128,19 +121,32 @@ func counts(a limiter.Algorithm) string {
 	return fmt.Sprintf(`["allowed", "delayed", "denied"].map(o => +$("#card-%s ." + o + "[data-count]").dataset.count)`, a)
 }
 
-// burstOfTen is a card's counts after ten requests when five pass.
-func burstOfTen(a limiter.Algorithm) []int {
-	if a == limiter.LeakyBucketQueue {
-		return []int{1, 4, 5}
-	}
-	return []int{5, 0, 5}
+// tally is the expression of the counts of all cards: allowed, delayed, denied.
+const tally = `$$("article.card").map(c => ["allowed", "delayed", "denied"].map(o => +c.querySelector("." + o + "[data-count]").dataset.count))`
+
+// everywhere is the expression of an element's text on all cards.
+func everywhere(selector string) string {
+	return fmt.Sprintf(`$$("article.card").map(c => c.querySelector(%q).textContent)`, selector)
 }
 
-// answered is the expression of whether a card has counted ten requests of which five
-// pass, or more if levels leak meanwhile.
-func answered(a limiter.Algorithm) string {
-	return fmt.Sprintf(`(([allowed, delayed, denied]) => allowed + delayed >= 5 && allowed + delayed + denied === 10)(%s)`, counts(a))
+// each returns a value for each card: queue is that of the queue.
+func each[V any](value, queue V) (all []V) {
+	for _, a := range limiter.Algorithms() {
+		if a == limiter.LeakyBucketQueue {
+			all = append(all, queue)
+		} else {
+			all = append(all, value)
+		}
+	}
+	return all
 }
+
+// burstOfTen is the counts of all cards after ten requests when five pass.
+var burstOfTen = each([]int{5, 0, 5}, []int{1, 4, 5})
+
+// answered is the expression of whether all cards have counted ten requests of which five
+// pass, or more if levels leak meanwhile.
+const answered = tally + `.every(([allowed, delayed, denied]) => allowed + delayed >= 5 && allowed + delayed + denied === 10)`
 
 // hasColour is the expression of whether a plot shows an outcome's colour, as the
 // legend has it.

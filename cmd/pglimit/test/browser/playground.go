@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"io"
 	"log/slog"
 	"net"
 	"net/url"
@@ -124,13 +123,13 @@ type Dashboard struct {
 }
 
 // StartDashboard serves a dashboard on any free port, with a token that allows changes. Its
-// page loads data every refresh. It is stopped when the test ends. log gets the server's log.
-func StartDashboard(t T, source dashboard.Source, refresh time.Duration, log io.Writer) *Dashboard {
+// page loads data every refresh. It is stopped when the test ends.
+func StartDashboard(t T, source dashboard.Source, refresh time.Duration) *Dashboard {
 	t.Helper()
 	d := &Dashboard{t: t, Token: dashboard.NewToken()}
 	d.config = dashboard.Config{
 		Source: source, Version: "v0.9.0", Database: "shop at db.example:5432, PostgreSQL 15.18", Host: "localhost",
-		Token: d.Token, Refresh: refresh, Logger: slog.New(slog.NewTextHandler(log, nil)),
+		Token: d.Token, Refresh: refresh, Logger: slog.New(slog.DiscardHandler),
 	}
 	d.start("localhost:0")
 	t.Cleanup(d.Stop)

@@ -83,9 +83,9 @@ func Open(t T, browser context.Context, url string, before ...chromedp.Action[ch
 }
 
 // OpenBeside opens a tab of the same browser context: they share its connections.
-func OpenBeside(t T, other *Tab, url string) *Tab {
+func OpenBeside(t T, other *Tab, url string, before ...chromedp.Action[chromedp.Void]) *Tab {
 	t.Helper()
-	return openIn(t, other.browser, chromedp.WithExistingBrowserContext(chromedp.FromContext(other.ctx).BrowserContextID), url)
+	return openIn(t, other.browser, chromedp.WithExistingBrowserContext(chromedp.FromContext(other.ctx).BrowserContextID), url, before...)
 }
 
 func openIn(t T, browser context.Context, in chromedp.ContextOption, url string, before ...chromedp.Action[chromedp.Void]) *Tab {

@@ -80,7 +80,7 @@ export function chart(denials, width) {
     h("ul", { class: "legend", "aria-label": "Denials by policy" }, all.map((one) => h("li", null, h("i", { class: one.colour }), `${one.name}: ${number(sums.get(one.name) ?? list.reduce((n, s) => n + one.of(s), 0))}`))),
     h("p", { class: "quiet small" }, words),
     busy.length > 0 && h("details", { "data-id": "table" }, h("summary", null, "The same as a table"),
-      h("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": "Denials as a table" }, h("table", null,
+      h("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": "Denials as a table" }, h("table", { "aria-label": "Denials over time" },
         h("thead", null, h("tr", null, h("th", { scope: "col" }, "Ten minutes from"), h("th", { scope: "col", class: "number" }, "Denials"), h("th", { scope: "col", class: "number" }, "Let pass (shadow)"),
           all.map((one) => h("th", { scope: "col", class: "number" }, one.name)))),
         h("tbody", null, busy.map((s) => h("tr", { "data-id": s.start }, h("th", { scope: "row" }, clock(s.start)), h("td", { class: "number" }, number(s.total)), h("td", { class: "number" }, number(s.shadowed)),

@@ -12,7 +12,6 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
-	"io"
 	"log"
 	"math/rand/v2"
 	"os"
@@ -238,7 +237,7 @@ func (p *photographer) Fatalf(format string, args ...any) {
 
 // dashboard takes the pictures of the dashboard over a sample.
 func (p *photographer) dashboard(open func(url string) *browser.Tab) {
-	d := browser.StartDashboard(p, sample.New(false), time.Hour, io.Discard)
+	d := browser.StartDashboard(p, sample.New(false), time.Hour)
 	b := open(d.URL + "/#token=" + d.Token)
 	// Otherwise each picture is another.
 	b.Run("stop the clock", `const f = Date.prototype.toLocaleTimeString; Date.prototype.toLocaleTimeString = function (l, o) { return o ? f.call(this, l, o) : "14:25:00" }`)

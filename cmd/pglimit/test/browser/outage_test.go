@@ -3,17 +3,19 @@ package browser
 import (
 	"context"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/chromedp/cdproto/cdp"
 	"github.com/chromedp/cdproto/network"
-	"github.com/chromedp/cdproto/page"
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
 
@@ -47,16 +49,16 @@ func TestWatch(t *testing.T) {
 	b.Do("the bad one", chromedp.Navigate(server.URL+"/bad"))
 	b.Wait("it is loaded", `document.title === "loaded"`)
 	seen := b.watch.left()
-	t.Logf("seen: %q", seen)
 	for _, complaint := range []string{"exception: Uncaught Error: oops", "later", "lost", "404", "Content Security Policy", "elsewhere"} {
 		if !slices.ContainsFunc(seen, func(c string) bool { return strings.Contains(c, complaint) }) {
-			t.Errorf("nothing seen of %q", complaint)
+			t.Errorf("nothing seen of %q in %q", complaint, seen)
 		}
 	}
 	b.Tolerate("") // all of it
 }
 
-// TestServerGone stops the server, gracefully and by a kill, and starts it again.
+// TestServerGone stops the server, gracefully and by a kill, and starts it again. It measures
+// the contrast of text, light and dark, while the page has all of its messages.
 func TestServerGone(t *testing.T) {
 	t.Parallel()
 	p := StartAt(t, command(t), migrated.New(t), quietPort(t))
@@ -73,19 +75,17 @@ func TestServerGone(t *testing.T) {
 		b.Eventually("allowed", counts(a), []int{allowed, 0, 0})
 		b.Eventually("no problem", problems, "")
 	}
+	b.Click(card(a, "summary"))
 	passes()
-	for _, end := range []struct {
-		how string
-		end func()
-	}{{"interrupt the server, with a tab that listens", p.Stop}, {"kill the server", p.Kill}} {
-		t.Log(end.how)
-		end.end()
+	for how, end := range map[string]func(){"interrupt the server, with a tab that listens": p.Stop, "kill the server": p.Kill} {
+		t.Log(how)
+		end()
 		b.Wait("the status says so", text("#status")+`.startsWith("connection lost")`)
 		b.Click(card(a, ".send"))
 		b.Wait("a click does", text(card(a, ".problem"))+`.includes("does not answer")`)
 		b.Click("#send-all")
 		b.Wait("so does one for all", text("#problem")+`.includes("does not answer")`)
-		t.Logf("%s; %s", Read[string](b, text("#status")), Read[string](b, text("#problem")))
+		b.legible(100)
 		t.Log("start it again, where it was")
 		p.Again()
 		b.connected()
@@ -95,11 +95,10 @@ func TestServerGone(t *testing.T) {
 
 	t.Log("the slider outlives the server")
 	b.Run("focus the slider", fmt.Sprintf("$(%q).focus()", card(a, ".rate")))
-	b.Key("arrow right, five times", kb.ArrowRight+kb.ArrowRight+kb.ArrowRight+kb.ArrowRight+kb.ArrowRight)
+	b.Key("arrow right, five times", strings.Repeat(kb.ArrowRight, 5))
 	b.Wait("it sends", fmt.Sprintf("%s[0] > %d", counts(a), allowed+2))
 	p.Kill()
-	b.Wait("the status says so", text("#status")+`.startsWith("connection lost")`)
-	b.Wait("the card does", text(card(a, ".problem"))+`.includes("does not answer")`)
+	b.Wait("the card says so", text(card(a, ".problem"))+`.includes("does not answer")`)
 	allowed = Read[int](b, counts(a)+"[0]")
 	p.Again()
 	b.connected()
@@ -124,10 +123,117 @@ func quietPort(t *testing.T) string {
 	}
 }
 
-// TestServerLate opens the page while the server does not answer its requests.
-func TestServerLate(t *testing.T) {
+// TestDatabaseGone: the page reports the outage until the database is back, also if it was
+// opened during the outage. A plot shows no level for that time.
+func TestDatabaseGone(t *testing.T) {
 	t.Parallel()
-	p := start(t)
+	network, database := behind(t, migrated.New(t))
+	p := Start(t, command(t), database)
+	b := open(t, p, five("alice"))
+	b.Tolerate("status of 503")
+	a := limiter.GCRA
+	b.Do("scroll to the plot", scrollTo(card(a, "canvas")))
+	b.Run("keep where the curve ends", `
+		const {lineTo, clearRect} = CanvasRenderingContext2D.prototype, plot = $("#card-gcra canvas")
+		let right = window.drawn = 0
+		CanvasRenderingContext2D.prototype.lineTo = function (x, y) { if (this.canvas === plot && this.lineWidth === 2) right = Math.max(right, x); return lineTo.call(this, x, y) }
+		CanvasRenderingContext2D.prototype.clearRect = function (...a) { if (this.canvas === plot) { drawn = right; right = 0 } return clearRect.apply(this, a) }`)
+	b.Click(card(a, ".burst-10"))
+	b.Eventually("allowed, delayed, denied", counts(a), []int{5, 0, 5})
+	const edge = `$("#card-gcra canvas").getBoundingClientRect().width - 9`
+	b.Wait("the curve goes on to now", "drawn > "+edge)
+	network.set(true)
+	b.Wait("a message", text("#problem")+`.includes("database unavailable")`)
+	b.Wait("the curve ends before now", "drawn > 0 && drawn < "+edge)
+	b.Click(card(a, ".send"))
+	b.Wait("one on a card", text(card(a, ".problem"))+`.includes("database unavailable")`)
+	late := open(t, p, five("bob"))
+	late.Tolerate("status of 503")
+	late.Wait("the code is there", text(card(a, ".go")))
+	late.Wait("a message", text("#problem")+`.includes("database unavailable")`)
+	network.set(false)
+	b.Eventually("no message any more", text("#problem"), "")
+	b.Eventually("allowed, delayed, denied", counts(a), []int{5, 0, 5})
+	late.Click("#send-all")
+	late.Eventually("allowed", counts(a), []int{1, 0, 0})
+	late.Eventually("no message any more", text("#problem"), "")
+}
+
+// proxy forwards to a database, and can be cut.
+type proxy struct {
+	network, to string
+
+	mu    sync.Mutex
+	cut   bool
+	conns []net.Conn
+}
+
+// behind returns a database's address through a proxy.
+func behind(t *testing.T, database string) (*proxy, string) {
+	t.Helper()
+	u, err := url.Parse(database)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &proxy{network: "tcp", to: u.Host}
+	query := u.Query()
+	if u.Host == "" { // a socket
+		p.network, p.to = "unix", query.Get("host")+"/.s.PGSQL."+query.Get("port")
+		query.Del("host")
+		query.Del("port")
+		u.RawQuery = query.Encode()
+	}
+	t.Cleanup(func() { l.Close(); p.set(true) })
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go p.serve(c)
+		}
+	}()
+	u.Host = l.Addr().String()
+	return p, u.String()
+}
+
+func (p *proxy) serve(c net.Conn) {
+	defer c.Close()
+	database, err := net.Dial(p.network, p.to)
+	if err != nil {
+		return
+	}
+	defer database.Close()
+	p.mu.Lock()
+	cut := p.cut
+	p.conns = append(p.conns, c, database)
+	p.mu.Unlock()
+	if cut {
+		return
+	}
+	go func() {
+		_, _ = io.Copy(database, c)
+		database.Close()
+	}()
+	_, _ = io.Copy(c, database)
+}
+
+func (p *proxy) set(cut bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.cut = cut
+	for _, c := range p.conns {
+		c.Close()
+	}
+	p.conns = nil
+}
+
+// testServerLate opens the page while the server does not answer its requests.
+func testServerLate(t *testing.T, p *Playground) {
 	b := Open(t, chromium, p.URL, block("*://*:*/api/*", true))
 	b.Tolerate("ERR_BLOCKED_BY_CLIENT")
 	b.Tolerate("inspector") // who blocks
@@ -136,9 +242,7 @@ func TestServerLate(t *testing.T) {
 	b.Do("the server answers", block("*://*:*/api/*", false))
 	b.connected()
 	b.Click("#send-all")
-	for _, a := range limiter.Algorithms() {
-		b.Eventually(string(a)+": allowed, delayed, denied", counts(a), []int{1, 0, 0})
-	}
+	b.Eventually("allowed, delayed, denied", tally, each([]int{1, 0, 0}, []int{1, 0, 0}))
 	b.Eventually("no message any more", text("#problem"), "")
 }
 
@@ -150,85 +254,4 @@ func block(pattern string, yes bool) chromedp.Action[chromedp.Void] {
 		})
 		return none, err
 	}
-}
-
-// first runs a script before those of the page.
-func first(script string) chromedp.Action[chromedp.Void] {
-	return func(ctx context.Context, t *chromedp.Target) (none chromedp.Void, err error) {
-		_, err = cdp.Call(ctx, t, page.AddScriptToEvaluateOnNewDocument, page.AddScriptToEvaluateOnNewDocumentParams{Source: script})
-		return none, err
-	}
-}
-
-// keepSource keeps a reference to the stream of events.
-const keepSource = `window.EventSource = class extends EventSource { constructor(url) { super(url); window.source = this } }`
-
-// TestLate: a level older than the shown one is not shown. A decision from before an outage
-// does not clear the outage's message, which is sent only once; levels do, because they follow
-// every decision.
-func TestLate(t *testing.T) {
-	t.Parallel()
-	b := open(t, start(t), five("alice"), first(keepSource))
-	a := limiter.SlidingWindowLog
-	b.Click(card(a, ".burst-10"))
-	b.Eventually("level", text(card(a, ".level")), "5")
-	for late, want := range map[string]string{"-1000": "5", "+1000": "3"} {
-		b.Eventually("a level "+late+" ms later", `(() => {
-			const seen = {at: Date.now() `+late+`, level: 3, remaining: 2}
-			source.dispatchEvent(new MessageEvent("levels", {data: JSON.stringify({levels: {sliding_window_log: seen}})}))
-			return `+text(card(a, ".level"))+`
-		})()`, want)
-	}
-	said := Read[[]string](b, `["problem", "decision", "levels"].map(name => {
-		const data = {error: "gone", levels: {}, algorithm: "gcra", outcome: "allowed", at: Date.now(), level: 1, remaining: 4, burst: 5, status: 200, headers: []}
-		source.dispatchEvent(new MessageEvent(name, {data: JSON.stringify(data)}))
-		return `+text("#problem")+`
-	})`)
-	if !slices.Equal(said, []string{"gone", "gone", ""}) {
-		t.Errorf("after an outage, a decision and levels it says %q", said)
-	}
-}
-
-// TestLateDescription: an answer about a card's earlier settings is not shown, and none
-// about a policy that is invalid now.
-func TestLateDescription(t *testing.T) {
-	t.Parallel()
-	b := open(t, start(t), five("alice"))
-	a := limiter.GCRA
-	code := text(card(a, ".go"))
-	b.Wait("the code is there", code+`.includes("5,")`)
-	b.Run("hold an answer", `
-		const original = fetch
-		let hold = true
-		window.fetch = async (url, options) => {
-			const answer = await original(url, options)
-			if (url === "/api/describe" && hold) {
-				hold = false
-				await new Promise(release => window.release = release)
-			}
-			return answer
-		}`)
-	b.Type(card(a, "[name=limit]"), "7")
-	b.Wait("it is held", "window.release")
-	b.Type(card(a, "[name=limit]"), "9")
-	b.Wait("the code", code+`.includes("9,")`)
-	b.Run("let go", `release(); for (let n = 0; n < 5; n++) await new Promise(requestAnimationFrame)`)
-	b.Wait("the code is the same", code+`.includes("9,")`)
-	b.Tolerate("status of 400")
-	b.Type(card(a, "[name=period]"), "soon")
-	b.Wait("a problem", text(card(a, ".problem")))
-	b.Eventually("no code", code, "")
-}
-
-// TestOtherPolicy: a tab shows the capacity of the last decision, whichever client made
-// it.
-func TestOtherPolicy(t *testing.T) {
-	t.Parallel()
-	p := start(t)
-	b, other := open(t, p, five("alice")), open(t, p, everyCard("alice", "limit=50", "period=1h"))
-	a := limiter.SlidingWindowLog
-	b.Wait("its own", `$("#card-sliding_window_log canvas").getAttribute("aria-label").includes(" of 5.")`)
-	other.Click(card(a, ".send"))
-	b.Eventually("remaining", text(card(a, ".remaining")), "49")
-	b.Wait("the other's", `$("#card-sliding_window_log canvas").getAttribute("aria-label").includes(" of 50.")`)
 }
