@@ -3,7 +3,6 @@ package commands
 import (
 	"fmt"
 	"os"
-	"slices"
 	"strings"
 	"time"
 
@@ -119,7 +118,7 @@ func escaped(s string) string {
 func wrap(words []string, width int, indent string) string {
 	var lines []string
 	line := indent
-	for i, w := range slices.Clone(words) {
+	for i, w := range words {
 		if i < len(words)-1 {
 			w += ","
 		}

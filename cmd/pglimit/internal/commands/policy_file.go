@@ -13,7 +13,7 @@ import (
 )
 
 // fileHelp describes a file.
-const fileHelp = `FILE is YAML or JSON; - is standard input. It has a list policies, and optionally
+var fileHelp = `FILE is YAML or JSON; - is standard input. It has a list policies, and optionally
 a list overrides:
 
   policies:
@@ -28,14 +28,23 @@ a list overrides:
       limit: 100
       until: 2027-01-31
 
-The fields of a policy are name, algorithm, limit, period, burst, tick, aligned,
-calendar, time_zone, block_for, durability, on_error, shadow, askers, max_ttl and
-note; those of an override are policy, key, limit, burst, unlimited, shadow, until
-and note. All faults of a file are reported, with their lines and fields, and then
+The fields of a policy are:
+` + fieldNames(policyfile.PolicyFields) + `
+Those of an override are:
+` + fieldNames(policyfile.OverrideFields) + `
+All faults of a file are reported, with their lines and fields, and then
 nothing is changed.
 
 Policies and overrides that the file does not have stay. With --prune they are
 deleted; overrides only if their policy is, or if the file has overrides.`
+
+func fieldNames(fields []policyfile.Field) string {
+	names := make([]string, len(fields))
+	for i, f := range fields {
+		names[i] = f.Name
+	}
+	return wrap(names, 78, "  ")
+}
 
 func newPolicyImport(db *connect.Database, out *cli.Output) *cobra.Command {
 	var prune, yes bool

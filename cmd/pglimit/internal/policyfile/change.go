@@ -39,7 +39,7 @@ type Plan struct {
 // is, or if after has overrides.
 func Compare(before, after File, prune bool) Plan {
 	policies, set, rest := compare(PolicyFields, before.Policies, after.Policies, func(p limiter.StoredPolicy) target { return target{p.Name, ""} })
-	overrides, bent, straight := compare(overrideFields, before.Overrides, after.Overrides, func(o limiter.Override) target { return target{o.Policy, o.Key} })
+	overrides, bent, straight := compare(OverrideFields, before.Overrides, after.Overrides, func(o limiter.Override) target { return target{o.Policy, o.Key} })
 	plan := Plan{slices.Concat([]Change{}, policies, overrides), limiter.PolicyEdit{Set: set, SetOverrides: bent}}
 	if !prune {
 		return plan
@@ -93,7 +93,7 @@ func ChangeOf(c limiter.PolicyChange) Change {
 	if c.Key == "" {
 		return ChangePolicy(c.Name, c.Before, c.After)
 	}
-	return change(target{c.Name, c.Key}, overrideFields, c.OverrideBefore, c.OverrideAfter)
+	return change(target{c.Name, c.Key}, OverrideFields, c.OverrideBefore, c.OverrideAfter)
 }
 
 func change[T any](t target, fields []Field, before, after *T) Change {

@@ -101,11 +101,11 @@ type Field struct {
 	Type reflect.Type
 }
 
-// PolicyFields and overrideFields are the fields of a file, in their order. The structs
+// PolicyFields and OverrideFields are the fields of a file, in their order. The structs
 // describe them, so that a new field is here, in flags and in changes at once.
 var (
 	PolicyFields   = fieldsOf(reflect.TypeFor[limiter.StoredPolicy]())
-	overrideFields = fieldsOf(reflect.TypeFor[limiter.Override]())
+	OverrideFields = fieldsOf(reflect.TypeFor[limiter.Override]())
 )
 
 // fieldsOf returns the fields of a struct by their JSON tags, without those of the last

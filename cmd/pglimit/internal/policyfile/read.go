@@ -242,7 +242,7 @@ func (r *reader) overrides(n *yaml.Node) {
 
 // override reads an override and checks it. It returns false after a fault.
 func (r *reader) override(n *yaml.Node, where string, o *limiter.Override) bool {
-	nodes, ok := r.entry(n, where, overrideFields, o)
+	nodes, ok := r.entry(n, where, OverrideFields, o)
 	if !ok {
 		return false
 	}
