@@ -64,7 +64,7 @@ func TestNewMemoryInvalidConfig(t *testing.T) {
 		"Config.BatchRows -1":         {BatchRows: -1},
 	} {
 		l := NewMemory(config)
-		for _, v := range doorVerbs {
+		for _, v := range verbCalls {
 			if err := v.call(ctx, l.engine, p); !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), want) {
 				t.Errorf("%s: %s: got %v", want, v.name, err)
 			}

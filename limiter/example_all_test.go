@@ -1,6 +1,7 @@
 package limiter_test
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
@@ -61,4 +62,86 @@ func ExampleLimiter_WaitAll() {
 	// true 10ms 1
 	// true 20ms 0
 	// false 0s 0
+}
+
+// tokens is a budget of a language model's tokens.
+var tokens = limiter.Policy{Name: "tokens", Algorithm: limiter.FixedWindow, Limit: 10_000, Period: time.Hour}
+
+// The cost of a stream is known only after it has ended. Reserve the largest cost and
+// settle with the real one.
+func ExampleLimiter_Reserve() {
+	l := limiter.NewMemory(&limiter.Config{Now: noon})
+	reservation, err := l.Reserve(ctx, tokens.Request("tenant-7", 4000), 10*time.Minute)
+	if err != nil || !reservation.Result.Allowed {
+		fmt.Println("not now:", reservation.Result.RetryAfter, err)
+		return
+	}
+	fmt.Println("reserved until", reservation.Expires.UTC().Format(time.TimeOnly), "remaining:", reservation.Result.Remaining)
+
+	r, err := l.Settle(ctx, reservation.ID, 1234) // here, or in another process that knows the ID
+	fmt.Println("remaining:", r.Remaining, err)
+	// Output:
+	// reserved until 12:10:00 remaining: 6000
+	// remaining: 8766 <nil>
+}
+
+func ExampleLimiter_Settle() {
+	l := limiter.NewMemory(&limiter.Config{Now: noon})
+	reservation, _ := l.Reserve(ctx, tokens.Request("tenant-7", 9000), time.Minute)
+	r, _ := l.Settle(ctx, reservation.ID, 12_000) // more than was reserved, and more than the limit
+	fmt.Println(r.Granted, r.Level, r.Remaining, r.Full)
+
+	r, _ = l.Settle(ctx, reservation.ID, 12_000) // a retry, if the answer was lost
+	fmt.Println(r.Level, r.Replayed)
+
+	_, err := l.Settle(ctx, reservation.ID, 100)
+	fmt.Println(errors.Is(err, limiter.ErrReservationEnded), err)
+	// Output:
+	// 12000 12000 0 true
+	// 12000 true
+	// true pglimit: the reservation has ended: it was settled, with 12000 of its 9000 units
+}
+
+func ExampleLimiter_Cancel() {
+	l := limiter.NewMemory(&limiter.Config{Now: noon})
+	reservation, _ := l.Reserve(ctx, tokens.Request("tenant-7", 9000), time.Minute)
+	fmt.Println(reservation.Result.Remaining)
+	err := l.Cancel(ctx, reservation.ID)
+	r, _ := l.Check(ctx, tokens, "tenant-7", 0)
+	fmt.Println(r.Remaining, err)
+	fmt.Println(l.Cancel(ctx, reservation.ID)) // again: not an error
+	// Output:
+	// 1000
+	// 10000 <nil>
+	// <nil>
+}
+
+// An order that is sent twice is counted once.
+func ExampleRequest_idempotencyKey() {
+	l := limiter.NewMemory(&limiter.Config{Now: noon})
+	budget := limiter.Policy{Name: "budget", Algorithm: limiter.FixedWindow, Limit: 100_00, Period: 24 * time.Hour}
+	order := limiter.Request{Policy: budget, Key: "account-1", Cost: 99_90, IdempotencyKey: "order 4711"}
+	for range 2 {
+		r, err := l.Do(ctx, order)
+		fmt.Println(r.Allowed, r.Remaining, r.Replayed, err)
+	}
+	order.Cost = 1
+	_, err := l.Do(ctx, order)
+	fmt.Println(err)
+	// Output:
+	// true 10 false <nil>
+	// true 10 true <nil>
+	// pglimit: invalid: IdempotencyKey "order 4711": was used with cost 9990, now with 1
+}
+
+func ExampleLimiter_Usage() {
+	l := limiter.NewMemory(&limiter.Config{Now: noon})
+	_, _ = l.AllowN(ctx, tokens, "tenant-7", 3000)
+	_, _ = l.Reserve(ctx, tokens.Request("tenant-7", 4000), time.Minute)
+	s, err := l.Usage(ctx, tokens, "tenant-7")
+	fmt.Println("spent", s.Spent, "reserved", s.Reserved, "by", s.Reservations, "remaining", s.Remaining, err)
+	fmt.Println("until", s.WindowEnds.UTC().Format(time.TimeOnly))
+	// Output:
+	// spent 3000 reserved 4000 by 1 remaining 3000 <nil>
+	// until 13:00:00
 }

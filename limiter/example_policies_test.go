@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"os"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -104,4 +106,122 @@ func ExamplePolicies_Apply() {
 	// 2 after the first week 20
 	// 1 launch 10
 	// <nil>
+}
+
+func ExamplePolicy_plans() {
+	l := limiter.NewMemory(&limiter.Config{Now: noon})
+	paid := limiter.Policy{Name: "api", Algorithm: limiter.FixedWindow, Limit: 1000, Period: time.Hour}
+	free := paid
+	free.Limit = 100
+	_, _ = l.AllowN(ctx, paid, "alice", 300)
+	r, _ := l.Allow(ctx, free, "alice") // alice changed to the free plan
+	fmt.Println(r.Allowed, r.Level, r.Remaining, r.RetryAfter)
+	// Output: false 300 0 1h0m0s
+}
+
+// A budget in cents for each month in the customer's time zone.
+func ExamplePolicy_calendar() {
+	now := time.Date(2026, 3, 31, 21, 59, 59, 0, time.UTC) // a second before April in Vienna
+	l := limiter.NewMemory(&limiter.Config{Now: func() time.Time { return now }})
+	budget := limiter.Policy{
+		Name: "budget", Algorithm: limiter.FixedWindow, Limit: 1000_00,
+		Calendar: limiter.Month, TimeZone: "Europe/Vienna",
+	}
+
+	r, _ := l.AllowN(ctx, budget, "account-1", 1000_00)
+	fmt.Println(r.Allowed, r.Remaining, r.ResetAfter)
+	r, _ = l.AllowN(ctx, budget, "account-1", 1)
+	fmt.Println(r.Allowed, r.RetryAfter)
+	now = now.Add(r.RetryAfter)
+	r, _ = l.AllowN(ctx, budget, "account-1", 1)
+	fmt.Println(r.Allowed, r.Remaining)
+	// Output:
+	// true 0 1s
+	// false 1s
+	// true 99999
+}
+
+// A new limit is tried on real traffic before it denies anything.
+func Example_shadow() {
+	l := limiter.NewMemory(&limiter.Config{Now: noon})
+	export := limiter.Policy{Name: "export", Algorithm: limiter.FixedWindow, Limit: 2, Period: time.Hour, Shadow: true}
+	for range 3 {
+		r, err := l.Allow(ctx, export, "alice")
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		fmt.Println("allowed:", r.Allowed, "shadowed:", r.Shadowed, r.Reason, r.RetryAfter)
+	}
+	// Output:
+	// allowed: true shadowed: false  0s
+	// allowed: true shadowed: false  0s
+	// allowed: true shadowed: true limit 1h0m0s
+}
+
+// One hook sees each call of each method: here it logs denials and errors. Metrics count
+// there, too.
+func ExampleConfig_observe() {
+	logger := slog.New(slog.NewTextHandler(os.Stdout, &slog.HandlerOptions{ReplaceAttr: withoutTime}))
+	l := limiter.NewMemory(&limiter.Config{Now: noon, Observe: func(ctx context.Context, o limiter.Observation) {
+		switch {
+		case o.Err != nil:
+			logger.ErrorContext(ctx, "no decision", "verb", o.Verb, "policy", o.Request.Policy.Name, "error", o.Err)
+		case o.Result.Reason != "": // denied, or a shadow policy would have
+			logger.InfoContext(ctx, "denied", "verb", o.Verb, "policy", o.Request.Policy.Name, "key", o.Request.Key,
+				"reason", o.Result.Reason, "retry_after", o.Result.RetryAfter, "shadowed", o.Result.Shadowed)
+		}
+	}})
+	login := limiter.Policy{Name: "login", Algorithm: limiter.FixedWindow, Limit: 1, Period: time.Minute}
+	for range 2 {
+		_, _ = l.Allow(ctx, login, "alice")
+	}
+	_ = l.Block(ctx, login, "bob", time.Hour)
+	_, _ = l.Allow(ctx, login, "bob")
+	_, _ = l.AllowN(ctx, login, "carol", 0)
+	// Output:
+	// level=INFO msg=denied verb=allow policy=login key=alice reason=limit retry_after=1m0s shadowed=false
+	// level=INFO msg=denied verb=allow policy=login key=bob reason=blocked retry_after=1h0m0s shadowed=false
+	// level=ERROR msg="no decision" verb=allow policy=login error="pglimit: invalid: cost 0: must be positive; Check at cost 0 reads without consuming"
+}
+
+func withoutTime(_ []string, a slog.Attr) slog.Attr {
+	if a.Key == slog.TimeKey {
+		return slog.Attr{}
+	}
+	return a
+}
+
+// Mailer sends mails, within limits. It works in a transaction too: Mailer{l.InTx(tx)}.
+type Mailer struct{ limits limiter.Decider }
+
+var mails = limiter.Policy{Name: "mails", Algorithm: limiter.TokenBucket, Limit: 1, Period: time.Hour}
+
+func (m Mailer) Send(ctx context.Context, to string) error {
+	r, err := m.limits.Allow(ctx, mails, to)
+	if err == nil && !r.Allowed {
+		err = &limiter.DeniedError{Result: r}
+	}
+	return err
+}
+
+// broken is a fake. The methods that the test does not call are those of a nil Decider.
+type broken struct{ limiter.Decider }
+
+func (broken) Allow(context.Context, limiter.Policy, string) (limiter.Result, error) {
+	return limiter.Result{}, limiter.ErrUnavailable
+}
+
+func ExampleDecider() {
+	m := Mailer{limits: limiter.NewMemory(nil)}
+	fmt.Println(m.Send(ctx, "alice"))
+	var denied *limiter.DeniedError
+	fmt.Println(errors.As(m.Send(ctx, "alice"), &denied))
+
+	m = Mailer{limits: broken{}}
+	fmt.Println(m.Send(ctx, "alice"))
+	// Output:
+	// <nil>
+	// true
+	// pglimit: database unavailable
 }

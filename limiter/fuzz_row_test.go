@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"math"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -18,6 +19,12 @@ func FuzzStoredPolicyText(f *testing.F) {
 	for _, text := range []string{
 		`{"name":"a","algorithm":"token_bucket","limit":5,"period":"1m","note":"why","askers":true,"max_ttl":"30d","version":7,"changed_at":"2027-01-31T00:00:00Z","changed_by":"app"}`,
 		`{"name":"a","max_ttl":"24h"}`, `{"max_ttl":"-1ns"}`, `{"max_ttl":"d"}`, `{"changed_at":"0001-01-01T00:00:00Z"}`, `{"changed_at":"9999-12-31T23:59:59.999999999+14:00"}`,
+		`{"name":"a","algorithm":"token_bucket","limit":5,"period":"1d12h"}`,
+		`{"name":"a","algorithm":"fixed_window","limit":1e3,"calendar":"month","time_zone":"Europe/Vienna","on_error":"fail_open"}`,
+		`{"name":"a","algorithm":"leaky_bucket","limit":0.5,"burst":3,"period":"1h","tick":"1s","block_for":"1m","durability":"relaxed"}`,
+		`{"name":"\u0000","limit":1e999}`, `{"limit":-0}`, `{"period":"-9223372036854775808ns"}`, `{"period":""}`, `{"Name":"a","NAME":"b"}`,
+		`[]`, `{"name":"a"}{"name":"b"}`, `{"durability":""}`, "\xff", `{"name":"` + "\xff" + `"}`,
+		`{"name":"a","period":"soon"}`, `{"name":"a","durability":"often"}`, `{"name":"a","on_error":"fail"}`, `{"name":"a","more":1}`, `{"name":"a","on_error":"fail_closed","shadow":true}`,
 		`{"version":-1}`, `{"version":9223372036854775808}`, `{"note":"\ud800"}`, `{"policy":{}}`, `{"Policy":{"name":"a"}}`, `{"policyText":{}}`, `{"NOTE":"a","note":"b"}`, `null`, `{}`,
 	} {
 		f.Add(text)
@@ -40,6 +47,13 @@ func FuzzStoredPolicyText(f *testing.F) {
 		}
 		var back StoredPolicy
 		err = json.Unmarshal(written, &back)
+		if form, _ := p.MarshalYAML(); err == nil {
+			var again StoredPolicy
+			err = again.UnmarshalYAML(func(into any) error { reflect.ValueOf(into).Elem().Set(reflect.ValueOf(form)); return nil })
+			if again.ChangedAt = back.ChangedAt; again != back {
+				t.Errorf("%q is %+v, but by YAML it is %+v", text, back, again)
+			}
+		}
 		same := back.ChangedAt.Equal(p.ChangedAt)
 		back.ChangedAt = p.ChangedAt // equal times may have different locations
 		if p.MaxTTL == defaultMaxTTL && back.MaxTTL == 0 {
@@ -47,6 +61,9 @@ func FuzzStoredPolicyText(f *testing.F) {
 		}
 		if err != nil || !same || back != p {
 			t.Errorf("%q is %+v, but written as %s it is %+v, %v", text, p, written, back, err)
+		}
+		if _, err := NewMemory(nil).Allow(t.Context(), p.Policy, "k"); (err == nil) != (p.Policy.Validate() == nil) {
+			t.Errorf("%q: Validate returns %v, Allow %v", text, p.Policy.Validate(), err)
 		}
 	})
 }

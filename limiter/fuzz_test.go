@@ -1,108 +1,13 @@
 package limiter
 
 import (
-	"encoding/json"
 	"errors"
-	"reflect"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 	"unicode/utf8"
-
-	durations "github.com/pglimit/pglimit/internal/duration"
 )
-
-// FuzzPolicyText: whatever is read is written so that it is read alike, and a policy that
-// cannot be read leaves the old one.
-func FuzzPolicyText(f *testing.F) {
-	for _, text := range []string{
-		`{"name":"a","algorithm":"token_bucket","limit":5,"period":"1d12h"}`,
-		`{"name":"a","algorithm":"fixed_window","limit":1e3,"calendar":"month","time_zone":"Europe/Vienna","on_error":"fail_open"}`,
-		`{"name":"a","algorithm":"leaky_bucket","limit":0.5,"burst":3,"period":"1h","tick":"1s","block_for":"1m","durability":"relaxed"}`,
-		`{"name":"\u0000","limit":1e999}`, `{"limit":-0}`, `{"period":"-9223372036854775808ns"}`, `{"period":""}`, `{"Name":"a","NAME":"b"}`,
-		`{}`, `null`, `[]`, `{"name":"a"}{"name":"b"}`, `{"durability":""}`, "\xff",
-		`{"name":"a","period":"soon"}`, `{"name":"a","durability":"often"}`, `{"name":"a","on_error":"fail"}`, `{"name":"a","more":1}`, `{"name":"a","on_error":"fail_closed","shadow":true}`,
-		`{"name":"` + "\xff" + `"}`,
-	} {
-		f.Add(text)
-	}
-	f.Fuzz(func(t *testing.T, text string) {
-		before := Policy{Name: "before"}
-		p := before
-		if err := json.Unmarshal([]byte(text), &p); err != nil {
-			if p != before {
-				t.Errorf("%q: refused, and changed the policy to %+v", text, p)
-			}
-			return
-		}
-		sameAsGeneric(t, text, p)
-		valid := p.Validate() == nil
-		written, err := json.Marshal(p)
-		if err != nil {
-			t.Fatalf("%q: %v", text, err)
-		}
-		var back Policy
-		if err := json.Unmarshal(written, &back); err != nil || back != p {
-			t.Errorf("%q is %+v, but written as %s it is %+v, %v", text, p, written, back, err)
-		}
-		form, err := p.MarshalYAML()
-		back = Policy{}
-		if err != nil || back.UnmarshalYAML(func(into any) error { reflect.ValueOf(into).Elem().Set(reflect.ValueOf(form)); return nil }) != nil || back != p {
-			t.Errorf("%q is %+v, but by YAML it is %+v, %v", text, p, back, err)
-		}
-		if !valid {
-			return
-		}
-		l := NewMemory(nil)
-		if _, err := l.Allow(t.Context(), p, "k"); err != nil {
-			t.Errorf("%q is valid, but Allow returns %v", text, err)
-		}
-	})
-}
-
-// sameAsGeneric compares a policy with its text, read as an object of any fields. It is no
-// check for a text with two spellings of a field.
-func sameAsGeneric(t *testing.T, text string, p Policy) {
-	t.Helper()
-	var fields map[string]any
-	if json.Unmarshal([]byte(text), &fields) != nil {
-		return
-	}
-	duration := func(d time.Duration) func(string) bool {
-		return func(text string) bool {
-			want, err := durations.Parse(text)
-			return text == "" && d == 0 || err == nil && want == d
-		}
-	}
-	is := func(name string) func(string) bool { return func(text string) bool { return text == name } }
-	texts := map[string]func(string) bool{
-		"name": is(p.Name), "algorithm": is(string(p.Algorithm)), "calendar": is(string(p.Calendar)), "time_zone": is(p.TimeZone),
-		"period": duration(p.Period), "tick": duration(p.Tick), "block_for": duration(p.BlockFor),
-		"durability": func(text string) bool { return text == p.Durability.String() || text == "" && p.Durability == Durable },
-		"on_error":   func(text string) bool { return text == p.OnError.String() || text == "" && p.OnError == FailClosed },
-	}
-	others := map[string]any{"limit": p.Limit, "burst": p.Burst, "aligned": p.Aligned, "shadow": p.Shadow}
-	for name := range fields {
-		for known := range fields {
-			if name != known && strings.EqualFold(name, known) {
-				return
-			}
-		}
-	}
-	for name, value := range fields {
-		same, isText := texts[name]
-		other, known := others[name]
-		written, _ := value.(string)
-		switch {
-		case value == nil || strings.ContainsFunc(name, func(r rune) bool { return r < '_' || r > 'z' }): // maybe another spelling
-		case isText && !same(written), known && value != other:
-			t.Errorf("%q: %s is read as %+v", text, name, p)
-		case !isText && !known:
-			t.Errorf("%q: the field %q was ignored", text, name)
-		}
-	}
-}
 
 // FuzzJoinKey: the parts can be told from the joined key, so no other parts give it.
 func FuzzJoinKey(f *testing.F) {

@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -58,44 +56,13 @@ func TestMemoryForgetsIdleKeys(t *testing.T) {
 	}
 }
 
-// TestMemoryNeverOverAdmits: 32 goroutines, one key, exactly the limit.
-func TestMemoryNeverOverAdmits(t *testing.T) {
-	for _, algorithm := range Algorithms() {
-		l := NewMemory(nil)
-		p := Policy{Name: "p", Algorithm: algorithm, Limit: 30, Period: 1000 * time.Hour}
-		var admitted atomic.Int64
-		var wg sync.WaitGroup
-		for range 32 {
-			wg.Go(func() {
-				for {
-					n := 1 + rand.IntN(3)
-					r, err := l.AllowN(context.Background(), p, "k", float64(n))
-					if err != nil {
-						t.Error(err)
-						return
-					}
-					if r.Allowed {
-						admitted.Add(int64(n))
-					} else if n == 1 {
-						return
-					}
-				}
-			})
-		}
-		wg.Wait()
-		if admitted.Load() != 30 {
-			t.Errorf("%s: admitted %d of 30", algorithm, admitted.Load())
-		}
-	}
-}
-
 // TestMemoryHasNoTransactions: methods that could not be rolled back are refused, with the
 // package that has transactions for tests.
 func TestMemoryHasNoTransactions(t *testing.T) {
 	l := NewMemory(nil)
 	p := Policy{Name: "p", Algorithm: GCRA, Limit: 1, Period: time.Second}
 	for _, tx := range []*Tx{l.InTx(nil), l.InTx(&fakeTx{}), l.InSQLTx(nil)} {
-		for _, v := range doorVerbs {
+		for _, v := range verbCalls {
 			if err := v.call(t.Context(), tx.engine, p); !errors.Is(err, ErrUnsupported) || !strings.Contains(err.Error(), "pglimittest") {
 				t.Errorf("%s: %v", v.name, err)
 			}

@@ -134,6 +134,12 @@ func TestStoredPolicyText(t *testing.T) {
 			Policy: limiter.Policy{Name: "a", Algorithm: limiter.GCRA, Limit: 5, Period: time.Minute, Shadow: true},
 			Note:   "why", Askers: true, MaxTTL: time.Hour, Version: 7, ChangedAt: at, ChangedBy: "app",
 		},
+		`{"name":"c","algorithm":"leaky_bucket","limit":1,"period":"2s","burst":3,"tick":"4s","aligned":true,"calendar":"day","time_zone":"UTC","block_for":"5s","durability":"relaxed","on_error":"fail_open"}`: {
+			Policy: limiter.Policy{
+				Name: "c", Algorithm: limiter.LeakyBucket, Limit: 1, Period: 2 * time.Second, Burst: 3, Tick: 4 * time.Second, Aligned: true,
+				Calendar: limiter.Day, TimeZone: "UTC", BlockFor: 5 * time.Second, Durability: limiter.Relaxed, OnError: limiter.FailOpen,
+			},
+		},
 		`{"name":"b","algorithm":"fixed_window","limit":1,"calendar":"month"}`: {
 			Policy: limiter.Policy{Name: "b", Algorithm: limiter.FixedWindow, Limit: 1, Calendar: limiter.Month},
 		},

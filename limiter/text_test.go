@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	_ "time/tzdata"
 )
 
 func TestPolicyTextErrors(t *testing.T) {
@@ -51,5 +52,53 @@ func TestPolicyTextDays(t *testing.T) {
 	err := json.Unmarshal([]byte(`{"name":"a","algorithm":"gcra","limit":1,"period":"30d"}`), &p)
 	if text, _ := json.Marshal(p); err != nil || p.Period != 720*time.Hour || !strings.Contains(string(text), `"period":"720h0m0s"`) {
 		t.Errorf("%+v, %v, written as %s", p, err, text)
+	}
+}
+
+func TestCalendarValidate(t *testing.T) {
+	t.Parallel()
+	good := Policy{Name: "p", Algorithm: FixedWindow, Limit: 1, Calendar: Month, TimeZone: "Europe/Vienna"}
+	for _, zone := range []string{"", "UTC", "Etc/GMT+5", "US/Pacific", "Europe/Vienna", "America/Argentina/Buenos_Aires"} {
+		p := good
+		p.TimeZone = zone
+		if err := p.Validate(); err != nil {
+			t.Errorf("%s: %v", zone, err)
+		}
+	}
+	for want, change := range map[string]func(*Policy){
+		`Calendar "year": must be hour, day, week or month`:   func(p *Policy) { p.Calendar = "year" },
+		`Calendar "month": is for fixed_window only`:          func(p *Policy) { p.Algorithm = SlidingWindowCounter },
+		`Period 1h0m0s: must be 0 with Calendar`:              func(p *Policy) { p.Period = time.Hour },
+		`Period -1ns: must be 0 with Calendar`:                func(p *Policy) { p.Period = -1 },
+		`Aligned true: must be false with Calendar`:           func(p *Policy) { p.Aligned = true },
+		`TimeZone "Europe/Wien": is not known here`:           func(p *Policy) { p.TimeZone = "Europe/Wien" },
+		`TimeZone "../passwd": is not a name of the IANA`:     func(p *Policy) { p.TimeZone = "../passwd" },
+		`TimeZone "Europe//Vienna": is not a name of the`:     func(p *Policy) { p.TimeZone = "Europe//Vienna" },
+		`TimeZone "right/Europe/Vienna": is not a name`:       func(p *Policy) { p.TimeZone = "right/Europe/Vienna" },
+		`TimeZone "europe/VIENNA": is spelled Europe/Vienna`:  func(p *Policy) { p.TimeZone = "europe/VIENNA" },
+		`TimeZone "Local": differs from machine to machine`:   func(p *Policy) { p.TimeZone = "Local" },
+		`TimeZone "Europe/Vienna": requires a Calendar`:       func(p *Policy) { p.Calendar, p.Period = "", time.Hour },
+		`Period 0s: must be positive`:                         func(p *Policy) { p.Calendar, p.TimeZone = "", "" },
+		`Burst 2: fixed_window has no burst apart from Limit`: func(p *Policy) { p.Burst = 2 },
+		`BlockFor 1ns: must be whole microseconds`:            func(p *Policy) { p.BlockFor = 1 },
+	} {
+		p := good
+		change(&p)
+		err := p.Validate()
+		var pe *PolicyError
+		if !errors.As(err, &pe) || !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want %s", err, want)
+		}
+	}
+}
+
+// TestCalendarText: JSON omits the period of a policy with a calendar.
+func TestCalendarText(t *testing.T) {
+	t.Parallel()
+	p := Policy{Name: "p", Algorithm: FixedWindow, Limit: 1, Calendar: Week, TimeZone: "Europe/Vienna"}
+	data, err := json.Marshal(p)
+	want := `{"name":"p","algorithm":"fixed_window","limit":1,"calendar":"week","time_zone":"Europe/Vienna"}`
+	if err != nil || string(data) != want {
+		t.Errorf("got %s, %v; want %s", data, err, want)
 	}
 }

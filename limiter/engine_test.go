@@ -64,8 +64,8 @@ func watched(t *testing.T, remembers bool, config *Config) (*Limiter, *spy) {
 	return &Limiter{engine: e, inTx: func(db.DBTX) store.Store { return s }}, s
 }
 
-// doorVerbs calls each method once, for the key k of p.
-var doorVerbs = []struct {
+// verbCalls calls each method once, for the key k of p.
+var verbCalls = []struct {
 	name  string
 	call  func(ctx context.Context, e *engine, p Policy) error
 	verb  Verb
@@ -107,12 +107,12 @@ var doorVerbs = []struct {
 	{"Unblock", func(ctx context.Context, e *engine, p Policy) error { return e.Unblock(ctx, p, "k") }, VerbUnblock, false},
 }
 
-// TestDoorClosed: after Close no call reaches the store.
-func TestDoorClosed(t *testing.T) {
+// TestEngineClosed: after Close no call reaches the store.
+func TestEngineClosed(t *testing.T) {
 	l, s := watched(t, true, nil)
 	p := Policy{Name: "p", Algorithm: GCRA, Limit: 1, Period: time.Hour, OnError: FailOpen}
 	_ = l.Close()
-	for _, v := range doorVerbs {
+	for _, v := range verbCalls {
 		for name, e := range map[string]*engine{"": l.engine, "in a transaction ": l.InTx(nil).engine} {
 			if err := v.call(t.Context(), e, p); !errors.Is(err, ErrClosed) || len(s.calls) != 0 {
 				t.Errorf("%s%s: %v, sent %v", name, v.name, err, s.calls)
@@ -121,26 +121,26 @@ func TestDoorClosed(t *testing.T) {
 	}
 }
 
-// TestDoorInvalid: an invalid request does not reach the store, and FailOpen does not
+// TestEngineInvalid: an invalid request does not reach the store, and FailOpen does not
 // apply.
-func TestDoorInvalid(t *testing.T) {
+func TestEngineInvalid(t *testing.T) {
 	l, s := watched(t, true, nil)
-	for _, v := range doorVerbs[:9] {
+	for _, v := range verbCalls[:9] {
 		if err := v.call(t.Context(), l.engine, Policy{Name: "p", OnError: FailOpen}); !errors.Is(err, ErrInvalid) || len(s.calls) != 0 {
 			t.Errorf("%s: %v, sent %v", v.name, err, s.calls)
 		}
 	}
 }
 
-// TestDoorObserves: Observe sees each call of each method once, with its verb, error and
+// TestEngineObserves: Observe sees each call of each method once, with its verb, error and
 // rows; an AllowAll once for each request.
-func TestDoorObserves(t *testing.T) {
+func TestEngineObserves(t *testing.T) {
 	var all []Observation
 	l, s := watched(t, false, &Config{Observe: func(_ context.Context, o Observation) { all = append(all, o) }})
 	p := Policy{Name: "p", Algorithm: GCRA, Limit: 100, Period: time.Hour}
 	for _, fails := range []error{nil, fmt.Errorf("%w: away", ErrUnavailable)} {
 		s.err = fails
-		for _, v := range doorVerbs {
+		for _, v := range verbCalls {
 			all = nil
 			err := v.call(t.Context(), l.engine, p)
 			want, rows := 1, 1
@@ -244,15 +244,15 @@ func TestObserveAllocates(t *testing.T) {
 	}
 }
 
-// TestDoorFailsOpen: FailOpen applies to a store that fails, only for decisions, and not
+// TestEngineFailsOpen: FailOpen applies to a store that fails, only for decisions, and not
 // in a transaction or for a caller whose context has ended.
-func TestDoorFailsOpen(t *testing.T) {
+func TestEngineFailsOpen(t *testing.T) {
 	l, s := watched(t, true, nil)
 	s.err = fmt.Errorf("%w: away", ErrUnavailable)
 	p := Policy{Name: "p", Algorithm: GCRA, Limit: 100, Period: time.Hour, OnError: FailOpen}
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
-	for _, v := range doorVerbs {
+	for _, v := range verbCalls {
 		if err := v.call(t.Context(), l.engine, p); (err == nil) != v.opens {
 			t.Errorf("%s: %v", v.name, err)
 		}
@@ -273,9 +273,9 @@ func TestDoorFailsOpen(t *testing.T) {
 	}
 }
 
-// TestDoorMisconfigured: FailOpen does not apply to ErrMisconfigured, unless the limiter is
+// TestEngineMisconfigured: FailOpen does not apply to ErrMisconfigured, unless the limiter is
 // configured so. It is logged once for all verbs.
-func TestDoorMisconfigured(t *testing.T) {
+func TestEngineMisconfigured(t *testing.T) {
 	for _, cause := range []error{fmt.Errorf("%w: a grant is missing", ErrMisconfigured), fmt.Errorf("%w: no table", ErrNotMigrated)} {
 		for _, opens := range []bool{false, true} {
 			synctest.Test(t, func(t *testing.T) {
@@ -283,7 +283,7 @@ func TestDoorMisconfigured(t *testing.T) {
 				l, s := watched(t, true, &Config{MisconfiguredFailsOpen: opens, Logger: slog.New(slog.NewTextHandler(&logged, nil))})
 				s.err = cause
 				p := Policy{Name: "p", Algorithm: GCRA, Limit: 100, Period: time.Hour, OnError: FailOpen}
-				for _, v := range doorVerbs {
+				for _, v := range verbCalls {
 					if err := v.call(t.Context(), l.engine, p); (err == nil) != (opens && v.opens) || err != nil && !errors.Is(err, ErrMisconfigured) {
 						t.Errorf("%s: %v", v.name, err)
 					}
@@ -297,7 +297,7 @@ func TestDoorMisconfigured(t *testing.T) {
 				logged.Reset()
 				time.Sleep(time.Minute)
 				_, _ = l.Allow(t.Context(), p, "k")
-				if want := fmt.Sprintf("since_last=%d", 2*len(doorVerbs)); strings.Count(logged.String(), "level=ERROR") != 1 || !strings.Contains(logged.String(), want) {
+				if want := fmt.Sprintf("since_last=%d", 2*len(verbCalls)); strings.Count(logged.String(), "level=ERROR") != 1 || !strings.Contains(logged.String(), want) {
 					t.Errorf("after a minute: %s, want %s", &logged, want)
 				}
 			})
@@ -305,9 +305,9 @@ func TestDoorMisconfigured(t *testing.T) {
 	}
 }
 
-// TestDoorFailsOpenWhileAway: FailOpen answers while the database is away, and not for an
+// TestEngineFailsOpenWhileAway: FailOpen answers while the database is away, and not for an
 // overload, a locked row or a statement that is late while others are answered.
-func TestDoorFailsOpenWhileAway(t *testing.T) {
+func TestEngineFailsOpenWhileAway(t *testing.T) {
 	for err, opens := range map[error]bool{
 		fmt.Errorf("%w: connection refused", store.ErrUnavailable):           true,
 		fmt.Errorf("%w: %w", store.ErrUnavailable, context.DeadlineExceeded): true,
@@ -324,9 +324,9 @@ func TestDoorFailsOpenWhileAway(t *testing.T) {
 	}
 }
 
-// TestDoorRemembers: a denial answers later requests without the store, until a call
+// TestEngineRemembers: a denial answers later requests without the store, until a call
 // gives something back.
-func TestDoorRemembers(t *testing.T) {
+func TestEngineRemembers(t *testing.T) {
 	now, _ := manualClock()
 	l, s := watched(t, true, &Config{Now: now})
 	p := Policy{Name: "p", Algorithm: FixedWindow, Limit: 1, Period: time.Hour}
@@ -342,7 +342,7 @@ func TestDoorRemembers(t *testing.T) {
 			t.Fatalf("%+v, %v, sent %v", r, err, s.calls)
 		}
 	}
-	for _, v := range doorVerbs {
+	for _, v := range verbCalls {
 		deny()
 		forgets := slices.Contains([]string{"Refund", "Undo", "Reset", "Block", "Unblock"}, v.name)
 		s.err = errors.Join(v.call(t.Context(), l.engine, p)) // Settle and Cancel find no reservation
@@ -373,9 +373,9 @@ func TestDoorRemembers(t *testing.T) {
 	}
 }
 
-// TestDoorKeepsItsQueries: a query that a statement in flight may still read is not
+// TestEngineKeepsItsQueries: a query that a statement in flight may still read is not
 // reused.
-func TestDoorKeepsItsQueries(t *testing.T) {
+func TestEngineKeepsItsQueries(t *testing.T) {
 	l, s := watched(t, false, nil)
 	s.err = ErrUnavailable
 	p := Policy{Name: "p", Algorithm: GCRA, Limit: 1, Period: time.Hour, OnError: FailOpen}
