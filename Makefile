@@ -20,18 +20,21 @@ database = -e /integration -e /internal/localpg -e /pglimittest
 help: ## List these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-# One go test for all modules runs them in parallel, on one server. The browser's pages
-# take both cores, so they run last and alone. A busy machine needs more than go test's ten
-# minutes.
+# One go test for all modules runs them in parallel, on one server. What it needs compiled is
+# compiled while the server is got. The browser's pages take both cores, so they run last and
+# alone. The benchmark's tests, whose Redis clients take long to compile, are in check and verify. A
+# busy machine needs more than go test's ten minutes.
+tested = $$(go list work | grep -v -e /test/browser -e '/bench$$' -e /bench/contender | if scripts/setup server; then cat; else grep -v /internal/localpg; fi)
 test: ## Run all tests on a PostgreSQL found, started or installed (ARGS: go test flags)
 	@scripts/setup
 	@scripts/setup browser
 	@scripts/setup pooler
 	@go build -o bin/ ./pglimittest/withpg
+	@go build $$(go list -deps -test -f '{{if and .GoFiles (not .ForTest) (not .Standard) (ne .Name "main")}}{{.ImportPath}}{{end}}' $(tested)) & bin/withpg && wait
 	@scripts/setup server || echo "no PostgreSQL server is installed here: internal/localpg and --embedded, which start one, are not tested"
 	@scripts/setup engine || echo "no Docker engine answers here: --embedded in a container is not tested"
 	bin/withpg -- go test -vet=off -timeout 20m -skip="^($$(scripts/setup server || echo 'TestEmbedded|')$$(scripts/setup engine || echo 'TestDocker|')$$)" $(ARGS) \
-		$$(go list work | grep -v /test/browser | if scripts/setup server; then cat; else grep -v /internal/localpg; fi)
+		$(tested)
 	bin/withpg -- go test -vet=off -timeout 20m $(ARGS) ./cmd/pglimit/test/browser/...
 
 # What needs a server or a browser is left to make test.

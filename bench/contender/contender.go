@@ -63,7 +63,7 @@ type Contender struct {
 type Env struct {
 	Postgres *servers.Postgres
 	Pool     *pgxpool.Pool // to PostgreSQL
-	Redis    *servers.Redis
+	Redis    *Redis
 	GoRedis  *redis.Client  // with its default pool
 	Rueidis  rueidis.Client // with its default pipelining
 }
@@ -79,7 +79,7 @@ func NewEnv(ctx context.Context) (_ *Env, err error) {
 	if e.Postgres, err = servers.StartPostgres(ctx, nil); err != nil {
 		return nil, err
 	}
-	if e.Redis, err = servers.StartRedis(ctx); err != nil {
+	if e.Redis, err = StartRedis(ctx); err != nil {
 		return nil, err
 	}
 	e.GoRedis = redis.NewClient(&redis.Options{Addr: e.Redis.Addr, Password: e.Redis.Password})

@@ -1,5 +1,5 @@
-// Package servers starts the PostgreSQL and the Redis servers for the benchmark and the soak.
-// Both belong to this program and listen on 127.0.0.1 with a random password.
+// Package servers starts a PostgreSQL server for the benchmark and the soak. It belongs to
+// this program and listens on 127.0.0.1 with a random password.
 package servers
 
 import (
