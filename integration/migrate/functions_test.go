@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"testing"
 
@@ -196,57 +195,17 @@ func TestMigrateFunctionsByOtherTools(t *testing.T) {
 		if again, err := migrations.Functions.Export(dir); err != nil || len(again) > 0 {
 			t.Errorf("the second export: %q, %v", again, err)
 		}
-		if _, err := appGoose(t, pool, dir).Up(t.Context()); err != nil {
+		if _, err := provider(t, pool, os.DirFS(dir)).Up(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		if got := bed.OwnSchema(t, pool); got != want {
 			t.Errorf("goose made:\n%s\nwant:\n%s", got, want)
 		}
-		if _, err := appGoose(t, pool, dir).DownTo(t.Context(), 0); err != nil {
+		if _, err := provider(t, pool, os.DirFS(dir)).DownTo(t.Context(), 0); err != nil {
 			t.Fatal(err)
 		}
 		if left := bed.OwnSchema(t, pool); left != "" {
 			t.Errorf("goose down left:\n%s", left)
 		}
 	})
-}
-
-// TestMigrateFunctionsAreGenerated: the migration contains the library's statements
-// verbatim, except for parameters.
-func TestMigrateFunctionsAreGenerated(t *testing.T) {
-	t.Parallel()
-	data, err := os.ReadFile("../testdata/checkout/migrations/functions/00001_functions.sql")
-	if err != nil {
-		t.Fatal(err)
-	}
-	argument := regexp.MustCompile(`sqlc\.n?arg\((\w+)\)`)
-	// The caller decides how a transaction commits and how long it waits for locks.
-	setting := `case when sqlc\.arg\((?:commit|lock_timeout)\)[^;]*?end as (?:commits|waits)`
-	settings := regexp.MustCompile(`,\s*` + setting + `|` + setting + `,\s*`)
-	around := regexp.MustCompile(`case when case when sqlc\.arg\(lock_timeout\)[^;]*?is null end then null\s+when case [^;]*?is null end then null\s+else (\S+) end`)
-	// The functions read clock_timestamp before the statement.
-	clock := regexp.MustCompile(`coalesce\(sqlc\.narg\(now_us\)::bigint,\s+\(date_part\('epoch'::text, statement_timestamp\(\)\) \* 1000000::float8\)::bigint\)`)
-	words := func(s string) string { return strings.Join(strings.Fields(strings.ToLower(s)), " ") }
-	all := words(string(data))
-	found := 0
-	for name, text := range bed.Statements(t) {
-		kind := ""
-		for _, k := range []string{"Take", "Get", "Charge", "Refund", "Block", "Unblock", "Reset", "Settle", "ReservationsDue", "ReservationsFree"} {
-			if strings.HasSuffix(name, k) {
-				kind = k
-			}
-		}
-		if kind == "" || strings.HasPrefix(name, "Lease") || strings.Contains(name, "Calendar") {
-			continue
-		}
-		found++
-		text = around.ReplaceAllString(settings.ReplaceAllString(text, ""), "$1")
-		text = argument.ReplaceAllString(clock.ReplaceAllString(text, "request.now_us"), "request.$1")
-		if !strings.Contains(all, strings.TrimSuffix(words(text), ";")) {
-			t.Errorf("%s is not in the migration as it is in queries/: run make generate", name)
-		}
-	}
-	if found != 56 { // eight kinds of seven algorithms, but a queue has no Refund and Settle; ReservationsDue and ReservationsFree
-		t.Errorf("compared %d statements", found)
-	}
 }

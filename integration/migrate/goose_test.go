@@ -1,8 +1,8 @@
 package migrate
 
 import (
-	"database/sql"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -14,6 +14,7 @@ import (
 	"github.com/pressly/goose/v3"
 
 	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/migrations"
 )
 
@@ -40,11 +41,10 @@ func writeFile(t *testing.T, path, text string) {
 	}
 }
 
-// appGoose is goose as an application uses it: its folder, the default version table.
-func appGoose(t *testing.T, pool *pgxpool.Pool, dir string) *goose.Provider {
+// provider is goose over an application's files, with the default version table.
+func provider(t *testing.T, pool *pgxpool.Pool, files fs.FS, options ...goose.ProviderOption) *goose.Provider {
 	t.Helper()
-	var conn *sql.DB = stdlib.OpenDBFromPool(pool)
-	p, err := goose.NewProvider(goose.DialectPostgres, conn, os.DirFS(dir))
+	p, err := goose.NewProvider(goose.DialectPostgres, stdlib.OpenDBFromPool(pool), files, options...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -54,13 +54,13 @@ func appGoose(t *testing.T, pool *pgxpool.Pool, dir string) *goose.Provider {
 
 func gooseUp(t *testing.T, pool *pgxpool.Pool, dir string, want ...string) {
 	t.Helper()
-	results, err := appGoose(t, pool, dir).Up(t.Context())
+	results, err := provider(t, pool, os.DirFS(dir)).Up(t.Context())
 	checkResults(t, results, err, want)
 }
 
 func gooseDownTo(t *testing.T, pool *pgxpool.Pool, dir string, to int64, want ...string) {
 	t.Helper()
-	results, err := appGoose(t, pool, dir).DownTo(t.Context(), to)
+	results, err := provider(t, pool, os.DirFS(dir)).DownTo(t.Context(), to)
 	checkResults(t, results, err, want)
 }
 
@@ -124,23 +124,6 @@ func TestMigrateInAnApplicationsGooseFolder(t *testing.T) {
 	}
 }
 
-func TestMigrateExportWhereVersionsAreTimes(t *testing.T) {
-	t.Parallel()
-	pool := bed.Connect(t, bed.EmptyDatabase(t))
-	dir := t.TempDir()
-	writeFile(t, filepath.Join(dir, "20240102030405_users.sql"), appMigrations["00001_users.sql"])
-	files, err := migrations.Export(dir)
-	if err != nil || len(files) != len(bed.Migrations(0)) {
-		t.Fatalf("exported %q, error %v", files, err)
-	}
-	if _, err := appGoose(t, pool, dir).Up(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if got, want := bed.Schema(t, pool), bed.Schema(t, bed.NewPool(t)); got != want {
-		t.Errorf("goose made:\n%s\nwant:\n%s", got, want)
-	}
-}
-
 // TestMigrateBesideAnApplicationsGoose: two goose version tables in one database do not
 // interfere.
 func TestMigrateBesideAnApplicationsGoose(t *testing.T) {
@@ -158,27 +141,12 @@ func TestMigrateBesideAnApplicationsGoose(t *testing.T) {
 	}
 }
 
-// TestMigrateFSInACallersProvider is the fourth way: goose over FS.
-func TestMigrateFSInACallersProvider(t *testing.T) {
+// TestMigrateByOtherTools: goose over FS, goose over exported files whose versions are times,
+// and the printed SQL make what Up makes, and leave nothing when they undo it.
+func TestMigrateByOtherTools(t *testing.T) {
 	t.Parallel()
-	pool := bed.Connect(t, bed.EmptyDatabase(t))
-	p, err := goose.NewProvider(goose.DialectPostgres, stdlib.OpenDBFromPool(pool), migrations.FS, goose.WithTableName("limits_version"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer p.Close()
-	if _, err := p.Up(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if got, want := bed.Schema(t, pool), bed.Schema(t, bed.NewPool(t)); got != want {
-		t.Errorf("goose made:\n%s\nwant:\n%s", got, want)
-	}
-}
-
-func TestMigratePrintedSQL(t *testing.T) {
-	t.Parallel()
-	pool := bed.Connect(t, bed.EmptyDatabase(t))
-	run := func(down bool) {
+	want := bed.Schema(t, bed.NewPool(t))
+	printed := func(t *testing.T, pool *pgxpool.Pool, down bool) {
 		t.Helper()
 		var text strings.Builder
 		if err := migrations.Print(&text, down); err != nil {
@@ -186,12 +154,37 @@ func TestMigratePrintedSQL(t *testing.T) {
 		}
 		bed.Exec(t, pool, "BEGIN;\n"+text.String()+"COMMIT")
 	}
-	run(false)
-	if got, want := bed.Schema(t, pool), bed.Schema(t, bed.NewPool(t)); got != want {
-		t.Errorf("the printed SQL made:\n%s\nwant:\n%s", got, want)
+	by := func(t *testing.T, p *goose.Provider) (up, down func()) {
+		return func() { must.OK(p.Up(t.Context()))(t) }, func() { must.OK(p.DownTo(t.Context(), 0))(t) }
 	}
-	run(true)
-	if left := bed.Schema(t, pool); left != "" {
-		t.Errorf("the printed SQL for down left:\n%s", left)
+	for name, tool := range map[string]func(t *testing.T, pool *pgxpool.Pool) (up, down func()){
+		"print": func(t *testing.T, pool *pgxpool.Pool) (up, down func()) {
+			return func() { printed(t, pool, false) }, func() { printed(t, pool, true) }
+		},
+		"goose over FS": func(t *testing.T, pool *pgxpool.Pool) (up, down func()) {
+			return by(t, provider(t, pool, migrations.FS, goose.WithTableName("limits_version")))
+		},
+		"goose over times": func(t *testing.T, pool *pgxpool.Pool) (up, down func()) {
+			dir := t.TempDir()
+			writeFile(t, filepath.Join(dir, "20240102030405_users.sql"), appMigrations["00001_users.sql"])
+			if files, err := migrations.Export(dir); err != nil || len(files) != len(bed.Migrations(0)) {
+				t.Fatalf("exported %q, error %v", files, err)
+			}
+			return by(t, provider(t, pool, os.DirFS(dir)))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			pool := bed.Connect(t, bed.EmptyDatabase(t))
+			up, down := tool(t, pool)
+			up()
+			if got := bed.Schema(t, pool); got != want {
+				t.Errorf("up made:\n%s\nwant:\n%s", got, want)
+			}
+			down()
+			if left := bed.Schema(t, pool); left != "" {
+				t.Errorf("down left:\n%s", left)
+			}
+		})
 	}
 }

@@ -15,67 +15,53 @@ import (
 	"github.com/pglimit/pglimit/migrations"
 )
 
+// TestMigrateUpAndDown: with one connection, all migrations go up, down and up again, in
+// steps of any size. Rows that are there stay, and nothing is left at the end.
 func TestMigrateUpAndDown(t *testing.T) {
 	t.Parallel()
-	pool := bed.Connect(t, bed.EmptyDatabase(t))
+	pool := bed.Connect(t, bed.EmptyDatabase(t), bed.OneConnection)
 	bed.StepsDown(t, pool, migrations.Previous, "") // nothing to undo
-	bed.UpTo(t, pool, migrations.Latest, bed.AllUp)
-	whole := bed.Schema(t, pool)
-	bed.UpTo(t, pool, migrations.Latest, "")
-	last := bed.Migrations(0)[len(bed.Migrations(0))-1]
-	bed.StepsDown(t, pool, migrations.Previous, last)
-	bed.UpTo(t, pool, migrations.Latest, last)
-	bed.StepsDown(t, pool, 2, bed.Below(2))
-	bed.StepsDown(t, pool, 1, "2 storage")
-	if strings.Contains(bed.Schema(t, pool), "fillfactor") {
-		t.Error("the storage settings are still there")
-	}
-	bed.UpTo(t, pool, 2, "2 storage")
-	bed.StepsDown(t, pool, 0, "2 storage, 1 tables")
-	if left := bed.Schema(t, pool); left != "" {
-		t.Errorf("down to 0 left:\n%s", left)
-	}
-	bed.StepsDown(t, pool, 0, "")
-	bed.UpTo(t, pool, migrations.Latest, bed.AllUp)
-	if again := bed.Schema(t, pool); again != whole {
-		t.Errorf("up after down made:\n%s\nwant:\n%s", again, whole)
-	}
-}
-
-func TestMigrateUpAndDownOnData(t *testing.T) {
-	t.Parallel()
-	pool := bed.Connect(t, bed.EmptyDatabase(t))
 	bed.UpTo(t, pool, 1, "1 tables")
 	tables := bed.LimitTables(t, pool)
 	if called, failed := bed.CallStatements(t.Context(), pool, bed.NamesEndingIn("Take")); len(failed) > 0 || len(called) < len(tables) {
 		t.Fatalf("called %q: %v", called, failed)
 	}
-	data := bed.Contents(t, pool)
+	first, data := bed.Schema(t, pool), bed.Contents(t, pool)
 	if strings.Contains(data, "no rows") {
 		t.Fatalf("a table is empty:\n%s", data)
 	}
-	check := func(after string) {
+	check := func(after, schema string) {
 		t.Helper()
 		if got := bed.Contents(t, pool); got != data {
 			t.Errorf("after %s the tables hold:\n%s\nwant:\n%s", after, got, data)
 		}
+		if got := bed.Schema(t, pool); got != schema {
+			t.Errorf("after %s there is:\n%s\nwant:\n%s", after, got, schema)
+		}
 	}
 	bed.UpTo(t, pool, migrations.Latest, bed.Above(1))
-	check("up")
+	whole := bed.Schema(t, pool)
+	check("up", whole)
 	for _, table := range tables {
 		if n := bed.Value[int](t, pool, `SELECT count(*) FROM `+table+`_now WHERE level >= 0 AND updated_at <= clock_timestamp()`); n != 1 {
 			t.Errorf("the view of %s shows %d rows, want 1", table, n)
 		}
 	}
 	bed.UpTo(t, pool, migrations.Latest, "")
-	check("up with nothing to do")
 	bed.StepsDown(t, pool, 1, bed.Below(1))
-	check("down to 1")
+	check("down to 1", first)
 	bed.UpTo(t, pool, migrations.Latest, bed.Above(1))
-	check("up again")
+	check("up again", whole)
+	last := bed.Migrations(0)[len(bed.Migrations(0))-1]
+	bed.StepsDown(t, pool, migrations.Previous, last)
+	bed.UpTo(t, pool, migrations.Latest, last)
 	bed.StepsDown(t, pool, 0, bed.AllDown)
 	if left := bed.Schema(t, pool); left != "" {
-		t.Errorf("down to 0 on data left:\n%s", left)
+		t.Errorf("down to 0 left:\n%s", left)
+	}
+	bed.StepsDown(t, pool, 0, "")
+	if n := pool.Stat().AcquiredConns(); n != 0 {
+		t.Errorf("%d connections were not given back", n)
 	}
 }
 
@@ -119,19 +105,6 @@ func TestMigrateStatus(t *testing.T) {
 		if m.AppliedAt.Before(before) || m.AppliedAt.After(after) {
 			t.Errorf("%s was applied at %v, want from %v to %v", m.Name, m.AppliedAt, before, after)
 		}
-	}
-}
-
-func TestMigrateNeedsOneConnection(t *testing.T) {
-	t.Parallel()
-	pool := bed.Connect(t, bed.EmptyDatabase(t), func(c *pgxpool.Config) { c.MaxConns = 1 })
-	bed.UpTo(t, pool, migrations.Latest, bed.AllUp)
-	if _, err := migrations.Status(t.Context(), pool); err != nil {
-		t.Error(err)
-	}
-	bed.StepsDown(t, pool, 0, bed.AllDown)
-	if n := pool.Stat().AcquiredConns(); n != 0 {
-		t.Errorf("%d connections were not given back", n)
 	}
 }
 
