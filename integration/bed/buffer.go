@@ -28,3 +28,11 @@ func (b *Buffer) String() string {
 
 // Count returns how often a text was written.
 func (b *Buffer) Count(text string) int { return strings.Count(b.String(), text) }
+
+// Take returns what was written, and forgets it.
+func (b *Buffer) Take() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	defer b.b.Reset()
+	return b.b.String()
+}

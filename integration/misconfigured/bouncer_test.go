@@ -15,13 +15,6 @@ func startPgBouncer(t *testing.T, address string, connections int) string {
 	return startPgBouncerOf(t, address, bed.BouncerConfig{Connections: connections})
 }
 
-// startPgBouncerKeeping is startPgBouncer with a number of prepared statements that
-// PgBouncer keeps for each client, if its version can.
-func startPgBouncerKeeping(t *testing.T, address string, connections, statements int) string {
-	t.Helper()
-	return startPgBouncerOf(t, address, bed.BouncerConfig{Connections: connections, Statements: statements})
-}
-
 // startPgBouncerOf starts the PgBouncer of a config without a server and databases.
 func startPgBouncerOf(t *testing.T, address string, c bed.BouncerConfig) string {
 	t.Helper()

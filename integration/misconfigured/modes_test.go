@@ -74,7 +74,7 @@ func TestPoolerExecModes(t *testing.T) {
 func tryMode(t *testing.T, mode string, most int) (got outcome) {
 	ctx := t.Context()
 	direct := bed.NewDatabase(t)
-	address := startPgBouncerKeeping(t, direct, 3, most) + "&default_query_exec_mode=" + mode
+	address := startPgBouncerOf(t, direct, bed.BouncerConfig{Connections: 3, Statements: most}) + "&default_query_exec_mode=" + mode
 	var logged bed.Buffer
 	logger := slog.New(slog.NewTextHandler(&logged, nil))
 	var limiters []*limiter.Limiter
@@ -91,8 +91,8 @@ func tryMode(t *testing.T, mode string, most int) (got outcome) {
 		}
 	}
 
-	// A limit that all request is exact.
-	p := limiter.Policy{Name: "p", Algorithm: limiter.TokenBucket, Limit: 60, Period: 100_000 * time.Hour}
+	// A limit that all request is exact: what a pooler loses does not fail open.
+	p := limiter.Policy{Name: "p", Algorithm: limiter.TokenBucket, Limit: 60, Period: 100_000 * time.Hour, OnError: limiter.FailOpen}
 	var mu sync.Mutex
 	var all sync.WaitGroup
 	allowed := 0

@@ -68,36 +68,8 @@ func crowd(t *testing.T, p limiter.Policy, n int, clients ...*limiter.Limiter) (
 	return passed.Load(), open.Load(), failed.Load()
 }
 
-// TestPoolerPgxDefaults: over pgx with its default settings, a limit behind PgBouncer in
-// transaction mode is exact, with FailOpen too. The logger gets the advice once for each
-// limiter.
-func TestPoolerPgxDefaults(t *testing.T) {
-	t.Parallel()
-	address := bed.NewDatabase(t)
-	pooled := startPgBouncer(t, address, 3)
-	var logged bed.Buffer
-	var clients []*limiter.Limiter
-	for range 4 {
-		clients = append(clients, bed.NewLimiter(t, bed.Connect(t, pooled), &limiter.Config{
-			DisableDenyCache: true, Logger: slog.New(slog.NewTextHandler(&logged, nil)),
-		}))
-	}
-	allowed, degraded, refused := crowd(t, failsOpen, 6*limit, clients...)
-	t.Logf("allowed %d, degraded %d, refused %d of a limit of %d", allowed, degraded, refused, limit)
-	if allowed != limit || degraded != 0 || refused != 0 {
-		t.Errorf("allowed %d of %d, %d without a decision, %d refused: %s", allowed, limit, degraded, refused, logged.String())
-	}
-	if n := logged.Count("default_query_exec_mode=exec"); n < 1 || n > len(clients) {
-		t.Errorf("%d warnings of %d limiters: %s", n, len(clients), logged.String())
-	}
-	used := bed.Value[float64](t, bed.Connect(t, address), `SELECT level FROM pglimit_token_bucket WHERE key = 'k'`)
-	if !bed.Near(used, limit) {
-		t.Errorf("the database has %v units", used)
-	}
-}
-
-// TestPoolerSQL: over database/sql with pgx the same holds, and with lib/pq if it sends
-// parameters with their statement.
+// TestPoolerSQL: over database/sql a limit behind PgBouncer in transaction mode is exact, with
+// FailOpen too: with pgx, and with lib/pq if it sends parameters with their statement.
 func TestPoolerSQL(t *testing.T) {
 	bed.OverDrivers(t, func(t *testing.T, driver string) {
 		pooled := startPgBouncer(t, bed.NewDatabase(t), 3)

@@ -100,7 +100,7 @@ func TestReadOnlyFailover(t *testing.T) {
 	var servers []*pglimittest.Server
 	var hosts []string
 	for range 2 {
-		s := overTCP(t)
+		s := bed.OwnServer(t, pglimittest.OverTCP)
 		pool := bed.Connect(t, s.URL())
 		if err := migrations.Up(ctx, pool); err != nil {
 			t.Fatal(err)

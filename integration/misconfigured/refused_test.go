@@ -11,6 +11,7 @@ import (
 
 	"github.com/pglimit/pglimit/integration/bed"
 	"github.com/pglimit/pglimit/limiter"
+	"github.com/pglimit/pglimit/pglimittest"
 )
 
 // overEach runs a test with a limiter over pgx, over database/sql with pgx and with lib/pq.
@@ -43,7 +44,7 @@ func TestRefusedByServer(t *testing.T) {
 	t.Parallel()
 	address := bed.NewDatabase(t)
 	withoutGrants := bed.RuntimeRole(t, address)
-	checking := changed(t, overTCP(t).URL(), func(u *url.URL) {
+	checking := changed(t, bed.OwnServer(t, pglimittest.OverTCP).URL(), func(u *url.URL) {
 		q := u.Query()
 		q.Del("require_auth") // lib/pq does not know it
 		u.RawQuery = q.Encode()

@@ -225,8 +225,8 @@ func TestBound(t *testing.T) {
 		return int(m.HeapAlloc >> 20), int(m.HeapSys >> 20) // the latter does not shrink
 	}
 	rest, peak := heap()
-	logs := newLog()
-	p := open(t, pool, limiter.PoliciesConfig{Logger: logs.logger(), DisableListen: true, PollEvery: time.Hour})
+	logger, logs := newLog()
+	p := open(t, pool, limiter.PoliciesConfig{Logger: logger, DisableListen: true, PollEvery: time.Hour})
 	// Without the triggers, whose history would take a while.
 	bed.Exec(t, pool, `BEGIN; SET LOCAL session_replication_role = replica;
 		INSERT INTO pglimit_override (policy, key, unlimited, note) SELECT 'login', rpad('k' || i, 1024, 'k'), true, rpad('', 1000, 'n') FROM generate_series(100001, 199999) AS i; COMMIT`)
@@ -248,17 +248,17 @@ func TestBound(t *testing.T) {
 	if _, err := pool.Exec(t.Context(), `INSERT INTO pglimit_override (policy, key, unlimited) VALUES ('login', 'z', true)`); !errors.As(err, &answer) || answer.Code != "54000" || answer.Hint == "" {
 		t.Errorf("%v", err)
 	}
-	logs.none(t)
+	expectLog(t, logs)
 	// Rows that came past the trigger: the last one by policy and key does not apply.
 	bed.Exec(t, pool, `BEGIN; SET LOCAL session_replication_role = replica; INSERT INTO pglimit_override (policy, key, unlimited) VALUES ('login', 'z', true); COMMIT`)
-	p = open(t, pool, limiter.PoliciesConfig{Logger: logs.logger(), DisableListen: true, PollEvery: time.Hour})
+	p = open(t, pool, limiter.PoliciesConfig{Logger: logger, DisableListen: true, PollEvery: time.Hour})
 	if n := p.OverrideCount("login"); n != 100_000 {
 		t.Errorf("%d overrides are loaded", n)
 	}
 	if _, unlimited, err := p.For("login", "z"); !errors.Is(err, limiter.ErrNoPolicy) || unlimited {
 		t.Error(unlimited, err)
 	}
-	logs.expect(t, "too many overrides", "most=100000")
+	expectLog(t, logs, "too many overrides", "most=100000")
 }
 
 // TestChangesAreAll: a process that loads what has changed since it looked has what one has

@@ -38,8 +38,8 @@ func TestAway(t *testing.T) {
 			dialer := bed.NewDialer(func() string { return address })
 			pool := bed.Connect(t, address, func(c *pgxpool.Config) { c.ConnConfig.DialFunc = dialer.Dial }, bed.Setting("application_name", "followed"))
 			direct := bed.Connect(t, address)
-			logs := newLog()
-			p := open(t, pool, limiter.PoliciesConfig{PollEvery: 10 * time.Millisecond, DisableListen: disable, Logger: logs.logger()})
+			logger, logs := newLog()
+			p := open(t, pool, limiter.PoliciesConfig{PollEvery: 10 * time.Millisecond, DisableListen: disable, Logger: logger})
 			version := apply(t, p.Policies, limiter.PolicyEdit{Set: []limiter.StoredPolicy{{Policy: login}}})
 			dialer.Down.Store(true)
 			pool.Reset()
@@ -59,7 +59,7 @@ func TestAway(t *testing.T) {
 			if got, err := p.Get("login"); err != nil || got.Limit != 6 {
 				t.Errorf("once it is back: %+v, %v", got, err)
 			}
-			logs.expect(t, "level=WARN", "those last known stay", "version=1")
+			expectLog(t, logs, "level=WARN", "those last known stay", "version=1")
 		})
 	}
 }
@@ -165,8 +165,8 @@ func TestOpen(t *testing.T) {
 	if _, err := limiter.OpenPolicies(t.Context(), pool, nil); !errors.Is(err, limiter.ErrNotMigrated) {
 		t.Errorf("without tables: %v", err)
 	}
-	logs := newLog()
-	p := open(t, pool, limiter.PoliciesConfig{Background: true, PollEvery: 10 * time.Millisecond, Logger: logs.logger()})
+	logger, logs := newLog()
+	p := open(t, pool, limiter.PoliciesConfig{Background: true, PollEvery: 10 * time.Millisecond, Logger: logger})
 	if err := p.Default(login); err != nil {
 		t.Fatal(err)
 	}
@@ -180,7 +180,7 @@ func TestOpen(t *testing.T) {
 	if got, err := p.Get("login"); err != nil || got != login {
 		t.Errorf("%+v, %v", got, err)
 	}
-	logs.expect(t, "level=WARN", "pglimit migrate up")
+	expectLog(t, logs, "level=WARN", "pglimit migrate up")
 
 	for _, config := range []limiter.PoliciesConfig{{PollEvery: time.Millisecond}, {PollEvery: -1}, {KeySecret: []byte("short")}} {
 		if _, err := limiter.OpenPolicies(t.Context(), pool, &config); !errors.Is(err, limiter.ErrInvalid) || strings.Contains(err.Error(), "short;") {

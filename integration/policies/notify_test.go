@@ -56,7 +56,7 @@ func TestNotificationsTellNothing(t *testing.T) {
 	}
 }
 
-// TestFloodOfNotifications: a role that may only connect sends 400 MB of notifications. They are not kept, and
+// TestFloodOfNotifications: a role that may only connect sends 170 MB of notifications. They are not kept, and
 // changes during the flood are seen. It does not run in parallel: it measures the heap.
 func TestFloodOfNotifications(t *testing.T) {
 	pool := bed.NewPool(t)
@@ -74,7 +74,7 @@ func TestFloodOfNotifications(t *testing.T) {
 		sending.Add(1)
 		senders.Go(func() {
 			defer sending.Add(-1)
-			for range 60 {
+			for range 25 {
 				if _, err := stranger.Exec(t.Context(), `SELECT pg_notify('pglimit_policies', repeat('x', 7000) || i) FROM generate_series(1, 500) AS i`); err != nil {
 					t.Error(err)
 				}

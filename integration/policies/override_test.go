@@ -16,8 +16,8 @@ import (
 func TestInvalidRows(t *testing.T) {
 	t.Parallel()
 	pool := bed.NewPool(t)
-	logs := newLog()
-	p := open(t, pool, limiter.PoliciesConfig{Logger: logs.logger(), PollEvery: time.Hour})
+	logger, logs := newLog()
+	p := open(t, pool, limiter.PoliciesConfig{Logger: logger, PollEvery: time.Hour})
 	day := limiter.Policy{Name: "day", Algorithm: limiter.FixedWindow, Limit: 5, Calendar: limiter.Day}
 	version := apply(t, p.Policies, limiter.PolicyEdit{Set: []limiter.StoredPolicy{{Policy: login}, {Policy: day}}})
 	do := func(sql string) {
@@ -26,27 +26,27 @@ func TestInvalidRows(t *testing.T) {
 		version++
 		p.await(t, version)
 	}
-	logs.none(t)
+	expectLog(t, logs)
 	do(`UPDATE pglimit_policy SET time_zone = 'Mars/Base' WHERE name = 'day'`)
-	logs.expect(t, "level=ERROR", "policy=day", "TimeZone", "Mars/Base")
+	expectLog(t, logs, "level=ERROR", "policy=day", "TimeZone", "Mars/Base")
 	do(`UPDATE pglimit_policy SET limit_units = 6 WHERE name = 'login'`)
-	logs.none(t) // again
+	expectLog(t, logs) // again
 	if got, err := p.Get("day"); err != nil || got != day || len(p.List()) != 2 {
 		t.Errorf("%+v, %v", got, err)
 	}
 	do(`INSERT INTO pglimit_policy (name, algorithm, limit_units, calendar, time_zone) VALUES ('new', 'fixed_window', 1, 'day', 'Mars/Base')`)
-	logs.expect(t, "policy=new", "Mars/Base")
+	expectLog(t, logs, "policy=new", "Mars/Base")
 	if got, err := p.Get("new"); err == nil {
 		t.Errorf("%+v", got)
 	}
 	// A burst that the policy has no use for takes nothing from the rest, as in SQL.
 	do(`INSERT INTO pglimit_override (policy, key, limit_units, burst) VALUES ('day', 'k', 9, 8)`)
-	logs.none(t)
+	expectLog(t, logs)
 	if got, _, err := p.For("day", "k"); err != nil || got.Limit != 9 || got.Burst != 0 {
 		t.Errorf("%+v, %v", got, err)
 	}
 	do(`UPDATE pglimit_policy SET time_zone = 'Europe/Vienna' WHERE name = 'day'`)
-	logs.none(t)
+	expectLog(t, logs)
 	if got, err := p.Get("day"); err != nil || got.TimeZone != "Europe/Vienna" {
 		t.Errorf("%+v, %v", got, err)
 	}
@@ -54,17 +54,17 @@ func TestInvalidRows(t *testing.T) {
 	bed.Exec(t, pool, `ALTER TABLE pglimit_policy DROP CONSTRAINT "limit_units must be from 1e-9 to 2^53", DROP CONSTRAINT "max_ttl_s must be from 1 to 3155760000",
 		DROP CONSTRAINT "durability must be durable or relaxed"`)
 	do(`UPDATE pglimit_policy SET limit_units = 'NaN' WHERE name = 'login'`)
-	logs.expect(t, "Limit NaN")
+	expectLog(t, logs, "Limit NaN")
 	do(`UPDATE pglimit_policy SET limit_units = 6, max_ttl_s = '-Infinity' WHERE name = 'login'`)
-	logs.expect(t, "MaxTTL")
+	expectLog(t, logs, "MaxTTL")
 	do(`UPDATE pglimit_policy SET durability = 'maybe' WHERE name = 'login'`)
-	logs.expect(t, "Durability", "maybe")
+	expectLog(t, logs, "Durability", "maybe")
 	if got, err := p.Get("login"); err != nil || got.Limit != 6 || got.Durability != limiter.Durable {
 		t.Errorf("%+v, %v", got, err)
 	}
 	bed.Exec(t, pool, `ALTER TABLE pglimit_override DROP CONSTRAINT "limit_units must be from 1e-9 to 2^53"`)
 	do(`UPDATE pglimit_override SET limit_units = 'NaN'`)
-	logs.expect(t, "policy=day", "key=k", "Limit NaN")
+	expectLog(t, logs, "policy=day", "key=k", "Limit NaN")
 	if got, _, err := p.For("day", "k"); err != nil || got.Limit != 9 {
 		t.Errorf("%+v, %v", got, err)
 	}

@@ -3,6 +3,7 @@ package policies
 import (
 	"errors"
 	"log/slog"
+	"strings"
 	"testing"
 	"time"
 
@@ -36,6 +37,26 @@ func open(t *testing.T, pool *pgxpool.Pool, config limiter.PoliciesConfig) *open
 	o.Policies = p
 	t.Cleanup(func() { _ = p.Close() })
 	return o
+}
+
+// newLog returns a logger and what it writes.
+func newLog() (*slog.Logger, *bed.Buffer) {
+	text := new(bed.Buffer)
+	return slog.New(slog.NewTextHandler(text, nil)), text
+}
+
+// expectLog expects one line with all parts, or nothing without parts, and forgets it.
+func expectLog(t *testing.T, log *bed.Buffer, parts ...string) {
+	t.Helper()
+	text := log.Take()
+	if strings.Count(text, "\n") != min(1, len(parts)) {
+		t.Errorf("%d lines: %s", strings.Count(text, "\n"), text)
+	}
+	for _, p := range parts {
+		if !strings.Contains(text, p) {
+			t.Errorf("the log lacks %q: %s", p, text)
+		}
+	}
 }
 
 // await waits until that version is loaded.
