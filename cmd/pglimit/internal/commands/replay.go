@@ -62,8 +62,7 @@ Lines that cannot be read are counted, reported on stderr and skipped.
 ` + suggestHelp + `
 
 --max-clients and --max-requests bound the memory, also for input that never
-ends. A client takes about 500 bytes and twice its name, a request up to 36 bytes.
-Reading ends with an error after 64 MiB without a request.`,
+ends. A client takes about 500 bytes and twice its name, a request up to 36 bytes.`,
 		Example: `  pglimit replay --limit 60 --period 1m access.log
   pglimit replay --algorithm sliding_window_counter --limit 1000 --period 1h access.log.gz --json
   pglimit replay --limit 60 --candidate algorithm=sliding_window_log,limit=60,period=1m --html report.html access.log
@@ -155,7 +154,7 @@ func readLog(cmd *cobra.Command, out *cli.Output, parser *accesslog.Parser, name
 	bar := progressBar(cmd, size, "reading")
 	defer bar.Close()
 	bad := 0
-	log, err := replay.ReadBy(cmd.Context(), parser, io.TeeReader(in, bar), most, func(number int, err error) {
+	log, err := replay.Read(cmd.Context(), parser, io.TeeReader(in, bar), most, func(number int, err error) {
 		bad++
 		if bad <= badShown {
 			out.BadLine(cmd, number, fmt.Errorf("%w: skipped", err))

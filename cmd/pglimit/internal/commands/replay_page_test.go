@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/accesslog"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/replay"
 	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/limiter"
@@ -15,7 +16,7 @@ import (
 // TestReplayPageNotRenamed: if renaming fails, the temporary file is removed.
 func TestReplayPageNotRenamed(t *testing.T) {
 	t.Parallel()
-	log := must.OK(replay.Read(t.Context(), strings.NewReader(`192.0.2.1 - - [17/May/2026:10:00:00 +0000] "GET / HTTP/1.1" 200 1`), replay.Bounds{}, nil))(t)
+	log := must.OK(replay.Read(t.Context(), new(accesslog.Parser), strings.NewReader(`192.0.2.1 - - [17/May/2026:10:00:00 +0000] "GET / HTTP/1.1" 200 1`), replay.Bounds{}, nil))(t)
 	policy := limiter.Policy{Name: "p", Algorithm: limiter.GCRA, Limit: 1, Period: time.Second}
 	report, err := replay.Run(t.Context(), log, []replay.Candidate{{Policy: policy, Cost: 1}}, replay.InMemory, nil)
 	if err != nil {

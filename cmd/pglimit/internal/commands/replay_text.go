@@ -26,11 +26,12 @@ func reportText(r *replay.Report) string {
 	several := len(r.Candidates) > 1
 	if several {
 		for i, c := range r.Candidates {
-			fmt.Fprintf(&w, "%s: %s\n", replay.Letter(i), candidateText(c))
+			fmt.Fprintf(&w, "%s: %s, %s\n", replay.Letter(i), c.Policy.Algorithm, c.Words())
 		}
 		fmt.Fprintf(&w, "%s\n\n", span)
 	} else {
-		fmt.Fprintf(&w, "%s: %s\n\n", candidateText(r.Candidates[0]), span)
+		c := r.Candidates[0]
+		fmt.Fprintf(&w, "%s, %s: %s\n\n", c.Policy.Algorithm, c.Words(), span)
 	}
 	writeTotals(&w, r)
 	for i, c := range r.Candidates {
@@ -97,34 +98,6 @@ func writeTotals(w *strings.Builder, r *replay.Report) {
 		outcomes()
 		keysDenied()
 	}
-}
-
-// candidateText returns a candidate's policy in one line.
-func candidateText(c replay.CandidateReport) string {
-	p := c.Policy
-	text := fmt.Sprintf("%s, %s per %s", p.Algorithm, cli.Units(p.Limit), per(p))
-	add := func(is bool, format string, values ...any) {
-		if is {
-			text += ", " + fmt.Sprintf(format, values...)
-		}
-	}
-	add(p.Burst != 0, "burst %s", cli.Units(p.Burst))
-	add(p.Tick != 0, "tick %v", p.Tick)
-	add(p.Aligned, "aligned")
-	add(p.BlockFor != 0, "block for %v", p.BlockFor)
-	add(c.Cost != 1, "cost %s", cli.Units(c.Cost))
-	return text
-}
-
-// per returns the period of a policy's limit.
-func per(p limiter.Policy) string {
-	switch {
-	case p.Calendar == "":
-		return p.Period.String()
-	case p.TimeZone == "":
-		return string(p.Calendar) + " (UTC)"
-	}
-	return fmt.Sprintf("%s (%s)", p.Calendar, p.TimeZone)
 }
 
 // suggestHelp describes --suggest.

@@ -145,7 +145,7 @@ func (s *replayer) readLog(ctx context.Context, body io.Reader) (*replay.Log, er
 		return nil, unreadable(err)
 	}
 	// The empty line prevents unpacking a log twice that was compressed twice.
-	log, err := replay.Read(ctx, io.MultiReader(strings.NewReader("\n"), &bounded{text, s.unpacked}), replay.Bounds{Clients: s.clients}, nil)
+	log, err := replay.Read(ctx, new(accesslog.Parser), io.MultiReader(strings.NewReader("\n"), &bounded{text, s.unpacked}), replay.Bounds{Clients: s.clients}, nil)
 	var other *replay.NotALogError
 	var large *replay.TooLargeError
 	switch {

@@ -83,7 +83,7 @@ func TestReplay(t *testing.T) {
 		if !strings.Contains(page, "192.0.2.7") || !strings.Contains(page, "my&lt;b&gt;.log") || strings.Contains(page, "my<b>") {
 			t.Error("the client or the log's name is not in the report")
 		}
-		if n := strings.Count(page, "Each request costs 0.5"); n != 1 {
+		if n := strings.Count(page, ", cost 0.5"); n != 1 {
 			t.Errorf("the cost of one policy is shown %d times", n)
 		}
 		answer, file := s.Call(t, http.MethodGet, got.URL+"?download", "")

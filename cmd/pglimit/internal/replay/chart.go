@@ -83,51 +83,28 @@ func roundStep(n int) int {
 }
 
 const (
-	secondLayout = "15:04:05"
-	hourLayout   = "15:04"
-	dayLayout    = "2 Jan"
-	monthLayout  = "Jan 2006"
-	yearLayout   = "2006"
+	hourLayout = "15:04"
+	dayLayout  = "2 Jan"
 )
 
 // ticksOf returns round times, in UTC, and the layout of their labels.
 func ticksOf(p Parts) (times []int64, layout string) {
-	end := p.End()
-	for _, step := range lengths {
-		if (end-p.Start)/step > axisTicks || step > 14*day {
-			continue
-		}
-		for at := floorTo(p.Start+step-1, step); at <= end; at += step {
-			times = append(times, at)
-		}
-		switch {
-		case step < minute:
-			return times, secondLayout
-		case step < day:
-			return times, hourLayout
-		}
+	step := p.Length
+	for i := 0; (p.End()-p.Start)/step > axisTicks; i++ {
+		step = max(p.Length, lengthOf(i))
+	}
+	for at := floorTo(p.Start+step-1, step); at <= p.End(); at += step {
+		times = append(times, at)
+	}
+	switch {
+	case step < minute:
+		return times, time.TimeOnly
+	case step < day:
+		return times, hourLayout
+	case p.End()-p.Start < 300*day:
 		return times, dayLayout
 	}
-	for _, months := range [...]int{1, 2, 3, 6, 12, 24, 60, 120, 240, 600, 1200, 2400, 6000, 12000} {
-		if (end-p.Start)/(30*day)/int64(months) > axisTicks {
-			continue
-		}
-		layout = monthLayout
-		if months >= 12 {
-			layout = yearLayout
-		}
-		first := utc(p.Start).Year() / max(1, months/12) * max(1, months/12)
-		for m := 0; ; m += months {
-			at := time.Date(first, time.Month(1+m), 1, 0, 0, 0, 0, time.UTC).UnixMicro()
-			if at > end {
-				return times, layout
-			}
-			if at >= p.Start {
-				times = append(times, at)
-			}
-		}
-	}
-	return nil, ""
+	return times, "Jan 2006"
 }
 
 // Bars returns the bars of a candidate: its outcomes in each part.

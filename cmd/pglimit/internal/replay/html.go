@@ -55,9 +55,9 @@ type view struct {
 // card has the values of one candidate.
 type card struct {
 	CandidateReport
-	ID, Letter, Title, Words, Longest string
-	Bars                              []Bar
-	Most                              int // requests of any of TopDenied
+	ID, Letter, Title, Longest string
+	Bars                       []Bar
+	Most                       int // requests of any of TopDenied
 }
 
 // WriteHTML writes r as a web page: one file that loads nothing and runs no script. Its
@@ -67,7 +67,7 @@ func (r *Report) WriteHTML(w io.Writer) error {
 	v := view{
 		Report: r, Of: r.Key,
 		Style: template.CSS(style), Policy: "default-src 'none'; style-src '" + StyleHash + "'; base-uri 'none'; form-action 'none'",
-		Span: about(r.Last.UnixMicro() - r.First.UnixMicro()), Part: span(time.Duration(r.parts.Length) * time.Microsecond),
+		Span: long(r.Last.UnixMicro() - r.First.UnixMicro()), Part: span(time.Duration(r.parts.Length) * time.Microsecond),
 		Queues: slices.ContainsFunc(r.Candidates, func(c CandidateReport) bool { return c.Policy.Algorithm == limiter.LeakyBucketQueue }),
 		Axes:   newAxes(r.parts, r.busiest()),
 	}
@@ -76,7 +76,7 @@ func (r *Report) WriteHTML(w io.Writer) error {
 	}
 	for i, c := range r.Candidates {
 		card := card{
-			CandidateReport: c, ID: string(rune('a' + i)), Title: titles[c.Policy.Algorithm], Words: policyText(c.Policy, c.Cost),
+			CandidateReport: c, ID: string(rune('a' + i)), Title: titles[c.Policy.Algorithm],
 			Bars: v.Axes.Bars(c.AllowedOverTime, c.DelayedOverTime, c.DeniedOverTime),
 		}
 		for _, k := range c.TopDenied {

@@ -77,53 +77,21 @@ func (e *NoKeyError) Error() string {
 func (e *NoKeyError) Unwrap() error { return e.Reason }
 
 // NotALogError is Read's error if no line is a line of an access log.
-type NotALogError struct {
-	Lines   int  // number of lines that are not empty
-	Stopped bool // Read read only the first 64 MiB
-}
+type NotALogError struct{ Lines int } // number of lines that are not empty
 
 // Error returns the number of lines, and an example of a valid one.
 func (e *NotALogError) Error() string {
-	if e.Stopped {
-		return fmt.Sprintf("nothing in its first %d MiB is from an access log; a valid line: %s (JSON of Caddy and nginx is valid too)", maxUseless>>20, accesslog.Example)
-	}
 	return fmt.Sprintf("none of its %d lines is from an access log; a valid line: %s (JSON of Caddy and nginx is valid too)", e.Lines, accesslog.Example)
 }
 
-// maxUseless is the largest number of bytes without a request. More are not a log's.
-const maxUseless = 64 << 20
-
-var errUseless = errors.New("no request")
-
-// useful reads r, and fails after maxUseless bytes if left is not set again.
-type useful struct {
-	r    io.Reader
-	left int
-}
-
-func (u *useful) Read(p []byte) (int, error) {
-	if u.left <= 0 {
-		return 0, errUseless
-	}
-	n, err := u.r.Read(p)
-	u.left -= n
-	return n, err
-}
-
-// Read does what ReadBy does, with the client's address as key.
-func Read(ctx context.Context, r io.Reader, most Bounds, bad func(number int, err error)) (*Log, error) {
-	return ReadBy(ctx, new(accesslog.Parser), r, most, bad)
-}
-
-// ReadBy reads a whole log, whose lines parser parses, optionally compressed with gzip, and
+// Read reads a whole log, whose lines parser parses, optionally compressed with gzip, and
 // sorts it by time. Requests of the same second stay in the log's order.
 // Empty lines are skipped. Lines that cannot be read are counted; if bad is not nil, Read
 // calls it with the number and the error of each.
 //
 // The error is a *NotALogError, a *NoKeyError, a *TooLargeError, ctx's, r's or the decompression's. Read
-// stops at the bounds, and after 64 MiB without a request, so that its memory is bounded
-// for any input.
-func ReadBy(ctx context.Context, parser *accesslog.Parser, r io.Reader, most Bounds, bad func(number int, err error)) (*Log, error) {
+// stops at the bounds, so that its memory is bounded for any input.
+func Read(ctx context.Context, parser *accesslog.Parser, r io.Reader, most Bounds, bad func(number int, err error)) (*Log, error) {
 	if most.Clients <= 0 {
 		most.Clients = DefaultClients
 	}
@@ -137,8 +105,7 @@ func ReadBy(ctx context.Context, parser *accesslog.Parser, r io.Reader, most Bou
 	log := &Log{field: parser.Key()}
 	numbers := map[string]int32{}
 	keyless := NoKeyError{Key: parser.Key()}
-	in, last := &useful{text, maxUseless}, 0
-	err = accesslog.Lines(in, func(number int, line []byte, long bool) error {
+	err = accesslog.Lines(text, func(number int, line []byte, long bool) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
@@ -158,7 +125,6 @@ func ReadBy(ctx context.Context, parser *accesslog.Parser, r io.Reader, most Bou
 			}
 			return nil
 		}
-		in.left, last = maxUseless, number
 		key, known := numbers[client]
 		switch {
 		case len(log.events) >= most.Requests:
@@ -175,14 +141,10 @@ func ReadBy(ctx context.Context, parser *accesslog.Parser, r io.Reader, most Bou
 		return nil
 	})
 	switch {
-	case (err == nil || errors.Is(err, errUseless)) && len(log.events) == 0 && keyless.Lines > 0:
-		return nil, &keyless
-	case errors.Is(err, errUseless) && len(log.events) == 0:
-		return nil, &NotALogError{Lines: log.bad, Stopped: true}
-	case errors.Is(err, errUseless):
-		return nil, fmt.Errorf("the %d MiB after line %d hold no request: cut the log there", maxUseless>>20, last)
 	case err != nil:
 		return nil, err
+	case len(log.events) == 0 && keyless.Lines > 0:
+		return nil, &keyless
 	case len(log.events) == 0:
 		return nil, &NotALogError{Lines: log.bad}
 	}

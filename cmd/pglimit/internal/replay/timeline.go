@@ -34,13 +34,16 @@ type Parts struct {
 	Count         int
 }
 
+// lengthOf returns the i-th possible length.
+func lengthOf(i int) int64 {
+	last := len(lengths) - 1
+	return lengths[min(i, last)] << max(0, i-last)
+}
+
 // divide returns the shortest parts such that at most maxParts cover first to last.
 func divide(first, last int64) Parts {
 	for i := 0; ; i++ {
-		length := lengths[min(i, len(lengths)-1)]
-		for n := len(lengths); n <= i; n++ {
-			length *= 2
-		}
+		length := lengthOf(i)
 		start := floorTo(first, length)
 		if n := (last-start)/length + 1; n <= maxParts {
 			return Parts{start, length, int(n)}

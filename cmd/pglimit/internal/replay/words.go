@@ -16,49 +16,30 @@ var titles = map[limiter.Algorithm]string{
 	limiter.SlidingWindowCounter: "Sliding window counter", limiter.SlidingWindowLog: "Sliding window log",
 }
 
-// policyText describes a policy in sentences; each request costs cost units.
-func policyText(p limiter.Policy, cost float64) string {
-	limit, burst := units(p.Limit), units(p.Limit)
-	if p.Burst != 0 {
-		burst = units(p.Burst)
-	}
-	var s string
-	switch p.Algorithm {
-	case limiter.LeakyBucketQueue:
-		s = fmt.Sprintf("Allows %s per %s, evenly spaced; up to %s wait for their turn.", limit, span(p.Period), burst)
-	case limiter.FixedWindow:
-		s = fmt.Sprintf("Up to %s in each %s", limit, window(p))
-	case limiter.SlidingWindowCounter:
-		s = fmt.Sprintf("Up to %s in any %s, by an estimate from windows on the clock.", limit, span(p.Period))
-	case limiter.SlidingWindowLog:
-		s = fmt.Sprintf("Never more than %s in any %s.", limit, span(p.Period))
-	default:
-		s = fmt.Sprintf("%s per %s in the long run, up to %s at once", limit, span(p.Period), burst)
-		if p.Tick != 0 {
-			s += fmt.Sprintf(", freed in steps of %s", long(p.Tick.Microseconds()))
-		}
-		s += "."
-	}
-	if cost != 1 {
-		s += fmt.Sprintf(" Each request costs %s.", units(cost))
-	}
-	if p.BlockFor != 0 {
-		s += fmt.Sprintf(" A denied client is blocked for %s.", long(p.BlockFor.Microseconds()))
-	}
-	return s
-}
-
-// window describes the windows of a fixed window.
-func window(p limiter.Policy) string {
+// Words describes the candidate's limit, such as "5 per 1m0s, burst 10".
+func (c CandidateReport) Words() string {
+	p := c.Policy
+	text := units(p.Limit) + " per "
 	switch {
-	case p.Calendar != "" && p.TimeZone != "":
-		return fmt.Sprintf("%s of the calendar in %s.", p.Calendar, p.TimeZone)
-	case p.Calendar != "":
-		return fmt.Sprintf("%s of the calendar in UTC.", p.Calendar)
-	case p.Aligned:
-		return span(p.Period) + " on the clock."
+	case p.Calendar == "":
+		text += p.Period.String()
+	case p.TimeZone == "":
+		text += fmt.Sprintf("%s (UTC)", p.Calendar)
+	default:
+		text += fmt.Sprintf("%s (%s)", p.Calendar, p.TimeZone)
 	}
-	return span(p.Period) + ", counted from a client's first request."
+	for _, more := range []struct {
+		is   bool
+		text string
+	}{
+		{p.Burst != 0, "burst " + units(p.Burst)}, {p.Tick != 0, fmt.Sprint("tick ", p.Tick)}, {p.Aligned, "aligned"},
+		{p.BlockFor != 0, fmt.Sprint("block for ", p.BlockFor)}, {c.Cost != 1, "cost " + units(c.Cost)},
+	} {
+		if more.is {
+			text += ", " + more.text
+		}
+	}
+	return text
 }
 
 // span returns a period in the form after "per" or "each": "minute", not "1 minute".
@@ -94,17 +75,6 @@ func long(us int64) string {
 		all = append(all, units(float64(us)/1e6)+" seconds")
 	}
 	return strings.Join(all, " ")
-}
-
-// about is like long, but without seconds above an hour and without minutes above a day.
-func about(us int64) string {
-	switch {
-	case us > day:
-		us -= us % hour
-	case us > hour:
-		us -= us % minute
-	}
-	return long(us)
 }
 
 func plural(n int64, what string) string {

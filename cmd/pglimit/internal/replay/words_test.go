@@ -7,39 +7,31 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-func policyOf(a limiter.Algorithm, limit float64, period time.Duration) limiter.Policy {
-	return limiter.Policy{Name: "p", Algorithm: a, Limit: limit, Period: period}
-}
-
-func TestPolicy(t *testing.T) {
-	with := func(p limiter.Policy, change func(p *limiter.Policy)) limiter.Policy { change(&p); return p }
-	for _, c := range []struct {
-		policy limiter.Policy
-		cost   float64
-		want   string
-	}{
-		{policyOf(limiter.TokenBucket, 60, time.Minute), 1, "60 per minute in the long run, up to 60 at once."},
-		{with(policyOf(limiter.LeakyBucket, 1e6, 36*time.Hour), func(p *limiter.Policy) { p.Burst, p.Tick = 0.25, 500*time.Millisecond }), 1e-9,
-			"1,000,000 per 1 day 12 hours in the long run, up to 0.25 at once, freed in steps of 500ms. Each request costs 0.000000001."},
-		{policyOf(limiter.LeakyBucketQueue, 1, time.Second), 1, "Allows 1 per second, evenly spaced; up to 1 wait for their turn."},
-		{with(policyOf(limiter.FixedWindow, 5, time.Hour), func(p *limiter.Policy) { p.BlockFor = 90 * time.Second }), 1,
-			"Up to 5 in each hour, counted from a client's first request. A denied client is blocked for 1 minute 30 seconds."},
-		{with(policyOf(limiter.FixedWindow, 5, 24*time.Hour), func(p *limiter.Policy) { p.Aligned = true }), 1, "Up to 5 in each day on the clock."},
-		{limiter.Policy{Name: "p", Algorithm: limiter.FixedWindow, Limit: 5, Calendar: limiter.Month, TimeZone: "Europe/Vienna"}, 1, "Up to 5 in each month of the calendar in Europe/Vienna."},
-		{limiter.Policy{Name: "p", Algorithm: limiter.FixedWindow, Limit: 5, Calendar: limiter.Week}, 1, "Up to 5 in each week of the calendar in UTC."},
-		{policyOf(limiter.SlidingWindowCounter, 5, 2500*time.Millisecond), 1, "Up to 5 in any 2.5 seconds, by an estimate from windows on the clock."},
-		{policyOf(limiter.SlidingWindowLog, 5, 2*time.Hour), 1, "Never more than 5 in any 2 hours."},
+func TestWords(t *testing.T) {
+	for want, c := range map[string]CandidateReport{
+		"60 per 1m0s": {Policy: policy(limiter.TokenBucket, 60, time.Minute), Cost: 1},
+		"1,000,000 per 36h0m0s, burst 0.25, tick 500ms, block for 1m30s, cost 0.000000001": {Policy: limiter.Policy{
+			Limit: 1e6, Period: 36 * time.Hour, Burst: 0.25, Tick: 500 * time.Millisecond, BlockFor: 90 * time.Second,
+		}, Cost: 1e-9},
+		"5 per 24h0m0s, aligned":      {Policy: limiter.Policy{Limit: 5, Period: 24 * time.Hour, Aligned: true}, Cost: 1},
+		"5 per month (Europe/Vienna)": {Policy: limiter.Policy{Limit: 5, Calendar: limiter.Month, TimeZone: "Europe/Vienna"}, Cost: 1},
+		"5 per week (UTC)":            {Policy: limiter.Policy{Limit: 5, Calendar: limiter.Week}, Cost: 1},
 	} {
-		if err := c.policy.Validate(); err != nil {
-			t.Error(err)
-		}
-		if got := policyText(c.policy, c.cost); got != c.want {
-			t.Errorf("%s: got %q, want %q", c.policy.Algorithm, got, c.want)
+		if got := c.Words(); got != want {
+			t.Errorf("got %q, want %q", got, want)
 		}
 	}
 	for _, a := range limiter.Algorithms() {
 		if titles[a] == "" {
 			t.Errorf("%s has no title", a)
+		}
+	}
+}
+
+func TestLong(t *testing.T) {
+	for us, want := range map[int64]string{0: "0s", 1500: "1.5ms", second: "1 second", 90 * second: "1 minute 30 seconds", 36*hour + second/2: "1 day 12 hours 0.5 seconds", 8035 * day: "8,035 days"} {
+		if got := long(us); got != want {
+			t.Errorf("%d µs: %q, want %q", us, got, want)
 		}
 	}
 }
