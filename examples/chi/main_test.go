@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/pglimit/pglimit/examples/internal/testdb"
-	"github.com/pglimit/pglimit/internal/transcript"
 	"github.com/pglimit/pglimit/limiter"
 	"github.com/pglimit/pglimit/migrations"
 )
@@ -22,7 +21,7 @@ func TestREADME(t *testing.T) {
 	l := testdb.Limiter(t, testdb.Pool(t, testdb.Migrated), &limiter.Config{Now: func() time.Time { return noon }})
 	server := httptest.NewServer(newHandler(l))
 	defer server.Close()
-	transcript.Check(t, "README.md", server.URL)
+	checkREADME(t, server.URL)
 }
 
 // TestRun: the program serves over an empty database, and ends when its context does.

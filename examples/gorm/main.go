@@ -72,8 +72,9 @@ func sqlTx(tx *gorm.DB) *sql.Tx {
 	return pool.(*sql.Tx)
 }
 
-func run(ctx context.Context, url string, out io.Writer) error {
-	db, err := gorm.Open(postgres.Open(url), &gorm.Config{Logger: logger.Discard})
+func run(ctx context.Context, url string, config *gorm.Config, out io.Writer) error {
+	config.Logger = logger.Discard
+	db, err := gorm.Open(postgres.Open(url), config)
 	if err != nil {
 		return err
 	}
@@ -124,7 +125,7 @@ func run(ctx context.Context, url string, out io.Writer) error {
 }
 
 func main() {
-	if err := run(context.Background(), os.Getenv("DATABASE_URL"), os.Stdout); err != nil {
+	if err := run(context.Background(), os.Getenv("DATABASE_URL"), &gorm.Config{}, os.Stdout); err != nil {
 		log.Fatal(err)
 	}
 }

@@ -4,7 +4,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -12,7 +11,6 @@ import (
 	"log"
 	"os"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -42,14 +40,14 @@ func newService(ctx context.Context, url string, config *limiter.Config, model M
 	return &service{limits, model}, pool.Close, nil
 }
 
-// tenant records the actions of one tenant.
+// tenant prints what one tenant does.
 type tenant struct {
-	bytes.Buffer
+	io.Writer
 	name, key string
 	at        *service
 }
 
-func (t *tenant) request(ctx context.Context, prompt string) error {
+func (t tenant) request(ctx context.Context, prompt string) error {
 	var answer strings.Builder
 	used, err := t.at.complete(ctx, &answer, t.key, prompt, 400)
 	denied, ok := errors.AsType[*limiter.DeniedError](err)
@@ -67,14 +65,14 @@ func (t *tenant) request(ctx context.Context, prompt string) error {
 	return nil
 }
 
-func (t *tenant) usage(ctx context.Context, title string) error {
+func (t tenant) usage(ctx context.Context, title string) error {
 	s, err := t.at.limits.Usage(ctx, budget, t.key)
 	fmt.Fprintf(t, "%-5s  %-22s  %v spent, %v reserved, %v remaining\n", t.name, title, s.Spent, s.Reserved, s.Remaining)
 	return err
 }
 
 // job reserves units for an answer that another process finishes.
-func (t *tenant) job(ctx context.Context, other *service) error {
+func (t tenant) job(ctx context.Context, other *service) error {
 	hold, err := t.at.reserve(ctx, t.key, "a long report", 400)
 	if err != nil {
 		return err
@@ -88,7 +86,7 @@ func (t *tenant) job(ctx context.Context, other *service) error {
 	)
 }
 
-// run has several tenants send prompts at the same time. A nil config means the defaults.
+// run has several tenants send prompts. A nil config means the defaults.
 func run(ctx context.Context, url string, config *limiter.Config, out io.Writer) error {
 	here, end, err := newService(ctx, url, config, fake)
 	if err != nil {
@@ -102,30 +100,18 @@ func run(ctx context.Context, url string, config *limiter.Config, out io.Writer)
 	defer end()
 
 	stamp := time.Now().Format(time.RFC3339Nano) // new tenants for each run
-	tenants := make([]tenant, 3)
-	errs := make([]error, len(tenants))
-	var running sync.WaitGroup
-	for i, name := range []string{"red", "green", "blue"} {
-		t := &tenants[i]
-		t.name, t.key, t.at = name, limiter.JoinKey(name, stamp), here
-		running.Go(func() {
-			switch name {
-			case "red":
-				errs[i] = t.job(ctx, other)
-			case "green":
-				errs[i] = errors.Join(t.request(ctx, "to be or not to be"), t.request(ctx, "that is the question"))
-			case "blue":
-				errs[i] = errors.Join(t.request(ctx, "fail at once"), t.request(ctx, "to be or fail to be"))
-			}
-			errs[i] = errors.Join(errs[i], t.usage(ctx, "at the end"))
-		})
-	}
-	running.Wait()
-	for i := range tenants {
-		_, err := tenants[i].WriteTo(out)
-		errs = append(errs, err)
-	}
-	return errors.Join(errs...)
+	tenant := func(name string) tenant { return tenant{out, name, limiter.JoinKey(name, stamp), here} }
+	red, green, blue := tenant("red"), tenant("green"), tenant("blue")
+	return errors.Join(
+		red.job(ctx, other),
+		red.usage(ctx, "at the end"),
+		green.request(ctx, "to be or not to be"),
+		green.request(ctx, "that is the question"),
+		green.usage(ctx, "at the end"),
+		blue.request(ctx, "fail at once"),
+		blue.request(ctx, "to be or fail to be"),
+		blue.usage(ctx, "at the end"),
+	)
 }
 
 func main() {

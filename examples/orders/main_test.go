@@ -2,7 +2,6 @@ package main
 
 import (
 	"errors"
-	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -80,32 +79,6 @@ func TestOrderAndSpendTogether(t *testing.T) {
 			s.want(t, companyBudget, company, 70_00)
 		}
 	}
-}
-
-// TestBothBudgetsOrNeither: the error names the budget without room, and the other is not
-// spent.
-func TestBothBudgetsOrNeither(t *testing.T) {
-	t.Parallel()
-	s := newShop(t, &march)
-	for i, c := range []struct {
-		account string
-		cents   int64
-		over    string
-	}{
-		{"alice", 90_00, ""},
-		{"alice", 20_00, "account-budget"},
-		{"bob", 70_00, "company-budget"},
-		{"bob", 60_00, ""},
-	} {
-		err := s.place(t.Context(), Order{Account: c.account, Number: fmt.Sprint(i), Company: "initech", Cents: c.cents})
-		var over *OverBudgetError
-		if errors.As(err, &over); (err == nil) != (c.over == "") || err != nil && (over == nil || over.Budget != c.over) {
-			t.Errorf("order %d: %v, want %q", i, err, c.over)
-		}
-	}
-	s.want(t, accountBudget, "alice", 90_00)
-	s.want(t, accountBudget, "bob", 60_00)
-	s.want(t, companyBudget, "initech", 150_00)
 }
 
 // TestPlacedAgain: an order counts once however often it is sent, in its own month. Its
