@@ -3,6 +3,7 @@
 package contest
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/pglimit/pglimit/internal/pooler"
 	"github.com/pglimit/pglimit/limiter"
+	"golang.org/x/sync/errgroup"
 )
 
 // Client sends requests, such as over a pool of connections. It is safe for concurrent
@@ -62,26 +64,17 @@ func (c *Contest) Contend(ctx context.Context, lasts time.Duration, clock func(c
 	if err != nil {
 		return Algorithm{}, errors.Join(err, context.Cause(ctx))
 	}
-	ctx, stop := context.WithCancelCause(ctx)
-	defer stop(nil)
 	start := time.Now()
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		if err := c.hold(ctx, start.Add(lasts)); err != nil {
-			stop(err)
-		}
-	})
+	until := start.Add(lasts)
+	all, working := errgroup.WithContext(ctx)
+	all.Go(func() error { return c.hold(working, until) })
 	for i := range c.workers {
-		wg.Go(func() {
-			if err := c.work(ctx, c.clients[i%len(c.clients)], start.Add(lasts)); err != nil {
-				stop(err)
-			}
-		})
+		all.Go(func() error { return c.work(working, c.clients[i%len(c.clients)], until) })
 	}
-	wg.Wait()
+	err = all.Wait()
 	took := time.Since(start)
-	if ctx.Err() != nil {
-		return c.report(took, first, first), context.Cause(ctx)
+	if err = cmp.Or(err, context.Cause(ctx)); err != nil {
+		return c.report(took, first, first), err
 	}
 	last, err := clock(ctx)
 	if byOurs := first.Add(took); last.Before(byOurs) {

@@ -29,22 +29,6 @@ func (h honest) InTx(_ context.Context, commit bool, do func(limiter.Decider) er
 	return do(rolledBackAlone{h, commit})
 }
 
-// forgetful forgets what a key has used above the capacity of the request.
-type forgetful struct{ honest }
-
-func (f forgetful) AllowN(ctx context.Context, p limiter.Policy, key string, n float64) (limiter.Result, error) {
-	seen, err := f.Check(ctx, p, key, 0)
-	if err == nil && seen.Level > seen.Burst {
-		if err = f.Reset(ctx, p, key); err == nil {
-			_, err = f.Charge(ctx, p, key, seen.Burst)
-		}
-	}
-	if err != nil {
-		return seen, err
-	}
-	return f.honest.AllowN(ctx, p, key, n)
-}
-
 // stalling answers no request while a row is locked.
 type stalling struct {
 	honest
@@ -115,18 +99,6 @@ type generousTx struct {
 func (g generousTx) AllowN(ctx context.Context, p limiter.Policy, key string, n float64) (limiter.Result, error) {
 	r, err := g.Decider.AllowN(ctx, p, key, n)
 	return g.pass(r, p, err)
-}
-
-// racy reads and then writes without a lock: the mistake that a contest must find.
-type racy struct{ honest }
-
-func (r racy) AllowN(ctx context.Context, p limiter.Policy, key string, n float64) (limiter.Result, error) {
-	seen, err := r.Check(ctx, p, key, n)
-	if err != nil || !seen.Allowed {
-		return seen, err
-	}
-	_, err = r.Charge(ctx, p, key, n)
-	return seen, err
 }
 
 // lossy counts every request, and loses every tenth answer.
@@ -241,36 +213,6 @@ func TestContestFindsGenerous(t *testing.T) {
 	}
 }
 
-// TestContestFindsRacy: a limiter that reads before it locks is found.
-func TestContestFindsRacy(t *testing.T) {
-	t.Parallel()
-	for _, a := range limiter.Algorithms() {
-		seen := contend(t, func() racy { return racy{newHonest()} }, a, 200*time.Millisecond,
-			func(_ racy, seen Algorithm) bool { return len(seen.Exceeded) > 0 })
-		if len(seen.Exceeded) == 0 {
-			t.Errorf("%s: %+v", a, seen)
-		}
-	}
-}
-
-// TestContestFindsForgetful: a limiter that forgets under one plan what was spent under
-// another is found.
-func TestContestFindsForgetful(t *testing.T) {
-	t.Parallel()
-	for _, a := range limiter.Algorithms() {
-		seen := contend(t, func() forgetful { return forgetful{newHonest()} }, a, 200*time.Millisecond,
-			func(_ forgetful, seen Algorithm) bool { return float64(seen.Plans.Admitted) > seen.Plans.Allowed })
-		if len(seen.Exceeded) == 0 || float64(seen.Plans.Admitted) <= seen.Plans.Allowed {
-			t.Fatalf("%s: %+v", a, seen)
-		}
-		for _, e := range seen.Exceeded {
-			if !strings.HasPrefix(e.Key, "plans-") || e.Allowed != coldLimit || e.Policy.Limit != coldLimit {
-				t.Errorf("%s: %+v", a, e)
-			}
-		}
-	}
-}
-
 // TestContestFindsStalling: a limiter that answers no other key while a row is locked is
 // found. A contest without workers to spare reports no stall.
 func TestContestFindsStalling(t *testing.T) {
@@ -289,35 +231,26 @@ func TestContestFindsStalling(t *testing.T) {
 	}
 }
 
-// failing fails every request.
+// failing fails every transaction.
 type failing struct {
 	honest
 	err error
 }
 
-func (f failing) AllowN(context.Context, limiter.Policy, string, float64) (limiter.Result, error) {
-	return limiter.Result{}, f.err
-}
-func (f failing) AllowAll(context.Context, ...limiter.Request) (limiter.Results, error) {
-	return limiter.Results{}, f.err
-}
-func (f failing) Reserve(context.Context, limiter.Request, time.Duration) (limiter.Reservation, error) {
-	return limiter.Reservation{}, f.err
-}
 func (f failing) InTx(context.Context, bool, func(limiter.Decider) error) error { return f.err }
 
 // TestContestGivesUp: if the database fails, the contest returns its error.
 func TestContestGivesUp(t *testing.T) {
 	t.Parallel()
 	for _, cause := range []error{limiter.ErrUnavailable, limiter.ErrNotMigrated} {
-		c := New([]Client{failing{err: cause}}, failing{err: cause}, 4, limiter.GCRA, "test", time.Hour)
+		c := New([]Client{failing{newHonest(), cause}}, failing{newHonest(), cause}, 4, limiter.GCRA, "test", time.Hour)
 		if _, err := c.Contend(t.Context(), time.Hour, wallClock); !errors.Is(err, cause) {
 			t.Errorf("%v: got %v", cause, err)
 		}
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	c := New([]Client{failing{err: context.Canceled}}, failing{err: context.Canceled}, 4, limiter.GCRA, "test", time.Hour)
+	c := New([]Client{failing{newHonest(), context.Canceled}}, failing{newHonest(), context.Canceled}, 4, limiter.GCRA, "test", time.Hour)
 	if _, err := c.Contend(ctx, time.Hour, wallClock); !errors.Is(err, context.Canceled) {
 		t.Errorf("cancelled: got %v", err)
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/pglimit/pglimit/limiter"
+	"golang.org/x/sync/errgroup"
 )
 
 const (
@@ -192,28 +193,15 @@ type counted struct {
 // checkCounted compares what the database counts for some keys of AllowAll and of Reserve
 // with what their clients were answered. It begins when no worker sends any more.
 func (c *Contest) checkCounted(ctx context.Context) error {
-	var first error
-	var failed sync.Once
 	ctx, stop := context.WithTimeout(ctx, time.Minute)
 	defer stop()
 	until := time.Now().Add(agreeWithin)
-	work := make(chan counted)
-	var wg sync.WaitGroup
-	for _, to := range c.clients {
-		wg.Go(func() {
-			for one := range work {
-				if err := c.check(ctx, to, one, until); err != nil {
-					failed.Do(func() { first = err; stop() })
-				}
-			}
-		})
+	all, ctx := errgroup.WithContext(ctx)
+	all.SetLimit(len(c.clients))
+	for i, one := range c.toCheck() {
+		all.Go(func() error { return c.check(ctx, c.clients[i%len(c.clients)], one, until) })
 	}
-	for _, one := range c.toCheck() {
-		work <- one
-	}
-	close(work)
-	wg.Wait()
-	return first
+	return all.Wait()
 }
 
 // toCheck chooses the keys to check.

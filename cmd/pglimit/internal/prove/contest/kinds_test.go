@@ -2,6 +2,7 @@ package contest
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -9,20 +10,6 @@ import (
 
 	"github.com/pglimit/pglimit/limiter"
 )
-
-// The clients here are wrong in one way each. Kinds of keys other than theirs hold.
-
-// continuous leaks without ticks.
-type continuous struct{ honest }
-
-func (c continuous) AllowN(ctx context.Context, p limiter.Policy, key string, n float64) (limiter.Result, error) {
-	p.Tick = 0
-	return c.honest.AllowN(ctx, p, key, n)
-}
-
-func (c continuous) InTx(ctx context.Context, commit bool, do func(limiter.Decider) error) error {
-	return do(rolledBackAlone{c, commit})
-}
 
 // rolledBackAlone is a transaction of a client that can roll back only AllowN.
 type rolledBackAlone struct {
@@ -51,80 +38,129 @@ func (d rolledBackAlone) Reserve(ctx context.Context, request limiter.Request, t
 	return limiter.Reservation{}, limiter.ErrRetryTx
 }
 
-// unaligned begins windows at a key's first request.
-type unaligned struct{ honest }
+// wrong is an honest client but for one verb. Kinds of keys without that verb hold.
+type wrong struct {
+	honest
+	allow  func(h honest, ctx context.Context, p limiter.Policy, key string, n float64) (limiter.Result, error)
+	all    func(h honest, ctx context.Context, requests []limiter.Request) (limiter.Results, error)
+	settle func(h honest, ctx context.Context, q limiter.Request, id string, units float64) (limiter.Result, error) // q was reserved
+	cancel func(h honest, ctx context.Context, q limiter.Request, id string) error
 
-func (u unaligned) AllowN(ctx context.Context, p limiter.Policy, key string, n float64) (limiter.Result, error) {
-	p.Aligned = false
-	return u.honest.AllowN(ctx, p, key, n)
+	reserved *sync.Map // requests by reservation
 }
 
-func (u unaligned) InTx(ctx context.Context, commit bool, do func(limiter.Decider) error) error {
-	return do(rolledBackAlone{u, commit})
+func (w wrong) InTx(_ context.Context, commit bool, do func(limiter.Decider) error) error {
+	return do(rolledBackAlone{w, commit})
+}
+
+func (w wrong) AllowN(ctx context.Context, p limiter.Policy, key string, n float64) (limiter.Result, error) {
+	if w.allow == nil {
+		return w.honest.AllowN(ctx, p, key, n)
+	}
+	return w.allow(w.honest, ctx, p, key, n)
+}
+
+func (w wrong) AllowAll(ctx context.Context, requests ...limiter.Request) (limiter.Results, error) {
+	if w.all == nil {
+		return w.honest.AllowAll(ctx, requests...)
+	}
+	return w.all(w.honest, ctx, requests)
+}
+
+func (w wrong) Reserve(ctx context.Context, request limiter.Request, ttl time.Duration) (limiter.Reservation, error) {
+	r, err := w.honest.Reserve(ctx, request, ttl)
+	w.reserved.Store(r.ID, request)
+	return r, err
+}
+
+func (w wrong) Settle(ctx context.Context, id string, units float64) (limiter.Result, error) {
+	if request, ok := w.reserved.Load(id); ok && w.settle != nil {
+		return w.settle(w.honest, ctx, request.(limiter.Request), id, units)
+	}
+	return w.honest.Settle(ctx, id, units)
+}
+
+func (w wrong) Cancel(ctx context.Context, id string) error {
+	if request, ok := w.reserved.Load(id); ok && w.cancel != nil {
+		return w.cancel(w.honest, ctx, request.(limiter.Request), id)
+	}
+	return w.honest.Cancel(ctx, id)
+}
+
+// racy reads and then writes without a lock: the mistake that a contest must find.
+func racy(h honest, ctx context.Context, p limiter.Policy, key string, n float64) (limiter.Result, error) {
+	seen, err := h.Check(ctx, p, key, n)
+	if err != nil || !seen.Allowed {
+		return seen, err
+	}
+	_, err = h.Charge(ctx, p, key, n)
+	return seen, err
+}
+
+// forgetful forgets what a key has used above the capacity of the request.
+func forgetful(h honest, ctx context.Context, p limiter.Policy, key string, n float64) (limiter.Result, error) {
+	seen, err := h.Check(ctx, p, key, 0)
+	if err == nil && seen.Level > seen.Burst {
+		if err = h.Reset(ctx, p, key); err == nil {
+			_, err = h.Charge(ctx, p, key, seen.Burst)
+		}
+	}
+	if err != nil {
+		return seen, err
+	}
+	return h.AllowN(ctx, p, key, n)
+}
+
+// continuous leaks without ticks.
+func continuous(h honest, ctx context.Context, p limiter.Policy, key string, n float64) (limiter.Result, error) {
+	p.Tick = 0
+	return h.AllowN(ctx, p, key, n)
+}
+
+// unaligned begins windows at a key's first request.
+func unaligned(h honest, ctx context.Context, p limiter.Policy, key string, n float64) (limiter.Result, error) {
+	p.Aligned = false
+	return h.AllowN(ctx, p, key, n)
 }
 
 // elsewhere takes the calendar of another time zone.
-type elsewhere struct{ honest }
-
-func (e elsewhere) AllowN(ctx context.Context, p limiter.Policy, key string, n float64) (limiter.Result, error) {
+func elsewhere(h honest, ctx context.Context, p limiter.Policy, key string, n float64) (limiter.Result, error) {
 	if p.Calendar == limiter.Hour {
 		p.TimeZone = "UTC"
 	}
-	return e.honest.AllowN(ctx, p, key, n)
+	return h.AllowN(ctx, p, key, n)
 }
 
-func (e elsewhere) InTx(ctx context.Context, commit bool, do func(limiter.Decider) error) error {
-	return do(rolledBackAlone{e, commit})
-}
-
-// shortHour ends an hour every 50 ms, and does not say so.
-type shortHour struct{ honest }
-
-func (s shortHour) AllowN(ctx context.Context, p limiter.Policy, key string, n float64) (limiter.Result, error) {
+// shortHour ends an hour all the time, and does not say so.
+func shortHour(h honest, ctx context.Context, p limiter.Policy, key string, n float64) (limiter.Result, error) {
 	if p.Calendar != limiter.Hour {
-		return s.honest.AllowN(ctx, p, key, n)
-	}
-	right, err := s.Check(ctx, p, "other "+key, 0)
-	if err != nil {
-		return right, err
+		return h.AllowN(ctx, p, key, n)
 	}
 	p.Calendar, p.TimeZone, p.Period = "", "", 500*time.Microsecond // shorter than it takes to use a key up
-	r, err := s.honest.AllowN(ctx, p, key, n)
+	r, err := h.AllowN(ctx, p, key, n)
 	r.Level = 0
 	return r, err
 }
 
-func (s shortHour) InTx(ctx context.Context, commit bool, do func(limiter.Decider) error) error {
-	return do(rolledBackAlone{s, commit})
-}
-
 // piecemeal takes the requests of an AllowAll that fit, although others are denied.
-type piecemeal struct{ honest }
-
-func (c piecemeal) AllowAll(ctx context.Context, requests ...limiter.Request) (all limiter.Results, err error) {
-	all, err = c.honest.AllowAll(ctx, requests...)
+func piecemeal(h honest, ctx context.Context, requests []limiter.Request) (limiter.Results, error) {
+	all, err := h.AllowAll(ctx, requests...)
 	for i, r := range all.PerRequest {
 		if !all.Allowed && r.Allowed && err == nil {
-			_, err = c.honest.Do(ctx, requests[i])
+			_, err = h.Do(ctx, requests[i])
 		}
 	}
 	return all, err
 }
 
 // lenient allows an AllowAll if one of its requests fits, and takes all of them.
-type lenient struct{ honest }
-
-func (c lenient) AllowAll(ctx context.Context, requests ...limiter.Request) (all limiter.Results, err error) {
-	all, err = c.honest.AllowAll(ctx, requests...)
-	fits := false
-	for _, r := range all.PerRequest {
-		fits = fits || r.Allowed
-	}
-	if all.Allowed || !fits {
+func lenient(h honest, ctx context.Context, requests []limiter.Request) (limiter.Results, error) {
+	all, err := h.AllowAll(ctx, requests...)
+	if all.Allowed || !slices.ContainsFunc(all.PerRequest, func(r limiter.Result) bool { return r.Allowed }) {
 		return all, err
 	}
 	for i, q := range requests {
-		if _, err := c.Charge(ctx, q.Policy, q.Key, q.Cost); err != nil {
+		if _, err := h.Charge(ctx, q.Policy, q.Key, q.Cost); err != nil {
 			return all, err
 		}
 		all.PerRequest[i].Allowed = true
@@ -133,107 +169,63 @@ func (c lenient) AllowAll(ctx context.Context, requests ...limiter.Request) (all
 	return all, nil
 }
 
-// freeTwice gives back twice: what a Settle left, if settles is set, else what a Cancel did.
-type freeTwice struct {
-	honest
-	settles bool
-	units   *sync.Map // of each reservation
-}
-
-func newFreeTwice(settles bool) func() freeTwice {
-	return func() freeTwice { return freeTwice{newHonest(), settles, new(sync.Map)} }
-}
-
-func (f freeTwice) Reserve(ctx context.Context, request limiter.Request, ttl time.Duration) (limiter.Reservation, error) {
-	r, err := f.honest.Reserve(ctx, request, ttl)
-	f.units.Store(r.ID, request)
-	return r, err
-}
-
-func (f freeTwice) refund(ctx context.Context, id string, spent float64) error {
-	reserved, ok := f.units.Load(id)
-	if !ok {
-		return nil // reserved in a transaction
-	}
-	request := reserved.(limiter.Request)
-	if spent >= request.Cost {
-		return nil
-	}
-	_, err := f.Refund(ctx, request.Policy, request.Key, request.Cost-spent)
-	return err
-}
-
-func (f freeTwice) Settle(ctx context.Context, id string, units float64) (limiter.Result, error) {
-	r, err := f.honest.Settle(ctx, id, units)
-	if err == nil && f.settles {
-		err = f.refund(ctx, id, units)
+// settledTwice gives back twice what a Settle left.
+func settledTwice(h honest, ctx context.Context, q limiter.Request, id string, units float64) (limiter.Result, error) {
+	r, err := h.Settle(ctx, id, units)
+	if err == nil && units < q.Cost {
+		_, err = h.Refund(ctx, q.Policy, q.Key, q.Cost-units)
 	}
 	return r, err
 }
 
-func (f freeTwice) Cancel(ctx context.Context, id string) error {
-	err := f.honest.Cancel(ctx, id)
-	if err == nil && !f.settles {
-		err = f.refund(ctx, id, 0)
+// cancelledTwice gives back twice what was reserved.
+func cancelledTwice(h honest, ctx context.Context, q limiter.Request, id string) error {
+	err := h.Cancel(ctx, id)
+	if err == nil {
+		_, err = h.Refund(ctx, q.Policy, q.Key, q.Cost)
 	}
 	return err
 }
 
 // frugal does not count what a Settle spends above its reservation.
-type frugal struct{ freeTwice }
-
-func (f frugal) Settle(ctx context.Context, id string, units float64) (limiter.Result, error) {
-	if reserved, ok := f.units.Load(id); ok {
-		units = min(units, reserved.(limiter.Request).Cost)
-	}
-	return f.honest.Settle(ctx, id, units)
+func frugal(h honest, ctx context.Context, q limiter.Request, id string, units float64) (limiter.Result, error) {
+	return h.Settle(ctx, id, min(units, q.Cost))
 }
 
-func (f frugal) Cancel(ctx context.Context, id string) error { return f.honest.Cancel(ctx, id) }
-
-// keepsAll gives nothing back.
-type keepsAll struct{ honest }
-
-func (keepsAll) Cancel(context.Context, string) error { return nil }
-func (keepsAll) Settle(context.Context, string, float64) (limiter.Result, error) {
+// keeps gives nothing back.
+func keeps(_ honest, _ context.Context, _ limiter.Request, _ string, _ float64) (limiter.Result, error) {
 	return limiter.Result{Allowed: true}, nil
 }
 
-// broken is one wrong client: a contest, and the kind of keys and the words of the faults
-// that it must find. Without words the kind must be exceeded.
-type broken struct {
-	name      string
-	algorithm limiter.Algorithm // all if empty
-	contend   func(t *testing.T, a limiter.Algorithm, enough func(Algorithm) bool) Algorithm
-	kind      kind
-	fault     string
-}
+func keepsCancelled(honest, context.Context, limiter.Request, string) error { return nil }
 
-func with[C Client](fresh func() C) func(*testing.T, limiter.Algorithm, func(Algorithm) bool) Algorithm {
-	return func(t *testing.T, a limiter.Algorithm, enough func(Algorithm) bool) Algorithm {
-		return contend(t, fresh, a, 200*time.Millisecond, func(_ C, seen Algorithm) bool { return enough(seen) })
-	}
-}
-
-// TestContestFindsWrongKinds: a fault of each kind of keys is found, and no key of another
-// kind is blamed for it.
-func TestContestFindsWrongKinds(t *testing.T) {
+// TestContestFinds: a fault of each kind of keys is found, and no key of another kind is
+// blamed for it. Without words of a fault the kind must be exceeded.
+func TestContestFinds(t *testing.T) {
 	t.Parallel()
-	for _, b := range []broken{
-		{"continuous", limiter.LeakyBucket, with(func() continuous { return continuous{newHonest()} }), ticksKind, ""},
-		{"continuous", limiter.LeakyBucket, with(func() continuous { return continuous{newHonest()} }), ticksKind, "only whole units leak"},
-		{"unaligned", limiter.FixedWindow, with(func() unaligned { return unaligned{newHonest()} }), alignedKind, "ends its window at"},
-		{"elsewhere", limiter.FixedWindow, with(func() elsewhere { return elsewhere{newHonest()} }), calendarKind, "ends its window at"},
-		{"short hour", limiter.FixedWindow, with(func() shortHour { return shortHour{newHonest()} }), calendarKind, ""},
-		{"short hour", limiter.FixedWindow, with(func() shortHour { return shortHour{newHonest()} }), calendarKind, "the window that begins at"},
-		{"piecemeal", "", with(func() piecemeal { return piecemeal{newHonest()} }), setsKind, "are counted"},
-		{"lenient", "", with(func() lenient { return lenient{newHonest()} }), setsKind, ""},
-		{"settled twice", "", with(newFreeTwice(true)), reservedKind, "are counted instead of"},
-		{"settled twice", "", with(newFreeTwice(true)), reservedKind, ""},
-		{"cancelled twice", "", with(newFreeTwice(false)), reservedKind, "are counted instead of"},
-		{"cancelled twice", "", with(newFreeTwice(false)), reservedKind, ""},
-		{"frugal", "", with(func() frugal { return frugal{newFreeTwice(true)()} }), reservedKind, "are counted instead of"},
-		{"keeps all", "", with(func() keepsAll { return keepsAll{newHonest()} }), reservedKind, "are counted instead of"},
+	for _, b := range []struct {
+		name      string
+		algorithm limiter.Algorithm // all if empty
+		client    wrong
+		kind      kind // any if empty
+		fault     string
+	}{
+		{"racy", "", wrong{allow: racy}, "", ""},
+		{"forgetful", "", wrong{allow: forgetful}, plansKind, ""},
+		{"continuous", limiter.LeakyBucket, wrong{allow: continuous}, ticksKind, ""},
+		{"continuous", limiter.LeakyBucket, wrong{allow: continuous}, ticksKind, "only whole units leak"},
+		{"unaligned", limiter.FixedWindow, wrong{allow: unaligned}, alignedKind, "ends its window at"},
+		{"elsewhere", limiter.FixedWindow, wrong{allow: elsewhere}, calendarKind, "ends its window at"},
+		{"short hour", limiter.FixedWindow, wrong{allow: shortHour}, calendarKind, ""},
+		{"short hour", limiter.FixedWindow, wrong{allow: shortHour}, calendarKind, "the window that begins at"},
+		{"piecemeal", "", wrong{all: piecemeal}, setsKind, "are counted"},
+		{"lenient", "", wrong{all: lenient}, setsKind, ""},
+		{"settled twice", "", wrong{settle: settledTwice}, reservedKind, "are counted instead of"},
+		{"settled twice", "", wrong{settle: settledTwice}, reservedKind, ""},
+		{"cancelled twice", "", wrong{cancel: cancelledTwice}, reservedKind, "are counted instead of"},
+		{"cancelled twice", "", wrong{cancel: cancelledTwice}, reservedKind, ""},
+		{"frugal", "", wrong{settle: frugal}, reservedKind, "are counted instead of"},
+		{"keeps all", "", wrong{settle: keeps, cancel: keepsCancelled}, reservedKind, "are counted instead of"},
 	} {
 		for _, a := range limiter.Algorithms() {
 			if b.algorithm != "" && a != b.algorithm || b.kind == reservedKind && a == limiter.LeakyBucketQueue {
@@ -252,18 +244,27 @@ func TestContestFindsWrongKinds(t *testing.T) {
 					}
 					return n
 				}
-				seen := b.contend(t, a, func(seen Algorithm) bool { return found(seen) > 0 })
+				fresh := func() wrong {
+					c := b.client
+					c.honest, c.reserved = newHonest(), new(sync.Map)
+					return c
+				}
+				seen := contend(t, fresh, a, 200*time.Millisecond, func(_ wrong, seen Algorithm) bool { return found(seen) > 0 })
 				if found(seen) == 0 {
 					t.Errorf("not found: %d faults, %d exceeded, %d requests", len(seen.Faults), len(seen.Exceeded), seen.Requests)
 				}
-				for _, f := range seen.Faults {
-					if !strings.HasPrefix(f.Key, string(b.kind)) {
-						t.Errorf("blamed: %+v", f)
+				blamed := func(what any, key string) {
+					if !strings.HasPrefix(key, string(b.kind)) {
+						t.Errorf("blamed: %+v", what)
 					}
 				}
+				for _, f := range seen.Faults {
+					blamed(f, f.Key)
+				}
 				for _, e := range seen.Exceeded {
-					if !strings.HasPrefix(e.Key, string(b.kind)) {
-						t.Errorf("blamed: %+v", e)
+					blamed(e, e.Key)
+					if b.kind == plansKind && (e.Allowed != coldLimit || e.Policy.Limit != coldLimit) {
+						t.Errorf("not the larger plan: %+v", e)
 					}
 				}
 			})

@@ -51,29 +51,39 @@ func (w *worker) send(ctx context.Context, k kind, do func(context.Context, limi
 // cost returns the units of a request.
 func cost() int64 { return int64(1 + rand.IntN(maxCost)) }
 
-// lone sends a request for one key.
-func (w *worker) lone(ctx context.Context, s request) (how manner, err error) {
-	n, t := cost(), w.books.of(s)
-	t.requests++
-	t.asked += n
-	var r limiter.Result
+// ask sends a request of n units for the keys of books, and counts it there. It reports
+// whether there was an answer.
+func (w *worker) ask(ctx context.Context, k kind, n int64, books []*tally, do func(context.Context, limiter.Decider) error) (how manner, ok bool, err error) {
+	for _, t := range books {
+		t.requests++
+		t.asked += n
+	}
 	began := time.Now()
-	how, err = w.send(ctx, s.kind, func(ctx context.Context, d limiter.Decider) (err error) {
+	how, err = w.send(ctx, k, do)
+	switch fateOf(err) {
+	case answered:
+		w.answered++
+		if how == alone && k != heldKind {
+			w.latencies = append(w.latencies, time.Since(began))
+		}
+	case unknown:
+		for _, t := range books {
+			t.Add(0, float64(n))
+		}
+	}
+	return how, err == nil, err
+}
+
+// lone sends a request for one key.
+func (w *worker) lone(ctx context.Context, s request) (manner, error) {
+	n, t := cost(), w.books.of(s)
+	var r limiter.Result
+	how, ok, err := w.ask(ctx, s.kind, n, []*tally{t}, func(ctx context.Context, d limiter.Decider) (err error) {
 		r, err = d.AllowN(ctx, s.policy, s.key, float64(n))
 		return err
 	})
-	took := time.Since(began)
-	switch fateOf(err) {
-	case answered:
-	case unknown:
-		t.Add(0, float64(n))
+	if !ok {
 		return how, err
-	default:
-		return how, err
-	}
-	w.answered++
-	if how == alone && s.kind != heldKind {
-		w.latencies = append(w.latencies, took)
 	}
 	admitted := r.Allowed && how != rolledBack
 	switch {
@@ -95,7 +105,7 @@ func (w *worker) lone(ctx context.Context, s request) (how manner, err error) {
 
 // set sends an AllowAll of equal costs for the keys of a set, in any order. The last key of
 // three is requested alone now and then, as a limit that many share.
-func (w *worker) set(ctx context.Context, s request) (how manner, err error) {
+func (w *worker) set(ctx context.Context, s request) (manner, error) {
 	members := s.members()
 	if len(members) > sharedMember && rand.IntN(4) == 0 {
 		w.books.of(members[sharedMember]).set = s.key
@@ -108,26 +118,16 @@ func (w *worker) set(ctx context.Context, s request) (how manner, err error) {
 		m := members[i]
 		t := w.books.of(m)
 		t.set, t.alike = s.key, i != sharedMember
-		t.requests++
-		t.asked += n
 		requests, books = append(requests, m.policy.Request(m.key, float64(n))), append(books, t)
 	}
 	var all limiter.Results
-	how, err = w.send(ctx, s.kind, func(ctx context.Context, d limiter.Decider) (err error) {
+	how, ok, err := w.ask(ctx, s.kind, n, books, func(ctx context.Context, d limiter.Decider) (err error) {
 		all, err = d.AllowAll(ctx, requests...)
 		return err
 	})
-	switch fateOf(err) {
-	case answered:
-	case unknown:
-		for _, t := range books {
-			t.Add(0, float64(n))
-		}
-		return how, err
-	default:
+	if !ok {
 		return how, err
 	}
-	w.answered++
 	for i, t := range books {
 		switch {
 		case all.Allowed && !all.PerRequest[i].Allowed:

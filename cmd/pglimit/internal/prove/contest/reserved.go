@@ -62,7 +62,7 @@ func (c *Contest) reservationsOf(s subject) *reservations {
 }
 
 // reserve makes a reservation and ends it, or settles one that expired.
-func (w *worker) reserve(ctx context.Context, s request) (how manner, err error) {
+func (w *worker) reserve(ctx context.Context, s request) (manner, error) {
 	if len(w.left) > 0 && time.Now().After(w.left[0].expired) {
 		return alone, w.settleLate(ctx)
 	}
@@ -72,23 +72,17 @@ func (w *worker) reserve(ctx context.Context, s request) (how manner, err error)
 	if end.leave {
 		ttl = leftFor
 	}
-	t.requests++
-	t.asked += n
 	var r limiter.Reservation
-	how, err = w.send(ctx, s.kind, func(ctx context.Context, d limiter.Decider) (err error) {
+	how, ok, err := w.ask(ctx, s.kind, n, []*tally{t}, func(ctx context.Context, d limiter.Decider) (err error) {
 		r, err = d.Reserve(ctx, s.policy.Request(s.key, float64(n)), ttl)
 		return err
 	})
-	switch fateOf(err) {
-	case answered:
-	case unknown:
-		t.Add(0, float64(n))
-		all.maybeReserved(n)
-		return how, err
-	default:
+	if !ok {
+		if fateOf(err) == unknown {
+			all.maybeReserved(n)
+		}
 		return how, err
 	}
-	w.answered++
 	switch {
 	case !r.Result.Allowed:
 		if n == 1 && !frees {
