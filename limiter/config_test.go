@@ -62,6 +62,7 @@ func TestNewMemoryInvalidConfig(t *testing.T) {
 		"Config.KeySecret of 0 bytes": {KeySecret: []byte{}},
 		"Config.Timeout -1s":          {Timeout: -time.Second},
 		"Config.BatchRows -1":         {BatchRows: -1},
+		"Config.MaxKeys -1: must not be negative; for no bound use math.MaxInt": {MaxKeys: -1},
 	} {
 		l := NewMemory(config)
 		for _, v := range verbCalls {

@@ -74,6 +74,14 @@ func newTestLog(t *testing.T, config *DenialLogConfig) (*DenialLog, *written) {
 	return d, w
 }
 
+// deny makes a request that is denied, of two units.
+func deny(t *testing.T, l *Limiter, name, key string) {
+	t.Helper()
+	if r, err := l.AllowN(t.Context(), Policy{Name: name, Algorithm: GCRA, Limit: 1, Period: time.Hour}, key, 2); err != nil || r.Allowed {
+		t.Fatalf("%+v, %v", r, err)
+	}
+}
+
 // TestDenialLog: every denial of a request is counted by policy, key and algorithm, and
 // nothing else is.
 func TestDenialLog(t *testing.T) {
@@ -125,17 +133,11 @@ func TestDenialLogBounded(t *testing.T) {
 	t.Parallel()
 	d, w := newTestLog(t, &DenialLogConfig{Keys: 3, Logger: slog.New(slog.DiscardHandler)})
 	l := NewMemory(&Config{DenialLog: d})
-	deny := func(name, key string) {
-		t.Helper()
-		if r, err := l.AllowN(t.Context(), Policy{Name: name, Algorithm: GCRA, Limit: 1, Period: time.Hour}, key, 2); err != nil || r.Allowed {
-			t.Fatalf("%+v, %v", r, err)
-		}
-	}
 	round := func() {
 		for _, key := range []string{"c", "a", "b", "d", "e", "a"} {
-			deny("p", key)
+			deny(t, l, "p", key)
 		}
-		deny("q", "a")
+		deny(t, l, "q", "a")
 	}
 	round()
 	want := []string{"p//gcra 2 0 4", "p/a/gcra 2 0 4", "p/b/gcra 1 0 2", "p/c/gcra 1 0 2", "q//gcra 1 0 2"}
@@ -147,8 +149,8 @@ func TestDenialLogBounded(t *testing.T) {
 	if err := d.Flush(t.Context()); !errors.Is(err, w.err) {
 		t.Error(err)
 	}
-	deny("p", "z")
-	deny("p", "b")
+	deny(t, l, "p", "z")
+	deny(t, l, "p", "b")
 	w.err = nil
 	want = []string{"p//gcra 3 0 6", "p/a/gcra 2 0 4", "p/b/gcra 2 0 4", "p/c/gcra 1 0 2", "q//gcra 1 0 2"}
 	if got := w.next(t, d); !slices.Equal(got, want) {
@@ -160,23 +162,17 @@ func TestDenialLogBounded(t *testing.T) {
 // is kept.
 func TestDenialLogStatements(t *testing.T) {
 	t.Parallel()
-	w := new(written)
-	d, err := newDenialLog(func(ctx context.Context, p db.DenialsAddParams) error {
+	d, w := newTestLog(t, &DenialLogConfig{Logger: slog.New(slog.DiscardHandler)})
+	d.write = func(ctx context.Context, p db.DenialsAddParams) error {
 		if w.statements == 1 {
 			w.statements++
 			return errors.New("away")
 		}
 		return w.write(ctx, p)
-	}, &DenialLogConfig{Logger: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
 	}
 	l := NewMemory(&Config{DenialLog: d})
-	p := Policy{Name: "p", Algorithm: GCRA, Limit: 1, Period: time.Hour}
 	for i := range 2*denialsOfOne + 1 {
-		if _, err := l.AllowN(t.Context(), p, fmt.Sprintf("%05d", i), 2); err != nil {
-			t.Fatal(err)
-		}
+		deny(t, l, "p", fmt.Sprintf("%05d", i))
 	}
 	if err := d.Flush(t.Context()); err == nil || len(w.lines) != denialsOfOne {
 		t.Errorf("%d lines, %v", len(w.lines), err)
@@ -194,13 +190,9 @@ func TestDenialLogSecret(t *testing.T) {
 	t.Parallel()
 	d, w := newTestLog(t, &DenialLogConfig{Keys: 2})
 	secret := bytes.Repeat([]byte{7}, 32)
-	p := Policy{Name: "p", Algorithm: GCRA, Limit: 1, Period: time.Hour}
 	for _, config := range []*Config{{DenialLog: d, KeySecret: secret}, {DenialLog: d}} {
-		for _, key := range []string{"alice", "bob"} {
-			if _, err := NewMemory(config).AllowN(t.Context(), p, key, 2); err != nil {
-				t.Fatal(err)
-			}
-		}
+		deny(t, NewMemory(config), "p", "alice")
+		deny(t, NewMemory(config), "p", "bob")
 	}
 	stored := []string{keys.Stored("alice", secret), keys.Stored("bob", secret)}
 	slices.Sort(stored)
@@ -218,16 +210,10 @@ func TestDenialLogRun(t *testing.T) {
 		var logged bytes.Buffer
 		d, w := newTestLog(t, &DenialLogConfig{Interval: 20 * time.Second, Logger: slog.New(slog.NewTextHandler(&logged, nil))})
 		l := NewMemory(&Config{DenialLog: d})
-		deny := func() {
-			t.Helper()
-			if _, err := l.AllowN(t.Context(), Policy{Name: "p", Algorithm: GCRA, Limit: 1, Period: time.Hour}, "k", 2); err != nil {
-				t.Fatal(err)
-			}
-		}
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
 		go func() { ended <- d.Run(ctx) }()
-		deny()
+		deny(t, l, "p", "k")
 		synctest.Wait()
 		if err := d.Run(ctx); err == nil {
 			t.Error("Run runs twice")
@@ -243,14 +229,14 @@ func TestDenialLogRun(t *testing.T) {
 			t.Errorf("%d statements after an interval", w.sent())
 		}
 		w.fail(errors.New("away"))
-		deny()
+		deny(t, l, "p", "k")
 		time.Sleep(59 * time.Second)
 		synctest.Wait()
 		if n := strings.Count(logged.String(), "level=WARN"); n != 1 || w.sent() < 3 {
 			t.Errorf("%d warnings of %d statements: %s", n, w.sent(), &logged)
 		}
 		w.fail(nil)
-		deny()
+		deny(t, l, "p", "k")
 		cancel()
 		if err := <-ended; err != nil || !reflect.DeepEqual(w.lines, []string{"p/k/gcra 1 0 2", "p/k/gcra 2 0 4"}) {
 			t.Errorf("%v, wrote %q", err, w.lines)
@@ -262,14 +248,9 @@ func TestDenialLogRun(t *testing.T) {
 func TestDenialLogRunEnds(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		d, err := newDenialLog(func(ctx context.Context, _ db.DenialsAddParams) error { <-ctx.Done(); return ctx.Err() }, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		d.config.Logger = slog.New(slog.DiscardHandler)
-		if _, err := NewMemory(&Config{DenialLog: d}).AllowN(t.Context(), Policy{Name: "p", Algorithm: GCRA, Limit: 1, Period: time.Hour}, "k", 2); err != nil {
-			t.Fatal(err)
-		}
+		d, _ := newTestLog(t, &DenialLogConfig{Logger: slog.New(slog.DiscardHandler)})
+		d.write = func(ctx context.Context, _ db.DenialsAddParams) error { <-ctx.Done(); return ctx.Err() }
+		deny(t, NewMemory(&Config{DenialLog: d}), "p", "k")
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		start := time.Now()

@@ -42,11 +42,11 @@ type denial struct {
 type attempt struct {
 	denycache.Attempt
 	sent  int64
-	again bool // the key was denied in the last hotFor
+	again bool // the key was denied recently
 }
 
-// hotFor is how long a denied key is hot: see store.Group.
-const hotFor = 10 * time.Second
+// recently is the time for which a denied key is hot: see store.Group.
+const recently = 10 * time.Second
 
 func newDenials(keys int, ttl time.Duration, clock func() int64) (*denials, error) {
 	c, err := denycache.New[deniedKey, *denial](keys)
@@ -65,7 +65,7 @@ func (d *denials) lookup(in *Request) (Result, attempt, bool) {
 	if ok && known.answers(now, in) {
 		return known.answer(now, in.Cost), attempt{}, true
 	}
-	return Result{}, attempt{d.Begin(k), now, ok && now-known.sent < hotFor.Microseconds()}, false
+	return Result{}, attempt{d.Begin(k), now, ok && now-known.sent < recently.Microseconds()}, false
 }
 
 // keep remembers the denial r.

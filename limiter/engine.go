@@ -18,8 +18,8 @@ import (
 	"github.com/pglimit/pglimit/internal/store/dispatch"
 )
 
-// engine has the methods that Limiter and Tx share. Their methods for one key are in
-// verbs.go, and those for several keys are in set.go.
+// engine has the methods that Limiter and Tx share, in verbs.go. It decides a call for one
+// key here, and several requests together in set.go.
 type engine struct {
 	*shared
 	store store.Store

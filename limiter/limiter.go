@@ -135,7 +135,7 @@ func newInMemory(m *memory.Store, config *Config) *Limiter {
 }
 
 // Close makes later calls return ErrClosed. It waits until earlier requests have their
-// answers and cancelled Waits have given their places back. It does not wait for callers
+// answers and cancelled Waits have given their units back. It does not wait for callers
 // that sleep in a Wait: cancel them first, and wait for their return. It returns nil and may be called again. A
 // Limiter that is never closed leaks nothing.
 func (l *Limiter) Close() error {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -223,21 +222,5 @@ func TestMaxKeysConcurrent(t *testing.T) {
 	}
 	if _, err := l.Allow(ctx, p, "one more"); !errors.Is(err, ErrOverloaded) || m.Len() != most {
 		t.Errorf("a place too many: %d keys, %v", m.Len(), err)
-	}
-}
-
-func TestMaxKeysInvalid(t *testing.T) {
-	t.Parallel()
-	p := Policy{Name: "p", Algorithm: GCRA, Limit: 1, Period: time.Second, OnError: FailOpen}
-	want := "Config.MaxKeys -1: must not be negative; for no bound use math.MaxInt"
-	if _, err := NewMemory(&Config{MaxKeys: -1}).Allow(context.Background(), p, "k"); !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), want) {
-		t.Errorf("got %v", err)
-	}
-	if r, err := NewMemory(&Config{MaxKeys: math.MaxInt}).Allow(context.Background(), p, "k"); err != nil || !r.Allowed {
-		t.Errorf("no bound: %+v, %v", r, err)
-	}
-	c := (&Config{MaxKeys: -1}).withDefaults()
-	if err := c.validate(); err == nil || !strings.Contains(err.Error(), want) {
-		t.Errorf("validate: %v", err)
 	}
 }

@@ -98,7 +98,7 @@ type Policy struct {
 	//
 	//   - A request that would be denied is Allowed, with Result.Shadowed. Nothing was counted
 	//     for it, as for a denial.
-	//   - A Wait takes its place in the queue and does not sleep.
+	//   - A Wait is counted in the queue and does not sleep.
 	//   - Outside a transaction the database never makes a request fail: an outage, an
 	//     overload, a locked row or ErrMisconfigured gives an allowed Result with
 	//     SourceDegraded and Shadowed. OnError does not matter.

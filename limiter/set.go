@@ -18,33 +18,6 @@ import (
 // maxRequests is the largest number of requests of one AllowAll.
 const maxRequests = 1000
 
-// AllowAll makes several requests at once, of any policies and keys: all are granted or
-// none, and a denial consumes nothing. It takes from 1 to 1,000 requests. Their order
-// matters only for Results. AllowAlls never deadlock each other.
-//
-//   - Requests for one policy and key are decided on the sum of their costs. Each has its
-//     own Result, as if they had come one after the other. Those of a shadow policy do come
-//     one after the other.
-//   - A sum above the burst is denied with RetryAfter Never, and nothing is written.
-//   - One name, algorithm and key under two different Policy values is an ErrInvalid.
-//   - Errors name the request by its index.
-//   - A denial starts the block of those policies that denied, if Policy.BlockFor is set.
-//   - The whole is Relaxed if all policies are, else Durable; FailOpen if all policies
-//     are, else FailClosed.
-//   - The rows of all keys are locked for two round trips to the database. If all keys had
-//     much room at this Limiter's last AllowAll, it is one, and they are locked only while
-//     the database decides.
-//   - A remembered denial of one of its requests denies the whole: the Source of the others
-//     is SourceSkipped.
-//   - A request of a shadow policy never denies the others. If the others are granted, it is
-//     decided by itself, by a statement after theirs, and counted if it fits. If they are
-//     denied, it is not decided: its Source is SourceSkipped. In a transaction too the keys
-//     of shadow policies are locked after all others, both in one order.
-//   - Config.Observe is called for each request.
-func (e *engine) AllowAll(ctx context.Context, requests ...Request) (Results, error) {
-	return e.decideAll(ctx, &set{verb: verbAll, requests: requests})
-}
-
 // set is the requests of an AllowAll, WaitAll or DoWait, which are decided together.
 type set struct {
 	verb      *verb
@@ -243,21 +216,18 @@ func (e *engine) takeAll(ctx context.Context, s *set, groups []*group, known fun
 	op := &store.Op{Kind: store.TakeAll, Known: known}
 	first := groups[0]
 	single := len(groups) == 1 && len(first.Needs) == 1
-	if single {
+	impossible := slices.ContainsFunc(groups, func(g *group) bool { return !g.Possible() })
+	switch {
+	case single && impossible:
+		op.Kind, op.Query = store.Get, first.Query
+	case single:
 		op.Kind, op.Query, op.Merges = store.Take, first.Query, !s.verb.waits
-	} else {
-		op.Groups = make([]*store.Group, len(groups))
+	case impossible:
+		op.Kind = store.GetAll
 	}
-	for i, g := range groups {
-		switch possible := g.Possible(); {
-		case single && !possible:
-			op.Kind, op.Merges = store.Get, false
-		case single:
-		case !possible:
-			op.Kind = store.GetAll
-			fallthrough
-		default:
-			op.Groups[i] = &g.Group
+	if !single {
+		for _, g := range groups {
+			op.Groups = append(op.Groups, &g.Group)
 		}
 	}
 	if s.verb.waits {

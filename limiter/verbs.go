@@ -12,7 +12,7 @@ import (
 	"github.com/pglimit/pglimit/internal/store"
 )
 
-// The methods for one key that Limiter and Tx share.
+// The methods that Limiter and Tx share.
 
 // Do requests request.Cost units, all or nothing. A denial consumes nothing. It is a
 // Result, not an error. A cost above the burst is denied with RetryAfter Never and starts
@@ -32,6 +32,33 @@ func (e *engine) Allow(ctx context.Context, p Policy, key string) (Result, error
 // AllowN requests n units, all or nothing. It is Do at cost n.
 func (e *engine) AllowN(ctx context.Context, p Policy, key string, n float64) (Result, error) {
 	return e.decide(ctx, e.call(verbTake, p.Request(key, n)))
+}
+
+// AllowAll makes several requests at once, of any policies and keys: all are granted or
+// none, and a denial consumes nothing. It takes from 1 to 1,000 requests. Their order
+// matters only for Results. AllowAlls never deadlock each other.
+//
+//   - Requests for one policy and key are decided on the sum of their costs. Each has its
+//     own Result, as if they had come one after the other. Those of a shadow policy do come
+//     one after the other.
+//   - A sum above the burst is denied with RetryAfter Never, and nothing is written.
+//   - One name, algorithm and key under two different Policy values is an ErrInvalid.
+//   - Errors name the request by its index.
+//   - A denial starts the block of those policies that denied, if Policy.BlockFor is set.
+//   - The whole is Relaxed if all policies are, else Durable; FailOpen if all policies
+//     are, else FailClosed.
+//   - The rows of all keys are locked for two round trips to the database. If all keys had
+//     much room at this Limiter's last AllowAll, it is one, and they are locked only while
+//     the database decides.
+//   - A remembered denial of one of its requests denies the whole: the Source of the others
+//     is SourceSkipped.
+//   - A request of a shadow policy never denies the others. If the others are granted, it is
+//     decided by itself, by a statement after theirs, and counted if it fits. If they are
+//     denied, it is not decided: its Source is SourceSkipped. In a transaction too the keys
+//     of shadow policies are locked after all others, both in one order.
+//   - Config.Observe is called for each request.
+func (e *engine) AllowAll(ctx context.Context, requests ...Request) (Results, error) {
+	return e.decideAll(ctx, &set{verb: verbAll, requests: requests})
 }
 
 // AllowUpTo requests up to n units and is granted what fits. For a whole n these are

@@ -11,11 +11,12 @@ import (
 	"github.com/pglimit/pglimit/internal/store"
 )
 
-// A Wait that is cancelled after others have queued behind it cannot give its place back:
-// those others know when their turns come. Its slot stays unused, and the queue is as full
-// as before. Clients that come and leave would fill it with such slots. So this process
-// keeps them, and gives them to later Waits that the queue denies. Each is used once at
-// most, so the queue keeps its pace.
+// A slot is the time in which the units of a request drain from a queue. A Wait that is
+// cancelled after others have queued behind it cannot give its units back, because the
+// others sleep until slots that they know. Its own slot stays unused, and the queue stays
+// as full. Clients that cancel would fill the queue with unused slots. So a Limiter keeps
+// them, and grants them to later Waits that the queue denies. Each slot is used at most
+// once, so the queue keeps its pace.
 
 // maxSlots is the largest number of unused slots that a Limiter keeps.
 const maxSlots = 16_384
@@ -31,16 +32,15 @@ type queueKey struct{ policy, key string }
 // DoWait returns a denial immediately and consumes nothing. A denial starts a block if
 // Policy.BlockFor is set.
 //
-// If ctx ends first, DoWait returns ctx's error. Its place goes back if no later request
-// is in the queue. A place that it has is given back before DoWait returns, within
-// Config.Timeout; one that a statement in flight is taking, after that. The sleep is real
-// time even if Config.Now is set.
+// If ctx ends first, DoWait returns ctx's error. Its units go back if no later request is
+// in the queue: before DoWait returns, within Config.Timeout, or after the statement that
+// is still deciding. The sleep is real time even if Config.Now is set.
 //
 // If later requests are in the queue, they keep their turns, and the queue stays as full.
-// The unused turn goes to the next DoWait or WaitAll of the same Limiter that would be
-// denied for lack of room, and that the turn suits. That one overtakes others. A Limiter
-// keeps at most 16,384 such turns, and forgets those of a key at a Reset. A denial that
-// starts a block stays a denial.
+// The unused turn goes to the next DoWait or WaitAll of the same Limiter that the full
+// queue would deny and that fits into it. That one overtakes others. A Limiter keeps at
+// most 16,384 such turns, and forgets those of a key at a Reset. A denial that starts a
+// block stays a denial.
 func (l *Limiter) DoWait(ctx context.Context, request Request) (Result, error) {
 	all, err := l.waitAll(ctx, verbWait, []Request{request})
 	if err != nil {
@@ -63,10 +63,9 @@ func (l *Limiter) Wait(ctx context.Context, p Policy, key string, n float64) err
 // combines a LeakyBucketQueue with other limits.
 //
 // A request whose turn would come after ctx's deadline denies the whole immediately. If
-// ctx ends first, WaitAll returns ctx's error and gives back when DoWait does: places in
-// queues that no later request follows, and for other requests what Undo would. Turns that
-// stay unused go to later requests as with DoWait.
-// Config.Timeout bounds that for each request.
+// ctx ends first, WaitAll returns ctx's error and gives back when DoWait does: the units in
+// queues without a later request, and for other requests what Undo would. Turns that stay
+// unused go to later requests as with DoWait. Config.Timeout bounds that for each request.
 func (l *Limiter) WaitAll(ctx context.Context, requests ...Request) (Results, error) {
 	return l.waitAll(ctx, verbWaitAll, requests)
 }
@@ -91,18 +90,18 @@ func sleep(ctx context.Context, delay time.Duration) bool {
 	if delay <= 0 {
 		return true
 	}
-	turn := time.NewTimer(delay)
-	defer turn.Stop()
+	timer := time.NewTimer(delay)
+	defer timer.Stop()
 	select {
-	case <-turn.C:
+	case <-timer.C:
 		return true
 	case <-ctx.Done():
 		return false
 	}
 }
 
-// withdraw gives back what was granted to groups, which was received at that time. The slot
-// of a request that others have queued behind is kept for another.
+// withdraw gives back what was granted to groups. received is when that was known. The slot
+// of a group that others have queued behind is kept.
 func (e *engine) withdraw(ctx context.Context, groups []*group, received time.Time) {
 	for _, g := range groups {
 		switch {
@@ -110,7 +109,7 @@ func (e *engine) withdraw(ctx context.Context, groups []*group, received time.Ti
 			e.keepSlot(g, g.slot)
 		case g.queue():
 			op := &store.Op{Kind: store.Leave, Query: g.Query, Ticket: g.Outcome.Ticket}
-			if err := e.undo(ctx, g, op); err == nil && !op.Allowed { // after an error it may have left
+			if err := e.undo(ctx, g, op); err == nil && !op.Allowed { // after an error the units may have gone back
 				e.keepSlot(g, g.slotAt(received, e.source))
 			}
 		default:
@@ -124,8 +123,8 @@ func (e *engine) withdraw(ctx context.Context, groups []*group, received time.Ti
 // longestUndo bounds an undo without Config.Timeout.
 const longestUndo = time.Second
 
-// undo carries out op, which gives units of a group back. The end of ctx does not end it;
-// a timeout does.
+// undo carries out op, which gives units of g back. The end of ctx does not end it; a
+// timeout does.
 func (e *engine) undo(ctx context.Context, g *group, op *store.Op) error {
 	ctx = context.WithoutCancel(ctx)
 	if e.timeout <= 0 {
@@ -142,8 +141,8 @@ func (e *engine) undo(ctx context.Context, g *group, op *store.Op) error {
 	return err
 }
 
-// slotAt returns the slot that was granted to a group in a queue, if it was received at that
-// time; none if it is too far in the future to keep.
+// slotAt returns the slot that was granted to g in a queue. received is when the grant was
+// known. A slot that is too far in the future to keep is none.
 func (g *group) slotAt(received time.Time, source Source) slots.Slot {
 	delay := result(&g.Query, verbTake, &g.Outcome, 0, source).Delay
 	if delay > slots.Longest {
@@ -152,8 +151,8 @@ func (g *group) slotAt(received time.Time, source Source) slots.Slot {
 	return slots.Slot{From: received.Add(delay), Width: occupies(&g.Query, g.Units)}
 }
 
-// occupies returns the time that units take to leave the queue, rounded down; 0 if that
-// is too long for a slot.
+// occupies returns the time in which units drain from q's queue, rounded down; 0 if that is
+// too long for a slot.
 func occupies(q *store.Query, units float64) time.Duration {
 	us := units / q.Leak
 	if us >= float64(slots.Longest.Microseconds()) {
@@ -173,8 +172,8 @@ func (e *engine) reusable(s *set, g *group) bool {
 	return s.verb.waits && g.queue() && e.slots.Has(queueKey{g.Policy, g.key})
 }
 
-// reuseAll gives unused slots to the groups that have no room in their queues, if all
-// others have room, and takes the others.
+// reuseAll gives unused slots to the groups of s whose queues are full, if all other groups
+// fit, and takes the others.
 func (e *engine) reuseAll(ctx context.Context, s *set) (allowed bool, err error) {
 	defer func() {
 		for _, g := range s.groups {
@@ -204,8 +203,8 @@ func (e *engine) reuseAll(ctx context.Context, s *set) (allowed bool, err error)
 	return e.takeAll(ctx, s, others, nil)
 }
 
-// reuse gives a group that was denied for lack of room in its queue an unused slot. That
-// begins before the set's deadline, and where the queue would end.
+// reuse gives g, whose queue is full, an unused slot, and reports whether there was one. The
+// slot begins before the deadline of s, and no later than a slot at the end of the queue.
 func (e *engine) reuse(s *set, g *group) (ok bool) {
 	if g.Outcome.Blocked || g.Outcome.IsBlocked() {
 		return false
@@ -224,7 +223,7 @@ func (e *engine) reuse(s *set, g *group) (ok bool) {
 	return ok
 }
 
-// useSlot changes a denial to a grant of units at that time.
+// useSlot changes a denial to a grant of units that drain at a time.
 func (r *Result) useSlot(units float64, at time.Time) {
 	r.Allowed, r.Granted, r.Delay = true, units, max(0, time.Until(at))
 	r.RetryAfter, r.Reason = 0, ""

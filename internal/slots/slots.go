@@ -1,6 +1,6 @@
-// Package slots keeps the slots of requests that left a queue although others had queued
-// behind them. Those others sleep until their own slots, so the gap cannot close. A later
-// request can use it instead.
+// Package slots keeps the slots in a queue of requests that were cancelled after others had
+// queued behind them. The others sleep until their own slots, so the gap cannot close. A
+// later request can use it.
 package slots
 
 import (
@@ -31,7 +31,7 @@ type Slots[K comparable] struct {
 	swept  time.Duration
 }
 
-// span is a part of a queue's time that nobody uses, measured from Slots.base.
+// span is an unused part of a queue's time, measured from Slots.base.
 type span struct{ from, to time.Duration }
 
 // Slot is the begin of a slot, and the time until the next one may begin.
@@ -48,7 +48,7 @@ func New[K comparable](most int) *Slots[K] {
 	return &Slots[K]{most: most, base: time.Now(), queues: map[K][]span{}}
 }
 
-// Put keeps a slot that nobody will use, until it has passed. It drops the slot if there
+// Put keeps an unused slot until it has passed. It drops the slot if there
 // are too many, and a zero one.
 func (t *Slots[K]) Put(queue K, slot Slot) {
 	s := span{from: slot.From.Sub(t.base)}
@@ -71,7 +71,7 @@ func insert(spans []span, s span) []span {
 }
 
 // Take returns the earliest slot of that width which lies ahead and begins until by. It
-// may be a part of an abandoned slot, or several that follow one another. No part is
+// may be a part of an unused slot, or several that follow one another. No part is
 // returned twice.
 func (t *Slots[K]) Take(queue K, width time.Duration, by time.Time) (Slot, bool) {
 	if width <= 0 {
@@ -91,7 +91,7 @@ func (t *Slots[K]) Take(queue K, width time.Duration, by time.Time) (Slot, bool)
 			to = max(to, spans[next].to)
 			next++
 		}
-		if to-from < width { // neither is there room between first and next
+		if to-from < width { // the spans from first to next are too short together
 			first = next
 			continue
 		}
@@ -136,7 +136,7 @@ func (t *Slots[K]) set(queue K, spans []span) {
 	}
 }
 
-// fits reports whether one more slot can be kept. To make room it drops slots that have
+// fits reports whether one more slot can be kept. To make it fit, it drops slots that have
 // passed.
 func (t *Slots[K]) fits(now time.Duration) bool {
 	if t.n < t.most {
