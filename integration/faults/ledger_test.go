@@ -6,7 +6,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/pglimit/pglimit/internal/algorithm"
 	"github.com/pglimit/pglimit/internal/bound"
 	"github.com/pglimit/pglimit/internal/conformance/search"
 	"github.com/pglimit/pglimit/internal/ledger"
@@ -189,18 +188,10 @@ func (b *books) exceeded() (admitted, allowed float64, excess []error) {
 		}
 	}
 	for at, k := range all {
-		allowed += bound.Allowed([]bound.Plan{planOf(k.policy)}, time.UnixMicro(k.first), time.UnixMicro(k.last))
+		allowed += bound.Allowed([]bound.Plan{search.Plan(&k.policy)}, time.UnixMicro(k.first), time.UnixMicro(k.last))
 		if err := search.Check(&k.policy, k.all); err != nil {
 			excess = append(excess, fmt.Errorf("%s of %s: %w", at.key, at.policy, err))
 		}
 	}
 	return admitted, allowed, excess
-}
-
-// planOf returns the numbers of p.
-func planOf(p limiter.Policy) bound.Plan {
-	return bound.Plan{
-		Algorithm: algorithm.Name(p.Algorithm), Limit: p.Limit, Burst: p.Burst, Period: p.Period, Tick: p.Tick,
-		Aligned: p.Aligned, Calendar: algorithm.Unit(p.Calendar), TimeZone: p.TimeZone,
-	}
 }

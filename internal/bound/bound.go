@@ -96,8 +96,8 @@ func allowed(p Plan, from, to time.Time) float64 {
 }
 
 // Window returns the window of an Aligned plan, or of one with a Calendar, that at is in:
-// from start until before end. Hours are only correct in zones whose clocks are never
-// set, and other calendars in zones where each day begins at midnight.
+// from start until before end. It is correct in zones whose clocks are set by whole hours
+// and where each day begins at midnight.
 func Window(p Plan, at time.Time) (start, end time.Time) {
 	if p.Calendar == "" {
 		into := at.UnixMicro() % p.Period.Microseconds() // since 1970
@@ -110,19 +110,18 @@ func Window(p Plan, at time.Time) (start, end time.Time) {
 	}
 	local := at.In(zone)
 	year, month, day := local.Date()
-	date := func(month time.Month, day, hour int) time.Time {
-		return time.Date(year, month, day, hour, 0, 0, 0, zone)
-	}
+	date := func(month time.Month, day int) time.Time { return time.Date(year, month, day, 0, 0, 0, 0, zone) }
 	switch p.Calendar {
 	case algorithm.Hour:
-		return date(month, day, local.Hour()), date(month, day, local.Hour()+1)
+		since := time.Duration(local.Minute())*time.Minute + time.Duration(local.Second())*time.Second + time.Duration(local.Nanosecond())
+		return local.Add(-since), local.Add(time.Hour - since)
 	case algorithm.Day:
-		return date(month, day, 0), date(month, day+1, 0)
+		return date(month, day), date(month, day+1)
 	case algorithm.Week:
 		monday := day - (int(local.Weekday())+6)%7
-		return date(month, monday, 0), date(month, monday+7, 0)
+		return date(month, monday), date(month, monday+7)
 	}
-	return date(month, 1, 0), date(month+1, 1, 0)
+	return date(month, 1), date(month+1, 1)
 }
 
 // met returns the number of windows between from and to, with those that they are in.

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/pglimit/pglimit/internal/algorithm"
+	"github.com/pglimit/pglimit/internal/bound"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -199,32 +201,17 @@ func rateOf(p *limiter.Policy) float64 { return p.Limit / float64(p.Period.Micro
 
 // windowEnd returns the end of the fixed window that begins with a request at time now.
 func windowEnd(p *limiter.Policy, now int64) int64 {
-	period := p.Period.Microseconds()
-	switch {
-	case p.Calendar != "":
-		return calendarEnd(p, time.UnixMicro(now)).UnixMicro()
-	case p.Aligned:
-		return (now/period + 1) * period
+	if p.Calendar == "" && !p.Aligned {
+		return now + p.Period.Microseconds()
 	}
-	return now + period
+	_, end := bound.Window(Plan(p), time.UnixMicro(now))
+	return end.UnixMicro()
 }
 
-// calendarEnd returns the end of a period whose zone changes no clock at midnight and only
-// by whole hours.
-func calendarEnd(p *limiter.Policy, now time.Time) time.Time {
-	zone, err := time.LoadLocation(p.TimeZone)
-	if err != nil {
-		panic(err)
+// Plan returns the numbers of p.
+func Plan(p *limiter.Policy) bound.Plan {
+	return bound.Plan{
+		Algorithm: algorithm.Name(p.Algorithm), Limit: p.Limit, Burst: p.Burst, Period: p.Period, Tick: p.Tick,
+		Aligned: p.Aligned, Calendar: algorithm.Unit(p.Calendar), TimeZone: p.TimeZone,
 	}
-	now = now.In(zone)
-	y, m, d := now.Date()
-	switch p.Calendar {
-	case limiter.Hour:
-		return now.Truncate(time.Hour).Add(time.Hour)
-	case limiter.Day:
-		return time.Date(y, m, d+1, 0, 0, 0, 0, zone)
-	case limiter.Week:
-		return time.Date(y, m, d+7-(int(now.Weekday())+6)%7, 0, 0, 0, 0, zone)
-	}
-	return time.Date(y, m+1, 1, 0, 0, 0, 0, zone)
 }
