@@ -8,11 +8,14 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// deeds are what callers do, and how often.
-var deeds = []struct {
+// deed is what callers do, and how often.
+type deed struct {
 	percent int
 	do      func(*worker)
-}{
+}
+
+// deeds are those of the load.
+var deeds = []deed{
 	{14, (*worker).allow}, {6, (*worker).allowUpTo}, {8, (*worker).once}, {6, (*worker).charge}, {6, (*worker).giveBack},
 	{8, (*worker).reservation}, {8, (*worker).together}, {2, (*worker).inVain}, {2, (*worker).read},
 	{6, (*worker).order}, {2, (*worker).orderTogether}, {2, (*worker).orderOnce}, {4, (*worker).endOrder},
@@ -31,8 +34,9 @@ func (w *worker) budget() (limiter.Policy, string) {
 func (w *worker) request(what string, n float64, send func(ctx context.Context, p limiter.Policy, key string) (limiter.Result, error)) {
 	p, key := w.budget()
 	var r limiter.Result
+	e := w.books.begin(what, "", part{p, key, n, ""})
 	o, err := w.ask(what, func(ctx context.Context) (err error) { r, err = send(ctx, p, key); return err })
-	w.books.record(place{p.Name, key}, what, n, o, err)
+	e.end(o, err)
 	if o != answered {
 		return
 	}
@@ -68,14 +72,14 @@ func (w *worker) once() {
 	p, key := w.budget()
 	request := p.Request(key, units())
 	request.IdempotencyKey = w.newID("once")
-	o, err := w.insist("Do, idempotent", func(ctx context.Context) error {
+	e := w.books.begin("Do, idempotent", request.IdempotencyKey, part{p, key, request.Cost, ""})
+	e.end(w.insist("Do, idempotent", func(ctx context.Context) error {
 		r, err := w.l.Do(ctx, request)
 		if err == nil {
 			w.granted("Do, idempotent", p, key, r, request.Cost)
 		}
 		return err
-	})
-	w.books.record(place{p.Name, key}, "Do, idempotent", request.Cost, o, err)
+	}))
 }
 
 // giveBack refunds or undoes an earlier grant of this caller. Neither is sent again.
@@ -86,13 +90,14 @@ func (w *worker) giveBack() {
 	}
 	g := w.spent[0]
 	w.spent = w.spent[1:]
-	what, at := "Refund", place{g.policy.Name, g.key}
+	what := "Refund"
 	// A refund takes the newest entries of a log, and so what a reservation would give back.
 	undo := rand.IntN(2) == 0 || g.policy.Algorithm == limiter.SlidingWindowLog && reservable(g.policy, g.key)
 	if undo {
 		what = "Undo"
 	}
 	var r limiter.Result
+	e := w.books.begin(what, "", part{g.policy, g.key, -g.result.Granted, ""})
 	o, err := w.ask(what, func(ctx context.Context) (err error) {
 		if undo {
 			r, err = w.l.Undo(ctx, g.policy, g.key, g.result)
@@ -101,49 +106,41 @@ func (w *worker) giveBack() {
 		}
 		return err
 	})
-	back := g.result.Granted
 	if o == answered {
-		back = r.Granted
+		e.Parts[0].Units = -r.Granted
 	}
-	w.books.record(at, what, -back, o, err)
+	e.end(o, err)
 }
 
 // reservation reserves units, and settles or cancels them until that is answered.
 func (w *worker) reservation() {
 	p, key := anyReservable()
-	request, at := p.Request(key, 1+units()), place{p.Name, key}
+	request := p.Request(key, 1+units())
 	var res limiter.Reservation
 	reserve := func(ctx context.Context) (err error) {
 		res, err = w.l.Reserve(ctx, request, time.Hour)
 		return err
 	}
-	var o outcome
-	var err error
-	what := "Reserve"
+	what, send := "Reserve", w.ask
 	if rand.IntN(2) == 0 {
-		what = "Reserve, idempotent"
+		what, send = "Reserve, idempotent", w.insist
 		request.IdempotencyKey = w.newID("reserve")
-		o, err = w.insist(what, reserve)
-	} else {
-		o, err = w.ask(what, reserve)
 	}
-	w.books.record(at, what, request.Cost, o, err)
-	if o != answered {
+	e := w.books.begin(what, "", part{p, key, request.Cost, ""})
+	o, err := send(what, reserve)
+	if e.end(o, err); o != answered {
 		return
 	}
 	w.granted(what, p, key, res.Result, request.Cost)
 	w.let(rand.N(4 * pause))
 	spent := 0.0
-	if what = "Cancel"; rand.IntN(3) == 0 {
-		o, err = w.insist(what, func(ctx context.Context) error { return w.l.Cancel(ctx, res.ID) })
-	} else {
+	end := func(ctx context.Context) error { return w.l.Cancel(ctx, res.ID) }
+	if what = "Cancel"; rand.IntN(3) > 0 {
 		what, spent = "Settle", float64(rand.IntN(int(request.Cost)+3))
-		o, err = w.insist(what, func(ctx context.Context) error {
-			_, err := w.l.Settle(ctx, res.ID, spent)
-			return err
-		})
+		end = func(ctx context.Context) error { _, err := w.l.Settle(ctx, res.ID, spent); return err }
 	}
-	w.books.record(at, what, spent-request.Cost, o, err)
+	e = w.books.begin(what, "", part{p, key, spent - request.Cost, ""})
+	e.end(w.insist(what, end))
 }
 
 // together requests two budgets at once.
@@ -155,9 +152,10 @@ func (w *worker) together() {
 	}
 	requests := []limiter.Request{p.Request(k, units()), q.Request(j, units())}
 	var all limiter.Results
+	e := w.books.begin("AllowAll", "", part{p, k, requests[0].Cost, ""}, part{q, j, requests[1].Cost, ""})
 	o, err := w.ask("AllowAll", func(ctx context.Context) (err error) { all, err = w.l.AllowAll(ctx, requests...); return err })
+	e.end(o, err)
 	for i, r := range requests {
-		w.books.record(place{r.Policy.Name, r.Key}, "AllowAll", r.Cost, o, err)
 		if o == answered {
 			w.granted("AllowAll", r.Policy, r.Key, all.PerRequest[i], r.Cost)
 		}

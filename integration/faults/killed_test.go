@@ -33,7 +33,7 @@ type program struct {
 	crowded chan struct{} // many requests are in flight
 
 	mu       sync.Mutex
-	inFlight map[int64]note
+	inFlight map[int64]sent
 	answered int
 }
 
@@ -54,7 +54,7 @@ func (s *scene) startProgram(t *testing.T, do task) *program {
 	}
 	p := &program{
 		scene: s, name: do.Name, cmd: osexec.Command(self),
-		ended: make(chan struct{}), crowded: make(chan struct{}, 1), inFlight: map[int64]note{},
+		ended: make(chan struct{}), crowded: make(chan struct{}, 1), inFlight: map[int64]sent{},
 	}
 	p.cmd.Env = append(os.Environ(), programEnv+"="+string(text))
 	p.cmd.Stderr = &p.said
@@ -90,48 +90,28 @@ func (s *scene) startProgram(t *testing.T, do task) *program {
 func (p *program) read(n note) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if n.Fault != "" {
-		p.faults.add("%s", n.Fault)
-	}
-	if !n.Answered {
-		p.inFlight[n.ID] = n
+	switch {
+	case n.Problem != "":
+		p.faults.add("%s", n.Problem)
+	case n.Admitted != nil:
+		p.books.admit(n.Admitted.Policy, n.Admitted.Key, limiter.Result{At: n.At, Granted: n.Admitted.Units})
+	case n.Outcome == nil:
+		p.inFlight[n.ID] = *n.Sent
 		if len(p.inFlight) >= crowd {
 			select {
 			case p.crowded <- struct{}{}:
 			default:
 			}
 		}
-		return
-	}
-	sent, ok := p.inFlight[n.ID]
-	if !ok {
-		return
-	}
-	delete(p.inFlight, n.ID)
-	if n.Failed != "" {
-		p.noAnswer(sent, errors.New(n.Failed))
-		return
-	}
-	p.answered++
-	for i, policy := range sent.Policies {
-		at := place{policy.Name, sent.Keys[i]}
-		switch {
-		case sent.Stays:
-			p.books.add(change{at: at, what: sent.What, least: n.Units, most: n.Units, order: sent.Order})
-		case policy == tightQueue() && n.Units > 0:
-			p.books.admit(policy, sent.Keys[i], limiter.Result{At: n.At, Granted: n.Units})
+	default:
+		delete(p.inFlight, n.ID)
+		var err error
+		if n.Err != "" {
+			err = errors.New(n.Err)
 		}
-	}
-}
-
-// noAnswer records a request that may have been counted.
-func (p *program) noAnswer(n note, err error) {
-	for i, policy := range n.Policies {
-		if n.Stays {
-			p.books.add(change{
-				at: place{policy.Name, n.Keys[i]}, what: n.What, err: err,
-				least: min(0, n.Units), most: max(0, n.Units), order: n.Order,
-			})
+		p.books.record(*n.Sent, *n.Outcome, err)
+		if *n.Outcome == answered {
+			p.answered++
 		}
 	}
 }
@@ -173,16 +153,17 @@ func (p *program) kill(ctx context.Context, t *testing.T, d *deaths) {
 	d.noticed = max(d.noticed, time.Since(killed))
 	for _, n := range p.inFlight {
 		if n.Once == "" {
-			p.noAnswer(n, errKilled)
+			p.books.record(n, lost, errKilled)
 			continue
 		}
-		request := n.Policies[0].Request(n.Keys[0], n.Units)
+		what := n.Parts[0]
+		request := what.Policy.Request(what.Key, what.Units)
 		request.IdempotencyKey = n.Once
 		r, err := p.clients[0].l.Do(ctx, request)
-		if err != nil || !r.Allowed || r.Granted != n.Units {
+		if err != nil || !r.Allowed || r.Granted != what.Units {
 			t.Errorf("%s again: %+v, %v", n.Once, r, err)
 		}
-		p.books.record(place{n.Policies[0].Name, n.Keys[0]}, n.What+" again", n.Units, answered, nil)
+		p.books.record(n, answered, nil)
 		d.repeated++
 		if r.Replayed {
 			d.replayed++
@@ -284,7 +265,7 @@ func nothingIsStuck(t *testing.T, s *scene) {
 
 func killInWait(ctx context.Context, t *testing.T, s *scene) {
 	bed.Must(t)(s.clients[0].l.Allow(ctx, standstill, "key"))
-	s.books.record(place{standstill.Name, "key"}, "Allow", 1, answered, nil)
+	s.books.add("Allow", standstill, "key", 1)
 	var d deaths
 	s.killPrograms(ctx, t, task{Waits: true}, &d, func() bool { return true })
 	d.log(t)
@@ -302,7 +283,7 @@ func queuesGoOn(t *testing.T, s *scene) {
 		t.Errorf("%v units are taken; the programs joined for at most %v: %+v", r.Level, a.Unknown, a)
 	}
 	room := bed.Must(t)(l.AllowUpTo(ctx, standstill, at.key, standstill.Burst))
-	s.books.record(at, "AllowUpTo", room.Granted, answered, nil)
+	s.books.add("AllowUpTo", standstill, at.key, room.Granted)
 	if full := r.Level + room.Granted; full < standstill.Burst-1-slack || full > standstill.Burst+slack {
 		t.Errorf("the queue had %v units, and gave %v more of %v", r.Level, room.Granted, standstill.Burst)
 	}

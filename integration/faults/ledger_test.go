@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/pglimit/pglimit/internal/bound"
@@ -34,12 +35,58 @@ func (c change) String() string {
 	return text
 }
 
+// sent is a request that was or will be sent, and what it adds to places once it is answered.
+type sent struct {
+	What  string
+	Parts []part
+	Once  string `json:",omitempty"` // the idempotency key, under which it may be sent again
+}
+
+// part is the units that a request adds to one place. Negative ones are given back.
+type part struct {
+	Policy limiter.Policy
+	Key    string
+	Units  float64
+	Order  string `json:",omitempty"` // the row that the same transaction inserts, if any
+}
+
 // books are what all callers know of what they sent.
 type books struct {
+	tell func(note) // to the parent of a program; nil elsewhere
+	ids  atomic.Int64
+
 	mu       sync.Mutex
 	changes  []change
 	admitted []admission
 	losses   []loss
+}
+
+// entry is a request in flight.
+type entry struct {
+	*books
+	id int64
+	sent
+}
+
+// begin notes a request before it is sent.
+func (b *books) begin(what, once string, parts ...part) *entry {
+	e := &entry{b, b.ids.Add(1), sent{what, parts, once}}
+	if b.tell != nil {
+		b.tell(note{ID: e.id, Sent: &e.sent})
+	}
+	return e
+}
+
+// end records what became of the request.
+func (e *entry) end(o outcome, err error) {
+	e.record(e.sent, o, err)
+	if e.tell != nil {
+		n := note{ID: e.id, Sent: &e.sent, Outcome: &o}
+		if err != nil {
+			n.Err = err.Error()
+		}
+		e.tell(n)
+	}
 }
 
 // admission is units that a tight limit let pass.
@@ -57,28 +104,32 @@ type loss struct {
 	policies    string // what their names begin with
 }
 
-func (b *books) add(c change) {
-	c.when = time.Now()
+// record records what became of a request.
+func (b *books) record(r sent, o outcome, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.changes = append(b.changes, c)
+	for _, p := range r.Parts {
+		c := change{at: place{p.Policy.Name, p.Key}, when: time.Now(), what: r.What, err: err}
+		switch o {
+		case answered:
+			c.least, c.most, c.order = p.Units, p.Units, p.Order
+		case lost:
+			c.least, c.most = min(0, p.Units), max(0, p.Units)
+		}
+		b.changes = append(b.changes, c)
+	}
 }
 
-// record records what became of a request for units, which are negative if they were to be
-// given back.
-func (b *books) record(at place, what string, units float64, o outcome, err error) {
-	c := change{at: at, what: what, err: err}
-	switch o {
-	case answered:
-		c.least, c.most = units, units
-	case lost:
-		c.least, c.most = min(0, units), max(0, units)
-	}
-	b.add(c)
+// add records a request that was answered.
+func (b *books) add(what string, p limiter.Policy, key string, units float64) {
+	b.record(sent{What: what, Parts: []part{{p, key, units, ""}}}, answered, nil)
 }
 
 // admit records an answer of a tight limit.
 func (b *books) admit(p limiter.Policy, key string, r limiter.Result) {
+	if b.tell != nil {
+		b.tell(note{Admitted: &part{Policy: p, Key: key, Units: r.Granted}, At: r.At})
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.admitted = append(b.admitted, admission{p, key, time.Now(), search.Admission{At: r.At.UnixMicro(), Units: r.Granted}})

@@ -52,6 +52,7 @@ func (w *worker) order() {
 	p, key := anyOf(orders, places)
 	b := bought{id: w.newID("order"), request: p.Request(key, units())}
 	reserves := reservable(p, key) && rand.IntN(3) == 0
+	e := w.books.begin("order", "", part{p, key, b.request.Cost, b.id})
 	o, err := w.transact(anyEnding(), func(ctx context.Context, tx *transaction) error {
 		if _, err := tx.exec(ctx, insertOrder, b.id, p.Name, key, b.request.Cost); err != nil {
 			return err
@@ -68,8 +69,7 @@ func (w *worker) order() {
 		}
 		return w.assessTx(ctx, err)
 	})
-	w.recordOrder(b.request, "order", b.request.Cost, b.id, o, err)
-	if o == answered && p.Algorithm != limiter.LeakyBucketQueue && len(w.bought) < 20 {
+	if e.end(o, err); o == answered && p.Algorithm != limiter.LeakyBucketQueue && len(w.bought) < 20 {
 		w.bought = append(w.bought, b)
 	}
 }
@@ -83,7 +83,8 @@ func (w *worker) orderTogether() {
 	}
 	requests := []limiter.Request{p.Request(k, units()), q.Request(j, units())}
 	ids := []string{w.newID("order"), w.newID("order")}
-	o, err := w.transact(anyEnding(), func(ctx context.Context, tx *transaction) error {
+	e := w.books.begin("orders together", "", part{p, k, requests[0].Cost, ids[0]}, part{q, j, requests[1].Cost, ids[1]})
+	e.end(w.transact(anyEnding(), func(ctx context.Context, tx *transaction) error {
 		for i, r := range requests {
 			if _, err := tx.exec(ctx, insertOrder, ids[i], r.Policy.Name, r.Key, r.Cost); err != nil {
 				return err
@@ -96,10 +97,7 @@ func (w *worker) orderTogether() {
 			}
 		}
 		return w.assessTx(ctx, err)
-	})
-	for i, r := range requests {
-		w.recordOrder(r, "orders together", r.Cost, ids[i], o, err)
-	}
+	}))
 }
 
 // orderOnce is an order whose number is the idempotency key. It is sent again until its
@@ -108,6 +106,7 @@ func (w *worker) orderOnce() {
 	p, key := anyOf(orders, places)
 	id, request := w.newID("once"), p.Request(key, units())
 	request.IdempotencyKey = id
+	e := w.books.begin("order, idempotent", "", part{p, key, request.Cost, id})
 	o, err := refused, error(nil)
 	for unknown := false; o != answered && !w.isOver(); {
 		o, err = w.transact(toCommit, func(ctx context.Context, tx *transaction) error {
@@ -125,7 +124,7 @@ func (w *worker) orderOnce() {
 			o = lost
 		}
 	}
-	w.recordOrder(request, "order, idempotent", request.Cost, id, o, err)
+	e.end(o, err)
 }
 
 // endOrder settles or cancels an earlier order's reservation, or takes the order back.
@@ -143,7 +142,8 @@ func (w *worker) endOrder() {
 	case p.Algorithm == limiter.SlidingWindowLog && reservable(p, key):
 		return // a refund takes the newest entries, and so what a reservation would give back
 	}
-	o, err := w.transact(anyEnding(), func(ctx context.Context, tx *transaction) error {
+	e := w.books.begin("end of an order", "", part{p, key, spent - b.request.Cost, ""})
+	e.end(w.transact(anyEnding(), func(ctx context.Context, tx *transaction) error {
 		n, err := tx.exec(ctx, "UPDATE orders SET units = $2 WHERE id = $1", b.id, spent)
 		switch {
 		case err != nil:
@@ -158,20 +158,7 @@ func (w *worker) endOrder() {
 			_, err = tx.Settle(ctx, b.hold, spent)
 		}
 		return w.assessTx(ctx, err)
-	})
-	w.recordOrder(b.request, "end of an order", spent-b.request.Cost, "", o, err)
-}
-
-// recordOrder records what became of a transaction that changed the units of a key.
-func (w *worker) recordOrder(r limiter.Request, what string, n float64, id string, o outcome, err error) {
-	c := change{at: place{r.Policy.Name, r.Key}, what: what, err: err}
-	switch o {
-	case answered:
-		c.least, c.most, c.order = n, n, id
-	case lost:
-		c.least, c.most = min(0, n), max(0, n)
-	}
-	w.books.add(c)
+	}))
 }
 
 var (

@@ -26,15 +26,20 @@ type problems struct {
 	mu    sync.Mutex
 	first []string
 	count int
-	met   []int // of documented
+	met   []int        // of documented
+	tell  func(string) // to the parent of a program; nil elsewhere
 }
 
 // add reports what no fault may cause.
 func (p *problems) add(format string, args ...any) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	text := fmt.Sprintf(format, args...)
 	if p.count++; len(p.first) < 10 {
-		p.first = append(p.first, fmt.Sprintf(format, args...))
+		p.first = append(p.first, text)
+	}
+	if p.tell != nil {
+		p.tell(text)
 	}
 }
 

@@ -45,6 +45,7 @@ type scene struct {
 	end     sync.Once
 	working sync.WaitGroup
 	serial  atomic.Int64 // of orders and idempotency keys
+	program string       // in a program: its name and a hyphen
 	routine int          // goroutines before the clients were made
 }
 
@@ -103,7 +104,7 @@ func (s *scene) start() {
 	for _, c := range s.clients {
 		for range callers {
 			w := &worker{scene: s, client: c}
-			s.working.Go(w.run)
+			s.working.Go(func() { w.run(deeds) })
 		}
 	}
 }
@@ -144,7 +145,7 @@ func (s *scene) callersLeave(after func() time.Duration) (stay func()) {
 }
 
 // newID returns a new name for an order or an idempotency key.
-func (s *scene) newID(what string) string { return fmt.Sprint(what, "-", s.serial.Add(1)) }
+func (s *scene) newID(what string) string { return fmt.Sprint(what, "-", s.program, s.serial.Add(1)) }
 
 // activity counts the sessions of the clients in their database, and those at work.
 const activity = `SELECT count(*), count(*) FILTER (WHERE state <> 'idle')

@@ -37,8 +37,8 @@ const (
 // pause is the mean time between two requests of a caller.
 const pause = 5 * time.Millisecond
 
-// run sends requests until the load is over.
-func (w *worker) run() {
+// run does deeds until the load is over.
+func (w *worker) run(deeds []deed) {
 	for !w.isOver() {
 		n := rand.IntN(100)
 		for _, d := range deeds {
@@ -124,8 +124,7 @@ func (w *worker) insist(what string, request func(context.Context) error) (outco
 		if w.isOver() && late.IsZero() {
 			late = time.Now().Add(patience / 4)
 		}
-		// A failover may have lost the reservation for good.
-		if errors.Is(err, limiter.ErrNoReservation) || !late.IsZero() && time.Now().After(late) {
+		if !late.IsZero() && time.Now().After(late) {
 			if unknown {
 				return lost, err
 			}
