@@ -194,7 +194,11 @@ func (c *client) send(ctx context.Context, l limiter.Decider, op *model.Op) (o m
 	r := &o.Result
 	switch op.Verb {
 	case model.Allow:
-		*r, err = l.Do(ctx, request)
+		if op.Idem == 0 {
+			*r, err = l.AllowN(ctx, p, key, op.Units)
+		} else {
+			*r, err = l.Do(ctx, request)
+		}
 	case model.Wait:
 		ctx, cancel := context.WithTimeout(ctx, patience)
 		defer cancel()
@@ -257,14 +261,7 @@ func fault(err error) (fault string, nothing bool) {
 	case errors.Is(err, limiter.ErrOverloaded), errors.Is(err, limiter.ErrLocked), errors.Is(err, limiter.ErrRetryTx):
 		return "", true
 	case errors.As(err, &state):
-		switch state.Code {
-		case "P0002":
-			return model.Unknown, false
-		case "55000":
-			return model.Ended, false
-		case "40001", "40P01":
-			return "", true
-		}
+		return "", state.Code == "40001" || state.Code == "40P01"
 	}
 	return "", false
 }
