@@ -127,7 +127,7 @@ func fillDisk(name string, which func(data, wal *disk) *disk, done func(ctx cont
 				}
 			default:
 			}
-			await(ctx, t, "the server writes again", func(ctx context.Context) error {
+			eventually(t, "the server writes again", func(ctx context.Context) error {
 				_, err := s.pool.Exec(ctx, "CREATE TABLE written_again AS SELECT generate_series(1, 10000)")
 				return err
 			})
@@ -139,7 +139,7 @@ func fillDisk(name string, which func(data, wal *disk) *disk, done func(ctx cont
 // rows that are updated in their pages need no room.
 func someRequestsFail(ctx context.Context, t *testing.T, s *scene) {
 	_, before := s.times.count()
-	await(ctx, t, "100 requests fail, and a table cannot grow", func(ctx context.Context) error {
+	eventually(t, "100 requests fail, and a table cannot grow", func(ctx context.Context) error {
 		if _, failed := s.times.count(); failed < before+100 {
 			return fmt.Errorf("%d requests failed", failed-before)
 		}
@@ -161,7 +161,7 @@ func sessionsEnd(ctx context.Context, t *testing.T, s *scene) {
 		t.Fatal(err)
 	}
 	defer conn.Close(context.WithoutCancel(ctx))
-	await(ctx, t, "the server ends its sessions", func(ctx context.Context) error {
+	eventually(t, "the server ends its sessions", func(ctx context.Context) error {
 		if _, err := conn.Exec(ctx, "SELECT 1"); err == nil || ctx.Err() != nil {
 			return errors.New("a session goes on")
 		}

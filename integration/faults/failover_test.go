@@ -2,7 +2,6 @@ package faults
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -11,6 +10,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglimit/pglimit/integration/bed"
 	"github.com/pglimit/pglimit/internal/localpg"
@@ -62,7 +62,7 @@ func newPair(t *testing.T, synchronous bool) *pair {
 		bed.Exec(t, pool, "ALTER SYSTEM SET synchronous_standby_names = 'standby'")
 		bed.Exec(t, pool, "SELECT pg_reload_conf()")
 	}
-	await(t.Context(), t, "the standby replicates", func(ctx context.Context) error {
+	eventually(t, "the standby replicates", func(ctx context.Context) error {
 		var state string
 		err := pool.QueryRow(ctx, "SELECT sync_state FROM pg_stat_replication WHERE state = 'streaming'").Scan(&state)
 		if err == nil && state != want {
@@ -81,8 +81,7 @@ const silence = 1500 * time.Millisecond
 func (p *pair) failOver(ctx context.Context, t *testing.T, s *scene) {
 	beats := p.beat(ctx, t, s)
 	s.let(200 * time.Millisecond)
-	var sender int
-	query(t, s.address, "SELECT pid FROM pg_stat_replication", &sender)
+	sender := bed.Value[int](t, s.pool, "SELECT pid FROM pg_stat_replication")
 	if err := syscall.Kill(sender, syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
@@ -96,27 +95,21 @@ func (p *pair) failOver(ctx context.Context, t *testing.T, s *scene) {
 		t.Fatal(err)
 	}
 	sent := beats()
-	standby := p.standby.URL()
-	await(ctx, t, "the standby has applied what it received", func(context.Context) error {
-		var applied bool
-		query(t, standby, `SELECT pg_last_wal_replay_lsn() >= pg_last_wal_receive_lsn()
-			AND NOT EXISTS (SELECT 1 FROM pg_stat_wal_receiver)`, &applied)
-		if !applied {
-			return errors.New("not yet")
-		}
-		return nil
+	standby := bed.Connect(t, p.standby.URL())
+	eventually(t, "the standby has applied what it received", func(context.Context) error {
+		return unless(bed.Value[bool](t, standby, `SELECT pg_last_wal_replay_lsn() >= pg_last_wal_receive_lsn()
+			AND NOT EXISTS (SELECT 1 FROM pg_stat_wal_receiver)`), "it has not")
 	})
 	// What was acknowledged before the last beat of the standby was sent, was committed
 	// before it.
-	var last int
-	query(t, withDatabase(t, standby, s.address), "SELECT max(n) FROM beats", &last)
+	ours := bed.Connect(t, p.standby.URL(), func(cfg *pgxpool.Config) { cfg.ConnConfig.Database = s.pool.Config().ConnConfig.Database })
+	last := bed.Value[int](t, ours, "SELECT max(n) FROM beats")
+	ours.Close()
 	t.Logf("the standby's lag at the kill: %v", killed.Sub(sent[last]).Round(time.Millisecond))
 	if !p.synchronous {
 		s.books.mayLose(loss{from: sent[last], until: time.Now()})
 	}
-	var promoted bool
-	query(t, standby, "SELECT pg_promote()", &promoted)
-	if !promoted {
+	if !bed.Value[bool](t, standby, "SELECT pg_promote()") {
 		t.Fatal("the standby was not promoted in time")
 	}
 	p.now.Store(p.standby)

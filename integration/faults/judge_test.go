@@ -77,15 +77,15 @@ func (s *scene) judge(t *testing.T, r *row) {
 	}
 }
 
-// hasUnits reports whether units were admitted and acknowledged so far.
-func (s *scene) hasUnits(context.Context) (state string, ok bool) {
+// hasUnits returns nil if units were admitted and acknowledged so far.
+func (s *scene) hasUnits(context.Context) error {
 	acknowledged := 0.0
 	for _, a := range s.books.accounts() {
 		acknowledged += a.Acknowledged
 	}
 	s.books.mu.Lock()
 	defer s.books.mu.Unlock()
-	return fmt.Sprintf("%d admissions, %v acknowledged", len(s.books.admitted), acknowledged), len(s.books.admitted) > 0 && acknowledged > 0
+	return unless(len(s.books.admitted) > 0 && acknowledged > 0, "%d admissions, %v acknowledged", len(s.books.admitted), acknowledged)
 }
 
 // judgeLedger expects of each place: acknowledged ≤ counted ≤ acknowledged + unknown.

@@ -143,9 +143,9 @@ func (p *program) kill(ctx context.Context, t *testing.T, d *deaths) {
 	if p.said.String() != "" {
 		t.Fatalf("%s said:\n%s", p.name, &p.said)
 	}
-	eventually(t, "the server has noticed the end of "+p.name, func(context.Context) (string, bool) {
+	eventually(t, "the server has noticed the end of "+p.name, func(context.Context) error {
 		sessions := bed.Value[string](t, p.pool, "SELECT coalesce(string_agg(concat_ws(' ', state, wait_event, query), E'\n'), '') FROM pg_stat_activity WHERE application_name = $1", p.name)
-		return sessions, sessions == ""
+		return unless(sessions == "", "sessions: %s", sessions)
 	})
 	d.kills++
 	d.inFlight += len(p.inFlight)
@@ -180,10 +180,10 @@ func (s *scene) killPrograms(ctx context.Context, t *testing.T, do task, d *deat
 	for time.Since(began) < bed.Size(1200*time.Millisecond, 15*time.Second) || !enough() && time.Since(began) < patience {
 		i := rand.IntN(len(all))
 		p := all[i]
-		eventually(t, p.name+" has got answers", func(context.Context) (string, bool) {
+		eventually(t, p.name+" has got answers", func(context.Context) error {
 			p.mu.Lock()
 			defer p.mu.Unlock()
-			return p.said.String(), p.answered >= 20
+			return unless(p.answered >= 20, "%d answers; %s", p.answered, &p.said)
 		})
 		if !do.Waits && rand.IntN(2) == 0 {
 			<-p.crowded // one from before is forgotten
@@ -233,12 +233,12 @@ func (s *scene) expireReservations(ctx context.Context, t *testing.T) {
 				continue
 			}
 			expires := bed.Value[int64](t, s.pool, `SELECT max(expires_at_us) FROM pglimit_reservation WHERE policy = $1 AND key = $2 AND state = 'open'`, p.Name, key)
-			eventually(t, fmt.Sprintf("the whole limit of %s of %s is free", key, p.Name), func(context.Context) (string, bool) {
+			eventually(t, fmt.Sprintf("the whole limit of %s of %s is free", key, p.Name), func(context.Context) error {
 				r, err := s.clients[0].l.AllowN(ctx, p, key, plenty)
 				if r.Allowed && r.At.UnixMicro() < expires {
 					t.Errorf("%s of %s was given back %v before its end", key, p.Name, time.UnixMicro(expires).Sub(r.At))
 				}
-				return fmt.Sprintf("%+v, %v", r, err), err == nil && r.Allowed
+				return unless(err == nil && r.Allowed, "%+v, %v", r, err)
 			})
 		}
 	}
@@ -288,12 +288,12 @@ func queuesGoOn(t *testing.T, s *scene) {
 		t.Errorf("the queue had %v units, and gave %v more of %v", r.Level, room.Granted, standstill.Burst)
 	}
 	p := tightQueue()
-	eventually(t, "a Wait gets its turn after the kills", func(context.Context) (string, bool) {
+	eventually(t, "a Wait gets its turn after the kills", func(context.Context) error {
 		var err error
 		if r, err = l.DoWait(ctx, p.Request("key-0", 1)); r.Delay > p.Period {
 			t.Errorf("the turn came only after %v: a full queue takes %v", r.Delay, p.Period)
 		}
-		return fmt.Sprintf("%+v, %v", r, err), err == nil && r.Allowed
+		return unless(err == nil && r.Allowed, "%+v, %v", r, err)
 	})
 	s.books.admit(p, "key-0", r)
 }

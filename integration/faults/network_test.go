@@ -3,6 +3,7 @@ package faults
 import (
 	"context"
 	"math/rand/v2"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -13,62 +14,47 @@ import (
 
 // networkFaults are between the load and a server that is well. toxiproxy makes them, so
 // whatever it does not know of networks is not tested, such as packets in another order.
-var networkFaults = []fault{
-	networkFault{
-		name: "connections reset",
-		do:   resetConnections,
-	}.fault(),
-	networkFault{
-		name: "latency of 50 ms, give or take 20", mild: true,
-		do: latency(50, 20),
-	}.fault(),
-	networkFault{
-		name: "latency of 500 ms",
-		do:   latency(500, 0),
-	}.fault(),
-	networkFault{
-		name: "black hole",
-		do:   blackHole,
-	}.fault(),
-	networkFault{
-		name: "black hole for answers", quick: true,
-		do: dropAnswers,
-	}.fault(),
-	networkFault{
-		name: "packets late by seconds",
-		do:   stall,
-	}.fault(),
-	networkFault{
-		name: "answers cut short",
-		do:   cutAnswers,
-	}.fault(),
-	networkFault{
-		name: "connections reset, database/sql", over: bothSQL,
-		do: resetConnections,
-	}.fault(),
-	networkFault{
-		name: "black hole, database/sql", over: bothSQL,
-		do: blackHole,
-	}.fault(),
-	networkFault{
-		name: "black hole for answers, database/sql", over: bothSQL,
-		do: dropAnswers,
-	}.fault(),
-	forgotten(),
+var networkFaults = slices.Concat(
+	overBoth(network("connections reset", resetConnections)),
+	[]fault{mild(network("latency of 50 ms, give or take 20", latency(50, 20))), network("latency of 500 ms", latency(500, 0))},
+	overBoth(network("black hole", blackHole)),
+	overBoth(network("black hole for answers", dropAnswers), overPGX),
+	[]fault{network("packets late by seconds", stall), network("answers cut short", cutAnswers), forgotten()},
+)
+
+// network is a fault of a proxy that is made for it.
+func network(name string, do func(context.Context, *proxy)) fault {
+	var p *proxy
+	return fault{
+		name: name, causes: []error{limiter.ErrUnavailable},
+		server: func(t *testing.T) *server {
+			s := usualServer(t)
+			p = newProxy(t, s.url())
+			s.way = func() string { return p.through(s.url()) }
+			return s
+		},
+		do: func(ctx context.Context, _ *testing.T, _ *scene) { do(ctx, p) },
+	}
+}
+
+// mild returns a fault that need not cause errors.
+func mild(f fault) fault {
+	f.causes = nil
+	return f
 }
 
 // forgotten is a black hole for the connections of a moment that never ends: a router has
 // forgotten them, or a machine has lost its power. Neither side is told, and the server
 // keeps their transactions. New connections work.
 func forgotten() fault {
-	var old, fresh *network
-	var way atomic.Pointer[network]
+	var old, fresh *proxy
+	var way atomic.Pointer[proxy]
 	return fault{
 		name: "connections forgotten by a router", causes: []error{limiter.ErrUnavailable},
 		server: func(t *testing.T) *server {
 			s := usualServer(t)
 			endForgottenTransactions(t, s.url())
-			old, fresh = newNetwork(t, s.url()), newNetwork(t, s.url())
+			old, fresh = newProxy(t, s.url()), newProxy(t, s.url())
 			way.Store(old)
 			s.way = func() string { return way.Load().through(s.url()) }
 			return s
@@ -100,60 +86,31 @@ func endForgottenTransactions(t *testing.T, address string) {
 	t.Cleanup(func() { set("ALTER ROLE CURRENT_USER RESET idle_in_transaction_session_timeout") })
 }
 
-var bothSQL = []driver{overSQL, overLibPQ}
-
-// networkFault is a fault of a network that is made for it.
-type networkFault struct {
-	name  string
-	quick bool
-	over  []driver
-	mild  bool // it need not cause errors
-	do    func(context.Context, *network)
-}
-
-func (f networkFault) fault() fault {
-	var n *network
-	causes := []error{limiter.ErrUnavailable}
-	if f.mild {
-		causes = nil
-	}
-	return fault{
-		name: f.name, quick: f.quick, over: f.over, causes: causes,
-		server: func(t *testing.T) *server {
-			s := usualServer(t)
-			n = newNetwork(t, s.url())
-			s.way = func() string { return n.through(s.url()) }
-			return s
-		},
-		do: func(ctx context.Context, _ *testing.T, _ *scene) { f.do(ctx, n) },
-	}
-}
-
 // lasting is how long a network is at fault.
 var lasting = bed.Size(time.Second, 5*time.Second)
 
 // resetConnections resets a part of the connections again and again, when something passes
 // on them: requests, answers and logins are lost.
-func resetConnections(ctx context.Context, n *network) {
+func resetConnections(ctx context.Context, p *proxy) {
 	for end := time.Now().Add(lasting); time.Now().Before(end); {
 		for _, stream := range []string{upstream, downstream} {
-			n.with(ctx, 50*time.Millisecond, toxic{Type: "reset_peer", Stream: stream, Toxicity: 0.3})
+			p.with(ctx, 50*time.Millisecond, toxic{Type: "reset_peer", Stream: stream, Toxicity: 0.3})
 			rest(ctx, 50*time.Millisecond)
 		}
 	}
 }
 
 // latency delays all answers by so many milliseconds, give or take some.
-func latency(delay, jitter int) func(context.Context, *network) {
-	return func(ctx context.Context, n *network) {
-		n.with(ctx, lasting, toxic{Type: "latency", Stream: downstream, Toxicity: 1, Attributes: map[string]int{"latency": delay, "jitter": jitter}})
+func latency(delay, jitter int) func(context.Context, *proxy) {
+	return func(ctx context.Context, p *proxy) {
+		p.with(ctx, lasting, toxic{Type: "latency", Stream: downstream, Toxicity: 1, Attributes: map[string]int{"latency": delay, "jitter": jitter}})
 	}
 }
 
 // blackHole drops all packets in both directions. The server is not told of connections
 // that clients close meanwhile.
-func blackHole(ctx context.Context, n *network) {
-	n.with(ctx, lasting, hole...)
+func blackHole(ctx context.Context, p *proxy) {
+	p.with(ctx, lasting, hole...)
 }
 
 var hole = []toxic{
@@ -164,14 +121,14 @@ var hole = []toxic{
 
 // dropAnswers drops what the server sends: statements arrive and count, and nobody gets to
 // know.
-func dropAnswers(ctx context.Context, n *network) {
-	n.with(ctx, lasting, toxic{Type: "timeout", Stream: downstream, Toxicity: 1})
+func dropAnswers(ctx context.Context, p *proxy) {
+	p.with(ctx, lasting, toxic{Type: "timeout", Stream: downstream, Toxicity: 1})
 }
 
 // stall holds all packets back and then delivers them, most of them when their callers have
 // left.
-func stall(ctx context.Context, n *network) {
-	n.with(ctx, lasting,
+func stall(ctx context.Context, p *proxy) {
+	p.with(ctx, lasting,
 		toxic{Type: "bandwidth", Stream: upstream, Toxicity: 1},
 		toxic{Type: "bandwidth", Stream: downstream, Toxicity: 1},
 	)
@@ -179,9 +136,9 @@ func stall(ctx context.Context, n *network) {
 
 // cutAnswers closes connections in the middle of what the server sends, and lets the server
 // know a while later.
-func cutAnswers(ctx context.Context, n *network) {
+func cutAnswers(ctx context.Context, p *proxy) {
 	for end := time.Now().Add(lasting); time.Now().Before(end); {
-		n.with(ctx, 100*time.Millisecond,
+		p.with(ctx, 100*time.Millisecond,
 			toxic{Type: "slow_close", Stream: upstream, Toxicity: 1, Attributes: map[string]int{"delay": 300}},
 			toxic{Type: "limit_data", Stream: downstream, Toxicity: 1, Attributes: map[string]int{"bytes": 1 + rand.IntN(500)}},
 		)

@@ -4,17 +4,14 @@ import (
 	"context"
 	"fmt"
 	"io/fs"
-	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
-	"github.com/jackc/pgx/v5"
-
+	"github.com/pglimit/pglimit/integration/bed"
 	"github.com/pglimit/pglimit/internal/localpg"
 )
 
@@ -92,9 +89,7 @@ func startStandby(t *testing.T, primary *localpg.Server, name string) *localpg.S
 	data := filepath.Join(openDir(t), "data")
 	run(t, filepath.Join(bindir(t), "pg_basebackup"), "--pgdata", data, "--write-recovery-conf",
 		"--checkpoint=fast", "--dbname", primary.URL()+"&application_name="+name)
-	var model string
-	query(t, primary.URL(), "SHOW data_directory", &model)
-	giveAway(t, data, model)
+	giveAway(t, data, bed.Value[string](t, bed.Connect(t, primary.URL()), "SHOW data_directory"))
 	return startServer(t, localpg.Options{DataDir: data, Settings: roomy})
 }
 
@@ -121,19 +116,6 @@ func giveAway(t *testing.T, dir, model string) {
 	}
 }
 
-// query reads one value on a connection of its own.
-func query(t *testing.T, address, sql string, to any) {
-	t.Helper()
-	conn, err := pgx.Connect(t.Context(), address)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close(context.WithoutCancel(t.Context()))
-	if err := conn.QueryRow(t.Context(), sql).Scan(to); err != nil {
-		t.Fatalf("%s: %v", sql, err)
-	}
-}
-
 // run runs a program to its end.
 func run(t *testing.T, program string, args ...string) {
 	t.Helper()
@@ -145,39 +127,4 @@ func run(t *testing.T, program string, args ...string) {
 // serverOf returns a fault's server.
 func serverOf(own *localpg.Server) *server {
 	return &server{url: own.URL, kill: func(context.Context) error { return own.Kill() }, restart: own.Restart, local: true}
-}
-
-// await tries until what it tries succeeds, and fails the test if that takes too long.
-func await(ctx context.Context, t *testing.T, what string, try func(context.Context) error) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		err := try(ctx)
-		if err == nil {
-			return
-		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			t.Fatalf("it did not happen within %v: %s: %v", patience, what, err)
-		}
-	}
-}
-
-// withDatabase returns address with the database of another URL.
-func withDatabase(t *testing.T, address, other string) string {
-	t.Helper()
-	u, err := url.Parse(address)
-	if err != nil {
-		t.Fatal(err)
-	}
-	from, err := url.Parse(other)
-	if err != nil {
-		t.Fatal(err)
-	}
-	u.Path = from.Path
-	return u.String()
 }

@@ -14,11 +14,11 @@ import (
 	"github.com/rs/zerolog"
 )
 
-// network is a toxiproxy between clients and a server. The connections that it closes are
+// proxy is a toxiproxy between clients and a server. The connections that it closes are
 // reset.
-type network struct {
+type proxy struct {
 	*testing.T
-	proxy *toxiproxy.Proxy
+	inner *toxiproxy.Proxy
 }
 
 // toxic is a fault of the connections in one direction: downstream is from the server.
@@ -36,8 +36,8 @@ const (
 	downstream = "downstream"
 )
 
-// newNetwork starts a proxy to the server at address, which must listen on TCP.
-func newNetwork(t *testing.T, address string) *network {
+// newProxy starts a proxy to the server at address, which must listen on TCP.
+func newProxy(t *testing.T, address string) *proxy {
 	t.Helper()
 	server, err := url.Parse(address)
 	if err != nil {
@@ -45,39 +45,39 @@ func newNetwork(t *testing.T, address string) *network {
 	}
 	zerolog.SetGlobalLevel(zerolog.Disabled) // some toxics log to stderr
 	api := toxiproxy.NewServer(toxiproxy.NewMetricsContainer(nil), zerolog.Nop())
-	n := &network{T: t, proxy: toxiproxy.NewProxy(api, "network", "127.0.0.1:0", server.Host)}
-	if err := n.proxy.Start(); err != nil {
+	p := &proxy{T: t, inner: toxiproxy.NewProxy(api, "network", "127.0.0.1:0", server.Host)}
+	if err := p.inner.Start(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(n.proxy.Stop)
+	t.Cleanup(p.inner.Stop)
 	// toxiproxy sets linger to 0 on connections that begin while there is a reset_peer,
 	// even one that no connection runs. Without that, it closes them in order.
-	n.add(toxic{Name: "linger", Type: "reset_peer", Stream: upstream})
-	return n
+	p.add(toxic{Name: "linger", Type: "reset_peer", Stream: upstream})
+	return p
 }
 
 // through returns address with the proxy in place of its server.
-func (n *network) through(address string) string {
-	n.Helper()
+func (p *proxy) through(address string) string {
+	p.Helper()
 	u, err := url.Parse(address)
 	if err != nil {
-		n.Fatal(err)
+		p.Fatal(err)
 	}
-	u.Host = n.proxy.Listen
+	u.Host = p.inner.Listen
 	return u.String()
 }
 
 // add puts toxics into all connections, and later ones.
-func (n *network) add(toxics ...toxic) {
-	n.Helper()
+func (p *proxy) add(toxics ...toxic) {
+	p.Helper()
 	for _, x := range toxics {
 		x.Name = x.name()
 		text, err := json.Marshal(x)
 		if err != nil {
-			n.Fatal(err)
+			p.Fatal(err)
 		}
-		n.change(func() error {
-			_, err := n.proxy.Toxics.AddToxicJson(bytes.NewReader(text))
+		p.change(func() error {
+			_, err := p.inner.Toxics.AddToxicJson(bytes.NewReader(text))
 			return err
 		})
 	}
@@ -85,10 +85,10 @@ func (n *network) add(toxics ...toxic) {
 
 // remove ends toxics, the last one first: what one has closed has to reach those behind it
 // while they are there.
-func (n *network) remove(toxics ...toxic) {
-	n.Helper()
+func (p *proxy) remove(toxics ...toxic) {
+	p.Helper()
 	for _, x := range slices.Backward(toxics) {
-		n.change(func() error { return n.proxy.Toxics.RemoveToxic(context.Background(), x.name()) })
+		p.change(func() error { return p.inner.Toxics.RemoveToxic(context.Background(), x.name()) })
 	}
 }
 
@@ -100,27 +100,27 @@ func (x toxic) name() string {
 }
 
 // change runs f and fails the test if it hangs: toxiproxy waits for its connections there.
-func (n *network) change(f func() error) {
-	n.Helper()
+func (p *proxy) change(f func() error) {
+	p.Helper()
 	changed := make(chan error, 1)
 	go func() { changed <- f() }()
 	select {
 	case err := <-changed:
 		if err != nil {
-			n.Fatal(err)
+			p.Fatal(err)
 		}
 	case <-time.After(time.Minute):
 		stacks := make([]byte, 4<<20)
-		n.Fatalf("toxiproxy hangs:\n%s", stacks[:runtime.Stack(stacks, true)])
+		p.Fatalf("toxiproxy hangs:\n%s", stacks[:runtime.Stack(stacks, true)])
 	}
 }
 
 // with lets toxics last for d, or until ctx ends.
-func (n *network) with(ctx context.Context, d time.Duration, toxics ...toxic) {
-	n.Helper()
-	n.add(toxics...)
+func (p *proxy) with(ctx context.Context, d time.Duration, toxics ...toxic) {
+	p.Helper()
+	p.add(toxics...)
 	rest(ctx, d)
-	n.remove(toxics...)
+	p.remove(toxics...)
 }
 
 // rest is how long a fault lasts, or ends.

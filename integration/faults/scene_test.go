@@ -173,24 +173,22 @@ func (s *scene) sessions(ctx context.Context) (all, busy int, err error) {
 // clients.
 func (s *scene) closeAll(t *testing.T) {
 	t.Helper()
-	eventually(t, "all connections are at rest", func(ctx context.Context) (string, bool) {
+	eventually(t, "all connections are at rest", func(ctx context.Context) error {
 		open, used, waiting := 0, 0, 0
 		for _, c := range s.clients {
 			o, u := c.count()
 			open, used, waiting = open+o, used+u, waiting+c.l.Waiting()
 		}
 		all, busy, err := s.sessions(ctx)
-		return fmt.Sprintf("pools: %d connections, %d in use; callers that wait: %d; the server: %d sessions, %d busy; %v", open, used, waiting, all, busy, err),
-			err == nil && used == 0 && waiting == 0 && busy == 0 && all == open && open <= connections*len(s.clients)
+		return unless(err == nil && used == 0 && waiting == 0 && busy == 0 && all == open && open <= connections*len(s.clients),
+			"pools: %d connections, %d in use; callers that wait: %d; the server: %d sessions, %d busy; %v", open, used, waiting, all, busy, err)
 	})
 	s.closeClients(t)
-	eventually(t, "no session and no goroutine of the limiters is left", func(ctx context.Context) (string, bool) {
+	eventually(t, "no session and no goroutine of the limiters is left", func(ctx context.Context) error {
 		all, _, err := s.sessions(ctx)
 		routines := ourRoutines()
-		if len(routines) <= s.routine && all == 0 && err == nil {
-			return "", true
-		}
-		return fmt.Sprintf("%d sessions, %v; goroutines: %d, before %d:\n%s", all, err, len(routines), s.routine, strings.Join(routines, "\n\n")), false
+		return unless(len(routines) <= s.routine && all == 0 && err == nil,
+			"%d sessions, %v; goroutines: %d, before %d:\n%s", all, err, len(routines), s.routine, strings.Join(routines, "\n\n"))
 	})
 }
 
@@ -238,23 +236,30 @@ func ourRoutines() (stacks []string) {
 	return stacks
 }
 
-// eventually waits until is returns true, and reports what it says if that takes too long.
-func eventually(t *testing.T, what string, is func(context.Context) (state string, ok bool)) {
+// eventually tries until try returns nil, and ends the test if that takes too long.
+func eventually(t *testing.T, what string, try func(context.Context) error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		state, ok := is(ctx)
-		if ok {
+		err := try(ctx)
+		if err == nil {
 			return
 		}
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			t.Errorf("it did not happen within %v: %s: %s", patience, what, state)
-			return
+			t.Fatalf("it did not happen within %v: %s: %v", patience, what, err)
 		}
 	}
+}
+
+// unless returns nil if ok, and else an error.
+func unless(ok bool, format string, args ...any) error {
+	if ok {
+		return nil
+	}
+	return fmt.Errorf(format, args...)
 }

@@ -80,8 +80,7 @@ func lateServer(t *testing.T) *server {
 // policies, and the transactions of the application. A server that has just written its WAL
 // loses nothing, so one kill is not enough.
 func killLateServer(ctx context.Context, t *testing.T, s *scene) {
-	var bound int
-	query(t, s.address, "SELECT 3 * setting::int FROM pg_settings WHERE name = 'wal_writer_delay' AND unit = 'ms'", &bound)
+	bound := bed.Value[int](t, s.pool, "SELECT 3 * setting::int FROM pg_settings WHERE name = 'wal_writer_delay' AND unit = 'ms'")
 	for range 3 {
 		s.let(time.Duration(2*bound) * time.Millisecond)
 		from := time.Now().Add(time.Duration(-bound) * time.Millisecond)
