@@ -41,7 +41,7 @@ const Ordinary = Simple + " refund refund refund refund reserve reserve reserve 
 
 // Simple are those of every algorithm and without an ID.
 const Simple = "allow allow allow allow allow allow allow allow allow allow allow allow allow allow allow allow allow allow" +
-	" upto upto upto upto upto upto upto upto check check charge charge charge charge block unblock reset reset"
+	" upto upto upto upto upto upto upto upto check check charge charge charge charge block block block unblock unblock reset reset"
 
 // Without returns operations without some.
 func Without(operations string, some ...string) string {
@@ -223,7 +223,7 @@ func (g *drawing) override(p *limiter.Policy) *limiter.Override {
 	if !g.Shadows {
 		return o
 	}
-	limit, on := p.Limit*[]float64{0.5, 2, 4}[g.IntN(3)], g.IntN(2) == 0
+	limit, on := min(1<<53, p.Limit*[]float64{0.5, 2, 4}[g.IntN(3)]), g.IntN(2) == 0
 	switch g.IntN(6) {
 	case 0:
 		o = &limiter.Override{Unlimited: true}
