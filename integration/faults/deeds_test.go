@@ -16,10 +16,10 @@ type deed struct {
 
 // deeds are those of the load.
 var deeds = []deed{
-	{14, (*worker).allow}, {6, (*worker).allowUpTo}, {8, (*worker).once}, {6, (*worker).charge}, {6, (*worker).giveBack},
+	{14, allow}, {6, allowUpTo}, {8, (*worker).once}, {6, charge}, {6, (*worker).giveBack},
 	{8, (*worker).reservation}, {8, (*worker).together}, {2, (*worker).inVain}, {2, (*worker).read},
 	{6, (*worker).order}, {2, (*worker).orderTogether}, {2, (*worker).orderOnce}, {4, (*worker).endOrder},
-	{14, (*worker).tightAllow}, {6, (*worker).tightUpTo}, {3, (*worker).tightTogether}, {3, (*worker).wait},
+	{14, tightly("Allow of a tight limit", (*limiter.Limiter).AllowN)}, {6, tightly("AllowUpTo of a tight limit", (*limiter.Limiter).AllowUpTo)}, {3, (*worker).tightTogether}, {3, (*worker).wait},
 }
 
 // budget draws a policy for requests outside of transactions, and a key of it.
@@ -30,41 +30,31 @@ func (w *worker) budget() (limiter.Policy, string) {
 	return anyOf(budgets, places)
 }
 
-// request records what became of a request for n units of a budget.
-func (w *worker) request(what string, n float64, send func(ctx context.Context, p limiter.Policy, key string) (limiter.Result, error)) {
-	p, key := w.budget()
-	var r limiter.Result
-	e := w.books.begin(what, "", part{p, key, n, ""})
-	o, err := w.ask(what, func(ctx context.Context) (err error) { r, err = send(ctx, p, key); return err })
-	e.end(o, err)
-	if o != answered {
-		return
+// method is a verb for one key.
+type method func(*limiter.Limiter, context.Context, limiter.Policy, string, float64) (limiter.Result, error)
+
+var (
+	allow     = request("Allow", (*limiter.Limiter).AllowN)
+	allowUpTo = request("AllowUpTo", (*limiter.Limiter).AllowUpTo)
+	charge    = request("Charge", (*limiter.Limiter).Charge)
+)
+
+// request returns a deed: a request for units of a budget.
+func request(what string, send method) func(*worker) {
+	return func(w *worker) {
+		p, key := w.budget()
+		n := units()
+		var r limiter.Result
+		e := w.books.begin(what, "", part{p, key, n, ""})
+		o, err := w.ask(what, func(ctx context.Context) (err error) { r, err = send(w.l, ctx, p, key, n); return err })
+		if e.end(o, err); o != answered {
+			return
+		}
+		w.granted(what, p, key, r, n)
+		if p.Algorithm != limiter.LeakyBucketQueue && what != "Charge" && len(w.spent) < 20 {
+			w.spent = append(w.spent, grant{p, key, r})
+		}
 	}
-	w.granted(what, p, key, r, n)
-	if p.Algorithm != limiter.LeakyBucketQueue && what != "Charge" && len(w.spent) < 20 {
-		w.spent = append(w.spent, grant{p, key, r})
-	}
-}
-
-func (w *worker) allow() {
-	n := units()
-	w.request("Allow", n, func(ctx context.Context, p limiter.Policy, key string) (limiter.Result, error) {
-		return w.l.AllowN(ctx, p, key, n)
-	})
-}
-
-func (w *worker) allowUpTo() {
-	n := units()
-	w.request("AllowUpTo", n, func(ctx context.Context, p limiter.Policy, key string) (limiter.Result, error) {
-		return w.l.AllowUpTo(ctx, p, key, n)
-	})
-}
-
-func (w *worker) charge() {
-	n := units()
-	w.request("Charge", n, func(ctx context.Context, p limiter.Policy, key string) (limiter.Result, error) {
-		return w.l.Charge(ctx, p, key, n)
-	})
 }
 
 // once sends a request with an idempotency key until it is answered: it counts once.
@@ -85,7 +75,7 @@ func (w *worker) once() {
 // giveBack refunds or undoes an earlier grant of this caller. Neither is sent again.
 func (w *worker) giveBack() {
 	if len(w.spent) == 0 {
-		w.allow()
+		allow(w)
 		return
 	}
 	g := w.spent[0]
@@ -180,23 +170,17 @@ func (w *worker) read() {
 	w.ask("Check", func(ctx context.Context) error { _, err := w.l.Check(ctx, p, key, float64(rand.IntN(5))); return err })
 }
 
-func (w *worker) tightAllow() {
-	p, key := anyOf(tight, tightKeys)
-	n := float64(1 + rand.IntN(2))
-	w.ask("Allow of a tight limit", func(ctx context.Context) error {
-		r, err := w.l.AllowN(ctx, p, key, n)
-		w.admitted(p, key, r, err)
-		return err
-	})
-}
-
-func (w *worker) tightUpTo() {
-	p, key := anyOf(tight, tightKeys)
-	w.ask("AllowUpTo of a tight limit", func(ctx context.Context) error {
-		r, err := w.l.AllowUpTo(ctx, p, key, 4)
-		w.admitted(p, key, r, err)
-		return err
-	})
+// tightly returns a deed: a request for units of a tight limit.
+func tightly(what string, send method) func(*worker) {
+	return func(w *worker) {
+		p, key := anyOf(tight, tightKeys)
+		n := float64(1 + rand.IntN(4))
+		w.ask(what, func(ctx context.Context) error {
+			r, err := send(w.l, ctx, p, key, n)
+			w.admitted(p, key, r, err)
+			return err
+		})
+	}
 }
 
 func (w *worker) tightTogether() {
@@ -217,18 +201,14 @@ func (w *worker) tightTogether() {
 
 // wait joins a queue. It sleeps there, so its time is not measured.
 func (w *worker) wait() {
-	for _, p := range tight {
-		if p.Algorithm != limiter.LeakyBucketQueue {
-			continue
-		}
-		ctx, cancel := w.patiently()
-		ctx, leave := context.WithTimeout(ctx, rand.N(400*time.Millisecond))
-		r, err := w.l.DoWait(ctx, p.Request("key-0", 1))
-		leave()
-		cancel()
-		w.admitted(p, "key-0", r, err)
-		w.assess("DoWait", err)
-	}
+	p := tightQueue()
+	ctx, cancel := w.patiently()
+	defer cancel()
+	ctx, leave := context.WithTimeout(ctx, rand.N(400*time.Millisecond))
+	defer leave()
+	r, err := w.l.DoWait(ctx, p.Request("key-0", 1))
+	w.admitted(p, "key-0", r, err)
+	w.assess("DoWait", err)
 }
 
 // admitted records what a tight limit let pass.

@@ -96,6 +96,7 @@ func (p *pair) failOver(ctx context.Context, t *testing.T, s *scene) {
 	}
 	sent := beats()
 	standby := bed.Connect(t, p.standby.URL())
+	defer standby.Close() // its goroutines would count as the limiters'
 	eventually(t, "the standby has applied what it received", func(context.Context) error {
 		return unless(bed.Value[bool](t, standby, `SELECT pg_last_wal_replay_lsn() >= pg_last_wal_receive_lsn()
 			AND NOT EXISTS (SELECT 1 FROM pg_stat_wal_receiver)`), "it has not")

@@ -44,9 +44,9 @@ const slack = 1e-3
 func (s *scene) judge(t *testing.T, r *row) {
 	t.Helper()
 	r.operations, r.errors = s.times.count()
-	r.p99[0], _ = s.times.p99(r.began.Add(-before), r.began)
-	r.p99[1] = s.times.p99OfAnswers(r.began, r.ended)
-	r.p99[2], _ = s.times.p99(r.ended.Add(r.back), r.ended.Add(r.back+second))
+	r.p99[0], _ = s.times.p99(r.began.Add(-before), r.began, true)
+	r.p99[1], _ = s.times.p99(r.began, r.ended, false)
+	r.p99[2], _ = s.times.p99(r.ended.Add(r.back), r.ended.Add(r.back+second), true)
 	for _, p := range s.faults.first {
 		t.Error(p)
 	}

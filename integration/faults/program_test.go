@@ -53,7 +53,7 @@ type note struct {
 
 // programDeeds are what a program's callers do: most of it is known by its entry.
 var programDeeds = []deed{
-	{20, (*worker).allow}, {10, (*worker).allowUpTo}, {30, (*worker).once}, {5, (*worker).charge}, {5, (*worker).giveBack},
+	{20, allow}, {10, allowUpTo}, {30, (*worker).once}, {5, charge}, {5, (*worker).giveBack},
 	{10, (*worker).together}, {10, (*worker).order}, {10, (*worker).reserveShortly},
 }
 

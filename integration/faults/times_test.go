@@ -42,16 +42,8 @@ func (t *times) count() (all, failed int) {
 const noAnswer = time.Duration(math.MaxInt64)
 
 // p99 returns the time in which 99 of 100 requests that ended between two moments were
-// answered, and their number. An error took forever.
-func (t *times) p99(from, to time.Time) (time.Duration, int) { return t.quantile(from, to, true) }
-
-// p99OfAnswers is p99 without errors.
-func (t *times) p99OfAnswers(from, to time.Time) time.Duration {
-	d, _ := t.quantile(from, to, false)
-	return d
-}
-
-func (t *times) quantile(from, to time.Time, errors bool) (time.Duration, int) {
+// answered, and their number. An error took forever if errors count.
+func (t *times) p99(from, to time.Time, errors bool) (time.Duration, int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	var all []time.Duration
@@ -95,16 +87,16 @@ func normal(before time.Duration) time.Duration { return max(normalBy*before, no
 // awaitNormal waits until p99 is normal in a second after the fault's end, and returns how
 // long after it that second began. It gives up after backWithin.
 func (s *scene) awaitNormal(began, ended time.Time) (back time.Duration, ok bool) {
-	usual, _ := s.times.p99(began.Add(-before), began)
+	usual, _ := s.times.p99(began.Add(-before), began, true)
 	late := usual == noAnswer // other work keeps this machine so busy that requests time out without a fault
 	if late {
-		usual = s.times.p99OfAnswers(began.Add(-before), began)
+		usual, _ = s.times.p99(began.Add(-before), began, false)
 	}
 	const step = 100 * time.Millisecond
 	for ; back <= backWithin; back += step {
 		from := ended.Add(back)
 		<-time.After(time.Until(from.Add(second)))
-		if p99, n := s.times.quantile(from, from.Add(second), !late); n >= few && p99 <= normal(usual) {
+		if p99, n := s.times.p99(from, from.Add(second), !late); n >= few && p99 <= normal(usual) {
 			return back, true
 		}
 	}
