@@ -39,7 +39,7 @@ func BenchmarkBinary(b *testing.B) {
 				send := func(tx db.DBTX) {
 					var err error
 					if n == 1 {
-						rows[0].Outcome, err = statement.Of(a).Take(b.Context(), tx, rows[0].Query)
+						err = statement.Call{Context: b.Context(), Op: &store.Op{Query: *rows[0].Query}}.Send(tx)
 					} else {
 						for _, r := range rows {
 							r.Outcome = store.Outcome{}

@@ -123,7 +123,7 @@ var lone = limiter.Policy{Name: "lone", Algorithm: limiter.FixedWindow, Limit: 1
 // deadline, and there are few frames between its call and pgx.
 func TestOwnGoroutine(t *testing.T) {
 	t.Parallel()
-	const most = 15
+	const most = 12
 	g := newGate()
 	l := bed.NewLimiter(t, bed.Connect(t, bed.NewDatabase(t), g.guard), nil)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)

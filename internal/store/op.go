@@ -113,7 +113,7 @@ type Op struct {
 	Outcome Outcome
 	Ended   *Ended   // of a Settle
 	Usage   Usage    // of a GetUsage
-	Allowed bool     // of a TakeAll or a Leave
+	Allowed bool     // of a TakeAll or a Leave; a store may set it for a Reset
 	IDs     []string // of a Due, as stored
 	Wait    int64    // of a NextDue: microseconds
 	// Rows is the number of requests that the statement or transaction decided which decided

@@ -58,7 +58,7 @@ func (p Store) takeOrRollBack(ctx context.Context, groups []*store.Group) (allow
 	var blocks, reads []exec.Call
 	err = p.runner.Run(ctx, exec.Transaction, func(tx db.DBTX) error {
 		if err := exec.Together(ctx, tx, p.takes(ctx, groups, 1)); err != nil {
-			return asLocked(groups[0].LockWait, err)
+			return statement.AsLocked(groups[0].LockWait, err)
 		}
 		if allowed = store.AllFit(groups); allowed {
 			return nil
@@ -67,7 +67,7 @@ func (p Store) takeOrRollBack(ctx context.Context, groups []*store.Group) (allow
 		if u, ok := tx.(exec.Unwinder); ok {
 			err := u.Unwind(ctx, blocks, reads)
 			blocks, reads = nil, nil
-			return asLocked(groups[0].LockWait, err)
+			return statement.AsLocked(groups[0].LockWait, err)
 		}
 		return exec.ErrRolledBack
 	})
@@ -76,7 +76,7 @@ func (p Store) takeOrRollBack(ctx context.Context, groups []*store.Group) (allow
 	}
 	if len(blocks) > 0 {
 		err := p.runner.Run(ctx, exec.Transaction, func(tx db.DBTX) error {
-			return asLocked(groups[0].LockWait, exec.Together(ctx, tx, blocks))
+			return statement.AsLocked(groups[0].LockWait, exec.Together(ctx, tx, blocks))
 		})
 		if err != nil {
 			return false, err
@@ -117,9 +117,9 @@ func begunBlocks(ctx context.Context, groups []*store.Group) (blocks []exec.Call
 		if !g.Fits() && !g.Outcome.Blocked && g.BlockFor > 0 {
 			at := g.Outcome.UpdatedAt
 			g.Outcome.BlockedUntil = at + g.BlockFor
-			q := g.Query
-			q.Now = &at
-			blocks = append(blocks, func(tx db.DBTX) error { return statement.Of(q.Algorithm).Block(ctx, tx, &q) })
+			op := &store.Op{Kind: store.Block, Query: g.Query, ForUs: g.BlockFor}
+			op.Now = &at
+			blocks = append(blocks, statement.Call{Context: ctx, Op: op}.Send)
 		}
 	}
 	return blocks
@@ -224,27 +224,24 @@ func readAll(ctx context.Context, tx db.DBTX, groups []*store.Group) error {
 
 // takeOne returns the call of a Take that sets the group's outcome.
 func (p Store) takeOne(ctx context.Context, g *store.Group, count int) exec.Call {
-	q := g.Query
-	q.Count = float64(count)
-	p.setEdges(&q, q.Now)
-	return func(tx db.DBTX) error {
-		o, err := statement.Of(q.Algorithm).Take(ctx, tx, &q)
-		if err != nil {
-			return named(err, []*store.Group{g})
-		}
-		g.Outcome = stamped(&q, o)
-		return nil
-	}
+	op := &store.Op{Kind: store.Take, Query: g.Query}
+	op.Count = float64(count)
+	p.setEdges(&op.Query, op.Now)
+	return one(ctx, g, op, func(o store.Outcome) { g.Outcome = o })
 }
 
 // get returns the call of a Get.
 func get(ctx context.Context, g *store.Group, q store.Query, then func(store.Outcome)) exec.Call {
+	return one(ctx, g, &store.Op{Kind: store.Get, Query: q}, then)
+}
+
+// one returns the call of an op for a group's key, whose outcome then gets.
+func one(ctx context.Context, g *store.Group, op *store.Op, then func(store.Outcome)) exec.Call {
 	return func(tx db.DBTX) error {
-		o, err := statement.Of(q.Algorithm).Get(ctx, tx, &q)
-		if err != nil {
+		if err := (statement.Call{Context: ctx, Op: op}).Send(tx); err != nil {
 			return named(err, []*store.Group{g})
 		}
-		then(stamped(&q, o))
+		then(op.Outcome)
 		return nil
 	}
 }

@@ -17,7 +17,7 @@ func (p Store) takeAtOnce(ctx context.Context, groups []*store.Group) (taken boo
 		return false, nil
 	}
 	err = p.runner.Run(ctx, exec.Statement, func(tx db.DBTX) error {
-		return asLocked(groups[0].LockWait, exec.AtOnce(ctx, tx, calls))
+		return statement.AsLocked(groups[0].LockWait, exec.AtOnce(ctx, tx, calls))
 	})
 	if exec.IsNotAll(err) || err == exec.ErrOneByOne {
 		return false, nil

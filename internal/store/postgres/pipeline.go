@@ -8,6 +8,7 @@ import (
 	"github.com/pglimit/pglimit/db"
 	"github.com/pglimit/pglimit/internal/store"
 	"github.com/pglimit/pglimit/internal/store/postgres/exec"
+	"github.com/pglimit/pglimit/internal/store/postgres/statement"
 )
 
 // Pipelines reports whether a connection can send several statements as one transaction:
@@ -30,7 +31,7 @@ func (p Store) Pipeline(ctx context.Context, wait time.Duration, ops []*store.Op
 		failed, err = exec.Pipeline(ctx, tx, len(ops), func(i int, tx db.DBTX) {
 			errs[i] = Store{runner: exec.InTx(tx), ahead: p.ahead}.Do(ctx, ops[i])
 		})
-		return asLocked(wait, err)
+		return statement.AsLocked(wait, err)
 	})
 	switch {
 	case err == nil:

@@ -80,35 +80,15 @@ func (p Store) Do(ctx context.Context, op *store.Op) (err error) {
 	case store.Settle:
 		return p.settle(ctx, op)
 	case store.Reset:
-		return p.reset(ctx, &op.Query)
+		return p.reset(ctx, op)
+	case store.Due:
+		return p.due(ctx, op)
+	case store.NextDue:
+		return p.nextDue(ctx, op)
 	}
-	q, t := &op.Query, statement.Of(op.Algorithm)
 	for try := 1; ; try++ {
-		p.setEdges(q, q.Now)
-		err = p.runner.Run(ctx, exec.Statement, func(tx db.DBTX) (err error) {
-			var o store.Outcome
-			switch op.Kind {
-			case store.Take:
-				o, err = t.Take(ctx, tx, q)
-			case store.Charge:
-				o, err = t.Charge(ctx, tx, q)
-			case store.Refund:
-				o, err = t.Refund(ctx, tx, q)
-			case store.Undo:
-				o, err = t.Undo(ctx, tx, q, op.Grant)
-			case store.Get:
-				o, err = t.Get(ctx, tx, q)
-			case store.GetUsage:
-				op.Usage, err = t.Usage(ctx, tx, q)
-				o = op.Usage.Outcome
-			default:
-				return asLocked(q.LockWait, change(ctx, tx, op))
-			}
-			if err == nil {
-				op.Outcome = stamped(q, o)
-			}
-			return asLocked(q.LockWait, err)
-		})
+		p.setEdges(&op.Query, op.Now)
+		err = p.runner.Run(ctx, exec.Statement, statement.Call{Context: ctx, Op: op}.Send)
 		if err != exec.ErrOtherPeriod {
 			return exec.Translate(err, p.tx)
 		}
@@ -118,70 +98,44 @@ func (p Store) Do(ctx context.Context, op *store.Op) (err error) {
 	}
 }
 
-// change sends the statement of an op that has no outcome of a key.
-func change(ctx context.Context, tx db.DBTX, op *store.Op) (err error) {
-	q, t := &op.Query, statement.Of(op.Algorithm)
-	switch op.Kind {
-	case store.Block:
-		blocked := *q
-		blocked.BlockFor = op.ForUs
-		return t.Block(ctx, tx, &blocked)
-	case store.Unblock:
-		return t.Unblock(ctx, tx, q, op.Until)
-	case store.Leave:
-		var rows int64
-		rows, err = statement.Queries.LeakyBucketQueueLeave(ctx, tx, db.LeakyBucketQueueLeaveParams{
-			Policy: q.Policy, Key: q.Key, Ticket: op.Ticket, Units: q.Units, NowUs: q.Now, Commit: string(q.Commit), LockTimeout: statement.WaitText(op.LockWait),
-		})
-		op.Allowed = rows > 0
-	case store.Due:
+// due reads the key's reservations that have expired.
+func (p Store) due(ctx context.Context, op *store.Op) error {
+	return p.exec(ctx, 0, func(tx db.DBTX) (err error) {
 		op.IDs, err = statement.Queries.ReservationsDue(ctx, tx, db.ReservationsDueParams{
-			Policy: q.Policy, Key: q.Key, Algorithm: string(q.Algorithm), NowUs: q.Now, MaxRows: store.MaxDue,
+			Policy: op.Policy, Key: op.Key, Algorithm: string(op.Algorithm), NowUs: op.Now, MaxRows: store.MaxDue,
 		})
-	case store.NextDue:
-		var row db.ReservationsNextRow
-		row, err = statement.Queries.ReservationsNext(ctx, tx)
+		return err
+	})
+}
+
+// nextDue reads when the next reservation expires.
+func (p Store) nextDue(ctx context.Context, op *store.Op) error {
+	return p.exec(ctx, 0, func(tx db.DBTX) error {
+		row, err := statement.Queries.ReservationsNext(ctx, tx)
 		op.Wait = store.NoneDue
 		if row.ExpiresAtUs != store.NoneDue {
 			op.Wait = row.ExpiresAtUs - row.NowUs
 		}
-	}
-	return err
-}
-
-// stamped returns o with the clock that decided q, if that is the caller's.
-func stamped(q *store.Query, o store.Outcome) store.Outcome {
-	if q.Now != nil {
-		o.Now = *q.Now
-	}
-	return o
-}
-
-// asLocked returns ErrLocked for a row that was locked for longer than a LockWait.
-// Retrying the statement would not help.
-func asLocked(wait time.Duration, err error) error {
-	if err != nil && wait > 0 && exec.IsLockTimeout(err) {
-		return store.ErrLocked
-	}
-	return err
+		return err
+	})
 }
 
 // exec runs one statement that waits so long for a row's lock.
 func (p Store) exec(ctx context.Context, wait time.Duration, f func(db.DBTX) error) error {
-	return exec.Translate(p.runner.Run(ctx, exec.Statement, func(tx db.DBTX) error { return asLocked(wait, f(tx)) }), p.tx)
+	return exec.Translate(p.runner.Run(ctx, exec.Statement, func(tx db.DBTX) error { return statement.AsLocked(wait, f(tx)) }), p.tx)
 }
 
 // reset deletes the row and frees the key's reservations. A Reserve that had locked the
 // row when the first statement began has made a reservation that only a second statement
 // sees. None can be made after that: it would wait for the deleted row.
-func (p Store) reset(ctx context.Context, q *store.Query) error {
+func (p Store) reset(ctx context.Context, op *store.Op) error {
 	err := p.runner.Run(ctx, exec.Transaction, func(tx db.DBTX) error {
-		deleted, err := statement.Of(q.Algorithm).Reset(ctx, tx, q)
-		if err != nil || deleted == 0 {
-			return asLocked(q.LockWait, err)
+		err := statement.Call{Context: ctx, Op: op}.Send(tx)
+		if err != nil || !op.Allowed {
+			return err
 		}
-		err = statement.Queries.ReservationsFree(ctx, tx, db.ReservationsFreeParams{Policy: q.Policy, Key: q.Key, Algorithm: string(q.Algorithm)})
-		return asLocked(q.LockWait, err)
+		err = statement.Queries.ReservationsFree(ctx, tx, db.ReservationsFreeParams{Policy: op.Policy, Key: op.Key, Algorithm: string(op.Algorithm)})
+		return statement.AsLocked(op.LockWait, err)
 	})
 	return exec.Translate(err, p.tx)
 }
@@ -200,7 +154,7 @@ func (p Store) TakeMany(ctx context.Context, rows []*store.Row, now *int64) erro
 			p.setEdges(r.Query, now)
 		}
 		err := p.runner.Run(ctx, exec.Statement, func(tx db.DBTX) error {
-			return asLocked(rows[0].Query.LockWait, t.TakeMany(ctx, tx, rows, now))
+			return statement.AsLocked(rows[0].Query.LockWait, t.TakeMany(ctx, tx, rows, now))
 		})
 		switch {
 		case exec.IsDataError(err):

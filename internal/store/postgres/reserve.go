@@ -94,13 +94,13 @@ func (p Store) attemptBy(ctx context.Context, m exec.Mode, q *store.Query, a *st
 		p.setEdges(q, q.Now)
 		err = p.runner.Run(ctx, m, func(tx db.DBTX) (err error) {
 			o, overdue, err = p.reserveBy(ctx, tx, q, a)
-			return asLocked(q.LockWait, err)
+			return statement.AsLocked(q.LockWait, err)
 		})
 		if err == exec.ErrRolledBack {
 			err = nil
 		}
 		if err != exec.ErrOtherPeriod {
-			return stamped(q, o), overdue, exec.Translate(err, p.tx)
+			return o, overdue, exec.Translate(err, p.tx)
 		}
 		if err = p.compare(ctx, try); err != nil {
 			return o, false, err
@@ -110,7 +110,9 @@ func (p Store) attemptBy(ctx context.Context, m exec.Mode, q *store.Query, a *st
 
 // reserveBy sends the statement over tx, and looks for an earlier admission if it has to.
 func (p Store) reserveBy(ctx context.Context, tx db.DBTX, q *store.Query, a *store.Admission) (o store.Outcome, overdue bool, err error) {
-	o, err = statement.Of(q.Algorithm).Reserve(ctx, tx, q, a)
+	op := store.Op{Kind: store.Reserve, Query: *q, Admission: a}
+	err = statement.Call{Context: ctx, Op: &op}.Send(tx)
+	o = op.Outcome
 	undecided := errors.Is(err, pgx.ErrNoRows)
 	switch {
 	case err != nil && !undecided:
@@ -248,12 +250,9 @@ func (p Store) settle(ctx context.Context, op *store.Op) error {
 func (p Store) settleOnce(ctx context.Context, op *store.Op) error {
 	err := p.exec(ctx, op.LockWait, func(tx db.DBTX) error {
 		op.Ended = nil
-		e, err := statement.Of(op.Algorithm).Settle(ctx, tx, op)
+		err := statement.Call{Context: ctx, Op: op}.Send(tx)
 		if errors.Is(err, pgx.ErrNoRows) {
 			return nil
-		}
-		if err == nil {
-			op.Ended = &e
 		}
 		return err
 	})

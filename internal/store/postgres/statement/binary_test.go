@@ -139,13 +139,13 @@ func TestBinaryAsSqlc(t *testing.T) {
 					q.Commit, q.LockWait = store.AsSet, 0
 				}
 				q.Now = now
-				take := table.take
+				take := table.kinds[store.Take]
 				if q.Calendar != nil {
-					take = table.calendarTake
+					take = table.calendar[store.Take]
 				}
 				rows = [][]any{r.columns(take, q.Policy, q.Key)}
-				got, err := table.Take(t.Context(), direct, q)
-				want, wanted := table.Take(t.Context(), through, q)
+				got, err := taken(t.Context(), direct, q)
+				want, wanted := taken(t.Context(), through, q)
 				if err != nil || wanted != nil || !reflect.DeepEqual(plain(got), plain(want)) {
 					t.Fatalf("got %+v %v, %v, want %+v %v, %v", got, got.View, err, want, want.View, wanted)
 				}
@@ -185,7 +185,7 @@ func TestBinaryAsSqlc(t *testing.T) {
 // TestBinaryElsewhere: sqlc's functions send what may not be sent in binary.
 func TestBinaryElsewhere(t *testing.T) {
 	t.Parallel()
-	take, many := tables[algorithm.TokenBucket].take, tables[algorithm.TokenBucket].takeMany
+	take, many := tables[algorithm.TokenBucket].kinds[store.Take], tables[algorithm.TokenBucket].takeMany
 	_, otherTypes := oids(take)
 	otherTypes = slices.Clone(otherTypes)
 	otherTypes[0] = pgtype.Float4OID
@@ -226,7 +226,7 @@ func TestBinaryElsewhere(t *testing.T) {
 		runner := exec.NewPool(exec.PGX(server.pool(t, c.change), 0), exec.NewCache(nil))
 		for what, f := range map[string]func(db.DBTX) error{
 			"Take": func(tx db.DBTX) error {
-				_, err := tables[algorithm.TokenBucket].Take(t.Context(), tx, batch[0].Query)
+				_, err := taken(t.Context(), tx, batch[0].Query)
 				return err
 			},
 			"TakeMany": func(tx db.DBTX) error { return tables[algorithm.TokenBucket].TakeMany(t.Context(), tx, batch, nil) },

@@ -12,121 +12,66 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pglimit/pglimit/db"
-	"github.com/pglimit/pglimit/internal/algorithm"
 	"github.com/pglimit/pglimit/internal/store"
 	"github.com/pglimit/pglimit/internal/store/postgres/exec"
 )
 
-// Take grants as many steps as fit.
-func (t *Table) Take(ctx context.Context, tx db.DBTX, q *store.Query) (store.Outcome, error) {
-	s := t.take
-	if q.Calendar != nil {
-		s = t.calendarTake
-	}
-	return t.changed(ctx, tx, s, of(q))
-}
-
-// Charge adds units up to the burst.
-func (t *Table) Charge(ctx context.Context, tx db.DBTX, q *store.Query) (store.Outcome, error) {
-	s := t.charge
-	if q.Calendar != nil {
-		s = t.calendarCharge
-	}
-	return t.changed(ctx, tx, s, of(q))
-}
-
-// Refund gives units back.
-func (t *Table) Refund(ctx context.Context, tx db.DBTX, q *store.Query) (store.Outcome, error) {
-	return t.changed(ctx, tx, t.refund, of(q))
-}
-
-// Undo gives back what is left of units that were counted in g.
-func (t *Table) Undo(ctx context.Context, tx db.DBTX, q *store.Query, g algorithm.Grant) (store.Outcome, error) {
-	w := of(q)
-	w.grant = g
-	return t.changed(ctx, tx, t.undo, w)
-}
-
-// Reserve takes and stores the admission.
-func (t *Table) Reserve(ctx context.Context, tx db.DBTX, q *store.Query, a *store.Admission) (store.Outcome, error) {
-	w := of(q)
-	w.admission = a
-	return t.changed(ctx, tx, t.reserve, w)
+// Call is an Op for one key that is sent with a context.
+type Call struct {
+	Context context.Context
+	Op      *store.Op
 }
 
 // otherPeriod is granted if the clock was in neither of a calendar's windows and the key
 // had no row.
 const otherPeriod = -2
 
-// changed returns the outcome of a statement that takes units or gives units back. The
-// error is ErrOtherPeriod if the clock was in neither of a calendar's windows.
-func (t *Table) changed(ctx context.Context, tx db.DBTX, s *statement, w *wire) (store.Outcome, error) {
+// Send sends the statement and sets the Op's outcome. The error is exec.ErrOtherPeriod if the
+// clock was in neither of a calendar's windows, store.ErrLocked if the row was locked for
+// longer than the Op's LockWait, and pgx.ErrNoRows if a Settle finds no reservation or a
+// Reserve decides nothing.
+func (c Call) Send(tx db.DBTX) error {
+	op, q, t := c.Op, &c.Op.Query, tables[c.Op.Algorithm]
+	s := t.kinds[op.Kind]
+	calendar := q.Calendar != nil && (op.Kind == store.Take || op.Kind == store.Charge)
+	if calendar {
+		s = t.calendar[op.Kind]
+	}
+	w := of(op)
 	defer w.free()
-	err := s.run(ctx, tx, w)
-	if s == t.calendarTake || s == t.calendarCharge {
-		if errors.Is(err, pgx.ErrNoRows) || err == nil && w.fields.granted == otherPeriod {
-			err = exec.ErrOtherPeriod
+	err, f := s.run(c.Context, tx, w), &w.fields
+	switch {
+	case calendar && (errors.Is(err, pgx.ErrNoRows) || err == nil && f.granted == otherPeriod):
+		return exec.ErrOtherPeriod
+	case err != nil:
+		return AsLocked(q.LockWait, err)
+	}
+	switch op.Kind {
+	case store.Block, store.Unblock:
+	case store.Reset, store.Leave:
+		op.Allowed = f.deleted > 0
+	case store.Settle:
+		e := f.ended(op.Reservation())
+		op.Ended = &e
+	case store.Get, store.GetUsage:
+		op.Outcome = f.continued(q, t.state(f))
+		op.Usage = store.Usage{Outcome: op.Outcome, Reservations: int(f.reservations), Reserved: f.reserved}
+	default:
+		op.Outcome = f.outcome(t.view(&w.views, 1, f, q))
+		if q.Now != nil {
+			op.Outcome.Now = *q.Now
 		}
 	}
-	if err != nil {
-		return store.Outcome{}, err
+	return nil
+}
+
+// AsLocked returns ErrLocked for a row that was locked for longer than a LockWait.
+// Retrying the statement would not help.
+func AsLocked(wait time.Duration, err error) error {
+	if err != nil && wait > 0 && exec.IsLockTimeout(err) {
+		return store.ErrLocked
 	}
-	return w.fields.outcome(t.view(&w.views, 1, &w.fields, w.query)), nil
-}
-
-// Get reads the key's state.
-func (t *Table) Get(ctx context.Context, tx db.DBTX, q *store.Query) (store.Outcome, error) {
-	u, err := t.read(ctx, tx, t.get, q)
-	return u.Outcome, err
-}
-
-// Usage reads the key's state and its open reservations.
-func (t *Table) Usage(ctx context.Context, tx db.DBTX, q *store.Query) (store.Usage, error) {
-	return t.read(ctx, tx, t.usage, q)
-}
-
-func (t *Table) read(ctx context.Context, tx db.DBTX, s *statement, q *store.Query) (store.Usage, error) {
-	w := of(q)
-	defer w.free()
-	if err := s.run(ctx, tx, w); err != nil {
-		return store.Usage{}, err
-	}
-	f := &w.fields
-	return store.Usage{Outcome: f.continued(q, t.state(f)), Reservations: int(f.reservations), Reserved: f.reserved}, nil
-}
-
-// Settle changes a reservation. It returns pgx.ErrNoRows if there is none.
-func (t *Table) Settle(ctx context.Context, tx db.DBTX, op *store.Op) (store.Ended, error) {
-	w := of(&op.Query)
-	defer w.free()
-	w.admission = &store.Admission{ID: op.ID, State: op.State}
-	if err := t.settle.run(ctx, tx, w); err != nil {
-		return store.Ended{}, err
-	}
-	return w.fields.ended(op.Reservation()), nil
-}
-
-// Block blocks the key for the query's BlockFor.
-func (t *Table) Block(ctx context.Context, tx db.DBTX, q *store.Query) error {
-	w := of(q)
-	defer w.free()
-	return t.block.run(ctx, tx, w)
-}
-
-// Unblock lifts the block that ends at until; any block if until is 0.
-func (t *Table) Unblock(ctx context.Context, tx db.DBTX, q *store.Query, until int64) error {
-	w := of(q)
-	defer w.free()
-	w.until = until
-	return t.unblock.run(ctx, tx, w)
-}
-
-// Reset deletes the key's row. It returns the number of rows deleted.
-func (t *Table) Reset(ctx context.Context, tx db.DBTX, q *store.Query) (int64, error) {
-	w := of(q)
-	defer w.free()
-	err := t.reset.run(ctx, tx, w)
-	return w.fields.deleted, err
+	return err
 }
 
 // Locked marks the rows that other transactions have locked.
@@ -195,7 +140,7 @@ func allDecided(rows []*store.Row) error {
 func Binaries() map[*exec.Binary][]string {
 	all := map[*exec.Binary][]string{}
 	for _, t := range tables {
-		for _, s := range []*statement{t.take, t.takeMany, t.calendarTake} {
+		for _, s := range []*statement{t.kinds[store.Take], t.takeMany, t.calendar[store.Take]} {
 			if s == nil {
 				continue
 			}

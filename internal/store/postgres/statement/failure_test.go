@@ -44,38 +44,38 @@ func TestBinaryMisread(t *testing.T) {
 				t.Errorf("column %d as %v: %v, %+v", i, bad, err, outcomes(batch))
 			}
 		}
-		for i := range table.take.columns {
-			rows = [][]any{r.columns(table.take, "", "")}
+		for i := range table.kinds[store.Take].columns {
+			rows = [][]any{r.columns(table.kinds[store.Take], "", "")}
 			rows[0][i] = bad
-			if o, err := table.Take(t.Context(), c, batch[0].Query); err == nil || o.Decided {
+			if o, err := taken(t.Context(), c, batch[0].Query); err == nil || o.Decided {
 				t.Errorf("column %d of a Take as %v: %+v, %v", i, bad, o, err)
 			}
 		}
 	}
-	rows = [][]any{r.columns(table.take, "", "")[1:]}
-	if _, err := table.Take(t.Context(), c, batch[0].Query); err == nil {
+	rows = [][]any{r.columns(table.kinds[store.Take], "", "")[1:]}
+	if _, err := taken(t.Context(), c, batch[0].Query); err == nil {
 		t.Error("a column is missing")
 	}
 	rows = nil
-	if _, err := table.Take(t.Context(), c, batch[0].Query); !errors.Is(err, pgx.ErrNoRows) {
+	if _, err := taken(t.Context(), c, batch[0].Query); !errors.Is(err, pgx.ErrNoRows) {
 		t.Errorf("no row: %v", err)
 	}
 	if err := table.TakeMany(t.Context(), c, batch, nil); err == nil || !strings.Contains(err.Error(), "no row returned") {
 		t.Errorf("no rows: %v", err)
 	}
-	rows = [][]any{r.columns(table.take, "", "")}
-	if o, err := table.Take(t.Context(), c, batch[0].Query); err != nil || !o.Decided {
+	rows = [][]any{r.columns(table.kinds[store.Take], "", "")}
+	if o, err := taken(t.Context(), c, batch[0].Query); err != nil || !o.Decided {
 		t.Errorf("afterwards %+v, %v", o, err)
 	}
 	q := r.query(algorithm.FixedWindow, "k")
 	q.Calendar, rows = new(algorithm.Calendar), nil
-	if _, err := tables[algorithm.FixedWindow].Take(t.Context(), c, q); err != exec.ErrOtherPeriod {
+	if _, err := taken(t.Context(), c, q); err != exec.ErrOtherPeriod {
 		t.Errorf("a calendar without a row: %v", err)
 	}
-	calendar := tables[algorithm.FixedWindow].calendarTake
+	calendar := tables[algorithm.FixedWindow].calendar[store.Take]
 	rows = [][]any{r.columns(calendar, "", "")}
 	rows[0][slices.IndexFunc(calendar.columns, func(c column) bool { return c.name == "Granted" })] = float64(otherPeriod)
-	if _, err := tables[algorithm.FixedWindow].Take(t.Context(), c, q); err != exec.ErrOtherPeriod {
+	if _, err := taken(t.Context(), c, q); err != exec.ErrOtherPeriod {
 		t.Errorf("a calendar in another period: %v", err)
 	}
 }
@@ -138,8 +138,8 @@ func TestBinaryLost(t *testing.T) {
 				if executed++; err != nil {
 					return nil, err
 				}
-				if s.sql == table.take.text {
-					return [][]any{r.columns(table.take, "", "")}, nil
+				if s.sql == table.kinds[store.Take].text {
+					return [][]any{r.columns(table.kinds[store.Take], "", "")}, nil
 				}
 				for _, row := range batch {
 					rows = append(rows, r.columns(table.takeMany, row.Query.Policy, row.Query.Key))
@@ -154,7 +154,7 @@ func TestBinaryLost(t *testing.T) {
 					if many {
 						return table.TakeMany(t.Context(), tx, batch, nil)
 					}
-					o, err := table.Take(t.Context(), tx, batch[0].Query)
+					o, err := taken(t.Context(), tx, batch[0].Query)
 					batch[0].Outcome = o
 					return err
 				})

@@ -42,25 +42,26 @@ var params = names{
 	"UntilUs":    integer(func(w *wire) int64 { return w.query.Edges.Until }),
 	"LifetimeUs": integer(func(w *wire) int64 { return w.query.Lifetime }),
 	"BlockForUs": integer(func(w *wire) int64 { return w.query.BlockFor }),
-	"ForUs":      integer(func(w *wire) int64 { return w.query.BlockFor }),
+	"ForUs":      integer(func(w *wire) int64 { return w.op.ForUs }),
 	"Units":      float(func(w *wire) float64 { return w.query.Units }),
 	"Burst":      float(func(w *wire) float64 { return w.query.Burst }),
 
-	// of an Undo
-	"CountedAtUs": integer(func(w *wire) int64 { return w.grant.At }),
-	"EndsAtUs":    integer(func(w *wire) int64 { return w.grant.EndsAt }),
+	// of an Undo, a Leave
+	"CountedAtUs": integer(func(w *wire) int64 { return w.op.Grant.At }),
+	"EndsAtUs":    integer(func(w *wire) int64 { return w.op.Grant.EndsAt }),
+	"Ticket":      integer(func(w *wire) int64 { return w.op.Ticket }),
 
-	// of a Reserve or a Settle
-	"ID":         text(func(w *wire) string { return w.admission.ID }),
-	"State":      text(func(w *wire) string { return string(w.admission.State) }),
-	"LimitUnits": float(func(w *wire) float64 { return w.admission.Limit }),
-	"TtlUs":      integer(func(w *wire) int64 { return w.admission.TTL }),
-	"RememberUs": integer(func(w *wire) int64 { return w.admission.Remember }),
+	// of a Reserve
+	"ID":         text(func(w *wire) string { return w.op.Admission.ID }),
+	"State":      text(func(w *wire) string { return string(w.op.Admission.State) }),
+	"LimitUnits": float(func(w *wire) float64 { return w.op.Admission.Limit }),
+	"TtlUs":      integer(func(w *wire) int64 { return w.op.Admission.TTL }),
+	"RememberUs": integer(func(w *wire) int64 { return w.op.Admission.Remember }),
 	"IdempotencyKey": nullable(pgtype.TextOID, appendText, func(w *wire) *string {
-		if w.admission.Idempotency == "" {
+		if w.op.Admission.Idempotency == "" {
 			return nil
 		}
-		return &w.admission.Idempotency
+		return &w.op.Admission.Idempotency
 	}),
 
 	// of many keys

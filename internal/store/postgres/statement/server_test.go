@@ -17,6 +17,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglimit/pglimit/internal/algorithm"
+	"github.com/pglimit/pglimit/internal/store"
 )
 
 // fakeServer is a PostgreSQL without tables. It describes the statements with the types of
@@ -267,7 +268,7 @@ func encoded(v any, format int16) []byte {
 // statements returns the statements that are sent in binary.
 func statements() (all []*statement) {
 	for _, t := range tables {
-		all = append(all, t.take, t.takeMany)
+		all = append(all, t.kinds[store.Take], t.takeMany)
 	}
-	return append(all, tables[algorithm.FixedWindow].calendarTake)
+	return append(all, tables[algorithm.FixedWindow].calendar[store.Take])
 }

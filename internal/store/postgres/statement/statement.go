@@ -156,40 +156,24 @@ func (s *statement) fill(w *wire) form {
 	return f
 }
 
-// run sends the statement. w reads its rows.
+// run sends the statement, in binary if it can. w reads its rows, which are void after an
+// error.
 func (s *statement) run(ctx context.Context, tx db.DBTX, w *wire) error {
+	var ready exec.Ready
 	if s.binary != nil {
-		ready, err := s.binary.Prepare(ctx, tx)
-		if err != nil {
+		var err error
+		if ready, err = s.binary.Prepare(ctx, tx); err != nil {
 			return err
 		}
-		if ready.OK() {
-			return s.direct(ctx, ready, w)
-		}
 	}
-	f := s.fill(w)
-	defer func() {
-		f.clear()
-		s.forms.Put(f)
-	}()
-	return s.through(ctx, tx, f, w)
-}
-
-// through sends the statement by sqlc's function.
-func (s *statement) through(ctx context.Context, tx db.DBTX, f form, w *wire) error {
-	n, err := f.send(ctx, tx)
-	if err != nil {
-		return err
+	if !ready.OK() {
+		f := s.fill(w)
+		defer func() {
+			f.clear()
+			s.forms.Put(f)
+		}()
+		return s.through(ctx, tx, f, w)
 	}
-	for i := range n {
-		w.fields.copy(s.columns, f.row(i))
-		w.decide(n - i)
-	}
-	return nil
-}
-
-// direct sends the statement in binary. After an error the rows that it has read are void.
-func (s *statement) direct(ctx context.Context, ready exec.Ready, w *wire) error {
 	rows := ready.Query(ctx, w.encode(s.params))
 	var misread error
 	found := 0
@@ -206,4 +190,17 @@ func (s *statement) direct(ctx context.Context, ready exec.Ready, w *wire) error
 		return pgx.ErrNoRows
 	}
 	return misread
+}
+
+// through sends the statement by sqlc's function.
+func (s *statement) through(ctx context.Context, tx db.DBTX, f form, w *wire) error {
+	n, err := f.send(ctx, tx)
+	if err != nil {
+		return err
+	}
+	for i := range n {
+		w.fields.copy(s.columns, f.row(i))
+		w.decide(n - i)
+	}
+	return nil
 }

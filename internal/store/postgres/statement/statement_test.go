@@ -46,27 +46,50 @@ func sends[P, R any](ctx context.Context, tx db.DBTX, _ P) (row R, err error) {
 	return row, err
 }
 
+// verbs are the names of the kinds' statements.
+var verbs = [...]string{
+	store.Take: "Take", store.Reserve: "Reserve", store.Charge: "Charge", store.Refund: "Refund", store.Undo: "Undo", store.Settle: "Settle",
+	store.Get: "Get", store.GetUsage: "Usage", store.Block: "Block", store.Unblock: "Unblock", store.Reset: "Reset", store.Leave: "Leave",
+}
+
 // TestStatementsOfTable: each algorithm sends its own statements, and each verb its own.
 func TestStatementsOfTable(t *testing.T) {
 	t.Parallel()
 	for a, table := range tables {
-		prefix, v := "", reflect.ValueOf(table).Elem()
-		for i := range v.NumField() {
-			field := v.Type().Field(i)
-			if field.Type != reflect.TypeFor[*statement]() || v.Field(i).IsNil() {
+		sent := map[string]*statement{"TakeMany": table.takeMany, "TakeAll": table.takeAll, "Locked": table.locked}
+		for kind, s := range table.kinds {
+			sent[verbs[kind]] = s
+		}
+		for kind, s := range table.calendar {
+			sent["Calendar"+verbs[kind]] = s
+		}
+		prefix := ""
+		for verb, s := range sent {
+			if s == nil {
 				continue
 			}
-			s := (*statement)(v.Field(i).UnsafePointer())
-			of, verb := strings.Fields(s.text)[2], strings.ToUpper(field.Name[:1])+field.Name[1:]
+			of := strings.Fields(s.text)[2]
 			name, ok := strings.CutSuffix(of, verb)
 			if prefix == "" {
 				prefix = name
 			}
 			if !ok || name != prefix || !strings.EqualFold(name, strings.ReplaceAll(string(a), "_", "")) {
-				t.Errorf("%s sends %s as %s", a, of, field.Name)
+				t.Errorf("%s sends %s as %s", a, of, verb)
 			}
 		}
 	}
+}
+
+// send sends an op of a kind.
+func send(ctx context.Context, tx db.DBTX, kind store.Kind, q *store.Query) (*store.Op, error) {
+	op := &store.Op{Kind: kind, Query: *q}
+	return op, Call{ctx, op}.Send(tx)
+}
+
+// taken sends a Take.
+func taken(ctx context.Context, tx db.DBTX, q *store.Query) (store.Outcome, error) {
+	op, err := send(ctx, tx, store.Take, q)
+	return op.Outcome, err
 }
 
 // kept is a DBTX that keeps the parameters of each statement, as a pipeline does.
@@ -96,11 +119,11 @@ func (*kept) Scan(...any) error { return errors.New("not sent") }
 // others have used the same memory.
 func TestStatementKeepsParams(t *testing.T) {
 	t.Parallel()
-	for name, table := range tables {
+	for name := range tables {
 		r, k := drawn{rand.New(rand.NewPCG(7, 7))}, new(kept)
 		for i := range 5 {
 			a := &store.Admission{ID: fmt.Sprint("id", i), Idempotency: fmt.Sprint("idempotency", i)}
-			_, _ = table.Reserve(t.Context(), k, r.query(name, "key"), a)
+			_ = Call{t.Context(), &store.Op{Kind: store.Reserve, Query: *r.query(name, "key"), Admission: a}}.Send(k)
 		}
 		for i, args := range k.args {
 			if !slices.ContainsFunc(args, func(arg any) bool {
@@ -121,8 +144,8 @@ func TestStatementOwnNames(t *testing.T) {
 		r, k := drawn{rand.New(rand.NewPCG(8, 8))}, new(kept)
 		q := r.query(name, "key")
 		rows := []*store.Row{{Query: q}, {Query: q}}
-		_, _ = table.Charge(t.Context(), k, q)
-		_ = table.Unblock(t.Context(), k, q, 17)
+		_, _ = send(t.Context(), k, store.Charge, q)
+		_ = Call{t.Context(), &store.Op{Kind: store.Unblock, Query: *q, Until: 17}}.Send(k)
 		_, _ = table.Locked(t.Context(), k, rows)
 		if !slices.ContainsFunc(k.args[0], func(a any) bool { return a == q.Burst }) || slices.ContainsFunc(k.args[0], func(a any) bool { return a == q.Capacity }) {
 			t.Errorf("%s: a Charge of %+v has %v", name, q.Rules, k.args[0])

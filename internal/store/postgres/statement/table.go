@@ -15,17 +15,16 @@ type Table struct {
 	view  viewer
 	state func(*fields) algorithm.State
 
-	take, takeMany, takeAll       *statement
-	charge, get, usage, reserve   *statement
-	refund, undo, settle          *statement
-	block, unblock, reset, locked *statement
-	calendarTake, calendarCharge  *statement // of a query with a calendar
+	kinds                     [store.Leave + 1]*statement  // by the kind of an Op for one key
+	calendar                  [store.Charge + 1]*statement // instead, of a query with a calendar
+	takeMany, takeAll, locked *statement
 }
 
 // What some statements mean by a name.
 var (
 	charged   = names{"Capacity": float(func(w *wire) float64 { return w.query.Burst })}
-	unblocked = names{"UntilUs": integer(func(w *wire) int64 { return w.until })}
+	unblocked = names{"UntilUs": integer(func(w *wire) int64 { return w.op.Until })}
+	ended     = names{"ID": text(func(w *wire) string { return w.op.ID }), "State": text(func(w *wire) string { return string(w.op.State) })}
 	ofEach    = names{"Policies": texts(perRow, func(r *store.Row) string { return r.Query.Policy })}
 )
 
@@ -35,51 +34,75 @@ func Of(a algorithm.Name) *Table { return tables[a] }
 var tables = map[algorithm.Name]*Table{
 	algorithm.LeakyBucket: {
 		view: leakyView, state: leakyState,
-		take: one(Queries.LeakyBucketTake).inBinary(), takeMany: many(Queries.LeakyBucketTakeMany).inBinary(), takeAll: many(Queries.LeakyBucketTakeAll),
-		charge: one(Queries.LeakyBucketCharge, charged), get: one(Queries.LeakyBucketGet), usage: one(Queries.LeakyBucketUsage), reserve: one(Queries.LeakyBucketReserve),
-		refund: one(Queries.LeakyBucketRefund), undo: one(Queries.LeakyBucketUndo), settle: one(Queries.LeakyBucketSettle),
-		block: none(Queries.LeakyBucketBlock), unblock: none(Queries.LeakyBucketUnblock, unblocked), reset: deletes(Queries.LeakyBucketReset), locked: many(Queries.LeakyBucketLocked, ofEach),
+		takeMany: many(Queries.LeakyBucketTakeMany).inBinary(), takeAll: many(Queries.LeakyBucketTakeAll), locked: many(Queries.LeakyBucketLocked, ofEach),
+		kinds: [store.Leave + 1]*statement{
+			store.Take: one(Queries.LeakyBucketTake).inBinary(), store.Reserve: one(Queries.LeakyBucketReserve), store.Charge: one(Queries.LeakyBucketCharge, charged),
+			store.Get: one(Queries.LeakyBucketGet), store.GetUsage: one(Queries.LeakyBucketUsage),
+			store.Refund: one(Queries.LeakyBucketRefund), store.Undo: one(Queries.LeakyBucketUndo), store.Settle: one(Queries.LeakyBucketSettle, ended),
+			store.Block: none(Queries.LeakyBucketBlock), store.Unblock: none(Queries.LeakyBucketUnblock, unblocked), store.Reset: deletes(Queries.LeakyBucketReset),
+		},
 	},
 	algorithm.LeakyBucketQueue: {
 		view: bucketView, state: bucketState,
-		take: one(Queries.LeakyBucketQueueTake).inBinary(), takeMany: many(Queries.LeakyBucketQueueTakeMany).inBinary(), takeAll: many(Queries.LeakyBucketQueueTakeAll),
-		charge: one(Queries.LeakyBucketQueueCharge, charged), get: one(Queries.LeakyBucketQueueGet), usage: one(Queries.LeakyBucketQueueUsage), reserve: one(Queries.LeakyBucketQueueReserve),
-		block: none(Queries.LeakyBucketQueueBlock), unblock: none(Queries.LeakyBucketQueueUnblock, unblocked), reset: deletes(Queries.LeakyBucketQueueReset), locked: many(Queries.LeakyBucketQueueLocked, ofEach),
+		takeMany: many(Queries.LeakyBucketQueueTakeMany).inBinary(), takeAll: many(Queries.LeakyBucketQueueTakeAll), locked: many(Queries.LeakyBucketQueueLocked, ofEach),
+		kinds: [store.Leave + 1]*statement{
+			store.Take: one(Queries.LeakyBucketQueueTake).inBinary(), store.Reserve: one(Queries.LeakyBucketQueueReserve), store.Charge: one(Queries.LeakyBucketQueueCharge, charged),
+			store.Get: one(Queries.LeakyBucketQueueGet), store.GetUsage: one(Queries.LeakyBucketQueueUsage),
+			store.Leave: deletes(Queries.LeakyBucketQueueLeave),
+			store.Block: none(Queries.LeakyBucketQueueBlock), store.Unblock: none(Queries.LeakyBucketQueueUnblock, unblocked), store.Reset: deletes(Queries.LeakyBucketQueueReset),
+		},
 	},
 	algorithm.TokenBucket: {
 		view: bucketView, state: bucketState,
-		take: one(Queries.TokenBucketTake).inBinary(), takeMany: many(Queries.TokenBucketTakeMany).inBinary(), takeAll: many(Queries.TokenBucketTakeAll),
-		charge: one(Queries.TokenBucketCharge, charged), get: one(Queries.TokenBucketGet), usage: one(Queries.TokenBucketUsage), reserve: one(Queries.TokenBucketReserve),
-		refund: one(Queries.TokenBucketRefund), undo: one(Queries.TokenBucketUndo), settle: one(Queries.TokenBucketSettle),
-		block: none(Queries.TokenBucketBlock), unblock: none(Queries.TokenBucketUnblock, unblocked), reset: deletes(Queries.TokenBucketReset), locked: many(Queries.TokenBucketLocked, ofEach),
+		takeMany: many(Queries.TokenBucketTakeMany).inBinary(), takeAll: many(Queries.TokenBucketTakeAll), locked: many(Queries.TokenBucketLocked, ofEach),
+		kinds: [store.Leave + 1]*statement{
+			store.Take: one(Queries.TokenBucketTake).inBinary(), store.Reserve: one(Queries.TokenBucketReserve), store.Charge: one(Queries.TokenBucketCharge, charged),
+			store.Get: one(Queries.TokenBucketGet), store.GetUsage: one(Queries.TokenBucketUsage),
+			store.Refund: one(Queries.TokenBucketRefund), store.Undo: one(Queries.TokenBucketUndo), store.Settle: one(Queries.TokenBucketSettle, ended),
+			store.Block: none(Queries.TokenBucketBlock), store.Unblock: none(Queries.TokenBucketUnblock, unblocked), store.Reset: deletes(Queries.TokenBucketReset),
+		},
 	},
 	algorithm.GCRA: {
 		view: bucketView, state: bucketState,
-		take: one(Queries.GCRATake).inBinary(), takeMany: many(Queries.GCRATakeMany).inBinary(), takeAll: many(Queries.GCRATakeAll),
-		charge: one(Queries.GCRACharge, charged), get: one(Queries.GCRAGet), usage: one(Queries.GCRAUsage), reserve: one(Queries.GCRAReserve),
-		refund: one(Queries.GCRARefund), undo: one(Queries.GCRAUndo), settle: one(Queries.GCRASettle),
-		block: none(Queries.GCRABlock), unblock: none(Queries.GCRAUnblock, unblocked), reset: deletes(Queries.GCRAReset), locked: many(Queries.GCRALocked, ofEach),
+		takeMany: many(Queries.GCRATakeMany).inBinary(), takeAll: many(Queries.GCRATakeAll), locked: many(Queries.GCRALocked, ofEach),
+		kinds: [store.Leave + 1]*statement{
+			store.Take: one(Queries.GCRATake).inBinary(), store.Reserve: one(Queries.GCRAReserve), store.Charge: one(Queries.GCRACharge, charged),
+			store.Get: one(Queries.GCRAGet), store.GetUsage: one(Queries.GCRAUsage),
+			store.Refund: one(Queries.GCRARefund), store.Undo: one(Queries.GCRAUndo), store.Settle: one(Queries.GCRASettle, ended),
+			store.Block: none(Queries.GCRABlock), store.Unblock: none(Queries.GCRAUnblock, unblocked), store.Reset: deletes(Queries.GCRAReset),
+		},
 	},
 	algorithm.FixedWindow: {
 		view: windowView, state: windowState,
-		take: one(Queries.FixedWindowTake).inBinary(), takeMany: many(Queries.FixedWindowTakeMany).inBinary(), takeAll: many(Queries.FixedWindowTakeAll),
-		calendarTake: one(Queries.FixedWindowCalendarTake).inBinary(), calendarCharge: one(Queries.FixedWindowCalendarCharge, charged),
-		charge: one(Queries.FixedWindowCharge, charged), get: one(Queries.FixedWindowGet), usage: one(Queries.FixedWindowUsage), reserve: one(Queries.FixedWindowReserve),
-		refund: one(Queries.FixedWindowRefund), undo: one(Queries.FixedWindowUndo), settle: one(Queries.FixedWindowSettle),
-		block: none(Queries.FixedWindowBlock), unblock: none(Queries.FixedWindowUnblock, unblocked), reset: deletes(Queries.FixedWindowReset), locked: many(Queries.FixedWindowLocked, ofEach),
+		takeMany: many(Queries.FixedWindowTakeMany).inBinary(), takeAll: many(Queries.FixedWindowTakeAll), locked: many(Queries.FixedWindowLocked, ofEach),
+		calendar: [store.Charge + 1]*statement{
+			store.Take: one(Queries.FixedWindowCalendarTake).inBinary(), store.Charge: one(Queries.FixedWindowCalendarCharge, charged),
+		},
+		kinds: [store.Leave + 1]*statement{
+			store.Take: one(Queries.FixedWindowTake).inBinary(), store.Reserve: one(Queries.FixedWindowReserve), store.Charge: one(Queries.FixedWindowCharge, charged),
+			store.Get: one(Queries.FixedWindowGet), store.GetUsage: one(Queries.FixedWindowUsage),
+			store.Refund: one(Queries.FixedWindowRefund), store.Undo: one(Queries.FixedWindowUndo), store.Settle: one(Queries.FixedWindowSettle, ended),
+			store.Block: none(Queries.FixedWindowBlock), store.Unblock: none(Queries.FixedWindowUnblock, unblocked), store.Reset: deletes(Queries.FixedWindowReset),
+		},
 	},
 	algorithm.SlidingWindowCounter: {
 		view: counterView, state: counterState,
-		take: one(Queries.SlidingWindowCounterTake).inBinary(), takeMany: many(Queries.SlidingWindowCounterTakeMany).inBinary(), takeAll: many(Queries.SlidingWindowCounterTakeAll),
-		charge: one(Queries.SlidingWindowCounterCharge, charged), get: one(Queries.SlidingWindowCounterGet), usage: one(Queries.SlidingWindowCounterUsage), reserve: one(Queries.SlidingWindowCounterReserve),
-		refund: one(Queries.SlidingWindowCounterRefund), undo: one(Queries.SlidingWindowCounterUndo), settle: one(Queries.SlidingWindowCounterSettle),
-		block: none(Queries.SlidingWindowCounterBlock), unblock: none(Queries.SlidingWindowCounterUnblock, unblocked), reset: deletes(Queries.SlidingWindowCounterReset), locked: many(Queries.SlidingWindowCounterLocked, ofEach),
+		takeMany: many(Queries.SlidingWindowCounterTakeMany).inBinary(), takeAll: many(Queries.SlidingWindowCounterTakeAll), locked: many(Queries.SlidingWindowCounterLocked, ofEach),
+		kinds: [store.Leave + 1]*statement{
+			store.Take: one(Queries.SlidingWindowCounterTake).inBinary(), store.Reserve: one(Queries.SlidingWindowCounterReserve), store.Charge: one(Queries.SlidingWindowCounterCharge, charged),
+			store.Get: one(Queries.SlidingWindowCounterGet), store.GetUsage: one(Queries.SlidingWindowCounterUsage),
+			store.Refund: one(Queries.SlidingWindowCounterRefund), store.Undo: one(Queries.SlidingWindowCounterUndo), store.Settle: one(Queries.SlidingWindowCounterSettle, ended),
+			store.Block: none(Queries.SlidingWindowCounterBlock), store.Unblock: none(Queries.SlidingWindowCounterUnblock, unblocked), store.Reset: deletes(Queries.SlidingWindowCounterReset),
+		},
 	},
 	algorithm.SlidingWindowLog: {
 		view: logView, state: logState,
-		take: one(Queries.SlidingWindowLogTake).inBinary(), takeMany: many(Queries.SlidingWindowLogTakeMany).inBinary(), takeAll: many(Queries.SlidingWindowLogTakeAll),
-		charge: one(Queries.SlidingWindowLogCharge, charged), get: one(Queries.SlidingWindowLogGet), usage: one(Queries.SlidingWindowLogUsage), reserve: one(Queries.SlidingWindowLogReserve),
-		refund: one(Queries.SlidingWindowLogRefund), undo: one(Queries.SlidingWindowLogUndo), settle: one(Queries.SlidingWindowLogSettle),
-		block: none(Queries.SlidingWindowLogBlock), unblock: none(Queries.SlidingWindowLogUnblock, unblocked), reset: deletes(Queries.SlidingWindowLogReset), locked: many(Queries.SlidingWindowLogLocked, ofEach),
+		takeMany: many(Queries.SlidingWindowLogTakeMany).inBinary(), takeAll: many(Queries.SlidingWindowLogTakeAll), locked: many(Queries.SlidingWindowLogLocked, ofEach),
+		kinds: [store.Leave + 1]*statement{
+			store.Take: one(Queries.SlidingWindowLogTake).inBinary(), store.Reserve: one(Queries.SlidingWindowLogReserve), store.Charge: one(Queries.SlidingWindowLogCharge, charged),
+			store.Get: one(Queries.SlidingWindowLogGet), store.GetUsage: one(Queries.SlidingWindowLogUsage),
+			store.Refund: one(Queries.SlidingWindowLogRefund), store.Undo: one(Queries.SlidingWindowLogUndo), store.Settle: one(Queries.SlidingWindowLogSettle, ended),
+			store.Block: none(Queries.SlidingWindowLogBlock), store.Unblock: none(Queries.SlidingWindowLogUnblock, unblocked), store.Reset: deletes(Queries.SlidingWindowLogReset),
+		},
 	},
 }

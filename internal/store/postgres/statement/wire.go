@@ -3,7 +3,6 @@ package statement
 import (
 	"sync"
 
-	"github.com/pglimit/pglimit/internal/algorithm"
 	"github.com/pglimit/pglimit/internal/store"
 )
 
@@ -11,12 +10,9 @@ import (
 // last. Its memory is reused.
 type wire struct {
 	rows  []*store.Row // of a statement for many keys
-	query *store.Query // of a statement for one key; the first of rows
+	op    *store.Op    // of a statement for one key; a pipeline keeps pointers into its Admission
+	query *store.Query // of op, or the first of rows
 	now   *int64
-	grant algorithm.Grant // of an Undo
-	// admission is of a Reserve or a Settle. A pipeline keeps pointers into it until it is sent.
-	admission *store.Admission
-	until     int64 // of an Unblock
 
 	buf    []byte // all parameters
 	ends   []int  // of each parameter in buf; -1 for NULL
@@ -36,9 +32,9 @@ type rowKey struct{ policy, key string }
 var wires = sync.Pool{New: func() any { return new(wire) }}
 
 // of returns a wire for a statement for one key.
-func of(q *store.Query) *wire {
+func of(op *store.Op) *wire {
 	w := wires.Get().(*wire)
-	w.query, w.now, w.fields.clock = q, q.Now, q.Now
+	w.op, w.query, w.now, w.fields.clock = op, &op.Query, op.Now, op.Now
 	return w
 }
 
