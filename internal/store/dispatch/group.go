@@ -161,3 +161,23 @@ func share(o store.Outcome, q *store.Query, cost, before float64) store.Outcome 
 	}
 	return o
 }
+
+// shareSum returns the outcome of a request in a group that asked for the sum of different
+// costs, if all were granted or the key was blocked. after is the sum of those after it.
+func shareSum(o store.Outcome, q *store.Query, after float64) store.Outcome {
+	if o.Granted > 0 {
+		o.Granted, o.BlockedUntil = q.Count, 0
+		if after > 0 {
+			o.View = o.View.Less(after)
+		}
+	}
+	return o
+}
+
+// splits reports whether the sum of different costs was denied and does not answer single
+// requests: they may fit, or a log's state is about the sum.
+func (g *group) splits() bool {
+	return g.mixed && g.Outcome.Granted == 0 && (!g.Outcome.Blocked || g.isLog())
+}
+
+func (g *group) isLog() bool { return g.Query.Algorithm.Family() == algorithm.Logs }

@@ -233,3 +233,26 @@ func (b begun) end(why error) bool {
 	b.w.ready <- struct{}{}
 	return true
 }
+
+// keyOfAll returns the key for whose turn a TakeAll waits. It is not that of one key, whose
+// row may be free while another group's is locked.
+func keyOfAll(op *store.Op) key {
+	groups := op.Groups
+	var hot *store.Group
+	for _, g := range groups {
+		if g.Hot && (hot == nil || g.Index < hot.Index) {
+			hot = g
+		}
+	}
+	if hot != nil {
+		groups = []*store.Group{hot}
+	}
+	var k strings.Builder
+	for _, g := range groups {
+		for _, part := range []string{string(g.Algorithm), g.Policy, g.Key} {
+			k.WriteString(part)
+			k.WriteByte(0) // is in none of them
+		}
+	}
+	return key{key: k.String(), reads: op.Reads()}
+}

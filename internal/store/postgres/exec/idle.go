@@ -79,3 +79,6 @@ func (l *idleLimit) Text() string {
 	}
 	return beginning
 }
+
+// beginning begins a transaction at read committed, whatever the database's default.
+const beginning = "begin isolation level read committed"

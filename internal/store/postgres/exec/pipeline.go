@@ -11,9 +11,6 @@ import (
 	"github.com/pglimit/pglimit/internal/store"
 )
 
-// ErrNoPipeline: the connection cannot send many statements at once. Nothing was sent.
-var ErrNoPipeline = errors.New("pglimit: no pipeline")
-
 // Pipeline makes n calls as one transaction in one round trip. Each call runs twice, first
 // to record its statement and then to read its answer; until then it must do nothing else.
 // It has one statement: further ones fail with store.ErrAlone. If a statement fails, the
@@ -109,3 +106,103 @@ type onceRow struct {
 }
 
 func (r onceRow) Scan(into ...any) error { return r.note(r.Row.Scan(into...)) }
+
+// Call sends one statement and reads its answer.
+type Call func(db.DBTX) error
+
+// batcher is a DBTX that sends many statements at once.
+type batcher interface {
+	SendBatch(context.Context, *pgx.Batch) pgx.BatchResults
+}
+
+// Together makes the calls in order, up to the first that fails. If tx can pipeline, they
+// take one round trip: each call runs twice, first to record its statement and then to
+// read its answer. So a call must do nothing else before it has its answer.
+func Together(ctx context.Context, tx db.DBTX, calls []Call) error {
+	many, ok := tx.(batcher)
+	if !ok {
+		for _, c := range calls {
+			if err := c(tx); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	var batch pgx.Batch
+	for _, c := range calls {
+		if err := c(recorder{&batch}); err != errRecorded {
+			return err
+		}
+	}
+	results := many.SendBatch(ctx, &batch)
+	for _, c := range calls {
+		if err := c(player{results}); err != nil {
+			_ = results.Close() // the first error is the one to report
+			return err
+		}
+	}
+	return results.Close()
+}
+
+// recorder is a DBTX that only records statements.
+type recorder struct{ *pgx.Batch }
+
+func (r recorder) Exec(_ context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
+	r.Queue(sql, args...)
+	return pgconn.CommandTag{}, errRecorded
+}
+
+func (r recorder) Query(_ context.Context, sql string, args ...any) (pgx.Rows, error) {
+	r.Queue(sql, args...)
+	return nil, errRecorded
+}
+
+func (r recorder) QueryRow(_ context.Context, sql string, args ...any) pgx.Row {
+	r.Queue(sql, args...)
+	return noRow{errRecorded}
+}
+
+// Text returns the text of the statement that f sends. It sends nothing.
+func Text(f func(db.DBTX)) string {
+	var sent pgx.Batch
+	f(recorder{&sent})
+	return sent.QueuedQueries[0].SQL
+}
+
+// player is a DBTX that returns the answers to recorded statements, in their order.
+type player struct{ pgx.BatchResults }
+
+func (p player) Exec(context.Context, string, ...any) (pgconn.CommandTag, error) {
+	return p.BatchResults.Exec()
+}
+
+func (p player) Query(context.Context, string, ...any) (pgx.Rows, error) {
+	return p.BatchResults.Query()
+}
+
+func (p player) QueryRow(context.Context, string, ...any) pgx.Row {
+	return p.BatchResults.QueryRow()
+}
+
+// command returns the call of a statement without parameters or answer.
+func command(ctx context.Context, sql string) Call {
+	return func(tx db.DBTX) error {
+		_, err := tx.Exec(ctx, sql)
+		return err
+	}
+}
+
+// AtOnce makes the calls in one transaction and one round trip, on a connection that
+// Runner.Do lends. Statements of one pipeline are one transaction, even without a BEGIN: if
+// one fails, the server skips the others and undoes all.
+func AtOnce(ctx context.Context, tx db.DBTX, calls []Call) error {
+	_, pipelines := tx.(batcher)
+	_, begins := tx.(poolTx) // a pipeline has room for its BEGIN
+	switch {
+	case len(calls) == 1 && !begins:
+		return calls[0](tx)
+	case !pipelines:
+		return ErrOneByOne
+	}
+	return Together(ctx, tx, calls)
+}

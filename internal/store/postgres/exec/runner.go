@@ -2,15 +2,14 @@ package exec
 
 import (
 	"context"
-	"database/sql"
-	"errors"
 	"fmt"
 	"sync/atomic"
-	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/pglimit/pglimit/db"
 	"github.com/pglimit/pglimit/internal/pooler"
-	"github.com/pglimit/pglimit/internal/sqldb"
 	"github.com/pglimit/pglimit/internal/store"
 	"github.com/pglimit/pglimit/internal/store/detached"
 )
@@ -36,10 +35,6 @@ const (
 	// and else rolls back.
 	Transaction Mode = true
 )
-
-// ErrRolledBack ends a Transaction that has its answer and must leave no
-// change.
-var ErrRolledBack = errors.New("pglimit: rolled back")
 
 // Connections are a pool of pgx or of database/sql.
 type Connections interface {
@@ -179,39 +174,73 @@ type inTx struct{ db.DBTX }
 
 func (t inTx) Run(_ context.Context, _ Mode, f func(db.DBTX) error) error { return f(t.DBTX) }
 
-// SQL returns the connections of a *sql.DB. Their own transactions may be idle for so long:
-// see Idle.
-func SQL(db *sql.DB, idle time.Duration) Connections {
-	return sqlConnections{sqldb.NewPool(db, newIdleLimit(idle))}
+// Cache is what is known of a driver's cache of prepared statements. It is safe for
+// concurrent use.
+type Cache struct {
+	off  atomic.Bool
+	warn func(error)
 }
 
-// SQLTx returns a transaction of database/sql as a db.DBTX.
-func SQLTx(tx *sql.Tx) db.DBTX { return sqldb.Tx(tx) }
+// NewCache returns a Cache in use. When it is turned off, warn is called once, with the
+// cause and the next step.
+func NewCache(warn func(error)) *Cache { return &Cache{warn: warn} }
 
-type sqlConnections struct{ *sqldb.Pool }
+// InUse reports whether statements are prepared.
+func (c *Cache) InUse() bool { return !c.off.Load() }
 
-// Acquire implements Connections.
-func (c sqlConnections) Acquire(context.Context) (db.DBTX, func(error) error, error) {
-	return c.Pool, crowded, nil
+func (c *Cache) turnOff(cause error) {
+	if c.off.CompareAndSwap(false, true) {
+		c.warn(pooler.Explain(cause))
+	}
 }
 
-// Pipelines implements Connections.
-func (c sqlConnections) Pipelines() bool { return false }
-
-// Leaves implements Connections.
-func (c sqlConnections) Leaves() bool { return false }
-
-// Crowded implements Connections.
-func (c sqlConnections) Crowded() bool { return c.Pool.Crowded() }
-
-func (c sqlConnections) Once(ctx context.Context, f func(db.DBTX) error) error {
-	return crowded(c.InTx(ctx, f))
+// InTx is InTx, but without prepared statements if the cache is off and tx is of pgx. If a
+// statement of tx is lost, tx has failed, and the cache is off for later transactions.
+func (c *Cache) InTx(tx db.DBTX) Runner {
+	if _, ok := tx.(pgx.Tx); !ok {
+		return InTx(tx)
+	}
+	if c.off.Load() {
+		tx = uncached{tx}
+	}
+	return cacheTx{InTx(tx), c}
 }
 
-// crowded marks an ErrBusy of database/sql as a wait for a connection.
-func crowded(err error) error {
-	if errors.Is(err, sqldb.ErrBusy) {
-		return &noConnection{err, true}
+// cacheTx is the Runner of a caller's transaction of pgx.
+type cacheTx struct {
+	Runner
+	cache *Cache
+}
+
+// Run is Runner's.
+func (t cacheTx) Run(ctx context.Context, m Mode, f func(db.DBTX) error) error {
+	err := t.Runner.Run(ctx, m, f)
+	if err != nil && pooler.Lost(err) {
+		t.cache.turnOff(err)
 	}
 	return err
 }
+
+// withoutCache returns f with statements that are not prepared.
+func withoutCache(f func(db.DBTX) error) func(db.DBTX) error {
+	return func(tx db.DBTX) error { return f(uncached{tx}) }
+}
+
+// uncached sends each statement with its parameters in one message group and leaves none
+// prepared. It has no pipeline: pgx has no such mode for one.
+type uncached struct{ db.DBTX }
+
+func (u uncached) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
+	return u.DBTX.Exec(ctx, sql, inExecMode(args)...)
+}
+
+func (u uncached) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
+	return u.DBTX.Query(ctx, sql, inExecMode(args)...)
+}
+
+func (u uncached) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
+	return u.DBTX.QueryRow(ctx, sql, inExecMode(args)...)
+}
+
+// inExecMode returns args after the mode, as pgx takes them.
+func inExecMode(args []any) []any { return append([]any{pgx.QueryExecModeExec}, args...) }

@@ -2,6 +2,7 @@ package exec
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"sync"
 	"sync/atomic"
@@ -12,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglimit/pglimit/db"
+	"github.com/pglimit/pglimit/internal/sqldb"
 	"github.com/pglimit/pglimit/internal/store"
 	"github.com/pglimit/pglimit/internal/store/detached"
 )
@@ -95,9 +97,6 @@ func (p *pgxConnections) Crowded() bool {
 
 // Pipelines implements Connections.
 func (p *pgxConnections) Pipelines() bool { return true }
-
-// beginning begins a transaction at read committed, whatever the database's default.
-const beginning = "begin isolation level read committed"
 
 // poolTx is a transaction on a connection of the pool. Its BEGIN is sent with the first
 // statements, if they are pipelined.
@@ -210,95 +209,64 @@ func (t poolTx) Unwind(ctx context.Context, writes, reads []Call) error {
 	return ErrRolledBack
 }
 
-// Call sends one statement and reads its answer.
-type Call func(db.DBTX) error
+// Uncacheable implements Connections.
+func (p *pgxConnections) Uncacheable(error) bool { return true }
 
-// batcher is a DBTX that sends many statements at once.
-type batcher interface {
-	SendBatch(context.Context, *pgx.Batch) pgx.BatchResults
-}
+// renewEvery is the least time between two resets of a pool.
+const renewEvery = time.Second
 
-// Together makes the calls in order, up to the first that fails. If tx can pipeline, they
-// take one round trip: each call runs twice, first to record its statement and then to
-// read its answer. So a call must do nothing else before it has its answer.
-func Together(ctx context.Context, tx db.DBTX, calls []Call) error {
-	many, ok := tx.(batcher)
-	if !ok {
-		for _, c := range calls {
-			if err := c(tx); err != nil {
-				return err
-			}
-		}
-		return nil
+// Renew implements Connections. Connections in use are closed after their use.
+func (p *pgxConnections) Renew() bool {
+	p.renewing.Lock() // a caller that comes meanwhile waits, to get a new connection
+	defer p.renewing.Unlock()
+	if now := time.Now(); p.renewed.IsZero() || now.Sub(p.renewed) >= renewEvery {
+		p.Reset()
+		p.renewed = now
+		return true
 	}
-	var batch pgx.Batch
-	for _, c := range calls {
-		if err := c(recorder{&batch}); err != errRecorded {
-			return err
-		}
+	return false
+}
+
+// Uncacheable implements Connections. pgx takes a mode over database/sql too; other
+// drivers do not. A driver is known by its errors, because it may be wrapped.
+func (c sqlConnections) Uncacheable(err error) bool {
+	var answer *pgconn.PgError
+	return errors.As(err, &answer)
+}
+
+// SQL returns the connections of a *sql.DB. Their own transactions may be idle for so long:
+// see Idle.
+func SQL(db *sql.DB, idle time.Duration) Connections {
+	return sqlConnections{sqldb.NewPool(db, newIdleLimit(idle))}
+}
+
+// SQLTx returns a transaction of database/sql as a db.DBTX.
+func SQLTx(tx *sql.Tx) db.DBTX { return sqldb.Tx(tx) }
+
+type sqlConnections struct{ *sqldb.Pool }
+
+// Acquire implements Connections.
+func (c sqlConnections) Acquire(context.Context) (db.DBTX, func(error) error, error) {
+	return c.Pool, crowded, nil
+}
+
+// Pipelines implements Connections.
+func (c sqlConnections) Pipelines() bool { return false }
+
+// Leaves implements Connections.
+func (c sqlConnections) Leaves() bool { return false }
+
+// Crowded implements Connections.
+func (c sqlConnections) Crowded() bool { return c.Pool.Crowded() }
+
+func (c sqlConnections) Once(ctx context.Context, f func(db.DBTX) error) error {
+	return crowded(c.InTx(ctx, f))
+}
+
+// crowded marks an ErrBusy of database/sql as a wait for a connection.
+func crowded(err error) error {
+	if errors.Is(err, sqldb.ErrBusy) {
+		return &noConnection{err, true}
 	}
-	results := many.SendBatch(ctx, &batch)
-	for _, c := range calls {
-		if err := c(player{results}); err != nil {
-			_ = results.Close() // the first error is the one to report
-			return err
-		}
-	}
-	return results.Close()
-}
-
-// errRecorded is the answer to a call while it is recorded.
-var errRecorded = errors.New("pglimit: recorded")
-
-// recorder is a DBTX that only records statements.
-type recorder struct{ *pgx.Batch }
-
-func (r recorder) Exec(_ context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
-	r.Queue(sql, args...)
-	return pgconn.CommandTag{}, errRecorded
-}
-
-func (r recorder) Query(_ context.Context, sql string, args ...any) (pgx.Rows, error) {
-	r.Queue(sql, args...)
-	return nil, errRecorded
-}
-
-func (r recorder) QueryRow(_ context.Context, sql string, args ...any) pgx.Row {
-	r.Queue(sql, args...)
-	return noRow{errRecorded}
-}
-
-// Text returns the text of the statement that f sends. It sends nothing.
-func Text(f func(db.DBTX)) string {
-	var sent pgx.Batch
-	f(recorder{&sent})
-	return sent.QueuedQueries[0].SQL
-}
-
-// noRow is a row whose Scan returns the error.
-type noRow struct{ error }
-
-func (n noRow) Scan(...any) error { return n.error }
-
-// player is a DBTX that returns the answers to recorded statements, in their order.
-type player struct{ pgx.BatchResults }
-
-func (p player) Exec(context.Context, string, ...any) (pgconn.CommandTag, error) {
-	return p.BatchResults.Exec()
-}
-
-func (p player) Query(context.Context, string, ...any) (pgx.Rows, error) {
-	return p.BatchResults.Query()
-}
-
-func (p player) QueryRow(context.Context, string, ...any) pgx.Row {
-	return p.BatchResults.QueryRow()
-}
-
-// command returns the call of a statement without parameters or answer.
-func command(ctx context.Context, sql string) Call {
-	return func(tx db.DBTX) error {
-		_, err := tx.Exec(ctx, sql)
-		return err
-	}
+	return err
 }
