@@ -374,7 +374,7 @@ func (e *engine) known(s *set) (all Results, known bool) {
 			continue
 		}
 		if r, g.at, denied = e.denied.lookup(&in); !denied {
-			g.Hot = g.at.again
+			g.Contended = g.at.again
 			continue
 		}
 		if !known {

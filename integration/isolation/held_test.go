@@ -246,7 +246,7 @@ func TestCrowdedPoolOpensNothing(t *testing.T) {
 		for verb, call := range verbs(c.l, p) {
 			all.Go(func() {
 				r, err := call(t.Context(), verb)
-				if r.Allowed || !errors.Is(err, limiter.ErrOverloaded) && !errors.Is(err, store.ErrCrowded) {
+				if r.Allowed || !errors.Is(err, limiter.ErrOverloaded) && !errors.Is(err, store.ErrExhausted) {
 					t.Errorf("%s, %s: %+v, %v", name, verb, r, err)
 				}
 			})

@@ -58,7 +58,7 @@ func NewPool(db *sql.DB, beginning Beginning) *Pool {
 func (p *Pool) InTx(ctx context.Context, f func(db.DBTX) error) error {
 	var c *sql.Conn
 	var waited func() bool
-	_, err := apart(ctx, func() (_ struct{}, err error) {
+	_, err := leavable(ctx, func() (_ struct{}, err error) {
 		if c, err = p.begin(ctx); err == nil {
 			waited = context.AfterFunc(ctx, func() { discard(c) })
 		}
@@ -72,7 +72,7 @@ func (p *Pool) InTx(ctx context.Context, f func(db.DBTX) error) error {
 	if err = f(adapter{ownTx{inTx{c}}}); err != nil {
 		end = "rollback"
 	}
-	_, endErr := apart(ctx, func() (none struct{}, _ error) {
+	_, endErr := leavable(ctx, func() (none struct{}, _ error) {
 		if !waited() {
 			return none, ctx.Err()
 		}
@@ -145,9 +145,9 @@ func (p *Pool) query(ctx context.Context, sql string, args []any) (*rows, error)
 // ErrBusy: the context ended while all connections were in use by others.
 var ErrBusy = errors.New("all connections of the pool are in use")
 
-// Crowded reports whether all connections are in use by others. The last statement had an
+// Exhausted reports whether all connections are in use by others. The last statement had an
 // answer: a pool whose dials hang looks the same otherwise.
-func (p *Pool) Crowded() bool {
+func (p *Pool) Exhausted() bool {
 	s := p.db.Stats()
 	return p.lent.Load() == 0 && s.MaxOpenConnections > 0 && s.InUse >= s.MaxOpenConnections && p.used.Load() != 0
 }
@@ -160,7 +160,7 @@ func (p *Pool) lend() (done func()) {
 
 // busy returns the error err of a call that has had no connection, or an ErrBusy.
 func (p *Pool) busy(ctx context.Context, err error) error {
-	if err != nil && detached.NotSent(ctx) && p.Crowded() {
+	if err != nil && detached.NotSent(ctx) && p.Exhausted() {
 		return fmt.Errorf("%w: %w", ErrBusy, err)
 	}
 	return err
@@ -169,7 +169,7 @@ func (p *Pool) busy(ctx context.Context, err error) error {
 // on runs f on a connection of the pool.
 func on[T any](ctx context.Context, p *Pool, f func(inTx) (T, error)) (T, error) {
 	var lent atomic.Bool
-	v, err := apart(ctx, func() (v T, err error) {
+	v, err := leavable(ctx, func() (v T, err error) {
 		c, err := p.conn(ctx)
 		if err != nil {
 			return v, err
@@ -224,16 +224,16 @@ func (p *Pool) conn(ctx context.Context) (*sql.Conn, error) {
 type ownTx struct{ inTx }
 
 func (t ownTx) exec(ctx context.Context, sql string, args []any) (int64, error) {
-	return apart(ctx, func() (int64, error) { return t.inTx.exec(ctx, sql, args) })
+	return leavable(ctx, func() (int64, error) { return t.inTx.exec(ctx, sql, args) })
 }
 
 func (t ownTx) query(ctx context.Context, sql string, args []any) (*rows, error) {
-	return apart(ctx, func() (*rows, error) { return t.inTx.query(ctx, sql, args) })
+	return leavable(ctx, func() (*rows, error) { return t.inTx.query(ctx, sql, args) })
 }
 
-// apart runs f on another goroutine, if ctx can end, and stops waiting for it when ctx
+// leavable runs f on another goroutine, if ctx can end, and stops waiting for it when ctx
 // ends.
-func apart[T any](ctx context.Context, f func() (T, error)) (none T, _ error) {
+func leavable[T any](ctx context.Context, f func() (T, error)) (none T, _ error) {
 	if ctx.Done() == nil {
 		return f()
 	}

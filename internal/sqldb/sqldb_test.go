@@ -151,15 +151,15 @@ func TestApart(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	time := make(chan struct{})
 	go func() { <-time; cancel() }()
-	_, err := apart(ctx, func() (int, error) { close(time); <-release; return 1, nil })
+	_, err := leavable(ctx, func() (int, error) { close(time); <-release; return 1, nil })
 	close(release)
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("abandoned: %v", err)
 	}
-	if _, err := apart(unnoticed{t.Context()}, func() (int, error) { return 1, errors.New("the driver's own") }); !errors.Is(err, context.Canceled) {
+	if _, err := leavable(unnoticed{t.Context()}, func() (int, error) { return 1, errors.New("the driver's own") }); !errors.Is(err, context.Canceled) {
 		t.Errorf("afterwards: %v", err)
 	}
-	if v, err := apart(context.Background(), func() (int, error) { return 1, nil }); v != 1 || err != nil {
+	if v, err := leavable(context.Background(), func() (int, error) { return 1, nil }); v != 1 || err != nil {
 		t.Errorf("without an end: %v, %v", v, err)
 	}
 }

@@ -56,9 +56,9 @@ var ErrElsewhere = errors.New("pglimit: to be continued by another goroutine")
 // ErrBusy: no connection of the pool came free in time. Nothing was sent.
 var ErrBusy = fmt.Errorf("%w: no connection of the pool came free in time: give the limiter a pool of its own, or let the pool have more connections", ErrOverloaded)
 
-// ErrCrowded is added to a timeout if all connections of the pool were in use by others, and
+// ErrExhausted is added to a timeout if all connections of the pool were in use by others, and
 // the request may still be sent when one comes free.
-var ErrCrowded = errors.New("no connection of the pool came free in time, and other callers wait for the same statement")
+var ErrExhausted = errors.New("no connection of the pool came free in time, and other callers wait for the same statement")
 
 // ErrAnswering is added to a timeout if the database answered other requests of the
 // limiter meanwhile: it is slow for this one, but not away.

@@ -85,9 +85,9 @@ type Row struct {
 type Group struct {
 	Query
 	Index int // of its first request, for errors
-	// Hot: the key was denied in the last seconds. The whole takes its turn with others
+	// Contended: the key was denied in the last seconds. The whole takes its turn with others
 	// for it.
-	Hot bool
+	Contended bool
 	// Needs holds, for each request, its cost and that of the requests before it.
 	Needs []float64
 

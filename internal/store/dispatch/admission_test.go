@@ -23,24 +23,24 @@ func (d *Dispatcher) waiter() *waiter {
 // TestAdmissionTellsWhyItIsLate: only a database that answered nobody is away.
 func TestAdmissionTellsWhyItIsLate(t *testing.T) {
 	for _, c := range []struct {
-		name    string
-		state   state
-		answers int64 // while the request waits
-		crowded bool
-		want    error
-		away    bool
+		name      string
+		state     state
+		answers   int64 // while the request waits
+		exhausted bool
+		want      error
+		away      bool
 	}{
 		{"not sent, others were answered", queued, 1, false, store.ErrOverloaded, false},
 		{"not sent, nobody was answered", queued, 0, false, store.ErrUnavailable, true},
 		{"in flight, others were answered", sent, 1, false, store.ErrAnswering, false},
 		{"in flight, nobody was answered", sent, 0, false, store.ErrUnavailable, true},
-		{"all connections are in use by others, and it may still be sent", sent, 0, true, store.ErrCrowded, false},
+		{"all connections are in use by others, and it may still be sent", sent, 0, true, store.ErrExhausted, false},
 		{"behind those, not sent", queued, 0, true, store.ErrBusy, false},
 		{"the row is locked", locked, 1, false, store.ErrLocked, false},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			f := newFake()
-			f.answers, f.crowded = 7, c.crowded
+			f.answers, f.exhausted = 7, c.exhausted
 			d := New(f, Options{Timeout: time.Second})
 			w, start := d.waiter(), time.Now()
 			d.mu.Lock()
@@ -48,7 +48,7 @@ func TestAdmissionTellsWhyItIsLate(t *testing.T) {
 			d.mu.Unlock()
 			f.set(func() { f.answers += c.answers })
 			err := w.wait(t.Context())
-			away := errors.Is(err, store.ErrUnavailable) && !errors.Is(err, store.ErrLocked) && !errors.Is(err, store.ErrAnswering) && !errors.Is(err, store.ErrCrowded)
+			away := errors.Is(err, store.ErrUnavailable) && !errors.Is(err, store.ErrLocked) && !errors.Is(err, store.ErrAnswering) && !errors.Is(err, store.ErrExhausted)
 			if !errors.Is(err, c.want) || away != c.away || !errors.Is(err, context.DeadlineExceeded) || time.Since(start) != time.Second {
 				t.Errorf("%s: %v after %v", c.name, err, time.Since(start))
 			}
@@ -66,12 +66,12 @@ func TestAdmissionIsBusy(t *testing.T) {
 		sent bool
 		want [callers]error
 	}{
-		{"no connection came", false, [...]error{store.ErrCrowded, store.ErrBusy}},
-		{"one came", true, [...]error{store.ErrCrowded, store.ErrCrowded}},
+		{"no connection came", false, [...]error{store.ErrExhausted, store.ErrBusy}},
+		{"one came", true, [...]error{store.ErrExhausted, store.ErrExhausted}},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			f := newFake()
-			f.crowded = true
+			f.exhausted = true
 			d := New(f, Options{Timeout: time.Second})
 			var waiters [callers]*waiter
 			for i := range waiters {
@@ -82,7 +82,7 @@ func TestAdmissionIsBusy(t *testing.T) {
 			defer ctx.Cancel()
 			d.mu.Lock()
 			for _, w := range waiters {
-				ctx.fly(w)
+				ctx.carry(w)
 			}
 			d.mu.Unlock()
 			if c.sent && (!detached.Sends(ctx) || detached.NotSent(ctx)) {

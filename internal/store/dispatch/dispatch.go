@@ -48,8 +48,8 @@ type Database interface {
 	Refuses() error
 	// Answers returns how many statements the database has answered.
 	Answers() int64
-	// Crowded reports whether all connections are in use by others than the limiter.
-	Crowded() bool
+	// Exhausted reports whether all connections are in use by others than the limiter.
+	Exhausted() bool
 	// Leaves reports whether a caller that sends a Take itself can leave it at present. Then
 	// Do may return store.ErrElsewhere for a context that is its own; see package detached.
 	Leaves() bool
@@ -95,7 +95,7 @@ func New(db Database, o Options) *Dispatcher {
 	d.idle.L = &d.mu
 	d.waits, d.contexts = detached.NewDeadlines[begun](&d.mu), detached.NewDeadlines[*detached.Context](&d.mu)
 	for i := range d.queues {
-		d.queues[i].Dispatcher, d.queues[i].heads = d, map[key]*group{}
+		d.queues[i].Dispatcher, d.queues[i].fronts = d, map[key]*group{}
 	}
 	d.locked.most = max(1, o.Connections/4)
 	d.locked.keys = map[key]*lockedKey{}
@@ -221,8 +221,8 @@ func (d *Dispatcher) waitingFor(k key, op *store.Op) (n int) {
 		n = len(h.waiters)
 	}
 	if q := d.queue(op); q != nil {
-		if head := q.heads[k]; head != nil {
-			n += head.callers
+		if front := q.fronts[k]; front != nil {
+			n += front.callers
 		}
 	} else if s := d.serial.keys[k]; s != nil {
 		n += len(s.waiters)
@@ -238,9 +238,9 @@ func (d *Dispatcher) late(w *waiter) error {
 		return store.ErrLocked
 	case w.state == queued && answers:
 		return fmt.Errorf("%w: the request waited behind others and was not sent: %w", store.ErrOverloaded, context.DeadlineExceeded)
-	case !answers && d.db.Crowded() && w.state == sent && (w.statement == nil || !w.statement.giveUp()):
-		return fmt.Errorf("%w: %w: %w", store.ErrUnavailable, store.ErrCrowded, context.DeadlineExceeded)
-	case !answers && d.db.Crowded():
+	case !answers && d.db.Exhausted() && w.state == sent && (w.statement == nil || !w.statement.giveUp()):
+		return fmt.Errorf("%w: %w: %w", store.ErrUnavailable, store.ErrExhausted, context.DeadlineExceeded)
+	case !answers && d.db.Exhausted():
 		return fmt.Errorf("%w: %w", store.ErrBusy, context.DeadlineExceeded)
 	case answers:
 		return fmt.Errorf("%w: %w: %w", store.ErrUnavailable, store.ErrAnswering, context.DeadlineExceeded)

@@ -16,8 +16,9 @@ import (
 	"github.com/pglimit/pglimit/internal/store/memory"
 )
 
-// fake is a Database of many keys. Takes are decided in memory, and all else is granted. A test releases each statement or says how long it takes, locks keys, and fails
-// statements that contain a key.
+// fake is a Database of many keys. Takes are decided in memory, and all else is granted. A
+// test releases each statement or says how long it takes, locks keys, and fails statements
+// that contain a key.
 type fake struct {
 	memory *memory.Store
 	now    int64
@@ -27,22 +28,22 @@ type fake struct {
 	grants bool          // Takes are granted, and not decided in memory
 	deaf   bool          // statements go on after their context has ended
 
-	mu      sync.Mutex
-	sent    []string // each statement: its keys and counts
-	waits   []time.Duration
-	abreast map[string]int // statements in flight for each key
-	flying  int            // transactions in flight
-	most    int            // of those at once
-	locked  map[string]bool
-	bad     map[string]bool // keys whose statements fail
-	again   map[string]bool // keys that need a second statement
-	lost    error           // of each statement or transaction that is shared
-	denied  map[string]bool // keys whose Takes are denied
-	denies  bool            // reads find that a group does not fit
-	refusal error
-	answers int64
-	crowded bool
-	own     func(*detached.Context) error // a Take that its caller sends, unless nil
+	mu        sync.Mutex
+	sent      []string // each statement: its keys and counts
+	waits     []time.Duration
+	abreast   map[string]int // statements in flight for each key
+	flying    int            // transactions in flight
+	most      int            // of those at once
+	locked    map[string]bool
+	bad       map[string]bool // keys whose statements fail
+	again     map[string]bool // keys that need a second statement
+	lost      error           // of each statement or transaction that is shared
+	denied    map[string]bool // keys whose Takes are denied
+	denies    bool            // reads find that a group does not fit
+	refusal   error
+	answers   int64
+	exhausted bool
+	own       func(*detached.Context) error // a Take that its caller sends, unless nil
 }
 
 func newFake() *fake {
@@ -243,10 +244,10 @@ func (f *fake) Refuses() error {
 	return f.refusal
 }
 
-func (f *fake) Crowded() bool {
+func (f *fake) Exhausted() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.crowded
+	return f.exhausted
 }
 
 func (f *fake) Answers() int64 {
@@ -367,9 +368,9 @@ func charge(ctx context.Context, s *Dispatcher, key string) <-chan error {
 	return answer
 }
 
-// bed returns a Dispatcher over a fake whose first statement, for the key "first", waits at
+// inFlight returns a Dispatcher over a fake whose first statement, for the key "first", waits at
 // the gate, so that all requests queue.
-func bed(t *testing.T, change func(*Options)) (*Dispatcher, *fake, <-chan reply) {
+func inFlight(t *testing.T, change func(*Options)) (*Dispatcher, *fake, <-chan reply) {
 	t.Helper()
 	f := newFake()
 	f.gate = make(chan struct{})

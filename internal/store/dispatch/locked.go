@@ -8,9 +8,9 @@ import (
 	"github.com/pglimit/pglimit/internal/store"
 )
 
-// Patience is how long a statement waits for a row's lock. After that the row counts as
+// UsualLockWait is how long a statement waits for a row's lock. After that the row counts as
 // locked and its requests are set aside, so that their neighbours need not wait.
-const Patience = 10 * time.Millisecond
+const UsualLockWait = 10 * time.Millisecond
 
 // lockedKeys has the keys whose rows other transactions have locked, with the requests that
 // wait for them. A few of these are sent at a time, alone, and their statements wait for the
@@ -19,7 +19,7 @@ type lockedKeys struct {
 	most  int // statements in flight
 	count int // of those
 	keys  map[key]*lockedKey
-	turns []*lockedKey // those that wait for their turn
+	ready []*lockedKey // those that wait for their turn
 }
 
 type lockedKey struct {
@@ -52,7 +52,7 @@ func (d *Dispatcher) hold(w *waiter) {
 	w.state = locked
 	h := &lockedKey{key: w.key, waiters: []*waiter{w}}
 	d.locked.keys[w.key] = h
-	d.locked.turns = append(d.locked.turns, h)
+	d.locked.ready = append(d.locked.ready, h)
 	if d.locked.count < d.locked.most {
 		d.locked.count++
 		d.start(d.sendLocked)
@@ -64,11 +64,11 @@ func (d *Dispatcher) hold(w *waiter) {
 func (d *Dispatcher) sendLocked() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for l := &d.locked; len(l.turns) > 0; {
-		h := l.turns[0]
-		l.turns = l.turns[1:]
-		if free := d.turn(h); !free && len(h.waiters) > 0 {
-			l.turns = append(l.turns, h)
+	for l := &d.locked; len(l.ready) > 0; {
+		h := l.ready[0]
+		l.ready = l.ready[1:]
+		if free := d.sendFirst(h); !free && len(h.waiters) > 0 {
+			l.ready = append(l.ready, h)
 			continue
 		}
 		delete(l.keys, h.key)
@@ -82,9 +82,9 @@ func (d *Dispatcher) sendLocked() {
 	d.done()
 }
 
-// turn sends the key's first request that still has a caller, and reports whether the
+// sendFirst sends the key's first request that still has a caller, and reports whether the
 // row was free. d.mu is locked, but not while it sends.
-func (d *Dispatcher) turn(h *lockedKey) (free bool) {
+func (d *Dispatcher) sendFirst(h *lockedKey) (free bool) {
 	for len(h.waiters) > 0 {
 		w := h.waiters[0]
 		// A wait for a lock ends so long before the caller's time does: a caller that leaves
@@ -112,7 +112,7 @@ func (d *Dispatcher) turn(h *lockedKey) (free bool) {
 // server logs each such turn, so there must not be many. The longer a row has been
 // locked, the longer its requests may wait for their turn.
 func (h *lockedKey) longer(left time.Duration) time.Duration {
-	return max(time.Millisecond, min(max(Patience, 2*h.wait), longestWait, left))
+	return max(time.Millisecond, min(max(UsualLockWait, 2*h.wait), longestWait, left))
 }
 
 // attempt sends a request alone, and sets its error. It reports false if it did not send it,
@@ -129,7 +129,7 @@ func (d *Dispatcher) attempt(w *waiter, lockWait time.Duration) (tried bool) {
 		return false
 	}
 	ctx := d.detach()
-	ctx.fly(w)
+	ctx.carry(w)
 	d.mu.Unlock()
 	w.err = d.timed(ctx, d.send(ctx, w, lockWait))
 	ctx.Cancel()
@@ -153,13 +153,13 @@ func (d *Dispatcher) send(ctx context.Context, w *waiter, wait time.Duration) er
 	return err
 }
 
-// takeAll sends a TakeAll. Its turn is that of its first hot key: a client cannot have more
-// turns by more keys. Without a hot key it is that of all its keys together.
+// takeAll sends a TakeAll. Its turn is that of its first contended key: a client cannot have more
+// turns by more keys. Without a contended key it is that of all its keys together.
 func (d *Dispatcher) takeAll(ctx context.Context, op *store.Op, wait time.Duration) error {
-	first, end := wait <= Patience, time.Now().Add(wait)
+	first, end := wait <= UsualLockWait, time.Now().Add(wait)
 	if !first && len(op.Groups) > 1 {
 		d.awaitFree(ctx, op.Groups, end)
-		wait = Patience
+		wait = UsualLockWait
 	}
 	op.LockWait = wait
 	err := d.db.Do(ctx, op)

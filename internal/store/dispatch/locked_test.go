@@ -22,7 +22,7 @@ func TestLockedRowIsSetAside(t *testing.T) {
 		s := New(f, f.options())
 		start := time.Now()
 		callers := []<-chan reply{take(t.Context(), s, query("locked", 1))}
-		time.Sleep(Patience) // its lone statement finds it locked
+		time.Sleep(UsualLockWait) // its lone statement finds it locked
 		synctest.Wait()
 		for range 4 {
 			callers = append(callers, take(t.Context(), s, query("locked", 1)))
@@ -32,7 +32,7 @@ func TestLockedRowIsSetAside(t *testing.T) {
 				t.Errorf("a neighbour: %+v", r)
 			}
 		}
-		if waited := time.Since(start); waited > 2*Patience {
+		if waited := time.Since(start); waited > 2*UsualLockWait {
 			t.Errorf("the neighbours waited for %v", waited)
 		}
 		f.set(func() { delete(f.locked, "locked") })
@@ -53,7 +53,7 @@ func TestLockedRowTakesNoMore(t *testing.T) {
 		f.locked["locked"] = true
 		s := New(f, f.options())
 		first := take(t.Context(), s, query("locked", 1))
-		time.Sleep(Patience + Patience/2) // the statement that waits for the row is in flight
+		time.Sleep(UsualLockWait + UsualLockWait/2) // the statement that waits for the row is in flight
 		synctest.Wait()
 		second := take(t.Context(), s, query("locked", 1))
 		f.set(func() { delete(f.locked, "locked") })
@@ -68,7 +68,7 @@ func TestLockedRowTakesNoMore(t *testing.T) {
 // flight is decided after those of the batch.
 func TestLockedRowKeepsItsOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, f, _ := bed(t, func(o *Options) { o.Statements = 1 })
+		s, f, _ := inFlight(t, func(o *Options) { o.Statements = 1 })
 		f.set(func() { f.locked["b"] = true })
 		take(t.Context(), s, query("a", 1))
 		first := take(t.Context(), s, query("b", 3))
@@ -76,7 +76,7 @@ func TestLockedRowKeepsItsOrder(t *testing.T) {
 		later := take(t.Context(), s, query("b", 2))
 		f.statements()
 		f.open()
-		time.Sleep(Patience)
+		time.Sleep(UsualLockWait)
 		synctest.Wait()
 		close(f.gate)
 		f.set(func() { delete(f.locked, "b") })
@@ -93,7 +93,7 @@ func TestLockedRowKeepsItsOrder(t *testing.T) {
 // TestLockedRowInABatch: the others of its batch are sent again without it, immediately.
 func TestLockedRowInABatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, f, _ := bed(t, nil)
+		s, f, _ := inFlight(t, nil)
 		f.set(func() { f.locked["b"] = true })
 		var all []<-chan reply
 		for _, key := range []string{"a", "b", "c"} {
@@ -173,7 +173,7 @@ func TestLockedRowIsJoined(t *testing.T) {
 		o.Waiting = 100
 		s := New(f, o)
 		first := take(t.Context(), s, query("locked", 1))
-		time.Sleep(2 * Patience)
+		time.Sleep(2 * UsualLockWait)
 		start := time.Now()
 		for range 63 {
 			take(t.Context(), s, query("locked", 1))
@@ -195,7 +195,7 @@ func TestLockedRowIsJoined(t *testing.T) {
 	})
 }
 
-// TestTurnsWaitForLockedRows: a locked row delays its neighbours by Patience at most,
+// TestTurnsWaitForLockedRows: a locked row delays its neighbours by UsualLockWait at most,
 // though its callers are more than the connections. They are answered in order once it is
 // free, and few statements were sent meanwhile.
 func TestTurnsWaitForLockedRows(t *testing.T) {
@@ -209,7 +209,7 @@ func TestTurnsWaitForLockedRows(t *testing.T) {
 		}
 		for i := range 100 {
 			start := time.Now()
-			if err := <-charge(t.Context(), s, fmt.Sprint(i)); err != nil || time.Since(start) > Patience+time.Millisecond {
+			if err := <-charge(t.Context(), s, fmt.Sprint(i)); err != nil || time.Since(start) > UsualLockWait+time.Millisecond {
 				t.Errorf("after %v: %v", time.Since(start), err)
 			}
 		}
@@ -267,7 +267,7 @@ func TestTurnsKeepNoRowsLocked(t *testing.T) {
 		}()
 		time.Sleep(2 * time.Second)
 		f.set(func() {
-			if longest := slices.Max(f.waits); longest > Patience {
+			if longest := slices.Max(f.waits); longest > UsualLockWait {
 				t.Errorf("a statement waited for %v", longest)
 			}
 			if n := len(f.waits); n > 15 {
@@ -300,7 +300,7 @@ func TestTurnsOfSeveralKeys(t *testing.T) {
 			op.Groups[0].BlockFor = c.blockFor
 			start := time.Now()
 			err := s.Do(t.Context(), op)
-			if op.Allowed || !errors.Is(err, c.want) || c.want == nil && time.Since(start) > 2*Patience {
+			if op.Allowed || !errors.Is(err, c.want) || c.want == nil && time.Since(start) > 2*UsualLockWait {
 				t.Errorf("%+v: %v, %v after %v", c, op.Allowed, err, time.Since(start))
 			}
 			s.AwaitIdle()
@@ -401,7 +401,7 @@ func TestTurnsOfASettle(t *testing.T) {
 }
 
 // TestTurnsOfALockedReservation: a Settle whose reservation is locked delays others for the
-// key by Patience at most, and has its answer once the reservation is free.
+// key by UsualLockWait at most, and has its answer once the reservation is free.
 func TestTurnsOfALockedReservation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newSlow()
@@ -410,7 +410,7 @@ func TestTurnsOfALockedReservation(t *testing.T) {
 		settled := settle(t.Context(), s, "k", "id")
 		for range 200 {
 			start := time.Now()
-			if err := <-charge(t.Context(), s, "k"); err != nil || time.Since(start) > Patience+2*time.Millisecond {
+			if err := <-charge(t.Context(), s, "k"); err != nil || time.Since(start) > UsualLockWait+2*time.Millisecond {
 				t.Fatalf("after %v: %v", time.Since(start), err)
 			}
 			time.Sleep(10 * time.Millisecond)
@@ -431,7 +431,7 @@ func TestTurnsOfALockedReservationTimeOut(t *testing.T) {
 		f.locked["id"] = true
 		s := newSerial(f, time.Second)
 		start := time.Now()
-		if err := <-settle(t.Context(), s, "k", "id"); !errors.Is(err, store.ErrLocked) || time.Since(start) > time.Second+2*Patience {
+		if err := <-settle(t.Context(), s, "k", "id"); !errors.Is(err, store.ErrLocked) || time.Since(start) > time.Second+2*UsualLockWait {
 			t.Errorf("after %v: %v", time.Since(start), err)
 		}
 		s.AwaitIdle()

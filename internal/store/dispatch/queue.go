@@ -21,7 +21,7 @@ type queue struct {
 	// behind it. A statement has each key once, so requests that cannot be merged wait
 	// for the next statement.
 	groups []*group
-	heads  map[key]*group // the groups in the queue, by key
+	fronts map[key]*group // the groups in the queue, by key
 }
 
 // queue returns the queue of op, or nil if it shares no statement.
@@ -37,26 +37,26 @@ func (d *Dispatcher) queue(op *store.Op) *queue {
 }
 
 // splitGroups is the number of waiting keys for which another statement is sent while one
-// is in flight. Fewer keys wait for that one: on a single hot key two statements would
+// is in flight. Fewer keys wait for that one: on a single contended key two statements would
 // only wait for each other.
 const splitGroups = 8
 
 // add queues a request, behind the groups of its key. A statement in flight will send it
 // later.
 func (q *queue) add(w *waiter) {
-	head := q.heads[w.key]
-	if head == nil {
+	front := q.fronts[w.key]
+	if front == nil {
 		q.push(w.ownGroup())
 		return
 	}
-	head.last = head.last.add(w)
-	head.callers++
+	front.last = front.last.add(w)
+	front.callers++
 }
 
 // push queues the next group of a key that has none.
-func (q *queue) push(head *group) {
-	q.heads[head.first.key] = head
-	q.groups = append(q.groups, head)
+func (q *queue) push(front *group) {
+	q.fronts[front.first.key] = front
+	q.groups = append(q.groups, front)
 	if q.inFlight == 0 || q.inFlight < q.Statements && len(q.groups) >= splitGroups {
 		q.inFlight++
 		q.start(q.drain)
@@ -71,10 +71,10 @@ func (q *queue) next(batch []*group) []*group {
 		k := g.first.key
 		if next := g.behind; next != nil {
 			next.last, next.callers = g.last, g.callers-g.waiters
-			g.behind, q.heads[k] = nil, next
+			g.behind, q.fronts[k] = nil, next
 			behind = append(behind, next)
 		} else {
-			delete(q.heads, k)
+			delete(q.fronts, k)
 		}
 		if g.prepare() {
 			batch = append(batch, g)
@@ -88,14 +88,14 @@ func (q *queue) next(batch []*group) []*group {
 
 // takeOff takes a key's groups off the queue and returns the first.
 func (q *queue) takeOff(k key) *group {
-	head := q.heads[k]
-	if head == nil {
+	front := q.fronts[k]
+	if front == nil {
 		return nil
 	}
-	delete(q.heads, k)
-	i := slices.Index(q.groups, head)
+	delete(q.fronts, k)
+	i := slices.Index(q.groups, front)
 	q.groups = slices.Delete(q.groups, i, i+1)
-	return head
+	return front
 }
 
 // batch is the groups that a goroutine sends, reused for its next statements.
@@ -152,7 +152,7 @@ func (d *Dispatcher) sendOwn(ctx context.Context, q *queue, w *waiter) {
 	g := w.ownGroup()
 	g.prepare()
 	s := d.detach()
-	s.fly(w)
+	s.carry(w)
 	wait := begun{w, d, w.phase.Load()}
 	d.mu.Unlock()
 	b := batches.Get().(*batch)
@@ -210,7 +210,7 @@ func (q *queue) run(b *batch, groups []*group) {
 	s := q.detach()
 	for _, g := range groups {
 		for w := g.first; w != nil; w = w.next {
-			s.fly(w)
+			s.carry(w)
 		}
 	}
 	q.mu.Unlock()
@@ -231,7 +231,7 @@ func (q *queue) send(s *statement, b *batch, groups []*group) bool {
 		callers += g.waiters
 	}
 	for _, g := range groups {
-		g.callersOfAll, g.Query.LockWait = callers, Patience
+		g.callersOfAll, g.Query.LockWait = callers, UsualLockWait
 	}
 	var err error
 	if g := groups[0]; len(groups) == 1 && (g.waiters == 1 || g.Query.BlockFor == 0) { // its statement costs less

@@ -37,7 +37,7 @@ func TestTakeAlone(t *testing.T) {
 // lock order. Equal ones are one row, of which the first are granted.
 func TestTakeShares(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, f, first := bed(t, nil)
+		s, f, first := inFlight(t, nil)
 		var hot []<-chan reply
 		for range 5 {
 			hot = append(hot, take(t.Context(), s, query("hot", 1)))
@@ -74,7 +74,7 @@ func TestTakeShares(t *testing.T) {
 // and do not pass earlier ones.
 func TestTakeInOrderOfArrival(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, f, _ := bed(t, nil)
+		s, f, _ := inFlight(t, nil)
 		one := take(t.Context(), s, query("k", 1))
 		two := take(t.Context(), s, query("k", 3)) // with either of the others it is above the capacity
 		late := take(t.Context(), s, query("k", 1))
@@ -93,7 +93,7 @@ func TestTakeInOrderOfArrival(t *testing.T) {
 // TestTakeBlocks: if a denial blocks the key, the row's later requests find it blocked.
 func TestTakeBlocks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, f, _ := bed(t, nil)
+		s, f, _ := inFlight(t, nil)
 		var all []<-chan reply
 		for range 6 {
 			q := query("k", 1)
@@ -119,7 +119,7 @@ func TestTakeBlocks(t *testing.T) {
 // TestTakeLeaves: a caller that leaves is not sent, and its neighbours are.
 func TestTakeLeaves(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, f, _ := bed(t, nil)
+		s, f, _ := inFlight(t, nil)
 		ctx, cancel := context.WithCancel(t.Context())
 		goes, stays := take(ctx, s, query("k", 1)), take(t.Context(), s, query("k", 1))
 		lone := take(ctx, s, query("lone", 1))
@@ -144,7 +144,7 @@ func TestTakeLeaves(t *testing.T) {
 // TestTakeTimesOut: a caller waits for the timeout, whatever the statements do.
 func TestTakeTimesOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, _, first := bed(t, nil)
+		s, _, first := inFlight(t, nil)
 		start := time.Now()
 		r := <-take(t.Context(), s, query("k", 1))
 		if !errors.Is(r.err, store.ErrUnavailable) || !strings.Contains(r.err.Error(), "Config.Timeout is 5s") || time.Since(start) != 5*time.Second {
@@ -161,7 +161,7 @@ func TestTakeTimesOut(t *testing.T) {
 // open.
 func TestTakeOverloaded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, f, first := bed(t, func(o *Options) { o.Waiting = 2 })
+		s, f, first := inFlight(t, func(o *Options) { o.Waiting = 2 })
 		waits := take(t.Context(), s, query("k", 1))
 		if r := <-take(t.Context(), s, query("k", 1)); !errors.Is(r.err, store.ErrOverloaded) {
 			t.Errorf("%+v", r)
@@ -184,7 +184,7 @@ func TestTakeOverloaded(t *testing.T) {
 // rows are that they wait in.
 func TestTakeShareOfAKey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, f, _ := bed(t, func(o *Options) { o.Waiting, o.Statements = 100, 1 })
+		s, f, _ := inFlight(t, func(o *Options) { o.Waiting, o.Statements = 100, 1 })
 		for i := range 64 {
 			take(t.Context(), s, query("k", []float64{1, 3}[i%2])) // no two fit together
 		}
@@ -215,7 +215,7 @@ func TestTakeShareOfAKey(t *testing.T) {
 // TestTakeSplits: another statement goes out for many keys, up to Options.Statements.
 func TestTakeSplits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, f, _ := bed(t, nil)
+		s, f, _ := inFlight(t, nil)
 		for i := range 3 * splitGroups {
 			take(t.Context(), s, query(fmt.Sprintf("%02d", i), 1))
 		}
@@ -236,7 +236,7 @@ func TestTakeSplits(t *testing.T) {
 // statements and no answer.
 func TestTakeBadRowFailsAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, f, _ := bed(t, func(o *Options) { o.Statements = 1 })
+		s, f, _ := inFlight(t, func(o *Options) { o.Statements = 1 })
 		f.set(func() { f.bad["07"] = true })
 		var all []<-chan reply
 		for i := range 64 {
@@ -259,7 +259,7 @@ func TestTakeBadRowFailsAlone(t *testing.T) {
 func TestTakeKeepsDecidedRows(t *testing.T) {
 	for _, fails := range []error{errors.New("half of it"), store.ErrLocked} {
 		synctest.Test(t, func(t *testing.T) {
-			s, f, _ := bed(t, func(o *Options) { o.Statements = 1 })
+			s, f, _ := inFlight(t, func(o *Options) { o.Statements = 1 })
 			half := &halfDone{fake: f, err: fails}
 			s.db = half
 			a, b := take(t.Context(), s, query("a", 1)), take(t.Context(), s, query("b", 1))
@@ -289,7 +289,7 @@ func TestTakeKeepsDecidedRows(t *testing.T) {
 // error, and none is sent again.
 func TestTakeOutcomeUnknown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, f, _ := bed(t, nil)
+		s, f, _ := inFlight(t, nil)
 		lost := fmt.Errorf("%w: %w", store.ErrUnavailable, io.ErrUnexpectedEOF)
 		a, b := take(t.Context(), s, query("a", 1)), take(t.Context(), s, query("b", 1))
 		f.set(func() { f.lost = lost })

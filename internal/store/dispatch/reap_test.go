@@ -73,8 +73,8 @@ func (s *Reaper) get(ctx context.Context, q *store.Query) (store.Outcome, error)
 	return op.Outcome, err
 }
 
-// reapBed returns a Reaper over one in memory, and the keys that it says were freed.
-func reapBed() (*Reaper, *counting, *[]string) {
+// newReaper returns a Reaper over one in memory, and the keys that it says were freed.
+func newReaper() (*Reaper, *counting, *[]string) {
 	c := &counting{Store: memory.New()}
 	freed := new([]string)
 	return NewReaper(c, 0, func(_ algorithm.Name, _, key string) { *freed = append(*freed, key) }), c, freed
@@ -100,7 +100,7 @@ func reserve(t *testing.T, s *Reaper, id, key string, units float64, now int64) 
 // TestTakeGetsWhatExpired: expired reservations go back before a denial stands, open ones
 // do not.
 func TestTakeGetsWhatExpired(t *testing.T) {
-	s, _, freed := reapBed()
+	s, _, freed := newReaper()
 	reserve(t, s, "a", "k", 4, 0)
 	reserve(t, s, "b", "k", 6, 5e5)
 	if o, err := s.take(t.Context(), windowQuery("k", 1, 9e5)); err != nil || o.Granted != 0 {
@@ -120,7 +120,7 @@ func TestTakeGetsWhatExpired(t *testing.T) {
 // TestTakeGetsABoundedNumberBack: of more expired reservations than one list has, a
 // request gets those of one list, and the next request more. The timeout bounds all of that.
 func TestTakeGetsABoundedNumberBack(t *testing.T) {
-	s, c, _ := reapBed()
+	s, c, _ := newReaper()
 	s.timeout = time.Minute
 	for i := range 2 * store.MaxDue {
 		reserve(t, s, fmt.Sprint(i), "k", 1.0/64, 0)
@@ -140,7 +140,7 @@ func TestTakeGetsABoundedNumberBack(t *testing.T) {
 // TestRepetitionWithoutTime is an error for which no policy fails open.
 func TestRepetitionWithoutTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, c, _ := reapBed()
+		s, c, _ := newReaper()
 		s.timeout, c.slow = time.Second, 2*time.Second
 		reserve(t, s, "a", "k", 10, 0)
 		_, err := s.take(t.Context(), windowQuery("k", 1, 2e6))
@@ -153,7 +153,7 @@ func TestRepetitionWithoutTime(t *testing.T) {
 // TestTakeLiftsTheBlockOfItsDenial: the block of a denial because of an expired
 // reservation is lifted, and no other.
 func TestTakeLiftsTheBlockOfItsDenial(t *testing.T) {
-	s, _, _ := reapBed()
+	s, _, _ := newReaper()
 	reserve(t, s, "a", "k", 10, 0)
 	q := windowQuery("k", 10, 2e6)
 	q.BlockFor = 60e6
@@ -172,7 +172,7 @@ func TestTakeLiftsTheBlockOfItsDenial(t *testing.T) {
 // TestGetSeesWhatExpired: Get gives expired reservations back, but not in a transaction,
 // where it locks nothing.
 func TestGetSeesWhatExpired(t *testing.T) {
-	s, c, _ := reapBed()
+	s, c, _ := newReaper()
 	reserve(t, s, "a", "k", 10, 0)
 	level := func(s *Reaper) float64 {
 		o, err := s.get(t.Context(), windowQuery("k", 1, 2e6))
@@ -191,7 +191,7 @@ func TestGetSeesWhatExpired(t *testing.T) {
 
 // TestTakeAllGetsWhatExpired: expired reservations of each key that denied go back.
 func TestTakeAllGetsWhatExpired(t *testing.T) {
-	s, _, freed := reapBed()
+	s, _, freed := newReaper()
 	reserve(t, s, "a", "a", 10, 0)
 	reserve(t, s, "b", "b", 10, 0)
 	op := &store.Op{Kind: store.TakeAll, Groups: []*store.Group{
@@ -204,7 +204,7 @@ func TestTakeAllGetsWhatExpired(t *testing.T) {
 
 // TestLooksThatFail: the denial stands, except in a transaction, which has failed.
 func TestLooksThatFail(t *testing.T) {
-	s, c, _ := reapBed()
+	s, c, _ := newReaper()
 	reserve(t, s, "a", "k", 10, 0)
 	c.err = errors.New("away")
 	if o, err := s.take(t.Context(), windowQuery("k", 1, 2e6)); err != nil || o.Granted != 0 {
@@ -218,7 +218,7 @@ func TestLooksThatFail(t *testing.T) {
 // TestLooksAreSpared: while no reservation of any key can have expired, denials do not
 // look for any. A full queue or an impossible cost never looks.
 func TestLooksAreSpared(t *testing.T) {
-	s, c, _ := reapBed()
+	s, c, _ := newReaper()
 	q := windowQuery("k", 6, 0)
 	q.Now = nil // the watch is about the store's clock
 	for range 100 {

@@ -8,15 +8,15 @@ import (
 )
 
 // serials has the requests that share no statement, by key. The keys take turns, so that a
-// hot key does not keep the others out. Requests that wait share transactions, and with them
+// contended key does not keep the others out. Requests that wait share transactions, and with them
 // round trips and flushes. Dispatcher.mu guards it.
 type serials struct {
-	most    int // transactions in flight
-	running int // goroutines that send
-	keys    map[key]*serial
-	turns   []*serial // those with a request to send and none in flight
-	seconds []*serial // those whose second transaction may be sent if no other key waits
-	reads   int       // requests that read
+	most     int // transactions in flight
+	running  int // goroutines that send
+	keys     map[key]*serial
+	ready    []*serial // those with a request to send and none in flight
+	overlaps []*serial // those whose second transaction may be sent if no other key waits
+	reads    int       // requests that read
 }
 
 // serial is the requests of one key, in order of arrival.
@@ -27,19 +27,19 @@ type serial struct {
 	// trusted is the number of requests that a denial would answer may share a transaction with
 	// the first: as many as were granted since the last denial.
 	trusted int
-	// Whether it is in turns and seconds. It may have no turn there by now.
-	inTurns, inSeconds bool
+	// Whether it is in ready and overlaps. It may have no turn there by now.
+	isReady, isOverlap bool
 }
 
-// abreast is the number of transactions for one key that may be in flight if no other key
+// mostOverlapping is the number of transactions for one key that may be in flight if no other key
 // waits: while one has the row's lock, the other waits for it.
-const abreast = 2
+const mostOverlapping = 2
 
-// first reports whether s has a request and none in flight; reads do not wait for each other.
-func (s *serial) first() bool { return len(s.waiters) > 0 && (s.key.reads || s.inFlight == 0) }
+// maySend reports whether s has a request and none in flight; reads do not wait for each other.
+func (s *serial) maySend() bool { return len(s.waiters) > 0 && (s.key.reads || s.inFlight == 0) }
 
-// second reports whether s has a request that may be in flight with another.
-func (s *serial) second() bool { return len(s.waiters) > 0 && s.inFlight < abreast }
+// mayOverlap reports whether s has a request that may be in flight with another.
+func (s *serial) mayOverlap() bool { return len(s.waiters) > 0 && s.inFlight < mostOverlapping }
 
 // add queues a request behind those of its key.
 func (all *serials) add(d *Dispatcher, w *waiter) {
@@ -67,15 +67,15 @@ func (all *serials) start(d *Dispatcher) {
 // list gives s its turn if it has a request to send.
 func (all *serials) list(s *serial) {
 	switch {
-	case s.first():
-		if !s.inTurns {
-			s.inTurns = true
-			all.turns = append(all.turns, s)
+	case s.maySend():
+		if !s.isReady {
+			s.isReady = true
+			all.ready = append(all.ready, s)
 		}
-	case s.second():
-		if !s.inSeconds {
-			s.inSeconds = true
-			all.seconds = append(all.seconds, s)
+	case s.mayOverlap():
+		if !s.isOverlap {
+			s.isOverlap = true
+			all.overlaps = append(all.overlaps, s)
 		}
 	case len(s.waiters) == 0 && s.inFlight == 0 && all.keys[s.key] == s:
 		delete(all.keys, s.key)
@@ -97,13 +97,13 @@ type shared struct {
 }
 
 // The number of requests for one key in a transaction. They keep the row locked, and the
-// statements of other processes wait for it for Patience.
+// statements of other processes wait for it for UsualLockWait.
 const (
 	ofOneKey  = 64
 	ofEachKey = 16 // if other keys wait
 	// A key for which more wait shares no transaction with other keys, which would wait for
 	// its row.
-	ofCoolKey = 4
+	ofSharedKey = 4
 )
 
 // next takes the next request off its key's queue, and those that share its transaction. It
@@ -120,15 +120,15 @@ func (d *Dispatcher) next(b *shared) bool {
 	*b = shared{waiters: b.waiters[:0], serials: b.serials[:0]}
 	for {
 		var s *serial
-		may := (*serial).first
+		may := (*serial).maySend
 		switch {
-		case len(all.turns) > 0:
-			s, all.turns = pop(all.turns)
-			s.inTurns = false
-		case len(all.seconds) > 0:
-			s, all.seconds = pop(all.seconds)
-			s.inSeconds = false
-			may = (*serial).second
+		case len(all.ready) > 0:
+			s, all.ready = pop(all.ready)
+			s.isReady = false
+		case len(all.overlaps) > 0:
+			s, all.overlaps = pop(all.overlaps)
+			s.isOverlap = false
+			may = (*serial).mayOverlap
 		default:
 			return false
 		}
@@ -187,23 +187,23 @@ func (w *waiter) joins(first *waiter) bool {
 // many that all of them can be in flight at once, and at most share.
 func (all *serials) fill(b *shared, s *serial, share int) {
 	ofKey := ofOneKey
-	if len(all.turns) > 0 {
+	if len(all.ready) > 0 {
 		ofKey = ofEachKey
 	}
-	keys := (len(all.turns) + 1) / all.most
+	keys := (len(all.ready) + 1) / all.most
 	switch {
 	case s.key.reads:
 		n := min(share, (all.reads+1)/all.most)
 		all.take(b, s, min(n, ofKey))
-		all.gather(b, n, len(all.turns)+1, func(t *serial) bool { return t.key.reads })
-	case keys > 1 && len(s.waiters) < ofCoolKey:
-		all.take(b, s, min(share, ofCoolKey))
-		all.gather(b, share, keys, func(t *serial) bool { return !t.key.reads && t.first() && len(t.waiters) <= ofCoolKey })
+		all.gather(b, n, len(all.ready)+1, func(t *serial) bool { return t.key.reads })
+	case keys > 1 && len(s.waiters) < ofSharedKey:
+		all.take(b, s, min(share, ofSharedKey))
+		all.gather(b, share, keys, func(t *serial) bool { return !t.key.reads && t.maySend() && len(t.waiters) <= ofSharedKey })
 		slices.SortStableFunc(b.waiters, func(v, w *waiter) int { return v.key.compare(&w.key) })
 	case len(s.waiters) > 0: // all wait for the row of one key
 		transactions := 1
-		if len(all.turns) == 0 {
-			transactions += min(abreast-s.inFlight, all.most-all.running)
+		if len(all.ready) == 0 {
+			transactions += min(mostOverlapping-s.inFlight, all.most-all.running)
 		}
 		all.take(b, s, min(share, ofKey, (len(s.waiters)+transactions)/transactions))
 	}
@@ -212,20 +212,20 @@ func (all *serials) fill(b *shared, s *serial, share int) {
 // gather adds requests of other keys in turn until the batch has n, or so many keys.
 func (all *serials) gather(b *shared, n, keys int, of func(*serial) bool) {
 	i, stay := 0, 0
-	for most := 4 * n; i < len(all.turns) && len(b.waiters) < n && len(b.serials) < keys && stay < most; i++ {
-		s := all.turns[i]
+	for most := 4 * n; i < len(all.ready) && len(b.waiters) < n && len(b.serials) < keys && stay < most; i++ {
+		s := all.ready[i]
 		if len(s.waiters) == 0 || !of(s) || !s.waiters[0].joins(b.waiters[0]) {
-			all.turns[stay] = s
+			all.ready[stay] = s
 			stay++
 			continue
 		}
-		s.inTurns = false
+		s.isReady = false
 		all.take(b, s, min(n, len(b.waiters)+ofEachKey))
 		all.list(s)
 	}
-	copy(all.turns[i-stay:i], all.turns[:stay])
-	clear(all.turns[:i-stay])
-	all.turns = all.turns[i-stay:]
+	copy(all.ready[i-stay:i], all.ready[:stay])
+	clear(all.ready[:i-stay])
+	all.ready = all.ready[i-stay:]
 }
 
 // sendSerials sends requests until none waits.
@@ -236,7 +236,7 @@ func (d *Dispatcher) sendSerials() {
 		var o outcomes
 		if w := b.waiters[0]; len(b.waiters) > 1 {
 			d.sendTogether(b, &o)
-		} else if tried := d.attempt(w, Patience); tried && w.err == store.ErrLocked {
+		} else if tried := d.attempt(w, UsualLockWait); tried && w.err == store.ErrLocked {
 			o.locked = b.waiters
 		} else if tried || w.err != nil {
 			o.answered = b.waiters
@@ -317,7 +317,7 @@ func (d *Dispatcher) sendTogether(b *shared, o *outcomes) {
 	d.mu.Lock()
 	ctx := d.detach()
 	defer ctx.Cancel()
-	wait := Patience
+	wait := UsualLockWait
 	if b.waiters[0].key.reads {
 		wait = 0
 	}
@@ -328,7 +328,7 @@ func (d *Dispatcher) sendTogether(b *shared, o *outcomes) {
 		case known[i]:
 			o.known = append(o.known, w)
 		case !w.gone():
-			ctx.fly(w)
+			ctx.carry(w)
 			w.op.LockWait = wait
 			waiters, ops = append(waiters, w), append(ops, w.op)
 		}

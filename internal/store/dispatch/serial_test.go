@@ -43,7 +43,7 @@ func (s *Dispatcher) idleNow() bool {
 	s.AwaitIdle()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return len(s.serial.keys) == 0 && len(s.serial.turns) == 0
+	return len(s.serial.keys) == 0 && len(s.serial.ready) == 0
 }
 
 // TestTurnsOfOthersFirst: a second statement for a key does not take the place of another
@@ -282,7 +282,7 @@ func TestTurnsAreShared(t *testing.T) {
 	})
 }
 
-// TestTurnsOfAHotKey: requests for a hot key with keys of their own have the turns of one
+// TestTurnsOfAHotKey: requests for a contended key with keys of their own have the turns of one
 // key.
 func TestTurnsOfAHotKey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -291,7 +291,7 @@ func TestTurnsOfAHotKey(t *testing.T) {
 		var wg sync.WaitGroup
 		for i := range 100 {
 			wg.Go(func() {
-				op := all(&store.Group{Query: query1(fmt.Sprint("token-", i)), Index: 1}, &store.Group{Query: query1("client"), Hot: true})
+				op := all(&store.Group{Query: query1(fmt.Sprint("token-", i)), Index: 1}, &store.Group{Query: query1("client"), Contended: true})
 				if err := s.Do(t.Context(), op); err != nil {
 					t.Error(err)
 				}

@@ -155,12 +155,12 @@ func TestShareTurns(t *testing.T) {
 		for i := range 40 {
 			all = append(all, charge(t.Context(), s, fmt.Sprint("late-", i)))
 		}
-		for range ofCoolKey { // few are no flood
+		for range ofSharedKey { // few are no flood
 			all = append(all, charge(t.Context(), s, "late-41"))
 		}
 		answers(t, all)
 		others := strings.Fields(f.sent[1])
-		if len(others) != 1+40+ofCoolKey || strings.Contains(f.sent[1], "flood") {
+		if len(others) != 1+40+ofSharedKey || strings.Contains(f.sent[1], "flood") {
 			t.Errorf("the others were sent in %s", f.sent[1])
 		}
 		if n := len(strings.Fields(f.sent[2])); n != ofOneKey || len(f.sent) > 8 {
@@ -280,7 +280,7 @@ func TestSharePart(t *testing.T) {
 			add(fmt.Sprint("other-", i))
 		}
 		if c.inFlight > 0 {
-			s.serial.turns, s.serial.seconds = nil, s.serial.turns
+			s.serial.ready, s.serial.overlaps = nil, s.serial.ready
 		}
 		s.serial.running = c.running
 		var b shared

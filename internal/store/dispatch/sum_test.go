@@ -18,7 +18,7 @@ import (
 // answered as if it had been decided alone.
 func TestSumsShareARow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, f, _ := bed(t, nil)
+		s, f, _ := inFlight(t, nil)
 		var all []<-chan reply
 		costs := []float64{1, 0.5, 1.25}
 		for _, cost := range costs {
@@ -44,7 +44,7 @@ func TestSumsShareARow(t *testing.T) {
 // others are asked again, in order of arrival and before later ones.
 func TestSumThatDoesNotFit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, f, _ := bed(t, nil)
+		s, f, _ := inFlight(t, nil)
 		used := take(t.Context(), s, query("k", 1.5))
 		f.open()
 		f.open()
@@ -75,7 +75,7 @@ func TestSumThatDoesNotFit(t *testing.T) {
 // TestSumOfALog: a log tells when one cost fits, so that each denial is decided alone.
 func TestSumOfALog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, f, _ := bed(t, nil)
+		s, f, _ := inFlight(t, nil)
 		ask := func(cost float64) <-chan reply {
 			q := query("k", cost)
 			q.Algorithm = algorithm.SlidingWindowLog
@@ -115,7 +115,7 @@ func TestSumOfALog(t *testing.T) {
 // TestSumOfABlockedLog: each request for a blocked log learns when its own cost fits.
 func TestSumOfABlockedLog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, f, _ := bed(t, nil)
+		s, f, _ := inFlight(t, nil)
 		log := func(cost float64) *store.Query {
 			q := query("k", cost)
 			q.Algorithm, q.Now = algorithm.SlidingWindowLog, &f.now
@@ -156,7 +156,7 @@ func TestSumOfABlockedLog(t *testing.T) {
 // large level rounds. They are not asked for together again.
 func TestSumThatRoundsElsewhere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, f, _ := bed(t, nil)
+		s, f, _ := inFlight(t, nil)
 		large := func(cost float64) *store.Query {
 			q := query("k", cost)
 			q.Algorithm, q.Burst, q.Capacity, q.Room = algorithm.FixedWindow, 1e15, 1e15+11.25, 1e15+11.25
@@ -192,7 +192,7 @@ func TestSumThatRoundsElsewhere(t *testing.T) {
 // TestSumLeavesOutWhoLeft: a caller that left is not in the sum.
 func TestSumLeavesOutWhoLeft(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, f, _ := bed(t, nil)
+		s, f, _ := inFlight(t, nil)
 		ctx, cancel := context.WithCancel(t.Context())
 		goes, stays := take(ctx, s, query("k", 2)), take(t.Context(), s, query("k", 1))
 		cancel()
@@ -211,7 +211,7 @@ func TestSumLeavesOutWhoLeft(t *testing.T) {
 // TestStepsShareARow: requests for as many steps as fit are one row with single requests.
 func TestStepsShareARow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, f, _ := bed(t, nil)
+		s, f, _ := inFlight(t, nil)
 		var all []<-chan reply
 		for _, steps := range []float64{1, 4, 2} {
 			q := query("k", 1)
@@ -237,7 +237,7 @@ func TestSumsDecideAsIfAlone(t *testing.T) {
 	for seed := range uint64(600) {
 		synctest.Test(t, func(t *testing.T) {
 			r := rand.New(rand.NewPCG(seed, 1))
-			s, f, _ := bed(t, func(o *Options) { o.Statements = 1 })
+			s, f, _ := inFlight(t, func(o *Options) { o.Statements = 1 })
 			alone := memory.New()
 			a := algorithm.Names[int(seed)%len(algorithm.Names)]
 			var queries []*store.Query
@@ -283,7 +283,7 @@ func TestSumsDecideAsIfAlone(t *testing.T) {
 // TestRows: a request learns how many requests its statement decided.
 func TestRows(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, f, first := bed(t, nil)
+		s, f, first := inFlight(t, nil)
 		queries := []*store.Query{query("a", 1), query("a", 1), query("a", 0.5), query("b", 1), query("c", 1)}
 		var all []<-chan reply
 		for _, q := range queries {

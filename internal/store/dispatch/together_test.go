@@ -46,7 +46,7 @@ func TestShareWithABadOne(t *testing.T) {
 	})
 }
 
-// TestShareWithALockedOne: a locked row delays the others of its transaction by Patience, and
+// TestShareWithALockedOne: a locked row delays the others of its transaction by UsualLockWait, and
 // its key is set aside.
 func TestShareWithALockedOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -57,7 +57,7 @@ func TestShareWithALockedOne(t *testing.T) {
 		start := time.Now()
 		for k, answer := range all {
 			if k != "b" {
-				if err := <-answer; err != nil || time.Since(start) > Patience+10*time.Millisecond {
+				if err := <-answer; err != nil || time.Since(start) > UsualLockWait+10*time.Millisecond {
 					t.Errorf("%s after %v: %v", k, time.Since(start), err)
 				}
 			}

@@ -165,8 +165,8 @@ func (d *Dispatcher) detach() *statement {
 	return s
 }
 
-// fly marks a request as sent by the statement. Dispatcher.mu is locked.
-func (s *statement) fly(w *waiter) {
+// carry marks a request as sent by the statement. Dispatcher.mu is locked.
+func (s *statement) carry(w *waiter) {
 	w.state, w.statement = sent, s
 	s.callers++
 }
@@ -238,14 +238,14 @@ func (b begun) end(why error) bool {
 // row may be free while another group's is locked.
 func keyOfAll(op *store.Op) key {
 	groups := op.Groups
-	var hot *store.Group
+	var contended *store.Group
 	for _, g := range groups {
-		if g.Hot && (hot == nil || g.Index < hot.Index) {
-			hot = g
+		if g.Contended && (contended == nil || g.Index < contended.Index) {
+			contended = g
 		}
 	}
-	if hot != nil {
-		groups = []*store.Group{hot}
+	if contended != nil {
+		groups = []*store.Group{contended}
 	}
 	var k strings.Builder
 	for _, g := range groups {

@@ -21,8 +21,8 @@ func TestWaitEndsEachInItsTime(t *testing.T) {
 			time.Sleep(time.Duration(rand.IntN(10)) * time.Millisecond)
 			wg.Go(func() {
 				start := time.Now()
-				ticket := d.waiter()
-				if err := ticket.wait(t.Context()); !errors.Is(err, store.ErrUnavailable) || time.Since(start) != time.Second || !ticket.gone() {
+				w := d.waiter()
+				if err := w.wait(t.Context()); !errors.Is(err, store.ErrUnavailable) || time.Since(start) != time.Second || !w.gone() {
 					t.Errorf("%v after %v", err, time.Since(start))
 				}
 			})
@@ -32,7 +32,7 @@ func TestWaitEndsEachInItsTime(t *testing.T) {
 }
 
 // TestWaitLeavesTheAnswered: a wait that was answered does not end again, and nor does the
-// next one of its ticket before its own time.
+// next one of its w before its own time.
 func TestWaitLeavesTheAnswered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := New(newFake(), Options{Timeout: time.Second})

@@ -39,14 +39,14 @@ func (p Store) takeAllOnce(ctx context.Context, op *store.Op) (allowed bool, err
 			return err
 		})
 	default:
-		if p.room.likely(groups) {
+		if p.headroom.likely(groups) {
 			allowed, err = p.takeAtOnce(ctx, groups)
 		}
 		if !allowed && err == nil {
 			allowed, err = p.takeOrRollBack(ctx, groups)
 		}
 		if err == nil {
-			p.room.note(groups)
+			p.headroom.note(groups)
 		}
 	}
 	return allowed, err

@@ -18,15 +18,15 @@ import (
 // Store is a store.Store in a database. It is a small value; copies
 // share their state. It is safe for concurrent use, unless InTx returned it.
 type Store struct {
-	runner  exec.Runner
-	breaker *exec.Breaker // nil in a transaction
-	txCache *exec.Cache   // of the caller's transactions
-	owners  *exec.Owners
-	tx      bool        // in the caller's transaction
-	shares  func() bool // whether a connection can send several statements as one transaction; nil: no
-	crowded func() bool // nil in a transaction
-	leaves  func() bool // whether a caller can leave a statement; nil: no
-	room    *room       // of the last AllowAll; nil in a transaction
+	runner    exec.Runner
+	breaker   *exec.Breaker // nil in a transaction
+	txCache   *exec.Cache   // of the caller's transactions
+	owners    *exec.Owners
+	tx        bool        // in the caller's transaction
+	shares    func() bool // whether a connection can send several statements as one transaction; nil: no
+	exhausted func() bool // nil in a transaction
+	leaves    func() bool // whether a caller can leave a statement; nil: no
+	headroom  *headroom   // of the last AllowAll; nil in a transaction
 	// ahead is how far the database's clock was ahead of this machine's at the last
 	// compare, in microseconds.
 	ahead *atomic.Int64
@@ -39,7 +39,7 @@ func New(c exec.Connections, breakAfter int64, breakFor time.Duration, clock fun
 	cache, owners := exec.NewCache(warn), exec.NewOwners()
 	b := exec.NewBreaker(breakAfter, breakFor, clock)
 	pool := exec.NewPool(c, cache).Guard(b, owners)
-	return Store{runner: pool, leaves: pool.Leaves, breaker: b, txCache: cache, owners: owners, crowded: c.Crowded, ahead: new(atomic.Int64), room: newRoom(),
+	return Store{runner: pool, leaves: pool.Leaves, breaker: b, txCache: cache, owners: owners, exhausted: c.Exhausted, ahead: new(atomic.Int64), headroom: newHeadroom(),
 		shares: func() bool { return c.Pipelines() && cache.InUse() }}
 }
 
@@ -64,8 +64,8 @@ func (p Store) Answers() int64 {
 	return p.breaker.Answers()
 }
 
-// Crowded reports whether all connections are in use by others than the limiter.
-func (p Store) Crowded() bool { return p.crowded != nil && p.crowded() }
+// Exhausted reports whether all connections are in use by others than the limiter.
+func (p Store) Exhausted() bool { return p.exhausted != nil && p.exhausted() }
 
 // Leaves reports whether the caller of a Take can leave it at present; see
 // store.ErrElsewhere.

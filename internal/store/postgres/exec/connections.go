@@ -21,8 +21,7 @@ import (
 // PGX returns the connections of a pgx pool. Their own transactions may be idle for so
 // long: see Idle.
 func PGX(pool *pgxpool.Pool, idle time.Duration) Connections {
-	c := pool.Config()
-	return &pgxConnections{Pool: pool, limit: newIdleLimit(idle), leaves: sendsBinary(c.ConnConfig) && c.PrepareConn == nil && c.BeforeAcquire == nil}
+	return &pgxConnections{Pool: pool, limit: newIdleLimit(idle), leaves: sendsBinary(pool.Config().ConnConfig)}
 }
 
 type pgxConnections struct {
@@ -53,7 +52,7 @@ func (p *pgxConnections) acquire(ctx context.Context) (*pgxpool.Conn, func(error
 	conn, err := p.Pool.Acquire(ctx)
 	switch {
 	case err != nil && ctx.Err() != nil && p.full():
-		return nil, nil, &noConnection{err, p.Crowded()}
+		return nil, nil, &noConnection{err, p.Exhausted()}
 	case err != nil:
 		if ctx.Err() == nil || store.EndedByTimeout(ctx) {
 			p.answered.Store(false)
@@ -89,9 +88,9 @@ func (p *pgxConnections) full() bool {
 	return s.AcquiredConns() == s.MaxConns()
 }
 
-// Crowded implements Connections. After a statement without an answer the database may be
+// Exhausted implements Connections. After a statement without an answer the database may be
 // away, and the pool full of connections that hang.
-func (p *pgxConnections) Crowded() bool {
+func (p *pgxConnections) Exhausted() bool {
 	return p.lent.Load() == 0 && p.answered.Load() && p.full()
 }
 
@@ -247,7 +246,7 @@ type sqlConnections struct{ *sqldb.Pool }
 
 // Acquire implements Connections.
 func (c sqlConnections) Acquire(context.Context) (db.DBTX, func(error) error, error) {
-	return c.Pool, crowded, nil
+	return c.Pool, exhausted, nil
 }
 
 // Pipelines implements Connections.
@@ -256,15 +255,15 @@ func (c sqlConnections) Pipelines() bool { return false }
 // Leaves implements Connections.
 func (c sqlConnections) Leaves() bool { return false }
 
-// Crowded implements Connections.
-func (c sqlConnections) Crowded() bool { return c.Pool.Crowded() }
+// Exhausted implements Connections.
+func (c sqlConnections) Exhausted() bool { return c.Pool.Exhausted() }
 
 func (c sqlConnections) Once(ctx context.Context, f func(db.DBTX) error) error {
-	return crowded(c.InTx(ctx, f))
+	return exhausted(c.InTx(ctx, f))
 }
 
-// crowded marks an ErrBusy of database/sql as a wait for a connection.
-func crowded(err error) error {
+// exhausted marks an ErrBusy of database/sql as a wait for a connection.
+func exhausted(err error) error {
 	if errors.Is(err, sqldb.ErrBusy) {
 		return &noConnection{err, true}
 	}

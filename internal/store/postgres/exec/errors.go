@@ -41,7 +41,7 @@ var ErrOtherPeriod = fmt.Errorf("%w: its clock is in another period than this ma
 // the database, so it does not count for the circuit breaker.
 type noConnection struct {
 	error
-	crowded bool // all were in use by others than the limiter
+	exhausted bool // all were in use by others than the limiter
 }
 
 func (n *noConnection) Unwrap() error { return n.error }
@@ -99,7 +99,7 @@ func Translate(err error, inTx bool) error {
 	if err == nil || err == store.ErrLocked || err == store.ErrAlone || err == store.ErrElsewhere || err == errRecorded || err == ErrOtherPeriod || errors.Is(err, store.ErrOwners) {
 		return err
 	}
-	if n := (*noConnection)(nil); errors.As(err, &n) && n.crowded {
+	if n := (*noConnection)(nil); errors.As(err, &n) && n.exhausted {
 		return fmt.Errorf("%w: %w", store.ErrBusy, err)
 	}
 	code := sqlState(err)

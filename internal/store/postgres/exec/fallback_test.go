@@ -57,7 +57,7 @@ func (s *scripted) Acquire(context.Context) (db.DBTX, func(error) error, error) 
 	}, s.refuses
 }
 
-func (s *scripted) Crowded() bool { return false }
+func (s *scripted) Exhausted() bool { return false }
 
 func (s *scripted) Pipelines() bool { return true }
 

@@ -38,8 +38,8 @@ const (
 
 // Connections are a pool of pgx or of database/sql.
 type Connections interface {
-	// Crowded reports whether all connections are in use by others than the limiter.
-	Crowded() bool
+	// Exhausted reports whether all connections are in use by others than the limiter.
+	Exhausted() bool
 	// Acquire returns a connection for one statement. release takes and returns its error.
 	Acquire(ctx context.Context) (tx db.DBTX, release func(error) error, err error)
 	// Once runs f in a transaction at read committed.

@@ -16,9 +16,9 @@ func bucketOf(key string, cost, level, granted float64) *store.Group {
 	}
 }
 
-// TestRoom: a grant is likely if each key had half of its room left, is not known to deny,
+// TestHeadroom: a grant is likely if each key had half of its room left, is not known to deny,
 // and is asked for little.
-func TestRoom(t *testing.T) {
+func TestHeadroom(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		what  string
@@ -32,12 +32,12 @@ func TestRoom(t *testing.T) {
 		{"denied", bucketOf("k", 60, 45, 0), 1, false},
 		{"another key", bucketOf("l", 1, 0, 1), 1, false},
 	} {
-		m := newRoom()
+		m := newHeadroom()
 		m.note([]*store.Group{bucketOf("k", 1, 0, 1)})
 		m.note([]*store.Group{c.after})
 		ask := bucketOf("k", c.cost, 0, 0)
 		if c.what == "another key" {
-			m = newRoom()
+			m = newHeadroom()
 			m.note([]*store.Group{c.after})
 		}
 		if got := m.likely([]*store.Group{ask}); got != c.want {
@@ -46,30 +46,30 @@ func TestRoom(t *testing.T) {
 		if m.likely([]*store.Group{ask, bucketOf("unknown", 1, 0, 0)}) {
 			t.Errorf("%s, with an unknown key: likely", c.what)
 		}
-		ask.Hot = true
+		ask.Contended = true
 		if m.likely([]*store.Group{ask}) {
 			t.Errorf("%s, with a denial of the last seconds: likely", c.what)
 		}
 	}
 	blocked := bucketOf("k", 1, 0, 1)
 	blocked.Outcome.BlockedUntil = 2
-	m := newRoom()
+	m := newHeadroom()
 	m.note([]*store.Group{bucketOf("k", 1, 0, 1)})
 	m.note([]*store.Group{blocked})
 	if m.likely([]*store.Group{bucketOf("k", 1, 0, 0)}) {
 		t.Error("a blocked key: likely")
 	}
-	var none *room
+	var none *headroom
 	none.note([]*store.Group{blocked})
 	if none.likely(nil) {
 		t.Error("in a transaction: likely")
 	}
 }
 
-// TestRoomOfManyKeys: keys share places, and no key is taken for another.
+// TestRoomOfManyKeys: keys share slots, and no key is taken for another.
 func TestRoomOfManyKeys(t *testing.T) {
 	t.Parallel()
-	m := newRoom()
+	m := newHeadroom()
 	const n = 100_000
 	likely := func() (count int) {
 		for i := range n {
@@ -90,18 +90,18 @@ func TestRoomOfManyKeys(t *testing.T) {
 	}
 	all := len(m.keys) * len(m.keys[0])
 	if count := likely(); count < all*9/10 || count > all {
-		t.Errorf("%d keys are remembered in %d places", count, all)
+		t.Errorf("%d keys are remembered in %d slots", count, all)
 	}
-	m = newRoom() // keys of one request rarely displace each other
+	m = newHeadroom() // keys of one request rarely displace each other
 	var groups []*store.Group
 	for i := range 100 {
 		groups = append(groups, bucketOf(fmt.Sprint(i), 1, 0, 1))
 	}
-	for range 3 { // with another seed the places are others
+	for range 3 { // with another seed the slots are others
 		if m.note(groups); m.likely(groups) {
 			return
 		}
-		m = newRoom()
+		m = newHeadroom()
 	}
 	t.Error("100 keys displace each other")
 }

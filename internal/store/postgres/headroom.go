@@ -8,19 +8,19 @@ import (
 	"github.com/pglimit/pglimit/internal/store"
 )
 
-// room remembers which keys had much room at their last AllowAll. It only guesses whether
+// headroom remembers which keys had much room at their last AllowAll. It only guesses whether
 // the next one will be granted: the statement decides. A wrong guess costs a round trip and
 // a line in the server's log.
-type room struct {
+type headroom struct {
 	seed maphash.Seed
-	// keys holds hashes of keys that had room. A key has four places, which it shares with
+	// keys holds hashes of keys that had room. A key has four slots, which it shares with
 	// others; the last ones have them.
-	keys [1024]places
+	keys [1024]slots
 }
 
-type places [4]atomic.Uint64
+type slots [4]atomic.Uint64
 
-func newRoom() *room { return &room{seed: maphash.MakeSeed()} }
+func newHeadroom() *headroom { return &headroom{seed: maphash.MakeSeed()} }
 
 // A key had room if no more than half of what fits was in use. A request is small if it
 // asks for at most a quarter. So a small request fits unless others have taken another
@@ -31,13 +31,13 @@ const (
 )
 
 // note remembers the groups' state after a decision.
-func (m *room) note(groups []*store.Group) {
+func (m *headroom) note(groups []*store.Group) {
 	if m == nil {
 		return
 	}
 	for _, g := range groups {
 		o := &g.Outcome
-		p, hash := m.places(g)
+		p, hash := m.slots(g)
 		if g.Fits() && !o.IsBlocked() && o.View.Level(&g.Rules, o.UpdatedAt) <= muchInUse*g.Capacity {
 			p.add(hash)
 		} else {
@@ -47,19 +47,19 @@ func (m *room) note(groups []*store.Group) {
 }
 
 // likely reports whether all groups are likely to be granted.
-func (m *room) likely(groups []*store.Group) bool {
+func (m *headroom) likely(groups []*store.Group) bool {
 	if m == nil {
 		return false
 	}
 	for _, g := range groups {
-		if p, hash := m.places(g); g.Hot || g.Cost > small*g.Capacity || !p.have(hash) {
+		if p, hash := m.slots(g); g.Contended || g.Cost > small*g.Capacity || !p.have(hash) {
 			return false
 		}
 	}
 	return true
 }
 
-func (m *room) places(g *store.Group) (p *places, hash uint64) {
+func (m *headroom) slots(g *store.Group) (p *slots, hash uint64) {
 	hash = maphash.Comparable(m.seed, struct {
 		algorithm   algorithm.Name
 		policy, key string
@@ -67,7 +67,7 @@ func (m *room) places(g *store.Group) (p *places, hash uint64) {
 	return &m.keys[hash%uint64(len(m.keys))], hash
 }
 
-func (p *places) have(hash uint64) bool {
+func (p *slots) have(hash uint64) bool {
 	for i := range p {
 		if p[i].Load() == hash {
 			return true
@@ -76,7 +76,7 @@ func (p *places) have(hash uint64) bool {
 	return false
 }
 
-func (p *places) add(hash uint64) {
+func (p *slots) add(hash uint64) {
 	at := hash >> 62
 	for i := range p {
 		switch p[i].Load() {
@@ -89,7 +89,7 @@ func (p *places) add(hash uint64) {
 	p[at].Store(hash)
 }
 
-func (p *places) remove(hash uint64) {
+func (p *slots) remove(hash uint64) {
 	for i := range p {
 		p[i].CompareAndSwap(hash, 0)
 	}
