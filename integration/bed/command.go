@@ -33,6 +33,20 @@ func removeBinary() error {
 	return os.RemoveAll(binaryDir)
 }
 
+// asCommand is set in the environment of a test binary that is to be the command.
+const asCommand = "PGLIMIT_TEST_AS_COMMAND"
+
+// BeCommand makes Command start the running test binary instead of a built command, which
+// saves the build. There BeCommand calls main and does not return. Call it first in TestMain, in
+// a package that links the command.
+func BeCommand(main func()) {
+	if os.Getenv(asCommand) != "" {
+		main()
+		os.Exit(0)
+	}
+	BuildCommand = os.Executable
+}
+
 // Command prepares the built command over a database, which DATABASE_URL names.
 func Command(t *testing.T, database string, args ...string) *osexec.Cmd {
 	t.Helper()
@@ -41,7 +55,7 @@ func Command(t *testing.T, database string, args ...string) *osexec.Cmd {
 		t.Fatalf("build the command: %v", err)
 	}
 	cmd := osexec.CommandContext(t.Context(), path, args...)
-	cmd.Env = append(os.Environ(), "DATABASE_URL="+database)
+	cmd.Env = append(os.Environ(), asCommand+"=1", "DATABASE_URL="+database)
 	return cmd
 }
 

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -98,6 +99,14 @@ func addCompletion(root *cobra.Command) {
 			shell.Example = examples[shell.Name()]
 		}
 	}
+}
+
+// Main runs the command line of the process, and ends the process with its exit code.
+func Main() {
+	ctx, stop := cli.WithSignals(context.Background())
+	code := Run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr)
+	stop()
+	os.Exit(code)
 }
 
 // Run runs the command line args, without the program's name, and returns the

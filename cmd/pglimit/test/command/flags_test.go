@@ -9,12 +9,16 @@ import (
 	"time"
 	_ "time/tzdata"
 
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/commands"
 	"github.com/pglimit/pglimit/integration/bed"
 	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/limiter"
 )
 
-func TestMain(m *testing.M) { bed.Main(m, 2) }
+func TestMain(m *testing.M) {
+	bed.BeCommand(commands.Main)
+	bed.Main(m, 2)
+}
 
 // TestCommandsMeanOneRow: without --algorithm, and with --calendar alone, the verbs of one
 // key use the same row.
