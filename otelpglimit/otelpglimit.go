@@ -33,7 +33,6 @@ package otelpglimit
 import (
 	"context"
 	"errors"
-	"slices"
 	"sync"
 	"time"
 
@@ -84,10 +83,8 @@ type Telemetry struct {
 	spanKey   bool
 	callback  metric.Registration
 
+	gauges *metrics.Gauges
 	series sync.Map // labels to *series
-
-	mu       sync.Mutex
-	limiters []*limiter.Limiter
 }
 
 // New returns Telemetry. It returns the errors of the meter provider.
@@ -102,7 +99,7 @@ func New(config *Config) (*Telemetry, error) {
 	if c.TracerProvider == nil {
 		c.TracerProvider = otel.GetTracerProvider()
 	}
-	t := &Telemetry{spanKey: c.SpanKey}
+	t := &Telemetry{spanKey: c.SpanKey, gauges: metrics.NewGauges(c.Pool, c.PoolEvery, c.PoolTimeout)}
 	if !c.DisableSpans {
 		t.tracer = c.TracerProvider.Tracer(scope)
 	}
@@ -116,61 +113,24 @@ func New(config *Config) (*Telemetry, error) {
 		metric.WithDescription(metrics.Duration.Help), metric.WithExplicitBucketBoundaries(metrics.DurationBounds...))
 	t.rows, errs[3] = meter.Int64Histogram(metrics.Rows.Name, metric.WithUnit(metrics.Rows.Unit),
 		metric.WithDescription(metrics.Rows.Help), metric.WithExplicitBucketBoundaries(metrics.RowsBounds...))
-	errs[4] = t.registerGauges(meter, &c)
+	errs[4] = t.registerGauges(meter)
 	return t, errors.Join(errs[:]...)
 }
 
 // registerGauges registers what is read when metrics are collected.
-func (t *Telemetry) registerGauges(meter metric.Meter, c *Config) error {
+func (t *Telemetry) registerGauges(meter metric.Meter) error {
 	var all []metric.Observable
 	var errs []error
-	gauge := func(i metrics.Instrument) metric.Float64ObservableGauge {
+	gauges := map[metrics.Instrument]metric.Float64ObservableGauge{}
+	for _, i := range t.gauges.All() {
 		g, err := meter.Float64ObservableGauge(i.Name, metric.WithUnit(i.Unit), metric.WithDescription(i.Help))
-		all, errs = append(all, g), append(errs, err)
-		return g
+		gauges[i], all, errs = g, append(all, g), append(errs, err)
 	}
-	waiting, open := gauge(metrics.Waiting), gauge(metrics.BreakerOpen)
-	read := func(context.Context, metric.Observer) {}
-	if c.Pool != nil {
-		database := &metrics.Database{Pool: c.Pool, Every: c.PoolEvery, Timeout: c.PoolTimeout}
-		if database.Every <= 0 {
-			database.Every = metrics.DefaultEvery
-		}
-		if database.Timeout <= 0 {
-			database.Timeout = metrics.DefaultTimeout
-		}
-		reservations, expired := gauge(metrics.OpenReservations), gauge(metrics.ExpiredReservations)
-		lag, due, up := gauge(metrics.JanitorLag), gauge(metrics.JanitorDueRows), gauge(metrics.DatabaseUp)
-		read = func(ctx context.Context, o metric.Observer) {
-			s, answered := database.Status(ctx)
-			if !answered {
-				o.ObserveFloat64(up, 0)
-				return // old numbers would hide that
-			}
-			o.ObserveFloat64(up, 1)
-			o.ObserveFloat64(reservations, float64(s.OpenReservations))
-			o.ObserveFloat64(expired, float64(s.ExpiredReservations))
-			o.ObserveFloat64(lag, s.Lag.Seconds())
-			o.ObserveFloat64(due, float64(s.DueRows))
-		}
-	}
-	registration, err := meter.RegisterCallback(func(ctx context.Context, o metric.Observer) error {
-		t.mu.Lock()
-		watched := slices.Clone(t.limiters)
-		t.mu.Unlock()
-		callers, refuses := 0, 0.
-		for _, l := range watched {
-			callers += l.Waiting()
-			if l.BreakerOpen() {
-				refuses = 1
-			}
-		}
-		o.ObserveFloat64(waiting, float64(callers))
-		o.ObserveFloat64(open, refuses)
-		read(ctx, o)
+	var err error
+	t.callback, err = meter.RegisterCallback(func(ctx context.Context, o metric.Observer) error {
+		t.gauges.Read(ctx, func(i metrics.Instrument, v float64) { o.ObserveFloat64(gauges[i], v) })
 		return nil
 	}, all...)
-	t.callback = registration
 	return errors.Join(append(errs, err)...)
 }
 
@@ -178,11 +138,7 @@ func (t *Telemetry) registerGauges(meter metric.Meter, c *Config) error {
 func (t *Telemetry) Close() error { return t.callback.Unregister() }
 
 // Watch adds l to pglimit.waiting and pglimit.breaker.open, until the program ends.
-func (t *Telemetry) Watch(l *limiter.Limiter) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.limiters = append(t.limiters, l)
-}
+func (t *Telemetry) Watch(l *limiter.Limiter) { t.gauges.Watch(l) }
 
 // Observe counts a call and makes its span. Use it as limiter.Config.Observe, of one or of
 // several limiters.

@@ -61,13 +61,10 @@ type Config struct {
 type Collector struct {
 	decisions, units *prometheus.CounterVec
 	duration, rows   *prometheus.HistogramVec
-	gauges           map[metrics.Instrument]*prometheus.Desc
-	database         *metrics.Database // nil: none
+	gauges           *metrics.Gauges
+	descs            map[metrics.Instrument]*prometheus.Desc // of the gauges
 
 	series sync.Map // labels to *series
-
-	mu       sync.Mutex
-	limiters []*limiter.Limiter
 }
 
 // series has the metrics of one combination of labels.
@@ -92,21 +89,10 @@ func New(config *Config) *Collector {
 	p := &Collector{
 		decisions: counter(metrics.Decisions), units: counter(metrics.Units),
 		duration: histogram(metrics.Duration, metrics.DurationBounds), rows: histogram(metrics.Rows, metrics.RowsBounds),
-		gauges: map[metrics.Instrument]*prometheus.Desc{},
+		gauges: metrics.NewGauges(c.Pool, c.PoolEvery, c.PoolTimeout), descs: map[metrics.Instrument]*prometheus.Desc{},
 	}
-	gauges := []metrics.Instrument{metrics.Waiting, metrics.BreakerOpen}
-	if c.Pool != nil {
-		p.database = &metrics.Database{Pool: c.Pool, Every: c.PoolEvery, Timeout: c.PoolTimeout}
-		if p.database.Every <= 0 {
-			p.database.Every = metrics.DefaultEvery
-		}
-		if p.database.Timeout <= 0 {
-			p.database.Timeout = metrics.DefaultTimeout
-		}
-		gauges = append(gauges, metrics.OpenReservations, metrics.ExpiredReservations, metrics.JanitorLag, metrics.JanitorDueRows, metrics.DatabaseUp)
-	}
-	for _, i := range gauges {
-		p.gauges[i] = prometheus.NewDesc(i.Prometheus(), i.Help, nil, c.ConstLabels)
+	for _, i := range p.gauges.All() {
+		p.descs[i] = prometheus.NewDesc(i.Prometheus(), i.Help, nil, c.ConstLabels)
 	}
 	return p
 }
@@ -134,11 +120,7 @@ func (p *Collector) of(v [4]string) *series {
 }
 
 // Watch adds l to pglimit_waiting and pglimit_breaker_open, until the program ends.
-func (p *Collector) Watch(l *limiter.Limiter) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.limiters = append(p.limiters, l)
-}
+func (p *Collector) Watch(l *limiter.Limiter) { p.gauges.Watch(l) }
 
 // Describe implements prometheus.Collector.
 func (p *Collector) Describe(to chan<- *prometheus.Desc) {
@@ -146,7 +128,7 @@ func (p *Collector) Describe(to chan<- *prometheus.Desc) {
 	p.units.Describe(to)
 	p.duration.Describe(to)
 	p.rows.Describe(to)
-	for _, d := range p.gauges {
+	for _, d := range p.descs {
 		to <- d
 	}
 }
@@ -157,31 +139,7 @@ func (p *Collector) Collect(to chan<- prometheus.Metric) {
 	p.units.Collect(to)
 	p.duration.Collect(to)
 	p.rows.Collect(to)
-	gauge := func(i metrics.Instrument, v float64) {
-		to <- prometheus.MustNewConstMetric(p.gauges[i], prometheus.GaugeValue, v)
-	}
-	waiting, open := 0, 0.
-	p.mu.Lock()
-	for _, l := range p.limiters {
-		waiting += l.Waiting()
-		if l.BreakerOpen() {
-			open = 1
-		}
-	}
-	p.mu.Unlock()
-	gauge(metrics.Waiting, float64(waiting))
-	gauge(metrics.BreakerOpen, open)
-	if p.database == nil {
-		return
-	}
-	s, up := p.database.Status(context.Background())
-	if !up {
-		gauge(metrics.DatabaseUp, 0)
-		return // old numbers would hide that
-	}
-	gauge(metrics.DatabaseUp, 1)
-	gauge(metrics.OpenReservations, float64(s.OpenReservations))
-	gauge(metrics.ExpiredReservations, float64(s.ExpiredReservations))
-	gauge(metrics.JanitorLag, s.Lag.Seconds())
-	gauge(metrics.JanitorDueRows, float64(s.DueRows))
+	p.gauges.Read(context.Background(), func(i metrics.Instrument, v float64) {
+		to <- prometheus.MustNewConstMetric(p.descs[i], prometheus.GaugeValue, v)
+	})
 }

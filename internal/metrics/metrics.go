@@ -1,5 +1,5 @@
 // Package metrics has what the modules otelpglimit and prompglimit share: the names of the
-// instruments, and how a database is measured.
+// instruments, and how gauges are read.
 package metrics
 
 import (
@@ -61,37 +61,91 @@ var (
 	RowsBounds     = []float64{1, 2, 4, 8, 16, 32, 64, 128, 256}
 )
 
-// Database reads what waits in a database, at most once in a while.
-type Database struct {
-	Pool    *pgxpool.Pool
-	Every   time.Duration // the least time between two questions
-	Timeout time.Duration
-
-	mu   sync.Mutex
-	at   time.Time
-	last janitor.Status
-	up   bool
+// Limiter is what Gauges reads of a limiter.
+type Limiter interface {
+	Waiting() int
+	BreakerOpen() bool
 }
 
-// The defaults of Database.
-const (
-	DefaultEvery   = 10 * time.Second
-	DefaultTimeout = 2 * time.Second
-)
+// Gauges reads the instruments that are read while metrics are collected: of limiters, and
+// of a database at most once in a while.
+type Gauges struct {
+	pool           *pgxpool.Pool // nil: no database
+	every, timeout time.Duration
 
-// Status returns the last answer, and whether the database answered the last question.
-func (d *Database) Status(ctx context.Context) (janitor.Status, bool) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if !d.at.IsZero() && time.Since(d.at) < d.Every {
-		return d.last, d.up
+	mu       sync.Mutex
+	limiters []Limiter
+	at       time.Time // of the last question
+	last     janitor.Status
+	up       bool
+}
+
+// NewGauges returns Gauges without limiters. pool may be nil. every is the least time between
+// two questions to the database, by default 10s, and timeout bounds one, by default 2s.
+func NewGauges(pool *pgxpool.Pool, every, timeout time.Duration) *Gauges {
+	if every <= 0 {
+		every = 10 * time.Second
 	}
-	ctx, cancel := context.WithTimeout(ctx, d.Timeout)
+	if timeout <= 0 {
+		timeout = 2 * time.Second
+	}
+	return &Gauges{pool: pool, every: every, timeout: timeout}
+}
+
+// Watch adds a limiter.
+func (g *Gauges) Watch(l Limiter) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.limiters = append(g.limiters, l)
+}
+
+// All returns the instruments that Read may set.
+func (g *Gauges) All() []Instrument {
+	all := []Instrument{Waiting, BreakerOpen}
+	if g.pool != nil {
+		all = append(all, OpenReservations, ExpiredReservations, JanitorLag, JanitorDueRows, DatabaseUp)
+	}
+	return all
+}
+
+// Read sets the instruments' values.
+func (g *Gauges) Read(ctx context.Context, set func(Instrument, float64)) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	waiting, open := 0, 0.
+	for _, l := range g.limiters {
+		waiting += l.Waiting()
+		if l.BreakerOpen() {
+			open = 1
+		}
+	}
+	set(Waiting, float64(waiting))
+	set(BreakerOpen, open)
+	if g.pool == nil {
+		return
+	}
+	g.ask(ctx)
+	if !g.up {
+		set(DatabaseUp, 0)
+		return // old numbers would hide that
+	}
+	set(DatabaseUp, 1)
+	set(OpenReservations, float64(g.last.OpenReservations))
+	set(ExpiredReservations, float64(g.last.ExpiredReservations))
+	set(JanitorLag, g.last.Lag.Seconds())
+	set(JanitorDueRows, float64(g.last.DueRows))
+}
+
+// ask asks the database, unless it was asked recently.
+func (g *Gauges) ask(ctx context.Context) {
+	if !g.at.IsZero() && time.Since(g.at) < g.every {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, g.timeout)
 	defer cancel()
-	status, err := janitor.ReadStatus(ctx, d.Pool)
-	if d.up = err == nil; d.up {
-		d.last = status
+	status, err := janitor.ReadStatus(ctx, g.pool)
+	if g.up = err == nil; g.up {
+		g.last = status
 	}
-	d.at = time.Now()
-	return d.last, d.up
+	g.at = time.Now()
 }
