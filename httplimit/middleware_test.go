@@ -135,53 +135,25 @@ func TestNewSeveralRequests(t *testing.T) {
 	}
 }
 
-func TestOnDeny(t *testing.T) {
-	l := limiter.NewMemory(nil)
-	p := limiter.Policy{Name: "p", Algorithm: limiter.GCRA, Limit: 1, Period: time.Hour}
-	h := New(l, fixed(p.Request("k", 2)), WithOnDeny(func(w http.ResponseWriter, r *http.Request, requests []limiter.Request, all limiter.Results) {
-		w.WriteHeader(http.StatusTeapot)
-		fmt.Fprint(w, r.URL.Path, requests[all.DeniedBy].Policy.Name, all.PerRequest[0].RetryAfter == limiter.Never)
-	}))(&answering{status: 200})
-	if w := get(h, request()); w.Code != http.StatusTeapot || w.Body.String() != "/ptrue" || w.Header().Get(limitField) != `"p";r=1` {
-		t.Errorf("got %d %q %s", w.Code, w.Header(), w.Body)
-	}
-	h = New(l, fixed(p.Request("k", 2)), WithOnDeny(nil), WithOnError(nil), WithLogger(nil))(&answering{status: 200})
-	if w := get(h, request()); w.Code != 413 || w.Header()[retryField] != nil {
-		t.Errorf("OnDeny(nil): got %d, %q", w.Code, w.Header())
-	}
-}
-
 // gone returns a limiter over a database that does not exist.
 func gone(t *testing.T, observe func(context.Context, limiter.Observation)) *limiter.Limiter {
-	t.Helper()
-	pool, err := pgxpool.New(t.Context(), "postgres://127.0.0.1:1/none")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(pool.Close)
-	l, err := limiter.New(pool, &limiter.Config{Logger: slog.New(slog.DiscardHandler), Observe: observe})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return l
+	return failingWith(t, errors.New("no route to host"), observe)
 }
 
-// refused returns a limiter whose login the server refuses.
-func refused(t *testing.T) *limiter.Limiter {
+// failingWith returns a limiter whose connections fail with that error.
+func failingWith(t *testing.T, failure error, observe func(context.Context, limiter.Observation)) *limiter.Limiter {
 	t.Helper()
 	config, err := pgxpool.ParseConfig("postgres://127.0.0.1:1/none?sslmode=disable")
 	if err != nil {
 		t.Fatal(err)
 	}
-	config.ConnConfig.DialFunc = func(context.Context, string, string) (net.Conn, error) {
-		return nil, &pgconn.PgError{Severity: "FATAL", Code: "28P01", Message: "password authentication failed"}
-	}
+	config.ConnConfig.DialFunc = func(context.Context, string, string) (net.Conn, error) { return nil, failure }
 	pool, err := pgxpool.NewWithConfig(t.Context(), config)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(pool.Close)
-	l, err := limiter.New(pool, &limiter.Config{Logger: slog.New(slog.DiscardHandler)})
+	l, err := limiter.New(pool, &limiter.Config{Logger: slog.New(slog.DiscardHandler), Observe: observe})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -197,6 +169,7 @@ func TestNewNoDecision(t *testing.T) {
 	queue := again
 	queue.Policy.Algorithm = limiter.LeakyBucketQueue
 	memory, down := limiter.NewMemory(nil), gone(t, nil)
+	refused := failingWith(t, &pgconn.PgError{Severity: "FATAL", Code: "28P01", Message: "password authentication failed"}, nil)
 	over, cancel := context.WithDeadline(t.Context(), time.Unix(1, 0))
 	defer cancel()
 	for _, c := range []struct {
@@ -218,8 +191,8 @@ func TestNewNoDecision(t *testing.T) {
 		{"the deadline is over", memory, fixed(p.Request("k", 1)), over, 503, "WARN pglimit: context deadline exceeded"},
 		{"no database", down, fixed(p.Request("k", 1)), nil, 503, "WARN "},
 		{"no database, several", down, fixed(p.Request("k", 1), open.Request("l", 1)), nil, 503, "WARN "},
-		{"misconfigured, failing open", refused(t), fixed(open.Request("k", 1)), nil, 503, "WARN "},
-		{"misconfigured, all failing open", refused(t), fixed(open.Request("k", 1), open.Request("l", 1)), nil, 503, "WARN "},
+		{"misconfigured, failing open", refused, fixed(open.Request("k", 1)), nil, 503, "WARN "},
+		{"misconfigured, all failing open", refused, fixed(open.Request("k", 1), open.Request("l", 1)), nil, 503, "WARN "},
 		{"no database, failing open", down, fixed(open.Request("k", 1)), nil, 200, ""},
 		{"no database, all failing open", down, fixed(open.Request("k", 1), open.Request("l", 1)), nil, 200, ""},
 	} {
@@ -275,6 +248,9 @@ func TestNewNoDecision(t *testing.T) {
 		if w.Code != http.StatusTeapot || got == nil || log.Len() > 0 {
 			t.Errorf("%s: OnError: got %d, %v, logged %s", c.name, w.Code, got, &log)
 		}
+	}
+	if w := get(New(memory, fixed(p.Request("k", 2)), WithOnDeny(nil), WithOnError(nil), WithLogger(nil))(&answering{status: 200}), request()); w.Code != 413 || w.Header()[retryField] != nil {
+		t.Errorf("OnDeny(nil): got %d, %q", w.Code, w.Header())
 	}
 	next := &answering{status: 200}
 	if w := get(New(memory, failing(ErrNoKey), WithNoKey(Pass))(next), request()); w.Code != 200 || next.calls.Load() != 1 {
