@@ -95,12 +95,12 @@ func checkFuture(ctx context.Context, p *patient) (Check, error) {
 		if len(found) == 0 {
 			continue
 		}
+		one := Check{Status: Fail, Fix: fmt.Sprintf("DELETE FROM %s WHERE updated_at_us > (extract(epoch FROM clock_timestamp()) * 1000000)::bigint + %d", t.quoted, ahead.Microseconds())}
 		for _, f := range found {
 			total += f.Rows
-			c.Details = append(c.Details, fmt.Sprintf("%s: %d keys of policy %s, up to %v ahead", t.quoted, f.Rows, f.Policy, microseconds(f.Most).Round(time.Second)))
+			one.Details = append(one.Details, fmt.Sprintf("%s: %d keys of policy %s, up to %v ahead", t.quoted, f.Rows, f.Policy, microseconds(f.Most).Round(time.Second)))
 		}
-		c.Status = Fail
-		c.Fix = join(c.Fix, fmt.Sprintf("DELETE FROM %s WHERE updated_at_us > (extract(epoch FROM clock_timestamp()) * 1000000)::bigint + %d", t.quoted, ahead.Microseconds()))
+		c = worse(c, one)
 	}
 	if total > 0 {
 		c.Message = fmt.Sprintf("the times of %d keys are ahead of the database's clock, so that these keys leak nothing until then; deleting the rows forgets what they used", total)

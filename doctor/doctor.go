@@ -15,6 +15,7 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -201,9 +202,7 @@ func (c *Config) complete() (Config, error) {
 		{"JanitorInterval", &full.JanitorInterval, time.Millisecond, 24 * time.Hour, defaultJanitorInterval},
 		{"OldTransaction", &full.OldTransaction, time.Millisecond, 24 * time.Hour, defaultOldTransaction},
 	} {
-		if *d.value == 0 {
-			*d.value = d.usually
-		}
+		*d.value = cmp.Or(*d.value, d.usually)
 		if *d.value < d.least || *d.value > d.most {
 			return full, fmt.Errorf("pglimit: doctor Config.%s is %v: use %v to %v, or 0 for %v", d.field, *d.value, d.least, d.most, d.usually)
 		}

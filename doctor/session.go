@@ -71,12 +71,10 @@ func judgeSchemas(exposed []migrations.Exposure, path []string) Check {
 	if len(exposed) == 0 {
 		return Check{Message: "no other role may create objects in " + strings.Join(path, ", ")}
 	}
-	c := Check{Status: Warn, Message: fmt.Sprintf("other roles may create objects in %d of the schemas that statements use", len(exposed))}
-	var fixes []string
+	c := Check{Message: fmt.Sprintf("other roles may create objects in %d of the schemas that statements use", len(exposed))}
 	for _, e := range exposed {
-		c.Details, fixes = append(c.Details, e.String()), append(fixes, e.Fix())
+		c = worse(c, Check{Status: Warn, Details: []string{e.String()}, Fix: e.Fix()})
 	}
-	c.Fix = strings.Join(fixes, "; ")
 	return c
 }
 
@@ -108,22 +106,12 @@ func checkTimeouts(_ context.Context, p *patient) (Check, error) {
 		if ms <= 0 || ms >= shortest {
 			continue
 		}
-		c.Status = Warn
-		c.Details = append(c.Details, fmt.Sprintf("%s is %d ms: %s", t.name, ms, t.hurts))
-		c.Fix = join(c.Fix, p.alter(t.name, "5s"))
+		c = worse(c, Check{Status: Warn, Details: []string{fmt.Sprintf("%s is %d ms: %s", t.name, ms, t.hurts)}, Fix: p.alter(t.name, "5s")})
 	}
 	if c.Status != OK {
 		c.Message = fmt.Sprintf("%d timeouts of this role are shorter than a decision's second", len(c.Details))
 	}
 	return c, nil
-}
-
-// join joins steps of a fix.
-func join(fix, next string) string {
-	if fix == "" {
-		return next
-	}
-	return fix + "; " + next
 }
 
 // needsTables returns errNoTables if there are none.

@@ -116,9 +116,7 @@ func checkUnlogged(_ context.Context, p *patient) (Check, error) {
 	c := Check{Message: "all tables are logged"}
 	for _, t := range p.tables {
 		if t.kind != "p" {
-			c.Status = Fail
-			c.Details = append(c.Details, t.quoted+" is not logged")
-			c.Fix = join(c.Fix, fmt.Sprintf("ALTER TABLE %s SET LOGGED", t.quoted))
+			c = worse(c, Check{Status: Fail, Details: []string{t.quoted + " is not logged"}, Fix: fmt.Sprintf("ALTER TABLE %s SET LOGGED", t.quoted)})
 		}
 	}
 	if c.Status != OK {

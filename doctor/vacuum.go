@@ -77,9 +77,10 @@ func judgeHOT(s statistics, t table) Check {
 func worse(c, one Check) Check {
 	c.Status = max(c.Status, one.Status)
 	c.Details = append(c.Details, one.Details...)
-	if one.Fix != "" {
-		c.Fix = join(c.Fix, one.Fix)
+	if c.Fix != "" && one.Fix != "" {
+		c.Fix += "; "
 	}
+	c.Fix += one.Fix
 	return c
 }
 

@@ -1,6 +1,7 @@
 package janitor
 
 import (
+	"cmp"
 	"fmt"
 	"log/slog"
 	"time"
@@ -76,33 +77,25 @@ func (c *Config) complete() (Config, error) {
 	if c != nil {
 		full = *c
 	}
-	if full.Interval == 0 {
-		full.Interval = defaultInterval
-	}
-	if full.Interval < minInterval || full.Interval > maxInterval {
-		return full, fmt.Errorf("pglimit: janitor Config.Interval is %v: use %v to %v, or 0 for %v",
-			full.Interval, minInterval, maxInterval, defaultInterval)
-	}
-	if full.BatchSize == 0 {
-		full.BatchSize = defaultBatchSize
-	}
+	full.BatchSize = cmp.Or(full.BatchSize, defaultBatchSize)
 	if full.BatchSize < 1 || full.BatchSize > maxBatchSize {
 		return full, fmt.Errorf("pglimit: janitor Config.BatchSize is %d: use 1 to %d, or 0 for %d",
 			full.BatchSize, maxBatchSize, defaultBatchSize)
 	}
-	if full.Lease == 0 {
-		full.Lease = max(leaseIntervals*full.Interval, leastLease)
-	}
-	if full.Lease < minLease || full.Lease > maxLease {
-		return full, fmt.Errorf("pglimit: janitor Config.Lease is %v: use %v to %v, or 0 for three intervals, at least %v",
-			full.Lease, minLease, maxLease, leastLease)
-	}
-	if full.KeepDenials == 0 {
-		full.KeepDenials = defaultKeepDenials
-	}
-	if full.KeepDenials < minKeepDenials || full.KeepDenials > maxKeepDenials {
-		return full, fmt.Errorf("pglimit: janitor Config.KeepDenials is %v: use %v to %v, or 0 for %v",
-			full.KeepDenials, minKeepDenials, maxKeepDenials, defaultKeepDenials)
+	full.Interval = cmp.Or(full.Interval, defaultInterval)
+	for _, f := range []struct {
+		name                 string
+		value                *time.Duration
+		least, most, usually time.Duration
+	}{
+		{"Interval", &full.Interval, minInterval, maxInterval, defaultInterval},
+		{"Lease", &full.Lease, minLease, maxLease, max(leaseIntervals*full.Interval, leastLease)},
+		{"KeepDenials", &full.KeepDenials, minKeepDenials, maxKeepDenials, defaultKeepDenials},
+	} {
+		*f.value = cmp.Or(*f.value, f.usually)
+		if *f.value < f.least || *f.value > f.most {
+			return full, fmt.Errorf("pglimit: janitor Config.%s is %v: use %v to %v, or 0 for %v", f.name, *f.value, f.least, f.most, f.usually)
+		}
 	}
 	if full.Logger == nil {
 		full.Logger = slog.Default()

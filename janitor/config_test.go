@@ -7,68 +7,44 @@ import (
 	"time"
 )
 
-func TestConfigDefaults(t *testing.T) {
+func TestConfig(t *testing.T) {
 	t.Parallel()
-	for name, cfg := range map[string]*Config{"nil": nil, "zero": {}} {
-		j, err := New(idlePool(t), cfg)
-		if err != nil {
-			t.Fatalf("%s: %v", name, err)
-		}
-		c := j.cfg
-		if c.Interval != time.Minute || c.BatchSize != 1000 || c.Lease != 3*time.Minute || c.KeepDenials != 24*time.Hour || c.Logger != slog.Default() {
-			t.Errorf("%s: got %+v", name, c)
-		}
-	}
-	j, err := New(idlePool(t), &Config{Interval: time.Second})
-	if err != nil || j.cfg.Lease != 30*time.Second {
-		t.Errorf("default lease with short intervals: got %v, error %v; want 30s", j.cfg.Lease, err)
-	}
-}
-
-func TestConfigWithinBounds(t *testing.T) {
-	t.Parallel()
-	for _, c := range []Config{
-		{Interval: time.Millisecond, BatchSize: 1, Lease: time.Second, KeepDenials: time.Minute},
-		{Interval: 24 * time.Hour, BatchSize: 10_000, Lease: 72 * time.Hour, KeepDenials: 90 * 24 * time.Hour},
-	} {
-		j, err := New(idlePool(t), &c)
-		if err != nil {
-			t.Errorf("%+v: %v", c, err)
-			continue
-		}
-		if j.cfg.Interval != c.Interval || j.cfg.BatchSize != c.BatchSize || j.cfg.Lease != c.Lease || j.cfg.KeepDenials != c.KeepDenials {
-			t.Errorf("got %+v, want %+v", j.cfg, c)
-		}
-	}
-}
-
-func TestConfigOutOfBounds(t *testing.T) {
-	t.Parallel()
+	const day = 24 * time.Hour
 	for _, c := range []struct {
-		cfg         Config
-		field, text string
+		cfg  *Config
+		want Config // with the defaults
+		err  string
 	}{
-		{Config{Interval: -time.Second}, "Interval", "-1s"},
-		{Config{Interval: time.Millisecond - 1}, "Interval", "999.999µs"},
-		{Config{Interval: 24*time.Hour + 1}, "Interval", "24h0m0.000000001s"},
-		{Config{BatchSize: -1}, "BatchSize", "-1"},
-		{Config{BatchSize: 10_001}, "BatchSize", "10001"},
-		{Config{Lease: -1}, "Lease", "-1ns"},
-		{Config{Lease: time.Second - 1}, "Lease", "999.999999ms"},
-		{Config{Lease: 72*time.Hour + 1}, "Lease", "72h0m0.000000001s"},
-		{Config{KeepDenials: time.Minute - 1}, "KeepDenials", "59.999999999s"},
-		{Config{KeepDenials: 90*24*time.Hour + 1}, "KeepDenials", "2160h0m0.000000001s"},
+		{cfg: nil, want: Config{Interval: time.Minute, BatchSize: 1000, Lease: 3 * time.Minute, KeepDenials: day}},
+		{cfg: &Config{}, want: Config{Interval: time.Minute, BatchSize: 1000, Lease: 3 * time.Minute, KeepDenials: day}},
+		{cfg: &Config{Interval: time.Second}, want: Config{Interval: time.Second, BatchSize: 1000, Lease: 30 * time.Second, KeepDenials: day}},
+		{cfg: &Config{Interval: time.Millisecond, BatchSize: 1, Lease: time.Second, KeepDenials: time.Minute}, want: Config{Interval: time.Millisecond, BatchSize: 1, Lease: time.Second, KeepDenials: time.Minute}},
+		{cfg: &Config{Interval: day, BatchSize: 10_000, Lease: 3 * day, KeepDenials: 90 * day}, want: Config{Interval: day, BatchSize: 10_000, Lease: 3 * day, KeepDenials: 90 * day}},
+		{cfg: &Config{Interval: -time.Second}, err: "Interval is -1s:"},
+		{cfg: &Config{Interval: time.Millisecond - 1}, err: "Interval is 999.999µs:"},
+		{cfg: &Config{Interval: day + 1}, err: "Interval is 24h0m0.000000001s:"},
+		{cfg: &Config{BatchSize: -1}, err: "BatchSize is -1:"},
+		{cfg: &Config{BatchSize: 10_001}, err: "BatchSize is 10001:"},
+		{cfg: &Config{Lease: -1}, err: "Lease is -1ns:"},
+		{cfg: &Config{Lease: time.Second - 1}, err: "Lease is 999.999999ms:"},
+		{cfg: &Config{Lease: 3*day + 1}, err: "Lease is 72h0m0.000000001s:"},
+		{cfg: &Config{KeepDenials: time.Minute - 1}, err: "KeepDenials is 59.999999999s:"},
+		{cfg: &Config{KeepDenials: 90*day + 1}, err: "KeepDenials is 2160h0m0.000000001s:"},
 	} {
-		j, err := New(idlePool(t), &c.cfg)
-		if err == nil {
-			t.Errorf("%s = %s: no error", c.field, c.text)
+		j, err := New(idlePool(t), c.cfg)
+		if c.err != "" {
+			if j != nil || err == nil || !strings.HasPrefix(err.Error(), "pglimit: janitor Config."+c.err) {
+				t.Errorf("%+v: %v, want %s", c.cfg, err, c.err)
+			}
 			continue
 		}
-		if j != nil {
-			t.Errorf("%s = %s: got a janitor with the error, want nil", c.field, c.text)
+		if err != nil {
+			t.Errorf("%+v: %v", c.cfg, err)
+			continue
 		}
-		if got, want := err.Error(), "pglimit: janitor Config."+c.field+" is "+c.text+":"; !strings.HasPrefix(got, want) {
-			t.Errorf("got %q, want it to start with %q", got, want)
+		got, w := j.cfg, c.want
+		if got.Interval != w.Interval || got.BatchSize != w.BatchSize || got.Lease != w.Lease || got.KeepDenials != w.KeepDenials || got.Logger != slog.Default() {
+			t.Errorf("%+v: got %+v, want %+v", c.cfg, got, w)
 		}
 	}
 	if _, err := New(nil, nil); err == nil || !strings.Contains(err.Error(), "pool is nil") {

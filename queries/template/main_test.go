@@ -11,41 +11,6 @@ import (
 // generated matches the first line of a file that make generate writes.
 var generated = regexp.MustCompile(`^(?:--|//) Code generated .* DO NOT EDIT\.$`)
 
-// TestLines checks that lines of SQL, and of the Go that sqlc copies it into, have less
-// than 200 characters, and that no file begins with an empty line.
-func TestLines(t *testing.T) {
-	t.Parallel()
-	files := 0
-	for _, pattern := range []string{"queries/*.sql", "db/*.go", "migrations/*.sql", "migrations/functions/*.sql"} {
-		names, err := filepath.Glob(filepath.Join("..", "..", pattern))
-		if err != nil || len(names) == 0 {
-			t.Errorf("%s: %q, %v", pattern, names, err)
-		}
-		for _, name := range names {
-			data, err := os.ReadFile(name)
-			if err != nil {
-				t.Fatal(err)
-			}
-			files++
-			n, long := 0, 0
-			for line := range strings.Lines(string(data)) {
-				line = strings.TrimSuffix(line, "\n")
-				if n++; n == 1 && line == "" {
-					t.Errorf("%s begins with an empty line", name)
-				}
-				if len(line) >= 200 {
-					if long++; long <= 3 {
-						t.Errorf("%s:%d has %d characters, want less than 200", name, n, len(line))
-					}
-				}
-			}
-		}
-	}
-	if files < 20 {
-		t.Errorf("only %d files", files)
-	}
-}
-
 // TestGeneratedFilesSaySo checks that the first line marks generated files, so that
 // linters, reviews and editors skip them.
 func TestGeneratedFilesSaySo(t *testing.T) {
