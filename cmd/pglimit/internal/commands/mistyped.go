@@ -1,10 +1,8 @@
 package commands
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -54,74 +52,24 @@ func unknownCommand(cmd *cobra.Command, word string) error {
 		return errors.New("unknown command: it is not shown, because it may have a password; set DATABASE_URL to name a database")
 	}
 	text := fmt.Sprintf("unknown command %.60q", word)
-	if name := nearest(cmd, word); name != "" {
-		text += fmt.Sprintf("; did you mean %q?", name)
+	if names := nearest(cmd, word); len(names) > 0 {
+		text += `; did you mean "` + strings.Join(names, `" or "`) + `"?`
 	}
 	return errors.New(text)
 }
 
-// nearest returns the subcommand of cmd that word probably means, or "". That is, in this
-// order, a command of that name in another group, a subcommand that begins with word, and
-// the subcommand with the fewest typing errors, of at most two.
-func nearest(cmd *cobra.Command, word string) string {
-	word = strings.ToLower(word)
-	type guess struct {
-		name   string
-		errors int
-	}
-	var guesses []guess
+// nearest returns the subcommands of cmd that word may mean: one of that name in another
+// group, or those that begin with word or differ from it in two characters.
+func nearest(cmd *cobra.Command, word string) []string {
 	for _, sub := range cmd.Commands() {
-		if !sub.IsAvailableCommand() && sub.Name() != "help" {
-			continue
-		}
-		switch n := typingErrors(word, sub.Name()); {
-		case len(word) > 1 && strings.HasPrefix(sub.Name(), word):
-			guesses = append(guesses, guess{sub.Name(), 0})
-		case n <= 2 && n < len(word) && n < len(sub.Name()):
-			guesses = append(guesses, guess{sub.Name(), n})
-		}
 		for _, below := range sub.Commands() {
-			if below.Name() == word && below.IsAvailableCommand() {
-				guesses = append(guesses, guess{sub.Name() + " " + word, -1})
+			if below.Name() == strings.ToLower(word) && below.IsAvailableCommand() {
+				return []string{sub.Name() + " " + below.Name()}
 			}
 		}
 	}
-	if len(guesses) == 0 {
-		return ""
-	}
-	return slices.MinFunc(guesses, func(a, b guess) int {
-		return cmp.Or(cmp.Compare(a.errors, b.errors), cmp.Compare(a.name, b.name))
-	}).name
-}
-
-// typingErrors returns the least number of characters to insert, delete, replace or swap
-// with the next one that makes a into b.
-func typingErrors(a, b string) int {
-	x, y := []rune(a), []rune(b)
-	if len(x) > 60 {
-		return len(x)
-	}
-	d := make([][]int, len(x)+1)
-	for i := range d {
-		d[i] = make([]int, len(y)+1)
-		d[i][0] = i
-	}
-	for j := range d[0] {
-		d[0][j] = j
-	}
-	for i := 1; i <= len(x); i++ {
-		for j := 1; j <= len(y); j++ {
-			wrong := 1
-			if x[i-1] == y[j-1] {
-				wrong = 0
-			}
-			d[i][j] = min(d[i-1][j]+1, d[i][j-1]+1, d[i-1][j-1]+wrong)
-			if i > 1 && j > 1 && x[i-1] == y[j-2] && x[i-2] == y[j-1] {
-				d[i][j] = min(d[i][j], d[i-2][j-2]+1)
-			}
-		}
-	}
-	return d[len(x)][len(y)]
+	cmd.SuggestionsMinimumDistance = 2
+	return cmd.SuggestionsFor(word)
 }
 
 // replaceHelp makes help fail for a command that does not exist.

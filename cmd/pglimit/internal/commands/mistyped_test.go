@@ -12,7 +12,7 @@ import (
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/commandtest"
 )
 
-// TestMistypedCommand: an unknown subcommand is named, and the nearest one with it, also if
+// TestMistypedCommand: an unknown subcommand is named, and those that may be meant with it, also if
 // flags of the right one follow.
 func TestMistypedCommand(t *testing.T) {
 	t.Parallel()
@@ -23,13 +23,13 @@ func TestMistypedCommand(t *testing.T) {
 		"ALLOW bob":                             `unknown command "ALLOW"; did you mean "allow"? See `,
 		"lalow":                                 `did you mean "allow"?`,
 		"cahrge k":                              `did you mean "charge"?`,
-		"play":                                  `did you mean "playground"?`,
-		"hlep":                                  `did you mean "help"?`,
+		"play":                                  `did you mean "playground" or "replay"?`,
+		"rese":                                  `did you mean "reserve" or "reset"?`,
 		"status":                                `did you mean "migrate status"?`,
 		"migrate upp":                           `unknown command "upp"; did you mean "up"? See ` + "`pglimit migrate --help`",
 		"migrate upp --to 3":                    `unknown command "upp"; did you mean "up"?`,
 		"migrate statsu --functions":            `unknown command "statsu"; did you mean "status"?`,
-		"completion bsh":                        `unknown command "bsh"; did you mean "bash"?`,
+		"completion bsh":                        `unknown command "bsh"; did you mean "bash" or "fish" or "zsh"?`,
 		"help alow":                             `unknown command "alow"; did you mean "allow"?`,
 		"help migrate upp":                      `unknown command "upp"; did you mean "up"?`,
 		"sideways":                              `unknown command "sideways"; see `,

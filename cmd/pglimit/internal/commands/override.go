@@ -27,8 +27,6 @@ If the application hashes its keys, set ` + connect.KeySecretEnv + ` to its secr
 database then has the key's hash, and list shows that.`,
 		Example: `  pglimit override set login alice --limit 100 --until 2027-01-31 --note trial
   pglimit override list login`,
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(newOverrideSet(db, out), newOverrideList(db, out), newOverrideDelete(db, out))
 	return cmd

@@ -24,8 +24,6 @@ use a change within a second. What a key has used is carried over.`,
 		Example: `  pglimit policy set login --limit 5 --period 1m --burst 10
   pglimit policy list
   pglimit policy import limits.yaml`,
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(newPolicySet(db, out), newPolicyGet(db, out), newPolicyList(db, out), newPolicyDelete(db, out), newPolicyHistory(db, out),
 		newPolicyImport(db, out), newPolicyDiff(db, out), newPolicyExport(db, out))

@@ -47,8 +47,6 @@ skipped has its number in "line", and no exit_code.`,
   pglimit migrate up
   pglimit allow --limit 10 --period 1m alice && echo allowed
   pglimit allow --embedded --limit 10 --period 1m alice`,
-		Args:          cobra.NoArgs,
-		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
