@@ -63,6 +63,10 @@ func TestNewMemoryInvalidConfig(t *testing.T) {
 		"Config.Timeout -1s":          {Timeout: -time.Second},
 		"Config.BatchRows -1":         {BatchRows: -1},
 		"Config.MaxKeys -1: must not be negative; for no bound use math.MaxInt": {MaxKeys: -1},
+		"Config.BatchStatements -1": {BatchStatements: -1},
+		"Config.MaxWaiting -2":      {MaxWaiting: -2},
+		"Config.DenyCacheKeys -1":   {DenyCacheKeys: -1},
+		"Config.BreakFor -1ns":      {BreakFor: -1},
 	} {
 		l := NewMemory(config)
 		for _, v := range verbCalls {

@@ -104,6 +104,11 @@ func TestAllowAllBadInput(t *testing.T) {
 		}
 		bed.Commit(t, tx)
 	}
+	once := p.Request("k", 1)
+	once.IdempotencyKey = "1"
+	if _, err := l.AllowAll(ctx, once); !errors.Is(err, limiter.ErrUnsupported) {
+		t.Errorf("with an idempotency key: %v", err)
+	}
 	// The same name and key under another algorithm is a different row.
 	other := limiter.Policy{Name: "p", Algorithm: limiter.SlidingWindowLog, Limit: 10, Period: time.Hour}
 	tx := bed.Begin(t, pool, pgx.TxOptions{})
@@ -150,20 +155,6 @@ func TestAllowAllOfAThousand(t *testing.T) {
 			t.Error("inside: allowed where nothing is left")
 		}
 		bed.Commit(t, tx)
-	}
-}
-
-// TestAllowAllNamesTheKeyThatTheDatabaseRefuses.
-func TestAllowAllNamesTheKeyThatTheDatabaseRefuses(t *testing.T) {
-	t.Parallel()
-	l := bed.NewLimiter(t, bed.Latin1(t), nil)
-	p := limiter.Policy{Name: "p", Algorithm: limiter.GCRA, Limit: 10, Period: time.Hour, OnError: limiter.FailOpen}
-	_, err := l.AllowAll(t.Context(), p.Request("a", 1), p.Request("漢字", 1))
-	if !errors.Is(err, limiter.ErrInvalid) || !strings.Contains(err.Error(), "requests[1]") {
-		t.Errorf("got %v", err)
-	}
-	if all := bed.MustAll(t)(l.AllowAll(t.Context(), p.Request("a", 10), p.Request("é", 1))); !all.Allowed {
-		t.Errorf("got %+v", all)
 	}
 }
 

@@ -28,18 +28,10 @@ func TestAllowAllNeverDeadlocks(t *testing.T) {
 			url := bed.NewDatabase(t)
 			c := &allCrowd{policies: bed.Variants(60, 100_000*time.Hour), granted: map[limiter.Request]float64{}}
 			var wg sync.WaitGroup
-			var guessed guesses
+			guessed := newGuesses()
 			var pools []*pgxpool.Pool
 			for range 2 {
-				cfg, err := pgxpool.ParseConfig(url)
-				if err != nil {
-					t.Fatal(err)
-				}
-				guessed.trace(cfg)
-				pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
-				if err != nil {
-					t.Fatal(err)
-				}
+				pool := bed.Connect(t, url, guessed.On)
 				pools = append(pools, pool)
 				l := bed.NewLimiter(t, pool, &limiter.Config{KeySecret: secret})
 				for range 32 {

@@ -1,7 +1,6 @@
 package allowall
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -19,46 +18,26 @@ import (
 
 // guesses counts the statements that take all or fail: how many took, and how many failed
 // because the guess that all have room was wrong.
-type guesses struct{ right, wrong atomic.Int64 }
+type guesses struct {
+	bed.Trace
+	right, wrong atomic.Int64
+}
 
-func (g *guesses) count(sql string, err error) {
-	if !strings.Contains(sql, "TakeAll :many") {
-		return
+func newGuesses() *guesses {
+	g := new(guesses)
+	g.After = func(sql string, err error) {
+		if !strings.Contains(sql, "TakeAll :many") {
+			return
+		}
+		var answer *pgconn.PgError
+		switch {
+		case err == nil:
+			g.right.Add(1)
+		case errors.As(err, &answer) && answer.Code == "22P02":
+			g.wrong.Add(1)
+		}
 	}
-	var answer *pgconn.PgError
-	switch {
-	case err == nil:
-		g.right.Add(1)
-	case errors.As(err, &answer) && answer.Code == "22P02":
-		g.wrong.Add(1)
-	}
-}
-
-type sentText struct{}
-
-func (g *guesses) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
-	return context.WithValue(ctx, sentText{}, data.SQL)
-}
-func (g *guesses) TraceQueryEnd(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryEndData) {
-	g.count(ctx.Value(sentText{}).(string), data.Err)
-}
-func (g *guesses) TraceBatchStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceBatchStartData) context.Context {
-	return ctx
-}
-func (g *guesses) TraceBatchQuery(_ context.Context, _ *pgx.Conn, data pgx.TraceBatchQueryData) {
-	g.count(data.SQL, data.Err)
-}
-func (g *guesses) TraceBatchEnd(context.Context, *pgx.Conn, pgx.TraceBatchEndData) {}
-
-func (g *guesses) trace(cfg *pgxpool.Config) { cfg.ConnConfig.Tracer = g }
-
-// both fails the test unless guesses were right and wrong.
-func (g *guesses) both(t *testing.T) {
-	t.Helper()
-	t.Logf("%d guesses were right, %d wrong", g.right.Load(), g.wrong.Load())
-	if g.right.Load() == 0 || g.wrong.Load() == 0 {
-		t.Errorf("%d guesses were right, %d wrong; the test needs both", g.right.Load(), g.wrong.Load())
-	}
+	return g
 }
 
 // spread are requests for keys of several tables, one, or one key.
@@ -157,8 +136,8 @@ func TestAllowAllAtOnceIsOneTransaction(t *testing.T) {
 		pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec, pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol,
 	} {
 		t.Run(mode.String(), func(t *testing.T) {
-			var g guesses
-			test(t, bed.NewLimiter(t, bed.Connect(t, url, g.trace, func(cfg *pgxpool.Config) { cfg.ConnConfig.DefaultQueryExecMode = mode }), nil))
+			g := newGuesses()
+			test(t, bed.NewLimiter(t, bed.Connect(t, url, g.On, func(cfg *pgxpool.Config) { cfg.ConnConfig.DefaultQueryExecMode = mode }), nil))
 			if g.right.Load() == 0 || g.wrong.Load() != 3 {
 				t.Errorf("%d guesses were right, %d wrong", g.right.Load(), g.wrong.Load())
 			}
@@ -179,8 +158,8 @@ func TestAllowAllAtOnceIsOneTransaction(t *testing.T) {
 func TestAllowAllAtOnceOnlyIfLikely(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
-	var g guesses
-	l := bed.NewLimiter(t, bed.Connect(t, bed.NewDatabase(t), g.trace), nil)
+	g := newGuesses()
+	l := bed.NewLimiter(t, bed.Connect(t, bed.NewDatabase(t), g.On), nil)
 	for _, p := range bed.Variants(100, 100_000*time.Hour) {
 		for _, cost := range []float64{1, 10, 26, 45, 100} {
 			key := fmt.Sprint(cost)
@@ -239,29 +218,6 @@ func TestAllowAllAtOnceConflicts(t *testing.T) {
 	}
 }
 
-// before calls f once, before a statement or a pipeline with the text is sent.
-type before struct {
-	f    func()
-	text atomic.Pointer[string]
-}
-
-func (b *before) sends(sql string) {
-	if text := b.text.Load(); text != nil && strings.Contains(sql, *text) && b.text.CompareAndSwap(text, nil) {
-		b.f()
-	}
-}
-func (b *before) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
-	b.sends(data.SQL)
-	return ctx
-}
-func (b *before) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
-func (b *before) TraceBatchStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceBatchStartData) context.Context {
-	b.sends(data.Batch.QueuedQueries[len(data.Batch.QueuedQueries)-1].SQL)
-	return ctx
-}
-func (b *before) TraceBatchQuery(context.Context, *pgx.Conn, pgx.TraceBatchQueryData) {}
-func (b *before) TraceBatchEnd(context.Context, *pgx.Conn, pgx.TraceBatchEndData)     {}
-
 // TestAllowAllAtOnceLocked: a row that is locked longer than Config.Timeout ends the request,
 // which takes nothing; units of the rows before it are given back.
 func TestAllowAllAtOnceLocked(t *testing.T) {
@@ -308,13 +264,17 @@ func TestAllowAllCrash(t *testing.T) {
 	ctx := t.Context()
 	url := bed.NewDatabase(t)
 	other := bed.Connect(t, url)
-	crash := &before{}
-	pool := bed.Connect(t, url, bed.OneConnection, bed.Setting("application_name", "crash"), func(cfg *pgxpool.Config) { cfg.ConnConfig.Tracer = crash })
-	crash.f = func() {
+	var crashes string // before that statement, or a pipeline that ends with it
+	crash := &bed.Trace{Before: func(sent bed.Sent) {
+		if crashes == "" || !strings.Contains(sent[len(sent)-1].SQL, crashes) {
+			return
+		}
+		crashes = ""
 		if !bed.Value[bool](t, other, `SELECT bool_and(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name = 'crash' AND datname = current_database()`) {
 			t.Error("no session has ended")
 		}
-	}
+	}}
+	pool := bed.Connect(t, url, bed.OneConnection, bed.Setting("application_name", "crash"), crash.On)
 	l := bed.NewLimiter(t, pool, nil)
 	for what, requests := range spread(bed.Variants(100, 100_000*time.Hour), "k") {
 		each := 1.0
@@ -322,9 +282,7 @@ func TestAllowAllCrash(t *testing.T) {
 			each = 2
 		}
 		for granted, text := range []string{"commit", "", "TakeAll :many"} {
-			if text != "" {
-				crash.text.Store(&text)
-			}
+			crashes = text
 			all, err := l.AllowAll(ctx, requests...)
 			if errors.Is(err, limiter.ErrUnavailable) != (text != "") || all.Allowed != (text == "") {
 				t.Errorf("%s, before %q: %+v, %v", what, text, all, err)

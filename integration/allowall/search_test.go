@@ -18,9 +18,13 @@ var sets = search.Draw{Equal: true, Names: 4, Operations: strings.Repeat("all ",
 // transaction too.
 func TestAllowAllDecidesAsMemory(t *testing.T) {
 	t.Parallel()
-	var guessed guesses
-	pool := bed.Connect(t, bed.NewDatabase(t), guessed.trace)
-	t.Cleanup(func() { guessed.both(t) })
+	guessed := newGuesses()
+	pool := bed.Connect(t, bed.NewDatabase(t), guessed.On)
+	t.Cleanup(func() {
+		if right, wrong := guessed.right.Load(), guessed.wrong.Load(); right == 0 || wrong == 0 {
+			t.Errorf("%d guesses were right, %d wrong; the test needs both", right, wrong)
+		}
+	})
 	inside := sets
 	inside.Plain, inside.Operations = true, sets.Operations+" all all begin begin commit rollback"
 	for mode, d := range map[string]search.Draw{"outside": sets, "inside": inside} {

@@ -3,6 +3,8 @@ package allowall
 import (
 	"context"
 	"errors"
+	"maps"
+	"slices"
 	"testing"
 	"time"
 
@@ -18,31 +20,24 @@ import (
 func TestAllowAllVanishes(t *testing.T) {
 	t.Parallel()
 	short := &limiter.Config{Timeout: 300 * time.Millisecond}
-	for name, open := range map[string]func(t *testing.T, address string) *limiter.Limiter{
-		"pgx": func(t *testing.T, address string) *limiter.Limiter {
-			return bed.NewLimiter(t, bed.Connect(t, address), short)
-		},
-		"pgx without prepared statements": func(t *testing.T, address string) *limiter.Limiter {
-			return bed.NewLimiter(t, bed.Connect(t, address+"&default_query_exec_mode=exec"), short)
-		},
-		"database/sql of pgx": func(t *testing.T, address string) *limiter.Limiter {
-			return bed.NewSQL(t, bed.ConnectSQL(t, "pgx", address), short)
-		},
-		"database/sql of pq": func(t *testing.T, address string) *limiter.Limiter {
-			return bed.NewSQL(t, bed.ConnectSQL(t, "postgres", address), short)
-		},
-	} {
+	address := bed.NewDatabase(t)
+	const unprepared = "pgx without prepared statements"
+	for _, name := range append(slices.Collect(maps.Keys(bed.Drivers(t, address))), unprepared) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			address := bed.NewDatabase(t)
 			network := bed.NewWire(t, address)
 			network.VanishAt("commit\x00")
-			l, other := open(t, network.URL), bed.NewLimiter(t, bed.Connect(t, address), nil)
+			open := bed.Drivers(t, network.URL)[name]
+			if name == unprepared {
+				open = bed.Drivers(t, bed.WithQuery(t, network.URL, "default_query_exec_mode", "exec").String())["pgx"]
+			}
+			l, other := open(short), bed.NewLimiter(t, bed.Connect(t, address), nil)
 			p := limiter.Policy{Name: "p", Algorithm: limiter.TokenBucket, Limit: 10, Period: 1000 * time.Hour}
+			requests := []limiter.Request{p.Request("a of "+name, 7), p.Request("b of "+name, 7)}
 			gone := make(chan error, 1)
 			go func() {
 				for { // on a busy machine one may end before its commit
-					_, err := l.AllowAll(t.Context(), p.Request("a", 7), p.Request("b", 7))
+					_, err := l.AllowAll(t.Context(), requests...)
 					if err == nil || network.HasVanished() {
 						gone <- err
 						return
@@ -50,7 +45,7 @@ func TestAllowAllVanishes(t *testing.T) {
 				}
 			}()
 			bed.Receive(t, network.Vanished, "the commit")
-			r := bed.MustAll(t)(other.AllowAll(t.Context(), p.Request("a", 7), p.Request("b", 7)))
+			r := bed.MustAll(t)(other.AllowAll(t.Context(), requests...))
 			if !r.Allowed || !bed.Near(r.PerRequest[0].Level, 7) {
 				t.Errorf("the other client's %+v", r)
 			}

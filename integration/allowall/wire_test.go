@@ -2,7 +2,6 @@ package allowall
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -107,40 +106,33 @@ func TestAllowAllRoundTrips(t *testing.T) {
 	}
 }
 
-// rowsSent records the rows that the statements of batches name: the table's place among
-// the algorithms, the key, and the number of rows.
-type rowsSent struct {
-	rows       []string
-	statements []int
-}
-
-func (s *rowsSent) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
-	return ctx
-}
-func (s *rowsSent) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
-func (s *rowsSent) TraceBatchStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceBatchStartData) context.Context {
-	s.statements = append(s.statements, len(data.Batch.QueuedQueries))
-	for _, q := range data.Batch.QueuedQueries {
-		for _, arg := range q.Arguments {
-			keys, _ := arg.([]string)
-			if key, ok := arg.(string); ok {
-				keys = []string{key}
-			}
-			for _, key := range keys {
-				if len(key) < 30 {
-					continue
+// rowsLocked returns how many statements each pipeline had since the last Take, and the
+// rows that they name: the table's place among the algorithms, and the key.
+func rowsLocked(sent *bed.Trace) (statements []int, rows []string) {
+	for _, together := range sent.Take() {
+		if len(together) == 1 {
+			continue
+		}
+		statements = append(statements, len(together))
+		for _, q := range together {
+			place := slices.IndexFunc(limiter.Algorithms(), func(a limiter.Algorithm) bool {
+				return strings.Contains(q.SQL, "pglimit_"+string(a)+" ")
+			})
+			for _, arg := range q.Arguments {
+				keys, _ := arg.([]string)
+				if key, ok := arg.(string); ok {
+					keys = []string{key}
 				}
-				place := slices.IndexFunc(limiter.Algorithms(), func(a limiter.Algorithm) bool {
-					return strings.Contains(q.SQL, "pglimit_"+string(a)+" ")
-				})
-				s.rows = append(s.rows, fmt.Sprint(place, " ", key))
+				for _, key := range keys {
+					if len(key) >= 30 {
+						rows = append(rows, fmt.Sprint(place, " ", key))
+					}
+				}
 			}
 		}
 	}
-	return ctx
+	return statements, rows
 }
-func (s *rowsSent) TraceBatchQuery(context.Context, *pgx.Conn, pgx.TraceBatchQueryData) {}
-func (s *rowsSent) TraceBatchEnd(context.Context, *pgx.Conn, pgx.TraceBatchEndData)     {}
 
 // TestAllowAllLocksInOneOrder: rows are locked in the order of the tables, then of the
 // stored keys. With Config.KeySecret that is not the order of the keys. Each table has one
@@ -148,8 +140,8 @@ func (s *rowsSent) TraceBatchEnd(context.Context, *pgx.Conn, pgx.TraceBatchEndDa
 func TestAllowAllLocksInOneOrder(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
-	var sent rowsSent
-	pool := bed.Connect(t, bed.NewDatabase(t), func(cfg *pgxpool.Config) { cfg.ConnConfig.Tracer = &sent })
+	var sent bed.Trace
+	pool := bed.Connect(t, bed.NewDatabase(t), sent.On)
 	for _, secret := range [][]byte{nil, []byte("a secret for the keys")} {
 		l := bed.NewLimiter(t, pool, &limiter.Config{KeySecret: secret})
 		var requests []limiter.Request
@@ -161,7 +153,7 @@ func TestAllowAllLocksInOneOrder(t *testing.T) {
 		}
 		for _, way := range []string{"outside", "outside at once", "inside"} {
 			rand.Shuffle(len(requests), func(i, j int) { requests[i], requests[j] = requests[j], requests[i] })
-			sent.rows, sent.statements = nil, nil
+			sent.Take()
 			statements := []int{2 + len(limiter.Algorithms())} // includes BEGIN and its SET
 			switch way {
 			case "outside at once":
@@ -175,71 +167,44 @@ func TestAllowAllLocksInOneOrder(t *testing.T) {
 			default:
 				bed.MustAll(t)(l.AllowAll(ctx, requests...))
 			}
-			if !slices.Equal(sent.statements, statements) {
-				t.Errorf("%s: batches of %d statements, want %d", way, sent.statements, statements)
+			got, rows := rowsLocked(&sent)
+			if !slices.Equal(got, statements) {
+				t.Errorf("%s: batches of %d statements, want %d", way, got, statements)
 			}
-			if rows := sent.rows[:len(requests)]; !slices.IsSorted(rows) {
+			if rows := rows[:len(requests)]; !slices.IsSorted(rows) {
 				t.Errorf("with the secret %q, %s, rows are locked in the order %q", secret, way, rows)
 			}
-			if secret != nil && strings.Contains(sent.rows[0], "a key") {
+			if secret != nil && strings.Contains(rows[0], "a key") {
 				t.Error("the keys are not their HMAC")
 			}
 		}
 	}
 }
 
-// atBatch calls f once, before the n-th batch from now is sent.
-type atBatch struct {
-	f    func()
-	next atomic.Int64
-}
-
-func (a *atBatch) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
-	return ctx
-}
-func (a *atBatch) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
-func (a *atBatch) TraceBatchStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceBatchStartData) context.Context {
-	if a.next.Add(-1) == 0 {
-		a.f()
-	}
-	return ctx
-}
-func (a *atBatch) TraceBatchQuery(context.Context, *pgx.Conn, pgx.TraceBatchQueryData) {}
-func (a *atBatch) TraceBatchEnd(context.Context, *pgx.Conn, pgx.TraceBatchEndData)     {}
-
-// TestAllowAllTriesAgain until a locked row is free, or Config.Timeout ends. Units taken
-// before the locked row are counted once, or not at all.
+// TestAllowAllTriesAgain until a locked row is free. Units taken before the locked row are
+// counted once.
 func TestAllowAllTriesAgain(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
 	url := bed.NewDatabase(t)
-	trace := &atBatch{}
-	pool := bed.Connect(t, url, bed.FourConnections, func(cfg *pgxpool.Config) { cfg.ConnConfig.Tracer = trace })
-	patient, other := bed.NewLimiter(t, pool, nil), bed.Connect(t, url)
 	p := limiter.Policy{Name: "p", Algorithm: limiter.TokenBucket, Limit: 100, Period: 1000 * time.Hour}
-	for _, c := range []struct {
-		l        *limiter.Limiter
-		released int64 // before that batch: each try sends two, and the first also reads
-		allowed  bool
-	}{{patient, 8, true}, {bed.NewLimiter(t, pool, &limiter.Config{Timeout: 4 * time.Second}), -1, false}} {
-		key := fmt.Sprint("held", c.allowed)
-		tx := bed.Begin(t, other, pgx.TxOptions{})
-		bed.Must(t)(c.l.InTx(tx).Allow(ctx, p, key))
-		trace.f = func() { bed.Commit(t, tx) }
-		trace.next.Store(c.released)
-		all, err := c.l.AllowAll(ctx, p.Request("a"+key, 1), p.Request(key, 1))
-		if all.Allowed != c.allowed || errors.Is(err, limiter.ErrLocked) == c.allowed {
-			t.Errorf("released before batch %d: %+v, %v", c.released, all, err)
+	other := bed.Connect(t, url)
+	tx := bed.Begin(t, other, pgx.TxOptions{})
+	pipelines := 0
+	trace := &bed.Trace{Before: func(sent bed.Sent) {
+		if len(sent) == 1 {
+			return
 		}
-		trace.next.Store(0)
-		want := 0.0
-		if c.allowed {
-			want = 1
-		} else {
+		if pipelines++; pipelines == 8 { // each try sends two, and the first also reads
 			bed.Commit(t, tx)
 		}
-		if r := bed.Must(t)(c.l.Check(ctx, p, "a"+key, 0)); !bed.Near(r.Level, want) {
-			t.Errorf("released before batch %d: level %v, want %v", c.released, r.Level, want)
-		}
+	}}
+	l := bed.NewLimiter(t, bed.Connect(t, url, bed.OneConnection, trace.On), nil)
+	bed.Must(t)(l.InTx(tx).Allow(ctx, p, "held"))
+	if all := bed.MustAll(t)(l.AllowAll(ctx, p.Request("a", 1), p.Request("held", 1))); !all.Allowed || pipelines < 8 {
+		t.Errorf("%+v after %d pipelines", all, pipelines)
+	}
+	if level := bed.Level(t, l, p, "a"); !bed.Near(level, 1) {
+		t.Errorf("level %v, want 1", level)
 	}
 }

@@ -100,5 +100,9 @@ func (c *CommitLog) MeetConflict(t *testing.T, l *limiter.Limiter, p limiter.Pol
 	t.Fatal("20 waits for a row met no conflict")
 }
 
-// OneConnection limits a pool to one connection, so that its session can be inspected.
-func OneConnection(cfg *pgxpool.Config) { cfg.MaxConns = 1 }
+// Isolate sets a database's default isolation, for connections opened from now on.
+func Isolate(t *testing.T, pool *pgxpool.Pool, level string) {
+	t.Helper()
+	Exec(t, pool, `DO $$ BEGIN EXECUTE format(
+		'ALTER DATABASE %I SET default_transaction_isolation = %L', current_database(), '`+level+`'); END $$`)
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log"
+	"net/url"
 	"sync"
 	"testing"
 
@@ -102,8 +103,18 @@ func Setting(name, value string) func(*pgxpool.Config) {
 	return func(cfg *pgxpool.Config) { cfg.ConnConfig.RuntimeParams[name] = value }
 }
 
-// Latin1 connects to a migrated database whose encoding is LATIN1.
-func Latin1(t *testing.T, changes ...func(*pgxpool.Config)) *pgxpool.Pool {
+// Connections is the most connections that a pool opens.
+func Connections(n int32) func(*pgxpool.Config) {
+	return func(cfg *pgxpool.Config) { cfg.MaxConns = n }
+}
+
+// OneConnection is for tests that inspect the session; FourConnections is the default
+// minimum of a pool.
+var OneConnection, FourConnections = Connections(1), Connections(4)
+
+// Latin1 makes a migrated database for this test whose encoding is LATIN1, and returns its
+// URL.
+func Latin1(t *testing.T) string {
 	t.Helper()
 	address := NewDatabase(t)
 	pool := Connect(t, address)
@@ -114,12 +125,31 @@ func Latin1(t *testing.T, changes ...func(*pgxpool.Config)) *pgxpool.Pool {
 			t.Error(err)
 		}
 	})
-	changes = append(changes, Setting("client_encoding", "UTF8"), func(c *pgxpool.Config) { c.ConnConfig.Database = name })
-	connected := Connect(t, address, changes...)
-	if err := migrations.Up(t.Context(), connected); err != nil {
+	u := WithQuery(t, address, "client_encoding", "UTF8")
+	u.Path = "/" + name
+	if err := migrations.Up(t.Context(), Connect(t, u.String())); err != nil {
 		t.Fatal(err)
 	}
-	return connected
+	return u.String()
+}
+
+// WithQuery returns an address with another parameter.
+func WithQuery(t testing.TB, address, name, value string) *url.URL {
+	t.Helper()
+	u := parse(t, address)
+	q := u.Query()
+	q.Set(name, value)
+	u.RawQuery = q.Encode()
+	return u
+}
+
+func parse(t testing.TB, address string) *url.URL {
+	t.Helper()
+	u, err := url.Parse(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return u
 }
 
 // ConnectOnce connects for work after a test, when its pools are closed.

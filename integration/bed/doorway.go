@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"fmt"
 	"runtime"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -14,78 +15,89 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// Doorway is a limiter with one statement in flight at a time. While the test keeps the
-// gate closed, none is: the first request waits for its connection, and later ones queue
-// for the next statement.
+// Doorway is a limiter with one statement in flight at a time. While the test keeps it shut,
+// none is: the first request waits for its connection, and later ones queue for the next
+// statement.
 type Doorway struct {
 	*limiter.Limiter
-	Arrived chan struct{}
-	barrier chan struct{} // nil: open
-	Asked   int           // since the gate was closed
-	first   int           // callers that wait when the first request has arrived: 1 or 0
+	Asked   int          // requests since it was shut
+	Arrived func() int64 // how often a request has waited for a connection
+	shut    func() (reopen func())
+	reopen  func()
+	before  int64 // Arrived when it was shut
+	first   int   // callers that wait when the first request has arrived: 1 or 0
 }
 
-// NewDoorway makes a doorway over the database at url.
-func NewDoorway(t testing.TB, url string, config limiter.Config) *Doorway {
+// NewDoorway makes a doorway over the database at url. Its connections wait before they are
+// used.
+func NewDoorway(t testing.TB, url string, config limiter.Config, changes ...func(*pgxpool.Config)) *Doorway {
 	t.Helper()
-	g := &Doorway{Arrived: make(chan struct{})}
-	g.Limiter = NewGated(t, Connect(t, url, g.Guard), config)
-	return g
-}
-
-// NewGated creates a doorway's limiter: one statement at a time and no deny cache.
-func NewGated(t testing.TB, pool *pgxpool.Pool, config limiter.Config) *limiter.Limiter {
-	t.Helper()
-	if err := pool.Ping(t.Context()); err != nil { // else there is no connection to guard
+	var barrier atomic.Pointer[chan struct{}] // nil: open
+	var arrived atomic.Int64
+	pool := Connect(t, url, append(changes, func(cfg *pgxpool.Config) {
+		cfg.PrepareConn = func(context.Context, *pgx.Conn) (bool, error) {
+			if b := barrier.Load(); b != nil {
+				arrived.Add(1)
+				<-*b
+			}
+			return true, nil
+		}
+	})...)
+	if err := pool.Ping(t.Context()); err != nil { // else there is no connection to keep
 		t.Fatal(err)
 	}
-	config.BatchStatements, config.DisableDenyCache = 1, true
-	if config.Timeout == 0 {
-		config.Timeout = time.Minute
-	}
-	return NewLimiter(t, pool, &config)
+	return &Doorway{Limiter: NewLimiter(t, pool, oneStatement(config)), Arrived: arrived.Load, shut: func() func() {
+		b := make(chan struct{})
+		barrier.Store(&b)
+		return func() { barrier.Store(nil); close(b) }
+	}}
 }
 
-// Guard makes a pool's connections wait at the gate.
-func (g *Doorway) Guard(cfg *pgxpool.Config) {
-	cfg.PrepareConn = func(context.Context, *pgx.Conn) (bool, error) {
-		if barrier := g.barrier; barrier != nil {
-			g.Arrived <- struct{}{}
-			<-barrier
+// NewSQLDoorway makes a doorway over database/sql. Its only connection is taken while it is
+// shut.
+func NewSQLDoorway(t testing.TB, driver, address string, config limiter.Config) *Doorway {
+	t.Helper()
+	db := ConnectSQL(t, driver, address)
+	db.SetMaxOpenConns(1)
+	return &Doorway{Limiter: NewSQL(t, db, oneStatement(config)), Arrived: func() int64 { return db.Stats().WaitCount }, shut: func() func() {
+		var taken *sql.Conn
+		var err error
+		if taken, err = db.Conn(context.Background()); err != nil {
+			t.Fatal(err)
 		}
-		return true, nil
-	}
+		return func() { _ = taken.Close() }
+	}}
 }
 
-// Shut closes the gate.
-func (g *Doorway) Shut() { g.barrier, g.Asked = make(chan struct{}), 0 }
-
-// Reopen opens the gate for all that wait there.
-func (g *Doorway) Reopen() {
-	barrier := g.barrier
-	g.barrier = nil
-	close(barrier)
+func oneStatement(config limiter.Config) *limiter.Config {
+	config.BatchStatements, config.DisableDenyCache = 1, true
+	return &config
 }
 
-// Queue sends a request from a new goroutine. It returns when the request is queued or
-// answered: Config.Timeout may end it before it is queued.
+// Shut keeps requests from the database.
+func (g *Doorway) Shut() {
+	g.reopen, g.Asked = g.shut(), 0
+	g.before = g.Arrived()
+}
+
+// Reopen lets all that wait continue.
+func (g *Doorway) Reopen() { g.reopen() }
+
+// Queue sends a request, as Send does.
 func (g *Doorway) Queue(ctx context.Context, request limiter.Request) <-chan Answer {
-	return g.await(Request(ctx, g.Limiter, request))
+	return g.Send(func() (limiter.Result, error) { return g.Do(ctx, request) })
 }
 
-// QueueUpTo is Queue for AllowUpTo.
-func (g *Doorway) QueueUpTo(ctx context.Context, request limiter.Request) <-chan Answer {
-	return g.await(requestUpTo(ctx, g.Limiter, request))
-}
-
-// await waits until a request that was sent is queued or answered.
-func (g *Doorway) await(answers chan Answer) <-chan Answer {
+// Send calls ask in a new goroutine. It returns when its request is queued or answered:
+// Config.Timeout may end it before it is queued.
+func (g *Doorway) Send(ask func() (limiter.Result, error)) <-chan Answer {
+	answers := Send(ask)
 	if g.Asked == 0 {
-		select {
-		case <-g.Arrived:
-		case early := <-answers:
-			answers <- early
-			return answers
+		for g.Arrived() == g.before {
+			if len(answers) > 0 {
+				return answers
+			}
+			runtime.Gosched()
 		}
 		g.first = g.Waiting()
 	}
@@ -96,33 +108,19 @@ func (g *Doorway) await(answers chan Answer) <-chan Answer {
 	return answers
 }
 
-// Door is a doorway of either kind: requests that arrive while it is closed share
-// statements.
-type Door interface {
-	limiter.Decider
-	Shut()
-	Reopen()
-	Queue(context.Context, limiter.Request) <-chan Answer
-	QueueUpTo(context.Context, limiter.Request) <-chan Answer
-}
-
 // Answer is a request's result and error.
 type Answer struct {
 	limiter.Result
 	Err error
 }
 
-// Request sends a request from a new goroutine, with the gate open.
-func Request(ctx context.Context, l *limiter.Limiter, request limiter.Request) chan Answer {
-	return send(func() (limiter.Result, error) { return l.Do(ctx, request) })
+// Request sends a request from a new goroutine.
+func Request(ctx context.Context, l *limiter.Limiter, request limiter.Request) <-chan Answer {
+	return Send(func() (limiter.Result, error) { return l.Do(ctx, request) })
 }
 
-// requestUpTo is Request for AllowUpTo.
-func requestUpTo(ctx context.Context, l *limiter.Limiter, request limiter.Request) chan Answer {
-	return send(func() (limiter.Result, error) { return l.AllowUpTo(ctx, request.Policy, request.Key, request.Cost) })
-}
-
-func send(ask func() (limiter.Result, error)) chan Answer {
+// Send calls ask in a new goroutine.
+func Send(ask func() (limiter.Result, error)) <-chan Answer {
 	answers := make(chan Answer, 1)
 	go func() {
 		r, err := ask()
@@ -153,67 +151,4 @@ func ResultOf(t *testing.T, what string, answers <-chan Answer) limiter.Result {
 		t.Fatalf("%s: no answer", what)
 	}
 	return limiter.Result{}
-}
-
-// SQLDoorway is a doorway over database/sql. The test closes the gate by taking its only
-// connection.
-type SQLDoorway struct {
-	*limiter.Limiter
-	t     testing.TB
-	db    *sql.DB
-	taken *sql.Conn
-	asked int // since the gate was closed
-	first int // callers that wait when the first request has arrived: 1 or 0
-}
-
-// NewSQLDoorway makes a doorway over the database at address.
-func NewSQLDoorway(t testing.TB, driver, address string, config limiter.Config) *SQLDoorway {
-	t.Helper()
-	g := &SQLDoorway{t: t, db: ConnectSQL(t, driver, address)}
-	g.db.SetMaxOpenConns(1)
-	config.BatchStatements, config.DisableDenyCache, config.Timeout = 1, true, time.Minute
-	g.Limiter = NewSQL(t, g.db, &config)
-	return g
-}
-
-// Shut takes the connection.
-func (g *SQLDoorway) Shut() {
-	var err error
-	if g.taken, err = g.db.Conn(context.Background()); err != nil {
-		g.t.Fatal(err)
-	}
-	g.asked = 0
-}
-
-// Reopen gives the connection back.
-func (g *SQLDoorway) Reopen() {
-	if err := g.taken.Close(); err != nil {
-		g.t.Fatal(err)
-	}
-}
-
-// Queue sends a request from a new goroutine and returns when it is queued.
-func (g *SQLDoorway) Queue(ctx context.Context, request limiter.Request) <-chan Answer {
-	return g.await(func() chan Answer { return Request(ctx, g.Limiter, request) })
-}
-
-// QueueUpTo is Queue for AllowUpTo.
-func (g *SQLDoorway) QueueUpTo(ctx context.Context, request limiter.Request) <-chan Answer {
-	return g.await(func() chan Answer { return requestUpTo(ctx, g.Limiter, request) })
-}
-
-func (g *SQLDoorway) await(ask func() chan Answer) <-chan Answer {
-	before := g.db.Stats().WaitCount
-	answers := ask()
-	if g.asked == 0 {
-		for g.db.Stats().WaitCount == before {
-			runtime.Gosched()
-		}
-		g.first = g.Waiting()
-	}
-	for g.Waiting() < g.first+g.asked {
-		runtime.Gosched()
-	}
-	g.asked++
-	return answers
 }

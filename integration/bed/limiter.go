@@ -3,7 +3,6 @@ package bed
 import (
 	"database/sql"
 	"net"
-	"net/url"
 	"strings"
 	"testing"
 	"time"
@@ -87,27 +86,6 @@ func MustAll(t testing.TB) func(limiter.Results, error) limiter.Results {
 // Near reports whether two levels are equal but for what leaks during a test.
 func Near(a, b float64) bool { return a-b < 1e-3 && b-a < 1e-3 }
 
-// IdleSession opens that many connections and returns them to the pool.
-func IdleSession(t *testing.T, db *sql.DB, n int) {
-	t.Helper()
-	var conns []*sql.Conn
-	for range n {
-		c, err := db.Conn(t.Context())
-		if err == nil {
-			err = c.PingContext(t.Context())
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		conns = append(conns, c)
-	}
-	for _, c := range conns {
-		if err := c.Close(); err != nil {
-			t.Fatal(err)
-		}
-	}
-}
-
 // SQLDrivers are the names of the tested database/sql drivers.
 var SQLDrivers = []string{"pgx", "postgres"} // the latter is lib/pq
 
@@ -137,10 +115,7 @@ func WithoutTLS(t testing.TB, address string) string {
 	if !strings.Contains(address, "://") {
 		return "sslmode=disable " + address // the last value counts
 	}
-	u, err := url.Parse(address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	u := parse(t, address)
 	if q := u.Query(); !q.Has("sslmode") {
 		q.Set("sslmode", "disable")
 		u.RawQuery = q.Encode()
@@ -152,10 +127,7 @@ func WithoutTLS(t testing.TB, address string) string {
 // server's, which may be a socket.
 func Through(t testing.TB, address string, l net.Listener) string {
 	t.Helper()
-	u, err := url.Parse(address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	u := parse(t, address)
 	u.Host = l.Addr().String()
 	query := u.Query()
 	query.Del("host")
@@ -173,4 +145,19 @@ func OverDrivers(t *testing.T, f func(t *testing.T, driver string)) {
 			f(t, driver)
 		})
 	}
+}
+
+// Drivers returns how to make a limiter over each driver, which share the connections of
+// one pool.
+func Drivers(t testing.TB, address string) map[string]func(*limiter.Config) *limiter.Limiter {
+	t.Helper()
+	pool := Connect(t, address)
+	all := map[string]func(*limiter.Config) *limiter.Limiter{
+		"pgx": func(config *limiter.Config) *limiter.Limiter { return NewLimiter(t, pool, config) },
+	}
+	for _, driver := range SQLDrivers {
+		db := ConnectSQL(t, driver, address)
+		all["database/sql of "+driver] = func(config *limiter.Config) *limiter.Limiter { return NewSQL(t, db, config) }
+	}
+	return all
 }

@@ -100,14 +100,7 @@ func CheckMigratedOnce(t *testing.T, pool *pgxpool.Pool) {
 // WithSearchPath returns address with a search path for its sessions.
 func WithSearchPath(t *testing.T, address, path string) string {
 	t.Helper()
-	u, err := url.Parse(address)
-	if err != nil {
-		t.Fatal(err)
-	}
-	q := u.Query()
-	q.Set("search_path", path)
-	u.RawQuery = q.Encode()
-	return u.String()
+	return WithQuery(t, address, "search_path", path).String()
 }
 
 // RuntimeRole creates a role that may only log in, and returns a URL for it.
@@ -129,10 +122,7 @@ func RuntimeRole(t *testing.T, address string) string {
 			t.Error(err)
 		}
 	})
-	u, err := url.Parse(address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	u := parse(t, address)
 	u.User = url.UserPassword(role, "limits")
 	return u.String()
 }

@@ -44,7 +44,7 @@ func NewSubject(t *testing.T) (search.Subject, *limiter.Config) {
 }
 
 // SearchBatches searches each of the bases with requests that share statements.
-func SearchBatches(t *testing.T, d search.Draw, histories int, newDoor func(*testing.T, limiter.Config) Door, bases ...limiter.Policy) {
+func SearchBatches(t *testing.T, d search.Draw, histories int, newDoor func(*testing.T, limiter.Config) *Doorway, bases ...limiter.Policy) {
 	t.Helper()
 	d.Equal, d.Operations, d.Steps, d.Keys = true, "batch", 6, 3
 	Search(t, d, histories, func(t *testing.T) func(*search.History) search.Subject {
@@ -54,28 +54,25 @@ func SearchBatches(t *testing.T, d search.Draw, histories int, newDoor func(*tes
 			s, _ := NewSubject(t)
 			s.Apply, s.Clock, s.Ways, s.Alike = nil, clock, []search.Way{{Decider: g}}, search.Rounded
 			s.Batch = func(requests []limiter.Request, upTo []bool) []search.Answer {
-				return through(g, requests, upTo)
+				g.Shut()
+				answers := make([]<-chan Answer, len(requests))
+				for i, r := range requests {
+					answers[i] = g.Send(func() (limiter.Result, error) {
+						if upTo[i] {
+							return g.AllowUpTo(context.Background(), r.Policy, r.Key, r.Cost)
+						}
+						return g.Do(context.Background(), r)
+					})
+				}
+				g.Reopen()
+				var all []search.Answer
+				for _, a := range answers {
+					got := <-a
+					all = append(all, search.One(got.Result, got.Err))
+				}
+				return all
 			}
 			return s
 		}
 	}, bases...)
-}
-
-// through queues requests while the door is shut, and returns their answers.
-func through(g Door, requests []limiter.Request, upTo []bool) (all []search.Answer) {
-	g.Shut()
-	answers := make([]<-chan Answer, len(requests))
-	for i, request := range requests {
-		if upTo[i] {
-			answers[i] = g.QueueUpTo(context.Background(), request)
-		} else {
-			answers[i] = g.Queue(context.Background(), request)
-		}
-	}
-	g.Reopen()
-	for _, a := range answers {
-		got := <-a
-		all = append(all, search.One(got.Result, got.Err))
-	}
-	return all
 }

@@ -69,7 +69,7 @@ func Blocked(ctx context.Context, pool *pgxpool.Pool) (n int, err error) {
 // call, with longer ones. The server ends a wait for a locked row an eighth of the timeout
 // before the client does: on a busy machine that answer may come too late.
 func UntilLocked(f func(timeout time.Duration) error) (err error) {
-	for timeout := 4 * time.Second; timeout <= time.Minute; timeout *= 3 {
+	for timeout := time.Second; timeout <= time.Minute; timeout *= 3 {
 		if err = f(timeout); errors.Is(err, limiter.ErrLocked) || !errors.Is(err, context.DeadlineExceeded) {
 			return err
 		}

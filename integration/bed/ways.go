@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglimit/pglimit/limiter"
@@ -16,7 +17,8 @@ type Way struct {
 	Name  string
 	L     *limiter.Limiter
 	Begin func(context.Context) (*Transaction, error)
-	PQ    bool // the errors are lib/pq's
+	Run   func(ctx context.Context, serializable bool, work func(*Transaction) error) error // RunTx or RunSQLTx
+	PQ    bool                                                                              // the errors are lib/pq's
 }
 
 // Start begins a transaction and runs its first statements.
@@ -54,11 +56,11 @@ func (tx *Transaction) End(t testing.TB, commit bool) {
 // Ways returns all ways. If connections is one, each pool has only that one.
 func Ways(t testing.TB, address string, one bool) []Way {
 	t.Helper()
-	pool := Connect(t, address, func(c *pgxpool.Config) {
-		if one {
-			c.MaxConns = 1
-		}
-	})
+	var change []func(*pgxpool.Config)
+	if one {
+		change = append(change, OneConnection)
+	}
+	pool := Connect(t, address, change...)
 	l := NewLimiter(t, pool, nil)
 	dbs := map[string]*sql.DB{}
 	for _, driver := range SQLDrivers {
@@ -69,22 +71,18 @@ func Ways(t testing.TB, address string, one bool) []Way {
 	}
 	overPgx, overPq := NewSQL(t, dbs["pgx"], nil), NewSQL(t, dbs["postgres"], nil)
 	return []Way{
-		{"New, InTx", l, pgxWay(pool, l), false},
-		{"NewSQL, InSQLTx of pgx", overPgx, sqlWay(dbs["pgx"], overPgx), false},
-		{"NewSQL, InSQLTx of pq", overPq, sqlWay(dbs["postgres"], overPq), true},
-		{"New, InSQLTx of pq", l, sqlWay(dbs["postgres"], l), true},
-		{"NewSQL, InTx", overPq, pgxWay(pool, overPq), false},
+		pgxWay("New, InTx", pool, l),
+		sqlWay("NewSQL, InSQLTx of pgx", dbs["pgx"], overPgx, false),
+		sqlWay("NewSQL, InSQLTx of pq", dbs["postgres"], overPq, true),
+		sqlWay("New, InSQLTx of pq", dbs["postgres"], l, true),
+		pgxWay("NewSQL, InTx", pool, overPq),
 	}
 }
 
-func pgxWay(pool *pgxpool.Pool, l *limiter.Limiter) func(context.Context) (*Transaction, error) {
-	return func(ctx context.Context) (*Transaction, error) {
-		tx, err := pool.Begin(ctx)
-		if err != nil {
-			return nil, err
-		}
+func pgxWay(name string, pool *pgxpool.Pool, l *limiter.Limiter) Way {
+	wrap := func(tx pgx.Tx, limits *limiter.Tx) *Transaction {
 		return &Transaction{
-			Tx:   l.InTx(tx),
+			Tx:   limits,
 			Exec: func(ctx context.Context, sql string) error { _, err := tx.Exec(ctx, sql); return err },
 			Read: func(ctx context.Context, sql string, into any) error { return tx.QueryRow(ctx, sql).Scan(into) },
 			Close: func(ctx context.Context, commit bool) error {
@@ -93,18 +91,27 @@ func pgxWay(pool *pgxpool.Pool, l *limiter.Limiter) func(context.Context) (*Tran
 				}
 				return tx.Rollback(ctx)
 			},
-		}, nil
+		}
 	}
-}
-
-func sqlWay(db *sql.DB, l *limiter.Limiter) func(context.Context) (*Transaction, error) {
-	return func(ctx context.Context) (*Transaction, error) {
-		tx, err := db.BeginTx(ctx, nil)
+	return Way{Name: name, L: l, Begin: func(ctx context.Context) (*Transaction, error) {
+		tx, err := pool.Begin(ctx)
 		if err != nil {
 			return nil, err
 		}
+		return wrap(tx, l.InTx(tx)), nil
+	}, Run: func(ctx context.Context, serializable bool, work func(*Transaction) error) error {
+		var o limiter.TxOptions
+		if serializable {
+			o.IsoLevel = pgx.Serializable
+		}
+		return limiter.RunTx(ctx, l, pool, &o, func(tx pgx.Tx, limits *limiter.Tx) error { return work(wrap(tx, limits)) })
+	}}
+}
+
+func sqlWay(name string, db *sql.DB, l *limiter.Limiter, pq bool) Way {
+	wrap := func(tx *sql.Tx, limits *limiter.Tx) *Transaction {
 		return &Transaction{
-			Tx:   l.InSQLTx(tx),
+			Tx:   limits,
 			Exec: func(ctx context.Context, sql string) error { _, err := tx.ExecContext(ctx, sql); return err },
 			Read: func(ctx context.Context, sql string, into any) error {
 				return tx.QueryRowContext(ctx, sql).Scan(into)
@@ -115,8 +122,21 @@ func sqlWay(db *sql.DB, l *limiter.Limiter) func(context.Context) (*Transaction,
 				}
 				return tx.Rollback()
 			},
-		}, nil
+		}
 	}
+	return Way{Name: name, L: l, PQ: pq, Begin: func(ctx context.Context) (*Transaction, error) {
+		tx, err := db.BeginTx(ctx, nil)
+		if err != nil {
+			return nil, err
+		}
+		return wrap(tx, l.InSQLTx(tx)), nil
+	}, Run: func(ctx context.Context, serializable bool, work func(*Transaction) error) error {
+		var o limiter.SQLTxOptions
+		if serializable {
+			o.Isolation = sql.LevelSerializable
+		}
+		return limiter.RunSQLTx(ctx, l, db, &o, func(tx *sql.Tx, limits *limiter.Tx) error { return work(wrap(tx, limits)) })
+	}}
 }
 
 // InEachWay runs a test in each way, each with a separate policy.

@@ -182,18 +182,12 @@ func inWorld(t testing.TB, address string) string {
 	case "":
 		return address
 	}
-	u, err := url.Parse(address)
-	if err != nil {
-		t.Fatal(err)
-	}
 	if name == worldRole {
+		u := parse(t, address)
 		u.User = url.UserPassword(appRole, appPassword)
 		return u.String()
 	}
-	q := u.Query()
-	q.Set("search_path", appSchema)
-	u.RawQuery = q.Encode()
-	return u.String()
+	return WithQuery(t, address, "search_path", appSchema).String()
 }
 
 // sqlInWorld returns the URL for a driver of database/sql. lib/pq does not know pgx's mode,
@@ -203,10 +197,7 @@ func sqlInWorld(t testing.TB, driver, address string) string {
 	if name, _, _ := world(); name != worldBouncer || driver != "postgres" {
 		return address
 	}
-	u, err := url.Parse(address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	u := parse(t, address)
 	if q := u.Query(); q.Has("default_query_exec_mode") {
 		q.Del("default_query_exec_mode")
 		q.Set("binary_parameters", "yes")

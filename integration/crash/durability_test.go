@@ -12,8 +12,21 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// The values of synchronous_commit.
-var commitSettings = []string{"off", "on", "local", "remote_write", "remote_apply"}
+// commitSettings are values of synchronous_commit: waits for nothing, for standby servers,
+// and for the disk only.
+var commitSettings = []string{"off", "on", "local"}
+
+// policies returns every variant with each durability, under names of their own.
+func policies(name string) (all []limiter.Policy) {
+	for _, p := range bed.Variants(10, 1000*time.Hour) {
+		for _, d := range bed.Durabilities {
+			q := p
+			q.Durability, q.Name = d, fmt.Sprintf("%s-%s-%s", p.Name, name, d)
+			all = append(all, q)
+		}
+	}
+	return all
+}
 
 // verbs is the methods that Limiter and Tx share.
 type verbs interface {
@@ -68,21 +81,17 @@ func TestDurabilityOfLoneStatements(t *testing.T) {
 			t.Parallel()
 			pool := bed.Connect(t, c.URL, bed.OneConnection, bed.Setting("synchronous_commit", session))
 			l := bed.NewLimiter(t, pool, &limiter.Config{DisableDenyCache: true})
-			for _, base := range bed.Variants(10, 1000*time.Hour) {
-				for _, d := range bed.Durabilities {
-					p := base
-					p.Durability, p.Name = d, fmt.Sprintf("%s-%s-%s", base.Name, session, d)
-					changes := everyVerb(t, l, p, func() {
-						if now := bed.Value[string](t, pool, "SHOW synchronous_commit"); now != session {
-							t.Errorf("%s: the session was left with %s", p.Name, now)
-						}
-					})
-					if p.Algorithm == limiter.LeakyBucketQueue {
-						waitInVain(t, l, p, "wait")
-						changes["wait"] = 3
+			for _, p := range policies(session) {
+				changes := everyVerb(t, l, p, func() {
+					if now := bed.Value[string](t, pool, "SHOW synchronous_commit"); now != session {
+						t.Errorf("%s: the session was left with %s", p.Name, now)
 					}
-					c.Expect(t, p, bed.CommittedWith(session, d), changes)
+				})
+				if p.Algorithm == limiter.LeakyBucketQueue {
+					waitInVain(t, l, p, "wait")
+					changes["wait"] = 3
 				}
+				c.Expect(t, p, bed.CommittedWith(session, p.Durability), changes)
 			}
 		})
 	}
@@ -113,8 +122,9 @@ func waitInVain(t *testing.T, l *limiter.Limiter, p limiter.Policy, key string) 
 	queued(1)
 }
 
-// TestDurabilityOfBatches is the same for requests that share a statement: of three, the
-// first is alone and the other two share one.
+// TestDurabilityOfBatches sends requests of both durabilities in turns while a statement is
+// in flight: those of one share a transaction, which commits as they require, and none has
+// requests of both.
 func TestDurabilityOfBatches(t *testing.T) {
 	t.Parallel()
 	for _, session := range commitSettings {
@@ -123,75 +133,38 @@ func TestDurabilityOfBatches(t *testing.T) {
 			// Its own tables: while another test extends one, a batch may wait for that
 			// lock until it is sent again, row by row.
 			c := bed.NewCommitLog(t)
-			g := &bed.Doorway{Arrived: make(chan struct{})}
-			pool := bed.Connect(t, c.URL, g.Guard, bed.OneConnection, bed.Setting("synchronous_commit", session))
-			g.Limiter = bed.NewGated(t, pool, limiter.Config{})
-			for _, base := range bed.Variants(10, 1000*time.Hour) {
-				for _, d := range bed.Durabilities {
-					p := base
-					p.Durability, p.Name = d, fmt.Sprintf("%s-%s-%s", base.Name, session, d)
+			g := bed.NewDoorway(t, c.URL, limiter.Config{}, bed.OneConnection, bed.Setting("synchronous_commit", session))
+			all := policies("batch")
+			for i := 0; i < len(all); i += 2 { // both durabilities of a variant
+				for verb, ask := range map[string]func(context.Context, limiter.Policy, string, float64) (limiter.Result, error){"allow": g.AllowN, "charge": g.Charge} {
 					g.Shut()
-					var answers []<-chan bed.Answer
-					for _, key := range []string{"first", "second", "third"} {
-						answers = append(answers, g.Queue(t.Context(), p.Request(key, 1)))
+					first := g.Queue(t.Context(), limiter.Policy{Name: "first", Algorithm: limiter.TokenBucket, Limit: 1e6, Period: time.Hour}.Request("first", 1))
+					answers := []<-chan bed.Answer{first}
+					for n := range 3 {
+						for _, p := range all[i : i+2] {
+							p.Name += "-" + verb
+							answers = append(answers, g.Send(func() (limiter.Result, error) { return ask(t.Context(), p, fmt.Sprint(n), 1) }))
+						}
 					}
 					g.Reopen()
 					for _, a := range answers {
 						if got := <-a; got.Err != nil || !got.Allowed {
-							t.Errorf("%s: %+v, %v", p.Name, got.Result, got.Err)
+							t.Errorf("%s: %+v, %v", all[i].Name, got.Result, got.Err)
 						}
 					}
-					c.Expect(t, p, bed.CommittedWith(session, d), map[string]int{"first": 1, "second": 1, "third": 1})
-					if n := bed.Value[int64](t, c.Pool, `SELECT count(DISTINCT xid) FROM committed WHERE policy = $1`, p.Name); n != 2 {
-						t.Errorf("%s: three requests made %d transactions, not 2", p.Name, n)
-					}
-					if now := bed.Value[string](t, pool, "SHOW synchronous_commit"); now != session {
-						t.Errorf("%s: the session was left with %s", p.Name, now)
+					for _, p := range all[i : i+2] {
+						p.Name += "-" + verb
+						c.Expect(t, p, bed.CommittedWith(session, p.Durability), map[string]int{"0": 1, "1": 1, "2": 1})
+						if n := bed.Value[int64](t, c.Pool, `SELECT count(DISTINCT xid) FROM committed WHERE policy = $1`, p.Name); n > 2 { // the first may be alone
+							t.Errorf("%s: three requests made %d transactions", p.Name, n)
+						}
 					}
 				}
 			}
-		})
-	}
-}
-
-// TestDurabilityOfBatchesStaysApart sends requests of both durabilities in turns while a
-// statement of each is in flight: no transaction has rows of both.
-func TestDurabilityOfBatchesStaysApart(t *testing.T) {
-	t.Parallel()
-	c := bed.NewCommitLog(t)
-	ctx := t.Context()
-	for _, base := range bed.Variants(10, 1000*time.Hour) {
-		g := &bed.Doorway{Arrived: make(chan struct{})} // no statement of the last round is in flight in it
-		g.Limiter = bed.NewGated(t, bed.Connect(t, c.URL, g.Guard, bed.Setting("synchronous_commit", "off")), limiter.Config{})
-		durable, relaxed := base, base
-		durable.Name, relaxed.Name = base.Name+"-durable", base.Name+"-relaxed"
-		relaxed.Durability = limiter.Relaxed
-		g.Shut()
-		answers := []<-chan bed.Answer{g.Queue(ctx, durable.Request("first", 1))}
-		first := make(chan bed.Answer, 1)
-		go func() {
-			r, err := g.Do(ctx, relaxed.Request("first", 1))
-			first <- bed.Answer{Result: r, Err: err}
-		}()
-		<-g.Arrived // the relaxed request's own statement, which waits for no durable one
-		g.Asked++
-		answers = append(answers, first)
-		for i := range 4 {
-			answers = append(answers, g.Queue(ctx, durable.Request(fmt.Sprint(i), 1)), g.Queue(ctx, relaxed.Request(fmt.Sprint(i), 1)))
-		}
-		g.Reopen()
-		for _, a := range answers {
-			if got := <-a; got.Err != nil || !got.Allowed {
-				t.Errorf("%s: %+v, %v", bed.Variant(base), got.Result, got.Err)
+			if n := bed.Value[int64](t, c.Pool, `SELECT count(*) FROM (SELECT FROM committed GROUP BY xid HAVING count(DISTINCT setting) > 1 OR count(DISTINCT policy) > 1) AS mixed`); n != 0 {
+				t.Errorf("%d transactions have requests of both durabilities", n)
 			}
-		}
-		got := bed.Value[string](t, c.Pool, `SELECT string_agg(what, ', ' ORDER BY what) FROM (
-			SELECT string_agg(DISTINCT policy || ' ' || setting, ' and ') || ' x ' || count(*) AS what
-			FROM committed WHERE policy IN ($1, $2) GROUP BY xid) AS transactions`, durable.Name, relaxed.Name)
-		want := fmt.Sprintf("%[1]s on x 1, %[1]s on x 4, %[2]s off x 1, %[2]s off x 4", durable.Name, relaxed.Name)
-		if got != want {
-			t.Errorf("%s: the transactions are\n%s, want\n%s", bed.Variant(base), got, want)
-		}
+		})
 	}
 }
 
@@ -202,25 +175,14 @@ func TestDurabilityInTx(t *testing.T) {
 	c := bed.NewCommitLog(t)
 	l := bed.NewLimiter(t, c.Pool, nil)
 	for _, callers := range commitSettings {
-		for _, base := range bed.Variants(10, 1000*time.Hour) {
-			for _, d := range bed.Durabilities {
-				p := base
-				p.Durability, p.Name = d, fmt.Sprintf("%s-%s-%s", base.Name, callers, d)
-				tx := bed.Begin(t, c.Pool, pgx.TxOptions{})
-				if _, err := tx.Exec(t.Context(), "SET LOCAL synchronous_commit = "+callers); err != nil {
-					t.Fatal(err)
-				}
-				changes := everyVerb(t, l.InTx(tx), p, func() {
-					var now string
-					if err := tx.QueryRow(t.Context(), "SHOW synchronous_commit").Scan(&now); err != nil || now != callers {
-						t.Errorf("%s: the transaction was left with %s, %v", p.Name, now, err)
-					}
-				})
-				if err := tx.Commit(t.Context()); err != nil {
-					t.Fatal(err)
-				}
-				c.Expect(t, p, callers, changes)
+		for _, p := range policies(callers) {
+			tx := bed.Begin(t, c.Pool, pgx.TxOptions{})
+			if _, err := tx.Exec(t.Context(), "SET LOCAL synchronous_commit = "+callers); err != nil {
+				t.Fatal(err)
 			}
+			changes := everyVerb(t, l.InTx(tx), p, func() {})
+			bed.Commit(t, tx)
+			c.Expect(t, p, callers, changes)
 		}
 	}
 }
@@ -234,12 +196,8 @@ func TestDurabilityUnderStricterIsolation(t *testing.T) {
 	l := bed.NewLimiter(t, pool, &limiter.Config{DisableBatching: true, DisableDenyCache: true})
 	p := limiter.Policy{Name: "conflict", Algorithm: limiter.TokenBucket, Limit: 10, Period: 1000 * time.Hour}
 	c.MeetConflict(t, l, p)
-	for _, base := range bed.Variants(10, 1000*time.Hour) {
-		for _, d := range bed.Durabilities {
-			p := base
-			p.Durability, p.Name = d, fmt.Sprintf("%s-%s", base.Name, d)
-			c.Expect(t, p, bed.CommittedWith("off", d), everyVerb(t, l, p, func() {}))
-		}
+	for _, p := range policies("own") {
+		c.Expect(t, p, bed.CommittedWith("off", p.Durability), everyVerb(t, l, p, func() {}))
 	}
 	if n := bed.Value[int64](t, c.Pool, `SELECT count(*) FROM committed WHERE policy <> 'conflict' AND isolation <> 'read committed'`); n != 0 {
 		t.Errorf("%d changes were not made in a transaction of the limiter's own", n)

@@ -22,16 +22,9 @@ func TestOutageTimeoutHolds(t *testing.T) {
 	t.Parallel()
 	address := bed.NewDatabase(t)
 	pool := bed.Connect(t, address)
-	opens := map[string]func(*limiter.Config) *limiter.Limiter{
-		"pool": func(c *limiter.Config) *limiter.Limiter { return bed.NewLimiter(t, pool, c) },
-	}
-	for _, driver := range bed.SQLDrivers {
-		db := bed.ConnectSQL(t, driver, address)
-		opens[driver] = func(c *limiter.Config) *limiter.Limiter { return bed.NewSQL(t, db, c) }
-	}
 	p := limiter.Policy{Name: "held", Algorithm: limiter.SlidingWindowLog, Limit: 10, Period: time.Hour}
 	bed.Must(t)(bed.NewLimiter(t, pool, nil).InTx(bed.Begin(t, pool, pgx.TxOptions{})).Allow(t.Context(), p, "k")) // to the end of the test
-	for name, open := range opens {
+	for name, open := range bed.Drivers(t, address) {
 		t.Run(name, func(t *testing.T) {
 			for verb, call := range map[string]func(*limiter.Limiter) error{
 				"Allow":  func(l *limiter.Limiter) error { _, err := l.Allow(t.Context(), p, "k"); return err },
@@ -67,10 +60,10 @@ func TestOutageTimeoutHolds(t *testing.T) {
 }
 
 // TestKeyThatTheDatabaseCannotHold: a key that the database's encoding cannot represent is
-// invalid, and does not pass through FailOpen.
+// invalid, and does not pass through FailOpen. AllowAll names it.
 func TestKeyThatTheDatabaseCannotHold(t *testing.T) {
 	t.Parallel()
-	l := bed.NewLimiter(t, bed.Latin1(t), nil)
+	l := bed.NewLimiter(t, bed.Connect(t, bed.Latin1(t)), nil)
 	for _, p := range bed.Variants(1, time.Hour) {
 		p.OnError = limiter.FailOpen
 		if r, err := l.Allow(t.Context(), p, "漢字"); !errors.Is(err, limiter.ErrInvalid) || r.Allowed {
@@ -79,29 +72,8 @@ func TestKeyThatTheDatabaseCannotHold(t *testing.T) {
 		if r := bed.Must(t)(l.Allow(t.Context(), p, "é")); !r.Allowed {
 			t.Errorf("%s: %+v", bed.Variant(p), r)
 		}
-	}
-}
-
-// TestKeySecret keeps keys out of the database.
-func TestKeySecret(t *testing.T) {
-	t.Parallel()
-	ctx := context.Background()
-	pool := bed.NewPool(t)
-	p := limiter.Policy{Name: "p", Algorithm: limiter.TokenBucket, Limit: 1, Period: time.Hour}
-	l := bed.NewLimiter(t, pool, &limiter.Config{KeySecret: []byte("one secret for the keys")})
-	bed.Must(t)(l.Allow(ctx, p, "person@example.org"))
-	if r := bed.Must(t)(l.Allow(ctx, p, "person@example.org")); r.Allowed {
-		t.Error("the same key was not the same")
-	}
-	other := bed.NewLimiter(t, pool, &limiter.Config{KeySecret: []byte("another secret for the keys")})
-	if r := bed.Must(t)(other.Allow(ctx, p, "person@example.org")); !r.Allowed {
-		t.Error("another secret did not start from zero")
-	}
-	var stored string
-	if err := pool.QueryRow(ctx, "SELECT string_agg(key, ' ') FROM pglimit_token_bucket").Scan(&stored); err != nil {
-		t.Fatal(err)
-	}
-	if strings.Contains(stored, "person") || len(stored) != 2*43+1 {
-		t.Errorf("stored %q", stored)
+		if all, err := l.AllowAll(t.Context(), p.Request("a", 1), p.Request("漢字", 1)); !errors.Is(err, limiter.ErrInvalid) || !strings.Contains(err.Error(), "requests[1]") || all.Allowed {
+			t.Errorf("%s: AllowAll gave %+v, %v", bed.Variant(p), all, err)
+		}
 	}
 }

@@ -11,50 +11,6 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// TestDecideRetryAfterIsExact denies in many states of every variant: a microsecond before
-// RetryAfter the request is still denied, at RetryAfter it is allowed.
-func TestDecideRetryAfterIsExact(t *testing.T) {
-	t.Parallel()
-	ctx := context.Background()
-	pool := bed.NewPool(t)
-	for _, p := range bed.Variants(7, 10*time.Second) {
-		t.Run(bed.Variant(p), func(t *testing.T) {
-			t.Parallel()
-			clock := new(conformance.Clock)
-			l := bed.NewLimiter(t, pool, &limiter.Config{Now: clock.Now})
-			denials := 0
-			for seed := range int64(60) {
-				key := fmt.Sprint("key", seed)
-				at := seed * 1_234_567
-				for range 6 {
-					at += seed * 101
-					for range 3 {
-						clock.Set(at)
-						cost := 1 + float64((seed*7+at)%5)
-						r := bed.Must(t)(l.AllowN(ctx, p, key, cost))
-						if r.Allowed {
-							continue
-						}
-						denials++
-						clock.Set(at + r.RetryAfter.Microseconds() - 1)
-						if early := bed.Must(t)(l.Check(ctx, p, key, cost)); early.Allowed {
-							t.Fatalf("cost %v, denied at %d for %v, allowed a microsecond before: %+v", cost, at, r.RetryAfter, early)
-						}
-						clock.Set(at + r.RetryAfter.Microseconds())
-						if then := bed.Must(t)(l.AllowN(ctx, p, key, cost)); !then.Allowed {
-							t.Fatalf("cost %v, denied at %d for %v, still denied then: %+v", cost, at, r.RetryAfter, then)
-						}
-						at += r.RetryAfter.Microseconds()
-					}
-				}
-			}
-			if denials < 50 {
-				t.Errorf("only %d denials", denials)
-			}
-		})
-	}
-}
-
 // TestDecideWindowEndsWhileARequestWaits: a request reads the clock before a fixed window's
 // end and waits for the row. After that end, a transaction gives units back or is denied, and
 // begins no window. The request then finds the count of its window.

@@ -3,73 +3,93 @@ package decide
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
-
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglimit/pglimit/integration/bed"
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// ways are the drivers to a database, each over four pools.
-func ways(t *testing.T, url string) map[string][]bed.Allow {
-	t.Helper()
-	all := map[string][]bed.Allow{}
-	for range 4 {
-		all["pgx"] = append(all["pgx"], bed.NewLimiter(t, bed.Connect(t, url), nil).AllowN)
-		for _, driver := range bed.SQLDrivers {
-			name := "database/sql of " + driver
-			all[name] = append(all[name], bed.NewSQL(t, bed.ConnectSQL(t, driver, url), nil).AllowN)
-		}
-	}
-	return all
-}
+// allow is a Limiter's AllowN, or another way to the same decision.
+type allow = func(context.Context, limiter.Policy, string, float64) (limiter.Result, error)
 
-// TestDecideNeverOverAdmits has 32 goroutines request 1 to 3 units of one cold key until
-// none is left. Exactly the limit is admitted, over each driver and by the SQL functions,
-// without and with a janitor that sweeps a hundred times a second.
-func TestDecideNeverOverAdmits(t *testing.T) {
-	t.Parallel()
-	for _, withJanitor := range []bool{false, true} {
-		t.Run(fmt.Sprintf("janitor=%v", withJanitor), func(t *testing.T) {
-			t.Parallel()
-			url := bed.FunctionsPool(t).Config().ConnString()
-			if withJanitor {
-				bed.SweepOften(t, bed.Connect(t, url))
-			}
-			all := ways(t, url)
-			clients := bed.Connect(t, url, func(c *pgxpool.Config) { c.MaxConns = bed.Callers })
-			all["SQL functions"] = []bed.Allow{func(ctx context.Context, p limiter.Policy, key string, n float64) (limiter.Result, error) {
-				return bed.CallFunction(ctx, clients, p, "allow", key, n, nil)
-			}}
-			for name, way := range all {
-				for _, p := range bed.Variants(bed.CapUnit, 1000*time.Hour) {
-					for round := range 5 {
-						if got := bed.Storm(t, way, p, fmt.Sprint(name, round)); got != bed.CapUnit {
-							t.Fatalf("%s, %s, round %d: admitted %v units of %v", name, bed.Variant(p), round, got, bed.CapUnit)
-						}
-					}
+const (
+	callers = 32
+	most    = 30 // units that a key admits in total
+)
+
+// storm has callers request 1 to 3 units of one key until each was denied a single unit. It
+// returns the units admitted in total.
+func storm(t *testing.T, ways []allow, p limiter.Policy, key string) float64 {
+	var admitted atomic.Int64
+	var wg sync.WaitGroup
+	start := make(chan struct{})
+	for i := range callers {
+		wg.Go(func() {
+			<-start
+			for admitted.Load() < 10*most { // enough to know
+				n := float64(1 + rand.IntN(3))
+				r, err := ways[i%len(ways)](context.Background(), p, key, n)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if r.Allowed {
+					admitted.Add(int64(n))
+				} else if n == 1 {
+					return
 				}
 			}
 		})
 	}
+	close(start)
+	wg.Wait()
+	return float64(admitted.Load())
 }
 
-// TestDecideStricterDefaultIsolation: a database whose default isolation is repeatable
-// read or serializable still decides.
-func TestDecideStricterDefaultIsolation(t *testing.T) {
+// TestDecideNeverOverAdmits has 32 goroutines request 1 to 3 units of one cold key until
+// none is left. Exactly the limit is admitted, over each driver and by the SQL functions,
+// also with a janitor that sweeps a hundred times a second, and in a database whose default
+// isolation is stricter.
+func TestDecideNeverOverAdmits(t *testing.T) {
 	t.Parallel()
-	for _, level := range []string{"repeatable read", "serializable"} {
-		t.Run(level, func(t *testing.T) {
+	for _, world := range []string{"as usual", "with a janitor", "repeatable read", "serializable"} {
+		t.Run(world, func(t *testing.T) {
 			t.Parallel()
-			url := bed.NewDatabase(t)
-			bed.Exec(t, bed.Connect(t, url), `DO $$ BEGIN EXECUTE format(
-				'ALTER DATABASE %I SET default_transaction_isolation = %L', current_database(), '`+level+`'); END $$`)
-			for name, way := range ways(t, url) {
-				for _, p := range bed.Variants(bed.CapUnit, 1000*time.Hour) {
-					if got := bed.Storm(t, way, p, name); got != bed.CapUnit {
-						t.Errorf("%s, %s: admitted %v of %v", name, bed.Variant(p), got, bed.CapUnit)
+			url := bed.FunctionsPool(t).Config().ConnString()
+			all := map[string][]allow{}
+			rounds := 1
+			switch world {
+			case "repeatable read", "serializable":
+				bed.Isolate(t, bed.Connect(t, url), world)
+			case "with a janitor":
+				bed.SweepOften(t, bed.Connect(t, url))
+				fallthrough
+			default:
+				rounds = 5
+				clients := bed.Connect(t, url, bed.Connections(callers))
+				all["SQL functions"] = []allow{func(ctx context.Context, p limiter.Policy, key string, n float64) (limiter.Result, error) {
+					return bed.CallFunction(ctx, clients, p, "allow", key, n, nil)
+				}}
+			}
+			for range 4 {
+				for name, open := range bed.Drivers(t, url) {
+					all[name] = append(all[name], open(nil).AllowN)
+				}
+			}
+			for name, way := range all {
+				policies := bed.Variants(most, 1000*time.Hour)
+				if name != "SQL functions" {
+					policies = append(policies, limiter.Policy{Name: "month", Algorithm: limiter.FixedWindow, Limit: most, Calendar: limiter.Month})
+				}
+				for _, p := range policies {
+					for round := range rounds {
+						if got := storm(t, way, p, fmt.Sprint(name, round)); got != most {
+							t.Fatalf("%s, %s, round %d: admitted %v units of %v", name, bed.Variant(p), round, got, most)
+						}
 					}
 				}
 			}

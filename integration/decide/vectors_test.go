@@ -1,6 +1,8 @@
 package decide
 
 import (
+	"maps"
+	"slices"
 	"testing"
 
 	"github.com/pglimit/pglimit/integration/bed"
@@ -8,10 +10,16 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
+// TestDecideVectors: each driver makes the decisions of testdata/vectors.
 func TestDecideVectors(t *testing.T) {
 	t.Parallel()
-	pool := bed.NewPool(t)
-	conformance.Run(t, "../testdata/checkout/testdata/vectors", func(t *testing.T, clock *conformance.Clock) *limiter.Limiter {
-		return bed.NewLimiter(t, pool, &limiter.Config{Now: clock.Now, DisableDenyCache: true})
-	})
+	for i := range 1 + len(bed.SQLDrivers) {
+		all := bed.Drivers(t, bed.NewDatabase(t)) // the vectors' policies have the same names
+		name := slices.Sorted(maps.Keys(all))[i]
+		t.Run(name, func(t *testing.T) {
+			conformance.Run(t, "../testdata/checkout/testdata/vectors", func(_ *testing.T, clock *conformance.Clock) *limiter.Limiter {
+				return all[name](&limiter.Config{Now: clock.Now, DisableDenyCache: true})
+			})
+		})
+	}
 }

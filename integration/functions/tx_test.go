@@ -12,7 +12,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglimit/pglimit/integration/bed"
 	"github.com/pglimit/pglimit/limiter"
@@ -103,14 +102,14 @@ func TestFunctionsReservations(t *testing.T) {
 	bed.Exec(t, pool, `SELECT pglimit.settle($1, 7)`, hold)
 	refuses(`settle($1, 8)`, hold, "55000", "was settled, with 7 of its 30 units")
 	refuses(`cancel($1)`, hold, "55000", "was settled, with 7 of its 30 units")
-	clients := bed.Connect(t, pool.Config().ConnString(), func(c *pgxpool.Config) { c.MaxConns = bed.Callers })
+	clients := bed.Connect(t, pool.Config().ConnString(), bed.Connections(32))
 	var held atomic.Int64
 	var all sync.WaitGroup
-	for range bed.Callers {
+	for range 32 {
 		all.Go(func() {
 			for {
 				h := reserve(clients, "storm", 2)
-				if h == nil || held.Add(2) > 10*bed.CapUnit {
+				if h == nil || held.Add(2) > 300 {
 					return
 				}
 				if rand.IntN(2) == 0 {

@@ -2,7 +2,6 @@ package reserve
 
 import (
 	"context"
-	"errors"
 	"testing"
 	"time"
 
@@ -10,7 +9,6 @@ import (
 
 	"github.com/pglimit/pglimit/db"
 	"github.com/pglimit/pglimit/integration/bed"
-	"github.com/pglimit/pglimit/janitor"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -27,39 +25,6 @@ func TestReserveAtTheEpoch(t *testing.T) {
 		if r := bed.Must(t)(l.Check(ctx, p, "k", 0)); r.Level != 7 || h.Expires != time.Unix(60, 0) {
 			t.Errorf("%s: level %v, expires %v", bed.Variant(p), r.Level, h.Expires)
 		}
-	}
-}
-
-// TestReserveDenialOutlastsFailedReaping: if expired reservations cannot be looked up, the
-// denial stands and does not fail open.
-func TestReserveDenialOutlastsFailedReaping(t *testing.T) {
-	t.Parallel()
-	ctx := context.Background()
-	pool := bed.NewPool(t)
-	l := bed.NewLimiter(t, pool, &limiter.Config{DisableDenyCache: true})
-	p := limiter.Policy{Name: "p", Algorithm: limiter.TokenBucket, Limit: 10, Period: 1000 * time.Hour, OnError: limiter.FailOpen}
-	bed.Must(t)(l.AllowN(ctx, p, "k", 10))
-	bed.Exec(t, pool, "ALTER TABLE pglimit_reservation RENAME TO elsewhere")
-	for what, request := range map[string]func() (limiter.Result, error){
-		"allow": func() (limiter.Result, error) { return l.Allow(ctx, p, "k") },
-		"up to": func() (limiter.Result, error) { return l.AllowUpTo(ctx, p, "k", 2) },
-		"check": func() (limiter.Result, error) { return l.Check(ctx, p, "k", 1) },
-		"all": func() (limiter.Result, error) {
-			all, err := l.AllowAll(ctx, p.Request("k", 1), p.Request("other", 1))
-			if err != nil {
-				return limiter.Result{}, err
-			}
-			return all.PerRequest[0], err
-		},
-	} {
-		if r, err := request(); err != nil || r.Allowed || r.Source != limiter.SourceDatabase || r.Reason != limiter.ReasonLimit {
-			t.Errorf("%s: %+v, %v", what, r, err)
-		}
-	}
-	// In a transaction the caller gets the failed statement's error.
-	tx := bed.Begin(t, pool, pgx.TxOptions{})
-	if r, err := l.InTx(tx).AllowN(ctx, p, "k", 3); !errors.Is(err, limiter.ErrNotMigrated) {
-		t.Errorf("in a transaction: %+v, %v", r, err)
 	}
 }
 
@@ -149,166 +114,12 @@ func TestReserveReapingForgetsTheDenial(t *testing.T) {
 	}
 }
 
-// TestSettleOverdraftOutlivesTheJanitor, also under a slower plan than the reservation's
-// or after one: a row stays while it counts.
-func TestSettleOverdraftOutlivesTheJanitor(t *testing.T) {
+// TestReserveLiftsOnlyTheDenialsBlock: a request that was denied because of an expired
+// reservation lifts the block that ends when its own would, and no other.
+func TestReserveLiftsOnlyTheDenialsBlock(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	pool := bed.NewPool(t)
-	at := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	now := func() time.Time { return at }
-	l := bed.NewLimiter(t, pool, &limiter.Config{Now: now, DisableDenyCache: true})
-	j := bed.NewJanitor(t, pool, &janitor.Config{Now: now})
-	for _, a := range []limiter.Algorithm{limiter.LeakyBucket, limiter.TokenBucket, limiter.GCRA} {
-		for _, order := range []string{"slower before", "slower after", "twice"} {
-			fast := limiter.Policy{Name: "p", Algorithm: a, Limit: 10, Period: time.Second}
-			slow := limiter.Policy{Name: "p", Algorithm: a, Limit: 10, Period: 10 * time.Hour}
-			began := at
-			hold, key := bed.Reserve(t, l, fast.Request(order, 1), time.Hour), order
-			if order == "slower before" {
-				bed.Must(t)(l.Allow(ctx, slow, key))
-			}
-			bed.Must(t)(l.Settle(ctx, hold.ID, 1e6))
-			if order == "twice" {
-				bed.Must(t)(l.Settle(ctx, reserveAfter(t, l, fast, key), 1e6))
-			}
-			if order != "slower before" {
-				bed.Must(t)(l.Allow(ctx, slow, key))
-			}
-			at = began.Add(20 * 365 * 24 * time.Hour)
-			if _, err := j.Sweep(ctx); err != nil {
-				t.Fatal(err)
-			}
-			if r := bed.Must(t)(l.Check(ctx, slow, key, 1)); r.Allowed || r.Level < 1e6-20*365*24-100 {
-				t.Errorf("%s, %s: %+v", a, order, r)
-			}
-		}
-	}
-}
-
-// reserveAfter makes a reservation on a key that is overdrawn afterwards.
-func reserveAfter(t *testing.T, l *limiter.Limiter, p limiter.Policy, key string) string {
-	t.Helper()
-	bed.Must(t)(l.Refund(context.Background(), p, key, 1e6))
-	return bed.Reserve(t, l, p.Request(key, 1), time.Hour).ID
-}
-
-// TestSettleAfterResetAndBlock: a row that only a block made, and denials while it lasted,
-// has no policy numbers to use; the spend is counted under the reservation's own policy.
-func TestSettleAfterResetAndBlock(t *testing.T) {
-	t.Parallel()
-	ctx := context.Background()
-	l, _, set := settable(t)
-	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	memory := limiter.NewMemory(&limiter.Config{Now: func() time.Time { return now }})
-	at := func(d time.Duration) {
-		set(d)
-		now = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC).Add(d)
-	}
-	for _, p := range bed.Holdable() {
-		p.Period = 1000 * time.Hour
-		for where, l := range map[string]*limiter.Limiter{"SQL": l, "memory": memory} {
-			for _, key := range []string{"blocked", "denied"} {
-				at(0)
-				first, second := bed.Reserve(t, l, p.Request(key, 4), time.Hour), bed.Reserve(t, l, p.Request(key, 4), time.Hour)
-				if err := errors.Join(l.Reset(ctx, p, key), l.Block(ctx, p, key, time.Minute)); err != nil {
-					t.Fatal(err)
-				}
-				if key == "denied" {
-					if r := bed.Must(t)(l.Allow(ctx, p, key)); r.Allowed {
-						t.Fatalf("%s, %s: %+v", bed.Variant(p), where, r)
-					}
-				}
-				if err := l.Unblock(ctx, p, key); err != nil {
-					t.Fatal(err)
-				}
-				for i, id := range []string{first.ID, second.ID} {
-					at(time.Duration(i+1) * time.Second)
-					r := bed.Must(t)(l.Settle(ctx, id, 3))
-					if want := 3 * float64(i+1); !bed.Near(r.Level, want) || !bed.Near(bed.Level(t, l, p, key), want) {
-						t.Errorf("%s, %s, %s: level %v, of %v", bed.Variant(p), where, key, r.Level, want)
-					}
-				}
-			}
-		}
-	}
-}
-
-// TestSettleReturnsTheLevel of a key whose plan has grown since, whether or not the Settle
-// changes anything.
-func TestSettleReturnsTheLevel(t *testing.T) {
-	t.Parallel()
-	ctx := context.Background()
-	l, _, at := settable(t)
-	for _, p := range bed.Holdable() {
-		p.Period = 1000 * time.Hour
-		at(0)
-		h := bed.Reserve(t, l, p.Request("k", 4), time.Hour)
-		larger := p
-		larger.Limit = 30
-		bed.Must(t)(l.AllowN(ctx, larger, "k", 20))
-		for range 2 {
-			if r := bed.Must(t)(l.Settle(ctx, h.ID, 4)); !bed.Near(r.Level, 24) {
-				t.Errorf("%s: %+v", bed.Variant(p), r)
-			}
-		}
-	}
-}
-
-// TestReserveLeavesAnotherPeriodsWindowAlone: with another period, the previous window is
-// a different one.
-func TestReserveLeavesAnotherPeriodsWindowAlone(t *testing.T) {
-	t.Parallel()
-	ctx := context.Background()
-	l, _, at := settable(t)
-	p := limiter.Policy{Name: "p", Algorithm: limiter.SlidingWindowCounter, Limit: 10, Period: 10 * time.Second}
-	longer := p
-	longer.Period = 30 * time.Second
-	at(15 * time.Second) // of a window from 10 to 20
-	h := bed.Reserve(t, l, p.Request("k", 10), time.Hour)
-	at(35 * time.Second)
-	bed.Must(t)(l.AllowN(ctx, p, "k", 10))
-	at(41 * time.Second)
-	bed.Must(t)(l.Allow(ctx, p, "k")) // in a window from 40 to 50, which then belongs to the longer policy
-	bed.Must(t)(l.Allow(ctx, longer, "k"))
-	before := bed.Level(t, l, longer, "k")
-	if err := l.Cancel(ctx, h.ID); err != nil {
-		t.Fatal(err)
-	}
-	if got := bed.Level(t, l, longer, "k"); got != before {
-		t.Errorf("level %v, before the cancel %v", got, before)
-	}
-}
-
-// TestReserveReapingLiftsTheDenialsBlock, and no other: a request denied because of an
-// expired reservation is then granted, and starts no block.
-func TestReserveReapingLiftsTheDenialsBlock(t *testing.T) {
-	t.Parallel()
-	ctx := context.Background()
-	pool := bed.NewPool(t)
-	at := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	config := &limiter.Config{Now: func() time.Time { return at }, DisableDenyCache: true}
-	for where, l := range map[string]*limiter.Limiter{"SQL": bed.NewLimiter(t, pool, config), "memory": limiter.NewMemory(config)} {
-		for _, p := range bed.Holdable() {
-			p.Period, p.BlockFor = 1000*time.Hour, time.Hour
-			for _, key := range []string{"one", "all"} {
-				bed.Reserve(t, l, p.Request(key, 10), time.Second)
-			}
-			at = at.Add(time.Second)
-			if r := bed.Must(t)(l.AllowN(ctx, p, "one", 9)); !r.Allowed {
-				t.Errorf("%s, %s: %+v", bed.Variant(p), where, r)
-			}
-			if all := bed.MustAll(t)(l.AllowAll(ctx, p.Request("all", 9), p.Request("other", 1))); !all.Allowed {
-				t.Errorf("%s, %s: %+v", bed.Variant(p), where, all)
-			}
-			for range 2 {
-				if r := bed.Must(t)(l.AllowN(ctx, p, "one", 9)); r.Allowed || r.RetryAfter < time.Hour {
-					t.Errorf("%s, %s: %+v", bed.Variant(p), where, r)
-				}
-			}
-		}
-	}
-	// Only the block that ends at that moment is lifted.
 	blocked := time.Date(2026, 1, 2, 0, 0, 0, 0, time.UTC)
 	l := bed.NewLimiter(t, pool, &limiter.Config{Now: func() time.Time { return blocked }})
 	p := limiter.Policy{Name: "p", Algorithm: limiter.TokenBucket, Limit: 10, Period: time.Hour}

@@ -5,47 +5,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgxpool"
-
 	"github.com/pglimit/pglimit/integration/bed"
 	"github.com/pglimit/pglimit/internal/conformance"
 	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/limiter"
 )
-
-// TestSettleAfterAReset: the spend counts in the current window, which has another end;
-// nothing counts once the reservation's own window would be over.
-func TestSettleAfterAReset(t *testing.T) {
-	bed.InSQLAndMemory(t, func(t *testing.T, l *limiter.Limiter, clock *conformance.Clock) {
-		ctx := context.Background()
-		for _, p := range bed.Variants(100, time.Hour) {
-			if p.Algorithm == limiter.LeakyBucketQueue {
-				continue
-			}
-			clock.Set(0)
-			first := must.OK(l.Reserve(ctx, p.Request("k", 40), 3*time.Hour))(t)
-			late := must.OK(l.Reserve(ctx, p.Request("k", 30), 3*time.Hour))(t)
-			if err := l.Reset(ctx, p, "k"); err != nil {
-				t.Fatal(err)
-			}
-			clock.Set(1)
-			bed.Must(t)(l.Allow(ctx, p, "k"))
-			if r := bed.Must(t)(l.Settle(ctx, first.ID, 40)); !bed.Near(r.Level, 41) {
-				t.Errorf("%s: after Reset, Allow and Settle of 40: level %v", bed.Variant(p), r.Level)
-			}
-			if r := bed.Must(t)(l.Check(ctx, p, "k", 0)); !bed.Near(r.Level, 41) {
-				t.Errorf("%s: then %v", bed.Variant(p), r.Level)
-			}
-			if p.Algorithm != limiter.FixedWindow {
-				continue
-			}
-			clock.Set(time.Hour.Microseconds())
-			if r := bed.Must(t)(l.Settle(ctx, late.ID, 30)); r.Level > 41 {
-				t.Errorf("%s: the hold's window is over, and %v count", bed.Variant(p), r.Level)
-			}
-		}
-	})
-}
 
 // TestIdempotencyKeyIsFreedWithItsReservation: a reservation that was cancelled or has
 // expired frees its key for another; one that was settled does not.
@@ -96,8 +60,8 @@ func TestIdempotencyKeyIsFreedWithItsReservation(t *testing.T) {
 func TestUsageIsOfOneMoment(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
-	trace := new(bed.Sent)
-	pool := bed.Connect(t, bed.NewDatabase(t), func(cfg *pgxpool.Config) { cfg.ConnConfig.Tracer = trace })
+	trace := new(bed.Trace)
+	pool := bed.Connect(t, bed.NewDatabase(t), trace.On)
 	l := bed.NewLimiter(t, pool, &limiter.Config{Now: new(conformance.Clock).Now, DisableDenyCache: true})
 	for _, p := range bed.Variants(100, time.Hour) {
 		if p.Algorithm == limiter.LeakyBucketQueue {
@@ -105,9 +69,9 @@ func TestUsageIsOfOneMoment(t *testing.T) {
 		}
 		once := func(what string, f func()) {
 			t.Helper()
-			trace.Args = nil
+			trace.Take()
 			f()
-			if n := len(trace.Args); n != 1 {
+			if n := len(trace.Take()); n != 1 {
 				t.Errorf("%s: %s sent %d statements", bed.Variant(p), what, n)
 			}
 		}

@@ -3,13 +3,8 @@ package reserve
 import (
 	"context"
 	"errors"
-	"fmt"
-	"sync"
 	"testing"
 	"time"
-
-	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglimit/pglimit/integration/bed"
 	"github.com/pglimit/pglimit/limiter"
@@ -19,76 +14,6 @@ import (
 func settable(t *testing.T) (l, other *limiter.Limiter, at func(time.Duration)) {
 	t.Helper()
 	return bed.SettableOn(t, bed.NewPool(t))
-}
-
-// TestReserveNoUnitPassesTwice: units of a reservation that have leaked, or left the
-// window, are not also given back.
-func TestReserveNoUnitPassesTwice(t *testing.T) {
-	t.Parallel()
-	ctx := context.Background()
-	l, other, at := settable(t)
-	for _, p := range bed.Holdable() {
-		at(0)
-		h := bed.Reserve(t, l, p.Request("k", 10), time.Hour)
-		at(10 * time.Second)
-		if r := bed.Must(t)(l.AllowN(ctx, p, "k", 10)); !r.Allowed && p.Algorithm != limiter.SlidingWindowCounter {
-			t.Fatalf("%s: 10 more after 10 s: %+v", bed.Variant(p), r)
-		}
-		before := bed.Level(t, l, p, "k")
-		if err := other.Cancel(ctx, h.ID); err != nil {
-			t.Fatal(err)
-		}
-		left := bed.Level(t, l, p, "k")
-		if p.Algorithm == limiter.SlidingWindowCounter {
-			if before < 10 || left != before-10 { // the reservation counts in the previous window
-				t.Errorf("%s: level %v before, %v after the cancel", bed.Variant(p), before, left)
-			}
-			continue
-		}
-		if left != 10 {
-			t.Errorf("%s: level %v after the cancel: units can pass twice", bed.Variant(p), left)
-		}
-	}
-}
-
-// TestSettleEarlyGivesBackWhatCannotHaveLeaked, and no more: 3 s after 10 were reserved at
-// 1 a second, at most 7 come back.
-func TestSettleEarlyGivesBackWhatCannotHaveLeaked(t *testing.T) {
-	t.Parallel()
-	ctx := context.Background()
-	l, _, at := settable(t)
-	p := limiter.Policy{Name: "early", Algorithm: limiter.TokenBucket, Limit: 1, Period: time.Second, Burst: 20}
-	for spent, left := range map[float64]float64{0: 7 + 5 - 7, 2: 7 + 5 - 7, 5: 7 + 5 - 5, 10: 7 + 5, 12: 7 + 5 + 2} {
-		key := fmt.Sprint(spent)
-		at(0)
-		h := bed.Reserve(t, l, p.Request(key, 10), time.Hour)
-		at(3 * time.Second)
-		bed.Must(t)(l.AllowN(ctx, p, key, 5))
-		r := bed.Must(t)(l.Settle(ctx, h.ID, spent))
-		if r.Granted != spent || !bed.Near(r.Level, left) || !bed.Near(bed.Level(t, l, p, key), left) {
-			t.Errorf("settled with %v: %+v, want a level of %v", spent, r, left)
-		}
-	}
-}
-
-// TestReserveInALogGivesBackItsOwnEntry: removing the newest entries instead would leave
-// room for them again when the reservation's own entry leaves the window.
-func TestReserveInALogGivesBackItsOwnEntry(t *testing.T) {
-	t.Parallel()
-	ctx := context.Background()
-	l, _, at := settable(t)
-	p := limiter.Policy{Name: "log", Algorithm: limiter.SlidingWindowLog, Limit: 20, Period: time.Minute}
-	at(0)
-	h := bed.Reserve(t, l, p.Request("k", 10), time.Hour)
-	at(59 * time.Second)
-	bed.Must(t)(l.AllowN(ctx, p, "k", 10))
-	if err := l.Cancel(ctx, h.ID); err != nil {
-		t.Fatal(err)
-	}
-	at(60 * time.Second)
-	if r := bed.Must(t)(l.AllowN(ctx, p, "k", 11)); r.Allowed {
-		t.Errorf("21 passed within 2 s: %+v", r)
-	}
 }
 
 // TestSettle in every order.
@@ -168,55 +93,6 @@ func TestSettle(t *testing.T) {
 			bed.Must(t)(l.AllowN(ctx, p, "r", 5))
 			if err := l.Cancel(ctx, h.ID); err != nil || !bed.Near(bed.Level(t, l, p, "r"), 5) {
 				t.Errorf("cancelled after a reset: %v, level %v", err, bed.Level(t, l, p, "r"))
-			}
-		})
-	}
-}
-
-// TestIdempotencyKeyCountsOnce, whichever of many concurrent requests is first, in a
-// transaction or not.
-func TestIdempotencyKeyCountsOnce(t *testing.T) {
-	t.Parallel()
-	ctx := context.Background()
-	url := bed.NewDatabase(t)
-	pool := bed.Connect(t, url, func(c *pgxpool.Config) { c.MaxConns = 32 })
-	l := bed.NewLimiter(t, pool, &limiter.Config{DisableTimeout: true})
-	for _, p := range bed.Variants(1000, 1000*time.Hour) {
-		t.Run(bed.Variant(p), func(t *testing.T) {
-			for round := range 4 {
-				request := p.Request("k", 7)
-				request.IdempotencyKey = fmt.Sprintf("order %d", round)
-				var replayed, fresh int
-				var mu sync.Mutex
-				var wg sync.WaitGroup
-				for i := range 24 {
-					wg.Go(func() {
-						var res limiter.Result
-						var err error
-						if i%2 == 0 {
-							res, err = l.Do(ctx, request)
-						} else {
-							err = pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) (err error) {
-								res, err = l.InTx(tx).Do(ctx, request)
-								return err
-							})
-						}
-						mu.Lock()
-						defer mu.Unlock()
-						switch {
-						case err != nil || !res.Allowed || res.Granted != 7:
-							t.Errorf("%+v, %v", res, err)
-						case res.Replayed:
-							replayed++
-						default:
-							fresh++
-						}
-					})
-				}
-				wg.Wait()
-				if fresh != 1 || replayed != 23 || !bed.Near(bed.Level(t, l, p, "k"), 7*float64(round+1)) {
-					t.Fatalf("%d admitted, %d replayed, level %v", fresh, replayed, bed.Level(t, l, p, "k"))
-				}
 			}
 		})
 	}

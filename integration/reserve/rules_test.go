@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglimit/pglimit/db"
 	"github.com/pglimit/pglimit/integration/bed"
@@ -223,36 +222,43 @@ func TestReserveOldSnapshotSilencesNobody(t *testing.T) {
 	}
 }
 
-// TestIdempotencyKeyUnderEveryIsolation counts once, for many concurrent callers that run
-// their transactions again as documented. Reserve returns the same reservation to all of
-// them.
-func TestIdempotencyKeyUnderEveryIsolation(t *testing.T) {
+// TestIdempotencyKeyCountsOnce, for many concurrent callers: alone, and in transactions of
+// every isolation, which run again as documented. Reserve returns the same reservation to
+// all of them.
+func TestIdempotencyKeyCountsOnce(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
-	pool := bed.Connect(t, bed.NewDatabase(t), func(c *pgxpool.Config) { c.MaxConns = 16 })
+	pool := bed.Connect(t, bed.NewDatabase(t), bed.Connections(16))
 	l := bed.NewLimiter(t, pool, nil)
-	for _, iso := range []pgx.TxIsoLevel{pgx.ReadCommitted, pgx.RepeatableRead, pgx.Serializable} {
-		for _, p := range bed.Holdable() {
-			p.Limit, p.Period = 100, 1000*time.Hour
-			request := p.Request(string(iso), 7)
+	for _, iso := range []pgx.TxIsoLevel{"", pgx.ReadCommitted, pgx.RepeatableRead, pgx.Serializable} {
+		for _, p := range bed.Variants(100, 1000*time.Hour) {
+			request := p.Request("k"+string(iso), 7)
 			request.IdempotencyKey = "order 1"
+			admit := func(d limiter.Decider) (h limiter.Reservation, err error) {
+				if p.Algorithm == limiter.LeakyBucketQueue || iso == pgx.ReadCommitted {
+					h.Result, err = d.Do(ctx, request)
+					return h, err
+				}
+				return d.Reserve(ctx, request, time.Hour)
+			}
 			var mu sync.Mutex
 			ids, fresh := map[string]int{}, 0
 			var wg sync.WaitGroup
-			for range 8 {
+			for i := range 12 {
 				wg.Go(func() {
-					var h limiter.Reservation
-					for {
-						err := pgx.BeginTxFunc(ctx, pool, pgx.TxOptions{IsoLevel: iso}, func(tx pgx.Tx) (err error) {
-							if _, err = tx.Exec(ctx, "SELECT 1"); err == nil {
-								h, err = l.InTx(tx).Reserve(ctx, request, time.Hour)
-							}
-							return err
-						})
-						if err == nil {
-							break
+					h, err := limiter.Reservation{}, errors.New("not yet")
+					for err != nil {
+						if iso == "" || iso == pgx.ReadCommitted && i%2 == 0 {
+							h, err = admit(l)
+						} else {
+							err = pgx.BeginTxFunc(ctx, pool, pgx.TxOptions{IsoLevel: iso}, func(tx pgx.Tx) (err error) {
+								if _, err = tx.Exec(ctx, "SELECT 1"); err == nil {
+									h, err = admit(l.InTx(tx))
+								}
+								return err
+							})
 						}
-						if !errors.Is(err, limiter.ErrRetryTx) && pgState(err) != "40001" {
+						if err != nil && !errors.Is(err, limiter.ErrRetryTx) && pgState(err) != "40001" {
 							t.Errorf("%s, %s: %v", bed.Variant(p), iso, err)
 							return
 						}

@@ -1,13 +1,13 @@
-// Package share tests requests of all verbs that share transactions, over a real PostgreSQL
-// server.
+// Package share tests requests that share statements and transactions, rows that other
+// transactions have locked, and what one caller's neighbours can do to it, over a real
+// PostgreSQL server.
 package share
 
 import (
 	"context"
 	"errors"
-	"runtime"
 	"slices"
-	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -15,7 +15,6 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/pglimit/pglimit/db"
 	"github.com/pglimit/pglimit/integration/bed"
 	"github.com/pglimit/pglimit/limiter"
 )
@@ -26,130 +25,102 @@ func TestMain(m *testing.M) { bed.Main(m, 4) }
 // during a test, however slow the machine is.
 var bucket = limiter.Policy{Name: "p", Algorithm: limiter.TokenBucket, Limit: 1000, Period: 100 * 365 * 24 * time.Hour}
 
-// crowd is a limiter with one transaction in flight at a time. While its gate is shut, the
-// first request waits for its connection, and those behind it share the next transactions.
+// crowd is a doorway, what it sends, and the business transactions that lock rows.
 type crowd struct {
 	*bed.Doorway
-	sent *sent
+	business *pgxpool.Pool
+	sent     *bed.Trace
 }
 
-// newCrowd creates a crowd over the database at url.
+// newCrowd creates a crowd over the database at url, with one connection unless changes say
+// otherwise.
 func newCrowd(t *testing.T, url string, config limiter.Config, changes ...func(*pgxpool.Config)) *crowd {
 	t.Helper()
-	c := &crowd{Doorway: &bed.Doorway{Arrived: make(chan struct{})}, sent: new(sent)}
-	changes = append(changes, bed.OneConnection, c.Guard, c.sent.trace)
-	c.Limiter = bed.NewGated(t, bed.Connect(t, url, changes...), config)
+	c := &crowd{business: bed.Connect(t, url), sent: new(bed.Trace)}
+	c.Doorway = bed.NewDoorway(t, url, config, append([]func(*pgxpool.Config){bed.OneConnection, c.sent.On}, changes...)...)
 	return c
 }
 
-// behind sends requests while the gate is shut, each once the one before it waits, and opens
-// the gate. The first is sent alone, and the others wait behind it.
-func (c *crowd) behind(requests ...func() error) (errs []error) {
-	c.Shut()
-	answers := make([]chan error, len(requests))
-	for i, f := range requests {
-		answers[i] = make(chan error, 1)
-		go func() { answers[i] <- f() }()
-		if i == 0 {
-			<-c.Arrived
-		}
-		for c.Waiting() < i+1 {
-			runtime.Gosched()
-		}
-	}
-	c.sent.take()
-	c.Reopen()
-	for _, answer := range answers {
-		errs = append(errs, <-answer)
-	}
-	return errs
-}
+// ask is one request.
+type ask = func() (limiter.Result, error)
 
-// charges returns requests that charge one unit to each key.
-func charges(t *testing.T, l *limiter.Limiter, p limiter.Policy, keys ...string) (all []func() error) {
-	for _, k := range keys {
-		all = append(all, func() error {
-			_, err := l.Charge(t.Context(), p, k, 1)
-			return err
-		})
+// behind sends requests while the doorway is shut, each once the one before it waits, and
+// opens it. The first is sent alone, and the others wait behind it.
+func (c *crowd) behind(asks ...ask) (all []bed.Answer) {
+	c.Shut()
+	var answers []<-chan bed.Answer
+	for _, f := range asks {
+		answers = append(answers, c.Send(f))
+	}
+	c.sent.Take()
+	c.Reopen()
+	for _, a := range answers {
+		all = append(all, <-a)
 	}
 	return all
 }
 
-// expectLevels fails the test unless the keys of the bucket have these levels.
-func expectLevels(t *testing.T, l *limiter.Limiter, levels map[string]float64) {
+// expectAnswers sends requests as behind does, and expects no error.
+func (c *crowd) expectAnswers(t *testing.T, asks []ask) {
 	t.Helper()
-	for k, want := range levels {
-		if r := bed.Must(t)(l.Check(t.Context(), bucket, k, 0)); !bed.Near(r.Level, want) {
-			t.Errorf("the level of %s is %v, want %v", k, r.Level, want)
+	for i, got := range c.behind(asks...) {
+		if got.Err != nil {
+			t.Errorf("request %d: %v", i, got.Err)
 		}
 	}
 }
 
-// sent is a tracer that records how many statements were sent together.
-type sent struct {
-	together func() // called before a send of many; may be nil
-
-	mu        sync.Mutex
-	sizes     []int
-	deadlocks int
+// charges returns requests that charge one unit to each key.
+func charges(t *testing.T, l *limiter.Limiter, p limiter.Policy, keys ...string) (all []ask) {
+	for _, k := range keys {
+		all = append(all, func() (limiter.Result, error) { return l.Charge(t.Context(), p, k, 1) })
+	}
+	return all
 }
 
-func (s *sent) trace(cfg *pgxpool.Config) { cfg.ConnConfig.Tracer = s }
-
-func (s *sent) add(n int) { s.mu.Lock(); defer s.mu.Unlock(); s.sizes = append(s.sizes, n) }
-
-// take returns the sizes since it was last called.
-func (s *sent) take() []int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	sizes := s.sizes
-	s.sizes = nil
-	return sizes
-}
-
-// expect fails the test unless so many statements were sent together since the last take.
-func (s *sent) expect(t *testing.T, want ...int) {
+// expectLevels fails the test unless the keys of a policy have these levels.
+func expectLevels(t *testing.T, l *limiter.Limiter, p limiter.Policy, levels map[string]float64) {
 	t.Helper()
-	if got := s.take(); !slices.Equal(got, want) {
+	for k, want := range levels {
+		if got := bed.Level(t, l, p, k); !bed.Near(got, want) {
+			t.Errorf("the level of %s is %v, want %v", k, got, want)
+		}
+	}
+}
+
+// sizes returns how many statements were sent together, each time since the last Take.
+func sizes(sent *bed.Trace) (all []int) {
+	for _, s := range sent.Take() {
+		all = append(all, len(s))
+	}
+	return all
+}
+
+// expectSizes fails the test unless so many statements were sent together.
+func (c *crowd) expectSizes(t *testing.T, want ...int) {
+	t.Helper()
+	if got := sizes(c.sent); !slices.Equal(got, want) {
 		t.Errorf("sent %v statements together, want %v", got, want)
 	}
 }
 
-// TraceQueryStart implements pgx.QueryTracer.
-func (s *sent) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
-	if data.SQL != db.TableOwners { // sent every few seconds
-		s.add(1)
+// countDeadlocks makes a tracer count them.
+func countDeadlocks(sent *bed.Trace) *atomic.Int64 {
+	var n atomic.Int64
+	sent.After = func(_ string, err error) {
+		if answer := (*pgconn.PgError)(nil); errors.As(err, &answer) && answer.Code == "40P01" {
+			n.Add(1)
+		}
 	}
-	return ctx
+	return &n
 }
 
-// TraceQueryEnd implements pgx.QueryTracer.
-func (s *sent) TraceQueryEnd(_ context.Context, _ *pgx.Conn, data pgx.TraceQueryEndData) {
-	s.end(data.Err)
-}
-
-// TraceBatchStart implements pgx.BatchTracer.
-func (s *sent) TraceBatchStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceBatchStartData) context.Context {
-	if s.add(data.Batch.Len()); s.together != nil {
-		s.together()
+// update changes rows of a table in a transaction that stays open.
+func update(t *testing.T, pool *pgxpool.Pool, p limiter.Policy, keys ...string) pgx.Tx {
+	t.Helper()
+	tx := bed.Begin(t, pool, pgx.TxOptions{})
+	if _, err := tx.Exec(context.Background(), "UPDATE pglimit_"+string(p.Algorithm)+" SET policy = policy WHERE policy = $1 AND key = ANY ($2)", p.Name, keys); err != nil {
+		t.Fatal(err)
 	}
-	return ctx
-}
-
-// TraceBatchQuery implements pgx.BatchTracer.
-func (s *sent) TraceBatchQuery(context.Context, *pgx.Conn, pgx.TraceBatchQueryData) {}
-
-// TraceBatchEnd implements pgx.BatchTracer.
-func (s *sent) TraceBatchEnd(_ context.Context, _ *pgx.Conn, data pgx.TraceBatchEndData) {
-	s.end(data.Err)
-}
-
-func (s *sent) end(err error) {
-	var answer *pgconn.PgError
-	if errors.As(err, &answer) && answer.Code == "40P01" {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		s.deadlocks++
-	}
+	return tx
 }

@@ -2,7 +2,6 @@ package tx
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"sync"
@@ -16,81 +15,32 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// runner is RunTx or RunSQLTx over one driver.
-type runner struct {
-	name string
-	l    *limiter.Limiter
-	// run runs work in a transaction; exec sends a statement in it.
-	run func(ctx context.Context, serializable bool, work func(exec func(sql string, into ...any) error, limits *limiter.Tx) error) error
-	pq  bool
-}
-
-// runners returns RunTx and RunSQLTx over each driver, on one database.
-func runners(t *testing.T) ([]runner, *pgxpool.Pool) {
-	address := bed.NewDatabase(t)
-	pool := bed.Connect(t, address, func(c *pgxpool.Config) { c.MaxConns = 12 })
-	l := bed.NewLimiter(t, pool, nil)
-	all := []runner{{name: "RunTx", l: l, run: func(ctx context.Context, serializable bool, work func(func(string, ...any) error, *limiter.Tx) error) error {
-		var o limiter.TxOptions
-		if serializable {
-			o.IsoLevel = pgx.Serializable
-		}
-		return limiter.RunTx(ctx, l, pool, &o, func(tx pgx.Tx, limits *limiter.Tx) error {
-			return work(func(sql string, into ...any) error {
-				if len(into) > 0 {
-					return tx.QueryRow(ctx, sql).Scan(into...)
-				}
-				_, err := tx.Exec(ctx, sql)
-				return err
-			}, limits)
-		})
-	}}}
-	for _, driver := range bed.SQLDrivers {
-		db := bed.ConnectSQL(t, driver, address)
-		l := bed.NewSQL(t, db, nil)
-		all = append(all, runner{name: "RunSQLTx of " + driver, l: l, pq: driver == "postgres", run: func(ctx context.Context, serializable bool, work func(func(string, ...any) error, *limiter.Tx) error) error {
-			var o limiter.SQLTxOptions
-			if serializable {
-				o.Isolation = sql.LevelSerializable
-			}
-			return limiter.RunSQLTx(ctx, l, db, &o, func(tx *sql.Tx, limits *limiter.Tx) error {
-				return work(func(sql string, into ...any) error {
-					if len(into) > 0 {
-						return tx.QueryRowContext(ctx, sql).Scan(into...)
-					}
-					_, err := tx.ExecContext(ctx, sql)
-					return err
-				}, limits)
-			})
-		}})
-	}
-	return all, pool
-}
-
-// overRunners runs a test for each of them, each with a separate policy.
-func overRunners(t *testing.T, f func(t *testing.T, r runner, pool *pgxpool.Pool, p limiter.Policy)) {
+// overRunners runs a test with RunTx and RunSQLTx over each driver, on one database, each
+// with a separate policy.
+func overRunners(t *testing.T, f func(t *testing.T, w bed.Way, pool *pgxpool.Pool, p limiter.Policy)) {
 	t.Parallel()
-	all, pool := runners(t)
-	for i, r := range all {
-		t.Run(r.name, func(t *testing.T) {
+	address := bed.NewDatabase(t)
+	pool := bed.Connect(t, address)
+	for i, w := range bed.Ways(t, address, false) {
+		t.Run(w.Name, func(t *testing.T) {
 			t.Parallel()
-			f(t, r, pool, limiter.Policy{Name: fmt.Sprint("p", i), Algorithm: limiter.FixedWindow, Limit: 10, Period: 1000 * time.Hour})
+			f(t, w, pool, limiter.Policy{Name: fmt.Sprint("p", i), Algorithm: limiter.FixedWindow, Limit: 10, Period: 1000 * time.Hour})
 		})
 	}
 }
 
 // spent expects the units in use of a key.
-func spent(t *testing.T, r runner, p limiter.Policy, key string, want float64) {
+func spent(t *testing.T, w bed.Way, p limiter.Policy, key string, want float64) {
 	t.Helper()
-	if got := bed.Must(t)(r.l.Check(t.Context(), p, key, 0)); got.Level != want {
-		t.Errorf("%v units of %s are in use, want %v", got.Level, key, want)
+	if got := bed.Level(t, w.L, p, key); got != want {
+		t.Errorf("%v units of %s are in use, want %v", got, key, want)
 	}
 }
 
 // TestRunTxSerializes: a change by others since the snapshot fails a limit, a statement of
 // the caller or the commit, and the next run succeeds.
 func TestRunTxSerializes(t *testing.T) {
-	overRunners(t, func(t *testing.T, r runner, pool *pgxpool.Pool, p limiter.Policy) {
+	overRunners(t, func(t *testing.T, w bed.Way, pool *pgxpool.Pool, p limiter.Policy) {
 		ctx := t.Context()
 		table := "counts_" + p.Name
 		bed.Exec(t, pool, "CREATE TABLE "+table+" (id int PRIMARY KEY, n int); INSERT INTO "+table+" VALUES (1, 0), (2, 0)")
@@ -98,7 +48,7 @@ func TestRunTxSerializes(t *testing.T) {
 			others func() error // meanwhile, by another transaction
 			own    string
 		}{
-			"a limit":     {func() error { _, err := r.l.Allow(ctx, p, "a limit"); return err }, "SELECT 1"},
+			"a limit":     {func() error { _, err := w.L.Allow(ctx, p, "a limit"); return err }, "SELECT 1"},
 			"a statement": {func() error { _, err := pool.Exec(ctx, "UPDATE "+table+" SET n = n + 1 WHERE id = 1"); return err }, "UPDATE " + table + " SET n = n + 10 WHERE id = 1"},
 			"the commit": {func() error { // both read what the other writes
 				return pgx.BeginTxFunc(ctx, pool, pgx.TxOptions{IsoLevel: pgx.Serializable}, func(tx pgx.Tx) error {
@@ -112,9 +62,9 @@ func TestRunTxSerializes(t *testing.T) {
 			}, "UPDATE " + table + " SET n = n + 10 WHERE id = 1"},
 		} {
 			runs := 0
-			err := r.run(ctx, true, func(exec func(string, ...any) error, limits *limiter.Tx) error {
+			err := w.Run(ctx, true, func(tx *bed.Transaction) error {
 				var sum int
-				if err := exec("SELECT sum(n) FROM "+table, &sum); err != nil { // takes the snapshot
+				if err := tx.Read(ctx, "SELECT sum(n) FROM "+table, &sum); err != nil { // takes the snapshot
 					return err
 				}
 				early := name != "the commit"
@@ -123,10 +73,10 @@ func TestRunTxSerializes(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				if err := exec(c.own); err != nil {
+				if err := tx.Exec(ctx, c.own); err != nil {
 					return err
 				}
-				if _, err := limits.AllowN(ctx, p, name, 2); err != nil {
+				if _, err := tx.AllowN(ctx, p, name, 2); err != nil {
 					return err
 				}
 				if runs == 1 && !early {
@@ -141,14 +91,14 @@ func TestRunTxSerializes(t *testing.T) {
 			if err != nil || runs != 2 {
 				t.Errorf("%s: %v after %d runs, want 2", name, err, runs)
 			}
-			spent(t, r, p, name, want)
+			spent(t, w, p, name, want)
 		}
 	})
 }
 
 // TestRunTxDeadlock: two that take the same limits in opposite orders both commit.
 func TestRunTxDeadlock(t *testing.T) {
-	overRunners(t, func(t *testing.T, r runner, _ *pgxpool.Pool, p limiter.Policy) {
+	overRunners(t, func(t *testing.T, w bed.Way, _ *pgxpool.Pool, p limiter.Policy) {
 		ctx := t.Context()
 		var mu sync.Mutex
 		runs, first := 0, make(chan struct{})
@@ -157,18 +107,18 @@ func TestRunTxDeadlock(t *testing.T) {
 		go func() { both.Wait(); close(first) }()
 		run := func(keys ...string) error {
 			mine := 0
-			return r.run(ctx, false, func(_ func(string, ...any) error, limits *limiter.Tx) error {
+			return w.Run(ctx, false, func(tx *bed.Transaction) error {
 				mu.Lock()
 				runs++
 				mu.Unlock()
-				if _, err := limits.Allow(ctx, p, keys[0]); err != nil {
+				if _, err := tx.Allow(ctx, p, keys[0]); err != nil {
 					return err
 				}
 				if mine++; mine == 1 {
 					both.Done()
 					<-first // each has its first row
 				}
-				_, err := limits.Allow(ctx, p, keys[1])
+				_, err := tx.Allow(ctx, p, keys[1])
 				return err
 			})
 		}
@@ -180,15 +130,15 @@ func TestRunTxDeadlock(t *testing.T) {
 		if runs < 3 { // the second may lock its row again before the other is awake
 			t.Errorf("%d runs, want 3 or more", runs)
 		}
-		spent(t, r, p, "a", 2)
-		spent(t, r, p, "b", 2)
+		spent(t, w, p, "a", 2)
+		spent(t, w, p, "b", 2)
 	})
 }
 
 // TestRunTxCommitFails: a commit that fails for good is not repeated, nor is one without
 // an answer, which is an ErrCommitUnknown.
 func TestRunTxCommitFails(t *testing.T) {
-	overRunners(t, func(t *testing.T, r runner, pool *pgxpool.Pool, p limiter.Policy) {
+	overRunners(t, func(t *testing.T, w bed.Way, pool *pgxpool.Pool, p limiter.Policy) {
 		ctx := t.Context()
 		parent, child := "parents_"+p.Name, "children_"+p.Name
 		bed.Exec(t, pool, fmt.Sprintf(`
@@ -207,44 +157,44 @@ func TestRunTxCommitFails(t *testing.T) {
 			"the connection ends":   {"INSERT INTO ends_" + p.Name + " VALUES (1)", true},
 		} {
 			runs := 0
-			err := r.run(ctx, false, func(exec func(string, ...any) error, limits *limiter.Tx) error {
+			err := w.Run(ctx, false, func(tx *bed.Transaction) error {
 				runs++
-				if err := exec(c.insert); err != nil {
+				if err := tx.Exec(ctx, c.insert); err != nil {
 					t.Error(err)
 				}
-				_, err := limits.Allow(ctx, p, "k")
+				_, err := tx.Allow(ctx, p, "k")
 				return err
 			})
 			if err == nil || runs != 1 || errors.Is(err, limiter.ErrCommitUnknown) != c.unknown || errors.Is(err, limiter.ErrRetryTx) {
 				t.Errorf("%s: %v after %d runs", name, err, runs)
 			}
 		}
-		spent(t, r, p, "k", 0)
+		spent(t, w, p, "k", 0)
 		// An error that work ignored rolls back.
-		err := r.run(ctx, false, func(exec func(string, ...any) error, limits *limiter.Tx) error {
-			_, err := limits.Allow(ctx, p, "k")
-			_ = exec("SELECT 1/0")
+		err := w.Run(ctx, false, func(tx *bed.Transaction) error {
+			_, err := tx.Allow(ctx, p, "k")
+			_ = tx.Exec(ctx, "SELECT 1/0")
 			return err
 		})
-		if err == nil || !r.pq && !errors.Is(err, pgx.ErrTxCommitRollback) {
+		if err == nil || !w.PQ && !errors.Is(err, pgx.ErrTxCommitRollback) {
 			t.Errorf("an ignored error: %v", err)
 		}
-		spent(t, r, p, "k", 0)
+		spent(t, w, p, "k", 0)
 	})
 }
 
 // TestRunTxRollsBack: on an error, a denial and a panic nothing stays, and the connection
 // can be used again.
 func TestRunTxRollsBack(t *testing.T) {
-	overRunners(t, func(t *testing.T, r runner, pool *pgxpool.Pool, p limiter.Policy) {
+	overRunners(t, func(t *testing.T, w bed.Way, pool *pgxpool.Pool, p limiter.Policy) {
 		ctx := t.Context()
 		bed.Exec(t, pool, "CREATE TABLE orders_"+p.Name+" (n int)")
 		order := func(units float64, after func() error) error {
-			return r.run(ctx, false, func(exec func(string, ...any) error, limits *limiter.Tx) error {
-				if err := exec("INSERT INTO orders_" + p.Name + " VALUES (1)"); err != nil {
+			return w.Run(ctx, false, func(tx *bed.Transaction) error {
+				if err := tx.Exec(ctx, "INSERT INTO orders_"+p.Name+" VALUES (1)"); err != nil {
 					return err
 				}
-				res, err := limits.AllowN(ctx, p, "k", units)
+				res, err := tx.AllowN(ctx, p, "k", units)
 				if err == nil && !res.Allowed {
 					err = &limiter.DeniedError{Result: res}
 				}
@@ -271,11 +221,11 @@ func TestRunTxRollsBack(t *testing.T) {
 			}()
 			_ = order(3, func() error { panic("made up") })
 		}()
-		spent(t, r, p, "k", 0)
+		spent(t, w, p, "k", 0)
 		if err := order(2, done); err != nil {
 			t.Error(err)
 		}
-		spent(t, r, p, "k", 2)
+		spent(t, w, p, "k", 2)
 		if n := bed.Value[int](t, pool, "SELECT count(*) FROM orders_"+p.Name); n != 1 {
 			t.Errorf("%d orders, want 1", n)
 		}
@@ -285,26 +235,25 @@ func TestRunTxRollsBack(t *testing.T) {
 // TestRunTxCancelled: the end of the context during a wait for a row's lock ends RunTx,
 // and nothing stays.
 func TestRunTxCancelled(t *testing.T) {
-	overRunners(t, func(t *testing.T, r runner, pool *pgxpool.Pool, p limiter.Policy) {
+	overRunners(t, func(t *testing.T, w bed.Way, pool *pgxpool.Pool, p limiter.Policy) {
 		holds := bed.Begin(t, pool, pgx.TxOptions{})
-		bed.Must(t)(r.l.InTx(holds).Allow(t.Context(), p, "held"))
+		bed.Must(t)(w.L.InTx(holds).Allow(t.Context(), p, "held"))
 		ctx, cancel := context.WithCancel(t.Context())
 		errs := make(chan error, 1)
 		runs := 0
 		go func() {
-			errs <- r.run(ctx, false, func(_ func(string, ...any) error, limits *limiter.Tx) error {
+			errs <- w.Run(ctx, false, func(tx *bed.Transaction) error {
 				runs++
-				if _, err := limits.Allow(ctx, p, "k"); err != nil {
+				if _, err := tx.Allow(ctx, p, "k"); err != nil {
 					return err
 				}
-				_, err := limits.Allow(ctx, p, "held")
+				_, err := tx.Allow(ctx, p, "held")
 				return err
 			})
 		}()
 		bed.Eventually(t, "it waits for the lock", func(ctx context.Context) (bool, error) {
 			var n int
-			err := pool.QueryRow(ctx, `SELECT count(*) FROM pg_locks l JOIN pg_stat_activity a USING (pid) WHERE NOT l.granted AND a.query LIKE '%fixed_window%' AND l.transactionid = $1::text::xid`,
-				bed.Value[string](t, pool, "SELECT backend_xid::text FROM pg_stat_activity WHERE pid = $1", int(holds.Conn().PgConn().PID()))).Scan(&n)
+			err := pool.QueryRow(ctx, `SELECT count(*) FROM pg_stat_activity WHERE $1 = ANY (pg_blocking_pids(pid))`, int(holds.Conn().PgConn().PID())).Scan(&n)
 			return n == 1, err
 		})
 		cancel()
@@ -314,6 +263,6 @@ func TestRunTxCancelled(t *testing.T) {
 		if err := holds.Rollback(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		spent(t, r, p, "k", 0)
+		spent(t, w, p, "k", 0)
 	})
 }

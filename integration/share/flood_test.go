@@ -1,4 +1,4 @@
-package isolation
+package share
 
 import (
 	"context"
@@ -28,7 +28,7 @@ const (
 // others. It reports their p99 in the flood, and for each p99 without one, and the part of
 // their requests that was answered.
 //
-//	go test ./integration/isolation -run - -bench Flood
+//	go test ./integration/share -run - -bench Flood
 func BenchmarkFlood(b *testing.B) {
 	own := limiter.Policy{Name: "client", Algorithm: limiter.GCRA, Limit: 100, Period: time.Second, Burst: 100}
 	all := limiter.Policy{Name: "everybody", Algorithm: limiter.TokenBucket, Limit: 20_000, Period: time.Second}

@@ -1,10 +1,7 @@
-package calendar
+package decide
 
 import (
-	"math/rand/v2"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 	_ "time/tzdata"
@@ -78,7 +75,7 @@ func TestCalendarDecidesAsMemory(t *testing.T) {
 func TestCalendarBatch(t *testing.T) {
 	t.Parallel()
 	address := bed.NewDatabase(t)
-	bed.SearchBatches(t, changing, 40, func(t *testing.T, config limiter.Config) bed.Door { return bed.NewDoorway(t, address, config) }, calendar)
+	bed.SearchBatches(t, changing, 40, func(t *testing.T, config limiter.Config) *bed.Doorway { return bed.NewDoorway(t, address, config) }, calendar)
 }
 
 // TestCalendarOfAPlanThatHadNone: a current window continues to its end, with its count,
@@ -120,68 +117,5 @@ func TestCalendarOfAPlanThatHadNone(t *testing.T) {
 				t.Errorf("%s, step %d: ends at minute %d, want %d with %v left: %+v", kind, i, ends, step.ends, step.left, r)
 			}
 		}
-	}
-}
-
-// TestCalendarBudgetIsExactToTheCent: 16 callers spend random amounts of a month's budget
-// of 10^12 cents until little is left. All of it can be spent, and not a cent more.
-func TestCalendarBudgetIsExactToTheCent(t *testing.T) {
-	t.Parallel()
-	const budget = 1_000_000_000_000
-	ctx := t.Context()
-	pool := bed.NewPool(t)
-	clock := new(conformance.Clock)
-	l := bed.NewLimiter(t, pool, &limiter.Config{Now: clock.Now})
-	p := limiter.Policy{Name: "budget", Algorithm: limiter.FixedWindow, Limit: budget, Calendar: limiter.Month, TimeZone: "Europe/Vienna"}
-
-	if r := bed.Must(t)(l.AllowN(ctx, p, "at once", budget)); !r.Allowed || r.Remaining != 0 {
-		t.Errorf("all of it: %+v", r)
-	}
-	if r := bed.Must(t)(l.AllowN(ctx, p, "at once", 1)); r.Allowed || r.RetryAfter != r.ResetAfter {
-		t.Errorf("a cent more: %+v", r)
-	}
-
-	var spent atomic.Int64
-	var wg sync.WaitGroup
-	for range 16 {
-		wg.Go(func() {
-			for {
-				cents := 1 + rand.Int64N(budget/100)
-				r, err := l.AllowN(ctx, p, "shop", float64(cents))
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				if !r.Allowed {
-					return
-				}
-				spent.Add(cents)
-			}
-		})
-	}
-	wg.Wait()
-	left := budget - spent.Load()
-	if r := bed.Must(t)(l.Check(ctx, p, "shop", 0)); left < 0 || r.Remaining != float64(left) {
-		t.Fatalf("%d cents were spent: %+v", spent.Load(), r)
-	}
-	if r := bed.Must(t)(l.AllowN(ctx, p, "shop", float64(left+1))); r.Allowed {
-		t.Errorf("a cent more than the %d that were left: %+v", left, r)
-	}
-	if left == 0 {
-		return
-	}
-	tx, err := pool.Begin(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer tx.Rollback(ctx)
-	if r := bed.Must(t)(l.InTx(tx).AllowN(ctx, p, "shop", float64(left))); !r.Allowed || r.Remaining != 0 {
-		t.Errorf("what was left: %+v", r)
-	}
-	if err := tx.Commit(ctx); err != nil {
-		t.Fatal(err)
-	}
-	if r := bed.Must(t)(l.Allow(ctx, p, "shop")); r.Allowed {
-		t.Errorf("a cent more than all of it: %+v", r)
 	}
 }

@@ -1,4 +1,4 @@
-package denycache
+package denials
 
 import (
 	"sync/atomic"

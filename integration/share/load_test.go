@@ -1,7 +1,4 @@
-// Package isolation tests what one caller's neighbours can do to it, over a real
-// PostgreSQL server: callers of a locked row, of a hot key, with short deadlines, and
-// floods of requests.
-package isolation
+package share
 
 import (
 	"context"
@@ -16,16 +13,14 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/pglimit/pglimit/integration/bed"
 	"github.com/pglimit/pglimit/limiter"
 )
 
-func TestMain(m *testing.M) { bed.Main(m, 4) }
+// unlimited is a policy that never denies in a test.
+var unlimited = limiter.Policy{Name: "p", Algorithm: limiter.TokenBucket, Limit: 1e9, Period: time.Second}
 
-// bucket is a policy that never denies in a test.
-func bucket(name string) limiter.Policy {
-	return limiter.Policy{Name: name, Algorithm: limiter.TokenBucket, Limit: 1e9, Period: time.Second}
-}
+// verbNames are the names of verbs in order.
+var verbNames = slices.Sorted(maps.Keys(verbs(nil, unlimited)))
 
 // verbs are all ways to the database outside a transaction, each as a call for one key.
 func verbs(l *limiter.Limiter, p limiter.Policy) map[string]func(ctx context.Context, key string) (limiter.Result, error) {
@@ -33,7 +28,7 @@ func verbs(l *limiter.Limiter, p limiter.Policy) map[string]func(ctx context.Con
 	id := func() string { return fmt.Sprint("order-", next.Add(1)) }
 	queue := p
 	queue.Algorithm = limiter.LeakyBucketQueue
-	settling := make(chan string, 300) // reservations of the key "held"
+	settling := make(chan string, 12) // reservations of the key "held"
 	var prepared atomic.Bool
 	reserve := func(ctx context.Context, key string) (limiter.Reservation, error) {
 		return l.Reserve(ctx, p.Request(key, 1), time.Hour)
@@ -219,6 +214,3 @@ func newLimiter(b *testing.B, pool *pgxpool.Pool) *limiter.Limiter {
 	})
 	return l
 }
-
-// sorted returns the keys of m in order.
-func sorted[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

@@ -1,4 +1,4 @@
-package isolation
+package share
 
 import (
 	"context"
@@ -17,11 +17,11 @@ import (
 func TestShortDeadlinesCostNoConnection(t *testing.T) {
 	pool := bed.Connect(t, bed.NewDatabase(t), bed.FourConnections)
 	closed := func() int64 { s := pool.Stat(); return s.NewConnsCount() - int64(s.TotalConns()) }
-	for _, verb := range sorted(verbs(nil, bucket("names"))) {
+	for _, verb := range verbNames {
 		t.Run(verb, func(t *testing.T) {
 			l := bed.NewLimiter(t, pool, nil)
 			defer func() { must.Succeed(t, l.Close()) }()
-			call := verbs(l, bucket("deadline"))[verb]
+			call := verbs(l, unlimited)[verb]
 			each := func(ctx context.Context, i int) (limiter.Result, error) { return call(ctx, fmt.Sprint("key-", i)) }
 			usual := answers(8, 5, each).p99()
 			before := closed()
@@ -51,12 +51,12 @@ func TestShortDeadlinesCostNoConnection(t *testing.T) {
 // BenchmarkShortDeadlines: goodput is the answers to callers whose deadline is twice the
 // time in which 99 % of them get theirs, for each answer to callers without a deadline.
 //
-//	go test ./integration/isolation -run - -bench ShortDeadlines
+//	go test ./integration/share -run - -bench ShortDeadlines
 func BenchmarkShortDeadlines(b *testing.B) {
 	pool := bed.Connect(b, bed.NewDatabase(b), bed.FourConnections)
-	for _, verb := range sorted(verbs(nil, bucket("names"))) {
+	for _, verb := range verbNames {
 		b.Run(verb, func(b *testing.B) {
-			call := verbs(newLimiter(b, pool), bucket("deadline"))[verb]
+			call := verbs(newLimiter(b, pool), unlimited)[verb]
 			each := func(ctx context.Context, i int) (limiter.Result, error) { return call(ctx, fmt.Sprint("key-", i)) }
 			during(50*time.Millisecond, 32, 0, each)
 			without, with := 0, 0

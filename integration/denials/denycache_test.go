@@ -1,4 +1,4 @@
-package denycache
+package denials
 
 import (
 	"context"
@@ -12,7 +12,6 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/pglimit/pglimit/db"
 	"github.com/pglimit/pglimit/integration/bed"
 	"github.com/pglimit/pglimit/internal/conformance"
 	"github.com/pglimit/pglimit/limiter"
@@ -258,54 +257,34 @@ func TestDenyCacheByCost(t *testing.T) {
 func TestDenyCacheInFlight(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
-	hold := &holdAnswer{arrived: make(chan struct{}), release: make(chan struct{})}
 	url := bed.NewDatabase(t)
-	l := bed.NewLimiter(t, bed.Connect(t, url, func(c *pgxpool.Config) { c.ConnConfig.Tracer = hold }),
-		&limiter.Config{DisableTimeout: true, DenyCacheTTL: time.Hour})
+	var next atomic.Bool
+	arrived, release := make(chan struct{}), make(chan struct{})
+	hold := &bed.Trace{After: func(string, error) { // delays the answer to the next statement
+		if next.Swap(false) {
+			arrived <- struct{}{}
+			<-release
+		}
+	}}
+	l := bed.NewLimiter(t, bed.Connect(t, url, hold.On), &limiter.Config{DisableTimeout: true, DenyCacheTTL: time.Hour})
 	other := bed.NewLimiter(t, bed.Connect(t, url), nil)
 	for _, p := range bed.Variants(1, 1000*time.Hour) {
 		for verb, lift := range lifts(p) {
 			bed.Must(t)(other.Charge(ctx, p, verb, 1))
-			hold.next.Store(true)
-			answer := make(chan limiter.Result, 1)
-			go func() {
-				r, err := l.Allow(ctx, p, verb)
-				if err != nil {
-					t.Error(err)
-				}
-				answer <- r
-			}()
-			<-hold.arrived
+			next.Store(true)
+			answer := bed.Request(ctx, l, p.Request(verb, 1))
+			<-arrived
 			if err := lift(ctx, l, verb); err != nil {
 				t.Fatal(err)
 			}
-			hold.release <- struct{}{}
-			if r := <-answer; r.Allowed {
+			release <- struct{}{}
+			if r := bed.ResultOf(t, "the denial", answer); r.Allowed {
 				t.Errorf("%s, %s: %+v", bed.Variant(p), verb, r)
 			}
 			if r := bed.Must(t)(l.Allow(ctx, p, verb)); !r.Allowed {
 				t.Errorf("%s: a denial from before the %s was remembered: %+v", bed.Variant(p), verb, r)
 			}
 		}
-	}
-}
-
-// holdAnswer delays the answer to the next statement, TableOwners left out.
-type holdAnswer struct {
-	next             atomic.Bool
-	arrived, release chan struct{}
-}
-
-type sentText struct{}
-
-func (h *holdAnswer) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
-	return context.WithValue(ctx, sentText{}, data.SQL)
-}
-
-func (h *holdAnswer) TraceQueryEnd(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryEndData) {
-	if ctx.Value(sentText{}) != db.TableOwners && h.next.Swap(false) {
-		h.arrived <- struct{}{}
-		<-h.release
 	}
 }
 
@@ -334,12 +313,9 @@ func TestDenyCacheConfig(t *testing.T) {
 	if got := sources(two, "a", "b", "a", "c", "a", "b"); got != "database database cache database cache database " {
 		t.Errorf("two keys: %s", got)
 	}
-	if _, err := limiter.New(pool, &limiter.Config{DenyCacheKeys: -1}); !errors.Is(err, limiter.ErrInvalid) {
-		t.Errorf("got %v", err)
-	}
 }
 
-// TestDenyCacheAndTheRest: transactions and other verbs use the database, invalid requests
+// TestDenyCacheAndTheRest: other verbs use the database, invalid requests
 // stay invalid, Observe sees all, and Close ends it.
 func TestDenyCacheAndTheRest(t *testing.T) {
 	t.Parallel()
@@ -366,34 +342,13 @@ func TestDenyCacheAndTheRest(t *testing.T) {
 		t.Errorf("%+v, %v after %+v", r, passed, seen[1])
 	}
 
-	tx := bed.Begin(t, pool, pgx.TxOptions{})
-	if r := bed.Must(t)(l.InTx(tx).Allow(ctx, p, "k")); r.Source != limiter.SourceDatabase || r.Allowed {
-		t.Errorf("in a transaction: %+v", r)
-	}
-	bed.Must(t)(l.InTx(tx).Allow(ctx, p, "tx"))
-	if r := bed.Must(t)(l.InTx(tx).Allow(ctx, p, "tx")); r.Allowed {
-		t.Errorf("%+v", r)
-	}
-	if err := tx.Rollback(ctx); err != nil {
-		t.Fatal(err)
-	}
-	if r := bed.Must(t)(l.Allow(ctx, p, "tx")); !r.Allowed {
-		t.Errorf("a transaction's denial outlived its rollback: %+v", r)
-	}
 	for verb, f := range map[string]func(context.Context, limiter.Policy, string, float64) (limiter.Result, error){"AllowUpTo": l.AllowUpTo, "Check": l.Check} {
 		if r := bed.Must(t)(f(ctx, p, "k", 1)); r.Source != limiter.SourceDatabase {
 			t.Errorf("%s: %+v", verb, r)
 		}
 	}
 
-	for _, cost := range []float64{0, -1, math.NaN(), math.Inf(1), math.Nextafter(1<<53, math.Inf(1))} {
-		if _, err := l.AllowN(ctx, p, "k", cost); !errors.Is(err, limiter.ErrInvalid) {
-			t.Errorf("cost %v: got %v", cost, err)
-		}
-	}
-	invalid := p
-	invalid.Period = -1
-	if _, err := l.Allow(ctx, invalid, "k"); !errors.Is(err, limiter.ErrInvalid) {
+	if _, err := l.AllowN(ctx, p, "k", math.NaN()); !errors.Is(err, limiter.ErrInvalid) {
 		t.Errorf("got %v", err)
 	}
 	gone, cancel := context.WithCancel(ctx)

@@ -1,4 +1,4 @@
-package sqldb
+package tx
 
 import (
 	"errors"
@@ -9,19 +9,9 @@ import (
 	_ "github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/pglimit/pglimit/integration/bed"
-	"github.com/pglimit/pglimit/internal/conformance"
 	"github.com/pglimit/pglimit/limiter"
 	"github.com/pglimit/pglimit/migrations"
 )
-
-func TestSQLVectors(t *testing.T) {
-	bed.OverDrivers(t, func(t *testing.T, driver string) {
-		db := bed.ConnectSQL(t, driver, bed.NewDatabase(t))
-		conformance.Run(t, "../testdata/checkout/testdata/vectors", func(t *testing.T, clock *conformance.Clock) *limiter.Limiter {
-			return bed.NewSQL(t, db, &limiter.Config{Now: clock.Now, DisableDenyCache: true})
-		})
-	})
-}
 
 // TestMigrateUpSQL makes the tables over each driver, on one connection,
 // which stays open.

@@ -1,17 +1,17 @@
-package sqldb
+package tx
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgxpool"
-
 	"github.com/pglimit/pglimit/db"
 	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/internal/sqldb"
 	"github.com/pglimit/pglimit/limiter"
 )
@@ -128,7 +128,15 @@ func TestSQLFindsClosedConnections(t *testing.T) {
 		db.SetMaxIdleConns(3)
 		p := limiter.Policy{Name: "p", Algorithm: limiter.TokenBucket, Limit: 10, Period: 1000 * time.Hour}
 		closeAll := func() {
-			bed.IdleSession(t, db, 3)
+			var idle []*sql.Conn
+			for range 3 {
+				c := must.OK(db.Conn(t.Context()))(t)
+				must.Succeed(t, c.PingContext(t.Context()))
+				idle = append(idle, c)
+			}
+			for _, c := range idle {
+				must.Succeed(t, c.Close())
+			}
 			bed.Exec(t, pool, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()`)
 			bed.Eventually(t, "all have ended", func(ctx context.Context) (bool, error) {
 				var n int
@@ -161,7 +169,7 @@ func TestSQLServerHangs(t *testing.T) {
 			t.Run(c.isolation+", "+c.at, func(t *testing.T) {
 				t.Parallel()
 				log := bed.NewCommitLog(t)
-				isolated(t, log.Pool, c.isolation)
+				bed.Isolate(t, log.Pool, c.isolation)
 				w := bed.NewWire(t, log.URL)
 				l := bed.NewSQL(t, bed.ConnectSQL(t, driver, w.URL), &limiter.Config{Timeout: 2 * time.Second, BreakAfter: 3, BreakFor: time.Hour})
 				p := limiter.Policy{Name: "p", Algorithm: limiter.TokenBucket, Limit: 1000, Period: 1000 * time.Hour}
@@ -199,9 +207,25 @@ func TestSQLServerHangs(t *testing.T) {
 	})
 }
 
-// isolated sets a database's default isolation, for connections opened from now on.
-func isolated(t *testing.T, pool *pgxpool.Pool, level string) {
-	t.Helper()
-	bed.Exec(t, pool, `DO $$ BEGIN EXECUTE format(
-		'ALTER DATABASE %I SET default_transaction_isolation = %L', current_database(), '`+level+`'); END $$`)
+// TestAbandonedTransactionsReturnConnections: a caller whose context ends at any moment of
+// an AllowAll leaves no connection in use.
+func TestAbandonedTransactionsReturnConnections(t *testing.T) {
+	bed.OverDrivers(t, func(t *testing.T, driver string) {
+		db := bed.ConnectSQL(t, driver, bed.NewDatabase(t))
+		db.SetMaxOpenConns(4)
+		l := bed.NewSQL(t, db, nil)
+		p := limiter.Policy{Name: "p", Algorithm: limiter.GCRA, Limit: 1e6, Period: time.Hour}
+		ended := 0
+		for i := range 200 {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Duration(i)*25*time.Microsecond)
+			if _, err := l.AllowAll(ctx, p.Request("a", 1), p.Request("b", 1)); err != nil {
+				ended++
+			}
+			cancel()
+		}
+		if ended == 0 {
+			t.Error("no context ended early")
+		}
+		bed.Eventually(t, "no connection is in use", func(context.Context) (bool, error) { return db.Stats().InUse == 0, nil })
+	})
 }

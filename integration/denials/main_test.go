@@ -1,6 +1,6 @@
-// Package shadow tests shadow policies, Observe and the log of denials over a real
+// Package denials tests the cache of denials, their log, shadow policies and Observe over a real
 // PostgreSQL server.
-package shadow
+package denials
 
 import (
 	"testing"

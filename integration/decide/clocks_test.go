@@ -1,13 +1,14 @@
-package calendar
+package decide
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
+	"math/rand/v2"
 	"regexp"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -56,34 +57,19 @@ func offTheHour(t testing.TB, ahead time.Duration) {
 	})
 }
 
-// named is a tracer that records the names of the statements sent.
-type named struct {
-	mu    sync.Mutex
-	names []string
-}
-
 var queryName = regexp.MustCompile(`-- name: (\w+)`)
 
-func (n *named) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
-	if name := queryName.FindStringSubmatch(data.SQL); name != nil && name[1] != "TableOwners" { // sent every few seconds
-		n.mu.Lock()
-		defer n.mu.Unlock()
-		n.names = append(n.names, name[1])
+// namesOf returns the names of the statements sent since the last Take.
+func namesOf(sent *bed.Trace) (names []string) {
+	for _, together := range sent.Take() {
+		for _, q := range together {
+			if name := queryName.FindStringSubmatch(q.SQL); name != nil {
+				names = append(names, name[1])
+			}
+		}
 	}
-	return ctx
-}
-
-func (n *named) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
-
-// take returns the names since it was last called.
-func (n *named) take() (names []string) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	names, n.names = n.names, nil
 	return names
 }
-
-func (n *named) trace(cfg *pgxpool.Config) { cfg.ConnConfig.Tracer = n }
 
 // byTheDatabase expects that a decision was made in the period of the database's clock,
 // which is about that far ahead of this machine's.
@@ -98,6 +84,48 @@ func byTheDatabase(t *testing.T, ahead time.Duration, p limiter.Policy, r limite
 	}
 }
 
+// spend is a way to use one unit of a key.
+type spend func(*limiter.Limiter, limiter.Request) (limiter.Result, error)
+
+// spends are all of them: single ones, which later take one statement, and others.
+func spends(t *testing.T, pool *pgxpool.Pool) (single, others map[string]spend) {
+	ctx := t.Context()
+	plain := limiter.Policy{Name: "plain", Algorithm: limiter.GCRA, Limit: 1000, Period: time.Hour}
+	all := func(r limiter.Results, err error) (limiter.Result, error) {
+		if err != nil {
+			return limiter.Result{}, err
+		}
+		return r.PerRequest[1], nil
+	}
+	reserved := func(h limiter.Reservation, err error) (limiter.Result, error) { return h.Result, err }
+	each := func(d limiter.Decider, in limiter.Request) map[string]func() (limiter.Result, error) {
+		return map[string]func() (limiter.Result, error){
+			"Allow":    func() (limiter.Result, error) { return d.Do(ctx, in) },
+			"UpTo":     func() (limiter.Result, error) { return d.AllowUpTo(ctx, in.Policy, in.Key, in.Cost) },
+			"Charge":   func() (limiter.Result, error) { return d.Charge(ctx, in.Policy, in.Key, in.Cost) },
+			"AllowAll": func() (limiter.Result, error) { return all(d.AllowAll(ctx, plain.Request("k", 1), in)) },
+			"Reserve":  func() (limiter.Result, error) { return reserved(d.Reserve(ctx, in, time.Hour)) },
+			"once": func() (limiter.Result, error) {
+				in.IdempotencyKey = fmt.Sprint(rand.Uint64())
+				return d.Do(ctx, in)
+			},
+		}
+	}
+	single, others = map[string]spend{}, map[string]spend{}
+	for _, name := range []string{"Allow", "UpTo", "Charge", "AllowAll", "Reserve", "once"} {
+		outside := func(l *limiter.Limiter, in limiter.Request) (limiter.Result, error) { return each(l, in)[name]() }
+		inside := func(l *limiter.Limiter, in limiter.Request) (limiter.Result, error) {
+			return bed.InTxOf(t, pool, l, func(tx *limiter.Tx) (limiter.Result, error) { return each(tx, in)[name]() })
+		}
+		if name == "Allow" || name == "UpTo" || name == "Charge" {
+			single[name], single[name+" in a transaction"] = outside, inside
+		} else {
+			others[name], others[name+" in a transaction"] = outside, inside
+		}
+	}
+	return single, others
+}
+
 // TestCalendarClocksApart: whatever the two clocks read, the database's selects the
 // period, for every verb, and after the first request in one statement.
 func TestCalendarClocksApart(t *testing.T) {
@@ -106,49 +134,38 @@ func TestCalendarClocksApart(t *testing.T) {
 		t.Run(ahead.String(), func(t *testing.T) {
 			t.Parallel()
 			address, _ := otherClock(t, fmt.Sprintf("real + interval '%d s'", int(ahead.Seconds())))
-			var sent named
-			pool := bed.Connect(t, address, sent.trace)
-			ways := map[string]func(*limiter.Limiter, limiter.Policy, string) (limiter.Result, error){
-				"Allow": func(l *limiter.Limiter, p limiter.Policy, key string) (limiter.Result, error) {
-					return l.Allow(t.Context(), p, key)
-				},
-				"AllowUpTo": func(l *limiter.Limiter, p limiter.Policy, key string) (limiter.Result, error) {
-					return l.AllowUpTo(t.Context(), p, key, 1)
-				},
-				"Fill": func(l *limiter.Limiter, p limiter.Policy, key string) (limiter.Result, error) {
-					return l.Charge(t.Context(), p, key, 1)
-				},
-				"InTx": func(l *limiter.Limiter, p limiter.Policy, key string) (r limiter.Result, err error) {
-					err = pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
-						r, err = l.InTx(tx).Allow(t.Context(), p, key)
-						return err
-					})
-					return r, err
-				},
-			}
-			for way, request := range ways {
-				for _, calendar := range limiter.Calendars() {
-					p := limiter.Policy{Name: string(calendar), Algorithm: limiter.FixedWindow, Limit: 10, Calendar: calendar, TimeZone: "Europe/Vienna"}
+			var sent bed.Trace
+			pool := bed.Connect(t, address, sent.On)
+			single, others := spends(t, pool)
+			for _, calendar := range limiter.Calendars() {
+				p := limiter.Policy{Name: string(calendar), Algorithm: limiter.FixedWindow, Limit: 10, Calendar: calendar, TimeZone: "America/Havana"}
+				for way, request := range single {
 					l := bed.NewLimiter(t, pool, nil)
 					offTheHour(t, ahead)
-					sent.take()
-					byTheDatabase(t, ahead, p, bed.Must(t)(request(l, p, way)))
-					first := sent.take()
-					r := bed.Must(t)(request(l, p, way))
-					byTheDatabase(t, ahead, p, r)
-					again := sent.take()
+					sent.Take()
+					byTheDatabase(t, ahead, p, bed.Must(t)(request(l, p.Request(way, 1))))
+					first := namesOf(&sent)
+					byTheDatabase(t, ahead, p, bed.Must(t)(request(l, p.Request(way, 1))))
+					again := namesOf(&sent)
 					// At 40 minutes it depends on the time within the hour.
 					surely := calendar != limiter.Hour || ahead.Abs() != 40*time.Minute
 					if surely && len(again) != 1 || ahead.Abs() > time.Hour && calendar == limiter.Hour && !slices.Contains(first, "Clock") || ahead.Abs() < time.Minute && len(first) != 1 {
 						t.Errorf("%s, %s: first %v, then %v were sent", way, calendar, first, again)
 					}
 					// Reads do not need the difference of the clocks.
-					sent.take()
-					if c := bed.Must(t)(l.Check(t.Context(), p, way, 0)); c.Level > 0 {
-						byTheDatabase(t, ahead, p, c)
+					c := bed.Must(t)(l.Check(t.Context(), p, way, 0))
+					byTheDatabase(t, ahead, p, c)
+					if names := namesOf(&sent); len(names) != 1 || c.Level != 2 {
+						t.Errorf("Check, %s: level %v; %v were sent", calendar, c.Level, names)
 					}
-					if names := sent.take(); len(names) != 1 {
-						t.Errorf("Check, %s: %v were sent", calendar, names)
+				}
+				for way, request := range others {
+					l := bed.NewLimiter(t, pool, nil)
+					offTheHour(t, ahead)
+					r := bed.Must(t)(request(l, p.Request(way, 1)))
+					byTheDatabase(t, ahead, p, r)
+					if !r.Allowed || !bed.Near(bed.Level(t, l, p, way), 1) {
+						t.Errorf("%s, %s: %+v", way, calendar, r)
 					}
 				}
 			}
@@ -199,10 +216,9 @@ func TestCalendarBatchWithClocksApart(t *testing.T) {
 func TestCalendarClockThatJumps(t *testing.T) {
 	t.Parallel()
 	address, _ := otherClock(t, "real + nextval('other.readings') * interval '100 days'")
-	var sent named
-	g := &bed.Doorway{Arrived: make(chan struct{})}
-	pool := bed.Connect(t, address, g.Guard, sent.trace)
-	g.Limiter = bed.NewGated(t, pool, limiter.Config{BreakAfter: 1}) // the server did answer
+	var sent bed.Trace
+	pool := bed.Connect(t, address)
+	g := bed.NewDoorway(t, address, limiter.Config{BreakAfter: 1}, sent.On) // the server did answer
 	jumps := limiter.Policy{Name: "jumps", Algorithm: limiter.FixedWindow, Limit: 10, Calendar: limiter.Day}
 	plain := limiter.Policy{Name: "plain", Algorithm: limiter.FixedWindow, Limit: 10, Period: time.Hour}
 	offTheHour(t, 0) // nor a month, which check requests
@@ -215,7 +231,7 @@ func TestCalendarClockThatJumps(t *testing.T) {
 	}
 	_, err := g.Allow(t.Context(), jumps, "k")
 	check("Allow", err)
-	if names := sent.take(); len(names) != 6 {
+	if names := namesOf(&sent); len(names) != 6 {
 		t.Errorf("%d statements were sent: %v", len(names), names)
 	}
 	_, err = g.Charge(t.Context(), jumps, "k", 1)
@@ -241,22 +257,50 @@ func TestCalendarClockThatJumps(t *testing.T) {
 func TestCalendarClockSetWhileHeld(t *testing.T) {
 	t.Parallel()
 	address, set := otherClock(t, "real")
-	var sent named
-	c := &bed.Crowd{Doorway: &bed.Doorway{Arrived: make(chan struct{})}, Business: bed.Connect(t, address)}
-	c.Limiter = bed.NewGated(t, bed.Connect(t, address, c.Guard, bed.FourConnections, sent.trace), limiter.Config{BreakAfter: 1})
-	p := limiter.Policy{Name: "p", Algorithm: limiter.FixedWindow, Limit: bed.HeldLimit, Calendar: limiter.Month}
-	tx := c.Hold(t, p, "m")
-	held := c.Behind(t.Context(), t, p.Request("m", 1))
+	var sent bed.Trace
+	business := bed.Connect(t, address)
+	l := bed.NewDoorway(t, address, limiter.Config{BreakAfter: 1}, bed.FourConnections, sent.On).Limiter
+	p := limiter.Policy{Name: "p", Algorithm: limiter.FixedWindow, Limit: 10, Calendar: limiter.Month}
+	tx := bed.Begin(t, business, pgx.TxOptions{})
+	bed.Must(t)(l.InTx(tx).AllowN(t.Context(), p, "m", 5))
+	held := bed.Request(t.Context(), l, p.Request("m", 1))
+	bed.AwaitWaiting(t, l, 1)
 	set("real + interval '90 days'")
-	sent.take()
-	bed.Eventually(t, "a statement is sent by the new clock", func(context.Context) (bool, error) { return len(sent.take()) > 0, nil })
+	sent.Take()
+	bed.Eventually(t, "a statement is sent by the new clock", func(context.Context) (bool, error) { return len(sent.Take()) > 0, nil })
 	bed.Commit(t, tx)
 	r := bed.ResultOf(t, "the key that was held", held)
-	if names := sent.take(); !slices.Contains(names, "Clock") {
+	if names := namesOf(&sent); !slices.Contains(names, "Clock") {
 		t.Errorf("the clocks were not compared: %v", names)
 	}
 	byTheDatabase(t, 90*24*time.Hour, p, r)
 	if !r.Allowed || r.Level != 1 {
 		t.Errorf("in a separate month: %+v", r)
+	}
+}
+
+// TestCalendarTurnsBetweenAllowAlls: if the database's clock moves to another period than
+// expected between two requests for keys that have room, the second is counted once, and in
+// that period.
+func TestCalendarTurnsBetweenAllowAlls(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	address, set := otherClock(t, "real")
+	pool := bed.Connect(t, address)
+	for i, algorithm := range []limiter.Algorithm{limiter.TokenBucket, limiter.FixedWindow, limiter.SlidingWindowLog} { // whose table comes before, is the same, comes after
+		ahead := time.Duration(i+1) * 60 * 24 * time.Hour
+		l := bed.NewLimiter(t, pool, nil)
+		plain := limiter.Policy{Name: "plain", Algorithm: algorithm, Limit: 100, Period: 800_000 * time.Hour}
+		month := limiter.Policy{Name: fmt.Sprint("month", i), Algorithm: limiter.FixedWindow, Limit: 100, Calendar: limiter.Month}
+		set("real")
+		for n := range 4 {
+			if n == 2 {
+				set(fmt.Sprintf("real + interval '%d s'", int(ahead.Seconds())))
+			}
+			all := bed.MustAll(t)(l.AllowAll(ctx, plain.Request("k", 1), month.Request("k", 1)))
+			if want := float64(n%2 + 1); !all.Allowed || !bed.Near(all.PerRequest[1].Level, want) || math.Round(all.PerRequest[0].Level) != float64(n+1) { // the bucket leaks a little
+				t.Errorf("%s, request %d: %+v, want level %v in the month", algorithm, n, all, want)
+			}
+		}
 	}
 }

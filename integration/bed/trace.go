@@ -1,0 +1,92 @@
+package bed
+
+import (
+	"context"
+	"slices"
+	"sync"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglimit/pglimit/db"
+)
+
+// Trace is a tracer that records what a pool sends, except TableOwners, which is sent every
+// few seconds.
+type Trace struct {
+	Before func(Sent)                  // called before each send, if not nil
+	After  func(sql string, err error) // called after each statement, if not nil
+
+	mu   sync.Mutex
+	sent []Sent
+}
+
+// Sent is the statements that were sent together.
+type Sent []*pgx.QueuedQuery
+
+// On makes a pool's connections call the tracer.
+func (r *Trace) On(cfg *pgxpool.Config) { cfg.ConnConfig.Tracer = r }
+
+// Take returns what was sent since it was last called.
+func (r *Trace) Take() (all []Sent) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	all, r.sent = r.sent, nil
+	return all
+}
+
+func (r *Trace) sends(queries Sent) {
+	var sent Sent
+	for _, q := range queries {
+		args := slices.Clone(q.Arguments)
+		for i, a := range args { // the limiter uses its arrays again
+			if words, ok := a.([]string); ok {
+				args[i] = slices.Clone(words)
+			}
+		}
+		sent = append(sent, &pgx.QueuedQuery{SQL: q.SQL, Arguments: args})
+	}
+	r.mu.Lock()
+	r.sent = append(r.sent, sent)
+	r.mu.Unlock()
+	if r.Before != nil {
+		r.Before(sent)
+	}
+}
+
+func (r *Trace) ends(sql string, err error) {
+	if r.After != nil {
+		r.After(sql, err)
+	}
+}
+
+type sentText struct{}
+
+// TraceQueryStart implements pgx.QueryTracer.
+func (r *Trace) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
+	if data.SQL != db.TableOwners {
+		r.sends(Sent{{SQL: data.SQL, Arguments: data.Args}})
+	}
+	return context.WithValue(ctx, sentText{}, data.SQL)
+}
+
+// TraceQueryEnd implements pgx.QueryTracer.
+func (r *Trace) TraceQueryEnd(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryEndData) {
+	if sql := ctx.Value(sentText{}).(string); sql != db.TableOwners {
+		r.ends(sql, data.Err)
+	}
+}
+
+// TraceBatchStart implements pgx.BatchTracer.
+func (r *Trace) TraceBatchStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceBatchStartData) context.Context {
+	r.sends(data.Batch.QueuedQueries)
+	return ctx
+}
+
+// TraceBatchQuery implements pgx.BatchTracer.
+func (r *Trace) TraceBatchQuery(_ context.Context, _ *pgx.Conn, data pgx.TraceBatchQueryData) {
+	r.ends(data.SQL, data.Err)
+}
+
+// TraceBatchEnd implements pgx.BatchTracer.
+func (*Trace) TraceBatchEnd(context.Context, *pgx.Conn, pgx.TraceBatchEndData) {}

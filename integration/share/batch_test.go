@@ -1,0 +1,208 @@
+package share
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/internal/conformance/search"
+	"github.com/pglimit/pglimit/limiter"
+)
+
+// overDoors runs a test with a doorway of each driver.
+func overDoors(t *testing.T, f func(t *testing.T, open func(address string, config limiter.Config) *bed.Doorway)) {
+	t.Parallel()
+	t.Run("pgxpool", func(t *testing.T) {
+		t.Parallel()
+		f(t, func(address string, config limiter.Config) *bed.Doorway { return bed.NewDoorway(t, address, config) })
+	})
+	for _, driver := range bed.SQLDrivers {
+		t.Run(driver, func(t *testing.T) {
+			t.Parallel()
+			f(t, func(address string, config limiter.Config) *bed.Doorway {
+				return bed.NewSQLDoorway(t, driver, address, config)
+			})
+		})
+	}
+}
+
+// TestBatchDecidesAsMemory sends random requests, equal and unequal, for a few keys under a
+// few plans while a statement is in flight. Each gets the answer that memory gives, one
+// after the other.
+func TestBatchDecidesAsMemory(t *testing.T) {
+	overDoors(t, func(t *testing.T, open func(string, limiter.Config) *bed.Doorway) {
+		address := bed.NewDatabase(t)
+		bed.SearchBatches(t, search.Draw{}, 6, func(t *testing.T, config limiter.Config) *bed.Doorway { return open(address, config) })
+	})
+}
+
+// TestBatchGrantsEqualRequestsInOrder counts statements too: one for the first request, one
+// for all that arrived later.
+func TestBatchGrantsEqualRequestsInOrder(t *testing.T) {
+	t.Parallel()
+	c := newCrowd(t, bed.NewDatabase(t), limiter.Config{})
+	p := limiter.Policy{Name: "p", Algorithm: limiter.FixedWindow, Limit: 30, Period: 1000 * time.Hour}
+	c.Shut()
+	var answers []<-chan bed.Answer
+	for range 100 {
+		answers = append(answers, c.Queue(t.Context(), p.Request("hot", 1)))
+	}
+	c.sent.Take()
+	c.Reopen()
+	for i, a := range answers {
+		got := <-a
+		if got.Err != nil || got.Allowed != (i < 30) || got.Remaining != float64(max(0, 29-i)) {
+			t.Errorf("request %d: %+v, %v", i, got.Result, got.Err)
+		}
+	}
+	if count := bed.Value[float64](t, c.business, `SELECT granted FROM pglimit_fixed_window`); count != 29 {
+		t.Errorf("the last statement granted %v requests, not 29 of the 99 that waited", count)
+	}
+}
+
+// TestBatchWithABadRequest: a key that the database cannot store fails alone, in the statement
+// or transaction that it shares with others.
+func TestBatchWithABadRequest(t *testing.T) {
+	overDoors(t, func(t *testing.T, open func(string, limiter.Config) *bed.Doorway) {
+		g := open(bed.Latin1(t), limiter.Config{})
+		keys := []string{"first", "a", "not in Latin-1: 猫", "z", "a"}
+		for verb, ask := range map[string]func(context.Context, limiter.Policy, string, float64) (limiter.Result, error){"AllowN": g.AllowN, "Charge": g.Charge} {
+			g.Shut()
+			var answers []<-chan bed.Answer
+			for _, key := range keys {
+				answers = append(answers, g.Send(func() (limiter.Result, error) { return ask(t.Context(), bucket, key, 1) }))
+			}
+			g.Reopen()
+			for i, a := range answers {
+				got := <-a
+				if bad := i == 2; bad != errors.Is(got.Err, limiter.ErrInvalid) || !bad && got.Err != nil {
+					t.Errorf("%s of %q: %+v, %v", verb, keys[i], got.Result, got.Err)
+				}
+			}
+		}
+		expectLevels(t, g.Limiter, bucket, map[string]float64{"first": 2, "a": 4, "z": 2})
+	})
+}
+
+// TestCloseDrains closes with requests in flight and in the queue, and one that waits for a
+// locked row.
+func TestCloseDrains(t *testing.T) {
+	t.Parallel()
+	c := newHeld(t)
+	tx := c.hold(t, bucket, "held")
+	held := c.wait(t.Context(), t, bucket.Request("held", 1))
+	c.Shut()
+	var answers []<-chan bed.Answer
+	for i := range 5 {
+		answers = append(answers, c.Queue(t.Context(), bucket.Request(fmt.Sprint(i), 1)))
+	}
+	var ended atomic.Bool
+	closed := make(chan bool, 1)
+	go func() {
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+		closed <- ended.Load()
+	}()
+	bed.Eventually(t, "the limiter is closed", func(context.Context) (bool, error) {
+		gone, cancel := context.WithCancel(t.Context())
+		cancel()
+		_, err := c.Allow(gone, bucket, "late")
+		return errors.Is(err, limiter.ErrClosed), nil
+	})
+	c.Reopen()
+	for _, a := range answers {
+		bed.ResultOf(t, "a request that was queued", a)
+	}
+	ended.Store(true)
+	bed.Commit(t, tx)
+	bed.ResultOf(t, "the key that was held", held)
+	if !<-closed {
+		t.Error("Close returned while a caller waited for a locked row")
+	}
+}
+
+// awkward are keys that a careless encoding of arrays would misread.
+var awkward = []string{
+	`NULL`, `null`, `"`, `""`, `'`, `''`, `\`, `\\`, `\"`, `{`, `}`, `{}`, `{a,b}`, `a,b`, ` `, ` a `, `$1`, "a\nb", "\t", "\x01",
+	`"a","b"`, `\x41`, `E'\''`, `--`, `é`, `漢字`, "e\u0301", "👩‍💻", `%s`, `;`, strings.Repeat(`"\`, 512),
+}
+
+// TestBatchOfAwkwardKeys sends them in one statement and finds each unchanged.
+func TestBatchOfAwkwardKeys(t *testing.T) {
+	overDoors(t, func(t *testing.T, open func(string, limiter.Config) *bed.Doorway) {
+		address := bed.NewDatabase(t)
+		g, pool := open(address, limiter.Config{}), bed.Connect(t, address)
+		for _, p := range bed.Variants(10, 1000*time.Hour) {
+			g.Shut()
+			answers := []<-chan bed.Answer{g.Queue(t.Context(), p.Request("first", 1))}
+			for _, key := range awkward {
+				answers = append(answers, g.Queue(t.Context(), p.Request(key, 1)), g.Queue(t.Context(), p.Request(key, 1)))
+			}
+			g.Reopen()
+			for i, a := range answers {
+				if r := bed.ResultOf(t, fmt.Sprint("request ", i), a); !r.Allowed || !bed.Near(r.Level, float64(1+max(0, i-1)%2)) {
+					t.Errorf("%s: request %d: %+v", bed.Variant(p), i, r)
+				}
+			}
+			// granted is of both requests at once: it was a batch.
+			rows, err := pool.Query(t.Context(), "SELECT key FROM pglimit_"+string(p.Algorithm)+" WHERE policy = $1 AND key <> 'first' AND granted = 2", p.Name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			found, err := pgx.CollectRows(rows, pgx.RowTo[string])
+			want := slices.Clone(awkward)
+			slices.Sort(want)
+			slices.Sort(found)
+			if err != nil || !slices.Equal(found, want) {
+				t.Errorf("%s: found %q, %v\nwant %q", bed.Variant(p), found, err, want)
+			}
+		}
+	})
+}
+
+// TestBatchOfExactCosts: a cost is stored to the last bit, sent alone or in an array.
+func TestBatchOfExactCosts(t *testing.T) {
+	overDoors(t, func(t *testing.T, open func(string, limiter.Config) *bed.Doorway) {
+		address := bed.NewDatabase(t)
+		g, pool := open(address, limiter.Config{}), bed.Connect(t, address)
+		costs := []float64{1e-9, 0.1, 0.1 + 0.2, 1.0 / 3, 1 << 53, 1<<53 - 1, 1e15 + 1, 12345678.9}
+		for _, together := range []bool{true, false} {
+			if together {
+				g.Shut()
+			}
+			var answers []<-chan bed.Answer
+			for i, cost := range costs {
+				p := limiter.Policy{Name: "small", Algorithm: limiter.FixedWindow, Limit: 1, Period: 1000 * time.Hour}
+				if cost > 1 {
+					p.Name, p.Limit = "large", 1<<53
+				}
+				request := p.Request(fmt.Sprint(i, together), cost)
+				if together {
+					answers = append(answers, g.Queue(t.Context(), request))
+				} else {
+					bed.Must(t)(g.Do(t.Context(), request))
+				}
+			}
+			if together {
+				g.Reopen()
+			}
+			for _, a := range answers {
+				bed.ResultOf(t, "a request", a)
+			}
+			for i, cost := range costs {
+				if got := bed.Value[float64](t, pool, "SELECT cost FROM pglimit_fixed_window WHERE key = $1", fmt.Sprint(i, together)); got != cost {
+					t.Errorf("%v is stored as %v", cost, got)
+				}
+			}
+		}
+	})
+}

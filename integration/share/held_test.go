@@ -1,0 +1,352 @@
+package share
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/limiter"
+)
+
+// heldLimit is how much a key may use in these tests. Its period is longer than a test.
+const heldLimit = 10
+
+// neighbours are the keys before and after locked keys in the lock order.
+var neighbours = []string{"a0", "z0", "a1", "z1", "a2", "z2", "a3", "z3", "a4", "z4", "a5", "z5", "a6", "z6", "a7", "z7", "a8", "z8", "a9", "z9"}
+
+// newHeld creates a crowd with four connections, one of which waits for locked rows. Its
+// breaker opens after one failure: a locked row is not a failure of the server.
+func newHeld(t *testing.T) *crowd {
+	t.Helper()
+	return newCrowd(t, bed.NewDatabase(t), limiter.Config{BreakAfter: 1}, bed.FourConnections)
+}
+
+// hold uses half of each key's limit, in a transaction that stays open.
+func (c *crowd) hold(t *testing.T, p limiter.Policy, keys ...string) pgx.Tx {
+	t.Helper()
+	tx := bed.Begin(t, c.business, pgx.TxOptions{})
+	for _, key := range keys {
+		bed.Must(t)(c.InTx(tx).AllowN(t.Context(), p, key, heldLimit/2))
+	}
+	return tx
+}
+
+// update uses half of each key's limit, then updates the keys' rows with plain SQL in a
+// transaction that stays open.
+func (c *crowd) update(t *testing.T, p limiter.Policy, keys ...string) pgx.Tx {
+	t.Helper()
+	bed.Commit(t, c.hold(t, p, keys...))
+	return update(t, c.business, p, keys...)
+}
+
+// wait requests a locked key while nothing else is in flight, and returns once the request
+// waits.
+func (c *crowd) wait(ctx context.Context, t *testing.T, request limiter.Request) <-chan bed.Answer {
+	t.Helper()
+	n := c.Waiting() + 1
+	a := bed.Request(ctx, c.Limiter, request)
+	bed.AwaitWaiting(t, c.Limiter, n)
+	return a
+}
+
+// stallsNobody expects that a transaction that has locked the rows of keys delays no
+// request for another key, and that each request for a locked key gets its answer when the
+// transaction commits. lone: nothing else is in flight at first.
+func (c *crowd) stallsNobody(t *testing.T, p limiter.Policy, tx pgx.Tx, keys []string, lone bool) {
+	t.Helper()
+	ctx := t.Context()
+	held := map[string][]<-chan bed.Answer{}
+	var free []<-chan bed.Answer
+	c.Shut()
+	if !lone {
+		free = append(free, c.Queue(ctx, p.Request("first", 1)))
+	}
+	for _, key := range keys {
+		held[key] = append(held[key], c.Queue(ctx, p.Request(key, 1)))
+	}
+	for i, key := range neighbours {
+		free = append(free, c.Queue(ctx, p.Request(key, 1)))
+		if i%7 == 0 {
+			for _, key := range keys {
+				held[key] = append(held[key], c.Queue(ctx, p.Request(key, 1)))
+			}
+		}
+	}
+	c.Reopen()
+	for _, a := range free {
+		if r := bed.ResultOf(t, "a neighbour", a); !r.Allowed || !bed.Near(r.Level, 1) {
+			t.Errorf("a neighbour: %+v", r)
+		}
+	}
+
+	// New requests for locked keys no longer share statements with others.
+	c.sent.Take()
+	for _, key := range keys {
+		for range 3 {
+			held[key] = append(held[key], c.wait(ctx, t, p.Request(key, 1)))
+		}
+	}
+	free = nil
+	for range 5 {
+		for _, key := range neighbours {
+			free = append(free, bed.Request(ctx, c.Limiter, p.Request(key, 1)))
+		}
+	}
+	for _, a := range free {
+		if r := bed.ResultOf(t, "a neighbour once more", a); !r.Allowed {
+			t.Errorf("a neighbour once more: %+v", r)
+		}
+	}
+	for _, named := range keysSent(c.sent) {
+		if len(named) > 1 && slices.ContainsFunc(keys, func(key string) bool { return slices.Contains(named, key) }) {
+			t.Errorf("of %v some were in a statement with others: %v", keys, named)
+		}
+	}
+	for _, key := range keys {
+		for i, a := range held[key] {
+			select {
+			case got := <-a:
+				t.Errorf("request %d for %s, whose row is locked: %+v, %v", i, key, got.Result, got.Err)
+			default:
+			}
+		}
+	}
+
+	bed.Commit(t, tx)
+	levels := map[string]float64{}
+	for _, key := range keys {
+		for i, a := range held[key] {
+			r := bed.ResultOf(t, "a key that was held", a)
+			if r.Allowed != (i < heldLimit/2) || !bed.Near(r.Remaining, float64(max(0, heldLimit/2-1-i))) {
+				t.Errorf("request %d of %d for %s: %+v", i, len(held[key]), key, r)
+			}
+		}
+		levels[key] = heldLimit
+	}
+	for _, key := range neighbours {
+		levels[key] = 6
+	}
+	expectLevels(t, c.Limiter, p, levels)
+	if n := c.Waiting(); n != 0 {
+		t.Errorf("%d callers wait in the end", n)
+	}
+}
+
+// keysSent returns the keys of each statement that was sent since the last Take.
+func keysSent(sent *bed.Trace) (all [][]string) {
+	for _, together := range sent.Take() {
+		for _, q := range together {
+			var keys []string
+			for _, arg := range q.Arguments {
+				if words, ok := arg.([]string); ok && len(words) > len(keys) {
+					keys = words
+				}
+			}
+			all = append(all, keys)
+		}
+	}
+	return all
+}
+
+// TestHeldRowsStallNobody: while a transaction has locked rows, all other keys get their
+// answers. Then the callers of the locked keys get theirs, each once and in order of
+// arrival.
+func TestHeldRowsStallNobody(t *testing.T) {
+	t.Parallel()
+	for _, s := range []struct {
+		name string
+		hold func(*crowd, *testing.T, limiter.Policy, ...string) pgx.Tx
+		keys []string
+		lone bool // the very first request is for a locked key
+	}{
+		{"alone", (*crowd).hold, []string{"m"}, true},
+		{"alone, by an update", (*crowd).update, []string{"m"}, true},
+		{"in a batch", (*crowd).update, []string{"m"}, false},
+		{"two not there yet", (*crowd).hold, []string{"m", "n"}, false},
+		{"more than wait at once", (*crowd).update, []string{"m", "n", "o", "p", "q"}, false},
+	} {
+		t.Run(s.name, func(t *testing.T) {
+			t.Parallel()
+			c := newHeld(t)
+			for _, p := range bed.Variants(heldLimit, 1000*time.Hour) {
+				t.Run(bed.Variant(p), func(t *testing.T) {
+					c.stallsNobody(t, p, s.hold(c, t, p, s.keys...), s.keys, s.lone)
+				})
+			}
+		})
+	}
+}
+
+// TestHeldRowsOverSQLStallNobody: as TestHeldRowsStallNobody.
+func TestHeldRowsOverSQLStallNobody(t *testing.T) {
+	bed.OverDrivers(t, func(t *testing.T, driver string) {
+		address := bed.NewDatabase(t)
+		for _, most := range []int{4, 0} { // connections
+			db := bed.ConnectSQL(t, driver, address)
+			db.SetMaxOpenConns(most)
+			l := bed.NewSQL(t, db, &limiter.Config{BreakAfter: 1})
+			for _, p := range bed.Variants(heldLimit, 1000*time.Hour) {
+				p.Name += fmt.Sprint("-of-", most)
+				tx, err := db.Begin()
+				if err != nil {
+					t.Fatal(err)
+				}
+				bed.Must(t)(l.InSQLTx(tx).AllowN(t.Context(), p, "m", heldLimit/2))
+				var held []<-chan bed.Answer
+				for i := range heldLimit {
+					held = append(held, bed.Request(t.Context(), l, p.Request("m", 1)))
+					bed.AwaitWaiting(t, l, i+1)
+				}
+				for _, key := range neighbours {
+					bed.ResultOf(t, "a neighbour", bed.Request(t.Context(), l, p.Request(key, 1)))
+				}
+				if err := tx.Commit(); err != nil {
+					t.Fatal(err)
+				}
+				for i, a := range held {
+					if r := bed.ResultOf(t, "the key that was held", a); r.Allowed != (i < heldLimit/2) {
+						t.Errorf("%s: request %d: %+v", bed.Variant(p), i, r)
+					}
+				}
+			}
+		}
+	})
+}
+
+// TestHeldRowsThatNobodySees: an inserted, uncommitted row is found without one statement
+// for each of its neighbours.
+func TestHeldRowsThatNobodySees(t *testing.T) {
+	t.Parallel()
+	c := newHeld(t)
+	tx := c.hold(t, bucket, "50")
+	c.Shut()
+	free := []<-chan bed.Answer{c.Queue(t.Context(), bucket.Request("first", 1))}
+	var held <-chan bed.Answer
+	for i := range 100 {
+		a := c.Queue(t.Context(), bucket.Request(fmt.Sprintf("%02d", i), 1))
+		if i == 50 {
+			held = a
+		} else {
+			free = append(free, a)
+		}
+	}
+	c.sent.Take()
+	c.Reopen()
+	for _, a := range free {
+		bed.ResultOf(t, "a neighbour", a)
+	}
+	n := 0
+	for _, keys := range keysSent(c.sent) {
+		if len(keys) <= 1 {
+			n++
+		}
+	}
+	if n > 20 {
+		t.Errorf("%d statements for one row each", n)
+	}
+	bed.Commit(t, tx)
+	bed.ResultOf(t, "the key that was held", held)
+}
+
+// TestHeldRowsDoNotStallEachOther: if one connection waits for locked rows, the row that
+// is free first is answered first, even if it was requested last.
+func TestHeldRowsDoNotStallEachOther(t *testing.T) {
+	t.Parallel()
+	c := newHeld(t)
+	transactions, answers := map[string]pgx.Tx{}, map[string]<-chan bed.Answer{}
+	keys := []string{"m", "n", "o"}
+	for _, key := range keys {
+		transactions[key] = c.hold(t, bucket, key)
+		answers[key] = c.wait(t.Context(), t, bucket.Request(key, 1))
+	}
+	for i, key := range slices.Backward(keys) {
+		bed.Commit(t, transactions[key])
+		bed.ResultOf(t, key+", which is free", answers[key])
+		if n := c.Waiting(); n != i {
+			t.Errorf("after %s %d callers wait, want %d", key, n, i)
+		}
+	}
+}
+
+// TestHeldRowsLeaveConnections: keys of all algorithms and both durabilities are locked at
+// once, and a pool of four has connections for others.
+func TestHeldRowsLeaveConnections(t *testing.T) {
+	t.Parallel()
+	c := newHeld(t)
+	tx := bed.Begin(t, c.business, pgx.TxOptions{})
+	var policies []limiter.Policy
+	for _, p := range bed.Variants(heldLimit, 1000*time.Hour) {
+		relaxed := p
+		relaxed.Name += "-relaxed"
+		relaxed.Durability = limiter.Relaxed
+		policies = append(policies, p, relaxed)
+	}
+	var held []<-chan bed.Answer
+	for _, p := range policies {
+		bed.Must(t)(c.InTx(tx).AllowN(t.Context(), p, "m", heldLimit-1))
+		held = append(held, c.wait(t.Context(), t, p.Request("m", 1)))
+	}
+	for _, p := range policies {
+		bed.ResultOf(t, "a neighbour", bed.Request(t.Context(), c.Limiter, p.Request("n", 1)))
+	}
+	bed.AwaitWaiting(t, c.Limiter, len(policies))
+	bed.Commit(t, tx)
+	for i, a := range held {
+		if r := bed.ResultOf(t, "a key that was held", a); !r.Allowed || !bed.Near(r.Level, heldLimit) {
+			t.Errorf("%s: %+v", bed.Variant(policies[i]), r)
+		}
+	}
+}
+
+// TestHeldRowsLeftByTheirCallers: the callers of a locked key are cancelled. No statement
+// requests the key any more, and once the row is free it is decided as usual.
+func TestHeldRowsLeftByTheirCallers(t *testing.T) {
+	t.Parallel()
+	c := newHeld(t)
+	leave := func(keys ...string) {
+		ctx, cancel := context.WithCancel(t.Context())
+		var gone []<-chan bed.Answer
+		for _, key := range keys {
+			gone = append(gone, c.wait(ctx, t, bucket.Request(key, 1)))
+		}
+		cancel()
+		for _, a := range gone {
+			if got := <-a; !errors.Is(got.Err, context.Canceled) {
+				t.Errorf("%+v, %v", got.Result, got.Err)
+			}
+		}
+	}
+	tx := c.hold(t, bucket, "m")
+	leave("m", "m")
+	again := c.wait(t.Context(), t, bucket.Request("m", 1))
+	leave("m")
+	bed.Commit(t, tx)
+	// A request whose statement was in flight may have been counted.
+	if r := bed.ResultOf(t, "the key that was held", again); !r.Allowed || r.Level > heldLimit/2+1+3 {
+		t.Errorf("%+v", r)
+	}
+
+	tx = c.hold(t, bucket, "n", "o")
+	leave("n", "n", "o", "o")
+	bed.ResultOf(t, "Close, which waits for statements in flight", bed.Send(func() (limiter.Result, error) { return limiter.Result{}, c.Close() }))
+	bed.Commit(t, tx)
+	expectLevels(t, bed.NewLimiter(t, c.business, nil), bucket, map[string]float64{"n": heldLimit / 2, "o": heldLimit / 2})
+}
+
+// TestHeldRowsLeaveNoGoroutine counts goroutines, so it is not parallel.
+func TestHeldRowsLeaveNoGoroutine(t *testing.T) {
+	c := newHeld(t)
+	p := limiter.Policy{Name: "p", Algorithm: limiter.GCRA, Limit: heldLimit, Period: 1000 * time.Hour}
+	keys := []string{"m", "n", "o"}
+	tx := c.update(t, p, keys...)
+	before := runtime.NumGoroutine()
+	c.stallsNobody(t, p, tx, keys, false)
+	bed.Eventually(t, "all goroutines have ended", func(context.Context) (bool, error) { return runtime.NumGoroutine() <= before, nil })
+}

@@ -1,0 +1,133 @@
+package share
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/internal/must"
+	"github.com/pglimit/pglimit/internal/store"
+	"github.com/pglimit/pglimit/limiter"
+)
+
+// TestHeldRowCostsItsCallersOnly: a transaction holds a row, and more callers want it than
+// the pool has connections. Meanwhile the callers of other keys get all their answers, for
+// every verb, and those of the row get theirs when it is free.
+func TestHeldRowCostsItsCallersOnly(t *testing.T) {
+	pool := bed.Connect(t, bed.NewDatabase(t), bed.FourConnections)
+	business := bed.Connect(t, pool.Config().ConnString())
+	for i, verb := range verbNames {
+		t.Run(verb, func(t *testing.T) {
+			l, p := bed.NewLimiter(t, pool, nil), unlimited
+			defer func() { must.Succeed(t, l.Close()) }()
+			p.Name = fmt.Sprint("held-", i)
+			call := verbs(l, p)[verb]
+			bed.Must(t)(call(t.Context(), "held"))
+			row := p
+			if verb == "Wait" {
+				row.Algorithm = limiter.LeakyBucketQueue
+			}
+			bed.Must(t)(l.Allow(t.Context(), row, "held"))
+			if verb == "Unblock" { // it locks only a row that is blocked
+				must.Succeed(t, l.Block(t.Context(), p, "held", time.Hour))
+			}
+			tx := update(t, business, row, "held")
+			ctx, stop := context.WithCancel(context.Background())
+			held := make(chan *score)
+			go func() {
+				held <- load(ctx, 12, 0, func(ctx context.Context, _ int) (limiter.Result, error) { return call(ctx, "held") })
+			}()
+			bed.AwaitBlocked(t, business)
+			others := answers(4, 20, func(ctx context.Context, i int) (limiter.Result, error) { return call(ctx, fmt.Sprint("other-", i)) })
+			stop()
+			must.Succeed(t, tx.Rollback(context.Background()))
+			if s := <-held; s.failed() > 0 {
+				t.Errorf("the callers of the row: %v", s)
+			}
+			if others.failed() > 0 {
+				t.Errorf("the callers of other keys: %v", others)
+			}
+		})
+	}
+}
+
+// TestHeldRowInTheOppositeOrder: a transaction has one of an AllowAll's rows and wants the
+// other. The AllowAll gives way before the server looks for deadlocks, and then succeeds.
+func TestHeldRowInTheOppositeOrder(t *testing.T) {
+	pool := bed.NewPool(t)
+	l := bed.NewLimiter(t, pool, nil)
+	bed.MustAll(t)(l.AllowAll(t.Context(), unlimited.Request("a", 1), unlimited.Request("b", 1)))
+	for i := range 5 {
+		tx := update(t, pool, unlimited, "b")
+		answer := make(chan error, 1)
+		go func() {
+			all, err := l.AllowAll(t.Context(), unlimited.Request("a", 1), unlimited.Request("b", 1))
+			if err == nil && !all.Allowed {
+				err = fmt.Errorf("%+v", all)
+			}
+			answer <- err
+		}()
+		bed.AwaitBlocked(t, pool)
+		if _, err := tx.Exec(t.Context(), "UPDATE pglimit_token_bucket SET policy = policy WHERE key = 'a'"); err != nil {
+			t.Errorf("the transaction, round %d: %v", i, err)
+		}
+		if err := tx.Commit(t.Context()); err != nil {
+			t.Errorf("the transaction, round %d: %v", i, err)
+		}
+		if err := <-answer; err != nil {
+			t.Errorf("AllowAll, round %d: %v", i, err)
+		}
+	}
+}
+
+// TestCrowdedPoolOpensNothing: the application uses all connections of the pool. That is
+// an overload: no policy fails open, and the circuit breaker stays closed. Of callers that
+// share a statement, those that leave first get an error that leaves open whether it is sent.
+func TestCrowdedPoolOpensNothing(t *testing.T) {
+	address := bed.NewDatabase(t)
+	pool, db := bed.Connect(t, address, bed.FourConnections), bed.ConnectSQL(t, "pgx", address)
+	db.SetMaxOpenConns(4)
+	config := &limiter.Config{Timeout: time.Second, BreakAfter: 1}
+	p := limiter.Policy{Name: "p", Algorithm: limiter.TokenBucket, Limit: 10, Period: time.Hour, OnError: limiter.FailOpen}
+	for name, c := range map[string]struct {
+		l   *limiter.Limiter
+		use func() (done func())
+	}{
+		"pgx": {bed.NewLimiter(t, pool, config), func() func() { return must.OK(pool.Acquire(t.Context()))(t).Release }},
+		"database/sql": {bed.NewSQL(t, db, config), func() func() {
+			conn := must.OK(db.Conn(t.Context()))(t)
+			return func() { _ = conn.Close() }
+		}},
+	} {
+		answered := func(ctx context.Context) (bool, error) {
+			r, err := c.l.Allow(ctx, p, "k")
+			return r.Source == limiter.SourceDatabase, err
+		}
+		bed.Eventually(t, name+": the database answers in time", answered)
+		var done []func()
+		for range 4 {
+			done = append(done, c.use())
+		}
+		var all sync.WaitGroup
+		for verb, call := range verbs(c.l, p) {
+			all.Go(func() {
+				r, err := call(t.Context(), verb)
+				if r.Allowed || !errors.Is(err, limiter.ErrOverloaded) && !errors.Is(err, store.ErrExhausted) {
+					t.Errorf("%s, %s: %+v, %v", name, verb, r, err)
+				}
+			})
+		}
+		all.Wait()
+		if r, err := c.l.Allow(t.Context(), p, "k"); !errors.Is(err, limiter.ErrOverloaded) { // an open breaker would let it pass
+			t.Errorf("%s, after all of these: %+v, %v", name, r, err)
+		}
+		for _, d := range done {
+			d()
+		}
+		bed.Eventually(t, name+": the database answers again", answered)
+	}
+}
