@@ -3,9 +3,9 @@ package main
 import (
 	"context"
 	"fmt"
-	"runtime"
 	"time"
 
+	"github.com/pglimit/pglimit/bench/measure"
 	"github.com/pglimit/pglimit/bench/report"
 	"github.com/pglimit/pglimit/limiter"
 )
@@ -26,25 +26,22 @@ func (b *bench) denial() (p part) {
 				return nil, err
 			}
 		}
-		var before, after runtime.MemStats
-		runtime.GC()
-		runtime.ReadMemStats(&before)
-		n := 0
-		begin := time.Now()
-		// Reading the clock every thousand calls costs next to nothing.
-		for time.Since(begin) < b.short().duration/5 {
-			for range 1000 {
-				if r, err := l.Allow(ctx, once, "user"); err != nil || r.Allowed || r.Source != limiter.SourceCache {
-					return nil, fmt.Errorf("want a denial from the cache, not %+v, error %v", r, err)
+		const calls = 1000 // at once, so that what measures them costs next to nothing
+		s, err := measure.Run(ctx, measure.Load{
+			Callers: 1, Duration: b.short().duration / 5, Keys: []string{"user"}, Sequence: []uint32{0},
+			Decide: func(ctx context.Context, key string) (float64, error) {
+				for range calls {
+					if r, err := l.Allow(ctx, once, key); err != nil || r.Allowed || r.Source != limiter.SourceCache {
+						return 0, fmt.Errorf("want a denial from the cache, not %+v, error %v", r, err)
+					}
 				}
-			}
-			n += 1000
+				return calls, nil
+			},
+		})
+		if err != nil {
+			return nil, err
 		}
-		elapsed := time.Since(begin)
-		runtime.ReadMemStats(&after)
-		return report.Figures{
-			report.Mean: float64(elapsed) / float64(n), report.Allocs: float64(after.Mallocs-before.Mallocs) / float64(n),
-		}, nil
+		return report.Figures{report.Mean: 1e9 / s.PerSecond() / calls, report.Allocs: s.Allocs / calls}, nil
 	})
 	return p
 }

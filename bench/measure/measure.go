@@ -57,6 +57,14 @@ const Unknown = -1
 // PerSecond returns the throughput.
 func (s Sample) PerSecond() float64 { return float64(s.Decisions) / s.Elapsed.Seconds() }
 
+// each returns the share of a decision in what was used each second.
+func (s Sample) each(perSecond float64) float64 {
+	if perSecond == Unknown {
+		return Unknown
+	}
+	return perSecond / s.PerSecond()
+}
+
 // read sets the number of decisions and their times.
 func (s *Sample) read(times *hdrhistogram.Histogram) {
 	s.Decisions = times.TotalCount()
@@ -96,19 +104,20 @@ func Run(ctx context.Context, l Load) (Sample, error) {
 	// The server's clock takes a while to read, so it is read outside of the time that is
 	// recorded and of the client's. The load is the same there.
 	var before, after runtime.MemStats
-	server, client := stopwatch{clock: l.Server}, stopwatch{clock: l.Client}
 	Pause(ctx, l.Warmup)
-	err := server.start()
+	server, err := spent(l.Server)
 	runtime.ReadMemStats(&before)
-	err = errors.Join(err, client.start())
+	client, clientErr := spent(l.Client)
+	err = errors.Join(err, clientErr)
 	begin := time.Now()
 	phase.Store(recording)
 	Pause(ctx, l.Duration)
 	phase.Store(cooling)
 	elapsed := time.Since(begin)
-	err = errors.Join(err, client.stop())
+	ofClient, clientErr := client()
 	runtime.ReadMemStats(&after)
-	err = errors.Join(err, server.stop())
+	ofServer, serverErr := server()
+	err = errors.Join(err, clientErr, serverErr)
 	phase.Store(stopping)
 	wg.Wait()
 	if cause := context.Cause(ctx); cause != nil {
@@ -129,7 +138,7 @@ func Run(ctx context.Context, l Load) (Sample, error) {
 		return Sample{}, fmt.Errorf("no decision within %v", l.Duration)
 	}
 	s.Allocs = float64(after.Mallocs-before.Mallocs) / float64(s.Decisions)
-	s.Client, s.Server = client.per(s), server.per(s)
+	s.Client, s.Server = s.each(ofClient), s.each(ofServer)
 	return s, nil
 }
 
