@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/pglimit/pglimit/integration/history/model"
+	"github.com/pglimit/pglimit/internal/conformance/search"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -186,59 +187,36 @@ func (c *client) fillAll(op *model.Op) {
 
 // send makes a call of l.
 func (c *client) send(ctx context.Context, l limiter.Decider, op *model.Op) (o model.Out, err error) {
-	p, key := op.Policy, c.scene.name
-	request := limiter.Request{Policy: p, Key: key, Cost: op.Units}
-	if op.Idem != 0 {
-		request.IdempotencyKey = fmt.Sprint("order-", op.Idem)
-	}
-	r := &o.Result
+	call := search.Call{Op: string(op.Verb), Request: op.Policy.Request(c.scene.name, op.Units), Undone: c.undone, For: time.Duration(op.For) * time.Microsecond}
 	switch op.Verb {
-	case model.Allow:
-		if op.Idem == 0 {
-			*r, err = l.AllowN(ctx, p, key, op.Units)
-		} else {
-			*r, err = l.Do(ctx, request)
-		}
 	case model.Wait:
 		ctx, cancel := context.WithTimeout(ctx, patience)
 		defer cancel()
-		*r, err = c.limiter.DoWait(ctx, request)
-	case model.AllowUpTo:
-		*r, err = l.AllowUpTo(ctx, p, key, op.Units)
-	case model.Check:
-		*r, err = l.Check(ctx, p, key, op.Units)
-	case model.Charge:
-		*r, err = l.Charge(ctx, p, key, op.Units)
-	case model.Refund:
-		*r, err = l.Refund(ctx, p, key, op.Units)
-	case model.Undo:
-		*r, err = l.Undo(ctx, p, key, c.undone)
-	case model.Block:
-		return o, l.Block(ctx, p, key, time.Duration(op.For)*time.Microsecond)
-	case model.Unblock:
-		return o, l.Unblock(ctx, p, key)
-	case model.Reset:
-		return o, l.Reset(ctx, p, key)
-	case model.Cancel:
-		return o, l.Cancel(ctx, c.board.posted()[op.Held-1])
-	case model.Settle:
-		*r, err = l.Settle(ctx, c.board.posted()[op.Held-1], op.Units)
-	case model.Usage:
-		o.Usage, err = l.Usage(ctx, p, key)
-	case model.Reserve:
-		var h limiter.Reservation
-		h, err = l.Reserve(ctx, request, time.Duration(op.For)*time.Microsecond)
-		if *r = h.Result; err == nil && h.ID != "" {
-			c.reserved(&o, h.ID, h.Expires)
-		}
+		o.Result, err = c.limiter.DoWait(ctx, call.Request)
+		return o, err
+	case model.Settle, model.Cancel:
+		call.ID = c.board.posted()[op.Held-1]
 	case model.AllowAll:
-		var requests []limiter.Request
 		for _, q := range op.Requests {
-			requests = append(requests, q.Policy.Request(c.scene.name, q.Units))
+			call.Requests = append(call.Requests, q.Policy.Request(c.scene.name, q.Units))
 		}
-		o.All, err = l.AllowAll(ctx, requests...)
 	}
-	return o, err
+	if op.Idem != 0 {
+		call.IdempotencyKey = fmt.Sprint("order-", op.Idem)
+		if op.Verb == model.Allow {
+			call.Op = "once"
+		}
+	}
+	a := call.Make(ctx, l)
+	if o.Usage = a.Usage; op.Verb == model.AllowAll {
+		o.All = a.Results
+	} else if len(a.PerRequest) > 0 {
+		o.Result = a.PerRequest[0]
+	}
+	if a.Err == nil && a.ID != "" {
+		c.reserved(&o, a.ID, a.Expires)
+	}
+	return o, a.Err
 }
 
 // reserved notes a reservation that was made.

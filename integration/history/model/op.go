@@ -11,24 +11,24 @@ import (
 // Verb is what an operation does.
 type Verb string
 
-// The verbs. Give is no method: it stands for what a request does before it is tried once
-// more, if expired reservations were in its way.
+// The verbs, most of them by the names of search.Call. Give is no method: it stands for what
+// a request does before it is tried once more, if expired reservations were in its way.
 const (
-	Allow     Verb = "Allow"
-	AllowUpTo Verb = "AllowUpTo"
-	Wait      Verb = "Wait" // DoWait
-	Check     Verb = "Check"
-	Usage     Verb = "Usage"
-	Charge    Verb = "Charge"
-	Refund    Verb = "Refund"
-	Undo      Verb = "Undo"
-	Block     Verb = "Block"
-	Unblock   Verb = "Unblock"
-	Reset     Verb = "Reset"
-	Reserve   Verb = "Reserve"
-	Settle    Verb = "Settle"
-	Cancel    Verb = "Cancel"
-	AllowAll  Verb = "AllowAll"
+	Allow     Verb = "allow"
+	AllowUpTo Verb = "upto"
+	Wait      Verb = "wait" // DoWait
+	Check     Verb = "check"
+	Usage     Verb = "usage"
+	Charge    Verb = "charge"
+	Refund    Verb = "refund"
+	Undo      Verb = "undo"
+	Block     Verb = "block"
+	Unblock   Verb = "unblock"
+	Reset     Verb = "reset"
+	Reserve   Verb = "reserve"
+	Settle    Verb = "settle"
+	Cancel    Verb = "cancel"
+	AllowAll  Verb = "all"
 	Tx        Verb = "Tx"
 	Give      Verb = "Give"
 

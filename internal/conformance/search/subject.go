@@ -71,8 +71,8 @@ type Answer struct {
 	Expires         time.Time
 	Usage           limiter.Usage
 	Err             error
-	id              string
-	idle            bool // nothing was called
+	ID              string // a reservation's
+	idle            bool   // nothing was called
 }
 
 // One returns the answer of a method that returns a Result.
@@ -130,12 +130,62 @@ var (
 	nothing = Answer{idle: true}
 )
 
+// Call is a call of a method.
+type Call struct {
+	Op string
+	limiter.Request
+	Requests []limiter.Request // of all
+	Undone   limiter.Result    // of undo
+	ID       string            // of settle and cancel
+	For      time.Duration     // a reservation's or a block's
+}
+
+// Make makes the call.
+func (c *Call) Make(ctx context.Context, d limiter.Decider) (a Answer) {
+	p, key := c.Policy, c.Key
+	switch c.Op {
+	case "allow":
+		return One(d.AllowN(ctx, p, key, c.Cost))
+	case "upto":
+		return One(d.AllowUpTo(ctx, p, key, c.Cost))
+	case "once":
+		return One(d.Do(ctx, c.Request))
+	case "check":
+		return One(d.Check(ctx, p, key, c.Cost))
+	case "charge":
+		return One(d.Charge(ctx, p, key, c.Cost))
+	case "refund":
+		return One(d.Refund(ctx, p, key, c.Cost))
+	case "undo":
+		return One(d.Undo(ctx, p, key, c.Undone))
+	case "all":
+		a.Results, a.Err = d.AllowAll(ctx, c.Requests...)
+	case "reserve":
+		made, err := d.Reserve(ctx, c.Request, c.For)
+		a = One(made.Result, err)
+		a.ID, a.Expires = made.ID, made.Expires
+	case "settle":
+		return One(d.Settle(ctx, c.ID, c.Cost))
+	case "cancel":
+		a.Err = d.Cancel(ctx, c.ID)
+	case "usage":
+		a.Usage, a.Err = d.Usage(ctx, p, key)
+	case "block":
+		a.Err = d.Block(ctx, p, key, c.For)
+	case "unblock":
+		a.Err = d.Unblock(ctx, p, key)
+	case "reset":
+		a.Err = d.Reset(ctx, p, key)
+	default:
+		panic(c.Op)
+	}
+	return a
+}
+
 // do makes the call of one step.
-func (x *side) do(s *Step) (a Answer) {
-	ctx, d := bg, x.decider(s)
-	in := s.request(x.policies)
-	p, key := in.Policy, in.Key
-	in.IdempotencyKey = s.Idempotency
+func (x *side) do(s *Step) Answer {
+	c := Call{Op: s.Op, Request: s.request(x.policies), For: s.For}
+	c.IdempotencyKey = s.Idempotency
 	switch s.Op {
 	case "begin":
 		return x.begin()
@@ -147,75 +197,49 @@ func (x *side) do(s *Step) (a Answer) {
 		}
 		return Answer{Err: x.Sweep()}
 	case "override":
-		if x.Apply == nil || len(x.open) > 0 {
-			return nothing
-		}
-		o := limiter.Override{Policy: p.Name, Key: key}
-		had := x.overrides[o]
-		if x.overrides[o] = s.Override != nil; s.Override == nil {
-			if !had {
-				return nothing
-			}
-			return Answer{Err: x.Apply(limiter.PolicyEdit{DeleteOverrides: []limiter.Override{o}})}
-		}
-		o = *s.Override
-		o.Policy, o.Key = p.Name, key
-		return Answer{Err: x.Apply(limiter.PolicyEdit{SetOverrides: []limiter.Override{o}})}
-	case "allow":
-		a = One(d.AllowN(ctx, p, key, s.Units))
-	case "upto":
-		a = One(d.AllowUpTo(ctx, p, key, s.Units))
-	case "once":
-		a = One(d.Do(ctx, in))
-	case "check":
-		a = One(d.Check(ctx, p, key, s.Units))
-	case "charge":
-		a = One(d.Charge(ctx, p, key, s.Units))
-	case "refund":
-		a = One(d.Refund(ctx, p, key, s.Units))
-	case "all":
-		requests, _ := x.requests(s)
-		a.Results, a.Err = d.AllowAll(ctx, requests...)
+		return x.override(s, c.Policy.Name, c.Key)
 	case "batch":
 		return x.batch(s)
+	case "all":
+		c.Requests, _ = x.requests(s)
 	case "undo":
 		of, ok := x.given[s.Of]
 		if !ok {
 			return nothing
 		}
-		a = One(d.Undo(ctx, p, key, of[s.which(len(of))]))
-	case "reserve":
-		made, err := d.Reserve(ctx, in, s.For)
-		a = One(made.Result, err)
-		a.id, a.Expires = made.ID, made.Expires
-		if made.ID != "" && !made.Result.Replayed {
-			x.ids[s.Number] = made.ID
-		}
+		c.Undone = of[s.which(len(of))]
 	case "settle", "cancel":
-		id, ok := x.ids[s.Of]
-		switch {
-		case !ok:
+		if c.ID = x.ids[s.Of]; c.ID == "" {
 			return nothing
-		case s.Op == "cancel":
-			return Answer{Err: d.Cancel(ctx, id)}
 		}
-		a = One(d.Settle(ctx, id, s.Units))
-	case "usage":
-		a.Usage, a.Err = d.Usage(ctx, p, key)
-		return a
-	case "block":
-		return Answer{Err: d.Block(ctx, p, key, s.For)}
-	case "unblock":
-		return Answer{Err: d.Unblock(ctx, p, key)}
-	case "reset":
-		return Answer{Err: d.Reset(ctx, p, key)}
-	default:
-		panic(s.Op)
 	}
-	if a.Err == nil {
+	a := c.Make(bg, x.decider(s))
+	if a.Err == nil && len(a.PerRequest) > 0 {
 		x.given[s.Number] = a.PerRequest
 	}
+	if a.ID != "" && !a.PerRequest[0].Replayed {
+		x.ids[s.Number] = a.ID
+	}
 	return a
+}
+
+// override sets or deletes the override of a key.
+func (x *side) override(s *Step, policy, key string) Answer {
+	o := limiter.Override{Policy: policy, Key: key}
+	had := x.overrides[o]
+	switch {
+	case x.Apply == nil || len(x.open) > 0:
+		return nothing
+	case s.Override != nil:
+		x.overrides[o] = true
+		set := *s.Override
+		set.Policy, set.Key = policy, key
+		return Answer{Err: x.Apply(limiter.PolicyEdit{SetOverrides: []limiter.Override{set}})}
+	case !had:
+		return nothing
+	}
+	x.overrides[o] = false
+	return Answer{Err: x.Apply(limiter.PolicyEdit{DeleteOverrides: []limiter.Override{o}})}
 }
 
 // requests returns those of a step with several, and which are by AllowUpTo.
