@@ -12,6 +12,8 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/pglimit/pglimit/internal/localpg/process"
 )
 
 // TestServerIsClosedToOthers looks at everything that a server makes, and at where it
@@ -74,21 +76,30 @@ func TestSocketDirectory(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Setenv("TMPDIR", dir)
-		s := start(t, Options{})
 		want := "/tmp"
 		if name == "usable" {
 			want = dir
 		}
-		if got := filepath.Dir(s.runDir); got != want {
-			t.Errorf("%s: the socket is in %s, want %s", name, got, want)
+		account, err := process.RunAs("", true)
+		if err != nil {
+			t.Fatal(err)
 		}
-		query(t, s.URL(), "select 'up'")
-		if err := s.Close(); err != nil {
-			t.Error(err)
+		if got, err := account.TempDir(new(Server).socketFits); got != want || err != nil {
+			t.Errorf("%s: the socket would be in %s, %v, want %s", name, got, err, want)
 		}
-		if left, err := os.ReadDir(dir); err != nil || len(left) > 0 && name != "open" {
-			t.Errorf("%s: left %v, %v", name, left, err)
-		}
+	}
+	usable := filepath.Join(parent, "ok")
+	t.Setenv("TMPDIR", usable)
+	s := start(t, Options{})
+	if got := filepath.Dir(s.runDir); got != usable {
+		t.Errorf("the socket is in %s, want %s", got, usable)
+	}
+	query(t, s.URL(), "select 'up'")
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	if left, err := os.ReadDir(usable); err != nil || len(left) > 0 {
+		t.Errorf("left %v, %v", left, err)
 	}
 }
 
