@@ -175,35 +175,6 @@ overrides:
 	}
 }
 
-// FuzzRead: no file makes Read panic, and what it reads is valid and is read again.
-func FuzzRead(f *testing.F) {
-	f.Add(limits)
-	f.Add("- {name: a, algorithm: gcra, limit: 1, period: 1s}")
-	f.Add("- {name: a, algorithm: gcra, limit: 1, period: 1s, note: \"a\\n\\t\\u2028\\u202e\\U000e0001\\u200b\"}")
-	f.Add("a: &a [*a]")
-	f.Add("policies: &p\n- *p\n")
-	f.Add(`{"policies":[{"name":"a","algorithm":"gcra","limit":1,"period":"1s"}]}`)
-	f.Fuzz(func(t *testing.T, text string) {
-		file, err := Read("f", strings.NewReader(text))
-		if err != nil {
-			return
-		}
-		for _, p := range file.Policies {
-			if err := p.Validate(); err != nil {
-				t.Errorf("%q: %v", text, err)
-			}
-		}
-		var again strings.Builder
-		if err := file.Write(&again); err != nil || printable.Escape(again.String()) != again.String() {
-			t.Fatalf("%q was written as %q, %v", text, &again, err)
-		}
-		back, err := Read("f", strings.NewReader(again.String()))
-		if err != nil || len(Compare(file, back, true).Changes) > 0 {
-			t.Errorf("%q was written as %q, read as %+v: %v", text, &again, back, err)
-		}
-	})
-}
-
 const fine = "name: a, algorithm: gcra, limit: 1, period: 1s"
 
 // accepted and refused are files at the edges of what is valid.
@@ -212,6 +183,7 @@ var (
 		limits, "- {" + fine + "}", "- {" + fine + ", burst: null, note: ~, shadow: null}", "- {" + fine + ", burst: &n 5, note: *n}",
 		"- {" + fine + ", note: " + strings.Repeat("é", maxNote) + "}", "overrides: &o []\npolicies: *o",
 		"overrides: [{policy: p, key: a, limit: 0x10}, {policy: p, key: b, burst: 1e3}, {policy: q, key: a, shadow: false}]",
+		"overrides: [{policy: p, key: '~', limit: 1, note: 'null'}, {policy: p, key: '1', limit: 1, note: 'true'}]",
 	}
 	refused = []string{
 		"", "# only this", "- 5", "more: 1", "- {" + fine + ", more: 1}", "- {" + fine + ", name: a}", "policies: []\npolicies: []",
@@ -222,8 +194,8 @@ var (
 	}
 )
 
-// FuzzFormats: a file is read alike as YAML and as JSON. Each line of an error begins with
-// the file's name and says where.
+// FuzzFormats: what is read is valid, and is read alike when it is written as YAML and as
+// JSON. Each line of an error begins with the file's name and says where.
 func FuzzFormats(f *testing.F) {
 	for _, text := range accepted {
 		if _, err := Read("limits.yaml", strings.NewReader(text)); err != nil {
@@ -241,6 +213,10 @@ func FuzzFormats(f *testing.F) {
 	f.Add("policies: [{name: a, limit: .inf}, {name: 1e3, algorithm: [x]}, 5, null]\noverrides: {}\nmore: 1")
 	f.Add("overrides:\n- {policy: login, key: 007, limit: 0x10, until: 2027-01-31}\n- {policy: login, key: '7', shadow: yes}")
 	f.Add("policies: []\noverrides:\n- {policy: p, key: \"\\u2028\\t\", unlimited: true, note: |\n  a\n\n  b\n }")
+	f.Add("- {name: a, algorithm: gcra, limit: 1, period: 1s, note: \"a\\n\\t\\u2028\\u202e\\U000e0001\\u200b\"}")
+	f.Add("a: &a [*a]")
+	f.Add("policies: &p\n- *p\n")
+	f.Add(`{"policies":[{"name":"a","algorithm":"gcra","limit":1,"period":"1s"}]}`)
 	f.Add("? [a]\n: b")
 	f.Add("a: !!binary x")
 	f.Fuzz(func(t *testing.T, text string) {
@@ -277,9 +253,15 @@ func FuzzFormats(f *testing.F) {
 		if !utf8.ValidString(text) {
 			t.Errorf("%q is read, though it is not UTF-8", text)
 		}
-		back, err := Read(name, strings.NewReader(printable.Escape(string(written))))
-		if err != nil || len(Compare(file, back, true).Changes) > 0 {
-			t.Errorf("%q was written as %s, read as %+v: %v", text, written, back, err)
+		var yaml strings.Builder
+		if err := file.Write(&yaml); err != nil || printable.Escape(yaml.String()) != yaml.String() {
+			t.Fatalf("%q was written as %q, %v", text, &yaml, err)
+		}
+		for _, form := range []string{printable.Escape(string(written)), yaml.String()} {
+			back, err := Read(name, strings.NewReader(form))
+			if err != nil || len(Compare(file, back, true).Changes) > 0 {
+				t.Errorf("%q was written as %s, read as %+v: %v", text, form, back, err)
+			}
 		}
 	})
 }
