@@ -212,11 +212,10 @@ func (d *DenialLog) flush(ctx context.Context, timeout time.Duration) error {
 	return nil
 }
 
-// loggedRow is a count as it is written.
+// loggedRow is a count as it is written: its key is as stored, and it has no secret.
 type loggedRow struct {
 	loggedKey
 	*denialCount
-	stored string // the key
 }
 
 // take takes all counts, in lock order.
@@ -225,27 +224,25 @@ func (d *DenialLog) take() []loggedRow {
 	counts := d.counts
 	d.counts, d.keyed = map[loggedKey]*denialCount{}, 0
 	d.mu.Unlock()
-	rows := make([]loggedRow, 0, len(counts))
+	stored := make(map[loggedKey]*denialCount, len(counts)) // limiters with different secrets share the rows of a policy
 	for k, n := range counts {
-		row := loggedRow{loggedKey: k, denialCount: n}
 		if k.key != "" {
-			row.stored = keys.Stored(k.key, []byte(k.secret))
+			k.key = keys.Stored(k.key, []byte(k.secret))
 		}
-		rows = append(rows, row)
+		k.secret = ""
+		if stored[k] == nil {
+			stored[k] = new(denialCount)
+		}
+		stored[k].add(n)
+	}
+	rows := make([]loggedRow, 0, len(stored))
+	for k, n := range stored {
+		rows = append(rows, loggedRow{k, n})
 	}
 	slices.SortFunc(rows, func(a, b loggedRow) int {
-		return cmp.Or(strings.Compare(a.policy, b.policy), strings.Compare(a.stored, b.stored), cmp.Compare(a.algorithm, b.algorithm))
+		return cmp.Or(strings.Compare(a.policy, b.policy), strings.Compare(a.key, b.key), cmp.Compare(a.algorithm, b.algorithm))
 	})
-	// Limiters with different secrets share the rows of a policy.
-	unique := rows[:0]
-	for _, row := range rows {
-		if n := len(unique); n > 0 && unique[n-1].policy == row.policy && unique[n-1].stored == row.stored && unique[n-1].algorithm == row.algorithm {
-			unique[n-1].add(row.denialCount)
-			continue
-		}
-		unique = append(unique, row)
-	}
-	return unique
+	return rows
 }
 
 // add adds n.
@@ -256,7 +253,7 @@ func (c *denialCount) add(n *denialCount) {
 	c.last = max(c.last, n.last)
 }
 
-// giveBack counts on what was not written.
+// giveBack counts on rows that were not written.
 func (d *DenialLog) giveBack(rows []loggedRow) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -269,7 +266,7 @@ func (d *DenialLog) giveBack(rows []loggedRow) {
 func denialParams(rows []loggedRow) (p db.DenialsAddParams) {
 	for _, row := range rows {
 		p.Policies = append(p.Policies, row.policy)
-		p.Keys = append(p.Keys, row.stored)
+		p.Keys = append(p.Keys, row.key)
 		p.Algorithms = append(p.Algorithms, string(row.algorithm))
 		p.Denials = append(p.Denials, row.denials)
 		p.Shadowed = append(p.Shadowed, row.shadowed)

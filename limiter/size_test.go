@@ -1,7 +1,6 @@
 package limiter
 
 import (
-	"context"
 	"fmt"
 	"runtime"
 	"testing"
@@ -30,41 +29,33 @@ func keyOf(size, i int) string { return fmt.Sprintf("%0*d%01000d", size, i, 0)[:
 func TestDenyCacheSize(t *testing.T) {
 	const most = 8192
 	for _, size := range []int{16, maxKey} {
-		model := memory.New()
-		l := newInMemory(model, nil)
-		before := heap()
 		denied, err := newDenials(most, time.Hour, func() int64 { return 1 })
 		if err != nil {
 			t.Fatal(err)
 		}
-		l.denied = denied
+		l := newInMemory(memory.NewBounded(1), &Config{})
+		before := heap()
 		p := Policy{Name: "p", Algorithm: TokenBucket, Limit: 1, Period: time.Hour}
 		for i := range 2 * most {
 			key := keyOf(size, i)
+			l.denied = denied
 			for range 2 {
-				if _, err := l.Allow(context.Background(), p, key); err != nil {
+				if _, err := l.Allow(t.Context(), p, key); err != nil {
 					t.Fatal(err)
 				}
 			}
-			s := p.Request(key, 1)
-			if r, _, known := denied.lookup(&s); !known || r.Allowed {
+			if r, _, known := denied.lookup(&Request{Policy: p, Key: key, Cost: 1}); !known || r.Allowed {
 				t.Fatalf("key %d: the denial was not remembered: %+v", i, r)
 			}
 			l.denied = nil // Reset would forget the denial
-			if err := l.Reset(context.Background(), p, key); err != nil {
+			if err := l.Reset(t.Context(), p, key); err != nil {
 				t.Fatal(err)
 			}
-			l.denied = denied
 		}
-		each := (heap() - before) / most
-		t.Logf("keys of %d bytes: %d bytes each", size, each)
-		if extra := each - size; extra < 600 || extra > 900 {
-			t.Errorf("keys of %d bytes: a denial takes %d, want about 750 and the key's length", size, each)
-		}
+		checkSize(t, "a denial", size, before, most, 600, 900)
 		if denied.Cache.Len() != most {
 			t.Errorf("%d denials are kept", denied.Cache.Len())
 		}
-		runtime.KeepAlive(l)
 	}
 }
 
@@ -78,16 +69,21 @@ func TestMaxKeysSize(t *testing.T) {
 			before := heap()
 			p := Policy{Name: "p", Algorithm: a, Limit: 10, Period: time.Hour}
 			for i := range many {
-				if _, err := l.Allow(context.Background(), p, keyOf(size, i)); err != nil {
+				if _, err := l.Allow(t.Context(), p, keyOf(size, i)); err != nil {
 					t.Fatal(err)
 				}
 			}
-			each := (heap() - before) / many
-			t.Logf("%s, keys of %d bytes: %d bytes each", a, size, each)
-			if extra := each - size; extra < 200 || extra > 500 {
-				t.Errorf("%s, keys of %d bytes: a key takes %d, want about 400 and its length", a, size, each)
-			}
+			checkSize(t, string(a), size, before, many, 200, 500)
 			runtime.KeepAlive(l)
 		}
+	}
+}
+
+// checkSize expects that each of n keys of size bytes takes from least to most bytes more
+// than that.
+func checkSize(t *testing.T, what string, size, before, n, least, most int) {
+	t.Helper()
+	if extra := (heap()-before)/n - size; extra < least || extra > most {
+		t.Errorf("%s, keys of %d bytes: %d bytes and the key, want %d to %d", what, size, extra, least, most)
 	}
 }
