@@ -107,27 +107,22 @@ var verbCalls = []struct {
 	{"Unblock", func(ctx context.Context, e *engine, p Policy) error { return e.Unblock(ctx, p, "k") }, VerbUnblock, false},
 }
 
-// TestEngineClosed: after Close no call reaches the store.
-func TestEngineClosed(t *testing.T) {
+// TestEngineRefuses: an invalid request does not reach the store, and after Close no call
+// does. FailOpen does not apply.
+func TestEngineRefuses(t *testing.T) {
 	l, s := watched(t, true, nil)
 	p := Policy{Name: "p", Algorithm: GCRA, Limit: 1, Period: time.Hour, OnError: FailOpen}
+	for _, v := range verbCalls[:9] {
+		if err := v.call(t.Context(), l.engine, Policy{Name: "p", OnError: FailOpen}); !errors.Is(err, ErrInvalid) || len(s.calls) != 0 {
+			t.Errorf("%s: %v, sent %v", v.name, err, s.calls)
+		}
+	}
 	_ = l.Close()
 	for _, v := range verbCalls {
 		for name, e := range map[string]*engine{"": l.engine, "in a transaction ": l.InTx(nil).engine} {
 			if err := v.call(t.Context(), e, p); !errors.Is(err, ErrClosed) || len(s.calls) != 0 {
 				t.Errorf("%s%s: %v, sent %v", name, v.name, err, s.calls)
 			}
-		}
-	}
-}
-
-// TestEngineInvalid: an invalid request does not reach the store, and FailOpen does not
-// apply.
-func TestEngineInvalid(t *testing.T) {
-	l, s := watched(t, true, nil)
-	for _, v := range verbCalls[:9] {
-		if err := v.call(t.Context(), l.engine, Policy{Name: "p", OnError: FailOpen}); !errors.Is(err, ErrInvalid) || len(s.calls) != 0 {
-			t.Errorf("%s: %v, sent %v", v.name, err, s.calls)
 		}
 	}
 }
@@ -247,7 +242,7 @@ func TestObserveAllocates(t *testing.T) {
 // TestEngineFailsOpen: FailOpen applies to a store that fails, only for decisions, and not
 // in a transaction or for a caller whose context has ended.
 func TestEngineFailsOpen(t *testing.T) {
-	l, s := watched(t, true, nil)
+	l, s := watched(t, true, &Config{MisconfiguredFailsOpen: true})
 	s.err = fmt.Errorf("%w: away", ErrUnavailable)
 	p := Policy{Name: "p", Algorithm: GCRA, Limit: 100, Period: time.Hour, OnError: FailOpen}
 	gone, cancel := context.WithCancel(t.Context())
@@ -265,6 +260,13 @@ func TestEngineFailsOpen(t *testing.T) {
 	}
 	if r, err := l.Allow(t.Context(), p, "k"); err != nil || !r.Allowed || r.Source != SourceDegraded || r.Granted != 1 {
 		t.Errorf("%+v, %v", r, err)
+	}
+	// Not for an overload, a locked row or a statement that is late while others are answered.
+	for _, away := range []error{store.ErrLocked, store.ErrOverloaded, store.ErrBusy, store.ErrOwners, fmt.Errorf("%w: %w", store.ErrUnavailable, store.ErrAnswering)} {
+		s.err = store.TimedOut(away, time.Second)
+		if r, err := l.Allow(t.Context(), p, "k"); !errors.Is(err, away) || r.Allowed {
+			t.Errorf("%v: %+v, %v", away, r, err)
+		}
 	}
 	p.OnError = FailClosed
 	s.err = fmt.Errorf("%w: 5 wait", ErrOverloaded)
@@ -301,25 +303,6 @@ func TestEngineMisconfigured(t *testing.T) {
 					t.Errorf("after a minute: %s, want %s", &logged, want)
 				}
 			})
-		}
-	}
-}
-
-// TestEngineFailsOpenWhileAway: FailOpen answers while the database is away, and not for an
-// overload, a locked row or a statement that is late while others are answered.
-func TestEngineFailsOpenWhileAway(t *testing.T) {
-	for err, opens := range map[error]bool{
-		fmt.Errorf("%w: connection refused", store.ErrUnavailable):           true,
-		fmt.Errorf("%w: %w", store.ErrUnavailable, context.DeadlineExceeded): true,
-		store.ErrLocked:     false,
-		store.ErrOverloaded: false,
-		store.ErrBusy:       false,
-		store.ErrOwners:     false,
-		fmt.Errorf("%w: %w", store.ErrUnavailable, store.ErrAnswering): false,
-	} {
-		e := &engine{shared: &shared{refusals: refusals{failOpen: true}}}
-		if got := e.failsOpen(t.Context(), store.TimedOut(err, time.Second)); got != opens {
-			t.Errorf("%v: fails open %v", err, got)
 		}
 	}
 }
