@@ -3,7 +3,6 @@ package crash
 import (
 	"context"
 	"errors"
-	"log"
 	"log/slog"
 	"strings"
 	"testing"
@@ -16,7 +15,6 @@ import (
 	"github.com/pglimit/pglimit/internal/conformance"
 	"github.com/pglimit/pglimit/limiter"
 	"github.com/pglimit/pglimit/migrations"
-	"github.com/pglimit/pglimit/pglimittest"
 )
 
 const breakForUs = int64(time.Second / time.Microsecond)
@@ -27,15 +25,7 @@ const breakForUs = int64(time.Second / time.Microsecond)
 func TestBreakerOnAStoppedServer(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
-	own, err := pglimittest.StartOwn(ctx, log.Printf)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := own.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	own := bed.OwnServer(t)
 	template, err := own.Template(ctx, "stopped", migrations.Up)
 	if err != nil {
 		t.Fatal(err)

@@ -3,7 +3,6 @@ package decide
 import (
 	"context"
 	"fmt"
-	"log"
 	"testing"
 	"time"
 
@@ -26,15 +25,7 @@ import (
 func TestDecideUpdatesStayHOT(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
-	own, err := pglimittest.StartOwn(ctx, log.Printf, pglimittest.Setting("autovacuum", "off"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := own.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	own := bed.OwnServer(t, pglimittest.Setting("autovacuum", "off"))
 	template, err := own.Template(ctx, "hot", migrations.Up)
 	if err != nil {
 		t.Fatal(err)
