@@ -88,17 +88,7 @@ func Join(keys ...Key) Key {
 func Each(key Key, policies ...limiter.Policy) func(*http.Request) ([]limiter.Request, error) {
 	require(key != nil, "Each: key is nil")
 	require(len(policies) > 0, "Each: no policies")
-	return func(r *http.Request) ([]limiter.Request, error) {
-		k, err := key(r)
-		if err != nil {
-			return nil, err
-		}
-		requests := make([]limiter.Request, len(policies))
-		for i, p := range policies {
-			requests[i] = p.Request(k, 1)
-		}
-		return requests, nil
-	}
+	return each(key, len(policies), func(i int) (limiter.Policy, error) { return policies[i], nil })
 }
 
 // EachNamed returns a function for New that requests one unit of each named policy for the
@@ -113,14 +103,19 @@ func EachNamed(key Key, policies *limiter.Policies, names ...string) func(*http.
 	require(policies != nil, "EachNamed: policies is nil")
 	require(len(names) > 0, "EachNamed: no names")
 	names = slices.Clone(names)
+	return each(key, len(names), func(i int) (limiter.Policy, error) { return policies.Get(names[i]) })
+}
+
+// each returns a function for New that requests one unit of each of n policies.
+func each(key Key, n int, policy func(i int) (limiter.Policy, error)) func(*http.Request) ([]limiter.Request, error) {
 	return func(r *http.Request) ([]limiter.Request, error) {
 		k, err := key(r)
 		if err != nil {
 			return nil, err
 		}
-		requests := make([]limiter.Request, len(names))
-		for i, name := range names {
-			p, err := policies.Get(name)
+		requests := make([]limiter.Request, n)
+		for i := range requests {
+			p, err := policy(i)
 			if err != nil {
 				return nil, err
 			}
