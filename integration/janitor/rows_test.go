@@ -73,84 +73,64 @@ func holdsNothing(t *testing.T, l *limiter.Limiter, p limiter.Policy) bool {
 
 // TestJanitorRowsStayWhileTheyCount: a block, an open reservation and a clock that was set
 // back keep a row, however long ago its level was gone.
+//
+// An empty key keeps its row until its last decision is a minute ago. Without the row the
+// key's clock would move back, for statements too that read the clock before that decision
+// and have waited for other rows since.
 func TestJanitorRowsStayWhileTheyCount(t *testing.T) {
 	t.Parallel()
-	ctx := context.Background()
-	for _, p := range bed.Variants(10, time.Second) {
-		t.Run(bed.Variant(p), func(t *testing.T) {
-			t.Parallel()
-			pool := bed.NewPool(t)
-			clock := new(conformance.Clock)
-			clock.Set(1_000_000)
-			l := bed.NewLimiter(t, pool, &limiter.Config{Now: clock.Now, DisableDenyCache: true})
-			j := bed.NewJanitor(t, pool, &janitor.Config{Now: clock.Now})
-			table := "pglimit_" + string(p.Algorithm)
-			sweep := func(at time.Duration, rows int) {
-				t.Helper()
-				clock.Set((at + inFlight).Microseconds())
-				bed.Exec(t, pool, "UPDATE "+table+" SET expires_at_us = 0") // whatever the last look has set
-				must.OK(j.Sweep(ctx))(t)
-				if n := count(t, pool, table); n != rows && rows >= 0 {
-					t.Errorf("at %v there are %d rows, want %d", at, n, rows)
-				}
-			}
-			bed.Must(t)(l.AllowN(ctx, p, "blocked", 5))
-			if err := l.Block(ctx, p, "blocked", time.Hour); err != nil {
-				t.Fatal(err)
-			}
-			bed.Must(t)(l.AllowN(ctx, p, "used", 5))
-			rows := 1
-			if p.Algorithm != limiter.LeakyBucketQueue {
-				must.OK(l.Reserve(ctx, p.Request("held", 5), 2*time.Hour))(t)
-				rows++
-			}
-			sweep(0, rows+1) // the clock was set back
-			sweep(10*time.Second, rows)
-			sweep(time.Hour+2*time.Second, rows-1)
-			sweep(3*time.Hour, -1) // the reservation's units go back, which uses some rows
-			sweep(3*time.Hour+inFlight, 0)
-		})
-	}
-}
-
-// inFlight is the time that an empty row stays for statements that began before it was used.
-const inFlight = time.Minute
-
-// TestJanitorRowsStayUntilTheClockIsThereAgain: an empty key keeps its row until its last
-// decision is a minute ago. Without the row the key's clock would move back, for statements
-// too that read the clock before that decision and have waited for other rows since.
-func TestJanitorRowsStayUntilTheClockIsThereAgain(t *testing.T) {
-	t.Parallel()
-	ctx := context.Background()
+	ctx := t.Context()
 	pool := bed.NewPool(t)
 	clock := new(conformance.Clock)
 	l := bed.NewLimiter(t, pool, &limiter.Config{Now: clock.Now, DisableDenyCache: true})
 	j := bed.NewJanitor(t, pool, &janitor.Config{Now: clock.Now})
 	for _, p := range bed.Variants(10, time.Second) {
 		table := "pglimit_" + string(p.Algorithm)
+		sweep := func(at time.Duration, rows int) {
+			t.Helper()
+			clock.Set((at + inFlight).Microseconds())
+			bed.Exec(t, pool, "UPDATE "+table+" SET expires_at_us = 0") // whatever the last look has set
+			must.OK(j.Sweep(ctx))(t)
+			if n := count(t, pool, table); n != rows && rows >= 0 {
+				t.Errorf("%s: at %v there are %d rows, want %d", bed.Variant(p), at, n, rows)
+			}
+		}
+		block := func(key string, d time.Duration) {
+			t.Helper()
+			if err := l.Block(ctx, p, key, d); err != nil {
+				t.Fatal(err)
+			}
+		}
+		clock.Set(1_000_000)
+		bed.Must(t)(l.AllowN(ctx, p, "blocked", 5))
+		block("blocked", time.Hour)
+		bed.Must(t)(l.AllowN(ctx, p, "used", 5))
+		rows := 1
+		if p.Algorithm != limiter.LeakyBucketQueue {
+			must.OK(l.Reserve(ctx, p.Request("held", 5), 2*time.Hour))(t)
+			rows++
+		}
+		sweep(0, rows+1) // the clock was set back
+		sweep(10*time.Second, rows)
+		sweep(time.Hour+2*time.Second, rows-1)
+		sweep(3*time.Hour, -1) // the reservation's units go back, which uses some rows
+		sweep(3*time.Hour+inFlight, 0)
+
 		clock.Set(1_000_000)
 		bed.Must(t)(l.AllowN(ctx, p, "k", 5))
 		clock.Set(10_000_000) // empty by now, and a block that is lifted again
-		if err := l.Block(ctx, p, "k", time.Second); err != nil {
-			t.Fatal(err)
-		}
+		block("k", time.Second)
 		bed.Must(t)(l.Allow(ctx, p, "k"))
 		if err := l.Unblock(ctx, p, "k"); err != nil {
 			t.Fatal(err)
 		}
-		for _, c := range []struct {
-			at   int64
-			rows int
-		}{{9_999_999, 1}, {10_000_000, 0}} {
-			clock.Set(c.at + inFlight.Microseconds())
-			bed.Exec(t, pool, "UPDATE "+table+" SET expires_at_us = 0")
-			must.OK(j.Sweep(ctx))(t)
-			if n := count(t, pool, table); n != c.rows {
-				t.Errorf("%s: decided at 10 s, and a minute after %d µs there are %d rows, want %d", bed.Variant(p), c.at, n, c.rows)
-			}
-		}
+		sweep(9_999_999*time.Microsecond, 1)
+		sweep(10*time.Second, 0)
 	}
 }
+
+// inFlight is the time that an empty row stays for statements that began before it was used.
+const inFlight = time.Minute
 
 // TestViewsShowWhenAKeyIsEmpty, not when the janitor looks.
 func TestViewsShowWhenAKeyIsEmpty(t *testing.T) {

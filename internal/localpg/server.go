@@ -32,7 +32,7 @@ import (
 
 // Timeouts of steps, unless the caller's context ends earlier.
 const (
-	startTimeout = time.Minute
+	startTimeout = 5 * time.Minute // initdb takes a while on a busy machine
 	stopTimeout  = 10 * time.Second
 )
 
@@ -84,7 +84,7 @@ type Server struct {
 	closed bool
 }
 
-// Start starts a server and returns once it accepts connections. It fails after a minute
+// Start starts a server and returns once it accepts connections. It fails after five minutes
 // or when ctx ends. For root, the server runs as user postgres or nobody, or as the owner
 // of DataDir. Without a server on the machine the error is ErrNotFound.
 func Start(ctx context.Context, o Options) (_ *Server, err error) {
@@ -220,7 +220,7 @@ func (s *Server) forget() {
 
 // Restart stops the server if it runs, and starts it with the same data and port. It
 // returns once the server accepts connections, after recovery from a Kill. It fails after
-// a minute or when ctx ends.
+// five minutes or when ctx ends.
 func (s *Server) Restart(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
