@@ -131,18 +131,32 @@ func TestProcessorTime(t *testing.T) {
 	})
 }
 
-func TestRunFailsWithADecision(t *testing.T) {
+// TestLoadsFailWithADecision: an error or a denial ends a load at once.
+func TestLoadsFailWithADecision(t *testing.T) {
+	type decide = func(context.Context, string) (float64, error)
 	broken := errors.New("broken")
 	for name, c := range map[string]struct {
 		units float64
 		err   error
 	}{"error": {1, broken}, "denial": {0, nil}} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				var calls atomic.Int64
-				_, err := Run(t.Context(), Load{
-					Callers: 3, Warmup: time.Second, Duration: time.Second, Keys: []string{"a"}, Sequence: []uint32{0},
-					Decide: func(ctx context.Context, _ string) (float64, error) {
+		for kind, run := range map[string]func(context.Context, decide) error{
+			"closed": func(ctx context.Context, d decide) error {
+				_, err := Run(ctx, Load{Callers: 3, Warmup: time.Hour, Keys: []string{"a"}, Sequence: []uint32{0}, Decide: d})
+				return err
+			},
+			"open": func(ctx context.Context, d decide) error {
+				_, err := RunOpen(ctx, OpenLoad{
+					Begin: time.Now(), Callers: 2, Stages: []Stage{{100, time.Hour}}, SleepUntil: fakeSleep,
+					Keys: []string{"a"}, Sequence: []uint32{0}, Decide: d,
+				})
+				return err
+			},
+		} {
+			t.Run(kind+", "+name, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					begin := time.Now()
+					var calls atomic.Int64
+					err := run(t.Context(), func(ctx context.Context, _ string) (float64, error) {
 						select {
 						case <-time.After(time.Millisecond):
 						case <-ctx.Done():
@@ -152,13 +166,16 @@ func TestRunFailsWithADecision(t *testing.T) {
 							return c.units, c.err
 						}
 						return 1, nil
-					},
+					})
+					if err == nil || c.err != nil && !errors.Is(err, c.err) {
+						t.Errorf("%v, want what one of the decisions said", err)
+					}
+					if after := time.Since(begin); after > 2*time.Second {
+						t.Errorf("it went on for %v", after)
+					}
 				})
-				if err == nil || c.err != nil && !errors.Is(err, c.err) {
-					t.Errorf("Run: %v, want what one of the decisions said", err)
-				}
 			})
-		})
+		}
 	}
 }
 

@@ -2,7 +2,6 @@ package measure
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"sync"
 	"testing"
@@ -86,31 +85,6 @@ func TestOpenLoadHasManyInFlight(t *testing.T) {
 			}
 		}
 	})
-}
-
-func TestOpenLoadFailsWithADecision(t *testing.T) {
-	broken := errors.New("broken")
-	for name, c := range map[string]struct {
-		units float64
-		err   error
-	}{"error": {1, broken}, "denial": {0, nil}} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				begin := time.Now()
-				_, err := RunOpen(t.Context(), OpenLoad{
-					Begin: begin, Callers: 2, Stages: []Stage{{1, time.Hour}}, SleepUntil: fakeSleep,
-					Keys: []string{"a"}, Sequence: []uint32{0},
-					Decide: func(context.Context, string) (float64, error) { return c.units, c.err },
-				})
-				if err == nil || c.err != nil && !errors.Is(err, c.err) {
-					t.Errorf("RunOpen: %v, want the decision's error", err)
-				}
-				if after := time.Since(begin); after > 2*time.Second {
-					t.Errorf("it went on for %v", after)
-				}
-			})
-		})
-	}
 }
 
 func TestSleepUntil(t *testing.T) {
