@@ -1,15 +1,14 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/pglimit/pglimit/bench/contender"
 	"github.com/pglimit/pglimit/bench/measure"
@@ -68,43 +67,31 @@ func (b *bench) holdRow(ctx context.Context, connections int32, held bool) (repo
 
 	holding, release := context.WithCancel(ctx)
 	defer release()
-	var wg sync.WaitGroup
-	var mu sync.Mutex
-	var failed error // the first
-	try := func(f func() error) {
-		if err := f(); err != nil {
-			mu.Lock()
-			defer mu.Unlock()
-			failed = cmp.Or(failed, err)
-		}
-	}
+	var beside errgroup.Group
 	if held {
 		conn, err := pgx.ConnectConfig(ctx, pool.Config().ConnConfig)
 		if err != nil {
 			return nil, err
 		}
 		defer conn.Close(context.WithoutCancel(ctx))
-		wg.Go(func() { try(func() error { return hold(holding, conn, l, &grants) }) })
+		beside.Go(func() error { return hold(holding, conn, l, &grants) })
 	}
 	s, err := measure.Run(ctx, measure.Load{
 		Callers: heldCallers, Warmup: b.long().warmup, Duration: b.long().duration,
 		Keys: measure.Keys(heldOthers), Sequence: measure.Evenly(heldOthers, 2),
 		Decide: func(loading context.Context, key string) (float64, error) {
 			if asked.Add(1)%heldOthers == 0 {
-				wg.Go(func() {
-					try(func() error {
-						_, err := l.Decide(ctx, heldKey)
-						grants.Add(1)
-						return err
-					})
+				beside.Go(func() error {
+					_, err := l.Decide(ctx, heldKey)
+					grants.Add(1)
+					return err
 				})
 			}
 			return l.Decide(loading, key)
 		},
 	})
 	release()
-	wg.Wait()
-	if err := errors.Join(err, failed); err != nil {
+	if err := errors.Join(err, beside.Wait()); err != nil {
 		return nil, err
 	}
 	return figures(s), errors.Join(

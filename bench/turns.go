@@ -2,11 +2,11 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math"
 	"slices"
-	"sync"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/pglimit/pglimit/bench/contender"
 	"github.com/pglimit/pglimit/bench/measure"
@@ -118,13 +118,11 @@ func counted(ctx context.Context, d contender.Decider, keys []string, allowed fl
 	return nil
 }
 
-// inParallel runs f that many times at once and joins the errors.
+// inParallel runs f that many times at once and returns the first error.
 func inParallel(n int, f func(i int) error) error {
-	errs := make([]error, n)
-	var wg sync.WaitGroup
+	var all errgroup.Group
 	for i := range n {
-		wg.Go(func() { errs[i] = f(i) })
+		all.Go(func() error { return f(i) })
 	}
-	wg.Wait()
-	return errors.Join(errs...)
+	return all.Wait()
 }
