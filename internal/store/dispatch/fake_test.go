@@ -292,6 +292,28 @@ func newSerial(f *fake, timeout time.Duration) *Dispatcher {
 	return New(f, serialOptions(4, 1, timeout))
 }
 
+// inShared runs test in synthetic time over a slow fake with a Dispatcher whose requests
+// share transactions, of which at most so many are in flight; if most is 0, 4 that share none.
+func inShared(t *testing.T, most int, timeout time.Duration, test func(*testing.T, *fake, *Dispatcher)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		f := newSlow()
+		if most == 0 {
+			test(t, f, newSerial(f, timeout))
+		} else {
+			test(t, f, newSharing(f, most, timeout))
+		}
+	})
+}
+
+// charges charges a key n times, in order, and returns the channels of the answers.
+func charges(ctx context.Context, s *Dispatcher, n int, key string) (all []<-chan error) {
+	for range n {
+		all = append(all, charge(ctx, s, key))
+	}
+	return all
+}
+
 func newSharing(f *fake, most int, timeout time.Duration) *Dispatcher {
 	o := serialOptions(most, 100, timeout)
 	o.Waiting = 10_000

@@ -203,10 +203,7 @@ func TestTurnsWaitForLockedRows(t *testing.T) {
 		f := newSlow()
 		f.locked["held"] = true
 		s := newSerial(f, time.Minute)
-		var held []<-chan error
-		for range 20 {
-			held = append(held, charge(t.Context(), s, "held"))
-		}
+		held := charges(t.Context(), s, 20, "held")
 		for i := range 100 {
 			start := time.Now()
 			if err := <-charge(t.Context(), s, fmt.Sprint(i)); err != nil || time.Since(start) > UsualLockWait+time.Millisecond {
@@ -223,11 +220,7 @@ func TestTurnsWaitForLockedRows(t *testing.T) {
 			}
 			delete(f.locked, "held")
 		})
-		for _, answer := range held {
-			if err := <-answer; err != nil {
-				t.Error(err)
-			}
-		}
+		answers(t, held)
 		if !s.idleNow() {
 			t.Error("not idle")
 		}
@@ -379,9 +372,9 @@ func TestTurnsOfASettle(t *testing.T) {
 		f := newSlow()
 		f.locked["held"] = true
 		s := newSerial(f, time.Minute)
-		var answers []<-chan error
+		var all []<-chan error
 		for i := range 50 {
-			answers = append(answers, settle(t.Context(), s, "held", fmt.Sprint("id-", i)), charge(t.Context(), s, "held"))
+			all = append(all, settle(t.Context(), s, "held", fmt.Sprint("id-", i)), charge(t.Context(), s, "held"))
 		}
 		time.Sleep(3 * time.Second)
 		f.set(func() {
@@ -390,11 +383,7 @@ func TestTurnsOfASettle(t *testing.T) {
 			}
 			delete(f.locked, "held")
 		})
-		for _, answer := range answers {
-			if err := <-answer; err != nil {
-				t.Error(err)
-			}
-		}
+		answers(t, all)
 		s.AwaitIdle()
 		s.AwaitIdle()
 	})

@@ -16,22 +16,13 @@ import (
 // TestTurns: the keys take turns, so that many requests for one do not delay another, and
 // at most two statements for a key are in flight.
 func TestTurns(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newSlow()
-		s := newSerial(f, time.Minute)
-		var hot []<-chan error
-		for range 100 {
-			hot = append(hot, charge(t.Context(), s, "hot"))
-		}
+	inShared(t, 0, time.Minute, func(t *testing.T, f *fake, s *Dispatcher) {
+		hot := charges(t.Context(), s, 100, "hot")
 		start := time.Now()
 		if err := <-charge(t.Context(), s, "other"); err != nil || time.Since(start) > time.Millisecond {
 			t.Errorf("after %v: %v", time.Since(start), err)
 		}
-		for _, answer := range hot {
-			if err := <-answer; err != nil {
-				t.Error(err)
-			}
-		}
+		answers(t, hot)
 		if f.most != 3 || !s.idleNow() {
 			t.Errorf("%d statements at once; %d running, flows %v", f.most, s.serial.running, s.serial.keys)
 		}
@@ -52,21 +43,14 @@ func TestTurnsOfOthersFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newSlow()
 		s := New(f, serialOptions(2, 1, time.Minute))
-		var hot []<-chan error
-		for range 100 {
-			hot = append(hot, charge(t.Context(), s, "hot"))
-		}
+		hot := charges(t.Context(), s, 100, "hot")
 		for i := range 10 {
 			start := time.Now()
 			if err := <-charge(t.Context(), s, fmt.Sprint(i)); err != nil || time.Since(start) > 2*time.Millisecond {
 				t.Errorf("after %v: %v", time.Since(start), err)
 			}
 		}
-		for _, answer := range hot {
-			if err := <-answer; err != nil {
-				t.Error(err)
-			}
-		}
+		answers(t, hot)
 		s.AwaitIdle()
 	})
 }
@@ -74,9 +58,7 @@ func TestTurnsOfOthersFirst(t *testing.T) {
 // TestTurnsAreBounded: no more statements are in flight than allowed, reads of one key
 // among them.
 func TestTurnsAreBounded(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newSlow()
-		s := newSerial(f, time.Minute)
+	inShared(t, 0, time.Minute, func(t *testing.T, f *fake, s *Dispatcher) {
 		var wg sync.WaitGroup
 		for i := range 50 {
 			wg.Go(func() {
@@ -123,9 +105,7 @@ func TestTurnsLeave(t *testing.T) {
 
 // TestTurnsEndAtClose: nothing is sent after Close, and Close waits for what was sent.
 func TestTurnsEndAtClose(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newSlow()
-		s := newSerial(f, time.Minute)
+	inShared(t, 0, time.Minute, func(t *testing.T, f *fake, s *Dispatcher) {
 		early := charge(t.Context(), s, "k")
 		if s.Close(nil) {
 			t.Error("closed while a statement was in flight")
@@ -144,9 +124,7 @@ func TestTurnsEndAtClose(t *testing.T) {
 // TestTurnsKnownMeanwhile: a request whose answer comes to be known while it waits is not
 // sent.
 func TestTurnsKnownMeanwhile(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newSlow()
-		s := newSerial(f, time.Minute)
+	inShared(t, 0, time.Minute, func(t *testing.T, f *fake, s *Dispatcher) {
 		first, second := charge(t.Context(), s, "k"), charge(t.Context(), s, "k")
 		var known atomic.Bool
 		q := ask(store.Take, "k")
@@ -223,10 +201,7 @@ func TestTurnsTellWhy(t *testing.T) {
 		f := newSlow()
 		f.took = 600 * time.Millisecond
 		s := newSerial(f, time.Second)
-		var all []<-chan error
-		for range 6 {
-			all = append(all, charge(t.Context(), s, "slow"))
-		}
+		all := charges(t.Context(), s, 6, "slow")
 		for i, answer := range all {
 			err := <-answer
 			switch {
@@ -240,9 +215,7 @@ func TestTurnsTellWhy(t *testing.T) {
 
 		f.took = -1
 		all = nil
-		for range 6 {
-			all = append(all, charge(t.Context(), s, "away"))
-		}
+		all = append(all, charges(t.Context(), s, 6, "away")...)
 		for i, answer := range all {
 			if err := <-answer; !errors.Is(err, store.ErrUnavailable) || errors.Is(err, store.ErrAnswering) {
 				t.Errorf("request %d: %v", i, err)
@@ -254,9 +227,7 @@ func TestTurnsTellWhy(t *testing.T) {
 
 // TestTurnsAreShared: of the callers that may wait, a quarter may wait for one key.
 func TestTurnsAreShared(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newSlow()
-		s := newSerial(f, time.Minute)
+	inShared(t, 0, time.Minute, func(t *testing.T, f *fake, s *Dispatcher) {
 		f.took = time.Second
 		var all []<-chan error
 		shed := 0
@@ -285,9 +256,7 @@ func TestTurnsAreShared(t *testing.T) {
 // TestTurnsOfAHotKey: requests for a contended key with keys of their own have the turns of one
 // key.
 func TestTurnsOfAHotKey(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newSlow()
-		s := newSerial(f, time.Minute)
+	inShared(t, 0, time.Minute, func(t *testing.T, f *fake, s *Dispatcher) {
 		var wg sync.WaitGroup
 		for i := range 100 {
 			wg.Go(func() {

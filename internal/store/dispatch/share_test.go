@@ -26,13 +26,8 @@ func answers(t *testing.T, all []<-chan error) {
 // TestShareKey: the requests for one key that wait for its row share transactions, at most
 // two at a time, in the order of arrival.
 func TestShareKey(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newSlow()
-		s := newSharing(f, 4, time.Minute)
-		var all []<-chan error
-		for range 100 {
-			all = append(all, charge(t.Context(), s, "k"))
-		}
+	inShared(t, 4, time.Minute, func(t *testing.T, f *fake, s *Dispatcher) {
+		all := charges(t.Context(), s, 100, "k")
 		answers(t, all)
 		s.AwaitIdle()
 		sum := 0
@@ -48,9 +43,7 @@ func TestShareKey(t *testing.T) {
 // TestShareKeyInOrder: the requests of a key in one transaction are in the order of arrival,
 // and no transaction has more than keep the row locked for moments.
 func TestShareKeyInOrder(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newSlow()
-		s := newSharing(f, 1, time.Minute)
+	inShared(t, 1, time.Minute, func(t *testing.T, f *fake, s *Dispatcher) {
 		var mu sync.Mutex
 		var order []int
 		for i := range 200 {
@@ -82,18 +75,14 @@ func TestShareKeyInOrder(t *testing.T) {
 
 // TestShareNothing: requests share nothing while all that wait can soon be in flight.
 func TestShareNothing(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newSlow()
-		s := newSharing(f, 4, time.Minute)
+	inShared(t, 4, time.Minute, func(t *testing.T, f *fake, s *Dispatcher) {
 		var all []<-chan error
 		for i := range 11 { // 4 are in flight, and fewer than 8 wait
 			all = append(all, charge(t.Context(), s, fmt.Sprint(i)))
 		}
 		answers(t, all)
 		all = nil
-		for range 3 { // 2 are in flight
-			all = append(all, charge(t.Context(), s, "k"))
-		}
+		all = append(all, charges(t.Context(), s, 3, "k")...) // 2 are in flight
 		answers(t, all)
 		for range 11 {
 			go func() { _ = s.Do(t.Context(), ask(store.Get, "k")) }()
@@ -113,9 +102,7 @@ func TestShareNothing(t *testing.T) {
 
 // TestShareInLockOrder: a transaction locks its rows in the order of an AllowAll.
 func TestShareInLockOrder(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newSlow()
-		s := newSharing(f, 1, time.Minute)
+	inShared(t, 1, time.Minute, func(t *testing.T, f *fake, s *Dispatcher) {
 		all := []<-chan error{charge(t.Context(), s, "busy")}
 		for _, c := range []struct {
 			a           algorithm.Name
@@ -145,19 +132,13 @@ func TestShareInLockOrder(t *testing.T) {
 // TestShareTurns: a flood of one key shares no transaction with other keys, which would wait
 // for its row, and does not keep them out.
 func TestShareTurns(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newSlow()
-		s := newSharing(f, 1, time.Minute)
+	inShared(t, 1, time.Minute, func(t *testing.T, f *fake, s *Dispatcher) {
 		all := []<-chan error{charge(t.Context(), s, "busy"), charge(t.Context(), s, "other")}
-		for range 300 {
-			all = append(all, charge(t.Context(), s, "flood"))
-		}
+		all = append(all, charges(t.Context(), s, 300, "flood")...)
 		for i := range 40 {
 			all = append(all, charge(t.Context(), s, fmt.Sprint("late-", i)))
 		}
-		for range ofSharedKey { // few are no flood
-			all = append(all, charge(t.Context(), s, "late-41"))
-		}
+		all = append(all, charges(t.Context(), s, ofSharedKey, "late-41")...) // few are no flood
 		answers(t, all)
 		others := strings.Fields(f.sent[1])
 		if len(others) != 1+40+ofSharedKey || strings.Contains(f.sent[1], "flood") {
@@ -172,9 +153,7 @@ func TestShareTurns(t *testing.T) {
 // TestShareWithDenials: requests that a denial would answer share a transaction once others
 // were granted, and each is sent alone after a denial: that answers those behind it.
 func TestShareWithDenials(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newSlow()
-		s := newSharing(f, 1, time.Minute)
+	inShared(t, 1, time.Minute, func(t *testing.T, f *fake, s *Dispatcher) {
 		known := func() bool { return false }
 		take := func(n int) {
 			var all sync.WaitGroup
@@ -217,14 +196,10 @@ func TestShareWithDenials(t *testing.T) {
 
 // TestShareATurn: while other keys wait, a flood has few requests in each turn.
 func TestShareATurn(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newSlow()
-		s := newSharing(f, 1, time.Minute)
+	inShared(t, 1, time.Minute, func(t *testing.T, f *fake, s *Dispatcher) {
 		all := []<-chan error{charge(t.Context(), s, "busy")}
 		for _, k := range []string{"a", "b"} {
-			for range 40 {
-				all = append(all, charge(t.Context(), s, k))
-			}
+			all = append(all, charges(t.Context(), s, 40, k)...)
 		}
 		answers(t, all)
 		var turns []string
@@ -292,9 +267,7 @@ func TestSharePart(t *testing.T) {
 
 // TestShareReads: reads share transactions among themselves, and those of one key too.
 func TestShareReads(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newSlow()
-		s := newSharing(f, 2, time.Minute)
+	inShared(t, 2, time.Minute, func(t *testing.T, f *fake, s *Dispatcher) {
 		var wg sync.WaitGroup
 		for i := range 202 {
 			wg.Go(func() {
@@ -323,9 +296,7 @@ func TestShareReads(t *testing.T) {
 // TestShareNot: requests of another durability, with several statements or whose key is not
 // known share no transaction.
 func TestShareNot(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newSlow()
-		s := newSharing(f, 1, time.Minute)
+	inShared(t, 1, time.Minute, func(t *testing.T, f *fake, s *Dispatcher) {
 		all := []<-chan error{charge(t.Context(), s, "busy")}
 		send := func(f func() error) {
 			answer := make(chan error, 1)

@@ -3,9 +3,9 @@ package dispatch
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -25,25 +25,39 @@ func behind(t *testing.T, s *Dispatcher, keys ...string) (first <-chan error, al
 	return first, all
 }
 
-// TestShareWithABadOne: of the requests whose transaction fails, one has the error, and the
-// others are decided alone, each once.
-func TestShareWithABadOne(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newSlow()
-		f.bad["b"] = true
-		s := newSharing(f, 1, time.Minute)
-		first, all := behind(t, s, "a", "b", "c", "d")
-		for k, answer := range all {
-			if err := <-answer; (err != nil) != (k == "b") || k == "b" && err != errBad {
-				t.Errorf("%s: %v", k, err)
+// TestShareThatFails: what becomes of the requests of a transaction if one fails, or all do.
+func TestShareThatFails(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		change func(*fake)
+		fails  string // the keys whose requests fail
+		want   error
+		sent   []string // after the one that was in flight
+	}{
+		{"a bad one has the error, and the others are decided alone, each once", func(f *fake) { f.bad["b"] = true }, "b", errBad, []string{"[a b c]", "[a]", "[b]", "[c]"}},
+		{"a lost answer is the answer of all, and none is sent again", func(f *fake) { f.lost = io.ErrUnexpectedEOF }, "abc", io.ErrUnexpectedEOF, []string{"[a b c]"}},
+		{"one that needs a second statement is sent alone, and the others are not", func(f *fake) { f.again["b"] = true }, "", nil, []string{"[a b c]", "[b]"}},
+		{"if nothing can be sent together, all are sent alone", func(f *fake) { f.lost = store.ErrAlone }, "", nil, []string{"[a b c]", "[a]", "[b]", "[c]"}},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			f := newSlow()
+			c.change(f)
+			s := newSharing(f, 1, time.Minute)
+			first, all := behind(t, s, "a", "b", "c")
+			for k, answer := range all {
+				if err := <-answer; strings.Contains(c.fails, k) != (err != nil) || err != nil && !errors.Is(err, c.want) {
+					t.Errorf("%s: %s: %v", c.name, k, err)
+				}
 			}
-		}
-		<-first
-		want := []string{"[busy]", "[a b c d]", "[a]", "[b]", "[c]", "[d]"}
-		if slices.Sort(f.sent[2:]); !slices.Equal(f.sent, want) || !s.idleNow() {
-			t.Errorf("sent %q, want %q", f.sent, want)
-		}
-	})
+			if err := <-first; err != nil {
+				t.Errorf("%s: %v", c.name, err)
+			}
+			s.AwaitIdle()
+			if slices.Sort(f.sent[2:]); !slices.Equal(f.sent[1:], c.sent) || !s.idleNow() {
+				t.Errorf("%s: sent %q, want %q", c.name, f.sent[1:], c.sent)
+			}
+		})
+	}
 }
 
 // TestShareWithALockedOne: a locked row delays the others of its transaction by UsualLockWait, and
@@ -79,9 +93,7 @@ func TestShareWithALockedOne(t *testing.T) {
 // TestShareALockedKey: all requests for a locked key wait apart, in the order of
 // arrival.
 func TestShareALockedKey(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newSlow()
-		s := newSharing(f, 1, time.Minute)
+	inShared(t, 1, time.Minute, func(t *testing.T, f *fake, s *Dispatcher) {
 		var all sync.WaitGroup
 		var order []int // in which they are sent once the key is free
 		for i := range 90 {
@@ -114,68 +126,6 @@ func TestShareALockedKey(t *testing.T) {
 		s.AwaitIdle()
 		if !slices.IsSorted(order) || len(order) < 89 || !s.idleNow() {
 			t.Errorf("sent in the order %v", order)
-		}
-	})
-}
-
-// TestShareOutcomeUnknown: if the answer to a transaction is lost, all its requests get the
-// error, and none is sent again.
-func TestShareOutcomeUnknown(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newSlow()
-		f.lost = fmt.Errorf("%w: %w", store.ErrUnavailable, io.ErrUnexpectedEOF)
-		s := newSharing(f, 1, time.Minute)
-		first, all := behind(t, s, "a", "b", "c")
-		if err := <-first; err != nil {
-			t.Error(err)
-		}
-		for k, answer := range all {
-			if err := <-answer; !errors.Is(err, io.ErrUnexpectedEOF) {
-				t.Errorf("%s: %v", k, err)
-			}
-		}
-		s.AwaitIdle()
-		if want := []string{"[busy]", "[a b c]"}; !slices.Equal(f.sent, want) {
-			t.Errorf("sent %q, want %q", f.sent, want)
-		}
-	})
-}
-
-// TestShareThatIsAlone: a request that needs a second statement is sent alone, and the others
-// of its transaction are not.
-func TestShareThatIsAlone(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newSlow()
-		f.again["b"] = true
-		s := newSharing(f, 1, time.Minute)
-		first, all := behind(t, s, "a", "b", "c")
-		for k, answer := range all {
-			if err := <-answer; err != nil {
-				t.Errorf("%s: %v", k, err)
-			}
-		}
-		<-first
-		if want := []string{"[busy]", "[a b c]", "[b]"}; !slices.Equal(f.sent, want) {
-			t.Errorf("sent %q, want %q", f.sent, want)
-		}
-	})
-}
-
-// TestShareNoPipeline: if nothing can be sent together, all are sent alone.
-func TestShareNoPipeline(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newSlow()
-		f.lost = store.ErrAlone
-		s := newSharing(f, 1, time.Minute)
-		first, all := behind(t, s, "a", "b", "c")
-		for k, answer := range all {
-			if err := <-answer; err != nil {
-				t.Errorf("%s: %v", k, err)
-			}
-		}
-		<-first
-		if len(f.sent) != 5 {
-			t.Errorf("sent %q", f.sent)
 		}
 	})
 }
@@ -229,9 +179,7 @@ func TestShareThatLeave(t *testing.T) {
 
 // TestShareThatAllLeave: without a timeout, a transaction that all callers have left ends.
 func TestShareThatAllLeave(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newSlow()
-		s := newSharing(f, 1, 0)
+	inShared(t, 1, 0, func(t *testing.T, f *fake, s *Dispatcher) {
 		ctx, cancel := context.WithCancel(t.Context())
 		first := charge(t.Context(), s, "busy")
 		f.set(func() { f.took = -1 })
@@ -251,9 +199,7 @@ func TestShareThatAllLeave(t *testing.T) {
 
 // TestShareKnown: a request whose answer comes to be known while it waits is not sent.
 func TestShareKnown(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newSlow()
-		s := newSharing(f, 1, time.Minute)
+	inShared(t, 1, time.Minute, func(t *testing.T, f *fake, s *Dispatcher) {
 		first, all := behind(t, s, "a", "c")
 		q := ask(store.Take, "b")
 		q.Known = func() bool { return true }
@@ -277,9 +223,7 @@ func TestShareKnown(t *testing.T) {
 
 // TestShareThatLeaveLate: a caller that leaves while its transaction is made ready is not sent.
 func TestShareThatLeaveLate(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newSlow()
-		s := newSharing(f, 1, time.Minute)
+	inShared(t, 1, time.Minute, func(t *testing.T, f *fake, s *Dispatcher) {
 		first := charge(t.Context(), s, "busy")
 		ctx, cancel := context.WithCancel(t.Context())
 		leaves := make(chan (<-chan error), 1)
