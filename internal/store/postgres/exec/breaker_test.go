@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/pglimit/pglimit/internal/store"
+	"github.com/pglimit/pglimit/internal/store/detached"
 )
 
 // TestAnswered: which errors count as an answer of the server.
@@ -63,10 +64,10 @@ func (b *Breaker) try(t *testing.T, err error) error {
 }
 
 // TestBreakerWaitsForConnections: a wait for a connection of the pool is no failure of the
-// database, and neither is a locked row.
+// database, and neither is a locked row or a statement that another goroutine continues.
 func TestBreakerWaitsForConnections(t *testing.T) {
 	b := NewBreaker(1, time.Second, func() int64 { return 0 })
-	for _, fails := range []error{&noConnection{context.DeadlineExceeded, true}, &noConnection{context.DeadlineExceeded, false}, store.ErrLocked} {
+	for _, fails := range []error{&noConnection{context.DeadlineExceeded, true}, &noConnection{context.DeadlineExceeded, false}, store.ErrLocked, store.ErrElsewhere} {
 		for range 3 {
 			if err := b.try(t, fails); err != fails {
 				t.Error(err)
@@ -92,6 +93,11 @@ func TestBreakerProbes(t *testing.T) {
 	now += time.Second.Microseconds()
 	if err := b.Refuses(); err != nil {
 		t.Errorf("it refuses its probe: %v", err)
+	}
+	own := new(detached.Context)
+	own.Own()
+	if err := NewPool(&scripted{}, NewCache(nil)).Guard(b, nil).Run(own, Statement, nil); err != store.ErrElsewhere {
+		t.Errorf("a caller that may leave probes: %v", err)
 	}
 	if err := b.try(t, nil); err != nil || b.Refuses() != nil {
 		t.Errorf("after the probe: %v, %v", err, b.Refuses())

@@ -52,6 +52,9 @@ func (b *Breaker) note(ctx context.Context, err error) {
 // Answers returns how many statements the server has answered.
 func (b *Breaker) Answers() int64 { return b.answers.Load() }
 
+// open reports whether the breaker is open, even if a probe is due.
+func (b *Breaker) open() bool { return b.until.Load() != 0 }
+
 // admit admits all while closed, and one probe every rest while open: the caller that
 // moves until.
 func (b *Breaker) admit() error {

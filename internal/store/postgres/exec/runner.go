@@ -99,6 +99,9 @@ func (p *Pool) Leaves() bool {
 func (p *Pool) Run(ctx context.Context, m Mode, f func(db.DBTX) error) (err error) {
 	d := detached.Of(ctx)
 	begun := keptBy(d) // by a caller that has left
+	if p.breaker != nil && p.breaker.open() && detached.IsOwn(ctx) {
+		return store.ErrElsewhere // a probe must not end before it has its answer
+	}
 	if p.breaker != nil && begun == nil {
 		if err := p.breaker.admit(); err != nil {
 			return err
