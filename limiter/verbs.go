@@ -194,9 +194,10 @@ func (e *engine) Reserve(ctx context.Context, request Request, ttl time.Duration
 	c.ttl, c.held = ttl, true
 	defer e.put(c)
 	r, err := e.decide(ctx, c)
-	switch before := c.op.Outcome.Before; {
-	case err != nil || !r.Allowed:
+	if err != nil || !r.Allowed { // after an error the op may still be in use
 		return Reservation{Result: r}, err
+	}
+	switch before := c.op.Outcome.Before; {
 	case r.Shadowed || r.Source == SourceOverride:
 		id := store.UncountedID(rand.Text(), c.request.Policy.Name, keys.Stored(c.request.Key, e.keySecret))
 		return Reservation{r, id, r.At.Add(ttl)}, nil
