@@ -134,9 +134,11 @@ func (s *replayer) readLog(ctx context.Context, body io.Reader) (*replay.Log, er
 		switch {
 		case errors.As(err, &p):
 		case errors.As(err, &tooLong):
-			p.Status, p.Message = http.StatusRequestEntityTooLarge, fmt.Sprintf("the file is larger than %d MiB: send a part of it, or use pglimit replay", s.upload>>20)
-		case errors.Is(err, errUnpacked):
-			p.Status, p.Message = http.StatusRequestEntityTooLarge, fmt.Sprintf("the file is larger than %d MiB when unpacked: send a part of it, or use pglimit replay", s.unpacked>>20)
+			unpacked := ""
+			if tooLong.Limit == s.unpacked {
+				unpacked = " when unpacked"
+			}
+			p.Status, p.Message = http.StatusRequestEntityTooLarge, fmt.Sprintf("the file is larger than %d MiB%s: send a part of it, or use pglimit replay", tooLong.Limit>>20, unpacked)
 		}
 		return p
 	}
@@ -145,7 +147,7 @@ func (s *replayer) readLog(ctx context.Context, body io.Reader) (*replay.Log, er
 		return nil, unreadable(err)
 	}
 	// The empty line prevents unpacking a log twice that was compressed twice.
-	log, err := replay.Read(ctx, new(accesslog.Parser), io.MultiReader(strings.NewReader("\n"), &bounded{text, s.unpacked}), replay.Bounds{Clients: s.clients}, nil)
+	log, err := replay.Read(ctx, new(accesslog.Parser), io.MultiReader(strings.NewReader("\n"), http.MaxBytesReader(nil, io.NopCloser(text), s.unpacked)), replay.Bounds{Clients: s.clients}, nil)
 	var other *replay.NotALogError
 	var large *replay.TooLargeError
 	switch {
@@ -158,22 +160,6 @@ func (s *replayer) readLog(ctx context.Context, body io.Reader) (*replay.Log, er
 		return nil, unreadable(err)
 	}
 	return log, nil
-}
-
-var errUnpacked = errors.New("too large when unpacked")
-
-// bounded reads r, and fails if r has more than left bytes.
-type bounded struct {
-	r    io.Reader
-	left int64
-}
-
-func (b *bounded) Read(p []byte) (int, error) {
-	n, err := b.r.Read(p)
-	if b.left -= int64(n); b.left < 0 {
-		return 0, errUnpacked
-	}
-	return n, err
 }
 
 const maxReports = 8 // reports kept; the oldest is dropped first

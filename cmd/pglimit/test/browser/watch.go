@@ -21,7 +21,6 @@ type watch struct {
 	complaints []string
 	tolerated  []string
 	requests   map[string]int // by method and path
-	messages   int            // server-sent
 }
 
 // see handles each event of a tab, for chromedp.
@@ -51,10 +50,6 @@ func (w *watch) see(event any) {
 		if !e.Canceled {
 			w.complain("a %s could not be loaded: %s %s", e.Type, e.ErrorText, e.BlockedReason)
 		}
-	case *network.EventEventSourceMessageReceived:
-		w.mu.Lock()
-		w.messages++
-		w.mu.Unlock()
 	}
 }
 
