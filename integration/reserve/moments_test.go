@@ -2,6 +2,8 @@ package reserve
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -10,6 +12,34 @@ import (
 	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/limiter"
 )
+
+// TestSettleAfterResetAndBlock: a row that only a block made, and a denial while it lasted,
+// has no policy numbers to use. What is spent is counted under the reservation's own policy.
+func TestSettleAfterResetAndBlock(t *testing.T) {
+	bed.InSQLAndMemory(t, func(t *testing.T, l *limiter.Limiter, clock *conformance.Clock) {
+		ctx := t.Context()
+		for _, p := range bed.Holdable() {
+			p.Period = 1000 * time.Hour
+			for _, denied := range []bool{false, true} {
+				key := fmt.Sprint("denied: ", denied)
+				clock.Set(0)
+				first, second := bed.Reserve(t, l, p.Request(key, 4), time.Hour), bed.Reserve(t, l, p.Request(key, 4), time.Hour)
+				must.Succeed(t, errors.Join(l.Reset(ctx, p, key), l.Block(ctx, p, key, time.Minute)))
+				if denied && bed.Must(t)(l.Allow(ctx, p, key)).Allowed {
+					t.Errorf("%s: a blocked key was allowed", bed.Variant(p))
+				}
+				must.Succeed(t, l.Unblock(ctx, p, key))
+				for i, id := range []string{first.ID, second.ID} {
+					clock.Set(int64(i+1) * 1_000_000)
+					r := bed.Must(t)(l.Settle(ctx, id, 3))
+					if want := 3 * float64(i+1); !bed.Near(r.Level, want) || !bed.Near(bed.Level(t, l, p, key), want) {
+						t.Errorf("%s, %s: level %v, want %v", bed.Variant(p), key, r.Level, want)
+					}
+				}
+			}
+		}
+	})
+}
 
 // TestIdempotencyKeyIsFreedWithItsReservation: a reservation that was cancelled or has
 // expired frees its key for another; one that was settled does not.
