@@ -9,6 +9,7 @@ import (
 
 	"github.com/pglimit/pglimit/db"
 	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/janitor"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -112,6 +113,50 @@ func TestReserveReapingForgetsTheDenial(t *testing.T) {
 	if r := bed.Must(t)(l.AllowN(ctx, p, "k", 5)); !r.Allowed {
 		t.Errorf("%+v", r)
 	}
+}
+
+// TestSettleOverdraftOutlivesTheJanitor, also under a slower plan than the reservation's
+// or after one: a row stays while it counts.
+func TestSettleOverdraftOutlivesTheJanitor(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	pool := bed.NewPool(t)
+	at := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	now := func() time.Time { return at }
+	l := bed.NewLimiter(t, pool, &limiter.Config{Now: now, DisableDenyCache: true})
+	j := bed.NewJanitor(t, pool, &janitor.Config{Now: now})
+	for _, a := range []limiter.Algorithm{limiter.LeakyBucket, limiter.TokenBucket, limiter.GCRA} {
+		for _, order := range []string{"slower before", "slower after", "twice"} {
+			fast := limiter.Policy{Name: "p", Algorithm: a, Limit: 10, Period: time.Second}
+			slow := limiter.Policy{Name: "p", Algorithm: a, Limit: 10, Period: 10 * time.Hour}
+			began := at
+			hold, key := bed.Reserve(t, l, fast.Request(order, 1), time.Hour), order
+			if order == "slower before" {
+				bed.Must(t)(l.Allow(ctx, slow, key))
+			}
+			bed.Must(t)(l.Settle(ctx, hold.ID, 1e6))
+			if order == "twice" {
+				bed.Must(t)(l.Settle(ctx, reserveAfter(t, l, fast, key), 1e6))
+			}
+			if order != "slower before" {
+				bed.Must(t)(l.Allow(ctx, slow, key))
+			}
+			at = began.Add(20 * 365 * 24 * time.Hour)
+			if _, err := j.Sweep(ctx); err != nil {
+				t.Fatal(err)
+			}
+			if r := bed.Must(t)(l.Check(ctx, slow, key, 1)); r.Allowed || r.Level < 1e6-20*365*24-100 {
+				t.Errorf("%s, %s: %+v", a, order, r)
+			}
+		}
+	}
+}
+
+// reserveAfter makes a reservation on a key that is overdrawn afterwards.
+func reserveAfter(t *testing.T, l *limiter.Limiter, p limiter.Policy, key string) string {
+	t.Helper()
+	bed.Must(t)(l.Refund(context.Background(), p, key, 1e6))
+	return bed.Reserve(t, l, p.Request(key, 1), time.Hour).ID
 }
 
 // TestReserveLiftsOnlyTheDenialsBlock: a request that was denied because of an expired
