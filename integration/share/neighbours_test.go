@@ -84,36 +84,99 @@ func TestHeldRowInTheOppositeOrder(t *testing.T) {
 	}
 }
 
+// usedPool is a pool whose connections the application can use all at once.
+type usedPool struct {
+	open func() *limiter.Limiter
+	use  func() (release func())
+}
+
+// pools returns one of each kind, with that many connections.
+func pools(t *testing.T, url string, connections int, config *limiter.Config) map[string]usedPool {
+	pool, db := bed.Connect(t, url, bed.Connections(int32(connections))), bed.ConnectSQL(t, "pgx", url)
+	db.SetMaxOpenConns(connections)
+	all := func(take func() func()) func() func() {
+		return func() func() {
+			var releases []func()
+			for range connections {
+				releases = append(releases, take())
+			}
+			return func() {
+				for _, release := range releases {
+					release()
+				}
+			}
+		}
+	}
+	return map[string]usedPool{
+		"pgx": {func() *limiter.Limiter { return bed.NewLimiter(t, pool, config) }, all(func() func() { return must.OK(pool.Acquire(t.Context()))(t).Release })},
+		"database/sql": {func() *limiter.Limiter { return bed.NewSQL(t, db, config) }, all(func() func() {
+			conn := must.OK(db.Conn(t.Context()))(t)
+			return func() { _ = conn.Close() }
+		})},
+	}
+}
+
+// TestBusyPoolSendsNothingLater: ErrOverloaded says that nothing was consumed. So a request
+// that waited for a connection of the pool is not sent once one comes free, although the
+// time of its own statement may not be over. FailOpen does not apply.
+func TestBusyPoolSendsNothingLater(t *testing.T) {
+	t.Parallel()
+	const timeout, requests = 200 * time.Millisecond, 4
+	url := bed.NewDatabase(t)
+	reader := bed.NewLimiter(t, bed.Connect(t, url), nil)
+	p := bucket
+	p.OnError = limiter.FailOpen
+	for name, c := range pools(t, url, 2, &limiter.Config{Timeout: timeout}) {
+		for _, verb := range []string{"Charge", "Allow"} {
+			l, key := c.open(), limiter.JoinKey(name, verb)
+			call := verbs(l, p)[verb]
+			bed.Eventually(t, "the database answers in time", func(ctx context.Context) (bool, error) { // what follows is no outage
+				r, _ := l.Check(ctx, p, key, 0)
+				return r.Source == limiter.SourceDatabase, nil
+			})
+			release := c.use()
+			errs := make(chan error)
+			send := func() {
+				for range requests {
+					go func() { _, err := call(t.Context(), key); errs <- err }()
+				}
+			}
+			send()
+			<-time.After(timeout / 2)
+			send() // their statements begin when those of the first have waited in vain
+			unknown := 0
+			for range 2 * requests {
+				if err := bed.Receive(t, errs, "an answer"); err == nil {
+					t.Errorf("%s: %s was answered without a connection", name, verb)
+				} else if !errors.Is(err, limiter.ErrOverloaded) {
+					unknown++
+				}
+			}
+			release()
+			must.Succeed(t, l.Close()) // waits for all that is still sent
+			if level := bed.Level(t, reader, p, key); level > float64(unknown)+1e-3 {
+				t.Errorf("%s: %s consumed %v units, and only %d of its errors left that open", name, verb, level, unknown)
+			}
+		}
+	}
+}
+
 // TestCrowdedPoolOpensNothing: the application uses all connections of the pool. That is
 // an overload: no policy fails open, and the circuit breaker stays closed. Of callers that
 // share a statement, those that leave first get an error that leaves open whether it is sent.
 func TestCrowdedPoolOpensNothing(t *testing.T) {
-	address := bed.NewDatabase(t)
-	pool, db := bed.Connect(t, address, bed.FourConnections), bed.ConnectSQL(t, "pgx", address)
-	db.SetMaxOpenConns(4)
 	config := &limiter.Config{Timeout: time.Second, BreakAfter: 1}
 	p := limiter.Policy{Name: "p", Algorithm: limiter.TokenBucket, Limit: 10, Period: time.Hour, OnError: limiter.FailOpen}
-	for name, c := range map[string]struct {
-		l   *limiter.Limiter
-		use func() (done func())
-	}{
-		"pgx": {bed.NewLimiter(t, pool, config), func() func() { return must.OK(pool.Acquire(t.Context()))(t).Release }},
-		"database/sql": {bed.NewSQL(t, db, config), func() func() {
-			conn := must.OK(db.Conn(t.Context()))(t)
-			return func() { _ = conn.Close() }
-		}},
-	} {
+	for name, c := range pools(t, bed.NewDatabase(t), 4, config) {
+		l := c.open()
 		answered := func(ctx context.Context) (bool, error) {
-			r, err := c.l.Allow(ctx, p, "k")
-			return r.Source == limiter.SourceDatabase, err
+			r, _ := l.Allow(ctx, p, "k")
+			return r.Source == limiter.SourceDatabase, nil
 		}
 		bed.Eventually(t, name+": the database answers in time", answered)
-		var done []func()
-		for range 4 {
-			done = append(done, c.use())
-		}
+		release := c.use()
 		var all sync.WaitGroup
-		for verb, call := range verbs(c.l, p) {
+		for verb, call := range verbs(l, p) {
 			all.Go(func() {
 				r, err := call(t.Context(), verb)
 				if r.Allowed || !errors.Is(err, limiter.ErrOverloaded) && !errors.Is(err, store.ErrExhausted) {
@@ -122,12 +185,10 @@ func TestCrowdedPoolOpensNothing(t *testing.T) {
 			})
 		}
 		all.Wait()
-		if r, err := c.l.Allow(t.Context(), p, "k"); !errors.Is(err, limiter.ErrOverloaded) { // an open breaker would let it pass
+		if r, err := l.Allow(t.Context(), p, "k"); !errors.Is(err, limiter.ErrOverloaded) { // an open breaker would let it pass
 			t.Errorf("%s, after all of these: %+v, %v", name, r, err)
 		}
-		for _, d := range done {
-			d()
-		}
+		release()
 		bed.Eventually(t, name+": the database answers again", answered)
 	}
 }
