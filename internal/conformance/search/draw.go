@@ -41,7 +41,7 @@ const Ordinary = Simple + " refund refund refund refund reserve reserve reserve 
 
 // Simple are those of every algorithm and without an ID.
 const Simple = "allow allow allow allow allow allow allow allow allow allow allow allow allow allow allow allow allow allow" +
-	" upto upto upto upto upto upto upto upto check check charge charge charge charge block block block unblock unblock reset reset"
+	" upto upto upto upto upto upto upto upto check check charge charge charge charge block block unblock unblock reset reset"
 
 // Without returns operations without some.
 func Without(operations string, some ...string) string {
@@ -61,6 +61,7 @@ type drawing struct {
 	at           int64
 	answers      []int
 	reservations []int
+	blocked      *Ask // of the last block
 }
 
 // draw makes a random history.
@@ -77,7 +78,11 @@ func (d *Draw) draw(random *rand.Rand) *History {
 	}
 	g.all = strings.Fields(cmp.Or(d.Operations, Usual))
 	for n := range cmp.Or(d.Steps, 40) {
-		g.History.Steps = append(g.History.Steps, g.step(n, g.all[g.IntN(len(g.all))]))
+		op := g.all[g.IntN(len(g.all))]
+		if n > 0 && g.History.Steps[n-1].Op == "block" && g.IntN(2) == 0 {
+			op = "block" // while the first is in force
+		}
+		g.History.Steps = append(g.History.Steps, g.step(n, op))
 	}
 	return g.History
 }
@@ -115,7 +120,11 @@ func (g *drawing) step(n int, op string) Step {
 		}
 	case "once":
 		s.Idempotency = []string{"x", "y"}[g.IntN(2)]
-	case "block":
+	case "block", "unblock": // mostly a key that may be blocked
+		if g.blocked != nil && g.IntN(5) > 0 {
+			s.Ask = *g.blocked
+		}
+		g.blocked = &s.Ask
 		s.For = time.Duration(1+g.Int64N(period(p))) * time.Microsecond
 	case "all":
 		draw := g.ask
