@@ -295,3 +295,23 @@ func TestShadowOfResult(t *testing.T) {
 		}
 	}
 }
+
+// TestSetOverrideAgain: an override that is so already is no change, also if its end is
+// given in another time zone.
+func TestSetOverrideAgain(t *testing.T) {
+	t.Parallel()
+	p, err := limiter.NewPolicies()
+	if err != nil {
+		t.Fatal(err)
+	}
+	end := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
+	for _, until := range []time.Time{end, end, end.In(time.FixedZone("", 3600)), end.Add(time.Nanosecond)} {
+		o := limiter.Override{Policy: "p", Key: "k", Limit: ptr(9.0), Shadow: ptr(true), Until: until}
+		if err := p.SetOverride(t.Context(), o); err != nil || p.Version() != 1 {
+			t.Errorf("%v: version %d, %v", until, p.Version(), err)
+		}
+	}
+	if err := p.SetOverride(t.Context(), limiter.Override{Policy: "p", Key: "k", Limit: ptr(9.0), Shadow: ptr(false), Until: end}); err != nil || p.Version() != 2 {
+		t.Errorf("with another shadow: version %d, %v", p.Version(), err)
+	}
+}

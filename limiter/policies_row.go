@@ -174,8 +174,7 @@ func (o *Override) row() policies.Override {
 		r.Burst = clonePointer(o.Limit)
 	}
 	if !o.Until.IsZero() {
-		until := o.Until.Truncate(time.Microsecond)
-		r.Until = &until
+		r.Until = new(o.Until.Truncate(time.Microsecond).UTC())
 	}
 	return r
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"sync"
 	"time"
@@ -126,7 +127,7 @@ func (m *Memory) Apply(ctx context.Context, e *Edit) (int64, error) {
 		if before, ok := m.overrides[overrideID{o.Policy, o.Key}]; ok {
 			c.OverrideBefore = &before
 		}
-		if c.OverrideBefore != nil && sameOverride(c.OverrideBefore, &o) {
+		if c.OverrideBefore != nil && sameOverride(*c.OverrideBefore, o) {
 			continue
 		}
 		o.Version, o.ChangedAt = next, at
@@ -167,16 +168,8 @@ func samePolicy(a, b Policy) bool {
 	return a == b
 }
 
-func sameOverride(a, b *Override) bool {
-	return a.Unlimited == b.Unlimited && a.Note == b.Note && same(a.LimitUnits, b.LimitUnits, equal) && same(a.Burst, b.Burst, equal) &&
-		same(a.Shadow, b.Shadow, equal) && same(a.Until, b.Until, time.Time.Equal)
-}
-
-func equal[T comparable](a, b T) bool { return a == b }
-
-func same[T any](a, b *T, equal func(a, b T) bool) bool {
-	if a == nil || b == nil {
-		return a == b
-	}
-	return equal(*a, *b)
+// sameOverride compares all but the stamps.
+func sameOverride(a, b Override) bool {
+	a.Version, a.ChangedAt, a.ChangedBy = b.Version, b.ChangedAt, b.ChangedBy
+	return reflect.DeepEqual(a, b)
 }
