@@ -121,7 +121,7 @@ func testClockSet(t *testing.T, p *Playground) {
 	for _, hours := range []int{1, -1} {
 		b.Run(fmt.Sprintf("the clock is set by %d h", hours), fmt.Sprintf(`const real = Date.now; Date.now = () => real() + %d * 3600_000`, hours))
 		b.Click("#reset")
-		b.Eventually("reset", counts(a), []int{0, 0, 0})
+		b.Eventually("the live region says it", text("#said"), "All counters are reset.") // the counts were 0 before
 		b.Wait("the plot is empty", "!"+hasColour(a, "denied"))
 		b.Click(card(a, ".burst-10"))
 		b.Eventually("allowed, delayed, denied", counts(a), []int{5, 0, 5})
