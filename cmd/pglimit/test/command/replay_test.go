@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/commandtest"
 	"github.com/pglimit/pglimit/integration/bed"
 	"github.com/pglimit/pglimit/internal/must"
 )
@@ -110,14 +111,7 @@ func TestReplayText(t *testing.T) {
 	if code != 0 {
 		t.Fatalf("exit code %d: %s", code, stderr)
 	}
-	file := filepath.Join("testdata", "replay.golden")
-	if *update {
-		must.Succeed(t, os.WriteFile(file, []byte(got), 0o644))
-	}
-	want, err := os.ReadFile(file)
-	if err != nil || got != string(want) {
-		t.Errorf("%s differs (%v); if that is meant, go test ./integration/command -run TestReplayText -update. Got:\n%s", file, err, got)
-	}
+	commandtest.Golden(t, got, "replay.golden")
 }
 
 // TestReplayErrors: a file that is no log is distinguished from a log with bad lines.

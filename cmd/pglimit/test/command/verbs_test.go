@@ -5,23 +5,20 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"flag"
 	"fmt"
 	"io"
 	"os"
 	osexec "os/exec"
-	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/commandtest"
 	"github.com/pglimit/pglimit/integration/bed"
 	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/limiter"
 )
-
-var update = flag.Bool("update", false, "rewrite the golden files")
 
 // TestCommandVerbsGolden runs command lines one after the other on one database, and
 // compares their answers, as JSON and as text, with a file.
@@ -63,19 +60,7 @@ func TestCommandVerbsGolden(t *testing.T) {
 		}
 		fmt.Fprintf(&got, "$ pglimit %s\n%s%s(exit code %d)\n\n", line, duration.ReplaceAllString(text, "TIME"), withoutTimes(t, stdout), code)
 	}
-	file := filepath.Join("testdata", "verbs.golden")
-	if *update {
-		must.Succeed(t, os.MkdirAll("testdata", 0o755))
-		must.Succeed(t, os.WriteFile(file, []byte(got.String()), 0o644))
-		return
-	}
-	want, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatalf("%v; make it with go test ./integration/command -run TestCommandVerbsGolden -update", err)
-	}
-	if got.String() != string(want) {
-		t.Errorf("%s differs; if that is meant, go test ./integration/command -run TestCommandVerbsGolden -update. Got:\n%s", file, &got)
-	}
+	commandtest.Golden(t, got.String(), "verbs.golden")
 }
 
 // duration matches a duration as Go writes it, except those of the command line.
