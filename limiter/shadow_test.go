@@ -185,6 +185,9 @@ func TestShadowFailure(t *testing.T) {
 	if _, err := l.Allow(gone, p, "k"); !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
+	if _, err := l.AllowAll(gone, p.Request("k", 1), p.Request("l", 1)); !errors.Is(err, context.Canceled) {
+		t.Errorf("AllowAll: %v", err)
+	}
 }
 
 // TestShadowWait: a Wait of a shadow policy takes its place in the queue and does not sleep.
