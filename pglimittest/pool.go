@@ -30,9 +30,9 @@ type commonServer struct {
 var common commonServer
 
 // Main runs the tests of a package, removes the server that Pool and URL started, and
-// exits with the tests' status. Call it in TestMain. Without it a server that Pool started
-// ends with the process too, but a server that PGLIMIT_TEST_DATABASE_URL names keeps one
-// database as a template.
+// exits with the tests' status. Call it in TestMain. Without it a local server ends with
+// the process, a container is removed by testcontainers' reaper or by the next run, and a
+// server that PGLIMIT_TEST_DATABASE_URL names keeps one database as a template.
 func Main(m *testing.M) {
 	status := m.Run()
 	if err := common.close(); err != nil {

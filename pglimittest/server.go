@@ -40,9 +40,9 @@ type Server struct {
 
 // backend is one way to run a server.
 type backend interface {
-	URL() string      // of the superuser, or of the role that the user named
+	URL() string      // of the superuser, or of the role that the user named; changes with Restart
 	Describe() string // without the password
-	Close() error
+	Close(context.Context) error
 }
 
 // ending ends and restarts a server.
@@ -71,8 +71,8 @@ func (s *Server) readVersion(ctx context.Context) error {
 }
 
 // URL returns the server's URL for a role that may create databases; for a server that
-// Start started, the superuser. Restart does not change it. Other runs may share the database
-// that it names, so create separate databases.
+// Start started, the superuser. With Docker, Restart changes it: call URL again. Other
+// runs may share the database that it names, so create separate databases.
 func (s *Server) URL() string { return s.backend.URL() }
 
 // Backend returns "url", "shared", "docker" or "local".
@@ -114,7 +114,7 @@ func (s *Server) Close() error {
 			err = errors.Join(err, s.drop(ctx, name))
 		}
 	}
-	return errors.Join(err, s.backend.Close())
+	return errors.Join(err, s.backend.Close(ctx))
 }
 
 // CreateDatabase creates an empty database with label in its name. It returns the

@@ -16,15 +16,15 @@
 //
 //   - the one that PGLIMIT_TEST_DATABASE_URL names, if that is set, with a role that may
 //     create databases;
-//   - otherwise a container, if the docker command reaches an engine that has an image or can
-//     pull one: the official postgres:17, or pglimit-test-postgres, which scripts/test-image
-//     of pglimit's repository builds;
+//   - otherwise a container, if a Docker engine answers and has an image or can pull one:
+//     the official postgres:17, or pglimit-test-postgres, which scripts/test-image of
+//     pglimit's repository builds;
 //   - otherwise one started from the PostgreSQL programs on this machine.
 //
 // PGLIMIT_TEST_BACKEND=docker or local allows only that way, whatever else is set.
 // PGLIMIT_TEST_IMAGE names the image for Docker. Servers of the last two kinds run with
 // fsync and full_page_writes off: committed data survive a crash of the server, but not of
-// the machine. A container's data are in memory. It ends with the process that started it.
+// the machine. A container's data are in memory, except with StartOwn.
 //
 // To start one server for all packages of a go test, run it under withpg:
 //
@@ -40,7 +40,10 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
+
+	"github.com/pglimit/pglimit/pglimittest/internal/docker"
 )
 
 // SharedURL is the environment variable with the URL of a shared server. If it is set, Start
@@ -95,7 +98,7 @@ func start(ctx context.Context, logf func(string, ...any), url string, mayEnd bo
 	for _, o := range options {
 		o(settings)
 	}
-	kind, b, err := choose(ctx, logf, url, settings)
+	kind, b, err := choose(ctx, logf, url, mayEnd, settings)
 	if err != nil {
 		return nil, err
 	}
@@ -122,7 +125,7 @@ func begin(ctx context.Context, logf func(string, ...any), kind string, b backen
 }
 
 // choose tries the backends in order.
-func choose(ctx context.Context, logf func(string, ...any), url string, settings map[string]string) (kind string, _ backend, _ error) {
+func choose(ctx context.Context, logf func(string, ...any), url string, mayEnd bool, settings map[string]string) (kind string, _ backend, _ error) {
 	forced := os.Getenv(envBackend)
 	switch forced {
 	case "":
@@ -142,12 +145,12 @@ func choose(ctx context.Context, logf func(string, ...any), url string, settings
 	delete(settings, listenAddresses) // of a container it is another
 	var dockerErr error
 	if forced != kindLocal {
-		b, err := startDocker(ctx, logf, settings)
+		b, err := docker.Start(ctx, logf, mayEnd, maps.Clone(settings))
 		if err == nil {
 			return kindDocker, b, nil
 		}
 		dockerErr = fmt.Errorf("docker: %w", err)
-		if forced == kindDocker || ctx.Err() != nil || os.Getenv(envImage) != "" {
+		if forced == kindDocker || ctx.Err() != nil || os.Getenv(docker.ImageVariable) != "" {
 			return "", nil, dockerErr
 		}
 		logf("%v; using a local server instead", dockerErr)

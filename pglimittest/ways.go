@@ -30,8 +30,8 @@ func startURL(address string) (*userServer, error) {
 	return &userServer{address, config}, nil
 }
 
-func (u *userServer) URL() string  { return u.address }
-func (u *userServer) Close() error { return nil }
+func (u *userServer) URL() string                 { return u.address }
+func (u *userServer) Close(context.Context) error { return nil }
 
 func (u *userServer) Describe() string {
 	address := net.JoinHostPort(u.config.Host, strconv.Itoa(int(u.config.Port)))
@@ -58,5 +58,6 @@ func startLocal(ctx context.Context, settings map[string]string, overTCP bool) (
 	return localServer{s}, nil
 }
 
-func (l localServer) Kill(context.Context) error { return l.Server.Kill() }
-func (l localServer) Describe() string           { return "local server of " + l.BinDir() }
+func (l localServer) Kill(context.Context) error  { return l.Server.Kill() }
+func (l localServer) Close(context.Context) error { return l.Server.Close() }
+func (l localServer) Describe() string            { return "local server of " + l.BinDir() }

@@ -19,12 +19,12 @@ import (
 )
 
 // withoutServer lets h's command find no PostgreSQL server, and a docker command that runs
-// image instead of the official one.
-func (h *house) withoutServer(t *testing.T, image string) {
+// image and its entry point instead of the official ones.
+func (h *house) withoutServer(t *testing.T, image, entry string) {
 	t.Helper()
 	docker := must.OK(osexec.LookPath("docker"))(t)
 	bin := filepath.Join(h.dir, "bin")
-	script := fmt.Sprintf("#!/bin/sh\nfor a; do shift; case $a in postgres:17-alpine) a=%s;; esac; set -- \"$@\" \"$a\"; done\nexec %s \"$@\"\n", image, docker)
+	script := fmt.Sprintf("#!/bin/sh\nfor a; do shift; case $a in postgres:17-alpine) a=%s;; docker-entrypoint.sh) a=%s;; esac; set -- \"$@\" \"$a\"; done\nexec %s \"$@\"\n", image, entry, docker)
 	must.Succeed(t, errors.Join(os.Mkdir(bin, 0o755), os.WriteFile(filepath.Join(bin, "docker"), []byte(script), 0o755)))
 	h.env = []string{"PGBIN=" + bin, "PATH=" + bin + ":" + os.Getenv("PATH")}
 }
@@ -45,15 +45,15 @@ func docker(t *testing.T, args ...string) string {
 // its counts. The process list never shows its password.
 func TestDockerEmbedded(t *testing.T) {
 	t.Parallel()
-	image := "postgres:17-alpine"
+	image, entry := "postgres:17-alpine", "docker-entrypoint.sh"
 	if osexec.Command("docker", "image", "inspect", image).Run() != nil && osexec.Command("docker", "pull", image).Run() != nil {
-		image = "pglimit-test-postgres:17"
+		image, entry = "pglimit-test-postgres:17", "test-image-entrypoint"
 		if out, err := osexec.Command("../../../../scripts/test-image", "17").CombinedOutput(); err != nil {
 			t.Fatalf("%v: %s", err, out)
 		}
 	}
 	h := newHouse(t)
-	h.withoutServer(t, image)
+	h.withoutServer(t, image, entry)
 	if got := h.allow(t, "(Docker)", "--data-dir", h.data()); got != 4 {
 		t.Errorf("%v remaining, want 4", got)
 	}
@@ -87,7 +87,7 @@ func TestDockerEmbedded(t *testing.T) {
 func TestDockerEmbeddedWithoutImage(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t)
-	h.withoutServer(t, "127.0.0.1:1/none")
+	h.withoutServer(t, "127.0.0.1:1/none", "none")
 	code, _, stderr := run(t, h.command(t, "allow", "k", "--limit", "5", "--data-dir", h.data()))
 	for _, part := range []string{"pulling postgres:17-alpine", "no PostgreSQL server found: PGBIN is", "install one", "let Docker run one: docker pull", "127.0.0.1:1"} {
 		if code != 3 || !strings.Contains(stderr, part) {
