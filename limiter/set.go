@@ -226,8 +226,9 @@ func (e *engine) takeAll(ctx context.Context, s *set, groups []*group, known fun
 		op.Kind = store.GetAll
 	}
 	if !single {
-		for _, g := range groups {
-			op.Groups = append(op.Groups, &g.Group)
+		op.Groups = make([]*store.Group, len(groups))
+		for i, g := range groups {
+			op.Groups[i] = &g.Group
 		}
 	}
 	if s.verb.waits {
