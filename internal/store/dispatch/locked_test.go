@@ -361,7 +361,6 @@ func TestTurnsOfALockedRowThatIsLeft(t *testing.T) {
 			t.Error(err)
 		}
 		s.AwaitIdle()
-		s.AwaitIdle()
 	})
 }
 
@@ -385,7 +384,6 @@ func TestTurnsOfASettle(t *testing.T) {
 		})
 		answers(t, all)
 		s.AwaitIdle()
-		s.AwaitIdle()
 	})
 }
 
@@ -408,7 +406,6 @@ func TestTurnsOfALockedReservation(t *testing.T) {
 		if err := <-settled; err != nil {
 			t.Error(err)
 		}
-		s.AwaitIdle()
 		s.AwaitIdle()
 	})
 }
