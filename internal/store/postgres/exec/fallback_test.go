@@ -146,6 +146,22 @@ func TestFallback(t *testing.T) {
 	}
 }
 
+// TestFallbackElsewhere: the goroutine that goes on for a caller learns that statements get
+// lost.
+func TestFallbackElsewhere(t *testing.T) {
+	s := &scripted{answers: []error{answer("26000"), store.ErrElsewhere, nil}}
+	r := NewPool(s, NewCache(func(error) {}))
+	statement := func(tx db.DBTX) error { _, err := tx.Exec(t.Context(), "statement"); return err }
+	for _, want := range []error{store.ErrElsewhere, nil} {
+		if err := r.Run(t.Context(), Statement, statement); err != want {
+			t.Errorf("%v, want %v", err, want)
+		}
+	}
+	if want := []string{"cached", "exec", "exec"}; !slices.Equal(s.sent, want) {
+		t.Errorf("sent %q, want %q", s.sent, want)
+	}
+}
+
 // TestFallbackEnded: a caller whose context has ended sends nothing again.
 func TestFallbackEnded(t *testing.T) {
 	for _, code := range []string{"26000", "25006"} {

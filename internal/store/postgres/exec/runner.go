@@ -143,6 +143,9 @@ func (p *Pool) Run(ctx context.Context, m Mode, f func(db.DBTX) error) (err erro
 			err, release = release(err), nil
 		}
 		if err == store.ErrElsewhere {
+			if first != nil && pooler.Lost(first) { // which the other goroutine would not see again
+				p.cache.turnOff(first)
+			}
 			return err
 		}
 		if m == Statement && sqlState(err) == serializationFailure {
