@@ -760,37 +760,6 @@ func (q *Queries) FixedWindowSettle(ctx context.Context, db DBTX, arg FixedWindo
 	return i, err
 }
 
-const FixedWindowSoften = `-- name: FixedWindowSoften :exec
-UPDATE pglimit_fixed_window AS t SET
-    blocked_until_us = CASE WHEN CASE WHEN $1::text <> '' THEN set_config('lock_timeout'::text, $1::text, true) IS NULL END THEN NULL
-            WHEN CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
-                      THEN set_config('synchronous_commit'::text, $2::text, true) IS NULL END THEN NULL
-            ELSE t.blocked_until_us - GREATEST(0::bigint, t.blocked_until_us - t.updated_at_us) / 2::bigint END
-WHERE t.policy = $3 AND t.key = $4 AND t.blocked_until_us > t.updated_at_us
-`
-
-type FixedWindowSoftenParams struct {
-	LockTimeout string
-	Commit      string
-	Policy      string
-	Key         string
-}
-
-// FixedWindowSoften halves what is left of the key's block. It has no effect if the key has
-// no row or no block.
-//
-// Index: the primary key. Locks the key's row, if it exists, until the transaction
-// ends.
-func (q *Queries) FixedWindowSoften(ctx context.Context, db DBTX, arg FixedWindowSoftenParams) error {
-	_, err := db.Exec(ctx, FixedWindowSoften,
-		arg.LockTimeout,
-		arg.Commit,
-		arg.Policy,
-		arg.Key,
-	)
-	return err
-}
-
 const FixedWindowSweep = `-- name: FixedWindowSweep :one
 WITH due AS MATERIALIZED (
     SELECT t.policy, t.key, GREATEST(t.ends_at_us, t.updated_at_us, t.blocked_until_us) AS empty_at_us,

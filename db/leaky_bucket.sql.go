@@ -589,37 +589,6 @@ func (q *Queries) LeakyBucketSettle(ctx context.Context, db DBTX, arg LeakyBucke
 	return i, err
 }
 
-const LeakyBucketSoften = `-- name: LeakyBucketSoften :exec
-UPDATE pglimit_leaky_bucket AS t SET
-    blocked_until_us = CASE WHEN CASE WHEN $1::text <> '' THEN set_config('lock_timeout'::text, $1::text, true) IS NULL END THEN NULL
-            WHEN CASE WHEN $2::text = 'off' OR $2::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
-                      THEN set_config('synchronous_commit'::text, $2::text, true) IS NULL END THEN NULL
-            ELSE t.blocked_until_us - GREATEST(0::bigint, t.blocked_until_us - t.updated_at_us) / 2::bigint END
-WHERE t.policy = $3 AND t.key = $4 AND t.blocked_until_us > t.updated_at_us
-`
-
-type LeakyBucketSoftenParams struct {
-	LockTimeout string
-	Commit      string
-	Policy      string
-	Key         string
-}
-
-// LeakyBucketSoften halves what is left of the key's block. It has no effect if the key has
-// no row or no block.
-//
-// Index: the primary key. Locks the key's row, if it exists, until the transaction
-// ends.
-func (q *Queries) LeakyBucketSoften(ctx context.Context, db DBTX, arg LeakyBucketSoftenParams) error {
-	_, err := db.Exec(ctx, LeakyBucketSoften,
-		arg.LockTimeout,
-		arg.Commit,
-		arg.Policy,
-		arg.Key,
-	)
-	return err
-}
-
 const LeakyBucketSweep = `-- name: LeakyBucketSweep :one
 WITH due AS MATERIALIZED (
     SELECT t.policy, t.key, GREATEST(CASE WHEN t.level = 0::float8 THEN t.updated_at_us

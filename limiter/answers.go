@@ -37,7 +37,6 @@ var (
 	verbReset   = &verb{name: VerbReset, kind: store.Reset, givesBack: true}
 	verbBlock   = &verb{name: VerbBlock, kind: store.Block, givesBack: true}
 	verbUnblock = &verb{name: VerbUnblock, kind: store.Unblock, givesBack: true}
-	verbSoften  = &verb{name: VerbSoften, kind: store.Soften, givesBack: true}
 
 	verbSettle = &verb{name: VerbSettle}
 	verbCancel = &verb{name: VerbCancel}

@@ -25,7 +25,6 @@ const (
 	VerbReset     Verb = "reset"
 	VerbBlock     Verb = "block"
 	VerbUnblock   Verb = "unblock"
-	VerbSoften    Verb = "soften"
 	VerbSettle    Verb = "settle"
 	VerbCancel    Verb = "cancel"
 )
@@ -78,7 +77,7 @@ func (o Observation) Outcome() Outcome {
 		return OutcomeAllowed
 	}
 	switch o.Verb {
-	case VerbReset, VerbBlock, VerbUnblock, VerbSoften, VerbCancel: // without a Result
+	case VerbReset, VerbBlock, VerbUnblock, VerbCancel: // without a Result
 		return OutcomeAllowed
 	}
 	return OutcomeDenied

@@ -196,12 +196,6 @@ func (e *engine) Block(ctx context.Context, p Policy, key string, d time.Duratio
 	return err
 }
 
-// Soften halves what is left of the key's block.
-func (e *engine) Soften(ctx context.Context, p Policy, key string) error {
-	_, err := e.decide(ctx, e.call(verbSoften, p.Request(key, 0)))
-	return err
-}
-
 // Unblock lifts the key's block, by Block or by Policy.BlockFor, and keeps its units. A
 // key without a block is not an error.
 func (e *engine) Unblock(ctx context.Context, p Policy, key string) error {

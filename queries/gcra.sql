@@ -432,19 +432,6 @@ UPDATE pglimit_gcra AS t SET
 WHERE t.policy = sqlc.arg(policy) AND t.key = sqlc.arg(key) AND t.blocked_until_us > 0
   AND (sqlc.arg(until_us)::bigint = 0 OR t.blocked_until_us = sqlc.arg(until_us)::bigint);
 
--- name: GCRASoften :exec
--- GCRASoften halves what is left of the key's block. It has no effect if the key has
--- no row or no block.
---
--- Index: the primary key. Locks the key's row, if it exists, until the transaction
--- ends.
-UPDATE pglimit_gcra AS t SET
-    blocked_until_us = CASE WHEN CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) IS NULL END THEN NULL
-            WHEN CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
-                      THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) IS NULL END THEN NULL
-            ELSE t.blocked_until_us - GREATEST(0::bigint, t.blocked_until_us - t.updated_at_us) / 2::bigint END
-WHERE t.policy = sqlc.arg(policy) AND t.key = sqlc.arg(key) AND t.blocked_until_us > t.updated_at_us;
-
 -- name: GCRAReset :execrows
 -- GCRAReset deletes the key's row, and with it the units counted and the block.
 -- Open reservations stay, but their units are no longer counted. It does not see

@@ -49,8 +49,6 @@ const (
 	Block
 	// Unblock lifts the block that ends at Until; any block if Until is 0.
 	Unblock
-	// Soften halves what is left of the block.
-	Soften
 	// Reset forgets the key.
 	Reset
 	// Leave gives the place Ticket in a queue back if no later request has one, and sets
@@ -80,7 +78,6 @@ var kinds = [...]struct {
 	GetUsage: {reads: true, shares: true},
 	Block:    {shares: true},
 	Unblock:  {shares: true},
-	Soften:   {shares: true},
 	Reset:    {}, // two statements, and it locks reservations in any order
 	Leave:    {shares: true},
 	Due:      {reads: true},

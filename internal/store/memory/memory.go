@@ -155,11 +155,6 @@ func (m *Store) Do(_ context.Context, op *store.Op) (err error) {
 		op.Outcome = op.Usage.Outcome
 	case store.Block:
 		err = m.block(q, op.ForUs)
-	case store.Soften:
-		_, err = m.with(q, false, func(e *entry, _, _ int64) float64 {
-			e.blockedUntil -= max(0, e.blockedUntil-e.updatedAt) / 2
-			return 0
-		})
 	case store.Unblock:
 		err = m.unblock(q, op.Until)
 	case store.Reset:

@@ -49,7 +49,7 @@ var tables = map[algorithm.Name]*Table{
 			store.Take: one(Queries.LeakyBucketTake).inBinary(), store.Reserve: one(Queries.LeakyBucketReserve), store.Charge: one(Queries.LeakyBucketCharge, charged),
 			store.Get: one(Queries.LeakyBucketGet), store.GetUsage: one(Queries.LeakyBucketUsage),
 			store.Refund: one(Queries.LeakyBucketRefund), store.Undo: one(Queries.LeakyBucketUndo), store.Settle: one(Queries.LeakyBucketSettle, ended),
-			store.Block: none(Queries.LeakyBucketBlock), store.Unblock: none(Queries.LeakyBucketUnblock, unblocked), store.Soften: none(Queries.LeakyBucketSoften), store.Reset: deletes(Queries.LeakyBucketReset),
+			store.Block: none(Queries.LeakyBucketBlock), store.Unblock: none(Queries.LeakyBucketUnblock, unblocked), store.Reset: deletes(Queries.LeakyBucketReset),
 		},
 	},
 	algorithm.LeakyBucketQueue: {
@@ -59,7 +59,7 @@ var tables = map[algorithm.Name]*Table{
 			store.Take: one(Queries.LeakyBucketQueueTake).inBinary(), store.Reserve: one(Queries.LeakyBucketQueueReserve), store.Charge: one(Queries.LeakyBucketQueueCharge, charged),
 			store.Get: one(Queries.LeakyBucketQueueGet), store.GetUsage: one(Queries.LeakyBucketQueueUsage),
 			store.Leave: deletes(Queries.LeakyBucketQueueLeave),
-			store.Block: none(Queries.LeakyBucketQueueBlock), store.Unblock: none(Queries.LeakyBucketQueueUnblock, unblocked), store.Soften: none(Queries.LeakyBucketQueueSoften), store.Reset: deletes(Queries.LeakyBucketQueueReset),
+			store.Block: none(Queries.LeakyBucketQueueBlock), store.Unblock: none(Queries.LeakyBucketQueueUnblock, unblocked), store.Reset: deletes(Queries.LeakyBucketQueueReset),
 		},
 	},
 	algorithm.TokenBucket: {
@@ -69,7 +69,7 @@ var tables = map[algorithm.Name]*Table{
 			store.Take: one(Queries.TokenBucketTake).inBinary(), store.Reserve: one(Queries.TokenBucketReserve), store.Charge: one(Queries.TokenBucketCharge, charged),
 			store.Get: one(Queries.TokenBucketGet), store.GetUsage: one(Queries.TokenBucketUsage),
 			store.Refund: one(Queries.TokenBucketRefund), store.Undo: one(Queries.TokenBucketUndo), store.Settle: one(Queries.TokenBucketSettle, ended),
-			store.Block: none(Queries.TokenBucketBlock), store.Unblock: none(Queries.TokenBucketUnblock, unblocked), store.Soften: none(Queries.TokenBucketSoften), store.Reset: deletes(Queries.TokenBucketReset),
+			store.Block: none(Queries.TokenBucketBlock), store.Unblock: none(Queries.TokenBucketUnblock, unblocked), store.Reset: deletes(Queries.TokenBucketReset),
 		},
 	},
 	algorithm.GCRA: {
@@ -79,7 +79,7 @@ var tables = map[algorithm.Name]*Table{
 			store.Take: one(Queries.GCRATake).inBinary(), store.Reserve: one(Queries.GCRAReserve), store.Charge: one(Queries.GCRACharge, charged),
 			store.Get: one(Queries.GCRAGet), store.GetUsage: one(Queries.GCRAUsage),
 			store.Refund: one(Queries.GCRARefund), store.Undo: one(Queries.GCRAUndo), store.Settle: one(Queries.GCRASettle, ended),
-			store.Block: none(Queries.GCRABlock), store.Unblock: none(Queries.GCRAUnblock, unblocked), store.Soften: none(Queries.GCRASoften), store.Reset: deletes(Queries.GCRAReset),
+			store.Block: none(Queries.GCRABlock), store.Unblock: none(Queries.GCRAUnblock, unblocked), store.Reset: deletes(Queries.GCRAReset),
 		},
 	},
 	algorithm.FixedWindow: {
@@ -92,7 +92,7 @@ var tables = map[algorithm.Name]*Table{
 			store.Take: one(Queries.FixedWindowTake).inBinary(), store.Reserve: one(Queries.FixedWindowReserve), store.Charge: one(Queries.FixedWindowCharge, charged),
 			store.Get: one(Queries.FixedWindowGet), store.GetUsage: one(Queries.FixedWindowUsage),
 			store.Refund: one(Queries.FixedWindowRefund), store.Undo: one(Queries.FixedWindowUndo), store.Settle: one(Queries.FixedWindowSettle, ended),
-			store.Block: none(Queries.FixedWindowBlock), store.Unblock: none(Queries.FixedWindowUnblock, unblocked), store.Soften: none(Queries.FixedWindowSoften), store.Reset: deletes(Queries.FixedWindowReset),
+			store.Block: none(Queries.FixedWindowBlock), store.Unblock: none(Queries.FixedWindowUnblock, unblocked), store.Reset: deletes(Queries.FixedWindowReset),
 		},
 	},
 	algorithm.SlidingWindowCounter: {
@@ -102,7 +102,7 @@ var tables = map[algorithm.Name]*Table{
 			store.Take: one(Queries.SlidingWindowCounterTake).inBinary(), store.Reserve: one(Queries.SlidingWindowCounterReserve), store.Charge: one(Queries.SlidingWindowCounterCharge, charged),
 			store.Get: one(Queries.SlidingWindowCounterGet), store.GetUsage: one(Queries.SlidingWindowCounterUsage),
 			store.Refund: one(Queries.SlidingWindowCounterRefund), store.Undo: one(Queries.SlidingWindowCounterUndo), store.Settle: one(Queries.SlidingWindowCounterSettle, ended),
-			store.Block: none(Queries.SlidingWindowCounterBlock), store.Unblock: none(Queries.SlidingWindowCounterUnblock, unblocked), store.Soften: none(Queries.SlidingWindowCounterSoften), store.Reset: deletes(Queries.SlidingWindowCounterReset),
+			store.Block: none(Queries.SlidingWindowCounterBlock), store.Unblock: none(Queries.SlidingWindowCounterUnblock, unblocked), store.Reset: deletes(Queries.SlidingWindowCounterReset),
 		},
 	},
 	algorithm.SlidingWindowLog: {
@@ -112,7 +112,7 @@ var tables = map[algorithm.Name]*Table{
 			store.Take: one(Queries.SlidingWindowLogTake).inBinary(), store.Reserve: one(Queries.SlidingWindowLogReserve), store.Charge: one(Queries.SlidingWindowLogCharge, charged),
 			store.Get: one(Queries.SlidingWindowLogGet), store.GetUsage: one(Queries.SlidingWindowLogUsage),
 			store.Refund: one(Queries.SlidingWindowLogRefund), store.Undo: one(Queries.SlidingWindowLogUndo), store.Settle: one(Queries.SlidingWindowLogSettle, ended),
-			store.Block: none(Queries.SlidingWindowLogBlock), store.Unblock: none(Queries.SlidingWindowLogUnblock, unblocked), store.Soften: none(Queries.SlidingWindowLogSoften), store.Reset: deletes(Queries.SlidingWindowLogReset),
+			store.Block: none(Queries.SlidingWindowLogBlock), store.Unblock: none(Queries.SlidingWindowLogUnblock, unblocked), store.Reset: deletes(Queries.SlidingWindowLogReset),
 		},
 	},
 }
@@ -148,7 +148,7 @@ func (c Call) Send(tx db.DBTX) error {
 		return AsLocked(q.LockWait, err)
 	}
 	switch op.Kind {
-	case store.Block, store.Unblock, store.Soften:
+	case store.Block, store.Unblock:
 	case store.Reset, store.Leave:
 		op.Allowed = f.deleted > 0
 	case store.Settle:
