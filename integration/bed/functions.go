@@ -2,9 +2,7 @@ package bed
 
 import (
 	"context"
-	"fmt"
 	"math"
-	"strings"
 	"testing"
 	"time"
 
@@ -38,70 +36,8 @@ type Querier interface {
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 }
 
-// FunctionCall returns the function call for a request to the limiter, with only those
-// named arguments that the policy sets.
-func FunctionCall(p limiter.Policy, op, key string, cost float64, now *time.Time) (string, []any) {
-	return functionCall(p, op, key, cost, now, nil, 0)
-}
-
-// functionCall is FunctionCall with the end of a window instead of the period, and the
-// seconds of a reservation, unless they are zero.
-func functionCall(p limiter.Policy, op, key string, cost float64, now, endsAt *time.Time, ttl float64) (string, []any) {
-	var names []string
-	var args []any
-	add := func(name string, value any) {
-		args = append(args, value)
-		names = append(names, fmt.Sprintf("%s => $%d", name, len(args)))
-	}
-	function := op + "_with"
-	if op == "allow" {
-		function = string(p.Algorithm)
-	} else {
-		add("algorithm", string(p.Algorithm))
-	}
-	add("name", p.Name)
-	add("key", key)
-	switch op {
-	case "block":
-		add("for_s", math.Round(cost*1e6)/1e6)
-	case "unblock", "reset":
-		now = nil // they read no clock
-	default:
-		add("cost", cost)
-		add("limit_units", p.Limit)
-		if endsAt != nil {
-			p.Aligned = false
-			add("ends_at", *endsAt)
-		} else {
-			add("period_s", p.Period.Seconds())
-		}
-		if ttl != 0 {
-			add("ttl_s", ttl)
-		}
-		if p.Burst != 0 {
-			add("burst", p.Burst)
-		}
-		if p.Tick != 0 {
-			add("tick_s", p.Tick.Seconds())
-		}
-		if p.Aligned {
-			add("aligned", true)
-		}
-		if p.BlockFor != 0 {
-			add("block_for_s", p.BlockFor.Seconds())
-		}
-		if p.Shadow {
-			add("shadow", true)
-		}
-	}
-	if now != nil {
-		add("now", *now)
-	}
-	return fmt.Sprintf("SELECT * FROM pglimit.%s(%s)", function, strings.Join(names, ", ")), args
-}
-
-// FunctionResult is a row of pglimit.result.
-type FunctionResult struct {
+// functionRow is a row of pglimit.result.
+type functionRow struct {
 	Allowed                           bool
 	Granted, Remaining, Level         float64
 	RetryAfterS, ResetAfterS, DelaysS *float64
@@ -109,8 +45,8 @@ type FunctionResult struct {
 	Shadowed                          bool
 }
 
-// Result converts the row to a limiter.Result; fields that the row lacks are zero.
-func (r FunctionResult) Result() limiter.Result {
+// result converts the row to a limiter.Result; fields that the row lacks are zero.
+func (r functionRow) result() limiter.Result {
 	all := limiter.Result{Allowed: r.Allowed, Granted: r.Granted, Remaining: r.Remaining, Level: r.Level,
 		RetryAfter: Seconds(r.RetryAfterS), ResetAfter: Seconds(r.ResetAfterS), Delay: Seconds(r.DelaysS), Shadowed: r.Shadowed}
 	if r.Reason != nil {
@@ -127,26 +63,6 @@ func Seconds(s *float64) time.Duration {
 	return time.Duration(math.Round(*s*1e6)) * time.Microsecond
 }
 
-// CallFunction sends by SQL the request that conformance.Do sends by Go.
-func CallFunction(ctx context.Context, q Querier, p limiter.Policy, op, key string, cost float64, now *time.Time) (limiter.Result, error) {
-	sql, args := FunctionCall(p, op, key, cost, now)
-	return resultOf(ctx, q, op, sql, args)
-}
-
-// resultOf makes the call of a verb's function; some return nothing.
-func resultOf(ctx context.Context, q Querier, op, sql string, args []any) (limiter.Result, error) {
-	if op == "block" || op == "unblock" || op == "reset" {
-		rows, err := q.Query(ctx, sql, args...)
-		if err == nil {
-			rows.Close()
-			err = rows.Err()
-		}
-		return limiter.Result{}, kindOf(err)
-	}
-	r, err := row[FunctionResult](ctx, q, sql, args...)
-	return r.Result(), err
-}
-
 // Told returns a Result without the fields that Undo needs.
 func Told(r limiter.Result) limiter.Result {
 	return limiter.Result{
@@ -154,4 +70,22 @@ func Told(r limiter.Result) limiter.Result {
 		RetryAfter: r.RetryAfter, ResetAfter: r.ResetAfter, Delay: r.Delay, Full: r.Full, Reason: r.Reason,
 		Replayed: r.Replayed, Expired: r.Expired, Shadowed: r.Shadowed, Source: r.Source, At: r.At,
 	}
+}
+
+// StorePolicy writes a policy into the table pglimit_policy, from which the SQL functions
+// read it by its name.
+func StorePolicy(t testing.TB, pool *pgxpool.Pool, p limiter.Policy, askers bool) {
+	t.Helper()
+	Exec(t, pool, `DELETE FROM pglimit_policy WHERE name = $1`, p.Name)
+	Exec(t, pool, `INSERT INTO pglimit_policy (name, algorithm, limit_units, period_s, burst, tick_s, block_for_s, aligned, calendar, time_zone, shadow, askers)
+		VALUES ($1, $2, $3, nullif($4::float8, 0::float8), nullif($5::float8, 0::float8), $6, $7, $8, $9, $10, $11, $12)`,
+		p.Name, string(p.Algorithm), p.Limit, p.Period.Seconds(), p.Burst, p.Tick.Seconds(), p.BlockFor.Seconds(), p.Aligned, string(p.Calendar), p.TimeZone, p.Shadow, askers)
+}
+
+// storeOverride writes an override of a key.
+func storeOverride(t testing.TB, pool *pgxpool.Pool, o limiter.Override) {
+	t.Helper()
+	Exec(t, pool, `INSERT INTO pglimit_override (policy, key, limit_units, burst, shadow, unlimited, until) VALUES ($1, $2, $3, $4, $5, $6, nullif($7::timestamptz, '0001-01-01 00:00:00Z'::timestamptz))
+		ON CONFLICT (policy, key) DO UPDATE SET limit_units = $3, burst = $4, shadow = $5, unlimited = $6, until = excluded.until`,
+		o.Policy, o.Key, o.Limit, o.Burst, o.Shadow, o.Unlimited, o.Until)
 }

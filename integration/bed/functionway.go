@@ -1,10 +1,10 @@
 package bed
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"testing"
 	"time"
@@ -21,7 +21,7 @@ import (
 type Functions struct {
 	limiter.Decider // nil: there is no function for its other methods
 	Q               Querier
-	Now             func() time.Time
+	Now             func() time.Time     // nil: the database's clock
 	EndsAt          bool                 // aligned windows by their end
 	ByName          bool                 // by a policy's name, while policies and overrides change
 	Store           func(limiter.Policy) // by name: stores it if it is another than the last
@@ -46,84 +46,165 @@ func row[T any](ctx context.Context, q Querier, sql string, args ...any) (v T, e
 	return v, kindOf(err)
 }
 
-func (f *Functions) call(ctx context.Context, op string, p limiter.Policy, key string, cost float64) (limiter.Result, error) {
-	sql, args := f.text(op, p, key, cost, 0)
-	return resultOf(ctx, f.Q, op, sql, args)
+// at returns the clock's reading, nil for the database's.
+func (f *Functions) at() *time.Time {
+	if f.Now == nil {
+		return nil
+	}
+	now := f.Now()
+	return &now
 }
 
-// text returns the call of a verb's function.
+// arguments are the named arguments of a function.
+type arguments struct {
+	names  []string
+	values []any
+}
+
+func (a *arguments) add(name string, value any) {
+	a.values = append(a.values, value)
+	a.names = append(a.names, fmt.Sprintf("%s => $%d", name, len(a.values)))
+}
+
+func (a *arguments) addIf(set bool, name string, value any) {
+	if set {
+		a.add(name, value)
+	}
+}
+
+// text returns the call of a verb's function, with only those arguments that the policy
+// sets.
 func (f *Functions) text(op string, p limiter.Policy, key string, cost, ttl float64) (string, []any) {
-	now := f.Now()
+	now, function, a := f.at(), op, new(arguments)
+	switch {
+	case f.ByName:
+	case op == "allow":
+		function = string(p.Algorithm)
+	default:
+		function += "_with"
+		a.add("algorithm", string(p.Algorithm))
+	}
+	a.add("name", p.Name)
+	a.add("key", key)
+	switch op {
+	case "block":
+		a.add("for_s", math.Round(cost*1e6)/1e6)
+	case "unblock", "reset":
+		now = nil // they read no clock
+	default:
+		a.add("cost", cost)
+		a.addIf(ttl != 0, "ttl_s", ttl)
+		if !f.ByName {
+			f.numbers(a, p, now)
+		}
+	}
+	a.addIf(now != nil, "now", now)
+	return fmt.Sprintf("pglimit.%s(%s)", function, strings.Join(a.names, ", ")), a.values
+}
+
+// numbers adds the policy's own.
+func (f *Functions) numbers(a *arguments, p limiter.Policy, now *time.Time) {
+	a.add("limit_units", p.Limit)
+	if f.EndsAt && p.Aligned {
+		p.Aligned = false
+		a.add("ends_at", now.Truncate(p.Period).Add(p.Period)) // Unix times and Go's zero time are whole minutes apart
+	} else {
+		a.add("period_s", p.Period.Seconds())
+	}
+	a.addIf(p.Burst != 0, "burst", p.Burst)
+	a.addIf(p.Tick != 0, "tick_s", p.Tick.Seconds())
+	a.addIf(p.Aligned, "aligned", true)
+	a.addIf(p.BlockFor != 0, "block_for_s", p.BlockFor.Seconds())
+	a.addIf(p.Shadow, "shadow", true)
+}
+
+// Call makes the call of a verb's function, as the methods do. Some return nothing.
+func (f *Functions) Call(ctx context.Context, op string, p limiter.Policy, key string, cost float64) (limiter.Result, error) {
 	if f.Store != nil {
 		f.Store(p)
-		return namedCall("pglimit", p.Name, op, key, cost, cmp.Or(ttl, 3), &now)
 	}
-	var endsAt *time.Time
-	if f.EndsAt && p.Aligned {
-		end := now.Truncate(p.Period).Add(p.Period) // Unix times and Go's zero time are whole minutes apart
-		endsAt = &end
+	sql, args := f.text(op, p, key, cost, 0)
+	if op == "block" || op == "unblock" || op == "reset" {
+		return limiter.Result{}, f.void(ctx, sql, args...)
 	}
-	return functionCall(p, op, key, cost, &now, endsAt, ttl)
+	r, err := row[functionRow](ctx, f.Q, "SELECT * FROM "+sql, args...)
+	return r.result(), err
+}
+
+func (f *Functions) void(ctx context.Context, sql string, args ...any) error {
+	_, err := row[struct{ Void *string }](ctx, f.Q, "SELECT "+sql+"::text", args...)
+	return err
 }
 
 func (f *Functions) AllowN(ctx context.Context, p limiter.Policy, key string, n float64) (limiter.Result, error) {
-	return f.call(ctx, "allow", p, key, n)
+	return f.Call(ctx, "allow", p, key, n)
 }
 
 func (f *Functions) AllowUpTo(ctx context.Context, p limiter.Policy, key string, n float64) (limiter.Result, error) {
-	return f.call(ctx, "allow_up_to", p, key, n)
+	return f.Call(ctx, "allow_up_to", p, key, n)
 }
 
 func (f *Functions) Check(ctx context.Context, p limiter.Policy, key string, n float64) (limiter.Result, error) {
-	return f.call(ctx, "check", p, key, n)
+	return f.Call(ctx, "check", p, key, n)
 }
 
 func (f *Functions) Charge(ctx context.Context, p limiter.Policy, key string, n float64) (limiter.Result, error) {
-	return f.call(ctx, "charge", p, key, n)
+	return f.Call(ctx, "charge", p, key, n)
 }
 
 func (f *Functions) Refund(ctx context.Context, p limiter.Policy, key string, n float64) (limiter.Result, error) {
-	return f.call(ctx, "refund", p, key, n)
+	return f.Call(ctx, "refund", p, key, n)
 }
 
 func (f *Functions) Block(ctx context.Context, p limiter.Policy, key string, d time.Duration) error {
-	_, err := f.call(ctx, "block", p, key, d.Seconds())
+	_, err := f.Call(ctx, "block", p, key, d.Seconds())
 	return err
 }
 
 func (f *Functions) Unblock(ctx context.Context, p limiter.Policy, key string) error {
-	_, err := f.call(ctx, "unblock", p, key, 0)
+	_, err := f.Call(ctx, "unblock", p, key, 0)
 	return err
 }
 
 func (f *Functions) Reset(ctx context.Context, p limiter.Policy, key string) error {
-	_, err := f.call(ctx, "reset", p, key, 0)
+	_, err := f.Call(ctx, "reset", p, key, 0)
 	return err
 }
 
-func (f *Functions) Reserve(ctx context.Context, in limiter.Request, ttl time.Duration) (limiter.Reservation, error) {
+func (f *Functions) Reserve(ctx context.Context, in limiter.Request, ttl time.Duration) (made limiter.Reservation, err error) {
+	if f.Store != nil {
+		f.Store(in.Policy)
+	}
 	sql, args := f.text("reserve", in.Policy, in.Key, in.Cost, ttl.Seconds())
-	return reserveBy(ctx, f.Q, sql, args)
+	r, err := row[struct {
+		functionRow
+		ID      *string
+		Expires *time.Time
+	}](ctx, f.Q, "SELECT * FROM "+sql, args...)
+	switch {
+	case err != nil:
+		return made, err
+	case r.Allowed != (r.ID != nil) || r.Allowed != (r.Expires != nil):
+		return made, fmt.Errorf("allowed %v, reservation %v, expires at %v", r.Allowed, r.ID, r.Expires)
+	case r.Allowed:
+		made.ID, made.Expires = *r.ID, *r.Expires
+	}
+	made.Result = r.result()
+	return made, nil
 }
 
 func (f *Functions) Settle(ctx context.Context, id string, units float64) (limiter.Result, error) {
-	return SettleByFunction(ctx, f.Q, id, units, f.Now())
+	settled, err := row[struct {
+		functionRow
+		Replayed, Expired bool
+	}](ctx, f.Q, `SELECT * FROM pglimit.settle($1, $2, $3)`, id, units, f.at())
+	r := settled.result()
+	r.Replayed, r.Expired = settled.Replayed, settled.Expired
+	return r, err
 }
 
 func (f *Functions) Cancel(ctx context.Context, id string) error {
-	_, err := row[struct{ Void *string }](ctx, f.Q, `SELECT pglimit.cancel($1, $2)::text`, id, f.Now())
-	return err
-}
-
-// SettleByFunction settles a reservation.
-func SettleByFunction(ctx context.Context, q Querier, id string, units float64, now time.Time) (limiter.Result, error) {
-	settled, err := row[struct {
-		FunctionResult
-		Replayed, Expired bool
-	}](ctx, q, `SELECT * FROM pglimit.settle($1, $2, $3)`, id, units, now)
-	r := settled.Result()
-	r.Replayed, r.Expired = settled.Replayed, settled.Expired
-	return r, err
+	return f.void(ctx, `pglimit.cancel($1, $2)`, id, f.at())
 }
 
 // SearchFunctions searches each of the bases: the functions and the library, on the same
@@ -203,16 +284,4 @@ func rowsOf(pool *pgxpool.Pool, prefix string) (all string, err error) {
 	}
 	err = pool.QueryRow(context.Background(), `SELECT coalesce(string_agg(line, E'\n' ORDER BY line), '') FROM (`+strings.Join(tables, " UNION ALL ")+`) AS lines`, prefix).Scan(&all)
 	return all, err
-}
-
-// storeOverride writes an override of a key.
-func storeOverride(t testing.TB, pool *pgxpool.Pool, o limiter.Override) {
-	t.Helper()
-	var until *time.Time
-	if !o.Until.IsZero() {
-		until = &o.Until
-	}
-	Exec(t, pool, `INSERT INTO pglimit_override (policy, key, limit_units, burst, shadow, unlimited, until) VALUES ($1, $2, $3, $4, $5, $6, $7)
-		ON CONFLICT (policy, key) DO UPDATE SET limit_units = $3, burst = $4, shadow = $5, unlimited = $6, until = $7`,
-		o.Policy, o.Key, o.Limit, o.Burst, o.Shadow, o.Unlimited, until)
 }

@@ -10,11 +10,8 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/pglimit/pglimit/db"
 	"github.com/pglimit/pglimit/migrations"
 	"github.com/pglimit/pglimit/pglimittest"
 )
@@ -148,7 +145,11 @@ func called() ([]string, error) {
 			return nil, err
 		}
 	}
-	for _, query := range QueryTexts() {
+	queries, err := QueryTexts()
+	if err != nil {
+		return nil, err
+	}
+	for _, query := range queries {
 		text.WriteString(query)
 	}
 	names := map[string]bool{}
@@ -157,40 +158,6 @@ func called() ([]string, error) {
 	}
 	return slices.Sorted(maps.Keys(names)), nil
 }
-
-// QueryTexts returns the text of every statement of db by name.
-func QueryTexts() map[string]string {
-	texts := map[string]string{}
-	notes := noting(func(sql string) {
-		texts[SQLStatement.FindStringSubmatch(sql)[1]] = sql
-	})
-	CallStatements(context.Background(), notes, EveryStatement)
-	return texts
-}
-
-// noting is a connection that records statements instead of running them.
-type noting func(sql string)
-
-var _ db.DBTX = noting(nil)
-
-func (n noting) Exec(_ context.Context, sql string, _ ...any) (pgconn.CommandTag, error) {
-	n(sql)
-	return pgconn.CommandTag{}, pgx.ErrNoRows
-}
-
-func (n noting) Query(_ context.Context, sql string, _ ...any) (pgx.Rows, error) {
-	n(sql)
-	return nil, pgx.ErrNoRows
-}
-
-func (n noting) QueryRow(_ context.Context, sql string, _ ...any) pgx.Row {
-	n(sql)
-	return noAnswer{}
-}
-
-type noAnswer struct{}
-
-func (noAnswer) Scan(...any) error { return pgx.ErrNoRows }
 
 // PlantedDatabase creates a database with planted objects and pglimit. It returns a URL
 // whose sessions find both, and one whose sessions find neither.

@@ -201,6 +201,23 @@ func NamesEndingIn(s string) func(string) bool {
 	return func(name string) bool { return strings.HasSuffix(name, s) }
 }
 
+// generated finds the statements in the files of db/.
+var generated = regexp.MustCompile("const \\w+ = `(-- name: (\\w+) :[^`]*)`")
+
+// QueryTexts reads db/ and returns the text of every statement by its name.
+func QueryTexts() (map[string]string, error) {
+	texts := map[string]string{}
+	files, err := filepath.Glob("../testdata/checkout/db/*.sql.go")
+	for _, file := range files {
+		data, failed := os.ReadFile(file)
+		for _, found := range generated.FindAllStringSubmatch(string(data), -1) {
+			texts[found[2]] = found[1]
+		}
+		err = errors.Join(err, failed)
+	}
+	return texts, err
+}
+
 var sqlComment = regexp.MustCompile(`--[^\n]*`)
 
 // SQLStatement finds the head of each statement in a file of queries/.

@@ -72,7 +72,7 @@ func TestDecideNeverOverAdmits(t *testing.T) {
 				rounds = 5
 				clients := bed.Connect(t, url, bed.Connections(callers))
 				all["SQL functions"] = []allow{func(ctx context.Context, p limiter.Policy, key string, n float64) (limiter.Result, error) {
-					return bed.CallFunction(ctx, clients, p, "allow", key, n, nil)
+					return (&bed.Functions{Q: clients}).AllowN(ctx, p, key, n)
 				}}
 			}
 			for range 4 {

@@ -139,11 +139,11 @@ func TestFunctionsReadPoliciesAtEachCall(t *testing.T) {
 	bed.StorePolicy(t, pool, p, false)
 	allows := func(q bed.Querier, key string) bool {
 		t.Helper()
-		r, err := bed.CallNamed(t.Context(), q, "pglimit", "p", "check", key, 2, nil)
+		r, err := (&bed.Functions{Q: q, ByName: true}).Check(t.Context(), p, key, 2)
 		if err != nil {
 			t.Fatal(err)
 		}
-		return r.Result.Allowed
+		return r.Allowed
 	}
 	for until, want := range map[string]bool{
 		"NULL": true, "clock_timestamp() + interval '1 hour'": true, "clock_timestamp() - interval '1 second'": false, "clock_timestamp()": false, "'infinity'": true,

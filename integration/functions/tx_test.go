@@ -20,7 +20,7 @@ import (
 // ask calls a function and fails the test on an error.
 func ask(t testing.TB, q bed.Querier, p limiter.Policy, op, key string, cost float64) limiter.Result {
 	t.Helper()
-	r, err := bed.CallFunction(context.Background(), q, p, op, key, cost, nil)
+	r, err := (&bed.Functions{Q: q}).Call(context.Background(), op, p, key, cost)
 	if err != nil {
 		t.Fatalf("%s on %s: %v", op, p.Algorithm, err)
 	}
@@ -55,7 +55,7 @@ func TestFunctionsRollBackWithTheCaller(t *testing.T) {
 		tx := bed.Begin(t, pool, pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
 		ask(t, tx, p, "check", "k", 0) // takes the snapshot
 		ask(t, pool, p, "allow", "k", 1)
-		_, err := bed.CallFunction(ctx, tx, p, "allow", "k", 1, nil)
+		_, err := (&bed.Functions{Q: tx}).AllowN(ctx, p, "k", 1)
 		var pg *pgconn.PgError
 		if !errors.As(err, &pg) || pg.Code != "40001" {
 			t.Errorf("%s: a concurrent change gave %v, want 40001", bed.Variant(p), err)

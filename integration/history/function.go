@@ -9,7 +9,6 @@ import (
 
 	"github.com/pglimit/pglimit/integration/bed"
 	"github.com/pglimit/pglimit/integration/history/model"
-	"github.com/pglimit/pglimit/limiter"
 )
 
 // functions are the verbs that have a SQL function.
@@ -28,7 +27,7 @@ func (c *client) function() {
 	op.SQL, op.Clocks, op.Remember = true, []int64{us + c.clock.skew}, (24 * time.Hour).Microseconds()
 	f := &bed.Functions{Q: c.pool, Now: func() time.Time { return time.UnixMicro(us + c.clock.skew) }}
 	if c.rand.IntN(2) == 0 || op.Policy.Calendar != "" { // by name it is the first plan, which is stored
-		op.Policy, f.Store = c.plans[op.Key][0], func(limiter.Policy) {}
+		op.Policy, f.ByName = c.plans[op.Key][0], true
 	}
 	ctx, cancel := c.lose(context.Background())
 	defer cancel()
