@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"slices"
 	"strings"
 	"testing"
@@ -16,61 +15,6 @@ import (
 	"github.com/pglimit/pglimit/integration/bed"
 	"github.com/pglimit/pglimit/limiter"
 )
-
-// TestAllowAllDeniedConsumesNothing: a denial changes no level and starts only the block
-// of the policy that denied. The caller's earlier work in the transaction still commits.
-func TestAllowAllDeniedConsumesNothing(t *testing.T) {
-	t.Parallel()
-	ctx := context.Background()
-	pool := bed.NewPool(t)
-	bed.Exec(t, pool, "CREATE TABLE orders (id text PRIMARY KEY)")
-	l := bed.NewLimiter(t, pool, &limiter.Config{DisableDenyCache: true})
-	for _, inside := range []bool{false, true} {
-		for _, blockFor := range []time.Duration{0, time.Hour} {
-			for _, p := range bed.Variants(10, 1000*time.Hour) {
-				p.BlockFor = blockFor
-				t.Run(fmt.Sprintf("%s inside=%v block=%v", bed.Variant(p), inside, blockFor), func(t *testing.T) {
-					t.Parallel()
-					free, full := t.Name()+"free", t.Name()+"full"
-					bed.Must(t)(l.AllowN(ctx, p, full, 6))
-					requests := []limiter.Request{p.Request(full, 5), p.Request(free, 3), p.Request(full, 1)}
-					var all limiter.Results
-					if inside {
-						tx := bed.Begin(t, pool, pgx.TxOptions{})
-						if _, err := tx.Exec(ctx, "INSERT INTO orders VALUES ($1)", t.Name()); err != nil {
-							t.Fatal(err)
-						}
-						all = bed.MustAll(t)(l.InTx(tx).AllowAll(ctx, requests...))
-						bed.Commit(t, tx)
-						if n := bed.Value[int](t, pool, "SELECT count(*) FROM orders WHERE id = $1", t.Name()); n != 1 {
-							t.Error("the caller's order is gone")
-						}
-					} else {
-						all = bed.MustAll(t)(l.AllowAll(ctx, requests...))
-					}
-					binding := 0
-					if all.PerRequest[2].RetryAfter > all.PerRequest[0].RetryAfter {
-						binding = 2
-					}
-					if all.Allowed || all.DeniedBy != binding || all.PerRequest[0].Allowed || !all.PerRequest[1].Allowed || all.PerRequest[2].Allowed {
-						t.Errorf("got %+v", all)
-					}
-					for i, r := range all.PerRequest {
-						if r.Granted != 0 || r.Allowed != (r.RetryAfter == 0) || r.Allowed != (r.Reason == "") {
-							t.Errorf("requests[%d]: %+v", i, r)
-						}
-					}
-					if r := bed.Must(t)(l.Check(ctx, p, free, 10)); !r.Allowed || r.Level != 0 {
-						t.Errorf("free: %+v", r)
-					}
-					if r := bed.Must(t)(l.Check(ctx, p, full, 0)); !bed.Near(r.Level, 6) || r.Allowed != (blockFor == 0) {
-						t.Errorf("full: %+v", r)
-					}
-				})
-			}
-		}
-	}
-}
 
 // TestAllowAllBadInput: errors name the requests, and nothing is written. Nothing is
 // written either if one request can never fit.
@@ -199,89 +143,6 @@ func TestAllowAllDurability(t *testing.T) {
 				c.Expect(t, p, want, changes)
 			}
 		}
-	}
-}
-
-// TestAllowAllFailsOpen only if all its policies fail open, and never in a transaction.
-func TestAllowAllFailsOpen(t *testing.T) {
-	t.Parallel()
-	ctx := t.Context()
-	var observed []string
-	b := bed.NewBroken(t, limiter.Config{
-		Logger: slog.New(slog.DiscardHandler),
-		Observe: func(_ context.Context, o limiter.Observation) {
-			observed = append(observed, fmt.Sprint(o.Request.Key, " ", o.Result.Allowed, " ", o.Result.Granted, " ", o.Err != nil))
-		},
-	})
-	bed.MustAll(t)(b.L.AllowAll(ctx, bed.FailsOpen.Request("a", 99), bed.FailsClosed.Request("b", 100)))
-	bed.MustAll(t)(b.L.AllowAll(ctx, bed.FailsOpen.Request("a", 1), bed.FailsClosed.Request("b", 1)))
-	tx := bed.Begin(t, b.Pool, pgx.TxOptions{})
-	b.Cut()
-	all := bed.MustAll(t)(b.L.AllowAll(ctx, bed.FailsOpen.Request("c", 2), bed.FailsOpen.Request("d", 3)))
-	if !all.Allowed || all.DeniedBy != -1 || all.PerRequest[1].Granted != 3 || all.PerRequest[1].Source != limiter.SourceDegraded {
-		t.Errorf("all fail open: %+v", all)
-	}
-	if all, err := b.L.AllowAll(ctx, bed.FailsOpen.Request("e", 1), bed.FailsClosed.Request("f", 1)); !errors.Is(err, limiter.ErrUnavailable) || all.Allowed {
-		t.Errorf("one fails closed: %+v, %v", all, err)
-	}
-	if _, err := tx.Exec(ctx, "SELECT 1/0"); err == nil {
-		t.Fatal("the transaction goes on")
-	}
-	if all, err := b.L.InTx(tx).AllowAll(ctx, bed.FailsOpen.Request("g", 1), bed.FailsOpen.Request("h", 1)); err == nil || all.Allowed {
-		t.Errorf("inside: %+v, %v", all, err)
-	}
-	want := "a true 99 false, b true 100 false, a true 0 false, b false 0 false, c true 2 false, d true 3 false, e false 0 true, f false 0 true, g false 0 true, h false 0 true"
-	if got := strings.Join(observed, ", "); got != want {
-		t.Errorf("observed %s\nwant     %s", got, want)
-	}
-}
-
-// TestAllowAllAndTheDenyCache: a remembered denial of one request denies the whole without
-// a statement, and a denial by AllowAll is remembered for the request that denied.
-func TestAllowAllAndTheDenyCache(t *testing.T) {
-	t.Parallel()
-	ctx := t.Context()
-	pool := bed.NewPool(t)
-	l, other := bed.NewLimiter(t, pool, &limiter.Config{DenyCacheTTL: time.Hour}), bed.NewLimiter(t, pool, nil)
-	p := limiter.Policy{Name: "p", Algorithm: limiter.TokenBucket, Limit: 10, Period: 1000 * time.Hour}
-	remembered := func(what string, all limiter.Results, deniedBy int, sources ...limiter.Source) {
-		t.Helper()
-		for i, r := range all.PerRequest {
-			if all.Allowed || r.Allowed || all.DeniedBy != deniedBy || r.Source != sources[i] || r.Burst != 10 || r.Limit != 10 ||
-				(r.Source == limiter.SourceCache) != (r.RetryAfter > 0 && r.Reason == limiter.ReasonLimit) {
-				t.Errorf("%s: request %d: %+v", what, i, all)
-			}
-		}
-	}
-	bed.Must(t)(l.AllowN(ctx, p, "k", 10))
-	bed.Must(t)(l.Allow(ctx, p, "k"))
-	remembered("by Allow", bed.MustAll(t)(l.AllowAll(ctx, p.Request("l", 1), p.Request("k", 1))), 1, limiter.SourceSkipped, limiter.SourceCache)
-
-	// By AllowAll, for the sum of two requests and more.
-	bed.MustAll(t)(l.AllowAll(ctx, p.Request("l", 6), p.Request("n", 1), p.Request("l", 6)))
-	if err := other.Reset(ctx, p, "l"); err != nil {
-		t.Fatal(err)
-	}
-	remembered("by AllowAll, the sum", bed.MustAll(t)(l.AllowAll(ctx, p.Request("l", 10), p.Request("n", 1), p.Request("l", 2))), 2,
-		limiter.SourceSkipped, limiter.SourceSkipped, limiter.SourceCache)
-	if all := bed.MustAll(t)(l.AllowAll(ctx, p.Request("l", 9), p.Request("n", 10))); !all.Allowed {
-		t.Errorf("less than was denied: %+v", all)
-	}
-	// l and n have room now only for what was not requested; the denial of l is for 12.
-	if all := bed.MustAll(t)(l.AllowAll(ctx, p.Request("l", 1), p.Request("n", 1))); all.Allowed || !all.PerRequest[0].Allowed || all.DeniedBy != 1 || all.PerRequest[1].Source != limiter.SourceDatabase {
-		t.Errorf("%+v", all)
-	}
-	remembered("by AllowAll, one", bed.MustAll(t)(l.AllowAll(ctx, p.Request("l", 1), p.Request("n", 1))), 1, limiter.SourceSkipped, limiter.SourceCache)
-
-	// What gives units back forgets the denial.
-	if err := l.Reset(ctx, p, "n"); err != nil {
-		t.Fatal(err)
-	}
-	if all := bed.MustAll(t)(l.AllowAll(ctx, p.Request("l", 1), p.Request("n", 1))); !all.Allowed {
-		t.Errorf("after Reset: %+v", all)
-	}
-	if _, err := l.AllowAll(ctx, p.Request("k", 1), p.Request("", -1)); !errors.Is(err, limiter.ErrInvalid) {
-		t.Errorf("a remembered denial hid an invalid request: %v", err)
 	}
 }
 

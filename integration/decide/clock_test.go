@@ -1,7 +1,6 @@
 package decide
 
 import (
-	"context"
 	"fmt"
 	"testing"
 	"time"
@@ -69,46 +68,5 @@ func TestDecideWindowEndsWhileARequestWaits(t *testing.T) {
 				t.Errorf("%s, %s: the 3 units that are left: %+v, want them allowed", p.Name, verb, r)
 			}
 		}
-	}
-}
-
-// TestDecideEndedWindowShowsNoUnits: by the database's clock, too, answers show no units of a
-// window that is over.
-func TestDecideEndedWindowShowsNoUnits(t *testing.T) {
-	t.Parallel()
-	ctx := t.Context()
-	l := bed.NewLimiter(t, bed.NewPool(t), nil)
-	p := limiter.Policy{Name: "short", Algorithm: limiter.FixedWindow, Limit: 4, Period: time.Microsecond}
-	bed.Must(t)(l.Allow(ctx, p, "k"))
-	if r := bed.Must(t)(l.Refund(ctx, p, "k", 1)); r.Granted != 0 || r.Level != 0 || r.Remaining != 4 {
-		t.Errorf("a refund after the window's end: %+v, want no units in use", r)
-	}
-	if err := l.Block(ctx, p, "k", time.Hour); err != nil {
-		t.Fatal(err)
-	}
-	if r := bed.Must(t)(l.Allow(ctx, p, "k")); r.Allowed || r.Level != 0 {
-		t.Errorf("a denial after the window's end: %+v, want no units in use", r)
-	}
-}
-
-// TestDecideLongTransactionDoesNotFreezeTheClock: inside one transaction the bucket
-// continues to leak.
-func TestDecideLongTransactionDoesNotFreezeTheClock(t *testing.T) {
-	t.Parallel()
-	ctx := context.Background()
-	pool := bed.NewPool(t)
-	l := bed.NewLimiter(t, pool, nil)
-	p := limiter.Policy{Name: "fast", Algorithm: limiter.TokenBucket, Limit: 10, Period: 100 * time.Millisecond, Burst: 1}
-	tx, err := pool.Begin(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer tx.Rollback(ctx)
-	bed.Must(t)(l.InTx(tx).Allow(ctx, p, "k"))
-	if _, err := tx.Exec(ctx, "SELECT pg_sleep(0.05)"); err != nil {
-		t.Fatal(err)
-	}
-	if r := bed.Must(t)(l.InTx(tx).Allow(ctx, p, "k")); !r.Allowed {
-		t.Errorf("after five times the refill, in the same transaction: %+v", r)
 	}
 }

@@ -123,3 +123,8 @@ func TestStatementsHaveFewNodes(t *testing.T) {
 	slices.Sort(lines)
 	t.Log("\n" + strings.Join(lines, "\n"))
 }
+
+// upperCollation restores the name of a collation, which bed.Statements returns in small letters.
+func upperCollation(text string) string {
+	return strings.ReplaceAll(text, `collate "c"`, `COLLATE "C"`)
+}

@@ -97,24 +97,6 @@ func TestReserveManyExpiredComeBackAtOnce(t *testing.T) {
 	}
 }
 
-// TestReserveReapingForgetsTheDenial that this process remembers.
-func TestReserveReapingForgetsTheDenial(t *testing.T) {
-	t.Parallel()
-	ctx := context.Background()
-	at := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	l := bed.NewLimiter(t, bed.NewPool(t), &limiter.Config{Now: func() time.Time { return at }, DenyCacheTTL: time.Hour})
-	p := limiter.Policy{Name: "p", Algorithm: limiter.TokenBucket, Limit: 10, Period: 1000 * time.Hour}
-	bed.Reserve(t, l, p.Request("k", 10), time.Second)
-	if r := bed.Must(t)(l.AllowN(ctx, p, "k", 5)); r.Allowed {
-		t.Fatalf("%+v", r)
-	}
-	at = at.Add(time.Second)
-	bed.Must(t)(l.AllowN(ctx, p, "k", 2)) // which the denial of 5 does not answer
-	if r := bed.Must(t)(l.AllowN(ctx, p, "k", 5)); !r.Allowed {
-		t.Errorf("%+v", r)
-	}
-}
-
 // TestSettleOverdraftOutlivesTheJanitor, also under a slower plan than the reservation's
 // or after one: a row stays while it counts.
 func TestSettleOverdraftOutlivesTheJanitor(t *testing.T) {

@@ -131,19 +131,6 @@ func TestReserveReapingNeverDeadlocks(t *testing.T) {
 	}
 }
 
-// TestReserveFailsClosed: a reservation that no store keeps could not be settled.
-func TestReserveFailsClosed(t *testing.T) {
-	t.Parallel()
-	ctx := context.Background()
-	pool := bed.NewPool(t)
-	l := bed.NewLimiter(t, pool, nil)
-	pool.Close()
-	p := limiter.Policy{Name: "p", Algorithm: limiter.GCRA, Limit: 1, Period: time.Hour, OnError: limiter.FailOpen}
-	if h, err := l.Reserve(ctx, p.Request("k", 1), time.Hour); !errors.Is(err, limiter.ErrUnavailable) || h.Result.Allowed {
-		t.Errorf("%+v, %v", h, err)
-	}
-}
-
 // TestReserveArguments: errors name invalid arguments, before anything is written.
 func TestReserveArguments(t *testing.T) {
 	t.Parallel()
@@ -178,33 +165,3 @@ func TestReserveArguments(t *testing.T) {
 }
 
 func second[T any](_ T, err error) error { return err }
-
-// TestUsage returns what was spent, is reserved and is left in the current window.
-func TestUsage(t *testing.T) {
-	t.Parallel()
-	ctx := context.Background()
-	l, other, at := settable(t)
-	p := limiter.Policy{Name: "budget", Algorithm: limiter.FixedWindow, Limit: 1e12, Period: time.Hour}
-	at(0)
-	old := bed.Reserve(t, l, p.Request("k", 100), 3*time.Hour)
-	at(time.Hour)
-	bed.Must(t)(l.AllowN(ctx, p, "k", 1))
-	bed.Reserve(t, l, p.Request("k", 999_999_999_000), time.Hour)
-	h := bed.Reserve(t, l, p.Request("k", 500), time.Hour)
-	bed.Must(t)(l.Settle(ctx, h.ID, 30))
-	s, err := other.Usage(ctx, p, "k")
-	if err != nil || s.Spent != 31 || s.Reserved != 999_999_999_000 || s.Reservations != 1 || s.Remaining != 969 || s.Result.Level != 999_999_999_031 {
-		t.Errorf("%+v, %v", s, err)
-	}
-	if want := h.Result.At.Add(time.Hour); !s.WindowEnds.Equal(want) {
-		t.Errorf("ends at %v, want %v", s.WindowEnds, want)
-	}
-	at(2 * time.Hour)
-	if s, err := other.Usage(ctx, p, "k"); err != nil || s.Spent != 0 || s.Reserved != 0 || s.Remaining != 1e12 || !s.WindowEnds.IsZero() {
-		t.Errorf("in the next window: %+v, %v", s, err)
-	}
-	bed.Must(t)(l.Settle(ctx, old.ID, 1000)) // its window is long over
-	if got := bed.Level(t, l, p, "k"); got != 0 {
-		t.Errorf("level %v after settling a hold of an earlier window", got)
-	}
-}

@@ -44,30 +44,6 @@ func TestBatchDecidesAsMemory(t *testing.T) {
 	})
 }
 
-// TestBatchGrantsEqualRequestsInOrder counts statements too: one for the first request, one
-// for all that arrived later.
-func TestBatchGrantsEqualRequestsInOrder(t *testing.T) {
-	t.Parallel()
-	c := newCrowd(t, bed.NewDatabase(t), limiter.Config{})
-	p := limiter.Policy{Name: "p", Algorithm: limiter.FixedWindow, Limit: 30, Period: 1000 * time.Hour}
-	c.Shut()
-	var answers []<-chan bed.Answer
-	for range 100 {
-		answers = append(answers, c.Queue(t.Context(), p.Request("hot", 1)))
-	}
-	c.sent.Take()
-	c.Reopen()
-	for i, a := range answers {
-		got := <-a
-		if got.Err != nil || got.Allowed != (i < 30) || got.Remaining != float64(max(0, 29-i)) {
-			t.Errorf("request %d: %+v, %v", i, got.Result, got.Err)
-		}
-	}
-	if count := bed.Value[float64](t, c.business, `SELECT granted FROM pglimit_fixed_window`); count != 29 {
-		t.Errorf("the last statement granted %v requests, not 29 of the 99 that waited", count)
-	}
-}
-
 // TestBatchWithABadRequest: a key that the database cannot store fails alone, in the statement
 // or transaction that it shares with others.
 func TestBatchWithABadRequest(t *testing.T) {

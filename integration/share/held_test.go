@@ -2,9 +2,7 @@ package share
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"runtime"
 	"slices"
 	"testing"
 	"time"
@@ -253,100 +251,4 @@ func TestHeldRowsThatNobodySees(t *testing.T) {
 	}
 	bed.Commit(t, tx)
 	bed.ResultOf(t, "the key that was held", held)
-}
-
-// TestHeldRowsDoNotStallEachOther: if one connection waits for locked rows, the row that
-// is free first is answered first, even if it was requested last.
-func TestHeldRowsDoNotStallEachOther(t *testing.T) {
-	t.Parallel()
-	c := newHeld(t)
-	transactions, answers := map[string]pgx.Tx{}, map[string]<-chan bed.Answer{}
-	keys := []string{"m", "n", "o"}
-	for _, key := range keys {
-		transactions[key] = c.hold(t, bucket, key)
-		answers[key] = c.wait(t.Context(), t, bucket.Request(key, 1))
-	}
-	for i, key := range slices.Backward(keys) {
-		bed.Commit(t, transactions[key])
-		bed.ResultOf(t, key+", which is free", answers[key])
-		if n := c.Waiting(); n != i {
-			t.Errorf("after %s %d callers wait, want %d", key, n, i)
-		}
-	}
-}
-
-// TestHeldRowsLeaveConnections: keys of all algorithms and both durabilities are locked at
-// once, and a pool of four has connections for others.
-func TestHeldRowsLeaveConnections(t *testing.T) {
-	t.Parallel()
-	c := newHeld(t)
-	tx := bed.Begin(t, c.business, pgx.TxOptions{})
-	var policies []limiter.Policy
-	for _, p := range bed.Variants(heldLimit, 1000*time.Hour) {
-		relaxed := p
-		relaxed.Name += "-relaxed"
-		relaxed.Durability = limiter.Relaxed
-		policies = append(policies, p, relaxed)
-	}
-	var held []<-chan bed.Answer
-	for _, p := range policies {
-		bed.Must(t)(c.InTx(tx).AllowN(t.Context(), p, "m", heldLimit-1))
-		held = append(held, c.wait(t.Context(), t, p.Request("m", 1)))
-	}
-	for _, p := range policies {
-		bed.ResultOf(t, "a neighbour", bed.Request(t.Context(), c.Limiter, p.Request("n", 1)))
-	}
-	bed.AwaitWaiting(t, c.Limiter, len(policies))
-	bed.Commit(t, tx)
-	for i, a := range held {
-		if r := bed.ResultOf(t, "a key that was held", a); !r.Allowed || !bed.Near(r.Level, heldLimit) {
-			t.Errorf("%s: %+v", bed.Variant(policies[i]), r)
-		}
-	}
-}
-
-// TestHeldRowsLeftByTheirCallers: the callers of a locked key are cancelled. No statement
-// requests the key any more, and once the row is free it is decided as usual.
-func TestHeldRowsLeftByTheirCallers(t *testing.T) {
-	t.Parallel()
-	c := newHeld(t)
-	leave := func(keys ...string) {
-		ctx, cancel := context.WithCancel(t.Context())
-		var gone []<-chan bed.Answer
-		for _, key := range keys {
-			gone = append(gone, c.wait(ctx, t, bucket.Request(key, 1)))
-		}
-		cancel()
-		for _, a := range gone {
-			if got := <-a; !errors.Is(got.Err, context.Canceled) {
-				t.Errorf("%+v, %v", got.Result, got.Err)
-			}
-		}
-	}
-	tx := c.hold(t, bucket, "m")
-	leave("m", "m")
-	again := c.wait(t.Context(), t, bucket.Request("m", 1))
-	leave("m")
-	bed.Commit(t, tx)
-	// A request whose statement was in flight may have been counted.
-	if r := bed.ResultOf(t, "the key that was held", again); !r.Allowed || r.Level > heldLimit/2+1+3 {
-		t.Errorf("%+v", r)
-	}
-
-	tx = c.hold(t, bucket, "n", "o")
-	leave("n", "n", "o", "o")
-	bed.ResultOf(t, "Close, which waits for statements in flight", bed.Send(func() (limiter.Result, error) { return limiter.Result{}, c.Close() }))
-	bed.Commit(t, tx)
-	expectLevels(t, bed.NewLimiter(t, c.business, nil), bucket, map[string]float64{"n": heldLimit / 2, "o": heldLimit / 2})
-}
-
-// TestHeldRowsLeaveNoGoroutine counts goroutines, so it is not parallel.
-func TestHeldRowsLeaveNoGoroutine(t *testing.T) {
-	c := newHeld(t)
-	p := limiter.Policy{Name: "p", Algorithm: limiter.GCRA, Limit: heldLimit, Period: 1000 * time.Hour}
-	keys := []string{"m", "n", "o"}
-	tx := c.update(t, p, keys...)
-	before := runtime.NumGoroutine()
-	c.stallsNobody(t, p, tx, keys, false)
-	bed.Eventually(t, "all goroutines have ended", func(context.Context) (bool, error) { return runtime.NumGoroutine() <= before, nil })
 }

@@ -78,25 +78,6 @@ func TestShareOneTransaction(t *testing.T) {
 	}
 }
 
-// TestShareReads: reads share a round trip among themselves.
-func TestShareReads(t *testing.T) {
-	t.Parallel()
-	c := newCrowd(t, bed.NewDatabase(t), limiter.Config{})
-	all := charges(t, c.Limiter, bucket, "k", "k", "k")
-	for i := range 5 {
-		all = append(all, func() (limiter.Result, error) { return c.Check(t.Context(), bucket, fmt.Sprint("k", i), 1) }, func() (limiter.Result, error) {
-			u, err := c.Usage(t.Context(), bucket, "other")
-			return u.Result, err
-		})
-	}
-	for i, got := range c.behind(all...) {
-		if got.Err != nil || i >= 3 && got.Remaining != 1000 {
-			t.Errorf("request %d: %+v, %v", i, got.Result, got.Err)
-		}
-	}
-	c.expectSizes(t, 1, 10, 2)
-}
-
 // TestShareInOtherIsolation: in a database whose transactions are serializable by default,
 // requests that conflict share transactions at read committed.
 func TestShareInOtherIsolation(t *testing.T) {

@@ -1,7 +1,6 @@
 package tx
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"sync"
@@ -229,40 +228,5 @@ func TestRunTxRollsBack(t *testing.T) {
 		if n := bed.Value[int](t, pool, "SELECT count(*) FROM orders_"+p.Name); n != 1 {
 			t.Errorf("%d orders, want 1", n)
 		}
-	})
-}
-
-// TestRunTxCancelled: the end of the context during a wait for a row's lock ends RunTx,
-// and nothing stays.
-func TestRunTxCancelled(t *testing.T) {
-	overRunners(t, func(t *testing.T, w bed.Way, pool *pgxpool.Pool, p limiter.Policy) {
-		holds := bed.Begin(t, pool, pgx.TxOptions{})
-		bed.Must(t)(w.L.InTx(holds).Allow(t.Context(), p, "held"))
-		ctx, cancel := context.WithCancel(t.Context())
-		errs := make(chan error, 1)
-		runs := 0
-		go func() {
-			errs <- w.Run(ctx, false, func(tx *bed.Transaction) error {
-				runs++
-				if _, err := tx.Allow(ctx, p, "k"); err != nil {
-					return err
-				}
-				_, err := tx.Allow(ctx, p, "held")
-				return err
-			})
-		}()
-		bed.Eventually(t, "it waits for the lock", func(ctx context.Context) (bool, error) {
-			var n int
-			err := pool.QueryRow(ctx, `SELECT count(*) FROM pg_stat_activity WHERE $1 = ANY (pg_blocking_pids(pid))`, int(holds.Conn().PgConn().PID())).Scan(&n)
-			return n == 1, err
-		})
-		cancel()
-		if err := <-errs; !errors.Is(err, context.Canceled) || runs != 1 {
-			t.Errorf("got %v after %d runs", err, runs)
-		}
-		if err := holds.Rollback(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		spent(t, w, p, "k", 0)
 	})
 }

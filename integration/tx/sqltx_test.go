@@ -147,37 +147,6 @@ func TestTxKeepsTheCallersSettings(t *testing.T) {
 	})
 }
 
-// TestTxRemembersNothing: each denial in a transaction comes from the database. It is
-// neither answered from the cache nor remembered.
-func TestTxRemembersNothing(t *testing.T) {
-	bed.InEachWay(t, false, func(t *testing.T, w bed.Way, p limiter.Policy) {
-		ctx := t.Context()
-		bed.Must(t)(w.L.AllowN(ctx, p, "k", 10))
-		for range 2 { // which this limiter remembers from now on
-			bed.Must(t)(w.L.Allow(ctx, p, "k"))
-		}
-		tx := w.Start(t)
-		for range 2 {
-			if r := bed.Must(t)(tx.Allow(ctx, p, "k")); r.Allowed || r.Source != limiter.SourceDatabase {
-				t.Errorf("%s: in the transaction: %+v", bed.Variant(p), r)
-			}
-		}
-		if err := tx.Reset(ctx, p, "k"); err != nil {
-			t.Fatal(err)
-		}
-		if r := bed.Must(t)(tx.AllowN(ctx, p, "k", 10)); !r.Allowed {
-			t.Errorf("%s: after a reset in the transaction: %+v", bed.Variant(p), r)
-		}
-		bed.Must(t)(tx.Allow(ctx, p, "k")) // a denial, soon undone
-		bed.Must(t)(tx.AllowN(ctx, p, "other", 10))
-		bed.Must(t)(tx.Allow(ctx, p, "other"))
-		tx.End(t, false)
-		if r := bed.Must(t)(w.L.Allow(ctx, p, "other")); !r.Allowed || r.Source != limiter.SourceDatabase {
-			t.Errorf("%s: what was denied in a transaction that is gone: %+v", bed.Variant(p), r)
-		}
-	})
-}
-
 // TestTxConflicts: a concurrent change, a lock timeout and a deadlock return ErrRetryTx
 // around the driver's error, FailOpen or not. Running the transaction again succeeds.
 func TestTxConflicts(t *testing.T) {
