@@ -336,16 +336,19 @@ func TestEngineRemembers(t *testing.T) {
 		}
 		_ = l.Reset(t.Context(), p, "k")
 	}
-	reservation, err := l.Reserve(t.Context(), p.Request("k", 1), time.Hour)
-	if err != nil || !reservation.Result.Allowed {
-		t.Fatal(reservation, err)
-	}
-	deny()
-	if err := l.Cancel(t.Context(), reservation.ID); err != nil {
-		t.Fatal(err)
-	}
-	if r, err := l.Allow(t.Context(), p, "k"); err != nil || !r.Allowed {
-		t.Errorf("after Cancel: %+v, %v", r, err)
+	for name, cancel := range map[string]func(context.Context, string) error{"Cancel": l.Cancel, "Cancel in a transaction": l.InTx(nil).Cancel} {
+		_ = l.Reset(t.Context(), p, "k")
+		reservation, err := l.Reserve(t.Context(), p.Request("k", 1), time.Hour)
+		if err != nil || !reservation.Result.Allowed {
+			t.Fatal(reservation, err)
+		}
+		deny()
+		if err := cancel(t.Context(), reservation.ID); err != nil {
+			t.Fatal(err)
+		}
+		if r, err := l.Allow(t.Context(), p, "k"); err != nil || !r.Allowed {
+			t.Errorf("after %s: %+v, %v", name, r, err)
+		}
 	}
 	deny()
 	if r, err := l.InTx(nil).Allow(t.Context(), p, "k"); err != nil || r.Source == SourceCache {

@@ -14,12 +14,14 @@ import (
 // requests above the burst, blocks, contradicting plans and single requests in between.
 var sets = search.Draw{Equal: true, Names: 4, Operations: strings.Repeat("all ", 12) + "allow charge block unblock reset undo override"}
 
-// TestAllowAllDecidesAsMemory: AllowAll decides as a limiter in memory, and in the caller's
-// transaction too.
+// TestAllowAllDecidesAsMemory: AllowAll decides as a limiter in memory, over database/sql,
+// where requests cannot be pipelined, and in the caller's transaction too.
 func TestAllowAllDecidesAsMemory(t *testing.T) {
 	t.Parallel()
 	guessed := newGuesses()
-	pool := bed.Connect(t, bed.NewDatabase(t), guessed.On)
+	address := bed.NewDatabase(t)
+	pool := bed.Connect(t, address, guessed.On)
+	dbs := []*sql.DB{bed.ConnectSQL(t, bed.SQLDrivers[0], address), bed.ConnectSQL(t, bed.SQLDrivers[1], address)}
 	t.Cleanup(func() {
 		if right, wrong := guessed.right.Load(), guessed.wrong.Load(); right == 0 || wrong == 0 {
 			t.Errorf("%d guesses were right, %d wrong; the test needs both", right, wrong)
@@ -30,10 +32,10 @@ func TestAllowAllDecidesAsMemory(t *testing.T) {
 	for mode, d := range map[string]search.Draw{"outside": sets, "inside": inside} {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
-			bed.Search(t, d, 8, func(t *testing.T) func(*search.History) search.Subject {
+			bed.Search(t, d, 12, func(t *testing.T) func(*search.History) search.Subject {
 				return func(*search.History) search.Subject {
 					s, config := bed.NewSubject(t)
-					s.Ways, s.Begin = search.By(bed.NewLimiter(t, pool, config)), pool.Begin
+					s.Ways, s.Begin = search.By(bed.NewLimiter(t, pool, config), bed.NewSQL(t, dbs[0], config), bed.NewSQL(t, dbs[1], config)), pool.Begin
 					if d.Plain { // a denial in a transaction brings rows up to date
 						s.Alike = search.Rounded
 					}
@@ -42,19 +44,4 @@ func TestAllowAllDecidesAsMemory(t *testing.T) {
 			}, search.Variants(10, 10*time.Second)...)
 		})
 	}
-}
-
-// TestAllowAllOverSQLDecidesAsMemory is the same over database/sql, where requests cannot
-// be pipelined.
-func TestAllowAllOverSQLDecidesAsMemory(t *testing.T) {
-	t.Parallel()
-	address := bed.NewDatabase(t)
-	dbs := []*sql.DB{bed.ConnectSQL(t, bed.SQLDrivers[0], address), bed.ConnectSQL(t, bed.SQLDrivers[1], address)}
-	bed.Search(t, sets, 8, func(t *testing.T) func(*search.History) search.Subject {
-		return func(*search.History) search.Subject {
-			s, config := bed.NewSubject(t)
-			s.Ways = search.By(bed.NewSQL(t, dbs[0], config), bed.NewSQL(t, dbs[1], config))
-			return s
-		}
-	}, search.Variants(10, 10*time.Second)...)
 }

@@ -97,36 +97,6 @@ func TestBreakerOnAStoppedServer(t *testing.T) {
 	}
 }
 
-// TestBreakerCounts failures in a row: any answer restarts the count, even an error.
-func TestBreakerCounts(t *testing.T) {
-	t.Parallel()
-	b := bed.NewBroken(t, limiter.Config{BreakAfter: 2})
-	ctx := t.Context()
-	other := bed.Connect(t, b.URL)
-	for _, answer := range []func(){
-		func() { bed.Must(t)(b.L.Allow(ctx, bed.FailsClosed, "k")) },
-		func() {
-			bed.Exec(t, other, "ALTER TABLE pglimit_token_bucket RENAME TO away")
-			if _, err := b.L.Allow(ctx, bed.FailsClosed, "k"); !errors.Is(err, limiter.ErrNotMigrated) {
-				t.Errorf("got %v", err)
-			}
-			bed.Exec(t, other, "ALTER TABLE away RENAME TO pglimit_token_bucket")
-		},
-	} {
-		b.Cut()
-		b.ExpectUnavailable(t, false)
-		b.Down.Store(false)
-		answer()
-	}
-	b.Cut()
-	b.ExpectUnavailable(t, false)
-	b.ExpectUnavailable(t, false)
-	b.ExpectUnavailable(t, true)
-	b.Clock.Set(-1) // a clock that was set back must not delay the probe
-	b.ExpectUnavailable(t, false)
-	b.ExpectUnavailable(t, true)
-}
-
 // TestBreakerProbes with one caller: the others do not wait for its result.
 func TestBreakerProbes(t *testing.T) {
 	t.Parallel()

@@ -3,7 +3,6 @@ package denials
 import (
 	"context"
 	"errors"
-	"math"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -285,80 +284,6 @@ func TestDenyCacheInFlight(t *testing.T) {
 				t.Errorf("%s: a denial from before the %s was remembered: %+v", bed.Variant(p), verb, r)
 			}
 		}
-	}
-}
-
-// TestDenyCacheConfig: disabled, bounded, and invalid numbers.
-func TestDenyCacheConfig(t *testing.T) {
-	t.Parallel()
-	ctx := t.Context()
-	pool := bed.NewPool(t)
-	p := limiter.Policy{Name: "p", Algorithm: limiter.FixedWindow, Limit: 1, Period: 1000 * time.Hour}
-	sources := func(l *limiter.Limiter, keys ...string) (got string) {
-		t.Helper()
-		for _, key := range keys {
-			r := bed.Must(t)(l.Allow(ctx, p, key))
-			if r.Allowed {
-				r = bed.Must(t)(l.Allow(ctx, p, key))
-			}
-			got += string(r.Source) + " "
-		}
-		return got
-	}
-	off := bed.NewLimiter(t, pool, &limiter.Config{DisableDenyCache: true})
-	if got := sources(off, "off", "off"); got != "database database " {
-		t.Errorf("off: %s", got)
-	}
-	two := bed.NewLimiter(t, pool, &limiter.Config{DenyCacheTTL: time.Hour, DenyCacheKeys: 2, KeySecret: []byte("a secret for the keys")})
-	if got := sources(two, "a", "b", "a", "c", "a", "b"); got != "database database cache database cache database " {
-		t.Errorf("two keys: %s", got)
-	}
-}
-
-// TestDenyCacheAndTheRest: other verbs use the database, invalid requests
-// stay invalid, Observe sees all, and Close ends it.
-func TestDenyCacheAndTheRest(t *testing.T) {
-	t.Parallel()
-	ctx := t.Context()
-	pool := bed.NewPool(t)
-	var seen []limiter.Result
-	l := bed.NewLimiter(t, pool, &limiter.Config{DenyCacheTTL: time.Hour, Observe: func(_ context.Context, o limiter.Observation) {
-		if o.Request.Key == "k" && o.Request.Cost == 1 {
-			seen = append(seen, o.Result)
-		}
-	}})
-	p := limiter.Policy{Name: "p", Algorithm: limiter.GCRA, Limit: 1, Period: 1000 * time.Hour}
-	bed.Must(t)(l.Allow(ctx, p, "k"))
-	asked := time.Now()
-	bed.Must(t)(l.Allow(ctx, p, "k"))
-	r := bed.Must(t)(l.Do(ctx, p.Request("k", 1)))
-	if len(seen) != 3 || seen[2] != r || r.Source != limiter.SourceCache || r.Allowed || r.Reason != limiter.ReasonLimit {
-		t.Errorf("%+v; observed %+v", r, seen)
-	}
-	// By the machine's clock the waits are shorter now, but by no more than the time that
-	// has passed.
-	passed := r.At.Sub(seen[1].At)
-	if passed < 0 || passed > time.Since(asked) || r.RetryAfter != seen[1].RetryAfter-passed || r.ResetAfter != seen[1].ResetAfter-passed {
-		t.Errorf("%+v, %v after %+v", r, passed, seen[1])
-	}
-
-	for verb, f := range map[string]func(context.Context, limiter.Policy, string, float64) (limiter.Result, error){"AllowUpTo": l.AllowUpTo, "Check": l.Check} {
-		if r := bed.Must(t)(f(ctx, p, "k", 1)); r.Source != limiter.SourceDatabase {
-			t.Errorf("%s: %+v", verb, r)
-		}
-	}
-
-	if _, err := l.AllowN(ctx, p, "k", math.NaN()); !errors.Is(err, limiter.ErrInvalid) {
-		t.Errorf("got %v", err)
-	}
-	gone, cancel := context.WithCancel(ctx)
-	cancel()
-	if _, err := l.Allow(gone, p, "k"); !errors.Is(err, context.Canceled) {
-		t.Errorf("got %v", err)
-	}
-	l.Close()
-	if _, err := l.Allow(ctx, p, "k"); !errors.Is(err, limiter.ErrClosed) {
-		t.Errorf("got %v", err)
 	}
 }
 

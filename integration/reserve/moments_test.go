@@ -41,6 +41,48 @@ func TestSettleAfterResetAndBlock(t *testing.T) {
 	})
 }
 
+// TestIdempotencyKeyIsFreedWithItsReservation: a reservation that was cancelled or has
+// expired frees its key for another; one that was settled does not.
+func TestIdempotencyKeyIsFreedWithItsReservation(t *testing.T) {
+	bed.InSQLAndMemory(t, func(t *testing.T, l *limiter.Limiter, clock *conformance.Clock) {
+		ctx := context.Background()
+		for _, p := range bed.Holdable() {
+			p.Limit, p.Period = 100, 1000*time.Hour
+			clock.Set(0)
+			reserve := func(id string) limiter.Reservation {
+				t.Helper()
+				request := p.Request("k", 60)
+				request.IdempotencyKey = id
+				return must.OK(l.Reserve(ctx, request, time.Minute))(t)
+			}
+			cancelled := reserve("a")
+			if again := reserve("a"); again.ID != cancelled.ID || !again.Result.Replayed {
+				t.Errorf("%s: requested again: %+v", bed.Variant(p), again)
+			}
+			if err := l.Cancel(ctx, cancelled.ID); err != nil {
+				t.Fatal(err)
+			}
+			expires := reserve("a")
+			if expires.ID == cancelled.ID || expires.Result.Replayed || !bed.Near(expires.Result.Level, 60) {
+				t.Errorf("%s: after Cancel: %+v", bed.Variant(p), expires)
+			}
+			clock.Set((time.Minute - time.Microsecond).Microseconds())
+			if again := reserve("a"); again.ID != expires.ID {
+				t.Errorf("%s: a microsecond before its end: %+v", bed.Variant(p), again)
+			}
+			clock.Set(time.Minute.Microseconds()) // not yet given back
+			third := reserve("a")
+			if third.ID == expires.ID || third.Result.Replayed || !third.Result.Allowed || !bed.Near(third.Result.Level, 60) {
+				t.Errorf("%s: after its end: %+v", bed.Variant(p), third)
+			}
+			bed.Must(t)(l.Settle(ctx, third.ID, 10))
+			if again := reserve("a"); again.ID != third.ID || !again.Result.Replayed {
+				t.Errorf("%s: after Settle: %+v", bed.Variant(p), again)
+			}
+		}
+	})
+}
+
 // TestUsageIsOfOneMoment: Refund and Undo of a key without a row, a Settle that changes
 // nothing and a Usage send one statement each.
 func TestUsageIsOfOneMoment(t *testing.T) {

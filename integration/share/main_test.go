@@ -5,14 +5,11 @@ package share
 
 import (
 	"context"
-	"errors"
 	"slices"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglimit/pglimit/integration/bed"
@@ -102,17 +99,6 @@ func (c *crowd) expectSizes(t *testing.T, want ...int) {
 	if got := sizes(c.sent); !slices.Equal(got, want) {
 		t.Errorf("sent %v statements together, want %v", got, want)
 	}
-}
-
-// countDeadlocks makes a tracer count them.
-func countDeadlocks(sent *bed.Trace) *atomic.Int64 {
-	var n atomic.Int64
-	sent.After = func(_ string, err error) {
-		if answer := (*pgconn.PgError)(nil); errors.As(err, &answer) && answer.Code == "40P01" {
-			n.Add(1)
-		}
-	}
-	return &n
 }
 
 // update changes rows of a table in a transaction that stays open.

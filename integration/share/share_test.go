@@ -1,10 +1,8 @@
 package share
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -143,67 +141,6 @@ func TestShareWithoutPreparing(t *testing.T) {
 		}
 		expectLevels(t, c.Limiter, p, map[string]float64{"a": 1, "b": 1, "c": 1, "d": 2})
 	}
-}
-
-// TestShareInLockOrder: transactions of several processes that lock the same rows, those of
-// AllowAll and Allow among them, do not deadlock.
-func TestShareInLockOrder(t *testing.T) {
-	t.Parallel()
-	url := bed.NewDatabase(t)
-	var ls []*limiter.Limiter
-	var sent bed.Trace
-	deadlocks := countDeadlocks(&sent)
-	for range 3 {
-		// The server looks for deadlocks before a wait for a lock ends.
-		pool := bed.Connect(t, url, bed.FourConnections, bed.Setting("deadlock_timeout", "1ms"), sent.On)
-		ls = append(ls, bed.NewLimiter(t, pool, nil))
-	}
-	other := bucket
-	other.Algorithm = limiter.GCRA
-	policies := []limiter.Policy{bucket, other}
-	rounds := bed.Size(30, 200)
-	var wg sync.WaitGroup
-	for i := range 96 {
-		wg.Go(func() {
-			l := ls[i%3]
-			for j := range rounds {
-				a, b := policies[(i+j)%2].Request(fmt.Sprint((i*7+j*3)%40), 1), policies[(i+j+1)%2].Request(fmt.Sprint((i*5+j*11)%40), 1)
-				switch i % 12 {
-				case 0:
-					if _, err := l.AllowAll(t.Context(), a, b); err != nil {
-						t.Error(err)
-					}
-				case 1, 2, 3, 4:
-					bed.Must(t)(l.Do(t.Context(), a))
-				default:
-					bed.Must(t)(l.Charge(t.Context(), a.Policy, a.Key, 1))
-				}
-			}
-		})
-	}
-	wg.Wait()
-	if n := deadlocks.Load(); n > 0 {
-		t.Errorf("%d deadlocks", n)
-	}
-	if n := slices.Max(sizes(&sent)); n < 3 {
-		t.Errorf("at most %d statements were sent together", n)
-	}
-}
-
-// TestShareAKilledConnection: if the server ends a session in the middle of a transaction, all
-// its requests get an error, and none is sent again.
-func TestShareAKilledConnection(t *testing.T) {
-	t.Parallel()
-	c := newCrowd(t, bed.NewDatabase(t), limiter.Config{})
-	bed.Exec(t, c.business, `CREATE FUNCTION sleeps() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(60); RETURN NEW; END $$`)
-	bed.Exec(t, c.business, `CREATE TRIGGER sleeps BEFORE INSERT ON pglimit_token_bucket FOR EACH ROW WHEN (NEW.key = 'sleeps') EXECUTE FUNCTION sleeps()`)
-	go bed.Eventually(t, "a statement sleeps", func(ctx context.Context) (found bool, err error) {
-		err = c.business.QueryRow(ctx, `SELECT coalesce(bool_or(pg_terminate_backend(pid)), false) FROM pg_stat_activity
-			WHERE datname = current_database() AND wait_event = 'PgSleep'`).Scan(&found)
-		return found, err
-	})
-	c.lose(t, charges(t, c.Limiter, bucket, "first", "a", "sleeps", "z"))
-	expectLevels(t, c.Limiter, bucket, map[string]float64{"first": 1, "a": 0, "sleeps": 0, "z": 0})
 }
 
 // TestShareALostAnswer: if the answer to a transaction that was committed is lost, all its

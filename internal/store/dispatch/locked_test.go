@@ -140,15 +140,22 @@ func TestLockedRowWaitsLonger(t *testing.T) {
 	})
 }
 
-// TestLockedKeysTakeTurns: a key that is free again does not wait for one that is not.
+// TestLockedKeysTakeTurns: one connection of five waits for locked rows, however many there
+// are. A key that is free again does not wait for one that is not.
 func TestLockedKeysTakeTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
 		f.locked["stays"], f.locked["goes"] = true, true
 		s := New(f, f.options())
 		stays, goes := take(t.Context(), s, query("stays", 1)), take(t.Context(), s, query("goes", 1))
-		time.Sleep(200 * time.Millisecond)
-		f.set(func() { delete(f.locked, "goes") })
+		time.Sleep(100 * time.Millisecond)
+		f.set(func() { f.most = 0 })
+		time.Sleep(100 * time.Millisecond)
+		f.set(func() {
+			if delete(f.locked, "goes"); f.most != 1 {
+				t.Errorf("%d statements waited at once", f.most)
+			}
+		})
 		start := time.Now()
 		if r := <-goes; r.err != nil || r.Granted != 1 || time.Since(start) > time.Second {
 			t.Errorf("after %v: %+v", time.Since(start), r)

@@ -82,6 +82,30 @@ func TestBreakerWaitsForConnections(t *testing.T) {
 	}
 }
 
+// TestBreakerCounts failures in a row: any answer restarts the count, even an error. A clock
+// that was set back does not delay the probe.
+func TestBreakerCounts(t *testing.T) {
+	now := int64(0)
+	b := NewBreaker(2, time.Second, func() int64 { return now })
+	for _, answer := range []error{nil, &pgconn.PgError{Code: "42P01"}} {
+		_ = b.try(t, io.ErrUnexpectedEOF)
+		_ = b.try(t, answer)
+	}
+	for i := range 2 {
+		if err := b.Refuses(); err != nil {
+			t.Errorf("after %d failures: %v", i, err)
+		}
+		_ = b.try(t, io.ErrUnexpectedEOF)
+	}
+	if b.Refuses() == nil {
+		t.Error("after two failures in a row it is not open")
+	}
+	now = -1
+	if err := b.Refuses(); err != nil {
+		t.Errorf("by a clock that was set back: %v", err)
+	}
+}
+
 // TestBreakerProbes: callers are refused until a probe is due.
 func TestBreakerProbes(t *testing.T) {
 	now := int64(0)
