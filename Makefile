@@ -86,7 +86,7 @@ playground: ## Serve the web page on a throwaway PostgreSQL until Ctrl-C (ARGS: 
 	@go build -o bin/ ./cmd/pglimit ./pglimittest/withpg
 	@bin/withpg -- bin/pglimit playground $(ARGS)
 
-bench: ## Compare with Redis and a bare upsert; measure spends, surges, locks, growth: an hour (ARGS='-only growth,held')
+bench: ## Compare with Redis and a bare upsert; measure spends, surges, growth: an hour (ARGS='-only growth,load')
 	@scripts/setup bench
 	@cd bench && go build -o ../bin/ . && ../bin/bench $(if $(QUICK),-quick) $(ARGS)
 

@@ -1,5 +1,5 @@
 // Command bench compares pglimit with a bare upsert, Redis and other limiters, and measures
-// spends, requests by a clock, a held row and growing tables, one after the other on one
+// spends, requests by a clock and growing tables, one after the other on one
 // machine. It starts PostgreSQL and Redis by itself, and writes a page and a chart.
 // With -soak it instead looks for what grows. `make bench` and `make soak` run it.
 package main
@@ -82,7 +82,7 @@ func readFlags() options {
 	flag.BoolVar(&o.quick, "quick", false, "one short round, smaller tables, no files: a few minutes")
 	flag.BoolVar(&o.soak, "soak", false, "instead of comparing, run mixed traffic and the janitor for twelve minutes, and fail if anything grows; with -quick half a minute")
 	flag.IntVar(&o.rounds, "rounds", 5, "how often each cell is measured")
-	flag.Func("only", "cells whose section/contender/setting contains one of these regular expressions, separated by commas, such as growth,held,hot/batch (default all); writes no files", func(list string) (err error) {
+	flag.Func("only", "cells whose section/contender/setting contains one of these regular expressions, separated by commas, such as growth,load,hot/batch (default all); writes no files", func(list string) (err error) {
 		o.only, err = regexp.Compile(strings.ReplaceAll(list, ",", "|"))
 		return err
 	})

@@ -61,7 +61,7 @@ func (b *bench) facts() error {
 		"Client and server: processor time per decision of this process, and of all processes of the deciding server.",
 		"First each contender allowed 10 of 20 at a limit of 10. After each cell it had counted what it allowed.",
 		"bare: an upsert that counts and does not limit. single: pglimit, one statement per decision. batch: pglimit's default. amounts: each request has another one.",
-		"lua-rueidis: a token bucket in Lua, by a client that pipelines. redis_rate: GCRA in Lua, by go-redis. log-sorted-set: in Lua, by rueidis. Others in denial, spend, load, held and growth are batch.",
+		"lua-rueidis: a token bucket in Lua, by a client that pipelines. redis_rate: GCRA in Lua, by go-redis. log-sorted-set: in Lua, by rueidis. Others in denial, spend, load and growth are batch.",
 		"relaxed and off: on disk within 0.6s of the answer; durable and on: before it. Redis keeps nothing.",
 	}
 	b.report.Facts = []report.Fact{

@@ -33,7 +33,7 @@ func TestOnly(t *testing.T) {
 	for only, want := range map[string]int{
 		"amounts":    2,
 		"^log":       9,
-		"held|spend": 4 + 10,
+		"load|spend": 8 + 10,
 		"nothing":    0,
 	} {
 		b := newBench(options{rounds: 3, only: regexp.MustCompile(only)})

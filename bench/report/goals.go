@@ -46,7 +46,6 @@ var goals = []goal{
 	{"batch-durable", "", P99, []string{"load-clock"}, []string{"20", "50"}, []float64{10 * millisecond}, true},
 	{"batch-relaxed", "", P99, []string{"load-clock"}, []string{"20", "50"}, []float64{10 * millisecond}, true},
 	{"others, surge", "others, before", P99, []string{"load-surge"}, []string{"durable", "relaxed"}, []float64{1.2}, true},
-	{"others, locked", "", P99, []string{"held"}, []string{"16", "4"}, []float64{25 * millisecond}, true},
 	{"10,000,000 rows", "10,000 rows", P50, []string{"growth-rows"}, []string{"1", "16"}, []float64{1.3}, true},
 }
 
