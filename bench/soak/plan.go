@@ -11,7 +11,6 @@ type plan struct {
 	quick      bool
 	keys       int // that arrive during length
 	generation int // the number of keys that are in use together, a power of two
-	watched    int // keys of each policy whose admissions are all recorded
 	rate       int // requests per second that the callers try to send
 	length     time.Duration
 	// warm is the time before length begins. At its end rows of all ages are in the tables.
@@ -23,13 +22,13 @@ type plan struct {
 }
 
 var full = plan{
-	keys: 1_000_000, generation: 1 << 14, watched: 4, rate: 4000, length: 10 * time.Minute, warm: 2 * time.Minute,
+	keys: 1_000_000, generation: 1 << 14, rate: 4000, length: 10 * time.Minute, warm: 2 * time.Minute,
 	every: 10 * time.Second, part: time.Minute, speed: 120, sweep: 2 * time.Second,
 }
 
 var short = plan{
 	quick: true,
-	keys:  12_000, generation: 1 << 10, watched: 1, rate: 2000, length: 16 * time.Second, warm: 13 * time.Second,
+	keys:  12_000, generation: 1 << 10, rate: 2000, length: 16 * time.Second, warm: 13 * time.Second,
 	every: 2 * time.Second, part: 4 * time.Second, speed: 1200, sweep: 500 * time.Millisecond,
 }
 

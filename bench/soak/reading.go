@@ -161,9 +161,7 @@ func checkRows(ctx context.Context, pool *pgxpool.Pool, keys *population, w *swe
 		}
 		o.allowed = time.Hour + 3*w.longest()
 		for _, key := range all {
-			if n, ok := keyNumber(key); ok { // else a watched key
-				o.add(name+" "+key, now, keys.emptyBy[n].Load())
-			}
+			o.add(name+" "+key, now, keys.emptyBy[keyNumber(key)].Load())
 		}
 	}
 	return o, nil

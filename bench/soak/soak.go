@@ -94,7 +94,7 @@ func (o *Outcome) run(ctx context.Context, s *servers.Postgres) error {
 	const slack = time.Minute // that a slow machine takes
 	t := &traffic{
 		plan: p, limiter: lim, pool: own, clock: c,
-		keys: newPopulation(p.generation, p.arrivals(p.warm+p.length+slack)), watched: newWatched(p.watched),
+		keys: newPopulation(p.generation, p.arrivals(p.warm+p.length+slack)),
 	}
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
@@ -124,7 +124,6 @@ func (o *Outcome) run(ctx context.Context, s *servers.Postgres) error {
 		o.readings = append(o.readings, g)
 		progress("%v: %v", at, g.Figures)
 	}
-	o.bounds = checkWatched(t.watched)
 	o.overdue, err = checkRows(ctx, own, t.keys, w)
 	return err
 }

@@ -21,7 +21,6 @@ type traffic struct {
 	pool     *pgxpool.Pool // of the application's own transactions
 	clock    clock
 	keys     *population
-	watched  []*watched
 	requests atomic.Int64
 }
 
@@ -33,12 +32,7 @@ func (t *traffic) request(ctx context.Context, _ string) (float64, error) {
 			return 1, allow(ctx, t, t.target(n))
 		}
 	}
-	const oneOf = 10
-	if rand.IntN(oneOf) == 0 {
-		if w := t.watched[rand.IntN(len(t.watched))]; !w.full() {
-			return 1, mixture[rand.IntN(limiting)].send(ctx, t, target{w.policy, w.key, w.record, func(time.Time) {}})
-		}
-	} else if n, ok := t.keys.draw(); ok {
+	if n, ok := t.keys.draw(); ok {
 		at := rand.IntN(100)
 		for _, m := range mixture {
 			if at -= m.percent; at < 0 {
@@ -53,20 +47,18 @@ func (t *traffic) request(ctx context.Context, _ string) (float64, error) {
 type target struct {
 	limiter.Policy
 	key  string
-	seen func(limiter.Result) // receives each answer
-	used func(time.Time)      // receives until when its row is in use by other reasons
+	used func(time.Time) // receives until when its row is in use
 }
 
 // target returns the key of the population with a number.
 func (t *traffic) target(n int) target {
-	used := func(until time.Time) { t.keys.note(n, until) }
-	return target{policies[n%len(policies)], keyName(n), func(r limiter.Result) { used(r.At.Add(r.ResetAfter)) }, used}
+	return target{policies[n%len(policies)], keyName(n), func(until time.Time) { t.keys.note(n, until) }}
 }
 
-// saw passes an answer on, unless there was an error.
+// saw notes an answer's end of use, unless there was an error.
 func (k target) saw(r limiter.Result, err error) error {
 	if err == nil {
-		k.seen(r)
+		k.used(r.At.Add(r.ResetAfter))
 	}
 	return err
 }
@@ -101,10 +93,6 @@ var mixture = []struct {
 	{3, operate},
 }
 
-// limiting is the number of operations at the mixture's start that never exceed a limit and
-// give nothing back.
-const limiting = 6
-
 func allow(ctx context.Context, t *traffic, k target) error {
 	return k.saw(t.limiter.Allow(ctx, k.Policy, k.key))
 }
@@ -134,8 +122,7 @@ func allowAll(ctx context.Context, t *traffic, k target) error {
 	}
 	for i, r := range all.PerRequest {
 		if r.Source != limiter.SourceSkipped {
-			r.Allowed = all.Allowed
-			keys[i].seen(r)
+			_ = keys[i].saw(r, nil)
 		}
 	}
 	return nil

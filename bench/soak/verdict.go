@@ -14,7 +14,6 @@ type Outcome struct {
 	plan       plan
 	conditions string
 	readings   []*reading // the first is of the warm-up's end
-	bounds     bounds
 	overdue    overdue
 	goroutines [2]int // before anything was opened, and after everything was closed
 	verdicts   []verdict
@@ -47,12 +46,10 @@ func (o *Outcome) judge() {
 	came := end.Figures[arrived] - start.Figures[arrived]
 	o.add("keys that arrived", "", report.Count(came), fmt.Sprintf("at least %d, less 1 %%", o.plan.keys), came >= 0.99*float64(o.plan.keys))
 	o.add("goroutines when all is closed", strconv.Itoa(o.goroutines[0]), strconv.Itoa(o.goroutines[1]), "as before it was opened", o.goroutines[1] <= o.goroutines[0])
-	r, b := o.overdue, o.bounds
+	r := o.overdue
 	o.add("rows that should be gone", "", fmt.Sprintf("%d of %d", r.late+r.odd, r.rows),
 		fmt.Sprintf("none (empty for at most %v, allowed %v) %s", r.oldest.Round(time.Second), r.allowed.Round(time.Second), r.example),
 		r.rows > 0 && r.late+r.odd == 0)
-	o.add("watched keys above their limit", "", fmt.Sprintf("%d of %d (%d admissions, %d denials)", len(b.exceeded), b.keys, b.admitted, b.denied),
-		"none, and there are both", len(b.exceeded) == 0 && b.admitted > 0 && b.denied > 0)
 }
 
 // grows compares a figure of the readings in the first and in the last part. The system may
