@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"strconv"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -28,7 +26,6 @@ const (
 	indexMB    report.Figure = "indexes MB"
 	hot        report.Figure = "HOT %"
 	deleted    report.Figure = "deleted/s"
-	denied     report.Figure = "denied %"
 	drained    report.Figure = "seconds to empty"
 )
 
@@ -139,69 +136,50 @@ func tableFigures(ctx context.Context, pool *pgxpool.Pool, f report.Figures) err
 	return err
 }
 
-// flow is traffic on a table that is empty at first, while the janitor runs.
-type flow struct {
-	name             string
-	policy           limiter.Policy
-	interval, length time.Duration // of the janitor, of each of ten moments
-	key              func() string
-	drains           bool // until the janitor has deleted a row for each request
-}
-
-// traffic measures an attacker who sends a new key on every call, and Zipf traffic.
-func (b *bench) traffic() part {
-	const callers, keys, exponent = 16, 1_000_000, 1.1
-	var n atomic.Uint64
-	var mu sync.Mutex
-	zipf := rand.NewZipf(rand.New(rand.NewPCG(1, 0)), exponent, 1, keys-1)
-	attack := flow{name: "attacker", policy: limiter.Policy{Limit: 10, Period: 5 * time.Second}, interval: time.Second, length: 15 * time.Second, drains: true,
-		key: func() string { return scattered(n.Add(1)) }}
-	popular := flow{name: "zipf", policy: limiter.Policy{Limit: 60, Period: time.Minute}, interval: time.Minute, length: time.Minute,
-		key: func() string {
-			mu.Lock()
-			defer mu.Unlock()
-			return scattered(zipf.Uint64())
-		}}
+// attack measures an attacker who sends a new key on every call, while the janitor runs: ten
+// parts, and then until the janitor has deleted a row for each request.
+func (b *bench) attack() part {
+	const callers = 16
+	length := 15 * time.Second // of a part
 	if b.quick {
-		attack.drains, attack.length, popular.length = false, b.short().duration, b.short().duration
+		length = b.short().duration
 	}
 	p := part{sections: []report.Section{{
-		Name: "growth-traffic", Title: fmt.Sprintf("an attacker and Zipf, %d callers", callers), By: "part", Figure: report.P50,
-		More: []report.Figure{report.P99, report.PerSecond, deleted, denied, tableMB, indexMB, hot, drained},
-		Note: fmt.Sprintf("The attacker sends a new key on every call. Zipf: a million keys, 60 per minute each. The janitor deletes rows a minute after they are empty. Ten parts of %v and %v.", attack.length, popular.length),
+		Name: "growth-attack", Title: fmt.Sprintf("an attacker, %d callers", callers), By: "part", Figure: report.P50,
+		More: []report.Figure{report.P99, report.PerSecond, deleted, tableMB, indexMB, drained},
+		Note: fmt.Sprintf("A new key on every call. The janitor deletes rows a minute after they are empty. Ten parts of %v.", length),
 	}}}
-	for _, f := range []flow{attack, popular} {
-		f.policy.Name, f.policy.Algorithm, f.policy.Durability = f.name, limiter.TokenBucket, limiter.Relaxed
-		var cells []*report.Cell
-		for _, s := range []string{"first", "median", "last"} {
-			cells = append(cells, &report.Cell{Section: "growth-traffic", Contender: f.name, Setting: s})
-		}
-		p.turns = append(p.turns, turn{cells, func(ctx context.Context, round int) ([]report.Figures, error) {
-			if round > 0 {
-				return nil, nil // once, as it takes long
-			}
-			moments, err := b.flow(ctx, f, callers)
-			if err == nil {
-				cells[0].Rounds, cells[1].Rounds, cells[2].Rounds = moments[:1], moments, moments[len(moments)-1:]
-			}
-			return nil, err
-		}})
+	var cells []*report.Cell
+	for _, s := range []string{"first", "median", "last"} {
+		cells = append(cells, &report.Cell{Section: "growth-attack", Contender: "attacker", Setting: s})
 	}
+	p.turns = []turn{{cells, func(ctx context.Context, round int) ([]report.Figures, error) {
+		if round > 0 {
+			return nil, nil // once, as it takes long
+		}
+		moments, err := b.attacked(ctx, callers, length)
+		if err == nil {
+			cells[0].Rounds, cells[1].Rounds, cells[2].Rounds = moments[:1], moments, moments[len(moments)-1:]
+		}
+		return nil, err
+	}}}
 	return p
 }
 
-// flow measures the traffic in a database and returns the figures of its moments. Those of
+// attacked measures the attack in a database and returns the figures of its parts. Those of
 // the table are in the last one.
-func (b *bench) flow(ctx context.Context, f flow, callers int) (moments []report.Figures, err error) {
+func (b *bench) attacked(ctx context.Context, callers int, length time.Duration) (moments []report.Figures, err error) {
 	pool, err := b.env.Postgres.NewDatabase(ctx, b.name(), servers.PoolSize+1) // one is the janitor's
 	if err != nil {
 		return nil, err
 	}
-	l, err := contender.NewLimiter(pool, true, f.policy)
+	policy := limiter.Policy{Name: "attacker", Algorithm: limiter.TokenBucket, Limit: 10, Period: 5 * time.Second, Durability: limiter.Relaxed}
+	l, err := contender.NewLimiter(pool, true, policy)
 	if err != nil {
 		return nil, err
 	}
-	j, err := janitor.New(pool, &janitor.Config{Interval: f.interval})
+	const interval = time.Second
+	j, err := janitor.New(pool, &janitor.Config{Interval: interval})
 	if err != nil {
 		return nil, err
 	}
@@ -212,7 +190,7 @@ func (b *bench) flow(ctx context.Context, f flow, callers int) (moments []report
 		var err error
 		for err == nil && sweeping.Err() == nil {
 			_, err = j.Sweep(ctx)
-			measure.Pause(sweeping, f.interval)
+			measure.Pause(sweeping, interval)
 		}
 		swept <- err
 	}()
@@ -220,40 +198,30 @@ func (b *bench) flow(ctx context.Context, f flow, callers int) (moments []report
 		stop()
 		err = errors.Join(err, <-swept)
 	}()
-	var asked, removed int64
-	var refused atomic.Int64
+	var asked atomic.Uint64
 	for range 10 {
+		before := j.Removed().Total()
 		s, err := measure.Run(ctx, measure.Load{
-			Callers: callers, Duration: f.length, Keys: []string{""}, Sequence: []uint32{0},
-			Decide: func(ctx context.Context, _ string) (float64, error) {
-				units, err := l.Decide(ctx, f.key())
-				if units == 0 {
-					refused.Add(1)
-				}
-				return 1, err // a denial is no error
-			},
+			Callers: callers, Duration: length, Keys: []string{""}, Sequence: []uint32{0},
+			Decide: func(ctx context.Context, _ string) (float64, error) { return l.Decide(ctx, scattered(asked.Add(1))) },
 		})
 		if err != nil {
 			return nil, err
 		}
 		m := figures(s)
-		asked += int64(s.First)
-		before := removed
-		removed = j.Removed().Total()
-		m[deleted] = float64(removed-before) / s.Elapsed.Seconds()
-		m[denied] = 100 * float64(refused.Load()) / float64(asked)
-		progress("%s: %v", f.name, m)
+		m[deleted] = float64(j.Removed().Total()-before) / s.Elapsed.Seconds()
+		progress("attacker: %v", m)
 		moments = append(moments, m)
 	}
 	last := moments[len(moments)-1]
-	if err := tableFigures(ctx, pool, last); err != nil || !f.drains {
+	if err := tableFigures(ctx, pool, last); err != nil || b.quick {
 		return moments, err
 	}
-	progress("%s: waiting until the janitor has deleted every row", f.name)
+	progress("waiting until the janitor has deleted every row")
 	ended := time.Now()
-	for j.Removed().Total() < asked {
+	for rows := int64(asked.Load()); j.Removed().Total() < rows; {
 		if time.Since(ended) > 10*time.Minute || len(swept) > 0 || ctx.Err() != nil {
-			return nil, fmt.Errorf("the janitor has deleted %d of %d rows", j.Removed().Total(), asked)
+			return nil, fmt.Errorf("the janitor has deleted %d of %d rows", j.Removed().Total(), rows)
 		}
 		measure.Pause(ctx, 100*time.Millisecond)
 	}

@@ -54,10 +54,10 @@ func (b *bench) facts() error {
 		}
 	}
 	b.report.Notes = []string{
-		fmt.Sprintf("One run of `make bench`, medians of %d rounds: hot, even, zipf and log %v each time after %v of warming up, the others %v after %v, traffic longer.",
+		fmt.Sprintf("One run of `make bench`, medians of %d rounds: hot, even, zipf and log %v each time after %v of warming up, the others %v after %v, growth-attack longer.",
 			b.rounds, b.short().duration, b.short().warmup, b.long().duration, b.long().warmup),
 		"Columns after the settings are of the last one. Contenders take turns. Callers, PostgreSQL and Redis share the machine, so read the ratios.",
-		"Callers send again as soon as they are answered, except in load. Limits are far and the deny cache is off, except in denial and growth-traffic.",
+		"Callers send again as soon as they are answered, except in load. Limits are far and the deny cache is off, except in denial and growth-attack.",
 		"Client and server: processor time per decision of this process, and of all processes of the deciding server.",
 		"First each contender allowed 10 of 20 at a limit of 10. After each cell it had counted what it allowed.",
 		"bare: an upsert that counts and does not limit. single: pglimit, one statement per decision. batch: pglimit's default. amounts: each request has another one.",
