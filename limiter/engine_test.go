@@ -261,6 +261,15 @@ func TestEngineFailsOpen(t *testing.T) {
 	if r, err := l.Allow(t.Context(), p, "k"); err != nil || !r.Allowed || r.Source != SourceDegraded || r.Granted != 1 {
 		t.Errorf("%+v, %v", r, err)
 	}
+	// An AllowAll does only if all its policies do.
+	closes := p
+	closes.Name, closes.OnError = "closes", FailClosed
+	for _, last := range []Policy{p, closes} {
+		all, err := l.AllowAll(t.Context(), p.Request("k", 2), last.Request("l", 3))
+		if opens := last == p; opens != (err == nil) || opens != all.Allowed || opens && (all.DeniedBy != -1 || all.PerRequest[1].Granted != 3 || all.PerRequest[1].Source != SourceDegraded) {
+			t.Errorf("AllowAll with %s: %+v, %v", last.Name, all, err)
+		}
+	}
 	// Not for an overload, a locked row or a statement that is late while others are answered.
 	for _, away := range []error{store.ErrLocked, store.ErrOverloaded, store.ErrBusy, store.ErrOwners, fmt.Errorf("%w: %w", store.ErrUnavailable, store.ErrAnswering)} {
 		s.err = store.TimedOut(away, time.Second)
@@ -356,6 +365,20 @@ func TestEngineRemembers(t *testing.T) {
 	}
 	if r, err := l.Do(t.Context(), Request{Policy: p, Key: "k", Cost: 1, IdempotencyKey: "i"}); err != nil || r.Source == SourceCache {
 		t.Errorf("under an idempotency key: %+v, %v", r, err)
+	}
+	// The denial of an AllowAll is that of the sum for its key: less may fit.
+	two := Policy{Name: "two", Algorithm: FixedWindow, Limit: 2, Period: time.Hour}
+	if _, err := l.Charge(t.Context(), two, "k", 1); err != nil {
+		t.Fatal(err)
+	}
+	for _, source := range []Source{SourceDatabase, SourceCache} {
+		all, err := l.AllowAll(t.Context(), two.Request("k", 1), p.Request("l", 1), two.Request("k", 1))
+		if err != nil || all.Allowed || all.DeniedBy != 2 || all.PerRequest[2].Source != source {
+			t.Errorf("want a denial from %s: %+v, %v", source, all, err)
+		}
+	}
+	if r, err := l.Allow(t.Context(), two, "k"); err != nil || !r.Allowed {
+		t.Errorf("one of the two: %+v, %v", r, err)
 	}
 }
 

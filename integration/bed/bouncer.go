@@ -29,23 +29,19 @@ var findBouncer = sync.OnceValues(func() (string, error) {
 	if path := os.Getenv(bouncerProgram); path != "" {
 		return exec.LookPath(path)
 	}
-	if path, err := lookBouncer(); err == nil {
+	if path, err := exec.LookPath("pgbouncer"); err == nil {
 		return path, nil
 	}
-	if out, err := exec.Command("../testdata/checkout/scripts/setup", "pooler").CombinedOutput(); err != nil {
+	const ofDebian = "/usr/sbin/pgbouncer" // not in the PATH of every user
+	if path, err := exec.LookPath(ofDebian); err == nil {
+		return path, nil
+	}
+	out, err := exec.Command("../testdata/checkout/scripts/setup", "pooler").CombinedOutput()
+	if err != nil {
 		return "", fmt.Errorf("%w: %s", err, out)
 	}
-	return lookBouncer()
+	return exec.LookPath(ofDebian)
 })
-
-// lookBouncer also looks where Debian has it, which is not in the PATH of every user.
-func lookBouncer() (string, error) {
-	path, err := exec.LookPath("pgbouncer")
-	if err != nil {
-		return exec.LookPath("/usr/sbin/pgbouncer")
-	}
-	return path, nil
-}
 
 // BouncerKeepsStatements reports whether PgBouncer can keep prepared statements, which it
 // can from 1.21 on.
@@ -115,11 +111,10 @@ func StartBouncer(ctx context.Context, c BouncerConfig) (_ *Bouncer, err error) 
 	if b.port, err = freePort(); err != nil {
 		return nil, err
 	}
-	users, settings, log := filepath.Join(b.dir, "users"), filepath.Join(b.dir, "pgbouncer.ini"), filepath.Join(b.dir, "log")
+	users, settings := filepath.Join(b.dir, "users"), filepath.Join(b.dir, "pgbouncer.ini")
 	for name, content := range map[string]string{
 		users:    fmt.Sprintf("%q %q\n", BouncerUser, BouncerPassword),
 		settings: ini + fmt.Sprintf("listen_port = %d\nauth_file = %s\n", b.port, users),
-		log:      "",
 	} {
 		if err := os.WriteFile(name, []byte(content), 0o600); err != nil {
 			return nil, err
@@ -131,18 +126,14 @@ func StartBouncer(ctx context.Context, c BouncerConfig) (_ *Bouncer, err error) 
 	if err := own(account, b.dir); err != nil {
 		return nil, err
 	}
-	output, err := os.OpenFile(log, os.O_WRONLY|os.O_APPEND, 0)
-	if err != nil {
-		return nil, err
-	}
-	defer output.Close() // PgBouncer has its own copy
+	said := new(Buffer)
 	cmd := exec.Command(path, "-q", settings)
-	cmd.Stdout, cmd.Stderr = output, output
+	cmd.Stdout, cmd.Stderr = said, said
 	account.Apply(cmd)
 	if b.process, err = process.Start(cmd); err != nil {
 		return nil, err
 	}
-	return b, b.awaitReady(ctx, log)
+	return b, b.awaitReady(ctx, said)
 }
 
 // render renders the settings but for the port and the users' file.
@@ -186,7 +177,7 @@ default_pool_size = ` + strconv.Itoa(c.Connections) + "\n"
 
 // awaitReady polls until PgBouncer accepts connections. It asks for PgBouncer's console,
 // which needs no server, and is refused.
-func (b *Bouncer) awaitReady(ctx context.Context, log string) error {
+func (b *Bouncer) awaitReady(ctx context.Context, said *Buffer) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute) // prevents a hang
 	defer cancel()
 	tick := time.NewTicker(2 * time.Millisecond)
@@ -200,7 +191,6 @@ func (b *Bouncer) awaitReady(ctx context.Context, log string) error {
 			return nil
 		}
 		if b.process.Ended() {
-			said, _ := os.ReadFile(log)
 			return fmt.Errorf("PgBouncer ended: %s", said)
 		}
 		select {

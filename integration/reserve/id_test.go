@@ -45,19 +45,6 @@ func TestReservationIDTampered(t *testing.T) {
 					t.Errorf("cancelled %s: %v", id, err)
 				}
 			}
-			for _, id := range []string{
-				id + "=", id + "\n", id + ":", id + "A", ":" + id, strings.ToUpper(id), part[0] + ":" + part[1], part[0] + ":" + part[1] + "::" + part[3],
-				strings.Join(part[:3], ":") + ":", strings.Join(part[:3], ":") + ":ax", // "k" is aw
-				strings.Join(part[:3], ":") + ":" + base64.RawURLEncoding.EncodeToString([]byte("a\x00")),
-				strings.Join(part[:3], ":") + ":" + base64.RawURLEncoding.EncodeToString([]byte("\xff")),
-				strings.Join(part[:3], ":") + ":" + base64.RawURLEncoding.EncodeToString(make([]byte, 1025)),
-				strings.Join([]string{part[0], part[1], "UPPER", part[3]}, ":"), strings.Join([]string{part[0], part[1], strings.Repeat("p", 65), part[3]}, ":"),
-				strings.Join([]string{"leaky_bucket_queue", part[1], part[2], part[3]}, ":"), strings.Join([]string{part[0], part[1][:15], part[2], part[3]}, ":"),
-			} {
-				if _, err := l.Settle(ctx, id, 1); !errors.Is(err, limiter.ErrInvalid) {
-					t.Errorf("settled %q: %v", id, err)
-				}
-			}
 		}
 		for _, p := range bed.Holdable() {
 			p.Name, p.Period, p.Tick, p.Aligned = "p", 1000*time.Hour, 0, false
@@ -70,26 +57,6 @@ func TestReservationIDTampered(t *testing.T) {
 		for _, id := range ids {
 			if err := l.Cancel(ctx, id); err != nil {
 				t.Errorf("%s: %v", id, err)
-			}
-		}
-	})
-}
-
-// TestReservationIDOfAnyKey: each key is found again, and the longest ID has 1,487
-// characters at most.
-func TestReservationIDOfAnyKey(t *testing.T) {
-	bed.InSQLAndMemory(t, func(t *testing.T, l *limiter.Limiter, _ *conformance.Clock) {
-		for _, key := range []string{
-			" ", ":", "a:b", "::::", "ä", "\U0001F600", "line\nbreak", "tab\t", `\`, `'`, "%2F", "a/b?c=d&e#f", "\x01", "\u2028", "-", "_", "~~~???>>>",
-			strings.Repeat("k", 1023), strings.Repeat("k", 1024), strings.Repeat("é", 512),
-		} {
-			p := limiter.Policy{Name: "0" + strings.Repeat("_.-a", 16)[:63], Algorithm: limiter.SlidingWindowCounter, Limit: 10, Period: 1000 * time.Hour}
-			h := bed.Reserve(t, l, p.Request(key, 5), time.Hour)
-			if len(h.ID) > 1487 {
-				t.Errorf("%d characters", len(h.ID))
-			}
-			if r, err := l.Settle(context.Background(), h.ID, 3); err != nil || !bed.Near(r.Level, 3) {
-				t.Errorf("%q: %+v, %v", key, r, err)
 			}
 		}
 	})

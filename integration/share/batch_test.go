@@ -17,18 +17,17 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// overDoors runs a test with a doorway of each driver.
-func overDoors(t *testing.T, f func(t *testing.T, open func(address string, config limiter.Config) *bed.Doorway)) {
-	t.Parallel()
-	t.Run("pgxpool", func(t *testing.T) {
-		t.Parallel()
-		f(t, func(address string, config limiter.Config) *bed.Doorway { return bed.NewDoorway(t, address, config) })
-	})
-	for _, driver := range bed.SQLDrivers {
-		t.Run(driver, func(t *testing.T) {
+// overDoors runs a test with a doorway of each driver to one database. name is the
+// driver's.
+func overDoors(t *testing.T, address string, f func(t *testing.T, name string, open func(limiter.Config) *bed.Doorway)) {
+	for _, name := range append([]string{"pgxpool"}, bed.SQLDrivers...) {
+		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			f(t, func(address string, config limiter.Config) *bed.Doorway {
-				return bed.NewSQLDoorway(t, driver, address, config)
+			f(t, name, func(config limiter.Config) *bed.Doorway {
+				if name == "pgxpool" {
+					return bed.NewDoorway(t, address, config)
+				}
+				return bed.NewSQLDoorway(t, name, address, config)
 			})
 		})
 	}
@@ -38,17 +37,19 @@ func overDoors(t *testing.T, f func(t *testing.T, open func(address string, conf
 // few plans while a statement is in flight. Each gets the answer that memory gives, one
 // after the other.
 func TestBatchDecidesAsMemory(t *testing.T) {
-	overDoors(t, func(t *testing.T, open func(string, limiter.Config) *bed.Doorway) {
-		address := bed.NewDatabase(t)
-		bed.SearchBatches(t, search.Draw{}, 6, func(t *testing.T, config limiter.Config) *bed.Doorway { return open(address, config) })
+	t.Parallel()
+	overDoors(t, bed.NewDatabase(t), func(t *testing.T, _ string, open func(limiter.Config) *bed.Doorway) {
+		bed.SearchBatches(t, search.Draw{}, 6, func(_ *testing.T, config limiter.Config) *bed.Doorway { return open(config) })
 	})
 }
 
 // TestBatchWithABadRequest: a key that the database cannot store fails alone, in the statement
 // or transaction that it shares with others.
 func TestBatchWithABadRequest(t *testing.T) {
-	overDoors(t, func(t *testing.T, open func(string, limiter.Config) *bed.Doorway) {
-		g := open(bed.Latin1(t), limiter.Config{})
+	t.Parallel()
+	overDoors(t, bed.Latin1(t), func(t *testing.T, name string, open func(limiter.Config) *bed.Doorway) {
+		g, bucket := open(limiter.Config{}), bucket
+		bucket.Name = name
 		keys := []string{"first", "a", "not in Latin-1: 猫", "z", "a"}
 		for verb, ask := range map[string]func(context.Context, limiter.Policy, string, float64) (limiter.Result, error){"AllowN": g.AllowN, "Charge": g.Charge} {
 			g.Shut()
@@ -114,10 +115,13 @@ var awkward = []string{
 
 // TestBatchOfAwkwardKeys sends them in one statement and finds each unchanged.
 func TestBatchOfAwkwardKeys(t *testing.T) {
-	overDoors(t, func(t *testing.T, open func(string, limiter.Config) *bed.Doorway) {
-		address := bed.NewDatabase(t)
-		g, pool := open(address, limiter.Config{}), bed.Connect(t, address)
+	t.Parallel()
+	address := bed.NewDatabase(t)
+	pool := bed.Connect(t, address)
+	overDoors(t, address, func(t *testing.T, name string, open func(limiter.Config) *bed.Doorway) {
+		g := open(limiter.Config{})
 		for _, p := range bed.Variants(10, 1000*time.Hour) {
+			p.Name += name
 			g.Shut()
 			answers := []<-chan bed.Answer{g.Queue(t.Context(), p.Request("first", 1))}
 			for _, key := range awkward {
@@ -147,9 +151,11 @@ func TestBatchOfAwkwardKeys(t *testing.T) {
 
 // TestBatchOfExactCosts: a cost is stored to the last bit, sent alone or in an array.
 func TestBatchOfExactCosts(t *testing.T) {
-	overDoors(t, func(t *testing.T, open func(string, limiter.Config) *bed.Doorway) {
-		address := bed.NewDatabase(t)
-		g, pool := open(address, limiter.Config{}), bed.Connect(t, address)
+	t.Parallel()
+	address := bed.NewDatabase(t)
+	pool := bed.Connect(t, address)
+	overDoors(t, address, func(t *testing.T, name string, open func(limiter.Config) *bed.Doorway) {
+		g := open(limiter.Config{})
 		costs := []float64{1e-9, 0.1, 0.1 + 0.2, 1.0 / 3, 1 << 53, 1<<53 - 1, 1e15 + 1, 12345678.9}
 		for _, together := range []bool{true, false} {
 			if together {
@@ -161,7 +167,7 @@ func TestBatchOfExactCosts(t *testing.T) {
 				if cost > 1 {
 					p.Name, p.Limit = "large", 1<<53
 				}
-				request := p.Request(fmt.Sprint(i, together), cost)
+				request := p.Request(fmt.Sprint(name, i, together), cost)
 				if together {
 					answers = append(answers, g.Queue(t.Context(), request))
 				} else {
@@ -175,7 +181,7 @@ func TestBatchOfExactCosts(t *testing.T) {
 				bed.ResultOf(t, "a request", a)
 			}
 			for i, cost := range costs {
-				if got := bed.Value[float64](t, pool, "SELECT cost FROM pglimit_fixed_window WHERE key = $1", fmt.Sprint(i, together)); got != cost {
+				if got := bed.Value[float64](t, pool, "SELECT cost FROM pglimit_fixed_window WHERE key = $1", fmt.Sprint(name, i, together)); got != cost {
 					t.Errorf("%v is stored as %v", cost, got)
 				}
 			}
