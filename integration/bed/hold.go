@@ -6,8 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgxpool"
-
 	"github.com/pglimit/pglimit/internal/conformance"
 	"github.com/pglimit/pglimit/limiter"
 )
@@ -37,15 +35,6 @@ func Holdable() (policies []limiter.Policy) {
 		}
 	}
 	return policies
-}
-
-// SettableOn creates two limiters over pool with one clock, and returns a function that
-// sets it.
-func SettableOn(t *testing.T, pool *pgxpool.Pool) (l, other *limiter.Limiter, at func(time.Duration)) {
-	t.Helper()
-	clock := new(conformance.Clock)
-	config := &limiter.Config{Now: clock.Now, DisableDenyCache: true, IdempotencyTTL: time.Minute}
-	return NewLimiter(t, pool, config), NewLimiter(t, pool, config), func(d time.Duration) { clock.Set(1_000_000_000 + d.Microseconds()) }
 }
 
 // Reserve creates a reservation and fails the test if it is denied.

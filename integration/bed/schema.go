@@ -115,15 +115,15 @@ func Schema(t testing.TB, pool *pgxpool.Pool) string {
 		) AS lines WHERE line NOT LIKE '%pglimit_goose_db_version%'`)
 }
 
-// CallStatements calls the statements of db that choose selects, with arguments of the
-// right types. It returns their names in order, and their errors by name. A missing row is
+// CallStatements calls the statements of db whose names have that suffix, with arguments of
+// the right types. It returns their names in order, and their errors by name. A missing row is
 // not an error, nor is the error by which a TakeAll denies.
-func CallStatements(ctx context.Context, conn db.DBTX, choose func(name string) bool) (called []string, failed map[string]error) {
+func CallStatements(ctx context.Context, conn db.DBTX, suffix string) (called []string, failed map[string]error) {
 	failed = map[string]error{}
 	queries := reflect.ValueOf(db.New())
 	for i := range queries.NumMethod() {
 		name := queries.Type().Method(i).Name
-		if !choose(name) {
+		if !strings.HasSuffix(name, suffix) {
 			continue
 		}
 		method := queries.Method(i)
@@ -133,7 +133,7 @@ func CallStatements(ctx context.Context, conn db.DBTX, choose func(name string) 
 			charge(arg)
 			// The first reservation has the ID that other statements look for. A further
 			// one needs another ID.
-			if strings.HasSuffix(name, "Reserve") && slices.ContainsFunc(called, NamesEndingIn("Reserve")) && arg.Kind() == reflect.Struct {
+			if strings.HasSuffix(name, "Reserve") && slices.ContainsFunc(called, func(before string) bool { return strings.HasSuffix(before, "Reserve") }) && arg.Kind() == reflect.Struct {
 				arg.FieldByName("ID").SetString(name)
 			}
 			if acceptable(arg); strings.HasPrefix(name, "Override") && arg.Kind() == reflect.Struct {
@@ -191,14 +191,6 @@ func charge(v reflect.Value) {
 			}
 		}
 	}
-}
-
-// EveryStatement chooses all for CallStatements.
-func EveryStatement(string) bool { return true }
-
-// NamesEndingIn chooses the statements with that suffix for CallStatements.
-func NamesEndingIn(s string) func(string) bool {
-	return func(name string) bool { return strings.HasSuffix(name, s) }
 }
 
 // generated finds the statements in the files of db/.

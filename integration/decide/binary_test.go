@@ -79,7 +79,7 @@ func TestBinaryInUse(t *testing.T) {
 		for _, key := range []string{"a", "b", "c"} {
 			q := &store.Query{Algorithm: algorithm.Name(a), Policy: "p", Key: key, Cost: 2, Unit: 2, Room: 10}
 			q.Rules = algorithm.Rules{Burst: 10, Capacity: 10, Leak: 1e-9, Tick: 1, Period: 1e12, Lifetime: 1e12}
-			rows = append(rows, &store.Row{Query: q, Count: int64(len(rows) + 1)})
+			rows = append(rows, &store.Row{Query: q, Count: 2}) // all equal, so that each array has one element
 		}
 		conn, err := pool.Acquire(t.Context())
 		if err != nil {
@@ -91,8 +91,7 @@ func TestBinaryInUse(t *testing.T) {
 			t.Fatalf("%s: %v", a, err)
 		}
 		for i, r := range rows {
-			o := r.Outcome
-			if want := float64(i + 1); o.Granted != want || !bed.Near(o.View.Level(&r.Query.Rules, o.UpdatedAt), 2*want) {
+			if o := r.Outcome; o.Granted != 2 || !bed.Near(o.View.Level(&r.Query.Rules, o.UpdatedAt), 4) {
 				t.Errorf("%s: row %d: %+v %+v", a, i, o, o.View)
 			}
 		}

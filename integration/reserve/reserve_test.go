@@ -7,13 +7,16 @@ import (
 	"time"
 
 	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/internal/conformance"
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// settable creates a limiter whose clock the test sets.
+// settable creates two limiters with one clock, and returns a function that sets it.
 func settable(t *testing.T) (l, other *limiter.Limiter, at func(time.Duration)) {
 	t.Helper()
-	return bed.SettableOn(t, bed.NewPool(t))
+	pool, clock := bed.NewPool(t), new(conformance.Clock)
+	config := &limiter.Config{Now: clock.Now, DisableDenyCache: true, IdempotencyTTL: time.Minute}
+	return bed.NewLimiter(t, pool, config), bed.NewLimiter(t, pool, config), func(d time.Duration) { clock.Set(1_000_000_000 + d.Microseconds()) }
 }
 
 // TestSettle in every order.
