@@ -3,7 +3,6 @@ package reserve
 import (
 	"context"
 	"errors"
-	"strings"
 	"testing"
 	"time"
 
@@ -13,46 +12,6 @@ import (
 	"github.com/pglimit/pglimit/janitor"
 	"github.com/pglimit/pglimit/limiter"
 )
-
-// TestReserveExpiredComeBackAtTheNextRequest, by the database's clock, although this
-// process has just seen that no reservation had expired.
-func TestReserveExpiredComeBackAtTheNextRequest(t *testing.T) {
-	t.Parallel()
-	ctx := context.Background()
-	url := bed.NewDatabase(t)
-	owner := bed.NewLimiter(t, bed.Connect(t, url), nil)
-	requests := map[string]func(l *limiter.Limiter, p limiter.Policy) (limiter.Result, error){
-		"allow": func(l *limiter.Limiter, p limiter.Policy) (limiter.Result, error) { return l.AllowN(ctx, p, "k", 9) },
-		"up to": func(l *limiter.Limiter, p limiter.Policy) (limiter.Result, error) { return l.AllowUpTo(ctx, p, "k", 9) },
-		"check": func(l *limiter.Limiter, p limiter.Policy) (limiter.Result, error) { return l.Check(ctx, p, "k", 9) },
-		"reserve": func(l *limiter.Limiter, p limiter.Policy) (limiter.Result, error) {
-			h, err := l.Reserve(ctx, p.Request("k", 9), time.Hour)
-			return h.Result, err
-		},
-		"blocking": func(l *limiter.Limiter, p limiter.Policy) (limiter.Result, error) {
-			p.BlockFor = time.Millisecond
-			return l.AllowN(ctx, p, "k", 9)
-		},
-	}
-	for name, request := range requests {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			other := bed.NewLimiter(t, bed.Connect(t, url), &limiter.Config{DisableDenyCache: true})
-			p := limiter.Policy{Name: strings.ReplaceAll(name, " ", "-"), Algorithm: limiter.FixedWindow, Limit: 10, Period: 1000 * time.Hour}
-			for range 2 { // the second is denied, and looks while there is no reservation
-				bed.Must(t)(other.AllowN(ctx, p, "full", 10))
-			}
-			h := bed.Reserve(t, owner, p.Request("k", 10), time.Second)
-			bed.Eventually(t, "the hold is given back", func(context.Context) (bool, error) {
-				r, err := request(other, p)
-				if r.Allowed && r.At.Before(h.Expires) {
-					t.Errorf("at %v, before the hold expired at %v", r.At, h.Expires)
-				}
-				return r.Allowed, err
-			})
-		})
-	}
-}
 
 // TestReserveJanitorGivesBackExpired at the microsecond, and deletes those that need not be remembered.
 func TestReserveJanitorGivesBackExpired(t *testing.T) {

@@ -292,6 +292,14 @@ func TestTxGoesOn(t *testing.T) {
 		if _, err := tx.Do(ctx, once); !errors.Is(err, limiter.ErrInvalid) {
 			t.Errorf("%s: the same order at another cost: %v", bed.Variant(p), err)
 		}
+		once.Cost = 1
+		if _, err := tx.Reserve(ctx, once, time.Hour); !errors.Is(err, limiter.ErrInvalid) && p.Algorithm != limiter.LeakyBucketQueue {
+			t.Errorf("%s: the same order by another verb: %v", bed.Variant(p), err)
+		}
+		once.Policy.Limit, once.Policy.Burst = 3, 0
+		if r := bed.Must(t)(tx.Do(ctx, once)); !r.Allowed || !r.Replayed {
+			t.Errorf("%s: the same order under a smaller plan: %+v", bed.Variant(p), r)
+		}
 		if p.Algorithm != limiter.LeakyBucketQueue {
 			h, err := tx.Reserve(ctx, p.Request("k", 1), time.Hour)
 			if err == nil {
