@@ -179,10 +179,7 @@ func TestSettleOfALockedReservation(t *testing.T) {
 		_, err := l.Settle(ctx, h.ID, 5)
 		settled <- err
 	}()
-	bed.Eventually(t, "the settle waits for the reservation", func(ctx context.Context) (bool, error) {
-		n, err := bed.Blocked(ctx, pool)
-		return n == 1, err
-	})
+	bed.AwaitBlocked(t, pool)
 	for range 50 { // none of them could end if they waited for the transaction
 		bed.Must(t)(l.Allow(ctx, p, "k"))
 		bed.Must(t)(l.Charge(ctx, p, "k", 1))

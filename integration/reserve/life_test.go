@@ -75,10 +75,7 @@ func TestReserveReapingNeverDeadlocks(t *testing.T) {
 		_, err := l.InTx(settling).Settle(ctx, h.ID, 5)
 		done <- errors.Join(err, settling.Commit(ctx))
 	}()
-	bed.Eventually(t, "the settle waits for the key's row", func(ctx context.Context) (bool, error) {
-		n, err := bed.Blocked(ctx, pool)
-		return n == 1, err
-	})
+	bed.AwaitBlocked(t, pool)
 	if r, err := l.InTx(asking).Allow(ctx, p, "k"); err != nil || r.Allowed {
 		t.Errorf("the denied request: %+v, %v", r, err)
 	}

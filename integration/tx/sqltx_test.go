@@ -246,10 +246,7 @@ func TestTxCancelled(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			errs := make(chan error, 1)
 			go func() { _, err := tx.Allow(ctx, p, held); errs <- err }()
-			bed.Eventually(t, "it waits for the lock", func(ctx context.Context) (bool, error) {
-				n, err := bed.Blocked(ctx, pool)
-				return n == 1, err
-			})
+			bed.AwaitBlocked(t, pool)
 			cancel()
 			if err := <-errs; !errors.Is(err, context.Canceled) || errors.Is(err, limiter.ErrUnavailable) {
 				t.Errorf("got %v", err)

@@ -195,10 +195,7 @@ func cancelAllInFlight(t *testing.T, pool *pgxpool.Pool, requests []limiter.Requ
 	ctx, cancel := context.WithCancel(t.Context())
 	gone := make(chan error, 1)
 	go func() { _, err := l.WaitAll(ctx, requests...); gone <- err }()
-	bed.Eventually(t, "the statement waits", func(ctx context.Context) (bool, error) {
-		n, err := bed.Blocked(ctx, pool)
-		return n == 1, err
-	})
+	bed.AwaitBlocked(t, pool)
 	cancel()
 	if err := <-gone; !errors.Is(err, context.Canceled) {
 		t.Errorf("cancelled: %v", err)
