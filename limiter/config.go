@@ -189,20 +189,6 @@ func (c *Config) withDefaults() Config {
 	return d
 }
 
-// observer returns Observe and the DenialLog as one observer; nil if there is none.
-func (c *Config) observer() func(ctx context.Context, o Observation) {
-	observe, log, secret := c.Observe, c.DenialLog, string(c.KeySecret)
-	if log == nil {
-		return observe
-	}
-	return func(ctx context.Context, o Observation) {
-		log.observe(secret, &o)
-		if observe != nil {
-			observe(ctx, o)
-		}
-	}
-}
-
 // validate returns an error for the first field that is not valid. It shows no secret.
 func (c *Config) validate() error {
 	for _, f := range [...]struct {

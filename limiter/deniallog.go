@@ -132,9 +132,8 @@ func newDenialLog(write func(context.Context, db.DenialsAddParams) error, config
 }
 
 // observe counts the denial of a request, by a limiter with that secret.
-func (d *DenialLog) observe(secret string, o *Observation) {
-	in, r := &o.Request, &o.Result
-	if o.Err != nil || r.Reason == "" || o.Verb == VerbCheck || o.Verb == VerbUsage {
+func (d *DenialLog) observe(secret string, verb Verb, in *Request, r *Result) {
+	if r.Reason == "" || verb == VerbCheck || verb == VerbUsage {
 		return
 	}
 	one := denialCount{denials: 1, units: in.Cost, last: r.At.UnixMicro()}

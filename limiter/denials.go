@@ -1,6 +1,7 @@
 package limiter
 
 import (
+	"slices"
 	"strings"
 	"time"
 
@@ -138,4 +139,62 @@ func less(wait, elapsed time.Duration) time.Duration {
 		return Never
 	}
 	return max(0, wait-elapsed)
+}
+
+// known returns the denial by remembered denials, if they suffice. If not, it begins an
+// attempt for each group.
+func (e *engine) known(s *set) (all Results, known bool) {
+	for _, g := range s.groups {
+		in := g.request()
+		var r Result
+		var denied bool
+		if e.reusable(s, g) {
+			continue
+		}
+		if r, g.at, denied = e.denied.lookup(&in); !denied {
+			g.Contended = g.at.again
+			continue
+		}
+		if !known {
+			known = true
+			all = e.untaken(s, false, r.At)
+		}
+		for i, index := range g.indexes {
+			in.Cost = g.Needs[i]
+			if r, _, denied := e.denied.lookup(&in); denied {
+				all.PerRequest[index] = r
+			}
+		}
+	}
+	all.blame()
+	return all, known && all.DeniedBy >= 0 // a denial may have ended meanwhile
+}
+
+// anyKnown reports whether remembered denials deny the whole by now. If not, the attempts
+// begin now.
+func (e *engine) anyKnown(s *set) bool {
+	return slices.ContainsFunc(s.groups, func(g *group) (known bool) {
+		if in := g.request(); !e.reusable(s, g) {
+			_, g.at, known = e.denied.lookup(&in)
+		}
+		return known
+	})
+}
+
+// keep remembers the denials of a set. A deadline denies only for itself.
+func (e *engine) keep(s *set, all Results) {
+	for _, g := range s.groups {
+		if !g.at.Valid() || g.Hurried() {
+			continue
+		}
+		for i, index := range g.indexes {
+			if r := all.PerRequest[index]; !r.Allowed {
+				q, o, in := g.Query, g.Outcome, s.requests[index]
+				q.Units, q.Cost, q.Unit, in.Cost = g.Needs[i], g.Needs[i], g.Needs[i], g.Needs[i]
+				o.View = g.Views[i]
+				e.denied.keep(g.at, &q, &in, &o, r)
+				break
+			}
+		}
+	}
 }

@@ -35,6 +35,8 @@ type shared struct {
 	policies   *Policies                                // of overrides; nil: none
 	clock      func() time.Time                         // nil: the store's
 	observe    func(ctx context.Context, o Observation) // may be nil
+	log        *DenialLog                               // may be nil
+	logSecret  string                                   // keySecret, for log
 	dispatcher *dispatch.Dispatcher                     // nil in memory
 	logger     *slog.Logger
 
@@ -157,14 +159,17 @@ func (e *engine) begin() (at time.Time) {
 	return at
 }
 
-// finish ends a call that began at that time. A shadow policy lets it pass, and Observe sees
-// it.
+// finish ends a call that began at that time. A shadow policy lets it pass, and the DenialLog
+// and Observe see it.
 func (e *engine) finish(ctx context.Context, v *verb, in *Request, r *Result, err error, began time.Time) {
 	switch {
 	case err != nil:
 		*r = failure(err)
 	case in.Policy.Shadow:
 		r.shadow(v, in)
+	}
+	if e.log != nil && err == nil {
+		e.log.observe(e.logSecret, v.name, in, r)
 	}
 	if e.observe != nil {
 		e.observe(ctx, Observation{
