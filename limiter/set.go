@@ -44,6 +44,11 @@ type group struct {
 	ahead   float64    // of a queue: the most units that may be before its last request
 	at      attempt    // to remember its denial
 	slot    slots.Slot // given up by another request, and used by this; or none
+	one     struct {   // the arrays of a single request, so that they are not allocated apart
+		index [1]int
+		need  [1]float64
+		view  [1]algorithm.View
+	}
 }
 
 // request returns the group as one request.
@@ -61,11 +66,11 @@ func (e *engine) decideAll(ctx context.Context, s *set) (all Results, err error)
 		all = Results{DeniedBy: -1}
 	}
 	for i := range s.requests {
-		r := new(Result)
-		if err == nil {
-			r = &all.PerRequest[i]
+		if err != nil {
+			e.finish(ctx, s.verb, &s.requests[i], new(Result), err, began)
+		} else {
+			e.finish(ctx, s.verb, &s.requests[i], &all.PerRequest[i], nil, began)
 		}
-		e.finish(ctx, s.verb, &s.requests[i], r, err, began)
 	}
 	return all, err
 }
@@ -170,6 +175,7 @@ func (e *engine) compileAll(s *set) error {
 		switch {
 		case g == nil:
 			g = &group{Group: store.Group{Query: c.op.Query, Index: i}, source: in.Policy, key: in.Key, ahead: math.Inf(1)}
+			g.indexes, g.Needs = g.one.index[:0], g.one.need[:0]
 			if groups = append(groups, g); known != nil {
 				known[k] = g
 			}
@@ -248,7 +254,7 @@ func (e *engine) takeAll(ctx context.Context, s *set, groups []*group, known fun
 	}
 	s.rows = op.Rows
 	if single {
-		first.Outcome, first.Views = op.Outcome, []algorithm.View{op.Outcome.View}
+		first.Outcome, first.Views = op.Outcome, append(first.one.view[:0], op.Outcome.View)
 		return first.Fits(), nil
 	}
 	return op.Allowed, nil
