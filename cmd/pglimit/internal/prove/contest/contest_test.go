@@ -231,7 +231,7 @@ func TestContestFindsStalling(t *testing.T) {
 	}
 }
 
-// failing fails every transaction.
+// failing fails every request.
 type failing struct {
 	honest
 	err error
@@ -239,13 +239,28 @@ type failing struct {
 
 func (f failing) InTx(context.Context, bool, func(limiter.Decider) error) error { return f.err }
 
-// TestContestGivesUp: if the database fails, the contest returns its error.
+func (f failing) AllowN(context.Context, limiter.Policy, string, float64) (limiter.Result, error) {
+	return limiter.Result{}, f.err
+}
+
+func (f failing) AllowAll(context.Context, ...limiter.Request) (limiter.Results, error) {
+	return limiter.Results{}, f.err
+}
+
+func (f failing) Reserve(context.Context, limiter.Request, time.Duration) (limiter.Reservation, error) {
+	return limiter.Reservation{}, f.err
+}
+
+// TestContestGivesUp: if the database fails the workers, or the one that holds rows, the
+// contest returns its error.
 func TestContestGivesUp(t *testing.T) {
 	t.Parallel()
 	for _, cause := range []error{limiter.ErrUnavailable, limiter.ErrNotMigrated} {
-		c := New([]Client{failing{newHonest(), cause}}, failing{newHonest(), cause}, 4, limiter.GCRA, "test", time.Hour)
-		if _, err := c.Contend(t.Context(), time.Hour, wallClock); !errors.Is(err, cause) {
-			t.Errorf("%v: got %v", cause, err)
+		for _, pair := range [][2]Client{{failing{newHonest(), cause}, newHonest()}, {newHonest(), failing{newHonest(), cause}}} {
+			c := New(pair[:1], pair[1], 4, limiter.GCRA, "test", time.Hour)
+			if _, err := c.Contend(t.Context(), time.Hour, wallClock); !errors.Is(err, cause) {
+				t.Errorf("%v: got %v", cause, err)
+			}
 		}
 	}
 	ctx, cancel := context.WithCancel(t.Context())

@@ -1,7 +1,9 @@
 package contest
 
 import (
+	"cmp"
 	"context"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync"
@@ -169,6 +171,15 @@ func lenient(h honest, ctx context.Context, requests []limiter.Request) (limiter
 	return all, nil
 }
 
+// torn counts one key of an AllowAll whose answer is lost. Each key alone may have it.
+func torn(h honest, ctx context.Context, requests []limiter.Request) (limiter.Results, error) {
+	if rand.IntN(8) > 0 {
+		return h.AllowAll(ctx, requests...)
+	}
+	_, err := h.Do(ctx, requests[0])
+	return limiter.Results{}, cmp.Or(err, limiter.ErrUnavailable)
+}
+
 // settledTwice gives back twice what a Settle left.
 func settledTwice(h honest, ctx context.Context, q limiter.Request, id string, units float64) (limiter.Result, error) {
 	r, err := h.Settle(ctx, id, units)
@@ -220,6 +231,7 @@ func TestContestFinds(t *testing.T) {
 		{"short hour", limiter.FixedWindow, wrong{allow: shortHour}, calendarKind, "the window that begins at"},
 		{"piecemeal", "", wrong{all: piecemeal}, setsKind, "are counted"},
 		{"lenient", "", wrong{all: lenient}, setsKind, ""},
+		{"torn", "", wrong{all: torn}, setsKind, "always requested with it"},
 		{"settled twice", "", wrong{settle: settledTwice}, reservedKind, "are counted instead of"},
 		{"settled twice", "", wrong{settle: settledTwice}, reservedKind, ""},
 		{"cancelled twice", "", wrong{cancel: cancelledTwice}, reservedKind, "are counted instead of"},
