@@ -1,4 +1,4 @@
-// Package duration parses durations with days, for flags and for policies in JSON and
+// Package duration parses and formats durations with days, for flags and for policies in JSON and
 // YAML.
 package duration
 
@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math"
 	"regexp"
+	"strings"
 	"time"
 )
 
@@ -46,6 +47,21 @@ func Parse(text string) (time.Duration, error) {
 		return -part*24 - more, nil
 	}
 	return part*24 + more, nil
+}
+
+// Format returns a duration as people write it: 1m and 30d, not 1m0s and 720h0m0s. Parse
+// reads it.
+func Format(d time.Duration) string {
+	if d%Day == 0 && d.Abs() > Day {
+		return fmt.Sprintf("%dd", d/Day)
+	}
+	text := d.String()
+	for _, zero := range []string{"m0s", "h0m"} {
+		if strings.HasSuffix(text, zero) {
+			text = text[:len(text)-2]
+		}
+	}
+	return text
 }
 
 var errLong = fmt.Errorf("too long: the longest duration is %d days", int64(math.MaxInt64/Day))

@@ -43,6 +43,18 @@ func TestParse(t *testing.T) {
 	}
 }
 
+func TestFormat(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		"0s": "0s", "60s": "1m", "90s": "1m30s", "10m": "10m", "20h": "20h", "60m": "1h", "1h30s": "1h0m30s", "24h": "24h", "36h": "36h", "720h": "30d", "-48h": "-2d", "1.5s": "1.5s",
+	} {
+		d, err := Parse(text)
+		if got := Format(d); err != nil || got != want {
+			t.Errorf("%s: %s, want %s", text, got, want)
+		}
+	}
+}
+
 // FuzzParse: without d, Parse agrees with time.ParseDuration. Every duration can be read
 // back in days.
 func FuzzParse(f *testing.F) {

@@ -30,11 +30,11 @@ func (d *durationValue) Set(text string) error {
 // Type makes the flag a duration in help texts.
 func (d *durationValue) Type() string { return "duration" }
 
-// String returns Go's form. 0 has no unit, because pflag leaves out such a default in help
+// String returns the form that people write. 0 has no unit, because pflag leaves out such a default in help
 // texts.
 func (d *durationValue) String() string {
 	if *d == 0 {
 		return "0"
 	}
-	return time.Duration(*d).String()
+	return duration.Format(time.Duration(*d))
 }

@@ -14,7 +14,7 @@ func TestDurationVar(t *testing.T) {
 	var period, tick time.Duration
 	DurationVar(flags, &period, "period", time.Minute, "a `time`")
 	DurationVar(flags, &tick, "tick", 0, "none")
-	if usage := flags.FlagUsages(); period != time.Minute || !strings.Contains(usage, "--period time     a time (default 1m0s)\n") || !strings.HasSuffix(usage, "--tick duration   none\n") {
+	if usage := flags.FlagUsages(); period != time.Minute || !strings.Contains(usage, "--period time     a time (default 1m)\n") || !strings.HasSuffix(usage, "--tick duration   none\n") {
 		t.Errorf("%v, usage %q", period, usage)
 	}
 	if err := flags.Parse([]string{"--period", "1d12h", "--tick=30d"}); err != nil || period != 36*time.Hour || tick != 720*time.Hour {

@@ -16,6 +16,7 @@ import (
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/cli"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/connect"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/prove"
+	"github.com/pglimit/pglimit/internal/duration"
 	"github.com/pglimit/pglimit/limiter"
 	"github.com/pglimit/pglimit/migrations"
 )
@@ -112,7 +113,7 @@ type spending struct {
 // runDemo runs the whole demo on the stage.
 func runDemo(ctx context.Context, pool *pgxpool.Pool, l *limiter.Limiter, s *stage) (d demoResult, err error) {
 	s.printf("The same requests through every algorithm: %d at once, then one every %v;\nlimit %d per %v.  + allowed  ~ allowed later  - denied\n\n",
-		burstRequests, demoPace, demoLimit, demoPeriod)
+		burstRequests, duration.Format(demoPace), demoLimit, duration.Format(demoPeriod))
 	for _, algorithm := range limiter.Algorithms() {
 		p := limiter.Policy{Name: "demo", Algorithm: algorithm, Limit: demoLimit, Period: demoPeriod}
 		b, err := sendBurst(ctx, l, p, fmt.Sprint("burst-", time.Now().UnixNano()), s)

@@ -12,6 +12,7 @@ import (
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/cli"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/connect"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/policyfile"
+	"github.com/pglimit/pglimit/internal/duration"
 	"github.com/pglimit/pglimit/internal/printable"
 	"github.com/pglimit/pglimit/limiter"
 )
@@ -66,7 +67,7 @@ func listText(policies *limiter.Policies) string {
 	var text strings.Builder
 	fmt.Fprintln(&text, "NAME\tALGORITHM\tLIMIT\tPER\tBURST\tOVERRIDES\tCHANGED\tFLAGS\tNOTE")
 	for _, p := range all {
-		per := p.Period.String()
+		per := duration.Format(p.Period)
 		if p.Calendar != "" {
 			per = strings.TrimSpace(string(p.Calendar) + " " + p.TimeZone)
 		}

@@ -15,6 +15,7 @@ import (
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/cli"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/connect"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/prove"
+	"github.com/pglimit/pglimit/internal/duration"
 	"github.com/pglimit/pglimit/internal/pooler"
 	"github.com/pglimit/pglimit/limiter"
 )
@@ -205,7 +206,7 @@ func periodText(p limiter.Policy) string {
 	if p.Calendar != "" {
 		return string(p.Calendar) + " in " + p.TimeZone
 	}
-	return p.Period.String()
+	return duration.Format(p.Period)
 }
 
 // summed returns the kinds of keys of all algorithms.

@@ -30,7 +30,7 @@ func TestProofText(t *testing.T) {
 		"\nplans in turn: 1 key, admitted 3 of 4\n", "\nrows locked: 2 keys, admitted 0 of 0; 6 times, and 7 requests for other keys answered meanwhile\n",
 		"\nwhole ticks: 0 ", "\naligned windows: 0 ", "\ncalendars: 0 ", "\nAllowAll: 0 ",
 		"\nreservations: 2 keys, admitted 0 of 0 at one time; 5 made, 3 settled, 1 cancelled, 1 left open, 0 settled late\n",
-		"\nEXCEEDED: gcra, key a: admitted 9 of 8 (limit 5 per 1m0s)\n",
+		"\nEXCEEDED: gcra, key a: admitted 9 of 8 (limit 5 per 1m)\n",
 		"\nWRONG: gcra, key b (limit 5 per month in Europe/Vienna): another level\n",
 		"\nSTALLED: gcra: no other key was answered while a row was locked, 8 times; give the pooler more connections\n",
 		"\nIt does not hold. Please report this",

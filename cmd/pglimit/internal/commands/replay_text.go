@@ -13,6 +13,7 @@ import (
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/accesslog"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/cli"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/replay"
+	"github.com/pglimit/pglimit/internal/duration"
 	"github.com/pglimit/pglimit/internal/printable"
 	"github.com/pglimit/pglimit/limiter"
 )
@@ -52,7 +53,7 @@ func reportText(r *replay.Report) string {
 				counts[i] = float64(n)
 			}
 			fmt.Fprintf(&w, "\n%s\n", asciigraph.Plot(counts, asciigraph.Height(graphLines), asciigraph.LowerBound(0), asciigraph.Precision(0),
-				asciigraph.Caption(fmt.Sprintf("%sdenied in each %v", of, time.Duration(r.PartSeconds*float64(time.Second))))))
+				asciigraph.Caption(fmt.Sprintf("%sdenied in each %s", of, duration.Format(time.Duration(r.PartSeconds*float64(time.Second)))))))
 		}
 	}
 	return cli.Aligned(w.String())
@@ -173,12 +174,12 @@ func suggestText(all *replay.Suggestions) string {
 	fmt.Fprintln(&w, "PERIOD\t50 % OF THE KEYS\t99 %\t99.9 %\tALL")
 	for _, s := range all.Suggestions {
 		d := s.Demand
-		fmt.Fprintf(&w, "%v\t%v\t%v\t%v\t%v\n", s.Policy.Period, d.P50, d.P99, d.P999, d.Max)
+		fmt.Fprintf(&w, "%v\t%v\t%v\t%v\t%v\n", duration.Format(s.Policy.Period), d.P50, d.P99, d.P999, d.Max)
 	}
 	fmt.Fprintf(&w, "\ntoken buckets that admit 99.9 %% of the keys, with a headroom of %v:\n\n", all.Headroom)
 	fmt.Fprintln(&w, "PERIOD\tLIMIT\tBURST\tREQUESTS DENIED\t\tKEYS DENIED\t")
 	for _, s := range all.Suggestions {
-		fmt.Fprintf(&w, "%v\t%v\t%v\t%d\t%.1f %%\t%d\t%.1f %%\n", s.Policy.Period, s.Policy.Limit, s.Policy.Burst,
+		fmt.Fprintf(&w, "%v\t%v\t%v\t%d\t%.1f %%\t%d\t%.1f %%\n", duration.Format(s.Policy.Period), s.Policy.Limit, s.Policy.Burst,
 			s.Denied, 100*float64(s.Denied)/float64(all.Requests), s.KeysDenied, 100*float64(s.KeysDenied)/float64(all.Keys))
 	}
 	for _, s := range all.Suggestions {

@@ -119,7 +119,7 @@ func TestDurationsInDays(t *testing.T) {
 				return
 			}
 			seen++
-			if err := f.Value.Set("1d12h"); err != nil || f.Value.String() != "36h0m0s" {
+			if err := f.Value.Set("1d12h"); err != nil || f.Value.String() != "36h" {
 				t.Errorf("%s --%s 1d12h: %v, %v; use cli.DurationVar", cmd.CommandPath(), f.Name, f.Value, err)
 			}
 		})

@@ -93,6 +93,9 @@ func ticksOf(p Parts) (times []int64, layout string) {
 	for i := 0; (p.End()-p.Start)/step > axisTicks; i++ {
 		step = max(p.Length, lengthOf(i))
 	}
+	if step >= 28*day {
+		return months(p), "Jan 2006"
+	}
 	for at := floorTo(p.Start+step-1, step); at <= p.End(); at += step {
 		times = append(times, at)
 	}
@@ -105,6 +108,28 @@ func ticksOf(p Parts) (times []int64, layout string) {
 		return times, dayLayout
 	}
 	return times, "Jan 2006"
+}
+
+// months returns the first days of months: of all, or of every second, third, sixth and so
+// on of a year.
+func months(p Parts) (times []int64) {
+	every := 1
+	for int((p.End()-p.Start)/(28*day))/every > axisTicks {
+		if every == 2 {
+			every = 3
+		} else {
+			every *= 2
+		}
+	}
+	start := utc(p.Start - 1)
+	month := start.Year()*12 + int(start.Month()) // the number of the next month, from 0
+	for month += (every - month%every) % every; ; month += every {
+		at := time.Date(0, time.Month(month+1), 1, 0, 0, 0, 0, time.UTC).UnixMicro()
+		if at > p.End() {
+			return times
+		}
+		times = append(times, at)
+	}
 }
 
 // Bars returns the bars of a candidate: its outcomes in each part.

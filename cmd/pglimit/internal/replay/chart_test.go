@@ -43,6 +43,9 @@ func TestTicks(t *testing.T) {
 		labels := map[string]bool{}
 		for _, at := range times {
 			label := utc(at).Format(layout)
+			if utc(at).Day() != 1 && span > 300*day {
+				t.Errorf("%d s: a tick at %v", span/second, utc(at))
+			}
 			if labels[label] && layout != hourLayout { // hours repeat on the next day
 				t.Fatalf("%d s: two ticks %s", span/second, label)
 			}

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/pglimit/pglimit/internal/duration"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -16,13 +17,13 @@ var titles = map[limiter.Algorithm]string{
 	limiter.SlidingWindowCounter: "Sliding window counter", limiter.SlidingWindowLog: "Sliding window log",
 }
 
-// Words describes the candidate's limit, such as "5 per 1m0s, burst 10".
+// Words describes the candidate's limit, such as "5 per 1m, burst 10".
 func (c CandidateReport) Words() string {
 	p := c.Policy
 	text := units(p.Limit) + " per "
 	switch {
 	case p.Calendar == "":
-		text += p.Period.String()
+		text += duration.Format(p.Period)
 	case p.TimeZone == "":
 		text += fmt.Sprintf("%s (UTC)", p.Calendar)
 	default:
@@ -32,8 +33,8 @@ func (c CandidateReport) Words() string {
 		is   bool
 		text string
 	}{
-		{p.Burst != 0, "burst " + units(p.Burst)}, {p.Tick != 0, fmt.Sprint("tick ", p.Tick)}, {p.Aligned, "aligned"},
-		{p.BlockFor != 0, fmt.Sprint("block for ", p.BlockFor)}, {c.Cost != 1, "cost " + units(c.Cost)},
+		{p.Burst != 0, "burst " + units(p.Burst)}, {p.Tick != 0, "tick " + duration.Format(p.Tick)}, {p.Aligned, "aligned"},
+		{p.BlockFor != 0, "block for " + duration.Format(p.BlockFor)}, {c.Cost != 1, "cost " + units(c.Cost)},
 	} {
 		if more.is {
 			text += ", " + more.text

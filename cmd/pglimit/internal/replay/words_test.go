@@ -9,11 +9,11 @@ import (
 
 func TestWords(t *testing.T) {
 	for want, c := range map[string]CandidateReport{
-		"60 per 1m0s": {Policy: policy(limiter.TokenBucket, 60, time.Minute), Cost: 1},
-		"1,000,000 per 36h0m0s, burst 0.25, tick 500ms, block for 1m30s, cost 0.000000001": {Policy: limiter.Policy{
+		"60 per 1m": {Policy: policy(limiter.TokenBucket, 60, time.Minute), Cost: 1},
+		"1,000,000 per 36h, burst 0.25, tick 500ms, block for 1m30s, cost 0.000000001": {Policy: limiter.Policy{
 			Limit: 1e6, Period: 36 * time.Hour, Burst: 0.25, Tick: 500 * time.Millisecond, BlockFor: 90 * time.Second,
 		}, Cost: 1e-9},
-		"5 per 24h0m0s, aligned":      {Policy: limiter.Policy{Limit: 5, Period: 24 * time.Hour, Aligned: true}, Cost: 1},
+		"5 per 24h, aligned":          {Policy: limiter.Policy{Limit: 5, Period: 24 * time.Hour, Aligned: true}, Cost: 1},
 		"5 per month (Europe/Vienna)": {Policy: limiter.Policy{Limit: 5, Calendar: limiter.Month, TimeZone: "Europe/Vienna"}, Cost: 1},
 		"5 per week (UTC)":            {Policy: limiter.Policy{Limit: 5, Calendar: limiter.Week}, Cost: 1},
 	} {
