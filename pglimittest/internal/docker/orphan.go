@@ -2,7 +2,9 @@ package docker
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"strings"
 
@@ -25,38 +27,24 @@ func system() string {
 	return strings.TrimSpace(string(boot)) + "/" + namespace
 }
 
-// process identifies a running process, in a way that differs for a later one with the same
-// ID. It is empty if there is none.
-func process(pid string) string {
-	stat, err := os.ReadFile("/proc/" + pid + "/stat")
-	if err != nil {
-		return ""
-	}
-	fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
-	const started = 22 - 3 // field 22; fields begins with field 3
-	if len(fields) <= started {
-		return ""
-	}
-	return pid + "/" + fields[started]
-}
-
 func ownerLabels() map[string]string {
-	sys, proc := system(), process(fmt.Sprint(os.Getpid()))
-	if sys == "" || proc == "" {
+	sys := system()
+	if sys == "" {
 		return nil
 	}
-	return map[string]string{ownerLabel: sys + "/" + proc}
+	return map[string]string{ownerLabel: fmt.Sprint(sys, "/", os.Getpid())}
 }
 
-// orphaned reports whether the label is of a process of this system that has ended.
+// orphaned reports whether the label is of a process of this system that has ended. If
+// another process has its number by now, the container stays until that one has ended too.
 func orphaned(label string) bool {
 	sys := system()
-	rest, ours := strings.CutPrefix(label, sys+"/")
+	pid, ours := strings.CutPrefix(label, sys+"/")
 	if sys == "" || !ours {
 		return false
 	}
-	pid, _, _ := strings.Cut(rest, "/")
-	return process(pid) != rest
+	_, err := os.Stat("/proc/" + pid)
+	return errors.Is(err, fs.ErrNotExist)
 }
 
 // removeOrphans removes containers whose process has ended.
