@@ -127,9 +127,9 @@ func (h *house) killKeeper(t *testing.T) {
 
 func (h *house) command(t *testing.T, args ...string) *osexec.Cmd {
 	t.Helper()
-	cmd := osexec.CommandContext(t.Context(), h.binary, args...)
-	cmd.Dir = h.dir
-	cmd.Env = append(os.Environ(), "DATABASE_URL=", "TMPDIR="+filepath.Join(h.dir, "tmp"),
+	cmd := bed.Command(t, "", args...)
+	cmd.Path, cmd.Args[0], cmd.Dir = h.binary, h.binary, h.dir
+	cmd.Env = append(cmd.Env, "TMPDIR="+filepath.Join(h.dir, "tmp"),
 		"HOME="+h.dir, "XDG_DATA_HOME="+filepath.Join(h.dir, "share"))
 	cmd.Env = append(cmd.Env, h.env...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: h.as}

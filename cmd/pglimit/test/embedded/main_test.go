@@ -4,7 +4,11 @@ package embedded
 import (
 	"testing"
 
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/commands"
 	"github.com/pglimit/pglimit/integration/bed"
 )
 
-func TestMain(m *testing.M) { bed.Main(m, 2) }
+func TestMain(m *testing.M) {
+	bed.BeCommand(commands.Main)
+	bed.Main(m, 2)
+}
