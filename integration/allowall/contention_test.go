@@ -26,7 +26,7 @@ func TestAllowAllNeverDeadlocks(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			url := bed.NewDatabase(t)
-			c := &allCrowd{policies: bed.Variants(60, 100_000*time.Hour), granted: map[limiter.Request]float64{}}
+			c := &allCallers{policies: bed.Variants(60, 100_000*time.Hour), granted: map[limiter.Request]float64{}}
 			var wg sync.WaitGroup
 			guessed := newGuesses()
 			var pools []*pgxpool.Pool
@@ -84,15 +84,15 @@ func noDeadlock(t *testing.T, pool *pgxpool.Pool) {
 	}
 }
 
-// allCrowd is the callers, and the units that they were granted.
-type allCrowd struct {
+// allCallers is the callers, and the units that they were granted.
+type allCallers struct {
 	policies []limiter.Policy
 	mu       sync.Mutex
 	granted  map[limiter.Request]float64 // by policy and key
 }
 
 // act does one random thing.
-func (c *allCrowd) act(ctx context.Context, pool *pgxpool.Pool, l *limiter.Limiter) error {
+func (c *allCallers) act(ctx context.Context, pool *pgxpool.Pool, l *limiter.Limiter) error {
 	requests := make([]limiter.Request, 1+rand.IntN(5))
 	for i := range requests {
 		requests[i] = c.policies[rand.IntN(len(c.policies))].Request(fmt.Sprint("key", rand.IntN(10)), float64(1+rand.IntN(3)))
@@ -117,7 +117,7 @@ func (c *allCrowd) act(ctx context.Context, pool *pgxpool.Pool, l *limiter.Limit
 // errUndo rolls a transaction back.
 var errUndo = errors.New("undo")
 
-func (c *allCrowd) inside(ctx context.Context, pool *pgxpool.Pool, l *limiter.Limiter, requests []limiter.Request) error {
+func (c *allCallers) inside(ctx context.Context, pool *pgxpool.Pool, l *limiter.Limiter, requests []limiter.Request) error {
 	var all limiter.Results
 	err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) (err error) {
 		if all, err = l.InTx(tx).AllowAll(ctx, requests...); err == nil && rand.IntN(3) == 0 {
@@ -134,7 +134,7 @@ func (c *allCrowd) inside(ctx context.Context, pool *pgxpool.Pool, l *limiter.Li
 	return err
 }
 
-func (c *allCrowd) count(requests []limiter.Request) {
+func (c *allCallers) count(requests []limiter.Request) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, request := range requests {

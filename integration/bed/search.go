@@ -44,7 +44,7 @@ func NewSubject(t *testing.T) (search.Subject, *limiter.Config) {
 }
 
 // SearchBatches searches each of the bases with requests that share statements.
-func SearchBatches(t *testing.T, d search.Draw, histories int, newDoor func(*testing.T, limiter.Config) *Doorway, bases ...limiter.Policy) {
+func SearchBatches(t *testing.T, d search.Draw, histories int, newDoor func(*testing.T, limiter.Config) *Gate, bases ...limiter.Policy) {
 	t.Helper()
 	d.Equal, d.Operations, d.Steps, d.Keys = true, "batch", 6, 3
 	Search(t, d, histories, func(t *testing.T) func(*search.History) search.Subject {

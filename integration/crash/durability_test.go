@@ -133,7 +133,7 @@ func TestDurabilityOfBatches(t *testing.T) {
 			// Its own tables: while another test extends one, a batch may wait for that
 			// lock until it is sent again, row by row.
 			c := bed.NewCommitLog(t)
-			g := bed.NewDoorway(t, c.URL, limiter.Config{}, bed.OneConnection, bed.Setting("synchronous_commit", session))
+			g := bed.NewGate(t, c.URL, limiter.Config{}, bed.OneConnection, bed.Setting("synchronous_commit", session))
 			all := policies("batch")
 			for i := 0; i < len(all); i += 2 { // both durabilities of a variant
 				for verb, ask := range map[string]func(context.Context, limiter.Policy, string, float64) (limiter.Result, error){"allow": g.AllowN, "charge": g.Charge} {

@@ -75,7 +75,7 @@ func TestCalendarDecidesAsMemory(t *testing.T) {
 func TestCalendarBatch(t *testing.T) {
 	t.Parallel()
 	address := bed.NewDatabase(t)
-	bed.SearchBatches(t, changing, 40, func(t *testing.T, config limiter.Config) *bed.Doorway { return bed.NewDoorway(t, address, config) }, calendar)
+	bed.SearchBatches(t, changing, 40, func(t *testing.T, config limiter.Config) *bed.Gate { return bed.NewGate(t, address, config) }, calendar)
 }
 
 // TestCalendarOfAPlanThatHadNone: a current window continues to its end, with its count,

@@ -179,7 +179,7 @@ func TestCalendarBatchWithClocksApart(t *testing.T) {
 	t.Parallel()
 	const ahead = 75 * 24 * time.Hour
 	address, _ := otherClock(t, "real + interval '75 days'")
-	g := bed.NewDoorway(t, address, limiter.Config{})
+	g := bed.NewGate(t, address, limiter.Config{})
 	plain := limiter.Policy{Name: "plain", Algorithm: limiter.FixedWindow, Limit: 10, Period: 1000 * time.Hour}
 	policies := append(calendarPolicies(10), plain)
 	offTheHour(t, ahead)
@@ -218,7 +218,7 @@ func TestCalendarClockThatJumps(t *testing.T) {
 	address, _ := otherClock(t, "real + nextval('other.readings') * interval '100 days'")
 	var sent bed.Trace
 	pool := bed.Connect(t, address)
-	g := bed.NewDoorway(t, address, limiter.Config{BreakAfter: 1}, sent.On) // the server did answer
+	g := bed.NewGate(t, address, limiter.Config{BreakAfter: 1}, sent.On) // the server did answer
 	jumps := limiter.Policy{Name: "jumps", Algorithm: limiter.FixedWindow, Limit: 10, Calendar: limiter.Day}
 	plain := limiter.Policy{Name: "plain", Algorithm: limiter.FixedWindow, Limit: 10, Period: time.Hour}
 	offTheHour(t, 0) // nor a month, which check requests
@@ -259,7 +259,7 @@ func TestCalendarClockSetWhileHeld(t *testing.T) {
 	address, set := otherClock(t, "real")
 	var sent bed.Trace
 	business := bed.Connect(t, address)
-	l := bed.NewDoorway(t, address, limiter.Config{BreakAfter: 1}, bed.FourConnections, sent.On).Limiter
+	l := bed.NewGate(t, address, limiter.Config{BreakAfter: 1}, bed.FourConnections, sent.On).Limiter
 	p := limiter.Policy{Name: "p", Algorithm: limiter.FixedWindow, Limit: 10, Calendar: limiter.Month}
 	tx := bed.Begin(t, business, pgx.TxOptions{})
 	bed.Must(t)(l.InTx(tx).AllowN(t.Context(), p, "m", 5))

@@ -26,20 +26,20 @@ var clientFaults = []fault{
 // program is a process that uses the limiter too, with what it told about its requests.
 type program struct {
 	*scene
-	name    string
-	cmd     *osexec.Cmd
-	said    bed.Buffer // on stderr
-	ended   chan struct{}
-	crowded chan struct{} // many requests are in flight
+	name  string
+	cmd   *osexec.Cmd
+	said  bed.Buffer // on stderr
+	ended chan struct{}
+	busy  chan struct{} // many requests are in flight
 
 	mu       sync.Mutex
 	inFlight map[int64]sent
 	answered int
 }
 
-// crowd is how many requests in flight are many: more than a program has connections, so
+// many is the least number of requests in flight that are many: more than a program has connections, so
 // that some share a statement.
-const crowd = 2 * connections
+const many = 2 * connections
 
 func (s *scene) startProgram(t *testing.T, do task) *program {
 	t.Helper()
@@ -54,7 +54,7 @@ func (s *scene) startProgram(t *testing.T, do task) *program {
 	}
 	p := &program{
 		scene: s, name: do.Name, cmd: osexec.Command(self),
-		ended: make(chan struct{}), crowded: make(chan struct{}, 1), inFlight: map[int64]sent{},
+		ended: make(chan struct{}), busy: make(chan struct{}, 1), inFlight: map[int64]sent{},
 	}
 	p.cmd.Env = append(os.Environ(), programEnv+"="+string(text))
 	p.cmd.Stderr = &p.said
@@ -97,9 +97,9 @@ func (p *program) read(n note) {
 		p.books.admit(n.Admitted.Policy, n.Admitted.Key, limiter.Result{At: n.At, Granted: n.Admitted.Units})
 	case n.Outcome == nil:
 		p.inFlight[n.ID] = *n.Sent
-		if len(p.inFlight) >= crowd {
+		if len(p.inFlight) >= many {
 			select {
-			case p.crowded <- struct{}{}:
+			case p.busy <- struct{}{}:
 			default:
 			}
 		}
@@ -186,8 +186,8 @@ func (s *scene) killPrograms(ctx context.Context, t *testing.T, do task, d *deat
 			return unless(p.answered >= 20, "%d answers; %s", p.answered, &p.said)
 		})
 		if !do.Waits && rand.IntN(2) == 0 {
-			<-p.crowded // one from before is forgotten
-			bed.Receive(t, p.crowded, "many requests in flight")
+			<-p.busy // one from before is forgotten
+			bed.Receive(t, p.busy, "many requests in flight")
 		} else {
 			s.let(rand.N(200 * time.Millisecond))
 		}
@@ -201,9 +201,9 @@ func (s *scene) killPrograms(ctx context.Context, t *testing.T, do task, d *deat
 
 func killInBatch(ctx context.Context, t *testing.T, s *scene) {
 	var d deaths
-	s.killPrograms(ctx, t, task{}, &d, func() bool { return d.most >= crowd && len(s.sums(t, leftBehind)) > 0 })
+	s.killPrograms(ctx, t, task{}, &d, func() bool { return d.most >= many && len(s.sums(t, leftBehind)) > 0 })
 	d.log(t)
-	if d.most < crowd || d.inFlight == 0 {
+	if d.most < many || d.inFlight == 0 {
 		t.Errorf("at most %d requests were in flight at a kill: this says little", d.most)
 	}
 	s.expireReservations(ctx, t)

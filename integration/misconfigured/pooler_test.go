@@ -22,10 +22,10 @@ const limit = 500
 
 var failsOpen = limiter.Policy{Name: "open", Algorithm: limiter.TokenBucket, Limit: limit, Period: 100_000 * time.Hour, OnError: limiter.FailOpen}
 
-// crowd sends requests of several clients for one key until n have an answer, with
+// flood sends requests of several clients for one key until n have an answer, with
 // several verbs. It returns the units allowed, those allowed without a decision, and the
 // requests that failed with ErrMisconfigured.
-func crowd(t *testing.T, p limiter.Policy, n int, clients ...*limiter.Limiter) (allowed, degraded, refused int64) {
+func flood(t *testing.T, p limiter.Policy, n int, clients ...*limiter.Limiter) (allowed, degraded, refused int64) {
 	t.Helper()
 	var passed, open, failed, sent atomic.Int64
 	var all sync.WaitGroup
@@ -76,7 +76,7 @@ func TestPoolerSQL(t *testing.T) {
 		if driver == "postgres" {
 			pooled += "&binary_parameters=yes"
 		}
-		allowed, degraded, refused := crowd(t, failsOpen, 3*limit, overSQL(t, driver, pooled, 4)...)
+		allowed, degraded, refused := flood(t, failsOpen, 3*limit, overSQL(t, driver, pooled, 4)...)
 		if allowed != limit || degraded != 0 || refused != 0 {
 			t.Errorf("allowed %d of %d, %d without a decision, %d refused", allowed, limit, degraded, refused)
 		}
@@ -91,7 +91,7 @@ func TestPoolerPQ(t *testing.T) {
 	pooled := startPgBouncer(t, bed.NewDatabase(t), 3)
 	p := failsOpen
 	p.Name = "pq"
-	_, degraded, refused := crowd(t, p, limit, overSQL(t, "postgres", pooled, 4)...)
+	_, degraded, refused := flood(t, p, limit, overSQL(t, "postgres", pooled, 4)...)
 	if degraded != 0 || refused == 0 {
 		t.Errorf("%d without a decision, %d refused", degraded, refused)
 	}

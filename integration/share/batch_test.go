@@ -17,17 +17,17 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// overDoors runs a test with a doorway of each driver to one database. name is the
+// overDoors runs a test with a gate of each driver to one database. name is the
 // driver's.
-func overDoors(t *testing.T, address string, f func(t *testing.T, name string, open func(limiter.Config) *bed.Doorway)) {
+func overDoors(t *testing.T, address string, f func(t *testing.T, name string, open func(limiter.Config) *bed.Gate)) {
 	for _, name := range append([]string{"pgxpool"}, bed.SQLDrivers...) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			f(t, name, func(config limiter.Config) *bed.Doorway {
+			f(t, name, func(config limiter.Config) *bed.Gate {
 				if name == "pgxpool" {
-					return bed.NewDoorway(t, address, config)
+					return bed.NewGate(t, address, config)
 				}
-				return bed.NewSQLDoorway(t, name, address, config)
+				return bed.NewSQLGate(t, name, address, config)
 			})
 		})
 	}
@@ -38,8 +38,8 @@ func overDoors(t *testing.T, address string, f func(t *testing.T, name string, o
 // after the other.
 func TestBatchDecidesAsMemory(t *testing.T) {
 	t.Parallel()
-	overDoors(t, bed.NewDatabase(t), func(t *testing.T, _ string, open func(limiter.Config) *bed.Doorway) {
-		bed.SearchBatches(t, search.Draw{}, 6, func(_ *testing.T, config limiter.Config) *bed.Doorway { return open(config) })
+	overDoors(t, bed.NewDatabase(t), func(t *testing.T, _ string, open func(limiter.Config) *bed.Gate) {
+		bed.SearchBatches(t, search.Draw{}, 6, func(_ *testing.T, config limiter.Config) *bed.Gate { return open(config) })
 	})
 }
 
@@ -47,7 +47,7 @@ func TestBatchDecidesAsMemory(t *testing.T) {
 // or transaction that it shares with others.
 func TestBatchWithABadRequest(t *testing.T) {
 	t.Parallel()
-	overDoors(t, bed.Latin1(t), func(t *testing.T, name string, open func(limiter.Config) *bed.Doorway) {
+	overDoors(t, bed.Latin1(t), func(t *testing.T, name string, open func(limiter.Config) *bed.Gate) {
 		g, bucket := open(limiter.Config{}), bucket
 		bucket.Name = name
 		keys := []string{"first", "a", "not in Latin-1: 猫", "z", "a"}
@@ -118,7 +118,7 @@ func TestBatchOfAwkwardKeys(t *testing.T) {
 	t.Parallel()
 	address := bed.NewDatabase(t)
 	pool := bed.Connect(t, address)
-	overDoors(t, address, func(t *testing.T, name string, open func(limiter.Config) *bed.Doorway) {
+	overDoors(t, address, func(t *testing.T, name string, open func(limiter.Config) *bed.Gate) {
 		g := open(limiter.Config{})
 		for _, p := range bed.Variants(10, 1000*time.Hour) {
 			p.Name += name
@@ -154,7 +154,7 @@ func TestBatchOfExactCosts(t *testing.T) {
 	t.Parallel()
 	address := bed.NewDatabase(t)
 	pool := bed.Connect(t, address)
-	overDoors(t, address, func(t *testing.T, name string, open func(limiter.Config) *bed.Doorway) {
+	overDoors(t, address, func(t *testing.T, name string, open func(limiter.Config) *bed.Gate) {
 		g := open(limiter.Config{})
 		costs := []float64{1e-9, 0.1, 0.1 + 0.2, 1.0 / 3, 1 << 53, 1<<53 - 1, 1e15 + 1, 12345678.9}
 		for _, together := range []bool{true, false} {

@@ -19,15 +19,15 @@ const heldLimit = 10
 // neighbours are the keys before and after locked keys in the lock order.
 var neighbours = []string{"a0", "z0", "a1", "z1", "a2", "z2", "a3", "z3", "a4", "z4", "a5", "z5", "a6", "z6", "a7", "z7", "a8", "z8", "a9", "z9"}
 
-// newHeld creates a crowd with four connections, one of which waits for locked rows. Its
+// newHeld creates callers with four connections, one of which waits for locked rows. Its
 // breaker opens after one failure: a locked row is not a failure of the server.
-func newHeld(t *testing.T) *crowd {
+func newHeld(t *testing.T) *callers {
 	t.Helper()
-	return newCrowd(t, bed.NewDatabase(t), limiter.Config{BreakAfter: 1}, bed.FourConnections)
+	return newCallers(t, bed.NewDatabase(t), limiter.Config{BreakAfter: 1}, bed.FourConnections)
 }
 
 // hold uses half of each key's limit, in a transaction that stays open.
-func (c *crowd) hold(t *testing.T, p limiter.Policy, keys ...string) pgx.Tx {
+func (c *callers) hold(t *testing.T, p limiter.Policy, keys ...string) pgx.Tx {
 	t.Helper()
 	tx := bed.Begin(t, c.business, pgx.TxOptions{})
 	for _, key := range keys {
@@ -38,7 +38,7 @@ func (c *crowd) hold(t *testing.T, p limiter.Policy, keys ...string) pgx.Tx {
 
 // update uses half of each key's limit, then updates the keys' rows with plain SQL in a
 // transaction that stays open.
-func (c *crowd) update(t *testing.T, p limiter.Policy, keys ...string) pgx.Tx {
+func (c *callers) update(t *testing.T, p limiter.Policy, keys ...string) pgx.Tx {
 	t.Helper()
 	bed.Commit(t, c.hold(t, p, keys...))
 	return update(t, c.business, p, keys...)
@@ -46,7 +46,7 @@ func (c *crowd) update(t *testing.T, p limiter.Policy, keys ...string) pgx.Tx {
 
 // wait requests a locked key while nothing else is in flight, and returns once the request
 // waits.
-func (c *crowd) wait(ctx context.Context, t *testing.T, request limiter.Request) <-chan bed.Answer {
+func (c *callers) wait(ctx context.Context, t *testing.T, request limiter.Request) <-chan bed.Answer {
 	t.Helper()
 	n := c.Waiting() + 1
 	a := bed.Request(ctx, c.Limiter, request)
@@ -57,7 +57,7 @@ func (c *crowd) wait(ctx context.Context, t *testing.T, request limiter.Request)
 // stallsNobody expects that a transaction that has locked the rows of keys delays no
 // request for another key, and that each request for a locked key gets its answer when the
 // transaction commits. lone: nothing else is in flight at first.
-func (c *crowd) stallsNobody(t *testing.T, p limiter.Policy, tx pgx.Tx, keys []string, lone bool) {
+func (c *callers) stallsNobody(t *testing.T, p limiter.Policy, tx pgx.Tx, keys []string, lone bool) {
 	t.Helper()
 	ctx := t.Context()
 	held := map[string][]<-chan bed.Answer{}
@@ -160,15 +160,15 @@ func TestHeldRowsStallNobody(t *testing.T) {
 	t.Parallel()
 	for _, s := range []struct {
 		name string
-		hold func(*crowd, *testing.T, limiter.Policy, ...string) pgx.Tx
+		hold func(*callers, *testing.T, limiter.Policy, ...string) pgx.Tx
 		keys []string
 		lone bool // the very first request is for a locked key
 	}{
-		{"alone", (*crowd).hold, []string{"m"}, true},
-		{"alone, by an update", (*crowd).update, []string{"m"}, true},
-		{"in a batch", (*crowd).update, []string{"m"}, false},
-		{"two not there yet", (*crowd).hold, []string{"m", "n"}, false},
-		{"more than wait at once", (*crowd).update, []string{"m", "n", "o", "p", "q"}, false},
+		{"alone", (*callers).hold, []string{"m"}, true},
+		{"alone, by an update", (*callers).update, []string{"m"}, true},
+		{"in a batch", (*callers).update, []string{"m"}, false},
+		{"two not there yet", (*callers).hold, []string{"m", "n"}, false},
+		{"more than wait at once", (*callers).update, []string{"m", "n", "o", "p", "q"}, false},
 	} {
 		t.Run(s.name, func(t *testing.T) {
 			t.Parallel()

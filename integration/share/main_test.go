@@ -22,28 +22,28 @@ func TestMain(m *testing.M) { bed.Main(m, 4) }
 // during a test, however slow the machine is.
 var bucket = limiter.Policy{Name: "p", Algorithm: limiter.TokenBucket, Limit: 1000, Period: 100 * 365 * 24 * time.Hour}
 
-// crowd is a doorway, what it sends, and the business transactions that lock rows.
-type crowd struct {
-	*bed.Doorway
+// callers are a gate, what it sends, and the business transactions that lock rows.
+type callers struct {
+	*bed.Gate
 	business *pgxpool.Pool
 	sent     *bed.Trace
 }
 
-// newCrowd creates a crowd over the database at url, with one connection unless changes say
+// newCallers creates callers over the database at url, with one connection unless changes say
 // otherwise.
-func newCrowd(t *testing.T, url string, config limiter.Config, changes ...func(*pgxpool.Config)) *crowd {
+func newCallers(t *testing.T, url string, config limiter.Config, changes ...func(*pgxpool.Config)) *callers {
 	t.Helper()
-	c := &crowd{business: bed.Connect(t, url), sent: new(bed.Trace)}
-	c.Doorway = bed.NewDoorway(t, url, config, append([]func(*pgxpool.Config){bed.OneConnection, c.sent.On}, changes...)...)
+	c := &callers{business: bed.Connect(t, url), sent: new(bed.Trace)}
+	c.Gate = bed.NewGate(t, url, config, append([]func(*pgxpool.Config){bed.OneConnection, c.sent.On}, changes...)...)
 	return c
 }
 
 // ask is one request.
 type ask = func() (limiter.Result, error)
 
-// behind sends requests while the doorway is shut, each once the one before it waits, and
+// behind sends requests while the gate is shut, each once the one before it waits, and
 // opens it. The first is sent alone, and the others wait behind it.
-func (c *crowd) behind(asks ...ask) (all []bed.Answer) {
+func (c *callers) behind(asks ...ask) (all []bed.Answer) {
 	c.Shut()
 	var answers []<-chan bed.Answer
 	for _, f := range asks {
@@ -58,7 +58,7 @@ func (c *crowd) behind(asks ...ask) (all []bed.Answer) {
 }
 
 // expectAnswers sends requests as behind does, and expects no error.
-func (c *crowd) expectAnswers(t *testing.T, asks []ask) {
+func (c *callers) expectAnswers(t *testing.T, asks []ask) {
 	t.Helper()
 	for i, got := range c.behind(asks...) {
 		if got.Err != nil {
@@ -94,7 +94,7 @@ func sizes(sent *bed.Trace) (all []int) {
 }
 
 // expectSizes fails the test unless so many statements were sent together.
-func (c *crowd) expectSizes(t *testing.T, want ...int) {
+func (c *callers) expectSizes(t *testing.T, want ...int) {
 	t.Helper()
 	if got := sizes(c.sent); !slices.Equal(got, want) {
 		t.Errorf("sent %v statements together, want %v", got, want)

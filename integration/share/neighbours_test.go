@@ -161,10 +161,10 @@ func TestBusyPoolSendsNothingLater(t *testing.T) {
 	}
 }
 
-// TestCrowdedPoolOpensNothing: the application uses all connections of the pool. That is
+// TestExhaustedPoolOpensNothing: the application uses all connections of the pool. That is
 // an overload: no policy fails open, and the circuit breaker stays closed. Of callers that
 // share a statement, those that leave first get an error that leaves open whether it is sent.
-func TestCrowdedPoolOpensNothing(t *testing.T) {
+func TestExhaustedPoolOpensNothing(t *testing.T) {
 	config := &limiter.Config{Timeout: time.Second, BreakAfter: 1}
 	p := limiter.Policy{Name: "p", Algorithm: limiter.TokenBucket, Limit: 10, Period: time.Hour, OnError: limiter.FailOpen}
 	for name, c := range pools(t, bed.NewDatabase(t), 4, config) {

@@ -23,7 +23,7 @@ func TestShareOneTransaction(t *testing.T) {
 	log := bed.NewCommitLog(t)
 	clock := new(conformance.Clock)
 	for _, session := range []string{"on", "off"} {
-		c := newCrowd(t, log.URL, limiter.Config{Now: clock.Now}, bed.Setting("synchronous_commit", session))
+		c := newCallers(t, log.URL, limiter.Config{Now: clock.Now}, bed.Setting("synchronous_commit", session))
 		for _, durability := range bed.Durabilities {
 			for _, p := range bed.Holdable() {
 				p.Name, p.Limit, p.Period, p.Durability = fmt.Sprintf("%s-%s-%s", p.Name, session, durability), 100, 1000*time.Hour, durability
@@ -111,7 +111,7 @@ func TestShareInOtherIsolation(t *testing.T) {
 func TestShareNothing(t *testing.T) {
 	t.Parallel()
 	log := bed.NewCommitLog(t)
-	c := newCrowd(t, log.URL, limiter.Config{DisableBatching: true})
+	c := newCallers(t, log.URL, limiter.Config{DisableBatching: true})
 	c.expectAnswers(t, charges(t, c.Limiter, bucket, "a", "b", "c"))
 	c.expectSizes(t, 1, 1, 1)
 	db := bed.ConnectSQL(t, "pgx", log.URL)
@@ -134,7 +134,7 @@ func TestShareWithoutPreparing(t *testing.T) {
 	for _, mode := range []pgx.QueryExecMode{pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol, pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec} {
 		p := bucket
 		p.Name = fmt.Sprint("mode-", int(mode))
-		c := newCrowd(t, log.URL, limiter.Config{}, func(cfg *pgxpool.Config) { cfg.ConnConfig.DefaultQueryExecMode = mode })
+		c := newCallers(t, log.URL, limiter.Config{}, func(cfg *pgxpool.Config) { cfg.ConnConfig.DefaultQueryExecMode = mode })
 		c.expectAnswers(t, charges(t, c.Limiter, p, "a", "b", "c", "d", "d"))
 		if n := bed.Value[int](t, log.Pool, "SELECT count(DISTINCT xid) FROM committed WHERE policy = $1", p.Name); n != 2 {
 			t.Errorf("%v: %d transactions", mode, n)
@@ -148,7 +148,7 @@ func TestShareWithoutPreparing(t *testing.T) {
 func TestShareALostAnswer(t *testing.T) {
 	t.Parallel()
 	w := bed.NewWire(t, bed.NewDatabase(t))
-	c := newCrowd(t, w.URL, limiter.Config{})
+	c := newCallers(t, w.URL, limiter.Config{})
 	c.sent.Before = func(sent bed.Sent) {
 		if len(sent) == 3 {
 			w.LoseAnswer("INSERT 0 1")
@@ -159,7 +159,7 @@ func TestShareALostAnswer(t *testing.T) {
 }
 
 // lose expects an answer to the first request only, and that none is sent again.
-func (c *crowd) lose(t *testing.T, asks []ask) {
+func (c *callers) lose(t *testing.T, asks []ask) {
 	t.Helper()
 	for i, got := range c.behind(asks...) {
 		if (i > 0) != errors.Is(got.Err, limiter.ErrUnavailable) || i == 0 && got.Err != nil {

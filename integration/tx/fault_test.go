@@ -50,7 +50,7 @@ func TestSQLAnswersAreCommitted(t *testing.T) {
 		bed.Exec(t, pool, `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'refused' USING ERRCODE = '57014'; END $$`)
 		bed.Exec(t, pool, `CREATE CONSTRAINT TRIGGER refuse AFTER INSERT OR UPDATE ON pglimit_token_bucket
 			DEFERRABLE INITIALLY DEFERRED FOR EACH ROW WHEN (NEW.key LIKE 'refused%') EXECUTE FUNCTION refuse()`)
-		g := bed.NewSQLDoorway(t, driver, address, limiter.Config{})
+		g := bed.NewSQLGate(t, driver, address, limiter.Config{})
 		p := limiter.Policy{Name: "p", Algorithm: limiter.TokenBucket, Limit: 10, Period: 1000 * time.Hour}
 		refused := func(got bed.Answer) {
 			t.Helper()

@@ -253,9 +253,9 @@ func TestTurnsAreShared(t *testing.T) {
 	})
 }
 
-// TestTurnsOfAHotKey: requests for a contended key with keys of their own have the turns of one
+// TestTurnsOfAContendedKey: requests for a contended key with keys of their own have the turns of one
 // key.
-func TestTurnsOfAHotKey(t *testing.T) {
+func TestTurnsOfAContendedKey(t *testing.T) {
 	inShared(t, 0, time.Minute, func(t *testing.T, f *fake, s *Dispatcher) {
 		var wg sync.WaitGroup
 		for i := range 100 {

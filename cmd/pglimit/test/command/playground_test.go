@@ -198,9 +198,9 @@ func TestPlaygroundClosedPipe(t *testing.T) {
 	}
 }
 
-// TestPlaygroundPatient: a request that waits for the database longer than an application
+// TestPlaygroundWaits: a request that waits for the database longer than an application
 // would is still answered.
-func TestPlaygroundPatient(t *testing.T) {
+func TestPlaygroundWaits(t *testing.T) {
 	t.Parallel()
 	pool := bed.Connect(t, bed.NewDatabase(t))
 	server, err := playground.New(playground.Config{

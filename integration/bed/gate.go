@@ -15,10 +15,10 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// Doorway is a limiter with one statement in flight at a time. While the test keeps it shut,
+// Gate is a limiter with one statement in flight at a time. While the test keeps it shut,
 // none is: the first request waits for its connection, and later ones queue for the next
 // statement.
-type Doorway struct {
+type Gate struct {
 	*limiter.Limiter
 	Asked   int          // requests since it was shut
 	Arrived func() int64 // how often a request has waited for a connection
@@ -28,9 +28,9 @@ type Doorway struct {
 	first   int   // callers that wait when the first request has arrived: 1 or 0
 }
 
-// NewDoorway makes a doorway over the database at url. Its connections wait before they are
+// NewGate makes a gate over the database at url. Its connections wait before they are
 // used.
-func NewDoorway(t testing.TB, url string, config limiter.Config, changes ...func(*pgxpool.Config)) *Doorway {
+func NewGate(t testing.TB, url string, config limiter.Config, changes ...func(*pgxpool.Config)) *Gate {
 	t.Helper()
 	var barrier atomic.Pointer[chan struct{}] // nil: open
 	var arrived atomic.Int64
@@ -46,20 +46,20 @@ func NewDoorway(t testing.TB, url string, config limiter.Config, changes ...func
 	if err := pool.Ping(t.Context()); err != nil { // else there is no connection to keep
 		t.Fatal(err)
 	}
-	return &Doorway{Limiter: NewLimiter(t, pool, oneStatement(config)), Arrived: arrived.Load, shut: func() func() {
+	return &Gate{Limiter: NewLimiter(t, pool, oneStatement(config)), Arrived: arrived.Load, shut: func() func() {
 		b := make(chan struct{})
 		barrier.Store(&b)
 		return func() { barrier.Store(nil); close(b) }
 	}}
 }
 
-// NewSQLDoorway makes a doorway over database/sql. Its only connection is taken while it is
+// NewSQLGate makes a gate over database/sql. Its only connection is taken while it is
 // shut.
-func NewSQLDoorway(t testing.TB, driver, address string, config limiter.Config) *Doorway {
+func NewSQLGate(t testing.TB, driver, address string, config limiter.Config) *Gate {
 	t.Helper()
 	db := ConnectSQL(t, driver, address)
 	db.SetMaxOpenConns(1)
-	return &Doorway{Limiter: NewSQL(t, db, oneStatement(config)), Arrived: func() int64 { return db.Stats().WaitCount }, shut: func() func() {
+	return &Gate{Limiter: NewSQL(t, db, oneStatement(config)), Arrived: func() int64 { return db.Stats().WaitCount }, shut: func() func() {
 		var taken *sql.Conn
 		var err error
 		if taken, err = db.Conn(context.Background()); err != nil {
@@ -75,22 +75,22 @@ func oneStatement(config limiter.Config) *limiter.Config {
 }
 
 // Shut keeps requests from the database.
-func (g *Doorway) Shut() {
+func (g *Gate) Shut() {
 	g.reopen, g.Asked = g.shut(), 0
 	g.before = g.Arrived()
 }
 
 // Reopen lets all that wait continue.
-func (g *Doorway) Reopen() { g.reopen() }
+func (g *Gate) Reopen() { g.reopen() }
 
 // Queue sends a request, as Send does.
-func (g *Doorway) Queue(ctx context.Context, request limiter.Request) <-chan Answer {
+func (g *Gate) Queue(ctx context.Context, request limiter.Request) <-chan Answer {
 	return g.Send(func() (limiter.Result, error) { return g.Do(ctx, request) })
 }
 
 // Send calls ask in a new goroutine. It returns when its request is queued or answered:
 // Config.Timeout may end it before it is queued.
-func (g *Doorway) Send(ask func() (limiter.Result, error)) <-chan Answer {
+func (g *Gate) Send(ask func() (limiter.Result, error)) <-chan Answer {
 	answers := Send(ask)
 	if g.Asked == 0 {
 		for g.Arrived() == g.before {
