@@ -133,6 +133,21 @@ func TestContextIsWithdrawn(t *testing.T) {
 	}
 }
 
+// TestContextIsHanded: a caller that leaves late does not end the read of the goroutine that
+// has gone on for it, since nobody would go on after that one.
+func TestContextIsHanded(t *testing.T) {
+	ctx := newGroup().begin(0)
+	ctx.Own()
+	Sends(ctx)
+	ctx.Hand()
+	ctx.Leave()
+	client, _ := net.Pipe()
+	ctx.Watch(client)
+	if ctx.Unwatch() {
+		t.Error("its read ends for the caller that has left")
+	}
+}
+
 // TestContextInterruptsReads: whether the caller leaves or the Context ends, before Watch or
 // during it, a read of the connection times out. After Unwatch the connection is as before.
 func TestContextInterruptsReads(t *testing.T) {
@@ -146,6 +161,7 @@ func TestContextInterruptsReads(t *testing.T) {
 			"leave and end": {func(c *Context) { c.Leave(); c.Cancel() }, false},
 		} {
 			ctx := newGroup().begin(0)
+			ctx.Own()
 			Sends(ctx)
 			client, server := net.Pipe()
 			if !during {

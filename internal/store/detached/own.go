@@ -30,12 +30,15 @@ func IsOwn(ctx context.Context) bool {
 }
 
 // Leave is called for a caller that leaves while it runs c. If nothing was sent, c ends. If
-// not, reading the answer ends.
+// not, reading the answer ends, unless another goroutine reads it by now.
 func (c *Context) Leave() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.sent {
 		c.finish(context.Canceled)
+		return
+	}
+	if !c.own {
 		return
 	}
 	c.left = true

@@ -13,6 +13,7 @@ import (
 	"github.com/pglimit/pglimit/db"
 	"github.com/pglimit/pglimit/internal/pooler"
 	"github.com/pglimit/pglimit/internal/store"
+	"github.com/pglimit/pglimit/internal/store/detached"
 )
 
 // scripted are Connections that answer each statement with the next error. They record
@@ -159,6 +160,25 @@ func TestFallbackElsewhere(t *testing.T) {
 	}
 	if want := []string{"cached", "exec", "exec"}; !slices.Equal(s.sent, want) {
 		t.Errorf("sent %q, want %q", s.sent, want)
+	}
+}
+
+// TestFallbackAfterARest: if the answer that another goroutine reads on is a conflict, the
+// statement is sent again as others are by then: unprepared, if statements get lost.
+func TestFallbackAfterARest(t *testing.T) {
+	ctx := &detached.Context{Rest: &Answer{release: func(err error) error { return err }}}
+	s := &scripted{answers: []error{nil}}
+	cache := NewCache(func(error) {})
+	cache.turnOff(answer("26000"))
+	err := NewPool(s, cache).Run(ctx, Statement, func(tx db.DBTX) error {
+		if _, rest := tx.(*Answer); rest {
+			return answer("40001")
+		}
+		_, err := tx.Exec(ctx, "statement")
+		return err
+	})
+	if want := []string{"begin exec"}; err != nil || !slices.Equal(s.sent, want) {
+		t.Errorf("%v, sent %q, want %q", err, s.sent, want)
 	}
 }
 

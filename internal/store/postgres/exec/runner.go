@@ -122,7 +122,8 @@ func (p *Pool) Run(ctx context.Context, m Mode, f func(db.DBTX) error) (err erro
 		}
 	}
 	cached := p.cache.InUse()
-	if !cached && begun == nil {
+	began := f // goes on with what was begun
+	if !cached {
 		f = withoutCache(f)
 	}
 	var first error // after which f is tried without the cache
@@ -130,7 +131,7 @@ func (p *Pool) Run(ctx context.Context, m Mode, f func(db.DBTX) error) (err erro
 		var tx db.DBTX
 		if begun != nil {
 			d.Rest, release = nil, begun.release
-			err = f(begun)
+			err = began(begun)
 			err, release, begun = release(err), nil, nil
 		} else if m == Transaction || p.explicit.Load() {
 			err = p.Once(ctx, f)
