@@ -95,7 +95,7 @@ func (w *World) apply(op *Op, now int64, stop int) (out Out) {
 		}
 	case Check:
 		out.Result = w.tried(op, r, now, stop, func() (limiter.Result, bool) {
-			return k.check(r, op.Units, now), !op.InTx && r.possible(op.Units) && !k.fits(r, now, r.Capacity, op.Units)
+			return k.check(r, op.Units, now), !op.InTx && op.Units > 0 && r.possible(op.Units) && !k.fits(r, now, r.Capacity, op.Units)
 		})
 	case Usage:
 		out.Usage = w.usage(op, r, now)
