@@ -57,7 +57,7 @@ const Unknown = -1
 // PerSecond returns the throughput.
 func (s Sample) PerSecond() float64 { return float64(s.Decisions) / s.Elapsed.Seconds() }
 
-// each returns the share of a decision in what was used each second.
+// each returns the processor time of one decision, given the use of each second.
 func (s Sample) each(perSecond float64) float64 {
 	if perSecond == Unknown {
 		return Unknown

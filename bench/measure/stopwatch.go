@@ -7,7 +7,7 @@ import (
 	"github.com/pglimit/pglimit/bench/proc"
 )
 
-// spent begins to measure processor time. stop returns what was used each second in
+// spent begins to measure processor time. stop returns the use of each second in
 // nanoseconds; Unknown without a clock, or where the system does not support it.
 func spent(clock proc.Clock) (stop func() (perSecond float64, err error), err error) {
 	if clock == nil {

@@ -15,7 +15,7 @@ func Tree(root int) Clock {
 
 // Memory is bytes in use.
 type Memory struct {
-	// Resident is what a process has in the machine's memory.
+	// Resident is the part of a process in main memory, in bytes.
 	Resident int64
 	// Share counts an n-th of what n processes share. Own is neither file-backed nor shared.
 	Share, Own int64

@@ -115,7 +115,7 @@ func (g *reading) add(t table) {
 
 // readMemory adds what the system reports.
 func (g *reading) readMemory(postmaster int) {
-	// Twice, so that the heap is what is in use: pools of spare objects are freed by the
+	// Twice, so that the heap has only objects in use: pools of spare objects are freed by the
 	// second collection.
 	runtime.GC()
 	runtime.GC()

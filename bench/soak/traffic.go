@@ -14,7 +14,7 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// traffic is what the callers send.
+// traffic holds the requests of the callers.
 type traffic struct {
 	plan     plan
 	limiter  *limiter.Limiter

@@ -27,7 +27,7 @@ type Difference struct {
 	After  any    `json:"after"`
 }
 
-// Plan is what has to be done to make the database as a file. Edit has it for
+// Plan has the changes that make the database equal to a file. Edit has it for
 // Policies.Apply.
 type Plan struct {
 	Changes []Change

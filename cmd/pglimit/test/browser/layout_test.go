@@ -88,7 +88,7 @@ func (b *Tab) lookForShifts() {
 		observer.observe({type: "layout-shift"})`)
 }
 
-// moved is what has another place than before. boxes is the expression of the places.
+// moved fails the test if a box of before has another place now. boxes is the expression of the places.
 func (b *Tab) moved(what, boxes string, before []string) {
 	b.Helper()
 	after := Read[[]string](b, boxes)

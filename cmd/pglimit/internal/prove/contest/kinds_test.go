@@ -189,7 +189,7 @@ func settledTwice(h honest, ctx context.Context, q limiter.Request, id string, u
 	return r, err
 }
 
-// cancelledTwice gives back twice what was reserved.
+// cancelledTwice gives back twice the units of a reservation.
 func cancelledTwice(h honest, ctx context.Context, q limiter.Request, id string) error {
 	err := h.Cancel(ctx, id)
 	if err == nil {
