@@ -84,7 +84,7 @@ demo: ## Show pglimit at work on a throwaway PostgreSQL (ARGS: pglimit demo flag
 playground: ## Serve the web page on a throwaway PostgreSQL until Ctrl-C (ARGS: pglimit playground flags)
 	@scripts/setup
 	@go build -o bin/ ./cmd/pglimit ./pglimittest/withpg
-	@bin/withpg -- bin/pglimit playground $(ARGS)
+	@bin/withpg -- bin/pglimit playground --yes $(ARGS)
 
 bench: ## Compare with Redis and a bare upsert; measure spends, surges, growth: an hour (ARGS='-only growth,load')
 	@scripts/setup bench

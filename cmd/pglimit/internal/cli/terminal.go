@@ -45,6 +45,11 @@ func Confirm(cmd *cobra.Command, question string) error {
 	return ErrDenied
 }
 
+// CanAsk reports whether a person can see a question of cmd and answer it.
+func CanAsk(cmd *cobra.Command) bool {
+	return OnTerminal(cmd.InOrStdin()) && OnTerminal(cmd.ErrOrStderr())
+}
+
 // ErrInterrupted is the error of a command that Ctrl-C stopped.
 var ErrInterrupted = errors.New("interrupted")
 

@@ -86,8 +86,7 @@ func (c *change) run(cmd *cobra.Command, db *connect.Database, out *cli.Output, 
 		return fmt.Errorf("--max is %d: it must be at least 1", c.max)
 	}
 	asks := (c.asks || c.prefix) && !c.yes
-	terminal := cli.OnTerminal(cmd.InOrStdin()) && cli.OnTerminal(cmd.ErrOrStderr())
-	if asks && !terminal {
+	if asks && !cli.CanAsk(cmd) {
 		return fmt.Errorf("%s needs --yes where it cannot ask: check with `pglimit find` what there is", c.verb)
 	}
 	i, done, err := openInspector(cmd, db)

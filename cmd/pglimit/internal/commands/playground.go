@@ -1,17 +1,23 @@
 package commands
 
 import (
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/cli"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/connect"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/playground"
+	"github.com/pglimit/pglimit/internal/printable"
 	"github.com/pglimit/pglimit/limiter"
 	"github.com/pglimit/pglimit/migrations"
 )
 
 func newPlayground(db *connect.Database, out *cli.Output) *cobra.Command {
 	var addr string
+	var yes bool
 	cmd := &cobra.Command{
 		Use:   "playground",
 		Short: "Serve a web page to see limits work",
@@ -24,9 +30,10 @@ func newPlayground(db *connect.Database, out *cli.Output) *cobra.Command {
 /limited/token_bucket?limit=5&period=10s&key=me and similar paths answer curl as
 an application behind the middleware does.
 
-Without a database it uses the embedded server. It runs the migrations, counts
-only under the policy name ` + playground.PolicyName + `, and deletes the keys that were used there
-when it ends. It continues to run while the database is unavailable.
+Without a database it uses the embedded server. In a database that you name it
+asks before it runs migrations; elsewhere than on a terminal it needs --yes. It
+counts only under the policy name ` + playground.PolicyName + `, and deletes the keys that were used
+there when it ends. It continues to run while the database is unavailable.
 
 By default only this machine can reach the page; with another --addr, everyone
 who reaches the address can use it. A request must name the host of --addr or
@@ -36,21 +43,22 @@ browser. With an --addr for all addresses, such as :8080, any host is accepted.`
   pglimit playground --addr localhost:0 --json
   pglimit playground --database-url postgres://app@localhost:5432/shop`,
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return servePlayground(cmd, db, out, addr) },
+		RunE: func(cmd *cobra.Command, _ []string) error { return servePlayground(cmd, db, out, addr, yes) },
 	}
+	cmd.Flags().BoolVar(&yes, "yes", false, "run missing migrations without a question")
 	cmd.Flags().StringVar(&addr, "addr", "localhost:8080", "`host:port` to listen on; port 0: any free port")
 	return cmd
 }
 
 // servePlayground serves the playground on addr until the command's context ends.
-func servePlayground(cmd *cobra.Command, db *connect.Database, out *cli.Output, addr string) error {
+func servePlayground(cmd *cobra.Command, db *connect.Database, out *cli.Output, addr string, yes bool) error {
 	o, err := listen(cmd, addr, db.OpenOrEmbedded)
 	if err != nil {
 		return err
 	}
 	defer o.close()
-	if err := migrations.Up(cmd.Context(), o.pool); err != nil {
-		return cli.DatabaseError(err)
+	if err := migrateAfterAsking(cmd, o.pool, yes); err != nil {
+		return err
 	}
 	config := playground.Config{
 		Limiter: func(config *limiter.Config) (*limiter.Limiter, error) { return connect.NewLimiterWith(o.pool, config) },
@@ -65,4 +73,33 @@ func servePlayground(cmd *cobra.Command, db *connect.Database, out *cli.Output, 
 		return err
 	}
 	return o.run(cmd, out, page, "use", map[string]string{"url": o.url}, "playground: "+o.url+"\n")
+}
+
+// migrateAfterAsking runs the migrations that are missing, if any. Without yes it asks first.
+// An embedded server has them all.
+func migrateAfterAsking(cmd *cobra.Command, pool *pgxpool.Pool, yes bool) error {
+	all, err := migrations.Status(cmd.Context(), pool)
+	if err != nil {
+		return cli.DatabaseError(err)
+	}
+	missing := 0
+	for _, m := range all {
+		if !m.Applied {
+			missing++
+		}
+	}
+	if missing == 0 {
+		return nil
+	}
+	if !yes {
+		c := pool.Config().ConnConfig
+		what := fmt.Sprintf("database %s at %s lacks %d %s of pglimit", printable.Shown(c.Database), c.Host, missing, cli.Plural(missing, "migration"))
+		if !cli.CanAsk(cmd) {
+			return errors.New(what + ": run `pglimit migrate up`, or pass --yes")
+		}
+		if err := cli.Confirm(cmd, what+": run the missing ones?"); err != nil {
+			return err
+		}
+	}
+	return cli.DatabaseError(migrations.Up(cmd.Context(), pool))
 }

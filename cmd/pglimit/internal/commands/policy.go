@@ -67,6 +67,9 @@ func newPolicySet(db *connect.Database, out *cli.Output) *cobra.Command {
 as it is. --period replaces --calendar and the reverse. The policy is checked
 before it is stored. The answer shows what changed.
 
+A new policy needs --limit, and --period or --calendar. Its algorithm is
+token_bucket unless a flag says otherwise.
+
 What keys have used is carried over: if it is more than the new burst, nothing
 more is allowed until it has leaked or the window has ended. With another
 --algorithm all keys start from zero.

@@ -16,6 +16,7 @@ import (
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/cli"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/policyfile"
+	"github.com/pglimit/pglimit/internal/printable"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -242,7 +243,7 @@ type Stored struct{ Flags }
 func (s *Stored) Register(cmd *cobra.Command) {
 	s.registerAlgorithm(cmd)
 	s.registerNumbers(cmd)
-	cmd.Flags().Lookup("limit").Usage = "`units` allowed per period (required for a new policy)"
+	cmd.Flags().Lookup("limit").Usage = "`units` allowed per period; a new policy needs it, and --period or --calendar"
 	s.registerDurability(cmd)
 	choiceVar(cmd, &s.policy.OnError, "on-error", "fail_closed, or fail_open: allow requests while the database is away", limiter.FailClosed, limiter.FailOpen)
 	flags := cmd.Flags()
@@ -252,16 +253,16 @@ func (s *Stored) Register(cmd *cobra.Command) {
 	flags.StringVar(&s.policy.Note, "note", "", "why it is so, for the history: a `text` of up to 1,000 characters")
 }
 
-// Patch returns the policy of that name after the flags: a new one if before is nil. It
-// validates the result. A change without --note has no note.
+// Patch returns the policy of that name after the flags: a new one if before is nil, which
+// needs a limit and a period or calendar. It validates the result.
 func (s *Stored) Patch(name string, before *limiter.StoredPolicy) (limiter.StoredPolicy, error) {
 	s.policy.Name = name
 	after := s.policy
 	var err error
 	after.Policy, err = s.fromFlags()
 	if before == nil {
-		if !s.flags.Changed("limit") {
-			return after, fmt.Errorf("there is no policy %q yet: set --limit, and --period or --calendar", name)
+		if missing := s.whole(name); missing != nil {
+			return after, missing
 		}
 		if err == nil {
 			err = after.Validate()
@@ -273,7 +274,27 @@ func (s *Stored) Patch(name string, before *limiter.StoredPolicy) (limiter.Store
 	return patched, patched.Validate()
 }
 
-// overwrite sets the fields of p whose flags were given to those of from, and the note.
+// whole returns an error unless the flags have all that makes a new policy of that name a
+// rate. --period has a default for requests; what is stored, somebody has to choose.
+func (s *Stored) whole(name string) error {
+	var missing []string
+	limit := "50"
+	if s.flags.Changed("limit") {
+		limit = s.flags.Lookup("limit").Value.String()
+	} else {
+		missing = append(missing, "--limit")
+	}
+	if !s.flags.Changed("period") && s.policy.Calendar == "" {
+		missing = append(missing, "--period or --calendar")
+	}
+	if len(missing) == 0 {
+		return nil
+	}
+	return fmt.Errorf("the database has no policy %s, and a new one needs %s: such as `pglimit policy set %s --limit %s --period 1h`",
+		printable.Shown(name), strings.Join(missing, ", and "), name, limit)
+}
+
+// overwrite sets the fields of p whose flags were given to those of from.
 func (s *Stored) overwrite(p *limiter.StoredPolicy, from limiter.StoredPolicy) {
 	windows := p.Burst == p.Limit && (p.Algorithm == limiter.FixedWindow || p.Algorithm == limiter.SlidingWindowCounter || p.Algorithm == limiter.SlidingWindowLog)
 	if windows { // their burst is their limit
@@ -285,7 +306,6 @@ func (s *Stored) overwrite(p *limiter.StoredPolicy, from limiter.StoredPolicy) {
 			to.FieldByName(f.Go).Set(now.FieldByName(f.Go))
 		}
 	}
-	p.Note = from.Note
 	switch { // a calendar and a period replace each other
 	case s.flags.Changed("calendar"):
 		p.Period = 0

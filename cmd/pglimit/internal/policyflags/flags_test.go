@@ -61,7 +61,6 @@ func TestPatch(t *testing.T) {
 		BlockFor: time.Minute, OnError: limiter.FailOpen, Durability: limiter.Relaxed, Shadow: true}, Note: "old", Askers: true, MaxTTL: time.Hour}
 	window := limiter.StoredPolicy{Policy: limiter.Policy{Name: "p", Algorithm: limiter.FixedWindow, Limit: 5, Burst: 5, Calendar: limiter.Month, TimeZone: "Europe/Vienna"}}
 	change := func(p limiter.StoredPolicy, f func(*limiter.StoredPolicy)) limiter.StoredPolicy {
-		p.Note = ""
 		f(&p)
 		return p
 	}
@@ -70,12 +69,13 @@ func TestPatch(t *testing.T) {
 		args   string
 		want   limiter.StoredPolicy
 	}{
-		{nil, "--limit 5 --shadow", limiter.StoredPolicy{Policy: limiter.Policy{Name: "p", Algorithm: limiter.TokenBucket, Limit: 5, Period: time.Minute, Shadow: true}, MaxTTL: 24 * time.Hour}},
+		{nil, "--limit 5 --period 1m --shadow", limiter.StoredPolicy{Policy: limiter.Policy{Name: "p", Algorithm: limiter.TokenBucket, Limit: 5, Period: time.Minute, Shadow: true}, MaxTTL: 24 * time.Hour}},
 		{nil, "--limit 5 --calendar day --note n --askers --max-ttl 2h", limiter.StoredPolicy{
 			Policy: limiter.Policy{Name: "p", Algorithm: limiter.FixedWindow, Limit: 5, Calendar: limiter.Day}, Note: "n", Askers: true, MaxTTL: 2 * time.Hour}},
 		{&login, "", change(login, func(*limiter.StoredPolicy) {})},
 		{&login, "--limit 6", change(login, func(p *limiter.StoredPolicy) { p.Limit = 6 })},
 		{&login, "--note n", change(login, func(p *limiter.StoredPolicy) { p.Note = "n" })},
+		{&login, "--note=", change(login, func(p *limiter.StoredPolicy) { p.Note = "" })},
 		{&login, "--shadow=false --askers=false", change(login, func(p *limiter.StoredPolicy) { p.Shadow, p.Askers = false, false })},
 		{&login, "--on-error fail_closed --durability durable", change(login, func(p *limiter.StoredPolicy) {
 			p.OnError, p.Durability = limiter.FailClosed, limiter.Durable
@@ -94,9 +94,12 @@ func TestPatch(t *testing.T) {
 		}
 	}
 	for args, want := range map[string]string{
-		"":                              "set --limit",
+		"":                              "a new one needs --limit, and --period or --calendar: such as `pglimit policy set p --limit 50 --period 1h`",
+		"--limit 5":                     "a new one needs --period or --calendar: such as `pglimit policy set p --limit 5 --period 1h`",
+		"--period 1m --burst 5":         "a new one needs --limit: such as",
+		"--limit 5 --tick 1s":           "a new one needs --period or --calendar",
 		"--limit 5 --on-error open":     "use fail_closed or fail_open",
-		"--limit -1":                    "Limit -1",
+		"--limit -1 --period 1m":        "Limit -1",
 		"--limit 5 --durability strong": "use durable or relaxed",
 	} {
 		var flags Stored

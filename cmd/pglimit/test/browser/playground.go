@@ -56,7 +56,7 @@ func (p *Playground) Again() {
 func (p *Playground) start(addr string) {
 	p.t.Helper()
 	p.stderr.Reset()
-	p.cmd = exec.Command(p.command, "playground", "--addr", addr, "--json")
+	p.cmd = exec.Command(p.command, "playground", "--addr", addr, "--json", "--yes")
 	p.cmd.Env = append(os.Environ(), "DATABASE_URL="+p.database)
 	p.cmd.Stderr = &p.stderr
 	stdout, err := p.cmd.StdoutPipe()

@@ -84,8 +84,15 @@ func everyAlgorithm(key string, times string) string {
 // the end no row is left.
 func TestPlayground(t *testing.T) {
 	t.Parallel()
-	address := bed.EmptyDatabase(t) // it runs the migrations
-	c := startCommand(t, address, "playground", "--addr", "localhost:0", "--json")
+	address := bed.EmptyDatabase(t)
+	const refused = "migrations of pglimit: run `pglimit migrate up`, or pass --yes"
+	if code, _, stderr := bed.Pglimit(t, address, "playground", "--addr", "localhost:0"); code != 2 || !strings.Contains(stderr, refused) {
+		t.Fatalf("it does not ask before it runs migrations: exit code %d, stderr %q", code, stderr)
+	}
+	if bed.Value[bool](t, bed.Connect(t, address), `SELECT to_regclass('pglimit_gcra') IS NOT NULL`) {
+		t.Fatal("it ran migrations without being allowed to")
+	}
+	c := startCommand(t, address, "playground", "--addr", "localhost:0", "--json", "--yes")
 	out := json.NewDecoder(c.stdout)
 	var at struct{ URL string }
 	if err := out.Decode(&at); err != nil || !strings.HasPrefix(at.URL, "http://localhost:") {

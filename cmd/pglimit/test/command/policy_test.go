@@ -26,7 +26,9 @@ func TestPolicyCommands(t *testing.T) {
 	}
 	run(0, "the database has no policies", "policy", "list")
 	run(1, `there is no policy "login"`, "policy", "get", "login")
-	run(2, "there is no policy \"login\" yet", "policy", "set", "login", "--burst", "3")
+	run(2, "the database has no policy login, and a new one needs --limit, and --period or --calendar", "policy", "set", "login", "--burst", "3")
+	run(2, "a new one needs --period or --calendar", "policy", "set", "login", "--limit", "50")
+	run(1, `there is no policy "login"`, "policy", "get", "login") // nothing was stored
 	run(2, "--policy is \"login\": the database has no such policy", "allow", "--policy", "login", "alice")
 	run(0, "+ policy login\n    algorithm: fixed_window\n    limit: 2\n    period: 1h0m0s\n    note: first\nversion 1\n",
 		"policy", "set", "login", "--algorithm", "fixed_window", "--limit", "2", "--period", "1h", "--note", "first")
@@ -38,6 +40,9 @@ func TestPolicyCommands(t *testing.T) {
 	run(1, "denied (limit)", "allow", "--policy", "login", "alice")
 	run(2, "--policy and --limit", "allow", "--policy", "login", "--limit", "5", "alice")
 	run(0, "~ policy login\n    limit: 2 → 4\n", "policy", "set", "login", "--limit", "4")
+	run(0, "~ policy login\n    shadow: true\n", "policy", "set", "login", "--shadow")
+	run(0, "~ policy login\n    shadow: true → default\n", "policy", "set", "login", "--shadow=false")
+	run(0, "note: first", "policy", "get", "login")
 	run(0, "allowed: 1", "allow", "--policy", "login", "alice")
 
 	run(0, `override of login for "bob": limit 100, until 2127-01-31T00:00:00Z`,
