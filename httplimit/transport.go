@@ -52,7 +52,7 @@ func (t *transport) admit(r *http.Request) error {
 	}
 	all, err := decide(r.Context(), t.limiter, requests)
 	if err == nil && !all.Allowed {
-		err = fmt.Errorf("httplimit: %s: %w", requests[all.DeniedBy].Policy.Name, &limiter.DeniedError{Result: all.PerRequest[all.DeniedBy]})
+		err = fmt.Errorf("httplimit: %s: %w", requests[all.DeniedBy].Policy.Name, all.Err())
 	}
 	return err
 }

@@ -5,7 +5,7 @@
 //	err = migrations.Up(ctx, pool) // once, or `pglimit migrate up`
 //	l, err := limiter.New(pool, nil)
 //
-//	messages := limiter.Policy{Name: "messages", Algorithm: limiter.TokenBucket, Limit: 5, Period: time.Minute, Burst: 10}
+//	messages := limiter.PerMinute("messages", 5)
 //	r, err := l.Allow(ctx, messages, userID)
 //	if err == nil && !r.Allowed {
 //		// 429, Retry-After: r.RetryAfter

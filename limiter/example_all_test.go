@@ -10,7 +10,7 @@ import (
 
 func ExampleLimiter_AllowAll() {
 	l := limiter.NewMemory(&limiter.Config{Now: noon})
-	perUser := limiter.Policy{Name: "user", Algorithm: limiter.TokenBucket, Limit: 2, Period: time.Minute}
+	perUser := limiter.PerMinute("user", 2)
 	perTenant := limiter.Policy{Name: "tenant", Algorithm: limiter.FixedWindow, Limit: 1000, Period: time.Hour}
 	for range 3 {
 		all, err := l.AllowAll(ctx, perTenant.Request("acme", 1), perUser.Request("alice", 1))
@@ -29,6 +29,13 @@ func ExampleLimiter_AllowAll() {
 	// allowed; remaining for the tenant: 999
 	// allowed; remaining for the tenant: 998
 	// denied by request 1 for 30s - remaining for the tenant: 998
+}
+
+func ExampleResults_Err() {
+	l := limiter.NewMemory(&limiter.Config{Now: noon})
+	all, _ := l.AllowAll(ctx, limiter.PerHour("tenant", 1000).Request("acme", 1), limiter.PerSecond("user", 1).Request("alice", 2))
+	fmt.Println(all.DeniedBy, all.Err())
+	// Output: 1 pglimit: denied: the cost is above the burst
 }
 
 // Requests for one policy and key are decided on their sum. Each has its own Result.

@@ -21,7 +21,7 @@ func ExampleOpenPolicies() {
 		if err != nil {
 			return nil, nil, err
 		}
-		err = policies.Default(limiter.Policy{Name: "login", Algorithm: limiter.TokenBucket, Limit: 5, Period: time.Minute})
+		err = policies.Default(limiter.PerMinute("login", 5))
 		if err != nil {
 			return nil, nil, errors.Join(err, policies.Close())
 		}
@@ -41,7 +41,7 @@ func ExampleOpenPolicies() {
 
 // Policies without a database are for NewMemory and for tests.
 func ExampleNewPolicies() {
-	search := limiter.Policy{Name: "search", Algorithm: limiter.TokenBucket, Limit: 2, Period: time.Minute}
+	search := limiter.PerMinute("search", 2)
 	policies, err := limiter.NewPolicies(search)
 	if err != nil {
 		fmt.Println(err)
@@ -195,14 +195,14 @@ func withoutTime(_ []string, a slog.Attr) slog.Attr {
 // Mailer sends mails, within limits. It works in a transaction too: Mailer{l.InTx(tx)}.
 type Mailer struct{ limits limiter.Decider }
 
-var mails = limiter.Policy{Name: "mails", Algorithm: limiter.TokenBucket, Limit: 1, Period: time.Hour}
+var mails = limiter.PerHour("mails", 1)
 
 func (m Mailer) Send(ctx context.Context, to string) error {
 	r, err := m.limits.Allow(ctx, mails, to)
-	if err == nil && !r.Allowed {
-		err = &limiter.DeniedError{Result: r}
+	if err != nil {
+		return err
 	}
-	return err
+	return r.Err()
 }
 
 // broken is a fake. The methods that the test does not call are those of a nil Decider.

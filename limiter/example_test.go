@@ -20,7 +20,7 @@ func noon() time.Time { return time.Date(2026, 6, 1, 12, 0, 0, 0, time.UTC) }
 
 func Example() {
 	l := limiter.NewMemory(nil) // or limiter.New(pool, nil)
-	messages := limiter.Policy{Name: "messages", Algorithm: limiter.TokenBucket, Limit: 2, Period: time.Hour}
+	messages := limiter.PerHour("messages", 2)
 	for range 3 {
 		r, err := l.Allow(ctx, messages, "alice")
 		if err != nil {
@@ -50,6 +50,31 @@ func ExampleLimiter_Allow() {
 	second, _ := l.Allow(ctx, messages, "alice")
 	fmt.Println(first.Allowed, second.Allowed, second.Reason, second.RetryAfter)
 	// Output: true false limit 30s
+}
+
+func ExamplePerMinute() {
+	messages := limiter.PerMinute("messages", 5)
+	fmt.Println(messages.Algorithm, messages.Limit, messages.Period)
+	messages.Burst = 10 // 10 at once
+	// Output: token_bucket 5 1m0s
+}
+
+func ExampleResult_Err() {
+	l := limiter.NewMemory(&limiter.Config{Now: noon})
+	send := func() error {
+		r, err := l.Allow(ctx, limiter.PerMinute("mails", 1), "alice")
+		if err != nil {
+			return err
+		}
+		return r.Err()
+	}
+	fmt.Println(send())
+	err := send()
+	var denied *limiter.DeniedError
+	fmt.Println(errors.As(err, &denied), err)
+	// Output:
+	// <nil>
+	// true pglimit: denied (limit): retry after 1m0s
 }
 
 func ExampleLimiter_AllowN() {
@@ -115,7 +140,7 @@ func ExampleLimiter_Refund() {
 func ExampleLimiter_Undo() {
 	now := noon()
 	l := limiter.NewMemory(&limiter.Config{Now: func() time.Time { return now }})
-	tokens := limiter.Policy{Name: "tokens", Algorithm: limiter.TokenBucket, Limit: 100, Period: time.Second}
+	tokens := limiter.PerSecond("tokens", 100)
 	granted, _ := l.AllowN(ctx, tokens, "alice", 50)
 	now = now.Add(200 * time.Millisecond) // the work failed
 	r, _ := l.Undo(ctx, tokens, "alice", granted)
@@ -155,7 +180,7 @@ func ExampleLimiter_DoWait() {
 
 func ExampleLimiter_Reset() {
 	l := limiter.NewMemory(&limiter.Config{Now: noon})
-	p := limiter.Policy{Name: "p", Algorithm: limiter.TokenBucket, Limit: 1, Period: time.Hour}
+	p := limiter.PerHour("p", 1)
 	l.Allow(ctx, p, "k")
 	err := l.Reset(ctx, p, "k")
 	r, _ := l.Allow(ctx, p, "k")
@@ -165,7 +190,7 @@ func ExampleLimiter_Reset() {
 
 func ExampleLimiter_Block() {
 	l := limiter.NewMemory(&limiter.Config{Now: noon})
-	p := limiter.Policy{Name: "p", Algorithm: limiter.TokenBucket, Limit: 10, Period: time.Hour}
+	p := limiter.PerHour("p", 10)
 	err := l.Block(ctx, p, "mallory", 24*time.Hour)
 	r, _ := l.Allow(ctx, p, "mallory")
 	fmt.Println(err, r.Allowed, r.Reason, r.RetryAfter)
@@ -206,10 +231,7 @@ func ExampleLimiter_InTx() {
 			if err != nil {
 				return err
 			}
-			if !r.Allowed {
-				return &limiter.DeniedError{Result: r} // rolls the order back
-			}
-			return nil
+			return r.Err() // a denial rolls the order back
 		})
 	}
 	_ = placeOrder

@@ -30,8 +30,8 @@ func ExampleLimiter_InSQLTx() {
 		if err != nil {
 			return err
 		}
-		if !r.Allowed {
-			return &limiter.DeniedError{Result: r} // rolls the order back
+		if err := r.Err(); err != nil {
+			return err // rolls the order back
 		}
 		return tx.Commit()
 	}
@@ -47,10 +47,10 @@ func ExampleRunSQLTx() {
 				return err
 			}
 			r, err := limits.AllowN(ctx, budget, account, cents)
-			if err == nil && !r.Allowed {
-				err = &limiter.DeniedError{Result: r} // rolls the order back
+			if err != nil {
+				return err
 			}
-			return err
+			return r.Err() // a denial rolls the order back
 		})
 	}
 	_ = placeOrder
@@ -66,10 +66,10 @@ func ExampleRunTx() {
 				return err
 			}
 			r, err := limits.AllowN(ctx, budget, account, cents)
-			if err == nil && !r.Allowed {
-				err = &limiter.DeniedError{Result: r} // rolls the order back
+			if err != nil {
+				return err
 			}
-			return err
+			return r.Err() // a denial rolls the order back
 		})
 	}
 	_ = placeOrder
@@ -81,7 +81,7 @@ func ExampleRunTx() {
 func TestWithFakeTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := limiter.NewMemory(nil)
-		logins := limiter.Policy{Name: "logins", Algorithm: limiter.TokenBucket, Limit: 1, Period: time.Minute}
+		logins := limiter.PerMinute("logins", 1)
 		if r, err := l.Allow(t.Context(), logins, "alice"); err != nil || !r.Allowed {
 			t.Fatalf("the first login: %+v, %v", r, err)
 		}

@@ -108,6 +108,21 @@ type Policy struct {
 	Shadow bool `json:"shadow,omitempty"`
 }
 
+// PerSecond returns a TokenBucket of n units per second, and n at once. For another
+// algorithm, period or burst write a Policy, or change the fields of this one. Methods that
+// take the Policy return ErrInvalid if n is not from 1e-9 to 2^53 or name is not valid.
+func PerSecond(name string, n float64) Policy { return per(time.Second, name, n) }
+
+// PerMinute is PerSecond for n units per minute.
+func PerMinute(name string, n float64) Policy { return per(time.Minute, name, n) }
+
+// PerHour is PerSecond for n units per hour.
+func PerHour(name string, n float64) Policy { return per(time.Hour, name, n) }
+
+func per(period time.Duration, name string, n float64) Policy {
+	return Policy{Name: name, Algorithm: TokenBucket, Limit: n, Period: period}
+}
+
 // Request is for Cost units of Key under Policy.
 type Request struct {
 	Policy Policy

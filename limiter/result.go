@@ -271,13 +271,38 @@ func (u Usage) MarshalJSON() ([]byte, error) {
 	return json.Marshal(t)
 }
 
-// DeniedError is the error of a Wait that was denied.
+// Err returns nil if the request was allowed, else a *DeniedError with r: for code that
+// returns a denial as an error, such as the work of RunTx. Call it if the method returned
+// no error.
+func (r Result) Err() error {
+	if r.Allowed {
+		return nil
+	}
+	return &DeniedError{Result: r}
+}
+
+// Err returns nil if all requests were allowed, else a *DeniedError with the Result of the
+// request that denied the whole, DeniedBy. Call it if the method returned no error.
+func (r Results) Err() error {
+	switch {
+	case r.Allowed:
+		return nil
+	case r.DeniedBy < 0: // an error was returned
+		return &DeniedError{}
+	}
+	return r.PerRequest[r.DeniedBy].Err()
+}
+
+// DeniedError is a denial as an error: that of Err, and of a Wait that was denied.
 type DeniedError struct{ Result Result }
 
 // Error returns the reason and the time to retry after.
 func (e *DeniedError) Error() string {
-	if e.Result.RetryAfter == Never {
+	switch {
+	case e.Result.RetryAfter == Never:
 		return "pglimit: denied: the cost is above the burst"
+	case e.Result.Reason == "": // not decided
+		return "pglimit: denied"
 	}
 	return fmt.Sprintf("pglimit: denied (%s): retry after %v", e.Result.Reason, e.Result.RetryAfter)
 }

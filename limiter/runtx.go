@@ -68,14 +68,14 @@ const (
 //			return err
 //		}
 //		r, err := limits.AllowN(ctx, budget, account, cents)
-//		if err == nil && !r.Allowed {
-//			err = &limiter.DeniedError{Result: r} // rolls the order back
+//		if err != nil {
+//			return err
 //		}
-//		return err
+//		return r.Err() // a denial rolls the order back
 //	})
 //
 // If work returns an error, RunTx rolls back and returns that error. So a denial rolls
-// back if work returns it as a *DeniedError. A denial that work does not return commits,
+// back if work returns its Err. A denial that work does not return commits,
 // with the block that it may have started. If work panics, RunTx rolls back, and the
 // panic goes on. work must not end tx.
 //

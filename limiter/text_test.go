@@ -37,6 +37,22 @@ func TestResultJSON(t *testing.T) {
 	}
 }
 
+// TestErrNeverPassesADenial: not even the Results beside an error, which no request denied.
+func TestErrNeverPassesADenial(t *testing.T) {
+	first, second := Result{Reason: ReasonLimit}, Result{Reason: ReasonBlocked}
+	var denied *DeniedError
+	for i, err := range []error{
+		Result{}.Err(), Results{DeniedBy: -1}.Err(), second.Err(), Results{PerRequest: []Result{first, second}, DeniedBy: 1}.Err(),
+	} {
+		if !errors.As(err, &denied) || i > 1 && denied.Result != second {
+			t.Errorf("%d: %v", i, err)
+		}
+	}
+	if err := errors.Join((Result{Allowed: true}).Err(), (Results{Allowed: true, DeniedBy: -1}).Err()); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestNewWithoutPool(t *testing.T) {
 	if _, err := New(nil, nil); !errors.Is(err, ErrInvalid) {
 		t.Errorf("got %v", err)

@@ -53,10 +53,10 @@ func (l *Limiter) DoWait(ctx context.Context, request Request) (Result, error) {
 // for a denial.
 func (l *Limiter) Wait(ctx context.Context, p Policy, key string, n float64) error {
 	r, err := l.DoWait(ctx, p.Request(key, n))
-	if err == nil && !r.Allowed {
-		return &DeniedError{Result: r}
+	if err != nil {
+		return err
 	}
-	return err
+	return r.Err()
 }
 
 // WaitAll is AllowAll and sleeps until the turn of all requests: the longest Delay. It

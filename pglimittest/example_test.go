@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -13,7 +12,7 @@ import (
 	"github.com/pglimit/pglimit/pglimittest"
 )
 
-var logins = limiter.Policy{Name: "logins", Algorithm: limiter.TokenBucket, Limit: 1, Period: time.Hour}
+var logins = limiter.PerHour("logins", 1)
 
 // TestLogin is a test of an application over PostgreSQL. Each such test has a separate
 // database, so they can run in parallel. Its package has this TestMain:

@@ -17,11 +17,11 @@ var (
 	logins = limiter.Policy{Name: "login", Algorithm: limiter.SlidingWindowCounter, Limit: 2, Period: time.Hour}
 	// loginAddresses bounds the accounts that one address can try a password on, and the
 	// rows that made-up names can write.
-	loginAddresses = limiter.Policy{Name: "login-address", Algorithm: limiter.TokenBucket, Limit: 50, Period: time.Hour}
+	loginAddresses = limiter.PerHour("login-address", 50)
 	// loginAccounts bounds the guesses at one account from many addresses. It is much
 	// larger than logins and has no BlockFor, because whoever uses it up denies the owner
 	// too, until a unit is back: after 36 seconds.
-	loginAccounts = limiter.Policy{Name: "login-account", Algorithm: limiter.TokenBucket, Limit: 100, Period: time.Hour}
+	loginAccounts = limiter.PerHour("login-account", 100)
 )
 
 // failed gives a login back unless the handler answers 401.

@@ -41,11 +41,8 @@ func (s *shop) order(ctx context.Context, account string, cents int64) (left flo
 		if err != nil {
 			return err
 		}
-		if !r.Allowed {
-			return &limiter.DeniedError{Result: r}
-		}
 		left = r.Remaining
-		return nil
+		return r.Err()
 	})
 	return left, err
 }

@@ -47,11 +47,8 @@ func (s *shop) order(ctx context.Context, o *Order) (left float64, err error) {
 		if err != nil {
 			return err
 		}
-		if !r.Allowed {
-			return &limiter.DeniedError{Result: r} // GORM rolls back
-		}
 		left = r.Remaining
-		return nil
+		return r.Err() // after a denial GORM rolls back
 	}
 	for range 5 { // run all of it again after a conflict, such as a deadlock
 		o.ID = 0

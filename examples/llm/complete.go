@@ -61,10 +61,10 @@ func (s *service) complete(ctx context.Context, out io.Writer, tenant, prompt st
 // job, store the reservation's ID with it.
 func (s *service) reserve(ctx context.Context, tenant, prompt string, maxTokens int) (limiter.Reservation, error) {
 	hold, err := s.limits.Reserve(ctx, budget.Request(tenant, float64(estimate(prompt)+maxTokens)), ttl)
-	if err == nil && !hold.Result.Allowed {
-		err = &limiter.DeniedError{Result: hold.Result}
+	if err != nil {
+		return hold, err
 	}
-	return hold, err
+	return hold, hold.Result.Err()
 }
 
 // finish settles a reservation with the tokens used. Any process may call it, and may

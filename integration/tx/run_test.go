@@ -194,8 +194,8 @@ func TestRunTxRollsBack(t *testing.T) {
 					return err
 				}
 				res, err := tx.AllowN(ctx, p, "k", units)
-				if err == nil && !res.Allowed {
-					err = &limiter.DeniedError{Result: res}
+				if err == nil {
+					err = res.Err()
 				}
 				if err != nil {
 					return err
