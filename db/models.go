@@ -189,6 +189,19 @@ type PglimitPolicyVersion struct {
 	ChangedIn string
 }
 
+type PglimitProgram struct {
+	PoliciesVersion int64
+	Pid             int64
+	HeartbeatS      float64
+	StartedAt       pgtype.Timestamptz
+	SeenAt          pgtype.Timestamptz
+	Instance        string
+	Name            string
+	Host            string
+	Library         string
+	Defaults        []byte
+}
+
 type PglimitReservation struct {
 	Reserved       float64
 	Units          float64

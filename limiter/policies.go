@@ -48,8 +48,18 @@ type PoliciesConfig struct {
 	// was loaded. It is called on the goroutine that loads, so it must not block, and not call
 	// Close. If an Apply loads at the same time, the versions may come out of order.
 	OnChange func(version int64)
-	// Logger gets a warning if policies cannot be loaded, at most one a minute, and an
-	// error for a stored policy that is not valid. Default: slog.Default().
+	// PublishEvery is the time between two writes of this program's row in pglimit_program,
+	// which `pglimit programs` lists: name, host, process, version of the policies and default
+	// policies. A change of these is written within about a second. Close deletes the row.
+	// Default: 2 minutes, at least one second; negative: the program is not listed. If a row
+	// cannot be written, decisions and policies are as without it.
+	PublishEvery time.Duration
+	// Program is the program's name in that row, of up to 200 characters. Default: the name of
+	// its file.
+	Program string
+	// Logger gets a warning if policies cannot be loaded, at most one a minute, one if
+	// the program cannot be listed, and an error for a stored policy that is not valid.
+	// Default: slog.Default().
 	Logger *slog.Logger
 }
 
@@ -136,10 +146,11 @@ type Policies struct {
 	loaded  atomic.Bool // at least once
 	loading sync.Mutex  // one load at a time
 	failing throttle
+	listing *policies.Heartbeat // nil: the program is not listed
 
-	stop   context.CancelFunc // nil: nothing to stop
-	ended  chan struct{}
-	closed sync.Once
+	stop    context.CancelFunc // nil: nothing to stop
+	running sync.WaitGroup
+	closed  sync.Once
 }
 
 // OpenPolicies reads the policies and overrides, and follows changes until Close.
@@ -152,12 +163,11 @@ func OpenPolicies(ctx context.Context, pool *pgxpool.Pool, config *PoliciesConfi
 		return nil, err
 	}
 	database := policies.NewDatabase(exec.PGX(pool, exec.Idle(0)), warnUncached(p.config.Logger))
-	p.store = database
 	f := p.follower(database)
 	if !p.config.DisableListen {
 		f.Connect, f.Probe = database.Connector(pool), database.Probe
 	}
-	return p.open(ctx, f)
+	return p.open(ctx, database, f)
 }
 
 // OpenPoliciesSQL is OpenPolicies for database/sql. It looks for changes every PollEvery.
@@ -169,8 +179,8 @@ func OpenPoliciesSQL(ctx context.Context, db *sql.DB, config *PoliciesConfig) (*
 	if err != nil {
 		return nil, err
 	}
-	p.store = policies.NewDatabase(exec.SQL(db, exec.Idle(0)), warnUncached(p.config.Logger))
-	return p.open(ctx, p.follower(p.store))
+	database := policies.NewDatabase(exec.SQL(db, exec.Idle(0)), warnUncached(p.config.Logger))
+	return p.open(ctx, database, p.follower(database))
 }
 
 // NewPolicies returns Policies without a database, for NewMemory and tests. The policies
@@ -190,14 +200,15 @@ func NewPolicies(defaults ...Policy) (*Policies, error) {
 	return p, nil
 }
 
-// Close ends following changes and closes the connection for notifications. Get still
-// returns what was last known, and Apply still works. Close returns nil and may be called
-// again.
+// Close ends following changes, closes the connection for notifications and deletes the
+// program's row in pglimit_program. While the database does not answer it takes up to 3
+// seconds. Get still returns what was last known, and Apply still works. Close returns nil and
+// may be called again.
 func (p *Policies) Close() error {
 	p.closed.Do(func() {
 		if p.stop != nil {
 			p.stop()
-			<-p.ended
+			p.running.Wait()
 		}
 	})
 	return nil
@@ -214,6 +225,7 @@ func (p *Policies) Default(policies ...Policy) error {
 	p.loading.Lock()
 	defer p.loading.Unlock()
 	p.state.Store(p.state.Load().withDefaults(policies))
+	p.listing.Changed()
 	return nil
 }
 

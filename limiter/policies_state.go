@@ -5,11 +5,14 @@ import (
 	"cmp"
 	"context"
 	"crypto/sha256"
+	"encoding/json"
 	"fmt"
 	"log/slog"
 	"maps"
 	"slices"
+	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/pglimit/pglimit/internal/keys"
 	"github.com/pglimit/pglimit/internal/policies"
@@ -173,6 +176,13 @@ const (
 	minPollEvery     = 10 * time.Millisecond
 )
 
+// Times between two writes of a program's row, and the longest name in it.
+const (
+	defaultPublishEvery = 2 * time.Minute
+	minPublishEvery     = time.Second
+	maxProgram          = 200 // characters
+)
+
 // newPolicies returns Policies without a store.
 func newPolicies(config *PoliciesConfig) (*Policies, error) {
 	p := &Policies{now: time.Now}
@@ -180,13 +190,17 @@ func newPolicies(config *PoliciesConfig) (*Policies, error) {
 		p.config = *config
 	}
 	c := &p.config
-	c.PollEvery = cmp.Or(c.PollEvery, defaultPollEvery)
+	c.PollEvery, c.PublishEvery = cmp.Or(c.PollEvery, defaultPollEvery), cmp.Or(c.PublishEvery, defaultPublishEvery)
 	if c.Logger == nil {
 		c.Logger = slog.Default()
 	}
 	switch n := len(c.KeySecret); {
 	case c.PollEvery < minPollEvery:
 		return nil, store.Invalid("PoliciesConfig.PollEvery", c.PollEvery.String(), "must be at least "+minPollEvery.String())
+	case c.PublishEvery > 0 && c.PublishEvery < minPublishEvery:
+		return nil, store.Invalid("PoliciesConfig.PublishEvery", c.PublishEvery.String(), "must be at least "+minPublishEvery.String()+", or negative to list no program")
+	case !utf8.ValidString(c.Program) || strings.IndexByte(c.Program, 0) >= 0 || utf8.RuneCountInString(c.Program) > maxProgram:
+		return nil, store.Invalid("PoliciesConfig.Program", store.Quote(c.Program), fmt.Sprintf("must be UTF-8 without NUL, of at most %d characters", maxProgram))
 	case c.KeySecret != nil && n < keys.MinSecret:
 		return nil, store.Invalid("PoliciesConfig.KeySecret", fmt.Sprintf("of %d bytes", n),
 			fmt.Sprintf("must have at least %d bytes; use that of Config.KeySecret, or nil", keys.MinSecret))
@@ -201,22 +215,38 @@ func (p *Policies) follower(s policies.Store) *policies.Follower {
 	return &policies.Follower{Every: p.config.PollEvery, Store: s, Look: p.look, Failed: p.failed}
 }
 
-// open loads, unless Background is set, and follows changes.
-func (p *Policies) open(ctx context.Context, f *policies.Follower) (*Policies, error) {
-	p.ofDatabase = true
+// open loads, unless Background is set, follows changes and lists the program.
+func (p *Policies) open(ctx context.Context, database *policies.Database, f *policies.Follower) (*Policies, error) {
+	p.store, p.ofDatabase = database, true
+	if p.config.PublishEvery > 0 {
+		p.listing = policies.NewHeartbeat(database, p.config.Program, p.config.PublishEvery)
+		p.listing.State, p.listing.Failed = p.published, p.unlisted
+	}
 	if !p.config.Background {
 		if err := p.load(ctx, p.store); err != nil {
 			return nil, err
 		}
-		p.loaded.Store(true)
 	}
 	following, stop := context.WithCancel(context.Background())
-	p.stop, p.ended = stop, make(chan struct{})
-	go func() {
-		defer close(p.ended)
-		f.Run(following)
-	}()
+	p.stop = stop
+	p.running.Go(func() { f.Run(following) })
+	if p.listing != nil {
+		p.running.Go(func() { p.listing.Run(following) })
+	}
 	return p, nil
+}
+
+// published returns what the program's row has.
+func (p *Policies) published() (version int64, defaults string, loaded bool) {
+	s := p.state.Load()
+	all := slices.SortedFunc(maps.Values(s.defaults), func(a, b Policy) int { return cmp.Compare(a.Name, b.Name) })
+	text, err := json.Marshal(append([]Policy{}, all...))
+	return s.version, string(text), p.loaded.Load() && err == nil
+}
+
+// unlisted logs the first of several errors in a row.
+func (p *Policies) unlisted(ctx context.Context, err error) {
+	p.config.Logger.WarnContext(ctx, "pglimit: this program cannot be listed in pglimit_program; its decisions and policies do not depend on that", "error", err)
 }
 
 // look loads if the store has another version than the loaded one. One that is lower is
@@ -225,11 +255,7 @@ func (p *Policies) look(ctx context.Context, s policies.Store, version int64) er
 	if version == p.Version() && p.loaded.Load() {
 		return nil
 	}
-	if err := p.load(ctx, s); err != nil {
-		return err
-	}
-	p.loaded.Store(true)
-	return nil
+	return p.load(ctx, s)
 }
 
 // failed logs at most one warning a minute.
@@ -243,10 +269,15 @@ func (p *Policies) failed(ctx context.Context, err error) {
 // load reads all. This process has what was committed before the call when load returns.
 func (p *Policies) load(ctx context.Context, s policies.Store) error {
 	version, err := p.reload(ctx, s)
-	if err == nil && p.config.OnChange != nil {
+	if err != nil {
+		return err
+	}
+	p.loaded.Store(true)
+	p.listing.Changed()
+	if p.config.OnChange != nil {
 		p.config.OnChange(version)
 	}
-	return err
+	return nil
 }
 
 func (p *Policies) reload(ctx context.Context, s policies.Store) (version int64, err error) {

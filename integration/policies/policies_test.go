@@ -1,6 +1,7 @@
 package policies
 
 import (
+	"cmp"
 	"errors"
 	"log/slog"
 	"strings"
@@ -22,9 +23,10 @@ type opened struct {
 	versions chan int64
 }
 
-// open opens Policies that close when the test ends.
+// open opens Policies that close when the test ends. By default they list no program.
 func open(t *testing.T, pool *pgxpool.Pool, config limiter.PoliciesConfig) *opened {
 	t.Helper()
+	config.PublishEvery = cmp.Or(config.PublishEvery, -1)
 	o := &opened{versions: make(chan int64, 1000)}
 	config.OnChange = func(v int64) { o.versions <- v }
 	if config.Logger == nil {

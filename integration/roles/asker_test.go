@@ -30,6 +30,8 @@ func attacks() map[string]string {
 		"drop overrides":                   `DELETE FROM limits.pglimit_override`,
 		"read the history of policies":     `SELECT * FROM limits.pglimit_policy_history`,
 		"forget the history of policies":   `DELETE FROM limits.pglimit_policy_history`,
+		"see programs":                     `SELECT * FROM limits.pglimit_program`,
+		"drop programs":                    `DELETE FROM limits.pglimit_program`,
 		"raise the version of policies":    `UPDATE limits.pglimit_policy_version SET version = version + 1`,
 		"read denials":                     `SELECT * FROM limits.pglimit_denial`,
 		"request by the normal name":       `SELECT pglimit.allow('gcra', 'victim', 1)`,

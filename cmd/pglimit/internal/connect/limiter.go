@@ -71,9 +71,10 @@ func (d *Database) WithPolicies(cmd *cobra.Command, use func(*limiter.Policies) 
 	return use(policies)
 }
 
-// openPolicies loads the policies. A command ends soon, so it does not listen for changes.
+// openPolicies loads the policies. A command ends soon, so it does not listen for changes and
+// is not listed as a program.
 func openPolicies(cmd *cobra.Command, pool *pgxpool.Pool) (*limiter.Policies, error) {
-	p, err := limiter.OpenPolicies(cmd.Context(), pool, &limiter.PoliciesConfig{DisableListen: true, KeySecret: KeySecret()})
+	p, err := limiter.OpenPolicies(cmd.Context(), pool, &limiter.PoliciesConfig{DisableListen: true, PublishEvery: -1, KeySecret: KeySecret()})
 	return p, cli.LimiterError(err)
 }
 

@@ -48,7 +48,7 @@ type Database struct {
 func Open(ctx context.Context, pool *pgxpool.Pool, secret []byte, logger *slog.Logger) (*Database, error) {
 	d := &Database{pool: pool, secret: secret, inspector: inspect.New(pool)}
 	var err error
-	if d.policies, err = limiter.OpenPolicies(ctx, pool, &limiter.PoliciesConfig{DisableListen: true, PollEvery: time.Second, Logger: logger}); err != nil {
+	if d.policies, err = limiter.OpenPolicies(ctx, pool, &limiter.PoliciesConfig{DisableListen: true, PublishEvery: -1, PollEvery: time.Second, Logger: logger}); err != nil {
 		return nil, err
 	}
 	if d.changes, err = pgxpool.NewWithConfig(ctx, pool.Config()); err == nil {

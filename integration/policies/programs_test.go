@@ -1,0 +1,115 @@
+package policies
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"reflect"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglimit/pglimit/db"
+	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/limiter"
+)
+
+// expectPrograms waits until the listed programs are those, by name, with their versions.
+func expectPrograms(t *testing.T, pool *pgxpool.Pool, want map[string]int64) (rows map[string]db.ProgramsRow) {
+	t.Helper()
+	bed.Eventually(t, "the listed programs are as expected", func(ctx context.Context) (bool, error) {
+		all, err := db.New().Programs(ctx, pool)
+		rows = map[string]db.ProgramsRow{}
+		versions := map[string]int64{}
+		for _, p := range all {
+			rows[p.Name], versions[p.Name] = p, p.PoliciesVersion
+		}
+		return len(all) == len(want) && reflect.DeepEqual(versions, want), err
+	})
+	return rows
+}
+
+// TestPrograms: each program has a row, with the version that it has loaded and its defaults,
+// until Close. One that is not seen for a day is deleted by the others.
+func TestPrograms(t *testing.T) {
+	t.Parallel()
+	address := bed.NewDatabase(t)
+	pool := bed.Connect(t, address)
+	bed.Exec(t, pool, `INSERT INTO pglimit_program (policies_version, pid, heartbeat_s, started_at, seen_at, instance, name, host, library, defaults)
+		SELECT 1, 1, 120, now() - '2 days'::interval, now() - h.ago, h.name, h.name, '', '', '[]'
+		FROM (VALUES ('old', '25 hours'::interval), ('killed', '23 hours'::interval)) AS h (name, ago)`)
+	web := open(t, pool, limiter.PoliciesConfig{PublishEvery: time.Hour, Program: "web"})
+	worker, err := limiter.OpenPoliciesSQL(t.Context(), bed.ConnectSQL(t, "postgres", address), &limiter.PoliciesConfig{PublishEvery: time.Hour, Program: "worker"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = worker.Close() })
+	api := limiter.Policy{Name: "api", Algorithm: limiter.GCRA, Limit: 100, Period: time.Hour}
+	if err := web.Default(login, api); err != nil {
+		t.Fatal(err)
+	}
+	rows := expectPrograms(t, pool, map[string]int64{"web": 0, "worker": 0, "killed": 1})
+	var defaults []limiter.Policy
+	if err := json.Unmarshal([]byte(rows["web"].Defaults), &defaults); err != nil || !reflect.DeepEqual(defaults, []limiter.Policy{api, login}) {
+		t.Errorf("defaults %s, %v", rows["web"].Defaults, err)
+	}
+	host, _ := os.Hostname()
+	if r := rows["worker"]; r.Pid != int64(os.Getpid()) || r.Host != host || r.Library == "" || r.Defaults != "[]" || r.HeartbeatS != 3600 ||
+		r.StartedAtUs > r.SeenAtUs || r.SeenUs < 0 {
+		t.Errorf("got %+v", r)
+	}
+	if n := bed.Value[int](t, pool, `SELECT count(*) FROM pglimit_program WHERE name = 'old'`); n != 0 {
+		t.Errorf("%d rows of a program that was not seen for a day", n)
+	}
+	version := apply(t, web.Policies, limiter.PolicyEdit{Set: []limiter.StoredPolicy{{Policy: login}}})
+	expectPrograms(t, pool, map[string]int64{"web": version, "worker": version, "killed": 1})
+	if err := web.Close(); err != nil {
+		t.Error(err)
+	}
+	expectPrograms(t, pool, map[string]int64{"worker": version, "killed": 1})
+}
+
+// TestProgramHeartbeat: a program writes its row again and again, and again after someone has
+// deleted it.
+func TestProgramHeartbeat(t *testing.T) {
+	t.Parallel()
+	pool := bed.NewPool(t)
+	open(t, pool, limiter.PoliciesConfig{PublishEvery: time.Second, Program: "web"})
+	before := expectPrograms(t, pool, map[string]int64{"web": 0})["web"]
+	seen := func(r db.ProgramsRow) func(context.Context) (bool, error) {
+		return func(ctx context.Context) (bool, error) {
+			all, err := db.New().Programs(ctx, pool)
+			return err == nil && len(all) == 1 && all[0].SeenAtUs > r.SeenAtUs && all[0].StartedAtUs-r.StartedAtUs < 1_000_000, err
+		}
+	}
+	bed.Eventually(t, "it is written again", seen(before))
+	bed.Exec(t, pool, `DELETE FROM pglimit_program`)
+	bed.Eventually(t, "it is listed again", seen(before))
+}
+
+// TestProgramsUnlisted: where a program cannot be listed, one warning is logged, and
+// decisions, policies and Close are as otherwise.
+func TestProgramsUnlisted(t *testing.T) {
+	t.Parallel()
+	tries := &counted{name: "ProgramPublish"}
+	pool := bed.Connect(t, bed.NewDatabase(t), func(c *pgxpool.Config) { c.ConnConfig.Tracer = tries })
+	bed.Exec(t, pool, `DROP TABLE pglimit_program`)
+	logger, logs := newLog()
+	p := open(t, pool, limiter.PoliciesConfig{PublishEvery: time.Second, Logger: logger})
+	l := bed.NewLimiter(t, pool, &limiter.Config{Policies: p.Policies})
+	version := apply(t, p.Policies, limiter.PolicyEdit{Set: []limiter.StoredPolicy{{Policy: login}}})
+	bed.Eventually(t, "it tries again", func(context.Context) (bool, error) { return tries.n.Load() > 2, nil })
+	for i := range 3 {
+		limit := float64(6 + i)
+		bed.Exec(t, pool, `UPDATE pglimit_policy SET limit_units = $1`, limit)
+		p.await(t, version+1+int64(i))
+		if got, err := p.Get("login"); err != nil || got.Limit != limit {
+			t.Errorf("%+v, %v", got, err)
+		}
+		if r, err := l.Allow(t.Context(), login, "k"); err != nil || !r.Allowed {
+			t.Errorf("%+v, %v", r, err)
+		}
+	}
+	expectLog(t, logs, "level=WARN", "cannot be listed", "pglimit_program")
+}

@@ -1,0 +1,21 @@
+-- Programs that follow the policies, for people who ask who runs what: each has one row,
+-- which it writes every two minutes by default. A program deletes its row when it ends, and
+-- the others delete rows that are a day old. No decision reads this table.
+
+-- +goose Up
+CREATE TABLE pglimit_program (
+    policies_version bigint NOT NULL,                    -- of the policies and overrides that it has loaded
+    pid              bigint NOT NULL,
+    heartbeat_s      float8 NOT NULL,                    -- seconds between two writes
+    started_at       timestamptz NOT NULL,               -- when it opened the policies
+    seen_at          timestamptz NOT NULL,               -- the last write
+    instance         text COLLATE "C" NOT NULL,          -- random, for each OpenPolicies
+    name             text COLLATE "C" NOT NULL,
+    host             text COLLATE "C" NOT NULL,
+    library          text COLLATE "C" NOT NULL,          -- version of pglimit
+    defaults         jsonb NOT NULL,                     -- its default policies, by name: a list of limiter.Policy
+    CONSTRAINT pglimit_program_pkey PRIMARY KEY (instance)
+);
+
+-- +goose Down
+DROP TABLE pglimit_program;

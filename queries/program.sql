@@ -1,0 +1,41 @@
+-- Programs that follow the policies. Times are microseconds since 1970.
+
+-- name: ProgramPublish :exec
+-- ProgramPublish writes a program's row, and deletes those that were not written for a day. A
+-- new row was started running_us ago.
+--
+-- Index: the primary key; it reads the table. Locks the program's row, and passes over rows
+-- that another transaction has locked.
+WITH gone AS (
+    DELETE FROM pglimit_program AS t
+    USING (SELECT o.instance FROM pglimit_program AS o
+           WHERE o.seen_at < clock_timestamp() - '1 day'::interval AND o.instance <> sqlc.arg(instance)::text
+           FOR UPDATE SKIP LOCKED) AS old
+    WHERE t.instance = old.instance
+)
+INSERT INTO pglimit_program AS t (policies_version, pid, heartbeat_s, started_at, seen_at, instance, name, host, library, defaults)
+SELECT sqlc.arg(policies_version)::bigint, sqlc.arg(pid)::bigint, sqlc.arg(heartbeat_s)::float8,
+       c.at - sqlc.arg(running_us)::bigint::float8 * '00:00:00.000001'::interval, c.at, sqlc.arg(instance)::text, sqlc.arg(name)::text,
+       sqlc.arg(host)::text, sqlc.arg(library)::text, sqlc.arg(defaults)::text::jsonb
+FROM (SELECT clock_timestamp() AS at) AS c
+ON CONFLICT (instance) DO UPDATE SET
+    policies_version = EXCLUDED.policies_version, seen_at = EXCLUDED.seen_at, defaults = EXCLUDED.defaults;
+
+-- name: ProgramLeave :exec
+-- ProgramLeave deletes a program's row.
+--
+-- Index: the primary key. Locks the program's row.
+DELETE FROM pglimit_program AS t WHERE t.instance = sqlc.arg(instance)::text;
+
+-- name: Programs :many
+-- Programs returns the programs that were seen in the last day, by name, those seen last
+-- first. seen_us is how long ago that was.
+--
+-- Index: none; it reads the table. Locks nothing.
+SELECT p.instance, p.name, p.host, p.pid, p.library, p.policies_version, p.heartbeat_s, p.defaults::text AS defaults,
+       (date_part('epoch'::text, p.started_at) * 1000000::float8)::bigint AS started_at_us,
+       (date_part('epoch'::text, p.seen_at) * 1000000::float8)::bigint AS seen_at_us,
+       (date_part('epoch'::text, c.at - p.seen_at) * 1000000::float8)::bigint AS seen_us
+FROM pglimit_program AS p, (SELECT clock_timestamp() AS at) AS c
+WHERE p.seen_at > c.at - '1 day'::interval
+ORDER BY p.name, p.seen_at DESC, p.instance;
