@@ -29,15 +29,15 @@ that is later. DURATION is a number and a unit: ns, us, ms, s, m, h or d (24h).
 ` + keyHelp + `
 
 A key has a row from its first request until the janitor deletes it, an hour or
-more after the row is empty. A key without a row is blocked too if --name is a
-policy in the table pglimit_policy, or with --new, --name and
+more after the row is empty. A key without a row is blocked too if --policy is a
+policy in the table pglimit_policy, or with --new, --policy and
 --algorithm or --all-algorithms.
 
 ` + changeHelp,
 		Example: `  pglimit block alice 15m
-  pglimit block --name login --algorithm gcra 203.0.113.7 24h
+  pglimit block --policy login --algorithm gcra 203.0.113.7 24h
   pglimit block --prefix 203.0.113. 24h --yes
-  pglimit block --new --name login --algorithm gcra 203.0.113.7 24h`,
+  pglimit block --new --policy login --algorithm gcra 203.0.113.7 24h`,
 		Args: cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			d, err := duration.Parse(args[1])
@@ -48,7 +48,7 @@ policy in the table pglimit_policy, or with --new, --name and
 			case fresh && c.prefix:
 				return errors.New("--new and --prefix exclude each other: a new row needs a whole key")
 			case fresh && c.name == "":
-				return errors.New("--new needs --name, and --algorithm or --all-algorithms unless that policy is in the database")
+				return errors.New("--new needs --policy, and --algorithm or --all-algorithms unless that policy is in the database")
 			}
 			c.lasts = d
 			c.do = func(i *inspect.Inspector, ctx context.Context, targets []inspect.Target, o inspect.Options) ([]inspect.Count, error) {
@@ -61,7 +61,7 @@ policy in the table pglimit_policy, or with --new, --name and
 		},
 	}
 	c.register(cmd)
-	cmd.Flags().BoolVar(&fresh, "new", false, "block KEY under --name and --algorithm, with a row or without")
+	cmd.Flags().BoolVar(&fresh, "new", false, "block KEY under --policy and --algorithm, with a row or without")
 	return cmd
 }
 
@@ -122,7 +122,7 @@ Processes may remember a denial for another second.
 
 ` + changeHelp,
 		Example: `  pglimit unblock alice
-  pglimit unblock --name login --algorithm gcra 203.0.113.7
+  pglimit unblock --policy login --algorithm gcra 203.0.113.7
   pglimit unblock --prefix 203.0.113. --yes`,
 	})
 }
@@ -131,16 +131,20 @@ func newReset(db *connect.Database, out *cli.Output) *cobra.Command {
 	c := change{verb: "reset", past: "reset", do: (*inspect.Inspector).Reset}
 	return c.command(db, out, &cobra.Command{
 		Use:   "reset KEY",
-		Short: "Delete what a key has used and its blocks, under every policy it has",
-		Long: `Delete what KEY has used, and its blocks. Open reservations stay, but their units
-count no more. If the key has no row, the answer says so and the exit code is 1.
-Processes may remember a denial for another second.
+		Short: "Let a key start from zero, under every policy it has",
+		Long: `Let KEY start from zero, as if it had sent no request: delete what it has used and
+its blocks. Its overrides and denials stay, as pglimit find shows them. So do open
+reservations, but their units count no more. To lift a block only, use unblock; to
+erase a person's data, use forget.
+
+If the key has no row, the answer says so and the exit code is 1. Processes may
+remember a denial for another second.
 
 ` + keyHelp + `
 
 ` + changeHelp,
 		Example: `  pglimit reset alice
-  pglimit reset --name login --algorithm gcra alice
+  pglimit reset --policy login --algorithm gcra alice
   pglimit reset --prefix tenant-7/ --yes`,
 	})
 }
@@ -149,8 +153,9 @@ func newForget(db *connect.Database, out *cli.Output) *cobra.Command {
 	c := change{verb: "forget", past: "forgot", asks: true, traces: true, do: (*inspect.Inspector).Forget}
 	return c.command(db, out, &cobra.Command{
 		Use:   "forget KEY",
-		Short: "Delete every trace of a key",
-		Long: `Delete every trace of KEY, such as at a person's request:
+		Short: "Erase all data about a key",
+		Long: `Erase all data about KEY, such as at a person's request. To let a key start from
+zero and keep the rest, use reset. Erased are:
 
   - its rows: what it has used, and its blocks;
   - its reservations, open or not, and their idempotency keys;

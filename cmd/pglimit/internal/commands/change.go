@@ -141,7 +141,7 @@ func (c *change) nothing(key string, targets int) string {
 	}
 	why := fmt.Sprintf("no %s of %s %s", what, c.subject(key), c.where())
 	if c.verb == "block" && !c.prefix {
-		why += ". To block it before its first request, pass --new, --name and --algorithm"
+		why += ". To block it before its first request, pass --new, --policy and --algorithm"
 	}
 	return why
 }
@@ -215,7 +215,7 @@ func details(n inspect.Count) string {
 }
 
 // keyHelp explains how these commands find a key.
-const keyHelp = `KEY is looked up under every policy and algorithm that has rows; --name and
+const keyHelp = `KEY is looked up under every policy and algorithm that has rows; --policy and
 --algorithm select one. With PGLIMIT_KEY_SECRET, KEY is hashed first. --prefix is
 then refused, because hashes keep no prefix. To pass a hash that top shows, unset
 PGLIMIT_KEY_SECRET.`
@@ -226,13 +226,13 @@ type selection struct {
 	prefix          bool
 }
 
-// registerFilter adds --name and --algorithm.
+// registerFilter adds --policy and --algorithm.
 func (s *selection) registerFilter(cmd *cobra.Command) {
 	var names []string
 	for _, a := range limiter.Algorithms() {
 		names = append(names, string(a))
 	}
-	cmd.Flags().StringVar(&s.name, "name", "", "only under the policy of this `name`; default: all")
+	cmd.Flags().StringVar(&s.name, "policy", "", "only under the policy of this `name`; default: all")
 	cmd.Flags().StringVar(&s.algorithm, "algorithm", "", "only of this algorithm: "+strings.Join(names, ", ")+"; default: all")
 	_ = cmd.RegisterFlagCompletionFunc("algorithm", cobra.FixedCompletions(names, cobra.ShellCompDirectiveNoFileComp))
 }

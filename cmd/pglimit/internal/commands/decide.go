@@ -3,6 +3,7 @@ package commands
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -63,6 +64,27 @@ Exit code 0: allowed (with -: done); 1: denied.`,
   pglimit allow --limit 1000 --calendar month --time-zone Europe/Vienna alice
   cut -d' ' -f1 access.log | pglimit allow --limit 60 --period 1m - | sort | uniq -c`,
 	})
+}
+
+func newAllowUpTo(db *connect.Database, out *cli.Output) *cobra.Command {
+	return newVerb(db, out, (*limiter.Limiter).AllowUpTo, grant, &cobra.Command{
+		Use:   "allow-up-to KEY",
+		Short: "Grant as many of the units as fit",
+		Long: `Request --cost units of KEY, and get as many of them as fit. granted in the JSON
+is their number.
+
+Exit code 0: at least a part was granted; 1: none.`,
+		Example: `  pglimit allow-up-to --policy mails --cost 500 newsletter
+  n=$(pglimit allow-up-to --policy mails --cost 500 newsletter --json | jq .granted)`,
+	})
+}
+
+// grant returns the text of what AllowUpTo did.
+func grant(r limiter.Result) string {
+	if !r.Allowed {
+		return cli.Decision(r)
+	}
+	return "granted " + cli.Units(r.Granted) + strings.TrimPrefix(cli.Decision(r), "allowed")
 }
 
 func newCheck(db *connect.Database, out *cli.Output) *cobra.Command {

@@ -18,7 +18,7 @@ import (
 
 func newFind(db *connect.Database, out *cli.Output) *cobra.Command {
 	var s selection
-	var limit int
+	var rows int
 	cmd := &cobra.Command{
 		Use:   "find KEY",
 		Short: "Show all that the database has about a key, under every policy",
@@ -30,9 +30,9 @@ nothing and locks nothing. If there is nothing, the exit code is 1.
 
 With --json: {"keys": [...], "reservations": [...], "overrides": [...],
 "denials": [...], "more"}; keys are as in pglimit top, and more is true if a list
-was cut at --limit.`,
+was cut at --rows.`,
 		Example: `  pglimit find alice
-  pglimit find --prefix 203.0.113. --name login
+  pglimit find --prefix 203.0.113. --policy login
   pglimit find alice --json | jq '.keys[] | select(.blocked_until)'`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -49,24 +49,24 @@ was cut at --limit.`,
 				return err
 			}
 			defer done()
-			found, err := i.Find(cmd.Context(), k, filter, limit)
+			found, err := i.Find(cmd.Context(), k, filter, rows)
 			if err != nil {
 				return cli.LimiterError(err)
 			}
 			if found.Empty() {
 				return out.Answer(cmd, false, found, fmt.Sprintf("nothing of %s %s\n", s.subject(args[0]), s.where()))
 			}
-			return out.Answer(cmd, true, found, foundText(found, limit))
+			return out.Answer(cmd, true, found, foundText(found, rows))
 		},
 	}
 	s.registerFilter(cmd)
 	s.registerPrefix(cmd)
-	cmd.Flags().IntVar(&limit, "limit", 100, "most `rows` of each kind, up to 10000")
+	cmd.Flags().IntVar(&rows, "rows", 100, "most `rows` of each kind, up to 10000")
 	return cmd
 }
 
 // foundText renders what was found as tables.
-func foundText(f inspect.Found, limit int) string {
+func foundText(f inspect.Found, rows int) string {
 	var text strings.Builder
 	section := func(n int, title, header string, row func(int) string) {
 		if n == 0 {
@@ -101,7 +101,7 @@ func foundText(f inspect.Found, limit int) string {
 		return line(printable.Shown(d.Policy), string(d.Algorithm), printable.Shown(d.Key), fmt.Sprint(d.Denials), fmt.Sprint(d.Shadowed), cli.Units(d.Units), d.LastDeniedAt.Format(time.RFC3339))
 	})
 	if f.More {
-		fmt.Fprintf(&text, "\nthere is more than --limit %d\n", limit)
+		fmt.Fprintf(&text, "\nthere is more than --rows %d\n", rows)
 	}
 	return cli.Aligned(text.String())
 }
@@ -131,7 +131,7 @@ With --json: {"by", "keys": [{"policy", "algorithm", "key", "level", "burst",
 "denials", "last_denied_at"}]}; these are the columns of the view pglimit_keys.
 They are null where there is no value.`,
 		Example: `  pglimit top
-  pglimit top --by denials --name login
+  pglimit top --by denials --policy login
   pglimit top --once --json | jq -r '.keys[] | select(.share >= 1) | .key'`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
@@ -168,7 +168,7 @@ They are null where there is no value.`,
 	s.registerFilter(cmd)
 	flags := cmd.Flags()
 	flags.StringVar(&by, "by", string(inspect.ByShare), "`order`: share, denials or recent")
-	flags.IntVar(&q.Limit, "limit", 20, "most `keys`, up to 1000")
+	flags.IntVar(&q.Limit, "rows", 20, "most `keys`, up to 1000")
 	cli.DurationVar(flags, &q.Within, "within", 0, "only keys used in this `time`, such as 1h; default: all")
 	cli.DurationVar(flags, &every, "every", 2*time.Second, "`time` from one refresh to the next on a terminal, 100ms to 1h")
 	flags.BoolVar(&once, "once", false, "print them once, on a terminal too")

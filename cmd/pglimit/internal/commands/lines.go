@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -121,10 +120,10 @@ func (l *lines) run() error {
 	if ended != io.EOF {
 		return fmt.Errorf("standard input: %w", ended)
 	}
-	fmt.Fprintf(l.cmd.ErrOrStderr(), "%d decisions in %v: %d allowed, %d denied\n",
-		l.allowed+l.denied, time.Since(start).Round(time.Millisecond), l.allowed, l.denied)
+	fmt.Fprintf(l.cmd.ErrOrStderr(), "%d %s in %v: %d allowed, %d denied\n",
+		l.allowed+l.denied, cli.Plural(l.allowed+l.denied, "decision"), time.Since(start).Round(time.Millisecond), l.allowed, l.denied)
 	if l.bad > 0 {
-		return fmt.Errorf("%d lines could not be read", l.bad)
+		return fmt.Errorf("%d %s could not be read", l.bad, cli.Plural(l.bad, "line"))
 	}
 	return nil
 }
@@ -162,8 +161,8 @@ func (l *lines) read(stop <-chan struct{}) <-chan *line {
 func (l *lines) parse(text string) (key string, cost float64, err error) {
 	key, number := splitLine(text)
 	if cost = l.cost; number != "" {
-		if cost, err = strconv.ParseFloat(number, 64); err != nil {
-			err = fmt.Errorf("%w: cost %q is not a number", limiter.ErrInvalid, number)
+		if cost, err = cli.ParseUnits(number); err != nil {
+			err = fmt.Errorf("%w: cost is %.80q: %w", limiter.ErrInvalid, number, err)
 		}
 	}
 	return key, cost, err

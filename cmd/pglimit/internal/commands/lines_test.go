@@ -62,12 +62,12 @@ func TestLinesRun(t *testing.T) {
 			return l.AllowN(ctx, p, key, cost)
 		}
 		err := (&lines{cmd: cmd, out: &cli.Output{JSON: json}, allow: allow, cost: 1}).run()
-		if fmt.Sprint(err) != "1 lines could not be read" {
+		if fmt.Sprint(err) != "1 line could not be read" {
 			t.Errorf("got %v", err)
 		}
 		bad := map[bool]string{
-			false: "pglimit: line 3: invalid: cost \"many\" is not a number\n",
-			true:  `{"error":"invalid: cost \"many\" is not a number","code":"usage","line":3}` + "\n",
+			false: "pglimit: line 3: invalid: cost is \"many\": use a number, such as 10 or 2.5\n",
+			true:  `{"error":"invalid: cost is \"many\": use a number, such as 10 or 2.5","code":"usage","line":3}` + "\n",
 		}[json]
 		if text := stderr.String(); !strings.HasPrefix(text, bad) ||
 			!strings.Contains(text, "\n4 decisions in ") || !strings.HasSuffix(text, ": 3 allowed, 1 denied\n") {
@@ -262,7 +262,7 @@ func FuzzLine(f *testing.F) {
 			t.Errorf("%q and %q: the key %q", key, cost, got)
 		}
 		cost = strings.TrimSpace(cost)
-		want, wrong := strconv.ParseFloat(cost, 64)
+		want, wrong := cli.ParseUnits(cost)
 		switch {
 		case cost == "":
 			if units != 7 || err != nil {

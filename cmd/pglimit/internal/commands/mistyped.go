@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 )
 
 // nameMistypes makes every command with subcommands name a subcommand that it does not
@@ -43,7 +44,47 @@ func flagError(cmd *cobra.Command, err error) error {
 	if args := cmd.Flags().Args(); cmd.HasSubCommands() && len(args) > 0 {
 		return unknownCommand(cmd, args[0])
 	}
+	var unknown *pflag.NotExistError
+	var invalid *pflag.InvalidValueError
+	switch {
+	case errors.As(err, &unknown):
+		return unknownFlag(cmd, unknown)
+	case errors.As(err, &invalid):
+		flag := invalid.GetFlag()
+		return fmt.Errorf("--%s is %.80q: %s", flag.Name, invalid.GetValue(), reason(flag, invalid.Unwrap()))
+	}
 	return err
+}
+
+// forms describe the values of pflag's types, whose own errors are those of strconv.
+var forms = map[string]string{"int": "use a whole number, such as 20", "int64": "use a whole number, such as 20", "bool": "use true or false"}
+
+// reason says why a flag has no such value.
+func reason(flag *pflag.Flag, err error) string {
+	if form, ok := forms[flag.Value.Type()]; ok {
+		return form
+	}
+	return err.Error()
+}
+
+// unknownFlag returns the error of a flag that cmd does not have, with the one that is
+// probably meant.
+func unknownFlag(cmd *cobra.Command, err *pflag.NotExistError) error {
+	word := err.GetSpecifiedName()
+	if letters := err.GetSpecifiedShortnames(); letters != "" { // -limit
+		word = letters
+	}
+	flags := &cobra.Command{SuggestionsMinimumDistance: 2}
+	cmd.Flags().VisitAll(func(f *pflag.Flag) {
+		if !f.Hidden {
+			flags.AddCommand(&cobra.Command{Use: f.Name, Run: func(*cobra.Command, []string) {}})
+		}
+	})
+	text := err.Error()
+	if near := flags.SuggestionsFor(word); len(near) > 0 {
+		text += `; did you mean "--` + strings.Join(near, `" or "--`) + `"?`
+	}
+	return errors.New(text)
 }
 
 // unknownCommand returns the error of a word that is not a subcommand of cmd.
@@ -66,6 +107,11 @@ func nearest(cmd *cobra.Command, word string) []string {
 			if below.Name() == strings.ToLower(word) && below.IsAvailableCommand() {
 				return []string{sub.Name() + " " + below.Name()}
 			}
+		}
+	}
+	for _, sub := range cmd.Commands() {
+		if strings.EqualFold(sub.Name(), word) && sub.IsAvailableCommand() {
+			return []string{sub.Name()}
 		}
 	}
 	cmd.SuggestionsMinimumDistance = 2

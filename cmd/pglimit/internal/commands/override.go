@@ -1,8 +1,10 @@
 package commands
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -12,6 +14,8 @@ import (
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/cli"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/connect"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/policyfile"
+	"github.com/pglimit/pglimit/internal/keys"
+	"github.com/pglimit/pglimit/internal/printable"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -25,73 +29,193 @@ that pass limiter.Config.Policies, the SQL functions by name and commands with
 
 If the application hashes its keys, set ` + connect.KeySecretEnv + ` to its secret: the
 database then has the key's hash, and list shows that.`,
-		Example: `  pglimit override set login alice --limit 100 --until 2027-01-31 --note trial
-  pglimit override list login`,
+		Example: `  pglimit override set alice --policy login --limit 100 --until 2027-01-31 --note trial
+  pglimit override list --policy login`,
 	}
-	cmd.AddCommand(newOverrideSet(db, out), newOverrideList(db, out), newOverrideDelete(db, out))
+	cmd.AddCommand(newOverrideSet(db, out), newOverrideGet(db, out), newOverrideList(db, out), newOverrideDelete(db, out))
 	return cmd
 }
 
+// overrideCommand completes cmd, which acts on the override of KEY under the policy that
+// --policy names: before, which is nil if there is none.
+func overrideCommand(db *connect.Database, cmd *cobra.Command, run func(cmd *cobra.Command, policies *limiter.Policies, of limiter.Override, before *limiter.Override) error) *cobra.Command {
+	var policy string
+	cmd.Args = cobra.ExactArgs(1)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if policy == "" {
+			return errors.New("--policy is missing: name the policy, such as --policy login")
+		}
+		return db.WithPolicies(cmd, func(policies *limiter.Policies) error {
+			all, err := policies.Overrides(cmd.Context(), policy)
+			if err != nil {
+				return cli.LimiterError(err)
+			}
+			key := keys.Stored(args[0], connect.KeySecret())
+			var before *limiter.Override
+			if i := slices.IndexFunc(all, func(o limiter.Override) bool { return o.Key == key }); i >= 0 {
+				before = &all[i]
+			}
+			return run(cmd, policies, limiter.Override{Policy: policy, Key: args[0]}, before)
+		})
+	}
+	cmd.Flags().StringVar(&policy, "policy", "", "`name` of the policy")
+	return cmd
+}
+
+// noOverride answers that there is no override of that policy and key.
+func noOverride(cmd *cobra.Command, out *cli.Output, of limiter.Override) error {
+	return out.Answer(cmd, false, overrideAnswer(of, false), fmt.Sprintf("there is no override of %s for %s: `pglimit override list` lists them\n", of.Policy, printable.Shown(of.Key)))
+}
+
+func overrideAnswer(of limiter.Override, found bool) map[string]any {
+	return map[string]any{"policy": of.Policy, "key": of.Key, "found": found}
+}
+
+// overrideSet is the answer of set in JSON.
+type overrideSet struct {
+	Override limiter.Override        `json:"override"`
+	Fields   []policyfile.Difference `json:"fields"` // that changed
+	Version  int64                   `json:"version"`
+}
+
 func newOverrideSet(db *connect.Database, out *cli.Output) *cobra.Command {
-	var limit, burst float64
+	var limit, burst amount
 	var unlimited, shadow bool
 	var until, note string
-	cmd := &cobra.Command{
-		Use:   "set POLICY KEY",
+	var set limiter.Override // without its policy and key
+	cmd := overrideCommand(db, &cobra.Command{
+		Use:   "set KEY",
 		Short: "Set the override of a key",
-		Long: `Set the override of KEY under POLICY, instead of an earlier one. What no flag
-gives is as the policy has it. What the key has used is carried over.
+		Long: `Set the override of KEY under --policy, instead of an earlier one. What no flag
+gives is as the policy has it. What the key has used is carried over. The answer
+shows what changed.
 
 --unlimited lets all requests of the key pass, also while it is blocked, and counts
 none. At most 100,000 overrides can be set.`,
-		Example: `  pglimit override set login alice --limit 100 --until 2027-01-31 --note trial
-  pglimit override set api monitoring --unlimited
-  pglimit override set api big-customer --limit 1000 --burst 2000`,
-		Args: cobra.ExactArgs(2),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			o := limiter.Override{Policy: args[0], Key: args[1], Unlimited: unlimited, Note: note}
+		Example: `  pglimit override set alice --policy login --limit 100 --until 2027-01-31 --note trial
+  pglimit override set monitoring --policy api --unlimited
+  pglimit override set big-customer --policy api --limit 10x --burst 10x`,
+		PreRunE: func(cmd *cobra.Command, _ []string) error { // wrong flags need no database
+			set.Unlimited, set.Note = unlimited, note
 			given := cmd.Flags().Changed
-			if given("limit") {
-				o.Limit = &limit
-			}
-			if given("burst") {
-				o.Burst = &burst
-			}
 			if given("shadow") {
-				o.Shadow = &shadow
+				set.Shadow = &shadow
 			}
 			if given("until") {
 				end, err := policyfile.ParseUntil(until)
 				if err != nil {
 					return fmt.Errorf("--until is %q: %w", until, err)
 				}
-				o.Until = end.UTC()
+				set.Until = end.UTC()
 			}
-			if err := policyfile.Check(o); err != nil {
+			checked := set
+			if given("limit") || given("burst") {
+				checked.Limit = &limit.units
+			}
+			if err := policyfile.Check(checked); err != nil {
 				return fmt.Errorf("the override %w", err)
 			}
-			return db.WithPolicies(cmd, func(policies *limiter.Policies) error {
-				version, err := policies.Apply(cmd.Context(), limiter.PolicyEdit{SetOverrides: []limiter.Override{o}})
-				if err != nil {
-					return cli.LimiterError(err)
-				}
-				if _, err := policies.Get(args[0]); err != nil {
-					fmt.Fprintf(cmd.ErrOrStderr(), "pglimit: the database has no policy %q: the override applies to programs that were compiled with one\n", args[0])
-				}
-				text := fmt.Sprintf("override of %s for %s: %s\nversion %d\n", o.Policy, strconv.Quote(o.Key), overrideText(o), version)
-				o.Version = version
-				return out.Print(cmd, o, text)
-			})
+			return nil
 		},
-	}
+	}, func(cmd *cobra.Command, policies *limiter.Policies, o limiter.Override, before *limiter.Override) error {
+		set.Policy, set.Key = o.Policy, o.Key
+		o = set
+		for _, number := range []struct {
+			flag string
+			*amount
+			to   **float64
+			base func(limiter.Policy) float64
+		}{
+			{"limit", &limit, &o.Limit, func(p limiter.Policy) float64 { return p.Limit }},
+			{"burst", &burst, &o.Burst, func(p limiter.Policy) float64 { return cmp.Or(p.Burst, p.Limit) }},
+		} {
+			if !cmd.Flags().Changed(number.flag) {
+				continue
+			}
+			*number.to = &number.units
+			if number.factor == 0 {
+				continue
+			}
+			p, err := policies.Get(o.Policy)
+			if err != nil {
+				return fmt.Errorf("--%s is %s: the database has no policy %s to multiply: give a number", number.flag, number.amount, o.Policy)
+			}
+			number.units = number.factor * number.base(p)
+		}
+		change := policyfile.ChangeOverride(before, &o)
+		change.Key = o.Key // before has the key as it is stored
+		if len(change.Fields) == 0 {
+			return out.Print(cmd, overrideSet{*before, change.Fields, policies.Version()}, fmt.Sprintf("the override of %s for %s is so already\n", o.Policy, printable.Shown(o.Key)))
+		}
+		version, err := policies.Apply(cmd.Context(), limiter.PolicyEdit{SetOverrides: []limiter.Override{o}})
+		if err != nil {
+			return cli.LimiterError(err)
+		}
+		if _, err := policies.Get(o.Policy); err != nil {
+			fmt.Fprintf(cmd.ErrOrStderr(), "pglimit: the database has no policy %s: the override applies to programs that were compiled with one\n", o.Policy)
+		}
+		var text strings.Builder
+		policyfile.WriteText(&text, []policyfile.Change{change})
+		fmt.Fprintf(&text, "version %d\n", version)
+		o.Version = version
+		return out.Print(cmd, overrideSet{o, change.Fields, version}, text.String())
+	})
 	flags := cmd.Flags()
-	flags.Float64Var(&limit, "limit", 0, "`units` allowed per period")
-	flags.Float64Var(&burst, "burst", 0, "`units` allowed at once; 0: same as the limit")
+	flags.Var(&limit, "limit", "`units` allowed per period, or a multiple of the policy's, such as 10x")
+	flags.Var(&burst, "burst", "`units` allowed at once, or a multiple such as 10x; 0: same as the limit")
 	flags.BoolVar(&unlimited, "unlimited", false, "let all requests pass")
 	flags.BoolVar(&shadow, "shadow", false, "decide and report, but never deny; --shadow=false: deny although the policy is a shadow")
 	flags.StringVar(&until, "until", "", "the end: a `date`, which begins at 00:00 UTC, or a time such as 2027-01-31T18:00:00Z; default: none")
 	flags.StringVar(&note, "note", "", "why, for the history: a `text` of up to 1,000 characters")
 	return cmd
+}
+
+func newOverrideGet(db *connect.Database, out *cli.Output) *cobra.Command {
+	return overrideCommand(db, &cobra.Command{
+		Use:   "get KEY",
+		Short: "Show the override of a key",
+		Long: `Show the override of KEY under --policy as YAML, in the form that import reads.
+
+Exit code 1: there is none.`,
+		Example: `  pglimit override get alice --policy login
+  pglimit override get alice --policy login --json | jq .limit`,
+	}, func(cmd *cobra.Command, _ *limiter.Policies, of limiter.Override, o *limiter.Override) error {
+		if o == nil {
+			return noOverride(cmd, out, of)
+		}
+		var text strings.Builder
+		if err := (policyfile.File{Overrides: []limiter.Override{*o}}).Write(&text); err != nil {
+			return err
+		}
+		return out.Print(cmd, *o, text.String())
+	})
+}
+
+// amount is the pflag.Value of units, or of a multiple of the policy's: 10x.
+type amount struct{ units, factor float64 }
+
+func (a *amount) Set(text string) error {
+	number, multiple := strings.CutSuffix(text, "x")
+	v, err := cli.ParseUnits(number)
+	switch {
+	case err != nil || multiple && v <= 0:
+		return errors.New("use a number, such as 10 or 2.5, or a multiple of the policy's, such as 10x")
+	case multiple:
+		*a = amount{factor: v}
+	default:
+		*a = amount{units: v}
+	}
+	return nil
+}
+
+// Type makes the flag a number in help texts.
+func (a *amount) Type() string { return "number" }
+
+func (a *amount) String() string {
+	if a.factor != 0 {
+		return cli.Units(a.factor) + "x"
+	}
+	return cli.Units(a.units)
 }
 
 // overrideText lists what an override changes, and until when.
@@ -116,20 +240,17 @@ func overrideText(o limiter.Override) string {
 }
 
 func newOverrideList(db *connect.Database, out *cli.Output) *cobra.Command {
-	return &cobra.Command{
-		Use:   "list [POLICY]",
+	var policy string
+	cmd := &cobra.Command{
+		Use:   "list",
 		Short: "List the overrides",
-		Long:  `List the overrides of POLICY, or all, by policy and key. Those that have ended are left out.`,
-		Example: `  pglimit override list login
+		Long:  `List the overrides by policy and key. Those that have ended are left out.`,
+		Example: `  pglimit override list --policy login
   pglimit override list --json | jq '.overrides | length'`,
-		Args: cobra.MaximumNArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			name := ""
-			if len(args) > 0 {
-				name = args[0]
-			}
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
 			return db.WithPolicies(cmd, func(policies *limiter.Policies) error {
-				all, err := policies.Overrides(cmd.Context(), name)
+				all, err := policies.Overrides(cmd.Context(), policy)
 				if err != nil {
 					return cli.LimiterError(err)
 				}
@@ -146,32 +267,41 @@ func newOverrideList(db *connect.Database, out *cli.Output) *cobra.Command {
 			})
 		},
 	}
+	cmd.Flags().StringVar(&policy, "policy", "", "only those of the policy of this `name`; default: all")
+	return cmd
 }
 
 func newOverrideDelete(db *connect.Database, out *cli.Output) *cobra.Command {
 	var note string
-	cmd := &cobra.Command{
-		Use:   "delete POLICY KEY",
+	var yes bool
+	cmd := overrideCommand(db, &cobra.Command{
+		Use:   "delete KEY",
 		Short: "Delete the override of a key",
-		Long: `Delete the override of KEY under POLICY. The policy's own numbers then apply.
+		Long: `Delete the override of KEY under --policy. The policy's own numbers then apply.
+Without --yes it asks.
 
 Exit code 1: there is none.`,
-		Example: `  pglimit override delete login alice --note "the trial is over"`,
-		Args:    cobra.ExactArgs(2),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return db.WithPolicies(cmd, func(policies *limiter.Policies) error {
-				err := policies.DeleteOverride(cmd.Context(), args[0], args[1], note)
-				found := map[string]any{"policy": args[0], "key": args[1], "found": err == nil}
-				switch {
-				case errors.Is(err, limiter.ErrNoPolicy):
-					return out.Answer(cmd, false, found, fmt.Sprintf("%s has no override for %s\n", args[0], strconv.Quote(args[1])))
-				case err != nil:
-					return cli.LimiterError(err)
-				}
-				return out.Print(cmd, found, fmt.Sprintf("deleted the override of %s for %s\n", args[0], strconv.Quote(args[1])))
-			})
-		},
-	}
+		Example: `  pglimit override delete alice --policy login --note "the trial is over"
+  pglimit override delete alice --policy login --yes`,
+	}, func(cmd *cobra.Command, policies *limiter.Policies, of limiter.Override, before *limiter.Override) error {
+		what := fmt.Sprintf("override of %s for %s", of.Policy, printable.Shown(of.Key))
+		if before != nil && !yes {
+			if err := cli.Confirm(cmd, fmt.Sprintf("delete the %s: %s?", what, overrideText(*before))); err != nil {
+				return err
+			}
+		}
+		version, err := policies.Apply(cmd.Context(), limiter.PolicyEdit{Note: note, DeleteOverrides: []limiter.Override{of}}) // one that has ended, too
+		switch {
+		case errors.Is(err, limiter.ErrNoPolicy):
+			return noOverride(cmd, out, of)
+		case err != nil:
+			return cli.LimiterError(err)
+		}
+		answer := overrideAnswer(of, true)
+		answer["version"] = version
+		return out.Print(cmd, answer, fmt.Sprintf("deleted the %s\nversion %d\n", what, version))
+	})
 	cmd.Flags().StringVar(&note, "note", "", "why, for the history: a `text` of up to 1,000 characters")
+	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask")
 	return cmd
 }

@@ -99,7 +99,7 @@ type historyEntry struct {
 }
 
 func newPolicyHistory(db *connect.Database, out *cli.Output) *cobra.Command {
-	var limit int
+	var rows int
 	cmd := &cobra.Command{
 		Use:   "history [NAME]",
 		Short: "Show the changes of a policy and its overrides",
@@ -107,18 +107,18 @@ func newPolicyHistory(db *connect.Database, out *cli.Output) *cobra.Command {
 first: when, by which role, what, and the note. Changes by other programs and by
 hand are among them.`,
 		Example: `  pglimit policy history login
-  pglimit policy history --limit 5 --json`,
+  pglimit policy history --rows 5 --json`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if limit < 1 {
-				return fmt.Errorf("--limit is %d: must be at least 1", limit)
+			if rows < 1 {
+				return fmt.Errorf("--rows is %d: must be at least 1", rows)
 			}
 			name := ""
 			if len(args) > 0 {
 				name = args[0]
 			}
 			return db.WithPolicies(cmd, func(policies *limiter.Policies) error {
-				changes, err := policies.History(cmd.Context(), name, limit)
+				changes, err := policies.History(cmd.Context(), name, rows)
 				if err != nil {
 					return cli.LimiterError(err)
 				}
@@ -135,7 +135,7 @@ hand are among them.`,
 			})
 		},
 	}
-	cmd.Flags().IntVar(&limit, "limit", 20, "largest `number` of changes")
+	cmd.Flags().IntVar(&rows, "rows", 20, "most `changes`")
 	return cmd
 }
 

@@ -237,16 +237,15 @@ func parseCandidate(text string) (replay.Candidate, error) {
 			return replay.Candidate{}, fmt.Errorf("%s is given twice", name)
 		}
 		if err := cmd.Flags().Set(flag.Name, value); err != nil {
-			return replay.Candidate{}, fmt.Errorf("%s is %q: must be %s", name, value, possible[flag.Value.Type()])
+			var invalid *pflag.InvalidValueError
+			if errors.As(err, &invalid) {
+				err = invalid.Unwrap()
+			}
+			return replay.Candidate{}, fmt.Errorf("%s is %.80q: %s", name, value, reason(flag, err))
 		}
 	}
 	if !cmd.Flags().Changed("limit") && !cmd.Flags().Changed("policy") {
 		return replay.Candidate{}, errors.New("limit is missing: add a limit, such as limit=60")
 	}
 	return candidateOf(&flags)
-}
-
-// possible describes the values of each type of flag.
-var possible = map[string]string{
-	"float64": "a number, such as 60", "duration": "a duration, such as 1m30s or 30d", "bool": "true or false",
 }

@@ -96,7 +96,7 @@ func busyLog(t *testing.T) string {
 func TestReplaySuggest(t *testing.T) {
 	t.Parallel()
 	log := busyLog(t)
-	code, stdout, stderr := commandtest.Call(t, "replay", "--suggest", "--name", "api", log)
+	code, stdout, stderr := commandtest.Call(t, "replay", "--suggest", "--policy", "api", log)
 	if code != 0 || stderr != "" {
 		t.Errorf("exit code %d, stderr %q", code, stderr)
 	}
@@ -124,7 +124,7 @@ func TestReplaySuggest(t *testing.T) {
 		"--suggest --html x.html":      "--html does not go with --suggest",
 		"--suggest --candidate limit=": "--candidate does not go with --suggest",
 		"--suggest --embedded":         "--embedded does not go with --suggest",
-		"--suggest --name UPPER":       `Name "UPPER"`,
+		"--suggest --policy UPPER":     `Name "UPPER"`,
 		"--suggest --period 0":         "Period 0s",
 		"--suggest=false":              "--limit is missing",
 		"":                             "--limit is missing",

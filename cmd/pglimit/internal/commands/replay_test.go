@@ -33,7 +33,7 @@ func logFile(t *testing.T) string {
 func TestReplayCandidates(t *testing.T) {
 	t.Parallel()
 	args := []string{"replay", "--limit", "3", "--period", "1m", "--cost", "2", "--candidate", "limit=4",
-		"--candidate", " algorithm=leaky_bucket_queue, limit=60 ,period=1m,burst=2,cost=1,block-for=30s,name=q", logFile(t)}
+		"--candidate", " algorithm=leaky_bucket_queue, limit=60 ,period=1m,burst=2,cost=1,block-for=30s,policy=q", logFile(t)}
 	code, stdout, stderr := commandtest.Call(t, args...)
 	if code != 0 || stderr != "pglimit: line 7: no client's address at its start: skipped\n" {
 		t.Errorf("exit code %d, stderr %q", code, stderr)
@@ -63,22 +63,22 @@ func TestReplayCandidates(t *testing.T) {
 func TestReplayCandidateErrors(t *testing.T) {
 	t.Parallel()
 	for candidate, want := range map[string]string{
-		"":                                    `"" is not a field: use algorithm, aligned, block_for, burst, calendar, cost, limit, name, period, policy, tick, time_zone`,
+		"":                                    `"" is not a field: use algorithm, aligned, block_for, burst, calendar, cost, limit, period, policy, tick, time_zone`,
 		"limit=1,durability=relaxed":          `"durability" is not a field`,
 		"limit=1,,burst=2":                    `"" is not a field`,
 		"limit":                               "limit has no value: write limit=…",
 		"limit=1,limit=2":                     "limit is given twice",
 		"limit=1,block-for=1s,block_for=":     "block_for is given twice",
 		"burst=3":                             "limit is missing: add a limit, such as limit=60",
-		"limit=many":                          `limit is "many": must be a number, such as 60`,
-		"limit=1,period=60":                   `period is "60": must be a duration, such as 1m30s`,
-		"limit=1,aligned=maybe":               `aligned is "maybe": must be true or false`,
+		"limit=many":                          `limit is "many": use a number, such as 10`,
+		"limit=1,period=60":                   `period is "60": use a number and a unit`,
+		"limit=1,aligned=maybe":               `aligned is "maybe": use true or false`,
 		"limit=0":                             "Limit 0: must be from 1e-9",
-		"limit=NaN":                           "Limit NaN: must be from 1e-9",
+		"limit=NaN":                           `limit is "NaN": use a number`,
 		"limit=1,algorithm=bucket":            `Algorithm "bucket": must be one of [leaky_bucket `,
 		"limit=1,cost=0":                      "cost 0: ",
 		"limit=1,algorithm=gcra,calendar=day": `Calendar "day": is for fixed_window only`,
-		"limit=1,name=A":                      `Name "A": must match`,
+		"limit=1,period=1m,policy=A":          `Name "A": must match`,
 	} {
 		code, stdout, stderr := commandtest.Call(t, "replay", "--limit", "1", "--candidate", "limit=2", "--candidate", candidate, "no/such.log")
 		if code != cli.ExitUsage || stdout != "" || !strings.Contains(stderr, want) || !strings.HasPrefix(stderr, fmt.Sprintf("pglimit: --candidate %q: ", candidate)) ||

@@ -1,6 +1,7 @@
 package commands
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -143,7 +144,7 @@ func suggestFlags(cmd *cobra.Command) (p limiter.Policy, given bool, err error) 
 	flags := cmd.Flags()
 	flags.Visit(func(f *pflag.Flag) {
 		switch f.Name {
-		case "suggest", "name", "period", "key", "max-clients", "max-requests", "json":
+		case "suggest", "policy", "period", "key", "max-clients", "max-requests", "json":
 		default:
 			if err == nil {
 				err = fmt.Errorf("--%s does not go with --suggest: leave it out, or replay the policy that --suggest proposes", f.Name)
@@ -154,7 +155,8 @@ func suggestFlags(cmd *cobra.Command) (p limiter.Policy, given bool, err error) 
 		return p, false, err
 	}
 	p = limiter.Policy{Algorithm: limiter.TokenBucket, Limit: 1}
-	if p.Name, err = flags.GetString("name"); err == nil {
+	if p.Name, err = flags.GetString("policy"); err == nil {
+		p.Name = cmp.Or(p.Name, "cli")
 		p.Period, err = flags.GetDuration("period")
 	}
 	if err == nil {

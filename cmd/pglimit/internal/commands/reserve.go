@@ -3,7 +3,6 @@ package commands
 import (
 	"errors"
 	"fmt"
-	"strconv"
 	"strings"
 	"time"
 
@@ -70,9 +69,9 @@ ended in the JSON).`,
   pglimit settle "$id" 180 --json | jq .level`,
 		Args: cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			spent, err := strconv.ParseFloat(args[1], 64)
+			spent, err := cli.ParseUnits(args[1])
 			if err != nil {
-				return fmt.Errorf("UNITS is %q: use a number, such as 180", args[1])
+				return fmt.Errorf("UNITS is %.80q: %w", args[1], err)
 			}
 			return db.WithLimiter(cmd, func(l *limiter.Limiter) error {
 				r, err := l.Settle(cmd.Context(), args[0], spent)

@@ -53,16 +53,26 @@ skipped has its number in "line", and no exit_code.`,
 	out := &cli.Output{}
 	db.Register(root.PersistentFlags())
 	out.Register(root.PersistentFlags())
-	root.AddCommand(
-		newAllow(db, out), newCheck(db, out), newWait(db, out), newCharge(db, out), newRefund(db, out),
-		newReserve(db, out), newSettle(db, out), newCancel(db, out), newUsage(db, out),
-		newPolicy(db, out), newOverride(db, out),
-		newTop(db, out), newFind(db, out), newBlock(db, out), newUnblock(db, out), newReset(db, out), newForget(db, out),
-		newMigrate(db, out), newJanitor(db, out), newDoctor(db, out),
-		newReplay(db, out), newProve(db, out), newDemo(db, out), newPlayground(db, out), newDashboard(db, out),
-		newVersion(db, out), connect.NewKeepEmbedded(),
-	)
+	addGroup(root, "Requests:", newAllow(db, out), newAllowUpTo(db, out), newAllowAll(db, out), newCheck(db, out), newWait(db, out),
+		newCharge(db, out), newRefund(db, out), newReserve(db, out), newSettle(db, out), newCancel(db, out), newUsage(db, out))
+	addGroup(root, "Keys:", newTop(db, out), newFind(db, out), newBlock(db, out), newUnblock(db, out), newReset(db, out), newForget(db, out))
+	addGroup(root, "Policies:", newPolicy(db, out), newOverride(db, out), newReplay(db, out))
+	addGroup(root, "Database:", newMigrate(db, out), newJanitor(db, out), newDoctor(db, out), newDashboard(db, out))
+	addGroup(root, "Try:", newDemo(db, out), newPlayground(db, out), newProve(db, out))
+	addGroup(root, "This program:", newVersion(db, out))
+	root.SetHelpCommandGroupID("This program:")
+	root.SetCompletionCommandGroupID("This program:")
+	root.AddCommand(connect.NewKeepEmbedded())
 	return root
+}
+
+// addGroup adds commands under a title in the help.
+func addGroup(root *cobra.Command, title string, commands ...*cobra.Command) {
+	root.AddGroup(&cobra.Group{ID: title, Title: title})
+	for _, c := range commands {
+		c.GroupID = title
+	}
+	root.AddCommand(commands...)
 }
 
 // completeNoFiles makes shells complete no files for cmd and the commands below it, unless

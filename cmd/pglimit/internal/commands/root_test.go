@@ -61,7 +61,7 @@ func TestCompletion(t *testing.T) {
 			t.Errorf("%s: exit code %d, stderr %q", shell, code, stderr)
 		}
 	}
-	for _, verb := range []string{"allow", "check", "charge", "refund", "wait", "top", "find", "reset", "block", "unblock", "forget"} {
+	for _, verb := range []string{"allow", "allow-up-to", "check", "charge", "refund", "wait", "top", "find", "reset", "block", "unblock", "forget"} {
 		code, stdout, _ := commandtest.Call(t, "__complete", verb, "--algorithm", "sliding")
 		if code != 0 || !strings.HasSuffix(stdout, "\nsliding_window_counter\nsliding_window_log\n:4\n") {
 			t.Errorf("%s --algorithm sliding: exit code %d, %q", verb, code, stdout)
@@ -104,7 +104,7 @@ func TestAlgorithmDefault(t *testing.T) {
 			t.Errorf("%s: --algorithm is %s by default, want %s", cmd.Name(), flag.DefValue, want)
 		}
 	}
-	if with < 14 {
+	if with < 15 {
 		t.Errorf("only %d commands have --algorithm", with)
 	}
 }
@@ -135,9 +135,9 @@ func TestDurationsInDays(t *testing.T) {
 	for args, want := range map[string]string{
 		"block k soon":                          `DURATION is "soon": use a number and a unit, such as`,
 		"block k 30d":                           "set DATABASE_URL",
-		"allow --limit 1 --period 30 k":         `invalid argument "30" for "--period" flag: use a number and a unit`,
-		"wait --limit 1 --timeout 1d2 k":        `invalid argument "1d2" for "--timeout" flag`,
-		"allow --limit 1 --block-for 999999d k": `invalid argument "999999d" for "--block-for" flag: too long`,
+		"allow --limit 1 --period 30 k":         `--period is "30": use a number and a unit`,
+		"wait --limit 1 --timeout 1d2 k":        `--timeout is "1d2": use a number`,
+		"allow --limit 1 --block-for 999999d k": `--block-for is "999999d": too long`,
 		"allow --limit 1 --period 30d k":        "set DATABASE_URL",
 	} {
 		if code, _, stderr := commandtest.Call(t, strings.Fields(args)...); code != cli.ExitUsage || !strings.Contains(stderr, want) {

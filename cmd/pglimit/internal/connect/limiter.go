@@ -93,11 +93,58 @@ type Decider struct {
 func (d *Database) WithPolicy(cmd *cobra.Command, flags *policyflags.Flags, config *limiter.Config, use func(Decider) error) error {
 	var p limiter.Policy
 	var err error
-	if flags.Named() == "" { // wrong flags need no database
+	named := flags.Named()
+	if named == "" { // wrong flags need no database
 		if p, err = flags.Policy(); err != nil {
 			return err
 		}
 	}
+	return d.withDecider(cmd, named != "", config, func(l *limiter.Limiter, policies *limiter.Policies) error {
+		if named == "" {
+			return use(Decider{l, p, func() limiter.Policy { return p }})
+		}
+		if p, err = named.Find(policies); err != nil {
+			return err
+		}
+		return use(Decider{l, p, func() limiter.Policy {
+			if now, err := policies.Get(p.Name); err == nil {
+				return now
+			}
+			return p // it was deleted
+		}})
+	})
+}
+
+// WithSelected calls use with the selected policies, in their order, and a limiter. The
+// overrides in the database apply.
+func (d *Database) WithSelected(cmd *cobra.Command, selected []policyflags.Selection, use func(*limiter.Limiter, []limiter.Policy) error) error {
+	all := make([]limiter.Policy, len(selected))
+	named := false
+	for i, s := range selected {
+		var err error
+		if !s.InFile() {
+			named = true
+		} else if all[i], err = s.Read(); err != nil {
+			return err
+		}
+	}
+	return d.withDecider(cmd, named, nil, func(l *limiter.Limiter, policies *limiter.Policies) error {
+		for i, s := range selected {
+			var err error
+			if s.InFile() {
+				continue
+			}
+			if all[i], err = s.Find(policies); err != nil {
+				return err
+			}
+		}
+		return use(l, all)
+	})
+}
+
+// withDecider calls use with a limiter with config, which may be nil, and, if named is set,
+// with the policies in the database, whose overrides then apply.
+func (d *Database) withDecider(cmd *cobra.Command, named bool, config *limiter.Config, use func(*limiter.Limiter, *limiter.Policies) error) error {
 	pool, err := d.Open(cmd)
 	if err != nil {
 		return err
@@ -106,28 +153,18 @@ func (d *Database) WithPolicy(cmd *cobra.Command, flags *policyflags.Flags, conf
 	if config == nil {
 		config = &limiter.Config{DisableDenyCache: true}
 	}
-	current := func() limiter.Policy { return p }
-	if flags.Named() != "" {
+	if named {
 		policies, err := openPolicies(cmd, pool)
 		if err != nil {
 			return err
 		}
 		defer policies.Close()
-		if p, err = flags.Find(policies); err != nil {
-			return err
-		}
 		config.Policies = policies
-		current = func() limiter.Policy {
-			if now, err := policies.Get(p.Name); err == nil {
-				return now
-			}
-			return p // it was deleted
-		}
 	}
 	l, err := NewLimiterWith(pool, config)
 	if err != nil {
 		return err
 	}
 	defer l.Close() // before the pool, which returns the place of an interrupted wait
-	return use(Decider{l, p, current})
+	return use(l, config.Policies)
 }

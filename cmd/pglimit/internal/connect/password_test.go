@@ -176,7 +176,7 @@ func TestArgumentsWithPasswords(t *testing.T) {
 	for _, args := range [][]string{
 		{at}, {"migrate", at}, {"migrate", "up", at}, {"help", at}, {"-" + at}, {"--" + at}, {"--url=" + at}, {"--database-urll", at},
 		{"replay", "--limit", "1", at}, {"replay", "--limit", "1", "--html", at, "/dev/null"}, {"allow", "--limit", at, "k"}, {"allow", "--limit", "1", "--period", at, "k"},
-		{"allow", "--limit", "1", "--algorithm", at, "k"}, {"allow", "--limit", "1", "--name", at, "k"}, {"settle", at, at}, {"block", "k", at},
+		{"allow", "--limit", "1", "--algorithm", at, "k"}, {"allow", "--limit", "1", "--policy", at, "k"}, {"settle", at, at}, {"block", "k", at},
 		{"migrate", "export", at}, {"allow", "--limit", "1", "--data-dir", "/dev/null/" + at, "k"}, {"version", at}, {"completion", at},
 		{"host=db password='kangaroo 4711'"}, {"replay", "--limit", "1", "host=db password=kangaroo\\ 4711 user=app"}, {"migrate", "PASSWORD='kangaroo4711'"},
 	} {

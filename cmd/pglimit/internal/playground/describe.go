@@ -130,7 +130,11 @@ func times(n time.Duration, unit string) string {
 func commandLine(command []string, request limiter.Request) string {
 	words := slices.Clone(command)
 	for _, f := range fields(request.Policy) {
-		words = append(words, "--"+strings.ReplaceAll(f.name, "_", "-"))
+		flag := strings.ReplaceAll(f.name, "_", "-")
+		if f.name == "name" {
+			flag = "policy"
+		}
+		words = append(words, "--"+flag)
 		if f.value != true {
 			words = append(words, plain(f.value))
 		}

@@ -78,7 +78,7 @@ func TestDescribeText(t *testing.T) {
 }
 r, err := l.Allow(ctx, policy, "alice")
 `,
-		Command: "pglimit allow --data-dir 'my data' --name playground --algorithm leaky_bucket --limit 10 --period 10s --burst 20 --tick 1.5s alice",
+		Command: "pglimit allow --data-dir 'my data' --policy playground --algorithm leaky_bucket --limit 10 --period 10s --burst 20 --tick 1.5s alice",
 		Curl:    "curl -i '" + s.URL + "/limited/leaky_bucket?burst=20&key=alice&limit=10&period=10s&tick=1.5s'",
 	}
 	if got != want {

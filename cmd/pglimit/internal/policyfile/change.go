@@ -1,6 +1,7 @@
 package policyfile
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -86,6 +87,12 @@ func compare[T any](fields []Field, before, after []T, of func(T) target) (chang
 // ChangePolicy returns the change from one policy to another of that name; nil is none.
 func ChangePolicy(name string, before, after *limiter.StoredPolicy) Change {
 	return change(target{name, ""}, PolicyFields, before, after)
+}
+
+// ChangeOverride returns the change from one override to another of that key; nil is none.
+func ChangeOverride(before, after *limiter.Override) Change {
+	o := cmp.Or(after, before)
+	return change(target{o.Policy, o.Key}, OverrideFields, before, after)
 }
 
 // ChangeOf returns an entry of the history.

@@ -52,7 +52,11 @@ func (f File) Portable() File {
 
 // Write writes f as YAML, without a character that a terminal obeys.
 func (f File) Write(w io.Writer) error {
-	data, err := json.Marshal(f.Portable())
+	var portable any = f.Portable()
+	if len(f.Policies) == 0 && len(f.Overrides) > 0 {
+		portable = map[string]any{"overrides": f.Portable().Overrides}
+	}
+	data, err := json.Marshal(portable)
 	if err != nil {
 		return err
 	}

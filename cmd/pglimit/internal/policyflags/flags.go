@@ -24,6 +24,9 @@ import (
 // commands share it, so that they find the same row of a key.
 const defaultAlgorithm = limiter.TokenBucket
 
+// defaultName is the name of a policy of flags without --policy.
+const defaultName = "cli"
+
 // Flags has the flags of one command. A command calls one Register method; each
 // adds the flags of the method before it and more.
 type Flags struct {
@@ -34,15 +37,8 @@ type Flags struct {
 	Cost float64
 
 	policy limiter.StoredPolicy
-	from   string // of --policy
+	from   Selection
 	flags  *pflag.FlagSet
-}
-
-// RegisterRow adds the flags that locate a key's row, for commands that send no
-// request.
-func (f *Flags) RegisterRow(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&f.policy.Name, "name", "cli", "the policy's `name`; a key is counted separately under each name")
-	f.registerAlgorithm(cmd)
 }
 
 func (f *Flags) registerAlgorithm(cmd *cobra.Command) {
@@ -60,20 +56,19 @@ func complete(cmd *cobra.Command, flag string, values ...string) {
 	_ = cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)) // the flag exists
 }
 
-// RegisterPolicy adds all flags of a policy but --durability, and --policy, which replaces
-// them.
+// RegisterPolicy adds --policy, and all flags of a policy but --durability.
 func (f *Flags) RegisterPolicy(cmd *cobra.Command) {
-	f.RegisterRow(cmd)
+	f.registerAlgorithm(cmd)
 	f.registerNumbers(cmd)
-	cmd.Flags().StringVar(&f.from, "policy", "", "use the policy of this `name` in the database, or FILE#NAME, instead of --limit and the other flags of a policy")
+	cmd.Flags().StringVar((*string)(&f.from), "policy", "", "`name` of a policy in the database, or FILE#NAME; with --limit and --period, a name for the policy of these flags (default cli)")
 }
 
 // registerNumbers adds the flags of a policy but its name, algorithm and durability.
 func (f *Flags) registerNumbers(cmd *cobra.Command) {
 	flags := cmd.Flags()
-	flags.Float64Var(&f.policy.Limit, "limit", 0, "`units` allowed per period (required, unless --policy is given)")
+	cli.UnitsVar(flags, &f.policy.Limit, "limit", 0, "`units` allowed per period (required without --policy)")
 	cli.DurationVar(flags, &f.policy.Period, "period", time.Minute, "period of the limit, such as 1s, 24h or 30d")
-	flags.Float64Var(&f.policy.Burst, "burst", 0, "`units` allowed at once; 0: same as --limit")
+	cli.UnitsVar(flags, &f.policy.Burst, "burst", 0, "`units` allowed at once; 0: same as --limit")
 	cli.DurationVar(flags, &f.policy.Tick, "tick", 0, "leak in whole steps, one every tick"+f.implies(limiter.LeakyBucket))
 	flags.BoolVar(&f.policy.Aligned, "aligned", false, "align windows to the clock, not to the first request"+f.implies(limiter.FixedWindow))
 	var calendars []string
@@ -89,7 +84,7 @@ func (f *Flags) registerNumbers(cmd *cobra.Command) {
 // RegisterDecision adds the flags of RegisterPolicy and --cost.
 func (f *Flags) RegisterDecision(cmd *cobra.Command) {
 	f.RegisterPolicy(cmd)
-	cmd.Flags().Float64Var(&f.Cost, "cost", 1, "`units` per request")
+	cli.UnitsVar(cmd.Flags(), &f.Cost, "cost", 1, "`units` per request")
 }
 
 // RegisterRequest adds the flags of RegisterDecision and --durability, for requests
@@ -145,37 +140,16 @@ func (f *Flags) implies(a limiter.Algorithm) string {
 	return fmt.Sprintf("; implies --algorithm %s", a)
 }
 
-// Named returns the name of the policy in the database that --policy selects, or "" if
-// Policy does not need the database.
-func (f *Flags) Named() string {
-	if strings.Contains(f.from, "#") {
-		return ""
-	}
-	return f.from
-}
+// Selection is the value of --policy: the name of a policy in the database, or FILE#NAME.
+type Selection string
 
-// Policy returns the policy of the flags or of --policy FILE#NAME, or an error if it is
-// not valid. It needs no database, and is an error if Named is not empty.
-func (f *Flags) Policy() (limiter.Policy, error) {
-	if f.from != "" {
-		return f.fromFile()
-	}
-	if limit := f.flags.Lookup("limit"); limit != nil && !limit.Changed {
-		return limiter.Policy{}, errors.New("--limit is missing: set the units allowed per period, or --policy")
-	}
-	return f.fromFlags()
-}
+// InFile reports whether s is FILE#NAME.
+func (s Selection) InFile() bool { return strings.Contains(string(s), "#") }
 
-// fromFile reads FILE#NAME.
-func (f *Flags) fromFile() (limiter.Policy, error) {
-	if err := f.alone(); err != nil {
-		return limiter.Policy{}, err
-	}
-	at := strings.LastIndexByte(f.from, '#')
-	if at < 0 {
-		return limiter.Policy{}, fmt.Errorf("--policy is %q: this command reads no policy from the database: use FILE#NAME", f.from)
-	}
-	path, name := f.from[:at], f.from[at+1:]
+// Read returns the policy of FILE#NAME. It needs no database.
+func (s Selection) Read() (limiter.Policy, error) {
+	at := strings.LastIndexByte(string(s), '#')
+	path, name := string(s[:at]), string(s[at+1:])
 	file, err := policyfile.ReadPath(path, strings.NewReader(""))
 	if err != nil {
 		return limiter.Policy{}, fmt.Errorf("--policy: %w", err)
@@ -190,34 +164,69 @@ func (f *Flags) fromFile() (limiter.Policy, error) {
 	return limiter.Policy{}, fmt.Errorf("--policy: %s has no policy %q: it has %s", path, name, cmp.Or(strings.Join(names, ", "), "none"))
 }
 
-// alone returns an error if --policy is given with a flag that it replaces.
-func (f *Flags) alone() error {
-	var with []string
+// Find returns the policy of that name in the database, or an error with the next step.
+func (s Selection) Find(policies *limiter.Policies) (limiter.Policy, error) {
+	p, err := policies.Get(string(s))
+	if errors.Is(err, limiter.ErrNoPolicy) {
+		return p, fmt.Errorf("--policy is %q: the database has no such policy: `pglimit policy list` lists them, `pglimit policy set` adds one", string(s))
+	}
+	return p, err
+}
+
+// Named returns the selection of a policy in the database, or "" if Policy returns the
+// policy.
+func (f *Flags) Named() Selection {
+	if f.from.InFile() || len(f.numbers()) > 0 {
+		return ""
+	}
+	return f.from
+}
+
+// Policy returns the policy of FILE#NAME or of the flags, or an error if it is not valid. It
+// needs no database, and is an error if Named is not empty.
+func (f *Flags) Policy() (limiter.Policy, error) {
+	numbers := f.numbers()
+	switch given := strings.Join(numbers, ", "); {
+	case f.from.InFile() && given == "":
+		return f.from.Read()
+	case f.from.InFile():
+		return limiter.Policy{}, fmt.Errorf("--policy is %q, which has all fields of its policy: leave %s out", string(f.from), given)
+	case f.from != "" && given == "":
+		return limiter.Policy{}, fmt.Errorf("--policy is %q: this command reads no policy from the database: use FILE#NAME", string(f.from))
+	case f.from != "" && len(f.missing()) > 0:
+		return limiter.Policy{}, fmt.Errorf("--policy is %q: leave %s out for the policy of that name in the database, or add %s for one of these flags",
+			string(f.from), given, strings.Join(f.missing(), ", and "))
+	case !f.flags.Changed("limit"):
+		return limiter.Policy{}, errors.New("--limit is missing: set the units allowed per period, or --policy")
+	}
+	f.policy.Name = cmp.Or(string(f.from), defaultName)
+	return f.fromFlags()
+}
+
+// numbers returns the flags of a policy's fields that were given.
+func (f *Flags) numbers() (given []string) {
 	f.flags.Visit(func(flag *pflag.Flag) {
 		if slices.ContainsFunc(policyfile.PolicyFields, func(field policyfile.Field) bool { return flagOf(field) == flag.Name }) {
-			with = append(with, "--"+flag.Name)
+			given = append(given, "--"+flag.Name)
 		}
 	})
-	if len(with) > 0 {
-		return fmt.Errorf("--policy and %s are both given: a policy has all of its fields; use one or the other", strings.Join(with, ", "))
+	return given
+}
+
+// missing returns the flags without which a policy is no rate that somebody chose: --period
+// has a default.
+func (f *Flags) missing() (flags []string) {
+	if !f.flags.Changed("limit") {
+		flags = append(flags, "--limit")
 	}
-	return nil
+	if !f.flags.Changed("period") && f.policy.Calendar == "" {
+		flags = append(flags, "--period or --calendar")
+	}
+	return flags
 }
 
 // flagOf returns the name of a field's flag.
 func flagOf(f policyfile.Field) string { return strings.ReplaceAll(f.Name, "_", "-") }
-
-// Find returns the policy of that name in the database, or an error with the next step.
-func (f *Flags) Find(policies *limiter.Policies) (limiter.Policy, error) {
-	if err := f.alone(); err != nil {
-		return limiter.Policy{}, err
-	}
-	p, err := policies.Get(f.from)
-	if errors.Is(err, limiter.ErrNoPolicy) {
-		return p, fmt.Errorf("--policy is %q: the database has no such policy: `pglimit policy list` lists them, `pglimit policy set` adds one", f.from)
-	}
-	return p, err
-}
 
 // fromFlags returns the policy of the flags.
 func (f *Flags) fromFlags() (limiter.Policy, error) {
@@ -275,20 +284,15 @@ func (s *Stored) Patch(name string, before *limiter.StoredPolicy) (limiter.Store
 }
 
 // whole returns an error unless the flags have all that makes a new policy of that name a
-// rate. --period has a default for requests; what is stored, somebody has to choose.
+// rate.
 func (s *Stored) whole(name string) error {
-	var missing []string
+	missing := s.missing()
+	if len(missing) == 0 {
+		return nil
+	}
 	limit := "50"
 	if s.flags.Changed("limit") {
 		limit = s.flags.Lookup("limit").Value.String()
-	} else {
-		missing = append(missing, "--limit")
-	}
-	if !s.flags.Changed("period") && s.policy.Calendar == "" {
-		missing = append(missing, "--period or --calendar")
-	}
-	if len(missing) == 0 {
-		return nil
 	}
 	return fmt.Errorf("the database has no policy %s, and a new one needs %s: such as `pglimit policy set %s --limit %s --period 1h`",
 		printable.Shown(name), strings.Join(missing, ", and "), name, limit)

@@ -124,8 +124,10 @@ func TestPolicyOfFile(t *testing.T) {
 	for args, want := range map[string]string{
 		"--policy " + file + "#login":             "",
 		"--policy " + file + "#logn":              `has no policy "logn": it has login`,
-		"--policy " + file + "#login --limit 5":   "--policy and --limit are both given",
-		"--policy " + file + "#login --period 1s": "--period",
+		"--policy " + file + "#login --limit 5":   "leave --limit out",
+		"--policy " + file + "#login --period 1s": "leave --period out",
+		"--policy login --limit 5":                "leave --limit out for the policy of that name in the database, or add --period or --calendar for one of these flags",
+		"--policy login --period 1s --burst 5":    "leave --burst, --period out for the policy of that name in the database, or add --limit",
 		"--policy /nowhere#login":                 "/nowhere",
 		"":                                        "--limit is missing",
 	} {
@@ -168,7 +170,7 @@ func FuzzFromFile(f *testing.F) {
 			must.Succeed(t, cmd.ParseFlags([]string{"--policy=" + policy}))
 			return &flags
 		}
-		if named := given(text).Named(); named != text && !strings.Contains(text, "#") || named != "" && strings.Contains(text, "#") {
+		if named := string(given(text).Named()); named != text && !strings.Contains(text, "#") || named != "" && strings.Contains(text, "#") {
 			t.Errorf("%q selects %q in the database", text, named)
 		}
 		p, err := given(path + "#" + text).Policy()
@@ -185,7 +187,7 @@ func FuzzFromFile(f *testing.F) {
 	})
 }
 
-// FuzzFlags: a policy of flags is valid, and --policy takes no other flag of a policy.
+// FuzzFlags: a policy of flags is valid, and FILE#NAME takes no other flag of a policy.
 func FuzzFlags(f *testing.F) {
 	path := filepath.Join(f.TempDir(), "a.yaml")
 	if err := os.WriteFile(path, []byte("- {name: login, algorithm: gcra, limit: 3, period: 1s}\n"), 0o600); err != nil {
@@ -194,8 +196,8 @@ func FuzzFlags(f *testing.F) {
 	for _, text := range []string{
 		"--limit=5", "--limit=5 --period=1d", "--limit=0", "--limit=-1", "--limit=NaN", "--limit=5 --period=0s", "--limit=5 --period=1ns", "--limit=5 --burst=-1", "", "--period=1s",
 		"--limit=5 --tick=1s", "--limit=5 --tick=1h", "--limit=5 --aligned", "--limit=5 --aligned --tick=1s", "--limit=5 --calendar=month", "--limit=5 --calendar=year", "--limit=5 --calendar=day --period=1m",
-		"--limit=5 --time-zone=UTC", "--limit=5 --calendar=day --time-zone=Local", "--limit=5 --name=", "--limit=5 --name=a:b", "--limit=5 --algorithm=log", "--limit=5 --block-for=-1s",
-		"--limit=5 --durability=relaxed", "--limit=5 --durability=", "--limit=5 --durability=often", "--policy=FILE#login", "--policy=FILE#other", "--policy=FILE#login --limit=5", "--policy=FILE#login --durability=durable", "--policy=FILE#login --name=login",
+		"--limit=5 --time-zone=UTC", "--limit=5 --calendar=day --time-zone=Local", "--limit=5 --policy=", "--limit=5 --policy=a:b", "--limit=5 --algorithm=log", "--limit=5 --block-for=-1s",
+		"--limit=5 --durability=relaxed", "--limit=5 --durability=", "--limit=5 --durability=often", "--policy=FILE#login", "--policy=FILE#other", "--policy=FILE#login --limit=5", "--policy=FILE#login --durability=durable", "--policy=FILE#login --policy=login",
 	} {
 		f.Add(text)
 	}
@@ -214,7 +216,7 @@ func FuzzFlags(f *testing.F) {
 			t.Errorf("%q gives %+v: %v", text, p, err)
 		}
 		cmd.Flags().Visit(func(flag *pflag.Flag) {
-			if cmd.Flags().Changed("policy") && flag.Value.String() != "" && flag.Name != "policy" && flag.Name != "cost" {
+			if flags.from.InFile() && flag.Value.String() != "" && flag.Name != "policy" && flag.Name != "cost" {
 				t.Errorf("%q gives %+v, without --%s", text, p, flag.Name)
 			}
 			if flag.Name == "durability" && flag.Value.String() != "" && flag.Value.String() != p.Durability.String() {

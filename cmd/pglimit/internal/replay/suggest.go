@@ -103,7 +103,7 @@ func Suggest(ctx context.Context, log *Log, name string, periods []time.Duration
 			return nil, err
 		}
 		s.Policy, s.Denied, s.KeysDenied = p, report.Candidates[0].Denied, report.Candidates[0].KeysDenied
-		s.Flags = fmt.Sprintf("--name %s --algorithm %s --limit %s --period %s --burst %s", name, p.Algorithm, number(p.Limit), duration.Format(period), number(p.Burst))
+		s.Flags = fmt.Sprintf("--policy %s --algorithm %s --limit %s --period %s --burst %s", name, p.Algorithm, number(p.Limit), duration.Format(period), number(p.Burst))
 		all.Suggestions = append(all.Suggestions, s)
 	}
 	return all, nil

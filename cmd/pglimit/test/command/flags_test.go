@@ -25,7 +25,7 @@ func TestMain(m *testing.M) {
 func TestCommandsMeanOneRow(t *testing.T) {
 	t.Parallel()
 	address := bed.NewDatabase(t)
-	for _, policy := range []string{"--limit 10 --period 1000h", "--limit 10 --calendar month --name month", "--limit 10 --period 1000h --aligned --name aligned"} {
+	for _, policy := range []string{"--limit 10 --period 1000h", "--limit 10 --calendar month --policy month", "--limit 10 --period 1000h --aligned --policy aligned"} {
 		request := func(into any, verb string) {
 			t.Helper()
 			bed.PglimitJSON(t, into, address, append([]string{verb, "alice"}, strings.Fields(policy)...)...)
@@ -55,7 +55,7 @@ func TestCommandDurability(t *testing.T) {
 	for flags, want := range map[string]string{"": "on", " --durability durable": "on", " --durability relaxed": "off"} {
 		p := limiter.Policy{Name: "cli" + strings.ReplaceAll(flags, " ", "-")}
 		for _, line := range []string{"allow allow", "charge charge", "refund charge", "check check", "wait --algorithm leaky_bucket_queue wait"} {
-			if code, _, stderr := bed.Pglimit(t, c.URL, strings.Fields(line+flags+" --limit 10 --period 1000h --name "+p.Name)...); code != 0 {
+			if code, _, stderr := bed.Pglimit(t, c.URL, strings.Fields(line+flags+" --limit 10 --period 1000h --policy "+p.Name)...); code != 0 {
 				t.Errorf("%s%s: exit code %d, %s", line, flags, code, stderr)
 			}
 		}
@@ -138,7 +138,7 @@ func TestCommandSpend(t *testing.T) {
 		{"cancel ID --json", 0, `"verb": "cancel"`},
 		{"settle ID 10", 1, "nothing to settle: the reservation has ended: it was cancelled"},
 		{"usage" + budget, 0, "remaining  1000000000000 of 1000000000000\n"},
-		{"settle ID x", 2, `UNITS is "x": use a number, such as 180`},
+		{"settle ID x", 2, `UNITS is "x": use a number, such as 10 or 2.5`},
 		{"settle fixed_window:AAAAAAAAAAAAAAAAAAAAAAAAAA:p:aw 1", 1, "nothing to settle: no such reservation: "},
 		{"cancel fixed_window:AAAAAAAAAAAAAAAAAAAAAAAAAA:p:aw", 1, "nothing to cancel: no such reservation: "},
 		{"cancel fixed_window:AAAAAAAAAAAAAAAAAAAAAAAAAA:p:aw --json", 1, `"verb": "cancel",

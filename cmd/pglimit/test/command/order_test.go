@@ -26,30 +26,30 @@ func TestCommandOrdersFindTheirRow(t *testing.T) {
 		{"block alice 1h", 1, ""}, // and does not block
 		{"check --limit 9 alice", 0, ""},
 		{"allow --limit 9 alice", 0, ""},
-		{"allow --limit 9 --name login --algorithm gcra alice", 0, ""},
-		{"allow --limit 9 --name login --algorithm gcra alicia", 0, ""},
-		{"block --name nothere alice 1h", 1, ""},
+		{"allow --limit 9 --period 1m --policy login --algorithm gcra alice", 0, ""},
+		{"allow --limit 9 --period 1m --policy login --algorithm gcra alicia", 0, ""},
+		{"block --policy nothere alice 1h", 1, ""},
 		{"block --algorithm fixed_window alice 1h", 1, ""},
-		{"block --name login --algorithm gcra alice 1h", 0, "login gcra 1"},
+		{"block --policy login --algorithm gcra alice 1h", 0, "login gcra 1"},
 		{"check --limit 9 alice", 0, ""},
-		{"check --limit 9 --name login --algorithm gcra alice", 1, ""},
+		{"check --limit 9 --period 1m --policy login --algorithm gcra alice", 1, ""},
 		{"block alice 1h", 0, "cli token_bucket 1 login gcra 1"},
 		{"unblock --algorithm token_bucket alice", 0, "cli token_bucket 1"},
 		{"unblock alice", 0, "login gcra 1"},
 		{"unblock alice", 1, ""},
 		{"block --prefix --yes ali 1h", 0, "cli token_bucket 1 login gcra 2"},
-		{"unblock --prefix --yes --name login ali", 0, "login gcra 2"},
+		{"unblock --prefix --yes --policy login ali", 0, "login gcra 2"},
 		{"reset alice", 0, "cli token_bucket 1 login gcra 1"},
 		{"reset alice", 1, ""},
 		{"forget --yes alicia", 0, "login gcra 1"},
 		{"forget --yes alicia", 1, ""},
 		// Without a row, a policy in the database is enough, or --new.
-		{"block --name known carol 1h", 0, "known fixed_window 1"},
-		{"check --limit 9 --name known --algorithm fixed_window carol", 1, ""},
-		{"block --name known --algorithm gcra carol 1h", 1, ""},
-		{"block --new --name other --algorithm gcra carol 1h", 0, "other gcra 1"},
-		{"check --limit 9 --name other --algorithm gcra carol", 1, ""},
-		{"block --new --name other --algorithm gcra carol 2h", 0, "other gcra 1"},
+		{"block --policy known carol 1h", 0, "known fixed_window 1"},
+		{"check --limit 9 --period 1m --policy known --algorithm fixed_window carol", 1, ""},
+		{"block --policy known --algorithm gcra carol 1h", 1, ""},
+		{"block --new --policy other --algorithm gcra carol 1h", 0, "other gcra 1"},
+		{"check --limit 9 --period 1m --policy other --algorithm gcra carol", 1, ""},
+		{"block --new --policy other --algorithm gcra carol 2h", 0, "other gcra 1"},
 	} {
 		code, stdout, stderr := bed.Pglimit(t, address, append(strings.Fields(c.args), "--json")...)
 		var o struct {
@@ -80,7 +80,7 @@ func TestCommandOrdersFindTheirRow(t *testing.T) {
 func TestCommandOrdersSayWhatTheyDid(t *testing.T) {
 	t.Parallel()
 	address := bed.NewDatabase(t)
-	for _, args := range []string{"allow --limit 9 bob", "allow --limit 9 --name login --algorithm gcra bob", "allow --limit 9 eve\x1b[31m"} {
+	for _, args := range []string{"allow --limit 9 bob", "allow --limit 9 --period 1m --policy login --algorithm gcra bob", "allow --limit 9 eve\x1b[31m"} {
 		if code, _, stderr := bed.Pglimit(t, address, strings.Split(args, " ")...); code != 0 {
 			t.Fatal(stderr)
 		}
@@ -91,9 +91,9 @@ func TestCommandOrdersSayWhatTheyDid(t *testing.T) {
 		want string // on stdout, or on stderr for exit code 2
 	}{
 		{[]string{"block", "bob", "15m"}, 0, "blocked bob for 15m0s:\ncli    token_bucket  1 row\nlogin  gcra          1 row\n"},
-		{[]string{"block", "carol", "15m", "--name", "login"}, 1, "nothing to block: no row of carol under policy login. To block it before its first request, pass --new, --name and --algorithm\n"},
-		{[]string{"unblock", "bob", "--name", "login"}, 0, "unblocked bob (login, gcra)\n"},
-		{[]string{"unblock", "bob", "--name", "login"}, 1, "nothing to unblock: no block of bob under policy login\n"},
+		{[]string{"block", "carol", "15m", "--policy", "login"}, 1, "nothing to block: no row of carol under policy login. To block it before its first request, pass --new, --policy and --algorithm\n"},
+		{[]string{"unblock", "bob", "--policy", "login"}, 0, "unblocked bob (login, gcra)\n"},
+		{[]string{"unblock", "bob", "--policy", "login"}, 1, "nothing to unblock: no block of bob under policy login\n"},
 		{[]string{"unblock", "carol"}, 1, "nothing to unblock: no row of carol under any policy\n"},
 		{[]string{"reset", "eve\x1b[31m"}, 0, "reset \"eve\\x1b[31m\" (cli, token_bucket)\n"},
 		{[]string{"find", "eve\x1b[31m"}, 1, "nothing of \"eve\\x1b[31m\" under any policy\n"},
@@ -102,14 +102,14 @@ func TestCommandOrdersSayWhatTheyDid(t *testing.T) {
 		{[]string{"forget", "bob"}, 2, "pglimit: forget needs --yes where it cannot ask: check with `pglimit find` what there is; see `pglimit forget --help`\n"},
 		{[]string{"block", "--prefix", "b", "1h"}, 2, "block needs --yes where it cannot ask"},
 		{[]string{"block", "--prefix", "--yes", "", "1h"}, 2, "KEY is empty: pass a key, or with --prefix at least its first character"},
-		{[]string{"block", "--new", "bob", "1h"}, 2, "--new needs --name"},
-		{[]string{"block", "--new", "--name", "nothere", "bob", "1h"}, 2, "--new needs --algorithm or --all-algorithms: policy nothere is not in the database"},
+		{[]string{"block", "--new", "bob", "1h"}, 2, "--new needs --policy"},
+		{[]string{"block", "--new", "--policy", "nothere", "bob", "1h"}, 2, "--new needs --algorithm or --all-algorithms: policy nothere is not in the database"},
 		{[]string{"block", "--new", "--prefix", "--yes", "b", "1h"}, 2, "--new and --prefix exclude each other"},
 		{[]string{"block", "bob", "0s"}, 2, "duration"},
 		{[]string{"block", "bob", "soon"}, 2, "DURATION is \"soon\""},
 		{[]string{"reset", "--max", "0", "bob"}, 2, "--max is 0"},
 		{[]string{"reset", "--algorithm", "x", "bob"}, 2, "Algorithm \"x\""},
-		{[]string{"reset", "--name", "UPPER", "bob"}, 2, "Name \"UPPER\""},
+		{[]string{"reset", "--policy", "UPPER", "bob"}, 2, "Name \"UPPER\""},
 	} {
 		code, stdout, stderr := bed.Pglimit(t, address, c.args...)
 		if c.code == 2 {
@@ -176,13 +176,13 @@ func TestCommandFindsHashedKeys(t *testing.T) {
 	if code, _, stderr := run(secret, "block", "alice", "1h"); code != 0 {
 		t.Error(stderr)
 	}
-	if code, _, stderr := run(secret, "block", "--new", "--name", "new", "--algorithm", "gcra", "alice", "1h"); code != 0 {
+	if code, _, stderr := run(secret, "block", "--new", "--policy", "new", "--algorithm", "gcra", "alice", "1h"); code != 0 {
 		t.Error(stderr)
 	}
-	if code, _, _ := run(secret, "check", "--name", "new", "--algorithm", "gcra", "--limit", "9", "alice"); code != 1 {
+	if code, _, _ := run(secret, "check", "--policy", "new", "--algorithm", "gcra", "--limit", "9", "--period", "1m", "alice"); code != 1 {
 		t.Error("a new block does not hold")
 	}
-	if code, stdout, stderr := run(secret, "block", "--new", "--name", "any", "--all-algorithms", "bob", "1h"); code != 0 || strings.Count(stdout, "1 row") != 7 {
+	if code, stdout, stderr := run(secret, "block", "--new", "--policy", "any", "--all-algorithms", "bob", "1h"); code != 0 || strings.Count(stdout, "1 row") != 7 {
 		t.Errorf("exit code %d, %q, %q", code, stdout, stderr)
 	}
 	// The hash that top shows works without the secret.
@@ -198,7 +198,7 @@ func TestCommandTop(t *testing.T) {
 	if code, stdout, _ := bed.Pglimit(t, address, "top"); code != 0 || stdout != "no keys\n" {
 		t.Errorf("of none: exit code %d, %q", code, stdout)
 	}
-	for _, args := range []string{"allow --algorithm fixed_window --period 1000h --limit 4 --cost 3 alice", "charge --algorithm fixed_window --name other --period 1000h --limit 4 --cost 9 bob"} {
+	for _, args := range []string{"allow --algorithm fixed_window --period 1000h --limit 4 --cost 3 alice", "charge --algorithm fixed_window --policy other --period 1000h --limit 4 --cost 9 bob"} {
 		if code, _, stderr := bed.Pglimit(t, address, strings.Fields(args)...); code != 0 {
 			t.Fatal(stderr)
 		}
@@ -210,13 +210,13 @@ func TestCommandTop(t *testing.T) {
 		t.Errorf("exit code %d, stdout\n%s%s", code, stdout, stderr)
 	}
 	for args, keys := range map[string]string{
-		"top --once":                    "bob alice",
-		"top --limit 1":                 "bob",
-		"top --name cli":                "alice",
-		"top --algorithm gcra":          "",
-		"top --by recent":               "bob alice",
-		"top --by recent --within 1ms":  "",
-		"top --by denials --name other": "",
+		"top --once":                      "bob alice",
+		"top --rows 1":                    "bob",
+		"top --policy cli":                "alice",
+		"top --algorithm gcra":            "",
+		"top --by recent":                 "bob alice",
+		"top --by recent --within 1ms":    "",
+		"top --by denials --policy other": "",
 	} {
 		var got struct {
 			By   string
@@ -234,7 +234,7 @@ func TestCommandTop(t *testing.T) {
 			t.Errorf("%s: %q, want %q", args, names, keys)
 		}
 	}
-	for _, args := range []string{"top --by size", "top --every 1ms", "top --limit 0", "top --limit 1001", "top --within -1s", "top --by denials --within 1h", "top alice", "find --limit 0 alice"} {
+	for _, args := range []string{"top --by size", "top --every 1ms", "top --rows 0", "top --rows 1001", "top --within -1s", "top --by denials --within 1h", "top alice", "find --rows 0 alice"} {
 		if code, stdout, stderr := bed.Pglimit(t, address, strings.Fields(args)...); code != 2 || stdout != "" {
 			t.Errorf("%s: exit code %d, %q, %q", args, code, stdout, stderr)
 		}

@@ -156,7 +156,7 @@ func TestPlayground(t *testing.T) {
 		t.Errorf("/limited/: %d %s; the event: %+v", status, body, d)
 	}
 	// What another process does is visible at once.
-	if code, _, stderr := bed.Pglimit(t, address, "reset", "--name", "playground", "--algorithm", "sliding_window_log", "alice"); code != 0 {
+	if code, _, stderr := bed.Pglimit(t, address, "reset", "--policy", "playground", "--algorithm", "sliding_window_log", "alice"); code != 0 {
 		t.Errorf("pglimit reset: exit code %d, %s", code, stderr)
 	}
 	if status, body := p.do(t, http.MethodGet, "/limited/sliding_window_log?limit=3&period=1000h&key=alice", ""); status != 200 {

@@ -41,12 +41,12 @@ func TestCommandVerbsGolden(t *testing.T) {
 		"unblock --algorithm fixed_window alice",
 		"unblock alice",
 		"check --algorithm fixed_window --limit 5 --period 1000h --cost 3 alice",
-		"reset --algorithm fixed_window --name cli alice",
-		"reset --algorithm fixed_window --name cli alice",
+		"reset --algorithm fixed_window --policy cli alice",
+		"reset --algorithm fixed_window --policy cli alice",
 		"check --algorithm fixed_window --limit 5 --period 1000h --cost 5 alice",
-		"block --name other alice 3h",
-		"block --name other alice 2h",
-		"unblock --name other alice",
+		"block --policy other alice 3h",
+		"block --policy other alice 2h",
+		"unblock --policy other alice",
 		"wait --limit 1 --period 1000h --burst 2 mail",
 		"wait --limit 1 --period 1000h --burst 2 --timeout 1m mail",
 		"wait --limit 1 --period 1000h --burst 2 --cost 3 mail",
@@ -304,7 +304,7 @@ func TestCommandKeySecret(t *testing.T) {
 	}
 	with(1, "reset", "person@example.org")       // the row is gone
 	with(1, "block", "person@example.org", "1h") // it does nothing
-	with(0, "block", "--new", "--name", "cli", "--algorithm", "token_bucket", "person@example.org", "1h")
+	with(0, "block", "--new", "--policy", "cli", "--algorithm", "token_bucket", "person@example.org", "1h")
 	with(0, "block", "person@example.org", "1h")
 	with(1, "check", "--limit", "1", "--period", "1000h", "--cost", "0", "person@example.org")
 	with(0, "wait", "--limit", "1", "person@example.org")

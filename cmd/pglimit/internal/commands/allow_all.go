@@ -1,0 +1,99 @@
+package commands
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/cli"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/connect"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/policyflags"
+	"github.com/pglimit/pglimit/internal/printable"
+	"github.com/pglimit/pglimit/limiter"
+)
+
+func newAllowAll(db *connect.Database, out *cli.Output) *cobra.Command {
+	var selected, costs []string
+	cmd := &cobra.Command{
+		Use:   "allow-all KEY...",
+		Short: "Decide several requests at once, all or nothing",
+		Long: `Decide several requests at once: all are allowed and counted, or none. --policy is
+given once for each KEY, in the same order; one --policy goes with all keys, and
+one KEY with all policies. The same holds for --cost.
+
+With --json: {"allowed", "denied_by", "per_request": [...]}; denied_by is the
+number, from 0, of the request that denied, or null.
+
+Exit code 0: allowed; 1: denied.`,
+		Example: `  pglimit allow-all --policy user alice --policy company acme
+  pglimit allow-all --policy per-minute --policy per-day alice
+  pglimit allow-all --policy requests --cost 1 alice --policy tokens --cost 4000 alice --json`,
+		Args: cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, keys []string) error {
+			if len(selected) == 0 {
+				return errors.New("--policy is missing: give one for each KEY, such as --policy login")
+			}
+			n := max(len(keys), len(selected))
+			for _, part := range []struct {
+				what  string
+				given int
+			}{{"KEY", len(keys)}, {"--policy", len(selected)}, {"--cost", len(costs)}} {
+				if part.given > 1 && part.given != n {
+					return fmt.Errorf("%s is given %d times, for %d requests: give it once, or once for each request", part.what, part.given, n)
+				}
+			}
+			from, units := make([]policyflags.Selection, n), make([]float64, n)
+			for i := range n {
+				from[i], units[i] = policyflags.Selection(nth(selected, i)), 1
+				if len(costs) == 0 {
+					continue
+				}
+				var err error
+				if units[i], err = cli.ParseUnits(nth(costs, i)); err != nil {
+					return fmt.Errorf("--cost is %.80q: %w", nth(costs, i), err)
+				}
+			}
+			return db.WithSelected(cmd, from, func(l *limiter.Limiter, policies []limiter.Policy) error {
+				requests := make([]limiter.Request, n)
+				for i, p := range policies {
+					requests[i] = p.Request(nth(keys, i), units[i])
+				}
+				all, err := l.AllowAll(cmd.Context(), requests...)
+				if err != nil {
+					return cli.LimiterError(err)
+				}
+				return out.Answer(cmd, all.Allowed, all, allText(requests, all))
+			})
+		},
+	}
+	cmd.Flags().StringArrayVar(&selected, "policy", nil, "`name` of a policy in the database, or FILE#NAME; once for each KEY")
+	cmd.Flags().StringArrayVar(&costs, "cost", nil, "`units` of a request; once, or once for each (default 1)")
+	return cmd
+}
+
+// nth returns the value of request i, of values for all requests or of one for each.
+func nth[T any](values []T, i int) T {
+	if len(values) == 1 {
+		return values[0]
+	}
+	return values[i]
+}
+
+// allText says what each request got. Of a denied whole, those that would have fitted were
+// not counted.
+func allText(requests []limiter.Request, all limiter.Results) string {
+	var text strings.Builder
+	if !all.Allowed {
+		fmt.Fprintf(&text, "denied by %s, nothing was counted:\n", requests[all.DeniedBy].Policy.Name)
+	}
+	for i, r := range all.PerRequest {
+		answer := cli.Decision(r)
+		if !all.Allowed && r.Allowed {
+			answer = "would fit"
+		}
+		fmt.Fprintf(&text, "%s\t%s\t%s\n", requests[i].Policy.Name, printable.Shown(requests[i].Key), answer)
+	}
+	return cli.Aligned(text.String())
+}
