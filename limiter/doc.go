@@ -95,6 +95,7 @@
 //
 // NewMemory decides as PostgreSQL does, without a database. In a bubble of testing/synctest
 // its clock is the fake one, and Wait sleeps in fake time; see the test TestWithFakeTime.
-// Code that takes a Decider works with a Limiter, a Tx or a fake. Code that takes limits in
-// a transaction needs a PostgreSQL: package pglimittest, a separate module, starts one.
+// Code that declares an interface with the methods that it calls works with a Limiter, a Tx
+// or a fake. Code that takes limits in a transaction needs a PostgreSQL: package
+// pglimittest, a separate module, starts one.
 package limiter

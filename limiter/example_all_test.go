@@ -146,7 +146,7 @@ func ExampleLimiter_Usage() {
 	_, _ = l.AllowN(ctx, tokens, "tenant-7", 3000)
 	_, _ = l.Reserve(ctx, tokens.Request("tenant-7", 4000), time.Minute)
 	s, err := l.Usage(ctx, tokens, "tenant-7")
-	fmt.Println("spent", s.Spent, "reserved", s.Reserved, "by", s.Reservations, "remaining", s.Remaining, err)
+	fmt.Println("spent", s.Spent, "reserved", s.Reserved, "by", s.Reservations, "remaining", s.Result.Remaining, err)
 	fmt.Println("until", s.WindowEnds.UTC().Format(time.TimeOnly))
 	// Output:
 	// spent 3000 reserved 4000 by 1 remaining 3000 <nil>

@@ -192,33 +192,36 @@ func withoutTime(_ []string, a slog.Attr) slog.Attr {
 	return a
 }
 
-// Mailer sends mails, within limits. It works in a transaction too: Mailer{l.InTx(tx)}.
-type Mailer struct{ limits limiter.Decider }
+// limits is the part of a Limiter that Mailer calls. A Limiter, a Tx and a fake have it.
+type limits interface {
+	Allow(ctx context.Context, p limiter.Policy, key string) (limiter.Result, error)
+}
 
-var mails = limiter.PerHour("mails", 1)
+// Mailer sends mails, within limits. It works in a transaction too: Mailer{l.InTx(tx)}.
+type Mailer struct{ limits limits }
 
 func (m Mailer) Send(ctx context.Context, to string) error {
-	r, err := m.limits.Allow(ctx, mails, to)
+	r, err := m.limits.Allow(ctx, limiter.PerHour("mails", 1), to)
 	if err != nil {
 		return err
 	}
 	return r.Err()
 }
 
-// broken is a fake. The methods that the test does not call are those of a nil Decider.
-type broken struct{ limiter.Decider }
+type away struct{}
 
-func (broken) Allow(context.Context, limiter.Policy, string) (limiter.Result, error) {
+func (away) Allow(context.Context, limiter.Policy, string) (limiter.Result, error) {
 	return limiter.Result{}, limiter.ErrUnavailable
 }
 
-func ExampleDecider() {
+// Code that takes limits declares the methods that it calls, and its tests may fake them.
+func Example_interface() {
 	m := Mailer{limits: limiter.NewMemory(nil)}
 	fmt.Println(m.Send(ctx, "alice"))
 	var denied *limiter.DeniedError
 	fmt.Println(errors.As(m.Send(ctx, "alice"), &denied))
 
-	m = Mailer{limits: broken{}}
+	m = Mailer{limits: away{}}
 	fmt.Println(m.Send(ctx, "alice"))
 	// Output:
 	// <nil>

@@ -21,7 +21,7 @@ func overridden(t *testing.T, config limiter.Config, overrides ...limiter.Overri
 		t.Fatal(err)
 	}
 	for _, o := range overrides {
-		if err := p.SetOverride(t.Context(), o); err != nil {
+		if _, err := p.Apply(t.Context(), limiter.PolicyEdit{SetOverrides: []limiter.Override{o}}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -48,15 +48,15 @@ func TestOverrideOfLimit(t *testing.T) {
 	check("vip", 100, 100)
 	*now = now.Add(1) // Until
 	check("vip", 3, 3)
-	if err := p.SetOverride(t.Context(), limiter.Override{Policy: "three", Key: "vip", Burst: ptr(7.0)}); err != nil {
+	if _, err := p.Apply(t.Context(), limiter.PolicyEdit{SetOverrides: []limiter.Override{{Policy: "three", Key: "vip", Burst: ptr(7.0)}}}); err != nil {
 		t.Fatal(err)
 	}
 	check("vip", 3, 7)
-	if err := p.SetOverride(t.Context(), limiter.Override{Policy: "three", Key: "vip", Limit: ptr(5.0), Burst: ptr(0.0)}); err != nil {
+	if _, err := p.Apply(t.Context(), limiter.PolicyEdit{SetOverrides: []limiter.Override{{Policy: "three", Key: "vip", Limit: ptr(5.0), Burst: ptr(0.0)}}}); err != nil {
 		t.Fatal(err)
 	}
 	check("vip", 5, 5)
-	if err := p.DeleteOverride(t.Context(), "three", "vip", "gone"); err != nil {
+	if _, err := p.Apply(t.Context(), limiter.PolicyEdit{DeleteOverrides: []limiter.Override{{Policy: "three", Key: "vip"}}, Note: "gone"}); err != nil {
 		t.Fatal(err)
 	}
 	check("vip", 3, 3)
@@ -149,7 +149,7 @@ func TestUnlimitedReservation(t *testing.T) {
 	ctx := t.Context()
 	secret := []byte("a secret of more than 16 bytes")
 	l, p, now := overridden(t, limiter.Config{KeySecret: secret})
-	if err := p.SetOverride(ctx, limiter.Override{Policy: "three", Key: "free", Unlimited: true}); err != nil {
+	if _, err := p.Apply(ctx, limiter.PolicyEdit{SetOverrides: []limiter.Override{{Policy: "three", Key: "free", Unlimited: true}}}); err != nil {
 		t.Fatal(err)
 	}
 	r, err := l.Reserve(ctx, three.Request("free", 50), time.Minute)
@@ -236,7 +236,7 @@ func TestOverrideCostsNothing(t *testing.T) {
 		return testing.AllocsPerRun(100, func() { _, _ = l.Check(context.Background(), three, "k", 1) })
 	}
 	without, none := allocations(nil), allocations(&limiter.Config{Policies: p})
-	if err := p.SetOverride(t.Context(), limiter.Override{Policy: "three", Key: "other", Unlimited: true}); err != nil {
+	if _, err := p.Apply(t.Context(), limiter.PolicyEdit{SetOverrides: []limiter.Override{{Policy: "three", Key: "other", Unlimited: true}}}); err != nil {
 		t.Fatal(err)
 	}
 	if one := allocations(&limiter.Config{Policies: p}); none != without || one != without {
@@ -256,7 +256,7 @@ func TestOverrideOfOneState(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := p.SetOverride(t.Context(), limiter.Override{Policy: "three", Key: "k", Limit: ptr(9.0), Until: end}); err != nil {
+	if _, err := p.Apply(t.Context(), limiter.PolicyEdit{SetOverrides: []limiter.Override{{Policy: "three", Key: "k", Limit: ptr(9.0), Until: end}}}); err != nil {
 		t.Fatal(err)
 	}
 	l := limiter.NewMemory(&limiter.Config{Policies: p, Now: func() time.Time { // ends between two readings
@@ -307,11 +307,11 @@ func TestSetOverrideAgain(t *testing.T) {
 	end := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
 	for _, until := range []time.Time{end, end, end.In(time.FixedZone("", 3600)), end.Add(time.Nanosecond)} {
 		o := limiter.Override{Policy: "p", Key: "k", Limit: ptr(9.0), Shadow: ptr(true), Until: until}
-		if err := p.SetOverride(t.Context(), o); err != nil || p.Version() != 1 {
+		if _, err := p.Apply(t.Context(), limiter.PolicyEdit{SetOverrides: []limiter.Override{o}}); err != nil || p.Version() != 1 {
 			t.Errorf("%v: version %d, %v", until, p.Version(), err)
 		}
 	}
-	if err := p.SetOverride(t.Context(), limiter.Override{Policy: "p", Key: "k", Limit: ptr(9.0), Shadow: ptr(false), Until: end}); err != nil || p.Version() != 2 {
+	if _, err := p.Apply(t.Context(), limiter.PolicyEdit{SetOverrides: []limiter.Override{{Policy: "p", Key: "k", Limit: ptr(9.0), Shadow: ptr(false), Until: end}}}); err != nil || p.Version() != 2 {
 		t.Errorf("with another shadow: version %d, %v", p.Version(), err)
 	}
 }

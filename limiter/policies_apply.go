@@ -117,32 +117,6 @@ func (p *Policies) compileEdit(edit *PolicyEdit) (*policies.Edit, error) {
 	return e, nil
 }
 
-// Set writes one policy.
-func (p *Policies) Set(ctx context.Context, policy StoredPolicy) error {
-	_, err := p.Apply(ctx, PolicyEdit{Set: []StoredPolicy{policy}})
-	return err
-}
-
-// Delete removes a policy from the database. ErrNoPolicy means that it has none of that
-// name. note is for the history.
-func (p *Policies) Delete(ctx context.Context, name, note string) error {
-	_, err := p.Apply(ctx, PolicyEdit{Delete: []string{name}, Note: note})
-	return err
-}
-
-// SetOverride writes one override.
-func (p *Policies) SetOverride(ctx context.Context, o Override) error {
-	_, err := p.Apply(ctx, PolicyEdit{SetOverrides: []Override{o}})
-	return err
-}
-
-// DeleteOverride removes the override of a key. ErrNoPolicy means that there is none. note
-// is for the history.
-func (p *Policies) DeleteOverride(ctx context.Context, policy, key, note string) error {
-	_, err := p.Apply(ctx, PolicyEdit{DeleteOverrides: []Override{{Policy: policy, Key: key}}, Note: note})
-	return err
-}
-
 // History returns the last changes of a policy and its overrides, or of all if name is
 // empty, newest first, at most limit, which is from 1 to 10,000.
 func (p *Policies) History(ctx context.Context, name string, limit int) ([]PolicyChange, error) {

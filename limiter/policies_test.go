@@ -95,7 +95,7 @@ func TestDefaults(t *testing.T) {
 	limit(3)
 	stored := limiter.StoredPolicy{Policy: three, Note: "more"}
 	stored.Limit = 4
-	if err := p.Set(t.Context(), stored); err != nil {
+	if _, err := p.Apply(t.Context(), limiter.PolicyEdit{Set: []limiter.StoredPolicy{stored}}); err != nil {
 		t.Fatal(err)
 	}
 	limit(4)
@@ -105,7 +105,7 @@ func TestDefaults(t *testing.T) {
 		t.Fatal(err)
 	}
 	limit(4)
-	if err := p.Delete(t.Context(), "three", "not needed"); err != nil {
+	if _, err := p.Apply(t.Context(), limiter.PolicyEdit{Delete: []string{"three"}, Note: "not needed"}); err != nil {
 		t.Fatal(err)
 	}
 	limit(5)

@@ -232,7 +232,8 @@ func (r Reservation) MarshalJSON() ([]byte, error) {
 
 // Usage is the state of a key: what was spent, is reserved and remains.
 type Usage struct {
-	// Result is what Check at cost 0 returns. Its Level is Spent plus Reserved.
+	// Result is what Check at cost 0 returns. Its Level is Spent plus Reserved, and its
+	// Remaining is the number of units that could be granted now.
 	Result Result
 	// Spent is the number of units counted for good: for a window, in the current one;
 	// for a bucket, those that have not leaked yet.
@@ -243,8 +244,6 @@ type Usage struct {
 	// Reservations is the number of open reservations. It includes those that have
 	// expired and were not given back yet.
 	Reservations int
-	// Remaining is the number of units that could be granted now: Result.Remaining.
-	Remaining float64
 	// WindowEnds is the end of the current window of a FixedWindow. It is zero if the key
 	// has none and for other algorithms.
 	WindowEnds time.Time
@@ -264,7 +263,7 @@ type usageJSON struct {
 // MarshalJSON writes s with the names that the command prints, too. window_ends is null
 // if there is no window.
 func (u Usage) MarshalJSON() ([]byte, error) {
-	t := usageJSON{Spent: u.Spent, Reserved: u.Reserved, Reservations: u.Reservations, Remaining: u.Remaining, Limit: u.Result.Limit, Burst: u.Result.Burst}
+	t := usageJSON{Spent: u.Spent, Reserved: u.Reserved, Reservations: u.Reservations, Remaining: u.Result.Remaining, Limit: u.Result.Limit, Burst: u.Result.Burst}
 	if !u.WindowEnds.IsZero() {
 		t.WindowEnds = &u.WindowEnds
 	}

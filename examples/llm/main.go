@@ -67,7 +67,7 @@ func (t tenant) request(ctx context.Context, prompt string) error {
 
 func (t tenant) usage(ctx context.Context, title string) error {
 	s, err := t.at.limits.Usage(ctx, budget, t.key)
-	fmt.Fprintf(t, "%-5s  %-22s  %v spent, %v reserved, %v remaining\n", t.name, title, s.Spent, s.Reserved, s.Remaining)
+	fmt.Fprintf(t, "%-5s  %-22s  %v spent, %v reserved, %v remaining\n", t.name, title, s.Spent, s.Reserved, s.Result.Remaining)
 	return err
 }
 

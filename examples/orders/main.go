@@ -106,7 +106,7 @@ func run(ctx context.Context, url string, config *limiter.Config, out io.Writer)
 		if err := pool.QueryRow(ctx, sum, name(line.who)).Scan(&ordered); err != nil {
 			return err
 		}
-		fmt.Fprintf(out, "%-7s  %6.2f ordered, %6.2f spent, %5.2f left\n", line.who, euros(ordered), euros(st.Spent), euros(st.Remaining))
+		fmt.Fprintf(out, "%-7s  %6.2f ordered, %6.2f spent, %5.2f left\n", line.who, euros(ordered), euros(st.Spent), euros(st.Result.Remaining))
 	}
 	return nil
 }

@@ -14,17 +14,18 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglimit/pglimit/internal/conformance/search"
+	"github.com/pglimit/pglimit/internal/either"
 	"github.com/pglimit/pglimit/limiter"
 )
 
 // Functions sends calls by the SQL functions, with the policy or by its name.
 type Functions struct {
-	limiter.Decider // nil: there is no function for its other methods
-	Q               Querier
-	Now             func() time.Time     // nil: the database's clock
-	EndsAt          bool                 // aligned windows by their end
-	ByName          bool                 // by a policy's name, while policies and overrides change
-	Store           func(limiter.Policy) // by name: stores it if it is another than the last
+	either.Limiter // nil: there is no function for its other methods
+	Q              Querier
+	Now            func() time.Time     // nil: the database's clock
+	EndsAt         bool                 // aligned windows by their end
+	ByName         bool                 // by a policy's name, while policies and overrides change
+	Store          func(limiter.Policy) // by name: stores it if it is another than the last
 }
 
 // kinds are the library's errors by the functions' SQLSTATE.
@@ -261,7 +262,7 @@ func SearchFunctions(t *testing.T, d search.Draw, histories int, functions Funct
 				}
 				return m
 			}
-			s.Ways = append([]search.Way{{Decider: &f}}, search.By(NewLimiter(t, pool, config))...)
+			s.Ways = append([]search.Way{{Limiter: &f}}, search.By(NewLimiter(t, pool, config))...)
 			return s
 		}
 	}, bases...)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/pglimit/pglimit/internal/conformance"
+	"github.com/pglimit/pglimit/internal/either"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -38,7 +39,7 @@ func Holdable() (policies []limiter.Policy) {
 }
 
 // Reserve creates a reservation and fails the test if it is denied.
-func Reserve(t *testing.T, l limiter.Decider, request limiter.Request, ttl time.Duration) limiter.Reservation {
+func Reserve(t *testing.T, l either.Limiter, request limiter.Request, ttl time.Duration) limiter.Reservation {
 	t.Helper()
 	h, err := l.Reserve(context.Background(), request, ttl)
 	if err != nil || !h.Result.Allowed || h.ID == "" {
@@ -48,7 +49,7 @@ func Reserve(t *testing.T, l limiter.Decider, request limiter.Request, ttl time.
 }
 
 // Level returns a key's level.
-func Level(t *testing.T, l limiter.Decider, p limiter.Policy, key string) float64 {
+func Level(t *testing.T, l either.Limiter, p limiter.Policy, key string) float64 {
 	t.Helper()
 	return Must(t)(l.Check(context.Background(), p, key, 0)).Level
 }

@@ -52,7 +52,7 @@ func SearchBatches(t *testing.T, d search.Draw, histories int, newDoor func(*tes
 		g := newDoor(t, limiter.Config{Now: clock.Now})
 		return func(*search.History) search.Subject {
 			s, _ := NewSubject(t)
-			s.Apply, s.Clock, s.Ways, s.Alike = nil, clock, []search.Way{{Decider: g}}, search.Rounded
+			s.Apply, s.Clock, s.Ways, s.Alike = nil, clock, []search.Way{{Limiter: g}}, search.Rounded
 			s.Batch = func(requests []limiter.Request, upTo []bool) []search.Answer {
 				g.Shut()
 				answers := make([]<-chan Answer, len(requests))

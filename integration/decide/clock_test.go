@@ -7,6 +7,7 @@ import (
 
 	"github.com/pglimit/pglimit/integration/bed"
 	"github.com/pglimit/pglimit/internal/conformance"
+	"github.com/pglimit/pglimit/internal/either"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -28,14 +29,14 @@ func TestDecideWindowEndsWhileARequestWaits(t *testing.T) {
 		{Name: "aligned", Algorithm: limiter.FixedWindow, Limit: 4, Period: time.Minute, Aligned: true},
 		{Name: "calendar", Algorithm: limiter.FixedWindow, Limit: 4, Calendar: limiter.Hour},
 	} {
-		for verb, pass := range map[string]func(d limiter.Decider, first limiter.Result) (limiter.Result, error){
-			"refund": func(d limiter.Decider, _ limiter.Result) (limiter.Result, error) {
+		for verb, pass := range map[string]func(d either.Limiter, first limiter.Result) (limiter.Result, error){
+			"refund": func(d either.Limiter, _ limiter.Result) (limiter.Result, error) {
 				return d.Refund(ctx, p, "refund", 1)
 			},
-			"undo": func(d limiter.Decider, first limiter.Result) (limiter.Result, error) {
+			"undo": func(d either.Limiter, first limiter.Result) (limiter.Result, error) {
 				return d.Undo(ctx, p, "undo", first)
 			},
-			"denial": func(d limiter.Decider, _ limiter.Result) (limiter.Result, error) {
+			"denial": func(d either.Limiter, _ limiter.Result) (limiter.Result, error) {
 				if err := d.Block(ctx, p, "denial", time.Minute); err != nil {
 					return limiter.Result{}, err
 				}

@@ -16,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/internal/either"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -98,7 +99,7 @@ func spends(t *testing.T, pool *pgxpool.Pool) (single, others map[string]spend) 
 		return r.PerRequest[1], nil
 	}
 	reserved := func(h limiter.Reservation, err error) (limiter.Result, error) { return h.Result, err }
-	each := func(d limiter.Decider, in limiter.Request) map[string]func() (limiter.Result, error) {
+	each := func(d either.Limiter, in limiter.Request) map[string]func() (limiter.Result, error) {
 		return map[string]func() (limiter.Result, error){
 			"Allow":    func() (limiter.Result, error) { return d.Do(ctx, in) },
 			"UpTo":     func() (limiter.Result, error) { return d.AllowUpTo(ctx, in.Policy, in.Key, in.Cost) },

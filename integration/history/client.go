@@ -14,6 +14,7 @@ import (
 
 	"github.com/pglimit/pglimit/integration/history/model"
 	"github.com/pglimit/pglimit/internal/conformance/search"
+	"github.com/pglimit/pglimit/internal/either"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -186,7 +187,7 @@ func (c *client) fillAll(op *model.Op) {
 }
 
 // send makes a call of l.
-func (c *client) send(ctx context.Context, l limiter.Decider, op *model.Op) (o model.Out, err error) {
+func (c *client) send(ctx context.Context, l either.Limiter, op *model.Op) (o model.Out, err error) {
 	call := search.Call{Op: string(op.Verb), Request: op.Policy.Request(c.scene.name, op.Units), Undone: c.undone, For: time.Duration(op.For) * time.Microsecond}
 	switch op.Verb {
 	case model.Wait:

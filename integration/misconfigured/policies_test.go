@@ -58,7 +58,7 @@ func TestPoliciesSharePoolerConnection(t *testing.T) {
 	for round := range 3 {
 		for _, p := range all {
 			policy.Limit++
-			if err := p.Set(t.Context(), limiter.StoredPolicy{Policy: policy}); err != nil {
+			if _, err := p.Apply(t.Context(), limiter.PolicyEdit{Set: []limiter.StoredPolicy{{Policy: policy}}}); err != nil {
 				t.Errorf("round %d: %v", round, err)
 			}
 			if _, err := p.History(t.Context(), "p", 1); err != nil {

@@ -130,7 +130,7 @@ func TestWritersWaitForEachOther(t *testing.T) {
 	}
 	writers.Go(func() {
 		for n := range rounds {
-			if err := p.SetOverride(t.Context(), limiter.Override{Policy: "a", Key: "k", Limit: ptr(float64(n + 1))}); err != nil {
+			if _, err := p.Apply(t.Context(), limiter.PolicyEdit{SetOverrides: []limiter.Override{{Policy: "a", Key: "k", Limit: ptr(float64(n + 1))}}}); err != nil {
 				t.Error(err)
 			}
 		}
@@ -240,7 +240,7 @@ func TestBound(t *testing.T) {
 	if r, k := heap(); r > rest+25 || k > peak+50 {
 		t.Errorf("the heap grew from %d to %d MB, and at most from %d to %d", rest, r, peak, k)
 	}
-	err := p.SetOverride(t.Context(), limiter.Override{Policy: "login", Key: "z", Unlimited: true})
+	_, err := p.Apply(t.Context(), limiter.PolicyEdit{SetOverrides: []limiter.Override{{Policy: "login", Key: "z", Unlimited: true}}})
 	if !errors.Is(err, limiter.ErrInvalid) || !strings.Contains(err.Error(), "at most 100,000 overrides") || !strings.Contains(err.Error(), "delete those that have ended") {
 		t.Errorf("%v", err)
 	}

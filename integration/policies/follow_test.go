@@ -51,7 +51,7 @@ func TestAway(t *testing.T) {
 			if got, err := p.Get("login"); err != nil || got != login {
 				t.Errorf("while it is away: %+v, %v", got, err)
 			}
-			if err := p.Set(t.Context(), limiter.StoredPolicy{Policy: login}); !errors.Is(err, limiter.ErrUnavailable) {
+			if _, err := p.Apply(t.Context(), limiter.PolicyEdit{Set: []limiter.StoredPolicy{{Policy: login}}}); !errors.Is(err, limiter.ErrUnavailable) {
 				t.Errorf("Set while it is away: %v", err)
 			}
 			dialer.Down.Store(false)
@@ -149,7 +149,7 @@ func TestClose(t *testing.T) {
 	}
 	changed := login
 	changed.Limit = 7
-	if err := p.Set(t.Context(), limiter.StoredPolicy{Policy: changed}); err != nil {
+	if _, err := p.Apply(t.Context(), limiter.PolicyEdit{Set: []limiter.StoredPolicy{{Policy: changed}}}); err != nil {
 		t.Fatal(err)
 	}
 	if got, err := p.Get("login"); err != nil || got != changed {
@@ -278,7 +278,7 @@ func TestOperator(t *testing.T) {
 	}
 	bed.Exec(t, owner, fmt.Sprintf(`INSERT INTO pglimit_policy (name, algorithm, limit_units, period_s) VALUES ('login', 'gcra', 1, 1); REVOKE UPDATE ON pglimit_policy_version FROM %s`, role))
 	p.await(t, version+2)
-	if err := p.Delete(t.Context(), "login", ""); !errors.Is(err, limiter.ErrMisconfigured) || !strings.Contains(err.Error(), "pglimit_policy_version") {
+	if _, err := p.Apply(t.Context(), limiter.PolicyEdit{Delete: []string{"login"}}); !errors.Is(err, limiter.ErrMisconfigured) || !strings.Contains(err.Error(), "pglimit_policy_version") {
 		t.Errorf("without a right: %v", err)
 	}
 }

@@ -110,7 +110,7 @@ func TestOverridesInTheDatabase(t *testing.T) {
 				}
 			}
 			// A remembered denial does not outlive a new override.
-			if err := p.SetOverride(ctx, limiter.Override{Policy: "login", Key: "vip", Limit: ptr(50.0), Burst: ptr(40.0)}); err != nil {
+			if _, err := p.Apply(ctx, limiter.PolicyEdit{SetOverrides: []limiter.Override{{Policy: "login", Key: "vip", Limit: ptr(50.0), Burst: ptr(40.0)}}}); err != nil {
 				t.Fatal(err)
 			}
 			if r, err := l.AllowN(ctx, login, "vip", 15); err != nil || !r.Allowed {

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/internal/either"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -77,7 +78,7 @@ func TestReserveEndsOnce(t *testing.T) {
 			var wg sync.WaitGroup
 			for i := range 32 {
 				units := float64(1 + i%3)
-				settle := func(s limiter.Decider) (bool, error) {
+				settle := func(s either.Limiter) (bool, error) {
 					r, err := s.Settle(ctx, h.ID, units)
 					return !r.Replayed, err
 				}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/pglimit/pglimit/db"
 	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/internal/either"
 	"github.com/pglimit/pglimit/janitor"
 	"github.com/pglimit/pglimit/limiter"
 )
@@ -157,7 +158,7 @@ func TestIdempotencyKeyCountsOnce(t *testing.T) {
 		for _, p := range bed.Variants(100, 1000*time.Hour) {
 			request := p.Request("k"+string(iso), 7)
 			request.IdempotencyKey = "order 1"
-			admit := func(d limiter.Decider) (h limiter.Reservation, err error) {
+			admit := func(d either.Limiter) (h limiter.Reservation, err error) {
 				if p.Algorithm == limiter.LeakyBucketQueue || iso == pgx.ReadCommitted {
 					h.Result, err = d.Do(ctx, request)
 					return h, err

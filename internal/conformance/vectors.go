@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pglimit/pglimit/internal/either"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -92,7 +93,7 @@ func (c Case) run(t *testing.T, l *limiter.Limiter, clock *Clock) {
 }
 
 // Do calls the method named op. block takes its duration in seconds from cost.
-func Do(ctx context.Context, l limiter.Decider, p limiter.Policy, op, key string, cost float64) (limiter.Result, error) {
+func Do(ctx context.Context, l either.Limiter, p limiter.Policy, op, key string, cost float64) (limiter.Result, error) {
 	switch op {
 	case "allow":
 		return l.AllowN(ctx, p, key, cost)

@@ -221,7 +221,6 @@ func (w *World) request(op *Op, now int64, stop int) (out Out) {
 func (w *World) usage(op *Op, r *Rules, now int64) (u limiter.Usage) {
 	k := &w.Keys[op.Key]
 	u.Result = k.check(r, 0, now)
-	u.Remaining = u.Result.Remaining
 	window, windowed := k.State.(*algorithm.Window)
 	for _, h := range w.Held {
 		if h.Key == op.Key && h.State == open && (r.family() != algorithm.Windows || windowed && h.Grant.EndsAt == window.EndsAt && now < window.EndsAt) {

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pglimit/pglimit/internal/conformance"
+	"github.com/pglimit/pglimit/internal/either"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -32,14 +33,14 @@ type Subject struct {
 
 // Way is one way to send a call.
 type Way struct {
-	limiter.Decider
-	In func(pgx.Tx) limiter.Decider
+	either.Limiter
+	In func(pgx.Tx) either.Limiter
 }
 
 // By returns the ways of limiters.
 func By(limiters ...*limiter.Limiter) (all []Way) {
 	for _, l := range limiters {
-		all = append(all, Way{l, func(tx pgx.Tx) limiter.Decider { return l.InTx(tx) }})
+		all = append(all, Way{l, func(tx pgx.Tx) either.Limiter { return l.InTx(tx) }})
 	}
 	return all
 }
@@ -117,7 +118,7 @@ func newSide(s Subject, h *History) *side {
 }
 
 // decider returns the step's way, in the innermost transaction.
-func (x *side) decider(s *Step) limiter.Decider {
+func (x *side) decider(s *Step) either.Limiter {
 	w := x.Ways[s.Way%len(x.Ways)]
 	if n := len(x.open); n > 0 {
 		return w.In(x.open[n-1])
@@ -141,7 +142,7 @@ type Call struct {
 }
 
 // Make makes the call.
-func (c *Call) Make(ctx context.Context, d limiter.Decider) (a Answer) {
+func (c *Call) Make(ctx context.Context, d either.Limiter) (a Answer) {
 	p, key := c.Policy, c.Key
 	switch c.Op {
 	case "allow":

@@ -165,7 +165,7 @@ leaked yet.`,
 
 func usageText(s limiter.Usage) string {
 	text := fmt.Sprintf("spent\t%s\nreserved\t%s in %d open %s\nremaining\t%s of %s\n", cli.Units(s.Spent), cli.Units(s.Reserved), s.Reservations,
-		cli.Plural(s.Reservations, "reservation"), cli.Units(s.Remaining), cli.Units(s.Result.Burst))
+		cli.Plural(s.Reservations, "reservation"), cli.Units(s.Result.Remaining), cli.Units(s.Result.Burst))
 	if !s.WindowEnds.IsZero() {
 		text += fmt.Sprintf("until\t%s\n", s.WindowEnds.Format(time.RFC3339))
 	}

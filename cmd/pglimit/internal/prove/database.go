@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/prove/contest"
+	"github.com/pglimit/pglimit/internal/either"
 	"github.com/pglimit/pglimit/internal/pooler"
 	"github.com/pglimit/pglimit/limiter"
 )
@@ -85,7 +86,7 @@ func closeAll(clients []*dbClient) {
 }
 
 // InTx is for [contest.Client].
-func (c *dbClient) InTx(ctx context.Context, commit bool, do func(limiter.Decider) error) error {
+func (c *dbClient) InTx(ctx context.Context, commit bool, do func(either.Limiter) error) error {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	tx, err := c.pool.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted})

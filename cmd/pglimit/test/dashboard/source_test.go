@@ -233,10 +233,11 @@ func TestPoliciesAndHistory(t *testing.T) {
 	other := must.OK(limiter.OpenPolicies(t.Context(), pool, nil))(t)
 	defer other.Close()
 	login := limiter.StoredPolicy{Policy: ten("login", limiter.GCRA), Note: "first"}
-	must.Succeed(t, other.Set(t.Context(), login))
+	must.OK(other.Apply(t.Context(), limiter.PolicyEdit{Set: []limiter.StoredPolicy{login}}))(t)
 	login.Limit, login.Note = 20, "second"
-	must.Succeed(t, other.Set(t.Context(), login))
-	must.Succeed(t, other.SetOverride(t.Context(), limiter.Override{Policy: "login", Key: "k", Unlimited: true}))
+	must.OK(other.Apply(t.Context(), limiter.PolicyEdit{
+		Set: []limiter.StoredPolicy{login}, SetOverrides: []limiter.Override{{Policy: "login", Key: "k", Unlimited: true}},
+	}))(t)
 	var p dashboard.Policies
 	for p.Version < other.Version() { // it follows
 		p = must.OK(s.Policies(t.Context()))(t)

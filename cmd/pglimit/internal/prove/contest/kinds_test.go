@@ -10,32 +10,33 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pglimit/pglimit/internal/either"
 	"github.com/pglimit/pglimit/limiter"
 )
 
 // rolledBackAlone is a transaction of a client that can roll back only AllowN.
 type rolledBackAlone struct {
-	limiter.Decider
+	either.Limiter
 	commit bool
 }
 
 func (d rolledBackAlone) AllowN(ctx context.Context, p limiter.Policy, key string, n float64) (limiter.Result, error) {
 	if d.commit {
-		return d.Decider.AllowN(ctx, p, key, n)
+		return d.Limiter.AllowN(ctx, p, key, n)
 	}
 	return d.Check(ctx, p, key, n)
 }
 
 func (d rolledBackAlone) AllowAll(ctx context.Context, requests ...limiter.Request) (limiter.Results, error) {
 	if d.commit {
-		return d.Decider.AllowAll(ctx, requests...)
+		return d.Limiter.AllowAll(ctx, requests...)
 	}
 	return limiter.Results{}, limiter.ErrRetryTx
 }
 
 func (d rolledBackAlone) Reserve(ctx context.Context, request limiter.Request, ttl time.Duration) (limiter.Reservation, error) {
 	if d.commit {
-		return d.Decider.Reserve(ctx, request, ttl)
+		return d.Limiter.Reserve(ctx, request, ttl)
 	}
 	return limiter.Reservation{}, limiter.ErrRetryTx
 }
@@ -51,7 +52,7 @@ type wrong struct {
 	reserved *sync.Map // requests by reservation
 }
 
-func (w wrong) InTx(_ context.Context, commit bool, do func(limiter.Decider) error) error {
+func (w wrong) InTx(_ context.Context, commit bool, do func(either.Limiter) error) error {
 	return do(rolledBackAlone{w, commit})
 }
 
