@@ -59,7 +59,8 @@ type Outcome string
 // The outcomes.
 const (
 	OutcomeAllowed  Outcome = "allowed"  // or done, for a verb that is not a request
-	OutcomeDenied   Outcome = "denied"   // the limit or a block denied it, or the AllowAll that it was part of
+	OutcomeDenied   Outcome = "denied"   // the limit or a block denied it
+	OutcomeSkipped  Outcome = "skipped"  // another request of its AllowAll or WaitAll was denied; nothing was counted
 	OutcomeShadowed Outcome = "shadowed" // Policy.Shadow let pass what it would have denied
 	OutcomeError    Outcome = "error"    // there was no decision
 )
@@ -71,8 +72,8 @@ func (o Observation) Outcome() Outcome {
 		return OutcomeError
 	case o.Result.Shadowed:
 		return OutcomeShadowed
-	case o.Result.Allowed && o.Result.Granted == 0 && (o.Verb == VerbAllowAll || o.Verb == VerbWaitAll):
-		return OutcomeDenied // it would have fitted, and another request denied the whole
+	case (o.Verb == VerbAllowAll || o.Verb == VerbWaitAll) && o.Result.Granted == 0 && o.Result.Reason == "":
+		return OutcomeSkipped // it would have fitted, or was not decided
 	case o.Result.Allowed:
 		return OutcomeAllowed
 	}
@@ -100,8 +101,8 @@ func (o Observation) Labels() [4]string {
 	return [4]string{policy, string(o.Verb), string(o.Outcome()), source}
 }
 
-// Units returns the units granted; of a denied, shadowed or failed request, those requested. It
-// is 0 if they are not valid.
+// Units returns the units granted; of a request with another outcome, those requested. It is
+// 0 if they are not valid.
 func (o Observation) Units() float64 {
 	units := o.Request.Cost
 	if o.Outcome() == OutcomeAllowed {

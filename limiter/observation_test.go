@@ -3,9 +3,12 @@ package limiter
 import (
 	"context"
 	"errors"
+	"maps"
 	"math"
 	"testing"
 	"time"
+
+	"github.com/pglimit/pglimit/internal/must"
 )
 
 func TestOutcome(t *testing.T) {
@@ -13,7 +16,8 @@ func TestOutcome(t *testing.T) {
 		OutcomeAllowed: {
 			{Verb: VerbAllow, Result: Result{Allowed: true}}, {Verb: VerbReset}, {Verb: VerbBlock}, {Verb: VerbUnblock}, {Verb: VerbCancel},
 		},
-		OutcomeDenied:   {{Verb: VerbAllow}, {Verb: VerbCheck}},
+		OutcomeDenied:   {{Verb: VerbAllow}, {Verb: VerbCheck}, {Verb: VerbAllowAll, Result: Result{Reason: ReasonLimit}}},
+		OutcomeSkipped:  {{Verb: VerbAllowAll, Result: Result{Allowed: true}}, {Verb: VerbWaitAll, Result: Result{Source: SourceSkipped}}},
 		OutcomeShadowed: {{Verb: VerbAllow, Result: Result{Allowed: true, Shadowed: true}}},
 		OutcomeError:    {{Verb: VerbAllow, Err: errors.New("away")}, {Verb: VerbReset, Err: errors.New("away")}},
 	} {
@@ -48,12 +52,27 @@ func TestObservationLabels(t *testing.T) {
 			t.Errorf("%v units are %v of %+v: %v", n, last.Units(), last.Labels(), err)
 		}
 	}
-	all, err := l.AllowAll(ctx, p.Request("a", 5), p.Request("b", 6))
-	if err != nil || all.Allowed || !all.PerRequest[0].Allowed {
+}
+
+// TestSkippedIsNotDenied: a denied AllowAll is a denial only of the policies that denied it,
+// in metrics as in a DenialLog.
+func TestSkippedIsNotDenied(t *testing.T) {
+	counts := map[string]int{}
+	log := must.OK(newDenialLog(nil, nil))(t)
+	l := NewMemory(&Config{DenialLog: log, Observe: func(_ context.Context, o Observation) {
+		counts[o.Labels()[0]+" "+o.Labels()[2]]++
+		if o.Units() != 5 {
+			t.Errorf("%+v: %v units", o, o.Units())
+		}
+	}})
+	five, four := PerHour("five", 5), PerHour("four", 4)
+	shadow := PerHour("shadow", 1)
+	shadow.Shadow = true
+	if all, err := l.AllowAll(t.Context(), five.Request("k", 5), four.Request("k", 5), shadow.Request("k", 5)); err != nil || all.Allowed {
 		t.Fatalf("%+v, %v", all, err)
 	}
-	first := Observation{Verb: VerbAllowAll, Request: p.Request("a", 5), Result: all.PerRequest[0]}
-	if first.Outcome() != OutcomeDenied || first.Units() != 5 {
-		t.Errorf("%s, %v units", first.Outcome(), first.Units())
+	want := map[string]int{"five skipped": 1, "four denied": 1, "shadow skipped": 1}
+	if rows := log.take(); !maps.Equal(counts, want) || len(rows) != 1 || rows[0].policy != "four" {
+		t.Errorf("counted %v, want %v; logged %+v", counts, want, rows)
 	}
 }

@@ -5,13 +5,16 @@
 //	l, err := limiter.New(pool, &limiter.Config{Observe: telemetry.Observe})
 //	telemetry.Watch(l)
 //
-// The metrics, with the attributes policy, verb, outcome (allowed, denied, shadowed or
-// error) and source (limiter.Source; absent after an error):
+// The metrics, with the attributes policy, verb, outcome (a limiter.Outcome: allowed,
+// denied, skipped, shadowed or error) and source (a limiter.Source; absent after an error):
 //
 //	pglimit.decisions          counter of calls of the limiter's methods
 //	pglimit.units              counter of units granted; of other outcomes, those requested
-//	pglimit.decision.duration  histogram in seconds, from a call to its answer
-//	pglimit.batch.rows         histogram of the requests that shared a statement
+//
+// Histograms of all policies together, with the attributes verb and source, and verb:
+//
+//	pglimit.decision.duration  seconds from a call to its answer
+//	pglimit.batch.rows         requests that shared a statement
 //
 // Without attributes, and summed over the limiters that are watched:
 //
@@ -147,9 +150,9 @@ func (t *Telemetry) Observe(ctx context.Context, o limiter.Observation) {
 	s := t.of(k)
 	t.decisions.Add(ctx, 1, s.add...)
 	t.units.Add(ctx, o.Units(), s.add...)
-	t.duration.Record(ctx, o.Duration.Seconds(), s.record...)
+	t.duration.Record(ctx, o.Duration.Seconds(), s.duration...)
 	if o.Rows > 0 {
-		t.rows.Record(ctx, int64(o.Rows), s.record...)
+		t.rows.Record(ctx, int64(o.Rows), s.rows...)
 	}
 	if t.tracer != nil {
 		t.span(ctx, &o, k)
@@ -158,24 +161,29 @@ func (t *Telemetry) Observe(ctx context.Context, o limiter.Observation) {
 
 // series has the options for one combination of attributes.
 type series struct {
-	add    []metric.AddOption
-	record []metric.RecordOption
+	add            []metric.AddOption
+	duration, rows []metric.RecordOption
 }
 
 func (t *Telemetry) of(k [4]string) *series {
 	if known, ok := t.series.Load(k); ok {
 		return known.(*series)
 	}
-	set := metric.WithAttributeSet(attribute.NewSet(attributesOf(k)...))
-	known, _ := t.series.LoadOrStore(k, &series{[]metric.AddOption{set}, []metric.RecordOption{set}})
+	set := func(labels ...int) metric.MeasurementOption {
+		return metric.WithAttributeSet(attribute.NewSet(attributesOf(k, labels...)...))
+	}
+	known, _ := t.series.LoadOrStore(k, &series{
+		[]metric.AddOption{set(0, 1, 2, 3)},
+		[]metric.RecordOption{set(metrics.OfDuration...)}, []metric.RecordOption{set(metrics.OfRows...)},
+	})
 	return known.(*series)
 }
 
-func attributesOf(k [4]string) []attribute.KeyValue {
-	var all []attribute.KeyValue
-	for i, v := range k {
-		if v != "" {
-			all = append(all, attribute.String(metrics.Labels[i], v))
+// attributesOf returns the attributes at those indexes of metrics.Labels that have a value.
+func attributesOf(k [4]string, labels ...int) (all []attribute.KeyValue) {
+	for _, i := range labels {
+		if k[i] != "" {
+			all = append(all, attribute.String(metrics.Labels[i], k[i]))
 		}
 	}
 	return all
@@ -189,7 +197,7 @@ func (t *Telemetry) span(ctx context.Context, o *limiter.Observation, k [4]strin
 	if !span.IsRecording() {
 		return
 	}
-	for _, a := range attributesOf(k) {
+	for _, a := range attributesOf(k, 0, 1, 2, 3) {
 		span.SetAttributes(attribute.KeyValue{Key: "pglimit." + a.Key, Value: a.Value})
 	}
 	span.SetAttributes(attribute.Float64("pglimit.cost", o.Request.Cost), attribute.Int("pglimit.batch.rows", o.Rows), attribute.Int("pglimit.waiting", o.Waiting))

@@ -84,11 +84,10 @@ func TestObserve(t *testing.T) {
 	telemetry.Observe(t.Context(), limiter.Observation{Verb: limiter.VerbAllow, Request: p.Request("a secret key", 3), Err: errors.New("away"), Duration: time.Second, Rows: 7})
 
 	want := []string{
-		"pglimit.batch.rows{outcome=error,policy=login,verb=allow} 7",
+		"pglimit.batch.rows{verb=allow} 7",
 		"pglimit.breaker.open{} 0",
-		"pglimit.decision.duration{outcome=allowed,policy=login,source=memory,verb=allow} 1",
-		"pglimit.decision.duration{outcome=denied,policy=login,source=memory,verb=allow} 1",
-		"pglimit.decision.duration{outcome=error,policy=login,verb=allow} 1",
+		"pglimit.decision.duration{source=memory,verb=allow} 2",
+		"pglimit.decision.duration{verb=allow} 1",
 		"pglimit.decisions{outcome=allowed,policy=login,source=memory,verb=allow} 1",
 		"pglimit.decisions{outcome=denied,policy=login,source=memory,verb=allow} 1",
 		"pglimit.decisions{outcome=error,policy=login,verb=allow} 1",

@@ -5,13 +5,16 @@
 //	l, err := limiter.New(pool, &limiter.Config{Observe: metrics.Observe})
 //	metrics.Watch(l)
 //
-// The metrics, with the labels policy, verb, outcome (allowed, denied, shadowed or error)
-// and source (limiter.Source; empty after an error):
+// The metrics, with the labels policy, verb, outcome (a limiter.Outcome: allowed, denied,
+// skipped, shadowed or error) and source (a limiter.Source; empty after an error):
 //
 //	pglimit_decisions_total            calls of the limiter's methods
 //	pglimit_units_total                units granted; of other outcomes, those requested
-//	pglimit_decision_duration_seconds  histogram, time from a call to its answer
-//	pglimit_batch_rows                 histogram, requests that shared a statement
+//
+// Histograms of all policies together, with the labels verb and source, and verb:
+//
+//	pglimit_decision_duration_seconds  time from a call to its answer
+//	pglimit_batch_rows                 requests that shared a statement
 //
 // Without labels, and summed over the limiters that are watched:
 //
@@ -79,16 +82,15 @@ func New(config *Config) *Collector {
 	if config != nil {
 		c = *config
 	}
-	labels := metrics.Labels[:]
 	counter := func(i metrics.Instrument) *prometheus.CounterVec {
-		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: i.Prometheus(), Help: i.Help, ConstLabels: c.ConstLabels}, labels)
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: i.Prometheus(), Help: i.Help, ConstLabels: c.ConstLabels}, metrics.Labels[:])
 	}
-	histogram := func(i metrics.Instrument, bounds []float64) *prometheus.HistogramVec {
-		return prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: i.Prometheus(), Help: i.Help, ConstLabels: c.ConstLabels, Buckets: bounds}, labels)
+	histogram := func(i metrics.Instrument, bounds []float64, labels []int) *prometheus.HistogramVec {
+		return prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: i.Prometheus(), Help: i.Help, ConstLabels: c.ConstLabels, Buckets: bounds}, metrics.Pick(metrics.Labels, labels))
 	}
 	p := &Collector{
 		decisions: counter(metrics.Decisions), units: counter(metrics.Units),
-		duration: histogram(metrics.Duration, metrics.DurationBounds), rows: histogram(metrics.Rows, metrics.RowsBounds),
+		duration: histogram(metrics.Duration, metrics.DurationBounds, metrics.OfDuration), rows: histogram(metrics.Rows, metrics.RowsBounds, metrics.OfRows),
 		gauges: metrics.NewGauges(c.Pool, c.PoolEvery, c.PoolTimeout), descs: map[metrics.Instrument]*prometheus.Desc{},
 	}
 	for _, i := range p.gauges.All() {
@@ -114,7 +116,7 @@ func (p *Collector) of(v [4]string) *series {
 	}
 	s, _ := p.series.LoadOrStore(v, &series{
 		p.decisions.WithLabelValues(v[:]...), p.units.WithLabelValues(v[:]...),
-		p.duration.WithLabelValues(v[:]...), p.rows.WithLabelValues(v[:]...),
+		p.duration.WithLabelValues(metrics.Pick(v, metrics.OfDuration)...), p.rows.WithLabelValues(metrics.Pick(v, metrics.OfRows)...),
 	})
 	return s.(*series)
 }

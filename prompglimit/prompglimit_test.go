@@ -3,6 +3,7 @@ package prompglimit
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -39,7 +40,7 @@ pglimit_decisions_total{outcome="allowed",policy="login",source="memory",verb="c
 pglimit_decisions_total{outcome="denied",policy="login",source="memory",verb="allow"} 1
 pglimit_decisions_total{outcome="error",policy="",source="",verb="allow"} 1
 pglimit_decisions_total{outcome="error",policy="login",source="",verb="allow"} 1
-# HELP pglimit_units_total Units granted; of denied, shadowed and failed requests, those requested.
+# HELP pglimit_units_total Units granted; of other outcomes than allowed, those requested.
 # TYPE pglimit_units_total counter
 pglimit_units_total{outcome="allowed",policy="login",source="",verb="block"} 0
 pglimit_units_total{outcome="allowed",policy="login",source="memory",verb="allow"} 2
@@ -58,8 +59,8 @@ pglimit_waiting 0
 		"pglimit_decisions_total", "pglimit_units_total", "pglimit_breaker_open", "pglimit_waiting"); err != nil {
 		t.Error(err)
 	}
-	if n := testutil.CollectAndCount(c, "pglimit_decision_duration_seconds"); n != 6 {
-		t.Errorf("%d series of durations", n)
+	if n := testutil.CollectAndCount(c, "pglimit_decision_duration_seconds"); n != 4 {
+		t.Errorf("%d histograms of durations", n)
 	}
 	all, err := registry.Gather()
 	if err != nil {
@@ -73,6 +74,37 @@ pglimit_waiting 0
 	problems, err := testutil.GatherAndLint(registry)
 	if err != nil || len(problems) > 0 {
 		t.Errorf("%v, %v", problems, err)
+	}
+}
+
+// TestSeries: more policies do not make more histograms, which are most of the series.
+func TestSeries(t *testing.T) {
+	c := New(nil)
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(c)
+	for policy := range 9 {
+		request := limiter.PerMinute(fmt.Sprintf("p%d", policy), 1).Request("k", 1)
+		for _, r := range []limiter.Result{
+			{Allowed: true, Granted: 1, Source: limiter.SourceDatabase}, {Source: limiter.SourceDatabase}, {Source: limiter.SourceCache},
+		} {
+			c.Observe(t.Context(), limiter.Observation{Verb: limiter.VerbAllow, Request: request, Result: r, Rows: 1})
+		}
+	}
+	all, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	series := 0
+	for _, family := range all {
+		for _, m := range family.GetMetric() {
+			if h := m.GetHistogram(); h != nil {
+				series += len(h.GetBucket()) + 2 // and below: +Inf, sum, count
+			}
+			series++
+		}
+	}
+	if want := 9*3*2 + 2*(14+3) + (9 + 3) + 2; series != want {
+		t.Errorf("%d series of nine policies, want %d", series, want)
 	}
 }
 

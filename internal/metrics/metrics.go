@@ -35,10 +35,11 @@ func (i Instrument) Prometheus() string {
 	return name
 }
 
-// The instruments. Those up to Rows have the attributes of Labels.
+// The instruments. Decisions and Units have the attributes of Labels. A histogram has 12 or
+// 17 series for each combination, so Duration has only the verb and source, and Rows the verb.
 var (
 	Decisions = Instrument{"pglimit.decisions", "{decision}", "Calls of the limiter's methods, by what came of them.", true}
-	Units     = Instrument{"pglimit.units", "{unit}", "Units granted; of denied, shadowed and failed requests, those requested.", true}
+	Units     = Instrument{"pglimit.units", "{unit}", "Units granted; of other outcomes than allowed, those requested.", true}
 	Duration  = Instrument{"pglimit.decision.duration", "s", "Time from a call to its answer, without the sleep of a Wait.", false}
 	Rows      = Instrument{"pglimit.batch.rows", "{request}", "Requests that shared the statement or transaction of a request.", false}
 
@@ -54,6 +55,20 @@ var (
 
 // Labels are the names of the attributes, in the order of limiter.Observation.Labels.
 var Labels = [...]string{"policy", "verb", "outcome", "source"}
+
+// OfDuration and OfRows are the indexes in Labels of the attributes of Duration and Rows.
+var (
+	OfDuration = []int{1, 3}
+	OfRows     = []int{1}
+)
+
+// Pick returns the elements of all at the indexes.
+func Pick(all [4]string, indexes []int) (some []string) {
+	for _, i := range indexes {
+		some = append(some, all[i])
+	}
+	return some
+}
 
 // DurationBounds are the buckets of Duration in seconds, RowsBounds those of Rows.
 var (
