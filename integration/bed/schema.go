@@ -186,6 +186,8 @@ func charge(v reflect.Value) {
 		for i := range v.NumField() {
 			switch v.Type().Field(i).Name {
 			case "Commit", "LockTimeout": // empty: the session's setting
+			case "Defaults":
+				v.Field(i).SetString("[]")
 			default:
 				charge(v.Field(i))
 			}

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/cli"
@@ -56,6 +57,7 @@ type setAnswer struct {
 	Policy  limiter.StoredPolicy    `json:"policy"`
 	Fields  []policyfile.Difference `json:"fields"` // that changed
 	Version int64                   `json:"version"`
+	Default *program                `json:"default,omitempty"` // the program whose default policy was changed
 }
 
 func newPolicySet(db *connect.Database, out *cli.Output) *cobra.Command {
@@ -67,7 +69,11 @@ func newPolicySet(db *connect.Database, out *cli.Output) *cobra.Command {
 as it is. --period replaces --calendar and the reverse. The policy is checked
 before it is stored. The answer shows what changed.
 
-A new policy needs --limit, and --period or --calendar. Its algorithm is
+If the database lacks the policy and a program has a default policy NAME, that
+is changed and stored: of the program seen last, if they differ. It replaces
+their defaults. pglimit policy list --effective shows them.
+
+Any other new policy needs --limit, and --period or --calendar. Its algorithm is
 token_bucket unless a flag says otherwise.
 
 What keys have used is carried over: if it is more than the new burst, nothing
@@ -81,15 +87,24 @@ version in the JSON is that of all policies and overrides.`,
   pglimit policy set login --shadow`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return db.WithPolicies(cmd, func(policies *limiter.Policies) error {
+			return db.WithPoliciesOf(cmd, func(pool *pgxpool.Pool, policies *limiter.Policies) error {
 				version, before := policies.Version(), findPolicy(policies, args[0])
+				var text strings.Builder
+				var from *program
+				if before == nil {
+					programs, err := readPrograms(cmd, pool, version)
+					if err != nil {
+						return err
+					}
+					before, from = ofProgram(&text, defaultsOf(programs, policies), args[0])
+				}
 				after, err := flags.Patch(args[0], before)
 				if err != nil {
 					return err
 				}
 				change := policyfile.ChangePolicy(args[0], before, &after)
-				if len(change.Fields) == 0 {
-					return out.Print(cmd, setAnswer{*before, change.Fields, version}, fmt.Sprintf("policy %s is so already\n", args[0]))
+				if len(change.Fields) == 0 && from == nil {
+					return out.Print(cmd, setAnswer{Policy: *before, Fields: change.Fields, Version: version}, fmt.Sprintf("policy %s is so already\n", args[0]))
 				}
 				now, err := policies.Apply(cmd.Context(), limiter.PolicyEdit{IfVersion: version, Set: []limiter.StoredPolicy{after}})
 				if err != nil {
@@ -98,15 +113,28 @@ version in the JSON is that of all policies and overrides.`,
 				if is := findPolicy(policies, args[0]); is != nil {
 					after = *is
 				}
-				var text strings.Builder
 				policyfile.WriteText(&text, []policyfile.Change{change})
 				fmt.Fprintf(&text, "version %d\n", now)
-				return out.Print(cmd, setAnswer{after, change.Fields, now}, text.String())
+				return out.Print(cmd, setAnswer{after, change.Fields, now, from}, text.String())
 			})
 		},
 	}
 	flags.Register(cmd)
 	return cmd
+}
+
+// ofProgram returns the default policy of that name and the program seen last that has it, or
+// nil. It writes which one that is, and which other defaults the stored policy replaces.
+func ofProgram(text *strings.Builder, defaults []defaultPolicy, name string) (*limiter.StoredPolicy, *program) {
+	all := slices.DeleteFunc(defaults, func(d defaultPolicy) bool { return d.Policy.Name != name })
+	if len(all) == 0 {
+		return nil, nil
+	}
+	fmt.Fprintf(text, "from the default of %v\n", all[0].last)
+	for _, other := range all[1:] {
+		fmt.Fprintf(text, "not from that of %v: limit %s per %s\n", other.last, cli.Units(other.Policy.Limit), perText(other.Policy))
+	}
+	return &limiter.StoredPolicy{Policy: all[0].Policy}, all[0].last
 }
 
 func newPolicyDelete(db *connect.Database, out *cli.Output) *cobra.Command {

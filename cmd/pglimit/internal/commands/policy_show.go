@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/cli"
@@ -44,43 +45,80 @@ Exit code 1: there is no such policy.`,
 }
 
 func newPolicyList(db *connect.Database, out *cli.Output) *cobra.Command {
-	return &cobra.Command{
+	var effective bool
+	cmd := &cobra.Command{
 		Use:   "list",
 		Short: "List the policies in the database",
-		Long:  `List the policies in the database by name, each with the number of its overrides.`,
+		Long: `List the policies in the database by name, each with the number of its overrides.
+
+With --effective, list also the default policies of the programs that pglimit
+programs lists, as far as no stored policy replaces them. If programs have
+different ones of a name, each is listed, that of the program seen last first.
+The JSON then has "defaults": [{"policy", "programs"}] too.`,
 		Example: `  pglimit policy list
+  pglimit policy list --effective
   pglimit policy list --json | jq -r '.policies[].name'`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return db.WithPolicies(cmd, func(policies *limiter.Policies) error {
-				return out.Print(cmd, policyfile.File{Policies: append([]limiter.StoredPolicy{}, policies.List()...)}, listText(policies))
+			return db.WithPoliciesOf(cmd, func(pool *pgxpool.Pool, policies *limiter.Policies) error {
+				answer := effectivePolicies{Policies: append([]limiter.StoredPolicy{}, policies.List()...)}
+				if effective {
+					programs, err := readPrograms(cmd, pool, policies.Version())
+					if err != nil {
+						return err
+					}
+					answer.Defaults = append([]defaultPolicy{}, defaultsOf(programs, policies)...)
+				}
+				return out.Print(cmd, answer, listText(policies, answer))
 			})
 		},
 	}
+	cmd.Flags().BoolVar(&effective, "effective", false, "also list programs' default policies")
+	return cmd
 }
 
-func listText(policies *limiter.Policies) string {
-	all := policies.List()
-	if len(all) == 0 {
+// effectivePolicies is the answer of list in JSON.
+type effectivePolicies struct {
+	Policies []limiter.StoredPolicy `json:"policies"`
+	Defaults []defaultPolicy        `json:"defaults,omitzero"` // nil: not wanted
+}
+
+func listText(policies *limiter.Policies, all effectivePolicies) string {
+	if len(all.Policies)+len(all.Defaults) == 0 {
 		return "the database has no policies: `pglimit policy set` adds one, `pglimit policy import` those of a file\n"
 	}
 	var text strings.Builder
 	fmt.Fprintln(&text, "NAME\tALGORITHM\tLIMIT\tPER\tBURST\tOVERRIDES\tCHANGED\tFLAGS\tNOTE")
-	for _, p := range all {
-		per := duration.Format(p.Period)
-		if p.Calendar != "" {
-			per = strings.TrimSpace(string(p.Calendar) + " " + p.TimeZone)
+	line := func(p limiter.StoredPolicy, changed, note string, more ...string) {
+		flags := more
+		if p.Shadow {
+			flags = append(flags, "shadow")
 		}
-		var flags []string
-		for flag, set := range map[string]bool{"shadow": p.Shadow, "askers": p.Askers} {
-			if set {
-				flags = append(flags, flag)
-			}
+		if p.Askers {
+			flags = append(flags, "askers")
 		}
-		fmt.Fprintf(&text, "%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\n", p.Name, p.Algorithm, cli.Units(p.Limit), per, cli.Units(cmp.Or(p.Burst, p.Limit)),
-			policies.OverrideCount(p.Name), p.ChangedAt.UTC().Format(time.DateOnly), strings.Join(flags, ","), quotedLine(p.Note))
+		fmt.Fprintf(&text, "%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\n", p.Name, p.Algorithm, cli.Units(p.Limit), perText(p.Policy), cli.Units(cmp.Or(p.Burst, p.Limit)),
+			policies.OverrideCount(p.Name), changed, strings.Join(flags, ","), note)
+	}
+	for _, p := range all.Policies {
+		line(p, p.ChangedAt.UTC().Format(time.DateOnly), quotedLine(p.Note))
+	}
+	for _, d := range all.Defaults {
+		note := "of " + d.last.String()
+		if more := len(d.Programs) - 1; more > 0 {
+			note += fmt.Sprintf(", and %d more %s", more, cli.Plural(more, "program"))
+		}
+		line(limiter.StoredPolicy{Policy: d.Policy}, "-", note, "default")
 	}
 	return cli.Aligned(text.String())
+}
+
+// perText returns a policy's period, or its calendar.
+func perText(p limiter.Policy) string {
+	if p.Calendar != "" {
+		return strings.TrimSpace(string(p.Calendar) + " " + p.TimeZone)
+	}
+	return duration.Format(p.Period)
 }
 
 // oneLine returns a note without control characters.

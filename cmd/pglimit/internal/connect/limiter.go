@@ -58,6 +58,11 @@ func NewLimiterWith(pool *pgxpool.Pool, config *limiter.Config) (*limiter.Limite
 
 // WithPolicies calls use with the policies in the database, opened as by Open.
 func (d *Database) WithPolicies(cmd *cobra.Command, use func(*limiter.Policies) error) error {
+	return d.WithPoliciesOf(cmd, func(_ *pgxpool.Pool, policies *limiter.Policies) error { return use(policies) })
+}
+
+// WithPoliciesOf is WithPolicies with the pool.
+func (d *Database) WithPoliciesOf(cmd *cobra.Command, use func(*pgxpool.Pool, *limiter.Policies) error) error {
 	pool, err := d.Open(cmd)
 	if err != nil {
 		return err
@@ -68,7 +73,7 @@ func (d *Database) WithPolicies(cmd *cobra.Command, use func(*limiter.Policies) 
 		return err
 	}
 	defer policies.Close()
-	return use(policies)
+	return use(pool, policies)
 }
 
 // openPolicies loads the policies. A command ends soon, so it does not listen for changes and
