@@ -60,7 +60,8 @@ func check(s *scene, all []record) error {
 	expires, kept := firstExpiry(s, all), undone(all)
 	for i := range all {
 		r := &all[i]
-		r.Op.Kept, r.Op.Rival = kept, rivalled(r, all, expires)
+		given, rivalled := gives(&r.Op, expires), rivalled(r, all, expires)
+		r.Op.Kept, r.Op.Rival = kept, rivalled || given && s.Loses // a denial stands if giving back fails
 		for j := range r.Op.Steps {
 			r.Op.Steps[j].Kept, r.Op.Steps[j].Rival = kept, r.Op.Rival
 		}
@@ -80,9 +81,15 @@ func check(s *scene, all []record) error {
 		} else {
 			history = append(history, op)
 		}
-		if given := gives(&r.Op, expires); given || r.Op.Idem != 0 && !r.Op.SQL {
+		if given || r.Op.Idem != 0 && !r.Op.SQL {
 			give := &model.Op{Verb: model.Give, Key: r.Op.Key, Clocks: readings(r), Of: &r.Op, Forgets: !given}
-			history = append(history, porcupine.Operation{ClientId: r.Client, Input: give, Output: &model.Out{Lost: true}, Call: op.Call, Return: op.Return})
+			g := porcupine.Operation{ClientId: r.Client, Input: give, Output: &model.Out{Lost: true}, Call: op.Call, Return: op.Return}
+			history = append(history, g)
+			if given && rivalled { // others may come between its denial and the first return
+				first := *give
+				first.Denies, g.Input = true, &first
+				history = append(history, g)
+			}
 		}
 		if touches(s, r) {
 			touch := &model.Op{Verb: model.Give, Key: r.Op.Key, Clocks: readings(r), Of: &r.Op, Touches: true}
@@ -164,10 +171,12 @@ func gives(op *model.Op, expires []int64) bool {
 }
 
 // rivalled reports whether another operation may have ended a reservation while r was under
-// way, or, if r itself ends one, have changed the key.
+// way, or, if r itself may end one, have changed the key. It may have moved the key's clock
+// between r's denial and its return of a reservation, of which all has leaked then: nothing
+// comes back, and the denial stands.
 func rivalled(r *record, all []record, expires []int64) bool {
 	settles := func(op model.Op) bool { return op.Verb == model.Settle }
-	ending := settles(r.Op) || slices.ContainsFunc(r.Op.Steps, settles)
+	ending := settles(r.Op) || gives(&r.Op, expires) || slices.ContainsFunc(r.Op.Steps, settles)
 	return slices.ContainsFunc(all, func(o record) bool {
 		itself, before, after := o.Call == r.Call, o.Return < r.Call && !o.Out.Lost, o.Call > r.Return
 		if itself || before || after {

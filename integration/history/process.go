@@ -95,6 +95,9 @@ func (c *fragile) Write(b []byte) (int, error) {
 func play(scenes []*scene, seed uint64, of []*process) (all []record) {
 	var mu sync.Mutex
 	var working sync.WaitGroup
+	for _, p := range of { // an operation that sent nothing has left it set
+		p.cut.Store(false)
+	}
 	for i, s := range scenes {
 		for n := range s.clients {
 			neighbours := 1

@@ -13,9 +13,10 @@ const (
 	reads  Verb = "AllRead"   // a key that did not
 )
 
-// Split returns the operations of a denied AllowAll, or none if it is one.
+// Split returns the operations of an AllowAll that was denied, or may have been because its
+// answer is lost, or none if it is one.
 func Split(op *Op, out *Out) (parts []*Op) {
-	if op.Verb != AllowAll || op.InTx || out.Lost || out.Fault != "" || out.All.Allowed {
+	if op.Verb != AllowAll || op.InTx || out.Fault != "" || out.All.Allowed {
 		return nil
 	}
 	joints, possible := join(op.Requests)
@@ -27,7 +28,17 @@ func Split(op *Op, out *Out) (parts []*Op) {
 		p.Verb, p.Key, p.Policy = verb, j.key, op.Requests[last(op, j)].Policy
 		parts = append(parts, &p)
 	}
+	if out.Lost {
+		parts = append(parts, op)
+	}
 	for _, j := range joints {
+		if out.Lost {
+			if possible && j.rules.BlockFor > 0 {
+				part(denied, j)
+				part(begins, j)
+			}
+			continue
+		}
 		observe(op, out, j)
 		if j.fits || !possible {
 			part(reads, j)
@@ -81,13 +92,15 @@ func (w *World) partly(op *Op, out *Out, now int64) *World {
 	}
 	w.judge(op, joints, true, now)
 	after, seen := w.clone(), *j
-	observe(op, out, &seen)
+	if !out.Lost {
+		observe(op, out, &seen)
+	}
 	if j.begins() {
 		at := max(w.Keys[j.key].Clock, now)
 		next.Keys[j.key].Blocked = at + j.rules.BlockFor // as its answer shows it
 		after.Dues = append(after.Dues, Due{op.Number, j.key, at})
 	}
-	if !out.Pending && (j.fits || seen.blocked != j.blocked || out.All.DeniedBy != results(out.All.PerRequest, false).DeniedBy || next.differs(op, j, out, now)) {
+	if !out.Lost && (j.fits || seen.blocked != j.blocked || out.All.DeniedBy != results(out.All.PerRequest, false).DeniedBy || next.differs(op, j, out, now)) {
 		return nil
 	}
 	return &after

@@ -62,9 +62,10 @@ type Op struct {
 	InTx     bool         // it is a step of a Tx
 	Of       *Op          // a Give: the request
 	Forgets  bool         // a Give only forgets what the request's idempotency key stood for
+	Denies   bool         // a Give is only the denial of the request
 	Touches  bool         // a Give is a denial that starts no block: of a sum that the request is part of, or its first
 	Kept     map[int]bool // the operations whose grants an Undo gives back
-	Rival    bool         // another operation may have ended a reservation meanwhile
+	Rival    bool         // a denial may stand: see ends; and another operation may have ended a reservation meanwhile
 
 	Clocks   []int64 // what the clock read between the call and its return
 	SQL      bool    // it was a SQL function

@@ -14,7 +14,7 @@ func Step(w *World, op *Op, out *Out) []*World {
 	if op.Verb == Give {
 		return attempt(w, op)
 	}
-	if out.Pending && (op.Verb == begins || op.Verb == denied) {
+	if out.Lost && (op.Verb == begins || op.Verb == denied) {
 		worlds := []*World{w}
 		for _, now := range op.Clocks {
 			if v := w.partly(op, out, now); v != nil {
@@ -71,7 +71,8 @@ const (
 var stops = []int{tried, forgot, gave + 1, gave + 2, gave + 100, lifted + 1, lifted + 2, lifted + 100}
 
 // ends returns how far an operation may come. A denial stands if another client ends the
-// reservations in its way before it gives them back. A Wait may be hurried.
+// reservations in its way, or moves the key's clock until they have leaked, before it gives
+// them back, or if giving back fails. A Wait may be hurried.
 func (op *Op) ends() []int {
 	switch {
 	case op.Verb == Wait:
@@ -118,8 +119,11 @@ func attempt(w *World, op *Op) []*World {
 		}
 	}
 	stops := stops
-	if op.Forgets {
+	switch {
+	case op.Forgets:
 		stops = []int{forgot}
+	case op.Denies:
+		stops = []int{tried}
 	}
 	for _, now := range op.Clocks {
 		for _, stop := range stops {
