@@ -3,6 +3,7 @@
 package history
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -51,6 +52,11 @@ func newClient(p *process, s *scene, number int, seed uint64) *client {
 func (c *client) run() {
 	for range c.ops {
 		switch n := c.rand.IntN(12); {
+		case c.expires && c.soon():
+			op := model.Op{Number: c.number(), Verb: model.Allow, Remember: remember.Microseconds()}
+			c.aim(&op, 0)
+			op.Units = cmp.Or(op.Policy.Burst, op.Policy.Limit)
+			c.do(&op)
 		case c.SQL && n < 4:
 			c.function()
 		case c.Tx && n < 6:
@@ -66,6 +72,14 @@ func (c *client) run() {
 		}
 		moveClock(c.rand, c.clock.ground, c.expiry)
 	}
+}
+
+// soon reports, mostly, whether the client's last reservation is about to expire, or just
+// has. If it still counts, the key has no room for the whole burst.
+func (c *client) soon() bool {
+	now, _ := c.clock.now()
+	left := c.expiry - now
+	return -unit/32 < left && left <= unit/4 && c.rand.IntN(3) > 0
 }
 
 // number returns a new number for an operation. An AllowAll has one for each request.

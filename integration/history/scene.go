@@ -140,7 +140,7 @@ func otherPlan(r *rand.Rand, p limiter.Policy) limiter.Policy {
 func start() int64 { return time.Date(2030, 1, 1, 12, 0, 0, 0, time.UTC).UnixMicro() - 3*unit }
 
 // moveClock sometimes moves the clock: to an edge of a window, near it, to the expiry of a
-// reservation if that comes soon, on by a part of a period, far, or back.
+// reservation or a little before if that comes soon, on by a part of a period, far, or back.
 func moveClock(r *rand.Rand, g *ground, expiry int64) {
 	if r.IntN(4) != 0 {
 		return
@@ -162,9 +162,9 @@ func moveClock(r *rand.Rand, g *ground, expiry int64) {
 			return now + 2*unit
 		case 5:
 			return now + unit/2
-		case 6, 7:
+		case 6, 7, 8, 9:
 			if now < expiry && expiry <= now+2*unit {
-				return expiry - int64(by-6)
+				return expiry - [...]int64{0, 1, unit / 8, unit / 4}[by-6]
 			}
 		}
 		return now + part
