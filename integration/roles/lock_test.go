@@ -27,7 +27,7 @@ func TestGrantsLockHeld(t *testing.T) {
 	bed.Exec(t, bed.Connect(t, address), `REVOKE CREATE ON SCHEMA public FROM PUBLIC; GRANT CREATE ON SCHEMA public TO `+owner.User.Username())
 	holder := bed.ConnectOnce(t, web.String())
 	for _, c := range []struct{ url, args, visible string }{
-		{owner.String(), "up --to 6", ": if it does not migrate"}, // state and time of other roles' sessions are hidden from it
+		{owner.String(), "up --to 7", ": if it does not migrate"}, // state and time of other roles' sessions are hidden from it
 		{address, "up", ", idle since "},
 		{address, "grants --apply " + role, ", idle since "},
 		{address, "down", ", idle since "},
