@@ -74,7 +74,7 @@ func ExampleResult_Err() {
 	fmt.Println(errors.As(err, &denied), err)
 	// Output:
 	// <nil>
-	// true pglimit: denied (limit): retry after 1m0s
+	// true pglimit: denied (limit): retry after 1m
 }
 
 func ExampleLimiter_AllowN() {

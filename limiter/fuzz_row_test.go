@@ -49,7 +49,13 @@ func FuzzStoredPolicyText(f *testing.F) {
 		err = json.Unmarshal(written, &back)
 		if form, _ := p.MarshalYAML(); err == nil {
 			var again StoredPolicy
-			err = again.UnmarshalYAML(func(into any) error { reflect.ValueOf(into).Elem().Set(reflect.ValueOf(form)); return nil })
+			err = again.UnmarshalYAML(func(into any) error {
+				to, from := reflect.ValueOf(into).Elem(), reflect.ValueOf(form)
+				for i := range to.NumField() { // a whole number is an integer
+					to.Field(i).Set(from.Field(i).Convert(to.Field(i).Type()))
+				}
+				return nil
+			})
 			if again.ChangedAt = back.ChangedAt; again != back {
 				t.Errorf("%q is %+v, but by YAML it is %+v", text, back, again)
 			}

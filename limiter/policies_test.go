@@ -130,7 +130,7 @@ func TestStoredPolicyText(t *testing.T) {
 	t.Parallel()
 	at := time.Date(2030, 1, 2, 3, 4, 5, 6000, time.UTC)
 	for want, p := range map[string]limiter.StoredPolicy{
-		`{"name":"a","algorithm":"gcra","limit":5,"period":"1m0s","shadow":true,"askers":true,"max_ttl":"1h0m0s","note":"why","version":7,"changed_at":"2030-01-02T03:04:05.000006Z","changed_by":"app"}`: {
+		`{"name":"a","algorithm":"gcra","limit":5,"period":"1m","shadow":true,"askers":true,"max_ttl":"1h","note":"why","version":7,"changed_at":"2030-01-02T03:04:05.000006Z","changed_by":"app"}`: {
 			Policy: limiter.Policy{Name: "a", Algorithm: limiter.GCRA, Limit: 5, Period: time.Minute, Shadow: true},
 			Note:   "why", Askers: true, MaxTTL: time.Hour, Version: 7, ChangedAt: at, ChangedBy: "app",
 		},

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/pglimit/pglimit/internal/algorithm"
+	durations "github.com/pglimit/pglimit/internal/duration"
+	"github.com/pglimit/pglimit/internal/printable"
 	"github.com/pglimit/pglimit/internal/store"
 )
 
@@ -256,10 +258,16 @@ type PolicyError struct {
 
 // Error names the field, its value and the requirement.
 func (e *PolicyError) Error() string {
-	if s, ok := e.Value.(string); ok {
-		return fmt.Sprintf("pglimit: invalid policy: %s %s: %s", e.Field, store.Quote(s), e.Reason)
+	value := fmt.Sprint(e.Value)
+	switch v := e.Value.(type) {
+	case string:
+		value = store.Quote(v)
+	case float64:
+		value = printable.Number(v)
+	case time.Duration:
+		value = durations.Format(v)
 	}
-	return fmt.Sprintf("pglimit: invalid policy: %s %v: %s", e.Field, e.Value, e.Reason)
+	return fmt.Sprintf("pglimit: invalid policy: %s %s: %s", e.Field, value, e.Reason)
 }
 
 // Is makes errors.Is(err, ErrInvalid) true.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"math"
 	"reflect"
 	"strings"
 	"time"
@@ -21,7 +22,7 @@ func (p Policy) MarshalJSON() ([]byte, error) { return policyForm.marshal(&p) }
 func (p *Policy) UnmarshalJSON(data []byte) error { return policyForm.read(p, strictJSON(data)) }
 
 // MarshalYAML returns a value that YAML packages write as MarshalJSON does.
-func (p Policy) MarshalYAML() (any, error) { return policyForm.text(&p), nil }
+func (p Policy) MarshalYAML() (any, error) { return policyForm.yaml(&p), nil }
 
 // UnmarshalYAML reads that form, for YAML packages that pass a decode function. It does
 // not validate.
@@ -36,7 +37,7 @@ func (p StoredPolicy) MarshalJSON() ([]byte, error) { return storedForm.marshal(
 func (p *StoredPolicy) UnmarshalJSON(data []byte) error { return storedForm.read(p, strictJSON(data)) }
 
 // MarshalYAML returns a value that YAML packages write as MarshalJSON does.
-func (p StoredPolicy) MarshalYAML() (any, error) { return storedForm.text(p.short()), nil }
+func (p StoredPolicy) MarshalYAML() (any, error) { return storedForm.yaml(p.short()), nil }
 
 // UnmarshalYAML reads that form, for YAML packages that pass a decode function. It does
 // not validate.
@@ -131,6 +132,23 @@ func (f form) text(policy any) any {
 	return text.Interface()
 }
 
+// yaml returns the text form with whole numbers as integers. YAML packages write 1000000.0 as
+// 1e+06, which many others read as a text.
+func (f form) yaml(policy any) any {
+	text := reflect.ValueOf(f.text(policy))
+	fields := reflect.VisibleFields(text.Type())
+	for i := range fields {
+		if v := text.Field(i); v.Kind() == reflect.Float64 && v.Float() == math.Trunc(v.Float()) && math.Abs(v.Float()) <= maxUnits {
+			fields[i].Type = reflect.TypeFor[int64]()
+		}
+	}
+	whole := reflect.New(reflect.StructOf(fields)).Elem()
+	for i, field := range fields {
+		whole.Field(i).Set(text.Field(i).Convert(field.Type))
+	}
+	return whole.Interface()
+}
+
 // marshal returns a policy's JSON. It escapes no HTML: the caller's encoder does, if it is
 // to.
 func (f form) marshal(policy any) ([]byte, error) {
@@ -174,7 +192,7 @@ func flatten(to, from reflect.Value) {
 		if to.Kind() == reflect.Float64 {
 			to.SetFloat(inSeconds(v))
 		} else {
-			to.SetString(v.String())
+			to.SetString(durations.Format(v))
 		}
 	case FailMode, Durability:
 		to.SetString(fmt.Sprint(v))

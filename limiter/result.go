@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/pglimit/pglimit/internal/algorithm"
+	durations "github.com/pglimit/pglimit/internal/duration"
 )
 
 // Never is the RetryAfter of a request that can never fit, because its cost is above the
@@ -303,5 +304,5 @@ func (e *DeniedError) Error() string {
 	case e.Result.Reason == "": // not decided
 		return "pglimit: denied"
 	}
-	return fmt.Sprintf("pglimit: denied (%s): retry after %v", e.Result.Reason, e.Result.RetryAfter)
+	return fmt.Sprintf("pglimit: denied (%s): retry after %s", e.Result.Reason, durations.Format(e.Result.RetryAfter))
 }

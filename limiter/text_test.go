@@ -3,6 +3,7 @@ package limiter
 import (
 	"encoding/json"
 	"errors"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -62,12 +63,23 @@ func TestNewWithoutPool(t *testing.T) {
 	}
 }
 
-// TestPolicyTextDays: durations may be in days; they are written in Go's form.
-func TestPolicyTextDays(t *testing.T) {
+// TestPolicyTextWritten: durations may be in days, and durations and numbers are written as
+// people write them. A float64 of 1e6 in YAML would be 1e+06, which many read as a text.
+func TestPolicyTextWritten(t *testing.T) {
 	var p Policy
 	err := json.Unmarshal([]byte(`{"name":"a","algorithm":"gcra","limit":1,"period":"30d"}`), &p)
-	if text, _ := json.Marshal(p); err != nil || p.Period != 720*time.Hour || !strings.Contains(string(text), `"period":"720h0m0s"`) {
+	if text, _ := json.Marshal(p); err != nil || p.Period != 720*time.Hour || !strings.Contains(string(text), `"period":"30d"`) {
 		t.Errorf("%+v, %v, written as %s", p, err, text)
+	}
+	for v, want := range map[float64]any{1e6: int64(1e6), 2.5: 2.5, 1 << 53: int64(1 << 53)} {
+		p.Limit = v
+		form, err := p.MarshalYAML()
+		if got := reflect.ValueOf(form).FieldByName("Limit").Interface(); err != nil || got != want {
+			t.Errorf("%g: got %T %v, %v", v, got, got, err)
+		}
+	}
+	if err := (Policy{Limit: 1, Period: time.Minute, Name: "p", Algorithm: GCRA, Burst: 1e17}).Validate(); err == nil || !strings.Contains(err.Error(), "Burst 100000000000000000: ") {
+		t.Errorf("got %v", err)
 	}
 }
 
@@ -84,7 +96,7 @@ func TestCalendarValidate(t *testing.T) {
 	for want, change := range map[string]func(*Policy){
 		`Calendar "year": must be hour, day, week or month`:   func(p *Policy) { p.Calendar = "year" },
 		`Calendar "month": is for fixed_window only`:          func(p *Policy) { p.Algorithm = SlidingWindowCounter },
-		`Period 1h0m0s: must be 0 with Calendar`:              func(p *Policy) { p.Period = time.Hour },
+		`Period 1h: must be 0 with Calendar`:                  func(p *Policy) { p.Period = time.Hour },
 		`Period -1ns: must be 0 with Calendar`:                func(p *Policy) { p.Period = -1 },
 		`Aligned true: must be false with Calendar`:           func(p *Policy) { p.Aligned = true },
 		`TimeZone "Europe/Wien": is not known here`:           func(p *Policy) { p.TimeZone = "Europe/Wien" },

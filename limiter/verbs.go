@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/pglimit/pglimit/internal/algorithm"
+	durations "github.com/pglimit/pglimit/internal/duration"
 	"github.com/pglimit/pglimit/internal/keys"
 	"github.com/pglimit/pglimit/internal/store"
 )
@@ -155,7 +156,7 @@ func (e *engine) Reset(ctx context.Context, p Policy, key string) error {
 // more than 0 and at most a hundred years.
 func (e *engine) Block(ctx context.Context, p Policy, key string, d time.Duration) error {
 	if reason := badDuration(d); reason != "" || d == 0 {
-		return e.refuse(ctx, verbBlock, p.Request(key, 0), store.Invalid("duration", d.String(), "must be positive whole microseconds, at most a hundred years"))
+		return e.refuse(ctx, verbBlock, p.Request(key, 0), store.Invalid("duration", durations.Format(d), "must be positive whole microseconds, at most a hundred years"))
 	}
 	c := e.call(verbBlock, p.Request(key, 0))
 	c.op.ForUs = d.Microseconds()
@@ -186,7 +187,7 @@ func (e *engine) Unblock(ctx context.Context, p Policy, key string) error {
 //     Reservation has an ID, and Settle and Cancel of it change nothing.
 func (e *engine) Reserve(ctx context.Context, request Request, ttl time.Duration) (Reservation, error) {
 	if reason := badDuration(ttl); reason != "" || ttl < store.MinTTL {
-		return Reservation{}, e.refuse(ctx, verbReserve, request, store.Invalid("ttl", ttl.String(), "must be whole microseconds from one second to a hundred years"))
+		return Reservation{}, e.refuse(ctx, verbReserve, request, store.Invalid("ttl", durations.Format(ttl), "must be whole microseconds from one second to a hundred years"))
 	}
 	c := e.call(verbReserve, request)
 	c.ttl, c.held = ttl, true

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"text/tabwriter"
 
+	"github.com/pglimit/pglimit/internal/duration"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -16,11 +17,11 @@ func Decision(r limiter.Result) string {
 	case !r.Allowed && r.RetryAfter == limiter.Never:
 		return "denied: the cost is above the burst of " + Units(r.Burst)
 	case !r.Allowed:
-		return fmt.Sprintf("denied (%s): retry after %v", r.Reason, r.RetryAfter)
+		return fmt.Sprintf("denied (%s): retry after %s", r.Reason, duration.Format(r.RetryAfter))
 	case r.Delay > 0:
-		return fmt.Sprintf("allowed: in %v, %s of %s remaining", r.Delay, Units(r.Remaining), Units(r.Burst))
+		return fmt.Sprintf("allowed: in %s, %s of %s remaining", duration.Format(r.Delay), Units(r.Remaining), Units(r.Burst))
 	}
-	return fmt.Sprintf("allowed: %s of %s remaining, reset after %v", Units(r.Remaining), Units(r.Burst), r.ResetAfter)
+	return fmt.Sprintf("allowed: %s of %s remaining, reset after %s", Units(r.Remaining), Units(r.Burst), duration.Format(r.ResetAfter))
 }
 
 // Units returns v with up to six decimal places.

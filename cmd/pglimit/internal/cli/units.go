@@ -6,6 +6,8 @@ import (
 	"strings"
 
 	"github.com/spf13/pflag"
+
+	"github.com/pglimit/pglimit/internal/printable"
 )
 
 // ParseUnits reads a number of units in decimals: 10, 2.5 or 1e6. The error does not quote
@@ -39,4 +41,4 @@ func (u *unitsValue) Set(text string) error {
 func (u *unitsValue) Type() string { return "number" }
 
 // String returns the number as people write it, never 1e+06.
-func (u *unitsValue) String() string { return strconv.FormatFloat(float64(*u), 'f', -1, 64) }
+func (u *unitsValue) String() string { return printable.Number(float64(*u)) }

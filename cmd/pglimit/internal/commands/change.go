@@ -14,6 +14,7 @@ import (
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/connect"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/inspect"
 	"github.com/pglimit/pglimit/internal/algorithm"
+	"github.com/pglimit/pglimit/internal/duration"
 	"github.com/pglimit/pglimit/internal/keys"
 	"github.com/pglimit/pglimit/internal/printable"
 	"github.com/pglimit/pglimit/limiter"
@@ -179,7 +180,7 @@ func changeProgress(w io.Writer) func(done, all int) {
 func (c *change) text(key string, counts []inspect.Count) string {
 	what := c.past + " " + c.subject(key)
 	if c.lasts > 0 {
-		what += fmt.Sprintf(" for %v", c.lasts)
+		what += " for " + duration.Format(c.lasts)
 	}
 	if len(counts) == 1 && counts[0].Rows == 1 && details(counts[0]) == "1 row" {
 		return fmt.Sprintf("%s (%s, %s)\n", what, printable.Shown(counts[0].Policy), counts[0].Algorithm)

@@ -11,6 +11,7 @@ import (
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/cli"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/connect"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/policyflags"
+	"github.com/pglimit/pglimit/internal/duration"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -130,7 +131,7 @@ leaky_bucket_queue has no refund: an interrupted wait gives its place back.`,
 // moved returns the text of what Charge or Refund did.
 func moved(what string) func(limiter.Result) string {
 	return func(r limiter.Result) string {
-		text := fmt.Sprintf("%s %s: %s of %s remaining, reset after %v", what, cli.Units(r.Granted), cli.Units(r.Remaining), cli.Units(r.Burst), r.ResetAfter)
+		text := fmt.Sprintf("%s %s: %s of %s remaining, reset after %s", what, cli.Units(r.Granted), cli.Units(r.Remaining), cli.Units(r.Burst), duration.Format(r.ResetAfter))
 		if r.Full {
 			text += ", full"
 		}

@@ -18,7 +18,6 @@ import (
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/prove"
 	"github.com/pglimit/pglimit/internal/duration"
 	"github.com/pglimit/pglimit/limiter"
-	"github.com/pglimit/pglimit/migrations"
 )
 
 // The requests of the demo for each algorithm: a burst at once, then one at a
@@ -38,7 +37,8 @@ const (
 )
 
 func newDemo(db *connect.Database, out *cli.Output) *cobra.Command {
-	return &cobra.Command{
+	var yes bool
+	cmd := &cobra.Command{
 		Use:   "demo",
 		Short: "Send one burst through every algorithm",
 		Long: fmt.Sprintf(`Show all algorithms in less than 30 seconds. The demo has three parts:
@@ -50,7 +50,8 @@ func newDemo(db *connect.Database, out *cli.Output) *cobra.Command {
 3. It tests all algorithms under contention for %v; pglimit prove does the same
    for longer.
 
-It runs the migrations first, and deletes its own keys at the end.`, demoLimit, demoPeriod, burstRequests, laterRequests, demoPace, proofTime),
+It deletes its own keys at the end. In a database that you name it asks before it
+runs migrations; elsewhere than on a terminal it needs --yes.`, demoLimit, duration.Format(demoPeriod), burstRequests, laterRequests, duration.Format(demoPace), proofTime),
 		Example: `  pglimit demo
   pglimit demo --json`,
 		Args: cobra.NoArgs,
@@ -60,8 +61,8 @@ It runs the migrations first, and deletes its own keys at the end.`, demoLimit, 
 				return err
 			}
 			defer pool.Close()
-			if err := migrations.Up(cmd.Context(), pool); err != nil {
-				return cli.DatabaseError(err)
+			if err := migrateAfterAsking(cmd, pool, yes); err != nil {
+				return err
 			}
 			l, err := connect.NewLimiter(pool)
 			if err != nil {
@@ -78,6 +79,8 @@ It runs the migrations first, and deletes its own keys at the end.`, demoLimit, 
 			return out.Answer(cmd, seen.Proof.Holds, seen, demoNext)
 		},
 	}
+	cmd.Flags().BoolVar(&yes, "yes", false, "run missing migrations without a question")
+	return cmd
 }
 
 const demoNext = `
@@ -127,7 +130,7 @@ func runDemo(ctx context.Context, pool *pgxpool.Pool, l *limiter.Limiter, s *sta
 		return d, cli.LimiterError(err)
 	}
 	for _, moment := range d.Spend {
-		s.printf("  %-24s %v spent\n", moment.Moment, moment.Spent)
+		s.printf("  %-24s %s spent\n", moment.Moment, cli.Units(moment.Spent))
 	}
 	s.printf("\nAll algorithms under contention for %v, in units; some clients are killed and some\ntransactions rolled back:\n\n", proofTime)
 	if s.err != nil {

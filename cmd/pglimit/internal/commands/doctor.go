@@ -11,6 +11,7 @@ import (
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/cli"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/connect"
 	"github.com/pglimit/pglimit/doctor"
+	"github.com/pglimit/pglimit/internal/duration"
 	"github.com/pglimit/pglimit/internal/printable"
 )
 
@@ -104,7 +105,7 @@ func doctorText(report doctor.Report, color bool) string {
 		}
 		fmt.Fprintf(&text, "%sfix: %s\n", indent, escaped(c.Fix))
 	}
-	fmt.Fprintf(&text, "%d ok, %d to improve, %d failed, in %v\n", counts[doctor.OK], counts[doctor.Warn], counts[doctor.Fail], report.Took.Round(time.Millisecond))
+	fmt.Fprintf(&text, "%d ok, %d to improve, %d failed, in %s\n", counts[doctor.OK], counts[doctor.Warn], counts[doctor.Fail], duration.Format(report.Took.Round(time.Millisecond)))
 	return text.String()
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/cli"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/connect"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/inspect"
+	"github.com/pglimit/pglimit/internal/duration"
 	"github.com/pglimit/pglimit/internal/printable"
 	"github.com/pglimit/pglimit/limiter"
 )
@@ -140,7 +141,7 @@ They are null where there is no value.`,
 				return fmt.Errorf("--by is %q: use share, denials or recent", by)
 			}
 			if every < 100*time.Millisecond || every > time.Hour {
-				return fmt.Errorf("--every is %v: it must be from 100ms to 1h", every)
+				return fmt.Errorf("--every is %s: it must be from 100ms to 1h", duration.Format(every))
 			}
 			if q.Filter, err = s.filter(); err != nil {
 				return err

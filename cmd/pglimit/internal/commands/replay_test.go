@@ -50,9 +50,9 @@ func TestReplayCandidates(t *testing.T) {
 		got = append(got, fmt.Sprint(string(p), err, c.Cost, c.Allowed, c.Delayed, c.Denied, c.KeysDenied))
 	}
 	if want := []string{
-		`{"name":"cli","algorithm":"token_bucket","limit":3,"period":"1m0s"}<nil> 2 2 0 4 1`,
-		`{"name":"cli","algorithm":"token_bucket","limit":4,"period":"1m0s"}<nil> 1 5 0 1 1`,
-		`{"name":"q","algorithm":"leaky_bucket_queue","limit":60,"period":"1m0s","burst":2,"block_for":"30s"}<nil> 1 2 1 3 1`,
+		`{"name":"cli","algorithm":"token_bucket","limit":3,"period":"1m"}<nil> 2 2 0 4 1`,
+		`{"name":"cli","algorithm":"token_bucket","limit":4,"period":"1m"}<nil> 1 5 0 1 1`,
+		`{"name":"q","algorithm":"leaky_bucket_queue","limit":60,"period":"1m","burst":2,"block_for":"30s"}<nil> 1 2 1 3 1`,
 	}; !slices.Equal(got, want) {
 		t.Errorf("got  %q\nwant %q", got, want)
 	}

@@ -176,12 +176,12 @@ func suggestText(all *replay.Suggestions) string {
 	fmt.Fprintln(&w, "PERIOD\t50 % OF THE KEYS\t99 %\t99.9 %\tALL")
 	for _, s := range all.Suggestions {
 		d := s.Demand
-		fmt.Fprintf(&w, "%v\t%v\t%v\t%v\t%v\n", duration.Format(s.Policy.Period), d.P50, d.P99, d.P999, d.Max)
+		fmt.Fprintf(&w, "%s\t%s\t%s\t%s\t%s\n", duration.Format(s.Policy.Period), cli.Units(d.P50), cli.Units(d.P99), cli.Units(d.P999), cli.Units(d.Max))
 	}
 	fmt.Fprintf(&w, "\ntoken buckets that admit 99.9 %% of the keys, with a headroom of %v:\n\n", all.Headroom)
 	fmt.Fprintln(&w, "PERIOD\tLIMIT\tBURST\tREQUESTS DENIED\t\tKEYS DENIED\t")
 	for _, s := range all.Suggestions {
-		fmt.Fprintf(&w, "%v\t%v\t%v\t%d\t%.1f %%\t%d\t%.1f %%\n", duration.Format(s.Policy.Period), s.Policy.Limit, s.Policy.Burst,
+		fmt.Fprintf(&w, "%s\t%s\t%s\t%d\t%.1f %%\t%d\t%.1f %%\n", duration.Format(s.Policy.Period), cli.Units(s.Policy.Limit), cli.Units(s.Policy.Burst),
 			s.Denied, 100*float64(s.Denied)/float64(all.Requests), s.KeysDenied, 100*float64(s.KeysDenied)/float64(all.Keys))
 	}
 	for _, s := range all.Suggestions {

@@ -15,6 +15,7 @@ import (
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/cli"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/inspect"
 	"github.com/pglimit/pglimit/internal/algorithm"
+	"github.com/pglimit/pglimit/internal/duration"
 	"github.com/pglimit/pglimit/internal/printable"
 )
 
@@ -105,7 +106,7 @@ func (l live) show(keys []inspect.Key, failure error) error {
 	columns, rows := l.screen.size()
 	columns = max(20, columns-1) // clearLine would clear a character in the last column
 	now := l.now()
-	state := fmt.Sprintf("%s  %s, every %v; Ctrl-C ends it", now.Format(time.TimeOnly), l.title, l.every)
+	state := fmt.Sprintf("%s  %s, every %s; Ctrl-C ends it", now.Format(time.TimeOnly), l.title, duration.Format(l.every))
 	if failure != nil {
 		state = now.Format(time.TimeOnly) + "  not refreshed: " + printable.Shown(failure.Error())
 	}
@@ -197,8 +198,6 @@ func units(v *float64) string {
 	switch {
 	case v == nil:
 		return "-"
-	case math.Abs(*v) >= 1e9:
-		return fmt.Sprintf("%.3g", *v)
 	case math.Abs(*v) >= 100 || *v == math.Trunc(*v):
 		return fmt.Sprintf("%.0f", *v)
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/cli"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/connect"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/policyflags"
+	"github.com/pglimit/pglimit/internal/duration"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -34,7 +35,7 @@ Exit code 0: the turn came; 1: denied; 130: interrupted by Ctrl-C.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if timeout < 0 {
-				return fmt.Errorf("--timeout is %v: use the longest time to wait, or 0 for no limit", timeout)
+				return fmt.Errorf("--timeout is %s: use the longest time to wait, or 0 for no limit", duration.Format(timeout))
 			}
 			return wait(cmd, db, out, &flags, args[0], timeout)
 		},
@@ -53,7 +54,7 @@ func wait(cmd *cobra.Command, db *connect.Database, out *cli.Output, flags *poli
 		Observe: func(_ context.Context, o limiter.Observation) {
 			r = o.Result
 			if o.Err == nil && r.Allowed && r.Delay > 0 {
-				fmt.Fprintf(cmd.ErrOrStderr(), "queued: the turn comes in %v\n", r.Delay)
+				fmt.Fprintf(cmd.ErrOrStderr(), "queued: the turn comes in %s\n", duration.Format(r.Delay))
 			}
 		},
 	}
@@ -69,11 +70,11 @@ func wait(cmd *cobra.Command, db *connect.Database, out *cli.Output, flags *poli
 		took := time.Since(start).Round(time.Millisecond)
 		switch denied := (*limiter.DeniedError)(nil); {
 		case err == nil:
-			return out.Answer(cmd, r.Allowed, r, fmt.Sprintf("allowed: waited %v, %s of %s remaining\n", took, cli.Units(r.Remaining), cli.Units(r.Burst)))
+			return out.Answer(cmd, r.Allowed, r, fmt.Sprintf("allowed: waited %s, %s of %s remaining\n", duration.Format(took), cli.Units(r.Remaining), cli.Units(r.Burst)))
 		case errors.As(err, &denied):
 			text := cli.Decision(denied.Result)
 			if timeout > 0 && denied.Result.Reason == limiter.ReasonLimit && denied.Result.RetryAfter != limiter.Never {
-				text += fmt.Sprintf(" to get a turn within %v", timeout)
+				text += fmt.Sprintf(" to get a turn within %s", duration.Format(timeout))
 			}
 			return out.Answer(cmd, false, denied.Result, text+"\n")
 		case cmd.Context().Err() != nil:
@@ -81,9 +82,9 @@ func wait(cmd *cobra.Command, db *connect.Database, out *cli.Output, flags *poli
 		case ctx.Err() != nil && r.Allowed:
 			// The turn came just before the deadline; its answer arrived after it.
 			r.Allowed, r.Granted, r.Reason, r.RetryAfter = false, 0, limiter.ReasonLimit, 0
-			return out.Answer(cmd, false, r, fmt.Sprintf("denied (limit): the turn did not come within %v\n", timeout))
+			return out.Answer(cmd, false, r, fmt.Sprintf("denied (limit): the turn did not come within %s\n", duration.Format(timeout)))
 		case ctx.Err() != nil:
-			return cli.DatabaseError(fmt.Errorf("no answer within --timeout %v: %w", timeout, err))
+			return cli.DatabaseError(fmt.Errorf("no answer within --timeout %s: %w", duration.Format(timeout), err))
 		}
 		return cli.LimiterError(err)
 	})

@@ -163,10 +163,10 @@ func TestHistory(t *testing.T) {
 	}
 	for version, want := range map[int64]string{
 		42: "login added [{unlimited <nil> true}]",
-		41: "login changed [{limit 10 5} {burst 20 10} {block_for <nil> 15m0s}]",
-		40: "checkout added [{algorithm <nil> sliding_window_counter} {limit <nil> 30} {period <nil> 1h0m0s} {shadow <nil> true}]",
+		41: "login changed [{limit 10 5} {burst 20 10} {block_for <nil> 15m}]",
+		40: "checkout added [{algorithm <nil> sliding_window_counter} {limit <nil> 30} {period <nil> 1h} {shadow <nil> true}]",
 		39: "api added [{limit <nil> 6000} {until <nil> 2026-06-16T14:25:00Z}]",
-		37: "signup removed [{algorithm fixed_window <nil>} {limit 3 <nil>} {period 1h0m0s <nil>} {aligned true <nil>}]",
+		37: "signup removed [{algorithm fixed_window <nil>} {limit 3 <nil>} {period 1h <nil>} {aligned true <nil>}]",
 	} {
 		if shown[version] != want {
 			t.Errorf("version %d: %s\nwant %s", version, shown[version], want)

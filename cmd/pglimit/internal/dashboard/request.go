@@ -10,6 +10,7 @@ import (
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/inspect"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/site/api"
+	"github.com/pglimit/pglimit/internal/duration"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -93,7 +94,7 @@ func (in *blockRequest) check() error {
 		return api.BadField("for", "is %.40q: must be a duration such as 10m or 1h30m", in.For)
 	}
 	if in.lasts < time.Microsecond || in.lasts > maxBlock {
-		return api.BadField("for", "is %v: must be from 1µs to 100 years", in.lasts)
+		return api.BadField("for", "is %s: must be from 1µs to 100 years", duration.Format(in.lasts))
 	}
 	return in.Target.check()
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/pglimit/pglimit/db"
 	"github.com/pglimit/pglimit/internal/algorithm"
+	"github.com/pglimit/pglimit/internal/duration"
 	"github.com/pglimit/pglimit/internal/store"
 )
 
@@ -120,7 +121,7 @@ FROM found AS f, (SELECT (date_part('epoch'::text, clock_timestamp()) * 1000000:
 // number of whole microseconds up to a hundred years. Rows are those that are blocked.
 func (i *Inspector) Block(ctx context.Context, targets []Target, d time.Duration, o Options) ([]Count, error) {
 	if d <= 0 || d%time.Microsecond != 0 || d.Microseconds() > algorithm.MaxLifetime {
-		return nil, store.Invalid("duration", d.String(), "must be positive whole microseconds, at most a hundred years")
+		return nil, store.Invalid("duration", duration.Format(d), "must be positive whole microseconds, at most a hundred years")
 	}
 	return i.change(ctx, targets, o, func(ctx context.Context, tx pgx.Tx, g group) (c Count, err error) {
 		g, _, err = lockRows(ctx, tx, g)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/pglimit/pglimit/db"
 	"github.com/pglimit/pglimit/internal/algorithm"
+	"github.com/pglimit/pglimit/internal/duration"
 	"github.com/pglimit/pglimit/internal/store"
 )
 
@@ -64,7 +65,7 @@ func (q TopQuery) check() error {
 	case q.Limit < 1 || q.Limit > 1000:
 		return store.Invalid("limit", fmt.Sprint(q.Limit), "must be from 1 to 1000")
 	case q.Within < 0 || q.Within > 0 && q.By == ByDenials:
-		return store.Invalid("within", q.Within.String(), "must not be negative, and is not for the order by denials")
+		return store.Invalid("within", duration.Format(q.Within), "must not be negative, and is not for the order by denials")
 	}
 	return q.Filter.check()
 }

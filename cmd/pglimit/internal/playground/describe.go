@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"go/format"
-	"math"
 	"net/http"
 	"net/url"
 	"reflect"
@@ -15,6 +14,8 @@ import (
 	"time"
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/site/api"
+	"github.com/pglimit/pglimit/internal/duration"
+	"github.com/pglimit/pglimit/internal/printable"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -92,7 +93,7 @@ func goCode(request limiter.Request) (string, error) {
 	}
 	verb, cost := "Allow", ""
 	if request.Cost != 1 {
-		verb, cost = "AllowN", ", "+decimal(request.Cost)
+		verb, cost = "AllowN", ", "+printable.Number(request.Cost)
 	}
 	fmt.Fprintf(&text, "}\nr, err := l.%s(ctx, policy, %q%s)\n", verb, request.Key, cost)
 	code, err := format.Source([]byte(text.String()))
@@ -140,7 +141,7 @@ func commandLine(command []string, request limiter.Request) string {
 		}
 	}
 	if request.Cost != 1 {
-		words = append(words, "--cost", decimal(request.Cost))
+		words = append(words, "--cost", printable.Number(request.Cost))
 	}
 	before := ""
 	switch {
@@ -165,7 +166,7 @@ func curlLine(host string, request limiter.Request) string {
 		}
 	}
 	if request.Cost != 1 {
-		query.Set("cost", decimal(request.Cost))
+		query.Set("cost", printable.Number(request.Cost))
 	}
 	at := url.URL{Scheme: "http", Host: host, Path: "/limited/" + string(request.Policy.Algorithm), RawQuery: query.Encode()}
 	return "curl -i " + shellQuote(at.String())
@@ -205,25 +206,9 @@ func fields(p limiter.Policy) (set []field) {
 func plain(value any) string {
 	switch v := value.(type) {
 	case float64:
-		return decimal(v)
+		return printable.Number(v)
 	case time.Duration:
-		text := v.String()
-		if short, whole := strings.CutSuffix(text, "m0s"); whole {
-			text = short + "m"
-		}
-		if short, whole := strings.CutSuffix(text, "h0m"); whole {
-			text = short + "h"
-		}
-		return text
+		return duration.Format(v)
 	}
 	return fmt.Sprint(value)
-}
-
-// decimal returns a number in decimal notation if it is 1e-6 or more. The result is
-// exact in Go, on a command line and in a URL.
-func decimal(v float64) string {
-	if math.Abs(v) < 1e-6 {
-		return strconv.FormatFloat(v, 'g', -1, 64)
-	}
-	return strconv.FormatFloat(v, 'f', -1, 64)
 }

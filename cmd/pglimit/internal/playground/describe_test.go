@@ -87,9 +87,9 @@ r, err := l.Allow(ctx, policy, "alice")
 	for i, want := range []struct{ command, code string }{
 		{"", ""},
 		{"--period 1h30m", "Tick:      7 * time.Microsecond,"},
-		{"--burst 1e-09", "Burst:     1e-09,\n}\nr, err := l.AllowN(ctx, policy, \"O'Neill \\n\", 1e-09)"},
+		{"--burst 0.000000001", "Burst:     0.000000001,\n}\nr, err := l.AllowN(ctx, policy, \"O'Neill \\n\", 0.000000001)"},
 		{"--limit 9007199254740992 --period 24h --block-for 1m30s --cost 1000000", "BlockFor:  90 * time.Second,"},
-		{"--limit 1e-09 --period 876600h", "Period:    876600 * time.Hour,"},
+		{"--limit 0.000000001 --period 36525d", "Period:    876600 * time.Hour,"},
 		{"--aligned", "Aligned:   true,"},
 		{"--calendar month --time-zone Europe/Vienna", "Calendar:  \"month\",\n\tTimeZone:  \"Europe/Vienna\","},
 		{"--cost 3", "Period:    time.Minute,\n}\nr, err := l.AllowN(ctx, policy, \"O'Neill \\n\", 3)"},

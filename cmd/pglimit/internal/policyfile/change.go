@@ -156,7 +156,7 @@ func WriteText(w io.Writer, changes []Change) {
 func show(v any) string {
 	switch v := v.(type) {
 	case float64:
-		return strconv.FormatFloat(v, 'f', -1, 64)
+		return printable.Number(v)
 	case string:
 		if quoted := strconv.Quote(v); strings.ContainsAny(v, " \t") || len(quoted) != len(v)+2 {
 			return quoted

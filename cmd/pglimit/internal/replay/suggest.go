@@ -5,10 +5,10 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/pglimit/pglimit/internal/duration"
+	"github.com/pglimit/pglimit/internal/printable"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -103,18 +103,16 @@ func Suggest(ctx context.Context, log *Log, name string, periods []time.Duration
 			return nil, err
 		}
 		s.Policy, s.Denied, s.KeysDenied = p, report.Candidates[0].Denied, report.Candidates[0].KeysDenied
-		s.Flags = fmt.Sprintf("--policy %s --algorithm %s --limit %s --period %s --burst %s", name, p.Algorithm, number(p.Limit), duration.Format(period), number(p.Burst))
+		s.Flags = fmt.Sprintf("--policy %s --algorithm %s --limit %s --period %s --burst %s", name, p.Algorithm, printable.Number(p.Limit), duration.Format(period), printable.Number(p.Burst))
 		all.Suggestions = append(all.Suggestions, s)
 	}
 	return all, nil
 }
 
-func number(n float64) string { return strconv.FormatFloat(n, 'f', -1, 64) }
-
 // YAML returns the policy as YAML.
 func (s Suggestion) YAML() string {
 	p := s.Policy
-	return fmt.Sprintf("name: %q\nalgorithm: %s\nlimit: %s\nperiod: %v\nburst: %s\n", p.Name, p.Algorithm, number(p.Limit), p.Period, number(p.Burst))
+	return fmt.Sprintf("name: %q\nalgorithm: %s\nlimit: %s\nperiod: %s\nburst: %s\n", p.Name, p.Algorithm, printable.Number(p.Limit), duration.Format(p.Period), printable.Number(p.Burst))
 }
 
 // keyOrder has the requests of a log in the order of their keys, and then of time.

@@ -57,7 +57,7 @@ func TestSuggest(t *testing.T) {
 	}
 	last := s.Suggestions[2]
 	if last.Flags != "--policy api --algorithm token_bucket --limit 50 --period 5m --burst 10" ||
-		last.YAML() != "name: \"api\"\nalgorithm: token_bucket\nlimit: 50\nperiod: 5m0s\nburst: 10\n" {
+		last.YAML() != "name: \"api\"\nalgorithm: token_bucket\nlimit: 50\nperiod: 5m\nburst: 10\n" {
 		t.Errorf("%s\n%s", last.Flags, last.YAML())
 	}
 }

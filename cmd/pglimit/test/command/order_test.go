@@ -90,7 +90,7 @@ func TestCommandOrdersSayWhatTheyDid(t *testing.T) {
 		code int
 		want string // on stdout, or on stderr for exit code 2
 	}{
-		{[]string{"block", "bob", "15m"}, 0, "blocked bob for 15m0s:\ncli    token_bucket  1 row\nlogin  gcra          1 row\n"},
+		{[]string{"block", "bob", "15m"}, 0, "blocked bob for 15m:\ncli    token_bucket  1 row\nlogin  gcra          1 row\n"},
 		{[]string{"block", "carol", "15m", "--policy", "login"}, 1, "nothing to block: no row of carol under policy login. To block it before its first request, pass --new, --policy and --algorithm\n"},
 		{[]string{"unblock", "bob", "--policy", "login"}, 0, "unblocked bob (login, gcra)\n"},
 		{[]string{"unblock", "bob", "--policy", "login"}, 1, "nothing to unblock: no block of bob under policy login\n"},

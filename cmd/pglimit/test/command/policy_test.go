@@ -30,7 +30,7 @@ func TestPolicyCommands(t *testing.T) {
 	run(2, "a new one needs --period or --calendar", "policy", "set", "login", "--limit", "50")
 	run(1, `there is no policy "login"`, "policy", "get", "login") // nothing was stored
 	run(2, "--policy is \"login\": the database has no such policy", "allow", "--policy", "login", "alice")
-	run(0, "+ policy login\n    algorithm: fixed_window\n    limit: 2\n    period: 1h0m0s\n    note: first\nversion 1\n",
+	run(0, "+ policy login\n    algorithm: fixed_window\n    limit: 2\n    period: 1h\n    note: first\nversion 1\n",
 		"policy", "set", "login", "--algorithm", "fixed_window", "--limit", "2", "--period", "1h", "--note", "first")
 	run(0, "so already", "policy", "set", "login", "--limit", "2", "--note", "first")
 	run(2, "Limit -2", "policy", "set", "login", "--limit", "-2")

@@ -255,7 +255,7 @@ func TestCommandDemo(t *testing.T) {
 		}
 		Proof proof
 	}
-	bed.PglimitJSON(t, &d, address, "demo")
+	bed.PglimitJSON(t, &d, address, "demo", "--yes")
 	if len(d.Bursts) != 7 || !d.Proof.Holds || len(d.Spend) != 2 || d.Spend[0].Spent != 120 || d.Spend[1].Spent != 0 {
 		t.Errorf("got %+v", d)
 	}

@@ -111,7 +111,7 @@ func TestCommandVerbsExitCodes(t *testing.T) {
 		{address, "charge --limit 1 k", 0, ""},
 		{address, "refund --limit 1 --algorithm leaky_bucket_queue k", 2, "Refund on leaky_bucket_queue"},
 		{address, "wait --limit 1 --algorithm gcra k", 2, "Wait on gcra"},
-		{address, "block k -- -5m", 2, "duration -5m0s: must be positive"},
+		{address, "block k -- -5m", 2, "duration -5m: must be positive"},
 		{address, "block k 0s", 2, "duration 0s: must be positive"},
 		{address, "unblock never-seen", 1, ""},
 		{address, "reset never-seen", 1, ""},
