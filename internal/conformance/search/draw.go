@@ -62,7 +62,12 @@ type drawing struct {
 	answers      []int
 	reservations []int
 	blocked      *Ask // of the last block
+	sweep        int  // how many of sweep's operations are left
 }
+
+// sweep is the operations of a sweep an hour later, when the janitor looks at a row again
+// that is in use.
+var sweep = []string{"allow", "sweep", "allow"}
 
 // draw makes a random history.
 func (d *Draw) draw(random *rand.Rand) *History {
@@ -82,7 +87,14 @@ func (d *Draw) draw(random *rand.Rand) *History {
 		if n > 0 && g.History.Steps[n-1].Op == "block" && g.IntN(2) == 0 {
 			op = "block" // while the first is in force
 		}
+		if op == "sweep" && n > 0 && g.IntN(2) == 0 {
+			g.sweep = len(sweep)
+		}
+		if g.sweep > 0 {
+			op = sweep[len(sweep)-g.sweep]
+		}
 		g.History.Steps = append(g.History.Steps, g.step(n, op))
+		g.sweep = max(0, g.sweep-1)
 	}
 	return g.History
 }
@@ -93,6 +105,12 @@ func (g *drawing) step(n int, op string) Step {
 	s.Moves = g.move(p)
 	if s.Retry = g.Retries && g.IntN(4) == 0; s.Retry {
 		s.Moves = -g.Int64N(2)
+	}
+	if g.sweep > 0 {
+		s.Ask, s.Moves = g.History.Steps[n-1].Ask, 0
+		if g.sweep == len(sweep) {
+			s.Moves = time.Hour.Microseconds()
+		}
 	}
 	g.at += s.Moves
 	s.Second = g.IntN(2) == 0
