@@ -90,6 +90,10 @@ func newOverrideSet(db *connect.Database, out *cli.Output) *cobra.Command {
 gives is as the policy has it. What the key has used is carried over. The answer
 shows what changed.
 
+--until is the last day on which it applies, to midnight in this machine's time
+zone (TZ): a date, today, tomorrow or a weekday. It may also be a time, or a time
+from now such as 30d.
+
 --unlimited lets all requests of the key pass, also while it is blocked, and counts
 none. At most 100,000 overrides can be set.`,
 		Example: `  pglimit override set alice --policy login --limit 100 --until 2027-01-31 --note trial
@@ -102,9 +106,9 @@ none. At most 100,000 overrides can be set.`,
 				set.Shadow = &shadow
 			}
 			if given("until") {
-				end, err := policyfile.ParseUntil(until)
+				end, err := policyfile.ParseUntil(until, time.Now())
 				if err != nil {
-					return fmt.Errorf("--until is %q: %w", until, err)
+					return fmt.Errorf("--until is %.80q: %w", until, err)
 				}
 				set.Until = end.UTC()
 			}
@@ -165,7 +169,7 @@ none. At most 100,000 overrides can be set.`,
 	flags.Var(&burst, "burst", "`units` allowed at once, or a multiple such as 10x; 0: same as the limit")
 	flags.BoolVar(&unlimited, "unlimited", false, "let all requests pass")
 	flags.BoolVar(&shadow, "shadow", false, "decide and report, but never deny; --shadow=false: deny although the policy is a shadow")
-	flags.StringVar(&until, "until", "", "the end: a `date`, which begins at 00:00 UTC, or a time such as 2027-01-31T18:00:00Z; default: none")
+	flags.StringVar(&until, "until", "", "the last `day`: 2027-01-31, friday, or 30d; or a time such as 2027-01-31T18:00:00Z; default: none")
 	flags.StringVar(&note, "note", "", "why, for the history: a `text` of up to 1,000 characters")
 	return cmd
 }
@@ -234,7 +238,7 @@ func overrideText(o limiter.Override) string {
 		parts = append(parts, fmt.Sprintf("shadow %v", *o.Shadow))
 	}
 	if !o.Until.IsZero() {
-		parts = append(parts, "until "+o.Until.UTC().Format(time.RFC3339))
+		parts = append(parts, "until "+policyfile.ShowEnd(o.Until, time.Local))
 	}
 	return strings.Join(parts, ", ")
 }

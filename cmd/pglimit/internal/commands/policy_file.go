@@ -3,6 +3,7 @@ package commands
 import (
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -35,6 +36,9 @@ Those of an override are:
 All faults of a file are reported, with their lines and fields, and then
 nothing is changed.
 
+A date as until is the end of that day in this machine's time zone (TZ). Overrides
+that have ended are left out.
+
 Policies and overrides that the file does not have stay. With --prune they are
 deleted; overrides only if their policy is, or if the file has overrides.`
 
@@ -66,6 +70,7 @@ were changed meanwhile, nothing is changed.
 			if err != nil {
 				return err
 			}
+			dropEnded(cmd, &after)
 			return db.WithPolicies(cmd, func(policies *limiter.Policies) error {
 				version := policies.Version()
 				before, err := storedPolicies(cmd, policies)
@@ -101,6 +106,13 @@ were changed meanwhile, nothing is changed.
 	return cmd
 }
 
+// dropEnded leaves out the overrides of a file that have ended, and says so.
+func dropEnded(cmd *cobra.Command, file *policyfile.File) {
+	if n := file.DropEnded(time.Now()); n > 0 {
+		fmt.Fprintf(cmd.ErrOrStderr(), "pglimit: left out %d %s that ended before now\n", n, cli.Plural(n, "override"))
+	}
+}
+
 // imported is the answer of import and diff in JSON.
 type imported struct {
 	Changes []policyfile.Change `json:"changes"`
@@ -125,6 +137,7 @@ Exit code 0: nothing; 1: something.
 			if err != nil {
 				return err
 			}
+			dropEnded(cmd, &after)
 			return db.WithPolicies(cmd, func(policies *limiter.Policies) error {
 				before, err := storedPolicies(cmd, policies)
 				if err != nil {

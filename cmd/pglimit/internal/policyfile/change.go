@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/pglimit/pglimit/internal/printable"
 	"github.com/pglimit/pglimit/limiter"
@@ -140,24 +141,28 @@ func WriteText(w io.Writer, changes []Change) {
 		}
 		fmt.Fprintf(w, "%s %s\n", map[string]string{"set": "+", "change": "~", "delete": "-"}[c.Action], what)
 		for _, f := range c.Fields {
+			before, after := show(f.Name, f.Before), show(f.Name, f.After)
 			switch {
 			case f.Before == nil:
-				fmt.Fprintf(w, "    %s: %s\n", f.Name, show(f.After))
+				fmt.Fprintf(w, "    %s: %s\n", f.Name, after)
 			case f.After == nil:
-				fmt.Fprintf(w, "    %s: %s → default\n", f.Name, show(f.Before))
+				fmt.Fprintf(w, "    %s: %s → default\n", f.Name, before)
 			default:
-				fmt.Fprintf(w, "    %s: %s → %s\n", f.Name, show(f.Before), show(f.After))
+				fmt.Fprintf(w, "    %s: %s → %s\n", f.Name, before, after)
 			}
 		}
 	}
 }
 
-// show returns a value as it is written by hand.
-func show(v any) string {
+// show returns a field's value as it is written by hand.
+func show(field string, v any) string {
 	switch v := v.(type) {
 	case float64:
 		return printable.Number(v)
 	case string:
+		if end, err := time.Parse(time.RFC3339Nano, v); err == nil && field == "until" {
+			return ShowEnd(end, time.Local)
+		}
 		if quoted := strconv.Quote(v); strings.ContainsAny(v, " \t") || len(quoted) != len(v)+2 {
 			return quoted
 		}

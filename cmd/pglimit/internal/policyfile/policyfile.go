@@ -17,7 +17,6 @@ package policyfile
 import (
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"reflect"
 	"slices"
@@ -87,15 +86,12 @@ func restyle(n *yaml.Node) {
 	}
 }
 
-// ParseUntil reads the end of an override: a date, which is its beginning in UTC, or a
-// time in RFC 3339.
-func ParseUntil(text string) (time.Time, error) {
-	for _, layout := range []string{time.DateOnly, time.RFC3339Nano} {
-		if at, err := time.Parse(layout, text); err == nil {
-			return at, nil
-		}
-	}
-	return time.Time{}, fmt.Errorf("must be a date such as 2027-01-31, which begins at 00:00 UTC, or a time such as 2027-01-31T18:00:00Z")
+// DropEnded removes the overrides that have ended from f, as export does, and returns their
+// number.
+func (f *File) DropEnded(now time.Time) int {
+	before := len(f.Overrides)
+	f.Overrides = slices.DeleteFunc(f.Overrides, func(o limiter.Override) bool { return !o.Until.IsZero() && !o.Until.After(now) })
+	return before - len(f.Overrides)
 }
 
 // Field is a field of a policy or an override.

@@ -216,7 +216,7 @@ func (r *reader) value(n *yaml.Node, where string, t reflect.Type) any {
 		return r.text(n, where)
 	}
 	text := r.text(n, where)
-	until, err := ParseUntil(text)
+	until, err := ParseEnd(text, time.Local)
 	if err != nil {
 		r.fault(n, where, fmt.Sprintf("is %.80q: %v", text, err))
 	}

@@ -46,7 +46,7 @@ func TestPolicyCommands(t *testing.T) {
 	run(0, "allowed: 1", "allow", "--policy", "login", "alice")
 
 	run(2, "--policy is missing", "override", "set", "bob", "--limit", "100")
-	run(0, "+ override of login for \"bob\"\n    limit: 100\n    until: 2127-01-31T00:00:00Z\n    note: trial\nversion",
+	run(0, "+ override of login for \"bob\"\n    limit: 100\n    until: 2127-01-31\n    note: trial\nversion",
 		"override", "set", "bob", "--policy", "login", "--limit", "100", "--until", "2127-01-31", "--note", "trial")
 	run(0, "so already", "override", "set", "bob", "--policy", "login", "--limit", "100", "--until", "2127-01-31", "--note", "trial")
 	run(0, "overrides:\n  - policy: login\n    key: bob\n    limit: 100\n", "override", "get", "bob", "--policy", "login")
@@ -57,6 +57,9 @@ func TestPolicyCommands(t *testing.T) {
 		run(0, "allowed", "allow", "--policy", "login", "carol")
 	}
 	run(2, "changes nothing", "override", "set", "dave", "--policy", "login")
+	run(0, "limit: 40\n", "override", "set", "grace", "--policy", "login", "--limit", "10x", "--until", "friday")
+	run(2, "has no policy nothere to multiply", "override", "set", "grace", "--policy", "nothere", "--limit", "10x")
+	run(2, `--until is "2020-01-01": that has passed`, "override", "set", "dave", "--policy", "login", "--limit", "1", "--until", "2020-01-01")
 	run(2, "2027-02-30", "override", "set", "dave", "--policy", "login", "--limit", "1", "--until", "2027-02-30")
 	run(0, "trial", "override", "list", "--policy", "login")
 	run(2, "nothing was changed", "override", "delete", "bob", "--policy", "login") // no answer
@@ -114,7 +117,9 @@ func TestPolicyFiles(t *testing.T) {
 - {name: budget, algorithm: fixed_window, limit: 1000, calendar: month, time_zone: Europe/Vienna, note: "per account"}
 overrides:
 - {policy: login, key: alice, limit: 100}
+- {policy: login, key: bob, limit: 100, until: 2020-01-31}
 `)
+	run(1, "left out 1 override that ended before now", "", "policy", "diff", file)
 	run(1, "+ policy login", "", "policy", "diff", file)
 	run(1, "nothing was changed", "n\n", "policy", "import", file)
 	run(1, "+ policy login", "", "policy", "diff", file)
