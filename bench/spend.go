@@ -15,7 +15,7 @@ import (
 	"github.com/pglimit/pglimit/bench/measure"
 	"github.com/pglimit/pglimit/bench/report"
 	"github.com/pglimit/pglimit/bench/servers"
-	"github.com/pglimit/pglimit/internal/either"
+	"github.com/pglimit/pglimit/internal/conformance/either"
 	"github.com/pglimit/pglimit/limiter"
 )
 

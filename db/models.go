@@ -137,6 +137,7 @@ type PglimitLease struct {
 
 type PglimitOverride struct {
 	LimitUnits *float64
+	Factor     *float64
 	Burst      *float64
 	Version    int64
 	Until      pgtype.Timestamptz

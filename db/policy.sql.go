@@ -10,7 +10,8 @@ import (
 )
 
 const Overrides = `-- name: Overrides :many
-SELECT o.policy, o.key, coalesce(o.limit_units, 0::float8)::float8 AS limit_units, coalesce(o.burst, 0::float8)::float8 AS burst, o.unlimited,
+SELECT o.policy, o.key, coalesce(o.limit_units, 0::float8)::float8 AS limit_units, coalesce(o.factor, 0::float8)::float8 AS factor,
+       coalesce(o.burst, 0::float8)::float8 AS burst, o.unlimited,
        (CASE WHEN o.shadow IS NULL THEN -1 WHEN o.shadow THEN 1 ELSE 0 END)::bigint AS shadow,
        (CASE WHEN o.until IS NULL THEN 0::float8 ELSE date_part('epoch'::text, o.until) * 1000000::float8 END)::bigint AS until_us,
        o.note, o.version, o.changed_by, (date_part('epoch'::text, o.changed_at) * 1000000::float8)::bigint AS changed_at_us
@@ -31,6 +32,7 @@ type OverridesRow struct {
 	Policy      string
 	Key         string
 	LimitUnits  float64
+	Factor      float64
 	Burst       float64
 	Unlimited   bool
 	Shadow      int64
@@ -42,8 +44,8 @@ type OverridesRow struct {
 }
 
 // Overrides returns the first max_rows overrides after a policy and key, by policy and
-// key; of all policies if name is empty. limit_units, burst and until_us are 0 if they are
-// NULL. shadow is -1 if it is NULL, else 0 or 1.
+// key; of all policies if name is empty. limit_units, factor, burst and until_us are 0 if
+// they are NULL. shadow is -1 if it is NULL, else 0 or 1.
 //
 // Index: the primary key, or none. Locks nothing.
 func (q *Queries) Overrides(ctx context.Context, db DBTX, arg OverridesParams) ([]OverridesRow, error) {
@@ -64,6 +66,7 @@ func (q *Queries) Overrides(ctx context.Context, db DBTX, arg OverridesParams) (
 			&i.Policy,
 			&i.Key,
 			&i.LimitUnits,
+			&i.Factor,
 			&i.Burst,
 			&i.Unlimited,
 			&i.Shadow,
@@ -86,7 +89,8 @@ func (q *Queries) Overrides(ctx context.Context, db DBTX, arg OverridesParams) (
 const OverridesChanged = `-- name: OverridesChanged :many
 SELECT h.id, h.version AS changed_version, (date_part('epoch'::text, h.changed_at) * 1000000::float8)::bigint AS changed_at_us,
        h.name, coalesce(h.key, ''::text)::text AS key,
-       coalesce(o.limit_units, 0::float8)::float8 AS limit_units, coalesce(o.burst, 0::float8)::float8 AS burst, coalesce(o.unlimited, false)::bool AS unlimited,
+       coalesce(o.limit_units, 0::float8)::float8 AS limit_units, coalesce(o.factor, 0::float8)::float8 AS factor,
+       coalesce(o.burst, 0::float8)::float8 AS burst, coalesce(o.unlimited, false)::bool AS unlimited,
        (CASE WHEN o.shadow IS NULL THEN -1 WHEN o.shadow THEN 1 ELSE 0 END)::bigint AS shadow,
        (CASE WHEN o.until IS NULL THEN 0::float8 ELSE date_part('epoch'::text, o.until) * 1000000::float8 END)::bigint AS until_us,
        coalesce(o.version, 0::bigint)::bigint AS version
@@ -108,6 +112,7 @@ type OverridesChangedRow struct {
 	Name           string
 	Key            string
 	LimitUnits     float64
+	Factor         float64
 	Burst          float64
 	Unlimited      bool
 	Shadow         int64
@@ -136,6 +141,7 @@ func (q *Queries) OverridesChanged(ctx context.Context, db DBTX, arg OverridesCh
 			&i.Name,
 			&i.Key,
 			&i.LimitUnits,
+			&i.Factor,
 			&i.Burst,
 			&i.Unlimited,
 			&i.Shadow,
@@ -193,15 +199,16 @@ func (q *Queries) OverridesDelete(ctx context.Context, db DBTX, arg OverridesDel
 }
 
 const OverridesInsert = `-- name: OverridesInsert :exec
-INSERT INTO pglimit_override (policy, key, limit_units, burst, unlimited, shadow, until, note)
-SELECT u.policy, u.key, nullif(u.limit_units, 0::float8), nullif(u.burst, 0::float8), u.unlimited,
+INSERT INTO pglimit_override (policy, key, limit_units, factor, burst, unlimited, shadow, until, note)
+SELECT u.policy, u.key, nullif(u.limit_units, 0::float8), nullif(u.factor, 0::float8), nullif(u.burst, 0::float8), u.unlimited,
        CASE WHEN u.shadow >= 0::bigint THEN u.shadow = 1::bigint END,
        CASE WHEN u.until_us <> 0::bigint THEN '1970-01-01 00:00:00+00'::timestamptz + u.until_us::float8 * '00:00:00.000001'::interval END,
        u.note
 FROM (SELECT pg_catalog.unnest($1::text[]) AS policy, pg_catalog.unnest($2::text[]) AS key,
-             pg_catalog.unnest($3::float8[]) AS limit_units, pg_catalog.unnest($4::float8[]) AS burst,
-             pg_catalog.unnest($5::bool[]) AS unlimited, pg_catalog.unnest($6::bigint[]) AS shadow,
-             pg_catalog.unnest($7::bigint[]) AS until_us, pg_catalog.unnest($8::text[]) AS note) AS u
+             pg_catalog.unnest($3::float8[]) AS limit_units, pg_catalog.unnest($4::float8[]) AS factor,
+             pg_catalog.unnest($5::float8[]) AS burst,
+             pg_catalog.unnest($6::bool[]) AS unlimited, pg_catalog.unnest($7::bigint[]) AS shadow,
+             pg_catalog.unnest($8::bigint[]) AS until_us, pg_catalog.unnest($9::text[]) AS note) AS u
 WHERE NOT EXISTS (SELECT 1 FROM pglimit_override AS o WHERE o.policy = u.policy AND o.key = u.key)
 `
 
@@ -209,6 +216,7 @@ type OverridesInsertParams struct {
 	Policies  []string
 	Keys      []string
 	Limits    []float64
+	Factors   []float64
 	Bursts    []float64
 	Unlimited []bool
 	Shadows   []int64
@@ -225,6 +233,7 @@ func (q *Queries) OverridesInsert(ctx context.Context, db DBTX, arg OverridesIns
 		arg.Policies,
 		arg.Keys,
 		arg.Limits,
+		arg.Factors,
 		arg.Bursts,
 		arg.Unlimited,
 		arg.Shadows,
@@ -236,14 +245,15 @@ func (q *Queries) OverridesInsert(ctx context.Context, db DBTX, arg OverridesIns
 
 const OverridesUpdate = `-- name: OverridesUpdate :exec
 UPDATE pglimit_override AS o
-SET limit_units = nullif(u.limit_units, 0::float8), burst = nullif(u.burst, 0::float8), unlimited = u.unlimited,
+SET limit_units = nullif(u.limit_units, 0::float8), factor = nullif(u.factor, 0::float8), burst = nullif(u.burst, 0::float8), unlimited = u.unlimited,
     shadow = CASE WHEN u.shadow >= 0::bigint THEN u.shadow = 1::bigint END,
     until = CASE WHEN u.until_us <> 0::bigint THEN '1970-01-01 00:00:00+00'::timestamptz + u.until_us::float8 * '00:00:00.000001'::interval END,
     note = u.note
 FROM (SELECT pg_catalog.unnest($1::text[]) AS policy, pg_catalog.unnest($2::text[]) AS key,
-             pg_catalog.unnest($3::float8[]) AS limit_units, pg_catalog.unnest($4::float8[]) AS burst,
-             pg_catalog.unnest($5::bool[]) AS unlimited, pg_catalog.unnest($6::bigint[]) AS shadow,
-             pg_catalog.unnest($7::bigint[]) AS until_us, pg_catalog.unnest($8::text[]) AS note) AS u
+             pg_catalog.unnest($3::float8[]) AS limit_units, pg_catalog.unnest($4::float8[]) AS factor,
+             pg_catalog.unnest($5::float8[]) AS burst,
+             pg_catalog.unnest($6::bool[]) AS unlimited, pg_catalog.unnest($7::bigint[]) AS shadow,
+             pg_catalog.unnest($8::bigint[]) AS until_us, pg_catalog.unnest($9::text[]) AS note) AS u
 WHERE o.policy = u.policy AND o.key = u.key
 `
 
@@ -251,6 +261,7 @@ type OverridesUpdateParams struct {
 	Policies  []string
 	Keys      []string
 	Limits    []float64
+	Factors   []float64
 	Bursts    []float64
 	Unlimited []bool
 	Shadows   []int64
@@ -259,7 +270,7 @@ type OverridesUpdateParams struct {
 }
 
 // OverridesUpdate changes those of the overrides that exist. shadow is -1 for NULL;
-// limit_units, burst and until_us are 0 for NULL.
+// limit_units, factor, burst and until_us are 0 for NULL.
 //
 // Index: the primary key. Locks the version's row and the overrides.
 func (q *Queries) OverridesUpdate(ctx context.Context, db DBTX, arg OverridesUpdateParams) error {
@@ -267,6 +278,7 @@ func (q *Queries) OverridesUpdate(ctx context.Context, db DBTX, arg OverridesUpd
 		arg.Policies,
 		arg.Keys,
 		arg.Limits,
+		arg.Factors,
 		arg.Bursts,
 		arg.Unlimited,
 		arg.Shadows,

@@ -84,8 +84,8 @@ type Config struct {
 	//     pass without the database, even if the key is blocked: see SourceOverride. So do its
 	//     requests in an AllowAll or WaitAll. A Reserve's ID ends without a change. All other
 	//     methods act as without the override.
-	//   - An override's Burst applies to buckets only. Its Limit is also the Burst of a
-	//     window.
+	//   - An override's Burst applies to buckets only. Without one, a bucket's Burst keeps its
+	//     proportion to the Limit. The Limit is also the Burst of a window.
 	//   - Until ends an override by Now, or else by this process's clock.
 	Policies *Policies
 

@@ -62,6 +62,45 @@ func TestOverrideOfLimit(t *testing.T) {
 	check("vip", 3, 3)
 }
 
+// TestOverrideKeepsProportion: with ten times the limit ten times as much is admitted at once,
+// and a factor follows its policy. TestFunctionsOverrideAsGo compares SQL with this.
+func TestOverrideKeepsProportion(t *testing.T) {
+	t.Parallel()
+	_, p, _ := overridden(t, limiter.Config{})
+	for _, c := range []struct {
+		limit, burst         float64 // of the policy
+		override             limiter.Override
+		wantLimit, wantBurst float64
+	}{
+		{100, 20, limiter.Override{Limit: ptr(1000.0)}, 1000, 200},
+		{300, 30, limiter.Override{Limit: ptr(100.0)}, 100, 10},
+		{100, 0, limiter.Override{Limit: ptr(1000.0)}, 1000, 0},
+		{100, 20, limiter.Override{Limit: ptr(1000.0), Burst: ptr(5.0)}, 1000, 5},
+		{100, 20, limiter.Override{Burst: ptr(5.0)}, 100, 5},
+		{100, 20, limiter.Override{Factor: ptr(10.0)}, 1000, 200},
+		{7, 3, limiter.Override{Factor: ptr(10.0)}, 70, 30}, // the policy has changed
+		{100, 0, limiter.Override{Factor: ptr(1.1)}, 110, 0},
+		{100, 20, limiter.Override{Factor: ptr(0.5), Burst: ptr(7.0)}, 50, 7},
+		{1 << 52, 1 << 53, limiter.Override{Factor: ptr(3.0)}, 1 << 53, 1 << 53},
+		{1, 1e-9, limiter.Override{Factor: ptr(1e-9)}, 1e-9, 1e-9},
+	} {
+		c.override.Policy, c.override.Key = "p", "k"
+		policy := limiter.StoredPolicy{Policy: limiter.Policy{Name: "p", Algorithm: limiter.GCRA, Limit: c.limit, Burst: c.burst, Period: time.Hour}}
+		if _, err := p.Apply(t.Context(), limiter.PolicyEdit{Set: []limiter.StoredPolicy{policy}, SetOverrides: []limiter.Override{c.override}}); err != nil {
+			t.Fatal(err)
+		}
+		if got, _, err := p.For("p", "k"); err != nil || got.Limit != c.wantLimit || got.Burst != c.wantBurst {
+			t.Errorf("%v, %v with %+v: %v, %v, %v; want %v, %v", c.limit, c.burst, c.override, got.Limit, got.Burst, err, c.wantLimit, c.wantBurst)
+		}
+	}
+	l, _, _ := overridden(t, limiter.Config{}, limiter.Override{Policy: "three", Key: "k", Limit: ptr(9.0)})
+	invalid := three
+	invalid.Limit, invalid.Burst = 0, 5
+	if _, err := l.Allow(t.Context(), invalid, "k"); !errors.Is(err, limiter.ErrInvalid) {
+		t.Errorf("an override made a policy valid: %v", err)
+	}
+}
+
 // TestOverrideOfWindow: a window has no burst apart from its limit.
 func TestOverrideOfWindow(t *testing.T) {
 	t.Parallel()

@@ -81,12 +81,16 @@ type StoredPolicy struct {
 }
 
 // Override is what differs for one key of a policy. A nil field keeps what the policy has.
-// At least one of Limit, Burst, Unlimited and Shadow is set, and Unlimited excludes the
-// others.
+// At least one of Limit, Factor, Burst, Unlimited and Shadow is set. Unlimited excludes the
+// others, and Factor excludes Limit.
+//
+// If Burst is nil, the policy's Burst changes in proportion to its Limit: ten times the limit
+// admits ten times as much at once. A product is at least 1e-9 and at most 2^53.
 type Override struct {
 	Policy    string    `json:"policy"`              // the policy's name
 	Key       string    `json:"key"`                 // the caller's; in an answer as stored, its HMAC if PoliciesConfig.KeySecret is set
-	Limit     *float64  `json:"limit,omitempty"`     // instead of Policy.Limit
+	Limit     *float64  `json:"limit,omitempty"`     // instead of Policy.Limit, from 1e-9 to 2^53
+	Factor    *float64  `json:"factor,omitempty"`    // so many times Policy.Limit, as that is at each decision: from 1e-9 to 2^53
 	Burst     *float64  `json:"burst,omitempty"`     // instead of Policy.Burst, for buckets; 0 is *Limit, which is then needed
 	Unlimited bool      `json:"unlimited,omitempty"` // requests pass without a decision, with SourceOverride, and count nothing
 	Shadow    *bool     `json:"shadow,omitempty"`    // instead of Policy.Shadow

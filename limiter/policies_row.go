@@ -57,14 +57,18 @@ func (o *Override) validate(policy func(name string) (Policy, bool)) error {
 		return validateKey(o.Key)
 	case o.Limit != nil && !validUnits(*o.Limit):
 		return bad("Limit", number(o.Limit), "must be from 1e-9 to 2^53")
+	case o.Factor != nil && !validUnits(*o.Factor):
+		return bad("Factor", number(o.Factor), "must be from 1e-9 to 2^53")
+	case o.Factor != nil && o.Limit != nil:
+		return bad("Factor", number(o.Factor), "excludes Limit: set one of them")
 	case o.Burst != nil && *o.Burst == 0 && o.Limit == nil:
 		return bad("Burst", "0", "needs Limit, for which it stands")
 	case o.Burst != nil && *o.Burst != 0 && !validUnits(*o.Burst):
 		return bad("Burst", number(o.Burst), "must be from 1e-9 to 2^53, or 0 for Limit")
-	case o.Unlimited && (o.Limit != nil || o.Burst != nil || o.Shadow != nil):
-		return bad("Unlimited", "true", "excludes Limit, Burst and Shadow")
+	case o.Unlimited && (o.Limit != nil || o.Factor != nil || o.Burst != nil || o.Shadow != nil):
+		return bad("Unlimited", "true", "excludes Limit, Factor, Burst and Shadow")
 	case o.changesNothing():
-		return fmt.Errorf("%w: Override changes nothing: set Limit, Burst, Unlimited or Shadow", store.ErrInvalid)
+		return fmt.Errorf("%w: Override changes nothing: set Limit, Factor, Burst, Unlimited or Shadow", store.ErrInvalid)
 	case !o.Until.IsZero() && (o.Until.Before(firstUntil) || !o.Until.Before(lastUntil)):
 		return bad("Until", o.Until.String(), "must be after 1970-01-01 and before the year 10000, or zero for no end")
 	}
@@ -99,7 +103,7 @@ func validateNote(note string) error {
 }
 
 func (o *Override) changesNothing() bool {
-	return !o.Unlimited && o.Limit == nil && o.Burst == nil && o.Shadow == nil
+	return !o.Unlimited && o.Limit == nil && o.Factor == nil && o.Burst == nil && o.Shadow == nil
 }
 
 // effect returns the part that a decision needs of an override as stored.
@@ -107,6 +111,9 @@ func (o *Override) effect() (e effect) {
 	e.unlimited = o.Unlimited
 	if o.Limit != nil {
 		e.limit = *o.Limit
+	}
+	if o.Factor != nil {
+		e.limit, e.times = *o.Factor, true
 	}
 	if o.Burst != nil {
 		e.burst = *o.Burst
@@ -124,7 +131,7 @@ func (o *Override) effect() (e effect) {
 
 // clone returns a copy that shares no memory that can change.
 func (o Override) clone() Override {
-	o.Limit, o.Burst, o.Shadow = clonePointer(o.Limit), clonePointer(o.Burst), clonePointer(o.Shadow)
+	o.Limit, o.Factor, o.Burst, o.Shadow = clonePointer(o.Limit), clonePointer(o.Factor), clonePointer(o.Burst), clonePointer(o.Shadow)
 	return o
 }
 
@@ -169,7 +176,7 @@ func storedPolicy(r *policies.Policy) (p StoredPolicy, err error) {
 // row returns o as it is stored.
 func (o *Override) row() policies.Override {
 	r := policies.Override{Policy: o.Policy, Key: o.Key, Unlimited: o.Unlimited, Note: o.Note}
-	r.LimitUnits, r.Burst, r.Shadow = clonePointer(o.Limit), clonePointer(o.Burst), clonePointer(o.Shadow)
+	r.LimitUnits, r.Factor, r.Burst, r.Shadow = clonePointer(o.Limit), clonePointer(o.Factor), clonePointer(o.Burst), clonePointer(o.Shadow)
 	if o.Burst != nil && *o.Burst == 0 {
 		r.Burst = clonePointer(o.Limit)
 	}
@@ -182,7 +189,7 @@ func (o *Override) row() policies.Override {
 // storedOverride returns a row as an override.
 func storedOverride(r *policies.Override) Override {
 	o := Override{
-		Policy: r.Policy, Key: r.Key, Limit: r.LimitUnits, Burst: r.Burst, Unlimited: r.Unlimited, Shadow: r.Shadow, Note: r.Note,
+		Policy: r.Policy, Key: r.Key, Limit: r.LimitUnits, Factor: r.Factor, Burst: r.Burst, Unlimited: r.Unlimited, Shadow: r.Shadow, Note: r.Note,
 		Version: r.Version, ChangedAt: r.ChangedAt, ChangedBy: r.ChangedBy,
 	}
 	if r.Until != nil {

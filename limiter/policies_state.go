@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -45,6 +46,7 @@ func hashOf(stored string) keyHash {
 type effect struct {
 	limit, burst float64
 	untilUs      int64
+	times        bool // limit is a factor
 	unlimited    bool
 	shadow       int8 // 1: true, -1: false
 }
@@ -153,13 +155,19 @@ func (o *effect) ended(now func() time.Time) bool {
 	return o.untilUs != 0 && now().UnixMicro() >= o.untilUs
 }
 
-// apply changes a policy. A burst is only for buckets: another program may have another
-// algorithm under the name.
+// apply changes a policy, as queries/functions/policy.tmpl does. A burst is only for buckets:
+// another program may have another algorithm under the name. A policy that is not valid stays
+// so.
 func (o *effect) apply(p *Policy) {
-	if o.limit != 0 {
-		p.Limit = o.limit
+	if o.limit != 0 && validUnits(p.Limit) {
+		per := p.Limit
+		if p.Limit = o.limit; o.times {
+			p.Limit, per = times(per, o.limit, 1), 1
+		}
 		if !p.Algorithm.bucket() {
 			p.Burst = 0
+		} else if p.Burst > 0 {
+			p.Burst = times(p.Burst, o.limit, per)
 		}
 	}
 	if o.burst != 0 && p.Algorithm.bucket() {
@@ -168,6 +176,16 @@ func (o *effect) apply(p *Policy) {
 	if o.shadow != 0 {
 		p.Shadow = o.shadow > 0
 	}
+}
+
+// times returns units*factor/per within the bounds of a policy's numbers. It removes the
+// rounding of a whole product: 1.1 times 100 is 110.
+func times(units, factor, per float64) float64 {
+	v := units * factor / per
+	if whole := math.RoundToEven(v); math.Abs(v-whole) <= v*1e-12 {
+		v = whole
+	}
+	return min(max(v, minUnits), maxUnits)
 }
 
 // Times between two looks for changes.

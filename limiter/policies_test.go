@@ -48,6 +48,8 @@ func TestApplyValidates(t *testing.T) {
 		"override":         {of(limiter.Override{Key: "k"}), "changes nothing"},
 		"override's limit": {of(limiter.Override{Key: "k", Limit: ptr(math.NaN())}), "Override.Limit NaN"},
 		"override's burst": {of(limiter.Override{Key: "k", Burst: ptr(1e17)}), "Override.Burst 1e+17"},
+		"factor":           {of(limiter.Override{Key: "k", Factor: ptr(-1.0)}), "Override.Factor -1"},
+		"factor of what":   {of(limiter.Override{Key: "k", Factor: ptr(2.0), Limit: ptr(2.0)}), "excludes Limit"},
 		"burst 0":          {of(limiter.Override{Key: "k", Burst: ptr(0.0)}), "needs Limit"},
 		"burst of windows": {of(limiter.Override{Policy: "window", Key: "k", Burst: ptr(4.0)}), "fixed_window"},
 		"unlimited":        {of(limiter.Override{Key: "k", Unlimited: true, Shadow: ptr(true)}), "excludes"},

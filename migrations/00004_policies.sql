@@ -51,9 +51,11 @@ CREATE TABLE pglimit_policy (
     CONSTRAINT "note must have at most 1000 characters" CHECK (length(note) <= 1000)
 );
 
--- What differs for one key of a policy. NULL keeps what the policy has.
+-- What differs for one key of a policy. NULL keeps what the policy has. A burst that is NULL
+-- keeps the policy's proportion to its limit.
 CREATE TABLE pglimit_override (
     limit_units float8,
+    factor      float8,                                  -- instead of limit_units: so many times the policy's
     burst       float8,
     version     bigint NOT NULL DEFAULT 0,
     until       timestamptz,                             -- NULL: no end
@@ -68,10 +70,12 @@ CREATE TABLE pglimit_override (
     CONSTRAINT "policy must match ^[a-z0-9][a-z0-9_.-]{0,63}$" CHECK (policy ~ '^[a-z0-9][a-z0-9_.-]{0,63}$'),
     CONSTRAINT "key must have 1 to 1024 bytes" CHECK (octet_length(key) BETWEEN 1 AND 1024),
     CONSTRAINT "limit_units must be from 1e-9 to 2^53" CHECK (limit_units BETWEEN 1e-9::float8 AND 9007199254740992::float8),
+    CONSTRAINT "factor must be from 1e-9 to 2^53" CHECK (factor BETWEEN 1e-9::float8 AND 9007199254740992::float8),
+    CONSTRAINT "factor excludes limit_units" CHECK (factor IS NULL OR limit_units IS NULL),
     CONSTRAINT "burst must be from 1e-9 to 2^53" CHECK (burst BETWEEN 1e-9::float8 AND 9007199254740992::float8),
     CONSTRAINT "until must be after 1970-01-01 and before the year 10000; NULL is no end" CHECK (until > '1970-01-01 00:00:00+00' AND until < '10000-01-01 00:00:00+00'),
-    CONSTRAINT "an override must change something" CHECK (unlimited OR limit_units IS NOT NULL OR burst IS NOT NULL OR shadow IS NOT NULL),
-    CONSTRAINT "unlimited excludes limit_units, burst and shadow" CHECK (NOT unlimited OR limit_units IS NULL AND burst IS NULL AND shadow IS NULL),
+    CONSTRAINT "an override must change something" CHECK (unlimited OR limit_units IS NOT NULL OR factor IS NOT NULL OR burst IS NOT NULL OR shadow IS NOT NULL),
+    CONSTRAINT "unlimited excludes limit_units, factor, burst and shadow" CHECK (NOT unlimited OR limit_units IS NULL AND factor IS NULL AND burst IS NULL AND shadow IS NULL),
     CONSTRAINT "note must have at most 1000 characters" CHECK (length(note) <= 1000)
 );
 

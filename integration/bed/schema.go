@@ -139,6 +139,7 @@ func CallStatements(ctx context.Context, conn db.DBTX, suffix string) (called []
 			if acceptable(arg); strings.HasPrefix(name, "Override") && arg.Kind() == reflect.Struct {
 				if unlimited := arg.FieldByName("Unlimited"); unlimited.IsValid() {
 					unlimited.Index(0).SetBool(false)
+					arg.FieldByName("Factors").Index(0).SetFloat(0) // there is a limit
 				}
 			}
 			args = append(args, arg)

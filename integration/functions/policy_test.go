@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/limiter"
 	"github.com/pglimit/pglimit/migrations"
 )
@@ -127,6 +128,59 @@ func TestFunctionsByNameWithoutTypes(t *testing.T) {
 	if n := bed.Value[int](t, pool, `SELECT count(*) FROM (SELECT proname FROM pg_proc WHERE pronamespace IN ('pglimit'::regnamespace, 'pglimit_ask'::regnamespace)
 		GROUP BY pronamespace, proname HAVING count(*) > 1) AS twice`); n > 0 {
 		t.Errorf("%d names have several functions", n)
+	}
+}
+
+// TestFunctionsOverrideAsGo: the functions give a key the limit and burst that the library
+// gives it, whatever its policy and override, to the last bit.
+func TestFunctionsOverrideAsGo(t *testing.T) {
+	t.Parallel()
+	pool := bed.FunctionsPool(t)
+	policies, err := limiter.OpenPolicies(t.Context(), pool, &limiter.PoliciesConfig{DisableListen: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer policies.Close()
+	numbers := []float64{1e-9, 0.1, 1.1, 3, 10, 1000, 1 << 53}
+	for _, algorithm := range []limiter.Algorithm{limiter.GCRA, limiter.FixedWindow} {
+		for _, limit := range numbers {
+			for _, burst := range append([]float64{0}, numbers...) {
+				edit := limiter.PolicyEdit{Set: []limiter.StoredPolicy{{Policy: limiter.Policy{Name: "p", Algorithm: algorithm, Limit: limit, Burst: burst, Period: time.Hour}}}}
+				if algorithm == limiter.FixedWindow {
+					edit.Set[0].Burst = 0
+				}
+				for i, n := range numbers {
+					edit.SetOverrides = append(edit.SetOverrides,
+						limiter.Override{Policy: "p", Key: fmt.Sprint("limit", i), Limit: &n},
+						limiter.Override{Policy: "p", Key: fmt.Sprint("factor", i), Factor: &n},
+						limiter.Override{Policy: "p", Key: fmt.Sprint("zero", i), Limit: &n, Burst: new(float64)},
+					)
+					if algorithm != limiter.FixedWindow {
+						edit.SetOverrides = append(edit.SetOverrides,
+							limiter.Override{Policy: "p", Key: fmt.Sprint("burst", i), Burst: &n},
+							limiter.Override{Policy: "p", Key: fmt.Sprint("both", i), Factor: &numbers[2], Burst: &n})
+					}
+				}
+				if _, err := policies.Apply(t.Context(), edit); err != nil {
+					t.Fatal(err)
+				}
+				rows := must.OK(pool.Query(t.Context(), `SELECT o.key, p.limit_units, coalesce(p.burst, 0) FROM pglimit_override AS o, pglimit._policy_of(o.policy, o.key) AS p`))(t)
+				n := 0
+				for ; rows.Next(); n++ {
+					var key string
+					var limit, burst float64
+					if err := rows.Scan(&key, &limit, &burst); err != nil {
+						t.Fatal(err)
+					}
+					if p, _, err := policies.For("p", key); err != nil || p.Limit != limit || p.Burst != burst {
+						t.Errorf("%+v, override %s: in Go %v, %v, in SQL %v, %v: %v", edit.Set[0].Policy, key, p.Limit, p.Burst, limit, burst, err)
+					}
+				}
+				if rows.Err() != nil || n < len(edit.SetOverrides) {
+					t.Fatalf("%d rows: %v", n, rows.Err())
+				}
+			}
+		}
 	}
 }
 

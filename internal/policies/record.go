@@ -53,6 +53,7 @@ type Override struct {
 	Policy     string     `json:"policy"`
 	Key        string     `json:"key"`
 	LimitUnits *float64   `json:"limit_units"`
+	Factor     *float64   `json:"factor"`
 	Burst      *float64   `json:"burst"`
 	Unlimited  bool       `json:"unlimited"`
 	Shadow     *bool      `json:"shadow"`
@@ -139,6 +140,9 @@ func overrideOf(r *db.OverridesRow) Override {
 	}
 	if r.LimitUnits != 0 {
 		o.LimitUnits = &r.LimitUnits
+	}
+	if r.Factor != 0 {
+		o.Factor = &r.Factor
 	}
 	if r.Burst != 0 {
 		o.Burst = &r.Burst

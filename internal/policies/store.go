@@ -132,7 +132,7 @@ func (r *Rows) change(changes []db.OverridesChangedRow, add func(*Override)) {
 			continue
 		}
 		o := overrideOf(&db.OverridesRow{
-			Policy: c.Name, Key: c.Key, LimitUnits: c.LimitUnits, Burst: c.Burst, Unlimited: c.Unlimited, Shadow: c.Shadow,
+			Policy: c.Name, Key: c.Key, LimitUnits: c.LimitUnits, Factor: c.Factor, Burst: c.Burst, Unlimited: c.Unlimited, Shadow: c.Shadow,
 			UntilUs: c.UntilUs, Version: c.Version,
 		})
 		add(&o)
@@ -296,13 +296,13 @@ func (d *Database) set(ctx context.Context, tx db.DBTX, e *Edit) error {
 // columns returns overrides as the parameters of a statement.
 func columns(overrides []Override) (all db.OverridesUpdateParams) {
 	for _, o := range overrides {
-		limit, burst, shadow, until := 0.0, 0.0, int64(-1), int64(0)
-		if o.LimitUnits != nil {
-			limit = *o.LimitUnits
+		orZero := func(units *float64) float64 {
+			if units == nil {
+				return 0
+			}
+			return *units
 		}
-		if o.Burst != nil {
-			burst = *o.Burst
-		}
+		shadow, until := int64(-1), int64(0)
 		if o.Shadow != nil {
 			shadow = 0
 			if *o.Shadow {
@@ -313,7 +313,8 @@ func columns(overrides []Override) (all db.OverridesUpdateParams) {
 			until = o.Until.UnixMicro()
 		}
 		all.Policies, all.Keys, all.Notes = append(all.Policies, o.Policy), append(all.Keys, o.Key), append(all.Notes, o.Note)
-		all.Limits, all.Bursts, all.Unlimited = append(all.Limits, limit), append(all.Bursts, burst), append(all.Unlimited, o.Unlimited)
+		all.Limits, all.Factors = append(all.Limits, orZero(o.LimitUnits)), append(all.Factors, orZero(o.Factor))
+		all.Bursts, all.Unlimited = append(all.Bursts, orZero(o.Burst)), append(all.Unlimited, o.Unlimited)
 		all.Shadows, all.UntilsUs = append(all.Shadows, shadow), append(all.UntilsUs, until)
 	}
 	return all

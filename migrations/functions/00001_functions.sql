@@ -659,8 +659,14 @@ CREATE OR REPLACE FUNCTION pglimit._policy_of(called text, for_key text, moment 
 LANGUAGE plpgsql VOLATILE AS $pglimit$
 DECLARE
     policy pglimit._policy := (SELECT ROW(
-            p.name, p.algorithm, coalesce(o.limit_units, p.limit_units), p.period_s,
-            CASE WHEN p.algorithm IN ('leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'gcra') THEN coalesce(o.burst, p.burst) END,
+            p.name, p.algorithm,
+            CASE WHEN o.factor IS NULL THEN coalesce(o.limit_units, p.limit_units) ELSE LEAST(GREATEST(CASE WHEN abs(p.limit_units * o.factor - round(p.limit_units * o.factor)) <= p.limit_units * o.factor * 1e-12::float8 THEN round(p.limit_units * o.factor) ELSE p.limit_units * o.factor END, 1e-9::float8), 9007199254740992::float8) END,
+            p.period_s,
+            CASE WHEN NOT p.algorithm IN ('leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'gcra') THEN NULL
+                WHEN o.burst IS NOT NULL OR p.burst IS NULL THEN o.burst
+                WHEN o.factor IS NOT NULL THEN LEAST(GREATEST(CASE WHEN abs(p.burst * o.factor - round(p.burst * o.factor)) <= p.burst * o.factor * 1e-12::float8 THEN round(p.burst * o.factor) ELSE p.burst * o.factor END, 1e-9::float8), 9007199254740992::float8)
+                WHEN o.limit_units IS NOT NULL THEN LEAST(GREATEST(CASE WHEN abs(p.burst * o.limit_units / p.limit_units - round(p.burst * o.limit_units / p.limit_units)) <= p.burst * o.limit_units / p.limit_units * 1e-12::float8 THEN round(p.burst * o.limit_units / p.limit_units) ELSE p.burst * o.limit_units / p.limit_units END, 1e-9::float8), 9007199254740992::float8)
+                ELSE p.burst END,
             p.tick_s, p.aligned, p.block_for_s, coalesce(o.shadow, p.shadow), p.calendar, p.time_zone,
             coalesce(o.unlimited, false), p.askers, p.max_ttl_s)::pglimit._policy
         FROM pglimit_policy AS p
@@ -3024,8 +3030,14 @@ CREATE OR REPLACE FUNCTION pglimit_ask._find(called text, for_key text, ttl_s fl
 LANGUAGE plpgsql VOLATILE AS $pglimit$
 DECLARE
     policy pglimit._policy := (SELECT ROW(
-            p.name, p.algorithm, coalesce(o.limit_units, p.limit_units), p.period_s,
-            CASE WHEN p.algorithm IN ('leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'gcra') THEN coalesce(o.burst, p.burst) END,
+            p.name, p.algorithm,
+            CASE WHEN o.factor IS NULL THEN coalesce(o.limit_units, p.limit_units) ELSE LEAST(GREATEST(CASE WHEN abs(p.limit_units * o.factor - round(p.limit_units * o.factor)) <= p.limit_units * o.factor * 1e-12::float8 THEN round(p.limit_units * o.factor) ELSE p.limit_units * o.factor END, 1e-9::float8), 9007199254740992::float8) END,
+            p.period_s,
+            CASE WHEN NOT p.algorithm IN ('leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'gcra') THEN NULL
+                WHEN o.burst IS NOT NULL OR p.burst IS NULL THEN o.burst
+                WHEN o.factor IS NOT NULL THEN LEAST(GREATEST(CASE WHEN abs(p.burst * o.factor - round(p.burst * o.factor)) <= p.burst * o.factor * 1e-12::float8 THEN round(p.burst * o.factor) ELSE p.burst * o.factor END, 1e-9::float8), 9007199254740992::float8)
+                WHEN o.limit_units IS NOT NULL THEN LEAST(GREATEST(CASE WHEN abs(p.burst * o.limit_units / p.limit_units - round(p.burst * o.limit_units / p.limit_units)) <= p.burst * o.limit_units / p.limit_units * 1e-12::float8 THEN round(p.burst * o.limit_units / p.limit_units) ELSE p.burst * o.limit_units / p.limit_units END, 1e-9::float8), 9007199254740992::float8)
+                ELSE p.burst END,
             p.tick_s, p.aligned, p.block_for_s, coalesce(o.shadow, p.shadow), p.calendar, p.time_zone,
             coalesce(o.unlimited, false), p.askers, p.max_ttl_s)::pglimit._policy
         FROM pglimit_policy AS p

@@ -243,15 +243,14 @@ func (g *drawing) share() Ask {
 
 // override draws one: usually the limits of a policy of the name.
 func (g *drawing) override(p *limiter.Policy) *limiter.Override {
-	o := &limiter.Override{Limit: &p.Limit}
-	if p.Burst != 0 {
-		o.Burst = &p.Burst
-	}
+	burst := cmp.Or(p.Burst, p.Limit)
+	o := &limiter.Override{Limit: &p.Limit, Burst: &burst}
 	if !g.Shadows {
 		return o
 	}
-	limit, on := min(1<<53, p.Limit*[]float64{0.5, 2, 4}[g.IntN(3)]), g.IntN(2) == 0
-	switch g.IntN(6) {
+	factor, on := []float64{0.1, 0.5, 2, 4}[g.IntN(4)], g.IntN(2) == 0
+	limit := min(1<<53, p.Limit*factor)
+	switch g.IntN(8) {
 	case 0:
 		o = &limiter.Override{Unlimited: true}
 	case 1:
@@ -264,6 +263,12 @@ func (g *drawing) override(p *limiter.Policy) *limiter.Override {
 		}
 	case 4:
 		o = &limiter.Override{Limit: &limit}
+	case 5:
+		o = &limiter.Override{Factor: &factor}
+	case 6:
+		if p.Burst != 0 {
+			o = &limiter.Override{Factor: &factor, Burst: &limit}
+		}
 	}
 	if g.IntN(2) == 0 {
 		ends := []int64{0, 1, 3_000_000}[g.IntN(3)]

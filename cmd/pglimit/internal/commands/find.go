@@ -94,7 +94,7 @@ func foundText(f inspect.Found, rows int) string {
 	})
 	section(len(f.Overrides), "overrides", "POLICY\tKEY\tCHANGES\tUNTIL\tBY\tNOTE", func(n int) string {
 		o := f.Overrides[n]
-		changes := overrideText(limiter.Override{Unlimited: o.Unlimited, Limit: o.Limit, Burst: o.Burst, Shadow: o.Shadow})
+		changes := overrideText(limiter.Override{Unlimited: o.Unlimited, Limit: o.Limit, Factor: o.Factor, Burst: o.Burst, Shadow: o.Shadow})
 		return line(printable.Shown(o.Policy), printable.Shown(o.Key), changes, long(o.Until), printable.Shown(o.ChangedBy), printable.Shown(o.Note))
 	})
 	section(len(f.Denials), "denials of the last 24 hours", "POLICY\tALGORITHM\tKEY\tDENIALS\tLET PASS\tUNITS\tLAST", func(n int) string {

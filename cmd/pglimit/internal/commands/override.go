@@ -1,7 +1,6 @@
 package commands
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -79,7 +78,8 @@ type overrideSet struct {
 }
 
 func newOverrideSet(db *connect.Database, out *cli.Output) *cobra.Command {
-	var limit, burst amount
+	var limit amount
+	var burst float64
 	var unlimited, shadow bool
 	var until, note string
 	var set limiter.Override // without its policy and key
@@ -94,11 +94,14 @@ shows what changed.
 zone (TZ): a date, today, tomorrow or a weekday. It may also be a time, or a time
 from now such as 30d.
 
+--limit 10x is ten times the policy's limit, also after that changes. Without --burst
+the policy's burst changes in proportion to the limit.
+
 --unlimited lets all requests of the key pass, also while it is blocked, and counts
 none. At most 100,000 overrides can be set.`,
 		Example: `  pglimit override set alice --policy login --limit 100 --until 2027-01-31 --note trial
   pglimit override set monitoring --policy api --unlimited
-  pglimit override set big-customer --policy api --limit 10x --burst 10x`,
+  pglimit override set big-customer --policy api --limit 10x`,
 		PreRunE: func(cmd *cobra.Command, _ []string) error { // wrong flags need no database
 			set.Unlimited, set.Note = unlimited, note
 			given := cmd.Flags().Changed
@@ -112,11 +115,16 @@ none. At most 100,000 overrides can be set.`,
 				}
 				set.Until = end.UTC()
 			}
-			checked := set
-			if given("limit") || given("burst") {
-				checked.Limit = &limit.units
+			if given("limit") {
+				set.Limit = &limit.units
+				if limit.factor != 0 {
+					set.Limit, set.Factor = nil, &limit.factor
+				}
 			}
-			if err := policyfile.Check(checked); err != nil {
+			if given("burst") {
+				set.Burst = &burst
+			}
+			if err := policyfile.Check(set); err != nil {
 				return fmt.Errorf("the override %w", err)
 			}
 			return nil
@@ -124,28 +132,6 @@ none. At most 100,000 overrides can be set.`,
 	}, func(cmd *cobra.Command, policies *limiter.Policies, o limiter.Override, before *limiter.Override) error {
 		set.Policy, set.Key = o.Policy, o.Key
 		o = set
-		for _, number := range []struct {
-			flag string
-			*amount
-			to   **float64
-			base func(limiter.Policy) float64
-		}{
-			{"limit", &limit, &o.Limit, func(p limiter.Policy) float64 { return p.Limit }},
-			{"burst", &burst, &o.Burst, func(p limiter.Policy) float64 { return cmp.Or(p.Burst, p.Limit) }},
-		} {
-			if !cmd.Flags().Changed(number.flag) {
-				continue
-			}
-			*number.to = &number.units
-			if number.factor == 0 {
-				continue
-			}
-			p, err := policies.Get(o.Policy)
-			if err != nil {
-				return fmt.Errorf("--%s is %s: the database has no policy %s to multiply: give a number", number.flag, number.amount, o.Policy)
-			}
-			number.units = number.factor * number.base(p)
-		}
 		change := policyfile.ChangeOverride(before, &o)
 		change.Key = o.Key // before has the key as it is stored
 		if len(change.Fields) == 0 {
@@ -166,7 +152,7 @@ none. At most 100,000 overrides can be set.`,
 	})
 	flags := cmd.Flags()
 	flags.Var(&limit, "limit", "`units` allowed per period, or a multiple of the policy's, such as 10x")
-	flags.Var(&burst, "burst", "`units` allowed at once, or a multiple such as 10x; 0: same as the limit")
+	cli.UnitsVar(flags, &burst, "burst", 0, "`units` allowed at once; 0: same as the limit; default: in proportion to the limit")
 	flags.BoolVar(&unlimited, "unlimited", false, "let all requests pass")
 	flags.BoolVar(&shadow, "shadow", false, "decide and report, but never deny; --shadow=false: deny although the policy is a shadow")
 	flags.StringVar(&until, "until", "", "the last `day`: 2027-01-31, friday, or 30d; or a time such as 2027-01-31T18:00:00Z; default: none")
@@ -227,6 +213,9 @@ func overrideText(o limiter.Override) string {
 	var parts []string
 	if o.Limit != nil {
 		parts = append(parts, "limit "+cli.Units(*o.Limit))
+	}
+	if o.Factor != nil {
+		parts = append(parts, "limit "+cli.Units(*o.Factor)+"x")
 	}
 	if o.Burst != nil {
 		parts = append(parts, "burst "+cli.Units(*o.Burst))

@@ -46,6 +46,7 @@ type Override struct {
 	Key       string     `json:"key"`
 	Unlimited bool       `json:"unlimited"`
 	Limit     *float64   `json:"limit"`
+	Factor    *float64   `json:"factor"`
 	Burst     *float64   `json:"burst"`
 	Shadow    *bool      `json:"shadow"`
 	Until     *time.Time `json:"until"` // nil: no end
@@ -142,7 +143,7 @@ ORDER BY f.policy, f.key, f.expires_at_us LIMIT ` + p.add(int64(limit)) + `::big
 }
 
 func findOverrides(f Filter, m matcher, limit int, p *params) string {
-	return `SELECT f.policy, f.key, f.unlimited, f.limit_units, f.burst, f.shadow, f.until, f.note, f.changed_by
+	return `SELECT f.policy, f.key, f.unlimited, f.limit_units, f.factor, f.burst, f.shadow, f.until, f.note, f.changed_by
 FROM ` + policies("pglimit_override", f.Policy, p) + `, LATERAL (
     SELECT o.* FROM pglimit_override AS o WHERE o.policy = p.policy AND ` + m.on("o", p) + `
     ORDER BY o.key LIMIT ` + p.add(int64(limit)) + `::bigint) AS f

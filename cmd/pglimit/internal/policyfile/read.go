@@ -264,12 +264,14 @@ func (r *reader) override(n *yaml.Node, where string, o *limiter.Override) bool 
 // Check returns an error if an override changes nothing or too much. Numbers are checked
 // when it is written, with those of the policy.
 func Check(o limiter.Override) error {
-	changes := o.Limit != nil || o.Burst != nil || o.Shadow != nil
+	changes := o.Limit != nil || o.Factor != nil || o.Burst != nil || o.Shadow != nil
 	switch {
 	case o.Unlimited && changes:
-		return errors.New("is unlimited and has a limit, burst or shadow: choose one")
+		return errors.New("is unlimited and has a limit, factor, burst or shadow: choose one")
+	case o.Limit != nil && o.Factor != nil:
+		return errors.New("has a limit and a factor: choose one")
 	case !o.Unlimited && !changes:
-		return errors.New("changes nothing: give a limit, burst, shadow or unlimited")
+		return errors.New("changes nothing: give a limit, factor, burst, shadow or unlimited")
 	}
 	return nil
 }

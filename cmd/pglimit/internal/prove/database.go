@@ -12,7 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/prove/contest"
-	"github.com/pglimit/pglimit/internal/either"
+	"github.com/pglimit/pglimit/internal/conformance/either"
 	"github.com/pglimit/pglimit/internal/pooler"
 	"github.com/pglimit/pglimit/limiter"
 )

@@ -52,6 +52,9 @@ func TestPolicyCommands(t *testing.T) {
 	run(0, "overrides:\n  - policy: login\n    key: bob\n    limit: 100\n", "override", "get", "bob", "--policy", "login")
 	run(1, "there is no override of login for eve", "override", "get", "eve", "--policy", "login")
 	run(0, "allowed: 99 of 100", "allow", "--policy", "login", "bob")
+	run(0, "+ override of login for \"dave\"\n    factor: 10\nversion", "override", "set", "dave", "--policy", "login", "--limit", "10x")
+	run(0, "limit 10x", "override", "list", "--policy", "login")
+	run(0, "deleted the override", "override", "delete", "dave", "--policy", "login", "--yes")
 	run(0, "", "override", "set", "carol", "--policy", "login", "--unlimited")
 	for range 6 {
 		run(0, "allowed", "allow", "--policy", "login", "carol")

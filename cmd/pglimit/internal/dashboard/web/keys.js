@@ -56,7 +56,7 @@ export const key = {
     ];
     if (setup.write) columns.push(["Change", buttons]);
     const override = (o) => [
-      o.unlimited && "unlimited", o.limit !== null && `limit ${number(o.limit)}`, o.burst !== null && `burst ${number(o.burst)}`, o.shadow !== null && (o.shadow ? "shadow" : "not shadow"),
+      o.unlimited && "unlimited", o.limit !== null && `limit ${number(o.limit)}`, o.factor !== null && `limit ${number(o.factor)}x`, o.burst !== null && `burst ${number(o.burst)}`, o.shadow !== null && (o.shadow ? "shadow" : "not shadow"),
     ].filter(Boolean).join(", ");
     return [
       k.stored !== key && h("p", { class: "quiet" }, "Stored as ", keyText(k.stored)),

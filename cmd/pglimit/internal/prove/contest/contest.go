@@ -11,7 +11,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/pglimit/pglimit/internal/either"
+	"github.com/pglimit/pglimit/internal/conformance/either"
 	"github.com/pglimit/pglimit/internal/pooler"
 	"github.com/pglimit/pglimit/limiter"
 	"golang.org/x/sync/errgroup"

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pglimit/pglimit/internal/either"
+	"github.com/pglimit/pglimit/internal/conformance/either"
 	"github.com/pglimit/pglimit/limiter"
 )
 
