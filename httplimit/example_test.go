@@ -2,7 +2,6 @@ package httplimit_test
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -208,9 +207,9 @@ func ExampleJoin() {
 
 func ExampleWithNoKey() {
 	user := httplimit.User(func(r *http.Request) string { a, _ := r.Context().Value(accountKey{}).(account); return a.name })
-	requests := httplimit.Each(user, perClient)
-	show(httplimit.New(memory(), requests)(hello), request())
-	show(httplimit.New(memory(), requests, httplimit.WithNoKey(httplimit.Pass))(hello), request())
+	limits := httplimit.Each(user, perClient)
+	show(httplimit.New(memory(), limits)(hello), request())
+	show(httplimit.New(memory(), limits, httplimit.WithNoKey(httplimit.Pass))(hello), request())
 	// Output:
 	// 403
 	// {"type":"about:blank","title":"Forbidden","status":403,"detail":"The request has no key for the rate limit."}
@@ -238,8 +237,8 @@ func ExampleWithPassPreflight() {
 }
 
 func ExampleWithXRateLimit() {
-	requests := httplimit.Each(httplimit.Address{}.Key, perClient)
-	show(httplimit.New(memory(), requests, httplimit.WithXRateLimit())(hello), request())
+	limits := httplimit.Each(httplimit.Address{}.Key, perClient)
+	show(httplimit.New(memory(), limits, httplimit.WithXRateLimit())(hello), request())
 	// Output:
 	// 200
 	// RateLimit-Policy: "client";q=6;w=60;pglimit-burst=1
@@ -251,15 +250,15 @@ func ExampleWithXRateLimit() {
 }
 
 func ExampleWithOnDeny() {
-	requests := func(r *http.Request) ([]limiter.Request, error) {
+	limits := func(r *http.Request) ([]limiter.Request, error) {
 		return []limiter.Request{perClient.Request("alice", 2)}, nil // more than the burst
 	}
-	h := httplimit.New(memory(), requests, httplimit.WithOnDeny(func(w http.ResponseWriter, r *http.Request, requests []limiter.Request, all limiter.Results) {
+	h := httplimit.New(memory(), limits, httplimit.WithOnDeny(func(w http.ResponseWriter, r *http.Request, denied *limiter.DeniedError) {
 		if r.Header.Get("Accept") == "application/problem+json" {
-			httplimit.Deny(w, requests, all)
+			httplimit.Deny(w, denied)
 			return
 		}
-		http.Error(w, "too much of "+requests[all.DeniedBy].Policy.Name, http.StatusTooManyRequests)
+		http.Error(w, "too much of "+denied.Result.Policy.Name, http.StatusTooManyRequests)
 	}))(hello)
 	show(h, request())
 	// Output:
@@ -276,9 +275,9 @@ func ExampleWithOnError() {
 		}
 		return a
 	}}))
-	requests := func(*http.Request) ([]limiter.Request, error) { return nil, errors.New("no such plan") }
-	show(httplimit.New(memory(), requests, httplimit.WithLogger(logger))(hello), request())
-	show(httplimit.New(memory(), requests, httplimit.WithOnError(func(w http.ResponseWriter, _ *http.Request, err error) {
+	limits := func(*http.Request) ([]limiter.Request, error) { return nil, errors.New("no such plan") }
+	show(httplimit.New(memory(), limits, httplimit.WithLogger(logger))(hello), request())
+	show(httplimit.New(memory(), limits, httplimit.WithOnError(func(w http.ResponseWriter, _ *http.Request, err error) {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 	}))(hello), request())
 	// Output:
@@ -324,44 +323,6 @@ func ExampleWithRefundIf() {
 	// right 429
 	// wrong 429
 	// right 200
-}
-
-// In a custom handler, without New.
-func ExampleSetHeader() {
-	l := memory()
-	h := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		requests := []limiter.Request{perClient.Request("alice", 1)}
-		all, err := l.AllowAll(r.Context(), requests...)
-		switch {
-		case err != nil:
-			w.WriteHeader(http.StatusServiceUnavailable)
-		case !all.Allowed:
-			httplimit.Deny(w, requests, all) // also sets the fields
-		default:
-			httplimit.SetHeader(w.Header(), requests, all)
-			fmt.Fprintln(w, "hello")
-		}
-	})
-	show(h, request())
-	// Output:
-	// 200
-	// RateLimit-Policy: "client";q=6;w=60;pglimit-burst=1
-	// RateLimit: "client";r=0;t=10
-	// hello
-}
-
-func ExampleDeny() {
-	w := httptest.NewRecorder()
-	requests := []limiter.Request{perClient.Request("alice", 1)}
-	httplimit.Deny(w, requests, limiter.Results{PerRequest: []limiter.Result{{RetryAfter: 1500 * time.Millisecond}}})
-	var problem struct {
-		Status   int
-		Detail   string
-		Violated []string `json:"violated-policies"`
-	}
-	err := json.Unmarshal(w.Body.Bytes(), &problem)
-	fmt.Println(problem, w.Header().Get("Retry-After"), err)
-	// Output: {429 Try again in 2 s. [client]} 2 <nil>
 }
 
 // Calls to an external API wait for their turn in a queue that all processes share.

@@ -27,8 +27,8 @@ const (
 // maxInteger is the largest Integer in structured fields: 15 digits.
 const maxInteger = 999_999_999_999_999
 
-// SetHeader sets response fields in h that report a decision to the client. all are the
-// results of requests, from AllowAll or, put into Results, from a single decision:
+// SetHeader sets response fields in h that report a decision to the client: a Result, or the
+// PerRequest of an AllowAll or WaitAll. Deny and New call it.
 //
 //	RateLimit-Policy: "login";q=5;w=60;pglimit-burst=10
 //	RateLimit: "login";r=0;t=12
@@ -46,16 +46,16 @@ const maxInteger = 999_999_999_999_999
 //   - t is in seconds, rounded up: RetryAfter of a denied request; ResetAfter of any
 //     other, but at most Retry-After. It is left out if it would be limiter.Never.
 //
-// Retry-After is set if all is denied: the longest RetryAfter of the denied requests, in
+// Retry-After is set if a result is denied: the longest RetryAfter of the denied requests, in
 // seconds, rounded up. It is left out if that is limiter.Never.
 //
 // If another layer has already set the fields, an allowed decision adds a line to each
 // and a denial replaces them. Limits that do not limit the client are left out: those of
 // requests allowed without a decision (limiter.SourceDegraded), of unlimited keys
-// (limiter.SourceOverride) and of shadow policies (limiter.Result.Shadow). http.Header writes the names as Ratelimit-Policy and
-// Ratelimit; field names are not case-sensitive.
-func SetHeader(h http.Header, requests []limiter.Request, all limiter.Results) {
-	retry := retryAfter(all)
+// (limiter.SourceOverride) and of shadow policies. http.Header writes the names as
+// Ratelimit-Policy and Ratelimit; field names are not case-sensitive.
+func SetHeader(h http.Header, results ...limiter.Result) {
+	retry := retryAfter(results)
 	if retry > 0 { // the t of other layers could be later than Retry-After
 		h.Del(policyField)
 		h.Del(limitField)
@@ -67,12 +67,12 @@ func SetHeader(h http.Header, requests []limiter.Request, all limiter.Results) {
 		h.Set(retryField, strconv.FormatInt(ceilSeconds(retry), 10))
 	}
 	policies, limits := make([]byte, 0, 128), make([]byte, 0, 128) // on the stack
-	for i, request := range requests[:min(len(requests), len(all.PerRequest))] {
-		r := &all.PerRequest[i]
-		if !shown(requests, all, i) || overshadowed(requests, all, i) {
+	for i := range results {
+		r := &results[i]
+		if !shown(r) || overshadowed(results, i) {
 			continue
 		}
-		p := effective(&request, r)
+		p := effective(r)
 		text := rendered(advertise(&p))
 		if text.policy == "" { // a header cannot contain the name
 			continue
@@ -93,36 +93,34 @@ func SetHeader(h http.Header, requests []limiter.Request, all limiter.Results) {
 	}
 }
 
-// effective returns the policy that decided: the request's with the override of its key
-// applied. Results of a limiter have a Limit; others, such as those of tests, may lack it.
-func effective(request *limiter.Request, r *limiter.Result) limiter.Policy {
-	p := request.Policy
+// effective returns the policy that decided. A replayed result has the numbers of the earlier
+// answer, and those of tests may lack a Limit.
+func effective(r *limiter.Result) limiter.Policy {
+	p := r.Policy
 	if r.Limit > 0 {
-		p.Limit, p.Burst, p.Shadow = r.Limit, r.Burst, r.Shadow
+		p.Limit, p.Burst = r.Limit, r.Burst
 	}
 	return p
 }
 
-// decided reports whether the numbers of a result mean something.
-func decided(r *limiter.Result) bool {
-	return r.Source != limiter.SourceDegraded && r.Source != limiter.SourceSkipped && r.Source != limiter.SourceOverride
-}
-
-// shown reports whether the i-th request's numbers mean something to the client: it was
-// decided, and the policy that decided is no shadow.
-func shown(requests []limiter.Request, all limiter.Results, i int) bool {
-	r := &all.PerRequest[i]
-	return decided(r) && !r.Shadowed && !effective(&requests[i], r).Shadow
+// shown reports whether the numbers of a result mean something to the client: it was
+// decided, and the policy that decided is known and no shadow.
+func shown(r *limiter.Result) bool {
+	switch r.Source {
+	case limiter.SourceDegraded, limiter.SourceSkipped, limiter.SourceOverride:
+		return false
+	}
+	return r.Policy.Name != "" && !r.Shadowed && !r.Policy.Shadow
 }
 
 // setXRateLimit sets the fields of WithXRateLimit, for the request that denied or else has
 // the smallest share of its burst left.
-func setXRateLimit(h http.Header, requests []limiter.Request, all limiter.Results) {
+func setXRateLimit(h http.Header, all limiter.Results) {
 	chosen := all.DeniedBy
 	if all.Allowed {
 		chosen = -1
-		for i, r := range all.PerRequest[:min(len(requests), len(all.PerRequest))] {
-			if shown(requests, all, i) && (chosen < 0 || r.Remaining/r.Burst < all.PerRequest[chosen].Remaining/all.PerRequest[chosen].Burst) {
+		for i := range all.PerRequest {
+			if r := &all.PerRequest[i]; shown(r) && (chosen < 0 || r.Remaining/r.Burst < all.PerRequest[chosen].Remaining/all.PerRequest[chosen].Burst) {
 				chosen = i
 			}
 		}
@@ -133,21 +131,17 @@ func setXRateLimit(h http.Header, requests []limiter.Request, all limiter.Result
 	r := &all.PerRequest[chosen]
 	h.Set(xLimitField, strconv.FormatInt(units(r.Burst), 10))
 	h.Set(xRemainingField, strconv.FormatInt(remaining(r), 10))
-	if t := until(r, retryAfter(all)); t != limiter.Never {
+	if t := until(r, retryAfter(all.PerRequest)); t != limiter.Never {
 		reset := r.At.Add(t).Add(time.Second - time.Nanosecond) // rounded up
 		h.Set(xResetField, strconv.FormatInt(reset.Unix(), 10))
 	}
 }
 
-// retryAfter returns the longest RetryAfter of the denied requests: 0 if all is allowed.
-func retryAfter(all limiter.Results) time.Duration {
-	if all.Allowed {
-		return 0
-	}
-	longest := time.Duration(1) // a denial never suggests an immediate retry
-	for i := range all.PerRequest {
-		if r := &all.PerRequest[i]; !r.Allowed {
-			longest = max(longest, r.RetryAfter)
+// retryAfter returns the longest RetryAfter of the denied requests: 0 if all are allowed.
+func retryAfter(results []limiter.Result) (longest time.Duration) {
+	for i := range results {
+		if r := &results[i]; !r.Allowed {
+			longest = max(longest, 1, r.RetryAfter) // a denial never suggests an immediate retry
 		}
 	}
 	return longest
@@ -165,14 +159,15 @@ func until(r *limiter.Result, retry time.Duration) time.Duration {
 }
 
 // overshadowed reports whether the item of the i-th policy's name describes another
-// request.
-func overshadowed(requests []limiter.Request, all limiter.Results, i int) bool {
-	a := &all.PerRequest[i]
-	for j := range min(len(requests), len(all.PerRequest)) {
-		if j == i || requests[j].Policy.Name != requests[i].Policy.Name || !shown(requests, all, j) {
+// result.
+func overshadowed(results []limiter.Result, i int) bool {
+	a := &results[i]
+	for j := range results {
+		b := &results[j]
+		if j == i || b.Policy.Name != a.Policy.Name || !shown(b) {
 			continue
 		}
-		switch b := &all.PerRequest[j]; {
+		switch {
 		case a.Allowed != b.Allowed:
 			if a.Allowed {
 				return true

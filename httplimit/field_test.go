@@ -93,15 +93,13 @@ func TestSetHeader(t *testing.T) {
 			xLimitField: {"10"}, xRemainingField: {"0"}, xResetField: {"1780315201"}}},
 		{"nothing decided", []limiter.Policy{login}, nil, -1, fields{}},
 	} {
-		var requests []limiter.Request
-		for _, p := range c.policies {
-			requests = append(requests, p.Request("k", 1))
+		for i := range c.perRequest {
+			c.perRequest[i].Policy = c.policies[i]
 		}
-		all := limiter.Results{Allowed: c.deniedBy < 0, PerRequest: c.perRequest, DeniedBy: c.deniedBy}
 		h := http.Header{}
-		SetHeader(h, requests, all)
-		SetHeader(h, requests, all) // again, as when WithOnDeny's function calls Deny
-		setXRateLimit(h, requests, all)
+		SetHeader(h, c.perRequest...)
+		SetHeader(h, c.perRequest...) // again, as when WithOnDeny's function calls Deny
+		setXRateLimit(h, limiter.Results{Allowed: c.deniedBy < 0, PerRequest: c.perRequest, DeniedBy: c.deniedBy})
 		if !maps.EqualFunc(h, http.Header(c.want), slices.Equal) {
 			t.Errorf("%s: got\n%q, want\n%q", c.name, h, c.want)
 		}
@@ -110,12 +108,16 @@ func TestSetHeader(t *testing.T) {
 	// A second layer adds to the first.
 	h := http.Header{}
 	for _, p := range []limiter.Policy{login, day} {
-		SetHeader(h, []limiter.Request{p.Request("k", 1)}, limiter.Results{Allowed: true, PerRequest: []limiter.Result{yes(3, time.Second)}, DeniedBy: -1})
+		r := yes(3, time.Second)
+		r.Policy = p
+		SetHeader(h, r)
 	}
 	if want := []string{`"login";r=3;t=1`, `"day";r=3;t=1`}; !slices.Equal(h[limitField], want) || len(h[policyField]) != 2 {
 		t.Errorf("two layers: got %q", h)
 	}
-	SetHeader(h, []limiter.Request{odd.Request("k", 1)}, limiter.Results{PerRequest: []limiter.Result{no(0, time.Millisecond, time.Hour)}})
+	third := no(0, time.Millisecond, time.Hour)
+	third.Policy = odd
+	SetHeader(h, third)
 	if want := []string{`"odd";r=0;t=1`}; !slices.Equal(h[limitField], want) || len(h[policyField]) != 1 || h.Get(retryField) != "1" {
 		t.Errorf("the third denies: got %q", h)
 	}
@@ -166,27 +168,27 @@ func TestSetHeaderParses(t *testing.T) {
 		rapid.Map(rapid.Int64Range(0, math.MaxInt64), func(ns int64) time.Duration { return time.Duration(ns) }))
 	amounts := rapid.OneOf(rapid.Float64Range(0, 10), rapid.Float64Range(0, 1<<53))
 	rapid.Check(t, func(t *rapid.T) {
-		all := limiter.Results{Allowed: rapid.Bool().Draw(t, "allowed"), DeniedBy: -1}
-		var requests []limiter.Request
+		allowed := rapid.Bool().Draw(t, "allowed")
+		var results []limiter.Result
 		retry := time.Duration(0)
 		for i := range rapid.IntRange(1, 4).Draw(t, "requests") {
 			p := limiter.Policy{Name: "p" + strconv.Itoa(i), Algorithm: limiter.FixedWindow, Limit: amounts.Draw(t, "limit"), Period: times.Draw(t, "period"), Burst: amounts.Draw(t, "burst")}
-			r := limiter.Result{Allowed: all.Allowed || i > 0 && rapid.Bool().Draw(t, "fits"), Burst: max(p.Burst, 1), Remaining: amounts.Draw(t, "remaining"), ResetAfter: times.Draw(t, "reset"), At: at}
+			r := limiter.Result{Policy: p, Allowed: allowed || i > 0 && rapid.Bool().Draw(t, "fits"), Burst: max(p.Burst, 1), Remaining: amounts.Draw(t, "remaining"), ResetAfter: times.Draw(t, "reset"), At: at}
 			if !r.Allowed {
 				r.RetryAfter = 1 + min(limiter.Never-1, times.Draw(t, "retry"))
 				retry = max(retry, r.RetryAfter)
 			}
-			requests, all.PerRequest = append(requests, p.Request("k", 1)), append(all.PerRequest, r)
+			results = append(results, r)
 		}
 		h := http.Header{}
-		SetHeader(h, requests, all)
+		SetHeader(h, results...)
 		policies, err := httpsfv.UnmarshalList(h[policyField])
 		limits, err2 := httpsfv.UnmarshalList(h[limitField])
-		if err != nil || err2 != nil || len(policies) != len(requests) || len(limits) != len(requests) {
+		if err != nil || err2 != nil || len(policies) != len(results) || len(limits) != len(results) {
 			t.Fatalf("got %q, %v, %v", h, err, err2)
 		}
 		got := h.Get(retryField)
-		if all.Allowed || retry == limiter.Never {
+		if allowed || retry == limiter.Never {
 			if got != "" {
 				t.Fatalf("Retry-After %q, want none", got)
 			}
@@ -218,7 +220,7 @@ func TestSetHeaderRemainingIsGranted(t *testing.T) {
 				t.Fatal(err)
 			}
 			h := http.Header{}
-			SetHeader(h, []limiter.Request{p.Request("k", 1)}, limiter.Results{Allowed: true, PerRequest: []limiter.Result{r}, DeniedBy: -1})
+			SetHeader(h, r)
 			list, err := httpsfv.UnmarshalList(h[limitField])
 			if err != nil {
 				t.Fatal(err)

@@ -82,23 +82,30 @@ func Join(keys ...Key) Key {
 	}
 }
 
-// Each returns a function for New that requests one unit of each policy for the HTTP
+// Limits returns the limits that an HTTP request must pass, for New and Transport: policies,
+// keys and costs, which are granted all or none. If it returns none, the HTTP request passes
+// and nothing is counted. ErrNoKey means that the HTTP request has no key. Limits is called
+// once for each HTTP request, must be safe for concurrent use, and must not change the
+// HTTP request.
+type Limits func(*http.Request) ([]limiter.Request, error)
+
+// Each returns Limits of one key: it requests one unit of each policy for the HTTP
 // request's key. It is for limits where all requests cost the same. It panics if key is
 // nil, or without policies, because then every request would pass.
-func Each(key Key, policies ...limiter.Policy) func(*http.Request) ([]limiter.Request, error) {
+func Each(key Key, policies ...limiter.Policy) Limits {
 	require(key != nil, "Each: key is nil")
 	require(len(policies) > 0, "Each: no policies")
 	return each(key, len(policies), func(i int) (limiter.Policy, error) { return policies[i], nil })
 }
 
-// EachNamed returns a function for New that requests one unit of each named policy for the
-// HTTP request's key, as Each does. It reads the policies at each HTTP request, so a changed
+// EachNamed returns Limits as Each does, which request one unit of each named policy for the
+// HTTP request's key. They read the policies at each HTTP request, so a changed
 // policy applies to the next one. For a name that policies has neither in the database nor
-// as a default, the function returns limiter.ErrNoPolicy, which New answers with 500.
+// as a default, they return limiter.ErrNoPolicy, which New answers with 500.
 //
 // Overrides of keys apply if the limiter has the same policies as its
 // limiter.Config.Policies. EachNamed panics if key or policies is nil, or without names.
-func EachNamed(key Key, policies *limiter.Policies, names ...string) func(*http.Request) ([]limiter.Request, error) {
+func EachNamed(key Key, policies *limiter.Policies, names ...string) Limits {
 	require(key != nil, "EachNamed: key is nil")
 	require(policies != nil, "EachNamed: policies is nil")
 	require(len(names) > 0, "EachNamed: no names")
@@ -106,8 +113,8 @@ func EachNamed(key Key, policies *limiter.Policies, names ...string) func(*http.
 	return each(key, len(names), func(i int) (limiter.Policy, error) { return policies.Get(names[i]) })
 }
 
-// each returns a function for New that requests one unit of each of n policies.
-func each(key Key, n int, policy func(i int) (limiter.Policy, error)) func(*http.Request) ([]limiter.Request, error) {
+// each returns Limits that request one unit of each of n policies.
+func each(key Key, n int, policy func(i int) (limiter.Policy, error)) Limits {
 	return func(r *http.Request) ([]limiter.Request, error) {
 		k, err := key(r)
 		if err != nil {

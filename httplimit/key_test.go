@@ -110,7 +110,7 @@ func TestEachNamed(t *testing.T) {
 			t.Errorf("got %+v, %v", got, err)
 		}
 	}
-	for _, requests := range []requestsFunc{Each(Header("X"), a), EachNamed(Header("X"), policies, "a")} {
+	for _, requests := range []Limits{Each(Header("X"), a), EachNamed(Header("X"), policies, "a")} {
 		if got, err := requests(from("")); got != nil || !errors.Is(err, ErrNoKey) {
 			t.Errorf("without a key: got %+v, %v", got, err)
 		}
@@ -124,10 +124,10 @@ func TestPanics(t *testing.T) {
 	l := limiter.NewMemory(nil)
 	for want, f := range map[string]func(){
 		"httplimit: New: the limiter is nil":           func() { New(nil, requests) },
-		"httplimit: New: requests is nil":              func() { New(l, nil) },
+		"httplimit: New: limits is nil":                func() { New(l, nil) },
 		"httplimit: New: the next handler is nil":      func() { New(l, requests)(nil) },
 		"httplimit: Transport: the limiter is nil":     func() { Transport(nil, requests, nil) },
-		"httplimit: Transport: requests is nil":        func() { Transport(l, nil, nil) },
+		"httplimit: Transport: limits is nil":          func() { Transport(l, nil, nil) },
 		"httplimit: Each: key is nil":                  func() { Each(nil, limiter.Policy{}) },
 		"httplimit: Each: no policies":                 func() { Each(key) },
 		"httplimit: EachNamed: key is nil":             func() { EachNamed(nil, &limiter.Policies{}, "p") },

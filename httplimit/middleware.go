@@ -5,20 +5,18 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
+	"time"
 
 	"github.com/pglimit/pglimit/httplimit/internal/status"
+	"github.com/pglimit/pglimit/internal/throttle"
 	"github.com/pglimit/pglimit/limiter"
 )
 
 // New returns middleware that limits HTTP requests by l. It calls the next handler only
-// if l grants all that requests returns for the HTTP request.
+// if l grants all that limits returns for the HTTP request.
 //
 //	limit := httplimit.New(l, httplimit.Each(httplimit.Address{}.Key, perClient))
 //	http.ListenAndServe(":8080", limit(mux))
-//
-// requests returns the policies, keys and costs to decide, all or nothing. Each makes
-// such a function from a Key and policies. If it returns none, the HTTP request passes.
-// It is called once for each HTTP request and must be safe for concurrent use.
 //
 // With a LeakyBucketQueue the HTTP request waits for its turn, within its context. If
 // the turn comes after the context's deadline, the request is denied immediately. If the
@@ -30,20 +28,20 @@ import (
 //	429  denied: by Deny, or by WithOnDeny
 //	413  denied because it costs more than a burst: likewise
 //	403  no key (ErrNoKey), unless WithNoKey(Pass) is set
-//	500  requests returned another error or an invalid request
+//	500  limits returned another error or an invalid request
 //	503  no decision and a policy fails closed, limiter.ErrMisconfigured, or the
 //	     context's deadline is over
 //
-// 500 and 503 are logged. WithOnError replaces the responses 403, 500 and 503. If the
+// 500 and 503 are logged: see WithLogger. WithOnError replaces the responses 403, 500 and 503. If the
 // request's context was cancelled, the handler panics with http.ErrAbortHandler, and
 // net/http aborts the response. If other middleware recovers from that panic, the
 // response is an empty 503.
 //
-// New panics if l or requests is nil. The middleware is safe for concurrent use.
-func New(l *limiter.Limiter, requests func(*http.Request) ([]limiter.Request, error), opts ...Option) func(http.Handler) http.Handler {
+// New panics if l or limits is nil. The middleware is safe for concurrent use.
+func New(l *limiter.Limiter, limits Limits, opts ...Option) func(http.Handler) http.Handler {
 	require(l != nil, "New: the limiter is nil")
-	require(requests != nil, "New: requests is nil")
-	m := &middleware{limiter: l, requests: requests}
+	require(limits != nil, "New: limits is nil")
+	m := &middleware{limiter: l, limits: limits}
 	for _, opt := range opts {
 		opt(m)
 	}
@@ -55,14 +53,16 @@ func New(l *limiter.Limiter, requests func(*http.Request) ([]limiter.Request, er
 
 type middleware struct {
 	limiter     *limiter.Limiter
-	requests    func(*http.Request) ([]limiter.Request, error)
+	limits      Limits
 	keyless     Keyless
 	preflights  bool // pass
 	xRateLimit  bool
-	onDeny      func(http.ResponseWriter, *http.Request, []limiter.Request, limiter.Results)
+	onDeny      func(http.ResponseWriter, *http.Request, *limiter.DeniedError)
 	onError     func(http.ResponseWriter, *http.Request, error)
 	refundIf    func(status int) bool
 	givenLogger *slog.Logger
+	undecided   throttle.Throttle // warnings
+	unrefunded  throttle.Throttle
 }
 
 // Option configures New.
@@ -78,7 +78,7 @@ const (
 	Pass
 )
 
-// WithNoKey sets how New handles an HTTP request for which requests returns ErrNoKey:
+// WithNoKey sets how New handles an HTTP request for which limits returns ErrNoKey:
 // Refuse or Pass. Default: Refuse. It panics for any other value.
 func WithNoKey(k Keyless) Option {
 	require(k <= Pass, "WithNoKey: must be Refuse or Pass")
@@ -111,9 +111,9 @@ func isPreflight(r *http.Request) bool {
 func WithXRateLimit() Option { return func(m *middleware) { m.xRateLimit = true } }
 
 // WithOnDeny sets the function that answers denied requests; the fields of SetHeader are
-// already set. all.PerRequest[i] is the result of requests[i]; all.DeniedBy is the index
-// of the one that denied for the longest time. Default: Deny, also if answer is nil.
-func WithOnDeny(answer func(w http.ResponseWriter, r *http.Request, requests []limiter.Request, all limiter.Results)) Option {
+// already set. denied.Result is that of the limit that denied for the longest time. Default:
+// Deny, also if answer is nil.
+func WithOnDeny(answer func(w http.ResponseWriter, r *http.Request, denied *limiter.DeniedError)) Option {
 	return func(m *middleware) { m.onDeny = answer }
 }
 
@@ -160,8 +160,9 @@ func WithRefundIf(is func(status int) bool) Option {
 }
 
 // WithLogger sets the logger of errors that New answers with 503 (level warn) or 500
-// (level error), and of failed refunds (level warn). Default: slog.Default(), also if l
-// is nil.
+// (level error), and of failed refunds (level warn). Each kind of warning is logged at most
+// once a minute; its since_last is the number of them since the last line, itself included.
+// Default: slog.Default(), also if l is nil.
 func WithLogger(l *slog.Logger) Option { return func(m *middleware) { m.givenLogger = l } }
 
 func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Handler) {
@@ -169,7 +170,7 @@ func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 		next.ServeHTTP(w, r)
 		return
 	}
-	requests, err := m.requests(r)
+	requests, err := m.limits(r)
 	switch {
 	case err != nil && errors.Is(err, ErrNoKey) && m.keyless == Pass, err == nil && len(requests) == 0:
 		next.ServeHTTP(w, r)
@@ -191,19 +192,23 @@ func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 		m.fail(w, r, status, err)
 		return
 	}
-	SetHeader(w.Header(), requests, all)
+	SetHeader(w.Header(), all.PerRequest...)
 	if m.xRateLimit {
-		setXRateLimit(w.Header(), requests, all)
+		setXRateLimit(w.Header(), all)
 	}
 	switch {
-	case all.Allowed && m.refundIf != nil:
-		m.serveRefunding(w, r, next, requests, all)
 	case all.Allowed:
-		next.ServeHTTP(w, r)
+		inner := r.WithContext(context.WithValue(r.Context(), decisionKey{}, &decision{requests, all}))
+		defer func() { r.Pattern = inner.Pattern }() // for middleware outside that reads what a ServeMux matched
+		if m.refundIf != nil {
+			m.serveRefunding(w, inner, next, requests, all)
+		} else {
+			next.ServeHTTP(w, inner)
+		}
 	case m.onDeny != nil:
-		m.onDeny(w, r, requests, all)
+		m.onDeny(w, r, &limiter.DeniedError{Result: all.PerRequest[all.DeniedBy], PerRequest: all.PerRequest})
 	default:
-		Deny(w, requests, all)
+		Deny(w, all.Err())
 	}
 }
 
@@ -241,7 +246,7 @@ func (m *middleware) refund(ctx context.Context, requests []limiter.Request, all
 			continue
 		}
 		if _, err := m.limiter.Undo(ctx, p, requests[i].Key, r); err != nil {
-			m.logger().WarnContext(ctx, "httplimit: a refund failed", "policy", p.Name, "error", err)
+			m.warn(ctx, &m.unrefunded, "httplimit: a refund failed", "policy", p.Name, "error", err)
 		}
 	}
 }
@@ -262,11 +267,18 @@ func (m *middleware) fail(w http.ResponseWriter, r *http.Request, status int, er
 		detail = "The request has no key for the rate limit."
 	case http.StatusServiceUnavailable:
 		detail = "The rate limit cannot be checked now."
-		m.logger().WarnContext(r.Context(), "httplimit: no decision", "error", err)
+		m.warn(r.Context(), &m.undecided, "httplimit: no decision", "error", err)
 	default:
 		m.logger().ErrorContext(r.Context(), "httplimit: no decision", "error", err)
 	}
 	fail(w, status, detail)
+}
+
+// warn logs at most one of its kind a minute.
+func (m *middleware) warn(ctx context.Context, kind *throttle.Throttle, msg string, args ...any) {
+	if since, ok := kind.Next(time.Minute); ok {
+		m.logger().WarnContext(ctx, msg, append([]any{"since_last", since}, args...)...)
+	}
 }
 
 func (m *middleware) logger() *slog.Logger {

@@ -22,14 +22,12 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-type requestsFunc = func(*http.Request) ([]limiter.Request, error)
-
 // fixed returns the same requests for every HTTP request.
-func fixed(requests ...limiter.Request) requestsFunc {
+func fixed(requests ...limiter.Request) Limits {
 	return func(*http.Request) ([]limiter.Request, error) { return requests, nil }
 }
 
-func failing(err error) requestsFunc {
+func failing(err error) Limits {
 	return func(*http.Request) ([]limiter.Request, error) { return nil, err }
 }
 
@@ -175,7 +173,7 @@ func TestNewNoDecision(t *testing.T) {
 	for _, c := range []struct {
 		name     string
 		l        *limiter.Limiter
-		requests requestsFunc
+		requests Limits
 		ctx      context.Context
 		status   int
 		logged   string
@@ -218,7 +216,7 @@ func TestNewNoDecision(t *testing.T) {
 		want := ""
 		if c.logged != "" {
 			logLevel, err, _ := bytes.Cut([]byte(c.logged), []byte(" "))
-			want = fmt.Sprintf("level=%s msg=\"httplimit: no decision\" error=", logLevel)
+			want = fmt.Sprintf("level=%s msg=\"httplimit: no decision\"%s error=", logLevel, map[string]string{"WARN": " since_last=1"}[string(logLevel)])
 			if len(err) > 0 {
 				want += fmt.Sprintf("%q\n", err)
 			}
@@ -285,7 +283,7 @@ func TestNewCancelledInQueue(t *testing.T) {
 	p := limiter.Policy{Name: "p", Algorithm: limiter.GCRA, Limit: 100, Period: time.Hour}
 	for _, c := range []struct {
 		key      string
-		requests requestsFunc
+		requests Limits
 		of       limiter.Policy
 	}{
 		{"one", fixed(slow.Request("one", 1)), slow},
@@ -319,7 +317,7 @@ func TestNewCancelledInQueue(t *testing.T) {
 func TestNewQueue(t *testing.T) {
 	quick := limiter.Policy{Name: "quick", Algorithm: limiter.LeakyBucketQueue, Limit: 100, Period: time.Second, Burst: 4}
 	p := limiter.Policy{Name: "p", Algorithm: limiter.GCRA, Limit: 100, Period: time.Hour}
-	for name, requests := range map[string]requestsFunc{"one": fixed(quick.Request("k", 1)), "several": fixed(p.Request("k", 1), quick.Request("k", 1))} {
+	for name, requests := range map[string]Limits{"one": fixed(quick.Request("k", 1)), "several": fixed(p.Request("k", 1), quick.Request("k", 1))} {
 		var turn time.Time
 		var waited time.Duration
 		l := limiter.NewMemory(&limiter.Config{Now: func() time.Time { return at }, Observe: func(_ context.Context, o limiter.Observation) {

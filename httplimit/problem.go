@@ -2,6 +2,7 @@ package httplimit
 
 import (
 	"encoding/json"
+	"errors"
 	"net/http"
 	"slices"
 	"strconv"
@@ -24,9 +25,20 @@ type problem struct {
 	Violated []string `json:"violated-policies,omitempty"`
 }
 
-// Deny answers a denied request. It calls SetHeader and writes status 429 (Too Many
-// Requests) with a body of application/problem+json, which names the policies that
-// denied:
+// Deny answers a denied request as New does, for a handler that decides itself. It reports
+// whether err is a *limiter.DeniedError or wraps one; if not, it does nothing. Result.Err and
+// Results.Err make such an error, and RunTx returns that of its work:
+//
+//	hold, err := l.Reserve(ctx, request, time.Minute)
+//	if err == nil {
+//		err = hold.Result.Err()
+//	}
+//	if httplimit.Deny(w, err) {
+//		return
+//	}
+//
+// Deny calls SetHeader with all results of the error. It writes status 429 (Too Many Requests)
+// with a body of application/problem+json, which names the policies that denied:
 //
 //	{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded",
 //	 "title":"Request cannot be satisfied as assigned quota has been exceeded",
@@ -36,23 +48,30 @@ type problem struct {
 // the status is 413 (Content Too Large) without Retry-After, and the type is about:blank,
 // so that clients do not repeat the request. To them it is larger than the server accepts,
 // whether its cost comes from its content or not.
-//
-// all are the results of requests; all.Allowed must be false.
-func Deny(w http.ResponseWriter, requests []limiter.Request, all limiter.Results) {
-	SetHeader(w.Header(), requests, all)
+func Deny(w http.ResponseWriter, err error) bool {
+	var denied *limiter.DeniedError
+	if !errors.As(err, &denied) {
+		return false
+	}
+	results := denied.PerRequest
+	if results == nil {
+		results = []limiter.Result{denied.Result}
+	}
+	SetHeader(w.Header(), results...)
 	p := problem{Type: quotaExceeded, Title: quotaTitle, Status: http.StatusTooManyRequests}
-	if retry := retryAfter(all); retry == limiter.Never {
+	if retry := retryAfter(results); retry == limiter.Never {
 		p.Type, p.Title, p.Status = "about:blank", "Content Too Large", http.StatusRequestEntityTooLarge
 		p.Detail = "The request costs more than the limit ever allows: do not repeat it."
 	} else {
 		p.Detail = "Try again in " + strconv.FormatInt(ceilSeconds(retry), 10) + " s."
 	}
-	for i, request := range requests[:min(len(requests), len(all.PerRequest))] {
-		if !all.PerRequest[i].Allowed && shown(requests, all, i) && !slices.Contains(p.Violated, request.Policy.Name) {
-			p.Violated = append(p.Violated, request.Policy.Name)
+	for i := range results {
+		if r := &results[i]; !r.Allowed && shown(r) && !slices.Contains(p.Violated, r.Policy.Name) {
+			p.Violated = append(p.Violated, r.Policy.Name)
 		}
 	}
 	p.write(w)
+	return true
 }
 
 // fail answers with a status and, if not empty, a detail.

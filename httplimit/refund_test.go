@@ -202,7 +202,7 @@ func TestRefundIfGranted(t *testing.T) {
 		t.Errorf("without a decision: got %d, %d requests to the limiter, logged %s; want 200, 1 and nothing", w.Code, observed, &log)
 	}
 	get(New(l, fixed(p.Request("closed", 1)), always, logger)(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { _ = l.Close() })), request())
-	if want := `msg="httplimit: a refund failed" policy=p error="pglimit: limiter is closed"`; !strings.Contains(log.String(), want) {
+	if want := `msg="httplimit: a refund failed" since_last=1 policy=p error="pglimit: limiter is closed"`; !strings.Contains(log.String(), want) {
 		t.Errorf("a failed refund: logged %s, want %s", &log, want)
 	}
 }

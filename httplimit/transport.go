@@ -1,7 +1,6 @@
 package httplimit
 
 import (
-	"fmt"
 	"net/http"
 
 	"github.com/pglimit/pglimit/limiter"
@@ -9,30 +8,30 @@ import (
 
 // Transport returns an http.RoundTripper that limits outgoing HTTP requests by l. If l
 // uses a database, the limit covers all processes together. Transport sends a request by
-// base only if l grants all that requests returns for it, as in New. If base is nil, it
+// base only if l grants all that limits returns for it, as in New. If base is nil, it
 // uses http.DefaultTransport.
 //
 // With a LeakyBucketQueue each HTTP request waits for its turn, within its context and
 // http.Client.Timeout. If the turn comes too late, or another limit denies the request,
 // RoundTrip does not send it and returns a *limiter.DeniedError, for errors.As: its
 // Result.RetryAfter is the time until a retry can succeed. RoundTrip also returns the
-// errors of requests, such as ErrNoKey, and of l, without sending.
+// errors of limits, such as ErrNoKey, and of l, without sending.
 //
 // Each redirect that an http.Client follows is a request. Transport panics if l or
-// requests is nil. The RoundTripper is safe for concurrent use.
-func Transport(l *limiter.Limiter, requests func(*http.Request) ([]limiter.Request, error), base http.RoundTripper) http.RoundTripper {
+// limits is nil. The RoundTripper is safe for concurrent use.
+func Transport(l *limiter.Limiter, limits Limits, base http.RoundTripper) http.RoundTripper {
 	require(l != nil, "Transport: the limiter is nil")
-	require(requests != nil, "Transport: requests is nil")
+	require(limits != nil, "Transport: limits is nil")
 	if base == nil {
 		base = http.DefaultTransport
 	}
-	return &transport{l, requests, base}
+	return &transport{l, limits, base}
 }
 
 type transport struct {
-	limiter  *limiter.Limiter
-	requests func(*http.Request) ([]limiter.Request, error)
-	base     http.RoundTripper
+	limiter *limiter.Limiter
+	limits  Limits
+	base    http.RoundTripper
 }
 
 func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -46,13 +45,13 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 func (t *transport) admit(r *http.Request) error {
-	requests, err := t.requests(r)
+	requests, err := t.limits(r)
 	if err != nil || len(requests) == 0 {
 		return err
 	}
 	all, err := decide(r.Context(), t.limiter, requests)
-	if err == nil && !all.Allowed {
-		err = fmt.Errorf("httplimit: %s: %w", requests[all.DeniedBy].Policy.Name, all.Err())
+	if err == nil {
+		err = all.Err()
 	}
 	return err
 }

@@ -44,23 +44,23 @@ func TestTransport(t *testing.T) {
 	defer cancel()
 	for _, c := range []struct {
 		name     string
-		requests requestsFunc
+		requests Limits
 		ctx      context.Context
 		sent     bool
 		is       error
 		denied   string
 	}{
 		{"granted", fixed(p.Request("k", 2)), nil, true, nil, ""},
-		{"denied", fixed(p.Request("k", 1)), nil, false, nil, "httplimit: api: pglimit: denied (limit): retry after "},
-		{"several denied", fixed(slow.Request("k", 1), p.Request("k", 1)), nil, false, nil, "httplimit: api: pglimit: denied (limit): retry after "},
-		{"above the burst", fixed(p.Request("k", 3)), nil, false, nil, "httplimit: api: pglimit: denied: the cost is above the burst"},
+		{"denied", fixed(p.Request("k", 1)), nil, false, nil, "pglimit: denied by api (limit): retry after "},
+		{"several denied", fixed(slow.Request("k", 1), p.Request("k", 1)), nil, false, nil, "pglimit: denied by api (limit): retry after "},
+		{"above the burst", fixed(p.Request("k", 3)), nil, false, nil, "pglimit: denied by api: the cost is above the burst"},
 		{"no requests", fixed(), nil, true, nil, ""},
 		{"no key", failing(ErrNoKey), nil, false, ErrNoKey, ""},
 		{"requests fails", failing(never), nil, false, never, ""},
 		{"invalid", fixed(p.Request("k", 0)), nil, false, limiter.ErrInvalid, ""},
 		{"cancelled", fixed(p.Request("l", 1)), cancelled, false, context.Canceled, ""},
 		{"first in a queue", fixed(slow.Request("k", 1)), soon, true, nil, ""},
-		{"a turn too late", fixed(slow.Request("k", 1)), soon, false, nil, "httplimit: slow: pglimit: denied (limit): retry after "},
+		{"a turn too late", fixed(slow.Request("k", 1)), soon, false, nil, "pglimit: denied by slow (limit): retry after "},
 	} {
 		b := &base{}
 		body := &closing{Reader: strings.NewReader("body")}

@@ -116,7 +116,6 @@ func failure(err error) (r Result) {
 // part. The policy decides, counts, blocks and remembers denials as any other. Only its
 // answer to the caller differs, so its counts are those of the same policy enforced.
 func (r *Result) shadow(v *verb, in *Request) {
-	r.Shadow = true
 	if v.requests && r.Source != SourceDegraded && r.Source != SourceSkipped && (!r.Allowed || v == verbUpTo && r.Granted < in.Cost) {
 		r.Allowed, r.Granted, r.Shadowed, r.grant = true, in.Cost, true, algorithm.Grant{}
 	}

@@ -29,11 +29,10 @@ type deniedKey struct {
 
 // denial is a denial by the database and the data to answer later requests.
 type denial struct {
-	policy  Policy
 	cost    float64
 	rules   algorithm.Rules
 	outcome store.Outcome
-	result  Result // for cost, as of received
+	result  Result // for cost, as of received; its Policy is the request's
 	// sent and received are times of the statement, by the clock of denials. For lasts
 	// after sent the denial answers requests. All are microseconds.
 	sent, received, lasts int64
@@ -71,8 +70,8 @@ func (d *denials) lookup(in *Request) (Result, attempt, bool) {
 
 // keep remembers the denial r.
 func (d *denials) keep(at attempt, q *store.Query, in *Request, o *store.Outcome, r Result) {
-	r.rows = 0
-	n := &denial{policy: in.Policy, cost: in.Cost, rules: q.Rules, outcome: *o, result: r, sent: at.sent}
+	r.rows, r.Policy = 0, in.Policy
+	n := &denial{cost: in.Cost, rules: q.Rules, outcome: *o, result: r, sent: at.sent}
 	if q.Now != nil {
 		n.sent, n.received = o.Now, o.Now // this clock decided
 	} else {
@@ -106,7 +105,7 @@ func (d *denials) forget(p *Policy, key string) {
 func (d *denial) answers(now int64, in *Request) bool {
 	return now >= d.sent && now-d.sent < d.lasts &&
 		(in.Cost == d.cost || in.Cost > d.cost && in.Cost <= algorithm.MaxUnits && in.Policy.Algorithm != SlidingWindowLog) &&
-		in.Policy == d.policy
+		in.Policy == d.result.Policy
 }
 
 // answer returns the denial of cost at now.

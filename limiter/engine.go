@@ -16,6 +16,7 @@ import (
 	"github.com/pglimit/pglimit/internal/slots"
 	"github.com/pglimit/pglimit/internal/store"
 	"github.com/pglimit/pglimit/internal/store/dispatch"
+	"github.com/pglimit/pglimit/internal/throttle"
 )
 
 // engine has the methods that Limiter and Tx share, in verbs.go. It decides a call for one
@@ -45,7 +46,7 @@ type shared struct {
 	calls       sync.Pool // of *call
 	denied      *denials  // nil: none are remembered
 	slots       *slots.Slots[queueKey]
-	degraded    throttle
+	degraded    throttle.Throttle
 	refusals    refusals
 }
 
@@ -165,8 +166,10 @@ func (e *engine) finish(ctx context.Context, v *verb, in *Request, r *Result, er
 	switch {
 	case err != nil:
 		*r = failure(err)
-	case in.Policy.Shadow:
-		r.shadow(v, in)
+	default:
+		if r.Policy = in.Policy; r.Policy.Shadow {
+			r.shadow(v, in)
+		}
 	}
 	if e.log != nil && err == nil {
 		e.log.observe(e.logSecret, v.name, in, r)
@@ -244,7 +247,7 @@ func (e *engine) degrade(ctx context.Context, in *Request, err error) Result {
 	if in.Policy.Shadow {
 		why = "the policy is a shadow"
 	}
-	if since, ok := e.degraded.next(10 * time.Second); ok {
+	if since, ok := e.degraded.Next(10 * time.Second); ok {
 		e.logger.WarnContext(ctx, "pglimit: allowed without a decision: "+why, "policy", in.Policy.Name, "since_last", since, "error", err)
 	}
 	r := undecided(in, SourceDegraded, e.clockTime())

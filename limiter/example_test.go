@@ -74,7 +74,7 @@ func ExampleResult_Err() {
 	fmt.Println(errors.As(err, &denied), err)
 	// Output:
 	// <nil>
-	// true pglimit: denied (limit): retry after 1m
+	// true pglimit: denied by mails (limit): retry after 1m
 }
 
 func ExampleLimiter_AllowN() {
@@ -162,7 +162,7 @@ func ExampleLimiter_Wait() {
 	// Output:
 	// send 0
 	// send 1
-	// true pglimit: denied: the cost is above the burst
+	// true pglimit: denied by mails: the cost is above the burst
 }
 
 func ExampleLimiter_DoWait() {

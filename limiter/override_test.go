@@ -128,7 +128,7 @@ func TestUnlimited(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := func(n float64) limiter.Result {
-		return limiter.Result{Allowed: true, Granted: n, Limit: 3, Burst: 3, Remaining: 3, Source: limiter.SourceOverride, At: *now}
+		return limiter.Result{Allowed: true, Granted: n, Policy: three, Limit: 3, Burst: 3, Remaining: 3, Source: limiter.SourceOverride, At: *now}
 	}
 	check := func(name string, n float64, got limiter.Result, err error) {
 		t.Helper()
@@ -202,7 +202,7 @@ func TestUnlimitedReservation(t *testing.T) {
 	if err != nil || other.ID == r.ID {
 		t.Errorf("a second reservation: %q, %v", other.ID, err)
 	}
-	want := limiter.Result{Allowed: true, Source: limiter.SourceSkipped, At: *now}
+	want := limiter.Result{Allowed: true, Policy: limiter.Policy{Name: three.Name}, Source: limiter.SourceSkipped, At: *now}
 	if s, err := l.Settle(ctx, r.ID, 20); err != nil || s != want {
 		t.Errorf("Settle: %+v, %v", s, err)
 	}
@@ -308,18 +308,22 @@ func TestOverrideOfOneState(t *testing.T) {
 	}
 }
 
-// TestShadowOfResult: Result.Shadow is that of the policy that decided, override included.
-func TestShadowOfResult(t *testing.T) {
+// TestPolicyOfResult: Result.Policy is the policy that decided, override included.
+func TestPolicyOfResult(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
 	ghost := limiter.Policy{Name: "ghost", Algorithm: limiter.GCRA, Limit: 1, Period: time.Hour, Shadow: true}
 	l, _, _ := overridden(t, limiter.Config{},
 		limiter.Override{Policy: "three", Key: "shadow", Shadow: ptr(true)}, limiter.Override{Policy: "ghost", Key: "bites", Shadow: ptr(false)})
 	requests := []limiter.Request{three.Request("k", 1), three.Request("shadow", 1), ghost.Request("k", 1), ghost.Request("bites", 1)}
-	want := []bool{false, true, true, false}
+	want := make([]limiter.Policy, len(requests))
+	for i, in := range requests {
+		want[i] = in.Policy
+	}
+	want[1].Shadow, want[3].Shadow = true, false
 	for i := range 3 { // the third is of a remembered denial
 		for j, in := range requests {
-			if r, err := l.Do(ctx, in); err != nil || r.Shadow != want[j] || r.Shadowed && !want[j] {
+			if r, err := l.Do(ctx, in); err != nil || r.Policy != want[j] || r.Shadowed && !want[j].Shadow {
 				t.Errorf("%d, Do %d: %+v, %v", i, j, r, err)
 			}
 		}
@@ -328,7 +332,7 @@ func TestShadowOfResult(t *testing.T) {
 			t.Fatalf("%d: %+v, %v", i, all, err)
 		}
 		for j, r := range all.PerRequest {
-			if r.Shadow != want[j] {
+			if r.Policy != want[j] {
 				t.Errorf("%d, AllowAll %d: %+v", i, j, r)
 			}
 		}

@@ -17,6 +17,7 @@ import (
 	"github.com/pglimit/pglimit/internal/policies"
 	"github.com/pglimit/pglimit/internal/store"
 	"github.com/pglimit/pglimit/internal/store/postgres/exec"
+	"github.com/pglimit/pglimit/internal/throttle"
 )
 
 // ErrNoPolicy is returned for a name without a policy, in the database and among the
@@ -149,7 +150,7 @@ type Policies struct {
 
 	loaded  atomic.Bool // at least once
 	loading sync.Mutex  // one load at a time
-	failing throttle
+	failing throttle.Throttle
 	listing *policies.Heartbeat // nil: the program is not listed
 
 	stop    context.CancelFunc // nil: nothing to stop

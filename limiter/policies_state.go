@@ -278,7 +278,7 @@ func (p *Policies) look(ctx context.Context, s policies.Store, version int64) er
 
 // failed logs at most one warning a minute.
 func (p *Policies) failed(ctx context.Context, err error) {
-	if _, ok := p.failing.next(time.Minute); ok {
+	if _, ok := p.failing.Next(time.Minute); ok {
 		p.config.Logger.WarnContext(ctx, "pglimit: the policies in the database cannot be read; those last known stay",
 			"version", p.Version(), "error", err)
 	}

@@ -63,6 +63,9 @@ type Result struct {
 	// Granted is the number of units granted, charged or given back; for Check, the
 	// number that would be granted.
 	Granted float64
+	// Policy is the policy that decided: the request's, with the override of its key applied.
+	// For Settle it has only the Name and, if units were counted, the Algorithm.
+	Policy Policy
 	// Limit is the policy's Limit, in units per period, with the override of the key applied.
 	Limit float64
 	// Burst is the policy's capacity in units, with the override of the key applied.
@@ -102,9 +105,6 @@ type Result struct {
 	//   - A Wait that would only have slept is not Shadowed: its Delay is above 0.
 	//   - If the database could not decide, Source is SourceDegraded and Reason is empty.
 	Shadowed bool
-	// Shadow reports whether the policy that decided is a shadow: Policy.Shadow, or what the
-	// key's Override has instead. For Settle and Usage it is false.
-	Shadow bool
 	// Source is where the decision was made. For SourceCache it was an earlier denial.
 	Source Source
 	// At is the time of the decision by the clock that decided, truncated to
@@ -142,7 +142,7 @@ func (r Result) MarshalJSON() ([]byte, error) {
 		Allowed: r.Allowed, Granted: r.Granted, Limit: r.Limit, Burst: r.Burst,
 		Level: r.Level, Remaining: r.Remaining,
 		RetryAfter: seconds(r.RetryAfter), ResetAfter: seconds(r.ResetAfter), Delay: seconds(r.Delay),
-		Full: r.Full, Reason: r.Reason, Source: r.Source, Replayed: r.Replayed, Expired: r.Expired, Shadowed: r.Shadowed, Shadow: r.Shadow,
+		Full: r.Full, Reason: r.Reason, Source: r.Source, Replayed: r.Replayed, Expired: r.Expired, Shadowed: r.Shadowed, Shadow: r.Policy.Shadow,
 	})
 }
 
@@ -282,7 +282,7 @@ func (r Result) Err() error {
 }
 
 // Err returns nil if all requests were allowed, else a *DeniedError with the Result of the
-// request that denied the whole, DeniedBy. Call it if the method returned no error.
+// request that denied the whole, DeniedBy, and PerRequest. Call it if the method returned no error.
 func (r Results) Err() error {
 	switch {
 	case r.Allowed:
@@ -290,19 +290,30 @@ func (r Results) Err() error {
 	case r.DeniedBy < 0: // an error was returned
 		return &DeniedError{}
 	}
-	return r.PerRequest[r.DeniedBy].Err()
+	return &DeniedError{Result: r.PerRequest[r.DeniedBy], PerRequest: r.PerRequest}
 }
 
-// DeniedError is a denial as an error: that of Err, and of a Wait that was denied.
-type DeniedError struct{ Result Result }
+// DeniedError is a denial as an error: that of Err, and of a Wait that was denied. In an HTTP
+// handler httplimit.Deny answers with it.
+type DeniedError struct {
+	// Result is the answer to the request that denied. Its Policy is the limit.
+	Result Result
+	// PerRequest is Results.PerRequest of an AllowAll or WaitAll, which has Result too. It
+	// is nil for a single request.
+	PerRequest []Result
+}
 
-// Error returns the reason and the time to retry after.
+// Error returns the policy, the reason and the time to retry after.
 func (e *DeniedError) Error() string {
+	by := "pglimit: denied"
+	if e.Result.Policy.Name != "" {
+		by += " by " + e.Result.Policy.Name
+	}
 	switch {
 	case e.Result.RetryAfter == Never:
-		return "pglimit: denied: the cost is above the burst"
+		return by + ": the cost is above the burst"
 	case e.Result.Reason == "": // not decided
-		return "pglimit: denied"
+		return by
 	}
-	return fmt.Sprintf("pglimit: denied (%s): retry after %s", e.Result.Reason, durations.Format(e.Result.RetryAfter))
+	return fmt.Sprintf("%s (%s): retry after %s", by, e.Result.Reason, durations.Format(e.Result.RetryAfter))
 }

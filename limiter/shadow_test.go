@@ -74,7 +74,7 @@ func TestShadow(t *testing.T) {
 					if lets {
 						want.Allowed, want.Granted, want.Shadowed = true, n, true
 					}
-					want.grant, want.Shadow = got.grant, true
+					want.grant, want.Policy = got.grant, shadow
 					if got != want || lets && got.grant.Made {
 						t.Errorf("%s, request %d: got\n%+v, want\n%+v", name, i, got, want)
 					}

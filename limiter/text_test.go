@@ -45,7 +45,7 @@ func TestErrNeverPassesADenial(t *testing.T) {
 	for i, err := range []error{
 		Result{}.Err(), Results{DeniedBy: -1}.Err(), second.Err(), Results{PerRequest: []Result{first, second}, DeniedBy: 1}.Err(),
 	} {
-		if !errors.As(err, &denied) || i > 1 && denied.Result != second {
+		if !errors.As(err, &denied) || i > 1 && denied.Result != second || len(denied.PerRequest) != 2*(i/3) {
 			t.Errorf("%d: %v", i, err)
 		}
 	}

@@ -285,6 +285,7 @@ func (e *engine) end(ctx context.Context, in *Request, public string, state stor
 	id, ok := store.ParseReservationID(public)
 	uncounted := false
 	if !ok {
+		id.Algorithm = ""
 		id.Policy, id.Key, uncounted = store.ParseUncountedID(public)
 	}
 	if !ok && !uncounted || !validName(id.Policy) || validateKey(id.Key) != nil {

@@ -4,33 +4,16 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"sync/atomic"
 	"time"
 
 	"github.com/pglimit/pglimit/internal/store"
+	"github.com/pglimit/pglimit/internal/throttle"
 )
-
-// throttle lets one event pass in a while.
-type throttle struct {
-	since atomic.Int64 // events since the last that passed
-	after atomic.Int64 // time of the next that passes, in Unix microseconds
-}
-
-// next counts an event, and reports whether it passes: one every so long. since is the
-// number of events from the one after the last that passed to this one.
-func (t *throttle) next(every time.Duration) (since int64, passes bool) {
-	t.since.Add(1)
-	now, after := time.Now(), t.after.Load()
-	if now.UnixMicro() < after || !t.after.CompareAndSwap(after, now.Add(every).UnixMicro()) {
-		return 0, false
-	}
-	return t.since.Swap(0), true
-}
 
 // refusals are the calls that returned ErrMisconfigured. They are logged at most once a
 // minute.
 type refusals struct {
-	throttle
+	throttle.Throttle
 	failOpen bool // Config.MisconfiguredFailsOpen
 }
 
@@ -42,7 +25,7 @@ func (r *refusals) note(ctx context.Context, logger *slog.Logger, err error) {
 	if err == nil || !errors.Is(err, store.ErrMisconfigured) {
 		return
 	}
-	if since, ok := r.next(time.Minute); ok {
+	if since, ok := r.Next(time.Minute); ok {
 		logger.ErrorContext(ctx, "pglimit: no decision until the configuration is corrected", "since_last", since, "error", err)
 	}
 }

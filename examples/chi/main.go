@@ -58,7 +58,7 @@ func newHandler(l *limiter.Limiter) http.Handler {
 }
 
 // costs requests that many units of the user's plan.
-func costs(units float64) func(*http.Request) ([]limiter.Request, error) {
+func costs(units float64) httplimit.Limits {
 	return func(r *http.Request) ([]limiter.Request, error) {
 		u := r.Context().Value(userKey{}).(user)
 		return []limiter.Request{plans[u.plan].Request(u.name, units)}, nil

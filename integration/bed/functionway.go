@@ -245,7 +245,7 @@ func SearchFunctions(t *testing.T, d search.Draw, histories int, functions Funct
 				}
 			}
 			s.Alike = func(_ *search.Step, got, want limiter.Result) bool {
-				if want.Shadow { // the functions let it pass at once
+				if want.Policy.Shadow { // the functions let it pass at once
 					got.Delay = want.Delay
 				}
 				return common(got) == common(want)

@@ -81,8 +81,8 @@ func denials(all []record) (found []denial) {
 // answers reports whether d explains the answer to a request of r.
 func (d denial) answers(r *record, a asked, all []record) bool {
 	since := a.At.Sub(d.At)
-	if d.Process != r.Process || d.Key != a.Key || d.Policy != a.Policy || d.Call > r.Return || a.Units < d.Units ||
-		a.Policy.Algorithm == limiter.SlidingWindowLog && a.Units != d.Units || a.Policy.Calendar != "" ||
+	if d.Process != r.Process || d.Key != a.Key || d.Request.Policy != a.Request.Policy || d.Call > r.Return || a.Units < d.Units ||
+		a.Request.Policy.Algorithm == limiter.SlidingWindowLog && a.Units != d.Units || a.Request.Policy.Calendar != "" ||
 		since < 0 || since >= cacheFor || since >= d.RetryAfter || !slices.Contains(r.Op.Clocks, a.At.UnixMicro()) {
 		return false
 	}
@@ -105,7 +105,7 @@ func (d denial) answers(r *record, a asked, all []record) bool {
 	if a.Reason == limiter.ReasonLimit && d.Reason == limiter.ReasonBlocked && a.RetryAfter != limiter.Never {
 		return false
 	}
-	return model.Same(a.Policy, want, a.Result)
+	return model.Same(a.Request.Policy, want, a.Result)
 }
 
 // forgets reports whether an operation of the same process gave something back after d came

@@ -151,7 +151,7 @@ func Rounded(_ *Step, got, want limiter.Result) bool {
 // apart returns what Rounded compares exactly.
 func apart(r limiter.Result) limiter.Result {
 	return limiter.Result{Allowed: r.Allowed, Limit: r.Limit, Burst: r.Burst, Full: r.Full, Reason: r.Reason, Replayed: r.Replayed,
-		Expired: r.Expired, Shadowed: r.Shadowed, Shadow: r.Shadow, Source: sourceless(r).Source, At: r.At}
+		Expired: r.Expired, Shadowed: r.Shadowed, Policy: r.Policy, Source: sourceless(r).Source, At: r.At}
 }
 
 func near(a, b float64) bool { return a == b || math.Abs(a-b) <= 1e-9*max(1, math.Abs(a)) }
@@ -171,7 +171,7 @@ func (e *equality) retry(s *Step, at int64, denied Answer) error {
 	if p.Algorithm == limiter.FixedWindow && at < e.latest { // it waits for no window that began in the time to come
 		return nil
 	}
-	if r.Allowed || r.RetryAfter == limiter.Never || r.Shadow {
+	if r.Allowed || r.RetryAfter == limiter.Never || r.Policy.Shadow {
 		return nil
 	}
 	if e.history.plans(p.Name) > 1 { // another plan's rate or windows may have counted

@@ -64,18 +64,17 @@ func decided(request limiter.Request, r limiter.Result) decisionEvent {
 		Cost: request.Cost, Limit: r.Limit, Burst: r.Burst, Level: r.Level, Remaining: r.Remaining,
 		RetryAfter: seconds(r.RetryAfter), ResetAfter: seconds(r.ResetAfter), Delay: seconds(r.Delay), Reason: r.Reason,
 	}
-	requests, all := []limiter.Request{request}, limiter.Results{Allowed: r.Allowed, DeniedBy: -1, PerRequest: []limiter.Result{r}}
 	client := &recorder{header: http.Header{}, status: http.StatusOK}
 	if r.Allowed {
 		if r.Delay > 0 {
 			d.Outcome = "delayed"
 		}
-		httplimit.SetHeader(client.header, requests, all)
+		httplimit.SetHeader(client.header, r)
 		answerAllowed(client, nil)
 		client.body.Reset() // the same for all allowed requests
 	} else {
-		d.Outcome, all.DeniedBy = "denied", 0
-		httplimit.Deny(client, requests, all)
+		d.Outcome = "denied"
+		httplimit.Deny(client, r.Err())
 	}
 	d.Status, d.Headers, d.Body = client.status, headerLines(client.header), client.body.String()
 	return d
