@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -69,7 +68,7 @@ func emptyLimiter(ctx context.Context, session *pgxpool.Pool, candidates []repla
 		return nil, err
 	}
 	// No caller waits for a decision, and a timeout would end the whole replay.
-	config.Timeout, config.Logger = time.Minute, slog.New(slog.DiscardHandler)
+	config.Timeout = time.Minute
 	return limiter.New(session, config)
 }
 

@@ -60,9 +60,7 @@ func (d *Database) openEmbedded(cmd *cobra.Command, o options) (*pgxpool.Pool, e
 	if os.Getenv(databaseEnv) != "" {
 		how += "; not " + databaseEnv
 	}
-	if d.verbose {
-		fmt.Fprintf(cmd.ErrOrStderr(), "database: embedded PostgreSQL %s in %s (%s)\n", session.Version, session.Dir, how)
-	}
+	fmt.Fprintf(cmd.ErrOrStderr(), "database: embedded PostgreSQL %s in %s (%s)\n", session.Version, session.Dir, how)
 	cfg, err := pgxpool.ParseConfig(session.URL)
 	if err != nil {
 		return nil, err

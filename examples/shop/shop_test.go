@@ -1,0 +1,97 @@
+package main
+
+import (
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pglimit/pglimit/examples/internal/testdb"
+	"github.com/pglimit/pglimit/limiter"
+)
+
+func TestMain(m *testing.M) { testdb.Main(m, migrate) }
+
+// noon is far from the end of a day, a month and an hour.
+var noon = time.Date(2026, time.March, 15, 12, 0, 0, 0, time.UTC)
+
+// TestShop sends the requests of a new day to the application.
+func TestShop(t *testing.T) {
+	paid := 0
+	provider := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { paid++ }))
+	defer provider.Close()
+	s, err := open(t.Context(), testdb.Empty.New(t), provider.URL, limiter.Config{
+		Timeout: time.Minute, Now: func() time.Time { return noon },
+	})
+	defer s.close()
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := s.handler()
+	send := func(method, path, name, password string) (int, string) {
+		r := httptest.NewRequest(method, path, nil)
+		r.Header.Set("X-Api-Key", name)
+		r.SetBasicAuth(name, password)
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		body, _ := io.ReadAll(w.Body)
+		return w.Code, w.Header().Get("Retry-After") + " " + strings.TrimSpace(string(body))
+	}
+	for _, step := range []struct {
+		path, name, password string
+		times, status        int
+		text                 string
+	}{
+		{"/login", "alice", "wonderland", 10, 200, "welcome"}, // costs nothing
+		{"/login", "alice", "guess", 5, 401, "wrong"},
+		{"/login", "alice", "wonderland", 3, 429, `"login"`},
+		{"/login", "bob", "builder", 1, 200, "welcome"},
+
+		{"/orders?number=1&cents=60000", "bob", "", 1, 200, "ordered"},
+		{"/orders?number=1&cents=60000", "bob", "", 1, 200, "ordered"}, // sent again, counted once
+		{"/orders?number=2&cents=50000", "bob", "", 1, 429, `"budget"`},
+		{"/orders?number=3&cents=40000", "bob", "", 1, 200, "ordered"},
+		{"/orders?number=4&cents=none", "bob", "", 1, 400, "cents"},
+
+		{"/answers?prompt=hello", "bob", "", 8, 200, "55 tokens used"},
+		{"/answers?prompt=hello", "bob", "", 1, 429, `"tokens"`}, // 60 are left, 105 may be used
+		{"/answers?prompt=hi", "alice", "", 8, 200, "52 tokens used"},
+		{"/answers?prompt=hi", "alice", "", 2, 429, `"tokens"`},
+		{"/answers?prompt=hi", "alice", "", 1, 429, `"free"`}, // the plan's burst of ten
+		{"/answers", "eve", "", 1, 401, "unknown"},
+	} {
+		for range step.times {
+			if status, text := send("POST", step.path, step.name, step.password); status != step.status || !strings.Contains(text, step.text) {
+				t.Errorf("%s by %s: got %d %q, want %d with %q", step.path, step.name, status, text, step.status, step.text)
+			}
+		}
+	}
+	if err := s.denials.Flush(t.Context()); err != nil {
+		t.Error(err)
+	}
+	var ordered int
+	if err := s.pool.QueryRow(t.Context(), `SELECT sum(cents) FROM orders`).Scan(&ordered); err != nil || ordered != 1000_00 || paid != 3 {
+		t.Errorf("%d cents were ordered, %v, and %d payments sent; want the whole budget and 3", ordered, err, paid)
+	}
+
+	// An operator doubles a plan: the stored policy replaces the program's.
+	free, err := s.policies.Get("free")
+	if err != nil {
+		t.Fatal(err)
+	}
+	free.Limit, free.Burst = 120, 20
+	if _, err := s.policies.Apply(t.Context(), limiter.PolicyEdit{Set: []limiter.StoredPolicy{{Policy: free}}}); err != nil {
+		t.Fatal(err)
+	}
+	if status, text := send("POST", "/answers?prompt=hi", "alice", ""); !strings.Contains(text, `"tokens"`) {
+		t.Errorf("after the plan was doubled: %d %s", status, text)
+	}
+	_, metrics := send("GET", "/metrics", "", "")
+	for _, line := range []string{`outcome="denied",policy="budget"`, `pglimit_open_reservations 0`, `pglimit_database_up 1`} {
+		if !strings.Contains(metrics, line) {
+			t.Errorf("the metrics do not have %s:\n%s", line, metrics)
+		}
+	}
+}
