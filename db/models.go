@@ -151,25 +151,26 @@ type PglimitOverride struct {
 }
 
 type PglimitPolicy struct {
-	LimitUnits float64
-	PeriodS    *float64
-	Burst      *float64
-	TickS      float64
-	BlockForS  float64
-	MaxTTLS    float64
-	Version    int64
-	ChangedAt  pgtype.Timestamptz
-	Aligned    bool
-	Shadow     bool
-	Askers     bool
-	Name       string
-	Algorithm  string
-	Calendar   string
-	TimeZone   string
-	Durability string
-	OnError    string
-	Note       string
-	ChangedBy  string
+	LimitUnits   float64
+	PeriodS      *float64
+	Burst        *float64
+	TickS        float64
+	BlockForS    float64
+	MaxTTLS      float64
+	Version      int64
+	ChangedAt    pgtype.Timestamptz
+	Aligned      bool
+	Shadow       bool
+	Askers       bool
+	CountDenials bool
+	Name         string
+	Algorithm    string
+	Calendar     string
+	TimeZone     string
+	Durability   string
+	OnError      string
+	Note         string
+	ChangedBy    string
 }
 
 type PglimitPolicyHistory struct {

@@ -290,32 +290,33 @@ func (q *Queries) OverridesUpdate(ctx context.Context, db DBTX, arg OverridesUpd
 
 const Policies = `-- name: Policies :many
 SELECT p.name, p.algorithm, p.limit_units, coalesce(p.period_s, 0::float8)::float8 AS period_s, coalesce(p.burst, 0::float8)::float8 AS burst, p.tick_s, p.block_for_s,
-       p.max_ttl_s, p.aligned, p.shadow, p.askers, p.calendar, p.time_zone, p.durability, p.on_error, p.note, p.version, p.changed_by,
+       p.max_ttl_s, p.aligned, p.shadow, p.askers, p.count_denials, p.calendar, p.time_zone, p.durability, p.on_error, p.note, p.version, p.changed_by,
        (date_part('epoch'::text, p.changed_at) * 1000000::float8)::bigint AS changed_at_us
 FROM pglimit_policy AS p
 ORDER BY p.name
 `
 
 type PoliciesRow struct {
-	Name        string
-	Algorithm   string
-	LimitUnits  float64
-	PeriodS     float64
-	Burst       float64
-	TickS       float64
-	BlockForS   float64
-	MaxTTLS     float64
-	Aligned     bool
-	Shadow      bool
-	Askers      bool
-	Calendar    string
-	TimeZone    string
-	Durability  string
-	OnError     string
-	Note        string
-	Version     int64
-	ChangedBy   string
-	ChangedAtUs int64
+	Name         string
+	Algorithm    string
+	LimitUnits   float64
+	PeriodS      float64
+	Burst        float64
+	TickS        float64
+	BlockForS    float64
+	MaxTTLS      float64
+	Aligned      bool
+	Shadow       bool
+	Askers       bool
+	CountDenials bool
+	Calendar     string
+	TimeZone     string
+	Durability   string
+	OnError      string
+	Note         string
+	Version      int64
+	ChangedBy    string
+	ChangedAtUs  int64
 }
 
 // Policies returns all policies, by name. burst is 0 if it is NULL, and period_s too.
@@ -342,6 +343,7 @@ func (q *Queries) Policies(ctx context.Context, db DBTX) ([]PoliciesRow, error) 
 			&i.Aligned,
 			&i.Shadow,
 			&i.Askers,
+			&i.CountDenials,
 			&i.Calendar,
 			&i.TimeZone,
 			&i.Durability,
@@ -439,30 +441,31 @@ func (q *Queries) PolicyHistory(ctx context.Context, db DBTX, arg PolicyHistoryP
 }
 
 const PolicyInsert = `-- name: PolicyInsert :exec
-INSERT INTO pglimit_policy (algorithm, limit_units, period_s, burst, tick_s, block_for_s, max_ttl_s, aligned, shadow, askers, calendar, time_zone, durability, on_error, note, name)
+INSERT INTO pglimit_policy (algorithm, limit_units, period_s, burst, tick_s, block_for_s, max_ttl_s, aligned, shadow, askers, count_denials, calendar, time_zone, durability, on_error, note, name)
 VALUES ($1::text, $2::float8, nullif($3::float8, 0::float8),
         nullif($4::float8, 0::float8), $5::float8, $6::float8, $7::float8,
-        $8::bool, $9::bool, $10::bool, $11::text, $12::text,
-        $13::text, $14::text, $15::text, $16::text)
+        $8::bool, $9::bool, $10::bool, $11::bool, $12::text, $13::text,
+        $14::text, $15::text, $16::text, $17::text)
 `
 
 type PolicyInsertParams struct {
-	Algorithm  string
-	LimitUnits float64
-	PeriodS    float64
-	Burst      float64
-	TickS      float64
-	BlockForS  float64
-	MaxTTLS    float64
-	Aligned    bool
-	Shadow     bool
-	Askers     bool
-	Calendar   string
-	TimeZone   string
-	Durability string
-	OnError    string
-	Note       string
-	Name       string
+	Algorithm    string
+	LimitUnits   float64
+	PeriodS      float64
+	Burst        float64
+	TickS        float64
+	BlockForS    float64
+	MaxTTLS      float64
+	Aligned      bool
+	Shadow       bool
+	Askers       bool
+	CountDenials bool
+	Calendar     string
+	TimeZone     string
+	Durability   string
+	OnError      string
+	Note         string
+	Name         string
 }
 
 // PolicyInsert writes a new policy. The parameters are those of PolicyUpdate.
@@ -480,6 +483,7 @@ func (q *Queries) PolicyInsert(ctx context.Context, db DBTX, arg PolicyInsertPar
 		arg.Aligned,
 		arg.Shadow,
 		arg.Askers,
+		arg.CountDenials,
 		arg.Calendar,
 		arg.TimeZone,
 		arg.Durability,
@@ -516,28 +520,30 @@ UPDATE pglimit_policy AS p
 SET algorithm = $1::text, limit_units = $2::float8, period_s = nullif($3::float8, 0::float8),
     burst = nullif($4::float8, 0::float8), tick_s = $5::float8, block_for_s = $6::float8,
     max_ttl_s = $7::float8, aligned = $8::bool, shadow = $9::bool, askers = $10::bool,
-    calendar = $11::text, time_zone = $12::text, durability = $13::text,
-    on_error = $14::text, note = $15::text
-WHERE p.name = $16::text
+    count_denials = $11::bool,
+    calendar = $12::text, time_zone = $13::text, durability = $14::text,
+    on_error = $15::text, note = $16::text
+WHERE p.name = $17::text
 `
 
 type PolicyUpdateParams struct {
-	Algorithm  string
-	LimitUnits float64
-	PeriodS    float64
-	Burst      float64
-	TickS      float64
-	BlockForS  float64
-	MaxTTLS    float64
-	Aligned    bool
-	Shadow     bool
-	Askers     bool
-	Calendar   string
-	TimeZone   string
-	Durability string
-	OnError    string
-	Note       string
-	Name       string
+	Algorithm    string
+	LimitUnits   float64
+	PeriodS      float64
+	Burst        float64
+	TickS        float64
+	BlockForS    float64
+	MaxTTLS      float64
+	Aligned      bool
+	Shadow       bool
+	Askers       bool
+	CountDenials bool
+	Calendar     string
+	TimeZone     string
+	Durability   string
+	OnError      string
+	Note         string
+	Name         string
 }
 
 // PolicyUpdate changes a policy. It changes no row if there is none of that name: then
@@ -556,6 +562,7 @@ func (q *Queries) PolicyUpdate(ctx context.Context, db DBTX, arg PolicyUpdatePar
 		arg.Aligned,
 		arg.Shadow,
 		arg.Askers,
+		arg.CountDenials,
 		arg.Calendar,
 		arg.TimeZone,
 		arg.Durability,

@@ -87,7 +87,7 @@ func FuzzPolicyRow(f *testing.F) {
 	f.Fuzz(func(t *testing.T, name, algorithm string, limit, period, burst, tick, blockFor, ttl float64, flags uint8, calendar, zone, durability, onError, note string) {
 		row := policies.Policy{
 			Name: name, Algorithm: algorithm, LimitUnits: limit, PeriodS: period, Burst: burst, TickS: tick, BlockForS: blockFor, MaxTTLS: ttl,
-			Aligned: flags&1 > 0, Shadow: flags&2 > 0, Askers: flags&4 > 0, Calendar: calendar, TimeZone: zone, Durability: durability, OnError: onError, Note: note,
+			Aligned: flags&1 > 0, Shadow: flags&2 > 0, Askers: flags&4 > 0, CountDenials: flags&8 > 0, Calendar: calendar, TimeZone: zone, Durability: durability, OnError: onError, Note: note,
 		}
 		p, err := storedPolicy(&row)
 		if err != nil {

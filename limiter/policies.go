@@ -69,7 +69,10 @@ type StoredPolicy struct {
 	Policy
 	// Askers lets roles that may only request use the policy: see docs/sql.md.
 	Askers bool `json:"askers,omitempty"`
-	// MaxTTL is the longest reservation of such a role: from one second to a hundred years.
+	// CountDenials makes the SQL functions add each denial to pglimit_denial, as a DenialLog does
+	// for a Limiter: see docs/sql.md.
+	CountDenials bool `json:"count_denials,omitempty"`
+	// MaxTTL is the longest reservation of an asker: from one second to a hundred years.
 	// 0 is a day.
 	MaxTTL time.Duration `json:"max_ttl,omitempty"`
 	// Note says why the policy is so: up to 1,000 characters.

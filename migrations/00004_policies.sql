@@ -17,6 +17,7 @@ CREATE TABLE pglimit_policy (
     aligned     bool NOT NULL DEFAULT false,
     shadow      bool NOT NULL DEFAULT false,             -- decides and reports, but never denies
     askers      bool NOT NULL DEFAULT false,             -- roles that may only request may request under it
+    count_denials bool NOT NULL DEFAULT false,           -- the SQL functions add denials to pglimit_denial
     name        text COLLATE "C" NOT NULL,
     algorithm   text COLLATE "C" NOT NULL,
     calendar    text COLLATE "C" NOT NULL DEFAULT '',    -- hour, day, week, month; '': none

@@ -1,6 +1,7 @@
 -- Denials of the last hours by policy and key, for people who ask who was limited, and
--- the last sweep of a janitor. Programs that keep them add up denials in memory and
--- write the sums about once a minute; a denial itself writes nothing here.
+-- the last sweep of a janitor. Programs with a DenialLog add up denials in memory and
+-- write the sums about once a minute. The SQL functions add those of policies with
+-- count_denials one by one, in the caller's transaction.
 
 -- +goose Up
 CREATE TABLE pglimit_denial (

@@ -17,7 +17,8 @@
 --   updated_at      the last decision
 --   empty_at        when the key will be empty if it is not used until then
 --   reservations    open ones
---   denials         in the last 24 hours, in slots of ten minutes, if programs keep them
+--   denials         in the last 24 hours, in slots of ten minutes: of programs with a DenialLog
+--                   and of policies with count_denials
 --   last_denied_at  the last of these denials; NULL if there was none
 
 -- +goose Up

@@ -38,8 +38,8 @@ func TestFunctionsDocs(t *testing.T) {
 			t.Errorf("%s: %v", sql, err)
 		}
 	}
-	if ran != 15 {
-		t.Errorf("ran %d blocks, want 15", ran)
+	if ran != 16 {
+		t.Errorf("ran %d blocks, want 16", ran)
 	}
 	if n := bed.Value[int](t, pool, `SELECT count(*) FROM orders`); n != 2 {
 		t.Errorf("%d orders, want 2", n)

@@ -111,7 +111,7 @@ func TestApply(t *testing.T) {
 	}
 	until := time.Date(2200, 1, 2, 3, 4, 5, 678901000, time.UTC)
 	version := apply(t, p.Policies, limiter.PolicyEdit{
-		Set: []limiter.StoredPolicy{{Policy: login, Note: "first"}, {Policy: day, Askers: true, MaxTTL: time.Hour}},
+		Set: []limiter.StoredPolicy{{Policy: login, Note: "first"}, {Policy: day, Askers: true, CountDenials: true, MaxTTL: time.Hour}},
 		SetOverrides: []limiter.Override{
 			{Policy: "login", Key: "b", Limit: ptr(7.0), Until: until, Note: "plan"},
 			{Policy: "login", Key: "a", Unlimited: true},
@@ -128,7 +128,7 @@ func TestApply(t *testing.T) {
 	}
 	list := p.List()
 	if len(list) != 2 || list[0].Policy != login || list[0].Note != "first" || list[0].MaxTTL != 24*time.Hour ||
-		list[1].MaxTTL != time.Hour || !list[1].Askers || list[1].Version != 1 || list[1].ChangedBy == "" || list[1].ChangedAt.IsZero() {
+		list[1].MaxTTL != time.Hour || !list[1].Askers || !list[1].CountDenials || list[1].Version != 1 || list[1].ChangedBy == "" || list[1].ChangedAt.IsZero() {
 		t.Errorf("%+v", list)
 	}
 	all := overrides(t, p.Policies, "login")

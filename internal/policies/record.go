@@ -27,25 +27,26 @@ const MaxOverrides = 100_000
 // it as JSON. Its fields are named as those of the statements in package db, and as those of
 // a policy in package limiter, with their units.
 type Policy struct {
-	Name       string    `json:"name"`
-	Algorithm  string    `json:"algorithm"`
-	LimitUnits float64   `json:"limit_units"`
-	PeriodS    float64   `json:"period_s"`
-	Burst      float64   `json:"burst"`
-	TickS      float64   `json:"tick_s"`
-	BlockForS  float64   `json:"block_for_s"`
-	MaxTTLS    float64   `json:"max_ttl_s"`
-	Aligned    bool      `json:"aligned"`
-	Shadow     bool      `json:"shadow"`
-	Askers     bool      `json:"askers"`
-	Calendar   string    `json:"calendar"`
-	TimeZone   string    `json:"time_zone"`
-	Durability string    `json:"durability"`
-	OnError    string    `json:"on_error"`
-	Note       string    `json:"note"`
-	Version    int64     `json:"version"`
-	ChangedBy  string    `json:"changed_by"`
-	ChangedAt  time.Time `json:"changed_at"`
+	Name         string    `json:"name"`
+	Algorithm    string    `json:"algorithm"`
+	LimitUnits   float64   `json:"limit_units"`
+	PeriodS      float64   `json:"period_s"`
+	Burst        float64   `json:"burst"`
+	TickS        float64   `json:"tick_s"`
+	BlockForS    float64   `json:"block_for_s"`
+	MaxTTLS      float64   `json:"max_ttl_s"`
+	Aligned      bool      `json:"aligned"`
+	Shadow       bool      `json:"shadow"`
+	Askers       bool      `json:"askers"`
+	CountDenials bool      `json:"count_denials"`
+	Calendar     string    `json:"calendar"`
+	TimeZone     string    `json:"time_zone"`
+	Durability   string    `json:"durability"`
+	OnError      string    `json:"on_error"`
+	Note         string    `json:"note"`
+	Version      int64     `json:"version"`
+	ChangedBy    string    `json:"changed_by"`
+	ChangedAt    time.Time `json:"changed_at"`
 }
 
 // Override is a row of pglimit_override. Key is as stored.

@@ -67,8 +67,8 @@ BEGIN
             replayed bool, expired bool
         );
         CREATE TYPE pglimit._request AS (
-            -- the call: the function, its algorithm, which statement it runs, whether the caller gave the clock, whether it is tried again, and whether a denial lets pass
-            verb text, algorithm text, statement text, clocked bool, again bool, shadow bool,
+            -- the call: the function, its algorithm, which statement it runs, whether the caller gave the clock, whether it is tried again, whether a denial lets pass, and whether it is counted
+            verb text, algorithm text, statement text, clocked bool, again bool, shadow bool, counts bool,
             -- what is requested: units in all, count times cost; unit more have to fit for a next one
             policy text, key text, units float8, cost float8, count float8, unit float8, now_us bigint,
             -- the policy, compiled; the capacity is the burst with a slack for rounding
@@ -87,7 +87,7 @@ BEGIN
         -- A policy of the table pglimit_policy, with the override of a key.
         CREATE TYPE pglimit._policy AS (
             name text, algorithm text, limit_units float8, period_s float8, burst float8, tick_s float8, aligned bool, block_for_s float8, shadow bool,
-            calendar text, time_zone text, unlimited bool, askers bool, max_ttl_s float8
+            calendar text, time_zone text, unlimited bool, count_denials bool, askers bool, max_ttl_s float8
         );
     END IF;
 END $pglimit$;
@@ -467,7 +467,7 @@ END $pglimit$;
 CREATE OR REPLACE FUNCTION pglimit._arguments(verb text, algorithm text, name text, key text,
     cost float8 DEFAULT NULL, limit_units float8 DEFAULT NULL, period_s float8 DEFAULT NULL, burst float8 DEFAULT NULL, tick_s float8 DEFAULT NULL,
     aligned bool DEFAULT NULL, ends_at timestamptz DEFAULT NULL, block_for_s float8 DEFAULT NULL, shadow bool DEFAULT NULL, now timestamptz DEFAULT NULL,
-    ttl_s float8 DEFAULT NULL, calendar text DEFAULT NULL, time_zone text DEFAULT NULL, unlimited bool DEFAULT NULL) RETURNS pglimit._request
+    ttl_s float8 DEFAULT NULL, calendar text DEFAULT NULL, time_zone text DEFAULT NULL, unlimited bool DEFAULT NULL, count_denials bool DEFAULT NULL) RETURNS pglimit._request
 LANGUAGE plpgsql VOLATILE AS $pglimit$
 DECLARE
     capacity float8;
@@ -626,7 +626,7 @@ BEGIN
         statement := 'check'; -- What can never fit is not tried: reading tells how the key stands.
     END IF;
     RETURN (
-        verb, algorithm, coalesce(statement, 'take'), now IS NOT NULL, NULL, coalesce(shadow, false), -- verb, algorithm, statement, clocked, again, shadow
+        verb, algorithm, coalesce(statement, 'take'), now IS NOT NULL, NULL, coalesce(shadow, false), count_denials, -- verb, algorithm, statement, clocked, again, shadow, counts
         name, key, units, cost, coalesce(count, 1), unit, coalesce(now_us, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint), -- policy, key, units, cost, count, unit, now_us
         limit_units, burst, capacity, capacity, leak, coalesce(tick_us, 1), -- limit_units, burst, capacity, room, leak, tick_us
         period_us, coalesce(aligned, false), turn_us, coalesce(block_us, 0), GREATEST(lifetime_us, block_us), -- period_us, aligned, turn_us, block_for_us, lifetime_us
@@ -668,7 +668,7 @@ DECLARE
                 WHEN o.limit_units IS NOT NULL THEN LEAST(GREATEST(CASE WHEN abs(p.burst * o.limit_units / p.limit_units - round(p.burst * o.limit_units / p.limit_units)) <= p.burst * o.limit_units / p.limit_units * 1e-12::float8 THEN round(p.burst * o.limit_units / p.limit_units) ELSE p.burst * o.limit_units / p.limit_units END, 1e-9::float8), 9007199254740992::float8)
                 ELSE p.burst END,
             p.tick_s, p.aligned, p.block_for_s, coalesce(o.shadow, p.shadow), p.calendar, p.time_zone,
-            coalesce(o.unlimited, false), p.askers, p.max_ttl_s)::pglimit._policy
+            coalesce(o.unlimited, false), p.count_denials, p.askers, p.max_ttl_s)::pglimit._policy
         FROM pglimit_policy AS p
         LEFT JOIN pglimit_override AS o ON o.policy = p.name AND o.key = for_key AND (o.until IS NULL OR o.until > coalesce(moment, clock_timestamp()))
         WHERE p.name = called);
@@ -2106,6 +2106,27 @@ BEGIN
 END $pglimit$;
 -- +goose StatementEnd
 
+-- Adds a denial to pglimit_denial, as limiter.DenialLog does, in the caller's transaction.
+-- +goose StatementBegin
+CREATE OR REPLACE FUNCTION pglimit._count_denial(request pglimit._request) RETURNS void
+LANGUAGE plpgsql VOLATILE AS $pglimit$
+#variable_conflict use_column
+BEGIN
+    IF current_setting('transaction_read_only'::text) = 'on' THEN
+        RETURN; -- what can never fit may be requested there, and is denied
+    ELSIF NOT request.clocked THEN
+        request.now_us := (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint;
+    END IF;
+    INSERT INTO pglimit_denial AS t
+           (denials, shadowed, units, slot_us, last_denied_at_us, policy, key, algorithm)
+    VALUES (1, CASE WHEN request.shadow THEN 1 ELSE 0 END, request.units, request.now_us / 600000000 * 600000000, request.now_us,
+            request.policy, request.key, request.algorithm)
+    ON CONFLICT (policy, key, algorithm, slot_us) DO UPDATE SET
+        denials = t.denials + EXCLUDED.denials, shadowed = t.shadowed + EXCLUDED.shadowed, units = t.units + EXCLUDED.units,
+        last_denied_at_us = GREATEST(t.last_denied_at_us, EXCLUDED.last_denied_at_us);
+END $pglimit$;
+-- +goose StatementEnd
+
 -- The last part of a call: what the key's state means to the caller.
 -- +goose StatementBegin
 CREATE OR REPLACE FUNCTION pglimit._answer(request pglimit._request) RETURNS pglimit.result
@@ -2182,6 +2203,11 @@ BEGIN
     END IF;
     IF rest IS NOT NULL THEN
         retry_after_s := pglimit._seconds(GREATEST(fits_at_us, request.updated_at_us, request.blocked_until_us), now_us);
+    END IF;
+    IF request.counts THEN
+        IF reason IS NOT NULL AND request.verb <> 'check' THEN
+            PERFORM pglimit._count_denial(request);
+        END IF;
     END IF;
     IF request.shadow AND rest IS NOT NULL THEN
         -- It would have been denied, all or in part, and nothing was counted for that.
@@ -2294,7 +2320,7 @@ BEGIN
         pglimit._arguments('take', policy.algorithm, name, key, cost, limit_units => policy.limit_units, period_s => policy.period_s,
             burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned, block_for_s => policy.block_for_s,
             shadow => policy.shadow, now => now, calendar => policy.calendar, time_zone => policy.time_zone,
-            unlimited => policy.unlimited)));
+            unlimited => policy.unlimited, count_denials => policy.count_denials)));
 END $pglimit$;
 -- +goose StatementEnd
 COMMENT ON FUNCTION pglimit.allow IS 'Requests cost units under a policy, all or nothing.';
@@ -2309,7 +2335,7 @@ BEGIN
         pglimit._arguments('allow_up_to', policy.algorithm, name, key, cost, limit_units => policy.limit_units,
             period_s => policy.period_s, burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned,
             block_for_s => policy.block_for_s, shadow => policy.shadow, now => now, calendar => policy.calendar,
-            time_zone => policy.time_zone, unlimited => policy.unlimited)));
+            time_zone => policy.time_zone, unlimited => policy.unlimited, count_denials => policy.count_denials)));
 END $pglimit$;
 -- +goose StatementEnd
 COMMENT ON FUNCTION pglimit.allow_up_to IS 'Requests up to cost units under a policy and is granted what fits.';
@@ -2336,7 +2362,7 @@ BEGIN
         pglimit._arguments('check', policy.algorithm, name, key, cost, limit_units => policy.limit_units, period_s => policy.period_s,
             burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned, block_for_s => policy.block_for_s,
             shadow => policy.shadow, now => now, calendar => policy.calendar, time_zone => policy.time_zone,
-            unlimited => policy.unlimited)));
+            unlimited => policy.unlimited, count_denials => policy.count_denials)));
 END $pglimit$;
 -- +goose StatementEnd
 COMMENT ON FUNCTION pglimit.check IS 'Reports what a request for cost units under a policy would be answered, and consumes nothing; at cost 0, how the key stands.';
@@ -2384,7 +2410,8 @@ BEGIN
     RETURN pglimit._answer(pglimit._run(
         pglimit._arguments('charge', policy.algorithm, name, key, cost, limit_units => policy.limit_units, period_s => policy.period_s,
             burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned, block_for_s => policy.block_for_s,
-            shadow => policy.shadow, now => now, calendar => policy.calendar, time_zone => policy.time_zone)));
+            shadow => policy.shadow, now => now, calendar => policy.calendar, time_zone => policy.time_zone,
+            count_denials => policy.count_denials)));
 END $pglimit$;
 -- +goose StatementEnd
 COMMENT ON FUNCTION pglimit.charge IS 'Records cost units under a policy that were spent whatever the limit says.';
@@ -2432,7 +2459,8 @@ BEGIN
     RETURN pglimit._answer(pglimit._run(
         pglimit._arguments('refund', policy.algorithm, name, key, cost, limit_units => policy.limit_units, period_s => policy.period_s,
             burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned, block_for_s => policy.block_for_s,
-            shadow => policy.shadow, now => now, calendar => policy.calendar, time_zone => policy.time_zone)));
+            shadow => policy.shadow, now => now, calendar => policy.calendar, time_zone => policy.time_zone,
+            count_denials => policy.count_denials)));
 END $pglimit$;
 -- +goose StatementEnd
 COMMENT ON FUNCTION pglimit.refund IS 'Gives cost units back, at most what is there.';
@@ -2480,7 +2508,7 @@ DECLARE
         pglimit._arguments('reserve', policy.algorithm, name, key, cost, limit_units => policy.limit_units, period_s => policy.period_s,
             burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned, block_for_s => policy.block_for_s,
             shadow => policy.shadow, now => now, ttl_s => ttl_s, calendar => policy.calendar,
-            time_zone => policy.time_zone, unlimited => policy.unlimited));
+            time_zone => policy.time_zone, unlimited => policy.unlimited, count_denials => policy.count_denials));
     answer pglimit.result := pglimit._answer(request);
     ttl_us bigint := round(ttl_s * 1e6::float8);
     reservation text;
@@ -3039,7 +3067,7 @@ DECLARE
                 WHEN o.limit_units IS NOT NULL THEN LEAST(GREATEST(CASE WHEN abs(p.burst * o.limit_units / p.limit_units - round(p.burst * o.limit_units / p.limit_units)) <= p.burst * o.limit_units / p.limit_units * 1e-12::float8 THEN round(p.burst * o.limit_units / p.limit_units) ELSE p.burst * o.limit_units / p.limit_units END, 1e-9::float8), 9007199254740992::float8)
                 ELSE p.burst END,
             p.tick_s, p.aligned, p.block_for_s, coalesce(o.shadow, p.shadow), p.calendar, p.time_zone,
-            coalesce(o.unlimited, false), p.askers, p.max_ttl_s)::pglimit._policy
+            coalesce(o.unlimited, false), p.count_denials, p.askers, p.max_ttl_s)::pglimit._policy
         FROM pglimit_policy AS p
         LEFT JOIN pglimit_override AS o ON o.policy = p.name AND o.key = for_key AND (o.until IS NULL OR o.until > clock_timestamp())
         WHERE p.name = called);
@@ -3104,7 +3132,7 @@ BEGIN
         pglimit._arguments('take', policy.algorithm, name, key, cost, limit_units => policy.limit_units, period_s => policy.period_s,
             burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned, block_for_s => policy.block_for_s,
             shadow => policy.shadow, calendar => policy.calendar, time_zone => policy.time_zone,
-            unlimited => policy.unlimited)));
+            unlimited => policy.unlimited, count_denials => policy.count_denials)));
 END $pglimit$;
 -- +goose StatementEnd
 COMMENT ON FUNCTION pglimit_ask.allow IS 'Requests cost units under a policy, all or nothing.';
@@ -3119,7 +3147,7 @@ BEGIN
         pglimit._arguments('allow_up_to', policy.algorithm, name, key, cost, limit_units => policy.limit_units,
             period_s => policy.period_s, burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned,
             block_for_s => policy.block_for_s, shadow => policy.shadow, calendar => policy.calendar,
-            time_zone => policy.time_zone, unlimited => policy.unlimited)));
+            time_zone => policy.time_zone, unlimited => policy.unlimited, count_denials => policy.count_denials)));
 END $pglimit$;
 -- +goose StatementEnd
 COMMENT ON FUNCTION pglimit_ask.allow_up_to IS 'Requests up to cost units under a policy and is granted what fits.';
@@ -3134,7 +3162,7 @@ BEGIN
         pglimit._arguments('check', policy.algorithm, name, key, cost, limit_units => policy.limit_units, period_s => policy.period_s,
             burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned, block_for_s => policy.block_for_s,
             shadow => policy.shadow, calendar => policy.calendar, time_zone => policy.time_zone,
-            unlimited => policy.unlimited)));
+            unlimited => policy.unlimited, count_denials => policy.count_denials)));
 END $pglimit$;
 -- +goose StatementEnd
 COMMENT ON FUNCTION pglimit_ask.check IS 'Reports what a request for cost units would be answered, and consumes nothing; at cost 0, how the key stands.';
@@ -3148,7 +3176,8 @@ BEGIN
     RETURN pglimit._answer(pglimit._run(
         pglimit._arguments('charge', policy.algorithm, name, key, cost, limit_units => policy.limit_units, period_s => policy.period_s,
             burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned, block_for_s => policy.block_for_s,
-            shadow => policy.shadow, calendar => policy.calendar, time_zone => policy.time_zone)));
+            shadow => policy.shadow, calendar => policy.calendar, time_zone => policy.time_zone,
+            count_denials => policy.count_denials)));
 END $pglimit$;
 -- +goose StatementEnd
 COMMENT ON FUNCTION pglimit_ask.charge IS 'Records cost units that were spent whatever the limit says, up to the burst.';
@@ -3162,7 +3191,7 @@ DECLARE
         pglimit._arguments('reserve', policy.algorithm, name, key, cost, limit_units => policy.limit_units, period_s => policy.period_s,
             burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned, block_for_s => policy.block_for_s,
             shadow => policy.shadow, ttl_s => ttl_s, calendar => policy.calendar, time_zone => policy.time_zone,
-            unlimited => policy.unlimited));
+            unlimited => policy.unlimited, count_denials => policy.count_denials));
     answer pglimit.result := pglimit._answer(request);
     ttl_us bigint := round(ttl_s * 1e6::float8);
     reservation text;
@@ -3318,7 +3347,7 @@ BEGIN
                  'allow', 'allow_up_to', 'allow_up_to_with', 'check', 'check_with', 'charge', 'charge_with', 'refund',
                  'refund_with', 'reserve', 'reserve_with', 'settle', 'cancel', 'block', 'block_with', 'unblock', 'unblock_with',
                  'reset', 'reset_with',
-                 '_refuse', '_whole', '_us', '_clock', '_seconds', '_delay', '_bucket_at', '_counter_at', '_target', '_arguments', '_run', '_retry', '_reap', '_settle', '_answer',
+                 '_refuse', '_whole', '_us', '_clock', '_seconds', '_delay', '_bucket_at', '_counter_at', '_target', '_arguments', '_run', '_retry', '_reap', '_settle', '_answer', '_count_denial',
                  '_base64url', '_reservation_id', '_reservation', '_current', '_policy_of', '_local', '_zone', '_changes', '_period_end',
                  '_leaky_bucket', '_leaky_bucket_queue', '_token_bucket', '_gcra', '_fixed_window', '_sliding_window_counter', '_sliding_window_log') LOOP
         EXECUTE 'DROP FUNCTION ' || f::text;

@@ -102,7 +102,7 @@ var (
 	which  = []parameter{{"algorithm", "text", ""}}
 
 	// stored are the arguments of _arguments that a policy has in the database.
-	stored = []string{"limit_units", "period_s", "burst", "tick_s", "aligned", "block_for_s", "shadow", "calendar", "time_zone", "unlimited"}
+	stored = []string{"limit_units", "period_s", "burst", "tick_s", "aligned", "block_for_s", "shadow", "calendar", "time_zone", "unlimited", "count_denials"}
 )
 
 // ofPolicy is the Algorithm of functions that read a policy by its name.
@@ -223,7 +223,7 @@ func (f function) Arguments() string {
 	}
 	all := []string{quote(verb), f.Algorithm}
 	gap := false // from the first that is left out on
-	for _, p := range slices.Concat(target, limit, burst, tick, fixed, block, now, ttl, []parameter{{Name: "calendar"}, {Name: "time_zone"}, {Name: "unlimited"}}) {
+	for _, p := range slices.Concat(target, limit, burst, tick, fixed, block, now, ttl, []parameter{{Name: "calendar"}, {Name: "time_zone"}, {Name: "unlimited"}, {Name: "count_denials"}}) {
 		switch {
 		case f.ByName() && p.Name == "unlimited" && (verb == "charge" || verb == "refund"):
 			gap = true // they record what was, also of a key without a limit

@@ -17,8 +17,8 @@ type group struct {
 // fields are those of the type _request. The statements read their parameters from the
 // fields of the same name, and what they return goes there.
 var fields = []group{
-	{About: "the call: the function, its algorithm, which statement it runs, whether the caller gave the clock, whether it is tried again, and whether a denial lets pass",
-		Names: []string{"verb text", "algorithm text", "statement text", "clocked bool", "again bool", "shadow bool"}},
+	{About: "the call: the function, its algorithm, which statement it runs, whether the caller gave the clock, whether it is tried again, whether a denial lets pass, and whether it is counted",
+		Names: []string{"verb text", "algorithm text", "statement text", "clocked bool", "again bool", "shadow bool", "counts bool"}},
 	{About: "what is requested: units in all, count times cost; unit more have to fit for a next one",
 		Names: []string{"policy text", "key text", "units float8", "cost float8", "count float8", "unit float8", "now_us bigint"}},
 	{About: "the policy, compiled; the capacity is the burst with a slack for rounding",

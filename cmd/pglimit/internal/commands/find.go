@@ -17,6 +17,13 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
+// whoseDenials says which denials a list holds.
+const whoseDenials = "programs with a DenialLog and policies with count_denials"
+
+// deniedHelp says so in help texts.
+const deniedHelp = `Denials are those that programs with a DenialLog counted, and SQL functions under
+policies with count_denials.`
+
 func newFind(db *connect.Database, out *cli.Output) *cobra.Command {
 	var s selection
 	var rows int
@@ -24,8 +31,10 @@ func newFind(db *connect.Database, out *cli.Output) *cobra.Command {
 		Use:   "find KEY",
 		Short: "Show all that the database has about a key, under every policy",
 		Long: `Show every row of KEY under any policy and algorithm, and its open reservations,
-overrides, and denials of the last 24 hours, where programs keep them. It counts
-nothing and locks nothing. If there is nothing, the exit code is 1.
+overrides, and counted denials of the last 24 hours. It counts nothing and locks
+nothing. If there is nothing, the exit code is 1.
+
+` + deniedHelp + `
 
 ` + keyHelp + `
 
@@ -97,7 +106,7 @@ func foundText(f inspect.Found, rows int) string {
 		changes := overrideText(limiter.Override{Unlimited: o.Unlimited, Limit: o.Limit, Factor: o.Factor, Burst: o.Burst, Shadow: o.Shadow})
 		return line(printable.Shown(o.Policy), printable.Shown(o.Key), changes, long(o.Until), printable.Shown(o.ChangedBy), printable.Shown(o.Note))
 	})
-	section(len(f.Denials), "denials of the last 24 hours", "POLICY\tALGORITHM\tKEY\tDENIALS\tLET PASS\tUNITS\tLAST", func(n int) string {
+	section(len(f.Denials), "denials of the last 24 hours, of "+whoseDenials, "POLICY\tALGORITHM\tKEY\tDENIALS\tLET PASS\tUNITS\tLAST", func(n int) string {
 		d := f.Denials[n]
 		return line(printable.Shown(d.Policy), string(d.Algorithm), printable.Shown(d.Key), fmt.Sprint(d.Denials), fmt.Sprint(d.Shadowed), cli.Units(d.Units), d.LastDeniedAt.Format(time.RFC3339))
 	})
@@ -119,13 +128,15 @@ func newTop(db *connect.Database, out *cli.Output) *cobra.Command {
 		Long: `Show keys of all policies and algorithms in an order:
 
   share    the fullest first: their level as a share of their burst; the default
-  denials  the most denied in 24 hours first, where programs keep denials
+  denials  the most denied in 24 hours first
   recent   the last used first
 
 On a terminal it refreshes every --every until Ctrl-C. Elsewhere, with --once or
 with --json, it prints them once. It counts nothing and locks nothing. share and
 recent read all rows: with millions of them, select one policy or order by
 denials. Keys are shown as stored: hashed if the limiters have a KeySecret.
+
+` + deniedHelp + `
 
 With --json: {"by", "keys": [{"policy", "algorithm", "key", "level", "burst",
 "share", "remaining", "blocked_until", "updated_at", "empty_at", "reservations",
@@ -163,7 +174,7 @@ They are null where there is no value.`,
 			if keys == nil {
 				keys = []inspect.Key{}
 			}
-			return out.Print(cmd, topResult{q.By, keys}, topText(keys))
+			return out.Print(cmd, topResult{q.By, keys}, topText(q.By, keys))
 		},
 	}
 	s.registerFilter(cmd)
@@ -184,8 +195,11 @@ type topResult struct {
 	Keys []inspect.Key `json:"keys"`
 }
 
-func topText(keys []inspect.Key) string {
-	if len(keys) == 0 {
+func topText(by inspect.Order, keys []inspect.Key) string {
+	switch {
+	case len(keys) == 0 && by == inspect.ByDenials:
+		return "no denials of " + whoseDenials + "\n"
+	case len(keys) == 0:
 		return "no keys\n"
 	}
 	var text strings.Builder

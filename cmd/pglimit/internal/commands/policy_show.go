@@ -97,6 +97,9 @@ func listText(policies *limiter.Policies, all effectivePolicies) string {
 		if p.Askers {
 			flags = append(flags, "askers")
 		}
+		if p.CountDenials {
+			flags = append(flags, "count_denials")
+		}
 		fmt.Fprintf(&text, "%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\n", p.Name, p.Algorithm, cli.Units(p.Limit), perText(p.Policy), cli.Units(cmp.Or(p.Burst, p.Limit)),
 			policies.OverrideCount(p.Name), changed, strings.Join(flags, ","), note)
 	}

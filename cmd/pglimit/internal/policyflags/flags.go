@@ -258,7 +258,8 @@ func (s *Stored) Register(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.BoolVar(&s.policy.Shadow, "shadow", false, "decide and report, but never deny; --shadow=false: deny again")
 	flags.BoolVar(&s.policy.Askers, "askers", false, "let roles that may only request use it, by SQL; --askers=false: no longer")
-	cli.DurationVar(flags, &s.policy.MaxTTL, "max-ttl", 24*time.Hour, "longest reservation of such a role")
+	flags.BoolVar(&s.policy.CountDenials, "count-denials", false, "count denials by SQL functions for top, find and the dashboard; --count-denials=false: no longer")
+	cli.DurationVar(flags, &s.policy.MaxTTL, "max-ttl", 24*time.Hour, "longest reservation of an asker")
 	flags.StringVar(&s.policy.Note, "note", "", "why it is so, for the history: a `text` of up to 1,000 characters")
 }
 

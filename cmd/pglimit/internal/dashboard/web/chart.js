@@ -51,7 +51,7 @@ export function chart(denials, width) {
   const peak = list.find((s) => s.total > 0 && list.every((o) => o.total <= s.total));
   const x = (i) => room.left + (i / list.length) * (width - room.left - room.right);
   const y = (v) => height - room.bottom - (v / top) * (height - room.top - room.bottom);
-  const words = total === 0 ? "No denials in the last 24 hours." : `Denials in the last 24 hours: ${number(total)} in all, most (${number(peak.total)}) in the ten minutes from ${clock(peak.start)}.`;
+  const words = total === 0 ? "No denials are counted in the last 24 hours." : `Denials that programs with a DenialLog or policies with count_denials counted in the last 24 hours: ${number(total)} in all, most (${number(peak.total)}) in the ten minutes from ${clock(peak.start)}.`;
 
   const lines = (top % 2 ? [0, top] : [0, top / 2, top]).map((v) => [
     h("line", { class: "grid", x1: room.left, x2: width - room.right, y1: y(v), y2: y(v) }),

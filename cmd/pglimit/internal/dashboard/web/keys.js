@@ -81,7 +81,7 @@ export const key = {
         ["Denials", (d) => number(d.denials), "number"],
         ["Let pass (shadow)", (d) => number(d.shadowed), "number"],
         ["Units", (d) => number(d.units), "number"],
-      ], k.denials, (d) => `${d.start} ${d.policy}`) : empty("None are recorded.")),
+      ], k.denials, (d) => `${d.start} ${d.policy}`) : empty("None are counted: those of programs with a DenialLog, and of SQL functions under policies with count_denials, would be.")),
     ];
   },
 };

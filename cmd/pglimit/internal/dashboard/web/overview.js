@@ -36,7 +36,7 @@ export const overview = {
   render({ denials, keys, checks }, { width }) {
     const bad = worstFirst(checks).filter((c) => c.status !== "ok");
     return h("div", { class: "panels" },
-      panel("Denials over time", true, denials.slots.length ? chart(denials, width) : empty("None are recorded in the last 24 hours. Programs record denials if Config.DenialLog is set.")),
+      panel("Denials over time", true, denials.slots.length ? chart(denials, width) : empty("None are counted in the last 24 hours. Programs with a DenialLog count theirs, and SQL functions those of policies with count_denials.")),
       panel("Doctor", true, h("p", null, tally(checks), ". ", h("a", { href: "#/doctor" }, "All checks")), bad.length > 0 && h("ul", { class: "list" }, bad.map(check))),
       panel("Most limited keys", true, keys.rows.length ? keysTable("Most limited keys", keys) : empty("No key has a row yet."), h("p", null, h("a", { href: "#/keys" }, "All keys"))),
     );

@@ -1,0 +1,111 @@
+package functions
+
+import (
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/internal/conformance/either"
+	"github.com/pglimit/pglimit/limiter"
+)
+
+// denialsOf returns the counts of a policy's denials by key and algorithm.
+func denialsOf(t *testing.T, pool *pgxpool.Pool, policy string) string {
+	t.Helper()
+	return bed.Value[string](t, pool, `SELECT coalesce(string_agg(format('%s %s: %s denials, %s shadowed, %s units', algorithm, key, denials, shadowed, units), E'\n' ORDER BY algorithm, key), '')
+		FROM (SELECT algorithm, key, sum(denials) AS denials, sum(shadowed) AS shadowed, sum(units) AS units FROM pglimit_denial
+			WHERE policy = $1 AND last_denied_at_us BETWEEN slot_us AND slot_us + 599999999 GROUP BY 1, 2) AS d`, policy)
+}
+
+// TestFunctionsCountDenials: the functions count the denials of a policy with count_denials as
+// a DenialLog does, and no others.
+func TestFunctionsCountDenials(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	pool := bed.FunctionsPool(t)
+	log, err := limiter.NewDenialLog(pool, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := bed.NewLimiter(t, pool, &limiter.Config{DenialLog: log})
+	byName := &bed.Functions{Q: pool, ByName: true}
+	// sequence requests some units that fit, and some that do not.
+	sequence := func(l either.Limiter, p limiter.Policy) {
+		t.Helper()
+		must, key := bed.Must(t), bed.Variant(p)
+		for range 4 {
+			must(l.AllowN(ctx, p, key, 1.5))
+		}
+		must(l.Check(ctx, p, key, 1.5))
+		must(l.AllowUpTo(ctx, p, key, 1.5))
+		must(l.Charge(ctx, p, key, 1.5))
+		must(l.AllowN(ctx, p, key, 1.5))
+		must(l.AllowN(ctx, p, "never", 100))
+		if p.Algorithm == limiter.LeakyBucketQueue {
+			return
+		}
+		if _, err := l.Reserve(ctx, p.Request("never", 100), time.Minute); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, p := range bed.Variants(3, 1000*time.Hour) {
+		for _, shadow := range []bool{false, true} {
+			for name, counts := range map[string]bool{"counted": true, "silent": false} {
+				p.Name, p.Shadow = name, shadow
+				bed.StorePolicy(t, pool, p, false)
+				bed.Exec(t, pool, `UPDATE pglimit_policy SET count_denials = $1 WHERE name = $2`, counts, name)
+				sequence(byName, p)
+			}
+			p.Name = "go"
+			sequence(l, p)
+		}
+	}
+	if err := log.Flush(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := denialsOf(t, pool, "counted"), denialsOf(t, pool, "go"); got != want || got == "" {
+		t.Errorf("the functions counted\n%s\nand the library\n%s", got, want)
+	}
+	if got := denialsOf(t, pool, "silent"); got != "" {
+		t.Errorf("without count_denials: %s", got)
+	}
+}
+
+// TestFunctionsCountInTheTransaction: the count of a denial is part of the caller's transaction. A
+// transaction that only reads counts nothing, and does not fail.
+func TestFunctionsCountInTheTransaction(t *testing.T) {
+	t.Parallel()
+	pool := bed.FunctionsPool(t)
+	bed.Exec(t, pool, `INSERT INTO pglimit_policy (name, algorithm, limit_units, period_s, count_denials, askers) VALUES ('p', 'gcra', 1, 3600, true, true)`)
+	const deny = `SELECT pglimit.allow('p', 'k', 2)`
+	for _, c := range []struct {
+		options pgx.TxOptions
+		call    string
+		commit  bool
+		want    string
+	}{
+		{pgx.TxOptions{AccessMode: pgx.ReadOnly}, deny, true, ""},
+		{pgx.TxOptions{}, deny, false, ""},
+		{pgx.TxOptions{}, deny, true, "gcra k: 1 denials, 0 shadowed, 2 units"},
+		{pgx.TxOptions{}, `SELECT pglimit_ask.allow('p', 'k', 2)`, true, "gcra k: 2 denials, 0 shadowed, 4 units"},
+		{pgx.TxOptions{}, `SELECT pglimit.allow('p', 'k', 1)`, true, "gcra k: 2 denials, 0 shadowed, 4 units"},
+	} {
+		tx := bed.Begin(t, pool, c.options)
+		if _, err := tx.Exec(t.Context(), c.call); err != nil {
+			t.Fatal(err)
+		}
+		end := tx.Rollback
+		if c.commit {
+			end = tx.Commit
+		}
+		if err := end(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if got := denialsOf(t, pool, "p"); got != c.want {
+			t.Errorf("after %s, committed %v: %q, want %q", c.call, c.commit, got, c.want)
+		}
+	}
+}
