@@ -148,8 +148,8 @@ func ExampleEachNamed() {
 	// RateLimit: "client";r=18;t=2
 	// hello
 	// 200
-	// RateLimit-Policy: "client";q=600;w=60;pglimit-burst=20
-	// RateLimit: "client";r=17;t=1
+	// RateLimit-Policy: "client";q=600;w=60;pglimit-burst=200
+	// RateLimit: "client";r=197;t=1
 	// hello
 }
 
