@@ -23,18 +23,19 @@ func (q *Queries) ProgramLeave(ctx context.Context, db DBTX, instance string) er
 
 const ProgramPublish = `-- name: ProgramPublish :exec
 
-WITH gone AS (
+WITH c AS MATERIALIZED (SELECT clock_timestamp() AS at),
+gone AS (
     DELETE FROM pglimit_program AS t
-    USING (SELECT o.instance FROM pglimit_program AS o
-           WHERE o.seen_at < clock_timestamp() - '1 day'::interval AND o.instance <> $5::text
-           FOR UPDATE SKIP LOCKED) AS old
+    USING (SELECT o.instance FROM pglimit_program AS o, c
+           WHERE o.seen_at < c.at - '1 day'::interval AND o.instance <> $5::text
+           FOR UPDATE OF o SKIP LOCKED) AS old
     WHERE t.instance = old.instance
 )
 INSERT INTO pglimit_program AS t (policies_version, pid, heartbeat_s, started_at, seen_at, instance, name, host, library, defaults)
 SELECT $1::bigint, $2::bigint, $3::float8,
        c.at - $4::bigint::float8 * '00:00:00.000001'::interval, c.at, $5::text, $6::text,
        $7::text, $8::text, $9::text::jsonb
-FROM (SELECT clock_timestamp() AS at) AS c
+FROM c
 ON CONFLICT (instance) DO UPDATE SET
     policies_version = EXCLUDED.policies_version, seen_at = EXCLUDED.seen_at, defaults = EXCLUDED.defaults
 `

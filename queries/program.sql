@@ -6,18 +6,19 @@
 --
 -- Index: the primary key; it reads the table. Locks the program's row, and passes over rows
 -- that another transaction has locked.
-WITH gone AS (
+WITH c AS MATERIALIZED (SELECT clock_timestamp() AS at),
+gone AS (
     DELETE FROM pglimit_program AS t
-    USING (SELECT o.instance FROM pglimit_program AS o
-           WHERE o.seen_at < clock_timestamp() - '1 day'::interval AND o.instance <> sqlc.arg(instance)::text
-           FOR UPDATE SKIP LOCKED) AS old
+    USING (SELECT o.instance FROM pglimit_program AS o, c
+           WHERE o.seen_at < c.at - '1 day'::interval AND o.instance <> sqlc.arg(instance)::text
+           FOR UPDATE OF o SKIP LOCKED) AS old
     WHERE t.instance = old.instance
 )
 INSERT INTO pglimit_program AS t (policies_version, pid, heartbeat_s, started_at, seen_at, instance, name, host, library, defaults)
 SELECT sqlc.arg(policies_version)::bigint, sqlc.arg(pid)::bigint, sqlc.arg(heartbeat_s)::float8,
        c.at - sqlc.arg(running_us)::bigint::float8 * '00:00:00.000001'::interval, c.at, sqlc.arg(instance)::text, sqlc.arg(name)::text,
        sqlc.arg(host)::text, sqlc.arg(library)::text, sqlc.arg(defaults)::text::jsonb
-FROM (SELECT clock_timestamp() AS at) AS c
+FROM c
 ON CONFLICT (instance) DO UPDATE SET
     policies_version = EXCLUDED.policies_version, seen_at = EXCLUDED.seen_at, defaults = EXCLUDED.defaults;
 
