@@ -50,4 +50,7 @@ func TestConfig(t *testing.T) {
 	if _, err := New(nil, nil); err == nil || !strings.Contains(err.Error(), "pool is nil") {
 		t.Errorf("nil pool: got %v, want an error", err)
 	}
+	if _, err := NewSQL(nil, nil); err == nil || !strings.Contains(err.Error(), "db is nil") {
+		t.Errorf("nil db: got %v, want an error", err)
+	}
 }

@@ -44,16 +44,19 @@ package janitor
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/jackc/puddle/v2"
 
+	"github.com/pglimit/pglimit/internal/store/postgres/exec"
 	"github.com/pglimit/pglimit/janitor/internal/lease"
 	"github.com/pglimit/pglimit/janitor/internal/sweep"
 )
@@ -61,8 +64,7 @@ import (
 // A Janitor deletes empty rows and returns the units of expired reservations. Its
 // methods are safe for concurrent use; sweeps of one janitor run one at a time.
 type Janitor struct {
-	pool *pgxpool.Pool
-	cfg  Config // complete
+	cfg Config // complete
 
 	turn  chan struct{} // contains one token: the goroutine that takes it may sweep and use lease
 	lease *lease.Lease
@@ -78,14 +80,33 @@ type Janitor struct {
 // of bounds: then the error names the field and its value.
 func New(pool *pgxpool.Pool, cfg *Config) (*Janitor, error) {
 	if pool == nil {
-		return nil, errors.New("pglimit: janitor: pool is nil: pass the pool of the limits' database")
+		return nil, errNoPool
 	}
+	return newJanitor(exec.PGX(pool, exec.Idle(0)), cfg)
+}
+
+// NewSQL is [New] for database/sql, with any PostgreSQL driver. A sweep uses one connection
+// of db at a time. The caller closes db, after Run has returned.
+func NewSQL(db *sql.DB, cfg *Config) (*Janitor, error) {
+	if db == nil {
+		return nil, errNoDB
+	}
+	return newJanitor(exec.SQL(db, exec.Idle(0)), cfg)
+}
+
+var (
+	errNoPool = errors.New("pglimit: janitor: pool is nil: pass the pool of the limits' database")
+	errNoDB   = errors.New("pglimit: janitor: db is nil: pass the *sql.DB of the limits' database")
+)
+
+func newJanitor(connections exec.Connections, cfg *Config) (*Janitor, error) {
 	full, err := cfg.complete()
 	if err != nil {
 		return nil, err
 	}
+	run := exec.NewPool(connections, exec.NewCache(exec.Warn(full.Logger)))
 	j := &Janitor{
-		pool: pool, cfg: full, lease: lease.New(pool, full.Lease, full.Now),
+		cfg: full, lease: lease.New(run, full.Lease, full.Now),
 		turn: make(chan struct{}, 1), total: Removed{ByTable: map[string]int64{}},
 	}
 	j.turn <- struct{}{}
@@ -132,7 +153,7 @@ func (j *Janitor) end(ctx context.Context) {
 	defer func() { j.turn <- struct{}{} }()
 	j.setRunning(false)
 	switch err := j.lease.Release(ctx); {
-	case errors.Is(err, puddle.ErrClosedPool): // the program ends
+	case err != nil && (errors.Is(err, puddle.ErrClosedPool) || strings.HasSuffix(err.Error(), "sql: database is closed")): // the program ends
 		j.cfg.Logger.DebugContext(ctx, "pglimit: the pool was closed before the janitor could give up its lease; others wait until it ends",
 			"lease", j.cfg.Lease)
 	case err != nil:
@@ -170,7 +191,7 @@ func (j *Janitor) takeTurn(ctx context.Context) (Removed, error) {
 	}
 	removed := Removed{ByTable: map[string]int64{}}
 	one := sweep.Sweep{
-		Pool: j.pool, Lease: j.lease, BatchSize: j.cfg.BatchSize, KeepDenials: j.cfg.KeepDenials, Logger: j.cfg.Logger,
+		Lease: j.lease, BatchSize: j.cfg.BatchSize, KeepDenials: j.cfg.KeepDenials, Logger: j.cfg.Logger,
 		CountRows: func(table string, deleted, kept int64) {
 			removed.addRows(table, deleted, kept)
 			j.mu.Lock()

@@ -2,16 +2,14 @@ package janitor
 
 import (
 	"context"
-	"errors"
+	"database/sql"
 	"fmt"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglimit/pglimit/db"
-	"github.com/pglimit/pglimit/internal/pooler"
+	"github.com/pglimit/pglimit/internal/store/postgres/exec"
 	"github.com/pglimit/pglimit/janitor/internal/lease"
 )
 
@@ -72,20 +70,31 @@ const statusPlan = `SELECT pg_catalog.set_config('enable_seqscan'::text, 'off'::
 // the tables do not exist, the error says how to create them.
 func ReadStatus(ctx context.Context, pool *pgxpool.Pool) (Status, error) {
 	if pool == nil {
-		return Status{}, errors.New("pglimit: janitor: pool is nil: pass the pool of the limits' database")
+		return Status{}, errNoPool
 	}
+	return readStatus(ctx, exec.PGX(pool, exec.Idle(0)))
+}
+
+// ReadStatusSQL is [ReadStatus] for database/sql, with any PostgreSQL driver.
+func ReadStatusSQL(ctx context.Context, db *sql.DB) (Status, error) {
+	if db == nil {
+		return Status{}, errNoDB
+	}
+	return readStatus(ctx, exec.SQL(db, exec.Idle(0)))
+}
+
+func readStatus(ctx context.Context, connections exec.Connections) (Status, error) {
 	var row db.SweepStatusRow
-	err := pgx.BeginTxFunc(ctx, pool, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) (err error) {
-		q := unprepared{tx, pooler.Mode(pool)}
-		if _, err := q.Exec(ctx, statusPlan); err != nil {
+	run := exec.NewPool(connections, exec.NewCache(func(error) {}))
+	err := run.Run(ctx, exec.Transaction, func(tx db.DBTX) (err error) {
+		if _, err := tx.Exec(ctx, statusPlan); err != nil {
 			return err
 		}
-		row, err = db.New().SweepStatus(ctx, q, db.SweepStatusParams{Name: lease.Name, MaxRows: StatusBound})
+		row, err = db.New().SweepStatus(ctx, tx, db.SweepStatusParams{Name: lease.Name, MaxRows: StatusBound})
 		return err
 	})
-	var answer *pgconn.PgError
 	switch {
-	case errors.As(err, &answer) && answer.Code == lease.UndefinedTable:
+	case exec.SQLState(err) == lease.UndefinedTable:
 		return Status{}, fmt.Errorf("pglimit: read the janitor's status: %w: run `pglimit migrate up`, or check search_path", err)
 	case err != nil:
 		return Status{}, fmt.Errorf("pglimit: read the janitor's status: %w", err)
@@ -115,18 +124,4 @@ func statusOf(row db.SweepStatusRow) Status {
 func microseconds(us int64) time.Duration {
 	const most = int64(1<<63-1) / 1000
 	return time.Duration(min(us, most)) * time.Microsecond
-}
-
-// unprepared sends statements in a mode that works through any pooler.
-type unprepared struct {
-	pgx.Tx
-	mode pgx.QueryExecMode
-}
-
-func (u unprepared) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
-	return u.Tx.Exec(ctx, sql, append([]any{u.mode}, args...)...)
-}
-
-func (u unprepared) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
-	return u.Tx.QueryRow(ctx, sql, append([]any{u.mode}, args...)...)
 }

@@ -3,6 +3,7 @@ package limiter
 import (
 	"cmp"
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -99,12 +100,24 @@ func NewDenialLog(pool *pgxpool.Pool, config *DenialLogConfig) (*DenialLog, erro
 	if pool == nil {
 		return nil, store.Invalid("pool", "nil", "open one with pgxpool.New")
 	}
-	connections := exec.PGX(pool, exec.Idle(flushTimeout))
+	return openDenialLog(exec.PGX(pool, exec.Idle(flushTimeout)), config)
+}
+
+// NewDenialLogSQL is NewDenialLog for database/sql, with any PostgreSQL driver. The caller
+// closes db.
+func NewDenialLogSQL(db *sql.DB, config *DenialLogConfig) (*DenialLog, error) {
+	if db == nil {
+		return nil, store.Invalid("db", "nil", "open one with sql.Open")
+	}
+	return openDenialLog(exec.SQL(db, exec.Idle(flushTimeout)), config)
+}
+
+func openDenialLog(connections exec.Connections, config *DenialLogConfig) (*DenialLog, error) {
 	d, err := newDenialLog(nil, config)
 	if err != nil {
 		return nil, err
 	}
-	runner := exec.NewPool(connections, exec.NewCache(warnUncached(d.config.Logger)))
+	runner := exec.NewPool(connections, exec.NewCache(exec.Warn(d.config.Logger)))
 	queries := db.New()
 	d.write = func(ctx context.Context, p db.DenialsAddParams) error {
 		return exec.Translate(runner.Run(ctx, exec.Statement, func(tx db.DBTX) error { return queries.DenialsAdd(ctx, tx, p) }), false)

@@ -170,7 +170,7 @@ func OpenPolicies(ctx context.Context, pool *pgxpool.Pool, config *PoliciesConfi
 	if err != nil {
 		return nil, err
 	}
-	database := policies.NewDatabase(exec.PGX(pool, exec.Idle(0)), warnUncached(p.config.Logger))
+	database := policies.NewDatabase(exec.PGX(pool, exec.Idle(0)), exec.Warn(p.config.Logger))
 	f := p.follower(database)
 	if !p.config.DisableListen {
 		f.Connect, f.Probe = database.Connector(pool), database.Probe
@@ -187,7 +187,7 @@ func OpenPoliciesSQL(ctx context.Context, db *sql.DB, config *PoliciesConfig) (*
 	if err != nil {
 		return nil, err
 	}
-	database := policies.NewDatabase(exec.SQL(db, exec.Idle(0)), warnUncached(p.config.Logger))
+	database := policies.NewDatabase(exec.SQL(db, exec.Idle(0)), exec.Warn(p.config.Logger))
 	return p.open(ctx, database, p.follower(database))
 }
 

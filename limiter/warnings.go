@@ -29,11 +29,3 @@ func (r *refusals) note(ctx context.Context, logger *slog.Logger, err error) {
 		logger.ErrorContext(ctx, "pglimit: no decision until the configuration is corrected", "since_last", since, "error", err)
 	}
 }
-
-// warnUncached returns a function that logs why prepared statements are not used any
-// longer.
-func warnUncached(logger *slog.Logger) func(error) {
-	return func(cause error) {
-		logger.Warn("pglimit: prepared statements are not used from now on, which costs time: they get lost on the way to the server", "error", cause)
-	}
-}

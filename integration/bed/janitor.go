@@ -2,6 +2,7 @@ package bed
 
 import (
 	"context"
+	"database/sql"
 	"log/slog"
 	"testing"
 	"time"
@@ -11,8 +12,8 @@ import (
 	"github.com/pglimit/pglimit/janitor"
 )
 
-// NewJanitor makes a janitor that logs to the test.
-func NewJanitor(t *testing.T, pool *pgxpool.Pool, cfg *janitor.Config) *janitor.Janitor {
+// NewJanitor makes a janitor over a *pgxpool.Pool or a *sql.DB. It logs to the test.
+func NewJanitor(t *testing.T, over any, cfg *janitor.Config) *janitor.Janitor {
 	t.Helper()
 	if cfg == nil {
 		cfg = &janitor.Config{}
@@ -20,7 +21,13 @@ func NewJanitor(t *testing.T, pool *pgxpool.Pool, cfg *janitor.Config) *janitor.
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.NewTextHandler(t.Output(), nil))
 	}
-	j, err := janitor.New(pool, cfg)
+	var j *janitor.Janitor
+	var err error
+	if pool, ok := over.(*pgxpool.Pool); ok {
+		j, err = janitor.New(pool, cfg)
+	} else {
+		j, err = janitor.NewSQL(over.(*sql.DB), cfg)
+	}
 	if err != nil {
 		t.Fatal(err)
 	}

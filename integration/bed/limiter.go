@@ -1,6 +1,7 @@
 package bed
 
 import (
+	"cmp"
 	"database/sql"
 	"net"
 	"strings"
@@ -143,6 +144,32 @@ func OverDrivers(t *testing.T, f func(t *testing.T, driver string)) {
 		t.Run(driver, func(t *testing.T) {
 			t.Parallel()
 			f(t, driver)
+		})
+	}
+}
+
+// OverPools runs a test over a pool of pgx and over a *sql.DB of each driver, with a
+// migrated database for each. pool is of the same database.
+func OverPools(t *testing.T, f func(t *testing.T, pool *pgxpool.Pool, over any)) {
+	OverEach(t, func(t *testing.T, connect func(address string) any) {
+		address := NewDatabase(t)
+		f(t, Connect(t, address), connect(address)) // two pools: a test may close one
+	})
+}
+
+// OverEach runs a test for each kind of pool. connect opens one, which closes when the test
+// ends.
+func OverEach(t *testing.T, f func(t *testing.T, connect func(address string) any)) {
+	t.Parallel()
+	for _, driver := range append([]string{""}, SQLDrivers...) {
+		t.Run(cmp.Or(driver, "pool"), func(t *testing.T) {
+			t.Parallel()
+			f(t, func(address string) any {
+				if driver == "" {
+					return Connect(t, address)
+				}
+				return ConnectSQL(t, driver, address)
+			})
 		})
 	}
 }

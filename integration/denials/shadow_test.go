@@ -175,15 +175,19 @@ func TestDenialLog(t *testing.T) {
 	}
 }
 
-// TestDenialLogOfManyProcesses: several processes add to the same rows at once, without
+// TestDenialLogOfManyProcesses: several processes, over pgx and database/sql, add to the same rows at once, without
 // deadlocks or losses.
 func TestDenialLogOfManyProcesses(t *testing.T) {
 	t.Parallel()
-	pool := bed.NewPool(t)
-	const processes, keys, rounds = 4, 300, 5
+	address := bed.NewDatabase(t)
+	pool := bed.Connect(t, address)
+	const keys, rounds = 300, 5
 	var all sync.WaitGroup
-	for range processes {
-		d := must.OK(limiter.NewDenialLog(pool, nil))(t)
+	logs := []*limiter.DenialLog{must.OK(limiter.NewDenialLog(pool, nil))(t)}
+	for _, driver := range bed.SQLDrivers {
+		logs = append(logs, must.OK(limiter.NewDenialLogSQL(bed.ConnectSQL(t, driver, address), nil))(t))
+	}
+	for _, d := range logs {
 		l := limiter.NewMemory(&limiter.Config{DenialLog: d})
 		all.Go(func() {
 			for range rounds {
@@ -199,7 +203,7 @@ func TestDenialLogOfManyProcesses(t *testing.T) {
 		})
 	}
 	all.Wait()
-	if n := bed.Value[int](t, pool, `SELECT sum(denials)::int FROM pglimit_denial`); n != processes*keys*rounds {
-		t.Errorf("%d denials in the table, want %d", n, processes*keys*rounds)
+	if n := bed.Value[int](t, pool, `SELECT sum(denials)::int FROM pglimit_denial`); n != len(logs)*keys*rounds {
+		t.Errorf("%d denials in the table, want %d", n, len(logs)*keys*rounds)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglimit/pglimit/db"
 	"github.com/pglimit/pglimit/integration/bed"
@@ -17,65 +18,65 @@ import (
 // TestJanitorDenials: counts of denials go once their slot ended KeepDenials ago, in
 // batches, and rows that a transaction has locked stay for the next sweep.
 func TestJanitorDenials(t *testing.T) {
-	t.Parallel()
-	pool := bed.NewPool(t)
-	const slot = int64(600_000_000)
-	const day = 144 * slot
-	at := 1000 * day
-	bed.Exec(t, pool, `INSERT INTO pglimit_denial (denials, shadowed, units, slot_us, last_denied_at_us, policy, key, algorithm)
+	bed.OverPools(t, func(t *testing.T, pool *pgxpool.Pool, over any) {
+		const slot = int64(600_000_000)
+		const day = 144 * slot
+		at := 1000 * day
+		bed.Exec(t, pool, `INSERT INTO pglimit_denial (denials, shadowed, units, slot_us, last_denied_at_us, policy, key, algorithm)
 		SELECT 1, 0, 1, $1::bigint - age * $2::bigint, 0, 'p', 'k' || age, 'gcra' FROM generate_series(0, 200) AS age`, at, slot)
-	now := func() time.Time { return time.UnixMicro(at) }
-	j := bed.NewJanitor(t, pool, &janitor.Config{Now: now, BatchSize: 10})
-	tx := bed.Begin(t, pool, pgx.TxOptions{})
-	if _, err := tx.Exec(t.Context(), `SELECT FROM pglimit_denial WHERE key = 'k180' FOR UPDATE`); err != nil {
-		t.Fatal(err)
-	}
-	removed := must.OK(j.Sweep(t.Context()))(t)
-	// Slots 0 to 144 ended within a day: the last a day ago would have gone.
-	if n := removed.ByTable["pglimit_denial"]; n != 55 || removed.Total() != 55 {
-		t.Errorf("removed %+v, want 55", removed)
-	}
-	if err := tx.Rollback(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	removed = must.OK(j.Sweep(t.Context()))(t)
-	oldest := bed.Value[int64](t, pool, `SELECT min(slot_us) FROM pglimit_denial`)
-	if n := removed.ByTable["pglimit_denial"]; n != 1 || count(t, pool, "pglimit_denial") != 145 || oldest != at-144*slot {
-		t.Errorf("removed %+v; %d are left, the oldest of slot %d", removed, count(t, pool, "pglimit_denial"), (at-oldest)/slot)
-	}
-	short := bed.NewJanitor(t, pool, &janitor.Config{Now: now, KeepDenials: time.Hour})
-	if removed = must.OK(short.Sweep(t.Context()))(t); removed.ByTable["pglimit_denial"] != 138 || count(t, pool, "pglimit_denial") != 7 {
-		t.Errorf("removed %+v", removed)
-	}
+		now := func() time.Time { return time.UnixMicro(at) }
+		j := bed.NewJanitor(t, over, &janitor.Config{Now: now, BatchSize: 10})
+		tx := bed.Begin(t, pool, pgx.TxOptions{})
+		if _, err := tx.Exec(t.Context(), `SELECT FROM pglimit_denial WHERE key = 'k180' FOR UPDATE`); err != nil {
+			t.Fatal(err)
+		}
+		removed := must.OK(j.Sweep(t.Context()))(t)
+		// Slots 0 to 144 ended within a day: the last a day ago would have gone.
+		if n := removed.ByTable["pglimit_denial"]; n != 55 || removed.Total() != 55 {
+			t.Errorf("removed %+v, want 55", removed)
+		}
+		if err := tx.Rollback(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		removed = must.OK(j.Sweep(t.Context()))(t)
+		oldest := bed.Value[int64](t, pool, `SELECT min(slot_us) FROM pglimit_denial`)
+		if n := removed.ByTable["pglimit_denial"]; n != 1 || count(t, pool, "pglimit_denial") != 145 || oldest != at-144*slot {
+			t.Errorf("removed %+v; %d are left, the oldest of slot %d", removed, count(t, pool, "pglimit_denial"), (at-oldest)/slot)
+		}
+		short := bed.NewJanitor(t, over, &janitor.Config{Now: now, KeepDenials: time.Hour})
+		if removed = must.OK(short.Sweep(t.Context()))(t); removed.ByTable["pglimit_denial"] != 138 || count(t, pool, "pglimit_denial") != 7 {
+			t.Errorf("removed %+v", removed)
+		}
+	})
 }
 
 // TestJanitorDenialsBounded: of a flood of made-up keys 100,000 counts stay. The oldest slots
 // go first. What is deleted adds to the sums under the key "", which stay.
 func TestJanitorDenialsBounded(t *testing.T) {
-	t.Parallel()
-	pool := bed.NewPool(t)
-	bed.Exec(t, pool, `INSERT INTO pglimit_denial (denials, shadowed, units, slot_us, last_denied_at_us, policy, key, algorithm)
+	bed.OverPools(t, func(t *testing.T, pool *pgxpool.Pool, over any) {
+		bed.Exec(t, pool, `INSERT INTO pglimit_denial (denials, shadowed, units, slot_us, last_denied_at_us, policy, key, algorithm)
 		SELECT 2, 1, 0.5, 600000000 * (n / 1000)::bigint, n, 'p', CASE WHEN n % 1000 > 0 THEN 'k' || n ELSE '' END, 'gcra' FROM generate_series(0, 102599) AS n`)
-	const totals = `SELECT concat_ws(' ', sum(denials), sum(shadowed), sum(units), max(last_denied_at_us)) FROM pglimit_denial`
-	want := bed.Value[string](t, pool, totals)
-	now := func() time.Time { return time.UnixMicro(103 * 600_000_000) }
-	j := bed.NewJanitor(t, pool, &janitor.Config{Now: now})
-	removed := must.OK(j.Sweep(t.Context()))(t)
-	if n := removed.ByTable["pglimit_denial"]; n != 2497 || count(t, pool, "pglimit_denial") != 100_103 {
-		t.Errorf("removed %+v, want 2,497", removed)
-	}
-	if oldest := bed.Value[int64](t, pool, `SELECT min(slot_us) / 600000000 FROM pglimit_denial WHERE key <> ''`); oldest != 2 {
-		t.Errorf("the oldest slot is %d", oldest)
-	}
-	if got := bed.Value[string](t, pool, totals); got != want {
-		t.Errorf("the sums are %s, want %s", got, want)
-	}
-	if got := bed.Value[int64](t, pool, `SELECT denials FROM pglimit_denial WHERE key = '' AND slot_us = 0`); got != 2000 {
-		t.Errorf("a whole slot has %d denials under the key \"\", want 2,000", got)
-	}
-	if removed = must.OK(j.Sweep(t.Context()))(t); removed.Total() != 0 {
-		t.Errorf("removed %+v again", removed)
-	}
+		const totals = `SELECT concat_ws(' ', sum(denials), sum(shadowed), sum(units), max(last_denied_at_us)) FROM pglimit_denial`
+		want := bed.Value[string](t, pool, totals)
+		now := func() time.Time { return time.UnixMicro(103 * 600_000_000) }
+		j := bed.NewJanitor(t, over, &janitor.Config{Now: now})
+		removed := must.OK(j.Sweep(t.Context()))(t)
+		if n := removed.ByTable["pglimit_denial"]; n != 2497 || count(t, pool, "pglimit_denial") != 100_103 {
+			t.Errorf("removed %+v, want 2,497", removed)
+		}
+		if oldest := bed.Value[int64](t, pool, `SELECT min(slot_us) / 600000000 FROM pglimit_denial WHERE key <> ''`); oldest != 2 {
+			t.Errorf("the oldest slot is %d", oldest)
+		}
+		if got := bed.Value[string](t, pool, totals); got != want {
+			t.Errorf("the sums are %s, want %s", got, want)
+		}
+		if got := bed.Value[int64](t, pool, `SELECT denials FROM pglimit_denial WHERE key = '' AND slot_us = 0`); got != 2000 {
+			t.Errorf("a whole slot has %d denials under the key \"\", want 2,000", got)
+		}
+		if removed = must.OK(j.Sweep(t.Context()))(t); removed.Total() != 0 {
+			t.Errorf("removed %+v again", removed)
+		}
+	})
 }
 
 // TestJanitorDenialsTrimmedWhileWritten: deleting counts of the present slot neither

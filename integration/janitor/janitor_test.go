@@ -108,71 +108,74 @@ func take(ctx context.Context, conn db.DBTX, policy, key string, now *int64) (db
 }
 
 func TestJanitorCountsWhatItRemoves(t *testing.T) {
-	t.Parallel()
-	pool := bed.NewPool(t)
-	var swept []janitor.Removed
-	clock := newHandClock()
-	j := bed.NewJanitor(t, pool, &janitor.Config{
-		Now: clock.now, BatchSize: 4,
-		OnSweep: func(r janitor.Removed) { swept = append(swept, r) },
-	})
-	want, total := map[string]int64{}, int64(0)
-	for i, table := range bed.LimitTables(t, pool) {
-		n := 3 * i // none, less than a batch, whole batches, and more
-		bed.InsertRows(t, pool, table, "gone", n, clock.in(-inFlight-time.Second))
-		bed.InsertRows(t, pool, table, "lives", 2, clock.in(time.Second))
-		if n > 0 {
-			want[table] = int64(n)
+	bed.OverPools(t, func(t *testing.T, pool *pgxpool.Pool, over any) {
+		var swept []janitor.Removed
+		clock := newHandClock()
+		j := bed.NewJanitor(t, over, &janitor.Config{
+			Now: clock.now, BatchSize: 4,
+			OnSweep: func(r janitor.Removed) { swept = append(swept, r) },
+		})
+		want, total := map[string]int64{}, int64(0)
+		for i, table := range bed.LimitTables(t, pool) {
+			n := 3 * i // none, less than a batch, whole batches, and more
+			bed.InsertRows(t, pool, table, "gone", n, clock.in(-inFlight-time.Second))
+			bed.InsertRows(t, pool, table, "lives", 2, clock.in(time.Second))
+			if n > 0 {
+				want[table] = int64(n)
+			}
+			total += int64(n)
 		}
-		total += int64(n)
-	}
-	sweep(t, j, want)
-	for _, table := range bed.LimitTables(t, pool) {
-		if n := count(t, pool, table); n != 2 {
-			t.Errorf("%s has %d rows left, want the 2 that live", table, n)
+		sweep(t, j, want)
+		for _, table := range bed.LimitTables(t, pool) {
+			if n := count(t, pool, table); n != 2 {
+				t.Errorf("%s has %d rows left, want the 2 that live", table, n)
+			}
 		}
-	}
-	bed.InsertRows(t, pool, "pglimit_gcra", "gone too", 1, clock.in(-inFlight-time.Second))
-	sweep(t, j, map[string]int64{"pglimit_gcra": 1})
-	sweep(t, j, nil)
+		bed.InsertRows(t, pool, "pglimit_gcra", "gone too", 1, clock.in(-inFlight-time.Second))
+		sweep(t, j, map[string]int64{"pglimit_gcra": 1})
+		sweep(t, j, nil)
 
-	want["pglimit_gcra"]++
-	all := j.Removed()
-	if !maps.Equal(all.ByTable, want) || all.Total() != total+1 || all.HeldElsewhere {
-		t.Errorf("in all, removed %+v, want %v", all, want)
-	}
-	all.ByTable["pglimit_gcra"] = 99
-	if j.Removed().ByTable["pglimit_gcra"] == 99 {
-		t.Error("Removed gave the janitor's own map away")
-	}
-	if len(swept) != 3 || swept[0].Total() != total || swept[1].Total() != 1 || swept[2].Total() != 0 {
-		t.Errorf("OnSweep heard of %+v", swept)
-	}
+		want["pglimit_gcra"]++
+		all := j.Removed()
+		if !maps.Equal(all.ByTable, want) || all.Total() != total+1 || all.HeldElsewhere {
+			t.Errorf("in all, removed %+v, want %v", all, want)
+		}
+		all.ByTable["pglimit_gcra"] = 99
+		if j.Removed().ByTable["pglimit_gcra"] == 99 {
+			t.Error("Removed gave the janitor's own map away")
+		}
+		if len(swept) != 3 || swept[0].Total() != total || swept[1].Total() != 1 || swept[2].Total() != 0 {
+			t.Errorf("OnSweep heard of %+v", swept)
+		}
+	})
 }
 
 func TestJanitorTakesTheClockItIsGiven(t *testing.T) {
-	t.Parallel()
-	pool := bed.NewPool(t)
-	clock := newHandClock()
-	byHand := bed.NewJanitor(t, pool, &janitor.Config{Now: clock.now})
-	bed.InsertRows(t, pool, "pglimit_gcra", "p", 3, clock.in(time.Hour)) // 1, 2 and 3 microseconds later than that
-	clock.add(time.Hour + inFlight)
-	sweep(t, byHand, nil)
-	clock.add(2 * time.Microsecond) // a row is deleted at its exact microsecond
-	sweep(t, byHand, map[string]int64{"pglimit_gcra": 2})
+	bed.OverPools(t, func(t *testing.T, pool *pgxpool.Pool, over any) {
+		clock := newHandClock()
+		byHand := bed.NewJanitor(t, over, &janitor.Config{Now: clock.now})
+		bed.InsertRows(t, pool, "pglimit_gcra", "p", 3, clock.in(time.Hour)) // 1, 2 and 3 microseconds later than that
+		clock.add(time.Hour + inFlight)
+		sweep(t, byHand, nil)
+		clock.add(2 * time.Microsecond) // a row is deleted at its exact microsecond
+		sweep(t, byHand, map[string]int64{"pglimit_gcra": 2})
 
-	// Without a clock it is the database's, whatever this machine's is.
-	byDatabase := bed.NewJanitor(t, pool, nil)
-	now := bed.Value[int64](t, pool, `SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint`)
-	bed.InsertRows(t, pool, "pglimit_fixed_window", "past", 1, now-inFlight.Microseconds()-1)
-	bed.InsertRows(t, pool, "pglimit_fixed_window", "in an hour", 1, now+time.Hour.Microseconds())
-	sweep(t, byDatabase, map[string]int64{"pglimit_gcra": 1, "pglimit_fixed_window": 1})
+		// Without a clock it is the database's, whatever this machine's is.
+		byDatabase := bed.NewJanitor(t, over, nil)
+		now := bed.Value[int64](t, pool, `SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint`)
+		bed.InsertRows(t, pool, "pglimit_fixed_window", "past", 1, now-inFlight.Microseconds()-1)
+		bed.InsertRows(t, pool, "pglimit_fixed_window", "in an hour", 1, now+time.Hour.Microseconds())
+		sweep(t, byDatabase, map[string]int64{"pglimit_gcra": 1, "pglimit_fixed_window": 1})
+	})
 }
 
 // TestJanitorOutlivesTheDatabase: Run survives a connection that breaks in the middle of a
 // sweep, and a database that refuses connections.
 func TestJanitorOutlivesTheDatabase(t *testing.T) {
-	t.Parallel()
+	bed.OverEach(t, outlives)
+}
+
+func outlives(t *testing.T, connect func(string) any) {
 	address := bed.NewDatabase(t)
 	watch := bed.Connect(t, address)
 	name := watch.Config().ConnConfig.Database
@@ -184,7 +187,7 @@ func TestJanitorOutlivesTheDatabase(t *testing.T) {
 	swept, onSweep := heard(t)
 	const failed = "the janitor's sweep failed"
 	logger, log := logged()
-	start(t, bed.NewJanitor(t, bed.Connect(t, address, bed.Setting("application_name", "janitor")), &janitor.Config{
+	start(t, bed.NewJanitor(t, connect(bed.WithQuery(t, address, "application_name", "janitor").String()), &janitor.Config{
 		Interval: time.Millisecond, Now: clock.now, Logger: logger,
 		OnSweep: onSweep,
 	}))

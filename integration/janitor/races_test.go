@@ -117,35 +117,35 @@ func TestJanitorLeavesWhatWasRenewedSinceItLooked(t *testing.T) {
 // TestJanitorPassesOverWhatIsHeld: a row that a transaction has locked is neither deleted
 // nor waited for.
 func TestJanitorPassesOverWhatIsHeld(t *testing.T) {
-	t.Parallel()
-	pool := bed.NewPool(t)
-	bed.InsertRows(t, pool, "pglimit_token_bucket", "p", 3, 0)
-	tx, err := pool.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer tx.Rollback(context.WithoutCancel(t.Context()))
-	renew(t, tx, nil, "k1")
+	bed.OverPools(t, func(t *testing.T, pool *pgxpool.Pool, over any) {
+		bed.InsertRows(t, pool, "pglimit_token_bucket", "p", 3, 0)
+		tx, err := pool.Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer tx.Rollback(context.WithoutCancel(t.Context()))
+		renew(t, tx, nil, "k1")
 
-	j := bed.NewJanitor(t, pool, &janitor.Config{BatchSize: 1, Logger: slog.New(slog.DiscardHandler)})
-	ended := sweepAside(t, j)
-	bed.Eventually(t, "the sweep has ended", func(ctx context.Context) (bool, error) {
-		select {
-		case r := <-ended:
-			if r.err != nil || r.removed.Total() != 2 {
-				t.Errorf("the sweep removed %v, error %v; want 2 rows", r.removed.ByTable, r.err)
+		j := bed.NewJanitor(t, over, &janitor.Config{BatchSize: 1, Logger: slog.New(slog.DiscardHandler)})
+		ended := sweepAside(t, j)
+		bed.Eventually(t, "the sweep has ended", func(ctx context.Context) (bool, error) {
+			select {
+			case r := <-ended:
+				if r.err != nil || r.removed.Total() != 2 {
+					t.Errorf("the sweep removed %v, error %v; want 2 rows", r.removed.ByTable, r.err)
+				}
+				return true, nil
+			default:
 			}
-			return true, nil
-		default:
+			if n, err := bed.Blocked(ctx, pool); n > 0 || err != nil {
+				t.Fatalf("the sweep waits for the row that the transaction holds (%v)", err)
+			}
+			return false, nil
+		})
+		if err := tx.Rollback(t.Context()); err != nil {
+			t.Fatal(err)
 		}
-		if n, err := bed.Blocked(ctx, pool); n > 0 || err != nil {
-			t.Fatalf("the sweep waits for the row that the transaction holds (%v)", err)
-		}
-		return false, nil
+		checkLevels(t, pool, "k1:0")
+		sweep(t, j, map[string]int64{"pglimit_token_bucket": 1})
 	})
-	if err := tx.Rollback(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	checkLevels(t, pool, "k1:0")
-	sweep(t, j, map[string]int64{"pglimit_token_bucket": 1})
 }

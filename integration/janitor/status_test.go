@@ -2,6 +2,7 @@ package janitor
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"strings"
@@ -18,79 +19,86 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-func readStatus(t *testing.T, pool *pgxpool.Pool) janitor.Status {
+func readStatus(t *testing.T, over any) janitor.Status {
 	t.Helper()
-	return must.OK(janitor.ReadStatus(t.Context(), pool))(t)
+	return must.OK(statusOver(t.Context(), over))(t)
+}
+
+func statusOver(ctx context.Context, over any) (janitor.Status, error) {
+	if pool, ok := over.(*pgxpool.Pool); ok {
+		return janitor.ReadStatus(ctx, pool)
+	}
+	return janitor.ReadStatusSQL(ctx, over.(*sql.DB))
 }
 
 // TestStatusOfSweeps: a complete sweep is recorded with what it did, and the lease with its
 // holder. Sweeps that are not complete are not recorded.
 func TestStatusOfSweeps(t *testing.T) {
-	t.Parallel()
-	ctx := t.Context()
-	pool := bed.NewPool(t)
-	if s := readStatus(t, pool); s.Holder != "" || !s.LeaseEnds.IsZero() || !s.LastSweep.IsZero() || s.SweptBy != "" || s.Took != 0 || s.DueRows != 0 || s.Lag != 0 || s.At.IsZero() {
-		t.Errorf("without a sweep: %+v", s)
-	}
-	bed.InsertRows(t, pool, "pglimit_gcra", "p", 3, 0)
-	l := bed.NewLimiter(t, pool, nil)
-	p := limiter.Policy{Name: "p", Algorithm: limiter.TokenBucket, Limit: 10, Period: time.Hour}
-	for range 2 {
-		bed.Reserve(t, l, p.Request("k", 4), time.Hour)
-	}
-	bed.Exec(t, pool, `UPDATE pglimit_reservation SET expires_at_us = 1 WHERE id = (SELECT min(id) FROM pglimit_reservation)`)
-	bed.Exec(t, pool, `UPDATE pglimit_token_bucket SET expires_at_us = 2`)
-	if s := readStatus(t, pool); s.DueRows != 4 || s.ExpiredReservations != 1 || s.OpenReservations != 2 || s.Lag != s.At.Sub(time.UnixMicro(1)) {
-		t.Errorf("before the sweep: %+v", s)
-	}
-	before := time.Now()
-	sweep(t, bed.NewJanitor(t, pool, nil), map[string]int64{"pglimit_gcra": 3})
-	s := readStatus(t, pool)
-	if s.Removed != 3 || s.Kept != 1 || s.ReservationsExpired != 1 || s.SweptBy == "" || s.Holder != "" ||
-		s.LastSweep.Before(before.Add(-time.Second)) || s.LastSweep.After(s.At) || s.Took <= 0 || s.Took > time.Since(before) {
-		t.Errorf("after the sweep: %+v", s)
-	}
-	if s.DueRows != 0 || s.ExpiredReservations != 0 || s.OpenReservations != 1 || s.Lag != 0 {
-		t.Errorf("after the sweep there wait: %+v", s)
-	}
+	bed.OverPools(t, func(t *testing.T, pool *pgxpool.Pool, over any) {
+		ctx := t.Context()
+		if s := readStatus(t, over); s.Holder != "" || !s.LeaseEnds.IsZero() || !s.LastSweep.IsZero() || s.SweptBy != "" || s.Took != 0 || s.DueRows != 0 || s.Lag != 0 || s.At.IsZero() {
+			t.Errorf("without a sweep: %+v", s)
+		}
+		bed.InsertRows(t, pool, "pglimit_gcra", "p", 3, 0)
+		l := bed.NewLimiter(t, pool, nil)
+		p := limiter.Policy{Name: "p", Algorithm: limiter.TokenBucket, Limit: 10, Period: time.Hour}
+		for range 2 {
+			bed.Reserve(t, l, p.Request("k", 4), time.Hour)
+		}
+		bed.Exec(t, pool, `UPDATE pglimit_reservation SET expires_at_us = 1 WHERE id = (SELECT min(id) FROM pglimit_reservation)`)
+		bed.Exec(t, pool, `UPDATE pglimit_token_bucket SET expires_at_us = 2`)
+		if s := readStatus(t, over); s.DueRows != 4 || s.ExpiredReservations != 1 || s.OpenReservations != 2 || s.Lag != s.At.Sub(time.UnixMicro(1)) {
+			t.Errorf("before the sweep: %+v", s)
+		}
+		before := time.Now()
+		sweep(t, bed.NewJanitor(t, over, nil), map[string]int64{"pglimit_gcra": 3})
+		s := readStatus(t, over)
+		if s.Removed != 3 || s.Kept != 1 || s.ReservationsExpired != 1 || s.SweptBy == "" || s.Holder != "" ||
+			s.LastSweep.Before(before.Add(-time.Second)) || s.LastSweep.After(s.At) || s.Took <= 0 || s.Took > time.Since(before) {
+			t.Errorf("after the sweep: %+v", s)
+		}
+		if s.DueRows != 0 || s.ExpiredReservations != 0 || s.OpenReservations != 1 || s.Lag != 0 {
+			t.Errorf("after the sweep there wait: %+v", s)
+		}
 
-	first := s
-	clock := newHandClock()
-	clock.us.Store(time.Now().UnixMicro())
-	stop := newLeader(t, pool, clock)
-	s = readStatus(t, pool)
-	if s.Holder == "" || s.Holder != s.SweptBy || s.Holder == first.SweptBy || s.LeaseEnds.Sub(clock.now()) != lease || !s.LastSweep.Equal(clock.now()) || s.Removed != 0 {
-		t.Errorf("while a janitor runs: %+v", s)
-	}
-	heldElsewhere(t, bed.NewJanitor(t, pool, &janitor.Config{Now: clock.now}))
-	if other := readStatus(t, pool); other.SweptBy != s.SweptBy {
-		t.Errorf("a sweep of another janitor, which did nothing, is on record: %+v", other)
-	}
-	stop()
+		first := s
+		clock := newHandClock()
+		clock.us.Store(time.Now().UnixMicro())
+		stop := newLeader(t, over, clock)
+		s = readStatus(t, over)
+		if s.Holder == "" || s.Holder != s.SweptBy || s.Holder == first.SweptBy || s.LeaseEnds.Sub(clock.now()) != lease || !s.LastSweep.Equal(clock.now()) || s.Removed != 0 {
+			t.Errorf("while a janitor runs: %+v", s)
+		}
+		heldElsewhere(t, bed.NewJanitor(t, over, &janitor.Config{Now: clock.now}))
+		if other := readStatus(t, over); other.SweptBy != s.SweptBy {
+			t.Errorf("a sweep of another janitor, which did nothing, is on record: %+v", other)
+		}
+		stop()
 
-	// One table fails: the others are swept, and the sweep is not complete.
-	bed.InsertRows(t, pool, "pglimit_fixed_window", "p", 1, 0) // swept after pglimit_gcra
-	bed.Exec(t, pool, `ALTER TABLE pglimit_gcra RENAME TO away`)
-	r, err := bed.NewJanitor(t, pool, nil).Sweep(ctx)
-	if err == nil || !strings.Contains(err.Error(), "sweep pglimit_gcra:") || r.Total() != 1 || count(t, pool, "pglimit_lease") != 0 {
-		t.Errorf("a sweep without a table: %+v, %v", r, err)
-	}
-	bed.Exec(t, pool, `ALTER TABLE away RENAME TO pglimit_gcra`)
-	if again := readStatus(t, pool); again.SweptBy != s.SweptBy || again.Removed != 0 {
-		t.Errorf("a sweep that failed is on record: %+v", again)
-	}
-	// The record itself fails: the sweep is done, and the error says so.
-	bed.InsertRows(t, pool, "pglimit_token_bucket", "p", 1, 0)
-	bed.Exec(t, pool, `DROP TABLE pglimit_sweep`)
-	if r, err := bed.NewJanitor(t, pool, nil).Sweep(ctx); r.Total() != 1 || err == nil || !strings.Contains(err.Error(), "migrate up") || !strings.Contains(err.Error(), "which is done") {
-		t.Errorf("a sweep without its record: %+v, %v", r, err)
-	}
-	if _, err := janitor.ReadStatus(ctx, pool); err == nil || !strings.Contains(err.Error(), "migrate up") {
-		t.Errorf("status without its table: %v", err)
-	}
-	if _, err := janitor.ReadStatus(ctx, nil); err == nil {
-		t.Error("status of no pool")
-	}
+		// One table fails: the others are swept, and the sweep is not complete.
+		bed.InsertRows(t, pool, "pglimit_fixed_window", "p", 1, 0) // swept after pglimit_gcra
+		bed.Exec(t, pool, `ALTER TABLE pglimit_gcra RENAME TO away`)
+		r, err := bed.NewJanitor(t, over, nil).Sweep(ctx)
+		if err == nil || !strings.Contains(err.Error(), "sweep pglimit_gcra:") || r.Total() != 1 || count(t, pool, "pglimit_lease") != 0 {
+			t.Errorf("a sweep without a table: %+v, %v", r, err)
+		}
+		bed.Exec(t, pool, `ALTER TABLE away RENAME TO pglimit_gcra`)
+		if again := readStatus(t, over); again.SweptBy != s.SweptBy || again.Removed != 0 {
+			t.Errorf("a sweep that failed is on record: %+v", again)
+		}
+		// The record itself fails: the sweep is done, and the error says so.
+		bed.InsertRows(t, pool, "pglimit_token_bucket", "p", 1, 0)
+		bed.Exec(t, pool, `DROP TABLE pglimit_sweep`)
+		if r, err := bed.NewJanitor(t, over, nil).Sweep(ctx); r.Total() != 1 || err == nil || !strings.Contains(err.Error(), "migrate up") || !strings.Contains(err.Error(), "which is done") {
+			t.Errorf("a sweep without its record: %+v, %v", r, err)
+		}
+		if _, err := statusOver(ctx, over); err == nil || !strings.Contains(err.Error(), "migrate up") {
+			t.Errorf("status without its table: %v", err)
+		}
+		if _, err := janitor.ReadStatus(ctx, nil); err == nil {
+			t.Error("status of no pool")
+		}
+	})
 }
 
 // recorder records the settings that are sent.
@@ -177,18 +185,18 @@ func TestStatusBound(t *testing.T) {
 
 // TestStatusEndsWithItsContext: ReadStatus returns when its context ends.
 func TestStatusEndsWithItsContext(t *testing.T) {
-	t.Parallel()
-	pool := bed.NewPool(t)
-	tx := bed.Begin(t, pool, pgx.TxOptions{})
-	if _, err := tx.Exec(t.Context(), `LOCK TABLE pglimit_gcra`); err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { _, err := janitor.ReadStatus(ctx, pool); ended <- err }()
-	bed.AwaitBlocked(t, pool)
-	cancel()
-	if err := bed.Receive(t, ended, "ReadStatus"); !errors.Is(err, context.Canceled) {
-		t.Error(err)
-	}
+	bed.OverPools(t, func(t *testing.T, pool *pgxpool.Pool, over any) {
+		tx := bed.Begin(t, pool, pgx.TxOptions{})
+		if _, err := tx.Exec(t.Context(), `LOCK TABLE pglimit_gcra`); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { _, err := statusOver(ctx, over); ended <- err }()
+		bed.AwaitBlocked(t, pool)
+		cancel()
+		if err := bed.Receive(t, ended, "ReadStatus"); !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+	})
 }

@@ -69,7 +69,7 @@ func TestCompiledModules(t *testing.T) {
 		"github.com/jackc/puddle/v2", "golang.org/x/sync", "golang.org/x/text"}
 	for name, others := range map[string][]string{
 		"limiter":    {"github.com/hashicorp/golang-lru/v2"},
-		"janitor":    nil,
+		"janitor":    {"github.com/hashicorp/golang-lru/v2"},
 		"httplimit":  {"github.com/dunglas/httpsfv", "github.com/felixge/httpsnoop", "github.com/hashicorp/golang-lru/v2"},
 		"doctor":     {"github.com/hashicorp/golang-lru/v2", "github.com/mfridman/interpolate", "github.com/pressly/goose/v3", "github.com/sethvargo/go-retry", "go.uber.org/multierr"},
 		"migrations": {"github.com/mfridman/interpolate", "github.com/pressly/goose/v3", "github.com/sethvargo/go-retry", "go.uber.org/multierr"},

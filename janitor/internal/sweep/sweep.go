@@ -10,10 +10,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/jackc/pgx/v5/pgxpool"
-
 	"github.com/pglimit/pglimit/db"
+	"github.com/pglimit/pglimit/internal/store/postgres/exec"
 	"github.com/pglimit/pglimit/janitor/internal/lease"
 	"github.com/pglimit/pglimit/janitor/internal/tables"
 )
@@ -28,7 +26,6 @@ var errNewer = errors.New("a newer pglimit made it")
 
 // Sweep is one pass over the tables.
 type Sweep struct {
-	Pool      *pgxpool.Pool
 	Lease     *lease.Lease
 	BatchSize int
 	// KeepDenials is the time for which counts of denials are kept.
@@ -50,8 +47,8 @@ type Sweep struct {
 // unless the connection is lost or ctx has ended.
 func (s *Sweep) Run(ctx context.Context) (heldElsewhere bool, err error) {
 	var several string
-	err = s.Lease.Statement(ctx, func(ctx context.Context) (err error) {
-		several, err = db.New().TableOwners(ctx, s.Pool)
+	err = s.Lease.Statement(ctx, func(ctx context.Context, tx db.DBTX) (err error) {
+		several, err = db.New().TableOwners(ctx, tx)
 		return err
 	})
 	switch {
@@ -78,7 +75,7 @@ func (s *Sweep) Run(ctx context.Context) (heldElsewhere bool, err error) {
 // record writes down a complete sweep, for janitor.ReadStatus.
 func (s *Sweep) record(ctx context.Context, took time.Duration) error {
 	s.done.Name, s.done.Holder, s.done.TookUs, s.done.NowUs = lease.Name, s.Lease.Holder(), took.Microseconds(), s.Lease.NowUs()
-	err := s.Lease.Statement(ctx, func(ctx context.Context) error { return db.New().SweepRecord(ctx, s.Pool, s.done) })
+	err := s.Lease.Statement(ctx, func(ctx context.Context, tx db.DBTX) error { return db.New().SweepRecord(ctx, tx, s.done) })
 	if err != nil {
 		return fmt.Errorf("pglimit: record the sweep, which is done: %w", err)
 	}
@@ -88,8 +85,8 @@ func (s *Sweep) record(ctx context.Context, took time.Duration) error {
 // all ends the expired reservations and sweeps each table.
 func (s *Sweep) all(ctx context.Context) error {
 	var cutoff int64
-	err := s.Lease.Statement(ctx, func(ctx context.Context) (err error) {
-		cutoff, err = db.New().Clock(ctx, s.Pool, s.Lease.NowUs())
+	err := s.Lease.Statement(ctx, func(ctx context.Context, tx db.DBTX) (err error) {
+		cutoff, err = db.New().Clock(ctx, tx, s.Lease.NowUs())
 		return err
 	})
 	if err != nil {
@@ -104,8 +101,7 @@ func (s *Sweep) all(ctx context.Context) error {
 		if err != nil {
 			failed = append(failed, err)
 		}
-		var answer *pgconn.PgError
-		if s.elsewhere || err != nil && (ctx.Err() != nil || !errors.As(err, &answer)) {
+		if s.elsewhere || err != nil && (ctx.Err() != nil || exec.SQLState(err) == "") {
 			break // the lease is lost, ctx has ended or the server does not answer
 		}
 	}
@@ -122,8 +118,8 @@ func (s *Sweep) giveBack(ctx context.Context, cutoff int64) (failed error) {
 		}
 		rows := s.BatchSize + len(left)
 		var expired []db.ReservationsExpiredRow
-		err := s.Lease.Statement(ctx, func(ctx context.Context) (err error) {
-			expired, err = db.New().ReservationsExpired(ctx, s.Pool, db.ReservationsExpiredParams{CutoffUs: cutoff, MaxRows: int64(rows)})
+		err := s.Lease.Statement(ctx, func(ctx context.Context, tx db.DBTX) (err error) {
+			expired, err = db.New().ReservationsExpired(ctx, tx, db.ReservationsExpiredParams{CutoffUs: cutoff, MaxRows: int64(rows)})
 			return err
 		})
 		if err != nil {
@@ -134,14 +130,13 @@ func (s *Sweep) giveBack(ctx context.Context, cutoff int64) (failed error) {
 				continue
 			}
 			err := s.giveBackOne(ctx, h, cutoff)
-			var answer *pgconn.PgError
 			switch {
 			case err == nil:
 				s.done.ReservationsExpired++
 				s.CountReservation()
 				continue
-			case errors.As(err, &answer) && answer.Code == lease.LockNotAvailable:
-			case errors.As(err, &answer) || errors.Is(err, errNewer):
+			case exec.IsLockTimeout(err):
+			case exec.SQLState(err) != "" || errors.Is(err, errNewer):
 				failed = cmp.Or(failed, err)
 			default: // the server does not answer
 				return errors.Join(failed, err)
@@ -163,7 +158,7 @@ func (s *Sweep) giveBackOne(ctx context.Context, h db.ReservationsExpiredRow, cu
 		return fmt.Errorf("pglimit: give back reservation %s of policy %s: no algorithm %q: %w", h.ID, h.Policy, h.Algorithm, errNewer)
 	}
 	p := db.TokenBucketSettleParams{Policy: h.Policy, Key: h.Key, ID: h.ID, State: "expired", NowUs: &cutoff, Commit: "off", LockTimeout: reservationWait}
-	if err := s.Lease.Statement(ctx, func(ctx context.Context) error { return end(ctx, s.Pool, p) }); err != nil {
+	if err := s.Lease.Statement(ctx, func(ctx context.Context, tx db.DBTX) error { return end(ctx, tx, p) }); err != nil {
 		return fmt.Errorf("pglimit: give back reservation %s of policy %s: %w", h.ID, h.Policy, err)
 	}
 	return nil
@@ -177,8 +172,8 @@ func (s *Sweep) look(ctx context.Context, t tables.Table, cutoff int64) error {
 			return err
 		}
 		var deleted, kept int64
-		err := s.Lease.Statement(ctx, func(ctx context.Context) (err error) {
-			deleted, kept, err = t.Sweep(ctx, s.Pool, cutoff, int64(s.BatchSize))
+		err := s.Lease.Statement(ctx, func(ctx context.Context, tx db.DBTX) (err error) {
+			deleted, kept, err = t.Sweep(ctx, tx, cutoff, int64(s.BatchSize))
 			return err
 		})
 		if err != nil {

@@ -3,6 +3,7 @@ package exec
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"sync/atomic"
 
 	"github.com/jackc/pgx/v5"
@@ -191,6 +192,13 @@ type Cache struct {
 // NewCache returns a Cache in use. When it is turned off, warn is called once, with the
 // cause and the next step.
 func NewCache(warn func(error)) *Cache { return &Cache{warn: warn} }
+
+// Warn returns a function for NewCache that logs the cause.
+func Warn(logger *slog.Logger) func(error) {
+	return func(cause error) {
+		logger.Warn("pglimit: prepared statements are not used from now on, which costs time: they get lost on the way to the server", "error", cause)
+	}
+}
 
 // InUse reports whether statements are prepared.
 func (c *Cache) InUse() bool { return !c.off.Load() }
