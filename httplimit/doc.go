@@ -6,10 +6,10 @@
 //	limit := httplimit.New(l, httplimit.Each(httplimit.Address{}.Key, perClient))
 //	err = http.ListenAndServe(":8080", limit(mux))
 //
-// A function maps each HTTP request to the limiter requests that it must pass. So plans,
-// costs and several limits at once need no further API:
+// A function of type Limits maps each HTTP request to the limiter requests that it must pass.
+// So plans, costs, routes and several limits at once need no further API:
 //
-//	requests := func(r *http.Request) ([]limiter.Request, error) {
+//	limits := func(r *http.Request) ([]limiter.Request, error) {
 //		u := userOf(r) // set by authentication
 //		cost := 1.0
 //		if r.URL.Path == "/export" {
@@ -18,8 +18,9 @@
 //		return []limiter.Request{plans[u.Plan].Request(u.Name, cost), everybody.Request("all", 1)}, nil
 //	}
 //
-// All limiter requests of an HTTP request are granted, or none. SetHeader reports the
-// limits to the client in response fields. Deny answers a denied request.
+// All limiter requests of an HTTP request are granted, or none. The next handler reads the
+// results with FromContext. A handler that decides itself, without New, answers a denial with
+// Deny and reports a granted request with SetHeader.
 //
 // # Choosing a key
 //
