@@ -66,7 +66,7 @@ was cut at --rows.`,
 			if found.Empty() {
 				return out.Answer(cmd, false, found, fmt.Sprintf("nothing of %s %s\n", s.subject(args[0]), s.where()))
 			}
-			return out.Answer(cmd, true, found, foundText(found, rows))
+			return out.Answer(cmd, true, found, foundText(found, rows, widthOf(cmd.OutOrStdout()), s.prefix))
 		},
 	}
 	s.registerFilter(cmd)
@@ -75,11 +75,12 @@ was cut at --rows.`,
 	return cmd
 }
 
-// foundText renders what was found as tables.
-func foundText(f inspect.Found, rows int) string {
+// foundText renders what was found as tables. Without prefix all is of one key, which they do
+// not repeat.
+func foundText(f inspect.Found, rows, width int, prefix bool) string {
 	var text strings.Builder
-	section := func(n int, title, header string, row func(int) string) {
-		if n == 0 {
+	section := func(title string, t *cli.Table) {
+		if len(t.Rows) == 0 {
 			return
 		}
 		if text.Len() > 0 {
@@ -88,32 +89,43 @@ func foundText(f inspect.Found, rows int) string {
 		if title != "" {
 			text.WriteString(title + "\n")
 		}
-		fmt.Fprintln(&text, header)
-		for k := range n {
-			fmt.Fprintln(&text, row(k))
-		}
+		text.WriteString(t.Text(width))
 	}
-	line := func(cells ...string) string { return strings.Join(cells, "\t") }
-	section(len(f.Keys), "", strings.Join(headers(allColumns), "\t"), func(n int) string {
-		return strings.Join(cells(allColumns, f.Keys[n], long), "\t")
-	})
-	section(len(f.Reservations), "open reservations", "POLICY\tALGORITHM\tKEY\tUNITS\tEXPIRES\tID", func(n int) string {
-		r := f.Reservations[n]
-		return line(printable.Shown(r.Policy), string(r.Algorithm), printable.Shown(r.Key), cli.Units(r.Units), r.ExpiresAt.Format(time.RFC3339), printable.Shown(r.ID))
-	})
-	section(len(f.Overrides), "overrides", "POLICY\tKEY\tCHANGES\tUNTIL\tBY\tNOTE", func(n int) string {
-		o := f.Overrides[n]
-		changes := overrideText(limiter.Override{Unlimited: o.Unlimited, Limit: o.Limit, Factor: o.Factor, Burst: o.Burst, Shadow: o.Shadow})
-		return line(printable.Shown(o.Policy), printable.Shown(o.Key), changes, long(o.Until), printable.Shown(o.ChangedBy), printable.Shown(o.Note))
-	})
-	section(len(f.Denials), "denials of the last 24 hours, of "+whoseDenials, "POLICY\tALGORITHM\tKEY\tDENIALS\tLET PASS\tUNITS\tLAST", func(n int) string {
-		d := f.Denials[n]
-		return line(printable.Shown(d.Policy), string(d.Algorithm), printable.Shown(d.Key), fmt.Sprint(d.Denials), fmt.Sprint(d.Shadowed), cli.Units(d.Units), d.LastDeniedAt.Format(time.RFC3339))
-	})
+	at := short(time.Now())
+	key := func(text string) string {
+		if prefix {
+			return printable.Shown(text)
+		}
+		return "-"
+	}
+	columns := foundColumns
+	if prefix {
+		columns = printedColumns
+	}
+	section("", keyTable(columns, f.Keys))
+	t := &cli.Table{Header: []string{"POLICY", "KEY", "UNITS", "EXPIRES", "ID"}}
+	for _, r := range f.Reservations {
+		t.Add(printable.Shown(r.Policy), key(r.Key), cli.Units(r.Units), at(&r.ExpiresAt), printable.Shown(r.ID))
+	}
+	section("open reservations", t)
+	t = &cli.Table{Header: []string{"POLICY", "KEY", "OVERRIDE", "BY", "NOTE"}}
+	for _, o := range f.Overrides {
+		as := limiter.Override{Unlimited: o.Unlimited, Limit: o.Limit, Factor: o.Factor, Burst: o.Burst, Shadow: o.Shadow}
+		if o.Until != nil {
+			as.Until = *o.Until
+		}
+		t.Add(printable.Shown(o.Policy), key(o.Key), overrideText(as), printable.Shown(o.ChangedBy), printable.Shown(o.Note))
+	}
+	section("overrides", t)
+	t = &cli.Table{Header: []string{"POLICY", "KIND", "KEY", "DENIED", "LET PASS", "UNITS", "LAST"}}
+	for _, d := range f.Denials {
+		t.Add(printable.Shown(d.Policy), kinds[d.Algorithm], key(d.Key), fmt.Sprint(d.Denials), fmt.Sprint(d.Shadowed), cli.Units(d.Units), at(&d.LastDeniedAt))
+	}
+	section("denials of the last 24 hours, of "+whoseDenials, t)
 	if f.More {
 		fmt.Fprintf(&text, "\nthere is more than --rows %d\n", rows)
 	}
-	return cli.Aligned(text.String())
+	return text.String()
 }
 
 func newTop(db *connect.Database, out *cli.Output) *cobra.Command {
@@ -174,7 +186,7 @@ They are null where there is no value.`,
 			if keys == nil {
 				keys = []inspect.Key{}
 			}
-			return out.Print(cmd, topResult{q.By, keys}, topText(q.By, keys))
+			return out.Print(cmd, topResult{q.By, keys}, topText(q.By, keys, widthOf(cmd.OutOrStdout())))
 		},
 	}
 	s.registerFilter(cmd)
@@ -195,17 +207,12 @@ type topResult struct {
 	Keys []inspect.Key `json:"keys"`
 }
 
-func topText(by inspect.Order, keys []inspect.Key) string {
+func topText(by inspect.Order, keys []inspect.Key, width int) string {
 	switch {
 	case len(keys) == 0 && by == inspect.ByDenials:
 		return "no denials of " + whoseDenials + "\n"
 	case len(keys) == 0:
 		return "no keys\n"
 	}
-	var text strings.Builder
-	fmt.Fprintln(&text, strings.Join(headers(allColumns), "\t"))
-	for _, k := range keys {
-		fmt.Fprintln(&text, strings.Join(cells(allColumns, k, long), "\t"))
-	}
-	return cli.Aligned(text.String())
+	return keyTable(printedColumns, keys).Text(width)
 }

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -247,16 +246,15 @@ func newOverrideList(db *connect.Database, out *cli.Output) *cobra.Command {
 				if err != nil {
 					return cli.LimiterError(err)
 				}
-				var text strings.Builder
-				fmt.Fprintln(&text, "POLICY\tKEY\tOVERRIDE\tCHANGED\tNOTE")
+				t := &cli.Table{Header: []string{"POLICY", "KEY", "OVERRIDE", "NOTE"}}
 				for _, o := range all {
-					fmt.Fprintf(&text, "%s\t%s\t%s\t%s\t%s\n", o.Policy, strconv.Quote(o.Key), overrideText(o), o.ChangedAt.UTC().Format(time.DateOnly), strconv.Quote(o.Note))
+					t.Add(o.Policy, printable.Shown(o.Key), overrideText(o), printable.Shown(o.Note))
 				}
-				if len(all) == 0 {
-					text.Reset()
-					text.WriteString("no overrides\n")
+				text := "no overrides\n"
+				if len(all) > 0 {
+					text = t.Text(widthOf(cmd.OutOrStdout()))
 				}
-				return out.Print(cmd, map[string]any{"overrides": append([]limiter.Override{}, all...)}, cli.Aligned(text.String()))
+				return out.Print(cmd, map[string]any{"overrides": append([]limiter.Override{}, all...)}, text)
 			})
 		},
 	}

@@ -69,7 +69,7 @@ The JSON then has "defaults": [{"policy", "programs"}] too.`,
 					}
 					answer.Defaults = append([]defaultPolicy{}, defaultsOf(programs, policies)...)
 				}
-				return out.Print(cmd, answer, listText(policies, answer))
+				return out.Print(cmd, answer, listText(policies, answer, widthOf(cmd.OutOrStdout())))
 			})
 		},
 	}
@@ -83,13 +83,12 @@ type effectivePolicies struct {
 	Defaults []defaultPolicy        `json:"defaults,omitzero"` // nil: not wanted
 }
 
-func listText(policies *limiter.Policies, all effectivePolicies) string {
+func listText(policies *limiter.Policies, all effectivePolicies, width int) string {
 	if len(all.Policies)+len(all.Defaults) == 0 {
 		return "the database has no policies: `pglimit policy set` adds one, `pglimit policy import` those of a file\n"
 	}
-	var text strings.Builder
-	fmt.Fprintln(&text, "NAME\tALGORITHM\tLIMIT\tPER\tBURST\tOVERRIDES\tCHANGED\tFLAGS\tNOTE")
-	line := func(p limiter.StoredPolicy, changed, note string, more ...string) {
+	t := &cli.Table{Header: []string{"NAME", "ALGORITHM", "LIMIT", "BURST", "OVERRIDES", "FLAGS", "NOTE"}}
+	line := func(p limiter.StoredPolicy, note string, more ...string) {
 		flags := more
 		if p.Shadow {
 			flags = append(flags, "shadow")
@@ -100,20 +99,20 @@ func listText(policies *limiter.Policies, all effectivePolicies) string {
 		if p.CountDenials {
 			flags = append(flags, "count_denials")
 		}
-		fmt.Fprintf(&text, "%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\n", p.Name, p.Algorithm, cli.Units(p.Limit), perText(p.Policy), cli.Units(cmp.Or(p.Burst, p.Limit)),
-			policies.OverrideCount(p.Name), changed, strings.Join(flags, ","), note)
+		t.Add(p.Name, string(p.Algorithm), cli.Units(p.Limit)+" per "+perText(p.Policy), cli.Units(cmp.Or(p.Burst, p.Limit)),
+			fmt.Sprint(policies.OverrideCount(p.Name)), strings.Join(flags, ","), note)
 	}
 	for _, p := range all.Policies {
-		line(p, p.ChangedAt.UTC().Format(time.DateOnly), quotedLine(p.Note))
+		line(p, quotedLine(p.Note))
 	}
 	for _, d := range all.Defaults {
 		note := "of " + d.last.String()
 		if more := len(d.Programs) - 1; more > 0 {
 			note += fmt.Sprintf(", and %d more %s", more, cli.Plural(more, "program"))
 		}
-		line(limiter.StoredPolicy{Policy: d.Policy}, "-", note, "default")
+		line(limiter.StoredPolicy{Policy: d.Policy}, note, "default")
 	}
-	return cli.Aligned(text.String())
+	return t.Text(width)
 }
 
 // perText returns a policy's period, or its calendar.

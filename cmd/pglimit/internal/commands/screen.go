@@ -9,7 +9,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/rivo/uniseg"
 	"golang.org/x/term"
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/cli"
@@ -23,6 +22,17 @@ import (
 type screen struct {
 	out  io.Writer
 	size func() (columns, rows int)
+}
+
+// widthOf returns the columns of the terminal that w is, or 0 if it is none: what a program or
+// a file gets is never cut.
+func widthOf(w io.Writer) int {
+	s, ok := newScreen(w)
+	if !ok {
+		return 0
+	}
+	columns, _ := s.size()
+	return columns
 }
 
 // newScreen returns the screen of a terminal; ok is false if w is none.
@@ -110,9 +120,9 @@ func (l live) show(keys []inspect.Key, failure error) error {
 	if failure != nil {
 		state = now.Format(time.TimeOnly) + "  not refreshed: " + printable.Shown(failure.Error())
 	}
-	all := append([]string{fit(state, columns), ""}, keyLines(keys, columns, short(now))...)
+	all := append([]string{cli.Fit(state, columns), ""}, keyLines(keys, columns, short(now))...)
 	if len(keys) == 0 {
-		all = append(all, fit("no keys", columns))
+		all = append(all, cli.Fit("no keys", columns))
 	}
 	return l.screen.draw(all, rows)
 }
@@ -134,12 +144,28 @@ var (
 	usedColumn      = column{"USED", 5, func(k inspect.Key, _ func(*time.Time) string) string { return percent(k.Share) }}
 	levelColumn     = column{"LEVEL/BURST", 13, func(k inspect.Key, _ func(*time.Time) string) string { return units(k.Level) + "/" + units(k.Burst) }}
 	remainingColumn = column{"REMAINING", 9, func(k inspect.Key, _ func(*time.Time) string) string { return units(k.Remaining) }}
-	blockedColumn   = column{"BLOCKED UNTIL", 13, func(k inspect.Key, at func(*time.Time) string) string { return at(k.BlockedUntil) }}
-	denialsColumn   = column{"DENIALS", 7, func(k inspect.Key, _ func(*time.Time) string) string { return fmt.Sprint(k.Denials) }}
+	blockedColumn   = column{"BLOCKED", 10, func(k inspect.Key, at func(*time.Time) string) string { return at(k.BlockedUntil) }}
+	denialsColumn   = column{"DENIED", 6, func(k inspect.Key, _ func(*time.Time) string) string { return fmt.Sprint(k.Denials) }}
 	deniedColumn    = column{"LAST DENIED", 11, func(k inspect.Key, at func(*time.Time) string) string { return at(k.LastDeniedAt) }}
 )
 
 var allColumns = []column{policyColumn, algorithmColumn, keyColumn, usedColumn, levelColumn, remainingColumn, blockedColumn, denialsColumn, deniedColumn}
+
+// printedColumns are those of a table that is printed once. Keys of 30 characters leave it
+// within 80 columns, unless some are blocked and some were denied.
+var printedColumns = []column{policyColumn, kindColumn, keyColumn, usedColumn, levelColumn, blockedColumn, denialsColumn}
+
+// foundColumns are those of one key.
+var foundColumns = []column{policyColumn, algorithmColumn, usedColumn, levelColumn, blockedColumn, denialsColumn}
+
+// keyTable returns keys as a table.
+func keyTable(columns []column, keys []inspect.Key) *cli.Table {
+	t, at := &cli.Table{Header: headers(columns)}, short(time.Now())
+	for _, k := range keys {
+		t.Add(cells(columns, k, at)...)
+	}
+	return t
+}
 
 // columnsFor returns the columns for a screen of that width.
 func columnsFor(width int) []column {
@@ -204,14 +230,6 @@ func units(v *float64) string {
 	return cli.Units(math.Round(*v*100) / 100)
 }
 
-// long returns a time with its day.
-func long(t *time.Time) string {
-	if t == nil {
-		return "-"
-	}
-	return t.Local().Format(time.RFC3339)
-}
-
 // short returns a function that returns the time of day within a day of now, else the day.
 func short(now time.Time) func(*time.Time) string {
 	return func(t *time.Time) string {
@@ -223,27 +241,6 @@ func short(now time.Time) func(*time.Time) string {
 		}
 		return t.In(now.Location()).Format(time.DateOnly)
 	}
-}
-
-// fit cuts or pads a text to a width on the screen.
-func fit(text string, width int) string {
-	if n := uniseg.StringWidth(text); n <= width {
-		return text + strings.Repeat(" ", width-n)
-	}
-	var b strings.Builder
-	left := width - 1 // for the ellipsis
-	state := -1
-	for rest := text; rest != ""; {
-		var cluster string
-		var w int
-		cluster, rest, w, state = uniseg.FirstGraphemeClusterInString(rest, state)
-		if w > left {
-			break
-		}
-		b.WriteString(cluster)
-		left -= w
-	}
-	return b.String() + "…" + strings.Repeat(" ", max(0, left))
 }
 
 // keyLines renders keys as lines of exactly width, with a header.
@@ -269,9 +266,9 @@ func keyLines(keys []inspect.Key, width int, at func(*time.Time) string) []strin
 	}
 	render := func(cells []string) string {
 		for n := range cells {
-			cells[n] = fit(cells[n], widths[n])
+			cells[n] = cli.Fit(cells[n], widths[n])
 		}
-		return fit(strings.Join(cells, " "), width)
+		return cli.Fit(strings.Join(cells, " "), width)
 	}
 	all := []string{render(headers(columns))}
 	for _, k := range keys {

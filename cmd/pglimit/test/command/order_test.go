@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/pglimit/pglimit/integration/bed"
 )
@@ -203,9 +204,9 @@ func TestCommandTop(t *testing.T) {
 			t.Fatal(stderr)
 		}
 	}
-	const want = "POLICY  ALGORITHM     KEY    USED  LEVEL/BURST  REMAINING  BLOCKED UNTIL  DENIALS  LAST DENIED\n" +
-		"other   fixed_window  bob    100%  4/4          0          -              0        -\n" +
-		"cli     fixed_window  alice  75%   3/4          1          -              0        -\n"
+	const want = "POLICY  KIND   KEY    USED  LEVEL/BURST\n" +
+		"other   fixed  bob    100%  4/4\n" +
+		"cli     fixed  alice  75%   3/4\n"
 	if code, stdout, stderr := bed.Pglimit(t, address, "top"); code != 0 || stdout != want {
 		t.Errorf("exit code %d, stdout\n%s%s", code, stdout, stderr)
 	}
@@ -237,6 +238,45 @@ func TestCommandTop(t *testing.T) {
 	for _, args := range []string{"top --by size", "top --every 1ms", "top --rows 0", "top --rows 1001", "top --within -1s", "top --by denials --within 1h", "top alice", "find --rows 0 alice"} {
 		if code, stdout, stderr := bed.Pglimit(t, address, strings.Fields(args)...); code != 2 || stdout != "" {
 			t.Errorf("%s: exit code %d, %q, %q", args, code, stdout, stderr)
+		}
+	}
+}
+
+// TestCommandListsFit: each list of keys with 30 characters fits 80 columns, or has every key and
+// ID whole: only a terminal cuts keys.
+func TestCommandListsFit(t *testing.T) {
+	t.Parallel()
+	address := bed.NewDatabase(t)
+	pool := bed.Connect(t, address)
+	const key = "customer-0123456789-0123456789"
+	run := func(args ...string) string {
+		t.Helper()
+		_, stdout, stderr := bed.Pglimit(t, address, args...)
+		if stderr != "" {
+			t.Fatalf("%q: %s", args, stderr)
+		}
+		return stdout
+	}
+	run("policy", "set", "search-api", "--algorithm", "sliding_window_counter", "--limit", "1000000", "--period", "1h", "--note", "agreed")
+	run("reserve", "--policy", "search-api", key)
+	run("allow", "--policy", "search-api", "--cost", "999999", key)
+	run("override", "set", key, "--policy", "search-api", "--limit", "1.5x", "--until", "friday", "--note", "trial")
+	run("block", key, "2h")
+	bed.Exec(t, pool, `INSERT INTO pglimit_denial (policy, key, algorithm, slot_us, denials, shadowed, units, last_denied_at_us)
+		SELECT 'search-api', $1, 'sliding_window_counter', us / 600000000 * 600000000, 12345, 0, 12345, us FROM (SELECT (extract(epoch FROM clock_timestamp()) * 1e6)::bigint AS us) AS now`, key)
+	for args, sections := range map[string]int{"top": 1, "top --by denials": 1, "find " + key: 4, "find --prefix customer": 4, "override list": 1, "policy list": 1} {
+		text := run(strings.Fields(args)...)
+		if got := strings.Count(text, "POLICY") + strings.Count(text, "NAME"); got != sections {
+			t.Errorf("%s: %d sections, want %d:\n%s", args, got, sections, text)
+		}
+		for line := range strings.Lines(text) {
+			header := strings.HasPrefix(line, "POLICY")
+			if width := utf8.RuneCountInString(line) - 1; width > 80 && !header && !strings.Contains(line, "sliding_window_counter:") && !strings.Contains(line, key) {
+				t.Errorf("%s: %d columns: %s", args, width, line)
+			}
+		}
+		if repeats := !strings.HasPrefix(args, "find "+key) && args != "policy list"; strings.Contains(text, key+" ") != repeats {
+			t.Errorf("%s: the key is cut, or repeated:\n%s", args, text)
 		}
 	}
 }

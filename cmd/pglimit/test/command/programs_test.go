@@ -72,7 +72,7 @@ func TestPrograms(t *testing.T) {
 		t.Errorf("list without --effective has defaults:\n%s", text)
 	}
 	effective := run(0, "policy", "list", "--effective")
-	contains(effective, "stored token_bucket 1 1m", "api gcra 100 1h 100 0 - default of web on host-web, seen 3m ago, and 1 more program", "api gcra 10 1h 10 0 - default of old on host-old, seen 30m ago")
+	contains(effective, "stored token_bucket 1 per 1m", "api gcra 100 per 1h 100 default of web on host-web, seen 3m ago, and 1 more program", "api gcra 10 per 1h 10 default of old on host-old, seen 30m ago")
 	if strings.Contains(effective, " 9 ") || strings.Index(effective, "of web") > strings.Index(effective, "of old") {
 		t.Errorf("a default that is replaced, or not the latest first:\n%s", effective)
 	}
