@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -171,9 +172,14 @@ func WantsJSON(args []string) (wanted bool) {
 // message returns an error in one line, without the name of the program.
 func message(err error) string {
 	text := strings.TrimPrefix(strings.ReplaceAll(err.Error(), ": pglimit: ", ": "), "pglimit: ")
-	var lines []string // such as the errors of several hosts
+	var lines []string // such as the errors of several hosts, tried with TLS and without
 	for line := range strings.Lines(text) {
-		lines = append(lines, strings.TrimSpace(line))
+		if line = strings.TrimSpace(line); !slices.Contains(lines, line) {
+			lines = append(lines, line)
+		}
+	}
+	if len(lines) > 2 {
+		lines = slices.DeleteFunc(lines, func(line string) bool { return strings.HasSuffix(line, ": tls error: server refused TLS connection") })
 	}
 	return strings.ReplaceAll(strings.Join(lines, "; "), ":; ", ": ")
 }

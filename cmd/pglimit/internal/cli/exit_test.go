@@ -87,6 +87,8 @@ func TestFailureWrite(t *testing.T) {
 		{errors.New("did you mean this?"), ExitUsage,
 			"pglimit: did you mean this? See `pglimit --help`", `{"error":"did you mean this?","code":"usage","exit_code":2,"next_step":"see ` + "`pglimit --help`" + `"}`},
 		{errors.New("connect:\n  one\n  two"), ExitDatabase, "pglimit: connect: one; two", `{"error":"connect: one; two","code":"database","exit_code":3}`},
+		{errors.New("connect:\n\thost: tls error: server refused TLS connection\n\thost: no such database"), ExitDatabase, "pglimit: connect: host: no such database", `{"error":"connect: host: no such database","code":"database","exit_code":3}`},
+		{errors.New("connect:\n\thost: refused\n\thost: refused"), ExitDatabase, "pglimit: connect: host: refused", `{"error":"connect: host: refused","code":"database","exit_code":3}`},
 		{errors.New("no key \x1b[2J\x9b\u009b\u202e"), ExitDatabase, `pglimit: no key \u001b[2J�\u009b\u202e`, `{"error":"no key \u001b[2J\ufffd\u009b\u202e","code":"database","exit_code":3}`},
 		{errors.New("interrupted"), exitSignal + int(syscall.SIGTERM), "pglimit: interrupted", `{"error":"interrupted","code":"interrupted","exit_code":143}`},
 	} {

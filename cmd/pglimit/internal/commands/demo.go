@@ -64,7 +64,7 @@ runs migrations; elsewhere than on a terminal it needs --yes.`, demoLimit, durat
 			if err := migrateAfterAsking(cmd, pool, yes); err != nil {
 				return err
 			}
-			l, err := connect.NewLimiter(pool)
+			l, err := connect.NewLimiter(cmd, pool)
 			if err != nil {
 				return err
 			}

@@ -72,7 +72,7 @@ type swept struct {
 // sweepOnce sweeps once and prints what it removed.
 func sweepOnce(cmd *cobra.Command, db *connect.Database, out *cli.Output, config janitor.Config) error {
 	// Stdout has only the result, so warnings go to stderr.
-	config.Logger = slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil))
+	config.Logger = cli.Warnings(cmd.ErrOrStderr(), slog.LevelError)
 	pool, err := db.Open(cmd)
 	if err != nil {
 		return err
@@ -131,7 +131,7 @@ func sweepUntilInterrupted(cmd *cobra.Command, db *connect.Database, out *cli.Ou
 	}
 	// The janitor logs a failed sweep and continues. Report a failure at the start,
 	// such as missing tables, as an error.
-	l, err := connect.NewLimiter(pool)
+	l, err := connect.NewLimiter(cmd, pool)
 	if err != nil {
 		return err
 	}

@@ -85,10 +85,9 @@ func TestRunErrorsAsJSON(t *testing.T) {
 		}
 	}
 	code, _, stderr := commandtest.Call(t, "migrate", "status", "--json", "--database-url", "postgres://app:kangaroo@127.0.0.1:1/shop")
-	first, last, _ := strings.Cut(stderr, "\n")
 	var got cli.Failure
-	if err := json.Unmarshal([]byte(last), &got); err != nil || code != cli.ExitDatabase || got.Code != "database" || got.ExitCode != 3 || !strings.HasPrefix(got.Message, "connect: ") ||
-		got.NextStep != "" || first != "database: shop at 127.0.0.1:1 as app" || strings.Contains(stderr, "kangaroo") {
+	if err := json.Unmarshal([]byte(stderr), &got); err != nil || code != cli.ExitDatabase || got.Code != "database" || got.ExitCode != 3 || !strings.HasPrefix(got.Message, "connect: ") ||
+		got.NextStep != "" || strings.Contains(stderr, "kangaroo") {
 		t.Errorf("exit code %d, %v: %q", code, err, stderr)
 	}
 	for _, args := range []string{"allow --sideways k", "allow --sideways k -- --json", "allow --sideways --json=false", "allow --json --sideways --json=no"} {

@@ -61,7 +61,9 @@ func servePlayground(cmd *cobra.Command, db *connect.Database, out *cli.Output, 
 		return err
 	}
 	config := playground.Config{
-		Limiter: func(config *limiter.Config) (*limiter.Limiter, error) { return connect.NewLimiterWith(o.pool, config) },
+		Limiter: func(config *limiter.Config) (*limiter.Limiter, error) {
+			return connect.NewLimiterWith(cmd, o.pool, config)
+		},
 		Version: programVersion(), Database: o.server, Host: o.host, Logger: o.logger,
 	}
 	if flags := db.EmbeddedFlags(); flags != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -68,7 +69,7 @@ func emptyLimiter(ctx context.Context, session *pgxpool.Pool, candidates []repla
 		return nil, err
 	}
 	// No caller waits for a decision, and a timeout would end the whole replay.
-	config.Timeout = time.Minute
+	config.Timeout, config.Logger = time.Minute, slog.New(slog.DiscardHandler)
 	return limiter.New(session, config)
 }
 

@@ -108,7 +108,7 @@ func TestAddress(t *testing.T) {
 	for _, command := range []string{"dashboard", "playground"} {
 		call := func(addr string, want int, text string) {
 			t.Helper()
-			code, stdout, stderr := commandtest.Call(t, command, "--addr", addr, "--database-url", "postgres://nobody@127.0.0.1:1/none")
+			code, stdout, stderr := commandtest.Call(t, command, "--verbose", "--addr", addr, "--database-url", "postgres://nobody@127.0.0.1:1/none")
 			if code != want || stdout != "" || !strings.Contains(stderr, text) || strings.Contains(stderr, "database:") != (want == cli.ExitDatabase) {
 				t.Errorf("%s --addr %s: exit code %d, stdout %q, stderr %q, want %q in it", command, addr, code, stdout, stderr, text)
 			}

@@ -29,6 +29,7 @@ const connectTimeout = 10 * time.Second
 type Database struct {
 	url, dataDir string // of --database-url and --data-dir
 	embedded     bool   // --embedded
+	verbose      bool   // --verbose
 
 	password string            // of the connection, wherever it is from
 	dir      string            // data directory, from the flags or the default
@@ -39,6 +40,7 @@ type Database struct {
 func (d *Database) Register(flags *pflag.FlagSet) {
 	flags.StringVar(&d.url, "database-url", "", "the database's `URL`, without a password, because the process list shows it; default: "+databaseEnv)
 	flags.BoolVar(&d.embedded, "embedded", false, "run a PostgreSQL server while the command runs")
+	flags.BoolVar(&d.verbose, "verbose", false, "name the database on stderr")
 	flags.StringVar(&d.dataDir, "data-dir", "", "like --embedded, with the data in `DIR`")
 }
 
@@ -54,7 +56,7 @@ type options struct {
 	unmigrated bool // leave the embedded server's tables as they are
 }
 
-// Open connects to the named database and prints its name on stderr. It runs the
+// Open connects to the named database, and with --verbose prints its name on stderr. It runs the
 // migrations on an embedded server. The caller closes the pool.
 func (d *Database) Open(cmd *cobra.Command) (*pgxpool.Pool, error) {
 	return d.open(cmd, options{})
@@ -79,7 +81,7 @@ func (d *Database) WithLimiter(cmd *cobra.Command, use func(*limiter.Limiter) er
 		return err
 	}
 	defer pool.Close()
-	l, err := NewLimiter(pool)
+	l, err := NewLimiter(cmd, pool)
 	if err != nil {
 		return err
 	}
@@ -110,7 +112,9 @@ func (d *Database) open(cmd *cobra.Command, o options) (*pgxpool.Pool, error) {
 		return nil, fmt.Errorf("%s: %w; use a form such as postgres://user:password@host:5432/database", from, err)
 	}
 	d.password = cfg.ConnConfig.Password
-	fmt.Fprintf(cmd.ErrOrStderr(), "database: %s\n", describe(cfg.ConnConfig))
+	if d.verbose {
+		fmt.Fprintf(cmd.ErrOrStderr(), "database: %s\n", describe(cfg.ConnConfig))
+	}
 	pool, err := openPool(cmd.Context(), cfg)
 	return pool, withoutSetting(err, address, cfg.ConnConfig)
 }

@@ -60,7 +60,9 @@ func (d *Database) openEmbedded(cmd *cobra.Command, o options) (*pgxpool.Pool, e
 	if os.Getenv(databaseEnv) != "" {
 		how += "; not " + databaseEnv
 	}
-	fmt.Fprintf(cmd.ErrOrStderr(), "database: embedded PostgreSQL %s in %s (%s)\n", session.Version, session.Dir, how)
+	if d.verbose {
+		fmt.Fprintf(cmd.ErrOrStderr(), "database: embedded PostgreSQL %s in %s (%s)\n", session.Version, session.Dir, how)
+	}
 	cfg, err := pgxpool.ParseConfig(session.URL)
 	if err != nil {
 		return nil, err

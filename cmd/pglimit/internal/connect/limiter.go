@@ -2,6 +2,7 @@ package connect
 
 import (
 	"fmt"
+	"log/slog"
 	"os"
 	"time"
 
@@ -41,18 +42,21 @@ func checkKeySecret() error {
 
 // NewLimiter returns a limiter on pool without a deny cache, so that every answer
 // comes from the database.
-func NewLimiter(pool *pgxpool.Pool) (*limiter.Limiter, error) {
-	return NewLimiterWith(pool, &limiter.Config{DisableDenyCache: true})
+func NewLimiter(cmd *cobra.Command, pool *pgxpool.Pool) (*limiter.Limiter, error) {
+	return NewLimiterWith(cmd, pool, &limiter.Config{DisableDenyCache: true})
 }
 
 // NewLimiterWith returns a limiter on pool with config. It sets config.KeySecret
-// from the environment, and a Timeout of 10 s unless config has one: who types a command
+// from the environment, a Logger for warnings on cmd's stderr unless config has one, and a Timeout of 10 s unless config has one: who types a command
 // waits for a busy server.
-func NewLimiterWith(pool *pgxpool.Pool, config *limiter.Config) (*limiter.Limiter, error) {
+func NewLimiterWith(cmd *cobra.Command, pool *pgxpool.Pool, config *limiter.Config) (*limiter.Limiter, error) {
 	if config.Timeout == 0 && !config.DisableTimeout {
 		config.Timeout = 10 * time.Second
 	}
 	config.KeySecret = KeySecret()
+	if config.Logger == nil {
+		config.Logger = cli.Warnings(cmd.ErrOrStderr(), slog.LevelWarn)
+	}
 	return limiter.New(pool, config)
 }
 
@@ -79,7 +83,7 @@ func (d *Database) WithPoliciesOf(cmd *cobra.Command, use func(*pgxpool.Pool, *l
 // openPolicies loads the policies. A command ends soon, so it does not listen for changes and
 // is not listed as a program.
 func openPolicies(cmd *cobra.Command, pool *pgxpool.Pool) (*limiter.Policies, error) {
-	p, err := limiter.OpenPolicies(cmd.Context(), pool, &limiter.PoliciesConfig{DisableListen: true, PublishEvery: -1, KeySecret: KeySecret()})
+	p, err := limiter.OpenPolicies(cmd.Context(), pool, &limiter.PoliciesConfig{DisableListen: true, PublishEvery: -1, KeySecret: KeySecret(), Logger: cli.Warnings(cmd.ErrOrStderr(), slog.LevelError)})
 	return p, cli.LimiterError(err)
 }
 
@@ -166,7 +170,7 @@ func (d *Database) withDecider(cmd *cobra.Command, named bool, config *limiter.C
 		defer policies.Close()
 		config.Policies = policies
 	}
-	l, err := NewLimiterWith(pool, config)
+	l, err := NewLimiterWith(cmd, pool, config)
 	if err != nil {
 		return err
 	}

@@ -81,7 +81,7 @@ func TestOpenNamesTheDatabase(t *testing.T) {
 		"host=/nonexistent port=6543 user=app":         "database: app at /nonexistent port 6543 as app\n",
 		"postgres://app:hunter2@127.0.0.1:1,[::1]:1/s": "database: s at 127.0.0.1:1 as app\n",
 	} {
-		_, _, stderr := commandtest.Call(t, "migrate", "up", "--database-url", address)
+		_, _, stderr := commandtest.Call(t, "migrate", "up", "--verbose", "--database-url", address)
 		if first := stderr[:strings.Index(stderr, "\n")+1]; first != want {
 			t.Errorf("%s: got %q, want %q", address, first, want)
 		}

@@ -6,6 +6,8 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/spf13/cobra"
+
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/connect"
 	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/limiter"
@@ -24,7 +26,7 @@ func TestNewLimiterWithTimeout(t *testing.T) {
 		{limiter.Config{Timeout: time.Second}, time.Second},
 		{limiter.Config{DisableTimeout: true}, 0},
 	} {
-		l := must.OK(connect.NewLimiterWith(pool, &c.config))(t)
+		l := must.OK(connect.NewLimiterWith(&cobra.Command{}, pool, &c.config))(t)
 		if c.config.Timeout != c.want {
 			t.Errorf("Timeout %v, want %v", c.config.Timeout, c.want)
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"strconv"
 	"time"
@@ -53,7 +54,7 @@ func newClients(ctx context.Context, pool *pgxpool.Pool, name string, n, workers
 		if err := connectAll(ctx, own); err != nil {
 			return all, err
 		}
-		if all[i].Limiter, err = limiter.New(own, &limiter.Config{Timeout: requestTimeout, DisableDenyCache: true}); err != nil {
+		if all[i].Limiter, err = limiter.New(own, &limiter.Config{Timeout: requestTimeout, DisableDenyCache: true, Logger: slog.New(slog.DiscardHandler)}); err != nil {
 			return all, err
 		}
 	}

@@ -61,11 +61,12 @@ func TestCommandMigrates(t *testing.T) {
 		at = fmt.Sprintf("%s port %d", cfg.Host, cfg.Port)
 	}
 	want := fmt.Sprintf("database: %s at %s as %s\n", cfg.Database, at, cfg.User)
-	if stderr != want || cfg.Password != "" && strings.Contains(stdout+stderr, cfg.Password) {
-		t.Errorf("up: stderr %q, want %q", stderr, want)
+	if stderr != "" {
+		t.Errorf("up: stderr %q", stderr)
 	}
-	if code, stdout, _ := bed.Pglimit(t, address, "migrate", "up"); code != 0 || stdout != "nothing to do\n" {
-		t.Errorf("the second up: exit code %d, stdout %q", code, stdout)
+	code, stdout, stderr = bed.Pglimit(t, address, "migrate", "up", "--verbose")
+	if code != 0 || stdout != "nothing to do\n" || stderr != want || cfg.Password != "" && strings.Contains(stdout+stderr, cfg.Password) {
+		t.Errorf("the second up: exit code %d, stdout %q, stderr %q, want %q", code, stdout, stderr, want)
 	}
 	// The flag takes precedence over the environment.
 	if code, _, stderr := bed.Pglimit(t, "postgres://nobody@127.0.0.1:1/none", "migrate", "status", "--database-url", address); code != 0 {

@@ -24,6 +24,13 @@ func TestPolicyCommands(t *testing.T) {
 		}
 		return stdout
 	}
+	unmigrated := bed.EmptyDatabase(t)
+	for _, args := range []string{"allow --limit 5 k", "policy list", "usage --policy login k", "top", "janitor"} {
+		code, stdout, stderr := bed.Pglimit(t, unmigrated, strings.Fields(args)...)
+		if code != 3 || stdout != "" || strings.Count(stderr, "\n") != 1 || !strings.HasPrefix(stderr, "pglimit: the database has no pglimit tables") {
+			t.Errorf("%s: exit code %d, stdout %q, stderr %q; want one line", args, code, stdout, stderr)
+		}
+	}
 	run(0, "the database has no policies", "policy", "list")
 	run(1, `there is no policy "login"`, "policy", "get", "login")
 	run(2, "the database has no policy login, and a new one needs --limit, and --period or --calendar", "policy", "set", "login", "--burst", "3")

@@ -71,7 +71,7 @@ func TestEmbeddedIsShared(t *testing.T) {
 				first, last = starter, joiner
 			}
 			first.in.Close()
-			first.end(t, 0, "1 decisions")
+			first.end(t, 0, "1 decision ")
 			last.ask(t, 2)
 			last.in.Close()
 			last.end(t, 0, "2 decisions")
@@ -136,7 +136,7 @@ func TestEmbeddedAfterKill(t *testing.T) {
 		t.Errorf("after kill -9 of the keeper: %v remaining, want 0", got)
 	}
 	third.in.Close()
-	third.end(t, 0, "1 decisions")
+	third.end(t, 0, "1 decision ")
 }
 
 func TestEmbeddedEndsOnInterrupt(t *testing.T) {

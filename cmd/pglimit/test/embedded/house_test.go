@@ -127,7 +127,7 @@ func (h *house) killKeeper(t *testing.T) {
 
 func (h *house) command(t *testing.T, args ...string) *osexec.Cmd {
 	t.Helper()
-	cmd := bed.Command(t, "", args...)
+	cmd := bed.Command(t, "", append([]string{"--verbose"}, args...)...)
 	cmd.Path, cmd.Args[0], cmd.Dir = h.binary, h.binary, h.dir
 	cmd.Env = append(cmd.Env, "TMPDIR="+filepath.Join(h.dir, "tmp"),
 		"HOME="+h.dir, "XDG_DATA_HOME="+filepath.Join(h.dir, "share"))
