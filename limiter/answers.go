@@ -52,7 +52,7 @@ func result(q *store.Query, v *verb, o *store.Outcome, limit float64, source Sou
 	level := o.View.Level(&q.Rules, o.UpdatedAt)
 	r := Result{
 		Limit: limit, Burst: q.Burst, Level: shown(q, level),
-		Remaining:  max(0, q.Burst-level),
+		Remaining:  remaining(q, level),
 		ResetAfter: after(o, max(o.View.EmptyAt(&q.Rules, o.UpdatedAt), o.BlockedUntil)),
 		Full:       q.Burst-level <= q.Capacity-q.Burst,
 		Source:     source,
@@ -119,6 +119,15 @@ func (r *Result) shadow(v *verb, in *Request) {
 	if v.requests && r.Source != SourceDegraded && r.Source != SourceSkipped && (!r.Allowed || v == verbUpTo && r.Granted < in.Cost) {
 		r.Allowed, r.Granted, r.Shadowed, r.grant = true, in.Cost, true, algorithm.Grant{}
 	}
+}
+
+// remaining returns the room above a level: whole units if the cost and the burst are whole.
+// With the slack, three units that rounding made 2.9999999999 are three.
+func remaining(q *store.Query, level float64) float64 {
+	if q.Units == math.Floor(q.Units) && q.Burst == math.Floor(q.Burst) {
+		return max(0, math.Floor(q.Burst-level+(q.Capacity-q.Burst)))
+	}
+	return max(0, q.Burst-level)
 }
 
 // shown returns a level without the slack. A level above the capacity, spent by a larger

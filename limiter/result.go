@@ -70,8 +70,9 @@ type Result struct {
 	Limit float64
 	// Burst is the policy's capacity in units, with the override of the key applied.
 	Burst float64
-	// Remaining is the number of units that could be granted right after this decision.
-	// It is 0 while the key is blocked. It may be fractional.
+	// Remaining is the number of units that could be granted right after this decision. It
+	// is 0 while the key is blocked. If the cost and Burst are whole, it is rounded down to
+	// whole units; Level is not.
 	Remaining float64
 	// Level is the number of units in use after this decision: the units in a bucket, the
 	// burst less the tokens left, or a window's count.

@@ -3,6 +3,7 @@ package limiter
 import (
 	"encoding/json"
 	"errors"
+	"math"
 	"reflect"
 	"strings"
 	"testing"
@@ -51,6 +52,41 @@ func TestErrNeverPassesADenial(t *testing.T) {
 	}
 	if err := errors.Join((Result{Allowed: true}).Err(), (Results{Allowed: true, DeniedBy: -1}).Err()); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestRemainingOfWholeCostsIsWhole: what has leaked in part is not shown, and rounding takes
+// no whole unit. With a cost or burst that is not whole Remaining is exact.
+func TestRemainingOfWholeCostsIsWhole(t *testing.T) {
+	now := time.Unix(1_800_000_000, 0)
+	l := NewMemory(&Config{Now: func() time.Time { return now }})
+	take := func(p Policy, key string, n float64) float64 {
+		t.Helper()
+		r, err := l.AllowN(t.Context(), p, key, n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r.Remaining
+	}
+	p := PerHour("p", 10_000)
+	take(p, "k", 1000)
+	now = now.Add(time.Millisecond)
+	if got := take(p, "k", 10); got != 8990 {
+		t.Errorf("%v", got)
+	}
+	if got := take(p, "k", 0.5); got == math.Floor(got) {
+		t.Errorf("of half a unit %v", got)
+	}
+	p.Burst = 10
+	for range 30 { // their sum is 3.0000000000000013
+		take(p, "tenths", 0.1)
+	}
+	if got := take(p, "tenths", 1); got != 6 {
+		t.Errorf("after thirty tenths %v", got)
+	}
+	p.Burst = 2.5
+	if got := take(p, "half", 1); got != 1.5 {
+		t.Errorf("of a burst of 2.5 %v", got)
 	}
 }
 

@@ -251,7 +251,7 @@ func (e *engine) Settle(ctx context.Context, id string, units float64) (r Result
 	if !s.Changed && !again {
 		return r, fmt.Errorf("%w: it was %s, with %s of its %s units", store.ErrReservationEnded, s.State, amount(s.Units), amount(s.Reserved))
 	}
-	q := store.Query{Rules: s.Rules, Algorithm: s.Algorithm, Room: s.Capacity}
+	q := store.Query{Rules: s.Rules, Algorithm: s.Algorithm, Room: s.Capacity, Units: units}
 	r = result(&q, verbCharge, &s.Outcome, s.Limit, e.source)
 	r.Granted, r.Replayed, r.Expired = units, again, s.State == store.Expired || s.Overdue(s.Now)
 	r.rows = e.rows(1, op)

@@ -2218,8 +2218,10 @@ BEGIN
     RETURN (
         allowed,
         granted,
-        -- remaining, and the level without the slack; what is above the capacity shows.
-        CASE WHEN request.blocked_until_us > request.updated_at_us THEN 0 ELSE GREATEST(0, request.burst - request.level) END,
+        -- remaining, in whole units for whole costs, and the level without the slack; what is above the capacity shows.
+        CASE WHEN request.blocked_until_us > request.updated_at_us THEN 0
+             WHEN request.units = floor(request.units) AND request.burst = floor(request.burst) THEN GREATEST(0, floor(request.burst - request.level + (request.capacity - request.burst)))
+             ELSE GREATEST(0, request.burst - request.level) END,
         CASE WHEN request.level > 1.00000000000001::float8 * request.capacity THEN request.level ELSE LEAST(request.level, request.burst) END,
         -- retry_after_s, reset_after_s, delay_s
         CASE WHEN rest IS NULL THEN 0 ELSE retry_after_s END,
