@@ -94,6 +94,10 @@ func (r *Reaper) again(ctx context.Context, began time.Time, q *store.Query, o s
 		return false, nil
 	}
 	own := *q // a statement may be in flight after the denial stands
+	if q.Now != nil && o.Now > *q.Now {
+		now := o.Now // a shared statement has read the clock later than its caller
+		own.Now = &now
+	}
 	err = store.Since(ctx, began, r.timeout, func(ctx context.Context) (err error) {
 		freed, err = r.giveBack(ctx, own, o)
 		return err

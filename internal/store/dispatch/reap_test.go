@@ -117,6 +117,34 @@ func TestTakeGetsWhatExpired(t *testing.T) {
 	}
 }
 
+// later is a store whose decisions read the clock at a time after their callers did, as
+// shared statements do.
+type later struct {
+	store.Store
+	at int64
+}
+
+func (s later) Do(ctx context.Context, op *store.Op) error {
+	if op.Kind != store.Take {
+		return s.Store.Do(ctx, op)
+	}
+	asked := op.Now
+	defer func() { op.Now = asked }()
+	op.Now = &s.at
+	return s.Store.Do(ctx, op)
+}
+
+// TestTakeGetsWhatExpiredMeanwhile: a reservation that expired between the call and its
+// statement goes back too.
+func TestTakeGetsWhatExpiredMeanwhile(t *testing.T) {
+	s, _, _ := newReaper()
+	reserve(t, s, "a", "k", 10, 0)
+	s.Store = later{s.Store, 2e6}
+	if o, err := s.take(t.Context(), windowQuery("k", 10, 9e5)); err != nil || o.Granted != 1 {
+		t.Errorf("%+v, %v", o, err)
+	}
+}
+
 // TestTakeGetsABoundedNumberBack: of more expired reservations than one list has, a
 // request gets those of one list, and the next request more. The timeout bounds all of that.
 func TestTakeGetsABoundedNumberBack(t *testing.T) {
