@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/pglimit/pglimit/internal/printable"
 )
 
 // Bounds of the clocks' differences. Decisions use only the database's clock. This
@@ -98,7 +100,7 @@ func checkFuture(ctx context.Context, p *patient) (Check, error) {
 		one := Check{Status: Fail, Fix: fmt.Sprintf("DELETE FROM %s WHERE updated_at_us > (extract(epoch FROM clock_timestamp()) * 1000000)::bigint + %d", t.quoted, ahead.Microseconds())}
 		for _, f := range found {
 			total += f.Rows
-			one.Details = append(one.Details, fmt.Sprintf("%s: %d keys of policy %s, up to %v ahead", t.quoted, f.Rows, f.Policy, microseconds(f.Most).Round(time.Second)))
+			one.Details = append(one.Details, fmt.Sprintf("%s: %s of policy %s, up to %v ahead", t.quoted, printable.Count(f.Rows, "key"), f.Policy, microseconds(f.Most).Round(time.Second)))
 		}
 		c = worse(c, one)
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/pglimit/pglimit/internal/printable"
 	"github.com/pglimit/pglimit/janitor"
 )
 
@@ -76,7 +77,7 @@ func judgeJanitor(s janitor.Status, interval time.Duration) Check {
 		return c
 	}
 	ago := max(0, s.At.Sub(s.LastSweep))
-	c := Check{Message: fmt.Sprintf("the last sweep ended %v ago, took %v and deleted %d rows; %s", ago.Round(time.Second), s.Took.Round(time.Millisecond), s.Removed, lease)}
+	c := Check{Message: fmt.Sprintf("the last sweep ended %v ago, took %v and deleted %s; %s", ago.Round(time.Second), s.Took.Round(time.Millisecond), printable.Count(s.Removed, "row"), lease)}
 	switch {
 	case ago > lostIntervals*interval && waits:
 		c.Status, c.Fix = Fail, startJanitor

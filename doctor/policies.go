@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pglimit/pglimit/internal/policies"
+	"github.com/pglimit/pglimit/internal/printable"
 	"github.com/pglimit/pglimit/internal/store"
 	_ "github.com/pglimit/pglimit/limiter" // which rows are valid
 )
@@ -59,7 +60,7 @@ func checkPolicies(ctx context.Context, p *patient) (Check, error) {
 			policy = append(policy, fmt.Sprintf("policy %s: %s", all.Policies[i].Name, strings.TrimPrefix(err.Error(), "pglimit: ")))
 		}
 	}
-	c := Check{Message: fmt.Sprintf("%d policies and %d overrides are stored", len(all.Policies), n)}
+	c := Check{Message: fmt.Sprintf("%s and %s are stored", printable.Count(len(all.Policies), "policy"), printable.Count(n, "override"))}
 	if len(policy)+len(override) == 0 {
 		c.Message += ", all valid"
 	}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"strconv"
+
+	"github.com/pglimit/pglimit/internal/printable"
 )
 
 // oldest is the oldest server that pglimit supports.
@@ -82,7 +84,7 @@ func judgeReplicas(all []replica, names, commit string) Check {
 	waits := commit != "off" && commit != "local"
 	switch {
 	case hidden > 0:
-		c.Message = fmt.Sprintf("%d replicas, whose state is not visible to this role: GRANT pg_read_all_stats to see it", len(all))
+		c.Message = fmt.Sprintf("%s, whose state is not visible to this role: GRANT pg_read_all_stats to see it", printable.Count(len(all), "replica"))
 	case names != "" && waits && synchronous == 0:
 		c.Status = Fail
 		c.Message = fmt.Sprintf("synchronous_standby_names is %q and no such replica is connected: commits wait for it", names)
@@ -90,7 +92,7 @@ func judgeReplicas(all []replica, names, commit string) Check {
 	case names != "" && waits:
 		c.Message = fmt.Sprintf("%d of %d replicas are synchronous: a failover to one of these loses no durable decision", synchronous, len(all))
 	case len(all) > 0:
-		c.Message = fmt.Sprintf("%d replicas, all asynchronous: a failover loses the decisions that have not reached the replica, which are granted again", len(all))
+		c.Message = fmt.Sprintf("%s, all asynchronous: a failover loses the decisions that have not reached the replica, which are granted again", printable.Count(len(all), "replica"))
 	default:
 		c.Message = "no replica is connected: there is no server to fail over to"
 	}

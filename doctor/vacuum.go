@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/pglimit/pglimit/internal/printable"
 )
 
 // Thresholds of the checks of tables.
@@ -97,7 +99,7 @@ func checkBloat(ctx context.Context, p *patient) (Check, error) {
 	}
 	c.Message = fmt.Sprintf("the tables take %d MB, with %d dead rows", bytes>>20, dead)
 	if c.Status != OK {
-		c.Message += fmt.Sprintf("; %d tables are bloated", len(c.Details))
+		c.Message += fmt.Sprintf("; bloated: %s", printable.Count(len(c.Details), "table"))
 	}
 	return c, nil
 }

@@ -24,7 +24,7 @@ func TestDoctorFuture(t *testing.T) {
 		expect(t, pool, "future", doctor.OK)
 		bed.Exec(t, pool, `UPDATE pglimit_gcra SET updated_at_us = 253402300799000000, expires_at_us = 253402300799000000 WHERE policy = $1 AND key = 'k2'`, fmt.Sprint("p", i))
 		bed.Exec(t, pool, `UPDATE pglimit_fixed_window SET updated_at_us = (extract(epoch FROM clock_timestamp()) * 1000000)::bigint + 60000000 WHERE policy = $1 AND key <> 'k1'`, fmt.Sprint("p", i))
-		c := expect(t, pool, "future", doctor.Fail, "3 keys", "public.pglimit_gcra: 1 keys of policy p"+fmt.Sprint(i), "public.pglimit_fixed_window: 2 keys")
+		c := expect(t, pool, "future", doctor.Fail, "3 keys", "public.pglimit_gcra: 1 key of policy p"+fmt.Sprint(i), "public.pglimit_fixed_window: 2 keys")
 		if strings.Contains(c.Message, "sampled") != large {
 			t.Errorf("%+v", c)
 		}
@@ -66,7 +66,7 @@ func TestDoctorPolicies(t *testing.T) {
 	bed.Exec(t, pool, `INSERT INTO pglimit_policy (name, algorithm, limit_units, calendar, time_zone) VALUES ('good', 'fixed_window', 5, 'day', 'Europe/Vienna'), ('bad', 'fixed_window', 5, 'day', 'Mars/Olympus')`)
 	expect(t, pool, "policies", doctor.Fail, "1 of 2 stored policies", "policy bad: ", "Mars/Olympus", "public.pglimit_policy")
 	bed.Exec(t, pool, `DELETE FROM pglimit_policy WHERE name = 'bad'`)
-	expect(t, pool, "policies", doctor.OK, "1 policies")
+	expect(t, pool, "policies", doctor.OK, "1 policy")
 	// A restored dump may lack the constraints.
 	bed.Exec(t, pool, `DO $$ DECLARE c record; BEGIN FOR c IN SELECT conname, conrelid::regclass AS t FROM pg_constraint WHERE conrelid IN ('pglimit_policy'::regclass, 'pglimit_override'::regclass) AND contype = 'c' LOOP EXECUTE format('ALTER TABLE %s DROP CONSTRAINT %I', c.t, c.conname); END LOOP; END $$`)
 	for _, bad := range []struct{ table, change, says string }{

@@ -1,6 +1,7 @@
 package printable
 
 import (
+	"fmt"
 	"math"
 	"strconv"
 )
@@ -13,4 +14,16 @@ func Number(v float64) string {
 		return strconv.FormatFloat(v, 'g', -1, 64)
 	}
 	return strconv.FormatFloat(v, 'f', -1, 64)
+}
+
+// Count returns a number of things, such as 1 key or 2 keys.
+func Count[T int | int64](n T, thing string) string {
+	switch y := len(thing) - 1; {
+	case n == 1:
+	case thing[y:] == "y" && thing != "key":
+		thing = thing[:y] + "ies"
+	default:
+		thing += "s"
+	}
+	return fmt.Sprintf("%d %s", n, thing)
 }

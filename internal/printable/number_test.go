@@ -12,3 +12,12 @@ func TestNumber(t *testing.T) {
 		}
 	}
 }
+
+func TestCount(t *testing.T) {
+	t.Parallel()
+	for n, want := range map[int]string{0: "0 keys, 0 policies", 1: "1 key, 1 policy", 2: "2 keys, 2 policies"} {
+		if got := Count(n, "key") + ", " + Count(int64(n), "policy"); got != want {
+			t.Errorf("got %s, want %s", got, want)
+		}
+	}
+}

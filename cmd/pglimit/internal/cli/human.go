@@ -29,14 +29,6 @@ func Units(v float64) string {
 	return strings.TrimSuffix(strings.TrimRight(strconv.FormatFloat(v, 'f', 6, 64), "0"), ".")
 }
 
-// Plural returns word in the form for n things: with an s unless n is 1.
-func Plural(n int, word string) string {
-	if n == 1 {
-		return word
-	}
-	return word + "s"
-}
-
 // Aligned returns text with the cells of its lines, which tabs end, in columns.
 func Aligned(text string) string {
 	var aligned strings.Builder

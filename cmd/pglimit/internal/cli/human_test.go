@@ -29,12 +29,3 @@ func TestUnits(t *testing.T) {
 		}
 	}
 }
-
-func TestPlural(t *testing.T) {
-	t.Parallel()
-	for n, want := range map[int]string{0: "keys", 1: "key", 2: "keys"} {
-		if got := Plural(n, "key"); got != want {
-			t.Errorf("%d: got %q, want %q", n, got, want)
-		}
-	}
-}

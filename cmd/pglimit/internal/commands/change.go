@@ -98,7 +98,7 @@ func (c *change) run(cmd *cobra.Command, db *connect.Database, out *cli.Output, 
 	ctx := cmd.Context()
 	targets, err := i.Targets(ctx, k, filter, c.max, c.traces)
 	if errors.Is(err, inspect.ErrTooMany) {
-		return fmt.Errorf("%s has more than %d rows: narrow it, or raise --max", c.subject(key), c.max)
+		return fmt.Errorf("%s has more than %s: narrow it, or raise --max", c.subject(key), printable.Count(c.max, "row"))
 	}
 	if err != nil {
 		return cli.LimiterError(err)
@@ -153,11 +153,11 @@ func (c *change) question(key string, targets []inspect.Target) string {
 	for _, t := range targets {
 		policies[t.Policy] = true
 	}
-	names := fmt.Sprintf("%d policies", len(policies))
+	names := printable.Count(len(policies), "policy")
 	if len(policies) == 1 {
 		names = "policy " + printable.Shown(targets[0].Policy)
 	}
-	return fmt.Sprintf("%s %s: %d %s under %s?", c.verb, c.subject(key), len(targets), cli.Plural(len(targets), "row"), names)
+	return fmt.Sprintf("%s %s: %s under %s?", c.verb, c.subject(key), printable.Count(len(targets), "row"), names)
 }
 
 // changeProgress returns a function that shows the progress of several transactions on a
@@ -197,20 +197,12 @@ func (c *change) text(key string, counts []inspect.Count) string {
 func details(n inspect.Count) string {
 	var all []string
 	for _, part := range []struct {
-		count int64
-		word  string
-	}{{n.Rows, "row"}, {n.Reservations, "reservation"}, {n.Denials, "slot"}, {n.Overrides, "override"}, {n.History, "change"}} {
-		if part.count == 0 {
-			continue
+		count      int64
+		word, what string
+	}{{n.Rows, "row", ""}, {n.Reservations, "reservation", ""}, {n.Denials, "slot", " of denials"}, {n.Overrides, "override", ""}, {n.History, "change", " of overrides"}} {
+		if part.count > 0 {
+			all = append(all, printable.Count(part.count, part.word)+part.what)
 		}
-		word := cli.Plural(int(part.count), part.word)
-		switch part.word {
-		case "slot":
-			word += " of denials"
-		case "change":
-			word += " of overrides"
-		}
-		all = append(all, fmt.Sprintf("%d %s", part.count, word))
 	}
 	return strings.Join(all, ", ")
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/connect"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/policyflags"
 	"github.com/pglimit/pglimit/internal/duration"
+	"github.com/pglimit/pglimit/internal/printable"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -165,8 +166,8 @@ leaked yet.`,
 }
 
 func usageText(s limiter.Usage) string {
-	text := fmt.Sprintf("spent\t%s\nreserved\t%s in %d open %s\nremaining\t%s of %s\n", cli.Units(s.Spent), cli.Units(s.Reserved), s.Reservations,
-		cli.Plural(s.Reservations, "reservation"), cli.Units(s.Result.Remaining), cli.Units(s.Result.Burst))
+	text := fmt.Sprintf("spent\t%s\nreserved\t%s in %s\nremaining\t%s of %s\n", cli.Units(s.Spent), cli.Units(s.Reserved),
+		printable.Count(s.Reservations, "open reservation"), cli.Units(s.Result.Remaining), cli.Units(s.Result.Burst))
 	if !s.WindowEnds.IsZero() {
 		text += fmt.Sprintf("until\t%s\n", s.WindowEnds.Format(time.RFC3339))
 	}

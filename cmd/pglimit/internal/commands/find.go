@@ -121,7 +121,7 @@ func foundText(f inspect.Found, rows, width int, prefix bool) string {
 	for _, d := range f.Denials {
 		t.Add(printable.Shown(d.Policy), kinds[d.Algorithm], key(d.Key), fmt.Sprint(d.Denials), fmt.Sprint(d.Shadowed), cli.Units(d.Units), at(&d.LastDeniedAt))
 	}
-	section("denials of the last 24 hours, of "+whoseDenials, t)
+	section("denials of the last 24 hours,\nof "+whoseDenials, t)
 	if f.More {
 		fmt.Fprintf(&text, "\nthere is more than --rows %d\n", rows)
 	}

@@ -105,7 +105,7 @@ func (s swept) text() string {
 		fmt.Fprintf(&text, "%d in use were examined and kept\n", s.Kept)
 	}
 	if s.ReservationsExpired > 0 {
-		fmt.Fprintf(&text, "%d expired reservations given back\n", s.ReservationsExpired)
+		fmt.Fprintf(&text, "%s given back\n", printable.Count(s.ReservationsExpired, "expired reservation"))
 	}
 	return cli.Aligned(text.String())
 }

@@ -120,10 +120,10 @@ func (l *lines) run() error {
 	if ended != io.EOF {
 		return fmt.Errorf("standard input: %w", ended)
 	}
-	fmt.Fprintf(l.cmd.ErrOrStderr(), "%d %s in %v: %d allowed, %d denied\n",
-		l.allowed+l.denied, cli.Plural(l.allowed+l.denied, "decision"), time.Since(start).Round(time.Millisecond), l.allowed, l.denied)
+	fmt.Fprintf(l.cmd.ErrOrStderr(), "%s in %v: %d allowed, %d denied\n",
+		printable.Count(l.allowed+l.denied, "decision"), time.Since(start).Round(time.Millisecond), l.allowed, l.denied)
 	if l.bad > 0 {
-		return fmt.Errorf("%d %s could not be read", l.bad, cli.Plural(l.bad, "line"))
+		return fmt.Errorf("%s could not be read", printable.Count(l.bad, "line"))
 	}
 	return nil
 }
@@ -177,8 +177,8 @@ func (l *lines) answer(one *line) error {
 		l.out.BadLine(l.cmd, one.number, one.failed)
 		return nil
 	case one.failed != nil:
-		return fmt.Errorf("line %d, after %d decisions (up to %d lines after it may have been decided too): %w",
-			one.number, l.allowed+l.denied, inFlight-1, cli.LimiterError(one.failed))
+		return fmt.Errorf("line %d, after %s (up to %d lines after it may have been decided too): %w",
+			one.number, printable.Count(l.allowed+l.denied, "decision"), inFlight-1, cli.LimiterError(one.failed))
 	case one.result.Allowed:
 		l.allowed++
 	default:

@@ -95,7 +95,7 @@ func migrateAfterAsking(cmd *cobra.Command, pool *pgxpool.Pool, yes bool) error 
 	}
 	if !yes {
 		c := pool.Config().ConnConfig
-		what := fmt.Sprintf("database %s at %s lacks %d %s of pglimit", printable.Shown(c.Database), c.Host, missing, cli.Plural(missing, "migration"))
+		what := fmt.Sprintf("database %s at %s lacks %s of pglimit", printable.Shown(c.Database), c.Host, printable.Count(missing, "migration"))
 		if !cli.CanAsk(cmd) {
 			return errors.New(what + ": run `pglimit migrate up`, or pass --yes")
 		}

@@ -10,6 +10,7 @@ import (
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/cli"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/connect"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/policyfile"
+	"github.com/pglimit/pglimit/internal/printable"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -86,7 +87,7 @@ were changed meanwhile, nothing is changed.
 				policyfile.WriteText(&text, plan.Changes)
 				if !yes {
 					fmt.Fprint(cmd.ErrOrStderr(), text.String())
-					if err := cli.Confirm(cmd, fmt.Sprintf("make %d %s?", n, cli.Plural(n, "change"))); err != nil {
+					if err := cli.Confirm(cmd, fmt.Sprintf("make %s?", printable.Count(n, "change"))); err != nil {
 						return err
 					}
 					text.Reset()
@@ -96,7 +97,7 @@ were changed meanwhile, nothing is changed.
 				if err != nil {
 					return cli.LimiterError(err)
 				}
-				fmt.Fprintf(&text, "%d %s made\nversion %d\n", n, cli.Plural(n, "change"), now)
+				fmt.Fprintf(&text, "%s made\nversion %d\n", printable.Count(n, "change"), now)
 				return out.Print(cmd, imported{plan.Changes, now}, text.String())
 			})
 		},
@@ -109,7 +110,7 @@ were changed meanwhile, nothing is changed.
 // dropEnded leaves out the overrides of a file that have ended, and says so.
 func dropEnded(cmd *cobra.Command, file *policyfile.File) {
 	if n := file.DropEnded(time.Now()); n > 0 {
-		fmt.Fprintf(cmd.ErrOrStderr(), "pglimit: left out %d %s that ended before now\n", n, cli.Plural(n, "override"))
+		fmt.Fprintf(cmd.ErrOrStderr(), "pglimit: left out %s that ended before now\n", printable.Count(n, "override"))
 	}
 }
 

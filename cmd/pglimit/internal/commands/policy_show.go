@@ -108,7 +108,7 @@ func listText(policies *limiter.Policies, all effectivePolicies, width int) stri
 	for _, d := range all.Defaults {
 		note := "of " + d.last.String()
 		if more := len(d.Programs) - 1; more > 0 {
-			note += fmt.Sprintf(", and %d more %s", more, cli.Plural(more, "program"))
+			note += ", and " + printable.Count(more, "more program")
 		}
 		line(limiter.StoredPolicy{Policy: d.Policy}, note, "default")
 	}

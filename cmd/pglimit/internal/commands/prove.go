@@ -17,6 +17,7 @@ import (
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/prove"
 	"github.com/pglimit/pglimit/internal/duration"
 	"github.com/pglimit/pglimit/internal/pooler"
+	"github.com/pglimit/pglimit/internal/printable"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -155,8 +156,8 @@ func proofText(r prove.Report) string {
 	if r.Pooler {
 		through = ", through a pooler: " + r.Through
 	}
-	fmt.Fprintf(&text, "\n%d workers on %d pools for %.1f s%s; %d connections ended by the server\n",
-		r.Workers, r.Pools, r.Took, through, r.Killed)
+	fmt.Fprintf(&text, "\n%s on %s for %.1f s%s; %s ended by the server\n",
+		printable.Count(r.Workers, "worker"), printable.Count(r.Pools, "pool"), r.Took, through, printable.Count(r.Killed, "connection"))
 	text.WriteString(partsText(r))
 	if r.Holds {
 		text.WriteString("It holds: no key was admitted more than its policy allows.\n")
@@ -172,11 +173,11 @@ func partsText(r prove.Report) string {
 	var text strings.Builder
 	sum := summed(r)
 	line := func(what string, p prove.Part, more string, args ...any) {
-		fmt.Fprintf(&text, "%s: %d %s, admitted %d of %.0f", what, p.Keys, cli.Plural(p.Keys, "key"), p.Admitted, p.Allowed)
+		fmt.Fprintf(&text, "%s: %s, admitted %d of %.0f", what, printable.Count(p.Keys, "key"), p.Admitted, p.Allowed)
 		fmt.Fprintf(&text, more+"\n", args...)
 	}
 	line("plans in turn", sum.Plans, "")
-	line("rows locked", sum.Held.Part, "; %d times, and %d requests for other keys answered meanwhile", sum.Held.Rows, sum.Held.Meanwhile)
+	line("rows locked", sum.Held.Part, "; %s, and %s for other keys answered meanwhile", printable.Count(sum.Held.Rows, "time"), printable.Count(sum.Held.Meanwhile, "request"))
 	line("whole ticks", *sum.Ticks, "")
 	line("aligned windows", *sum.Aligned, "")
 	line("calendars", *sum.Calendars, "")
@@ -192,7 +193,7 @@ func partsText(r prove.Report) string {
 			fmt.Fprintf(&text, "WRONG: %s, key %s (limit %s per %s): %s\n", a.Algorithm, f.Key, cli.Units(f.Policy.Limit), periodText(f.Policy), f.Fault)
 		}
 		if a.Held.Stalls > 0 {
-			fmt.Fprintf(&text, "STALLED: %s: no other key was answered while a row was locked, %d times", a.Algorithm, a.Held.Stalls)
+			fmt.Fprintf(&text, "STALLED: %s: no other key was answered while a row was locked, %s", a.Algorithm, printable.Count(a.Held.Stalls, "time"))
 			if r.Pooler {
 				text.WriteString("; give the pooler more connections")
 			}

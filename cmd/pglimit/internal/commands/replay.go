@@ -19,6 +19,7 @@ import (
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/connect"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/policyflags"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/replay"
+	"github.com/pglimit/pglimit/internal/printable"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -168,7 +169,7 @@ func readLog(cmd *cobra.Command, out *cli.Output, parser *accesslog.Parser, name
 		return nil, err
 	}
 	if more := bad - badShown; more > 0 {
-		out.BadLine(cmd, 0, fmt.Errorf("and %d more lines that could not be read", more))
+		out.BadLine(cmd, 0, fmt.Errorf("and %s that could not be read", printable.Count(more, "more line")))
 	}
 	log.Name = title
 	return log, nil

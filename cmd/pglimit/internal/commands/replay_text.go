@@ -168,7 +168,7 @@ func suggestFlags(cmd *cobra.Command) (p limiter.Policy, given bool, err error) 
 // suggestText returns the suggestions as text.
 func suggestText(all *replay.Suggestions) string {
 	var w strings.Builder
-	fmt.Fprintf(&w, "%d requests of %d keys: %s to %s\n", all.Requests, all.Keys, all.First.Format(time.DateTime), all.Last.Format(time.DateTime))
+	fmt.Fprintf(&w, "%s of %s: %s to %s\n", printable.Count(all.Requests, "request"), printable.Count(all.Keys, "key"), all.First.Format(time.DateTime), all.Last.Format(time.DateTime))
 	if all.BadLines > 0 {
 		fmt.Fprintf(&w, "%d bad lines\n", all.BadLines)
 	}

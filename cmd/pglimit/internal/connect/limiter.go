@@ -12,6 +12,7 @@ import (
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/cli"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/policyflags"
 	"github.com/pglimit/pglimit/internal/keys"
+	"github.com/pglimit/pglimit/internal/printable"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -35,7 +36,7 @@ func checkKeySecret() error {
 	case set && secret == "":
 		return fmt.Errorf("%s is set but empty: set it to the application's secret, or unset it if the application stores keys as they are", KeySecretEnv)
 	case set && len(secret) < keys.MinSecret:
-		return fmt.Errorf("%s has %d bytes: a secret has at least %d", KeySecretEnv, len(secret), keys.MinSecret)
+		return fmt.Errorf("%s has %s: a secret has at least %d", KeySecretEnv, printable.Count(len(secret), "byte"), keys.MinSecret)
 	}
 	return nil
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/pglimit/pglimit/internal/algorithm"
+	"github.com/pglimit/pglimit/internal/printable"
 	"github.com/pglimit/pglimit/internal/store"
 	"github.com/pglimit/pglimit/internal/store/postgres/exec"
 )
@@ -55,8 +56,8 @@ type LockedError struct{ Targets []Target }
 // Error names the first target.
 func (e *LockedError) Error() string {
 	t := e.Targets[0]
-	return fmt.Sprintf("other transactions have kept %d rows locked, the first of policy %s, key %s: all others are changed; run it again when those have ended",
-		len(e.Targets), t.Policy, store.Quote(t.Key))
+	return fmt.Sprintf("other transactions have kept %s locked, the first of policy %s, key %s: all others are changed; run it again when those have ended",
+		printable.Count(len(e.Targets), "row"), t.Policy, store.Quote(t.Key))
 }
 
 // Unwrap returns ErrUnavailable.

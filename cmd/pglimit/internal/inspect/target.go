@@ -12,6 +12,7 @@ import (
 	"github.com/pglimit/pglimit/db"
 	"github.com/pglimit/pglimit/internal/algorithm"
 	"github.com/pglimit/pglimit/internal/duration"
+	"github.com/pglimit/pglimit/internal/printable"
 	"github.com/pglimit/pglimit/internal/store"
 )
 
@@ -68,7 +69,7 @@ func (i *Inspector) Targets(ctx context.Context, k Keys, f Filter, most int, tra
 		return nil, err
 	}
 	if len(targets) > most {
-		return nil, fmt.Errorf("%w: %s has more than %d rows", ErrTooMany, store.Quote(k.Text), most)
+		return nil, fmt.Errorf("%w: %s has more than %s", ErrTooMany, store.Quote(k.Text), printable.Count(most, "row"))
 	}
 	slices.SortFunc(targets, Target.compare)
 	return targets, nil
