@@ -25,7 +25,7 @@ func checkClock(ctx context.Context, p *patient) (Check, error) {
 	err := p.begin(ctx, func(tx pgx.Tx) error {
 		for try := range 3 { // the fastest reading is the most exact
 			var server time.Time
-			sent, began := p.cfg.Now(), time.Now()
+			sent, began := p.config.Now(), time.Now()
 			if err := tx.QueryRow(ctx, `SELECT clock_timestamp()`).Scan(&server); err != nil {
 				return err
 			}

@@ -28,6 +28,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglimit/pglimit/internal/pooler"
+	"github.com/pglimit/pglimit/internal/store"
 )
 
 // Status is the result of a check. A larger one is worse.
@@ -180,8 +181,8 @@ func Names() []string {
 	return names
 }
 
-// Validate returns the error that [Run] would return for a field out of bounds: it names
-// the field and its value. c may be nil.
+// Validate returns the limiter.ErrInvalid that [Run] would return for a field out of bounds.
+// c may be nil.
 func (c *Config) Validate() error {
 	_, err := c.complete()
 	return err
@@ -204,7 +205,7 @@ func (c *Config) complete() (Config, error) {
 	} {
 		*d.value = cmp.Or(*d.value, d.usually)
 		if *d.value < d.least || *d.value > d.most {
-			return full, fmt.Errorf("pglimit: doctor Config.%s is %v: use %v to %v, or 0 for %v", d.field, *d.value, d.least, d.most, d.usually)
+			return full, store.Invalid("doctor.Config."+d.field, d.value.String(), fmt.Sprintf("must be from %v to %v, or 0 for %v", d.least, d.most, d.usually))
 		}
 	}
 	for _, list := range []struct {
@@ -213,7 +214,7 @@ func (c *Config) complete() (Config, error) {
 	}{{"Only", full.Only}, {"Skip", full.Skip}} {
 		for _, n := range list.names {
 			if !slices.Contains(Names(), n) {
-				return full, fmt.Errorf("pglimit: doctor Config.%s is %q: use names of checks: %s", list.field, n, strings.Join(Names(), ", "))
+				return full, store.Invalid("doctor.Config."+list.field, store.Quote(n), "must be a check: "+strings.Join(Names(), ", "))
 			}
 		}
 	}
@@ -223,20 +224,20 @@ func (c *Config) complete() (Config, error) {
 	return full, nil
 }
 
-// Run makes the checks and returns what they found. A nil cfg means the defaults.
+// Run makes the checks and returns what they found. A nil config means the defaults.
 //
 // Run opens up to two connections with pool's settings, so that it also works while all of
 // pool's connections are in use, and closes them at the end. Only check pooler borrows two
 // connections of pool. The tables are those of the search_path. A check that fails itself,
 // takes too long or lacks a right is a line in the report.
 //
-// Run returns an error if pool is nil, if a field of cfg is out of bounds (the error names
-// field and value), if the database cannot be reached, or if ctx ends.
-func Run(ctx context.Context, pool *pgxpool.Pool, cfg *Config) (Report, error) {
+// Run returns limiter.ErrInvalid for a nil pool or a field of config that is out of bounds,
+// and an error if the database cannot be reached, or if ctx ends.
+func Run(ctx context.Context, pool *pgxpool.Pool, config *Config) (Report, error) {
 	if pool == nil {
-		return Report{}, errors.New("pglimit: doctor: pool is nil: pass the pool of the limits' database")
+		return Report{}, store.Invalid("pool", "nil", "open one with pgxpool.New")
 	}
-	full, err := cfg.complete()
+	full, err := config.complete()
 	if err != nil {
 		return Report{}, err
 	}
@@ -262,11 +263,11 @@ func Run(ctx context.Context, pool *pgxpool.Pool, cfg *Config) (Report, error) {
 
 // examine makes one check within its time.
 func (p *patient) examine(ctx context.Context, c check) Check {
-	ctx, cancel := context.WithTimeout(ctx, p.cfg.Timeout)
+	ctx, cancel := context.WithTimeout(ctx, p.config.Timeout)
 	defer cancel()
 	found, err := c.find(ctx, p)
 	if err != nil {
-		found = unable(ctx, err, p.cfg.Timeout)
+		found = unable(ctx, err, p.config.Timeout)
 	}
 	found.Name = c.name
 	return found
@@ -295,9 +296,9 @@ var errNoTables = errors.New("no schema of the search_path has pglimit's tables"
 
 // patient is the database that is checked.
 type patient struct {
-	cfg  Config
-	own  *pgxpool.Pool // the caller's
-	pool *pgxpool.Pool // the doctor's own, in a mode that works through any pooler
+	config Config
+	own    *pgxpool.Pool // the caller's
+	pool   *pgxpool.Pool // the doctor's own, in a mode that works through any pooler
 
 	settings map[string]setting
 	role     string // quoted
@@ -327,12 +328,12 @@ type table struct {
 }
 
 // admit connects, and reads what several checks need.
-func admit(ctx context.Context, own *pgxpool.Pool, cfg Config) (_ *patient, err error) {
+func admit(ctx context.Context, own *pgxpool.Pool, config Config) (_ *patient, err error) {
 	c := own.Config()
 	c.ConnConfig.DefaultQueryExecMode = pooler.Mode(own)
 	c.MinConns, c.MinIdleConns, c.MaxConns = 0, 0, 2
-	if c.ConnConfig.ConnectTimeout == 0 || c.ConnConfig.ConnectTimeout > cfg.Timeout {
-		c.ConnConfig.ConnectTimeout = cfg.Timeout
+	if c.ConnConfig.ConnectTimeout == 0 || c.ConnConfig.ConnectTimeout > config.Timeout {
+		c.ConnConfig.ConnectTimeout = config.Timeout
 	}
 	pool, err := pgxpool.NewWithConfig(ctx, c)
 	if err != nil {
@@ -343,8 +344,8 @@ func admit(ctx context.Context, own *pgxpool.Pool, cfg Config) (_ *patient, err 
 			pool.Close()
 		}
 	}()
-	p := &patient{cfg: cfg, own: own, pool: pool}
-	ctx, cancel := context.WithTimeout(ctx, cfg.Timeout)
+	p := &patient{config: config, own: own, pool: pool}
+	ctx, cancel := context.WithTimeout(ctx, config.Timeout)
 	defer cancel()
 	return p, p.readBasics(ctx)
 }
@@ -353,10 +354,10 @@ func admit(ctx context.Context, own *pgxpool.Pool, cfg Config) (_ *patient, err 
 // in time, and only pg_catalog's objects are found.
 func (p *patient) begin(ctx context.Context, read func(pgx.Tx) error) error {
 	return p.transaction(ctx, func(tx pgx.Tx) error {
-		wait := max(1, min(p.cfg.Timeout, time.Second).Milliseconds())
+		wait := max(1, min(p.config.Timeout, time.Second).Milliseconds())
 		_, err := tx.Exec(ctx, fmt.Sprintf(`SELECT pg_catalog.set_config('statement_timeout'::text, '%d'::text, true),
 			pg_catalog.set_config('lock_timeout'::text, '%d'::text, true), pg_catalog.set_config('search_path'::text, 'pg_catalog, pg_temp'::text, true)`,
-			p.cfg.Timeout.Milliseconds(), wait))
+			p.config.Timeout.Milliseconds(), wait))
 		if err != nil {
 			return err
 		}

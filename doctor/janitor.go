@@ -22,7 +22,7 @@ func checkDue(ctx context.Context, p *patient) (Check, error) {
 	if err != nil {
 		return Check{}, err
 	}
-	return judgeDue(s, p.cfg.JanitorInterval), nil
+	return judgeDue(s, p.config.JanitorInterval), nil
 }
 
 // judgeDue judges what waits for a sweep.
@@ -56,7 +56,7 @@ func checkJanitor(ctx context.Context, p *patient) (Check, error) {
 	if err != nil {
 		return Check{}, err
 	}
-	return judgeJanitor(s, p.cfg.JanitorInterval), nil
+	return judgeJanitor(s, p.config.JanitorInterval), nil
 }
 
 // judgeJanitor judges when the last sweep was.

@@ -37,7 +37,7 @@ func checkPolicies(ctx context.Context, p *patient) (Check, error) {
 		}
 		all, err = policies.Read(ctx, tx, func(o *policies.Override) { // as programs do
 			n++
-			if o.Until != nil && !o.Until.After(p.cfg.Now()) {
+			if o.Until != nil && !o.Until.After(p.config.Now()) {
 				ended++
 			}
 			if err := policies.ValidOverride(o); err != nil { // the error may quote the key or the note

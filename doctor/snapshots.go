@@ -57,7 +57,7 @@ func checkSnapshots(ctx context.Context, p *patient) (c Check, err error) {
 		if err := tx.QueryRow(ctx, hiddenOf).Scan(&hidden); err != nil {
 			return err
 		}
-		c = judgePins(pins, hidden, p.cfg.OldTransaction, p.role)
+		c = judgePins(pins, hidden, p.config.OldTransaction, p.role)
 		return nil
 	})
 	return c, err

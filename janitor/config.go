@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/pglimit/pglimit/internal/store"
 	"github.com/pglimit/pglimit/janitor/internal/lease"
 )
 
@@ -27,7 +28,7 @@ const (
 )
 
 // Config configures a [Janitor]. The zero value of each field selects its
-// default. [New] returns an error for a value out of bounds.
+// default. [New] returns limiter.ErrInvalid for a value out of bounds.
 type Config struct {
 	// Interval is the time from the end of one sweep to the start of the next,
 	// varied at random by up to a tenth. Empty rows only take space, so a longer
@@ -79,8 +80,7 @@ func (c *Config) complete() (Config, error) {
 	}
 	full.BatchSize = cmp.Or(full.BatchSize, defaultBatchSize)
 	if full.BatchSize < 1 || full.BatchSize > maxBatchSize {
-		return full, fmt.Errorf("pglimit: janitor Config.BatchSize is %d: use 1 to %d, or 0 for %d",
-			full.BatchSize, maxBatchSize, defaultBatchSize)
+		return full, store.Invalid("janitor.Config.BatchSize", fmt.Sprint(full.BatchSize), fmt.Sprintf("must be from 1 to %d, or 0 for %d", maxBatchSize, defaultBatchSize))
 	}
 	full.Interval = cmp.Or(full.Interval, defaultInterval)
 	for _, f := range []struct {
@@ -94,7 +94,7 @@ func (c *Config) complete() (Config, error) {
 	} {
 		*f.value = cmp.Or(*f.value, f.usually)
 		if *f.value < f.least || *f.value > f.most {
-			return full, fmt.Errorf("pglimit: janitor Config.%s is %v: use %v to %v, or 0 for %v", f.name, *f.value, f.least, f.most, f.usually)
+			return full, store.Invalid("janitor.Config."+f.name, f.value.String(), fmt.Sprintf("must be from %v to %v, or 0 for %v", f.least, f.most, f.usually))
 		}
 	}
 	if full.Logger == nil {

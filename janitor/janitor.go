@@ -56,6 +56,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/jackc/puddle/v2"
 
+	"github.com/pglimit/pglimit/internal/store"
 	"github.com/pglimit/pglimit/internal/store/postgres/exec"
 	"github.com/pglimit/pglimit/janitor/internal/lease"
 	"github.com/pglimit/pglimit/janitor/internal/sweep"
@@ -64,7 +65,7 @@ import (
 // A Janitor deletes empty rows and returns the units of expired reservations. Its
 // methods are safe for concurrent use; sweeps of one janitor run one at a time.
 type Janitor struct {
-	cfg Config // complete
+	config Config // complete
 
 	turn  chan struct{} // contains one token: the goroutine that takes it may sweep and use lease
 	lease *lease.Lease
@@ -74,39 +75,39 @@ type Janitor struct {
 	total   Removed // since New
 }
 
-// New returns a janitor for the tables in the search_path of pool's connections. If cfg
-// is nil, it uses the defaults; otherwise it copies cfg. New sends no statement and
-// starts no goroutine. It returns an error if pool is nil, or if a field of cfg is out
-// of bounds: then the error names the field and its value.
-func New(pool *pgxpool.Pool, cfg *Config) (*Janitor, error) {
+// New returns a janitor for the tables in the search_path of pool's connections. If config
+// is nil, it uses the defaults; otherwise it copies config. New sends no statement and
+// starts no goroutine. It returns limiter.ErrInvalid for a nil pool or a field of config
+// that is out of bounds.
+func New(pool *pgxpool.Pool, config *Config) (*Janitor, error) {
 	if pool == nil {
 		return nil, errNoPool
 	}
-	return newJanitor(exec.PGX(pool, exec.Idle(0)), cfg)
+	return newJanitor(exec.PGX(pool, exec.Idle(0)), config)
 }
 
 // NewSQL is [New] for database/sql, with any PostgreSQL driver. A sweep uses one connection
 // of db at a time. The caller closes db, after Run has returned.
-func NewSQL(db *sql.DB, cfg *Config) (*Janitor, error) {
+func NewSQL(db *sql.DB, config *Config) (*Janitor, error) {
 	if db == nil {
 		return nil, errNoDB
 	}
-	return newJanitor(exec.SQL(db, exec.Idle(0)), cfg)
+	return newJanitor(exec.SQL(db, exec.Idle(0)), config)
 }
 
 var (
-	errNoPool = errors.New("pglimit: janitor: pool is nil: pass the pool of the limits' database")
-	errNoDB   = errors.New("pglimit: janitor: db is nil: pass the *sql.DB of the limits' database")
+	errNoPool = store.Invalid("pool", "nil", "open one with pgxpool.New")
+	errNoDB   = store.Invalid("db", "nil", "open one with sql.Open")
 )
 
-func newJanitor(connections exec.Connections, cfg *Config) (*Janitor, error) {
-	full, err := cfg.complete()
+func newJanitor(connections exec.Connections, config *Config) (*Janitor, error) {
+	full, err := config.complete()
 	if err != nil {
 		return nil, err
 	}
 	run := exec.NewPool(connections, exec.NewCache(exec.Warn(full.Logger)))
 	j := &Janitor{
-		cfg: full, lease: lease.New(run, full.Lease, full.Now),
+		config: full, lease: lease.New(run, full.Lease, full.Now),
 		turn: make(chan struct{}, 1), total: Removed{ByTable: map[string]int64{}},
 	}
 	j.turn <- struct{}{}
@@ -131,13 +132,13 @@ func (j *Janitor) Run(ctx context.Context) error {
 		switch {
 		case ctx.Err() != nil: // its error is ctx's
 		case err != nil:
-			j.cfg.Logger.ErrorContext(ctx, "pglimit: the janitor's sweep failed; it is tried again after the next interval",
+			j.config.Logger.ErrorContext(ctx, "pglimit: the janitor's sweep failed; it is tried again after the next interval",
 				"error", err, "removed", removed.Total())
 		default:
-			j.cfg.Logger.DebugContext(ctx, "pglimit: the janitor swept",
+			j.config.Logger.DebugContext(ctx, "pglimit: the janitor swept",
 				"removed", removed.Total(), "by_table", removed.ByTable, "kept", removed.Kept, "reservations_expired", removed.ReservationsExpired, "held_elsewhere", removed.HeldElsewhere)
 		}
-		wait := time.NewTimer(jitter(j.cfg.Interval))
+		wait := time.NewTimer(jitter(j.config.Interval))
 		select {
 		case <-ctx.Done():
 			wait.Stop()
@@ -154,11 +155,11 @@ func (j *Janitor) end(ctx context.Context) {
 	j.setRunning(false)
 	switch err := j.lease.Release(ctx); {
 	case err != nil && (errors.Is(err, puddle.ErrClosedPool) || strings.HasSuffix(err.Error(), "sql: database is closed")): // the program ends
-		j.cfg.Logger.DebugContext(ctx, "pglimit: the pool was closed before the janitor could give up its lease; others wait until it ends",
-			"lease", j.cfg.Lease)
+		j.config.Logger.DebugContext(ctx, "pglimit: the pool was closed before the janitor could give up its lease; others wait until it ends",
+			"lease", j.config.Lease)
 	case err != nil:
-		j.cfg.Logger.WarnContext(ctx, "pglimit: the janitor could not give up its lease; others wait until it ends",
-			"error", err, "lease", j.cfg.Lease)
+		j.config.Logger.WarnContext(ctx, "pglimit: the janitor could not give up its lease; others wait until it ends",
+			"error", err, "lease", j.config.Lease)
 	}
 }
 
@@ -175,8 +176,8 @@ func (j *Janitor) end(ctx context.Context) {
 // exist, the error says how to create them.
 func (j *Janitor) Sweep(ctx context.Context) (Removed, error) {
 	removed, err := j.takeTurn(ctx)
-	if j.cfg.OnSweep != nil {
-		j.cfg.OnSweep(removed)
+	if j.config.OnSweep != nil {
+		j.config.OnSweep(removed)
 	}
 	return removed, err
 }
@@ -191,7 +192,7 @@ func (j *Janitor) takeTurn(ctx context.Context) (Removed, error) {
 	}
 	removed := Removed{ByTable: map[string]int64{}}
 	one := sweep.Sweep{
-		Lease: j.lease, BatchSize: j.cfg.BatchSize, KeepDenials: j.cfg.KeepDenials, Logger: j.cfg.Logger,
+		Lease: j.lease, BatchSize: j.config.BatchSize, KeepDenials: j.config.KeepDenials, Logger: j.config.Logger,
 		CountRows: func(table string, deleted, kept int64) {
 			removed.addRows(table, deleted, kept)
 			j.mu.Lock()

@@ -34,11 +34,11 @@ func TestSetNumbersAscend(t *testing.T) {
 func TestSetGlobalGoMigrations(t *testing.T) {
 	t.Parallel()
 	goose.AddNamedMigrationContext("99999_app.go", func(context.Context, *sql.Tx) error { return nil }, nil)
-	cfg, err := pgx.ParseConfig("postgres://nobody@127.0.0.1:1/none")
+	config, err := pgx.ParseConfig("postgres://nobody@127.0.0.1:1/none")
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := Tables.provider(stdlib.OpenDB(*cfg)) // never connects
+	p, err := Tables.provider(stdlib.OpenDB(*config)) // never connects
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -137,7 +137,7 @@ func TestAllowAllAtOnceIsOneTransaction(t *testing.T) {
 	} {
 		t.Run(mode.String(), func(t *testing.T) {
 			g := newGuesses()
-			test(t, bed.NewLimiter(t, bed.Connect(t, url, g.On, func(cfg *pgxpool.Config) { cfg.ConnConfig.DefaultQueryExecMode = mode }), nil))
+			test(t, bed.NewLimiter(t, bed.Connect(t, url, g.On, func(config *pgxpool.Config) { config.ConnConfig.DefaultQueryExecMode = mode }), nil))
 			if g.right.Load() == 0 || g.wrong.Load() != 3 {
 				t.Errorf("%d guesses were right, %d wrong", g.right.Load(), g.wrong.Load())
 			}

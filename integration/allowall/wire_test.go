@@ -43,8 +43,8 @@ func (c *tripConn) Read(b []byte) (int, error) {
 
 // countTrips makes a pool count in trips.
 func countTrips(trips *atomic.Int64) func(*pgxpool.Config) {
-	return func(cfg *pgxpool.Config) {
-		cfg.ConnConfig.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
+	return func(config *pgxpool.Config) {
+		config.ConnConfig.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
 			conn, err := new(net.Dialer).DialContext(ctx, network, address)
 			return &tripConn{Conn: conn, trips: trips}, err
 		}

@@ -83,14 +83,14 @@ func NewPool(t testing.TB) *pgxpool.Pool {
 // configuration first.
 func Connect(t testing.TB, url string, changes ...func(*pgxpool.Config)) *pgxpool.Pool {
 	t.Helper()
-	cfg, err := pgxpool.ParseConfig(url)
+	config, err := pgxpool.ParseConfig(url)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, change := range changes {
-		change(cfg)
+		change(config)
 	}
-	pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
+	pool, err := pgxpool.NewWithConfig(t.Context(), config)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -100,12 +100,12 @@ func Connect(t testing.TB, url string, changes ...func(*pgxpool.Config)) *pgxpoo
 
 // Setting sets a server setting for all connections of a pool.
 func Setting(name, value string) func(*pgxpool.Config) {
-	return func(cfg *pgxpool.Config) { cfg.ConnConfig.RuntimeParams[name] = value }
+	return func(config *pgxpool.Config) { config.ConnConfig.RuntimeParams[name] = value }
 }
 
 // Connections is the most connections that a pool opens.
 func Connections(n int32) func(*pgxpool.Config) {
-	return func(cfg *pgxpool.Config) { cfg.MaxConns = n }
+	return func(config *pgxpool.Config) { config.MaxConns = n }
 }
 
 // OneConnection is for tests that inspect the session; FourConnections is the default

@@ -34,8 +34,8 @@ func NewGate(t testing.TB, url string, config limiter.Config, changes ...func(*p
 	t.Helper()
 	var barrier atomic.Pointer[chan struct{}] // nil: open
 	var arrived atomic.Int64
-	pool := Connect(t, url, append(changes, func(cfg *pgxpool.Config) {
-		cfg.PrepareConn = func(context.Context, *pgx.Conn) (bool, error) {
+	pool := Connect(t, url, append(changes, func(settings *pgxpool.Config) {
+		settings.PrepareConn = func(context.Context, *pgx.Conn) (bool, error) {
 			if b := barrier.Load(); b != nil {
 				arrived.Add(1)
 				<-*b

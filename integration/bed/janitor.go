@@ -13,20 +13,20 @@ import (
 )
 
 // NewJanitor makes a janitor over a *pgxpool.Pool or a *sql.DB. It logs to the test.
-func NewJanitor(t *testing.T, over any, cfg *janitor.Config) *janitor.Janitor {
+func NewJanitor(t *testing.T, over any, config *janitor.Config) *janitor.Janitor {
 	t.Helper()
-	if cfg == nil {
-		cfg = &janitor.Config{}
+	if config == nil {
+		config = &janitor.Config{}
 	}
-	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.NewTextHandler(t.Output(), nil))
+	if config.Logger == nil {
+		config.Logger = slog.New(slog.NewTextHandler(t.Output(), nil))
 	}
 	var j *janitor.Janitor
 	var err error
 	if pool, ok := over.(*pgxpool.Pool); ok {
-		j, err = janitor.New(pool, cfg)
+		j, err = janitor.New(pool, config)
 	} else {
-		j, err = janitor.NewSQL(over.(*sql.DB), cfg)
+		j, err = janitor.NewSQL(over.(*sql.DB), config)
 	}
 	if err != nil {
 		t.Fatal(err)

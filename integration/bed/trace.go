@@ -25,7 +25,7 @@ type Trace struct {
 type Sent []*pgx.QueuedQuery
 
 // On makes a pool's connections call the tracer.
-func (r *Trace) On(cfg *pgxpool.Config) { cfg.ConnConfig.Tracer = r }
+func (r *Trace) On(config *pgxpool.Config) { config.ConnConfig.Tracer = r }
 
 // Take returns what was sent since it was last called.
 func (r *Trace) Take() (all []Sent) {

@@ -81,9 +81,9 @@ func prepare(ctx context.Context, owner *pgxpool.Pool, steps ...func(context.Con
 		if _, err := owner.Exec(ctx, "CREATE SCHEMA "+appSchema); err != nil {
 			return err
 		}
-		cfg := owner.Config()
-		cfg.ConnConfig.RuntimeParams["search_path"] = appSchema
-		if pool, err = pgxpool.NewWithConfig(ctx, cfg); err != nil {
+		config := owner.Config()
+		config.ConnConfig.RuntimeParams["search_path"] = appSchema
+		if pool, err = pgxpool.NewWithConfig(ctx, config); err != nil {
 			return err
 		}
 		defer pool.Close()
@@ -130,7 +130,7 @@ var bouncer struct {
 // bounced returns the URL through PgBouncer of the database at address.
 func bounced(t testing.TB, address, mode string) string {
 	t.Helper()
-	cfg, err := pgconn.ParseConfig(address)
+	config, err := pgconn.ParseConfig(address)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -144,7 +144,7 @@ func bounced(t testing.TB, address, mode string) string {
 			t.Fatal(err)
 		}
 	}
-	return bouncer.URL(cfg.Database) + "&default_query_exec_mode=" + mode
+	return bouncer.URL(config.Database) + "&default_query_exec_mode=" + mode
 }
 
 func closeBouncer() error {
@@ -212,15 +212,15 @@ func sqlInWorld(t testing.TB, driver, address string) string {
 func ownerOf(t testing.TB, pool *pgxpool.Pool, err error) *pgx.Conn {
 	t.Helper()
 	answer := (*pgconn.PgError)(nil)
-	if cfg := pool.Config().ConnConfig; cfg.User != appRole || !errors.As(err, &answer) || answer.Code != "42501" {
+	if config := pool.Config().ConnConfig; config.User != appRole || !errors.As(err, &answer) || answer.Code != "42501" {
 		return nil
 	}
-	cfg, err := pgx.ParseConfig(server.URL())
+	config, err := pgx.ParseConfig(server.URL())
 	if err != nil {
 		t.Fatal(err)
 	}
-	cfg.Database = pool.Config().ConnConfig.Database
-	conn, err := pgx.ConnectConfig(t.Context(), cfg)
+	config.Database = pool.Config().ConnConfig.Database
+	conn, err := pgx.ConnectConfig(t.Context(), config)
 	if err != nil {
 		t.Fatal(err)
 	}

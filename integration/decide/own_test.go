@@ -35,10 +35,10 @@ func newGate() *gate {
 	return g
 }
 
-func (g *gate) guard(cfg *pgxpool.Config) {
-	cfg.MaxConns = 1
-	dial := cfg.ConnConfig.DialFunc
-	cfg.ConnConfig.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
+func (g *gate) guard(config *pgxpool.Config) {
+	config.MaxConns = 1
+	dial := config.ConnConfig.DialFunc
+	config.ConnConfig.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
 		server, err := dial(ctx, network, address)
 		if err != nil {
 			return nil, err

@@ -56,13 +56,13 @@ func newClient(t *testing.T, over driver, address string, d dialer) *client {
 	t.Helper()
 	config := &limiter.Config{Logger: slog.New(slog.DiscardHandler)} // else the defaults
 	if over == overPGX {
-		cfg, err := pgxpool.ParseConfig(address)
+		settings, err := pgxpool.ParseConfig(address)
 		if err != nil {
 			t.Fatal(err)
 		}
-		cfg.MaxConns = connections
-		cfg.ConnConfig.DialFunc = d.Dial
-		pool, err := pgxpool.NewWithConfig(context.Background(), cfg)
+		settings.MaxConns = connections
+		settings.ConnConfig.DialFunc = d.Dial
+		pool, err := pgxpool.NewWithConfig(context.Background(), settings)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -157,12 +157,12 @@ func overDB(over driver, db *sql.DB, l *limiter.Limiter) *client {
 func openSQL(t *testing.T, over driver, address string, d dialer) *sql.DB {
 	t.Helper()
 	if over == overSQL {
-		cfg, err := pgx.ParseConfig(address)
+		settings, err := pgx.ParseConfig(address)
 		if err != nil {
 			t.Fatal(err)
 		}
-		cfg.DialFunc = d.Dial
-		return stdlib.OpenDB(*cfg)
+		settings.DialFunc = d.Dial
+		return stdlib.OpenDB(*settings)
 	}
 	u, err := url.Parse(bed.WithoutTLS(t, address))
 	if err != nil {

@@ -103,7 +103,7 @@ func (p *pair) failOver(ctx context.Context, t *testing.T, s *scene) {
 	})
 	// What was acknowledged before the last beat of the standby was sent, was committed
 	// before it.
-	ours := bed.Connect(t, p.standby.URL(), func(cfg *pgxpool.Config) { cfg.ConnConfig.Database = s.pool.Config().ConnConfig.Database })
+	ours := bed.Connect(t, p.standby.URL(), func(config *pgxpool.Config) { config.ConnConfig.Database = s.pool.Config().ConnConfig.Database })
 	last := bed.Value[int](t, ours, "SELECT max(n) FROM beats")
 	ours.Close()
 	t.Logf("the standby's lag at the kill: %v", killed.Sub(sent[last]).Round(time.Millisecond))

@@ -78,13 +78,13 @@ func runProgram(text string, out io.Writer, in io.Reader) error {
 	if err := json.Unmarshal([]byte(text), &do); err != nil {
 		return err
 	}
-	cfg, err := pgxpool.ParseConfig(do.URL)
+	config, err := pgxpool.ParseConfig(do.URL)
 	if err != nil {
 		return err
 	}
-	cfg.MaxConns = connections
-	cfg.ConnConfig.RuntimeParams["application_name"] = do.Name
-	pool, err := pgxpool.NewWithConfig(context.Background(), cfg)
+	config.MaxConns = connections
+	config.ConnConfig.RuntimeParams["application_name"] = do.Name
+	pool, err := pgxpool.NewWithConfig(context.Background(), config)
 	if err != nil {
 		return err
 	}

@@ -65,7 +65,7 @@ func newScene(t *testing.T, f fault) *scene {
 		s.server.way = s.server.url
 	}
 	s.address = s.newDatabase(t)
-	s.pool = bed.Connect(t, s.address, func(cfg *pgxpool.Config) { cfg.ConnConfig.DialFunc = dial(s.server.url).Dial })
+	s.pool = bed.Connect(t, s.address, func(config *pgxpool.Config) { config.ConnConfig.DialFunc = dial(s.server.url).Dial })
 	if err := migrations.Up(t.Context(), s.pool); err != nil {
 		t.Fatal(err)
 	}

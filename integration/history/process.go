@@ -31,21 +31,21 @@ const processes = 4
 
 // newProcess connects a process whose clock is off by a part of a period.
 func newProcess(url string, number int, g *ground) (*process, error) {
-	cfg, err := pgxpool.ParseConfig(url)
+	settings, err := pgxpool.ParseConfig(url)
 	if err != nil {
 		return nil, err
 	}
 	p := &process{number: number, clock: clock{g, int64(number%3) * -unit / 32}}
-	cfg.MaxConns = 8
-	dial := cfg.ConnConfig.DialFunc
-	cfg.ConnConfig.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
+	settings.MaxConns = 8
+	dial := settings.ConnConfig.DialFunc
+	settings.ConnConfig.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
 		c, err := dial(ctx, network, address)
 		if err != nil {
 			return nil, err
 		}
 		return &fragile{Conn: c, cut: &p.cut}, nil
 	}
-	if p.pool, err = pgxpool.NewWithConfig(context.Background(), cfg); err != nil {
+	if p.pool, err = pgxpool.NewWithConfig(context.Background(), settings); err != nil {
 		return nil, err
 	}
 	config := &limiter.Config{

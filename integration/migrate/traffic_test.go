@@ -61,7 +61,7 @@ func (s *states) note(err error) {
 	}
 }
 
-func (s *states) trace(cfg *pgxpool.Config) { cfg.ConnConfig.Tracer = s }
+func (s *states) trace(config *pgxpool.Config) { config.ConnConfig.Tracer = s }
 
 // allows expects no statement to have failed, except with these SQLSTATEs.
 func (s *states) allows(t *testing.T, codes ...string) {

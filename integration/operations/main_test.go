@@ -19,12 +19,12 @@ func TestMain(m *testing.M) { bed.Main(m, 3) }
 // find runs one check.
 func find(t *testing.T, pool *pgxpool.Pool, name string, config ...doctor.Config) doctor.Check {
 	t.Helper()
-	cfg := doctor.Config{Only: []string{name}}
+	settings := doctor.Config{Only: []string{name}}
 	if len(config) > 0 {
-		cfg = config[0]
-		cfg.Only = []string{name}
+		settings = config[0]
+		settings.Only = []string{name}
 	}
-	report, err := doctor.Run(t.Context(), pool, &cfg)
+	report, err := doctor.Run(t.Context(), pool, &settings)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,6 +1,7 @@
 package operations
 
 import (
+	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -10,6 +11,7 @@ import (
 	"github.com/pglimit/pglimit/doctor"
 	"github.com/pglimit/pglimit/integration/bed"
 	"github.com/pglimit/pglimit/internal/must"
+	"github.com/pglimit/pglimit/limiter"
 )
 
 // TestDoctorConfig: a wrong field is an error that names it, before anything is done.
@@ -17,21 +19,21 @@ func TestDoctorConfig(t *testing.T) {
 	t.Parallel()
 	pool := bed.NewPool(t)
 	for _, c := range []struct {
-		cfg  doctor.Config
-		want string
+		config doctor.Config
+		want   string
 	}{
-		{doctor.Config{Only: []string{"tables", "x"}}, `Config.Only is "x"`},
-		{doctor.Config{Skip: []string{""}}, `Config.Skip is ""`},
-		{doctor.Config{Timeout: time.Millisecond}, "Config.Timeout is 1ms"},
-		{doctor.Config{Timeout: -1}, "Config.Timeout is -1ns"},
-		{doctor.Config{JanitorInterval: 25 * time.Hour}, "Config.JanitorInterval is 25h"},
-		{doctor.Config{OldTransaction: 1}, "Config.OldTransaction is 1ns"},
+		{doctor.Config{Only: []string{"tables", "x"}}, `Config.Only "x"`},
+		{doctor.Config{Skip: []string{""}}, `Config.Skip ""`},
+		{doctor.Config{Timeout: time.Millisecond}, "Config.Timeout 1ms"},
+		{doctor.Config{Timeout: -1}, "Config.Timeout -1ns"},
+		{doctor.Config{JanitorInterval: 25 * time.Hour}, "Config.JanitorInterval 25h"},
+		{doctor.Config{OldTransaction: 1}, "Config.OldTransaction 1ns"},
 	} {
-		if _, err := doctor.Run(t.Context(), pool, &c.cfg); err == nil || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%+v: %v", c.cfg, err)
+		if _, err := doctor.Run(t.Context(), pool, &c.config); !errors.Is(err, limiter.ErrInvalid) || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%+v: %v", c.config, err)
 		}
 	}
-	if _, err := doctor.Run(t.Context(), nil, nil); err == nil {
+	if _, err := doctor.Run(t.Context(), nil, nil); !errors.Is(err, limiter.ErrInvalid) {
 		t.Error("a report of no pool")
 	}
 	report := must.OK(doctor.Run(t.Context(), pool, &doctor.Config{Only: []string{"tables", "grants"}, Skip: []string{"grants"}}))(t)

@@ -134,7 +134,7 @@ func TestShareWithoutPreparing(t *testing.T) {
 	for _, mode := range []pgx.QueryExecMode{pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol, pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec} {
 		p := bucket
 		p.Name = fmt.Sprint("mode-", int(mode))
-		c := newCallers(t, log.URL, limiter.Config{}, func(cfg *pgxpool.Config) { cfg.ConnConfig.DefaultQueryExecMode = mode })
+		c := newCallers(t, log.URL, limiter.Config{}, func(config *pgxpool.Config) { config.ConnConfig.DefaultQueryExecMode = mode })
 		c.expectAnswers(t, charges(t, c.Limiter, p, "a", "b", "c", "d", "d"))
 		if n := bed.Value[int](t, log.Pool, "SELECT count(DISTINCT xid) FROM committed WHERE policy = $1", p.Name); n != 2 {
 			t.Errorf("%v: %d transactions", mode, n)

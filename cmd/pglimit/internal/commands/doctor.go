@@ -16,7 +16,7 @@ import (
 )
 
 func newDoctor(db *connect.Database, out *cli.Output) *cobra.Command {
-	var cfg doctor.Config
+	var config doctor.Config
 	var strict bool
 	cmd := &cobra.Command{
 		Use:   "doctor",
@@ -41,7 +41,7 @@ The checks are:
   pglimit doctor --json | jq '.checks[] | select(.status != "ok")'`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := cfg.Validate(); err != nil {
+			if err := config.Validate(); err != nil {
 				return err
 			}
 			pool, err := db.OpenUnmigrated(cmd)
@@ -49,7 +49,7 @@ The checks are:
 				return err
 			}
 			defer pool.Close()
-			report, err := doctor.Run(cmd.Context(), pool, &cfg)
+			report, err := doctor.Run(cmd.Context(), pool, &config)
 			if err != nil {
 				return cli.DatabaseError(err)
 			}
@@ -62,12 +62,12 @@ The checks are:
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringSliceVar(&cfg.Only, "only", nil, "`checks` to make, by their names; default: all")
-	flags.StringSliceVar(&cfg.Skip, "skip", nil, "`checks` to leave out")
+	flags.StringSliceVar(&config.Only, "only", nil, "`checks` to make, by their names; default: all")
+	flags.StringSliceVar(&config.Skip, "skip", nil, "`checks` to leave out")
 	flags.BoolVar(&strict, "strict", false, "end with exit code 1 for a warning too")
-	cli.DurationVar(flags, &cfg.Timeout, "timeout", 0, "`time` for each check, 10ms to 10m; default: 5s")
-	cli.DurationVar(flags, &cfg.JanitorInterval, "janitor-interval", 0, "`interval` of your janitors; default: 1m")
-	cli.DurationVar(flags, &cfg.OldTransaction, "old-transaction", 0, "`age` from which a transaction is reported; default: 1m")
+	cli.DurationVar(flags, &config.Timeout, "timeout", 0, "`time` for each check, 10ms to 10m; default: 5s")
+	cli.DurationVar(flags, &config.JanitorInterval, "janitor-interval", 0, "`interval` of your janitors; default: 1m")
+	cli.DurationVar(flags, &config.OldTransaction, "old-transaction", 0, "`age` from which a transaction is reported; default: 1m")
 	for _, name := range []string{"only", "skip"} {
 		_ = cmd.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(doctor.Names(), cobra.ShellCompDirectiveNoFileComp)) // the flag exists
 	}

@@ -26,16 +26,16 @@ func parse(address string) (*pgxpool.Config, error) {
 	if err := checkSigns(address); err != nil {
 		return nil, err
 	}
-	cfg, err := pgxpool.ParseConfig(address)
+	config, err := pgxpool.ParseConfig(address)
 	if err != nil {
 		return nil, errors.New(unparsable(err))
 	}
-	for name := range cfg.ConnConfig.RuntimeParams {
+	for name := range config.ConnConfig.RuntimeParams {
 		if !settingName.MatchString(name) { // such as "POSTGRES://app:password@host/shop?sslmode"
 			return nil, errors.New("neither a URL that begins with postgres:// nor key=value pairs")
 		}
 	}
-	return cfg, nil
+	return config, nil
 }
 
 // settingName matches the names of PostgreSQL's settings.

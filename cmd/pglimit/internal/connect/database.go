@@ -107,16 +107,16 @@ func (d *Database) open(cmd *cobra.Command, o options) (*pgxpool.Pool, error) {
 	if address == "" {
 		return nil, errors.New("no database is named: set DATABASE_URL or pass --database-url, such as postgres://app@localhost:5432/shop; or pass --embedded, or --data-dir with a directory, for a PostgreSQL that pglimit runs itself")
 	}
-	cfg, err := parse(address)
+	config, err := parse(address)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w; use a form such as postgres://user:password@host:5432/database", from, err)
 	}
-	d.password = cfg.ConnConfig.Password
+	d.password = config.ConnConfig.Password
 	if d.verbose {
-		fmt.Fprintf(cmd.ErrOrStderr(), "database: %s\n", describe(cfg.ConnConfig))
+		fmt.Fprintf(cmd.ErrOrStderr(), "database: %s\n", describe(config.ConnConfig))
 	}
-	pool, err := openPool(cmd.Context(), cfg)
-	return pool, withoutSetting(err, address, cfg.ConnConfig)
+	pool, err := openPool(cmd.Context(), config)
+	return pool, withoutSetting(err, address, config.ConnConfig)
 }
 
 // ServerVersion returns the version of pool's server as the server reports it.
@@ -128,15 +128,15 @@ func ServerVersion(ctx context.Context, pool *pgxpool.Pool) (version string, err
 }
 
 // openPool opens a pool and waits for its first connection.
-func openPool(ctx context.Context, cfg *pgxpool.Config) (*pgxpool.Pool, error) {
-	c := cfg.ConnConfig
+func openPool(ctx context.Context, config *pgxpool.Config) (*pgxpool.Pool, error) {
+	c := config.ConnConfig
 	if c.ConnectTimeout == 0 {
 		c.ConnectTimeout = connectTimeout
 	}
 	if c.RuntimeParams["application_name"] == "" {
 		c.RuntimeParams["application_name"] = "pglimit"
 	}
-	pool, err := pgxpool.NewWithConfig(ctx, cfg)
+	pool, err := pgxpool.NewWithConfig(ctx, config)
 	if err == nil {
 		if err = pool.Ping(ctx); err == nil {
 			return pool, nil

@@ -63,12 +63,12 @@ func (d *Database) openEmbedded(cmd *cobra.Command, o options) (*pgxpool.Pool, e
 	if d.verbose {
 		fmt.Fprintf(cmd.ErrOrStderr(), "database: embedded PostgreSQL %s in %s (%s)\n", session.Version, session.Dir, how)
 	}
-	cfg, err := pgxpool.ParseConfig(session.URL)
+	config, err := pgxpool.ParseConfig(session.URL)
 	if err != nil {
 		return nil, err
 	}
-	d.password = cfg.ConnConfig.Password
-	pool, err := openPool(cmd.Context(), cfg)
+	d.password = config.ConnConfig.Password
+	pool, err := openPool(cmd.Context(), config)
 	if err != nil || o.unmigrated {
 		return pool, err
 	}

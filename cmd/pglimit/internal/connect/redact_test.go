@@ -91,12 +91,12 @@ func FuzzPassword(f *testing.F) {
 			"postgres://app@db.example/shop?pool_max_conns=" + url.QueryEscape(password),
 			"postgres://app@db.example/shop?sslmode=" + url.QueryEscape(password),
 		} {
-			cfg, err := parse(address)
+			config, err := parse(address)
 			shown := ""
 			if err != nil {
 				shown = err.Error()
 			} else {
-				shown = describe(cfg.ConnConfig)
+				shown = describe(config.ConnConfig)
 			}
 			if strings.Contains(shown, one) || strings.Contains(shown, two) {
 				t.Errorf("%q: shown as %q", address, shown)

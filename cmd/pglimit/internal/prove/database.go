@@ -39,14 +39,14 @@ func newClients(ctx context.Context, pool *pgxpool.Pool, name string, n, workers
 		}
 	}()
 	for i := range n + 1 {
-		cfg := pool.Config()
-		cfg.ConnConfig.RuntimeParams["application_name"] = name
-		cfg.MaxConns = int32((workers + n - 1) / n)
+		config := pool.Config()
+		config.ConnConfig.RuntimeParams["application_name"] = name
+		config.MaxConns = int32((workers + n - 1) / n)
 		if i == n {
-			cfg.MaxConns = 1
+			config.MaxConns = 1
 		}
-		cfg.MinConns, cfg.MinIdleConns = 0, 0
-		own, err := pgxpool.NewWithConfig(ctx, cfg)
+		config.MinConns, config.MinIdleConns = 0, 0
+		own, err := pgxpool.NewWithConfig(ctx, config)
 		if err != nil {
 			return all, fmt.Errorf("connect: %w", err)
 		}

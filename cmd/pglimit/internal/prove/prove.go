@@ -98,8 +98,8 @@ type (
 // Run runs a proof on the database of pool, and always deletes its keys at the end. With
 // an error it returns the results up to then. It uses one or two connections of pool,
 // and opens one for each worker and one more.
-func Run(ctx context.Context, pool *pgxpool.Pool, cfg Config) (report Report, err error) {
-	if err := cfg.Validate(); err != nil {
+func Run(ctx context.Context, pool *pgxpool.Pool, config Config) (report Report, err error) {
+	if err := config.Validate(); err != nil {
 		return report, err
 	}
 	behindPooler, err := pooler.Between(ctx, pool)
@@ -114,14 +114,14 @@ func Run(ctx context.Context, pool *pgxpool.Pool, cfg Config) (report Report, er
 		if through, err = pooler.Describe(ctx, pool); err != nil {
 			return report, fmt.Errorf("connect: %w", err)
 		}
-		if cfg.Through != nil {
-			cfg.Through(through)
+		if config.Through != nil {
+			config.Through(through)
 		}
 	}
-	cfg.Kill = cfg.Kill && !behindPooler
+	config.Kill = config.Kill && !behindPooler
 	run := strings.ToLower(rand.Text())
 	name := "pglimit prove " + run
-	clients, err := newClients(ctx, pool, name, min(pools, cfg.Workers), cfg.Workers)
+	clients, err := newClients(ctx, pool, name, min(pools, config.Workers), config.Workers)
 	if err != nil {
 		return report, err
 	}
@@ -134,7 +134,7 @@ func Run(ctx context.Context, pool *pgxpool.Pool, cfg Config) (report Report, er
 			err = errors.Join(err, cleanUp(ctx, pool, name, run, behindPooler))
 		}
 	}()
-	report = Report{Holds: true, Workers: cfg.Workers, Pools: len(clients) - 1, Pooler: behindPooler, Through: through}
+	report = Report{Holds: true, Workers: config.Workers, Pools: len(clients) - 1, Pooler: behindPooler, Through: through}
 	if behindPooler {
 		// The limiter does without prepared statements, but not the caller's transactions.
 		if err := pooler.Check(ctx, pool); err != nil {
@@ -147,7 +147,7 @@ func Run(ctx context.Context, pool *pgxpool.Pool, cfg Config) (report Report, er
 	killing := make(chan struct{})
 	go func() {
 		defer close(killing)
-		if !cfg.Kill {
+		if !config.Kill {
 			return
 		}
 		killed, err := killNowAndThen(ctx, pool, name)
@@ -156,7 +156,7 @@ func Run(ctx context.Context, pool *pgxpool.Pool, cfg Config) (report Report, er
 			stop(err)
 		}
 	}()
-	algorithms, err := proveAll(ctx, pool, clients, cfg, run)
+	algorithms, err := proveAll(ctx, pool, clients, config, run)
 	stop(nil)
 	<-killing
 	report.Algorithms, report.Took = algorithms, time.Since(start).Seconds()
@@ -168,7 +168,7 @@ func Run(ctx context.Context, pool *pgxpool.Pool, cfg Config) (report Report, er
 
 // proveAll tests the algorithms one after the other. After an error it leaves out the
 // results of the last.
-func proveAll(ctx context.Context, pool *pgxpool.Pool, clients []*dbClient, cfg Config, run string) (all []contest.Algorithm, err error) {
+func proveAll(ctx context.Context, pool *pgxpool.Pool, clients []*dbClient, config Config, run string) (all []contest.Algorithm, err error) {
 	var senders []contest.Client
 	for _, c := range clients {
 		senders = append(senders, c)
@@ -177,13 +177,13 @@ func proveAll(ctx context.Context, pool *pgxpool.Pool, clients []*dbClient, cfg 
 		err = pool.QueryRow(ctx, "SELECT clock_timestamp()", pooler.Mode(pool)).Scan(&now)
 		return now, err
 	}
-	each := cfg.For / time.Duration(len(limiter.Algorithms()))
+	each := config.For / time.Duration(len(limiter.Algorithms()))
 	for _, algorithm := range limiter.Algorithms() {
-		if cfg.Progress != nil {
-			cfg.Progress(algorithm)
+		if config.Progress != nil {
+			config.Progress(algorithm)
 		}
 		last := len(senders) - 1
-		seen, err := contest.New(senders[:last], senders[last], cfg.Workers, algorithm, run, each).Contend(ctx, each, clock)
+		seen, err := contest.New(senders[:last], senders[last], config.Workers, algorithm, run, each).Contend(ctx, each, clock)
 		if contest.Hopeless(err) {
 			return all, err // the same for every algorithm
 		}

@@ -55,17 +55,17 @@ func TestCommandMigrates(t *testing.T) {
 	if code != 0 || !strings.HasPrefix(stdout, "up 00001 tables (") || strings.Count(stdout, "\n") != len(all) {
 		t.Errorf("up: exit code %d, stdout %q", code, stdout)
 	}
-	cfg := must.OK(pgx.ParseConfig(address))(t)
-	at := fmt.Sprintf("%s:%d", cfg.Host, cfg.Port)
-	if strings.HasPrefix(cfg.Host, "/") { // a socket's directory
-		at = fmt.Sprintf("%s port %d", cfg.Host, cfg.Port)
+	config := must.OK(pgx.ParseConfig(address))(t)
+	at := fmt.Sprintf("%s:%d", config.Host, config.Port)
+	if strings.HasPrefix(config.Host, "/") { // a socket's directory
+		at = fmt.Sprintf("%s port %d", config.Host, config.Port)
 	}
-	want := fmt.Sprintf("database: %s at %s as %s\n", cfg.Database, at, cfg.User)
+	want := fmt.Sprintf("database: %s at %s as %s\n", config.Database, at, config.User)
 	if stderr != "" {
 		t.Errorf("up: stderr %q", stderr)
 	}
 	code, stdout, stderr = bed.Pglimit(t, address, "migrate", "up", "--verbose")
-	if code != 0 || stdout != "nothing to do\n" || stderr != want || cfg.Password != "" && strings.Contains(stdout+stderr, cfg.Password) {
+	if code != 0 || stdout != "nothing to do\n" || stderr != want || config.Password != "" && strings.Contains(stdout+stderr, config.Password) {
 		t.Errorf("the second up: exit code %d, stdout %q, stderr %q, want %q", code, stdout, stderr, want)
 	}
 	// The flag takes precedence over the environment.

@@ -55,20 +55,20 @@ func (s *fakeServer) take() (log []*sent, closed []string) {
 // pool connects to the server.
 func (s *fakeServer) pool(t *testing.T, changes ...func(*pgxpool.Config)) *pgxpool.Pool {
 	t.Helper()
-	cfg, err := pgxpool.ParseConfig("host=fake user=fake sslmode=disable pool_max_conns=1")
+	config, err := pgxpool.ParseConfig("host=fake user=fake sslmode=disable pool_max_conns=1")
 	if err != nil {
 		t.Fatal(err)
 	}
-	cfg.ConnConfig.LookupFunc = func(context.Context, string) ([]string, error) { return []string{"fake"}, nil }
-	cfg.ConnConfig.DialFunc = func(context.Context, string, string) (net.Conn, error) {
+	config.ConnConfig.LookupFunc = func(context.Context, string) ([]string, error) { return []string{"fake"}, nil }
+	config.ConnConfig.DialFunc = func(context.Context, string, string) (net.Conn, error) {
 		client, server := net.Pipe()
 		go s.serve(server)
 		return client, nil
 	}
 	for _, change := range changes {
-		change(cfg)
+		change(config)
 	}
-	pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
+	pool, err := pgxpool.NewWithConfig(t.Context(), config)
 	if err != nil {
 		t.Fatal(err)
 	}
