@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/policyfile"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/site/api"
 	"github.com/pglimit/pglimit/internal/duration"
 	"github.com/pglimit/pglimit/internal/printable"
@@ -89,7 +90,7 @@ func goCode(request limiter.Request) (string, error) {
 		case string, limiter.Calendar:
 			value = strconv.Quote(value)
 		}
-		fmt.Fprintf(&text, "%s: %s,\n", api.GoNames[f.name], value)
+		fmt.Fprintf(&text, "%s: %s,\n", f.Go, value)
 	}
 	verb, cost := "Allow", ""
 	if request.Cost != 1 {
@@ -131,8 +132,8 @@ func times(n time.Duration, unit string) string {
 func commandLine(command []string, request limiter.Request) string {
 	words := slices.Clone(command)
 	for _, f := range fields(request.Policy) {
-		flag := strings.ReplaceAll(f.name, "_", "-")
-		if f.name == "name" {
+		flag := strings.ReplaceAll(f.Name, "_", "-")
+		if f.Name == "name" {
 			flag = "policy"
 		}
 		words = append(words, "--"+flag)
@@ -161,8 +162,8 @@ func commandLine(command []string, request limiter.Request) string {
 func curlLine(host string, request limiter.Request) string {
 	query := url.Values{"key": {request.Key}}
 	for _, f := range fields(request.Policy) {
-		if f.name != "name" && f.name != "algorithm" {
-			query.Set(f.name, plain(f.value))
+		if fixed[f.Name] == "" && f.Name != "algorithm" {
+			query.Set(f.Name, plain(f.value))
 		}
 	}
 	if request.Cost != 1 {
@@ -183,20 +184,18 @@ func shellQuote(word string) string {
 	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
 }
 
-// field is a field of a policy, with its name in JSON.
+// field is a field of a policy with its value.
 type field struct {
-	name  string
+	policyfile.Field
 	value any
 }
 
 // fields returns the fields of a policy that are set.
 func fields(p limiter.Policy) (set []field) {
-	for _, f := range []field{
-		{"name", p.Name}, {"algorithm", p.Algorithm}, {"limit", p.Limit}, {"period", p.Period}, {"burst", p.Burst}, {"tick", p.Tick},
-		{"aligned", p.Aligned}, {"calendar", p.Calendar}, {"time_zone", p.TimeZone}, {"block_for", p.BlockFor},
-	} {
-		if !reflect.ValueOf(f.value).IsZero() {
-			set = append(set, f)
+	all := reflect.ValueOf(p)
+	for _, f := range policyfile.FieldsOf(all.Type()) {
+		if v := all.FieldByName(f.Go); !v.IsZero() {
+			set = append(set, field{f, v.Interface()})
 		}
 	}
 	return set

@@ -5,10 +5,12 @@ import (
 	"encoding/json"
 	"errors"
 	"net/url"
+	"reflect"
 	"slices"
 	"strconv"
 	"time"
 
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/policyfile"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/site/api"
 	"github.com/pglimit/pglimit/limiter"
 )
@@ -80,18 +82,12 @@ func readPolicy(text []byte) (p limiter.Policy, _ error) {
 		bad.Algorithm = about.Algorithm
 		return p, bad
 	}
-	var bad *api.Problem
-	switch {
-	case p.Name != "" && p.Name != PolicyName:
-		bad = api.BadField("name", "is %.40q: leave it out: it is always %q here", p.Name, PolicyName)
-	case p.Durability != limiter.Durable:
-		bad = api.BadField("durability", "is %s: leave it out: it is always durable here", p.Durability)
-	case p.OnError != limiter.FailClosed:
-		bad = api.BadField("on_error", "is %s: leave it out: it is always fail_closed here", p.OnError)
-	}
-	if bad != nil {
-		bad.Algorithm = p.Algorithm
-		return p, bad
+	for _, f := range fields(p) {
+		if always := fixed[f.Name]; always != "" && plain(f.value) != always {
+			bad := api.BadField(f.Name, "is %.40q: leave it out: it is always %s here", plain(f.value), always)
+			bad.Algorithm = p.Algorithm
+			return p, bad
+		}
 	}
 	p.Name = PolicyName
 	return p, nil
@@ -108,16 +104,13 @@ func checkRequest(request limiter.Request) error {
 	return nil
 }
 
-// parameters maps the parameters of a URL's query to their parsers. Each is the field
-// of a policy with the same name in JSON.
-var parameters = map[string]func(text string) (any, error){
-	"limit": number, "period": asIs, "burst": number, "tick": asIs, "aligned": boolean,
-	"calendar": asIs, "time_zone": asIs, "block_for": asIs,
-}
+// fixed are the fields of a policy that are the same for all policies here.
+var fixed = map[string]string{"name": PolicyName, "durability": "durable", "on_error": "fail_closed", "shadow": "false"}
 
-func asIs(s string) (any, error)    { return s, nil }
-func number(s string) (any, error)  { return strconv.ParseFloat(s, 64) }
-func boolean(s string) (any, error) { return strconv.ParseBool(s) }
+// parameters are the fields of a policy that are parameters of a URL's query.
+var parameters = slices.DeleteFunc(policyfile.FieldsOf(reflect.TypeFor[limiter.Policy]()), func(f policyfile.Field) bool {
+	return fixed[f.Name] != "" || f.Name == "algorithm"
+})
 
 // parseQuery parses the query of a URL of /limited/.
 func parseQuery(a limiter.Algorithm, rawQuery string) (request limiter.Request, _ error) {
@@ -131,23 +124,29 @@ func parseQuery(a limiter.Algorithm, rawQuery string) (request limiter.Request, 
 		if len(values) > 1 {
 			return request, api.BadField(name, "is given %d times", len(values))
 		}
-		switch parse, known := parameters[name]; {
+		at := slices.IndexFunc(parameters, func(f policyfile.Field) bool { return f.Name == name })
+		text, want := values[0], "a number"
+		switch {
 		case name == "key":
-			request.Key = values[0]
+			request.Key = text
 		case name == "cost":
-			cost, err := strconv.ParseFloat(values[0], 64)
-			if err != nil {
-				return request, api.BadField(name, "is %.40q: must be a number", values[0])
+			request.Cost, err = strconv.ParseFloat(text, 64)
+		case at < 0:
+			known := ""
+			for _, f := range parameters {
+				known += f.Name + ", "
 			}
-			request.Cost = cost
-		case !known:
-			return request, &api.Problem{Message: "there is no parameter " + strconv.Quote(name) + ": use limit, period, burst, tick, aligned, calendar, time_zone, block_for, cost and key"}
+			return request, &api.Problem{Message: "there is no parameter " + strconv.Quote(name) + ": use " + known + "cost and key"}
+		case parameters[at].Type.Kind() == reflect.Float64:
+			fields[name], err = strconv.ParseFloat(text, 64)
+		case parameters[at].Type.Kind() == reflect.Bool:
+			want = "true or false"
+			fields[name], err = strconv.ParseBool(text)
 		default:
-			value, err := parse(values[0])
-			if err != nil {
-				return request, api.BadField(name, "is %.40q: must be %s", values[0], map[bool]string{true: "true or false", false: "a number"}[name == "aligned"])
-			}
-			fields[name] = value
+			fields[name] = text
+		}
+		if err != nil {
+			return request, api.BadField(name, "is %.40q: must be %s", text, want)
 		}
 	}
 	if err := parseKey(request.Key); err != nil {

@@ -213,6 +213,7 @@ func TestSendErrors(t *testing.T) {
 		{request(`{"algorithm":"gcra","limit":1,"period":"1s","colour":"red"}`), 400, "", "gcra", `unknown field "colour"`},
 		{request(`{"name":"login","algorithm":"gcra","limit":1,"period":"1s"}`), 400, "name", "gcra", `name is "login": leave it out`},
 		{request(`{"algorithm":"gcra","limit":1,"period":"1s","durability":"relaxed"}`), 400, "durability", "gcra", "always durable here"},
+		{request(`{"algorithm":"gcra","limit":1,"period":"1s","shadow":true}`), 400, "shadow", "gcra", "always false here"},
 		{request(`{"algorithm":"gcra","limit":1,"period":"1s","on_error":"fail_open"}`), 400, "on_error", "gcra", "always fail_closed here"},
 		{`{"key":"` + strings.Repeat("k", 64<<10) + `"}`, 413, "", "", "the body is longer than 65536 bytes"},
 	} {

@@ -104,13 +104,13 @@ type Field struct {
 // PolicyFields and OverrideFields are the fields of a file, in their order. The structs
 // describe them, so that a new field is here, in flags and in changes at once.
 var (
-	PolicyFields   = fieldsOf(reflect.TypeFor[limiter.StoredPolicy]())
-	OverrideFields = fieldsOf(reflect.TypeFor[limiter.Override]())
+	PolicyFields   = FieldsOf(reflect.TypeFor[limiter.StoredPolicy]())
+	OverrideFields = FieldsOf(reflect.TypeFor[limiter.Override]())
 )
 
-// fieldsOf returns the fields of a struct by their JSON tags, without those of the last
+// FieldsOf returns the fields of a struct by their JSON tags, without those of the last
 // change.
-func fieldsOf(t reflect.Type) (all []Field) {
+func FieldsOf(t reflect.Type) (all []Field) {
 	for _, f := range reflect.VisibleFields(t) {
 		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
 		if f.Anonymous || slices.Contains([]string{"version", "changed_at", "changed_by"}, name) {

@@ -13,6 +13,7 @@ import (
 	"reflect"
 	"strings"
 
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/policyfile"
 	"github.com/pglimit/pglimit/internal/keys"
 	"github.com/pglimit/pglimit/limiter"
 )
@@ -101,13 +102,6 @@ func Unavailable(message string) *Problem {
 	return &Problem{Status: http.StatusServiceUnavailable, Message: message}
 }
 
-// GoNames maps the names of a policy's fields in JSON to those in Go.
-var GoNames = map[string]string{
-	"name": "Name", "algorithm": "Algorithm", "limit": "Limit", "period": "Period", "burst": "Burst", "tick": "Tick",
-	"aligned": "Aligned", "calendar": "Calendar", "time_zone": "TimeZone", "block_for": "BlockFor",
-	"durability": "Durability", "on_error": "OnError",
-}
-
 // ProblemOf returns the problem for an error of the limiter: it names the invalid
 // field, or has status 503.
 func ProblemOf(err error, a limiter.Algorithm) *Problem {
@@ -115,9 +109,9 @@ func ProblemOf(err error, a limiter.Algorithm) *Problem {
 	var policy *limiter.PolicyError
 	switch {
 	case errors.As(err, &policy):
-		for name, field := range GoNames {
-			if field == policy.Field {
-				p.Field = name
+		for _, f := range policyfile.PolicyFields {
+			if f.Go == policy.Field {
+				p.Field = f.Name
 			}
 		}
 	case errors.Is(err, limiter.ErrInvalid):
