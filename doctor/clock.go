@@ -7,6 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pglimit/pglimit/internal/duration"
 	"github.com/pglimit/pglimit/internal/printable"
 )
 
@@ -100,7 +101,7 @@ func checkFuture(ctx context.Context, p *patient) (Check, error) {
 		one := Check{Status: Fail, Fix: fmt.Sprintf("DELETE FROM %s WHERE updated_at_us > (extract(epoch FROM clock_timestamp()) * 1000000)::bigint + %d", t.quoted, ahead.Microseconds())}
 		for _, f := range found {
 			total += f.Rows
-			one.Details = append(one.Details, fmt.Sprintf("%s: %s of policy %s, up to %v ahead", t.quoted, printable.Count(f.Rows, "key"), f.Policy, microseconds(f.Most).Round(time.Second)))
+			one.Details = append(one.Details, fmt.Sprintf("%s: %s of policy %s, up to %s ahead", t.quoted, printable.Count(f.Rows, "key"), f.Policy, duration.Format(microseconds(f.Most).Round(time.Second))))
 		}
 		c = worse(c, one)
 	}

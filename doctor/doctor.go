@@ -27,6 +27,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/pglimit/pglimit/internal/duration"
 	"github.com/pglimit/pglimit/internal/pooler"
 	"github.com/pglimit/pglimit/internal/store"
 )
@@ -286,7 +287,7 @@ func unable(ctx context.Context, err error, timeout time.Duration) Check {
 	case answered && answer.Code == "42P01", errors.Is(err, errNoTables):
 		return Check{Status: Fail, Message: "not checked, a table is missing: " + text, Fix: "pglimit migrate up"}
 	case ctx.Err() != nil, answered && answer.Code == "57014":
-		return Check{Status: Warn, Message: fmt.Sprintf("not checked, it took longer than %v", timeout), Fix: "run the doctor again with a longer timeout, or when the server is less busy"}
+		return Check{Status: Warn, Message: fmt.Sprintf("not checked, it took longer than %s", duration.Format(timeout)), Fix: "run the doctor again with a longer timeout, or when the server is less busy"}
 	}
 	return Check{Status: Fail, Message: "not checked: " + text, Fix: "correct the error, and run the doctor again"}
 }

@@ -111,7 +111,7 @@ func TestVacuum(t *testing.T) {
 	want(t, judgeBloat(statistics{Live: 1000, Bytes: 300 << 20}, table{name: "pglimit_sliding_window_log"}), OK)
 
 	want(t, judgeAutovacuum(statistics{Dead: 20_000, Now: now}, gcra), Warn, "vacuumed never")
-	want(t, judgeAutovacuum(statistics{Dead: 20_000, Vacuum: ago(2 * time.Hour), Now: now}, gcra), Warn, "2h0m0s ago")
+	want(t, judgeAutovacuum(statistics{Dead: 20_000, Vacuum: ago(2 * time.Hour), Now: now}, gcra), Warn, "2h ago")
 	want(t, judgeAutovacuum(statistics{Dead: 20_000, Vacuum: ago(time.Minute), Now: now}, gcra), OK)
 	want(t, judgeAutovacuum(statistics{Dead: 20_000, Live: 30_000, Now: now}, gcra), OK)
 	want(t, judgeAutovacuum(statistics{}, table{quoted: "x", options: []string{"autovacuum_enabled=off"}}), Fail)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/pglimit/pglimit/internal/duration"
 	"github.com/pglimit/pglimit/internal/printable"
 	"github.com/pglimit/pglimit/janitor"
 )
@@ -29,7 +30,7 @@ func checkDue(ctx context.Context, p *patient) (Check, error) {
 func judgeDue(s janitor.Status, interval time.Duration) Check {
 	c := Check{Message: fmt.Sprintf("%s due rows and %s of %s open reservations wait for the janitor", count(s.DueRows), count(s.ExpiredReservations), count(s.OpenReservations))}
 	if s.Lag > 0 {
-		c.Message += fmt.Sprintf(", the oldest for %v", s.Lag.Round(time.Second))
+		c.Message += fmt.Sprintf(", the oldest for %s", duration.Format(s.Lag.Round(time.Second)))
 	}
 	switch {
 	case s.Lag > lostIntervals*interval:
@@ -64,7 +65,7 @@ func judgeJanitor(s janitor.Status, interval time.Duration) Check {
 	waits := s.DueRows+s.ExpiredReservations > 0
 	lease := "no janitor has the lease"
 	if s.Holder != "" {
-		lease = fmt.Sprintf("janitor %s has the lease for another %v", s.Holder, s.LeaseEnds.Sub(s.At).Round(time.Second))
+		lease = fmt.Sprintf("janitor %s has the lease for another %s", s.Holder, duration.Format(s.LeaseEnds.Sub(s.At).Round(time.Second)))
 	}
 	if s.LastSweep.IsZero() {
 		c := Check{Message: "no sweep was ever completed, and nothing waits for one; " + lease}
@@ -77,7 +78,7 @@ func judgeJanitor(s janitor.Status, interval time.Duration) Check {
 		return c
 	}
 	ago := max(0, s.At.Sub(s.LastSweep))
-	c := Check{Message: fmt.Sprintf("the last sweep ended %v ago, took %v and deleted %s; %s", ago.Round(time.Second), s.Took.Round(time.Millisecond), printable.Count(s.Removed, "row"), lease)}
+	c := Check{Message: fmt.Sprintf("the last sweep ended %s ago, took %s and deleted %s; %s", duration.Format(ago.Round(time.Second)), duration.Format(s.Took.Round(time.Millisecond)), printable.Count(s.Removed, "row"), lease)}
 	switch {
 	case ago > lostIntervals*interval && waits:
 		c.Status, c.Fix = Fail, startJanitor

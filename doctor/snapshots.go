@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/pglimit/pglimit/internal/duration"
 )
 
 // oldXIDs is the age, in transactions, from which a snapshot without a time is old.
@@ -69,7 +71,7 @@ func judgePins(pins []pin, hidden int64, old time.Duration, role string) Check {
 	for _, s := range pins {
 		c = worse(c, judgePin(s, old))
 	}
-	c.Message = fmt.Sprintf("no transaction is older than %v", old)
+	c.Message = fmt.Sprintf("no transaction is older than %s", duration.Format(old))
 	if c.Status != OK {
 		c.Message = fmt.Sprintf("%d old transactions keep dead rows, locks or connections: %s", len(c.Details), c.Details[0])
 	}
@@ -101,10 +103,10 @@ func judgePin(s pin, old time.Duration) (c Check) {
 	age = age.Round(time.Millisecond)
 	switch s.Kind {
 	case "session":
-		c.Details = []string{fmt.Sprintf("pid %d, application %q, %s for %v since its transaction began", s.PID, s.Name, s.State, age)}
+		c.Details = []string{fmt.Sprintf("pid %d, application %q, %s for %s since its transaction began", s.PID, s.Name, s.State, duration.Format(age))}
 		c.Fix = fmt.Sprintf("SELECT pg_terminate_backend(%d)", s.PID)
 	case "prepared":
-		c.Details = []string{fmt.Sprintf("prepared transaction %q, for %v", s.Name, age)}
+		c.Details = []string{fmt.Sprintf("prepared transaction %q, for %s", s.Name, duration.Format(age))}
 		c.Fix = "ROLLBACK PREPARED " + literal(s.Name)
 		if !s.Mine {
 			c.Fix += " in the database that has it"

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/pglimit/pglimit/internal/duration"
 	"github.com/pglimit/pglimit/internal/printable"
 )
 
@@ -150,7 +151,7 @@ func judgeAutovacuum(s statistics, t table) Check {
 	if overdue && (s.Vacuum == nil || s.Now.Sub(*s.Vacuum) > vacuumOverdue) {
 		last := "never"
 		if s.Vacuum != nil {
-			last = fmt.Sprintf("%v ago", s.Now.Sub(*s.Vacuum).Round(time.Minute))
+			last = duration.Format(s.Now.Sub(*s.Vacuum).Round(time.Minute)) + " ago"
 		}
 		return Check{Status: Warn, Details: []string{fmt.Sprintf("%s has %d dead rows and was vacuumed %s", t.quoted, s.Dead, last)},
 			Fix: fmt.Sprintf("VACUUM %s, and see check snapshots", t.quoted)}

@@ -55,7 +55,7 @@ func TestDoctorSnapshots(t *testing.T) {
 	ctx := t.Context()
 	address := bed.NewDatabase(t)
 	pool := bed.Connect(t, address)
-	expect(t, pool, "snapshots", doctor.OK, "no transaction is older than 1m0s")
+	expect(t, pool, "snapshots", doctor.OK, "no transaction is older than 1m")
 	forgotten := bed.Connect(t, address, bed.Setting("application_name", "report"))
 	tx := bed.Begin(t, forgotten, pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
 	var pid string

@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 	"text/tabwriter"
+	"time"
 
 	"github.com/pglimit/pglimit/internal/duration"
 	"github.com/pglimit/pglimit/limiter"
@@ -17,12 +18,31 @@ func Decision(r limiter.Result) string {
 	case !r.Allowed && r.RetryAfter == limiter.Never:
 		return "denied: the cost is above the burst of " + Units(r.Burst)
 	case !r.Allowed:
-		return fmt.Sprintf("denied (%s): retry after %s", r.Reason, duration.Format(r.RetryAfter))
+		return fmt.Sprintf("denied (%s): retry after %s", r.Reason, Span(r.RetryAfter))
 	case r.Delay > 0:
-		return fmt.Sprintf("allowed: in %s, %s of %s remaining", duration.Format(r.Delay), Units(r.Remaining), Units(r.Burst))
+		return fmt.Sprintf("allowed: in %s, %s of %s remaining", Span(r.Delay), Units(r.Remaining), Units(r.Burst))
 	}
-	return fmt.Sprintf("allowed: %s of %s remaining, reset after %s", Units(r.Remaining), Units(r.Burst), duration.Format(r.ResetAfter))
+	return fmt.Sprintf("allowed: %s of %s remaining, reset after %s", Units(r.Remaining), Units(r.Burst), Span(r.ResetAfter))
 }
+
+// Span returns a time to wait, rounded up to what matters to people: whole seconds from a
+// minute on, else hundredths of a second, or milliseconds. JSON has it exactly.
+func Span(d time.Duration) string {
+	unit := time.Millisecond
+	switch {
+	case d >= time.Minute:
+		unit = time.Second
+	case d >= time.Second:
+		unit = 10 * time.Millisecond
+	}
+	if rest := d % unit; rest > 0 && d < limiter.Never-unit {
+		d += unit - rest
+	}
+	return duration.Format(d)
+}
+
+// Moment returns t in this machine's time zone, as all texts have it. JSON has UTC.
+func Moment(t time.Time) string { return t.Local().Format(time.RFC3339) }
 
 // Units returns v with up to six decimal places.
 func Units(v float64) string {

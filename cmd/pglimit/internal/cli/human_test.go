@@ -21,6 +21,17 @@ func TestDecision(t *testing.T) {
 	}
 }
 
+func TestSpan(t *testing.T) {
+	t.Parallel()
+	for d, want := range map[time.Duration]string{
+		0: "0s", 1: "1ms", 999500 * time.Microsecond: "1s", 7200001 * time.Microsecond: "7.21s", 3599940593 * time.Microsecond: "1h", time.Minute + 1: "1m1s", 1000 * time.Hour: "1000h", limiter.Never: "2562047h47m16.854775807s", 48 * time.Hour: "2d",
+	} {
+		if got := Span(d); got != want {
+			t.Errorf("%v: got %s, want %s", d, got, want)
+		}
+	}
+}
+
 func TestUnits(t *testing.T) {
 	t.Parallel()
 	for v, want := range map[float64]string{0: "0", 10: "10", 2.5: "2.5", 0.0000001: "0", 1.0 / 3: "0.333333"} {

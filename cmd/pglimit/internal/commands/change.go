@@ -1,6 +1,7 @@
 package commands
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -188,7 +189,7 @@ func (c *change) text(key string, counts []inspect.Count) string {
 	var text strings.Builder
 	text.WriteString(what + ":\n")
 	for _, n := range counts {
-		fmt.Fprintf(&text, "%s\t%s\t%s\n", printable.Shown(n.Policy), n.Algorithm, details(n))
+		fmt.Fprintf(&text, "%s\t%s\t%s\n", printable.Shown(n.Policy), cmp.Or(string(n.Algorithm), "-"), details(n))
 	}
 	return cli.Aligned(text.String())
 }

@@ -4,14 +4,12 @@ import (
 	"context"
 	"fmt"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/cli"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/connect"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/policyflags"
-	"github.com/pglimit/pglimit/internal/duration"
 	"github.com/pglimit/pglimit/internal/printable"
 	"github.com/pglimit/pglimit/limiter"
 )
@@ -132,7 +130,7 @@ leaky_bucket_queue has no refund: an interrupted wait gives its place back.`,
 // moved returns the text of what Charge or Refund did.
 func moved(what string) func(limiter.Result) string {
 	return func(r limiter.Result) string {
-		text := fmt.Sprintf("%s %s: %s of %s remaining, reset after %s", what, cli.Units(r.Granted), cli.Units(r.Remaining), cli.Units(r.Burst), duration.Format(r.ResetAfter))
+		text := fmt.Sprintf("%s %s: %s of %s remaining, reset after %s", what, cli.Units(r.Granted), cli.Units(r.Remaining), cli.Units(r.Burst), cli.Span(r.ResetAfter))
 		if r.Full {
 			text += ", full"
 		}
@@ -169,7 +167,7 @@ func usageText(s limiter.Usage) string {
 	text := fmt.Sprintf("spent\t%s\nreserved\t%s in %s\nremaining\t%s of %s\n", cli.Units(s.Spent), cli.Units(s.Reserved),
 		printable.Count(s.Reservations, "open reservation"), cli.Units(s.Result.Remaining), cli.Units(s.Result.Burst))
 	if !s.WindowEnds.IsZero() {
-		text += fmt.Sprintf("until\t%s\n", s.WindowEnds.Format(time.RFC3339))
+		text += fmt.Sprintf("until\t%s\n", cli.Moment(s.WindowEnds))
 	}
 	return cli.Aligned(text)
 }

@@ -190,7 +190,7 @@ func (s *migrationsStatus) text() string {
 	for _, m := range s.Migrations {
 		applied := "pending"
 		if m.Applied {
-			applied = m.AppliedAt.Format(time.RFC3339)
+			applied = cli.Moment(*m.AppliedAt)
 		}
 		switch {
 		case m.Objects == partly:
@@ -217,7 +217,7 @@ func (s *migrationsStatus) text() string {
 			if v.Name != "" {
 				name = "\tpglimit " + v.Name
 			}
-			fmt.Fprintf(&text, "%05d\t%s%s\n", v.Version, v.AppliedAt.Format(time.RFC3339), name)
+			fmt.Fprintf(&text, "%05d\t%s%s\n", v.Version, cli.Moment(v.AppliedAt), name)
 		}
 	}
 	return cli.Aligned(text.String())

@@ -188,7 +188,7 @@ func entryOf(c limiter.PolicyChange) historyEntry {
 }
 
 func (e historyEntry) write(text *strings.Builder) {
-	fmt.Fprintf(text, "version %d, %s, by %s", e.Version, e.ChangedAt.Format(time.RFC3339), printable.Shown(e.ChangedBy))
+	fmt.Fprintf(text, "version %d, %s, by %s", e.Version, cli.Moment(e.ChangedAt), printable.Shown(e.ChangedBy))
 	if e.Note != "" {
 		fmt.Fprintf(text, ": %s", quotedLine(e.Note))
 	}

@@ -54,7 +54,7 @@ func wait(cmd *cobra.Command, db *connect.Database, out *cli.Output, flags *poli
 		Observe: func(_ context.Context, o limiter.Observation) {
 			r = o.Result
 			if o.Err == nil && r.Allowed && r.Delay > 0 {
-				fmt.Fprintf(cmd.ErrOrStderr(), "queued: the turn comes in %s\n", duration.Format(r.Delay))
+				fmt.Fprintf(cmd.ErrOrStderr(), "queued: the turn comes in %s\n", cli.Span(r.Delay))
 			}
 		},
 	}

@@ -145,6 +145,8 @@ func WriteText(w io.Writer, changes []Change) {
 			switch {
 			case f.Before == nil:
 				fmt.Fprintf(w, "    %s: %s\n", f.Name, after)
+			case f.Before == true:
+				fmt.Fprintf(w, "    %s: true → false\n", f.Name)
 			case f.After == nil:
 				fmt.Fprintf(w, "    %s: %s → default\n", f.Name, before)
 			default:

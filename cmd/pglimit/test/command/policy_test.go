@@ -48,7 +48,7 @@ func TestPolicyCommands(t *testing.T) {
 	run(2, "leave --limit out", "allow", "--policy", "login", "--limit", "5", "alice")
 	run(0, "~ policy login\n    limit: 2 → 4\n", "policy", "set", "login", "--limit", "4")
 	run(0, "~ policy login\n    shadow: true\n", "policy", "set", "login", "--shadow")
-	run(0, "~ policy login\n    shadow: true → default\n", "policy", "set", "login", "--shadow=false")
+	run(0, "~ policy login\n    shadow: true → false\n", "policy", "set", "login", "--shadow=false")
 	run(0, "note: first", "policy", "get", "login")
 	run(0, "allowed: 1", "allow", "--policy", "login", "alice")
 
