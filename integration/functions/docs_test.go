@@ -38,8 +38,8 @@ func TestFunctionsDocs(t *testing.T) {
 			t.Errorf("%s: %v", sql, err)
 		}
 	}
-	if ran != 16 {
-		t.Errorf("ran %d blocks, want 16", ran)
+	if ran != 17 {
+		t.Errorf("ran %d blocks, want 17", ran)
 	}
 	if n := bed.Value[int](t, pool, `SELECT count(*) FROM orders`); n != 2 {
 		t.Errorf("%d orders, want 2", n)
@@ -47,7 +47,7 @@ func TestFunctionsDocs(t *testing.T) {
 	if left := bed.Value[float64](t, pool, `SELECT remaining FROM pglimit.check('budget', 'acme', 0)`); left != 100000-2*1299-1730 {
 		t.Errorf("%v remain of the budget", left)
 	}
-	calls := regexp.MustCompile(`(?s)SELECT allowed, retry_after_s\s+FROM (pglimit\.allow\(.*?\))`).FindAllStringSubmatch(text, -1)
+	calls := regexp.MustCompile(`(?s)SELECT allowed, retry_after_s\s+FROM (pglimit\.allow\('budget', .*?\))`).FindAllStringSubmatch(text, -1)
 	if len(calls) != 3 {
 		t.Errorf("%d calls from other languages, want 3", len(calls))
 	}

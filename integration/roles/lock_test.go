@@ -51,7 +51,6 @@ func TestGrantsLockHeld(t *testing.T) {
 				said <- lines.Text()
 			}
 		}()
-		bed.Receive(t, said, "the database of "+c.args)
 		line := bed.Receive(t, said, c.args+" says that it waits")
 		for _, part := range []string{"waiting for the lock of migrations", fmt.Sprintf(`process %d of role %s, application 'it''s mine'%s`, pid, role, c.visible), fmt.Sprintf("run SELECT pg_terminate_backend(%d)", pid)} {
 			if !strings.Contains(line, part) {

@@ -68,13 +68,13 @@ var (
 // parts are the words that begin a line of PL/pgSQL, and where its expressions are.
 var parts = []*regexp.Regexp{
 	regexp.MustCompile(`(?s)^(?:IF|ELSIF) (.*) THEN$`),
-	regexp.MustCompile(`(?s)^EXIT WHEN (.*);$`),
+	regexp.MustCompile(`(?s)^(?:EXIT|CONTINUE) WHEN (.*);$`),
 	regexp.MustCompile(`(?s)^WHILE (.*) LOOP$`),
 	regexp.MustCompile(`(?s)^FOR i IN (.*) \.\. (.*) LOOP$`),
 	regexp.MustCompile(`(?s)^PERFORM (.*);$`),
 	regexp.MustCompile(`(?s)^RETURN (.*);$`),
 	regexp.MustCompile(`(?s)^RAISE \w+ USING (.*);$`),
-	regexp.MustCompile(`(?s)^[\w.]+ := (.*);$`),
+	regexp.MustCompile(`(?s)^[\w.\[\]]+ := (.*);$`),
 	regexp.MustCompile(`(?s)^INSERT INTO \w+\s+\([^)]*\)\s+VALUES \((.*)\);$`),
 	regexp.MustCompile(`(?s)^(?:ELSE|LOOP|NULL;|RETURN;|END IF;|END LOOP;|EXCEPTION WHEN [\w ]+ THEN|END;)$`),
 	regexp.MustCompile(`(?s)^(?:INSERT|UPDATE|DELETE|SELECT|WITH) .*;$`),

@@ -66,6 +66,13 @@ BEGIN
             allowed bool, granted float8, remaining float8, level float8, retry_after_s float8, reset_after_s float8, delay_s float8, reason text, shadowed bool,
             replayed bool, expired bool
         );
+        CREATE TYPE pglimit.usage AS (
+            allowed bool, granted float8, remaining float8, level float8, retry_after_s float8, reset_after_s float8, delay_s float8, reason text, shadowed bool,
+            spent float8, reserved float8, reservations bigint, window_ends timestamptz
+        );
+        CREATE TYPE pglimit.results AS (
+            allowed bool, retry_after_s float8, delay_s float8, denied_by bigint, requests pglimit.result[]
+        );
         CREATE TYPE pglimit._request AS (
             -- the call: the function, its algorithm, which statement it runs, whether the caller gave the clock, whether it is tried again, whether a denial lets pass, and whether it is counted
             verb text, algorithm text, statement text, clocked bool, again bool, shadow bool, counts bool,
@@ -77,8 +84,8 @@ BEGIN
             period_us bigint, aligned bool, turn_us bigint, block_for_us bigint, lifetime_us bigint,
             -- a block's length, and the end of the block to lift
             for_us bigint, until_us bigint,
-            -- a reservation: its id and state, what it was, what is counted of it, and what ending it changed
-            id text, state text, max_rows bigint, reserved float8, units_before float8, expires_at_us bigint, changes bool, freed bool, at_us bigint,
+            -- a reservation: its id and state, what it was, what is counted of it, and what ending it changed; of a key all open ones
+            id text, state text, max_rows bigint, reservations bigint, reserved float8, units_before float8, expires_at_us bigint, changes bool, freed bool, at_us bigint,
             -- how the key stands
             granted float8, level float8, updated_at_us bigint, blocked_until_us bigint,
             -- of buckets, of windows, of logs
@@ -132,6 +139,14 @@ BEGIN
     END IF;
     RETURN pglimit._us(now);
 END $pglimit$;
+-- +goose StatementEnd
+
+-- Microseconds as a moment.
+-- +goose StatementBegin
+CREATE OR REPLACE FUNCTION pglimit._moment(us bigint) RETURNS timestamptz
+LANGUAGE sql IMMUTABLE AS $pglimit$
+    SELECT to_timestamp((us / 1000000)::float8) + (us % 1000000::bigint)::float8 * '00:00:00.000001'::interval
+$pglimit$;
 -- +goose StatementEnd
 
 -- A moment as seconds from another, at least 0; NULL is never: from 292 years on.
@@ -631,7 +646,7 @@ BEGIN
         limit_units, burst, capacity, capacity, leak, coalesce(tick_us, 1), -- limit_units, burst, capacity, room, leak, tick_us
         period_us, coalesce(aligned, false), turn_us, coalesce(block_us, 0), GREATEST(lifetime_us, block_us), -- period_us, aligned, turn_us, block_for_us, lifetime_us
         NULL, NULL, -- for_us, until_us
-        NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, -- id, state, max_rows, reserved, units_before, expires_at_us, changes, freed, at_us
+        NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, -- id, state, max_rows, reservations, reserved, units_before, expires_at_us, changes, freed, at_us
         0, NULL, NULL, NULL, -- granted, level, updated_at_us, blocked_until_us
         NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL -- leaked_at_us, ticket, ends_at_us, window_us, current, previous, newest_at_us, frees_at_us
     )::pglimit._request;
@@ -825,6 +840,18 @@ BEGIN
             FROM pglimit_leaky_bucket AS t
             WHERE t.policy = request.policy AND t.key = request.key
             INTO request.now_us, request.level, request.leaked_at_us, request.updated_at_us, request.blocked_until_us;
+        ELSIF request.statement = 'usage' THEN
+            SELECT s.*, o.reservations, o.reserved
+            FROM (
+            SELECT request.now_us::bigint AS now_us,
+                coalesce(max(t.level), 0)::float8 AS level, coalesce(max(t.leaked_at_us), 0)::bigint AS leaked_at_us,
+                   coalesce(max(t.updated_at_us), 0)::bigint AS updated_at_us, coalesce(max(t.blocked_until_us), 0)::bigint AS blocked_until_us
+            FROM pglimit_leaky_bucket AS t
+            WHERE t.policy = request.policy AND t.key = request.key
+            ) AS s,
+            LATERAL (SELECT count(*) AS reservations, coalesce(sum(h.units), 0)::float8 AS reserved FROM pglimit_reservation AS h
+                     WHERE h.policy = request.policy AND h.key = request.key AND h.state = 'open' AND h.algorithm = 'leaky_bucket') AS o
+            INTO request.now_us, request.level, request.leaked_at_us, request.updated_at_us, request.blocked_until_us, request.reservations, request.reserved;
         ELSE
             WITH c AS MATERIALIZED (
                 SELECT request.now_us AS now_us
@@ -960,12 +987,26 @@ BEGIN
         INTO request.granted, request.level, request.ticket, request.updated_at_us, request.blocked_until_us;
         request.capacity := request.burst + LEAST(1e-6::float8, 1e-9::float8 * request.burst);
     ELSE
-        SELECT request.now_us::bigint AS now_us,
-            coalesce(max(t.level), 0)::float8 AS level,
-               coalesce(max(t.updated_at_us), 0)::bigint AS updated_at_us, coalesce(max(t.blocked_until_us), 0)::bigint AS blocked_until_us
-        FROM pglimit_leaky_bucket_queue AS t
-        WHERE t.policy = request.policy AND t.key = request.key
-        INTO request.now_us, request.level, request.updated_at_us, request.blocked_until_us;
+        IF request.statement = 'check' THEN
+            SELECT request.now_us::bigint AS now_us,
+                coalesce(max(t.level), 0)::float8 AS level,
+                   coalesce(max(t.updated_at_us), 0)::bigint AS updated_at_us, coalesce(max(t.blocked_until_us), 0)::bigint AS blocked_until_us
+            FROM pglimit_leaky_bucket_queue AS t
+            WHERE t.policy = request.policy AND t.key = request.key
+            INTO request.now_us, request.level, request.updated_at_us, request.blocked_until_us;
+        ELSIF request.statement = 'usage' THEN
+            SELECT s.*, o.reservations, o.reserved
+            FROM (
+            SELECT request.now_us::bigint AS now_us,
+                coalesce(max(t.level), 0)::float8 AS level,
+                   coalesce(max(t.updated_at_us), 0)::bigint AS updated_at_us, coalesce(max(t.blocked_until_us), 0)::bigint AS blocked_until_us
+            FROM pglimit_leaky_bucket_queue AS t
+            WHERE t.policy = request.policy AND t.key = request.key
+            ) AS s,
+            LATERAL (SELECT count(*) AS reservations, coalesce(sum(h.units), 0)::float8 AS reserved FROM pglimit_reservation AS h
+                     WHERE h.policy = request.policy AND h.key = request.key AND h.state = 'open' AND h.algorithm = 'leaky_bucket_queue') AS o
+            INTO request.now_us, request.level, request.updated_at_us, request.blocked_until_us, request.reservations, request.reserved;
+        END IF;
         -- The row as it stands, brought to the moment.
         request.leaked_at_us := request.updated_at_us;
         request.updated_at_us := GREATEST(request.now_us, request.updated_at_us);
@@ -1057,6 +1098,18 @@ BEGIN
             FROM pglimit_token_bucket AS t
             WHERE t.policy = request.policy AND t.key = request.key
             INTO request.now_us, request.level, request.updated_at_us, request.blocked_until_us;
+        ELSIF request.statement = 'usage' THEN
+            SELECT s.*, o.reservations, o.reserved
+            FROM (
+            SELECT request.now_us::bigint AS now_us,
+                coalesce(max(t.level), 0)::float8 AS level,
+                   coalesce(max(t.updated_at_us), 0)::bigint AS updated_at_us, coalesce(max(t.blocked_until_us), 0)::bigint AS blocked_until_us
+            FROM pglimit_token_bucket AS t
+            WHERE t.policy = request.policy AND t.key = request.key
+            ) AS s,
+            LATERAL (SELECT count(*) AS reservations, coalesce(sum(h.units), 0)::float8 AS reserved FROM pglimit_reservation AS h
+                     WHERE h.policy = request.policy AND h.key = request.key AND h.state = 'open' AND h.algorithm = 'token_bucket') AS o
+            INTO request.now_us, request.level, request.updated_at_us, request.blocked_until_us, request.reservations, request.reserved;
         ELSE
             WITH c AS MATERIALIZED (
                 SELECT request.now_us AS now_us
@@ -1202,6 +1255,18 @@ BEGIN
             FROM pglimit_gcra AS t
             WHERE t.policy = request.policy AND t.key = request.key
             INTO request.now_us, request.level, request.updated_at_us, request.blocked_until_us;
+        ELSIF request.statement = 'usage' THEN
+            SELECT s.*, o.reservations, o.reserved
+            FROM (
+            SELECT request.now_us::bigint AS now_us,
+                coalesce(max(t.level), 0)::float8 AS level,
+                   coalesce(max(t.updated_at_us), 0)::bigint AS updated_at_us, coalesce(max(t.blocked_until_us), 0)::bigint AS blocked_until_us
+            FROM pglimit_gcra AS t
+            WHERE t.policy = request.policy AND t.key = request.key
+            ) AS s,
+            LATERAL (SELECT count(*) AS reservations, coalesce(sum(h.units), 0)::float8 AS reserved FROM pglimit_reservation AS h
+                     WHERE h.policy = request.policy AND h.key = request.key AND h.state = 'open' AND h.algorithm = 'gcra') AS o
+            INTO request.now_us, request.level, request.updated_at_us, request.blocked_until_us, request.reservations, request.reserved;
         ELSE
             WITH c AS MATERIALIZED (
                 SELECT request.now_us AS now_us
@@ -1357,6 +1422,19 @@ BEGIN
             FROM pglimit_fixed_window AS t
             WHERE t.policy = request.policy AND t.key = request.key
             INTO request.now_us, request.level, request.ends_at_us, request.updated_at_us, request.blocked_until_us;
+        ELSIF request.statement = 'usage' THEN
+            SELECT s.*, o.reservations, o.reserved
+            FROM (
+            SELECT request.now_us::bigint AS now_us,
+                coalesce(max(t.level), 0)::float8 AS level, coalesce(max(t.ends_at_us), 0)::bigint AS ends_at_us,
+                   coalesce(max(t.updated_at_us), 0)::bigint AS updated_at_us, coalesce(max(t.blocked_until_us), 0)::bigint AS blocked_until_us
+            FROM pglimit_fixed_window AS t
+            WHERE t.policy = request.policy AND t.key = request.key
+            ) AS s,
+            LATERAL (SELECT count(*) AS reservations, coalesce(sum(h.units), 0)::float8 AS reserved FROM pglimit_reservation AS h
+                     WHERE h.policy = request.policy AND h.key = request.key AND h.state = 'open' AND h.algorithm = 'fixed_window'
+                       AND h.ends_at_us = s.ends_at_us AND h.ends_at_us > s.now_us) AS o
+            INTO request.now_us, request.level, request.ends_at_us, request.updated_at_us, request.blocked_until_us, request.reservations, request.reserved;
         ELSE
             WITH c AS MATERIALIZED (
                 SELECT request.now_us AS now_us
@@ -1548,6 +1626,20 @@ BEGIN
             FROM pglimit_sliding_window_counter AS t
             WHERE t.policy = request.policy AND t.key = request.key
             INTO request.now_us, request.current, request.previous, request.window_us, request.ends_at_us, request.updated_at_us, request.blocked_until_us;
+        ELSIF request.statement = 'usage' THEN
+            SELECT s.*, o.reservations, o.reserved
+            FROM (
+            SELECT request.now_us::bigint AS now_us,
+                coalesce(max(t.current), 0)::float8 AS current, coalesce(max(t.previous), 0)::float8 AS previous,
+                   coalesce(max(t.period_us), 1)::bigint AS period_us, coalesce(max(t.ends_at_us), 0)::bigint AS ends_at_us,
+                   coalesce(max(t.updated_at_us), 0)::bigint AS updated_at_us, coalesce(max(t.blocked_until_us), 0)::bigint AS blocked_until_us
+            FROM pglimit_sliding_window_counter AS t
+            WHERE t.policy = request.policy AND t.key = request.key
+            ) AS s,
+            LATERAL (SELECT count(*) AS reservations, coalesce(sum(h.units), 0)::float8 AS reserved FROM pglimit_reservation AS h
+                     WHERE h.policy = request.policy AND h.key = request.key AND h.state = 'open' AND h.algorithm = 'sliding_window_counter') AS o
+            INTO request.now_us, request.current, request.previous, request.window_us, request.ends_at_us, request.updated_at_us, request.blocked_until_us,
+                 request.reservations, request.reserved;
         ELSE
             WITH c AS MATERIALIZED (
                 SELECT request.now_us AS now_us
@@ -1852,6 +1944,37 @@ BEGIN
             FROM pglimit_sliding_window_log AS t
             WHERE t.policy = request.policy AND t.key = request.key
             INTO request.now_us, request.level, request.newest_at_us, request.frees_at_us, request.updated_at_us, request.blocked_until_us;
+        ELSIF request.statement = 'usage' THEN
+            SELECT s.*, o.reservations, o.reserved
+            FROM (
+            SELECT request.now_us::bigint AS now_us,
+                   coalesce(max((t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
+                                                       request.now_us)
+                                                   - request.period_us::bigint, t.entries) + 1], t.total)))), 0)::float8 AS level,
+                   coalesce(max(t.entries[pg_catalog.cardinality(t.entries)]), 0)::bigint AS newest_at_us,
+                   coalesce(max(CASE WHEN request.capacity::float8 - (t.total
+                                       - coalesce(t.totals[pg_catalog.width_bucket(t.total - (request.capacity::float8 - request.unit::float8)
+                                                   - 1e-15::float8 * (t.total + request.capacity::float8), t.totals) + 1], t.total)) >= request.unit::float8
+                                   THEN t.entries[pg_catalog.width_bucket(t.total - (request.capacity::float8 - request.unit::float8)
+                                           - 1e-15::float8 * (t.total + request.capacity::float8), t.totals)]
+                                   WHEN request.capacity::float8 - (t.total - coalesce(t.totals[pg_catalog.width_bucket(t.total - (request.capacity::float8 - request.unit::float8)
+                                                   - 1e-15::float8 * (t.total + request.capacity::float8), t.totals) + 2], t.total)) >= request.unit::float8
+                                   THEN t.entries[pg_catalog.width_bucket(t.total - (request.capacity::float8 - request.unit::float8)
+                                           - 1e-15::float8 * (t.total + request.capacity::float8), t.totals) + 1]
+                                   WHEN request.capacity::float8 - (t.total - coalesce(t.totals[pg_catalog.width_bucket(t.total - (request.capacity::float8 - request.unit::float8)
+                                                   - 1e-15::float8 * (t.total + request.capacity::float8), t.totals) + 3], t.total)) >= request.unit::float8
+                                   THEN t.entries[pg_catalog.width_bucket(t.total - (request.capacity::float8 - request.unit::float8)
+                                           - 1e-15::float8 * (t.total + request.capacity::float8), t.totals) + 2]
+                                   ELSE t.entries[pg_catalog.width_bucket(t.total - (request.capacity::float8 - request.unit::float8)
+                                           + 1e-15::float8 * (t.total + request.capacity::float8), t.totals)] END), 0)::bigint AS frees_at_us,
+                   coalesce(max(t.updated_at_us), 0)::bigint AS updated_at_us, coalesce(max(t.blocked_until_us), 0)::bigint AS blocked_until_us
+            FROM pglimit_sliding_window_log AS t
+            WHERE t.policy = request.policy AND t.key = request.key
+            ) AS s,
+            LATERAL (SELECT count(*) AS reservations, coalesce(sum(h.units), 0)::float8 AS reserved FROM pglimit_reservation AS h
+                     WHERE h.policy = request.policy AND h.key = request.key AND h.state = 'open' AND h.algorithm = 'sliding_window_log') AS o
+            INTO request.now_us, request.level, request.newest_at_us, request.frees_at_us, request.updated_at_us, request.blocked_until_us, request.reservations,
+                 request.reserved;
         ELSE
             WITH c AS MATERIALIZED (
                 SELECT request.now_us AS now_us
@@ -2039,6 +2162,15 @@ BEGIN
         -- The block that this denial started, which expired reservations caused.
         PERFORM pglimit.unblock_with(request.algorithm, request.policy, request.key);
     END IF;
+    RETURN pglimit._again(request);
+END $pglimit$;
+-- +goose StatementEnd
+
+-- Runs the request's statement by a second reading of the clock, and nothing after it.
+-- +goose StatementBegin
+CREATE OR REPLACE FUNCTION pglimit._again(request pglimit._request) RETURNS pglimit._request
+LANGUAGE plpgsql VOLATILE AS $pglimit$
+BEGIN
     IF NOT request.clocked THEN
         request.now_us := (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint;
         IF request.turn_us IS NOT NULL THEN
@@ -2170,7 +2302,7 @@ BEGIN
     END IF;
     -- The answer counts from the caller's clock, or from that of the decision once the
     -- row was locked.
-    now_us := CASE WHEN request.clocked OR request.statement = 'check' THEN request.now_us ELSE request.updated_at_us END;
+    now_us := CASE WHEN request.clocked OR request.statement IN ('check', 'usage') THEN request.now_us ELSE request.updated_at_us END;
 
     IF request.algorithm IN ('leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'gcra') THEN
         IF request.level > 0::float8 THEN
@@ -2328,6 +2460,141 @@ END $pglimit$;
 COMMENT ON FUNCTION pglimit.allow IS 'Requests cost units under a policy, all or nothing.';
 
 -- +goose StatementBegin
+CREATE OR REPLACE FUNCTION pglimit.allow_all(names text[], keys text[], costs float8[] DEFAULT NULL, now timestamptz DEFAULT NULL) RETURNS pglimit.results
+LANGUAGE plpgsql VOLATILE AS $pglimit$
+DECLARE
+    most bigint := 1000; -- requests
+    name text;
+    key text;
+    cost float8;
+    policy pglimit._policy;
+    request pglimit._request;
+    due pglimit._request;
+    requests pglimit._request[]; -- as in the call
+    answer pglimit.result;
+    answers pglimit.result[];
+    places bigint[]; -- in the order of locks
+    fits bool[];
+    enforced bigint := 0;
+    possible bool := true; -- that all fit
+    allowed bool := true;
+    denied_by bigint;
+    delay_s float8 := 0;
+    wait_s float8 := 0;
+BEGIN
+    -- As lists that begin at 1.
+    names := ARRAY(SELECT pg_catalog.unnest(names));
+    keys := ARRAY(SELECT pg_catalog.unnest(keys));
+    costs := CASE WHEN costs IS NULL THEN pg_catalog.array_fill(1::float8, ARRAY[pg_catalog.cardinality(names)]) ELSE ARRAY(SELECT pg_catalog.unnest(costs)) END;
+    IF (pg_catalog.cardinality(names) BETWEEN 1 AND most) IS NOT TRUE THEN
+        PERFORM pglimit._refuse('names', 'a list of ' || pg_catalog.cardinality(names)::text, 'must have from 1 to ' || most::text || ' policies', 'Name one for each key.');
+    ELSIF pg_catalog.cardinality(keys) <> pg_catalog.cardinality(names) OR pg_catalog.cardinality(costs) <> pg_catalog.cardinality(names) THEN
+        PERFORM pglimit._refuse('keys', 'a list of ' || pg_catalog.cardinality(keys)::text, 'names, keys and costs must be of one length', 'Leave costs out for 1 unit of each.');
+    END IF;
+    FOR i IN 1 .. pg_catalog.cardinality(names) LOOP
+        name := names[i];
+        key := keys[i];
+        cost := costs[i];
+        policy := pglimit._policy_of(name, key, now);
+        request := pglimit._arguments('take', policy.algorithm, name, key, cost, limit_units => policy.limit_units, period_s => policy.period_s,
+            burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned, block_for_s => policy.block_for_s,
+            shadow => policy.shadow, now => now, calendar => policy.calendar, time_zone => policy.time_zone,
+            unlimited => policy.unlimited, count_denials => policy.count_denials);
+        requests[i] := request;
+        CONTINUE WHEN request.shadow OR request.statement = 'none';
+        enforced := enforced + 1;
+        possible := possible AND request.statement <> 'check';
+    END LOOP;
+    places := ARRAY(SELECT r.place FROM pg_catalog.unnest(requests) WITH ORDINALITY AS r (verb, algorithm, statement, clocked, again, shadow, counts, policy, key, units, cost, count, unit, now_us, limit_units, burst, capacity, room, leak,
+            tick_us, period_us, aligned, turn_us, block_for_us, lifetime_us, for_us, until_us, id, state, max_rows, reservations, reserved, units_before,
+            expires_at_us, changes, freed, at_us, granted, level, updated_at_us, blocked_until_us, leaked_at_us, ticket, ends_at_us, window_us, current, previous,
+            newest_at_us, frees_at_us, place)
+        ORDER BY pg_catalog.array_position(ARRAY['leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'gcra', 'fixed_window', 'sliding_window_counter', 'sliding_window_log'], r.algorithm), r.policy COLLATE "C", r.key COLLATE "C");
+    FOR i IN 2 .. pg_catalog.cardinality(places) LOOP
+        IF requests[places[i]].policy = requests[places[i - 1]].policy AND requests[places[i]].key = requests[places[i - 1]].key THEN
+            PERFORM pglimit._refuse('keys', quote_literal(left(requests[places[i]].key, 40)), 'is there twice for policy ' || requests[places[i]].policy, 'Add up its costs.');
+        END IF;
+    END LOOP;
+
+    -- Locks the rows in their order and looks what fits. A take of no units starts the block of a
+    -- key for whose cost there is no room, and changes nothing else.
+    FOR i IN 1 .. pg_catalog.cardinality(places) LOOP
+        request := requests[places[i]];
+        CONTINUE WHEN request.shadow OR request.statement = 'none';
+        request.count := 0;
+        request.again := true;
+        IF NOT possible THEN
+            request.statement := 'check';
+        END IF;
+        request := pglimit._run(request);
+        IF NOT possible AND enforced > 1 AND request.blocked_until_us > request.updated_at_us THEN
+            request.granted := -1;
+        END IF;
+        fits[places[i]] := request.granted = 0::float8 AND floor((request.capacity - request.level) / request.units) >= 1::float8;
+        IF possible AND NOT fits[places[i]] THEN
+            IF request.granted = 0::float8 AND request.algorithm <> 'leaky_bucket_queue' THEN
+                IF pglimit._reap(request.algorithm, request.policy, request.key, CASE WHEN request.clocked THEN request.now_us END) THEN
+                    PERFORM pglimit.unblock_with(request.algorithm, request.policy, request.key);
+                    request := pglimit._again(request);
+                    fits[places[i]] := floor((request.capacity - request.level) / request.units) >= 1::float8;
+                END IF;
+            END IF;
+        END IF;
+        allowed := allowed AND fits[places[i]];
+        requests[places[i]] := request;
+    END LOOP;
+
+    FOR i IN 1 .. pg_catalog.cardinality(places) LOOP
+        request := requests[places[i]];
+        request.count := 1;
+        IF request.statement = 'none' THEN
+            answer := pglimit._answer(request);
+        ELSIF request.shadow THEN
+            -- It never denies the others, and is not decided if they were denied.
+            answer := (NULL, 0, NULL, NULL, NULL, NULL, 0, NULL, NULL)::pglimit.result;
+            IF allowed THEN
+                answer := pglimit._answer(pglimit._run(request));
+            END IF;
+        ELSIF allowed THEN
+            request := pglimit._again(request);
+            IF request.granted <> 1::float8 THEN
+                RAISE serialization_failure USING MESSAGE = 'pglimit: a row changed while it was locked', HINT = 'Roll back, and run the transaction again.';
+            END IF;
+            answer := pglimit._answer(request);
+        ELSE
+            IF fits[places[i]] THEN
+                request.granted := 1;
+            END IF;
+            IF request.granted <> 1::float8 AND request.algorithm = 'sliding_window_log' THEN
+                -- When there is room for the units; the take looked for none.
+                due := request;
+                due.statement := 'check';
+                due.now_us := request.updated_at_us;
+                due := pglimit._run(due);
+                request.frees_at_us := due.frees_at_us;
+            END IF;
+            answer := pglimit._answer(request);
+            IF NOT answer.allowed THEN
+                IF denied_by IS NULL OR answer.retry_after_s IS NULL AND wait_s IS NOT NULL OR answer.retry_after_s > wait_s
+                    OR places[i] < denied_by AND answer.retry_after_s IS NOT DISTINCT FROM wait_s THEN
+                    denied_by := places[i];
+                    wait_s := answer.retry_after_s;
+                END IF;
+            END IF;
+        END IF;
+        IF NOT allowed THEN
+            answer.granted := 0;
+            answer.delay_s := 0;
+        END IF;
+        delay_s := GREATEST(delay_s, answer.delay_s);
+        answers[places[i]] := answer;
+    END LOOP;
+    RETURN (allowed, wait_s, delay_s, denied_by, answers)::pglimit.results;
+END $pglimit$;
+-- +goose StatementEnd
+COMMENT ON FUNCTION pglimit.allow_all IS 'Requests units under several policies and keys at once, all of them or none.';
+
+-- +goose StatementBegin
 CREATE OR REPLACE FUNCTION pglimit.allow_up_to(name text, key text, cost float8 DEFAULT 1, now timestamptz DEFAULT NULL) RETURNS pglimit.result
 LANGUAGE plpgsql VOLATILE AS $pglimit$
 DECLARE
@@ -2402,6 +2669,64 @@ BEGIN
 END $pglimit$;
 -- +goose StatementEnd
 COMMENT ON FUNCTION pglimit.check_with IS 'Reports what a request for cost units would be answered, and consumes nothing; at cost 0, how the key stands.';
+
+-- +goose StatementBegin
+CREATE OR REPLACE FUNCTION pglimit.usage(name text, key text, now timestamptz DEFAULT NULL) RETURNS pglimit.usage
+LANGUAGE plpgsql VOLATILE AS $pglimit$
+DECLARE
+    policy pglimit._policy := pglimit._policy_of(name, key, now);
+    request pglimit._request := pglimit._arguments('check', policy.algorithm, name, key, 0, limit_units => policy.limit_units, period_s => policy.period_s,
+            burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned, block_for_s => policy.block_for_s,
+            shadow => policy.shadow, now => now, calendar => policy.calendar, time_zone => policy.time_zone,
+            unlimited => policy.unlimited, count_denials => policy.count_denials);
+    answer pglimit.result;
+    reserved float8 := 0;
+    window_ends timestamptz;
+BEGIN
+    IF request.statement <> 'none' THEN
+        request.statement := 'usage';
+        request := pglimit._run(request);
+    END IF;
+    answer := pglimit._answer(request);
+    IF request.statement <> 'none' THEN
+        reserved := LEAST(request.reserved, answer.level);
+        IF request.algorithm = 'fixed_window' AND answer.level > 0::float8 THEN
+            window_ends := pglimit._moment(request.ends_at_us);
+        END IF;
+    END IF;
+    RETURN (answer.allowed, answer.granted, answer.remaining, answer.level, answer.retry_after_s, answer.reset_after_s, answer.delay_s, answer.reason, answer.shadowed,
+            answer.level - reserved, reserved, coalesce(request.reservations, 0), window_ends)::pglimit.usage;
+END $pglimit$;
+-- +goose StatementEnd
+COMMENT ON FUNCTION pglimit.usage IS 'Reports what a key has spent under a policy, what is reserved and what is left.';
+
+-- +goose StatementBegin
+CREATE OR REPLACE FUNCTION pglimit.usage_with(algorithm text, name text, key text, limit_units float8 DEFAULT NULL, period_s float8 DEFAULT NULL, burst float8 DEFAULT NULL,
+    tick_s float8 DEFAULT 0, aligned bool DEFAULT false, ends_at timestamptz DEFAULT NULL, block_for_s float8 DEFAULT 0,
+    shadow bool DEFAULT false, now timestamptz DEFAULT NULL) RETURNS pglimit.usage
+LANGUAGE plpgsql VOLATILE AS $pglimit$
+DECLARE
+    request pglimit._request := pglimit._arguments('check', algorithm, name, key, 0, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, shadow, now);
+    answer pglimit.result;
+    reserved float8 := 0;
+    window_ends timestamptz;
+BEGIN
+    IF request.statement <> 'none' THEN
+        request.statement := 'usage';
+        request := pglimit._run(request);
+    END IF;
+    answer := pglimit._answer(request);
+    IF request.statement <> 'none' THEN
+        reserved := LEAST(request.reserved, answer.level);
+        IF request.algorithm = 'fixed_window' AND answer.level > 0::float8 THEN
+            window_ends := pglimit._moment(request.ends_at_us);
+        END IF;
+    END IF;
+    RETURN (answer.allowed, answer.granted, answer.remaining, answer.level, answer.retry_after_s, answer.reset_after_s, answer.delay_s, answer.reason, answer.shadowed,
+            answer.level - reserved, reserved, coalesce(request.reservations, 0), window_ends)::pglimit.usage;
+END $pglimit$;
+-- +goose StatementEnd
+COMMENT ON FUNCTION pglimit.usage_with IS 'Reports what a key has spent, what is reserved and what is left.';
 
 -- +goose StatementBegin
 CREATE OR REPLACE FUNCTION pglimit.charge(name text, key text, cost float8 DEFAULT 1, now timestamptz DEFAULT NULL) RETURNS pglimit.result
@@ -2532,7 +2857,7 @@ BEGIN
                 coalesce(request.ends_at_us, 0), coalesce(request.leaked_at_us, request.updated_at_us));
     END IF;
     RETURN (answer.allowed, answer.granted, answer.remaining, answer.level, answer.retry_after_s, answer.reset_after_s, answer.delay_s, answer.reason, answer.shadowed, reservation,
-            CASE WHEN answer.allowed THEN to_timestamp((expires_us / 1000000)::float8) + (expires_us % 1000000::bigint)::float8 * interval '1 microsecond' END)::pglimit.reservation;
+            CASE WHEN answer.allowed THEN pglimit._moment(expires_us) END)::pglimit.reservation;
 END $pglimit$;
 -- +goose StatementEnd
 COMMENT ON FUNCTION pglimit.reserve IS 'Sets cost units aside under a policy for ttl_s, all or nothing, until settle or cancel ends the reservation.';
@@ -2566,7 +2891,7 @@ BEGIN
                 coalesce(request.ends_at_us, 0), coalesce(request.leaked_at_us, request.updated_at_us));
     END IF;
     RETURN (answer.allowed, answer.granted, answer.remaining, answer.level, answer.retry_after_s, answer.reset_after_s, answer.delay_s, answer.reason, answer.shadowed, reservation,
-            CASE WHEN answer.allowed THEN to_timestamp((expires_us / 1000000)::float8) + (expires_us % 1000000::bigint)::float8 * interval '1 microsecond' END)::pglimit.reservation;
+            CASE WHEN answer.allowed THEN pglimit._moment(expires_us) END)::pglimit.reservation;
 END $pglimit$;
 -- +goose StatementEnd
 COMMENT ON FUNCTION pglimit.reserve_with IS 'Sets cost units aside for ttl_s, all or nothing, until settle or cancel ends the reservation.';
@@ -3215,7 +3540,7 @@ BEGIN
                 coalesce(request.ends_at_us, 0), coalesce(request.leaked_at_us, request.updated_at_us));
     END IF;
     RETURN (answer.allowed, answer.granted, answer.remaining, answer.level, answer.retry_after_s, answer.reset_after_s, answer.delay_s, answer.reason, answer.shadowed, reservation,
-            CASE WHEN answer.allowed THEN to_timestamp((expires_us / 1000000)::float8) + (expires_us % 1000000::bigint)::float8 * interval '1 microsecond' END)::pglimit.reservation;
+            CASE WHEN answer.allowed THEN pglimit._moment(expires_us) END)::pglimit.reservation;
 END $pglimit$;
 -- +goose StatementEnd
 COMMENT ON FUNCTION pglimit_ask.reserve IS 'Sets cost units aside for ttl_s, all or nothing, until settle or cancel ends the reservation.';
@@ -3289,9 +3614,9 @@ BEGIN
     FOR f IN SELECT p.oid FROM pg_proc AS p
              WHERE (p.pronamespace = to_regnamespace('pglimit'::text)::oid AND p.proname IN (
                      'leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'gcra', 'fixed_window', 'sliding_window_counter', 'sliding_window_log',
-                     'allow', 'allow_up_to', 'allow_up_to_with', 'check', 'check_with', 'charge', 'charge_with', 'refund',
-                     'refund_with', 'reserve', 'reserve_with', 'settle', 'cancel', 'block', 'block_with', 'unblock', 'unblock_with',
-                     'reset', 'reset_with')
+                     'allow', 'allow_all', 'allow_up_to', 'allow_up_to_with', 'check', 'check_with', 'usage', 'usage_with',
+                     'charge', 'charge_with', 'refund', 'refund_with', 'reserve', 'reserve_with', 'settle', 'cancel', 'block',
+                     'block_with', 'unblock', 'unblock_with', 'reset', 'reset_with')
                  OR p.pronamespace = to_regnamespace('pglimit_ask'::text)::oid AND p.proname IN (
                      'allow', 'allow_up_to', 'check', 'charge', 'reserve', 'settle', 'cancel')) LOOP
         EXECUTE pg_catalog.format('ALTER FUNCTION %s SET search_path TO %I, pg_temp', f, home);
@@ -3346,16 +3671,16 @@ BEGIN
     FOR f IN SELECT p.oid FROM pg_proc AS p
              WHERE p.pronamespace = to_regnamespace('pglimit'::text)::oid AND pg_catalog.regexp_replace(p.proname, '^_undone_', '') IN (
                  'leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'gcra', 'fixed_window', 'sliding_window_counter', 'sliding_window_log',
-                 'allow', 'allow_up_to', 'allow_up_to_with', 'check', 'check_with', 'charge', 'charge_with', 'refund',
-                 'refund_with', 'reserve', 'reserve_with', 'settle', 'cancel', 'block', 'block_with', 'unblock', 'unblock_with',
-                 'reset', 'reset_with',
-                 '_refuse', '_whole', '_us', '_clock', '_seconds', '_delay', '_bucket_at', '_counter_at', '_target', '_arguments', '_run', '_retry', '_reap', '_settle', '_answer', '_count_denial',
+                 'allow', 'allow_all', 'allow_up_to', 'allow_up_to_with', 'check', 'check_with', 'usage', 'usage_with',
+                 'charge', 'charge_with', 'refund', 'refund_with', 'reserve', 'reserve_with', 'settle', 'cancel', 'block',
+                 'block_with', 'unblock', 'unblock_with', 'reset', 'reset_with',
+                 '_refuse', '_whole', '_us', '_clock', '_seconds', '_delay', '_bucket_at', '_counter_at', '_target', '_arguments', '_run', '_retry', '_reap', '_settle', '_answer', '_count_denial', '_again', '_moment',
                  '_base64url', '_reservation_id', '_reservation', '_current', '_policy_of', '_local', '_zone', '_changes', '_period_end',
                  '_leaky_bucket', '_leaky_bucket_queue', '_token_bucket', '_gcra', '_fixed_window', '_sliding_window_counter', '_sliding_window_log') LOOP
         EXECUTE 'DROP FUNCTION ' || f::text;
     END LOOP;
     IF to_regtype('pglimit.result'::text) IS NOT NULL THEN
-        DROP TYPE pglimit.result, pglimit.reservation, pglimit.settlement, pglimit._request, pglimit._policy;
+        DROP TYPE pglimit.results, pglimit.result, pglimit.reservation, pglimit.settlement, pglimit.usage, pglimit._request, pglimit._policy;
     END IF;
     PERFORM set_config('lock_timeout'::text, '10s'::text, true);
     BEGIN

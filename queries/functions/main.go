@@ -149,8 +149,12 @@ func functions(read *statements) (all []function) {
 	one, numbers := slices.Concat(limit[:1], now), slices.Concat(limit, burst, tick, fixed, ends)
 	all = append(all, function{Name: "allow", Template: "decision", Algorithm: ofPolicy, Returns: "pglimit.result",
 		About: "Requests cost units under a policy, all or nothing.", Parameters: slices.Concat(target, one)})
+	all = append(all, function{Name: "allow_all", Template: "together", Algorithm: ofPolicy, Returns: "pglimit.results",
+		About:      "Requests units under several policies and keys at once, all of them or none.",
+		Parameters: slices.Concat([]parameter{{"names", "text[]", ""}, {"keys", "text[]", ""}, {"costs", "float8[]", "NULL"}}, now)})
 	verb("allow_up_to", "decision", "pglimit.result", "Requests up to cost units under a policy and is granted what fits.", one, numbers)
 	verb("check", "dispatch", "pglimit.result", "Reports what a request for cost units under a policy would be answered, and consumes nothing; at cost 0, how the key stands.", one, numbers)
+	verb("usage", "usage", "pglimit.usage", "Reports what a key has spent under a policy, what is reserved and what is left.", now, numbers[1:])
 	verb("charge", "dispatch", "pglimit.result", "Records cost units under a policy that were spent whatever the limit says.", one, numbers)
 	verb("refund", "dispatch", "pglimit.result", "Gives cost units back, at most what is there.", one, numbers)
 	verb("reserve", "reserve", "pglimit.reservation", "Sets cost units aside under a policy for ttl_s, all or nothing, until settle or cancel ends the reservation.",
@@ -218,13 +222,18 @@ func named(name string) func(parameter) bool { return func(p parameter) bool { r
 // the parameters there those that it has itself.
 func (f function) Arguments() string {
 	verb := f.Verb()
-	if f.Algorithm != "algorithm" && !f.ByName() || verb == "allow" {
+	switch {
+	case f.Algorithm != "algorithm" && !f.ByName() || verb == "allow":
 		verb = "take"
+	case verb == "usage": // at no cost
+		verb = "check"
 	}
 	all := []string{quote(verb), f.Algorithm}
 	gap := false // from the first that is left out on
 	for _, p := range slices.Concat(target, limit, burst, tick, fixed, block, now, ttl, []parameter{{Name: "calendar"}, {Name: "time_zone"}, {Name: "unlimited"}, {Name: "count_denials"}}) {
 		switch {
+		case f.Verb() == "usage" && p.Name == "cost":
+			all = append(all, "0")
 		case f.ByName() && p.Name == "unlimited" && (verb == "charge" || verb == "refund"):
 			gap = true // they record what was, also of a key without a limit
 		case f.ByName() && slices.Contains(stored, p.Name):
@@ -242,6 +251,17 @@ func (f function) Arguments() string {
 		return broken(strings.Join(all, ", "), 110, "            ")
 	}
 	return strings.Join(all, ", ")
+}
+
+// Each is the function for one of the requests of allow_all.
+func (f function) Each() function {
+	f.Name, f.Parameters = "allow", slices.Concat(target, limit[:1], now)
+	return f
+}
+
+// Order is SQL for the place of an algorithm in the order of locks.
+func (f function) Order(algorithm string) string {
+	return "pg_catalog.array_position(ARRAY[" + tables(algorithms) + "], " + algorithm + ")"
 }
 
 // Policy is the call that reads the policy.
@@ -357,7 +377,7 @@ func run(from, to string) error {
 		algorithms[i].read = read
 	}
 	templates, err := template.New("").Funcs(template.FuncMap{
-		"quote": quote, "in": in, "row": row, "indent": indent, "broken": broken,
+		"quote": quote, "in": in, "row": row, "fields": fieldNames, "indent": indent, "broken": broken,
 		"longest":  func(unit string) int64 { return calendars.Unit(unit).Longest() },
 		"title":    func(s string) string { return strings.ToUpper(s[:1]) + s[1:] },
 		"names":    func() string { return tables(algorithms) },

@@ -64,7 +64,12 @@ func (s *statements) plpgsql(query string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	columns, err := returned(s.text[query])
+	answer, more := s.text[query], []string(nil)
+	if name, ok := strings.CutSuffix(query, "Usage"); ok { // the columns of Get, and these
+		answer, more = s.text[name+"Get"], []string{"reservations", "reserved"}
+	}
+	columns, err := returned(answer)
+	columns = append(columns, more...)
 	if err != nil {
 		return "", fmt.Errorf("%s: %w", query, err)
 	}

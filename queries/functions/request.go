@@ -27,8 +27,8 @@ var fields = []group{
 		Names: []string{"period_us bigint", "aligned bool", "turn_us bigint", "block_for_us bigint", "lifetime_us bigint"}},
 	{About: "a block's length, and the end of the block to lift",
 		Names: []string{"for_us bigint", "until_us bigint"}},
-	{About: "a reservation: its id and state, what it was, what is counted of it, and what ending it changed",
-		Names: []string{"id text", "state text", "max_rows bigint", "reserved float8", "units_before float8", "expires_at_us bigint",
+	{About: "a reservation: its id and state, what it was, what is counted of it, and what ending it changed; of a key all open ones",
+		Names: []string{"id text", "state text", "max_rows bigint", "reservations bigint", "reserved float8", "units_before float8", "expires_at_us bigint",
 			"changes bool", "freed bool", "at_us bigint"}},
 	{About: "how the key stands",
 		Names: []string{"granted float8", "level float8", "updated_at_us bigint", "blocked_until_us bigint"}},
@@ -68,6 +68,18 @@ func row(margin int, pairs ...string) (string, error) {
 		return "", fmt.Errorf("the type _request has no field %s", name)
 	}
 	return "(\n" + indent(margin, strings.Join(lines, "\n")) + "\n" + strings.Repeat(" ", margin-4) + ")::pglimit._request", nil
+}
+
+// fieldNames are the names of the fields, in their order.
+func fieldNames() string {
+	var all []string
+	for _, g := range fields {
+		for _, f := range g.Names {
+			name, _, _ := strings.Cut(f, " ")
+			all = append(all, name)
+		}
+	}
+	return broken(strings.Join(all, ", "), 150, "            ")
 }
 
 var mentioned = regexp.MustCompile(`\brequest\.([a-z]\w*)`)
