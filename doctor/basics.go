@@ -7,6 +7,8 @@ import (
 	"slices"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/pglimit/pglimit/db"
 )
 
 // settings are the settings that checks read.
@@ -37,7 +39,7 @@ const (
 // readBasics reads what several checks need, with the settings that the pool's connections
 // have.
 func (p *patient) readBasics(ctx context.Context) error {
-	return p.transaction(ctx, func(tx pgx.Tx) error {
+	return p.transaction(ctx, func(tx db.DBTX) error {
 		if err := tx.QueryRow(ctx, basicsOf).Scan(&p.role, &p.database, &p.path, &p.version, &p.standby, &p.seesAll); err != nil {
 			return fmt.Errorf("read the server's version: %w", err)
 		}

@@ -5,8 +5,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
+	"github.com/pglimit/pglimit/db"
 	"github.com/pglimit/pglimit/internal/duration"
 	"github.com/pglimit/pglimit/internal/printable"
 )
@@ -23,7 +22,7 @@ const (
 
 func checkClock(ctx context.Context, p *patient) (Check, error) {
 	var offset, roundTrip time.Duration
-	err := p.begin(ctx, func(tx pgx.Tx) error {
+	err := p.begin(ctx, func(tx db.DBTX) error {
 		for try := range 3 { // the fastest reading is the most exact
 			var server time.Time
 			sent, began := p.config.Now(), time.Now()

@@ -10,13 +10,14 @@
 //	}
 //
 // Run only reads the catalogue, the server's statistics and a bounded number of rows. It
-// changes nothing and takes no lock that a decision could wait for. `pglimit doctor` prints
-// the same report.
+// changes nothing and takes no lock that a decision could wait for. [RunSQL] is for
+// database/sql. `pglimit doctor` prints the same report.
 package doctor
 
 import (
 	"cmp"
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"slices"
@@ -24,11 +25,13 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/jackc/pgx/v5/stdlib"
 
+	"github.com/pglimit/pglimit/db"
 	"github.com/pglimit/pglimit/internal/duration"
 	"github.com/pglimit/pglimit/internal/pooler"
+	"github.com/pglimit/pglimit/internal/sqldb"
 	"github.com/pglimit/pglimit/internal/store"
 )
 
@@ -242,15 +245,46 @@ func Run(ctx context.Context, pool *pgxpool.Pool, config *Config) (Report, error
 	if err != nil {
 		return Report{}, err
 	}
-	began := time.Now()
-	report := Report{At: began, Checks: []Check{}}
-	p, err := admit(ctx, pool, full)
+	c := pool.Config()
+	c.ConnConfig.DefaultQueryExecMode = pooler.Mode(pool)
+	c.MinConns, c.MinIdleConns, c.MaxConns = 0, 0, 2
+	if c.ConnConfig.ConnectTimeout == 0 || c.ConnConfig.ConnectTimeout > full.Timeout {
+		c.ConnConfig.ConnectTimeout = full.Timeout
+	}
+	second, err := pgxpool.NewWithConfig(ctx, c)
 	if err != nil {
 		return Report{}, fmt.Errorf("pglimit: doctor: %w", err)
 	}
-	defer p.pool.Close()
+	defer second.Close()
+	own, db := stdlib.OpenDBFromPool(pool), stdlib.OpenDBFromPool(second)
+	defer own.Close()
+	defer db.Close()
+	return run(ctx, &patient{config: full, own: own, db: db, size: int64(pool.Config().MaxConns), opened: int64(pool.Stat().TotalConns())})
+}
+
+// RunSQL is [Run] for database/sql, with any PostgreSQL driver. It uses connections of db,
+// one at a time, and two for check pooler. So it waits, up to Config.Timeout for each check,
+// while all of them are in use. Check pooler can only judge pgx's driver.
+func RunSQL(ctx context.Context, db *sql.DB, config *Config) (Report, error) {
+	if db == nil {
+		return Report{}, store.Invalid("db", "nil", "open one with sql.Open")
+	}
+	full, err := config.complete()
+	if err != nil {
+		return Report{}, err
+	}
+	s := db.Stats()
+	return run(ctx, &patient{config: full, own: db, db: db, size: int64(s.MaxOpenConnections), opened: int64(s.OpenConnections)})
+}
+
+func run(ctx context.Context, p *patient) (Report, error) {
+	began := time.Now()
+	report := Report{At: began, Checks: []Check{}}
+	if err := p.admit(ctx); err != nil {
+		return Report{}, fmt.Errorf("pglimit: doctor: %w", err)
+	}
 	for _, c := range all {
-		if len(full.Only) > 0 && !slices.Contains(full.Only, c.name) || slices.Contains(full.Skip, c.name) {
+		if len(p.config.Only) > 0 && !slices.Contains(p.config.Only, c.name) || slices.Contains(p.config.Skip, c.name) {
 			continue
 		}
 		report.Checks = append(report.Checks, p.examine(ctx, c))
@@ -276,17 +310,20 @@ func (p *patient) examine(ctx context.Context, c check) Check {
 
 // unable is the line of a check that failed.
 func unable(ctx context.Context, err error, timeout time.Duration) Check {
-	var answer *pgconn.PgError
-	answered := errors.As(err, &answer)
+	var answer interface{ SQLState() string }
+	code := ""
+	if errors.As(err, &answer) {
+		code = answer.SQLState()
+	}
 	text := strings.TrimPrefix(strings.Join(strings.Fields(err.Error()), " "), "pglimit: ")
 	switch {
-	case answered && answer.Code == "42501":
-		return Check{Status: Warn, Message: "not checked, this role may not read it: " + answer.Message, Fix: "see check grants, or run the doctor as another role"}
-	case answered && answer.Code == "55P03":
-		return Check{Status: Warn, Message: "not checked, a table is locked: " + answer.Message, Fix: "run the doctor again when the migration or VACUUM FULL has ended"}
-	case answered && answer.Code == "42P01", errors.Is(err, errNoTables):
+	case code == "42501":
+		return Check{Status: Warn, Message: "not checked, this role may not read it: " + text, Fix: "see check grants, or run the doctor as another role"}
+	case code == "55P03":
+		return Check{Status: Warn, Message: "not checked, a table is locked: " + text, Fix: "run the doctor again when the migration or VACUUM FULL has ended"}
+	case code == "42P01", errors.Is(err, errNoTables):
 		return Check{Status: Fail, Message: "not checked, a table is missing: " + text, Fix: "pglimit migrate up"}
-	case ctx.Err() != nil, answered && answer.Code == "57014":
+	case ctx.Err() != nil, code == "57014":
 		return Check{Status: Warn, Message: fmt.Sprintf("not checked, it took longer than %s", duration.Format(timeout)), Fix: "run the doctor again with a longer timeout, or when the server is less busy"}
 	}
 	return Check{Status: Fail, Message: "not checked: " + text, Fix: "correct the error, and run the doctor again"}
@@ -298,8 +335,11 @@ var errNoTables = errors.New("no schema of the search_path has pglimit's tables"
 // patient is the database that is checked.
 type patient struct {
 	config Config
-	own    *pgxpool.Pool // the caller's
-	pool   *pgxpool.Pool // the doctor's own, in a mode that works through any pooler
+	own    *sql.DB // the caller's connections
+	db     *sql.DB // of pgx: the doctor's own, in a mode that works through any pooler
+	// size is the most connections that the caller's pool opens, 0 if it has no bound, and
+	// opened those that are open.
+	size, opened int64
 
 	settings map[string]setting
 	role     string // quoted
@@ -329,32 +369,16 @@ type table struct {
 }
 
 // admit connects, and reads what several checks need.
-func admit(ctx context.Context, own *pgxpool.Pool, config Config) (_ *patient, err error) {
-	c := own.Config()
-	c.ConnConfig.DefaultQueryExecMode = pooler.Mode(own)
-	c.MinConns, c.MinIdleConns, c.MaxConns = 0, 0, 2
-	if c.ConnConfig.ConnectTimeout == 0 || c.ConnConfig.ConnectTimeout > config.Timeout {
-		c.ConnConfig.ConnectTimeout = config.Timeout
-	}
-	pool, err := pgxpool.NewWithConfig(ctx, c)
-	if err != nil {
-		return nil, err
-	}
-	defer func() {
-		if err != nil {
-			pool.Close()
-		}
-	}()
-	p := &patient{config: config, own: own, pool: pool}
-	ctx, cancel := context.WithTimeout(ctx, config.Timeout)
+func (p *patient) admit(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, p.config.Timeout)
 	defer cancel()
-	return p, p.readBasics(ctx)
+	return p.readBasics(ctx)
 }
 
 // begin calls read in a read-only transaction in which statements and waits for locks end
 // in time, and only pg_catalog's objects are found.
-func (p *patient) begin(ctx context.Context, read func(pgx.Tx) error) error {
-	return p.transaction(ctx, func(tx pgx.Tx) error {
+func (p *patient) begin(ctx context.Context, read func(db.DBTX) error) error {
+	return p.transaction(ctx, func(tx db.DBTX) error {
 		wait := max(1, min(p.config.Timeout, time.Second).Milliseconds())
 		_, err := tx.Exec(ctx, fmt.Sprintf(`SELECT pg_catalog.set_config('statement_timeout'::text, '%d'::text, true),
 			pg_catalog.set_config('lock_timeout'::text, '%d'::text, true), pg_catalog.set_config('search_path'::text, 'pg_catalog, pg_temp'::text, true)`,
@@ -367,13 +391,18 @@ func (p *patient) begin(ctx context.Context, read func(pgx.Tx) error) error {
 }
 
 // transaction calls read in a read-only transaction.
-func (p *patient) transaction(ctx context.Context, read func(pgx.Tx) error) error {
-	return pgx.BeginTxFunc(ctx, p.pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadOnly}, read)
+func (p *patient) transaction(ctx context.Context, read func(db.DBTX) error) error {
+	tx, err := p.db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted, ReadOnly: true})
+	if err != nil {
+		return err
+	}
+	defer tx.Rollback()
+	return read(sqldb.Tx(tx))
 }
 
 // rows collects the rows of a query.
 func rows[R any](ctx context.Context, p *patient, sql string, args ...any) (all []R, err error) {
-	err = p.begin(ctx, func(tx pgx.Tx) error {
+	err = p.begin(ctx, func(tx db.DBTX) error {
 		found, err := tx.Query(ctx, sql, args...)
 		if err != nil {
 			return err

@@ -8,8 +8,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pglimit/pglimit/internal/migrations"
 	"github.com/pglimit/pglimit/janitor"
-	"github.com/pglimit/pglimit/migrations"
 )
 
 func want(t *testing.T, c Check, status Status, words ...string) {
@@ -57,6 +57,8 @@ func TestConnections(t *testing.T) {
 	want(t, judgeConnections(free(93), 97, 4, 0), Fail)
 	want(t, judgeConnections(free(50), 97, 60, 0), Warn)
 	want(t, judgeConnections(free(50), 97, 60, 20), OK)
+	want(t, judgeConnections(free(10), 97, 0, 2), Warn, "may open all others")
+	want(t, judgeConnections(free(93), 97, 0, 2), Fail)
 	want(t, judgeConnections(load{Used: 10, RoleUsed: 20, RoleLimit: 20, DataLimit: -1}, 97, 4, 0), Fail, "the role's")
 	want(t, judgeConnections(load{Used: 10, RoleLimit: -1, DataUsed: 2, DataLimit: 3}, 97, 4, 2), Warn, "the database's")
 }

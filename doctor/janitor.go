@@ -19,7 +19,7 @@ const (
 const startJanitor = "run `pglimit janitor`, or janitor.New(pool, nil) and Run, in one process or in all; `pglimit janitor --once` sweeps now"
 
 func checkDue(ctx context.Context, p *patient) (Check, error) {
-	s, err := janitor.ReadStatus(ctx, p.pool)
+	s, err := janitor.ReadStatusSQL(ctx, p.db)
 	if err != nil {
 		return Check{}, err
 	}
@@ -53,7 +53,7 @@ func count(n int64) string {
 }
 
 func checkJanitor(ctx context.Context, p *patient) (Check, error) {
-	s, err := janitor.ReadStatus(ctx, p.pool)
+	s, err := janitor.ReadStatusSQL(ctx, p.db)
 	if err != nil {
 		return Check{}, err
 	}

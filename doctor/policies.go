@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pglimit/pglimit/db"
 	"github.com/pglimit/pglimit/internal/policies"
 	"github.com/pglimit/pglimit/internal/printable"
 	"github.com/pglimit/pglimit/internal/store"
@@ -31,7 +32,7 @@ func checkPolicies(ctx context.Context, p *patient) (Check, error) {
 	var all *policies.Rows
 	var override []string // those that are not valid
 	n, ended := 0, 0
-	err := p.begin(ctx, func(tx pgx.Tx) (err error) {
+	err := p.begin(ctx, func(tx db.DBTX) (err error) {
 		if _, err := tx.Exec(ctx, "SET LOCAL search_path TO pg_catalog, "+p.home+", pg_temp"); err != nil {
 			return err
 		}

@@ -118,11 +118,11 @@ func checkConnections(ctx context.Context, p *patient) (Check, error) {
 	}
 	l := all[0]
 	most := p.number("max_connections") - p.number("superuser_reserved_connections") - p.number("reserved_connections")
-	return judgeConnections(l, most, int64(p.own.Config().MaxConns), int64(p.own.Stat().TotalConns())), nil
+	return judgeConnections(l, most, p.size, p.opened), nil
 }
 
-// judgeConnections judges the tightest of three bounds. pool is the size of the pool, of
-// which opened connections are in use already.
+// judgeConnections judges the tightest of three bounds. pool is the size of the pool, 0 if it
+// has none, of which opened connections are in use already.
 func judgeConnections(l load, most, pool, opened int64) Check {
 	type bound struct {
 		name       string
@@ -135,6 +135,10 @@ func judgeConnections(l load, most, pool, opened int64) Check {
 		}
 	}
 	c := Check{Message: fmt.Sprintf("%d of %d connections are in use (%s); this pool opens up to %d", tight.used, tight.most, tight.name, pool)}
+	if pool == 0 {
+		c = Check{Status: Warn, Message: fmt.Sprintf("%d of %d connections are in use (%s), and this pool may open all others", tight.used, tight.most, tight.name),
+			Fix: "call db.SetMaxOpenConns"}
+	}
 	fix := "close idle connections, lower the sizes of the pools, or put a pooler in between; docs/operations.md says how"
 	switch free := tight.most - tight.used; {
 	case free*20 < tight.most:

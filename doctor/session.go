@@ -2,30 +2,68 @@ package doctor
 
 import (
 	"context"
+	"database/sql"
+	"errors"
 	"fmt"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/pglimit/pglimit/db"
+	"github.com/pglimit/pglimit/internal/migrations"
 	"github.com/pglimit/pglimit/internal/pooler"
-	"github.com/pglimit/pglimit/migrations"
 )
 
-func checkPooler(ctx context.Context, p *patient) (Check, error) {
-	between, err := pooler.Between(ctx, p.pool)
+func checkPooler(ctx context.Context, p *patient) (c Check, err error) {
+	err = onPgx(ctx, p.db, 1, func(conns []*pgx.Conn) error {
+		between, err := pooler.BetweenOn(ctx, conns[0])
+		if err == nil && !between {
+			c = judgePooler(conns[0].Config().DefaultQueryExecMode, false, true, nil)
+		}
+		return err
+	})
+	if errors.Is(err, errNotPgx) {
+		return Check{Message: "whether a pooler is between cannot be seen with this driver; docs/operations.md has the settings for lib/pq behind one"}, nil
+	}
+	if err != nil || c.Message != "" {
+		return c, err
+	}
+	tried := 2
+	if p.size == 1 {
+		tried = 1
+	}
+	err = onPgx(ctx, p.own, tried, func(conns []*pgx.Conn) error {
+		lost := pooler.CheckOn(ctx, conns)
+		if lost != nil && !pooler.Lost(lost) {
+			return fmt.Errorf("execute a statement on two connections of the pool: %w", lost)
+		}
+		c = judgePooler(conns[0].Config().DefaultQueryExecMode, true, tried > 1, lost)
+		return nil
+	})
+	return c, err
+}
+
+// errNotPgx is onPgx's error for connections of another driver.
+var errNotPgx = errors.New("the driver is not pgx")
+
+// onPgx calls f with so many connections of db at once.
+func onPgx(ctx context.Context, db *sql.DB, n int, f func([]*pgx.Conn) error, have ...*pgx.Conn) error {
+	if len(have) == n {
+		return f(have)
+	}
+	c, err := db.Conn(ctx)
 	if err != nil {
-		return Check{}, err
+		return err
 	}
-	mode := p.own.Config().ConnConfig.DefaultQueryExecMode
-	if !between {
-		return judgePooler(mode, false, true, nil), nil
-	}
-	lost := pooler.Check(ctx, p.own)
-	if lost != nil && !pooler.Lost(lost) {
-		return Check{}, fmt.Errorf("execute a statement on two connections of the pool: %w", lost)
-	}
-	return judgePooler(mode, true, p.own.Config().MaxConns > 1, lost), nil
+	defer c.Close()
+	return c.Raw(func(driver any) error {
+		of, ok := driver.(*stdlib.Conn)
+		if !ok {
+			return errNotPgx
+		}
+		return onPgx(ctx, db, n, f, append(have, of.Conn())...)
+	})
 }
 
 // judgePooler judges an exec mode of pgx. tried reports whether statements were executed
@@ -50,11 +88,15 @@ func judgePooler(mode pgx.QueryExecMode, between, tried bool, lost error) Check 
 func modeName(mode pgx.QueryExecMode) string { return strings.ReplaceAll(mode.String(), " ", "_") }
 
 func checkSchemas(ctx context.Context, p *patient) (Check, error) {
-	exposed, err := migrations.Strangers(ctx, p.pool)
+	exposed, err := migrations.Strangers(ctx, p.db)
 	if err != nil {
 		return Check{}, err
 	}
-	several, err := db.New().TableOwners(ctx, p.pool)
+	var several string
+	err = p.transaction(ctx, func(tx db.DBTX) (err error) {
+		several, err = db.New().TableOwners(ctx, tx)
+		return err
+	})
 	if err != nil {
 		return Check{}, err
 	}

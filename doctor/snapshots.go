@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pglimit/pglimit/db"
 	"github.com/pglimit/pglimit/internal/duration"
 )
 
@@ -46,7 +47,7 @@ ORDER BY 5 DESC, 6 DESC`
 const hiddenOf = `SELECT count(*) FROM pg_stat_activity AS a WHERE a.datname = current_database() AND a.query = '<insufficient privilege>'`
 
 func checkSnapshots(ctx context.Context, p *patient) (c Check, err error) {
-	err = p.begin(ctx, func(tx pgx.Tx) error {
+	err = p.begin(ctx, func(tx db.DBTX) error {
 		found, err := tx.Query(ctx, pinsOf)
 		if err != nil {
 			return err

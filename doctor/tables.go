@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/pglimit/pglimit/migrations"
+	"github.com/pglimit/pglimit/internal/migrations"
 )
 
 func checkTables(ctx context.Context, p *patient) (Check, error) {
@@ -50,7 +50,7 @@ func checkMigrations(ctx context.Context, p *patient) (Check, error) {
 	if err := p.needsTables(); err != nil {
 		return Check{}, err
 	}
-	all, err := migrations.Status(ctx, p.pool)
+	all, err := migrations.Tables.Status(ctx, p.db)
 	if err != nil {
 		return Check{}, err
 	}
@@ -59,14 +59,14 @@ func checkMigrations(ctx context.Context, p *patient) (Check, error) {
 		return judgeMigrations(applied, pending, "pglimit migrate up"), nil
 	}
 	// Another tool records what has run. MissingGrants returns an error if a table is missing.
-	if _, err := migrations.MissingGrants(ctx, p.pool); err != nil {
+	if _, err := migrations.MissingGrants(ctx, p.db); err != nil {
 		return Check{Status: Fail, Message: strings.TrimPrefix(err.Error(), "pglimit: "), Fix: "run this release's migrations with the tool that ran the others"}, nil
 	}
 	return Check{Message: "another tool records the migrations, and this release's tables are there"}, nil
 }
 
 func checkFunctions(ctx context.Context, p *patient) (Check, error) {
-	all, err := migrations.Functions.Status(ctx, p.pool)
+	all, err := migrations.Functions.Status(ctx, p.db)
 	if err != nil {
 		return Check{}, err
 	}
@@ -98,7 +98,7 @@ func judgeMigrations(applied, pending []string, fix string) Check {
 }
 
 func checkGrants(ctx context.Context, p *patient) (Check, error) {
-	missing, err := migrations.MissingGrants(ctx, p.pool)
+	missing, err := migrations.MissingGrants(ctx, p.db)
 	if err != nil {
 		return Check{}, err
 	}

@@ -5,124 +5,102 @@
 // There are four ways to run the migrations. Choose one for each schema and keep it:
 //
 //   - [Up] or [UpSQL] at the start of an application, or `pglimit migrate up` in a
-//     deployment. [VersionTable] records which migrations have run, separately from the
-//     application's goose table. A lock makes concurrent calls safe.
+//     deployment. The table pglimit_goose_db_version records which migrations have run,
+//     separately from the application's goose table. A lock makes concurrent calls safe.
 //   - [FS] in the application's goose provider, with a separate version table.
 //   - [Export] into the application's goose folder: pglimit's migrations get the next
 //     numbers there and run with the application's.
-//   - [Print], for other tools: plain SQL. The tool records what has run.
-//
-// [Status] reports what [VersionTable] records. [Present] reports what exists, and [Records]
-// what an application's goose recorded, for the other ways.
+//   - `pglimit migrate print`, for other tools: plain SQL. The tool records what has run.
 //
 // The tables are created in the first schema of the connection's search_path that
 // exists. To use a separate schema, create it and end the connection string in
-// ?search_path=limits.
+// ?search_path=limits. `pglimit migrate down` undoes migrations, and `pglimit migrate
+// status` reports what has run, in each of the four ways.
 //
 // [Functions] is a second, optional sequence with a separate record. It creates the
-// limiter as SQL functions, for programs in other languages: see [UpFunctions].
+// limiter as SQL functions, for programs in other languages.
 //
 // Migrating needs the right to create tables. Deciding needs only SELECT, INSERT,
-// UPDATE and DELETE on them, and less through the SQL functions: [PlanGrants] returns the
-// statements that give each role its rights. No other role should be able to create objects in the
-// schemas of the search_path: [Strangers] lists roles that can.
+// UPDATE and DELETE on them, and less through the SQL functions: `pglimit migrate grants`
+// prints the statements that give each role its rights. No other role should be able to
+// create objects in the schemas of the search_path: `pglimit doctor` lists roles that can.
 package migrations
 
 import (
 	"context"
 	"database/sql"
-	"embed"
-	"errors"
-	"math"
-	"time"
+	"io/fs"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglimit/pglimit/internal/migrations"
 )
 
-// FS contains the migrations, named NNNNN_<name>.sql, in goose's format, for an
-// application's goose provider.
-//
-//go:embed *.sql
-var FS embed.FS
-
-// VersionTable is the table in which [Up], [UpTo] and [Down] record which migrations have
-// run. It is in the schema of pglimit's tables.
-const VersionTable = "pglimit_goose_db_version"
-
-const (
-	// Latest makes [UpTo] run all migrations.
-	Latest int64 = math.MaxInt64
-	// Previous makes [Down] undo only the last migration.
-	Previous int64 = -1
-)
-
-// ErrNoSuchVersion is returned by [UpTo] and [Down] if no migration has the version.
-// Nothing was changed.
-var ErrNoSuchVersion = errors.New("pglimit: there is no such migration")
-
-// Migration is the status of one migration.
-type Migration struct {
-	// Version is its number, from 1.
-	Version int64
-	// Name is the name of its file without the number and .sql, such as "tables".
-	Name string
-	// Applied reports whether it has run.
-	Applied bool
-	// AppliedAt is when it ran; zero if Applied is false. goose stores it without
-	// a time zone: it is wrong if the session's TimeZone has changed since.
-	AppliedAt time.Time
-}
-
-// Step is a migration that was just run or undone.
-type Step struct {
-	// Version is its number, from 1.
-	Version int64
-	// Name is the name of its file without the number and .sql, such as "tables".
-	Name string
-	// Took is its duration.
-	Took time.Duration
-}
-
-// Up runs all migrations that have not run yet, each in a separate transaction. It may
-// be called at every start and by many processes concurrently: one works, and the others
-// wait for at most five minutes, checking once a second. slog.Default() gets a warning that
-// names the session that holds the lock. The error of a wait that ended names it too. If no
-// migration is pending, Up takes no lock and needs only the right to read [VersionTable].
+// Up runs all migrations of the tables that have not run yet, each in a separate
+// transaction. It may be called at every start and by many processes concurrently: one
+// works, and the others wait for at most five minutes, checking once a second.
+// slog.Default() gets a warning that names the session that holds the lock. The error of a
+// wait that ended names it too. If no migration is pending, Up takes no lock and needs only
+// the right to read pglimit_goose_db_version.
 //
 // The lock belongs to a session, so pool must connect to the server directly or through
 // a pooler in session mode. One connection is enough. If ctx is cancelled, the current
 // migration is rolled back and the earlier ones stay.
 //
 // Up does not check whether other roles may create objects in the schemas of the
-// search_path: [Strangers] does, and `pglimit migrate up` warns.
-func Up(ctx context.Context, pool *pgxpool.Pool) error { return Tables.Up(ctx, pool) }
+// search_path: `pglimit migrate up` warns, and so does package doctor.
+func Up(ctx context.Context, pool *pgxpool.Pool) error { return migrations.Tables.Up(ctx, pool) }
 
 // UpSQL does what [Up] does for database/sql, with any PostgreSQL driver. It does not
 // close db.
-func UpSQL(ctx context.Context, db *sql.DB) error { return Tables.UpSQL(ctx, db) }
+func UpSQL(ctx context.Context, db *sql.DB) error { return migrations.Tables.UpSQL(ctx, db) }
 
-// UpTo runs migrations as [Up] does, up to and including version to; [Latest] runs all.
-// It returns the migrations that it ran, in order: none if none was pending. On an error,
-// it returns the migrations that ran before, and they stay.
-func UpTo(ctx context.Context, pool *pgxpool.Pool, to int64) ([]Step, error) {
-	return Tables.UpTo(ctx, pool, to)
-}
+// FS returns the migrations of the tables, named NNNNN_<name>.sql, in goose's format, for an
+// application's goose provider.
+func FS() fs.FS { return migrations.Tables.FS() }
 
-// Down undoes migrations, the last first, until version to is the last one applied. 0
-// undoes all and deletes all limits' data; [Previous] undoes one. Down returns the
-// migrations that it undid, in order: none if there was nothing to undo. Locks and errors
-// are as with [UpTo].
+// Export copies the migrations of the tables into dir, the folder of an application's goose
+// migrations, so that they run with the application's and in its version table. Run it
+// again after each update of pglimit: it skips a migration if dir has a file
+// *_pglimit_<name>.sql with any number.
 //
-// Down may run under traffic. Afterwards limiters return limiter.ErrNotMigrated. No other
-// statement waits for Down longer than a fraction of deadlock_timeout, or fails with a
-// deadlock because of it. If other transactions leave no gap for about ten seconds, Down
-// returns an error with the next step, and the current migration stays applied.
-func Down(ctx context.Context, pool *pgxpool.Pool, to int64) ([]Step, error) {
-	return Tables.Down(ctx, pool, to)
-}
+// Files are called NNNNN_pglimit_<name>.sql and continue the numbers in dir. The first
+// number is
+//
+//   - 00001 if dir has no migrations;
+//   - one more than the highest, with as many digits; or
+//   - if the highest is a time of 14 digits, the present in UTC, or one second after the
+//     highest if that is later.
+//
+// Export returns the paths of the files that it wrote, in order. It never overwrites a
+// file. On an error, it returns the files written before, and they stay.
+func Export(dir string) ([]string, error) { return migrations.Tables.Export(dir) }
 
-// Status returns all migrations in order, and whether each has run. It only reads and
-// takes no lock.
-func Status(ctx context.Context, pool *pgxpool.Pool) ([]Migration, error) {
-	return Tables.Status(ctx, pool)
-}
+// Set is a sequence of migrations with a separate record: [Functions]. Its methods are safe
+// for concurrent use.
+type Set struct{ set *migrations.Set }
+
+// Functions are the SQL functions of schemas pglimit and pglimit_ask, for programs in
+// other languages: docs/sql.md. They are optional. They need the tables and find them with any
+// search_path of the caller. A database has one set of functions, recorded in
+// pglimit_functions_goose_db_version. Create the tables first, and undo the functions before
+// the tables. Run Functions.Up after each update of pglimit.
+var Functions = Set{migrations.Functions}
+
+// ErrExposed is returned by [Set.Up] and [Set.UpSQL] if a migration is pending and other
+// roles may create objects in a schema that the functions would use: the functions could
+// run such a role's objects. Nothing was changed. The message lists each such schema and
+// the next step.
+var ErrExposed = migrations.ErrExposed
+
+// Up is [Up] for this set.
+func (s Set) Up(ctx context.Context, pool *pgxpool.Pool) error { return s.set.Up(ctx, pool) }
+
+// UpSQL is [UpSQL] for this set.
+func (s Set) UpSQL(ctx context.Context, db *sql.DB) error { return s.set.UpSQL(ctx, db) }
+
+// FS is [FS] for this set.
+func (s Set) FS() fs.FS { return s.set.FS() }
+
+// Export is [Export] for this set.
+func (s Set) Export(dir string) ([]string, error) { return s.set.Export(dir) }

@@ -2,6 +2,7 @@ package bed
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"log"
 	"net/url"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/pglimit/pglimit/limiter"
 	"github.com/pglimit/pglimit/migrations"
@@ -96,6 +98,13 @@ func Connect(t testing.TB, url string, changes ...func(*pgxpool.Config)) *pgxpoo
 	}
 	t.Cleanup(pool.Close)
 	return pool
+}
+
+// DB returns a *sql.DB over the connections of a pool. It closes when the test ends.
+func DB(t testing.TB, pool *pgxpool.Pool) *sql.DB {
+	db := stdlib.OpenDBFromPool(pool)
+	t.Cleanup(func() { _ = db.Close() })
+	return db
 }
 
 // Setting sets a server setting for all connections of a pool.

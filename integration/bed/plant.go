@@ -12,7 +12,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/pglimit/pglimit/migrations"
+	"github.com/pglimit/pglimit/internal/migrations"
 	"github.com/pglimit/pglimit/pglimittest"
 )
 
@@ -129,10 +129,10 @@ func plant(ctx context.Context, pool *pgxpool.Pool) (err error) {
 	if err != nil {
 		return fmt.Errorf("plant: %w", err)
 	}
-	if err := migrations.Up(ctx, pool); err != nil {
+	if err := migrations.Tables.Up(ctx, pool); err != nil {
 		return err
 	}
-	return migrations.UpFunctions(ctx, pool)
+	return migrations.Functions.Up(ctx, pool)
 }
 
 var calls = regexp.MustCompile(`\b([a-z_][a-z0-9_]*)\s*\(`)

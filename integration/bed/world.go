@@ -14,7 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/pglimit/pglimit/migrations"
+	"github.com/pglimit/pglimit/internal/migrations"
 )
 
 // worldVariable is the environment variable that selects in which world the tests run. It
@@ -63,12 +63,12 @@ const appSchema = "limits"
 
 // prepareWorld makes the tables in a database that becomes the tests' template.
 func prepareWorld(ctx context.Context, owner *pgxpool.Pool) error {
-	return prepare(ctx, owner, migrations.Up)
+	return prepare(ctx, owner, migrations.Tables.Up)
 }
 
 // prepareFunctions makes the tables and the SQL functions.
 func prepareFunctions(ctx context.Context, owner *pgxpool.Pool) error {
-	return prepare(ctx, owner, migrations.Up, migrations.UpFunctions)
+	return prepare(ctx, owner, migrations.Tables.Up, migrations.Functions.Up)
 }
 
 func prepare(ctx context.Context, owner *pgxpool.Pool, steps ...func(context.Context, *pgxpool.Pool) error) error {

@@ -77,7 +77,7 @@ func TestFunctionsByNameWithoutTypes(t *testing.T) {
 	t.Parallel()
 	address := bed.NewDatabase(t)
 	pool := bed.Connect(t, address)
-	if err := migrations.UpFunctions(t.Context(), pool); err != nil {
+	if err := migrations.Functions.Up(t.Context(), pool); err != nil {
 		t.Fatal(err)
 	}
 	bed.StorePolicy(t, pool, limiter.Policy{Name: "login", Algorithm: limiter.TokenBucket, Limit: 1000, Period: 1000 * time.Hour}, false)

@@ -39,7 +39,7 @@ func TestAnswersAreThoseOfOneOrder(t *testing.T) {
 	}
 	url := bed.NewDatabase(t)
 	pool := bed.Connect(t, url)
-	if err := migrations.UpFunctions(t.Context(), pool); err != nil {
+	if err := migrations.Functions.Up(t.Context(), pool); err != nil {
 		t.Fatal(err)
 	}
 	sum, checking := summary{}, time.Duration(0)

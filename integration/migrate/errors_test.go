@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/pglimit/pglimit/integration/bed"
-	"github.com/pglimit/pglimit/migrations"
+	"github.com/pglimit/pglimit/internal/migrations"
 )
 
 func TestMigrateErrorsSayWhatToDo(t *testing.T) {
@@ -25,8 +25,8 @@ func TestMigrateErrorsSayWhatToDo(t *testing.T) {
 	t.Run("schema missing", func(t *testing.T) {
 		t.Parallel()
 		pool := bed.Connect(t, bed.WithSearchPath(t, bed.EmptyDatabase(t), "nowhere"))
-		wants(t, migrations.Up(t.Context(), pool), "CREATE SCHEMA")
-		if all, err := migrations.Status(t.Context(), pool); err != nil || slices.ContainsFunc(all, func(m migrations.Migration) bool { return m.Applied }) {
+		wants(t, migrations.Tables.Up(t.Context(), pool), "CREATE SCHEMA")
+		if all, err := migrations.Tables.Status(t.Context(), bed.DB(t, pool)); err != nil || slices.ContainsFunc(all, func(m migrations.Migration) bool { return m.Applied }) {
 			t.Errorf("status: %v, %v", all, err)
 		}
 	})
@@ -34,7 +34,7 @@ func TestMigrateErrorsSayWhatToDo(t *testing.T) {
 		t.Parallel()
 		pool := bed.Connect(t, bed.EmptyDatabase(t))
 		bed.Exec(t, pool, `CREATE TABLE pglimit_gcra ()`)
-		wants(t, migrations.Up(t.Context(), pool), "pglimit_gcra", "already exists", "migrate in that way again")
+		wants(t, migrations.Tables.Up(t.Context(), pool), "pglimit_gcra", "already exists", "migrate in that way again")
 		bed.Exec(t, pool, `DROP TABLE pglimit_gcra`)
 		bed.UpTo(t, pool, migrations.Latest, bed.AllUp) // the failed one left nothing behind
 	})
@@ -42,7 +42,7 @@ func TestMigrateErrorsSayWhatToDo(t *testing.T) {
 		t.Parallel()
 		pool := bed.NewPool(t)
 		bed.Exec(t, pool, `CREATE VIEW mine AS SELECT * FROM pglimit_gcra_now`)
-		steps, err := migrations.Down(t.Context(), pool, 0)
+		steps, err := migrations.Tables.Down(t.Context(), pool, 0)
 		wants(t, err, "pglimit_gcra_now", "drop that first")
 		if bed.MigrationNames(steps) != bed.Below(3) {
 			t.Errorf("undone were %q", bed.MigrationNames(steps))
@@ -52,7 +52,7 @@ func TestMigrateErrorsSayWhatToDo(t *testing.T) {
 		t.Parallel()
 		pool := bed.NewPool(t)
 		bed.Exec(t, pool, `CREATE VIEW mine AS SELECT * FROM pglimit_gcra`)
-		steps, err := migrations.Down(t.Context(), pool, 0)
+		steps, err := migrations.Tables.Down(t.Context(), pool, 0)
 		wants(t, err, "pglimit_gcra", "drop that first")
 		if bed.MigrationNames(steps) != bed.Below(1) {
 			t.Errorf("undone were %q", bed.MigrationNames(steps))
@@ -61,22 +61,22 @@ func TestMigrateErrorsSayWhatToDo(t *testing.T) {
 	t.Run("a later release's tables", func(t *testing.T) {
 		t.Parallel()
 		pool := bed.NewPool(t)
-		bed.Exec(t, pool, `INSERT INTO `+migrations.VersionTable+` (version_id, is_applied) VALUES (99, true)`)
+		bed.Exec(t, pool, `INSERT INTO `+migrations.Tables.VersionTable()+` (version_id, is_applied) VALUES (99, true)`)
 		bed.UpTo(t, pool, migrations.Latest, "") // an older process starts next to newer ones
-		_, err := migrations.Down(t.Context(), pool, migrations.Previous)
+		_, err := migrations.Tables.Down(t.Context(), pool, migrations.Previous)
 		last, _, _ := strings.Cut(bed.AllDown, " ")
 		wants(t, err, "does not know", "last known: "+last)
 	})
 	t.Run("replica", func(t *testing.T) {
 		t.Parallel()
 		pool := bed.Connect(t, bed.EmptyDatabase(t), bed.Setting("default_transaction_read_only", "on"))
-		wants(t, migrations.Up(t.Context(), pool), "connect to the primary")
+		wants(t, migrations.Tables.Up(t.Context(), pool), "connect to the primary")
 	})
 	t.Run("no right", func(t *testing.T) {
 		t.Parallel()
 		address := bed.EmptyDatabase(t)
 		bed.Exec(t, bed.Connect(t, address), `REVOKE CREATE ON SCHEMA public FROM public`)
 		pool := bed.Connect(t, bed.RuntimeRole(t, address))
-		wants(t, migrations.Up(t.Context(), pool), "GRANT CREATE")
+		wants(t, migrations.Tables.Up(t.Context(), pool), "GRANT CREATE")
 	})
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglimit/pglimit/integration/bed"
-	"github.com/pglimit/pglimit/migrations"
+	"github.com/pglimit/pglimit/internal/migrations"
 )
 
 // loginCall is a call that needs the functions and the tables.
@@ -26,7 +26,7 @@ func TestMigrateFunctionsUpAndDown(t *testing.T) {
 		t.Errorf("down at first: %s, %v", bed.MigrationNames(steps), err)
 	}
 	for range 2 {
-		if err := migrations.UpFunctions(ctx, pool); err != nil {
+		if err := migrations.Functions.Up(ctx, pool); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -34,14 +34,14 @@ func TestMigrateFunctionsUpAndDown(t *testing.T) {
 	if got := bed.Value[float64](t, pool, loginCall); got != 4 {
 		t.Errorf("%v remaining, want 4", got)
 	}
-	all, err := migrations.Functions.Status(ctx, pool)
+	all, err := migrations.Functions.Status(ctx, bed.DB(t, pool))
 	if err != nil || len(all) == 0 || !all[len(all)-1].Applied {
 		t.Errorf("status: %+v, %v", all, err)
 	}
 	if tables != schemaWithout(t, pool, migrations.Functions.VersionTable()) {
 		t.Error("the functions' migration changed the tables")
 	}
-	if err := migrations.DownFunctions(ctx, pool); err != nil {
+	if _, err := migrations.Functions.Down(ctx, pool, 0); err != nil {
 		t.Fatal(err)
 	}
 	if left := bed.OwnSchema(t, pool); left != "" {
@@ -50,7 +50,7 @@ func TestMigrateFunctionsUpAndDown(t *testing.T) {
 	if level := bed.Value[float64](t, pool, `SELECT level FROM pglimit_token_bucket`); level != 1 {
 		t.Errorf("down changed what is counted: %v", level)
 	}
-	if err := migrations.UpFunctions(ctx, pool); err != nil {
+	if err := migrations.Functions.Up(ctx, pool); err != nil {
 		t.Fatal(err)
 	}
 	if again := bed.OwnSchema(t, pool); again != made {
@@ -102,7 +102,7 @@ func TestMigrateFunctionsFindTheirTables(t *testing.T) {
 	public := bed.Connect(t, address)
 	bed.Exec(t, public, `CREATE SCHEMA "Odd-One"; CREATE SCHEMA decoy`)
 	odd := bed.Connect(t, bed.WithSearchPath(t, address, `"Odd-One"`))
-	err := migrations.UpFunctions(ctx, odd)
+	err := migrations.Functions.Up(ctx, odd)
 	if err == nil || !strings.Contains(err.Error(), "create the tables first") {
 		t.Errorf("without tables: %v", err)
 	}
@@ -110,12 +110,12 @@ func TestMigrateFunctionsFindTheirTables(t *testing.T) {
 		t.Errorf("without tables up left:\n%s", left)
 	}
 	bed.UpTo(t, odd, 3, "1 tables, 2 storage, 3 views")
-	err = migrations.UpFunctions(ctx, odd)
+	err = migrations.Functions.Up(ctx, odd)
 	if err == nil || !strings.Contains(err.Error(), "has no table pglimit_override") || !strings.Contains(err.Error(), "pglimit migrate up") {
 		t.Errorf("with the tables of an earlier release: %v", err)
 	}
 	bed.UpTo(t, odd, migrations.Latest, bed.Above(3))
-	if err := migrations.UpFunctions(ctx, odd); err != nil {
+	if err := migrations.Functions.Up(ctx, odd); err != nil {
 		t.Fatal(err)
 	}
 	// Tables of the same name precede the right ones in each possible way.
@@ -133,10 +133,10 @@ func TestMigrateFunctionsFindTheirTables(t *testing.T) {
 	}
 	bed.Exec(t, public, `DROP TABLE public.pglimit_token_bucket`)
 	bed.UpTo(t, public, migrations.Latest, bed.AllUp)
-	if err := migrations.UpFunctions(ctx, public); err == nil || !strings.Contains(err.Error(), "undo them there first") {
+	if err := migrations.Functions.Up(ctx, public); err == nil || !strings.Contains(err.Error(), "undo them there first") {
 		t.Errorf("a second set over other tables: %v", err)
 	}
-	if err := migrations.DownFunctions(ctx, public); err != nil || bed.OwnSchema(t, public) == "" {
+	if _, err := migrations.Functions.Down(ctx, public, 0); err != nil || bed.OwnSchema(t, public) == "" {
 		t.Errorf("down where they are not on record: %v", err)
 	}
 }
@@ -149,13 +149,13 @@ func TestMigrateFunctionsBesideTheTables(t *testing.T) {
 	pool := bed.Connect(t, bed.WithSearchPath(t, address, "pglimit"))
 	bed.UpTo(t, pool, migrations.Latest, bed.AllUp)
 	tables := bed.Schema(t, pool)
-	if err := migrations.UpFunctions(t.Context(), pool); err != nil {
+	if err := migrations.Functions.Up(t.Context(), pool); err != nil {
 		t.Fatal(err)
 	}
 	if got := bed.Value[float64](t, pool, loginCall); got != 4 {
 		t.Errorf("%v remaining, want 4", got)
 	}
-	if err := migrations.DownFunctions(t.Context(), pool); err != nil {
+	if _, err := migrations.Functions.Down(t.Context(), pool, 0); err != nil {
 		t.Fatal(err)
 	}
 	if got := schemaWithout(t, pool, migrations.Functions.VersionTable()); got != tables {

@@ -12,7 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglimit/pglimit/integration/bed"
-	"github.com/pglimit/pglimit/migrations"
+	"github.com/pglimit/pglimit/internal/migrations"
 )
 
 // TestMigrateUpAndDown: with one connection, all migrations go up, down and up again, in
@@ -71,7 +71,7 @@ func TestMigrateStatus(t *testing.T) {
 	pool := bed.Connect(t, bed.EmptyDatabase(t), bed.Setting("TimeZone", "Australia/Lord_Howe"))
 	status := func() string {
 		t.Helper()
-		all, err := migrations.Status(t.Context(), pool)
+		all, err := migrations.Tables.Status(t.Context(), bed.DB(t, pool))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -88,7 +88,7 @@ func TestMigrateStatus(t *testing.T) {
 	if got := status(); got != "1 tables false, 2 storage false, "+pending {
 		t.Errorf("at first: %s", got)
 	}
-	if bed.Value[bool](t, pool, `SELECT to_regclass($1) IS NOT NULL`, migrations.VersionTable) {
+	if bed.Value[bool](t, pool, `SELECT to_regclass($1) IS NOT NULL`, migrations.Tables.VersionTable()) {
 		t.Error("Status made the version table")
 	}
 	before := bed.Value[time.Time](t, pool, `SELECT clock_timestamp()`)
@@ -97,7 +97,7 @@ func TestMigrateStatus(t *testing.T) {
 	if got := status(); got != "1 tables true, 2 storage true, "+pending {
 		t.Errorf("after two: %s", got)
 	}
-	all, err := migrations.Status(t.Context(), pool)
+	all, err := migrations.Tables.Status(t.Context(), bed.DB(t, pool))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -117,7 +117,7 @@ func TestMigrateUpFromManyAtOnce(t *testing.T) {
 	var all sync.WaitGroup
 	for i := range many {
 		pool := bed.Connect(t, address)
-		all.Go(func() { ran[i], errs[i] = migrations.UpTo(t.Context(), pool, migrations.Latest) })
+		all.Go(func() { ran[i], errs[i] = migrations.Tables.UpTo(t.Context(), pool, migrations.Latest) })
 	}
 	all.Wait()
 	var steps []migrations.Step
@@ -148,7 +148,7 @@ func TestMigrateUpInterrupted(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	go func() { ended <- migrations.Up(ctx, pool) }()
+	go func() { ended <- migrations.Tables.Up(ctx, pool) }()
 	bed.AwaitBlocked(t, pool)
 	cancel()
 	if err := bed.Receive(t, ended, "Up's end"); !errors.Is(err, context.Canceled) {

@@ -32,10 +32,40 @@ func find(t *testing.T, pool *pgxpool.Pool, name string, config ...doctor.Config
 		t.Fatalf("%+v", report)
 	}
 	c := report.Checks[0]
+	for _, driver := range bed.SQLDrivers {
+		alike(t, pool, driver, &settings, c)
+	}
 	if (c.Status == doctor.OK) != (c.Fix == "") || c.Message == "" || strings.Contains(c.Message+c.Fix, "\n") {
 		t.Errorf("%s: a line with a fix unless it is ok: %+v", name, c)
 	}
 	return c
+}
+
+// alike expects a check over database/sql to find what it found over a pool. Only pgx's
+// connections show a pooler. Transactions get older, and connections more, with each run.
+func alike(t *testing.T, pool *pgxpool.Pool, driver string, config *doctor.Config, want doctor.Check) {
+	t.Helper()
+	address := pool.Config().ConnString()
+	for name, value := range pool.Config().ConnConfig.RuntimeParams {
+		address = strings.ReplaceAll(bed.WithQuery(t, address, name, value).String(), "+", "%20")
+	}
+	db := bed.ConnectSQL(t, driver, address)
+	db.SetMaxOpenConns(int(pool.Config().MaxConns))
+	defer db.Close()
+	report, err := doctor.RunSQL(t.Context(), db, config)
+	if want.Name == "connections" && (err == nil || want.Status == doctor.Fail) {
+		return
+	}
+	if err != nil {
+		t.Fatalf("over %s: %v", driver, err)
+	}
+	got := report.Checks[0]
+	if want.Name == "pooler" && driver != "pgx" {
+		want.Status, want.Fix = doctor.OK, ""
+	}
+	if older := want.Name == "snapshots" && got.Status > want.Status; !older && got.Status != want.Status || got.Fix != want.Fix || len(got.Details) != len(want.Details) {
+		t.Errorf("over %s: %+v, over a pool %+v", driver, got, want)
+	}
 }
 
 // expect expects what a check finds: words are in its message, its fix or its details.

@@ -36,6 +36,9 @@ func TestDoctorConfig(t *testing.T) {
 	if _, err := doctor.Run(t.Context(), nil, nil); !errors.Is(err, limiter.ErrInvalid) {
 		t.Error("a report of no pool")
 	}
+	if _, err := doctor.RunSQL(t.Context(), nil, nil); err == nil {
+		t.Error("a report of no db")
+	}
 	report := must.OK(doctor.Run(t.Context(), pool, &doctor.Config{Only: []string{"tables", "grants"}, Skip: []string{"grants"}}))(t)
 	if len(report.Checks) != 1 || report.Checks[0].Name != "tables" {
 		t.Errorf("%+v", report)

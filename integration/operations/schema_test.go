@@ -5,8 +5,8 @@ import (
 
 	"github.com/pglimit/pglimit/doctor"
 	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/internal/migrations"
 	"github.com/pglimit/pglimit/internal/must"
-	"github.com/pglimit/pglimit/migrations"
 )
 
 func TestDoctorTables(t *testing.T) {
@@ -20,7 +20,7 @@ func TestDoctorTables(t *testing.T) {
 	}
 	bed.Exec(t, pool, "CREATE SCHEMA limits")
 	limits := bed.Connect(t, bed.WithSearchPath(t, address, "limits"))
-	if err := migrations.Up(ctx, limits); err != nil {
+	if err := migrations.Tables.Up(ctx, limits); err != nil {
 		t.Fatal(err)
 	}
 	expect(t, limits, "tables", doctor.OK, "in schema limits")
@@ -29,7 +29,7 @@ func TestDoctorTables(t *testing.T) {
 	c := expect(t, role, "tables", doctor.Fail, "not open to role", "GRANT USAGE ON SCHEMA limits TO")
 	mend(t, limits, c.Fix)
 	expect(t, role, "tables", doctor.OK)
-	if err := migrations.Up(ctx, pool); err != nil {
+	if err := migrations.Tables.Up(ctx, pool); err != nil {
 		t.Fatal(err)
 	}
 	expect(t, limits, "tables", doctor.Warn, "statements use schema limits, and schema public has tables too")
@@ -40,17 +40,17 @@ func TestDoctorMigrations(t *testing.T) {
 	ctx := t.Context()
 	pool := bed.NewPool(t)
 	expect(t, pool, "migrations", doctor.OK, "all ")
-	steps, err := migrations.Down(ctx, pool, migrations.Previous)
+	steps, err := migrations.Tables.Down(ctx, pool, migrations.Previous)
 	if err != nil || len(steps) != 1 {
 		t.Fatal(steps, err)
 	}
 	expect(t, pool, "migrations", doctor.Fail, steps[0].Name, "pglimit migrate up")
 	expect(t, pool, "grants", doctor.Fail, "pglimit migrate up")
-	if err := migrations.Up(ctx, pool); err != nil {
+	if err := migrations.Tables.Up(ctx, pool); err != nil {
 		t.Fatal(err)
 	}
 	expect(t, pool, "migrations", doctor.OK)
-	bed.Exec(t, pool, "DROP TABLE "+migrations.VersionTable) // as if goose had run them
+	bed.Exec(t, pool, "DROP TABLE "+migrations.Tables.VersionTable()) // as if goose had run them
 	expect(t, pool, "migrations", doctor.OK, "another tool")
 	bed.Exec(t, pool, "DROP TABLE pglimit_sweep")
 	expect(t, pool, "migrations", doctor.Fail, "no table pglimit_sweep", "with the tool")
@@ -61,7 +61,7 @@ func TestDoctorFunctions(t *testing.T) {
 	ctx := t.Context()
 	pool := bed.NewPool(t)
 	expect(t, pool, "functions", doctor.OK, "not installed")
-	if err := migrations.UpFunctions(ctx, pool); err != nil {
+	if err := migrations.Functions.Up(ctx, pool); err != nil {
 		t.Fatal(err)
 	}
 	expect(t, pool, "functions", doctor.OK, "all ")
@@ -69,7 +69,7 @@ func TestDoctorFunctions(t *testing.T) {
 		t.Fatal(err)
 	}
 	expect(t, pool, "functions", doctor.Fail, "have not run", "pglimit migrate up --functions")
-	if err := migrations.UpFunctions(ctx, pool); err != nil {
+	if err := migrations.Functions.Up(ctx, pool); err != nil {
 		t.Fatal(err)
 	}
 	expect(t, pool, "functions", doctor.OK)

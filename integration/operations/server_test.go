@@ -29,7 +29,7 @@ func TestDoctorServer(t *testing.T) {
 	s := bed.OwnServer(t, pglimittest.Setting("fsync", "on"), pglimittest.Setting("full_page_writes", "on"), pglimittest.Setting("max_prepared_transactions", "5"))
 	pool := bed.Connect(t, s.URL())
 	bed.Exec(t, pool, "REVOKE CREATE ON SCHEMA public FROM PUBLIC")
-	if err := errors.Join(migrations.Up(t.Context(), pool), migrations.UpFunctions(t.Context(), pool)); err != nil {
+	if err := errors.Join(migrations.Up(t.Context(), pool), migrations.Functions.Up(t.Context(), pool)); err != nil {
 		t.Fatal(err)
 	}
 	healthy(t, pool)
@@ -60,6 +60,9 @@ func healthy(t *testing.T, pool *pgxpool.Pool) {
 	for i, c := range report.Checks {
 		if c.Status != doctor.OK || c.Name != doctor.Names()[i] || c.Message == "" || (c.Status == doctor.OK) != (c.Fix == "") {
 			t.Errorf("%+v", c)
+		}
+		for _, driver := range bed.SQLDrivers {
+			alike(t, pool, driver, &doctor.Config{Only: []string{c.Name}}, c)
 		}
 	}
 	if after := bed.Contents(t, pool); after != before {

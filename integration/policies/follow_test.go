@@ -16,8 +16,8 @@ import (
 	_ "github.com/lib/pq"              // the driver "postgres"
 
 	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/internal/migrations"
 	"github.com/pglimit/pglimit/limiter"
-	"github.com/pglimit/pglimit/migrations"
 )
 
 // listeners counts the sessions of a test's database that listen now.
@@ -171,7 +171,7 @@ func TestOpen(t *testing.T) {
 		t.Fatal(err)
 	}
 	bed.Eventually(t, "a warning is logged", func(context.Context) (bool, error) { return logs.String() != "", nil })
-	if err := migrations.Up(t.Context(), pool); err != nil {
+	if err := migrations.Tables.Up(t.Context(), pool); err != nil {
 		t.Fatal(err)
 	}
 	if v := bed.Receive(t, p.versions, "the first load"); v != 0 {
@@ -238,7 +238,7 @@ func TestSchemas(t *testing.T) {
 	var all []*opened
 	for i, schema := range []string{`"Odd-One"`, "other"} {
 		pool := bed.Connect(t, bed.WithSearchPath(t, address, schema))
-		if err := migrations.Up(t.Context(), pool); err != nil {
+		if err := migrations.Tables.Up(t.Context(), pool); err != nil {
 			t.Fatal(err)
 		}
 		p := open(t, pool, limiter.PoliciesConfig{PollEvery: time.Hour})

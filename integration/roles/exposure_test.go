@@ -9,13 +9,13 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglimit/pglimit/integration/bed"
-	"github.com/pglimit/pglimit/migrations"
+	"github.com/pglimit/pglimit/internal/migrations"
 )
 
 // exposed renders what Strangers finds: "public: PUBLIC; more of alice".
 func exposed(t *testing.T, pool *pgxpool.Pool) string {
 	t.Helper()
-	all, err := migrations.Strangers(t.Context(), pool)
+	all, err := migrations.Strangers(t.Context(), bed.DB(t, pool))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -111,7 +111,7 @@ func TestStrangersAmongStrangers(t *testing.T) {
 	bed.Exec(t, bed.Connect(t, aside), `CREATE TABLE public.goose_db_version (id int PRIMARY KEY, version_id bigint, is_applied bool, tstamp timestamp DEFAULT '2026-05-17');
 		INSERT INTO public.goose_db_version (id, version_id, is_applied) VALUES (1, 0, true), (2, 7, true), (3, 7, false), (4, 8, true); GRANT SELECT ON public.goose_db_version TO PUBLIC`)
 	pool := bed.Connect(t, address)
-	all, err := migrations.Present(t.Context(), pool)
+	all, err := migrations.Tables.Present(t.Context(), pool)
 	if err != nil || len(all) == 0 || !all[0].Complete() {
 		t.Errorf("%+v, %v", all, err)
 	}
@@ -132,7 +132,7 @@ func TestStrangersFunctionsAreRefused(t *testing.T) {
 	pool := bed.Connect(t, address)
 	bed.Exec(t, pool, `GRANT CREATE ON SCHEMA public TO PUBLIC`)
 	for name, up := range map[string]func() error{
-		"UpFunctions": func() error { return migrations.UpFunctions(t.Context(), pool) },
+		"UpFunctions": func() error { return migrations.Functions.Up(t.Context(), pool) },
 		"UpTo":        func() error { _, err := migrations.Functions.UpTo(t.Context(), pool, 1); return err },
 		"pgx":         func() error { return migrations.Functions.UpSQL(t.Context(), bed.ConnectSQL(t, "pgx", address)) },
 		"lib/pq":      func() error { return migrations.Functions.UpSQL(t.Context(), bed.ConnectSQL(t, "postgres", address)) },
@@ -146,7 +146,7 @@ func TestStrangersFunctionsAreRefused(t *testing.T) {
 	if left := bed.OwnSchema(t, pool); left != "" || strings.Contains(bed.Schema(t, pool), "functions") {
 		t.Errorf("a refusal left:\n%s", left)
 	}
-	if err := migrations.Up(t.Context(), pool); err != nil {
+	if err := migrations.Tables.Up(t.Context(), pool); err != nil {
 		t.Errorf("Up of the tables: %v", err)
 	}
 	code, _, stderr := bed.Pglimit(t, address, "migrate", "up", "--functions")
@@ -159,13 +159,13 @@ func TestStrangersFunctionsAreRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	bed.Exec(t, pool, `GRANT CREATE ON SCHEMA public TO PUBLIC`)
-	if err := migrations.UpFunctions(t.Context(), pool); err != nil {
+	if err := migrations.Functions.Up(t.Context(), pool); err != nil {
 		t.Errorf("with nothing to do: %v", err)
 	}
 	if code, stdout, stderr := bed.Pglimit(t, address, "migrate", "up", "--functions"); code != 0 || stdout != "nothing to do\n" || !strings.Contains(stderr, "warning: PUBLIC may create objects in schema public: run REVOKE") {
 		t.Errorf("with nothing to do: exit code %d, stdout %q, stderr %q", code, stdout, stderr)
 	}
-	if err := migrations.DownFunctions(t.Context(), pool); err != nil {
+	if _, err := migrations.Functions.Down(t.Context(), pool, 0); err != nil {
 		t.Error(err)
 	}
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglimit/pglimit/integration/bed"
-	"github.com/pglimit/pglimit/migrations"
+	"github.com/pglimit/pglimit/internal/migrations"
 )
 
 func TestMain(m *testing.M) { bed.Main(m, 4) }
@@ -37,7 +37,7 @@ func newSite(t *testing.T) *site {
 	bed.Exec(t, s.super, fmt.Sprintf(`DO $$ BEGIN EXECUTE format('GRANT CREATE ON DATABASE %%I TO %s', current_database()); END $$; CREATE SCHEMA limits AUTHORIZATION %[1]s`, bed.RoleOf(t, s.ownerURL)))
 	s.owner, s.asker, s.operator = bed.Connect(t, s.ownerURL), bed.Connect(t, s.askerURL), bed.Connect(t, s.operatorURL)
 	bed.UpTo(t, s.owner, migrations.Latest, bed.AllUp)
-	if err := migrations.UpFunctions(t.Context(), s.owner); err != nil {
+	if err := migrations.Functions.Up(t.Context(), s.owner); err != nil {
 		t.Fatal(err)
 	}
 	s.roles = migrations.Roles{Askers: []string{bed.RoleOf(t, s.askerURL)}, Operators: []string{bed.RoleOf(t, s.operatorURL)}}

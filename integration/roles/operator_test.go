@@ -7,9 +7,9 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/internal/migrations"
 	"github.com/pglimit/pglimit/janitor"
 	"github.com/pglimit/pglimit/limiter"
-	"github.com/pglimit/pglimit/migrations"
 )
 
 // TestGrantsLetAnOperatorWork runs the library, the janitor and the command as an operator,
@@ -43,7 +43,7 @@ func TestGrantsLetAnOperatorWork(t *testing.T) {
 			t.Errorf("%q: exit code %d: %s", args, code, stderr)
 		}
 	}
-	if err := migrations.Up(t.Context(), s.operator); err != nil {
+	if err := migrations.Tables.Up(t.Context(), s.operator); err != nil {
 		t.Error(err)
 	}
 }
@@ -52,7 +52,7 @@ func TestGrantsLetAnOperatorWork(t *testing.T) {
 func TestGrantsWithoutFunctions(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	if err := migrations.DownFunctions(t.Context(), s.owner); err != nil {
+	if _, err := migrations.Functions.Down(t.Context(), s.owner, 0); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := migrations.ApplyGrants(t.Context(), s.owner, migrations.Roles{Operators: s.roles.Operators}); err != nil {

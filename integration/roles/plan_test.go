@@ -12,7 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglimit/pglimit/integration/bed"
-	"github.com/pglimit/pglimit/migrations"
+	"github.com/pglimit/pglimit/internal/migrations"
 )
 
 // rights describes all rights of a role on what is pglimit's.
@@ -41,7 +41,7 @@ func TestGrantsHostileNames(t *testing.T) {
 			url := strings.ReplaceAll(bed.WithSearchPath(t, address, schema), "+", "%20") // pgx leaves a plus as it is
 			pool := bed.Connect(t, url)
 			bed.UpTo(t, pool, migrations.Latest, bed.AllUp)
-			if err := migrations.UpFunctions(t.Context(), pool); err != nil {
+			if err := migrations.Functions.Up(t.Context(), pool); err != nil {
 				t.Fatal(err)
 			}
 			operator := "op " + name
@@ -212,7 +212,7 @@ func TestGrantsErrors(t *testing.T) {
 
 	bed.Exec(t, s.owner, `DROP VIEW limits.pglimit_keys`)
 	expect(s.owner, s.roles, nil, "no view pglimit_keys", "migrate up")
-	if err := migrations.DownFunctions(t.Context(), s.owner); err != nil {
+	if _, err := migrations.Functions.Down(t.Context(), s.owner, 0); err != nil {
 		t.Fatal(err)
 	}
 	expect(others, migrations.Roles{Askers: asker}, nil, "run `pglimit migrate up --functions`")

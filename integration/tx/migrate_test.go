@@ -9,8 +9,8 @@ import (
 	_ "github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/internal/migrations"
 	"github.com/pglimit/pglimit/limiter"
-	"github.com/pglimit/pglimit/migrations"
 )
 
 // TestMigrateUpSQL makes the tables over each driver, on one connection,
@@ -26,14 +26,14 @@ func TestMigrateUpSQL(t *testing.T) {
 			t.Errorf("before: %v", err)
 		}
 		for range 2 {
-			if err := migrations.UpSQL(t.Context(), db); err != nil {
+			if err := migrations.Tables.UpSQL(t.Context(), db); err != nil {
 				t.Fatal(err)
 			}
 		}
 		if r := bed.Must(t)(l.Allow(t.Context(), p, "k")); !r.Allowed {
 			t.Errorf("%+v", r)
 		}
-		all, err := migrations.Status(t.Context(), bed.Connect(t, address))
+		all, err := migrations.Tables.Status(t.Context(), bed.DB(t, bed.Connect(t, address)))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -42,10 +42,10 @@ func TestMigrateUpSQL(t *testing.T) {
 				t.Errorf("%d %s has not been run", m.Version, m.Name)
 			}
 		}
-		if _, err := db.Exec("DELETE FROM " + migrations.VersionTable + " WHERE version_id > 0"); err != nil {
+		if _, err := db.Exec("DELETE FROM " + migrations.Tables.VersionTable() + " WHERE version_id > 0"); err != nil {
 			t.Fatal(err)
 		}
-		if err := migrations.UpSQL(t.Context(), db); err == nil || !strings.Contains(err.Error(), "migrate in that way again") {
+		if err := migrations.Tables.UpSQL(t.Context(), db); err == nil || !strings.Contains(err.Error(), "migrate in that way again") {
 			t.Errorf("the error says not what to do: %v", err)
 		}
 	})

@@ -72,7 +72,7 @@ func TestCompiledModules(t *testing.T) {
 		"janitor":    {"github.com/hashicorp/golang-lru/v2"},
 		"httplimit":  {"github.com/dunglas/httpsfv", "github.com/felixge/httpsnoop", "github.com/hashicorp/golang-lru/v2"},
 		"doctor":     {"github.com/hashicorp/golang-lru/v2", "github.com/mfridman/interpolate", "github.com/pressly/goose/v3", "github.com/sethvargo/go-retry", "go.uber.org/multierr"},
-		"migrations": {"github.com/mfridman/interpolate", "github.com/pressly/goose/v3", "github.com/sethvargo/go-retry", "go.uber.org/multierr"},
+		"migrations": {"github.com/hashicorp/golang-lru/v2", "github.com/mfridman/interpolate", "github.com/pressly/goose/v3", "github.com/sethvargo/go-retry", "go.uber.org/multierr"},
 	} {
 		want := slices.Sorted(slices.Values(append(others, pgx...)))
 		got := map[string]bool{}

@@ -96,15 +96,18 @@ func explained(err error) error {
 // Between reports whether there is a pooler between pool and the server. It compares the
 // id of the process that answers with the id that the connection got at its start.
 func Between(ctx context.Context, pool *pgxpool.Pool) (between bool, err error) {
-	err = pool.AcquireFunc(ctx, func(c *pgxpool.Conn) error {
-		var pid int64
-		if err := c.QueryRow(ctx, "SELECT pg_backend_pid()", Mode(pool)).Scan(&pid); err != nil {
-			return err
-		}
-		between = pid != int64(c.Conn().PgConn().PID())
-		return nil
+	err = pool.AcquireFunc(ctx, func(c *pgxpool.Conn) (err error) {
+		between, err = BetweenOn(ctx, c.Conn())
+		return err
 	})
 	return between, err
+}
+
+// BetweenOn is Between for one connection.
+func BetweenOn(ctx context.Context, c *pgx.Conn) (bool, error) {
+	var pid int64
+	err := c.QueryRow(ctx, "SELECT pg_backend_pid()", modeOf(c.Config())).Scan(&pid)
+	return pid != int64(c.PgConn().PID()), err
 }
 
 // checks is the number of times that each connection executes Check's statement.
@@ -118,15 +121,20 @@ func Check(ctx context.Context, pool *pgxpool.Pool) error {
 	if pool.Config().MaxConns < 2 {
 		return nil
 	}
-	var connections [2]*pgxpool.Conn
-	for i := range connections {
+	var connections []*pgx.Conn
+	for range 2 {
 		c, err := pool.Acquire(ctx)
 		if err != nil {
 			return err
 		}
 		defer c.Release()
-		connections[i] = c
+		connections = append(connections, c.Conn())
 	}
+	return CheckOn(ctx, connections)
+}
+
+// CheckOn is Check for some connections of a pool.
+func CheckOn(ctx context.Context, connections []*pgx.Conn) error {
 	for range checks {
 		for _, c := range connections {
 			var n int64
@@ -140,8 +148,10 @@ func Check(ctx context.Context, pool *pgxpool.Pool) error {
 
 // Mode returns a mode for statements over pool that works through any pooler, because it
 // prepares nothing.
-func Mode(pool *pgxpool.Pool) pgx.QueryExecMode {
-	if mode := pool.Config().ConnConfig.DefaultQueryExecMode; mode == pgx.QueryExecModeSimpleProtocol {
+func Mode(pool *pgxpool.Pool) pgx.QueryExecMode { return modeOf(pool.Config().ConnConfig) }
+
+func modeOf(c *pgx.ConnConfig) pgx.QueryExecMode {
+	if mode := c.DefaultQueryExecMode; mode == pgx.QueryExecModeSimpleProtocol {
 		return mode
 	}
 	return pgx.QueryExecModeExec

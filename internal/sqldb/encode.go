@@ -43,6 +43,10 @@ func encodeOne(a any) (any, error) {
 		return array(v, appendText), nil
 	case []bool:
 		return array(v, strconv.AppendBool), nil
+	case uint32:
+		return int64(v), nil
+	case []uint32:
+		return array(v, func(b []byte, n uint32) []byte { return strconv.AppendUint(b, uint64(n), 10) }), nil
 	case []float64:
 		return array(v, appendFloat), nil
 	case []int64:

@@ -4,11 +4,15 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgtype"
 )
 
-// rows has all rows of an answer. It implements the methods of pgx.Rows that db/ uses.
+// rows has all rows of an answer. It implements the methods of pgx.Rows that db/, and pgx's
+// functions for rows, use.
 type rows struct {
 	pgx.Rows // nil
 
@@ -19,6 +23,11 @@ type rows struct {
 
 func (r *rows) Close()     {}
 func (r *rows) Err() error { return nil } // an error is returned instead of rows
+
+func (r *rows) CommandTag() pgconn.CommandTag { return pgconn.CommandTag{} }
+
+// RawValues returns as many values as there are columns, for pgx.RowToStructByPos.
+func (r *rows) RawValues() [][]byte { return make([][]byte, len(r.columns)) }
 
 func (r *rows) Next() bool {
 	r.next++
@@ -86,6 +95,18 @@ func assign(dest, v any) error {
 		return assignTo(d, v)
 	case *bool:
 		return assignTo(d, v)
+	case *int:
+		return assignTo(d, v)
+	case *int32:
+		return assignTo(d, v)
+	case *uint32:
+		return assignTo(d, v)
+	case *time.Time:
+		return assignTo(d, v)
+	case *[]string:
+		return pgtype.NewMap().SQLScanner(d).Scan(v)
+	case **time.Time:
+		return assignNullable(d, v)
 	case **string:
 		return assignNullable(d, v)
 	case **float64:

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -76,6 +77,8 @@ func TestEncode(t *testing.T) {
 		{[]string{}, `{}`},
 		{[]string{"", "NULL", `a"b`, `c\d`, "{e,f}", " g ", "ü\n漢", "'"}, `{"","NULL","a\"b","c\\d","{e,f}"," g ","ü` + "\n" + `漢","'"}`},
 		{[]bool{true, false}, `{true,false}`},
+		{uint32(1<<32 - 1), int64(1<<32 - 1)},
+		{[]uint32{0, 1<<32 - 1}, `{0,4294967295}`},
 		{[]int64{math.MinInt64, 0, math.MaxInt64}, `{-9223372036854775808,0,9223372036854775807}`},
 		{[]float64{0, 1e-9, 0.1, 1 << 53, math.MaxFloat64, math.SmallestNonzeroFloat64}, `{0,1e-09,0.1,9.007199254740992e+15,1.7976931348623157e+308,5e-324}`},
 	} {
@@ -120,9 +123,11 @@ func TestAssign(t *testing.T) {
 		{&f, 0.1, 0.1}, {&f, []byte("1e-09"), 1e-9}, {&f, "9007199254740992", 9007199254740992.0}, {&f, int64(3), 3.0},
 		{&n, int64(1 << 62), int64(1 << 62)}, {&n, []byte("-7"), int64(-7)},
 		{&b, true, true}, {&b, []byte("f"), false},
+		{new(int), []byte("5"), 5}, {new(int32), int64(5), int32(5)}, {new(uint32), []byte("4294967295"), uint32(1<<32 - 1)},
+		{new(time.Time), time.Unix(1, 0), time.Unix(1, 0)}, {new([]string), []byte(`{"a b",c}`), []string{"a b", "c"}}, {new([]string), "{}", []string{}},
 		{&s, "x", "x"}, {&s, []byte("y"), "y"},
 	} {
-		if err := assign(c.dest, c.from); err != nil || reflect.ValueOf(c.dest).Elem().Interface() != c.want {
+		if err := assign(c.dest, c.from); err != nil || !reflect.DeepEqual(reflect.ValueOf(c.dest).Elem().Interface(), c.want) {
 			t.Errorf("%#v: %v, %v", c.from, reflect.ValueOf(c.dest).Elem(), err)
 		}
 	}
@@ -138,8 +143,8 @@ func TestAssign(t *testing.T) {
 	if err := assign(&n, "x"); err == nil {
 		t.Error("a word for a number")
 	}
-	if err := assign(new(int), int64(1)); err == nil {
-		t.Error("an int")
+	if err := assign(new(int16), int64(1)); err == nil {
+		t.Error("an int16")
 	}
 }
 
@@ -149,9 +154,9 @@ func TestApart(t *testing.T) {
 	t.Parallel()
 	release := make(chan struct{})
 	ctx, cancel := context.WithCancel(t.Context())
-	time := make(chan struct{})
-	go func() { <-time; cancel() }()
-	_, err := leavable(ctx, func() (int, error) { close(time); <-release; return 1, nil })
+	begun := make(chan struct{})
+	go func() { <-begun; cancel() }()
+	_, err := leavable(ctx, func() (int, error) { close(begun); <-release; return 1, nil })
 	close(release)
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("abandoned: %v", err)

@@ -8,11 +8,12 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/spf13/cobra"
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/cli"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/connect"
-	"github.com/pglimit/pglimit/migrations"
+	"github.com/pglimit/pglimit/internal/migrations"
 )
 
 func newMigrate(db *connect.Database, out *cli.Output) *cobra.Command {
@@ -22,7 +23,7 @@ func newMigrate(db *connect.Database, out *cli.Output) *cobra.Command {
 		Long: `Create, change or remove pglimit's tables in the database.
 
 The tables are created in the first schema of search_path. The record of
-migrations is in ` + migrations.VersionTable + `, separate from the record of your
+migrations is in ` + migrations.Tables.VersionTable() + `, separate from the record of your
 application. To run pglimit's migrations with your own, use export (goose) or
 print (any other tool) instead of up.
 
@@ -170,7 +171,9 @@ func migrate(cmd *cobra.Command, db *connect.Database, out *cli.Output, directio
 // strangers returns a warning for each schema in which other roles may create
 // objects.
 func strangers(ctx context.Context, pool *pgxpool.Pool) ([]string, error) {
-	all, err := migrations.Strangers(ctx, pool)
+	db := stdlib.OpenDBFromPool(pool)
+	defer db.Close()
+	all, err := migrations.Strangers(ctx, db)
 	if err != nil {
 		return nil, cli.DatabaseError(err)
 	}

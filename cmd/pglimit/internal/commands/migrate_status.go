@@ -11,11 +11,12 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/spf13/cobra"
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/cli"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/connect"
-	"github.com/pglimit/pglimit/migrations"
+	"github.com/pglimit/pglimit/internal/migrations"
 )
 
 // States of a migration's objects.
@@ -116,7 +117,9 @@ Exit code 0: the database answered, whatever has been run.`,
 
 // readStatus returns what has been run, by pglimit's record, and what exists.
 func readStatus(ctx context.Context, pool *pgxpool.Pool, set *migrations.Set) (*migrationsStatus, error) {
-	all, err := set.Status(ctx, pool)
+	db := stdlib.OpenDBFromPool(pool)
+	defer db.Close()
+	all, err := set.Status(ctx, db)
 	if err != nil {
 		return nil, err
 	}

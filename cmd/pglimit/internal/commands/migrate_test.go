@@ -34,7 +34,7 @@ func TestMigratePrintAndExport(t *testing.T) {
 	}
 	dir := t.TempDir()
 	code, text, stderr := commandtest.Call(t, "migrate", "export", dir)
-	ours, err := fs.Glob(migrations.FS, "*.sql")
+	ours, err := fs.Glob(migrations.FS(), "*.sql")
 	if err != nil || code != 0 || stderr != "" || strings.Count(text, dir) != len(ours) {
 		t.Errorf("export: exit code %d, stdout %q, stderr %q", code, text, stderr)
 	}

@@ -5,14 +5,15 @@ import (
 	"fmt"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/spf13/cobra"
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/cli"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/connect"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/playground"
+	"github.com/pglimit/pglimit/internal/migrations"
 	"github.com/pglimit/pglimit/internal/printable"
 	"github.com/pglimit/pglimit/limiter"
-	"github.com/pglimit/pglimit/migrations"
 )
 
 func newPlayground(db *connect.Database, out *cli.Output) *cobra.Command {
@@ -80,7 +81,9 @@ func servePlayground(cmd *cobra.Command, db *connect.Database, out *cli.Output, 
 // migrateAfterAsking runs the migrations that are missing, if any. Without yes it asks first.
 // An embedded server has them all.
 func migrateAfterAsking(cmd *cobra.Command, pool *pgxpool.Pool, yes bool) error {
-	all, err := migrations.Status(cmd.Context(), pool)
+	db := stdlib.OpenDBFromPool(pool)
+	defer db.Close()
+	all, err := migrations.Tables.Status(cmd.Context(), db)
 	if err != nil {
 		return cli.DatabaseError(err)
 	}
@@ -103,5 +106,5 @@ func migrateAfterAsking(cmd *cobra.Command, pool *pgxpool.Pool, yes bool) error 
 			return err
 		}
 	}
-	return cli.DatabaseError(migrations.Up(cmd.Context(), pool))
+	return cli.DatabaseError(migrations.Tables.Up(cmd.Context(), pool))
 }

@@ -60,7 +60,7 @@ func TestExportNumbering(t *testing.T) {
 				t.Fatalf("got %q, want %q first", got, want)
 			}
 			for i, f := range Tables.list() {
-				ours, _ := FS.ReadFile(f.path)
+				ours, _ := files.ReadFile(f.path)
 				theirs, err := os.ReadFile(got[i])
 				if err != nil || string(ours) != string(theirs) {
 					t.Errorf("%s is not a copy: %v", got[i], err)
@@ -83,7 +83,7 @@ func TestExportWhatIsNotThere(t *testing.T) {
 		}
 	}
 	dir := folder(t, there...)
-	got, err := Export(dir)
+	got, err := Tables.Export(dir)
 	if want := []string{filepath.Join(dir, "051_pglimit_storage.sql")}; err != nil || !slices.Equal(got, want) {
 		t.Errorf("got %q, %v; want %q", got, err, want)
 	}
@@ -95,7 +95,7 @@ func TestExportErrors(t *testing.T) {
 	missing := filepath.Join(t.TempDir(), "none")
 	full := folder(t, "9223372036854775806_users.sql")
 	for _, dir := range []string{file, missing, full, ""} {
-		got, err := Export(dir)
+		got, err := Tables.Export(dir)
 		if err == nil || len(got) > 0 {
 			t.Errorf("export into %q: got %q, %v, want only an error", dir, got, err)
 			continue

@@ -31,9 +31,6 @@ const timestamp = "20060102150405"
 //
 // Export returns the paths of the files that it wrote, in order. It never overwrites a
 // file. On an error, it returns the files written before, and they stay.
-func Export(dir string) ([]string, error) { return Tables.Export(dir) }
-
-// Export does what the package's [Export] does, for this set.
 func (s *Set) Export(dir string) ([]string, error) { return s.export(dir, time.Now()) }
 
 func (s *Set) export(dir string, now time.Time) ([]string, error) {
@@ -66,7 +63,7 @@ func (s *Set) export(dir string, now time.Time) ([]string, error) {
 		if there[f.name] {
 			continue
 		}
-		sql, err := s.files.ReadFile(f.path)
+		sql, err := files.ReadFile(f.path)
 		if err != nil {
 			return written, fmt.Errorf("pglimit: export %s: %w", f.path, err)
 		}

@@ -29,8 +29,8 @@ var newer = regexp.MustCompile(`(?i)\b(?:` + strings.Join([]string{
 func TestSQLOfTheOldestVersion(t *testing.T) {
 	t.Parallel()
 	files := 0
-	for _, dir := range []string{"queries", "migrations", "db", "limiter", "janitor", "doctor", "internal", "cmd"} {
-		err := filepath.WalkDir(filepath.Join("..", dir), func(path string, entry fs.DirEntry, err error) error {
+	for _, dir := range []string{"queries", "db", "limiter", "janitor", "doctor", "internal", "cmd"} {
+		err := filepath.WalkDir(filepath.Join("..", "..", dir), func(path string, entry fs.DirEntry, err error) error {
 			if err != nil || entry.IsDir() || strings.HasSuffix(path, "_test.go") || !strings.HasSuffix(path, ".go") && !strings.HasSuffix(path, ".sql") {
 				return err
 			}

@@ -22,7 +22,6 @@ import (
 // Set is a sequence of migrations with a separate record. There are two, [Tables] and
 // [Functions]. Their methods are safe for concurrent use.
 type Set struct {
-	files embed.FS
 	dir   string            // the folder in files
 	table string            // the record of the migrations that have run
 	next  map[string]string // next step for errors, by SQLSTATE
@@ -30,59 +29,39 @@ type Set struct {
 	guarded bool // Up returns ErrExposed if other roles may create objects
 }
 
-//go:embed functions/*.sql
-var functions embed.FS
+//go:embed *.sql functions/*.sql
+var files embed.FS
 
-// Tables are the tables and views that every limiter needs. The functions of
-// this package that have no Set in their names are its methods.
+// Tables are the tables and views that every limiter needs.
 var Tables = &Set{
-	files: FS, dir: ".", table: VersionTable,
+	dir: ".", table: "pglimit_goose_db_version",
 	next: map[string]string{
 		"42501": "the role lacks the right to do this: migrate as the owner of the schema, or GRANT CREATE ON SCHEMA to the role",
 	},
 }
 
-// Functions are the SQL functions of schemas pglimit and pglimit_ask, for programs in
-// other languages: docs/sql.md. They are optional. They need the tables and find them with any
-// search_path of the caller. A database has one set of functions.
+// Functions are the SQL functions of schemas pglimit and pglimit_ask. A release that changes
+// a function brings two migrations. The first creates all functions again; undoing it
+// removes all of them. Undoing the second stops new calls, so that the first is undone
+// while no call is running.
 //
-// Create the tables first, and undo the functions before the tables. A release that
-// changes a function brings two migrations: run [UpFunctions] after each update of
-// pglimit. The first creates all functions again; undoing it removes all of them.
-// Undoing the second stops new calls, so that the first is undone while no call is
-// running.
+// They may be undone under traffic. New calls fail at once, with SQLSTATE 42883 or 3F000:
+// the function or its schema does not exist. The functions are dropped when the
+// transactions that were running in the database have ended. If one takes longer than about
+// ten seconds, Down returns an error that names its process. The functions then still exist
+// under other names: call Down again, or Up to bring them back with the rights on them.
 var Functions = &Set{
-	files: functions, dir: "functions", table: "pglimit_functions_goose_db_version", guarded: true,
+	dir: "functions", table: "pglimit_functions_goose_db_version", guarded: true,
 	next: map[string]string{
 		"42501": "the role lacks the right to do this: migrate as the owner of the database and of schema pglimit, or GRANT CREATE ON DATABASE to the role",
 		"42P01": "create the tables first: run `pglimit migrate up` or call migrations.Up",
-		"42723": "a database has one set of functions: undo them there first, with `pglimit migrate down --to 0 --functions` or migrations.DownFunctions",
+		"42723": "a database has one set of functions: undo them there first, with `pglimit migrate down --to 0 --functions`",
 	},
-}
-
-// UpFunctions creates the SQL functions or updates them to this release: it does what
-// [Up] does, for [Functions]. If a migration is pending and other roles may create
-// objects in a schema of the search_path, it returns [ErrExposed] and changes nothing,
-// because the functions could run such a role's objects. See [Strangers].
-func UpFunctions(ctx context.Context, pool *pgxpool.Pool) error { return Functions.Up(ctx, pool) }
-
-// DownFunctions removes the SQL functions and schemas
-// pglimit and pglimit_ask if nothing else is in them. No limit's data is touched.
-//
-// It may run under traffic. New calls fail at once, with SQLSTATE 42883 or 3F000: the
-// function or its schema does not exist. The functions are dropped when the transactions
-// that were running in the database have ended. If one takes longer than about ten
-// seconds, DownFunctions returns an error that names its process. The functions then still
-// exist under other names: call DownFunctions again, or [UpFunctions] to bring them back
-// with the rights on them.
-func DownFunctions(ctx context.Context, pool *pgxpool.Pool) error {
-	_, err := Functions.Down(ctx, pool, 0)
-	return err
 }
 
 // FS returns the set's migrations in goose's format, for an application's goose provider.
 func (s *Set) FS() fs.FS {
-	sub, err := fs.Sub(s.files, s.dir)
+	sub, err := fs.Sub(files, s.dir)
 	if err != nil {
 		panic(err) // the folder is embedded
 	}
@@ -92,13 +71,13 @@ func (s *Set) FS() fs.FS {
 // VersionTable returns the name of the table that records which migrations have run.
 func (s *Set) VersionTable() string { return s.table }
 
-// Up does what the package's [Up] does, for this set.
+// Up runs all migrations that have not run yet: see package migrations of the public API.
 func (s *Set) Up(ctx context.Context, pool *pgxpool.Pool) error {
 	_, err := s.UpTo(ctx, pool, Latest)
 	return err
 }
 
-// UpSQL does what the package's [UpSQL] does, for this set.
+// UpSQL is Up for database/sql.
 func (s *Set) UpSQL(ctx context.Context, db *sql.DB) error {
 	if err := s.refuse(ctx, db, Latest); err != nil {
 		return err
@@ -113,7 +92,9 @@ func (s *Set) UpSQL(ctx context.Context, db *sql.DB) error {
 	return nil
 }
 
-// UpTo does what the package's [UpTo] does, for this set.
+// UpTo runs migrations as Up does, up to and including version to; [Latest] runs all. It
+// returns the migrations that it ran, in order: none if none was pending. On an error, it
+// returns the migrations that ran before, and they stay.
 func (s *Set) UpTo(ctx context.Context, pool *pgxpool.Pool, to int64) ([]Step, error) {
 	if to != Latest && !slices.Contains(s.versions(), to) {
 		return nil, fmt.Errorf("%w: to is %d: take one of %v", ErrNoSuchVersion, to, s.versions())
@@ -125,7 +106,15 @@ func (s *Set) UpTo(ctx context.Context, pool *pgxpool.Pool, to int64) ([]Step, e
 	return s.run(pool, func(p *goose.Provider) ([]*goose.MigrationResult, error) { return p.UpTo(ctx, to) })
 }
 
-// Down does what the package's [Down] does, for this set.
+// Down undoes migrations, the last first, until version to is the last one applied. 0
+// undoes all, and deletes all limits' data if the set is Tables; [Previous] undoes one. Down
+// returns the migrations that it undid, in order: none if there was nothing to undo. Locks
+// and errors are as with UpTo.
+//
+// Down may run under traffic. Afterwards limiters return limiter.ErrNotMigrated. No other
+// statement waits for Down longer than a fraction of deadlock_timeout, or fails with a
+// deadlock because of it. If other transactions leave no gap for about ten seconds, Down
+// returns an error with the next step, and the current migration stays applied.
 func (s *Set) Down(ctx context.Context, pool *pgxpool.Pool, to int64) ([]Step, error) {
 	if to != Previous && to != 0 && !slices.Contains(s.versions(), to) {
 		return nil, fmt.Errorf("%w: to is %d: take 0 or one of %v", ErrNoSuchVersion, to, s.versions())
@@ -145,11 +134,11 @@ func (s *Set) Down(ctx context.Context, pool *pgxpool.Pool, to int64) ([]Step, e
 	})
 }
 
-// Status does what the package's [Status] does, for this set.
-func (s *Set) Status(ctx context.Context, pool *pgxpool.Pool) ([]Migration, error) {
-	db := stdlib.OpenDBFromPool(pool)
+// Status returns all migrations in order, and whether each has run. It only reads and
+// takes no lock.
+func (s *Set) Status(ctx context.Context, db *sql.DB) ([]Migration, error) {
 	applied, err := s.appliedAt(ctx, db)
-	if err = errors.Join(err, db.Close()); err != nil {
+	if err != nil {
 		return nil, s.explain(err)
 	}
 	var all []Migration
@@ -166,7 +155,7 @@ func (s *Set) refuse(ctx context.Context, db *sql.DB, to int64) error {
 	if !s.guarded {
 		return nil
 	}
-	all, err := strangers(ctx, db)
+	all, err := Strangers(ctx, db)
 	if all = existing(all); err != nil || len(all) == 0 {
 		return err
 	}
@@ -278,7 +267,7 @@ type file struct {
 
 // list returns the set's migrations in the order of their versions.
 func (s *Set) list() []file {
-	names, _ := fs.Glob(s.files, path.Join(s.dir, "*.sql")) // fails only for a malformed pattern
+	names, _ := fs.Glob(files, path.Join(s.dir, "*.sql")) // fails only for a malformed pattern
 	var all []file
 	for _, n := range names {
 		if version, err := goose.NumericComponent(n); err == nil {

@@ -9,23 +9,15 @@ import (
 )
 
 // Print writes all migrations to w as plain SQL, without goose's annotations. If down is
-// true, it writes the SQL that undoes them, the last first. It is for psql and for tools
-// that record what has run:
-//
-//	pglimit migrate print | psql -1 -v ON_ERROR_STOP=1 "$DATABASE_URL"
-//
-// The SQL has no BEGIN or COMMIT, so that it can be part of a transaction. Print returns
-// the errors of w.
-func Print(w io.Writer, down bool) error { return Tables.Print(w, down) }
-
-// Print does what the package's [Print] does, for this set.
+// true, it writes the SQL that undoes them, the last first. The SQL has no BEGIN or COMMIT,
+// so that it can be part of a transaction. Print returns the errors of w.
 func (s *Set) Print(w io.Writer, down bool) error {
 	all := s.list()
 	if down {
 		slices.Reverse(all)
 	}
 	for i, f := range all {
-		text, err := s.files.ReadFile(f.path)
+		text, err := files.ReadFile(f.path)
 		if err != nil {
 			return fmt.Errorf("pglimit: print %s: %w", f.path, err)
 		}

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/jackc/pgx/v5/stdlib"
 )
 
 // Roles are the database roles that [PlanGrants] and [ApplyGrants] give rights to. Names
@@ -43,7 +44,7 @@ var ErrRole = errors.New("pglimit: these rights cannot be granted")
 // PlanGrants only reads, and a connection that may read the catalogue suffices.
 //
 // The tables are those of the search_path. Askers need the SQL functions, see
-// [UpFunctions]. If other roles may create objects in the schemas that these functions
+// [Functions]. If other roles may create objects in the schemas that these functions
 // use, PlanGrants returns [ErrExposed]. It returns [ErrRole] if an asker has more than it
 // may have and the statements cannot take it away: ownership, SUPERUSER, CREATEROLE,
 // REPLICATION, CREATE on the database, or rights through PUBLIC or any role that it is a
@@ -60,14 +61,16 @@ func PlanGrants(ctx context.Context, pool *pgxpool.Pool, roles Roles) (GrantPlan
 // ApplyGrants runs the statements of [PlanGrants] in one transaction. It then checks that
 // operators have all rights and askers have no others, and rolls back if not. The
 // connection's role must own the tables and the functions, or be a superuser. While
-// another process migrates, ApplyGrants waits as [Up] does.
+// another process migrates, ApplyGrants waits as [Set.Up] does.
 func ApplyGrants(ctx context.Context, pool *pgxpool.Pool, roles Roles) (GrantPlan, error) {
 	return grants(ctx, pool, roles, true)
 }
 
 func grants(ctx context.Context, pool *pgxpool.Pool, roles Roles, apply bool) (plan GrantPlan, err error) {
 	if len(roles.Askers) > 0 {
-		exposed, err := Strangers(ctx, pool)
+		db := stdlib.OpenDBFromPool(pool)
+		exposed, err := Strangers(ctx, db)
+		err = errors.Join(err, db.Close())
 		if err != nil {
 			return plan, err
 		}

@@ -59,12 +59,12 @@ func TestSetGlobalGoMigrations(t *testing.T) {
 func TestSetNoSuchVersion(t *testing.T) {
 	t.Parallel()
 	for _, to := range []int64{-2, -1, 0, 99} {
-		if _, err := UpTo(t.Context(), nil, to); !errors.Is(err, ErrNoSuchVersion) {
+		if _, err := Tables.UpTo(t.Context(), nil, to); !errors.Is(err, ErrNoSuchVersion) {
 			t.Errorf("up to %d: %v", to, err)
 		}
 	}
 	for _, to := range []int64{-2, 99, Latest} {
-		if _, err := Down(t.Context(), nil, to); !errors.Is(err, ErrNoSuchVersion) {
+		if _, err := Tables.Down(t.Context(), nil, to); !errors.Is(err, ErrNoSuchVersion) {
 			t.Errorf("down to %d: %v", to, err)
 		}
 	}
@@ -73,7 +73,7 @@ func TestSetNoSuchVersion(t *testing.T) {
 func TestPrint(t *testing.T) {
 	t.Parallel()
 	var up, down bytes.Buffer
-	if err := errors.Join(Print(&up, false), Print(&down, true)); err != nil {
+	if err := errors.Join(Tables.Print(&up, false), Tables.Print(&down, true)); err != nil {
 		t.Fatal(err)
 	}
 	for name, text := range map[string]string{"up": up.String(), "down": down.String()} {
@@ -96,7 +96,7 @@ func TestPrint(t *testing.T) {
 	if strings.Contains(up.String(), "DROP ") || strings.Contains(down.String(), "CREATE ") {
 		t.Error("up contains DROP, or down contains CREATE")
 	}
-	if err := Print(brokenPipe{}, false); !errors.Is(err, io.ErrClosedPipe) {
+	if err := Tables.Print(brokenPipe{}, false); !errors.Is(err, io.ErrClosedPipe) {
 		t.Errorf("Print to a closed pipe: got %v, want %v", err, io.ErrClosedPipe)
 	}
 }

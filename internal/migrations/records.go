@@ -37,7 +37,7 @@ var ErrNoRecord = errors.New("pglimit: no such version table")
 // pglimit. It only reads and takes no lock.
 //
 // It shows what an application's goose has run where pglimit's migrations are in the
-// application's folder: see [Export] and [Present].
+// application's folder: see [Set.Export] and [Set.Present].
 func Records(ctx context.Context, pool *pgxpool.Pool, table string) ([]Record, error) {
 	rows, err := pool.Query(ctx, recordTables, table, []string{Tables.table, Functions.table})
 	if err != nil {

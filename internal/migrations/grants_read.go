@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/pglimit/pglimit/db"
 )
 
 // object is a schema, table, view or function.
@@ -39,7 +41,7 @@ type role struct {
 
 // granting is what is in the database, as rights are granted on it.
 type granting struct {
-	tx pgx.Tx
+	tx db.DBTX
 
 	askers, operators []role
 
@@ -58,7 +60,7 @@ func (g *granting) relations() []object {
 
 // readGranting reads the catalogue. The transaction's search_path is pg_catalog's from
 // then on, so that no other role's operators are used.
-func readGranting(ctx context.Context, tx pgx.Tx, roles Roles) (*granting, error) {
+func readGranting(ctx context.Context, tx db.DBTX, roles Roles) (*granting, error) {
 	g := &granting{tx: tx}
 	home := object{}
 	err := tx.QueryRow(ctx, `SELECT n.oid, n.nspowner, n.nspname::text, pg_catalog.quote_ident(n.nspname::text)

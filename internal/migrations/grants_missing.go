@@ -2,12 +2,14 @@ package migrations
 
 import (
 	"context"
+	"database/sql"
 	"fmt"
 	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglimit/pglimit/internal/sqldb"
 )
 
 // MissingGrants returns the GRANT statements for those rights that the connection's role
@@ -18,32 +20,35 @@ import (
 //
 // MissingGrants only reads. It returns an error if no schema of the search_path has the
 // tables, or if one of this release's tables is missing.
-func MissingGrants(ctx context.Context, pool *pgxpool.Pool) (statements []string, err error) {
-	err = pgx.BeginTxFunc(ctx, pool, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
-		var name string
-		if err := tx.QueryRow(ctx, `SELECT current_user::text`).Scan(&name); err != nil {
-			return fmt.Errorf("pglimit: read the connection's role: %w", err)
-		}
-		g, err := readGranting(ctx, tx, Roles{Operators: []string{name}})
+func MissingGrants(ctx context.Context, db *sql.DB) (statements []string, err error) {
+	begun, err := db.BeginTx(ctx, &sql.TxOptions{ReadOnly: true})
+	if err != nil {
+		return nil, fmt.Errorf("pglimit: read the connection's role: %w", err)
+	}
+	defer begun.Rollback()
+	tx := sqldb.Tx(begun)
+	var name string
+	if err := tx.QueryRow(ctx, `SELECT current_user::text`).Scan(&name); err != nil {
+		return nil, fmt.Errorf("pglimit: read the connection's role: %w", err)
+	}
+	g, err := readGranting(ctx, tx, Roles{Operators: []string{name}})
+	if err != nil {
+		return nil, err
+	}
+	for _, r := range []right{
+		{"SCHEMA", []string{"USAGE"}, g.home},
+		{"TABLE", []string{"SELECT", "INSERT", "UPDATE", "DELETE"}, g.tables},
+		{"FUNCTION", []string{"EXECUTE"}, g.helpers},
+	} {
+		lacking, err := g.lacking(ctx, g.operators[0].oid, r)
 		if err != nil {
-			return err
+			return nil, err
 		}
-		for _, r := range []right{
-			{"SCHEMA", []string{"USAGE"}, g.home},
-			{"TABLE", []string{"SELECT", "INSERT", "UPDATE", "DELETE"}, g.tables},
-			{"FUNCTION", []string{"EXECUTE"}, g.helpers},
-		} {
-			lacking, err := g.lacking(ctx, g.operators[0].oid, r)
-			if err != nil {
-				return err
-			}
-			for _, l := range lacking {
-				statements = append(statements, "GRANT "+l.String()+" TO "+g.operators[0].quoted)
-			}
+		for _, l := range lacking {
+			statements = append(statements, "GRANT "+l.String()+" TO "+g.operators[0].quoted)
 		}
-		return nil
-	})
-	return statements, err
+	}
+	return statements, nil
 }
 
 // lacking returns which of the privileges of r a role lacks. Objects that lack the same

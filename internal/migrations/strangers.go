@@ -7,12 +7,9 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-
-	"github.com/jackc/pgx/v5/pgxpool"
-	"github.com/jackc/pgx/v5/stdlib"
 )
 
-// ErrExposed is returned by [UpFunctions] if other roles may create objects in a schema
+// ErrExposed is returned by Functions.Up if other roles may create objects in a schema
 // that the functions would use. Nothing was changed. The message lists each such schema
 // and the next step.
 var ErrExposed = errors.New("pglimit: the SQL functions are not created because other roles may create objects")
@@ -63,20 +60,6 @@ func (e Exposure) String() string {
 		return fmt.Sprintf("%s may create schema %s, which comes before others in the search_path: run %s, or name only schemas that exist: end the connection string in ?search_path=public", roles, e.Schema, e.Fix())
 	}
 	return fmt.Sprintf("%s may create objects in schema %s: run %s, %s", roles, e.Schema, e.Fix(), own)
-}
-
-// Strangers returns the schemas of the search_path, and schemas pglimit and pglimit_ask,
-// in which other roles may create objects, in the search_path's order: none if there is
-// no such schema. Missing schemas that come before others in the search_path, and that
-// other roles may create, follow. It only reads.
-//
-// Superusers, the connection's role, its members and the groups that it is a member of
-// do not count as other roles. In databases created by PostgreSQL 14 or earlier, PUBLIC
-// may create objects in schema public.
-func Strangers(ctx context.Context, pool *pgxpool.Pool) ([]Exposure, error) {
-	db := stdlib.OpenDBFromPool(pool)
-	all, err := strangers(ctx, db)
-	return all, errors.Join(err, db.Close())
 }
 
 // existing returns the exposures of schemas that are there. The SQL functions name their
@@ -139,7 +122,15 @@ WHERE m.place < (SELECT max(o.place) FROM named AS o WHERE o.there) AND NOT m.th
   AND a.privilege_type = 'CREATE' AND a.grantee <> d.datdba AND NOT a.grantee IN (SELECT o.role FROM ours AS o)
   AND NOT a.grantee IN (SELECT c.relowner FROM pg_catalog.pg_class AS c WHERE c.oid = pg_catalog.to_regclass('pglimit_token_bucket'))`
 
-func strangers(ctx context.Context, db *sql.DB) (all []Exposure, err error) {
+// Strangers returns the schemas of the search_path, and schemas pglimit and pglimit_ask,
+// in which other roles may create objects, in the search_path's order: none if there is
+// no such schema. Missing schemas that come before others in the search_path, and that
+// other roles may create, follow. It only reads.
+//
+// Superusers, the connection's role, its members and the groups that it is a member of
+// do not count as other roles. In databases created by PostgreSQL 14 or earlier, PUBLIC
+// may create objects in schema public.
+func Strangers(ctx context.Context, db *sql.DB) (all []Exposure, err error) {
 	rows, err := db.QueryContext(ctx, exposures)
 	if err != nil {
 		return nil, fmt.Errorf("pglimit: read the rights on the schemas of the search_path: %w", err)

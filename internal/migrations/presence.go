@@ -28,13 +28,8 @@ func (p Presence) Complete() bool { return len(p.Present) > 0 && len(p.Missing) 
 
 // Present returns which objects of each migration exist, in order of the versions, however
 // they were created: also by exported migrations in an application's goose folder, or by
-// printed SQL, which [VersionTable] does not record. It looks in the search_path, only
+// printed SQL, which the set does not record. It looks in the search_path, only
 // reads, and takes no lock.
-func Present(ctx context.Context, pool *pgxpool.Pool) ([]Presence, error) {
-	return Tables.Present(ctx, pool)
-}
-
-// Present does what the package's [Present] does, for this set.
 func (s *Set) Present(ctx context.Context, pool *pgxpool.Pool) ([]Presence, error) {
 	objects := s.objects()
 	var functions []bool
@@ -116,7 +111,7 @@ var (
 // at the start of a line. What a later one drops is left out.
 func (s *Set) objects() (all []madeObject) {
 	for _, f := range s.list() {
-		text, err := s.files.ReadFile(f.path)
+		text, err := files.ReadFile(f.path)
 		if err != nil {
 			panic(err) // it is embedded
 		}

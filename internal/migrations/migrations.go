@@ -1,0 +1,44 @@
+// Package migrations runs pglimit's migrations, which it embeds, and reads what a database
+// has of them: records, objects and rights. Package migrations of the public API is what
+// applications need of it; the command and the doctor need the rest.
+package migrations
+
+import (
+	"errors"
+	"math"
+	"time"
+)
+
+const (
+	// Latest makes [Set.UpTo] run all migrations.
+	Latest int64 = math.MaxInt64
+	// Previous makes [Set.Down] undo only the last migration.
+	Previous int64 = -1
+)
+
+// ErrNoSuchVersion is returned by [Set.UpTo] and [Set.Down] if no migration has the version.
+// Nothing was changed.
+var ErrNoSuchVersion = errors.New("pglimit: there is no such migration")
+
+// Migration is the status of one migration.
+type Migration struct {
+	// Version is its number, from 1.
+	Version int64
+	// Name is the name of its file without the number and .sql, such as "tables".
+	Name string
+	// Applied reports whether it has run.
+	Applied bool
+	// AppliedAt is when it ran; zero if Applied is false. goose stores it without
+	// a time zone: it is wrong if the session's TimeZone has changed since.
+	AppliedAt time.Time
+}
+
+// Step is a migration that was just run or undone.
+type Step struct {
+	// Version is its number, from 1.
+	Version int64
+	// Name is the name of its file without the number and .sql, such as "tables".
+	Name string
+	// Took is its duration.
+	Took time.Duration
+}
