@@ -136,7 +136,7 @@ func TestApply(t *testing.T) {
 		t.Errorf("%+v", all)
 	}
 	want := login
-	want.Limit = 7
+	want.Limit, want.Burst = 7, 14 // in the proportion of the policy
 	if got, unlimited, err := p.For("login", "b"); err != nil || unlimited || got != want {
 		t.Errorf("%+v, %v, %v", got, unlimited, err)
 	}
