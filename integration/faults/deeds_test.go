@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/pglimit/pglimit/internal/conformance/either"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -16,63 +17,150 @@ type deed struct {
 
 // deeds are those of the load.
 var deeds = []deed{
-	{14, allow}, {6, allowUpTo}, {8, (*worker).once}, {6, charge}, {6, (*worker).giveBack},
-	{8, (*worker).reservation}, {8, (*worker).together}, {2, (*worker).inVain}, {2, (*worker).read},
-	{6, (*worker).order}, {2, (*worker).orderTogether}, {2, (*worker).orderOnce}, {4, (*worker).endOrder},
-	{14, tightly("Allow of a tight limit", (*limiter.Limiter).AllowN)}, {6, tightly("AllowUpTo of a tight limit", (*limiter.Limiter).AllowUpTo)}, {3, (*worker).tightTogether}, {3, (*worker).wait},
+	{12, allow}, {6, allowUpTo}, {8, (*worker).once}, {5, charge}, {8, (*worker).reserve}, {10, (*worker).giveBack},
+	{7, (*worker).together}, {2, (*worker).inVain}, {2, (*worker).read},
+	{4, inTx(allow)}, {2, inTx(allowUpTo)}, {2, inTx((*worker).once)}, {1, inTx(charge)}, {3, inTx((*worker).reserve)}, {2, inTx((*worker).together)},
+	{14, tightly("Allow of a tight limit", either.Limiter.AllowN)}, {6, tightly("AllowUpTo of a tight limit", either.Limiter.AllowUpTo)}, {3, (*worker).tightTogether}, {3, (*worker).wait},
 }
 
-// budget draws a policy for requests outside of transactions, and a key of it.
-func (w *worker) budget() (limiter.Policy, string) {
-	if w.fault.relaxed && rand.IntN(2) == 0 {
-		return anyOf(relaxed, places)
+// inTx returns a deed whose requests are in transactions, with an order for each.
+func inTx(do func(*worker)) func(*worker) {
+	return func(w *worker) {
+		w.inTx = true
+		defer func() { w.inTx = false }()
+		do(w)
 	}
-	return anyOf(budgets, places)
+}
+
+// verb asks a limiter, which may be in a transaction.
+type verb func(context.Context, either.Limiter) error
+
+// draw draws what to request: of a budget or, in a transaction, of an order.
+func (w *worker) draw() part {
+	policies := budgets
+	if w.fault.relaxed && rand.IntN(2) == 0 {
+		policies = relaxed
+	}
+	order := ""
+	if w.inTx {
+		policies, order = orders, w.newID("order")
+	}
+	p, key := anyOf(policies, places)
+	return part{p, key, units(), order}
+}
+
+// send sends a request once: in a transaction if its parts have orders, which statement
+// writes.
+func (w *worker) send(what, statement string, do verb, parts ...part) (outcome, error) {
+	if parts[0].Order == "" {
+		return w.ask(what, func(ctx context.Context) error { return do(ctx, w.l) })
+	}
+	return w.transact(anyEnding(), func(ctx context.Context, tx *transaction) error {
+		for _, p := range parts {
+			n, err := tx.exec(ctx, statement, p.Order, p.Policy.Name, p.Key, p.Units)
+			if err != nil {
+				return err
+			}
+			if w.written = n == 1; !w.written && statement == changeOrder {
+				return errGone // judge reports it, unless the fault may lose it
+			}
+		}
+		return w.assessTx(ctx, do(ctx, tx.Tx))
+	})
 }
 
 // method is a verb for one key.
-type method func(*limiter.Limiter, context.Context, limiter.Policy, string, float64) (limiter.Result, error)
+type method func(either.Limiter, context.Context, limiter.Policy, string, float64) (limiter.Result, error)
 
 var (
-	allow     = request("Allow", (*limiter.Limiter).AllowN)
-	allowUpTo = request("AllowUpTo", (*limiter.Limiter).AllowUpTo)
-	charge    = request("Charge", (*limiter.Limiter).Charge)
+	allow     = request("Allow", either.Limiter.AllowN)
+	allowUpTo = request("AllowUpTo", either.Limiter.AllowUpTo)
+	charge    = request("Charge", either.Limiter.Charge)
 )
 
-// request returns a deed: a request for units of a budget.
-func request(what string, send method) func(*worker) {
+// request returns a deed: a request for units.
+func request(what string, ask method) func(*worker) {
 	return func(w *worker) {
-		p, key := w.budget()
-		n := units()
+		p := w.draw()
 		var r limiter.Result
-		e := w.books.begin(what, "", part{p, key, n, ""})
-		o, err := w.ask(what, func(ctx context.Context) (err error) { r, err = send(w.l, ctx, p, key, n); return err })
-		if e.end(o, err); o != answered {
-			return
+		e := w.books.begin(what, "", p)
+		o, err := w.send(what, insertOrder, func(ctx context.Context, l either.Limiter) (err error) {
+			if r, err = ask(l, ctx, p.Policy, p.Key, p.Units); err == nil {
+				w.granted(what, p.Policy, p.Key, r, p.Units)
+			}
+			return err
+		}, p)
+		if e.end(o, err); o == answered && what != "Charge" {
+			w.keep(grant{p, r, ""})
 		}
-		w.granted(what, p, key, r, n)
-		if p.Algorithm != limiter.LeakyBucketQueue && what != "Charge" && len(w.spent) < 20 {
-			w.spent = append(w.spent, grant{p, key, r})
-		}
+	}
+}
+
+// keep keeps a grant to give it back, which a queue does not allow.
+func (w *worker) keep(g grant) {
+	if g.Policy.Algorithm != limiter.LeakyBucketQueue && len(w.spent) < 20 {
+		w.spent = append(w.spent, g)
 	}
 }
 
 // once sends a request with an idempotency key until it is answered: it counts once.
 func (w *worker) once() {
-	p, key := w.budget()
-	request := p.Request(key, units())
-	request.IdempotencyKey = w.newID("once")
-	e := w.books.begin("Do, idempotent", request.IdempotencyKey, part{p, key, request.Cost, ""})
-	e.end(w.insist("Do, idempotent", func(ctx context.Context) error {
-		r, err := w.l.Do(ctx, request)
-		if err == nil {
-			w.granted("Do, idempotent", p, key, r, request.Cost)
-		}
-		return err
+	const what = "Do, idempotent"
+	p, id := w.draw(), w.newID("once")
+	request := p.Policy.Request(p.Key, p.Units)
+	request.IdempotencyKey = id
+	if p.Order != "" {
+		id = "" // only the whole transaction may be sent again
+	}
+	e := w.books.begin(what, id, p)
+	e.end(w.insist(func() (outcome, error) {
+		return w.send(what, insertOrder, func(ctx context.Context, l either.Limiter) error {
+			r, err := l.Do(ctx, request)
+			if err == nil {
+				w.granted(what, p.Policy, p.Key, r, p.Units)
+			}
+			if err == nil && p.Order != "" && r.Replayed == w.written {
+				w.faults.add("%s: its order was inserted: %v, and the answer is %+v", p.Order, w.written, r)
+			}
+			return err
+		}, p)
 	}))
 }
 
-// giveBack refunds or undoes an earlier grant of this caller. Neither is sent again.
+// reserve reserves units.
+func (w *worker) reserve() {
+	p := w.draw()
+	for !reservable(p.Policy, p.Key) || p.Policy.Durability == limiter.Relaxed {
+		p = w.draw()
+	}
+	p.Units++
+	request := p.Policy.Request(p.Key, p.Units)
+	what, again := "Reserve", rand.IntN(2) == 0
+	if again {
+		what, request.IdempotencyKey = "Reserve, idempotent", w.newID("reserve")
+	}
+	var res limiter.Reservation
+	send := func() (outcome, error) {
+		return w.send(what, insertOrder, func(ctx context.Context, l either.Limiter) (err error) {
+			if res, err = l.Reserve(ctx, request, time.Hour); err == nil {
+				w.granted(what, p.Policy, p.Key, res.Result, p.Units)
+			}
+			return err
+		}, p)
+	}
+	if insist := send; again {
+		send = func() (outcome, error) { return w.insist(insist) }
+	}
+	e := w.books.begin(what, "", p)
+	o, err := send()
+	if e.end(o, err); o == answered {
+		w.keep(grant{p, res.Result, res.ID})
+	}
+}
+
+// giveBack refunds or undoes an earlier grant of this caller, or settles or cancels its
+// reservation: in a transaction if it was granted in one. Only the end of a reservation is sent
+// again, and only alone.
 func (w *worker) giveBack() {
 	if len(w.spent) == 0 {
 		allow(w)
@@ -80,83 +168,70 @@ func (w *worker) giveBack() {
 	}
 	g := w.spent[0]
 	w.spent = w.spent[1:]
+	p, back := g.part, g.part
+	back.Units = -p.Units
+	// A refund takes the newest entries of a log, and so what a reservation or an Undo would give
+	// back. An order has to know beforehand how much goes back.
 	what := "Refund"
-	// A refund takes the newest entries of a log, and so what a reservation would give back.
-	undo := rand.IntN(2) == 0 || g.policy.Algorithm == limiter.SlidingWindowLog && reservable(g.policy, g.key)
-	if undo {
+	if p.Order == "" && rand.IntN(2) == 0 || p.Policy.Algorithm == limiter.SlidingWindowLog && reservable(p.Policy, p.Key) {
 		what = "Undo"
 	}
+	if g.hold != "" {
+		what = "Cancel"
+	}
+	if g.hold != "" && rand.IntN(3) > 0 {
+		what, back.Units = "Settle", float64(rand.IntN(int(p.Units)+3))-p.Units
+	}
 	var r limiter.Result
-	e := w.books.begin(what, "", part{g.policy, g.key, -g.result.Granted, ""})
-	o, err := w.ask(what, func(ctx context.Context) (err error) {
-		if undo {
-			r, err = w.l.Undo(ctx, g.policy, g.key, g.result)
-		} else {
-			r, err = w.l.Refund(ctx, g.policy, g.key, g.result.Granted)
-		}
-		return err
-	})
-	if o == answered {
+	send := func() (outcome, error) {
+		return w.send(what, changeOrder, func(ctx context.Context, l either.Limiter) (err error) {
+			switch what {
+			case "Refund":
+				r, err = l.Refund(ctx, p.Policy, p.Key, p.Units)
+			case "Undo":
+				r, err = l.Undo(ctx, p.Policy, p.Key, g.result)
+			case "Cancel":
+				err = l.Cancel(ctx, g.hold)
+			case "Settle":
+				_, err = l.Settle(ctx, g.hold, p.Units+back.Units)
+			}
+			return err
+		}, back)
+	}
+	e := w.books.begin(what, "", back)
+	if g.hold != "" && p.Order == "" {
+		e.end(w.insist(send))
+		return
+	}
+	o, err := send()
+	if o == answered && g.hold == "" {
 		e.Parts[0].Units = -r.Granted
 	}
 	e.end(o, err)
 }
 
-// reservation reserves units, and settles or cancels them until that is answered.
-func (w *worker) reservation() {
-	p, key := anyReservable()
-	request := p.Request(key, 1+units())
-	var res limiter.Reservation
-	reserve := func(ctx context.Context) (err error) {
-		res, err = w.l.Reserve(ctx, request, time.Hour)
-		return err
-	}
-	what, send := "Reserve", w.ask
-	if rand.IntN(2) == 0 {
-		what, send = "Reserve, idempotent", w.insist
-		request.IdempotencyKey = w.newID("reserve")
-	}
-	e := w.books.begin(what, "", part{p, key, request.Cost, ""})
-	o, err := send(what, reserve)
-	if e.end(o, err); o != answered {
-		return
-	}
-	w.granted(what, p, key, res.Result, request.Cost)
-	w.let(rand.N(4 * pause))
-	spent := 0.0
-	end := func(ctx context.Context) error { return w.l.Cancel(ctx, res.ID) }
-	if what = "Cancel"; rand.IntN(3) > 0 {
-		what, spent = "Settle", float64(rand.IntN(int(request.Cost)+3))
-		end = func(ctx context.Context) error { _, err := w.l.Settle(ctx, res.ID, spent); return err }
-	}
-	e = w.books.begin(what, "", part{p, key, spent - request.Cost, ""})
-	e.end(w.insist(what, end))
-}
-
-// together requests two budgets at once.
+// together requests two keys at once.
 func (w *worker) together() {
-	p, k := w.budget()
-	q, j := w.budget()
-	if p == q && k == j {
+	p, q := w.draw(), w.draw()
+	if p.Policy == q.Policy && p.Key == q.Key {
 		return
 	}
-	requests := []limiter.Request{p.Request(k, units()), q.Request(j, units())}
-	var all limiter.Results
-	e := w.books.begin("AllowAll", "", part{p, k, requests[0].Cost, ""}, part{q, j, requests[1].Cost, ""})
-	o, err := w.ask("AllowAll", func(ctx context.Context) (err error) { all, err = w.l.AllowAll(ctx, requests...); return err })
-	e.end(o, err)
-	for i, r := range requests {
-		if o == answered {
-			w.granted("AllowAll", r.Policy, r.Key, all.PerRequest[i], r.Cost)
+	e := w.books.begin("AllowAll", "", p, q)
+	e.end(w.send("AllowAll", insertOrder, func(ctx context.Context, l either.Limiter) error {
+		all, err := l.AllowAll(ctx, p.Policy.Request(p.Key, p.Units), q.Policy.Request(q.Key, q.Units))
+		if err == nil {
+			w.granted("AllowAll", p.Policy, p.Key, all.PerRequest[0], p.Units)
+			w.granted("AllowAll", q.Policy, q.Key, all.PerRequest[1], q.Units)
 		}
-	}
+		return err
+	}, p, q))
 }
 
 // inVain requests a budget together with a limit that has no room: nothing is counted.
 func (w *worker) inVain() {
-	p, key := w.budget()
+	p := w.draw()
 	w.ask("AllowAll with a full limit", func(ctx context.Context) error {
-		all, err := w.l.AllowAll(ctx, p.Request(key, units()), closed.Request("key", 2))
+		all, err := w.l.AllowAll(ctx, p.Policy.Request(p.Key, p.Units), closed.Request("key", 2))
 		if err == nil && all.Allowed {
 			w.faults.add("AllowAll with a full limit: %+v", all)
 		}
@@ -166,17 +241,20 @@ func (w *worker) inVain() {
 
 // read consumes nothing.
 func (w *worker) read() {
-	p, key := w.budget()
-	w.ask("Check", func(ctx context.Context) error { _, err := w.l.Check(ctx, p, key, float64(rand.IntN(5))); return err })
+	p := w.draw()
+	w.ask("Check", func(ctx context.Context) error {
+		_, err := w.l.Check(ctx, p.Policy, p.Key, float64(rand.IntN(5)))
+		return err
+	})
 }
 
 // tightly returns a deed: a request for units of a tight limit.
-func tightly(what string, send method) func(*worker) {
+func tightly(what string, ask method) func(*worker) {
 	return func(w *worker) {
 		p, key := anyOf(tight, tightKeys)
 		n := float64(1 + rand.IntN(4))
 		w.ask(what, func(ctx context.Context) error {
-			r, err := send(w.l, ctx, p, key, n)
+			r, err := ask(w.l, ctx, p, key, n)
 			w.admitted(p, key, r, err)
 			return err
 		})

@@ -59,15 +59,6 @@ func anyOf(policies []limiter.Policy, keys int) (limiter.Policy, string) {
 	return policies[rand.IntN(len(policies))], fmt.Sprint("key-", rand.IntN(keys))
 }
 
-// anyReservable draws a budget and a key for reservations.
-func anyReservable() (limiter.Policy, string) {
-	for {
-		if p, key := anyOf(budgets, places); reservable(p, key) {
-			return p, key
-		}
-	}
-}
-
 // reservable reports whether a key of a budget has reservations: none of a queue, and every
 // other one of a log.
 func reservable(p limiter.Policy, key string) bool {

@@ -54,7 +54,7 @@ type note struct {
 // programDeeds are what a program's callers do: most of it is known by its entry.
 var programDeeds = []deed{
 	{20, allow}, {10, allowUpTo}, {30, (*worker).once}, {5, charge}, {5, (*worker).giveBack},
-	{10, (*worker).together}, {10, (*worker).order}, {10, (*worker).reserveShortly},
+	{10, (*worker).together}, {10, inTx(allow)}, {10, (*worker).reserveShortly},
 }
 
 const programCallers = 32

@@ -12,6 +12,8 @@ import (
 
 	"github.com/Shopify/toxiproxy/v2"
 	"github.com/rs/zerolog"
+
+	"github.com/pglimit/pglimit/integration/bed"
 )
 
 // proxy is a toxiproxy between clients and a server. The connections that it closes are
@@ -57,15 +59,7 @@ func newProxy(t *testing.T, address string) *proxy {
 }
 
 // through returns address with the proxy in place of its server.
-func (p *proxy) through(address string) string {
-	p.Helper()
-	u, err := url.Parse(address)
-	if err != nil {
-		p.Fatal(err)
-	}
-	u.Host = p.inner.Listen
-	return u.String()
-}
+func (p *proxy) through(address string) string { return bed.Through(p, address, p.inner.Listen) }
 
 // add puts toxics into all connections, and later ones.
 func (p *proxy) add(toxics ...toxic) {

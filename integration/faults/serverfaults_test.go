@@ -2,7 +2,6 @@ package faults
 
 import (
 	"context"
-	"log"
 	"math/rand/v2"
 	"slices"
 	"syscall"
@@ -63,15 +62,7 @@ func killServerOften(ctx context.Context, t *testing.T, s *scene) {
 // lateServer is a server whose sessions do not wait for the disk when they commit, unless
 // the limiter makes them.
 func lateServer(t *testing.T) *server {
-	own, err := pglimittest.StartOwn(t.Context(), log.Printf, pglimittest.Setting("synchronous_commit", "off"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := own.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	own := bed.OwnServer(t, pglimittest.Setting("synchronous_commit", "off"))
 	return &server{url: own.URL, kill: own.Kill, restart: own.Restart, local: own.Backend() == "local"}
 }
 

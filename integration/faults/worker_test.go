@@ -14,15 +14,16 @@ import (
 type worker struct {
 	*scene
 	*client
-	spent  []grant  // a few grants of its own that it may give back
-	bought []bought // a few orders of its own that it may end
+	spent   []grant // a few grants of its own that it may give back
+	inTx    bool    // its requests are in transactions
+	written bool    // the last transaction wrote its order: it was not there
 }
 
 // grant is an answer that was acknowledged.
 type grant struct {
-	policy limiter.Policy
-	key    string
+	part
 	result limiter.Result
+	hold   string // its reservation, if it is one
 }
 
 // outcome is what a caller knows of its request.
@@ -109,11 +110,11 @@ func (w *worker) assess(what string, err error) outcome {
 
 // insist repeats a request until it is answered. Use it only for what counts once however
 // often it is sent. It gives up a while after the end of the load.
-func (w *worker) insist(what string, request func(context.Context) error) (outcome, error) {
+func (w *worker) insist(send func() (outcome, error)) (outcome, error) {
 	unknown := false
 	var late time.Time
 	for {
-		o, err := w.ask(what, request)
+		o, err := send()
 		if o == answered {
 			return answered, nil
 		}
