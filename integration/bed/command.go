@@ -62,7 +62,12 @@ func Command(t *testing.T, database string, args ...string) *osexec.Cmd {
 // Pglimit runs the command and returns its exit code and what it wrote.
 func Pglimit(t *testing.T, database string, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
-	cmd := Command(t, database, args...)
+	return RunCommand(t, Command(t, database, args...))
+}
+
+// RunCommand runs a prepared command to its end.
+func RunCommand(t *testing.T, cmd *osexec.Cmd) (code int, stdout, stderr string) {
+	t.Helper()
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	err := cmd.Run()

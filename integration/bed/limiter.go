@@ -3,7 +3,6 @@ package bed
 import (
 	"cmp"
 	"database/sql"
-	"net"
 	"strings"
 	"testing"
 	"time"
@@ -18,15 +17,6 @@ import (
 // Variants is every algorithm in each of its forms, with limit units per
 // period and that burst. Variant names one.
 var Variants, Variant = search.Variants, search.Name
-
-// Operations are the operations of conformance.Do, the usual ones more than once.
-func Operations(a limiter.Algorithm) []string {
-	all := []string{"allow", "allow", "allow", "allow_up_to", "allow_up_to", "check", "charge", "block", "unblock", "reset"}
-	if a != limiter.LeakyBucketQueue {
-		all = append(all, "refund", "refund")
-	}
-	return all
-}
 
 // NewLimiter creates a limiter with a long Timeout unless config sets one.
 func NewLimiter(t testing.TB, pool *pgxpool.Pool, config *limiter.Config) *limiter.Limiter {
@@ -124,12 +114,12 @@ func WithoutTLS(t testing.TB, address string) string {
 	return u.String()
 }
 
-// Through returns the database's URL with the address of a listener in place of the
-// server's, which may be a socket.
-func Through(t testing.TB, address string, l net.Listener) string {
+// Through returns the database's URL with another host and port in place of the server's,
+// which may be a socket.
+func Through(t testing.TB, address, host string) string {
 	t.Helper()
 	u := parse(t, address)
-	u.Host = l.Addr().String()
+	u.Host = host
 	query := u.Query()
 	query.Del("host")
 	query.Del("port")

@@ -41,7 +41,7 @@ func NewWire(t *testing.T, address string) *Wire {
 		t.Fatal(err)
 	}
 	network, socket := pgconn.NetworkAddress(to.ConnConfig.Host, to.ConnConfig.Port)
-	w := &Wire{URL: Through(t, WithoutTLS(t, address), listener), Vanished: make(chan struct{}), ended: make(chan struct{})}
+	w := &Wire{URL: Through(t, WithoutTLS(t, address), listener.Addr().String()), Vanished: make(chan struct{}), ended: make(chan struct{})}
 	w.running.Go(func() {
 		for {
 			client, err := listener.Accept()

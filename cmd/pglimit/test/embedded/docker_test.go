@@ -88,7 +88,7 @@ func TestDockerEmbeddedWithoutImage(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t)
 	h.withoutServer(t, "127.0.0.1:1/none", "none")
-	code, _, stderr := run(t, h.command(t, "allow", "k", "--limit", "5", "--data-dir", h.data()))
+	code, _, stderr := bed.RunCommand(t, h.command(t, "allow", "k", "--limit", "5", "--data-dir", h.data()))
 	for _, part := range []string{"pulling postgres:17-alpine", "no PostgreSQL server found: PGBIN is", "install one", "let Docker run one: docker pull", "127.0.0.1:1"} {
 		if code != 3 || !strings.Contains(stderr, part) {
 			t.Errorf("exit code %d, stderr %q, want %q in it", code, stderr, part)

@@ -277,15 +277,15 @@ func TestEmbeddedBeforeTheEnvironment(t *testing.T) {
 	h := newHouse(t)
 	cmd := h.command(t, append([]string{"allow", "k", "--embedded"}, fiveADay...)...)
 	cmd.Env = append(cmd.Env, "DATABASE_URL=postgres://nobody@127.0.0.1:1/none")
-	if code, _, stderr := run(t, cmd); code != 0 || !strings.Contains(stderr, "(started; not DATABASE_URL)") {
+	if code, _, stderr := bed.RunCommand(t, cmd); code != 0 || !strings.Contains(stderr, "(started; not DATABASE_URL)") {
 		t.Errorf("exit code %d, stderr %q", code, stderr)
 	}
 	// demo uses it by default; migrate works on it.
-	if code, _, stderr := run(t, h.command(t, "demo", "--json")); code != 0 || !strings.Contains(stderr, "(started)") {
+	if code, _, stderr := bed.RunCommand(t, h.command(t, "demo", "--json")); code != 0 || !strings.Contains(stderr, "(started)") {
 		t.Errorf("demo: exit code %d, stderr %q", code, stderr)
 	}
 	for _, c := range [][2]string{{"down --to 0", "down 00003"}, {"status", "pending"}, {"up", "up 00001"}, {"up", "nothing to do"}} {
-		code, stdout, stderr := run(t, h.command(t, append([]string{"migrate", "--embedded"}, strings.Fields(c[0])...)...))
+		code, stdout, stderr := bed.RunCommand(t, h.command(t, append([]string{"migrate", "--embedded"}, strings.Fields(c[0])...)...))
 		if code != 0 || !strings.Contains(stdout, c[1]) {
 			t.Errorf("migrate %s: exit code %d, stdout %q, stderr %q", c[0], code, stdout, stderr)
 		}

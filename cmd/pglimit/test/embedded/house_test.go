@@ -136,19 +136,6 @@ func (h *house) command(t *testing.T, args ...string) *osexec.Cmd {
 	return cmd
 }
 
-// run runs the command until it ends.
-func run(t *testing.T, cmd *osexec.Cmd) (code int, stdout, stderr string) {
-	t.Helper()
-	var out, errs bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &errs
-	err := cmd.Run()
-	var exit *osexec.ExitError
-	if err != nil && !errors.As(err, &exit) {
-		t.Fatal(err)
-	}
-	return cmd.ProcessState.ExitCode(), out.String(), errs.String()
-}
-
 // fiveADay is a policy whose remaining units are 4, 3, 2, … whatever the time between
 // requests.
 var fiveADay = []string{"--algorithm", "fixed_window", "--limit", "5", "--period", "24h"}
@@ -157,7 +144,7 @@ var fiveADay = []string{"--algorithm", "fixed_window", "--limit", "5", "--period
 // line that names the database.
 func (h *house) allow(t *testing.T, how string, flags ...string) float64 {
 	t.Helper()
-	code, stdout, stderr := run(t, h.command(t, append(append([]string{"allow", "k", "--json"}, fiveADay...), flags...)...))
+	code, stdout, stderr := bed.RunCommand(t, h.command(t, append(append([]string{"allow", "k", "--json"}, fiveADay...), flags...)...))
 	var r struct{ Remaining float64 }
 	if err := json.Unmarshal([]byte(stdout), &r); err != nil || code != 0 {
 		t.Fatalf("allow %q: exit code %d, %v, stderr %q", flags, code, err, stderr)
@@ -218,7 +205,7 @@ func (l *live) end(t *testing.T, code int, want string) {
 // expect runs the command and expects its exit code and parts of the last line on stderr.
 func expect(t *testing.T, cmd *osexec.Cmd, code int, parts ...string) {
 	t.Helper()
-	got, stdout, stderr := run(t, cmd)
+	got, stdout, stderr := bed.RunCommand(t, cmd)
 	lines := strings.Split(strings.TrimSpace(stderr), "\n")
 	last := lines[len(lines)-1]
 	if got != code || stdout != "" {
