@@ -7,6 +7,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"github.com/pglimit/pglimit/internal/printable"
 )
 
 // nameMistypes makes every command with subcommands name a subcommand that it does not
@@ -23,6 +25,24 @@ func nameMistypes(root *cobra.Command) {
 		if !cmd.Runnable() { // cobra would print the help, and exit with 0, for any argument
 			cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
 		}
+	}
+}
+
+// nameArguments makes every command without subcommands answer a wrong number of arguments
+// with its form.
+func nameArguments(cmd *cobra.Command) {
+	for _, sub := range cmd.Commands() {
+		nameArguments(sub)
+	}
+	check := cmd.Args
+	if cmd.HasSubCommands() || check == nil {
+		return
+	}
+	cmd.Args = func(cmd *cobra.Command, args []string) error {
+		if check(cmd, args) == nil {
+			return nil
+		}
+		return fmt.Errorf("got %s: the form is `%s`", printable.Count(len(args), "argument"), cmd.UseLine())
 	}
 }
 

@@ -129,6 +129,7 @@ func Run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	addCompletion(root)
 	replaceHelp(root)
 	nameMistypes(root)
+	nameArguments(root)
 	unparsed := false
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		unparsed = true

@@ -25,6 +25,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/prove/contest"
+	"github.com/pglimit/pglimit/internal/duration"
 	"github.com/pglimit/pglimit/internal/pooler"
 	"github.com/pglimit/pglimit/limiter"
 )
@@ -58,7 +59,7 @@ type Config struct {
 // Validate returns an ErrConfig that names the field out of bounds and its value.
 func (c Config) Validate() error {
 	if least := time.Duration(len(limiter.Algorithms())) * time.Millisecond; c.For < least || c.For > maxFor {
-		return fmt.Errorf("%w: For is %v: use %v to %v", ErrConfig, c.For, least, maxFor)
+		return fmt.Errorf("%w: For is %s: use %s to %s", ErrConfig, duration.Format(c.For), duration.Format(least), duration.Format(maxFor))
 	}
 	if c.Workers < 1 || c.Workers > maxWorkers {
 		return fmt.Errorf("%w: Workers is %d: use 1 to %d", ErrConfig, c.Workers, maxWorkers)

@@ -11,7 +11,7 @@ func TestConfigValidate(t *testing.T) {
 	t.Parallel()
 	for want, c := range map[string]Config{
 		"For is 0s":        {Workers: 1},
-		"For is 25h0m0s":   {For: 25 * time.Hour, Workers: 1},
+		"For is 25h":       {For: 25 * time.Hour, Workers: 1},
 		"Workers is 0":     {For: time.Second},
 		"Workers is 1001":  {For: time.Second, Workers: 1001},
 		"Workers is -1: u": {For: time.Second, Workers: -1},
