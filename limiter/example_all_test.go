@@ -83,7 +83,7 @@ func ExampleLimiter_Reserve() {
 		fmt.Println("not now:", reservation.Result.RetryAfter, err)
 		return
 	}
-	fmt.Println("reserved until", reservation.Expires.UTC().Format(time.TimeOnly), "remaining:", reservation.Result.Remaining)
+	fmt.Println("reserved until", reservation.ExpiresAt.UTC().Format(time.TimeOnly), "remaining:", reservation.Result.Remaining)
 
 	r, err := l.Settle(ctx, reservation.ID, 1234) // here, or in another process that knows the ID
 	fmt.Println("remaining:", r.Remaining, err)
@@ -147,7 +147,7 @@ func ExampleLimiter_Usage() {
 	_, _ = l.Reserve(ctx, tokens.Request("tenant-7", 4000), time.Minute)
 	s, err := l.Usage(ctx, tokens, "tenant-7")
 	fmt.Println("spent", s.Spent, "reserved", s.Reserved, "by", s.Reservations, "remaining", s.Result.Remaining, err)
-	fmt.Println("until", s.WindowEnds.UTC().Format(time.TimeOnly))
+	fmt.Println("until", s.WindowEndsAt.UTC().Format(time.TimeOnly))
 	// Output:
 	// spent 3000 reserved 4000 by 1 remaining 3000 <nil>
 	// until 13:00:00

@@ -192,7 +192,7 @@ func TestUnlimitedReservation(t *testing.T) {
 		t.Fatal(err)
 	}
 	r, err := l.Reserve(ctx, three.Request("free", 50), time.Minute)
-	if err != nil || !r.Result.Allowed || r.Result.Granted != 50 || !r.Expires.Equal(now.Add(time.Minute)) {
+	if err != nil || !r.Result.Allowed || r.Result.Granted != 50 || !r.ExpiresAt.Equal(now.Add(time.Minute)) {
 		t.Fatalf("%+v, %v", r, err)
 	}
 	if policy, key, ok := store.ParseUncountedID(r.ID); !ok || policy != "three" || key == "free" || len(key) < 40 {

@@ -133,7 +133,7 @@ type resultJSON struct {
 	Replayed   bool     `json:"replayed,omitempty"`
 	Expired    bool     `json:"expired,omitempty"`
 	Shadowed   bool     `json:"shadowed,omitempty"`
-	Shadow     bool     `json:"shadow,omitempty"`
+	ByShadow   bool     `json:"by_shadow,omitempty"` // Policy.Shadow
 }
 
 // MarshalJSON writes r with the names that the command prints, too: durations in seconds,
@@ -143,7 +143,7 @@ func (r Result) MarshalJSON() ([]byte, error) {
 		Allowed: r.Allowed, Granted: r.Granted, Limit: r.Limit, Burst: r.Burst,
 		Level: r.Level, Remaining: r.Remaining,
 		RetryAfter: seconds(r.RetryAfter), ResetAfter: seconds(r.ResetAfter), Delay: seconds(r.Delay),
-		Full: r.Full, Reason: r.Reason, Source: r.Source, Replayed: r.Replayed, Expired: r.Expired, Shadowed: r.Shadowed, Shadow: r.Policy.Shadow,
+		Full: r.Full, Reason: r.Reason, Source: r.Source, Replayed: r.Replayed, Expired: r.Expired, Shadowed: r.Shadowed, ByShadow: r.Policy.Shadow,
 	})
 }
 
@@ -211,23 +211,23 @@ type Reservation struct {
 	// it has the key's HMAC and at most 179 characters. If Result is Shadowed, it begins with
 	// uncounted instead of the algorithm, and Settle and Cancel change nothing.
 	ID string
-	// Expires is when the reservation ends if it was neither settled nor cancelled. Its
+	// ExpiresAt is when the reservation ends if it was neither settled nor cancelled. Its
 	// units are then given back.
-	Expires time.Time
+	ExpiresAt time.Time
 }
 
 // reservationJSON is a Reservation in JSON.
 type reservationJSON struct {
-	ID      *string    `json:"id"`
-	Expires *time.Time `json:"expires"`
-	Result  Result     `json:"result"`
+	ID        *string    `json:"id"`
+	ExpiresAt *time.Time `json:"expires_at"`
+	Result    Result     `json:"result"`
 }
 
-// MarshalJSON writes id and expires as null if there is no reservation.
+// MarshalJSON writes id and expires_at as null if there is no reservation.
 func (r Reservation) MarshalJSON() ([]byte, error) {
 	t := reservationJSON{Result: r.Result}
 	if r.ID != "" {
-		t.ID, t.Expires = &r.ID, &r.Expires
+		t.ID, t.ExpiresAt = &r.ID, &r.ExpiresAt
 	}
 	return json.Marshal(t)
 }
@@ -246,9 +246,9 @@ type Usage struct {
 	// Reservations is the number of open reservations. It includes those that have
 	// expired and were not given back yet.
 	Reservations int
-	// WindowEnds is the end of the current window of a FixedWindow. It is zero if the key
+	// WindowEndsAt is the end of the current window of a FixedWindow. It is zero if the key
 	// has none and for other algorithms.
-	WindowEnds time.Time
+	WindowEndsAt time.Time
 }
 
 // usageJSON is a Usage in JSON.
@@ -259,15 +259,15 @@ type usageJSON struct {
 	Remaining    float64    `json:"remaining"`
 	Limit        float64    `json:"limit"`
 	Burst        float64    `json:"burst"`
-	WindowEnds   *time.Time `json:"window_ends"`
+	WindowEndsAt *time.Time `json:"window_ends_at"`
 }
 
-// MarshalJSON writes s with the names that the command prints, too. window_ends is null
+// MarshalJSON writes s with the names that the command prints, too. window_ends_at is null
 // if there is no window.
 func (u Usage) MarshalJSON() ([]byte, error) {
 	t := usageJSON{Spent: u.Spent, Reserved: u.Reserved, Reservations: u.Reservations, Remaining: u.Result.Remaining, Limit: u.Result.Limit, Burst: u.Result.Burst}
-	if !u.WindowEnds.IsZero() {
-		t.WindowEnds = &u.WindowEnds
+	if !u.WindowEndsAt.IsZero() {
+		t.WindowEndsAt = &u.WindowEndsAt
 	}
 	return json.Marshal(t)
 }

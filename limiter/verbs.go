@@ -86,7 +86,7 @@ func (e *engine) Usage(ctx context.Context, p Policy, key string) (s Usage, err 
 	s.Reservations, s.Reserved = c.op.Usage.Reservations, min(c.op.Usage.Reserved, s.Result.Level)
 	s.Spent = s.Result.Level - s.Reserved
 	if w, ok := c.op.Outcome.View.(*algorithm.Window); ok && w.Count > 0 {
-		s.WindowEnds = time.UnixMicro(w.EndsAt)
+		s.WindowEndsAt = time.UnixMicro(w.EndsAt)
 	}
 	return s, nil
 }

@@ -171,7 +171,7 @@ func reserve(ctx context.Context, t *traffic, k target) error {
 	if err = k.saw(held.Result, err); err != nil || held.ID == "" {
 		return err
 	}
-	k.used(held.Expires) // until it has ended the row stays, whatever it counts
+	k.used(held.ExpiresAt) // until it has ended the row stays, whatever it counts
 	switch rand.IntN(4) {
 	case 0:
 		return nil // left open
@@ -180,7 +180,7 @@ func reserve(ctx context.Context, t *traffic, k target) error {
 	default:
 		err = k.saw(t.limiter.Settle(ctx, held.ID, float64(rand.IntN(5))))
 	}
-	if errors.Is(err, limiter.ErrReservationEnded) && t.clock.Now().After(held.Expires) {
+	if errors.Is(err, limiter.ErrReservationEnded) && t.clock.Now().After(held.ExpiresAt) {
 		return nil
 	}
 	return err

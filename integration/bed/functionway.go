@@ -188,7 +188,7 @@ func (f *Functions) Reserve(ctx context.Context, in limiter.Request, ttl time.Du
 	case r.Allowed != (r.ID != nil) || r.Allowed != (r.Expires != nil):
 		return made, fmt.Errorf("allowed %v, reservation %v, expires at %v", r.Allowed, r.ID, r.Expires)
 	case r.Allowed:
-		made.ID, made.Expires = *r.ID, *r.Expires
+		made.ID, made.ExpiresAt = *r.ID, *r.Expires
 	}
 	made.Result = r.result()
 	return made, nil

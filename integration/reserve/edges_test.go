@@ -23,8 +23,8 @@ func TestReserveAtTheEpoch(t *testing.T) {
 		again := p.Request("k", 3)
 		again.IdempotencyKey = "order 1"
 		bed.Reserve(t, l, again, time.Minute)
-		if r := bed.Must(t)(l.Check(ctx, p, "k", 0)); r.Level != 7 || h.Expires != time.Unix(60, 0) {
-			t.Errorf("%s: level %v, expires %v", bed.Variant(p), r.Level, h.Expires)
+		if r := bed.Must(t)(l.Check(ctx, p, "k", 0)); r.Level != 7 || h.ExpiresAt != time.Unix(60, 0) {
+			t.Errorf("%s: level %v, expires %v", bed.Variant(p), r.Level, h.ExpiresAt)
 		}
 	}
 }

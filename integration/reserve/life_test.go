@@ -65,7 +65,7 @@ func TestReserveReapingNeverDeadlocks(t *testing.T) {
 	p := limiter.Policy{Name: "p", Algorithm: limiter.TokenBucket, Limit: 10, Period: 1000 * time.Hour}
 	h := bed.Reserve(t, l, p.Request("k", 10), time.Second)
 	bed.Eventually(t, "the hold has expired", func(ctx context.Context) (bool, error) {
-		return bed.Value[bool](t, pool, "SELECT clock_timestamp() > $1", h.Expires), nil
+		return bed.Value[bool](t, pool, "SELECT clock_timestamp() > $1", h.ExpiresAt), nil
 	})
 	asking, settling := bed.Begin(t, pool, pgx.TxOptions{}), bed.Begin(t, pool, pgx.TxOptions{})
 	// The first has locked the key's row; the second has locked the reservation and waits.

@@ -29,7 +29,7 @@ func TestSettle(t *testing.T) {
 		t.Run(bed.Variant(p), func(t *testing.T) {
 			at(0)
 			h := bed.Reserve(t, l, p.Request("k", 6), time.Minute)
-			if got := h.Expires.Sub(h.Result.At); got != time.Minute {
+			if got := h.ExpiresAt.Sub(h.Result.At); got != time.Minute {
 				t.Errorf("expires after %v", got)
 			}
 			if r := bed.Must(t)(l.AllowN(ctx, p, "k", 5)); r.Allowed {

@@ -136,7 +136,7 @@ func TestReserveOldSnapshotSilencesNobody(t *testing.T) {
 	}
 	h := bed.Reserve(t, bed.NewLimiter(t, pool, nil), p.Request("k", 10), time.Second)
 	bed.Eventually(t, "the hold has expired", func(ctx context.Context) (bool, error) {
-		return bed.Value[bool](t, pool, "SELECT clock_timestamp() > $1", h.Expires), nil
+		return bed.Value[bool](t, pool, "SELECT clock_timestamp() > $1", h.ExpiresAt), nil
 	})
 	if r := bed.Must(t)(l.InTx(tx).Allow(ctx, p, "full")); r.Allowed {
 		t.Fatalf("%+v", r)

@@ -104,7 +104,7 @@ func same(op *Op, want, got *Answer) bool {
 	return want.Fault == got.Fault && want.Held == got.Held && want.Expires.Equal(got.Expires) &&
 		len(want.All.PerRequest) == len(got.All.PerRequest) && want.All.Allowed == got.All.Allowed && want.All.DeniedBy == got.All.DeniedBy &&
 		r.units(u.Spent, v.Spent) && r.units(u.Reserved, v.Reserved) &&
-		u.Reservations == v.Reservations && u.WindowEnds.Equal(v.WindowEnds) && Same(op.Policy, u.Result, v.Result) && Same(op.Policy, want.Result, got.Result)
+		u.Reservations == v.Reservations && u.WindowEndsAt.Equal(v.WindowEndsAt) && Same(op.Policy, u.Result, v.Result) && Same(op.Policy, want.Result, got.Result)
 }
 
 // Same reports whether results are equal, but for their Source.

@@ -231,7 +231,7 @@ func (w *World) usage(op *Op, r *Rules, now int64) (u limiter.Usage) {
 	u.Reserved = min(u.Reserved, u.Result.Level)
 	u.Spent = u.Result.Level - u.Reserved
 	if windowed && u.Result.Level > 0 {
-		u.WindowEnds = time.UnixMicro(window.EndsAt)
+		u.WindowEndsAt = time.UnixMicro(window.EndsAt)
 	}
 	return u
 }

@@ -164,7 +164,7 @@ func (c *Call) Make(ctx context.Context, d either.Limiter) (a Answer) {
 	case "reserve":
 		made, err := d.Reserve(ctx, c.Request, c.For)
 		a = One(made.Result, err)
-		a.ID, a.Expires = made.ID, made.Expires
+		a.ID, a.Expires = made.ID, made.ExpiresAt
 	case "settle":
 		return One(d.Settle(ctx, c.ID, c.Cost))
 	case "cancel":

@@ -166,8 +166,8 @@ leaked yet.`,
 func usageText(s limiter.Usage) string {
 	text := fmt.Sprintf("spent\t%s\nreserved\t%s in %s\nremaining\t%s of %s\n", cli.Units(s.Spent), cli.Units(s.Reserved),
 		printable.Count(s.Reservations, "open reservation"), cli.Units(s.Result.Remaining), cli.Units(s.Result.Burst))
-	if !s.WindowEnds.IsZero() {
-		text += fmt.Sprintf("until\t%s\n", cli.Moment(s.WindowEnds))
+	if !s.WindowEndsAt.IsZero() {
+		text += fmt.Sprintf("until\t%s\n", cli.Moment(s.WindowEndsAt))
 	}
 	return cli.Aligned(text)
 }

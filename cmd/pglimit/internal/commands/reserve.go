@@ -42,7 +42,7 @@ Exit code 0: reserved; 1: denied.`,
 				text := cli.Decision(h.Result)
 				if h.Result.Allowed {
 					text = fmt.Sprintf("reserved %s until %s as %s: %s of %s remaining", cli.Units(h.Result.Granted),
-						cli.Moment(h.Expires), h.ID, cli.Units(h.Result.Remaining), cli.Units(h.Result.Burst))
+						cli.Moment(h.ExpiresAt), h.ID, cli.Units(h.Result.Remaining), cli.Units(h.Result.Burst))
 				}
 				return out.Answer(cmd, h.Result.Allowed, h, text+"\n")
 			})

@@ -121,7 +121,7 @@ func TestCommandSpend(t *testing.T) {
   "remaining": 1,
   "limit": 1000000000000,
   "burst": 1000000000000,
-  "window_ends": "TIME"`},
+  "window_ends_at": "TIME"`},
 		{"settle ID 1000000000000", 0, "settled with 1000000000000: 0 of 1000000000000 remaining\n"},
 		{"settle ID 1000000000000", 0, "settled with 1000000000000: 0 of 1000000000000 remaining; it was settled before\n"},
 		{"settle ID 1", 1, "nothing to settle: the reservation has ended: it was settled, with 1000000000000 of its 999999999999 units\n"},
