@@ -49,11 +49,11 @@ func judgeClock(offset, roundTrip time.Duration) Check {
 	c := Check{Message: fmt.Sprintf("the database's clock is %v %s this program's, give or take %v", offset.Abs().Round(time.Microsecond), which, exact.Round(time.Microsecond))}
 	switch {
 	case sure > clockFail:
-		c.Status = Fail
+		c.Verdict = Fail
 	case sure > clockWarn:
-		c.Status = Warn
+		c.Verdict = Warn
 	}
-	if c.Status != OK {
+	if c.Verdict != OK {
 		c.Fix = "set both machines' clocks by NTP, such as with chrony; after the database's clock was ahead, see check future"
 	}
 	return c
@@ -97,7 +97,7 @@ func checkFuture(ctx context.Context, p *patient) (Check, error) {
 		if len(found) == 0 {
 			continue
 		}
-		one := Check{Status: Fail, Fix: fmt.Sprintf("DELETE FROM %s WHERE updated_at_us > (extract(epoch FROM clock_timestamp()) * 1000000)::bigint + %d", t.quoted, ahead.Microseconds())}
+		one := Check{Verdict: Fail, Fix: fmt.Sprintf("DELETE FROM %s WHERE updated_at_us > (extract(epoch FROM clock_timestamp()) * 1000000)::bigint + %d", t.quoted, ahead.Microseconds())}
 		for _, f := range found {
 			total += f.Rows
 			one.Details = append(one.Details, fmt.Sprintf("%s: %s of policy %s, up to %s ahead", t.quoted, printable.Count(f.Rows, "key"), f.Policy, duration.Format(microseconds(f.Most).Round(time.Second))))

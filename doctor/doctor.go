@@ -6,7 +6,7 @@
 //		return err // the database does not answer
 //	}
 //	for _, c := range report.Checks {
-//		fmt.Println(c.Status, c.Name, c.Message, c.Fix)
+//		fmt.Println(c.Verdict, c.Name, c.Message, c.Fix)
 //	}
 //
 // Run only reads the catalogue, the server's statistics and a bounded number of rows. It
@@ -35,13 +35,13 @@ import (
 	"github.com/pglimit/pglimit/internal/store"
 )
 
-// Status is the result of a check. A larger one is worse.
-type Status int
+// Verdict is the result of a check. A larger one is worse.
+type Verdict int
 
 const (
 	// OK means that the check found nothing to do, or that the role may not see what the
 	// check reads: then Check.Message says so.
-	OK Status = iota
+	OK Verdict = iota
 	// Warn means that decisions work, and that something should be changed: it costs
 	// speed or space, or loses decisions in a failure.
 	Warn
@@ -50,7 +50,7 @@ const (
 )
 
 // String returns "ok", "warn" or "fail".
-func (s Status) String() string {
+func (s Verdict) String() string {
 	switch s {
 	case OK:
 		return "ok"
@@ -59,32 +59,32 @@ func (s Status) String() string {
 	case Fail:
 		return "fail"
 	}
-	return fmt.Sprintf("Status(%d)", int(s))
+	return fmt.Sprintf("Verdict(%d)", int(s))
 }
 
 // MarshalText returns String.
-func (s Status) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
+func (s Verdict) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
 // UnmarshalText reads what MarshalText wrote.
-func (s *Status) UnmarshalText(text []byte) error {
-	for _, known := range []Status{OK, Warn, Fail} {
+func (s *Verdict) UnmarshalText(text []byte) error {
+	for _, known := range []Verdict{OK, Warn, Fail} {
 		if known.String() == string(text) {
 			*s = known
 			return nil
 		}
 	}
-	return fmt.Errorf("pglimit: doctor: status is %q: use ok, warn or fail", text)
+	return fmt.Errorf("pglimit: doctor: verdict is %q: use ok, warn or fail", text)
 }
 
 // Check is the result of one check.
 type Check struct {
 	// Name is the check's name: one of [Names].
 	Name string `json:"name"`
-	// Status is how serious it is.
-	Status Status `json:"status"`
+	// Verdict is how serious it is.
+	Verdict Verdict `json:"verdict"`
 	// Message says in one line what was found.
 	Message string `json:"message"`
-	// Fix is the next step in one line; empty if Status is OK. It is SQL to run as the
+	// Fix is the next step in one line; empty if Verdict is OK. It is SQL to run as the
 	// owner of the tables or as a superuser, or a sentence.
 	Fix string `json:"fix,omitempty"`
 	// Details are further lines, such as one for each table. They may name roles,
@@ -104,11 +104,11 @@ type Report struct {
 	Took time.Duration `json:"took_ns"`
 }
 
-// Status returns the worst status of all checks: OK if there is none.
-func (r Report) Status() Status {
+// Verdict returns the worst verdict of all checks: OK if there is none.
+func (r Report) Verdict() Verdict {
 	worst := OK
 	for _, c := range r.Checks {
-		worst = max(worst, c.Status)
+		worst = max(worst, c.Verdict)
 	}
 	return worst
 }
@@ -318,15 +318,15 @@ func unable(ctx context.Context, err error, timeout time.Duration) Check {
 	text := strings.TrimPrefix(strings.Join(strings.Fields(err.Error()), " "), "pglimit: ")
 	switch {
 	case code == "42501":
-		return Check{Status: Warn, Message: "not checked, this role may not read it: " + text, Fix: "see check grants, or run the doctor as another role"}
+		return Check{Verdict: Warn, Message: "not checked, this role may not read it: " + text, Fix: "see check grants, or run the doctor as another role"}
 	case code == "55P03":
-		return Check{Status: Warn, Message: "not checked, a table is locked: " + text, Fix: "run the doctor again when the migration or VACUUM FULL has ended"}
+		return Check{Verdict: Warn, Message: "not checked, a table is locked: " + text, Fix: "run the doctor again when the migration or VACUUM FULL has ended"}
 	case code == "42P01", errors.Is(err, errNoTables):
-		return Check{Status: Fail, Message: "not checked, a table is missing: " + text, Fix: "pglimit migrate up"}
+		return Check{Verdict: Fail, Message: "not checked, a table is missing: " + text, Fix: "pglimit migrate up"}
 	case ctx.Err() != nil, code == "57014":
-		return Check{Status: Warn, Message: fmt.Sprintf("not checked, it took longer than %s", duration.Format(timeout)), Fix: "run the doctor again with a longer timeout, or when the server is less busy"}
+		return Check{Verdict: Warn, Message: fmt.Sprintf("not checked, it took longer than %s", duration.Format(timeout)), Fix: "run the doctor again with a longer timeout, or when the server is less busy"}
 	}
-	return Check{Status: Fail, Message: "not checked: " + text, Fix: "correct the error, and run the doctor again"}
+	return Check{Verdict: Fail, Message: "not checked: " + text, Fix: "correct the error, and run the doctor again"}
 }
 
 // errNoTables is the error of checks that need the tables, if there are none.

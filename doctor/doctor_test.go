@@ -12,7 +12,7 @@ import (
 	"github.com/pglimit/pglimit/janitor"
 )
 
-func want(t *testing.T, c Check, status Status, words ...string) {
+func want(t *testing.T, c Check, verdict Verdict, words ...string) {
 	t.Helper()
 	text := c.Message + "\n" + c.Fix + "\n" + strings.Join(c.Details, "\n")
 	for _, w := range words {
@@ -20,8 +20,8 @@ func want(t *testing.T, c Check, status Status, words ...string) {
 			t.Errorf("%+v does not say %q", c, w)
 		}
 	}
-	if c.Status != status || (c.Status == OK) != (c.Fix == "") {
-		t.Errorf("%+v, want %v", c, status)
+	if c.Verdict != verdict || (c.Verdict == OK) != (c.Fix == "") {
+		t.Errorf("%+v, want %v", c, verdict)
 	}
 }
 
@@ -70,7 +70,7 @@ func TestPooler(t *testing.T) {
 		mode           pgx.QueryExecMode
 		between, tried bool
 		lost           error
-		want           Status
+		want           Verdict
 	}{
 		{pgx.QueryExecModeCacheStatement, false, true, nil, OK},
 		{pgx.QueryExecModeDescribeExec, false, true, nil, OK},
@@ -139,15 +139,15 @@ func TestClockAndJanitor(t *testing.T) {
 	want(t, judgeClock(3*time.Second, 3*time.Second), OK, "ahead of")
 	want(t, judgeClock(-3*time.Second, time.Second), Warn, "behind")
 	want(t, judgeClock(6*time.Minute, time.Second), Fail)
-	want(t, judgeDue(janitor.Status{DueRows: janitor.StatusBound, Lag: 5 * time.Minute}, time.Minute), OK, "100000 or more due rows")
-	want(t, judgeDue(janitor.Status{DueRows: 3, Lag: 6 * time.Minute}, time.Minute), Warn, "the oldest for 6m", "pglimit janitor --once")
-	want(t, judgeDue(janitor.Status{DueRows: 3, Lag: 61 * time.Minute}, time.Minute), Fail)
+	want(t, judgeDue(janitor.State{DueRows: janitor.StateBound, Lag: 5 * time.Minute}, time.Minute), OK, "100000 or more due rows")
+	want(t, judgeDue(janitor.State{DueRows: 3, Lag: 6 * time.Minute}, time.Minute), Warn, "the oldest for 6m", "pglimit janitor --once")
+	want(t, judgeDue(janitor.State{DueRows: 3, Lag: 61 * time.Minute}, time.Minute), Fail)
 	at := time.Now()
-	want(t, judgeJanitor(janitor.Status{At: at, DueRows: 3, Lag: 60 * time.Minute}, time.Minute), Warn, "no sweep was ever completed", "pglimit janitor")
-	want(t, judgeJanitor(janitor.Status{At: at, LastSweep: at.Add(time.Hour), DueRows: 5}, time.Minute), OK, "ended 0s ago") // a clock set back
-	want(t, judgeJanitor(janitor.Status{At: at, LastSweep: at.Add(-5 * time.Minute)}, time.Minute), OK)
-	want(t, judgeJanitor(janitor.Status{At: at, LastSweep: at.Add(-2 * time.Hour)}, time.Minute), Warn, "ended 2h") // nothing waits
-	want(t, judgeJanitor(janitor.Status{At: at, LastSweep: at.Add(-2 * time.Hour), ExpiredReservations: 1}, time.Minute), Fail)
+	want(t, judgeJanitor(janitor.State{At: at, DueRows: 3, Lag: 60 * time.Minute}, time.Minute), Warn, "no sweep was ever completed", "pglimit janitor")
+	want(t, judgeJanitor(janitor.State{At: at, SweptAt: at.Add(time.Hour), DueRows: 5}, time.Minute), OK, "ended 0s ago") // a clock set back
+	want(t, judgeJanitor(janitor.State{At: at, SweptAt: at.Add(-5 * time.Minute)}, time.Minute), OK)
+	want(t, judgeJanitor(janitor.State{At: at, SweptAt: at.Add(-2 * time.Hour)}, time.Minute), Warn, "ended 2h") // nothing waits
+	want(t, judgeJanitor(janitor.State{At: at, SweptAt: at.Add(-2 * time.Hour), ExpiredReservations: 1}, time.Minute), Fail)
 }
 
 func TestOverrides(t *testing.T) {
@@ -160,17 +160,17 @@ func TestOverrides(t *testing.T) {
 
 func TestStatusText(t *testing.T) {
 	t.Parallel()
-	for _, s := range []Status{OK, Warn, Fail} {
-		var again Status
+	for _, s := range []Verdict{OK, Warn, Fail} {
+		var again Verdict
 		if err := again.UnmarshalText([]byte(s.String())); err != nil || again != s {
 			t.Errorf("%v: %v, %v", s, again, err)
 		}
 	}
-	var s Status
-	if err := s.UnmarshalText([]byte("bad")); err == nil || Status(7).String() != "Status(7)" {
+	var s Verdict
+	if err := s.UnmarshalText([]byte("bad")); err == nil || Verdict(7).String() != "Verdict(7)" {
 		t.Error(err)
 	}
-	if r := (Report{Checks: []Check{{}, {Status: Fail}, {Status: Warn}}}); r.Status() != Fail || (Report{}).Status() != OK {
+	if r := (Report{Checks: []Check{{}, {Verdict: Fail}, {Verdict: Warn}}}); r.Verdict() != Fail || (Report{}).Verdict() != OK {
 		t.Error("not the worst")
 	}
 }

@@ -19,7 +19,7 @@ const (
 const startJanitor = "run `pglimit janitor`, or janitor.New(pool, nil) and Run, in one process or in all; `pglimit janitor --once` sweeps now"
 
 func checkDue(ctx context.Context, p *patient) (Check, error) {
-	s, err := janitor.ReadStatusSQL(ctx, p.db)
+	s, err := janitor.ReadStateSQL(ctx, p.db)
 	if err != nil {
 		return Check{}, err
 	}
@@ -27,18 +27,18 @@ func checkDue(ctx context.Context, p *patient) (Check, error) {
 }
 
 // judgeDue judges what waits for a sweep.
-func judgeDue(s janitor.Status, interval time.Duration) Check {
+func judgeDue(s janitor.State, interval time.Duration) Check {
 	c := Check{Message: fmt.Sprintf("%s due rows and %s of %s open reservations wait for the janitor", count(s.DueRows), count(s.ExpiredReservations), count(s.OpenReservations))}
 	if s.Lag > 0 {
 		c.Message += fmt.Sprintf(", the oldest for %s", duration.Format(s.Lag.Round(time.Second)))
 	}
 	switch {
 	case s.Lag > lostIntervals*interval:
-		c.Status = Fail
+		c.Verdict = Fail
 	case s.Lag > lateIntervals*interval:
-		c.Status = Warn
+		c.Verdict = Warn
 	}
-	if c.Status != OK {
+	if c.Verdict != OK {
 		c.Fix = startJanitor
 	}
 	return c
@@ -46,14 +46,14 @@ func judgeDue(s janitor.Status, interval time.Duration) Check {
 
 // count renders a number of rows that was counted up to a bound.
 func count(n int64) string {
-	if n >= janitor.StatusBound {
+	if n >= janitor.StateBound {
 		return fmt.Sprintf("%d or more", n)
 	}
 	return fmt.Sprint(n)
 }
 
 func checkJanitor(ctx context.Context, p *patient) (Check, error) {
-	s, err := janitor.ReadStatusSQL(ctx, p.db)
+	s, err := janitor.ReadStateSQL(ctx, p.db)
 	if err != nil {
 		return Check{}, err
 	}
@@ -61,31 +61,31 @@ func checkJanitor(ctx context.Context, p *patient) (Check, error) {
 }
 
 // judgeJanitor judges when the last sweep was.
-func judgeJanitor(s janitor.Status, interval time.Duration) Check {
+func judgeJanitor(s janitor.State, interval time.Duration) Check {
 	waits := s.DueRows+s.ExpiredReservations > 0
 	lease := "no janitor has the lease"
 	if s.Holder != "" {
-		lease = fmt.Sprintf("janitor %s has the lease for another %s", s.Holder, duration.Format(s.LeaseEnds.Sub(s.At).Round(time.Second)))
+		lease = fmt.Sprintf("janitor %s has the lease for another %s", s.Holder, duration.Format(s.LeaseEndsAt.Sub(s.At).Round(time.Second)))
 	}
-	if s.LastSweep.IsZero() {
+	if s.SweptAt.IsZero() {
 		c := Check{Message: "no sweep was ever completed, and nothing waits for one; " + lease}
 		if waits {
-			c = Check{Status: Warn, Message: "no sweep was ever completed; " + lease, Fix: startJanitor}
+			c = Check{Verdict: Warn, Message: "no sweep was ever completed; " + lease, Fix: startJanitor}
 			if s.Lag > lostIntervals*interval {
-				c.Status = Fail
+				c.Verdict = Fail
 			}
 		}
 		return c
 	}
-	ago := max(0, s.At.Sub(s.LastSweep))
+	ago := max(0, s.At.Sub(s.SweptAt))
 	c := Check{Message: fmt.Sprintf("the last sweep ended %s ago, took %s and deleted %s; %s", duration.Format(ago.Round(time.Second)), duration.Format(s.Took.Round(time.Millisecond)), printable.Count(s.Removed, "row"), lease)}
 	switch {
 	case ago > lostIntervals*interval && waits:
-		c.Status, c.Fix = Fail, startJanitor
+		c.Verdict, c.Fix = Fail, startJanitor
 	case ago > lateIntervals*interval:
-		c.Status, c.Fix = Warn, startJanitor
+		c.Verdict, c.Fix = Warn, startJanitor
 	}
-	if c.Status != OK && s.Holder != "" {
+	if c.Verdict != OK && s.Holder != "" {
 		c.Fix = "read that process's log: its sweeps fail or take long; " + c.Fix
 	}
 	return c

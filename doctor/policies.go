@@ -49,7 +49,7 @@ func checkPolicies(ctx context.Context, p *patient) (Check, error) {
 		return err
 	})
 	if errors.Is(err, pgx.ErrNoRows) {
-		return Check{Status: Fail, Message: fmt.Sprintf("%s has 0 rows, so that no policy can be changed", version.quoted),
+		return Check{Verdict: Fail, Message: fmt.Sprintf("%s has 0 rows, so that no policy can be changed", version.quoted),
 			Fix: fmt.Sprintf("INSERT INTO %s (version) SELECT coalesce(max(version), 0) FROM %s.pglimit_policy_history", version.quoted, p.home)}, nil
 	}
 	if err != nil {
@@ -80,7 +80,7 @@ func judgeRows(c Check, what, table string, n int, bad []string) Check {
 		return c
 	}
 	c.Message += fmt.Sprintf("; %d of %d stored %s are not valid, and programs keep the last valid ones: %s", len(bad), n, what, bad[0])
-	return worse(c, Check{Status: Fail, Details: bad[:min(len(bad), most)], Fix: fmt.Sprintf("correct the rows in %s, or delete them", table)})
+	return worse(c, Check{Verdict: Fail, Details: bad[:min(len(bad), most)], Fix: fmt.Sprintf("correct the rows in %s, or delete them", table)})
 }
 
 // judgeOverrides adds what is to say of n overrides, of which some have ended.
@@ -88,10 +88,10 @@ func judgeOverrides(c Check, n, ended int, table string) Check {
 	if n < manyOverrides {
 		return c
 	}
-	status := Warn
+	verdict := Warn
 	if n > policies.MaxOverrides {
-		status = Fail
+		verdict = Fail
 	}
-	return worse(c, Check{Status: status, Details: []string{fmt.Sprintf("%d overrides of at most %d, of which %d have ended", n, policies.MaxOverrides, ended)},
+	return worse(c, Check{Verdict: verdict, Details: []string{fmt.Sprintf("%d overrides of at most %d, of which %d have ended", n, policies.MaxOverrides, ended)},
 		Fix: fmt.Sprintf("DELETE FROM %s WHERE until <= clock_timestamp(), and give large groups of keys their own policy", table)})
 }

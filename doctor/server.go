@@ -17,7 +17,7 @@ func checkServer(_ context.Context, p *patient) (Check, error) { return judgeVer
 func judgeVersion(number int) Check {
 	name := fmt.Sprintf("PostgreSQL %d.%d", number/10000, number%10000)
 	if number/10000 < oldest {
-		return Check{Status: Fail, Message: name + " is too old", Fix: fmt.Sprintf("upgrade to PostgreSQL %d or later", oldest)}
+		return Check{Verdict: Fail, Message: name + " is too old", Fix: fmt.Sprintf("upgrade to PostgreSQL %d or later", oldest)}
 	}
 	return Check{Message: "the server is " + name}
 }
@@ -30,10 +30,10 @@ func checkPrimary(_ context.Context, p *patient) (Check, error) {
 func judgePrimary(standby, readOnly bool, writable string) Check {
 	switch {
 	case standby:
-		return Check{Status: Fail, Message: "this server is a replica in recovery: it refuses every decision",
+		return Check{Verdict: Fail, Message: "this server is a replica in recovery: it refuses every decision",
 			Fix: "connect to the primary: name all hosts in the connection string, with target_session_attrs=read-write"}
 	case readOnly:
-		return Check{Status: Fail, Message: "default_transaction_read_only is on: every decision is refused", Fix: writable}
+		return Check{Verdict: Fail, Message: "default_transaction_read_only is on: every decision is refused", Fix: writable}
 	}
 	return Check{Message: "this server accepts writes"}
 }
@@ -41,12 +41,12 @@ func judgePrimary(standby, readOnly bool, writable string) Check {
 func checkDurability(_ context.Context, p *patient) (Check, error) {
 	c := Check{Message: fmt.Sprintf("fsync and full_page_writes are on, synchronous_commit is %s", p.settings["synchronous_commit"].value)}
 	if v := p.settings["synchronous_commit"].value; v == "off" {
-		c = Check{Status: Warn, Message: "synchronous_commit is off: a crash of the server may forget limits taken in your own transactions; other durable decisions turn it on for themselves",
+		c = Check{Verdict: Warn, Message: "synchronous_commit is off: a crash of the server may forget limits taken in your own transactions; other durable decisions turn it on for themselves",
 			Fix: p.alter("synchronous_commit", "on")}
 	}
 	for _, name := range []string{"full_page_writes", "fsync"} {
 		if p.settings[name].value == "off" {
-			c = Check{Status: Fail, Message: name + " is off: a crash of the machine may corrupt the whole database",
+			c = Check{Verdict: Fail, Message: name + " is off: a crash of the machine may corrupt the whole database",
 				Fix: p.system(name, "on")}
 		}
 	}
@@ -86,7 +86,7 @@ func judgeReplicas(all []replica, names, commit string) Check {
 	case hidden > 0:
 		c.Message = fmt.Sprintf("%s, whose state is not visible to this role: GRANT pg_read_all_stats to see it", printable.Count(len(all), "replica"))
 	case names != "" && waits && synchronous == 0:
-		c.Status = Fail
+		c.Verdict = Fail
 		c.Message = fmt.Sprintf("synchronous_standby_names is %q and no such replica is connected: commits wait for it", names)
 		c.Fix = "start the replica, or ALTER SYSTEM RESET synchronous_standby_names; SELECT pg_reload_conf()"
 	case names != "" && waits:
@@ -136,15 +136,15 @@ func judgeConnections(l load, most, pool, opened int64) Check {
 	}
 	c := Check{Message: fmt.Sprintf("%d of %d connections are in use (%s); this pool opens up to %d", tight.used, tight.most, tight.name, pool)}
 	if pool == 0 {
-		c = Check{Status: Warn, Message: fmt.Sprintf("%d of %d connections are in use (%s), and this pool may open all others", tight.used, tight.most, tight.name),
+		c = Check{Verdict: Warn, Message: fmt.Sprintf("%d of %d connections are in use (%s), and this pool may open all others", tight.used, tight.most, tight.name),
 			Fix: "call db.SetMaxOpenConns"}
 	}
 	fix := "close idle connections, lower the sizes of the pools, or put a pooler in between; docs/operations.md says how"
 	switch free := tight.most - tight.used; {
 	case free*20 < tight.most:
-		c.Status, c.Fix = Fail, fix
+		c.Verdict, c.Fix = Fail, fix
 	case free*5 < tight.most, free < pool-opened:
-		c.Status, c.Fix = Warn, fix
+		c.Verdict, c.Fix = Warn, fix
 	}
 	return c
 }

@@ -75,11 +75,11 @@ func judgePooler(mode pgx.QueryExecMode, between, tried bool, lost error) Check 
 	case !between:
 		return Check{Message: fmt.Sprintf("connections lead to the server directly, in exec mode %s", modeName(mode))}
 	case lost != nil:
-		return Check{Status: Warn, Message: fmt.Sprintf("a pooler separates prepared statements from their connections, in exec mode %s: the library sends them again, unprepared", modeName(mode)), Fix: fix}
+		return Check{Verdict: Warn, Message: fmt.Sprintf("a pooler separates prepared statements from their connections, in exec mode %s: the library sends them again, unprepared", modeName(mode)), Fix: fix}
 	case mode == pgx.QueryExecModeDescribeExec:
-		return Check{Status: Warn, Message: "a pooler is between, and exec mode describe_exec needs two round trips: another client's statement may come between them", Fix: fix}
+		return Check{Verdict: Warn, Message: "a pooler is between, and exec mode describe_exec needs two round trips: another client's statement may come between them", Fix: fix}
 	case prepares && !tried:
-		return Check{Status: Warn, Message: "a pooler is between, and the pool has one connection: whether prepared statements are kept was not tried", Fix: fix}
+		return Check{Verdict: Warn, Message: "a pooler is between, and the pool has one connection: whether prepared statements are kept was not tried", Fix: fix}
 	}
 	return Check{Message: fmt.Sprintf("a pooler is between, and exec mode %s works through it", modeName(mode))}
 }
@@ -102,7 +102,7 @@ func checkSchemas(ctx context.Context, p *patient) (Check, error) {
 	}
 	c := judgeSchemas(exposed, p.path)
 	if several != "" { // programs decide nothing
-		c.Status, c.Message = Fail, fmt.Sprintf("pglimit's tables in the search_path have several owners (%s), so programs decide nothing; %s", several, c.Message)
+		c.Verdict, c.Message = Fail, fmt.Sprintf("pglimit's tables in the search_path have several owners (%s), so programs decide nothing; %s", several, c.Message)
 		c.Fix = "drop the tables that `pglimit migrate up` did not create, or run ALTER TABLE … OWNER TO for those of another role"
 	}
 	return c, nil
@@ -115,7 +115,7 @@ func judgeSchemas(exposed []migrations.Exposure, path []string) Check {
 	}
 	c := Check{Message: fmt.Sprintf("other roles may create objects in %d of the schemas that statements use", len(exposed))}
 	for _, e := range exposed {
-		c = worse(c, Check{Status: Warn, Details: []string{e.String()}, Fix: e.Fix()})
+		c = worse(c, Check{Verdict: Warn, Details: []string{e.String()}, Fix: e.Fix()})
 	}
 	return c
 }
@@ -125,7 +125,7 @@ func checkIsolation(_ context.Context, p *patient) (Check, error) {
 	if level == "read committed" {
 		return Check{Message: "default_transaction_isolation is read committed"}, nil
 	}
-	return Check{Status: Warn, Message: fmt.Sprintf("default_transaction_isolation is %s: decisions on one key conflict and are tried again, or fail in your transactions with ErrRetryTx", level),
+	return Check{Verdict: Warn, Message: fmt.Sprintf("default_transaction_isolation is %s: decisions on one key conflict and are tried again, or fail in your transactions with ErrRetryTx", level),
 		Fix: p.alter("default_transaction_isolation", "read committed")}, nil
 }
 
@@ -148,9 +148,9 @@ func checkTimeouts(_ context.Context, p *patient) (Check, error) {
 		if ms <= 0 || ms >= shortest {
 			continue
 		}
-		c = worse(c, Check{Status: Warn, Details: []string{fmt.Sprintf("%s is %d ms: %s", t.name, ms, t.hurts)}, Fix: p.alter(t.name, "5s")})
+		c = worse(c, Check{Verdict: Warn, Details: []string{fmt.Sprintf("%s is %d ms: %s", t.name, ms, t.hurts)}, Fix: p.alter(t.name, "5s")})
 	}
-	if c.Status != OK {
+	if c.Verdict != OK {
 		c.Message = fmt.Sprintf("%d timeouts of this role are shorter than a decision's second", len(c.Details))
 	}
 	return c, nil

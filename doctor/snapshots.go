@@ -73,7 +73,7 @@ func judgePins(pins []pin, hidden int64, old time.Duration, role string) Check {
 		c = worse(c, judgePin(s, old))
 	}
 	c.Message = fmt.Sprintf("no transaction is older than %s", duration.Format(old))
-	if c.Status != OK {
+	if c.Verdict != OK {
 		c.Message = fmt.Sprintf("%d old transactions keep dead rows, locks or connections: %s", len(c.Details), c.Details[0])
 	}
 	if hidden > 0 {
@@ -89,9 +89,9 @@ func judgePin(s pin, old time.Duration) (c Check) {
 	case "session", "prepared":
 		switch {
 		case age > worst*old:
-			c.Status = Fail
+			c.Verdict = Fail
 		case age > old:
-			c.Status = Warn
+			c.Verdict = Warn
 		default:
 			return Check{}
 		}
@@ -99,7 +99,7 @@ func judgePin(s pin, old time.Duration) (c Check) {
 		if s.XIDs < oldXIDs {
 			return Check{}
 		}
-		c.Status = Warn
+		c.Verdict = Warn
 	}
 	age = age.Round(time.Millisecond)
 	switch s.Kind {

@@ -24,7 +24,7 @@ func checkTables(ctx context.Context, p *patient) (Check, error) {
 		schemas = append(schemas, s.Schema)
 	}
 	if p.home == "" && len(all) == 1 && !all[0].Usable {
-		return Check{Status: Fail, Message: fmt.Sprintf("the tables are in schema %s, which is not open to role %s", schemas[0], p.role),
+		return Check{Verdict: Fail, Message: fmt.Sprintf("the tables are in schema %s, which is not open to role %s", schemas[0], p.role),
 			Fix: fmt.Sprintf("GRANT USAGE ON SCHEMA %s TO %s", schemas[0], p.role)}, nil
 	}
 	return judgeTables(p.home, schemas, p.path), nil
@@ -35,12 +35,12 @@ func judgeTables(home string, schemas, path []string) Check {
 	others := slices.DeleteFunc(slices.Clone(schemas), func(s string) bool { return s == home })
 	switch {
 	case home == "" && len(schemas) > 0:
-		return Check{Status: Fail, Message: fmt.Sprintf("the tables are in schema %s, which is not in the search_path (%s)", strings.Join(schemas, ", "), strings.Join(path, ", ")),
+		return Check{Verdict: Fail, Message: fmt.Sprintf("the tables are in schema %s, which is not in the search_path (%s)", strings.Join(schemas, ", "), strings.Join(path, ", ")),
 			Fix: "end the connection string in ?search_path=" + schemas[0]}
 	case home == "":
-		return Check{Status: Fail, Message: fmt.Sprintf("no schema of the search_path (%s) has pglimit's tables", strings.Join(path, ", ")), Fix: "pglimit migrate up"}
+		return Check{Verdict: Fail, Message: fmt.Sprintf("no schema of the search_path (%s) has pglimit's tables", strings.Join(path, ", ")), Fix: "pglimit migrate up"}
 	case len(others) > 0:
-		return Check{Status: Warn, Message: fmt.Sprintf("statements use schema %s, and schema %s has tables too: programs with another search_path count apart", home, strings.Join(others, ", ")),
+		return Check{Verdict: Warn, Message: fmt.Sprintf("statements use schema %s, and schema %s has tables too: programs with another search_path count apart", home, strings.Join(others, ", ")),
 			Fix: "use one search_path in all programs, and drop the tables that none uses"}
 	}
 	return Check{Message: "the tables are in schema " + home}
@@ -60,7 +60,7 @@ func checkMigrations(ctx context.Context, p *patient) (Check, error) {
 	}
 	// Another tool records what has run. MissingGrants returns an error if a table is missing.
 	if _, err := migrations.MissingGrants(ctx, p.db); err != nil {
-		return Check{Status: Fail, Message: strings.TrimPrefix(err.Error(), "pglimit: "), Fix: "run this release's migrations with the tool that ran the others"}, nil
+		return Check{Verdict: Fail, Message: strings.TrimPrefix(err.Error(), "pglimit: "), Fix: "run this release's migrations with the tool that ran the others"}, nil
 	}
 	return Check{Message: "another tool records the migrations, and this release's tables are there"}, nil
 }
@@ -92,7 +92,7 @@ func split(all []migrations.Migration) (applied, pending []string) {
 // judgeMigrations judges a set of migrations, of which some have run.
 func judgeMigrations(applied, pending []string, fix string) Check {
 	if len(pending) > 0 {
-		return Check{Status: Fail, Message: fmt.Sprintf("%d of this release's %d migrations have not run: %s", len(pending), len(applied)+len(pending), strings.Join(pending, ", ")), Fix: fix}
+		return Check{Verdict: Fail, Message: fmt.Sprintf("%d of this release's %d migrations have not run: %s", len(pending), len(applied)+len(pending), strings.Join(pending, ", ")), Fix: fix}
 	}
 	return Check{Message: fmt.Sprintf("all %d migrations have run", len(applied))}
 }
@@ -105,7 +105,7 @@ func checkGrants(ctx context.Context, p *patient) (Check, error) {
 	if len(missing) == 0 {
 		return Check{Message: fmt.Sprintf("role %s has all rights that the library, the command and the janitor need", p.role)}, nil
 	}
-	return Check{Status: Fail, Message: fmt.Sprintf("role %s lacks rights that the library, the command or the janitor needs", p.role),
+	return Check{Verdict: Fail, Message: fmt.Sprintf("role %s lacks rights that the library, the command or the janitor needs", p.role),
 		Fix: strings.Join(missing, "; "), Details: missing}, nil
 }
 
@@ -116,10 +116,10 @@ func checkUnlogged(_ context.Context, p *patient) (Check, error) {
 	c := Check{Message: "all tables are logged"}
 	for _, t := range p.tables {
 		if t.kind != "p" {
-			c = worse(c, Check{Status: Fail, Details: []string{t.quoted + " is not logged"}, Fix: fmt.Sprintf("ALTER TABLE %s SET LOGGED", t.quoted)})
+			c = worse(c, Check{Verdict: Fail, Details: []string{t.quoted + " is not logged"}, Fix: fmt.Sprintf("ALTER TABLE %s SET LOGGED", t.quoted)})
 		}
 	}
-	if c.Status != OK {
+	if c.Verdict != OK {
 		c.Message = fmt.Sprintf("%d tables are not logged: they are empty after a crash and on replicas", len(c.Details))
 	}
 	return c, nil

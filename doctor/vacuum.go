@@ -54,7 +54,7 @@ func checkHOT(ctx context.Context, p *patient) (Check, error) {
 	for _, s := range all {
 		c = worse(c, judgeHOT(s, p.named(s.Oid)))
 	}
-	if c.Status != OK {
+	if c.Verdict != OK {
 		c.Message = fmt.Sprintf("under %.0f %% of the updates of %d tables are HOT: the others write to every index", 100*leastHOT, len(c.Details))
 	}
 	return c, nil
@@ -66,7 +66,7 @@ func judgeHOT(s statistics, t table) Check {
 	if s.Updates < leastUpdates || share >= leastHOT {
 		return Check{}
 	}
-	c := Check{Status: Warn, Details: []string{fmt.Sprintf("%s: %.1f %% of %d updates are HOT", t.quoted, 100*share, s.Updates)}}
+	c := Check{Verdict: Warn, Details: []string{fmt.Sprintf("%s: %.1f %% of %d updates are HOT", t.quoted, 100*share, s.Updates)}}
 	reset := fmt.Sprintf("SELECT pg_stat_reset_single_table_counters('%s'::regclass) to count from now on", t.quoted)
 	if slices.ContainsFunc(t.options, func(o string) bool { return strings.HasPrefix(o, "fillfactor=") }) {
 		c.Fix = fmt.Sprintf("see check snapshots, drop indexes of %s that pglimit did not create, and run %s", t.quoted, reset)
@@ -78,7 +78,7 @@ func judgeHOT(s statistics, t table) Check {
 
 // worse adds what was found about one table.
 func worse(c, one Check) Check {
-	c.Status = max(c.Status, one.Status)
+	c.Verdict = max(c.Verdict, one.Verdict)
 	c.Details = append(c.Details, one.Details...)
 	if c.Fix != "" && one.Fix != "" {
 		c.Fix += "; "
@@ -99,7 +99,7 @@ func checkBloat(ctx context.Context, p *patient) (Check, error) {
 		c = worse(c, judgeBloat(s, p.named(s.Oid)))
 	}
 	c.Message = fmt.Sprintf("the tables take %d MB, with %d dead rows", bytes>>20, dead)
-	if c.Status != OK {
+	if c.Verdict != OK {
 		c.Message += fmt.Sprintf("; bloated: %s", printable.Count(len(c.Details), "table"))
 	}
 	return c, nil
@@ -110,11 +110,11 @@ func judgeBloat(s statistics, t table) (c Check) {
 	share := float64(s.Dead) / max(1, float64(s.Live+s.Dead))
 	switch {
 	case s.Dead >= leastDead && share >= mostDead:
-		c.Status = Warn
+		c.Verdict = Warn
 		c.Details = []string{fmt.Sprintf("%s: %.0f %% of %d rows are dead", t.quoted, 100*share, s.Live+s.Dead)}
 		c.Fix = "VACUUM " + t.quoted
 	case s.Bytes >= leastSize && s.Bytes/max(1, s.Live) > mostRowBytes && t.name != "pglimit_sliding_window_log":
-		c.Status = Warn
+		c.Verdict = Warn
 		c.Details = []string{fmt.Sprintf("%s: %d MB for %d rows; the space is used again", t.quoted, s.Bytes>>20, s.Live)}
 		c.Fix = fmt.Sprintf("VACUUM FULL %s at a quiet time: it locks the table", t.quoted)
 	}
@@ -129,14 +129,14 @@ func checkAutovacuum(ctx context.Context, p *patient) (Check, error) {
 	var c Check
 	for _, name := range []string{"track_counts", "autovacuum"} {
 		if p.settings[name].value == "off" {
-			c = worse(c, Check{Status: Fail, Details: []string{name + " is off"}, Fix: p.system(name, "on")})
+			c = worse(c, Check{Verdict: Fail, Details: []string{name + " is off"}, Fix: p.system(name, "on")})
 		}
 	}
 	for _, s := range all {
 		c = worse(c, judgeAutovacuum(s, p.named(s.Oid)))
 	}
 	c.Message = "autovacuum is on for all tables"
-	if c.Status != OK {
+	if c.Verdict != OK {
 		c.Message = "dead rows stay: " + c.Details[0]
 	}
 	return c, nil
@@ -145,7 +145,7 @@ func checkAutovacuum(ctx context.Context, p *patient) (Check, error) {
 // judgeAutovacuum judges whether a table is vacuumed.
 func judgeAutovacuum(s statistics, t table) Check {
 	if slices.Contains(t.options, "autovacuum_enabled=false") || slices.Contains(t.options, "autovacuum_enabled=off") {
-		return Check{Status: Fail, Details: []string{"autovacuum is off for " + t.quoted}, Fix: fmt.Sprintf("ALTER TABLE %s RESET (autovacuum_enabled)", t.quoted)}
+		return Check{Verdict: Fail, Details: []string{"autovacuum is off for " + t.quoted}, Fix: fmt.Sprintf("ALTER TABLE %s RESET (autovacuum_enabled)", t.quoted)}
 	}
 	overdue := s.Dead > 50+s.Live && s.Dead >= leastDead
 	if overdue && (s.Vacuum == nil || s.Now.Sub(*s.Vacuum) > vacuumOverdue) {
@@ -153,7 +153,7 @@ func judgeAutovacuum(s statistics, t table) Check {
 		if s.Vacuum != nil {
 			last = duration.Format(s.Now.Sub(*s.Vacuum).Round(time.Minute)) + " ago"
 		}
-		return Check{Status: Warn, Details: []string{fmt.Sprintf("%s has %d dead rows and was vacuumed %s", t.quoted, s.Dead, last)},
+		return Check{Verdict: Warn, Details: []string{fmt.Sprintf("%s has %d dead rows and was vacuumed %s", t.quoted, s.Dead, last)},
 			Fix: fmt.Sprintf("VACUUM %s, and see check snapshots", t.quoted)}
 	}
 	return Check{}

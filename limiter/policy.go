@@ -110,19 +110,19 @@ type Policy struct {
 	Shadow bool `json:"shadow,omitempty"`
 }
 
-// PerSecond returns a TokenBucket of n units per second, and n at once. For another
+// PerSecond returns a TokenBucket of limit units per second, and limit at once. For another
 // algorithm, period or burst write a Policy, or change the fields of this one. Methods that
-// take the Policy return ErrInvalid if n is not from 1e-9 to 2^53 or name is not valid.
-func PerSecond(name string, n float64) Policy { return per(time.Second, name, n) }
+// take the Policy return ErrInvalid if limit is not from 1e-9 to 2^53 or name is not valid.
+func PerSecond(name string, limit float64) Policy { return per(time.Second, name, limit) }
 
-// PerMinute is PerSecond for n units per minute.
-func PerMinute(name string, n float64) Policy { return per(time.Minute, name, n) }
+// PerMinute is PerSecond for limit units per minute.
+func PerMinute(name string, limit float64) Policy { return per(time.Minute, name, limit) }
 
-// PerHour is PerSecond for n units per hour.
-func PerHour(name string, n float64) Policy { return per(time.Hour, name, n) }
+// PerHour is PerSecond for limit units per hour.
+func PerHour(name string, limit float64) Policy { return per(time.Hour, name, limit) }
 
-func per(period time.Duration, name string, n float64) Policy {
-	return Policy{Name: name, Algorithm: TokenBucket, Limit: n, Period: period}
+func per(period time.Duration, name string, limit float64) Policy {
+	return Policy{Name: name, Algorithm: TokenBucket, Limit: limit, Period: period}
 }
 
 // Request is for Cost units of Key under Policy.

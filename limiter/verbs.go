@@ -28,9 +28,9 @@ func (e *engine) Allow(ctx context.Context, p Policy, key string) (Result, error
 	return e.decide(ctx, e.call(verbTake, p.Request(key, 1)))
 }
 
-// AllowN requests n units, all or nothing. It is Do at cost n.
-func (e *engine) AllowN(ctx context.Context, p Policy, key string, n float64) (Result, error) {
-	return e.decide(ctx, e.call(verbTake, p.Request(key, n)))
+// AllowN requests cost units, all or nothing.
+func (e *engine) AllowN(ctx context.Context, p Policy, key string, cost float64) (Result, error) {
+	return e.decide(ctx, e.call(verbTake, p.Request(key, cost)))
 }
 
 // AllowAll makes several requests at once, of any policies and keys: all are granted or
@@ -60,19 +60,19 @@ func (e *engine) AllowAll(ctx context.Context, requests ...Request) (Results, er
 	return e.decideAll(ctx, &set{verb: verbAll, requests: requests})
 }
 
-// AllowUpTo requests up to n units and is granted what fits. For a whole n these are
-// whole units. A fractional n is granted in full or in steps of a millionth of the burst.
+// AllowUpTo requests up to cost units and is granted what fits. For a whole cost these are
+// whole units. A fractional cost is granted in full or in steps of a millionth of the burst.
 // Result.Allowed reports whether any unit was granted, and Result.Granted is their
 // number. Result.RetryAfter is the time until one more unit, or the rest if that is less,
 // could be granted.
-func (e *engine) AllowUpTo(ctx context.Context, p Policy, key string, n float64) (Result, error) {
-	return e.decide(ctx, e.call(verbUpTo, p.Request(key, n)))
+func (e *engine) AllowUpTo(ctx context.Context, p Policy, key string, cost float64) (Result, error) {
+	return e.decide(ctx, e.call(verbUpTo, p.Request(key, cost)))
 }
 
-// Check returns what AllowN would return and consumes nothing. At n = 0 it reads the
+// Check returns what AllowN would return and consumes nothing. At cost 0 it reads the
 // key's state and is allowed unless the key is blocked.
-func (e *engine) Check(ctx context.Context, p Policy, key string, n float64) (Result, error) {
-	return e.decide(ctx, e.call(verbCheck, p.Request(key, n)))
+func (e *engine) Check(ctx context.Context, p Policy, key string, cost float64) (Result, error) {
+	return e.decide(ctx, e.call(verbCheck, p.Request(key, cost)))
 }
 
 // Usage returns the key's state at one moment. It consumes nothing.
@@ -91,14 +91,14 @@ func (e *engine) Usage(ctx context.Context, p Policy, key string) (s Usage, err 
 	return s, nil
 }
 
-// Charge records n units that were already spent, whatever the limit. It fills the key up
+// Charge records cost units that were already spent, whatever the limit. It fills the key up
 // to the burst at most. Result.Granted is the number recorded, and Result.Full reports
 // whether no room is left. It is never denied, even if the key is blocked.
-func (e *engine) Charge(ctx context.Context, p Policy, key string, n float64) (Result, error) {
-	return e.decide(ctx, e.call(verbCharge, p.Request(key, n)))
+func (e *engine) Charge(ctx context.Context, p Policy, key string, cost float64) (Result, error) {
+	return e.decide(ctx, e.call(verbCharge, p.Request(key, cost)))
 }
 
-// Refund gives n units back, at most those in use. Result.Granted is their number. Undo
+// Refund gives cost units back, at most those in use. Result.Granted is their number. Undo
 // gives back an earlier answer more exactly.
 //
 //   - A SlidingWindowLog takes back its newest entries first, a SlidingWindowCounter its
@@ -107,8 +107,8 @@ func (e *engine) Charge(ctx context.Context, p Policy, key string, n float64) (R
 //     freed later.
 //   - A refund to a window counts for the current window.
 //   - A LeakyBucketQueue returns ErrUnsupported.
-func (e *engine) Refund(ctx context.Context, p Policy, key string, n float64) (Result, error) {
-	return e.decide(ctx, e.call(verbRefund, p.Request(key, n)))
+func (e *engine) Refund(ctx context.Context, p Policy, key string, cost float64) (Result, error) {
+	return e.decide(ctx, e.call(verbRefund, p.Request(key, cost)))
 }
 
 // Undo gives back what an earlier answer granted, as far as it is still counted, so that
@@ -171,11 +171,12 @@ func (e *engine) Unblock(ctx context.Context, p Policy, key string) error {
 	return err
 }
 
-// Reserve sets request.Cost units aside for ttl, all or nothing. They are consumed
-// immediately. Settle gives back what was not spent. Cancel, or else the end of ttl,
-// gives back what Settle at 0 would. ttl is whole microseconds from one second to a
-// hundred years. A denial is a Result, not an error. While reservations are open,
-// RetryAfter assumes that all of their units will be spent.
+// Reserve sets units aside until Settle or Cancel, unlike Reserve of golang.org/x/time/rate,
+// which books a time to act, as DoWait does. It reserves request.Cost units for ttl, all or
+// nothing. They are consumed immediately. Settle gives back what was not spent. Cancel, or
+// else the end of ttl, gives back what Settle at 0 would. ttl is whole microseconds from one
+// second to a hundred years. A denial is a Result, not an error. While reservations are
+// open, RetryAfter assumes that all of their units will be spent.
 //
 //   - A request whose IdempotencyKey was reserved before returns the same reservation and
 //     answer, with Result.Replayed. After that reservation was cancelled or has expired,

@@ -49,10 +49,10 @@ func (l *Limiter) DoWait(ctx context.Context, request Request) (Result, error) {
 	return all.PerRequest[0], nil
 }
 
-// Wait is DoWait for n units. It returns nil when it is their turn, and a *DeniedError
+// Wait is DoWait for cost units. It returns nil when it is their turn, and a *DeniedError
 // for a denial.
-func (l *Limiter) Wait(ctx context.Context, p Policy, key string, n float64) error {
-	r, err := l.DoWait(ctx, p.Request(key, n))
+func (l *Limiter) Wait(ctx context.Context, p Policy, key string, cost float64) error {
+	r, err := l.DoWait(ctx, p.Request(key, cost))
 	if err != nil {
 		return err
 	}

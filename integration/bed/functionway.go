@@ -208,7 +208,7 @@ func (f *Functions) Usage(ctx context.Context, p limiter.Policy, key string) (u 
 	}](ctx, f.Q, "SELECT * FROM "+sql, args...)
 	u = limiter.Usage{Result: r.result(), Spent: r.Spent, Reserved: r.Reserved, Reservations: r.Reservations}
 	if r.WindowEnds != nil {
-		u.WindowEnds = *r.WindowEnds
+		u.WindowEndsAt = *r.WindowEnds
 	}
 	return u, err
 }

@@ -44,7 +44,7 @@ func TestJanitorLeases(t *testing.T) {
 	bed.OverPools(t, func(t *testing.T, pool *pgxpool.Pool, over any) {
 		for ends, held := range map[string]bool{"-1": false, "71 * 3600": true, "73 * 3600": false, "9e12": false} { // seconds from now
 			bed.Exec(t, pool, `INSERT INTO pglimit_lease (name, holder, expires_at_us) VALUES ('janitor', 'x', ((date_part('epoch', clock_timestamp()) + `+ends+`) * 1e6)::bigint)`)
-			if s := readStatus(t, over); (s.Holder == "x") != held || s.LeaseEnds.IsZero() == held {
+			if s := readState(t, over); (s.Holder == "x") != held || s.LeaseEndsAt.IsZero() == held {
 				t.Errorf("a lease that ends in %s s: %+v", ends, s)
 			}
 			if r, err := bed.NewJanitor(t, over, nil).Sweep(t.Context()); err != nil || r.HeldElsewhere != held {

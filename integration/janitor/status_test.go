@@ -19,16 +19,16 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-func readStatus(t *testing.T, over any) janitor.Status {
+func readState(t *testing.T, over any) janitor.State {
 	t.Helper()
 	return must.OK(statusOver(t.Context(), over))(t)
 }
 
-func statusOver(ctx context.Context, over any) (janitor.Status, error) {
+func statusOver(ctx context.Context, over any) (janitor.State, error) {
 	if pool, ok := over.(*pgxpool.Pool); ok {
-		return janitor.ReadStatus(ctx, pool)
+		return janitor.ReadState(ctx, pool)
 	}
-	return janitor.ReadStatusSQL(ctx, over.(*sql.DB))
+	return janitor.ReadStateSQL(ctx, over.(*sql.DB))
 }
 
 // TestStatusOfSweeps: a complete sweep is recorded with what it did, and the lease with its
@@ -36,7 +36,7 @@ func statusOver(ctx context.Context, over any) (janitor.Status, error) {
 func TestStatusOfSweeps(t *testing.T) {
 	bed.OverPools(t, func(t *testing.T, pool *pgxpool.Pool, over any) {
 		ctx := t.Context()
-		if s := readStatus(t, over); s.Holder != "" || !s.LeaseEnds.IsZero() || !s.LastSweep.IsZero() || s.SweptBy != "" || s.Took != 0 || s.DueRows != 0 || s.Lag != 0 || s.At.IsZero() {
+		if s := readState(t, over); s.Holder != "" || !s.LeaseEndsAt.IsZero() || !s.SweptAt.IsZero() || s.SweptBy != "" || s.Took != 0 || s.DueRows != 0 || s.Lag != 0 || s.At.IsZero() {
 			t.Errorf("without a sweep: %+v", s)
 		}
 		bed.InsertRows(t, pool, "pglimit_gcra", "p", 3, 0)
@@ -47,14 +47,14 @@ func TestStatusOfSweeps(t *testing.T) {
 		}
 		bed.Exec(t, pool, `UPDATE pglimit_reservation SET expires_at_us = 1 WHERE id = (SELECT min(id) FROM pglimit_reservation)`)
 		bed.Exec(t, pool, `UPDATE pglimit_token_bucket SET expires_at_us = 2`)
-		if s := readStatus(t, over); s.DueRows != 4 || s.ExpiredReservations != 1 || s.OpenReservations != 2 || s.Lag != s.At.Sub(time.UnixMicro(1)) {
+		if s := readState(t, over); s.DueRows != 4 || s.ExpiredReservations != 1 || s.OpenReservations != 2 || s.Lag != s.At.Sub(time.UnixMicro(1)) {
 			t.Errorf("before the sweep: %+v", s)
 		}
 		before := time.Now()
 		sweep(t, bed.NewJanitor(t, over, nil), map[string]int64{"pglimit_gcra": 3})
-		s := readStatus(t, over)
+		s := readState(t, over)
 		if s.Removed != 3 || s.Kept != 1 || s.ReservationsExpired != 1 || s.SweptBy == "" || s.Holder != "" ||
-			s.LastSweep.Before(before.Add(-time.Second)) || s.LastSweep.After(s.At) || s.Took <= 0 || s.Took > time.Since(before) {
+			s.SweptAt.Before(before.Add(-time.Second)) || s.SweptAt.After(s.At) || s.Took <= 0 || s.Took > time.Since(before) {
 			t.Errorf("after the sweep: %+v", s)
 		}
 		if s.DueRows != 0 || s.ExpiredReservations != 0 || s.OpenReservations != 1 || s.Lag != 0 {
@@ -65,12 +65,12 @@ func TestStatusOfSweeps(t *testing.T) {
 		clock := newHandClock()
 		clock.us.Store(time.Now().UnixMicro())
 		stop := newLeader(t, over, clock)
-		s = readStatus(t, over)
-		if s.Holder == "" || s.Holder != s.SweptBy || s.Holder == first.SweptBy || s.LeaseEnds.Sub(clock.now()) != lease || !s.LastSweep.Equal(clock.now()) || s.Removed != 0 {
+		s = readState(t, over)
+		if s.Holder == "" || s.Holder != s.SweptBy || s.Holder == first.SweptBy || s.LeaseEndsAt.Sub(clock.now()) != lease || !s.SweptAt.Equal(clock.now()) || s.Removed != 0 {
 			t.Errorf("while a janitor runs: %+v", s)
 		}
 		heldElsewhere(t, bed.NewJanitor(t, over, &janitor.Config{Now: clock.now}))
-		if other := readStatus(t, over); other.SweptBy != s.SweptBy {
+		if other := readState(t, over); other.SweptBy != s.SweptBy {
 			t.Errorf("a sweep of another janitor, which did nothing, is on record: %+v", other)
 		}
 		stop()
@@ -83,7 +83,7 @@ func TestStatusOfSweeps(t *testing.T) {
 			t.Errorf("a sweep without a table: %+v, %v", r, err)
 		}
 		bed.Exec(t, pool, `ALTER TABLE away RENAME TO pglimit_gcra`)
-		if again := readStatus(t, over); again.SweptBy != s.SweptBy || again.Removed != 0 {
+		if again := readState(t, over); again.SweptBy != s.SweptBy || again.Removed != 0 {
 			t.Errorf("a sweep that failed is on record: %+v", again)
 		}
 		// The record itself fails: the sweep is done, and the error says so.
@@ -95,7 +95,7 @@ func TestStatusOfSweeps(t *testing.T) {
 		if _, err := statusOver(ctx, over); err == nil || !strings.Contains(err.Error(), "migrate up") {
 			t.Errorf("status without its table: %v", err)
 		}
-		if _, err := janitor.ReadStatus(ctx, nil); err == nil {
+		if _, err := janitor.ReadState(ctx, nil); err == nil {
 			t.Error("status of no pool")
 		}
 	})
@@ -126,7 +126,7 @@ func TestStatusReadsIndexes(t *testing.T) {
 	bed.Exec(t, pool, `INSERT INTO pglimit_reservation SELECT 1, 1, 0, 1, 1, 1, 0, 0, 0, 0, 0, 0, i, i, CASE WHEN i % 2 = 0 THEN 'open' ELSE 'settled' END, 'gcra', i, 'p', 'k', NULL FROM generate_series(1, $1::int) AS i`, rows)
 	var sent recorder
 	traced := bed.Connect(t, address, func(c *pgxpool.Config) { c.ConnConfig.Tracer = &sent })
-	readStatus(t, traced)
+	readState(t, traced)
 	for _, analyze := range []bool{false, true} {
 		if analyze {
 			bed.Exec(t, pool, `ANALYZE`)
@@ -167,7 +167,7 @@ func TestStatusReadsIndexes(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if s := readStatus(t, pool); s.DueRows != 7*rows+rows/2 || s.ExpiredReservations != rows/2 {
+	if s := readState(t, pool); s.DueRows != 7*rows+rows/2 || s.ExpiredReservations != rows/2 {
 		t.Errorf("%+v", s)
 	}
 }
@@ -176,14 +176,14 @@ func TestStatusReadsIndexes(t *testing.T) {
 func TestStatusBound(t *testing.T) {
 	t.Parallel()
 	pool := bed.NewPool(t)
-	bed.InsertRows(t, pool, "pglimit_gcra", "p", janitor.StatusBound-1, 0)
+	bed.InsertRows(t, pool, "pglimit_gcra", "p", janitor.StateBound-1, 0)
 	bed.InsertRows(t, pool, "pglimit_token_bucket", "p", 5, 0)
-	if s := readStatus(t, pool); s.DueRows != janitor.StatusBound {
+	if s := readState(t, pool); s.DueRows != janitor.StateBound {
 		t.Errorf("%d due rows", s.DueRows)
 	}
 }
 
-// TestStatusEndsWithItsContext: ReadStatus returns when its context ends.
+// TestStatusEndsWithItsContext: ReadState returns when its context ends.
 func TestStatusEndsWithItsContext(t *testing.T) {
 	bed.OverPools(t, func(t *testing.T, pool *pgxpool.Pool, over any) {
 		tx := bed.Begin(t, pool, pgx.TxOptions{})
@@ -195,7 +195,7 @@ func TestStatusEndsWithItsContext(t *testing.T) {
 		go func() { _, err := statusOver(ctx, over); ended <- err }()
 		bed.AwaitBlocked(t, pool)
 		cancel()
-		if err := bed.Receive(t, ended, "ReadStatus"); !errors.Is(err, context.Canceled) {
+		if err := bed.Receive(t, ended, "ReadState"); !errors.Is(err, context.Canceled) {
 			t.Error(err)
 		}
 	})

@@ -28,7 +28,7 @@ type outcome struct {
 	verbs  int  // of 4 limiters' calls outside a transaction, those that failed
 	inTx   int  // of 40 transactions, those that failed
 	warned bool // a limiter logged the advice
-	doctor doctor.Status
+	doctor doctor.Verdict
 	other  int // of the janitor and the command, those that failed
 }
 
@@ -174,14 +174,14 @@ func tryMode(t *testing.T, mode string, most int) (got outcome) {
 		err = nil
 	}
 	count(&got.other, err)
-	_, err = janitor.ReadStatus(ctx, pools[0])
+	_, err = janitor.ReadState(ctx, pools[0])
 	count(&got.other, err)
 	for _, pool := range pools[:2] { // a second run meets what the first one prepared
 		report, err := doctor.Run(ctx, pool, nil)
 		count(&got.other, err)
 		for _, c := range report.Checks {
 			if c.Name == "pooler" {
-				got.doctor = c.Status
+				got.doctor = c.Verdict
 				t.Logf("%s", c.Message)
 			}
 			if strings.Contains(c.Message, "not checked") {

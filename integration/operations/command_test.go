@@ -36,7 +36,7 @@ func TestDoctorCommand(t *testing.T) {
 	run(0, "--only", "unlogged", "--skip", "unlogged", "--strict")
 	run(2, "--only", "everything")
 	var report struct {
-		Status doctor.Status
+		Status doctor.Verdict
 		doctor.Report
 	}
 	d := json.NewDecoder(strings.NewReader(run(1, "--json", "--skip", "durability")))

@@ -25,7 +25,7 @@ func TestDoctorIlls(t *testing.T) {
 	role := bed.RoleOf(t, bed.RuntimeRole(t, address))
 	for _, c := range []struct {
 		check, sql string
-		status     doctor.Status
+		status     doctor.Verdict
 		words      []string
 	}{
 		{"isolation", databaseHas("default_transaction_isolation", "serializable"), doctor.Warn, []string{"serializable", "ErrRetryTx"}},
@@ -67,7 +67,7 @@ func TestDoctorConnections(t *testing.T) {
 	limit("ALTER ROLE " + name + " CONNECTION LIMIT 2") // one of the pool, one of the doctor
 	expect(t, role, "connections", doctor.Fail, "2 of 2 connections", "the role's CONNECTION LIMIT", "this pool opens up to 4")
 	limit("ALTER ROLE " + name + " CONNECTION LIMIT -1; DO $$ BEGIN EXECUTE format('ALTER DATABASE %I CONNECTION LIMIT 4', current_database()); END $$")
-	if c := find(t, role, "connections"); c.Status == doctor.OK || !says(c, "the database's CONNECTION LIMIT") {
+	if c := find(t, role, "connections"); c.Verdict == doctor.OK || !says(c, "the database's CONNECTION LIMIT") {
 		t.Errorf("%+v", c)
 	}
 }

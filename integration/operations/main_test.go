@@ -35,7 +35,7 @@ func find(t *testing.T, pool *pgxpool.Pool, name string, config ...doctor.Config
 	for _, driver := range bed.SQLDrivers {
 		alike(t, pool, driver, &settings, c)
 	}
-	if (c.Status == doctor.OK) != (c.Fix == "") || c.Message == "" || strings.Contains(c.Message+c.Fix, "\n") {
+	if (c.Verdict == doctor.OK) != (c.Fix == "") || c.Message == "" || strings.Contains(c.Message+c.Fix, "\n") {
 		t.Errorf("%s: a line with a fix unless it is ok: %+v", name, c)
 	}
 	return c
@@ -53,7 +53,7 @@ func alike(t *testing.T, pool *pgxpool.Pool, driver string, config *doctor.Confi
 	db.SetMaxOpenConns(int(pool.Config().MaxConns))
 	defer db.Close()
 	report, err := doctor.RunSQL(t.Context(), db, config)
-	if want.Name == "connections" && (err == nil || want.Status == doctor.Fail) {
+	if want.Name == "connections" && (err == nil || want.Verdict == doctor.Fail) {
 		return
 	}
 	if err != nil {
@@ -61,27 +61,27 @@ func alike(t *testing.T, pool *pgxpool.Pool, driver string, config *doctor.Confi
 	}
 	got := report.Checks[0]
 	if want.Name == "pooler" && driver != "pgx" {
-		want.Status, want.Fix = doctor.OK, ""
+		want.Verdict, want.Fix = doctor.OK, ""
 	}
-	if older := want.Name == "snapshots" && got.Status > want.Status; !older && got.Status != want.Status || got.Fix != want.Fix || len(got.Details) != len(want.Details) {
+	if older := want.Name == "snapshots" && got.Verdict > want.Verdict; !older && got.Verdict != want.Verdict || got.Fix != want.Fix || len(got.Details) != len(want.Details) {
 		t.Errorf("over %s: %+v, over a pool %+v", driver, got, want)
 	}
 }
 
 // expect expects what a check finds: words are in its message, its fix or its details.
-func expect(t *testing.T, pool *pgxpool.Pool, name string, status doctor.Status, words ...string) doctor.Check {
+func expect(t *testing.T, pool *pgxpool.Pool, name string, status doctor.Verdict, words ...string) doctor.Check {
 	t.Helper()
 	return expectIn(t, find(t, pool, name), status, words...)
 }
 
-func expectIn(t *testing.T, c doctor.Check, status doctor.Status, words ...string) doctor.Check {
+func expectIn(t *testing.T, c doctor.Check, status doctor.Verdict, words ...string) doctor.Check {
 	t.Helper()
 	for _, w := range words {
 		if !says(c, w) {
 			t.Errorf("%s does not say %q: %+v", c.Name, w, c)
 		}
 	}
-	if c.Status != status {
+	if c.Verdict != status {
 		t.Errorf("%s: %+v, want %v", c.Name, c, status)
 	}
 	return c

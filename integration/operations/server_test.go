@@ -58,7 +58,7 @@ func healthy(t *testing.T, pool *pgxpool.Pool) {
 		t.Errorf("%+v, %v", report, err)
 	}
 	for i, c := range report.Checks {
-		if c.Status != doctor.OK || c.Name != doctor.Names()[i] || c.Message == "" || (c.Status == doctor.OK) != (c.Fix == "") {
+		if c.Verdict != doctor.OK || c.Name != doctor.Names()[i] || c.Message == "" || (c.Verdict == doctor.OK) != (c.Fix == "") {
 			t.Errorf("%+v", c)
 		}
 		for _, driver := range bed.SQLDrivers {
@@ -80,7 +80,7 @@ func settings(t *testing.T, pool *pgxpool.Pool) {
 	t.Helper()
 	for _, c := range []struct {
 		name, value, check string
-		status             doctor.Status
+		status             doctor.Verdict
 		words              []string
 	}{
 		{"synchronous_commit", "off", "durability", doctor.Warn, nil},
@@ -117,14 +117,14 @@ func recovering(t *testing.T, s *pglimittest.Server, pool *pgxpool.Pool) {
 		t.Fatal(err)
 	}
 	report, err := doctor.Run(t.Context(), bed.Connect(t, s.URL()), nil)
-	if err != nil || report.Status() != doctor.Fail {
+	if err != nil || report.Verdict() != doctor.Fail {
 		t.Errorf("%+v, %v", report, err)
 	}
 	for _, c := range report.Checks {
 		switch {
 		case c.Name == "primary":
 			expectIn(t, c, doctor.Fail, "in recovery", "target_session_attrs=read-write")
-		case c.Status != doctor.OK || strings.Contains(c.Message, "not checked"):
+		case c.Verdict != doctor.OK || strings.Contains(c.Message, "not checked"):
 			t.Errorf("%+v", c)
 		}
 	}
@@ -133,13 +133,13 @@ func recovering(t *testing.T, s *pglimittest.Server, pool *pgxpool.Pool) {
 // await waits until a check has a status and says words: the server publishes its
 // statistics a little later. Before PostgreSQL 15 a session that is idle keeps what it
 // counted, until it ends.
-func await(t *testing.T, pool *pgxpool.Pool, name string, status doctor.Status, words ...string) doctor.Check {
+func await(t *testing.T, pool *pgxpool.Pool, name string, status doctor.Verdict, words ...string) doctor.Check {
 	t.Helper()
 	pool.Reset()
 	var c doctor.Check
 	bed.Eventually(t, fmt.Sprintf("%s is %v and says %q", name, status, words), func(context.Context) (bool, error) {
 		c = find(t, pool, name, doctor.Config{OldTransaction: time.Millisecond})
-		return c.Status == status && !slices.ContainsFunc(words, func(word string) bool { return !says(c, word) }), nil
+		return c.Verdict == status && !slices.ContainsFunc(words, func(word string) bool { return !says(c, word) }), nil
 	})
 	return c
 }

@@ -40,7 +40,7 @@ func TestDoctorBloat(t *testing.T) {
 	bed.Exec(t, pool, "DELETE FROM pglimit_gcra WHERE expires_at_us > 4000")
 	bloat := await(t, pool, "bloat", doctor.Warn, "public.pglimit_gcra: 80 % of 20000 rows are dead")
 	mend(t, pool, c.Fix)
-	if c := find(t, pool, "autovacuum"); c.Status == doctor.Warn { // unless it has been vacuumed meanwhile
+	if c := find(t, pool, "autovacuum"); c.Verdict == doctor.Warn { // unless it has been vacuumed meanwhile
 		expectIn(t, c, doctor.Warn, "16000 dead rows and was vacuumed never", "VACUUM public.pglimit_gcra")
 	}
 	mend(t, pool, bloat.Fix)
@@ -81,6 +81,6 @@ func TestDoctorSnapshots(t *testing.T) {
 
 	mend(t, pool, c.Fix)
 	bed.Eventually(t, "the session has ended", func(context.Context) (bool, error) {
-		return find(t, pool, "snapshots", tiny).Status == doctor.OK, nil
+		return find(t, pool, "snapshots", tiny).Verdict == doctor.OK, nil
 	})
 }

@@ -91,7 +91,7 @@ type Gauges struct {
 	mu       sync.Mutex
 	limiters []Limiter
 	at       time.Time // of the last question
-	last     janitor.Status
+	last     janitor.State
 	up       bool
 }
 
@@ -158,7 +158,7 @@ func (g *Gauges) ask(ctx context.Context) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, g.timeout)
 	defer cancel()
-	status, err := janitor.ReadStatus(ctx, g.pool)
+	status, err := janitor.ReadState(ctx, g.pool)
 	if g.up = err == nil; g.up {
 		g.last = status
 	}

@@ -12,15 +12,15 @@ import (
 // Limiter is a *limiter.Limiter or a *limiter.Tx.
 type Limiter interface {
 	Allow(ctx context.Context, p limiter.Policy, key string) (limiter.Result, error)
-	AllowN(ctx context.Context, p limiter.Policy, key string, n float64) (limiter.Result, error)
+	AllowN(ctx context.Context, p limiter.Policy, key string, cost float64) (limiter.Result, error)
 	Do(ctx context.Context, request limiter.Request) (limiter.Result, error)
 	AllowAll(ctx context.Context, requests ...limiter.Request) (limiter.Results, error)
-	AllowUpTo(ctx context.Context, p limiter.Policy, key string, n float64) (limiter.Result, error)
-	Check(ctx context.Context, p limiter.Policy, key string, n float64) (limiter.Result, error)
+	AllowUpTo(ctx context.Context, p limiter.Policy, key string, cost float64) (limiter.Result, error)
+	Check(ctx context.Context, p limiter.Policy, key string, cost float64) (limiter.Result, error)
 	Usage(ctx context.Context, p limiter.Policy, key string) (limiter.Usage, error)
 
-	Charge(ctx context.Context, p limiter.Policy, key string, n float64) (limiter.Result, error)
-	Refund(ctx context.Context, p limiter.Policy, key string, n float64) (limiter.Result, error)
+	Charge(ctx context.Context, p limiter.Policy, key string, cost float64) (limiter.Result, error)
+	Refund(ctx context.Context, p limiter.Policy, key string, cost float64) (limiter.Result, error)
 	Undo(ctx context.Context, p limiter.Policy, key string, r limiter.Result) (limiter.Result, error)
 
 	Reserve(ctx context.Context, request limiter.Request, ttl time.Duration) (limiter.Reservation, error)

@@ -72,7 +72,7 @@ func (s *Sweep) Run(ctx context.Context) (heldElsewhere bool, err error) {
 	return s.elsewhere, err
 }
 
-// record writes down a complete sweep, for janitor.ReadStatus.
+// record writes down a complete sweep, for janitor.ReadState.
 func (s *Sweep) record(ctx context.Context, took time.Duration) error {
 	s.done.Name, s.done.Holder, s.done.TookUs, s.done.NowUs = lease.Name, s.Lease.Holder(), took.Microseconds(), s.Lease.NowUs()
 	err := s.Lease.Statement(ctx, func(ctx context.Context, tx db.DBTX) error { return db.New().SweepRecord(ctx, tx, s.done) })

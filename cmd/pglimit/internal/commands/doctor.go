@@ -38,7 +38,7 @@ The checks are:
 		Example: `  pglimit doctor
   pglimit doctor --only janitor,due,snapshots
   pglimit doctor --skip pooler,replicas --strict
-  pglimit doctor --json | jq '.checks[] | select(.status != "ok")'`,
+  pglimit doctor --json | jq '.checks[] | select(.verdict != "ok")'`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := config.Validate(); err != nil {
@@ -53,10 +53,10 @@ The checks are:
 			if err != nil {
 				return cli.DatabaseError(err)
 			}
-			worst := report.Status()
+			worst := report.Verdict()
 			color := cli.OnTerminal(cmd.OutOrStdout()) && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
 			return out.Answer(cmd, worst == doctor.OK || worst == doctor.Warn && !strict, struct {
-				Status doctor.Status `json:"status"`
+				Verdict doctor.Verdict `json:"verdict"`
 				doctor.Report
 			}{worst, report}, doctorText(report, color))
 		},
@@ -75,7 +75,7 @@ The checks are:
 }
 
 // The colours of a terminal.
-var colors = map[doctor.Status]string{doctor.OK: "\x1b[32m", doctor.Warn: "\x1b[33m", doctor.Fail: "\x1b[1;31m"}
+var colors = map[doctor.Verdict]string{doctor.OK: "\x1b[32m", doctor.Warn: "\x1b[33m", doctor.Fail: "\x1b[1;31m"}
 
 const plain = "\x1b[0m"
 
@@ -87,15 +87,15 @@ func doctorText(report doctor.Report, color bool) string {
 	}
 	indent := strings.Repeat(" ", 6+width+2)
 	var text strings.Builder
-	counts := map[doctor.Status]int{}
+	counts := map[doctor.Verdict]int{}
 	for _, c := range report.Checks {
-		counts[c.Status]++
-		status := fmt.Sprintf("%-4s", c.Status)
+		counts[c.Verdict]++
+		verdict := fmt.Sprintf("%-4s", c.Verdict)
 		if color {
-			status = colors[c.Status] + status + plain
+			verdict = colors[c.Verdict] + verdict + plain
 		}
-		fmt.Fprintf(&text, "%s  %-*s  %s\n", status, width, c.Name, escaped(c.Message))
-		if c.Status == doctor.OK {
+		fmt.Fprintf(&text, "%s  %-*s  %s\n", verdict, width, c.Name, escaped(c.Message))
+		if c.Verdict == doctor.OK {
 			continue
 		}
 		for _, d := range c.Details {

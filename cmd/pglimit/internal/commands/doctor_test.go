@@ -12,8 +12,8 @@ func TestRender(t *testing.T) {
 	t.Parallel()
 	report := doctor.Report{Took: 12345 * time.Microsecond, Checks: []doctor.Check{
 		{Name: "server", Message: "fine", Details: []string{"hidden"}},
-		{Name: "hot", Status: doctor.Warn, Message: "so so", Fix: "do this", Details: []string{"table a", "do this"}},
-		{Name: "grants", Status: doctor.Fail, Message: "bad\x1b[2J\u202e\nname", Fix: "GRANT x"},
+		{Name: "hot", Verdict: doctor.Warn, Message: "so so", Fix: "do this", Details: []string{"table a", "do this"}},
+		{Name: "grants", Verdict: doctor.Fail, Message: "bad\x1b[2J\u202e\nname", Fix: "GRANT x"},
 	}}
 	const want = `ok    server  fine
 warn  hot     so so

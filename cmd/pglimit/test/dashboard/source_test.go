@@ -287,7 +287,7 @@ func TestDoctor(t *testing.T) {
 		t.Fatalf("%+v, %v", r, err)
 	}
 	for _, c := range r.Checks {
-		if c.Name == "" || c.Message == "" || c.Status > doctor.Fail {
+		if c.Name == "" || c.Message == "" || c.Verdict > doctor.Fail {
 			t.Errorf("%+v", c)
 		}
 	}

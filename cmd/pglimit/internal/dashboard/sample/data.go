@@ -135,12 +135,12 @@ var checks = []doctor.Check{
 	{Name: "grants", Message: "the role may do what the limiter does"},
 	{Name: "schemas", Message: "no other role can create objects in schema limits"},
 	{
-		Name: "connections", Status: doctor.Warn, Message: "94 of 100 connections are in use",
+		Name: "connections", Verdict: doctor.Warn, Message: "94 of 100 connections are in use",
 		Fix: "ALTER SYSTEM SET max_connections = 200;\n-- then restart the server", Details: []string{"shop-web: 71", "shop-worker: 23"},
 	},
 	{Name: "durability", Message: "synchronous_commit is on"},
 	{
-		Name: "janitor", Status: doctor.Fail, Message: "no sweep for 3 h 12 min, so the tables grow",
+		Name: "janitor", Verdict: doctor.Fail, Message: "no sweep for 3 h 12 min, so the tables grow",
 		Fix: "pglimit janitor --interval 1m", Details: []string{"48,210 rows are due", "the last sweep was by worker-2"},
 	},
 }

@@ -65,7 +65,7 @@ func New(hostile bool) *Source {
 		key := Hostile[0]
 		s.overrides[key] = inspect.Override{Policy: "login", Key: key, Unlimited: true, Note: key, ChangedBy: key}
 		s.reservations[key] = []inspect.Reservation{{ID: key, Policy: "login", Algorithm: algorithm.TokenBucket, Units: 2, ExpiresAt: Now.Add(time.Minute)}}
-		s.checks = append(slices.Clone(checks), doctor.Check{Name: key, Status: 9, Message: key, Details: []string{key}, Fix: key})
+		s.checks = append(slices.Clone(checks), doctor.Check{Name: key, Verdict: 9, Message: key, Details: []string{key}, Fix: key})
 		o := limiter.Override{Policy: "login", Key: key, Unlimited: true}
 		s.history = slices.Insert(s.history, 0, limiter.PolicyChange{Version: 42, ChangedAt: Now, ChangedBy: key, Note: key, Name: "login", Key: key, OverrideAfter: &o})
 	}

@@ -22,7 +22,7 @@ async function summary() {
     return (await doctor()).checks;
   } catch (failure) {
     if (failure.gone) throw failure;
-    return [{ name: "doctor", status: "warn", message: `The database could not be examined: ${failure.message}` }];
+    return [{ name: "doctor", verdict: "warn", message: `The database could not be examined: ${failure.message}` }];
   }
 }
 
@@ -34,7 +34,7 @@ export const overview = {
     return { denials, keys, checks };
   },
   render({ denials, keys, checks }, { width }) {
-    const bad = worstFirst(checks).filter((c) => c.status !== "ok");
+    const bad = worstFirst(checks).filter((c) => c.verdict !== "ok");
     return h("div", { class: "panels" },
       panel("Denials over time", true, denials.slots.length ? chart(denials, width) : empty("None are counted in the last 24 hours. Programs with a DenialLog count theirs, and SQL functions those of policies with count_denials.")),
       panel("Doctor", true, h("p", null, tally(checks), ". ", h("a", { href: "#/doctor" }, "All checks")), bad.length > 0 && h("ul", { class: "list" }, bad.map(check))),

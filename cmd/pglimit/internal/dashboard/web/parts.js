@@ -50,9 +50,9 @@ const marks = { ok: "✓", warn: "!", fail: "✕" };
 
 /** Returns a check of the doctor, with its fix. */
 export function check(c) {
-  const known = Object.hasOwn(marks, c.status);
+  const known = Object.hasOwn(marks, c.verdict);
   return h("li", { "data-id": c.name },
-    h("span", { class: known ? `status ${c.status}` : "status" }, h("span", { "aria-hidden": "true" }, known ? marks[c.status] : "?", " "), c.status), " · ",
+    h("span", { class: known ? `status ${c.verdict}` : "status" }, h("span", { "aria-hidden": "true" }, known ? marks[c.verdict] : "?", " "), c.verdict), " · ",
     h("strong", null, foreign(c.name)), ": ", foreign(c.message),
     c.details?.length > 0 && h("ul", { class: "quiet small" }, c.details.map((line) => h("li", null, foreign(line)))),
     c.fix && h("div", { class: "fix" }, h("pre", { tabindex: "0", role: "group", "aria-label": `Fix for ${c.name}` }, c.fix),
@@ -61,12 +61,12 @@ export function check(c) {
 
 const order = ["fail", "warn", "ok"];
 
-/** Sorts checks, worst first; those of an unknown status are first of all. */
-export const worstFirst = (checks) => [...checks].sort((a, b) => order.indexOf(a.status) - order.indexOf(b.status));
+/** Sorts checks, worst first; those of an unknown verdict are first of all. */
+export const worstFirst = (checks) => [...checks].sort((a, b) => order.indexOf(a.verdict) - order.indexOf(b.verdict));
 
 /** Returns how many checks failed or warn, in words. */
 export function tally(checks) {
-  const of = (status) => checks.filter((c) => c.status === status).length;
+  const of = (verdict) => checks.filter((c) => c.verdict === verdict).length;
   const [failed, warnings] = [of("fail"), of("warn")];
   const some = [failed && `${failed} failed`, warnings && `${warnings} warning${warnings > 1 ? "s" : ""}`].filter(Boolean);
   return `${some.join(" and ") || "All is well"} in ${checks.length} check${checks.length === 1 ? "" : "s"}`;

@@ -13,27 +13,27 @@ import (
 	"github.com/pglimit/pglimit/janitor/internal/lease"
 )
 
-// StatusBound is the number up to which [ReadStatus] counts rows: a count of StatusBound
+// StateBound is the number up to which [ReadState] counts rows: a count of StateBound
 // means that many or more.
-const StatusBound = 100_000
+const StateBound = 100_000
 
-// Status is what [ReadStatus] returns. All times are by the database's clock, except that
+// State is what [ReadState] returns. All times are by the database's clock, except that
 // those of a janitor with Config.Now are by that clock.
-type Status struct {
-	// At is when the database read its clock for this Status.
+type State struct {
+	// At is when the database read its clock for this State.
 	At time.Time `json:"at"`
 
 	// Holder is the random name of the janitor that has the lease. It is empty if no
 	// janitor has it. A janitor of which neither Run nor Sweep is running has none.
 	Holder string `json:"holder"`
-	// LeaseEnds is when that lease ends unless the janitor renews it. It is zero if
+	// LeaseEndsAt is when that lease ends unless the janitor renews it. It is zero if
 	// Holder is empty.
-	LeaseEnds time.Time `json:"lease_ends,omitzero"`
+	LeaseEndsAt time.Time `json:"lease_ends_at,omitzero"`
 
-	// LastSweep is the end of the last complete sweep, of any process. It is zero if
+	// SweptAt is the end of the last complete sweep, of any process. It is zero if
 	// there was none. A sweep in which a table failed, or that lost its lease, is not
 	// complete.
-	LastSweep time.Time `json:"last_sweep,omitzero"`
+	SweptAt time.Time `json:"swept_at,omitzero"`
 	// SweptBy is the name of the janitor that made that sweep.
 	SweptBy string `json:"swept_by"`
 	// Took is that sweep's duration.
@@ -43,16 +43,16 @@ type Status struct {
 	Kept                int64 `json:"kept"`
 	ReservationsExpired int64 `json:"reservations_expired"`
 
-	// DueRows is the number of rows that wait for the next sweep, up to [StatusBound]:
+	// DueRows is the number of rows that wait for the next sweep, up to [StateBound]:
 	// rows of all algorithms that are due, and reservations whose retention is over, but
 	// not counts of denials. A due row may be in use: see the package's documentation.
 	DueRows int64 `json:"due_rows"`
 	// ExpiredReservations is the number of open reservations that have expired and whose
-	// units the next sweep returns, up to StatusBound. A request that is denied returns
+	// units the next sweep returns, up to StateBound. A request that is denied returns
 	// those of its key at once.
 	ExpiredReservations int64 `json:"expired_reservations"`
 	// OpenReservations is the number of reservations that are neither settled nor
-	// cancelled, up to StatusBound. It includes ExpiredReservations.
+	// cancelled, up to StateBound. It includes ExpiredReservations.
 	OpenReservations int64 `json:"open_reservations"`
 	// Lag is for how long the oldest of DueRows and ExpiredReservations has waited; 0 if
 	// there is none. While a janitor runs, it is below the interval plus the time of a
@@ -64,47 +64,47 @@ type Status struct {
 // tables' statistics say.
 const statusPlan = `SELECT pg_catalog.set_config('enable_seqscan'::text, 'off'::text, true), pg_catalog.set_config('enable_bitmapscan'::text, 'off'::text, true)`
 
-// ReadStatus reads who sweeps the tables in the search_path of pool's connections, when
+// ReadState reads who sweeps the tables in the search_path of pool's connections, when
 // that was done last, and what waits. It only reads, takes no row lock, and reads at most
-// [StatusBound] index entries of each table. It works through any connection pooler. If
+// [StateBound] index entries of each table. It works through any connection pooler. If
 // the tables do not exist, the error says how to create them.
-func ReadStatus(ctx context.Context, pool *pgxpool.Pool) (Status, error) {
+func ReadState(ctx context.Context, pool *pgxpool.Pool) (State, error) {
 	if pool == nil {
-		return Status{}, errNoPool
+		return State{}, errNoPool
 	}
-	return readStatus(ctx, exec.PGX(pool, exec.Idle(0)))
+	return readState(ctx, exec.PGX(pool, exec.Idle(0)))
 }
 
-// ReadStatusSQL is [ReadStatus] for database/sql, with any PostgreSQL driver.
-func ReadStatusSQL(ctx context.Context, db *sql.DB) (Status, error) {
+// ReadStateSQL is [ReadState] for database/sql, with any PostgreSQL driver.
+func ReadStateSQL(ctx context.Context, db *sql.DB) (State, error) {
 	if db == nil {
-		return Status{}, errNoDB
+		return State{}, errNoDB
 	}
-	return readStatus(ctx, exec.SQL(db, exec.Idle(0)))
+	return readState(ctx, exec.SQL(db, exec.Idle(0)))
 }
 
-func readStatus(ctx context.Context, connections exec.Connections) (Status, error) {
+func readState(ctx context.Context, connections exec.Connections) (State, error) {
 	var row db.SweepStatusRow
 	run := exec.NewPool(connections, exec.NewCache(func(error) {}))
 	err := run.Run(ctx, exec.Transaction, func(tx db.DBTX) (err error) {
 		if _, err := tx.Exec(ctx, statusPlan); err != nil {
 			return err
 		}
-		row, err = db.New().SweepStatus(ctx, tx, db.SweepStatusParams{Name: lease.Name, MaxRows: StatusBound})
+		row, err = db.New().SweepStatus(ctx, tx, db.SweepStatusParams{Name: lease.Name, MaxRows: StateBound})
 		return err
 	})
 	switch {
 	case exec.SQLState(err) == lease.UndefinedTable:
-		return Status{}, fmt.Errorf("pglimit: read the janitor's status: %w: run `pglimit migrate up`, or check search_path", err)
+		return State{}, fmt.Errorf("pglimit: read the janitor's state: %w: run `pglimit migrate up`, or check search_path", err)
 	case err != nil:
-		return Status{}, fmt.Errorf("pglimit: read the janitor's status: %w", err)
+		return State{}, fmt.Errorf("pglimit: read the janitor's state: %w", err)
 	}
-	return statusOf(row), nil
+	return stateOf(row), nil
 }
 
-// statusOf converts a row. A lease that has ended, or that no janitor can have, is none.
-func statusOf(row db.SweepStatusRow) Status {
-	s := Status{
+// stateOf converts a row. A lease that has ended, or that no janitor can have, is none.
+func stateOf(row db.SweepStatusRow) State {
+	s := State{
 		At:      time.UnixMicro(row.NowUs),
 		SweptBy: row.SweptBy, Took: microseconds(row.TookUs),
 		Removed: row.Removed, Kept: row.Kept, ReservationsExpired: row.ReservationsExpired,
@@ -112,10 +112,10 @@ func statusOf(row db.SweepStatusRow) Status {
 		Lag: microseconds(row.NowUs - row.OldestUs),
 	}
 	if row.SweptAtUs != 0 {
-		s.LastSweep = time.UnixMicro(row.SweptAtUs)
+		s.SweptAt = time.UnixMicro(row.SweptAtUs)
 	}
 	if row.LeaseEndsUs > row.NowUs && row.LeaseEndsUs <= row.NowUs+lease.Longest.Microseconds() {
-		s.Holder, s.LeaseEnds = row.Holder, time.UnixMicro(row.LeaseEndsUs)
+		s.Holder, s.LeaseEndsAt = row.Holder, time.UnixMicro(row.LeaseEndsUs)
 	}
 	return s
 }
