@@ -260,7 +260,7 @@ func TestStatusOfExported(t *testing.T) {
 		"--table=":               "--table is empty",
 		"--dir no/such/folder":   "--dir: open no/such/folder",
 		"--table x'y;--":         `"x'y;--": name`,
-		"--table pg_class extra": "unknown command",
+		"--table pg_class extra": "got 1 argument",
 	} {
 		if code, stdout, stderr := bed.Pglimit(t, address, append([]string{"migrate", "status"}, strings.Fields(args)...)...); code != 2 || stdout != "" || !strings.Contains(stderr, want) {
 			t.Errorf("%s: exit code %d, stdout %q, stderr %q, want %q", args, code, stdout, stderr, want)
