@@ -45,8 +45,8 @@ policy in the table pglimit_policy, or with --new, --policy and
 				return fmt.Errorf("DURATION is %q: %w", args[1], err)
 			}
 			switch {
-			case fresh && c.prefix:
-				return errors.New("--new and --prefix exclude each other: a new row needs a whole key")
+			case fresh && c.many():
+				return errors.New("--new excludes --prefix and --part: a new row needs a whole key")
 			case fresh && c.name == "":
 				return errors.New("--new needs --policy, and --algorithm or --all-algorithms unless that policy is in the database")
 			}
@@ -68,7 +68,7 @@ policy in the table pglimit_policy, or with --new, --policy and
 // blockNew blocks a key that has no row under its policy, if that policy is known or fresh
 // is set: under the policy's algorithm or, with fresh and --all-algorithms, under each.
 func (c *change) blockNew(cmd *cobra.Command, db *connect.Database, i *inspect.Inspector, key string, targets []inspect.Target, fresh bool) (counts []inspect.Count, err error) {
-	if c.prefix || c.name == "" {
+	if c.many() || c.name == "" {
 		return nil, nil
 	}
 	p, err := c.policy()
@@ -173,6 +173,7 @@ If there is nothing, the answer says so and the exit code is 1.
 ` + changeHelp + `
 In changed, reservations, denials, overrides and history count what was deleted.`,
 		Example: `  pglimit forget alice
+  pglimit forget --part alice --yes
   pglimit forget --prefix tenant-7/ --yes --json`,
 	})
 }

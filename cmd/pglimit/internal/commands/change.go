@@ -22,11 +22,12 @@ import (
 )
 
 // changeHelp explains what the commands that change rows have in common.
-const changeHelp = `--prefix takes all keys that begin with KEY, up to --max rows. It asks first on a
-terminal; elsewhere it needs --yes. Rows are changed in transactions of 100. If
-another transaction holds a row, it is tried again for 10s, after all others.
+const changeHelp = `--prefix takes all keys that begin with KEY, and --part all keys in which KEY is one
+part, up to --max rows. They ask first on a terminal; elsewhere they need --yes.
+Rows are changed in transactions of 100. If another transaction holds a row, it is
+tried again for 10s, after all others.
 
-With --json: {"verb", "key", "prefix", "found", "rows", "changed": [{"policy",
+With --json: {"verb", "key", "prefix", "part", "found", "rows", "changed": [{"policy",
 "algorithm", "rows", ...}]}; found is false and the exit code 1 if there was
 nothing to change.`
 
@@ -50,6 +51,7 @@ type changeResult struct {
 	Verb   string  `json:"verb"`
 	Key    string  `json:"key"`
 	Prefix bool    `json:"prefix"`
+	Part   bool    `json:"part"`
 	For    float64 `json:"for_s,omitempty"`
 	// Found reports whether there was something to change: a row or, for unblock, a block.
 	Found   bool            `json:"found"`
@@ -62,7 +64,7 @@ func (c *change) register(cmd *cobra.Command) {
 	c.registerPrefix(cmd)
 	cmd.Flags().BoolVar(&c.all, "all-algorithms", false, "under every algorithm: the default, and for block --new a block under each")
 	cmd.MarkFlagsMutuallyExclusive("all-algorithms", "algorithm")
-	cmd.Flags().IntVar(&c.max, "max", 10_000, "most `rows` that --prefix may find; with more it changes none")
+	cmd.Flags().IntVar(&c.max, "max", 10_000, "most `rows` that --prefix or --part may find; with more it changes none")
 	cmd.Flags().BoolVar(&c.yes, "yes", false, "do not ask")
 }
 
@@ -80,14 +82,13 @@ func (c *change) run(cmd *cobra.Command, db *connect.Database, out *cli.Output, 
 	if err != nil {
 		return err
 	}
-	k, err := c.keys(key)
-	if err != nil {
+	if err := c.checkKey(key); err != nil {
 		return err
 	}
 	if c.max < 1 {
 		return fmt.Errorf("--max is %d: it must be at least 1", c.max)
 	}
-	asks := (c.asks || c.prefix) && !c.yes
+	asks := (c.asks || c.many()) && !c.yes
 	if asks && !cli.CanAsk(cmd) {
 		return fmt.Errorf("%s needs --yes where it cannot ask: check with `pglimit find` what there is", c.verb)
 	}
@@ -97,9 +98,13 @@ func (c *change) run(cmd *cobra.Command, db *connect.Database, out *cli.Output, 
 	}
 	defer done()
 	ctx := cmd.Context()
-	targets, err := i.Targets(ctx, k, filter, c.max, c.traces)
+	k, err := c.keys(cmd, out, i, key, filter, c.max)
+	var targets []inspect.Target
+	if err == nil {
+		targets, err = i.Targets(ctx, k, filter, c.max, c.traces)
+	}
 	if errors.Is(err, inspect.ErrTooMany) {
-		return fmt.Errorf("%s has more than %s: narrow it, or raise --max", c.subject(key), printable.Count(c.max, "row"))
+		return fmt.Errorf("there are more than %s of %s: narrow it, or raise --max", printable.Count(c.max, "row"), c.subject(key))
 	}
 	if err != nil {
 		return cli.LimiterError(err)
@@ -121,7 +126,7 @@ func (c *change) run(cmd *cobra.Command, db *connect.Database, out *cli.Output, 
 		}
 		return cli.LimiterError(err)
 	}
-	r := changeResult{Verb: c.verb, Key: key, Prefix: c.prefix, For: c.lasts.Seconds(), Found: len(counts) > 0, Changed: counts}
+	r := changeResult{Verb: c.verb, Key: key, Prefix: c.prefix, Part: c.part, For: c.lasts.Seconds(), Found: len(counts) > 0, Changed: counts}
 	for _, n := range counts {
 		r.Rows += n.Rows
 	}
@@ -142,7 +147,7 @@ func (c *change) nothing(key string, targets int) string {
 		what = "block"
 	}
 	why := fmt.Sprintf("no %s of %s %s", what, c.subject(key), c.where())
-	if c.verb == "block" && !c.prefix {
+	if c.verb == "block" && !c.many() {
 		why += ". To block it before its first request, pass --new, --policy and --algorithm"
 	}
 	return why
@@ -210,15 +215,23 @@ func details(n inspect.Count) string {
 
 // keyHelp explains how these commands find a key.
 const keyHelp = `KEY is looked up under every policy and algorithm that has rows; --policy and
---algorithm select one. With PGLIMIT_KEY_SECRET, KEY is hashed first. --prefix is
-then refused, because hashes keep no prefix. To pass a hash that top shows, unset
+--algorithm select one. A key that a program joined of several parts by JoinKey or
+httplimit.Join, such as pro1:127.0.0.1, is another key than pro1. --part finds KEY
+and all keys in which it is one of the parts, in any place. It reads all keys, page
+by page. Other keys with colons, such as IPv6 addresses, are split at these too.
+
+With PGLIMIT_KEY_SECRET, KEY is hashed first. --prefix and --part are then refused,
+because hashes show neither: pass whole keys. To pass a hash that top shows, unset
 PGLIMIT_KEY_SECRET.`
 
 // selection is the flags that select rows.
 type selection struct {
 	name, algorithm string
-	prefix          bool
+	prefix, part    bool
 }
+
+// many reports whether the flags select several keys.
+func (s *selection) many() bool { return s.prefix || s.part }
 
 // registerFilter adds --policy and --algorithm.
 func (s *selection) registerFilter(cmd *cobra.Command) {
@@ -231,9 +244,11 @@ func (s *selection) registerFilter(cmd *cobra.Command) {
 	_ = cmd.RegisterFlagCompletionFunc("algorithm", cobra.FixedCompletions(names, cobra.ShellCompDirectiveNoFileComp))
 }
 
-// registerPrefix adds --prefix.
+// registerPrefix adds --prefix and --part.
 func (s *selection) registerPrefix(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&s.prefix, "prefix", false, "all keys that begin with KEY")
+	cmd.Flags().BoolVar(&s.part, "part", false, "all keys in which KEY is one of the parts")
+	cmd.MarkFlagsMutuallyExclusive("prefix", "part")
 }
 
 // policy returns a policy with the names in the flags, for the verbs that need no limit. An
@@ -256,22 +271,60 @@ func (s *selection) filter() (inspect.Filter, error) {
 	return inspect.Filter{Policy: s.name, Algorithm: algorithm.Name(s.algorithm)}, err
 }
 
-// keys returns the stored form of KEY.
-func (s *selection) keys(key string) (inspect.Keys, error) {
-	switch secret := connect.KeySecret(); {
+// checkKey returns an error for a KEY that the flags cannot select.
+func (s *selection) checkKey(key string) error {
+	switch {
 	case key == "":
-		return inspect.Keys{}, errors.New("KEY is empty: pass a key, or with --prefix at least its first character")
-	case s.prefix && secret != nil:
-		return inspect.Keys{}, errors.New("--prefix does not work with " + connect.KeySecretEnv + ": keys are stored as hashes, which keep no prefix; pass whole keys")
-	default:
-		return inspect.Keys{Text: keys.Stored(key, secret), Prefix: s.prefix}, nil
+		return errors.New("KEY is empty: pass a key, or with --prefix at least its first character")
+	case s.prefix && connect.KeySecret() != nil:
+		return errors.New("--prefix does not work with " + connect.KeySecretEnv + ": keys are stored as hashes, which keep no prefix; pass whole keys")
+	case s.part && connect.KeySecret() != nil:
+		return errors.New("--part does not work with " + connect.KeySecretEnv + ": keys are stored as hashes, which show no parts; pass each whole key, such as " + limiter.JoinKey(key, "127.0.0.1"))
 	}
+	return nil
 }
+
+// keys returns the keys that the flags select, at most most with --part. If KEY is the
+// first part of others that they do not select, it says so on stderr.
+func (s *selection) keys(cmd *cobra.Command, out *cli.Output, i *inspect.Inspector, key string, filter inspect.Filter, most int) (inspect.Keys, error) {
+	ctx, secret, stderr := cmd.Context(), connect.KeySecret(), cmd.ErrOrStderr()
+	if !s.part {
+		k := inspect.Keys{Text: keys.Stored(key, secret), Prefix: s.prefix}
+		if s.prefix || secret != nil || out.JSON {
+			return k, nil
+		}
+		n, err := i.FirstParts(ctx, key, filter, mostHinted)
+		if err == nil && n > 0 {
+			more := ""
+			if n == mostHinted {
+				more = " or more"
+			}
+			fmt.Fprintf(stderr, "not selected: %s%s of keys that begin with %q; --part selects them, and all other keys with the part %s\n",
+				printable.Count(n, "row"), more, limiter.JoinKey(key)+":", printable.Shown(key))
+		}
+		return k, cli.LimiterError(err)
+	}
+	var progress func(int64)
+	if cli.OnTerminal(stderr) {
+		progress = func(rows int64) { fmt.Fprintf(stderr, "\r%s read", printable.Count(rows, "row")) }
+	}
+	all, err := i.WithPart(ctx, key, filter, most, progress)
+	if progress != nil {
+		fmt.Fprintln(stderr)
+	}
+	return inspect.Keys{Text: key, List: append([]string{}, all...)}, cli.LimiterError(err)
+}
+
+// mostHinted is the most rows that are counted for the hint at --part.
+const mostHinted = 1000
 
 // subject returns KEY for a sentence.
 func (s *selection) subject(key string) string {
 	if s.prefix {
 		return "keys that begin with " + printable.Shown(key)
+	}
+	if s.part {
+		return "keys with the part " + printable.Shown(key)
 	}
 	return printable.Shown(key)
 }

@@ -42,6 +42,7 @@ With --json: {"keys": [...], "reservations": [...], "overrides": [...],
 "denials": [...], "more"}; keys are as in pglimit top, and more is true if a list
 was cut at --rows.`,
 		Example: `  pglimit find alice
+  pglimit find --part alice
   pglimit find --prefix 203.0.113. --policy login
   pglimit find alice --json | jq '.keys[] | select(.blocked_until)'`,
 		Args: cobra.ExactArgs(1),
@@ -50,8 +51,7 @@ was cut at --rows.`,
 			if err != nil {
 				return err
 			}
-			k, err := s.keys(args[0])
-			if err != nil {
+			if err := s.checkKey(args[0]); err != nil {
 				return err
 			}
 			i, done, err := openInspector(cmd, db)
@@ -59,6 +59,10 @@ was cut at --rows.`,
 				return err
 			}
 			defer done()
+			k, err := s.keys(cmd, out, i, args[0], filter, 10_000)
+			if err != nil {
+				return err
+			}
 			found, err := i.Find(cmd.Context(), k, filter, rows)
 			if err != nil {
 				return cli.LimiterError(err)
@@ -66,7 +70,7 @@ was cut at --rows.`,
 			if found.Empty() {
 				return out.Answer(cmd, false, found, fmt.Sprintf("nothing of %s %s\n", s.subject(args[0]), s.where()))
 			}
-			return out.Answer(cmd, true, found, foundText(found, rows, widthOf(cmd.OutOrStdout()), s.prefix))
+			return out.Answer(cmd, true, found, foundText(found, rows, widthOf(cmd.OutOrStdout()), s.many()))
 		},
 	}
 	s.registerFilter(cmd)
@@ -75,9 +79,9 @@ was cut at --rows.`,
 	return cmd
 }
 
-// foundText renders what was found as tables. Without prefix all is of one key, which they do
+// foundText renders what was found as tables. Without many all is of one key, which they do
 // not repeat.
-func foundText(f inspect.Found, rows, width int, prefix bool) string {
+func foundText(f inspect.Found, rows, width int, many bool) string {
 	var text strings.Builder
 	section := func(title string, t *cli.Table) {
 		if len(t.Rows) == 0 {
@@ -93,13 +97,13 @@ func foundText(f inspect.Found, rows, width int, prefix bool) string {
 	}
 	at := short(time.Now())
 	key := func(text string) string {
-		if prefix {
+		if many {
 			return printable.Shown(text)
 		}
 		return "-"
 	}
 	columns := foundColumns
-	if prefix {
+	if many {
 		columns = printedColumns
 	}
 	section("", keyTable(columns, f.Keys))

@@ -167,6 +167,7 @@ ORDER BY f.policy, f.key, f.algorithm LIMIT ` + p.add(int64(limit)) + `::bigint`
 type Keys struct {
 	Text   string
 	Prefix bool
+	List   []string // these keys instead, if not nil
 }
 
 // maxKey is the longest key in bytes, as the limiter has it.
@@ -179,6 +180,7 @@ func (k Keys) check() error {
 		name = "prefix"
 	}
 	switch {
+	case k.List != nil:
 	case k.Text == "":
 		return store.Invalid(name, `""`, "is empty")
 	case len(k.Text) > maxKey:
@@ -230,6 +232,9 @@ func newMatcher(ctx context.Context, tx pgx.Tx, k Keys) (m matcher, err error) {
 
 // on returns the condition for the column key of a table's alias.
 func (m matcher) on(alias string, p *params) string {
+	if m.keys.List != nil {
+		return alias + ".key = ANY (" + p.add(m.keys.List) + "::text[])"
+	}
 	if !m.keys.Prefix {
 		return alias + ".key = " + p.add(m.keys.Text) + "::text"
 	}

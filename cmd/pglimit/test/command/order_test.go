@@ -105,7 +105,7 @@ func TestCommandOrdersSayWhatTheyDid(t *testing.T) {
 		{[]string{"block", "--prefix", "--yes", "", "1h"}, 2, "KEY is empty: pass a key, or with --prefix at least its first character"},
 		{[]string{"block", "--new", "bob", "1h"}, 2, "--new needs --policy"},
 		{[]string{"block", "--new", "--policy", "nothere", "bob", "1h"}, 2, "--new needs --algorithm or --all-algorithms: policy nothere is not in the database"},
-		{[]string{"block", "--new", "--prefix", "--yes", "b", "1h"}, 2, "--new and --prefix exclude each other"},
+		{[]string{"block", "--new", "--prefix", "--yes", "b", "1h"}, 2, "--new excludes --prefix and --part"},
 		{[]string{"block", "bob", "0s"}, 2, "duration"},
 		{[]string{"block", "bob", "soon"}, 2, "DURATION is \"soon\""},
 		{[]string{"reset", "--max", "0", "bob"}, 2, "--max is 0"},
@@ -129,7 +129,7 @@ func TestCommandOrdersMany(t *testing.T) {
 	address := bed.NewDatabase(t)
 	pool := bed.Connect(t, address)
 	bed.InsertRows(t, pool, "pglimit_gcra", "p", 250, 1)
-	const refused = "keys that begin with k has more than 249 rows: narrow it, or raise --max"
+	const refused = "more than 249 rows of keys that begin with k: narrow it, or raise --max"
 	if code, _, stderr := bed.Pglimit(t, address, "reset", "--prefix", "k", "--yes", "--max", "249"); code != 2 || !strings.Contains(stderr, refused) {
 		t.Errorf("exit code %d, stderr %q", code, stderr)
 	}
@@ -138,6 +138,39 @@ func TestCommandOrdersMany(t *testing.T) {
 	}
 	if code, stdout, stderr := bed.Pglimit(t, address, "reset", "--prefix", "k", "--yes", "--max", "250"); code != 0 || stdout != "reset keys that begin with k:\np  gcra  250 rows\n" {
 		t.Errorf("exit code %d, stdout %q, stderr %q", code, stdout, stderr)
+	}
+}
+
+// TestCommandOrdersOfAPart: --part reaches the keys in which KEY is one of the parts, and no
+// others. Without it a line on stderr says that there are such keys.
+func TestCommandOrdersOfAPart(t *testing.T) {
+	t.Parallel()
+	address := bed.NewDatabase(t)
+	for _, key := range []string{"pro1", "pro1:127.0.0.1", "pro10", "tenant:pro1", `tenant\:pro1`} {
+		if code, _, stderr := bed.Pglimit(t, address, "allow", "--limit", "9", key); code != 0 {
+			t.Fatal(stderr)
+		}
+	}
+	const hint = "not selected: 1 row of keys that begin with \"pro1:\"; --part selects them, and all other keys with the part pro1\n"
+	for _, c := range []struct {
+		args           []string
+		code           int
+		stdout, stderr string // a part of stderr
+	}{
+		{[]string{"unblock", "pro1"}, 1, "nothing to unblock: no block of pro1 under any policy\n", hint},
+		{[]string{"unblock", "pro10"}, 1, "nothing to unblock: no block of pro10 under any policy\n", ""},
+		{[]string{"block", "--part", "pro1", "1h"}, 2, "", "block needs --yes where it cannot ask"},
+		{[]string{"block", "--part", "--yes", "pro1", "1h"}, 0, "blocked keys with the part pro1 for 1h:\ncli  token_bucket  3 rows\n", ""},
+		{[]string{"reset", "--part", "--yes", "--max", "2", "pro1"}, 2, "", "more than 2 rows of keys with the part pro1"},
+		{[]string{"forget", "--part", "--yes", "pro1"}, 0, "forgot keys with the part pro1:\ncli  token_bucket  3 rows\n", ""},
+		{[]string{"find", "--part", "pro1"}, 1, "nothing of keys with the part pro1 under any policy\n", ""},
+		{[]string{"reset", "pro10"}, 0, "reset pro10 (cli, token_bucket)\n", ""},
+		{[]string{"reset", `tenant\:pro1`}, 0, "reset tenant\\:pro1 (cli, token_bucket)\n", ""},
+	} {
+		code, stdout, stderr := bed.Pglimit(t, address, c.args...)
+		if code != c.code || stdout != c.stdout || !strings.Contains(stderr, c.stderr) || c.stderr == "" && stderr != "" {
+			t.Errorf("%q: exit code %d, stdout %q, want %q; stderr %q, want %q", c.args, code, stdout, c.stdout, stderr, c.stderr)
+		}
 	}
 }
 
@@ -172,6 +205,9 @@ func TestCommandFindsHashedKeys(t *testing.T) {
 	for _, verb := range [][]string{{"find"}, {"reset"}, {"unblock"}, {"forget"}} {
 		if code, _, stderr := run(secret, append(verb, "--prefix", "al", "--yes")[:3+len(verb)-1]...); code != 2 || !strings.Contains(stderr, "--prefix does not work with PGLIMIT_KEY_SECRET") {
 			t.Errorf("%q --prefix: exit code %d, %q", verb, code, stderr)
+		}
+		if code, _, stderr := run(secret, append(verb, "--part", "al", "--yes")[:3+len(verb)-1]...); code != 2 || !strings.Contains(stderr, "--part does not work with PGLIMIT_KEY_SECRET") {
+			t.Errorf("%q --part: exit code %d, %q", verb, code, stderr)
 		}
 	}
 	if code, _, stderr := run(secret, "block", "alice", "1h"); code != 0 {

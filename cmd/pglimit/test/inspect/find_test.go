@@ -314,6 +314,10 @@ func TestStrangersInInspect(t *testing.T) {
 	_, _, err = i.PolicyAlgorithm(ctx, "k")
 	try("policy", err)
 	for what, f := range map[string]inspect.Filter{"all": {}, "one": some} {
+		_, err := i.WithPart(ctx, "k", f, 1000, nil)
+		try("keys with a part", err)
+		_, err = i.FirstParts(ctx, "k", f, 1000)
+		try("keys with a first part", err)
 		all, err := i.Targets(ctx, inspect.Keys{Text: "k", Prefix: true}, f, 1000, false)
 		try("targets", err)
 		_, err = i.Block(ctx, all, time.Microsecond, inspect.Options{})
