@@ -40,7 +40,7 @@ func openDir(t *testing.T) string {
 // bindir returns the directory of this machine's server programs.
 func bindir(t *testing.T) string {
 	t.Helper()
-	dir, _, err := localpg.Find()
+	dir, _, err := localpg.Find("")
 	if err != nil {
 		t.Fatal(err)
 	}

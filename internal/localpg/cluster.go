@@ -24,21 +24,15 @@ const (
 
 // findPrograms sets bindir and version.
 func (s *Server) findPrograms(o Options) (err error) {
-	if o.BinDir != "" {
-		s.bindir = o.BinDir
-		if s.version, err = serverVersion(o.BinDir); err != nil {
-			return fmt.Errorf("PostgreSQL in %s: %w", o.BinDir, err)
-		}
-		return nil
+	if o.BinDir == "" {
+		s.bindir, s.version, err = Find("")
+		return err
 	}
-	major := ""
-	if o.DataDir != "" {
-		if major, err = DataMajor(o.DataDir); err != nil {
-			return err
-		}
+	s.bindir = o.BinDir
+	if s.version, err = serverVersion(o.BinDir); err != nil {
+		return fmt.Errorf("PostgreSQL in %s: %w", o.BinDir, err)
 	}
-	s.bindir, s.version, err = FindMajor(major)
-	return err
+	return nil
 }
 
 var majorPattern = regexp.MustCompile(`^[0-9]+(\.[0-9]+)?$`)
@@ -61,13 +55,6 @@ func DataMajor(dir string) (string, error) {
 // prepare creates the run directory and, if needed, the data directory. It starts the
 // reaper that removes the run directory.
 func (s *Server) prepare(ctx context.Context, dataDir string) (err error) {
-	if dataDir != "" {
-		parent, err := process.Trusted(filepath.Dir(dataDir))
-		if err != nil {
-			return fmt.Errorf("data directory: %w", err)
-		}
-		dataDir = filepath.Join(parent, filepath.Base(dataDir))
-	}
 	isNew, err := missingOrEmpty(dataDir)
 	if err != nil {
 		return fmt.Errorf("data directory: %w", err)
@@ -115,7 +102,7 @@ func notOurs(dataDir string, err error) error {
 // the remains of a killed process or a full disk are never used as data.
 func (s *Server) create(ctx context.Context) (err error) {
 	final := s.dataDir
-	parent, err := s.openParent(filepath.Dir(final))
+	parent, err := os.OpenRoot(filepath.Dir(final))
 	if err != nil {
 		return err
 	}

@@ -73,19 +73,6 @@ func (s *Server) removeRunDir() error {
 	return errors.Join(err, os.RemoveAll(s.runDir)) // follows no links
 }
 
-// openParent creates the directory in which the data directory is created, and opens it.
-// The account must be able to pass through it.
-func (s *Server) openParent(dir string) (*os.Root, error) {
-	mode := os.FileMode(0o700)
-	if s.account != nil {
-		mode = 0o711
-	}
-	if err := os.MkdirAll(dir, mode); err != nil {
-		return nil, err
-	}
-	return os.OpenRoot(dir)
-}
-
 // keepPassword writes the password into the data directory. For root the account does it.
 func (s *Server) keepPassword(ctx context.Context) error {
 	if s.account == nil {

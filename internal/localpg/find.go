@@ -20,15 +20,10 @@ import (
 var ErrNotFound = errors.New("no PostgreSQL server found")
 
 // Find returns the directory of the PostgreSQL server programs to use, and their version,
-// such as "17.5". That is the directory in PGBIN, if set. Otherwise it is the newest of
+// such as "17.5". major is their major version, such as "17"; if it is empty, any will do.
+// The directory is that in PGBIN, if set, with any version. Otherwise it is the newest of
 // pg_config, the usual directories and PATH that has both initdb and postgres.
-func Find() (bindir, version string, err error) {
-	return FindMajor("")
-}
-
-// FindMajor is like Find for servers of one major version, such as "17", or of any if
-// major is empty. It accepts the directory in PGBIN with any version.
-func FindMajor(major string) (bindir, version string, err error) {
+func Find(major string) (bindir, version string, err error) {
 	if dir := os.Getenv("PGBIN"); dir != "" {
 		version, err := serverVersion(dir)
 		if err != nil {
@@ -122,22 +117,14 @@ func executable(dir, program string) string {
 	return filepath.Join(dir, program)
 }
 
-var numberPattern = regexp.MustCompile(`^([0-9]+)(?:\.([0-9]+))?`)
-
 // majorOf returns the major version: "17" for "17.5" and "17beta1".
-func majorOf(version string) string {
-	return numberPattern.FindString(strings.SplitN(version, ".", 2)[0])
-}
+func majorOf(version string) string { return strconv.Itoa(rank(version) / 1000) }
 
 // rank returns a number that is larger for later versions. A beta ranks with the first
 // release of its version.
 func rank(version string) int {
-	m := numberPattern.FindStringSubmatch(version)
-	if m == nil {
-		return 0
-	}
-	major, _ := strconv.Atoi(m[1])
-	minor, _ := strconv.Atoi(m[2])
+	var major, minor int
+	_, _ = fmt.Sscanf(version, "%d.%d", &major, &minor) // a beta has no minor version
 	return major*1000 + minor
 }
 

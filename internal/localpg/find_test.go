@@ -59,11 +59,11 @@ func TestFindErrorSaysWhatToDo(t *testing.T) {
 func TestPGBIN(t *testing.T) {
 	dir := fakeServer(t, "16.3")
 	t.Setenv("PGBIN", dir)
-	if got, version, err := Find(); got != dir || version != "16.3" || err != nil {
+	if got, version, err := Find(""); got != dir || version != "16.3" || err != nil {
 		t.Errorf("Find() = %s, %s, %v; want what PGBIN names", got, version, err)
 	}
 	t.Setenv("PGBIN", t.TempDir())
-	if _, _, err := Find(); err == nil || !strings.Contains(err.Error(), "PGBIN") {
+	if _, _, err := Find(""); err == nil || !strings.Contains(err.Error(), "PGBIN") {
 		t.Errorf("an empty PGBIN directory: %v; want an error that names PGBIN", err)
 	}
 }

@@ -235,10 +235,12 @@ func TestLinksInTheData(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		s, err := Start(t.Context(), Options{DataDir: dir})
+		_, err := DataMajor(dir)
+		if name == "pglimit.password" {
+			_, err = Start(t.Context(), Options{DataDir: dir})
+		}
 		if err == nil {
-			s.Close()
-			t.Fatalf("%s: Start used what a link leads to", name)
+			t.Fatalf("%s: what a link leads to was used", name)
 		}
 		if strings.Contains(err.Error(), "hunter2") {
 			t.Errorf("%s: the error shows the file: %v", name, err)

@@ -47,12 +47,13 @@ var ErrInUse = errors.New("another PostgreSQL server runs on this data directory
 // Options configures Start. The zero value selects a new, empty server that leaves
 // nothing behind.
 type Options struct {
-	// BinDir is the directory of initdb and postgres. Default: the result of Find; for an
-	// existing DataDir, the newest of its major version.
+	// BinDir is the directory of initdb and postgres. Default: the newest that Find finds,
+	// whatever the version of the data.
 	BinDir string
-	// DataDir is the directory of the data. Start initializes it if it is missing or
-	// empty, and uses data from an earlier Start. Close keeps it. Default: a new
-	// temporary directory, which Close removes.
+	// DataDir is the absolute path of the directory of the data. Start initializes it if it
+	// is missing or empty, and uses data from an earlier Start. Close keeps it. The directory
+	// above it must exist; for root it must be one that process.Trusted accepts. Default: a
+	// new temporary directory, which Close removes.
 	DataDir string
 	// TCP makes the server listen on 127.0.0.1 instead of a Unix socket. The URL then has a
 	// password and require_auth=scram-sha-256, which libpq before 16 and lib/pq refuse.

@@ -115,7 +115,7 @@ func (s *Session) kept() (bool, error) {
 // container if none are installed, a Docker engine has the image, and major, the version of
 // the data, is empty: there are none.
 func findPrograms(ctx context.Context, major string, logf func(string, ...any)) (bindir string, err error) {
-	bindir, _, err = localpg.FindMajor(major)
+	bindir, _, err = localpg.Find(major)
 	if errors.Is(err, localpg.ErrNotFound) && major == "" {
 		dockerErr := pull(ctx, logf)
 		if dockerErr == nil {
