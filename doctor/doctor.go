@@ -316,6 +316,7 @@ func unable(ctx context.Context, err error, timeout time.Duration) Check {
 		code = answer.SQLState()
 	}
 	text := strings.TrimPrefix(strings.Join(strings.Fields(err.Error()), " "), "pglimit: ")
+	text = strings.TrimPrefix(text, "ERROR: ") // of pgx; the verdict has the line's weight
 	switch {
 	case code == "42501":
 		return Check{Verdict: Warn, Message: "not checked, this role may not read it: " + text, Fix: "see check grants, or run the doctor as another role"}
