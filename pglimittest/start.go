@@ -30,6 +30,9 @@
 //
 //	go run github.com/pglimit/pglimit/pglimittest/withpg@latest -- go test ./...
 //
+// An application that wants none of this module's dependencies runs its tests under withpg
+// and uses the TestMain in docs/library.md.
+//
 // Start, Server and Template are for tests that need more, such as other tables in each
 // database, or a server that stops in the middle.
 package pglimittest
