@@ -25,6 +25,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/jackc/pgx/v5/stdlib"
 
@@ -316,7 +317,9 @@ func unable(ctx context.Context, err error, timeout time.Duration) Check {
 		code = answer.SQLState()
 	}
 	text := strings.TrimPrefix(strings.Join(strings.Fields(err.Error()), " "), "pglimit: ")
-	text = strings.TrimPrefix(text, "ERROR: ") // of pgx; the verdict has the line's weight
+	if server := (*pgconn.PgError)(nil); errors.As(err, &server) {
+		text = strings.Join(strings.Fields(server.Message), " ")
+	}
 	switch {
 	case code == "42501":
 		return Check{Verdict: Warn, Message: "not checked, this role may not read it: " + text, Fix: "see check grants, or run the doctor as another role"}
