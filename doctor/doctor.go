@@ -260,7 +260,7 @@ func Run(ctx context.Context, pool *pgxpool.Pool, config *Config) (Report, error
 	own, db := stdlib.OpenDBFromPool(pool), stdlib.OpenDBFromPool(second)
 	defer own.Close()
 	defer db.Close()
-	return run(ctx, &patient{config: full, own: own, db: db, size: int64(pool.Config().MaxConns), opened: int64(pool.Stat().TotalConns())})
+	return run(ctx, &patient{config: full, own: own, db: db, size: int64(pool.Config().MaxConns), opened: int64(pool.Stat().TotalConns()), mode: pool.Config().ConnConfig.DefaultQueryExecMode})
 }
 
 // RunSQL is [Run] for database/sql, with any PostgreSQL driver. It uses connections of db,
@@ -344,6 +344,7 @@ type patient struct {
 	// size is the most connections that the caller's pool opens, 0 if it has no bound, and
 	// opened those that are open.
 	size, opened int64
+	mode         pgx.QueryExecMode // of the caller's pool of pgx
 
 	settings map[string]setting
 	role     string // quoted

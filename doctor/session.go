@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -19,7 +20,7 @@ func checkPooler(ctx context.Context, p *patient) (c Check, err error) {
 	err = onPgx(ctx, p.db, 1, func(conns []*pgx.Conn) error {
 		between, err := pooler.BetweenOn(ctx, conns[0])
 		if err == nil && !between {
-			c = judgePooler(conns[0].Config().DefaultQueryExecMode, false, true, nil)
+			c = judgePooler(cmp.Or(p.mode, conns[0].Config().DefaultQueryExecMode), false, true, nil)
 		}
 		return err
 	})
