@@ -21,7 +21,7 @@
 //	pglimit.waiting            callers that wait for the database
 //	pglimit.breaker.open       1 while a circuit breaker refuses requests
 //
-// With Config.Pool, read from the database:
+// With Config.Pool or Config.DB, read from the database:
 //
 //	pglimit.open_reservations     neither settled nor cancelled, up to 100,000
 //	pglimit.expired_reservations  expired and waiting for the janitor, up to 100,000
@@ -35,6 +35,7 @@ package otelpglimit
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"sync"
 	"time"
@@ -70,6 +71,8 @@ type Config struct {
 	// collected. Default: nil, those metrics are absent. Set it in one process: others would
 	// report the same.
 	Pool *pgxpool.Pool
+	// DB is Pool for database/sql. Pool goes first. Default: nil.
+	DB *sql.DB
 	// PoolEvery is the least time between two such questions. Default: 10s.
 	PoolEvery time.Duration
 	// PoolTimeout bounds such a question. Default: 2s.
@@ -102,7 +105,7 @@ func New(config *Config) (*Telemetry, error) {
 	if c.TracerProvider == nil {
 		c.TracerProvider = otel.GetTracerProvider()
 	}
-	t := &Telemetry{spanKey: c.SpanKey, gauges: metrics.NewGauges(c.Pool, c.PoolEvery, c.PoolTimeout)}
+	t := &Telemetry{spanKey: c.SpanKey, gauges: metrics.NewGauges(c.Pool, c.DB, c.PoolEvery, c.PoolTimeout)}
 	if !c.DisableSpans {
 		t.tracer = c.TracerProvider.Tracer(scope)
 	}

@@ -21,7 +21,7 @@
 //	pglimit_waiting                    callers that wait for the database
 //	pglimit_breaker_open               1 while a circuit breaker refuses requests
 //
-// With Config.Pool, read from the database:
+// With Config.Pool or Config.DB, read from the database:
 //
 //	pglimit_open_reservations          neither settled nor cancelled, up to 100,000
 //	pglimit_expired_reservations       expired and waiting for the janitor, up to 100,000
@@ -35,6 +35,7 @@ package prompglimit
 
 import (
 	"context"
+	"database/sql"
 	"sync"
 	"time"
 
@@ -52,6 +53,8 @@ type Config struct {
 	// collected. Default: nil, those metrics are absent. Set it in one process: others would
 	// report the same.
 	Pool *pgxpool.Pool
+	// DB is Pool for database/sql. Pool goes first. Default: nil.
+	DB *sql.DB
 	// PoolEvery is the least time between two such questions. Default: 10s.
 	PoolEvery time.Duration
 	// PoolTimeout bounds such a question. Default: 2s.
@@ -91,7 +94,7 @@ func New(config *Config) *Collector {
 	p := &Collector{
 		decisions: counter(metrics.Decisions), units: counter(metrics.Units),
 		duration: histogram(metrics.Duration, metrics.DurationBounds, metrics.OfDuration), rows: histogram(metrics.Rows, metrics.RowsBounds, metrics.OfRows),
-		gauges: metrics.NewGauges(c.Pool, c.PoolEvery, c.PoolTimeout), descs: map[metrics.Instrument]*prometheus.Desc{},
+		gauges: metrics.NewGauges(c.Pool, c.DB, c.PoolEvery, c.PoolTimeout), descs: map[metrics.Instrument]*prometheus.Desc{},
 	}
 	for _, i := range p.gauges.All() {
 		p.descs[i] = prometheus.NewDesc(i.Prometheus(), i.Help, nil, c.ConstLabels)
@@ -135,7 +138,8 @@ func (p *Collector) Describe(to chan<- *prometheus.Desc) {
 	}
 }
 
-// Collect implements prometheus.Collector. With Config.Pool it may ask the database.
+// Collect implements prometheus.Collector. With Config.Pool or Config.DB it
+// may ask the database.
 func (p *Collector) Collect(to chan<- prometheus.Metric) {
 	p.decisions.Collect(to)
 	p.units.Collect(to)

@@ -1,6 +1,7 @@
 package operations
 
 import (
+	"database/sql"
 	"encoding/json"
 	"net/http"
 	"net/http/httptest"
@@ -11,6 +12,7 @@ import (
 	"text/template"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	dto "github.com/prometheus/client_model/go"
@@ -20,6 +22,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/limiter"
 	"github.com/pglimit/pglimit/prompglimit"
 )
@@ -52,6 +55,39 @@ func scrape(t *testing.T) map[string]*dto.MetricFamily {
 		t.Fatal(err)
 	}
 	return families
+}
+
+// TestMetricsOfADatabase: the gauges of the database are read over a pool or a *sql.DB.
+func TestMetricsOfADatabase(t *testing.T) {
+	bed.OverPools(t, func(t *testing.T, pool *pgxpool.Pool, over any) {
+		config := &prompglimit.Config{PoolEvery: 1}
+		config.DB, _ = over.(*sql.DB)
+		if config.DB == nil {
+			config.Pool = over.(*pgxpool.Pool)
+		}
+		registry := prometheus.NewPedanticRegistry()
+		registry.MustRegister(prompglimit.New(config))
+		read := func(name string) float64 {
+			for _, f := range must.OK(registry.Gather())(t) {
+				if f.GetName() == name {
+					return f.Metric[0].GetGauge().GetValue()
+				}
+			}
+			return -1
+		}
+		bed.Reserve(t, bed.NewLimiter(t, pool, nil), limiter.PerHour("p", 9).Request("k", 1), time.Minute)
+		if up, open := read("pglimit_database_up"), read("pglimit_open_reservations"); up != 1 || open != 1 {
+			t.Errorf("up %v, %v open reservations", up, open)
+		}
+		if config.DB != nil {
+			_ = config.DB.Close()
+		} else {
+			config.Pool.Close()
+		}
+		if up, open := read("pglimit_database_up"), read("pglimit_open_reservations"); up != 0 || open != -1 {
+			t.Errorf("closed: up %v, %v open reservations", up, open)
+		}
+	})
 }
 
 // values are what the labels can have.

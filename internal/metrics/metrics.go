@@ -4,6 +4,7 @@ package metrics
 
 import (
 	"context"
+	"database/sql"
 	"strings"
 	"sync"
 	"time"
@@ -85,7 +86,7 @@ type Limiter interface {
 // Gauges reads the instruments that are read while metrics are collected: of limiters, and
 // of a database at most once in a while.
 type Gauges struct {
-	pool           *pgxpool.Pool // nil: no database
+	read           func(context.Context) (janitor.State, error) // nil: no database
 	every, timeout time.Duration
 
 	mu       sync.Mutex
@@ -95,16 +96,23 @@ type Gauges struct {
 	up       bool
 }
 
-// NewGauges returns Gauges without limiters. pool may be nil. every is the least time between
+// NewGauges returns Gauges without limiters, of pool's database, or else of db's, or of none
+// if both are nil. every is the least time between
 // two questions to the database, by default 10s, and timeout bounds one, by default 2s.
-func NewGauges(pool *pgxpool.Pool, every, timeout time.Duration) *Gauges {
+func NewGauges(pool *pgxpool.Pool, db *sql.DB, every, timeout time.Duration) *Gauges {
 	if every <= 0 {
 		every = 10 * time.Second
 	}
 	if timeout <= 0 {
 		timeout = 2 * time.Second
 	}
-	return &Gauges{pool: pool, every: every, timeout: timeout}
+	g := &Gauges{every: every, timeout: timeout}
+	if pool != nil {
+		g.read = func(ctx context.Context) (janitor.State, error) { return janitor.ReadState(ctx, pool) }
+	} else if db != nil {
+		g.read = func(ctx context.Context) (janitor.State, error) { return janitor.ReadStateSQL(ctx, db) }
+	}
+	return g
 }
 
 // Watch adds a limiter.
@@ -117,7 +125,7 @@ func (g *Gauges) Watch(l Limiter) {
 // All returns the instruments that Read may set.
 func (g *Gauges) All() []Instrument {
 	all := []Instrument{Waiting, BreakerOpen}
-	if g.pool != nil {
+	if g.read != nil {
 		all = append(all, OpenReservations, ExpiredReservations, JanitorLag, JanitorDueRows, DatabaseUp)
 	}
 	return all
@@ -136,7 +144,7 @@ func (g *Gauges) Read(ctx context.Context, set func(Instrument, float64)) {
 	}
 	set(Waiting, float64(waiting))
 	set(BreakerOpen, open)
-	if g.pool == nil {
+	if g.read == nil {
 		return
 	}
 	g.ask(ctx)
@@ -158,7 +166,7 @@ func (g *Gauges) ask(ctx context.Context) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, g.timeout)
 	defer cancel()
-	status, err := janitor.ReadState(ctx, g.pool)
+	status, err := g.read(ctx)
 	if g.up = err == nil; g.up {
 		g.last = status
 	}
