@@ -36,12 +36,12 @@ func TestDoctorCommand(t *testing.T) {
 	run(0, "--only", "unlogged", "--skip", "unlogged", "--strict")
 	run(2, "--only", "everything")
 	var report struct {
-		Status doctor.Verdict
+		Verdict doctor.Verdict
 		doctor.Report
 	}
 	d := json.NewDecoder(strings.NewReader(run(1, "--json", "--skip", "durability")))
 	d.DisallowUnknownFields()
-	if err := d.Decode(&report); err != nil || report.Status != doctor.Fail || len(report.Checks) != len(doctor.Names())-1 || report.Took <= 0 {
+	if err := d.Decode(&report); err != nil || report.Verdict != doctor.Fail || len(report.Checks) != len(doctor.Names())-1 || report.Took <= 0 {
 		t.Errorf("%+v, %v", report, err)
 	}
 	if code, _, stderr := bed.Pglimit(t, "postgres://nobody@127.0.0.1:1/none", "doctor"); code != 3 || !strings.Contains(stderr, "connect") {

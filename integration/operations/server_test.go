@@ -70,7 +70,7 @@ func healthy(t *testing.T, pool *pgxpool.Pool) {
 	}
 	text, err := json.Marshal(report)
 	var again doctor.Report
-	if err != nil || json.Unmarshal(text, &again) != nil || !reflect.DeepEqual(again.Checks, report.Checks) || !strings.Contains(string(text), `"status":"ok"`) {
+	if err != nil || json.Unmarshal(text, &again) != nil || !reflect.DeepEqual(again.Checks, report.Checks) || !strings.Contains(string(text), `"verdict":"ok"`) {
 		t.Errorf("%s, %v", text, err)
 	}
 }
