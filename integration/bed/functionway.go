@@ -204,11 +204,11 @@ func (f *Functions) Usage(ctx context.Context, p limiter.Policy, key string) (u 
 		functionRow
 		Spent, Reserved float64
 		Reservations    int
-		WindowEnds      *time.Time
+		WindowEndsAt    *time.Time
 	}](ctx, f.Q, "SELECT * FROM "+sql, args...)
 	u = limiter.Usage{Result: r.result(), Spent: r.Spent, Reserved: r.Reserved, Reservations: r.Reservations}
-	if r.WindowEnds != nil {
-		u.WindowEndsAt = *r.WindowEnds
+	if r.WindowEndsAt != nil {
+		u.WindowEndsAt = *r.WindowEndsAt
 	}
 	return u, err
 }

@@ -68,7 +68,7 @@ BEGIN
         );
         CREATE TYPE pglimit.usage AS (
             allowed bool, granted float8, remaining float8, level float8, retry_after_s float8, reset_after_s float8, delay_s float8, reason text, shadowed bool,
-            spent float8, reserved float8, reservations bigint, window_ends timestamptz
+            spent float8, reserved float8, reservations bigint, window_ends_at timestamptz
         );
         CREATE TYPE pglimit.results AS (
             allowed bool, retry_after_s float8, delay_s float8, denied_by bigint, requests pglimit.result[]
@@ -2681,7 +2681,7 @@ DECLARE
             unlimited => policy.unlimited, count_denials => policy.count_denials);
     answer pglimit.result;
     reserved float8 := 0;
-    window_ends timestamptz;
+    window_ends_at timestamptz;
 BEGIN
     IF request.statement <> 'none' THEN
         request.statement := 'usage';
@@ -2691,11 +2691,11 @@ BEGIN
     IF request.statement <> 'none' THEN
         reserved := LEAST(request.reserved, answer.level);
         IF request.algorithm = 'fixed_window' AND answer.level > 0::float8 THEN
-            window_ends := pglimit._moment(request.ends_at_us);
+            window_ends_at := pglimit._moment(request.ends_at_us);
         END IF;
     END IF;
     RETURN (answer.allowed, answer.granted, answer.remaining, answer.level, answer.retry_after_s, answer.reset_after_s, answer.delay_s, answer.reason, answer.shadowed,
-            answer.level - reserved, reserved, coalesce(request.reservations, 0), window_ends)::pglimit.usage;
+            answer.level - reserved, reserved, coalesce(request.reservations, 0), window_ends_at)::pglimit.usage;
 END $pglimit$;
 -- +goose StatementEnd
 COMMENT ON FUNCTION pglimit.usage IS 'Reports what a key has spent under a policy, what is reserved and what is left.';
@@ -2709,7 +2709,7 @@ DECLARE
     request pglimit._request := pglimit._arguments('check', algorithm, name, key, 0, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, shadow, now);
     answer pglimit.result;
     reserved float8 := 0;
-    window_ends timestamptz;
+    window_ends_at timestamptz;
 BEGIN
     IF request.statement <> 'none' THEN
         request.statement := 'usage';
@@ -2719,11 +2719,11 @@ BEGIN
     IF request.statement <> 'none' THEN
         reserved := LEAST(request.reserved, answer.level);
         IF request.algorithm = 'fixed_window' AND answer.level > 0::float8 THEN
-            window_ends := pglimit._moment(request.ends_at_us);
+            window_ends_at := pglimit._moment(request.ends_at_us);
         END IF;
     END IF;
     RETURN (answer.allowed, answer.granted, answer.remaining, answer.level, answer.retry_after_s, answer.reset_after_s, answer.delay_s, answer.reason, answer.shadowed,
-            answer.level - reserved, reserved, coalesce(request.reservations, 0), window_ends)::pglimit.usage;
+            answer.level - reserved, reserved, coalesce(request.reservations, 0), window_ends_at)::pglimit.usage;
 END $pglimit$;
 -- +goose StatementEnd
 COMMENT ON FUNCTION pglimit.usage_with IS 'Reports what a key has spent, what is reserved and what is left.';
