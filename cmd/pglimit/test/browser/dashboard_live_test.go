@@ -307,7 +307,7 @@ func TestDashboardCommand(t *testing.T) {
 	}
 	b := Open(t, chromium, at.URL, first(`AbortSignal.timeout = () => null`))
 	b.complete()
-	b.Wait("no denials, and why", `$("main").textContent.includes("Config.DenialLog")`)
+	b.Wait("no denials, and why", `$("main").textContent.includes("DenialLog")`)
 	b.Wait("the doctor's checks", `$("main").textContent.includes("checks")`)
 	for _, page := range []string{"#/policies", "#/keys", "#/doctor"} {
 		b.visit(page)
