@@ -79,7 +79,7 @@ test-matrix: ## Test PostgreSQL 13 to 18, poolers, roles, -race: a row takes 15 
 demo: ## Show pglimit at work on a throwaway PostgreSQL (ARGS: pglimit demo flags)
 	@scripts/setup
 	@go build -o bin/ ./cmd/pglimit ./pglimittest/withpg
-	@bin/withpg -- bin/pglimit demo $(ARGS)
+	@bin/withpg -- bin/pglimit demo --yes $(ARGS)
 
 playground: ## Serve the web page on a throwaway PostgreSQL until Ctrl-C (ARGS: pglimit playground flags)
 	@scripts/setup
