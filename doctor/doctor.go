@@ -81,7 +81,7 @@ func (s *Verdict) UnmarshalText(text []byte) error {
 type Check struct {
 	// Name is the check's name: one of [Names].
 	Name string `json:"name"`
-	// Verdict is how serious it is.
+	// Verdict is OK, Warn or Fail.
 	Verdict Verdict `json:"verdict"`
 	// Message says in one line what was found.
 	Message string `json:"message"`

@@ -52,7 +52,7 @@ type PoliciesConfig struct {
 	// PublishEvery is the time between two writes of this program's row in pglimit_program,
 	// which `pglimit programs` lists: name, host, process, version of the policies and default
 	// policies. A change of these is written within about a second. Close deletes the row.
-	// Default: 2 minutes, at least one second; negative: the program is not listed. If a row
+	// Default: 2 minutes. Range: 1s to 12h; negative: the program is not listed. If a row
 	// cannot be written, decisions and policies are as without it.
 	PublishEvery time.Duration
 	// Program is the program's name in that row, of up to 200 characters. Default: the name of

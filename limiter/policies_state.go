@@ -198,7 +198,8 @@ const (
 const (
 	defaultPublishEvery = 2 * time.Minute
 	minPublishEvery     = time.Second
-	maxProgram          = 200 // characters
+	maxPublishEvery     = 12 * time.Hour // other programs delete a row that is a day old
+	maxProgram          = 200            // characters
 )
 
 // newPolicies returns Policies without a store.
@@ -215,8 +216,8 @@ func newPolicies(config *PoliciesConfig) (*Policies, error) {
 	switch n := len(c.KeySecret); {
 	case c.PollEvery < minPollEvery:
 		return nil, store.Invalid("PoliciesConfig.PollEvery", c.PollEvery.String(), "must be at least "+minPollEvery.String())
-	case c.PublishEvery > 0 && c.PublishEvery < minPublishEvery:
-		return nil, store.Invalid("PoliciesConfig.PublishEvery", c.PublishEvery.String(), "must be at least "+minPublishEvery.String()+", or negative to list no program")
+	case c.PublishEvery > 0 && (c.PublishEvery < minPublishEvery || c.PublishEvery > maxPublishEvery):
+		return nil, store.Invalid("PoliciesConfig.PublishEvery", c.PublishEvery.String(), "must be from 1s to 12h, or negative to list no program")
 	case !utf8.ValidString(c.Program) || strings.IndexByte(c.Program, 0) >= 0 || utf8.RuneCountInString(c.Program) > maxProgram:
 		return nil, store.Invalid("PoliciesConfig.Program", store.Quote(c.Program), fmt.Sprintf("must be UTF-8 without NUL, of at most %d characters", maxProgram))
 	case c.KeySecret != nil && n < keys.MinSecret:

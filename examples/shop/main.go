@@ -1,7 +1,7 @@
 // Command shop is a small web application with the limits that most applications need:
 // plans, failed logins, a monthly budget in the order's transaction, tokens that are
-// reserved and settled, and the pace of a service that it calls. It also shows what runs
-// beside them: stored policies, metrics, the denial log and the janitor.
+// reserved and settled, and the pace of a service that it calls. It also sets
+// up stored policies, metrics, the denial log and the janitor.
 package main
 
 import (

@@ -1,9 +1,12 @@
 package migrate
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -11,6 +14,8 @@ import (
 
 	"github.com/pglimit/pglimit/integration/bed"
 	"github.com/pglimit/pglimit/internal/migrations"
+	"github.com/pglimit/pglimit/internal/must"
+	public "github.com/pglimit/pglimit/migrations"
 )
 
 // loginCall is a call that needs the functions and the tables.
@@ -208,4 +213,31 @@ func TestMigrateFunctionsByOtherTools(t *testing.T) {
 			t.Errorf("goose down left:\n%s", left)
 		}
 	})
+}
+
+// TestMigratePublic: what package migrations gives users runs these sets, each by itself.
+func TestMigratePublic(t *testing.T) {
+	t.Parallel()
+	pool := bed.Connect(t, bed.EmptyDatabase(t))
+	database := bed.DB(t, pool)
+	must.Succeed(t, public.UpSQL(t.Context(), database))
+	must.Succeed(t, public.Functions.UpSQL(t.Context(), database))
+	if got := bed.Value[float64](t, pool, loginCall); got != 4 {
+		t.Errorf("%v remaining, want 4", got)
+	}
+	for _, c := range []struct {
+		set    *migrations.Set
+		fs     fs.FS
+		export func(dir string) ([]string, error)
+	}{
+		{migrations.Tables, public.FS(), public.Export},
+		{migrations.Functions, public.Functions.FS(), public.Functions.Export},
+	} {
+		want, err := fs.Glob(c.set.FS(), "*.sql")
+		got, err2 := fs.Glob(c.fs, "*.sql")
+		files, err3 := c.export(t.TempDir())
+		if err := errors.Join(err, err2, err3); err != nil || len(want) == 0 || !slices.Equal(got, want) || len(files) != len(want) {
+			t.Errorf("%q in the file system, %q exported, %v; want %q", got, files, err, want)
+		}
+	}
 }

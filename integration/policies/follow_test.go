@@ -182,7 +182,7 @@ func TestOpen(t *testing.T) {
 	}
 	expectLog(t, logs, "level=WARN", "pglimit migrate up")
 
-	for _, config := range []limiter.PoliciesConfig{{PollEvery: time.Millisecond}, {PollEvery: -1}, {KeySecret: []byte("short")}, {PublishEvery: time.Millisecond}, {Program: "a\x00"}} {
+	for _, config := range []limiter.PoliciesConfig{{PollEvery: time.Millisecond}, {PollEvery: -1}, {KeySecret: []byte("short")}, {PublishEvery: time.Millisecond}, {PublishEvery: 13 * time.Hour}, {Program: "a\x00"}} {
 		if _, err := limiter.OpenPolicies(t.Context(), pool, &config); !errors.Is(err, limiter.ErrInvalid) || strings.Contains(err.Error(), "short;") {
 			t.Errorf("%+v: %v", config, err)
 		}

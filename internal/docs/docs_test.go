@@ -84,3 +84,22 @@ func hasHeading(page, anchor string) bool {
 	}
 	return false
 }
+
+// TestMakeAsksNothing: make demo and make playground create the tables of a throwaway server,
+// for which the command would ask.
+func TestMakeAsksNothing(t *testing.T) {
+	t.Parallel()
+	makefile, err := os.ReadFile(filepath.Join(top, "Makefile"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	runs := regexp.MustCompile(`bin/withpg -- bin/pglimit (?:demo|playground).*`).FindAllString(string(makefile), -1)
+	for _, run := range runs {
+		if !strings.Contains(run, " --yes ") {
+			t.Errorf("%s: --yes is missing", run)
+		}
+	}
+	if len(runs) != 2 {
+		t.Errorf("the Makefile runs %q, want demo and playground", runs)
+	}
+}

@@ -3,6 +3,7 @@ package policies
 import (
 	"context"
 	"crypto/rand"
+	"math"
 	randv2 "math/rand/v2"
 	"strings"
 	"time"
@@ -202,4 +203,7 @@ func (c *channel) wait(ctx context.Context, pause time.Duration) {
 }
 
 // jitter returns a wait near d, so that processes do not look at the same moment.
-func jitter(d time.Duration) time.Duration { return d - d/10 + randv2.N(d/5+1) }
+func jitter(d time.Duration) time.Duration {
+	d = min(d, math.MaxInt64/2) // the sum must not overflow
+	return d - d/10 + randv2.N(d/5+1)
+}

@@ -277,3 +277,15 @@ func TestFollowRetries(t *testing.T) {
 		stop()
 	})
 }
+
+// TestJitter: a wait is within a tenth of what was set, and never negative: that would not
+// wait at all.
+func TestJitter(t *testing.T) {
+	for _, d := range []time.Duration{0, 1, time.Minute, 1<<63 - 1} {
+		for range 100 {
+			if got, least := jitter(d), min(d, 1<<62)-d/10; got < least-1 || got > d+d/10 && d < 1<<62 {
+				t.Fatalf("%v of %v", got, d)
+			}
+		}
+	}
+}

@@ -79,8 +79,8 @@ was cut at --rows.`,
 	return cmd
 }
 
-// foundText renders what was found as tables. Without many all is of one key, which they do
-// not repeat.
+// foundText returns the text of f as tables of at most rows lines and width columns. many adds
+// a column for the key; without it all rows are of one key.
 func foundText(f inspect.Found, rows, width int, many bool) string {
 	var text strings.Builder
 	section := func(title string, t *cli.Table) {

@@ -213,8 +213,8 @@ func (f *Flags) numbers() (given []string) {
 	return given
 }
 
-// missing returns the flags without which a policy is no rate that somebody chose: --period
-// has a default.
+// missing returns the flags that a new policy needs and that were not given: --limit, and
+// --period or --calendar. --period has a default, which a new policy must not get unasked.
 func (f *Flags) missing() (flags []string) {
 	if !f.flags.Changed("limit") {
 		flags = append(flags, "--limit")
