@@ -168,7 +168,7 @@ func (s Selection) Read() (limiter.Policy, error) {
 func (s Selection) Find(policies *limiter.Policies) (limiter.Policy, error) {
 	p, err := policies.Get(string(s))
 	if errors.Is(err, limiter.ErrNoPolicy) {
-		return p, fmt.Errorf("--policy is %q: the database has no such policy: `pglimit policy list` lists them, `pglimit policy set` adds one", string(s))
+		return p, fmt.Errorf("--policy is %.80q: the database has no such policy: `pglimit policy list` lists them, `pglimit policy set` adds one", string(s))
 	}
 	return p, err
 }
@@ -190,11 +190,11 @@ func (f *Flags) Policy() (limiter.Policy, error) {
 	case f.from.InFile() && given == "":
 		return f.from.Read()
 	case f.from.InFile():
-		return limiter.Policy{}, fmt.Errorf("--policy is %q, which has all fields of its policy: leave %s out", string(f.from), given)
+		return limiter.Policy{}, fmt.Errorf("--policy is %.80q, which has all fields of its policy: leave %s out", string(f.from), given)
 	case f.from != "" && given == "":
-		return limiter.Policy{}, fmt.Errorf("--policy is %q: this command reads no policy from the database: use FILE#NAME", string(f.from))
+		return limiter.Policy{}, fmt.Errorf("--policy is %.80q: this command reads no policy from the database: use FILE#NAME", string(f.from))
 	case f.from != "" && len(f.missing()) > 0:
-		return limiter.Policy{}, fmt.Errorf("--policy is %q: leave %s out for the policy of that name in the database, or add %s for one of these flags",
+		return limiter.Policy{}, fmt.Errorf("--policy is %.80q: leave %s out for the policy of that name in the database, or add %s for one of these flags",
 			string(f.from), given, strings.Join(f.missing(), ", and "))
 	case !f.flags.Changed("limit"):
 		return limiter.Policy{}, errors.New("--limit is missing: set the units allowed per period, or --policy")
