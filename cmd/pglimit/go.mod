@@ -4,7 +4,6 @@ go 1.26.0
 
 require (
 	github.com/gofrs/flock v0.13.1
-	github.com/guptarohit/asciigraph v0.10.0
 	github.com/hashicorp/golang-lru/v2 v2.0.7
 	github.com/jackc/pgx/v5 v5.12.0
 	github.com/pglimit/pglimit v0.1.0

@@ -11,7 +11,6 @@ require (
 require (
 	github.com/dunglas/httpsfv v1.1.2 // indirect
 	github.com/gofrs/flock v0.13.1 // indirect
-	github.com/guptarohit/asciigraph v0.10.0 // indirect
 	github.com/inconshreveable/mousetrap v1.1.0 // indirect
 	github.com/lib/pq v1.12.3 // indirect
 	github.com/mitchellh/colorstring v0.0.0-20190213212951-d06e56a500db // indirect

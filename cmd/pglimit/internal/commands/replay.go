@@ -7,16 +7,17 @@ import (
 	"math"
 	"os"
 	"path/filepath"
-	"strings"
+	"slices"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/schollz/progressbar/v3"
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/accesslog"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/cli"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/connect"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/policyfile"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/policyflags"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/replay"
 	"github.com/pglimit/pglimit/internal/printable"
@@ -28,7 +29,7 @@ const badShown = 3 // number of bad lines that are reported individually
 func newReplay(db *connect.Database, out *cli.Output) *cobra.Command {
 	var flags policyflags.Flags
 	var others []string
-	var html, key string
+	var html, key, since, until string
 	var suggests bool
 	var most replay.Bounds
 	cmd := &cobra.Command{
@@ -50,13 +51,20 @@ Requests without that field are skipped like lines that cannot be read.
 --candidate adds a second and a third policy to compare. Its fields have the
 names and the defaults of the flags.
 
+--policy NAME, or policy=NAME in --candidate, takes a policy from the database
+that DATABASE_URL or the flags name, without its overrides. A shadow policy is
+replayed as if it were enforced.
+
+--since and --until leave out what is before and after. Times are in UTC without
+a zone. The first request counted finds all keys unused.
+
 --html also writes the report as a web page: one file without scripts or
 references to other sites.
 
 Decisions are made in memory, without a database. With --database-url,
 --embedded or --data-dir they are made by SQL, with the same result, on temporary
 tables, which the database user must be allowed to create. DATABASE_URL alone
-does not select a database.
+does not select SQL.
 
 Lines that cannot be read are counted, reported on stderr and skipped.
 
@@ -67,8 +75,9 @@ ends. A client takes about 500 bytes and twice its name, a request up to 36 byte
 		Example: `  pglimit replay --limit 60 --period 1m access.log
   pglimit replay --algorithm sliding_window_counter --limit 1000 --period 1h access.log.gz --json
   pglimit replay --limit 60 --candidate algorithm=sliding_window_log,limit=60,period=1m --html report.html access.log
+  pglimit replay --policy login --candidate limit=60,period=1m --since 2026-05-17 access.log
   pglimit replay --limit 600 --period 1m --key request.headers.X-Api-Key caddy.log
-  pglimit replay --suggest access.log
+  pglimit replay --suggest --policy api access.log
   zcat access.log.*.gz | pglimit replay --limit 60 --period 1m --block-for 10m -
   go run github.com/pglimit/pglimit/cmd/pglimit@latest replay --limit 60 --period 1m access.log`,
 		Args: cobra.ExactArgs(1),
@@ -82,10 +91,13 @@ ends. A client takes about 500 bytes and twice its name, a request up to 36 byte
 					return fmt.Errorf("--%s is %d: must be from 1 to %d", name, value, math.MaxInt32)
 				}
 			}
+			if most.Since, most.Until, err = readTimes(since, until); err != nil {
+				return err
+			}
 			if suggests {
 				return suggest(cmd, out, parser, args[0], most)
 			}
-			candidates, err := readCandidates(&flags, others)
+			wanted, err := readCandidates(&flags, others)
 			if err != nil {
 				return err
 			}
@@ -94,13 +106,24 @@ ends. A client takes about 500 bytes and twice its name, a request up to 36 byte
 					return err
 				}
 			}
+			var pool *pgxpool.Pool
+			if db.NamedByFlags() || slices.ContainsFunc(wanted, func(c candidate) bool { return c.named != "" }) {
+				if pool, err = db.Open(cmd); err != nil {
+					return err
+				}
+				defer pool.Close()
+			}
+			candidates, err := findCandidates(cmd, pool, wanted)
+			if err != nil {
+				return err
+			}
 			log, err := readLog(cmd, out, parser, args[0], most)
 			if err != nil {
 				return fmt.Errorf("%s: %w", args[0], err)
 			}
 			newLimiter := replay.InMemory
 			if db.NamedByFlags() {
-				session, err := openSession(cmd, db, candidates)
+				session, err := openSession(cmd, pool.Config(), candidates)
 				if err != nil {
 					return err
 				}
@@ -129,12 +152,35 @@ ends. A client takes about 500 bytes and twice its name, a request up to 36 byte
 	cmd.Flags().StringVar(&html, "html", "", "also write the report as a web page to this `file`, replacing it")
 	cmd.Flags().BoolVar(&suggests, "suggest", false, "propose limits from the log instead of replaying --limit")
 	cmd.Flags().StringVar(&key, "key", accesslog.DefaultKey, "`field` that is the key of a request, such as user, path or X-Api-Key")
+	cmd.Flags().StringVar(&since, "since", "", "leave out requests before this `time` in UTC, such as 2026-05-17 or \"2026-05-17 10:05\"")
+	cmd.Flags().StringVar(&until, "until", "", "leave out requests from this `time` on; a date is the end of that day")
 	cmd.Flags().IntVar(&most.Clients, "max-clients", replay.DefaultClients, "largest `number` of keys in the log")
 	cmd.Flags().IntVar(&most.Requests, "max-requests", replay.DefaultRequests, "largest `number` of requests in the log")
 	_ = cmd.RegisterFlagCompletionFunc("candidate", cobra.NoFileCompletions)
 	_ = cmd.RegisterFlagCompletionFunc("key", cobra.FixedCompletions(accesslog.KeyNames(), cobra.ShellCompDirectiveNoFileComp))
 	_ = cmd.MarkFlagFilename("html", "html")
 	return cmd
+}
+
+// readTimes parses --since and --until.
+func readTimes(since, until string) (from, to time.Time, err error) {
+	if since != "" {
+		if from, err = time.Parse(time.DateOnly, since); err != nil {
+			from, err = policyfile.ParseEnd(since, time.UTC)
+		}
+		if err != nil {
+			return from, to, fmt.Errorf("--since is %.40q: use a date such as 2026-05-17, or a time such as 2026-05-17T10:05:00Z or \"2026-05-17 10:05\"", since)
+		}
+	}
+	if until != "" {
+		if to, err = policyfile.ParseEnd(until, time.UTC); err != nil {
+			return from, to, fmt.Errorf("--until is %.40q: %w", until, err)
+		}
+		if !to.After(from) {
+			return from, to, fmt.Errorf("--until is %.40q: that is not after --since %s", until, since)
+		}
+	}
+	return from, to, nil
 }
 
 // readLog reads the named log within bounds and reports bad lines on stderr.
@@ -185,68 +231,4 @@ func progressBar(cmd *cobra.Command, size int64, what string) *progressbar.Progr
 	return progressbar.NewOptions64(size,
 		progressbar.OptionSetDescription(what), progressbar.OptionSetWriter(to),
 		progressbar.OptionThrottle(100*time.Millisecond), progressbar.OptionClearOnFinish())
-}
-
-// readCandidates returns the candidate of the policy flags, followed by the
-// candidates of --candidate, or the first error in one.
-func readCandidates(flags *policyflags.Flags, others []string) ([]replay.Candidate, error) {
-	if n := len(others); n >= replay.MaxCandidates {
-		return nil, fmt.Errorf("--candidate is given %d times: use it at most %d times, next to the policy of the flags", n, replay.MaxCandidates-1)
-	}
-	first, err := candidateOf(flags)
-	if err != nil {
-		return nil, err
-	}
-	candidates := []replay.Candidate{first}
-	for _, text := range others {
-		c, err := parseCandidate(text)
-		if err != nil {
-			return nil, fmt.Errorf("--candidate %.200q: %w", text, err)
-		}
-		candidates = append(candidates, c)
-	}
-	return candidates, nil
-}
-
-// candidateOf returns the candidate that a command's policy flags describe.
-func candidateOf(f *policyflags.Flags) (replay.Candidate, error) {
-	p, err := f.Policy()
-	if err != nil {
-		return replay.Candidate{}, err
-	}
-	c := replay.Candidate{Policy: p, Cost: f.Cost}
-	return c, c.Validate()
-}
-
-// parseCandidate parses name=value pairs as if they were flags. block_for, the name
-// in a policy's JSON, is --block-for.
-func parseCandidate(text string) (replay.Candidate, error) {
-	var flags policyflags.Flags
-	cmd := &cobra.Command{}
-	flags.RegisterDecision(cmd)
-	for pair := range strings.SplitSeq(text, ",") {
-		name, value, ok := strings.Cut(strings.TrimSpace(pair), "=")
-		flag := cmd.Flags().Lookup(strings.ReplaceAll(name, "_", "-"))
-		switch {
-		case flag == nil:
-			var names []string
-			cmd.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, strings.ReplaceAll(f.Name, "-", "_")) })
-			return replay.Candidate{}, fmt.Errorf("%q is not a field: use %s", name, strings.Join(names, ", "))
-		case !ok:
-			return replay.Candidate{}, fmt.Errorf("%s has no value: write %s=…", name, name)
-		case flag.Changed:
-			return replay.Candidate{}, fmt.Errorf("%s is given twice", name)
-		}
-		if err := cmd.Flags().Set(flag.Name, value); err != nil {
-			var invalid *pflag.InvalidValueError
-			if errors.As(err, &invalid) {
-				err = invalid.Unwrap()
-			}
-			return replay.Candidate{}, fmt.Errorf("%s is %.80q: %s", name, value, reason(flag, err))
-		}
-	}
-	if !cmd.Flags().Changed("limit") && !cmd.Flags().Changed("policy") {
-		return replay.Candidate{}, errors.New("limit is missing: add a limit, such as limit=60")
-	}
-	return candidateOf(&flags)
 }

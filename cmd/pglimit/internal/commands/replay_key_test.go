@@ -103,7 +103,7 @@ func TestReplaySuggest(t *testing.T) {
 	commandtest.Golden(t, stdout, "suggest.txt")
 	var all replay.Suggestions
 	commandtest.Decode(t, &all, "replay", "--suggest", "--json", log)
-	if len(all.Suggestions) != 3 || all.Keys != 1201 || all.Suggestions[1].Policy.Name != "cli" {
+	if len(all.Suggestions) != 3 || all.Keys != 1201 || all.Suggestions[1].Policy.Name != "cli-1m" {
 		t.Fatalf("%+v", all)
 	}
 	// The flags do what the suggestion says.

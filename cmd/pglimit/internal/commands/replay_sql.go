@@ -15,7 +15,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/cli"
-	"github.com/pglimit/pglimit/cmd/pglimit/internal/connect"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/replay"
 	"github.com/pglimit/pglimit/limiter"
 )
@@ -25,13 +24,7 @@ const maxReplay = 30 * 24 * time.Hour // longest life of a session
 // openSession returns a pool of one session, in which temporary tables hide the
 // tables of the candidates' algorithms. The session leaves nothing behind, however
 // it ends. No janitor sees its rows, whose times are the log's and long past.
-func openSession(cmd *cobra.Command, db *connect.Database, candidates []replay.Candidate) (*pgxpool.Pool, error) {
-	named, err := db.Open(cmd)
-	if err != nil {
-		return nil, err
-	}
-	defer named.Close()
-	config := named.Config()
+func openSession(cmd *cobra.Command, config *pgxpool.Config, candidates []replay.Candidate) (*pgxpool.Pool, error) {
 	config.MaxConns, config.MaxConnLifetime, config.MaxConnIdleTime = 1, maxReplay, maxReplay
 	var connected atomic.Bool
 	config.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {

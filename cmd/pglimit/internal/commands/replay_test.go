@@ -114,6 +114,48 @@ func TestReplayBounds(t *testing.T) {
 	}
 }
 
+// TestReplayTimes: --since and --until cut the log. A date is a whole day of it.
+func TestReplayTimes(t *testing.T) {
+	t.Parallel()
+	log := logFile(t) // five requests at 10:00 and one at 11:00
+	for _, c := range []struct {
+		since, until      string
+		requests, leftOut int
+	}{
+		{"2026-05-17", "", 6, 0},
+		{"", "2026-05-17", 6, 0},
+		{"2026-05-17 10:00:01", "", 1, 5},
+		{"2026-05-17T12:30:00+02:00", "", 1, 5},
+		{"", "2026-05-17 11:00", 5, 1},
+		{"2026-05-17T11:00:00Z", "2027-01-01", 1, 5},
+		{"2026-05-17 10:00", "2026-05-17 11:01", 6, 0},
+	} {
+		var report replay.Report
+		commandtest.Decode(t, &report, "replay", "--json", "--limit", "3", "--since", c.since, "--until", c.until, log)
+		if report.Requests != c.requests || report.LeftOut != c.leftOut {
+			t.Errorf("%+v: %d requests, %d left out", c, report.Requests, report.LeftOut)
+		}
+	}
+	if _, stdout, _ := commandtest.Call(t, "replay", "--limit", "3", "--since", "2026-05-17 10:30", log); !strings.Contains(stdout, "\nleft out   ") {
+		t.Errorf("the text: %s", stdout)
+	}
+	var all replay.Suggestions
+	if commandtest.Decode(t, &all, "replay", "--suggest", "--json", "--until", "2026-05-17 10:30", log); all.Requests != 5 || all.LeftOut != 1 {
+		t.Errorf("suggested from %+v", all.Summary)
+	}
+	for flags, want := range map[string]string{
+		"--limit=3 --since=soon":                          `--since is "soon": use a date such as 2026-05-17, or a time`,
+		"--limit=3 --until=soon":                          `--until is "soon": use a date such as`,
+		"--limit=3 --since=2026-05-18 --until=2026-05-17": `--until is "2026-05-17": that is not after --since 2026-05-18`,
+		"--limit=3 --since=2026-05-18":                    "none of its 6 requests is in the time to replay: they are from 2026-05-17 10:00:00 to 2026-05-17 11:00:00 UTC",
+		"--suggest --until=2026-05-16":                    "none of its 6 requests is in the time to replay",
+	} {
+		if code, stdout, stderr := commandtest.Call(t, append([]string{"replay", log}, strings.Fields(flags)...)...); code != cli.ExitUsage || stdout != "" || !strings.Contains(stderr, want) {
+			t.Errorf("%s: exit code %d, stdout %q, stderr %q, want %q", flags, code, stdout, stderr, want)
+		}
+	}
+}
+
 // files returns the names of the files in the directory of name.
 func files(t *testing.T, name string) (names []string) {
 	t.Helper()

@@ -7,7 +7,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/guptarohit/asciigraph"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
@@ -18,8 +17,6 @@ import (
 	"github.com/pglimit/pglimit/internal/printable"
 	"github.com/pglimit/pglimit/limiter"
 )
-
-const graphLines = 8
 
 // reportText returns the report as text.
 func reportText(r *replay.Report) string {
@@ -49,12 +46,7 @@ func reportText(r *replay.Report) string {
 			fmt.Fprintf(&w, "  %s\t%d\n", printable.Shown(k.Key), k.Denied)
 		}
 		if len(c.DeniedOverTime) > 1 {
-			counts := make([]float64, len(c.DeniedOverTime))
-			for i, n := range c.DeniedOverTime {
-				counts[i] = float64(n)
-			}
-			fmt.Fprintf(&w, "\n%s\n", asciigraph.Plot(counts, asciigraph.Height(graphLines), asciigraph.LowerBound(0), asciigraph.Precision(0),
-				asciigraph.Caption(fmt.Sprintf("%sdenied in each %s", of, duration.Format(time.Duration(r.PartSeconds*float64(time.Second)))))))
+			fmt.Fprintf(&w, "\n%sdenied in each %s, UTC:\n\n%s", of, duration.Format(time.Duration(r.PartSeconds*float64(time.Second))), r.TextChart(c.DeniedOverTime))
 		}
 	}
 	return cli.Aligned(w.String())
@@ -77,11 +69,7 @@ func writeTotals(w *strings.Builder, r *replay.Report) {
 		row("denied", r.Requests, func(c replay.CandidateReport) int { return c.Denied })
 	}
 	keysDenied := func() { row("keys denied", r.Keys, func(c replay.CandidateReport) int { return c.KeysDenied }) }
-	badLines := func() {
-		if r.BadLines > 0 {
-			fmt.Fprintf(w, "bad lines\t%d\n", r.BadLines)
-		}
-	}
+	badLines := func() { writeSkipped(w, r.Summary) }
 	fmt.Fprintf(w, "requests\t%d\n", r.Requests)
 	if len(r.Candidates) == 1 {
 		outcomes()
@@ -99,6 +87,16 @@ func writeTotals(w *strings.Builder, r *replay.Report) {
 		fmt.Fprintln(w, strings.TrimSuffix(letters, "\t"))
 		outcomes()
 		keysDenied()
+	}
+}
+
+// writeSkipped writes how much of the log is not in the counts, if anything.
+func writeSkipped(w *strings.Builder, s replay.Summary) {
+	if s.BadLines > 0 {
+		fmt.Fprintf(w, "bad lines\t%d\n", s.BadLines)
+	}
+	if s.LeftOut > 0 {
+		fmt.Fprintf(w, "left out\t%d\n", s.LeftOut)
 	}
 }
 
@@ -135,7 +133,11 @@ func suggest(cmd *cobra.Command, out *cli.Output, parser *accesslog.Parser, file
 	if err != nil {
 		return err
 	}
-	return out.Print(cmd, all, suggestText(all))
+	text, err := suggestText(all)
+	if err != nil {
+		return err
+	}
+	return out.Print(cmd, all, text)
 }
 
 // suggestFlags returns a policy with the name and the period of --suggest, and whether the
@@ -144,7 +146,7 @@ func suggestFlags(cmd *cobra.Command) (p limiter.Policy, given bool, err error) 
 	flags := cmd.Flags()
 	flags.Visit(func(f *pflag.Flag) {
 		switch f.Name {
-		case "suggest", "policy", "period", "key", "max-clients", "max-requests", "json":
+		case "suggest", "policy", "period", "key", "since", "until", "max-clients", "max-requests", "json":
 		default:
 			if err == nil {
 				err = fmt.Errorf("--%s does not go with --suggest: leave it out, or replay the policy that --suggest proposes", f.Name)
@@ -165,13 +167,11 @@ func suggestFlags(cmd *cobra.Command) (p limiter.Policy, given bool, err error) 
 	return p, flags.Changed("period"), err
 }
 
-// suggestText returns the suggestions as text.
-func suggestText(all *replay.Suggestions) string {
+// suggestText returns the suggestions as text. The file of policies is its end.
+func suggestText(all *replay.Suggestions) (string, error) {
 	var w strings.Builder
 	fmt.Fprintf(&w, "%s of %s: %s to %s\n", printable.Count(all.Requests, "request"), printable.Count(all.Keys, "key"), all.First.Format(time.DateTime), all.Last.Format(time.DateTime))
-	if all.BadLines > 0 {
-		fmt.Fprintf(&w, "%d bad lines\n", all.BadLines)
-	}
+	writeSkipped(&w, all.Summary)
 	fmt.Fprint(&w, "\nmost requests of a key in any interval of one period:\n\n")
 	fmt.Fprintln(&w, "PERIOD\t50 % OF THE KEYS\t99 %\t99.9 %\tALL")
 	for _, s := range all.Suggestions {
@@ -184,11 +184,13 @@ func suggestText(all *replay.Suggestions) string {
 		fmt.Fprintf(&w, "%s\t%s\t%s\t%d\t%.1f %%\t%d\t%.1f %%\n", duration.Format(s.Policy.Period), cli.Units(s.Policy.Limit), cli.Units(s.Policy.Burst),
 			s.Denied, 100*float64(s.Denied)/float64(all.Requests), s.KeysDenied, 100*float64(s.KeysDenied)/float64(all.Keys))
 	}
+	fmt.Fprint(&w, "\nas flags:\n\n")
 	for _, s := range all.Suggestions {
-		fmt.Fprintf(&w, "\n%s\n\n", s.Flags)
-		for line := range strings.Lines(s.YAML()) {
-			fmt.Fprintf(&w, "    %s", line)
-		}
+		fmt.Fprintln(&w, s.Flags)
 	}
-	return cli.Aligned(w.String())
+	fmt.Fprint(&w, "\nas a file for `pglimit policy import`:\n\n")
+	text := cli.Aligned(w.String())
+	w.Reset()
+	err := all.File().Write(&w)
+	return text + w.String(), err
 }

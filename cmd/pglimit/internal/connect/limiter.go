@@ -73,7 +73,7 @@ func (d *Database) WithPoliciesOf(cmd *cobra.Command, use func(*pgxpool.Pool, *l
 		return err
 	}
 	defer pool.Close()
-	policies, err := openPolicies(cmd, pool)
+	policies, err := OpenPolicies(cmd, pool)
 	if err != nil {
 		return err
 	}
@@ -81,9 +81,9 @@ func (d *Database) WithPoliciesOf(cmd *cobra.Command, use func(*pgxpool.Pool, *l
 	return use(pool, policies)
 }
 
-// openPolicies loads the policies. A command ends soon, so it does not listen for changes and
+// OpenPolicies loads the policies. Close them before the pool. A command ends soon, so it does not listen for changes and
 // is not listed as a program.
-func openPolicies(cmd *cobra.Command, pool *pgxpool.Pool) (*limiter.Policies, error) {
+func OpenPolicies(cmd *cobra.Command, pool *pgxpool.Pool) (*limiter.Policies, error) {
 	p, err := limiter.OpenPolicies(cmd.Context(), pool, &limiter.PoliciesConfig{DisableListen: true, PublishEvery: -1, KeySecret: KeySecret(), Logger: cli.Warnings(cmd.ErrOrStderr(), slog.LevelError)})
 	return p, cli.LimiterError(err)
 }
@@ -164,7 +164,7 @@ func (d *Database) withDecider(cmd *cobra.Command, named bool, config *limiter.C
 		config = &limiter.Config{DisableDenyCache: true}
 	}
 	if named {
-		policies, err := openPolicies(cmd, pool)
+		policies, err := OpenPolicies(cmd, pool)
 		if err != nil {
 			return err
 		}

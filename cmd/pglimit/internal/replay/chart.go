@@ -33,6 +33,7 @@ type Tick struct {
 	X     string
 	Label string
 	Minor bool // without a label on a narrow page
+	at    int64
 }
 
 // Bar is the bar of one part of the time.
@@ -63,7 +64,7 @@ func newAxes(p Parts, busiest int) Axes {
 				labelled = i
 			}
 		}
-		a.Ticks = append(a.Ticks, Tick{X: share(float64(at-p.Start), float64(p.Length)*float64(p.Count)), Label: t.Format(text)})
+		a.Ticks = append(a.Ticks, Tick{X: share(float64(at-p.Start), float64(p.Length)*float64(p.Count)), Label: t.Format(text), at: at})
 	}
 	for i := range a.Ticks {
 		a.Ticks[i].Minor = (i-labelled)%2 != 0

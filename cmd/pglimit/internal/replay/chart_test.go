@@ -61,3 +61,47 @@ func TestRoundStep(t *testing.T) {
 		}
 	}
 }
+
+// TestTextChart: the counts are whole numbers, each once, and the times stand below their parts.
+func TestTextChart(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		counts []int
+		start  int64
+		length int64 // of a part
+		want   string
+	}{
+		{"few", []int{1, 0, 3}, 0, second, `
+3 ┤                                                ████████████████████████
+2 ┤                                                ████████████████████████
+1 ┤████████████████████████                        ████████████████████████
+0 ┼┬───────────────────────┬───────────────────────┬───────────────────────
+   00:00:00                00:00:01                00:00:02
+`},
+		{"none", []int{0, 0}, 0, second, `
+1 ┤
+0 ┼┬───────────────────────────────────┬───────────────────────────────────
+   00:00:00                            00:00:01
+`},
+		{"one of many", append(slices.Repeat([]int{1}, 36), 5000), 0, second, `
+5,000 ┤                                    █
+4,000 ┤                                    █
+3,000 ┤                                    █
+2,000 ┤                                    █
+1,000 ┤▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁█
+    0 ┼┬────┬────┬────┬────┬────┬────┬────┬─
+       00:00:00  00:00:10  00:00:20  00:00:30
+`},
+		{"no room for all times", slices.Repeat([]int{2}, 46), 10 * day, hour, `
+2 ┤██████████████████████████████████████████████
+1 ┤██████████████████████████████████████████████
+0 ┼┬─────┬─────┬─────┬─────┬─────┬─────┬─────┬───
+   11 Jan      12:00 18:00 12 Jan      12:00 18:00
+`},
+	} {
+		r := &Report{parts: divide(c.start, c.start+int64(len(c.counts)-1)*c.length)}
+		if got := "\n" + r.TextChart(c.counts); got != c.want {
+			t.Errorf("%s:%s", c.name, got)
+		}
+	}
+}

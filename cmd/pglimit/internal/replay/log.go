@@ -28,6 +28,20 @@ type Log struct {
 	keys   []string
 	events []event
 	bad    int
+	cut    outside
+}
+
+// outside has the requests that Read left out because of their times.
+type outside struct {
+	requests    int
+	first, last int64
+}
+
+func (o *outside) add(at int64) {
+	if o.requests == 0 {
+		o.first, o.last = at, at
+	}
+	o.requests, o.first, o.last = o.requests+1, min(o.first, at), max(o.last, at)
 }
 
 // event is one request.
@@ -40,6 +54,14 @@ type event struct {
 type Bounds struct {
 	Clients  int // default: DefaultClients
 	Requests int // default: DefaultRequests
+
+	// Read leaves out the requests before Since, and those from Until on. Default: none.
+	Since, Until time.Time
+}
+
+// has reports whether the bounds include a time.
+func (b Bounds) has(at time.Time) bool {
+	return !at.Before(b.Since) && (b.Until.IsZero() || at.Before(b.Until))
 }
 
 // Defaults of Bounds. A client takes about 500 bytes and its name twice, the limiter's row
@@ -84,13 +106,25 @@ func (e *NotALogError) Error() string {
 	return fmt.Sprintf("none of its %d lines is from an access log; a valid line: %s (JSON of Caddy and nginx is valid too)", e.Lines, accesslog.Example)
 }
 
+// OutsideError is Read's error if all requests were made before Bounds.Since, or from
+// Bounds.Until on.
+type OutsideError struct {
+	Requests    int
+	First, Last time.Time // in UTC
+}
+
+// Error returns the number of requests, and their times.
+func (e *OutsideError) Error() string {
+	return fmt.Sprintf("none of its %d requests is in the time to replay: they are from %s to %s UTC", e.Requests, e.First.Format(time.DateTime), e.Last.Format(time.DateTime))
+}
+
 // Read reads a whole log, whose lines parser parses, optionally compressed with gzip, and
 // sorts it by time. Requests of the same second stay in the log's order.
 // Empty lines are skipped. Lines that cannot be read are counted; if bad is not nil, Read
 // calls it with the number and the error of each.
 //
-// The error is a *NotALogError, a *NoKeyError, a *TooLargeError, ctx's, r's or the decompression's. Read
-// stops at the bounds, so that its memory is bounded for any input.
+// The error is a *NotALogError, a *NoKeyError, an *OutsideError, a *TooLargeError, ctx's, r's or the
+// decompression's. Read stops at the bounds, so that its memory is bounded for any input.
 func Read(ctx context.Context, parser *accesslog.Parser, r io.Reader, most Bounds, bad func(number int, err error)) (*Log, error) {
 	if most.Clients <= 0 {
 		most.Clients = DefaultClients
@@ -125,6 +159,10 @@ func Read(ctx context.Context, parser *accesslog.Parser, r io.Reader, most Bound
 			}
 			return nil
 		}
+		if !most.has(at) {
+			log.cut.add(at.UnixMicro())
+			return nil
+		}
 		key, known := numbers[client]
 		switch {
 		case len(log.events) >= most.Requests:
@@ -143,6 +181,8 @@ func Read(ctx context.Context, parser *accesslog.Parser, r io.Reader, most Bound
 	switch {
 	case err != nil:
 		return nil, err
+	case len(log.events) == 0 && log.cut.requests > 0:
+		return nil, &OutsideError{log.cut.requests, utc(log.cut.first), utc(log.cut.last)}
 	case len(log.events) == 0 && keyless.Lines > 0:
 		return nil, &keyless
 	case len(log.events) == 0:

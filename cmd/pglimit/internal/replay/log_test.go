@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 	"testing/iotest"
+	"time"
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/accesslog"
 	"github.com/pglimit/pglimit/internal/must"
@@ -156,6 +157,39 @@ func TestReadBounds(t *testing.T) {
 	}
 	for _, most := range []Bounds{{}, {Clients: 3, Requests: 4}} {
 		if log, err := Read(t.Context(), new(accesslog.Parser), strings.NewReader(text), most, nil); err != nil || len(log.keys) != 3 || log.Requests() != 4 {
+			t.Errorf("%+v: %v", most, err)
+		}
+	}
+}
+
+// TestReadTimes: a log is cut at its times, which bounds of requests and clients do not count.
+func TestReadTimes(t *testing.T) {
+	const four = "a,b,c,d"
+	text := ""
+	for i, client := range strings.Split(four, ",") {
+		text += line(client, fmt.Sprintf("17/May/2026:10:00:0%d +0000", i))
+	}
+	at := func(second int) time.Time { return start.Add(time.Duration(second) * time.Second) }
+	for _, c := range []struct {
+		most Bounds
+		want string
+		cut  int
+	}{
+		{Bounds{}, "a b c d", 0},
+		{Bounds{Since: at(0), Until: at(4)}, "a b c d", 0},
+		{Bounds{Since: at(1), Requests: 3, Clients: 3}, "b c d", 1},
+		{Bounds{Until: at(3)}, "a b c", 1},
+		{Bounds{Since: at(1), Until: at(2)}, "b", 3},
+	} {
+		log := must.OK(Read(t.Context(), new(accesslog.Parser), strings.NewReader(text), c.most, nil))(t)
+		if got := order(log); got != c.want || run(t, log, bucket(1)).LeftOut != c.cut {
+			t.Errorf("%+v: %q, %d left out, want %q, %d", c.most, got, log.cut.requests, c.want, c.cut)
+		}
+	}
+	for _, most := range []Bounds{{Since: at(4)}, {Until: at(0)}} {
+		_, err := Read(t.Context(), new(accesslog.Parser), strings.NewReader(text), most, nil)
+		var none *OutsideError
+		if !errors.As(err, &none) || *none != (OutsideError{4, at(0), at(3)}) {
 			t.Errorf("%+v: %v", most, err)
 		}
 	}

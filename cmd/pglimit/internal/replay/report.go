@@ -34,6 +34,8 @@ type Summary struct {
 	Keys     int `json:"keys"`
 	// BadLines is the number of lines that could not be read.
 	BadLines int `json:"bad_lines"`
+	// LeftOut is the number of requests outside the bounds' Since and Until.
+	LeftOut int `json:"left_out"`
 	// First and Last are the times of the first and the last request, in UTC.
 	First time.Time `json:"first"`
 	Last  time.Time `json:"last"`
@@ -87,7 +89,7 @@ type KeyReport struct {
 // summary returns the summary of a log that has requests.
 func (l *Log) summary() Summary {
 	return Summary{
-		Key: cmp.Or(l.field, accesslog.DefaultKey), Requests: len(l.events), Keys: len(l.keys), BadLines: l.bad,
+		Key: cmp.Or(l.field, accesslog.DefaultKey), Requests: len(l.events), Keys: len(l.keys), BadLines: l.bad, LeftOut: l.cut.requests,
 		First: utc(l.events[0].at), Last: utc(l.events[len(l.events)-1].at),
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/policyfile"
 	"github.com/pglimit/pglimit/internal/duration"
 	"github.com/pglimit/pglimit/internal/printable"
 	"github.com/pglimit/pglimit/limiter"
@@ -65,8 +66,8 @@ func (l *Log) Periods() []time.Duration {
 	return slices.DeleteFunc(all, func(p time.Duration) bool { return p > max(span, time.Second) })
 }
 
-// Suggest derives a policy of that name for each period from the log, and replays the log
-// under each. Its quantiles weigh all keys equally, whatever they sent. If progress is not
+// Suggest derives a policy for each period from the log, and replays the log under each. Of
+// several periods, the policies' names are name and the period, such as api-1m. Its quantiles weigh all keys equally, whatever they sent. If progress is not
 // nil, Suggest calls it after every thousand decisions with the number done, of
 // log.Requests()*len(periods).
 //
@@ -80,6 +81,9 @@ func Suggest(ctx context.Context, log *Log, name string, periods []time.Duration
 	keys := byKey(log)
 	for i, period := range periods {
 		p := limiter.Policy{Name: name, Algorithm: limiter.TokenBucket, Limit: 1, Period: period}
+		if len(periods) > 1 {
+			p.Name += "-" + duration.Format(period)
+		}
 		if err := p.Validate(); err != nil {
 			return nil, err
 		}
@@ -103,16 +107,18 @@ func Suggest(ctx context.Context, log *Log, name string, periods []time.Duration
 			return nil, err
 		}
 		s.Policy, s.Denied, s.KeysDenied = p, report.Candidates[0].Denied, report.Candidates[0].KeysDenied
-		s.Flags = fmt.Sprintf("--policy %s --algorithm %s --limit %s --period %s --burst %s", name, p.Algorithm, printable.Number(p.Limit), duration.Format(period), printable.Number(p.Burst))
+		s.Flags = fmt.Sprintf("--policy %s --algorithm %s --limit %s --period %s --burst %s", p.Name, p.Algorithm, printable.Number(p.Limit), duration.Format(period), printable.Number(p.Burst))
 		all.Suggestions = append(all.Suggestions, s)
 	}
 	return all, nil
 }
 
-// YAML returns the policy as YAML.
-func (s Suggestion) YAML() string {
-	p := s.Policy
-	return fmt.Sprintf("name: %q\nalgorithm: %s\nlimit: %s\nperiod: %s\nburst: %s\n", p.Name, p.Algorithm, printable.Number(p.Limit), duration.Format(p.Period), printable.Number(p.Burst))
+// File returns the policies as a file, which pglimit policy import reads.
+func (all *Suggestions) File() (f policyfile.File) {
+	for _, s := range all.Suggestions {
+		f.Policies = append(f.Policies, limiter.StoredPolicy{Policy: s.Policy})
+	}
+	return f
 }
 
 // keyOrder has the requests of a log in the order of their keys, and then of time.

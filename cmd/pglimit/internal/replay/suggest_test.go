@@ -56,9 +56,11 @@ func TestSuggest(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 	last := s.Suggestions[2]
-	if last.Flags != "--policy api --algorithm token_bucket --limit 50 --period 5m --burst 10" ||
-		last.YAML() != "name: \"api\"\nalgorithm: token_bucket\nlimit: 50\nperiod: 5m\nburst: 10\n" {
-		t.Errorf("%s\n%s", last.Flags, last.YAML())
+	if last.Flags != "--policy api-5m --algorithm token_bucket --limit 50 --period 5m --burst 10" {
+		t.Errorf("%s", last.Flags)
+	}
+	if one := suggest(t, steady(t, 1, 1), time.Minute).Suggestions[0].Policy.Name; one != "api" {
+		t.Errorf("the only suggestion's name is %s", one)
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/commandtest"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/replay"
 	"github.com/pglimit/pglimit/integration/bed"
 	"github.com/pglimit/pglimit/internal/must"
 )
@@ -112,6 +113,54 @@ func TestReplayText(t *testing.T) {
 		t.Fatalf("exit code %d: %s", code, stderr)
 	}
 	commandtest.Golden(t, got, "replay.golden")
+}
+
+// TestReplaySuggestedPolicies: what --suggest prints loads as it is, and replaying the stored
+// policies denies what it said. A policy in shadow mode is replayed as if it were enforced.
+func TestReplaySuggestedPolicies(t *testing.T) {
+	t.Parallel()
+	database, log := bed.NewDatabase(t), logFile(t, "a.log", invented(3000, 0))
+	args := []string{"replay", "--suggest", "--policy", "api", log}
+	code, text, stderr := bed.Pglimit(t, "", args...)
+	_, pasted, found := strings.Cut(text, "\nas a file for `pglimit policy import`:\n\n")
+	if code != 0 || !found {
+		t.Fatalf("exit code %d: %s %s", code, text, stderr)
+	}
+	if code, out, stderr := bed.Pglimit(t, database, "policy", "import", "--yes", logFile(t, "limits.yaml", pasted)); code != 0 || !strings.Contains(out, "3 changes made") {
+		t.Fatalf("import: exit code %d: %s %s\n%s", code, out, stderr, pasted)
+	}
+	bed.Pglimit(t, database, "policy", "set", "strict", "--limit", "1", "--period", "1h", "--shadow")
+	var all replay.Suggestions
+	bed.PglimitJSON(t, &all, "", args...)
+	var report replay.Report
+	bed.PglimitJSON(t, &report, database, "replay", "--policy", "api-1s", "--candidate", "policy=api-1m", "--candidate", "policy=api-1h", log)
+	for i, s := range all.Suggestions {
+		if c := report.Candidates[i]; c.Policy != s.Policy || c.Denied != s.Denied {
+			t.Errorf("suggested %+v, %d denied; replayed %+v, %d denied", s.Policy, s.Denied, c.Policy, c.Denied)
+		}
+	}
+	bed.PglimitJSON(t, &report, database, "replay", "--policy", "strict", log)
+	strict := report.Candidates[0]
+	if strict.Denied < report.Requests/2 {
+		t.Errorf("a policy in shadow mode denied %d of %d", strict.Denied, report.Requests)
+	}
+	code, inSQL, stderr := bed.Pglimit(t, "", "replay", "--json", "--policy", "strict", "--database-url", database, log)
+	if want := fmt.Sprintf(`"denied": %d,`, strict.Denied); code != 0 || !strings.Contains(inSQL, want) {
+		t.Errorf("by SQL: exit code %d, %s, want %s\n%s", code, inSQL, want, stderr)
+	}
+	for flags, want := range map[string]string{
+		"--policy nosuch":                     `--policy is "nosuch": the database has no such policy`,
+		"--limit 3 --candidate policy=nosuch": `--candidate "policy=nosuch": --policy is "nosuch": the database has no such policy`,
+		"--policy api-1s --cost 0":            "cost 0",
+		"--policy api-1s --limit 3":           "leave --limit out for the policy of that name in the database",
+	} {
+		if code, out, stderr := bed.Pglimit(t, database, append(append([]string{"replay"}, strings.Fields(flags)...), "no/such.log")...); code != 2 || out != "" || !strings.Contains(stderr, want) {
+			t.Errorf("%s: exit code %d, %q, want %q", flags, code, stderr, want)
+		}
+	}
+	if code, _, stderr := bed.Pglimit(t, "", "replay", "--policy", "api-1s", log); code != 2 || !strings.Contains(stderr, "no database is named") {
+		t.Errorf("without a database: exit code %d, %q", code, stderr)
+	}
 }
 
 // TestReplayErrors: a file that is no log is distinguished from a log with bad lines.
