@@ -1,6 +1,7 @@
 package command
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -86,8 +87,13 @@ func TestPlayground(t *testing.T) {
 	t.Parallel()
 	address := bed.EmptyDatabase(t)
 	const refused = "migrations of pglimit: run `pglimit migrate up`, or pass --yes"
-	if code, _, stderr := bed.Pglimit(t, address, "playground", "--addr", "localhost:0"); code != 2 || !strings.Contains(stderr, refused) {
-		t.Fatalf("it does not ask before it runs migrations: exit code %d, stderr %q", code, stderr)
+	unasked := startCommand(t, address, "playground", "--addr", "localhost:0")
+	if line, err := bufio.NewReader(unasked.stdout).ReadString('\n'); err == nil { // it does not end
+		unasked.interrupt(t)
+		t.Errorf("it prints %q", line)
+	}
+	if code, _ := unasked.end(t); code != 2 || !strings.Contains(unasked.stderr.String(), refused) {
+		t.Fatalf("it does not ask before it runs migrations: exit code %d, stderr %q", code, &unasked.stderr)
 	}
 	if bed.Value[bool](t, bed.Connect(t, address), `SELECT to_regclass('pglimit_gcra') IS NOT NULL`) {
 		t.Fatal("it ran migrations without being allowed to")
