@@ -10,11 +10,11 @@ import (
 )
 
 const DashboardDenials = `-- name: DashboardDenials :many
-SELECT d.slot_us, d.policy, sum(d.denials)::bigint AS denials, sum(d.shadowed)::bigint AS shadowed, sum(d.units)::float8 AS units
+SELECT (d.slot_us / 600000000::bigint * 600000000::bigint)::bigint AS slot_us, d.policy, sum(d.denials)::bigint AS denials, sum(d.shadowed)::bigint AS shadowed, sum(d.units)::float8 AS units
 FROM pglimit_denial AS d
 WHERE d.slot_us > $1::bigint
-GROUP BY d.slot_us, d.policy
-ORDER BY d.slot_us, d.policy
+GROUP BY d.slot_us / 600000000::bigint, d.policy
+ORDER BY 1, d.policy
 `
 
 type DashboardDenialsRow struct {
@@ -25,8 +25,8 @@ type DashboardDenialsRow struct {
 	Units    float64
 }
 
-// DashboardDenials adds up the denials after from_us by slot and policy, for a chart. It
-// returns no row for a slot without denials.
+// DashboardDenials adds up the denials after from_us by ten minutes and policy, for a chart.
+// It returns no row for ten minutes without denials.
 //
 // Index: pglimit_denial_slot. Locks nothing.
 func (q *Queries) DashboardDenials(ctx context.Context, db DBTX, fromUs int64) ([]DashboardDenialsRow, error) {
@@ -56,11 +56,11 @@ func (q *Queries) DashboardDenials(ctx context.Context, db DBTX, fromUs int64) (
 }
 
 const DashboardKeyDenials = `-- name: DashboardKeyDenials :many
-SELECT d.slot_us, d.policy, sum(d.denials)::bigint AS denials, sum(d.shadowed)::bigint AS shadowed, sum(d.units)::float8 AS units
+SELECT (d.slot_us / 600000000::bigint * 600000000::bigint)::bigint AS slot_us, d.policy, sum(d.denials)::bigint AS denials, sum(d.shadowed)::bigint AS shadowed, sum(d.units)::float8 AS units
 FROM pglimit_denial AS d
 WHERE d.policy = ANY($1::text[]) AND d.key = $2::text AND d.slot_us > $3::bigint
-GROUP BY d.slot_us, d.policy
-ORDER BY d.slot_us DESC, d.policy
+GROUP BY d.slot_us / 600000000::bigint, d.policy
+ORDER BY 1 DESC, d.policy
 `
 
 type DashboardKeyDenialsParams struct {
@@ -77,7 +77,7 @@ type DashboardKeyDenialsRow struct {
 	Units    float64
 }
 
-// DashboardKeyDenials adds up the denials of a key after from_us by slot and policy, the
+// DashboardKeyDenials adds up the denials of a key after from_us by ten minutes and policy, the
 // newest first, under the policies given.
 //
 // Index: the primary key, a range for each policy. Locks nothing.

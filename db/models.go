@@ -11,9 +11,14 @@ import (
 type PglimitDenial struct {
 	Denials        int64
 	Shadowed       int64
+	Blocked        int64
+	AboveBurst     int64
+	Overloaded     int64
 	Units          float64
 	SlotUs         int64
 	LastDeniedAtUs int64
+	RetryAtUs      int64
+	Merged         bool
 	Policy         string
 	Key            string
 	Algorithm      string

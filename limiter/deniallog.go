@@ -24,7 +24,7 @@ import (
 
 // Defaults and bounds of DenialLogConfig's fields, which each field's comment repeats.
 const (
-	defaultLogInterval = time.Minute
+	defaultLogInterval = 5 * time.Second
 	minLogInterval     = time.Second
 	maxLogInterval     = 10 * time.Minute
 	defaultLogKeys     = 10_000
@@ -32,17 +32,19 @@ const (
 	denialsOfOne = 1000 // counts in one statement
 	flushTimeout = 10 * time.Second
 	lastFlush    = 5 * time.Second
+	logSlot      = time.Minute // of pglimit_denial
 )
 
 // DenialLogConfig sets up a DenialLog. The zero value and nil have the defaults that each
 // field names.
 type DenialLogConfig struct {
 	// Interval is the time between two flushes of Run, varied at random by up to a tenth.
-	// Default: 1m. Range: 1s to 10m.
+	// Default: 5s. Range: 1s to 10m.
 	Interval time.Duration
-	// Keys is the largest number of keys that are counted between two flushes. Default:
-	// 10,000. Each takes about 300 bytes and its length. The denials of further keys are
-	// counted together for each policy, under the key "".
+	// Keys is the largest number of keys that are counted in a minute, or between two
+	// flushes if that is longer. Default: 10,000. Each takes about 500 bytes and twice its
+	// length. The denials of further keys are counted together for each policy, under the
+	// key "".
 	Keys int
 	// Logger gets a warning if counts cannot be written, at most one a minute. Default:
 	// slog.Default().
@@ -50,20 +52,21 @@ type DenialLogConfig struct {
 }
 
 // DenialLog counts denials by policy and key in memory, and adds the counts to the table
-// pglimit_denial about once a minute. Set it as Config.DenialLog, and run Run in a
-// goroutine. The table has one row for each policy, key, algorithm and slot of ten
-// minutes by the database's clock. It shows who was denied lately. The janitor deletes
-// counts of more than a day, and bounds their number: see its Config.KeepDenials. One
-// DenialLog may serve several limiters. It is safe for concurrent use.
+// pglimit_denial every few seconds. Set it as Config.DenialLog, and run Run in a
+// goroutine. The table has one row for each policy, key, algorithm and minute by the
+// database's clock, with the reasons. It shows who is denied now and was lately, and why.
+// The janitor merges rows of more than an hour ago by ten minutes, deletes those of more
+// than a day, and bounds their number: see its Config.KeepDenials. One DenialLog may serve
+// several limiters. It is safe for concurrent use.
 //
 //   - Every denial of Allow, AllowN, Do, AllowUpTo, Wait, DoWait, Reserve, AllowAll and
 //     WaitAll is counted: remembered ones, those of blocked keys and in transactions, and
 //     those that a shadow policy lets pass. A denied Check is not, since it requests nothing.
-//     Of an AllowAll only the requests count that denied it.
+//     Of an AllowAll only the requests count that denied it; if it was ErrOverloaded, all.
 //   - With Config.KeySecret the table has the key's HMAC, as the others.
-//   - A denial that is counted costs no statement, and no allocation for a key that is
-//     counted already.
-//   - A crash of the process loses what it has not written, about a minute. If the answer to
+//   - A denial that is counted costs no statement, and no allocation for a key that was
+//     denied since the last flush. A flush without denials sends nothing.
+//   - A crash of the process loses what it has not written, a few seconds. If the answer to
 //     a write is lost, its counts may be added twice.
 type DenialLog struct {
 	write   func(context.Context, db.DenialsAddParams) error
@@ -75,7 +78,9 @@ type DenialLog struct {
 
 	mu     sync.Mutex
 	counts map[loggedKey]*denialCount
-	keyed  int // of counts, those with a key
+	keyed  int                    // of counts, those with a key
+	seen   map[loggedKey]struct{} // keys that were counted since began
+	began  time.Time
 }
 
 // loggedKey identifies a count by the caller's key.
@@ -88,9 +93,10 @@ type loggedKey struct {
 
 // denialCount is the denials of one key since the last flush.
 type denialCount struct {
-	denials, shadowed int64
-	units             float64
-	last              int64 // microseconds
+	denials, shadowed, blocked, aboveBurst, overloaded int64
+
+	units       float64
+	last, retry int64 // microseconds; retry is 0 if none of the requests can ever fit
 }
 
 // NewDenialLog returns a DenialLog that writes to the database of pool, which the caller
@@ -126,14 +132,14 @@ func openDenialLog(connections exec.Connections, config *DenialLogConfig) (*Deni
 }
 
 func newDenialLog(write func(context.Context, db.DenialsAddParams) error, config *DenialLogConfig) (*DenialLog, error) {
-	d := &DenialLog{write: write, counts: map[loggedKey]*denialCount{}}
+	d := &DenialLog{write: write, counts: map[loggedKey]*denialCount{}, seen: map[loggedKey]struct{}{}}
 	if config != nil {
 		d.config = *config
 	}
 	c := &d.config
 	c.Interval, c.Keys = cmp.Or(c.Interval, defaultLogInterval), cmp.Or(c.Keys, defaultLogKeys)
 	if c.Interval < minLogInterval || c.Interval > maxLogInterval {
-		return nil, store.Invalid("DenialLogConfig.Interval", c.Interval.String(), "must be from 1s to 10m, or 0 for 1m")
+		return nil, store.Invalid("DenialLogConfig.Interval", c.Interval.String(), "must be from 1s to 10m, or 0 for 5s")
 	}
 	if c.Keys < 0 {
 		return nil, store.Invalid("DenialLogConfig.Keys", fmt.Sprint(c.Keys), "must not be negative; 0 is 10,000")
@@ -144,26 +150,40 @@ func newDenialLog(write func(context.Context, db.DenialsAddParams) error, config
 	return d, nil
 }
 
-// observe counts the denial of a request, by a limiter with that secret.
-func (d *DenialLog) observe(secret string, verb Verb, in *Request, r *Result) {
-	if r.Reason == "" || verb == VerbCheck || verb == VerbUsage {
-		return
-	}
-	one := denialCount{denials: 1, units: in.Cost, last: r.At.UnixMicro()}
+// observe counts the denial of a request at that time, by a limiter with that secret.
+func (d *DenialLog) observe(secret string, in *Request, r *Result, at time.Time) {
+	one := denialCount{denials: 1, units: in.Cost, last: at.UnixMicro()}
 	if r.Shadowed {
 		one.shadowed = 1
+	}
+	switch {
+	case r.Reason == ReasonOverload:
+		one.overloaded = 1
+	case r.RetryAfter == Never:
+		one.aboveBurst = 1
+	case r.Reason == ReasonBlocked:
+		one.blocked = 1
+		fallthrough
+	default:
+		one.retry = one.last + r.RetryAfter.Microseconds()
 	}
 	k := loggedKey{in.Policy.Name, in.Policy.Algorithm, in.Key, secret}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.addTo(k, &one)
+	d.addTo(k, &one, false)
 }
 
-// addTo adds n to the count of k, or of k's policy if there are too many keys. d.mu is
-// locked.
-func (d *DenialLog) addTo(k loggedKey, n *denialCount) {
+// hasRoom reports whether k, which has no count, may get one.
+func (d *DenialLog) hasRoom(k loggedKey, again bool) bool {
+	_, seen := d.seen[k]
+	return d.keyed < d.config.Keys && (again || seen || len(d.seen) < d.config.Keys)
+}
+
+// addTo adds n to the count of k, or of k's policy if there are too many keys. again: n was
+// taken before. d.mu is locked.
+func (d *DenialLog) addTo(k loggedKey, n *denialCount, again bool) {
 	c := d.counts[k]
-	if c == nil && k.key != "" && d.keyed >= d.config.Keys {
+	if c == nil && k.key != "" && !d.hasRoom(k, again) {
 		k.key = ""
 		c = d.counts[k]
 	}
@@ -172,6 +192,9 @@ func (d *DenialLog) addTo(k loggedKey, n *denialCount) {
 		k.policy, k.key = strings.Clone(k.policy), strings.Clone(k.key)
 		if k.key != "" {
 			d.keyed++
+			if !again { // the key as stored is another
+				d.seen[k] = struct{}{}
+			}
 		}
 		c = new(denialCount)
 		d.counts[k] = c
@@ -235,6 +258,9 @@ func (d *DenialLog) take() []loggedRow {
 	d.mu.Lock()
 	counts := d.counts
 	d.counts, d.keyed = map[loggedKey]*denialCount{}, 0
+	if now := time.Now(); now.Sub(d.began) >= logSlot {
+		d.seen, d.began = map[loggedKey]struct{}{}, now
+	}
 	d.mu.Unlock()
 	stored := make(map[loggedKey]*denialCount, len(counts)) // limiters with different secrets share the rows of a policy
 	for k, n := range counts {
@@ -261,8 +287,11 @@ func (d *DenialLog) take() []loggedRow {
 func (c *denialCount) add(n *denialCount) {
 	c.denials += n.denials
 	c.shadowed += n.shadowed
+	c.blocked += n.blocked
+	c.aboveBurst += n.aboveBurst
+	c.overloaded += n.overloaded
 	c.units += n.units
-	c.last = max(c.last, n.last)
+	c.last, c.retry = max(c.last, n.last), max(c.retry, n.retry)
 }
 
 // giveBack counts on rows that were not written.
@@ -270,7 +299,7 @@ func (d *DenialLog) giveBack(rows []loggedRow) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, row := range rows {
-		d.addTo(row.loggedKey, row.denialCount)
+		d.addTo(row.loggedKey, row.denialCount, true)
 	}
 }
 
@@ -282,8 +311,12 @@ func denialParams(rows []loggedRow) (p db.DenialsAddParams) {
 		p.Algorithms = append(p.Algorithms, string(row.algorithm))
 		p.Denials = append(p.Denials, row.denials)
 		p.Shadowed = append(p.Shadowed, row.shadowed)
+		p.Blocked = append(p.Blocked, row.blocked)
+		p.AboveBurst = append(p.AboveBurst, row.aboveBurst)
+		p.Overloaded = append(p.Overloaded, row.overloaded)
 		p.Units = append(p.Units, row.units)
 		p.LastDeniedAtUs = append(p.LastDeniedAtUs, row.last)
+		p.RetryAtUs = append(p.RetryAtUs, row.retry)
 	}
 	return p
 }

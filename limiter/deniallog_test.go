@@ -22,6 +22,7 @@ import (
 type written struct {
 	mu         sync.Mutex
 	lines      []string
+	reasons    []string
 	statements int
 	err        error
 }
@@ -35,6 +36,8 @@ func (w *written) write(_ context.Context, p db.DenialsAddParams) error {
 	}
 	for i := range p.Keys {
 		w.lines = append(w.lines, fmt.Sprint(p.Policies[i], "/", p.Keys[i], "/", p.Algorithms[i], " ", p.Denials[i], " ", p.Shadowed[i], " ", p.Units[i]))
+		w.reasons = append(w.reasons, fmt.Sprint(p.Keys[i], ": ", p.Denials[i], " ", p.Blocked[i], " ", p.AboveBurst[i], " ", p.Overloaded[i],
+			", last ", p.LastDeniedAtUs[i]/1e6, ", retry ", p.RetryAtUs[i]/1e6))
 	}
 	return nil
 }
@@ -156,6 +159,76 @@ func TestDenialLogBounded(t *testing.T) {
 	if got := w.next(t, d); !slices.Equal(got, want) {
 		t.Errorf("after a failure wrote %q, want %q", got, want)
 	}
+}
+
+// TestDenialLogReasons: a denial is counted by its reason, with the time from which the
+// request fits.
+func TestDenialLogReasons(t *testing.T) {
+	t.Parallel()
+	now, pass := manualClock()
+	start := now().Unix()
+	d, w := newTestLog(t, nil)
+	l := NewMemory(&Config{Now: now, DenialLog: d, MaxKeys: 3})
+	p := Policy{Name: "p", Algorithm: FixedWindow, Limit: 3, Period: time.Minute}
+	for _, c := range []struct {
+		policy func(*Policy)
+		key    string
+		cost   float64
+	}{
+		{func(*Policy) {}, "limited", 3}, {func(*Policy) {}, "limited", 2}, {func(*Policy) {}, "limited", 1},
+		{func(*Policy) {}, "never", 4}, {func(*Policy) {}, "limited", 9},
+		{func(p *Policy) { p.BlockFor = time.Hour }, "blocked", 3}, {func(p *Policy) { p.BlockFor = time.Hour }, "blocked", 1}, {func(p *Policy) { p.BlockFor = time.Hour }, "blocked", 1},
+		{func(*Policy) {}, "third", 1}, {func(*Policy) {}, "overload", 1},
+	} {
+		p := p
+		c.policy(&p)
+		if _, err := l.AllowN(t.Context(), p, c.key, c.cost); (err != nil) != (c.key == "overload") {
+			t.Fatalf("%s: %v", c.key, err)
+		}
+		pass(time.Second)
+	}
+	if _, err := l.Charge(t.Context(), p, "overload", 1); !errors.Is(err, ErrOverloaded) {
+		t.Error(err)
+	}
+	w.next(t, d)
+	want := []string{
+		fmt.Sprint("blocked: 2 1 0 0, last ", start+7, ", retry ", start+6+3600),
+		fmt.Sprint("limited: 3 0 1 0, last ", start+4, ", retry ", start+60),
+		fmt.Sprint("never: 1 0 1 0, last ", start+3, ", retry 0"),
+		fmt.Sprint("overload: 1 0 0 1, last ", start+9, ", retry 0"),
+	}
+	if !slices.Equal(w.reasons, want) {
+		t.Errorf("wrote\n%s\nwant\n%s", strings.Join(w.reasons, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+// TestDenialLogBoundedByMinute: several flushes of a minute together write the counts of at
+// most Keys keys. Those that were counted in it are counted on.
+func TestDenialLogBoundedByMinute(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		d, w := newTestLog(t, &DenialLogConfig{Keys: 2})
+		l := NewMemory(&Config{DenialLog: d})
+		for _, c := range []struct {
+			after time.Duration
+			keys  string
+			want  []string
+		}{
+			{0, "a", []string{"p/a/gcra 1 0 2"}},
+			{5 * time.Second, "ab", []string{"p/a/gcra 1 0 2", "p/b/gcra 1 0 2"}},
+			{50 * time.Second, "cba", []string{"p//gcra 1 0 2", "p/a/gcra 1 0 2", "p/b/gcra 1 0 2"}},
+			{5 * time.Second, "cd", []string{"p//gcra 2 0 4"}},
+			{time.Second, "cda", []string{"p//gcra 1 0 2", "p/c/gcra 1 0 2", "p/d/gcra 1 0 2"}},
+		} {
+			time.Sleep(c.after)
+			for _, key := range c.keys {
+				deny(t, l, "p", string(key))
+			}
+			if got := w.next(t, d); !slices.Equal(got, c.want) {
+				t.Errorf("after %q wrote %q, want %q", c.keys, got, c.want)
+			}
+		}
+	})
 }
 
 // TestDenialLogStatements: many counts are several statements, and only what was not written
@@ -283,7 +356,7 @@ func TestDenialLogAllocates(t *testing.T) {
 	d, _ := newTestLog(t, nil)
 	in := Request{Policy: Policy{Name: "p", Algorithm: GCRA}, Key: "k", Cost: 1}
 	r := Result{Reason: ReasonLimit, At: time.Now()}
-	observe := func() { d.observe("secret", VerbAllow, &in, &r) }
+	observe := func() { d.observe("secret", &in, &r, r.At) }
 	observe()
 	if n := testing.AllocsPerRun(100, observe); n != 0 {
 		t.Errorf("%v allocations", n)

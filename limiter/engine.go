@@ -171,8 +171,12 @@ func (e *engine) finish(ctx context.Context, v *verb, in *Request, r *Result, er
 			r.shadow(v, in)
 		}
 	}
-	if e.log != nil && err == nil {
-		e.log.observe(e.logSecret, v.name, in, r)
+	if e.log != nil && r.Reason != "" && v.requests && v != verbCheck {
+		at := r.At
+		if err != nil {
+			at = e.clockTime()
+		}
+		e.log.observe(e.logSecret, in, r, at)
 	}
 	if e.observe != nil {
 		e.observe(ctx, Observation{

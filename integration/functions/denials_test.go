@@ -15,9 +15,9 @@ import (
 // denialsOf returns the counts of a policy's denials by key and algorithm.
 func denialsOf(t *testing.T, pool *pgxpool.Pool, policy string) string {
 	t.Helper()
-	return bed.Value[string](t, pool, `SELECT coalesce(string_agg(format('%s %s: %s denials, %s shadowed, %s units', algorithm, key, denials, shadowed, units), E'\n' ORDER BY algorithm, key), '')
-		FROM (SELECT algorithm, key, sum(denials) AS denials, sum(shadowed) AS shadowed, sum(units) AS units FROM pglimit_denial
-			WHERE policy = $1 AND last_denied_at_us BETWEEN slot_us AND slot_us + 599999999 GROUP BY 1, 2) AS d`, policy)
+	return bed.Value[string](t, pool, `SELECT coalesce(string_agg(format('%s %s: %s denials, %s shadowed, %s blocked, %s above, %s units', algorithm, key, denials, shadowed, blocked, above, units), E'\n' ORDER BY algorithm, key), '')
+		FROM (SELECT algorithm, key, sum(denials) AS denials, sum(shadowed) AS shadowed, sum(blocked) AS blocked, sum(above_burst) AS above, sum(units) AS units FROM pglimit_denial
+			WHERE policy = $1 AND last_denied_at_us BETWEEN slot_us AND slot_us + 59999999 AND (retry_at_us > last_denied_at_us) = (denials > above_burst) GROUP BY 1, 2) AS d`, policy)
 }
 
 // TestFunctionsCountDenials: the functions count the denials of a policy with count_denials as
@@ -51,7 +51,10 @@ func TestFunctionsCountDenials(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for _, p := range bed.Variants(3, 1000*time.Hour) {
+	variants := bed.Variants(3, 1000*time.Hour)
+	blocking := variants[0]
+	blocking.BlockFor = time.Hour
+	for _, p := range append(variants, blocking) {
 		for _, shadow := range []bool{false, true} {
 			for name, counts := range map[string]bool{"counted": true, "silent": false} {
 				p.Name, p.Shadow = name, shadow
@@ -89,9 +92,9 @@ func TestFunctionsCountInTheTransaction(t *testing.T) {
 	}{
 		{pgx.TxOptions{AccessMode: pgx.ReadOnly}, deny, true, ""},
 		{pgx.TxOptions{}, deny, false, ""},
-		{pgx.TxOptions{}, deny, true, "gcra k: 1 denials, 0 shadowed, 2 units"},
-		{pgx.TxOptions{}, `SELECT pglimit_ask.allow('p', 'k', 2)`, true, "gcra k: 2 denials, 0 shadowed, 4 units"},
-		{pgx.TxOptions{}, `SELECT pglimit.allow('p', 'k', 1)`, true, "gcra k: 2 denials, 0 shadowed, 4 units"},
+		{pgx.TxOptions{}, deny, true, "gcra k: 1 denials, 0 shadowed, 0 blocked, 1 above, 2 units"},
+		{pgx.TxOptions{}, `SELECT pglimit_ask.allow('p', 'k', 2)`, true, "gcra k: 2 denials, 0 shadowed, 0 blocked, 2 above, 4 units"},
+		{pgx.TxOptions{}, `SELECT pglimit.allow('p', 'k', 1)`, true, "gcra k: 2 denials, 0 shadowed, 0 blocked, 2 above, 4 units"},
 	} {
 		tx := bed.Begin(t, pool, c.options)
 		if _, err := tx.Exec(t.Context(), c.call); err != nil {

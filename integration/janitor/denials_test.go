@@ -50,6 +50,49 @@ func TestJanitorDenials(t *testing.T) {
 	})
 }
 
+// TestJanitorDenialsMerged: rows of minutes of more than an hour ago are merged by ten
+// minutes, once, in batches. Sums, the last denial and the time to retry stay. Rows that a
+// transaction has locked wait for the next sweep.
+func TestJanitorDenialsMerged(t *testing.T) {
+	bed.OverPools(t, func(t *testing.T, pool *pgxpool.Pool, over any) {
+		const minute = int64(60_000_000)
+		at := 100_000*10*minute + 3*minute // 3 minutes into ten
+		bed.Exec(t, pool, `INSERT INTO pglimit_denial (denials, shadowed, blocked, above_burst, overloaded, units, slot_us, last_denied_at_us, retry_at_us, policy, key, algorithm)
+		SELECT 2, 1, age % 2, age % 3, age % 5, 0.5, $1::bigint - age * $2::bigint, $1::bigint - age * $2::bigint + 1, age, 'p', key, 'gcra' FROM generate_series(0, 92) AS age, unnest('{a,b,""}'::text[]) AS key`, at, minute)
+		const totals = `SELECT concat_ws(' ', sum(denials), sum(shadowed), sum(blocked), sum(above_burst), sum(overloaded), sum(units), max(last_denied_at_us), max(retry_at_us)) FROM pglimit_denial`
+		want := bed.Value[string](t, pool, totals)
+		tx := bed.Begin(t, pool, pgx.TxOptions{})
+		if _, err := tx.Exec(t.Context(), `SELECT FROM pglimit_denial WHERE key = 'a' AND slot_us = $1 FOR UPDATE`, at-70*minute); err != nil {
+			t.Fatal(err)
+		}
+		j := bed.NewJanitor(t, over, &janitor.Config{Now: func() time.Time { return time.UnixMicro(at) }, BatchSize: 30})
+		must.OK(j.Sweep(t.Context()))(t)
+		// Those of 63 minutes ago are not an hour old with all of their ten minutes.
+		rows := func(merged bool) int64 {
+			return bed.Value[int64](t, pool, `SELECT count(*) FROM pglimit_denial WHERE merged = $1`, merged)
+		}
+		if n := rows(false); n != 3*64+1 {
+			t.Errorf("%d rows of minutes, want 3 for each of 64, and one that is locked", n)
+		}
+		if n := rows(true); n < 9 || n > 15 { // two batches end within ten minutes
+			t.Errorf("%d merged rows of three ten minutes and three keys", n)
+		}
+		if got := bed.Value[string](t, pool, totals); got != want {
+			t.Errorf("the sums are %s, want %s", got, want)
+		}
+		if n := bed.Value[int64](t, pool, `SELECT count(*) FROM pglimit_denial WHERE last_denied_at_us / 600000000 <> slot_us / 600000000 OR denials / 2 > 10`); n != 0 {
+			t.Errorf("%d rows of other minutes", n)
+		}
+		if err := tx.Rollback(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		removed := must.OK(j.Sweep(t.Context()))(t)
+		if removed.Total() != 0 || rows(false) != 3*64 || bed.Value[string](t, pool, totals) != want {
+			t.Errorf("removed %+v; %d rows of minutes are left", removed, rows(false))
+		}
+	})
+}
+
 // TestJanitorDenialsBounded: of a flood of made-up keys 100,000 counts stay. The oldest slots
 // go first. What is deleted adds to the sums under the key "", which stay.
 func TestJanitorDenialsBounded(t *testing.T) {
@@ -93,6 +136,7 @@ func TestJanitorDenialsTrimmedWhileWritten(t *testing.T) {
 		}
 		p.Policies, p.Keys, p.Algorithms = append(p.Policies, fmt.Sprint("p", k%2)), append(p.Keys, key), append(p.Algorithms, "gcra")
 		p.Denials, p.Shadowed, p.Units, p.LastDeniedAtUs = append(p.Denials, 1), append(p.Shadowed, 0), append(p.Units, 1), append(p.LastDeniedAtUs, 1)
+		p.Blocked, p.AboveBurst, p.Overloaded, p.RetryAtUs = append(p.Blocked, 0), append(p.AboveBurst, 0), append(p.Overloaded, 0), append(p.RetryAtUs, 1)
 	}
 	p.NowUs = new(int64)
 	var all sync.WaitGroup
@@ -103,6 +147,9 @@ func TestJanitorDenialsTrimmedWhileWritten(t *testing.T) {
 					t.Error(err)
 				}
 				if _, err := db.New().DenialsTrim(t.Context(), pool, 40); err != nil {
+					t.Error(err)
+				}
+				if _, err := db.New().DenialsMerge(t.Context(), pool, db.DenialsMergeParams{BeforeUs: 1, MaxRows: 30}); err != nil {
 					t.Error(err)
 				}
 			}

@@ -2240,9 +2240,11 @@ END $pglimit$;
 
 -- Adds a denial to pglimit_denial, as limiter.DenialLog does, in the caller's transaction.
 -- +goose StatementBegin
-CREATE OR REPLACE FUNCTION pglimit._count_denial(request pglimit._request) RETURNS void
+CREATE OR REPLACE FUNCTION pglimit._count_denial(request pglimit._request, reason text, fits_at_us bigint) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $pglimit$
 #variable_conflict use_column
+DECLARE
+    never CONSTANT bool := fits_at_us = 9223372036854775807;
 BEGIN
     IF current_setting('transaction_read_only'::text) = 'on' THEN
         RETURN; -- what can never fit may be requested there, and is denied
@@ -2250,12 +2252,14 @@ BEGIN
         request.now_us := (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint;
     END IF;
     INSERT INTO pglimit_denial AS t
-           (denials, shadowed, units, slot_us, last_denied_at_us, policy, key, algorithm)
-    VALUES (1, CASE WHEN request.shadow THEN 1 ELSE 0 END, request.units, request.now_us / 600000000 * 600000000, request.now_us,
+           (denials, shadowed, blocked, above_burst, units, slot_us, last_denied_at_us, retry_at_us, policy, key, algorithm)
+    VALUES (1, CASE WHEN request.shadow THEN 1 ELSE 0 END, CASE WHEN reason = 'blocked' AND NOT never THEN 1 ELSE 0 END, CASE WHEN never THEN 1 ELSE 0 END,
+            request.units, request.now_us / 60000000 * 60000000, request.now_us, CASE WHEN never THEN 0 ELSE fits_at_us END,
             request.policy, request.key, request.algorithm)
     ON CONFLICT (policy, key, algorithm, slot_us) DO UPDATE SET
-        denials = t.denials + EXCLUDED.denials, shadowed = t.shadowed + EXCLUDED.shadowed, units = t.units + EXCLUDED.units,
-        last_denied_at_us = GREATEST(t.last_denied_at_us, EXCLUDED.last_denied_at_us);
+        denials = t.denials + EXCLUDED.denials, shadowed = t.shadowed + EXCLUDED.shadowed, blocked = t.blocked + EXCLUDED.blocked,
+        above_burst = t.above_burst + EXCLUDED.above_burst, units = t.units + EXCLUDED.units,
+        last_denied_at_us = GREATEST(t.last_denied_at_us, EXCLUDED.last_denied_at_us), retry_at_us = GREATEST(t.retry_at_us, EXCLUDED.retry_at_us);
 END $pglimit$;
 -- +goose StatementEnd
 
@@ -2338,7 +2342,7 @@ BEGIN
     END IF;
     IF request.counts THEN
         IF reason IS NOT NULL AND request.verb <> 'check' THEN
-            PERFORM pglimit._count_denial(request);
+            PERFORM pglimit._count_denial(request, reason, GREATEST(fits_at_us, request.updated_at_us, request.blocked_until_us));
         END IF;
     END IF;
     IF request.shadow AND rest IS NOT NULL THEN

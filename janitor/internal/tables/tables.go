@@ -58,14 +58,19 @@ func forgotten(ctx context.Context, conn db.DBTX, cutoff, max int64) (int64, int
 	return deleted, 0, err
 }
 
-// slot is the length of a slot of pglimit_denial.
-const slot = 10 * time.Minute
+const (
+	// slot is the longest time that a row of pglimit_denial is for.
+	slot = 10 * time.Minute
+	// minutes is the time for which the rows of pglimit_denial are kept by the minute.
+	minutes = time.Hour
+)
 
 // mostDenials is the largest number of counts of keys in pglimit_denial that a sweep leaves.
 const mostDenials = 100_000
 
 // Denials are the sweeps of the counts of denials: of those whose slot ended longer than
-// keep ago, and of the oldest of keys if there are too many. They are for one sweep.
+// keep ago, of those by the minute that are merged, and of the oldest of keys if there are
+// too many. They are for one sweep.
 func Denials(keep time.Duration) []Table {
 	const name = "pglimit_denial"
 	old := (keep + slot).Microseconds()
@@ -74,6 +79,11 @@ func Denials(keep time.Duration) []Table {
 		{name, func(ctx context.Context, conn db.DBTX, cutoff, max int64) (int64, int64, error) {
 			deleted, err := db.New().DenialsForget(ctx, conn, db.DenialsForgetParams{CutoffUs: cutoff - old, MaxRows: max})
 			return deleted, 0, err
+		}},
+		{name, func(ctx context.Context, conn db.DBTX, cutoff, max int64) (int64, int64, error) {
+			whole := (cutoff - minutes.Microseconds()) / slot.Microseconds() * slot.Microseconds()
+			n, err := db.New().DenialsMerge(ctx, conn, db.DenialsMergeParams{BeforeUs: whole, MaxRows: max})
+			return n.Deleted, n.Merged - n.Deleted, err
 		}},
 		{name, func(ctx context.Context, conn db.DBTX, _, most int64) (deleted, _ int64, err error) {
 			if over < 0 {
