@@ -1,10 +1,13 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 
@@ -13,7 +16,7 @@ import (
 
 // settings are the settings that checks read.
 var settings = []string{
-	"autovacuum", "track_counts", "default_transaction_isolation", "default_transaction_read_only",
+	"search_path", "autovacuum", "track_counts", "default_transaction_isolation", "default_transaction_read_only",
 	"fsync", "full_page_writes", "synchronous_commit", "synchronous_standby_names",
 	"statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout", "transaction_timeout",
 	"max_connections", "superuser_reserved_connections", "reserved_connections",
@@ -22,11 +25,13 @@ var settings = []string{
 // The basics. Other roles' operators may be in the search_path, so all types match
 // pg_catalog's exactly.
 const (
-	basicsOf = `SELECT pg_catalog.quote_ident(current_user::text), pg_catalog.quote_ident(pg_catalog.current_database()::text),
+	basicsOf = `SELECT current_user::text, pg_catalog.quote_ident(current_user::text), pg_catalog.quote_ident(pg_catalog.current_database()::text),
 		pg_catalog.current_schemas(false)::text[], pg_catalog.current_setting('server_version_num'::text)::int4,
-		pg_catalog.pg_is_in_recovery(), pg_catalog.pg_has_role('pg_read_all_stats'::name, 'USAGE'::text)`
+		pg_catalog.pg_is_in_recovery(), pg_catalog.pg_has_role('pg_read_all_stats'::name, 'USAGE'::text),
+		(SELECT r.rolsuper FROM pg_catalog.pg_roles AS r WHERE r.rolname = current_user)`
 	settingsOf = `SELECT s.name, s.setting, s.source FROM pg_catalog.pg_settings AS s WHERE s.name = ANY ($1::text[])`
-	homeOf     = `SELECT n.oid, pg_catalog.quote_ident(n.nspname::text)
+	homeOf     = `SELECT n.oid, pg_catalog.quote_ident(n.nspname::text), pg_catalog.quote_ident(pg_catalog.pg_get_userbyid(c.relowner)::text),
+			c.relowner, pg_catalog.pg_has_role(c.relowner, 'USAGE'::text)
 		FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
 		WHERE c.oid = pg_catalog.to_regclass('pglimit_token_bucket'::text)::oid`
 	tablesOf = `SELECT c.relname::text, pg_catalog.quote_ident(n.nspname::text) || '.'::text || pg_catalog.quote_ident(c.relname::text),
@@ -40,7 +45,7 @@ const (
 // have.
 func (p *patient) readBasics(ctx context.Context) error {
 	return p.transaction(ctx, func(tx db.DBTX) error {
-		if err := tx.QueryRow(ctx, basicsOf).Scan(&p.role, &p.database, &p.path, &p.version, &p.standby, &p.seesAll); err != nil {
+		if err := tx.QueryRow(ctx, basicsOf).Scan(&p.roleName, &p.role, &p.database, &p.path, &p.version, &p.standby, &p.seesAll, &p.superuser); err != nil {
 			return fmt.Errorf("read the server's version: %w", err)
 		}
 		found, err := tx.Query(ctx, settingsOf, settings)
@@ -56,7 +61,7 @@ func (p *patient) readBasics(ctx context.Context) error {
 			return fmt.Errorf("read the settings: %w", err)
 		}
 		var home uint32
-		err = tx.QueryRow(ctx, homeOf).Scan(&home, &p.home)
+		err = tx.QueryRow(ctx, homeOf).Scan(&home, &p.home, &p.owner, &p.ownerOID, &p.owns)
 		if errors.Is(err, pgx.ErrNoRows) {
 			return nil
 		}
@@ -100,19 +105,58 @@ func (p *patient) has(name string) (table, bool) {
 	return p.tables[i], true
 }
 
-// alter returns the statement that changes a setting for the role's next connections, or
-// what to do if the connection string sets it.
-func (p *patient) alter(name, value string) string {
+// alter returns the fix that changes a setting for the role's next connections.
+func (p *patient) alter(name, value string) Check {
 	if p.settings[name].source == "client" {
-		return fmt.Sprintf("remove %s from the connection string or the pool's settings", name)
+		return Check{NextStep: fmt.Sprintf("remove %s from the connection string or the pool's settings", name)}
 	}
-	return fmt.Sprintf("ALTER ROLE %s IN DATABASE %s SET %s = '%s'", p.role, p.database, name, value)
+	return Check{Fix: fmt.Sprintf("ALTER ROLE %s IN DATABASE %s SET %s = %s", p.role, p.database, name, value)}
 }
 
-// system returns the statements that change a setting of the server.
-func (p *patient) system(name, value string) string {
+// system returns the fix that changes a setting of the server.
+func (p *patient) system(name, value string) Check {
 	if p.settings[name].source == "command line" {
-		return fmt.Sprintf("start the server with %s = %s: its command line sets it", name, value)
+		return Check{NextStep: fmt.Sprintf("start the server with %s = %s: its command line sets it", name, value)}
 	}
-	return fmt.Sprintf("ALTER SYSTEM SET %s = '%s'; SELECT pg_reload_conf()", name, value)
+	return Check{Fix: fmt.Sprintf("ALTER SYSTEM SET %s = %s; SELECT pg_reload_conf()", name, literal(value))}
 }
+
+// as returns c, a fix, with what was found.
+func (c Check) as(v Verdict, message string) Check {
+	c.Verdict, c.Message = v, message
+	return c
+}
+
+// hidden returns the line of a check that misses other roles' sessions.
+func (p *patient) hidden(message string) Check {
+	return Check{Verdict: Unchecked, Message: message, Fix: "GRANT pg_read_all_stats TO " + p.role, FixAs: p.fixer(admin)}
+}
+
+// worse adds what else was found.
+func worse(c, one Check) Check {
+	c.Verdict = max(c.Verdict, one.Verdict)
+	c.Details = append(c.Details, one.Details...)
+	c.Fix, c.NextStep = both(c.Fix, one.Fix), both(c.NextStep, one.NextStep)
+	return c
+}
+
+// both joins two texts unless they are the same.
+func both(a, b string) string {
+	if a == "" || b == "" || a == b {
+		return cmp.Or(a, b)
+	}
+	return a + "; " + b
+}
+
+// literal quotes a string for SQL.
+func literal(s string) string { return "'" + strings.ReplaceAll(s, "'", "''") + "'" }
+
+// shell quotes a word for a shell.
+func shell(word string) string {
+	if plainWord.MatchString(word) {
+		return word
+	}
+	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
+}
+
+var plainWord = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]*$`)

@@ -54,7 +54,7 @@ func judgeClock(offset, roundTrip time.Duration) Check {
 		c.Verdict = Warn
 	}
 	if c.Verdict != OK {
-		c.Fix = "set both machines' clocks by NTP, such as with chrony; after the database's clock was ahead, see check future"
+		c.NextStep = "set both machines' clocks by NTP, such as with chrony; after the database's clock was ahead, see check future"
 	}
 	return c
 }

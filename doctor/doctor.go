@@ -40,9 +40,11 @@ import (
 type Verdict int
 
 const (
-	// OK means that the check found nothing to do, or that the role may not see what the
-	// check reads: then Check.Message says so.
+	// OK means that the check found nothing to do.
 	OK Verdict = iota
+	// Unchecked means that the check could not look: the role may not, or another check
+	// failed that says why. Check.Fix or Check.NextStep is what lets it look.
+	Unchecked
 	// Warn means that decisions work, and that something should be changed: it costs
 	// speed or space, or loses decisions in a failure.
 	Warn
@@ -50,17 +52,15 @@ const (
 	Fail
 )
 
-// String returns "ok", "warn" or "fail".
+// verdicts are the names, from OK on.
+var verdicts = []string{"ok", "unchecked", "warn", "fail"}
+
+// String returns "ok", "unchecked", "warn" or "fail".
 func (s Verdict) String() string {
-	switch s {
-	case OK:
-		return "ok"
-	case Warn:
-		return "warn"
-	case Fail:
-		return "fail"
+	if s < OK || s > Fail {
+		return fmt.Sprintf("Verdict(%d)", int(s))
 	}
-	return fmt.Sprintf("Verdict(%d)", int(s))
+	return verdicts[s]
 }
 
 // MarshalText returns String.
@@ -68,26 +68,29 @@ func (s Verdict) MarshalText() ([]byte, error) { return []byte(s.String()), nil 
 
 // UnmarshalText reads what MarshalText wrote.
 func (s *Verdict) UnmarshalText(text []byte) error {
-	for _, known := range []Verdict{OK, Warn, Fail} {
-		if known.String() == string(text) {
-			*s = known
-			return nil
-		}
+	known := slices.Index(verdicts, string(text))
+	if known < 0 {
+		return fmt.Errorf("pglimit: doctor: verdict is %q: use one of %q", text, verdicts)
 	}
-	return fmt.Errorf("pglimit: doctor: verdict is %q: use ok, warn or fail", text)
+	*s = Verdict(known)
+	return nil
 }
 
 // Check is the result of one check.
 type Check struct {
 	// Name is the check's name: one of [Names].
 	Name string `json:"name"`
-	// Verdict is OK, Warn or Fail.
+	// Verdict is OK, Unchecked, Warn or Fail.
 	Verdict Verdict `json:"verdict"`
 	// Message says in one line what was found.
 	Message string `json:"message"`
-	// Fix is the next step in one line; empty if Verdict is OK. It is SQL to run as the
-	// owner of the tables or as a superuser, or a sentence.
+	// Fix mends what was found, as it is: one line of SQL for a session, or of shell. It is
+	// empty if Verdict is OK, or if no line can mend it: then NextStep says what can.
 	Fix string `json:"fix,omitempty"`
+	// FixAs is who can run Fix, such as "role owner"; empty: the role of the check.
+	FixAs string `json:"fix_as,omitempty"`
+	// NextStep is what to do instead of Fix or after it, as a sentence; empty: nothing.
+	NextStep string `json:"next_step,omitempty"`
 	// Details are further lines, such as one for each table. They may name roles,
 	// applications, tables and policies, and never contain a key or the text of a
 	// statement.
@@ -96,8 +99,8 @@ type Check struct {
 
 // Report is the result of [Run].
 type Report struct {
-	// Checks are the results, in the order of [Names]; no check is left out unless Config
-	// says so.
+	// Checks are the results, the worst first, and then in the order of [Names]. No check is
+	// left out unless Config says so.
 	Checks []Check `json:"checks"`
 	// At is when Run began, by this program's clock.
 	At time.Time `json:"at"`
@@ -143,38 +146,62 @@ type Config struct {
 	Now func() time.Time
 }
 
-// check is one check. Its find returns what it found, without the name. An error becomes
-// a line.
+// check is one check.
 type check struct {
 	name string
+	// find returns what it found, without the name. An error becomes a line.
 	find func(context.Context, *patient) (Check, error)
+	// as is who runs its fixes, unless find says so.
+	as fixer
+	// needs are checks, in the order of the report. If find fails after one of them has, the
+	// error has the same cause, which is reported once.
+	needs []string
 }
 
+// fixer is who can run a fix.
+type fixer int
+
+const (
+	self  fixer = iota // the role of the check
+	owner              // of the tables
+	admin              // a superuser
+)
+
+// What checks need.
+var (
+	theTables = []string{"tables"}
+	theRows   = []string{"tables", "migrations", "grants"}
+)
+
 // all are the checks in the order of the report.
-var all = []check{
-	{"server", checkServer},
-	{"primary", checkPrimary},
-	{"tables", checkTables},
-	{"migrations", checkMigrations},
-	{"functions", checkFunctions},
-	{"grants", checkGrants},
-	{"pooler", checkPooler},
-	{"schemas", checkSchemas},
-	{"isolation", checkIsolation},
-	{"timeouts", checkTimeouts},
-	{"connections", checkConnections},
-	{"durability", checkDurability},
-	{"replicas", checkReplicas},
-	{"unlogged", checkUnlogged},
-	{"clock", checkClock},
-	{"future", checkFuture},
-	{"due", checkDue},
-	{"janitor", checkJanitor},
-	{"snapshots", checkSnapshots},
-	{"autovacuum", checkAutovacuum},
-	{"hot", checkHOT},
-	{"bloat", checkBloat},
-	{"policies", checkPolicies},
+var all []check
+
+func init() { // checks look into all
+	all = []check{
+		{"server", checkServer, admin, nil},
+		{"primary", checkPrimary, self, nil},
+		{"tables", checkTables, self, nil},
+		{"migrations", checkMigrations, owner, theTables},
+		{"functions", checkFunctions, owner, theTables},
+		{"grants", checkGrants, owner, []string{"tables", "migrations"}},
+		{"pooler", checkPooler, self, nil},
+		{"schemas", checkSchemas, admin, theTables},
+		{"isolation", checkIsolation, self, nil},
+		{"timeouts", checkTimeouts, self, nil},
+		{"connections", checkConnections, self, nil},
+		{"durability", checkDurability, admin, nil},
+		{"replicas", checkReplicas, admin, nil},
+		{"unlogged", checkUnlogged, owner, theTables},
+		{"clock", checkClock, self, nil},
+		{"future", checkFuture, self, theRows},
+		{"due", checkDue, self, theRows},
+		{"janitor", checkJanitor, self, theRows},
+		{"snapshots", checkSnapshots, admin, nil},
+		{"autovacuum", checkAutovacuum, owner, theTables},
+		{"hot", checkHOT, owner, theTables},
+		{"bloat", checkBloat, owner, theTables},
+		{"policies", checkPolicies, self, theRows},
+	}
 }
 
 // Names returns the names of all checks, in the order of the report.
@@ -284,6 +311,7 @@ func run(ctx context.Context, p *patient) (Report, error) {
 	if err := p.admit(ctx); err != nil {
 		return Report{}, fmt.Errorf("pglimit: doctor: %w", err)
 	}
+	p.found = map[string]Check{}
 	for _, c := range all {
 		if len(p.config.Only) > 0 && !slices.Contains(p.config.Only, c.name) || slices.Contains(p.config.Skip, c.name) {
 			continue
@@ -293,44 +321,90 @@ func run(ctx context.Context, p *patient) (Report, error) {
 			return Report{}, fmt.Errorf("pglimit: doctor: %w", context.Cause(ctx))
 		}
 	}
+	slices.SortStableFunc(report.Checks, func(a, b Check) int { return cmp.Compare(b.Verdict, a.Verdict) })
 	report.Took = time.Since(began)
 	return report, nil
 }
 
 // examine makes one check within its time.
 func (p *patient) examine(ctx context.Context, c check) Check {
-	ctx, cancel := context.WithTimeout(ctx, p.config.Timeout)
+	within, cancel := context.WithTimeout(ctx, p.config.Timeout)
 	defer cancel()
-	found, err := c.find(ctx, p)
+	found, err := c.find(within, p)
 	if err != nil {
-		found = unable(ctx, err, p.config.Timeout)
+		var explained bool
+		if found, explained = p.cause(ctx, c); !explained {
+			found = unable(within, err, p.config.Timeout)
+		}
 	}
 	found.Name = c.name
+	if found.Fix != "" && found.FixAs == "" {
+		found.FixAs = p.fixer(c.as)
+	}
+	p.found[c.name] = found
 	return found
+}
+
+// cause looks for a check that c needs and that failed. The first check that meets such a
+// cause reports it, and the others refer to it.
+func (p *patient) cause(ctx context.Context, c check) (Check, bool) {
+	for _, name := range c.needs {
+		found, made := p.found[name]
+		if !made {
+			found = p.examine(ctx, all[slices.Index(Names(), name)])
+			if found.Verdict == Fail {
+				p.found[name] = Check{Name: c.name, Verdict: Fail}
+				return found, true
+			}
+		}
+		if found.Verdict == Fail {
+			return Check{Verdict: Unchecked, Message: fmt.Sprintf("check %s failed, and this check needs what is missing", found.Name), NextStep: "see check " + found.Name}, true
+		}
+	}
+	return Check{}, false
+}
+
+// fixer names who can run a fix; empty: the role of the check.
+func (p *patient) fixer(f fixer) string {
+	switch {
+	case f == self || p.superuser || f == owner && p.owns:
+		return ""
+	case f == admin:
+		return "a superuser"
+	case p.owner == "":
+		return "the owner of the tables"
+	}
+	return "role " + p.owner
 }
 
 // unable is the line of a check that failed.
 func unable(ctx context.Context, err error, timeout time.Duration) Check {
-	var answer interface{ SQLState() string }
-	code := ""
-	if errors.As(err, &answer) {
-		code = answer.SQLState()
-	}
+	code := sqlState(err)
 	text := strings.TrimPrefix(strings.Join(strings.Fields(err.Error()), " "), "pglimit: ")
 	if server := (*pgconn.PgError)(nil); errors.As(err, &server) {
 		text = strings.Join(strings.Fields(server.Message), " ")
 	}
 	switch {
-	case code == "42501":
-		return Check{Verdict: Warn, Message: "not checked, this role may not read it: " + text, Fix: "see check grants, or run the doctor as another role"}
+	case code == forbidden:
+		return Check{Verdict: Unchecked, Message: "this role may not read it: " + text, NextStep: "run the doctor as another role"}
 	case code == "55P03":
-		return Check{Verdict: Warn, Message: "not checked, a table is locked: " + text, Fix: "run the doctor again when the migration or VACUUM FULL has ended"}
-	case code == "42P01", errors.Is(err, errNoTables):
-		return Check{Verdict: Fail, Message: "not checked, a table is missing: " + text, Fix: "pglimit migrate up"}
+		return Check{Verdict: Unchecked, Message: "a table is locked: " + text, NextStep: "run the doctor again when the migration or VACUUM FULL has ended"}
 	case ctx.Err() != nil, code == "57014":
-		return Check{Verdict: Warn, Message: fmt.Sprintf("not checked, it took longer than %s", duration.Format(timeout)), Fix: "run the doctor again with a longer timeout, or when the server is less busy"}
+		return Check{Verdict: Warn, Message: fmt.Sprintf("not checked, it took longer than %s", duration.Format(timeout)), NextStep: "run the doctor again with a longer timeout, or when the server is less busy"}
 	}
-	return Check{Verdict: Fail, Message: "not checked: " + text, Fix: "correct the error, and run the doctor again"}
+	return Check{Verdict: Fail, Message: "not checked: " + text, NextStep: "correct the error, and run the doctor again"}
+}
+
+// forbidden is the SQLSTATE of what the role has no right to.
+const forbidden = "42501"
+
+// sqlState returns the SQLSTATE of an error of any driver, or "".
+func sqlState(err error) string {
+	var answer interface{ SQLState() string }
+	if errors.As(err, &answer) {
+		return answer.SQLState()
+	}
+	return ""
 }
 
 // errNoTables is the error of checks that need the tables, if there are none.
@@ -346,15 +420,22 @@ type patient struct {
 	size, opened int64
 	mode         pgx.QueryExecMode // of the caller's pool of pgx
 
-	settings map[string]setting
-	role     string // quoted
-	database string // quoted
-	home     string // the schema of the tables, quoted; empty: there is none
-	path     []string
-	tables   []table // pglimit's, in home
-	version  int     // server_version_num
-	standby  bool
-	seesAll  bool // may see the statistics of other roles' sessions
+	settings  map[string]setting
+	role      string // as SQL has it, and its name
+	roleName  string
+	superuser bool
+	database  string // quoted
+	home      string // the schema of the tables, quoted; empty: there is none
+	owner     string // of the tables, quoted, and its oid; empty: there are no tables
+	ownerOID  uint32
+	owns      bool // the role may do what the owner may
+	path      []string
+	tables    []table // pglimit's, in home
+	version   int     // server_version_num
+	standby   bool
+	seesAll   bool // may see the statistics of other roles' sessions
+
+	found map[string]Check // by the name of a check that was made
 }
 
 // setting is a row of pg_settings.

@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -14,13 +15,13 @@ import (
 
 func want(t *testing.T, c Check, verdict Verdict, words ...string) {
 	t.Helper()
-	text := c.Message + "\n" + c.Fix + "\n" + strings.Join(c.Details, "\n")
+	text := c.Message + "\n" + c.Fix + "\n" + c.NextStep + "\n" + strings.Join(c.Details, "\n")
 	for _, w := range words {
 		if !strings.Contains(text, w) {
 			t.Errorf("%+v does not say %q", c, w)
 		}
 	}
-	if c.Verdict != verdict || (c.Verdict == OK) != (c.Fix == "") {
+	if c.Verdict != verdict || (c.Verdict == OK) != (c.Fix+c.NextStep == "") {
 		t.Errorf("%+v, want %v", c, verdict)
 	}
 }
@@ -33,20 +34,21 @@ func TestVersions(t *testing.T) {
 
 func TestPrimary(t *testing.T) {
 	t.Parallel()
-	want(t, judgePrimary(true, false, "x"), Fail, "in recovery", "target_session_attrs=read-write")
-	want(t, judgePrimary(false, true, "x"), Fail)
-	want(t, judgePrimary(false, false, "x"), OK)
+	x := Check{Fix: "x"}
+	want(t, judgePrimary(true, false, x), Fail, "in recovery", "target_session_attrs=read-write")
+	want(t, judgePrimary(false, true, x), Fail, "BEGIN READ WRITE; x; COMMIT")
+	want(t, judgePrimary(false, true, Check{NextStep: "remove it"}), Fail, "remove it")
+	want(t, judgePrimary(false, false, x), OK)
 }
 
 func TestReplicas(t *testing.T) {
 	t.Parallel()
-	a, s := replica{"a", "async"}, replica{"s", "sync"}
-	want(t, judgeReplicas(nil, "", "on"), OK, "no replica")
-	want(t, judgeReplicas([]replica{a, a}, "", "on"), OK, "2 replicas, all asynchronous", "granted again")
-	want(t, judgeReplicas([]replica{a, s}, "s", "on"), OK, "1 of 2 replicas are synchronous")
-	want(t, judgeReplicas([]replica{a}, "s", "on"), Fail, "commits wait")
-	want(t, judgeReplicas([]replica{a}, "s", "local"), OK, "asynchronous")
-	want(t, judgeReplicas([]replica{{"x", ""}}, "s", "on"), OK, "not visible to this role")
+	a, s, fix := replica{"a", "async"}, replica{"s", "sync"}, Check{Fix: "x"}
+	want(t, judgeReplicas(nil, "", "on", fix), OK, "no replica")
+	want(t, judgeReplicas([]replica{a, a}, "", "on", fix), OK, "2 replicas, all asynchronous", "granted again")
+	want(t, judgeReplicas([]replica{a, s}, "s", "on", fix), OK, "1 of 2 replicas are synchronous")
+	want(t, judgeReplicas([]replica{a}, "s", "on", fix), Fail, "commits wait", "replica a is async")
+	want(t, judgeReplicas([]replica{a}, "s", "local", fix), OK, "asynchronous")
 }
 
 func TestConnections(t *testing.T) {
@@ -89,10 +91,47 @@ func TestPooler(t *testing.T) {
 
 func TestTables(t *testing.T) {
 	t.Parallel()
-	want(t, judgeTables("", nil, []string{"a", "b"}), Fail, "(a, b)", "pglimit migrate up")
-	want(t, judgeTables("a", []string{"a"}, []string{"a"}), OK)
-	want(t, judgeTables("a", []string{"a", "b"}, []string{"a"}), Warn)
-	want(t, judgeSchemas([]migrations.Exposure{{Schema: "a", Creators: []string{"x", "PUBLIC"}}}, nil), Warn, "REVOKE CREATE ON SCHEMA a FROM x, PUBLIC")
+	add := Check{Fix: "add"}
+	want(t, judgeTables("", nil, []string{"a", "b"}, add), Fail, "(a, b)", "pglimit migrate up")
+	want(t, judgeTables("", []string{"c"}, nil, add), Fail, "schema c", "add")
+	want(t, judgeTables("", []string{"c"}, nil, Check{}), Fail, "?search_path=c")
+	want(t, judgeTables("a", []string{"a"}, []string{"a"}, add), OK)
+	want(t, judgeTables("a", []string{"a", "b"}, []string{"a"}, add), Warn)
+	want(t, judgeSchemas([]migrations.Exposure{{Schema: "a", Creators: []string{"x", "PUBLIC"}}}, nil, "o"), Warn, "REVOKE CREATE ON SCHEMA a FROM x, PUBLIC")
+	want(t, judgeSchemas([]migrations.Exposure{{Schema: "a", Owner: "x"}}, nil, "o"), Warn, "ALTER SCHEMA a OWNER TO o")
+}
+
+// TestObjects: what another tool has created is compared with what a release creates.
+func TestObjects(t *testing.T) {
+	t.Parallel()
+	one, two := migrations.Presence{Present: []string{"a"}}, migrations.Presence{Missing: []string{"b", "c"}}
+	run := Check{NextStep: "run it"}
+	want(t, judgeObjects([]migrations.Presence{two}, "another tool", run), OK, "not installed")
+	want(t, judgeObjects([]migrations.Presence{one, two}, "another tool", run), Fail, "missing is b", "run it")
+	want(t, judgeObjects([]migrations.Presence{one, one}, "another tool", run), OK, "another tool")
+}
+
+// TestNeeds: a check needs earlier ones, so that the one that reports a cause comes first.
+func TestNeeds(t *testing.T) {
+	t.Parallel()
+	names := Names()
+	for i, c := range all {
+		for _, n := range c.needs {
+			if at := slices.Index(names, n); at < 0 || at >= i {
+				t.Errorf("%s needs %s", c.name, n)
+			}
+		}
+	}
+}
+
+// TestShell: a role is one word of a command line.
+func TestShell(t *testing.T) {
+	t.Parallel()
+	for word, want := range map[string]string{"app_1": "app_1", "it's $me": `'it'\''s $me'`, "-x": "'-x'", "": "''"} {
+		if got := shell(word); got != want {
+			t.Errorf("%q: %s", word, got)
+		}
+	}
 }
 
 func TestVacuum(t *testing.T) {
@@ -102,7 +141,9 @@ func TestVacuum(t *testing.T) {
 	gcra := table{name: "pglimit_gcra", quoted: "a.pglimit_gcra", options: []string{"fillfactor=70"}}
 	want(t, judgeHOT(statistics{Updates: 9_999}, gcra), OK)
 	want(t, judgeHOT(statistics{Updates: 10_000, HOT: 9_000}, gcra), OK)
-	want(t, judgeHOT(statistics{Updates: 10_000, HOT: 8_999}, gcra), Warn, "90.0 %", "drop indexes")
+	want(t, judgeHOT(statistics{Updates: 10_000, HOT: 8_999}, gcra), Warn, "90.0 %", "check snapshots", "SELECT pg_stat_reset_single_table_counters('a.pglimit_gcra'::regclass)")
+	want(t, judgeHOT(statistics{Updates: 10_000, Indexes: []string{"a.x"}}, gcra), Warn, "DROP INDEX a.x; SELECT ")
+	want(t, judgeHOT(statistics{Updates: 10_000}, table{quoted: "x"}), Warn, "ALTER TABLE x SET (fillfactor = 70); SELECT ")
 
 	want(t, judgeBloat(statistics{Live: 0, Dead: 9_999}, gcra), OK)
 	want(t, judgeBloat(statistics{Live: 16_000, Dead: 10_000}, gcra), OK)
@@ -122,7 +163,7 @@ func TestVacuum(t *testing.T) {
 func TestSnapshots(t *testing.T) {
 	t.Parallel()
 	const old = time.Minute
-	judge := func(p pin) Check { return judgePins([]pin{p}, 0, old, "me") }
+	judge := func(p pin) Check { return judgePins([]pin{p}, old) }
 	want(t, judge(pin{Kind: "session", AgeS: 59}), OK)
 	want(t, judge(pin{Kind: "session", PID: 7, AgeS: 61, State: "active"}), Warn, "SELECT pg_terminate_backend(7)")
 	want(t, judge(pin{Kind: "session", AgeS: 3601}), Fail)
@@ -131,7 +172,6 @@ func TestSnapshots(t *testing.T) {
 	want(t, judge(pin{Kind: "slot", XIDs: oldXIDs - 1}), OK)
 	want(t, judge(pin{Kind: "slot", Name: "standby", State: "inactive", XIDs: oldXIDs}), Warn, "SELECT pg_drop_replication_slot('standby')")
 	want(t, judge(pin{Kind: "walsender", Name: "standby", XIDs: oldXIDs}), Warn, "hot_standby_feedback")
-	want(t, judgePins(nil, 3, old, "me"), OK, "3 sessions of other roles are not visible to this role: GRANT pg_read_all_stats TO me")
 }
 
 func TestClockAndJanitor(t *testing.T) {
@@ -160,7 +200,7 @@ func TestOverrides(t *testing.T) {
 
 func TestStatusText(t *testing.T) {
 	t.Parallel()
-	for _, s := range []Verdict{OK, Warn, Fail} {
+	for _, s := range []Verdict{OK, Unchecked, Warn, Fail} {
 		var again Verdict
 		if err := again.UnmarshalText([]byte(s.String())); err != nil || again != s {
 			t.Errorf("%v: %v, %v", s, again, err)

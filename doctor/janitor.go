@@ -16,7 +16,11 @@ const (
 	lostIntervals = 60
 )
 
-const startJanitor = "run `pglimit janitor`, or janitor.New(pool, nil) and Run, in one process or in all; `pglimit janitor --once` sweeps now"
+// What sweeps now, and from then on.
+const (
+	sweepNow     = "pglimit janitor --once"
+	startJanitor = "run `pglimit janitor`, or janitor.New(pool, nil) and Run, in one process or in all"
+)
 
 func checkDue(ctx context.Context, p *patient) (Check, error) {
 	s, err := janitor.ReadStateSQL(ctx, p.db)
@@ -39,7 +43,7 @@ func judgeDue(s janitor.State, interval time.Duration) Check {
 		c.Verdict = Warn
 	}
 	if c.Verdict != OK {
-		c.Fix = startJanitor
+		c.Fix, c.NextStep = sweepNow, startJanitor
 	}
 	return c
 }
@@ -70,7 +74,7 @@ func judgeJanitor(s janitor.State, interval time.Duration) Check {
 	if s.SweptAt.IsZero() {
 		c := Check{Message: "no sweep was ever completed, and nothing waits for one; " + lease}
 		if waits {
-			c = Check{Verdict: Warn, Message: "no sweep was ever completed; " + lease, Fix: startJanitor}
+			c = Check{Verdict: Warn, Message: "no sweep was ever completed; " + lease, Fix: sweepNow, NextStep: startJanitor}
 			if s.Lag > lostIntervals*interval {
 				c.Verdict = Fail
 			}
@@ -81,12 +85,15 @@ func judgeJanitor(s janitor.State, interval time.Duration) Check {
 	c := Check{Message: fmt.Sprintf("the last sweep ended %s ago, took %s and deleted %s; %s", duration.Format(ago.Round(time.Second)), duration.Format(s.Took.Round(time.Millisecond)), printable.Count(s.Removed, "row"), lease)}
 	switch {
 	case ago > lostIntervals*interval && waits:
-		c.Verdict, c.Fix = Fail, startJanitor
+		c.Verdict = Fail
 	case ago > lateIntervals*interval:
-		c.Verdict, c.Fix = Warn, startJanitor
+		c.Verdict = Warn
 	}
-	if c.Verdict != OK && s.Holder != "" {
-		c.Fix = "read that process's log: its sweeps fail or take long; " + c.Fix
+	switch {
+	case c.Verdict != OK && s.Holder != "":
+		c.NextStep = "read that process's log: its sweeps fail or take long"
+	case c.Verdict != OK:
+		c.Fix, c.NextStep = sweepNow, startJanitor
 	}
 	return c
 }

@@ -80,7 +80,7 @@ func judgeRows(c Check, what, table string, n int, bad []string) Check {
 		return c
 	}
 	c.Message += fmt.Sprintf("; %d of %d stored %s are not valid, and programs keep the last valid ones: %s", len(bad), n, what, bad[0])
-	return worse(c, Check{Verdict: Fail, Details: bad[:min(len(bad), most)], Fix: fmt.Sprintf("correct the rows in %s, or delete them", table)})
+	return worse(c, Check{Verdict: Fail, Details: bad[:min(len(bad), most)], NextStep: fmt.Sprintf("correct the rows in %s, or delete them", table)})
 }
 
 // judgeOverrides adds what is to say of n overrides, of which some have ended.
@@ -92,6 +92,9 @@ func judgeOverrides(c Check, n, ended int, table string) Check {
 	if n > policies.MaxOverrides {
 		verdict = Fail
 	}
-	return worse(c, Check{Verdict: verdict, Details: []string{fmt.Sprintf("%d overrides of at most %d, of which %d have ended", n, policies.MaxOverrides, ended)},
-		Fix: fmt.Sprintf("DELETE FROM %s WHERE until <= clock_timestamp(), and give large groups of keys their own policy", table)})
+	one := Check{Verdict: verdict, Details: []string{fmt.Sprintf("%d overrides of at most %d, of which %d have ended", n, policies.MaxOverrides, ended)}, NextStep: "give large groups of keys their own policy"}
+	if ended > 0 {
+		one.Fix = fmt.Sprintf("DELETE FROM %s WHERE until <= clock_timestamp()", table)
+	}
+	return worse(c, one)
 }

@@ -3,6 +3,7 @@ package doctor
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 
 	"github.com/pglimit/pglimit/internal/printable"
@@ -17,7 +18,7 @@ func checkServer(_ context.Context, p *patient) (Check, error) { return judgeVer
 func judgeVersion(number int) Check {
 	name := fmt.Sprintf("PostgreSQL %d.%d", number/10000, number%10000)
 	if number/10000 < oldest {
-		return Check{Verdict: Fail, Message: name + " is too old", Fix: fmt.Sprintf("upgrade to PostgreSQL %d or later", oldest)}
+		return Check{Verdict: Fail, Message: name + " is too old", NextStep: fmt.Sprintf("upgrade to PostgreSQL %d or later", oldest)}
 	}
 	return Check{Message: "the server is " + name}
 }
@@ -27,13 +28,16 @@ func checkPrimary(_ context.Context, p *patient) (Check, error) {
 }
 
 // judgePrimary judges whether decisions can write.
-func judgePrimary(standby, readOnly bool, writable string) Check {
+func judgePrimary(standby, readOnly bool, writable Check) Check {
 	switch {
 	case standby:
 		return Check{Verdict: Fail, Message: "this server is a replica in recovery: it refuses every decision",
-			Fix: "connect to the primary: name all hosts in the connection string, with target_session_attrs=read-write"}
+			NextStep: "connect to the primary: name all hosts in the connection string, with target_session_attrs=read-write"}
 	case readOnly:
-		return Check{Verdict: Fail, Message: "default_transaction_read_only is on: every decision is refused", Fix: writable}
+		if writable.Fix != "" { // the session that runs it is read-only too
+			writable.Fix = "BEGIN READ WRITE; " + writable.Fix + "; COMMIT"
+		}
+		return writable.as(Fail, "default_transaction_read_only is on: every decision is refused")
 	}
 	return Check{Message: "this server accepts writes"}
 }
@@ -41,13 +45,11 @@ func judgePrimary(standby, readOnly bool, writable string) Check {
 func checkDurability(_ context.Context, p *patient) (Check, error) {
 	c := Check{Message: fmt.Sprintf("fsync and full_page_writes are on, synchronous_commit is %s", p.settings["synchronous_commit"].value)}
 	if v := p.settings["synchronous_commit"].value; v == "off" {
-		c = Check{Verdict: Warn, Message: "synchronous_commit is off: a crash of the server may forget limits taken in your own transactions; other durable decisions turn it on for themselves",
-			Fix: p.alter("synchronous_commit", "on")}
+		c = p.alter("synchronous_commit", "on").as(Warn, "synchronous_commit is off: a crash of the server may forget limits taken in your own transactions; other durable decisions turn it on for themselves")
 	}
 	for _, name := range []string{"full_page_writes", "fsync"} {
 		if p.settings[name].value == "off" {
-			c = Check{Verdict: Fail, Message: name + " is off: a crash of the machine may corrupt the whole database",
-				Fix: p.system(name, "on")}
+			c = p.system(name, "on").as(Fail, name+" is off: a crash of the machine may corrupt the whole database")
 		}
 	}
 	return c, nil
@@ -64,31 +66,27 @@ func checkReplicas(ctx context.Context, p *patient) (Check, error) {
 	if err != nil {
 		return Check{}, err
 	}
-	return judgeReplicas(all, p.settings["synchronous_standby_names"].value, p.settings["synchronous_commit"].value), nil
+	if hidden := slices.ContainsFunc(all, func(r replica) bool { return r.Sync == "" }); hidden {
+		return p.hidden(printable.Count(len(all), "replica") + ", whose state is not visible to this role"), nil
+	}
+	return judgeReplicas(all, p.settings["synchronous_standby_names"].value, p.settings["synchronous_commit"].value, p.system("synchronous_standby_names", "")), nil
 }
 
 // judgeReplicas says what a failover can lose.
-func judgeReplicas(all []replica, names, commit string) Check {
+func judgeReplicas(all []replica, names, commit string, fix Check) Check {
 	var c Check
-	synchronous, hidden := 0, 0
+	synchronous := 0
 	for _, r := range all {
-		switch r.Sync {
-		case "sync", "quorum":
+		if r.Sync == "sync" || r.Sync == "quorum" {
 			synchronous++
-		case "":
-			hidden++
-			continue
 		}
 		c.Details = append(c.Details, fmt.Sprintf("replica %s is %s", r.Name, r.Sync))
 	}
 	waits := commit != "off" && commit != "local"
 	switch {
-	case hidden > 0:
-		c.Message = fmt.Sprintf("%s, whose state is not visible to this role: GRANT pg_read_all_stats to see it", printable.Count(len(all), "replica"))
 	case names != "" && waits && synchronous == 0:
-		c.Verdict = Fail
-		c.Message = fmt.Sprintf("synchronous_standby_names is %q and no such replica is connected: commits wait for it", names)
-		c.Fix = "start the replica, or ALTER SYSTEM RESET synchronous_standby_names; SELECT pg_reload_conf()"
+		fix.Details = c.Details
+		return fix.as(Fail, fmt.Sprintf("synchronous_standby_names is %q and no such replica is connected: commits wait for it, until it starts", names))
 	case names != "" && waits:
 		c.Message = fmt.Sprintf("%d of %d replicas are synchronous: a failover to one of these loses no durable decision", synchronous, len(all))
 	case len(all) > 0:
@@ -137,14 +135,14 @@ func judgeConnections(l load, most, pool, opened int64) Check {
 	c := Check{Message: fmt.Sprintf("%d of %d connections are in use (%s); this pool opens up to %d", tight.used, tight.most, tight.name, pool)}
 	if pool == 0 {
 		c = Check{Verdict: Warn, Message: fmt.Sprintf("%d of %d connections are in use (%s), and this pool may open all others", tight.used, tight.most, tight.name),
-			Fix: "call db.SetMaxOpenConns"}
+			NextStep: "call db.SetMaxOpenConns"}
 	}
-	fix := "close idle connections, lower the sizes of the pools, or put a pooler in between; docs/operations.md says how"
+	next := "close idle connections, lower the sizes of the pools, or put a pooler in between; docs/operations.md says how"
 	switch free := tight.most - tight.used; {
 	case free*20 < tight.most:
-		c.Verdict, c.Fix = Fail, fix
+		c.Verdict, c.NextStep = Fail, next
 	case free*5 < tight.most, free < pool-opened:
-		c.Verdict, c.Fix = Warn, fix
+		c.Verdict, c.NextStep = Warn, next
 	}
 	return c
 }

@@ -25,7 +25,8 @@ func checkPooler(ctx context.Context, p *patient) (c Check, err error) {
 		return err
 	})
 	if errors.Is(err, errNotPgx) {
-		return Check{Message: "whether a pooler is between cannot be seen with this driver; docs/operations.md has the settings for lib/pq behind one"}, nil
+		return Check{Verdict: Unchecked, Message: "whether a pooler is between cannot be seen with this driver; docs/operations.md has the settings for lib/pq behind one",
+			Fix: "pglimit doctor --only pooler"}, nil
 	}
 	if err != nil || c.Message != "" {
 		return c, err
@@ -70,17 +71,17 @@ func onPgx(ctx context.Context, db *sql.DB, n int, f func([]*pgx.Conn) error, ha
 // judgePooler judges an exec mode of pgx. tried reports whether statements were executed
 // on two connections, and lost is the error if a prepared one was missing then.
 func judgePooler(mode pgx.QueryExecMode, between, tried bool, lost error) Check {
-	const fix = "add default_query_exec_mode=exec, or cache_describe, to the database's URL"
+	const next = "add default_query_exec_mode=exec, or cache_describe, to the database's URL"
 	prepares := mode == pgx.QueryExecModeCacheStatement
 	switch {
 	case !between:
 		return Check{Message: fmt.Sprintf("connections lead to the server directly, in exec mode %s", modeName(mode))}
 	case lost != nil:
-		return Check{Verdict: Warn, Message: fmt.Sprintf("a pooler separates prepared statements from their connections, in exec mode %s: the library sends them again, unprepared", modeName(mode)), Fix: fix}
+		return Check{Verdict: Warn, Message: fmt.Sprintf("a pooler separates prepared statements from their connections, in exec mode %s: the library sends them again, unprepared", modeName(mode)), NextStep: next}
 	case mode == pgx.QueryExecModeDescribeExec:
-		return Check{Verdict: Warn, Message: "a pooler is between, and exec mode describe_exec needs two round trips: another client's statement may come between them", Fix: fix}
+		return Check{Verdict: Warn, Message: "a pooler is between, and exec mode describe_exec needs two round trips: another client's statement may come between them", NextStep: next}
 	case prepares && !tried:
-		return Check{Verdict: Warn, Message: "a pooler is between, and the pool has one connection: whether prepared statements are kept was not tried", Fix: fix}
+		return Check{Verdict: Warn, Message: "a pooler is between, and the pool has one connection: whether prepared statements are kept was not tried", NextStep: next}
 	}
 	return Check{Message: fmt.Sprintf("a pooler is between, and exec mode %s works through it", modeName(mode))}
 }
@@ -89,34 +90,42 @@ func judgePooler(mode pgx.QueryExecMode, between, tried bool, lost error) Check 
 func modeName(mode pgx.QueryExecMode) string { return strings.ReplaceAll(mode.String(), " ", "_") }
 
 func checkSchemas(ctx context.Context, p *patient) (Check, error) {
-	exposed, err := migrations.Strangers(ctx, p.db)
-	if err != nil {
+	if err := p.needsTables(); err != nil { // whose owner is trusted
 		return Check{}, err
 	}
 	var several string
-	err = p.transaction(ctx, func(tx db.DBTX) (err error) {
+	err := p.transaction(ctx, func(tx db.DBTX) (err error) {
 		several, err = db.New().TableOwners(ctx, tx)
 		return err
 	})
 	if err != nil {
 		return Check{}, err
 	}
-	c := judgeSchemas(exposed, p.path)
+	trusted := p.ownerOID
+	if several != "" { // one of them may have put a table in front
+		trusted = 0
+	}
+	exposed, err := migrations.Strangers(ctx, p.db, trusted)
+	if err != nil {
+		return Check{}, err
+	}
+	c := judgeSchemas(exposed, p.path, p.owner)
 	if several != "" { // programs decide nothing
 		c.Verdict, c.Message = Fail, fmt.Sprintf("pglimit's tables in the search_path have several owners (%s), so programs decide nothing; %s", several, c.Message)
-		c.Fix = "drop the tables that `pglimit migrate up` did not create, or run ALTER TABLE … OWNER TO for those of another role"
+		c.Fix, c.NextStep = "", "drop the tables that `pglimit migrate up` did not create, or run ALTER TABLE … OWNER TO for those of another role"
 	}
 	return c, nil
 }
 
-// judgeSchemas judges which other roles may create objects.
-func judgeSchemas(exposed []migrations.Exposure, path []string) Check {
+// judgeSchemas judges which roles other than heir, to whom schemas should belong, may create
+// objects.
+func judgeSchemas(exposed []migrations.Exposure, path []string, heir string) Check {
 	if len(exposed) == 0 {
 		return Check{Message: "no other role may create objects in " + strings.Join(path, ", ")}
 	}
 	c := Check{Message: fmt.Sprintf("other roles may create objects in %d of the schemas that statements use", len(exposed))}
 	for _, e := range exposed {
-		c = worse(c, Check{Verdict: Warn, Details: []string{e.String()}, Fix: e.Fix()})
+		c = worse(c, Check{Verdict: Warn, Details: []string{e.String()}, Fix: e.Fix(heir)})
 	}
 	return c
 }
@@ -126,8 +135,8 @@ func checkIsolation(_ context.Context, p *patient) (Check, error) {
 	if level == "read committed" {
 		return Check{Message: "default_transaction_isolation is read committed"}, nil
 	}
-	return Check{Verdict: Warn, Message: fmt.Sprintf("default_transaction_isolation is %s: decisions on one key conflict and are tried again, or fail in your transactions with ErrRetryTx", level),
-		Fix: p.alter("default_transaction_isolation", "read committed")}, nil
+	return p.alter("default_transaction_isolation", "'read committed'").as(Warn,
+		fmt.Sprintf("default_transaction_isolation is %s: decisions on one key conflict and are tried again, or fail in your transactions with ErrRetryTx", level)), nil
 }
 
 // shortest is the least timeout, in milliseconds, that leaves a decision the time of the
@@ -149,7 +158,9 @@ func checkTimeouts(_ context.Context, p *patient) (Check, error) {
 		if ms <= 0 || ms >= shortest {
 			continue
 		}
-		c = worse(c, Check{Verdict: Warn, Details: []string{fmt.Sprintf("%s is %d ms: %s", t.name, ms, t.hurts)}, Fix: p.alter(t.name, "5s")})
+		one := p.alter(t.name, "'5s'")
+		one.Verdict, one.Details = Warn, []string{fmt.Sprintf("%s is %d ms: %s", t.name, ms, t.hurts)}
+		c = worse(c, one)
 	}
 	if c.Verdict != OK {
 		c.Message = fmt.Sprintf("%d timeouts of this role are shorter than a decision's second", len(c.Details))
@@ -160,7 +171,7 @@ func checkTimeouts(_ context.Context, p *patient) (Check, error) {
 // needsTables returns errNoTables if there are none.
 func (p *patient) needsTables() error {
 	if p.home == "" {
-		return fmt.Errorf("%w (%s)", errNoTables, strings.Join(p.path, ", "))
+		return errNoTables
 	}
 	return nil
 }

@@ -3,12 +3,8 @@ package doctor
 import (
 	"context"
 	"fmt"
-	"strings"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
-	"github.com/pglimit/pglimit/db"
 	"github.com/pglimit/pglimit/internal/duration"
 )
 
@@ -44,30 +40,20 @@ SELECT 'slot', s.slot_name::text, 0, CASE WHEN s.active THEN 'active' ELSE 'inac
 FROM pg_replication_slots AS s WHERE s.xmin IS NOT NULL
 ORDER BY 5 DESC, 6 DESC`
 
-const hiddenOf = `SELECT count(*) FROM pg_stat_activity AS a WHERE a.datname = current_database() AND a.query = '<insufficient privilege>'`
-
-func checkSnapshots(ctx context.Context, p *patient) (c Check, err error) {
-	err = p.begin(ctx, func(tx db.DBTX) error {
-		found, err := tx.Query(ctx, pinsOf)
-		if err != nil {
-			return err
-		}
-		pins, err := pgx.CollectRows(found, pgx.RowToStructByPos[pin])
-		if err != nil {
-			return err
-		}
-		var hidden int64
-		if err := tx.QueryRow(ctx, hiddenOf).Scan(&hidden); err != nil {
-			return err
-		}
-		c = judgePins(pins, hidden, p.config.OldTransaction, p.role)
-		return nil
-	})
-	return c, err
+func checkSnapshots(ctx context.Context, p *patient) (Check, error) {
+	pins, err := rows[pin](ctx, p, pinsOf)
+	if err != nil {
+		return Check{}, err
+	}
+	c := judgePins(pins, p.config.OldTransaction)
+	if c.Verdict == OK && !p.seesAll {
+		c = p.hidden(c.Message + " of this role's sessions; those of others are not visible to it")
+	}
+	return c, nil
 }
 
-// judgePins judges what keeps dead rows. hidden sessions are not visible to role.
-func judgePins(pins []pin, hidden int64, old time.Duration, role string) Check {
+// judgePins judges what keeps dead rows.
+func judgePins(pins []pin, old time.Duration) Check {
 	var c Check
 	for _, s := range pins {
 		c = worse(c, judgePin(s, old))
@@ -75,9 +61,6 @@ func judgePins(pins []pin, hidden int64, old time.Duration, role string) Check {
 	c.Message = fmt.Sprintf("no transaction is older than %s", duration.Format(old))
 	if c.Verdict != OK {
 		c.Message = fmt.Sprintf("%d old transactions keep dead rows, locks or connections: %s", len(c.Details), c.Details[0])
-	}
-	if hidden > 0 {
-		c.Message += fmt.Sprintf(" (%d sessions of other roles are not visible to this role: GRANT pg_read_all_stats TO %s)", hidden, role)
 	}
 	return c
 }
@@ -110,17 +93,14 @@ func judgePin(s pin, old time.Duration) (c Check) {
 		c.Details = []string{fmt.Sprintf("prepared transaction %q, for %s", s.Name, duration.Format(age))}
 		c.Fix = "ROLLBACK PREPARED " + literal(s.Name)
 		if !s.Mine {
-			c.Fix += " in the database that has it"
+			c.Fix, c.NextStep = "", "in the database that has it, run "+c.Fix
 		}
 	case "slot":
 		c.Details = []string{fmt.Sprintf("%s replication slot %q is %d transactions behind", s.State, s.Name, s.XIDs)}
-		c.Fix = fmt.Sprintf("start the slot's replica, or SELECT pg_drop_replication_slot(%s)", literal(s.Name))
+		c.Fix, c.NextStep = fmt.Sprintf("SELECT pg_drop_replication_slot(%s)", literal(s.Name)), "or start the slot's replica"
 	case "walsender":
 		c.Details = []string{fmt.Sprintf("replica %q has a query that began %d transactions ago", s.Name, s.XIDs)}
-		c.Fix = "end the long query on that replica, or set hot_standby_feedback = off there"
+		c.NextStep = "end the long query on that replica, or set hot_standby_feedback = off there"
 	}
 	return c
 }
-
-// literal quotes a string for SQL.
-func literal(s string) string { return "'" + strings.ReplaceAll(s, "'", "''") + "'" }

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/pglimit/pglimit/db"
 	"github.com/pglimit/pglimit/internal/migrations"
 )
 
@@ -25,56 +26,83 @@ func checkTables(ctx context.Context, p *patient) (Check, error) {
 	}
 	if p.home == "" && len(all) == 1 && !all[0].Usable {
 		return Check{Verdict: Fail, Message: fmt.Sprintf("the tables are in schema %s, which is not open to role %s", schemas[0], p.role),
-			Fix: fmt.Sprintf("GRANT USAGE ON SCHEMA %s TO %s", schemas[0], p.role)}, nil
+			Fix: p.grants(), FixAs: "the owner of the tables"}, nil
 	}
-	return judgeTables(p.home, schemas, p.path), nil
+	return judgeTables(p.home, schemas, p.path, p.alter("search_path", strings.Join(append([]string{p.settings["search_path"].value}, schemas[:min(1, len(schemas))]...), ", "))), nil
 }
 
-// judgeTables judges where the tables are. home is the schema that statements use.
-func judgeTables(home string, schemas, path []string) Check {
+// grants returns the command that gives the role all rights.
+func (p *patient) grants() string {
+	return fmt.Sprintf("pglimit migrate grants %s --apply", shell(p.roleName))
+}
+
+// judgeTables judges where the tables are. home is the schema that statements use, and add
+// the fix that adds the first of schemas to the search_path.
+func judgeTables(home string, schemas, path []string, add Check) Check {
 	others := slices.DeleteFunc(slices.Clone(schemas), func(s string) bool { return s == home })
 	switch {
 	case home == "" && len(schemas) > 0:
-		return Check{Verdict: Fail, Message: fmt.Sprintf("the tables are in schema %s, which is not in the search_path (%s)", strings.Join(schemas, ", "), strings.Join(path, ", ")),
-			Fix: "end the connection string in ?search_path=" + schemas[0]}
+		if add.Fix == "" {
+			add.NextStep = "end the connection string in ?search_path=" + schemas[0]
+		}
+		return add.as(Fail, fmt.Sprintf("the tables are in schema %s, which is not in the search_path (%s)", strings.Join(schemas, ", "), strings.Join(path, ", ")))
 	case home == "":
-		return Check{Verdict: Fail, Message: fmt.Sprintf("no schema of the search_path (%s) has pglimit's tables", strings.Join(path, ", ")), Fix: "pglimit migrate up"}
+		return Check{Verdict: Fail, Message: fmt.Sprintf("no schema of the search_path (%s) has pglimit's tables", strings.Join(path, ", ")), Fix: "pglimit migrate up", FixAs: "the role that migrates"}
 	case len(others) > 0:
 		return Check{Verdict: Warn, Message: fmt.Sprintf("statements use schema %s, and schema %s has tables too: programs with another search_path count apart", home, strings.Join(others, ", ")),
-			Fix: "use one search_path in all programs, and drop the tables that none uses"}
+			NextStep: "use one search_path in all programs, and drop the tables that none uses"}
 	}
 	return Check{Message: "the tables are in schema " + home}
 }
 
 func checkMigrations(ctx context.Context, p *patient) (Check, error) {
+	return p.migrated(ctx, migrations.Tables, "pglimit migrate up")
+}
+
+func checkFunctions(ctx context.Context, p *patient) (Check, error) {
+	return p.migrated(ctx, migrations.Functions, "pglimit migrate up --functions")
+}
+
+// migrated judges what the database has of a set of migrations.
+func (p *patient) migrated(ctx context.Context, set *migrations.Set, fix string) (Check, error) {
 	if err := p.needsTables(); err != nil {
 		return Check{}, err
 	}
-	all, err := migrations.Tables.Status(ctx, p.db)
-	if err != nil {
+	all, err := set.Status(ctx, p.db)
+	unread := sqlState(err) == forbidden
+	if err != nil && !unread {
 		return Check{}, err
 	}
 	applied, pending := split(all)
 	if len(applied) > 0 {
-		return judgeMigrations(applied, pending, "pglimit migrate up"), nil
+		return judgeMigrations(applied, pending, fix), nil
 	}
-	// Another tool records what has run. MissingGrants returns an error if a table is missing.
-	if _, err := migrations.MissingGrants(ctx, p.db); err != nil {
-		return Check{Verdict: Fail, Message: strings.TrimPrefix(err.Error(), "pglimit: "), Fix: "run this release's migrations with the tool that ran the others"}, nil
+	missing, why := Check{NextStep: "run this release's migrations with the tool that ran the others"}, "another tool records the migrations"
+	if unread {
+		missing, why = Check{Fix: fix}, "this role may not read the record of migrations"
 	}
-	return Check{Message: "another tool records the migrations, and this release's tables are there"}, nil
+	var objects []migrations.Presence
+	err = p.transaction(ctx, func(tx db.DBTX) error {
+		objects, err = set.Present(ctx, tx)
+		return err
+	})
+	return judgeObjects(objects, why, missing), err
 }
 
-func checkFunctions(ctx context.Context, p *patient) (Check, error) {
-	all, err := migrations.Functions.Status(ctx, p.db)
-	if err != nil {
-		return Check{}, err
+// judgeObjects judges what the database has of what a set creates, where no record says what
+// has run, and why not. run is what runs the rest.
+func judgeObjects(all []migrations.Presence, why string, run Check) Check {
+	present := 0
+	for _, m := range all {
+		present, run.Details = present+len(m.Present), append(run.Details, m.Missing...)
 	}
-	applied, pending := split(all)
-	if len(applied) == 0 {
-		return Check{Message: "the SQL functions are not installed, or another tool records them"}, nil
+	switch {
+	case present == 0:
+		return Check{Message: "not installed"}
+	case len(run.Details) > 0:
+		return run.as(Fail, why+", and some of this release have not run: missing is "+run.Details[0])
 	}
-	return judgeMigrations(applied, pending, "pglimit migrate up --functions"), nil
+	return Check{Message: why + ", and all that this release creates is there"}
 }
 
 func split(all []migrations.Migration) (applied, pending []string) {
@@ -98,15 +126,22 @@ func judgeMigrations(applied, pending []string, fix string) Check {
 }
 
 func checkGrants(ctx context.Context, p *patient) (Check, error) {
-	missing, err := migrations.MissingGrants(ctx, p.db)
+	if err := p.needsTables(); err != nil {
+		return Check{}, err
+	}
+	missing, reads, err := migrations.MissingGrants(ctx, p.db)
 	if err != nil {
 		return Check{}, err
 	}
-	if len(missing) == 0 {
-		return Check{Message: fmt.Sprintf("role %s has all rights that the library, the command and the janitor need", p.role)}, nil
+	c := Check{Message: fmt.Sprintf("role %s has all rights that the library, the command and the janitor need", p.role)}
+	switch {
+	case len(missing) > 0:
+		c = Check{Verdict: Fail, Message: fmt.Sprintf("role %s lacks rights that the library, the command or the janitor needs", p.role), Fix: p.grants()}
+	case len(reads) > 0:
+		c = Check{Verdict: Warn, Message: fmt.Sprintf("role %s may decide, and lacks rights that the command needs", p.role), Fix: p.grants()}
 	}
-	return Check{Verdict: Fail, Message: fmt.Sprintf("role %s lacks rights that the library, the command or the janitor needs", p.role),
-		Fix: strings.Join(missing, "; "), Details: missing}, nil
+	c.Details = append(missing, reads...)
+	return c, nil
 }
 
 func checkUnlogged(_ context.Context, p *patient) (Check, error) {

@@ -32,10 +32,14 @@ type statistics struct {
 	Bytes   int64
 	Vacuum  *time.Time // the last one
 	Now     time.Time
+	Indexes []string // that pglimit did not create and that no constraint needs, quoted
 }
 
 const statisticsOf = `SELECT s.relid, s.n_live_tup, s.n_dead_tup, s.n_tup_upd, s.n_tup_hot_upd, pg_relation_size(s.relid),
-	GREATEST(s.last_autovacuum, s.last_vacuum), clock_timestamp()
+	GREATEST(s.last_autovacuum, s.last_vacuum), clock_timestamp(),
+	ARRAY(SELECT quote_ident(n.nspname::text) || '.' || quote_ident(c.relname::text)
+		FROM pg_index AS i JOIN pg_class AS c ON c.oid = i.indexrelid JOIN pg_namespace AS n ON n.oid = c.relnamespace
+		WHERE i.indrelid = s.relid AND c.relname !~~ 'pglimit\_%' AND NOT EXISTS (SELECT 1 FROM pg_constraint AS k WHERE k.conindid = c.oid) ORDER BY 1)
 	FROM pg_stat_user_tables AS s WHERE s.relid = ANY ($1::oid[]) ORDER BY s.relname`
 
 func (p *patient) statistics(ctx context.Context) ([]statistics, error) {
@@ -67,23 +71,16 @@ func judgeHOT(s statistics, t table) Check {
 		return Check{}
 	}
 	c := Check{Verdict: Warn, Details: []string{fmt.Sprintf("%s: %.1f %% of %d updates are HOT", t.quoted, 100*share, s.Updates)}}
-	reset := fmt.Sprintf("SELECT pg_stat_reset_single_table_counters('%s'::regclass) to count from now on", t.quoted)
-	if slices.ContainsFunc(t.options, func(o string) bool { return strings.HasPrefix(o, "fillfactor=") }) {
-		c.Fix = fmt.Sprintf("see check snapshots, drop indexes of %s that pglimit did not create, and run %s", t.quoted, reset)
-	} else {
-		c.Fix = fmt.Sprintf("ALTER TABLE %s SET (fillfactor = 70), and run %s", t.quoted, reset)
+	for _, index := range s.Indexes {
+		c.Fix += "DROP INDEX " + index + "; "
 	}
-	return c
-}
-
-// worse adds what was found about one table.
-func worse(c, one Check) Check {
-	c.Verdict = max(c.Verdict, one.Verdict)
-	c.Details = append(c.Details, one.Details...)
-	if c.Fix != "" && one.Fix != "" {
-		c.Fix += "; "
+	if !slices.ContainsFunc(t.options, func(o string) bool { return strings.HasPrefix(o, "fillfactor=") }) {
+		c.Fix += fmt.Sprintf("ALTER TABLE %s SET (fillfactor = 70); ", t.quoted)
 	}
-	c.Fix += one.Fix
+	if c.Fix == "" {
+		c.NextStep = "look at check snapshots again and again: an old transaction ends HOT updates"
+	}
+	c.Fix += fmt.Sprintf("SELECT pg_stat_reset_single_table_counters(%s::regclass)", literal(t.quoted)) // to count from now on
 	return c
 }
 
@@ -116,7 +113,7 @@ func judgeBloat(s statistics, t table) (c Check) {
 	case s.Bytes >= leastSize && s.Bytes/max(1, s.Live) > mostRowBytes && t.name != "pglimit_sliding_window_log":
 		c.Verdict = Warn
 		c.Details = []string{fmt.Sprintf("%s: %d MB for %d rows; the space is used again", t.quoted, s.Bytes>>20, s.Live)}
-		c.Fix = fmt.Sprintf("VACUUM FULL %s at a quiet time: it locks the table", t.quoted)
+		c.Fix, c.NextStep = "VACUUM FULL "+t.quoted, "run it at a quiet time: it locks the table"
 	}
 	return c
 }
@@ -129,7 +126,9 @@ func checkAutovacuum(ctx context.Context, p *patient) (Check, error) {
 	var c Check
 	for _, name := range []string{"track_counts", "autovacuum"} {
 		if p.settings[name].value == "off" {
-			c = worse(c, Check{Verdict: Fail, Details: []string{name + " is off"}, Fix: p.system(name, "on")})
+			one := p.system(name, "on")
+			one.Verdict, one.Details = Fail, []string{name + " is off"}
+			c, c.FixAs = worse(c, one), p.fixer(admin)
 		}
 	}
 	for _, s := range all {
@@ -154,7 +153,7 @@ func judgeAutovacuum(s statistics, t table) Check {
 			last = duration.Format(s.Now.Sub(*s.Vacuum).Round(time.Minute)) + " ago"
 		}
 		return Check{Verdict: Warn, Details: []string{fmt.Sprintf("%s has %d dead rows and was vacuumed %s", t.quoted, s.Dead, last)},
-			Fix: fmt.Sprintf("VACUUM %s, and see check snapshots", t.quoted)}
+			Fix: "VACUUM " + t.quoted, NextStep: "see check snapshots if they stay"}
 	}
 	return Check{}
 }

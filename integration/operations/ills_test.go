@@ -2,7 +2,9 @@ package operations
 
 import (
 	"context"
-	"fmt"
+	"regexp"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -12,44 +14,171 @@ import (
 	"github.com/pglimit/pglimit/integration/bed"
 )
 
-// databaseHas is SQL that sets a setting for all later sessions of the database.
-func databaseHas(name, value string) string {
-	return fmt.Sprintf("DO $$ BEGIN EXECUTE format('ALTER DATABASE %%I SET %s = %%L', current_database(), '%s'); END $$", name, value)
+// ward is a database as docs/production.md sets it up: an owner migrates, and an app runs.
+type ward struct {
+	root, owner, app string // addresses
+	names            *strings.Replacer
 }
 
-// TestDoctorIlls: SQL makes a healthy database ill, a check finds it, and its fix mends it.
+// newWard sets a database up in which the doctor of the app says only ok.
+func newWard(t *testing.T) ward {
+	t.Helper()
+	root := bed.EmptyDatabase(t)
+	w := ward{root: bed.WithSearchPath(t, root, "limits"), owner: bed.RuntimeRole(t, root), app: bed.RuntimeRole(t, root)}
+	other := bed.RoleOf(t, bed.RuntimeRole(t, root))
+	database := bed.Value[string](t, bed.Connect(t, root), "SELECT quote_ident(current_database())")
+	w.names = strings.NewReplacer("$owner", bed.RoleOf(t, w.owner), "$app", bed.RoleOf(t, w.app), "$other", other, "$database", database)
+	w.run(t, root, `GRANT CREATE ON DATABASE $database TO $owner; CREATE SCHEMA limits AUTHORIZATION $owner; REVOKE CREATE ON SCHEMA public FROM PUBLIC;
+		ALTER ROLE $owner IN DATABASE $database SET search_path = limits; ALTER ROLE $app IN DATABASE $database SET search_path = limits;
+		GRANT pg_read_all_stats TO $app`)
+	for _, line := range []string{"pglimit migrate up", "pglimit migrate up --functions", "pglimit migrate grants $app --apply"} {
+		w.run(t, w.owner, line)
+	}
+	if found := w.examine(t); len(found) > 0 {
+		t.Fatalf("a healthy database: %+v", found)
+	}
+	return w
+}
+
+// run runs a line of SQL or shell, as it is typed, in a new session of an address.
+func (w ward) run(t *testing.T, address, line string) {
+	t.Helper()
+	paste(t, address, w.names.Replace(line))
+}
+
+// paste runs a fix as it is, in a new session or shell.
+func paste(t *testing.T, address, fix string) {
+	t.Helper()
+	if call, ok := strings.CutPrefix(fix, "pglimit "); ok {
+		if code, _, stderr := bed.Pglimit(t, address, words(call)...); code != 0 {
+			t.Fatalf("%s: exit code %d: %s", fix, code, stderr)
+		}
+		return
+	}
+	conn := bed.ConnectOnce(t, address)
+	for statement := range strings.SplitSeq(fix, ";") {
+		if _, err := conn.Exec(t.Context(), statement, pgx.QueryExecModeSimpleProtocol); err != nil {
+			t.Fatalf("%q: %v", statement, err)
+		}
+	}
+	if err := conn.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// finding is a line of the doctor that is not ok, with its fix.
+type finding struct{ line, fix, as, next string }
+
+var (
+	verdictLine = regexp.MustCompile(`^(fail|warn|unchecked) +(\S+ +\S.*)$`)
+	fixLine     = regexp.MustCompile(`^ +fix(?:, as (.*?))?: (.*)$`)
+	nextLine    = regexp.MustCompile(`^ +next: (.*)$`)
+)
+
+// examine runs the command as the app, and reads what it prints up to the first ok. The
+// shared server runs without fsync, and its tests take its connections.
+func (w ward) examine(t *testing.T) (all []finding) {
+	t.Helper()
+	code, stdout, stderr := bed.Pglimit(t, w.app, "doctor", "--timeout", "1m", "--skip", "durability,connections")
+	if code > 1 {
+		t.Fatalf("exit code %d: %s", code, stderr)
+	}
+	for line := range strings.Lines(stdout) {
+		line = strings.TrimSuffix(line, "\n")
+		if m := verdictLine.FindStringSubmatch(line); m != nil {
+			all = append(all, finding{line: m[1] + " " + strings.Join(strings.Fields(m[2]), " ")})
+		} else if m := fixLine.FindStringSubmatch(line); m != nil {
+			all[len(all)-1].as, all[len(all)-1].fix = m[1], m[2]
+		} else if m := nextLine.FindStringSubmatch(line); m != nil {
+			all[len(all)-1].next = m[1]
+		}
+	}
+	return all
+}
+
+// address is that of whom a fix names.
+func (w ward) address(as string) string {
+	switch {
+	case as == "":
+		return w.app
+	case as == "a superuser":
+		return w.root
+	}
+	return w.owner
+}
+
+// TestDoctorIlls: SQL or a command makes a healthy database ill in one way, and the doctor
+// has one finding, whatever else fails for that reason. Its fix, pasted as it is, mends that;
+// at the end all is ok again.
 func TestDoctorIlls(t *testing.T) {
 	t.Parallel()
-	address := bed.NewDatabase(t)
-	pool := bed.Connect(t, address)
-	role := bed.RoleOf(t, bed.RuntimeRole(t, address))
+	w := newWard(t)
+	type step struct{ line, fix string }
+	const grants = "as role $owner: pglimit migrate grants $app --apply"
 	for _, c := range []struct {
-		check, sql string
-		status     doctor.Verdict
-		words      []string
+		break_ string
+		steps  []step
 	}{
-		{"isolation", databaseHas("default_transaction_isolation", "serializable"), doctor.Warn, []string{"serializable", "ErrRetryTx"}},
-		{"timeouts", databaseHas("lock_timeout", "900ms"), doctor.Warn, []string{"1 timeouts", "lock_timeout is 900 ms"}},
-		{"timeouts", databaseHas("statement_timeout", "900ms") + ";" + databaseHas("idle_in_transaction_session_timeout", "999ms"), doctor.Warn,
-			[]string{"2 timeouts", "statement_timeout is 900 ms", "idle_in_transaction_session_timeout is 999 ms"}},
-		{"primary", databaseHas("default_transaction_read_only", "on"), doctor.Fail, []string{"default_transaction_read_only is on", "every decision is refused"}},
-		{"schemas", "GRANT CREATE ON SCHEMA public TO PUBLIC, " + role, doctor.Warn, []string{"REVOKE CREATE ON SCHEMA public FROM PUBLIC, " + role}},
-		{"schemas", "ALTER SCHEMA public OWNER TO " + role, doctor.Warn, []string{"belongs to role " + role}},
-		{"unlogged", "ALTER TABLE pglimit_gcra SET UNLOGGED; ALTER TABLE pglimit_lease SET UNLOGGED", doctor.Fail, []string{"2 tables", "public.pglimit_gcra"}},
-		{"autovacuum", "ALTER TABLE pglimit_gcra SET (autovacuum_enabled = false)", doctor.Fail, []string{"autovacuum is off for public.pglimit_gcra"}},
-		{"policies", "DELETE FROM pglimit_policy_version", doctor.Fail, []string{"pglimit_policy_version has 0 rows"}},
+		{"ALTER ROLE $app IN DATABASE $database RESET search_path", []step{
+			{"fail tables the tables are in schema limits, which is not in the search_path (public)", `ALTER ROLE $app IN DATABASE $database SET search_path = "$user", public, limits`}}},
+		{"ALTER ROLE $app IN DATABASE $database SET search_path = limits; REVOKE USAGE ON SCHEMA limits FROM $app", []step{
+			{"fail tables the tables are in schema limits, which is not open to role $app", "as the owner of the tables: pglimit migrate grants $app --apply"}}},
+		{"REVOKE SELECT ON limits.pglimit_keys, limits.pglimit_goose_db_version FROM $app", []step{
+			{"warn grants role $app may decide, and lacks rights that the command needs", grants}}},
+		{"REVOKE UPDATE ON limits.pglimit_gcra FROM $app", []step{{"fail grants role $app lacks rights that the library", grants}}},
+		{"REVOKE ALL ON ALL TABLES IN SCHEMA limits FROM $app", []step{{"fail grants role $app lacks rights that the library", grants}}},
+		{"pglimit migrate down", []step{{"fail migrations 1 of this release's", "as role $owner: pglimit migrate up"}, {"fail grants", grants}}},
+		{"pglimit migrate down --functions", []step{{"fail functions 1 of this release's", "as role $owner: pglimit migrate up --functions"}}},
+		{"DROP SCHEMA pglimit, pglimit_ask CASCADE; DROP SCHEMA limits CASCADE; CREATE SCHEMA limits AUTHORIZATION $owner; GRANT USAGE ON SCHEMA limits TO $app", []step{
+			{"fail tables no schema of the search_path (limits) has pglimit's tables", "as the role that migrates: pglimit migrate up"}, {"fail grants", grants}}},
+		{"ALTER DATABASE $database SET default_transaction_read_only = on", []step{
+			{"fail primary default_transaction_read_only is on: every decision is refused", "BEGIN READ WRITE; ALTER ROLE $app IN DATABASE $database SET default_transaction_read_only = off; COMMIT"}}},
+		{"BEGIN READ WRITE; ALTER DATABASE $database RESET default_transaction_read_only; ALTER DATABASE $database SET default_transaction_isolation = serializable; COMMIT", []step{
+			{"warn isolation default_transaction_isolation is serializable", "ALTER ROLE $app IN DATABASE $database SET default_transaction_isolation = 'read committed'"}}},
+		{"ALTER DATABASE $database SET statement_timeout = '900ms'; ALTER DATABASE $database SET lock_timeout = '999ms'", []step{
+			{"warn timeouts 2 timeouts of this role", "ALTER ROLE $app IN DATABASE $database SET statement_timeout = '5s'; ALTER ROLE $app IN DATABASE $database SET lock_timeout = '5s'"}}},
+		{"GRANT CREATE ON SCHEMA limits TO PUBLIC, $other", []step{
+			{"warn schemas other roles may create objects in 1 of the schemas", "as a superuser: REVOKE CREATE ON SCHEMA limits FROM PUBLIC, $other"}}},
+		{"ALTER SCHEMA limits OWNER TO $other", []step{{"warn schemas", "as a superuser: ALTER SCHEMA limits OWNER TO $owner"}}},
+		{"ALTER TABLE limits.pglimit_gcra SET UNLOGGED; ALTER TABLE limits.pglimit_lease SET UNLOGGED", []step{
+			{"fail unlogged 2 tables are not logged", "as role $owner: ALTER TABLE limits.pglimit_gcra SET LOGGED; ALTER TABLE limits.pglimit_lease SET LOGGED"}}},
+		{"ALTER TABLE limits.pglimit_gcra SET (autovacuum_enabled = false)", []step{
+			{"fail autovacuum dead rows stay: autovacuum is off for limits.pglimit_gcra", "as role $owner: ALTER TABLE limits.pglimit_gcra RESET (autovacuum_enabled)"}}},
+		{"DELETE FROM limits.pglimit_policy_version", []step{
+			{"fail policies limits.pglimit_policy_version has 0 rows", "INSERT INTO limits.pglimit_policy_version (version) SELECT coalesce(max(version), 0) FROM limits.pglimit_policy_history"}}},
+		{"REVOKE pg_read_all_stats FROM $app", []step{
+			{"unchecked snapshots no transaction is older than 1m of this role's sessions", "as a superuser: GRANT pg_read_all_stats TO $app"}}},
 	} {
-		expect(t, pool, c.check, doctor.OK)
-		bed.Exec(t, pool, c.sql, pgx.QueryExecModeSimpleProtocol)
-		mend(t, pool, expect(t, pool, c.check, c.status, c.words...).Fix)
-		expect(t, pool, c.check, doctor.OK)
+		address := w.root
+		if strings.HasPrefix(c.break_, "pglimit ") {
+			address = w.owner
+		}
+		w.run(t, address, c.break_)
+		for _, s := range c.steps {
+			found := w.examine(t)
+			others := slices.DeleteFunc(slices.Clone(found), func(f finding) bool { return strings.HasPrefix(f.line, "unchecked ") })
+			if len(found) == 0 || len(others) > 1 || len(found) > 2 {
+				t.Fatalf("%s: one finding, and what it hides: %+v", c.break_, found)
+			}
+			got := found[0]
+			line, fix := w.names.Replace(s.line), w.names.Replace(s.fix)
+			if got.as != "" {
+				got.fix = "as " + got.as + ": " + got.fix
+			}
+			if !strings.HasPrefix(got.line, line) || got.fix != fix || got.fix+got.next == "" {
+				t.Errorf("%s: %+v, want %s, fix %s", c.break_, got, line, fix)
+			}
+			w.run(t, w.address(found[0].as), found[0].fix)
+			t.Logf("%s\n  fix: %s", got.line, got.fix)
+		}
+		if found := w.examine(t); len(found) > 0 {
+			t.Fatalf("after %s and its fix: %+v", c.break_, found)
+		}
 	}
-	bed.Exec(t, pool, databaseHas("lock_timeout", "0")) // none
-	expect(t, pool, "timeouts", doctor.OK)
-	own := bed.Connect(t, address, bed.Setting("default_transaction_isolation", "repeatable read"))
-	expect(t, own, "isolation", doctor.Warn, "repeatable read", "remove default_transaction_isolation from the connection string")
+	for _, line := range []string{"pglimit top --once", "pglimit migrate status", "pglimit override list"} {
+		w.run(t, w.app, line)
+	}
 }
-
 func TestDoctorConnections(t *testing.T) {
 	t.Parallel()
 	address := bed.NewDatabase(t)
@@ -70,6 +199,15 @@ func TestDoctorConnections(t *testing.T) {
 	if c := find(t, role, "connections"); c.Verdict == doctor.OK || !says(c, "the database's CONNECTION LIMIT") {
 		t.Errorf("%+v", c)
 	}
+}
+
+// TestDoctorClientSettings: a setting of the connection string is not the role's.
+func TestDoctorClientSettings(t *testing.T) {
+	t.Parallel()
+	address := bed.NewDatabase(t)
+	expect(t, bed.Connect(t, address, bed.Setting("lock_timeout", "0")), "timeouts", doctor.OK) // none
+	own := bed.Connect(t, address, bed.Setting("default_transaction_isolation", "repeatable read"))
+	expect(t, own, "isolation", doctor.Warn, "repeatable read", "ErrRetryTx", "remove default_transaction_isolation from the connection string")
 }
 
 func TestDoctorClock(t *testing.T) {

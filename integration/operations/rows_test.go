@@ -8,7 +8,6 @@ import (
 
 	"github.com/pglimit/pglimit/doctor"
 	"github.com/pglimit/pglimit/integration/bed"
-	"github.com/pglimit/pglimit/internal/must"
 )
 
 func TestDoctorFuture(t *testing.T) {
@@ -46,10 +45,10 @@ func TestDoctorJanitor(t *testing.T) {
 	expect(t, pool, "due", doctor.OK, "0 due rows and 0 of 0 open reservations")
 	expect(t, pool, "janitor", doctor.OK, "no sweep was ever completed, and nothing waits for one")
 	bed.InsertRows(t, pool, "pglimit_gcra", "p", 3, bed.Value[int64](t, pool, `SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint - 7200000000`))
-	expect(t, pool, "due", doctor.Fail, "3 due rows", "the oldest for 2h", "pglimit janitor --once")
+	c := expect(t, pool, "due", doctor.Fail, "3 due rows", "the oldest for 2h", "pglimit janitor")
 	expect(t, pool, "janitor", doctor.Fail, "no sweep was ever completed", "pglimit janitor")
 	expectIn(t, find(t, pool, "due", doctor.Config{JanitorInterval: time.Hour}), doctor.OK)
-	must.OK(bed.NewJanitor(t, pool, nil).Sweep(t.Context()))(t)
+	mend(t, pool, c.Fix)
 	expect(t, pool, "due", doctor.OK)
 	expect(t, pool, "janitor", doctor.OK, "deleted 3 rows", "no janitor has the lease")
 	bed.Exec(t, pool, `UPDATE pglimit_sweep SET swept_at_us = swept_at_us - 600000000`)

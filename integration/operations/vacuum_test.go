@@ -2,7 +2,6 @@ package operations
 
 import (
 	"context"
-	"strings"
 	"testing"
 	"time"
 
@@ -21,12 +20,10 @@ func TestDoctorHOT(t *testing.T) {
 	for range 51 {
 		bed.Exec(t, pool, "UPDATE pglimit_gcra SET level = level + 1")
 	}
-	await(t, pool, "hot", doctor.Warn, "public.pglimit_gcra: 0.0 % of 10200 updates are HOT", "drop indexes of public.pglimit_gcra")
+	await(t, pool, "hot", doctor.Warn, "public.pglimit_gcra: 0.0 % of 10200 updates are HOT")
 	bed.Exec(t, pool, "ALTER TABLE pglimit_gcra RESET (fillfactor)")
-	c := expect(t, pool, "hot", doctor.Warn, "ALTER TABLE public.pglimit_gcra SET (fillfactor = 70)")
-	alter, reset, _ := strings.Cut(c.Fix, ", and run ")
-	mend(t, pool, alter)
-	mend(t, pool, strings.TrimSuffix(reset, " to count from now on"))
+	c := expect(t, pool, "hot", doctor.Warn, "DROP INDEX public.extra; ALTER TABLE public.pglimit_gcra SET (fillfactor = 70); SELECT ")
+	mend(t, pool, c.Fix)
 	await(t, pool, "hot", doctor.OK)
 }
 
@@ -72,12 +69,9 @@ func TestDoctorSnapshots(t *testing.T) {
 
 	roleAddress := bed.RuntimeRole(t, address)
 	role, name := bed.Connect(t, roleAddress), bed.RoleOf(t, roleAddress)
-	hidden := expectIn(t, find(t, role, "snapshots", tiny), doctor.OK, "not visible to this role: GRANT pg_read_all_stats TO "+name)
-	bed.Exec(t, pool, "GRANT pg_read_all_stats TO "+name)
+	hidden := expectIn(t, find(t, role, "snapshots", tiny), doctor.Unchecked, "those of others are not visible", "GRANT pg_read_all_stats TO "+name)
+	mend(t, pool, hidden.Fix)
 	expectIn(t, find(t, role, "snapshots", tiny), doctor.Fail, "pid "+pid)
-	if !strings.Contains(hidden.Message, " sessions of other roles") {
-		t.Errorf("%+v", hidden)
-	}
 
 	mend(t, pool, c.Fix)
 	bed.Eventually(t, "the session has ended", func(context.Context) (bool, error) {

@@ -15,7 +15,7 @@ import (
 // exposed renders what Strangers finds: "public: PUBLIC; more of alice".
 func exposed(t *testing.T, pool *pgxpool.Pool) string {
 	t.Helper()
-	all, err := migrations.Strangers(t.Context(), bed.DB(t, pool))
+	all, err := migrations.Strangers(t.Context(), bed.DB(t, pool), 0)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -68,7 +68,7 @@ func TestStrangersTablesInFront(t *testing.T) {
 	}
 	report := must.OK(doctor.Run(t.Context(), pool, nil))(t)
 	at := slices.IndexFunc(report.Checks, func(c doctor.Check) bool { return c.Name == "schemas" })
-	if c := report.Checks[at]; c.Verdict != doctor.Fail || !strings.Contains(c.Message, stranger) || c.Fix == "" {
+	if c := report.Checks[at]; c.Verdict != doctor.Fail || !strings.Contains(c.Message, stranger) || c.NextStep == "" {
 		t.Errorf("the doctor: %+v", c)
 	}
 	if n := bed.Value[int](t, owner, "SELECT count(*) FROM runs"); n != 0 {

@@ -69,7 +69,7 @@ func ApplyGrants(ctx context.Context, pool *pgxpool.Pool, roles Roles) (GrantPla
 func grants(ctx context.Context, pool *pgxpool.Pool, roles Roles, apply bool) (plan GrantPlan, err error) {
 	if len(roles.Askers) > 0 {
 		db := stdlib.OpenDBFromPool(pool)
-		exposed, err := Strangers(ctx, db)
+		exposed, err := Strangers(ctx, db, 0)
 		err = errors.Join(err, db.Close())
 		if err != nil {
 			return plan, err

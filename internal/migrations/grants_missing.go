@@ -13,42 +13,46 @@ import (
 )
 
 // MissingGrants returns the GRANT statements for those rights that the connection's role
-// lacks and the library, the command and the janitor need: on the tables of the
-// search_path, their schema and the functions that statements call. It returns none if the
-// role has all. Run the statements as the owner of the tables. [PlanGrants] also covers the
-// views and the SQL functions.
+// lacks: missing are those that the library, the command and the janitor need on the tables
+// of the search_path, their schema and the functions that statements call. reads are those
+// that only the command needs, on the views and the records of migrations. [PlanGrants] also
+// covers the SQL functions.
 //
 // MissingGrants only reads. It returns an error if no schema of the search_path has the
 // tables, or if one of this release's tables is missing.
-func MissingGrants(ctx context.Context, db *sql.DB) (statements []string, err error) {
+func MissingGrants(ctx context.Context, db *sql.DB) (missing, reads []string, err error) {
 	begun, err := db.BeginTx(ctx, &sql.TxOptions{ReadOnly: true})
 	if err != nil {
-		return nil, fmt.Errorf("pglimit: read the connection's role: %w", err)
+		return nil, nil, fmt.Errorf("pglimit: read the connection's role: %w", err)
 	}
 	defer begun.Rollback()
 	tx := sqldb.Tx(begun)
 	var name string
 	if err := tx.QueryRow(ctx, `SELECT current_user::text`).Scan(&name); err != nil {
-		return nil, fmt.Errorf("pglimit: read the connection's role: %w", err)
+		return nil, nil, fmt.Errorf("pglimit: read the connection's role: %w", err)
 	}
 	g, err := readGranting(ctx, tx, Roles{Operators: []string{name}})
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	for _, r := range []right{
-		{"SCHEMA", []string{"USAGE"}, g.home},
-		{"TABLE", []string{"SELECT", "INSERT", "UPDATE", "DELETE"}, g.tables},
-		{"FUNCTION", []string{"EXECUTE"}, g.helpers},
+	for _, r := range []struct {
+		right
+		into *[]string
+	}{
+		{right{"SCHEMA", []string{"USAGE"}, g.home}, &missing},
+		{right{"TABLE", []string{"SELECT", "INSERT", "UPDATE", "DELETE"}, g.tables}, &missing},
+		{right{"FUNCTION", []string{"EXECUTE"}, g.helpers}, &missing},
+		{right{"TABLE", []string{"SELECT"}, g.readable}, &reads},
 	} {
-		lacking, err := g.lacking(ctx, g.operators[0].oid, r)
+		lacking, err := g.lacking(ctx, g.operators[0].oid, r.right)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		for _, l := range lacking {
-			statements = append(statements, "GRANT "+l.String()+" TO "+g.operators[0].quoted)
+			*r.into = append(*r.into, "GRANT "+l.String()+" TO "+g.operators[0].quoted)
 		}
 	}
-	return statements, nil
+	return missing, reads, nil
 }
 
 // lacking returns which of the privileges of r a role lacks. Objects that lack the same

@@ -7,7 +7,8 @@ import (
 	"strings"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglimit/pglimit/db"
 )
 
 // Presence reports which of the objects that a migration creates exist in a database.
@@ -30,14 +31,14 @@ func (p Presence) Complete() bool { return len(p.Present) > 0 && len(p.Missing) 
 // they were created: also by exported migrations in an application's goose folder, or by
 // printed SQL, which the set does not record. It looks in the search_path, only
 // reads, and takes no lock.
-func (s *Set) Present(ctx context.Context, pool *pgxpool.Pool) ([]Presence, error) {
+func (s *Set) Present(ctx context.Context, tx db.DBTX) ([]Presence, error) {
 	objects := s.objects()
 	var functions []bool
 	var schemas, names, settings []string
 	for _, o := range objects {
 		functions, schemas, names, settings = append(functions, o.kind == "FUNCTION"), append(schemas, o.schema), append(names, o.name), append(settings, o.setting)
 	}
-	rows, err := pool.Query(ctx, presence, functions, schemas, names, settings)
+	rows, err := tx.Query(ctx, presence, functions, schemas, names, settings)
 	if err != nil {
 		return nil, s.explain(err)
 	}

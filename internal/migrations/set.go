@@ -155,7 +155,7 @@ func (s *Set) refuse(ctx context.Context, db *sql.DB, to int64) error {
 	if !s.guarded {
 		return nil
 	}
-	all, err := Strangers(ctx, db)
+	all, err := Strangers(ctx, db, 0)
 	if all = existing(all); err != nil || len(all) == 0 {
 		return err
 	}

@@ -30,8 +30,9 @@ type Exposure struct {
 	Missing string
 }
 
-// Fix returns the SQL that takes the right to create objects away.
-func (e Exposure) Fix() string {
+// Fix returns the SQL that takes the right to create objects away. heir, as SQL, is the role
+// that a schema of another role should belong to.
+func (e Exposure) Fix(heir string) string {
 	place := "SCHEMA " + e.Schema
 	if e.Missing != "" {
 		place = "DATABASE " + e.Missing
@@ -41,7 +42,7 @@ func (e Exposure) Fix() string {
 		all = append(all, fmt.Sprintf("REVOKE CREATE ON %s FROM %s", place, strings.Join(e.Creators, ", ")))
 	}
 	if e.Owner != "" {
-		all = append(all, fmt.Sprintf("ALTER SCHEMA %s OWNER TO CURRENT_USER", e.Schema))
+		all = append(all, fmt.Sprintf("ALTER SCHEMA %s OWNER TO %s", e.Schema, heir))
 	}
 	return strings.Join(all, "; ")
 }
@@ -57,9 +58,9 @@ func (e Exposure) String() string {
 	}
 	roles := strings.Join(e.Creators, ", ")
 	if e.Missing != "" {
-		return fmt.Sprintf("%s may create schema %s, which comes before others in the search_path: run %s, or name only schemas that exist: end the connection string in ?search_path=public", roles, e.Schema, e.Fix())
+		return fmt.Sprintf("%s may create schema %s, which comes before others in the search_path: run %s, or name only schemas that exist: end the connection string in ?search_path=public", roles, e.Schema, e.Fix("CURRENT_USER"))
 	}
-	return fmt.Sprintf("%s may create objects in schema %s: run %s, %s", roles, e.Schema, e.Fix(), own)
+	return fmt.Sprintf("%s may create objects in schema %s: run %s, %s", roles, e.Schema, e.Fix("CURRENT_USER"), own)
 }
 
 // existing returns the exposures of schemas that are there. The SQL functions name their
@@ -73,10 +74,10 @@ func existing(all []Exposure) []Exposure {
 // pg_catalog's exactly.
 const exposures = `
 WITH RECURSIVE groups (role) AS (
-    SELECT r.oid FROM pg_catalog.pg_roles AS r WHERE r.rolname = current_user
+    SELECT r.oid FROM pg_catalog.pg_roles AS r WHERE r.rolname = current_user OR r.oid = $1::int8::oid
     UNION SELECT m.roleid FROM pg_catalog.pg_auth_members AS m JOIN groups AS g ON g.role = m.member
 ), members (role) AS (
-    SELECT r.oid FROM pg_catalog.pg_roles AS r WHERE r.rolname = current_user
+    SELECT r.oid FROM pg_catalog.pg_roles AS r WHERE r.rolname = current_user OR r.oid = $1::int8::oid
     UNION SELECT m.member FROM pg_catalog.pg_auth_members AS m JOIN members AS g ON g.role = m.roleid
 ), known (role) AS (
     SELECT g.role FROM groups AS g
@@ -127,11 +128,14 @@ WHERE m.place < (SELECT max(o.place) FROM named AS o WHERE o.there) AND NOT m.th
 // no such schema. Missing schemas that come before others in the search_path, and that
 // other roles may create, follow. It only reads.
 //
+// trusted is the oid of one more role that does not count as another one, such as the owner of
+// the tables while another role runs; 0: none. Whoever migrates must not trust that owner.
+//
 // Superusers, the connection's role, its members and the groups that it is a member of
 // do not count as other roles. In databases created by PostgreSQL 14 or earlier, PUBLIC
 // may create objects in schema public.
-func Strangers(ctx context.Context, db *sql.DB) (all []Exposure, err error) {
-	rows, err := db.QueryContext(ctx, exposures)
+func Strangers(ctx context.Context, db *sql.DB, trusted uint32) (all []Exposure, err error) {
+	rows, err := db.QueryContext(ctx, exposures, int64(trusted))
 	if err != nil {
 		return nil, fmt.Errorf("pglimit: read the rights on the schemas of the search_path: %w", err)
 	}

@@ -23,15 +23,16 @@ func newDoctor(db *connect.Database, out *cli.Output) *cobra.Command {
 		Short: "Check the database for what refuses, slows down or loses decisions",
 		Long: `Check the database for what refuses, slows down or loses decisions: rights,
 migrations, poolers, settings, clocks, the janitor, dead rows and what keeps them,
-replicas and stored policies. Each line is ok, warn or fail; a fix follows where
-there is one.
+replicas and stored policies. The worst comes first. Each line is fail, warn,
+unchecked or ok. A fix can be pasted into psql or a shell as it is. Checks that
+fail for the same cause are one finding: the others are unchecked.
 
-doctor only reads. It takes no lock that a decision could wait for. What the role
-may not see is said. Run it as the role of the application to check its rights,
-and as a member of pg_monitor to see all sessions.
+doctor only reads. It takes no lock that a decision could wait for. Run it as the
+role of the application to check its rights. A check is unchecked if that role may
+not look; the fix is the grant that lets it. Members of pg_monitor see all sessions.
 
 Exit codes: 0 if no check fails, 1 if one does, 2 for wrong usage, 3 if the
-database cannot be reached. With --strict, a warning counts as a failure.
+database cannot be reached. With --strict, warn and unchecked count as failures.
 
 The checks are:
 ` + wrap(doctor.Names(), 78, "  "),
@@ -55,7 +56,7 @@ The checks are:
 			}
 			worst := report.Verdict()
 			color := cli.OnTerminal(cmd.OutOrStdout()) && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
-			return out.Answer(cmd, worst == doctor.OK || worst == doctor.Warn && !strict, struct {
+			return out.Answer(cmd, worst == doctor.OK || worst < doctor.Fail && !strict, struct {
 				Verdict doctor.Verdict `json:"verdict"`
 				doctor.Report
 			}{worst, report}, doctorText(report, color))
@@ -64,7 +65,7 @@ The checks are:
 	flags := cmd.Flags()
 	flags.StringSliceVar(&config.Only, "only", nil, "`checks` to make, by their names; default: all")
 	flags.StringSliceVar(&config.Skip, "skip", nil, "`checks` to leave out")
-	flags.BoolVar(&strict, "strict", false, "end with exit code 1 for a warning too")
+	flags.BoolVar(&strict, "strict", false, "end with exit code 1 unless all is ok")
 	cli.DurationVar(flags, &config.Timeout, "timeout", 0, "`time` for each check, 10ms to 10m; default: 5s")
 	cli.DurationVar(flags, &config.JanitorInterval, "janitor-interval", 0, "`interval` of your janitors; default: 1m")
 	cli.DurationVar(flags, &config.OldTransaction, "old-transaction", 0, "`age` from which a transaction is reported; default: 1m")
@@ -75,41 +76,68 @@ The checks are:
 }
 
 // The colours of a terminal.
-var colors = map[doctor.Verdict]string{doctor.OK: "\x1b[32m", doctor.Warn: "\x1b[33m", doctor.Fail: "\x1b[1;31m"}
+var colors = map[doctor.Verdict]string{doctor.OK: "\x1b[32m", doctor.Unchecked: "\x1b[36m", doctor.Warn: "\x1b[33m", doctor.Fail: "\x1b[1;31m"}
 
 const plain = "\x1b[0m"
 
-// render writes a line for each check, with its fix and details below unless it is ok.
+// doctorText writes a line for each check, with its details, fix and next step below unless
+// it is ok. Checks that say the same share a line.
 func doctorText(report doctor.Report, color bool) string {
-	width := 0
-	for _, c := range report.Checks {
-		width = max(width, len(c.Name))
+	const verdicts = len("unchecked")
+	names, width, counts := map[string][]string{}, 0, map[doctor.Verdict]int{}
+	same := func(c doctor.Check) string {
+		return fmt.Sprintf("%v %q %q %q", c.Verdict, c.Message, c.Fix, c.NextStep)
 	}
-	indent := strings.Repeat(" ", 6+width+2)
-	var text strings.Builder
-	counts := map[doctor.Verdict]int{}
 	for _, c := range report.Checks {
+		names[same(c)] = append(names[same(c)], c.Name)
+		width = max(width, len(c.Name))
 		counts[c.Verdict]++
-		verdict := fmt.Sprintf("%-4s", c.Verdict)
+	}
+	var text strings.Builder
+	line := func(verdict, name, message string) {
+		fmt.Fprintf(&text, "%-*s  %-*s  %s\n", verdicts, verdict, width, name, escaped(message))
+	}
+	for _, c := range report.Checks {
+		all := names[same(c)]
+		if all[0] != c.Name {
+			continue
+		}
+		verdict := fmt.Sprintf("%-*s", verdicts, c.Verdict)
 		if color {
 			verdict = colors[c.Verdict] + verdict + plain
 		}
-		fmt.Fprintf(&text, "%s  %-*s  %s\n", verdict, width, c.Name, escaped(c.Message))
+		line(verdict, c.Name, c.Message)
 		if c.Verdict == doctor.OK {
 			continue
 		}
+		if len(all) > 1 {
+			line("", "", "so are "+strings.Join(all[1:], ", "))
+		}
 		for _, d := range c.Details {
 			if !strings.Contains(c.Message, d) && !strings.Contains(c.Fix, d) {
-				fmt.Fprintf(&text, "%s%s\n", indent, escaped(d))
+				line("", "", d)
 			}
 		}
-		fmt.Fprintf(&text, "%sfix: %s\n", indent, escaped(c.Fix))
+		if as := "fix"; c.Fix != "" {
+			if c.FixAs != "" {
+				as += ", as " + c.FixAs
+			}
+			line("", "", as+": "+c.Fix)
+		}
+		if c.NextStep != "" {
+			line("", "", "next: "+c.NextStep)
+		}
 	}
-	fmt.Fprintf(&text, "%d ok, %d to improve, %d failed, in %s\n", counts[doctor.OK], counts[doctor.Warn], counts[doctor.Fail], duration.Format(report.Took.Round(time.Millisecond)))
+	for _, v := range []doctor.Verdict{doctor.Fail, doctor.Warn, doctor.Unchecked, doctor.OK} {
+		if counts[v] > 0 {
+			fmt.Fprintf(&text, "%d %s, ", counts[v], v)
+		}
+	}
+	fmt.Fprintf(&text, "in %s\n", duration.Format(report.Took.Round(time.Millisecond)))
 	return text.String()
 }
 
-// oneLine returns a text, which may have names of the database, without line feeds and
+// escaped returns a text, which may have names of the database, without line feeds and
 // without characters that a terminal obeys.
 func escaped(s string) string {
 	return printable.Escape(strings.ReplaceAll(s, "\n", " "))

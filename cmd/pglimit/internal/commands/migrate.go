@@ -173,7 +173,7 @@ func migrate(cmd *cobra.Command, db *connect.Database, out *cli.Output, directio
 func strangers(ctx context.Context, pool *pgxpool.Pool) ([]string, error) {
 	db := stdlib.OpenDBFromPool(pool)
 	defer db.Close()
-	all, err := migrations.Strangers(ctx, db)
+	all, err := migrations.Strangers(ctx, db, 0)
 	if err != nil {
 		return nil, cli.DatabaseError(err)
 	}

@@ -34,7 +34,7 @@ export const overview = {
     return { denials, keys, checks };
   },
   render({ denials, keys, checks }, { width }) {
-    const bad = worstFirst(checks).filter((c) => c.verdict !== "ok");
+    const bad = worstFirst(checks).filter((c) => !["ok", "unchecked"].includes(c.verdict));
     return h("div", { class: "panels" },
       panel("Denials over time", true, denials.slots.length ? chart(denials, width) : empty("None are counted in the last 24 hours. Programs with a DenialLog count theirs, and SQL functions those of policies with count_denials.")),
       panel("Doctor", true, h("p", null, tally(checks), ". ", h("a", { href: "#/doctor" }, "All checks")), bad.length > 0 && h("ul", { class: "list" }, bad.map(check))),

@@ -46,7 +46,7 @@ export function keysTable(label, { rows, at }) {
   ], rows, (r) => [r.policy, r.algorithm, r.key].join("\n"));
 }
 
-const marks = { ok: "✓", warn: "!", fail: "✕" };
+const marks = { fail: "✕", warn: "!", unchecked: "?", ok: "✓" };
 
 /** Returns a check of the doctor, with its fix. */
 export function check(c) {
@@ -55,11 +55,13 @@ export function check(c) {
     h("span", { class: known ? `status ${c.verdict}` : "status" }, h("span", { "aria-hidden": "true" }, known ? marks[c.verdict] : "?", " "), c.verdict), " · ",
     h("strong", null, foreign(c.name)), ": ", foreign(c.message),
     c.details?.length > 0 && h("ul", { class: "quiet small" }, c.details.map((line) => h("li", null, foreign(line)))),
+    c.fix_as && h("p", { class: "small" }, "As ", foreign(c.fix_as), ":"),
     c.fix && h("div", { class: "fix" }, h("pre", { tabindex: "0", role: "group", "aria-label": `Fix for ${c.name}` }, c.fix),
-      h("button", { class: "small", "data-do": "copy", "data-text": c.fix, "aria-label": `Copy the fix for ${c.name}` }, "Copy")));
+      h("button", { class: "small", "data-do": "copy", "data-text": c.fix, "aria-label": `Copy the fix for ${c.name}` }, "Copy")),
+    c.next_step && h("p", { class: "small" }, "Next: ", foreign(c.next_step)));
 }
 
-const order = ["fail", "warn", "ok"];
+const order = Object.keys(marks);
 
 /** Sorts checks, worst first; those of an unknown verdict are first of all. */
 export const worstFirst = (checks) => [...checks].sort((a, b) => order.indexOf(a.verdict) - order.indexOf(b.verdict));
@@ -67,7 +69,7 @@ export const worstFirst = (checks) => [...checks].sort((a, b) => order.indexOf(a
 /** Returns how many checks failed or warn, in words. */
 export function tally(checks) {
   const of = (verdict) => checks.filter((c) => c.verdict === verdict).length;
-  const [failed, warnings] = [of("fail"), of("warn")];
-  const some = [failed && `${failed} failed`, warnings && `${warnings} warning${warnings > 1 ? "s" : ""}`].filter(Boolean);
-  return `${some.join(" and ") || "All is well"} in ${checks.length} check${checks.length === 1 ? "" : "s"}`;
+  const [failed, warnings, unchecked] = [of("fail"), of("warn"), of("unchecked")];
+  const some = [failed && `${failed} failed`, warnings && `${warnings} warning${warnings > 1 ? "s" : ""}`, unchecked && `${unchecked} unchecked`].filter(Boolean);
+  return `${some.join(", ") || "All is well"} in ${checks.length} check${checks.length === 1 ? "" : "s"}`;
 }
