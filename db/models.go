@@ -148,9 +148,11 @@ type PglimitOverride struct {
 	Until      pgtype.Timestamptz
 	ChangedAt  pgtype.Timestamptz
 	Unlimited  bool
+	Blocked    bool
 	Shadow     *bool
 	Policy     string
 	Key        string
+	Match      string
 	Note       string
 	ChangedBy  string
 }

@@ -10,20 +10,21 @@ import (
 )
 
 const Overrides = `-- name: Overrides :many
-SELECT o.policy, o.key, coalesce(o.limit_units, 0::float8)::float8 AS limit_units, coalesce(o.factor, 0::float8)::float8 AS factor,
-       coalesce(o.burst, 0::float8)::float8 AS burst, o.unlimited,
+SELECT o.policy, o.key, o.match, coalesce(o.limit_units, 0::float8)::float8 AS limit_units, coalesce(o.factor, 0::float8)::float8 AS factor,
+       coalesce(o.burst, 0::float8)::float8 AS burst, o.unlimited, o.blocked,
        (CASE WHEN o.shadow IS NULL THEN -1 WHEN o.shadow THEN 1 ELSE 0 END)::bigint AS shadow,
        (CASE WHEN o.until IS NULL THEN 0::float8 ELSE date_part('epoch'::text, o.until) * 1000000::float8 END)::bigint AS until_us,
        o.note, o.version, o.changed_by, (date_part('epoch'::text, o.changed_at) * 1000000::float8)::bigint AS changed_at_us
 FROM pglimit_override AS o
-WHERE (o.policy, o.key) > ($1::text, $2::text) AND ($3::text = ''::text OR o.policy = $3::text)
-ORDER BY o.policy, o.key
-LIMIT $4::bigint
+WHERE (o.policy, o.key, o.match) > ($1::text, $2::text, $3::text) AND ($4::text = ''::text OR o.policy = $4::text)
+ORDER BY o.policy, o.key, o.match
+LIMIT $5::bigint
 `
 
 type OverridesParams struct {
 	AfterPolicy string
 	AfterKey    string
+	AfterMatch  string
 	Name        string
 	MaxRows     int64
 }
@@ -31,10 +32,12 @@ type OverridesParams struct {
 type OverridesRow struct {
 	Policy      string
 	Key         string
+	Match       string
 	LimitUnits  float64
 	Factor      float64
 	Burst       float64
 	Unlimited   bool
+	Blocked     bool
 	Shadow      int64
 	UntilUs     int64
 	Note        string
@@ -43,8 +46,8 @@ type OverridesRow struct {
 	ChangedAtUs int64
 }
 
-// Overrides returns the first max_rows overrides after a policy and key, by policy and
-// key; of all policies if name is empty. limit_units, factor, burst and until_us are 0 if
+// Overrides returns the first max_rows overrides after a policy, key and match, in that
+// order; of all policies if name is empty. limit_units, factor, burst and until_us are 0 if
 // they are NULL. shadow is -1 if it is NULL, else 0 or 1.
 //
 // Index: the primary key, or none. Locks nothing.
@@ -52,6 +55,7 @@ func (q *Queries) Overrides(ctx context.Context, db DBTX, arg OverridesParams) (
 	rows, err := db.Query(ctx, Overrides,
 		arg.AfterPolicy,
 		arg.AfterKey,
+		arg.AfterMatch,
 		arg.Name,
 		arg.MaxRows,
 	)
@@ -65,10 +69,12 @@ func (q *Queries) Overrides(ctx context.Context, db DBTX, arg OverridesParams) (
 		if err := rows.Scan(
 			&i.Policy,
 			&i.Key,
+			&i.Match,
 			&i.LimitUnits,
 			&i.Factor,
 			&i.Burst,
 			&i.Unlimited,
+			&i.Blocked,
 			&i.Shadow,
 			&i.UntilUs,
 			&i.Note,
@@ -88,13 +94,13 @@ func (q *Queries) Overrides(ctx context.Context, db DBTX, arg OverridesParams) (
 
 const OverridesChanged = `-- name: OverridesChanged :many
 SELECT h.id, h.version AS changed_version, (date_part('epoch'::text, h.changed_at) * 1000000::float8)::bigint AS changed_at_us,
-       h.name, coalesce(h.key, ''::text)::text AS key,
+       h.name, coalesce(h.key, ''::text)::text AS key, coalesce(coalesce(h.after, h.before) ->> 'match'::text, ''::text)::text AS match,
        coalesce(o.limit_units, 0::float8)::float8 AS limit_units, coalesce(o.factor, 0::float8)::float8 AS factor,
-       coalesce(o.burst, 0::float8)::float8 AS burst, coalesce(o.unlimited, false)::bool AS unlimited,
+       coalesce(o.burst, 0::float8)::float8 AS burst, coalesce(o.unlimited, false)::bool AS unlimited, coalesce(o.blocked, false)::bool AS blocked,
        (CASE WHEN o.shadow IS NULL THEN -1 WHEN o.shadow THEN 1 ELSE 0 END)::bigint AS shadow,
        (CASE WHEN o.until IS NULL THEN 0::float8 ELSE date_part('epoch'::text, o.until) * 1000000::float8 END)::bigint AS until_us,
        coalesce(o.version, 0::bigint)::bigint AS version
-FROM pglimit_policy_history AS h LEFT JOIN pglimit_override AS o ON o.policy = h.name AND o.key = h.key
+FROM pglimit_policy_history AS h LEFT JOIN pglimit_override AS o ON o.policy = h.name AND o.key = h.key AND o.match = coalesce(h.after, h.before) ->> 'match'::text
 WHERE h.id >= $1::bigint
 ORDER BY h.id
 LIMIT $2::bigint
@@ -111,10 +117,12 @@ type OverridesChangedRow struct {
 	ChangedAtUs    int64
 	Name           string
 	Key            string
+	Match          string
 	LimitUnits     float64
 	Factor         float64
 	Burst          float64
 	Unlimited      bool
+	Blocked        bool
 	Shadow         int64
 	UntilUs        int64
 	Version        int64
@@ -140,10 +148,12 @@ func (q *Queries) OverridesChanged(ctx context.Context, db DBTX, arg OverridesCh
 			&i.ChangedAtUs,
 			&i.Name,
 			&i.Key,
+			&i.Match,
 			&i.LimitUnits,
 			&i.Factor,
 			&i.Burst,
 			&i.Unlimited,
+			&i.Blocked,
 			&i.Shadow,
 			&i.UntilUs,
 			&i.Version,
@@ -160,26 +170,28 @@ func (q *Queries) OverridesChanged(ctx context.Context, db DBTX, arg OverridesCh
 
 const OverridesDelete = `-- name: OverridesDelete :many
 DELETE FROM pglimit_override AS o
-USING (SELECT pg_catalog.unnest($1::text[]) AS policy, pg_catalog.unnest($2::text[]) AS key) AS u
-WHERE o.policy = u.policy AND o.key = u.key
-RETURNING o.policy, o.key
+USING (SELECT pg_catalog.unnest($1::text[]) AS policy, pg_catalog.unnest($2::text[]) AS key, pg_catalog.unnest($3::text[]) AS match) AS u
+WHERE o.policy = u.policy AND o.key = u.key AND o.match = u.match
+RETURNING o.policy, o.key, o.match
 `
 
 type OverridesDeleteParams struct {
 	Policies []string
 	Keys     []string
+	Matches  []string
 }
 
 type OverridesDeleteRow struct {
 	Policy string
 	Key    string
+	Match  string
 }
 
 // OverridesDelete deletes overrides and returns those that it deleted.
 //
 // Index: the primary key. Locks the version's row and the overrides.
 func (q *Queries) OverridesDelete(ctx context.Context, db DBTX, arg OverridesDeleteParams) ([]OverridesDeleteRow, error) {
-	rows, err := db.Query(ctx, OverridesDelete, arg.Policies, arg.Keys)
+	rows, err := db.Query(ctx, OverridesDelete, arg.Policies, arg.Keys, arg.Matches)
 	if err != nil {
 		return nil, err
 	}
@@ -187,7 +199,7 @@ func (q *Queries) OverridesDelete(ctx context.Context, db DBTX, arg OverridesDel
 	var items []OverridesDeleteRow
 	for rows.Next() {
 		var i OverridesDeleteRow
-		if err := rows.Scan(&i.Policy, &i.Key); err != nil {
+		if err := rows.Scan(&i.Policy, &i.Key, &i.Match); err != nil {
 			return nil, err
 		}
 		items = append(items, i)
@@ -199,17 +211,18 @@ func (q *Queries) OverridesDelete(ctx context.Context, db DBTX, arg OverridesDel
 }
 
 const OverridesInsert = `-- name: OverridesInsert :exec
-INSERT INTO pglimit_override (policy, key, limit_units, factor, burst, unlimited, shadow, until, note)
-SELECT u.policy, u.key, nullif(u.limit_units, 0::float8), nullif(u.factor, 0::float8), nullif(u.burst, 0::float8), u.unlimited,
+INSERT INTO pglimit_override (policy, key, match, limit_units, factor, burst, unlimited, blocked, shadow, until, note)
+SELECT u.policy, u.key, u.match, nullif(u.limit_units, 0::float8), nullif(u.factor, 0::float8), nullif(u.burst, 0::float8), u.unlimited, u.blocked,
        CASE WHEN u.shadow >= 0::bigint THEN u.shadow = 1::bigint END,
        CASE WHEN u.until_us <> 0::bigint THEN '1970-01-01 00:00:00+00'::timestamptz + u.until_us::float8 * '00:00:00.000001'::interval END,
        u.note
 FROM (SELECT pg_catalog.unnest($1::text[]) AS policy, pg_catalog.unnest($2::text[]) AS key,
              pg_catalog.unnest($3::float8[]) AS limit_units, pg_catalog.unnest($4::float8[]) AS factor,
              pg_catalog.unnest($5::float8[]) AS burst,
-             pg_catalog.unnest($6::bool[]) AS unlimited, pg_catalog.unnest($7::bigint[]) AS shadow,
-             pg_catalog.unnest($8::bigint[]) AS until_us, pg_catalog.unnest($9::text[]) AS note) AS u
-WHERE NOT EXISTS (SELECT 1 FROM pglimit_override AS o WHERE o.policy = u.policy AND o.key = u.key)
+             pg_catalog.unnest($6::bool[]) AS unlimited, pg_catalog.unnest($7::bool[]) AS blocked, pg_catalog.unnest($8::text[]) AS match,
+             pg_catalog.unnest($9::bigint[]) AS shadow,
+             pg_catalog.unnest($10::bigint[]) AS until_us, pg_catalog.unnest($11::text[]) AS note) AS u
+WHERE NOT EXISTS (SELECT 1 FROM pglimit_override AS o WHERE o.policy = u.policy AND o.key = u.key AND o.match = u.match)
 `
 
 type OverridesInsertParams struct {
@@ -219,6 +232,8 @@ type OverridesInsertParams struct {
 	Factors   []float64
 	Bursts    []float64
 	Unlimited []bool
+	Blocked   []bool
+	Matches   []string
 	Shadows   []int64
 	UntilsUs  []int64
 	Notes     []string
@@ -236,6 +251,8 @@ func (q *Queries) OverridesInsert(ctx context.Context, db DBTX, arg OverridesIns
 		arg.Factors,
 		arg.Bursts,
 		arg.Unlimited,
+		arg.Blocked,
+		arg.Matches,
 		arg.Shadows,
 		arg.UntilsUs,
 		arg.Notes,
@@ -245,16 +262,17 @@ func (q *Queries) OverridesInsert(ctx context.Context, db DBTX, arg OverridesIns
 
 const OverridesUpdate = `-- name: OverridesUpdate :exec
 UPDATE pglimit_override AS o
-SET limit_units = nullif(u.limit_units, 0::float8), factor = nullif(u.factor, 0::float8), burst = nullif(u.burst, 0::float8), unlimited = u.unlimited,
+SET limit_units = nullif(u.limit_units, 0::float8), factor = nullif(u.factor, 0::float8), burst = nullif(u.burst, 0::float8), unlimited = u.unlimited, blocked = u.blocked,
     shadow = CASE WHEN u.shadow >= 0::bigint THEN u.shadow = 1::bigint END,
     until = CASE WHEN u.until_us <> 0::bigint THEN '1970-01-01 00:00:00+00'::timestamptz + u.until_us::float8 * '00:00:00.000001'::interval END,
     note = u.note
 FROM (SELECT pg_catalog.unnest($1::text[]) AS policy, pg_catalog.unnest($2::text[]) AS key,
              pg_catalog.unnest($3::float8[]) AS limit_units, pg_catalog.unnest($4::float8[]) AS factor,
              pg_catalog.unnest($5::float8[]) AS burst,
-             pg_catalog.unnest($6::bool[]) AS unlimited, pg_catalog.unnest($7::bigint[]) AS shadow,
-             pg_catalog.unnest($8::bigint[]) AS until_us, pg_catalog.unnest($9::text[]) AS note) AS u
-WHERE o.policy = u.policy AND o.key = u.key
+             pg_catalog.unnest($6::bool[]) AS unlimited, pg_catalog.unnest($7::bool[]) AS blocked, pg_catalog.unnest($8::text[]) AS match,
+             pg_catalog.unnest($9::bigint[]) AS shadow,
+             pg_catalog.unnest($10::bigint[]) AS until_us, pg_catalog.unnest($11::text[]) AS note) AS u
+WHERE o.policy = u.policy AND o.key = u.key AND o.match = u.match
 `
 
 type OverridesUpdateParams struct {
@@ -264,6 +282,8 @@ type OverridesUpdateParams struct {
 	Factors   []float64
 	Bursts    []float64
 	Unlimited []bool
+	Blocked   []bool
+	Matches   []string
 	Shadows   []int64
 	UntilsUs  []int64
 	Notes     []string
@@ -281,6 +301,8 @@ func (q *Queries) OverridesUpdate(ctx context.Context, db DBTX, arg OverridesUpd
 		arg.Factors,
 		arg.Bursts,
 		arg.Unlimited,
+		arg.Blocked,
+		arg.Matches,
 		arg.Shadows,
 		arg.UntilsUs,
 		arg.Notes,

@@ -104,11 +104,15 @@ func effective(r *limiter.Result) limiter.Policy {
 }
 
 // shown reports whether the numbers of a result mean something to the client: it was
-// decided, and the policy that decided is known and no shadow.
+// decided or an override blocks the key, and the policy that decided is known and no shadow.
 func shown(r *limiter.Result) bool {
 	switch r.Source {
-	case limiter.SourceDegraded, limiter.SourceSkipped, limiter.SourceOverride:
+	case limiter.SourceDegraded, limiter.SourceSkipped:
 		return false
+	case limiter.SourceOverride:
+		if r.Allowed {
+			return false
+		}
 	}
 	return r.Policy.Name != "" && !r.Shadowed && !r.Policy.Shadow
 }

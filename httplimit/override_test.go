@@ -36,6 +36,8 @@ func TestOverrideFields(t *testing.T) {
 		limiter.Override{Policy: "p", Key: "shadow", Limit: ptr(12.0), Shadow: ptr(true)},
 		limiter.Override{Policy: "ghost", Key: "bites", Shadow: ptr(false)},
 		limiter.Override{Policy: "other", Key: "less", Limit: ptr(1.0)},
+		limiter.Override{Policy: "other", Key: "bot-", Match: limiter.MatchPrefix, Blocked: true, Until: at.Add(time.Minute)},
+		limiter.Override{Policy: "other", Key: "192.0.2.0/24", Match: limiter.MatchCIDR, Blocked: true},
 	)
 	for _, c := range []struct {
 		name             string
@@ -57,6 +59,9 @@ func TestOverrideFields(t *testing.T) {
 		{"denied", []limiter.Request{p.Request("free", 5), p.Request("shadow", 5), ghost.Request("k", 9), other.Request("less", 1)},
 			`"other";q=1;w=3600`, `"other";r=0;t=3600`, "1", `"violated-policies":["other"]`},
 		{"denied, remembered", []limiter.Request{other.Request("less", 1)}, `"other";q=1;w=3600`, `"other";r=0;t=3600`, "1", `"violated-policies":["other"]`},
+		{"blocked", []limiter.Request{other.Request("bot-1", 1)}, `"other";q=50;w=3600`, `"other";r=0;t=60`, "50", `"detail":"Try again in 60 s.","violated-policies":["other"]`},
+		{"blocked without an end", []limiter.Request{p.Request("k2", 1), other.Request("192.0.2.7", 1)}, `"other";q=50;w=3600`, `"other";r=0`, "50",
+			`"status":429,"detail":"The client is blocked.","violated-policies":["other"]`},
 	} {
 		w := get(New(l, fixed(c.requests...), WithXRateLimit())(&answering{status: 200}), request())
 		h := w.Header()

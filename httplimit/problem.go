@@ -47,7 +47,8 @@ type problem struct {
 // If a request costs more than the burst, it can never be granted (limiter.Never). Then
 // the status is 413 (Content Too Large) without Retry-After, and the type is about:blank,
 // so that clients do not repeat the request. To them it is larger than the server accepts,
-// whether its cost comes from its content or not.
+// whether its cost comes from its content or not. A block without an end is a 429 without
+// Retry-After.
 func Deny(w http.ResponseWriter, err error) bool {
 	var denied *limiter.DeniedError
 	if !errors.As(err, &denied) {
@@ -59,7 +60,12 @@ func Deny(w http.ResponseWriter, err error) bool {
 	}
 	SetHeader(w.Header(), results...)
 	p := problem{Type: quotaExceeded, Title: quotaTitle, Status: http.StatusTooManyRequests}
-	if retry := retryAfter(results); retry == limiter.Never {
+	blocked := func(r limiter.Result) bool {
+		return r.Reason == limiter.ReasonBlocked && !r.Allowed && r.RetryAfter == limiter.Never
+	}
+	if retry := retryAfter(results); slices.ContainsFunc(results, blocked) {
+		p.Detail = "The client is blocked."
+	} else if retry == limiter.Never {
 		p.Type, p.Title, p.Status = "about:blank", "Content Too Large", http.StatusRequestEntityTooLarge
 		p.Detail = "The request costs more than the limit ever allows: do not repeat it."
 	} else {

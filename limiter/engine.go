@@ -95,14 +95,16 @@ func (e *engine) decide(ctx context.Context, c *call) (r Result, err error) {
 	if e.closed.Load() {
 		return r, store.ErrClosed
 	}
-	if e.policies != nil && e.policies.override(&c.request.Policy, c.request.Key, e.clockTime) && c.verb.requests {
-		switch err := e.compile(c); {
-		case err != nil:
-			return r, err
-		case ctx.Err() != nil:
-			return r, store.EndedContext(ctx)
+	if e.policies != nil {
+		if ruling := e.policies.override(&c.request.Policy, c.request.Key, e.clockTime); ruling.decides() && c.verb.requests {
+			switch err := e.compile(c); {
+			case err != nil:
+				return r, err
+			case ctx.Err() != nil:
+				return r, store.EndedContext(ctx)
+			}
+			return e.ruled(&c.request, ruling), nil
 		}
-		return e.passed(&c.request), nil
 	}
 	if c.verb.remembers && e.remembers(ctx) {
 		var known bool
@@ -259,10 +261,18 @@ func (e *engine) degrade(ctx context.Context, in *Request, err error) Result {
 	return r
 }
 
-// passed returns the answer to a valid request for an unlimited key.
-func (e *engine) passed(in *Request) Result {
+// ruled returns the answer to a valid request for a key that an override decides about.
+func (e *engine) ruled(in *Request, by ruling) Result {
 	r := undecided(in, SourceOverride, e.clockTime())
-	r.Allowed, r.Granted, r.Remaining = true, in.Cost, r.Burst
+	if by.unlimited {
+		r.Allowed, r.Granted, r.Remaining = true, in.Cost, r.Burst
+		return r
+	}
+	r.Reason, r.RetryAfter = ReasonBlocked, Never
+	if by.untilUs != 0 {
+		r.RetryAfter = duration(max(0, by.untilUs-r.At.UnixMicro()))
+	}
+	r.ResetAfter = r.RetryAfter
 	return r
 }
 

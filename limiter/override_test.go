@@ -275,7 +275,7 @@ func TestOverrideCostsNothing(t *testing.T) {
 		return testing.AllocsPerRun(100, func() { _, _ = l.Check(context.Background(), three, "k", 1) })
 	}
 	without, none := allocations(nil), allocations(&limiter.Config{Policies: p})
-	if _, err := p.Apply(t.Context(), limiter.PolicyEdit{SetOverrides: []limiter.Override{{Policy: "three", Key: "other", Unlimited: true}}}); err != nil {
+	if _, err := p.Apply(t.Context(), limiter.PolicyEdit{SetOverrides: []limiter.Override{{Policy: "three", Key: "other", Unlimited: true}, {Policy: "three", Key: "other", Match: limiter.MatchPrefix, Blocked: true}}}); err != nil {
 		t.Fatal(err)
 	}
 	if one := allocations(&limiter.Config{Policies: p}); none != without || one != without {

@@ -84,19 +84,40 @@ type StoredPolicy struct {
 	ChangedBy string    `json:"changed_by,omitempty"`
 }
 
-// Override is what differs for one key of a policy. A nil field keeps what the policy has.
-// At least one of Limit, Factor, Burst, Unlimited and Shadow is set. Unlimited excludes the
-// others, and Factor excludes Limit.
+// Match is which keys an Override is for: the one that is its Key, unless it is one of these.
+// The keys are the callers': Config.KeySecret hashes them later.
+type Match string
+
+const (
+	// MatchPrefix: those that begin with Key.
+	MatchPrefix Match = "prefix"
+	// MatchPattern: those that match Key as a whole. In it * stands for any characters, also
+	// none, and ? for any one.
+	MatchPattern Match = "pattern"
+	// MatchCIDR: those that are an address or a network in the network Key, such as
+	// 203.0.113.0/24, or whose last part is one: see JoinKey.
+	MatchCIDR Match = "cidr"
+)
+
+// Override is what differs for one key of a policy, or for several if Match is set. A nil
+// field keeps what the policy has. At least one of Limit, Factor, Burst, Unlimited, Blocked and
+// Shadow is set. Unlimited and Blocked exclude all others, and Factor excludes Limit.
+//
+// An override with a Match is Unlimited or Blocked. If several apply to a key, the first of
+// these decides: an Unlimited or Blocked one of the key itself, an Unlimited one with a Match, a
+// Blocked one with a Match.
 //
 // If Burst is nil, the policy's Burst changes in proportion to its Limit: ten times the limit
 // admits ten times as much at once. A product is at least 1e-9 and at most 2^53.
 type Override struct {
 	Policy    string    `json:"policy"`              // the policy's name
 	Key       string    `json:"key"`                 // the caller's; in an answer as stored, its HMAC if PoliciesConfig.KeySecret is set
+	Match     Match     `json:"match,omitempty"`     // empty: Key is the only key; else Key is a prefix, a pattern or a network
 	Limit     *float64  `json:"limit,omitempty"`     // instead of Policy.Limit, from 1e-9 to 2^53
 	Factor    *float64  `json:"factor,omitempty"`    // so many times Policy.Limit, as that is at each decision: from 1e-9 to 2^53
 	Burst     *float64  `json:"burst,omitempty"`     // instead of Policy.Burst, for buckets; 0 is *Limit, which is then needed
 	Unlimited bool      `json:"unlimited,omitempty"` // requests pass without a decision, with SourceOverride, and count nothing
+	Blocked   bool      `json:"blocked,omitempty"`   // requests are denied without a decision, with SourceOverride and ReasonBlocked
 	Shadow    *bool     `json:"shadow,omitempty"`    // instead of Policy.Shadow
 	Until     time.Time `json:"until,omitzero"`      // the end, by each process's clock; zero is none
 	Note      string    `json:"note,omitempty"`      // up to 1,000 characters
@@ -115,7 +136,7 @@ type PolicyChange struct {
 	ChangedBy string    `json:"changed_by"`
 	Note      string    `json:"note,omitempty"`
 	Name      string    `json:"name"`          // the policy's
-	Key       string    `json:"key,omitempty"` // of an override, as stored; empty for the policy
+	Key       string    `json:"key,omitempty"` // of an override, as stored; empty for the policy. The override has its Match
 	// Before and After are the policy before and after the change; nil if there was none.
 	// They are nil for an override.
 	Before *StoredPolicy `json:"before,omitempty"`
@@ -136,7 +157,7 @@ type PolicyEdit struct {
 	Set             []StoredPolicy
 	Delete          []string // names
 	SetOverrides    []Override
-	DeleteOverrides []Override // Policy and Key
+	DeleteOverrides []Override // Policy, Key and Match
 }
 
 // Policies are the policies and overrides that the database holds. Each process has them
@@ -247,7 +268,8 @@ func (p *Policies) Get(name string) (Policy, error) {
 	return policy, nil
 }
 
-// For returns Get's policy with the override of key applied, and whether key is Unlimited.
+// For returns Get's policy with the override of key applied, and whether key is Unlimited. It
+// does not show whether key is Blocked.
 func (p *Policies) For(name, key string) (policy Policy, unlimited bool, err error) {
 	if policy, err = p.Get(name); err != nil {
 		return Policy{}, false, err
@@ -255,19 +277,17 @@ func (p *Policies) For(name, key string) (policy Policy, unlimited bool, err err
 	if err := validateKey(key); err != nil {
 		return Policy{}, false, err
 	}
-	unlimited = p.override(&policy, key, p.now)
-	return policy, unlimited, nil
+	return policy, p.override(&policy, key, p.now).unlimited, nil
 }
 
-// override applies the override of a key to its policy. It reports whether the key is
-// unlimited.
-func (p *Policies) override(policy *Policy, key string, now func() time.Time) (unlimited bool) {
+// override applies the override of a key to its policy, and returns what overrides decide.
+func (p *Policies) override(policy *Policy, key string, now func() time.Time) ruling {
 	return p.state.Load().override(policy, key, p.config.KeySecret, now)
 }
 
 // overrideAll is override for several requests, by one state of the policies and at one
-// time. It returns a copy of the requests, and which keys are unlimited, nil for none.
-func (p *Policies) overrideAll(requests []Request, now func() time.Time) (effective []Request, unlimited []bool) {
+// time. It returns a copy of the requests, and what overrides decide, nil for nothing.
+func (p *Policies) overrideAll(requests []Request, now func() time.Time) (effective []Request, ruled []ruling) {
 	state, at := p.state.Load(), time.Time{}
 	once := func() time.Time {
 		if at.IsZero() {
@@ -278,14 +298,14 @@ func (p *Policies) overrideAll(requests []Request, now func() time.Time) (effect
 	effective = slices.Clone(requests)
 	for i := range effective {
 		in := &effective[i]
-		if state.override(&in.Policy, in.Key, p.config.KeySecret, once) {
-			if unlimited == nil {
-				unlimited = make([]bool, len(requests))
+		if r := state.override(&in.Policy, in.Key, p.config.KeySecret, once); r.decides() {
+			if ruled == nil {
+				ruled = make([]ruling, len(requests))
 			}
-			unlimited[i] = true
+			ruled[i] = r
 		}
 	}
-	return effective, unlimited
+	return effective, ruled
 }
 
 // matches reports whether the overrides' keys are those of a Limiter with that KeySecret.
@@ -300,7 +320,8 @@ func (p *Policies) Version() int64 { return p.state.Load().version }
 // List returns all policies in the database, by name.
 func (p *Policies) List() []StoredPolicy { return slices.Clone(p.state.Load().stored) }
 
-// Overrides reads the overrides of a policy, or of all if name is empty, by policy and key.
+// Overrides reads the overrides of a policy, or of all if name is empty, by policy, key and
+// Match.
 // Those that have ended are not among them. The error is that of the database, such as
 // ErrUnavailable.
 func (p *Policies) Overrides(ctx context.Context, name string) (all []Override, err error) {
@@ -317,7 +338,16 @@ func (p *Policies) Overrides(ctx context.Context, name string) (all []Override, 
 // OverrideCount returns the number of overrides of a policy that are loaded and have not
 // ended. It is 0 for a policy without any.
 func (p *Policies) OverrideCount(name string) (n int) {
-	for _, o := range p.state.Load().overrides[name] {
+	of := p.state.Load().overrides[name]
+	if of == nil {
+		return 0
+	}
+	for _, o := range of.keys {
+		if !o.ended(p.now) {
+			n++
+		}
+	}
+	for _, o := range of.rules.all() {
 		if !o.ended(p.now) {
 			n++
 		}

@@ -1,12 +1,12 @@
 package limiter
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"strconv"
 
-	"github.com/pglimit/pglimit/internal/keys"
 	"github.com/pglimit/pglimit/internal/policies"
 	"github.com/pglimit/pglimit/internal/store"
 )
@@ -18,7 +18,8 @@ import (
 //   - It returns ErrInvalid, which names field and value, ErrPolicyChanged for
 //     IfVersion, or ErrNoPolicy for a deletion of what does not exist.
 //   - What is already so is no change: it raises no version and is not in the history.
-//   - There can be at most 100,000 overrides. One more is ErrInvalid.
+//   - There can be at most 100,000 overrides, and 1,000 of a policy with a Match. One more is
+//     ErrInvalid.
 //   - Deleting a policy keeps its overrides. They apply to programs that have a policy of
 //     that name.
 func (p *Policies) Apply(ctx context.Context, edit PolicyEdit) (version int64, err error) {
@@ -53,7 +54,7 @@ func (p *Policies) compileEdit(edit *PolicyEdit) (*policies.Edit, error) {
 	rows := map[rowID]bool{}
 	once := func(row rowID) error {
 		if rows[row] {
-			return fmt.Errorf("%w: PolicyEdit has policy %s, key %s twice", store.ErrInvalid, store.Quote(row.policy), store.Quote(row.key))
+			return fmt.Errorf("%w: PolicyEdit has policy %s, %s %s twice", store.ErrInvalid, store.Quote(row.policy), cmp.Or(row.match, "key"), store.Quote(row.key))
 		}
 		rows[row] = true
 		return nil
@@ -65,7 +66,7 @@ func (p *Policies) compileEdit(edit *PolicyEdit) (*policies.Edit, error) {
 		if err := q.Validate(); err != nil {
 			return nil, fmt.Errorf("PolicyEdit.Set[%d]: %w", i, err)
 		}
-		if err := once(rowID{q.Name, ""}); err != nil {
+		if err := once(rowID{policy: q.Name}); err != nil {
 			return nil, err
 		}
 		set[q.Name] = q.Policy
@@ -75,7 +76,7 @@ func (p *Policies) compileEdit(edit *PolicyEdit) (*policies.Edit, error) {
 		if !validName(name) {
 			return nil, store.Invalid(fmt.Sprintf("PolicyEdit.Delete[%d]", i), store.Quote(name), "must match "+nameHelp)
 		}
-		if err := once(rowID{name, ""}); err != nil {
+		if err := once(rowID{policy: name}); err != nil {
 			return nil, err
 		}
 		e.Delete = append(e.Delete, name)
@@ -92,8 +93,8 @@ func (p *Policies) compileEdit(edit *PolicyEdit) (*policies.Edit, error) {
 			return nil, fmt.Errorf("PolicyEdit.SetOverrides[%d]: %w", i, err)
 		}
 		row := o.row()
-		row.Key = keys.Stored(o.Key, p.config.KeySecret)
-		if err := once(rowID{row.Policy, row.Key}); err != nil {
+		row.Key = o.stored(p.config.KeySecret)
+		if err := once(rowID{row.Policy, row.Key, o.Match}); err != nil {
 			return nil, err
 		}
 		e.SetOverrides = append(e.SetOverrides, row)
@@ -108,11 +109,11 @@ func (p *Policies) compileEdit(edit *PolicyEdit) (*policies.Edit, error) {
 		if err := validateKey(o.Key); err != nil {
 			return nil, fmt.Errorf("PolicyEdit.DeleteOverrides[%d]: %w", i, err)
 		}
-		key := keys.Stored(o.Key, p.config.KeySecret)
-		if err := once(rowID{o.Policy, key}); err != nil {
+		key := o.stored(p.config.KeySecret)
+		if err := once(rowID{o.Policy, key, o.Match}); err != nil {
 			return nil, err
 		}
-		e.DeleteOverrides = append(e.DeleteOverrides, policies.Override{Policy: o.Policy, Key: key})
+		e.DeleteOverrides = append(e.DeleteOverrides, policies.Override{Policy: o.Policy, Key: key, Match: string(o.Match)})
 	}
 	return e, nil
 }

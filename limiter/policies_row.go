@@ -5,11 +5,13 @@ import (
 	"fmt"
 	"math"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
 
+	"github.com/pglimit/pglimit/internal/keys"
 	"github.com/pglimit/pglimit/internal/policies"
 	"github.com/pglimit/pglimit/internal/store"
 )
@@ -67,8 +69,16 @@ func (o *Override) validate(policy func(name string) (Policy, bool)) error {
 		return bad("Burst", number(o.Burst), "must be from 1e-9 to 2^53, or 0 for Limit")
 	case o.Unlimited && (o.Limit != nil || o.Factor != nil || o.Burst != nil || o.Shadow != nil):
 		return bad("Unlimited", "true", "excludes Limit, Factor, Burst and Shadow")
+	case o.Blocked && (o.Limit != nil || o.Factor != nil || o.Burst != nil || o.Shadow != nil || o.Unlimited):
+		return bad("Blocked", "true", "excludes Limit, Factor, Burst, Shadow and Unlimited")
 	case o.changesNothing():
-		return fmt.Errorf("%w: Override changes nothing: set Limit, Factor, Burst, Unlimited or Shadow", store.ErrInvalid)
+		return fmt.Errorf("%w: Override changes nothing: set Limit, Factor, Burst, Unlimited, Blocked or Shadow", store.ErrInvalid)
+	case o.Match != "" && !o.Unlimited && !o.Blocked:
+		return bad("Match", store.Quote(string(o.Match)), "needs Unlimited or Blocked: other changes are for one key")
+	case o.Match == MatchCIDR && badNetwork(o.Key) != "":
+		return bad("Key", store.Quote(o.Key), badNetwork(o.Key))
+	case !slices.Contains([]Match{"", MatchPrefix, MatchPattern, MatchCIDR}, o.Match):
+		return bad("Match", store.Quote(string(o.Match)), "must be prefix, pattern, cidr or empty")
 	case !o.Until.IsZero() && (o.Until.Before(firstUntil) || !o.Until.Before(lastUntil)):
 		return bad("Until", o.Until.String(), "must be after 1970-01-01 and before the year 10000, or zero for no end")
 	}
@@ -103,12 +113,12 @@ func validateNote(note string) error {
 }
 
 func (o *Override) changesNothing() bool {
-	return !o.Unlimited && o.Limit == nil && o.Factor == nil && o.Burst == nil && o.Shadow == nil
+	return !o.Unlimited && !o.Blocked && o.Limit == nil && o.Factor == nil && o.Burst == nil && o.Shadow == nil
 }
 
 // effect returns the part that a decision needs of an override as stored.
 func (o *Override) effect() (e effect) {
-	e.unlimited = o.Unlimited
+	e.unlimited, e.blocked = o.Unlimited, o.Blocked
 	if o.Limit != nil {
 		e.limit = *o.Limit
 	}
@@ -173,9 +183,17 @@ func storedPolicy(r *policies.Policy) (p StoredPolicy, err error) {
 	return p, err
 }
 
+// stored returns the key of o as it is stored.
+func (o *Override) stored(secret []byte) string {
+	if o.Match != "" {
+		return o.Key
+	}
+	return keys.Stored(o.Key, secret)
+}
+
 // row returns o as it is stored.
 func (o *Override) row() policies.Override {
-	r := policies.Override{Policy: o.Policy, Key: o.Key, Unlimited: o.Unlimited, Note: o.Note}
+	r := policies.Override{Policy: o.Policy, Key: o.Key, Match: string(o.Match), Unlimited: o.Unlimited, Blocked: o.Blocked, Note: o.Note}
 	r.LimitUnits, r.Factor, r.Burst, r.Shadow = clonePointer(o.Limit), clonePointer(o.Factor), clonePointer(o.Burst), clonePointer(o.Shadow)
 	if o.Burst != nil && *o.Burst == 0 {
 		r.Burst = clonePointer(o.Limit)
@@ -189,7 +207,8 @@ func (o *Override) row() policies.Override {
 // storedOverride returns a row as an override.
 func storedOverride(r *policies.Override) Override {
 	o := Override{
-		Policy: r.Policy, Key: r.Key, Limit: r.LimitUnits, Factor: r.Factor, Burst: r.Burst, Unlimited: r.Unlimited, Shadow: r.Shadow, Note: r.Note,
+		Policy: r.Policy, Key: r.Key, Match: Match(r.Match), Limit: r.LimitUnits, Factor: r.Factor, Burst: r.Burst,
+		Unlimited: r.Unlimited, Blocked: r.Blocked, Shadow: r.Shadow, Note: r.Note,
 		Version: r.Version, ChangedAt: r.ChangedAt, ChangedBy: r.ChangedBy,
 	}
 	if r.Until != nil {

@@ -22,15 +22,21 @@ import (
 
 // policyState is all policies and overrides at one version. It does not change.
 type policyState struct {
-	version  int64
-	mark     policies.Mark
-	stored   []StoredPolicy
-	policies map[string]Policy
-	defaults map[string]Policy
-	// overrides are by policy and key.
-	overrides map[string]map[keyHash]effect
+	version   int64
+	mark      policies.Mark
+	stored    []StoredPolicy
+	policies  map[string]Policy
+	defaults  map[string]Policy
+	overrides map[string]*overridesOf // by policy
 	// refused has the last version of each row that was not valid and was logged.
 	refused map[rowID]int64
+}
+
+// overridesOf is the overrides of one policy: those for one key, and those with a Match, nil for
+// none.
+type overridesOf struct {
+	keys  map[keyHash]effect
+	rules *ruleSet
 }
 
 // keyHash is a part of the SHA-256 of a key as stored: keys may be long. No two keys with the
@@ -48,11 +54,15 @@ type effect struct {
 	untilUs      int64
 	times        bool // limit is a factor
 	unlimited    bool
+	blocked      bool
 	shadow       int8 // 1: true, -1: false
 }
 
 // rowID names a policy, or an override if key is not empty.
-type rowID struct{ policy, key string }
+type rowID struct {
+	policy, key string
+	match       Match
+}
 
 func (s *policyState) policy(name string) (Policy, bool) {
 	p, ok := s.policies[name]
@@ -79,7 +89,7 @@ func (s *policyState) withDefaults(more []Policy) *policyState {
 // override of it. all: it begins with none. A row that is not valid keeps the last known one,
 // or is left out, and is logged once.
 func (s *policyState) next(all bool, refuse func(row rowID, err error)) (n *policyState, change func(*policies.Override)) {
-	n = &policyState{defaults: s.defaults, policies: map[string]Policy{}, refused: map[rowID]int64{}, overrides: map[string]map[keyHash]effect{}}
+	n = &policyState{defaults: s.defaults, policies: map[string]Policy{}, refused: map[rowID]int64{}, overrides: map[string]*overridesOf{}}
 	maps.Copy(n.refused, s.refused)
 	if !all {
 		maps.Copy(n.overrides, s.overrides)
@@ -88,24 +98,57 @@ func (s *policyState) next(all bool, refuse func(row rowID, err error)) (n *poli
 	return n, func(r *policies.Override) {
 		if !copied[r.Policy] {
 			copied[r.Policy] = true
-			of := map[keyHash]effect{}
-			maps.Copy(of, n.overrides[r.Policy])
-			n.overrides[r.Policy] = of
+			n.overrides[r.Policy] = n.overrides[r.Policy].clone()
 		}
-		of, key := n.overrides[r.Policy], hashOf(r.Key)
 		o, err := validOverride(r)
-		if !all && o.changesNothing() { // it is gone
-			delete(of, key)
+		if err != nil && !(!all && o.changesNothing()) { // a change to nothing: it is gone
+			n.note(rowID{o.Policy, o.Key, o.Match}, o.Version, err, refuse)
+			if before := s.overrides[o.Policy]; before != nil {
+				if last, ok := before.get(&o); ok {
+					n.overrides[o.Policy].set(&o, last)
+				}
+			}
 			return
 		}
-		if err == nil {
-			of[key] = o.effect()
-			return
+		n.overrides[o.Policy].set(&o, o.effect())
+	}
+}
+
+// clone returns a copy; of nil, an empty one.
+func (of *overridesOf) clone() *overridesOf {
+	n := &overridesOf{keys: map[keyHash]effect{}}
+	if of != nil {
+		maps.Copy(n.keys, of.keys)
+		n.rules = of.rules.clone()
+	}
+	return n
+}
+
+// get returns the effect of the override that has the key and Match of o, which is as stored.
+func (of *overridesOf) get(o *Override) (e effect, ok bool) {
+	if o.Match != "" {
+		e, ok = of.rules.all()[rule{o.Match, o.Key}]
+	} else {
+		e, ok = of.keys[hashOf(o.Key)]
+	}
+	return e, ok
+}
+
+// set gives that override an effect. Without one it is gone.
+func (of *overridesOf) set(o *Override, e effect) {
+	gone := o.changesNothing()
+	switch {
+	case o.Match != "":
+		if of.rules == nil {
+			of.rules = &ruleSet{rows: map[rule]effect{}}
 		}
-		n.note(rowID{o.Policy, o.Key}, o.Version, err, refuse)
-		if before, ok := s.overrides[o.Policy][key]; ok {
-			of[key] = before
+		if of.rules.rows[rule{o.Match, o.Key}] = e; gone {
+			delete(of.rules.rows, rule{o.Match, o.Key})
 		}
+	case gone:
+		delete(of.keys, hashOf(o.Key))
+	default:
+		of.keys[hashOf(o.Key)] = e
 	}
 }
 
@@ -120,10 +163,13 @@ func (s *policyState) note(row rowID, version int64, err error, refuse func(row 
 // setPolicies gives n, which follows s, the policies that were loaded.
 func (n *policyState) setPolicies(s *policyState, rows *policies.Rows, refuse func(row rowID, err error)) {
 	n.version, n.mark = rows.Version, rows.Mark
+	for _, of := range n.overrides {
+		of.rules.compile()
+	}
 	for i := range rows.Policies {
 		p, err := storedPolicy(&rows.Policies[i])
 		if err != nil {
-			n.note(rowID{p.Name, ""}, p.Version, err, refuse)
+			n.note(rowID{policy: p.Name}, p.Version, err, refuse)
 			at := slices.IndexFunc(s.stored, func(q StoredPolicy) bool { return q.Name == p.Name })
 			if at < 0 {
 				continue
@@ -135,19 +181,23 @@ func (n *policyState) setPolicies(s *policyState, rows *policies.Rows, refuse fu
 	}
 }
 
-// override applies the override of a valid request's key to its policy. It reports whether
-// the key is unlimited. secret is that of the keys as stored.
-func (s *policyState) override(policy *Policy, key string, secret []byte, now func() time.Time) (unlimited bool) {
+// override applies the override of a valid request's key to its policy, and returns what
+// overrides decide about the key. secret is that of the keys as stored.
+func (s *policyState) override(policy *Policy, key string, secret []byte, now func() time.Time) (r ruling) {
 	of := s.overrides[policy.Name]
-	if len(of) == 0 {
-		return false
+	if of == nil {
+		return r
 	}
-	o, ok := of[hashOf(keys.Stored(key, secret))]
-	if !ok || o.ended(now) {
-		return false
+	if len(of.keys) > 0 {
+		if o, ok := of.keys[hashOf(keys.Stored(key, secret))]; ok && !o.ended(now) {
+			o.apply(policy)
+			r.add(&o)
+		}
 	}
-	o.apply(policy)
-	return o.unlimited
+	if of.rules != nil && !r.decides() {
+		r = of.rules.ruling(key, now)
+	}
+	return r
 }
 
 // ended reports whether the override has ended. It calls now only if there is an end.
@@ -306,7 +356,7 @@ func (p *Policies) reload(ctx context.Context, s policies.Store) (version int64,
 	refuse := func(row rowID, err error) {
 		attributes := []any{"policy", row.policy}
 		if row.key != "" {
-			attributes = append(attributes, "key", row.key)
+			attributes = append(attributes, cmp.Or(string(row.match), "key"), row.key)
 		}
 		p.config.Logger.ErrorContext(ctx, "pglimit: a stored policy or override is not valid; the last known one stays, if there is one", append(attributes, "error", err)...)
 	}

@@ -11,7 +11,7 @@ import (
 )
 
 // Never is the RetryAfter of a request that can never fit, because its cost is above the
-// burst. It is the largest Duration. In JSON it is null.
+// burst or an override blocks its key without an end. It is the largest Duration. In JSON it is null.
 const Never time.Duration = math.MaxInt64
 
 // Reason is the cause of a denial.
@@ -21,7 +21,7 @@ const (
 	// ReasonLimit: the limit leaves too little room. Waiting helps, unless RetryAfter is
 	// Never.
 	ReasonLimit Reason = "limit"
-	// ReasonBlocked: the key is blocked, by Block or by Policy.BlockFor.
+	// ReasonBlocked: the key is blocked, by Block, by Policy.BlockFor or by an override.
 	ReasonBlocked Reason = "blocked"
 	// ReasonOverload: too many callers are waiting for the database, or a NewMemory is
 	// full. It comes with ErrOverloaded.
@@ -49,8 +49,9 @@ const (
 	// SourceDegraded: nowhere. The policy is FailOpen or a shadow, and the database could not
 	// decide. Nothing was counted, and Level, Remaining and ResetAfter have no meaning.
 	SourceDegraded Source = "degraded"
-	// SourceOverride: nowhere. An override makes the key Unlimited. Nothing was counted.
-	// Remaining is the burst, and Level and ResetAfter are 0.
+	// SourceOverride: nowhere. An override makes the key Unlimited or Blocked. Nothing was
+	// counted. If it is Unlimited, Remaining is the burst, and Level and ResetAfter are 0. If it
+	// is Blocked, RetryAfter and ResetAfter last until the override ends; Never without an end.
 	SourceOverride Source = "override"
 )
 
@@ -311,6 +312,8 @@ func (e *DeniedError) Error() string {
 		by += " by " + e.Result.Policy.Name
 	}
 	switch {
+	case e.Result.RetryAfter == Never && e.Result.Reason == ReasonBlocked:
+		return by + " (blocked)"
 	case e.Result.RetryAfter == Never:
 		return by + ": the cost is above the burst"
 	case e.Result.Reason == "": // not decided

@@ -20,13 +20,13 @@ const maxRequests = 1000
 
 // set is the requests of an AllowAll, WaitAll or DoWait, which are decided together.
 type set struct {
-	verb      *verb
-	requests  []Request // with their overrides
-	unlimited []bool    // by request; nil: none
-	groups    []*group  // of enforced policies, in lock order; after a WaitAll, also those of shadow policies
-	shadows   []*group
-	alone     bool // a request of a shadow policy, as if that were enforced
-	rows      int  // store.Op's, of the statement that decided groups
+	verb     *verb
+	requests []Request // with their overrides
+	ruled    []ruling  // by request; nil: overrides decide about none
+	groups   []*group  // of enforced policies, in lock order; after a WaitAll, also those of shadow policies
+	shadows  []*group
+	alone    bool // a request of a shadow policy, as if that were enforced
+	rows     int  // store.Op's, of the statement that decided groups
 
 	// Of a set that waits.
 	within   time.Duration // the time until its deadline
@@ -60,7 +60,7 @@ func (g *group) queue() bool { return g.source.Algorithm == LeakyBucketQueue }
 func (e *engine) decideAll(ctx context.Context, s *set) (all Results, err error) {
 	began := e.begin()
 	if e.policies != nil {
-		s.requests, s.unlimited = e.policies.overrideAll(s.requests, e.clockTime)
+		s.requests, s.ruled = e.policies.overrideAll(s.requests, e.clockTime)
 	}
 	if all, err = e.decideSet(ctx, s); err != nil {
 		all = Results{DeniedBy: -1}
@@ -95,7 +95,11 @@ func (e *engine) decideSet(ctx context.Context, s *set) (all Results, err error)
 func (e *engine) try(ctx context.Context, s *set) (all Results, err error) {
 	allowed := len(s.groups) == 0
 	switch {
-	case !allowed:
+	case s.blocked() && ctx.Err() == nil:
+		all = e.untaken(s, false, e.clockTime())
+		all.blame()
+		return all, nil
+	case !allowed && !s.blocked():
 		var known func() bool
 		if e.remembers(ctx) {
 			if all, known := e.known(s); known {
@@ -202,7 +206,7 @@ func (e *engine) compileAll(s *set) error {
 			commit = store.Durable
 		}
 		switch {
-		case s.unlimited != nil && s.unlimited[g.Index]:
+		case s.ruled != nil && s.ruled[g.Index].decides():
 		case g.source.Shadow && !s.alone:
 			s.shadows = append(s.shadows, g)
 		default:
@@ -260,18 +264,29 @@ func (e *engine) takeAll(ctx context.Context, s *set, groups []*group, known fun
 	return op.Allowed, nil
 }
 
-// untaken returns the answers of a set before those of its groups: unlimited keys pass, and
-// other requests are skipped.
+// blocked reports whether an override denies a request of an enforced policy, and with it all.
+func (s *set) blocked() bool {
+	for i := range s.ruled {
+		if s.ruled[i].blocked && !s.requests[i].Policy.Shadow {
+			return true
+		}
+	}
+	return false
+}
+
+// untaken returns the answers of a set before those of its groups: overrides decide, and
+// other requests are skipped. So are those of shadow policies if the others are denied.
 func (e *engine) untaken(s *set, allowed bool, at time.Time) Results {
 	all := Results{Allowed: allowed, DeniedBy: -1, PerRequest: make([]Result, len(s.requests))}
 	for i := range s.requests {
 		r := &all.PerRequest[i]
-		if s.unlimited != nil && s.unlimited[i] {
-			if *r = e.passed(&s.requests[i]); !allowed {
+		in := &s.requests[i]
+		if s.ruled != nil && s.ruled[i].decides() && (allowed || s.ruled[i].unlimited || !in.Policy.Shadow) {
+			if *r = e.ruled(in, s.ruled[i]); !allowed {
 				r.Granted = 0
 			}
 		} else {
-			*r = undecided(&s.requests[i], SourceSkipped, at)
+			*r = undecided(in, SourceSkipped, at)
 		}
 	}
 	return all

@@ -32,19 +32,19 @@ FROM pglimit_policy AS p
 ORDER BY p.name;
 
 -- name: Overrides :many
--- Overrides returns the first max_rows overrides after a policy and key, by policy and
--- key; of all policies if name is empty. limit_units, factor, burst and until_us are 0 if
+-- Overrides returns the first max_rows overrides after a policy, key and match, in that
+-- order; of all policies if name is empty. limit_units, factor, burst and until_us are 0 if
 -- they are NULL. shadow is -1 if it is NULL, else 0 or 1.
 --
 -- Index: the primary key, or none. Locks nothing.
-SELECT o.policy, o.key, coalesce(o.limit_units, 0::float8)::float8 AS limit_units, coalesce(o.factor, 0::float8)::float8 AS factor,
-       coalesce(o.burst, 0::float8)::float8 AS burst, o.unlimited,
+SELECT o.policy, o.key, o.match, coalesce(o.limit_units, 0::float8)::float8 AS limit_units, coalesce(o.factor, 0::float8)::float8 AS factor,
+       coalesce(o.burst, 0::float8)::float8 AS burst, o.unlimited, o.blocked,
        (CASE WHEN o.shadow IS NULL THEN -1 WHEN o.shadow THEN 1 ELSE 0 END)::bigint AS shadow,
        (CASE WHEN o.until IS NULL THEN 0::float8 ELSE date_part('epoch'::text, o.until) * 1000000::float8 END)::bigint AS until_us,
        o.note, o.version, o.changed_by, (date_part('epoch'::text, o.changed_at) * 1000000::float8)::bigint AS changed_at_us
 FROM pglimit_override AS o
-WHERE (o.policy, o.key) > (sqlc.arg(after_policy)::text, sqlc.arg(after_key)::text) AND (sqlc.arg(name)::text = ''::text OR o.policy = sqlc.arg(name)::text)
-ORDER BY o.policy, o.key
+WHERE (o.policy, o.key, o.match) > (sqlc.arg(after_policy)::text, sqlc.arg(after_key)::text, sqlc.arg(after_match)::text) AND (sqlc.arg(name)::text = ''::text OR o.policy = sqlc.arg(name)::text)
+ORDER BY o.policy, o.key, o.match
 LIMIT sqlc.arg(max_rows)::bigint;
 
 -- name: OverridesChanged :many
@@ -54,13 +54,13 @@ LIMIT sqlc.arg(max_rows)::bigint;
 --
 -- Index: the primary keys. Locks nothing.
 SELECT h.id, h.version AS changed_version, (date_part('epoch'::text, h.changed_at) * 1000000::float8)::bigint AS changed_at_us,
-       h.name, coalesce(h.key, ''::text)::text AS key,
+       h.name, coalesce(h.key, ''::text)::text AS key, coalesce(coalesce(h.after, h.before) ->> 'match'::text, ''::text)::text AS match,
        coalesce(o.limit_units, 0::float8)::float8 AS limit_units, coalesce(o.factor, 0::float8)::float8 AS factor,
-       coalesce(o.burst, 0::float8)::float8 AS burst, coalesce(o.unlimited, false)::bool AS unlimited,
+       coalesce(o.burst, 0::float8)::float8 AS burst, coalesce(o.unlimited, false)::bool AS unlimited, coalesce(o.blocked, false)::bool AS blocked,
        (CASE WHEN o.shadow IS NULL THEN -1 WHEN o.shadow THEN 1 ELSE 0 END)::bigint AS shadow,
        (CASE WHEN o.until IS NULL THEN 0::float8 ELSE date_part('epoch'::text, o.until) * 1000000::float8 END)::bigint AS until_us,
        coalesce(o.version, 0::bigint)::bigint AS version
-FROM pglimit_policy_history AS h LEFT JOIN pglimit_override AS o ON o.policy = h.name AND o.key = h.key
+FROM pglimit_policy_history AS h LEFT JOIN pglimit_override AS o ON o.policy = h.name AND o.key = h.key AND o.match = coalesce(h.after, h.before) ->> 'match'::text
 WHERE h.id >= sqlc.arg(first_id)::bigint
 ORDER BY h.id
 LIMIT sqlc.arg(max_rows)::bigint;
@@ -102,42 +102,44 @@ DELETE FROM pglimit_policy AS p WHERE p.name = sqlc.arg(name)::text;
 --
 -- Index: the primary key. Locks the version's row and the overrides.
 UPDATE pglimit_override AS o
-SET limit_units = nullif(u.limit_units, 0::float8), factor = nullif(u.factor, 0::float8), burst = nullif(u.burst, 0::float8), unlimited = u.unlimited,
+SET limit_units = nullif(u.limit_units, 0::float8), factor = nullif(u.factor, 0::float8), burst = nullif(u.burst, 0::float8), unlimited = u.unlimited, blocked = u.blocked,
     shadow = CASE WHEN u.shadow >= 0::bigint THEN u.shadow = 1::bigint END,
     until = CASE WHEN u.until_us <> 0::bigint THEN '1970-01-01 00:00:00+00'::timestamptz + u.until_us::float8 * '00:00:00.000001'::interval END,
     note = u.note
 FROM (SELECT pg_catalog.unnest(sqlc.arg(policies)::text[]) AS policy, pg_catalog.unnest(sqlc.arg(keys)::text[]) AS key,
              pg_catalog.unnest(sqlc.arg(limits)::float8[]) AS limit_units, pg_catalog.unnest(sqlc.arg(factors)::float8[]) AS factor,
              pg_catalog.unnest(sqlc.arg(bursts)::float8[]) AS burst,
-             pg_catalog.unnest(sqlc.arg(unlimited)::bool[]) AS unlimited, pg_catalog.unnest(sqlc.arg(shadows)::bigint[]) AS shadow,
+             pg_catalog.unnest(sqlc.arg(unlimited)::bool[]) AS unlimited, pg_catalog.unnest(sqlc.arg(blocked)::bool[]) AS blocked, pg_catalog.unnest(sqlc.arg(matches)::text[]) AS match,
+             pg_catalog.unnest(sqlc.arg(shadows)::bigint[]) AS shadow,
              pg_catalog.unnest(sqlc.arg(untils_us)::bigint[]) AS until_us, pg_catalog.unnest(sqlc.arg(notes)::text[]) AS note) AS u
-WHERE o.policy = u.policy AND o.key = u.key;
+WHERE o.policy = u.policy AND o.key = u.key AND o.match = u.match;
 
 -- name: OverridesInsert :exec
 -- OverridesInsert writes those of the overrides that do not exist. The parameters are
 -- those of OverridesUpdate.
 --
 -- Index: the primary key. Locks the version's row and the overrides.
-INSERT INTO pglimit_override (policy, key, limit_units, factor, burst, unlimited, shadow, until, note)
-SELECT u.policy, u.key, nullif(u.limit_units, 0::float8), nullif(u.factor, 0::float8), nullif(u.burst, 0::float8), u.unlimited,
+INSERT INTO pglimit_override (policy, key, match, limit_units, factor, burst, unlimited, blocked, shadow, until, note)
+SELECT u.policy, u.key, u.match, nullif(u.limit_units, 0::float8), nullif(u.factor, 0::float8), nullif(u.burst, 0::float8), u.unlimited, u.blocked,
        CASE WHEN u.shadow >= 0::bigint THEN u.shadow = 1::bigint END,
        CASE WHEN u.until_us <> 0::bigint THEN '1970-01-01 00:00:00+00'::timestamptz + u.until_us::float8 * '00:00:00.000001'::interval END,
        u.note
 FROM (SELECT pg_catalog.unnest(sqlc.arg(policies)::text[]) AS policy, pg_catalog.unnest(sqlc.arg(keys)::text[]) AS key,
              pg_catalog.unnest(sqlc.arg(limits)::float8[]) AS limit_units, pg_catalog.unnest(sqlc.arg(factors)::float8[]) AS factor,
              pg_catalog.unnest(sqlc.arg(bursts)::float8[]) AS burst,
-             pg_catalog.unnest(sqlc.arg(unlimited)::bool[]) AS unlimited, pg_catalog.unnest(sqlc.arg(shadows)::bigint[]) AS shadow,
+             pg_catalog.unnest(sqlc.arg(unlimited)::bool[]) AS unlimited, pg_catalog.unnest(sqlc.arg(blocked)::bool[]) AS blocked, pg_catalog.unnest(sqlc.arg(matches)::text[]) AS match,
+             pg_catalog.unnest(sqlc.arg(shadows)::bigint[]) AS shadow,
              pg_catalog.unnest(sqlc.arg(untils_us)::bigint[]) AS until_us, pg_catalog.unnest(sqlc.arg(notes)::text[]) AS note) AS u
-WHERE NOT EXISTS (SELECT 1 FROM pglimit_override AS o WHERE o.policy = u.policy AND o.key = u.key);
+WHERE NOT EXISTS (SELECT 1 FROM pglimit_override AS o WHERE o.policy = u.policy AND o.key = u.key AND o.match = u.match);
 
 -- name: OverridesDelete :many
 -- OverridesDelete deletes overrides and returns those that it deleted.
 --
 -- Index: the primary key. Locks the version's row and the overrides.
 DELETE FROM pglimit_override AS o
-USING (SELECT pg_catalog.unnest(sqlc.arg(policies)::text[]) AS policy, pg_catalog.unnest(sqlc.arg(keys)::text[]) AS key) AS u
-WHERE o.policy = u.policy AND o.key = u.key
-RETURNING o.policy, o.key;
+USING (SELECT pg_catalog.unnest(sqlc.arg(policies)::text[]) AS policy, pg_catalog.unnest(sqlc.arg(keys)::text[]) AS key, pg_catalog.unnest(sqlc.arg(matches)::text[]) AS match) AS u
+WHERE o.policy = u.policy AND o.key = u.key AND o.match = u.match
+RETURNING o.policy, o.key, o.match;
 
 -- name: PolicyHistory :many
 -- PolicyHistory returns the last max_rows changes of a policy and its overrides, newest

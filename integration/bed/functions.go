@@ -85,7 +85,8 @@ func StorePolicy(t testing.TB, pool *pgxpool.Pool, p limiter.Policy, askers bool
 // storeOverride writes an override of a key.
 func storeOverride(t testing.TB, pool *pgxpool.Pool, o limiter.Override) {
 	t.Helper()
-	Exec(t, pool, `INSERT INTO pglimit_override (policy, key, limit_units, burst, shadow, unlimited, until, factor) VALUES ($1, $2, $3, $4, $5, $6, nullif($7::timestamptz, '0001-01-01 00:00:00Z'::timestamptz), $8)
-		ON CONFLICT (policy, key) DO UPDATE SET limit_units = $3, burst = $4, shadow = $5, unlimited = $6, until = excluded.until, factor = $8`,
-		o.Policy, o.Key, o.Limit, o.Burst, o.Shadow, o.Unlimited, o.Until, o.Factor)
+	Exec(t, pool, `INSERT INTO pglimit_override (policy, key, limit_units, burst, shadow, unlimited, until, factor, match, blocked)
+		VALUES ($1, $2, $3, $4, $5, $6, nullif($7::timestamptz, '0001-01-01 00:00:00Z'::timestamptz), $8, $9, $10)
+		ON CONFLICT (policy, key, match) DO UPDATE SET limit_units = $3, burst = $4, shadow = $5, unlimited = $6, until = excluded.until, factor = $8, blocked = $10`,
+		o.Policy, o.Key, o.Limit, o.Burst, o.Shadow, o.Unlimited, o.Until, o.Factor, string(o.Match), o.Blocked)
 }

@@ -3,6 +3,8 @@ package functions
 import (
 	"errors"
 	"fmt"
+	"math/rand/v2"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -11,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/internal/conformance"
 	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/limiter"
 	"github.com/pglimit/pglimit/migrations"
@@ -184,6 +187,120 @@ func TestFunctionsOverrideAsGo(t *testing.T) {
 	}
 }
 
+// TestFunctionsRuleAsGo: overrides with a Match are for the keys in SQL that they are for in Go,
+// whatever the texts.
+func TestFunctionsRuleAsGo(t *testing.T) {
+	t.Parallel()
+	pool := bed.FunctionsPool(t)
+	policies := must.OK(limiter.OpenPolicies(t.Context(), pool, &limiter.PoliciesConfig{DisableListen: true}))(t)
+	defer policies.Close()
+	random := rand.New(rand.NewPCG(1, 2))
+	pieces := []string{"a", "b", "?", "*", ":", `\`, `\:`, "1.2.3.4", "1.2.3.0", "/24", "/0", "/129", "::", "2001:db8", "ffff:", "é", "%", "_", "0", ".", "\n", "%eth0"}
+	text := func() (s string) {
+		for range 1 + random.IntN(5) {
+			s += pieces[random.IntN(len(pieces))]
+		}
+		return s
+	}
+	networks := []string{"0.0.0.0/0", "1.2.3.0/24", "1.2.3.4/32", "::/0", "2001:db8::/32", "::ffff:0:0:0/80"}
+	var rules []limiter.Override
+	var keys []string
+	for _, c := range conformance.Matches {
+		rules, keys = append(rules, limiter.Override{Key: c.Text, Match: c.Match}), append(keys, c.Key)
+	}
+	for range 40 {
+		rules = append(rules, limiter.Override{Key: text(), Match: limiter.MatchPrefix}, limiter.Override{Key: text(), Match: limiter.MatchPattern})
+		for range 5 {
+			keys = append(keys, text())
+		}
+	}
+	for _, n := range networks {
+		rules = append(rules, limiter.Override{Key: n, Match: limiter.MatchCIDR})
+	}
+	edit := limiter.PolicyEdit{}
+	for i := range rules {
+		rules[i].Policy, rules[i].Unlimited = fmt.Sprint("p", i), true
+		edit.Set = append(edit.Set, limiter.StoredPolicy{Policy: limiter.Policy{Name: rules[i].Policy, Algorithm: limiter.GCRA, Limit: 1, Period: time.Hour}})
+	}
+	edit.SetOverrides = rules
+	if _, err := policies.Apply(t.Context(), edit); err != nil {
+		t.Fatal(err)
+	}
+	rows := must.OK(pool.Query(t.Context(), `SELECT o.policy, k, p.unlimited FROM pglimit_override AS o, unnest($1::text[]) AS k, pglimit._policy_of(o.policy, k) AS p`, keys))(t)
+	n := 0
+	for rows.Next() {
+		var name, key string
+		var in bool
+		if err := rows.Scan(&name, &key, &in); err != nil {
+			t.Fatal(err)
+		}
+		if n++; in {
+			n += 1 << 20
+		}
+		if _, want, err := policies.For(name, key); in != want || err != nil {
+			i, _ := strconv.Atoi(name[1:])
+			t.Errorf("%s %q, key %q: in Go %v, in SQL %v: %v", rules[i].Match, rules[i].Key, key, want, in, err)
+		}
+	}
+	if all, is := n&(1<<20-1), n>>20; rows.Err() != nil || all != len(rules)*len(keys) || is < 300 {
+		t.Errorf("%d pairs, of which %d match: %v", all, is, rows.Err())
+	}
+}
+
+// TestFunctionsRules: what overrides with a Match decide, by the database's clock, in the order
+// that the library has.
+func TestFunctionsRules(t *testing.T) {
+	t.Parallel()
+	pool := bed.FunctionsPool(t)
+	bed.StorePolicy(t, pool, limiter.Policy{Name: "p", Algorithm: limiter.GCRA, Limit: 5, Period: time.Hour}, false)
+	bed.StorePolicy(t, pool, limiter.Policy{Name: "ghost", Algorithm: limiter.GCRA, Limit: 5, Period: time.Hour, Shadow: true}, false)
+	bed.Exec(t, pool, `UPDATE pglimit_policy SET count_denials = true`)
+	bed.Exec(t, pool, `INSERT INTO pglimit_override (policy, key, match, unlimited, blocked, until) VALUES
+		('p', 'bot-', 'prefix', false, true, '2030-01-01'), ('p', 'bot-1', 'prefix', false, true, '2030-01-02'), ('p', '*x', 'pattern', false, true, NULL),
+		('p', '10.0.0.0/8', 'cidr', true, false, '2030-01-01'), ('p', '0.0.0.0/0', 'cidr', false, true, NULL),
+		('p', 'bot-vip', '', true, false, NULL), ('p', '10.0.0.7', '', false, true, NULL), ('ghost', 'bot-', 'prefix', false, true, NULL)`)
+	for call, want := range map[string]string{ // allowed, granted, reason, seconds to retry after, shadowed
+		`allow('p', 'bot-0', now => '2029-12-31 23:00+00')`:    "f 0 blocked 3600 f",
+		`allow('p', 'bot-0', now => '2030-01-01 00:00+00')`:    "t 1 0 f",
+		`allow('p', 'bot-1', now => '2029-12-31 23:00+00')`:    "f 0 blocked 90000 f",
+		`allow('p', 'bot-1x')`:                                 "f 0 blocked f",
+		`allow('p', 'bot-vip')`:                                "t 1 0 f",
+		`allow('p', 'bot-vip-x')`:                              "f 0 blocked f",
+		`allow_up_to('p', 'alice:10.1.2.3', 9)`:                "t 9 0 f",
+		`allow('p', '10.0.0.7')`:                               "f 0 blocked f",
+		`allow('p', '10.1.2.3', now => '2030-01-01 00:00+00')`: "f 0 blocked f",
+		`check('p', '11.1.2.3', 0)`:                            "f 0 blocked f",
+		`reserve('p', '11.1.2.3', 1, 60)`:                      "f 0 blocked f",
+		`allow('p', 'alice')`:                                  "t 1 0 f",
+		`charge('p', 'bot-2', 2)`:                              "t 2 0 f",
+		`usage('p', 'bot-3')`:                                  "t 0 0 f",
+		`allow('ghost', 'bot-0', 2)`:                           "t 2 blocked t",
+		`reserve('ghost', 'bot-0', 2, 60)`:                     "t 2 blocked t",
+	} {
+		got := bed.Value[string](t, pool, `SELECT concat_ws(' ', r.allowed, r.granted, r.reason, round(r.retry_after_s), r.shadowed) FROM pglimit.`+call+` AS r`)
+		if got != want {
+			t.Errorf("%s: %s, want %s", call, got, want)
+		}
+	}
+	if n := bed.Value[int](t, pool, `SELECT sum(denials) FROM pglimit_denial`); n != 9 {
+		t.Errorf("%d denials were counted", n)
+	}
+	if n := bed.Value[int](t, pool, `SELECT count(*) FROM pglimit_gcra`); n != 3 {
+		t.Errorf("%d rows were written", n)
+	}
+	// A block denies the whole, and nothing is taken of the others; that of a shadow denies nothing.
+	got := bed.Value[string](t, pool, `SELECT concat_ws(' ', a.allowed, a.denied_by, a.retry_after_s, (SELECT string_agg(concat_ws(',', r.allowed, r.granted, r.reason), ' ') FROM unnest(a.requests) AS r))
+		FROM pglimit.allow_all('{p,p,p,ghost}', '{bob,bot-vip,x,bot-0}') AS a`)
+	if got != "f 3 0 t,0 f,0,blocked 0" {
+		t.Errorf("allow_all: %s", got)
+	}
+	got = bed.Value[string](t, pool, `SELECT concat_ws(' ', a.allowed, (SELECT string_agg(concat_ws(',', r.allowed, r.remaining, r.reason), ' ') FROM unnest(a.requests) AS r))
+		FROM pglimit.allow_all('{p,ghost}', '{bob,bot-0}') AS a`)
+	if got != "t t,4 t,0,blocked" {
+		t.Errorf("allow_all: %s", got)
+	}
+}
+
 // TestFunctionsReadPoliciesAtEachCall: an override ends by the database's clock, and a
 // change applies to the next call, in the same transaction and statement too.
 func TestFunctionsReadPoliciesAtEachCall(t *testing.T) {
@@ -203,7 +320,7 @@ func TestFunctionsReadPoliciesAtEachCall(t *testing.T) {
 		"NULL": true, "clock_timestamp() + interval '1 hour'": true, "clock_timestamp() - interval '1 second'": false, "clock_timestamp()": false, "'infinity'": true,
 	} {
 		if _, err := pool.Exec(t.Context(), `INSERT INTO pglimit_override (policy, key, limit_units, until) VALUES ('p', 'k', 2, `+until+`)
-			ON CONFLICT (policy, key) DO UPDATE SET until = EXCLUDED.until`); err != nil {
+			ON CONFLICT (policy, key, match) DO UPDATE SET until = EXCLUDED.until`); err != nil {
 			if until == "'infinity'" {
 				continue // the table may refuse it
 			}

@@ -63,6 +63,10 @@ func TestTriggers(t *testing.T) {
 		{`BEGIN; SELECT set_config('pglimit.note', 'why', true); DELETE FROM pglimit_override; DELETE FROM pglimit_policy WHERE name = 'b'; COMMIT`, 9, []string{"9 c/l 9>- why", "9 b/ 3>- why"}},
 		{`DELETE FROM pglimit_policy WHERE name = 'none'`, 9, nil},
 		{`DELETE FROM pglimit_policy`, 10, []string{"10 c/ 6>- "}},
+		{`INSERT INTO pglimit_override (policy, key, match, blocked, note) VALUES ('c', 'k', 'prefix', true, 'bots')`, 11, []string{"11 c/k ->- bots"}},
+		{`UPDATE pglimit_override SET match = 'pattern'`, 12, []string{"12 c/k ->- bots", "12 c/k ->- bots"}}, // one goes, another comes
+		{`UPDATE pglimit_override SET match = 'pattern'`, 12, nil},
+		{`DELETE FROM pglimit_override`, 13, []string{"13 c/k ->- "}},
 	} {
 		before := len(history(t, pool))
 		bed.Exec(t, pool, step.sql)
@@ -91,7 +95,7 @@ func TestTriggers(t *testing.T) {
 	}
 	bed.Exec(t, pool, answer.Hint)
 	bed.Exec(t, pool, `DELETE FROM pglimit_policy`)
-	if v := version(t, pool); v != 12 {
+	if v := version(t, pool); v != 15 {
 		t.Errorf("after the hint, version %d", v)
 	}
 }
@@ -288,6 +292,10 @@ func TestChangesAreAll(t *testing.T) {
 		`BEGIN; SET LOCAL session_replication_role = replica; DELETE FROM pglimit_override WHERE key = 'h'; UPDATE pglimit_policy_history SET changed_at = changed_at + '1 s'; COMMIT`,
 		`INSERT INTO pglimit_override (policy, key, unlimited) SELECT 'p', 'many' || i, true FROM generate_series(1, 6000) AS i`,
 		`DELETE FROM pglimit_override WHERE key LIKE 'many%'`,
+		`INSERT INTO pglimit_override (policy, key, match, unlimited) VALUES ('p', 'a', 'prefix', true), ('p', 'b', 'prefix', true), ('r', '?', 'pattern', true)`,
+		`UPDATE pglimit_override SET key = 'c' WHERE key = 'b' AND match = 'prefix'; UPDATE pglimit_override SET match = 'pattern' WHERE policy = 'p' AND match = 'prefix' AND key = 'a'`,
+		`UPDATE pglimit_override SET until = '2000-01-01' WHERE policy = 'r' AND match <> ''; DELETE FROM pglimit_override WHERE policy = 'p' AND match = 'prefix'`,
+		`DELETE FROM pglimit_override WHERE match <> ''`,
 	} {
 		bed.Exec(t, pool, sql)
 		apply(t, p.Policies, limiter.PolicyEdit{SetOverrides: []limiter.Override{{Policy: "p", Key: "tick", Limit: ptr(float64(i + 1))}}})

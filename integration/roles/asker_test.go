@@ -244,6 +244,7 @@ func TestGrantsOverridesOfAskers(t *testing.T) {
 	bed.Exec(t, s.operator, `INSERT INTO pglimit_override (policy, key, limit_units, until) VALUES ('gcra', 'more', 20, NULL), ('gcra', 'was more', 20, clock_timestamp())`)
 	bed.Exec(t, s.operator, `INSERT INTO pglimit_override (policy, key, unlimited) VALUES ('gcra', 'free', true)`)
 	bed.Exec(t, s.operator, `INSERT INTO pglimit_override (policy, key, shadow) VALUES ('gcra', 'shadow', true)`)
+	bed.Exec(t, s.operator, `INSERT INTO pglimit_override (policy, key, match, unlimited, blocked) VALUES ('gcra', 'vip-', 'prefix', true, false), ('gcra', 'vip-*x', 'pattern', false, true), ('gcra', 'bot-', 'prefix', false, true)`)
 	// A policy without askers stays closed, whatever a key's override has.
 	bed.Exec(t, s.operator, `INSERT INTO pglimit_override (policy, key, unlimited) VALUES ('operators', 'free', true)`)
 	for _, c := range []struct {
@@ -259,6 +260,10 @@ func TestGrantsOverridesOfAskers(t *testing.T) {
 		{`charge('gcra', 'shadow', 15)`, "t 0 f"},
 		{`reserve('gcra', 'shadow', 1, 60)`, "t 1 t limit"},
 		{`reserve('gcra', 'free', 99, 60)`, "t 99 f"},
+		{`allow('gcra', 'vip-1x', 99)`, "t 99 f"},
+		{`allow('gcra', 'bot-1')`, "f 0 f blocked"},
+		{`reserve('gcra', 'bot-1', 1, 60)`, "f 0 f blocked"},
+		{`charge('gcra', 'bot-1', 2)`, "t 2 f"},
 	} {
 		got := bed.Value[string](t, s.asker, `SELECT concat_ws(' ', a.allowed, round(a.granted), a.shadowed, a.reason) FROM pglimit_ask.`+c.call+` AS a`)
 		if got != c.want {

@@ -52,8 +52,9 @@ CREATE TABLE pglimit_policy (
     CONSTRAINT "note must have at most 1000 characters" CHECK (length(note) <= 1000)
 );
 
--- What differs for one key of a policy. NULL keeps what the policy has. A burst that is NULL
--- keeps the policy's proportion to its limit.
+-- What differs for one key of a policy, or for several: those that begin with a prefix, match
+-- a pattern, or are an address of a network. NULL keeps what the policy has. A burst that is
+-- NULL keeps the policy's proportion to its limit.
 CREATE TABLE pglimit_override (
     limit_units float8,
     factor      float8,                                  -- instead of limit_units: so many times the policy's
@@ -62,12 +63,14 @@ CREATE TABLE pglimit_override (
     until       timestamptz,                             -- NULL: no end
     changed_at  timestamptz NOT NULL DEFAULT clock_timestamp(),
     unlimited   bool NOT NULL DEFAULT false,             -- requests pass without a decision and count nothing
+    blocked     bool NOT NULL DEFAULT false,             -- requests are denied without a decision
     shadow      bool,
     policy      text COLLATE "C" NOT NULL,               -- a policy's name, in pglimit_policy or compiled into a program
-    key         text COLLATE "C" NOT NULL,               -- the key, or its HMAC, as in the tables of the algorithms
+    key         text COLLATE "C" NOT NULL,               -- the key, or its HMAC, as in the tables of the algorithms; or what match says
+    match       text COLLATE "C" NOT NULL DEFAULT '',    -- '': that key; or key is a prefix, a pattern or a cidr
     note        text COLLATE "C" NOT NULL DEFAULT '',
     changed_by  text COLLATE "C" NOT NULL DEFAULT '',
-    CONSTRAINT pglimit_override_pkey PRIMARY KEY (policy, key),
+    CONSTRAINT pglimit_override_pkey PRIMARY KEY (policy, key, match),
     CONSTRAINT "policy must match ^[a-z0-9][a-z0-9_.-]{0,63}$" CHECK (policy ~ '^[a-z0-9][a-z0-9_.-]{0,63}$'),
     CONSTRAINT "key must have 1 to 1024 bytes" CHECK (octet_length(key) BETWEEN 1 AND 1024),
     CONSTRAINT "limit_units must be from 1e-9 to 2^53" CHECK (limit_units BETWEEN 1e-9::float8 AND 9007199254740992::float8),
@@ -75,10 +78,18 @@ CREATE TABLE pglimit_override (
     CONSTRAINT "factor excludes limit_units" CHECK (factor IS NULL OR limit_units IS NULL),
     CONSTRAINT "burst must be from 1e-9 to 2^53" CHECK (burst BETWEEN 1e-9::float8 AND 9007199254740992::float8),
     CONSTRAINT "until must be after 1970-01-01 and before the year 10000; NULL is no end" CHECK (until > '1970-01-01 00:00:00+00' AND until < '10000-01-01 00:00:00+00'),
-    CONSTRAINT "an override must change something" CHECK (unlimited OR limit_units IS NOT NULL OR factor IS NOT NULL OR burst IS NOT NULL OR shadow IS NOT NULL),
+    CONSTRAINT "an override must change something" CHECK (unlimited OR blocked OR limit_units IS NOT NULL OR factor IS NOT NULL OR burst IS NOT NULL OR shadow IS NOT NULL),
     CONSTRAINT "unlimited excludes limit_units, factor, burst and shadow" CHECK (NOT unlimited OR limit_units IS NULL AND factor IS NULL AND burst IS NULL AND shadow IS NULL),
+    CONSTRAINT "blocked excludes all other changes" CHECK (NOT blocked OR NOT unlimited AND limit_units IS NULL AND factor IS NULL AND burst IS NULL AND shadow IS NULL),
+    CONSTRAINT "match must be empty, prefix, pattern or cidr" CHECK (match IN ('', 'prefix', 'pattern', 'cidr')),
+    CONSTRAINT "match needs blocked or unlimited" CHECK (match = '' OR blocked OR unlimited),
+    CONSTRAINT "a cidr must be a network such as 203.0.113.0/24" CHECK (match <> 'cidr'
+        OR CASE WHEN key ~ '^([0-9]{1,3}\.){3}[0-9]{1,3}/[0-9]{1,2}$|^[0-9a-f.]*:[0-9a-f.:]*/[0-9]{1,3}$' THEN NOT key::cidr <<= '::ffff:0.0.0.0/96'::cidr ELSE false END),
     CONSTRAINT "note must have at most 1000 characters" CHECK (length(note) <= 1000)
 );
+
+-- Those for several keys are few: the SQL functions look here whether a policy has any.
+CREATE INDEX pglimit_override_rules ON pglimit_override (policy) WHERE match <> '';
 
 -- One row: the version of all policies and overrides. A transaction that changes any
 -- raises it by one and locks it until its commit, so that versions become visible in

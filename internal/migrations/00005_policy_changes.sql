@@ -7,7 +7,8 @@
 --     logged in: session_user.
 --   - They write pglimit_policy_history. For deletions the note is that of
 --     set_config('pglimit.note', …, true). An UPDATE that changes nothing is not noted.
---   - They refuse more than 100,000 overrides, and TRUNCATE.
+--   - They refuse more than 100,000 overrides, more than 1,000 of a policy for several keys,
+--     and TRUNCATE.
 --   - They raise the version if a part of the history is deleted. No change has that version,
 --     so that programs load all, not what has changed.
 --
@@ -64,7 +65,7 @@ CREATE FUNCTION pglimit_policy_record() RETURNS trigger LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp SET timezone = 'UTC' SET extra_float_digits = 1 AS $pglimit$
 DECLARE
     -- Its first word is the policy's name; its second one, of an override, is the key.
-    identity CONSTANT text[] := CASE WHEN TG_TABLE_NAME = 'pglimit_policy' THEN '{name}'::text[] ELSE '{policy,key}'::text[] END;
+    identity CONSTANT text[] := CASE WHEN TG_TABLE_NAME = 'pglimit_policy' THEN '{name}'::text[] ELSE '{policy,key,match}'::text[] END;
     before jsonb := CASE WHEN TG_OP <> 'INSERT' THEN to_jsonb(OLD) END;
     after jsonb := CASE WHEN TG_OP <> 'DELETE' THEN to_jsonb(NEW) END;
     change CONSTANT text := format($sql$
@@ -75,7 +76,8 @@ BEGIN
     IF before = after THEN
         RETURN NULL;
     END IF;
-    IF before ->> identity[1] <> after ->> identity[1] OR before ->> identity[2] <> after ->> identity[2] THEN
+    IF before ->> identity[1] <> after ->> identity[1] OR before ->> identity[2] <> after ->> identity[2]
+        OR before ->> identity[3] <> after ->> identity[3] THEN
         EXECUTE change USING before ->> identity[1], before ->> identity[2], after ->> 'note', before, NULL::jsonb;
         before := NULL;
     END IF;
@@ -98,6 +100,14 @@ BEGIN
         RAISE EXCEPTION USING ERRCODE = 'program_limit_exceeded',
             MESSAGE = 'pglimit: there can be at most 100,000 overrides',
             HINT = 'Delete those that have ended (until <= now()). For many keys with the same limit use another policy.';
+    END IF;
+    IF EXISTS (SELECT FROM added AS a WHERE a.match <> '') THEN
+        EXECUTE format('SELECT max(r.n) > 1000::bigint FROM (SELECT count(*) AS n FROM %I.pglimit_override AS o WHERE o.match <> %L GROUP BY o.policy) AS r', TG_TABLE_SCHEMA, '') INTO over;
+        IF over THEN
+            RAISE EXCEPTION USING ERRCODE = 'program_limit_exceeded',
+                MESSAGE = 'pglimit: a policy can have at most 1,000 overrides with a match',
+                HINT = 'Delete those that have ended (until <= now()), or join several in a shorter prefix or a larger network.';
+        END IF;
     END IF;
     RETURN NULL;
 END $pglimit$;

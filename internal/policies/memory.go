@@ -32,7 +32,9 @@ type Memory struct {
 	history   []Change // oldest first
 }
 
-type overrideID struct{ policy, key string }
+type overrideID struct{ policy, key, match string }
+
+func idOf(o *Override) overrideID { return overrideID{o.Policy, o.Key, o.Match} }
 
 // Version implements Store.
 func (m *Memory) Version(context.Context) (int64, error) {
@@ -65,7 +67,7 @@ func (m *Memory) Overrides(_ context.Context, name string) (all []Override, _ er
 		}
 	}
 	slices.SortFunc(all, func(a, b Override) int {
-		return cmp.Or(cmp.Compare(a.Policy, b.Policy), cmp.Compare(a.Key, b.Key))
+		return cmp.Or(cmp.Compare(a.Policy, b.Policy), cmp.Compare(a.Key, b.Key), cmp.Compare(a.Match, b.Match))
 	})
 	return all, nil
 }
@@ -106,8 +108,8 @@ func (m *Memory) Apply(ctx context.Context, e *Edit) (int64, error) {
 		note(Change{Note: e.Note, Name: name, Before: &before})
 	}
 	for _, o := range e.DeleteOverrides {
-		before := m.overrides[overrideID{o.Policy, o.Key}]
-		delete(m.overrides, overrideID{o.Policy, o.Key})
+		before := m.overrides[idOf(&o)]
+		delete(m.overrides, idOf(&o))
 		note(Change{Note: e.Note, Name: o.Policy, Key: o.Key, OverrideBefore: &before})
 	}
 	for _, p := range e.Set {
@@ -124,14 +126,14 @@ func (m *Memory) Apply(ctx context.Context, e *Edit) (int64, error) {
 	}
 	for _, o := range e.SetOverrides {
 		c := Change{Note: o.Note, Name: o.Policy, Key: o.Key, OverrideAfter: &o}
-		if before, ok := m.overrides[overrideID{o.Policy, o.Key}]; ok {
+		if before, ok := m.overrides[idOf(&o)]; ok {
 			c.OverrideBefore = &before
 		}
 		if c.OverrideBefore != nil && sameOverride(*c.OverrideBefore, o) {
 			continue
 		}
 		o.Version, o.ChangedAt = next, at
-		m.overrides[overrideID{o.Policy, o.Key}] = o
+		m.overrides[idOf(&o)] = o
 		note(c)
 	}
 	m.history = m.history[max(0, len(m.history)-maxHistory):]
@@ -146,14 +148,31 @@ func (m *Memory) refuse(e *Edit) error {
 		}
 	}
 	for _, o := range e.DeleteOverrides {
-		if _, ok := m.overrides[overrideID{o.Policy, o.Key}]; !ok {
-			return &MissingError{o.Policy, o.Key}
+		if _, ok := m.overrides[idOf(&o)]; !ok {
+			return &MissingError{o.Policy, o.Key, o.Match}
 		}
 	}
-	more := 0
+	more, rules := 0, map[string]int{} // by policy
 	for _, o := range e.SetOverrides {
-		if _, ok := m.overrides[overrideID{o.Policy, o.Key}]; !ok {
-			more++
+		if _, ok := m.overrides[idOf(&o)]; !ok {
+			if more++; o.Match != "" {
+				rules[o.Policy]++
+			}
+		}
+	}
+	for name, n := range rules {
+		for id := range m.overrides {
+			if id.policy == name && id.match != "" {
+				n++
+			}
+		}
+		for _, o := range e.DeleteOverrides {
+			if o.Policy == name && o.Match != "" {
+				n--
+			}
+		}
+		if n > MaxRules {
+			return fmt.Errorf("%w: pglimit: a policy can have at most %d overrides with a match", store.ErrInvalid, MaxRules)
 		}
 	}
 	if len(m.overrides)-len(e.DeleteOverrides)+more > MaxOverrides {

@@ -3,6 +3,7 @@
 package policies
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -19,9 +20,12 @@ var (
 	ValidOverride func(*Override) error
 )
 
-// MaxOverrides is the largest number of overrides. The trigger pglimit_override_bound has
-// it too.
-const MaxOverrides = 100_000
+// MaxOverrides is the largest number of overrides, and MaxRules of those of one policy that
+// have a match. The trigger pglimit_override_bound has them too.
+const (
+	MaxOverrides = 100_000
+	MaxRules     = 1_000
+)
 
 // Policy is a row of pglimit_policy: durations are seconds, and NULL is 0. The history has
 // it as JSON. Its fields are named as those of the statements in package db, and as those of
@@ -53,10 +57,12 @@ type Policy struct {
 type Override struct {
 	Policy     string     `json:"policy"`
 	Key        string     `json:"key"`
+	Match      string     `json:"match"` // empty: one key
 	LimitUnits *float64   `json:"limit_units"`
 	Factor     *float64   `json:"factor"`
 	Burst      *float64   `json:"burst"`
 	Unlimited  bool       `json:"unlimited"`
+	Blocked    bool       `json:"blocked"`
 	Shadow     *bool      `json:"shadow"`
 	Until      *time.Time `json:"until"`
 	Note       string     `json:"note"`
@@ -97,7 +103,7 @@ type Edit struct {
 	Set             []Policy
 	Delete          []string
 	SetOverrides    []Override
-	DeleteOverrides []Override // Policy and Key
+	DeleteOverrides []Override // Policy, Key and Match
 }
 
 // ErrChanged: the version is not that of Edit.IfVersion.
@@ -105,7 +111,7 @@ var ErrChanged = errors.New("the version is another")
 
 // MissingError is the error of a deletion of a row that does not exist.
 type MissingError struct {
-	Policy, Key string // Key is empty for a policy
+	Policy, Key, Match string // Key is empty for a policy
 }
 
 // Error names the row.
@@ -113,7 +119,7 @@ func (e *MissingError) Error() string {
 	if e.Key == "" {
 		return fmt.Sprintf("no policy %q", e.Policy)
 	}
-	return fmt.Sprintf("no override of policy %q for key %q", e.Policy, e.Key)
+	return fmt.Sprintf("no override of policy %q for %s %q", e.Policy, cmp.Or(e.Match, "key"), e.Key)
 }
 
 func timeOf(us int64) time.Time { return time.UnixMicro(us).UTC() }
@@ -136,7 +142,7 @@ func policyOf(r *db.PoliciesRow) Policy {
 
 func overrideOf(r *db.OverridesRow) Override {
 	o := Override{
-		Policy: r.Policy, Key: r.Key, Unlimited: r.Unlimited, Note: r.Note,
+		Policy: r.Policy, Key: r.Key, Match: r.Match, Unlimited: r.Unlimited, Blocked: r.Blocked, Note: r.Note,
 		Version: r.Version, ChangedBy: r.ChangedBy, ChangedAt: timeOf(r.ChangedAtUs),
 	}
 	if r.LimitUnits != 0 {

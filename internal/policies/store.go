@@ -21,8 +21,8 @@ type Store interface {
 	// override, or with each that has changed since the mark, as far as that
 	// is known. One that is gone limits nothing. After a conflict it begins again.
 	Load(ctx context.Context, since Mark, begin func(all bool) (add func(*Override))) (*Rows, error)
-	// Overrides returns the overrides of a policy, or of all if name is empty, by policy and
-	// key: at most MaxOverrides.
+	// Overrides returns the overrides of a policy, or of all if name is empty, by policy, key
+	// and match: at most MaxOverrides.
 	Overrides(ctx context.Context, name string) ([]Override, error)
 	// Apply makes all changes or none, and returns the version after them. It returns
 	// ErrChanged or a *MissingError.
@@ -61,7 +61,7 @@ func explain(err error) error {
 	case errors.As(err, &answer):
 		switch code := answer.SQLState(); {
 		case code == "54000":
-			return fmt.Errorf("%w: %w: delete those that have ended, or use another policy for many keys with the same limit", store.ErrInvalid, err)
+			return fmt.Errorf("%w: %w: delete those that have ended", store.ErrInvalid, err)
 		case strings.HasPrefix(code, "23"):
 			return fmt.Errorf("%w: %w", store.ErrInvalid, err)
 		}
@@ -132,7 +132,7 @@ func (r *Rows) change(changes []db.OverridesChangedRow, add func(*Override)) {
 			continue
 		}
 		o := overrideOf(&db.OverridesRow{
-			Policy: c.Name, Key: c.Key, LimitUnits: c.LimitUnits, Factor: c.Factor, Burst: c.Burst, Unlimited: c.Unlimited, Shadow: c.Shadow,
+			Policy: c.Name, Key: c.Key, Match: c.Match, LimitUnits: c.LimitUnits, Factor: c.Factor, Burst: c.Burst, Unlimited: c.Unlimited, Blocked: c.Blocked, Shadow: c.Shadow,
 			UntilUs: c.UntilUs, Version: c.Version,
 		})
 		add(&o)
@@ -180,7 +180,7 @@ func (r *Rows) all(ctx context.Context, tx db.DBTX, add func(*Override)) error {
 				return nil // without a mark: a change of one more would add it
 			}
 			o := overrideOf(&some[i])
-			next.AfterPolicy, next.AfterKey = o.Policy, o.Key
+			next.AfterPolicy, next.AfterKey, next.AfterMatch = o.Policy, o.Key, o.Match
 			add(&o)
 		}
 		if len(some) < page {
@@ -250,7 +250,7 @@ func (d *Database) delete(ctx context.Context, tx db.DBTX, e *Edit) error {
 	}
 	var all db.OverridesDeleteParams
 	for _, o := range e.DeleteOverrides {
-		all.Policies, all.Keys = append(all.Policies, o.Policy), append(all.Keys, o.Key)
+		all.Policies, all.Keys, all.Matches = append(all.Policies, o.Policy), append(all.Keys, o.Key), append(all.Matches, o.Match)
 	}
 	gone, err := d.statements.OverridesDelete(ctx, tx, all)
 	if err != nil || len(gone) == len(e.DeleteOverrides) {
@@ -261,8 +261,8 @@ func (d *Database) delete(ctx context.Context, tx db.DBTX, e *Edit) error {
 		deleted[row] = true
 	}
 	for _, o := range e.DeleteOverrides {
-		if !deleted[db.OverridesDeleteRow{Policy: o.Policy, Key: o.Key}] {
-			return &MissingError{o.Policy, o.Key}
+		if !deleted[db.OverridesDeleteRow{Policy: o.Policy, Key: o.Key, Match: o.Match}] {
+			return &MissingError{o.Policy, o.Key, o.Match}
 		}
 	}
 	return nil
@@ -315,6 +315,7 @@ func columns(overrides []Override) (all db.OverridesUpdateParams) {
 		all.Policies, all.Keys, all.Notes = append(all.Policies, o.Policy), append(all.Keys, o.Key), append(all.Notes, o.Note)
 		all.Limits, all.Factors = append(all.Limits, orZero(o.LimitUnits)), append(all.Factors, orZero(o.Factor))
 		all.Bursts, all.Unlimited = append(all.Bursts, orZero(o.Burst)), append(all.Unlimited, o.Unlimited)
+		all.Matches, all.Blocked = append(all.Matches, o.Match), append(all.Blocked, o.Blocked)
 		all.Shadows, all.UntilsUs = append(all.Shadows, shadow), append(all.UntilsUs, until)
 	}
 	return all

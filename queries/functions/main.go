@@ -102,7 +102,7 @@ var (
 	which  = []parameter{{"algorithm", "text", ""}}
 
 	// stored are the arguments of _arguments that a policy has in the database.
-	stored = []string{"limit_units", "period_s", "burst", "tick_s", "aligned", "block_for_s", "shadow", "calendar", "time_zone", "unlimited", "count_denials"}
+	stored = []string{"limit_units", "period_s", "burst", "tick_s", "aligned", "block_for_s", "shadow", "calendar", "time_zone", "unlimited", "count_denials", "blocked_until"}
 )
 
 // ofPolicy is the Algorithm of functions that read a policy by its name.
@@ -230,12 +230,13 @@ func (f function) Arguments() string {
 	}
 	all := []string{quote(verb), f.Algorithm}
 	gap := false // from the first that is left out on
-	for _, p := range slices.Concat(target, limit, burst, tick, fixed, block, now, ttl, []parameter{{Name: "calendar"}, {Name: "time_zone"}, {Name: "unlimited"}, {Name: "count_denials"}}) {
+	for _, p := range slices.Concat(target, limit, burst, tick, fixed, block, now, ttl, []parameter{{Name: "calendar"}, {Name: "time_zone"}, {Name: "unlimited"}, {Name: "count_denials"}, {Name: "blocked_until"}}) {
 		switch {
 		case f.Verb() == "usage" && p.Name == "cost":
 			all = append(all, "0")
-		case f.ByName() && p.Name == "unlimited" && (verb == "charge" || verb == "refund"):
-			gap = true // they record what was, also of a key without a limit
+		case f.ByName() && (p.Name == "unlimited" || p.Name == "blocked_until") && (verb == "charge" || verb == "refund"),
+			f.Verb() == "usage" && p.Name == "blocked_until":
+			gap = true // they record or read what was, also of a key without a limit or with a block
 		case f.ByName() && slices.Contains(stored, p.Name):
 			all = append(all, p.Name+" => policy."+p.Name)
 			gap = true

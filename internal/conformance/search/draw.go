@@ -250,9 +250,11 @@ func (g *drawing) override(p *limiter.Policy) *limiter.Override {
 	}
 	factor, on := []float64{0.1, 0.5, 2, 4}[g.IntN(4)], g.IntN(2) == 0
 	limit := min(1<<53, p.Limit*factor)
-	switch g.IntN(8) {
+	switch g.IntN(9) {
 	case 0:
 		o = &limiter.Override{Unlimited: true}
+	case 7:
+		o = &limiter.Override{Blocked: true}
 	case 1:
 		o = &limiter.Override{Shadow: &on}
 	case 2:

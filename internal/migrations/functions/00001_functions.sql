@@ -94,7 +94,9 @@ BEGIN
         -- A policy of the table pglimit_policy, with the override of a key.
         CREATE TYPE pglimit._policy AS (
             name text, algorithm text, limit_units float8, period_s float8, burst float8, tick_s float8, aligned bool, block_for_s float8, shadow bool,
-            calendar text, time_zone text, unlimited bool, count_denials bool, askers bool, max_ttl_s float8
+            calendar text, time_zone text, unlimited bool, count_denials bool, askers bool, max_ttl_s float8,
+            -- the end of its block, infinity if that has none; whether it has overrides for several keys
+            blocked_until timestamptz, ruled bool
         );
     END IF;
 END $pglimit$;
@@ -482,7 +484,8 @@ END $pglimit$;
 CREATE OR REPLACE FUNCTION pglimit._arguments(verb text, algorithm text, name text, key text,
     cost float8 DEFAULT NULL, limit_units float8 DEFAULT NULL, period_s float8 DEFAULT NULL, burst float8 DEFAULT NULL, tick_s float8 DEFAULT NULL,
     aligned bool DEFAULT NULL, ends_at timestamptz DEFAULT NULL, block_for_s float8 DEFAULT NULL, shadow bool DEFAULT NULL, now timestamptz DEFAULT NULL,
-    ttl_s float8 DEFAULT NULL, calendar text DEFAULT NULL, time_zone text DEFAULT NULL, unlimited bool DEFAULT NULL, count_denials bool DEFAULT NULL) RETURNS pglimit._request
+    ttl_s float8 DEFAULT NULL, calendar text DEFAULT NULL, time_zone text DEFAULT NULL, unlimited bool DEFAULT NULL, count_denials bool DEFAULT NULL,
+    blocked_until timestamptz DEFAULT NULL) RETURNS pglimit._request
 LANGUAGE plpgsql VOLATILE AS $pglimit$
 DECLARE
     capacity float8;
@@ -497,6 +500,7 @@ DECLARE
     count float8;
     unit float8;
     statement text;
+    blocked_until_us bigint;
 BEGIN
     IF verb = 'take' THEN
         NULL; -- The function is named after the algorithm.
@@ -635,6 +639,9 @@ BEGIN
     END IF;
     IF unlimited THEN
         statement := 'none';
+    ELSIF blocked_until IS NOT NULL THEN
+        statement := 'denied';
+        blocked_until_us := CASE WHEN blocked_until = 'infinity'::timestamptz THEN 9223372036854775807 ELSE pglimit._us(blocked_until) END;
     ELSIF verb IN ('check', 'charge', 'refund') THEN
         statement := verb;
     ELSIF floor(capacity / cost) < 1::float8 THEN
@@ -647,9 +654,56 @@ BEGIN
         period_us, coalesce(aligned, false), turn_us, coalesce(block_us, 0), GREATEST(lifetime_us, block_us), -- period_us, aligned, turn_us, block_for_us, lifetime_us
         NULL, NULL, -- for_us, until_us
         NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, -- id, state, max_rows, reservations, reserved, units_before, expires_at_us, changes, freed, at_us
-        0, NULL, NULL, NULL, -- granted, level, updated_at_us, blocked_until_us
+        0, NULL, NULL, blocked_until_us, -- granted, level, updated_at_us, blocked_until_us
         NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL -- leaked_at_us, ticket, ends_at_us, window_us, current, previous, newest_at_us, frees_at_us
     )::pglimit._request;
+END $pglimit$;
+-- +goose StatementEnd
+
+-- The address, or the network, that a key is, or that is its last part; NULL if there is
+-- none. It reads what limiter's addressOf reads.
+-- +goose StatementBegin
+CREATE OR REPLACE FUNCTION pglimit._address(key text) RETURNS inet
+LANGUAGE plpgsql IMMUTABLE AS $pglimit$
+DECLARE
+    part text;
+    address inet;
+BEGIN
+    FOR i IN 1 .. 2 LOOP
+        part := CASE i WHEN 1 THEN key ELSE replace(regexp_replace(key, '^(?:[^\\]|\\.)*:'::text, ''::text), '\:'::text, ':'::text) END;
+        IF part ~ '^(?:(?:0|[1-9][0-9]{0,2})(?:\.(?:0|[1-9][0-9]{0,2})){3}|[0-9a-fA-F.]*:[0-9a-fA-F.:]*)(?:/(?:0|[1-9][0-9]{0,2}))?$'::text THEN
+            BEGIN
+                address := part::inet;
+                IF address <<= '::ffff:0.0.0.0/96'::inet AND strpos(part, '/'::text) = 0 THEN
+                    address := split_part(host(address), '::ffff:'::text, 2)::inet; -- IPv4, mapped into IPv6
+                END IF;
+                RETURN address;
+            EXCEPTION WHEN invalid_text_representation THEN
+                NULL; -- it is none
+            END;
+        END IF;
+    END LOOP;
+    RETURN NULL;
+END $pglimit$;
+-- +goose StatementEnd
+
+-- A policy with what its overrides for several keys decide for one of them, at a moment. One
+-- that lets a key pass comes before those that block it.
+-- +goose StatementBegin
+CREATE OR REPLACE FUNCTION pglimit._ruled(policy pglimit._policy, for_key text, moment timestamptz) RETURNS pglimit._policy
+LANGUAGE plpgsql VOLATILE AS $pglimit$
+DECLARE
+    address inet := pglimit._address(for_key);
+BEGIN
+    policy.unlimited := EXISTS (SELECT FROM pglimit_override AS r WHERE r.policy = policy.name AND r.match <> '' AND r.unlimited AND (r.until IS NULL OR r.until > moment)
+            AND CASE r.match WHEN 'prefix' THEN starts_with(for_key, r.key) WHEN 'cidr' THEN address <<= r.key::inet
+                ELSE for_key LIKE replace(replace(replace(replace(replace(r.key, '\'::text, '\\'::text), '%'::text, '\%'::text), '_'::text, '\_'::text), '*'::text, '%'::text), '?'::text, '_'::text) END);
+    IF NOT policy.unlimited THEN
+        policy.blocked_until := (SELECT max(coalesce(r.until, 'infinity'::timestamptz)) FROM pglimit_override AS r WHERE r.policy = policy.name AND r.match <> '' AND r.blocked AND (r.until IS NULL OR r.until > moment)
+            AND CASE r.match WHEN 'prefix' THEN starts_with(for_key, r.key) WHEN 'cidr' THEN address <<= r.key::inet
+                ELSE for_key LIKE replace(replace(replace(replace(replace(r.key, '\'::text, '\\'::text), '%'::text, '\%'::text), '_'::text, '\_'::text), '*'::text, '%'::text), '?'::text, '_'::text) END);
+    END IF;
+    RETURN policy;
 END $pglimit$;
 -- +goose StatementEnd
 
@@ -683,9 +737,11 @@ DECLARE
                 WHEN o.limit_units IS NOT NULL THEN LEAST(GREATEST(CASE WHEN abs(p.burst * o.limit_units / p.limit_units - round(p.burst * o.limit_units / p.limit_units)) <= p.burst * o.limit_units / p.limit_units * 1e-12::float8 THEN round(p.burst * o.limit_units / p.limit_units) ELSE p.burst * o.limit_units / p.limit_units END, 1e-9::float8), 9007199254740992::float8)
                 ELSE p.burst END,
             p.tick_s, p.aligned, p.block_for_s, coalesce(o.shadow, p.shadow), p.calendar, p.time_zone,
-            coalesce(o.unlimited, false), p.count_denials, p.askers, p.max_ttl_s)::pglimit._policy
+            coalesce(o.unlimited, false), p.count_denials, p.askers, p.max_ttl_s,
+            CASE WHEN o.blocked THEN coalesce(o.until, 'infinity'::timestamptz) END,
+            EXISTS (SELECT FROM pglimit_override AS r WHERE r.policy = called AND r.match <> ''))::pglimit._policy
         FROM pglimit_policy AS p
-        LEFT JOIN pglimit_override AS o ON o.policy = p.name AND o.key = for_key AND (o.until IS NULL OR o.until > coalesce(moment, clock_timestamp()))
+        LEFT JOIN pglimit_override AS o ON o.policy = p.name AND o.key = for_key AND o.match = '' AND (o.until IS NULL OR o.until > coalesce(moment, clock_timestamp()))
         WHERE p.name = called);
 BEGIN
     IF current_setting('transaction_isolation'::text) IN ('repeatable read', 'serializable') AND current_setting('transaction_read_only'::text) = 'off' THEN
@@ -697,6 +753,9 @@ BEGIN
         END IF;
         RAISE undefined_object USING MESSAGE = 'pglimit: name is ' || quote_literal(called) || ': there is no policy of that name',
             HINT = 'Make one: run `pglimit policy set`, or INSERT INTO pglimit_policy (name, algorithm, limit_units, period_s) VALUES (...).';
+    END IF;
+    IF policy.ruled AND NOT policy.unlimited AND policy.blocked_until IS NULL THEN
+        policy := pglimit._ruled(policy, for_key, coalesce(moment, clock_timestamp()));
     END IF;
     RETURN policy;
 END $pglimit$;
@@ -2127,7 +2186,7 @@ END $pglimit$;
 CREATE OR REPLACE FUNCTION pglimit._run(request pglimit._request) RETURNS pglimit._request
 LANGUAGE plpgsql VOLATILE AS $pglimit$
 BEGIN
-    IF request.statement = 'none' THEN
+    IF request.statement = 'none' OR request.statement = 'denied' THEN
         RETURN request;
     ELSIF request.algorithm = 'leaky_bucket' THEN
         RETURN pglimit._leaky_bucket(request);
@@ -2282,6 +2341,12 @@ BEGIN
     IF request.statement = 'none' THEN
         -- An override says that nothing is decided.
         RETURN (true, request.units, request.burst, 0, 0, 0, 0, NULL, false)::pglimit.result;
+    ELSIF request.statement = 'denied' THEN
+        retry_after_s := pglimit._seconds(GREATEST(request.blocked_until_us, request.now_us), request.now_us);
+        IF request.counts AND request.verb <> 'check' THEN
+            PERFORM pglimit._count_denial(request);
+        END IF;
+        RETURN (request.shadow, CASE WHEN request.shadow THEN request.units ELSE 0 END, 0, 0, retry_after_s, retry_after_s, 0, 'blocked', request.shadow)::pglimit.result;
     END IF;
     IF request.verb IN ('charge', 'refund', 'settle') THEN
         allowed := true;
@@ -2458,7 +2523,7 @@ BEGIN
         pglimit._arguments('take', policy.algorithm, name, key, cost, limit_units => policy.limit_units, period_s => policy.period_s,
             burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned, block_for_s => policy.block_for_s,
             shadow => policy.shadow, now => now, calendar => policy.calendar, time_zone => policy.time_zone,
-            unlimited => policy.unlimited, count_denials => policy.count_denials)));
+            unlimited => policy.unlimited, count_denials => policy.count_denials, blocked_until => policy.blocked_until)));
 END $pglimit$;
 -- +goose StatementEnd
 COMMENT ON FUNCTION pglimit.allow IS 'Requests cost units under a policy, all or nothing.';
@@ -2481,6 +2546,7 @@ DECLARE
     fits bool[];
     enforced bigint := 0;
     possible bool := true; -- that all fit
+    denied bool := false; -- by overrides, before any statement
     allowed bool := true;
     denied_by bigint;
     delay_s float8 := 0;
@@ -2503,8 +2569,9 @@ BEGIN
         request := pglimit._arguments('take', policy.algorithm, name, key, cost, limit_units => policy.limit_units, period_s => policy.period_s,
             burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned, block_for_s => policy.block_for_s,
             shadow => policy.shadow, now => now, calendar => policy.calendar, time_zone => policy.time_zone,
-            unlimited => policy.unlimited, count_denials => policy.count_denials);
+            unlimited => policy.unlimited, count_denials => policy.count_denials, blocked_until => policy.blocked_until);
         requests[i] := request;
+        denied := denied OR request.statement = 'denied' AND NOT request.shadow;
         CONTINUE WHEN request.shadow OR request.statement = 'none';
         enforced := enforced + 1;
         possible := possible AND request.statement <> 'check';
@@ -2520,9 +2587,11 @@ BEGIN
         END IF;
     END LOOP;
 
+    allowed := NOT denied;
     -- Locks the rows in their order and looks what fits. A take of no units starts the block of a
     -- key for whose cost there is no room, and changes nothing else.
     FOR i IN 1 .. pg_catalog.cardinality(places) LOOP
+        EXIT WHEN denied;
         request := requests[places[i]];
         CONTINUE WHEN request.shadow OR request.statement = 'none';
         request.count := 0;
@@ -2553,8 +2622,8 @@ BEGIN
         request.count := 1;
         IF request.statement = 'none' THEN
             answer := pglimit._answer(request);
-        ELSIF request.shadow THEN
-            -- It never denies the others, and is not decided if they were denied.
+        ELSIF request.shadow OR denied AND request.statement <> 'denied' THEN
+            -- A shadow never denies the others, and is not decided if they were denied.
             answer := (NULL, 0, NULL, NULL, NULL, NULL, 0, NULL, NULL)::pglimit.result;
             IF allowed THEN
                 answer := pglimit._answer(pglimit._run(request));
@@ -2569,7 +2638,7 @@ BEGIN
             IF fits[places[i]] THEN
                 request.granted := 1;
             END IF;
-            IF request.granted <> 1::float8 AND request.algorithm = 'sliding_window_log' THEN
+            IF request.granted <> 1::float8 AND request.algorithm = 'sliding_window_log' AND NOT denied THEN
                 -- When there is room for the units; the take looked for none.
                 due := request;
                 due.statement := 'check';
@@ -2608,7 +2677,8 @@ BEGIN
         pglimit._arguments('allow_up_to', policy.algorithm, name, key, cost, limit_units => policy.limit_units,
             period_s => policy.period_s, burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned,
             block_for_s => policy.block_for_s, shadow => policy.shadow, now => now, calendar => policy.calendar,
-            time_zone => policy.time_zone, unlimited => policy.unlimited, count_denials => policy.count_denials)));
+            time_zone => policy.time_zone, unlimited => policy.unlimited, count_denials => policy.count_denials,
+            blocked_until => policy.blocked_until)));
 END $pglimit$;
 -- +goose StatementEnd
 COMMENT ON FUNCTION pglimit.allow_up_to IS 'Requests up to cost units under a policy and is granted what fits.';
@@ -2635,7 +2705,7 @@ BEGIN
         pglimit._arguments('check', policy.algorithm, name, key, cost, limit_units => policy.limit_units, period_s => policy.period_s,
             burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned, block_for_s => policy.block_for_s,
             shadow => policy.shadow, now => now, calendar => policy.calendar, time_zone => policy.time_zone,
-            unlimited => policy.unlimited, count_denials => policy.count_denials)));
+            unlimited => policy.unlimited, count_denials => policy.count_denials, blocked_until => policy.blocked_until)));
 END $pglimit$;
 -- +goose StatementEnd
 COMMENT ON FUNCTION pglimit.check IS 'Reports what a request for cost units under a policy would be answered, and consumes nothing; at cost 0, how the key stands.';
@@ -2839,7 +2909,8 @@ DECLARE
         pglimit._arguments('reserve', policy.algorithm, name, key, cost, limit_units => policy.limit_units, period_s => policy.period_s,
             burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned, block_for_s => policy.block_for_s,
             shadow => policy.shadow, now => now, ttl_s => ttl_s, calendar => policy.calendar,
-            time_zone => policy.time_zone, unlimited => policy.unlimited, count_denials => policy.count_denials));
+            time_zone => policy.time_zone, unlimited => policy.unlimited, count_denials => policy.count_denials,
+            blocked_until => policy.blocked_until));
     answer pglimit.result := pglimit._answer(request);
     ttl_us bigint := round(ttl_s * 1e6::float8);
     reservation text;
@@ -3398,9 +3469,11 @@ DECLARE
                 WHEN o.limit_units IS NOT NULL THEN LEAST(GREATEST(CASE WHEN abs(p.burst * o.limit_units / p.limit_units - round(p.burst * o.limit_units / p.limit_units)) <= p.burst * o.limit_units / p.limit_units * 1e-12::float8 THEN round(p.burst * o.limit_units / p.limit_units) ELSE p.burst * o.limit_units / p.limit_units END, 1e-9::float8), 9007199254740992::float8)
                 ELSE p.burst END,
             p.tick_s, p.aligned, p.block_for_s, coalesce(o.shadow, p.shadow), p.calendar, p.time_zone,
-            coalesce(o.unlimited, false), p.count_denials, p.askers, p.max_ttl_s)::pglimit._policy
+            coalesce(o.unlimited, false), p.count_denials, p.askers, p.max_ttl_s,
+            CASE WHEN o.blocked THEN coalesce(o.until, 'infinity'::timestamptz) END,
+            EXISTS (SELECT FROM pglimit_override AS r WHERE r.policy = called AND r.match <> ''))::pglimit._policy
         FROM pglimit_policy AS p
-        LEFT JOIN pglimit_override AS o ON o.policy = p.name AND o.key = for_key AND (o.until IS NULL OR o.until > clock_timestamp())
+        LEFT JOIN pglimit_override AS o ON o.policy = p.name AND o.key = for_key AND o.match = '' AND (o.until IS NULL OR o.until > clock_timestamp())
         WHERE p.name = called);
     most bigint := 1000;
 BEGIN
@@ -3419,6 +3492,9 @@ BEGIN
             RAISE program_limit_exceeded USING MESSAGE = 'pglimit: key ' || quote_literal(left(for_key, 40)) || ' has ' || most::text || ' open reservations, the most that askers may have',
                 HINT = 'Settle or cancel some of them.';
         END IF;
+    END IF;
+    IF policy.ruled AND NOT policy.unlimited AND policy.blocked_until IS NULL THEN
+        policy := pglimit._ruled(policy, for_key, clock_timestamp());
     END IF;
     RETURN policy;
 END $pglimit$;
@@ -3463,7 +3539,7 @@ BEGIN
         pglimit._arguments('take', policy.algorithm, name, key, cost, limit_units => policy.limit_units, period_s => policy.period_s,
             burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned, block_for_s => policy.block_for_s,
             shadow => policy.shadow, calendar => policy.calendar, time_zone => policy.time_zone,
-            unlimited => policy.unlimited, count_denials => policy.count_denials)));
+            unlimited => policy.unlimited, count_denials => policy.count_denials, blocked_until => policy.blocked_until)));
 END $pglimit$;
 -- +goose StatementEnd
 COMMENT ON FUNCTION pglimit_ask.allow IS 'Requests cost units under a policy, all or nothing.';
@@ -3478,7 +3554,8 @@ BEGIN
         pglimit._arguments('allow_up_to', policy.algorithm, name, key, cost, limit_units => policy.limit_units,
             period_s => policy.period_s, burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned,
             block_for_s => policy.block_for_s, shadow => policy.shadow, calendar => policy.calendar,
-            time_zone => policy.time_zone, unlimited => policy.unlimited, count_denials => policy.count_denials)));
+            time_zone => policy.time_zone, unlimited => policy.unlimited, count_denials => policy.count_denials,
+            blocked_until => policy.blocked_until)));
 END $pglimit$;
 -- +goose StatementEnd
 COMMENT ON FUNCTION pglimit_ask.allow_up_to IS 'Requests up to cost units under a policy and is granted what fits.';
@@ -3493,7 +3570,7 @@ BEGIN
         pglimit._arguments('check', policy.algorithm, name, key, cost, limit_units => policy.limit_units, period_s => policy.period_s,
             burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned, block_for_s => policy.block_for_s,
             shadow => policy.shadow, calendar => policy.calendar, time_zone => policy.time_zone,
-            unlimited => policy.unlimited, count_denials => policy.count_denials)));
+            unlimited => policy.unlimited, count_denials => policy.count_denials, blocked_until => policy.blocked_until)));
 END $pglimit$;
 -- +goose StatementEnd
 COMMENT ON FUNCTION pglimit_ask.check IS 'Reports what a request for cost units would be answered, and consumes nothing; at cost 0, how the key stands.';
@@ -3522,7 +3599,7 @@ DECLARE
         pglimit._arguments('reserve', policy.algorithm, name, key, cost, limit_units => policy.limit_units, period_s => policy.period_s,
             burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned, block_for_s => policy.block_for_s,
             shadow => policy.shadow, ttl_s => ttl_s, calendar => policy.calendar, time_zone => policy.time_zone,
-            unlimited => policy.unlimited, count_denials => policy.count_denials));
+            unlimited => policy.unlimited, count_denials => policy.count_denials, blocked_until => policy.blocked_until));
     answer pglimit.result := pglimit._answer(request);
     ttl_us bigint := round(ttl_s * 1e6::float8);
     reservation text;
@@ -3679,7 +3756,7 @@ BEGIN
                  'charge', 'charge_with', 'refund', 'refund_with', 'reserve', 'reserve_with', 'settle', 'cancel', 'block',
                  'block_with', 'unblock', 'unblock_with', 'reset', 'reset_with',
                  '_refuse', '_whole', '_us', '_clock', '_seconds', '_delay', '_bucket_at', '_counter_at', '_target', '_arguments', '_run', '_retry', '_reap', '_settle', '_answer', '_count_denial', '_again', '_moment',
-                 '_base64url', '_reservation_id', '_reservation', '_current', '_policy_of', '_local', '_zone', '_changes', '_period_end',
+                 '_base64url', '_reservation_id', '_reservation', '_current', '_policy_of', '_ruled', '_address', '_local', '_zone', '_changes', '_period_end',
                  '_leaky_bucket', '_leaky_bucket_queue', '_token_bucket', '_gcra', '_fixed_window', '_sliding_window_counter', '_sliding_window_log') LOOP
         EXECUTE 'DROP FUNCTION ' || f::text;
     END LOOP;

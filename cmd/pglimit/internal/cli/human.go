@@ -15,6 +15,8 @@ import (
 // Decision returns a decision as a sentence.
 func Decision(r limiter.Result) string {
 	switch {
+	case !r.Allowed && r.RetryAfter == limiter.Never && r.Reason == limiter.ReasonBlocked:
+		return "denied (blocked): the block has no end"
 	case !r.Allowed && r.RetryAfter == limiter.Never:
 		return "denied: the cost is above the burst of " + Units(r.Burst)
 	case !r.Allowed:

@@ -13,6 +13,7 @@ func TestDecision(t *testing.T) {
 		"allowed: 9 of 10 remaining, reset after 6s": {Allowed: true, Remaining: 9, Burst: 10, ResetAfter: 6 * time.Second},
 		"allowed: in 2s, 0.5 of 10 remaining":        {Allowed: true, Remaining: 0.5, Burst: 10, Delay: 2 * time.Second},
 		"denied (limit): retry after 1s":             {Reason: limiter.ReasonLimit, RetryAfter: time.Second},
+		"denied (blocked): the block has no end":     {Reason: limiter.ReasonBlocked, RetryAfter: limiter.Never, Burst: 10},
 		"denied: the cost is above the burst of 10":  {Reason: limiter.ReasonLimit, RetryAfter: limiter.Never, Burst: 10},
 	} {
 		if got := Decision(r); got != want {

@@ -114,7 +114,7 @@ func foundText(f inspect.Found, rows, width int, many bool) string {
 	section("open reservations", t)
 	t = &cli.Table{Header: []string{"POLICY", "KEY", "OVERRIDE", "BY", "NOTE"}}
 	for _, o := range f.Overrides {
-		as := limiter.Override{Unlimited: o.Unlimited, Limit: o.Limit, Factor: o.Factor, Burst: o.Burst, Shadow: o.Shadow}
+		as := limiter.Override{Match: limiter.Match(o.Match), Unlimited: o.Unlimited, Blocked: o.Blocked, Limit: o.Limit, Factor: o.Factor, Burst: o.Burst, Shadow: o.Shadow}
 		if o.Until != nil {
 			as.Until = *o.Until
 		}

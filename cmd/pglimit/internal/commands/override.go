@@ -222,13 +222,16 @@ func overrideText(o limiter.Override) string {
 	if o.Unlimited {
 		parts = append(parts, "unlimited")
 	}
+	if o.Blocked {
+		parts = append(parts, "blocked")
+	}
 	if o.Shadow != nil {
 		parts = append(parts, fmt.Sprintf("shadow %v", *o.Shadow))
 	}
 	if !o.Until.IsZero() {
 		parts = append(parts, "until "+policyfile.ShowEnd(o.Until, time.Local))
 	}
-	return strings.Join(parts, ", ")
+	return policyfile.MatchText(o.Match) + strings.Join(parts, ", ")
 }
 
 func newOverrideList(db *connect.Database, out *cli.Output) *cobra.Command {

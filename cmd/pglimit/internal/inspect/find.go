@@ -44,7 +44,9 @@ type Reservation struct {
 type Override struct {
 	Policy    string     `json:"policy"`
 	Key       string     `json:"key"`
+	Match     string     `json:"match"` // empty: one key
 	Unlimited bool       `json:"unlimited"`
+	Blocked   bool       `json:"blocked"`
 	Limit     *float64   `json:"limit"`
 	Factor    *float64   `json:"factor"`
 	Burst     *float64   `json:"burst"`
@@ -143,7 +145,7 @@ ORDER BY f.policy, f.key, f.expires_at_us LIMIT ` + p.add(int64(limit)) + `::big
 }
 
 func findOverrides(f Filter, m matcher, limit int, p *params) string {
-	return `SELECT f.policy, f.key, f.unlimited, f.limit_units, f.factor, f.burst, f.shadow, f.until, f.note, f.changed_by
+	return `SELECT f.policy, f.key, f.match, f.unlimited, f.blocked, f.limit_units, f.factor, f.burst, f.shadow, f.until, f.note, f.changed_by
 FROM ` + policies("pglimit_override", f.Policy, p) + `, LATERAL (
     SELECT o.* FROM pglimit_override AS o WHERE o.policy = p.policy AND ` + m.on("o", p) + `
     ORDER BY o.key LIMIT ` + p.add(int64(limit)) + `::bigint) AS f

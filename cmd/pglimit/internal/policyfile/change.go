@@ -16,10 +16,11 @@ import (
 
 // Change is the difference of one policy or override.
 type Change struct {
-	Action string       `json:"action"` // set, change or delete
-	Policy string       `json:"policy"` // the policy's name
-	Key    string       `json:"key,omitempty"`
-	Fields []Difference `json:"fields,omitempty"` // of a new one, all that it has
+	Action string        `json:"action"` // set, change or delete
+	Policy string        `json:"policy"` // the policy's name
+	Key    string        `json:"key,omitempty"`
+	Match  limiter.Match `json:"match,omitempty"`
+	Fields []Difference  `json:"fields,omitempty"` // of a new one, all that it has
 }
 
 // Difference is the difference of one field. An absent value is nil.
@@ -40,8 +41,8 @@ type Plan struct {
 // deleted with prune, and else kept. With prune, overrides are deleted only if their policy
 // is, or if after has overrides.
 func Compare(before, after File, prune bool) Plan {
-	policies, set, rest := compare(PolicyFields, before.Policies, after.Policies, func(p limiter.StoredPolicy) target { return target{p.Name, ""} })
-	overrides, bent, straight := compare(OverrideFields, before.Overrides, after.Overrides, func(o limiter.Override) target { return target{o.Policy, o.Key} })
+	policies, set, rest := compare(PolicyFields, before.Policies, after.Policies, func(p limiter.StoredPolicy) target { return target{policy: p.Name} })
+	overrides, bent, straight := compare(OverrideFields, before.Overrides, after.Overrides, func(o limiter.Override) target { return targetOf(&o) })
 	plan := Plan{slices.Concat([]Change{}, policies, overrides), limiter.PolicyEdit{Set: set, SetOverrides: bent}}
 	if !prune {
 		return plan
@@ -52,7 +53,7 @@ func Compare(before, after File, prune bool) Plan {
 	}
 	for _, o := range straight {
 		if len(after.Overrides) > 0 || slices.Contains(plan.Edit.Delete, o.Policy) {
-			plan.Changes = append(plan.Changes, Change{Action: "delete", Policy: o.Policy, Key: o.Key})
+			plan.Changes = append(plan.Changes, Change{Action: "delete", Policy: o.Policy, Key: o.Key, Match: o.Match})
 			plan.Edit.DeleteOverrides = append(plan.Edit.DeleteOverrides, o)
 		}
 	}
@@ -60,7 +61,12 @@ func Compare(before, after File, prune bool) Plan {
 }
 
 // target names a policy, or an override if key is not empty.
-type target struct{ policy, key string }
+type target struct {
+	policy, key string
+	match       limiter.Match
+}
+
+func targetOf(o *limiter.Override) target { return target{o.Policy, o.Key, o.Match} }
 
 // compare returns the changes from before to after, what has to be set for them, and what
 // after does not have.
@@ -87,13 +93,12 @@ func compare[T any](fields []Field, before, after []T, of func(T) target) (chang
 
 // ChangePolicy returns the change from one policy to another of that name; nil is none.
 func ChangePolicy(name string, before, after *limiter.StoredPolicy) Change {
-	return change(target{name, ""}, PolicyFields, before, after)
+	return change(target{policy: name}, PolicyFields, before, after)
 }
 
 // ChangeOverride returns the change from one override to another of that key; nil is none.
 func ChangeOverride(before, after *limiter.Override) Change {
-	o := cmp.Or(after, before)
-	return change(target{o.Policy, o.Key}, OverrideFields, before, after)
+	return change(targetOf(cmp.Or(after, before)), OverrideFields, before, after)
 }
 
 // ChangeOf returns an entry of the history.
@@ -101,11 +106,11 @@ func ChangeOf(c limiter.PolicyChange) Change {
 	if c.Key == "" {
 		return ChangePolicy(c.Name, c.Before, c.After)
 	}
-	return change(target{c.Name, c.Key}, OverrideFields, c.OverrideBefore, c.OverrideAfter)
+	return ChangeOverride(c.OverrideBefore, c.OverrideAfter)
 }
 
 func change[T any](t target, fields []Field, before, after *T) Change {
-	c := Change{Action: "change", Policy: t.policy, Key: t.key, Fields: []Difference{}}
+	c := Change{Action: "change", Policy: t.policy, Key: t.key, Match: t.match, Fields: []Difference{}}
 	if before == nil {
 		c.Action = "set"
 	} else if after == nil {
@@ -113,7 +118,7 @@ func change[T any](t target, fields []Field, before, after *T) Change {
 	}
 	old, now := values(before), values(after)
 	for _, f := range fields {
-		if b, a := old[f.Name], now[f.Name]; b != a && !slices.Contains([]string{"name", "policy", "key"}, f.Name) {
+		if b, a := old[f.Name], now[f.Name]; b != a && !slices.Contains([]string{"name", "policy", "key", "match"}, f.Name) {
 			c.Fields = append(c.Fields, Difference{f.Name, b, a})
 		}
 	}
@@ -137,7 +142,7 @@ func WriteText(w io.Writer, changes []Change) {
 	for _, c := range changes {
 		what := "policy " + printable.Shown(c.Policy)
 		if c.Key != "" {
-			what = fmt.Sprintf("override of %s for %s", printable.Shown(c.Policy), strconv.Quote(c.Key))
+			what = fmt.Sprintf("override of %s for %s%s", printable.Shown(c.Policy), MatchText(c.Match), strconv.Quote(c.Key))
 		}
 		fmt.Fprintf(w, "%s %s\n", map[string]string{"set": "+", "change": "~", "delete": "-"}[c.Action], what)
 		for _, f := range c.Fields {
@@ -154,6 +159,14 @@ func WriteText(w io.Writer, changes []Change) {
 			}
 		}
 	}
+}
+
+// MatchText returns the word before an override's key, with a space; nothing for one key.
+func MatchText(m limiter.Match) string {
+	if m == "" {
+		return ""
+	}
+	return string(m) + " "
 }
 
 // show returns a field's value as it is written by hand.

@@ -231,11 +231,11 @@ func (r *reader) overrides(n *yaml.Node) {
 		if !r.override(item, at, &o) {
 			continue
 		}
-		if line, twice := lines[target{o.Policy, o.Key}]; twice {
+		if line, twice := lines[targetOf(&o)]; twice {
 			r.fault(item, at, fmt.Sprintf("is for the same policy and key as line %d", line))
 			continue
 		}
-		lines[target{o.Policy, o.Key}] = item.Line
+		lines[targetOf(&o)] = item.Line
 		r.file.Overrides = append(r.file.Overrides, o)
 	}
 }
@@ -268,10 +268,14 @@ func Check(o limiter.Override) error {
 	switch {
 	case o.Unlimited && changes:
 		return errors.New("is unlimited and has a limit, factor, burst or shadow: choose one")
+	case o.Blocked && (changes || o.Unlimited):
+		return errors.New("is blocked and has another change: choose one")
+	case o.Match != "" && changes:
+		return errors.New("has a match and a limit, factor, burst or shadow: with a match it is unlimited or blocked")
 	case o.Limit != nil && o.Factor != nil:
 		return errors.New("has a limit and a factor: choose one")
-	case !o.Unlimited && !changes:
-		return errors.New("changes nothing: give a limit, factor, burst, shadow or unlimited")
+	case !o.Unlimited && !o.Blocked && !changes:
+		return errors.New("changes nothing: give a limit, factor, burst, shadow, unlimited or blocked")
 	}
 	return nil
 }

@@ -56,7 +56,7 @@ export const key = {
     ];
     if (setup.write) columns.push(["Change", buttons]);
     const override = (o) => [
-      o.unlimited && "unlimited", o.limit !== null && `limit ${number(o.limit)}`, o.factor !== null && `limit ${number(o.factor)}x`, o.burst !== null && `burst ${number(o.burst)}`, o.shadow !== null && (o.shadow ? "shadow" : "not shadow"),
+      o.match && `as a ${o.match}`, o.unlimited && "unlimited", o.blocked && "blocked", o.limit !== null && `limit ${number(o.limit)}`, o.factor !== null && `limit ${number(o.factor)}x`, o.burst !== null && `burst ${number(o.burst)}`, o.shadow !== null && (o.shadow ? "shadow" : "not shadow"),
     ].filter(Boolean).join(", ");
     return [
       k.stored !== key && h("p", { class: "quiet" }, "Stored as ", keyText(k.stored)),
@@ -74,7 +74,7 @@ export const key = {
         ["Until", (o) => (o.until ? when(o.until, k.at) : "no end")],
         ["Note", (o) => o.note && foreign(o.note)],
         ["Changed by", (o) => o.changed_by && foreign(o.changed_by)],
-      ], k.overrides, (o) => o.policy) : empty("None: the key has the limits of its policies.")),
+      ], k.overrides, (o) => `${o.policy} ${o.match}`) : empty("None: the key has the limits of its policies.")),
       panel("Denials in the last day", true, k.denials.length ? table("Denials in the last day", [
         ["Ten minutes from", (d) => clock(d.start)],
         ["Policy", (d) => policyLink(d.policy)],

@@ -1,0 +1,138 @@
+package policies
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/limiter"
+)
+
+// TestRulesFollow: a rule that one process sets holds in another, for keys that neither has
+// seen, until it is deleted. The history has both changes. KeySecret hashes no rule.
+func TestRulesFollow(t *testing.T) {
+	t.Parallel()
+	pool, secret := bed.NewPool(t), []byte("a secret of more than 16 bytes")
+	config := limiter.PoliciesConfig{PollEvery: time.Hour, KeySecret: secret} // it listens
+	here, there := open(t, pool, config), open(t, pool, config)
+	l := bed.NewLimiter(t, pool, &limiter.Config{Policies: there.Policies, KeySecret: secret})
+	for match, texts := range map[limiter.Match][2]string{
+		limiter.MatchPrefix: {"bot-", "bot-1"}, limiter.MatchPattern: {"*@spam.example", "a@spam.example"}, limiter.MatchCIDR: {"203.0.113.0/24", "alice:203.0.113.9"},
+	} {
+		rule := limiter.Override{Policy: "login", Key: texts[0], Match: match, Blocked: true, Until: time.Now().Add(time.Hour), Note: "attack"}
+		there.await(t, apply(t, here.Policies, limiter.PolicyEdit{SetOverrides: []limiter.Override{rule}}))
+		if r, err := l.Allow(t.Context(), login, texts[1]); err != nil || r.Allowed || r.Reason != limiter.ReasonBlocked || r.RetryAfter > time.Hour || r.RetryAfter < 50*time.Minute {
+			t.Errorf("%s: %+v, %v", match, r, err)
+		}
+		if r, err := l.Allow(t.Context(), login, "other"); err != nil || !r.Allowed {
+			t.Errorf("%s, another key: %+v, %v", match, r, err)
+		}
+		if all := overrides(t, there.Policies, "login"); len(all) != 1 || all[0].Key != texts[0] || all[0].Match != match || !all[0].Blocked || all[0].ChangedBy == "" {
+			t.Errorf("%+v", all)
+		}
+		there.await(t, apply(t, here.Policies, limiter.PolicyEdit{DeleteOverrides: []limiter.Override{rule}, Note: "over"}))
+		if r, err := l.Allow(t.Context(), login, texts[1]); err != nil || !r.Allowed {
+			t.Errorf("%s, lifted: %+v, %v", match, r, err)
+		}
+		h, err := here.History(t.Context(), "login", 2)
+		if err != nil || len(h) != 2 || h[1].Key != texts[0] || h[1].Note != "attack" || h[1].OverrideAfter.Match != match || !h[1].OverrideAfter.Blocked ||
+			h[0].Note != "over" || h[0].OverrideBefore.Match != match || h[0].OverrideAfter != nil {
+			t.Errorf("%s: %+v, %v", match, h, err)
+		}
+	}
+	if err := func() error {
+		_, err := here.Apply(t.Context(), limiter.PolicyEdit{DeleteOverrides: []limiter.Override{{Policy: "login", Key: "bot-", Match: limiter.MatchPrefix}}})
+		return err
+	}(); !errors.Is(err, limiter.ErrNoPolicy) || !strings.Contains(err.Error(), `for prefix "bot-"`) {
+		t.Errorf("deleted twice: %v", err)
+	}
+}
+
+// TestRulesNeedNoStatement: a rule decides before any statement, without a connection too.
+func TestRulesNeedNoStatement(t *testing.T) {
+	t.Parallel()
+	pool := bed.NewPool(t)
+	p := open(t, pool, limiter.PoliciesConfig{PollEvery: time.Hour, DisableListen: true})
+	apply(t, p.Policies, limiter.PolicyEdit{SetOverrides: []limiter.Override{
+		{Policy: "login", Key: "bot-", Match: limiter.MatchPrefix, Blocked: true}, {Policy: "login", Key: "vip-", Match: limiter.MatchPrefix, Unlimited: true}}})
+	closed := bed.Connect(t, pool.Config().ConnString())
+	l := bed.NewLimiter(t, closed, &limiter.Config{Policies: p.Policies})
+	tx := bed.Begin(t, pool, pgx.TxOptions{})
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	closed.Close()
+	for name, in := range map[string]interface {
+		AllowAll(ctx context.Context, requests ...limiter.Request) (limiter.Results, error)
+		Reserve(ctx context.Context, request limiter.Request, ttl time.Duration) (limiter.Reservation, error)
+	}{"limiter": l, "transaction": l.InTx(tx)} {
+		if all, err := in.AllowAll(t.Context(), login.Request("other", 1), login.Request("bot-1", 1)); err != nil || all.Allowed || all.DeniedBy != 1 {
+			t.Errorf("%s: %+v, %v", name, all, err)
+		}
+		if all, err := in.AllowAll(t.Context(), login.Request("vip-1", 1)); err != nil || !all.Allowed {
+			t.Errorf("%s: %+v, %v", name, all, err)
+		}
+		if r, err := in.Reserve(t.Context(), login.Request("bot-1", 1), time.Minute); err != nil || r.Result.Allowed {
+			t.Errorf("%s: %+v, %v", name, r, err)
+		}
+		if r, err := in.Reserve(t.Context(), login.Request("other", 1), time.Minute); err == nil {
+			t.Errorf("%s, another key: %+v", name, r)
+		}
+	}
+}
+
+// TestRulesInSQL: the table refuses what is not a rule, and more than 1,000 of a policy.
+func TestRulesInSQL(t *testing.T) {
+	t.Parallel()
+	pool := bed.NewPool(t)
+	const insert = `INSERT INTO pglimit_override (policy, key, match, blocked) `
+	refused := func(values, code, constraint string) {
+		t.Helper()
+		_, err := pool.Exec(t.Context(), insert+values)
+		var answer *pgconn.PgError
+		if !errors.As(err, &answer) || answer.Code != code || !strings.Contains(answer.ConstraintName+answer.Message, constraint) {
+			t.Errorf("%s: %v", values, err)
+		}
+	}
+	for values, constraint := range map[string]string{
+		`('p', 'k', 'regexp', true)`:                "match must be empty, prefix, pattern or cidr",
+		`('p', 'k', 'prefix', false)`:               "an override must change something",
+		`('p', '203.0.113.7', 'cidr', true)`:        "a cidr must be a network such as 203.0.113.0/24",
+		`('p', '10.1/16', 'cidr', true)`:            "a cidr must be a network such as 203.0.113.0/24",
+		`('p', '2001:DB8::/32', 'cidr', true)`:      "a cidr must be a network such as 203.0.113.0/24",
+		`('p', '::ffff:1.2.3.0/120', 'cidr', true)`: "a cidr must be a network such as 203.0.113.0/24",
+	} {
+		refused(`VALUES `+values, "23514", constraint)
+	}
+	refused(`VALUES ('p', '203.0.113.7/24', 'cidr', true)`, "22P02", "203.0.113.7/24")
+	for columns, constraint := range map[string]string{"limit_units": "blocked excludes all other changes", "burst": "blocked excludes all other changes"} {
+		_, err := pool.Exec(t.Context(), fmt.Sprintf(`INSERT INTO pglimit_override (policy, key, blocked, %s) VALUES ('p', 'k', true, 1)`, columns))
+		var answer *pgconn.PgError
+		if !errors.As(err, &answer) || answer.ConstraintName != constraint {
+			t.Errorf("%s: %v", columns, err)
+		}
+	}
+	_, err := pool.Exec(t.Context(), `INSERT INTO pglimit_override (policy, key, match, limit_units) VALUES ('p', 'k', 'prefix', 1)`)
+	if err == nil || !strings.Contains(err.Error(), "match needs blocked or unlimited") {
+		t.Errorf("%v", err)
+	}
+	bed.Exec(t, pool, insert+`SELECT 'p', 'bot-' || i, 'prefix', true FROM generate_series(1, 1000) AS i`)
+	refused(`VALUES ('p', 'more', 'pattern', true)`, "54000", "at most 1,000 overrides with a match")
+	p := open(t, pool, limiter.PoliciesConfig{DisableListen: true, PollEvery: time.Hour})
+	_, err = p.Apply(t.Context(), limiter.PolicyEdit{SetOverrides: []limiter.Override{{Policy: "p", Key: "more", Match: limiter.MatchPattern, Blocked: true}}})
+	if !errors.Is(err, limiter.ErrInvalid) || !strings.Contains(err.Error(), "delete those that have ended") {
+		t.Errorf("%v", err)
+	}
+	bed.Exec(t, pool, insert+`VALUES ('q', 'more', 'pattern', true), ('p', 'more', '', true)`)
+	if all := overrides(t, p.Policies, "p"); len(all) != 1001 || !slices.ContainsFunc(all, func(o limiter.Override) bool { return o.Key == "more" && o.Match == "" }) {
+		t.Errorf("%d overrides", len(all))
+	}
+}

@@ -1,0 +1,230 @@
+package limiter
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+	"sort"
+	"strings"
+	"time"
+	"unicode/utf8"
+)
+
+// ruling is what overrides decide about a key.
+type ruling struct {
+	unlimited, blocked bool
+	untilUs            int64 // of the block; 0: no end
+}
+
+func (r *ruling) decides() bool { return r.unlimited || r.blocked }
+
+// add adds what an override decides that has not ended. Of several blocks the longest counts.
+func (r *ruling) add(e *effect) {
+	switch {
+	case e.unlimited:
+		r.unlimited = true
+	case e.blocked && !r.blocked:
+		r.blocked, r.untilUs = true, e.untilUs
+	case e.blocked && (e.untilUs == 0 || r.untilUs != 0 && e.untilUs > r.untilUs):
+		r.untilUs = e.untilUs
+	}
+}
+
+// rule names an override with a Match.
+type rule struct {
+	match Match
+	text  string
+}
+
+// ruleSet is the overrides of a policy that have a Match. It does not change once it is
+// compiled. The function pglimit._ruled decides alike.
+type ruleSet struct {
+	rows     map[rule]effect
+	prefixes prefixes // of keys
+	networks prefixes // of addresses, as binary digits
+	patterns []pattern
+}
+
+// all returns the rows, also of nil.
+func (s *ruleSet) all() map[rule]effect {
+	if s == nil {
+		return nil
+	}
+	return s.rows
+}
+
+// clone returns a copy that is not compiled; of nil, nil.
+func (s *ruleSet) clone() *ruleSet {
+	if s == nil {
+		return nil
+	}
+	return &ruleSet{rows: maps.Clone(s.rows)}
+}
+
+func (s *ruleSet) compile() {
+	if s == nil || len(s.prefixes)+len(s.networks)+len(s.patterns) > 0 {
+		return
+	}
+	for r, e := range s.rows {
+		switch r.match {
+		case MatchPrefix:
+			s.prefixes = append(s.prefixes, prefix{text: r.text, effect: e})
+		case MatchCIDR:
+			network, _ := netip.ParsePrefix(r.text)
+			s.networks = append(s.networks, prefix{text: digits(network), effect: e})
+		default:
+			s.patterns = append(s.patterns, pattern{r.text, r.text[strings.LastIndexAny(r.text, "*?")+1:], e})
+		}
+	}
+	s.prefixes.link()
+	s.networks.link()
+}
+
+// ruling returns what the rules decide about a key: one that lets it pass comes before those
+// that block it.
+func (s *ruleSet) ruling(key string, now func() time.Time) (r ruling) {
+	s.prefixes.add(&r, key, now)
+	for i := range s.patterns {
+		if p := &s.patterns[i]; strings.HasSuffix(key, p.tail) && glob(p.text, key) && !p.effect.ended(now) {
+			r.add(&p.effect)
+		}
+	}
+	if len(s.networks) > 0 {
+		if network, ok := addressOf(key); ok {
+			s.networks.add(&r, digits(network), now)
+		}
+	}
+	return r
+}
+
+// pattern is a text with * and ?. All keys that match it end with tail.
+type pattern struct {
+	text, tail string
+	effect     effect
+}
+
+// prefixes are texts in order, each with the longest other one that it begins with.
+type prefixes []prefix
+
+type prefix struct {
+	text   string
+	effect effect
+	longer int // the index of that one; -1: none
+}
+
+func (all prefixes) link() {
+	slices.SortFunc(all, func(a, b prefix) int { return strings.Compare(a.text, b.text) })
+	for i := range all {
+		all[i].longer = all.of(all[i].text, i-1)
+	}
+}
+
+// of returns the index of the longest prefix of text among those up to i, which are not above
+// text; -1 for none.
+func (all prefixes) of(text string, i int) int {
+	for i >= 0 && !strings.HasPrefix(text, all[i].text) {
+		i = all[i].longer
+	}
+	return i
+}
+
+// add adds to r what the prefixes of text decide.
+func (all prefixes) add(r *ruling, text string, now func() time.Time) {
+	i := all.of(text, sort.Search(len(all), func(i int) bool { return all[i].text > text })-1)
+	for ; i >= 0; i = all[i].longer {
+		if e := &all[i].effect; !e.ended(now) {
+			r.add(e)
+		}
+	}
+}
+
+// digits returns the family of a network and the binary digits of its prefix. One network is
+// in another if its digits begin with those of the other.
+func digits(network netip.Prefix) string {
+	bytes := network.Addr().As16()
+	address, family := bytes[:], byte('6')
+	if network.Addr().Is4() {
+		address, family = bytes[12:], '4'
+	}
+	text := make([]byte, 1, 1+128)
+	text[0] = family
+	for i := range network.Bits() {
+		text = append(text, '0'+address[i/8]>>(7-i%8)&1)
+	}
+	return string(text)
+}
+
+// addressOf returns the address or the network that a key is, or that is its last part.
+func addressOf(key string) (network netip.Prefix, ok bool) {
+	if network, ok = parseAddress(key); ok {
+		return network, ok
+	}
+	last := 0
+	for i := 0; i < len(key); i++ {
+		switch key[i] {
+		case '\\':
+			i++
+		case ':':
+			last = i + 1
+		}
+	}
+	return parseAddress(strings.ReplaceAll(key[last:], `\:`, ":"))
+}
+
+// parseAddress parses an address, or a network. An IPv4 address that is mapped into IPv6 is
+// IPv4.
+func parseAddress(text string) (network netip.Prefix, ok bool) {
+	if strings.Trim(text, "0123456789abcdefABCDEF.:/") != "" { // the usual case needs no error
+		return network, false
+	}
+	if strings.IndexByte(text, '/') >= 0 {
+		network, err := netip.ParsePrefix(text)
+		return network, err == nil
+	}
+	address, err := netip.ParseAddr(text)
+	address = address.Unmap()
+	return netip.PrefixFrom(address, address.BitLen()), err == nil
+}
+
+// badNetwork returns why text is not a network, or nothing.
+func badNetwork(text string) (reason string) {
+	const help = "must be a network such as 203.0.113.0/24 or 2001:db8::/32"
+	network, err := netip.ParsePrefix(text)
+	switch {
+	case err != nil, network.Addr().Is4In6(), text != strings.ToLower(text):
+		return help
+	case network != network.Masked():
+		return help + "; this address is in " + network.Masked().String()
+	}
+	return ""
+}
+
+// glob reports whether a pattern matches a whole text: * is any characters, and ? is any one.
+// Only the last * is tried again, so it takes no more steps than the product of their lengths.
+func glob(pattern, text string) bool {
+	star, from := -1, 0 // behind the last *, and where what follows it is tried
+	p, t := 0, 0
+	for t < len(text) {
+		switch {
+		case p < len(pattern) && pattern[p] == '*':
+			p++
+			star, from = p, t
+		case p < len(pattern) && pattern[p] == '?':
+			p, t = p+1, t+width(text[t:])
+		case p < len(pattern) && pattern[p] == text[t]:
+			p, t = p+1, t+1
+		case star >= 0:
+			from += width(text[from:])
+			p, t = star, from
+		default:
+			return false
+		}
+	}
+	return strings.Trim(pattern[p:], "*") == ""
+}
+
+// width returns the length of a text's first character in bytes.
+func width(text string) int {
+	_, n := utf8.DecodeRuneInString(text)
+	return n
+}
