@@ -24,8 +24,8 @@ func newPlayground(db *connect.Database, out *cli.Output) *cobra.Command {
 		Short: "Serve a web page to see limits work",
 		Long: `Serve a web page that shows limits at work, until Ctrl-C. The page has:
   - every algorithm, with numbers to change
-  - single requests and bursts, and the level of each key as it falls
-  - the headers that a client receives
+  - single requests and traffic: steady, in bursts, at a window's edge, a crowd
+  - the level over time, and the headers that a client receives
   - a replay: drop an access log on the page to see what policies would have done
 
 /limited/token_bucket?limit=5&period=10s&key=me and similar paths answer curl as

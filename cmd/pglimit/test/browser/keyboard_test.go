@@ -67,11 +67,14 @@ func testKeyboard(t *testing.T, p *Playground) {
 	b.Eventually("allowed", counts(a), []int{2, 0, 0})
 	b.Key("Tab, to Burst 10, and Enter", kb.Tab+kb.Enter)
 	b.Eventually("the burst", counts(a), []int{5, 0, 7})
-	b.Key("Tab, to the slider, and arrow right", kb.Tab+kb.ArrowRight)
-	b.Wait("the slider sends", counts(a)+"[2] > 7")
-	b.Key("arrow left", kb.ArrowLeft)
+	focus("#traffic")
+	b.Key("arrow down", kb.ArrowDown)
+	b.Wait("the traffic comes", counts(a)+"[2] > 7")
+	b.Key("arrow up", kb.ArrowUp)
 	b.Eventually("all is answered", "unanswered", 0) // otherwise it would come after the reset
 	b.quiet()
+	focus(card(limiter.FixedWindow, ".policy summary"))
+	b.Key("Enter", kb.Enter)
 	focus(card(limiter.FixedWindow, "[name=aligned]"))
 	b.Key("Space", " ")
 	b.Wait("it is checked", fmt.Sprintf("$(%q).checked", card(limiter.FixedWindow, "[name=aligned]")))
@@ -79,12 +82,12 @@ func testKeyboard(t *testing.T, p *Playground) {
 	b.Key("Enter", kb.Enter)
 	b.Eventually("reset", counts(a), []int{0, 0, 0})
 	for _, key := range []string{kb.Enter, " "} {
-		focus(card(a, "summary"))
+		focus(card(a, ".code summary"))
 		b.Key("open the details", key)
 		b.Wait("they are open", fmt.Sprintf("$(%q).open", card(a, "details.code")))
 		b.Key("Tab, to the first in them", kb.Tab)
 		b.Wait("it has the focus", `document.activeElement.matches("[data-copy=go]")`)
-		focus(card(a, "summary"))
+		focus(card(a, ".code summary"))
 		b.Key("close them", key)
 		b.Wait("they are closed", fmt.Sprintf("!$(%q).open", card(a, "details.code")))
 	}
@@ -95,6 +98,9 @@ func testKeyboard(t *testing.T, p *Playground) {
 	b.Key("the skip link, and Tab", kb.Enter+kb.Tab)
 	b.Wait("it is on the first card", `document.activeElement.closest("article") === $("article")`)
 }
+
+// openAll opens all details.
+const openAll = `for (const e of $$("details")) e.open = true`
 
 // press presses a key without a line in the log.
 func (b *Tab) press(key string) {
@@ -147,13 +153,13 @@ func testNames(t *testing.T, p *Playground) {
 	b := open(t, p, five(t.Name()))
 	b.Click("#burst-all")
 	b.Eventually("the live region says it", text("#said"), "All: 31 allowed, 4 delayed, 35 denied.")
-	b.Click(card(limiter.GCRA, "summary"))
+	b.Run("open all details", openAll)
 	b.Wait("the plots have words", `$$("canvas").every(c => c.getAttribute("aria-label")?.includes("denied"))`)
 	b.Wait("which are true", `$("#card-leaky_bucket_queue canvas").getAttribute("aria-label").endsWith(" of 5. In the last 30 seconds 1 allowed, 4 delayed, 5 denied.")`)
 	seen := b.named()
 	cards := len(limiter.Algorithms())
 	for role, least := range map[string]int{
-		"button": 4 + 2*cards, "slider": 1 + cards, "spinbutton": 2 * cards, "textbox": 1 + cards, "checkbox": 1 + cards, "article": cards, "status": 3, "alert": 1 + cards,
+		"button": 4 + 2*cards, "slider": 1, "combobox": 2, "DisclosureTriangle": 3 * cards, "spinbutton": 2 * cards, "textbox": 1 + cards, "checkbox": 1 + cards, "article": cards, "status": 3, "alert": 1 + cards,
 	} {
 		if n := len(seen[role]); n < least {
 			t.Errorf("there are %d of the role %s, not at least %d", n, role, least)

@@ -43,13 +43,18 @@ func (b *Tab) fits(what, misfits string, widths ...int64) {
 	b.Run("as it was", `document.adoptedStyleSheets = []`)
 }
 
-// testNarrowAndWide: everything fits, the largest numbers and small ones too.
+// testNarrowAndWide: a screen shows all cards. Everything fits, the largest numbers and small
+// ones too.
 func testNarrowAndWide(t *testing.T, p *Playground) {
 	b := open(t, p, five(t.Name()), first(keepSource))
 	b.Tolerate("status of 400")
-	for _, a := range limiter.Algorithms() {
-		b.Click(card(a, "summary"))
+	for _, c := range []struct{ width, height, most int64 }{{1280, 800, 800}, {390, 800, 2800}} {
+		b.Do("a screen", chromedp.EmulateViewport(c.width, c.height))
+		if h := Read[int64](b, `document.documentElement.scrollHeight`); h > c.most {
+			t.Errorf("at %d px the page is %d px high, more than %d", c.width, h, c.most)
+		}
 	}
+	b.Run("open all details", openAll)
 	b.Type(card(limiter.GCRA, "[name=block_for]"), strings.Repeat("long", 50))
 	b.Wait("a long problem", text(card(limiter.GCRA, ".problem"))+`.length > 50`)
 	const cutOff = `$$("button, input, select, summary, output, legend, label, dt, dd, h2").filter(e => e.checkVisibility() && e.getBoundingClientRect().width > 0).flatMap(e => {
@@ -113,7 +118,7 @@ const unanswered = `
 func testNoShift(t *testing.T, p *Playground) {
 	for _, width := range []int64{320, 1600} {
 		b := open(t, p, everyCard(fmt.Sprint(t.Name(), width), "limit=5", "period=5s"), chromedp.EmulateViewport(width, 900))
-		const boxes = `$$("header, section, article, .controls, canvas, .counts, .counts dd, .traffic, button, input, pre, summary")
+		const boxes = `$$("header, section, article, .controls, canvas, .counts, .counts dd, .more, button, input, pre, summary")
 			.map(e => { const r = e.getBoundingClientRect(); return [e.localName, e.className, r.x + scrollX, r.y + scrollY, r.width, r.height].join(" ") })`
 		b.Wait("the page is complete", `$$("pre.go").every(p => p.textContent)`)
 		b.lookForShifts()
@@ -122,10 +127,11 @@ func testNoShift(t *testing.T, p *Playground) {
 		before := Read[[]string](b, boxes)
 		b.Run("a burst to all", `$("#burst-all").click()`)
 		b.Wait("all have answered", answered)
-		b.Run("the slider for all to its most", `$("#rate-all").focus({preventScroll: true})`)
+		b.traffic("steady")
+		b.Run("the slider to its most", `$("#rate").focus({preventScroll: true})`)
 		b.Key("end", kb.End)
 		b.Wait("fifty answers on a card", counts(limiter.GCRA)+`.reduce((a, b) => a + b) >= 50`)
-		b.Key("home", kb.Home)
+		b.traffic("")
 		b.Eventually("all is answered", "unanswered", 0) // otherwise it would come after the reset
 		b.Run("reset", `$("#reset").click()`)
 		b.Eventually("reset", counts(limiter.GCRA), []int{0, 0, 0})

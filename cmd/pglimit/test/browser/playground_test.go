@@ -9,7 +9,6 @@ import (
 
 	chrome "github.com/chromedp/cdproto/browser"
 	"github.com/chromedp/chromedp"
-	"github.com/chromedp/chromedp/kb"
 
 	"github.com/pglimit/pglimit/limiter"
 )
@@ -21,7 +20,7 @@ func TestPlayground(t *testing.T) {
 	p := start(t)
 	for name, test := range map[string]func(*testing.T, *Playground){
 		"Controls": testControls, "Invalid": testInvalid, "LinkAndCopy": testLinkAndCopy, "Send": testSend, "Reset": testReset,
-		"Slider": testSlider, "Late": testLate, "ServerLate": testServerLate, "LateDescription": testLateDescription, "ClockSet": testClockSet, "KeyIsText": testKeyIsText,
+		"Traffic": testTraffic, "Edge": testEdge, "Late": testLate, "ServerLate": testServerLate, "LateDescription": testLateDescription, "ClockSet": testClockSet, "KeyIsText": testKeyIsText,
 		"ManyTabs": testManyTabs, "Keyboard": testKeyboard, "Names": testNames, "Quiet": testQuiet, "NarrowAndWide": testNarrowAndWide,
 		"NoShift": testNoShift, "Calm": testCalm, "Plot": testPlot, "ForcedColours": testForcedColours,
 	} {
@@ -142,7 +141,7 @@ func testLinkAndCopy(t *testing.T, p *Playground) {
 		const original = setTimeout
 		window.later = []
 		window.setTimeout = (f, ms) => ms === 1500 ? later.push(f) : original(f, ms)`)
-	b.Click(card(limiter.GCRA, "summary"))
+	b.Click(card(limiter.GCRA, ".code summary"))
 	for form, is := range map[string]func(string) bool{
 		"go":      func(s string) bool { _, err := format.Source([]byte(s)); return err == nil },
 		"command": func(s string) bool { return strings.HasPrefix(s, "pglimit allow ") },
@@ -213,21 +212,60 @@ func testReset(t *testing.T, p *Playground) {
 	bob.Eventually("levels", everywhere(".level"), each("2", "2"))
 }
 
-// testSlider: a slider sends at its rate until it is back at 0.
-func testSlider(t *testing.T, p *Playground) {
+// testTraffic: each pattern sends as many requests as it says, when it says, until it is none.
+func testTraffic(t *testing.T, p *Playground) {
 	b := open(t, p, everyCard(t.Name(), "limit=1000", "period=1h"))
-	b.Run("keep how often it is to send", `
-		const original = setInterval
-		window.setInterval = (f, ms) => { window.every = ms; return original(f, ms) }`)
-	for slider, sent := range map[string]string{card(limiter.GCRA, ".rate"): counts(limiter.GCRA) + "[0] >= 3", "#rate-all": tally + ".every(c => c[0] + c[1] >= 8)"} {
-		output := fmt.Sprintf("$(%q).parentElement.querySelector('output').value", slider)
-		b.Run("focus "+slider, fmt.Sprintf("$(%q).focus()", slider))
-		b.Key("arrow right, ten times", strings.Repeat(kb.ArrowRight, 10))
-		b.Eventually("what the slider says", output, "10")
-		b.Eventually("a request every 100 ms", "every", 100)
-		b.Wait("it sends", sent)
-		b.Key("home: back to 0", kb.Home)
-		b.Eventually("what the slider says", output, "0")
-		b.quiet()
+	b.Run("keep the steps, and take them at once", `
+		const original = setTimeout
+		window.waits = []
+		window.setTimeout = (f, ms, ...a) => original(f, a.length ? (waits.push(ms), 5) : ms, ...a)
+		window.sent = []
+		const send = fetch
+		window.fetch = (to, how) => { if (to === "/api/send") sent.push(JSON.parse(how.body).times); return send(to, how) }
+		Math.random = () => .5`)
+	b.Run("ten a second", `$("#rate").value = 10; $("#rate").dispatchEvent(new Event("input"))`)
+	b.Eventually("what the slider says", `$("#rate").parentElement.querySelector("output").value`, "10")
+	for pattern, want := range map[string]struct {
+		wait float64
+		sent string
+	}{
+		"steady": {100, "[1]"}, "bursts": {1000, "[10]"},
+		"crowd": {100, "[1,2]"}, // a random number of .5 is one request from a mean of .7 on, and two from 1.4 on
+	} {
+		b.Run("nothing is kept", `waits.length = sent.length = 0`)
+		b.traffic(pattern)
+		b.Wait(pattern+": requests", `sent.length > 20`)
+		b.traffic("")
+		b.Eventually(pattern+": the waits", `[...new Set(waits)]`, []float64{want.wait})
+		b.Eventually(pattern+": the numbers", `JSON.stringify([...new Set(sent)].sort())`, want.sent)
 	}
+	b.quiet()
+	if said := Read[string](b, text("#said")); said != "" {
+		t.Errorf("a screen reader gets %q", said)
+	}
+}
+
+// traffic selects a pattern.
+func (b *Tab) traffic(pattern string) {
+	b.Helper()
+	b.Run("traffic: "+pattern, fmt.Sprintf(`const e = $("#traffic"); e.value = %q; e.dispatchEvent(new Event("input"))`, pattern))
+}
+
+// testEdge: bursts around the edge of a fixed window let nearly twice the limit pass in half
+// a period, and a sliding log only the limit.
+func testEdge(t *testing.T, p *Playground) {
+	b := open(t, p, everyCard(t.Name(), "limit=10", "period=4s"), first(keepSource))
+	const within = `(a => Math.max(0, ...allowed[a].map(at => allowed[a].filter(b => b >= at && b < at + 2000).length)))`
+	b.Run("keep what is allowed", `
+		window.allowed = {fixed_window: [], sliding_window_log: []}
+		source.addEventListener("decision", e => { const d = JSON.parse(e.data); if (d.outcome === "allowed") allowed[d.algorithm]?.push(d.at) })`)
+	b.traffic("edge")
+	b.Eventually("the slider", `$("#rate").disabled`, true)
+	b.Wait("twice the limit around an edge", within+`("fixed_window") >= 19`) // a late burst is another window's: then the next edge shows it
+	b.traffic("")
+	b.Eventually("the slider", `$("#rate").disabled`, false)
+	if n := Read[int](b, within+`("sliding_window_log")`); n > 10 {
+		t.Errorf("the sliding log allowed %d", n)
+	}
+	b.quiet()
 }

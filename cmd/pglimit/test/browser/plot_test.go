@@ -11,8 +11,9 @@ import (
 // drawn is the last drawing instructions of a plot.
 type drawn struct {
 	Height       float64
-	Marks, Curve [][2]float64 // the marks are of allowed requests
-	Capacity     float64
+	Marks, Curve [][2]float64              // the marks are of allowed requests
+	Capacity     [][2]float64              // the ends of the line
+	Labels       []string                  // those that marks may be drawn over
 	Told         []struct{ Level float64 } // allowed requests, as the server sent them
 }
 
@@ -23,8 +24,8 @@ func testPlot(t *testing.T, p *Playground) {
 		b.Do("scroll to the plot", scrollTo(card(a, "canvas")))
 		b.Run("keep what is drawn", fmt.Sprintf(`
 			const plot = $("#card-%s canvas"), p = CanvasRenderingContext2D.prototype
-			const original = window.original ??= {...Object.fromEntries(["beginPath", "clearRect", "arc", "moveTo", "lineTo", "stroke"].map(n => [n, p[n]]))}
-			const fresh = () => ({width: plot.clientWidth, height: plot.clientHeight, now: Date.now(), marks: [], curve: [], capacity: 0})
+			const original = window.original ??= {...Object.fromEntries(["beginPath", "clearRect", "arc", "moveTo", "lineTo", "stroke", "rect", "fillText"].map(n => [n, p[n]]))}
+			const fresh = () => ({width: plot.clientWidth, height: plot.clientHeight, now: Date.now(), marks: [], curve: [], capacity: [[0, 0], [0, 0]], texts: [], labels: []})
 			let next = fresh(), line = []
 			window.drawn = next
 			const patch = (name, f) => p[name] = function (...a) { if (this.canvas === plot) f(this, ...a); return original[name].apply(this, a) }
@@ -33,7 +34,13 @@ func testPlot(t *testing.T, p *Playground) {
 			patch("beginPath", () => line = [])
 			patch("moveTo", (c, x, y) => line = [[x, y]])
 			patch("lineTo", (c, x, y) => line.push([x, y]))
-			patch("stroke", c => { if (c.getLineDash().length) next.capacity = line[0][1]; else if (c.lineWidth === 2 && !next.curve.length) next.curve = line }) // crosses come later
+			patch("stroke", c => { if (c.getLineDash().length) next.capacity = line; else if (c.lineWidth === 2 && !next.curve.length) next.curve = line }) // crosses come later
+			patch("fillText", (c, text, x, y) => {
+				const m = c.measureText(text)
+				next.texts.push([text, x - m.actualBoundingBoxLeft, x + m.actualBoundingBoxRight, y - m.actualBoundingBoxAscent, y + m.actualBoundingBoxDescent])
+			})
+			patch("rect", (c, x, y, width, height) => // that marks are cut to
+				next.labels = next.texts.filter(([, left, right, top, bottom]) => right > x && left < x + width && bottom > y && top < y + height).map(([text]) => text))
 			window.told = []
 			window.source?.close()
 			window.source = new EventSource("/api/events?key=%s")
@@ -47,19 +54,22 @@ func testPlot(t *testing.T, p *Playground) {
 		}
 		// Within 2 s: the page learns the server's clock from messages that may come late.
 		d := look("a mark for each, in its time", `drawn.marks.length >= 5 && drawn.marks.length === told.length && drawn.marks.every(([x], i) =>
-			Math.abs(x - drawn.width + 8 + (drawn.now - told[i].at) / 30_000 * (drawn.width - 16)) <= drawn.width / 15)`)
-		bottom, top := d.Height-20, 20.0
+			Math.abs(x - drawn.capacity[1][0] + (drawn.now - told[i].at) / 30_000 * (drawn.capacity[1][0] - drawn.capacity[0][0])) <= drawn.width / 15)`)
+		bottom, top := d.Height-16, 14.0
 		near := func(what string, is, want, by float64) {
 			t.Helper()
 			if math.Abs(is-want) > by {
 				t.Errorf("%s: %s is at %.1f, not %.1f", a, what, is, want)
 			}
 		}
-		near("the capacity", d.Capacity, top, 0.5)
+		near("the capacity", d.Capacity[0][1], top, 0.5)
+		if len(d.Labels) > 0 {
+			t.Errorf("%s: marks are drawn over the labels %q", a, d.Labels)
+		}
 		for i, m := range d.Marks {
 			near(fmt.Sprint("the mark of level ", d.Told[i].Level), m[1], bottom-(bottom-top)*d.Told[i].Level/5, 0.5)
 		}
-		d = look("all has leaked", text(card(a, ".level"))+` === "0" && drawn.curve.length && Math.abs(drawn.curve.at(-1)[1] - drawn.height + 20) < 0.1`)
+		d = look("all has leaked", text(card(a, ".level"))+` === "0" && drawn.curve.length && Math.abs(drawn.curve.at(-1)[1] - drawn.height + 16) < 0.1`)
 		slopes, highest, most := 0, bottom, 0.0
 		for _, told := range d.Told {
 			most = max(most, told.Level)

@@ -224,21 +224,25 @@ func (b *Tab) Eventually(step, expression string, want any) {
 	}
 }
 
-// Click clicks the middle of an element, scrolled to where nothing is over it.
+// Click clicks the middle of an element, in details that are open, scrolled to where nothing is
+// over it.
 func (b *Tab) Click(selector string) {
 	b.Helper()
 	b.Do("click "+selector, scrollTo(selector), chromedp.Click(chromedp.CSS(selector), chromedp.NodeVisible))
 }
 
 func scrollTo(selector string) chromedp.Action[chromedp.Void] {
-	return evaluate[chromedp.Void](fmt.Sprintf(`document.querySelector(%q)?.scrollIntoView({block: "center"})`, selector))
+	return evaluate[chromedp.Void](fmt.Sprintf(reveal+`e?.scrollIntoView({block: "center"}) }`, selector))
 }
+
+// reveal opens the details that an element e is in, and begins a block.
+const reveal = `{ const e = document.querySelector(%q); if (e && e.localName !== "summary") e.closest("details")?.setAttribute("open", ""); `
 
 // Type replaces the text of an input as a user does, and leaves the input.
 func (b *Tab) Type(selector, text string) {
 	b.Helper()
 	b.Do(fmt.Sprintf("type %q into %s", text, selector),
-		evaluate[chromedp.Void](fmt.Sprintf(`{ const e = document.querySelector(%q); e.focus(); e.select() }`, selector)),
+		evaluate[chromedp.Void](fmt.Sprintf(reveal+`e.focus(); e.select() }`, selector)),
 		func(ctx context.Context, t *chromedp.Target) (none chromedp.Void, err error) {
 			_, err = cdp.Call(ctx, t, input.InsertText, input.InsertTextParams{Text: text})
 			return none, err

@@ -4,12 +4,12 @@ import { Failure, post } from "./api.js";
 import { Plot, short } from "./plot.js";
 
 const about = {
-  leaky_bucket: ["Leaky bucket, meter", "Each request fills a bucket that leaks at the limit’s rate. A request that would overflow it is denied. With a tick it leaks in steps."],
+  leaky_bucket: ["Leaky bucket, meter", "A bucket that leaks at the limit’s rate. A request that would overflow it is denied."],
   leaky_bucket_queue: ["Leaky bucket, queue", "Requests wait for evenly spaced turns. If the queue is full, they are denied."],
   token_bucket: ["Token bucket", "Each request takes a token. Tokens come back at the limit’s rate, up to the burst."],
   gcra: ["GCRA", "The generic cell rate algorithm: a token bucket, computed from arrival times."],
-  fixed_window: ["Fixed window", "Counts to the limit in each window. Around a window’s edge twice the limit can pass: send a burst just before it and one after."],
-  sliding_window_counter: ["Sliding window counter", "Adds a share of the previous window to the current one: the part still within the period."],
+  fixed_window: ["Fixed window", "Counts to the limit in each window. Around a window’s edge twice the limit can pass."],
+  sliding_window_counter: ["Sliding window counter", "Adds the share of the previous window that is still within the period."],
   sliding_window_log: ["Sliding window log", "Keeps every request of a period. Exact: never more than the limit in any period."],
 };
 
@@ -52,6 +52,7 @@ export class Card {
   #inputs = {};
   #described = {}; // the policy as Go, command and curl
   #shownAt = 0;
+  windowEnds = 0; // by the last decision; of the fixed window
   #counts = { allowed: 0, delayed: 0, denied: 0 };
 
   /** page has key(), say(text), changed(). */
@@ -68,6 +69,7 @@ export class Card {
     for (const [selector, what] of [[".controls", "policy"], [".headers", "last answer"], [".go", "policy as Go"], [".command", "policy as a command"], [".curl", "policy as curl"]]) {
       this.find(selector).setAttribute("aria-label", `${title(this.algorithm)}: ${what}`);
     }
+    this.find("dd.delayed").parentElement.hidden = this.algorithm !== "leaky_bucket_queue"; // no other delays
     for (const control of controls) this.#control(...control);
     this.defaults = { ...policy, cost: 1 };
     this.set({});
@@ -75,7 +77,6 @@ export class Card {
     this.find(".send").onclick = () => this.#click(1);
     this.find(".burst-10").onclick = () => this.#click(burst);
     for (const b of this.element.querySelectorAll(".copy")) b.onclick = () => this.#copy(b);
-    this.rate = this.find(".rate");
   }
 
   find(selector) {
@@ -166,6 +167,7 @@ export class Card {
     if (d.error) return;
     const p = this.policy();
     this.plot.capacity = p.burst || p.limit;
+    this.find(".policy summary").textContent = `Limit ${short(p.limit)} per ${p.calendar ?? p.period}`;
     this.plot.steps = Boolean(p.tick) || /fixed|log/.test(this.algorithm);
   }
 
@@ -176,8 +178,10 @@ export class Card {
     const shown = this.find(".problem");
     if (shown.textContent !== text) shown.textContent = text;
     for (const [name, input] of Object.entries(this.#inputs)) {
-      if (failure && name === failure.field) input.setAttribute("aria-invalid", "true");
-      else input.removeAttribute("aria-invalid");
+      if (failure && name === failure.field) {
+        input.setAttribute("aria-invalid", "true");
+        this.find(".policy").open = true;
+      } else input.removeAttribute("aria-invalid");
     }
   }
 
@@ -213,6 +217,7 @@ export class Card {
   decision(d) {
     this.plot.hit(d);
     this.plot.capacity = d.burst;
+    this.windowEnds = d.at + d.reset_after_s * 1000;
     this.#count(d.outcome, this.#counts[d.outcome] + 1);
     this.level(d);
     const phrase = { 200: "OK", 413: "Request Entity Too Large", 429: "Too Many Requests" }[d.status];
@@ -233,7 +238,7 @@ export class Card {
   reset(at) {
     for (const outcome of Object.keys(this.#counts)) this.#count(outcome, 0);
     this.plot.clear(at);
-    this.#shownAt = 0;
+    this.#shownAt = this.windowEnds = 0;
     this.find(".level").textContent = "0";
     this.find(".remaining").textContent = short(this.plot.capacity);
     this.find(".headers").textContent = "no answer yet";

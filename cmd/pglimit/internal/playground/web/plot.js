@@ -2,7 +2,7 @@
 
 export const span = 30_000; // ms shown
 const lag = 150; // ms that the plot is delayed, so that curves end at a known level
-const room = { top: 20, right: 8, bottom: 20, left: 8 };
+const room = { top: 14, right: 8, bottom: 16 }; // and at the left the labels of levels
 
 let colours;
 function readColours() {
@@ -13,7 +13,7 @@ function readColours() {
     probe.style.color = `var(--${name})`;
     colours[name] = getComputedStyle(probe).color;
   }
-  colours.font = `12px ${style.fontFamily}`;
+  colours.font = `11px ${style.fontFamily}`;
   probe.remove();
 }
 for (const query of ["(prefers-color-scheme: dark)", "(forced-colors: active)"]) {
@@ -99,18 +99,21 @@ export class Plot {
     const end = now - lag;
     const seen = this.#points.filter((p, i, all) => p.at > end - span || all[i + 1]?.at > end - span);
     const highest = seen.reduce((most, p) => Math.max(most, p.level || 0), this.capacity);
-    const x = (at) => room.left + (1 - (end - at) / span) * (width - room.left - room.right);
+    c.font = colours.font;
+    const left = Math.ceil(c.measureText(short(this.capacity)).width) + 6;
+    const right = width - room.right;
+    const x = (at) => right - ((end - at) / span) * (right - left);
     const y = (level) => height - room.bottom - (level / highest) * (height - room.top - room.bottom);
 
     c.clearRect(0, 0, width, height);
-    this.#axes(c, x, y, end, width, height);
+    this.#axes(c, x, y, end);
     c.save();
     c.beginPath();
-    c.rect(room.left, 0, width - room.left - room.right, height);
+    c.rect(left, 0, right - left, y(0) + 3); // no mark is drawn over a label
     c.clip();
     this.#curve(c, seen, x, y, end);
     for (const m of this.#marks) {
-      if (m.at > end - span && m.at <= end) mark(c, m.outcome, x(m.at), m.outcome === "denied" ? y(this.capacity) - 9 : y(m.level));
+      if (m.at > end - span && m.at <= end) mark(c, m.outcome, x(m.at), m.outcome === "denied" ? y(this.capacity) - 8 : y(m.level));
     }
     c.restore();
   }
@@ -128,26 +131,26 @@ export class Plot {
     return c;
   }
 
-  #axes(c, x, y, end, width, height) {
-    c.font = colours.font;
+  #axes(c, x, y, end) {
     c.lineWidth = 1;
     c.strokeStyle = colours.line;
     c.fillStyle = colours.quiet;
     c.textBaseline = "top";
     for (const [ago, align] of [[30, "left"], [20, "center"], [10, "center"], [0, "right"]]) {
       const at = x(end - ago * 1000);
-      line(c, at, room.top, at, height - room.bottom);
+      line(c, at, room.top, at, y(0));
       c.textAlign = align;
-      c.fillText(ago ? `−${ago} s` : "now", at, height - room.bottom + 4);
+      c.fillText(ago ? `−${ago} s` : "now", at, y(0) + 4);
     }
-    line(c, room.left, y(0), width - room.right, y(0));
+    const [left, right] = [x(end - span), x(end)];
+    line(c, left, y(0), right, y(0));
     c.strokeStyle = colours.edge;
     c.setLineDash([6, 4]);
-    line(c, room.left, y(this.capacity), width - room.right, y(this.capacity));
+    line(c, left, y(this.capacity), right, y(this.capacity));
     c.setLineDash([]);
-    c.textAlign = "left";
-    c.textBaseline = "bottom";
-    c.fillText(`capacity ${short(this.capacity)}`, room.left + 2, y(this.capacity) - 2);
+    c.textAlign = "right";
+    c.textBaseline = "middle";
+    for (const level of [0, this.capacity]) c.fillText(short(level), left - 4, y(level));
   }
 
   #curve(c, points, x, y, end) {

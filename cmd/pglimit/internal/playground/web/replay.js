@@ -52,7 +52,7 @@ async function replay(file, cards, maxBytes) {
   running.abort();
   const { signal } = (running = new AbortController());
   const frame = element("report");
-  frame.hidden = element("report-links").hidden = true;
+  element("result").hidden = true;
   say(`Reading ${file.name} …`, "working");
   try {
     if (!cards.length) throw new Error("Choose a policy first: check one to three cards.");
@@ -75,7 +75,7 @@ async function replay(file, cards, maxBytes) {
     frame.src = answer.url;
     element("report-open").href = answer.url;
     element("report-save").href = answer.url + "?download";
-    frame.hidden = element("report-links").hidden = false;
+    element("result").hidden = false;
     const bad = answer.bad_lines ? `, ${count(answer.bad_lines, "line")} that could not be read` : "";
     say(`${file.name}: ${count(answer.requests, "request")}${bad}.`, "done");
   } catch (e) {
