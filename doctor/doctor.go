@@ -9,9 +9,9 @@
 //		fmt.Println(c.Verdict, c.Name, c.Message, c.Fix)
 //	}
 //
-// Run only reads the catalogue, the server's statistics and a bounded number of rows. It
-// changes nothing and takes no lock that a decision could wait for. [RunSQL] is for
-// database/sql. `pglimit doctor` prints the same report.
+// Run reads the catalogue, the server's statistics and a bounded number of rows. It takes no
+// lock that a decision could wait for. Only check decision writes: new rows under random keys,
+// which it rolls back. [RunSQL] is for database/sql. `pglimit doctor` prints the same report.
 package doctor
 
 import (
@@ -149,7 +149,8 @@ type Config struct {
 // check is one check.
 type check struct {
 	name string
-	// find returns what it found, without the name. An error becomes a line.
+	// find returns what it found, without the name. An error becomes a line, unless there is a
+	// verdict too.
 	find func(context.Context, *patient) (Check, error)
 	// as is who runs its fixes, unless find says so.
 	as fixer
@@ -186,6 +187,8 @@ func init() { // checks look into all
 		{"grants", checkGrants, owner, []string{"tables", "migrations"}},
 		{"pooler", checkPooler, self, nil},
 		{"schemas", checkSchemas, admin, theTables},
+		{"decision", checkDecision, self, []string{"primary", "tables", "migrations", "grants", "schemas"}},
+		{"locks", checkLocks, admin, theTables},
 		{"isolation", checkIsolation, self, nil},
 		{"timeouts", checkTimeouts, self, nil},
 		{"connections", checkConnections, self, nil},
@@ -194,13 +197,13 @@ func init() { // checks look into all
 		{"unlogged", checkUnlogged, owner, theTables},
 		{"clock", checkClock, self, nil},
 		{"future", checkFuture, self, theRows},
-		{"due", checkDue, self, theRows},
 		{"janitor", checkJanitor, self, theRows},
 		{"snapshots", checkSnapshots, admin, nil},
 		{"autovacuum", checkAutovacuum, owner, theTables},
 		{"hot", checkHOT, owner, theTables},
 		{"bloat", checkBloat, owner, theTables},
 		{"policies", checkPolicies, self, theRows},
+		{"programs", checkPrograms, self, append(theRows, "policies")},
 	}
 }
 
@@ -332,8 +335,9 @@ func (p *patient) examine(ctx context.Context, c check) Check {
 	defer cancel()
 	found, err := c.find(within, p)
 	if err != nil {
-		var explained bool
-		if found, explained = p.cause(ctx, c); !explained {
+		if caused, ok := p.cause(ctx, c); ok {
+			found = caused
+		} else if found.Verdict == OK {
 			found = unable(within, err, p.config.Timeout)
 		}
 	}
@@ -380,23 +384,34 @@ func (p *patient) fixer(f fixer) string {
 // unable is the line of a check that failed.
 func unable(ctx context.Context, err error, timeout time.Duration) Check {
 	code := sqlState(err)
-	text := strings.TrimPrefix(strings.Join(strings.Fields(err.Error()), " "), "pglimit: ")
+	text := line(err)
 	if server := (*pgconn.PgError)(nil); errors.As(err, &server) {
-		text = strings.Join(strings.Fields(server.Message), " ")
+		text = line(errors.New(server.Message))
 	}
 	switch {
 	case code == forbidden:
 		return Check{Verdict: Unchecked, Message: "this role may not read it: " + text, NextStep: "run the doctor as another role"}
-	case code == "55P03":
-		return Check{Verdict: Unchecked, Message: "a table is locked: " + text, NextStep: "run the doctor again when the migration or VACUUM FULL has ended"}
+	case code == locked:
+		return Check{Verdict: Unchecked, Message: "a table is locked: " + text, NextStep: "see check locks, or run the doctor again when the migration or VACUUM FULL has ended"}
 	case ctx.Err() != nil, code == "57014":
 		return Check{Verdict: Warn, Message: fmt.Sprintf("not checked, it took longer than %s", duration.Format(timeout)), NextStep: "run the doctor again with a longer timeout, or when the server is less busy"}
 	}
-	return Check{Verdict: Fail, Message: "not checked: " + text, NextStep: "correct the error, and run the doctor again"}
+	return Check{Verdict: Fail, Message: text, NextStep: correct}
 }
 
-// forbidden is the SQLSTATE of what the role has no right to.
-const forbidden = "42501"
+// correct is the next step after an error that the doctor does not know.
+const correct = "correct the error, and run the doctor again"
+
+// line returns an error's text in one line.
+func line(err error) string {
+	return strings.ReplaceAll(strings.TrimPrefix(strings.Join(strings.Fields(err.Error()), " "), "pglimit: "), ": pglimit: ", ": ")
+}
+
+// SQLSTATEs.
+const (
+	forbidden = "42501" // the role has no right to it
+	locked    = "55P03" // it waited too long for a lock
+)
 
 // sqlState returns the SQLSTATE of an error of any driver, or "".
 func sqlState(err error) string {
@@ -465,15 +480,32 @@ func (p *patient) admit(ctx context.Context) error {
 // in time, and only pg_catalog's objects are found.
 func (p *patient) begin(ctx context.Context, read func(db.DBTX) error) error {
 	return p.transaction(ctx, func(tx db.DBTX) error {
-		wait := max(1, min(p.config.Timeout, time.Second).Milliseconds())
-		_, err := tx.Exec(ctx, fmt.Sprintf(`SELECT pg_catalog.set_config('statement_timeout'::text, '%d'::text, true),
-			pg_catalog.set_config('lock_timeout'::text, '%d'::text, true), pg_catalog.set_config('search_path'::text, 'pg_catalog, pg_temp'::text, true)`,
-			p.config.Timeout.Milliseconds(), wait))
-		if err != nil {
+		if err := p.bound(ctx, tx); err != nil {
+			return err
+		}
+		if _, err := tx.Exec(ctx, `SELECT pg_catalog.set_config('search_path'::text, 'pg_catalog, pg_temp'::text, true)`); err != nil {
 			return err
 		}
 		return read(tx)
 	})
+}
+
+// atHome is begin with the tables' schema in the search_path, for statements that programs use.
+func (p *patient) atHome(ctx context.Context, read func(db.DBTX) error) error {
+	return p.begin(ctx, func(tx db.DBTX) error {
+		if _, err := tx.Exec(ctx, "SET LOCAL search_path TO pg_catalog, "+p.home+", pg_temp"); err != nil {
+			return err
+		}
+		return read(tx)
+	})
+}
+
+// bound ends a transaction's statements and waits for locks in time.
+func (p *patient) bound(ctx context.Context, tx db.DBTX) error {
+	wait := max(1, min(p.config.Timeout, time.Second).Milliseconds())
+	_, err := tx.Exec(ctx, fmt.Sprintf(`SELECT pg_catalog.set_config('statement_timeout'::text, '%d'::text, true), pg_catalog.set_config('lock_timeout'::text, '%d'::text, true)`,
+		p.config.Timeout.Milliseconds(), wait))
+	return err
 }
 
 // transaction calls read in a read-only transaction.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pglimit/pglimit/db"
 	"github.com/pglimit/pglimit/internal/migrations"
 	"github.com/pglimit/pglimit/janitor"
 )
@@ -174,20 +175,86 @@ func TestSnapshots(t *testing.T) {
 	want(t, judge(pin{Kind: "walsender", Name: "standby", XIDs: oldXIDs}), Warn, "hot_standby_feedback")
 }
 
-func TestClockAndJanitor(t *testing.T) {
+func TestClockAndSweeps(t *testing.T) {
 	t.Parallel()
 	want(t, judgeClock(3*time.Second, 3*time.Second), OK, "ahead of")
 	want(t, judgeClock(-3*time.Second, time.Second), Warn, "behind")
 	want(t, judgeClock(6*time.Minute, time.Second), Fail)
-	want(t, judgeDue(janitor.State{DueRows: janitor.StateBound, Lag: 5 * time.Minute}, time.Minute), OK, "100000 or more due rows")
-	want(t, judgeDue(janitor.State{DueRows: 3, Lag: 6 * time.Minute}, time.Minute), Warn, "the oldest for 6m", "pglimit janitor --once")
-	want(t, judgeDue(janitor.State{DueRows: 3, Lag: 61 * time.Minute}, time.Minute), Fail)
 	at := time.Now()
-	want(t, judgeJanitor(janitor.State{At: at, DueRows: 3, Lag: 60 * time.Minute}, time.Minute), Warn, "no sweep was ever completed", "pglimit janitor")
-	want(t, judgeJanitor(janitor.State{At: at, SweptAt: at.Add(time.Hour), DueRows: 5}, time.Minute), OK, "ended 0s ago") // a clock set back
-	want(t, judgeJanitor(janitor.State{At: at, SweptAt: at.Add(-5 * time.Minute)}, time.Minute), OK)
-	want(t, judgeJanitor(janitor.State{At: at, SweptAt: at.Add(-2 * time.Hour)}, time.Minute), Warn, "ended 2h") // nothing waits
-	want(t, judgeJanitor(janitor.State{At: at, SweptAt: at.Add(-2 * time.Hour), ExpiredReservations: 1}, time.Minute), Fail)
+	for _, c := range []struct {
+		state janitor.State
+		want  Verdict
+		words []string
+	}{
+		{janitor.State{}, OK, []string{"no sweep was ever completed; 0 due rows"}},
+		{janitor.State{DueRows: 3}, Warn, []string{"pglimit janitor --once", "run `pglimit janitor`"}},
+		{janitor.State{DueRows: 3, Lag: 60 * time.Minute}, Warn, []string{"the oldest for 1h"}},
+		{janitor.State{DueRows: 3, Lag: 61 * time.Minute}, Fail, nil},
+		{janitor.State{SweptAt: at, DueRows: janitor.StateBound, Lag: 5 * time.Minute}, OK, []string{"100000 or more due rows"}},
+		{janitor.State{SweptAt: at, DueRows: 3, Lag: 6 * time.Minute}, Warn, []string{"the oldest for 6m"}},
+		{janitor.State{SweptAt: at.Add(time.Hour), DueRows: 5}, OK, []string{"ended 0s ago"}}, // a clock set back
+		{janitor.State{SweptAt: at.Add(-5 * time.Minute)}, OK, nil},
+		{janitor.State{SweptAt: at.Add(-2 * time.Hour)}, Warn, []string{"ended 2h"}}, // nothing waits
+		{janitor.State{SweptAt: at.Add(-2 * time.Hour), ExpiredReservations: 1}, Fail, nil},
+		{janitor.State{SweptAt: at.Add(-2 * time.Hour), Holder: "x", LeaseEndsAt: at.Add(time.Minute)}, Warn, []string{"janitor x has the lease for another 1m", "that process's log"}},
+	} {
+		c.state.At = at
+		want(t, judgeJanitor(c.state, time.Minute), c.want, c.words...)
+	}
+}
+
+// TestPrograms: a program that missed three heartbeats is silent, unless another one took its
+// place, and one that has another version half a minute after a change lags.
+func TestPrograms(t *testing.T) {
+	t.Parallel()
+	beat := db.ProgramsRow{Instance: "i", Name: "shop", Host: "web", Pid: 7, HeartbeatS: 2, PoliciesVersion: 5}
+	silent, later := beat, beat
+	silent.SeenUs, silent.SeenAtUs = 7_000_000, 100
+	later.StartedAtUs = 101
+	elsewhere := later
+	elsewhere.Host = "other"
+	const minute = time.Minute
+	for _, c := range []struct {
+		all     []db.ProgramsRow
+		version int64
+		since   time.Duration
+		want    Verdict
+		words   []string
+	}{
+		{nil, 5, minute, OK, []string{"0 programs"}},
+		{[]db.ProgramsRow{beat, later}, 5, minute, OK, []string{"version 5"}},
+		{[]db.ProgramsRow{silent}, 5, minute, Warn, []string{"shop on web, pid 7, was seen 7s ago, and every 2s before", "DELETE FROM t WHERE instance = 'i'"}},
+		{[]db.ProgramsRow{silent, elsewhere}, 5, minute, Warn, []string{"1 of 2 programs"}},
+		{[]db.ProgramsRow{silent, later}, 5, minute, OK, nil},
+		{[]db.ProgramsRow{beat}, 6, 29 * time.Second, OK, nil},
+		{[]db.ProgramsRow{beat}, 6, minute, Warn, []string{"version 5 of the policies, which are at version 6", "see the program's log"}},
+	} {
+		want(t, judgePrograms(c.all, c.version, c.since, "t"), c.want, c.words...)
+	}
+}
+
+// TestLocks: a transaction that keeps locks is found if others wait, also if its state is not
+// visible, and only if it kept them.
+func TestLocks(t *testing.T) {
+	t.Parallel()
+	p := &patient{config: Config{OldTransaction: time.Minute}, tables: []table{{oid: 3, quoted: "limits.pglimit_gcra"}}}
+	one := holder{Transaction: "1/2", Table: 3, pin: pin{Kind: "session", Name: "report", PID: 7, State: "idle in transaction", AgeS: 3, Mine: true}, Waiting: []string{"pid 8", "pid 9"}}
+	want(t, p.judgeLocks([]holder{one}), Warn, `pid 7, application "report", idle in transaction for 3s`, "rows of limits.pglimit_gcra; 2 sessions wait for it: pid 8; pid 9", "SELECT pg_terminate_backend(7)")
+	old, hidden, alone, prepared := one, one, one, one
+	old.AgeS = 61
+	want(t, p.judgeLocks([]holder{old}), Fail)
+	hidden.State, hidden.AgeS = "", 0
+	want(t, p.judgeLocks([]holder{hidden}), Warn, "may not see")
+	prepared.pin = pin{Kind: "prepared", Name: "x", AgeS: 3, Mine: true}
+	want(t, p.judgeLocks([]holder{prepared}), Warn, "ROLLBACK PREPARED 'x'")
+	alone.Waiting = nil
+	want(t, p.judgeLocks([]holder{alone}), OK)
+
+	other := one
+	other.Transaction = "1/3"
+	if got := still([]holder{one}, []holder{alone, other}); len(got) != 1 || len(got[0].Waiting) != 2 {
+		t.Errorf("%+v", got)
+	}
 }
 
 func TestOverrides(t *testing.T) {

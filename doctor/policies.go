@@ -32,10 +32,7 @@ func checkPolicies(ctx context.Context, p *patient) (Check, error) {
 	var all *policies.Rows
 	var override []string // those that are not valid
 	n, ended := 0, 0
-	err := p.begin(ctx, func(tx db.DBTX) (err error) {
-		if _, err := tx.Exec(ctx, "SET LOCAL search_path TO pg_catalog, "+p.home+", pg_temp"); err != nil {
-			return err
-		}
+	err := p.atHome(ctx, func(tx db.DBTX) (err error) {
 		all, err = policies.Read(ctx, tx, func(o *policies.Override) { // as programs do
 			n++
 			if o.Until != nil && !o.Until.After(p.config.Now()) {

@@ -3,6 +3,8 @@ package doctor
 import (
 	"context"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/pglimit/pglimit/internal/duration"
@@ -45,6 +47,8 @@ func checkSnapshots(ctx context.Context, p *patient) (Check, error) {
 	if err != nil {
 		return Check{}, err
 	}
+	locks := strings.Split(p.found["locks"].Fix, "; ")
+	pins = slices.DeleteFunc(pins, func(s pin) bool { return slices.Contains(locks, judgePin(s, -1).Fix) }) // found already
 	c := judgePins(pins, p.config.OldTransaction)
 	if c.Verdict == OK && !p.seesAll {
 		c = p.hidden(c.Message + " of this role's sessions; those of others are not visible to it")
@@ -87,7 +91,11 @@ func judgePin(s pin, old time.Duration) (c Check) {
 	age = age.Round(time.Millisecond)
 	switch s.Kind {
 	case "session":
-		c.Details = []string{fmt.Sprintf("pid %d, application %q, %s for %s since its transaction began", s.PID, s.Name, s.State, duration.Format(age))}
+		state := "in a state that this role may not see"
+		if s.State != "" {
+			state = fmt.Sprintf("%s for %s since its transaction began", s.State, duration.Format(age))
+		}
+		c.Details = []string{fmt.Sprintf("pid %d, application %q, %s", s.PID, s.Name, state)}
 		c.Fix = fmt.Sprintf("SELECT pg_terminate_backend(%d)", s.PID)
 	case "prepared":
 		c.Details = []string{fmt.Sprintf("prepared transaction %q, for %s", s.Name, duration.Format(age))}

@@ -26,11 +26,11 @@ func TestDoctorCommand(t *testing.T) {
 		t.Errorf("%q", out)
 	}
 	bed.InsertRows(t, pool, "pglimit_gcra", "p", 3, bed.Value[int64](t, pool, `SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint - 600000000`))
-	if out := run(0, "--only", "due"); !strings.Contains(out, "warn       due  3 due rows") || !strings.Contains(out, "\n                fix: pglimit janitor --once\n                next: run `pglimit janitor`") {
+	if out := run(0, "--only", "janitor"); !strings.Contains(out, "warn       janitor  no sweep was ever completed; 3 due rows") || !strings.Contains(out, "\n                    fix: pglimit janitor --once\n                    next: run `pglimit janitor`") {
 		t.Errorf("%q", out)
 	}
-	run(1, "--only", "due", "--strict")
-	run(0, "--only", "due", "--strict", "--janitor-interval", "1h")
+	run(1, "--only", "janitor", "--strict")
+	run(0, "--only", "tables,janitor", "--json")
 	bed.Exec(t, pool, "ALTER TABLE pglimit_gcra SET UNLOGGED")
 	run(1, "--only", "unlogged")
 	run(0, "--only", "unlogged", "--skip", "unlogged", "--strict")
@@ -67,7 +67,7 @@ func TestGrantsOfARole(t *testing.T) {
 	if code, _, stderr := bed.Pglimit(t, address, "migrate", "grants", name, "--apply"); code != 0 {
 		t.Error(stderr)
 	}
-	if code, out, _ := bed.Pglimit(t, role, "doctor", "--strict", "--only", "tables,migrations,grants,due,janitor,policies"); code != 0 {
+	if code, out, _ := bed.Pglimit(t, role, "doctor", "--strict", "--only", "tables,migrations,grants,janitor,policies"); code != 0 {
 		t.Error(out)
 	}
 	if code, _, stderr := bed.Pglimit(t, address, "migrate", "grants"); code != 2 || !strings.Contains(stderr, "no role is named") {

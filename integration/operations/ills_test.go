@@ -107,6 +107,51 @@ func (w ward) address(as string) string {
 	return w.owner
 }
 
+// program is SQL that lists a program.
+func program(version, seen string) string {
+	return `INSERT INTO limits.pglimit_program VALUES (` + version + `, 7, 120, now() - interval '1 hour', ` + seen + `, 'one''s', 'shop', 'web', 'v1', '[]')`
+}
+
+// TestDoctorLocks: a row that a forgotten transaction has locked is found, with the session
+// that waits for it, also by a role that may not see what sessions do. The fix ends it.
+func TestDoctorLocks(t *testing.T) {
+	t.Parallel()
+	w := newWard(t)
+	w.run(t, w.app, "pglimit allow --algorithm gcra --limit 10 k")
+	const lock = "SELECT FROM pglimit_gcra WHERE key = 'k' FOR UPDATE"
+	for _, sees := range []string{"GRANT pg_read_all_stats TO $app", "REVOKE pg_read_all_stats FROM $app"} {
+		w.run(t, w.root, sees)
+		forgotten := bed.Begin(t, bed.Connect(t, w.root, bed.Setting("application_name", "report")), pgx.TxOptions{})
+		if _, err := forgotten.Exec(t.Context(), lock); err != nil {
+			t.Fatal(err)
+		}
+		waited := make(chan error, 1)
+		shop := bed.Connect(t, w.app, bed.Setting("application_name", "shop"))
+		go func() {
+			_, err := shop.Exec(context.WithoutCancel(t.Context()), lock)
+			waited <- err
+		}()
+		root := bed.Connect(t, w.root)
+		bed.Eventually(t, "a session waits", func(context.Context) (bool, error) {
+			return bed.Value[bool](t, root, `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE application_name = 'shop' AND wait_event_type = 'Lock' AND datname = current_database())`), nil
+		})
+		found := w.examine(t)
+		if len(found) == 0 || !strings.HasPrefix(found[0].line, "warn locks pid ") || !strings.Contains(found[0].line, `application "report"`) ||
+			!strings.Contains(found[0].line, `has locked rows of limits.pglimit_gcra; 1 session waits for it: pid `) || !strings.Contains(found[0].line, `application "shop"`) ||
+			!strings.HasPrefix(found[0].fix, "SELECT pg_terminate_backend(") || found[0].as != "a superuser" {
+			t.Fatalf("%+v", found)
+		}
+		t.Logf("%s\n  fix: %s", found[0].line, found[0].fix)
+		w.run(t, w.root, found[0].fix)
+		if err := <-waited; err != nil {
+			t.Errorf("the session that waited: %v", err)
+		}
+		if found := w.examine(t); len(found) > 0 && !strings.HasPrefix(found[0].line, "unchecked snapshots ") {
+			t.Errorf("after the fix: %+v", found)
+		}
+	}
+}
+
 // TestDoctorIlls: SQL or a command makes a healthy database ill in one way, and the doctor
 // has one finding, whatever else fails for that reason. Its fix, pasted as it is, mends that;
 // at the end all is ok again.
@@ -118,36 +163,45 @@ func TestDoctorIlls(t *testing.T) {
 	for _, c := range []struct {
 		break_ string
 		steps  []step
+		mend   string // of what no line of the doctor mends
 	}{
 		{"ALTER ROLE $app IN DATABASE $database RESET search_path", []step{
-			{"fail tables the tables are in schema limits, which is not in the search_path (public)", `ALTER ROLE $app IN DATABASE $database SET search_path = "$user", public, limits`}}},
+			{"fail tables the tables are in schema limits, which is not in the search_path (public)", `ALTER ROLE $app IN DATABASE $database SET search_path = "$user", public, limits`}}, ""},
 		{"ALTER ROLE $app IN DATABASE $database SET search_path = limits; REVOKE USAGE ON SCHEMA limits FROM $app", []step{
-			{"fail tables the tables are in schema limits, which is not open to role $app", "as the owner of the tables: pglimit migrate grants $app --apply"}}},
+			{"fail tables the tables are in schema limits, which is not open to role $app", "as the owner of the tables: pglimit migrate grants $app --apply"}}, ""},
 		{"REVOKE SELECT ON limits.pglimit_keys, limits.pglimit_goose_db_version FROM $app", []step{
-			{"warn grants role $app may decide, and lacks rights that the command needs", grants}}},
-		{"REVOKE UPDATE ON limits.pglimit_gcra FROM $app", []step{{"fail grants role $app lacks rights that the library", grants}}},
-		{"REVOKE ALL ON ALL TABLES IN SCHEMA limits FROM $app", []step{{"fail grants role $app lacks rights that the library", grants}}},
-		{"pglimit migrate down", []step{{"fail migrations 1 of this release's", "as role $owner: pglimit migrate up"}, {"fail grants", grants}}},
-		{"pglimit migrate down --functions", []step{{"fail functions 1 of this release's", "as role $owner: pglimit migrate up --functions"}}},
+			{"warn grants role $app may decide, and lacks rights that the command needs", grants}}, ""},
+		{"REVOKE UPDATE ON limits.pglimit_gcra FROM $app", []step{{"fail grants role $app lacks rights that the library", grants}}, ""},
+		{"REVOKE ALL ON ALL TABLES IN SCHEMA limits FROM $app", []step{{"fail grants role $app lacks rights that the library", grants}}, ""},
+		{"pglimit migrate down", []step{{"fail migrations 1 of this release's", "as role $owner: pglimit migrate up"}, {"fail grants", grants}}, ""},
+		{"pglimit migrate down --functions", []step{{"fail functions 1 of this release's", "as role $owner: pglimit migrate up --functions"}}, ""},
 		{"DROP SCHEMA pglimit, pglimit_ask CASCADE; DROP SCHEMA limits CASCADE; CREATE SCHEMA limits AUTHORIZATION $owner; GRANT USAGE ON SCHEMA limits TO $app", []step{
-			{"fail tables no schema of the search_path (limits) has pglimit's tables", "as the role that migrates: pglimit migrate up"}, {"fail grants", grants}}},
+			{"fail tables no schema of the search_path (limits) has pglimit's tables", "as the role that migrates: pglimit migrate up"}, {"fail grants", grants}}, ""},
 		{"ALTER DATABASE $database SET default_transaction_read_only = on", []step{
-			{"fail primary default_transaction_read_only is on: every decision is refused", "BEGIN READ WRITE; ALTER ROLE $app IN DATABASE $database SET default_transaction_read_only = off; COMMIT"}}},
+			{"fail primary default_transaction_read_only is on: every decision is refused", "BEGIN READ WRITE; ALTER ROLE $app IN DATABASE $database SET default_transaction_read_only = off; COMMIT"}}, ""},
 		{"BEGIN READ WRITE; ALTER DATABASE $database RESET default_transaction_read_only; ALTER DATABASE $database SET default_transaction_isolation = serializable; COMMIT", []step{
-			{"warn isolation default_transaction_isolation is serializable", "ALTER ROLE $app IN DATABASE $database SET default_transaction_isolation = 'read committed'"}}},
+			{"warn isolation default_transaction_isolation is serializable", "ALTER ROLE $app IN DATABASE $database SET default_transaction_isolation = 'read committed'"}}, ""},
 		{"ALTER DATABASE $database SET statement_timeout = '900ms'; ALTER DATABASE $database SET lock_timeout = '999ms'", []step{
-			{"warn timeouts 2 timeouts of this role", "ALTER ROLE $app IN DATABASE $database SET statement_timeout = '5s'; ALTER ROLE $app IN DATABASE $database SET lock_timeout = '5s'"}}},
+			{"warn timeouts 2 timeouts of this role", "ALTER ROLE $app IN DATABASE $database SET statement_timeout = '5s'; ALTER ROLE $app IN DATABASE $database SET lock_timeout = '5s'"}}, ""},
 		{"GRANT CREATE ON SCHEMA limits TO PUBLIC, $other", []step{
-			{"warn schemas other roles may create objects in 1 of the schemas", "as a superuser: REVOKE CREATE ON SCHEMA limits FROM PUBLIC, $other"}}},
-		{"ALTER SCHEMA limits OWNER TO $other", []step{{"warn schemas", "as a superuser: ALTER SCHEMA limits OWNER TO $owner"}}},
+			{"warn schemas other roles may create objects in 1 of the schemas", "as a superuser: REVOKE CREATE ON SCHEMA limits FROM PUBLIC, $other"}}, ""},
+		{"ALTER SCHEMA limits OWNER TO $other", []step{{"warn schemas", "as a superuser: ALTER SCHEMA limits OWNER TO $owner"}}, ""},
 		{"ALTER TABLE limits.pglimit_gcra SET UNLOGGED; ALTER TABLE limits.pglimit_lease SET UNLOGGED", []step{
-			{"fail unlogged 2 tables are not logged", "as role $owner: ALTER TABLE limits.pglimit_gcra SET LOGGED; ALTER TABLE limits.pglimit_lease SET LOGGED"}}},
+			{"fail unlogged 2 tables are not logged", "as role $owner: ALTER TABLE limits.pglimit_gcra SET LOGGED; ALTER TABLE limits.pglimit_lease SET LOGGED"}}, ""},
 		{"ALTER TABLE limits.pglimit_gcra SET (autovacuum_enabled = false)", []step{
-			{"fail autovacuum dead rows stay: autovacuum is off for limits.pglimit_gcra", "as role $owner: ALTER TABLE limits.pglimit_gcra RESET (autovacuum_enabled)"}}},
+			{"fail autovacuum dead rows stay: autovacuum is off for limits.pglimit_gcra", "as role $owner: ALTER TABLE limits.pglimit_gcra RESET (autovacuum_enabled)"}}, ""},
 		{"DELETE FROM limits.pglimit_policy_version", []step{
-			{"fail policies limits.pglimit_policy_version has 0 rows", "INSERT INTO limits.pglimit_policy_version (version) SELECT coalesce(max(version), 0) FROM limits.pglimit_policy_history"}}},
+			{"fail policies limits.pglimit_policy_version has 0 rows", "INSERT INTO limits.pglimit_policy_version (version) SELECT coalesce(max(version), 0) FROM limits.pglimit_policy_history"}}, ""},
 		{"REVOKE pg_read_all_stats FROM $app", []step{
-			{"unchecked snapshots no transaction is older than 1m of this role's sessions", "as a superuser: GRANT pg_read_all_stats TO $app"}}},
+			{"unchecked snapshots no transaction is older than 1m of this role's sessions", "as a superuser: GRANT pg_read_all_stats TO $app"}}, ""},
+		{"ALTER TABLE limits.pglimit_gcra ENABLE ROW LEVEL SECURITY", []step{
+			{"fail decision a trial decision of gcra failed: ", ""}}, "ALTER TABLE limits.pglimit_gcra DISABLE ROW LEVEL SECURITY"},
+		{"pglimit allow --algorithm gcra --limit 10 k", nil, ""},
+		{"UPDATE limits.pglimit_gcra SET expires_at_us = 1", []step{
+			{"fail janitor no sweep was ever completed; 1 due rows", "pglimit janitor --once"}}, ""},
+		{program("0", "now() - interval '10 minutes'"), []step{
+			{"warn programs 1 of 1 programs do not follow the policies: shop on web, pid 7, was seen 10m ago, and every 2m before", "DELETE FROM limits.pglimit_program WHERE instance = 'one''s'"}}, ""},
+		{program("-1", "now()"), []step{{"warn programs 1 of 1 programs do not follow the policies: shop on web, pid 7, decides by version -1", ""}}, "DELETE FROM limits.pglimit_program"},
 	} {
 		address := w.root
 		if strings.HasPrefix(c.break_, "pglimit ") {
@@ -168,8 +222,12 @@ func TestDoctorIlls(t *testing.T) {
 			if !strings.HasPrefix(got.line, line) || got.fix != fix || got.fix+got.next == "" {
 				t.Errorf("%s: %+v, want %s, fix %s", c.break_, got, line, fix)
 			}
+			t.Logf("%s\n  fix: %s\n  next: %s", got.line, got.fix, got.next)
+			if fix == "" {
+				w.run(t, w.root, c.mend)
+				continue
+			}
 			w.run(t, w.address(found[0].as), found[0].fix)
-			t.Logf("%s\n  fix: %s", got.line, got.fix)
 		}
 		if found := w.examine(t); len(found) > 0 {
 			t.Fatalf("after %s and its fix: %+v", c.break_, found)

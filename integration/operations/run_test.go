@@ -58,7 +58,7 @@ func TestDoctorOfABusyPool(t *testing.T) {
 	}
 	expect(t, pool, "tables", doctor.OK)
 	expect(t, pool, "policies", doctor.Unchecked, "a table is locked")
-	expect(t, pool, "due", doctor.Warn, "not checked, it took longer than 5s") // a shorter Timeout ends the doctor's login on a busy machine
+	expect(t, pool, "janitor", doctor.Warn, "not checked, it took longer than 5s") // a shorter Timeout ends the doctor's login on a busy machine
 	expect(t, pool, "future", doctor.Unchecked, "a table is locked")
 	if err := tx.Rollback(ctx); err != nil {
 		t.Fatal(err)

@@ -15,7 +15,7 @@ func TestDoctorTables(t *testing.T) {
 	address := bed.EmptyDatabase(t)
 	pool := bed.Connect(t, address)
 	expect(t, pool, "tables", doctor.Fail, "no schema of the search_path (public)", "pglimit migrate up")
-	for _, name := range []string{"migrations", "due", "hot", "unlogged"} { // alone, they report the cause
+	for _, name := range []string{"migrations", "janitor", "hot", "unlogged"} { // alone, they report the cause
 		expect(t, pool, name, doctor.Fail, "no schema of the search_path (public)", "pglimit migrate up")
 	}
 	bed.Exec(t, pool, "CREATE SCHEMA limits")
@@ -85,9 +85,9 @@ func TestDoctorGrants(t *testing.T) {
 	if _, err := bed.NewJanitor(t, role, nil).Sweep(t.Context()); err == nil {
 		t.Error("a role without rights may sweep")
 	}
-	report := must.OK(doctor.Run(t.Context(), role, &doctor.Config{Only: []string{"policies", "due"}}))(t)
+	report := must.OK(doctor.Run(t.Context(), role, &doctor.Config{Only: []string{"policies", "janitor"}}))(t)
 	expectIn(t, report.Checks[0], doctor.Fail, "lacks rights", c.Fix) // alone, the first one reports the cause
-	expectIn(t, report.Checks[1], doctor.Unchecked, "see check due")
+	expectIn(t, report.Checks[1], doctor.Unchecked, "see check janitor")
 	mend(t, owner, c.Fix)
 	expect(t, role, "grants", doctor.OK)
 	must.OK(bed.NewJanitor(t, role, nil).Sweep(t.Context()))(t)
@@ -99,7 +99,7 @@ func TestDoctorGrants(t *testing.T) {
 		t.Errorf("%q", c.Details)
 	}
 	mend(t, owner, c.Fix)
-	for _, check := range []string{"grants", "due", "janitor", "policies", "future", "bloat"} {
+	for _, check := range []string{"grants", "janitor", "policies", "future", "bloat"} {
 		expect(t, role, check, doctor.OK)
 	}
 }

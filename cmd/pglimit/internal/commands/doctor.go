@@ -22,14 +22,15 @@ func newDoctor(db *connect.Database, out *cli.Output) *cobra.Command {
 		Use:   "doctor",
 		Short: "Check the database for what refuses, slows down or loses decisions",
 		Long: `Check the database for what refuses, slows down or loses decisions: rights,
-migrations, poolers, settings, clocks, the janitor, dead rows and what keeps them,
-replicas and stored policies. The worst comes first. Each line is fail, warn,
+migrations, poolers, settings, clocks, locks, the janitor, dead rows and what keeps
+them, replicas, stored policies and the programs that follow them. The worst comes first. Each line is fail, warn,
 unchecked or ok. A fix can be pasted into psql or a shell as it is. Checks that
 fail for the same cause are one finding: the others are unchecked.
 
-doctor only reads. It takes no lock that a decision could wait for. Run it as the
-role of the application to check its rights. A check is unchecked if that role may
-not look; the fix is the grant that lets it. Members of pg_monitor see all sessions.
+doctor changes nothing, and takes no lock that a decision could wait for. It makes
+trial decisions on random keys and rolls them back. Run it as the role of the
+application to check its rights. A check is unchecked if that role may not look;
+the fix is the grant that lets it. Members of pg_monitor see all sessions.
 
 Exit codes: 0 if no check fails, 1 if one does, 2 for wrong usage, 3 if the
 database cannot be reached. With --strict, warn and unchecked count as failures.
@@ -37,7 +38,7 @@ database cannot be reached. With --strict, warn and unchecked count as failures.
 The checks are:
 ` + wrap(doctor.Names(), 78, "  "),
 		Example: `  pglimit doctor
-  pglimit doctor --only janitor,due,snapshots
+  pglimit doctor --only janitor,locks,snapshots
   pglimit doctor --skip pooler,replicas --strict
   pglimit doctor --json | jq '.checks[] | select(.verdict != "ok")'`,
 		Args: cobra.NoArgs,
