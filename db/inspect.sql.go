@@ -142,64 +142,54 @@ func (q *Queries) ForgetReservationsMade(ctx context.Context, db DBTX, arg Forge
 	return result.RowsAffected(), nil
 }
 
-const InspectDenialKeys = `-- name: InspectDenialKeys :many
-SELECT d.policy, d.algorithm, d.key, sum(d.denials)::bigint AS denials, sum(d.shadowed)::bigint AS shadowed, sum(d.units)::float8 AS units,
-       max(d.last_denied_at_us)::bigint AS last_denied_at_us
-FROM pglimit_denial AS d
-WHERE d.slot_us >= $1::bigint AND d.slot_us < $2::bigint
-  AND ($3::text = '' OR d.policy = $3::text)
-  AND ($4::text = '' OR d.algorithm = $4::text)
+const InspectDenied = `-- name: InspectDenied :many
+SELECT d.policy, d.algorithm, d.key FROM pglimit_denial AS d
+WHERE d.slot_us >= $1::bigint
+  AND ($2::text = ''::text OR d.policy = $2::text)
+  AND ($3::text = ''::text OR d.algorithm = $3::text)
 GROUP BY d.policy, d.algorithm, d.key
-ORDER BY denials DESC, d.policy, d.key, d.algorithm
-LIMIT $5::bigint
+HAVING max(d.last_denied_at_us) > $4::bigint
+ORDER BY CASE WHEN $5::bool THEN max(d.last_denied_at_us)::numeric ELSE sum(d.denials) END DESC, d.policy, d.key, d.algorithm
+LIMIT $6::bigint
 `
 
-type InspectDenialKeysParams struct {
+type InspectDeniedParams struct {
 	FromUs    int64
-	UntilUs   int64
 	Policy    string
 	Algorithm string
+	SinceUs   int64
+	ByLast    bool
 	MaxRows   int64
 }
 
-type InspectDenialKeysRow struct {
-	Policy         string
-	Algorithm      string
-	Key            string
-	Denials        int64
-	Shadowed       int64
-	Units          float64
-	LastDeniedAtUs int64
+type InspectDeniedRow struct {
+	Policy    string
+	Algorithm string
+	Key       string
 }
 
-// InspectDenialKeys adds up the denials in [from_us, until_us) by key, the most denied
-// first, up to max_rows keys. policy and algorithm are ” for all.
+// InspectDenied returns up to max_rows keys with denials in slots from from_us on, the last
+// after since_us: the most denied first, or with by_last the last denied. policy and
+// algorithm are ” for all.
 //
 // Index: pglimit_denial_slot. Locks nothing.
-func (q *Queries) InspectDenialKeys(ctx context.Context, db DBTX, arg InspectDenialKeysParams) ([]InspectDenialKeysRow, error) {
-	rows, err := db.Query(ctx, InspectDenialKeys,
+func (q *Queries) InspectDenied(ctx context.Context, db DBTX, arg InspectDeniedParams) ([]InspectDeniedRow, error) {
+	rows, err := db.Query(ctx, InspectDenied,
 		arg.FromUs,
-		arg.UntilUs,
 		arg.Policy,
 		arg.Algorithm,
+		arg.SinceUs,
+		arg.ByLast,
 		arg.MaxRows,
 	)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	var items []InspectDenialKeysRow
+	var items []InspectDeniedRow
 	for rows.Next() {
-		var i InspectDenialKeysRow
-		if err := rows.Scan(
-			&i.Policy,
-			&i.Algorithm,
-			&i.Key,
-			&i.Denials,
-			&i.Shadowed,
-			&i.Units,
-			&i.LastDeniedAtUs,
-		); err != nil {
+		var i InspectDeniedRow
+		if err := rows.Scan(&i.Policy, &i.Algorithm, &i.Key); err != nil {
 			return nil, err
 		}
 		items = append(items, i)

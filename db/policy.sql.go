@@ -385,6 +385,41 @@ func (q *Queries) Policies(ctx context.Context, db DBTX) ([]PoliciesRow, error) 
 	return items, nil
 }
 
+const PolicyAt = `-- name: PolicyAt :one
+SELECT coalesce((CASE WHEN ph.id IS NULL THEN pg_catalog.to_jsonb(p) ELSE ph.before END)::text, ''::text)::text AS policy,
+       coalesce((CASE WHEN oh.id IS NULL THEN pg_catalog.to_jsonb(o) ELSE oh.before END)::text, ''::text)::text AS override
+FROM (SELECT $1::text AS name, $2::text AS key,
+             '1970-01-01 00:00:00+00'::timestamptz + $3::bigint::float8 * '00:00:00.000001'::interval AS at) AS n
+LEFT JOIN LATERAL (SELECT h.id, h.before FROM pglimit_policy_history AS h WHERE h.name = n.name AND h.key IS NULL AND h.changed_at > n.at
+                   ORDER BY h.id LIMIT 1) AS ph ON true
+LEFT JOIN LATERAL (SELECT h.id, h.before FROM pglimit_policy_history AS h WHERE h.name = n.name AND h.key = n.key AND h.changed_at > n.at
+                   ORDER BY h.id LIMIT 1) AS oh ON true
+LEFT JOIN pglimit_policy AS p ON p.name = n.name
+LEFT JOIN pglimit_override AS o ON o.policy = n.name AND o.key = n.key
+`
+
+type PolicyAtParams struct {
+	Name string
+	Key  string
+	AtUs int64
+}
+
+type PolicyAtRow struct {
+	Policy   string
+	Override string
+}
+
+// PolicyAt returns a policy and its override of a key as of at_us, as JSON, and empty if
+// there was none: as they were before their first change since, or as they are.
+//
+// Index: pglimit_policy_history_name and the primary keys. Locks nothing.
+func (q *Queries) PolicyAt(ctx context.Context, db DBTX, arg PolicyAtParams) (PolicyAtRow, error) {
+	row := db.QueryRow(ctx, PolicyAt, arg.Name, arg.Key, arg.AtUs)
+	var i PolicyAtRow
+	err := row.Scan(&i.Policy, &i.Override)
+	return i, err
+}
+
 const PolicyDelete = `-- name: PolicyDelete :execrows
 DELETE FROM pglimit_policy AS p WHERE p.name = $1::text
 `

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"time"
 
 	"github.com/pglimit/pglimit/internal/policies"
 	"github.com/pglimit/pglimit/internal/store"
@@ -142,6 +143,23 @@ func (p *Policies) History(ctx context.Context, name string, limit int) ([]Polic
 		}
 	}
 	return all, nil
+}
+
+// At returns the policy of that name and the override of key that the database had at a
+// time; nil for none, and for an override that had ended. The time is by the database's
+// clock. It is as far as the history goes back: before its first entry it is as in that.
+func (p *Policies) At(ctx context.Context, name, key string, at time.Time) (*StoredPolicy, *Override, error) {
+	if !validName(name) {
+		return nil, nil, store.Invalid("name", store.Quote(name), "must match "+nameHelp)
+	}
+	if err := validateKey(key); err != nil {
+		return nil, nil, err
+	}
+	policy, override, err := p.store.At(ctx, name, keys.Stored(key, p.config.KeySecret), at)
+	if override != nil && override.Until != nil && !override.Until.After(at) {
+		override = nil
+	}
+	return pastPolicy(policy), pastOverride(override), err
 }
 
 // pastPolicy returns a row of the history, valid or not.

@@ -139,6 +139,14 @@ func (o *Override) effect() (e effect) {
 	return e
 }
 
+// Apply returns the policy with the override, and whether that makes the key unlimited. It
+// does not look at Until.
+func (o *Override) Apply(p Policy) (effective Policy, unlimited bool) {
+	e := o.effect()
+	e.apply(&p)
+	return p, e.unlimited
+}
+
 // clone returns a copy that shares no memory that can change.
 func (o Override) clone() Override {
 	o.Limit, o.Factor, o.Burst, o.Shadow = clonePointer(o.Limit), clonePointer(o.Factor), clonePointer(o.Burst), clonePointer(o.Shadow)

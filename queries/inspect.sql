@@ -4,19 +4,19 @@
 -- Index: the primary key. Locks nothing.
 SELECT p.algorithm FROM pglimit_policy AS p WHERE p.name = sqlc.arg(name)::text;
 
--- name: InspectDenialKeys :many
--- InspectDenialKeys adds up the denials in [from_us, until_us) by key, the most denied
--- first, up to max_rows keys. policy and algorithm are '' for all.
+-- name: InspectDenied :many
+-- InspectDenied returns up to max_rows keys with denials in slots from from_us on, the last
+-- after since_us: the most denied first, or with by_last the last denied. policy and
+-- algorithm are '' for all.
 --
 -- Index: pglimit_denial_slot. Locks nothing.
-SELECT d.policy, d.algorithm, d.key, sum(d.denials)::bigint AS denials, sum(d.shadowed)::bigint AS shadowed, sum(d.units)::float8 AS units,
-       max(d.last_denied_at_us)::bigint AS last_denied_at_us
-FROM pglimit_denial AS d
-WHERE d.slot_us >= sqlc.arg(from_us)::bigint AND d.slot_us < sqlc.arg(until_us)::bigint
-  AND (sqlc.arg(policy)::text = '' OR d.policy = sqlc.arg(policy)::text)
-  AND (sqlc.arg(algorithm)::text = '' OR d.algorithm = sqlc.arg(algorithm)::text)
+SELECT d.policy, d.algorithm, d.key FROM pglimit_denial AS d
+WHERE d.slot_us >= sqlc.arg(from_us)::bigint
+  AND (sqlc.arg(policy)::text = ''::text OR d.policy = sqlc.arg(policy)::text)
+  AND (sqlc.arg(algorithm)::text = ''::text OR d.algorithm = sqlc.arg(algorithm)::text)
 GROUP BY d.policy, d.algorithm, d.key
-ORDER BY denials DESC, d.policy, d.key, d.algorithm
+HAVING max(d.last_denied_at_us) > sqlc.arg(since_us)::bigint
+ORDER BY CASE WHEN sqlc.arg(by_last)::bool THEN max(d.last_denied_at_us)::numeric ELSE sum(d.denials) END DESC, d.policy, d.key, d.algorithm
 LIMIT sqlc.arg(max_rows)::bigint;
 
 -- name: ForgetDenials :execrows

@@ -154,6 +154,22 @@ WHERE sqlc.arg(name)::text = ''::text OR h.name = sqlc.arg(name)::text
 ORDER BY h.id DESC
 LIMIT sqlc.arg(max_rows)::bigint;
 
+-- name: PolicyAt :one
+-- PolicyAt returns a policy and its override of a key as of at_us, as JSON, and empty if
+-- there was none: as they were before their first change since, or as they are.
+--
+-- Index: pglimit_policy_history_name and the primary keys. Locks nothing.
+SELECT coalesce((CASE WHEN ph.id IS NULL THEN pg_catalog.to_jsonb(p) ELSE ph.before END)::text, ''::text)::text AS policy,
+       coalesce((CASE WHEN oh.id IS NULL THEN pg_catalog.to_jsonb(o) ELSE oh.before END)::text, ''::text)::text AS override
+FROM (SELECT sqlc.arg(name)::text AS name, sqlc.arg(key)::text AS key,
+             '1970-01-01 00:00:00+00'::timestamptz + sqlc.arg(at_us)::bigint::float8 * '00:00:00.000001'::interval AS at) AS n
+LEFT JOIN LATERAL (SELECT h.id, h.before FROM pglimit_policy_history AS h WHERE h.name = n.name AND h.key IS NULL AND h.changed_at > n.at
+                   ORDER BY h.id LIMIT 1) AS ph ON true
+LEFT JOIN LATERAL (SELECT h.id, h.before FROM pglimit_policy_history AS h WHERE h.name = n.name AND h.key = n.key AND h.changed_at > n.at
+                   ORDER BY h.id LIMIT 1) AS oh ON true
+LEFT JOIN pglimit_policy AS p ON p.name = n.name
+LEFT JOIN pglimit_override AS o ON o.policy = n.name AND o.key = n.key;
+
 -- name: PolicyProbe :exec
 -- PolicyProbe notifies the sessions that listen. Locks nothing.
 SELECT pg_notify('pglimit_policies'::text, sqlc.arg(payload)::text);

@@ -84,6 +84,28 @@ func (m *Memory) History(_ context.Context, name string, limit int64) (all []Cha
 	return all, nil
 }
 
+// At implements Store.
+func (m *Memory) At(_ context.Context, name, key string, at time.Time) (p *Policy, o *Override, _ error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if now, ok := m.policies[name]; ok {
+		p = &now
+	}
+	if now, ok := m.overrides[overrideID{name, key}]; ok {
+		o = &now
+	}
+	for _, c := range slices.Backward(m.history) {
+		switch {
+		case c.Name != name || !c.ChangedAt.After(at):
+		case c.Key == "":
+			p = c.Before
+		case c.Key == key:
+			o = c.OverrideBefore
+		}
+	}
+	return p, o, nil
+}
+
 // Apply implements Store.
 func (m *Memory) Apply(ctx context.Context, e *Edit) (int64, error) {
 	if err := ctx.Err(); err != nil {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -30,6 +31,9 @@ type Store interface {
 	// History returns the last changes, newest first, of one policy and its overrides, or
 	// of all if name is empty.
 	History(ctx context.Context, name string, limit int64) ([]Change, error)
+	// At returns a policy and its override of a key as of a time, as far as the history goes
+	// back; nil for none.
+	At(ctx context.Context, name, key string, at time.Time) (*Policy, *Override, error)
 }
 
 // NewDatabase returns the Store in the database of a pool. warn is called once if a pooler
@@ -337,6 +341,21 @@ func (d *Database) History(ctx context.Context, name string, limit int64) (all [
 		return nil
 	})
 	return all, explain(err)
+}
+
+// At implements Store.
+func (d *Database) At(ctx context.Context, name, key string, at time.Time) (p *Policy, o *Override, err error) {
+	err = d.run.Run(ctx, exec.Statement, func(tx db.DBTX) error {
+		row, err := d.statements.PolicyAt(ctx, tx, db.PolicyAtParams{Name: name, Key: key, AtUs: at.UnixMicro()})
+		if err != nil {
+			return err
+		}
+		if p, err = decode[Policy](row.Policy); err == nil {
+			o, err = decode[Override](row.Override)
+		}
+		return err
+	})
+	return p, o, explain(err)
 }
 
 // Probe notifies the sessions that follow changes.

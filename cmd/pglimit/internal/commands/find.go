@@ -140,32 +140,44 @@ func newTop(db *connect.Database, out *cli.Output) *cobra.Command {
 	q := inspect.TopQuery{}
 	cmd := &cobra.Command{
 		Use:   "top",
-		Short: "Show the keys that are fullest, denied most, or used last",
+		Short: "Show the keys that are limited now, fullest, or used last",
 		Long: `Show keys of all policies and algorithms in an order:
 
-  share    the fullest first: their level as a share of their burst; the default
-  denials  the most denied in 24 hours first
-  recent   the last used first
+  denials  the most denied of the last --within first, 5 minutes by default,
+           with or without a row
+  share    blocked keys, then the fullest: their level as a share of their burst
+  recent   the last requested first; denied requests count, as far as denials do
 
-On a terminal it refreshes every --every until Ctrl-C. Elsewhere, with --once or
-with --json, it prints them once. It counts nothing and locks nothing. share and
-recent read all rows: with millions of them, select one policy or order by
-denials. Keys are shown as stored: hashed if the limiters have a KeySecret.
+The default is denials if there are any, and else share. On a terminal it
+refreshes every --every until Ctrl-C. Elsewhere, with --once or with --json, it
+prints them once. It counts nothing and locks nothing. share and recent read all
+rows: with millions of them, select one policy or order by denials. Keys are
+shown as stored: hashed if the limiters have a KeySecret.
 
-` + deniedHelp + `
+A key's status is the first of these that applies:
 
-With --json: {"by", "keys": [{"policy", "algorithm", "key", "level", "burst",
-"share", "remaining", "blocked_until", "updated_at", "empty_at", "reservations",
-"denials", "last_denied_at"}]}; these are the columns of the view pglimit_keys.
-They are null where there is no value.`,
+  shadow   its policy is a shadow, which denies nothing
+  blocked  until the time under BLOCKED
+  limited  it was denied in the last --within: DENIED times, PER MIN a minute
+  full     no whole unit remains
+  ok
+
+` + deniedHelp + ` A denial is shown after about 5 seconds.
+
+With --json: {"by", "since", "keys": [{"policy", "algorithm", "key", "level",
+"burst", "share", "remaining", "blocked_until", "updated_at", "empty_at",
+"reservations", "denials", "last_denied_at", "recent_denials", "recent_shadowed",
+"retry_at", "last_request_at", "shadow", "denials_per_minute", "status"}]}; the
+first 13 are as in the view pglimit_keys. Recent denials are those from since on.
+Values are null where there is none.`,
 		Example: `  pglimit top
-  pglimit top --by denials --policy login
-  pglimit top --once --json | jq -r '.keys[] | select(.share >= 1) | .key'`,
+  pglimit top --by denials --within 1h --policy login
+  pglimit top --once --json | jq -r '.keys[] | select(.status == "limited") | .key'`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
 			q.By = inspect.Order(by)
-			if !slices.Contains(inspect.Orders, q.By) {
-				return fmt.Errorf("--by is %q: use share, denials or recent", by)
+			if by != "" && !slices.Contains(inspect.Orders, q.By) {
+				return fmt.Errorf("--by is %q: use denials, share or recent", by)
 			}
 			if every < 100*time.Millisecond || every > time.Hour {
 				return fmt.Errorf("--every is %s: it must be from 100ms to 1h", duration.Format(every))
@@ -178,45 +190,39 @@ They are null where there is no value.`,
 				return err
 			}
 			defer done()
-			ask := func(ctx context.Context) ([]inspect.Key, error) { return i.Top(ctx, q) }
-			keys, err := ask(cmd.Context())
+			ask := func(ctx context.Context) (inspect.Top, error) { return i.Top(ctx, q) }
+			top, err := ask(cmd.Context())
 			if err != nil {
 				return cli.LimiterError(err)
 			}
 			if screen, ok := newScreen(cmd.OutOrStdout()); ok && !once && !out.JSON {
-				title := "pglimit top by " + by + strings.TrimSuffix(" "+s.where(), " under any policy")
-				return live{screen, ask, every, title, time.Now}.run(cmd.Context(), keys)
+				return live{screen, ask, every, strings.TrimSuffix(" "+s.where(), " under any policy"), time.Now}.run(cmd.Context(), top)
 			}
-			if keys == nil {
-				keys = []inspect.Key{}
-			}
-			return out.Print(cmd, topResult{q.By, keys}, topText(q.By, keys, widthOf(cmd.OutOrStdout())))
+			return out.Print(cmd, top, topText(top, widthOf(cmd.OutOrStdout())))
 		},
 	}
 	s.registerFilter(cmd)
 	flags := cmd.Flags()
-	flags.StringVar(&by, "by", string(inspect.ByShare), "`order`: share, denials or recent")
+	flags.StringVar(&by, "by", "", "`order`: denials, share or recent; default: denials if there are any")
 	flags.IntVar(&q.Limit, "rows", 20, "most `keys`, up to 1000")
-	cli.DurationVar(flags, &q.Within, "within", 0, "only keys used in this `time`, such as 1h; default: all")
+	cli.DurationVar(flags, &q.Within, "within", 0, "only keys used or denied in this `time`, such as 1h; default: all, and denials of 5m")
 	cli.DurationVar(flags, &every, "every", 2*time.Second, "`time` from one refresh to the next on a terminal, 100ms to 1h")
 	flags.BoolVar(&once, "once", false, "print them once, on a terminal too")
-	orders := []string{string(inspect.ByShare), string(inspect.ByDenials), string(inspect.ByRecent)}
+	orders := []string{string(inspect.ByDenials), string(inspect.ByShare), string(inspect.ByRecent)}
 	_ = cmd.RegisterFlagCompletionFunc("by", cobra.FixedCompletions(orders, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }
 
-// topResult is the JSON of top.
-type topResult struct {
-	By   inspect.Order `json:"by"`
-	Keys []inspect.Key `json:"keys"`
-}
-
-func topText(by inspect.Order, keys []inspect.Key, width int) string {
+func topText(top inspect.Top, width int) string {
 	switch {
-	case len(keys) == 0 && by == inspect.ByDenials:
-		return "no denials of " + whoseDenials + "\n"
-	case len(keys) == 0:
+	case len(top.Keys) == 0 && top.By == inspect.ByDenials:
+		return "no denials of " + whoseDenials + " since " + cli.Moment(top.Since) + "\n"
+	case len(top.Keys) == 0:
 		return "no keys\n"
 	}
-	return keyTable(printedColumns, keys).Text(width)
+	columns := printedColumns
+	if top.By == inspect.ByRecent {
+		columns = append(slices.Clone(columns), requestColumn)
+	}
+	return keyTable(columns, top.Keys).Text(width)
 }

@@ -71,16 +71,16 @@ func (s screen) draw(lines []string, rows int) error {
 // live is the refreshing top.
 type live struct {
 	screen screen
-	ask    func(context.Context) ([]inspect.Key, error)
+	ask    func(context.Context) (inspect.Top, error)
 	every  time.Duration
-	title  string
+	where  string // what the keys are of
 	now    func() time.Time
 }
 
-// run shows keys, asks for others every l.every, and restores the screen when ctx ends,
-// which is the normal end. While the database does not answer, the last keys stay. A slow
+// run shows top, asks for another every l.every, and restores the screen when ctx ends,
+// which is the normal end. While the database does not answer, the last one stays. A slow
 // question is asked less often, so that it takes a fifth of the database's time at most.
-func (l live) run(ctx context.Context, keys []inspect.Key) (err error) {
+func (l live) run(ctx context.Context, top inspect.Top) (err error) {
 	if _, err := io.WriteString(l.screen.out, enterScreen); err != nil {
 		return err
 	}
@@ -91,7 +91,7 @@ func (l live) run(ctx context.Context, keys []inspect.Key) (err error) {
 	}()
 	var failure error
 	for pause := l.every; ; {
-		if err := l.show(keys, failure); err != nil {
+		if err := l.show(top, failure); err != nil {
 			return err
 		}
 		select {
@@ -99,10 +99,10 @@ func (l live) run(ctx context.Context, keys []inspect.Key) (err error) {
 			return nil
 		case <-time.After(pause):
 		}
-		var next []inspect.Key
+		var next inspect.Top
 		asked := time.Now()
 		if next, failure = l.ask(ctx); failure == nil {
-			keys = next
+			top = next
 		}
 		pause = max(l.every, 4*time.Since(asked))
 		if ctx.Err() != nil {
@@ -111,17 +111,17 @@ func (l live) run(ctx context.Context, keys []inspect.Key) (err error) {
 	}
 }
 
-// show draws keys, below a line with the time and an error.
-func (l live) show(keys []inspect.Key, failure error) error {
+// show draws top, below a line with the time and an error.
+func (l live) show(top inspect.Top, failure error) error {
 	columns, rows := l.screen.size()
 	columns = max(20, columns-1) // clearLine would clear a character in the last column
 	now := l.now()
-	state := fmt.Sprintf("%s  %s, every %s; Ctrl-C ends it", now.Format(time.TimeOnly), l.title, duration.Format(l.every))
+	state := fmt.Sprintf("%s  pglimit top by %s%s, every %s; Ctrl-C ends it", now.Format(time.TimeOnly), top.By, l.where, duration.Format(l.every))
 	if failure != nil {
 		state = now.Format(time.TimeOnly) + "  not refreshed: " + printable.Shown(failure.Error())
 	}
-	all := append([]string{cli.Fit(state, columns), ""}, keyLines(keys, columns, short(now))...)
-	if len(keys) == 0 {
+	all := append([]string{cli.Fit(state, columns), ""}, keyLines(top.Keys, columns, short(now))...)
+	if len(top.Keys) == 0 {
 		all = append(all, cli.Fit("no keys", columns))
 	}
 	return l.screen.draw(all, rows)
@@ -143,20 +143,23 @@ var (
 	keyColumn       = column{"KEY", 0, func(k inspect.Key, _ func(*time.Time) string) string { return shownKey(k.Key) }}
 	usedColumn      = column{"USED", 5, func(k inspect.Key, _ func(*time.Time) string) string { return percent(k.Share) }}
 	levelColumn     = column{"LEVEL/BURST", 13, func(k inspect.Key, _ func(*time.Time) string) string { return units(k.Level) + "/" + units(k.Burst) }}
-	remainingColumn = column{"REMAINING", 9, func(k inspect.Key, _ func(*time.Time) string) string { return units(k.Remaining) }}
 	blockedColumn   = column{"BLOCKED", 10, func(k inspect.Key, at func(*time.Time) string) string { return at(k.BlockedUntil) }}
-	denialsColumn   = column{"DENIED", 6, func(k inspect.Key, _ func(*time.Time) string) string { return fmt.Sprint(k.Denials) }}
+	statusColumn    = column{"STATUS", 7, func(k inspect.Key, _ func(*time.Time) string) string { return string(k.Status) }}
+	recentColumn    = column{"DENIED", 6, func(k inspect.Key, _ func(*time.Time) string) string { return fmt.Sprint(k.RecentDenials) }}
+	rateColumn      = column{"PER MIN", 7, func(k inspect.Key, _ func(*time.Time) string) string { return units(&k.DenialsPerMinute) }}
+	denialsColumn   = column{"IN 24H", 6, func(k inspect.Key, _ func(*time.Time) string) string { return fmt.Sprint(k.Denials) }}
 	deniedColumn    = column{"LAST DENIED", 11, func(k inspect.Key, at func(*time.Time) string) string { return at(k.LastDeniedAt) }}
+	requestColumn   = column{"LAST REQUEST", 12, func(k inspect.Key, at func(*time.Time) string) string { return at(k.LastRequestAt) }}
 )
 
-var allColumns = []column{policyColumn, algorithmColumn, keyColumn, usedColumn, levelColumn, remainingColumn, blockedColumn, denialsColumn, deniedColumn}
+var allColumns = []column{policyColumn, algorithmColumn, keyColumn, statusColumn, recentColumn, rateColumn, deniedColumn, usedColumn, levelColumn, blockedColumn, requestColumn, denialsColumn}
 
-// printedColumns are those of a table that is printed once. Keys of 30 characters leave it
+// printedColumns are those of a table that is printed once. Keys of 24 characters leave it
 // within 80 columns, unless some are blocked and some were denied.
-var printedColumns = []column{policyColumn, kindColumn, keyColumn, usedColumn, levelColumn, blockedColumn, denialsColumn}
+var printedColumns = []column{policyColumn, kindColumn, keyColumn, statusColumn, recentColumn, rateColumn, usedColumn, levelColumn, blockedColumn}
 
 // foundColumns are those of one key.
-var foundColumns = []column{policyColumn, algorithmColumn, usedColumn, levelColumn, blockedColumn, denialsColumn}
+var foundColumns = []column{policyColumn, algorithmColumn, statusColumn, usedColumn, levelColumn, blockedColumn, requestColumn}
 
 // keyTable returns keys as a table.
 func keyTable(columns []column, keys []inspect.Key) *cli.Table {
@@ -170,14 +173,14 @@ func keyTable(columns []column, keys []inspect.Key) *cli.Table {
 // columnsFor returns the columns for a screen of that width.
 func columnsFor(width int) []column {
 	switch {
-	case width >= 120:
+	case width >= 140:
 		return allColumns
 	case width >= 100:
-		return []column{policyColumn, kindColumn, keyColumn, usedColumn, levelColumn, remainingColumn, blockedColumn, denialsColumn, deniedColumn}
+		return []column{policyColumn, kindColumn, keyColumn, statusColumn, recentColumn, rateColumn, deniedColumn, usedColumn, levelColumn, blockedColumn}
 	case width >= 70:
-		return []column{policyColumn, kindColumn, keyColumn, usedColumn, levelColumn, blockedColumn, denialsColumn}
+		return []column{policyColumn, keyColumn, statusColumn, recentColumn, rateColumn, usedColumn, levelColumn}
 	}
-	return []column{policyColumn, keyColumn, usedColumn}
+	return []column{policyColumn, keyColumn, statusColumn}
 }
 
 // kinds are short names of the algorithms, for narrow screens.

@@ -48,17 +48,17 @@ func TestLive(t *testing.T) {
 		asked := 0
 		l := live{
 			screen: screen{&out, func() (int, int) { return 80, 5 }},
-			ask: func(context.Context) ([]inspect.Key, error) {
+			ask: func(context.Context) (inspect.Top, error) {
 				asked++
 				if asked == 2 {
-					return nil, errors.New("away\x1b[2J")
+					return inspect.Top{}, errors.New("away\x1b[2J")
 				}
-				return []inspect.Key{{Policy: "p", Key: "second"}, {Policy: "p", Key: "third"}, {Policy: "p", Key: "beyond the screen"}}, nil
+				return inspect.Top{Keys: []inspect.Key{{Policy: "p", Key: "second"}, {Policy: "p", Key: "third"}, {Policy: "p", Key: "beyond the screen"}}}, nil
 			},
-			every: time.Second, title: "top", now: time.Now,
+			every: time.Second, now: time.Now,
 		}
 		ended := make(chan error)
-		go func() { ended <- l.run(ctx, []inspect.Key{{Policy: "p", Key: "first"}}) }()
+		go func() { ended <- l.run(ctx, inspect.Top{Keys: []inspect.Key{{Policy: "p", Key: "first"}}}) }()
 		frame := func(after time.Duration) string {
 			time.Sleep(after)
 			synctest.Wait()
@@ -94,12 +94,12 @@ func TestLiveSlow(t *testing.T) {
 		defer cancel()
 		asked := 0
 		l := live{screen: screen{io.Discard, func() (int, int) { return 80, 24 }}, every: time.Second, now: time.Now,
-			ask: func(context.Context) ([]inspect.Key, error) {
+			ask: func(context.Context) (inspect.Top, error) {
 				asked++
 				time.Sleep(10 * time.Second)
-				return nil, nil
+				return inspect.Top{}, nil
 			}}
-		if err := l.run(ctx, nil); err != nil || asked != 3 { // at 1, 51 and 101 s
+		if err := l.run(ctx, inspect.Top{}); err != nil || asked != 3 { // at 1, 51 and 101 s
 			t.Errorf("asked %d times, %v", asked, err)
 		}
 	})
@@ -113,7 +113,7 @@ func TestLiveClosed(t *testing.T) {
 	reader, w := io.Pipe()
 	reader.Close()
 	l := live{screen: screen{w, func() (int, int) { return 80, 24 }}, every: time.Hour, now: time.Now}
-	if err := l.run(t.Context(), nil); !errors.Is(err, io.ErrClosedPipe) {
+	if err := l.run(t.Context(), inspect.Top{}); !errors.Is(err, io.ErrClosedPipe) {
 		t.Errorf("got %v", err)
 	}
 }
@@ -135,10 +135,10 @@ func TestLinesFit(t *testing.T) {
 	var keys []inspect.Key
 	for n, key := range hostile {
 		keys = append(keys, inspect.Key{Policy: strings.Repeat("policy", n), Algorithm: algorithm.Names[n%7], Key: key, Level: number(12345678.9), Burst: number(1 << 53),
-			Share: number(float64(n) * 1000), Remaining: number(1e-9), BlockedUntil: &later, UpdatedAt: &now, Denials: 123456789, LastDeniedAt: &now})
+			Share: number(float64(n) * 1000), Remaining: number(1e-9), BlockedUntil: &later, UpdatedAt: &now, Denials: 123456789, RecentDenials: 123456789, LastDeniedAt: &now, Status: inspect.Blocked})
 	}
 	keys = append(keys, inspect.Key{Policy: "p", Algorithm: "gcra", Key: "k"})
-	for _, width := range []int{20, 40, 69, 70, 79, 80, 99, 100, 119, 120, 200} {
+	for _, width := range []int{20, 40, 69, 70, 79, 80, 99, 100, 119, 120, 139, 140, 200} {
 		all := keyLines(keys, width, short(now))
 		if len(all) != len(keys)+1 {
 			t.Fatalf("width %d: %d lines", width, len(all))
@@ -152,7 +152,7 @@ func TestLinesFit(t *testing.T) {
 			}
 		}
 	}
-	const want = "POLICY     KIND    KEY                  USED  LEVEL/BURST   BLOCKED DENIED"
+	const want = "POLICY KEY STATUS DENIED PER MIN USED LEVEL/BURST"
 	if got := strings.TrimRight(keyLines(nil, 79, short(now))[0], " "); strings.Join(strings.Fields(got), " ") != strings.Join(strings.Fields(want), " ") {
 		t.Errorf("at 79 columns:\n%s", got)
 	}

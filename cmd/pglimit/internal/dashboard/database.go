@@ -1,10 +1,8 @@
 package dashboard
 
 import (
-	"cmp"
 	"context"
 	"log/slog"
-	"math"
 	"slices"
 	"time"
 
@@ -136,41 +134,23 @@ func (d *Database) Keys(ctx context.Context, q Query) (Keys, error) {
 			if err != nil {
 				return k, err
 			}
-			k.Rows, k.More = withDenials(found), found.More
+			k.Rows, k.More = found.Keys, found.More
 			if q.Order == inspect.ByDenials {
-				k.Rows = slices.DeleteFunc(k.Rows, func(r inspect.Key) bool { return r.Denials == 0 })
+				k.Rows = slices.DeleteFunc(k.Rows, func(r inspect.Key) bool { return r.RecentDenials == 0 })
 			}
-			Sort(k.Rows, q.Order)
+			inspect.Sort(k.Rows, q.Order)
 		} else {
 			found, err := d.inspector.Top(ctx, inspect.TopQuery{By: q.Order, Filter: filter, Limit: q.Limit + 1})
 			if err != nil {
 				return k, err
 			}
-			k.Rows = append([]inspect.Key{}, found...)
+			k.Rows = found.Keys
 		}
 		if len(k.Rows) > q.Limit {
 			k.Rows, k.More = k.Rows[:q.Limit], true
 		}
 		return k, nil
 	})
-}
-
-// Sort sorts rows by an order. By share, keys that are blocked come first.
-func Sort(rows []inspect.Key, by inspect.Order) {
-	rank := func(r inspect.Key) float64 {
-		switch {
-		case by == inspect.ByDenials:
-			return float64(r.Denials)
-		case by == inspect.ByRecent && r.UpdatedAt != nil:
-			return float64(r.UpdatedAt.UnixMicro())
-		case by == inspect.ByShare && r.BlockedUntil != nil:
-			return math.Inf(1)
-		case by == inspect.ByShare && r.Share != nil:
-			return *r.Share
-		}
-		return -1
-	}
-	slices.SortStableFunc(rows, func(a, b inspect.Key) int { return cmp.Compare(rank(b), rank(a)) })
 }
 
 // Key returns all that is stored of one key.
@@ -182,7 +162,6 @@ func (d *Database) Key(ctx context.Context, ref Ref) (k Key, err error) {
 	if k.At, err = d.clock(ctx); err != nil {
 		return k, err
 	}
-	k.Keys = withDenials(k.Found)
 	var policies []string
 	for _, d := range k.Found.Denials {
 		policies = append(policies, d.Policy)
@@ -195,17 +174,6 @@ func (d *Database) Key(ctx context.Context, ref Ref) (k Key, err error) {
 		k.Denials = append(k.Denials, DenialSlot{time.UnixMicro(d.SlotUs).UTC(), d.Policy, d.Denials, d.Shadowed, d.Units})
 	}
 	return k, exec.Translate(err, false)
-}
-
-// withDenials returns the keys that were found, and those that have denials and no row.
-func withDenials(found inspect.Found) []inspect.Key {
-	all := found.Keys
-	for _, d := range found.Denials {
-		if !slices.ContainsFunc(found.Keys, func(k inspect.Key) bool { return k.Policy == d.Policy && k.Key == d.Key && k.Algorithm == d.Algorithm }) {
-			all = append(all, inspect.Key{Policy: d.Policy, Algorithm: d.Algorithm, Key: d.Key, Denials: d.Denials, LastDeniedAt: &d.LastDeniedAt})
-		}
-	}
-	return all
 }
 
 // targets returns a target for an Inspector.

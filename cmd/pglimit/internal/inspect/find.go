@@ -58,18 +58,26 @@ type Override struct {
 
 // Denied is a key's denials of some time.
 type Denied struct {
-	Policy       string         `json:"policy"`
-	Algorithm    algorithm.Name `json:"algorithm"`
-	Key          string         `json:"key"`
-	Denials      int64          `json:"denials"`
-	Shadowed     int64          `json:"shadowed"` // of these, those that a shadow policy let pass
-	Units        float64        `json:"units"`    // requested by them
-	LastDeniedAt time.Time      `json:"last_denied_at"`
+	Policy    string         `json:"policy"`
+	Algorithm algorithm.Name `json:"algorithm"`
+	Key       string         `json:"key"`
+	Denials   int64          `json:"denials"`
+	Shadowed  int64          `json:"shadowed"` // of these, those that a shadow policy let pass
+	// Denials by their reason.
+	ByLimit    int64 `json:"by_limit"`
+	Blocked    int64 `json:"blocked"`
+	AboveBurst int64 `json:"above_burst"` // the cost can never fit
+	Overloaded int64 `json:"overloaded"`  // too many callers waited for the database
+
+	Units         float64    `json:"units"`           // requested by them
+	FirstDeniedAt time.Time  `json:"first_denied_at"` // the minute of the first, or the ten minutes of more than an hour ago
+	LastDeniedAt  time.Time  `json:"last_denied_at"`
+	RetryAt       *time.Time `json:"retry_at"` // when all fit that ever can, as of their denials
 }
 
-// Find returns every row of the keys under any policy and algorithm of the filter, and
-// their open reservations, overrides, and denials of the last 24 hours: up to limit of
-// each, from 1 to 10,000. Overrides have no algorithm and are found under all.
+// Find returns every row of the keys under any policy and algorithm of the filter, with or
+// without a row, and their open reservations, overrides, and denials of the last 24 hours:
+// up to limit of each, from 1 to 10,000. Overrides have no algorithm and are found under all.
 //
 // It needs no index on the key: for each policy it looks into the primary keys.
 func (i *Inspector) Find(ctx context.Context, k Keys, f Filter, limit int) (found Found, err error) {
@@ -87,8 +95,16 @@ func (i *Inspector) Find(ctx context.Context, k Keys, f Filter, limit int) (foun
 		if err != nil {
 			return err
 		}
+		w, err := last(ctx, tx, day)
+		if err != nil {
+			return err
+		}
 		q := finder{ctx, tx, f, m, limit, &found.More}
-		if found.Keys, err = list[Key](q, findKeys); err != nil {
+		rows, err := list[Target](q, findKeys(w))
+		if err != nil {
+			return err
+		}
+		if found.Keys, err = stand(ctx, tx, w.of(Recently), rows); err != nil {
 			return err
 		}
 		if found.Reservations, err = list[Reservation](q, findReservations); err != nil {
@@ -97,7 +113,7 @@ func (i *Inspector) Find(ctx context.Context, k Keys, f Filter, limit int) (foun
 		if found.Overrides, err = list[Override](q, findOverrides); err != nil {
 			return err
 		}
-		found.Denials, err = list[Denied](q, findDenials)
+		found.Denials, err = list[Denied](q, findDenials(w))
 		return err
 	})
 	for n, r := range found.Reservations {
@@ -117,9 +133,9 @@ type finder struct {
 }
 
 // list returns what a statement finds. It is never nil: JSON has [] for an empty list.
-func list[T any](q finder, statement func(Filter, matcher, int, *params) string) ([]T, error) {
+func list[T any](q finder, find statement) ([]T, error) {
 	var p params
-	sql := statement(q.filter, q.keys, q.limit+1, &p)
+	sql := find(q.filter, q.keys, q.limit+1, &p)
 	all, err := collect[T](q.ctx, q.tx, sql, p)
 	if len(all) > q.limit {
 		all, *q.more = all[:q.limit], true
@@ -127,9 +143,16 @@ func list[T any](q finder, statement func(Filter, matcher, int, *params) string)
 	return append([]T{}, all...), err
 }
 
-func findKeys(f Filter, m matcher, limit int, p *params) string {
-	return "SELECT " + columns + "\nFROM (" + rowsOf(f, m, limit, p) + "\nLIMIT " + p.add(int64(limit)) + "::bigint) AS f, " + seek +
-		"\nORDER BY k.policy, k.key, k.algorithm"
+// statement returns a SELECT, and adds its parameters.
+type statement func(Filter, matcher, int, *params) string
+
+// findKeys finds keys with a row or with denials in a window.
+func findKeys(w window) statement {
+	return func(f Filter, m matcher, limit int, p *params) string {
+		return "SELECT f.algorithm, f.policy, f.key FROM (" + rowsOf(f, m, limit, p) +
+			"\nUNION\n" + keptOf("pglimit_denial", f, m, limit, p, " AND t.slot_us >= "+p.add(w.from)+"::bigint") +
+			") AS f ORDER BY f.policy, f.key, f.algorithm LIMIT " + p.add(int64(limit)) + "::bigint"
+	}
 }
 
 func findReservations(f Filter, m matcher, limit int, p *params) string {
@@ -152,17 +175,23 @@ FROM ` + policies("pglimit_override", f.Policy, p) + `, LATERAL (
 ORDER BY f.policy, f.key LIMIT ` + p.add(int64(limit)) + `::bigint`
 }
 
-func findDenials(f Filter, m matcher, limit int, p *params) string {
-	only := " AND d.slot_us > " + since(day, p)
-	if f.Algorithm != "" {
-		only += " AND d.algorithm = " + p.add(string(f.Algorithm)) + "::text"
-	}
-	return `SELECT f.policy, f.algorithm, f.key, f.denials, f.shadowed, f.units, to_timestamp(f.last_us::float8 / 1000000::float8)
+// findDenials adds up the denials of a window by key.
+func findDenials(w window) statement {
+	return func(f Filter, m matcher, limit int, p *params) string {
+		only := " AND d.slot_us >= " + p.add(w.from) + "::bigint AND d.slot_us <= " + p.add(w.now) + "::bigint"
+		if f.Algorithm != "" {
+			only += " AND d.algorithm = " + p.add(string(f.Algorithm)) + "::text"
+		}
+		return `SELECT f.policy, f.algorithm, f.key, f.denials, f.shadowed, f.denials - f.blocked - f.above_burst - f.overloaded, f.blocked, f.above_burst, f.overloaded, f.units,
+       to_timestamp(f.first_us::float8 / 1000000::float8), to_timestamp(f.last_us::float8 / 1000000::float8), to_timestamp(NULLIF(f.retry_us, 0::bigint)::float8 / 1000000::float8)
 FROM ` + policies("pglimit_denial", f.Policy, p) + `, LATERAL (
-    SELECT d.policy, d.algorithm, d.key, sum(d.denials)::bigint AS denials, sum(d.shadowed)::bigint AS shadowed, sum(d.units) AS units, max(d.last_denied_at_us) AS last_us
+    SELECT d.policy, d.algorithm, d.key, sum(d.denials)::bigint AS denials, sum(d.shadowed)::bigint AS shadowed, sum(d.blocked)::bigint AS blocked,
+           sum(d.above_burst)::bigint AS above_burst, sum(d.overloaded)::bigint AS overloaded, sum(d.units) AS units,
+           min(d.slot_us) AS first_us, max(d.last_denied_at_us) AS last_us, max(d.retry_at_us) AS retry_us
     FROM pglimit_denial AS d WHERE d.policy = p.policy AND ` + m.on("d", p) + only + `
     GROUP BY d.policy, d.key, d.algorithm ORDER BY d.key, d.algorithm LIMIT ` + p.add(int64(limit)) + `::bigint) AS f
 ORDER BY f.policy, f.key, f.algorithm LIMIT ` + p.add(int64(limit)) + `::bigint`
+	}
 }
 
 // Keys selects keys: the one that is Text, or those that begin with Text if Prefix is set.

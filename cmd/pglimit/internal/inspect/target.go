@@ -75,19 +75,20 @@ func (i *Inspector) Targets(ctx context.Context, k Keys, f Filter, most int, tra
 	return targets, nil
 }
 
+// keptOf returns a SELECT of the keys of a table with an algorithm column, up to limit of each
+// policy. only is a further condition on its alias t.
+func keptOf(table string, f Filter, m matcher, limit int, p *params, only string) string {
+	if f.Algorithm != "" {
+		only += " AND t.algorithm = " + p.add(string(f.Algorithm)) + "::text"
+	}
+	return `SELECT f.algorithm, f.policy, f.key FROM ` + policies(table, f.Policy, p) + `, LATERAL (
+    SELECT t.algorithm, t.policy, t.key FROM ` + table + ` AS t WHERE t.policy = p.policy AND ` + m.on("t", p) + only + `
+    GROUP BY t.policy, t.key, t.algorithm ORDER BY t.key, t.algorithm LIMIT ` + p.add(int64(limit)) + `::bigint) AS f`
+}
+
 // tracesOf returns a SELECT of what a key leaves outside the limit tables.
 func tracesOf(f Filter, m matcher, limit int, p *params) string {
-	kept := func(table, alias string) string {
-		only := ""
-		if f.Algorithm != "" {
-			only = " AND " + alias + ".algorithm = " + p.add(string(f.Algorithm)) + "::text"
-		}
-		return `SELECT f.algorithm, f.policy, f.key FROM ` + policies(table, f.Policy, p) + `, LATERAL (
-    SELECT ` + alias + `.algorithm, ` + alias + `.policy, ` + alias + `.key FROM ` + table + ` AS ` + alias + `
-    WHERE ` + alias + `.policy = p.policy AND ` + m.on(alias, p) + only + `
-    GROUP BY ` + alias + `.policy, ` + alias + `.key, ` + alias + `.algorithm LIMIT ` + p.add(int64(limit)) + `::bigint) AS f`
-	}
-	sql := kept("pglimit_reservation", "h") + "\nUNION\n" + kept("pglimit_denial", "d")
+	sql := keptOf("pglimit_reservation", f, m, limit, p, "") + "\nUNION\n" + keptOf("pglimit_denial", f, m, limit, p, "")
 	if f.Algorithm != "" {
 		return sql
 	}

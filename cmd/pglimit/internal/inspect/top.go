@@ -3,6 +3,7 @@ package inspect
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -14,93 +15,130 @@ import (
 	"github.com/pglimit/pglimit/internal/store"
 )
 
-// Key is a row of the view pglimit_keys, as JSON too. A pointer is nil where there is no
-// value: all from Level to EmptyAt in a Key that has denials and no row any more.
-type Key struct {
-	Policy       string         `json:"policy"`
-	Algorithm    algorithm.Name `json:"algorithm"`
-	Key          string         `json:"key"`
-	Level        *float64       `json:"level"`
-	Burst        *float64       `json:"burst"`
-	Share        *float64       `json:"share"`
-	Remaining    *float64       `json:"remaining"`
-	BlockedUntil *time.Time     `json:"blocked_until"`
-	UpdatedAt    *time.Time     `json:"updated_at"`
-	EmptyAt      *time.Time     `json:"empty_at"`
-	Reservations int64          `json:"reservations"`
-	Denials      int64          `json:"denials"`
-	LastDeniedAt *time.Time     `json:"last_denied_at"`
-}
-
-// columns are those of a Key in the view k.
-const columns = `k.policy, k.algorithm, k.key, k.level, k.burst, k.share, k.remaining, k.blocked_until, k.updated_at, k.empty_at, k.reservations, k.denials, k.last_denied_at`
-
-// seek is a FROM item k: the view's row of f's policy, key and algorithm. OFFSET keeps the
-// three as conditions of the view's parts, so that each is a look into an index.
-const seek = `LATERAL (SELECT * FROM pglimit_keys AS k WHERE k.policy = f.policy AND k.key = f.key AND k.algorithm = f.algorithm OFFSET 0) AS k`
-
 // Order is an order of Top.
 type Order string
 
 // The orders.
 const (
-	ByShare   Order = "share"   // the fullest first; reads all rows
-	ByDenials Order = "denials" // the most denied of the last 24 hours first
-	ByRecent  Order = "recent"  // the last updated first; reads all rows, without their levels
+	ByDenials Order = "denials" // the most denied first, with or without a row
+	ByShare   Order = "share"   // blocked keys, then the fullest; reads all rows
+	ByRecent  Order = "recent"  // the last requested first; reads all rows, without their levels
 )
 
-// Orders lists the orders, the default first.
-var Orders = []Order{ByShare, ByDenials, ByRecent}
+// Orders lists the orders.
+var Orders = []Order{ByDenials, ByShare, ByRecent}
 
 // TopQuery is a question to Top.
 type TopQuery struct {
-	By     Order
+	By     Order // "": ByDenials if there are recent denials, else ByShare
 	Filter Filter
-	Limit  int           // from 1 to 1000
-	Within time.Duration // only keys updated in that time; 0: all. Not for ByDenials
+	Limit  int // from 1 to 1000
+	// Within is the time in which keys were requested, and denials are recent. 0 is
+	// Recently for denials, and otherwise no bound.
+	Within time.Duration
 }
 
 func (q TopQuery) check() error {
 	switch {
-	case q.Limit < 1 || q.Limit > 1000:
-		return store.Invalid("limit", fmt.Sprint(q.Limit), "must be from 1 to 1000")
-	case q.Within < 0 || q.Within > 0 && q.By == ByDenials:
-		return store.Invalid("within", duration.Format(q.Within), "must not be negative, and is not for the order by denials")
+	case q.Limit < 1 || q.Limit > maxTop:
+		return store.Invalid("limit", fmt.Sprint(q.Limit), fmt.Sprintf("must be from 1 to %d", maxTop))
+	case q.Within < 0 || q.Within > maxWithin:
+		return store.Invalid("within", duration.Format(q.Within), "must be positive and at most 90 days")
+	case q.By != "" && !slices.Contains(Orders, q.By):
+		return store.Invalid("order", store.Quote(string(q.By)), fmt.Sprintf("is not one of %q", Orders))
 	}
 	return q.Filter.check()
 }
 
-// Top returns the first keys in an order. The order by denials needs programs that keep
-// denials; it may return keys without a row.
-func (i *Inspector) Top(ctx context.Context, q TopQuery) (keys []Key, err error) {
+const (
+	maxTop    = 1000
+	maxWithin = 90 * 24 * time.Hour // the longest janitor.Config.KeepDenials
+)
+
+// Top is the first keys in an order, as JSON too.
+type Top struct {
+	By    Order     `json:"by"`
+	Since time.Time `json:"since"` // of Key.RecentDenials
+	Keys  []Key     `json:"keys"`  // never nil
+}
+
+// Top returns the first keys in an order. Keys with denials can have no row.
+func (i *Inspector) Top(ctx context.Context, q TopQuery) (top Top, err error) {
 	if err := q.check(); err != nil {
-		return nil, err
+		return top, err
 	}
-	var p params
-	var sql string
-	switch q.By {
-	case ByShare:
-		sql = topByShare(q, &p)
-	case ByRecent:
-		sql = topByRecent(q, &p)
-	case ByDenials:
-		return i.topByDenials(ctx, q)
-	default:
-		return nil, store.Invalid("order", store.Quote(string(q.By)), fmt.Sprintf("is not one of %q", Orders))
+	recent := q.Within
+	if recent == 0 {
+		recent = Recently
 	}
 	err = i.read(ctx, func(tx pgx.Tx) error {
-		keys, err = collect[Key](ctx, tx, sql, p)
+		w, err := last(ctx, tx, recent)
+		if err != nil {
+			return err
+		}
+		denied, err := q.denied(ctx, tx, w)
+		if err != nil {
+			return err
+		}
+		if top.By = q.By; top.By == "" {
+			if top.By = ByShare; len(denied) > 0 {
+				top.By = ByDenials
+			}
+		}
+		var rows []Target
+		if top.By != ByDenials {
+			if rows, err = q.rows(ctx, tx, top.By, w); err != nil {
+				return err
+			}
+		}
+		for _, t := range denied {
+			if top.By == ByDenials || t.Key != "" && !slices.Contains(rows, t) {
+				rows = append(rows, t)
+			}
+		}
+		top.Since = time.UnixMicro(w.from).UTC()
+		top.Keys, err = stand(ctx, tx, w, rows)
 		return err
 	})
-	return keys, err
+	if top.By != ByDenials { // which denied has sorted
+		Sort(top.Keys, top.By)
+	}
+	top.Keys = top.Keys[:min(q.Limit, len(top.Keys))]
+	return top, err
 }
 
-// since returns a time of the database's clock, in microseconds, as SQL.
-func since(d time.Duration, p *params) string {
-	return "(date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint - " + p.add(d.Microseconds()) + "::bigint"
+// denied lists the keys that were denied in the window: the most denied first, for ByRecent
+// the last denied.
+func (q TopQuery) denied(ctx context.Context, tx pgx.Tx, w window) (all []Target, err error) {
+	p := db.InspectDeniedParams{FromUs: w.from, SinceUs: w.since, Policy: q.Filter.Policy, Algorithm: string(q.Filter.Algorithm), ByLast: q.By == ByRecent, MaxRows: int64(q.Limit)}
+	if q.By == ByShare { // the fullest of them may not be the most denied
+		p.MaxRows = maxTop
+	}
+	if q.By == ByRecent && q.Within == 0 {
+		p.FromUs, p.SinceUs = 0, 0
+	}
+	rows, err := queries.InspectDenied(ctx, tx, p)
+	for _, r := range rows {
+		all = append(all, Target{algorithm.Name(r.Algorithm), r.Policy, r.Key})
+	}
+	return all, err
 }
 
-func topByShare(q TopQuery, p *params) string {
+// rows lists the first keys with a row in an order.
+func (q TopQuery) rows(ctx context.Context, tx pgx.Tx, by Order, w window) ([]Target, error) {
+	var p params
+	since := ""
+	if q.Within > 0 {
+		since = p.add(w.since) + "::bigint"
+	}
+	if by == ByRecent {
+		return collect[Target](ctx, tx, q.byRecent(since, &p), p)
+	}
+	return collect[Target](ctx, tx, q.byShare(since, &p), p)
+}
+
+// byShare returns the statement of the fullest rows. since is "" for all.
+func (q TopQuery) byShare(since string, p *params) string {
 	where := "true"
 	if q.Filter.Policy != "" {
 		where += " AND k.policy = " + p.add(q.Filter.Policy) + "::text"
@@ -108,63 +146,29 @@ func topByShare(q TopQuery, p *params) string {
 	if q.Filter.Algorithm != "" {
 		where += " AND k.algorithm = " + p.add(string(q.Filter.Algorithm)) + "::text"
 	}
-	if q.Within > 0 {
-		where += " AND k.updated_at > to_timestamp((" + since(q.Within, p) + ")::float8 / 1000000::float8)"
+	if since != "" {
+		where += " AND k.updated_at > to_timestamp(" + since + "::float8 / 1000000::float8)"
 	}
-	return "SELECT " + columns + " FROM pglimit_keys AS k WHERE " + where +
-		" ORDER BY k.share DESC NULLS LAST, k.policy, k.algorithm, k.key LIMIT " + p.add(int64(q.Limit)) + "::bigint"
+	return "SELECT k.algorithm, k.policy, k.key FROM pglimit_keys AS k WHERE " + where +
+		" ORDER BY k.blocked_until IS NULL, k.share DESC NULLS LAST, k.policy, k.algorithm, k.key LIMIT " + p.add(int64(q.Limit)) + "::bigint"
 }
 
-func topByRecent(q TopQuery, p *params) string {
+// byRecent returns the statement of the rows that were updated last. since is "" for all.
+func (q TopQuery) byRecent(since string, p *params) string {
 	var tables []string
 	for _, a := range q.Filter.algorithms() {
 		where := "true"
 		if q.Filter.Policy != "" {
 			where += " AND t.policy = " + p.add(q.Filter.Policy) + "::text"
 		}
-		if q.Within > 0 {
-			where += " AND t.updated_at_us > " + since(q.Within, p)
+		if since != "" {
+			where += " AND t.updated_at_us > " + since
 		}
 		tables = append(tables, `(SELECT '`+string(a)+`'::text COLLATE "C" AS algorithm, t.policy, t.key, t.updated_at_us FROM `+table(a)+` AS t WHERE `+where+
 			` ORDER BY t.updated_at_us DESC LIMIT `+p.add(int64(q.Limit))+`::bigint)`)
 	}
-	return "SELECT " + columns + " FROM (SELECT * FROM (" + strings.Join(tables, "\nUNION ALL\n") + ") AS t ORDER BY t.updated_at_us DESC LIMIT " +
-		p.add(int64(q.Limit)) + "::bigint) AS f, " + seek + " ORDER BY f.updated_at_us DESC, k.policy, k.algorithm, k.key"
-}
-
-// day is how far back the view counts denials.
-const day = 24 * time.Hour
-
-func (i *Inspector) topByDenials(ctx context.Context, q TopQuery) (keys []Key, err error) {
-	err = i.read(ctx, func(tx pgx.Tx) error {
-		now, err := queries.Clock(ctx, tx, nil)
-		if err != nil {
-			return err
-		}
-		denied, err := queries.InspectDenialKeys(ctx, tx, db.InspectDenialKeysParams{
-			FromUs: now - day.Microseconds() + 1, UntilUs: now + 1, Policy: q.Filter.Policy, Algorithm: string(q.Filter.Algorithm), MaxRows: int64(q.Limit),
-		})
-		if err != nil {
-			return err
-		}
-		var f struct{ policies, algorithms, keys []string }
-		place := map[[3]string]int{}
-		for n, d := range denied {
-			last := time.UnixMicro(d.LastDeniedAtUs)
-			keys = append(keys, Key{Policy: d.Policy, Algorithm: algorithm.Name(d.Algorithm), Key: d.Key, Denials: d.Denials, LastDeniedAt: &last})
-			place[[3]string{d.Policy, d.Algorithm, d.Key}] = n
-			f.policies, f.algorithms, f.keys = append(f.policies, d.Policy), append(f.algorithms, d.Algorithm), append(f.keys, d.Key)
-		}
-		rows, err := collect[Key](ctx, tx, `SELECT `+columns+` FROM unnest($1::text[], $2::text[], $3::text[]) AS f (policy, algorithm, key), `+seek,
-			params{f.policies, f.algorithms, f.keys})
-		for _, k := range rows {
-			n := place[[3]string{k.Policy, string(k.Algorithm), k.Key}]
-			k.Denials, k.LastDeniedAt = keys[n].Denials, keys[n].LastDeniedAt
-			keys[n] = k
-		}
-		return err
-	})
-	return keys, err
+	return "SELECT t.algorithm, t.policy, t.key FROM (" + strings.Join(tables, "\nUNION ALL\n") + ") AS t ORDER BY t.updated_at_us DESC LIMIT " +
+		p.add(int64(q.Limit)) + "::bigint"
 }
 
 // collect returns the rows of a query. Their columns are the fields of T in order.

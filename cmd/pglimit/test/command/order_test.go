@@ -240,9 +240,9 @@ func TestCommandTop(t *testing.T) {
 			t.Fatal(stderr)
 		}
 	}
-	const want = "POLICY  KIND   KEY    USED  LEVEL/BURST\n" +
-		"other   fixed  bob    100%  4/4\n" +
-		"cli     fixed  alice  75%   3/4\n"
+	const want = "POLICY  KIND   KEY    STATUS  USED  LEVEL/BURST\n" +
+		"other   fixed  bob    full    100%  4/4\n" +
+		"cli     fixed  alice  ok      75%   3/4\n"
 	if code, stdout, stderr := bed.Pglimit(t, address, "top"); code != 0 || stdout != want {
 		t.Errorf("exit code %d, stdout\n%s%s", code, stdout, stderr)
 	}
@@ -256,14 +256,15 @@ func TestCommandTop(t *testing.T) {
 		"top --by denials --policy other": "",
 	} {
 		var got struct {
-			By   string
-			Keys []map[string]any
+			By    string
+			Since string
+			Keys  []map[string]any
 		}
 		bed.PglimitJSON(t, &got, address, strings.Fields(args)...)
 		var names []string
 		for _, k := range got.Keys {
 			names = append(names, k["key"].(string))
-			if len(k) != 13 {
+			if len(k) != 20 {
 				t.Errorf("%s: %v", args, k)
 			}
 		}
@@ -271,7 +272,7 @@ func TestCommandTop(t *testing.T) {
 			t.Errorf("%s: %q, want %q", args, names, keys)
 		}
 	}
-	for _, args := range []string{"top --by size", "top --every 1ms", "top --rows 0", "top --rows 1001", "top --within -1s", "top --by denials --within 1h", "top alice", "find --rows 0 alice"} {
+	for _, args := range []string{"top --by size", "top --every 1ms", "top --rows 0", "top --rows 1001", "top --within -1s", "top --by denials --within 91d", "top alice", "find --rows 0 alice"} {
 		if code, stdout, stderr := bed.Pglimit(t, address, strings.Fields(args)...); code != 2 || stdout != "" {
 			t.Errorf("%s: exit code %d, %q, %q", args, code, stdout, stderr)
 		}
@@ -299,7 +300,7 @@ func TestCommandListsFit(t *testing.T) {
 	run("override", "set", key, "--policy", "search-api", "--limit", "1.5x", "--until", "friday", "--note", "trial")
 	run("block", key, "2h")
 	bed.Exec(t, pool, `INSERT INTO pglimit_denial (policy, key, algorithm, slot_us, denials, shadowed, units, last_denied_at_us)
-		SELECT 'search-api', $1, 'sliding_window_counter', us / 600000000 * 600000000, 12345, 0, 12345, us FROM (SELECT (extract(epoch FROM clock_timestamp()) * 1e6)::bigint AS us) AS now`, key)
+		SELECT 'search-api', $1, 'sliding_window_counter', us / 60000000 * 60000000, 12345, 0, 12345, us FROM (SELECT (extract(epoch FROM clock_timestamp()) * 1e6)::bigint AS us) AS now`, key)
 	for args, sections := range map[string]int{"top": 1, "top --by denials": 1, "find " + key: 4, "find --prefix customer": 4, "override list": 1, "policy list": 1} {
 		text := run(strings.Fields(args)...)
 		if got := strings.Count(text, "POLICY") + strings.Count(text, "NAME"); got != sections {

@@ -47,12 +47,12 @@ func ten(name string, a limiter.Algorithm) limiter.Policy {
 	return limiter.Policy{Name: name, Algorithm: a, Limit: 10, Period: 1000 * time.Hour}
 }
 
-// denied writes denials of a key, some slots ago.
+// denied writes denials of a key, some ten minutes ago.
 func denied(t *testing.T, pool *pgxpool.Pool, p limiter.Policy, key string, ago int, n int64) {
 	t.Helper()
 	bed.Exec(t, pool, `INSERT INTO pglimit_denial (denials, shadowed, units, slot_us, last_denied_at_us, policy, key, algorithm)
-SELECT $1::bigint, 1, $1::bigint * 2, c.slot, c.slot, $2, $3, $4
-FROM (SELECT (extract(epoch FROM clock_timestamp())::bigint / 600 - $5::bigint) * 600000000 AS slot) AS c`, n, p.Name, key, string(p.Algorithm), ago)
+SELECT $1::bigint, 1, $1::bigint * 2, c.us / 60000000 * 60000000, c.us, $2, $3, $4
+FROM (SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint - $5::bigint * 600000000 AS us) AS c`, n, p.Name, key, string(p.Algorithm), ago)
 }
 
 func as(key string) dashboard.Ref       { return dashboard.Ref{Key: key} }
@@ -143,8 +143,8 @@ func TestKeys(t *testing.T) {
 		{dashboard.Query{Order: inspect.ByDenials, Limit: 5}, "q a1, p a3, q gone", false},
 		{dashboard.Query{Order: inspect.ByDenials, Limit: 2}, "q a1, p a3", true},
 		{dashboard.Query{Order: inspect.ByDenials, Limit: 5, Policy: "p"}, "p a3", false},
-		{dashboard.Query{Order: inspect.ByShare, Limit: 5, Policy: "q"}, "q a3, q a2, q a1", false},
-		{dashboard.Query{Order: inspect.ByRecent, Limit: 2}, "p b, q a3", true},
+		{dashboard.Query{Order: inspect.ByShare, Limit: 5, Policy: "q"}, "q a3, q a2, q a1, q gone", false},
+		{dashboard.Query{Order: inspect.ByRecent, Limit: 3}, "q gone, q a1, p a3", true},
 		{dashboard.Query{Order: inspect.ByShare, Limit: 9, Prefix: "a"}, "p a1, p a2, q a3, p a3, q a2, q a1", false},
 		{dashboard.Query{Order: inspect.ByShare, Limit: 2, Prefix: "a"}, "p a1, p a2", true},
 		{dashboard.Query{Order: inspect.ByDenials, Limit: 9, Prefix: "g"}, "q gone", false},

@@ -31,7 +31,7 @@ func names(f inspect.Found) (all []string) {
 func deny(t *testing.T, pool *pgxpool.Pool, p limiter.Policy, key string, denials int, ago time.Duration) {
 	t.Helper()
 	bed.Exec(t, pool, `INSERT INTO pglimit_denial (denials, shadowed, units, slot_us, last_denied_at_us, policy, key, algorithm)
-		SELECT $4, 1, 2, us / 600000000 * 600000000, us, $1, $2, $3
+		SELECT $4, 1, 2, us / 60000000 * 60000000, us, $1, $2, $3
 		FROM (SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint - $5::bigint AS us) AS c`, p.Name, key, string(p.Algorithm), denials, ago.Microseconds())
 }
 
@@ -172,7 +172,7 @@ func TestFindReadsWhatItMust(t *testing.T) {
 	for _, a := range []algorithm.Name{algorithm.GCRA, algorithm.SlidingWindowLog} {
 		many(t, pool, a, 4, 2000)
 	}
-	bed.Exec(t, pool, `INSERT INTO pglimit_denial SELECT 1, 0, 1, c.us - i, c.us - i, 'p' || i % 4, 'k' || i, 'gcra'
+	bed.Exec(t, pool, `INSERT INTO pglimit_denial SELECT 1, 0, 0, 0, 0, 1, c.us - i, c.us - i, 0, false, 'p' || i % 4, 'k' || i, 'gcra'
 		FROM generate_series(1, 4000) AS i, (SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS us) AS c`)
 	bed.Exec(t, pool, `INSERT INTO pglimit_override (policy, key, unlimited) SELECT 'p' || i % 4, 'k' || i, true FROM generate_series(1, 4000) AS i`)
 	bed.Exec(t, pool, `INSERT INTO pglimit_reservation SELECT 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 'open', 'gcra', 'i' || i, 'p' || i % 4, 'k' || i FROM generate_series(1, 4000) AS i`)
@@ -181,15 +181,17 @@ func TestFindReadsWhatItMust(t *testing.T) {
 	for _, k := range []inspect.Keys{exact("k1003"), prefix("k1003")} {
 		statements.take()
 		found, err := i.Find(t.Context(), k, inspect.Filter{}, 100)
-		if err != nil || len(found.Keys) != 8 {
+		if err != nil || len(found.Keys) != 9 {
 			t.Fatalf("%+v: %d keys, %v", k, len(found.Keys), err)
 		}
 		made := statements.take()
-		if len(made) != 4 {
+		if len(made) != 5 {
 			t.Fatalf("%d statements", len(made))
 		}
 		for _, s := range made {
 			got := plan(t, pool, s.SQL, s.Args...)
+			// Programs are few, and a policy is found by its name.
+			got = strings.NewReplacer("Seq Scan on pglimit_program", "", "(name = f.policy)", "(policy = f.policy)").Replace(got)
 			if strings.Contains(got, "Seq Scan on pglimit_") {
 				t.Errorf("%+v scans a table:\n%s", k, got)
 			}
@@ -222,36 +224,42 @@ func TestTop(t *testing.T) {
 	if err := l.Block(t.Context(), b, "fresh", time.Hour); err != nil { // no burst, and so no share
 		t.Fatal(err)
 	}
-	deny(t, pool, a, "two", 5, time.Hour)
-	deny(t, pool, a, "two", 5, 2*time.Hour)
-	deny(t, pool, b, "gone", 7, time.Hour)
+	deny(t, pool, a, "two", 5, 2*time.Minute)
+	deny(t, pool, a, "two", 5, 3*time.Minute)
+	deny(t, pool, b, "gone", 7, time.Minute)
 	deny(t, pool, b, "one", 20, 25*time.Hour)
-	deny(t, pool, b, "", 1, time.Hour)
-	bed.Exec(t, pool, `UPDATE pglimit_fixed_window SET updated_at_us = updated_at_us - 7200000000 WHERE key = 'two'`)
+	deny(t, pool, b, "one", 30, 40*time.Minute)
+	deny(t, pool, b, "", 2, 90*time.Second)
+	bed.Exec(t, pool, `UPDATE pglimit_fixed_window SET updated_at_us = updated_at_us - 7200000000 WHERE key IN ('two', 'one')`)
 	for _, c := range []struct {
 		q    inspect.TopQuery
 		want string
 	}{
-		{inspect.TopQuery{By: inspect.ByShare, Limit: 100}, "b three, a three, b two, a two, a one, b one, b fresh"},
-		{inspect.TopQuery{By: inspect.ByShare, Limit: 2}, "b three, a three"},
-		{inspect.TopQuery{By: inspect.ByShare, Limit: 100, Within: time.Hour}, "b three, a three, b two, a one, b one, b fresh"},
+		{inspect.TopQuery{By: inspect.ByShare, Limit: 100}, "b fresh, b three, a three, b two, a two, a one, b one, b gone"},
+		{inspect.TopQuery{By: inspect.ByShare, Limit: 3}, "b fresh, b three, a three"},
+		{inspect.TopQuery{By: inspect.ByShare, Limit: 100, Within: time.Hour}, "b fresh, b three, a three, b two, a two, b one, b gone"},
+		{inspect.TopQuery{By: inspect.ByShare, Limit: 100, Within: time.Minute, Filter: inspect.Filter{Policy: "a"}}, "a three"},
 		{inspect.TopQuery{By: inspect.ByShare, Limit: 100, Filter: inspect.Filter{Policy: "a"}}, "a three, a two, a one"},
-		{inspect.TopQuery{By: inspect.ByShare, Limit: 2, Filter: inspect.Filter{Algorithm: algorithm.SlidingWindowLog}}, "b three, b two"},
+		{inspect.TopQuery{By: inspect.ByShare, Limit: 2, Filter: inspect.Filter{Algorithm: algorithm.SlidingWindowLog}}, "b fresh, b three"},
 		{inspect.TopQuery{By: inspect.ByShare, Limit: 2, Filter: inspect.Filter{Policy: "a", Algorithm: algorithm.SlidingWindowLog}}, ""},
-		{inspect.TopQuery{By: inspect.ByRecent, Limit: 100}, "b fresh, b three, a three, b two, b one, a one, a two"},
+		{inspect.TopQuery{By: inspect.ByRecent, Limit: 100}, "b fresh, b three, a three, b two, b one, b gone, a two, a one"},
 		{inspect.TopQuery{By: inspect.ByRecent, Limit: 2}, "b fresh, b three"},
-		{inspect.TopQuery{By: inspect.ByRecent, Limit: 9, Within: time.Hour, Filter: inspect.Filter{Policy: "a", Algorithm: algorithm.FixedWindow}}, "a three, a one"},
-		{inspect.TopQuery{By: inspect.ByDenials, Limit: 100}, "a two 10, b gone 7, b  1"},
+		{inspect.TopQuery{By: inspect.ByRecent, Limit: 9, Within: time.Hour, Filter: inspect.Filter{Policy: "a", Algorithm: algorithm.FixedWindow}}, "a three, a two"},
+		{inspect.TopQuery{By: inspect.ByDenials, Limit: 100}, "a two 10, b gone 7, b  2"},
+		{inspect.TopQuery{Limit: 100}, "a two 10, b gone 7, b  2"},
+		{inspect.TopQuery{Limit: 2, Filter: inspect.Filter{Algorithm: algorithm.GCRA}}, ""},
 		{inspect.TopQuery{By: inspect.ByDenials, Limit: 1}, "a two 10"},
-		{inspect.TopQuery{By: inspect.ByDenials, Limit: 9, Filter: inspect.Filter{Policy: "b"}}, "b gone 7, b  1"},
+		{inspect.TopQuery{By: inspect.ByDenials, Limit: 9, Filter: inspect.Filter{Policy: "b"}}, "b gone 7, b  2"},
+		{inspect.TopQuery{By: inspect.ByDenials, Limit: 9, Within: time.Hour}, "b one 30, a two 10, b gone 7, b  2"},
+		{inspect.TopQuery{By: inspect.ByDenials, Limit: 9, Within: 100 * time.Second}, "b gone 7, b  2"},
 	} {
-		keys, err := i.Top(t.Context(), c.q)
+		top, err := i.Top(t.Context(), c.q)
 		var got []string
-		for _, k := range keys {
+		for _, k := range top.Keys {
 			text := k.Policy + " " + k.Key
-			if c.q.By == inspect.ByDenials {
-				text += fmt.Sprint(" ", k.Denials)
-				if (k.Level == nil) != (k.Key != "two") || k.LastDeniedAt == nil {
+			if top.By == inspect.ByDenials {
+				text += fmt.Sprint(" ", k.RecentDenials)
+				if (k.Level == nil) != (k.Key == "gone" || k.Key == "") || k.LastDeniedAt == nil || k.DenialsPerMinute <= 0 || k.Status != inspect.Limited {
 					t.Errorf("%+v: %+v", c.q, k)
 				}
 			}
@@ -261,10 +269,63 @@ func TestTop(t *testing.T) {
 			t.Errorf("%+v: got %q, %v, want %q", c.q, strings.Join(got, ", "), err, c.want)
 		}
 	}
-	for _, q := range []inspect.TopQuery{{By: inspect.ByShare}, {By: inspect.ByShare, Limit: 1001}, {By: "size", Limit: 1}, {Limit: 1},
-		{By: inspect.ByShare, Limit: 1, Within: -1}, {By: inspect.ByDenials, Limit: 1, Within: time.Hour}, {By: inspect.ByShare, Limit: 1, Filter: inspect.Filter{Algorithm: "x"}}} {
+	for _, q := range []inspect.TopQuery{{By: inspect.ByShare}, {By: inspect.ByShare, Limit: 1001}, {By: "size", Limit: 1},
+		{By: inspect.ByShare, Limit: 1, Within: -1}, {By: inspect.ByDenials, Limit: 1, Within: 91 * 24 * time.Hour}, {By: inspect.ByShare, Limit: 1, Filter: inspect.Filter{Algorithm: "x"}}} {
 		if _, err := i.Top(t.Context(), q); !errors.Is(err, limiter.ErrInvalid) {
 			t.Errorf("%+v: %v", q, err)
+		}
+	}
+}
+
+// TestStatus: a key's status is how it stands now, whatever writes its row.
+func TestStatus(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	pool := bed.NewPool(t)
+	log := must.OK(limiter.NewDenialLog(pool, nil))(t)
+	policies := must.OK(limiter.OpenPolicies(ctx, pool, nil))(t)
+	t.Cleanup(func() { policies.Close() })
+	l := bed.NewLimiter(t, pool, &limiter.Config{DenialLog: log, Policies: policies})
+	p := limiter.Policy{Name: "p", Algorithm: limiter.TokenBucket, Limit: 1000, Period: 1000 * time.Hour}
+	shadow, stored := p, p
+	shadow.Name, stored.Name = "shadow", "stored"
+	shadow.Shadow = true
+	must.Succeed(t, policies.Default(shadow))
+	must.OK(policies.Apply(ctx, limiter.PolicyEdit{
+		Set:          []limiter.StoredPolicy{{Policy: stored}},
+		SetOverrides: []limiter.Override{{Policy: "stored", Key: "override", Shadow: new(true)}, {Policy: "p", Key: "ended", Shadow: new(true), Until: time.Now().Add(-time.Hour)}},
+	}))(t)
+	for _, c := range []struct {
+		policy limiter.Policy
+		key    string
+		costs  []float64
+		want   inspect.Status
+	}{
+		{p, "ok", []float64{10}, inspect.OK},
+		{p, "almost", []float64{501, 499}, inspect.Limited}, // by an AllowAll, which writes nothing
+		{p, "full", []float64{1000}, inspect.Full},
+		{p, "blocked", []float64{1}, inspect.Blocked},
+		{p, "ended", []float64{1000, 1}, inspect.Limited},
+		{p, "large", []float64{1001}, inspect.Limited}, // and has no row
+		{shadow, "default", []float64{1000, 1}, inspect.Shadowed},
+		{stored, "k", []float64{1000, 1}, inspect.Limited},
+		{stored, "override", []float64{1000, 1}, inspect.Shadowed},
+	} {
+		for i, cost := range c.costs {
+			if i == 0 && cost <= p.Limit {
+				bed.Must(t)(l.AllowN(ctx, c.policy, c.key, cost))
+			} else if _, err := l.AllowAll(ctx, c.policy.Request(c.key, cost+499), p.Request("other", 1)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if c.key == "blocked" {
+			must.Succeed(t, l.Block(ctx, p, c.key, time.Hour))
+			bed.Must(t)(l.Allow(ctx, p, c.key))
+		}
+		must.Succeed(t, log.Flush(ctx))
+		found := must.OK(inspect.New(pool).Find(ctx, exact(c.key), inspect.Filter{}, 10))(t)
+		if len(found.Keys) != 1 || found.Keys[0].Status != c.want || (found.Keys[0].Level == nil) != (c.key == "large") || found.Keys[0].LastRequestAt == nil {
+			t.Errorf("%s: %+v, want %s", c.key, found.Keys, c.want)
 		}
 	}
 }
@@ -294,11 +355,9 @@ func TestStrangersInInspect(t *testing.T) {
 			q := inspect.TopQuery{By: by, Filter: f, Limit: 10}
 			_, err := i.Top(ctx, q)
 			try("top by "+string(by), err)
-			if by != inspect.ByDenials {
-				q.Within = time.Hour
-				_, err = i.Top(ctx, q)
-				try("top of an hour by "+string(by), err)
-			}
+			q.Within = time.Hour
+			_, err = i.Top(ctx, q)
+			try("top of an hour by "+string(by), err)
 		}
 		for _, k := range []inspect.Keys{{Text: "k"}, {Text: "k", Prefix: true}} {
 			_, err := i.Find(ctx, k, f, 10)

@@ -147,14 +147,20 @@ func (s *Source) Keys(ctx context.Context, q dashboard.Query) (dashboard.Keys, e
 			keys.Rows = append(keys.Rows, copied(r))
 		}
 	}
-	dashboard.Sort(keys.Rows, q.Order)
+	inspect.Sort(keys.Rows, q.Order)
 	keys.More = len(keys.Rows) > q.Limit
 	keys.Rows = keys.Rows[:min(len(keys.Rows), q.Limit)]
 	return keys, err
 }
 
-// copied returns a copy of a row whose levels Turn does not change.
+// copied returns a copy of a row whose levels Turn does not change. All of its denials are
+// recent.
 func copied(r inspect.Key) inspect.Key {
+	r.RecentDenials, r.LastRequestAt = r.Denials, r.UpdatedAt
+	if r.Shadow = r.Policy == "checkout"; r.Shadow {
+		r.RecentShadowed = r.Denials
+	}
+	r.Complete(inspect.Recently.Minutes())
 	if r.Burst != nil {
 		r.Level, r.Share, r.Remaining = new(*r.Level), new(*r.Share), new(*r.Remaining)
 	}

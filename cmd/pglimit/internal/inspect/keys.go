@@ -1,0 +1,161 @@
+package inspect
+
+import (
+	"cmp"
+	"context"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pglimit/pglimit/internal/algorithm"
+)
+
+// Key is how a key stands, as JSON too: its row, if there is one, and its denials. A pointer
+// is nil where there is no value: all from Level to EmptyAt in a Key without a row. An
+// AllowAll that is denied writes no row, and the janitor deletes rows that are empty.
+type Key struct {
+	Policy       string         `json:"policy"`
+	Algorithm    algorithm.Name `json:"algorithm"`
+	Key          string         `json:"key"`
+	Level        *float64       `json:"level"`
+	Burst        *float64       `json:"burst"`
+	Share        *float64       `json:"share"`
+	Remaining    *float64       `json:"remaining"`
+	BlockedUntil *time.Time     `json:"blocked_until"`
+	UpdatedAt    *time.Time     `json:"updated_at"`
+	EmptyAt      *time.Time     `json:"empty_at"`
+	Reservations int64          `json:"reservations"`
+	// Of the last 24 hours.
+	Denials      int64      `json:"denials"`
+	LastDeniedAt *time.Time `json:"last_denied_at"`
+	// RecentDenials are those of a Window. Shadowed are those of them that a shadow policy
+	// let pass.
+	RecentDenials  int64 `json:"recent_denials"`
+	RecentShadowed int64 `json:"recent_shadowed"`
+	// RetryAt is when all recently denied requests fit that ever can, as of their denials.
+	RetryAt *time.Time `json:"retry_at"`
+	// LastRequestAt is UpdatedAt or LastDeniedAt, whichever is later: some denials write no
+	// row.
+	LastRequestAt *time.Time `json:"last_request_at"`
+	// Shadow reports whether the policy is a shadow for the key now.
+	Shadow bool `json:"shadow"`
+
+	DenialsPerMinute float64 `json:"denials_per_minute" db:"-"` // of RecentDenials
+	Status           Status  `json:"status" db:"-"`
+}
+
+// Status is how a key stands, as a word.
+type Status string
+
+// The statuses. The first that applies is a Key's.
+const (
+	Shadowed Status = "shadow"  // its policy is a shadow, which denies nothing
+	Blocked  Status = "blocked" // until BlockedUntil
+	Limited  Status = "limited" // denied recently
+	Full     Status = "full"    // no whole unit remains
+	OK       Status = "ok"
+)
+
+// Complete sets the fields that follow from the others. minutes is the time of the recent
+// denials.
+func (k *Key) Complete(minutes float64) {
+	k.DenialsPerMinute = math.Round(100*float64(k.RecentDenials)/minutes) / 100
+	switch {
+	case k.Shadow || k.RecentDenials > 0 && k.RecentShadowed == k.RecentDenials:
+		k.Status = Shadowed
+	case k.BlockedUntil != nil:
+		k.Status = Blocked
+	case k.RecentDenials > 0:
+		k.Status = Limited
+	case k.Share != nil && (*k.Share >= 1 || *k.Burst >= 1 && *k.Remaining < 1):
+		k.Status = Full
+	default:
+		k.Status = OK
+	}
+}
+
+// Recently is the time for which denials are recent, unless a query says otherwise.
+const Recently = 5 * time.Minute
+
+// day is how far back Key.Denials are counted.
+const day = 24 * time.Hour
+
+// window is a time up to now, by the database's clock in microseconds. Denials are counted
+// by the minute: its first minute is whole.
+type window struct{ from, since, now int64 }
+
+// last returns the window of the time d.
+func last(ctx context.Context, tx pgx.Tx, d time.Duration) (w window, err error) {
+	w.now, err = queries.Clock(ctx, tx, nil)
+	return w.of(d), err
+}
+
+// of returns a window of the time d with the same end.
+func (w window) of(d time.Duration) window {
+	w.since = w.now - d.Microseconds()
+	w.from = w.since - w.since%time.Minute.Microseconds()
+	return w
+}
+
+// minutes is the length of the window with its whole first minute.
+func (w window) minutes() float64 { return float64(w.now-w.from) / 60e6 }
+
+// keysOf reads how keys stand, in their order. Overrides and programs' default policies say
+// which are shadows.
+const keysOf = `WITH defaults AS MATERIALIZED (
+    SELECT e.value ->> 'name'::text AS name, bool_or(e.value ->> 'shadow'::text = 'true'::text) AS shadow
+    FROM pglimit_program AS g, jsonb_array_elements(CASE WHEN jsonb_typeof(g.defaults) = 'array'::text THEN g.defaults ELSE '[]'::jsonb END) AS e GROUP BY 1
+)
+SELECT f.policy, f.algorithm, f.key, k.level, k.burst, k.share, k.remaining, k.blocked_until, k.updated_at, k.empty_at, coalesce(k.reservations, 0::bigint),
+       d.denials, d.last_at, d.recent, d.shadowed, d.retry_at, GREATEST(k.updated_at, d.last_at), coalesce(o.shadow, p.shadow, c.shadow, false)
+FROM unnest($1::text[], $2::text[], $3::text[]) WITH ORDINALITY AS f (policy, algorithm, key, number)
+LEFT JOIN ` + seek + ` ON true
+LEFT JOIN pglimit_policy AS p ON p.name = f.policy
+LEFT JOIN pglimit_override AS o ON o.policy = f.policy AND o.key = f.key AND (o.until IS NULL OR o.until > statement_timestamp())
+LEFT JOIN defaults AS c ON c.name = f.policy,
+LATERAL (SELECT coalesce(sum(d.denials), 0::numeric)::bigint AS denials, to_timestamp(max(d.last_denied_at_us)::float8 / 1000000::float8) AS last_at,
+                coalesce(sum(d.denials) FILTER (WHERE d.slot_us >= $5::bigint), 0::numeric)::bigint AS recent,
+                coalesce(sum(d.shadowed) FILTER (WHERE d.slot_us >= $5::bigint), 0::numeric)::bigint AS shadowed,
+                to_timestamp(NULLIF(max(d.retry_at_us) FILTER (WHERE d.slot_us >= $5::bigint), 0::bigint)::float8 / 1000000::float8) AS retry_at
+         FROM pglimit_denial AS d
+         WHERE d.policy = f.policy AND d.key = f.key AND d.algorithm = f.algorithm AND d.slot_us >= $4::bigint) AS d
+ORDER BY f.number`
+
+// seek is a FROM item k: the view's row of f's policy, key and algorithm. OFFSET keeps the
+// three as conditions of the view's parts, so that each is a look into an index.
+const seek = `LATERAL (SELECT * FROM pglimit_keys AS k WHERE k.policy = f.policy AND k.key = f.key AND k.algorithm = f.algorithm OFFSET 0) AS k`
+
+// stand returns how keys stand, in their order, with the denials of the window.
+func stand(ctx context.Context, tx pgx.Tx, w window, all []Target) ([]Key, error) {
+	var policies, algorithms, keys []string
+	for _, t := range all {
+		policies, algorithms, keys = append(policies, t.Policy), append(algorithms, string(t.Algorithm)), append(keys, t.Key)
+	}
+	found, err := collect[Key](ctx, tx, keysOf, params{policies, algorithms, keys, min(w.from, w.of(day).since), w.from})
+	for n := range found {
+		found[n].Complete(w.minutes())
+	}
+	return append([]Key{}, found...), err
+}
+
+// Sort sorts keys by an order, and equal ones by policy, algorithm and key.
+func Sort(keys []Key, by Order) {
+	rank := func(k *Key) float64 {
+		switch {
+		case by == ByDenials:
+			return float64(k.RecentDenials)
+		case by == ByRecent && k.LastRequestAt != nil:
+			return float64(k.LastRequestAt.UnixMicro())
+		case by == ByShare && k.BlockedUntil != nil:
+			return math.Inf(1)
+		case by == ByShare && k.Share != nil:
+			return *k.Share
+		}
+		return -1
+	}
+	slices.SortFunc(keys, func(a, b Key) int {
+		return cmp.Or(cmp.Compare(rank(&b), rank(&a)), cmp.Compare(a.Policy, b.Policy), cmp.Compare(a.Algorithm, b.Algorithm), cmp.Compare(a.Key, b.Key))
+	})
+}
