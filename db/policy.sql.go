@@ -392,10 +392,10 @@ FROM (SELECT $1::text AS name, $2::text AS key,
              '1970-01-01 00:00:00+00'::timestamptz + $3::bigint::float8 * '00:00:00.000001'::interval AS at) AS n
 LEFT JOIN LATERAL (SELECT h.id, h.before FROM pglimit_policy_history AS h WHERE h.name = n.name AND h.key IS NULL AND h.changed_at > n.at
                    ORDER BY h.id LIMIT 1) AS ph ON true
-LEFT JOIN LATERAL (SELECT h.id, h.before FROM pglimit_policy_history AS h WHERE h.name = n.name AND h.key = n.key AND h.changed_at > n.at
+LEFT JOIN LATERAL (SELECT h.id, h.before FROM pglimit_policy_history AS h WHERE h.name = n.name AND h.key = n.key AND coalesce(h.after, h.before) ->> 'match'::text = ''::text AND h.changed_at > n.at
                    ORDER BY h.id LIMIT 1) AS oh ON true
 LEFT JOIN pglimit_policy AS p ON p.name = n.name
-LEFT JOIN pglimit_override AS o ON o.policy = n.name AND o.key = n.key
+LEFT JOIN pglimit_override AS o ON o.policy = n.name AND o.key = n.key AND o.match = ''::text
 `
 
 type PolicyAtParams struct {

@@ -155,7 +155,7 @@ func (p *Policies) At(ctx context.Context, name, key string, at time.Time) (*Sto
 	if err := validateKey(key); err != nil {
 		return nil, nil, err
 	}
-	policy, override, err := p.store.At(ctx, name, keys.Stored(key, p.config.KeySecret), at)
+	policy, override, err := p.store.At(ctx, name, (&Override{Key: key}).stored(p.config.KeySecret), at)
 	if override != nil && override.Until != nil && !override.Until.After(at) {
 		override = nil
 	}

@@ -91,7 +91,7 @@ func (m *Memory) At(_ context.Context, name, key string, at time.Time) (p *Polic
 	if now, ok := m.policies[name]; ok {
 		p = &now
 	}
-	if now, ok := m.overrides[overrideID{name, key}]; ok {
+	if now, ok := m.overrides[overrideID{name, key, ""}]; ok {
 		o = &now
 	}
 	for _, c := range slices.Backward(m.history) {
@@ -99,7 +99,7 @@ func (m *Memory) At(_ context.Context, name, key string, at time.Time) (p *Polic
 		case c.Name != name || !c.ChangedAt.After(at):
 		case c.Key == "":
 			p = c.Before
-		case c.Key == key:
+		case c.Key == key && cmp.Or(c.OverrideAfter, c.OverrideBefore).Match == "":
 			o = c.OverrideBefore
 		}
 	}

@@ -159,7 +159,7 @@ var allColumns = []column{policyColumn, algorithmColumn, keyColumn, statusColumn
 var printedColumns = []column{policyColumn, kindColumn, keyColumn, statusColumn, recentColumn, rateColumn, usedColumn, levelColumn, blockedColumn}
 
 // foundColumns are those of one key.
-var foundColumns = []column{policyColumn, algorithmColumn, statusColumn, usedColumn, levelColumn, blockedColumn, requestColumn}
+var foundColumns = []column{policyColumn, algorithmColumn, statusColumn, usedColumn, levelColumn, blockedColumn}
 
 // keyTable returns keys as a table.
 func keyTable(columns []column, keys []inspect.Key) *cli.Table {
