@@ -12,6 +12,7 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/spf13/cobra"
 
 	"github.com/pglimit/pglimit/internal/pooler"
@@ -38,11 +39,15 @@ type databaseError struct{ error }
 
 func (e databaseError) Unwrap() error { return e.error }
 
-// DatabaseError marks err as an error of the database; nil stays nil. If a pooler
-// caused err, it adds what to do next.
+// DatabaseError marks err as an error of the database; nil stays nil. Errors of the connection
+// get their causes first, each once, and a next step. If a pooler caused err, it adds what to do
+// next.
 func DatabaseError(err error) error {
 	if err == nil {
 		return nil
+	}
+	if failed := (*pgconn.ConnectError)(nil); errors.As(err, &failed) {
+		return databaseError{unconnected(failed)}
 	}
 	return databaseError{pooler.Explain(err)}
 }
@@ -123,6 +128,10 @@ func NewFailure(cmd *cobra.Command, err error, code int) Failure {
 		f.Code = "interrupted"
 	default:
 		f.Code = "database"
+		var stepping interface{ NextStep() string }
+		if errors.As(err, &stepping) {
+			f.NextStep = stepping.NextStep()
+		}
 	}
 	return f
 }
@@ -172,14 +181,11 @@ func WantsJSON(args []string) (wanted bool) {
 // message returns an error in one line, without the name of the program.
 func message(err error) string {
 	text := strings.TrimPrefix(strings.ReplaceAll(err.Error(), ": pglimit: ", ": "), "pglimit: ")
-	var lines []string // such as the errors of several hosts, tried with TLS and without
+	var lines []string
 	for line := range strings.Lines(text) {
 		if line = strings.TrimSpace(line); !slices.Contains(lines, line) {
 			lines = append(lines, line)
 		}
-	}
-	if len(lines) > 2 {
-		lines = slices.DeleteFunc(lines, func(line string) bool { return strings.HasSuffix(line, ": tls error: server refused TLS connection") })
 	}
 	return strings.ReplaceAll(strings.Join(lines, "; "), ":; ", ": ")
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"strings"
 	"syscall"
@@ -87,7 +88,6 @@ func TestFailureWrite(t *testing.T) {
 		{errors.New("did you mean this?"), ExitUsage,
 			"pglimit: did you mean this? See `pglimit --help`", `{"error":"did you mean this?","code":"usage","exit_code":2,"next_step":"see ` + "`pglimit --help`" + `"}`},
 		{errors.New("connect:\n  one\n  two"), ExitDatabase, "pglimit: connect: one; two", `{"error":"connect: one; two","code":"database","exit_code":3}`},
-		{errors.New("connect:\n\thost: tls error: server refused TLS connection\n\thost: no such database"), ExitDatabase, "pglimit: connect: host: no such database", `{"error":"connect: host: no such database","code":"database","exit_code":3}`},
 		{errors.New("connect:\n\thost: refused\n\thost: refused"), ExitDatabase, "pglimit: connect: host: refused", `{"error":"connect: host: refused","code":"database","exit_code":3}`},
 		{errors.New("no key \x1b[2J\x9b\u009b\u202e"), ExitDatabase, `pglimit: no key \u001b[2J�\u009b\u202e`, `{"error":"no key \u001b[2J\ufffd\u009b\u202e","code":"database","exit_code":3}`},
 		{errors.New("interrupted"), exitSignal + int(syscall.SIGTERM), "pglimit: interrupted", `{"error":"interrupted","code":"interrupted","exit_code":143}`},
@@ -99,6 +99,15 @@ func TestFailureWrite(t *testing.T) {
 		if text.String() != c.text+"\n" || json.String() != c.json+"\n" {
 			t.Errorf("%q: got %s and %s", c.err, &text, &json)
 		}
+	}
+}
+
+// TestCauseOf: a name that no server knows. The other causes are those of real connections.
+func TestCauseOf(t *testing.T) {
+	t.Parallel()
+	err := fmt.Errorf("hostname resolving error: %w", &net.DNSError{Err: "no such host", Name: "db", Server: "192.0.2.1:53", IsNotFound: true})
+	if cause, next := causeOf(err); cause != "no such host db" || next != "correct the host in DATABASE_URL" {
+		t.Errorf("%s; %s", cause, next)
 	}
 }
 

@@ -70,8 +70,8 @@ func withoutSetting(err error, address string, c *pgx.ConnConfig) error {
 	if !hasPassword || !errors.As(err, &answer) || answer.Code != undefinedObject {
 		return err
 	}
-	return cli.DatabaseError(errors.New("connect: the server does not know a setting of the connection string; " +
-		"its name is not shown, because it may be a part of the password: in a URL write & as %26 and a space as %20, in key=value pairs put the password in single quotes"))
+	return cli.DatabaseError(cli.WithNextStep(errors.New("the server does not know a setting of the connection string; its name is not shown, because it may be a part of the password"),
+		"in a URL write & as %26 and a space as %20, in key=value pairs put the password in single quotes"))
 }
 
 // Describe returns the name, address and user of pool's database, without the password.
