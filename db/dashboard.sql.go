@@ -10,27 +10,37 @@ import (
 )
 
 const DashboardDenials = `-- name: DashboardDenials :many
-SELECT (d.slot_us / 600000000::bigint * 600000000::bigint)::bigint AS slot_us, d.policy, sum(d.denials)::bigint AS denials, sum(d.shadowed)::bigint AS shadowed, sum(d.units)::float8 AS units
+SELECT (d.slot_us / $1::bigint * $1::bigint)::bigint AS start_us, d.policy,
+       sum(d.denials)::bigint AS denials, sum(d.shadowed)::bigint AS shadowed, sum(d.blocked)::bigint AS blocked,
+       sum(d.above_burst)::bigint AS above_burst, sum(d.overloaded)::bigint AS overloaded, sum(d.units)::float8 AS units
 FROM pglimit_denial AS d
-WHERE d.slot_us > $1::bigint
-GROUP BY d.slot_us / 600000000::bigint, d.policy
-ORDER BY 1, d.policy
+WHERE d.slot_us >= $2::bigint
+GROUP BY start_us, d.policy
+ORDER BY start_us, d.policy
 `
 
-type DashboardDenialsRow struct {
-	SlotUs   int64
-	Policy   string
-	Denials  int64
-	Shadowed int64
-	Units    float64
+type DashboardDenialsParams struct {
+	SizeUs int64
+	FromUs int64
 }
 
-// DashboardDenials adds up the denials after from_us by ten minutes and policy, for a chart.
-// It returns no row for ten minutes without denials.
+type DashboardDenialsRow struct {
+	StartUs    int64
+	Policy     string
+	Denials    int64
+	Shadowed   int64
+	Blocked    int64
+	AboveBurst int64
+	Overloaded int64
+	Units      float64
+}
+
+// DashboardDenials adds up the denials from from_us on by policy and by slot of size_us, for
+// a chart. It returns no row for a slot without denials.
 //
 // Index: pglimit_denial_slot. Locks nothing.
-func (q *Queries) DashboardDenials(ctx context.Context, db DBTX, fromUs int64) ([]DashboardDenialsRow, error) {
-	rows, err := db.Query(ctx, DashboardDenials, fromUs)
+func (q *Queries) DashboardDenials(ctx context.Context, db DBTX, arg DashboardDenialsParams) ([]DashboardDenialsRow, error) {
+	rows, err := db.Query(ctx, DashboardDenials, arg.SizeUs, arg.FromUs)
 	if err != nil {
 		return nil, err
 	}
@@ -39,10 +49,13 @@ func (q *Queries) DashboardDenials(ctx context.Context, db DBTX, fromUs int64) (
 	for rows.Next() {
 		var i DashboardDenialsRow
 		if err := rows.Scan(
-			&i.SlotUs,
+			&i.StartUs,
 			&i.Policy,
 			&i.Denials,
 			&i.Shadowed,
+			&i.Blocked,
+			&i.AboveBurst,
+			&i.Overloaded,
 			&i.Units,
 		); err != nil {
 			return nil, err
@@ -56,33 +69,42 @@ func (q *Queries) DashboardDenials(ctx context.Context, db DBTX, fromUs int64) (
 }
 
 const DashboardKeyDenials = `-- name: DashboardKeyDenials :many
-SELECT (d.slot_us / 600000000::bigint * 600000000::bigint)::bigint AS slot_us, d.policy, sum(d.denials)::bigint AS denials, sum(d.shadowed)::bigint AS shadowed, sum(d.units)::float8 AS units
-FROM pglimit_denial AS d
-WHERE d.policy = ANY($1::text[]) AND d.key = $2::text AND d.slot_us > $3::bigint
-GROUP BY d.slot_us / 600000000::bigint, d.policy
-ORDER BY 1 DESC, d.policy
+WITH RECURSIVE p AS (
+    (SELECT f.policy FROM pglimit_denial AS f ORDER BY f.policy LIMIT 1)
+    UNION ALL
+    SELECT (SELECT n.policy FROM pglimit_denial AS n WHERE n.policy > p.policy ORDER BY n.policy LIMIT 1) FROM p WHERE p.policy IS NOT NULL
+)
+SELECT (d.slot_us / $1::bigint * $1::bigint)::bigint AS start_us, d.policy,
+       sum(d.denials)::bigint AS denials, sum(d.shadowed)::bigint AS shadowed, sum(d.blocked)::bigint AS blocked,
+       sum(d.above_burst)::bigint AS above_burst, sum(d.overloaded)::bigint AS overloaded, sum(d.units)::float8 AS units
+FROM p, pglimit_denial AS d
+WHERE d.policy = p.policy AND d.key = $2::text AND d.slot_us >= $3::bigint
+GROUP BY start_us, d.policy
+ORDER BY start_us, d.policy
 `
 
 type DashboardKeyDenialsParams struct {
-	Policies []string
-	Key      string
-	FromUs   int64
+	SizeUs int64
+	Key    string
+	FromUs int64
 }
 
 type DashboardKeyDenialsRow struct {
-	SlotUs   int64
-	Policy   string
-	Denials  int64
-	Shadowed int64
-	Units    float64
+	StartUs    int64
+	Policy     string
+	Denials    int64
+	Shadowed   int64
+	Blocked    int64
+	AboveBurst int64
+	Overloaded int64
+	Units      float64
 }
 
-// DashboardKeyDenials adds up the denials of a key after from_us by ten minutes and policy, the
-// newest first, under the policies given.
+// DashboardKeyDenials is DashboardDenials for one key.
 //
-// Index: the primary key, a range for each policy. Locks nothing.
+// Index: the primary key, which it reads once for each policy. Locks nothing.
 func (q *Queries) DashboardKeyDenials(ctx context.Context, db DBTX, arg DashboardKeyDenialsParams) ([]DashboardKeyDenialsRow, error) {
-	rows, err := db.Query(ctx, DashboardKeyDenials, arg.Policies, arg.Key, arg.FromUs)
+	rows, err := db.Query(ctx, DashboardKeyDenials, arg.SizeUs, arg.Key, arg.FromUs)
 	if err != nil {
 		return nil, err
 	}
@@ -91,10 +113,13 @@ func (q *Queries) DashboardKeyDenials(ctx context.Context, db DBTX, arg Dashboar
 	for rows.Next() {
 		var i DashboardKeyDenialsRow
 		if err := rows.Scan(
-			&i.SlotUs,
+			&i.StartUs,
 			&i.Policy,
 			&i.Denials,
 			&i.Shadowed,
+			&i.Blocked,
+			&i.AboveBurst,
+			&i.Overloaded,
 			&i.Units,
 		); err != nil {
 			return nil, err

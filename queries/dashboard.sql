@@ -1,21 +1,29 @@
 -- name: DashboardDenials :many
--- DashboardDenials adds up the denials after from_us by ten minutes and policy, for a chart.
--- It returns no row for ten minutes without denials.
+-- DashboardDenials adds up the denials from from_us on by policy and by slot of size_us, for
+-- a chart. It returns no row for a slot without denials.
 --
 -- Index: pglimit_denial_slot. Locks nothing.
-SELECT (d.slot_us / 600000000::bigint * 600000000::bigint)::bigint AS slot_us, d.policy, sum(d.denials)::bigint AS denials, sum(d.shadowed)::bigint AS shadowed, sum(d.units)::float8 AS units
+SELECT (d.slot_us / sqlc.arg(size_us)::bigint * sqlc.arg(size_us)::bigint)::bigint AS start_us, d.policy,
+       sum(d.denials)::bigint AS denials, sum(d.shadowed)::bigint AS shadowed, sum(d.blocked)::bigint AS blocked,
+       sum(d.above_burst)::bigint AS above_burst, sum(d.overloaded)::bigint AS overloaded, sum(d.units)::float8 AS units
 FROM pglimit_denial AS d
-WHERE d.slot_us > sqlc.arg(from_us)::bigint
-GROUP BY d.slot_us / 600000000::bigint, d.policy
-ORDER BY 1, d.policy;
+WHERE d.slot_us >= sqlc.arg(from_us)::bigint
+GROUP BY start_us, d.policy
+ORDER BY start_us, d.policy;
 
 -- name: DashboardKeyDenials :many
--- DashboardKeyDenials adds up the denials of a key after from_us by ten minutes and policy, the
--- newest first, under the policies given.
+-- DashboardKeyDenials is DashboardDenials for one key.
 --
--- Index: the primary key, a range for each policy. Locks nothing.
-SELECT (d.slot_us / 600000000::bigint * 600000000::bigint)::bigint AS slot_us, d.policy, sum(d.denials)::bigint AS denials, sum(d.shadowed)::bigint AS shadowed, sum(d.units)::float8 AS units
-FROM pglimit_denial AS d
-WHERE d.policy = ANY(sqlc.arg(policies)::text[]) AND d.key = sqlc.arg(key)::text AND d.slot_us > sqlc.arg(from_us)::bigint
-GROUP BY d.slot_us / 600000000::bigint, d.policy
-ORDER BY 1 DESC, d.policy;
+-- Index: the primary key, which it reads once for each policy. Locks nothing.
+WITH RECURSIVE p AS (
+    (SELECT f.policy FROM pglimit_denial AS f ORDER BY f.policy LIMIT 1)
+    UNION ALL
+    SELECT (SELECT n.policy FROM pglimit_denial AS n WHERE n.policy > p.policy ORDER BY n.policy LIMIT 1) FROM p WHERE p.policy IS NOT NULL
+)
+SELECT (d.slot_us / sqlc.arg(size_us)::bigint * sqlc.arg(size_us)::bigint)::bigint AS start_us, d.policy,
+       sum(d.denials)::bigint AS denials, sum(d.shadowed)::bigint AS shadowed, sum(d.blocked)::bigint AS blocked,
+       sum(d.above_burst)::bigint AS above_burst, sum(d.overloaded)::bigint AS overloaded, sum(d.units)::float8 AS units
+FROM p, pglimit_denial AS d
+WHERE d.policy = p.policy AND d.key = sqlc.arg(key)::text AND d.slot_us >= sqlc.arg(from_us)::bigint
+GROUP BY start_us, d.policy
+ORDER BY start_us, d.policy;

@@ -46,8 +46,10 @@ named, of the PostgreSQL server.`,
 	}
 }
 
-// Program returns the version of this program.
-func programVersion() string { return fromBuild(debug.ReadBuildInfo()).Version }
+// programVersion returns the version of this program for pages.
+func programVersion() string {
+	return strings.Replace(fromBuild(debug.ReadBuildInfo()).Version, "(devel)", "development build", 1)
+}
 
 // fromBuild returns the versions that the Go tool recorded in the program.
 func fromBuild(info *debug.BuildInfo, ok bool) versions {

@@ -19,12 +19,12 @@ import (
 func (s *Server) addReads(mux *http.ServeMux) {
 	source := s.config.Source
 	mux.Handle("GET /api/policies", s.read(func(ctx context.Context) (any, error) { return source.Policies(ctx) }))
-	mux.Handle("GET /api/denials", s.read(func(ctx context.Context) (any, error) { return source.Denials(ctx) }))
 	mux.Handle("GET /api/doctor", s.read(func(ctx context.Context) (any, error) { return source.Doctor(ctx) }))
 	mux.Handle("POST /api/history", post(s, s.reads, func(ctx context.Context, in *historyRequest) (any, error) {
 		changes, err := source.History(ctx, in.Policy, in.Limit)
 		return changesAnswer(changes), err
 	}))
+	mux.Handle("POST /api/denials", post(s, s.reads, func(ctx context.Context, q *DenialQuery) (any, error) { return source.Denials(ctx, *q) }))
 	mux.Handle("POST /api/keys", post(s, s.reads, func(ctx context.Context, q *Query) (any, error) { return source.Keys(ctx, *q) }))
 	mux.Handle("POST /api/key", post(s, s.reads, func(ctx context.Context, key *Ref) (any, error) { return source.Key(ctx, *key) }))
 }

@@ -111,8 +111,13 @@ func TestReads(t *testing.T) {
 		SlotS float64 `json:"slot_s"`
 		Slots []dashboard.DenialSlot
 	}
-	if r.get(t, "/api/denials", &denials); denials.SlotS != 600 || len(denials.Slots) < 300 || denials.Slots[0].Policy == "" {
-		t.Errorf("denials: %+v", denials)
+	for body, want := range map[string]struct {
+		slotS float64
+		least int
+	}{`{}`: {600, 300}, `{"hours":1}`: {60, 12}, `{"hours":168}`: {3600, 300}, `{"key":"203.0.113.99"}`: {600, 5}} {
+		if r.post(t, "/api/denials", body, &denials); denials.SlotS != want.slotS || len(denials.Slots) < want.least || len(denials.Slots) > 3*want.least || denials.Slots[0].Policy == "" {
+			t.Errorf("denials of %s: %d slots of %v s", body, len(denials.Slots), denials.SlotS)
+		}
 	}
 	var report struct{ Checks []struct{ Name string } }
 	if r.get(t, "/api/doctor", &report); len(report.Checks) != 8 {
@@ -134,6 +139,7 @@ func TestReads(t *testing.T) {
 			Keys         []inspect.Key
 			Reservations []inspect.Reservation
 			Overrides    []inspect.Override
+			Limits       map[string]dashboard.Limit
 		}
 		r.post(t, "/api/key", `{"key":`+quoted(name)+`}`, &key)
 		if key.Stored != name || len(key.Keys) != 1 || key.Keys[0].Key != name {
@@ -141,6 +147,9 @@ func TestReads(t *testing.T) {
 		}
 		if name == sample.Hostile[0] && (len(key.Overrides) != 1 || !key.Overrides[0].Unlimited || key.Overrides[0].Note != name || len(key.Reservations) != 1 || key.Reservations[0].ID != name) {
 			t.Errorf("%q: %+v", name, key)
+		}
+		if of := key.Limits[key.Keys[0].Policy]; of.Effective.Limit == 0 || of.Effective != of.Policy || of.Unlimited != (name == sample.Hostile[0]) {
+			t.Errorf("%q: limits %+v", name, key.Limits)
 		}
 	}
 }
@@ -199,6 +208,8 @@ func TestBadRequests(t *testing.T) {
 		{"/api/keys", `{"limit":-1}`, "limit", "must be from 1 to 200"},
 		{"/api/keys", `{"policy":"No Such"}`, "policy", "No Such"},
 		{"/api/keys", `{"prefix":` + long + `}`, "prefix", "1024 at most"},
+		{"/api/denials", `{"hours":2}`, "hours", "must be one of [1 6 24 168]"},
+		{"/api/denials", `{"key":` + long + `}`, "key", "1024 at most"},
 		{"/api/history", `{"limit":1000}`, "limit", "must be from 1 to 200"},
 		{"/api/history", `{"policy":"../"}`, "policy", "../"},
 		{"/api/block", `{"key":"k","policy":"login","algorithm":"gcra"}`, "for", "must be a duration"},
@@ -258,7 +269,7 @@ func TestSourceFails(t *testing.T) {
 	r := start(t)
 	key := "secret customer"
 	requests := [][3]string{
-		{http.MethodGet, "/api/policies"}, {http.MethodGet, "/api/denials"}, {http.MethodGet, "/api/doctor"},
+		{http.MethodGet, "/api/policies"}, {http.MethodPost, "/api/denials", `{"key":"` + key + `"}`}, {http.MethodGet, "/api/doctor"},
 		{http.MethodPost, "/api/history", `{}`}, {http.MethodPost, "/api/keys", `{"prefix":"` + key + `"}`}, {http.MethodPost, "/api/key", `{"key":"` + key + `"}`},
 	}
 	target := `{"key":"` + key + `","policy":"login","algorithm":"token_bucket"`

@@ -18,10 +18,8 @@ import (
 )
 
 const (
-	slot     = 10 * time.Minute // of pglimit_denial
-	day      = 24 * time.Hour   // what is shown of denials
-	maxKept  = 1000             // of each list of a key
-	lockWait = 3 * time.Second  // for a row that another transaction has locked
+	maxKept  = 1000            // of each list of a key
+	lockWait = 3 * time.Second // for a row that another transaction has locked
 )
 
 var queries = db.New()
@@ -36,7 +34,7 @@ type Database struct {
 	blocks    *limiter.Limiter // over changes; takes keys as they are stored
 
 	top     memo[Query, Keys]
-	denials memo[struct{}, Denials]
+	denials memo[DenialQuery, Denials]
 	doctor  memo[struct{}, doctor.Report]
 }
 
@@ -99,20 +97,35 @@ func (d *Database) History(ctx context.Context, policy string, limit int) ([]lim
 	return d.policies.History(ctx, policy, limit)
 }
 
-// Denials returns the denials of the last day.
-func (d *Database) Denials(ctx context.Context) (Denials, error) {
-	return d.denials.get(ctx, struct{}{}, func(ctx context.Context) (Denials, error) {
-		all := Denials{SlotS: slot.Seconds(), Slots: []DenialSlot{}}
+// Denials returns the denials of a query.
+func (d *Database) Denials(ctx context.Context, q DenialQuery) (Denials, error) {
+	return d.denials.get(ctx, q, func(ctx context.Context) (Denials, error) {
+		all := Denials{Hours: q.Hours, SlotS: q.Slot().Seconds(), Slots: []DenialSlot{}}
 		var err error
 		if all.At, err = d.clock(ctx); err != nil {
 			return all, err
 		}
-		rows, err := queries.DashboardDenials(ctx, d.pool, all.At.Add(-day).UnixMicro())
+		in := db.DashboardKeyDenialsParams{
+			SizeUs: q.Slot().Microseconds(), FromUs: q.From(all.At).UnixMicro(), Key: d.stored(q.Ref),
+		}
+		rows, err := d.slots(ctx, q, in)
 		for _, r := range rows {
-			all.Slots = append(all.Slots, DenialSlot{time.UnixMicro(r.SlotUs).UTC(), r.Policy, r.Denials, r.Shadowed, r.Units})
+			all.Slots = append(all.Slots, DenialSlot{time.UnixMicro(r.StartUs).UTC(), r.Policy, r.Denials, r.Shadowed, r.Blocked, r.AboveBurst, r.Overloaded, r.Units})
 		}
 		return all, exec.Translate(err, false)
 	})
+}
+
+// slots reads the slots of all keys or of one.
+func (d *Database) slots(ctx context.Context, q DenialQuery, in db.DashboardKeyDenialsParams) (rows []db.DashboardKeyDenialsRow, err error) {
+	if q.Key != "" {
+		return queries.DashboardKeyDenials(ctx, d.pool, in)
+	}
+	all, err := queries.DashboardDenials(ctx, d.pool, db.DashboardDenialsParams{SizeUs: in.SizeUs, FromUs: in.FromUs})
+	for _, r := range all {
+		rows = append(rows, db.DashboardKeyDenialsRow(r))
+	}
+	return rows, err
 }
 
 // Doctor makes the doctor's checks.
@@ -155,25 +168,15 @@ func (d *Database) Keys(ctx context.Context, q Query) (Keys, error) {
 
 // Key returns all that is stored of one key.
 func (d *Database) Key(ctx context.Context, ref Ref) (k Key, err error) {
-	k.Stored, k.Denials = d.stored(ref), []DenialSlot{}
+	k.Stored = d.stored(ref)
 	if k.Found, err = d.inspector.Find(ctx, inspect.Keys{Text: k.Stored}, inspect.Filter{}, maxKept); err != nil {
 		return k, err
 	}
 	if k.At, err = d.clock(ctx); err != nil {
 		return k, err
 	}
-	var policies []string
-	for _, d := range k.Found.Denials {
-		policies = append(policies, d.Policy)
-	}
-	if len(policies) == 0 {
-		return k, nil
-	}
-	slots, err := queries.DashboardKeyDenials(ctx, d.pool, db.DashboardKeyDenialsParams{Policies: slices.Compact(policies), Key: k.Stored, FromUs: k.At.Add(-day).UnixMicro()})
-	for _, d := range slots {
-		k.Denials = append(k.Denials, DenialSlot{time.UnixMicro(d.SlotUs).UTC(), d.Policy, d.Denials, d.Shadowed, d.Units})
-	}
-	return k, exec.Translate(err, false)
+	k.Limits = Limits(d.policies, k.Keys)
+	return k, nil
 }
 
 // targets returns a target for an Inspector.

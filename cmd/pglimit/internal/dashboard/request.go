@@ -28,6 +28,39 @@ type historyRequest struct {
 
 func (in *historyRequest) check() error { return checkList(&in.Limit, in.Policy) }
 
+// Hours are the spans of time that the page's charts can have.
+var Hours = []int{1, 6, 24, 168}
+
+// DenialQuery selects denials. It is the body of POST /api/denials.
+type DenialQuery struct {
+	Ref       // an empty key: all
+	Hours int `json:"hours"` // one of Hours; 0: 24
+}
+
+func (q *DenialQuery) check() error {
+	if q.Hours = cmp.Or(q.Hours, 24); !slices.Contains(Hours, q.Hours) {
+		return api.BadField("hours", "is %d: must be one of %v", q.Hours, Hours)
+	}
+	return checkText("key", q.Key)
+}
+
+// Slot returns the length of the slots of a query. The table has minutes, and ten minutes of
+// what is more than an hour old.
+func (q DenialQuery) Slot() time.Duration {
+	switch {
+	case q.Hours == 1:
+		return time.Minute
+	case q.Hours <= 24:
+		return 10 * time.Minute
+	}
+	return time.Hour
+}
+
+// From returns the start of the first slot of a query at a time.
+func (q DenialQuery) From(at time.Time) time.Time {
+	return at.Truncate(q.Slot()).Add(q.Slot() - time.Duration(q.Hours)*time.Hour)
+}
+
 // Query selects keys. It is the body of POST /api/keys.
 type Query struct {
 	Order  inspect.Order `json:"order"`  // empty: share

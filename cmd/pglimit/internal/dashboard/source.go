@@ -22,8 +22,8 @@ type Source interface {
 	History(ctx context.Context, policy string, limit int) ([]limiter.PolicyChange, error)
 	// Keys returns the first keys of a query.
 	Keys(ctx context.Context, q Query) (Keys, error)
-	// Denials returns the denials of the last day by slot and policy.
-	Denials(ctx context.Context) (Denials, error)
+	// Denials returns the denials of all keys, or of one, by slot and policy.
+	Denials(ctx context.Context, q DenialQuery) (Denials, error)
 	// Key returns all that is stored of one key.
 	Key(ctx context.Context, key Ref) (Key, error)
 	// Doctor examines the database and the tables.
@@ -55,9 +55,10 @@ type Keys struct {
 	More bool          `json:"more"` // the query has more rows
 }
 
-// Denials are the denials of the last day.
+// Denials are the denials of a span of time.
 type Denials struct {
 	At    time.Time    `json:"at"`
+	Hours int          `json:"hours"`  // the span, which ends with the present slot
 	SlotS float64      `json:"slot_s"` // length of a slot
 	Slots []DenialSlot `json:"slots"`  // those with denials, in any order
 }
@@ -68,7 +69,12 @@ type DenialSlot struct {
 	Policy   string    `json:"policy"`
 	Denials  int64     `json:"denials"`
 	Shadowed int64     `json:"shadowed"` // of these, those that a shadow policy let pass
-	Units    float64   `json:"units"`    // requested by them
+	// Blocked, AboveBurst and Overloaded are those by a block, of a cost that can never fit,
+	// and for which too many callers waited. All others are by the limit.
+	Blocked    int64   `json:"blocked"`
+	AboveBurst int64   `json:"above_burst"`
+	Overloaded int64   `json:"overloaded"`
+	Units      float64 `json:"units"` // requested by them
 }
 
 // Key is all that is stored of one key.
@@ -76,5 +82,29 @@ type Key struct {
 	At     time.Time `json:"at"`
 	Stored string    `json:"stored"` // the key as stored
 	inspect.Found
-	Denials []DenialSlot `json:"denials"` // of the last day, newest first; instead of Found's
+	// Limits are the policies of Keys that the database has, by name.
+	Limits map[string]Limit `json:"limits"`
+}
+
+// Limit is a policy and what it is for a key.
+type Limit struct {
+	Policy    limiter.Policy `json:"policy"`
+	Effective limiter.Policy `json:"effective"` // with the key's override
+	Unlimited bool           `json:"unlimited"` // by the key's override
+}
+
+// Limits returns the policies that the database has of keys with the same text.
+func Limits(policies *limiter.Policies, keys []inspect.Key) map[string]Limit {
+	all := map[string]Limit{}
+	for _, k := range keys {
+		p, err := policies.Get(k.Policy)
+		if err != nil {
+			continue // compiled into programs
+		}
+		effective, unlimited, err := policies.For(k.Policy, k.Key)
+		if err == nil {
+			all[k.Policy] = Limit{p, effective, unlimited}
+		}
+	}
+	return all
 }

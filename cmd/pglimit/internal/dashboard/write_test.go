@@ -117,7 +117,7 @@ func FuzzBody(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	paths := []string{"/api/key", "/api/keys", "/api/history", "/api/block", "/api/unblock", "/api/reset"}
+	paths := []string{"/api/key", "/api/denials", "/api/keys", "/api/history", "/api/block", "/api/unblock", "/api/reset"}
 	for i := range paths {
 		for _, body := range []string{
 			`{"key":"alice","stored":true}`, `{"order":"recent","policy":"login","prefix":"1","limit":9}`, `{"policy":"login","limit":1}`,

@@ -23,6 +23,14 @@ func TestDashboardLooks(t *testing.T) {
 		}
 		b.legible(15)
 		b.fits(page, tooWide, 320, 800, 1600)
+		b.resize(390)
+		if low := Read[[]string](b, `$$("main a, nav a").filter(e => e.checkVisibility() && e.getBoundingClientRect().height < 24).map(e => e.textContent)`); len(low) > 0 {
+			t.Errorf("%s: links that are too low for a finger: %q", page, low)
+		}
+	}
+	b.visit("#/")
+	if height := Read[float64](b, `$("section[aria-label='Most limited keys']").getBoundingClientRect().height`); height > 1100 {
+		t.Errorf("ten keys are %v pixels high on a phone", height)
 	}
 	b.resize(320) // where tables are blocks
 	b.visit("#/keys")
@@ -31,7 +39,7 @@ func TestDashboardLooks(t *testing.T) {
 	}
 	b.visit(keyPage("203.0.113.99"))
 	b.Click("[data-do=block]")
-	b.Wait("the dialog", `$("#ask").open`)
+	b.Wait("the dialog, which names the key", `$("#ask").open && $("#ask-title").textContent === "Block 203.0.113.99?"`)
 	b.fits("the dialog", tooWide, 320, 800)
 	b.Click("#ask-no")
 

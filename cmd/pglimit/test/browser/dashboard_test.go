@@ -109,10 +109,10 @@ func TestDashboardPages(t *testing.T) {
 	if sum != 7780 {
 		t.Errorf("the table's sum is %v", sum)
 	}
-	// Bars do not overlap, and are inside.
+	// Bars do not overlap, and bars and labels are inside.
 	if bad := Read[int](b, `(() => {
 		const box = $(".chart").getBoundingClientRect()
-		return $$(".chart rect").filter(r => { const b = r.getBoundingClientRect(); return b.left < box.left || b.right > box.right + 1 || b.top < box.top || b.bottom > box.bottom }).length
+		return $$(".chart rect, .chart text").filter(r => { const b = r.getBoundingClientRect(); return b.left < box.left || b.right > box.right + 1 || b.top < box.top || b.bottom > box.bottom }).length
 	})()`); bad != 0 {
 		t.Errorf("%d bars are outside the chart", bad)
 	}
@@ -122,6 +122,52 @@ func TestDashboardPages(t *testing.T) {
 		return bars.length && Math.abs(sum - span) > 0.5
 	}).length`); bad != 0 {
 		t.Errorf("in %d slots bars overlap", bad)
+	}
+}
+
+// TestDashboardChart: a chart has the span that is chosen, also after it is loaded again, and
+// its legend has the numbers of the slot under the pointer. Large numbers stay in the panel.
+func TestDashboardChart(t *testing.T) {
+	t.Parallel()
+	o := operate(t, often)
+	b := o.view(t, "#/")
+	sums := func(what, want string) {
+		t.Helper()
+		b.Wait(what, fmt.Sprintf(`$(".legend").textContent.includes(%q)`, want))
+	}
+	sums("a day", "24 hours: 7,780")
+	b.Run("point at a slot", `$$(".slot").at(-1).dispatchEvent(new PointerEvent("pointerover", {bubbles: true}))`)
+	b.Wait("its numbers", `$(".legend").textContent.match(/^\d\d:\d\d – \d\d:\d\d: 57/)`)
+	o.source.Turn()
+	b.Wait("its numbers stay, and are new", `$(".legend").textContent.match(/^\d\d:\d\d – \d\d:\d\d: 62/)`)
+	b.Run("point elsewhere", `document.body.dispatchEvent(new PointerEvent("pointerover", {bubbles: true}))`)
+	sums("all again", "24 hours: 7,785")
+	for hours, want := range map[string]struct {
+		slots int
+		sum   string
+	}{"1": {60, "1 hour: "}, "6": {36, "6 hours: "}, "168": {168, "7 days: 7,785"}} {
+		b.Click(fmt.Sprintf(`[data-do=span][data-hours="%s"]`, hours))
+		sums(hours+" hours", want.sum)
+		b.Wait("its slots and its address", fmt.Sprintf(`$$(".slot").length === %d && location.hash === "#/?hours=%s" && $("[aria-pressed=true]").dataset.hours === "%[2]s"`, want.slots, hours))
+	}
+	b.Do("load again", chromedp.Reload())
+	b.complete()
+	b.Wait("the span is there", `$$(".slot").length >= 6 && location.hash.includes("hours=")`)
+
+	o.source.Deny("login", 98_765)
+	for _, width := range []int64{320, 1280} {
+		b.resize(width)
+		for _, page := range []string{"#/?hours=1", "#/?hours=6", "#/", "#/?hours=168"} {
+			b.visit(page)
+			b.Wait("a large number", `$$(".chart text").some(e => e.textContent === "100,000")`)
+			if bad := Read[[]string](b, `(() => {
+				const box = $(".chart").closest(".panel").getBoundingClientRect(), labels = $$(".chart text").map(e => [e.textContent, e.getBoundingClientRect()])
+				return labels.filter(([, l], i) => l.left < box.left + 1 || l.right > box.right - 1
+					|| labels.some(([, o], j) => j > i && o.left < l.right && o.right > l.left && o.top < l.bottom - 4 && o.bottom > l.top + 4)).map(([text]) => text)
+			})()`); len(bad) > 0 {
+				t.Errorf("at %d px, %s: these labels are outside or cover others: %q", width, page, bad)
+			}
+		}
 	}
 }
 
@@ -182,7 +228,7 @@ func TestDashboardHostileKeys(t *testing.T) {
 	for i, key := range sample.Hostile[:3] {
 		b.visit("#/keys")
 		b.Run(fmt.Sprintf("the link of hostile key %d", i), fmt.Sprintf(`$$("main tbody a[href^='#/key/']").find(a => %s(a.querySelector(".key")) === %s).click()`, shown, js(key)))
-		b.Wait("its page", `$("main h2 .key") && $$("main table").length > 0`)
+		b.Wait("its page", `$("main h2 .key") && $$("main .limit").length > 0`)
 		if is := Read[string](b, shown+`($("main h2 .key"))`); is != key {
 			t.Errorf("the heading of %q is %q", key, is)
 		}

@@ -179,13 +179,13 @@ const contrasts = `(() => {
 		return 0.2126 * r + 0.7152 * g + 0.0722 * b
 	}
 	const contrast = (a, b) => (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05)
-	const own = e => e.matches("input:not([type=range], [type=checkbox], [type=file]), select") ? e.value
+	const own = e => e.matches("input:not([type=range], [type=checkbox], [type=file]), select") ? e.value || e.placeholder
 		: [...e.childNodes].filter(n => n.nodeType === Node.TEXT_NODE).map(n => n.data).join("").trim()
 	const texts = $$("body *").filter(e => !e.matches(":disabled, script, noscript, option, .unseen") && e.checkVisibility({opacityProperty: true, visibilityProperty: true}) && own(e))
 	const failing = []
 	for (const e of texts) {
 		const back = behind(e)
-		const ratio = contrast(luminance(over(rgba(getComputedStyle(e).color), back)), luminance(back))
+		const ratio = contrast(luminance(over(rgba(getComputedStyle(e, e.placeholder && !e.value ? "::placeholder" : null).color), back)), luminance(back))
 		if (ratio < 4.5) failing.push(ratio.toFixed(2) + " of " + JSON.stringify(own(e).slice(0, 40)) + " in " + e.localName + "." + e.className)
 	}
 	return {back: luminance(behind(document.body)), texts: texts.length, failing}

@@ -50,8 +50,8 @@ func ten(name string, a limiter.Algorithm) limiter.Policy {
 // denied writes denials of a key, some ten minutes ago.
 func denied(t *testing.T, pool *pgxpool.Pool, p limiter.Policy, key string, ago int, n int64) {
 	t.Helper()
-	bed.Exec(t, pool, `INSERT INTO pglimit_denial (denials, shadowed, units, slot_us, last_denied_at_us, policy, key, algorithm)
-SELECT $1::bigint, 1, $1::bigint * 2, c.us / 60000000 * 60000000, c.us, $2, $3, $4
+	bed.Exec(t, pool, `INSERT INTO pglimit_denial (denials, shadowed, blocked, above_burst, overloaded, units, slot_us, last_denied_at_us, policy, key, algorithm)
+SELECT $1::bigint, 1, 2, 3, 4, $1::bigint * 2, c.us / 60000000 * 60000000, c.us, $2, $3, $4
 FROM (SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint - $5::bigint * 600000000 AS us) AS c`, n, p.Name, key, string(p.Algorithm), ago)
 }
 
@@ -85,7 +85,8 @@ func TestKey(t *testing.T) {
 		bed.Exec(t, pool, `INSERT INTO pglimit_override (policy, key, limit_units, note) VALUES ('every', $1, 99, 'a note')`, stored)
 		for _, ref := range []dashboard.Ref{as("alice"), asStored(stored)} {
 			k := must.OK(s.Key(t.Context(), ref))(t)
-			if k.Stored != stored || len(k.Keys) != 8 || len(k.Reservations) != 1 || len(k.Overrides) != 1 || len(k.Denials) != 3 {
+			d := must.OK(s.Denials(t.Context(), dashboard.DenialQuery{Ref: ref, Hours: 24}))(t).Slots
+			if k.Stored != stored || len(k.Keys) != 8 || len(k.Reservations) != 1 || len(k.Overrides) != 1 || len(d) != 3 {
 				t.Fatalf("%+v: %+v", ref, k)
 			}
 			if r := k.Reservations[0]; r.Units != 2 || r.Policy != "every" || r.Algorithm != algorithm.GCRA || r.ExpiresAt.Before(k.At) {
@@ -94,7 +95,7 @@ func TestKey(t *testing.T) {
 			if o := k.Overrides[0]; o.Policy != "every" || *o.Limit != 99 || o.Note != "a note" {
 				t.Errorf("override %+v", o)
 			}
-			if d := k.Denials; d[0].Denials != 3 || d[1].Policy != "gone" || d[2].Denials != 4 || d[0].Start.After(k.At) || d[2].Units != 8 || d[2].Shadowed != 1 {
+			if d[2].Denials != 3 || d[1].Policy != "gone" || d[0].Denials != 4 || d[2].Start.After(k.At) || d[0].Units != 8 || d[0].Shadowed != 1 {
 				t.Errorf("denials %+v", d)
 			}
 			for _, r := range k.Keys {
@@ -265,16 +266,27 @@ func TestDenials(t *testing.T) {
 	denied(t, pool, q, "a", 0, 5)
 	denied(t, pool, p, "a", 100, 6)
 	denied(t, pool, p, "a", 145, 7) // more than a day ago
-	d, err := s.Denials(t.Context())
-	if err != nil || d.SlotS != 600 {
-		t.Fatalf("%+v, %v", d, err)
-	}
-	got := ""
-	for _, slot := range d.Slots {
-		got += fmt.Sprintf("%s %d %d %v %v; ", slot.Policy, slot.Denials, slot.Shadowed, slot.Units, slot.Start.Equal(slot.Start.Truncate(10*time.Minute)))
-	}
-	if want := "p 6 1 12 true; p 7 2 14 true; q 5 1 10 true; "; got != want {
-		t.Errorf("%s\nwant %s", got, want)
+	for _, c := range []struct {
+		q    dashboard.DenialQuery
+		want string
+	}{
+		{dashboard.DenialQuery{Hours: 24}, "p 6 1 2 3 4 12; p 7 2 4 6 8 14; q 5 1 2 3 4 10; "},
+		{dashboard.DenialQuery{Hours: 1}, "p 7 2 4 6 8 14; q 5 1 2 3 4 10; "},
+		{dashboard.DenialQuery{Hours: 6, Ref: as("b")}, "p 4 1 2 3 4 8; "},
+		{dashboard.DenialQuery{Hours: 168, Ref: as("a")}, "p 7 1 2 3 4 14; p 6 1 2 3 4 12; p 3 1 2 3 4 6; q 5 1 2 3 4 10; "},
+		{dashboard.DenialQuery{Hours: 24, Ref: as("none")}, ""},
+	} {
+		d, err := s.Denials(t.Context(), c.q)
+		got := ""
+		for _, slot := range d.Slots {
+			got += fmt.Sprintf("%s %d %d %d %d %d %v; ", slot.Policy, slot.Denials, slot.Shadowed, slot.Blocked, slot.AboveBurst, slot.Overloaded, slot.Units)
+			if !slot.Start.Equal(slot.Start.Truncate(c.q.Slot())) || slot.Start.Before(c.q.From(d.At)) {
+				t.Errorf("%+v: a slot from %v", c.q, slot.Start)
+			}
+		}
+		if err != nil || got != c.want || d.Hours != c.q.Hours || d.SlotS != c.q.Slot().Seconds() {
+			t.Errorf("%+v: %s %+v, %v\nwant %s", c.q, got, d, err, c.want)
+		}
 	}
 }
 
@@ -310,7 +322,7 @@ func TestAway(t *testing.T) {
 		"History":  func() error { _, err := s.History(ctx, "", 1); return err },
 		"Keys":     func() error { _, err := s.Keys(ctx, dashboard.Query{Order: inspect.ByShare, Limit: 1}); return err },
 		"Key":      func() error { _, err := s.Key(ctx, as("k")); return err },
-		"Denials":  func() error { _, err := s.Denials(ctx); return err },
+		"Denials":  func() error { _, err := s.Denials(ctx, dashboard.DenialQuery{Hours: 24}); return err },
 		"Doctor":   func() error { _, err := s.Doctor(ctx); return err },
 		"Block":    func() error { return s.Block(ctx, on(as("k"), p), time.Hour) },
 		"Unblock":  func() error { _, err := s.Unblock(ctx, on(as("k"), p)); return err },
@@ -353,7 +365,7 @@ func TestReader(t *testing.T) {
 	})
 	s := open(t, reader, nil)
 	k, err := s.Key(t.Context(), as("k"))
-	if err != nil || len(k.Keys) != 1 || len(k.Denials) != 1 {
+	if err != nil || len(k.Keys) != 1 || len(k.Found.Denials) != 1 {
 		t.Errorf("%+v, %v", k, err)
 	}
 	for name, call := range map[string]func() error{
@@ -363,8 +375,11 @@ func TestReader(t *testing.T) {
 			_, err := s.Keys(t.Context(), dashboard.Query{Order: inspect.ByShare, Limit: 1})
 			return err
 		},
-		"Denials": func() error { _, err := s.Denials(t.Context()); return err },
-		"Doctor":  func() error { _, err := s.Doctor(t.Context()); return err },
+		"Denials": func() error {
+			_, err := s.Denials(t.Context(), dashboard.DenialQuery{Ref: as("k"), Hours: 24})
+			return err
+		},
+		"Doctor": func() error { _, err := s.Doctor(t.Context()); return err },
 	} {
 		if err := call(); err != nil {
 			t.Errorf("%s: %v", name, err)

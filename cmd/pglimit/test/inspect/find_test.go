@@ -366,9 +366,9 @@ func TestStrangersInInspect(t *testing.T) {
 			try("traces", err)
 		}
 	}
-	_, err := db.New().DashboardDenials(ctx, pool, 0)
+	_, err := db.New().DashboardDenials(ctx, pool, db.DashboardDenialsParams{SizeUs: 1})
 	try("denials of the dashboard", err)
-	_, err = db.New().DashboardKeyDenials(ctx, pool, db.DashboardKeyDenialsParams{Policies: []string{some.Policy}, Key: "k"})
+	_, err = db.New().DashboardKeyDenials(ctx, pool, db.DashboardKeyDenialsParams{SizeUs: 1, Key: "k"})
 	try("denials of a key of the dashboard", err)
 	_, _, err = i.PolicyAlgorithm(ctx, "k")
 	try("policy", err)

@@ -120,8 +120,13 @@ func (s *Source) addDenials() {
 				continue
 			}
 			slot := dashboard.DenialSlot{Start: start, Policy: policy, Denials: n, Units: float64(n)}
-			if policy == "checkout" {
+			switch policy {
+			case "checkout":
 				slot.Shadowed = n
+			case "login":
+				slot.Blocked = n * 3 / 4
+			case "budget":
+				slot.AboveBurst = n / 3
 			}
 			s.denials = append(s.denials, slot)
 		}

@@ -46,6 +46,7 @@ type Source struct {
 	policies  []limiter.StoredPolicy
 	history   []limiter.PolicyChange
 	overrides map[string]inspect.Override
+	applied   *limiter.Policies // policies and overrides, as limiters have them
 	// overrideCounts has the number of overrides of each policy.
 	overrideCounts map[string]int
 	reservations   map[string][]inspect.Reservation
@@ -68,6 +69,17 @@ func New(hostile bool) *Source {
 		s.checks = append(slices.Clone(checks), doctor.Check{Name: key, Verdict: 9, Message: key, Details: []string{key}, Fix: key})
 		o := limiter.Override{Policy: "login", Key: key, Unlimited: true}
 		s.history = slices.Insert(s.history, 0, limiter.PolicyChange{Version: 42, ChangedAt: Now, ChangedBy: key, Note: key, Name: "login", Key: key, OverrideAfter: &o})
+	}
+	edit := limiter.PolicyEdit{Set: s.policies}
+	for _, o := range s.overrides {
+		edit.SetOverrides = append(edit.SetOverrides, limiter.Override{Policy: o.Policy, Key: o.Key, Limit: o.Limit, Unlimited: o.Unlimited})
+	}
+	var err error
+	if s.applied, err = limiter.NewPolicies(); err == nil {
+		_, err = s.applied.Apply(context.Background(), edit)
+	}
+	if err != nil {
+		panic(err) // the sample is wrong
 	}
 	return s
 }
@@ -95,6 +107,13 @@ func (s *Source) Turn() {
 		r.UpdatedAt = new(r.UpdatedAt.Add(time.Duration(i*37%101) * time.Second))
 	}
 	s.denials[len(s.denials)-1].Denials += 5
+}
+
+// Deny adds denials of a policy to the last slot.
+func (s *Source) Deny(policy string, n int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.denials = append(s.denials, dashboard.DenialSlot{Start: s.now().Truncate(10 * time.Minute), Policy: policy, Denials: n, Units: float64(n)})
 }
 
 // Calls returns how often a method was called.
@@ -167,18 +186,42 @@ func copied(r inspect.Key) inspect.Key {
 	return r
 }
 
-// Denials returns the denials of the last day.
-func (s *Source) Denials(ctx context.Context) (dashboard.Denials, error) {
+// Denials returns the denials of a query.
+func (s *Source) Denials(ctx context.Context, q dashboard.DenialQuery) (dashboard.Denials, error) {
 	err := s.call(ctx, "Denials")
 	defer s.mu.Unlock()
-	return dashboard.Denials{At: s.now(), SlotS: 600, Slots: slices.Clone(s.denials)}, err
+	all := dashboard.Denials{At: s.now(), Hours: q.Hours, SlotS: q.Slot().Seconds(), Slots: []dashboard.DenialSlot{}}
+	slots := s.denials
+	if q.Key != "" {
+		slots = s.denialsOf(q.Key)
+	}
+	for _, d := range slots {
+		if !d.Start.Before(q.From(all.At)) {
+			d.Start = d.Start.Truncate(q.Slot())
+			all.Slots = append(all.Slots, d)
+		}
+	}
+	return all, err
+}
+
+// denialsOf spreads the denials of a key over the day.
+func (s *Source) denialsOf(key string) (slots []dashboard.DenialSlot) {
+	for _, r := range s.rows {
+		start := s.now().Truncate(10 * time.Minute)
+		for left := r.Denials; r.Key == key && left > 0; start = start.Add(-30 * time.Minute) {
+			n := left/2 + 1
+			left -= n
+			slots = append(slots, dashboard.DenialSlot{Start: start, Policy: r.Policy, Denials: n, Blocked: n / 3, Units: float64(n)})
+		}
+	}
+	return slots
 }
 
 // Key returns what is stored of a key.
 func (s *Source) Key(ctx context.Context, ref dashboard.Ref) (dashboard.Key, error) {
 	err := s.call(ctx, "Key")
 	defer s.mu.Unlock()
-	key := dashboard.Key{At: s.now(), Stored: ref.Key, Denials: []dashboard.DenialSlot{}}
+	key := dashboard.Key{At: s.now(), Stored: ref.Key}
 	key.Keys, key.Reservations, key.Overrides = []inspect.Key{}, append([]inspect.Reservation{}, s.reservations[ref.Key]...), []inspect.Override{}
 	if o, is := s.overrides[ref.Key]; is {
 		key.Overrides = append(key.Overrides, o)
@@ -188,13 +231,8 @@ func (s *Source) Key(ctx context.Context, ref dashboard.Ref) (dashboard.Key, err
 			continue
 		}
 		key.Keys = append(key.Keys, copied(r))
-		left := r.Denials
-		for start := s.now().Truncate(10 * time.Minute); left > 0; start = start.Add(-30 * time.Minute) {
-			n := left/2 + 1
-			left -= n
-			key.Denials = append(key.Denials, dashboard.DenialSlot{Start: start, Policy: r.Policy, Denials: n, Units: float64(n)})
-		}
 	}
+	key.Limits = dashboard.Limits(s.applied, key.Keys)
 	return key, err
 }
 

@@ -2,7 +2,7 @@
 
 import { call } from "./api.js";
 import { h } from "./dom.js";
-import { algorithm, algorithms } from "./format.js";
+import { algorithm, algorithms, keyText } from "./format.js";
 
 const durations = [["1m", "1 minute"], ["10m", "10 minutes"], ["1h", "1 hour"], ["24h", "1 day"], ["168h", "7 days"], ["720h", "30 days"], ["", "Another time"]];
 
@@ -41,6 +41,7 @@ const field = (label, control) => h("label", { class: "field" }, label, control)
 export async function act(button, ref, say) {
   const { do: verb, policy, algorithm: a, text } = button.dataset;
   if (button.getAttribute("aria-disabled")) return false;
+  const name = ref.key && keyText(ref.key, true);
   const where = policy && `under ${policy}, ${algorithm(a)}`;
   switch (verb) {
     case "copy":
@@ -59,7 +60,7 @@ export async function act(button, ref, say) {
     }
     case "reset":
       return ask({
-        title: "Reset the key?",
+        title: ["Reset ", name, "?"],
         text: `This deletes what the key has used ${where}, and its block. It cannot be undone.`,
         yes: "Reset",
         send: async () => {
@@ -73,7 +74,7 @@ export async function act(button, ref, say) {
       const select = h("select", { name: "for" }, durations.map(([value, name]) => h("option", { value, selected: value === "10m" }, name)));
       select.addEventListener("change", () => (custom.hidden = select.value !== ""));
       return ask({
-        title: "Block the key?",
+        title: ["Block ", name, "?"],
         text: where ? `All its requests ${where} are denied until then.` : "All its requests under the policy are denied until then.",
         yes: "Block",
         fields: [

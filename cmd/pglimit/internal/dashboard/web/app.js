@@ -24,14 +24,14 @@ function shown(hash) {
   const text = rest && (page === "policies" ? plain(rest) : decode(rest));
   switch (page) {
     case "":
-      return { view: overview, nav: "overview" };
+      return { view: overview, nav: "overview", ...overview.params(new URLSearchParams(query)) };
     case "policies":
       return rest ? { view: policy, nav: "policies", name: text ?? rest } : { view: policies, nav: "policies" };
     case "keys":
       return { view: keys, nav: "keys", ...keys.params(new URLSearchParams(query)) };
     case "key": // as the tables have it
     case "find": // as a caller has it
-      return text ? { view: key, nav: "keys", key: text, stored: page === "key" } : { view: nowhere };
+      return text ? { view: key, nav: "keys", key: text, stored: page === "key", ...key.params(new URLSearchParams(query)) } : { view: nowhere };
     case "doctor":
       return { view: doctorPage, nav: "doctor" };
   }
@@ -116,7 +116,7 @@ async function refresh() {
 // Reads what the server is, which may be another after an outage.
 async function meet() {
   setup = await call("setup");
-  const rights = setup.write ? " · changes are allowed" : hasToken() ? " · no changes: the token of this tab is not valid any more, so open the URL that pglimit dashboard --write printed" : "";
+  const rights = setup.write ? " · you can make changes" : hasToken() ? " · no changes: the token of this tab is not valid any more, so open the URL that pglimit dashboard --write printed" : "";
   const text = `${setup.database} · ${setup.version}${rights}`;
   if (element("database").textContent !== text) element("database").textContent = text;
 }
@@ -158,7 +158,7 @@ addEventListener("scroll", () => {
 }, { passive: true });
 addEventListener("hashchange", go);
 document.addEventListener("visibilitychange", () => (document.hidden ? clearTimeout(timer) : refresh()));
-new ResizeObserver(() => at?.view === overview && paint()).observe(main);
+new ResizeObserver(() => at && paint()).observe(main);
 
 document.addEventListener("click", async (e) => {
   const button = e.target.closest("[data-do]");
@@ -166,6 +166,12 @@ document.addEventListener("click", async (e) => {
   if (button.dataset.do === "skip") {
     e.preventDefault();
     main.focus();
+    return;
+  }
+  if (button.dataset.do === "span") {
+    history.replaceState(history.state, "", `${(location.hash || "#/").split("?")[0]}?hours=${button.dataset.hours}`);
+    at = route();
+    refresh();
     return;
   }
   failed = "";

@@ -1,7 +1,7 @@
 // The overview: the doctor's summary, denials over time, and the keys that are limited most.
 
 import { call } from "./api.js";
-import { chart } from "./chart.js";
+import { chart, hoursOf } from "./chart.js";
 import { h } from "./dom.js";
 import { check, empty, keysTable, panel, tally, worstFirst } from "./parts.js";
 
@@ -28,15 +28,16 @@ async function summary() {
 
 export const overview = {
   title: () => "Overview",
-  async load() {
-    const [denials, denied, checks] = await Promise.all([call("denials"), call("keys", { order: "denials", limit: 10 }), summary()]);
+  params: (query) => ({ hours: hoursOf(query) }),
+  async load({ hours }) {
+    const [denials, denied, checks] = await Promise.all([call("denials", { hours }), call("keys", { order: "denials", limit: 10 }), summary()]);
     const keys = denied.rows.length ? denied : await call("keys", { order: "share", limit: 10 });
     return { denials, keys, checks };
   },
   render({ denials, keys, checks }, { width }) {
     const bad = worstFirst(checks).filter((c) => !["ok", "unchecked"].includes(c.verdict));
     return h("div", { class: "panels" },
-      panel("Denials over time", true, denials.slots.length ? chart(denials, width) : empty("None are counted in the last 24 hours. Programs with a DenialLog count theirs, and SQL functions those of policies with count_denials.")),
+      panel("Denials over time", true, chart(denials, width, "Programs with a DenialLog count theirs, and SQL functions those of policies with count_denials.")),
       panel("Doctor", true, h("p", null, tally(checks), ". ", h("a", { href: "#/doctor" }, "All checks")), bad.length > 0 && h("ul", { class: "list" }, bad.map(check))),
       panel("Most limited keys", true, keys.rows.length ? keysTable("Most limited keys", keys) : empty("No key has a row yet."), h("p", null, h("a", { href: "#/keys" }, "All keys"))),
     );

@@ -10,7 +10,7 @@ export function panel(title, wide, ...content) {
 
 export const empty = (text) => h("p", { class: "quiet" }, text);
 
-/** Returns a table that is a list of blocks on narrow screens. A column is [name, cell of a row, "number" or ""]; the first is the row's header. */
+/** Returns a table that is a list on narrow screens. A column is [name, cell of a row, class]; the first is the row's header. In a list, "plain" has no name, and "lead" is right after the header. */
 export function table(label, columns, rows, id) {
   // The roles are those that the elements lose when they are not displayed as a table.
   return h("table", { class: "wide", role: "table", "aria-label": label },
@@ -37,12 +37,12 @@ export function state(row, now) {
 export function keysTable(label, { rows, at }) {
   return table(label, [
     ["Key", (r) => keyLink(r.key)],
-    ["Policy", (r) => [policyLink(r.policy), " ", h("span", { class: "quiet small" }, algorithm(r.algorithm))]],
-    ["In use", share],
+    ["Policy", (r) => [policyLink(r.policy), " ", h("span", { class: "algorithm quiet small" }, algorithm(r.algorithm))], "plain"],
+    ["In use", share, "plain lead"],
     ["Units", (r) => (r.burst === null ? "–" : `${number(r.level)} of ${number(r.burst)}`), "number"],
-    ["Denials, a day", (r) => number(r.denials), "number"],
-    ["Last request", (r) => when(r.updated_at, at)],
-    ["State", (r) => state(r, at)],
+    ["Denials (24 h)", (r) => number(r.denials), "number"],
+    ["Last request", (r) => when(r.updated_at, at), "plain"],
+    ["State", (r) => state(r, at), "plain"],
   ], rows, (r) => [r.policy, r.algorithm, r.key].join("\n"));
 }
 
