@@ -200,20 +200,6 @@ func (q *Queries) InspectDenied(ctx context.Context, db DBTX, arg InspectDeniedP
 	return items, nil
 }
 
-const InspectPolicy = `-- name: InspectPolicy :one
-SELECT p.algorithm FROM pglimit_policy AS p WHERE p.name = $1::text
-`
-
-// InspectPolicy returns the algorithm of a policy that lives in the database, or no row.
-//
-// Index: the primary key. Locks nothing.
-func (q *Queries) InspectPolicy(ctx context.Context, db DBTX, name string) (string, error) {
-	row := db.QueryRow(ctx, InspectPolicy, name)
-	var algorithm string
-	err := row.Scan(&algorithm)
-	return algorithm, err
-}
-
 const ResetReservations = `-- name: ResetReservations :execrows
 WITH found AS MATERIALIZED (
     SELECT h.policy, h.key, h.id FROM pglimit_reservation AS h

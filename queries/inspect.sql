@@ -1,8 +1,3 @@
--- name: InspectPolicy :one
--- InspectPolicy returns the algorithm of a policy that lives in the database, or no row.
---
--- Index: the primary key. Locks nothing.
-SELECT p.algorithm FROM pglimit_policy AS p WHERE p.name = sqlc.arg(name)::text;
 
 -- name: InspectDenied :many
 -- InspectDenied returns up to max_rows keys with denials in slots from from_us on, the last

@@ -43,16 +43,17 @@ type change struct {
 	lasts      time.Duration // of a block
 	do         func(*inspect.Inspector, context.Context, []inspect.Target, inspect.Options) ([]inspect.Count, error)
 	// more changes what is not among the targets, after them.
-	more func(context.Context, *inspect.Inspector, []inspect.Target) ([]inspect.Count, error)
+	more func([]inspect.Target) ([]inspect.Count, error)
 }
 
 // changeResult is the JSON of a change.
 type changeResult struct {
-	Verb   string  `json:"verb"`
-	Key    string  `json:"key"`
-	Prefix bool    `json:"prefix"`
-	Part   bool    `json:"part"`
-	For    float64 `json:"for_s,omitempty"`
+	Verb   string        `json:"verb"`
+	Key    string        `json:"key"`
+	Prefix bool          `json:"prefix"`
+	Part   bool          `json:"part"`
+	Match  limiter.Match `json:"match,omitempty"` // of stored blocks: pattern or cidr
+	For    float64       `json:"for_s,omitempty"`
 	// Found reports whether there was something to change: a row or, for unblock, a block.
 	Found   bool            `json:"found"`
 	Rows    int64           `json:"rows"`
@@ -117,7 +118,7 @@ func (c *change) run(cmd *cobra.Command, db *connect.Database, out *cli.Output, 
 	counts, err := c.do(i, ctx, targets, inspect.Options{Progress: changeProgress(cmd.ErrOrStderr())})
 	if err == nil && c.more != nil {
 		var more []inspect.Count
-		more, err = c.more(ctx, i, targets)
+		more, err = c.more(targets)
 		counts = append(counts, more...)
 	}
 	if err != nil {
@@ -126,13 +127,21 @@ func (c *change) run(cmd *cobra.Command, db *connect.Database, out *cli.Output, 
 		}
 		return cli.LimiterError(err)
 	}
+	return c.report(cmd, out, key, len(targets), counts)
+}
+
+// report prints what was done.
+func (c *change) report(cmd *cobra.Command, out *cli.Output, key string, targets int, counts []inspect.Count) error {
 	r := changeResult{Verb: c.verb, Key: key, Prefix: c.prefix, Part: c.part, For: c.lasts.Seconds(), Found: len(counts) > 0, Changed: counts}
+	if c.pattern || c.cidr {
+		r.Match = c.match()
+	}
 	for _, n := range counts {
 		r.Rows += n.Rows
 	}
 	if !r.Found {
 		r.Changed = []inspect.Count{}
-		return out.Answer(cmd, false, r, "nothing to "+c.verb+": "+c.nothing(key, len(targets))+"\n")
+		return out.Answer(cmd, false, r, "nothing to "+c.verb+": "+c.nothing(key, targets)+"\n")
 	}
 	return out.Answer(cmd, true, r, c.text(key, counts))
 }
@@ -143,7 +152,7 @@ func (c *change) nothing(key string, targets int) string {
 	switch {
 	case c.traces:
 		what = "trace"
-	case c.verb == "unblock" && targets > 0:
+	case c.verb == "unblock" && (targets > 0 || c.pattern || c.cidr):
 		what = "block"
 	}
 	why := fmt.Sprintf("no %s of %s %s", what, c.subject(key), c.where())
@@ -228,6 +237,7 @@ PGLIMIT_KEY_SECRET.`
 type selection struct {
 	name, algorithm string
 	prefix, part    bool
+	pattern, cidr   bool // of registerMatch
 }
 
 // many reports whether the flags select several keys.
@@ -249,6 +259,29 @@ func (s *selection) registerPrefix(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&s.prefix, "prefix", false, "all keys that begin with KEY")
 	cmd.Flags().BoolVar(&s.part, "part", false, "all keys in which KEY is one of the parts")
 	cmd.MarkFlagsMutuallyExclusive("prefix", "part")
+}
+
+// registerMatch adds --pattern and --cidr to the flags of registerPrefix.
+func (s *selection) registerMatch(cmd *cobra.Command) {
+	cmd.Flags().BoolVar(&s.pattern, "pattern", false, "all keys that match KEY: * is any characters, and ? any one")
+	cmd.Flags().BoolVar(&s.cidr, "cidr", false, "all keys that are an address in the network KEY, or end in one")
+	cmd.MarkFlagsMutuallyExclusive("prefix", "pattern", "cidr")
+	if cmd.Flags().Lookup("part") != nil {
+		cmd.MarkFlagsMutuallyExclusive("part", "pattern", "cidr")
+	}
+}
+
+// match returns what an override has for the flags.
+func (s *selection) match() limiter.Match {
+	switch {
+	case s.prefix:
+		return limiter.MatchPrefix
+	case s.pattern:
+		return limiter.MatchPattern
+	case s.cidr:
+		return limiter.MatchCIDR
+	}
+	return ""
 }
 
 // policy returns a policy with the names in the flags, for the verbs that need no limit. An
@@ -325,6 +358,12 @@ func (s *selection) subject(key string) string {
 	}
 	if s.part {
 		return "keys with the part " + printable.Shown(key)
+	}
+	if s.pattern {
+		return "keys that match " + printable.Shown(key)
+	}
+	if s.cidr {
+		return "keys in the network " + printable.Shown(key)
 	}
 	return printable.Shown(key)
 }

@@ -20,7 +20,7 @@ import (
 func newOverride(db *connect.Database, out *cli.Output) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "override",
-		Short: "Give one key another limit, or none",
+		Short: "Give one key another limit, or none, or exempt many",
 		Long: `Give one key of a policy another limit or burst, or none, until a date. Programs
 that pass limiter.Config.Policies, the SQL functions by name and commands with
 --policy use it within a second.
@@ -28,6 +28,7 @@ that pass limiter.Config.Policies, the SQL functions by name and commands with
 If the application hashes its keys, set ` + connect.KeySecretEnv + ` to its secret: the
 database then has the key's hash, and list shows that.`,
 		Example: `  pglimit override set alice --policy login --limit 100 --until 2027-01-31 --note trial
+  pglimit override set 10.0.0.0/8 --cidr --policy login --unlimited --note office
   pglimit override list --policy login`,
 	}
 	cmd.AddCommand(newOverrideSet(db, out), newOverrideGet(db, out), newOverrideList(db, out), newOverrideDelete(db, out))
@@ -38,35 +39,55 @@ database then has the key's hash, and list shows that.`,
 // --policy names: before, which is nil if there is none.
 func overrideCommand(db *connect.Database, cmd *cobra.Command, run func(cmd *cobra.Command, policies *limiter.Policies, of limiter.Override, before *limiter.Override) error) *cobra.Command {
 	var policy string
+	var s selection
 	cmd.Args = cobra.ExactArgs(1)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if policy == "" {
 			return errors.New("--policy is missing: name the policy, such as --policy login")
 		}
 		return db.WithPolicies(cmd, func(policies *limiter.Policies) error {
-			all, err := policies.Overrides(cmd.Context(), policy)
+			of := limiter.Override{Policy: policy, Key: args[0], Match: s.match()}
+			before, err := findOverride(cmd, policies, of)
 			if err != nil {
-				return cli.LimiterError(err)
+				return err
 			}
-			key := keys.Stored(args[0], connect.KeySecret())
-			var before *limiter.Override
-			if i := slices.IndexFunc(all, func(o limiter.Override) bool { return o.Key == key }); i >= 0 {
-				before = &all[i]
-			}
-			return run(cmd, policies, limiter.Override{Policy: policy, Key: args[0]}, before)
+			return run(cmd, policies, of, before)
 		})
 	}
 	cmd.Flags().StringVar(&policy, "policy", "", "`name` of the policy")
+	cmd.Flags().BoolVar(&s.prefix, "prefix", false, "all keys that begin with KEY")
+	s.registerMatch(cmd)
 	return cmd
+}
+
+// findOverride returns the override that the database has for what of names, or nil.
+func findOverride(cmd *cobra.Command, policies *limiter.Policies, of limiter.Override) (*limiter.Override, error) {
+	all, err := policies.Overrides(cmd.Context(), of.Policy)
+	if of.Match == "" {
+		of.Key = keys.Stored(of.Key, connect.KeySecret())
+	}
+	if i := slices.IndexFunc(all, func(o limiter.Override) bool { return o.Key == of.Key && o.Match == of.Match }); i >= 0 {
+		return &all[i], nil
+	}
+	return nil, cli.LimiterError(err)
 }
 
 // noOverride answers that there is no override of that policy and key.
 func noOverride(cmd *cobra.Command, out *cli.Output, of limiter.Override) error {
-	return out.Answer(cmd, false, overrideAnswer(of, false), fmt.Sprintf("there is no override of %s for %s: `pglimit override list` lists them\n", of.Policy, printable.Shown(of.Key)))
+	return out.Answer(cmd, false, overrideAnswer(of, false), fmt.Sprintf("there is no %s: `pglimit override list` lists them\n", nameOf(of)))
 }
 
 func overrideAnswer(of limiter.Override, found bool) map[string]any {
-	return map[string]any{"policy": of.Policy, "key": of.Key, "found": found}
+	answer := map[string]any{"policy": of.Policy, "key": of.Key, "found": found}
+	if of.Match != "" {
+		answer["match"] = of.Match
+	}
+	return answer
+}
+
+// nameOf names an override for a sentence.
+func nameOf(of limiter.Override) string {
+	return fmt.Sprintf("override of %s for %s%s", of.Policy, policyfile.MatchText(of.Match), printable.Shown(of.Key))
 }
 
 // overrideSet is the answer of set in JSON.
@@ -97,22 +118,22 @@ from now such as 30d.
 the policy's burst changes in proportion to the limit.
 
 --unlimited lets all requests of the key pass, also while it is blocked, and counts
-none. At most 100,000 overrides can be set.`,
+none. With --prefix, --pattern or --cidr it does so for many keys, also those to
+come, and exempts them from blocks that pglimit block made with such a flag. A
+policy can have 1,000 of both. At most 100,000 overrides can be set.`,
 		Example: `  pglimit override set alice --policy login --limit 100 --until 2027-01-31 --note trial
   pglimit override set monitoring --policy api --unlimited
-  pglimit override set big-customer --policy api --limit 10x`,
+  pglimit override set big-customer --policy api --limit 10x
+  pglimit override set 10.0.0.0/8 --cidr --policy api --unlimited --note office`,
 		PreRunE: func(cmd *cobra.Command, _ []string) error { // wrong flags need no database
 			set.Unlimited, set.Note = unlimited, note
 			given := cmd.Flags().Changed
 			if given("shadow") {
 				set.Shadow = &shadow
 			}
-			if given("until") {
-				end, err := policyfile.ParseUntil(until, time.Now())
-				if err != nil {
-					return fmt.Errorf("--until is %.80q: %w", until, err)
-				}
-				set.Until = end.UTC()
+			var err error
+			if set.Until, err = untilFlag(until, time.Time{}); err != nil {
+				return err
 			}
 			if given("limit") {
 				set.Limit = &limit.units
@@ -129,25 +150,8 @@ none. At most 100,000 overrides can be set.`,
 			return nil
 		},
 	}, func(cmd *cobra.Command, policies *limiter.Policies, o limiter.Override, before *limiter.Override) error {
-		set.Policy, set.Key = o.Policy, o.Key
-		o = set
-		change := policyfile.ChangeOverride(before, &o)
-		change.Key = o.Key // before has the key as it is stored
-		if len(change.Fields) == 0 {
-			return out.Print(cmd, overrideSet{*before, change.Fields, policies.Version()}, fmt.Sprintf("the override of %s for %s is so already\n", o.Policy, printable.Shown(o.Key)))
-		}
-		version, err := policies.Apply(cmd.Context(), limiter.PolicyEdit{SetOverrides: []limiter.Override{o}})
-		if err != nil {
-			return cli.LimiterError(err)
-		}
-		if _, err := policies.Get(o.Policy); err != nil {
-			fmt.Fprintf(cmd.ErrOrStderr(), "pglimit: the database has no policy %s: the override applies to programs that were compiled with one\n", o.Policy)
-		}
-		var text strings.Builder
-		policyfile.WriteText(&text, []policyfile.Change{change})
-		fmt.Fprintf(&text, "version %d\n", version)
-		o.Version = version
-		return out.Print(cmd, overrideSet{o, change.Fields, version}, text.String())
+		set.Policy, set.Key, set.Match = o.Policy, o.Key, o.Match
+		return setOverride(cmd, out, policies, set, before)
 	})
 	flags := cmd.Flags()
 	flags.Var(&limit, "limit", "`units` allowed per period, or a multiple of the policy's, such as 10x")
@@ -157,6 +161,39 @@ none. At most 100,000 overrides can be set.`,
 	flags.StringVar(&until, "until", "", "the last `day`: 2027-01-31, friday, or 30d; or a time such as 2027-01-31T18:00:00Z; default: none")
 	flags.StringVar(&note, "note", "", "why, for the history: a `text` of up to 1,000 characters")
 	return cmd
+}
+
+// untilFlag returns the end that --until names, or other without it.
+func untilFlag(until string, other time.Time) (time.Time, error) {
+	if until == "" {
+		return other, nil
+	}
+	end, err := policyfile.ParseUntil(until, time.Now())
+	if err != nil {
+		return end, fmt.Errorf("--until is %.80q: %w", until, err)
+	}
+	return end.UTC(), nil
+}
+
+// setOverride stores an override instead of before, which is nil if there is none.
+func setOverride(cmd *cobra.Command, out *cli.Output, policies *limiter.Policies, o limiter.Override, before *limiter.Override) error {
+	change := policyfile.ChangeOverride(before, &o)
+	change.Key = o.Key // before has the key as it is stored
+	if len(change.Fields) == 0 {
+		return out.Print(cmd, overrideSet{*before, change.Fields, policies.Version()}, "the "+nameOf(o)+" is so already\n")
+	}
+	version, err := policies.Apply(cmd.Context(), limiter.PolicyEdit{SetOverrides: []limiter.Override{o}})
+	if err != nil {
+		return cli.LimiterError(err)
+	}
+	if _, err := policies.Get(o.Policy); err != nil {
+		fmt.Fprintf(cmd.ErrOrStderr(), "pglimit: the database has no policy %s: the override applies to programs that were compiled with one\n", o.Policy)
+	}
+	var text strings.Builder
+	policyfile.WriteText(&text, []policyfile.Change{change})
+	fmt.Fprintf(&text, "version %d\n", version)
+	o.Version = version
+	return out.Print(cmd, overrideSet{o, change.Fields, version}, text.String())
 }
 
 func newOverrideGet(db *connect.Database, out *cli.Output) *cobra.Command {
@@ -278,7 +315,7 @@ Exit code 1: there is none.`,
 		Example: `  pglimit override delete alice --policy login --note "the trial is over"
   pglimit override delete alice --policy login --yes`,
 	}, func(cmd *cobra.Command, policies *limiter.Policies, of limiter.Override, before *limiter.Override) error {
-		what := fmt.Sprintf("override of %s for %s", of.Policy, printable.Shown(of.Key))
+		what := nameOf(of)
 		if before != nil && !yes {
 			if err := cli.Confirm(cmd, fmt.Sprintf("delete the %s: %s?", what, overrideText(*before))); err != nil {
 				return err

@@ -58,16 +58,6 @@ func (f Filter) check() error {
 // table returns the table of an algorithm.
 func table(a algorithm.Name) string { return "pglimit_" + string(a) }
 
-// PolicyAlgorithm returns the algorithm of a policy that lives in the database, and
-// whether there is one of that name.
-func (i *Inspector) PolicyAlgorithm(ctx context.Context, name string) (a algorithm.Name, found bool, err error) {
-	text, err := queries.InspectPolicy(ctx, i.pool, name)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return "", false, nil
-	}
-	return algorithm.Name(text), err == nil, exec.Translate(err, false)
-}
-
 // read runs f in a transaction that only reads, from one snapshot, and for at most
 // Patience for each statement.
 func (i *Inspector) read(ctx context.Context, f func(pgx.Tx) error) error {

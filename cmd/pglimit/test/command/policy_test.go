@@ -98,6 +98,63 @@ func TestPolicyCommands(t *testing.T) {
 	}
 }
 
+// TestStoredBlocks: a block of a stored policy needs its name only, holds for keys to come, is in
+// the history, and unblock deletes it.
+func TestStoredBlocks(t *testing.T) {
+	t.Parallel()
+	address := bed.NewDatabase(t)
+	run := func(wantCode int, want string, args ...string) {
+		t.Helper()
+		code, stdout, stderr := bed.Pglimit(t, address, args...)
+		if code != wantCode || !strings.Contains(stdout+stderr, want) {
+			t.Errorf("%q: exit code %d, stdout %q, stderr %q; want %d and %q", args, code, stdout, stderr, wantCode, want)
+		}
+	}
+	run(0, "", "policy", "set", "login", "--limit", "9", "--period", "1h")
+	run(0, "+ override of login for \"alice\"\n    blocked: true\n    until: 2127-01-31\nversion 2\n", "block", "alice", "--policy", "login", "--until", "2127-01-31")
+	run(0, "so already", "block", "alice", "--policy", "login", "--until", "2127-01-31")
+	run(0, "~ override of login for \"alice\"\n    until: 2127-01-31 → default\n", "block", "alice", "--policy", "login")
+	run(0, "+ override of login for prefix \"bot-\"\n    blocked: true\n", "block", "bot-", "--prefix", "--policy", "login", "1h")
+	run(0, "pattern \"*@spam.example\"", "block", "*@spam.example", "--pattern", "--policy", "login", "--note", "spam")
+	run(0, "cidr \"203.0.113.0/24\"", "block", "203.0.113.0/24", "--cidr", "--policy", "login")
+	run(0, "unlimited: true", "override", "set", "203.0.113.128/25", "--cidr", "--policy", "login", "--unlimited")
+	for key, want := range map[string]string{"alice": "the block has no end", "bot-1": "denied (blocked): retry after", "a@spam.example": "the block has no end", "bob:203.0.113.9": "the block has no end"} {
+		run(1, want, "allow", "--policy", "login", key)
+		run(1, `"reason": "blocked"`, "check", "--policy", "login", "--json", key)
+	}
+	run(0, "allowed", "allow", "--policy", "login", "203.0.113.200")
+	run(0, "*@spam.example    pattern blocked  ", "override", "list", "--policy", "login")
+	run(0, "match: pattern\n    blocked: true\n    note: spam\n", "override", "get", "*@spam.example", "--pattern", "--policy", "login")
+	run(1, "there is no override of login for prefix *@spam.example", "override", "get", "*@spam.example", "--prefix", "--policy", "login")
+	run(2, `Override.Key "203.0.113.7/24": must be a network such as 203.0.113.0/24 or 2001:db8::/32; this address is in 203.0.113.0/24`, "block", "203.0.113.7/24", "--cidr", "--policy", "login")
+	run(2, "--until excludes DURATION", "block", "alice", "1h", "--policy", "login", "--until", "friday")
+	run(0, "", "override", "set", "vip", "--policy", "login", "--limit", "10x")
+	run(2, "vip has another override of login: limit 10x. Delete it first", "block", "vip", "--policy", "login")
+	run(0, "allowed", "allow", "--policy", "login", "vip")
+	run(0, "blocked vip for 1h (login, token_bucket)", "block", "vip", "1h", "--policy", "login", "--algorithm", "token_bucket")
+	run(0, "unblocked vip (login, token_bucket)", "unblock", "vip")
+	run(0, `"match": "cidr"`, "unblock", "203.0.113.0/24", "--cidr", "--json")
+	run(0, "unblocked alice:\nlogin  -  1 override\n", "unblock", "alice", "--note", "over")
+	run(1, "nothing to unblock: no row of bot- under policy login", "unblock", "bot-", "--policy", "login") // one key
+	run(0, "unblocked keys that begin with bot-:\nlogin  -  1 override\n", "unblock", "bot-", "--prefix", "--yes")
+	run(0, "keys that match *@spam.example:", "unblock", "*@spam.example", "--pattern", "--policy", "login")
+	run(0, "allowed", "allow", "--policy", "login", "bob:203.0.113.9")
+	run(0, "- override of login for pattern \"*@spam.example\"", "policy", "history", "login")
+	run(0, ": over\n- override of login for \"alice\"", "policy", "history", "login")
+	// Where keys are hashed, one key is, and what stands for many is not.
+	for _, args := range [][]string{{"block", "alice", "--policy", "login"}, {"block", "bot-", "--prefix", "--policy", "login"}, {"unblock", "alice"}, {"unblock", "bot-", "--prefix"}} {
+		cmd := bed.Command(t, address, args...)
+		cmd.Env = append(cmd.Environ(), "PGLIMIT_KEY_SECRET=a secret of more than 16 bytes")
+		if out, err := cmd.CombinedOutput(); err != nil || strings.Contains(string(out), "nothing") {
+			t.Errorf("%q: %v, %s", args, err, out)
+		}
+	}
+	run(0, `"overrides": [
+    {
+      "policy": "login",
+      "key": "203.0.113.128/25",`, "override", "list", "--json")
+}
+
 // TestPolicyFiles: import shows and makes what diff shows, all or nothing, and export writes
 // what import reads.
 func TestPolicyFiles(t *testing.T) {
@@ -125,13 +182,15 @@ func TestPolicyFiles(t *testing.T) {
 - {name: budget, algorithm: fixed_window, limit: 1000, calendar: month, time_zone: Europe/Vienna, note: "per account"}
 overrides:
 - {policy: login, key: alice, limit: 100}
+- {policy: login, key: bot-, match: prefix, blocked: true, note: attack}
+- {policy: login, key: bot-, match: pattern, unlimited: true}
 - {policy: login, key: bob, limit: 100, until: 2020-01-31}
 `)
 	run(1, "left out 1 override that ended before now", "", "policy", "diff", file)
 	run(1, "+ policy login", "", "policy", "diff", file)
 	run(1, "nothing was changed", "n\n", "policy", "import", file)
 	run(1, "+ policy login", "", "policy", "diff", file)
-	run(0, "3 changes made", "yes\n", "policy", "import", file)
+	run(0, "5 changes made", "yes\n", "policy", "import", file)
 	run(0, "no changes", "", "policy", "diff", "--prune", file)
 	run(0, "no changes", "", "policy", "import", file)
 	for _, format := range [][]string{{"policy", "export"}, {"policy", "export", "--json"}} {

@@ -370,8 +370,6 @@ func TestStrangersInInspect(t *testing.T) {
 	try("denials of the dashboard", err)
 	_, err = db.New().DashboardKeyDenials(ctx, pool, db.DashboardKeyDenialsParams{SizeUs: 1, Key: "k"})
 	try("denials of a key of the dashboard", err)
-	_, _, err = i.PolicyAlgorithm(ctx, "k")
-	try("policy", err)
 	for what, f := range map[string]inspect.Filter{"all": {}, "one": some} {
 		_, err := i.WithPart(ctx, "k", f, 1000, nil)
 		try("keys with a part", err)
