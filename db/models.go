@@ -163,6 +163,7 @@ type PglimitPolicy struct {
 	Burst        *float64
 	TickS        float64
 	BlockForS    float64
+	LocalShare   float64
 	MaxTTLS      float64
 	Version      int64
 	ChangedAt    pgtype.Timestamptz

@@ -312,7 +312,7 @@ func (q *Queries) OverridesUpdate(ctx context.Context, db DBTX, arg OverridesUpd
 
 const Policies = `-- name: Policies :many
 SELECT p.name, p.algorithm, p.limit_units, coalesce(p.period_s, 0::float8)::float8 AS period_s, coalesce(p.burst, 0::float8)::float8 AS burst, p.tick_s, p.block_for_s,
-       p.max_ttl_s, p.aligned, p.shadow, p.askers, p.count_denials, p.calendar, p.time_zone, p.durability, p.on_error, p.note, p.version, p.changed_by,
+       p.max_ttl_s, p.aligned, p.shadow, p.askers, p.count_denials, p.calendar, p.time_zone, p.durability, p.on_error, p.local_share, p.note, p.version, p.changed_by,
        (date_part('epoch'::text, p.changed_at) * 1000000::float8)::bigint AS changed_at_us
 FROM pglimit_policy AS p
 ORDER BY p.name
@@ -335,6 +335,7 @@ type PoliciesRow struct {
 	TimeZone     string
 	Durability   string
 	OnError      string
+	LocalShare   float64
 	Note         string
 	Version      int64
 	ChangedBy    string
@@ -370,6 +371,7 @@ func (q *Queries) Policies(ctx context.Context, db DBTX) ([]PoliciesRow, error) 
 			&i.TimeZone,
 			&i.Durability,
 			&i.OnError,
+			&i.LocalShare,
 			&i.Note,
 			&i.Version,
 			&i.ChangedBy,
@@ -498,11 +500,11 @@ func (q *Queries) PolicyHistory(ctx context.Context, db DBTX, arg PolicyHistoryP
 }
 
 const PolicyInsert = `-- name: PolicyInsert :exec
-INSERT INTO pglimit_policy (algorithm, limit_units, period_s, burst, tick_s, block_for_s, max_ttl_s, aligned, shadow, askers, count_denials, calendar, time_zone, durability, on_error, note, name)
+INSERT INTO pglimit_policy (algorithm, limit_units, period_s, burst, tick_s, block_for_s, max_ttl_s, aligned, shadow, askers, count_denials, calendar, time_zone, durability, on_error, local_share, note, name)
 VALUES ($1::text, $2::float8, nullif($3::float8, 0::float8),
         nullif($4::float8, 0::float8), $5::float8, $6::float8, $7::float8,
         $8::bool, $9::bool, $10::bool, $11::bool, $12::text, $13::text,
-        $14::text, $15::text, $16::text, $17::text)
+        $14::text, $15::text, $16::float8, $17::text, $18::text)
 `
 
 type PolicyInsertParams struct {
@@ -521,6 +523,7 @@ type PolicyInsertParams struct {
 	TimeZone     string
 	Durability   string
 	OnError      string
+	LocalShare   float64
 	Note         string
 	Name         string
 }
@@ -545,6 +548,7 @@ func (q *Queries) PolicyInsert(ctx context.Context, db DBTX, arg PolicyInsertPar
 		arg.TimeZone,
 		arg.Durability,
 		arg.OnError,
+		arg.LocalShare,
 		arg.Note,
 		arg.Name,
 	)
@@ -579,8 +583,8 @@ SET algorithm = $1::text, limit_units = $2::float8, period_s = nullif($3::float8
     max_ttl_s = $7::float8, aligned = $8::bool, shadow = $9::bool, askers = $10::bool,
     count_denials = $11::bool,
     calendar = $12::text, time_zone = $13::text, durability = $14::text,
-    on_error = $15::text, note = $16::text
-WHERE p.name = $17::text
+    on_error = $15::text, local_share = $16::float8, note = $17::text
+WHERE p.name = $18::text
 `
 
 type PolicyUpdateParams struct {
@@ -599,6 +603,7 @@ type PolicyUpdateParams struct {
 	TimeZone     string
 	Durability   string
 	OnError      string
+	LocalShare   float64
 	Note         string
 	Name         string
 }
@@ -624,6 +629,7 @@ func (q *Queries) PolicyUpdate(ctx context.Context, db DBTX, arg PolicyUpdatePar
 		arg.TimeZone,
 		arg.Durability,
 		arg.OnError,
+		arg.LocalShare,
 		arg.Note,
 		arg.Name,
 	)

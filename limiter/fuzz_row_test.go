@@ -77,17 +77,17 @@ func FuzzStoredPolicyText(f *testing.F) {
 // FuzzPolicyRow: a row of pglimit_policy is refused as ErrInvalid, or it is a valid policy
 // that is stored as the same row.
 func FuzzPolicyRow(f *testing.F) {
-	f.Add("a", "token_bucket", 5.0, 60.0, 10.0, 0.0, 0.0, 86400.0, uint8(0), "", "", "durable", "fail_closed", "note")
-	f.Add("a", "fixed_window", 5.0, 0.0, 0.0, 0.0, 0.0, 1.0, uint8(6), "month", "Europe/Vienna", "relaxed", "fail_open", "")
-	f.Add("a", "fixed_window", 5.0, 3600.0, 0.0, 0.0, 1e-6, 1.5, uint8(1), "", "", "durable", "fail_closed", "")
-	f.Add("a", "gcra", 5.0, 0.001001, 0.0, 0.0, 0.001009, 86400.0, uint8(0), "", "", "durable", "fail_closed", "") // not whole as floats
-	f.Add("a", "leaky_bucket", 0.5, 1e-6, 3.0, 1e-6, 3155760000.0, 0.999999, uint8(0), "", "", "", "", "\x00")
-	f.Add("A", "log", math.NaN(), math.Inf(1), -1.0, 1e300, math.Copysign(0, -1), math.NaN(), uint8(1), "year", "Local", "Durable", "open", "\xff")
-	f.Add("a", "gcra", 9007199254740992.0, 3155760000.0, 1e-9, 0.0, 4e-7, 3155760000.1, uint8(0), "", "UTC", "durable", "fail_closed", strings.Repeat("é", 1001))
-	f.Fuzz(func(t *testing.T, name, algorithm string, limit, period, burst, tick, blockFor, ttl float64, flags uint8, calendar, zone, durability, onError, note string) {
+	f.Add("a", "token_bucket", 5.0, 60.0, 10.0, 0.0, 0.0, 86400.0, uint8(0), "", "", "durable", "fail_closed", "note", 0.0)
+	f.Add("a", "fixed_window", 5.0, 0.0, 0.0, 0.0, 0.0, 1.0, uint8(6), "month", "Europe/Vienna", "relaxed", "fail_local", "", 0.25)
+	f.Add("a", "fixed_window", 5.0, 3600.0, 0.0, 0.0, 1e-6, 1.5, uint8(1), "", "", "durable", "fail_closed", "", 0.0)
+	f.Add("a", "gcra", 5.0, 0.001001, 0.0, 0.0, 0.001009, 86400.0, uint8(0), "", "", "durable", "fail_closed", "", 0.0) // not whole as floats
+	f.Add("a", "leaky_bucket", 0.5, 1e-6, 3.0, 1e-6, 3155760000.0, 0.999999, uint8(0), "", "", "", "", "\x00", 0.0)
+	f.Add("A", "log", math.NaN(), math.Inf(1), -1.0, 1e300, math.Copysign(0, -1), math.NaN(), uint8(1), "year", "Local", "Durable", "open", "\xff", math.NaN())
+	f.Add("a", "gcra", 9007199254740992.0, 3155760000.0, 1e-9, 0.0, 4e-7, 3155760000.1, uint8(0), "", "UTC", "durable", "fail_closed", strings.Repeat("é", 1001), 0.0)
+	f.Fuzz(func(t *testing.T, name, algorithm string, limit, period, burst, tick, blockFor, ttl float64, flags uint8, calendar, zone, durability, onError, note string, share float64) {
 		row := policies.Policy{
 			Name: name, Algorithm: algorithm, LimitUnits: limit, PeriodS: period, Burst: burst, TickS: tick, BlockForS: blockFor, MaxTTLS: ttl,
-			Aligned: flags&1 > 0, Shadow: flags&2 > 0, Askers: flags&4 > 0, CountDenials: flags&8 > 0, Calendar: calendar, TimeZone: zone, Durability: durability, OnError: onError, Note: note,
+			Aligned: flags&1 > 0, Shadow: flags&2 > 0, Askers: flags&4 > 0, CountDenials: flags&8 > 0, Calendar: calendar, TimeZone: zone, Durability: durability, OnError: onError, LocalShare: share, Note: note,
 		}
 		p, err := storedPolicy(&row)
 		if err != nil {

@@ -136,10 +136,10 @@ func TestStoredPolicyText(t *testing.T) {
 			Policy: limiter.Policy{Name: "a", Algorithm: limiter.GCRA, Limit: 5, Period: time.Minute, Shadow: true},
 			Note:   "why", Askers: true, MaxTTL: time.Hour, Version: 7, ChangedAt: at, ChangedBy: "app",
 		},
-		`{"name":"c","algorithm":"leaky_bucket","limit":1,"period":"2s","burst":3,"tick":"4s","aligned":true,"calendar":"day","time_zone":"UTC","block_for":"5s","durability":"relaxed","on_error":"fail_open"}`: {
+		`{"name":"c","algorithm":"leaky_bucket","limit":1,"period":"2s","burst":3,"tick":"4s","aligned":true,"calendar":"day","time_zone":"UTC","block_for":"5s","durability":"relaxed","on_error":"fail_local","local_share":0.25}`: {
 			Policy: limiter.Policy{
 				Name: "c", Algorithm: limiter.LeakyBucket, Limit: 1, Period: 2 * time.Second, Burst: 3, Tick: 4 * time.Second, Aligned: true,
-				Calendar: limiter.Day, TimeZone: "UTC", BlockFor: 5 * time.Second, Durability: limiter.Relaxed, OnError: limiter.FailOpen,
+				Calendar: limiter.Day, TimeZone: "UTC", BlockFor: 5 * time.Second, Durability: limiter.Relaxed, OnError: limiter.FailLocal, LocalShare: 0.25,
 			},
 		},
 		`{"name":"b","algorithm":"fixed_window","limit":1,"calendar":"month"}`: {

@@ -23,6 +23,9 @@ const (
 	// Reserve, transactions and ErrMisconfigured still return the error (see
 	// Config.MisconfiguredFailsOpen).
 	FailOpen
+	// FailLocal decides where FailOpen would allow: in this process's memory, by
+	// Policy.LocalShare of the limit. Result.Source is SourceDegraded.
+	FailLocal
 )
 
 // Durability selects whether a crash of the database server may lose a decision. It does
@@ -95,6 +98,10 @@ type Policy struct {
 	Durability Durability `json:"durability,omitempty"`
 	// OnError selects the result while the database is away. Default: FailClosed.
 	OnError FailMode `json:"on_error,omitempty"`
+	// LocalShare is the part of Limit and Burst that this process may use by itself while
+	// the database is away: for N processes, 1/N. It is from 1e-6 to 1. Default: 0, which
+	// is 0.1. For FailLocal only.
+	LocalShare float64 `json:"local_share,omitempty"`
 	// Shadow makes the policy decide, count, block and report as if it denied, but never
 	// deny or delay: to try a limit on real traffic. Default: false.
 	//

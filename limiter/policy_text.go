@@ -58,6 +58,8 @@ func (m FailMode) String() string {
 		return "fail_closed"
 	case FailOpen:
 		return "fail_open"
+	case FailLocal:
+		return "fail_local"
 	}
 	return fmt.Sprintf("FailMode(%d)", uint8(m))
 }
@@ -220,7 +222,7 @@ func unflatten(to, from reflect.Value) (reason string) {
 		*to = d
 		return ""
 	case *FailMode:
-		return choose(to, from.String(), FailClosed, FailOpen)
+		return choose(to, from.String(), FailClosed, FailOpen, FailLocal)
 	case *Durability:
 		return choose(to, from.String(), Durable, Relaxed)
 	}
@@ -229,14 +231,13 @@ func unflatten(to, from reflect.Value) (reason string) {
 }
 
 // choose sets to to the value of that name, or returns why it cannot.
-func choose[T fmt.Stringer](to *T, name string, first, second T) (reason string) {
-	switch name {
-	case first.String():
-		*to = first
-	case second.String():
-		*to = second
-	default:
-		return fmt.Sprintf("must be %v or %v", first, second)
+func choose[T fmt.Stringer](to *T, name string, values ...T) (reason string) {
+	var names []string
+	for _, v := range values {
+		if names = append(names, v.String()); name == v.String() {
+			*to = v
+			return ""
+		}
 	}
-	return ""
+	return "must be " + strings.Join(names, " or ")
 }

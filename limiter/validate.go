@@ -16,6 +16,7 @@ import (
 const (
 	maxUnits    = algorithm.MaxUnits
 	minUnits    = 1e-9 // of Limit and Burst
+	minShare    = 1e-6 // of LocalShare
 	maxDuration = time.Duration(algorithm.MaxLifetime) * time.Microsecond
 	nameHelp    = `^[a-z0-9][a-z0-9_.-]{0,63}$` // of a policy's name
 )
@@ -34,8 +35,12 @@ func (p Policy) Validate() error {
 		return p.bad("Burst", p.Burst, "must be from 1e-9 to 2^53, or 0 for Limit")
 	case p.Burst != 0 && p.Burst != p.Limit && !p.Algorithm.bucket():
 		return p.bad("Burst", p.Burst, fmt.Sprintf("%s has no burst apart from Limit: leave it 0", p.Algorithm))
-	case p.OnError != FailClosed && p.OnError != FailOpen:
-		return p.bad("OnError", int(p.OnError), "must be FailClosed or FailOpen")
+	case p.OnError > FailLocal:
+		return p.bad("OnError", int(p.OnError), "must be FailClosed, FailOpen or FailLocal")
+	case p.LocalShare != 0 && p.OnError != FailLocal:
+		return p.bad("LocalShare", p.LocalShare, "is for FailLocal only: leave it 0")
+	case p.LocalShare != 0 && !(p.LocalShare >= minShare && p.LocalShare <= 1):
+		return p.bad("LocalShare", p.LocalShare, "must be from 1e-6 to 1, or 0 for 0.1")
 	case p.Durability != Durable && p.Durability != Relaxed:
 		return p.bad("Durability", int(p.Durability), "must be Durable or Relaxed")
 	}

@@ -26,7 +26,7 @@ SELECT set_config('pglimit.note'::text, sqlc.arg(note)::text, true);
 --
 -- Index: the primary key, or none. Locks nothing.
 SELECT p.name, p.algorithm, p.limit_units, coalesce(p.period_s, 0::float8)::float8 AS period_s, coalesce(p.burst, 0::float8)::float8 AS burst, p.tick_s, p.block_for_s,
-       p.max_ttl_s, p.aligned, p.shadow, p.askers, p.count_denials, p.calendar, p.time_zone, p.durability, p.on_error, p.note, p.version, p.changed_by,
+       p.max_ttl_s, p.aligned, p.shadow, p.askers, p.count_denials, p.calendar, p.time_zone, p.durability, p.on_error, p.local_share, p.note, p.version, p.changed_by,
        (date_part('epoch'::text, p.changed_at) * 1000000::float8)::bigint AS changed_at_us
 FROM pglimit_policy AS p
 ORDER BY p.name;
@@ -76,18 +76,18 @@ SET algorithm = sqlc.arg(algorithm)::text, limit_units = sqlc.arg(limit_units)::
     max_ttl_s = sqlc.arg(max_ttl_s)::float8, aligned = sqlc.arg(aligned)::bool, shadow = sqlc.arg(shadow)::bool, askers = sqlc.arg(askers)::bool,
     count_denials = sqlc.arg(count_denials)::bool,
     calendar = sqlc.arg(calendar)::text, time_zone = sqlc.arg(time_zone)::text, durability = sqlc.arg(durability)::text,
-    on_error = sqlc.arg(on_error)::text, note = sqlc.arg(note)::text
+    on_error = sqlc.arg(on_error)::text, local_share = sqlc.arg(local_share)::float8, note = sqlc.arg(note)::text
 WHERE p.name = sqlc.arg(name)::text;
 
 -- name: PolicyInsert :exec
 -- PolicyInsert writes a new policy. The parameters are those of PolicyUpdate.
 --
 -- Index: none. Locks the version's row and the policy.
-INSERT INTO pglimit_policy (algorithm, limit_units, period_s, burst, tick_s, block_for_s, max_ttl_s, aligned, shadow, askers, count_denials, calendar, time_zone, durability, on_error, note, name)
+INSERT INTO pglimit_policy (algorithm, limit_units, period_s, burst, tick_s, block_for_s, max_ttl_s, aligned, shadow, askers, count_denials, calendar, time_zone, durability, on_error, local_share, note, name)
 VALUES (sqlc.arg(algorithm)::text, sqlc.arg(limit_units)::float8, nullif(sqlc.arg(period_s)::float8, 0::float8),
         nullif(sqlc.arg(burst)::float8, 0::float8), sqlc.arg(tick_s)::float8, sqlc.arg(block_for_s)::float8, sqlc.arg(max_ttl_s)::float8,
         sqlc.arg(aligned)::bool, sqlc.arg(shadow)::bool, sqlc.arg(askers)::bool, sqlc.arg(count_denials)::bool, sqlc.arg(calendar)::text, sqlc.arg(time_zone)::text,
-        sqlc.arg(durability)::text, sqlc.arg(on_error)::text, sqlc.arg(note)::text, sqlc.arg(name)::text);
+        sqlc.arg(durability)::text, sqlc.arg(on_error)::text, sqlc.arg(local_share)::float8, sqlc.arg(note)::text, sqlc.arg(name)::text);
 
 -- name: PolicyDelete :execrows
 -- PolicyDelete deletes a policy. Its overrides stay: programs may have a policy of that

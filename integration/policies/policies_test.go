@@ -107,7 +107,7 @@ func TestApply(t *testing.T) {
 	}
 	day := limiter.Policy{
 		Name: "spend", Algorithm: limiter.FixedWindow, Limit: 100, Calendar: limiter.Day, TimeZone: "Europe/Vienna",
-		BlockFor: 1500 * time.Microsecond, Durability: limiter.Relaxed, OnError: limiter.FailOpen, Shadow: true,
+		BlockFor: 1500 * time.Microsecond, Durability: limiter.Relaxed, OnError: limiter.FailLocal, LocalShare: 0.25, Shadow: true,
 	}
 	until := time.Date(2200, 1, 2, 3, 4, 5, 678901000, time.UTC)
 	version := apply(t, p.Policies, limiter.PolicyEdit{

@@ -11,6 +11,7 @@ CREATE TABLE pglimit_policy (
     burst       float8,                                  -- NULL: limit_units
     tick_s      float8 NOT NULL DEFAULT 0,
     block_for_s float8 NOT NULL DEFAULT 0,
+    local_share float8 NOT NULL DEFAULT 0,               -- of fail_local; 0: 0.1
     max_ttl_s   float8 NOT NULL DEFAULT 86400,           -- the longest reservation of an asker
     version     bigint NOT NULL DEFAULT 0,               -- of all policies and overrides, after this row's last change
     changed_at  timestamptz NOT NULL DEFAULT clock_timestamp(),
@@ -48,7 +49,9 @@ CREATE TABLE pglimit_policy (
         calendar = '' OR algorithm = 'fixed_window' AND calendar IN ('hour', 'day', 'week', 'month')),
     CONSTRAINT "time_zone requires a calendar" CHECK (time_zone = '' OR calendar <> ''),
     CONSTRAINT "durability must be durable or relaxed" CHECK (durability IN ('durable', 'relaxed')),
-    CONSTRAINT "on_error must be fail_closed or fail_open" CHECK (on_error IN ('fail_closed', 'fail_open')),
+    CONSTRAINT "on_error must be fail_closed, fail_open or fail_local" CHECK (on_error IN ('fail_closed', 'fail_open', 'fail_local')),
+    CONSTRAINT "local_share must be from 1e-6 to 1 or 0, and is for fail_local" CHECK (local_share = 0::float8
+        OR on_error = 'fail_local' AND local_share BETWEEN 1e-6::float8 AND 1::float8),
     CONSTRAINT "note must have at most 1000 characters" CHECK (length(note) <= 1000)
 );
 

@@ -47,6 +47,7 @@ type Policy struct {
 	TimeZone     string    `json:"time_zone"`
 	Durability   string    `json:"durability"`
 	OnError      string    `json:"on_error"`
+	LocalShare   float64   `json:"local_share"`
 	Note         string    `json:"note"`
 	Version      int64     `json:"version"`
 	ChangedBy    string    `json:"changed_by"`

@@ -105,7 +105,7 @@ func checkRequest(request limiter.Request) error {
 }
 
 // fixed are the fields of a policy that are the same for all policies here.
-var fixed = map[string]string{"name": PolicyName, "durability": "durable", "on_error": "fail_closed", "shadow": "false"}
+var fixed = map[string]string{"name": PolicyName, "durability": "durable", "on_error": "fail_closed", "local_share": "0", "shadow": "false"}
 
 // parameters are the fields of a policy that are parameters of a URL's query.
 var parameters = slices.DeleteFunc(policyfile.FieldsOf(reflect.TypeFor[limiter.Policy]()), func(f policyfile.Field) bool {

@@ -254,8 +254,9 @@ func (s *Stored) Register(cmd *cobra.Command) {
 	s.registerNumbers(cmd)
 	cmd.Flags().Lookup("limit").Usage = "`units` allowed per period; a new policy needs it, and --period or --calendar"
 	s.registerDurability(cmd)
-	choiceVar(cmd, &s.policy.OnError, "on-error", "fail_closed, or fail_open: allow requests while the database is away", limiter.FailClosed, limiter.FailOpen)
+	choiceVar(cmd, &s.policy.OnError, "on-error", "while the database is away: fail_closed returns an error, fail_open allows, fail_local decides in memory", limiter.FailClosed, limiter.FailOpen, limiter.FailLocal)
 	flags := cmd.Flags()
+	flags.Float64Var(&s.policy.LocalShare, "local-share", 0, "`part` of the limit that each process may use with fail_local; 0: 0.1")
 	flags.BoolVar(&s.policy.Shadow, "shadow", false, "decide and report, but never deny; --shadow=false: deny again")
 	flags.BoolVar(&s.policy.Askers, "askers", false, "let roles that may only request use it, by SQL; --askers=false: no longer")
 	flags.BoolVar(&s.policy.CountDenials, "count-denials", false, "count denials by SQL functions for top, find and the dashboard; --count-denials=false: no longer")
@@ -310,6 +311,9 @@ func (s *Stored) overwrite(p *limiter.StoredPolicy, from limiter.StoredPolicy) {
 		if s.flags.Changed(flagOf(f)) {
 			to.FieldByName(f.Go).Set(now.FieldByName(f.Go))
 		}
+	}
+	if s.flags.Changed("on-error") && p.OnError != limiter.FailLocal && !s.flags.Changed("local-share") {
+		p.LocalShare = 0 // it is for fail_local
 	}
 	switch { // a calendar and a period replace each other
 	case s.flags.Changed("calendar"):

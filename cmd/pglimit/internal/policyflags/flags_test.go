@@ -60,6 +60,8 @@ func TestPatch(t *testing.T) {
 	login := limiter.StoredPolicy{Policy: limiter.Policy{Name: "p", Algorithm: limiter.GCRA, Limit: 5, Period: time.Hour, Burst: 10,
 		BlockFor: time.Minute, OnError: limiter.FailOpen, Durability: limiter.Relaxed, Shadow: true}, Note: "old", Askers: true, MaxTTL: time.Hour}
 	window := limiter.StoredPolicy{Policy: limiter.Policy{Name: "p", Algorithm: limiter.FixedWindow, Limit: 5, Burst: 5, Calendar: limiter.Month, TimeZone: "Europe/Vienna"}}
+	local := login
+	local.OnError, local.LocalShare = limiter.FailLocal, 0.5
 	change := func(p limiter.StoredPolicy, f func(*limiter.StoredPolicy)) limiter.StoredPolicy {
 		f(&p)
 		return p
@@ -80,6 +82,9 @@ func TestPatch(t *testing.T) {
 		{&login, "--on-error fail_closed --durability durable", change(login, func(p *limiter.StoredPolicy) {
 			p.OnError, p.Durability = limiter.FailClosed, limiter.Durable
 		})},
+		{&login, "--on-error fail_local --local-share 0.25", change(login, func(p *limiter.StoredPolicy) { p.OnError, p.LocalShare = limiter.FailLocal, 0.25 })},
+		{&local, "--limit 6", change(local, func(p *limiter.StoredPolicy) { p.Limit = 6 })},
+		{&local, "--on-error fail_open", change(local, func(p *limiter.StoredPolicy) { p.OnError, p.LocalShare = limiter.FailOpen, 0 })},
 		{&login, "--period 1s --burst 0 --block-for 0s", change(login, func(p *limiter.StoredPolicy) { p.Period, p.Burst, p.BlockFor = time.Second, 0, 0 })},
 		{&window, "--limit 6", change(window, func(p *limiter.StoredPolicy) { p.Limit, p.Burst = 6, 0 })},
 		{&window, "--period 1s", change(window, func(p *limiter.StoredPolicy) { p.Period, p.Burst, p.Calendar, p.TimeZone = time.Second, 0, "", "" })},
@@ -94,13 +99,14 @@ func TestPatch(t *testing.T) {
 		}
 	}
 	for args, want := range map[string]string{
-		"":                              "a new one needs --limit, and --period or --calendar: such as `pglimit policy set p --limit 50 --period 1h`",
-		"--limit 5":                     "a new one needs --period or --calendar: such as `pglimit policy set p --limit 5 --period 1h`",
-		"--period 1m --burst 5":         "a new one needs --limit: such as",
-		"--limit 5 --tick 1s":           "a new one needs --period or --calendar",
-		"--limit 5 --on-error open":     "use fail_closed or fail_open",
-		"--limit -1 --period 1m":        "Limit -1",
-		"--limit 5 --durability strong": "use durable or relaxed",
+		"":                          "a new one needs --limit, and --period or --calendar: such as `pglimit policy set p --limit 50 --period 1h`",
+		"--limit 5":                 "a new one needs --period or --calendar: such as `pglimit policy set p --limit 5 --period 1h`",
+		"--period 1m --burst 5":     "a new one needs --limit: such as",
+		"--limit 5 --tick 1s":       "a new one needs --period or --calendar",
+		"--limit 5 --on-error open": "use fail_closed or fail_open",
+		"--limit -1 --period 1m":    "Limit -1",
+		"--limit 5 --period 1m --local-share 0.5": "LocalShare 0.5: is for FailLocal only",
+		"--limit 5 --durability strong":           "use durable or relaxed",
 	} {
 		var flags Stored
 		cmd := &cobra.Command{}
