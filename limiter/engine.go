@@ -48,6 +48,7 @@ type shared struct {
 	slots       *slots.Slots[queueKey]
 	degraded    throttle.Throttle
 	refusals    refusals
+	local       *local // nil in memory
 }
 
 // call is one use of a method for one key.
@@ -145,6 +146,9 @@ func (e *engine) decide(ctx context.Context, c *call) (r Result, err error) {
 			e.denied.keep(c.at, &c.op.Query, &c.request, &c.op.Outcome, r)
 		}
 	}
+	if c.request.Policy.OnError == FailLocal {
+		e.learn(c)
+	}
 	r.rows = e.rows(1, &c.op)
 	return r, err
 }
@@ -221,13 +225,17 @@ func (e *engine) send(ctx context.Context, op *store.Op) error {
 func (e *engine) failed(ctx context.Context, c *call, err error) (r Result, _ error) {
 	e.refusals.note(ctx, e.logger, err)
 	p := &c.request.Policy
-	if c.verb.opens && p.OnError == FailOpen && e.failsOpen(ctx, err) || c.verb.requests && p.Shadow && e.passesShadow(ctx, err) {
-		return e.degrade(ctx, &c.request, err), nil
+	switch {
+	case c.verb.requests && p.Shadow && e.passesShadow(ctx, err):
+	case !c.verb.opens || p.OnError == FailClosed || !e.failsOpen(ctx, err):
+		return r, err
+	case p.OnError == FailLocal:
+		return e.decideLocal(ctx, c, err)
 	}
-	return r, err
+	return e.degrade(ctx, &c.request, err), nil
 }
 
-// failsOpen reports whether FailOpen applies to an error.
+// failsOpen reports whether FailOpen and FailLocal apply to an error.
 func (e *engine) failsOpen(ctx context.Context, err error) bool {
 	if e.tx || ctx.Err() != nil {
 		return false
@@ -249,16 +257,21 @@ func (e *engine) passesShadow(ctx context.Context, err error) bool {
 
 // degrade returns the answer of FailOpen, and that of a shadow policy without a decision.
 func (e *engine) degrade(ctx context.Context, in *Request, err error) Result {
-	why := "the policy fails open"
+	why := "allowed without a decision: the policy fails open"
 	if in.Policy.Shadow {
-		why = "the policy is a shadow"
+		why = "allowed without a decision: the policy is a shadow"
 	}
-	if since, ok := e.degraded.Next(10 * time.Second); ok {
-		e.logger.WarnContext(ctx, "pglimit: allowed without a decision: "+why, "policy", in.Policy.Name, "since_last", since, "error", err)
-	}
+	e.logDegraded(ctx, &in.Policy, why, err)
 	r := undecided(in, SourceDegraded, e.clockTime())
 	r.Allowed, r.Granted, r.Shadowed = true, in.Cost, in.Policy.Shadow
 	return r
+}
+
+// logDegraded logs at most one warning every ten seconds.
+func (e *engine) logDegraded(ctx context.Context, p *Policy, why string, err error) {
+	if since, ok := e.degraded.Next(10 * time.Second); ok {
+		e.logger.WarnContext(ctx, "pglimit: "+why, "policy", p.Name, "since_last", since, "error", err)
+	}
 }
 
 // ruled returns the answer to a valid request for a key that an override decides about.

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -21,13 +22,30 @@ import (
 // spy is a store in memory that records its calls and fails with err if that is set.
 type spy struct {
 	store.Store
+	mu    sync.Mutex
 	calls []string
 	err   error
 }
 
 func (s *spy) note(name string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.calls = append(s.calls, name)
 	return s.err
+}
+
+// set makes later calls fail, and forgets those before.
+func (s *spy) set(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.calls, s.err = nil, err
+}
+
+// sent returns the calls.
+func (s *spy) sent() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.calls)
 }
 
 // kindNames are the names of kinds in calls.
@@ -55,8 +73,11 @@ func watched(t *testing.T, remembers bool, config *Config) (*Limiter, *spy) {
 	c := config.withDefaults()
 	e := newEngine(&c, SourceDatabase)
 	e.store = s
+	var err error
+	if e.local, err = newLocal(&c, localKeys(config)); err != nil {
+		t.Fatal(err)
+	}
 	if remembers {
-		var err error
 		if e.denied, err = newDenials(c.DenyCacheKeys, c.DenyCacheTTL, c.clock()); err != nil {
 			t.Fatal(err)
 		}

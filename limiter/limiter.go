@@ -92,8 +92,11 @@ func newPooled(connections exec.Connections, most int, obeys bool, config *Confi
 	reaping := dispatch.NewReaper(e.dispatcher, c.Timeout, e.freed)
 	e.store = reaping
 	l := &Limiter{engine: e, inTx: func(tx db.DBTX) store.Store { return reaping.InTx(store.Bound(database.InTx(tx), 0)) }}
+	var err error
+	if e.local, err = newLocal(&c, localKeys(config)); err != nil {
+		return nil, err
+	}
 	if !c.DisableDenyCache {
-		var err error
 		if e.denied, err = newDenials(c.DenyCacheKeys, c.DenyCacheTTL, c.clock()); err != nil {
 			return nil, err
 		}
@@ -139,7 +142,9 @@ func newInMemory(m *memory.Store, config *Config) *Limiter {
 // that sleep in a Wait: cancel them first, and wait for their return. It returns nil and may be called again. A
 // Limiter that is never closed leaks nothing.
 func (l *Limiter) Close() error {
-	l.closed.Store(true)
+	if !l.closed.Swap(true) && l.local != nil {
+		close(l.local.closing)
+	}
 	for {
 		l.withdrawals.awaitZero()
 		if l.dispatcher == nil || l.dispatcher.Close(l.withdrawals.zero) {

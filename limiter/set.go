@@ -134,9 +134,14 @@ func (e *engine) try(ctx context.Context, s *set) (all Results, err error) {
 
 // failedAll returns the answer to a set that failed in the store.
 func (e *engine) failedAll(ctx context.Context, s *set, err error) (all Results, _ error) {
-	closes := func(g *group) bool { return g.source.OnError != FailOpen }
-	if s.alone || err == store.ErrKnown || !e.failsOpen(ctx, err) || slices.ContainsFunc(s.groups, closes) {
+	fails := func(m FailMode) bool {
+		return slices.ContainsFunc(s.groups, func(g *group) bool { return g.source.OnError == m })
+	}
+	switch {
+	case s.alone || err == store.ErrKnown || !e.failsOpen(ctx, err) || fails(FailClosed):
 		return all, err
+	case fails(FailLocal):
+		return e.decideAllLocal(ctx, s, err)
 	}
 	all = e.untaken(s, true, time.Time{})
 	for i := range s.requests {
@@ -313,6 +318,9 @@ func (e *engine) results(s *set, allowed bool) Results {
 				r.useSlot(in.Cost, g.slot.From.Add(occupies(&g.Query, g.Needs[i]-in.Cost)))
 			}
 			r.rows = rows
+		}
+		if g.source.OnError == FailLocal && !e.tx && e.local != nil {
+			e.local.learn(&g.Query, &g.Outcome)
 		}
 		if !allowed && g.Outcome.IsBlocked() { // the block may be newer than the remembered denial
 			e.denied.forget(&g.source, g.key)

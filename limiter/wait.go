@@ -120,25 +120,29 @@ func (e *engine) withdraw(ctx context.Context, groups []*group, received time.Ti
 	}
 }
 
-// longestUndo bounds an undo without Config.Timeout.
+// longestUndo bounds what no caller waits for, without Config.Timeout.
 const longestUndo = time.Second
 
 // undo carries out op, which gives units of g back. The end of ctx does not end it; a
 // timeout does.
 func (e *engine) undo(ctx context.Context, g *group, op *store.Op) error {
-	ctx = context.WithoutCancel(ctx)
-	if e.timeout <= 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, longestUndo)
-		defer cancel()
-	}
 	op.Now = e.now()
-	err := e.store.Do(ctx, op)
+	err := e.sendBounded(context.WithoutCancel(ctx), op)
 	e.denied.forget(&g.source, g.key)
 	if err != nil {
 		e.logger.WarnContext(ctx, "pglimit: a cancelled Wait could not give its units back", "policy", g.source.Name, "error", err)
 	}
 	return err
+}
+
+// sendBounded carries out op, which no caller's context ends.
+func (e *engine) sendBounded(ctx context.Context, op *store.Op) error {
+	if e.timeout <= 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, longestUndo)
+		defer cancel()
+	}
+	return e.store.Do(ctx, op)
 }
 
 // slotAt returns the slot that was granted to g in a queue. received is when the grant was

@@ -82,6 +82,12 @@ func (b *Bucket) Less(units float64) View {
 	return &c
 }
 
+func (b *Bucket) Part(_ *Rules, part float64) State {
+	c := *b
+	c.Units *= part
+	return &c
+}
+
 func (b *Bucket) Refund(r *Rules, now, at int64, units float64) float64 {
 	b.Advance(r, now, at)
 	back := min(units, b.Units)

@@ -143,6 +143,15 @@ func (v LogView) Less(units float64) View {
 	return v
 }
 
+// Part counts all units as those of the newest entry: the times of the others are not known.
+func (v LogView) Part(r *Rules, part float64) State {
+	l := &Log{Keep: r.Period}
+	if v.Units > 0 {
+		l.Put(v.Newest, part*v.Units)
+	}
+	return l
+}
+
 func (v LogView) FitsAt(r *Rules, at int64, room, need float64) int64 {
 	switch {
 	case Fit(room, 0, need) < 1:

@@ -62,6 +62,8 @@ type View interface {
 	Less(units float64) View
 	// Counted returns the Grant of a decision made at time at.
 	Counted(at int64) Grant
+	// Part returns a state that goes on from the view, with a part of its units.
+	Part(r *Rules, part float64) State
 }
 
 // Grant is the time or window that units were counted in. They can be given back only

@@ -64,6 +64,12 @@ func (w *Window) Less(units float64) View {
 	return &c
 }
 
+func (w *Window) Part(_ *Rules, part float64) State {
+	c := *w
+	c.Count *= part
+	return &c
+}
+
 func (w *Window) Refund(r *Rules, now, at int64, units float64) float64 {
 	back := min(units, w.Used(r, now, at))
 	w.Count -= back
@@ -180,6 +186,12 @@ func (w *Counter) IdleAt(*Rules) int64 { return w.EmptyAt(nil, 0) }
 func (w *Counter) Less(units float64) View {
 	c := *w
 	c.Current = max(0, c.Current-units)
+	return &c
+}
+
+func (w *Counter) Part(_ *Rules, part float64) State {
+	c := *w
+	c.Current, c.Previous = part*c.Current, part*c.Previous
 	return &c
 }
 

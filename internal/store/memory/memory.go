@@ -82,6 +82,17 @@ func (m *Store) with(q *store.Query, keep bool, f func(e *entry, now, at int64) 
 	return o, nil
 }
 
+// Warm gives a key that is not stored a state as of updatedAt. The error is a store.ErrFull.
+func (m *Store) Warm(q *store.Query, s algorithm.State, updatedAt, blockedUntil int64) error {
+	_, err := m.with(q, true, func(e *entry, _, _ int64) float64 {
+		if e.rules.Capacity == 0 {
+			e.row = row{s, q.Rules, updatedAt, blockedUntil}
+		}
+		return 0
+	})
+	return err
+}
+
 // tidy forgets idle entries of a shard that has doubled since the last time.
 func (m *Store) tidy(s *shard, now int64) {
 	if len(s.entries) > s.sweepAt {

@@ -1,0 +1,396 @@
+package limiter
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/pglimit/pglimit/internal/algorithm"
+	"github.com/pglimit/pglimit/internal/denycache"
+	"github.com/pglimit/pglimit/internal/store"
+	"github.com/pglimit/pglimit/internal/store/memory"
+)
+
+// A policy that is FailLocal is decided here while the database is away: by the algorithms in
+// memory, under a part of its limit. A key begins with that part of the units that the database
+// last showed. What is granted here is owed, and charged to the key's row when the database
+// answers again.
+//
+// Units are owed only as far as the key's level here still has them. The level leaks, and its
+// windows end, as that part of the row would have. So if the parts of all processes are at
+// most 1 together, the row is as full after it as if it had decided.
+
+const (
+	defaultLocalShare = 0.1
+	defaultLocalKeys  = 65_536
+	// mostAtOnce is the largest number of charges at the same time.
+	mostAtOnce = 64
+	// longestSettling bounds the charges of Close.
+	longestSettling = 5 * time.Second
+)
+
+// local is the state of policies that are FailLocal.
+type local struct {
+	*engine // decides in memory
+	most    int
+	every   time.Duration // between two attempts to settle
+	known   *denycache.Cache[localKey, standing]
+	woken   chan struct{} // the database has answered
+	closing chan struct{}
+
+	used     atomic.Bool // memory or owed has something
+	mu       sync.Mutex
+	memory   *memory.Store
+	owed     map[localKey]*debt
+	settling bool // a goroutine is
+}
+
+// localKey identifies a row.
+type localKey struct {
+	algorithm   algorithm.Name
+	policy, key string // as stored
+}
+
+func keyOfQuery(q *store.Query) localKey { return localKey{q.Algorithm, q.Policy, q.Key} }
+
+// standing is how the database last showed a key.
+type standing struct {
+	view                    algorithm.View
+	updatedAt, blockedUntil int64
+}
+
+// debt is the units of a key that were granted here.
+type debt struct {
+	policy Policy      // of the last request
+	query  store.Query // by which the key was decided here
+	units  float64
+}
+
+func newLocal(c *Config, most int) (*local, error) {
+	known, err := denycache.New[localKey, standing](most)
+	l := &local{
+		engine: newEngine(&Config{Now: c.Now, KeySecret: c.KeySecret, IdempotencyTTL: c.IdempotencyTTL, Logger: c.Logger}, SourceMemory),
+		most:   most, every: c.BreakFor, known: known, woken: make(chan struct{}, 1), closing: make(chan struct{}),
+	}
+	l.reset()
+	return l, err
+}
+
+// reset forgets what was decided here.
+func (l *local) reset() {
+	l.memory, l.owed = memory.NewBounded(l.most), map[localKey]*debt{}
+	l.engine.store = l.memory
+	l.used.Store(false)
+}
+
+// share returns LocalShare or its default.
+func (p *Policy) share() float64 { return cmp.Or(p.LocalShare, defaultLocalShare) }
+
+// local returns the policy by which this process decides a request alone. Charge records what
+// was used, so that it may fill the key as in the database.
+func (p Policy) local(v *verb) Policy {
+	share, burst := p.share(), p.burst()
+	p.OnError, p.LocalShare = FailClosed, 0
+	if v == verbCharge && !p.Algorithm.bucket() {
+		return p
+	}
+	p.Limit = times(p.Limit, share, 1)
+	if p.Burst = times(burst, share, 1); v == verbCharge {
+		p.Burst = burst
+	}
+	return p
+}
+
+// learn remembers how the database answered a call under a policy that is FailLocal.
+func (e *engine) learn(c *call) {
+	q, o := &c.op.Query, &c.op.Outcome
+	switch {
+	case e.tx || e.local == nil || c.request.Policy.Shadow:
+	case c.verb.answers && o.Before == nil:
+		e.local.learn(q, o)
+	case c.verb == verbReset || c.verb == verbUnblock:
+		e.local.known.Forget(keyOfQuery(q))
+	case c.verb == verbBlock:
+		now := e.clockTime().UnixMicro()
+		s, ok := e.local.known.Lookup(keyOfQuery(q))
+		if !ok {
+			s.view, s.updatedAt = algorithm.New(q.Algorithm.Family(), now).Seen(&q.Rules, now, now, 0, 0), now
+		}
+		e.local.learn(q, &store.Outcome{View: s.view, UpdatedAt: s.updatedAt, BlockedUntil: max(s.blockedUntil, now+c.op.ForUs)})
+	}
+}
+
+func (l *local) learn(q *store.Query, o *store.Outcome) {
+	k := keyOfQuery(q)
+	if _, ok := l.known.Lookup(k); !ok {
+		k.key = strings.Clone(k.key) // it may be a part of a large text
+	}
+	l.known.Keep(l.known.Begin(k), k, standing{o.View, o.UpdatedAt, o.BlockedUntil})
+	if l.used.Load() {
+		l.answered()
+	}
+}
+
+// answered is called after the database has answered.
+func (l *local) answered() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.owed) == 0 {
+		l.reset()
+		return
+	}
+	select {
+	case l.woken <- struct{}{}:
+	default:
+	}
+}
+
+// warm gives the key of a request under p's part that part of what the database last showed. ok
+// is false if no further key can be kept.
+func (l *local) warm(in *Request, p *Policy) (ok bool) {
+	var q store.Query
+	if l.compileKey(&q, new(Policy), in) != nil {
+		return false
+	}
+	k := keyOfQuery(&q)
+	if l.owed[k] == nil && len(l.owed) >= l.most {
+		return false
+	}
+	l.used.Store(true)
+	s, known := l.known.Lookup(k)
+	return !known || l.memory.Warm(&q, s.view.Part(&q.Rules, p.share()), s.updatedAt, s.blockedUntil) == nil
+}
+
+// decideLocal answers a call without the database, whose error is err. It returns err if the
+// part of the limit can never grant the request, or no further key can be kept.
+func (e *engine) decideLocal(ctx context.Context, c *call, err error) (Result, error) {
+	r, ok := e.decidePart(ctx, c)
+	if !ok {
+		return Result{}, err
+	}
+	e.logDegraded(ctx, &c.request.Policy, decidedInMemory, err)
+	r.Source = SourceDegraded
+	return r, nil
+}
+
+const decidedInMemory = "decided in memory: the policy fails local"
+
+// decidePart decides a call under its policy's part.
+func (e *engine) decidePart(ctx context.Context, c *call) (r Result, ok bool) {
+	l, p := e.local, &c.request.Policy
+	if l == nil {
+		return r, false
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	in := l.call(c.verb, c.request)
+	in.request.Policy, in.op.Grant, in.held = p.local(c.verb), c.op.Grant, true
+	defer l.put(in)
+	if !l.warm(&in.request, p) {
+		return r, false
+	}
+	r, err := l.decide(ctx, in)
+	if err != nil || !r.Allowed && r.RetryAfter == Never {
+		return r, false
+	}
+	switch {
+	case r.Replayed || c.verb.reads:
+	case c.verb.givesBack:
+		e.owe(p, &in.op.Query, &in.op.Outcome, -r.Granted)
+	default:
+		e.owe(p, &in.op.Query, &in.op.Outcome, r.Granted)
+	}
+	return r, true
+}
+
+// decideAllLocal is decideLocal for a set. Those of its policies that are FailOpen allow if the
+// others do.
+func (e *engine) decideAllLocal(ctx context.Context, s *set, err error) (all Results, _ error) {
+	part, places := &set{verb: s.verb, within: s.within, by: s.by}, []int(nil)
+	for i, in := range s.requests {
+		if (s.ruled == nil || !s.ruled[i].decides()) && !in.Policy.Shadow && in.Policy.OnError == FailLocal {
+			part.requests, places = append(part.requests, in), append(places, i)
+		}
+	}
+	some, ok := e.decideParts(ctx, part)
+	if !ok {
+		return all, err
+	}
+	all = e.untaken(s, some.Allowed, e.clockTime())
+	for i := range s.requests {
+		if some.Allowed && all.PerRequest[i].Source != SourceOverride {
+			all.PerRequest[i] = e.degrade(ctx, &s.requests[i], err)
+		}
+	}
+	for i, place := range places {
+		r := &all.PerRequest[place]
+		*r = some.PerRequest[i]
+		r.Source = SourceDegraded
+		s.delay = max(s.delay, r.Delay)
+	}
+	s.groups = nil // a Wait that is cancelled gives nothing back
+	all.blame()
+	return all, nil
+}
+
+// decideParts decides a set under its policies' parts.
+func (e *engine) decideParts(ctx context.Context, s *set) (all Results, ok bool) {
+	l := e.local
+	if l == nil {
+		return all, false
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	policies := make([]Policy, len(s.requests))
+	for i := range s.requests {
+		in := &s.requests[i]
+		policies[i], in.Policy = in.Policy, in.Policy.local(s.verb)
+		if !l.warm(in, &policies[i]) {
+			return all, false
+		}
+	}
+	all, err := l.decideSet(ctx, s)
+	if err != nil || !all.Allowed && all.PerRequest[all.DeniedBy].RetryAfter == Never {
+		return all, false
+	}
+	for _, g := range s.groups {
+		if all.Allowed {
+			e.owe(&policies[g.Index], &g.Query, &g.Outcome, g.Units)
+		}
+	}
+	return all, true
+}
+
+// owe adds units that were granted here to what is owed for a key; fewer than 0 were given back.
+func (e *engine) owe(p *Policy, q *store.Query, o *store.Outcome, units float64) {
+	l, k := e.local, keyOfQuery(q)
+	d := l.owed[k]
+	switch {
+	case d == nil && units <= 0:
+		return
+	case d == nil:
+		k.key = strings.Clone(k.key) // it may be a part of a large text
+		d = new(debt)
+		l.owed[k] = d
+	}
+	d.policy, d.query = *p, *q
+	d.query.Key = k.key
+	d.units = max(0, min(d.units+units, o.View.Level(&q.Rules, o.UpdatedAt)))
+	if !l.settling {
+		l.settling = true
+		e.withdrawals.add() // Close waits for it
+		go e.settleLocal()
+	}
+}
+
+// settleLocal charges what is owed, until nothing is or the limiter is closed.
+func (e *engine) settleLocal() {
+	defer e.withdrawals.done()
+	l := e.local
+	for open := true; open; {
+		ctx, cancel := context.Background(), func() {}
+		timer := time.NewTimer(l.every)
+		select {
+		case <-timer.C:
+		case <-l.woken:
+		case <-l.closing:
+			open = false
+			ctx, cancel = context.WithTimeout(ctx, longestSettling)
+		}
+		timer.Stop()
+		err := e.chargeAll(ctx)
+		cancel()
+		l.mu.Lock()
+		left := len(l.owed)
+		l.settling = open && left > 0
+		l.mu.Unlock()
+		switch {
+		case left == 0:
+			return
+		case !open:
+			e.logger.Warn("pglimit: closed before the database had what was granted without it", "keys", left, "error", err)
+		}
+	}
+}
+
+// chargeAll charges what is owed for each key: for one first, and for more at once as long as
+// the database answers.
+func (e *engine) chargeAll(ctx context.Context) (err error) {
+	due := e.local.due()
+	for n := 1; len(due) > 0 && err == nil; n = min(2*n, mostAtOnce) {
+		batch := due[:min(n, len(due))]
+		due = due[len(batch):]
+		errs := make([]error, len(batch))
+		var charging sync.WaitGroup
+		for i, k := range batch {
+			charging.Go(func() { errs[i] = e.chargeOwed(ctx, k) })
+		}
+		charging.Wait()
+		for _, failed := range errs {
+			if err == nil && !errors.Is(failed, store.ErrLocked) {
+				err = failed
+			}
+		}
+	}
+	return err
+}
+
+// due returns the keys for which something is owed, and forgets all others.
+func (l *local) due() (keys []localKey) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for k, d := range l.owed {
+		op := store.Op{Kind: store.Get, Query: d.query}
+		op.Now = l.now()
+		if err := l.memory.Do(context.Background(), &op); err == nil {
+			d.units = min(d.units, op.Outcome.View.Level(&op.Rules, op.Outcome.UpdatedAt))
+		}
+		if d.units < leastCost(d.policy.burst()) {
+			delete(l.owed, k)
+		} else {
+			keys = append(keys, k)
+		}
+	}
+	return keys
+}
+
+// chargeOwed charges what is owed for a key. Without an answer the units are owed again, so
+// that they are counted at least once.
+func (e *engine) chargeOwed(ctx context.Context, k localKey) error {
+	l := e.local
+	l.mu.Lock()
+	d := l.owed[k]
+	c := e.call(verbCharge, d.policy.Request("k", d.units))
+	d.units = 0
+	l.mu.Unlock()
+
+	err := e.compile(c)
+	if c.op.Key = k.key; err == nil {
+		err = e.sendBounded(ctx, &c.op)
+	}
+	l.mu.Lock()
+	switch {
+	case err != nil && !errors.Is(err, store.ErrInvalid):
+		d.units += c.request.Cost
+	case d.units == 0:
+		delete(l.owed, k)
+	}
+	l.mu.Unlock()
+	if err == nil {
+		l.learn(&c.op.Query, &c.op.Outcome)
+		e.put(c)
+	}
+	return err
+}
+
+// localKeys returns the largest number of keys that are decided here.
+func localKeys(c *Config) int {
+	if c == nil {
+		return defaultLocalKeys
+	}
+	return cmp.Or(c.MaxKeys, defaultLocalKeys)
+}
