@@ -33,6 +33,7 @@ type Tick struct {
 	X     string
 	Label string
 	Minor bool // without a label on a narrow page
+	End   bool // at the end of the axis: its label ends there
 	at    int64
 }
 
@@ -64,7 +65,7 @@ func newAxes(p Parts, busiest int) Axes {
 				labelled = i
 			}
 		}
-		a.Ticks = append(a.Ticks, Tick{X: share(float64(at-p.Start), float64(p.Length)*float64(p.Count)), Label: t.Format(text), at: at})
+		a.Ticks = append(a.Ticks, Tick{X: share(float64(at-p.Start), float64(p.Length)*float64(p.Count)), Label: t.Format(text), End: at == p.End(), at: at})
 	}
 	for i := range a.Ticks {
 		a.Ticks[i].Minor = (i-labelled)%2 != 0

@@ -14,6 +14,11 @@ func TestAxesBars(t *testing.T) {
 	if a.top != 5000 || len(a.Lines) != 6 || a.Lines[0] != (Line{"200", "0"}) || a.Lines[5] != (Line{"0", "5,000"}) {
 		t.Fatalf("%+v", a)
 	}
+	for i, tick := range a.Ticks { // the label of the last would not fit around it
+		if tick.End != (tick.X == "100%") || i == len(a.Ticks)-1 && !tick.End {
+			t.Errorf("%+v", tick)
+		}
+	}
 	for _, c := range []struct {
 		limit int
 		want  []Rect
