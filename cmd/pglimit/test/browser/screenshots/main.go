@@ -1,9 +1,10 @@
 // Screenshots takes the pictures of the playground, of a replay's report and of the
 // dashboard in docs/, on a throwaway PostgreSQL:
 //
-//	go run ./screenshots DIRECTORY [dashboard]
+//	go run ./screenshots DIRECTORY [dashboard|playground]
 //
-// With the word dashboard it takes only those of the dashboard, which need no database.
+// With the word dashboard it takes only those of the dashboard, which need no database; with
+// playground all others.
 package main
 
 import (
@@ -31,9 +32,12 @@ import (
 
 func main() {
 	log.SetFlags(0)
-	only := len(os.Args) == 3 && os.Args[2] == "dashboard"
-	if len(os.Args) != 2 && !only {
-		log.Fatal("usage: screenshots DIRECTORY [dashboard]")
+	only := ""
+	if len(os.Args) == 3 {
+		only = os.Args[2]
+	}
+	if len(os.Args) < 2 || len(os.Args) > 3 || !slices.Contains([]string{"", "dashboard", "playground"}, only) {
+		log.Fatal("usage: screenshots DIRECTORY [dashboard|playground]")
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
@@ -42,9 +46,11 @@ func main() {
 	}
 }
 
-func run(ctx context.Context, to string, only bool) (err error) {
-	if err := dashboards(ctx, to); err != nil || only {
-		return err
+func run(ctx context.Context, to, only string) (err error) {
+	if only != "playground" {
+		if err := dashboards(ctx, to); err != nil || only != "" {
+			return err
+		}
 	}
 	dir, err := os.MkdirTemp("", "pglimit-screenshots-")
 	if err != nil {
@@ -88,31 +94,15 @@ func dashboards(ctx context.Context, to string) error {
 	})
 }
 
-// edge is the period of the fixed window in the scene, and justBefore is shortly before it
-// ends; both in milliseconds.
-const (
-	edge       = 10_000
-	justBefore = edge - 1800
-)
-
-// scene sends the same requests to all cards: a burst just before the fixed window's edge,
-// one just after it, and a few more.
+// scene sends bursts around the edge of the fixed window, to all cards.
 func (p *photographer) scene(b *browser.Tab) {
 	b.Wait("connected", `$("#status").textContent === "connected"`)
-	p.size(b, 1440, 1)
-	b.Run("one request opens the window", `window.began = Date.now(); $("#send-all").click()`)
-	b.Wait("its edge is near", fmt.Sprintf(`Date.now() > began + %d`, justBefore))
-	b.Run("a burst", `$("#burst-all").click()`)
-	b.Wait("the burst is counted", `+$("#card-fixed_window .level").textContent === 10`)
-	b.Wait("the window is over", `+$("#card-fixed_window .level").textContent === 0`)
-	b.Run("a burst", `$("#burst-all").click()`)
-	for n := range 4 {
-		b.Wait("a while", fmt.Sprintf(`Date.now() > began + %d`, edge+1800*(n+1)))
-		b.Run("a request", `$("#send-all").click()`)
-	}
-	b.Wait("a while", fmt.Sprintf(`Date.now() > began + %d`, edge+7800))
+	p.size(b, 1280, 1)
+	b.Run("traffic", `$("#traffic").value = "edge"; $("#traffic").dispatchEvent(new Event("input"))`)
+	b.Wait("both bursts", `+$("#card-fixed_window .allowed[data-count]").dataset.count >= 20 && (window.seen ??= Date.now())`)
+	b.Wait("a while", `Date.now() > seen + 6000`)
 	for _, scheme := range []string{"light", "dark"} {
-		p.size(b, 1440, 1)
+		p.size(b, 1280, 1)
 		p.shoot(b, scheme, "playground-wide-"+scheme)
 		p.size(b, 390, 2)
 		p.shoot(b, scheme, "playground-narrow-"+scheme)
@@ -122,10 +112,10 @@ func (p *photographer) scene(b *browser.Tab) {
 // size sets the window's width, and its height so that it shows all cards, or two if they
 // are one above the other.
 func (p *photographer) size(b *browser.Tab, width int64, scale float64) {
-	b.Do(fmt.Sprintf("a window of %d px", width), chromedp.EmulateViewport(width, 1000, chromedp.EmulateScale(scale)))
+	b.Do(fmt.Sprintf("a window of %d px", width), chromedp.EmulateViewport(width, 800, chromedp.EmulateScale(scale)))
 	last := "article:last-of-type"
 	if width < 768 {
-		last = "article:nth-of-type(1)"
+		last = "article:nth-of-type(2)"
 	}
 	height := browser.Read[int64](b, fmt.Sprintf(`Math.ceil($(%q).getBoundingClientRect().bottom + scrollY) + 16`, last))
 	b.Do("its height", chromedp.EmulateViewport(width, height, chromedp.EmulateScale(scale)))
