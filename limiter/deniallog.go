@@ -159,6 +159,8 @@ func (d *DenialLog) observe(secret string, in *Request, r *Result, at time.Time)
 	switch {
 	case r.Reason == ReasonOverload:
 		one.overloaded = 1
+	case r.Source == SourceOverride && r.RetryAfter == Never: // a block without an end
+		one.blocked = 1
 	case r.RetryAfter == Never:
 		one.aboveBurst = 1
 	case r.Reason == ReasonBlocked:

@@ -168,7 +168,14 @@ func TestDenialLogReasons(t *testing.T) {
 	now, pass := manualClock()
 	start := now().Unix()
 	d, w := newTestLog(t, nil)
-	l := NewMemory(&Config{Now: now, DenialLog: d, MaxKeys: 3})
+	policies, err := NewPolicies()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := policies.Apply(t.Context(), PolicyEdit{SetOverrides: []Override{{Policy: "p", Key: "rule", Match: MatchPrefix, Blocked: true}}}); err != nil {
+		t.Fatal(err)
+	}
+	l := NewMemory(&Config{Now: now, DenialLog: d, MaxKeys: 3, Policies: policies})
 	p := Policy{Name: "p", Algorithm: FixedWindow, Limit: 3, Period: time.Minute}
 	for _, c := range []struct {
 		policy func(*Policy)
@@ -178,7 +185,7 @@ func TestDenialLogReasons(t *testing.T) {
 		{func(*Policy) {}, "limited", 3}, {func(*Policy) {}, "limited", 2}, {func(*Policy) {}, "limited", 1},
 		{func(*Policy) {}, "never", 4}, {func(*Policy) {}, "limited", 9},
 		{func(p *Policy) { p.BlockFor = time.Hour }, "blocked", 3}, {func(p *Policy) { p.BlockFor = time.Hour }, "blocked", 1}, {func(p *Policy) { p.BlockFor = time.Hour }, "blocked", 1},
-		{func(*Policy) {}, "third", 1}, {func(*Policy) {}, "overload", 1},
+		{func(*Policy) {}, "third", 1}, {func(*Policy) {}, "overload", 1}, {func(*Policy) {}, "rule-1", 9},
 	} {
 		p := p
 		c.policy(&p)
@@ -196,6 +203,7 @@ func TestDenialLogReasons(t *testing.T) {
 		fmt.Sprint("limited: 3 0 1 0, last ", start+4, ", retry ", start+60),
 		fmt.Sprint("never: 1 0 1 0, last ", start+3, ", retry 0"),
 		fmt.Sprint("overload: 1 0 0 1, last ", start+9, ", retry 0"),
+		fmt.Sprint("rule-1: 1 1 0 0, last ", start+10, ", retry 0"),
 	}
 	if !slices.Equal(w.reasons, want) {
 		t.Errorf("wrote\n%s\nwant\n%s", strings.Join(w.reasons, "\n"), strings.Join(want, "\n"))

@@ -2344,7 +2344,7 @@ BEGIN
     ELSIF request.statement = 'denied' THEN
         retry_after_s := pglimit._seconds(GREATEST(request.blocked_until_us, request.now_us), request.now_us);
         IF request.counts AND request.verb <> 'check' THEN
-            PERFORM pglimit._count_denial(request);
+            PERFORM pglimit._count_denial(request, 'blocked', CASE WHEN request.blocked_until_us < 9223372036854775807 THEN request.blocked_until_us ELSE 0 END);
         END IF;
         RETURN (request.shadow, CASE WHEN request.shadow THEN request.units ELSE 0 END, 0, 0, retry_after_s, retry_after_s, 0, 'blocked', request.shadow)::pglimit.result;
     END IF;
