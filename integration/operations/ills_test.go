@@ -186,6 +186,9 @@ func TestDoctorIlls(t *testing.T) {
 		{"GRANT CREATE ON SCHEMA limits TO PUBLIC, $other", []step{
 			{"warn schemas other roles may create objects in 1 of the schemas", "as a superuser: REVOKE CREATE ON SCHEMA limits FROM PUBLIC, $other"}}, ""},
 		{"ALTER SCHEMA limits OWNER TO $other", []step{{"warn schemas", "as a superuser: ALTER SCHEMA limits OWNER TO $owner"}}, ""},
+		{"ALTER SCHEMA pglimit OWNER TO $other", []step{{"warn schemas", "as a superuser: ALTER SCHEMA pglimit OWNER TO $owner"}}, ""},
+		{"ALTER ROLE $app IN DATABASE $database SET search_path = extra, limits; GRANT CREATE ON DATABASE $database TO $other", []step{
+			{"warn schemas", "as a superuser: REVOKE CREATE ON DATABASE $database FROM $other"}}, ""},
 		{"ALTER TABLE limits.pglimit_gcra SET UNLOGGED; ALTER TABLE limits.pglimit_lease SET UNLOGGED", []step{
 			{"fail unlogged 2 tables are not logged", "as role $owner: ALTER TABLE limits.pglimit_gcra SET LOGGED; ALTER TABLE limits.pglimit_lease SET LOGGED"}}, ""},
 		{"ALTER TABLE limits.pglimit_gcra SET (autovacuum_enabled = false)", []step{
