@@ -15,9 +15,6 @@ import (
 // checkDecision makes a decision of each algorithm on a random key, and rolls them back:
 // nobody else has the key, so nobody waits for its rows.
 func checkDecision(ctx context.Context, p *patient) (Check, error) {
-	if err := p.needsTables(); err != nil {
-		return Check{}, err
-	}
 	l, err := limiter.NewSQL(p.db, &limiter.Config{Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		return Check{}, err

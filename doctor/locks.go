@@ -50,9 +50,6 @@ ORDER BY 7 DESC, 1`
 // checkLocks looks for a second whether the same transactions keep locks, since decisions
 // wait in turns: none may be waiting at a moment.
 func checkLocks(ctx context.Context, p *patient) (Check, error) {
-	if err := p.needsTables(); err != nil {
-		return Check{}, err
-	}
 	var held []holder
 	for began := time.Now(); ; {
 		now, err := rows[holder](ctx, p, holdersOf, p.oids())

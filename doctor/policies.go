@@ -20,9 +20,6 @@ import (
 const manyOverrides = 80_000
 
 func checkPolicies(ctx context.Context, p *patient) (Check, error) {
-	if err := p.needsTables(); err != nil {
-		return Check{}, err
-	}
 	t, ok := p.has("pglimit_policy")
 	overrides, also := p.has("pglimit_override")
 	version, too := p.has("pglimit_policy_version")

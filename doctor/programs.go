@@ -21,9 +21,6 @@ const following = `SELECT v.version, coalesce(extract(epoch FROM clock_timestamp
 	FROM pglimit_policy_version AS v`
 
 func checkPrograms(ctx context.Context, p *patient) (Check, error) {
-	if err := p.needsTables(); err != nil {
-		return Check{}, err
-	}
 	var all []db.ProgramsRow
 	var version int64
 	var since float64

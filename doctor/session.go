@@ -90,9 +90,6 @@ func judgePooler(mode pgx.QueryExecMode, between, tried bool, lost error) Check 
 func modeName(mode pgx.QueryExecMode) string { return strings.ReplaceAll(mode.String(), " ", "_") }
 
 func checkSchemas(ctx context.Context, p *patient) (Check, error) {
-	if err := p.needsTables(); err != nil { // whose owner is trusted
-		return Check{}, err
-	}
 	var several string
 	err := p.transaction(ctx, func(tx db.DBTX) (err error) {
 		several, err = db.New().TableOwners(ctx, tx)
@@ -166,12 +163,4 @@ func checkTimeouts(_ context.Context, p *patient) (Check, error) {
 		c.Message = fmt.Sprintf("%d timeouts of this role are shorter than a decision's second", len(c.Details))
 	}
 	return c, nil
-}
-
-// needsTables returns errNoTables if there are none.
-func (p *patient) needsTables() error {
-	if p.home == "" {
-		return errNoTables
-	}
-	return nil
 }

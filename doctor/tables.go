@@ -65,9 +65,6 @@ func checkFunctions(ctx context.Context, p *patient) (Check, error) {
 
 // migrated judges what the database has of a set of migrations.
 func (p *patient) migrated(ctx context.Context, set *migrations.Set, fix string) (Check, error) {
-	if err := p.needsTables(); err != nil {
-		return Check{}, err
-	}
 	all, err := set.Status(ctx, p.db)
 	unread := sqlState(err) == forbidden
 	if err != nil && !unread {
@@ -126,9 +123,6 @@ func judgeMigrations(applied, pending []string, fix string) Check {
 }
 
 func checkGrants(ctx context.Context, p *patient) (Check, error) {
-	if err := p.needsTables(); err != nil {
-		return Check{}, err
-	}
 	missing, reads, err := migrations.MissingGrants(ctx, p.db)
 	if err != nil {
 		return Check{}, err
@@ -145,9 +139,6 @@ func checkGrants(ctx context.Context, p *patient) (Check, error) {
 }
 
 func checkUnlogged(_ context.Context, p *patient) (Check, error) {
-	if err := p.needsTables(); err != nil {
-		return Check{}, err
-	}
 	c := Check{Message: "all tables are logged"}
 	for _, t := range p.tables {
 		if t.kind != "p" {

@@ -43,9 +43,6 @@ const statisticsOf = `SELECT s.relid, s.n_live_tup, s.n_dead_tup, s.n_tup_upd, s
 	FROM pg_stat_user_tables AS s WHERE s.relid = ANY ($1::oid[]) ORDER BY s.relname`
 
 func (p *patient) statistics(ctx context.Context) ([]statistics, error) {
-	if err := p.needsTables(); err != nil {
-		return nil, err
-	}
 	return rows[statistics](ctx, p, statisticsOf, p.oids())
 }
 
