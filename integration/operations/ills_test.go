@@ -175,8 +175,6 @@ func TestDoctorIlls(t *testing.T) {
 		{"REVOKE ALL ON ALL TABLES IN SCHEMA limits FROM $app", []step{{"fail grants role $app lacks rights that the library", grants}}, ""},
 		{"pglimit migrate down", []step{{"fail migrations 1 of this release's", "as role $owner: pglimit migrate up"}, {"fail grants", grants}}, ""},
 		{"pglimit migrate down --functions", []step{{"fail functions 1 of this release's", "as role $owner: pglimit migrate up --functions"}}, ""},
-		{"DROP SCHEMA pglimit, pglimit_ask CASCADE; DROP SCHEMA limits CASCADE; CREATE SCHEMA limits AUTHORIZATION $owner; GRANT USAGE ON SCHEMA limits TO $app", []step{
-			{"fail tables no schema of the search_path (limits) has pglimit's tables", "as the role that migrates: pglimit migrate up"}, {"fail grants", grants}}, ""},
 		{"ALTER DATABASE $database SET default_transaction_read_only = on", []step{
 			{"fail primary default_transaction_read_only is on: every decision is refused", "BEGIN READ WRITE; ALTER ROLE $app IN DATABASE $database SET default_transaction_read_only = off; COMMIT"}}, ""},
 		{"BEGIN READ WRITE; ALTER DATABASE $database RESET default_transaction_read_only; ALTER DATABASE $database SET default_transaction_isolation = serializable; COMMIT", []step{
@@ -205,6 +203,8 @@ func TestDoctorIlls(t *testing.T) {
 		{program("0", "now() - interval '10 minutes'"), []step{
 			{"warn programs 1 of 1 programs do not follow the policies: shop on web, pid 7, was seen 10m ago, and every 2m before", "DELETE FROM limits.pglimit_program WHERE instance = 'one''s'"}}, ""},
 		{program("-1", "now()"), []step{{"warn programs 1 of 1 programs do not follow the policies: shop on web, pid 7, decides by version -1", ""}}, "DELETE FROM limits.pglimit_program"},
+		{"DROP SCHEMA pglimit, pglimit_ask CASCADE; DROP SCHEMA limits CASCADE; CREATE SCHEMA limits AUTHORIZATION $owner; GRANT USAGE ON SCHEMA limits TO $app", []step{
+			{"fail tables no schema of the search_path (limits) has pglimit's tables", "as the role that migrates: pglimit migrate up"}, {"fail grants", grants}}, ""},
 	} {
 		address := w.root
 		if strings.HasPrefix(c.break_, "pglimit ") {
