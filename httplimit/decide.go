@@ -50,7 +50,7 @@ type decisionKey struct{}
 //		_, err = l.Undo(r.Context(), requests[0].Policy, requests[0].Key, all.PerRequest[0])
 //	}
 //
-// A policy that failed open has a result too, with limiter.SourceDegraded. ok is false if
+// A policy that failed open or locally has a result too, with limiter.SourceDegraded. ok is false if
 // nothing was requested. With WithRefundIf, do not call Undo for what that refunds: the units
 // would go back twice.
 func FromContext(ctx context.Context) (requests []limiter.Request, all limiter.Results, ok bool) {

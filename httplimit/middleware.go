@@ -242,7 +242,7 @@ func (m *middleware) serveRefunding(w http.ResponseWriter, r *http.Request, next
 func (m *middleware) refund(ctx context.Context, requests []limiter.Request, all limiter.Results) {
 	for i, r := range all.PerRequest {
 		p := requests[i].Policy
-		if p.Algorithm == limiter.LeakyBucketQueue || r.Replayed || r.Shadowed || r.Source == limiter.SourceDegraded || r.Source == limiter.SourceOverride {
+		if p.Algorithm == limiter.LeakyBucketQueue || r.Replayed || r.Shadowed || r.Source == limiter.SourceOverride || r.Source == limiter.SourceDegraded && p.OnError != limiter.FailLocal {
 			continue
 		}
 		if _, err := m.limiter.Undo(ctx, p, requests[i].Key, r); err != nil {

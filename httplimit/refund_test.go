@@ -201,6 +201,12 @@ func TestRefundIfGranted(t *testing.T) {
 	if w := get(New(down, fixed(p.Request("k", 1)), always, logger)(&answering{status: 200}), request()); w.Code != 200 || observed != 1 || log.Len() > 0 {
 		t.Errorf("without a decision: got %d, %d requests to the limiter, logged %s; want 200, 1 and nothing", w.Code, observed, &log)
 	}
+	local := p
+	local.OnError, local.LocalShare = limiter.FailLocal, 1
+	get(New(down, fixed(local.Request("k", 1)), always, logger)(&answering{status: 200}), request())
+	if got := level(t, down, local, "k"); got != 0 {
+		t.Errorf("decided in memory: level %v, want 0", got)
+	}
 	get(New(l, fixed(p.Request("closed", 1)), always, logger)(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { _ = l.Close() })), request())
 	if want := `msg="httplimit: a refund failed" since_last=1 policy=p error="pglimit: limiter is closed"`; !strings.Contains(log.String(), want) {
 		t.Errorf("a failed refund: logged %s, want %s", &log, want)

@@ -135,7 +135,9 @@ type Config struct {
 	//   - If no key is idle, a request that needs a new one gets ErrOverloaded. OnError
 	//     does not apply: else many keys would lift the limit of all new ones.
 	//
-	// New and NewSQL have no such bound: the janitor deletes empty rows.
+	// New and NewSQL have no such bound: the janitor deletes empty rows. Theirs is for
+	// policies that are FailLocal: the largest number of keys whose last answer is
+	// remembered, and of those decided in memory. Default: 65,536.
 	MaxKeys int
 
 	// Now is the clock, for tests. Default: the database's clock, and this machine's for
@@ -147,15 +149,15 @@ type Config struct {
 	Observe func(ctx context.Context, o Observation)
 	// DenialLog, if set, counts denials by policy and key in the database. Default: nil.
 	DenialLog *DenialLog
-	// MisconfiguredFailsOpen makes policies with FailOpen allow without a decision on
-	// ErrMisconfigured too, ErrNotMigrated included, but not if pglimit's tables in the
+	// MisconfiguredFailsOpen makes FailOpen and FailLocal apply on ErrMisconfigured too, ErrNotMigrated included, but not if pglimit's tables in the
 	// search_path have several owners. Default: false. A wrong password or
 	// a missing grant then lifts every such limit, until someone reads the log.
 	MisconfiguredFailsOpen bool
 
 	// Logger gets
-	//   - a warning when FailOpen allowed a request, at most one every ten seconds, with
-	//     the number allowed since the last;
+	//   - a warning when FailOpen or FailLocal answered a request, at most one every ten
+	//     seconds, with the number of answers since the last;
+	//   - a warning if Close could not charge what FailLocal had granted;
 	//   - an error when a call returned ErrMisconfigured, at most one a minute, with the
 	//     number of such calls since the last;
 	//   - one warning if prepared statements are lost behind a connection pooler.

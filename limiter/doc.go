@@ -57,7 +57,8 @@
 // 1e-6 units or a billionth of the burst, whichever is less. Whole units are exact up to
 // 2^53, so keep money in minor units. Two cases differ:
 //
-//   - FailOpen allows requests without counting them while the database is away.
+//   - FailOpen allows requests without counting them while the database is away, and
+//     FailLocal up to a share in each process.
 //   - A statement that ends in ErrUnavailable may or may not have been counted.
 //
 // Acknowledged decisions survive a crash of the database server. With a Relaxed policy

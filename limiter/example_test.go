@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log"
+	"log/slog"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -256,4 +258,31 @@ func ExamplePolicy_UnmarshalJSON() {
 	err := json.Unmarshal([]byte(`{"name": "api", "algorithm": "gcra", "limit": 100, "period": "1m", "burst": 20}`), &p)
 	fmt.Println(p.Algorithm, p.Limit, p.Period, p.Burst, err)
 	// Output: gcra 100 1m0s 20 <nil>
+}
+
+// While the database is away, a policy that is FailLocal goes on with its part of the limit:
+// here 2 of 20, as if ten processes shared them. With FailOpen all would pass, and with
+// FailClosed none.
+func ExampleFailMode() {
+	pool, err := pgxpool.New(ctx, "postgres://127.0.0.1:1/away") // where no server listens
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer pool.Close()
+	l, err := limiter.New(pool, &limiter.Config{Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer l.Close()
+
+	api := limiter.PerHour("api", 20)
+	api.OnError, api.LocalShare = limiter.FailLocal, 0.1
+	for range 3 {
+		r, err := l.Allow(ctx, api, "alice")
+		fmt.Println(r.Allowed, r.Source, err)
+	}
+	// Output:
+	// true degraded <nil>
+	// true degraded <nil>
+	// false degraded <nil>
 }

@@ -139,7 +139,8 @@ func newInMemory(m *memory.Store, config *Config) *Limiter {
 
 // Close makes later calls return ErrClosed. It waits until earlier requests have their
 // answers and cancelled Waits have given their units back. It does not wait for callers
-// that sleep in a Wait: cancel them first, and wait for their return. It returns nil and may be called again. A
+// that sleep in a Wait: cancel them first, and wait for their return. What FailLocal granted
+// is charged, for 5s at most. It returns nil and may be called again. A
 // Limiter that is never closed leaks nothing.
 func (l *Limiter) Close() error {
 	if !l.closed.Swap(true) && l.local != nil {

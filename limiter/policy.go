@@ -24,7 +24,17 @@ const (
 	// Config.MisconfiguredFailsOpen).
 	FailOpen
 	// FailLocal decides where FailOpen would allow: in this process's memory, by
-	// Policy.LocalShare of the limit. Result.Source is SourceDegraded.
+	// Policy.LocalShare of the policy. N processes together admit at most N times that.
+	//
+	//   - A key begins with that share of the units that this process last saw in the
+	//     database, and with its block.
+	//   - What was granted is charged when the database answers again, as far as it still
+	//     counts. If the answer to a charge is lost, its units may count twice.
+	//   - Result.Source is SourceDegraded. Limit, Burst, Remaining and RetryAfter are those of
+	//     the share.
+	//   - What the share can never grant, and new keys above Config.MaxKeys, get the error.
+	//   - A Wait that is cancelled gives nothing back.
+	//   - An IdempotencyKey is remembered by this process, and forgotten afterwards.
 	FailLocal
 )
 
@@ -98,7 +108,7 @@ type Policy struct {
 	Durability Durability `json:"durability,omitempty"`
 	// OnError selects the result while the database is away. Default: FailClosed.
 	OnError FailMode `json:"on_error,omitempty"`
-	// LocalShare is the part of Limit and Burst that this process may use by itself while
+	// LocalShare is the part of Limit and Burst that each process may use by itself while
 	// the database is away: for N processes, 1/N. It is from 1e-6 to 1. Default: 0, which
 	// is 0.1. For FailLocal only.
 	LocalShare float64 `json:"local_share,omitempty"`

@@ -46,8 +46,9 @@ const (
 	// empty, and Level, Remaining, RetryAfter and ResetAfter have no meaning. It is also the
 	// Source of a Settle for which nothing was counted.
 	SourceSkipped Source = "skipped"
-	// SourceDegraded: nowhere. The policy is FailOpen or a shadow, and the database could not
-	// decide. Nothing was counted, and Level, Remaining and ResetAfter have no meaning.
+	// SourceDegraded: nowhere, or in this process's memory if the policy is FailLocal. The
+	// database could not decide. If the policy is FailOpen or a shadow, nothing was counted,
+	// and Level, Remaining and ResetAfter have no meaning.
 	SourceDegraded Source = "degraded"
 	// SourceOverride: nowhere. An override makes the key Unlimited or Blocked. Nothing was
 	// counted. If it is Unlimited, Remaining is the burst, and Level and ResetAfter are 0. If it

@@ -44,8 +44,8 @@ func (e *engine) AllowN(ctx context.Context, p Policy, key string, cost float64)
 //   - One name, algorithm and key under two different Policy values is an ErrInvalid.
 //   - Errors name the request by its index.
 //   - A denial starts the block of those policies that denied, if Policy.BlockFor is set.
-//   - The whole is Relaxed if all policies are, else Durable; FailOpen if all policies
-//     are, else FailClosed.
+//   - The whole is Relaxed if all policies are, else Durable; FailClosed if any is.
+//     FailLocal ones are granted in memory all or none, and FailOpen ones follow.
 //   - The rows of all keys are locked for two round trips to the database. If all keys had
 //     much room at this Limiter's last AllowAll, it is one, and they are locked only while
 //     the database decides.
