@@ -51,12 +51,12 @@ Requests without that field are skipped like lines that cannot be read.
 --candidate adds a second and a third policy to compare. Its fields have the
 names and the defaults of the flags.
 
---policy NAME, or policy=NAME in --candidate, takes a policy from the database
+--policy NAME, or policy=NAME in --candidate, reads a policy from the database
 that DATABASE_URL or the flags name, without its overrides. A shadow policy is
 replayed as if it were enforced.
 
---since and --until leave out what is before and after. Times are in UTC without
-a zone. The first request counted finds all keys unused.
+--since and --until leave out earlier and later requests. Times without a zone are
+in UTC. No key has counted anything before --since.
 
 --html also writes the report as a web page: one file without scripts or
 references to other sites.

@@ -106,12 +106,12 @@ period of 1s, 1m, 1h and 24h that the log spans, or for --period:
 1. It finds each key's peak: its most requests in any interval of that length.
 2. limit is 1.25 times the peak that 99.9 % of the keys do not exceed, rounded up
    to a round number. Every key counts the same, however much it sent.
-3. burst is the same of another peak: the most requests at once that a bucket
-   with that limit would have to hold for the key.
+3. burst is 1.25 times the most requests that a bucket with that limit would have
+   to hold at once, for 99.9 % of the keys.
 4. It replays the log under that policy, and reports what is denied.
 With fewer than a thousand keys, 99.9 % are all keys, so nothing is denied, not
 even of an abuser. A short period stops bursts, a long one stops steady use; an
-application can take limits of both.`
+application can apply both.`
 
 // suggest proposes limits for the named log.
 func suggest(cmd *cobra.Command, out *cli.Output, parser *accesslog.Parser, file string, most replay.Bounds) error {
