@@ -92,6 +92,49 @@ func (q *Queries) Overrides(ctx context.Context, db DBTX, arg OverridesParams) (
 	return items, nil
 }
 
+const OverridesAt = `-- name: OverridesAt :many
+SELECT (CASE WHEN c.id IS NULL THEN pg_catalog.to_jsonb(o) ELSE c.before END)::text AS override
+FROM (SELECT DISTINCT ON (h.key, h.match) h.id, h.key, h.match, h.before
+      FROM (SELECT t.id, t.key, coalesce(t.after, t.before) ->> 'match'::text AS match, t.before FROM pglimit_policy_history AS t
+            WHERE t.name = $1::text
+              AND t.changed_at > '1970-01-01 00:00:00+00'::timestamptz + $2::bigint::float8 * '00:00:00.000001'::interval) AS h
+      WHERE h.match <> ''::text OR h.key = $3::text
+      ORDER BY h.key, h.match, h.id) AS c
+FULL JOIN (SELECT limit_units, factor, burst, version, until, changed_at, unlimited, blocked, shadow, policy, key, match, note, changed_by FROM pglimit_override AS t
+           WHERE t.policy = $1::text AND (t.match <> ''::text OR t.key = $3::text)) AS o ON o.key = c.key AND o.match = c.match
+WHERE c.id IS NULL OR c.before IS NOT NULL
+`
+
+type OverridesAtParams struct {
+	Name string
+	AtUs int64
+	Key  string
+}
+
+// OverridesAt returns the overrides of a key and those with a match that a policy had as of
+// at_us, as JSON: as they were before their first change since, or as they are.
+//
+// Index: pglimit_policy_history_name and the primary key. Locks nothing.
+func (q *Queries) OverridesAt(ctx context.Context, db DBTX, arg OverridesAtParams) ([]string, error) {
+	rows, err := db.Query(ctx, OverridesAt, arg.Name, arg.AtUs, arg.Key)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []string
+	for rows.Next() {
+		var override string
+		if err := rows.Scan(&override); err != nil {
+			return nil, err
+		}
+		items = append(items, override)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const OverridesChanged = `-- name: OverridesChanged :many
 SELECT h.id, h.version AS changed_version, (date_part('epoch'::text, h.changed_at) * 1000000::float8)::bigint AS changed_at_us,
        h.name, coalesce(h.key, ''::text)::text AS key, coalesce(coalesce(h.after, h.before) ->> 'match'::text, ''::text)::text AS match,
@@ -388,38 +431,29 @@ func (q *Queries) Policies(ctx context.Context, db DBTX) ([]PoliciesRow, error) 
 }
 
 const PolicyAt = `-- name: PolicyAt :one
-SELECT coalesce((CASE WHEN ph.id IS NULL THEN pg_catalog.to_jsonb(p) ELSE ph.before END)::text, ''::text)::text AS policy,
-       coalesce((CASE WHEN oh.id IS NULL THEN pg_catalog.to_jsonb(o) ELSE oh.before END)::text, ''::text)::text AS override
-FROM (SELECT $1::text AS name, $2::text AS key,
-             '1970-01-01 00:00:00+00'::timestamptz + $3::bigint::float8 * '00:00:00.000001'::interval AS at) AS n
-LEFT JOIN LATERAL (SELECT h.id, h.before FROM pglimit_policy_history AS h WHERE h.name = n.name AND h.key IS NULL AND h.changed_at > n.at
-                   ORDER BY h.id LIMIT 1) AS ph ON true
-LEFT JOIN LATERAL (SELECT h.id, h.before FROM pglimit_policy_history AS h WHERE h.name = n.name AND h.key = n.key AND coalesce(h.after, h.before) ->> 'match'::text = ''::text AND h.changed_at > n.at
-                   ORDER BY h.id LIMIT 1) AS oh ON true
+SELECT coalesce((CASE WHEN c.id IS NULL THEN pg_catalog.to_jsonb(p) ELSE c.before END)::text, ''::text)::text AS policy
+FROM (SELECT $1::text AS name) AS n
+LEFT JOIN LATERAL (SELECT h.id, h.before FROM pglimit_policy_history AS h
+                   WHERE h.name = n.name AND h.key IS NULL
+                     AND h.changed_at > '1970-01-01 00:00:00+00'::timestamptz + $2::bigint::float8 * '00:00:00.000001'::interval
+                   ORDER BY h.id LIMIT 1) AS c ON true
 LEFT JOIN pglimit_policy AS p ON p.name = n.name
-LEFT JOIN pglimit_override AS o ON o.policy = n.name AND o.key = n.key AND o.match = ''::text
 `
 
 type PolicyAtParams struct {
 	Name string
-	Key  string
 	AtUs int64
 }
 
-type PolicyAtRow struct {
-	Policy   string
-	Override string
-}
-
-// PolicyAt returns a policy and its override of a key as of at_us, as JSON, and empty if
-// there was none: as they were before their first change since, or as they are.
+// PolicyAt returns a policy as of at_us, as JSON, and empty if there was none: as it was
+// before its first change since, or as it is.
 //
-// Index: pglimit_policy_history_name and the primary keys. Locks nothing.
-func (q *Queries) PolicyAt(ctx context.Context, db DBTX, arg PolicyAtParams) (PolicyAtRow, error) {
-	row := db.QueryRow(ctx, PolicyAt, arg.Name, arg.Key, arg.AtUs)
-	var i PolicyAtRow
-	err := row.Scan(&i.Policy, &i.Override)
-	return i, err
+// Index: pglimit_policy_history_name and the primary key. Locks nothing.
+func (q *Queries) PolicyAt(ctx context.Context, db DBTX, arg PolicyAtParams) (string, error) {
+	row := db.QueryRow(ctx, PolicyAt, arg.Name, arg.AtUs)
+	var policy string
+	err := row.Scan(&policy)
+	return policy, err
 }
 
 const PolicyDelete = `-- name: PolicyDelete :execrows

@@ -96,7 +96,7 @@ type denialCount struct {
 	denials, shadowed, blocked, aboveBurst, overloaded int64
 
 	units       float64
-	last, retry int64 // microseconds; retry is 0 if none of the requests can ever fit
+	last, retry int64 // microseconds; retry is 0 if no request ever fits
 }
 
 // NewDenialLog returns a DenialLog that writes to the database of pool, which the caller
@@ -159,14 +159,12 @@ func (d *DenialLog) observe(secret string, in *Request, r *Result, at time.Time)
 	switch {
 	case r.Reason == ReasonOverload:
 		one.overloaded = 1
-	case r.Source == SourceOverride && r.RetryAfter == Never: // a block without an end
+	case r.Reason == ReasonBlocked:
 		one.blocked = 1
 	case r.RetryAfter == Never:
 		one.aboveBurst = 1
-	case r.Reason == ReasonBlocked:
-		one.blocked = 1
-		fallthrough
-	default:
+	}
+	if one.overloaded == 0 && r.RetryAfter != Never {
 		one.retry = one.last + r.RetryAfter.Microseconds()
 	}
 	k := loggedKey{in.Policy.Name, in.Policy.Algorithm, in.Key, secret}

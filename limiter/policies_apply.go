@@ -145,9 +145,10 @@ func (p *Policies) History(ctx context.Context, name string, limit int) ([]Polic
 	return all, nil
 }
 
-// At returns the policy of that name and the override of key that the database had at a
-// time; nil for none, and for an override that had ended. The time is by the database's
-// clock. It is as far as the history goes back: before its first entry it is as in that.
+// At returns the policy of that name that the database had at a time, and the override that
+// decided about key, or else changed its limit; nil for none. The time is by the database's
+// clock. Before the first entry of the history all is as in that. The error is that of the
+// database, or ErrInvalid.
 func (p *Policies) At(ctx context.Context, name, key string, at time.Time) (*StoredPolicy, *Override, error) {
 	if !validName(name) {
 		return nil, nil, store.Invalid("name", store.Quote(name), "must match "+nameHelp)
@@ -155,11 +156,14 @@ func (p *Policies) At(ctx context.Context, name, key string, at time.Time) (*Sto
 	if err := validateKey(key); err != nil {
 		return nil, nil, err
 	}
-	policy, override, err := p.store.At(ctx, name, (&Override{Key: key}).stored(p.config.KeySecret), at)
-	if override != nil && override.Until != nil && !override.Until.After(at) {
-		override = nil
+	policy, rows, err := p.store.At(ctx, name, (&Override{Key: key}).stored(p.config.KeySecret), at)
+	var first *Override
+	for i := range rows {
+		if o := storedOverride(&rows[i]); o.concerns(key, at) && (first == nil || o.before(first)) {
+			first = &o
+		}
 	}
-	return pastPolicy(policy), pastOverride(override), err
+	return pastPolicy(policy), first, err
 }
 
 // pastPolicy returns a row of the history, valid or not.

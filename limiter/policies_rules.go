@@ -97,6 +97,37 @@ func (s *ruleSet) ruling(key string, now func() time.Time) (r ruling) {
 	return r
 }
 
+// concerns reports whether an override that has key, or a Match, applies to key at a time.
+func (o *Override) concerns(key string, at time.Time) bool {
+	e, now := o.effect(), func() time.Time { return at }
+	if o.Match == "" {
+		return !e.ended(now)
+	}
+	s := ruleSet{rows: map[rule]effect{{o.Match, o.Key}: e}}
+	s.compile()
+	r := s.ruling(key, now)
+	return r.decides()
+}
+
+// before reports whether o decides before p about a key that both concern: see Override.
+func (o *Override) before(p *Override) bool {
+	rank := func(o *Override) int {
+		switch {
+		case !o.Unlimited && !o.Blocked:
+			return 3
+		case o.Match == "":
+			return 0
+		case o.Unlimited:
+			return 1
+		}
+		return 2
+	}
+	if a, b := rank(o), rank(p); a != b || a != 2 {
+		return a < b
+	}
+	return o.Until.IsZero() || !p.Until.IsZero() && o.Until.After(p.Until) // the longest block
+}
+
 // pattern is a text with * and ?. All keys that match it end with tail.
 type pattern struct {
 	text, tail string

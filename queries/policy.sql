@@ -155,20 +155,33 @@ ORDER BY h.id DESC
 LIMIT sqlc.arg(max_rows)::bigint;
 
 -- name: PolicyAt :one
--- PolicyAt returns a policy and its override of a key as of at_us, as JSON, and empty if
--- there was none: as they were before their first change since, or as they are.
+-- PolicyAt returns a policy as of at_us, as JSON, and empty if there was none: as it was
+-- before its first change since, or as it is.
 --
--- Index: pglimit_policy_history_name and the primary keys. Locks nothing.
-SELECT coalesce((CASE WHEN ph.id IS NULL THEN pg_catalog.to_jsonb(p) ELSE ph.before END)::text, ''::text)::text AS policy,
-       coalesce((CASE WHEN oh.id IS NULL THEN pg_catalog.to_jsonb(o) ELSE oh.before END)::text, ''::text)::text AS override
-FROM (SELECT sqlc.arg(name)::text AS name, sqlc.arg(key)::text AS key,
-             '1970-01-01 00:00:00+00'::timestamptz + sqlc.arg(at_us)::bigint::float8 * '00:00:00.000001'::interval AS at) AS n
-LEFT JOIN LATERAL (SELECT h.id, h.before FROM pglimit_policy_history AS h WHERE h.name = n.name AND h.key IS NULL AND h.changed_at > n.at
-                   ORDER BY h.id LIMIT 1) AS ph ON true
-LEFT JOIN LATERAL (SELECT h.id, h.before FROM pglimit_policy_history AS h WHERE h.name = n.name AND h.key = n.key AND coalesce(h.after, h.before) ->> 'match'::text = ''::text AND h.changed_at > n.at
-                   ORDER BY h.id LIMIT 1) AS oh ON true
-LEFT JOIN pglimit_policy AS p ON p.name = n.name
-LEFT JOIN pglimit_override AS o ON o.policy = n.name AND o.key = n.key AND o.match = ''::text;
+-- Index: pglimit_policy_history_name and the primary key. Locks nothing.
+SELECT coalesce((CASE WHEN c.id IS NULL THEN pg_catalog.to_jsonb(p) ELSE c.before END)::text, ''::text)::text AS policy
+FROM (SELECT sqlc.arg(name)::text AS name) AS n
+LEFT JOIN LATERAL (SELECT h.id, h.before FROM pglimit_policy_history AS h
+                   WHERE h.name = n.name AND h.key IS NULL
+                     AND h.changed_at > '1970-01-01 00:00:00+00'::timestamptz + sqlc.arg(at_us)::bigint::float8 * '00:00:00.000001'::interval
+                   ORDER BY h.id LIMIT 1) AS c ON true
+LEFT JOIN pglimit_policy AS p ON p.name = n.name;
+
+-- name: OverridesAt :many
+-- OverridesAt returns the overrides of a key and those with a match that a policy had as of
+-- at_us, as JSON: as they were before their first change since, or as they are.
+--
+-- Index: pglimit_policy_history_name and the primary key. Locks nothing.
+SELECT (CASE WHEN c.id IS NULL THEN pg_catalog.to_jsonb(o) ELSE c.before END)::text AS override
+FROM (SELECT DISTINCT ON (h.key, h.match) h.id, h.key, h.match, h.before
+      FROM (SELECT t.id, t.key, coalesce(t.after, t.before) ->> 'match'::text AS match, t.before FROM pglimit_policy_history AS t
+            WHERE t.name = sqlc.arg(name)::text
+              AND t.changed_at > '1970-01-01 00:00:00+00'::timestamptz + sqlc.arg(at_us)::bigint::float8 * '00:00:00.000001'::interval) AS h
+      WHERE h.match <> ''::text OR h.key = sqlc.arg(key)::text
+      ORDER BY h.key, h.match, h.id) AS c
+FULL JOIN (SELECT * FROM pglimit_override AS t
+           WHERE t.policy = sqlc.arg(name)::text AND (t.match <> ''::text OR t.key = sqlc.arg(key)::text)) AS o ON o.key = c.key AND o.match = c.match
+WHERE c.id IS NULL OR c.before IS NOT NULL;
 
 -- name: PolicyProbe :exec
 -- PolicyProbe notifies the sessions that listen. Locks nothing.

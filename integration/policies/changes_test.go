@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -214,6 +215,72 @@ func TestHistory(t *testing.T) {
 	}
 	if none, err := p.History(t.Context(), "other", 2); err != nil || len(none) != 0 {
 		t.Errorf("%+v, %v", none, err)
+	}
+}
+
+// TestAt: at each time between changes the database and the memory have had what they have had
+// then, also for a part of the history.
+func TestAt(t *testing.T) {
+	t.Parallel()
+	pool, memory := bed.NewPool(t), must.OK(limiter.NewPolicies())(t)
+	stored := open(t, pool, limiter.PoliciesConfig{})
+	more := login
+	more.Limit *= 2
+	ended := limiter.Override{Policy: "login", Key: "bot-1", Limit: ptr(3.0), Until: time.Now().Add(-time.Hour)}
+	limited := limiter.Override{Policy: "login", Key: "bot-1", Limit: ptr(7.0)}
+	network := limiter.Override{Policy: "login", Key: "bot-", Match: limiter.MatchPrefix, Blocked: true}
+	exempt := limiter.Override{Policy: "login", Key: "*", Match: limiter.MatchPattern, Unlimited: true}
+	steps := []struct {
+		edit limiter.PolicyEdit
+		want string
+	}{
+		{limiter.PolicyEdit{SetOverrides: []limiter.Override{{Policy: "other", Key: "bot-1", Unlimited: true}}}, "none none"},
+		{limiter.PolicyEdit{Set: []limiter.StoredPolicy{{Policy: login}}}, "5 none"},
+		{limiter.PolicyEdit{SetOverrides: []limiter.Override{ended}}, "5 none"},
+		{limiter.PolicyEdit{SetOverrides: []limiter.Override{limited}}, "5 bot-1: 7"},
+		{limiter.PolicyEdit{Set: []limiter.StoredPolicy{{Policy: more}}, SetOverrides: []limiter.Override{{Policy: "login", Key: "bot-2", Limit: ptr(1.0)}}}, "10 bot-1: 7"},
+		{limiter.PolicyEdit{SetOverrides: []limiter.Override{network, {Policy: "login", Key: "bat-", Match: limiter.MatchPrefix, Unlimited: true}}}, "10 bot-: blocked"},
+		{limiter.PolicyEdit{SetOverrides: []limiter.Override{exempt}}, "10 *: unlimited"},
+		{limiter.PolicyEdit{DeleteOverrides: []limiter.Override{exempt, limited}}, "10 bot-: blocked"},
+		{limiter.PolicyEdit{DeleteOverrides: []limiter.Override{network}, Delete: []string{"login"}}, "none none"},
+	}
+	var times []time.Time
+	for _, s := range steps {
+		apply(t, memory, s.edit)
+		apply(t, stored.Policies, s.edit)
+		times = append(times, bed.Value[time.Time](t, pool, `SELECT clock_timestamp()`))
+	}
+	check := func(name string, p *limiter.Policies, from int) {
+		t.Helper()
+		for i := from; i < len(steps); i++ {
+			policy, o, err := p.At(t.Context(), "login", "bot-1", times[i])
+			got := []string{"none", "none"}
+			if policy != nil {
+				got[0] = fmt.Sprint(policy.Limit)
+			}
+			switch {
+			case o != nil && o.Limit != nil:
+				effective, _ := o.Apply(policy.Policy)
+				got[1] = fmt.Sprint(o.Key, ": ", effective.Limit)
+			case o != nil:
+				got[1] = o.Key + map[bool]string{true: ": blocked", false: ": unlimited"}[o.Blocked]
+			}
+			if text := strings.Join(got, " "); text != steps[i].want || err != nil {
+				t.Errorf("%s after step %d: %s, %v, want %s", name, i, text, err, steps[i].want)
+			}
+		}
+	}
+	check("memory", memory, 0)
+	check("database", stored.Policies, 0)
+	bed.Exec(t, pool, `DELETE FROM pglimit_policy_history WHERE changed_at < $1`, times[3])
+	check("a part", stored.Policies, 3)
+	for _, name := range []string{"", "A"} {
+		if _, _, err := memory.At(t.Context(), name, "k", times[0]); !errors.Is(err, limiter.ErrInvalid) {
+			t.Errorf("policy %q: %v", name, err)
+		}
+	}
+	if _, _, err := memory.At(t.Context(), "p", "", times[0]); !errors.Is(err, limiter.ErrInvalid) {
+		t.Errorf("no key: %v", err)
 	}
 }
 

@@ -118,6 +118,9 @@ func TestStrangersInPolicies(t *testing.T) {
 	if _, err := p.Apply(t.Context(), limiter.PolicyEdit{Delete: []string{"bucket"}, DeleteOverrides: []limiter.Override{{Policy: "month", Key: "l"}}, Note: "over"}); err != nil {
 		t.Error(err)
 	}
+	if _, _, err := p.At(t.Context(), "month", "k", time.Now().Add(-time.Hour)); err != nil {
+		t.Error(err)
+	}
 	if h, err := p.History(t.Context(), "month", 100); err != nil || len(h) < 8 {
 		t.Errorf("%+v, %v", h, err)
 	}

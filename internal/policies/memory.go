@@ -85,25 +85,30 @@ func (m *Memory) History(_ context.Context, name string, limit int64) (all []Cha
 }
 
 // At implements Store.
-func (m *Memory) At(_ context.Context, name, key string, at time.Time) (p *Policy, o *Override, _ error) {
+func (m *Memory) At(_ context.Context, name, key string, at time.Time) (p *Policy, all []Override, _ error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if now, ok := m.policies[name]; ok {
 		p = &now
 	}
-	if now, ok := m.overrides[overrideID{name, key, ""}]; ok {
-		o = &now
-	}
+	was := maps.Clone(m.overrides)
 	for _, c := range slices.Backward(m.history) {
-		switch {
+		switch before := c.OverrideBefore; {
 		case c.Name != name || !c.ChangedAt.After(at):
 		case c.Key == "":
 			p = c.Before
-		case c.Key == key && cmp.Or(c.OverrideAfter, c.OverrideBefore).Match == "":
-			o = c.OverrideBefore
+		case before == nil:
+			delete(was, idOf(c.OverrideAfter))
+		default:
+			was[idOf(before)] = *before
 		}
 	}
-	return p, o, nil
+	for id, o := range was {
+		if id.policy == name && (id.match != "" || id.key == key) {
+			all = append(all, o)
+		}
+	}
+	return p, all, nil
 }
 
 // Apply implements Store.

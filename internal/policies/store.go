@@ -2,6 +2,7 @@ package policies
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -31,9 +32,9 @@ type Store interface {
 	// History returns the last changes, newest first, of one policy and its overrides, or
 	// of all if name is empty.
 	History(ctx context.Context, name string, limit int64) ([]Change, error)
-	// At returns a policy and its override of a key as of a time, as far as the history goes
-	// back; nil for none.
-	At(ctx context.Context, name, key string, at time.Time) (*Policy, *Override, error)
+	// At returns a policy, nil for none, with its override of a key and those with a Match,
+	// as of a time, as far as the history goes back.
+	At(ctx context.Context, name, key string, at time.Time) (*Policy, []Override, error)
 }
 
 // NewDatabase returns the Store in the database of a pool. warn is called once if a pooler
@@ -344,18 +345,23 @@ func (d *Database) History(ctx context.Context, name string, limit int64) (all [
 }
 
 // At implements Store.
-func (d *Database) At(ctx context.Context, name, key string, at time.Time) (p *Policy, o *Override, err error) {
+func (d *Database) At(ctx context.Context, name, key string, at time.Time) (p *Policy, all []Override, err error) {
 	err = d.run.Run(ctx, exec.Statement, func(tx db.DBTX) error {
-		row, err := d.statements.PolicyAt(ctx, tx, db.PolicyAtParams{Name: name, Key: key, AtUs: at.UnixMicro()})
+		text, err := d.statements.PolicyAt(ctx, tx, db.PolicyAtParams{Name: name, AtUs: at.UnixMicro()})
 		if err != nil {
 			return err
 		}
-		if p, err = decode[Policy](row.Policy); err == nil {
-			o, err = decode[Override](row.Override)
+		if p, err = decode[Policy](text); err != nil {
+			return err
+		}
+		rows, err := d.statements.OverridesAt(ctx, tx, db.OverridesAtParams{Name: name, Key: key, AtUs: at.UnixMicro()})
+		all = make([]Override, len(rows))
+		for i := 0; i < len(rows) && err == nil; i++ {
+			err = json.Unmarshal([]byte(rows[i]), &all[i])
 		}
 		return err
 	})
-	return p, o, explain(err)
+	return p, all, explain(err)
 }
 
 // Probe notifies the sessions that follow changes.

@@ -2312,7 +2312,7 @@ BEGIN
     END IF;
     INSERT INTO pglimit_denial AS t
            (denials, shadowed, blocked, above_burst, units, slot_us, last_denied_at_us, retry_at_us, policy, key, algorithm)
-    VALUES (1, CASE WHEN request.shadow THEN 1 ELSE 0 END, CASE WHEN reason = 'blocked' AND NOT never THEN 1 ELSE 0 END, CASE WHEN never THEN 1 ELSE 0 END,
+    VALUES (1, CASE WHEN request.shadow THEN 1 ELSE 0 END, CASE WHEN reason = 'blocked' THEN 1 ELSE 0 END, CASE WHEN never AND reason <> 'blocked' THEN 1 ELSE 0 END,
             request.units, request.now_us / 60000000 * 60000000, request.now_us, CASE WHEN never THEN 0 ELSE fits_at_us END,
             request.policy, request.key, request.algorithm)
     ON CONFLICT (policy, key, algorithm, slot_us) DO UPDATE SET

@@ -61,7 +61,7 @@ func TestCompletion(t *testing.T) {
 			t.Errorf("%s: exit code %d, stderr %q", shell, code, stderr)
 		}
 	}
-	for _, verb := range []string{"allow", "allow-up-to", "check", "charge", "refund", "wait", "top", "find", "reset", "block", "unblock", "forget"} {
+	for _, verb := range []string{"allow", "allow-up-to", "check", "charge", "refund", "wait", "top", "why", "find", "reset", "block", "unblock", "forget"} {
 		code, stdout, _ := commandtest.Call(t, "__complete", verb, "--algorithm", "sliding")
 		if code != 0 || !strings.HasSuffix(stdout, "\nsliding_window_counter\nsliding_window_log\n:4\n") {
 			t.Errorf("%s --algorithm sliding: exit code %d, %q", verb, code, stdout)
@@ -97,7 +97,7 @@ func TestAlgorithmDefault(t *testing.T) {
 		switch cmd.Name() {
 		case "wait":
 			want = "leaky_bucket_queue"
-		case "top", "find", "block", "unblock", "reset", "forget":
+		case "top", "why", "find", "block", "unblock", "reset", "forget":
 			want = ""
 		}
 		if flag.DefValue != want || flag.Value.String() != want {

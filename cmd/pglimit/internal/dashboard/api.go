@@ -26,6 +26,7 @@ func (s *Server) addReads(mux *http.ServeMux) {
 	}))
 	mux.Handle("POST /api/denials", post(s, s.reads, func(ctx context.Context, q *DenialQuery) (any, error) { return source.Denials(ctx, *q) }))
 	mux.Handle("POST /api/keys", post(s, s.reads, func(ctx context.Context, q *Query) (any, error) { return source.Keys(ctx, *q) }))
+	mux.Handle("POST /api/why", post(s, s.reads, func(ctx context.Context, in *whyRequest) (any, error) { return source.Why(ctx, in.Ref, in.at) }))
 	mux.Handle("POST /api/key", post(s, s.reads, func(ctx context.Context, key *Ref) (any, error) { return source.Key(ctx, *key) }))
 }
 

@@ -201,6 +201,8 @@ func TestBadRequests(t *testing.T) {
 		{"/api/key", `{"key":"k","extra":1}`, "", `unknown field "extra"`},
 		{"/api/key", `{"key":"k"}{}`, "", "more than one JSON value"},
 		{"/api/key", `{"key":7}`, "key", "must be a string"},
+		{"/api/why", `{}`, "key", "is empty"},
+		{"/api/why", `{"key":"k","at":"noon"}`, "at", "must be a time"},
 		{"/api/key", ``, "", "is empty"},
 		{"/api/key", `{"key":"` + strings.Repeat("x", 64<<10) + `"}`, "", "longer than 65536 bytes"},
 		{"/api/keys", `{"order":"random"}`, "order", "must be share, denials or recent"},

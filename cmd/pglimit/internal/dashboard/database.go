@@ -179,6 +179,12 @@ func (d *Database) Key(ctx context.Context, ref Ref) (k Key, err error) {
 	return k, nil
 }
 
+// Why returns what limits one key, or limited it at a time.
+func (d *Database) Why(ctx context.Context, ref Ref, at time.Time) (inspect.Why, error) {
+	stored := d.stored(ref)
+	return d.inspector.Why(ctx, d.policies, stored, inspect.WhyQuery{Key: stored, At: at, Within: 24 * time.Hour})
+}
+
 // targets returns a target for an Inspector.
 func (d *Database) targets(t Target) []inspect.Target {
 	return []inspect.Target{{Algorithm: algorithm.Name(t.Algorithm), Policy: t.Policy, Key: d.stored(t.Ref)}}

@@ -95,6 +95,23 @@ func (r *Ref) check() error {
 	return checkText("key", r.Key)
 }
 
+// whyRequest is the body of POST /api/why.
+type whyRequest struct {
+	Ref
+	At string `json:"at"` // such as 2027-01-31T14:02:00Z; empty: now
+
+	at time.Time
+}
+
+func (in *whyRequest) check() (err error) {
+	if in.At != "" {
+		if in.at, err = time.Parse(time.RFC3339, in.At); err != nil {
+			return api.BadField("at", "is %.40q: must be a time such as 2027-01-31T14:02:00Z", in.At)
+		}
+	}
+	return in.Ref.check()
+}
+
 // Target names a key under a policy and an algorithm. It is the body of POST /api/unblock
 // and /api/reset.
 type Target struct {

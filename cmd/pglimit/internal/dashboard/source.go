@@ -26,6 +26,9 @@ type Source interface {
 	Denials(ctx context.Context, q DenialQuery) (Denials, error)
 	// Key returns all that is stored of one key.
 	Key(ctx context.Context, key Ref) (Key, error)
+	// Why returns what limits one key, or limited it at a time, and its denials of the day
+	// before. at is zero for now.
+	Why(ctx context.Context, key Ref, at time.Time) (inspect.Why, error)
 	// Doctor examines the database and the tables.
 	Doctor(ctx context.Context) (doctor.Report, error)
 

@@ -150,7 +150,7 @@ type statement func(Filter, matcher, int, *params) string
 func findKeys(w window) statement {
 	return func(f Filter, m matcher, limit int, p *params) string {
 		return "SELECT f.algorithm, f.policy, f.key FROM (" + rowsOf(f, m, limit, p) +
-			"\nUNION\n" + keptOf("pglimit_denial", f, m, limit, p, " AND t.slot_us >= "+p.add(w.from)+"::bigint") +
+			"\nUNION\n" + keptOf("pglimit_denial", f, m, limit, p, " AND t.slot_us >= "+p.add(w.from)+"::bigint AND t.slot_us <= "+p.add(w.now)+"::bigint") +
 			") AS f ORDER BY f.policy, f.key, f.algorithm LIMIT " + p.add(int64(limit)) + "::bigint"
 	}
 }

@@ -39,8 +39,10 @@ type Key struct {
 	// LastRequestAt is UpdatedAt or LastDeniedAt, whichever is later: some denials write no
 	// row.
 	LastRequestAt *time.Time `json:"last_request_at"`
-	// Shadow reports whether the policy is a shadow for the key now.
-	Shadow bool `json:"shadow"`
+	// Shadow reports whether the policy is a shadow for the key now. Blocked reports whether
+	// the key is blocked, until BlockedUntil or by an override of this key.
+	Shadow  bool `json:"shadow"`
+	Blocked bool `json:"blocked"`
 
 	DenialsPerMinute float64 `json:"denials_per_minute" db:"-"` // of RecentDenials
 	Status           Status  `json:"status" db:"-"`
@@ -51,8 +53,8 @@ type Status string
 
 // The statuses. The first that applies is a Key's.
 const (
-	Shadowed Status = "shadow"  // its policy is a shadow, which denies nothing
-	Blocked  Status = "blocked" // until BlockedUntil
+	Shadowed Status = "shadow" // its policy is a shadow, which denies nothing
+	Blocked  Status = "blocked"
 	Limited  Status = "limited" // denied recently
 	Full     Status = "full"    // no whole unit remains
 	OK       Status = "ok"
@@ -65,7 +67,7 @@ func (k *Key) Complete(minutes float64) {
 	switch {
 	case k.Shadow || k.RecentDenials > 0 && k.RecentShadowed == k.RecentDenials:
 		k.Status = Shadowed
-	case k.BlockedUntil != nil:
+	case k.Blocked:
 		k.Status = Blocked
 	case k.RecentDenials > 0:
 		k.Status = Limited
@@ -109,11 +111,12 @@ const keysOf = `WITH defaults AS MATERIALIZED (
     FROM pglimit_program AS g, jsonb_array_elements(CASE WHEN jsonb_typeof(g.defaults) = 'array'::text THEN g.defaults ELSE '[]'::jsonb END) AS e GROUP BY 1
 )
 SELECT f.policy, f.algorithm, f.key, k.level, k.burst, k.share, k.remaining, k.blocked_until, k.updated_at, k.empty_at, coalesce(k.reservations, 0::bigint),
-       d.denials, d.last_at, d.recent, d.shadowed, d.retry_at, GREATEST(k.updated_at, d.last_at), coalesce(o.shadow, p.shadow, c.shadow, false)
+       d.denials, d.last_at, d.recent, d.shadowed, d.retry_at, GREATEST(k.updated_at, d.last_at), coalesce(o.shadow, p.shadow, c.shadow, false),
+       k.blocked_until IS NOT NULL OR coalesce(o.blocked, false)
 FROM unnest($1::text[], $2::text[], $3::text[]) WITH ORDINALITY AS f (policy, algorithm, key, number)
 LEFT JOIN ` + seek + ` ON true
 LEFT JOIN pglimit_policy AS p ON p.name = f.policy
-LEFT JOIN pglimit_override AS o ON o.policy = f.policy AND o.key = f.key AND (o.until IS NULL OR o.until > statement_timestamp())
+LEFT JOIN pglimit_override AS o ON o.policy = f.policy AND o.key = f.key AND o.match = ''::text AND (o.until IS NULL OR o.until > statement_timestamp())
 LEFT JOIN defaults AS c ON c.name = f.policy,
 LATERAL (SELECT coalesce(sum(d.denials), 0::numeric)::bigint AS denials, to_timestamp(max(d.last_denied_at_us)::float8 / 1000000::float8) AS last_at,
                 coalesce(sum(d.denials) FILTER (WHERE d.slot_us >= $5::bigint), 0::numeric)::bigint AS recent,
@@ -148,7 +151,7 @@ func Sort(keys []Key, by Order) {
 			return float64(k.RecentDenials)
 		case by == ByRecent && k.LastRequestAt != nil:
 			return float64(k.LastRequestAt.UnixMicro())
-		case by == ByShare && k.BlockedUntil != nil:
+		case by == ByShare && k.Blocked:
 			return math.Inf(1)
 		case by == ByShare && k.Share != nil:
 			return *k.Share

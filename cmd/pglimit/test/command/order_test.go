@@ -267,7 +267,7 @@ func TestCommandTop(t *testing.T) {
 		var names []string
 		for _, k := range got.Keys {
 			names = append(names, k["key"].(string))
-			if len(k) != 20 {
+			if len(k) != 21 {
 				t.Errorf("%s: %v", args, k)
 			}
 		}

@@ -323,6 +323,7 @@ func TestAway(t *testing.T) {
 		"Keys":     func() error { _, err := s.Keys(ctx, dashboard.Query{Order: inspect.ByShare, Limit: 1}); return err },
 		"Key":      func() error { _, err := s.Key(ctx, as("k")); return err },
 		"Denials":  func() error { _, err := s.Denials(ctx, dashboard.DenialQuery{Hours: 24}); return err },
+		"Why":      func() error { _, err := s.Why(ctx, as("k"), time.Time{}); return err },
 		"Doctor":   func() error { _, err := s.Doctor(ctx); return err },
 		"Block":    func() error { return s.Block(ctx, on(as("k"), p), time.Hour) },
 		"Unblock":  func() error { _, err := s.Unblock(ctx, on(as("k"), p)); return err },
@@ -380,6 +381,13 @@ func TestReader(t *testing.T) {
 			return err
 		},
 		"Doctor": func() error { _, err := s.Doctor(t.Context()); return err },
+		"Why": func() error {
+			why, err := s.Why(t.Context(), as("k"), time.Time{})
+			if err == nil && (len(why.Policies) != 1 || why.Policies[0].Denied == nil) {
+				err = fmt.Errorf("%+v", why)
+			}
+			return err
+		},
 	} {
 		if err := call(); err != nil {
 			t.Errorf("%s: %v", name, err)

@@ -236,6 +236,36 @@ func (s *Source) Key(ctx context.Context, ref dashboard.Ref) (dashboard.Key, err
 	return key, err
 }
 
+// Why returns the policies of a key's rows, with an hour's denials.
+func (s *Source) Why(ctx context.Context, ref dashboard.Ref, at time.Time) (inspect.Why, error) {
+	err := s.call(ctx, "Why")
+	defer s.mu.Unlock()
+	if at.IsZero() {
+		at = s.now()
+	}
+	why := inspect.Why{Key: ref.Key, Since: at.Add(-day), At: at, Policies: []inspect.WhyOfPolicy{}}
+	for _, r := range s.rows {
+		if r.Key != ref.Key {
+			continue
+		}
+		p := inspect.WhyOfPolicy{Policy: r.Policy, Algorithm: r.Algorithm, Origin: inspect.OriginDatabase, Now: copied(r)}
+		if i := slices.IndexFunc(s.policies, func(p limiter.StoredPolicy) bool { return p.Name == r.Policy }); i >= 0 {
+			p.InForce, p.ChangedAt, p.ChangedBy = &s.policies[i].Policy, s.policies[i].ChangedAt, s.policies[i].ChangedBy
+		}
+		if o, is := s.overrides[r.Key]; is && o.Policy == r.Policy {
+			p.Override = &limiter.Override{Policy: o.Policy, Key: o.Key, Unlimited: o.Unlimited, Note: o.Note, ChangedBy: o.ChangedBy}
+		}
+		if r.Denials > 0 {
+			p.Denied = &inspect.Denied{
+				Policy: r.Policy, Algorithm: r.Algorithm, Key: r.Key, Denials: r.Denials, ByLimit: r.Denials - r.Denials/5, Blocked: r.Denials / 5,
+				Units: float64(r.Denials), FirstDeniedAt: at.Add(-time.Hour), LastDeniedAt: at, RetryAt: new(at.Add(time.Minute)),
+			}
+		}
+		why.Policies = append(why.Policies, p)
+	}
+	return why, err
+}
+
 // Doctor returns the checks.
 func (s *Source) Doctor(ctx context.Context) (doctor.Report, error) {
 	err := s.call(ctx, "Doctor")

@@ -1,0 +1,113 @@
+package inspect
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/inspect"
+	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/internal/must"
+	"github.com/pglimit/pglimit/limiter"
+)
+
+// TestWhy: each policy of a key has its limit in force, its override and its denials by their
+// reason, now and at an earlier moment.
+func TestWhy(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	pool := bed.NewPool(t)
+	log := must.OK(limiter.NewDenialLog(pool, nil))(t)
+	policies := must.OK(limiter.OpenPolicies(ctx, pool, &limiter.PoliciesConfig{Program: "shop"}))(t)
+	t.Cleanup(func() { policies.Close() })
+	stored := limiter.Policy{Name: "api", Algorithm: limiter.FixedWindow, Limit: 10, Period: 1000 * time.Hour}
+	compiled, shadow, inline, moved := stored, stored, stored, stored
+	compiled.Name, shadow.Name, inline.Name, moved.Name = "compiled", "shadow", "inline", "moved"
+	shadow.Shadow = true
+	set := func(edit limiter.PolicyEdit) (after time.Time) {
+		t.Helper()
+		must.OK(policies.Apply(ctx, edit))(t)
+		return bed.Value[time.Time](t, pool, `SELECT clock_timestamp()`)
+	}
+	override := limiter.Override{Policy: "api", Key: "k", Limit: new(4.0), Note: "trial"}
+	other := moved
+	other.Algorithm = limiter.GCRA
+	before := set(limiter.PolicyEdit{Set: []limiter.StoredPolicy{{Policy: stored}, {Policy: other}}, SetOverrides: []limiter.Override{override}})
+	override.Limit, override.Note = new(3.0), "abuse"
+	set(limiter.PolicyEdit{SetOverrides: []limiter.Override{override}})
+	must.Succeed(t, policies.Default(compiled, shadow, moved))
+	bed.Eventually(t, "the program is listed", func(ctx context.Context) (listed bool, err error) {
+		err = pool.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pglimit_program WHERE jsonb_array_length(defaults) = 3)`).Scan(&listed)
+		return listed, err
+	})
+	l := bed.NewLimiter(t, pool, &limiter.Config{DenialLog: log, Policies: policies, DisableDenyCache: true})
+	all := func(requests ...limiter.Request) { must.OK(l.AllowAll(ctx, requests...))(t) }
+	all(stored.Request("k", 3))
+	all(stored.Request("k", 2), compiled.Request("k", 1)) // by the limit, and leaves no row for compiled
+	all(compiled.Request("k", 11))                        // never
+	bed.Must(t)(l.AllowN(ctx, shadow, "k", 10))
+	bed.Must(t)(l.AllowN(ctx, shadow, "k", 5)) // passes
+	must.Succeed(t, l.Block(ctx, inline, "k", time.Hour))
+	bed.Must(t)(l.Allow(ctx, inline, "k"))
+	bed.Must(t)(l.Allow(ctx, moved, "k"))
+	bed.Must(t)(l.Allow(ctx, stored, "other"))
+	must.Succeed(t, log.Flush(ctx))
+
+	for _, c := range []struct {
+		at     time.Time
+		filter inspect.Filter
+		want   []string
+	}{
+		{time.Time{}, inspect.Filter{}, []string{
+			"api limited: 3 database, override 3 abuse, denied 1 0 0 0 of 2, shadowed 0, room true",
+			"compiled limited: 10 default, denied 0 0 1 0 of 11, shadowed 0, room false",
+			"inline blocked: unknown, denied 0 1 0 0 of 1, shadowed 0, room true",
+			"moved ok: unknown",
+			"shadow shadow: 10 default, denied 1 0 0 0 of 5, shadowed 1, room true",
+		}},
+		{before, inspect.Filter{Policy: "api"}, []string{"api limited: 4 database, override 4 trial, denied 1 0 0 0 of 2, shadowed 0, room true"}},
+		{before.Add(-2 * time.Minute), inspect.Filter{Policy: "api"}, []string{"api limited: unknown"}},
+		{time.Time{}, inspect.Filter{Policy: "api", Algorithm: "gcra"}, nil},
+	} {
+		why, err := inspect.New(pool).Why(ctx, policies, "k", inspect.WhyQuery{Key: "k", Filter: c.filter, At: c.at})
+		var got []string
+		for _, p := range why.Policies {
+			text := fmt.Sprintf("%s %s: ", p.Policy, p.Now.Status)
+			if p.InForce == nil {
+				text += "unknown"
+			} else {
+				text += fmt.Sprint(p.InForce.Limit, " ", p.Origin)
+			}
+			if (p.Origin == inspect.OriginDefault) != (p.Program != "") || (p.Origin == inspect.OriginDatabase) != (p.ChangedBy != "") {
+				t.Errorf("of a program, or changed by: %+v", p)
+			}
+			if o := p.Override; o != nil {
+				text += fmt.Sprint(", override ", *o.Limit, " ", o.Note)
+			}
+			if d := p.Denied; d != nil {
+				text += fmt.Sprintf(", denied %d %d %d %d of %v, shadowed %d, room %v", d.ByLimit, d.Blocked, d.AboveBurst, d.Overloaded, d.Units, d.Shadowed, d.RetryAt != nil)
+				if d.Denials != d.ByLimit+d.Blocked+d.AboveBurst+d.Overloaded || d.FirstDeniedAt.After(d.LastDeniedAt) || d.LastDeniedAt.Sub(d.FirstDeniedAt) > 2*time.Minute {
+					t.Errorf("%+v", d)
+				}
+			}
+			got = append(got, text)
+		}
+		if err != nil || !slices.Equal(got, c.want) || why.Key != "k" || why.At.Sub(why.Since) < time.Hour || !c.at.IsZero() && !why.At.Equal(c.at) {
+			t.Errorf("at %v of %+v: from %v to %v, %v\n%q, want\n%q", c.at, c.filter, why.Since, why.At, err, got, c.want)
+		}
+	}
+	for _, q := range []inspect.WhyQuery{{}, {Key: "k", Within: -1}, {Key: "k", Within: 91 * 24 * time.Hour}, {Key: "k", At: time.Now().Add(time.Hour)}, {Key: "k", Filter: inspect.Filter{Algorithm: "x"}}} {
+		if _, err := inspect.New(pool).Why(ctx, policies, cmp.Or(q.Key, "k"), q); !errors.Is(err, limiter.ErrInvalid) {
+			t.Errorf("%+v: %v", q, err)
+		}
+	}
+	ended, cancel := context.WithCancel(ctx)
+	cancel()
+	if _, err := inspect.New(pool).Why(ended, policies, "k", inspect.WhyQuery{Key: "k"}); err == nil {
+		t.Error("no error")
+	}
+}
