@@ -164,6 +164,7 @@ type PglimitPolicy struct {
 	TickS        float64
 	BlockForS    float64
 	LocalShare   float64
+	Lease        float64
 	MaxTTLS      float64
 	Version      int64
 	ChangedAt    pgtype.Timestamptz

@@ -354,7 +354,7 @@ func (q *Queries) OverridesUpdate(ctx context.Context, db DBTX, arg OverridesUpd
 }
 
 const Policies = `-- name: Policies :many
-SELECT p.name, p.algorithm, p.limit_units, coalesce(p.period_s, 0::float8)::float8 AS period_s, coalesce(p.burst, 0::float8)::float8 AS burst, p.tick_s, p.block_for_s,
+SELECT p.name, p.algorithm, p.limit_units, coalesce(p.period_s, 0::float8)::float8 AS period_s, coalesce(p.burst, 0::float8)::float8 AS burst, p.tick_s, p.block_for_s, p.lease,
        p.max_ttl_s, p.aligned, p.shadow, p.askers, p.count_denials, p.calendar, p.time_zone, p.durability, p.on_error, p.local_share, p.note, p.version, p.changed_by,
        (date_part('epoch'::text, p.changed_at) * 1000000::float8)::bigint AS changed_at_us
 FROM pglimit_policy AS p
@@ -369,6 +369,7 @@ type PoliciesRow struct {
 	Burst        float64
 	TickS        float64
 	BlockForS    float64
+	Lease        float64
 	MaxTTLS      float64
 	Aligned      bool
 	Shadow       bool
@@ -405,6 +406,7 @@ func (q *Queries) Policies(ctx context.Context, db DBTX) ([]PoliciesRow, error) 
 			&i.Burst,
 			&i.TickS,
 			&i.BlockForS,
+			&i.Lease,
 			&i.MaxTTLS,
 			&i.Aligned,
 			&i.Shadow,
@@ -534,11 +536,11 @@ func (q *Queries) PolicyHistory(ctx context.Context, db DBTX, arg PolicyHistoryP
 }
 
 const PolicyInsert = `-- name: PolicyInsert :exec
-INSERT INTO pglimit_policy (algorithm, limit_units, period_s, burst, tick_s, block_for_s, max_ttl_s, aligned, shadow, askers, count_denials, calendar, time_zone, durability, on_error, local_share, note, name)
+INSERT INTO pglimit_policy (algorithm, limit_units, period_s, burst, tick_s, block_for_s, lease, max_ttl_s, aligned, shadow, askers, count_denials, calendar, time_zone, durability, on_error, local_share, note, name)
 VALUES ($1::text, $2::float8, nullif($3::float8, 0::float8),
-        nullif($4::float8, 0::float8), $5::float8, $6::float8, $7::float8,
-        $8::bool, $9::bool, $10::bool, $11::bool, $12::text, $13::text,
-        $14::text, $15::text, $16::float8, $17::text, $18::text)
+        nullif($4::float8, 0::float8), $5::float8, $6::float8, $7::float8, $8::float8,
+        $9::bool, $10::bool, $11::bool, $12::bool, $13::text, $14::text,
+        $15::text, $16::text, $17::float8, $18::text, $19::text)
 `
 
 type PolicyInsertParams struct {
@@ -548,6 +550,7 @@ type PolicyInsertParams struct {
 	Burst        float64
 	TickS        float64
 	BlockForS    float64
+	Lease        float64
 	MaxTTLS      float64
 	Aligned      bool
 	Shadow       bool
@@ -573,6 +576,7 @@ func (q *Queries) PolicyInsert(ctx context.Context, db DBTX, arg PolicyInsertPar
 		arg.Burst,
 		arg.TickS,
 		arg.BlockForS,
+		arg.Lease,
 		arg.MaxTTLS,
 		arg.Aligned,
 		arg.Shadow,
@@ -613,12 +617,12 @@ func (q *Queries) PolicyProbe(ctx context.Context, db DBTX, payload string) erro
 const PolicyUpdate = `-- name: PolicyUpdate :execrows
 UPDATE pglimit_policy AS p
 SET algorithm = $1::text, limit_units = $2::float8, period_s = nullif($3::float8, 0::float8),
-    burst = nullif($4::float8, 0::float8), tick_s = $5::float8, block_for_s = $6::float8,
-    max_ttl_s = $7::float8, aligned = $8::bool, shadow = $9::bool, askers = $10::bool,
-    count_denials = $11::bool,
-    calendar = $12::text, time_zone = $13::text, durability = $14::text,
-    on_error = $15::text, local_share = $16::float8, note = $17::text
-WHERE p.name = $18::text
+    burst = nullif($4::float8, 0::float8), tick_s = $5::float8, block_for_s = $6::float8, lease = $7::float8,
+    max_ttl_s = $8::float8, aligned = $9::bool, shadow = $10::bool, askers = $11::bool,
+    count_denials = $12::bool,
+    calendar = $13::text, time_zone = $14::text, durability = $15::text,
+    on_error = $16::text, local_share = $17::float8, note = $18::text
+WHERE p.name = $19::text
 `
 
 type PolicyUpdateParams struct {
@@ -628,6 +632,7 @@ type PolicyUpdateParams struct {
 	Burst        float64
 	TickS        float64
 	BlockForS    float64
+	Lease        float64
 	MaxTTLS      float64
 	Aligned      bool
 	Shadow       bool
@@ -654,6 +659,7 @@ func (q *Queries) PolicyUpdate(ctx context.Context, db DBTX, arg PolicyUpdatePar
 		arg.Burst,
 		arg.TickS,
 		arg.BlockForS,
+		arg.Lease,
 		arg.MaxTTLS,
 		arg.Aligned,
 		arg.Shadow,

@@ -101,7 +101,7 @@ func result(q *store.Query, v *verb, o *store.Outcome, limit float64, source Sou
 
 // undecided returns the answer to a request without a decision.
 func undecided(in *Request, source Source, at time.Time) Result {
-	return Result{Limit: in.Policy.Limit, Burst: in.Policy.burst(), Source: source, At: at}
+	return Result{Limit: in.Policy.Limit, Burst: in.Policy.room(), Source: source, At: at}
 }
 
 // failure returns the Result beside an error.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/pglimit/pglimit/internal/keys"
 	"github.com/pglimit/pglimit/internal/store"
+	"github.com/pglimit/pglimit/internal/store/lease"
 )
 
 // Defaults of Config's fields, which each field's comment repeats.
@@ -23,6 +24,7 @@ const (
 	defaultBreakFor        = time.Second
 	defaultDenyCacheTTL    = time.Second
 	defaultDenyCacheKeys   = 65_536
+	defaultLeaseKeys       = 4096
 	defaultMaxKeys         = 1_000_000
 )
 
@@ -123,6 +125,13 @@ type Config struct {
 	// DisableDenyCache sends each decision to the database.
 	DisableDenyCache bool
 
+	// LeaseKeys is the largest number of blocks of units that this process holds for policies
+	// with a Lease: one or two for each hot key. Default: 4,096. Each takes about 1 kB.
+	LeaseKeys int
+	// DisableLeases decides every request against the key's row. The price of Policy.Lease
+	// stays, since other processes may hold leases.
+	DisableLeases bool
+
 	// MaxKeys is the largest number of keys that NewMemory keeps, and the largest number
 	// of reservations and of admissions under an IdempotencyKey that it remembers.
 	// Default: 1,000,000. A key takes about 400 bytes and its length; a SlidingWindowLog
@@ -178,6 +187,7 @@ func (c *Config) withDefaults() Config {
 	d.IdempotencyTTL = cmp.Or(d.IdempotencyTTL, defaultIdempotencyTTL)
 	d.DenyCacheTTL = cmp.Or(d.DenyCacheTTL, defaultDenyCacheTTL)
 	d.DenyCacheKeys = cmp.Or(d.DenyCacheKeys, defaultDenyCacheKeys)
+	d.LeaseKeys = cmp.Or(d.LeaseKeys, defaultLeaseKeys)
 	d.MaxKeys = cmp.Or(d.MaxKeys, defaultMaxKeys)
 	d.BreakAfter = cmp.Or(d.BreakAfter, defaultBreakAfter)
 	d.BreakFor = cmp.Or(d.BreakFor, defaultBreakFor)
@@ -207,6 +217,7 @@ func (c *Config) validate() error {
 		{"BreakFor", int64(c.BreakFor), c.BreakFor, "DisableBreaker"},
 		{"DenyCacheTTL", int64(c.DenyCacheTTL), c.DenyCacheTTL, "DisableDenyCache"},
 		{"DenyCacheKeys", int64(c.DenyCacheKeys), c.DenyCacheKeys, "DisableDenyCache"},
+		{"LeaseKeys", int64(c.LeaseKeys), c.LeaseKeys, "DisableLeases"},
 		{"MaxKeys", int64(c.MaxKeys), c.MaxKeys, ""},
 	} {
 		reason := "; for no bound use math.MaxInt"
@@ -225,6 +236,17 @@ func (c *Config) validate() error {
 			fmt.Sprintf("must have at least %d bytes; use 32 random bytes, or nil to store keys as they are", keys.MinSecret))
 	}
 	return nil
+}
+
+// leaseClock returns the clock of leases.
+func (c *Config) leaseClock() lease.Clock {
+	if now := c.Now; now != nil {
+		return func() (steady, wall int64) {
+			at := now().UnixNano()
+			return at, at
+		}
+	}
+	return lease.SystemClock()
 }
 
 // clock returns this process's clock in microseconds: Config.Now, or else a monotonic

@@ -14,17 +14,26 @@ import (
 // database would deny, unless units were given back since. What this process gives back
 // removes the key's denial. What other processes give back is visible after the TTL.
 type denials struct {
-	*denycache.Cache[deniedKey, *denial]
+	*denycache.Cache[rowKey, *denial]
 	ttl   int64 // microseconds
 	clock func() int64
 }
 
-// deniedKey identifies a row by the caller's key, in memory only: a lookup needs no HMAC
-// with Config.KeySecret.
-type deniedKey struct {
+// rowKey identifies a row by the caller's key, in memory only: a lookup needs no HMAC with
+// Config.KeySecret.
+type rowKey struct {
 	policy    string
 	algorithm Algorithm
 	key       string
+}
+
+func rowOf(in *Request) rowKey { return rowKey{in.Policy.Name, in.Policy.Algorithm, in.Key} }
+
+// clone returns a copy to keep: the caller's key may share memory with a large text or a
+// reused buffer.
+func (k rowKey) clone() rowKey {
+	k.key = strings.Clone(k.key)
+	return k
 }
 
 // denial is a denial by the database and the data to answer later requests.
@@ -49,7 +58,7 @@ type attempt struct {
 const recently = 10 * time.Second
 
 func newDenials(keys int, ttl time.Duration, clock func() int64) (*denials, error) {
-	c, err := denycache.New[deniedKey, *denial](keys)
+	c, err := denycache.New[rowKey, *denial](keys)
 	return &denials{Cache: c, ttl: ttl.Microseconds(), clock: clock}, err
 }
 
@@ -60,7 +69,7 @@ func (d *denials) lookup(in *Request) (Result, attempt, bool) {
 	if in.IdempotencyKey != "" || in.Policy.Calendar != "" {
 		return Result{}, attempt{}, false
 	}
-	now, k := d.clock(), deniedKey{in.Policy.Name, in.Policy.Algorithm, in.Key}
+	now, k := d.clock(), rowOf(in)
 	known, ok := d.Lookup(k)
 	if ok && known.answers(now, in) {
 		return known.answer(now, in.Cost), attempt{}, true
@@ -87,15 +96,14 @@ func (d *denials) keep(at attempt, q *store.Query, in *Request, o *store.Outcome
 		n.lasts = min(n.lasts, w.EndsAt-o.Now)
 	}
 	n.result.Source, n.result.Reason = SourceCache, n.reason(in.Cost)
-	// The caller's key may share memory with a large text or a reused buffer.
-	d.Keep(at.Attempt, deniedKey{in.Policy.Name, in.Policy.Algorithm, strings.Clone(in.Key)}, n)
+	d.Keep(at.Attempt, rowOf(in).clone(), n)
 }
 
 // forget removes a key's denial after a statement gave units back or lifted a block. A
 // nil d remembers nothing.
 func (d *denials) forget(p *Policy, key string) {
 	if d != nil {
-		d.Forget(deniedKey{p.Name, p.Algorithm, key})
+		d.Forget(rowKey{p.Name, p.Algorithm, key})
 	}
 }
 

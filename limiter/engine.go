@@ -45,6 +45,7 @@ type shared struct {
 	withdrawals *tally    // of cancelled Waits, in progress
 	calls       sync.Pool // of *call
 	denied      *denials  // nil: none are remembered
+	leases      *leases   // nil: none are taken
 	slots       *slots.Slots[queueKey]
 	degraded    throttle.Throttle
 	refusals    refusals
@@ -107,6 +108,13 @@ func (e *engine) decide(ctx context.Context, c *call) (r Result, err error) {
 			return e.ruled(&c.request, ruling), nil
 		}
 	}
+	leased := e.leases != nil && c.request.Policy.Lease > 0 && c.verb == verbTake && !e.tx && ctx.Err() == nil
+	if leased {
+		var ok bool
+		if r, ok = e.lend(&c.request); ok {
+			return r, nil
+		}
+	}
 	if c.verb.remembers && e.remembers(ctx) {
 		var known bool
 		if r, c.at, known = e.denied.lookup(&c.request); known {
@@ -134,6 +142,9 @@ func (e *engine) decide(ctx context.Context, c *call) (r Result, err error) {
 	if c.verb.givesBack || err == nil && c.verb == verbUpTo && c.op.Outcome.IsBlocked() { // the block may be newer than the remembered denial
 		e.denied.forget(&c.request.Policy, c.request.Key)
 	}
+	if e.leases != nil && (c.verb == verbBlock || c.verb == verbReset) {
+		e.leases.Drop(rowOf(&c.request))
+	}
 	switch {
 	case err != nil:
 		c.lost = true
@@ -144,6 +155,9 @@ func (e *engine) decide(ctx context.Context, c *call) (r Result, err error) {
 		r = result(&c.op.Query, c.verb, &c.op.Outcome, c.request.Policy.Limit, e.source)
 		if c.at.Valid() && !r.Allowed {
 			e.denied.keep(c.at, &c.op.Query, &c.request, &c.op.Outcome, r)
+		}
+		if leased && r.Allowed {
+			e.counted(&c.request, &r)
 		}
 	}
 	if c.request.Policy.OnError == FailLocal {

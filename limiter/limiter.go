@@ -101,6 +101,11 @@ func newPooled(connections exec.Connections, most int, obeys bool, config *Confi
 			return nil, err
 		}
 	}
+	if !c.DisableLeases {
+		if err := e.lease(leaseOptions(c.LeaseKeys, c.leaseClock()), e.inBackground); err != nil {
+			return nil, err
+		}
+	}
 	return l, nil
 }
 
@@ -138,13 +143,16 @@ func newInMemory(m *memory.Store, config *Config) *Limiter {
 }
 
 // Close makes later calls return ErrClosed. It waits until earlier requests have their
-// answers and cancelled Waits have given their units back. It does not wait for callers
-// that sleep in a Wait: cancel them first, and wait for their return. What FailLocal granted
+// answers, and cancelled Waits and leases have given their units back. It does not wait for
+// callers that sleep in a Wait: cancel them first, and wait for their return. What FailLocal granted
 // is charged, for 5s at most. It returns nil and may be called again. A
 // Limiter that is never closed leaks nothing.
 func (l *Limiter) Close() error {
 	if !l.closed.Swap(true) && l.local != nil {
 		close(l.local.closing)
+	}
+	if l.leases != nil {
+		l.leases.End()
 	}
 	for {
 		l.withdrawals.awaitZero()

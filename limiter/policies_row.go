@@ -40,6 +40,9 @@ func (p StoredPolicy) Validate() error {
 	if reason := badDuration(p.MaxTTL); reason != "" || p.MaxTTL != 0 && p.MaxTTL < store.MinTTL {
 		return p.bad("MaxTTL", p.MaxTTL, "must be whole microseconds from one second to a hundred years, or 0 for a day")
 	}
+	if p.Lease > 0 && p.leaseLife() == 0 {
+		return p.bad("Lease", p.Lease, "gives leases of less than 10ms or a Tick, which lend nothing: raise Lease or Burst, or leave it 0")
+	}
 	if reason := badNote(p.Note); reason != "" {
 		return p.bad("Note", p.Note, reason)
 	}

@@ -41,6 +41,11 @@ const (
 	// RetryAfter, ResetAfter and At are adjusted for the time since. They are never
 	// early, and late by at most the time that the database's answer took.
 	SourceCache Source = "cache"
+	// SourceLease: by this process, from units that it had taken from the key's row: see
+	// Policy.Lease. Level and Remaining are as of that statement, less what this process used
+	// since, and At and ResetAfter are adjusted for the time since. Undo gives the units back to
+	// the lease, or nothing if that has ended.
+	SourceLease Source = "lease"
 	// SourceSkipped: nowhere. Another request of the AllowAll denied the whole: by a
 	// remembered denial, or the policy of this one is a shadow. Allowed is false, Reason is
 	// empty, and Level, Remaining, RetryAfter and ResetAfter have no meaning. It is also the
@@ -70,7 +75,8 @@ type Result struct {
 	Policy Policy
 	// Limit is the policy's Limit, in units per period, with the override of the key applied.
 	Limit float64
-	// Burst is the policy's capacity in units, with the override of the key applied.
+	// Burst is the policy's capacity in units, with the override of the key applied, and without
+	// what Policy.Lease sets apart.
 	Burst float64
 	// Remaining is the number of units that could be granted right after this decision. It
 	// is 0 while the key is blocked. If the cost and Burst are whole, it is rounded down to
@@ -115,6 +121,7 @@ type Result struct {
 	At time.Time
 
 	grant algorithm.Grant // for Undo
+	block *block          // likewise, of SourceLease
 	rows  int             // Observation.Rows, until that is made
 }
 

@@ -64,6 +64,18 @@ func (p Policy) Validate() error {
 	case p.Aligned && p.Algorithm != FixedWindow:
 		return p.bad("Aligned", p.Aligned, "is for fixed_window only")
 	}
+	return p.validateLease()
+}
+
+func (p Policy) validateLease() error {
+	switch {
+	case p.Lease == 0:
+		return nil
+	case !(p.Lease > 0 && p.Lease <= 0.5):
+		return p.bad("Lease", p.Lease, "must be from 0 to 0.5")
+	case p.Algorithm == LeakyBucketQueue, p.Algorithm == SlidingWindowLog:
+		return p.bad("Lease", p.Lease, fmt.Sprintf("%s has no leases: leave it 0", p.Algorithm))
+	}
 	return nil
 }
 

@@ -131,6 +131,9 @@ func (e *engine) Refund(ctx context.Context, p Policy, key string, cost float64)
 // Cancel.
 func (e *engine) Undo(ctx context.Context, p Policy, key string, r Result) (Result, error) {
 	request := p.Request(key, r.Granted)
+	if back, ok := e.undoLent(ctx, request, r.block); ok {
+		return back, nil
+	}
 	switch {
 	case p.Algorithm == LeakyBucketQueue:
 		return Result{}, e.refuse(ctx, verbUndo, request, fmt.Errorf("%w: Undo on %s: units in a queue go back when their Wait is cancelled", store.ErrUnsupported, LeakyBucketQueue))

@@ -109,13 +109,13 @@ func (e *engine) withdraw(ctx context.Context, groups []*group, received time.Ti
 			e.keepSlot(g, g.slot)
 		case g.queue():
 			op := &store.Op{Kind: store.Leave, Query: g.Query, Ticket: g.Outcome.Ticket}
-			if err := e.undo(ctx, g, op); err == nil && !op.Allowed { // after an error the units may have gone back
+			if err := e.undo(ctx, new(g.request()), op); err == nil && !op.Allowed { // after an error the units may have gone back
 				e.keepSlot(g, g.slotAt(received, e.source))
 			}
 		default:
 			op := &store.Op{Kind: store.Undo, Query: g.Query, Grant: g.Outcome.View.Counted(g.Outcome.UpdatedAt)}
 			op.Cost, op.Count = 1, op.Units
-			_ = e.undo(ctx, g, op)
+			_ = e.undo(ctx, new(g.request()), op)
 		}
 	}
 }
@@ -123,14 +123,14 @@ func (e *engine) withdraw(ctx context.Context, groups []*group, received time.Ti
 // longestUndo bounds what no caller waits for, without Config.Timeout.
 const longestUndo = time.Second
 
-// undo carries out op, which gives units of g back. The end of ctx does not end it; a
+// undo carries out op, which gives units of a request back. The end of ctx does not end it; a
 // timeout does.
-func (e *engine) undo(ctx context.Context, g *group, op *store.Op) error {
+func (e *engine) undo(ctx context.Context, in *Request, op *store.Op) error {
 	op.Now = e.now()
 	err := e.sendBounded(context.WithoutCancel(ctx), op)
-	e.denied.forget(&g.source, g.key)
+	e.denied.forget(&in.Policy, in.Key)
 	if err != nil {
-		e.logger.WarnContext(ctx, "pglimit: a cancelled Wait could not give its units back", "policy", g.source.Name, "error", err)
+		e.logger.WarnContext(ctx, "pglimit: units could not be given back", "policy", in.Policy.Name, "error", err)
 	}
 	return err
 }

@@ -40,7 +40,7 @@ func NewSubject(t *testing.T) (search.Subject, *limiter.Config) {
 	}
 	clock := new(conformance.Clock)
 	return search.Subject{Clock: clock, Apply: search.Applied(policies), Prefix: fmt.Sprintf("h%d.", prefixes.Add(1))},
-		&limiter.Config{Now: clock.Now, DisableDenyCache: true, IdempotencyTTL: search.Remember, Policies: policies}
+		&limiter.Config{Now: clock.Now, DisableDenyCache: true, DisableLeases: true, IdempotencyTTL: search.Remember, Policies: policies}
 }
 
 // SearchBatches searches each of the bases with requests that share statements.

@@ -22,6 +22,8 @@ func TestFunctionsByNameDecideAsGo(t *testing.T) {
 	t.Parallel()
 	d := search.Draw{Operations: search.Ordinary + " usage usage override override override override override override", Shadows: true, Names: 1}
 	bed.SearchFunctions(t, d, 15, bed.Functions{ByName: true})
+	d.Leases = true
+	bed.SearchFunctions(t, d, 5, bed.Functions{ByName: true})
 }
 
 // TestFunctionsAllowAllDecidesAsGo: several keys of mixed algorithms at once, among other

@@ -12,6 +12,7 @@ CREATE TABLE pglimit_policy (
     tick_s      float8 NOT NULL DEFAULT 0,
     block_for_s float8 NOT NULL DEFAULT 0,
     local_share float8 NOT NULL DEFAULT 0,               -- of fail_local; 0: 0.1
+    lease       float8 NOT NULL DEFAULT 0,               -- share of the burst that processes may hold; 0: none
     max_ttl_s   float8 NOT NULL DEFAULT 86400,           -- the longest reservation of an asker
     version     bigint NOT NULL DEFAULT 0,               -- of all policies and overrides, after this row's last change
     changed_at  timestamptz NOT NULL DEFAULT clock_timestamp(),
@@ -43,6 +44,8 @@ CREATE TABLE pglimit_policy (
     CONSTRAINT "block_for_s must be whole microseconds or 0" CHECK (block_for_s = 0::float8
         OR block_for_s BETWEEN 1e-6::float8 AND 3155760000::float8
         AND abs(block_for_s * 1e6::float8 - round(block_for_s * 1e6::float8)) <= block_for_s * 1e-9::float8),
+    CONSTRAINT "lease must be from 0 to 0.5, and is not for leaky_bucket_queue and sliding_window_log" CHECK (lease = 0::float8
+        OR lease > 0::float8 AND lease <= 0.5::float8 AND algorithm NOT IN ('leaky_bucket_queue', 'sliding_window_log')),
     CONSTRAINT "max_ttl_s must be from 1 to 3155760000" CHECK (max_ttl_s BETWEEN 1::float8 AND 3155760000::float8),
     CONSTRAINT "aligned is for fixed_window without a calendar" CHECK (NOT aligned OR algorithm = 'fixed_window' AND calendar = ''),
     CONSTRAINT "calendar must be hour, day, week or month, and is for fixed_window" CHECK (

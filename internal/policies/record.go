@@ -38,6 +38,7 @@ type Policy struct {
 	Burst        float64   `json:"burst"`
 	TickS        float64   `json:"tick_s"`
 	BlockForS    float64   `json:"block_for_s"`
+	Lease        float64   `json:"lease"`
 	MaxTTLS      float64   `json:"max_ttl_s"`
 	Aligned      bool      `json:"aligned"`
 	Shadow       bool      `json:"shadow"`

@@ -102,7 +102,7 @@ var (
 	which  = []parameter{{"algorithm", "text", ""}}
 
 	// stored are the arguments of _arguments that a policy has in the database.
-	stored = []string{"limit_units", "period_s", "burst", "tick_s", "aligned", "block_for_s", "shadow", "calendar", "time_zone", "unlimited", "count_denials", "blocked_until"}
+	stored = []string{"limit_units", "period_s", "burst", "tick_s", "aligned", "block_for_s", "shadow", "calendar", "time_zone", "unlimited", "count_denials", "blocked_until", "lease"}
 )
 
 // ofPolicy is the Algorithm of functions that read a policy by its name.
@@ -230,7 +230,7 @@ func (f function) Arguments() string {
 	}
 	all := []string{quote(verb), f.Algorithm}
 	gap := false // from the first that is left out on
-	for _, p := range slices.Concat(target, limit, burst, tick, fixed, block, now, ttl, []parameter{{Name: "calendar"}, {Name: "time_zone"}, {Name: "unlimited"}, {Name: "count_denials"}, {Name: "blocked_until"}}) {
+	for _, p := range slices.Concat(target, limit, burst, tick, fixed, block, now, ttl, []parameter{{Name: "calendar"}, {Name: "time_zone"}, {Name: "unlimited"}, {Name: "count_denials"}, {Name: "blocked_until"}, {Name: "lease"}}) {
 		switch {
 		case f.Verb() == "usage" && p.Name == "cost":
 			all = append(all, "0")

@@ -135,7 +135,7 @@ func (r *account) judge(s *Step, a Answer) error {
 	case "check":
 		r.receipt(s, 0, receipt{ledger: of})
 	case "allow", "upto", "once":
-		if !l.touched && !a.Allowed && s.Units <= burstOf(p) && r.history.MaxKeys == 0 {
+		if !l.touched && !a.Allowed && s.Units <= roomOf(p) && r.history.MaxKeys == 0 {
 			return fmt.Errorf("an unused key denied %v units: %+v", s.Units, a)
 		}
 		if s.Op == "once" {
@@ -202,6 +202,9 @@ func (r *account) decided(s *Step, i int, ask *Ask, a limiter.Result) error {
 	r.admitted++
 	if l.latest < l.blockedUntil {
 		return fmt.Errorf("granted while the key was blocked for another %d µs", l.blockedUntil-l.latest)
+	}
+	if l.leased && l.algorithm == limiter.FixedWindow && !p.Aligned && p.Calendar == "" { // a block may have begun the window
+		l.endsAt = a.At.Add(a.ResetAfter).UnixMicro()
 	}
 	e := l.add(number, r.now, p, a.Granted)
 	e.turn, e.admitted = a.Delay, true

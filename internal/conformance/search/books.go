@@ -32,6 +32,8 @@ type ledger struct {
 	rate         float64 // the fastest, in units a microsecond
 	slowest      float64
 	fastest      float64 // of all policies of the history
+	lent         float64 // the longest life of a lease of a bucket, in microseconds
+	leased       bool
 	stepped      float64 // the most units that one tick leaks
 	periods      []int64 // of the policies that counted units
 	blockedUntil int64
@@ -102,8 +104,9 @@ func (l *ledger) seen(now int64, p *limiter.Policy) {
 	if p == nil {
 		return
 	}
-	burst := burstOf(p)
-	l.burst = max(l.burst, burst)
+	life := lifeOf(p)
+	l.leased = l.leased || p.Lease > 0
+	l.burst, l.lent = max(l.burst, roomOf(p)), max(l.lent, life)
 	if p.Period == 0 {
 		return
 	}
@@ -149,9 +152,10 @@ func (l *ledger) add(number int, now int64, p *limiter.Policy, units float64) *e
 // then.
 //
 // While a reservation that has expired may still be counted, they may be its units, and
-// then the units of others go back when it is given back.
+// then the units of others go back when it is given back. So may units be that a lease has
+// not granted yet.
 func (l *ledger) refund(units float64) {
-	if l.mayExpire {
+	if l.mayExpire || l.leased {
 		l.credit += units
 		return
 	}
@@ -194,6 +198,31 @@ func burstOf(p *limiter.Policy) float64 {
 		return p.Burst
 	}
 	return p.Limit
+}
+
+// lifeOf returns the longest time, in microseconds, for which a process may hold units of a
+// bucket: in it Lease of the burst passes, in whole ticks, or 10 s if that is less; 0 if it is less
+// than 10 ms.
+func lifeOf(p *limiter.Policy) float64 {
+	if p.Lease == 0 || !bucket(p) {
+		return 0
+	}
+	tick, life := float64(max(1, p.Tick.Microseconds())), min(1e7, p.Lease*burstOf(p)/rateOf(p))
+	if life < 1e4 {
+		return 0
+	}
+	return tick * math.Floor(life/tick)
+}
+
+// roomOf returns what a key can hold: of a bucket with leases not what passes in their life.
+func roomOf(p *limiter.Policy) float64 { return burstOf(p) - lifeOf(p)*leakOf(p) }
+
+// leakOf is rateOf, and 0 for a window.
+func leakOf(p *limiter.Policy) float64 {
+	if !bucket(p) {
+		return 0
+	}
+	return rateOf(p)
 }
 
 // rateOf returns units a microsecond.

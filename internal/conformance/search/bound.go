@@ -30,6 +30,8 @@ func (b *Bound) Admit(at int64, p *limiter.Policy, units float64) error {
 //
 //   - Bucket (leaky_bucket, token_bucket, gcra, leaky_bucket_queue): in every span of time
 //     that ends now, used is at most burst + rate × span. With Tick add one tick's units.
+//     With leases of several plans, burst is the largest of burst - rate × life, and the
+//     span is longer by the longest life.
 //   - leaky_bucket_queue: between the turns of two requests there is the time in which the
 //     units of the first, and of all between, leave at the rate.
 //   - fixed_window: in the current window, used is at most burst.
@@ -71,7 +73,7 @@ func (l *ledger) check() error {
 		e := &l.entries[i]
 		used += e.kept
 		span := newest.latest - e.earliest
-		if err := l.exceeded(used, l.burst+l.rate*float64(span)+l.stepped, fmt.Sprintf("in the last %d µs", span)); err != nil {
+		if err := l.exceeded(used, l.burst+l.rate*(float64(span)+l.lent)+l.stepped, fmt.Sprintf("in the last %d µs", span)); err != nil {
 			return err
 		}
 	}

@@ -27,6 +27,7 @@ type Draw struct {
 	Retries    bool     // the clock often moves to a RetryAfter
 	MaxKeys    bool     // histories may have it
 	Equal      bool     // each answer is compared with the model's
+	Leases     bool     // of policies that may have them
 	Shadows    bool     // of policies, and all kinds of overrides; admissions are then not compared with the bound
 	Zones      []string // of a Base with a calendar, whose plans then change, and whose moments are about clock changes; likewise
 }
@@ -299,7 +300,7 @@ func (g *drawing) drawPolicies() {
 
 // drawPlans draws one or some of a name.
 func (g *drawing) drawPlans(name string, base limiter.Policy) {
-	other := g.IntN(2) == 0 // periods or rates
+	other := g.IntN(2) == 0 && !g.Leases // periods or rates
 	limits := []float64{10, 10, 4, 40, 2.5}
 	if !g.Coarse {
 		limits = append(limits, 1, 1000, 1e12)
@@ -331,6 +332,12 @@ func (g *drawing) drawPlans(name string, base limiter.Policy) {
 		}
 		if g.IntN(4) == 0 {
 			p.BlockFor = time.Duration(1+g.Int64N(period(&p))) * time.Microsecond
+		}
+		if g.Leases && p.Algorithm != limiter.LeakyBucketQueue && p.Algorithm != limiter.SlidingWindowLog {
+			p.Lease, p.Limit = []float64{0.5, 0.5, 0.2, 0.05}[g.IntN(4)], max(p.Limit, 40)
+			if p.Tick > 0 { // a life is one, at least
+				p.Lease = 0.5
+			}
 		}
 		p.Shadow = g.Shadows && g.IntN(4) == 0
 		g.Policies = append(g.Policies, p)
@@ -364,6 +371,9 @@ func (g *drawing) move(p *limiter.Policy) int64 {
 			length = time.Hour.Microseconds() * []int64{1, 1, 1, 24, 7 * 24, 31 * 24}[g.IntN(6)]
 		}
 	}
+	if p.Lease > 0 && g.IntN(6) > 0 { // mostly within the life of a lease
+		length = max(1, min(1e7, int64(p.Lease*float64(length)))/2)
+	}
 	switch g.IntN(12) {
 	case 0, 1, 2, 3:
 		return 0
@@ -390,6 +400,9 @@ func (g *drawing) units(p *limiter.Policy) float64 {
 	burst := burstOf(p)
 	if g.Draw.Plain {
 		return burst * []float64{0.125, 0.125, 0.125, 0.25, 0.5}[g.IntN(5)]
+	}
+	if p.Lease > 0 && g.IntN(3) > 0 { // what a block has
+		return float64(1 + g.IntN(int(burst/16)+1))
 	}
 	if least := min(1, burst*1e-9); !g.Coarse {
 		switch g.IntN(8) {

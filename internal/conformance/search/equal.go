@@ -117,7 +117,7 @@ func (e *equality) compare(s *Step, got, want Answer) error {
 		u.Reservations, u.Reserved, u.Spent = v.Reservations, v.Reserved, v.Spent
 	}
 	if !e.alike(s, u.Result, v.Result) || u.Reservations != v.Reservations || !near(u.Spent, v.Spent) || !near(u.Reserved, v.Reserved) || !u.WindowEndsAt.Equal(v.WindowEndsAt) {
-		return fmt.Errorf("the usage is another than the model's")
+		return fmt.Errorf("the usage is another than the model's: %+v, want %+v", u, v)
 	}
 	return nil
 }

@@ -129,7 +129,15 @@ func (d *Draw) run(h *History, s Subject) (r ran, err error) {
 		if books != nil && books.vague(step) || model != nil && model.differs(step) {
 			continue
 		}
+		if s.Before != nil {
+			s.Before(step)
+		}
 		a := x.do(step)
+		if now := s.Clock.Now().Sub(conformance.Epoch).Microseconds(); now != at { // the subject was stopped meanwhile
+			if at = now; books != nil {
+				books.before(s.Clock.Now().UnixMicro())
+			}
+		}
 		if a.idle {
 			continue
 		}

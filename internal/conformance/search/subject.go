@@ -20,6 +20,7 @@ type Subject struct {
 	Sweep  func() error                                           // the janitor's; nil: none
 	Apply  func(limiter.PolicyEdit) error                         // nil: it has no overrides
 	Batch  func(requests []limiter.Request, upTo []bool) []Answer // nil: one after the other
+	Before func(*Step)                                            // what it does by itself before a step, and may move the clock; nil: nothing
 	Clock  *conformance.Clock
 	Prefix string // of the policies' names
 

@@ -96,7 +96,8 @@ BEGIN
             name text, algorithm text, limit_units float8, period_s float8, burst float8, tick_s float8, aligned bool, block_for_s float8, shadow bool,
             calendar text, time_zone text, unlimited bool, count_denials bool, askers bool, max_ttl_s float8,
             -- the end of its block, infinity if that has none; whether it has overrides for several keys
-            blocked_until timestamptz, ruled bool
+            blocked_until timestamptz, ruled bool,
+            lease float8
         );
     END IF;
 END $pglimit$;
@@ -485,7 +486,7 @@ CREATE OR REPLACE FUNCTION pglimit._arguments(verb text, algorithm text, name te
     cost float8 DEFAULT NULL, limit_units float8 DEFAULT NULL, period_s float8 DEFAULT NULL, burst float8 DEFAULT NULL, tick_s float8 DEFAULT NULL,
     aligned bool DEFAULT NULL, ends_at timestamptz DEFAULT NULL, block_for_s float8 DEFAULT NULL, shadow bool DEFAULT NULL, now timestamptz DEFAULT NULL,
     ttl_s float8 DEFAULT NULL, calendar text DEFAULT NULL, time_zone text DEFAULT NULL, unlimited bool DEFAULT NULL, count_denials bool DEFAULT NULL,
-    blocked_until timestamptz DEFAULT NULL) RETURNS pglimit._request
+    blocked_until timestamptz DEFAULT NULL, lease float8 DEFAULT NULL) RETURNS pglimit._request
 LANGUAGE plpgsql VOLATILE AS $pglimit$
 DECLARE
     capacity float8;
@@ -591,7 +592,16 @@ BEGIN
         END IF;
     END IF;
 
-    -- The policy, compiled.
+    -- The policy, compiled. A bucket whose units programs may hold decides against less: see
+    -- room and leaseLife of package limiter.
+    IF lease > 0::float8 THEN
+        IF algorithm IN ('leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'gcra') THEN
+            lease := LEAST(lease * burst / limit_units * period_us::float8, 10000000::float8); -- its life in microseconds
+            IF lease >= 10000::float8 THEN
+                burst := burst - limit_units * (trunc(lease / coalesce(tick_us, 1)::float8) * coalesce(tick_us, 1)::float8) / period_us::float8;
+            END IF;
+        END IF;
+    END IF;
     capacity := burst + LEAST(1e-6::float8, 1e-9::float8 * burst);
     IF algorithm IN ('leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'gcra') THEN
         IF tick_us IS NULL THEN
@@ -739,7 +749,7 @@ DECLARE
             p.tick_s, p.aligned, p.block_for_s, coalesce(o.shadow, p.shadow), p.calendar, p.time_zone,
             coalesce(o.unlimited, false), p.count_denials, p.askers, p.max_ttl_s,
             CASE WHEN o.blocked THEN coalesce(o.until, 'infinity'::timestamptz) END,
-            EXISTS (SELECT FROM pglimit_override AS r WHERE r.policy = called AND r.match <> ''))::pglimit._policy
+            EXISTS (SELECT FROM pglimit_override AS r WHERE r.policy = called AND r.match <> ''), p.lease)::pglimit._policy
         FROM pglimit_policy AS p
         LEFT JOIN pglimit_override AS o ON o.policy = p.name AND o.key = for_key AND o.match = '' AND (o.until IS NULL OR o.until > coalesce(moment, clock_timestamp()))
         WHERE p.name = called);
@@ -2523,7 +2533,8 @@ BEGIN
         pglimit._arguments('take', policy.algorithm, name, key, cost, limit_units => policy.limit_units, period_s => policy.period_s,
             burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned, block_for_s => policy.block_for_s,
             shadow => policy.shadow, now => now, calendar => policy.calendar, time_zone => policy.time_zone,
-            unlimited => policy.unlimited, count_denials => policy.count_denials, blocked_until => policy.blocked_until)));
+            unlimited => policy.unlimited, count_denials => policy.count_denials, blocked_until => policy.blocked_until,
+            lease => policy.lease)));
 END $pglimit$;
 -- +goose StatementEnd
 COMMENT ON FUNCTION pglimit.allow IS 'Requests cost units under a policy, all or nothing.';
@@ -2569,7 +2580,8 @@ BEGIN
         request := pglimit._arguments('take', policy.algorithm, name, key, cost, limit_units => policy.limit_units, period_s => policy.period_s,
             burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned, block_for_s => policy.block_for_s,
             shadow => policy.shadow, now => now, calendar => policy.calendar, time_zone => policy.time_zone,
-            unlimited => policy.unlimited, count_denials => policy.count_denials, blocked_until => policy.blocked_until);
+            unlimited => policy.unlimited, count_denials => policy.count_denials, blocked_until => policy.blocked_until,
+            lease => policy.lease);
         requests[i] := request;
         denied := denied OR request.statement = 'denied' AND NOT request.shadow;
         CONTINUE WHEN request.shadow OR request.statement = 'none';
@@ -2678,7 +2690,7 @@ BEGIN
             period_s => policy.period_s, burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned,
             block_for_s => policy.block_for_s, shadow => policy.shadow, now => now, calendar => policy.calendar,
             time_zone => policy.time_zone, unlimited => policy.unlimited, count_denials => policy.count_denials,
-            blocked_until => policy.blocked_until)));
+            blocked_until => policy.blocked_until, lease => policy.lease)));
 END $pglimit$;
 -- +goose StatementEnd
 COMMENT ON FUNCTION pglimit.allow_up_to IS 'Requests up to cost units under a policy and is granted what fits.';
@@ -2705,7 +2717,8 @@ BEGIN
         pglimit._arguments('check', policy.algorithm, name, key, cost, limit_units => policy.limit_units, period_s => policy.period_s,
             burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned, block_for_s => policy.block_for_s,
             shadow => policy.shadow, now => now, calendar => policy.calendar, time_zone => policy.time_zone,
-            unlimited => policy.unlimited, count_denials => policy.count_denials, blocked_until => policy.blocked_until)));
+            unlimited => policy.unlimited, count_denials => policy.count_denials, blocked_until => policy.blocked_until,
+            lease => policy.lease)));
 END $pglimit$;
 -- +goose StatementEnd
 COMMENT ON FUNCTION pglimit.check IS 'Reports what a request for cost units under a policy would be answered, and consumes nothing; at cost 0, how the key stands.';
@@ -2752,7 +2765,7 @@ DECLARE
     request pglimit._request := pglimit._arguments('check', policy.algorithm, name, key, 0, limit_units => policy.limit_units, period_s => policy.period_s,
             burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned, block_for_s => policy.block_for_s,
             shadow => policy.shadow, now => now, calendar => policy.calendar, time_zone => policy.time_zone,
-            unlimited => policy.unlimited, count_denials => policy.count_denials);
+            unlimited => policy.unlimited, count_denials => policy.count_denials, lease => policy.lease);
     answer pglimit.result;
     reserved float8 := 0;
     window_ends_at timestamptz;
@@ -2812,7 +2825,7 @@ BEGIN
         pglimit._arguments('charge', policy.algorithm, name, key, cost, limit_units => policy.limit_units, period_s => policy.period_s,
             burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned, block_for_s => policy.block_for_s,
             shadow => policy.shadow, now => now, calendar => policy.calendar, time_zone => policy.time_zone,
-            count_denials => policy.count_denials)));
+            count_denials => policy.count_denials, lease => policy.lease)));
 END $pglimit$;
 -- +goose StatementEnd
 COMMENT ON FUNCTION pglimit.charge IS 'Records cost units under a policy that were spent whatever the limit says.';
@@ -2861,7 +2874,7 @@ BEGIN
         pglimit._arguments('refund', policy.algorithm, name, key, cost, limit_units => policy.limit_units, period_s => policy.period_s,
             burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned, block_for_s => policy.block_for_s,
             shadow => policy.shadow, now => now, calendar => policy.calendar, time_zone => policy.time_zone,
-            count_denials => policy.count_denials)));
+            count_denials => policy.count_denials, lease => policy.lease)));
 END $pglimit$;
 -- +goose StatementEnd
 COMMENT ON FUNCTION pglimit.refund IS 'Gives cost units back, at most what is there.';
@@ -2910,7 +2923,7 @@ DECLARE
             burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned, block_for_s => policy.block_for_s,
             shadow => policy.shadow, now => now, ttl_s => ttl_s, calendar => policy.calendar,
             time_zone => policy.time_zone, unlimited => policy.unlimited, count_denials => policy.count_denials,
-            blocked_until => policy.blocked_until));
+            blocked_until => policy.blocked_until, lease => policy.lease));
     answer pglimit.result := pglimit._answer(request);
     ttl_us bigint := round(ttl_s * 1e6::float8);
     reservation text;
@@ -3471,7 +3484,7 @@ DECLARE
             p.tick_s, p.aligned, p.block_for_s, coalesce(o.shadow, p.shadow), p.calendar, p.time_zone,
             coalesce(o.unlimited, false), p.count_denials, p.askers, p.max_ttl_s,
             CASE WHEN o.blocked THEN coalesce(o.until, 'infinity'::timestamptz) END,
-            EXISTS (SELECT FROM pglimit_override AS r WHERE r.policy = called AND r.match <> ''))::pglimit._policy
+            EXISTS (SELECT FROM pglimit_override AS r WHERE r.policy = called AND r.match <> ''), p.lease)::pglimit._policy
         FROM pglimit_policy AS p
         LEFT JOIN pglimit_override AS o ON o.policy = p.name AND o.key = for_key AND o.match = '' AND (o.until IS NULL OR o.until > clock_timestamp())
         WHERE p.name = called);
@@ -3539,7 +3552,8 @@ BEGIN
         pglimit._arguments('take', policy.algorithm, name, key, cost, limit_units => policy.limit_units, period_s => policy.period_s,
             burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned, block_for_s => policy.block_for_s,
             shadow => policy.shadow, calendar => policy.calendar, time_zone => policy.time_zone,
-            unlimited => policy.unlimited, count_denials => policy.count_denials, blocked_until => policy.blocked_until)));
+            unlimited => policy.unlimited, count_denials => policy.count_denials, blocked_until => policy.blocked_until,
+            lease => policy.lease)));
 END $pglimit$;
 -- +goose StatementEnd
 COMMENT ON FUNCTION pglimit_ask.allow IS 'Requests cost units under a policy, all or nothing.';
@@ -3555,7 +3569,7 @@ BEGIN
             period_s => policy.period_s, burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned,
             block_for_s => policy.block_for_s, shadow => policy.shadow, calendar => policy.calendar,
             time_zone => policy.time_zone, unlimited => policy.unlimited, count_denials => policy.count_denials,
-            blocked_until => policy.blocked_until)));
+            blocked_until => policy.blocked_until, lease => policy.lease)));
 END $pglimit$;
 -- +goose StatementEnd
 COMMENT ON FUNCTION pglimit_ask.allow_up_to IS 'Requests up to cost units under a policy and is granted what fits.';
@@ -3570,7 +3584,8 @@ BEGIN
         pglimit._arguments('check', policy.algorithm, name, key, cost, limit_units => policy.limit_units, period_s => policy.period_s,
             burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned, block_for_s => policy.block_for_s,
             shadow => policy.shadow, calendar => policy.calendar, time_zone => policy.time_zone,
-            unlimited => policy.unlimited, count_denials => policy.count_denials, blocked_until => policy.blocked_until)));
+            unlimited => policy.unlimited, count_denials => policy.count_denials, blocked_until => policy.blocked_until,
+            lease => policy.lease)));
 END $pglimit$;
 -- +goose StatementEnd
 COMMENT ON FUNCTION pglimit_ask.check IS 'Reports what a request for cost units would be answered, and consumes nothing; at cost 0, how the key stands.';
@@ -3585,7 +3600,7 @@ BEGIN
         pglimit._arguments('charge', policy.algorithm, name, key, cost, limit_units => policy.limit_units, period_s => policy.period_s,
             burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned, block_for_s => policy.block_for_s,
             shadow => policy.shadow, calendar => policy.calendar, time_zone => policy.time_zone,
-            count_denials => policy.count_denials)));
+            count_denials => policy.count_denials, lease => policy.lease)));
 END $pglimit$;
 -- +goose StatementEnd
 COMMENT ON FUNCTION pglimit_ask.charge IS 'Records cost units that were spent whatever the limit says, up to the burst.';
@@ -3599,7 +3614,8 @@ DECLARE
         pglimit._arguments('reserve', policy.algorithm, name, key, cost, limit_units => policy.limit_units, period_s => policy.period_s,
             burst => policy.burst, tick_s => policy.tick_s, aligned => policy.aligned, block_for_s => policy.block_for_s,
             shadow => policy.shadow, ttl_s => ttl_s, calendar => policy.calendar, time_zone => policy.time_zone,
-            unlimited => policy.unlimited, count_denials => policy.count_denials, blocked_until => policy.blocked_until));
+            unlimited => policy.unlimited, count_denials => policy.count_denials, blocked_until => policy.blocked_until,
+            lease => policy.lease));
     answer pglimit.result := pglimit._answer(request);
     ttl_us bigint := round(ttl_s * 1e6::float8);
     reservation text;

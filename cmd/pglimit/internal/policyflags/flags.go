@@ -257,6 +257,7 @@ func (s *Stored) Register(cmd *cobra.Command) {
 	choiceVar(cmd, &s.policy.OnError, "on-error", "while the database is away: fail_closed returns an error, fail_open allows, fail_local decides in memory", limiter.FailClosed, limiter.FailOpen, limiter.FailLocal)
 	flags := cmd.Flags()
 	flags.Float64Var(&s.policy.LocalShare, "local-share", 0, "`part` of the limit that each process may use with fail_local; 0: 0.1")
+	flags.Float64Var(&s.policy.Lease, "lease", 0, "`share` of the burst, from 0 to 0.5, that processes may hold for hot keys, such as 0.05")
 	flags.BoolVar(&s.policy.Shadow, "shadow", false, "decide and report, but never deny; --shadow=false: deny again")
 	flags.BoolVar(&s.policy.Askers, "askers", false, "let roles that may only request use it, by SQL; --askers=false: no longer")
 	flags.BoolVar(&s.policy.CountDenials, "count-denials", false, "count denials by SQL functions for top, find and the dashboard; --count-denials=false: no longer")

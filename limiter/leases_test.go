@@ -1,0 +1,406 @@
+package limiter_test
+
+import (
+	"iter"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/pglimit/pglimit/internal/conformance"
+	"github.com/pglimit/pglimit/internal/conformance/search"
+	"github.com/pglimit/pglimit/internal/store"
+	"github.com/pglimit/pglimit/internal/store/memory"
+	"github.com/pglimit/pglimit/limiter"
+
+	"context"
+)
+
+// TestLeasesAdmitNoMoreThanTheBound: random histories over rows that two processes take
+// leases from. Between a call's clock reading, its statement and its answer a process may be
+// stopped, or be killed, and their clocks run at different rates and jump.
+func TestLeasesAdmitNoMoreThanTheBound(t *testing.T) {
+	t.Parallel()
+	d := search.Draw{Leases: true, Coarse: true, Forward: true, Keys: 1, Names: 1, Steps: 60, Operations: leasedOperations}
+	for _, base := range search.Bases() {
+		if base.Algorithm == limiter.LeakyBucketQueue || base.Algorithm == limiter.SlidingWindowLog {
+			continue
+		}
+		t.Run(search.Name(base), func(t *testing.T) {
+			t.Parallel()
+			d, lent := d, 0
+			d.Base = base
+			search.Search(t, d, search.Histories(150), func(h *search.History) search.Subject {
+				return newProcesses(&lent).Subject
+			})
+			t.Logf("%d units granted from leases", lent)
+			if lent < 150 {
+				t.Error("that proves little")
+			}
+		})
+	}
+}
+
+// leasedOperations are mostly those that a lease grants. Left out are Block and Reset, which
+// reach other processes later, Refund, which takes back lent units as if they were used, and
+// Settle, which may count more than the limit.
+const leasedOperations = "allow allow allow allow allow allow allow allow allow allow allow allow allow allow allow allow allow allow allow allow allow allow allow allow" +
+	" upto check charge once all reserve cancel usage undo undo undo override"
+
+// processes are limiters over the same rows that take leases.
+type processes struct {
+	search.Subject
+	rows     *memory.Store
+	policies *limiter.Policies
+	all      [2]*process
+	rand     *rand.Rand // of a step
+	lent     *int
+}
+
+// process is one of them. What it does in the background runs between two steps.
+type process struct {
+	*processes
+	rate    float64 // of its clocks
+	asleep  float64 // nanoseconds for which the machine was suspended, which its steady clock missed
+	jumped  int64   // of its wall clock, in nanoseconds
+	decided bool    // in this step by a row: it is not stopped after that
+	tasks   []*task
+	running *task
+	timers  []timer
+}
+
+// task is something in the background, which may be stopped before and after its statement.
+type task struct {
+	next func() (struct{}, bool)
+	stop func(struct{}) bool
+}
+
+type timer struct {
+	at int64 // by the steady clock
+	f  func()
+}
+
+func newProcesses(lent *int) *processes {
+	policies, err := limiter.NewPolicies()
+	if err != nil {
+		panic(err)
+	}
+	s := &processes{rows: memory.New(), policies: policies, lent: lent, rand: rand.New(rand.NewPCG(1, 1))}
+	s.Clock, s.Apply, s.Before = new(conformance.Clock), search.Applied(policies), s.before
+	s.Ways = make([]search.Way, len(s.all))
+	for i := range s.all {
+		s.start(i, []float64{0.9995, 1.0005}[i])
+	}
+	return s
+}
+
+// start begins a process in the place of another one.
+func (s *processes) start(i int, rate float64) {
+	p := &process{processes: s, rate: rate}
+	s.all[i] = p
+	l := limiter.NewLeasing(s.rows, &limiter.Config{
+		Now: s.Clock.Now, DisableTimeout: true, IdempotencyTTL: search.Remember, Policies: s.policies,
+		Observe: func(_ context.Context, o limiter.Observation) {
+			if o.Result.Source == limiter.SourceLease && o.Verb == limiter.VerbAllow {
+				*s.lent += int(o.Result.Granted)
+			}
+		},
+	}, limiter.Process{
+		Clock: p.clock, Start: p.begin, Least: 1, Share: 2,
+		After: func(d time.Duration, f func()) {
+			steady, _ := p.time()
+			p.timers = append(p.timers, timer{steady + int64(d), f})
+		},
+		Store: func(inner store.Store) store.Store { return between{inner, p} },
+	})
+	s.Ways[i] = search.By(l)[0]
+}
+
+// time returns the process's clocks.
+func (p *process) time() (steady, wall int64) {
+	now := float64(p.Clock.Now().Sub(conformance.Epoch))
+	return int64((now - p.asleep) * p.rate), int64(now*p.rate) + p.jumped
+}
+
+// clock is time for leases: the process may have been stopped until it is called.
+func (p *process) clock() (steady, wall int64) {
+	if !p.decided && p.running == nil && p.rand.IntN(8) == 0 {
+		p.sleep()
+	}
+	return p.time()
+}
+
+// sleep stops the process for a while, or suspends its machine.
+func (p *process) sleep() {
+	us, long := p.Clock.Now().Sub(conformance.Epoch).Microseconds(), p.rand.Int64N(6_000_000)
+	if p.Clock.Set(us + long); p.rand.IntN(2) == 0 {
+		p.asleep += float64(long * 1000)
+	}
+}
+
+// begin starts a task.
+func (p *process) begin(f func()) {
+	t := new(task)
+	t.next, _ = iter.Pull(func(yield func(struct{}) bool) {
+		t.stop = yield
+		f()
+	})
+	p.tasks = append(p.tasks, t)
+}
+
+// between stops tasks before and after their statements.
+type between struct {
+	store.Store
+	p *process
+}
+
+func (b between) Do(ctx context.Context, op *store.Op) error {
+	t := b.p.running
+	if b.p.decided = true; t != nil {
+		t.stop(struct{}{})
+	}
+	err := b.Store.Do(ctx, op)
+	if t != nil {
+		t.stop(struct{}{})
+	}
+	return err
+}
+
+// before lets the processes do what they do by themselves.
+func (s *processes) before(step *search.Step) {
+	s.rand = rand.New(rand.NewPCG(uint64(step.Number), 7))
+	for i, p := range s.all {
+		switch s.rand.IntN(40) {
+		case 0: // it is killed, and started again
+			s.start(i, p.rate)
+			continue
+		case 1:
+			p.jumped += (s.rand.Int64N(20) - 10) * int64(time.Second)
+		}
+		if p.decided = true; s.rand.IntN(4) > 0 {
+			p.proceed()
+		}
+		p.decided = false
+	}
+}
+
+// proceed runs the timers that are due, and tasks for a while.
+func (p *process) proceed() {
+	timers := p.timers
+	p.timers = nil
+	for _, t := range timers {
+		if steady, _ := p.time(); t.at <= steady {
+			t.f()
+		} else {
+			p.timers = append(p.timers, t)
+		}
+	}
+	tasks := p.tasks
+	p.tasks = nil
+	for _, t := range tasks {
+		p.running = t
+		_, more := t.next()
+		for more && p.rand.IntN(6) > 0 {
+			_, more = t.next()
+		}
+		if p.running = nil; more {
+			p.tasks = append(p.tasks, t)
+		}
+	}
+}
+
+// lessee is a limiter that takes leases, by clocks and timers that a test moves. What it does in
+// the background it does at once.
+type lessee struct {
+	*limiter.Limiter
+	clock  conformance.Clock
+	at     time.Duration
+	timers []func()
+}
+
+// hot is a policy of which 200 units can be in use, and 10 s are the life of a lease.
+var hot = limiter.Policy{Name: "hot", Algorithm: limiter.TokenBucket, Limit: 10, Period: time.Second, Burst: 300, Lease: 1. / 3}
+
+func newLessee(config limiter.Config, rows *memory.Store) *lessee {
+	s := new(lessee)
+	config.Now = s.clock.Now
+	s.Limiter = limiter.NewLeasing(rows, &config, limiter.Process{
+		Start: func(f func()) { f() },
+		After: func(_ time.Duration, f func()) { s.timers = append(s.timers, f) },
+	})
+	return s
+}
+
+// wait moves the clock and looks at all leases.
+func (s *lessee) wait(d time.Duration) {
+	s.at += d
+	s.clock.Set(s.at.Microseconds())
+	timers := s.timers
+	s.timers = nil
+	for _, f := range timers {
+		f()
+	}
+}
+
+// leased makes requests until one is granted from a lease, and returns its Result.
+func (s *lessee) leased(t *testing.T, p limiter.Policy) limiter.Result {
+	t.Helper()
+	for range 100 {
+		r, err := s.Allow(t.Context(), p, "all")
+		if err != nil || !r.Allowed {
+			t.Fatal(r, err)
+		}
+		if r.Source == limiter.SourceLease {
+			return r
+		}
+	}
+	t.Fatal("no lease")
+	return limiter.Result{}
+}
+
+// TestLeaseAnswers: a leased Result counts what this process used, while all others see the
+// whole block in use.
+func TestLeaseAnswers(t *testing.T) {
+	t.Parallel()
+	s := newLessee(limiter.Config{}, memory.New())
+	r := s.leased(t, hot) // after eight from the row, of a block of four
+	if r.Granted != 1 || r.Level != 9 || r.Remaining != 191 || r.Burst != 200 || r.Policy != hot || r.Full || r.RetryAfter != 0 || r.ResetAfter != 1200*time.Millisecond {
+		t.Errorf("got %+v", r)
+	}
+	other, err := s.Check(t.Context(), hot, "all", 0)
+	if err != nil || other.Level != 12 {
+		t.Errorf("the row has %+v, %v; want 12 units in use", other, err)
+	}
+	s.wait(100 * time.Millisecond)
+	again := s.leased(t, hot)
+	if again.Level != 10 || again.At.Sub(r.At) != 100*time.Millisecond || again.ResetAfter != 1100*time.Millisecond {
+		t.Errorf("then %+v", again)
+	}
+	undone, err := s.Undo(t.Context(), hot, "all", again)
+	if err != nil || !undone.Allowed || undone.Granted != 1 || undone.Source != limiter.SourceLease || undone.Level != 9 {
+		t.Errorf("undone: %+v, %v", undone, err)
+	}
+	for _, foreign := range []limiter.Request{hot.Request("other", 1), limiter.PerSecond("hot2", 10).Request("all", 1)} {
+		if undone, err = s.Undo(t.Context(), foreign.Policy, foreign.Key, again); err != nil || undone.Granted != 0 {
+			t.Errorf("a foreign key got %+v, %v", undone, err)
+		}
+	}
+	for _, cost := range []float64{0.5, 50} { // what a block cannot grant is decided by the row
+		if r, err = s.AllowN(t.Context(), hot, "all", cost); err != nil || !r.Allowed || r.Source != limiter.SourceMemory {
+			t.Errorf("cost %v: %+v, %v", cost, r, err)
+		}
+	}
+}
+
+// TestLeaseEndsAtOnce for the process that holds it.
+func TestLeaseEndsAtOnce(t *testing.T) {
+	t.Parallel()
+	smaller := hot
+	smaller.Limit--
+	for name, c := range map[string]struct {
+		end  func(s *lessee) error
+		then limiter.Policy
+		want limiter.Result
+	}{
+		"block":          {func(s *lessee) error { return s.Block(t.Context(), hot, "all", time.Minute) }, hot, limiter.Result{Reason: limiter.ReasonBlocked}},
+		"reset":          {func(s *lessee) error { return s.Reset(t.Context(), hot, "all") }, hot, limiter.Result{Allowed: true}},
+		"another policy": {func(s *lessee) error { return nil }, smaller, limiter.Result{Allowed: true}},
+		"its life": {func(s *lessee) error {
+			s.at += 9990 * time.Millisecond // clocks may differ by one part in a thousand
+			s.clock.Set(s.at.Microseconds())
+			return nil
+		}, hot, limiter.Result{Allowed: true}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newLessee(limiter.Config{}, memory.New())
+			before := s.leased(t, hot)
+			if err := c.end(s); err != nil {
+				t.Fatal(err)
+			}
+			r, err := s.Allow(t.Context(), c.then, "all")
+			if err != nil || r.Allowed != c.want.Allowed || r.Reason != c.want.Reason || r.Source != limiter.SourceMemory {
+				t.Errorf("got %+v, %v", r, err)
+			}
+			if name == "another policy" {
+				return
+			}
+			if back, err := s.Undo(t.Context(), hot, "all", before); err != nil || back.Granted != 0 {
+				t.Errorf("Undo gave back %+v, %v", back, err)
+			}
+		})
+	}
+}
+
+// TestLeaseOfAWindowEndsWithIt.
+func TestLeaseOfAWindowEndsWithIt(t *testing.T) {
+	t.Parallel()
+	s, p := newLessee(limiter.Config{}, memory.New()), hot
+	p.Algorithm, p.Burst, p.Aligned, p.Limit = limiter.FixedWindow, 0, true, 1000
+	p.Period, p.Lease = time.Minute, 0.5
+	s.wait(55 * time.Second)
+	s.leased(t, p)
+	s.at += 4996 * time.Millisecond
+	s.clock.Set(s.at.Microseconds())
+	if r, err := s.Allow(t.Context(), p, "all"); err != nil || r.Source != limiter.SourceMemory {
+		t.Errorf("4 ms before the window's end, by a clock that may be slow: %+v, %v", r, err)
+	}
+}
+
+// TestRestOfALeaseGoesBack: what a window's lease did not use is in no use afterwards. Of a
+// bucket's what has leaked since stays counted.
+func TestRestOfALeaseGoesBack(t *testing.T) {
+	t.Parallel()
+	window := hot
+	window.Algorithm, window.Burst, window.Limit, window.Period = limiter.FixedWindow, 0, 1000, time.Hour
+	for name, end := range map[string]func(s *lessee){
+		"idle":  func(s *lessee) { s.wait(0); s.wait(0) },
+		"close": func(s *lessee) { _ = s.Close() },
+	} {
+		for _, p := range []limiter.Policy{window, hot} {
+			t.Run(name+" "+string(p.Algorithm), func(t *testing.T) {
+				t.Parallel()
+				rows := memory.New()
+				s := newLessee(limiter.Config{}, rows)
+				s.leased(t, p)
+				end(s)
+				other := newLessee(limiter.Config{}, rows)
+				if r, err := other.Check(t.Context(), p, "all", 0); err != nil || r.Level != 9 || s.Blocks() != 0 {
+					t.Errorf("%+v is in use, %v, with %d blocks; 9 units were", r, err, s.Blocks())
+				}
+			})
+		}
+	}
+}
+
+// TestRenewalBeginsNoBlock: a block of units is smaller if less is left, and none is no reason
+// to block a key that no request has exceeded.
+func TestRenewalBeginsNoBlock(t *testing.T) {
+	t.Parallel()
+	rows, p := memory.New(), hot
+	p.BlockFor = time.Hour
+	s, other := newLessee(limiter.Config{}, rows), newLessee(limiter.Config{}, rows)
+	s.leased(t, p)
+	if r, err := other.AllowN(t.Context(), p, "all", 188); err != nil || !r.Allowed || !r.Full {
+		t.Fatal(r, err)
+	}
+	for range 3 { // the block has three left, and half of it asks for the next
+		s.leased(t, p)
+	}
+	if r, err := s.Check(t.Context(), p, "all", 0); err != nil || !r.Allowed {
+		t.Errorf("the key is blocked: %+v, %v", r, err)
+	}
+}
+
+// BenchmarkAllowLeased is an allowed decision from a block.
+func BenchmarkAllowLeased(b *testing.B) {
+	l := limiter.NewLeasing(memory.New(), nil, limiter.Process{})
+	p := limiter.Policy{Name: "leased", Algorithm: limiter.TokenBucket, Limit: 1e12, Period: time.Second, Burst: 1e13, Lease: 0.05}
+	b.ReportAllocs()
+	b.RunParallel(func(pb *testing.PB) {
+		for pb.Next() {
+			if r, err := l.Allow(b.Context(), p, "all"); err != nil || !r.Allowed {
+				b.Fatal(r, err)
+			}
+		}
+	})
+}
