@@ -50,7 +50,7 @@ type Config struct {
 	Lease time.Duration
 
 	// KeepDenials is the time for which counts of a limiter.DenialLog are kept, from
-	// the end of their slot of ten minutes. Of more than 100,000 counts of keys, the
+	// the end of their ten minutes. Of more than 100,000 counts of keys, the
 	// oldest are added to their policy's count under the key "" earlier.
 	// Range: 1 minute to 90 days. Default: 24 hours.
 	KeepDenials time.Duration

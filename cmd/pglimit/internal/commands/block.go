@@ -274,7 +274,7 @@ zero and keep the rest, use reset. Erased are:
 
 Settling or cancelling one of these reservations then fails: there is no such
 reservation. A request that comes later makes a new row, and programs write their
-denials about once a minute, so run it again after the last request. Backups and
+denials every few seconds, so run it again after the last request. Backups and
 logs keep what they have. It asks first on a terminal; elsewhere it needs --yes.
 If there is nothing, the answer says so and the exit code is 1.
 

@@ -35,7 +35,7 @@ force, the override, and the denials of the time before by their reason:
 The limit and the override come from the history of the policies in the database,
 or from the default policies that programs have now. They are not known if a
 program passes the policy with each request. A policy is listed if KEY has a row
-under it, or denials. It counts nothing and locks nothing. If there is no policy,
+under it, denials or an override, or if --policy names it. It counts nothing and locks nothing. If there is no policy,
 the exit code is 1.
 
 ` + deniedHelp + ` They have times by the minute, and by ten minutes after an hour.
@@ -182,7 +182,7 @@ func deniedText(p inspect.WhyOfPolicy, why inspect.Why, line func(name, value st
 	}
 	switch {
 	case d.RetryAt != nil:
-		line("room", "for each of these that can fit from "+cli.Moment(*d.RetryAt)+" on, as of its denial")
+		line("room", "from "+cli.Moment(*d.RetryAt)+" on, as of these denials")
 	case d.AboveBurst == d.Denials:
 		line("room", "never: ask for less at once")
 	}

@@ -1,9 +1,11 @@
 package inspect
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -69,9 +71,8 @@ type Past interface {
 	At(ctx context.Context, name, key string, at time.Time) (*limiter.StoredPolicy, *limiter.Override, error)
 }
 
-// Why returns what limited a key at a moment: the policies under which it has a row now, or
-// had denials in the time before. A row and an override that are gone since are not seen.
-// key is q.Key as past takes it.
+// Why returns what limited a key at a moment: the policies under which it has a row or an
+// override now, or had denials in the time before, and the policy of the filter. key is q.Key as past takes it.
 func (i *Inspector) Why(ctx context.Context, past Past, key string, q WhyQuery) (why Why, err error) {
 	k := Keys{Text: q.Key}
 	if err := k.check(); err != nil {
@@ -122,15 +123,18 @@ func (why *Why) read(ctx context.Context, tx pgx.Tx, q WhyQuery, k Keys) error {
 	if err != nil {
 		return err
 	}
+	defaults, err := defaultPolicies(ctx, tx)
+	if err != nil {
+		return err
+	}
+	if all, err = f.known(all, q, defaults); err != nil {
+		return err
+	}
 	now, err := stand(ctx, tx, w, all)
 	if err != nil {
 		return err
 	}
 	denied, err := list[Denied](f, findDenials(past))
-	if err != nil {
-		return err
-	}
-	defaults, err := defaultPolicies(ctx, tx)
 	for _, k := range now {
 		p := WhyOfPolicy{Policy: k.Policy, Algorithm: k.Algorithm, Now: k}
 		for n := range denied {
@@ -144,6 +148,33 @@ func (why *Why) read(ctx context.Context, tx pgx.Tx, q WhyQuery, k Keys) error {
 		why.Policies = append(why.Policies, p)
 	}
 	return err
+}
+
+// known adds the policies that have an override of the key, and that of the filter, as far as
+// they exist now, and sorts all.
+func (f finder) known(all []Target, q WhyQuery, defaults map[string]defaultPolicy) ([]Target, error) {
+	overrides, err := list[Override](f, findOverrides)
+	if err != nil {
+		return nil, err
+	}
+	stored, err := queries.Policies(f.ctx, f.tx)
+	algorithms := map[string]algorithm.Name{}
+	for name, d := range defaults {
+		algorithms[name] = algorithm.Name(d.policy.Algorithm)
+	}
+	for _, p := range stored {
+		algorithms[p.Name] = algorithm.Name(p.Algorithm)
+	}
+	for _, o := range append(overrides, Override{Policy: q.Filter.Policy}) {
+		t := Target{algorithms[o.Policy], o.Policy, q.Key}
+		if t.Algorithm != "" && (q.Filter.Algorithm == "" || q.Filter.Algorithm == t.Algorithm) && !slices.Contains(all, t) {
+			all = append(all, t)
+		}
+	}
+	slices.SortFunc(all, func(a, b Target) int {
+		return cmp.Or(cmp.Compare(a.Policy, b.Policy), cmp.Compare(a.Algorithm, b.Algorithm))
+	})
+	return all, err
 }
 
 // defaultPolicy is a policy that is compiled into a program.

@@ -34,9 +34,11 @@ func TestWhy(t *testing.T) {
 		return bed.Value[time.Time](t, pool, `SELECT clock_timestamp()`)
 	}
 	override := limiter.Override{Policy: "api", Key: "k", Limit: new(4.0), Note: "trial"}
+	over := stored
+	over.Name = "over"
 	other := moved
 	other.Algorithm = limiter.GCRA
-	before := set(limiter.PolicyEdit{Set: []limiter.StoredPolicy{{Policy: stored}, {Policy: other}}, SetOverrides: []limiter.Override{override}})
+	before := set(limiter.PolicyEdit{Set: []limiter.StoredPolicy{{Policy: stored}, {Policy: other}, {Policy: over}}, SetOverrides: []limiter.Override{override, {Policy: "over", Key: "k", Limit: new(2.0), Note: "more"}}})
 	override.Limit, override.Note = new(3.0), "abuse"
 	set(limiter.PolicyEdit{SetOverrides: []limiter.Override{override}})
 	must.Succeed(t, policies.Default(compiled, shadow, moved))
@@ -67,11 +69,14 @@ func TestWhy(t *testing.T) {
 			"compiled limited: 10 default, denied 0 0 1 0 of 11, shadowed 0, room false",
 			"inline blocked: unknown, denied 0 1 0 0 of 1, shadowed 0, room true",
 			"moved ok: unknown",
+			"over ok: 2 database, override 2 more",
 			"shadow shadow: 10 default, denied 1 0 0 0 of 5, shadowed 1, room true",
 		}},
 		{before, inspect.Filter{Policy: "api"}, []string{"api limited: 4 database, override 4 trial, denied 1 0 0 0 of 2, shadowed 0, room true"}},
 		{before.Add(-2 * time.Minute), inspect.Filter{Policy: "api"}, []string{"api limited: unknown"}},
+		{time.Time{}, inspect.Filter{Policy: "moved", Algorithm: "gcra"}, []string{"moved ok: 10 database"}},
 		{time.Time{}, inspect.Filter{Policy: "api", Algorithm: "gcra"}, nil},
+		{time.Time{}, inspect.Filter{Policy: "none"}, nil},
 	} {
 		why, err := inspect.New(pool).Why(ctx, policies, "k", inspect.WhyQuery{Key: "k", Filter: c.filter, At: c.at})
 		var got []string
