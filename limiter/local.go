@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -67,7 +68,7 @@ type standing struct {
 type debt struct {
 	policy Policy      // of the last request
 	query  store.Query // by which the key was decided here
-	units  float64
+	units  float64     // at most; see due
 }
 
 func newLocal(c *Config, most int) (*local, error) {
@@ -200,9 +201,9 @@ func (e *engine) decidePart(ctx context.Context, c *call) (r Result, ok bool) {
 	switch {
 	case r.Replayed || c.verb.reads:
 	case c.verb.givesBack:
-		e.owe(p, &in.op.Query, &in.op.Outcome, -r.Granted)
+		e.owe(p, &in.op.Query, -r.Granted)
 	default:
-		e.owe(p, &in.op.Query, &in.op.Outcome, r.Granted)
+		e.owe(p, &in.op.Query, r.Granted)
 	}
 	return r, true
 }
@@ -259,14 +260,14 @@ func (e *engine) decideParts(ctx context.Context, s *set) (all Results, ok bool)
 	}
 	for _, g := range s.groups {
 		if all.Allowed {
-			e.owe(&policies[g.Index], &g.Query, &g.Outcome, g.Units)
+			e.owe(&policies[g.Index], &g.Query, g.Units)
 		}
 	}
 	return all, true
 }
 
 // owe adds units that were granted here to what is owed for a key; fewer than 0 were given back.
-func (e *engine) owe(p *Policy, q *store.Query, o *store.Outcome, units float64) {
+func (e *engine) owe(p *Policy, q *store.Query, units float64) {
 	l, k := e.local, keyOfQuery(q)
 	d := l.owed[k]
 	switch {
@@ -279,7 +280,7 @@ func (e *engine) owe(p *Policy, q *store.Query, o *store.Outcome, units float64)
 	}
 	d.policy, d.query = *p, *q
 	d.query.Key = k.key
-	d.units = max(0, min(d.units+units, o.View.Level(&q.Rules, o.UpdatedAt)))
+	d.units = max(0, d.units+units)
 	if !l.settling {
 		l.settling = true
 		e.withdrawals.add() // Close waits for it
@@ -317,17 +318,23 @@ func (e *engine) settleLocal() {
 	}
 }
 
-// chargeAll charges what is owed for each key: for one first, and for more at once as long as
-// the database answers.
+// chargeAll charges what is owed for each key. It reads one first: a charge that a database
+// receives while it does not answer may count in addition to the next.
 func (e *engine) chargeAll(ctx context.Context) (err error) {
 	due := e.local.due()
-	for n := 1; len(due) > 0 && err == nil; n = min(2*n, mostAtOnce) {
-		batch := due[:min(n, len(due))]
-		due = due[len(batch):]
+	if len(due) > 0 {
+		read := store.Op{Kind: store.Get, Query: due[0]}
+		read.Now = e.now()
+		err = e.sendBounded(ctx, &read)
+	}
+	for batch := range slices.Chunk(due, mostAtOnce) {
+		if err != nil {
+			break
+		}
 		errs := make([]error, len(batch))
 		var charging sync.WaitGroup
-		for i, k := range batch {
-			charging.Go(func() { errs[i] = e.chargeOwed(ctx, k) })
+		for i := range batch {
+			charging.Go(func() { errs[i] = e.chargeOwed(ctx, keyOfQuery(&batch[i])) })
 		}
 		charging.Wait()
 		for _, failed := range errs {
@@ -339,8 +346,8 @@ func (e *engine) chargeAll(ctx context.Context) (err error) {
 	return err
 }
 
-// due returns the keys for which something is owed, and forgets all others.
-func (l *local) due() (keys []localKey) {
+// due returns a query of each key for which something is owed, and forgets all others.
+func (l *local) due() (keys []store.Query) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for k, d := range l.owed {
@@ -352,7 +359,7 @@ func (l *local) due() (keys []localKey) {
 		if d.units < leastCost(d.policy.burst()) {
 			delete(l.owed, k)
 		} else {
-			keys = append(keys, k)
+			keys = append(keys, d.query)
 		}
 	}
 	return keys

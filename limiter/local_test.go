@@ -9,6 +9,7 @@ import (
 	"math"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -54,11 +55,17 @@ func (a *away) back() (charges int) {
 	a.spy.set(nil)
 	time.Sleep(defaultBreakFor)
 	synctest.Wait()
-	sent := a.spy.sent()
-	if slices.ContainsFunc(sent, func(name string) bool { return name != "charge" }) {
-		a.Errorf("sent %v", sent)
+	return a.charges()
+}
+
+// charges returns the number of charges since the last call of leave or back.
+func (a *away) charges() (n int) {
+	for _, name := range a.spy.sent() {
+		if name == "charge" {
+			n++
+		}
 	}
-	return len(sent)
+	return n
 }
 
 // allow requests units and reports whether they were granted.
@@ -134,6 +141,9 @@ func TestLocal(t *testing.T) {
 				if n := a.drain(p, "k"); n != 0 {
 					a.Errorf("%s: granted %d more", p.Algorithm, n)
 				}
+				if n := a.charges(); n != 0 { // they would be in doubt
+					a.Errorf("%s: %d charges without the database", p.Algorithm, n)
+				}
 				if n := a.back(); n != 2 {
 					a.Errorf("%s: %d charges", p.Algorithm, n)
 				}
@@ -189,16 +199,13 @@ func TestLocalLostAnswer(t *testing.T) {
 		inAway(t, nil, func(a *away) {
 			a.leave()
 			a.allow(p, "k", 10)
-			synctest.Wait()
-			a.spy.mu.Lock()
-			a.spy.Store = &losing{Store: a.spy.Store, err: c.err}
-			a.spy.mu.Unlock()
+			a.lose(1, c.err)
 			if n := a.back(); n != 1 {
 				a.Errorf("%d charges", n)
 			}
 			time.Sleep(defaultBreakFor)
 			synctest.Wait()
-			if n := len(a.spy.sent()); n != c.charges {
+			if n := a.charges(); n != c.charges {
 				a.Errorf("%v: %d charges", c.err, n)
 			}
 			a.expectLevel(p, "k", c.level)
@@ -206,16 +213,28 @@ func TestLocalLostAnswer(t *testing.T) {
 	}
 }
 
-// losing loses the answer of the first charge.
+// losing loses the answers of some charges of the key k.
 type losing struct {
 	store.Store
-	err error
+	err  error
+	left atomic.Int32
+}
+
+// lose makes the database lose answers.
+func (a *away) lose(n int32, err error) *losing {
+	synctest.Wait()
+	a.spy.mu.Lock()
+	defer a.spy.mu.Unlock()
+	l := &losing{Store: a.spy.Store, err: err}
+	l.left.Store(n)
+	a.spy.Store = l
+	return l
 }
 
 func (l *losing) Do(ctx context.Context, op *store.Op) error {
 	err := l.Store.Do(ctx, op)
-	if op.Kind == store.Charge && l.err != nil {
-		err, l.err = l.err, nil
+	if op.Kind == store.Charge && op.Key == "k" && l.left.Add(-1) >= 0 {
+		err = l.err
 	}
 	return err
 }
@@ -398,21 +417,38 @@ func TestLocalBound(t *testing.T) {
 			}
 			time.Sleep(time.Minute + time.Second)
 		}
+		p.Period = time.Millisecond // so that the keys are idle before they are looked at
+		for i := range 10 {
+			_, _ = a.Allow(a.Context(), p, fmt.Sprint("short ", i))
+			time.Sleep(2 * time.Millisecond)
+		}
+		if _, owed := a.kept(); owed > 3 {
+			a.Errorf("%d keys owe", owed)
+		}
 		a.back()
 	})
 }
 
-// TestLocalManyKeys: all keys are charged, a locked one too.
+// TestLocalManyKeys: all keys are charged, and nothing is left. One whose row is locked does not
+// keep the others from it.
 func TestLocalManyKeys(t *testing.T) {
 	p := localPolicies()[0]
 	inAway(t, nil, func(a *away) {
 		a.leave()
-		for i := range 500 {
+		for i := range 499 {
 			a.allow(p, fmt.Sprint(i), 1)
 		}
-		if n := a.back(); n != 500 {
+		a.allow(p, "k", 1)
+		locked := a.lose(1000, store.ErrLocked)
+		if n := a.back(); n != 501 { // it is tried again once the others are charged
 			a.Errorf("%d charges", n)
 		}
+		if _, owed := a.kept(); owed != 1 {
+			a.Errorf("%d keys owe", owed)
+		}
+		locked.left.Store(0)
+		time.Sleep(defaultBreakFor)
+		synctest.Wait()
 		if keys, owed := a.kept(); keys != 0 || owed != 0 || a.local.used.Load() {
 			a.Errorf("%d keys are left, and %d owe", keys, owed)
 		}
@@ -431,6 +467,7 @@ func TestLocalCosts(t *testing.T) {
 			_ = v.call(a.Context(), a.engine, open)
 			_ = v.call(a.Context(), a.InTx(nil).engine, p)
 		}
+		_, _ = a.Allow(a.Context(), open, "k")
 		_, _ = a.Allow(a.Context(), shadow, "k")
 		a.leave()
 		for _, v := range verbCalls {
@@ -459,7 +496,7 @@ func TestLocalClose(t *testing.T) {
 			if err := errors.Join(a.Close(), a.Close()); err != nil || time.Since(began) != 0 {
 				a.Error(err, time.Since(began))
 			}
-			if strings.Contains(logged.String(), "keys=1") == returns || strings.Count(fmt.Sprint(a.spy.sent()), "charge") != 1 {
+			if strings.Contains(logged.String(), "keys=1") == returns || a.charges() > 0 != returns {
 				a.Errorf("sent %v, logged %s", a.spy.sent(), &logged)
 			}
 		})
