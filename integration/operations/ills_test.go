@@ -167,7 +167,7 @@ func TestDoctorIlls(t *testing.T) {
 	}{
 		{"ALTER ROLE $app IN DATABASE $database RESET search_path", []step{
 			{"fail tables the tables are in schema limits, which is not in the search_path (public)", `ALTER ROLE $app IN DATABASE $database SET search_path = "$user", public, limits`}}, ""},
-		{"ALTER ROLE $app IN DATABASE $database SET search_path = limits; REVOKE USAGE ON SCHEMA limits FROM $app", []step{
+		{"REVOKE USAGE ON SCHEMA limits FROM $app", []step{
 			{"fail tables the tables are in schema limits, which is not open to role $app", "as the owner of the tables: pglimit migrate grants $app --apply"}}, ""},
 		{"REVOKE SELECT ON limits.pglimit_keys, limits.pglimit_goose_db_version FROM $app", []step{
 			{"warn grants role $app may decide, and lacks rights that the command needs", grants}}, ""},
@@ -201,7 +201,7 @@ func TestDoctorIlls(t *testing.T) {
 		{"UPDATE limits.pglimit_gcra SET expires_at_us = 1", []step{
 			{"fail janitor no sweep was ever completed; 1 due rows", "pglimit janitor --once"}}, ""},
 		{program("0", "now() - interval '10 minutes'"), []step{
-			{"warn programs 1 of 1 programs do not follow the policies: shop on web, pid 7, was seen 10m ago, and every 2m before", "DELETE FROM limits.pglimit_program WHERE instance = 'one''s'"}}, ""},
+			{"warn programs 1 of 1 programs do not follow the policies: shop on web, pid 7, was seen 10m", "DELETE FROM limits.pglimit_program WHERE instance = 'one''s'"}}, ""},
 		{program("-1", "now()"), []step{{"warn programs 1 of 1 programs do not follow the policies: shop on web, pid 7, decides by version -1", ""}}, "DELETE FROM limits.pglimit_program"},
 		{"DROP SCHEMA pglimit, pglimit_ask CASCADE; DROP SCHEMA limits CASCADE; CREATE SCHEMA limits AUTHORIZATION $owner; GRANT USAGE ON SCHEMA limits TO $app", []step{
 			{"fail tables no schema of the search_path (limits) has pglimit's tables", "as the role that migrates: pglimit migrate up"}, {"fail grants", grants}}, ""},

@@ -137,7 +137,7 @@ func (s *Set) Down(ctx context.Context, pool *pgxpool.Pool, to int64) ([]Step, e
 // Status returns all migrations in order, and whether each has run. It only reads and
 // takes no lock.
 func (s *Set) Status(ctx context.Context, db *sql.DB) ([]Migration, error) {
-	applied, err := s.appliedAt(ctx, db)
+	applied, err := s.appliedAt(ctx, db, besideTables)
 	if err != nil {
 		return nil, s.explain(err)
 	}
@@ -159,7 +159,7 @@ func (s *Set) refuse(ctx context.Context, db *sql.DB, to int64) error {
 	if all = existing(all); err != nil || len(all) == 0 {
 		return err
 	}
-	applied, err := s.appliedAt(ctx, db)
+	applied, err := s.appliedAt(ctx, db, first)
 	if err != nil {
 		return s.explain(err)
 	}
@@ -171,15 +171,23 @@ func (s *Set) refuse(ctx context.Context, db *sql.DB, to int64) error {
 	return nil
 }
 
-// appliedAt returns when each migration ran, by version: empty if there is no record.
-func (s *Set) appliedAt(ctx context.Context, db *sql.DB) (map[int64]time.Time, error) {
-	var exists bool
-	err := db.QueryRowContext(ctx, `SELECT EXISTS (SELECT 1 FROM pg_tables WHERE schemaname = current_schema() AND tablename = $1)`,
-		s.table).Scan(&exists)
-	if err != nil || !exists {
+// The schemas with the record of migrations, as SQL.
+const (
+	first = `current_schema()` // into which goose migrates
+	// A role that only runs may have other schemas in front of that of the tables.
+	besideTables = `coalesce((SELECT n.nspname FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
+		WHERE c.oid = to_regclass('pglimit_token_bucket')), current_schema())`
+)
+
+// appliedAt returns when each migration ran, by version: empty if schema has no record.
+func (s *Set) appliedAt(ctx context.Context, db *sql.DB, schema string) (map[int64]time.Time, error) {
+	var found sql.NullString
+	err := db.QueryRowContext(ctx, `SELECT (SELECT quote_ident(t.schemaname::text) FROM pg_tables AS t WHERE t.schemaname = `+schema+` AND t.tablename = $1)`,
+		s.table).Scan(&found)
+	if err != nil || !found.Valid {
 		return nil, err
 	}
-	rows, err := db.QueryContext(ctx, `SELECT version_id, tstamp::timestamptz FROM `+s.table+` WHERE is_applied`)
+	rows, err := db.QueryContext(ctx, `SELECT version_id, tstamp::timestamptz FROM `+found.String+`.`+s.table+` WHERE is_applied`)
 	if err != nil {
 		return nil, err
 	}
