@@ -171,6 +171,7 @@ type PglimitPolicy struct {
 	Aligned      bool
 	Shadow       bool
 	Askers       bool
+	Ruled        bool
 	CountDenials bool
 	Name         string
 	Algorithm    string

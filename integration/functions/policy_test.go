@@ -259,6 +259,26 @@ func TestFunctionsRules(t *testing.T) {
 		('p', 'bot-', 'prefix', false, true, '2030-01-01'), ('p', 'bot-1', 'prefix', false, true, '2030-01-02'), ('p', '*x', 'pattern', false, true, NULL),
 		('p', '10.0.0.0/8', 'cidr', true, false, '2030-01-01'), ('p', '0.0.0.0/0', 'cidr', false, true, NULL),
 		('p', 'bot-vip', '', true, false, NULL), ('p', '10.0.0.7', '', false, true, NULL), ('ghost', 'bot-', 'prefix', false, true, NULL)`)
+	// The policies know whether they have any, whatever changes, and their history does not.
+	ruled := func(sql, want string) {
+		t.Helper()
+		before := bed.Value[int](t, pool, `SELECT count(*) FROM pglimit_policy_history WHERE key IS NULL`)
+		bed.Exec(t, pool, sql)
+		if got := bed.Value[string](t, pool, `SELECT coalesce(string_agg(name, ' ' ORDER BY name), '') FROM pglimit_policy WHERE ruled`); got != want {
+			t.Errorf("%s: ruled is %q, want %q", sql, got, want)
+		}
+		if n := bed.Value[int](t, pool, `SELECT count(*) FROM pglimit_policy_history WHERE key IS NULL`); n != before && !strings.Contains(sql, "INTO pglimit_policy ") {
+			t.Errorf("%s: %d changes of policies", sql, n-before)
+		}
+	}
+	ruled(`UPDATE pglimit_policy SET ruled = false`, "ghost p")
+	ruled(`INSERT INTO pglimit_override (policy, key, match, blocked) VALUES ('later', 'a', 'prefix', true), ('later', 'b', 'prefix', true), ('plain', 'a', '', true)`, "ghost p")
+	ruled(`INSERT INTO pglimit_policy (name, algorithm, limit_units, period_s, ruled) VALUES ('later', 'gcra', 1, 1, false), ('plain', 'gcra', 1, 1, true)`, "ghost later p")
+	ruled(`DELETE FROM pglimit_override WHERE policy = 'later' AND key = 'a'`, "ghost later p")
+	ruled(`UPDATE pglimit_override SET policy = 'plain' WHERE policy = 'later'`, "ghost p plain")
+	ruled(`UPDATE pglimit_override SET match = '' WHERE policy = 'plain' AND key = 'b'`, "ghost p")
+	ruled(`UPDATE pglimit_override SET match = 'prefix' WHERE policy = 'plain' AND key = 'b'`, "ghost p plain")
+	ruled(`DELETE FROM pglimit_override WHERE policy = 'plain'`, "ghost p")
 	for call, want := range map[string]string{ // allowed, granted, reason, seconds to retry after, shadowed
 		`allow('p', 'bot-0', now => '2029-12-31 23:00+00')`:    "f 0 blocked 3600 f",
 		`allow('p', 'bot-0', now => '2030-01-01 00:00+00')`:    "t 1 0 f",

@@ -19,6 +19,7 @@ CREATE TABLE pglimit_policy (
     aligned     bool NOT NULL DEFAULT false,
     shadow      bool NOT NULL DEFAULT false,             -- decides and reports, but never denies
     askers      bool NOT NULL DEFAULT false,             -- roles that may only request may request under it
+    ruled       bool NOT NULL DEFAULT false,             -- it has overrides with a match; triggers keep this
     count_denials bool NOT NULL DEFAULT false,           -- the SQL functions add denials to pglimit_denial
     name        text COLLATE "C" NOT NULL,
     algorithm   text COLLATE "C" NOT NULL,
@@ -94,7 +95,7 @@ CREATE TABLE pglimit_override (
     CONSTRAINT "note must have at most 1000 characters" CHECK (length(note) <= 1000)
 );
 
--- Those for several keys are few: the SQL functions look here whether a policy has any.
+-- Those for several keys: the SQL functions read them if their policy is ruled.
 CREATE INDEX pglimit_override_rules ON pglimit_override (policy) WHERE match <> '';
 
 -- One row: the version of all policies and overrides. A transaction that changes any

@@ -5,6 +5,7 @@
 --     pglimit_policies with the schema of the tables.
 --   - They set version, changed_at and changed_by of the row. changed_by is the role that
 --     logged in: session_user.
+--   - They set ruled of a policy, which is no change of it, and not in its history.
 --   - They write pglimit_policy_history. For deletions the note is that of
 --     set_config('pglimit.note', …, true). An UPDATE that changes nothing is not noted.
 --   - They refuse more than 100,000 overrides, more than 1,000 of a policy for several keys,
@@ -29,12 +30,18 @@ END $pglimit$;
 -- The comparison needs all digits of a number, whatever the session shows.
 CREATE FUNCTION pglimit_policy_stamp() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET extra_float_digits = 1 AS $pglimit$
 DECLARE
-    stamps CONSTANT text[] := '{version,changed_at,changed_by}';
+    stamps CONSTANT text[] := '{version,changed_at,changed_by,ruled}';
     -- A dump carries changed_in to servers with other transactions of that number.
     this CONSTANT text := pg_current_xact_id()::text || ' ' || ((date_part('epoch', now()) * 1000000::float8)::bigint)::text;
     current bigint;
 BEGIN
+    IF TG_TABLE_NAME = 'pglimit_policy' AND TG_OP <> 'DELETE' THEN
+        EXECUTE format('SELECT EXISTS (SELECT FROM %I.pglimit_override AS o WHERE o.policy = $1 AND o.match <> %L)', TG_TABLE_SCHEMA, '') INTO NEW.ruled USING NEW.name;
+    END IF;
     IF TG_OP = 'UPDATE' AND to_jsonb(NEW) - stamps = to_jsonb(OLD) - stamps THEN
+        IF TG_TABLE_NAME = 'pglimit_policy' THEN
+            OLD.ruled := NEW.ruled;
+        END IF;
         RETURN OLD;
     END IF;
     EXECUTE format('SELECT version FROM %I.pglimit_policy_version WHERE changed_in = $1', TG_TABLE_SCHEMA) INTO current USING this;
@@ -66,8 +73,8 @@ SET search_path = pg_catalog, pg_temp SET timezone = 'UTC' SET extra_float_digit
 DECLARE
     -- Its first word is the policy's name; its second one, of an override, is the key.
     identity CONSTANT text[] := CASE WHEN TG_TABLE_NAME = 'pglimit_policy' THEN '{name}'::text[] ELSE '{policy,key,match}'::text[] END;
-    before jsonb := CASE WHEN TG_OP <> 'INSERT' THEN to_jsonb(OLD) END;
-    after jsonb := CASE WHEN TG_OP <> 'DELETE' THEN to_jsonb(NEW) END;
+    before jsonb := CASE WHEN TG_OP <> 'INSERT' THEN to_jsonb(OLD) - 'ruled' END;
+    after jsonb := CASE WHEN TG_OP <> 'DELETE' THEN to_jsonb(NEW) - 'ruled' END;
     change CONSTANT text := format($sql$
         INSERT INTO %1$I.pglimit_policy_history (version, changed_at, name, key, changed_by, note, before, after)
         SELECT v.version, clock_timestamp(), $1, $2, session_user::text, $3, $4, $5 FROM %1$I.pglimit_policy_version AS v$sql$, TG_TABLE_SCHEMA);
@@ -75,6 +82,11 @@ DECLARE
 BEGIN
     IF before = after THEN
         RETURN NULL;
+    END IF;
+    IF before ->> 'match' <> '' OR after ->> 'match' <> '' THEN
+        EXECUTE format('UPDATE %1$I.pglimit_policy AS p SET ruled = NOT p.ruled WHERE p.name IN ($1, $2)
+            AND p.ruled <> EXISTS (SELECT FROM %1$I.pglimit_override AS o WHERE o.policy = p.name AND o.match <> %2$L)', TG_TABLE_SCHEMA, '')
+            USING before ->> 'policy', after ->> 'policy';
     END IF;
     IF before ->> identity[1] <> after ->> identity[1] OR before ->> identity[2] <> after ->> identity[2]
         OR before ->> identity[3] <> after ->> identity[3] THEN
