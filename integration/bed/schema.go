@@ -139,6 +139,8 @@ func CallStatements(ctx context.Context, conn db.DBTX, suffix string) (called []
 			if acceptable(arg); strings.HasPrefix(name, "Override") && arg.Kind() == reflect.Struct {
 				if unlimited := arg.FieldByName("Unlimited"); unlimited.IsValid() {
 					unlimited.Index(0).SetBool(false)
+					arg.FieldByName("Blocked").Index(0).SetBool(false)
+					arg.FieldByName("Matches").Index(0).SetString("")
 					arg.FieldByName("Factors").Index(0).SetFloat(0) // there is a limit
 				}
 			}
