@@ -215,6 +215,8 @@ type lessee struct {
 	clock  conformance.Clock
 	at     time.Duration
 	timers []func()
+	later  []func() // what it does in the background, if it is held
+	held   bool
 }
 
 // hot is a policy of which 200 units can be in use, and 10 s are the life of a lease.
@@ -224,7 +226,13 @@ func newLessee(config limiter.Config, rows *memory.Store) *lessee {
 	s := new(lessee)
 	config.Now = s.clock.Now
 	s.Limiter = limiter.NewLeasing(rows, &config, limiter.Process{
-		Start: func(f func()) { f() },
+		Start: func(f func()) {
+			if s.held {
+				s.later = append(s.later, f)
+			} else {
+				f()
+			}
+		},
 		After: func(_ time.Duration, f func()) { s.timers = append(s.timers, f) },
 	})
 	return s
@@ -369,6 +377,28 @@ func TestRestOfALeaseGoesBack(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// TestBlockThatComesAfterCloseGoesBack.
+func TestBlockThatComesAfterCloseGoesBack(t *testing.T) {
+	t.Parallel()
+	rows := memory.New()
+	s, other := newLessee(limiter.Config{}, rows), newLessee(limiter.Config{DisableLeases: true}, rows)
+	s.held = true
+	for range 8 {
+		if r, err := s.Allow(t.Context(), hot, "all"); err != nil || r.Source != limiter.SourceMemory {
+			t.Fatal(r, err)
+		}
+	}
+	s.held = false
+	_ = s.Close()
+	if len(s.later) != 1 {
+		t.Fatalf("%d blocks are being taken, want 1", len(s.later))
+	}
+	s.later[0]()
+	if r, err := other.Check(t.Context(), hot, "all", 0); err != nil || r.Level != 8 || s.Blocks() != 0 {
+		t.Errorf("%+v is in use, %v, with %d blocks; 8 units were", r, err, s.Blocks())
 	}
 }
 
