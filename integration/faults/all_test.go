@@ -7,6 +7,7 @@ var faults = slices.Concat(
 	serverFaults,
 	networkFaults,
 	clientFaults,
+	leaseFaults,
 	answerFaults,
 	diskFaults,
 	failovers,

@@ -30,7 +30,7 @@ type program struct {
 	cmd   *osexec.Cmd
 	said  bed.Buffer // on stderr
 	ended chan struct{}
-	busy  chan struct{} // many requests are in flight
+	busy  chan struct{} // many requests are in flight, or a lease granted something
 
 	mu       sync.Mutex
 	inFlight map[int64]sent
@@ -94,14 +94,16 @@ func (p *program) read(n note) {
 	case n.Problem != "":
 		p.faults.add("%s", n.Problem)
 	case n.Admitted != nil:
-		p.books.admit(n.Admitted.Policy, n.Admitted.Key, limiter.Result{At: n.At, Granted: n.Admitted.Units})
+		r := limiter.Result{At: n.At, Granted: n.Admitted.Units}
+		if n.Lent {
+			r.Source = limiter.SourceLease
+			p.isBusy()
+		}
+		p.books.admit(n.Admitted.Policy, n.Admitted.Key, r)
 	case n.Outcome == nil:
 		p.inFlight[n.ID] = *n.Sent
 		if len(p.inFlight) >= many {
-			select {
-			case p.busy <- struct{}{}:
-			default:
-			}
+			p.isBusy()
 		}
 	default:
 		delete(p.inFlight, n.ID)
@@ -113,6 +115,13 @@ func (p *program) read(n note) {
 		if *n.Outcome == answered {
 			p.answered++
 		}
+	}
+}
+
+func (p *program) isBusy() {
+	select {
+	case p.busy <- struct{}{}:
+	default:
 	}
 }
 

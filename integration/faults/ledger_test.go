@@ -59,6 +59,8 @@ type books struct {
 	changes  []change
 	admitted []admission
 	losses   []loss
+	lent     float64 // units that leases granted
+	ofLeased float64 // units admitted of policies with leases
 }
 
 // entry is a request in flight.
@@ -128,10 +130,16 @@ func (b *books) add(what string, p limiter.Policy, key string, units float64) {
 // admit records an answer of a tight limit.
 func (b *books) admit(p limiter.Policy, key string, r limiter.Result) {
 	if b.tell != nil {
-		b.tell(note{Admitted: &part{Policy: p, Key: key, Units: r.Granted}, At: r.At})
+		b.tell(note{Admitted: &part{Policy: p, Key: key, Units: r.Granted}, At: r.At, Lent: r.Source == limiter.SourceLease})
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if p.Lease > 0 {
+		b.ofLeased += r.Granted
+	}
+	if r.Source == limiter.SourceLease {
+		b.lent += r.Granted
+	}
 	b.admitted = append(b.admitted, admission{p, key, time.Now(), search.Admission{At: r.At.UnixMicro(), Units: r.Granted}})
 }
 

@@ -36,6 +36,7 @@ func init() {
 type task struct {
 	URL, Name string
 	Waits     bool // join queues, instead of what takes no time
+	Leases    bool // request units of leased limits only
 }
 
 // note is a line that a program writes before each request, after its answer and for each
@@ -48,6 +49,7 @@ type note struct {
 	Err      string    `json:",omitempty"`
 	Admitted *part     `json:",omitempty"`
 	At       time.Time `json:",omitzero"`
+	Lent     bool      `json:",omitempty"` // admitted from a lease
 	Problem  string    `json:",omitempty"` // what must not happen
 }
 
@@ -100,6 +102,8 @@ func runProgram(text string, out io.Writer, in io.Reader) error {
 	for i := range programCallers {
 		w := &worker{scene: scene, client: overPool(pool, l)}
 		switch {
+		case do.Leases:
+			go w.run([]deed{{100, (*worker).lease}})
 		case !do.Waits:
 			go w.run(programDeeds)
 		case i < programCallers/4:
