@@ -68,6 +68,52 @@ func (q *Queries) DashboardDenials(ctx context.Context, db DBTX, arg DashboardDe
 	return items, nil
 }
 
+const DashboardDenied = `-- name: DashboardDenied :one
+SELECT coalesce(sum(d.denials), 0::numeric)::bigint AS denials, coalesce(sum(d.shadowed), 0::numeric)::bigint AS shadowed,
+       coalesce(sum(d.blocked), 0::numeric)::bigint AS blocked, coalesce(sum(d.above_burst), 0::numeric)::bigint AS above_burst,
+       coalesce(sum(d.overloaded), 0::numeric)::bigint AS overloaded
+FROM pglimit_denial AS d
+WHERE d.policy = $1::text AND d.algorithm = $2::text AND d.slot_us >= $3::bigint
+  AND ($4::text = ''::text OR d.key = $4::text)
+`
+
+type DashboardDeniedParams struct {
+	Policy    string
+	Algorithm string
+	FromUs    int64
+	Key       string
+}
+
+type DashboardDeniedRow struct {
+	Denials    int64
+	Shadowed   int64
+	Blocked    int64
+	AboveBurst int64
+	Overloaded int64
+}
+
+// DashboardDenied adds up the denials from from_us on under a policy and algorithm, of all keys
+// if key is ”.
+//
+// Index: the primary key, a range of the policy. Locks nothing.
+func (q *Queries) DashboardDenied(ctx context.Context, db DBTX, arg DashboardDeniedParams) (DashboardDeniedRow, error) {
+	row := db.QueryRow(ctx, DashboardDenied,
+		arg.Policy,
+		arg.Algorithm,
+		arg.FromUs,
+		arg.Key,
+	)
+	var i DashboardDeniedRow
+	err := row.Scan(
+		&i.Denials,
+		&i.Shadowed,
+		&i.Blocked,
+		&i.AboveBurst,
+		&i.Overloaded,
+	)
+	return i, err
+}
+
 const DashboardKeyDenials = `-- name: DashboardKeyDenials :many
 WITH RECURSIVE p AS (
     (SELECT f.policy FROM pglimit_denial AS f ORDER BY f.policy LIMIT 1)

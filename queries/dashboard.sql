@@ -27,3 +27,15 @@ FROM p, pglimit_denial AS d
 WHERE d.policy = p.policy AND d.key = sqlc.arg(key)::text AND d.slot_us >= sqlc.arg(from_us)::bigint
 GROUP BY start_us, d.policy
 ORDER BY start_us, d.policy;
+
+-- name: DashboardDenied :one
+-- DashboardDenied adds up the denials from from_us on under a policy and algorithm, of all keys
+-- if key is ''.
+--
+-- Index: the primary key, a range of the policy. Locks nothing.
+SELECT coalesce(sum(d.denials), 0::numeric)::bigint AS denials, coalesce(sum(d.shadowed), 0::numeric)::bigint AS shadowed,
+       coalesce(sum(d.blocked), 0::numeric)::bigint AS blocked, coalesce(sum(d.above_burst), 0::numeric)::bigint AS above_burst,
+       coalesce(sum(d.overloaded), 0::numeric)::bigint AS overloaded
+FROM pglimit_denial AS d
+WHERE d.policy = sqlc.arg(policy)::text AND d.algorithm = sqlc.arg(algorithm)::text AND d.slot_us >= sqlc.arg(from_us)::bigint
+  AND (sqlc.arg(key)::text = ''::text OR d.key = sqlc.arg(key)::text);

@@ -20,8 +20,8 @@ func newDashboard(db *connect.Database, out *cli.Output) *cobra.Command {
   - every key under every policy: units in use, blocks, reservations, overrides
   - the doctor's checks, with fixes
 
-The page only reads. With --write it can also block, unblock and reset keys, in a
-browser that opened the URL that the command prints: the URL ends with a random
+The page only reads. With --write it can also change policies and overrides, and
+block, unblock and reset keys, in a browser that opened the URL that the command prints: the URL ends with a random
 token, which browsers do not send to servers as part of the address. The token
 is valid until the command ends.
 
@@ -40,7 +40,7 @@ that it had. Keys are neither logged nor in addresses that a server sees.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return serveDashboard(cmd, db, out, addr, write) },
 	}
 	cmd.Flags().StringVar(&addr, "addr", "localhost:8090", "`host:port` to listen on; port 0: any free port")
-	cmd.Flags().BoolVar(&write, "write", false, "let the page block, unblock and reset keys, by the URL that is printed")
+	cmd.Flags().BoolVar(&write, "write", false, "let the page change policies, overrides and keys, by the URL that is printed")
 	return cmd
 }
 
@@ -64,7 +64,7 @@ func serveDashboard(cmd *cobra.Command, db *connect.Database, out *cli.Output, a
 	if write {
 		config.Token = dashboard.NewToken()
 		o.url += "/#token=" + config.Token
-		text = "Everyone who has this URL can block, unblock and reset keys.\n"
+		text = "Everyone who has this URL can change policies, overrides and keys.\n"
 	}
 	page, err := dashboard.New(config)
 	if err != nil {

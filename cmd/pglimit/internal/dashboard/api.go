@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"crypto/subtle"
+	"errors"
 	"net/http"
 	"slices"
 	"time"
@@ -24,9 +25,11 @@ func (s *Server) addReads(mux *http.ServeMux) {
 		changes, err := source.History(ctx, in.Policy, in.Limit)
 		return changesAnswer(changes), err
 	}))
+	mux.Handle("POST /api/overrides", post(s, s.reads, func(ctx context.Context, in *policyRequest) (any, error) { return source.Overrides(ctx, in.Policy) }))
 	mux.Handle("POST /api/denials", post(s, s.reads, func(ctx context.Context, q *DenialQuery) (any, error) { return source.Denials(ctx, *q) }))
 	mux.Handle("POST /api/keys", post(s, s.reads, func(ctx context.Context, q *Query) (any, error) { return source.Keys(ctx, *q) }))
 	mux.Handle("POST /api/why", post(s, s.reads, func(ctx context.Context, in *whyRequest) (any, error) { return source.Why(ctx, in.Ref, in.at) }))
+	mux.Handle("POST /api/search", post(s, s.reads, func(ctx context.Context, in *searchRequest) (any, error) { return source.Search(ctx, in.Prefix) }))
 	mux.Handle("POST /api/key", post(s, s.reads, func(ctx context.Context, key *Ref) (any, error) { return source.Key(ctx, *key) }))
 }
 
@@ -141,6 +144,25 @@ func (s *Server) addWrites(mux *http.ServeMux) {
 	mux.Handle("POST /api/reset", s.writing(post(s, s.changes, func(ctx context.Context, t *Target) (any, error) {
 		found, err := source.Reset(ctx, *t)
 		return s.changed("reset", *t, found, err, "found", found)
+	})))
+}
+
+// addEdits adds the paths that change policies and overrides. To look at the difference needs the
+// token too: nobody else has a use for it.
+func (s *Server) addEdits(mux *http.ServeMux) {
+	mux.Handle("POST /api/preview", s.writing(post(s, s.reads, func(ctx context.Context, e *Edit) (any, error) { return e.preview(ctx, s.config.Source) })))
+	mux.Handle("POST /api/apply", s.writing(post(s, s.changes, func(ctx context.Context, e *Edit) (any, error) {
+		version, err := s.config.Source.Apply(ctx, *e)
+		switch {
+		case errors.Is(err, limiter.ErrPolicyChanged):
+			return nil, &api.Problem{Status: http.StatusConflict, Message: "the policies were changed meanwhile: look at the difference again"}
+		case errors.Is(err, limiter.ErrNoPolicy):
+			return nil, &api.Problem{Status: http.StatusConflict, Message: api.Sentence(err)}
+		}
+		if err == nil {
+			s.config.Logger.Info("pglimit: the dashboard changed a policy", "policy", e.name(), "override", e.Override != nil, "delete", e.Delete, "version", version)
+		}
+		return map[string]int64{"version": version}, err
 	})))
 }
 

@@ -2,7 +2,7 @@
 // their history, keys, denials and the doctor's checks.
 //
 // The page reads through a Source. It changes nothing, unless the server has a token:
-// then a request with the token can block, unblock and reset a key. Keys are only in
+// then a request with the token can change policies, overrides and keys. Keys are only in
 // bodies of requests and in the fragment of the page's URL, so that no log of URLs has
 // them.
 package dashboard
@@ -83,6 +83,7 @@ func New(config Config) (*Server, error) {
 	mux.Handle("GET /api/setup", api.Answer(s.setup))
 	s.addReads(mux)
 	s.addWrites(mux)
+	s.addEdits(mux)
 	var err error
 	s.handler, err = site.Guard{Name: "dashboard", Host: config.Host, Policy: pagePolicy}.Handler(mux, files)
 	return s, err

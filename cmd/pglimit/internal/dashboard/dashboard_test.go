@@ -104,7 +104,7 @@ func TestReads(t *testing.T) {
 		Overrides map[string]int
 	}
 	r.get(t, "/api/policies", &policies)
-	if n := len(policies.Policies); n != 6 || policies.Version != 41 || policies.Policies[5].BlockFor != 15*time.Minute || policies.Overrides[policies.Policies[0].Name] != 2 || policies.Policies[0].Note != "per API key" {
+	if n := len(policies.Policies); n != 6 || policies.Version != 41 || policies.Policies[5].BlockFor != 15*time.Minute || policies.Overrides[policies.Policies[0].Name] != 1 || policies.Policies[0].Note != "per API key" {
 		t.Errorf("policies: %+v", policies)
 	}
 	var denials struct {
@@ -139,7 +139,6 @@ func TestReads(t *testing.T) {
 			Keys         []inspect.Key
 			Reservations []inspect.Reservation
 			Overrides    []inspect.Override
-			Limits       map[string]dashboard.Limit
 		}
 		r.post(t, "/api/key", `{"key":`+quoted(name)+`}`, &key)
 		if key.Stored != name || len(key.Keys) != 1 || key.Keys[0].Key != name {
@@ -148,8 +147,9 @@ func TestReads(t *testing.T) {
 		if name == sample.Hostile[0] && (len(key.Overrides) != 1 || !key.Overrides[0].Unlimited || key.Overrides[0].Note != name || len(key.Reservations) != 1 || key.Reservations[0].ID != name) {
 			t.Errorf("%q: %+v", name, key)
 		}
-		if of := key.Limits[key.Keys[0].Policy]; of.Effective.Limit == 0 || of.Effective != of.Policy || of.Unlimited != (name == sample.Hostile[0]) {
-			t.Errorf("%q: limits %+v", name, key.Limits)
+		var why inspect.Why
+		if r.post(t, "/api/why", `{"key":`+quoted(name)+`}`, &why); len(why.Policies) != 1 || why.Policies[0].InForce == nil || (why.Policies[0].Override != nil) != (name == sample.Hostile[0]) {
+			t.Errorf("%q: why %+v", name, why)
 		}
 	}
 }
@@ -212,6 +212,21 @@ func TestBadRequests(t *testing.T) {
 		{"/api/keys", `{"prefix":` + long + `}`, "prefix", "1024 at most"},
 		{"/api/denials", `{"hours":2}`, "hours", "must be one of [1 6 24 168]"},
 		{"/api/denials", `{"key":` + long + `}`, "key", "1024 at most"},
+		{"/api/keys", `{"hours":2}`, "hours", "must be one of [1 6 24 168]"},
+		{"/api/search", `{"prefix":""}`, "prefix", "is empty"},
+		{"/api/search", `{"prefix":` + long + `}`, "prefix", "1024 at most"},
+		{"/api/overrides", `{"policy":""}`, "policy", ""},
+		{"/api/preview", `{}`, "policy", "send one of them"},
+		{"/api/apply", `{"policy":{"name":"a"},"override":{"policy":"a","key":"k"}}`, "policy", "send one of them"},
+		{"/api/apply", `{"policy":{"name":"login","algorithm":"gcra","limit":0,"period":"1m"}}`, "limit", "Limit 0: must be from"},
+		{"/api/apply", `{"policy":{"name":"login","algorithm":"gcra","limit":"ten","period":"1m"}}`, "limit", "must be a number"},
+		{"/api/apply", `{"policy":{"name":"login","algorithm":"gcra","limit":1,"period":"soon"}}`, "", "soon"},
+		{"/api/apply", `{"policy":{"name":"login","algorithm":"gcra","limit":1,"period":"1m","extra":1}}`, "", "extra"},
+		{"/api/apply", `{"policy":{"name":"../"},"delete":true}`, "policy", "../"},
+		{"/api/apply", `{"override":{"policy":"login","key":"","limit":1}}`, "key", "is empty"},
+		{"/api/apply", `{"override":{"policy":"login","key":"k"}}`, "", "changes nothing"},
+		{"/api/apply", `{"override":{"policy":"login","key":"k","limit":1,"unlimited":true}}`, "", "excludes"},
+		{"/api/apply", `{"override":{"policy":"login","key":"k","match":"prefix","blocked":true}}`, "match", "pglimit block"},
 		{"/api/history", `{"limit":1000}`, "limit", "must be from 1 to 200"},
 		{"/api/history", `{"policy":"../"}`, "policy", "../"},
 		{"/api/block", `{"key":"k","policy":"login","algorithm":"gcra"}`, "for", "must be a duration"},
@@ -241,7 +256,7 @@ func TestBadRequests(t *testing.T) {
 			t.Errorf("GET %s: %s %s", at, answer.Status, text)
 		}
 	}
-	for _, method := range []string{"Keys", "History", "Block", "Unblock", "Reset"} {
+	for _, method := range []string{"Keys", "History", "Block", "Unblock", "Reset", "Apply", "Current", "Search", "Overrides"} {
 		if n := r.source.Calls(method); n != 0 {
 			t.Errorf("%s was called %d times", method, n)
 		}

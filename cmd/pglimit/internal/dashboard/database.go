@@ -1,6 +1,7 @@
 package dashboard
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"slices"
@@ -18,7 +19,8 @@ import (
 )
 
 const (
-	maxKept  = 1000            // of each list of a key
+	maxKept  = 1000 // of each list of a key
+	maxNames = 10
 	lockWait = 3 * time.Second // for a row that another transaction has locked
 )
 
@@ -36,6 +38,7 @@ type Database struct {
 	top     memo[Query, Keys]
 	denials memo[DenialQuery, Denials]
 	doctor  memo[struct{}, doctor.Report]
+	names   memo[string, Names]
 }
 
 // Open returns a Database. secret is the limiters' Config.KeySecret; nil if they have none.
@@ -153,7 +156,7 @@ func (d *Database) Keys(ctx context.Context, q Query) (Keys, error) {
 			}
 			inspect.Sort(k.Rows, q.Order)
 		} else {
-			found, err := d.inspector.Top(ctx, inspect.TopQuery{By: q.Order, Filter: filter, Limit: q.Limit + 1})
+			found, err := d.inspector.Top(ctx, inspect.TopQuery{By: q.Order, Filter: filter, Limit: q.Limit + 1, Within: time.Duration(q.Hours) * time.Hour})
 			if err != nil {
 				return k, err
 			}
@@ -166,6 +169,14 @@ func (d *Database) Keys(ctx context.Context, q Query) (Keys, error) {
 	})
 }
 
+// Search returns the first keys that begin with prefix.
+func (d *Database) Search(ctx context.Context, prefix string) (Names, error) {
+	return d.names.get(ctx, prefix, func(ctx context.Context) (n Names, err error) {
+		n.Keys, n.More, err = d.inspector.Names(ctx, prefix, maxNames)
+		return n, err
+	})
+}
+
 // Key returns all that is stored of one key.
 func (d *Database) Key(ctx context.Context, ref Ref) (k Key, err error) {
 	k.Stored = d.stored(ref)
@@ -175,7 +186,6 @@ func (d *Database) Key(ctx context.Context, ref Ref) (k Key, err error) {
 	if k.At, err = d.clock(ctx); err != nil {
 		return k, err
 	}
-	k.Limits = Limits(d.policies, k.Keys)
 	return k, nil
 }
 
@@ -183,6 +193,61 @@ func (d *Database) Key(ctx context.Context, ref Ref) (k Key, err error) {
 func (d *Database) Why(ctx context.Context, ref Ref, at time.Time) (inspect.Why, error) {
 	stored := d.stored(ref)
 	return d.inspector.Why(ctx, d.policies, stored, inspect.WhyQuery{Key: stored, At: at, Within: 24 * time.Hour})
+}
+
+// Overrides returns the first overrides of a policy, by key.
+func (d *Database) Overrides(ctx context.Context, policy string) (all Overrides, err error) {
+	if all.At, err = d.clock(ctx); err == nil {
+		all.Overrides, all.More, err = d.inspector.Overrides(ctx, policy, maxRows)
+	}
+	return all, err
+}
+
+// key returns the key of an edit as the tables have it; "" for a policy.
+func (d *Database) key(e Edit) string {
+	if e.Override == nil {
+		return ""
+	}
+	return d.stored(Ref{Key: e.Override.Key, Stored: e.Stored})
+}
+
+// Current returns what an edit changes.
+func (d *Database) Current(ctx context.Context, e Edit) (c Current, err error) {
+	c.Version = d.policies.Version() // first: the answer is of this version or a later one, which Apply refuses
+	if c.At, err = d.clock(ctx); err != nil {
+		return c, err
+	}
+	key := d.key(e)
+	var decides *limiter.Override
+	if c.Policy, decides, err = d.policies.At(ctx, e.name(), cmp.Or(key, "none"), c.At); err != nil || e.Override == nil {
+		return c, err
+	}
+	if decides != nil {
+		c.Match = decides.Match
+	}
+	all, err := d.policies.Overrides(ctx, e.name())
+	if i := slices.IndexFunc(all, func(o limiter.Override) bool { return o.Key == key && o.Match == "" }); i >= 0 {
+		c.Override = &all[i]
+	}
+	return c, err
+}
+
+// Facts returns what the database has for the effect of an edit.
+func (d *Database) Facts(ctx context.Context, e Edit, a limiter.Algorithm, since time.Time, burst float64) (f Facts, err error) {
+	f.Since = since
+	row, err := queries.DashboardDenied(ctx, d.pool, db.DashboardDeniedParams{Policy: e.name(), Algorithm: string(a), Key: d.key(e), FromUs: since.UnixMicro()})
+	if err != nil {
+		return f, exec.Translate(err, false)
+	}
+	f.Denials, f.Shadowed, f.Blocked, f.AboveBurst, f.Overloaded = row.Denials, row.Shadowed, row.Blocked, row.AboveBurst, row.Overloaded
+	f.Keys, f.Above, err = d.inspector.Above(ctx, inspect.Target{Algorithm: algorithm.Name(a), Policy: e.name(), Key: d.key(e)}, burst)
+	return f, err
+}
+
+// Apply makes an edit.
+func (d *Database) Apply(ctx context.Context, e Edit) (version int64, err error) {
+	defer d.top.forget()
+	return d.policies.Apply(ctx, e.PolicyEdit(d.key(e)))
 }
 
 // targets returns a target for an Inspector.

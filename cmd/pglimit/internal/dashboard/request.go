@@ -28,6 +28,25 @@ type historyRequest struct {
 
 func (in *historyRequest) check() error { return checkList(&in.Limit, in.Policy) }
 
+// policyRequest is the body of POST /api/overrides.
+type policyRequest struct {
+	Policy string `json:"policy"`
+}
+
+func (in *policyRequest) check() error { return checkPolicy(in.Policy) }
+
+// searchRequest is the body of POST /api/search.
+type searchRequest struct {
+	Prefix string `json:"prefix"`
+}
+
+func (in *searchRequest) check() error {
+	if in.Prefix == "" {
+		return api.BadField("prefix", "is empty: enter the beginning of a key")
+	}
+	return checkText("prefix", in.Prefix)
+}
+
 // Hours are the spans of time that the page's charts can have.
 var Hours = []int{1, 6, 24, 168}
 
@@ -67,10 +86,14 @@ type Query struct {
 	Policy string        `json:"policy"` // empty: all
 	Prefix string        `json:"prefix"` // of the key as stored; empty: all
 	Limit  int           `json:"limit"`  // rows at most; 0: 50
+	Hours  int           `json:"hours"`  // in which denials are recent, one of Hours; 0: five minutes
 }
 
 func (q *Query) check() error {
 	q.Order = cmp.Or(q.Order, inspect.ByShare)
+	if q.Hours != 0 && !slices.Contains(Hours, q.Hours) {
+		return api.BadField("hours", "is %d: must be one of %v", q.Hours, Hours)
+	}
 	if !slices.Contains(inspect.Orders, q.Order) {
 		return api.BadField("order", "is %.40q: must be share, denials or recent", q.Order)
 	}

@@ -20,8 +20,16 @@ type Source interface {
 	// History returns the last changes of a policy and its overrides, or of all if
 	// policy is empty, newest first, at most limit.
 	History(ctx context.Context, policy string, limit int) ([]limiter.PolicyChange, error)
+	// Overrides returns the first overrides of a policy, by key.
+	Overrides(ctx context.Context, policy string) (Overrides, error)
+	// Current returns what an edit changes. Facts returns what the database has since then of
+	// the edit's policy, or of its override's key, and how many of its keys are above burst.
+	Current(ctx context.Context, e Edit) (Current, error)
+	Facts(ctx context.Context, e Edit, algorithm limiter.Algorithm, since time.Time, burst float64) (Facts, error)
 	// Keys returns the first keys of a query.
 	Keys(ctx context.Context, q Query) (Keys, error)
+	// Search returns the first keys that begin with a text, which is not empty, as stored.
+	Search(ctx context.Context, prefix string) (Names, error)
 	// Denials returns the denials of all keys, or of one, by slot and policy.
 	Denials(ctx context.Context, q DenialQuery) (Denials, error)
 	// Key returns all that is stored of one key.
@@ -37,6 +45,8 @@ type Source interface {
 	Block(ctx context.Context, t Target, d time.Duration) error
 	Unblock(ctx context.Context, t Target) (found bool, err error)
 	Reset(ctx context.Context, t Target) (found bool, err error)
+	// Apply makes an edit and returns the version after it.
+	Apply(ctx context.Context, e Edit) (version int64, err error)
 }
 
 // The answers of a Source, which are those of the HTTP API too. At is the time of the
@@ -48,6 +58,19 @@ type Policies struct {
 	Version   int64                  `json:"version"` // of all policies and overrides
 	Policies  []limiter.StoredPolicy `json:"policies"`
 	Overrides map[string]int         `json:"overrides"` // by policy: keys with an override that has not ended
+}
+
+// Overrides are the first overrides of a policy.
+type Overrides struct {
+	At        time.Time          `json:"at"`
+	Overrides []inspect.Override `json:"overrides"`
+	More      bool               `json:"more"`
+}
+
+// Names are keys in their order.
+type Names struct {
+	Keys []string `json:"keys"`
+	More bool     `json:"more"`
 }
 
 // Keys are rows of keys, as they are stored. A key whose row the janitor deleted can still
@@ -85,29 +108,4 @@ type Key struct {
 	At     time.Time `json:"at"`
 	Stored string    `json:"stored"` // the key as stored
 	inspect.Found
-	// Limits are the policies of Keys that the database has, by name.
-	Limits map[string]Limit `json:"limits"`
-}
-
-// Limit is a policy and what it is for a key.
-type Limit struct {
-	Policy    limiter.Policy `json:"policy"`
-	Effective limiter.Policy `json:"effective"` // with the key's override
-	Unlimited bool           `json:"unlimited"` // by the key's override
-}
-
-// Limits returns the policies that the database has of keys with the same text.
-func Limits(policies *limiter.Policies, keys []inspect.Key) map[string]Limit {
-	all := map[string]Limit{}
-	for _, k := range keys {
-		p, err := policies.Get(k.Policy)
-		if err != nil {
-			continue // compiled into programs
-		}
-		effective, unlimited, err := policies.For(k.Policy, k.Key)
-		if err == nil {
-			all[k.Policy] = Limit{p, effective, unlimited}
-		}
-	}
-	return all
 }

@@ -68,8 +68,8 @@ func TestWrites(t *testing.T) {
 func TestWritesNeedToken(t *testing.T) {
 	t.Parallel()
 	r, readOnly := start(t), start(t, func(c *dashboard.Config) { c.Token = "" })
-	const body = `{"key":"alice","policy":"login","algorithm":"token_bucket"`
-	for path, body := range map[string]string{"/api/block": body + `,"for":"1h"}`, "/api/unblock": body + `}`, "/api/reset": body + `}`} {
+	const body, edit = `{"key":"alice","policy":"login","algorithm":"token_bucket"`, `{"override":{"policy":"login","key":"alice","limit":1}}`
+	for path, body := range map[string]string{"/api/block": body + `,"for":"1h"}`, "/api/unblock": body + `}`, "/api/reset": body + `}`, "/api/apply": edit, "/api/preview": edit} {
 		for _, c := range []struct {
 			on      running
 			want    string
@@ -103,7 +103,7 @@ func TestWritesNeedToken(t *testing.T) {
 		}
 	}
 	for _, on := range []running{r, readOnly} {
-		if n := on.source.Calls("Block") + on.source.Calls("Unblock") + on.source.Calls("Reset"); n != 0 {
+		if n := on.source.Calls("Block") + on.source.Calls("Unblock") + on.source.Calls("Reset") + on.source.Calls("Apply") + on.source.Calls("Current"); n != 0 {
 			t.Errorf("%d changes were made", n)
 		}
 	}
@@ -117,12 +117,13 @@ func FuzzBody(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	paths := []string{"/api/key", "/api/denials", "/api/keys", "/api/history", "/api/block", "/api/unblock", "/api/reset"}
+	paths := []string{"/api/key", "/api/denials", "/api/keys", "/api/history", "/api/block", "/api/unblock", "/api/reset", "/api/search", "/api/overrides", "/api/preview", "/api/apply"}
 	for i := range paths {
 		for _, body := range []string{
 			`{"key":"alice","stored":true}`, `{"order":"recent","policy":"login","prefix":"1","limit":9}`, `{"policy":"login","limit":1}`,
 			`{"key":"alice","policy":"login","algorithm":"token_bucket","for":"1h"}`, `{"key":"alice","policy":"login","algorithm":"token_bucket"}`,
 			`{"key":"\u0000"}`, `{"key":"\ud800"}`, "{\"key\":\"\xff\"}", `{"key":null}`, `{"limit":1e999}`, `{"limit":-9223372036854775808}`, `{"for":"9999999h"}`,
+			`{"policy":{"name":"login","algorithm":"gcra","limit":1,"period":"1m"}}`, `{"override":{"policy":"login","key":"alice","limit":1}}`, `{"policy":{"name":"login"},"delete":true}`,
 			``, `null`, `[]`, `{`, strings.Repeat("[", 10_000), `{"key":"k"}{"key":"l"}`, `{"KEY":"k"}`, `{"key":"a","key":"b"}`,
 		} {
 			f.Add(byte(i), false, body)
@@ -131,7 +132,9 @@ func FuzzBody(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, which byte, withToken bool, body string) {
 		path := paths[int(which)%len(paths)]
-		changes := func() int { return source.Calls("Block") + source.Calls("Unblock") + source.Calls("Reset") }
+		changes := func() int {
+			return source.Calls("Block") + source.Calls("Unblock") + source.Calls("Reset") + source.Calls("Apply")
+		}
 		before := changes()
 		r := httptest.NewRequest(http.MethodPost, path, strings.NewReader(body))
 		r.Header.Set("Content-Type", "application/json")

@@ -122,6 +122,38 @@ func (i *Inspector) Find(ctx context.Context, k Keys, f Filter, limit int) (foun
 	return found, err
 }
 
+// Names returns the first keys that begin with prefix, with a row, denials or an override,
+// under any policy, and whether there are more.
+func (i *Inspector) Names(ctx context.Context, prefix string, limit int) (names []string, more bool, err error) {
+	k := Keys{Text: prefix, Prefix: true}
+	if err := k.check(); err != nil {
+		return nil, false, err
+	}
+	err = i.read(ctx, func(tx pgx.Tx) error {
+		m, err := newMatcher(ctx, tx, k)
+		if err != nil {
+			return err
+		}
+		found, err := list[name](finder{ctx, tx, Filter{}, m, limit, &more}, findNames)
+		names = make([]string, len(found))
+		for i, n := range found {
+			names[i] = n.Key
+		}
+		return err
+	})
+	return names, more, err
+}
+
+type name struct{ Key string }
+
+// findNames reads at most limit rows of each policy and table.
+func findNames(f Filter, m matcher, limit int, p *params) string {
+	return "SELECT DISTINCT f.key FROM (" + rowsOf(f, m, limit, p) + "\nUNION ALL\n" + keptOf("pglimit_denial", f, m, limit*len(algorithm.Names), p, "") + // a key can be there once for each
+		"\nUNION ALL\nSELECT ''::text, f.policy, f.key FROM " + policies("pglimit_override", f.Policy, p) + `, LATERAL (
+    SELECT o.policy, o.key FROM pglimit_override AS o WHERE o.policy = p.policy AND o.match = ''::text AND ` + m.on("o", p) + `
+    ORDER BY o.key LIMIT ` + p.add(int64(limit)) + `::bigint) AS f) AS f ORDER BY f.key LIMIT ` + p.add(int64(limit)) + "::bigint"
+}
+
 // finder is one Find.
 type finder struct {
 	ctx    context.Context
@@ -173,6 +205,17 @@ FROM ` + policies("pglimit_override", f.Policy, p) + `, LATERAL (
     SELECT o.* FROM pglimit_override AS o WHERE o.policy = p.policy AND ` + m.on("o", p) + `
     ORDER BY o.key LIMIT ` + p.add(int64(limit)) + `::bigint) AS f
 ORDER BY f.policy, f.key LIMIT ` + p.add(int64(limit)) + `::bigint`
+}
+
+// Overrides returns the first overrides of a policy by key, up to limit, and whether there are
+// more.
+func (i *Inspector) Overrides(ctx context.Context, policy string, limit int) (all []Override, more bool, err error) {
+	err = i.read(ctx, func(tx pgx.Tx) error {
+		every := matcher{keys: Keys{Prefix: true}, utf8: true}
+		all, err = list[Override](finder{ctx, tx, Filter{Policy: policy}, every, limit, &more}, findOverrides)
+		return err
+	})
+	return all, more, err
 }
 
 // findDenials adds up the denials of a window by key.

@@ -62,6 +62,16 @@ type Top struct {
 	Keys  []Key     `json:"keys"`  // never nil
 }
 
+// Above counts the rows of a policy and algorithm, or of one key if t has it, and those whose
+// level is above burst. It reads all rows of the policy.
+func (i *Inspector) Above(ctx context.Context, t Target, burst float64) (all, above int64, err error) {
+	err = i.read(ctx, func(tx pgx.Tx) error {
+		return tx.QueryRow(ctx, `SELECT count(*), count(*) FILTER (WHERE k.level > $4::float8) FROM pglimit_keys AS k
+WHERE k.policy = $1::text AND k.algorithm = $2::text AND ($3::text = ''::text OR k.key = $3::text)`, t.Policy, string(t.Algorithm), t.Key, burst).Scan(&all, &above)
+	})
+	return all, above, err
+}
+
 // Top returns the first keys in an order. Keys with denials can have no row.
 func (i *Inspector) Top(ctx context.Context, q TopQuery) (top Top, err error) {
 	if err := q.check(); err != nil {

@@ -66,7 +66,7 @@ func keyPage(key string) string {
 	return "#/key/" + base64.RawURLEncoding.EncodeToString([]byte(key))
 }
 
-var dashboardPages = []string{"#/", "#/policies", "#/policies/login", "#/keys", "#/doctor", keyPage("account-42"), keyPage(sample.Hostile[0]), keyPage(sample.Hostile[2])}
+var dashboardPages = []string{"#/", "#/policies", "#/policies/login", "#/policies/api", "#/keys", "#/doctor", keyPage("account-42"), keyPage(sample.Hostile[0]), keyPage(sample.Hostile[2])}
 
 // TestDashboardPages: each page shows what the source has, by its address. The chart has a
 // bar for each part of a slot, a description, and the same as a table.
@@ -77,7 +77,9 @@ func TestDashboardPages(t *testing.T) {
 	for page, wants := range map[string][]string{
 		"#/":                     {"Denials over time", "login: 1,619", "All checks", "no sweep for 3 h 12 min", "pglimit janitor --interval 1m", "203.0.113.99", "1,304", "blocked, ends in 14 min"},
 		"#/policies":             {"100,000 per calendar month, Europe/Vienna", "shadow: denies nothing", "blocks for 15m", "Version 41", "before 10 → after 5", "signup removed"},
-		"#/policies/login":       {"Policy login", "token bucket", "5 per 1m, burst 10", "after the attack in May", "block_for: after 15m"},
+		"#/policies/login":       {"Policy login", "token bucket", "5 per 1m, burst 10", "after the attack in May", "block_for: after 15m", "Most denied keys", "1,304", "Denials over time", "unlimited"},
+		"#/policies/exports":     {"all keys have the limits of the policy", "None are counted"},
+		"#/policies/api":         {"key_partner_1", "limit 6,000", "contract until June"},
 		"#/policies/signup":      {"Policy signup", "it was removed", "fixed_window"},
 		"#/keys?order=recent":    {"203.0.113.99", "Last request"},
 		"#/keys?policy=crawl":    {"partner-0", "leaky bucket, queue"},

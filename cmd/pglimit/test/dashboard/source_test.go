@@ -317,17 +317,23 @@ func TestAway(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	stop()
 	p := ten("p", limiter.GCRA)
+	edit := dashboard.Edit{Policy: &limiter.StoredPolicy{Policy: p}}
 	for name, call := range map[string]func() error{
-		"Policies": func() error { _, err := s.Policies(ctx); return err },
-		"History":  func() error { _, err := s.History(ctx, "", 1); return err },
-		"Keys":     func() error { _, err := s.Keys(ctx, dashboard.Query{Order: inspect.ByShare, Limit: 1}); return err },
-		"Key":      func() error { _, err := s.Key(ctx, as("k")); return err },
-		"Denials":  func() error { _, err := s.Denials(ctx, dashboard.DenialQuery{Hours: 24}); return err },
-		"Why":      func() error { _, err := s.Why(ctx, as("k"), time.Time{}); return err },
-		"Doctor":   func() error { _, err := s.Doctor(ctx); return err },
-		"Block":    func() error { return s.Block(ctx, on(as("k"), p), time.Hour) },
-		"Unblock":  func() error { _, err := s.Unblock(ctx, on(as("k"), p)); return err },
-		"Reset":    func() error { _, err := s.Reset(ctx, on(as("k"), p)); return err },
+		"Policies":  func() error { _, err := s.Policies(ctx); return err },
+		"History":   func() error { _, err := s.History(ctx, "", 1); return err },
+		"Keys":      func() error { _, err := s.Keys(ctx, dashboard.Query{Order: inspect.ByShare, Limit: 1}); return err },
+		"Key":       func() error { _, err := s.Key(ctx, as("k")); return err },
+		"Denials":   func() error { _, err := s.Denials(ctx, dashboard.DenialQuery{Hours: 24}); return err },
+		"Doctor":    func() error { _, err := s.Doctor(ctx); return err },
+		"Search":    func() error { _, err := s.Search(ctx, "k"); return err },
+		"Overrides": func() error { _, err := s.Overrides(ctx, "p"); return err },
+		"Current":   func() error { _, err := s.Current(ctx, edit); return err },
+		"Facts":     func() error { _, err := s.Facts(ctx, edit, p.Algorithm, time.Now(), 1); return err },
+		"Apply":     func() error { _, err := s.Apply(ctx, edit); return err },
+		"Block":     func() error { return s.Block(ctx, on(as("k"), p), time.Hour) },
+		"Unblock":   func() error { _, err := s.Unblock(ctx, on(as("k"), p)); return err },
+		"Reset":     func() error { _, err := s.Reset(ctx, on(as("k"), p)); return err },
+		"Why":       func() error { _, err := s.Why(ctx, as("k"), time.Time{}); return err },
 	} {
 		if err := call(); err == nil || errors.Is(err, limiter.ErrInvalid) {
 			t.Errorf("%s: %v", name, err)
@@ -380,7 +386,6 @@ func TestReader(t *testing.T) {
 			_, err := s.Denials(t.Context(), dashboard.DenialQuery{Ref: as("k"), Hours: 24})
 			return err
 		},
-		"Doctor": func() error { _, err := s.Doctor(t.Context()); return err },
 		"Why": func() error {
 			why, err := s.Why(t.Context(), as("k"), time.Time{})
 			if err == nil && (len(why.Policies) != 1 || why.Policies[0].Denied == nil) {
@@ -388,6 +393,9 @@ func TestReader(t *testing.T) {
 			}
 			return err
 		},
+		"Doctor":    func() error { _, err := s.Doctor(t.Context()); return err },
+		"Search":    func() error { _, err := s.Search(t.Context(), "k"); return err },
+		"Overrides": func() error { _, err := s.Overrides(t.Context(), "p"); return err },
 	} {
 		if err := call(); err != nil {
 			t.Errorf("%s: %v", name, err)

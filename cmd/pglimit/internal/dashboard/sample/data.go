@@ -18,16 +18,16 @@ const day = 24 * time.Hour
 
 func (s *Source) addPolicies() {
 	stored := map[string]limiter.StoredPolicy{}
-	add := func(p limiter.Policy, note string, version int64, ago time.Duration, by string, overrides int) {
+	add := func(p limiter.Policy, note string, version int64, ago time.Duration, by string) {
 		stored[p.Name] = limiter.StoredPolicy{Policy: p, Note: note, MaxTTL: day, Version: version, ChangedAt: Now.Add(-ago), ChangedBy: by}
-		s.policies, s.overrideCounts[p.Name] = append(s.policies, stored[p.Name]), overrides
+		s.policies = append(s.policies, stored[p.Name])
 	}
-	add(limiter.Policy{Name: "api", Algorithm: limiter.GCRA, Limit: 600, Period: time.Minute, Burst: 100}, "per API key", 38, 3*time.Hour, "ops", 2)
-	add(limiter.Policy{Name: "budget", Algorithm: limiter.FixedWindow, Limit: 100_000, Calendar: limiter.Month, TimeZone: "Europe/Vienna"}, "cents for models", 12, 20*day, "billing", 1)
-	add(limiter.Policy{Name: "checkout", Algorithm: limiter.SlidingWindowCounter, Limit: 30, Period: time.Hour, Shadow: true}, "measures before it denies", 40, 50*time.Minute, "ops", 0)
-	add(limiter.Policy{Name: "crawl", Algorithm: limiter.LeakyBucketQueue, Limit: 5, Period: time.Second, Burst: 50}, "calls to partners", 3, 90*day, "migrations", 0)
-	add(limiter.Policy{Name: "exports", Algorithm: limiter.SlidingWindowLog, Limit: 10, Period: day}, "", 7, 41*day, "ops", 0)
-	add(limiter.Policy{Name: "login", Algorithm: limiter.TokenBucket, Limit: 5, Period: time.Minute, Burst: 10, BlockFor: 15 * time.Minute}, "after the attack in May", 41, 12*time.Minute, "ops", 1)
+	add(limiter.Policy{Name: "api", Algorithm: limiter.GCRA, Limit: 600, Period: time.Minute, Burst: 100}, "per API key", 38, 3*time.Hour, "ops")
+	add(limiter.Policy{Name: "budget", Algorithm: limiter.FixedWindow, Limit: 100_000, Calendar: limiter.Month, TimeZone: "Europe/Vienna"}, "cents for models", 12, 20*day, "billing")
+	add(limiter.Policy{Name: "checkout", Algorithm: limiter.SlidingWindowCounter, Limit: 30, Period: time.Hour, Shadow: true}, "measures before it denies", 40, 50*time.Minute, "ops")
+	add(limiter.Policy{Name: "crawl", Algorithm: limiter.LeakyBucketQueue, Limit: 5, Period: time.Second, Burst: 50}, "calls to partners", 3, 90*day, "migrations")
+	add(limiter.Policy{Name: "exports", Algorithm: limiter.SlidingWindowLog, Limit: 10, Period: day}, "", 7, 41*day, "ops")
+	add(limiter.Policy{Name: "login", Algorithm: limiter.TokenBucket, Limit: 5, Period: time.Minute, Burst: 10, BlockFor: 15 * time.Minute}, "after the attack in May", 41, 12*time.Minute, "ops")
 
 	change := func(version int64, ago time.Duration, by, note string, before, after *limiter.StoredPolicy) {
 		name := cmp.Or(after, before).Name

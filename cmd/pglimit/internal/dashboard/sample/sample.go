@@ -4,7 +4,6 @@ package sample
 
 import (
 	"context"
-	"maps"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -37,25 +36,24 @@ var Hostile = []string{
 
 // Source is the sample. Its methods can be called concurrently.
 type Source struct {
-	mu        sync.Mutex
-	err       error
-	turn      int
-	calls     map[string]int
-	rows      []inspect.Key
-	denials   []dashboard.DenialSlot
-	policies  []limiter.StoredPolicy
-	history   []limiter.PolicyChange
-	overrides map[string]inspect.Override
-	applied   *limiter.Policies // policies and overrides, as limiters have them
-	// overrideCounts has the number of overrides of each policy.
-	overrideCounts map[string]int
-	reservations   map[string][]inspect.Reservation
-	checks         []doctor.Check
+	mu           sync.Mutex
+	err          error
+	turn         int
+	calls        map[string]int
+	rows         []inspect.Key
+	denials      []dashboard.DenialSlot
+	policies     []limiter.StoredPolicy
+	history      []limiter.PolicyChange
+	overrides    map[string]inspect.Override
+	applied      *limiter.Policies // policies and overrides, as limiters have them
+	version      int64             // of both
+	reservations map[string][]inspect.Reservation
+	checks       []doctor.Check
 }
 
 // New returns a sample, with the keys of Hostile if hostile is set.
 func New(hostile bool) *Source {
-	s := &Source{calls: map[string]int{}, overrides: map[string]inspect.Override{}, overrideCounts: map[string]int{}, reservations: map[string][]inspect.Reservation{}, checks: checks}
+	s := &Source{version: 41, calls: map[string]int{}, overrides: map[string]inspect.Override{}, reservations: map[string][]inspect.Reservation{}, checks: checks}
 	s.addPolicies()
 	s.addKeys()
 	s.addDenials()
@@ -140,7 +138,14 @@ func (s *Source) now() time.Time { return Now.Add(time.Duration(s.turn) * time.S
 func (s *Source) Policies(ctx context.Context) (dashboard.Policies, error) {
 	err := s.call(ctx, "Policies")
 	defer s.mu.Unlock()
-	return dashboard.Policies{At: s.now(), Version: 41, Policies: slices.Clone(s.policies), Overrides: maps.Clone(s.overrideCounts)}, err
+	counts := map[string]int{}
+	for _, p := range s.policies {
+		counts[p.Name] = 0
+	}
+	for _, o := range s.overrides {
+		counts[o.Policy]++
+	}
+	return dashboard.Policies{At: s.now(), Version: s.version, Policies: slices.Clone(s.policies), Overrides: counts}, err
 }
 
 // History returns the changes of a policy, or all.
@@ -184,6 +189,23 @@ func copied(r inspect.Key) inspect.Key {
 		r.Level, r.Share, r.Remaining = new(*r.Level), new(*r.Share), new(*r.Remaining)
 	}
 	return r
+}
+
+// Search returns the first keys that begin with prefix.
+func (s *Source) Search(ctx context.Context, prefix string) (dashboard.Names, error) {
+	err := s.call(ctx, "Search")
+	defer s.mu.Unlock()
+	names := dashboard.Names{Keys: []string{}}
+	for _, r := range s.rows {
+		if strings.HasPrefix(r.Key, prefix) {
+			names.Keys = append(names.Keys, r.Key)
+		}
+	}
+	slices.Sort(names.Keys)
+	names.Keys = slices.Compact(names.Keys)
+	names.More = len(names.Keys) > 10
+	names.Keys = names.Keys[:min(len(names.Keys), 10)]
+	return names, err
 }
 
 // Denials returns the denials of a query.
@@ -232,7 +254,6 @@ func (s *Source) Key(ctx context.Context, ref dashboard.Ref) (dashboard.Key, err
 		}
 		key.Keys = append(key.Keys, copied(r))
 	}
-	key.Limits = dashboard.Limits(s.applied, key.Keys)
 	return key, err
 }
 
@@ -253,7 +274,11 @@ func (s *Source) Why(ctx context.Context, ref dashboard.Ref, at time.Time) (insp
 			p.InForce, p.ChangedAt, p.ChangedBy = &s.policies[i].Policy, s.policies[i].ChangedAt, s.policies[i].ChangedBy
 		}
 		if o, is := s.overrides[r.Key]; is && o.Policy == r.Policy {
-			p.Override = &limiter.Override{Policy: o.Policy, Key: o.Key, Unlimited: o.Unlimited, Note: o.Note, ChangedBy: o.ChangedBy}
+			p.Override = asStored(o)
+			if p.InForce != nil {
+				effective, _ := p.Override.Apply(*p.InForce)
+				p.InForce = &effective
+			}
 		}
 		if r.Denials > 0 {
 			p.Denied = &inspect.Denied{

@@ -1,49 +1,34 @@
-// The buttons: block, unblock, reset, and copy.
+// The buttons: block, unblock, reset, those of policies and overrides, and copy.
 
 import { call } from "./api.js";
+import { ask, field } from "./dialog.js";
 import { h } from "./dom.js";
+import { deleteOverride, deletePolicy, editOverride, editPolicy } from "./edit.js";
 import { algorithm, algorithms, keyText } from "./format.js";
 
 const durations = [["1m", "1 minute"], ["10m", "10 minutes"], ["1h", "1 hour"], ["24h", "1 day"], ["168h", "7 days"], ["720h", "30 days"], ["", "Another time"]];
 
-/** Asks for a confirmation, with fields. send gets the fields' values; while it fails the dialog stays. Resolves when it has sent, and never if the user cancels. */
-function ask({ title, text, fields = [], yes, send }) {
-  const problem = h("p", { id: "ask-problem", class: "problem", role: "alert" });
-  const no = h("button", { type: "button", id: "ask-no" }, "Cancel");
-  const button = h("button", { id: "ask-yes", class: "main" }, yes);
-  const form = h("form", null, h("h2", { id: "ask-title" }, title), h("p", null, text), fields, problem, h("div", { class: "buttons" }, no, button));
-  // A new element for each question: late events and answers of the last one do not reach it.
-  const dialog = h("dialog", { id: "ask", "aria-labelledby": "ask-title" }, form);
-  document.getElementById("ask")?.remove();
-  document.body.append(dialog);
-  dialog.showModal();
-  no.addEventListener("click", () => dialog.close());
-  return new Promise((resolve, reject) => form.addEventListener("submit", async (e) => {
-    e.preventDefault();
-    if (button.getAttribute("aria-disabled")) return;
-    button.setAttribute("aria-disabled", "true"); // it keeps the focus
-    try {
-      await send(new FormData(form));
-      dialog.close();
-      resolve(true);
-    } catch (failure) {
-      problem.textContent = failure.message;
-      if (!dialog.open) reject(failure);
-    } finally {
-      button.removeAttribute("aria-disabled");
-    }
-  }));
-}
-
-const field = (label, control) => h("label", { class: "field" }, label, control);
-
-/** Handles a click on a button with data-do. ref is the key; say announces what was done. Returns whether something was changed. */
-export async function act(button, ref, say) {
+/** Handles a click on a button with data-do. ref is the key and data what the page shows; say announces what was done. Returns whether something was changed. */
+export async function act(button, ref, data, say) {
   const { do: verb, policy, algorithm: a, text } = button.dataset;
   if (button.getAttribute("aria-disabled")) return false;
   const name = ref.key && keyText(ref.key, true);
   const where = policy && `under ${policy}, ${algorithm(a)}`;
+  const done = async (saved, text) => {
+    await saved;
+    say(text);
+    return true;
+  };
+  const override = () => data.overrides.find((o) => !o.match && o.policy === policy && o.key === (button.dataset.key ?? data.stored));
   switch (verb) {
+    case "edit policy":
+      return done(editPolicy(data.p), "Saved.");
+    case "delete policy":
+      return done(deletePolicy(data.p.name), "Deleted.");
+    case "edit override": // the key of an override is as it is stored
+      return done(override() ? editOverride(override(), true) : editOverride({ policy, key: ref.key }, ref.stored), "Saved.");
+    case "delete override":
+      return done(deleteOverride(override(), true), "Deleted.");
     case "copy":
       try {
         await navigator.clipboard.writeText(text);

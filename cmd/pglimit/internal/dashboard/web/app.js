@@ -7,6 +7,7 @@ import { decode, encode, keyText } from "./format.js";
 import { key, keys, keysLink } from "./keys.js";
 import { doctorPage, overview } from "./overview.js";
 import { policies, policy } from "./policies.js";
+import { search } from "./search.js";
 
 const element = (id) => document.getElementById(id);
 const main = element("main");
@@ -26,7 +27,7 @@ function shown(hash) {
     case "":
       return { view: overview, nav: "overview", ...overview.params(new URLSearchParams(query)) };
     case "policies":
-      return rest ? { view: policy, nav: "policies", name: text ?? rest } : { view: policies, nav: "policies" };
+      return rest ? { view: policy, nav: "policies", name: text ?? rest, ...policy.params(new URLSearchParams(query)) } : { view: policies, nav: "policies" };
     case "keys":
       return { view: keys, nav: "keys", ...keys.params(new URLSearchParams(query)) };
     case "key": // as the tables have it
@@ -176,7 +177,7 @@ document.addEventListener("click", async (e) => {
   }
   failed = "";
   try {
-    if (await act(button, { key: at.key, stored: at.stored }, say)) refresh();
+    if (await act(button, { key: at.key, stored: at.stored }, data, say)) refresh();
   } catch (failure) {
     failed = failure.message;
     refresh();
@@ -188,6 +189,8 @@ element("find").addEventListener("submit", (e) => {
   const text = element("find-key").value.toWellFormed();
   if (text) location.hash = `#/find/${encode(text)}`;
 });
+
+search(() => setup && !setup.hashed, say);
 
 let typing;
 main.addEventListener("input", (e) => {

@@ -12,6 +12,9 @@ const height = 208;
 /** Returns the span of an address, in hours. */
 export const hoursOf = (query) => spans.find(([hours]) => hours === Number(query.get("hours")))?.[0] ?? 24;
 
+/** Returns a span in words. */
+export const spanOf = (hours) => spans.find(([h]) => h === hours)[1];
+
 // Returns the slots of the span, oldest first, the policies, most first, and their sums.
 function slots({ at, hours, slot_s, slots }) {
   const size = slot_s * 1000;
@@ -60,7 +63,7 @@ document.addEventListener("pointerover", (e) => {
 
 /** Returns the choice of a span, and the chart of the denials with its legend and table. width is the room in pixels, none what to say if there are no denials. */
 export function chart(denials, width, none) {
-  const chosen = spans.find(([hours]) => hours === denials.hours)[1];
+  const chosen = spanOf(denials.hours);
   const choice = h("div", { class: "buttons", role: "group", "aria-label": "Time span" }, spans.map(([hours, text]) => h("button", { class: "small", "data-do": "span", "data-id": hours, "data-hours": hours, "aria-pressed": String(hours === denials.hours) }, text)));
   return [choice, denials.slots.length ? drawn(denials, width, chosen) : empty(`None are counted in the last ${chosen.replace(/^1 /, "")}. ${none}`)];
 }

@@ -4,9 +4,9 @@ import { call } from "./api.js";
 import { chart, hoursOf } from "./chart.js";
 import { h } from "./dom.js";
 import { algorithm, decode, encode, foreign, keyText, limit, number, when } from "./format.js";
-import { empty, keysTable, panel, policyLink, share, state, table } from "./parts.js";
+import { counted, empty, keysTable, overridesTable, panel, policyLink, share, state, table } from "./parts.js";
 
-const orders = { share: "Share in use", denials: "Denials (24 h)", recent: "Last request" };
+const orders = { share: "Share in use", denials: "Denials (5 min)", recent: "Last request" };
 
 /** Returns the fragment of the keys' page with filters. */
 export function keysLink({ order, policy, prefix }) {
@@ -33,29 +33,28 @@ export const keys = {
   },
 };
 
-// An override, in words.
-export const overrideText = (o) => [
-  o.match && `as a ${o.match}`, o.unlimited && "unlimited", o.blocked && "blocked", o.limit != null && `limit ${number(o.limit)}`, o.factor != null && `limit ${number(o.factor)}x`, o.burst != null && `burst ${number(o.burst)}`, o.shadow != null && (o.shadow ? "shadow" : "not shadow"),
-].filter(Boolean).join(", ");
-
 const target = (r) => ({ "data-policy": r.policy, "data-algorithm": r.algorithm });
 
 function buttons(r) {
   const button = (verb, text, off) => h("button", { class: "small", "data-do": verb, "data-id": verb, ...target(r), "aria-disabled": off ? "true" : null, "aria-label": `${text} under ${r.policy}, ${algorithm(r.algorithm)}` }, text);
-  return h("div", { class: "buttons" }, button("block", "Block"), button("unblock", "Unblock", !r.blocked_until), button("reset", "Reset", !r.updated_at));
+  return h("div", { class: "buttons" }, button("block", "Block"), button("unblock", "Unblock", !r.blocked_until), button("reset", "Reset", !r.updated_at), button("edit override", "Override …"));
 }
 
-// A key under one policy and algorithm.
-function row(r, k, setup) {
+const reasons = [["by_limit", "by the limit"], ["blocked", "by a block"], ["above_burst", "above the burst"], ["overloaded", "by an overload"], ["shadowed", "let pass by a shadow"]];
+
+// How a key stands under a policy and algorithm, and why.
+function row(w, at, setup) {
   const fact = (name, value) => h("div", null, h("dt", null, name), h("dd", null, value));
-  const named = Object.hasOwn(k.limits, r.policy) && k.limits[r.policy];
-  const of = named && named.policy.algorithm === r.algorithm && named;
-  const override = of && (of.unlimited || limit(of.effective) !== limit(of.policy)) && ` by its override, instead of ${limit(of.policy)}`;
+  const r = w.now;
+  const of = w.override?.unlimited ? "Unlimited" : w.override?.blocked ? "Blocked" : w.in_force && limit(w.in_force);
+  const why = reasons.filter(([name]) => w.denied?.[name] > 0).map(([name, text]) => `${number(w.denied[name])} ${text}`);
   return h("li", { class: "limit", "data-id": `${r.policy} ${r.algorithm}` },
-    h("div", null, h("h4", null, policyLink(r.policy)), " ", h("span", { class: "quiet small" }, algorithm(r.algorithm)), " ", state(r, k.at)),
-    h("p", null, of ? [of.unlimited ? "Unlimited" : limit(of.effective), override] : h("span", { class: "quiet" }, "The database has no such policy: programs have its limit compiled in.")),
+    h("div", null, h("h4", null, policyLink(r.policy)), " ", h("span", { class: "quiet small" }, algorithm(r.algorithm)), " ", state(r, at)),
+    of ? h("p", null, of, w.override && ` by an override${w.override.match ? ` for keys by ${w.override.match}` : ""}`, !w.override && w.origin === "default" && h("span", { class: "quiet" }, ", compiled into ", foreign(w.program)))
+      : empty("The policy is not in the database: a program passes it with each request."),
     r.share !== null && h("p", null, share(r), r.burst !== null && ` ${number(r.level)} of ${number(r.burst)}`),
-    h("dl", null, fact("Remaining", number(r.remaining)), fact("Last request", when(r.updated_at, k.at)), fact("Empty again", when(r.empty_at, k.at)), fact("Reservations", number(r.reservations)), fact("Denials (24 h)", number(r.denials))),
+    h("dl", null, fact("Remaining", number(r.remaining)), fact("Last request", when(r.last_request_at, at)), fact("Empty again", when(r.empty_at, at)), fact("Reservations", number(r.reservations)), fact("Denials (24 h)", number(r.denials))),
+    w.denied && h("p", { class: "small" }, `Denied in the last 24 hours: ${why.join(", ")}. `, w.denied.retry_at && Date.parse(w.denied.retry_at) > Date.parse(at) && ["All that can fit do so ", when(w.denied.retry_at, at), "."]),
     setup.write && buttons(r));
 }
 
@@ -63,13 +62,13 @@ export const key = {
   title: ({ key }) => ["Key ", keyText(key)],
   params: (query) => ({ hours: hoursOf(query) }),
   async load({ key, stored, hours }) {
-    const [k, denials] = await Promise.all([call("key", { key, stored }), call("denials", { key, stored, hours })]);
-    return { ...k, slots: denials };
+    const [k, why, slots] = await Promise.all([call("key", { key, stored }), call("why", { key, stored }), call("denials", { key, stored, hours })]);
+    return { ...k, why: why.policies, slots };
   },
   render(k, { key, setup, width }) {
     return [
       k.stored !== key && h("p", { class: "quiet" }, "Stored as ", keyText(k.stored)),
-      panel("Limits", true, k.keys.length ? h("ul", { class: "list" }, k.keys.map((r) => row(r, k, setup))) : empty("The key has no row: it was not used lately, under any policy."),
+      panel("Limits", true, k.why.length ? h("ul", { class: "list" }, k.why.map((w) => row(w, k.at, setup))) : empty("The key has no row: it was not used lately, under any policy."),
         setup.write && h("p", null, h("button", { class: "small", "data-do": "block", "data-id": "block other" }, "Block under another policy …"))),
       panel("Open reservations", true, k.reservations.length ? table("Open reservations", [
         ["ID", (r) => keyText(r.id)],
@@ -77,14 +76,8 @@ export const key = {
         ["Units", (r) => number(r.units), "number"],
         ["Expires", (r) => when(r.expires_at, k.at)],
       ], k.reservations, (r) => r.id) : empty("None.")),
-      panel("Overrides", true, k.overrides.length ? table("Overrides", [
-        ["Policy", (o) => policyLink(o.policy)],
-        ["Override", overrideText],
-        ["Until", (o) => (o.until ? when(o.until, k.at) : "no end")],
-        ["Note", (o) => o.note && foreign(o.note)],
-        ["Changed by", (o) => o.changed_by && foreign(o.changed_by)],
-      ], k.overrides, (o) => `${o.policy} ${o.match}`) : empty("None: the key has the limits of its policies.")),
-      panel("Denials over time", true, chart(k.slots, width, "Programs with a DenialLog count theirs, and SQL functions those of policies with count_denials.")),
+      panel("Overrides", true, k.overrides.length ? overridesTable(k.overrides, k.at, setup.write, ["Policy", (o) => policyLink(o.policy)]) : empty("None: the key has the limits of its policies.")),
+      panel("Denials over time", true, chart(k.slots, width, counted)),
     ];
   },
 };

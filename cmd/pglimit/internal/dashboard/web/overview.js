@@ -3,7 +3,7 @@
 import { call } from "./api.js";
 import { chart, hoursOf } from "./chart.js";
 import { h } from "./dom.js";
-import { check, empty, keysTable, panel, tally, worstFirst } from "./parts.js";
+import { check, counted, empty, keysTable, panel, tally, worstFirst } from "./parts.js";
 
 const rest = 30_000; // ms between two examinations by the doctor
 
@@ -37,7 +37,7 @@ export const overview = {
   render({ denials, keys, checks }, { width }) {
     const bad = worstFirst(checks).filter((c) => !["ok", "unchecked"].includes(c.verdict));
     return h("div", { class: "panels" },
-      panel("Denials over time", true, chart(denials, width, "Programs with a DenialLog count theirs, and SQL functions those of policies with count_denials.")),
+      panel("Denials over time", true, chart(denials, width, counted)),
       panel("Doctor", true, h("p", null, tally(checks), ". ", h("a", { href: "#/doctor" }, "All checks")), bad.length > 0 && h("ul", { class: "list" }, bad.map(check))),
       panel("Most limited keys", true, keys.rows.length ? keysTable("Most limited keys", keys) : empty("No key has a row yet."), h("p", null, h("a", { href: "#/keys" }, "All keys"))),
     );

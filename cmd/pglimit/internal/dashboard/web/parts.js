@@ -30,20 +30,42 @@ export function share(row) {
 }
 
 export function state(row, now) {
-  return row.blocked_until ? h("span", { class: "tag bad" }, "blocked, ends ", when(row.blocked_until, now)) : row.updated_at ? "" : h("span", { class: "quiet" }, "not in use");
+  return row.blocked_until ? h("span", { class: "tag bad" }, "blocked, ends ", when(row.blocked_until, now)) : row.status !== "ok" ? h("span", { class: row.status === "limited" ? "tag warn" : "tag" }, row.status) : row.updated_at ? "" : h("span", { class: "quiet" }, "not in use");
 }
 
-/** Returns the table of keys. */
-export function keysTable(label, { rows, at }) {
+/** Returns the table of keys. within is the time of their recent denials. */
+export function keysTable(label, { rows, at }, within = "5 min") {
   return table(label, [
     ["Key", (r) => keyLink(r.key)],
     ["Policy", (r) => [policyLink(r.policy), " ", h("span", { class: "algorithm quiet small" }, algorithm(r.algorithm))], "plain"],
     ["In use", share, "plain lead"],
     ["Units", (r) => (r.burst === null ? "–" : `${number(r.level)} of ${number(r.burst)}`), "number"],
-    ["Denials (24 h)", (r) => number(r.denials), "number"],
-    ["Last request", (r) => when(r.updated_at, at), "plain"],
+    [`Denials (${within})`, (r) => number(r.recent_denials), "number"],
+    ["Last request", (r) => when(r.last_request_at, at), "plain"],
     ["State", (r) => state(r, at), "plain"],
   ], rows, (r) => [r.policy, r.algorithm, r.key].join("\n"));
+}
+
+/** Who counts denials. */
+export const counted = "Programs with a DenialLog count theirs, and SQL functions those of policies with count_denials.";
+
+// An override, in words.
+const overrideText = (o) => [
+  o.match && `keys by ${o.match}`, o.unlimited && "unlimited", o.blocked && "blocked", o.limit !== null && `limit ${number(o.limit)}`, o.factor !== null && `limit ${number(o.factor)}x`,
+  o.burst !== null && `burst ${number(o.burst)}`, o.shadow !== null && (o.shadow ? "shadow" : "not shadow"),
+].filter(Boolean).join(", ");
+
+/** Returns the table of overrides. first is its first column. */
+export function overridesTable(overrides, at, write, first) {
+  const button = (o, verb, text) => h("button", { class: "small", "data-do": verb, "data-id": verb, "data-policy": o.policy, "data-key": o.key }, text);
+  return table("Overrides", [
+    first,
+    ["Override", overrideText, "plain"],
+    ["Until", (o) => (o.until ? when(o.until, at) : "no end")],
+    ["Note", (o) => o.note && foreign(o.note)],
+    ["Changed by", (o) => o.changed_by && foreign(o.changed_by)],
+    ...(write ? [["Change", (o) => !o.match && h("div", { class: "buttons" }, button(o, "edit override", "Change …"), button(o, "delete override", "Delete …")), "plain"]] : []),
+  ], overrides, (o) => `${o.policy} ${o.match} ${o.key}`);
 }
 
 const marks = { fail: "✕", warn: "!", unchecked: "?", ok: "✓" };

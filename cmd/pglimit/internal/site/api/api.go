@@ -103,9 +103,13 @@ func Unavailable(message string) *Problem {
 }
 
 // ProblemOf returns the problem for an error of the limiter: it names the invalid
-// field, or has status 503.
+// field, or has status 503. A *Problem is returned as it is.
 func ProblemOf(err error, a limiter.Algorithm) *Problem {
-	p := &Problem{Message: Sentence(err), Algorithm: a}
+	var p *Problem
+	if errors.As(err, &p) {
+		return p
+	}
+	p = &Problem{Message: Sentence(err), Algorithm: a}
 	var policy *limiter.PolicyError
 	switch {
 	case errors.As(err, &policy):
