@@ -197,6 +197,12 @@ func TestDenialLogReasons(t *testing.T) {
 	if _, err := l.Charge(t.Context(), p, "overload", 1); !errors.Is(err, ErrOverloaded) {
 		t.Error(err)
 	}
+	if err := l.Block(t.Context(), p, "third", 2*time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := l.Allow(t.Context(), p, "third"); err != nil {
+		t.Fatal(err)
+	}
 	w.next(t, d)
 	want := []string{
 		fmt.Sprint("blocked: 2 1 0 0, last ", start+7, ", retry ", start+6+3600),
@@ -204,6 +210,7 @@ func TestDenialLogReasons(t *testing.T) {
 		fmt.Sprint("never: 1 0 1 0, last ", start+3, ", retry 0"),
 		fmt.Sprint("overload: 1 0 0 1, last ", start+9, ", retry 0"),
 		fmt.Sprint("rule-1: 1 1 0 0, last ", start+10, ", retry 0"),
+		fmt.Sprint("third: 1 1 0 0, last ", start+11, ", retry ", start+11+7200),
 	}
 	if !slices.Equal(w.reasons, want) {
 		t.Errorf("wrote\n%s\nwant\n%s", strings.Join(w.reasons, "\n"), strings.Join(want, "\n"))

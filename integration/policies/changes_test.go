@@ -242,7 +242,9 @@ func TestAt(t *testing.T) {
 		{limiter.PolicyEdit{SetOverrides: []limiter.Override{network, {Policy: "login", Key: "bat-", Match: limiter.MatchPrefix, Unlimited: true}}}, "10 bot-: blocked"},
 		{limiter.PolicyEdit{SetOverrides: []limiter.Override{exempt}}, "10 *: unlimited"},
 		{limiter.PolicyEdit{DeleteOverrides: []limiter.Override{exempt, limited}}, "10 bot-: blocked"},
-		{limiter.PolicyEdit{DeleteOverrides: []limiter.Override{network}, Delete: []string{"login"}}, "none none"},
+		{limiter.PolicyEdit{SetOverrides: []limiter.Override{{Policy: "login", Key: "bot-1", Limit: ptr(9.0)}}}, "10 bot-: blocked"},
+		{limiter.PolicyEdit{DeleteOverrides: []limiter.Override{network}}, "10 bot-1: 9"},
+		{limiter.PolicyEdit{Delete: []string{"login"}}, "none bot-1: 0"},
 	}
 	var times []time.Time
 	for _, s := range steps {
@@ -257,6 +259,8 @@ func TestAt(t *testing.T) {
 			got := []string{"none", "none"}
 			if policy != nil {
 				got[0] = fmt.Sprint(policy.Limit)
+			} else {
+				policy = new(limiter.StoredPolicy)
 			}
 			switch {
 			case o != nil && o.Limit != nil:

@@ -291,6 +291,7 @@ func TestStatus(t *testing.T) {
 	shadow.Name, stored.Name = "shadow", "stored"
 	shadow.Shadow = true
 	must.Succeed(t, policies.Default(shadow))
+	awaitDefaults(t, pool, 1)
 	must.OK(policies.Apply(ctx, limiter.PolicyEdit{
 		Set:          []limiter.StoredPolicy{{Policy: stored}},
 		SetOverrides: []limiter.Override{{Policy: "stored", Key: "override", Shadow: new(true)}, {Policy: "p", Key: "ended", Shadow: new(true), Until: time.Now().Add(-time.Hour)}},
@@ -308,6 +309,7 @@ func TestStatus(t *testing.T) {
 		{p, "ended", []float64{1000, 1}, inspect.Limited},
 		{p, "large", []float64{1001}, inspect.Limited}, // and has no row
 		{shadow, "default", []float64{1000, 1}, inspect.Shadowed},
+		{shadow, "idle", []float64{10}, inspect.Shadowed},
 		{stored, "k", []float64{1000, 1}, inspect.Limited},
 		{stored, "override", []float64{1000, 1}, inspect.Shadowed},
 	} {

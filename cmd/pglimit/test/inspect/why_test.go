@@ -9,11 +9,22 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgxpool"
+
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/inspect"
 	"github.com/pglimit/pglimit/integration/bed"
 	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/limiter"
 )
+
+// awaitDefaults waits until a program is listed with so many default policies.
+func awaitDefaults(t *testing.T, pool *pgxpool.Pool, n int) {
+	t.Helper()
+	bed.Eventually(t, "the program is listed", func(ctx context.Context) (listed bool, err error) {
+		err = pool.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pglimit_program WHERE jsonb_array_length(defaults) = $1)`, n).Scan(&listed)
+		return listed, err
+	})
+}
 
 // TestWhy: each policy of a key has its limit in force, its override and its denials by their
 // reason, now and at an earlier moment.
@@ -42,10 +53,7 @@ func TestWhy(t *testing.T) {
 	override.Limit, override.Note = new(3.0), "abuse"
 	set(limiter.PolicyEdit{SetOverrides: []limiter.Override{override}})
 	must.Succeed(t, policies.Default(compiled, shadow, moved))
-	bed.Eventually(t, "the program is listed", func(ctx context.Context) (listed bool, err error) {
-		err = pool.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pglimit_program WHERE jsonb_array_length(defaults) = 3)`).Scan(&listed)
-		return listed, err
-	})
+	awaitDefaults(t, pool, 3)
 	l := bed.NewLimiter(t, pool, &limiter.Config{DenialLog: log, Policies: policies, DisableDenyCache: true})
 	all := func(requests ...limiter.Request) { must.OK(l.AllowAll(ctx, requests...))(t) }
 	all(stored.Request("k", 3))
