@@ -299,6 +299,47 @@ func TestLeaseAnswers(t *testing.T) {
 	}
 }
 
+// TestUnitsThatLeakWhileTheyAreLent: the row forgets what processes have not used yet, and then
+// grants all it can. Both together are no more than the burst.
+func TestUnitsThatLeakWhileTheyAreLent(t *testing.T) {
+	t.Parallel()
+	rows, all, used, lent := memory.New(), [12]*lessee{}, 0.0, 0.0
+	later := func(d time.Duration) {
+		for _, s := range all {
+			s.at += d
+			s.clock.Set(s.at.Microseconds())
+		}
+	}
+	allow := func(s *lessee, cost float64) limiter.Result {
+		r, err := s.AllowN(t.Context(), hot, "all", cost)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	for i := range all {
+		all[i] = newLessee(limiter.Config{}, rows)
+		allow(all[i], 7)
+	}
+	later(9900 * time.Millisecond)
+	for _, s := range all {
+		allow(s, 1) // which makes the key hot: a block of four
+	}
+	later(9900 * time.Millisecond) // nothing is in use by the row now
+	for _, s := range all {
+		r := allow(s, 4)
+		if used += r.Granted; r.Source == limiter.SourceLease {
+			lent += r.Granted
+		}
+	}
+	for allow(all[0], 1).Allowed {
+		used++
+	}
+	if lent != 48 || used > hot.Burst {
+		t.Errorf("%v units were granted at once, %v of them from leases; want at most %v, and 48", used, lent, hot.Burst)
+	}
+}
+
 // TestLeaseEndsAtOnce for the process that holds it.
 func TestLeaseEndsAtOnce(t *testing.T) {
 	t.Parallel()
