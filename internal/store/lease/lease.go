@@ -141,7 +141,7 @@ func (b *Block[K, V]) Take(units int64) (from *Block[K, V], t Taken) {
 	}
 	t.Left, t.Age = left, age
 	if left <= b.units/2 && b.use.renewal.CompareAndSwap(idle, renewing) {
-		if t.Renew = b.table.size(b.units-left, age, b.life, min(b.most, 4*b.units)); t.Renew == 0 {
+		if t.Renew = b.table.size(b.units-left, age, b.life, min(b.most, 8*b.units)); t.Renew == 0 {
 			b.use.renewal.Store(idle)
 		}
 	}

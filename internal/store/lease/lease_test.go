@@ -57,9 +57,9 @@ func (b *bench) pass(d int64) {
 func (b *bench) takes(k string, want int) {
 	b.Helper()
 	got := 0
-	for newest := b.Lookup(k); newest != nil; got++ {
-		if from, _ := newest.Take(1); from == nil {
-			break
+	if newest := b.Lookup(k); newest != nil {
+		for from, _ := newest.Take(1); from != nil; from, _ = newest.Take(1) {
+			got++
 		}
 	}
 	if got != want {
