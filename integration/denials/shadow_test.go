@@ -162,7 +162,7 @@ func TestDenialLog(t *testing.T) {
 		Slots, Late            bool
 	}
 	rows, err := steady.Query(t.Context(), `
-		SELECT policy, key, algorithm, sum(denials)::bigint, sum(shadowed)::bigint, sum(units), bool_and(slot_us % 600000000 = 0),
+		SELECT policy, key, algorithm, sum(denials)::bigint, sum(shadowed)::bigint, sum(units), bool_and(slot_us % 60000000 = 0),
 		       bool_or(abs(max_us - extract(epoch FROM clock_timestamp()) * 1e6) > 600e6)
 		FROM (SELECT *, last_denied_at_us AS max_us FROM pglimit_denial) AS d GROUP BY policy, key, algorithm ORDER BY policy`)
 	if err != nil {

@@ -88,7 +88,7 @@ func TestFunctionsAllowAllDenies(t *testing.T) {
 	if got := bed.Value[string](t, pool, `SELECT (pglimit.check('b', 'k', 0)).reason`); got != "blocked" {
 		t.Errorf("b is %s", got)
 	}
-	if got := denialsOf(t, pool, "b") + denialsOf(t, pool, "c"); got != "token_bucket k: 3 denials, 0 shadowed, 3 units" {
+	if got := denialsOf(t, pool, "b") + denialsOf(t, pool, "c"); got != "token_bucket k: 3 denials, 0 shadowed, 2 blocked, 0 above, 3 units" {
 		t.Errorf("counted: %s", got)
 	}
 }

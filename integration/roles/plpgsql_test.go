@@ -60,7 +60,7 @@ type plpgsql struct {
 
 var (
 	note        = regexp.MustCompile(`(?m)^\s*--.*$| -- .*$`)
-	declaration = regexp.MustCompile(`(?s)^(\w+) ([\w.\[\]]+)(?: := (.*))?;$`)
+	declaration = regexp.MustCompile(`(?s)^(\w+) (?:CONSTANT )?([\w.\[\]]+)(?: := (.*))?;$`)
 	option      = regexp.MustCompile(`\b(MESSAGE|HINT) = `)
 	field       = regexp.MustCompile(`\b(request|due|answer|policy|held)\.(\w+)`)
 )

@@ -45,7 +45,7 @@ CREATE TABLE pglimit_policy (
     CONSTRAINT "block_for_s must be whole microseconds or 0" CHECK (block_for_s = 0::float8
         OR block_for_s BETWEEN 1e-6::float8 AND 3155760000::float8
         AND abs(block_for_s * 1e6::float8 - round(block_for_s * 1e6::float8)) <= block_for_s * 1e-9::float8),
-    CONSTRAINT "lease must be from 0 to 0.5, and is not for leaky_bucket_queue and sliding_window_log" CHECK (lease = 0::float8
+    CONSTRAINT "lease must be from 0 to 0.5, and is not for queues and logs" CHECK (lease = 0::float8
         OR lease > 0::float8 AND lease <= 0.5::float8 AND algorithm NOT IN ('leaky_bucket_queue', 'sliding_window_log')),
     CONSTRAINT "max_ttl_s must be from 1 to 3155760000" CHECK (max_ttl_s BETWEEN 1::float8 AND 3155760000::float8),
     CONSTRAINT "aligned is for fixed_window without a calendar" CHECK (NOT aligned OR algorithm = 'fixed_window' AND calendar = ''),
