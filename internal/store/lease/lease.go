@@ -88,6 +88,7 @@ type Block[K comparable, V any] struct {
 	old   atomic.Pointer[Block[K, V]]
 	moment
 	life int64
+	held int64 // units that the block before had at that moment: they are used first
 	most int64 // units of the next block
 	seen int64 // left when the block was last looked at
 }
@@ -141,7 +142,7 @@ func (b *Block[K, V]) Take(units int64) (from *Block[K, V], t Taken) {
 	}
 	t.Left, t.Age = left, age
 	if left <= b.units/2 && b.use.renewal.CompareAndSwap(idle, renewing) {
-		if t.Renew = b.table.size(b.units-left, age, b.life, min(b.most, 8*b.units)); t.Renew == 0 {
+		if t.Renew = b.table.size(b.held+b.units-left, age, b.life, min(b.most, 8*b.units)); t.Renew == 0 {
 			b.use.renewal.Store(idle)
 		}
 	}
@@ -261,20 +262,25 @@ func (t *Table[K, V]) use(k K) *use {
 type Attempt struct {
 	drops *atomic.Uint64
 	seen  uint64
+	held  int64
 	moment
 }
 
 // Begin begins an Attempt for k.
 func (t *Table[K, V]) Begin(k K) Attempt {
 	d := t.dropsOf(k)
-	return Attempt{drops: d, seen: d.Load(), moment: t.now()}
+	a := Attempt{drops: d, seen: d.Load(), moment: t.now()}
+	if b := t.Lookup(k); b != nil {
+		a.held = b.Left()
+	}
+	return a
 }
 
 // Add ends an attempt with a block of units, for a life in nanoseconds since Begin. That many
 // units remain in the row. If the key was dropped meanwhile, no unit of the block is granted.
 // If there are too many blocks, it is returned.
 func (t *Table[K, V]) Add(a Attempt, k K, v V, units, remaining, life int64) {
-	b := &Block[K, V]{Key: k, Value: v, table: t, units: units, most: remaining / t.Share, moment: a.moment, life: life, seen: -1}
+	b := &Block[K, V]{Key: k, Value: v, table: t, units: units, held: a.held, most: remaining / t.Share, moment: a.moment, life: life, seen: -1}
 	b.left.Store(units)
 	b.use = t.renewed(k, idle)
 	if t.live.Add(1) > int64(t.Keys) {

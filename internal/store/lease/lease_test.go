@@ -229,6 +229,28 @@ func TestSizes(t *testing.T) {
 	}
 }
 
+// TestSizesAreThoseOfTheUse: at a steady use each block holds what half a life uses, although the
+// one before is used up first.
+func TestSizesAreThoseOfTheUse(t *testing.T) {
+	t.Parallel()
+	b, size := newBench(t, 1000), int64(4)
+	newest := b.add("a", size)
+	for range 20 * life {
+		b.steady, b.wall = b.steady+1, b.wall+1
+		from, taken := newest.Take(1)
+		if from == nil {
+			t.Fatal("a block is used up before the next one comes")
+		}
+		if taken.Renew > 0 {
+			size = taken.Renew
+			newest = b.add("a", size)
+		}
+	}
+	if size != life/2 {
+		t.Errorf("blocks hold %d units, want %d", size, life/2)
+	}
+}
+
 // TestKeysBoundBlocks: one more is returned at once.
 func TestKeysBoundBlocks(t *testing.T) {
 	t.Parallel()
