@@ -1,5 +1,5 @@
 // Command bench compares pglimit with a bare upsert, Redis and other limiters, and measures
-// spends, requests by a clock and growing tables, one after the other on one
+// spends, requests by a clock, leases and growing tables, one after the other on one
 // machine. It starts PostgreSQL and Redis by itself, and writes a page and a chart.
 // With -soak it instead looks for what grows. `make bench` and `make soak` run it.
 package main
@@ -82,7 +82,7 @@ func readFlags() options {
 	flag.BoolVar(&o.quick, "quick", false, "one short round, smaller tables, no files: a few minutes")
 	flag.BoolVar(&o.soak, "soak", false, "instead of comparing, run mixed traffic and the janitor for twelve minutes, and fail if anything grows; with -quick half a minute")
 	flag.IntVar(&o.rounds, "rounds", 5, "how often each cell is measured")
-	flag.Func("only", "cells whose section/contender/setting contains one of these regular expressions, separated by commas, such as growth,load,hot/batch (default all); writes no files", func(list string) (err error) {
+	flag.Func("only", "cells whose section/contender/setting contains one of these regular expressions, separated by commas, such as growth,load,hot/batch (default all); writes no file but docs/leases.svg, if leases/a burst is among them", func(list string) (err error) {
 		o.only, err = regexp.Compile(strings.ReplaceAll(list, ",", "|"))
 		return err
 	})
@@ -99,7 +99,7 @@ func readFlags() options {
 }
 
 // run measures all parts and prints the page. If it is a full run, it writes the page and
-// its chart to files in the current directory.
+// its chart to files in the current directory, which is bench/, and the picture of leases to docs/.
 func run(ctx context.Context, o options) (err error) {
 	b := newBench(o)
 	parts := b.parts()
@@ -117,6 +117,11 @@ func run(ctx context.Context, o options) (err error) {
 	for _, p := range parts {
 		if err := b.measure(ctx, p); err != nil {
 			return fmt.Errorf("no table, as not every cell was measured: %w", err)
+		}
+	}
+	if b.picture != "" && !o.quick {
+		if err := os.WriteFile("../docs/leases.svg", []byte(b.picture), 0o644); err != nil {
+			return err
 		}
 	}
 	if o.quick || o.only != nil {

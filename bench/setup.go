@@ -20,6 +20,7 @@ type bench struct {
 	options
 	env      *contender.Env
 	keys     []string
+	picture  string // of a burst; empty: not measured
 	report   report.Run
 	exact    bool // checkExact has run
 	named    int  // names given by name

@@ -39,7 +39,7 @@ func (p *part) add(section, contender, setting string, take func(ctx context.Con
 // parts returns the selected measurements. Contenders that are compared with each other are
 // adjacent, so that little time lies between them.
 func (b *bench) parts() (parts []part) {
-	for _, p := range []part{b.grid(), b.logs(), b.denial(), b.spend(), b.load(), b.growth(), b.attack()} {
+	for _, p := range []part{b.grid(), b.logs(), b.denial(), b.spend(), b.load(), b.leases(), b.growth(), b.attack()} {
 		p.turns = slices.DeleteFunc(p.turns, func(t turn) bool {
 			return b.only != nil && !slices.ContainsFunc(t.cells, func(c *report.Cell) bool { return b.only.MatchString(c.Name()) })
 		})

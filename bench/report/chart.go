@@ -43,12 +43,13 @@ const (
 // reader reads title and desc.
 const chartHead = `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %[1]d %[2]d" width="%[1]d" height="%[2]d" font-family="system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif" font-size="12" role="img" aria-labelledby="title desc">
 <title id="title">%[3]s</title>
-<desc id="desc">The bars have their figures as text.</desc>
+<desc id="desc">%[4]s</desc>
 <style>
 .back { fill: #ffffff } .text { fill: #1f2328 } .server { fill-opacity: 0.45 }
+.grid { stroke: #8c959f; stroke-opacity: 0.3 } .line { fill: none; stroke: #cf4a22; stroke-width: 2 }
 .c0 { fill: #0b62c4 } .c1 { fill: #1a7f37 } .c2 { fill: #54aeff } .c3 { fill: #8c959f } .c4 { fill: #cf4a22 } .c5 { fill: #eda145 }
 @media (prefers-color-scheme: dark) {
-.back { fill: #0d1117 } .text { fill: #e6edf3 } 
+.back { fill: #0d1117 } .text { fill: #e6edf3 } .line { stroke: #ff7b72 }
 .c0 { fill: #388bfd } .c1 { fill: #3fb950 } .c2 { fill: #a5d6ff } .c3 { fill: #8b949e } .c4 { fill: #ff7b72 } .c5 { fill: #ffc680 }
 }
 </style>
@@ -82,7 +83,7 @@ func (r *Run) Chart() string {
 		b.WriteString(rect(fmt.Sprint("c", i), x, y, 12, 12) + text(x+18, y+10, plain, c.id+": "+c.name) + "\n")
 	}
 	height := max(r.column(&b, Even, margin), r.column(&b, Hot, margin+columnWidth+margin))
-	return fmt.Sprintf(chartHead, chartWidth, height+margin, chartTitle) + b.String() + "</svg>\n"
+	return fmt.Sprintf(chartHead, chartWidth, height+margin, chartTitle, "The bars have their figures as text.") + b.String() + "</svg>\n"
 }
 
 // column draws the panels of a section and returns where they end.

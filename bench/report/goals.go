@@ -46,6 +46,14 @@ var goals = []goal{
 	{"batch-durable", "", P99, []string{"load-clock"}, []string{"20", "50"}, []float64{10 * millisecond}, true},
 	{"batch-relaxed", "", P99, []string{"load-clock"}, []string{"20", "50"}, []float64{10 * millisecond}, true},
 	{"others, surge", "others, before", P99, []string{"load-surge"}, []string{"durable", "relaxed"}, []float64{1.2}, true},
+	{"leases", "", P99, []string{"leases-paced"}, []string{"50"}, []float64{50 * microsecond}, true},
+	{"rows", "disabled", Client, []string{"leases-flat"}, []string{"2"}, []float64{1.01}, true},
+	{"equal, ample", "", Statements, []string{"leases"}, []string{"8"}, []float64{0.01}, true},
+	{"8:1, ample", "", Statements, []string{"leases"}, []string{"8"}, []float64{0.01}, true},
+	{"equal, scarce", "", Admitted, []string{"leases"}, []string{"8"}, []float64{0.95}, false},
+	{"8:1, scarce", "", Admitted, []string{"leases"}, []string{"8"}, []float64{0.95}, false},
+	{"equal, scarce", "", Poorest, []string{"leases"}, []string{"8"}, []float64{0.5}, false},
+	{"8:1, scarce", "", Poorest, []string{"leases"}, []string{"8"}, []float64{0.5}, false},
 	{"10,000,000 rows", "10,000 rows", P50, []string{"growth-rows"}, []string{"1", "16"}, []float64{1.3}, true},
 }
 

@@ -60,6 +60,11 @@ const (
 	Client    Figure = "client"
 	Server    Figure = "server"
 	Allocs    Figure = "allocations"
+	// Of keys with leases: parts of the decisions, of the units that may pass, and of a share.
+	Lent       Figure = "from leases"
+	Statements Figure = "statements"
+	Admitted   Figure = "admitted"
+	Poorest    Figure = "poorest"
 )
 
 // Format writes a value.
