@@ -63,8 +63,8 @@ func TestDashboard(t *testing.T) {
 		if status, text := call("/api/key", `{"key":"`+key+`"}`); status != 200 || !strings.Contains(text, `"policy":"login","algorithm":"gcra"`) {
 			t.Errorf("the key: %d %s", status, text)
 		}
-		for _, path := range []string{"/api/policies", "/api/denials", "/api/doctor"} {
-			if status, text := call(path, ""); status != 200 {
+		for path, body := range map[string]string{"/api/policies": "", "/api/denials": `{}`, "/api/doctor": ""} {
+			if status, text := call(path, body); status != 200 {
 				t.Errorf("%s: %d %s", path, status, text)
 			}
 		}
@@ -98,7 +98,7 @@ func TestDashboardOutage(t *testing.T) {
 	call := caller(t, sitetest.New(t, s), "t")
 	const target = `{"key":"k","policy":"p","algorithm":"gcra"`
 	requests := map[string]string{
-		"/api/policies": "", "/api/denials": "", "/api/doctor": "", "/api/history": `{}`, "/api/keys": `{}`, "/api/key": `{"key":"k"}`,
+		"/api/policies": "", "/api/denials": `{}`, "/api/overrides": `{"policy":"p"}`, "/api/why": `{"key":"k"}`, "/api/search": `{"prefix":"k"}`, "/api/doctor": "", "/api/history": `{}`, "/api/keys": `{}`, "/api/key": `{"key":"k"}`,
 		"/api/unblock": target + `}`, "/api/reset": target + `}`, "/api/block": target + `,"for":"1h"}`,
 	}
 	network.set(true)
