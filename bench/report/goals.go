@@ -47,7 +47,6 @@ var goals = []goal{
 	{"batch-relaxed", "", P99, []string{"load-clock"}, []string{"20", "50"}, []float64{10 * millisecond}, true},
 	{"others, surge", "others, before", P99, []string{"load-surge"}, []string{"durable", "relaxed"}, []float64{1.2}, true},
 	{"leases", "", P99, []string{"leases-paced"}, []string{"50"}, []float64{50 * microsecond}, true},
-	{"rows", "disabled", Client, []string{"leases-flat"}, []string{"2"}, []float64{1.01}, true},
 	{"equal, ample", "", Statements, []string{"leases"}, []string{"8"}, []float64{0.01}, true},
 	{"8:1, ample", "", Statements, []string{"leases"}, []string{"8"}, []float64{0.01}, true},
 	{"equal, scarce", "", Admitted, []string{"leases"}, []string{"8"}, []float64{0.95}, false},
