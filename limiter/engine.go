@@ -62,6 +62,7 @@ type call struct {
 
 	ttl  time.Duration // verbReserve
 	at   attempt       // to remember a denial
+	sent bool          // the op was compiled
 	held bool          // the method reads the op after the decision, and puts the call back
 	lost bool          // a statement in flight may still read the op
 }
@@ -77,11 +78,15 @@ func (e *engine) call(v *verb, in Request) *call {
 }
 
 func (e *engine) put(c *call) {
-	if !c.lost {
-		// The other fields belong to verbs that set them, or to compile.
-		c.request, c.at, c.held, c.op = Request{}, attempt{}, false, store.Op{Query: store.Query{Rules: c.op.Rules}}
-		e.calls.Put(c)
+	if c.lost {
+		return
 	}
+	// The other fields belong to verbs that set them, or to compile.
+	c.request, c.at, c.held = Request{}, attempt{}, false
+	if c.sent {
+		c.sent, c.op = false, store.Op{Query: store.Query{Rules: c.op.Rules}}
+	}
+	e.calls.Put(c)
 }
 
 // decide makes a call: it compiles the request, looks it up in the remembered denials,
@@ -109,11 +114,8 @@ func (e *engine) decide(ctx context.Context, c *call) (r Result, err error) {
 		}
 	}
 	leased := e.leases != nil && c.request.Policy.Lease > 0 && c.verb == verbTake && !e.tx && ctx.Err() == nil
-	if leased {
-		var ok bool
-		if r, ok = e.lend(&c.request); ok {
-			return r, nil
-		}
+	if leased && e.lend(&c.request, &r) {
+		return r, nil
 	}
 	if c.verb.remembers && e.remembers(ctx) {
 		var known bool
@@ -305,7 +307,7 @@ func (e *engine) ruled(in *Request, by ruling) Result {
 
 // compile validates a call and compiles it into its query.
 func (e *engine) compile(c *call) error {
-	c.op.Kind = c.verb.kind
+	c.op.Kind, c.sent = c.verb.kind, true
 	if err := e.compileKey(&c.op.Query, &c.compiled, &c.request); err != nil || !c.verb.answers {
 		return err
 	}

@@ -57,34 +57,34 @@ func lendable(in *Request) bool {
 	return in.IdempotencyKey == "" && in.Cost >= 1 && in.Cost <= algorithm.MaxUnits && in.Cost == math.Trunc(in.Cost)
 }
 
-// lend grants a request from a block of this process, if one has the units.
-func (e *engine) lend(in *Request) (r Result, ok bool) {
+// lend grants a request from a block of this process, if one has the units. It sets r.
+func (e *engine) lend(in *Request, r *Result) (ok bool) {
 	if !lendable(in) {
-		return r, false
+		return false
 	}
 	newest := e.leases.Lookup(rowOf(in))
 	if newest == nil || newest.Value.result.Policy != in.Policy {
-		return r, false
+		return false
 	}
 	b, t := newest.Take(int64(in.Cost))
 	if b == nil {
-		return r, false
+		return false
 	}
 	if t.Renew > 0 {
 		e.renew(in, t.Renew)
 	}
-	r = newest.Value.answer(t.Left, t.Age)
+	newest.Value.answer(r, t.Left, t.Age)
 	r.Granted, r.block = in.Cost, b
-	return r, true
+	return true
 }
 
-// answer returns the Result for a key of which so many units are left in this process.
-func (v *lent) answer(left, age int64) Result {
-	r, since := v.result, time.Duration(max(0, age-v.lag)).Truncate(time.Microsecond)
+// answer sets r to the Result for a key of which so many units are left in this process.
+func (v *lent) answer(r *Result, left, age int64) {
+	*r = v.result
+	since := time.Duration(max(0, age-v.lag)).Truncate(time.Microsecond)
 	r.At, r.ResetAfter = r.At.Add(since), less(r.ResetAfter, since)
 	r.Level, r.Remaining = max(0, r.Level-float64(left)), r.Remaining+float64(left)
 	r.Full = r.Full && left == 0
-	return r
 }
 
 // counted notes what a row granted. If the key is hot, it takes a block for it.
@@ -161,7 +161,7 @@ func (e *engine) unitsOf(kind store.Kind, in *Request) (*store.Op, error) {
 func (e *engine) undoLent(ctx context.Context, in Request, b *block) (r Result, ok bool) {
 	if began := e.begin(); b != nil && !e.closed.Load() && b.Key == rowOf(&in) && lendable(&in) && b.Put(int64(in.Cost)) {
 		in.Policy = b.Value.result.Policy
-		r = b.Value.answer(b.Left(), b.Age())
+		b.Value.answer(&r, b.Left(), b.Age())
 		r.Granted = in.Cost
 		e.finish(ctx, verbUndo, &in, &r, nil, began)
 		return r, true
