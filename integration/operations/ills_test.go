@@ -128,7 +128,7 @@ func TestDoctorLocks(t *testing.T) {
 		waited := make(chan error, 1)
 		shop := bed.Connect(t, w.app, bed.Setting("application_name", "shop"))
 		go func() {
-			_, err := shop.Exec(context.WithoutCancel(t.Context()), lock)
+			_, err := shop.Exec(t.Context(), lock)
 			waited <- err
 		}()
 		root := bed.Connect(t, w.root)
