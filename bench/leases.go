@@ -173,8 +173,8 @@ func (s *sends) TraceBatchQuery(ctx context.Context, _ *pgx.Conn, _ pgx.TraceBat
 // TraceBatchEnd implements pgx.BatchTracer.
 func (*sends) TraceBatchEnd(context.Context, *pgx.Conn, pgx.TraceBatchEndData) {}
 
-// ask lets a crowd make its requests, and returns all decisions by the time of their request, and
-// what was sent for them.
+// ask makes a crowd's requests. It returns all decisions, by the time of their request, and the
+// statements sent for them.
 func (b *bench) ask(ctx context.Context, c crowd) (all []decision, sent *sends, err error) {
 	var mu sync.Mutex
 	sent = new(sends)
@@ -225,7 +225,7 @@ func (b *bench) ask(ctx context.Context, c crowd) (all []decision, sent *sends, 
 	return all, sent, err
 }
 
-// figures are those of the decisions whose requests were made in a time, and of what was sent.
+// figures returns the figures of the requests made from one time until before another.
 func (c *crowd) figures(all []decision, sent *sends, from, to time.Time) report.Figures {
 	during := func(t time.Time) bool { return !t.Before(from) && t.Before(to) }
 	var times []time.Duration

@@ -107,6 +107,10 @@ const (
 // these decides: an Unlimited or Blocked one of the key itself, an Unlimited one with a Match, a
 // Blocked one with a Match.
 //
+// If clients choose a key or its last part, such as a user's name, they can choose one that
+// an Unlimited override with a Match lets pass. Make such overrides for keys that clients
+// cannot choose only.
+//
 // If Burst is nil, the policy's Burst changes in proportion to its Limit: ten times the limit
 // admits ten times as much at once. A product is at least 1e-9 and at most 2^53.
 type Override struct {

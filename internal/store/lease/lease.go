@@ -168,13 +168,14 @@ func (b *Block[K, V]) take(units int64) (left, age int64, ok bool) {
 	return left - units, age, true
 }
 
-// Put gives back units that Take took. It reports whether the block can grant them again.
+// Put gives back units that Take took. It reports whether the block can grant them again. It
+// never holds more than it began with, also if units are given back twice.
 func (b *Block[K, V]) Put(units int64) bool { return b.Age() < b.life && b.put(units) }
 
 func (b *Block[K, V]) put(units int64) bool {
 	for {
 		left := b.left.Load()
-		if left < 0 {
+		if left < 0 || left+units > b.units {
 			return false
 		}
 		if b.left.CompareAndSwap(left, left+units) {

@@ -173,6 +173,18 @@ func TestDropReturnsNothing(t *testing.T) {
 	b.takes("a", 5)
 }
 
+// TestUnitsGoBackOnce: a block never grants more than the row counted.
+func TestUnitsGoBackOnce(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, 10)
+	block := b.add("a", 5)
+	block.Take(2)
+	if !block.Put(2) || block.Put(2) || block.Left() != 5 {
+		t.Errorf("%d units are left, want 5", block.Left())
+	}
+	b.takes("a", 5)
+}
+
 // TestOldBlockIsUsedUpFirst, since it ends first.
 func TestOldBlockIsUsedUpFirst(t *testing.T) {
 	t.Parallel()

@@ -130,7 +130,7 @@ func (c *change) run(cmd *cobra.Command, db *connect.Database, out *cli.Output, 
 	return c.report(cmd, out, key, len(targets), counts)
 }
 
-// report prints what was done.
+// report prints the rows that were changed.
 func (c *change) report(cmd *cobra.Command, out *cli.Output, key string, targets int, counts []inspect.Count) error {
 	r := changeResult{Verb: c.verb, Key: key, Prefix: c.prefix, Part: c.part, For: c.lasts.Seconds(), Found: len(counts) > 0, Changed: counts}
 	if c.pattern || c.cidr {

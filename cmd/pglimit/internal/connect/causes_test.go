@@ -20,7 +20,7 @@ func TestOpenCauses(t *testing.T) {
 	answers := func(text string) string {
 		return "127.0.0.1:" + fakeServer(t, func(*pgproto3.Backend, *pgproto3.StartupMessage) string { return text })
 	}
-	silent := must.OK(net.Listen("tcp", "127.0.0.1:0"))(t) // nobody accepts
+	silent := must.OK(net.Listen("tcp", "127.0.0.1:0"))(t) // it accepts no connection
 	t.Cleanup(func() { silent.Close() })
 	const cannot = ": cannot connect to database shop as app"
 	starting, other := answers("57P03 the database system is starting up"), answers("57P03 the database system is starting up")

@@ -147,8 +147,7 @@ func (s *Server) addWrites(mux *http.ServeMux) {
 	})))
 }
 
-// addEdits adds the paths that change policies and overrides. To look at the difference needs the
-// token too: nobody else has a use for it.
+// addEdits adds the paths that change policies and overrides. A preview needs the token too.
 func (s *Server) addEdits(mux *http.ServeMux) {
 	mux.Handle("POST /api/preview", s.writing(post(s, s.reads, func(ctx context.Context, e *Edit) (any, error) { return e.preview(ctx, s.config.Source) })))
 	mux.Handle("POST /api/apply", s.writing(post(s, s.changes, func(ctx context.Context, e *Edit) (any, error) {

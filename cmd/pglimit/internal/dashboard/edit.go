@@ -83,7 +83,7 @@ func (e *Edit) PolicyEdit(key string) limiter.PolicyEdit {
 	return edit
 }
 
-// Preview is what an Edit changes. It is the answer of POST /api/preview.
+// Preview has the fields that an Edit changes, and its effect: the answer of POST /api/preview.
 type Preview struct {
 	Version int64                   `json:"version"` // of what Fields compares with
 	Fields  []policyfile.Difference `json:"fields"`  // those that differ
@@ -112,7 +112,7 @@ type Facts struct {
 	Above      int64     `json:"above"` // of Keys, those whose level is above Effect.Burst now
 }
 
-// Current is what an Edit changes.
+// Current has the policy and the override that an Edit changes, as they are now.
 type Current struct {
 	At       time.Time
 	Version  int64
@@ -170,7 +170,7 @@ func (e *Edit) preview(ctx context.Context, source Source) (p Preview, err error
 	return p, err
 }
 
-// standing is what limits a key, or the keys without an override.
+// standing is the limit of a key, or of the keys without an override.
 type standing struct {
 	limiter.Policy
 	unlimited, blocked bool

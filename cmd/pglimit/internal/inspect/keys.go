@@ -12,7 +12,7 @@ import (
 	"github.com/pglimit/pglimit/internal/algorithm"
 )
 
-// Key is how a key stands, as JSON too: its row, if there is one, and its denials. A pointer
+// Key has the row of a key, if there is one, and its denials, as JSON too. A pointer
 // is nil where there is no value: all from Level to EmptyAt in a Key without a row. An
 // AllowAll that is denied writes no row, and the janitor deletes rows that are empty.
 type Key struct {
@@ -48,7 +48,7 @@ type Key struct {
 	Status           Status  `json:"status" db:"-"`
 }
 
-// Status is how a key stands, as a word.
+// Status is the state of a key in one word.
 type Status string
 
 // The statuses. The first that applies is a Key's.
@@ -81,7 +81,7 @@ func (k *Key) Complete(minutes float64) {
 // Recently is the time for which denials are recent, unless a query says otherwise.
 const Recently = 5 * time.Minute
 
-// day is how far back Key.Denials are counted.
+// day is the time that Key.Denials cover.
 const day = 24 * time.Hour
 
 // window is a time up to now, by the database's clock in microseconds. Denials are counted

@@ -24,7 +24,7 @@ type WhyQuery struct {
 	Within time.Duration // before At, in which denials count; up to 90 days. 0: an hour
 }
 
-// Why is what limited a key at a moment, and its denials of the time before, as JSON too.
+// Why has the limits of a key at a moment and its denials of the time before, as JSON too.
 type Why struct {
 	Key      string        `json:"key"` // as stored
 	Since    time.Time     `json:"since"`
