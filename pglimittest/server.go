@@ -21,6 +21,7 @@ const (
 	kindShared = "shared"
 	kindDocker = "docker"
 	kindLocal  = "local"
+	kindCitus  = "citus"
 )
 
 // Server is a PostgreSQL server for tests. Its methods are safe for concurrent use.
@@ -31,6 +32,8 @@ type Server struct {
 	version string
 	number  int    // of the version: 170002 is 17.2
 	run     string // part of the names of all databases of this run
+	nodes   []node // of a Citus cluster, the coordinator first
+	workers []*Server
 	count   atomic.Int64
 
 	mu        sync.Mutex
@@ -75,7 +78,7 @@ func (s *Server) readVersion(ctx context.Context) error {
 // runs may share the database that it names, so create separate databases.
 func (s *Server) URL() string { return s.backend.URL() }
 
-// Backend returns "url", "shared", "docker" or "local".
+// Backend returns "url", "shared", "docker", "local" or "citus".
 func (s *Server) Backend() string { return s.kind }
 
 // String describes the server in one line, without a password.
@@ -123,36 +126,47 @@ func (s *Server) Close() error {
 func (s *Server) CreateDatabase(ctx context.Context, label string) (address string, drop func(context.Context) error, _ error) {
 	// A database with connections cannot be copied. Unlike template1, template0 accepts
 	// none.
-	address, drop, err := s.create(ctx, label, "template0")
+	urls, drop, err := s.create(ctx, label, "template0")
 	if err != nil {
 		return "", nil, err
 	}
-	if err := execOn(ctx, address, "REVOKE CREATE ON SCHEMA public FROM PUBLIC"); err != nil {
-		return "", nil, errors.Join(fmt.Errorf("close schema public of %s: %w", label, err), drop(ctx))
+	if err = everywhere(ctx, urls, "REVOKE CREATE ON SCHEMA public FROM PUBLIC"); err == nil && len(urls) > 1 {
+		err = join(ctx, urls, s.nodes)
 	}
-	return address, drop, nil
+	if err != nil {
+		return "", nil, errors.Join(fmt.Errorf("prepare database %s: %w", label, err), drop(ctx))
+	}
+	return urls[0], drop, nil
 }
 
-// create creates a copy of a template under a unique name.
-func (s *Server) create(ctx context.Context, label, template string) (address string, drop func(context.Context) error, _ error) {
+// create creates a copy of a template under a unique name on all nodes. It returns the
+// databases' URLs, the coordinator's first.
+func (s *Server) create(ctx context.Context, label, template string) (urls []string, drop func(context.Context) error, _ error) {
 	name := fmt.Sprintf("pglimit_%s_%s_%d", label, s.run, s.count.Add(1))
 	const longest = 63
 	if len(name) > longest {
-		return "", nil, fmt.Errorf("create database %s: its name is %d bytes too long: shorten the label %q", name, len(name)-longest, label)
+		return nil, nil, fmt.Errorf("create database %s: its name is %d bytes too long: shorten the label %q", name, len(name)-longest, label)
 	}
-	address, err := databaseURL(s.URL(), name)
-	if err != nil {
-		return "", nil, err
+	for _, server := range s.servers() {
+		address, err := databaseURL(server, name)
+		if err != nil {
+			return nil, nil, err
+		}
+		urls = append(urls, address)
 	}
 	sql := "CREATE DATABASE " + quote(name) + " TEMPLATE " + quote(template)
 	if s.number >= 150000 {
 		sql += " STRATEGY FILE_COPY" // half the work of WAL_LOG, the newer default
 	}
-	err = s.exec(ctx, sql)
-	if err != nil {
-		return "", nil, fmt.Errorf("create database %s: %w", name, err)
+	drop = func(ctx context.Context) error { return s.drop(ctx, name) }
+	if err := s.exec(ctx, sql); err != nil {
+		err = fmt.Errorf("create database %s: %w", name, err)
+		if len(urls) > 1 {
+			err = errors.Join(err, drop(ctx)) // some nodes may have it
+		}
+		return nil, nil, err
 	}
-	return address, func(ctx context.Context) error { return s.drop(ctx, name) }, nil
+	return urls, drop, nil
 }
 
 func (s *Server) drop(ctx context.Context, name string) error {
@@ -162,17 +176,19 @@ func (s *Server) drop(ctx context.Context, name string) error {
 	return nil
 }
 
-// exec runs one statement on a new connection, because the server may have been restarted
-// since the last one.
-func (s *Server) exec(ctx context.Context, sql string) error { return execOn(ctx, s.URL(), sql) }
+// exec runs one statement on all nodes. The connections are new, because a node may have
+// been restarted since the last one.
+func (s *Server) exec(ctx context.Context, sql string, args ...any) error {
+	return everywhere(ctx, s.servers(), sql, args...)
+}
 
-func execOn(ctx context.Context, address, sql string) error {
+func execOn(ctx context.Context, address, sql string, args ...any) error {
 	conn, err := pgx.Connect(ctx, address)
 	if err != nil {
 		return err
 	}
 	defer conn.Close(ctx)
-	_, err = conn.Exec(ctx, sql)
+	_, err = conn.Exec(ctx, sql, args...)
 	return err
 }
 
@@ -181,16 +197,28 @@ func quote(name string) string { return pgx.Identifier{name}.Sanitize() }
 // databaseURL returns address with another database. address is a URL or, as libpq also
 // accepts, a line of key=value pairs, in which the last value of a key applies.
 func databaseURL(address, name string) (string, error) {
-	if !strings.HasPrefix(address, "postgres://") && !strings.HasPrefix(address, "postgresql://") {
+	if !isURL(address) {
 		return address + " dbname=" + name, nil
 	}
-	u, err := url.Parse(address)
+	u, err := parseURL(address)
 	if err != nil {
-		return "", fmt.Errorf("%s is not a valid URL: use postgres://USER:PASSWORD@HOST:PORT/DATABASE", envURL) // the cause would show the password
+		return "", err
 	}
 	u.Path = "/" + name
 	query := u.Query()
 	query.Del("dbname")
 	u.RawQuery = query.Encode()
 	return u.String(), nil
+}
+
+func isURL(address string) bool {
+	return strings.HasPrefix(address, "postgres://") || strings.HasPrefix(address, "postgresql://")
+}
+
+func parseURL(address string) (*url.URL, error) {
+	u, err := url.Parse(address)
+	if err != nil {
+		return nil, fmt.Errorf("%s is not a valid URL: use postgres://USER:PASSWORD@HOST:PORT/DATABASE", envURL) // the cause would show the password
+	}
+	return u, nil
 }

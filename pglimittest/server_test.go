@@ -291,7 +291,7 @@ func TestUnknownBackendIsRefused(t *testing.T) {
 		s.Close()
 		t.Fatal("an unknown backend was accepted")
 	}
-	if !strings.Contains(err.Error(), `PGLIMIT_TEST_BACKEND is "podman": set it to docker or local`) {
+	if !strings.Contains(err.Error(), `PGLIMIT_TEST_BACKEND is "podman": set it to docker, local or citus`) {
 		t.Errorf("error %v, want the possible values", err)
 	}
 }

@@ -21,7 +21,10 @@
 //     pglimit's repository builds;
 //   - otherwise one started from the PostgreSQL programs on this machine.
 //
-// PGLIMIT_TEST_BACKEND=docker or local allows only that way, whatever else is set.
+// PGLIMIT_TEST_BACKEND=docker or local allows only that way, whatever else is set. With
+// citus, the server is the coordinator of a Citus cluster: the one that
+// PGLIMIT_TEST_DATABASE_URL names, or else one started from the programs on this machine,
+// with two workers. The databases of its nodes are created and joined together.
 // PGLIMIT_TEST_IMAGE names the image for Docker. Servers of the last two kinds run with
 // fsync and full_page_writes off: committed data survive a crash of the server, but not of
 // the machine. A container's data are in memory, except with StartOwn.
@@ -108,6 +111,11 @@ func start(ctx context.Context, logf func(string, ...any), url string, mayEnd bo
 	s, err := begin(ctx, logf, kind, b)
 	if err == nil && mayEnd {
 		s.ending = b.(ending)
+		if c, is := b.(*cluster); is {
+			for i, w := range s.workers {
+				w.ending = c.workers[i]
+			}
+		}
 	}
 	return s, err
 }
@@ -120,7 +128,11 @@ func begin(ctx context.Context, logf func(string, ...any), kind string, b backen
 	run := make([]byte, 4)
 	rand.Read(run) // never fails
 	s := &Server{kind: kind, backend: b, ending: lasting{}, run: hex.EncodeToString(run)}
-	if err := s.readVersion(ctx); err != nil {
+	err := s.readVersion(ctx)
+	if err == nil && onCitus() {
+		err = s.findNodes(ctx)
+	}
+	if err != nil {
 		return nil, errors.Join(fmt.Errorf("%s: %w", b.Describe(), err), s.Close())
 	}
 	logf("using %s", s)
@@ -131,7 +143,7 @@ func begin(ctx context.Context, logf func(string, ...any), kind string, b backen
 func choose(ctx context.Context, logf func(string, ...any), url string, mayEnd bool, settings map[string]string) (kind string, _ backend, _ error) {
 	forced := os.Getenv(envBackend)
 	switch forced {
-	case "":
+	case "", kindCitus:
 		if url != "" {
 			b, err := startURL(url)
 			if err != nil {
@@ -139,9 +151,19 @@ func choose(ctx context.Context, logf func(string, ...any), url string, mayEnd b
 			}
 			return kindURL, b, nil
 		}
+		if forced == kindCitus {
+			if settings[listenAddresses] != "" {
+				return "", nil, errors.New("the nodes of a Citus cluster listen on sockets: OverTCP is not for them")
+			}
+			c, err := startCluster(ctx, settings)
+			if err != nil {
+				return "", nil, fmt.Errorf("citus: %w", err)
+			}
+			return kindCitus, c, nil
+		}
 	case kindDocker, kindLocal:
 	default:
-		return "", nil, fmt.Errorf("%s is %q: set it to docker or local, or unset it", envBackend, forced)
+		return "", nil, fmt.Errorf("%s is %q: set it to docker, local or citus, or unset it", envBackend, forced)
 	}
 
 	overTCP := settings[listenAddresses] != ""

@@ -65,6 +65,11 @@ func (s *Server) Template(ctx context.Context, name string, prepare func(ctx con
 	if err := s.exec(ctx, "ALTER DATABASE "+quote(database)+" ALLOW_CONNECTIONS false"); err != nil {
 		return nil, err
 	}
+	if len(s.workers) > 0 { // Citus keeps sessions of its own
+		if err := s.exec(ctx, "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE datname = $1", database); err != nil {
+			return nil, err
+		}
+	}
 	s.mu.Lock()
 	s.templates = append(s.templates, database)
 	s.mu.Unlock()
@@ -74,16 +79,17 @@ func (s *Server) Template(ctx context.Context, name string, prepare func(ctx con
 // New creates a copy of the template for one test and returns its URL. The copy is dropped
 // when the test ends. If the test failed on a server that PGLIMIT_TEST_DATABASE_URL names,
 // the copy is kept for inspection and its name is logged.
-func (t *Template) New(tb TB) string {
+func (t *Template) New(tb TB) (address string) {
 	tb.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), databaseTimeout)
 	defer cancel()
 	t.mu.Lock()
-	address, drop, err := t.server.create(ctx, t.label, t.database)
+	urls, drop, err := t.server.create(ctx, t.label, t.database)
 	t.mu.Unlock()
 	if err != nil {
 		tb.Fatalf("%v", err)
 	}
+	address = urls[0]
 	tb.Cleanup(func() {
 		if tb.Failed() && t.server.kind == kindURL {
 			if config, err := pgx.ParseConfig(address); err == nil {

@@ -63,12 +63,12 @@ const appSchema = "limits"
 
 // prepareWorld makes the tables in a database that becomes the tests' template.
 func prepareWorld(ctx context.Context, owner *pgxpool.Pool) error {
-	return prepare(ctx, owner, migrations.Tables.Up)
+	return prepare(ctx, owner, migrations.Tables.Up, distribute)
 }
 
 // prepareFunctions makes the tables and the SQL functions.
 func prepareFunctions(ctx context.Context, owner *pgxpool.Pool) error {
-	return prepare(ctx, owner, migrations.Tables.Up, migrations.Functions.Up)
+	return prepare(ctx, owner, migrations.Tables.Up, migrations.Functions.Up, distribute)
 }
 
 func prepare(ctx context.Context, owner *pgxpool.Pool, steps ...func(context.Context, *pgxpool.Pool) error) error {

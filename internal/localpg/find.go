@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -32,6 +33,30 @@ func Find(major string) (bindir, version string, err error) {
 		return dir, version, nil
 	}
 	return newest(candidates(), major)
+}
+
+// FindWith is Find for a server that has the named library, such as an extension's.
+func FindWith(library string) (bindir, version string, err error) {
+	dirs := candidates()
+	if dir := os.Getenv("PGBIN"); dir != "" {
+		dirs = []string{dir}
+	}
+	dirs = slices.DeleteFunc(dirs, func(bindir string) bool { return !hasLibrary(bindir, library) })
+	if len(dirs) == 0 {
+		return "", "", fmt.Errorf("%w with %s", ErrNotFound, library)
+	}
+	return newest(dirs, "")
+}
+
+// hasLibrary reports whether the server of bindir has a library in one of the places of
+// Debian, Red Hat and PostgreSQL's own make install.
+func hasLibrary(bindir, library string) bool {
+	for _, dir := range []string{"lib", "lib/postgresql"} {
+		if found, _ := filepath.Glob(filepath.Join(bindir, "..", dir, library+".*")); found != nil { // only a bad pattern fails
+			return true
+		}
+	}
+	return false
 }
 
 // candidates returns directories that may have a server, most likely first.
