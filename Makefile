@@ -15,27 +15,35 @@ checked = ./... ./cmd/pglimit/... ./integration/... ./pglimittest/... ./bench/..
 database = -e /integration -e /internal/localpg -e /pglimittest
 
 .DEFAULT_GOAL := help
-.PHONY: help test test-loaded check faults fuzz prove-bounds prove-history test-matrix demo playground bench soak screenshots generate verify
+.PHONY: help test test-citus test-loaded check faults fuzz prove-bounds prove-history test-matrix demo playground bench soak screenshots generate verify
 
 help: ## List these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 # One go test for all modules runs them in parallel, on one server. What it needs compiled is
-# compiled while the server is got. The browser's pages take both cores, so they run last and
-# alone. The benchmark's tests, whose Redis clients take long to compile, are in check and verify. A
-# busy machine needs more than go test's ten minutes.
+# compiled while the server is got, and so is Citus if CITUS_BUILD names a script for it. The
+# browser's pages take both cores, so they run last and alone. The benchmark's tests, whose
+# Redis clients take long to compile, are in check and verify. A busy machine needs more than
+# go test's ten minutes.
 tested = $$(go list work | grep -v -e /test/browser -e '/bench$$' -e /bench/contender | if scripts/setup server; then cat; else grep -v /internal/localpg; fi)
 test: ## Run all tests on a PostgreSQL found, started or installed (ARGS: go test flags)
 	@scripts/setup
 	@scripts/setup browser
 	@scripts/setup pooler
 	@go build -o bin/ ./pglimittest/withpg
-	@go build $$(go list -deps -test -f '{{if and .GoFiles (not .ForTest) (not .Standard) (ne .Name "main")}}{{.ImportPath}}{{end}}' $(tested)) & bin/withpg && wait
+	@go build $$(go list -deps -test -f '{{if and .GoFiles (not .ForTest) (not .Standard) (ne .Name "main")}}{{.ImportPath}}{{end}}' $(tested)) & { test -z "$$CITUS_BUILD" || scripts/setup citus; } & bin/withpg && wait
 	@scripts/setup server || echo "no PostgreSQL server is installed here: internal/localpg and --embedded, which start one, are not tested"
 	@scripts/setup engine || echo "no Docker engine answers here: --embedded in a container is not tested"
-	bin/withpg -- go test -vet=off -timeout 20m -skip="^($$(scripts/setup server || echo 'TestEmbedded|')$$(scripts/setup engine || echo 'TestDocker|')$$)" $(ARGS) \
+	@scripts/setup citus || test -z "$$CITUS_BUILD"
+	bin/withpg -- go test -vet=off -timeout 20m -skip="^($$(scripts/setup server || echo 'TestEmbedded|')$$(scripts/setup engine || echo 'TestDocker|')$$(scripts/setup citus 2>&- || echo 'TestCitus|')$$)" $(ARGS) \
 		$(tested)
 	bin/withpg -- go test -vet=off -timeout 20m $(ARGS) ./cmd/pglimit/test/browser/...
+
+# scripts/test-matrix lists the packages, and the tests that cannot run there.
+test-citus: ## Run the tests of limits on a Citus cluster of this machine (ARGS: go test flags)
+	@scripts/setup citus
+	@go build -o bin/ ./pglimittest/withpg
+	PGLIMIT_TEST_BACKEND=citus bin/withpg -- go test -vet=off -timeout 20m $(ARGS) $$(scripts/test-matrix -a citus)
 
 # What needs a server or a browser is left to make test.
 check: ## Check formatting and vet, and run the unit tests: no database, under a minute once built

@@ -1,6 +1,8 @@
 package bed
 
 import (
+	"fmt"
+	"os"
 	"testing"
 	"time"
 
@@ -35,6 +37,13 @@ func TestWorld(t *testing.T) {
 		if is != (each == name) {
 			t.Errorf("world %q, mode %q: as in world %q: %v", name, mode, each, is)
 		}
+	}
+	distributed := `to_regclass('pg_catalog.citus_shards') IS NOT NULL`
+	if workers := len(server.Workers()); workers > 0 {
+		distributed = `(SELECT count(DISTINCT nodename) = ` + fmt.Sprint(workers) + ` FROM citus_shards WHERE table_name = 'pglimit_gcra'::regclass)`
+	}
+	if is := Value[bool](t, pool, "SELECT "+distributed); is != (os.Getenv("PGLIMIT_TEST_BACKEND") == "citus") {
+		t.Errorf("PGLIMIT_TEST_BACKEND is %q; distributed over workers: %v", os.Getenv("PGLIMIT_TEST_BACKEND"), is)
 	}
 	for driver := range map[string]bool{"pgx": true, "postgres": true} {
 		if r := Must(t)(NewSQL(t, ConnectSQL(t, driver, address), nil).Allow(t.Context(), p, "k")); r.Allowed {

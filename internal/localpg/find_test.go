@@ -68,6 +68,33 @@ func TestPGBIN(t *testing.T) {
 	}
 }
 
+func TestFindWith(t *testing.T) {
+	dir := reachable(t)
+	bindir := filepath.Join(dir, "bin")
+	if err := errors.Join(os.Mkdir(bindir, 0o755), os.MkdirAll(filepath.Join(dir, "lib", "postgresql"), 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	for _, program := range []string{"initdb", "postgres"} {
+		writeProgram(t, filepath.Join(bindir, program), "#!/bin/sh\necho 'postgres (PostgreSQL) 16.3'\n")
+	}
+	t.Setenv("PGBIN", bindir)
+	if _, _, err := FindWith("extra"); !errors.Is(err, ErrNotFound) || !strings.Contains(err.Error(), "extra") {
+		t.Errorf("without the library: %v, want ErrNotFound that names it", err)
+	}
+	for _, library := range []string{"lib/extra.so", "lib/postgresql/extra.dylib"} {
+		path := filepath.Join(dir, library)
+		if err := os.WriteFile(path, nil, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if got, version, err := FindWith("extra"); got != bindir || version != "16.3" || err != nil {
+			t.Errorf("with %s: %s, %s, %v", library, got, version, err)
+		}
+		if err := os.Remove(path); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 func TestVersions(t *testing.T) {
 	t.Parallel()
 	for version, want := range map[string]string{"17.5": "17", "18beta1": "18", "9.6.24": "9", "19devel": "19"} {
