@@ -81,7 +81,7 @@ func (q *Queries) ReservationByIdempotency(ctx context.Context, db DBTX, arg Res
 }
 
 const ReservationConfirm = `-- name: ReservationConfirm :execrows
-SELECT 1
+SELECT h.id
 FROM (SELECT CASE WHEN $1::text = 'off' OR $1::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
                   THEN set_config('synchronous_commit'::text, $1::text, true) END AS commits,
              CASE WHEN $2::text <> '' THEN set_config('lock_timeout'::text, $2::text, true) END AS waits) AS c,

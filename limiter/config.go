@@ -62,6 +62,10 @@ type Config struct {
 	// DisableBatching sends one statement for each decision, in a separate transaction.
 	DisableBatching bool
 
+	// Sharding is how the tables are spread over several servers. Default: ShardingAuto, which
+	// finds Citus by itself. NewMemory has no servers.
+	Sharding Sharding
+
 	// BreakAfter is the number of failures in a row that open the circuit breaker:
 	// connections that fail or are refused, Config.Timeout, and a server that shuts down
 	// or has no connection left. A cancelled context and waits for a row's lock or for a
@@ -227,6 +231,9 @@ func (c *Config) validate() error {
 		if f.value < 0 {
 			return store.Invalid("Config."+f.name, fmt.Sprint(f.shown), "must not be negative"+reason)
 		}
+	}
+	if err := c.Sharding.validate(); err != nil {
+		return err
 	}
 	if c.Policies != nil && !c.Policies.matches(c.KeySecret) {
 		return store.Invalid("Config.Policies", "opened with another KeySecret", "set PoliciesConfig.KeySecret to Config.KeySecret, or the overrides' keys do not match")

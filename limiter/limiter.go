@@ -83,7 +83,7 @@ func newPooled(connections exec.Connections, most int, obeys bool, config *Confi
 	if c.DisableBreaker {
 		breakAfter = math.MaxInt64
 	}
-	database := postgres.New(connections, breakAfter, c.BreakFor, c.clock(), exec.Warn(c.Logger))
+	database := postgres.New(connections, store.Sharding(c.Sharding), breakAfter, c.BreakFor, c.clock(), exec.Warn(c.Logger))
 	e := newEngine(&c, SourceDatabase)
 	e.dispatcher = dispatch.New(database, dispatch.Options{
 		Waiting: c.MaxWaiting, Timeout: c.Timeout, Connections: most,

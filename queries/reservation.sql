@@ -19,7 +19,7 @@ WHERE h.policy = sqlc.arg(policy)::text AND h.key = sqlc.arg(key)::text AND h.id
 -- locks nothing.
 --
 -- Index: the primary key. Locks the reservation until the transaction ends.
-SELECT 1
+SELECT h.id
 FROM (SELECT CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
                   THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) END AS commits,
              CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) END AS waits) AS c,

@@ -17,7 +17,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/pglimit/pglimit/internal/algorithm"
 	"github.com/pglimit/pglimit/internal/store"
 	"github.com/pglimit/pglimit/internal/store/detached"
 )
@@ -50,6 +49,9 @@ type Database interface {
 	Answers() int64
 	// Exhausted reports whether all connections are in use by others than the limiter.
 	Exhausted() bool
+	// Shard returns the number of the key's shard, from 0. A statement of TakeMany for keys of
+	// one shard costs least. It may change.
+	Shard(key string) int
 	// Leaves reports whether a caller that sends a Take itself can leave it at present. Then
 	// Do may return store.ErrElsewhere for a context that is its own; see package detached.
 	Leaves() bool
@@ -84,7 +86,7 @@ type Dispatcher struct {
 	closed   bool
 	waits    detached.Deadlines[begun]
 	contexts detached.Deadlines[*detached.Context]
-	queues   [2 * len(algorithm.Names)]queue // of Takes that share statements
+	queues   []*shardQueues // of Takes that share statements, by their key's shard
 	serial   serials
 	locked   lockedKeys
 }
@@ -94,9 +96,6 @@ func New(db Database, o Options) *Dispatcher {
 	d := &Dispatcher{db: db, Options: o}
 	d.idle.L = &d.mu
 	d.waits, d.contexts = detached.NewDeadlines[begun](&d.mu), detached.NewDeadlines[*detached.Context](&d.mu)
-	for i := range d.queues {
-		d.queues[i].Dispatcher, d.queues[i].fronts = d, map[key]*group{}
-	}
 	d.locked.most = max(1, o.Connections/4)
 	d.locked.keys = map[key]*lockedKey{}
 	d.serial.most = max(1, o.Connections-d.locked.most)

@@ -5,6 +5,8 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -198,6 +200,14 @@ func (f *fake) TakeMany(ctx context.Context, rows []*store.Row, now *int64) erro
 }
 
 func (f *fake) Pipelines() bool { return true }
+
+// Shard implements Database: the key "a@1" is in shard 1.
+func (f *fake) Shard(key string) (n int) {
+	if _, number, ok := strings.Cut(key, "@"); ok {
+		n, _ = strconv.Atoi(number)
+	}
+	return n
+}
 
 func (f *fake) Leaves() bool { return f.own != nil }
 

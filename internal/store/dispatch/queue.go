@@ -11,7 +11,7 @@ import (
 	"github.com/pglimit/pglimit/internal/store"
 )
 
-// queue has the Takes of one algorithm and Commit, which may share statements. Queues never
+// queue has the Takes of one shard, algorithm and Commit, which may share statements. Queues never
 // wait for each other. Dispatcher.mu guards it.
 type queue struct {
 	*Dispatcher
@@ -24,16 +24,27 @@ type queue struct {
 	fronts map[key]*group // the groups in the queue, by key
 }
 
-// queue returns the queue of op, or nil if it shares no statement.
+// shardQueues has a queue for each algorithm and Commit.
+type shardQueues [2 * len(algorithm.Names)]queue
+
+// queue returns the queue of op, or nil if it shares no statement. d.mu is locked.
 func (d *Dispatcher) queue(op *store.Op) *queue {
 	if !op.Merges || !d.Share {
 		return nil
+	}
+	shard := d.db.Shard(op.Key)
+	for len(d.queues) <= shard {
+		queues := new(shardQueues)
+		for i := range queues {
+			queues[i].Dispatcher, queues[i].fronts = d, map[key]*group{}
+		}
+		d.queues = append(d.queues, queues)
 	}
 	i := 2 * op.Algorithm.Index()
 	if op.Commit == store.Relaxed {
 		i++
 	}
-	return &d.queues[i]
+	return &d.queues[shard][i]
 }
 
 // splitGroups is the number of waiting keys for which another statement is sent while one

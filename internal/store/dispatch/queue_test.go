@@ -70,6 +70,30 @@ func TestTakeShares(t *testing.T) {
 	})
 }
 
+// TestTakeByShard: a statement has keys of one shard, and shards do not wait for each other.
+func TestTakeByShard(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, f, first := inFlight(t, nil)
+		var all []<-chan reply
+		for _, key := range []string{"a@1", "b@2", "c@1", "d@2", "e@1"} {
+			all = append(all, take(t.Context(), s, query(key, 1)))
+		}
+		synctest.Wait()
+		for range 5 {
+			f.open()
+		}
+		got := f.statements()
+		slices.Sort(got)
+		if want := []string{"alone a@1", "alone b@2", "alone d@2", "c@1×1 e@1×1 "}; !slices.Equal(got, want) {
+			t.Errorf("sent %q, want %q", got, want)
+		}
+		<-first
+		for _, c := range all {
+			<-c
+		}
+	})
+}
+
 // TestTakeInOrderOfArrival: requests that cannot be merged wait for the next statement
 // and do not pass earlier ones.
 func TestTakeInOrderOfArrival(t *testing.T) {

@@ -29,10 +29,10 @@ func (p Store) takeAll(ctx context.Context, op *store.Op) (err error) {
 }
 
 func (p Store) takeAllOnce(ctx context.Context, op *store.Op) (allowed bool, err error) {
-	groups := op.Groups
+	groups := p.inLockOrder(op.Groups)
 	switch {
 	case op.Kind == store.GetAll:
-		err = p.runner.Run(ctx, exec.Statement, func(tx db.DBTX) error { return readAll(ctx, tx, groups) })
+		err = p.runner.Run(ctx, exec.Statement, func(tx db.DBTX) error { return p.readAll(ctx, tx, groups) })
 	case p.tx:
 		err = p.runner.Run(ctx, exec.Transaction, func(tx db.DBTX) (err error) {
 			allowed, err = p.lockThenTake(ctx, tx, groups)
@@ -63,7 +63,7 @@ func (p Store) takeOrRollBack(ctx context.Context, groups []*store.Group) (allow
 		if allowed = store.AllFit(groups); allowed {
 			return nil
 		}
-		blocks, reads = begunBlocks(ctx, groups), leftBehind(ctx, groups)
+		blocks, reads = p.begunBlocks(ctx, groups), p.leftBehind(ctx, groups)
 		if u, ok := tx.(exec.Unwinder); ok {
 			err := u.Unwind(ctx, blocks, reads)
 			blocks, reads = nil, nil
@@ -90,7 +90,7 @@ func (p Store) takeOrRollBack(ctx context.Context, groups []*store.Group) (allow
 
 // leftBehind returns the calls that read the state after the rollback. It is not
 // computed: adding to a level and subtracting again can change its last digit.
-func leftBehind(ctx context.Context, groups []*store.Group) (reads []exec.Call) {
+func (p Store) leftBehind(ctx context.Context, groups []*store.Group) (reads []exec.Call) {
 	for _, g := range groups {
 		g.Show(func(float64) algorithm.View { return g.Outcome.View })
 		q, at := g.Query, g.Outcome.UpdatedAt
@@ -99,27 +99,27 @@ func leftBehind(ctx context.Context, groups []*store.Group) (reads []exec.Call) 
 		}
 		switch {
 		case g.Fits():
-			reads = append(reads, get(ctx, g, q, func(o store.Outcome) {
+			reads = append(reads, p.get(ctx, g, q, func(o store.Outcome) {
 				o.Granted = g.Outcome.Granted
 				g.Outcome = o
 				g.Show(func(float64) algorithm.View { return o.View })
 			}))
 		case g.Algorithm == algorithm.SlidingWindowLog: // the Take returned the view of the sum
-			reads = append(reads, frees(ctx, g, q, len(g.Needs)-1)...)
+			reads = append(reads, p.frees(ctx, g, q, len(g.Needs)-1)...)
 		}
 	}
 	return reads
 }
 
 // begunBlocks returns the calls that start the blocks of a denial.
-func begunBlocks(ctx context.Context, groups []*store.Group) (blocks []exec.Call) {
+func (p Store) begunBlocks(ctx context.Context, groups []*store.Group) (blocks []exec.Call) {
 	for _, g := range groups {
 		if !g.Fits() && !g.Outcome.Blocked && g.BlockFor > 0 {
 			at := g.Outcome.UpdatedAt
 			g.Outcome.BlockedUntil = at + g.BlockFor
 			op := &store.Op{Kind: store.Block, Query: g.Query, ForUs: g.BlockFor}
 			op.Now = &at
-			blocks = append(blocks, statement.Call{Context: ctx, Op: op}.Send)
+			blocks = append(blocks, p.send(ctx, op))
 		}
 	}
 	return blocks
@@ -146,13 +146,13 @@ func (p Store) lockThenTake(ctx context.Context, tx db.DBTX, groups []*store.Gro
 		}
 		return true, nil
 	}
-	calls := begunBlocks(ctx, groups)
+	calls := p.begunBlocks(ctx, groups)
 	for _, g := range groups {
 		g.Show(func(float64) algorithm.View { return g.Outcome.View })
 		if g.Algorithm == algorithm.SlidingWindowLog && !g.Fits() { // the view is that of no units
 			q := g.Query
 			q.Now = &g.Outcome.UpdatedAt
-			calls = append(calls, frees(ctx, g, q, len(g.Needs))...)
+			calls = append(calls, p.frees(ctx, g, q, len(g.Needs))...)
 		}
 	}
 	if len(calls) == 0 {
@@ -161,13 +161,14 @@ func (p Store) lockThenTake(ctx context.Context, tx db.DBTX, groups []*store.Gro
 	return false, exec.Together(ctx, tx, calls)
 }
 
-// takes returns the calls that take count times all groups, one call for each table.
+// takes returns the calls that take count times all groups, one call for each table and
+// shard.
 func (p Store) takes(ctx context.Context, groups []*store.Group, count int) (calls []exec.Call) {
 	for len(groups) > 0 {
 		n := 1
 		// TakeMany uses the capacity as the room. A queue that has less, because of a
 		// deadline, has its own statement in the same round trip.
-		for n < len(groups) && groups[n].Algorithm == groups[0].Algorithm && !groups[0].Hurried() && !groups[n].Hurried() {
+		for n < len(groups) && p.together(groups[0], groups[n]) && !groups[0].Hurried() && !groups[n].Hurried() {
 			n++
 		}
 		if n == 1 {
@@ -191,7 +192,7 @@ func (p Store) takeRows(ctx context.Context, groups []*store.Group, count int,
 	}
 	take := later(statement.Of(groups[0].Algorithm), rows, now)
 	return func(tx db.DBTX) error {
-		if err := take(ctx, tx); err != nil {
+		if err := take(ctx, p.atAll(tx, rows)); err != nil {
 			return named(err, groups)
 		}
 		for i, g := range groups {
@@ -202,15 +203,15 @@ func (p Store) takeRows(ctx context.Context, groups []*store.Group, count int,
 }
 
 // readAll only reads the state of the keys: one of the groups never fits.
-func readAll(ctx context.Context, tx db.DBTX, groups []*store.Group) error {
+func (p Store) readAll(ctx context.Context, tx db.DBTX, groups []*store.Group) error {
 	var reads []exec.Call
 	for _, g := range groups {
-		reads = append(reads, get(ctx, g, g.Query, func(o store.Outcome) {
+		reads = append(reads, p.get(ctx, g, g.Query, func(o store.Outcome) {
 			g.Outcome = o
 			g.Show(func(float64) algorithm.View { return o.View })
 		}))
 		if g.Algorithm == algorithm.SlidingWindowLog {
-			reads = append(reads, frees(ctx, g, g.Query, len(g.Needs)-1)...)
+			reads = append(reads, p.frees(ctx, g, g.Query, len(g.Needs)-1)...)
 		}
 	}
 	if err := exec.Together(ctx, tx, reads); err != nil {
@@ -227,18 +228,18 @@ func (p Store) takeOne(ctx context.Context, g *store.Group, count int) exec.Call
 	op := &store.Op{Kind: store.Take, Query: g.Query}
 	op.Count = float64(count)
 	p.setEdges(&op.Query, op.Now)
-	return one(ctx, g, op, func(o store.Outcome) { g.Outcome = o })
+	return p.one(ctx, g, op, func(o store.Outcome) { g.Outcome = o })
 }
 
 // get returns the call of a Get.
-func get(ctx context.Context, g *store.Group, q store.Query, then func(store.Outcome)) exec.Call {
-	return one(ctx, g, &store.Op{Kind: store.Get, Query: q}, then)
+func (p Store) get(ctx context.Context, g *store.Group, q store.Query, then func(store.Outcome)) exec.Call {
+	return p.one(ctx, g, &store.Op{Kind: store.Get, Query: q}, then)
 }
 
 // one returns the call of an op for a group's key, whose outcome then gets.
-func one(ctx context.Context, g *store.Group, op *store.Op, then func(store.Outcome)) exec.Call {
+func (p Store) one(ctx context.Context, g *store.Group, op *store.Op, then func(store.Outcome)) exec.Call {
 	return func(tx db.DBTX) error {
-		if err := (statement.Call{Context: ctx, Op: op}).Send(tx); err != nil {
+		if err := p.send(ctx, op)(tx); err != nil {
 			return named(err, []*store.Group{g})
 		}
 		then(op.Outcome)
@@ -260,11 +261,11 @@ func named(err error, groups []*store.Group) error {
 
 // frees returns the calls that read, for each of the first n requests of a log's group,
 // the entry that has to leave before it fits.
-func frees(ctx context.Context, g *store.Group, q store.Query, n int) []exec.Call {
+func (p Store) frees(ctx context.Context, g *store.Group, q store.Query, n int) []exec.Call {
 	calls := make([]exec.Call, n)
 	for i, need := range g.Needs[:n] {
 		q.Units, q.Unit = need, need
-		calls[i] = get(ctx, g, q, func(o store.Outcome) { g.Views[i] = o.View })
+		calls[i] = p.get(ctx, g, q, func(o store.Outcome) { g.Views[i] = o.View })
 	}
 	return calls
 }
@@ -285,12 +286,12 @@ func (p Store) takeAtOnce(ctx context.Context, groups []*store.Group) (taken boo
 	return err == nil, err
 }
 
-// takeAlls returns a TakeAll for each table. It returns none if that is no way for the
-// groups: a queue with less room than its capacity, or several tables and no pipeline.
+// takeAlls returns a TakeAll for each table and shard. It returns none if that is no way for the
+// groups: a queue with less room than its capacity, or several and no pipeline.
 func (p Store) takeAlls(ctx context.Context, groups []*store.Group) (calls []exec.Call) {
 	for len(groups) > 0 {
 		n := 0
-		for n < len(groups) && groups[n].Algorithm == groups[0].Algorithm {
+		for n < len(groups) && p.together(groups[0], groups[n]) {
 			if groups[n].Hurried() {
 				return nil
 			}

@@ -35,17 +35,17 @@ type Store struct {
 // New returns a Store on connections. After breakAfter failures in a row its circuit
 // breaker opens for breakFor, by clock, which returns microseconds. warn is called when
 // prepared statements are given up, because a pooler loses them.
-func New(c exec.Connections, breakAfter int64, breakFor time.Duration, clock func() int64, warn func(error)) Store {
-	cache, owners := exec.NewCache(warn), exec.NewOwners()
+func New(c exec.Connections, s store.Sharding, breakAfter int64, breakFor time.Duration, clock func() int64, warn func(error)) Store {
+	cache, owners := exec.NewCache(warn), exec.NewOwners(s)
 	b := exec.NewBreaker(breakAfter, breakFor, clock)
 	pool := exec.NewPool(c, cache).Guard(b, owners)
-	return Store{runner: pool, leaves: pool.Leaves, breaker: b, txCache: cache, owners: owners, exhausted: c.Exhausted, ahead: new(atomic.Int64), headroom: newHeadroom(),
-		shares: func() bool { return c.Pipelines() && cache.InUse() }}
+	return Store{runner: pool, leaves: func() bool { return owners.Shards() == nil && pool.Leaves() }, breaker: b, txCache: cache, owners: owners, exhausted: c.Exhausted, ahead: new(atomic.Int64), headroom: newHeadroom(),
+		shares: func() bool { return owners.Shards() == nil && c.Pipelines() && cache.InUse() }}
 }
 
 // InTx returns the Store of a caller's transaction.
 func (p Store) InTx(tx db.DBTX) Store {
-	return Store{runner: p.owners.Guard(p.txCache.InTx(tx)), tx: true, ahead: p.ahead}
+	return Store{runner: p.owners.Guard(p.txCache.InTx(tx)), owners: p.owners, tx: true, ahead: p.ahead}
 }
 
 // Refuses returns an error while the circuit breaker is open.
@@ -89,7 +89,7 @@ func (p Store) Do(ctx context.Context, op *store.Op) (err error) {
 	}
 	for try := 1; ; try++ {
 		p.setEdges(&op.Query, op.Now)
-		err = p.runner.Run(ctx, exec.Statement, statement.Call{Context: ctx, Op: op}.Send)
+		err = p.runner.Run(ctx, exec.Statement, p.send(ctx, op))
 		if err != exec.ErrOtherPeriod {
 			return exec.Translate(err, p.tx)
 		}
@@ -99,9 +99,14 @@ func (p Store) Do(ctx context.Context, op *store.Op) (err error) {
 	}
 }
 
+// send returns the call of an op for one key.
+func (p Store) send(ctx context.Context, op *store.Op) exec.Call {
+	return func(tx db.DBTX) error { return statement.Call{Context: ctx, Op: op}.Send(p.at(tx, op.Key)) }
+}
+
 // due reads the key's reservations that have expired.
 func (p Store) due(ctx context.Context, op *store.Op) error {
-	return p.exec(ctx, 0, func(tx db.DBTX) (err error) {
+	return p.exec(ctx, 0, op.Key, func(tx db.DBTX) (err error) {
 		op.IDs, err = statement.Queries.ReservationsDue(ctx, tx, db.ReservationsDueParams{
 			Policy: op.Policy, Key: op.Key, Algorithm: string(op.Algorithm), NowUs: op.Now, MaxRows: store.MaxDue,
 		})
@@ -111,7 +116,7 @@ func (p Store) due(ctx context.Context, op *store.Op) error {
 
 // nextDue reads when the next reservation expires.
 func (p Store) nextDue(ctx context.Context, op *store.Op) error {
-	return p.exec(ctx, 0, func(tx db.DBTX) error {
+	return p.exec(ctx, 0, "", func(tx db.DBTX) error {
 		row, err := statement.Queries.ReservationsNext(ctx, tx)
 		op.Wait = store.NoneDue
 		if row.ExpiresAtUs != store.NoneDue {
@@ -121,9 +126,15 @@ func (p Store) nextDue(ctx context.Context, op *store.Op) error {
 	})
 }
 
-// exec runs one statement that waits so long for a row's lock.
-func (p Store) exec(ctx context.Context, wait time.Duration, f func(db.DBTX) error) error {
-	return exec.Translate(p.runner.Run(ctx, exec.Statement, func(tx db.DBTX) error { return statement.AsLocked(wait, f(tx)) }), p.tx)
+// exec runs one statement for a key, or for all keys if that is empty, which waits so long
+// for a row's lock.
+func (p Store) exec(ctx context.Context, wait time.Duration, key string, f func(db.DBTX) error) error {
+	return exec.Translate(p.runner.Run(ctx, exec.Statement, func(tx db.DBTX) error {
+		if key != "" {
+			tx = p.at(tx, key)
+		}
+		return statement.AsLocked(wait, f(tx))
+	}), p.tx)
 }
 
 // reset deletes the row and frees the key's reservations. A Reserve that had locked the
@@ -131,10 +142,11 @@ func (p Store) exec(ctx context.Context, wait time.Duration, f func(db.DBTX) err
 // sees. None can be made after that: it would wait for the deleted row.
 func (p Store) reset(ctx context.Context, op *store.Op) error {
 	err := p.runner.Run(ctx, exec.Transaction, func(tx db.DBTX) error {
-		err := statement.Call{Context: ctx, Op: op}.Send(tx)
+		err := p.send(ctx, op)(tx)
 		if err != nil || !op.Allowed {
 			return err
 		}
+		tx = p.at(tx, op.Key)
 		err = statement.Queries.ReservationsFree(ctx, tx, db.ReservationsFreeParams{Policy: op.Policy, Key: op.Key, Algorithm: string(op.Algorithm)})
 		return statement.AsLocked(op.LockWait, err)
 	})
@@ -155,7 +167,7 @@ func (p Store) TakeMany(ctx context.Context, rows []*store.Row, now *int64) erro
 			p.setEdges(r.Query, now)
 		}
 		err := p.runner.Run(ctx, exec.Statement, func(tx db.DBTX) error {
-			return statement.AsLocked(rows[0].Query.LockWait, t.TakeMany(ctx, tx, rows, now))
+			return statement.AsLocked(rows[0].Query.LockWait, p.takeMany(ctx, tx, t, rows, now))
 		})
 		switch {
 		case exec.IsDataError(err):
@@ -178,10 +190,10 @@ func (p Store) TakeMany(ctx context.Context, rows []*store.Row, now *int64) erro
 
 // Locked marks the rows that other transactions have locked.
 func (p Store) Locked(ctx context.Context, rows []*store.Row) (locked []bool, err error) {
-	err = p.exec(ctx, 0, func(tx db.DBTX) (err error) {
-		locked, err = statement.Of(rows[0].Query.Algorithm).Locked(ctx, tx, rows)
+	err = exec.Translate(p.runner.Run(ctx, exec.Statement, func(tx db.DBTX) (err error) {
+		locked, err = p.lockedRows(ctx, tx, rows)
 		return err
-	})
+	}), p.tx)
 	return locked, err
 }
 

@@ -111,7 +111,7 @@ func (p Store) attemptBy(ctx context.Context, m exec.Mode, q *store.Query, a *st
 // reserveBy sends the statement over tx, and looks for an earlier admission if it has to.
 func (p Store) reserveBy(ctx context.Context, tx db.DBTX, q *store.Query, a *store.Admission) (o store.Outcome, overdue bool, err error) {
 	op := store.Op{Kind: store.Reserve, Query: *q, Admission: a}
-	err = statement.Call{Context: ctx, Op: &op}.Send(tx)
+	err = p.send(ctx, &op)(tx)
 	o = op.Outcome
 	undecided := errors.Is(err, pgx.ErrNoRows)
 	switch {
@@ -120,6 +120,7 @@ func (p Store) reserveBy(ctx context.Context, tx db.DBTX, q *store.Query, a *sto
 	case !undecided && (!denied(&o) || p.tx || a.Idempotency == ""):
 		return o, false, nil
 	}
+	tx = p.at(tx, q.Key)
 	var b *before
 	if err = nil; a.Idempotency != "" {
 		b, err = readBefore(ctx, tx, q, a) // nil: gone between the two statements
@@ -171,7 +172,7 @@ func (p Store) forget(ctx context.Context, q *store.Query, a *store.Admission) e
 			return err
 		}
 	}
-	return p.exec(ctx, q.LockWait, func(tx db.DBTX) error {
+	return p.exec(ctx, q.LockWait, q.Key, func(tx db.DBTX) error {
 		_, err := statement.Queries.ReservationForget(ctx, tx, db.ReservationForgetParams{
 			Policy: q.Policy, Key: q.Key, Algorithm: string(q.Algorithm), IdempotencyKey: a.Idempotency, NowUs: q.Now, LockTimeout: statement.WaitText(q.LockWait),
 		})
@@ -198,7 +199,7 @@ func reservationOf(b *before) *store.Reservation {
 }
 
 func (p Store) readBefore(ctx context.Context, q *store.Query, a *store.Admission) (b *before, err error) {
-	err = p.exec(ctx, 0, func(tx db.DBTX) (err error) {
+	err = p.exec(ctx, 0, q.Key, func(tx db.DBTX) (err error) {
 		b, err = readBefore(ctx, tx, q, a)
 		return err
 	})
@@ -229,7 +230,7 @@ func (p Store) confirm(ctx context.Context, q *store.Query, id string) error {
 	if p.tx || q.Commit == store.Relaxed {
 		return nil
 	}
-	return p.exec(ctx, q.LockWait, func(tx db.DBTX) error {
+	return p.exec(ctx, q.LockWait, q.Key, func(tx db.DBTX) error {
 		_, err := statement.Queries.ReservationConfirm(ctx, tx, db.ReservationConfirmParams{
 			Policy: q.Policy, Key: q.Key, ID: id, Commit: string(q.Commit), LockTimeout: statement.WaitText(q.LockWait),
 		})
@@ -248,7 +249,7 @@ func (p Store) settle(ctx context.Context, op *store.Op) error {
 }
 
 func (p Store) settleOnce(ctx context.Context, op *store.Op) error {
-	err := p.exec(ctx, op.LockWait, func(tx db.DBTX) error {
+	err := p.exec(ctx, op.LockWait, op.Key, func(tx db.DBTX) error {
 		op.Ended = nil
 		err := statement.Call{Context: ctx, Op: op}.Send(tx)
 		if errors.Is(err, pgx.ErrNoRows) {
@@ -265,7 +266,7 @@ func (p Store) settleOnce(ctx context.Context, op *store.Op) error {
 // reservationLocked reports whether another transaction has locked the reservation. It is
 // false if that cannot be read.
 func (p Store) reservationLocked(ctx context.Context, op *store.Op) (locked bool) {
-	_ = p.exec(ctx, 0, func(tx db.DBTX) (err error) {
+	_ = p.exec(ctx, 0, op.Key, func(tx db.DBTX) (err error) {
 		locked, err = statement.Queries.ReservationLocked(ctx, tx, db.ReservationLockedParams{Policy: op.Policy, Key: op.Key, ID: op.ID})
 		return err
 	})

@@ -26,11 +26,12 @@ const (
 	tooManyConnections   = "53300"
 	completionUnknown    = "40003"
 	idleInTransaction    = "25P03"
-	dataException        = "22"  // a class: this database cannot take the value
-	constraintViolation  = "23"  // a class
-	connectionException  = "08"  // a class
-	internalError        = "XX"  // a class
-	serverGoes           = "57P" // the server or the connection shuts down, or is not ready yet
+	shardMoved           = "PGL01" // of pglimit_on_shard: the keys are not, or no longer, in one shard of the node
+	dataException        = "22"    // a class: this database cannot take the value
+	constraintViolation  = "23"    // a class
+	connectionException  = "08"    // a class
+	internalError        = "XX"    // a class
+	serverGoes           = "57P"   // the server or the connection shuts down, or is not ready yet
 )
 
 // ErrOtherPeriod: a statement wrote nothing, because the database's clock is in a
@@ -59,7 +60,7 @@ func sqlState(err error) string {
 // conflict reports whether running the same statement again may help.
 func conflict(err error) bool {
 	switch sqlState(err) {
-	case serializationFailure, deadlockDetected, lockNotAvailable:
+	case serializationFailure, deadlockDetected, lockNotAvailable, shardMoved:
 		return true
 	}
 	return false
@@ -96,7 +97,7 @@ func IsDataError(err error) bool {
 
 // Translate returns a driver's error as one of the store's errors.
 func Translate(err error, inTx bool) error {
-	if err == nil || err == store.ErrLocked || err == store.ErrAlone || err == store.ErrElsewhere || err == errRecorded || err == ErrOtherPeriod || errors.Is(err, store.ErrOwners) {
+	if err == nil || err == store.ErrLocked || err == store.ErrAlone || err == store.ErrElsewhere || err == errRecorded || err == ErrOtherPeriod || errors.Is(err, store.ErrMisconfigured) {
 		return err
 	}
 	if n := (*noConnection)(nil); errors.As(err, &n) && n.exhausted {
@@ -130,7 +131,7 @@ func stale(err error) bool {
 // ErrLocked. A refused login is no outage, and its error says so while the breaker is open
 // too. The breaker only spares the server a connection for each request.
 func answered(err error) bool {
-	if err == nil || err == store.ErrLocked || err == ErrOtherPeriod || err == ErrRolledBack || err == ErrOneByOne || errors.Is(err, store.ErrOwners) {
+	if err == nil || err == store.ErrLocked || err == ErrOtherPeriod || err == ErrRolledBack || err == ErrOneByOne || errors.Is(err, store.ErrMisconfigured) {
 		return true
 	}
 	code := sqlState(err)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/pglimit/pglimit/db"
+	"github.com/pglimit/pglimit/internal/shards"
 	"github.com/pglimit/pglimit/internal/store"
 )
 
@@ -93,16 +94,35 @@ func (b *Breaker) refusal(wait int64) error {
 const ownersRest = 5 * time.Second
 
 // Owners refuses statements while pglimit's tables in the search_path have several owners:
-// then another role may have put a table in front of the migrated one. The catalog is read
-// before the first statement, and before one every few seconds. Safe for concurrent use.
+// then another role may have put a table in front of the migrated one. It also knows whether
+// the tables are distributed. The catalog is read before the first statement, and before one
+// every few seconds. Safe for concurrent use.
 type Owners struct {
-	start time.Time
-	next  atomic.Int64          // time of the next look, since start; 0: none was made
-	found atomic.Pointer[error] // by the last look
+	sharding store.Sharding
+	start    time.Time
+	next     atomic.Int64               // time of the next look, since start; 0: none was made
+	found    atomic.Pointer[error]      // by the last look
+	shards   atomic.Pointer[shards.Map] // by the last look; nil: the tables are not distributed
 }
 
 // NewOwners returns Owners that have not been read.
-func NewOwners() *Owners { return &Owners{start: time.Now()} }
+func NewOwners(s store.Sharding) *Owners { return &Owners{sharding: s, start: time.Now()} }
+
+// Shards returns the shards of the tables, or nil if these are not distributed.
+func (o *Owners) Shards() *shards.Map {
+	if o == nil {
+		return nil
+	}
+	return o.shards.Load()
+}
+
+// forget makes the next look read the catalog. It reports true.
+func (o *Owners) forget() bool {
+	if o != nil {
+		o.next.Store(0)
+	}
+	return o != nil
+}
 
 // Guard returns a Runner that runs what the owners allow by inner, a Runner in the caller's
 // transaction.
@@ -128,17 +148,24 @@ func (o *Owners) look(ctx context.Context, runner Runner) error {
 		return *o.found.Load()
 	}
 	var several string
+	var distributed *shards.Map
 	err := runner.Run(ctx, Statement, func(tx db.DBTX) (err error) {
-		several, err = db.New().TableOwners(ctx, tx)
+		if several, err = db.New().TableOwners(ctx, tx); err == nil && (o.sharding == store.ShardingAuto || o.sharding == store.ShardingCitus) {
+			distributed, err = shards.Read(ctx, tx)
+		}
 		return err
 	})
 	if err != nil {
 		o.next.Store(next)
 		return err
 	}
-	if several != "" {
+	switch {
+	case several != "":
 		err = fmt.Errorf("%w: %s", store.ErrOwners, several)
+	case distributed == nil && o.sharding == store.ShardingCitus:
+		err = store.ErrNotDistributed
 	}
+	o.shards.Store(distributed)
 	o.found.Store(&err)
 	o.next.Store(now + int64(ownersRest))
 	return err

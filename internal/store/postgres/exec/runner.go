@@ -154,7 +154,12 @@ func (p *Pool) Run(ctx context.Context, m Mode, f func(db.DBTX) error) (err erro
 			p.explicit.Store(true)
 		}
 		if tries--; again(err) && tries > 0 {
-			continue
+			if sqlState(err) == shardMoved && p.owners.forget() {
+				err = p.owners.look(ctx, p.bare)
+			}
+			if err == nil || again(err) {
+				continue
+			}
 		}
 		switch {
 		case first != nil && (!answered(err) || pooler.Lost(err)):

@@ -1,0 +1,118 @@
+package postgres
+
+import (
+	"context"
+	"slices"
+
+	"github.com/pglimit/pglimit/db"
+	"github.com/pglimit/pglimit/internal/store"
+	"github.com/pglimit/pglimit/internal/store/postgres/exec"
+	"github.com/pglimit/pglimit/internal/store/postgres/statement"
+)
+
+// Where Citus distributes the tables by key, the node that has a key's shard executes the
+// statement, against the shard's own tables: pglimit_on_shard of the migrations. So all
+// statements are those of one server, and a row's lock, its time limit and the durability
+// are those of the node. A statement for many keys has keys of one shard. What this process
+// knows of the shards may be old: the node compares, and a statement that fits no longer
+// is sent again.
+
+// Shard returns the number of the key's shard: 0 if the tables are not distributed.
+func (p Store) Shard(key string) int {
+	if m := p.owners.Shards(); m != nil {
+		return m.Of(key)
+	}
+	return 0
+}
+
+// at returns tx for a statement about one key.
+func (p Store) at(tx db.DBTX, key string) db.DBTX {
+	if p.owners.Shards() == nil {
+		return tx
+	}
+	return exec.OnShard(tx, key)
+}
+
+// atAll is at for rows of one shard.
+func (p Store) atAll(tx db.DBTX, rows []*store.Row) db.DBTX {
+	if p.owners.Shards() == nil {
+		return tx
+	}
+	keys := make([]string, len(rows))
+	for i, r := range rows {
+		keys[i] = r.Query.Key
+	}
+	return exec.OnShard(tx, keys...)
+}
+
+// takeMany takes rows in one statement for each shard. What was decided before a failure
+// is not taken again.
+func (p Store) takeMany(ctx context.Context, tx db.DBTX, t *statement.Table, rows []*store.Row, now *int64) error {
+	if p.owners.Shards() == nil {
+		return t.TakeMany(ctx, tx, rows, now)
+	}
+	for _, part := range p.parts(rows) {
+		part = slices.DeleteFunc(part, func(r *store.Row) bool { return r.Outcome.Decided })
+		if len(part) == 0 {
+			continue
+		}
+		if err := t.TakeMany(ctx, p.atAll(tx, part), part, now); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// lockedRows marks the rows that other transactions have locked.
+func (p Store) lockedRows(ctx context.Context, tx db.DBTX, rows []*store.Row) ([]bool, error) {
+	t := statement.Of(rows[0].Query.Algorithm)
+	if p.owners.Shards() == nil {
+		return t.Locked(ctx, tx, rows)
+	}
+	locked := make(map[*store.Row]bool, len(rows))
+	for _, part := range p.parts(rows) {
+		found, err := t.Locked(ctx, p.atAll(tx, part), part)
+		if err != nil {
+			return nil, err
+		}
+		for i, r := range part {
+			locked[r] = found[i]
+		}
+	}
+	inOrder := make([]bool, len(rows))
+	for i, r := range rows {
+		inOrder[i] = locked[r]
+	}
+	return inOrder, nil
+}
+
+// parts returns the rows of each shard, which keep their order.
+func (p Store) parts(rows []*store.Row) [][]*store.Row {
+	parts := make([][]*store.Row, p.owners.Shards().Len())
+	for _, r := range rows {
+		i := p.Shard(r.Query.Key)
+		parts[i] = append(parts[i], r)
+	}
+	return parts
+}
+
+// inLockOrder returns groups, which are in the lock order of one server, in that of
+// distributed tables: by table, shard, policy and key.
+func (p Store) inLockOrder(groups []*store.Group) []*store.Group {
+	if p.owners.Shards() == nil {
+		return groups
+	}
+	groups = slices.Clone(groups)
+	slices.SortStableFunc(groups, func(a, b *store.Group) int {
+		if a.Algorithm != b.Algorithm {
+			return a.Algorithm.Index() - b.Algorithm.Index()
+		}
+		return p.Shard(a.Key) - p.Shard(b.Key)
+	})
+	return groups
+}
+
+// together reports whether one statement may take both groups.
+func (p Store) together(a, b *store.Group) bool {
+	return a.Algorithm == b.Algorithm && p.Shard(a.Key) == p.Shard(b.Key)
+}
