@@ -10,7 +10,7 @@ import (
 )
 
 const FixedWindowBlock = `-- name: FixedWindowBlock :exec
-INSERT INTO pglimit_fixed_window AS t
+INSERT INTO pglimit_fixed_window
        (policy, key, cost, granted, updated_at_us, blocked_until_us, expires_at_us, level, capacity, ends_at_us)
 VALUES ($1, $2, CASE WHEN CASE WHEN $3::text <> ''
                 THEN set_config('lock_timeout'::text, $3::text, true) IS NULL END THEN NULL
@@ -21,7 +21,7 @@ VALUES ($1, $2, CASE WHEN CASE WHEN $3::text <> ''
            coalesce($5::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + $6::bigint,
        0, 0, 0)
 ON CONFLICT (policy, key) DO UPDATE SET
-    blocked_until_us = GREATEST(t.blocked_until_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + $6::bigint)
+    blocked_until_us = GREATEST(pglimit_fixed_window.blocked_until_us, GREATEST(pglimit_fixed_window.updated_at_us, EXCLUDED.updated_at_us) + $6::bigint)
 `
 
 type FixedWindowBlockParams struct {
@@ -50,7 +50,7 @@ func (q *Queries) FixedWindowBlock(ctx context.Context, db DBTX, arg FixedWindow
 }
 
 const FixedWindowCalendarCharge = `-- name: FixedWindowCalendarCharge :one
-INSERT INTO pglimit_fixed_window AS t
+INSERT INTO pglimit_fixed_window
        (policy, key, cost, granted, level, capacity, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
 VALUES ($1, $2, 1, CASE WHEN coalesce($3::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)
             >= $4::bigint AND coalesce($3::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)
@@ -64,20 +64,21 @@ VALUES ($1, $2, 1, CASE WHEN coalesce($3::bigint, (date_part('epoch'::text, stat
             WHEN coalesce($3::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) < $8::bigint
                 THEN $8::bigint ELSE $5::bigint END,
        coalesce($3::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
-           CASE WHEN CASE WHEN $9::text <> '' THEN set_config('lock_timeout'::text, $9::text, true) IS NULL END THEN NULL
+           -(CASE WHEN CASE WHEN $9::text <> '' THEN set_config('lock_timeout'::text, $9::text, true) IS NULL END THEN NULL
             WHEN CASE WHEN $10::text = 'off' OR $10::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
                       THEN set_config('synchronous_commit'::text, $10::text, true) IS NULL END THEN NULL
-            ELSE 0 END,
+            ELSE 0::bigint END),
        coalesce($3::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + $11::bigint)
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
-    granted = GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END)),
-    level = GREATEST(CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END,
-            LEAST(EXCLUDED.capacity, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END + EXCLUDED.granted)),
-    ends_at_us = CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN EXCLUDED.ends_at_us ELSE t.ends_at_us END,
-    updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
+    granted = GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity
+                - CASE WHEN EXCLUDED.updated_at_us >= pglimit_fixed_window.ends_at_us THEN 0 ELSE pglimit_fixed_window.level END)),
+    level = GREATEST(CASE WHEN EXCLUDED.updated_at_us >= pglimit_fixed_window.ends_at_us THEN 0 ELSE pglimit_fixed_window.level END,
+            LEAST(EXCLUDED.capacity, CASE WHEN EXCLUDED.updated_at_us >= pglimit_fixed_window.ends_at_us THEN 0 ELSE pglimit_fixed_window.level END + EXCLUDED.granted)),
+    ends_at_us = CASE WHEN EXCLUDED.updated_at_us >= pglimit_fixed_window.ends_at_us THEN EXCLUDED.ends_at_us ELSE pglimit_fixed_window.ends_at_us END,
+    updated_at_us = GREATEST(pglimit_fixed_window.updated_at_us, EXCLUDED.updated_at_us)
 WHERE EXCLUDED.granted >= 0::float8
-RETURNING t.granted, t.level, t.ends_at_us, t.updated_at_us, t.blocked_until_us
+RETURNING pglimit_fixed_window.granted, pglimit_fixed_window.level, pglimit_fixed_window.ends_at_us, pglimit_fixed_window.updated_at_us, pglimit_fixed_window.blocked_until_us
 `
 
 type FixedWindowCalendarChargeParams struct {
@@ -132,7 +133,7 @@ func (q *Queries) FixedWindowCalendarCharge(ctx context.Context, db DBTX, arg Fi
 }
 
 const FixedWindowCalendarTake = `-- name: FixedWindowCalendarTake :one
-INSERT INTO pglimit_fixed_window AS t
+INSERT INTO pglimit_fixed_window
        (policy, key, cost, granted, level, capacity, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
 VALUES ($1, $2, $3::float8,
         CASE WHEN coalesce($4::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) >= $5::bigint
@@ -147,27 +148,30 @@ VALUES ($1, $2, $3::float8,
             WHEN coalesce($4::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) < $9::bigint
                 THEN $9::bigint ELSE $6::bigint END,
        coalesce($4::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
-           CASE WHEN CASE WHEN $10::text <> '' THEN set_config('lock_timeout'::text, $10::text, true) IS NULL END THEN NULL
+           -(CASE WHEN CASE WHEN $10::text <> '' THEN set_config('lock_timeout'::text, $10::text, true) IS NULL END THEN NULL
             WHEN CASE WHEN $11::text = 'off' OR $11::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
                       THEN set_config('synchronous_commit'::text, $11::text, true) IS NULL END THEN NULL
-            ELSE -$12::bigint END,
+            ELSE $12::bigint END),
        coalesce($4::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + $13::bigint)
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
-    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1
-            ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END) / EXCLUDED.cost))) END,
-    level = CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
-            THEN EXCLUDED.level
-                 ELSE t.level + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0
-                         ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - t.level) / EXCLUDED.cost))) END END,
-    ends_at_us = CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
-            THEN EXCLUDED.ends_at_us ELSE t.ends_at_us END,
-    updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
-    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-            AND EXCLUDED.capacity - CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END < EXCLUDED.cost
-            THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END
+    granted = CASE WHEN pglimit_fixed_window.blocked_until_us > GREATEST(pglimit_fixed_window.updated_at_us, EXCLUDED.updated_at_us) THEN -1
+            ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity
+                            - CASE WHEN EXCLUDED.updated_at_us >= pglimit_fixed_window.ends_at_us THEN 0 ELSE pglimit_fixed_window.level END) / EXCLUDED.cost))) END,
+    level = CASE WHEN EXCLUDED.updated_at_us >= pglimit_fixed_window.ends_at_us
+            AND pglimit_fixed_window.blocked_until_us <= GREATEST(pglimit_fixed_window.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8 THEN EXCLUDED.level
+                 ELSE pglimit_fixed_window.level + EXCLUDED.cost * CASE WHEN pglimit_fixed_window.blocked_until_us
+                         > GREATEST(pglimit_fixed_window.updated_at_us, EXCLUDED.updated_at_us) THEN 0
+                         ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - pglimit_fixed_window.level) / EXCLUDED.cost))) END END,
+    ends_at_us = CASE WHEN EXCLUDED.updated_at_us >= pglimit_fixed_window.ends_at_us
+            AND pglimit_fixed_window.blocked_until_us <= GREATEST(pglimit_fixed_window.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
+            THEN EXCLUDED.ends_at_us ELSE pglimit_fixed_window.ends_at_us END,
+    updated_at_us = GREATEST(pglimit_fixed_window.updated_at_us, EXCLUDED.updated_at_us),
+    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND pglimit_fixed_window.blocked_until_us <= GREATEST(pglimit_fixed_window.updated_at_us, EXCLUDED.updated_at_us)
+            AND EXCLUDED.capacity - CASE WHEN EXCLUDED.updated_at_us >= pglimit_fixed_window.ends_at_us THEN 0 ELSE pglimit_fixed_window.level END < EXCLUDED.cost
+            THEN GREATEST(pglimit_fixed_window.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE pglimit_fixed_window.blocked_until_us END
 WHERE EXCLUDED.granted >= 0::float8
-RETURNING t.granted, t.level, t.ends_at_us, t.updated_at_us, t.blocked_until_us
+RETURNING pglimit_fixed_window.granted, pglimit_fixed_window.level, pglimit_fixed_window.ends_at_us, pglimit_fixed_window.updated_at_us, pglimit_fixed_window.blocked_until_us
 `
 
 type FixedWindowCalendarTakeParams struct {
@@ -229,7 +233,7 @@ func (q *Queries) FixedWindowCalendarTake(ctx context.Context, db DBTX, arg Fixe
 }
 
 const FixedWindowCharge = `-- name: FixedWindowCharge :one
-INSERT INTO pglimit_fixed_window AS t
+INSERT INTO pglimit_fixed_window
        (policy, key, cost, granted, level, capacity, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
 VALUES ($1, $2, 1, LEAST($3::float8, $4::float8), LEAST($3::float8, $4::float8),
         $4::float8,
@@ -238,19 +242,20 @@ VALUES ($1, $2, 1, LEAST($3::float8, $4::float8), LEAST($3::float8, $4::float8),
                 / CASE WHEN $6::bool THEN $7::bigint ELSE 1 END * CASE WHEN $6::bool THEN $7::bigint ELSE 1 END
                 + $7::bigint END,
        coalesce($5::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
-           CASE WHEN CASE WHEN $8::text <> '' THEN set_config('lock_timeout'::text, $8::text, true) IS NULL END THEN NULL
+           -(CASE WHEN CASE WHEN $8::text <> '' THEN set_config('lock_timeout'::text, $8::text, true) IS NULL END THEN NULL
             WHEN CASE WHEN $9::text = 'off' OR $9::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
                       THEN set_config('synchronous_commit'::text, $9::text, true) IS NULL END THEN NULL
-            ELSE 0 END,
+            ELSE 0::bigint END),
        coalesce($5::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + $10::bigint)
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
-    granted = GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END)),
-    level = GREATEST(CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END,
-            LEAST(EXCLUDED.capacity, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END + EXCLUDED.granted)),
-    ends_at_us = CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN EXCLUDED.ends_at_us ELSE t.ends_at_us END,
-    updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-RETURNING t.granted, t.level, t.ends_at_us, t.updated_at_us, t.blocked_until_us
+    granted = GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity
+                - CASE WHEN EXCLUDED.updated_at_us >= pglimit_fixed_window.ends_at_us THEN 0 ELSE pglimit_fixed_window.level END)),
+    level = GREATEST(CASE WHEN EXCLUDED.updated_at_us >= pglimit_fixed_window.ends_at_us THEN 0 ELSE pglimit_fixed_window.level END,
+            LEAST(EXCLUDED.capacity, CASE WHEN EXCLUDED.updated_at_us >= pglimit_fixed_window.ends_at_us THEN 0 ELSE pglimit_fixed_window.level END + EXCLUDED.granted)),
+    ends_at_us = CASE WHEN EXCLUDED.updated_at_us >= pglimit_fixed_window.ends_at_us THEN EXCLUDED.ends_at_us ELSE pglimit_fixed_window.ends_at_us END,
+    updated_at_us = GREATEST(pglimit_fixed_window.updated_at_us, EXCLUDED.updated_at_us)
+RETURNING pglimit_fixed_window.granted, pglimit_fixed_window.level, pglimit_fixed_window.ends_at_us, pglimit_fixed_window.updated_at_us, pglimit_fixed_window.blocked_until_us
 `
 
 type FixedWindowChargeParams struct {
@@ -463,10 +468,10 @@ SELECT $1::text, $2::text, $3::float8, LEAST($4::float8, floor($5::float8 / $3::
                 / CASE WHEN $10::bool THEN $6::bigint ELSE 1 END * CASE WHEN $10::bool THEN $6::bigint ELSE 1 END
                 + $6::bigint END,
        coalesce($7::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
-           CASE WHEN CASE WHEN $11::text <> '' THEN set_config('lock_timeout'::text, $11::text, true) IS NULL END THEN NULL
+           -(CASE WHEN CASE WHEN $11::text <> '' THEN set_config('lock_timeout'::text, $11::text, true) IS NULL END THEN NULL
             WHEN CASE WHEN $12::text = 'off' OR $12::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
                       THEN set_config('synchronous_commit'::text, $12::text, true) IS NULL END THEN NULL
-            ELSE -$13::bigint END,
+            ELSE $13::bigint END),
        coalesce($7::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + $14::bigint
 WHERE ($6::bigint > 0 OR coalesce($7::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)
         >= $15::bigint AND coalesce($7::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)
@@ -626,19 +631,21 @@ func (q *Queries) FixedWindowReset(ctx context.Context, db DBTX, arg FixedWindow
 }
 
 const FixedWindowSettle = `-- name: FixedWindowSettle :one
-WITH c AS MATERIALIZED (
-    SELECT coalesce($3::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) AS now_us,
-             CASE WHEN $4::text = 'off' OR $4::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
-                  THEN set_config('synchronous_commit'::text, $4::text, true) END AS commits,
-             CASE WHEN $5::text <> '' THEN set_config('lock_timeout'::text, $5::text, true) END AS waits
-), reservation AS MATERIALIZED (
+WITH reservation AS MATERIALIZED (
     SELECT h.state, h.reserved, h.units, h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us,
-           h.ends_at_us, h.counted_at_us, h.expires_at_us, c.now_us, $6::float8 AS actual,
-           (h.state = 'open' AND ($7::text <> 'expired' OR h.expires_at_us <= c.now_us)
-            OR h.state = 'expired' AND $7::text = 'settled') AS changes
-    FROM c, pglimit_reservation AS h
-    WHERE h.policy = $1 AND h.key = $2 AND h.id = $8 AND h.algorithm = 'fixed_window'
-      AND h.state <> 'spent' AND (h.forget_at_us > c.now_us OR $7::text = 'expired')
+           h.ends_at_us, h.counted_at_us, h.expires_at_us, coalesce($3::bigint,
+                   (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) AS now_us, $4::float8 AS actual,
+           (h.state = 'open' AND ($5::text <> 'expired'
+                       OR h.expires_at_us <= coalesce($3::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
+            OR h.state = 'expired' AND $5::text = 'settled') AS changes
+    FROM pglimit_reservation AS h
+    WHERE h.policy = $1 AND h.key = $2 AND h.id = $6 AND h.algorithm = 'fixed_window'
+      AND h.state <> 'spent' AND (h.forget_at_us > coalesce($3::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)
+              OR $5::text = 'expired')
+      AND CASE WHEN CASE WHEN $7::text <> '' THEN set_config('lock_timeout'::text, $7::text, true) IS NULL END THEN NULL
+            WHEN CASE WHEN $8::text = 'off' OR $8::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                      THEN set_config('synchronous_commit'::text, $8::text, true) IS NULL END THEN NULL
+            ELSE true END
     FOR UPDATE OF h
 ), counted AS (
 INSERT INTO pglimit_fixed_window AS t
@@ -658,11 +665,11 @@ ON CONFLICT (policy, key) DO UPDATE SET
 RETURNING t.granted, t.level, t.ends_at_us, t.updated_at_us, t.blocked_until_us
 ), ended AS (
 UPDATE pglimit_reservation AS h SET
-    state = $7::text,
-    idempotency_key = CASE WHEN $7::text = 'settled' THEN h.idempotency_key END,
-    units = CASE WHEN $7::text = 'settled' THEN b.actual ELSE b.units - coalesce(t.granted, 0) END
+    state = $5::text,
+    idempotency_key = CASE WHEN $5::text = 'settled' THEN h.idempotency_key END,
+    units = CASE WHEN $5::text = 'settled' THEN b.actual ELSE b.units - coalesce(t.granted, 0) END
 FROM reservation AS b LEFT JOIN counted AS t ON true
-WHERE h.policy = $1 AND h.key = $2 AND h.id = $8 AND b.changes
+WHERE h.policy = $1 AND h.key = $2 AND h.id = $6 AND b.changes
 )
 SELECT h.state, h.reserved, h.units AS units_before, h.changes::bool AS changes,
        h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us, h.now_us::bigint AS now_us, h.expires_at_us,
@@ -676,11 +683,11 @@ type FixedWindowSettleParams struct {
 	Policy      string
 	Key         string
 	NowUs       *int64
-	Commit      string
-	LockTimeout string
 	Units       float64
 	State       string
 	ID          string
+	LockTimeout string
+	Commit      string
 }
 
 type FixedWindowSettleRow struct {
@@ -729,11 +736,11 @@ func (q *Queries) FixedWindowSettle(ctx context.Context, db DBTX, arg FixedWindo
 		arg.Policy,
 		arg.Key,
 		arg.NowUs,
-		arg.Commit,
-		arg.LockTimeout,
 		arg.Units,
 		arg.State,
 		arg.ID,
+		arg.LockTimeout,
+		arg.Commit,
 	)
 	var i FixedWindowSettleRow
 	err := row.Scan(
@@ -810,7 +817,7 @@ func (q *Queries) FixedWindowSweep(ctx context.Context, db DBTX, arg FixedWindow
 }
 
 const FixedWindowTake = `-- name: FixedWindowTake :one
-INSERT INTO pglimit_fixed_window AS t
+INSERT INTO pglimit_fixed_window
        (policy, key, cost, granted, level, capacity, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
 VALUES ($1, $2, $3::float8, LEAST($4::float8, floor($5::float8 / $3::float8)),
         $3::float8 * LEAST($4::float8, floor($5::float8 / $3::float8)), $5::float8,
@@ -819,26 +826,29 @@ VALUES ($1, $2, $3::float8, LEAST($4::float8, floor($5::float8 / $3::float8)),
                 / CASE WHEN $7::bool THEN $8::bigint ELSE 1 END * CASE WHEN $7::bool THEN $8::bigint ELSE 1 END
                 + $8::bigint END,
        coalesce($6::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
-           CASE WHEN CASE WHEN $9::text <> '' THEN set_config('lock_timeout'::text, $9::text, true) IS NULL END THEN NULL
+           -(CASE WHEN CASE WHEN $9::text <> '' THEN set_config('lock_timeout'::text, $9::text, true) IS NULL END THEN NULL
             WHEN CASE WHEN $10::text = 'off' OR $10::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
                       THEN set_config('synchronous_commit'::text, $10::text, true) IS NULL END THEN NULL
-            ELSE -$11::bigint END,
+            ELSE $11::bigint END),
        coalesce($6::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + $12::bigint)
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
-    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1
-            ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END) / EXCLUDED.cost))) END,
-    level = CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
-            THEN EXCLUDED.level
-                 ELSE t.level + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0
-                         ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - t.level) / EXCLUDED.cost))) END END,
-    ends_at_us = CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
-            THEN EXCLUDED.ends_at_us ELSE t.ends_at_us END,
-    updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
-    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-            AND EXCLUDED.capacity - CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END < EXCLUDED.cost
-            THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END
-RETURNING t.granted, t.level, t.ends_at_us, t.updated_at_us, t.blocked_until_us
+    granted = CASE WHEN pglimit_fixed_window.blocked_until_us > GREATEST(pglimit_fixed_window.updated_at_us, EXCLUDED.updated_at_us) THEN -1
+            ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity
+                            - CASE WHEN EXCLUDED.updated_at_us >= pglimit_fixed_window.ends_at_us THEN 0 ELSE pglimit_fixed_window.level END) / EXCLUDED.cost))) END,
+    level = CASE WHEN EXCLUDED.updated_at_us >= pglimit_fixed_window.ends_at_us
+            AND pglimit_fixed_window.blocked_until_us <= GREATEST(pglimit_fixed_window.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8 THEN EXCLUDED.level
+                 ELSE pglimit_fixed_window.level + EXCLUDED.cost * CASE WHEN pglimit_fixed_window.blocked_until_us
+                         > GREATEST(pglimit_fixed_window.updated_at_us, EXCLUDED.updated_at_us) THEN 0
+                         ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - pglimit_fixed_window.level) / EXCLUDED.cost))) END END,
+    ends_at_us = CASE WHEN EXCLUDED.updated_at_us >= pglimit_fixed_window.ends_at_us
+            AND pglimit_fixed_window.blocked_until_us <= GREATEST(pglimit_fixed_window.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
+            THEN EXCLUDED.ends_at_us ELSE pglimit_fixed_window.ends_at_us END,
+    updated_at_us = GREATEST(pglimit_fixed_window.updated_at_us, EXCLUDED.updated_at_us),
+    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND pglimit_fixed_window.blocked_until_us <= GREATEST(pglimit_fixed_window.updated_at_us, EXCLUDED.updated_at_us)
+            AND EXCLUDED.capacity - CASE WHEN EXCLUDED.updated_at_us >= pglimit_fixed_window.ends_at_us THEN 0 ELSE pglimit_fixed_window.level END < EXCLUDED.cost
+            THEN GREATEST(pglimit_fixed_window.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE pglimit_fixed_window.blocked_until_us END
+RETURNING pglimit_fixed_window.granted, pglimit_fixed_window.level, pglimit_fixed_window.ends_at_us, pglimit_fixed_window.updated_at_us, pglimit_fixed_window.blocked_until_us
 `
 
 type FixedWindowTakeParams struct {

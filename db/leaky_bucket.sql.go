@@ -10,7 +10,7 @@ import (
 )
 
 const LeakyBucketBlock = `-- name: LeakyBucketBlock :exec
-INSERT INTO pglimit_leaky_bucket AS t
+INSERT INTO pglimit_leaky_bucket
        (policy, key, cost, granted, updated_at_us, blocked_until_us, expires_at_us, level, capacity, leak, tick_us, leaked_at_us)
 VALUES ($1, $2, CASE WHEN CASE WHEN $3::text <> ''
                 THEN set_config('lock_timeout'::text, $3::text, true) IS NULL END THEN NULL
@@ -21,7 +21,7 @@ VALUES ($1, $2, CASE WHEN CASE WHEN $3::text <> ''
            coalesce($5::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + $6::bigint,
        0, 0, 1, 1, coalesce($5::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
 ON CONFLICT (policy, key) DO UPDATE SET
-    blocked_until_us = GREATEST(t.blocked_until_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + $6::bigint)
+    blocked_until_us = GREATEST(pglimit_leaky_bucket.blocked_until_us, GREATEST(pglimit_leaky_bucket.updated_at_us, EXCLUDED.updated_at_us) + $6::bigint)
 `
 
 type LeakyBucketBlockParams struct {
@@ -50,29 +50,33 @@ func (q *Queries) LeakyBucketBlock(ctx context.Context, db DBTX, arg LeakyBucket
 }
 
 const LeakyBucketCharge = `-- name: LeakyBucketCharge :one
-INSERT INTO pglimit_leaky_bucket AS t
+INSERT INTO pglimit_leaky_bucket
        (policy, key, cost, granted, level, capacity, leak, tick_us, leaked_at_us, updated_at_us, blocked_until_us, expires_at_us)
 VALUES ($1, $2, 1, LEAST($3::float8, $4::float8), LEAST($3::float8, $4::float8),
        $4::float8, $5::float8, $6::bigint,
            coalesce($7::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
            coalesce($7::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
-       CASE WHEN CASE WHEN $8::text <> '' THEN set_config('lock_timeout'::text, $8::text, true) IS NULL END THEN NULL
+       -(CASE WHEN CASE WHEN $8::text <> '' THEN set_config('lock_timeout'::text, $8::text, true) IS NULL END THEN NULL
             WHEN CASE WHEN $9::text = 'off' OR $9::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
                       THEN set_config('synchronous_commit'::text, $9::text, true) IS NULL END THEN NULL
-            ELSE 0 END,
+            ELSE 0::bigint END),
        coalesce($7::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + $10::bigint)
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak, tick_us = EXCLUDED.tick_us,
     granted = GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity
-                - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak))),
-    level = GREATEST(GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak),
-            LEAST(EXCLUDED.capacity, GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak)
-                + EXCLUDED.granted)),
-    leaked_at_us = CASE WHEN GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak) = 0::float8
-            THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) ELSE t.leaked_at_us
-            + (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us * EXCLUDED.tick_us END,
-    updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-RETURNING t.granted, t.level, t.leaked_at_us, t.updated_at_us, t.blocked_until_us
+                - GREATEST(0, pglimit_leaky_bucket.level - ((GREATEST(pglimit_leaky_bucket.updated_at_us, EXCLUDED.updated_at_us) - pglimit_leaky_bucket.leaked_at_us)
+                        / EXCLUDED.tick_us)::float8 * EXCLUDED.leak))),
+    level = GREATEST(GREATEST(0, pglimit_leaky_bucket.level - ((GREATEST(pglimit_leaky_bucket.updated_at_us, EXCLUDED.updated_at_us) - pglimit_leaky_bucket.leaked_at_us)
+                    / EXCLUDED.tick_us)::float8 * EXCLUDED.leak), LEAST(EXCLUDED.capacity,
+                GREATEST(0, pglimit_leaky_bucket.level - ((GREATEST(pglimit_leaky_bucket.updated_at_us, EXCLUDED.updated_at_us) - pglimit_leaky_bucket.leaked_at_us)
+                        / EXCLUDED.tick_us)::float8 * EXCLUDED.leak) + EXCLUDED.granted)),
+    leaked_at_us = CASE WHEN GREATEST(0, pglimit_leaky_bucket.level
+                - ((GREATEST(pglimit_leaky_bucket.updated_at_us, EXCLUDED.updated_at_us) - pglimit_leaky_bucket.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak)
+            = 0::float8 THEN GREATEST(pglimit_leaky_bucket.updated_at_us, EXCLUDED.updated_at_us)
+            ELSE pglimit_leaky_bucket.leaked_at_us + (GREATEST(pglimit_leaky_bucket.updated_at_us, EXCLUDED.updated_at_us) - pglimit_leaky_bucket.leaked_at_us) / EXCLUDED.tick_us
+            * EXCLUDED.tick_us END,
+    updated_at_us = GREATEST(pglimit_leaky_bucket.updated_at_us, EXCLUDED.updated_at_us)
+RETURNING pglimit_leaky_bucket.granted, pglimit_leaky_bucket.level, pglimit_leaky_bucket.leaked_at_us, pglimit_leaky_bucket.updated_at_us, pglimit_leaky_bucket.blocked_until_us
 `
 
 type LeakyBucketChargeParams struct {
@@ -283,10 +287,10 @@ SELECT $1::text, $2::text, $3::float8, LEAST($4::float8, floor($5::float8 / $3::
        $5::float8, $6::float8, $7::bigint,
            coalesce($8::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
            coalesce($8::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
-       CASE WHEN CASE WHEN $9::text <> '' THEN set_config('lock_timeout'::text, $9::text, true) IS NULL END THEN NULL
+       -(CASE WHEN CASE WHEN $9::text <> '' THEN set_config('lock_timeout'::text, $9::text, true) IS NULL END THEN NULL
             WHEN CASE WHEN $10::text = 'off' OR $10::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
                       THEN set_config('synchronous_commit'::text, $10::text, true) IS NULL END THEN NULL
-            ELSE -$11::bigint END,
+            ELSE $11::bigint END),
        coalesce($8::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + $12::bigint
 WHERE NOT EXISTS (SELECT 1 FROM pglimit_reservation AS h
                   WHERE h.policy = $1 AND h.key = $2 AND h.idempotency_key = $13::text
@@ -440,19 +444,21 @@ func (q *Queries) LeakyBucketReset(ctx context.Context, db DBTX, arg LeakyBucket
 }
 
 const LeakyBucketSettle = `-- name: LeakyBucketSettle :one
-WITH c AS MATERIALIZED (
-    SELECT coalesce($3::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) AS now_us,
-             CASE WHEN $4::text = 'off' OR $4::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
-                  THEN set_config('synchronous_commit'::text, $4::text, true) END AS commits,
-             CASE WHEN $5::text <> '' THEN set_config('lock_timeout'::text, $5::text, true) END AS waits
-), reservation AS MATERIALIZED (
+WITH reservation AS MATERIALIZED (
     SELECT h.state, h.reserved, h.units, h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us,
-           h.ends_at_us, h.counted_at_us, h.expires_at_us, c.now_us, $6::float8 AS actual,
-           (h.state = 'open' AND ($7::text <> 'expired' OR h.expires_at_us <= c.now_us)
-            OR h.state = 'expired' AND $7::text = 'settled') AS changes
-    FROM c, pglimit_reservation AS h
-    WHERE h.policy = $1 AND h.key = $2 AND h.id = $8 AND h.algorithm = 'leaky_bucket'
-      AND h.state <> 'spent' AND (h.forget_at_us > c.now_us OR $7::text = 'expired')
+           h.ends_at_us, h.counted_at_us, h.expires_at_us, coalesce($3::bigint,
+                   (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) AS now_us, $4::float8 AS actual,
+           (h.state = 'open' AND ($5::text <> 'expired'
+                       OR h.expires_at_us <= coalesce($3::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
+            OR h.state = 'expired' AND $5::text = 'settled') AS changes
+    FROM pglimit_reservation AS h
+    WHERE h.policy = $1 AND h.key = $2 AND h.id = $6 AND h.algorithm = 'leaky_bucket'
+      AND h.state <> 'spent' AND (h.forget_at_us > coalesce($3::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)
+              OR $5::text = 'expired')
+      AND CASE WHEN CASE WHEN $7::text <> '' THEN set_config('lock_timeout'::text, $7::text, true) IS NULL END THEN NULL
+            WHEN CASE WHEN $8::text = 'off' OR $8::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                      THEN set_config('synchronous_commit'::text, $8::text, true) IS NULL END THEN NULL
+            ELSE true END
     FOR UPDATE OF h
 ), counted AS (
 INSERT INTO pglimit_leaky_bucket AS t
@@ -488,11 +494,11 @@ ON CONFLICT (policy, key) DO UPDATE SET
 RETURNING t.granted, t.level, t.leaked_at_us, t.updated_at_us, t.blocked_until_us
 ), ended AS (
 UPDATE pglimit_reservation AS h SET
-    state = $7::text,
-    idempotency_key = CASE WHEN $7::text = 'settled' THEN h.idempotency_key END,
-    units = CASE WHEN $7::text = 'settled' THEN b.actual ELSE b.units - coalesce(t.granted, 0) END
+    state = $5::text,
+    idempotency_key = CASE WHEN $5::text = 'settled' THEN h.idempotency_key END,
+    units = CASE WHEN $5::text = 'settled' THEN b.actual ELSE b.units - coalesce(t.granted, 0) END
 FROM reservation AS b LEFT JOIN counted AS t ON true
-WHERE h.policy = $1 AND h.key = $2 AND h.id = $8 AND b.changes
+WHERE h.policy = $1 AND h.key = $2 AND h.id = $6 AND b.changes
 )
 SELECT h.state, h.reserved, h.units AS units_before, h.changes::bool AS changes,
        h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us, h.now_us::bigint AS now_us, h.expires_at_us,
@@ -506,11 +512,11 @@ type LeakyBucketSettleParams struct {
 	Policy      string
 	Key         string
 	NowUs       *int64
-	Commit      string
-	LockTimeout string
 	Units       float64
 	State       string
 	ID          string
+	LockTimeout string
+	Commit      string
 }
 
 type LeakyBucketSettleRow struct {
@@ -558,11 +564,11 @@ func (q *Queries) LeakyBucketSettle(ctx context.Context, db DBTX, arg LeakyBucke
 		arg.Policy,
 		arg.Key,
 		arg.NowUs,
-		arg.Commit,
-		arg.LockTimeout,
 		arg.Units,
 		arg.State,
 		arg.ID,
+		arg.LockTimeout,
+		arg.Commit,
 	)
 	var i LeakyBucketSettleRow
 	err := row.Scan(
@@ -641,36 +647,41 @@ func (q *Queries) LeakyBucketSweep(ctx context.Context, db DBTX, arg LeakyBucket
 }
 
 const LeakyBucketTake = `-- name: LeakyBucketTake :one
-INSERT INTO pglimit_leaky_bucket AS t
+INSERT INTO pglimit_leaky_bucket
        (policy, key, cost, granted, level, capacity, leak, tick_us, leaked_at_us, updated_at_us, blocked_until_us, expires_at_us)
 VALUES ($1, $2, $3::float8, LEAST($4::float8, floor($5::float8 / $3::float8)),
         $3::float8 * LEAST($4::float8, floor($5::float8 / $3::float8)),
        $5::float8, $6::float8, $7::bigint,
            coalesce($8::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
            coalesce($8::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
-       CASE WHEN CASE WHEN $9::text <> '' THEN set_config('lock_timeout'::text, $9::text, true) IS NULL END THEN NULL
+       -(CASE WHEN CASE WHEN $9::text <> '' THEN set_config('lock_timeout'::text, $9::text, true) IS NULL END THEN NULL
             WHEN CASE WHEN $10::text = 'off' OR $10::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
                       THEN set_config('synchronous_commit'::text, $10::text, true) IS NULL END THEN NULL
-            ELSE -$11::bigint END,
+            ELSE $11::bigint END),
        coalesce($8::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + $12::bigint)
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak, tick_us = EXCLUDED.tick_us,
-    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1
+    granted = CASE WHEN pglimit_leaky_bucket.blocked_until_us > GREATEST(pglimit_leaky_bucket.updated_at_us, EXCLUDED.updated_at_us) THEN -1
             ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity
-                            - (t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak)) / EXCLUDED.cost))) END,
-    level = GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak)
-            + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0
+                            - (pglimit_leaky_bucket.level - ((GREATEST(pglimit_leaky_bucket.updated_at_us, EXCLUDED.updated_at_us) - pglimit_leaky_bucket.leaked_at_us)
+                                    / EXCLUDED.tick_us)::float8 * EXCLUDED.leak)) / EXCLUDED.cost))) END,
+    level = GREATEST(0, pglimit_leaky_bucket.level - ((GREATEST(pglimit_leaky_bucket.updated_at_us, EXCLUDED.updated_at_us) - pglimit_leaky_bucket.leaked_at_us)
+                / EXCLUDED.tick_us)::float8 * EXCLUDED.leak)
+            + EXCLUDED.cost * CASE WHEN pglimit_leaky_bucket.blocked_until_us > GREATEST(pglimit_leaky_bucket.updated_at_us, EXCLUDED.updated_at_us) THEN 0
                     ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity
-                                    - (t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak))
-                                / EXCLUDED.cost))) END,
-    leaked_at_us = CASE WHEN GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak) = 0::float8
-            THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) ELSE t.leaked_at_us
-            + (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us * EXCLUDED.tick_us END,
-    updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
-    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-            AND EXCLUDED.capacity - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak)
-            < EXCLUDED.cost THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END
-RETURNING t.granted, t.level, t.leaked_at_us, t.updated_at_us, t.blocked_until_us
+                                    - (pglimit_leaky_bucket.level - ((GREATEST(pglimit_leaky_bucket.updated_at_us, EXCLUDED.updated_at_us) - pglimit_leaky_bucket.leaked_at_us)
+                                            / EXCLUDED.tick_us)::float8 * EXCLUDED.leak)) / EXCLUDED.cost))) END,
+    leaked_at_us = CASE WHEN GREATEST(0, pglimit_leaky_bucket.level
+                - ((GREATEST(pglimit_leaky_bucket.updated_at_us, EXCLUDED.updated_at_us) - pglimit_leaky_bucket.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak)
+            = 0::float8 THEN GREATEST(pglimit_leaky_bucket.updated_at_us, EXCLUDED.updated_at_us)
+            ELSE pglimit_leaky_bucket.leaked_at_us + (GREATEST(pglimit_leaky_bucket.updated_at_us, EXCLUDED.updated_at_us) - pglimit_leaky_bucket.leaked_at_us) / EXCLUDED.tick_us
+            * EXCLUDED.tick_us END,
+    updated_at_us = GREATEST(pglimit_leaky_bucket.updated_at_us, EXCLUDED.updated_at_us),
+    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND pglimit_leaky_bucket.blocked_until_us <= GREATEST(pglimit_leaky_bucket.updated_at_us, EXCLUDED.updated_at_us)
+            AND EXCLUDED.capacity - GREATEST(0, pglimit_leaky_bucket.level
+                - ((GREATEST(pglimit_leaky_bucket.updated_at_us, EXCLUDED.updated_at_us) - pglimit_leaky_bucket.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak)
+            < EXCLUDED.cost THEN GREATEST(pglimit_leaky_bucket.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE pglimit_leaky_bucket.blocked_until_us END
+RETURNING pglimit_leaky_bucket.granted, pglimit_leaky_bucket.level, pglimit_leaky_bucket.leaked_at_us, pglimit_leaky_bucket.updated_at_us, pglimit_leaky_bucket.blocked_until_us
 `
 
 type LeakyBucketTakeParams struct {

@@ -10,7 +10,7 @@ import (
 )
 
 const LeakyBucketQueueBlock = `-- name: LeakyBucketQueueBlock :exec
-INSERT INTO pglimit_leaky_bucket_queue AS t
+INSERT INTO pglimit_leaky_bucket_queue
        (policy, key, cost, granted, updated_at_us, blocked_until_us, expires_at_us, level, capacity, leak, ticket)
 VALUES ($1, $2, CASE WHEN CASE WHEN $3::text <> ''
                 THEN set_config('lock_timeout'::text, $3::text, true) IS NULL END THEN NULL
@@ -21,7 +21,7 @@ VALUES ($1, $2, CASE WHEN CASE WHEN $3::text <> ''
            coalesce($5::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + $6::bigint,
        0, 0, 1, coalesce($5::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
 ON CONFLICT (policy, key) DO UPDATE SET
-    blocked_until_us = GREATEST(t.blocked_until_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + $6::bigint)
+    blocked_until_us = GREATEST(pglimit_leaky_bucket_queue.blocked_until_us, GREATEST(pglimit_leaky_bucket_queue.updated_at_us, EXCLUDED.updated_at_us) + $6::bigint)
 `
 
 type LeakyBucketQueueBlockParams struct {
@@ -50,25 +50,30 @@ func (q *Queries) LeakyBucketQueueBlock(ctx context.Context, db DBTX, arg LeakyB
 }
 
 const LeakyBucketQueueCharge = `-- name: LeakyBucketQueueCharge :one
-INSERT INTO pglimit_leaky_bucket_queue AS t
+INSERT INTO pglimit_leaky_bucket_queue
        (policy, key, cost, granted, level, capacity, leak, ticket, updated_at_us, blocked_until_us, expires_at_us)
 VALUES ($1, $2, 1, LEAST($3::float8, $4::float8), LEAST($3::float8, $4::float8),
        $4::float8, $5::float8, coalesce($6::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
            coalesce($6::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
-       CASE WHEN CASE WHEN $7::text <> '' THEN set_config('lock_timeout'::text, $7::text, true) IS NULL END THEN NULL
+       -(CASE WHEN CASE WHEN $7::text <> '' THEN set_config('lock_timeout'::text, $7::text, true) IS NULL END THEN NULL
             WHEN CASE WHEN $8::text = 'off' OR $8::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
                       THEN set_config('synchronous_commit'::text, $8::text, true) IS NULL END THEN NULL
-            ELSE 0 END,
+            ELSE 0::bigint END),
        coalesce($6::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + $9::bigint)
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak,
     granted = GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity
-                - GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak))),
-    level = GREATEST(GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak),
-            LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak) + EXCLUDED.granted)),
-    ticket = GREATEST(t.ticket + 1, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)),
-    updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-RETURNING t.granted, t.level, t.ticket, t.updated_at_us, t.blocked_until_us
+                - GREATEST(0, pglimit_leaky_bucket_queue.level - (GREATEST(pglimit_leaky_bucket_queue.updated_at_us, EXCLUDED.updated_at_us)
+                        - pglimit_leaky_bucket_queue.updated_at_us)::float8 * EXCLUDED.leak))),
+    level = GREATEST(GREATEST(0, pglimit_leaky_bucket_queue.level
+                - (GREATEST(pglimit_leaky_bucket_queue.updated_at_us, EXCLUDED.updated_at_us) - pglimit_leaky_bucket_queue.updated_at_us)::float8 * EXCLUDED.leak),
+            LEAST(EXCLUDED.capacity, GREATEST(0, pglimit_leaky_bucket_queue.level
+                    - (GREATEST(pglimit_leaky_bucket_queue.updated_at_us, EXCLUDED.updated_at_us) - pglimit_leaky_bucket_queue.updated_at_us)::float8 * EXCLUDED.leak)
+                + EXCLUDED.granted)),
+    ticket = GREATEST(pglimit_leaky_bucket_queue.ticket + 1, GREATEST(pglimit_leaky_bucket_queue.updated_at_us, EXCLUDED.updated_at_us)),
+    updated_at_us = GREATEST(pglimit_leaky_bucket_queue.updated_at_us, EXCLUDED.updated_at_us)
+RETURNING pglimit_leaky_bucket_queue.granted, pglimit_leaky_bucket_queue.level, pglimit_leaky_bucket_queue.ticket, pglimit_leaky_bucket_queue.updated_at_us,
+    pglimit_leaky_bucket_queue.blocked_until_us
 `
 
 type LeakyBucketQueueChargeParams struct {
@@ -254,10 +259,10 @@ SELECT $1::text, $2::text, $3::float8, LEAST($4::float8, floor($5::float8 / $3::
     $3::float8 * LEAST($4::float8, floor($5::float8 / $3::float8)),
        $6::float8, $7::float8, coalesce($8::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
            coalesce($8::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
-       CASE WHEN CASE WHEN $9::text <> '' THEN set_config('lock_timeout'::text, $9::text, true) IS NULL END THEN NULL
+       -(CASE WHEN CASE WHEN $9::text <> '' THEN set_config('lock_timeout'::text, $9::text, true) IS NULL END THEN NULL
             WHEN CASE WHEN $10::text = 'off' OR $10::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
                       THEN set_config('synchronous_commit'::text, $10::text, true) IS NULL END THEN NULL
-            ELSE -$11::bigint END,
+            ELSE $11::bigint END),
        coalesce($8::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + $12::bigint
 WHERE NOT EXISTS (SELECT 1 FROM pglimit_reservation AS h
                   WHERE h.policy = $1 AND h.key = $2 AND h.idempotency_key = $13::text
@@ -461,34 +466,42 @@ func (q *Queries) LeakyBucketQueueSweep(ctx context.Context, db DBTX, arg LeakyB
 }
 
 const LeakyBucketQueueTake = `-- name: LeakyBucketQueueTake :one
-INSERT INTO pglimit_leaky_bucket_queue AS t
+INSERT INTO pglimit_leaky_bucket_queue
        (policy, key, cost, granted, level, capacity, leak, ticket, updated_at_us, blocked_until_us, expires_at_us)
 VALUES ($1, $2, $3::float8, LEAST($4::float8, floor($5::float8 / $3::float8)),
         $3::float8 * LEAST($4::float8, floor($5::float8 / $3::float8)),
        $6::float8, $7::float8, coalesce($8::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
            coalesce($8::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
-       CASE WHEN CASE WHEN $9::text <> '' THEN set_config('lock_timeout'::text, $9::text, true) IS NULL END THEN NULL
+       -(CASE WHEN CASE WHEN $9::text <> '' THEN set_config('lock_timeout'::text, $9::text, true) IS NULL END THEN NULL
             WHEN CASE WHEN $10::text = 'off' OR $10::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
                       THEN set_config('synchronous_commit'::text, $10::text, true) IS NULL END THEN NULL
-            ELSE -$11::bigint END,
+            ELSE $11::bigint END),
        coalesce($8::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + $12::bigint)
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak,
-    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1
+    granted = CASE WHEN pglimit_leaky_bucket_queue.blocked_until_us > GREATEST(pglimit_leaky_bucket_queue.updated_at_us, EXCLUDED.updated_at_us) THEN -1
             ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor(($5::float8
-                            - (t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak)) / EXCLUDED.cost))) END,
-    level = GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak)
-            + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0
+                            - (pglimit_leaky_bucket_queue.level - (GREATEST(pglimit_leaky_bucket_queue.updated_at_us, EXCLUDED.updated_at_us)
+                                    - pglimit_leaky_bucket_queue.updated_at_us)::float8 * EXCLUDED.leak)) / EXCLUDED.cost))) END,
+    level = GREATEST(0, pglimit_leaky_bucket_queue.level - (GREATEST(pglimit_leaky_bucket_queue.updated_at_us, EXCLUDED.updated_at_us)
+                - pglimit_leaky_bucket_queue.updated_at_us)::float8 * EXCLUDED.leak)
+            + EXCLUDED.cost * CASE WHEN pglimit_leaky_bucket_queue.blocked_until_us > GREATEST(pglimit_leaky_bucket_queue.updated_at_us, EXCLUDED.updated_at_us) THEN 0
                     ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor(($5::float8
-                                    - (t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak)) / EXCLUDED.cost))) END,
-    ticket = CASE WHEN t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
-            AND $5::float8 - GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak) >= EXCLUDED.cost
-                  THEN GREATEST(t.ticket + 1, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)) ELSE t.ticket END,
-    updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
-    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-            AND $5::float8 - GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak) < EXCLUDED.cost
-            THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END
-RETURNING t.granted, t.level, t.ticket, t.updated_at_us, t.blocked_until_us
+                                    - (pglimit_leaky_bucket_queue.level - (GREATEST(pglimit_leaky_bucket_queue.updated_at_us, EXCLUDED.updated_at_us)
+                                            - pglimit_leaky_bucket_queue.updated_at_us)::float8 * EXCLUDED.leak)) / EXCLUDED.cost))) END,
+    ticket = CASE WHEN pglimit_leaky_bucket_queue.blocked_until_us <= GREATEST(pglimit_leaky_bucket_queue.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
+            AND $5::float8 - GREATEST(0, pglimit_leaky_bucket_queue.level
+                - (GREATEST(pglimit_leaky_bucket_queue.updated_at_us, EXCLUDED.updated_at_us) - pglimit_leaky_bucket_queue.updated_at_us)::float8 * EXCLUDED.leak) >= EXCLUDED.cost
+                  THEN GREATEST(pglimit_leaky_bucket_queue.ticket + 1, GREATEST(pglimit_leaky_bucket_queue.updated_at_us, EXCLUDED.updated_at_us))
+                      ELSE pglimit_leaky_bucket_queue.ticket END,
+    updated_at_us = GREATEST(pglimit_leaky_bucket_queue.updated_at_us, EXCLUDED.updated_at_us),
+    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND pglimit_leaky_bucket_queue.blocked_until_us
+            <= GREATEST(pglimit_leaky_bucket_queue.updated_at_us, EXCLUDED.updated_at_us)
+            AND $5::float8 - GREATEST(0, pglimit_leaky_bucket_queue.level
+                - (GREATEST(pglimit_leaky_bucket_queue.updated_at_us, EXCLUDED.updated_at_us) - pglimit_leaky_bucket_queue.updated_at_us)::float8 * EXCLUDED.leak) < EXCLUDED.cost
+            THEN GREATEST(pglimit_leaky_bucket_queue.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE pglimit_leaky_bucket_queue.blocked_until_us END
+RETURNING pglimit_leaky_bucket_queue.granted, pglimit_leaky_bucket_queue.level, pglimit_leaky_bucket_queue.ticket, pglimit_leaky_bucket_queue.updated_at_us,
+    pglimit_leaky_bucket_queue.blocked_until_us
 `
 
 type LeakyBucketQueueTakeParams struct {

@@ -10,7 +10,7 @@ import (
 )
 
 const SlidingWindowCounterBlock = `-- name: SlidingWindowCounterBlock :exec
-INSERT INTO pglimit_sliding_window_counter AS t
+INSERT INTO pglimit_sliding_window_counter
        (policy, key, cost, granted, updated_at_us, blocked_until_us, expires_at_us, current, previous, capacity, period_us, ends_at_us)
 VALUES ($1, $2, CASE WHEN CASE WHEN $3::text <> ''
                 THEN set_config('lock_timeout'::text, $3::text, true) IS NULL END THEN NULL
@@ -21,7 +21,8 @@ VALUES ($1, $2, CASE WHEN CASE WHEN $3::text <> ''
            coalesce($5::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + $6::bigint,
        0, 0, 0, 1, 0)
 ON CONFLICT (policy, key) DO UPDATE SET
-    blocked_until_us = GREATEST(t.blocked_until_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + $6::bigint)
+    blocked_until_us = GREATEST(pglimit_sliding_window_counter.blocked_until_us,
+            GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us) + $6::bigint)
 `
 
 type SlidingWindowCounterBlockParams struct {
@@ -50,44 +51,69 @@ func (q *Queries) SlidingWindowCounterBlock(ctx context.Context, db DBTX, arg Sl
 }
 
 const SlidingWindowCounterCharge = `-- name: SlidingWindowCounterCharge :one
-INSERT INTO pglimit_sliding_window_counter AS t
+INSERT INTO pglimit_sliding_window_counter
        (policy, key, cost, granted, current, previous, capacity, period_us, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
 VALUES ($1, $2, 1, LEAST($3::float8, $4::float8), LEAST($3::float8, $4::float8), 0,
         $4::float8, $5::bigint,
        (coalesce($6::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) / $5::bigint + 1)
            * $5::bigint, coalesce($6::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
-           CASE WHEN CASE WHEN $7::text <> '' THEN set_config('lock_timeout'::text, $7::text, true) IS NULL END THEN NULL
+           -(CASE WHEN CASE WHEN $7::text <> '' THEN set_config('lock_timeout'::text, $7::text, true) IS NULL END THEN NULL
             WHEN CASE WHEN $8::text = 'off' OR $8::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
                       THEN set_config('synchronous_commit'::text, $8::text, true) IS NULL END THEN NULL
-            ELSE 0 END,
+            ELSE 0::bigint END),
        coalesce($6::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + $9::bigint)
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
     granted = GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity
-                - CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us
-                    THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
-                    ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END)),
-    current = CASE WHEN EXCLUDED.capacity > CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us
-                THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
-                ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END
-            THEN CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current WHEN EXCLUDED.period_us <> t.period_us
-                THEN t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 ELSE 0 END
-            + GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us
-                        THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
-                        ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END))
-            ELSE t.current END,
-    previous = CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) >= t.ends_at_us
-            AND EXCLUDED.capacity > t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8
-            THEN CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + t.period_us AND EXCLUDED.period_us = t.period_us THEN t.current ELSE 0 END
-            ELSE t.previous END,
-    period_us = CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) >= t.ends_at_us
-            AND EXCLUDED.capacity > t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8
-            THEN EXCLUDED.period_us ELSE t.period_us END,
-    ends_at_us = CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) >= t.ends_at_us
-            AND EXCLUDED.capacity > t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8
-            THEN (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / EXCLUDED.period_us + 1) * EXCLUDED.period_us ELSE t.ends_at_us END,
-    updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-RETURNING t.granted, t.current, t.previous, t.period_us, t.ends_at_us, t.updated_at_us, t.blocked_until_us
+                - CASE WHEN GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us) < pglimit_sliding_window_counter.ends_at_us
+                    THEN pglimit_sliding_window_counter.previous * LEAST(pglimit_sliding_window_counter.period_us,
+                        pglimit_sliding_window_counter.ends_at_us - GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us))::float8
+                    / pglimit_sliding_window_counter.period_us::float8 + pglimit_sliding_window_counter.current
+                    ELSE pglimit_sliding_window_counter.current * GREATEST(0,
+                        pglimit_sliding_window_counter.ends_at_us + pglimit_sliding_window_counter.period_us
+                        - GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us))::float8 / pglimit_sliding_window_counter.period_us::float8 END)),
+    current = CASE WHEN EXCLUDED.capacity > CASE WHEN GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us) < pglimit_sliding_window_counter.ends_at_us
+                THEN pglimit_sliding_window_counter.previous * LEAST(pglimit_sliding_window_counter.period_us,
+                    pglimit_sliding_window_counter.ends_at_us - GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us))::float8
+                / pglimit_sliding_window_counter.period_us::float8 + pglimit_sliding_window_counter.current
+                ELSE pglimit_sliding_window_counter.current * GREATEST(0,
+                    pglimit_sliding_window_counter.ends_at_us + pglimit_sliding_window_counter.period_us
+                    - GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us))::float8 / pglimit_sliding_window_counter.period_us::float8 END
+            THEN CASE WHEN GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us) < pglimit_sliding_window_counter.ends_at_us
+                THEN pglimit_sliding_window_counter.current WHEN EXCLUDED.period_us <> pglimit_sliding_window_counter.period_us
+                THEN pglimit_sliding_window_counter.current * GREATEST(0,
+                    pglimit_sliding_window_counter.ends_at_us + pglimit_sliding_window_counter.period_us
+                    - GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us))::float8 / pglimit_sliding_window_counter.period_us::float8 ELSE 0 END
+            + GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - CASE
+                        WHEN GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us) < pglimit_sliding_window_counter.ends_at_us
+                        THEN pglimit_sliding_window_counter.previous * LEAST(pglimit_sliding_window_counter.period_us,
+                            pglimit_sliding_window_counter.ends_at_us - GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us))::float8
+                        / pglimit_sliding_window_counter.period_us::float8 + pglimit_sliding_window_counter.current
+                        ELSE pglimit_sliding_window_counter.current * GREATEST(0,
+                            pglimit_sliding_window_counter.ends_at_us + pglimit_sliding_window_counter.period_us
+                            - GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us))::float8 / pglimit_sliding_window_counter.period_us::float8 END))
+            ELSE pglimit_sliding_window_counter.current END,
+    previous = CASE WHEN GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us) >= pglimit_sliding_window_counter.ends_at_us
+            AND EXCLUDED.capacity > pglimit_sliding_window_counter.current
+            * GREATEST(0, pglimit_sliding_window_counter.ends_at_us + pglimit_sliding_window_counter.period_us
+                - GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us))::float8 / pglimit_sliding_window_counter.period_us::float8
+            THEN CASE WHEN GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us)
+                < pglimit_sliding_window_counter.ends_at_us + pglimit_sliding_window_counter.period_us AND EXCLUDED.period_us = pglimit_sliding_window_counter.period_us
+                THEN pglimit_sliding_window_counter.current ELSE 0 END ELSE pglimit_sliding_window_counter.previous END,
+    period_us = CASE WHEN GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us) >= pglimit_sliding_window_counter.ends_at_us
+            AND EXCLUDED.capacity > pglimit_sliding_window_counter.current
+            * GREATEST(0, pglimit_sliding_window_counter.ends_at_us + pglimit_sliding_window_counter.period_us
+                - GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us))::float8 / pglimit_sliding_window_counter.period_us::float8
+            THEN EXCLUDED.period_us ELSE pglimit_sliding_window_counter.period_us END,
+    ends_at_us = CASE WHEN GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us) >= pglimit_sliding_window_counter.ends_at_us
+            AND EXCLUDED.capacity > pglimit_sliding_window_counter.current
+            * GREATEST(0, pglimit_sliding_window_counter.ends_at_us + pglimit_sliding_window_counter.period_us
+                - GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us))::float8 / pglimit_sliding_window_counter.period_us::float8
+            THEN (GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us) / EXCLUDED.period_us + 1) * EXCLUDED.period_us
+            ELSE pglimit_sliding_window_counter.ends_at_us END,
+    updated_at_us = GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us)
+RETURNING pglimit_sliding_window_counter.granted, pglimit_sliding_window_counter.current, pglimit_sliding_window_counter.previous, pglimit_sliding_window_counter.period_us,
+    pglimit_sliding_window_counter.ends_at_us, pglimit_sliding_window_counter.updated_at_us, pglimit_sliding_window_counter.blocked_until_us
 `
 
 type SlidingWindowCounterChargeParams struct {
@@ -313,10 +339,10 @@ SELECT $1::text, $2::text, $3::float8, LEAST($4::float8, floor($5::float8 / $3::
     $3::float8 * LEAST($4::float8, floor($5::float8 / $3::float8)), 0, $5::float8, $6::bigint,
        (coalesce($7::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) / $6::bigint + 1)
            * $6::bigint, coalesce($7::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
-           CASE WHEN CASE WHEN $8::text <> '' THEN set_config('lock_timeout'::text, $8::text, true) IS NULL END THEN NULL
+           -(CASE WHEN CASE WHEN $8::text <> '' THEN set_config('lock_timeout'::text, $8::text, true) IS NULL END THEN NULL
             WHEN CASE WHEN $9::text = 'off' OR $9::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
                       THEN set_config('synchronous_commit'::text, $9::text, true) IS NULL END THEN NULL
-            ELSE -$10::bigint END,
+            ELSE $10::bigint END),
        coalesce($7::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + $11::bigint
 WHERE NOT EXISTS (SELECT 1 FROM pglimit_reservation AS h
                   WHERE h.policy = $1 AND h.key = $2 AND h.idempotency_key = $12::text
@@ -493,19 +519,21 @@ func (q *Queries) SlidingWindowCounterReset(ctx context.Context, db DBTX, arg Sl
 }
 
 const SlidingWindowCounterSettle = `-- name: SlidingWindowCounterSettle :one
-WITH c AS MATERIALIZED (
-    SELECT coalesce($3::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) AS now_us,
-             CASE WHEN $4::text = 'off' OR $4::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
-                  THEN set_config('synchronous_commit'::text, $4::text, true) END AS commits,
-             CASE WHEN $5::text <> '' THEN set_config('lock_timeout'::text, $5::text, true) END AS waits
-), reservation AS MATERIALIZED (
+WITH reservation AS MATERIALIZED (
     SELECT h.state, h.reserved, h.units, h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us,
-           h.ends_at_us, h.counted_at_us, h.expires_at_us, c.now_us, $6::float8 AS actual,
-           (h.state = 'open' AND ($7::text <> 'expired' OR h.expires_at_us <= c.now_us)
-            OR h.state = 'expired' AND $7::text = 'settled') AS changes
-    FROM c, pglimit_reservation AS h
-    WHERE h.policy = $1 AND h.key = $2 AND h.id = $8 AND h.algorithm = 'sliding_window_counter'
-      AND h.state <> 'spent' AND (h.forget_at_us > c.now_us OR $7::text = 'expired')
+           h.ends_at_us, h.counted_at_us, h.expires_at_us, coalesce($3::bigint,
+                   (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) AS now_us, $4::float8 AS actual,
+           (h.state = 'open' AND ($5::text <> 'expired'
+                       OR h.expires_at_us <= coalesce($3::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
+            OR h.state = 'expired' AND $5::text = 'settled') AS changes
+    FROM pglimit_reservation AS h
+    WHERE h.policy = $1 AND h.key = $2 AND h.id = $6 AND h.algorithm = 'sliding_window_counter'
+      AND h.state <> 'spent' AND (h.forget_at_us > coalesce($3::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)
+              OR $5::text = 'expired')
+      AND CASE WHEN CASE WHEN $7::text <> '' THEN set_config('lock_timeout'::text, $7::text, true) IS NULL END THEN NULL
+            WHEN CASE WHEN $8::text = 'off' OR $8::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                      THEN set_config('synchronous_commit'::text, $8::text, true) IS NULL END THEN NULL
+            ELSE true END
     FOR UPDATE OF h
 ), counted AS (
 INSERT INTO pglimit_sliding_window_counter AS t
@@ -548,11 +576,11 @@ ON CONFLICT (policy, key) DO UPDATE SET
 RETURNING t.granted, t.current, t.previous, t.period_us, t.ends_at_us, t.updated_at_us, t.blocked_until_us
 ), ended AS (
 UPDATE pglimit_reservation AS h SET
-    state = $7::text,
-    idempotency_key = CASE WHEN $7::text = 'settled' THEN h.idempotency_key END,
-    units = CASE WHEN $7::text = 'settled' THEN b.actual ELSE b.units - coalesce(t.granted, 0) END
+    state = $5::text,
+    idempotency_key = CASE WHEN $5::text = 'settled' THEN h.idempotency_key END,
+    units = CASE WHEN $5::text = 'settled' THEN b.actual ELSE b.units - coalesce(t.granted, 0) END
 FROM reservation AS b LEFT JOIN counted AS t ON true
-WHERE h.policy = $1 AND h.key = $2 AND h.id = $8 AND b.changes
+WHERE h.policy = $1 AND h.key = $2 AND h.id = $6 AND b.changes
 )
 SELECT h.state, h.reserved, h.units AS units_before, h.changes::bool AS changes,
        h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us, h.now_us::bigint AS now_us, h.expires_at_us,
@@ -567,11 +595,11 @@ type SlidingWindowCounterSettleParams struct {
 	Policy      string
 	Key         string
 	NowUs       *int64
-	Commit      string
-	LockTimeout string
 	Units       float64
 	State       string
 	ID          string
+	LockTimeout string
+	Commit      string
 }
 
 type SlidingWindowCounterSettleRow struct {
@@ -619,11 +647,11 @@ func (q *Queries) SlidingWindowCounterSettle(ctx context.Context, db DBTX, arg S
 		arg.Policy,
 		arg.Key,
 		arg.NowUs,
-		arg.Commit,
-		arg.LockTimeout,
 		arg.Units,
 		arg.State,
 		arg.ID,
+		arg.LockTimeout,
+		arg.Commit,
 	)
 	var i SlidingWindowCounterSettleRow
 	err := row.Scan(
@@ -701,57 +729,88 @@ func (q *Queries) SlidingWindowCounterSweep(ctx context.Context, db DBTX, arg Sl
 }
 
 const SlidingWindowCounterTake = `-- name: SlidingWindowCounterTake :one
-INSERT INTO pglimit_sliding_window_counter AS t
+INSERT INTO pglimit_sliding_window_counter
        (policy, key, cost, granted, current, previous, capacity, period_us, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
 VALUES ($1, $2, $3::float8, LEAST($4::float8, floor($5::float8 / $3::float8)),
         $3::float8 * LEAST($4::float8, floor($5::float8 / $3::float8)), 0, $5::float8,
         $6::bigint,
        (coalesce($7::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) / $6::bigint + 1)
            * $6::bigint, coalesce($7::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
-           CASE WHEN CASE WHEN $8::text <> '' THEN set_config('lock_timeout'::text, $8::text, true) IS NULL END THEN NULL
+           -(CASE WHEN CASE WHEN $8::text <> '' THEN set_config('lock_timeout'::text, $8::text, true) IS NULL END THEN NULL
             WHEN CASE WHEN $9::text = 'off' OR $9::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
                       THEN set_config('synchronous_commit'::text, $9::text, true) IS NULL END THEN NULL
-            ELSE -$10::bigint END,
+            ELSE $10::bigint END),
        coalesce($7::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + $11::bigint)
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
-    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1
+    granted = CASE WHEN pglimit_sliding_window_counter.blocked_until_us > GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us) THEN -1
             ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity
-                            - CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us
-                                THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
-                                ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END)
-                        / EXCLUDED.cost))) END,
-    current = CASE WHEN t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
-            AND EXCLUDED.capacity - CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us
-                THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
-                ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END >= EXCLUDED.cost
-            THEN CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current WHEN EXCLUDED.period_us <> t.period_us
-                THEN t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 ELSE 0 END
+                            - CASE WHEN GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us) < pglimit_sliding_window_counter.ends_at_us
+                                THEN pglimit_sliding_window_counter.previous * LEAST(pglimit_sliding_window_counter.period_us,
+                                    pglimit_sliding_window_counter.ends_at_us - GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us))::float8
+                                / pglimit_sliding_window_counter.period_us::float8 + pglimit_sliding_window_counter.current
+                                ELSE pglimit_sliding_window_counter.current * GREATEST(0,
+                                    pglimit_sliding_window_counter.ends_at_us + pglimit_sliding_window_counter.period_us
+                                    - GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us))::float8
+                                / pglimit_sliding_window_counter.period_us::float8 END) / EXCLUDED.cost))) END,
+    current = CASE WHEN pglimit_sliding_window_counter.blocked_until_us <= GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us)
+            AND EXCLUDED.granted > 0::float8 AND EXCLUDED.capacity - CASE
+                WHEN GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us) < pglimit_sliding_window_counter.ends_at_us
+                THEN pglimit_sliding_window_counter.previous * LEAST(pglimit_sliding_window_counter.period_us,
+                    pglimit_sliding_window_counter.ends_at_us - GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us))::float8
+                / pglimit_sliding_window_counter.period_us::float8 + pglimit_sliding_window_counter.current
+                ELSE pglimit_sliding_window_counter.current * GREATEST(0,
+                    pglimit_sliding_window_counter.ends_at_us + pglimit_sliding_window_counter.period_us
+                    - GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us))::float8 / pglimit_sliding_window_counter.period_us::float8 END
+            >= EXCLUDED.cost THEN CASE WHEN GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us) < pglimit_sliding_window_counter.ends_at_us
+                THEN pglimit_sliding_window_counter.current WHEN EXCLUDED.period_us <> pglimit_sliding_window_counter.period_us
+                THEN pglimit_sliding_window_counter.current * GREATEST(0,
+                    pglimit_sliding_window_counter.ends_at_us + pglimit_sliding_window_counter.period_us
+                    - GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us))::float8 / pglimit_sliding_window_counter.period_us::float8 ELSE 0 END
             + EXCLUDED.cost * LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity
-                        - CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us
-                            THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
-                            ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END)
-                    / EXCLUDED.cost)) ELSE t.current END,
-    previous = CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) >= t.ends_at_us AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-            AND EXCLUDED.granted > 0::float8 AND EXCLUDED.capacity - t.current
-            * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 >= EXCLUDED.cost
-            THEN CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + t.period_us AND EXCLUDED.period_us = t.period_us THEN t.current ELSE 0 END
-            ELSE t.previous END,
-    period_us = CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) >= t.ends_at_us AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-            AND EXCLUDED.granted > 0::float8 AND EXCLUDED.capacity - t.current
-            * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 >= EXCLUDED.cost THEN EXCLUDED.period_us
-            ELSE t.period_us END,
-    ends_at_us = CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) >= t.ends_at_us AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-            AND EXCLUDED.granted > 0::float8 AND EXCLUDED.capacity - t.current
-            * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 >= EXCLUDED.cost
-            THEN (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / EXCLUDED.period_us + 1) * EXCLUDED.period_us ELSE t.ends_at_us END,
-    updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
-    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-            AND EXCLUDED.capacity - CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us
-                THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
-                ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END < EXCLUDED.cost
-            THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END
-RETURNING t.granted, t.current, t.previous, t.period_us, t.ends_at_us, t.updated_at_us, t.blocked_until_us
+                        - CASE WHEN GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us) < pglimit_sliding_window_counter.ends_at_us
+                            THEN pglimit_sliding_window_counter.previous * LEAST(pglimit_sliding_window_counter.period_us,
+                                pglimit_sliding_window_counter.ends_at_us - GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us))::float8
+                            / pglimit_sliding_window_counter.period_us::float8 + pglimit_sliding_window_counter.current
+                            ELSE pglimit_sliding_window_counter.current * GREATEST(0,
+                                pglimit_sliding_window_counter.ends_at_us + pglimit_sliding_window_counter.period_us
+                                - GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us))::float8 / pglimit_sliding_window_counter.period_us::float8 END)
+                    / EXCLUDED.cost)) ELSE pglimit_sliding_window_counter.current END,
+    previous = CASE WHEN GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us) >= pglimit_sliding_window_counter.ends_at_us
+            AND pglimit_sliding_window_counter.blocked_until_us <= GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
+            AND EXCLUDED.capacity - pglimit_sliding_window_counter.current
+            * GREATEST(0, pglimit_sliding_window_counter.ends_at_us + pglimit_sliding_window_counter.period_us
+                - GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us))::float8 / pglimit_sliding_window_counter.period_us::float8 >= EXCLUDED.cost
+            THEN CASE WHEN GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us)
+                < pglimit_sliding_window_counter.ends_at_us + pglimit_sliding_window_counter.period_us AND EXCLUDED.period_us = pglimit_sliding_window_counter.period_us
+                THEN pglimit_sliding_window_counter.current ELSE 0 END ELSE pglimit_sliding_window_counter.previous END,
+    period_us = CASE WHEN GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us) >= pglimit_sliding_window_counter.ends_at_us
+            AND pglimit_sliding_window_counter.blocked_until_us <= GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
+            AND EXCLUDED.capacity - pglimit_sliding_window_counter.current
+            * GREATEST(0, pglimit_sliding_window_counter.ends_at_us + pglimit_sliding_window_counter.period_us
+                - GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us))::float8 / pglimit_sliding_window_counter.period_us::float8 >= EXCLUDED.cost
+            THEN EXCLUDED.period_us ELSE pglimit_sliding_window_counter.period_us END,
+    ends_at_us = CASE WHEN GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us) >= pglimit_sliding_window_counter.ends_at_us
+            AND pglimit_sliding_window_counter.blocked_until_us <= GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
+            AND EXCLUDED.capacity - pglimit_sliding_window_counter.current
+            * GREATEST(0, pglimit_sliding_window_counter.ends_at_us + pglimit_sliding_window_counter.period_us
+                - GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us))::float8 / pglimit_sliding_window_counter.period_us::float8 >= EXCLUDED.cost
+            THEN (GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us) / EXCLUDED.period_us + 1) * EXCLUDED.period_us
+            ELSE pglimit_sliding_window_counter.ends_at_us END,
+    updated_at_us = GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us),
+    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND pglimit_sliding_window_counter.blocked_until_us
+            <= GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us)
+            AND EXCLUDED.capacity - CASE WHEN GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us) < pglimit_sliding_window_counter.ends_at_us
+                THEN pglimit_sliding_window_counter.previous * LEAST(pglimit_sliding_window_counter.period_us,
+                    pglimit_sliding_window_counter.ends_at_us - GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us))::float8
+                / pglimit_sliding_window_counter.period_us::float8 + pglimit_sliding_window_counter.current
+                ELSE pglimit_sliding_window_counter.current * GREATEST(0,
+                    pglimit_sliding_window_counter.ends_at_us + pglimit_sliding_window_counter.period_us
+                    - GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us))::float8 / pglimit_sliding_window_counter.period_us::float8 END
+            < EXCLUDED.cost THEN GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us
+            ELSE pglimit_sliding_window_counter.blocked_until_us END
+RETURNING pglimit_sliding_window_counter.granted, pglimit_sliding_window_counter.current, pglimit_sliding_window_counter.previous, pglimit_sliding_window_counter.period_us,
+    pglimit_sliding_window_counter.ends_at_us, pglimit_sliding_window_counter.updated_at_us, pglimit_sliding_window_counter.blocked_until_us
 `
 
 type SlidingWindowCounterTakeParams struct {

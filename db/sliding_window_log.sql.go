@@ -10,7 +10,7 @@ import (
 )
 
 const SlidingWindowLogBlock = `-- name: SlidingWindowLogBlock :exec
-INSERT INTO pglimit_sliding_window_log AS t
+INSERT INTO pglimit_sliding_window_log
        (policy, key, cost, granted, updated_at_us, blocked_until_us, expires_at_us, entries, totals, base, total, capacity, period_us, keep_us)
 VALUES ($1, $2, CASE WHEN CASE WHEN $3::text <> ''
                 THEN set_config('lock_timeout'::text, $3::text, true) IS NULL END THEN NULL
@@ -21,7 +21,7 @@ VALUES ($1, $2, CASE WHEN CASE WHEN $3::text <> ''
            coalesce($5::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + $6::bigint,
        '{}', '{}', 0, 0, 0, 1, 1)
 ON CONFLICT (policy, key) DO UPDATE SET
-    blocked_until_us = GREATEST(t.blocked_until_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + $6::bigint)
+    blocked_until_us = GREATEST(pglimit_sliding_window_log.blocked_until_us, GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) + $6::bigint)
 `
 
 type SlidingWindowLogBlockParams struct {
@@ -50,68 +50,54 @@ func (q *Queries) SlidingWindowLogBlock(ctx context.Context, db DBTX, arg Slidin
 }
 
 const SlidingWindowLogCharge = `-- name: SlidingWindowLogCharge :one
-INSERT INTO pglimit_sliding_window_log AS t
+INSERT INTO pglimit_sliding_window_log
        (policy, key, cost, granted, entries, totals, base, total, capacity, period_us, keep_us, updated_at_us, blocked_until_us, expires_at_us)
 VALUES ($1, $2, 1, LEAST($3::float8, $4::float8),
        ARRAY[coalesce($5::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)], ARRAY[0::float8],
        0, LEAST($3::float8, $4::float8), $4::float8, $6::bigint, $6::bigint,
        coalesce($5::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
-           CASE WHEN CASE WHEN $7::text <> '' THEN set_config('lock_timeout'::text, $7::text, true) IS NULL END THEN NULL
+           -(CASE WHEN CASE WHEN $7::text <> '' THEN set_config('lock_timeout'::text, $7::text, true) IS NULL END THEN NULL
             WHEN CASE WHEN $8::text = 'off' OR $8::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
                       THEN set_config('synchronous_commit'::text, $8::text, true) IS NULL END THEN NULL
-            ELSE 0 END,
+            ELSE 0::bigint END),
        coalesce($5::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + $9::bigint)
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
     granted = GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity
-                - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1],
-                            t.total))))),
-entries = CASE WHEN CASE WHEN t.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity)
-            THEN (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1],
-                        t.total))) ELSE t.total END + GREATEST(0, LEAST(EXCLUDED.granted,
-                EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us,
-                                    t.entries) + 1], t.total))))) > CASE WHEN t.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity)
-            THEN (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1],
-                        t.total))) ELSE t.total END THEN pg_catalog.array_append(t.entries[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-                    - EXCLUDED.period_us, t.entries) + 1 :], GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)) ELSE t.entries END,
-    totals = CASE WHEN CASE WHEN t.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity)
-                THEN (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1],
-                            t.total))) ELSE t.total END + GREATEST(0, LEAST(EXCLUDED.granted,
-                    EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-                                        - EXCLUDED.period_us, t.entries) + 1], t.total)))))
-            > CASE WHEN t.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity)
-                THEN (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1],
-                            t.total))) ELSE t.total END THEN CASE WHEN t.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity)
-                THEN pglimit_rebase(pg_catalog.array_append(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)
-                            + 1 :], t.total), GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us,
-                                    t.entries) + 1], t.total))) ELSE pg_catalog.array_append(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-                            - EXCLUDED.period_us, t.entries) + 1 :], t.total) END ELSE t.totals END,
-    base = CASE WHEN CASE WHEN t.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity)
-                THEN (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1],
-                            t.total))) ELSE t.total END + GREATEST(0, LEAST(EXCLUDED.granted,
-                    EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-                                        - EXCLUDED.period_us, t.entries) + 1], t.total)))))
-            > CASE WHEN t.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity)
-                THEN (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1],
-                            t.total))) ELSE t.total END THEN CASE WHEN t.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity) THEN 0
-                ELSE GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1],
-                        t.total)) END ELSE t.base END,
-    total = CASE WHEN CASE WHEN t.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity)
-                THEN (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1],
-                            t.total))) ELSE t.total END + GREATEST(0, LEAST(EXCLUDED.granted,
-                    EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-                                        - EXCLUDED.period_us, t.entries) + 1], t.total)))))
-            > CASE WHEN t.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity)
-                THEN (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1],
-                            t.total))) ELSE t.total END THEN CASE WHEN t.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity)
-                THEN (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1],
-                            t.total))) ELSE t.total END + GREATEST(0, LEAST(EXCLUDED.granted,
-                    EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-                                        - EXCLUDED.period_us, t.entries) + 1], t.total))))) ELSE t.total END,
-    period_us = EXCLUDED.period_us, keep_us = GREATEST(t.keep_us, EXCLUDED.period_us),
-    updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-RETURNING t.granted, (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(t.updated_at_us - t.period_us, t.entries) + 1], t.total)))::float8 AS level,
-    coalesce(t.entries[pg_catalog.cardinality(t.entries)], 0)::bigint AS newest_at_us, t.updated_at_us, t.blocked_until_us
+                - (pglimit_sliding_window_log.total - GREATEST(pglimit_sliding_window_log.base,
+                        coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us)
+                                    - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total))))),
+entries = CASE WHEN CASE WHEN pglimit_sliding_window_log.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity)
+            THEN (pglimit_sliding_window_log.total - GREATEST(pglimit_sliding_window_log.base,
+                    coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us)
+                                - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total))) ELSE pglimit_sliding_window_log.total END
+        + GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - (pglimit_sliding_window_log.total
+                    - GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total))))) > CASE WHEN pglimit_sliding_window_log.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity) THEN (pglimit_sliding_window_log.total - GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total))) ELSE pglimit_sliding_window_log.total END THEN pg_catalog.array_append(pglimit_sliding_window_log.entries[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1 :], GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us)) ELSE pglimit_sliding_window_log.entries END,
+    totals = CASE WHEN CASE WHEN pglimit_sliding_window_log.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity)
+                THEN (pglimit_sliding_window_log.total - GREATEST(pglimit_sliding_window_log.base,
+                        coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us)
+                                    - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total))) ELSE pglimit_sliding_window_log.total END
+            + GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - (pglimit_sliding_window_log.total
+                        - GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total))))) > CASE WHEN pglimit_sliding_window_log.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity) THEN (pglimit_sliding_window_log.total - GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total))) ELSE pglimit_sliding_window_log.total END THEN CASE WHEN pglimit_sliding_window_log.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity) THEN pglimit_rebase(pg_catalog.array_append(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1 :], pglimit_sliding_window_log.total), GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total))) ELSE pg_catalog.array_append(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1 :], pglimit_sliding_window_log.total) END ELSE pglimit_sliding_window_log.totals END,
+    base = CASE WHEN CASE WHEN pglimit_sliding_window_log.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity)
+                THEN (pglimit_sliding_window_log.total - GREATEST(pglimit_sliding_window_log.base,
+                        coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us)
+                                    - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total))) ELSE pglimit_sliding_window_log.total END
+            + GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - (pglimit_sliding_window_log.total
+                        - GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total))))) > CASE WHEN pglimit_sliding_window_log.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity) THEN (pglimit_sliding_window_log.total - GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total))) ELSE pglimit_sliding_window_log.total END THEN CASE WHEN pglimit_sliding_window_log.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity) THEN 0 ELSE GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total)) END ELSE pglimit_sliding_window_log.base END,
+    total = CASE WHEN CASE WHEN pglimit_sliding_window_log.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity)
+                THEN (pglimit_sliding_window_log.total - GREATEST(pglimit_sliding_window_log.base,
+                        coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us)
+                                    - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total))) ELSE pglimit_sliding_window_log.total END
+            + GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - (pglimit_sliding_window_log.total
+                        - GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total))))) > CASE WHEN pglimit_sliding_window_log.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity) THEN (pglimit_sliding_window_log.total - GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total))) ELSE pglimit_sliding_window_log.total END THEN CASE WHEN pglimit_sliding_window_log.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity) THEN (pglimit_sliding_window_log.total - GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total))) ELSE pglimit_sliding_window_log.total END + GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - (pglimit_sliding_window_log.total - GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total))))) ELSE pglimit_sliding_window_log.total END,
+    period_us = EXCLUDED.period_us, keep_us = GREATEST(pglimit_sliding_window_log.keep_us, EXCLUDED.period_us),
+    updated_at_us = GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us)
+RETURNING pglimit_sliding_window_log.granted, (pglimit_sliding_window_log.total
+        - GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(pglimit_sliding_window_log.updated_at_us
+                        - pglimit_sliding_window_log.period_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total)))::float8 AS level,
+    coalesce(pglimit_sliding_window_log.entries[pg_catalog.cardinality(pglimit_sliding_window_log.entries)], 0)::bigint AS newest_at_us, pglimit_sliding_window_log.updated_at_us,
+    pglimit_sliding_window_log.blocked_until_us
 `
 
 type SlidingWindowLogChargeParams struct {
@@ -374,10 +360,10 @@ SELECT $1::text, $2::text, $3::float8, LEAST($4::float8, floor($5::float8 / $3::
        0, $3::float8 * LEAST($4::float8, floor($5::float8 / $3::float8)), $5::float8,
            $7::bigint, $7::bigint,
        coalesce($6::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
-           CASE WHEN CASE WHEN $8::text <> '' THEN set_config('lock_timeout'::text, $8::text, true) IS NULL END THEN NULL
+           -(CASE WHEN CASE WHEN $8::text <> '' THEN set_config('lock_timeout'::text, $8::text, true) IS NULL END THEN NULL
             WHEN CASE WHEN $9::text = 'off' OR $9::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
                       THEN set_config('synchronous_commit'::text, $9::text, true) IS NULL END THEN NULL
-            ELSE -$10::bigint END,
+            ELSE $10::bigint END),
        coalesce($6::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + $11::bigint
 WHERE NOT EXISTS (SELECT 1 FROM pglimit_reservation AS h
                   WHERE h.policy = $1 AND h.key = $2 AND h.idempotency_key = $12::text
@@ -578,19 +564,21 @@ func (q *Queries) SlidingWindowLogReset(ctx context.Context, db DBTX, arg Slidin
 }
 
 const SlidingWindowLogSettle = `-- name: SlidingWindowLogSettle :one
-WITH c AS MATERIALIZED (
-    SELECT coalesce($3::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) AS now_us,
-             CASE WHEN $4::text = 'off' OR $4::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
-                  THEN set_config('synchronous_commit'::text, $4::text, true) END AS commits,
-             CASE WHEN $5::text <> '' THEN set_config('lock_timeout'::text, $5::text, true) END AS waits
-), reservation AS MATERIALIZED (
+WITH reservation AS MATERIALIZED (
     SELECT h.state, h.reserved, h.units, h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us,
-           h.ends_at_us, h.counted_at_us, h.expires_at_us, c.now_us, $6::float8 AS actual,
-           (h.state = 'open' AND ($7::text <> 'expired' OR h.expires_at_us <= c.now_us)
-            OR h.state = 'expired' AND $7::text = 'settled') AS changes
-    FROM c, pglimit_reservation AS h
-    WHERE h.policy = $1 AND h.key = $2 AND h.id = $8 AND h.algorithm = 'sliding_window_log'
-      AND h.state <> 'spent' AND (h.forget_at_us > c.now_us OR $7::text = 'expired')
+           h.ends_at_us, h.counted_at_us, h.expires_at_us, coalesce($3::bigint,
+                   (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) AS now_us, $4::float8 AS actual,
+           (h.state = 'open' AND ($5::text <> 'expired'
+                       OR h.expires_at_us <= coalesce($3::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
+            OR h.state = 'expired' AND $5::text = 'settled') AS changes
+    FROM pglimit_reservation AS h
+    WHERE h.policy = $1 AND h.key = $2 AND h.id = $6 AND h.algorithm = 'sliding_window_log'
+      AND h.state <> 'spent' AND (h.forget_at_us > coalesce($3::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)
+              OR $5::text = 'expired')
+      AND CASE WHEN CASE WHEN $7::text <> '' THEN set_config('lock_timeout'::text, $7::text, true) IS NULL END THEN NULL
+            WHEN CASE WHEN $8::text = 'off' OR $8::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                      THEN set_config('synchronous_commit'::text, $8::text, true) IS NULL END THEN NULL
+            ELSE true END
     FOR UPDATE OF h
 ), counted AS (
 INSERT INTO pglimit_sliding_window_log AS t
@@ -694,11 +682,11 @@ RETURNING t.granted, (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.wi
     coalesce(t.entries[pg_catalog.cardinality(t.entries)], 0)::bigint AS newest_at_us, t.updated_at_us, t.blocked_until_us
 ), ended AS (
 UPDATE pglimit_reservation AS h SET
-    state = $7::text,
-    idempotency_key = CASE WHEN $7::text = 'settled' THEN h.idempotency_key END,
-    units = CASE WHEN $7::text = 'settled' THEN b.actual ELSE b.units - coalesce(t.granted, 0) END
+    state = $5::text,
+    idempotency_key = CASE WHEN $5::text = 'settled' THEN h.idempotency_key END,
+    units = CASE WHEN $5::text = 'settled' THEN b.actual ELSE b.units - coalesce(t.granted, 0) END
 FROM reservation AS b LEFT JOIN counted AS t ON true
-WHERE h.policy = $1 AND h.key = $2 AND h.id = $8 AND b.changes
+WHERE h.policy = $1 AND h.key = $2 AND h.id = $6 AND b.changes
 )
 SELECT h.state, h.reserved, h.units AS units_before, h.changes::bool AS changes,
        h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us, h.now_us::bigint AS now_us, h.expires_at_us,
@@ -714,11 +702,11 @@ type SlidingWindowLogSettleParams struct {
 	Policy      string
 	Key         string
 	NowUs       *int64
-	Commit      string
-	LockTimeout string
 	Units       float64
 	State       string
 	ID          string
+	LockTimeout string
+	Commit      string
 }
 
 type SlidingWindowLogSettleRow struct {
@@ -765,11 +753,11 @@ func (q *Queries) SlidingWindowLogSettle(ctx context.Context, db DBTX, arg Slidi
 		arg.Policy,
 		arg.Key,
 		arg.NowUs,
-		arg.Commit,
-		arg.LockTimeout,
 		arg.Units,
 		arg.State,
 		arg.ID,
+		arg.LockTimeout,
+		arg.Commit,
 	)
 	var i SlidingWindowLogSettleRow
 	err := row.Scan(
@@ -846,7 +834,7 @@ func (q *Queries) SlidingWindowLogSweep(ctx context.Context, db DBTX, arg Slidin
 }
 
 const SlidingWindowLogTake = `-- name: SlidingWindowLogTake :one
-INSERT INTO pglimit_sliding_window_log AS t
+INSERT INTO pglimit_sliding_window_log
        (policy, key, cost, granted, entries, totals, base, total, capacity, period_us, keep_us, updated_at_us, blocked_until_us, expires_at_us)
 VALUES ($1, $2, $3::float8, LEAST($4::float8, floor($5::float8 / $3::float8)),
        CASE WHEN $4::float8 = 0::float8 OR $5::float8 < $3::float8 THEN '{}'
@@ -855,74 +843,107 @@ VALUES ($1, $2, $3::float8, LEAST($4::float8, floor($5::float8 / $3::float8)),
        0, $3::float8 * LEAST($4::float8, floor($5::float8 / $3::float8)), $5::float8,
            $7::bigint, $7::bigint,
        coalesce($6::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
-           CASE WHEN CASE WHEN $8::text <> '' THEN set_config('lock_timeout'::text, $8::text, true) IS NULL END THEN NULL
+           -(CASE WHEN CASE WHEN $8::text <> '' THEN set_config('lock_timeout'::text, $8::text, true) IS NULL END THEN NULL
             WHEN CASE WHEN $9::text = 'off' OR $9::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
                       THEN set_config('synchronous_commit'::text, $9::text, true) IS NULL END THEN NULL
-            ELSE -$10::bigint END,
+            ELSE $10::bigint END),
        coalesce($6::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + $11::bigint)
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
-    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1
+    granted = CASE WHEN pglimit_sliding_window_log.blocked_until_us > GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) THEN -1
             ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity
-                            - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us,
-                                                t.entries) + 1], t.total)))) / EXCLUDED.cost))) END,
-entries = CASE WHEN t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
-        AND EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us,
-                            t.entries) + 1], t.total))) >= EXCLUDED.cost THEN pg_catalog.array_append(t.entries[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
-                        EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1 :], GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)) ELSE t.entries END,
-    totals = CASE WHEN t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
-            AND EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us,
-                                t.entries) + 1], t.total))) >= EXCLUDED.cost THEN CASE
-                WHEN t.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity)
-                THEN pglimit_rebase(pg_catalog.array_append(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)
-                            + 1 :], t.total), GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us,
-                                    t.entries) + 1], t.total))) ELSE pg_catalog.array_append(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-                            - EXCLUDED.period_us, t.entries) + 1 :], t.total) END ELSE t.totals END,
-    base = CASE WHEN t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
-            AND EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us,
-                                t.entries) + 1], t.total))) >= EXCLUDED.cost THEN CASE
-                WHEN t.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity) THEN 0
-                ELSE GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1],
-                        t.total)) END ELSE t.base END,
-    total = CASE WHEN t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
-            AND EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us,
-                                t.entries) + 1], t.total))) >= EXCLUDED.cost THEN CASE
-                WHEN t.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity)
-                THEN (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1],
-                            t.total))) ELSE t.total END + EXCLUDED.cost * LEAST(EXCLUDED.granted,
-                floor((EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-                                            - EXCLUDED.period_us, t.entries) + 1], t.total)))) / EXCLUDED.cost)) ELSE t.total END,
-    period_us = EXCLUDED.period_us, keep_us = GREATEST(t.keep_us, EXCLUDED.period_us),
-    updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
-    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-            AND EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us,
-                                t.entries) + 1], t.total))) < EXCLUDED.cost THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us
-            ELSE t.blocked_until_us END
-RETURNING t.granted, (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(t.updated_at_us - t.period_us, t.entries) + 1], t.total)))::float8 AS level,
-    coalesce(t.entries[pg_catalog.cardinality(t.entries)], 0)::bigint AS newest_at_us,
-       coalesce(CASE WHEN t.granted >= $4::float8 THEN 0
-                   WHEN t.capacity - (t.total - coalesce(t.totals[pg_catalog.width_bucket(t.total
-                                   - (t.capacity - LEAST($12::float8, $3::float8 * $4::float8 - t.cost * t.granted))
-                                   - 1e-15::float8 * (t.total + t.capacity), t.totals) + 1], t.total))
-                   >= LEAST($12::float8, $3::float8 * $4::float8 - t.cost * t.granted)
-                   THEN t.entries[pg_catalog.width_bucket(t.total - (t.capacity
-                               - LEAST($12::float8, $3::float8 * $4::float8 - t.cost * t.granted)) - 1e-15::float8 * (t.total + t.capacity),
-                           t.totals)] WHEN t.capacity - (t.total - coalesce(t.totals[pg_catalog.width_bucket(t.total
-                                   - (t.capacity - LEAST($12::float8, $3::float8 * $4::float8 - t.cost * t.granted))
-                                   - 1e-15::float8 * (t.total + t.capacity), t.totals) + 2], t.total))
-                   >= LEAST($12::float8, $3::float8 * $4::float8 - t.cost * t.granted)
-                   THEN t.entries[pg_catalog.width_bucket(t.total - (t.capacity
-                               - LEAST($12::float8, $3::float8 * $4::float8 - t.cost * t.granted)) - 1e-15::float8 * (t.total + t.capacity),
-                           t.totals) + 1] WHEN t.capacity - (t.total - coalesce(t.totals[pg_catalog.width_bucket(t.total
-                                   - (t.capacity - LEAST($12::float8, $3::float8 * $4::float8 - t.cost * t.granted))
-                                   - 1e-15::float8 * (t.total + t.capacity), t.totals) + 3], t.total))
-                   >= LEAST($12::float8, $3::float8 * $4::float8 - t.cost * t.granted)
-                   THEN t.entries[pg_catalog.width_bucket(t.total - (t.capacity
-                               - LEAST($12::float8, $3::float8 * $4::float8 - t.cost * t.granted)) - 1e-15::float8 * (t.total + t.capacity),
-                           t.totals) + 2] ELSE t.entries[pg_catalog.width_bucket(t.total
-                           - (t.capacity - LEAST($12::float8, $3::float8 * $4::float8 - t.cost * t.granted))
-                           + 1e-15::float8 * (t.total + t.capacity), t.totals)] END, 0)::bigint AS frees_at_us,
-       t.updated_at_us, t.blocked_until_us
+                            - (pglimit_sliding_window_log.total - GREATEST(pglimit_sliding_window_log.base,
+                                    coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us)
+                                                - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total)))) / EXCLUDED.cost))) END,
+entries = CASE WHEN pglimit_sliding_window_log.blocked_until_us <= GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
+        AND EXCLUDED.capacity - (pglimit_sliding_window_log.total - GREATEST(pglimit_sliding_window_log.base,
+                coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us,
+                            pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total))) >= EXCLUDED.cost
+        THEN pg_catalog.array_append(pglimit_sliding_window_log.entries[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us)
+                    - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1 :], GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us))
+        ELSE pglimit_sliding_window_log.entries END,
+    totals = CASE WHEN pglimit_sliding_window_log.blocked_until_us <= GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
+            AND EXCLUDED.capacity - (pglimit_sliding_window_log.total
+                - GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us,
+                                    EXCLUDED.updated_at_us) - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total))) >= EXCLUDED.cost
+            THEN CASE WHEN pglimit_sliding_window_log.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity)
+                THEN pglimit_rebase(pg_catalog.array_append(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us,
+                                    EXCLUDED.updated_at_us) - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1 :], pglimit_sliding_window_log.total),
+                    GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us,
+                                        EXCLUDED.updated_at_us) - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total)))
+                ELSE pg_catalog.array_append(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us)
+                            - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1 :], pglimit_sliding_window_log.total) END ELSE pglimit_sliding_window_log.totals END,
+    base = CASE WHEN pglimit_sliding_window_log.blocked_until_us <= GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
+            AND EXCLUDED.capacity - (pglimit_sliding_window_log.total
+                - GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us,
+                                    EXCLUDED.updated_at_us) - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total))) >= EXCLUDED.cost
+            THEN CASE WHEN pglimit_sliding_window_log.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity) THEN 0
+                ELSE GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total)) END ELSE pglimit_sliding_window_log.base END,
+    total = CASE WHEN pglimit_sliding_window_log.blocked_until_us <= GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
+            AND EXCLUDED.capacity - (pglimit_sliding_window_log.total
+                - GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us,
+                                    EXCLUDED.updated_at_us) - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total))) >= EXCLUDED.cost
+            THEN CASE WHEN pglimit_sliding_window_log.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity)
+                THEN (pglimit_sliding_window_log.total - GREATEST(pglimit_sliding_window_log.base,
+                        coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us)
+                                    - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total))) ELSE pglimit_sliding_window_log.total END
+            + EXCLUDED.cost * LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity
+                        - (pglimit_sliding_window_log.total - GREATEST(pglimit_sliding_window_log.base,
+                                coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us)
+                                            - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total)))) / EXCLUDED.cost))
+            ELSE pglimit_sliding_window_log.total END,
+    period_us = EXCLUDED.period_us, keep_us = GREATEST(pglimit_sliding_window_log.keep_us, EXCLUDED.period_us),
+    updated_at_us = GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us),
+    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND pglimit_sliding_window_log.blocked_until_us
+            <= GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us)
+            AND EXCLUDED.capacity - (pglimit_sliding_window_log.total
+                - GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us,
+                                    EXCLUDED.updated_at_us) - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total))) < EXCLUDED.cost
+            THEN GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE pglimit_sliding_window_log.blocked_until_us END
+RETURNING pglimit_sliding_window_log.granted, (pglimit_sliding_window_log.total
+        - GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(pglimit_sliding_window_log.updated_at_us
+                        - pglimit_sliding_window_log.period_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total)))::float8 AS level,
+    coalesce(pglimit_sliding_window_log.entries[pg_catalog.cardinality(pglimit_sliding_window_log.entries)], 0)::bigint AS newest_at_us,
+       coalesce(CASE WHEN pglimit_sliding_window_log.granted >= $4::float8 THEN 0
+                   WHEN pglimit_sliding_window_log.capacity - (pglimit_sliding_window_log.total
+                       - coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(pglimit_sliding_window_log.total
+                                   - (pglimit_sliding_window_log.capacity - LEAST($12::float8,
+                                           $3::float8 * $4::float8 - pglimit_sliding_window_log.cost * pglimit_sliding_window_log.granted))
+                                   - 1e-15::float8 * (pglimit_sliding_window_log.total + pglimit_sliding_window_log.capacity), pglimit_sliding_window_log.totals) + 1],
+                           pglimit_sliding_window_log.total)) >= LEAST($12::float8,
+                       $3::float8 * $4::float8 - pglimit_sliding_window_log.cost * pglimit_sliding_window_log.granted)
+                   THEN pglimit_sliding_window_log.entries[pg_catalog.width_bucket(pglimit_sliding_window_log.total
+                           - (pglimit_sliding_window_log.capacity - LEAST($12::float8,
+                                   $3::float8 * $4::float8 - pglimit_sliding_window_log.cost * pglimit_sliding_window_log.granted))
+                           - 1e-15::float8 * (pglimit_sliding_window_log.total + pglimit_sliding_window_log.capacity), pglimit_sliding_window_log.totals)]
+                   WHEN pglimit_sliding_window_log.capacity - (pglimit_sliding_window_log.total
+                       - coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(pglimit_sliding_window_log.total
+                                   - (pglimit_sliding_window_log.capacity - LEAST($12::float8,
+                                           $3::float8 * $4::float8 - pglimit_sliding_window_log.cost * pglimit_sliding_window_log.granted))
+                                   - 1e-15::float8 * (pglimit_sliding_window_log.total + pglimit_sliding_window_log.capacity), pglimit_sliding_window_log.totals) + 2],
+                           pglimit_sliding_window_log.total)) >= LEAST($12::float8,
+                       $3::float8 * $4::float8 - pglimit_sliding_window_log.cost * pglimit_sliding_window_log.granted)
+                   THEN pglimit_sliding_window_log.entries[pg_catalog.width_bucket(pglimit_sliding_window_log.total
+                           - (pglimit_sliding_window_log.capacity - LEAST($12::float8,
+                                   $3::float8 * $4::float8 - pglimit_sliding_window_log.cost * pglimit_sliding_window_log.granted))
+                           - 1e-15::float8 * (pglimit_sliding_window_log.total + pglimit_sliding_window_log.capacity), pglimit_sliding_window_log.totals) + 1]
+                   WHEN pglimit_sliding_window_log.capacity - (pglimit_sliding_window_log.total
+                       - coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(pglimit_sliding_window_log.total
+                                   - (pglimit_sliding_window_log.capacity - LEAST($12::float8,
+                                           $3::float8 * $4::float8 - pglimit_sliding_window_log.cost * pglimit_sliding_window_log.granted))
+                                   - 1e-15::float8 * (pglimit_sliding_window_log.total + pglimit_sliding_window_log.capacity), pglimit_sliding_window_log.totals) + 3],
+                           pglimit_sliding_window_log.total)) >= LEAST($12::float8,
+                       $3::float8 * $4::float8 - pglimit_sliding_window_log.cost * pglimit_sliding_window_log.granted)
+                   THEN pglimit_sliding_window_log.entries[pg_catalog.width_bucket(pglimit_sliding_window_log.total
+                           - (pglimit_sliding_window_log.capacity - LEAST($12::float8,
+                                   $3::float8 * $4::float8 - pglimit_sliding_window_log.cost * pglimit_sliding_window_log.granted))
+                           - 1e-15::float8 * (pglimit_sliding_window_log.total + pglimit_sliding_window_log.capacity), pglimit_sliding_window_log.totals) + 2]
+                   ELSE pglimit_sliding_window_log.entries[pg_catalog.width_bucket(pglimit_sliding_window_log.total
+                           - (pglimit_sliding_window_log.capacity - LEAST($12::float8,
+                                   $3::float8 * $4::float8 - pglimit_sliding_window_log.cost * pglimit_sliding_window_log.granted))
+                           + 1e-15::float8 * (pglimit_sliding_window_log.total + pglimit_sliding_window_log.capacity), pglimit_sliding_window_log.totals)] END,
+               0)::bigint AS frees_at_us,
+       pglimit_sliding_window_log.updated_at_us, pglimit_sliding_window_log.blocked_until_us
 `
 
 type SlidingWindowLogTakeParams struct {

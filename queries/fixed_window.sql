@@ -22,7 +22,7 @@
 -- Index: the primary key. Locks the key's row until the transaction ends.
 -- Denied: granted is 0, and block_for_us > 0 starts a block; granted is -1 while
 -- the key is blocked.
-INSERT INTO pglimit_fixed_window AS t
+INSERT INTO pglimit_fixed_window
        (policy, key, cost, granted, level, capacity, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
 VALUES (sqlc.arg(policy), sqlc.arg(key), sqlc.arg(cost)::float8, LEAST(sqlc.arg(count)::float8, floor(sqlc.arg(capacity)::float8 / sqlc.arg(cost)::float8)),
         sqlc.arg(cost)::float8 * LEAST(sqlc.arg(count)::float8, floor(sqlc.arg(capacity)::float8 / sqlc.arg(cost)::float8)), sqlc.arg(capacity)::float8,
@@ -31,26 +31,29 @@ VALUES (sqlc.arg(policy), sqlc.arg(key), sqlc.arg(cost)::float8, LEAST(sqlc.arg(
                 / CASE WHEN sqlc.arg(aligned)::bool THEN sqlc.arg(period_us)::bigint ELSE 1 END * CASE WHEN sqlc.arg(aligned)::bool THEN sqlc.arg(period_us)::bigint ELSE 1 END
                 + sqlc.arg(period_us)::bigint END,
        coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
-           CASE WHEN CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) IS NULL END THEN NULL
+           -(CASE WHEN CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) IS NULL END THEN NULL
             WHEN CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
                       THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) IS NULL END THEN NULL
-            ELSE -sqlc.arg(block_for_us)::bigint END,
+            ELSE sqlc.arg(block_for_us)::bigint END),
        coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + sqlc.arg(lifetime_us)::bigint)
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
-    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1
-            ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END) / EXCLUDED.cost))) END,
-    level = CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
-            THEN EXCLUDED.level
-                 ELSE t.level + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0
-                         ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - t.level) / EXCLUDED.cost))) END END,
-    ends_at_us = CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
-            THEN EXCLUDED.ends_at_us ELSE t.ends_at_us END,
-    updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
-    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-            AND EXCLUDED.capacity - CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END < EXCLUDED.cost
-            THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END
-RETURNING t.granted, t.level, t.ends_at_us, t.updated_at_us, t.blocked_until_us;
+    granted = CASE WHEN pglimit_fixed_window.blocked_until_us > GREATEST(pglimit_fixed_window.updated_at_us, EXCLUDED.updated_at_us) THEN -1
+            ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity
+                            - CASE WHEN EXCLUDED.updated_at_us >= pglimit_fixed_window.ends_at_us THEN 0 ELSE pglimit_fixed_window.level END) / EXCLUDED.cost))) END,
+    level = CASE WHEN EXCLUDED.updated_at_us >= pglimit_fixed_window.ends_at_us
+            AND pglimit_fixed_window.blocked_until_us <= GREATEST(pglimit_fixed_window.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8 THEN EXCLUDED.level
+                 ELSE pglimit_fixed_window.level + EXCLUDED.cost * CASE WHEN pglimit_fixed_window.blocked_until_us
+                         > GREATEST(pglimit_fixed_window.updated_at_us, EXCLUDED.updated_at_us) THEN 0
+                         ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - pglimit_fixed_window.level) / EXCLUDED.cost))) END END,
+    ends_at_us = CASE WHEN EXCLUDED.updated_at_us >= pglimit_fixed_window.ends_at_us
+            AND pglimit_fixed_window.blocked_until_us <= GREATEST(pglimit_fixed_window.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
+            THEN EXCLUDED.ends_at_us ELSE pglimit_fixed_window.ends_at_us END,
+    updated_at_us = GREATEST(pglimit_fixed_window.updated_at_us, EXCLUDED.updated_at_us),
+    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND pglimit_fixed_window.blocked_until_us <= GREATEST(pglimit_fixed_window.updated_at_us, EXCLUDED.updated_at_us)
+            AND EXCLUDED.capacity - CASE WHEN EXCLUDED.updated_at_us >= pglimit_fixed_window.ends_at_us THEN 0 ELSE pglimit_fixed_window.level END < EXCLUDED.cost
+            THEN GREATEST(pglimit_fixed_window.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE pglimit_fixed_window.blocked_until_us END
+RETURNING pglimit_fixed_window.granted, pglimit_fixed_window.level, pglimit_fixed_window.ends_at_us, pglimit_fixed_window.updated_at_us, pglimit_fixed_window.blocked_until_us;
 
 -- name: FixedWindowCalendarTake :one
 -- FixedWindowCalendarTake does what FixedWindowTake does for the windows of a calendar, which
@@ -60,7 +63,7 @@ RETURNING t.granted, t.level, t.ends_at_us, t.updated_at_us, t.blocked_until_us;
 --
 -- Index: the primary key. Locks the key's row until the transaction ends.
 -- Denied: as in FixedWindowTake.
-INSERT INTO pglimit_fixed_window AS t
+INSERT INTO pglimit_fixed_window
        (policy, key, cost, granted, level, capacity, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
 VALUES (sqlc.arg(policy), sqlc.arg(key), sqlc.arg(cost)::float8,
         CASE WHEN coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) >= sqlc.arg(from_us)::bigint
@@ -75,27 +78,30 @@ VALUES (sqlc.arg(policy), sqlc.arg(key), sqlc.arg(cost)::float8,
             WHEN coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) < sqlc.arg(turn_us)::bigint
                 THEN sqlc.arg(turn_us)::bigint ELSE sqlc.arg(until_us)::bigint END,
        coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
-           CASE WHEN CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) IS NULL END THEN NULL
+           -(CASE WHEN CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) IS NULL END THEN NULL
             WHEN CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
                       THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) IS NULL END THEN NULL
-            ELSE -sqlc.arg(block_for_us)::bigint END,
+            ELSE sqlc.arg(block_for_us)::bigint END),
        coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + sqlc.arg(lifetime_us)::bigint)
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
-    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1
-            ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END) / EXCLUDED.cost))) END,
-    level = CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
-            THEN EXCLUDED.level
-                 ELSE t.level + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0
-                         ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - t.level) / EXCLUDED.cost))) END END,
-    ends_at_us = CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
-            THEN EXCLUDED.ends_at_us ELSE t.ends_at_us END,
-    updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
-    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-            AND EXCLUDED.capacity - CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END < EXCLUDED.cost
-            THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END
+    granted = CASE WHEN pglimit_fixed_window.blocked_until_us > GREATEST(pglimit_fixed_window.updated_at_us, EXCLUDED.updated_at_us) THEN -1
+            ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity
+                            - CASE WHEN EXCLUDED.updated_at_us >= pglimit_fixed_window.ends_at_us THEN 0 ELSE pglimit_fixed_window.level END) / EXCLUDED.cost))) END,
+    level = CASE WHEN EXCLUDED.updated_at_us >= pglimit_fixed_window.ends_at_us
+            AND pglimit_fixed_window.blocked_until_us <= GREATEST(pglimit_fixed_window.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8 THEN EXCLUDED.level
+                 ELSE pglimit_fixed_window.level + EXCLUDED.cost * CASE WHEN pglimit_fixed_window.blocked_until_us
+                         > GREATEST(pglimit_fixed_window.updated_at_us, EXCLUDED.updated_at_us) THEN 0
+                         ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - pglimit_fixed_window.level) / EXCLUDED.cost))) END END,
+    ends_at_us = CASE WHEN EXCLUDED.updated_at_us >= pglimit_fixed_window.ends_at_us
+            AND pglimit_fixed_window.blocked_until_us <= GREATEST(pglimit_fixed_window.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
+            THEN EXCLUDED.ends_at_us ELSE pglimit_fixed_window.ends_at_us END,
+    updated_at_us = GREATEST(pglimit_fixed_window.updated_at_us, EXCLUDED.updated_at_us),
+    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND pglimit_fixed_window.blocked_until_us <= GREATEST(pglimit_fixed_window.updated_at_us, EXCLUDED.updated_at_us)
+            AND EXCLUDED.capacity - CASE WHEN EXCLUDED.updated_at_us >= pglimit_fixed_window.ends_at_us THEN 0 ELSE pglimit_fixed_window.level END < EXCLUDED.cost
+            THEN GREATEST(pglimit_fixed_window.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE pglimit_fixed_window.blocked_until_us END
 WHERE EXCLUDED.granted >= 0::float8
-RETURNING t.granted, t.level, t.ends_at_us, t.updated_at_us, t.blocked_until_us;
+RETURNING pglimit_fixed_window.granted, pglimit_fixed_window.level, pglimit_fixed_window.ends_at_us, pglimit_fixed_window.updated_at_us, pglimit_fixed_window.blocked_until_us;
 
 -- name: FixedWindowTakeMany :many
 -- FixedWindowTakeMany does what FixedWindowTake does for many keys, each listed at most
@@ -283,10 +289,10 @@ SELECT sqlc.arg(policy)::text, sqlc.arg(key)::text, sqlc.arg(cost)::float8, LEAS
                 / CASE WHEN sqlc.arg(aligned)::bool THEN sqlc.arg(period_us)::bigint ELSE 1 END * CASE WHEN sqlc.arg(aligned)::bool THEN sqlc.arg(period_us)::bigint ELSE 1 END
                 + sqlc.arg(period_us)::bigint END,
        coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
-           CASE WHEN CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) IS NULL END THEN NULL
+           -(CASE WHEN CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) IS NULL END THEN NULL
             WHEN CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
                       THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) IS NULL END THEN NULL
-            ELSE -sqlc.arg(block_for_us)::bigint END,
+            ELSE sqlc.arg(block_for_us)::bigint END),
        coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + sqlc.arg(lifetime_us)::bigint
 WHERE (sqlc.arg(period_us)::bigint > 0 OR coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)
         >= sqlc.arg(from_us)::bigint AND coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)
@@ -342,19 +348,21 @@ SELECT t.granted, t.level, t.ends_at_us, t.updated_at_us, t.blocked_until_us FRO
 --
 -- Index: the primary keys. Locks the reservation and the key's row until the
 -- transaction ends. Returns no row if the reservation does not exist.
-WITH c AS MATERIALIZED (
-    SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) AS now_us,
-             CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
-                  THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) END AS commits,
-             CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) END AS waits
-), reservation AS MATERIALIZED (
+WITH reservation AS MATERIALIZED (
     SELECT h.state, h.reserved, h.units, h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us,
-           h.ends_at_us, h.counted_at_us, h.expires_at_us, c.now_us, sqlc.arg(units)::float8 AS actual,
-           (h.state = 'open' AND (sqlc.arg(state)::text <> 'expired' OR h.expires_at_us <= c.now_us)
+           h.ends_at_us, h.counted_at_us, h.expires_at_us, coalesce(sqlc.narg(now_us)::bigint,
+                   (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) AS now_us, sqlc.arg(units)::float8 AS actual,
+           (h.state = 'open' AND (sqlc.arg(state)::text <> 'expired'
+                       OR h.expires_at_us <= coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
             OR h.state = 'expired' AND sqlc.arg(state)::text = 'settled') AS changes
-    FROM c, pglimit_reservation AS h
+    FROM pglimit_reservation AS h
     WHERE h.policy = sqlc.arg(policy) AND h.key = sqlc.arg(key) AND h.id = sqlc.arg(id) AND h.algorithm = 'fixed_window'
-      AND h.state <> 'spent' AND (h.forget_at_us > c.now_us OR sqlc.arg(state)::text = 'expired')
+      AND h.state <> 'spent' AND (h.forget_at_us > coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)
+              OR sqlc.arg(state)::text = 'expired')
+      AND CASE WHEN CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) IS NULL END THEN NULL
+            WHEN CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                      THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) IS NULL END THEN NULL
+            ELSE true END
     FOR UPDATE OF h
 ), counted AS (
 INSERT INTO pglimit_fixed_window AS t
@@ -393,7 +401,7 @@ FROM reservation AS h LEFT JOIN counted AS t ON true LEFT JOIN pglimit_fixed_win
 -- units added. Charge ignores blocks and starts none.
 --
 -- Index: the primary key. Locks the key's row until the transaction ends.
-INSERT INTO pglimit_fixed_window AS t
+INSERT INTO pglimit_fixed_window
        (policy, key, cost, granted, level, capacity, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
 VALUES (sqlc.arg(policy), sqlc.arg(key), 1, LEAST(sqlc.arg(units)::float8, sqlc.arg(capacity)::float8), LEAST(sqlc.arg(units)::float8, sqlc.arg(capacity)::float8),
         sqlc.arg(capacity)::float8,
@@ -402,26 +410,27 @@ VALUES (sqlc.arg(policy), sqlc.arg(key), 1, LEAST(sqlc.arg(units)::float8, sqlc.
                 / CASE WHEN sqlc.arg(aligned)::bool THEN sqlc.arg(period_us)::bigint ELSE 1 END * CASE WHEN sqlc.arg(aligned)::bool THEN sqlc.arg(period_us)::bigint ELSE 1 END
                 + sqlc.arg(period_us)::bigint END,
        coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
-           CASE WHEN CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) IS NULL END THEN NULL
+           -(CASE WHEN CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) IS NULL END THEN NULL
             WHEN CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
                       THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) IS NULL END THEN NULL
-            ELSE 0 END,
+            ELSE 0::bigint END),
        coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + sqlc.arg(lifetime_us)::bigint)
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
-    granted = GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END)),
-    level = GREATEST(CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END,
-            LEAST(EXCLUDED.capacity, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END + EXCLUDED.granted)),
-    ends_at_us = CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN EXCLUDED.ends_at_us ELSE t.ends_at_us END,
-    updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-RETURNING t.granted, t.level, t.ends_at_us, t.updated_at_us, t.blocked_until_us;
+    granted = GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity
+                - CASE WHEN EXCLUDED.updated_at_us >= pglimit_fixed_window.ends_at_us THEN 0 ELSE pglimit_fixed_window.level END)),
+    level = GREATEST(CASE WHEN EXCLUDED.updated_at_us >= pglimit_fixed_window.ends_at_us THEN 0 ELSE pglimit_fixed_window.level END,
+            LEAST(EXCLUDED.capacity, CASE WHEN EXCLUDED.updated_at_us >= pglimit_fixed_window.ends_at_us THEN 0 ELSE pglimit_fixed_window.level END + EXCLUDED.granted)),
+    ends_at_us = CASE WHEN EXCLUDED.updated_at_us >= pglimit_fixed_window.ends_at_us THEN EXCLUDED.ends_at_us ELSE pglimit_fixed_window.ends_at_us END,
+    updated_at_us = GREATEST(pglimit_fixed_window.updated_at_us, EXCLUDED.updated_at_us)
+RETURNING pglimit_fixed_window.granted, pglimit_fixed_window.level, pglimit_fixed_window.ends_at_us, pglimit_fixed_window.updated_at_us, pglimit_fixed_window.blocked_until_us;
 
 -- name: FixedWindowCalendarCharge :one
 -- FixedWindowCalendarCharge does what FixedWindowCharge does for a calendar's windows.
 -- They and granted = -2 are as in FixedWindowCalendarTake.
 --
 -- Index: the primary key. Locks the key's row until the transaction ends.
-INSERT INTO pglimit_fixed_window AS t
+INSERT INTO pglimit_fixed_window
        (policy, key, cost, granted, level, capacity, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
 VALUES (sqlc.arg(policy), sqlc.arg(key), 1, CASE WHEN coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)
             >= sqlc.arg(from_us)::bigint AND coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)
@@ -435,20 +444,21 @@ VALUES (sqlc.arg(policy), sqlc.arg(key), 1, CASE WHEN coalesce(sqlc.narg(now_us)
             WHEN coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) < sqlc.arg(turn_us)::bigint
                 THEN sqlc.arg(turn_us)::bigint ELSE sqlc.arg(until_us)::bigint END,
        coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
-           CASE WHEN CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) IS NULL END THEN NULL
+           -(CASE WHEN CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) IS NULL END THEN NULL
             WHEN CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
                       THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) IS NULL END THEN NULL
-            ELSE 0 END,
+            ELSE 0::bigint END),
        coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + sqlc.arg(lifetime_us)::bigint)
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
-    granted = GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END)),
-    level = GREATEST(CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END,
-            LEAST(EXCLUDED.capacity, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END + EXCLUDED.granted)),
-    ends_at_us = CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN EXCLUDED.ends_at_us ELSE t.ends_at_us END,
-    updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
+    granted = GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity
+                - CASE WHEN EXCLUDED.updated_at_us >= pglimit_fixed_window.ends_at_us THEN 0 ELSE pglimit_fixed_window.level END)),
+    level = GREATEST(CASE WHEN EXCLUDED.updated_at_us >= pglimit_fixed_window.ends_at_us THEN 0 ELSE pglimit_fixed_window.level END,
+            LEAST(EXCLUDED.capacity, CASE WHEN EXCLUDED.updated_at_us >= pglimit_fixed_window.ends_at_us THEN 0 ELSE pglimit_fixed_window.level END + EXCLUDED.granted)),
+    ends_at_us = CASE WHEN EXCLUDED.updated_at_us >= pglimit_fixed_window.ends_at_us THEN EXCLUDED.ends_at_us ELSE pglimit_fixed_window.ends_at_us END,
+    updated_at_us = GREATEST(pglimit_fixed_window.updated_at_us, EXCLUDED.updated_at_us)
 WHERE EXCLUDED.granted >= 0::float8
-RETURNING t.granted, t.level, t.ends_at_us, t.updated_at_us, t.blocked_until_us;
+RETURNING pglimit_fixed_window.granted, pglimit_fixed_window.level, pglimit_fixed_window.ends_at_us, pglimit_fixed_window.updated_at_us, pglimit_fixed_window.blocked_until_us;
 
 -- name: FixedWindowRefund :one
 -- FixedWindowRefund returns units to the current window, at most those counted in it.
@@ -531,7 +541,7 @@ WHERE NOT EXISTS (SELECT 1 FROM free AS f WHERE f.policy = t.policy AND f.key = 
 -- ends if that is later. The key's units stay counted.
 --
 -- Index: the primary key. Locks the key's row until the transaction ends.
-INSERT INTO pglimit_fixed_window AS t
+INSERT INTO pglimit_fixed_window
        (policy, key, cost, granted, updated_at_us, blocked_until_us, expires_at_us, level, capacity, ends_at_us)
 VALUES (sqlc.arg(policy), sqlc.arg(key), CASE WHEN CASE WHEN sqlc.arg(lock_timeout)::text <> ''
                 THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) IS NULL END THEN NULL
@@ -542,7 +552,7 @@ VALUES (sqlc.arg(policy), sqlc.arg(key), CASE WHEN CASE WHEN sqlc.arg(lock_timeo
            coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + sqlc.arg(for_us)::bigint,
        0, 0, 0)
 ON CONFLICT (policy, key) DO UPDATE SET
-    blocked_until_us = GREATEST(t.blocked_until_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + sqlc.arg(for_us)::bigint);
+    blocked_until_us = GREATEST(pglimit_fixed_window.blocked_until_us, GREATEST(pglimit_fixed_window.updated_at_us, EXCLUDED.updated_at_us) + sqlc.arg(for_us)::bigint);
 
 -- name: FixedWindowUnblock :exec
 -- FixedWindowUnblock lifts the key's block. If until_us is not 0, it lifts only a

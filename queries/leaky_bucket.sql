@@ -22,36 +22,41 @@
 -- Index: the primary key. Locks the key's row until the transaction ends.
 -- Denied: granted is 0, and block_for_us > 0 starts a block; granted is -1 while
 -- the key is blocked.
-INSERT INTO pglimit_leaky_bucket AS t
+INSERT INTO pglimit_leaky_bucket
        (policy, key, cost, granted, level, capacity, leak, tick_us, leaked_at_us, updated_at_us, blocked_until_us, expires_at_us)
 VALUES (sqlc.arg(policy), sqlc.arg(key), sqlc.arg(cost)::float8, LEAST(sqlc.arg(count)::float8, floor(sqlc.arg(capacity)::float8 / sqlc.arg(cost)::float8)),
         sqlc.arg(cost)::float8 * LEAST(sqlc.arg(count)::float8, floor(sqlc.arg(capacity)::float8 / sqlc.arg(cost)::float8)),
        sqlc.arg(capacity)::float8, sqlc.arg(leak)::float8, sqlc.arg(tick_us)::bigint,
            coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
            coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
-       CASE WHEN CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) IS NULL END THEN NULL
+       -(CASE WHEN CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) IS NULL END THEN NULL
             WHEN CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
                       THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) IS NULL END THEN NULL
-            ELSE -sqlc.arg(block_for_us)::bigint END,
+            ELSE sqlc.arg(block_for_us)::bigint END),
        coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + sqlc.arg(lifetime_us)::bigint)
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak, tick_us = EXCLUDED.tick_us,
-    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1
+    granted = CASE WHEN pglimit_leaky_bucket.blocked_until_us > GREATEST(pglimit_leaky_bucket.updated_at_us, EXCLUDED.updated_at_us) THEN -1
             ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity
-                            - (t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak)) / EXCLUDED.cost))) END,
-    level = GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak)
-            + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0
+                            - (pglimit_leaky_bucket.level - ((GREATEST(pglimit_leaky_bucket.updated_at_us, EXCLUDED.updated_at_us) - pglimit_leaky_bucket.leaked_at_us)
+                                    / EXCLUDED.tick_us)::float8 * EXCLUDED.leak)) / EXCLUDED.cost))) END,
+    level = GREATEST(0, pglimit_leaky_bucket.level - ((GREATEST(pglimit_leaky_bucket.updated_at_us, EXCLUDED.updated_at_us) - pglimit_leaky_bucket.leaked_at_us)
+                / EXCLUDED.tick_us)::float8 * EXCLUDED.leak)
+            + EXCLUDED.cost * CASE WHEN pglimit_leaky_bucket.blocked_until_us > GREATEST(pglimit_leaky_bucket.updated_at_us, EXCLUDED.updated_at_us) THEN 0
                     ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity
-                                    - (t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak))
-                                / EXCLUDED.cost))) END,
-    leaked_at_us = CASE WHEN GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak) = 0::float8
-            THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) ELSE t.leaked_at_us
-            + (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us * EXCLUDED.tick_us END,
-    updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
-    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-            AND EXCLUDED.capacity - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak)
-            < EXCLUDED.cost THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END
-RETURNING t.granted, t.level, t.leaked_at_us, t.updated_at_us, t.blocked_until_us;
+                                    - (pglimit_leaky_bucket.level - ((GREATEST(pglimit_leaky_bucket.updated_at_us, EXCLUDED.updated_at_us) - pglimit_leaky_bucket.leaked_at_us)
+                                            / EXCLUDED.tick_us)::float8 * EXCLUDED.leak)) / EXCLUDED.cost))) END,
+    leaked_at_us = CASE WHEN GREATEST(0, pglimit_leaky_bucket.level
+                - ((GREATEST(pglimit_leaky_bucket.updated_at_us, EXCLUDED.updated_at_us) - pglimit_leaky_bucket.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak)
+            = 0::float8 THEN GREATEST(pglimit_leaky_bucket.updated_at_us, EXCLUDED.updated_at_us)
+            ELSE pglimit_leaky_bucket.leaked_at_us + (GREATEST(pglimit_leaky_bucket.updated_at_us, EXCLUDED.updated_at_us) - pglimit_leaky_bucket.leaked_at_us) / EXCLUDED.tick_us
+            * EXCLUDED.tick_us END,
+    updated_at_us = GREATEST(pglimit_leaky_bucket.updated_at_us, EXCLUDED.updated_at_us),
+    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND pglimit_leaky_bucket.blocked_until_us <= GREATEST(pglimit_leaky_bucket.updated_at_us, EXCLUDED.updated_at_us)
+            AND EXCLUDED.capacity - GREATEST(0, pglimit_leaky_bucket.level
+                - ((GREATEST(pglimit_leaky_bucket.updated_at_us, EXCLUDED.updated_at_us) - pglimit_leaky_bucket.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak)
+            < EXCLUDED.cost THEN GREATEST(pglimit_leaky_bucket.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE pglimit_leaky_bucket.blocked_until_us END
+RETURNING pglimit_leaky_bucket.granted, pglimit_leaky_bucket.level, pglimit_leaky_bucket.leaked_at_us, pglimit_leaky_bucket.updated_at_us, pglimit_leaky_bucket.blocked_until_us;
 
 -- name: LeakyBucketTakeMany :many
 -- LeakyBucketTakeMany does what LeakyBucketTake does for many keys, each listed at most
@@ -212,10 +217,10 @@ SELECT sqlc.arg(policy)::text, sqlc.arg(key)::text, sqlc.arg(cost)::float8, LEAS
        sqlc.arg(capacity)::float8, sqlc.arg(leak)::float8, sqlc.arg(tick_us)::bigint,
            coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
            coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
-       CASE WHEN CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) IS NULL END THEN NULL
+       -(CASE WHEN CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) IS NULL END THEN NULL
             WHEN CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
                       THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) IS NULL END THEN NULL
-            ELSE -sqlc.arg(block_for_us)::bigint END,
+            ELSE sqlc.arg(block_for_us)::bigint END),
        coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + sqlc.arg(lifetime_us)::bigint
 WHERE NOT EXISTS (SELECT 1 FROM pglimit_reservation AS h
                   WHERE h.policy = sqlc.arg(policy) AND h.key = sqlc.arg(key) AND h.idempotency_key = sqlc.narg(idempotency_key)::text
@@ -270,19 +275,21 @@ SELECT t.granted, t.level, t.leaked_at_us, t.updated_at_us, t.blocked_until_us F
 --
 -- Index: the primary keys. Locks the reservation and the key's row until the
 -- transaction ends. Returns no row if the reservation does not exist.
-WITH c AS MATERIALIZED (
-    SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) AS now_us,
-             CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
-                  THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) END AS commits,
-             CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) END AS waits
-), reservation AS MATERIALIZED (
+WITH reservation AS MATERIALIZED (
     SELECT h.state, h.reserved, h.units, h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us,
-           h.ends_at_us, h.counted_at_us, h.expires_at_us, c.now_us, sqlc.arg(units)::float8 AS actual,
-           (h.state = 'open' AND (sqlc.arg(state)::text <> 'expired' OR h.expires_at_us <= c.now_us)
+           h.ends_at_us, h.counted_at_us, h.expires_at_us, coalesce(sqlc.narg(now_us)::bigint,
+                   (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) AS now_us, sqlc.arg(units)::float8 AS actual,
+           (h.state = 'open' AND (sqlc.arg(state)::text <> 'expired'
+                       OR h.expires_at_us <= coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
             OR h.state = 'expired' AND sqlc.arg(state)::text = 'settled') AS changes
-    FROM c, pglimit_reservation AS h
+    FROM pglimit_reservation AS h
     WHERE h.policy = sqlc.arg(policy) AND h.key = sqlc.arg(key) AND h.id = sqlc.arg(id) AND h.algorithm = 'leaky_bucket'
-      AND h.state <> 'spent' AND (h.forget_at_us > c.now_us OR sqlc.arg(state)::text = 'expired')
+      AND h.state <> 'spent' AND (h.forget_at_us > coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)
+              OR sqlc.arg(state)::text = 'expired')
+      AND CASE WHEN CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) IS NULL END THEN NULL
+            WHEN CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                      THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) IS NULL END THEN NULL
+            ELSE true END
     FOR UPDATE OF h
 ), counted AS (
 INSERT INTO pglimit_leaky_bucket AS t
@@ -337,29 +344,33 @@ FROM reservation AS h LEFT JOIN counted AS t ON true LEFT JOIN pglimit_leaky_buc
 -- units added. Charge ignores blocks and starts none.
 --
 -- Index: the primary key. Locks the key's row until the transaction ends.
-INSERT INTO pglimit_leaky_bucket AS t
+INSERT INTO pglimit_leaky_bucket
        (policy, key, cost, granted, level, capacity, leak, tick_us, leaked_at_us, updated_at_us, blocked_until_us, expires_at_us)
 VALUES (sqlc.arg(policy), sqlc.arg(key), 1, LEAST(sqlc.arg(units)::float8, sqlc.arg(capacity)::float8), LEAST(sqlc.arg(units)::float8, sqlc.arg(capacity)::float8),
        sqlc.arg(capacity)::float8, sqlc.arg(leak)::float8, sqlc.arg(tick_us)::bigint,
            coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
            coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
-       CASE WHEN CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) IS NULL END THEN NULL
+       -(CASE WHEN CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) IS NULL END THEN NULL
             WHEN CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
                       THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) IS NULL END THEN NULL
-            ELSE 0 END,
+            ELSE 0::bigint END),
        coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + sqlc.arg(lifetime_us)::bigint)
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak, tick_us = EXCLUDED.tick_us,
     granted = GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity
-                - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak))),
-    level = GREATEST(GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak),
-            LEAST(EXCLUDED.capacity, GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak)
-                + EXCLUDED.granted)),
-    leaked_at_us = CASE WHEN GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak) = 0::float8
-            THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) ELSE t.leaked_at_us
-            + (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us * EXCLUDED.tick_us END,
-    updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-RETURNING t.granted, t.level, t.leaked_at_us, t.updated_at_us, t.blocked_until_us;
+                - GREATEST(0, pglimit_leaky_bucket.level - ((GREATEST(pglimit_leaky_bucket.updated_at_us, EXCLUDED.updated_at_us) - pglimit_leaky_bucket.leaked_at_us)
+                        / EXCLUDED.tick_us)::float8 * EXCLUDED.leak))),
+    level = GREATEST(GREATEST(0, pglimit_leaky_bucket.level - ((GREATEST(pglimit_leaky_bucket.updated_at_us, EXCLUDED.updated_at_us) - pglimit_leaky_bucket.leaked_at_us)
+                    / EXCLUDED.tick_us)::float8 * EXCLUDED.leak), LEAST(EXCLUDED.capacity,
+                GREATEST(0, pglimit_leaky_bucket.level - ((GREATEST(pglimit_leaky_bucket.updated_at_us, EXCLUDED.updated_at_us) - pglimit_leaky_bucket.leaked_at_us)
+                        / EXCLUDED.tick_us)::float8 * EXCLUDED.leak) + EXCLUDED.granted)),
+    leaked_at_us = CASE WHEN GREATEST(0, pglimit_leaky_bucket.level
+                - ((GREATEST(pglimit_leaky_bucket.updated_at_us, EXCLUDED.updated_at_us) - pglimit_leaky_bucket.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak)
+            = 0::float8 THEN GREATEST(pglimit_leaky_bucket.updated_at_us, EXCLUDED.updated_at_us)
+            ELSE pglimit_leaky_bucket.leaked_at_us + (GREATEST(pglimit_leaky_bucket.updated_at_us, EXCLUDED.updated_at_us) - pglimit_leaky_bucket.leaked_at_us) / EXCLUDED.tick_us
+            * EXCLUDED.tick_us END,
+    updated_at_us = GREATEST(pglimit_leaky_bucket.updated_at_us, EXCLUDED.updated_at_us)
+RETURNING pglimit_leaky_bucket.granted, pglimit_leaky_bucket.level, pglimit_leaky_bucket.leaked_at_us, pglimit_leaky_bucket.updated_at_us, pglimit_leaky_bucket.blocked_until_us;
 
 -- name: LeakyBucketRefund :one
 -- LeakyBucketRefund returns units, at most those in use. granted returns the number
@@ -452,7 +463,7 @@ WHERE NOT EXISTS (SELECT 1 FROM free AS f WHERE f.policy = t.policy AND f.key = 
 -- ends if that is later. The key's units stay counted.
 --
 -- Index: the primary key. Locks the key's row until the transaction ends.
-INSERT INTO pglimit_leaky_bucket AS t
+INSERT INTO pglimit_leaky_bucket
        (policy, key, cost, granted, updated_at_us, blocked_until_us, expires_at_us, level, capacity, leak, tick_us, leaked_at_us)
 VALUES (sqlc.arg(policy), sqlc.arg(key), CASE WHEN CASE WHEN sqlc.arg(lock_timeout)::text <> ''
                 THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) IS NULL END THEN NULL
@@ -463,7 +474,7 @@ VALUES (sqlc.arg(policy), sqlc.arg(key), CASE WHEN CASE WHEN sqlc.arg(lock_timeo
            coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + sqlc.arg(for_us)::bigint,
        0, 0, 1, 1, coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
 ON CONFLICT (policy, key) DO UPDATE SET
-    blocked_until_us = GREATEST(t.blocked_until_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + sqlc.arg(for_us)::bigint);
+    blocked_until_us = GREATEST(pglimit_leaky_bucket.blocked_until_us, GREATEST(pglimit_leaky_bucket.updated_at_us, EXCLUDED.updated_at_us) + sqlc.arg(for_us)::bigint);
 
 -- name: LeakyBucketUnblock :exec
 -- LeakyBucketUnblock lifts the key's block. If until_us is not 0, it lifts only a

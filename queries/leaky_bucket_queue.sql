@@ -24,34 +24,42 @@
 -- Index: the primary key. Locks the key's row until the transaction ends.
 -- Denied: granted is 0, and block_for_us > 0 starts a block; granted is -1 while
 -- the key is blocked.
-INSERT INTO pglimit_leaky_bucket_queue AS t
+INSERT INTO pglimit_leaky_bucket_queue
        (policy, key, cost, granted, level, capacity, leak, ticket, updated_at_us, blocked_until_us, expires_at_us)
 VALUES (sqlc.arg(policy), sqlc.arg(key), sqlc.arg(cost)::float8, LEAST(sqlc.arg(count)::float8, floor(sqlc.arg(room)::float8 / sqlc.arg(cost)::float8)),
         sqlc.arg(cost)::float8 * LEAST(sqlc.arg(count)::float8, floor(sqlc.arg(room)::float8 / sqlc.arg(cost)::float8)),
        sqlc.arg(capacity)::float8, sqlc.arg(leak)::float8, coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
            coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
-       CASE WHEN CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) IS NULL END THEN NULL
+       -(CASE WHEN CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) IS NULL END THEN NULL
             WHEN CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
                       THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) IS NULL END THEN NULL
-            ELSE -sqlc.arg(block_for_us)::bigint END,
+            ELSE sqlc.arg(block_for_us)::bigint END),
        coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + sqlc.arg(lifetime_us)::bigint)
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak,
-    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1
+    granted = CASE WHEN pglimit_leaky_bucket_queue.blocked_until_us > GREATEST(pglimit_leaky_bucket_queue.updated_at_us, EXCLUDED.updated_at_us) THEN -1
             ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((sqlc.arg(room)::float8
-                            - (t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak)) / EXCLUDED.cost))) END,
-    level = GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak)
-            + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0
+                            - (pglimit_leaky_bucket_queue.level - (GREATEST(pglimit_leaky_bucket_queue.updated_at_us, EXCLUDED.updated_at_us)
+                                    - pglimit_leaky_bucket_queue.updated_at_us)::float8 * EXCLUDED.leak)) / EXCLUDED.cost))) END,
+    level = GREATEST(0, pglimit_leaky_bucket_queue.level - (GREATEST(pglimit_leaky_bucket_queue.updated_at_us, EXCLUDED.updated_at_us)
+                - pglimit_leaky_bucket_queue.updated_at_us)::float8 * EXCLUDED.leak)
+            + EXCLUDED.cost * CASE WHEN pglimit_leaky_bucket_queue.blocked_until_us > GREATEST(pglimit_leaky_bucket_queue.updated_at_us, EXCLUDED.updated_at_us) THEN 0
                     ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((sqlc.arg(room)::float8
-                                    - (t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak)) / EXCLUDED.cost))) END,
-    ticket = CASE WHEN t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
-            AND sqlc.arg(room)::float8 - GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak) >= EXCLUDED.cost
-                  THEN GREATEST(t.ticket + 1, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)) ELSE t.ticket END,
-    updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
-    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-            AND sqlc.arg(room)::float8 - GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak) < EXCLUDED.cost
-            THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END
-RETURNING t.granted, t.level, t.ticket, t.updated_at_us, t.blocked_until_us;
+                                    - (pglimit_leaky_bucket_queue.level - (GREATEST(pglimit_leaky_bucket_queue.updated_at_us, EXCLUDED.updated_at_us)
+                                            - pglimit_leaky_bucket_queue.updated_at_us)::float8 * EXCLUDED.leak)) / EXCLUDED.cost))) END,
+    ticket = CASE WHEN pglimit_leaky_bucket_queue.blocked_until_us <= GREATEST(pglimit_leaky_bucket_queue.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
+            AND sqlc.arg(room)::float8 - GREATEST(0, pglimit_leaky_bucket_queue.level
+                - (GREATEST(pglimit_leaky_bucket_queue.updated_at_us, EXCLUDED.updated_at_us) - pglimit_leaky_bucket_queue.updated_at_us)::float8 * EXCLUDED.leak) >= EXCLUDED.cost
+                  THEN GREATEST(pglimit_leaky_bucket_queue.ticket + 1, GREATEST(pglimit_leaky_bucket_queue.updated_at_us, EXCLUDED.updated_at_us))
+                      ELSE pglimit_leaky_bucket_queue.ticket END,
+    updated_at_us = GREATEST(pglimit_leaky_bucket_queue.updated_at_us, EXCLUDED.updated_at_us),
+    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND pglimit_leaky_bucket_queue.blocked_until_us
+            <= GREATEST(pglimit_leaky_bucket_queue.updated_at_us, EXCLUDED.updated_at_us)
+            AND sqlc.arg(room)::float8 - GREATEST(0, pglimit_leaky_bucket_queue.level
+                - (GREATEST(pglimit_leaky_bucket_queue.updated_at_us, EXCLUDED.updated_at_us) - pglimit_leaky_bucket_queue.updated_at_us)::float8 * EXCLUDED.leak) < EXCLUDED.cost
+            THEN GREATEST(pglimit_leaky_bucket_queue.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE pglimit_leaky_bucket_queue.blocked_until_us END
+RETURNING pglimit_leaky_bucket_queue.granted, pglimit_leaky_bucket_queue.level, pglimit_leaky_bucket_queue.ticket, pglimit_leaky_bucket_queue.updated_at_us,
+    pglimit_leaky_bucket_queue.blocked_until_us;
 
 -- name: LeakyBucketQueueTakeMany :many
 -- LeakyBucketQueueTakeMany does what LeakyBucketQueueTake does for many keys, each listed at most
@@ -203,10 +211,10 @@ SELECT sqlc.arg(policy)::text, sqlc.arg(key)::text, sqlc.arg(cost)::float8, LEAS
     sqlc.arg(cost)::float8 * LEAST(sqlc.arg(count)::float8, floor(sqlc.arg(room)::float8 / sqlc.arg(cost)::float8)),
        sqlc.arg(capacity)::float8, sqlc.arg(leak)::float8, coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
            coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
-       CASE WHEN CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) IS NULL END THEN NULL
+       -(CASE WHEN CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) IS NULL END THEN NULL
             WHEN CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
                       THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) IS NULL END THEN NULL
-            ELSE -sqlc.arg(block_for_us)::bigint END,
+            ELSE sqlc.arg(block_for_us)::bigint END),
        coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + sqlc.arg(lifetime_us)::bigint
 WHERE NOT EXISTS (SELECT 1 FROM pglimit_reservation AS h
                   WHERE h.policy = sqlc.arg(policy) AND h.key = sqlc.arg(key) AND h.idempotency_key = sqlc.narg(idempotency_key)::text
@@ -248,25 +256,30 @@ SELECT t.granted, t.level, t.ticket, t.updated_at_us, t.blocked_until_us FROM ta
 -- units added. Charge ignores blocks and starts none.
 --
 -- Index: the primary key. Locks the key's row until the transaction ends.
-INSERT INTO pglimit_leaky_bucket_queue AS t
+INSERT INTO pglimit_leaky_bucket_queue
        (policy, key, cost, granted, level, capacity, leak, ticket, updated_at_us, blocked_until_us, expires_at_us)
 VALUES (sqlc.arg(policy), sqlc.arg(key), 1, LEAST(sqlc.arg(units)::float8, sqlc.arg(capacity)::float8), LEAST(sqlc.arg(units)::float8, sqlc.arg(capacity)::float8),
        sqlc.arg(capacity)::float8, sqlc.arg(leak)::float8, coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
            coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
-       CASE WHEN CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) IS NULL END THEN NULL
+       -(CASE WHEN CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) IS NULL END THEN NULL
             WHEN CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
                       THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) IS NULL END THEN NULL
-            ELSE 0 END,
+            ELSE 0::bigint END),
        coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + sqlc.arg(lifetime_us)::bigint)
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak,
     granted = GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity
-                - GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak))),
-    level = GREATEST(GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak),
-            LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak) + EXCLUDED.granted)),
-    ticket = GREATEST(t.ticket + 1, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)),
-    updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-RETURNING t.granted, t.level, t.ticket, t.updated_at_us, t.blocked_until_us;
+                - GREATEST(0, pglimit_leaky_bucket_queue.level - (GREATEST(pglimit_leaky_bucket_queue.updated_at_us, EXCLUDED.updated_at_us)
+                        - pglimit_leaky_bucket_queue.updated_at_us)::float8 * EXCLUDED.leak))),
+    level = GREATEST(GREATEST(0, pglimit_leaky_bucket_queue.level
+                - (GREATEST(pglimit_leaky_bucket_queue.updated_at_us, EXCLUDED.updated_at_us) - pglimit_leaky_bucket_queue.updated_at_us)::float8 * EXCLUDED.leak),
+            LEAST(EXCLUDED.capacity, GREATEST(0, pglimit_leaky_bucket_queue.level
+                    - (GREATEST(pglimit_leaky_bucket_queue.updated_at_us, EXCLUDED.updated_at_us) - pglimit_leaky_bucket_queue.updated_at_us)::float8 * EXCLUDED.leak)
+                + EXCLUDED.granted)),
+    ticket = GREATEST(pglimit_leaky_bucket_queue.ticket + 1, GREATEST(pglimit_leaky_bucket_queue.updated_at_us, EXCLUDED.updated_at_us)),
+    updated_at_us = GREATEST(pglimit_leaky_bucket_queue.updated_at_us, EXCLUDED.updated_at_us)
+RETURNING pglimit_leaky_bucket_queue.granted, pglimit_leaky_bucket_queue.level, pglimit_leaky_bucket_queue.ticket, pglimit_leaky_bucket_queue.updated_at_us,
+    pglimit_leaky_bucket_queue.blocked_until_us;
 
 -- name: LeakyBucketQueueLeave :execrows
 -- LeakyBucketQueueLeave gives up a place in the queue if it is still the last one given.
@@ -316,7 +329,7 @@ WHERE NOT EXISTS (SELECT 1 FROM free AS f WHERE f.policy = t.policy AND f.key = 
 -- ends if that is later. The key's units stay counted.
 --
 -- Index: the primary key. Locks the key's row until the transaction ends.
-INSERT INTO pglimit_leaky_bucket_queue AS t
+INSERT INTO pglimit_leaky_bucket_queue
        (policy, key, cost, granted, updated_at_us, blocked_until_us, expires_at_us, level, capacity, leak, ticket)
 VALUES (sqlc.arg(policy), sqlc.arg(key), CASE WHEN CASE WHEN sqlc.arg(lock_timeout)::text <> ''
                 THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) IS NULL END THEN NULL
@@ -327,7 +340,7 @@ VALUES (sqlc.arg(policy), sqlc.arg(key), CASE WHEN CASE WHEN sqlc.arg(lock_timeo
            coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + sqlc.arg(for_us)::bigint,
        0, 0, 1, coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
 ON CONFLICT (policy, key) DO UPDATE SET
-    blocked_until_us = GREATEST(t.blocked_until_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + sqlc.arg(for_us)::bigint);
+    blocked_until_us = GREATEST(pglimit_leaky_bucket_queue.blocked_until_us, GREATEST(pglimit_leaky_bucket_queue.updated_at_us, EXCLUDED.updated_at_us) + sqlc.arg(for_us)::bigint);
 
 -- name: LeakyBucketQueueUnblock :exec
 -- LeakyBucketQueueUnblock lifts the key's block. If until_us is not 0, it lifts only a

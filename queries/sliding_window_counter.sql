@@ -19,57 +19,88 @@
 -- Index: the primary key. Locks the key's row until the transaction ends.
 -- Denied: granted is 0, and block_for_us > 0 starts a block; granted is -1 while
 -- the key is blocked. The windows do not change.
-INSERT INTO pglimit_sliding_window_counter AS t
+INSERT INTO pglimit_sliding_window_counter
        (policy, key, cost, granted, current, previous, capacity, period_us, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
 VALUES (sqlc.arg(policy), sqlc.arg(key), sqlc.arg(cost)::float8, LEAST(sqlc.arg(count)::float8, floor(sqlc.arg(capacity)::float8 / sqlc.arg(cost)::float8)),
         sqlc.arg(cost)::float8 * LEAST(sqlc.arg(count)::float8, floor(sqlc.arg(capacity)::float8 / sqlc.arg(cost)::float8)), 0, sqlc.arg(capacity)::float8,
         sqlc.arg(period_us)::bigint,
        (coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) / sqlc.arg(period_us)::bigint + 1)
            * sqlc.arg(period_us)::bigint, coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
-           CASE WHEN CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) IS NULL END THEN NULL
+           -(CASE WHEN CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) IS NULL END THEN NULL
             WHEN CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
                       THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) IS NULL END THEN NULL
-            ELSE -sqlc.arg(block_for_us)::bigint END,
+            ELSE sqlc.arg(block_for_us)::bigint END),
        coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + sqlc.arg(lifetime_us)::bigint)
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
-    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1
+    granted = CASE WHEN pglimit_sliding_window_counter.blocked_until_us > GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us) THEN -1
             ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity
-                            - CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us
-                                THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
-                                ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END)
-                        / EXCLUDED.cost))) END,
-    current = CASE WHEN t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
-            AND EXCLUDED.capacity - CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us
-                THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
-                ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END >= EXCLUDED.cost
-            THEN CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current WHEN EXCLUDED.period_us <> t.period_us
-                THEN t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 ELSE 0 END
+                            - CASE WHEN GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us) < pglimit_sliding_window_counter.ends_at_us
+                                THEN pglimit_sliding_window_counter.previous * LEAST(pglimit_sliding_window_counter.period_us,
+                                    pglimit_sliding_window_counter.ends_at_us - GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us))::float8
+                                / pglimit_sliding_window_counter.period_us::float8 + pglimit_sliding_window_counter.current
+                                ELSE pglimit_sliding_window_counter.current * GREATEST(0,
+                                    pglimit_sliding_window_counter.ends_at_us + pglimit_sliding_window_counter.period_us
+                                    - GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us))::float8
+                                / pglimit_sliding_window_counter.period_us::float8 END) / EXCLUDED.cost))) END,
+    current = CASE WHEN pglimit_sliding_window_counter.blocked_until_us <= GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us)
+            AND EXCLUDED.granted > 0::float8 AND EXCLUDED.capacity - CASE
+                WHEN GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us) < pglimit_sliding_window_counter.ends_at_us
+                THEN pglimit_sliding_window_counter.previous * LEAST(pglimit_sliding_window_counter.period_us,
+                    pglimit_sliding_window_counter.ends_at_us - GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us))::float8
+                / pglimit_sliding_window_counter.period_us::float8 + pglimit_sliding_window_counter.current
+                ELSE pglimit_sliding_window_counter.current * GREATEST(0,
+                    pglimit_sliding_window_counter.ends_at_us + pglimit_sliding_window_counter.period_us
+                    - GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us))::float8 / pglimit_sliding_window_counter.period_us::float8 END
+            >= EXCLUDED.cost THEN CASE WHEN GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us) < pglimit_sliding_window_counter.ends_at_us
+                THEN pglimit_sliding_window_counter.current WHEN EXCLUDED.period_us <> pglimit_sliding_window_counter.period_us
+                THEN pglimit_sliding_window_counter.current * GREATEST(0,
+                    pglimit_sliding_window_counter.ends_at_us + pglimit_sliding_window_counter.period_us
+                    - GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us))::float8 / pglimit_sliding_window_counter.period_us::float8 ELSE 0 END
             + EXCLUDED.cost * LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity
-                        - CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us
-                            THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
-                            ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END)
-                    / EXCLUDED.cost)) ELSE t.current END,
-    previous = CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) >= t.ends_at_us AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-            AND EXCLUDED.granted > 0::float8 AND EXCLUDED.capacity - t.current
-            * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 >= EXCLUDED.cost
-            THEN CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + t.period_us AND EXCLUDED.period_us = t.period_us THEN t.current ELSE 0 END
-            ELSE t.previous END,
-    period_us = CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) >= t.ends_at_us AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-            AND EXCLUDED.granted > 0::float8 AND EXCLUDED.capacity - t.current
-            * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 >= EXCLUDED.cost THEN EXCLUDED.period_us
-            ELSE t.period_us END,
-    ends_at_us = CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) >= t.ends_at_us AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-            AND EXCLUDED.granted > 0::float8 AND EXCLUDED.capacity - t.current
-            * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 >= EXCLUDED.cost
-            THEN (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / EXCLUDED.period_us + 1) * EXCLUDED.period_us ELSE t.ends_at_us END,
-    updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
-    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-            AND EXCLUDED.capacity - CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us
-                THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
-                ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END < EXCLUDED.cost
-            THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END
-RETURNING t.granted, t.current, t.previous, t.period_us, t.ends_at_us, t.updated_at_us, t.blocked_until_us;
+                        - CASE WHEN GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us) < pglimit_sliding_window_counter.ends_at_us
+                            THEN pglimit_sliding_window_counter.previous * LEAST(pglimit_sliding_window_counter.period_us,
+                                pglimit_sliding_window_counter.ends_at_us - GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us))::float8
+                            / pglimit_sliding_window_counter.period_us::float8 + pglimit_sliding_window_counter.current
+                            ELSE pglimit_sliding_window_counter.current * GREATEST(0,
+                                pglimit_sliding_window_counter.ends_at_us + pglimit_sliding_window_counter.period_us
+                                - GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us))::float8 / pglimit_sliding_window_counter.period_us::float8 END)
+                    / EXCLUDED.cost)) ELSE pglimit_sliding_window_counter.current END,
+    previous = CASE WHEN GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us) >= pglimit_sliding_window_counter.ends_at_us
+            AND pglimit_sliding_window_counter.blocked_until_us <= GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
+            AND EXCLUDED.capacity - pglimit_sliding_window_counter.current
+            * GREATEST(0, pglimit_sliding_window_counter.ends_at_us + pglimit_sliding_window_counter.period_us
+                - GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us))::float8 / pglimit_sliding_window_counter.period_us::float8 >= EXCLUDED.cost
+            THEN CASE WHEN GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us)
+                < pglimit_sliding_window_counter.ends_at_us + pglimit_sliding_window_counter.period_us AND EXCLUDED.period_us = pglimit_sliding_window_counter.period_us
+                THEN pglimit_sliding_window_counter.current ELSE 0 END ELSE pglimit_sliding_window_counter.previous END,
+    period_us = CASE WHEN GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us) >= pglimit_sliding_window_counter.ends_at_us
+            AND pglimit_sliding_window_counter.blocked_until_us <= GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
+            AND EXCLUDED.capacity - pglimit_sliding_window_counter.current
+            * GREATEST(0, pglimit_sliding_window_counter.ends_at_us + pglimit_sliding_window_counter.period_us
+                - GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us))::float8 / pglimit_sliding_window_counter.period_us::float8 >= EXCLUDED.cost
+            THEN EXCLUDED.period_us ELSE pglimit_sliding_window_counter.period_us END,
+    ends_at_us = CASE WHEN GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us) >= pglimit_sliding_window_counter.ends_at_us
+            AND pglimit_sliding_window_counter.blocked_until_us <= GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
+            AND EXCLUDED.capacity - pglimit_sliding_window_counter.current
+            * GREATEST(0, pglimit_sliding_window_counter.ends_at_us + pglimit_sliding_window_counter.period_us
+                - GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us))::float8 / pglimit_sliding_window_counter.period_us::float8 >= EXCLUDED.cost
+            THEN (GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us) / EXCLUDED.period_us + 1) * EXCLUDED.period_us
+            ELSE pglimit_sliding_window_counter.ends_at_us END,
+    updated_at_us = GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us),
+    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND pglimit_sliding_window_counter.blocked_until_us
+            <= GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us)
+            AND EXCLUDED.capacity - CASE WHEN GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us) < pglimit_sliding_window_counter.ends_at_us
+                THEN pglimit_sliding_window_counter.previous * LEAST(pglimit_sliding_window_counter.period_us,
+                    pglimit_sliding_window_counter.ends_at_us - GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us))::float8
+                / pglimit_sliding_window_counter.period_us::float8 + pglimit_sliding_window_counter.current
+                ELSE pglimit_sliding_window_counter.current * GREATEST(0,
+                    pglimit_sliding_window_counter.ends_at_us + pglimit_sliding_window_counter.period_us
+                    - GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us))::float8 / pglimit_sliding_window_counter.period_us::float8 END
+            < EXCLUDED.cost THEN GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us
+            ELSE pglimit_sliding_window_counter.blocked_until_us END
+RETURNING pglimit_sliding_window_counter.granted, pglimit_sliding_window_counter.current, pglimit_sliding_window_counter.previous, pglimit_sliding_window_counter.period_us,
+    pglimit_sliding_window_counter.ends_at_us, pglimit_sliding_window_counter.updated_at_us, pglimit_sliding_window_counter.blocked_until_us;
 
 -- name: SlidingWindowCounterTakeMany :many
 -- SlidingWindowCounterTakeMany does what SlidingWindowCounterTake does for many keys, each listed at most
@@ -263,10 +294,10 @@ SELECT sqlc.arg(policy)::text, sqlc.arg(key)::text, sqlc.arg(cost)::float8, LEAS
     sqlc.arg(cost)::float8 * LEAST(sqlc.arg(count)::float8, floor(sqlc.arg(capacity)::float8 / sqlc.arg(cost)::float8)), 0, sqlc.arg(capacity)::float8, sqlc.arg(period_us)::bigint,
        (coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) / sqlc.arg(period_us)::bigint + 1)
            * sqlc.arg(period_us)::bigint, coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
-           CASE WHEN CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) IS NULL END THEN NULL
+           -(CASE WHEN CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) IS NULL END THEN NULL
             WHEN CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
                       THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) IS NULL END THEN NULL
-            ELSE -sqlc.arg(block_for_us)::bigint END,
+            ELSE sqlc.arg(block_for_us)::bigint END),
        coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + sqlc.arg(lifetime_us)::bigint
 WHERE NOT EXISTS (SELECT 1 FROM pglimit_reservation AS h
                   WHERE h.policy = sqlc.arg(policy) AND h.key = sqlc.arg(key) AND h.idempotency_key = sqlc.narg(idempotency_key)::text
@@ -342,19 +373,21 @@ SELECT t.granted, t.current, t.previous, t.period_us, t.ends_at_us, t.updated_at
 --
 -- Index: the primary keys. Locks the reservation and the key's row until the
 -- transaction ends. Returns no row if the reservation does not exist.
-WITH c AS MATERIALIZED (
-    SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) AS now_us,
-             CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
-                  THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) END AS commits,
-             CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) END AS waits
-), reservation AS MATERIALIZED (
+WITH reservation AS MATERIALIZED (
     SELECT h.state, h.reserved, h.units, h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us,
-           h.ends_at_us, h.counted_at_us, h.expires_at_us, c.now_us, sqlc.arg(units)::float8 AS actual,
-           (h.state = 'open' AND (sqlc.arg(state)::text <> 'expired' OR h.expires_at_us <= c.now_us)
+           h.ends_at_us, h.counted_at_us, h.expires_at_us, coalesce(sqlc.narg(now_us)::bigint,
+                   (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) AS now_us, sqlc.arg(units)::float8 AS actual,
+           (h.state = 'open' AND (sqlc.arg(state)::text <> 'expired'
+                       OR h.expires_at_us <= coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
             OR h.state = 'expired' AND sqlc.arg(state)::text = 'settled') AS changes
-    FROM c, pglimit_reservation AS h
+    FROM pglimit_reservation AS h
     WHERE h.policy = sqlc.arg(policy) AND h.key = sqlc.arg(key) AND h.id = sqlc.arg(id) AND h.algorithm = 'sliding_window_counter'
-      AND h.state <> 'spent' AND (h.forget_at_us > c.now_us OR sqlc.arg(state)::text = 'expired')
+      AND h.state <> 'spent' AND (h.forget_at_us > coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)
+              OR sqlc.arg(state)::text = 'expired')
+      AND CASE WHEN CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) IS NULL END THEN NULL
+            WHEN CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                      THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) IS NULL END THEN NULL
+            ELSE true END
     FOR UPDATE OF h
 ), counted AS (
 INSERT INTO pglimit_sliding_window_counter AS t
@@ -417,44 +450,69 @@ FROM reservation AS h LEFT JOIN counted AS t ON true LEFT JOIN pglimit_sliding_w
 -- units added. Charge ignores blocks and starts none.
 --
 -- Index: the primary key. Locks the key's row until the transaction ends.
-INSERT INTO pglimit_sliding_window_counter AS t
+INSERT INTO pglimit_sliding_window_counter
        (policy, key, cost, granted, current, previous, capacity, period_us, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
 VALUES (sqlc.arg(policy), sqlc.arg(key), 1, LEAST(sqlc.arg(units)::float8, sqlc.arg(capacity)::float8), LEAST(sqlc.arg(units)::float8, sqlc.arg(capacity)::float8), 0,
         sqlc.arg(capacity)::float8, sqlc.arg(period_us)::bigint,
        (coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) / sqlc.arg(period_us)::bigint + 1)
            * sqlc.arg(period_us)::bigint, coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
-           CASE WHEN CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) IS NULL END THEN NULL
+           -(CASE WHEN CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) IS NULL END THEN NULL
             WHEN CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
                       THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) IS NULL END THEN NULL
-            ELSE 0 END,
+            ELSE 0::bigint END),
        coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + sqlc.arg(lifetime_us)::bigint)
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
     granted = GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity
-                - CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us
-                    THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
-                    ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END)),
-    current = CASE WHEN EXCLUDED.capacity > CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us
-                THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
-                ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END
-            THEN CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current WHEN EXCLUDED.period_us <> t.period_us
-                THEN t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 ELSE 0 END
-            + GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us
-                        THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
-                        ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END))
-            ELSE t.current END,
-    previous = CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) >= t.ends_at_us
-            AND EXCLUDED.capacity > t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8
-            THEN CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + t.period_us AND EXCLUDED.period_us = t.period_us THEN t.current ELSE 0 END
-            ELSE t.previous END,
-    period_us = CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) >= t.ends_at_us
-            AND EXCLUDED.capacity > t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8
-            THEN EXCLUDED.period_us ELSE t.period_us END,
-    ends_at_us = CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) >= t.ends_at_us
-            AND EXCLUDED.capacity > t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8
-            THEN (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / EXCLUDED.period_us + 1) * EXCLUDED.period_us ELSE t.ends_at_us END,
-    updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-RETURNING t.granted, t.current, t.previous, t.period_us, t.ends_at_us, t.updated_at_us, t.blocked_until_us;
+                - CASE WHEN GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us) < pglimit_sliding_window_counter.ends_at_us
+                    THEN pglimit_sliding_window_counter.previous * LEAST(pglimit_sliding_window_counter.period_us,
+                        pglimit_sliding_window_counter.ends_at_us - GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us))::float8
+                    / pglimit_sliding_window_counter.period_us::float8 + pglimit_sliding_window_counter.current
+                    ELSE pglimit_sliding_window_counter.current * GREATEST(0,
+                        pglimit_sliding_window_counter.ends_at_us + pglimit_sliding_window_counter.period_us
+                        - GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us))::float8 / pglimit_sliding_window_counter.period_us::float8 END)),
+    current = CASE WHEN EXCLUDED.capacity > CASE WHEN GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us) < pglimit_sliding_window_counter.ends_at_us
+                THEN pglimit_sliding_window_counter.previous * LEAST(pglimit_sliding_window_counter.period_us,
+                    pglimit_sliding_window_counter.ends_at_us - GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us))::float8
+                / pglimit_sliding_window_counter.period_us::float8 + pglimit_sliding_window_counter.current
+                ELSE pglimit_sliding_window_counter.current * GREATEST(0,
+                    pglimit_sliding_window_counter.ends_at_us + pglimit_sliding_window_counter.period_us
+                    - GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us))::float8 / pglimit_sliding_window_counter.period_us::float8 END
+            THEN CASE WHEN GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us) < pglimit_sliding_window_counter.ends_at_us
+                THEN pglimit_sliding_window_counter.current WHEN EXCLUDED.period_us <> pglimit_sliding_window_counter.period_us
+                THEN pglimit_sliding_window_counter.current * GREATEST(0,
+                    pglimit_sliding_window_counter.ends_at_us + pglimit_sliding_window_counter.period_us
+                    - GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us))::float8 / pglimit_sliding_window_counter.period_us::float8 ELSE 0 END
+            + GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - CASE
+                        WHEN GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us) < pglimit_sliding_window_counter.ends_at_us
+                        THEN pglimit_sliding_window_counter.previous * LEAST(pglimit_sliding_window_counter.period_us,
+                            pglimit_sliding_window_counter.ends_at_us - GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us))::float8
+                        / pglimit_sliding_window_counter.period_us::float8 + pglimit_sliding_window_counter.current
+                        ELSE pglimit_sliding_window_counter.current * GREATEST(0,
+                            pglimit_sliding_window_counter.ends_at_us + pglimit_sliding_window_counter.period_us
+                            - GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us))::float8 / pglimit_sliding_window_counter.period_us::float8 END))
+            ELSE pglimit_sliding_window_counter.current END,
+    previous = CASE WHEN GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us) >= pglimit_sliding_window_counter.ends_at_us
+            AND EXCLUDED.capacity > pglimit_sliding_window_counter.current
+            * GREATEST(0, pglimit_sliding_window_counter.ends_at_us + pglimit_sliding_window_counter.period_us
+                - GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us))::float8 / pglimit_sliding_window_counter.period_us::float8
+            THEN CASE WHEN GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us)
+                < pglimit_sliding_window_counter.ends_at_us + pglimit_sliding_window_counter.period_us AND EXCLUDED.period_us = pglimit_sliding_window_counter.period_us
+                THEN pglimit_sliding_window_counter.current ELSE 0 END ELSE pglimit_sliding_window_counter.previous END,
+    period_us = CASE WHEN GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us) >= pglimit_sliding_window_counter.ends_at_us
+            AND EXCLUDED.capacity > pglimit_sliding_window_counter.current
+            * GREATEST(0, pglimit_sliding_window_counter.ends_at_us + pglimit_sliding_window_counter.period_us
+                - GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us))::float8 / pglimit_sliding_window_counter.period_us::float8
+            THEN EXCLUDED.period_us ELSE pglimit_sliding_window_counter.period_us END,
+    ends_at_us = CASE WHEN GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us) >= pglimit_sliding_window_counter.ends_at_us
+            AND EXCLUDED.capacity > pglimit_sliding_window_counter.current
+            * GREATEST(0, pglimit_sliding_window_counter.ends_at_us + pglimit_sliding_window_counter.period_us
+                - GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us))::float8 / pglimit_sliding_window_counter.period_us::float8
+            THEN (GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us) / EXCLUDED.period_us + 1) * EXCLUDED.period_us
+            ELSE pglimit_sliding_window_counter.ends_at_us END,
+    updated_at_us = GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us)
+RETURNING pglimit_sliding_window_counter.granted, pglimit_sliding_window_counter.current, pglimit_sliding_window_counter.previous, pglimit_sliding_window_counter.period_us,
+    pglimit_sliding_window_counter.ends_at_us, pglimit_sliding_window_counter.updated_at_us, pglimit_sliding_window_counter.blocked_until_us;
 
 -- name: SlidingWindowCounterRefund :one
 -- SlidingWindowCounterRefund returns units, first to the current window and then to the
@@ -563,7 +621,7 @@ WHERE NOT EXISTS (SELECT 1 FROM free AS f WHERE f.policy = t.policy AND f.key = 
 -- ends if that is later. The key's units stay counted.
 --
 -- Index: the primary key. Locks the key's row until the transaction ends.
-INSERT INTO pglimit_sliding_window_counter AS t
+INSERT INTO pglimit_sliding_window_counter
        (policy, key, cost, granted, updated_at_us, blocked_until_us, expires_at_us, current, previous, capacity, period_us, ends_at_us)
 VALUES (sqlc.arg(policy), sqlc.arg(key), CASE WHEN CASE WHEN sqlc.arg(lock_timeout)::text <> ''
                 THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) IS NULL END THEN NULL
@@ -574,7 +632,8 @@ VALUES (sqlc.arg(policy), sqlc.arg(key), CASE WHEN CASE WHEN sqlc.arg(lock_timeo
            coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + sqlc.arg(for_us)::bigint,
        0, 0, 0, 1, 0)
 ON CONFLICT (policy, key) DO UPDATE SET
-    blocked_until_us = GREATEST(t.blocked_until_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + sqlc.arg(for_us)::bigint);
+    blocked_until_us = GREATEST(pglimit_sliding_window_counter.blocked_until_us,
+            GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us) + sqlc.arg(for_us)::bigint);
 
 -- name: SlidingWindowCounterUnblock :exec
 -- SlidingWindowCounterUnblock lifts the key's block. If until_us is not 0, it lifts only a

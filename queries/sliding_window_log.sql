@@ -24,7 +24,7 @@
 -- Index: the primary key. Locks the key's row until the transaction ends.
 -- Denied: granted is 0, and block_for_us > 0 starts a block; granted is -1 while
 -- the key is blocked. The entries do not change.
-INSERT INTO pglimit_sliding_window_log AS t
+INSERT INTO pglimit_sliding_window_log
        (policy, key, cost, granted, entries, totals, base, total, capacity, period_us, keep_us, updated_at_us, blocked_until_us, expires_at_us)
 VALUES (sqlc.arg(policy), sqlc.arg(key), sqlc.arg(cost)::float8, LEAST(sqlc.arg(count)::float8, floor(sqlc.arg(capacity)::float8 / sqlc.arg(cost)::float8)),
        CASE WHEN sqlc.arg(count)::float8 = 0::float8 OR sqlc.arg(capacity)::float8 < sqlc.arg(cost)::float8 THEN '{}'
@@ -33,74 +33,107 @@ VALUES (sqlc.arg(policy), sqlc.arg(key), sqlc.arg(cost)::float8, LEAST(sqlc.arg(
        0, sqlc.arg(cost)::float8 * LEAST(sqlc.arg(count)::float8, floor(sqlc.arg(capacity)::float8 / sqlc.arg(cost)::float8)), sqlc.arg(capacity)::float8,
            sqlc.arg(period_us)::bigint, sqlc.arg(period_us)::bigint,
        coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
-           CASE WHEN CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) IS NULL END THEN NULL
+           -(CASE WHEN CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) IS NULL END THEN NULL
             WHEN CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
                       THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) IS NULL END THEN NULL
-            ELSE -sqlc.arg(block_for_us)::bigint END,
+            ELSE sqlc.arg(block_for_us)::bigint END),
        coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + sqlc.arg(lifetime_us)::bigint)
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
-    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1
+    granted = CASE WHEN pglimit_sliding_window_log.blocked_until_us > GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) THEN -1
             ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity
-                            - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us,
-                                                t.entries) + 1], t.total)))) / EXCLUDED.cost))) END,
-entries = CASE WHEN t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
-        AND EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us,
-                            t.entries) + 1], t.total))) >= EXCLUDED.cost THEN pg_catalog.array_append(t.entries[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
-                        EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1 :], GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)) ELSE t.entries END,
-    totals = CASE WHEN t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
-            AND EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us,
-                                t.entries) + 1], t.total))) >= EXCLUDED.cost THEN CASE
-                WHEN t.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity)
-                THEN pglimit_rebase(pg_catalog.array_append(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)
-                            + 1 :], t.total), GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us,
-                                    t.entries) + 1], t.total))) ELSE pg_catalog.array_append(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-                            - EXCLUDED.period_us, t.entries) + 1 :], t.total) END ELSE t.totals END,
-    base = CASE WHEN t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
-            AND EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us,
-                                t.entries) + 1], t.total))) >= EXCLUDED.cost THEN CASE
-                WHEN t.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity) THEN 0
-                ELSE GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1],
-                        t.total)) END ELSE t.base END,
-    total = CASE WHEN t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
-            AND EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us,
-                                t.entries) + 1], t.total))) >= EXCLUDED.cost THEN CASE
-                WHEN t.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity)
-                THEN (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1],
-                            t.total))) ELSE t.total END + EXCLUDED.cost * LEAST(EXCLUDED.granted,
-                floor((EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-                                            - EXCLUDED.period_us, t.entries) + 1], t.total)))) / EXCLUDED.cost)) ELSE t.total END,
-    period_us = EXCLUDED.period_us, keep_us = GREATEST(t.keep_us, EXCLUDED.period_us),
-    updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
-    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-            AND EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us,
-                                t.entries) + 1], t.total))) < EXCLUDED.cost THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us
-            ELSE t.blocked_until_us END
-RETURNING t.granted, (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(t.updated_at_us - t.period_us, t.entries) + 1], t.total)))::float8 AS level,
-    coalesce(t.entries[pg_catalog.cardinality(t.entries)], 0)::bigint AS newest_at_us,
-       coalesce(CASE WHEN t.granted >= sqlc.arg(count)::float8 THEN 0
-                   WHEN t.capacity - (t.total - coalesce(t.totals[pg_catalog.width_bucket(t.total
-                                   - (t.capacity - LEAST(sqlc.arg(unit)::float8, sqlc.arg(cost)::float8 * sqlc.arg(count)::float8 - t.cost * t.granted))
-                                   - 1e-15::float8 * (t.total + t.capacity), t.totals) + 1], t.total))
-                   >= LEAST(sqlc.arg(unit)::float8, sqlc.arg(cost)::float8 * sqlc.arg(count)::float8 - t.cost * t.granted)
-                   THEN t.entries[pg_catalog.width_bucket(t.total - (t.capacity
-                               - LEAST(sqlc.arg(unit)::float8, sqlc.arg(cost)::float8 * sqlc.arg(count)::float8 - t.cost * t.granted)) - 1e-15::float8 * (t.total + t.capacity),
-                           t.totals)] WHEN t.capacity - (t.total - coalesce(t.totals[pg_catalog.width_bucket(t.total
-                                   - (t.capacity - LEAST(sqlc.arg(unit)::float8, sqlc.arg(cost)::float8 * sqlc.arg(count)::float8 - t.cost * t.granted))
-                                   - 1e-15::float8 * (t.total + t.capacity), t.totals) + 2], t.total))
-                   >= LEAST(sqlc.arg(unit)::float8, sqlc.arg(cost)::float8 * sqlc.arg(count)::float8 - t.cost * t.granted)
-                   THEN t.entries[pg_catalog.width_bucket(t.total - (t.capacity
-                               - LEAST(sqlc.arg(unit)::float8, sqlc.arg(cost)::float8 * sqlc.arg(count)::float8 - t.cost * t.granted)) - 1e-15::float8 * (t.total + t.capacity),
-                           t.totals) + 1] WHEN t.capacity - (t.total - coalesce(t.totals[pg_catalog.width_bucket(t.total
-                                   - (t.capacity - LEAST(sqlc.arg(unit)::float8, sqlc.arg(cost)::float8 * sqlc.arg(count)::float8 - t.cost * t.granted))
-                                   - 1e-15::float8 * (t.total + t.capacity), t.totals) + 3], t.total))
-                   >= LEAST(sqlc.arg(unit)::float8, sqlc.arg(cost)::float8 * sqlc.arg(count)::float8 - t.cost * t.granted)
-                   THEN t.entries[pg_catalog.width_bucket(t.total - (t.capacity
-                               - LEAST(sqlc.arg(unit)::float8, sqlc.arg(cost)::float8 * sqlc.arg(count)::float8 - t.cost * t.granted)) - 1e-15::float8 * (t.total + t.capacity),
-                           t.totals) + 2] ELSE t.entries[pg_catalog.width_bucket(t.total
-                           - (t.capacity - LEAST(sqlc.arg(unit)::float8, sqlc.arg(cost)::float8 * sqlc.arg(count)::float8 - t.cost * t.granted))
-                           + 1e-15::float8 * (t.total + t.capacity), t.totals)] END, 0)::bigint AS frees_at_us,
-       t.updated_at_us, t.blocked_until_us;
+                            - (pglimit_sliding_window_log.total - GREATEST(pglimit_sliding_window_log.base,
+                                    coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us)
+                                                - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total)))) / EXCLUDED.cost))) END,
+entries = CASE WHEN pglimit_sliding_window_log.blocked_until_us <= GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
+        AND EXCLUDED.capacity - (pglimit_sliding_window_log.total - GREATEST(pglimit_sliding_window_log.base,
+                coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us,
+                            pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total))) >= EXCLUDED.cost
+        THEN pg_catalog.array_append(pglimit_sliding_window_log.entries[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us)
+                    - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1 :], GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us))
+        ELSE pglimit_sliding_window_log.entries END,
+    totals = CASE WHEN pglimit_sliding_window_log.blocked_until_us <= GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
+            AND EXCLUDED.capacity - (pglimit_sliding_window_log.total
+                - GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us,
+                                    EXCLUDED.updated_at_us) - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total))) >= EXCLUDED.cost
+            THEN CASE WHEN pglimit_sliding_window_log.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity)
+                THEN pglimit_rebase(pg_catalog.array_append(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us,
+                                    EXCLUDED.updated_at_us) - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1 :], pglimit_sliding_window_log.total),
+                    GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us,
+                                        EXCLUDED.updated_at_us) - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total)))
+                ELSE pg_catalog.array_append(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us)
+                            - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1 :], pglimit_sliding_window_log.total) END ELSE pglimit_sliding_window_log.totals END,
+    base = CASE WHEN pglimit_sliding_window_log.blocked_until_us <= GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
+            AND EXCLUDED.capacity - (pglimit_sliding_window_log.total
+                - GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us,
+                                    EXCLUDED.updated_at_us) - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total))) >= EXCLUDED.cost
+            THEN CASE WHEN pglimit_sliding_window_log.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity) THEN 0
+                ELSE GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total)) END ELSE pglimit_sliding_window_log.base END,
+    total = CASE WHEN pglimit_sliding_window_log.blocked_until_us <= GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
+            AND EXCLUDED.capacity - (pglimit_sliding_window_log.total
+                - GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us,
+                                    EXCLUDED.updated_at_us) - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total))) >= EXCLUDED.cost
+            THEN CASE WHEN pglimit_sliding_window_log.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity)
+                THEN (pglimit_sliding_window_log.total - GREATEST(pglimit_sliding_window_log.base,
+                        coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us)
+                                    - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total))) ELSE pglimit_sliding_window_log.total END
+            + EXCLUDED.cost * LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity
+                        - (pglimit_sliding_window_log.total - GREATEST(pglimit_sliding_window_log.base,
+                                coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us)
+                                            - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total)))) / EXCLUDED.cost))
+            ELSE pglimit_sliding_window_log.total END,
+    period_us = EXCLUDED.period_us, keep_us = GREATEST(pglimit_sliding_window_log.keep_us, EXCLUDED.period_us),
+    updated_at_us = GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us),
+    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND pglimit_sliding_window_log.blocked_until_us
+            <= GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us)
+            AND EXCLUDED.capacity - (pglimit_sliding_window_log.total
+                - GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us,
+                                    EXCLUDED.updated_at_us) - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total))) < EXCLUDED.cost
+            THEN GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE pglimit_sliding_window_log.blocked_until_us END
+RETURNING pglimit_sliding_window_log.granted, (pglimit_sliding_window_log.total
+        - GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(pglimit_sliding_window_log.updated_at_us
+                        - pglimit_sliding_window_log.period_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total)))::float8 AS level,
+    coalesce(pglimit_sliding_window_log.entries[pg_catalog.cardinality(pglimit_sliding_window_log.entries)], 0)::bigint AS newest_at_us,
+       coalesce(CASE WHEN pglimit_sliding_window_log.granted >= sqlc.arg(count)::float8 THEN 0
+                   WHEN pglimit_sliding_window_log.capacity - (pglimit_sliding_window_log.total
+                       - coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(pglimit_sliding_window_log.total
+                                   - (pglimit_sliding_window_log.capacity - LEAST(sqlc.arg(unit)::float8,
+                                           sqlc.arg(cost)::float8 * sqlc.arg(count)::float8 - pglimit_sliding_window_log.cost * pglimit_sliding_window_log.granted))
+                                   - 1e-15::float8 * (pglimit_sliding_window_log.total + pglimit_sliding_window_log.capacity), pglimit_sliding_window_log.totals) + 1],
+                           pglimit_sliding_window_log.total)) >= LEAST(sqlc.arg(unit)::float8,
+                       sqlc.arg(cost)::float8 * sqlc.arg(count)::float8 - pglimit_sliding_window_log.cost * pglimit_sliding_window_log.granted)
+                   THEN pglimit_sliding_window_log.entries[pg_catalog.width_bucket(pglimit_sliding_window_log.total
+                           - (pglimit_sliding_window_log.capacity - LEAST(sqlc.arg(unit)::float8,
+                                   sqlc.arg(cost)::float8 * sqlc.arg(count)::float8 - pglimit_sliding_window_log.cost * pglimit_sliding_window_log.granted))
+                           - 1e-15::float8 * (pglimit_sliding_window_log.total + pglimit_sliding_window_log.capacity), pglimit_sliding_window_log.totals)]
+                   WHEN pglimit_sliding_window_log.capacity - (pglimit_sliding_window_log.total
+                       - coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(pglimit_sliding_window_log.total
+                                   - (pglimit_sliding_window_log.capacity - LEAST(sqlc.arg(unit)::float8,
+                                           sqlc.arg(cost)::float8 * sqlc.arg(count)::float8 - pglimit_sliding_window_log.cost * pglimit_sliding_window_log.granted))
+                                   - 1e-15::float8 * (pglimit_sliding_window_log.total + pglimit_sliding_window_log.capacity), pglimit_sliding_window_log.totals) + 2],
+                           pglimit_sliding_window_log.total)) >= LEAST(sqlc.arg(unit)::float8,
+                       sqlc.arg(cost)::float8 * sqlc.arg(count)::float8 - pglimit_sliding_window_log.cost * pglimit_sliding_window_log.granted)
+                   THEN pglimit_sliding_window_log.entries[pg_catalog.width_bucket(pglimit_sliding_window_log.total
+                           - (pglimit_sliding_window_log.capacity - LEAST(sqlc.arg(unit)::float8,
+                                   sqlc.arg(cost)::float8 * sqlc.arg(count)::float8 - pglimit_sliding_window_log.cost * pglimit_sliding_window_log.granted))
+                           - 1e-15::float8 * (pglimit_sliding_window_log.total + pglimit_sliding_window_log.capacity), pglimit_sliding_window_log.totals) + 1]
+                   WHEN pglimit_sliding_window_log.capacity - (pglimit_sliding_window_log.total
+                       - coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(pglimit_sliding_window_log.total
+                                   - (pglimit_sliding_window_log.capacity - LEAST(sqlc.arg(unit)::float8,
+                                           sqlc.arg(cost)::float8 * sqlc.arg(count)::float8 - pglimit_sliding_window_log.cost * pglimit_sliding_window_log.granted))
+                                   - 1e-15::float8 * (pglimit_sliding_window_log.total + pglimit_sliding_window_log.capacity), pglimit_sliding_window_log.totals) + 3],
+                           pglimit_sliding_window_log.total)) >= LEAST(sqlc.arg(unit)::float8,
+                       sqlc.arg(cost)::float8 * sqlc.arg(count)::float8 - pglimit_sliding_window_log.cost * pglimit_sliding_window_log.granted)
+                   THEN pglimit_sliding_window_log.entries[pg_catalog.width_bucket(pglimit_sliding_window_log.total
+                           - (pglimit_sliding_window_log.capacity - LEAST(sqlc.arg(unit)::float8,
+                                   sqlc.arg(cost)::float8 * sqlc.arg(count)::float8 - pglimit_sliding_window_log.cost * pglimit_sliding_window_log.granted))
+                           - 1e-15::float8 * (pglimit_sliding_window_log.total + pglimit_sliding_window_log.capacity), pglimit_sliding_window_log.totals) + 2]
+                   ELSE pglimit_sliding_window_log.entries[pg_catalog.width_bucket(pglimit_sliding_window_log.total
+                           - (pglimit_sliding_window_log.capacity - LEAST(sqlc.arg(unit)::float8,
+                                   sqlc.arg(cost)::float8 * sqlc.arg(count)::float8 - pglimit_sliding_window_log.cost * pglimit_sliding_window_log.granted))
+                           + 1e-15::float8 * (pglimit_sliding_window_log.total + pglimit_sliding_window_log.capacity), pglimit_sliding_window_log.totals)] END,
+               0)::bigint AS frees_at_us,
+       pglimit_sliding_window_log.updated_at_us, pglimit_sliding_window_log.blocked_until_us;
 
 -- name: SlidingWindowLogTakeMany :many
 -- SlidingWindowLogTakeMany does what SlidingWindowLogTake does for many keys, each listed at most
@@ -324,10 +357,10 @@ SELECT sqlc.arg(policy)::text, sqlc.arg(key)::text, sqlc.arg(cost)::float8, LEAS
        0, sqlc.arg(cost)::float8 * LEAST(sqlc.arg(count)::float8, floor(sqlc.arg(capacity)::float8 / sqlc.arg(cost)::float8)), sqlc.arg(capacity)::float8,
            sqlc.arg(period_us)::bigint, sqlc.arg(period_us)::bigint,
        coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
-           CASE WHEN CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) IS NULL END THEN NULL
+           -(CASE WHEN CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) IS NULL END THEN NULL
             WHEN CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
                       THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) IS NULL END THEN NULL
-            ELSE -sqlc.arg(block_for_us)::bigint END,
+            ELSE sqlc.arg(block_for_us)::bigint END),
        coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + sqlc.arg(lifetime_us)::bigint
 WHERE NOT EXISTS (SELECT 1 FROM pglimit_reservation AS h
                   WHERE h.policy = sqlc.arg(policy) AND h.key = sqlc.arg(key) AND h.idempotency_key = sqlc.narg(idempotency_key)::text
@@ -426,19 +459,21 @@ SELECT t.granted, t.level, t.newest_at_us, t.frees_at_us, t.updated_at_us, t.blo
 --
 -- Index: the primary keys. Locks the reservation and the key's row until the
 -- transaction ends. Returns no row if the reservation does not exist.
-WITH c AS MATERIALIZED (
-    SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) AS now_us,
-             CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
-                  THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) END AS commits,
-             CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) END AS waits
-), reservation AS MATERIALIZED (
+WITH reservation AS MATERIALIZED (
     SELECT h.state, h.reserved, h.units, h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us,
-           h.ends_at_us, h.counted_at_us, h.expires_at_us, c.now_us, sqlc.arg(units)::float8 AS actual,
-           (h.state = 'open' AND (sqlc.arg(state)::text <> 'expired' OR h.expires_at_us <= c.now_us)
+           h.ends_at_us, h.counted_at_us, h.expires_at_us, coalesce(sqlc.narg(now_us)::bigint,
+                   (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) AS now_us, sqlc.arg(units)::float8 AS actual,
+           (h.state = 'open' AND (sqlc.arg(state)::text <> 'expired'
+                       OR h.expires_at_us <= coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
             OR h.state = 'expired' AND sqlc.arg(state)::text = 'settled') AS changes
-    FROM c, pglimit_reservation AS h
+    FROM pglimit_reservation AS h
     WHERE h.policy = sqlc.arg(policy) AND h.key = sqlc.arg(key) AND h.id = sqlc.arg(id) AND h.algorithm = 'sliding_window_log'
-      AND h.state <> 'spent' AND (h.forget_at_us > c.now_us OR sqlc.arg(state)::text = 'expired')
+      AND h.state <> 'spent' AND (h.forget_at_us > coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)
+              OR sqlc.arg(state)::text = 'expired')
+      AND CASE WHEN CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) IS NULL END THEN NULL
+            WHEN CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                      THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) IS NULL END THEN NULL
+            ELSE true END
     FOR UPDATE OF h
 ), counted AS (
 INSERT INTO pglimit_sliding_window_log AS t
@@ -563,68 +598,54 @@ FROM reservation AS h LEFT JOIN counted AS t ON true LEFT JOIN pglimit_sliding_w
 -- units added. Charge ignores blocks and starts none.
 --
 -- Index: the primary key. Locks the key's row until the transaction ends.
-INSERT INTO pglimit_sliding_window_log AS t
+INSERT INTO pglimit_sliding_window_log
        (policy, key, cost, granted, entries, totals, base, total, capacity, period_us, keep_us, updated_at_us, blocked_until_us, expires_at_us)
 VALUES (sqlc.arg(policy), sqlc.arg(key), 1, LEAST(sqlc.arg(units)::float8, sqlc.arg(capacity)::float8),
        ARRAY[coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)], ARRAY[0::float8],
        0, LEAST(sqlc.arg(units)::float8, sqlc.arg(capacity)::float8), sqlc.arg(capacity)::float8, sqlc.arg(period_us)::bigint, sqlc.arg(period_us)::bigint,
        coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
-           CASE WHEN CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) IS NULL END THEN NULL
+           -(CASE WHEN CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) IS NULL END THEN NULL
             WHEN CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
                       THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) IS NULL END THEN NULL
-            ELSE 0 END,
+            ELSE 0::bigint END),
        coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + sqlc.arg(lifetime_us)::bigint)
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
     granted = GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity
-                - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1],
-                            t.total))))),
-entries = CASE WHEN CASE WHEN t.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity)
-            THEN (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1],
-                        t.total))) ELSE t.total END + GREATEST(0, LEAST(EXCLUDED.granted,
-                EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us,
-                                    t.entries) + 1], t.total))))) > CASE WHEN t.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity)
-            THEN (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1],
-                        t.total))) ELSE t.total END THEN pg_catalog.array_append(t.entries[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-                    - EXCLUDED.period_us, t.entries) + 1 :], GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)) ELSE t.entries END,
-    totals = CASE WHEN CASE WHEN t.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity)
-                THEN (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1],
-                            t.total))) ELSE t.total END + GREATEST(0, LEAST(EXCLUDED.granted,
-                    EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-                                        - EXCLUDED.period_us, t.entries) + 1], t.total)))))
-            > CASE WHEN t.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity)
-                THEN (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1],
-                            t.total))) ELSE t.total END THEN CASE WHEN t.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity)
-                THEN pglimit_rebase(pg_catalog.array_append(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)
-                            + 1 :], t.total), GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us,
-                                    t.entries) + 1], t.total))) ELSE pg_catalog.array_append(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-                            - EXCLUDED.period_us, t.entries) + 1 :], t.total) END ELSE t.totals END,
-    base = CASE WHEN CASE WHEN t.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity)
-                THEN (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1],
-                            t.total))) ELSE t.total END + GREATEST(0, LEAST(EXCLUDED.granted,
-                    EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-                                        - EXCLUDED.period_us, t.entries) + 1], t.total)))))
-            > CASE WHEN t.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity)
-                THEN (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1],
-                            t.total))) ELSE t.total END THEN CASE WHEN t.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity) THEN 0
-                ELSE GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1],
-                        t.total)) END ELSE t.base END,
-    total = CASE WHEN CASE WHEN t.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity)
-                THEN (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1],
-                            t.total))) ELSE t.total END + GREATEST(0, LEAST(EXCLUDED.granted,
-                    EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-                                        - EXCLUDED.period_us, t.entries) + 1], t.total)))))
-            > CASE WHEN t.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity)
-                THEN (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1],
-                            t.total))) ELSE t.total END THEN CASE WHEN t.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity)
-                THEN (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1],
-                            t.total))) ELSE t.total END + GREATEST(0, LEAST(EXCLUDED.granted,
-                    EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-                                        - EXCLUDED.period_us, t.entries) + 1], t.total))))) ELSE t.total END,
-    period_us = EXCLUDED.period_us, keep_us = GREATEST(t.keep_us, EXCLUDED.period_us),
-    updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-RETURNING t.granted, (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(t.updated_at_us - t.period_us, t.entries) + 1], t.total)))::float8 AS level,
-    coalesce(t.entries[pg_catalog.cardinality(t.entries)], 0)::bigint AS newest_at_us, t.updated_at_us, t.blocked_until_us;
+                - (pglimit_sliding_window_log.total - GREATEST(pglimit_sliding_window_log.base,
+                        coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us)
+                                    - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total))))),
+entries = CASE WHEN CASE WHEN pglimit_sliding_window_log.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity)
+            THEN (pglimit_sliding_window_log.total - GREATEST(pglimit_sliding_window_log.base,
+                    coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us)
+                                - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total))) ELSE pglimit_sliding_window_log.total END
+        + GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - (pglimit_sliding_window_log.total
+                    - GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total))))) > CASE WHEN pglimit_sliding_window_log.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity) THEN (pglimit_sliding_window_log.total - GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total))) ELSE pglimit_sliding_window_log.total END THEN pg_catalog.array_append(pglimit_sliding_window_log.entries[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1 :], GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us)) ELSE pglimit_sliding_window_log.entries END,
+    totals = CASE WHEN CASE WHEN pglimit_sliding_window_log.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity)
+                THEN (pglimit_sliding_window_log.total - GREATEST(pglimit_sliding_window_log.base,
+                        coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us)
+                                    - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total))) ELSE pglimit_sliding_window_log.total END
+            + GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - (pglimit_sliding_window_log.total
+                        - GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total))))) > CASE WHEN pglimit_sliding_window_log.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity) THEN (pglimit_sliding_window_log.total - GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total))) ELSE pglimit_sliding_window_log.total END THEN CASE WHEN pglimit_sliding_window_log.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity) THEN pglimit_rebase(pg_catalog.array_append(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1 :], pglimit_sliding_window_log.total), GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total))) ELSE pg_catalog.array_append(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1 :], pglimit_sliding_window_log.total) END ELSE pglimit_sliding_window_log.totals END,
+    base = CASE WHEN CASE WHEN pglimit_sliding_window_log.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity)
+                THEN (pglimit_sliding_window_log.total - GREATEST(pglimit_sliding_window_log.base,
+                        coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us)
+                                    - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total))) ELSE pglimit_sliding_window_log.total END
+            + GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - (pglimit_sliding_window_log.total
+                        - GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total))))) > CASE WHEN pglimit_sliding_window_log.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity) THEN (pglimit_sliding_window_log.total - GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total))) ELSE pglimit_sliding_window_log.total END THEN CASE WHEN pglimit_sliding_window_log.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity) THEN 0 ELSE GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total)) END ELSE pglimit_sliding_window_log.base END,
+    total = CASE WHEN CASE WHEN pglimit_sliding_window_log.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity)
+                THEN (pglimit_sliding_window_log.total - GREATEST(pglimit_sliding_window_log.base,
+                        coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us)
+                                    - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total))) ELSE pglimit_sliding_window_log.total END
+            + GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - (pglimit_sliding_window_log.total
+                        - GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total))))) > CASE WHEN pglimit_sliding_window_log.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity) THEN (pglimit_sliding_window_log.total - GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total))) ELSE pglimit_sliding_window_log.total END THEN CASE WHEN pglimit_sliding_window_log.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity) THEN (pglimit_sliding_window_log.total - GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total))) ELSE pglimit_sliding_window_log.total END + GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - (pglimit_sliding_window_log.total - GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total))))) ELSE pglimit_sliding_window_log.total END,
+    period_us = EXCLUDED.period_us, keep_us = GREATEST(pglimit_sliding_window_log.keep_us, EXCLUDED.period_us),
+    updated_at_us = GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us)
+RETURNING pglimit_sliding_window_log.granted, (pglimit_sliding_window_log.total
+        - GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(pglimit_sliding_window_log.updated_at_us
+                        - pglimit_sliding_window_log.period_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total)))::float8 AS level,
+    coalesce(pglimit_sliding_window_log.entries[pg_catalog.cardinality(pglimit_sliding_window_log.entries)], 0)::bigint AS newest_at_us, pglimit_sliding_window_log.updated_at_us,
+    pglimit_sliding_window_log.blocked_until_us;
 
 -- name: SlidingWindowLogRefund :one
 -- SlidingWindowLogRefund returns units, the newest entries first, at most those in the
@@ -810,7 +831,7 @@ WHERE NOT EXISTS (SELECT 1 FROM free AS f WHERE f.policy = t.policy AND f.key = 
 -- ends if that is later. The key's units stay counted.
 --
 -- Index: the primary key. Locks the key's row until the transaction ends.
-INSERT INTO pglimit_sliding_window_log AS t
+INSERT INTO pglimit_sliding_window_log
        (policy, key, cost, granted, updated_at_us, blocked_until_us, expires_at_us, entries, totals, base, total, capacity, period_us, keep_us)
 VALUES (sqlc.arg(policy), sqlc.arg(key), CASE WHEN CASE WHEN sqlc.arg(lock_timeout)::text <> ''
                 THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) IS NULL END THEN NULL
@@ -821,7 +842,7 @@ VALUES (sqlc.arg(policy), sqlc.arg(key), CASE WHEN CASE WHEN sqlc.arg(lock_timeo
            coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + sqlc.arg(for_us)::bigint,
        '{}', '{}', 0, 0, 0, 1, 1)
 ON CONFLICT (policy, key) DO UPDATE SET
-    blocked_until_us = GREATEST(t.blocked_until_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + sqlc.arg(for_us)::bigint);
+    blocked_until_us = GREATEST(pglimit_sliding_window_log.blocked_until_us, GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) + sqlc.arg(for_us)::bigint);
 
 -- name: SlidingWindowLogUnblock :exec
 -- SlidingWindowLogUnblock lifts the key's block. If until_us is not 0, it lifts only a

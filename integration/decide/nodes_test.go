@@ -19,7 +19,7 @@ import (
 var budgets = map[string]int{
 	"LeakyBucketBlock": 85, "LeakyBucketCharge": 126, "LeakyBucketGet": 28,
 	"LeakyBucketLocked": 24, "LeakyBucketRefund": 97, "LeakyBucketReserve": 219,
-	"LeakyBucketReset": 55, "LeakyBucketSettle": 268, "LeakyBucketSweep": 69,
+	"LeakyBucketReset": 55, "LeakyBucketSettle": 291, "LeakyBucketSweep": 69,
 	"LeakyBucketTake": 166, "LeakyBucketTakeMany": 188, "LeakyBucketTakeAll": 204, "LeakyBucketUnblock": 54,
 	"LeakyBucketUndo": 137, "LeakyBucketUsage": 38,
 
@@ -30,32 +30,32 @@ var budgets = map[string]int{
 
 	"TokenBucketBlock": 76, "TokenBucketCharge": 96, "TokenBucketGet": 25,
 	"TokenBucketLocked": 24, "TokenBucketRefund": 76, "TokenBucketReserve": 188,
-	"TokenBucketReset": 55, "TokenBucketSettle": 208, "TokenBucketSweep": 67,
+	"TokenBucketReset": 55, "TokenBucketSettle": 231, "TokenBucketSweep": 67,
 	"TokenBucketTake": 135, "TokenBucketTakeMany": 160, "TokenBucketTakeAll": 176, "TokenBucketUnblock": 54,
 	"TokenBucketUndo": 110, "TokenBucketUsage": 35,
 
 	"GCRABlock": 76, "GCRACharge": 96, "GCRAGet": 25,
 	"GCRALocked": 24, "GCRARefund": 76, "GCRAReserve": 188,
-	"GCRAReset": 55, "GCRASettle": 208, "GCRASweep": 67,
+	"GCRAReset": 55, "GCRASettle": 231, "GCRASweep": 67,
 	"GCRATake": 135, "GCRATakeMany": 160, "GCRATakeAll": 176, "GCRAUnblock": 54,
 	"GCRAUndo": 110, "GCRAUsage": 35,
 
 	"FixedWindowBlock": 76, "FixedWindowCalendarCharge": 181, "FixedWindowCalendarTake": 230,
 	"FixedWindowCharge": 117, "FixedWindowGet": 28, "FixedWindowLocked": 24,
 	"FixedWindowRefund": 71, "FixedWindowReserve": 261, "FixedWindowReset": 55,
-	"FixedWindowSettle": 173, "FixedWindowSweep": 47, "FixedWindowTake": 166,
+	"FixedWindowSettle": 196, "FixedWindowSweep": 47, "FixedWindowTake": 166,
 	"FixedWindowTakeMany": 225, "FixedWindowTakeAll": 248, "FixedWindowUnblock": 54, "FixedWindowUndo": 81,
 	"FixedWindowUsage": 42,
 
 	"SlidingWindowCounterBlock": 78, "SlidingWindowCounterCharge": 232, "SlidingWindowCounterGet": 34,
 	"SlidingWindowCounterLocked": 24, "SlidingWindowCounterRefund": 121, "SlidingWindowCounterReserve": 361,
-	"SlidingWindowCounterReset": 55, "SlidingWindowCounterSettle": 323, "SlidingWindowCounterSweep": 56,
+	"SlidingWindowCounterReset": 55, "SlidingWindowCounterSettle": 346, "SlidingWindowCounterSweep": 56,
 	"SlidingWindowCounterTake": 301, "SlidingWindowCounterTakeMany": 322, "SlidingWindowCounterTakeAll": 338, "SlidingWindowCounterUnblock": 54,
 	"SlidingWindowCounterUndo": 194, "SlidingWindowCounterUsage": 44,
 
 	"SlidingWindowLogBlock": 80, "SlidingWindowLogCharge": 409, "SlidingWindowLogGet": 160,
 	"SlidingWindowLogLocked": 24, "SlidingWindowLogRefund": 224, "SlidingWindowLogReserve": 703,
-	"SlidingWindowLogReset": 55, "SlidingWindowLogSettle": 798, "SlidingWindowLogSweep": 52,
+	"SlidingWindowLogReset": 55, "SlidingWindowLogSettle": 821, "SlidingWindowLogSweep": 52,
 	"SlidingWindowLogTake": 649, "SlidingWindowLogTakeMany": 524, "SlidingWindowLogTakeAll": 540, "SlidingWindowLogUnblock": 54,
 	"SlidingWindowLogUndo": 596, "SlidingWindowLogUsage": 170,
 }

@@ -12,7 +12,7 @@ import (
 
 var (
 	sqlParameter = regexp.MustCompile(`sqlc\.n?arg\((\w+)\)`)
-	tableOf      = regexp.MustCompile(`(pglimit_[a-z_]+) as t\b`)
+	tableOf      = regexp.MustCompile(`(?:insert into |update |from )(pglimit_[a-z_]+)\b`)
 )
 
 // TestRoutersFormPlans explains the statements of a single key: the row of VALUES is a
@@ -36,7 +36,7 @@ func TestRoutersFormPlans(t *testing.T) {
 		var want string
 		switch verb {
 		case "Take", "Charge", "Block":
-			want = "Insert on TABLE t\n  Conflict Resolution: UPDATE\n  Conflict Arbiter Indexes: TABLE_pkey\n"
+			want = "Insert on TABLE\n  Conflict Resolution: UPDATE\n  Conflict Arbiter Indexes: TABLE_pkey\n"
 			if match[2] == "Calendar" {
 				want += "  Conflict Filter: (excluded.granted >= '0'::double precision)\n"
 			}

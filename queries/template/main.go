@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"text/template"
@@ -186,10 +187,25 @@ func run(dir string) error {
 		if err := t.ExecuteTemplate(&out, a.Template+".tmpl", a.In("upsert")); err != nil {
 			return err
 		}
-		text := fmt.Sprintf(header, a.Template) + strings.TrimSpace(wrap(out.String())) + "\n"
+		text := fmt.Sprintf(header, a.Template) + strings.TrimSpace(wrap(unaliased(out.String()))) + "\n"
 		if err := os.WriteFile(filepath.Join(dir, a.Table+".sql"), []byte(text), 0o644); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// values matches an INSERT of one row, with its table.
+var values = regexp.MustCompile(`INSERT INTO (pglimit_\w+) AS t\n +\([^)]*\)\nVALUES [^;]*;`)
+
+// row matches the qualifier of the key's row.
+var row = regexp.MustCompile(`\bt\.`)
+
+// unaliased lets the table's name qualify the columns in an INSERT of one row. The
+// templates call the key's row t everywhere, but some routers of shards refuse an alias there.
+func unaliased(text string) string {
+	return values.ReplaceAllStringFunc(text, func(insert string) string {
+		table := values.FindStringSubmatch(insert)[1]
+		return row.ReplaceAllString(strings.Replace(insert, " AS t\n", "\n", 1), table+".")
+	})
 }

@@ -830,56 +830,65 @@ LANGUAGE plpgsql VOLATILE AS $pglimit$
 #variable_conflict use_column
 BEGIN
     IF request.statement = 'take' THEN
-        INSERT INTO pglimit_leaky_bucket AS t
+        INSERT INTO pglimit_leaky_bucket
                (policy, key, cost, granted, level, capacity, leak, tick_us, leaked_at_us, updated_at_us, blocked_until_us, expires_at_us)
         VALUES (request.policy, request.key, request.cost::float8, LEAST(request.count::float8, floor(request.capacity::float8 / request.cost::float8)),
                 request.cost::float8 * LEAST(request.count::float8, floor(request.capacity::float8 / request.cost::float8)),
                request.capacity::float8, request.leak::float8, request.tick_us::bigint,
                    request.now_us,
                    request.now_us,
-               -request.block_for_us::bigint,
+               -(request.block_for_us::bigint),
                request.now_us + request.lifetime_us::bigint)
         ON CONFLICT (policy, key) DO UPDATE SET
             cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak, tick_us = EXCLUDED.tick_us,
-            granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1
+            granted = CASE WHEN pglimit_leaky_bucket.blocked_until_us > GREATEST(pglimit_leaky_bucket.updated_at_us, EXCLUDED.updated_at_us) THEN -1
                     ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity
-                                    - (t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak)) / EXCLUDED.cost))) END,
-            level = GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak)
-                    + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0
+                                    - (pglimit_leaky_bucket.level - ((GREATEST(pglimit_leaky_bucket.updated_at_us, EXCLUDED.updated_at_us) - pglimit_leaky_bucket.leaked_at_us)
+                                            / EXCLUDED.tick_us)::float8 * EXCLUDED.leak)) / EXCLUDED.cost))) END,
+            level = GREATEST(0, pglimit_leaky_bucket.level - ((GREATEST(pglimit_leaky_bucket.updated_at_us, EXCLUDED.updated_at_us) - pglimit_leaky_bucket.leaked_at_us)
+                        / EXCLUDED.tick_us)::float8 * EXCLUDED.leak)
+                    + EXCLUDED.cost * CASE WHEN pglimit_leaky_bucket.blocked_until_us > GREATEST(pglimit_leaky_bucket.updated_at_us, EXCLUDED.updated_at_us) THEN 0
                             ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity
-                                            - (t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak))
-                                        / EXCLUDED.cost))) END,
-            leaked_at_us = CASE WHEN GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak) = 0::float8
-                    THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) ELSE t.leaked_at_us
-                    + (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us * EXCLUDED.tick_us END,
-            updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
-            blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-                    AND EXCLUDED.capacity - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak)
-                    < EXCLUDED.cost THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END
-        RETURNING t.granted, t.level, t.leaked_at_us, t.updated_at_us, t.blocked_until_us
+                                            - (pglimit_leaky_bucket.level - ((GREATEST(pglimit_leaky_bucket.updated_at_us, EXCLUDED.updated_at_us) - pglimit_leaky_bucket.leaked_at_us)
+                                                    / EXCLUDED.tick_us)::float8 * EXCLUDED.leak)) / EXCLUDED.cost))) END,
+            leaked_at_us = CASE WHEN GREATEST(0, pglimit_leaky_bucket.level
+                        - ((GREATEST(pglimit_leaky_bucket.updated_at_us, EXCLUDED.updated_at_us) - pglimit_leaky_bucket.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak)
+                    = 0::float8 THEN GREATEST(pglimit_leaky_bucket.updated_at_us, EXCLUDED.updated_at_us)
+                    ELSE pglimit_leaky_bucket.leaked_at_us + (GREATEST(pglimit_leaky_bucket.updated_at_us, EXCLUDED.updated_at_us) - pglimit_leaky_bucket.leaked_at_us) / EXCLUDED.tick_us
+                    * EXCLUDED.tick_us END,
+            updated_at_us = GREATEST(pglimit_leaky_bucket.updated_at_us, EXCLUDED.updated_at_us),
+            blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND pglimit_leaky_bucket.blocked_until_us <= GREATEST(pglimit_leaky_bucket.updated_at_us, EXCLUDED.updated_at_us)
+                    AND EXCLUDED.capacity - GREATEST(0, pglimit_leaky_bucket.level
+                        - ((GREATEST(pglimit_leaky_bucket.updated_at_us, EXCLUDED.updated_at_us) - pglimit_leaky_bucket.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak)
+                    < EXCLUDED.cost THEN GREATEST(pglimit_leaky_bucket.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE pglimit_leaky_bucket.blocked_until_us END
+        RETURNING pglimit_leaky_bucket.granted, pglimit_leaky_bucket.level, pglimit_leaky_bucket.leaked_at_us, pglimit_leaky_bucket.updated_at_us, pglimit_leaky_bucket.blocked_until_us
         INTO request.granted, request.level, request.leaked_at_us, request.updated_at_us, request.blocked_until_us;
     ELSIF request.statement = 'charge' THEN
         request.capacity := request.burst; -- without the slack
-        INSERT INTO pglimit_leaky_bucket AS t
+        INSERT INTO pglimit_leaky_bucket
                (policy, key, cost, granted, level, capacity, leak, tick_us, leaked_at_us, updated_at_us, blocked_until_us, expires_at_us)
         VALUES (request.policy, request.key, 1, LEAST(request.units::float8, request.capacity::float8), LEAST(request.units::float8, request.capacity::float8),
                request.capacity::float8, request.leak::float8, request.tick_us::bigint,
                    request.now_us,
                    request.now_us,
-               0,
+               -(0::bigint),
                request.now_us + request.lifetime_us::bigint)
         ON CONFLICT (policy, key) DO UPDATE SET
             cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak, tick_us = EXCLUDED.tick_us,
             granted = GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity
-                        - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak))),
-            level = GREATEST(GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak),
-                    LEAST(EXCLUDED.capacity, GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak)
-                        + EXCLUDED.granted)),
-            leaked_at_us = CASE WHEN GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak) = 0::float8
-                    THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) ELSE t.leaked_at_us
-                    + (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us * EXCLUDED.tick_us END,
-            updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-        RETURNING t.granted, t.level, t.leaked_at_us, t.updated_at_us, t.blocked_until_us
+                        - GREATEST(0, pglimit_leaky_bucket.level - ((GREATEST(pglimit_leaky_bucket.updated_at_us, EXCLUDED.updated_at_us) - pglimit_leaky_bucket.leaked_at_us)
+                                / EXCLUDED.tick_us)::float8 * EXCLUDED.leak))),
+            level = GREATEST(GREATEST(0, pglimit_leaky_bucket.level - ((GREATEST(pglimit_leaky_bucket.updated_at_us, EXCLUDED.updated_at_us) - pglimit_leaky_bucket.leaked_at_us)
+                            / EXCLUDED.tick_us)::float8 * EXCLUDED.leak), LEAST(EXCLUDED.capacity,
+                        GREATEST(0, pglimit_leaky_bucket.level - ((GREATEST(pglimit_leaky_bucket.updated_at_us, EXCLUDED.updated_at_us) - pglimit_leaky_bucket.leaked_at_us)
+                                / EXCLUDED.tick_us)::float8 * EXCLUDED.leak) + EXCLUDED.granted)),
+            leaked_at_us = CASE WHEN GREATEST(0, pglimit_leaky_bucket.level
+                        - ((GREATEST(pglimit_leaky_bucket.updated_at_us, EXCLUDED.updated_at_us) - pglimit_leaky_bucket.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak)
+                    = 0::float8 THEN GREATEST(pglimit_leaky_bucket.updated_at_us, EXCLUDED.updated_at_us)
+                    ELSE pglimit_leaky_bucket.leaked_at_us + (GREATEST(pglimit_leaky_bucket.updated_at_us, EXCLUDED.updated_at_us) - pglimit_leaky_bucket.leaked_at_us) / EXCLUDED.tick_us
+                    * EXCLUDED.tick_us END,
+            updated_at_us = GREATEST(pglimit_leaky_bucket.updated_at_us, EXCLUDED.updated_at_us)
+        RETURNING pglimit_leaky_bucket.granted, pglimit_leaky_bucket.level, pglimit_leaky_bucket.leaked_at_us, pglimit_leaky_bucket.updated_at_us, pglimit_leaky_bucket.blocked_until_us
         INTO request.granted, request.level, request.leaked_at_us, request.updated_at_us, request.blocked_until_us;
         request.capacity := request.burst + LEAST(1e-6::float8, 1e-9::float8 * request.burst);
     ELSIF request.statement = 'refund' THEN
@@ -922,16 +931,17 @@ BEGIN
                      WHERE h.policy = request.policy AND h.key = request.key AND h.state = 'open' AND h.algorithm = 'leaky_bucket') AS o
             INTO request.now_us, request.level, request.leaked_at_us, request.updated_at_us, request.blocked_until_us, request.reservations, request.reserved;
         ELSE
-            WITH c AS MATERIALIZED (
-                SELECT request.now_us AS now_us
-            ), reservation AS MATERIALIZED (
+            WITH reservation AS MATERIALIZED (
                 SELECT h.state, h.reserved, h.units, h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us,
-                       h.ends_at_us, h.counted_at_us, h.expires_at_us, c.now_us, request.units::float8 AS actual,
-                       (h.state = 'open' AND (request.state::text <> 'expired' OR h.expires_at_us <= c.now_us)
+                       h.ends_at_us, h.counted_at_us, h.expires_at_us, request.now_us AS now_us, request.units::float8 AS actual,
+                       (h.state = 'open' AND (request.state::text <> 'expired'
+                                   OR h.expires_at_us <= request.now_us)
                         OR h.state = 'expired' AND request.state::text = 'settled') AS changes
-                FROM c, pglimit_reservation AS h
+                FROM pglimit_reservation AS h
                 WHERE h.policy = request.policy AND h.key = request.key AND h.id = request.id AND h.algorithm = 'leaky_bucket'
-                  AND h.state <> 'spent' AND (h.forget_at_us > c.now_us OR request.state::text = 'expired')
+                  AND h.state <> 'spent' AND (h.forget_at_us > request.now_us
+                          OR request.state::text = 'expired')
+                  AND true
                 FOR UPDATE OF h
             ), counted AS (
             INSERT INTO pglimit_leaky_bucket AS t
@@ -1009,50 +1019,63 @@ LANGUAGE plpgsql VOLATILE AS $pglimit$
 #variable_conflict use_column
 BEGIN
     IF request.statement = 'take' THEN
-        INSERT INTO pglimit_leaky_bucket_queue AS t
+        INSERT INTO pglimit_leaky_bucket_queue
                (policy, key, cost, granted, level, capacity, leak, ticket, updated_at_us, blocked_until_us, expires_at_us)
         VALUES (request.policy, request.key, request.cost::float8, LEAST(request.count::float8, floor(request.room::float8 / request.cost::float8)),
                 request.cost::float8 * LEAST(request.count::float8, floor(request.room::float8 / request.cost::float8)),
                request.capacity::float8, request.leak::float8, request.now_us,
                    request.now_us,
-               -request.block_for_us::bigint,
+               -(request.block_for_us::bigint),
                request.now_us + request.lifetime_us::bigint)
         ON CONFLICT (policy, key) DO UPDATE SET
             cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak,
-            granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1
+            granted = CASE WHEN pglimit_leaky_bucket_queue.blocked_until_us > GREATEST(pglimit_leaky_bucket_queue.updated_at_us, EXCLUDED.updated_at_us) THEN -1
                     ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((request.room::float8
-                                    - (t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak)) / EXCLUDED.cost))) END,
-            level = GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak)
-                    + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0
+                                    - (pglimit_leaky_bucket_queue.level - (GREATEST(pglimit_leaky_bucket_queue.updated_at_us, EXCLUDED.updated_at_us)
+                                            - pglimit_leaky_bucket_queue.updated_at_us)::float8 * EXCLUDED.leak)) / EXCLUDED.cost))) END,
+            level = GREATEST(0, pglimit_leaky_bucket_queue.level - (GREATEST(pglimit_leaky_bucket_queue.updated_at_us, EXCLUDED.updated_at_us)
+                        - pglimit_leaky_bucket_queue.updated_at_us)::float8 * EXCLUDED.leak)
+                    + EXCLUDED.cost * CASE WHEN pglimit_leaky_bucket_queue.blocked_until_us > GREATEST(pglimit_leaky_bucket_queue.updated_at_us, EXCLUDED.updated_at_us) THEN 0
                             ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((request.room::float8
-                                            - (t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak)) / EXCLUDED.cost))) END,
-            ticket = CASE WHEN t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
-                    AND request.room::float8 - GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak) >= EXCLUDED.cost
-                          THEN GREATEST(t.ticket + 1, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)) ELSE t.ticket END,
-            updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
-            blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-                    AND request.room::float8 - GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak) < EXCLUDED.cost
-                    THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END
-        RETURNING t.granted, t.level, t.ticket, t.updated_at_us, t.blocked_until_us
+                                            - (pglimit_leaky_bucket_queue.level - (GREATEST(pglimit_leaky_bucket_queue.updated_at_us, EXCLUDED.updated_at_us)
+                                                    - pglimit_leaky_bucket_queue.updated_at_us)::float8 * EXCLUDED.leak)) / EXCLUDED.cost))) END,
+            ticket = CASE WHEN pglimit_leaky_bucket_queue.blocked_until_us <= GREATEST(pglimit_leaky_bucket_queue.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
+                    AND request.room::float8 - GREATEST(0, pglimit_leaky_bucket_queue.level
+                        - (GREATEST(pglimit_leaky_bucket_queue.updated_at_us, EXCLUDED.updated_at_us) - pglimit_leaky_bucket_queue.updated_at_us)::float8 * EXCLUDED.leak) >= EXCLUDED.cost
+                          THEN GREATEST(pglimit_leaky_bucket_queue.ticket + 1, GREATEST(pglimit_leaky_bucket_queue.updated_at_us, EXCLUDED.updated_at_us))
+                              ELSE pglimit_leaky_bucket_queue.ticket END,
+            updated_at_us = GREATEST(pglimit_leaky_bucket_queue.updated_at_us, EXCLUDED.updated_at_us),
+            blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND pglimit_leaky_bucket_queue.blocked_until_us
+                    <= GREATEST(pglimit_leaky_bucket_queue.updated_at_us, EXCLUDED.updated_at_us)
+                    AND request.room::float8 - GREATEST(0, pglimit_leaky_bucket_queue.level
+                        - (GREATEST(pglimit_leaky_bucket_queue.updated_at_us, EXCLUDED.updated_at_us) - pglimit_leaky_bucket_queue.updated_at_us)::float8 * EXCLUDED.leak) < EXCLUDED.cost
+                    THEN GREATEST(pglimit_leaky_bucket_queue.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE pglimit_leaky_bucket_queue.blocked_until_us END
+        RETURNING pglimit_leaky_bucket_queue.granted, pglimit_leaky_bucket_queue.level, pglimit_leaky_bucket_queue.ticket, pglimit_leaky_bucket_queue.updated_at_us,
+            pglimit_leaky_bucket_queue.blocked_until_us
         INTO request.granted, request.level, request.ticket, request.updated_at_us, request.blocked_until_us;
     ELSIF request.statement = 'charge' THEN
         request.capacity := request.burst; -- without the slack
-        INSERT INTO pglimit_leaky_bucket_queue AS t
+        INSERT INTO pglimit_leaky_bucket_queue
                (policy, key, cost, granted, level, capacity, leak, ticket, updated_at_us, blocked_until_us, expires_at_us)
         VALUES (request.policy, request.key, 1, LEAST(request.units::float8, request.capacity::float8), LEAST(request.units::float8, request.capacity::float8),
                request.capacity::float8, request.leak::float8, request.now_us,
                    request.now_us,
-               0,
+               -(0::bigint),
                request.now_us + request.lifetime_us::bigint)
         ON CONFLICT (policy, key) DO UPDATE SET
             cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak,
             granted = GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity
-                        - GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak))),
-            level = GREATEST(GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak),
-                    LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak) + EXCLUDED.granted)),
-            ticket = GREATEST(t.ticket + 1, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)),
-            updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-        RETURNING t.granted, t.level, t.ticket, t.updated_at_us, t.blocked_until_us
+                        - GREATEST(0, pglimit_leaky_bucket_queue.level - (GREATEST(pglimit_leaky_bucket_queue.updated_at_us, EXCLUDED.updated_at_us)
+                                - pglimit_leaky_bucket_queue.updated_at_us)::float8 * EXCLUDED.leak))),
+            level = GREATEST(GREATEST(0, pglimit_leaky_bucket_queue.level
+                        - (GREATEST(pglimit_leaky_bucket_queue.updated_at_us, EXCLUDED.updated_at_us) - pglimit_leaky_bucket_queue.updated_at_us)::float8 * EXCLUDED.leak),
+                    LEAST(EXCLUDED.capacity, GREATEST(0, pglimit_leaky_bucket_queue.level
+                            - (GREATEST(pglimit_leaky_bucket_queue.updated_at_us, EXCLUDED.updated_at_us) - pglimit_leaky_bucket_queue.updated_at_us)::float8 * EXCLUDED.leak)
+                        + EXCLUDED.granted)),
+            ticket = GREATEST(pglimit_leaky_bucket_queue.ticket + 1, GREATEST(pglimit_leaky_bucket_queue.updated_at_us, EXCLUDED.updated_at_us)),
+            updated_at_us = GREATEST(pglimit_leaky_bucket_queue.updated_at_us, EXCLUDED.updated_at_us)
+        RETURNING pglimit_leaky_bucket_queue.granted, pglimit_leaky_bucket_queue.level, pglimit_leaky_bucket_queue.ticket, pglimit_leaky_bucket_queue.updated_at_us,
+            pglimit_leaky_bucket_queue.blocked_until_us
         INTO request.granted, request.level, request.ticket, request.updated_at_us, request.blocked_until_us;
         request.capacity := request.burst + LEAST(1e-6::float8, 1e-9::float8 * request.burst);
     ELSE
@@ -1102,44 +1125,50 @@ LANGUAGE plpgsql VOLATILE AS $pglimit$
 #variable_conflict use_column
 BEGIN
     IF request.statement = 'take' THEN
-        INSERT INTO pglimit_token_bucket AS t
+        INSERT INTO pglimit_token_bucket
                (policy, key, cost, granted, level, capacity, leak, updated_at_us, blocked_until_us, expires_at_us)
         VALUES (request.policy, request.key, request.cost::float8, LEAST(request.count::float8, floor(request.capacity::float8 / request.cost::float8)),
                 request.cost::float8 * LEAST(request.count::float8, floor(request.capacity::float8 / request.cost::float8)),
                request.capacity::float8, request.leak::float8, request.now_us,
-               -request.block_for_us::bigint,
+               -(request.block_for_us::bigint),
                request.now_us + request.lifetime_us::bigint)
         ON CONFLICT (policy, key) DO UPDATE SET
             cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak,
-            granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1
+            granted = CASE WHEN pglimit_token_bucket.blocked_until_us > GREATEST(pglimit_token_bucket.updated_at_us, EXCLUDED.updated_at_us) THEN -1
                     ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity
-                                    - (t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak)) / EXCLUDED.cost))) END,
-            level = GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak)
-                    + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0
+                                    - (pglimit_token_bucket.level - (GREATEST(pglimit_token_bucket.updated_at_us, EXCLUDED.updated_at_us) - pglimit_token_bucket.updated_at_us)::float8
+                                        * EXCLUDED.leak)) / EXCLUDED.cost))) END,
+            level = GREATEST(0, pglimit_token_bucket.level - (GREATEST(pglimit_token_bucket.updated_at_us, EXCLUDED.updated_at_us) - pglimit_token_bucket.updated_at_us)::float8
+                    * EXCLUDED.leak)
+                    + EXCLUDED.cost * CASE WHEN pglimit_token_bucket.blocked_until_us > GREATEST(pglimit_token_bucket.updated_at_us, EXCLUDED.updated_at_us) THEN 0
                             ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity
-                                            - (t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak)) / EXCLUDED.cost))) END,
-            updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
-            blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-                    AND EXCLUDED.capacity - GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak) < EXCLUDED.cost
-                    THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END
-        RETURNING t.granted, t.level, t.updated_at_us, t.blocked_until_us
+                                            - (pglimit_token_bucket.level - (GREATEST(pglimit_token_bucket.updated_at_us, EXCLUDED.updated_at_us)
+                                                    - pglimit_token_bucket.updated_at_us)::float8 * EXCLUDED.leak)) / EXCLUDED.cost))) END,
+            updated_at_us = GREATEST(pglimit_token_bucket.updated_at_us, EXCLUDED.updated_at_us),
+            blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND pglimit_token_bucket.blocked_until_us <= GREATEST(pglimit_token_bucket.updated_at_us, EXCLUDED.updated_at_us)
+                    AND EXCLUDED.capacity - GREATEST(0, pglimit_token_bucket.level
+                        - (GREATEST(pglimit_token_bucket.updated_at_us, EXCLUDED.updated_at_us) - pglimit_token_bucket.updated_at_us)::float8 * EXCLUDED.leak) < EXCLUDED.cost
+                    THEN GREATEST(pglimit_token_bucket.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE pglimit_token_bucket.blocked_until_us END
+        RETURNING pglimit_token_bucket.granted, pglimit_token_bucket.level, pglimit_token_bucket.updated_at_us, pglimit_token_bucket.blocked_until_us
         INTO request.granted, request.level, request.updated_at_us, request.blocked_until_us;
     ELSIF request.statement = 'charge' THEN
         request.capacity := request.burst; -- without the slack
-        INSERT INTO pglimit_token_bucket AS t
+        INSERT INTO pglimit_token_bucket
                (policy, key, cost, granted, level, capacity, leak, updated_at_us, blocked_until_us, expires_at_us)
         VALUES (request.policy, request.key, 1, LEAST(request.units::float8, request.capacity::float8), LEAST(request.units::float8, request.capacity::float8),
                request.capacity::float8, request.leak::float8, request.now_us,
-               0,
+               -(0::bigint),
                request.now_us + request.lifetime_us::bigint)
         ON CONFLICT (policy, key) DO UPDATE SET
             cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak,
             granted = GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity
-                        - GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak))),
-            level = GREATEST(GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak),
-                    LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak) + EXCLUDED.granted)),
-            updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-        RETURNING t.granted, t.level, t.updated_at_us, t.blocked_until_us
+                        - GREATEST(0, pglimit_token_bucket.level - (GREATEST(pglimit_token_bucket.updated_at_us, EXCLUDED.updated_at_us) - pglimit_token_bucket.updated_at_us)::float8
+                            * EXCLUDED.leak))),
+            level = GREATEST(GREATEST(0, pglimit_token_bucket.level - (GREATEST(pglimit_token_bucket.updated_at_us, EXCLUDED.updated_at_us) - pglimit_token_bucket.updated_at_us)::float8
+                        * EXCLUDED.leak), LEAST(EXCLUDED.capacity, GREATEST(0, pglimit_token_bucket.level
+                            - (GREATEST(pglimit_token_bucket.updated_at_us, EXCLUDED.updated_at_us) - pglimit_token_bucket.updated_at_us)::float8 * EXCLUDED.leak) + EXCLUDED.granted)),
+            updated_at_us = GREATEST(pglimit_token_bucket.updated_at_us, EXCLUDED.updated_at_us)
+        RETURNING pglimit_token_bucket.granted, pglimit_token_bucket.level, pglimit_token_bucket.updated_at_us, pglimit_token_bucket.blocked_until_us
         INTO request.granted, request.level, request.updated_at_us, request.blocked_until_us;
         request.capacity := request.burst + LEAST(1e-6::float8, 1e-9::float8 * request.burst);
     ELSIF request.statement = 'refund' THEN
@@ -1180,16 +1209,17 @@ BEGIN
                      WHERE h.policy = request.policy AND h.key = request.key AND h.state = 'open' AND h.algorithm = 'token_bucket') AS o
             INTO request.now_us, request.level, request.updated_at_us, request.blocked_until_us, request.reservations, request.reserved;
         ELSE
-            WITH c AS MATERIALIZED (
-                SELECT request.now_us AS now_us
-            ), reservation AS MATERIALIZED (
+            WITH reservation AS MATERIALIZED (
                 SELECT h.state, h.reserved, h.units, h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us,
-                       h.ends_at_us, h.counted_at_us, h.expires_at_us, c.now_us, request.units::float8 AS actual,
-                       (h.state = 'open' AND (request.state::text <> 'expired' OR h.expires_at_us <= c.now_us)
+                       h.ends_at_us, h.counted_at_us, h.expires_at_us, request.now_us AS now_us, request.units::float8 AS actual,
+                       (h.state = 'open' AND (request.state::text <> 'expired'
+                                   OR h.expires_at_us <= request.now_us)
                         OR h.state = 'expired' AND request.state::text = 'settled') AS changes
-                FROM c, pglimit_reservation AS h
+                FROM pglimit_reservation AS h
                 WHERE h.policy = request.policy AND h.key = request.key AND h.id = request.id AND h.algorithm = 'token_bucket'
-                  AND h.state <> 'spent' AND (h.forget_at_us > c.now_us OR request.state::text = 'expired')
+                  AND h.state <> 'spent' AND (h.forget_at_us > request.now_us
+                          OR request.state::text = 'expired')
+                  AND true
                 FOR UPDATE OF h
             ), counted AS (
             INSERT INTO pglimit_token_bucket AS t
@@ -1259,44 +1289,48 @@ LANGUAGE plpgsql VOLATILE AS $pglimit$
 #variable_conflict use_column
 BEGIN
     IF request.statement = 'take' THEN
-        INSERT INTO pglimit_gcra AS t
+        INSERT INTO pglimit_gcra
                (policy, key, cost, granted, level, capacity, leak, updated_at_us, blocked_until_us, expires_at_us)
         VALUES (request.policy, request.key, request.cost::float8, LEAST(request.count::float8, floor(request.capacity::float8 / request.cost::float8)),
                 request.cost::float8 * LEAST(request.count::float8, floor(request.capacity::float8 / request.cost::float8)),
                request.capacity::float8, request.leak::float8, request.now_us,
-               -request.block_for_us::bigint,
+               -(request.block_for_us::bigint),
                request.now_us + request.lifetime_us::bigint)
         ON CONFLICT (policy, key) DO UPDATE SET
             cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak,
-            granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1
+            granted = CASE WHEN pglimit_gcra.blocked_until_us > GREATEST(pglimit_gcra.updated_at_us, EXCLUDED.updated_at_us) THEN -1
                     ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity
-                                    - (t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak)) / EXCLUDED.cost))) END,
-            level = GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak)
-                    + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0
+                                    - (pglimit_gcra.level - (GREATEST(pglimit_gcra.updated_at_us, EXCLUDED.updated_at_us) - pglimit_gcra.updated_at_us)::float8 * EXCLUDED.leak))
+                                / EXCLUDED.cost))) END,
+            level = GREATEST(0, pglimit_gcra.level - (GREATEST(pglimit_gcra.updated_at_us, EXCLUDED.updated_at_us) - pglimit_gcra.updated_at_us)::float8 * EXCLUDED.leak)
+                    + EXCLUDED.cost * CASE WHEN pglimit_gcra.blocked_until_us > GREATEST(pglimit_gcra.updated_at_us, EXCLUDED.updated_at_us) THEN 0
                             ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity
-                                            - (t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak)) / EXCLUDED.cost))) END,
-            updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
-            blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-                    AND EXCLUDED.capacity - GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak) < EXCLUDED.cost
-                    THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END
-        RETURNING t.granted, t.level, t.updated_at_us, t.blocked_until_us
+                                            - (pglimit_gcra.level - (GREATEST(pglimit_gcra.updated_at_us, EXCLUDED.updated_at_us) - pglimit_gcra.updated_at_us)::float8 * EXCLUDED.leak))
+                                        / EXCLUDED.cost))) END,
+            updated_at_us = GREATEST(pglimit_gcra.updated_at_us, EXCLUDED.updated_at_us),
+            blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND pglimit_gcra.blocked_until_us <= GREATEST(pglimit_gcra.updated_at_us, EXCLUDED.updated_at_us)
+                    AND EXCLUDED.capacity - GREATEST(0, pglimit_gcra.level - (GREATEST(pglimit_gcra.updated_at_us, EXCLUDED.updated_at_us) - pglimit_gcra.updated_at_us)::float8
+                        * EXCLUDED.leak) < EXCLUDED.cost THEN GREATEST(pglimit_gcra.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us
+                    ELSE pglimit_gcra.blocked_until_us END
+        RETURNING pglimit_gcra.granted, pglimit_gcra.level, pglimit_gcra.updated_at_us, pglimit_gcra.blocked_until_us
         INTO request.granted, request.level, request.updated_at_us, request.blocked_until_us;
     ELSIF request.statement = 'charge' THEN
         request.capacity := request.burst; -- without the slack
-        INSERT INTO pglimit_gcra AS t
+        INSERT INTO pglimit_gcra
                (policy, key, cost, granted, level, capacity, leak, updated_at_us, blocked_until_us, expires_at_us)
         VALUES (request.policy, request.key, 1, LEAST(request.units::float8, request.capacity::float8), LEAST(request.units::float8, request.capacity::float8),
                request.capacity::float8, request.leak::float8, request.now_us,
-               0,
+               -(0::bigint),
                request.now_us + request.lifetime_us::bigint)
         ON CONFLICT (policy, key) DO UPDATE SET
             cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak,
             granted = GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity
-                        - GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak))),
-            level = GREATEST(GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak),
-                    LEAST(EXCLUDED.capacity, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak) + EXCLUDED.granted)),
-            updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-        RETURNING t.granted, t.level, t.updated_at_us, t.blocked_until_us
+                        - GREATEST(0, pglimit_gcra.level - (GREATEST(pglimit_gcra.updated_at_us, EXCLUDED.updated_at_us) - pglimit_gcra.updated_at_us)::float8 * EXCLUDED.leak))),
+            level = GREATEST(GREATEST(0, pglimit_gcra.level - (GREATEST(pglimit_gcra.updated_at_us, EXCLUDED.updated_at_us) - pglimit_gcra.updated_at_us)::float8 * EXCLUDED.leak),
+                    LEAST(EXCLUDED.capacity, GREATEST(0, pglimit_gcra.level - (GREATEST(pglimit_gcra.updated_at_us, EXCLUDED.updated_at_us) - pglimit_gcra.updated_at_us)::float8
+                            * EXCLUDED.leak) + EXCLUDED.granted)),
+            updated_at_us = GREATEST(pglimit_gcra.updated_at_us, EXCLUDED.updated_at_us)
+        RETURNING pglimit_gcra.granted, pglimit_gcra.level, pglimit_gcra.updated_at_us, pglimit_gcra.blocked_until_us
         INTO request.granted, request.level, request.updated_at_us, request.blocked_until_us;
         request.capacity := request.burst + LEAST(1e-6::float8, 1e-9::float8 * request.burst);
     ELSIF request.statement = 'refund' THEN
@@ -1337,16 +1371,17 @@ BEGIN
                      WHERE h.policy = request.policy AND h.key = request.key AND h.state = 'open' AND h.algorithm = 'gcra') AS o
             INTO request.now_us, request.level, request.updated_at_us, request.blocked_until_us, request.reservations, request.reserved;
         ELSE
-            WITH c AS MATERIALIZED (
-                SELECT request.now_us AS now_us
-            ), reservation AS MATERIALIZED (
+            WITH reservation AS MATERIALIZED (
                 SELECT h.state, h.reserved, h.units, h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us,
-                       h.ends_at_us, h.counted_at_us, h.expires_at_us, c.now_us, request.units::float8 AS actual,
-                       (h.state = 'open' AND (request.state::text <> 'expired' OR h.expires_at_us <= c.now_us)
+                       h.ends_at_us, h.counted_at_us, h.expires_at_us, request.now_us AS now_us, request.units::float8 AS actual,
+                       (h.state = 'open' AND (request.state::text <> 'expired'
+                                   OR h.expires_at_us <= request.now_us)
                         OR h.state = 'expired' AND request.state::text = 'settled') AS changes
-                FROM c, pglimit_reservation AS h
+                FROM pglimit_reservation AS h
                 WHERE h.policy = request.policy AND h.key = request.key AND h.id = request.id AND h.algorithm = 'gcra'
-                  AND h.state <> 'spent' AND (h.forget_at_us > c.now_us OR request.state::text = 'expired')
+                  AND h.state <> 'spent' AND (h.forget_at_us > request.now_us
+                          OR request.state::text = 'expired')
+                  AND true
                 FOR UPDATE OF h
             ), counted AS (
             INSERT INTO pglimit_gcra AS t
@@ -1416,7 +1451,7 @@ LANGUAGE plpgsql VOLATILE AS $pglimit$
 #variable_conflict use_column
 BEGIN
     IF request.statement = 'take' THEN
-        INSERT INTO pglimit_fixed_window AS t
+        INSERT INTO pglimit_fixed_window
                (policy, key, cost, granted, level, capacity, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
         VALUES (request.policy, request.key, request.cost::float8, LEAST(request.count::float8, floor(request.capacity::float8 / request.cost::float8)),
                 request.cost::float8 * LEAST(request.count::float8, floor(request.capacity::float8 / request.cost::float8)), request.capacity::float8,
@@ -1425,27 +1460,30 @@ BEGIN
                         / CASE WHEN request.aligned::bool THEN request.period_us::bigint ELSE 1 END * CASE WHEN request.aligned::bool THEN request.period_us::bigint ELSE 1 END
                         + request.period_us::bigint END,
                request.now_us,
-                   -request.block_for_us::bigint,
+                   -(request.block_for_us::bigint),
                request.now_us + request.lifetime_us::bigint)
         ON CONFLICT (policy, key) DO UPDATE SET
             cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
-            granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1
-                    ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END) / EXCLUDED.cost))) END,
-            level = CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
-                    THEN EXCLUDED.level
-                         ELSE t.level + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0
-                                 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - t.level) / EXCLUDED.cost))) END END,
-            ends_at_us = CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
-                    THEN EXCLUDED.ends_at_us ELSE t.ends_at_us END,
-            updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
-            blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-                    AND EXCLUDED.capacity - CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END < EXCLUDED.cost
-                    THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END
-        RETURNING t.granted, t.level, t.ends_at_us, t.updated_at_us, t.blocked_until_us
+            granted = CASE WHEN pglimit_fixed_window.blocked_until_us > GREATEST(pglimit_fixed_window.updated_at_us, EXCLUDED.updated_at_us) THEN -1
+                    ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity
+                                    - CASE WHEN EXCLUDED.updated_at_us >= pglimit_fixed_window.ends_at_us THEN 0 ELSE pglimit_fixed_window.level END) / EXCLUDED.cost))) END,
+            level = CASE WHEN EXCLUDED.updated_at_us >= pglimit_fixed_window.ends_at_us
+                    AND pglimit_fixed_window.blocked_until_us <= GREATEST(pglimit_fixed_window.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8 THEN EXCLUDED.level
+                         ELSE pglimit_fixed_window.level + EXCLUDED.cost * CASE WHEN pglimit_fixed_window.blocked_until_us
+                                 > GREATEST(pglimit_fixed_window.updated_at_us, EXCLUDED.updated_at_us) THEN 0
+                                 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - pglimit_fixed_window.level) / EXCLUDED.cost))) END END,
+            ends_at_us = CASE WHEN EXCLUDED.updated_at_us >= pglimit_fixed_window.ends_at_us
+                    AND pglimit_fixed_window.blocked_until_us <= GREATEST(pglimit_fixed_window.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
+                    THEN EXCLUDED.ends_at_us ELSE pglimit_fixed_window.ends_at_us END,
+            updated_at_us = GREATEST(pglimit_fixed_window.updated_at_us, EXCLUDED.updated_at_us),
+            blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND pglimit_fixed_window.blocked_until_us <= GREATEST(pglimit_fixed_window.updated_at_us, EXCLUDED.updated_at_us)
+                    AND EXCLUDED.capacity - CASE WHEN EXCLUDED.updated_at_us >= pglimit_fixed_window.ends_at_us THEN 0 ELSE pglimit_fixed_window.level END < EXCLUDED.cost
+                    THEN GREATEST(pglimit_fixed_window.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE pglimit_fixed_window.blocked_until_us END
+        RETURNING pglimit_fixed_window.granted, pglimit_fixed_window.level, pglimit_fixed_window.ends_at_us, pglimit_fixed_window.updated_at_us, pglimit_fixed_window.blocked_until_us
         INTO request.granted, request.level, request.ends_at_us, request.updated_at_us, request.blocked_until_us;
     ELSIF request.statement = 'charge' THEN
         request.capacity := request.burst; -- without the slack
-        INSERT INTO pglimit_fixed_window AS t
+        INSERT INTO pglimit_fixed_window
                (policy, key, cost, granted, level, capacity, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
         VALUES (request.policy, request.key, 1, LEAST(request.units::float8, request.capacity::float8), LEAST(request.units::float8, request.capacity::float8),
                 request.capacity::float8,
@@ -1454,16 +1492,17 @@ BEGIN
                         / CASE WHEN request.aligned::bool THEN request.period_us::bigint ELSE 1 END * CASE WHEN request.aligned::bool THEN request.period_us::bigint ELSE 1 END
                         + request.period_us::bigint END,
                request.now_us,
-                   0,
+                   -(0::bigint),
                request.now_us + request.lifetime_us::bigint)
         ON CONFLICT (policy, key) DO UPDATE SET
             cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
-            granted = GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END)),
-            level = GREATEST(CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END,
-                    LEAST(EXCLUDED.capacity, CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END + EXCLUDED.granted)),
-            ends_at_us = CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN EXCLUDED.ends_at_us ELSE t.ends_at_us END,
-            updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-        RETURNING t.granted, t.level, t.ends_at_us, t.updated_at_us, t.blocked_until_us
+            granted = GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity
+                        - CASE WHEN EXCLUDED.updated_at_us >= pglimit_fixed_window.ends_at_us THEN 0 ELSE pglimit_fixed_window.level END)),
+            level = GREATEST(CASE WHEN EXCLUDED.updated_at_us >= pglimit_fixed_window.ends_at_us THEN 0 ELSE pglimit_fixed_window.level END,
+                    LEAST(EXCLUDED.capacity, CASE WHEN EXCLUDED.updated_at_us >= pglimit_fixed_window.ends_at_us THEN 0 ELSE pglimit_fixed_window.level END + EXCLUDED.granted)),
+            ends_at_us = CASE WHEN EXCLUDED.updated_at_us >= pglimit_fixed_window.ends_at_us THEN EXCLUDED.ends_at_us ELSE pglimit_fixed_window.ends_at_us END,
+            updated_at_us = GREATEST(pglimit_fixed_window.updated_at_us, EXCLUDED.updated_at_us)
+        RETURNING pglimit_fixed_window.granted, pglimit_fixed_window.level, pglimit_fixed_window.ends_at_us, pglimit_fixed_window.updated_at_us, pglimit_fixed_window.blocked_until_us
         INTO request.granted, request.level, request.ends_at_us, request.updated_at_us, request.blocked_until_us;
         request.capacity := request.burst + LEAST(1e-6::float8, 1e-9::float8 * request.burst);
     ELSIF request.statement = 'refund' THEN
@@ -1505,16 +1544,17 @@ BEGIN
                        AND h.ends_at_us = s.ends_at_us AND h.ends_at_us > s.now_us) AS o
             INTO request.now_us, request.level, request.ends_at_us, request.updated_at_us, request.blocked_until_us, request.reservations, request.reserved;
         ELSE
-            WITH c AS MATERIALIZED (
-                SELECT request.now_us AS now_us
-            ), reservation AS MATERIALIZED (
+            WITH reservation AS MATERIALIZED (
                 SELECT h.state, h.reserved, h.units, h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us,
-                       h.ends_at_us, h.counted_at_us, h.expires_at_us, c.now_us, request.units::float8 AS actual,
-                       (h.state = 'open' AND (request.state::text <> 'expired' OR h.expires_at_us <= c.now_us)
+                       h.ends_at_us, h.counted_at_us, h.expires_at_us, request.now_us AS now_us, request.units::float8 AS actual,
+                       (h.state = 'open' AND (request.state::text <> 'expired'
+                                   OR h.expires_at_us <= request.now_us)
                         OR h.state = 'expired' AND request.state::text = 'settled') AS changes
-                FROM c, pglimit_reservation AS h
+                FROM pglimit_reservation AS h
                 WHERE h.policy = request.policy AND h.key = request.key AND h.id = request.id AND h.algorithm = 'fixed_window'
-                  AND h.state <> 'spent' AND (h.forget_at_us > c.now_us OR request.state::text = 'expired')
+                  AND h.state <> 'spent' AND (h.forget_at_us > request.now_us
+                          OR request.state::text = 'expired')
+                  AND true
                 FOR UPDATE OF h
             ), counted AS (
             INSERT INTO pglimit_fixed_window AS t
@@ -1575,92 +1615,148 @@ LANGUAGE plpgsql VOLATILE AS $pglimit$
 #variable_conflict use_column
 BEGIN
     IF request.statement = 'take' THEN
-        INSERT INTO pglimit_sliding_window_counter AS t
+        INSERT INTO pglimit_sliding_window_counter
                (policy, key, cost, granted, current, previous, capacity, period_us, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
         VALUES (request.policy, request.key, request.cost::float8, LEAST(request.count::float8, floor(request.capacity::float8 / request.cost::float8)),
                 request.cost::float8 * LEAST(request.count::float8, floor(request.capacity::float8 / request.cost::float8)), 0, request.capacity::float8,
                 request.period_us::bigint,
                (request.now_us / request.period_us::bigint + 1)
                    * request.period_us::bigint, request.now_us,
-                   -request.block_for_us::bigint,
+                   -(request.block_for_us::bigint),
                request.now_us + request.lifetime_us::bigint)
         ON CONFLICT (policy, key) DO UPDATE SET
             cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
-            granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1
+            granted = CASE WHEN pglimit_sliding_window_counter.blocked_until_us > GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us) THEN -1
                     ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity
-                                    - CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us
-                                        THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
-                                        ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END)
-                                / EXCLUDED.cost))) END,
-            current = CASE WHEN t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
-                    AND EXCLUDED.capacity - CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us
-                        THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
-                        ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END >= EXCLUDED.cost
-                    THEN CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current WHEN EXCLUDED.period_us <> t.period_us
-                        THEN t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 ELSE 0 END
+                                    - CASE WHEN GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us) < pglimit_sliding_window_counter.ends_at_us
+                                        THEN pglimit_sliding_window_counter.previous * LEAST(pglimit_sliding_window_counter.period_us,
+                                            pglimit_sliding_window_counter.ends_at_us - GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us))::float8
+                                        / pglimit_sliding_window_counter.period_us::float8 + pglimit_sliding_window_counter.current
+                                        ELSE pglimit_sliding_window_counter.current * GREATEST(0,
+                                            pglimit_sliding_window_counter.ends_at_us + pglimit_sliding_window_counter.period_us
+                                            - GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us))::float8
+                                        / pglimit_sliding_window_counter.period_us::float8 END) / EXCLUDED.cost))) END,
+            current = CASE WHEN pglimit_sliding_window_counter.blocked_until_us <= GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us)
+                    AND EXCLUDED.granted > 0::float8 AND EXCLUDED.capacity - CASE
+                        WHEN GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us) < pglimit_sliding_window_counter.ends_at_us
+                        THEN pglimit_sliding_window_counter.previous * LEAST(pglimit_sliding_window_counter.period_us,
+                            pglimit_sliding_window_counter.ends_at_us - GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us))::float8
+                        / pglimit_sliding_window_counter.period_us::float8 + pglimit_sliding_window_counter.current
+                        ELSE pglimit_sliding_window_counter.current * GREATEST(0,
+                            pglimit_sliding_window_counter.ends_at_us + pglimit_sliding_window_counter.period_us
+                            - GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us))::float8 / pglimit_sliding_window_counter.period_us::float8 END
+                    >= EXCLUDED.cost THEN CASE WHEN GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us) < pglimit_sliding_window_counter.ends_at_us
+                        THEN pglimit_sliding_window_counter.current WHEN EXCLUDED.period_us <> pglimit_sliding_window_counter.period_us
+                        THEN pglimit_sliding_window_counter.current * GREATEST(0,
+                            pglimit_sliding_window_counter.ends_at_us + pglimit_sliding_window_counter.period_us
+                            - GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us))::float8 / pglimit_sliding_window_counter.period_us::float8 ELSE 0 END
                     + EXCLUDED.cost * LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity
-                                - CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us
-                                    THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
-                                    ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END)
-                            / EXCLUDED.cost)) ELSE t.current END,
-            previous = CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) >= t.ends_at_us AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-                    AND EXCLUDED.granted > 0::float8 AND EXCLUDED.capacity - t.current
-                    * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 >= EXCLUDED.cost
-                    THEN CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + t.period_us AND EXCLUDED.period_us = t.period_us THEN t.current ELSE 0 END
-                    ELSE t.previous END,
-            period_us = CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) >= t.ends_at_us AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-                    AND EXCLUDED.granted > 0::float8 AND EXCLUDED.capacity - t.current
-                    * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 >= EXCLUDED.cost THEN EXCLUDED.period_us
-                    ELSE t.period_us END,
-            ends_at_us = CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) >= t.ends_at_us AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-                    AND EXCLUDED.granted > 0::float8 AND EXCLUDED.capacity - t.current
-                    * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 >= EXCLUDED.cost
-                    THEN (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / EXCLUDED.period_us + 1) * EXCLUDED.period_us ELSE t.ends_at_us END,
-            updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
-            blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-                    AND EXCLUDED.capacity - CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us
-                        THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
-                        ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END < EXCLUDED.cost
-                    THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END
-        RETURNING t.granted, t.current, t.previous, t.period_us, t.ends_at_us, t.updated_at_us, t.blocked_until_us
+                                - CASE WHEN GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us) < pglimit_sliding_window_counter.ends_at_us
+                                    THEN pglimit_sliding_window_counter.previous * LEAST(pglimit_sliding_window_counter.period_us,
+                                        pglimit_sliding_window_counter.ends_at_us - GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us))::float8
+                                    / pglimit_sliding_window_counter.period_us::float8 + pglimit_sliding_window_counter.current
+                                    ELSE pglimit_sliding_window_counter.current * GREATEST(0,
+                                        pglimit_sliding_window_counter.ends_at_us + pglimit_sliding_window_counter.period_us
+                                        - GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us))::float8 / pglimit_sliding_window_counter.period_us::float8 END)
+                            / EXCLUDED.cost)) ELSE pglimit_sliding_window_counter.current END,
+            previous = CASE WHEN GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us) >= pglimit_sliding_window_counter.ends_at_us
+                    AND pglimit_sliding_window_counter.blocked_until_us <= GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
+                    AND EXCLUDED.capacity - pglimit_sliding_window_counter.current
+                    * GREATEST(0, pglimit_sliding_window_counter.ends_at_us + pglimit_sliding_window_counter.period_us
+                        - GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us))::float8 / pglimit_sliding_window_counter.period_us::float8 >= EXCLUDED.cost
+                    THEN CASE WHEN GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us)
+                        < pglimit_sliding_window_counter.ends_at_us + pglimit_sliding_window_counter.period_us AND EXCLUDED.period_us = pglimit_sliding_window_counter.period_us
+                        THEN pglimit_sliding_window_counter.current ELSE 0 END ELSE pglimit_sliding_window_counter.previous END,
+            period_us = CASE WHEN GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us) >= pglimit_sliding_window_counter.ends_at_us
+                    AND pglimit_sliding_window_counter.blocked_until_us <= GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
+                    AND EXCLUDED.capacity - pglimit_sliding_window_counter.current
+                    * GREATEST(0, pglimit_sliding_window_counter.ends_at_us + pglimit_sliding_window_counter.period_us
+                        - GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us))::float8 / pglimit_sliding_window_counter.period_us::float8 >= EXCLUDED.cost
+                    THEN EXCLUDED.period_us ELSE pglimit_sliding_window_counter.period_us END,
+            ends_at_us = CASE WHEN GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us) >= pglimit_sliding_window_counter.ends_at_us
+                    AND pglimit_sliding_window_counter.blocked_until_us <= GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
+                    AND EXCLUDED.capacity - pglimit_sliding_window_counter.current
+                    * GREATEST(0, pglimit_sliding_window_counter.ends_at_us + pglimit_sliding_window_counter.period_us
+                        - GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us))::float8 / pglimit_sliding_window_counter.period_us::float8 >= EXCLUDED.cost
+                    THEN (GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us) / EXCLUDED.period_us + 1) * EXCLUDED.period_us
+                    ELSE pglimit_sliding_window_counter.ends_at_us END,
+            updated_at_us = GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us),
+            blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND pglimit_sliding_window_counter.blocked_until_us
+                    <= GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us)
+                    AND EXCLUDED.capacity - CASE WHEN GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us) < pglimit_sliding_window_counter.ends_at_us
+                        THEN pglimit_sliding_window_counter.previous * LEAST(pglimit_sliding_window_counter.period_us,
+                            pglimit_sliding_window_counter.ends_at_us - GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us))::float8
+                        / pglimit_sliding_window_counter.period_us::float8 + pglimit_sliding_window_counter.current
+                        ELSE pglimit_sliding_window_counter.current * GREATEST(0,
+                            pglimit_sliding_window_counter.ends_at_us + pglimit_sliding_window_counter.period_us
+                            - GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us))::float8 / pglimit_sliding_window_counter.period_us::float8 END
+                    < EXCLUDED.cost THEN GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us
+                    ELSE pglimit_sliding_window_counter.blocked_until_us END
+        RETURNING pglimit_sliding_window_counter.granted, pglimit_sliding_window_counter.current, pglimit_sliding_window_counter.previous, pglimit_sliding_window_counter.period_us,
+            pglimit_sliding_window_counter.ends_at_us, pglimit_sliding_window_counter.updated_at_us, pglimit_sliding_window_counter.blocked_until_us
         INTO request.granted, request.current, request.previous, request.window_us, request.ends_at_us, request.updated_at_us, request.blocked_until_us;
     ELSIF request.statement = 'charge' THEN
         request.capacity := request.burst; -- without the slack
-        INSERT INTO pglimit_sliding_window_counter AS t
+        INSERT INTO pglimit_sliding_window_counter
                (policy, key, cost, granted, current, previous, capacity, period_us, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
         VALUES (request.policy, request.key, 1, LEAST(request.units::float8, request.capacity::float8), LEAST(request.units::float8, request.capacity::float8), 0,
                 request.capacity::float8, request.period_us::bigint,
                (request.now_us / request.period_us::bigint + 1)
                    * request.period_us::bigint, request.now_us,
-                   0,
+                   -(0::bigint),
                request.now_us + request.lifetime_us::bigint)
         ON CONFLICT (policy, key) DO UPDATE SET
             cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
             granted = GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity
-                        - CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us
-                            THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
-                            ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END)),
-            current = CASE WHEN EXCLUDED.capacity > CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us
-                        THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
-                        ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END
-                    THEN CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us THEN t.current WHEN EXCLUDED.period_us <> t.period_us
-                        THEN t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 ELSE 0 END
-                    + GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us
-                                THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
-                                ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END))
-                    ELSE t.current END,
-            previous = CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) >= t.ends_at_us
-                    AND EXCLUDED.capacity > t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8
-                    THEN CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us + t.period_us AND EXCLUDED.period_us = t.period_us THEN t.current ELSE 0 END
-                    ELSE t.previous END,
-            period_us = CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) >= t.ends_at_us
-                    AND EXCLUDED.capacity > t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8
-                    THEN EXCLUDED.period_us ELSE t.period_us END,
-            ends_at_us = CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) >= t.ends_at_us
-                    AND EXCLUDED.capacity > t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8
-                    THEN (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) / EXCLUDED.period_us + 1) * EXCLUDED.period_us ELSE t.ends_at_us END,
-            updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-        RETURNING t.granted, t.current, t.previous, t.period_us, t.ends_at_us, t.updated_at_us, t.blocked_until_us
+                        - CASE WHEN GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us) < pglimit_sliding_window_counter.ends_at_us
+                            THEN pglimit_sliding_window_counter.previous * LEAST(pglimit_sliding_window_counter.period_us,
+                                pglimit_sliding_window_counter.ends_at_us - GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us))::float8
+                            / pglimit_sliding_window_counter.period_us::float8 + pglimit_sliding_window_counter.current
+                            ELSE pglimit_sliding_window_counter.current * GREATEST(0,
+                                pglimit_sliding_window_counter.ends_at_us + pglimit_sliding_window_counter.period_us
+                                - GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us))::float8 / pglimit_sliding_window_counter.period_us::float8 END)),
+            current = CASE WHEN EXCLUDED.capacity > CASE WHEN GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us) < pglimit_sliding_window_counter.ends_at_us
+                        THEN pglimit_sliding_window_counter.previous * LEAST(pglimit_sliding_window_counter.period_us,
+                            pglimit_sliding_window_counter.ends_at_us - GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us))::float8
+                        / pglimit_sliding_window_counter.period_us::float8 + pglimit_sliding_window_counter.current
+                        ELSE pglimit_sliding_window_counter.current * GREATEST(0,
+                            pglimit_sliding_window_counter.ends_at_us + pglimit_sliding_window_counter.period_us
+                            - GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us))::float8 / pglimit_sliding_window_counter.period_us::float8 END
+                    THEN CASE WHEN GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us) < pglimit_sliding_window_counter.ends_at_us
+                        THEN pglimit_sliding_window_counter.current WHEN EXCLUDED.period_us <> pglimit_sliding_window_counter.period_us
+                        THEN pglimit_sliding_window_counter.current * GREATEST(0,
+                            pglimit_sliding_window_counter.ends_at_us + pglimit_sliding_window_counter.period_us
+                            - GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us))::float8 / pglimit_sliding_window_counter.period_us::float8 ELSE 0 END
+                    + GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - CASE
+                                WHEN GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us) < pglimit_sliding_window_counter.ends_at_us
+                                THEN pglimit_sliding_window_counter.previous * LEAST(pglimit_sliding_window_counter.period_us,
+                                    pglimit_sliding_window_counter.ends_at_us - GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us))::float8
+                                / pglimit_sliding_window_counter.period_us::float8 + pglimit_sliding_window_counter.current
+                                ELSE pglimit_sliding_window_counter.current * GREATEST(0,
+                                    pglimit_sliding_window_counter.ends_at_us + pglimit_sliding_window_counter.period_us
+                                    - GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us))::float8 / pglimit_sliding_window_counter.period_us::float8 END))
+                    ELSE pglimit_sliding_window_counter.current END,
+            previous = CASE WHEN GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us) >= pglimit_sliding_window_counter.ends_at_us
+                    AND EXCLUDED.capacity > pglimit_sliding_window_counter.current
+                    * GREATEST(0, pglimit_sliding_window_counter.ends_at_us + pglimit_sliding_window_counter.period_us
+                        - GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us))::float8 / pglimit_sliding_window_counter.period_us::float8
+                    THEN CASE WHEN GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us)
+                        < pglimit_sliding_window_counter.ends_at_us + pglimit_sliding_window_counter.period_us AND EXCLUDED.period_us = pglimit_sliding_window_counter.period_us
+                        THEN pglimit_sliding_window_counter.current ELSE 0 END ELSE pglimit_sliding_window_counter.previous END,
+            period_us = CASE WHEN GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us) >= pglimit_sliding_window_counter.ends_at_us
+                    AND EXCLUDED.capacity > pglimit_sliding_window_counter.current
+                    * GREATEST(0, pglimit_sliding_window_counter.ends_at_us + pglimit_sliding_window_counter.period_us
+                        - GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us))::float8 / pglimit_sliding_window_counter.period_us::float8
+                    THEN EXCLUDED.period_us ELSE pglimit_sliding_window_counter.period_us END,
+            ends_at_us = CASE WHEN GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us) >= pglimit_sliding_window_counter.ends_at_us
+                    AND EXCLUDED.capacity > pglimit_sliding_window_counter.current
+                    * GREATEST(0, pglimit_sliding_window_counter.ends_at_us + pglimit_sliding_window_counter.period_us
+                        - GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us))::float8 / pglimit_sliding_window_counter.period_us::float8
+                    THEN (GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us) / EXCLUDED.period_us + 1) * EXCLUDED.period_us
+                    ELSE pglimit_sliding_window_counter.ends_at_us END,
+            updated_at_us = GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us)
+        RETURNING pglimit_sliding_window_counter.granted, pglimit_sliding_window_counter.current, pglimit_sliding_window_counter.previous, pglimit_sliding_window_counter.period_us,
+            pglimit_sliding_window_counter.ends_at_us, pglimit_sliding_window_counter.updated_at_us, pglimit_sliding_window_counter.blocked_until_us
         INTO request.granted, request.current, request.previous, request.window_us, request.ends_at_us, request.updated_at_us, request.blocked_until_us;
         request.capacity := request.burst + LEAST(1e-6::float8, 1e-9::float8 * request.burst);
     ELSIF request.statement = 'refund' THEN
@@ -1710,16 +1806,17 @@ BEGIN
             INTO request.now_us, request.current, request.previous, request.window_us, request.ends_at_us, request.updated_at_us, request.blocked_until_us,
                  request.reservations, request.reserved;
         ELSE
-            WITH c AS MATERIALIZED (
-                SELECT request.now_us AS now_us
-            ), reservation AS MATERIALIZED (
+            WITH reservation AS MATERIALIZED (
                 SELECT h.state, h.reserved, h.units, h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us,
-                       h.ends_at_us, h.counted_at_us, h.expires_at_us, c.now_us, request.units::float8 AS actual,
-                       (h.state = 'open' AND (request.state::text <> 'expired' OR h.expires_at_us <= c.now_us)
+                       h.ends_at_us, h.counted_at_us, h.expires_at_us, request.now_us AS now_us, request.units::float8 AS actual,
+                       (h.state = 'open' AND (request.state::text <> 'expired'
+                                   OR h.expires_at_us <= request.now_us)
                         OR h.state = 'expired' AND request.state::text = 'settled') AS changes
-                FROM c, pglimit_reservation AS h
+                FROM pglimit_reservation AS h
                 WHERE h.policy = request.policy AND h.key = request.key AND h.id = request.id AND h.algorithm = 'sliding_window_counter'
-                  AND h.state <> 'spent' AND (h.forget_at_us > c.now_us OR request.state::text = 'expired')
+                  AND h.state <> 'spent' AND (h.forget_at_us > request.now_us
+                          OR request.state::text = 'expired')
+                  AND true
                 FOR UPDATE OF h
             ), counted AS (
             INSERT INTO pglimit_sliding_window_counter AS t
@@ -1812,7 +1909,7 @@ LANGUAGE plpgsql VOLATILE AS $pglimit$
 #variable_conflict use_column
 BEGIN
     IF request.statement = 'take' THEN
-        INSERT INTO pglimit_sliding_window_log AS t
+        INSERT INTO pglimit_sliding_window_log
                (policy, key, cost, granted, entries, totals, base, total, capacity, period_us, keep_us, updated_at_us, blocked_until_us, expires_at_us)
         VALUES (request.policy, request.key, request.cost::float8, LEAST(request.count::float8, floor(request.capacity::float8 / request.cost::float8)),
                CASE WHEN request.count::float8 = 0::float8 OR request.capacity::float8 < request.cost::float8 THEN '{}'
@@ -1821,133 +1918,152 @@ BEGIN
                0, request.cost::float8 * LEAST(request.count::float8, floor(request.capacity::float8 / request.cost::float8)), request.capacity::float8,
                    request.period_us::bigint, request.period_us::bigint,
                request.now_us,
-                   -request.block_for_us::bigint,
+                   -(request.block_for_us::bigint),
                request.now_us + request.lifetime_us::bigint)
         ON CONFLICT (policy, key) DO UPDATE SET
             cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
-            granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1
+            granted = CASE WHEN pglimit_sliding_window_log.blocked_until_us > GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) THEN -1
                     ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity
-                                    - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us,
-                                                        t.entries) + 1], t.total)))) / EXCLUDED.cost))) END,
-        entries = CASE WHEN t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
-                AND EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us,
-                                    t.entries) + 1], t.total))) >= EXCLUDED.cost THEN pg_catalog.array_append(t.entries[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
-                                EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1 :], GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)) ELSE t.entries END,
-            totals = CASE WHEN t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
-                    AND EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us,
-                                        t.entries) + 1], t.total))) >= EXCLUDED.cost THEN CASE
-                        WHEN t.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity)
-                        THEN pglimit_rebase(pg_catalog.array_append(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)
-                                    + 1 :], t.total), GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us,
-                                            t.entries) + 1], t.total))) ELSE pg_catalog.array_append(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-                                    - EXCLUDED.period_us, t.entries) + 1 :], t.total) END ELSE t.totals END,
-            base = CASE WHEN t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
-                    AND EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us,
-                                        t.entries) + 1], t.total))) >= EXCLUDED.cost THEN CASE
-                        WHEN t.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity) THEN 0
-                        ELSE GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1],
-                                t.total)) END ELSE t.base END,
-            total = CASE WHEN t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
-                    AND EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us,
-                                        t.entries) + 1], t.total))) >= EXCLUDED.cost THEN CASE
-                        WHEN t.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity)
-                        THEN (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1],
-                                    t.total))) ELSE t.total END + EXCLUDED.cost * LEAST(EXCLUDED.granted,
-                        floor((EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-                                                    - EXCLUDED.period_us, t.entries) + 1], t.total)))) / EXCLUDED.cost)) ELSE t.total END,
-            period_us = EXCLUDED.period_us, keep_us = GREATEST(t.keep_us, EXCLUDED.period_us),
-            updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
-            blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-                    AND EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us,
-                                        t.entries) + 1], t.total))) < EXCLUDED.cost THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us
-                    ELSE t.blocked_until_us END
-        RETURNING t.granted, (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(t.updated_at_us - t.period_us, t.entries) + 1], t.total)))::float8 AS level,
-            coalesce(t.entries[pg_catalog.cardinality(t.entries)], 0)::bigint AS newest_at_us,
-               coalesce(CASE WHEN t.granted >= request.count::float8 THEN 0
-                           WHEN t.capacity - (t.total - coalesce(t.totals[pg_catalog.width_bucket(t.total
-                                           - (t.capacity - LEAST(request.unit::float8, request.cost::float8 * request.count::float8 - t.cost * t.granted))
-                                           - 1e-15::float8 * (t.total + t.capacity), t.totals) + 1], t.total))
-                           >= LEAST(request.unit::float8, request.cost::float8 * request.count::float8 - t.cost * t.granted)
-                           THEN t.entries[pg_catalog.width_bucket(t.total - (t.capacity
-                                       - LEAST(request.unit::float8, request.cost::float8 * request.count::float8 - t.cost * t.granted)) - 1e-15::float8 * (t.total + t.capacity),
-                                   t.totals)] WHEN t.capacity - (t.total - coalesce(t.totals[pg_catalog.width_bucket(t.total
-                                           - (t.capacity - LEAST(request.unit::float8, request.cost::float8 * request.count::float8 - t.cost * t.granted))
-                                           - 1e-15::float8 * (t.total + t.capacity), t.totals) + 2], t.total))
-                           >= LEAST(request.unit::float8, request.cost::float8 * request.count::float8 - t.cost * t.granted)
-                           THEN t.entries[pg_catalog.width_bucket(t.total - (t.capacity
-                                       - LEAST(request.unit::float8, request.cost::float8 * request.count::float8 - t.cost * t.granted)) - 1e-15::float8 * (t.total + t.capacity),
-                                   t.totals) + 1] WHEN t.capacity - (t.total - coalesce(t.totals[pg_catalog.width_bucket(t.total
-                                           - (t.capacity - LEAST(request.unit::float8, request.cost::float8 * request.count::float8 - t.cost * t.granted))
-                                           - 1e-15::float8 * (t.total + t.capacity), t.totals) + 3], t.total))
-                           >= LEAST(request.unit::float8, request.cost::float8 * request.count::float8 - t.cost * t.granted)
-                           THEN t.entries[pg_catalog.width_bucket(t.total - (t.capacity
-                                       - LEAST(request.unit::float8, request.cost::float8 * request.count::float8 - t.cost * t.granted)) - 1e-15::float8 * (t.total + t.capacity),
-                                   t.totals) + 2] ELSE t.entries[pg_catalog.width_bucket(t.total
-                                   - (t.capacity - LEAST(request.unit::float8, request.cost::float8 * request.count::float8 - t.cost * t.granted))
-                                   + 1e-15::float8 * (t.total + t.capacity), t.totals)] END, 0)::bigint AS frees_at_us,
-               t.updated_at_us, t.blocked_until_us
+                                    - (pglimit_sliding_window_log.total - GREATEST(pglimit_sliding_window_log.base,
+                                            coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us)
+                                                        - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total)))) / EXCLUDED.cost))) END,
+        entries = CASE WHEN pglimit_sliding_window_log.blocked_until_us <= GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
+                AND EXCLUDED.capacity - (pglimit_sliding_window_log.total - GREATEST(pglimit_sliding_window_log.base,
+                        coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us,
+                                    pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total))) >= EXCLUDED.cost
+                THEN pg_catalog.array_append(pglimit_sliding_window_log.entries[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us)
+                            - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1 :], GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us))
+                ELSE pglimit_sliding_window_log.entries END,
+            totals = CASE WHEN pglimit_sliding_window_log.blocked_until_us <= GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
+                    AND EXCLUDED.capacity - (pglimit_sliding_window_log.total
+                        - GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us,
+                                            EXCLUDED.updated_at_us) - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total))) >= EXCLUDED.cost
+                    THEN CASE WHEN pglimit_sliding_window_log.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity)
+                        THEN pglimit_rebase(pg_catalog.array_append(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us,
+                                            EXCLUDED.updated_at_us) - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1 :], pglimit_sliding_window_log.total),
+                            GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us,
+                                                EXCLUDED.updated_at_us) - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total)))
+                        ELSE pg_catalog.array_append(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us)
+                                    - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1 :], pglimit_sliding_window_log.total) END ELSE pglimit_sliding_window_log.totals END,
+            base = CASE WHEN pglimit_sliding_window_log.blocked_until_us <= GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
+                    AND EXCLUDED.capacity - (pglimit_sliding_window_log.total
+                        - GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us,
+                                            EXCLUDED.updated_at_us) - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total))) >= EXCLUDED.cost
+                    THEN CASE WHEN pglimit_sliding_window_log.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity) THEN 0
+                        ELSE GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total)) END ELSE pglimit_sliding_window_log.base END,
+            total = CASE WHEN pglimit_sliding_window_log.blocked_until_us <= GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
+                    AND EXCLUDED.capacity - (pglimit_sliding_window_log.total
+                        - GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us,
+                                            EXCLUDED.updated_at_us) - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total))) >= EXCLUDED.cost
+                    THEN CASE WHEN pglimit_sliding_window_log.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity)
+                        THEN (pglimit_sliding_window_log.total - GREATEST(pglimit_sliding_window_log.base,
+                                coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us)
+                                            - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total))) ELSE pglimit_sliding_window_log.total END
+                    + EXCLUDED.cost * LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity
+                                - (pglimit_sliding_window_log.total - GREATEST(pglimit_sliding_window_log.base,
+                                        coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us)
+                                                    - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total)))) / EXCLUDED.cost))
+                    ELSE pglimit_sliding_window_log.total END,
+            period_us = EXCLUDED.period_us, keep_us = GREATEST(pglimit_sliding_window_log.keep_us, EXCLUDED.period_us),
+            updated_at_us = GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us),
+            blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND pglimit_sliding_window_log.blocked_until_us
+                    <= GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us)
+                    AND EXCLUDED.capacity - (pglimit_sliding_window_log.total
+                        - GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us,
+                                            EXCLUDED.updated_at_us) - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total))) < EXCLUDED.cost
+                    THEN GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE pglimit_sliding_window_log.blocked_until_us END
+        RETURNING pglimit_sliding_window_log.granted, (pglimit_sliding_window_log.total
+                - GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(pglimit_sliding_window_log.updated_at_us
+                                - pglimit_sliding_window_log.period_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total)))::float8 AS level,
+            coalesce(pglimit_sliding_window_log.entries[pg_catalog.cardinality(pglimit_sliding_window_log.entries)], 0)::bigint AS newest_at_us,
+               coalesce(CASE WHEN pglimit_sliding_window_log.granted >= request.count::float8 THEN 0
+                           WHEN pglimit_sliding_window_log.capacity - (pglimit_sliding_window_log.total
+                               - coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(pglimit_sliding_window_log.total
+                                           - (pglimit_sliding_window_log.capacity - LEAST(request.unit::float8,
+                                                   request.cost::float8 * request.count::float8 - pglimit_sliding_window_log.cost * pglimit_sliding_window_log.granted))
+                                           - 1e-15::float8 * (pglimit_sliding_window_log.total + pglimit_sliding_window_log.capacity), pglimit_sliding_window_log.totals) + 1],
+                                   pglimit_sliding_window_log.total)) >= LEAST(request.unit::float8,
+                               request.cost::float8 * request.count::float8 - pglimit_sliding_window_log.cost * pglimit_sliding_window_log.granted)
+                           THEN pglimit_sliding_window_log.entries[pg_catalog.width_bucket(pglimit_sliding_window_log.total
+                                   - (pglimit_sliding_window_log.capacity - LEAST(request.unit::float8,
+                                           request.cost::float8 * request.count::float8 - pglimit_sliding_window_log.cost * pglimit_sliding_window_log.granted))
+                                   - 1e-15::float8 * (pglimit_sliding_window_log.total + pglimit_sliding_window_log.capacity), pglimit_sliding_window_log.totals)]
+                           WHEN pglimit_sliding_window_log.capacity - (pglimit_sliding_window_log.total
+                               - coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(pglimit_sliding_window_log.total
+                                           - (pglimit_sliding_window_log.capacity - LEAST(request.unit::float8,
+                                                   request.cost::float8 * request.count::float8 - pglimit_sliding_window_log.cost * pglimit_sliding_window_log.granted))
+                                           - 1e-15::float8 * (pglimit_sliding_window_log.total + pglimit_sliding_window_log.capacity), pglimit_sliding_window_log.totals) + 2],
+                                   pglimit_sliding_window_log.total)) >= LEAST(request.unit::float8,
+                               request.cost::float8 * request.count::float8 - pglimit_sliding_window_log.cost * pglimit_sliding_window_log.granted)
+                           THEN pglimit_sliding_window_log.entries[pg_catalog.width_bucket(pglimit_sliding_window_log.total
+                                   - (pglimit_sliding_window_log.capacity - LEAST(request.unit::float8,
+                                           request.cost::float8 * request.count::float8 - pglimit_sliding_window_log.cost * pglimit_sliding_window_log.granted))
+                                   - 1e-15::float8 * (pglimit_sliding_window_log.total + pglimit_sliding_window_log.capacity), pglimit_sliding_window_log.totals) + 1]
+                           WHEN pglimit_sliding_window_log.capacity - (pglimit_sliding_window_log.total
+                               - coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(pglimit_sliding_window_log.total
+                                           - (pglimit_sliding_window_log.capacity - LEAST(request.unit::float8,
+                                                   request.cost::float8 * request.count::float8 - pglimit_sliding_window_log.cost * pglimit_sliding_window_log.granted))
+                                           - 1e-15::float8 * (pglimit_sliding_window_log.total + pglimit_sliding_window_log.capacity), pglimit_sliding_window_log.totals) + 3],
+                                   pglimit_sliding_window_log.total)) >= LEAST(request.unit::float8,
+                               request.cost::float8 * request.count::float8 - pglimit_sliding_window_log.cost * pglimit_sliding_window_log.granted)
+                           THEN pglimit_sliding_window_log.entries[pg_catalog.width_bucket(pglimit_sliding_window_log.total
+                                   - (pglimit_sliding_window_log.capacity - LEAST(request.unit::float8,
+                                           request.cost::float8 * request.count::float8 - pglimit_sliding_window_log.cost * pglimit_sliding_window_log.granted))
+                                   - 1e-15::float8 * (pglimit_sliding_window_log.total + pglimit_sliding_window_log.capacity), pglimit_sliding_window_log.totals) + 2]
+                           ELSE pglimit_sliding_window_log.entries[pg_catalog.width_bucket(pglimit_sliding_window_log.total
+                                   - (pglimit_sliding_window_log.capacity - LEAST(request.unit::float8,
+                                           request.cost::float8 * request.count::float8 - pglimit_sliding_window_log.cost * pglimit_sliding_window_log.granted))
+                                   + 1e-15::float8 * (pglimit_sliding_window_log.total + pglimit_sliding_window_log.capacity), pglimit_sliding_window_log.totals)] END,
+                       0)::bigint AS frees_at_us,
+               pglimit_sliding_window_log.updated_at_us, pglimit_sliding_window_log.blocked_until_us
         INTO request.granted, request.level, request.newest_at_us, request.frees_at_us, request.updated_at_us, request.blocked_until_us;
     ELSIF request.statement = 'charge' THEN
         request.capacity := request.burst; -- without the slack
-        INSERT INTO pglimit_sliding_window_log AS t
+        INSERT INTO pglimit_sliding_window_log
                (policy, key, cost, granted, entries, totals, base, total, capacity, period_us, keep_us, updated_at_us, blocked_until_us, expires_at_us)
         VALUES (request.policy, request.key, 1, LEAST(request.units::float8, request.capacity::float8),
                ARRAY[request.now_us], ARRAY[0::float8],
                0, LEAST(request.units::float8, request.capacity::float8), request.capacity::float8, request.period_us::bigint, request.period_us::bigint,
                request.now_us,
-                   0,
+                   -(0::bigint),
                request.now_us + request.lifetime_us::bigint)
         ON CONFLICT (policy, key) DO UPDATE SET
             cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
             granted = GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity
-                        - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1],
-                                    t.total))))),
-        entries = CASE WHEN CASE WHEN t.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity)
-                    THEN (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1],
-                                t.total))) ELSE t.total END + GREATEST(0, LEAST(EXCLUDED.granted,
-                        EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us,
-                                            t.entries) + 1], t.total))))) > CASE WHEN t.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity)
-                    THEN (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1],
-                                t.total))) ELSE t.total END THEN pg_catalog.array_append(t.entries[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-                            - EXCLUDED.period_us, t.entries) + 1 :], GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)) ELSE t.entries END,
-            totals = CASE WHEN CASE WHEN t.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity)
-                        THEN (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1],
-                                    t.total))) ELSE t.total END + GREATEST(0, LEAST(EXCLUDED.granted,
-                            EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-                                                - EXCLUDED.period_us, t.entries) + 1], t.total)))))
-                    > CASE WHEN t.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity)
-                        THEN (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1],
-                                    t.total))) ELSE t.total END THEN CASE WHEN t.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity)
-                        THEN pglimit_rebase(pg_catalog.array_append(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)
-                                    + 1 :], t.total), GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us,
-                                            t.entries) + 1], t.total))) ELSE pg_catalog.array_append(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-                                    - EXCLUDED.period_us, t.entries) + 1 :], t.total) END ELSE t.totals END,
-            base = CASE WHEN CASE WHEN t.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity)
-                        THEN (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1],
-                                    t.total))) ELSE t.total END + GREATEST(0, LEAST(EXCLUDED.granted,
-                            EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-                                                - EXCLUDED.period_us, t.entries) + 1], t.total)))))
-                    > CASE WHEN t.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity)
-                        THEN (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1],
-                                    t.total))) ELSE t.total END THEN CASE WHEN t.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity) THEN 0
-                        ELSE GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1],
-                                t.total)) END ELSE t.base END,
-            total = CASE WHEN CASE WHEN t.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity)
-                        THEN (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1],
-                                    t.total))) ELSE t.total END + GREATEST(0, LEAST(EXCLUDED.granted,
-                            EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-                                                - EXCLUDED.period_us, t.entries) + 1], t.total)))))
-                    > CASE WHEN t.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity)
-                        THEN (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1],
-                                    t.total))) ELSE t.total END THEN CASE WHEN t.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity)
-                        THEN (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1],
-                                    t.total))) ELSE t.total END + GREATEST(0, LEAST(EXCLUDED.granted,
-                            EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-                                                - EXCLUDED.period_us, t.entries) + 1], t.total))))) ELSE t.total END,
-            period_us = EXCLUDED.period_us, keep_us = GREATEST(t.keep_us, EXCLUDED.period_us),
-            updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-        RETURNING t.granted, (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(t.updated_at_us - t.period_us, t.entries) + 1], t.total)))::float8 AS level,
-            coalesce(t.entries[pg_catalog.cardinality(t.entries)], 0)::bigint AS newest_at_us, t.updated_at_us, t.blocked_until_us
+                        - (pglimit_sliding_window_log.total - GREATEST(pglimit_sliding_window_log.base,
+                                coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us)
+                                            - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total))))),
+        entries = CASE WHEN CASE WHEN pglimit_sliding_window_log.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity)
+                    THEN (pglimit_sliding_window_log.total - GREATEST(pglimit_sliding_window_log.base,
+                            coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us)
+                                        - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total))) ELSE pglimit_sliding_window_log.total END
+                + GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - (pglimit_sliding_window_log.total
+                            - GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total))))) > CASE WHEN pglimit_sliding_window_log.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity) THEN (pglimit_sliding_window_log.total - GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total))) ELSE pglimit_sliding_window_log.total END THEN pg_catalog.array_append(pglimit_sliding_window_log.entries[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1 :], GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us)) ELSE pglimit_sliding_window_log.entries END,
+            totals = CASE WHEN CASE WHEN pglimit_sliding_window_log.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity)
+                        THEN (pglimit_sliding_window_log.total - GREATEST(pglimit_sliding_window_log.base,
+                                coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us)
+                                            - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total))) ELSE pglimit_sliding_window_log.total END
+                    + GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - (pglimit_sliding_window_log.total
+                                - GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total))))) > CASE WHEN pglimit_sliding_window_log.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity) THEN (pglimit_sliding_window_log.total - GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total))) ELSE pglimit_sliding_window_log.total END THEN CASE WHEN pglimit_sliding_window_log.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity) THEN pglimit_rebase(pg_catalog.array_append(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1 :], pglimit_sliding_window_log.total), GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total))) ELSE pg_catalog.array_append(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1 :], pglimit_sliding_window_log.total) END ELSE pglimit_sliding_window_log.totals END,
+            base = CASE WHEN CASE WHEN pglimit_sliding_window_log.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity)
+                        THEN (pglimit_sliding_window_log.total - GREATEST(pglimit_sliding_window_log.base,
+                                coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us)
+                                            - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total))) ELSE pglimit_sliding_window_log.total END
+                    + GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - (pglimit_sliding_window_log.total
+                                - GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total))))) > CASE WHEN pglimit_sliding_window_log.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity) THEN (pglimit_sliding_window_log.total - GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total))) ELSE pglimit_sliding_window_log.total END THEN CASE WHEN pglimit_sliding_window_log.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity) THEN 0 ELSE GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total)) END ELSE pglimit_sliding_window_log.base END,
+            total = CASE WHEN CASE WHEN pglimit_sliding_window_log.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity)
+                        THEN (pglimit_sliding_window_log.total - GREATEST(pglimit_sliding_window_log.base,
+                                coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us)
+                                            - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total))) ELSE pglimit_sliding_window_log.total END
+                    + GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - (pglimit_sliding_window_log.total
+                                - GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total))))) > CASE WHEN pglimit_sliding_window_log.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity) THEN (pglimit_sliding_window_log.total - GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total))) ELSE pglimit_sliding_window_log.total END THEN CASE WHEN pglimit_sliding_window_log.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity) THEN (pglimit_sliding_window_log.total - GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total))) ELSE pglimit_sliding_window_log.total END + GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - (pglimit_sliding_window_log.total - GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total))))) ELSE pglimit_sliding_window_log.total END,
+            period_us = EXCLUDED.period_us, keep_us = GREATEST(pglimit_sliding_window_log.keep_us, EXCLUDED.period_us),
+            updated_at_us = GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us)
+        RETURNING pglimit_sliding_window_log.granted, (pglimit_sliding_window_log.total
+                - GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(pglimit_sliding_window_log.updated_at_us
+                                - pglimit_sliding_window_log.period_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total)))::float8 AS level,
+            coalesce(pglimit_sliding_window_log.entries[pg_catalog.cardinality(pglimit_sliding_window_log.entries)], 0)::bigint AS newest_at_us, pglimit_sliding_window_log.updated_at_us,
+            pglimit_sliding_window_log.blocked_until_us
         INTO request.granted, request.level, request.newest_at_us, request.updated_at_us, request.blocked_until_us;
         request.capacity := request.burst + LEAST(1e-6::float8, 1e-9::float8 * request.burst);
     ELSIF request.statement = 'refund' THEN
@@ -2045,16 +2161,17 @@ BEGIN
             INTO request.now_us, request.level, request.newest_at_us, request.frees_at_us, request.updated_at_us, request.blocked_until_us, request.reservations,
                  request.reserved;
         ELSE
-            WITH c AS MATERIALIZED (
-                SELECT request.now_us AS now_us
-            ), reservation AS MATERIALIZED (
+            WITH reservation AS MATERIALIZED (
                 SELECT h.state, h.reserved, h.units, h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us,
-                       h.ends_at_us, h.counted_at_us, h.expires_at_us, c.now_us, request.units::float8 AS actual,
-                       (h.state = 'open' AND (request.state::text <> 'expired' OR h.expires_at_us <= c.now_us)
+                       h.ends_at_us, h.counted_at_us, h.expires_at_us, request.now_us AS now_us, request.units::float8 AS actual,
+                       (h.state = 'open' AND (request.state::text <> 'expired'
+                                   OR h.expires_at_us <= request.now_us)
                         OR h.state = 'expired' AND request.state::text = 'settled') AS changes
-                FROM c, pglimit_reservation AS h
+                FROM pglimit_reservation AS h
                 WHERE h.policy = request.policy AND h.key = request.key AND h.id = request.id AND h.algorithm = 'sliding_window_log'
-                  AND h.state <> 'spent' AND (h.forget_at_us > c.now_us OR request.state::text = 'expired')
+                  AND h.state <> 'spent' AND (h.forget_at_us > request.now_us
+                          OR request.state::text = 'expired')
+                  AND true
                 FOR UPDATE OF h
             ), counted AS (
             INSERT INTO pglimit_sliding_window_log AS t
@@ -3053,68 +3170,69 @@ BEGIN
     request.for_us := round(for_s * 1e6::float8);
     request.now_us := coalesce(request.now_us, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint);
     IF request.algorithm = 'leaky_bucket' THEN
-        INSERT INTO pglimit_leaky_bucket AS t
+        INSERT INTO pglimit_leaky_bucket
                (policy, key, cost, granted, updated_at_us, blocked_until_us, expires_at_us, level, capacity, leak, tick_us, leaked_at_us)
         VALUES (request.policy, request.key, 1, 0, request.now_us,
                request.now_us + request.for_us::bigint,
                    request.now_us + request.for_us::bigint,
                0, 0, 1, 1, request.now_us)
         ON CONFLICT (policy, key) DO UPDATE SET
-            blocked_until_us = GREATEST(t.blocked_until_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + request.for_us::bigint);
+            blocked_until_us = GREATEST(pglimit_leaky_bucket.blocked_until_us, GREATEST(pglimit_leaky_bucket.updated_at_us, EXCLUDED.updated_at_us) + request.for_us::bigint);
     ELSIF request.algorithm = 'leaky_bucket_queue' THEN
-        INSERT INTO pglimit_leaky_bucket_queue AS t
+        INSERT INTO pglimit_leaky_bucket_queue
                (policy, key, cost, granted, updated_at_us, blocked_until_us, expires_at_us, level, capacity, leak, ticket)
         VALUES (request.policy, request.key, 1, 0, request.now_us,
                request.now_us + request.for_us::bigint,
                    request.now_us + request.for_us::bigint,
                0, 0, 1, request.now_us)
         ON CONFLICT (policy, key) DO UPDATE SET
-            blocked_until_us = GREATEST(t.blocked_until_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + request.for_us::bigint);
+            blocked_until_us = GREATEST(pglimit_leaky_bucket_queue.blocked_until_us, GREATEST(pglimit_leaky_bucket_queue.updated_at_us, EXCLUDED.updated_at_us) + request.for_us::bigint);
     ELSIF request.algorithm = 'token_bucket' THEN
-        INSERT INTO pglimit_token_bucket AS t
+        INSERT INTO pglimit_token_bucket
                (policy, key, cost, granted, updated_at_us, blocked_until_us, expires_at_us, level, capacity, leak)
         VALUES (request.policy, request.key, 1, 0, request.now_us,
                request.now_us + request.for_us::bigint,
                    request.now_us + request.for_us::bigint,
                0, 0, 1)
         ON CONFLICT (policy, key) DO UPDATE SET
-            blocked_until_us = GREATEST(t.blocked_until_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + request.for_us::bigint);
+            blocked_until_us = GREATEST(pglimit_token_bucket.blocked_until_us, GREATEST(pglimit_token_bucket.updated_at_us, EXCLUDED.updated_at_us) + request.for_us::bigint);
     ELSIF request.algorithm = 'gcra' THEN
-        INSERT INTO pglimit_gcra AS t
+        INSERT INTO pglimit_gcra
                (policy, key, cost, granted, updated_at_us, blocked_until_us, expires_at_us, level, capacity, leak)
         VALUES (request.policy, request.key, 1, 0, request.now_us,
                request.now_us + request.for_us::bigint,
                    request.now_us + request.for_us::bigint,
                0, 0, 1)
         ON CONFLICT (policy, key) DO UPDATE SET
-            blocked_until_us = GREATEST(t.blocked_until_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + request.for_us::bigint);
+            blocked_until_us = GREATEST(pglimit_gcra.blocked_until_us, GREATEST(pglimit_gcra.updated_at_us, EXCLUDED.updated_at_us) + request.for_us::bigint);
     ELSIF request.algorithm = 'fixed_window' THEN
-        INSERT INTO pglimit_fixed_window AS t
+        INSERT INTO pglimit_fixed_window
                (policy, key, cost, granted, updated_at_us, blocked_until_us, expires_at_us, level, capacity, ends_at_us)
         VALUES (request.policy, request.key, 1, 0, request.now_us,
                request.now_us + request.for_us::bigint,
                    request.now_us + request.for_us::bigint,
                0, 0, 0)
         ON CONFLICT (policy, key) DO UPDATE SET
-            blocked_until_us = GREATEST(t.blocked_until_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + request.for_us::bigint);
+            blocked_until_us = GREATEST(pglimit_fixed_window.blocked_until_us, GREATEST(pglimit_fixed_window.updated_at_us, EXCLUDED.updated_at_us) + request.for_us::bigint);
     ELSIF request.algorithm = 'sliding_window_counter' THEN
-        INSERT INTO pglimit_sliding_window_counter AS t
+        INSERT INTO pglimit_sliding_window_counter
                (policy, key, cost, granted, updated_at_us, blocked_until_us, expires_at_us, current, previous, capacity, period_us, ends_at_us)
         VALUES (request.policy, request.key, 1, 0, request.now_us,
                request.now_us + request.for_us::bigint,
                    request.now_us + request.for_us::bigint,
                0, 0, 0, 1, 0)
         ON CONFLICT (policy, key) DO UPDATE SET
-            blocked_until_us = GREATEST(t.blocked_until_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + request.for_us::bigint);
+            blocked_until_us = GREATEST(pglimit_sliding_window_counter.blocked_until_us,
+                    GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us) + request.for_us::bigint);
     ELSIF request.algorithm = 'sliding_window_log' THEN
-        INSERT INTO pglimit_sliding_window_log AS t
+        INSERT INTO pglimit_sliding_window_log
                (policy, key, cost, granted, updated_at_us, blocked_until_us, expires_at_us, entries, totals, base, total, capacity, period_us, keep_us)
         VALUES (request.policy, request.key, 1, 0, request.now_us,
                request.now_us + request.for_us::bigint,
                    request.now_us + request.for_us::bigint,
                '{}', '{}', 0, 0, 0, 1, 1)
         ON CONFLICT (policy, key) DO UPDATE SET
-            blocked_until_us = GREATEST(t.blocked_until_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + request.for_us::bigint);
+            blocked_until_us = GREATEST(pglimit_sliding_window_log.blocked_until_us, GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) + request.for_us::bigint);
     END IF;
 END $pglimit$;
 -- +goose StatementEnd
@@ -3133,68 +3251,69 @@ BEGIN
     request.for_us := round(for_s * 1e6::float8);
     request.now_us := coalesce(request.now_us, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint);
     IF request.algorithm = 'leaky_bucket' THEN
-        INSERT INTO pglimit_leaky_bucket AS t
+        INSERT INTO pglimit_leaky_bucket
                (policy, key, cost, granted, updated_at_us, blocked_until_us, expires_at_us, level, capacity, leak, tick_us, leaked_at_us)
         VALUES (request.policy, request.key, 1, 0, request.now_us,
                request.now_us + request.for_us::bigint,
                    request.now_us + request.for_us::bigint,
                0, 0, 1, 1, request.now_us)
         ON CONFLICT (policy, key) DO UPDATE SET
-            blocked_until_us = GREATEST(t.blocked_until_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + request.for_us::bigint);
+            blocked_until_us = GREATEST(pglimit_leaky_bucket.blocked_until_us, GREATEST(pglimit_leaky_bucket.updated_at_us, EXCLUDED.updated_at_us) + request.for_us::bigint);
     ELSIF request.algorithm = 'leaky_bucket_queue' THEN
-        INSERT INTO pglimit_leaky_bucket_queue AS t
+        INSERT INTO pglimit_leaky_bucket_queue
                (policy, key, cost, granted, updated_at_us, blocked_until_us, expires_at_us, level, capacity, leak, ticket)
         VALUES (request.policy, request.key, 1, 0, request.now_us,
                request.now_us + request.for_us::bigint,
                    request.now_us + request.for_us::bigint,
                0, 0, 1, request.now_us)
         ON CONFLICT (policy, key) DO UPDATE SET
-            blocked_until_us = GREATEST(t.blocked_until_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + request.for_us::bigint);
+            blocked_until_us = GREATEST(pglimit_leaky_bucket_queue.blocked_until_us, GREATEST(pglimit_leaky_bucket_queue.updated_at_us, EXCLUDED.updated_at_us) + request.for_us::bigint);
     ELSIF request.algorithm = 'token_bucket' THEN
-        INSERT INTO pglimit_token_bucket AS t
+        INSERT INTO pglimit_token_bucket
                (policy, key, cost, granted, updated_at_us, blocked_until_us, expires_at_us, level, capacity, leak)
         VALUES (request.policy, request.key, 1, 0, request.now_us,
                request.now_us + request.for_us::bigint,
                    request.now_us + request.for_us::bigint,
                0, 0, 1)
         ON CONFLICT (policy, key) DO UPDATE SET
-            blocked_until_us = GREATEST(t.blocked_until_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + request.for_us::bigint);
+            blocked_until_us = GREATEST(pglimit_token_bucket.blocked_until_us, GREATEST(pglimit_token_bucket.updated_at_us, EXCLUDED.updated_at_us) + request.for_us::bigint);
     ELSIF request.algorithm = 'gcra' THEN
-        INSERT INTO pglimit_gcra AS t
+        INSERT INTO pglimit_gcra
                (policy, key, cost, granted, updated_at_us, blocked_until_us, expires_at_us, level, capacity, leak)
         VALUES (request.policy, request.key, 1, 0, request.now_us,
                request.now_us + request.for_us::bigint,
                    request.now_us + request.for_us::bigint,
                0, 0, 1)
         ON CONFLICT (policy, key) DO UPDATE SET
-            blocked_until_us = GREATEST(t.blocked_until_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + request.for_us::bigint);
+            blocked_until_us = GREATEST(pglimit_gcra.blocked_until_us, GREATEST(pglimit_gcra.updated_at_us, EXCLUDED.updated_at_us) + request.for_us::bigint);
     ELSIF request.algorithm = 'fixed_window' THEN
-        INSERT INTO pglimit_fixed_window AS t
+        INSERT INTO pglimit_fixed_window
                (policy, key, cost, granted, updated_at_us, blocked_until_us, expires_at_us, level, capacity, ends_at_us)
         VALUES (request.policy, request.key, 1, 0, request.now_us,
                request.now_us + request.for_us::bigint,
                    request.now_us + request.for_us::bigint,
                0, 0, 0)
         ON CONFLICT (policy, key) DO UPDATE SET
-            blocked_until_us = GREATEST(t.blocked_until_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + request.for_us::bigint);
+            blocked_until_us = GREATEST(pglimit_fixed_window.blocked_until_us, GREATEST(pglimit_fixed_window.updated_at_us, EXCLUDED.updated_at_us) + request.for_us::bigint);
     ELSIF request.algorithm = 'sliding_window_counter' THEN
-        INSERT INTO pglimit_sliding_window_counter AS t
+        INSERT INTO pglimit_sliding_window_counter
                (policy, key, cost, granted, updated_at_us, blocked_until_us, expires_at_us, current, previous, capacity, period_us, ends_at_us)
         VALUES (request.policy, request.key, 1, 0, request.now_us,
                request.now_us + request.for_us::bigint,
                    request.now_us + request.for_us::bigint,
                0, 0, 0, 1, 0)
         ON CONFLICT (policy, key) DO UPDATE SET
-            blocked_until_us = GREATEST(t.blocked_until_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + request.for_us::bigint);
+            blocked_until_us = GREATEST(pglimit_sliding_window_counter.blocked_until_us,
+                    GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us) + request.for_us::bigint);
     ELSIF request.algorithm = 'sliding_window_log' THEN
-        INSERT INTO pglimit_sliding_window_log AS t
+        INSERT INTO pglimit_sliding_window_log
                (policy, key, cost, granted, updated_at_us, blocked_until_us, expires_at_us, entries, totals, base, total, capacity, period_us, keep_us)
         VALUES (request.policy, request.key, 1, 0, request.now_us,
                request.now_us + request.for_us::bigint,
                    request.now_us + request.for_us::bigint,
                '{}', '{}', 0, 0, 0, 1, 1)
         ON CONFLICT (policy, key) DO UPDATE SET
-            blocked_until_us = GREATEST(t.blocked_until_us, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + request.for_us::bigint);
+            blocked_until_us = GREATEST(pglimit_sliding_window_log.blocked_until_us, GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) + request.for_us::bigint);
     END IF;
 END $pglimit$;
 -- +goose StatementEnd

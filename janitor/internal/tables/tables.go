@@ -118,11 +118,11 @@ func ender[P ~struct {
 	Policy      string
 	Key         string
 	NowUs       *int64
-	Commit      string
-	LockTimeout string
 	Units       float64
 	State       string
 	ID          string
+	LockTimeout string
+	Commit      string
 }, R any](statement func(*db.Queries, context.Context, db.DBTX, P) (R, error)) func(context.Context, db.DBTX, db.TokenBucketSettleParams) error {
 	q := db.New()
 	return func(ctx context.Context, conn db.DBTX, p db.TokenBucketSettleParams) error {
