@@ -76,6 +76,31 @@ func FS() fs.FS { return migrations.Tables.FS() }
 // file. On an error, it returns the files written before, and they stay.
 func Export(dir string) ([]string, error) { return migrations.Tables.Export(dir) }
 
+// Distribute spreads the tables of keys over the nodes of a Citus cluster, by key, and
+// creates the functions through which statements reach one shard. shards is the number of
+// shards of each table; 0 selects that of the distributed tables, or two for each node and
+// at least 4. pool must connect to the coordinator as the owner of the tables.
+//
+// Distribute does in one transaction what is not yet done. Call it again after each Up.
+// While rows move, decisions wait. [Up] needs no Distribute. Undo migrations after
+// [Undistribute] only.
+func Distribute(ctx context.Context, pool *pgxpool.Pool, shards int) error {
+	_, err := migrations.Distribute(ctx, pool, migrations.Distribution{Shards: shards})
+	return err
+}
+
+// Undistribute moves the rows of all shards back to the coordinator, and drops the
+// functions of [Distribute].
+func Undistribute(ctx context.Context, pool *pgxpool.Pool) error {
+	_, err := migrations.Distribute(ctx, pool, migrations.Distribution{Undo: true})
+	return err
+}
+
+// ErrCluster is returned by [Distribute] and [Undistribute] if the tables cannot be
+// distributed there: without Citus, on a worker, without workers, by a role that does not
+// own the tables, or with another number of shards than they have. Nothing was changed.
+var ErrCluster = migrations.ErrCluster
+
 // Set is a sequence of migrations with a separate record: [Functions]. Its methods are safe
 // for concurrent use.
 type Set struct{ set *migrations.Set }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
@@ -212,7 +213,7 @@ func (g *granting) notAskers() []right {
 // need.
 func (g *granting) operatorsRights() []right {
 	schemas := append([]object(nil), g.home...)
-	functions := append([]object(nil), g.helpers...)
+	functions := slices.Concat(g.helpers, g.routing)
 	tables := append([]object(nil), g.tables...)
 	if g.functions.there() {
 		schemas = append(schemas, g.functions.schema...)

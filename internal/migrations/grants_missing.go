@@ -41,7 +41,7 @@ func MissingGrants(ctx context.Context, db *sql.DB) (missing, reads []string, er
 	}{
 		{right{"SCHEMA", []string{"USAGE"}, g.home}, &missing},
 		{right{"TABLE", []string{"SELECT", "INSERT", "UPDATE", "DELETE"}, g.tables}, &missing},
-		{right{"FUNCTION", []string{"EXECUTE"}, g.helpers}, &missing},
+		{right{"FUNCTION", []string{"EXECUTE"}, slices.Concat(g.helpers, g.routing)}, &missing},
 		{right{"TABLE", []string{"SELECT"}, g.readable}, &reads},
 	} {
 		lacking, err := g.lacking(ctx, g.operators[0].oid, r.right)

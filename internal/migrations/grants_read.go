@@ -18,7 +18,11 @@ type object struct {
 	owner uint32
 	own   string // its name without schema and quotes
 	name  string // as SQL
+	types string // of a function's arguments, as SQL
 }
+
+// signature returns the function as SQL.
+func (o object) signature() string { return o.name + "(" + o.types + ")" }
 
 // installed is what the migrations of the functions made in one schema.
 type installed struct{ schema, functions []object }
@@ -49,6 +53,7 @@ type granting struct {
 	tables    []object
 	readable  []object // views, and the records of migrations
 	helpers   []object // functions that statements call
+	routing   []object // those of [Distribute]
 	functions installed
 	asking    installed
 }
@@ -93,6 +98,7 @@ func (g *granting) readObjects(ctx context.Context) (err error) {
 	read(&g.tables, relationsOf, home, Tables.names("TABLE", ""))
 	read(&g.readable, relationsOf, home, slices.Concat(Tables.names("VIEW", ""), records))
 	read(&g.helpers, functionsOf, home, Tables.names("FUNCTION", ""))
+	read(&g.routing, functionsOf, home, routingNames())
 	for _, part := range []struct {
 		into   *installed
 		schema string
@@ -116,12 +122,12 @@ func (g *granting) readObjects(ctx context.Context) (err error) {
 
 // The catalogue's objects of a schema by name. $1 is the schema, $2 the names.
 const (
-	schemasOf = `SELECT n.oid, n.nspowner, n.nspname::text, quote_ident(n.nspname::text)
+	schemasOf = `SELECT n.oid, n.nspowner, n.nspname::text, quote_ident(n.nspname::text), ''
 		FROM pg_namespace AS n WHERE n.nspname::text = ANY ($2::text[]) AND $1::oid = 0::oid`
-	relationsOf = `SELECT c.oid, c.relowner, c.relname::text, quote_ident(n.nspname::text) || '.' || quote_ident(c.relname::text)
+	relationsOf = `SELECT c.oid, c.relowner, c.relname::text, quote_ident(n.nspname::text) || '.' || quote_ident(c.relname::text), ''
 		FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
 		WHERE c.relnamespace = $1::oid AND c.relname::text = ANY ($2::text[]) AND c.relkind IN ('r', 'p', 'v')`
-	functionsOf = `SELECT p.oid, p.proowner, p.proname::text, quote_ident(n.nspname::text) || '.' || quote_ident(p.proname::text)
+	functionsOf = `SELECT p.oid, p.proowner, p.proname::text, quote_ident(n.nspname::text) || '.' || quote_ident(p.proname::text), oidvectortypes(p.proargtypes)
 		FROM pg_proc AS p JOIN pg_namespace AS n ON n.oid = p.pronamespace
 		WHERE p.pronamespace = $1::oid AND p.proname::text = ANY ($2::text[])`
 )
@@ -133,7 +139,7 @@ func (g *granting) objects(ctx context.Context, query string, of object, names [
 		return nil, fmt.Errorf("pglimit: read the catalogue: %w", err)
 	}
 	all, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (o object, err error) {
-		return o, row.Scan(&o.oid, &o.owner, &o.own, &o.name)
+		return o, row.Scan(&o.oid, &o.owner, &o.own, &o.name, &o.types)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("pglimit: read the catalogue: %w", err)

@@ -29,7 +29,7 @@ type Set struct {
 	guarded bool // Up returns ErrExposed if other roles may create objects
 }
 
-//go:embed *.sql functions/*.sql
+//go:embed 0*.sql functions/*.sql
 var files embed.FS
 
 // Tables are the tables and views that every limiter needs.
@@ -114,10 +114,16 @@ func (s *Set) UpTo(ctx context.Context, pool *pgxpool.Pool, to int64) ([]Step, e
 // Down may run under traffic. Afterwards limiters return limiter.ErrNotMigrated. No other
 // statement waits for Down longer than a fraction of deadlock_timeout, or fails with a
 // deadlock because of it. If other transactions leave no gap for about ten seconds, Down
-// returns an error with the next step, and the current migration stays applied.
+// returns an error with the next step, and the current migration stays applied. It returns
+// ErrCluster for Tables that are distributed.
 func (s *Set) Down(ctx context.Context, pool *pgxpool.Pool, to int64) ([]Step, error) {
 	if to != Previous && to != 0 && !slices.Contains(s.versions(), to) {
 		return nil, fmt.Errorf("%w: to is %d: take 0 or one of %v", ErrNoSuchVersion, to, s.versions())
+	}
+	if s == Tables {
+		if err := refuseDown(ctx, pool); err != nil {
+			return nil, err
+		}
 	}
 	return s.run(pool, func(p *goose.Provider) ([]*goose.MigrationResult, error) {
 		if to != Previous {

@@ -36,8 +36,7 @@ func Read(ctx context.Context, tx db.DBTX) (*Map, error) {
 }
 
 func read(ctx context.Context, tx db.DBTX) (*Map, error) {
-	var citus bool
-	if err := tx.QueryRow(ctx, hasCitus).Scan(&citus); err != nil || !citus {
+	if citus, err := Citus(ctx, tx); err != nil || !citus {
 		return nil, err
 	}
 	rows, err := tx.Query(ctx, ranges, sample)
@@ -77,6 +76,12 @@ func read(ctx context.Context, tx db.DBTX) (*Map, error) {
 		return nil, fmt.Errorf("the last shard ends at %d: want %d", next-1, math.MaxInt32)
 	}
 	return m, nil
+}
+
+// Citus reports whether the database has the extension citus.
+func Citus(ctx context.Context, tx db.DBTX) (citus bool, err error) {
+	err = tx.QueryRow(ctx, hasCitus).Scan(&citus)
+	return citus, err
 }
 
 // Of returns the number of the shard that has key.

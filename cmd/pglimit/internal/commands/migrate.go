@@ -37,11 +37,11 @@ After each update of pglimit, run up --functions again to update them.`,
   pglimit migrate status`,
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			return errors.New("a subcommand is missing: use up, down, status, print, export or grants")
+			return errors.New("a subcommand is missing: use up, down, status, distribute, print, export or grants")
 		},
 	}
 	cmd.PersistentFlags().Bool("functions", false, "work on the SQL functions instead of the tables")
-	cmd.AddCommand(newMigrateUp(db, out), newMigrateDown(db, out), newMigrateStatus(db, out), newMigratePrint(out), newMigrateExport(out), newMigrateGrants(db, out))
+	cmd.AddCommand(newMigrateUp(db, out), newMigrateDown(db, out), newMigrateStatus(db, out), newMigrateDistribute(db, out), newMigratePrint(out), newMigrateExport(out), newMigrateGrants(db, out))
 	return cmd
 }
 
@@ -98,7 +98,9 @@ keeps everything that is counted.
 
 It may run while applications use the tables. If other transactions lock the
 tables for ten seconds, it gives up and can be run again. With --functions, it
-waits for the running transactions, also for ten seconds.`,
+waits for the running transactions, also for ten seconds.
+
+It refuses tables that are distributed: run distribute --undo first.`,
 		Example: `  pglimit migrate down
   pglimit migrate down --to 1
   pglimit migrate down --to 0
@@ -135,10 +137,17 @@ func migrate(cmd *cobra.Command, db *connect.Database, out *cli.Output, directio
 	}
 	steps, err := do(cmd.Context(), pool, to)
 	if err != nil && len(steps) == 0 {
-		if errors.Is(err, migrations.ErrNoSuchVersion) {
+		if errors.Is(err, migrations.ErrNoSuchVersion) || errors.Is(err, migrations.ErrCluster) {
 			return err
 		}
 		return cli.DatabaseError(err)
+	}
+	if direction == "up" && err == nil {
+		again, err := distributeAgain(cmd.Context(), pool)
+		if err != nil {
+			return cli.DatabaseError(err)
+		}
+		warnings = append(warnings, again...)
 	}
 
 	type step struct {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -36,6 +37,8 @@ type migrationsStatus struct {
 	Elsewhere bool `json:"recorded_elsewhere"`
 	// Goose has the version tables of the application's goose, if they were looked for.
 	Goose []gooseTable `json:"goose"`
+	// Cluster is where the tables are; null where there is no Citus.
+	Cluster *migrations.Cluster `json:"cluster"`
 }
 
 type migrationStatus struct {
@@ -149,7 +152,11 @@ func readStatus(ctx context.Context, pool *pgxpool.Pool, set *migrations.Set) (*
 		}
 		s.Migrations = append(s.Migrations, one)
 	}
-	return s, nil
+	if slices.ContainsFunc(s.Migrations, func(m migrationStatus) bool { return m.Objects != present && m.Objects != unknown }) || set != migrations.Tables {
+		return s, nil
+	}
+	s.Cluster, err = migrations.ReadClusterOf(ctx, pool)
+	return s, err
 }
 
 // exportedNames returns the names of pglimit's migrations in a goose folder by their
@@ -222,6 +229,9 @@ func (s *migrationsStatus) text() string {
 			}
 			fmt.Fprintf(&text, "%05d\t%s%s\n", v.Version, cli.Moment(v.AppliedAt), name)
 		}
+	}
+	if s.Cluster != nil {
+		fmt.Fprintf(&text, "\n%s\n", s.Cluster.Summary())
 	}
 	return cli.Aligned(text.String())
 }

@@ -69,7 +69,7 @@ func TestRunErrorsAsJSON(t *testing.T) {
 		"--json allow --sideways k":               {Message: "unknown flag: --sideways", Code: "usage", ExitCode: 2, NextStep: "see `pglimit allow --help`"},
 		"allow --sideways k --json=true":          {Message: "unknown flag: --sideways", Code: "usage", ExitCode: 2, NextStep: "see `pglimit allow --help`"},
 		"alow --limit 10 --json k":                {Message: `unknown command "alow"; did you mean "allow"?`, Code: "usage", ExitCode: 2, NextStep: "see `pglimit --help`"},
-		"migrate --json":                          {Message: "a subcommand is missing: use up, down, status, print, export or grants", Code: "usage", ExitCode: 2, NextStep: "see `pglimit migrate --help`"},
+		"migrate --json":                          {Message: "a subcommand is missing: use up, down, status, distribute, print, export or grants", Code: "usage", ExitCode: 2, NextStep: "see `pglimit migrate --help`"},
 		"check --limit 0 k --json":                {Message: "invalid policy: Limit 0: must be from 1e-9 to 2^53", Code: "usage", ExitCode: 2, NextStep: "see `pglimit check --help`"},
 		"replay --limit 1 no/such/<&>.log --json": {Message: "no/such/<&>.log: open no/such/<&>.log: no such file or directory", Code: "usage", ExitCode: 2, NextStep: "see `pglimit replay --help`"},
 	} {
@@ -103,7 +103,7 @@ func TestRunUsageErrors(t *testing.T) {
 		args string
 		want string // part of the one line on stderr
 	}{
-		{"migrate", "use up, down, status, print, export or grants"},
+		{"migrate", "use up, down, status, distribute, print, export or grants"},
 		{"migrate sideways", `unknown command "sideways"`},
 		{"sideways", `unknown command "sideways"`},
 		{"--sideways", "unknown flag: --sideways"},

@@ -1,0 +1,109 @@
+package migrations
+
+import (
+	"context"
+	"crypto/sha256"
+	_ "embed"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+)
+
+//go:embed shards.sql
+var routingSQL string
+
+// routed is a function of shards.sql.
+type routed struct {
+	name, types string
+	delegated   bool // to the node that has the shard of its first argument, shard_key
+}
+
+var routedFunction = regexp.MustCompile(`(?m)^CREATE OR REPLACE FUNCTION (\w+)\(([^)]*)\)`)
+
+// routing returns the functions that reach one shard.
+func routing() (all []routed) {
+	for _, m := range routedFunction.FindAllStringSubmatch(routingSQL, -1) {
+		f := routed{name: m[1]}
+		var types []string
+		for i, argument := range strings.Split(m[2], ", ") {
+			name, kind, _ := strings.Cut(argument, " ")
+			types = append(types, kind)
+			f.delegated = f.delegated || i == 0 && name == "shard_key"
+		}
+		f.types = strings.Join(types, ", ")
+		all = append(all, f)
+	}
+	return all
+}
+
+func routingNames() (all []string) {
+	for _, f := range routing() {
+		all = append(all, f.name)
+	}
+	return all
+}
+
+// routingStatements are those of shards.sql, which end in $pglimit$.
+func routingStatements() (all []string) {
+	for _, s := range strings.SplitAfter(routingSQL, "$pglimit$;\n") {
+		if i := strings.Index(s, "CREATE OR REPLACE"); i >= 0 {
+			all = append(all, strings.TrimSuffix(strings.TrimSpace(s[i:]), ";"))
+		}
+	}
+	return all
+}
+
+// routingMark names the functions of this release, in a comment on the first.
+func routingMark() string {
+	return fmt.Sprintf("pglimit migrate distribute, %x", sha256.Sum256([]byte(routingSQL)))[:52]
+}
+
+// planRouting appends the statements that create the functions.
+func (g *granting) planRouting(ctx context.Context, plan *DistributionPlan, first object) error {
+	grantees, err := g.writers(ctx, first)
+	if err != nil {
+		return err
+	}
+	home := g.home[0].name
+	for _, f := range g.routing {
+		if !slices.ContainsFunc(routing(), func(r routed) bool { return r.name == f.own && r.types == f.types }) {
+			plan.Statements = append(plan.Statements, "DROP FUNCTION "+f.signature())
+		}
+	}
+	plan.Statements = append(plan.Statements, "SELECT set_config('search_path', "+literal(home+", pg_temp")+", true)")
+	plan.Statements = append(plan.Statements, routingStatements()...)
+	for _, f := range routing() {
+		name := home + "." + f.name + "(" + f.types + ")"
+		placed := ""
+		if f.delegated {
+			placed = ", '$1', colocate_with => " + literal(first.name) + ", force_delegation => true"
+		}
+		plan.Statements = append(plan.Statements,
+			"SELECT create_distributed_function("+literal(name)+placed+")",
+			"REVOKE ALL ON FUNCTION "+name+" FROM PUBLIC")
+		for _, r := range grantees {
+			plan.Statements = append(plan.Statements, "GRANT EXECUTE ON FUNCTION "+name+" TO "+r)
+		}
+	}
+	f := routing()[0]
+	plan.Statements = append(plan.Statements, "COMMENT ON FUNCTION "+home+"."+f.name+"("+f.types+") IS "+literal(routingMark()))
+	return nil
+}
+
+// writers returns the roles that may write to a table, other than its owner, as SQL.
+func (g *granting) writers(ctx context.Context, t object) ([]string, error) {
+	rows, err := g.tx.Query(ctx, `SELECT DISTINCT CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(a.grantee)::text) END
+		FROM pg_class AS c, aclexplode(c.relacl) AS a
+		WHERE c.oid = $1::oid AND a.privilege_type = 'INSERT' AND a.grantee <> c.relowner ORDER BY 1`, t.oid)
+	if err != nil {
+		return nil, fmt.Errorf("pglimit: read the rights on %s: %w", t.name, err)
+	}
+	all, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return nil, fmt.Errorf("pglimit: read the rights on %s: %w", t.name, err)
+	}
+	return all, nil
+}
