@@ -22,7 +22,7 @@ func TestRouting(t *testing.T) {
 		}
 	}
 	on := slices.IndexFunc(routing(), func(f routed) bool { return f.name == "pglimit_on_shard" })
-	if on < 0 || !routing()[on].delegated || routing()[on].types != "text, text, text[]" {
+	if on < 0 || !routing()[on].delegated || routing()[on].types != "text, integer, text, text, text[]" {
 		t.Errorf("pglimit_on_shard is read as %+v", routing())
 	}
 }

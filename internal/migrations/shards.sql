@@ -31,7 +31,7 @@ END $pglimit$;
 -- args are its parameters, of which number keys_at, unless that is 0, lists all its keys.
 -- The session prepares the statement once for each shard, under a name that begins with
 -- name, another one for each text. It runs as its caller, who needs rights on the tables.
-CREATE OR REPLACE FUNCTION pglimit_on_shard(shard_key text, keys_at int, name text, statement text, args text[]) RETURNS SETOF record
+CREATE OR REPLACE FUNCTION pglimit_on_shard(shard_key text, keys_at integer, name text, statement text, args text[]) RETURNS SETOF record
 LANGUAGE plpgsql SET search_path FROM CURRENT SET citus.enable_manual_changes_to_shards = on AS $pglimit$
 DECLARE
     shard bigint := pglimit_shard(shard_key, CASE WHEN keys_at > 0 THEN args[keys_at]::text[] END);
