@@ -1,0 +1,9 @@
+// Package ratelimit answers Envoy's rate limit service, version 3, in place of
+// envoyproxy/ratelimit: the same configuration, matching, answers and metric names, with the
+// counts in PostgreSQL.
+//
+//   - config.go and read.go: a domain's configuration, from YAML or xDS
+//   - match.go: the limit, policy and key of a descriptor
+//   - decide.go: all descriptors of a request, decided together
+//   - service.go and answer.go: the gRPC service and its responses
+package ratelimit

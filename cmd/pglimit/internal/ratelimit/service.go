@@ -1,0 +1,163 @@
+package ratelimit
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/pglimit/pglimit/limiter"
+)
+
+// Options set up a Server. The zero value has the defaults of envoyproxy/ratelimit.
+type Options struct {
+	// CountEach counts as envoyproxy/ratelimit does: each descriptor by itself, also hits that
+	// are above its limit or whose request is denied by another. Default: false; all or nothing
+	// is counted. Algorithms other than fixed windows are always decided together.
+	CountEach bool
+	// Shadow answers OK to requests that are over their limits. Default: false.
+	Shadow bool
+	// Quota treats all limits as if they had quota_mode. Default: false.
+	Quota bool
+	// Headers are the headers added to responses, or nil for none.
+	Headers *Headers
+	// Metadata adds the request and the metadata of its limits to responses, as dynamic
+	// metadata. Default: false.
+	Metadata bool
+	// NearLimit is the part of a limit from which on hits are counted as near the limit.
+	// Default: 0.8.
+	NearLimit float32
+	// Logger gets changes of the configuration and faults. Default: slog.Default().
+	Logger *slog.Logger
+	// Now is the clock of answers that no limit decided. Default: time.Now.
+	Now func() time.Time
+}
+
+// Headers names headers of responses.
+type Headers struct{ Limit, Remaining, Reset string }
+
+// Server answers ShouldRateLimit. It is safe for concurrent use.
+type Server struct {
+	pb.UnimplementedRateLimitServiceServer
+	limiter Limiter
+	options Options
+	config  atomic.Pointer[Config]
+	metrics metrics
+}
+
+// NewServer returns a Server that decides with a limiter by a configuration. If config is nil,
+// it answers Unavailable until SetConfig.
+func NewServer(l Limiter, config *Config, options Options) *Server {
+	options.NearLimit = cmp.Or(options.NearLimit, 0.8)
+	options.Logger = cmp.Or(options.Logger, slog.Default())
+	if options.Now == nil {
+		options.Now = time.Now
+	}
+	s := &Server{limiter: l, options: options}
+	s.config.Store(config)
+	return s
+}
+
+// Register registers the service.
+func (s *Server) Register(g grpc.ServiceRegistrar) { pb.RegisterRateLimitServiceServer(g, s) }
+
+// SetConfig replaces the configuration. If err is not nil, it notes that there was one that
+// could not be read, and the Server keeps what it has.
+func (s *Server) SetConfig(config *Config, err error) {
+	if err != nil {
+		s.metrics.configErrors.Add(1)
+		s.options.Logger.Error("the new configuration is not valid; the last one stays in use", "error", err)
+		return
+	}
+	s.metrics.configLoads.Add(1)
+	s.config.Store(config)
+	s.options.Logger.Info("a new configuration is in use", "domains", len(config.domains))
+}
+
+// Config returns the configuration in use, or nil if there is none yet.
+func (s *Server) Config() *Config { return s.config.Load() }
+
+// ShouldRateLimit decides a request. Errors of the request are InvalidArgument.
+func (s *Server) ShouldRateLimit(ctx context.Context, request *pb.RateLimitRequest) (*pb.RateLimitResponse, error) {
+	defer s.metrics.timed(time.Now())
+	all, err := s.match(request)
+	if err != nil {
+		s.metrics.serviceErrors.Add(1)
+		return nil, err
+	}
+	passes, err := s.decide(ctx, all)
+	if err != nil {
+		return nil, s.failed(ctx, err)
+	}
+	for _, a := range all {
+		s.account(a)
+	}
+	return s.response(request, all, passes), nil
+}
+
+// match returns the limits of a request's descriptors, without those that others replace.
+func (s *Server) match(request *pb.RateLimitRequest) ([]*asked, error) {
+	config := s.config.Load()
+	switch {
+	case config == nil:
+		return nil, status.Error(codes.Unavailable, "no rate limit configuration loaded")
+	case request.GetDomain() == "":
+		return nil, status.Error(codes.InvalidArgument, "domain: rate limit domain must not be empty")
+	case len(request.GetDescriptors()) == 0:
+		return nil, status.Error(codes.InvalidArgument, "descriptors: rate limit descriptor list must not be empty")
+	}
+	all, replaced := make([]*asked, len(request.GetDescriptors())), map[string]bool{}
+	for i, d := range request.GetDescriptors() {
+		m, known, err := config.match(request.GetDomain(), d)
+		if err != nil {
+			return nil, status.Errorf(codes.InvalidArgument, "descriptors[%d].%v", i, err)
+		}
+		if !known {
+			s.metrics.unknownDomain(request.GetDomain())
+		}
+		all[i] = &asked{match: m, hits: hits(request, d)}
+		if m.limit == nil {
+			continue
+		}
+		for _, name := range m.replaces {
+			replaced[name] = true
+		}
+		if all[i].unlimited = m.limit.unlimited; all[i].unlimited {
+			all[i].limit = nil
+		}
+	}
+	for _, a := range all {
+		if a.limit != nil && a.name != "" && replaced[a.name] {
+			a.limit = nil
+		}
+	}
+	return all, nil
+}
+
+// failed returns the gRPC error of a request without a decision. The proxy lets it pass unless
+// its failure_mode_deny is set.
+func (s *Server) failed(ctx context.Context, err error) error {
+	if errors.Is(err, limiter.ErrInvalid) {
+		s.metrics.serviceErrors.Add(1)
+		return status.Error(codes.InvalidArgument, err.Error())
+	}
+	s.metrics.databaseErrors.Add(1)
+	code := codes.Unavailable
+	switch {
+	case ctx.Err() != nil:
+		return status.FromContextError(ctx.Err()).Err()
+	case errors.Is(err, limiter.ErrOverloaded):
+		code = codes.ResourceExhausted
+	case errors.Is(err, limiter.ErrMisconfigured):
+		code = codes.FailedPrecondition
+	}
+	return status.Error(code, fmt.Sprintf("no decision: %v", err))
+}

@@ -1,0 +1,405 @@
+package ratelimit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	rlcommon "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/pglimit/pglimit/limiter"
+)
+
+// start is a whole minute and 20 seconds into an hour.
+var start = time.Date(2026, 7, 1, 12, 0, 20, 0, time.UTC)
+
+// server returns a server over memory whose clock stands at start.
+func server(t testing.TB, config string, options Options) *Server {
+	options.Logger = slog.New(slog.DiscardHandler)
+	options.Now = func() time.Time { return start }
+	return NewServer(limiter.NewMemory(&limiter.Config{Now: options.Now}), mustConfig(t, config), options)
+}
+
+// ask returns the answer to descriptors that have the key and the value of each text, as k=v, and
+// its hits, if it ends in +n.
+func ask(t testing.TB, s *Server, descriptors ...string) *pb.RateLimitResponse {
+	t.Helper()
+	request := &pb.RateLimitRequest{Domain: "d"}
+	for _, text := range descriptors {
+		text, hits, has := strings.Cut(text, "+")
+		key, value, _ := strings.Cut(text, "=")
+		d := descriptorOf(key, value)
+		if has {
+			var n uint64
+			if _, err := fmt.Sscan(hits, &n); err != nil {
+				t.Fatal(err)
+			}
+			d.HitsAddend = wrapperspb.UInt64(n)
+		}
+		request.Descriptors = append(request.Descriptors, d)
+	}
+	r, err := s.ShouldRateLimit(t.Context(), request)
+	if err != nil {
+		t.Fatalf("%q: %v", descriptors, err)
+	}
+	return r
+}
+
+// brief returns a response in short: the code, and for each descriptor its code, what remains
+// and the limit.
+func brief(r *pb.RateLimitResponse) string {
+	text := short(r.GetOverallCode())
+	for _, st := range r.GetStatuses() {
+		text += fmt.Sprintf(" %s:%d", short(st.GetCode()), st.GetLimitRemaining())
+		if l := st.GetCurrentLimit(); l != nil {
+			text += fmt.Sprintf("/%d", l.GetRequestsPerUnit())
+		}
+	}
+	return text
+}
+
+func short(c pb.RateLimitResponse_Code) string { return strings.TrimSuffix(c.String(), "_LIMIT") }
+
+const twoLimits = `
+domain: d
+descriptors:
+- key: user
+  rate_limit: {unit: minute, requests_per_unit: 3}
+- key: all
+  rate_limit: {unit: hour, requests_per_unit: 5}
+- key: open
+- key: free
+  rate_limit: {unlimited: true}
+- key: none
+  rate_limit: {unit: minute, requests_per_unit: 0}
+- key: shadow
+  shadow_mode: true
+  rate_limit: {unit: minute, requests_per_unit: 1}
+- key: q1
+  quota_mode: true
+  metadata: {plan: {first: 1}, from: q1}
+  rate_limit: {unit: minute, requests_per_unit: 1}
+- key: q2
+  quota_mode: true
+  metadata: {plan: {second: 2}, from: q2}
+  rate_limit: {unit: minute, requests_per_unit: 2}
+- key: counted
+  rate_limit: {unit: minute, requests_per_unit: 3, pglimit: {counting: each}}
+- key: bucket
+  rate_limit: {unit: minute, requests_per_unit: 60, pglimit: {algorithm: token_bucket, burst: 4}}
+- key: named
+  rate_limit: {unit: minute, requests_per_unit: 3, name: n}
+- key: replacing
+  rate_limit: {unlimited: true, replaces: [{name: n}]}
+`
+
+// TestAnswers checks the answers to requests in a row.
+func TestAnswers(t *testing.T) {
+	t.Parallel()
+	each, shadow, quota := Options{CountEach: true}, Options{Shadow: true}, Options{Quota: true}
+	for name, c := range map[string]struct {
+		options Options
+		steps   []string // a request and its answer, one after the other
+	}{
+		"all or nothing": {steps: []string{
+			"user=a all=", "OK OK:2/3 OK:4/5",
+			"user=a all=", "OK OK:1/3 OK:3/5",
+			"user=a all=", "OK OK:0/3 OK:2/5",
+			"user=a all=", "OVER OVER:0/3 OK:2/5", // all= is not charged
+			"user=b all=", "OK OK:2/3 OK:1/5",
+			"user=b all=+2", "OVER OK:2/3 OVER:1/5",
+			"user=b all=+1", "OK OK:1/3 OK:0/5",
+		}},
+		"each by itself": {options: each, steps: []string{
+			"user=a all=", "OK OK:2/3 OK:4/5",
+			"user=a+3 all=", "OVER OVER:0/3 OK:3/5",
+			"user=a+0", "OVER OVER:0/3", // 4 were counted
+			"user=a+1 all=+4", "OVER OVER:0/3 OVER:0/5",
+			"all=+0 user=b+0", "OVER OVER:0/5 OK:3/3",
+		}},
+		"a limit that counts by itself": {steps: []string{
+			"counted=+2 user=a+9", "OVER OK:1/3 OVER:3/3",
+			"counted=+2 user=a", "OVER OVER:0/3 OK:0", // user=a is not asked
+			"user=a", "OK OK:2/3",
+			"counted=+0", "OVER OVER:0/3",
+		}},
+		"one descriptor twice": {steps: []string{
+			"user=a user=a", "OK OK:2/3 OK:1/3",
+			"user=a user=a", "OVER OK:1/3 OVER:1/3",
+			"user=a", "OK OK:0/3",
+		}},
+		"checks": {steps: []string{
+			"user=a+0", "OK OK:3/3",
+			"user=a+3", "OK OK:0/3",
+			"user=a+0", "OK OK:0/3",
+			"user=b none=+0", "OK OK:2/3 OK:0/0",
+			"user=b none=", "OVER OK:0 OVER:0/0",
+			"user=b+0", "OK OK:2/3",
+		}},
+		"without a limit": {steps: []string{
+			"open=x", "OK OK:0", "what=x", "OK OK:0", fmt.Sprintf("free=x user=a"), fmt.Sprintf("OK OK:%d OK:2/3", uint32(math.MaxUint32)),
+		}},
+		"hits beyond what can be counted": {steps: []string{
+			fmt.Sprintf("user=a+%d", uint64(math.MaxUint64)), "OVER OVER:3/3",
+			fmt.Sprintf("counted=+%d", uint64(math.MaxUint64)), "OVER OVER:0/3",
+		}},
+		"shadow_mode": {steps: []string{
+			"shadow= user=a", "OK OK:0/1 OK:2/3",
+			"shadow= user=a", "OK OK:0/1 OK:1/3",
+			"shadow= user=a+9", "OVER OK:0 OVER:1/3",
+			"shadow=+0", "OK OK:0/1",
+		}},
+		"quota_mode": {steps: []string{
+			"q1= q2= user=a", "OK OK:0/1 OK:1/2 OK:2/3",
+			"q1= q2= user=a", "OK OVER:0/1 OK:0/2 OK:1/3",
+			"q1= q2= user=a", "OVER OVER:0/1 OVER:0/2 OK:0/3",
+			"user=a", "OK OK:0/3", // was given back
+		}},
+		"a server in quota mode": {options: quota, steps: []string{
+			"user=a+3 all=", "OK OK:0/3 OK:4/5",
+			"user=a all=", "OK OVER:0/3 OK:3/5",
+			"user=a+1", "OVER OVER:0/3",
+		}},
+		"a server that is a shadow": {options: shadow, steps: []string{
+			"user=a+3 all=", "OK OK:0/3 OK:4/5",
+			"user=a all=", "OK OVER:0/3 OK:3/5",
+			"none= all=", "OK OVER:0/0 OK:2/5",
+		}},
+		"a bucket": {steps: []string{
+			"bucket=+4", "OK OK:0/60", "bucket=", "OVER OVER:0/60", "bucket=+5", "OVER OVER:0/60",
+		}},
+		"replaced": {steps: []string{
+			"named=+9", "OVER OVER:3/3",
+			"named=+9 replacing=", fmt.Sprintf("OK OK:0 OK:%d", uint32(math.MaxUint32)),
+		}},
+	} {
+		s := server(t, twoLimits, c.options)
+		for i := 0; i < len(c.steps); i += 2 {
+			if got := brief(ask(t, s, strings.Fields(c.steps[i])...)); got != c.steps[i+1] {
+				t.Errorf("%s: step %d, %s: %s, want %s", name, i/2, c.steps[i], got, c.steps[i+1])
+			}
+		}
+	}
+}
+
+// TestLimitsOfRequests checks limits that a request brings: they count with the configured ones.
+func TestLimitsOfRequests(t *testing.T) {
+	t.Parallel()
+	s := server(t, twoLimits, Options{})
+	limited := func(unit typev3.RateLimitUnit, n uint32, pairs ...string) *rlcommon.RateLimitDescriptor {
+		d := descriptorOf(pairs...)
+		d.Limit = &rlcommon.RateLimitDescriptor_RateLimitOverride{Unit: unit, RequestsPerUnit: n}
+		return d
+	}
+	do := func(domain string, d ...*rlcommon.RateLimitDescriptor) (string, error) {
+		r, err := s.ShouldRateLimit(t.Context(), &pb.RateLimitRequest{Domain: domain, Descriptors: d, HitsAddend: 2})
+		return brief(r), err
+	}
+	ask(t, s, "user=a")
+	for _, c := range []struct {
+		d    *rlcommon.RateLimitDescriptor
+		want string
+	}{
+		{limited(typev3.RateLimitUnit_MINUTE, 9, "user", "a"), "OK OK:6/9"},
+		{limited(typev3.RateLimitUnit_MINUTE, 9, "user", "a"), "OK OK:4/9"},
+		{limited(typev3.RateLimitUnit_HOUR, 9, "user", "a"), "OK OK:7/9"},
+		{limited(typev3.RateLimitUnit_YEAR, 2, "new", ""), "OK OK:0/2"},
+		{limited(typev3.RateLimitUnit_MONTH, 0, "new", ""), "OVER OVER:0/0"},
+		{limited(typev3.RateLimitUnit_DAY, 5), "OK OK:3/5"},
+	} {
+		if got, err := do("d", c.d); got != c.want || err != nil {
+			t.Errorf("%v: %s, error %v; want %s", c.d, got, err, c.want)
+		}
+	}
+	if got, err := do("elsewhere", limited(typev3.RateLimitUnit_DAY, 5, "a", "b")); got != "OK OK:0" || err != nil {
+		t.Errorf("in a domain without a configuration: %s, error %v", got, err)
+	}
+	for name, d := range map[string][]*rlcommon.RateLimitDescriptor{
+		"descriptors[0].limit.unit UNKNOWN": {limited(0, 5, "a", "b")},
+		"are not equal":                     {limited(typev3.RateLimitUnit_DAY, 5, "a", "b"), limited(typev3.RateLimitUnit_DAY, 6, "a", "b")},
+	} {
+		if _, err := do("d", d...); status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), name) {
+			t.Errorf("%v: error %v, want InvalidArgument with %q", d, err, name)
+		}
+	}
+}
+
+// TestTimes checks the times until limits are reset.
+func TestTimes(t *testing.T) {
+	t.Parallel()
+	s := server(t, twoLimits+`
+- key: long
+  rate_limit: {unit: week, requests_per_unit: 3}
+- key: monthly
+  rate_limit: {requests_per_unit: 3, pglimit: {calendar: month}}
+`, Options{})
+	for _, c := range []struct {
+		d    string
+		want time.Duration
+	}{
+		{"user=a", 40 * time.Second},
+		{"all=", 59*time.Minute + 40*time.Second},
+		{"none=", 40 * time.Second},
+		{"long=", 7*24*time.Hour - time.Duration(start.Unix()%(7*86400))*time.Second},
+		{"monthly=", time.Date(2026, 8, 1, 0, 0, 0, 0, time.UTC).Sub(start)},
+		{"bucket=+3", 3 * time.Second},
+		{"bucket=+2", time.Second}, // until it fits
+	} {
+		if got := ask(t, s, c.d).GetStatuses()[0].GetDurationUntilReset().AsDuration(); got != c.want {
+			t.Errorf("%s: %v, want %v", c.d, got, c.want)
+		}
+	}
+	if d := ask(t, s, "bucket=+5").GetStatuses()[0].GetDurationUntilReset(); d != nil {
+		t.Errorf("what never fits is reset after %v", d.AsDuration())
+	}
+}
+
+// TestHeadersAndMetadata checks what is added to responses.
+func TestHeadersAndMetadata(t *testing.T) {
+	t.Parallel()
+	s := server(t, twoLimits, Options{Headers: &Headers{"L", "R", "T"}, Metadata: true})
+	headers := func(r *pb.RateLimitResponse) (text string) {
+		for _, h := range r.GetResponseHeadersToAdd() {
+			text += h.GetKey() + h.GetValue() + " "
+		}
+		return text
+	}
+	for _, c := range []struct{ d, want string }{
+		{"open=", ""}, {"all= user=a", "L3 R2 T40 "}, {"q1= user=a", "L1 R0 T40 "}, {"user=a all=+5", "L5 R4 T3580 "}, {"q1= q2=", "L1 R0 T40 "},
+	} {
+		if got := headers(ask(t, s, strings.Fields(c.d)...)); got != c.want {
+			t.Errorf("%s: headers %s, want %s", c.d, got, c.want)
+		}
+	}
+	s = server(t, twoLimits, Options{Metadata: true})
+	for _, want := range []string{
+		`map[descriptors:[map[entries:[q1=x] hitsAddend:1] map[entries:[q2=]]] domain:d metadata:map[from:q1 plan:map[first:1 second:2]]]`,
+		`map[descriptors:[map[entries:[q1=x] hitsAddend:1] map[entries:[q2=]]] domain:d metadata:map[from:q2 plan:map[second:2]]]`,
+		`map[descriptors:[map[entries:[q1=x] hitsAddend:1] map[entries:[q2=]]] domain:d]`,
+	} {
+		if got := fmt.Sprint(ask(t, s, "q1=x+1", "q2=").GetDynamicMetadata().AsMap()); got != want {
+			t.Errorf("metadata %s\nwant %s", got, want)
+		}
+	}
+}
+
+// TestErrors checks the codes of requests without a decision, and what metrics say of all.
+func TestErrors(t *testing.T) {
+	t.Parallel()
+	s := server(t, twoLimits, Options{})
+	user := []*rlcommon.RateLimitDescriptor{descriptorOf("user", "a")}
+	for _, c := range []struct {
+		name    string
+		request *pb.RateLimitRequest
+		err     error // of the limiter
+		none    bool  // no configuration
+		want    codes.Code
+	}{
+		{"no domain", &pb.RateLimitRequest{Descriptors: user}, nil, false, codes.InvalidArgument},
+		{"no descriptors", &pb.RateLimitRequest{Domain: "d"}, nil, false, codes.InvalidArgument},
+		{"an empty descriptor", &pb.RateLimitRequest{Domain: "d", Descriptors: []*rlcommon.RateLimitDescriptor{{}}}, nil, false, codes.OK},
+		{"another domain", &pb.RateLimitRequest{Domain: "e", Descriptors: user}, nil, false, codes.OK},
+		{"no configuration", &pb.RateLimitRequest{Domain: "d", Descriptors: user}, nil, true, codes.Unavailable},
+		{"no database", &pb.RateLimitRequest{Domain: "d", Descriptors: user}, limiter.ErrUnavailable, false, codes.Unavailable},
+		{"overload", &pb.RateLimitRequest{Domain: "d", Descriptors: user}, limiter.ErrOverloaded, false, codes.ResourceExhausted},
+		{"a missing right", &pb.RateLimitRequest{Domain: "d", Descriptors: user}, limiter.ErrMisconfigured, false, codes.FailedPrecondition},
+		{"a fault of ours", &pb.RateLimitRequest{Domain: "d", Descriptors: user}, errors.New("fault"), false, codes.Unavailable},
+	} {
+		s := server(t, twoLimits, Options{})
+		s.limiter = failing{s.limiter, c.err}
+		if c.none {
+			s.config.Store(nil)
+		}
+		if _, err := s.ShouldRateLimit(t.Context(), c.request); status.Code(err) != c.want {
+			t.Errorf("%s: error %v, want %v", c.name, err, c.want)
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := s.ShouldRateLimit(ctx, &pb.RateLimitRequest{Domain: "d", Descriptors: user}); status.Code(err) != codes.Canceled {
+		t.Errorf("a caller that left: error %v, want Canceled", err)
+	}
+}
+
+// failing fails if err is not nil.
+type failing struct {
+	Limiter
+	err error
+}
+
+func (f failing) Do(ctx context.Context, r limiter.Request) (limiter.Result, error) {
+	if f.err != nil {
+		return limiter.Result{}, f.err
+	}
+	return f.Limiter.Do(ctx, r)
+}
+
+// TestMetrics checks the counts and their names.
+func TestMetrics(t *testing.T) {
+	t.Parallel()
+	s := server(t, `
+domain: d
+descriptors:
+- key: user
+  detailed_metric: true
+  rate_limit: {unit: minute, requests_per_unit: 10}
+- key: shadow
+  shadow_mode: true
+  descriptors:
+  - key: deep
+    descriptors:
+    - key: deeper
+      rate_limit: {unit: minute, requests_per_unit: 1}
+`, Options{CountEach: true})
+	ask(t, s, "user=10.0.0.1+7") // 7
+	ask(t, s, "user=10.0.0.1+2") // 9: one near
+	ask(t, s, "user=10.0.0.1+3") // 12: one more near, two over
+	ask(t, s, "user=10.0.0.1+2") // two over
+	ask(t, s, `user=a"b\c:d`)    // other labels
+	s.SetConfig(s.Config(), nil)
+	s.SetConfig(nil, errors.New("bad"))
+	_, _ = s.ShouldRateLimit(t.Context(), &pb.RateLimitRequest{Domain: "other", Descriptors: []*rlcommon.RateLimitDescriptor{{}}})
+	_, _ = s.ShouldRateLimit(t.Context(), &pb.RateLimitRequest{})
+	var out strings.Builder
+	if err := s.WriteMetrics(&out); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		`rate_limit_total_hits{domain="d",key1="user_10_0_0_1"} 14`,
+		`rate_limit_within_limit{domain="d",key1="user_10_0_0_1"} 9`,
+		`rate_limit_near_limit{domain="d",key1="user_10_0_0_1"} 2`,
+		`rate_limit_over_limit{domain="d",key1="user_10_0_0_1"} 4`,
+		`rate_limit_total_hits{domain="d",key1="user_a\"b\\c_d"} 1`,
+		`rate_limit_domain_not_found{domain="other"} 1`,
+		`config_load_success 1`,
+		`config_load_error 1`,
+		`should_rate_limit_error{err_type="service_error"} 1`,
+		`should_rate_limit_error{err_type="redis_error"} 0`,
+		`total_requests{grpc_method="ShouldRateLimit"} 7`,
+		`response_time_seconds_count{grpc_method="ShouldRateLimit"} 7`,
+		`response_time_seconds_bucket{grpc_method="ShouldRateLimit",le="+Inf"} 7`,
+	} {
+		if !strings.Contains(out.String(), "\nratelimit_service_"+want+"\n") {
+			t.Errorf("no %s in\n%s", want, &out)
+		}
+	}
+	if got := labels("d.a.b.c"); got != `domain="d",key1="a",key2="b"` {
+		t.Errorf("labels %s", got)
+	}
+	for i := range maxSeries + 10 {
+		s.metrics.series(fmt.Sprint("d.", i))
+	}
+	if n := len(s.metrics.limits); n > maxSeries+1 {
+		t.Errorf("%d limits are counted apart, want at most %d", n, maxSeries+1)
+	}
+}
