@@ -49,9 +49,9 @@ type Database interface {
 	Answers() int64
 	// Exhausted reports whether all connections are in use by others than the limiter.
 	Exhausted() bool
-	// Shard returns the number of the key's shard, from 0. A statement of TakeMany for keys of
-	// one shard costs least. It may change.
-	Shard(key string) int
+	// Shard returns the number of the key's shard, from 0, and that of all shards, at least 1.
+	// They may change. A statement of TakeMany for keys of one shard costs least.
+	Shard(key string) (n, of int)
 	// Leaves reports whether a caller that sends a Take itself can leave it at present. Then
 	// Do may return store.ErrElsewhere for a context that is its own; see package detached.
 	Leaves() bool
@@ -64,7 +64,7 @@ type Options struct {
 	Connections int           // of the pool; a quarter of them waits for locked rows
 	Share       bool          // whether requests share statements and transactions
 	Rows        int           // requests in one of these, at most
-	Statements  int           // shared ones in flight at once for each algorithm and Commit, at most
+	Statements  int           // shared ones in flight at once for each shard, algorithm and Commit, at most
 	Now         func() *int64 // the caller's clock for a statement; if it returns nil, the database's
 	// Obeys: a statement ends with its context. Then a caller sends its own statement if
 	// nothing is in flight and it cannot leave, or can leave the statement: that costs no

@@ -201,12 +201,13 @@ func (f *fake) TakeMany(ctx context.Context, rows []*store.Row, now *int64) erro
 
 func (f *fake) Pipelines() bool { return true }
 
-// Shard implements Database: the key "a@1" is in shard 1.
-func (f *fake) Shard(key string) (n int) {
+// Shard implements Database: the key "a@1" is in shard 1 of 3, others in the only one.
+func (f *fake) Shard(key string) (n, of int) {
 	if _, number, ok := strings.Cut(key, "@"); ok {
 		n, _ = strconv.Atoi(number)
+		return n, 3
 	}
-	return n
+	return 0, 1
 }
 
 func (f *fake) Leaves() bool { return f.own != nil }

@@ -16,6 +16,9 @@ import (
 type queue struct {
 	*Dispatcher
 	inFlight int // statements
+	// another is the number of waiting keys for which another statement is sent while one is in
+	// flight. Fewer keys wait for that one.
+	another int
 
 	// groups has the next group of each key, in order of arrival. The key's other groups are
 	// behind it. A statement has each key once, so requests that cannot be merged wait
@@ -32,7 +35,7 @@ func (d *Dispatcher) queue(op *store.Op) *queue {
 	if !op.Merges || !d.Share {
 		return nil
 	}
-	shard := d.db.Shard(op.Key)
+	shard, of := d.db.Shard(op.Key)
 	for len(d.queues) <= shard {
 		queues := new(shardQueues)
 		for i := range queues {
@@ -44,12 +47,16 @@ func (d *Dispatcher) queue(op *store.Op) *queue {
 	if op.Commit == store.Relaxed {
 		i++
 	}
-	return &d.queues[shard][i]
+	q := &d.queues[shard][i]
+	if q.another = splitGroups; of > 1 {
+		q.another = q.Rows
+	}
+	return q
 }
 
-// splitGroups is the number of waiting keys for which another statement is sent while one
-// is in flight. Fewer keys wait for that one: on a single contended key two statements would
-// only wait for each other.
+// splitGroups is a queue's another: on a single contended key two statements would only wait
+// for each other. With several shards it is Rows, since there a statement costs more and a
+// row less, and the shards have statements in flight of their own.
 const splitGroups = 8
 
 // add queues a request, behind the groups of its key. A statement in flight will send it
@@ -68,7 +75,7 @@ func (q *queue) add(w *waiter) {
 func (q *queue) push(front *group) {
 	q.fronts[front.first.key] = front
 	q.groups = append(q.groups, front)
-	if q.inFlight == 0 || q.inFlight < q.Statements && len(q.groups) >= splitGroups {
+	if q.inFlight == 0 || q.inFlight < q.Statements && len(q.groups) >= q.another {
 		q.inFlight++
 		q.start(q.drain)
 	}
@@ -139,7 +146,7 @@ func (q *queue) drain() {
 	defer batches.Put(b)
 	for {
 		q.mu.Lock()
-		if len(q.groups) == 0 || q.inFlight > 1 && len(q.groups) < splitGroups {
+		if len(q.groups) == 0 || q.inFlight > 1 && len(q.groups) < q.another {
 			q.inFlight--
 			q.done()
 			q.mu.Unlock()

@@ -17,12 +17,13 @@ import (
 // knows of the shards may be old: the node compares, and a statement that fits no longer
 // is sent again.
 
-// Shard returns the number of the key's shard: 0 if the tables are not distributed.
-func (p Store) Shard(key string) int {
+// Shard returns the number of the key's shard, and that of all shards: 0 of 1 if the tables
+// are not distributed.
+func (p Store) Shard(key string) (n, of int) {
 	if m := p.owners.Shards(); m != nil {
-		return m.Of(key)
+		return m.Of(key), m.Len()
 	}
-	return 0
+	return 0, 1
 }
 
 // at returns tx for a statement about one key.
@@ -51,11 +52,8 @@ func (p Store) takeMany(ctx context.Context, tx db.DBTX, t *statement.Table, row
 	if p.owners.Shards() == nil {
 		return t.TakeMany(ctx, tx, rows, now)
 	}
-	for _, part := range p.parts(rows) {
-		part = slices.DeleteFunc(part, func(r *store.Row) bool { return r.Outcome.Decided })
-		if len(part) == 0 {
-			continue
-		}
+	undecided := slices.DeleteFunc(slices.Clone(rows), func(r *store.Row) bool { return r.Outcome.Decided })
+	for _, part := range p.parts(undecided) {
 		if err := t.TakeMany(ctx, p.atAll(tx, part), part, now); err != nil {
 			return err
 		}
@@ -86,14 +84,14 @@ func (p Store) lockedRows(ctx context.Context, tx db.DBTX, rows []*store.Row) ([
 	return inOrder, nil
 }
 
-// parts returns the rows of each shard, which keep their order.
+// parts returns the rows of each shard that has some, in their order.
 func (p Store) parts(rows []*store.Row) [][]*store.Row {
 	parts := make([][]*store.Row, p.owners.Shards().Len())
 	for _, r := range rows {
-		i := p.Shard(r.Query.Key)
+		i, _ := p.Shard(r.Query.Key)
 		parts[i] = append(parts[i], r)
 	}
-	return parts
+	return slices.DeleteFunc(parts, func(part []*store.Row) bool { return len(part) == 0 })
 }
 
 // inLockOrder returns groups, which are in the lock order of one server, in that of
@@ -107,12 +105,18 @@ func (p Store) inLockOrder(groups []*store.Group) []*store.Group {
 		if a.Algorithm != b.Algorithm {
 			return a.Algorithm.Index() - b.Algorithm.Index()
 		}
-		return p.Shard(a.Key) - p.Shard(b.Key)
+		return p.compareShards(a, b)
 	})
 	return groups
 }
 
 // together reports whether one statement may take both groups.
 func (p Store) together(a, b *store.Group) bool {
-	return a.Algorithm == b.Algorithm && p.Shard(a.Key) == p.Shard(b.Key)
+	return a.Algorithm == b.Algorithm && p.compareShards(a, b) == 0
+}
+
+func (p Store) compareShards(a, b *store.Group) int {
+	n, _ := p.Shard(a.Key)
+	m, _ := p.Shard(b.Key)
+	return n - m
 }

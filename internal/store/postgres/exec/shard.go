@@ -5,8 +5,10 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"regexp"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -32,12 +34,16 @@ type routed struct {
 	text string
 }
 
+// comment is a comment to the end of its line.
+var comment = regexp.MustCompile(`--.*`)
+
 var distributed = map[string]routed{}
 
 // Distribute makes a statement one that OnShard can send. columns are those that it returns,
 // as a column definition list. A statement that returns none needs a text that does: the
 // number of its rows is that of the rows changed.
 func Distribute(sql, text, columns string) {
+	text = strings.Join(strings.Fields(comment.ReplaceAllString(text, "")), " ")
 	digest := sha256.Sum256([]byte(text))
 	distributed[sql] = routed{
 		call: "SELECT * FROM pglimit_on_shard($1, $2, $3, $4, $5::text[]) AS t(" + columns + ")",
@@ -111,6 +117,8 @@ func appendElement(b []byte, value any) []byte {
 		return appendList(b, v, appendQuoted)
 	case []int64:
 		return appendList(b, v, func(b []byte, n int64) []byte { return strconv.AppendInt(b, n, 10) })
+	case []bool:
+		return appendList(b, v, strconv.AppendBool)
 	case []float64:
 		return appendList(b, v, appendNumber)
 	}

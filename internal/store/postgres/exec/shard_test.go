@@ -10,7 +10,7 @@ import (
 // TestOnShard: a statement goes to the first of its keys, says which parameter lists them,
 // and has its parameters as PostgreSQL's text of an array.
 func TestOnShard(t *testing.T) {
-	Distribute("-- test", "-- test\nRETURNING ''::text", "c0 text")
+	Distribute("-- test", "DELETE -- test\n RETURNING ''::text", "c0 text")
 	now, null := int64(-7), (*int64)(nil)
 	hostile := []string{`a"b\,{}`, "NULL", ""}
 	for _, c := range []struct {
@@ -30,7 +30,7 @@ func TestOnShard(t *testing.T) {
 			t.Fatal(err)
 		}
 		got := sent.QueuedQueries[0].Arguments
-		if got[0] != c.keys[0] || got[1] != c.keysAt || got[3] != "-- test\nRETURNING ''::text" || got[4] != c.want {
+		if got[0] != c.keys[0] || got[1] != c.keysAt || got[3] != "DELETE RETURNING ''::text" || got[4] != c.want {
 			t.Errorf("sent %v, want %d and %s", got, c.keysAt, c.want)
 		}
 	}
