@@ -30,15 +30,17 @@ END $pglimit$;
 -- pglimit_on_shard executes a statement of pglimit against the tables of the key's shard.
 -- args are its parameters, of which number keys_at, unless that is 0, lists all its keys.
 -- The session prepares the statement once for each shard, under a name that begins with
--- name, another one for each text. It runs as its caller, who needs rights on the tables.
+-- name, another one for each text. A setting of the session remembers that: a look at
+-- pg_prepared_statements takes a millisecond once there are a hundred. It runs as its
+-- caller, who needs rights on the tables.
 CREATE OR REPLACE FUNCTION pglimit_on_shard(shard_key text, keys_at integer, name text, statement text, args text[]) RETURNS SETOF record
 LANGUAGE plpgsql SET search_path FROM CURRENT SET citus.enable_manual_changes_to_shards = on AS $pglimit$
 DECLARE
     shard bigint := pglimit_shard(shard_key, CASE WHEN keys_at > 0 THEN args[keys_at]::text[] END);
-    prepared text := quote_ident(name || shard);
+    prepared text := name || shard;
     t record;
 BEGIN
-    IF NOT EXISTS (SELECT FROM pg_prepared_statements AS p WHERE p.name = pglimit_on_shard.name || shard) THEN
+    IF current_setting('pglimit.' || prepared, true) IS DISTINCT FROM 'prepared' THEN
         FOR t IN SELECT c.relname AS whole, format('%I.%I', n.nspname, c.relname || '_' || s.shardid) AS part
                  FROM pg_dist_shard AS a
                  JOIN pg_dist_partition AS b ON b.logicalrelid = a.logicalrelid
@@ -49,8 +51,11 @@ BEGIN
         LOOP
             statement := regexp_replace(statement, '\m' || t.whole || '\M', t.part, 'g');
         END LOOP;
-        EXECUTE 'PREPARE ' || prepared || ' AS ' || statement;
+        IF NOT EXISTS (SELECT FROM pg_prepared_statements AS p WHERE p.name = prepared) THEN -- a rollback undoes the setting alone
+            EXECUTE format('PREPARE %I AS ', prepared) || statement;
+        END IF;
+        PERFORM set_config('pglimit.' || prepared, 'prepared', false);
     END IF;
-    RETURN QUERY EXECUTE 'EXECUTE ' || prepared || '('
+    RETURN QUERY EXECUTE format('EXECUTE %I(', prepared)
         || (SELECT string_agg(quote_nullable(a.text), ',' ORDER BY a.n) FROM unnest(args) WITH ORDINALITY AS a (text, n)) || ')';
 END $pglimit$;

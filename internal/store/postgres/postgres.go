@@ -39,7 +39,7 @@ func New(c exec.Connections, s store.Sharding, breakAfter int64, breakFor time.D
 	cache, owners := exec.NewCache(warn), exec.NewOwners(s)
 	b := exec.NewBreaker(breakAfter, breakFor, clock)
 	pool := exec.NewPool(c, cache).Guard(b, owners)
-	return Store{runner: pool, leaves: func() bool { return owners.Shards() == nil && pool.Leaves() }, breaker: b, txCache: cache, owners: owners, exhausted: c.Exhausted, ahead: new(atomic.Int64), headroom: newHeadroom(),
+	return Store{runner: pool, leaves: pool.Leaves, breaker: b, txCache: cache, owners: owners, exhausted: c.Exhausted, ahead: new(atomic.Int64), headroom: newHeadroom(),
 		shares: func() bool { return owners.Shards() == nil && c.Pipelines() && cache.InUse() }}
 }
 

@@ -3,8 +3,10 @@ package exec
 import (
 	"context"
 	"crypto/sha256"
+	"encoding/binary"
 	"encoding/hex"
 	"fmt"
+	"math"
 	"regexp"
 	"slices"
 	"strconv"
@@ -12,25 +14,27 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/pglimit/pglimit/db"
 )
 
-// OnShard returns a DBTX whose statements are executed by the node that has the shard of
-// these keys, against the shard's own tables. A statement must be one that Distribute was
-// told of, and must touch no other key. If the keys are not in one shard, it fails with a
-// shardMoved and changes nothing.
-func OnShard(tx db.DBTX, keys ...string) db.DBTX { return onShard{tx, keys} }
-
-type onShard struct {
+// Sharded is a DBTX whose statements are executed by the node that has the shard of its keys,
+// against the shard's own tables. A statement must be one that Distribute was told of, and
+// must touch no other key. If the keys are not in one shard, it fails with a shardMoved and
+// changes nothing.
+type Sharded struct {
 	db.DBTX
 	keys []string
 }
 
+// OnShard returns tx for statements about these keys, of one shard.
+func OnShard(tx db.DBTX, keys ...string) Sharded { return Sharded{tx, keys} }
+
 // routed is a statement as the function pglimit_on_shard takes it.
 type routed struct {
-	call string // its rows have the statement's columns
-	name string // under which the node prepares it
+	call *Binary // its rows have the statement's columns
+	name string  // under which the node prepares it
 	text string
 }
 
@@ -39,46 +43,92 @@ var comment = regexp.MustCompile(`--.*`)
 
 var distributed = map[string]routed{}
 
-// Distribute makes a statement one that OnShard can send. columns are those that it returns,
-// as a column definition list. A statement that returns none needs a text that does: the
-// number of its rows is that of the rows changed.
-func Distribute(sql, text, columns string) {
+// Distribute makes a statement one that a Sharded can send. columns are the types of those
+// that it returns. A statement that returns none needs a text that does: the number of its
+// rows is that of the rows changed.
+func Distribute(sql, text string, columns []uint32) {
 	text = strings.Join(strings.Fields(comment.ReplaceAllString(text, "")), " ")
 	digest := sha256.Sum256([]byte(text))
+	list := make([]string, len(columns))
+	for i, oid := range columns {
+		list[i] = fmt.Sprintf("c%d %s", i, typeNames[oid])
+	}
 	distributed[sql] = routed{
-		call: "SELECT * FROM pglimit_on_shard($1, $2, $3, $4, $5::text[]) AS t(" + columns + ")",
+		call: NewBinary("SELECT * FROM pglimit_on_shard($1, $2, $3, $4, $5::text[]) AS t("+strings.Join(list, ", ")+")",
+			[]uint32{pgtype.TextOID, pgtype.Int4OID, pgtype.TextOID, pgtype.TextOID, pgtype.TextArrayOID}, columns),
 		name: "pglimit_" + hex.EncodeToString(digest[:16]) + "_", text: text,
 	}
 }
 
-// route returns the call of a statement and its arguments.
-func (o onShard) route(sql string, args []any) (string, []any) {
+var typeNames = map[uint32]string{pgtype.TextOID: "text", pgtype.Float8OID: "float8", pgtype.Int8OID: "bigint", pgtype.BoolOID: "boolean"}
+
+// find returns a statement that was distributed.
+func find(sql string) routed {
 	r, ok := distributed[sql]
 	if !ok {
 		panic("pglimit: no shard's statement: " + sql)
 	}
-	keysAt, values := 0, make([]byte, 0, 256)
-	for i, a := range args {
-		if list, ok := a.([]string); ok && keysAt == 0 && slices.Equal(list, o.keys) {
-			keysAt = i + 1
+	return r
+}
+
+// keysAt returns the number of the parameter that lists the keys, or 0 if none does.
+func (s Sharded) keysAt(args []any) int {
+	return 1 + slices.IndexFunc(args, func(a any) bool {
+		list, ok := a.([]string)
+		return ok && slices.Equal(list, s.keys)
+	})
+}
+
+// route returns the call of a statement and its parameters.
+func (s Sharded) route(sql string, args []any) (string, []any) {
+	r := find(sql)
+	list := make([]byte, 0, 256)
+	for _, a := range args {
+		if text := textOf(a); text != nil {
+			list = appendQuoted(append(list, ','), string(text))
+		} else {
+			list = append(list, ",NULL"...)
 		}
-		values = appendElement(values, a)
 	}
-	return r.call, []any{o.keys[0], keysAt, r.name, r.text, string(closeArray(values))}
+	return r.call.Text(), []any{s.keys[0], s.keysAt(args), r.name, r.text, string(closeArray(list))}
 }
 
-func (o onShard) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
-	sql, args = o.route(sql, args)
-	return o.DBTX.Query(ctx, sql, args...)
+// Prepare prepares the call of a statement; see Binary's.
+func (s Sharded) Prepare(ctx context.Context, sql string) (Ready, error) {
+	return find(sql).call.Prepare(ctx, s.DBTX)
 }
 
-func (o onShard) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
-	sql, args = o.route(sql, args)
-	return o.DBTX.QueryRow(ctx, sql, args...)
+// Params returns the parameters of that call in PostgreSQL's binary format.
+func (s Sharded) Params(sql string, args []any) [][]byte {
+	r := find(sql)
+	list, nulls := binary.BigEndian.AppendUint32(nil, 1), uint32(0)
+	list = append(list, 0, 0, 0, 0, 0, 0, 0, pgtype.TextOID)
+	list = binary.BigEndian.AppendUint32(list, uint32(len(args)))
+	list = binary.BigEndian.AppendUint32(list, 1)
+	for _, a := range args {
+		text := textOf(a)
+		if text == nil {
+			list, nulls = binary.BigEndian.AppendUint32(list, math.MaxUint32), 1
+			continue
+		}
+		list = append(binary.BigEndian.AppendUint32(list, uint32(len(text))), text...)
+	}
+	binary.BigEndian.PutUint32(list[4:], nulls)
+	return [][]byte{[]byte(s.keys[0]), binary.BigEndian.AppendUint32(nil, uint32(s.keysAt(args))), []byte(r.name), []byte(r.text), list}
 }
 
-func (o onShard) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
-	rows, err := o.Query(ctx, sql, args...)
+func (s Sharded) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
+	sql, args = s.route(sql, args)
+	return s.DBTX.Query(ctx, sql, args...)
+}
+
+func (s Sharded) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
+	sql, args = s.route(sql, args)
+	return s.DBTX.QueryRow(ctx, sql, args...)
+}
+
+func (s Sharded) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
+	rows, err := s.Query(ctx, sql, args...)
 	if err != nil {
 		return pgconn.CommandTag{}, err
 	}
@@ -90,48 +140,46 @@ func (o onShard) Exec(ctx context.Context, sql string, args ...any) (pgconn.Comm
 	return pgconn.NewCommandTag("SELECT " + strconv.Itoa(n)), rows.Err()
 }
 
-// appendElement appends a parameter, as PostgreSQL's text of it, to the text of an array.
-func appendElement(b []byte, value any) []byte {
+// textOf returns PostgreSQL's text of a parameter, or nil for NULL.
+func textOf(value any) []byte {
 	switch v := value.(type) {
 	case nil:
-		return append(b, ",NULL"...)
+		return nil
 	case *int64:
 		if v == nil {
-			return append(b, ",NULL"...)
+			return nil
 		}
-		return strconv.AppendInt(append(b, ','), *v, 10)
+		return strconv.AppendInt(nil, *v, 10)
 	case *string:
 		if v == nil {
-			return append(b, ",NULL"...)
+			return nil
 		}
-		return appendQuoted(append(b, ','), *v)
+		return append([]byte{}, *v...)
 	case string:
-		return appendQuoted(append(b, ','), v)
+		return append([]byte{}, v...)
 	case bool:
-		return strconv.AppendBool(append(b, ','), v)
+		return strconv.AppendBool(nil, v)
 	case int64:
-		return strconv.AppendInt(append(b, ','), v, 10)
+		return strconv.AppendInt(nil, v, 10)
 	case float64:
-		return appendNumber(append(b, ','), v)
+		return appendNumber(nil, v)
 	case []string:
-		return appendList(b, v, appendQuoted)
+		return textOfList(v, appendQuoted)
 	case []int64:
-		return appendList(b, v, func(b []byte, n int64) []byte { return strconv.AppendInt(b, n, 10) })
+		return textOfList(v, func(b []byte, n int64) []byte { return strconv.AppendInt(b, n, 10) })
 	case []bool:
-		return appendList(b, v, strconv.AppendBool)
+		return textOfList(v, strconv.AppendBool)
 	case []float64:
-		return appendList(b, v, appendNumber)
+		return textOfList(v, appendNumber)
 	}
 	panic(fmt.Sprintf("pglimit: no text of a parameter %T", value))
 }
 
-// appendList appends an array as one quoted element.
-func appendList[T any](b []byte, list []T, element func([]byte, T) []byte) []byte {
-	var inner []byte
+func textOfList[T any](list []T, element func([]byte, T) []byte) (b []byte) {
 	for _, v := range list {
-		inner = element(append(inner, ','), v)
+		b = element(append(b, ','), v)
 	}
-	return appendQuoted(append(b, ','), string(closeArray(inner)))
+	return closeArray(b)
 }
 
 // closeArray makes elements, each after a comma, an array.

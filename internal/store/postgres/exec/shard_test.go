@@ -1,16 +1,19 @@
 package exec
 
 import (
+	"errors"
 	"math"
+	"reflect"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
 )
 
 // TestOnShard: a statement goes to the first of its keys, says which parameter lists them,
 // and has its parameters as PostgreSQL's text of an array.
 func TestOnShard(t *testing.T) {
-	Distribute("-- test", "DELETE -- test\n RETURNING ''::text", "c0 text")
+	Distribute("-- test", "DELETE -- test\n RETURNING ''::text", []uint32{pgtype.TextOID})
 	now, null := int64(-7), (*int64)(nil)
 	hostile := []string{`a"b\,{}`, "NULL", ""}
 	for _, c := range []struct {
@@ -20,7 +23,7 @@ func TestOnShard(t *testing.T) {
 		want   string
 	}{
 		{[]string{"k"}, nil, 0, `{}`},
-		{[]string{"k"}, []any{"p", "k", 0.1, int64(3), true, &now, null, nil, (*string)(nil)}, 0, `{"p","k",0.1,3,true,-7,NULL,NULL,NULL}`},
+		{[]string{"k"}, []any{"p", "k", 0.1, int64(3), true, &now, null, nil, (*string)(nil)}, 0, `{"p","k","0.1","3","true","-7",NULL,NULL,NULL}`},
 		{hostile, []any{[]float64{1e300, math.Inf(1)}, hostile, []int64{}, hostile}, 2,
 			`{"{1e+300,+Inf}","{\"a\\\"b\\\\,{}\",\"NULL\",\"\"}","{}","{\"a\\\"b\\\\,{}\",\"NULL\",\"\"}"}`},
 	} {
@@ -32,6 +35,13 @@ func TestOnShard(t *testing.T) {
 		got := sent.QueuedQueries[0].Arguments
 		if got[0] != c.keys[0] || got[1] != c.keysAt || got[3] != "DELETE RETURNING ''::text" || got[4] != c.want {
 			t.Errorf("sent %v, want %d and %s", got, c.keysAt, c.want)
+		}
+		var inBinary, inText []*string
+		types := pgtype.NewMap()
+		params := OnShard(nil, c.keys...).Params("-- test", c.args)
+		err = errors.Join(types.Scan(pgtype.TextArrayOID, pgx.BinaryFormatCode, params[4], &inBinary), types.Scan(pgtype.TextArrayOID, pgx.TextFormatCode, []byte(c.want), &inText))
+		if err != nil || !reflect.DeepEqual(inBinary, inText) {
+			t.Errorf("in binary %q, in text %q, %v", params[4], c.want, err)
 		}
 	}
 }

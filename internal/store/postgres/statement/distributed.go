@@ -6,6 +6,8 @@ import (
 	"reflect"
 	"strings"
 
+	"github.com/jackc/pgx/v5/pgtype"
+
 	"github.com/pglimit/pglimit/db"
 	"github.com/pglimit/pglimit/internal/store/postgres/exec"
 )
@@ -40,7 +42,7 @@ func distributeMany[P, R any](run func(context.Context, db.DBTX, P) ([]R, error)
 // distributeAs is distribute for a text, whose rows are read into that type or, if it is
 // executed for their number, counted.
 func distributeAs(text string, row reflect.Type) {
-	counted, columns := text, []string{"text"}
+	counted, columns := text, []uint32{pgtype.TextOID}
 	if name, _, _ := strings.Cut(text, "\n"); !strings.Contains(name, " :exec") {
 		columns = columnsOf(row)
 	} else {
@@ -48,15 +50,12 @@ func distributeAs(text string, row reflect.Type) {
 			counted += "\nRETURNING ''::text"
 		}
 	}
-	for i, c := range columns {
-		columns[i] = fmt.Sprintf("c%d %s", i, c)
-	}
-	exec.Distribute(text, counted, strings.Join(columns, ", "))
+	exec.Distribute(text, counted, columns)
 }
 
-// columnsOf returns PostgreSQL's names of the types that the fields of a row's struct, or a
-// row's only column, are read from.
-func columnsOf(t reflect.Type) (columns []string) {
+// columnsOf returns the types that the fields of a row's struct, or a row's only column, are
+// read from.
+func columnsOf(t reflect.Type) (columns []uint32) {
 	switch t.Kind() {
 	case reflect.Struct:
 		for i := range t.NumField() {
@@ -64,13 +63,13 @@ func columnsOf(t reflect.Type) (columns []string) {
 		}
 		return columns
 	case reflect.String:
-		return []string{"text"}
+		return []uint32{pgtype.TextOID}
 	case reflect.Float64:
-		return []string{"float8"}
+		return []uint32{pgtype.Float8OID}
 	case reflect.Int64:
-		return []string{"bigint"}
+		return []uint32{pgtype.Int8OID}
 	case reflect.Bool:
-		return []string{"boolean"}
+		return []uint32{pgtype.BoolOID}
 	}
 	panic(fmt.Sprintf("pglimit: no column of type %v", t))
 }

@@ -160,22 +160,25 @@ func (s *statement) fill(w *wire) form {
 // run sends the statement, in binary if it can. w reads its rows, which are void after an
 // error.
 func (s *statement) run(ctx context.Context, tx db.DBTX, w *wire) error {
-	var ready exec.Ready
-	if s.binary != nil {
-		var err error
-		if ready, err = s.binary.Prepare(ctx, tx); err != nil {
-			return err
-		}
+	ready, on, err := s.prepare(ctx, tx)
+	if err != nil {
+		return err
 	}
-	if !ready.OK() {
+	var params [][]byte
+	if !ready.OK() || on != nil {
 		f := s.fill(w)
 		defer func() {
 			f.clear()
 			s.forms.Put(f)
 		}()
-		return s.through(ctx, tx, f, w)
+		if !ready.OK() {
+			return s.through(ctx, tx, f, w)
+		}
+		params = on.Params(s.text, values(f))
+	} else {
+		params = w.encode(s.params)
 	}
-	rows := ready.Query(ctx, w.encode(s.params))
+	rows := ready.Query(ctx, params)
 	var misread error
 	found := 0
 	for ; misread == nil && rows.Next(); found++ {
@@ -183,7 +186,7 @@ func (s *statement) run(ctx context.Context, tx db.DBTX, w *wire) error {
 			w.decide(max(1, len(w.rows)-found))
 		}
 	}
-	err := ready.Close(rows)
+	err = ready.Close(rows)
 	switch {
 	case err != nil:
 		return err
@@ -191,6 +194,29 @@ func (s *statement) run(ctx context.Context, tx db.DBTX, w *wire) error {
 		return pgx.ErrNoRows
 	}
 	return misread
+}
+
+// prepare prepares the statement, or its call on a shard, if that can be sent in binary.
+func (s *statement) prepare(ctx context.Context, tx db.DBTX) (ready exec.Ready, on *exec.Sharded, err error) {
+	if s.binary == nil {
+		return ready, nil, nil
+	}
+	if on, ok := tx.(exec.Sharded); ok {
+		ready, err = on.Prepare(ctx, s.text)
+		return ready, &on, err
+	}
+	ready, err = s.binary.Prepare(ctx, tx)
+	return ready, nil, err
+}
+
+// values returns the parameters of a form.
+func values(f form) []any {
+	v := reflect.ValueOf(f.params()).Elem()
+	all := make([]any, v.NumField())
+	for i := range all {
+		all[i] = v.Field(i).Interface()
+	}
+	return all
 }
 
 // through sends the statement by sqlc's function.
