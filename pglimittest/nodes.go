@@ -92,6 +92,15 @@ func (s *Server) servers() []string {
 	return urls
 }
 
+// seal makes a database refuse connections. On a cluster it ends those that Citus keeps, too.
+func (s *Server) seal(ctx context.Context, name string) error {
+	err := s.exec(ctx, "ALTER DATABASE "+quote(name)+" ALLOW_CONNECTIONS false")
+	if err == nil && len(s.workers) > 0 {
+		err = s.exec(ctx, "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE datname = $1", name)
+	}
+	return err
+}
+
 // everywhere runs one statement in several databases at once.
 func everywhere(ctx context.Context, urls []string, sql string, args ...any) error {
 	errs := make([]error, len(urls))

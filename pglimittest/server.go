@@ -170,6 +170,11 @@ func (s *Server) create(ctx context.Context, label, template string) (urls []str
 }
 
 func (s *Server) drop(ctx context.Context, name string) error {
+	if len(s.workers) > 0 { // FORCE alone leaves Citus's sessions
+		if err := s.seal(ctx, name); err != nil {
+			return fmt.Errorf("close database %s: %w", name, err)
+		}
+	}
 	if err := s.exec(ctx, "DROP DATABASE IF EXISTS "+quote(name)+" WITH (FORCE)"); err != nil {
 		return fmt.Errorf("drop database %s: %w", name, err)
 	}

@@ -62,13 +62,8 @@ func (s *Server) Template(ctx context.Context, name string, prepare func(ctx con
 		return nil, err
 	}
 	// A database with connections cannot be copied.
-	if err := s.exec(ctx, "ALTER DATABASE "+quote(database)+" ALLOW_CONNECTIONS false"); err != nil {
+	if err := s.seal(ctx, database); err != nil {
 		return nil, err
-	}
-	if len(s.workers) > 0 { // Citus keeps sessions of its own
-		if err := s.exec(ctx, "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE datname = $1", database); err != nil {
-			return nil, err
-		}
 	}
 	s.mu.Lock()
 	s.templates = append(s.templates, database)

@@ -60,8 +60,8 @@ func Eventually(t testing.TB, what string, is func(context.Context) (bool, error
 
 // Blocked counts the statements in pool's database that wait for a lock.
 func Blocked(ctx context.Context, pool *pgxpool.Pool) (n int, err error) {
-	err = pool.QueryRow(ctx, `SELECT count(*) FROM pg_stat_activity
-		WHERE datname = current_database() AND state = 'active' AND wait_event_type = 'Lock'`).Scan(&n)
+	err = pool.QueryRow(ctx, onNodes(`SELECT count(*) FROM pg_stat_activity
+		WHERE datname = current_database() AND state = 'active' AND wait_event_type = 'Lock'`)).Scan(&n)
 	return n, err
 }
 
@@ -82,7 +82,7 @@ func UntilLocked(f func(timeout time.Duration) error) (err error) {
 func AwaitLongWait(t testing.TB, pool *pgxpool.Pool) {
 	t.Helper()
 	Eventually(t, "a statement waits for the row", func(context.Context) (bool, error) {
-		return Value[int](t, pool, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()
-			AND wait_event_type = 'Lock' AND clock_timestamp() - query_start > '100 ms'`) == 1, nil
+		return Value[int](t, pool, onNodes(`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()
+			AND wait_event_type = 'Lock' AND clock_timestamp() - query_start > '100 ms'`)) == 1, nil
 	})
 }

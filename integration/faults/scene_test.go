@@ -69,6 +69,7 @@ func newScene(t *testing.T, f fault) *scene {
 	if err := migrations.Up(t.Context(), s.pool); err != nil {
 		t.Fatal(err)
 	}
+	s.distribute(t)
 	bed.Exec(t, s.pool, `CREATE TABLE orders (id text PRIMARY KEY, policy text NOT NULL, key text NOT NULL, units float8 NOT NULL)`)
 	over := f.over
 	if over == nil {
@@ -89,6 +90,9 @@ var databases atomic.Int64
 
 func (s *scene) newDatabase(t *testing.T) (address string) {
 	t.Helper()
+	if s.server.create != nil {
+		return s.server.create()
+	}
 	name := fmt.Sprint("faults_", databases.Add(1))
 	bed.Exec(t, bed.Connect(t, s.server.url()), "CREATE DATABASE "+name)
 	u, err := url.Parse(s.server.url())
@@ -147,9 +151,10 @@ func (s *scene) callersLeave(after func() time.Duration) (stay func()) {
 // newID returns a new name for an order or an idempotency key.
 func (s *scene) newID(what string) string { return fmt.Sprint(what, "-", s.program, s.serial.Add(1)) }
 
-// activity counts the sessions of the clients in their database, and those at work.
+// activity counts the sessions of the clients in their database, and those at work. Citus
+// has others.
 const activity = `SELECT count(*), count(*) FILTER (WHERE state <> 'idle')
-	FROM pg_stat_activity WHERE datname = current_database() AND backend_type = 'client backend' AND pid <> ALL ($1)`
+	FROM pg_stat_activity WHERE datname = current_database() AND backend_type = 'client backend' AND application_name NOT LIKE 'citus%' AND pid <> ALL ($1)`
 
 // sessions returns the server's sessions of the clients, and how many of them are at work
 // or in a transaction.

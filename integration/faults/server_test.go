@@ -22,6 +22,10 @@ type server struct {
 	kill, restart func(context.Context) error
 	// local reports whether its processes run on this machine, outside of a container.
 	local bool
+	// create creates a database. Default: CREATE DATABASE.
+	create func() (address string)
+	// workers are those of a Citus cluster.
+	workers []*pglimittest.Server
 }
 
 // usual is the server of all faults without one of their own. It listens on TCP, so that a

@@ -1,0 +1,170 @@
+package faults
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/limiter"
+	"github.com/pglimit/pglimit/migrations"
+	"github.com/pglimit/pglimit/pglimittest"
+)
+
+// citusFaults are those of a Citus cluster, a coordinator with two workers that have the
+// keys. The orders are on the coordinator, so a transaction that writes one commits on two
+// nodes.
+var citusFaults = []fault{
+	{name: "Citus: kill -9 of a worker", quick: true, do: killWorker, causes: []error{limiter.ErrUnavailable}},
+	{name: "Citus: kill -9 of the coordinator", quick: true, do: killCoordinator, causes: []error{limiter.ErrUnavailable}},
+	{name: "Citus: shards move", quick: true, do: moveShards},
+	{name: "Citus: a row held on a worker", quick: true, do: holdRow, causes: []error{limiter.ErrLocked}},
+}
+
+// TestCitus runs the faults of a cluster, all on the same one.
+func TestCitus(t *testing.T) {
+	t.Setenv("PGLIMIT_TEST_BACKEND", "citus")
+	own := bed.OwnServer(t, durable)
+	for _, f := range citusFaults {
+		if full || f.quick {
+			f.server = func(t *testing.T) *server {
+				return &server{
+					url: own.URL, kill: own.Kill, restart: own.Restart, local: true,
+					create: func() string { return createJoined(t, own) }, workers: own.Workers(),
+				}
+			}
+			t.Run(f.name, f.run)
+		}
+	}
+}
+
+// createJoined creates a database on all nodes.
+func createJoined(t *testing.T, own *pglimittest.Server) (address string) {
+	t.Helper()
+	address, _, err := own.CreateDatabase(t.Context(), "faults")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return address
+}
+
+// distribute distributes the tables if the server is a cluster.
+func (s *scene) distribute(t *testing.T) {
+	t.Helper()
+	if len(s.server.workers) == 0 {
+		return
+	}
+	const shards = 8
+	if err := migrations.Distribute(t.Context(), s.pool, shards); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// killWorker kills a worker and starts it again.
+func killWorker(ctx context.Context, t *testing.T, s *scene) {
+	w := s.server.workers[0]
+	if err := w.Kill(ctx); err != nil {
+		t.Fatal(err)
+	}
+	s.goOn(t, "while a worker is away") // the keys of the other one
+	if err := w.Restart(ctx); err != nil {
+		t.Fatal(err)
+	}
+	s.recover(ctx, t)
+}
+
+// killCoordinator kills the coordinator and starts it again.
+func killCoordinator(ctx context.Context, t *testing.T, s *scene) {
+	if err := s.server.kill(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.server.restart(ctx); err != nil {
+		t.Fatal(err)
+	}
+	s.pool.Reset()
+	s.recover(ctx, t)
+}
+
+// recover ends the transactions that had committed on one node and were prepared on another,
+// as Citus does by itself after citus.recover_2pc_interval, a minute.
+func (s *scene) recover(ctx context.Context, t *testing.T) {
+	eventually(t, "no transaction is prepared on a worker", func(context.Context) error {
+		if _, err := s.pool.Exec(ctx, "SELECT recover_prepared_transactions()"); err != nil {
+			return err
+		}
+		left, err := s.prepared(ctx)
+		return unless(err == nil && left == 0, "%d are, %v", left, err)
+	})
+}
+
+// prepared counts transactions that were prepared more than a second ago on the workers.
+func (s *scene) prepared(ctx context.Context) (n int, err error) {
+	rows, err := s.pool.Query(ctx, `SELECT result::int FROM run_command_on_workers($$
+		SELECT count(*) FROM pg_prepared_xacts WHERE database = current_database() AND prepared < clock_timestamp() - interval '1 second'$$)`)
+	if err != nil {
+		return 0, err
+	}
+	counts, err := pgx.CollectRows(rows, pgx.RowTo[int])
+	for _, c := range counts {
+		n += c
+	}
+	return n, err
+}
+
+// moveShards moves shards from node to node, with all tables of each, over and over.
+func moveShards(ctx context.Context, t *testing.T, s *scene) {
+	moves := 0
+	for end := time.Now().Add(bed.Size(time.Second, 20*time.Second)); moves < 2 || time.Now().Before(end); moves++ {
+		var shard int64
+		var from, to string
+		var fromPort, toPort int
+		// The shard that follows the last one, to the other worker.
+		err := s.pool.QueryRow(ctx, `SELECT s.shardid, s.nodename, s.nodeport, n.nodename, n.nodeport
+			FROM (SELECT DISTINCT shardid, nodename, nodeport FROM citus_shards WHERE table_name = 'pglimit_gcra'::regclass) AS s
+			JOIN pg_dist_node AS n ON n.groupid <> 0 AND (n.nodename, n.nodeport) <> (s.nodename, s.nodeport)
+			ORDER BY s.shardid OFFSET $1::int % 8 LIMIT 1`, moves).Scan(&shard, &from, &fromPort, &to, &toPort)
+		if err != nil {
+			t.Fatal(err)
+		}
+		mode := []string{"force_logical", "block_writes"}[moves%2]
+		if _, err := s.pool.Exec(ctx, "CALL citus_cleanup_orphaned_resources()"); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.pool.Exec(ctx, "SELECT citus_move_shard_placement($1, $2, $3, $4, $5, $6::citus.shard_transfer_mode)", shard, from, fromPort, to, toPort, mode); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Logf("shards moved %d times", moves)
+}
+
+// holdRow locks a row that the load uses, by the coordinator and so on a worker. Requests
+// for its key get ErrLocked, and those for other keys their answers.
+func holdRow(ctx context.Context, t *testing.T, s *scene) {
+	p := budgets[0]
+	eventually(t, "the row is there", func(ctx context.Context) error {
+		n := 0
+		err := s.pool.QueryRow(ctx, "SELECT count(*) FROM pglimit_"+string(p.Algorithm)+" WHERE policy = $1 AND key = 'key-0'", p.Name).Scan(&n)
+		return unless(err == nil && n == 1, "%d rows, %v", n, err)
+	})
+	tx := bed.Begin(t, s.pool, pgx.TxOptions{})
+	if _, err := tx.Exec(ctx, "SELECT FROM pglimit_"+string(p.Algorithm)+" WHERE policy = $1 AND key = 'key-0' FOR UPDATE", p.Name); err != nil {
+		t.Fatal(err)
+	}
+	s.let(bed.Size(1500*time.Millisecond, 5*time.Second)) // longer than a request waits for it
+	s.goOn(t, "while a row is held")
+	if err := tx.Rollback(ctx); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// goOn waits until requests of several callers were answered after it was called.
+func (s *scene) goOn(t *testing.T, when string) {
+	t.Helper()
+	since := time.Now()
+	eventually(t, "requests are answered "+when, func(context.Context) error {
+		_, n := s.times.p99(since, time.Now(), false)
+		return unless(n > 2*callers, "%d were", n)
+	})
+}
