@@ -61,7 +61,7 @@ test-loaded: ## Run tests three times while busy loops and a dd load the machine
 # programs, not a container: some faults stop the server's processes.
 faults: ## Run the load of all verbs while servers, connections and callers fail (ARGS='-run TestFaults/kill')
 	@PGLIMIT_TEST_BACKEND=local scripts/setup faults
-	@cd integration/faults && PGLIMIT_TEST_FULL=1 PGLIMIT_TEST_BACKEND=local go test -count=1 -timeout 60m $(ARGS)
+	@cd integration/faults && PGLIMIT_TEST_FULL=1 PGLIMIT_TEST_BACKEND=local go test -count=1 -timeout 60m $$(../../scripts/setup citus || echo -skip=TestCitus) $(ARGS)
 
 # Their seeds run under check and test.
 fuzz: ## Run every fuzz test for FUZZTIME (default 30s) each: no database (ARGS: a pattern of directory and name)
