@@ -60,7 +60,7 @@ func TestAllowAllNeverDeadlocks(t *testing.T) {
 			if denied == 0 {
 				t.Error("no key was used up, so nothing was denied")
 			}
-			if guessed.right.Load() == 0 {
+			if guessed.right.Load() == 0 && !bed.Citus() { // there keys of several shards never are
 				t.Error("nothing was taken in one round trip")
 			}
 			for _, pool := range pools {
@@ -76,7 +76,8 @@ func noDeadlock(t *testing.T, pool *pgxpool.Pool) {
 	t.Helper()
 	bed.Eventually(t, "the sessions have ended", func(ctx context.Context) (ended bool, err error) {
 		err = pool.QueryRow(ctx, `SELECT NOT EXISTS (SELECT FROM pg_stat_activity
-			WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend')`).Scan(&ended)
+			WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'
+			AND application_name NOT LIKE 'citus%')`).Scan(&ended)
 		return ended, err
 	})
 	if n := bed.Value[int](t, pool, "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()"); n != 0 {

@@ -2,15 +2,20 @@ package bed
 
 import (
 	"context"
+	"strings"
+	"sync"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglimit/pglimit/internal/migrations"
 )
 
+// Citus reports whether the server is a Citus cluster.
+func Citus() bool { return len(server.Workers()) > 0 }
+
 // distribute distributes the tables over the workers, if the server is a Citus cluster.
 func distribute(ctx context.Context, pool *pgxpool.Pool) error {
-	if len(server.Workers()) == 0 {
+	if !Citus() {
 		return nil
 	}
 	_, err := migrations.Distribute(ctx, pool, migrations.Distribution{Shards: 8})
@@ -19,8 +24,38 @@ func distribute(ctx context.Context, pool *pgxpool.Pool) error {
 
 // onNodes returns a query of the sum of what a query for a number returns on all nodes.
 func onNodes(query string) string {
-	if len(server.Workers()) == 0 {
+	if !Citus() {
 		return query
 	}
 	return "SELECT sum(result::bigint)::bigint FROM run_command_on_all_nodes($on_node$" + query + "$on_node$)"
+}
+
+// compact is a statement as a cluster's shards get it: without comments, on one line.
+func compact(text string) string {
+	return strings.Join(strings.Fields(sqlComment.ReplaceAllString(text, "")), " ")
+}
+
+// statements are the statements of db/ by their compact text.
+var statements = sync.OnceValues(func() (map[string]string, error) {
+	texts, err := QueryTexts()
+	all := map[string]string{}
+	for _, text := range texts {
+		all[compact(text)] = text
+	}
+	return all, err
+})
+
+// asWritten returns the statement that a call of pglimit_on_shard sends, as db/ has it, and
+// any other statement as it is.
+func asWritten(sql string, args []any) string {
+	const text = 3 // its argument
+	if !strings.Contains(sql, "pglimit_on_shard(") || len(args) <= text {
+		return sql
+	}
+	sent, _ := args[text].(string)
+	all, err := statements()
+	if written, ok := all[strings.TrimSuffix(sent, " RETURNING ''::text")]; ok && err == nil {
+		return written
+	}
+	return sql
 }

@@ -44,7 +44,7 @@ func (r *Trace) sends(queries Sent) {
 				args[i] = slices.Clone(words)
 			}
 		}
-		sent = append(sent, &pgx.QueuedQuery{SQL: q.SQL, Arguments: args})
+		sent = append(sent, &pgx.QueuedQuery{SQL: asWritten(q.SQL, args), Arguments: args})
 	}
 	r.mu.Lock()
 	r.sent = append(r.sent, sent)
@@ -67,7 +67,7 @@ func (r *Trace) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.Trace
 	if data.SQL != db.TableOwners {
 		r.sends(Sent{{SQL: data.SQL, Arguments: data.Args}})
 	}
-	return context.WithValue(ctx, sentText{}, data.SQL)
+	return context.WithValue(ctx, sentText{}, asWritten(data.SQL, data.Args))
 }
 
 // TraceQueryEnd implements pgx.QueryTracer.
@@ -85,7 +85,7 @@ func (r *Trace) TraceBatchStart(ctx context.Context, _ *pgx.Conn, data pgx.Trace
 
 // TraceBatchQuery implements pgx.BatchTracer.
 func (r *Trace) TraceBatchQuery(_ context.Context, _ *pgx.Conn, data pgx.TraceBatchQueryData) {
-	r.ends(data.SQL, data.Err)
+	r.ends(asWritten(data.SQL, data.Args), data.Err)
 }
 
 // TraceBatchEnd implements pgx.BatchTracer.
