@@ -14,7 +14,7 @@ DECLARE
 BEGIN
     -- The look after the lock needs a new snapshot. A coordinator begins at read committed.
     IF current_setting('transaction_isolation') <> 'read committed' THEN
-        RAISE EXCEPTION USING ERRCODE = 'serialization_failure', MESSAGE = 'pglimit: a shard is held at read committed only';
+        RAISE EXCEPTION USING ERRCODE = 'PGL02', MESSAGE = 'pglimit: a shard is held at read committed only';
     END IF;
     PERFORM lock_shard_metadata(5, ARRAY[shard]);
     PERFORM FROM pg_dist_shard AS s JOIN pg_dist_placement AS p ON p.shardid = s.shardid

@@ -30,6 +30,9 @@ func TestAnswered(t *testing.T) {
 			t.Errorf("%v counted as an answer", err)
 		}
 	}
+	if !answered(&pgconn.PgError{Code: "57P01", SeverityUnlocalized: "ERROR"}) {
+		t.Error("a node of a cluster that shuts down counted as the server")
+	}
 	if !answered(nil) {
 		t.Error("a nil error did not count as an answer")
 	}

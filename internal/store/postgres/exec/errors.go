@@ -27,6 +27,7 @@ const (
 	completionUnknown    = "40003"
 	idleInTransaction    = "25P03"
 	shardMoved           = "PGL01" // of pglimit_on_shard: the keys are not, or no longer, in one shard of the node
+	strictIsolation      = "PGL02" // of pglimit_shard: the transaction is not at read committed
 	dataException        = "22"    // a class: this database cannot take the value
 	constraintViolation  = "23"    // a class
 	connectionException  = "08"    // a class
@@ -68,7 +69,10 @@ func conflict(err error) bool {
 
 // again reports whether running one of our own transactions again may help. If its client
 // was idle for too long, the server has rolled it back, even if a commit was on its way.
-func again(err error) bool { return conflict(err) || sqlState(err) == idleInTransaction }
+func again(err error) bool {
+	code := sqlState(err)
+	return conflict(err) || code == idleInTransaction || code == strictIsolation
+}
 
 // IsConflict reports whether running the caller's transaction again may help.
 func IsConflict(err error) bool { return conflict(err) || stale(err) }
@@ -107,6 +111,8 @@ func Translate(err error, inTx bool) error {
 	switch {
 	case inTx && (conflict(err) || stale(err)):
 		return fmt.Errorf("%w: %w", store.ErrRetryTx, err)
+	case code == strictIsolation:
+		return fmt.Errorf("%w: where Citus distributes the tables, begin the transaction at read committed: %w", store.ErrUnsupported, err)
 	case code == tooManyConnections:
 		return fmt.Errorf("%w: the server has no connection left for this role: end the sessions that others keep open, or raise max_connections or the role's CONNECTION LIMIT: %w", store.ErrOverloaded, err)
 	case code == undefinedTable, code == undefinedColumn, code == undefinedFunction:
@@ -135,6 +141,9 @@ func answered(err error) bool {
 		return true
 	}
 	code := sqlState(err)
+	if rolledBack(err) { // also if it reports that another node of a cluster shuts down
+		return true
+	}
 	return code != "" && code != tooManyConnections && !strings.HasPrefix(code, serverGoes) && !refusedLogin(err)
 }
 

@@ -72,8 +72,8 @@ type Connections interface {
 type Pool struct {
 	Connections
 	cache *Cache
-	// explicit is set after a serialization failure: the database's default isolation is
-	// stricter than read committed. Under load a statement fails there on each retry. So
+	// explicit is set after a serialization failure or a strictIsolation: the database's default
+	// isolation is stricter than read committed. Under load a statement fails there on each retry. So
 	// from then on each runs in a transaction at read committed, for two more round
 	// trips.
 	explicit atomic.Bool
@@ -150,7 +150,7 @@ func (p *Pool) Run(ctx context.Context, m Mode, f func(db.DBTX) error) (err erro
 			}
 			return err
 		}
-		if m == Statement && sqlState(err) == serializationFailure {
+		if code := sqlState(err); m == Statement && (code == serializationFailure || code == strictIsolation) {
 			p.explicit.Store(true)
 		}
 		if tries--; again(err) && tries > 0 {

@@ -90,7 +90,7 @@ func (s Sharded) route(sql string, args []any) (string, []any) {
 			list = append(list, ",NULL"...)
 		}
 	}
-	return r.call.Text(), []any{s.keys[0], s.keysAt(args), r.name, r.text, string(closeArray(list))}
+	return r.call.Text(), []any{s.keys[0], int64(s.keysAt(args)), r.name, r.text, string(closeArray(list))}
 }
 
 // Prepare prepares the call of a statement; see Binary's.

@@ -33,7 +33,7 @@ func TestOnShard(t *testing.T) {
 			t.Fatal(err)
 		}
 		got := sent.QueuedQueries[0].Arguments
-		if got[0] != c.keys[0] || got[1] != c.keysAt || got[3] != "DELETE RETURNING ''::text" || got[4] != c.want {
+		if got[0] != c.keys[0] || got[1] != int64(c.keysAt) || got[3] != "DELETE RETURNING ''::text" || got[4] != c.want {
 			t.Errorf("sent %v, want %d and %s", got, c.keysAt, c.want)
 		}
 		var inBinary, inText []*string

@@ -42,11 +42,11 @@ func distributeMany[P, R any](run func(context.Context, db.DBTX, P) ([]R, error)
 // distributeAs is distribute for a text, whose rows are read into that type or, if it is
 // executed for their number, counted.
 func distributeAs(text string, row reflect.Type) {
-	counted, columns := text, []uint32{pgtype.TextOID}
+	counted, columns := strings.TrimSpace(text), []uint32{pgtype.TextOID}
 	if name, _, _ := strings.Cut(text, "\n"); !strings.Contains(name, " :exec") {
 		columns = columnsOf(row)
 	} else {
-		if last := text[strings.LastIndex(text, "\n")+1:]; !strings.HasPrefix(last, "SELECT") && !strings.HasPrefix(last, "FOR ") {
+		if last := counted[strings.LastIndex(counted, "\n")+1:]; !strings.HasPrefix(last, "SELECT") && !strings.HasPrefix(last, "FOR ") {
 			counted += "\nRETURNING ''::text"
 		}
 	}
