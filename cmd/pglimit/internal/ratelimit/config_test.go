@@ -190,3 +190,24 @@ descriptors:
 		t.Errorf("a resource without a unit: error %v", err)
 	}
 }
+
+// FuzzParse checks that no file makes the reader fail otherwise than by an error, and that what
+// is valid can be matched.
+func FuzzParse(f *testing.F) {
+	f.Add(twoLimits, "user", "x")
+	f.Add("domain: d\ndescriptors: &a\n- key: k\n  <<: *a\n  rate_limit: {unit: day, pglimit: {calendar: day}}", "k", "v")
+	f.Add("domain: d\ndescriptors: [{key: k, value: '*a*', metadata: {a: [1, {b: null}]}, rate_limit: {unit: year}}]", "k", "bab")
+	f.Fuzz(func(t *testing.T, text, key, value string) {
+		d, err := Parse("f", []byte(text))
+		if err != nil {
+			return
+		}
+		c, err := NewConfig(false, d)
+		if err != nil {
+			return
+		}
+		if m, known, err := c.match(d.name, descriptorOf(key, value)); !known || err != nil || m.limit != nil && !m.unlimited && m.policy.Limit > 0 && m.policy.Validate() != nil {
+			t.Errorf("%q: known %t, error %v, limit %+v", text, known, err, m.limit)
+		}
+	})
+}

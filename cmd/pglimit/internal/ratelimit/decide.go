@@ -73,7 +73,7 @@ func (s *Server) decide(ctx context.Context, all []*asked) (passes bool, err err
 	quotas, over := 0, 0
 	for _, a := range all {
 		switch {
-		case a.limit == nil:
+		case a.unlimited:
 		case s.isQuota(a):
 			quotas++
 			if a.over && !a.shadow {
@@ -98,9 +98,11 @@ func (s *Server) decide(ctx context.Context, all []*asked) (passes bool, err err
 }
 
 // denies reports whether a descriptor keeps its request from passing.
-func (s *Server) denies(a *asked) bool { return a.over && !a.shadow && !s.isQuota(a) }
+func (s *Server) denies(a *asked) bool { return a.over && !s.isQuota(a) && !a.shadow }
 
-func (s *Server) isQuota(a *asked) bool { return a.quota || s.options.Quota }
+// isQuota reports whether a descriptor passes unless all that are quotas are over. In quota
+// mode those without a limit are, too.
+func (s *Server) isQuota(a *asked) bool { return s.options.Quota || a.limit != nil && a.quota }
 
 // together decides descriptors all or nothing. Those without hits are checked first.
 func (s *Server) together(ctx context.Context, all []*asked) (passes bool, err error) {
