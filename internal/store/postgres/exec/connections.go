@@ -189,6 +189,17 @@ func (t poolTx) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
 	return results
 }
 
+// OneByOne returns a Runner whose connections send each statement alone, and wait for its
+// answer: a router of shards reads where it goes.
+func OneByOne(inner Runner) Runner { return single{inner} }
+
+type single struct{ Runner }
+
+// Run is Runner's.
+func (s single) Run(ctx context.Context, m Mode, f func(db.DBTX) error) error {
+	return s.Runner.Run(ctx, m, func(tx db.DBTX) error { return f(struct{ db.DBTX }{tx}) })
+}
+
 // Unwinder is a transaction that can send other statements with its end.
 type Unwinder interface {
 	// Unwind rolls back, makes the writes in another transaction and then the reads, all
