@@ -68,6 +68,9 @@ func (p *pgxConnections) acquire(ctx context.Context) (*pgxpool.Conn, func(error
 			p.answered.Store(answered(err))
 		}
 		inner := conn.Conn().PgConn()
+		if sqlState(err) == shardMoved { // after some errors of other statements Citus delegates no function in a session
+			_ = conn.Conn().Close(ctx)
+		}
 		kept := !inner.IsClosed() && !inner.IsBusy() && inner.TxStatus() == 'I' // it is another's after its Release
 		conn.Release()
 		if kept {
