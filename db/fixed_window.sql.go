@@ -14,7 +14,8 @@ INSERT INTO pglimit_fixed_window
        (policy, key, cost, granted, level, capacity, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
 VALUES ($1, $2, $3::float8, $4::float8, GREATEST(0, $4::float8 - $3::float8),
         $5::float8, $6::bigint,
-       $7::bigint, 0, $7::bigint)
+       coalesce($7::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint), 0,
+           coalesce($7::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = 1, capacity = CASE WHEN pglimit_fixed_window.capacity = 0::float8 THEN EXCLUDED.capacity ELSE pglimit_fixed_window.capacity END,
     granted = LEAST(CASE WHEN EXCLUDED.updated_at_us >= pglimit_fixed_window.ends_at_us THEN 0 ELSE pglimit_fixed_window.level END,

@@ -14,7 +14,8 @@ INSERT INTO pglimit_gcra
        (policy, key, cost, granted, level, capacity, leak, updated_at_us, blocked_until_us, expires_at_us)
 VALUES ($1, $2, $3::float8, $4::float8, GREATEST(0, $4::float8 - $3::float8),
         $5::float8, $6::float8,
-       $7::bigint, -$8::bigint, $7::bigint)
+       coalesce($7::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint), -$8::bigint,
+           coalesce($7::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = 1, capacity = CASE WHEN pglimit_gcra.capacity = 0::float8 THEN EXCLUDED.capacity ELSE pglimit_gcra.capacity END,
         leak = CASE WHEN pglimit_gcra.capacity = 0::float8 THEN EXCLUDED.leak ELSE pglimit_gcra.leak END,

@@ -14,8 +14,9 @@ INSERT INTO pglimit_sliding_window_counter
        (policy, key, cost, granted, current, capacity, previous, period_us, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
 VALUES ($1, $2, $3::float8, $4::float8, GREATEST(0, $4::float8 - $3::float8),
         $5::float8, 0, $6::bigint,
-       ($7::bigint / $6::bigint + 1) * $6::bigint, $7::bigint, -$8::bigint,
-           $7::bigint)
+       (coalesce($7::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) / $6::bigint + 1)
+           * $6::bigint, coalesce($7::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
+           -$8::bigint, coalesce($7::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = 1, capacity = CASE WHEN pglimit_sliding_window_counter.capacity = 0::float8 THEN EXCLUDED.capacity ELSE pglimit_sliding_window_counter.capacity END,
     granted = CASE WHEN CASE WHEN GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us) < pglimit_sliding_window_counter.ends_at_us

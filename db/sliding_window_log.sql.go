@@ -14,9 +14,11 @@ INSERT INTO pglimit_sliding_window_log
        (policy, key, cost, granted, total, capacity, base, entries, totals, period_us, keep_us, updated_at_us, blocked_until_us, expires_at_us)
 VALUES ($1, $2, $3::float8, $4::float8, GREATEST(0, $4::float8 - $3::float8),
         $5::float8, 0,
-       CASE WHEN $4::float8 > $3::float8 THEN ARRAY[$6::bigint] ELSE '{}' END,
+       CASE WHEN $4::float8 > $3::float8
+               THEN ARRAY[coalesce($6::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)] ELSE '{}' END,
        CASE WHEN $4::float8 > $3::float8 THEN ARRAY[0::float8] ELSE '{}' END,
-       $7::bigint, $7::bigint, $6::bigint, -$8::bigint, $6::bigint)
+       $7::bigint, $7::bigint, coalesce($6::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
+           -$8::bigint, coalesce($6::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = 1, capacity = CASE WHEN pglimit_sliding_window_log.capacity = 0::float8 THEN EXCLUDED.capacity ELSE pglimit_sliding_window_log.capacity END,
         period_us = CASE WHEN pglimit_sliding_window_log.capacity = 0::float8 THEN EXCLUDED.period_us ELSE pglimit_sliding_window_log.period_us END,

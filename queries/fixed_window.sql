@@ -406,7 +406,8 @@ INSERT INTO pglimit_fixed_window
        (policy, key, cost, granted, level, capacity, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
 VALUES (sqlc.arg(policy), sqlc.arg(key), sqlc.arg(units)::float8, sqlc.arg(actual)::float8, GREATEST(0, sqlc.arg(actual)::float8 - sqlc.arg(units)::float8),
         sqlc.arg(capacity)::float8, sqlc.arg(ends_at_us)::bigint,
-       sqlc.narg(now_us)::bigint, 0, sqlc.narg(now_us)::bigint)
+       coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint), 0,
+           coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = 1, capacity = CASE WHEN pglimit_fixed_window.capacity = 0::float8 THEN EXCLUDED.capacity ELSE pglimit_fixed_window.capacity END,
     granted = LEAST(CASE WHEN EXCLUDED.updated_at_us >= pglimit_fixed_window.ends_at_us THEN 0 ELSE pglimit_fixed_window.level END,

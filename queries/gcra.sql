@@ -310,7 +310,8 @@ INSERT INTO pglimit_gcra
        (policy, key, cost, granted, level, capacity, leak, updated_at_us, blocked_until_us, expires_at_us)
 VALUES (sqlc.arg(policy), sqlc.arg(key), sqlc.arg(units)::float8, sqlc.arg(actual)::float8, GREATEST(0, sqlc.arg(actual)::float8 - sqlc.arg(units)::float8),
         sqlc.arg(capacity)::float8, sqlc.arg(leak)::float8,
-       sqlc.narg(now_us)::bigint, -sqlc.arg(counted_at_us)::bigint, sqlc.narg(now_us)::bigint)
+       coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint), -sqlc.arg(counted_at_us)::bigint,
+           coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = 1, capacity = CASE WHEN pglimit_gcra.capacity = 0::float8 THEN EXCLUDED.capacity ELSE pglimit_gcra.capacity END,
         leak = CASE WHEN pglimit_gcra.capacity = 0::float8 THEN EXCLUDED.leak ELSE pglimit_gcra.leak END,

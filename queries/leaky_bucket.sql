@@ -348,8 +348,10 @@ FROM reservation AS h LEFT JOIN counted AS t ON true LEFT JOIN pglimit_leaky_buc
 INSERT INTO pglimit_leaky_bucket
        (policy, key, cost, granted, level, capacity, leak, tick_us, leaked_at_us, updated_at_us, blocked_until_us, expires_at_us)
 VALUES (sqlc.arg(policy), sqlc.arg(key), sqlc.arg(units)::float8, sqlc.arg(actual)::float8, GREATEST(0, sqlc.arg(actual)::float8 - sqlc.arg(units)::float8),
-        sqlc.arg(capacity)::float8, sqlc.arg(leak)::float8, sqlc.arg(tick_us)::bigint, sqlc.narg(now_us)::bigint,
-       sqlc.narg(now_us)::bigint, -sqlc.arg(counted_at_us)::bigint, sqlc.narg(now_us)::bigint)
+        sqlc.arg(capacity)::float8, sqlc.arg(leak)::float8, sqlc.arg(tick_us)::bigint,
+        coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
+       coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint), -sqlc.arg(counted_at_us)::bigint,
+           coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = 1, capacity = CASE WHEN pglimit_leaky_bucket.capacity = 0::float8 THEN EXCLUDED.capacity ELSE pglimit_leaky_bucket.capacity END,
         leak = CASE WHEN pglimit_leaky_bucket.capacity = 0::float8 THEN EXCLUDED.leak ELSE pglimit_leaky_bucket.leak END,

@@ -455,8 +455,9 @@ INSERT INTO pglimit_sliding_window_counter
        (policy, key, cost, granted, current, capacity, previous, period_us, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
 VALUES (sqlc.arg(policy), sqlc.arg(key), sqlc.arg(units)::float8, sqlc.arg(actual)::float8, GREATEST(0, sqlc.arg(actual)::float8 - sqlc.arg(units)::float8),
         sqlc.arg(capacity)::float8, 0, sqlc.arg(period_us)::bigint,
-       (sqlc.narg(now_us)::bigint / sqlc.arg(period_us)::bigint + 1) * sqlc.arg(period_us)::bigint, sqlc.narg(now_us)::bigint, -sqlc.arg(ends_at_us)::bigint,
-           sqlc.narg(now_us)::bigint)
+       (coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) / sqlc.arg(period_us)::bigint + 1)
+           * sqlc.arg(period_us)::bigint, coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
+           -sqlc.arg(ends_at_us)::bigint, coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = 1, capacity = CASE WHEN pglimit_sliding_window_counter.capacity = 0::float8 THEN EXCLUDED.capacity ELSE pglimit_sliding_window_counter.capacity END,
     granted = CASE WHEN CASE WHEN GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us) < pglimit_sliding_window_counter.ends_at_us

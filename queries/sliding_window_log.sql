@@ -603,9 +603,11 @@ INSERT INTO pglimit_sliding_window_log
        (policy, key, cost, granted, total, capacity, base, entries, totals, period_us, keep_us, updated_at_us, blocked_until_us, expires_at_us)
 VALUES (sqlc.arg(policy), sqlc.arg(key), sqlc.arg(units)::float8, sqlc.arg(actual)::float8, GREATEST(0, sqlc.arg(actual)::float8 - sqlc.arg(units)::float8),
         sqlc.arg(capacity)::float8, 0,
-       CASE WHEN sqlc.arg(actual)::float8 > sqlc.arg(units)::float8 THEN ARRAY[sqlc.narg(now_us)::bigint] ELSE '{}' END,
+       CASE WHEN sqlc.arg(actual)::float8 > sqlc.arg(units)::float8
+               THEN ARRAY[coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)] ELSE '{}' END,
        CASE WHEN sqlc.arg(actual)::float8 > sqlc.arg(units)::float8 THEN ARRAY[0::float8] ELSE '{}' END,
-       sqlc.arg(period_us)::bigint, sqlc.arg(period_us)::bigint, sqlc.narg(now_us)::bigint, -sqlc.arg(counted_at_us)::bigint, sqlc.narg(now_us)::bigint)
+       sqlc.arg(period_us)::bigint, sqlc.arg(period_us)::bigint, coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
+           -sqlc.arg(counted_at_us)::bigint, coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = 1, capacity = CASE WHEN pglimit_sliding_window_log.capacity = 0::float8 THEN EXCLUDED.capacity ELSE pglimit_sliding_window_log.capacity END,
         period_us = CASE WHEN pglimit_sliding_window_log.capacity = 0::float8 THEN EXCLUDED.period_us ELSE pglimit_sliding_window_log.period_us END,

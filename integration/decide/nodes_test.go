@@ -59,7 +59,7 @@ var budgets = map[string]int{
 	"SlidingWindowLogTake": 649, "SlidingWindowLogTakeMany": 524, "SlidingWindowLogTakeAll": 540, "SlidingWindowLogUnblock": 54,
 	"SlidingWindowLogUndo": 596, "SlidingWindowLogUsage": 170,
 
-	"FixedWindowAdjust": 53, "GCRAAdjust": 91, "LeakyBucketAdjust": 153, "SlidingWindowCounterAdjust": 206, "SlidingWindowLogAdjust": 675, "TokenBucketAdjust": 91,
+	"FixedWindowAdjust": 67, "GCRAAdjust": 105, "LeakyBucketAdjust": 174, "SlidingWindowCounterAdjust": 227, "SlidingWindowLogAdjust": 696, "TokenBucketAdjust": 105,
 	"FixedWindowDelete": 45, "GCRADelete": 45, "LeakyBucketDelete": 45, "LeakyBucketQueueDelete": 45, "SlidingWindowCounterDelete": 45, "SlidingWindowLogDelete": 45, "TokenBucketDelete": 45,
 }
 

@@ -156,7 +156,7 @@ func (a algorithm) At() string {
 	if !a.Alone {
 		return "h.now_us"
 	}
-	return "sqlc.narg(now_us)::bigint"
+	return clock
 }
 
 // Reserve returns a copy of a that writes a Take that makes a reservation.
