@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -59,6 +60,8 @@ type Server struct {
 	health  *health.Server
 	healthy atomic.Bool
 	drained atomic.Bool
+	first   chan struct{} // is closed by the first SetConfig
+	isFirst sync.Once
 }
 
 // serviceName is the name of the service for health checks.
@@ -72,7 +75,7 @@ func NewServer(l Limiter, config *Config, options Options) *Server {
 	if options.Now == nil {
 		options.Now = time.Now
 	}
-	s := &Server{limiter: l, options: options, health: health.NewServer()}
+	s := &Server{limiter: l, options: options, health: health.NewServer(), first: make(chan struct{})}
 	s.config.Store(config)
 	s.setHealthy(!options.NeedConfig || config != nil && len(config.domains) > 0)
 	return s
@@ -104,6 +107,7 @@ func (s *Server) Register(g grpc.ServiceRegistrar) { pb.RegisterRateLimitService
 // SetConfig replaces the configuration. If err is not nil, it notes that there was one that
 // could not be read, and the Server keeps what it has.
 func (s *Server) SetConfig(config *Config, err error) {
+	defer s.isFirst.Do(func() { close(s.first) })
 	if err != nil {
 		s.metrics.configErrors.Add(1)
 		s.options.Logger.Error("the new configuration is not valid; the last one stays in use", "error", err)
