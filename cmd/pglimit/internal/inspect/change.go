@@ -1,6 +1,7 @@
 package inspect
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/pglimit/pglimit/internal/algorithm"
 	"github.com/pglimit/pglimit/internal/printable"
+	"github.com/pglimit/pglimit/internal/shards"
 	"github.com/pglimit/pglimit/internal/store"
 	"github.com/pglimit/pglimit/internal/store/postgres/exec"
 )
@@ -72,17 +74,28 @@ type group struct {
 
 // groups splits targets. A transaction has rows of one table only, so within it the lock
 // order is that of the keys.
-func groups(targets []Target, batch int) (all []group) {
+func groups(targets []Target, batch int, m *shards.Map) (all []group) {
 	sorted := slices.Clone(targets)
 	slices.SortFunc(sorted, Target.compare)
 	sorted = slices.Compact(sorted)
+	shard := func(t Target) int {
+		if m == nil {
+			return 0
+		}
+		return m.Of(t.Key)
+	}
+	slices.SortStableFunc(sorted, func(a, b Target) int { // a statement locks rows of one shard
+		return cmp.Or(cmp.Compare(index(a.Algorithm), index(b.Algorithm)), cmp.Compare(shard(a), shard(b)))
+	})
+	in := -1
 	for _, t := range sorted {
 		last := len(all) - 1
-		if last < 0 || all[last].algorithm != t.Algorithm || all[last].policy != t.Policy || len(all[last].keys) >= batch {
+		if last < 0 || all[last].algorithm != t.Algorithm || all[last].policy != t.Policy || in != shard(t) || len(all[last].keys) >= batch {
 			all = append(all, group{algorithm: t.Algorithm, policy: t.Policy})
 			last++
 		}
 		all[last].keys = append(all[last].keys, t.Key)
+		in = shard(t)
 	}
 	return all
 }
@@ -96,6 +109,7 @@ type work struct {
 	o           Options
 	act         act
 	lockTimeout string // in milliseconds
+	shards      *shards.Map
 	done, all   int
 	counts      []Count
 }
@@ -130,7 +144,11 @@ func (i *Inspector) change(ctx context.Context, targets []Target, o Options, f a
 			return nil, err
 		}
 	}
-	all := groups(targets, o.Batch)
+	var err error
+	if w.shards, err = shards.Read(ctx, i.pool); err != nil {
+		return nil, exec.Translate(err, false)
+	}
+	all := groups(targets, o.Batch, w.shards)
 	for _, g := range all {
 		w.all += len(g.keys)
 	}
@@ -214,6 +232,12 @@ func (w *work) try(ctx context.Context, g group) (locked bool, err error) {
 	err = pgx.BeginTxFunc(ctx, w.i.pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadWrite}, func(tx pgx.Tx) (err error) {
 		_, err = tx.Exec(ctx, `SELECT set_config('lock_timeout'::text, $1::text, true),
 			CASE WHEN current_setting('synchronous_commit'::text) = 'off' THEN set_config('synchronous_commit'::text, 'on'::text, true) END`, w.lockTimeout)
+		if err == nil && w.shards != nil { // the nodes that have the rows wait for the locks
+			_, err = tx.Exec(ctx, "SET LOCAL citus.propagate_set_commands = 'local'")
+			if err == nil {
+				_, err = tx.Exec(ctx, "SET LOCAL lock_timeout = "+w.lockTimeout)
+			}
+		}
 		if err == nil {
 			count, err = w.act(ctx, tx, g)
 		}

@@ -7,8 +7,6 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/pglimit/pglimit/internal/algorithm"
 	"github.com/pglimit/pglimit/internal/store"
 )
@@ -90,7 +88,7 @@ func (i *Inspector) Find(ctx context.Context, k Keys, f Filter, limit int) (foun
 	if limit < 1 || limit > 10_000 {
 		return found, store.Invalid("limit", fmt.Sprint(limit), "must be from 1 to 10000")
 	}
-	err = i.read(ctx, func(tx pgx.Tx) error {
+	err = i.read(ctx, func(tx reader) error {
 		m, err := newMatcher(ctx, tx, k)
 		if err != nil {
 			return err
@@ -129,7 +127,7 @@ func (i *Inspector) Names(ctx context.Context, prefix string, limit int) (names 
 	if err := k.check(); err != nil {
 		return nil, false, err
 	}
-	err = i.read(ctx, func(tx pgx.Tx) error {
+	err = i.read(ctx, func(tx reader) error {
 		m, err := newMatcher(ctx, tx, k)
 		if err != nil {
 			return err
@@ -149,15 +147,16 @@ type name struct{ Key string }
 // findNames reads at most limit rows of each policy and table.
 func findNames(f Filter, m matcher, limit int, p *params) string {
 	return "SELECT DISTINCT f.key FROM (" + rowsOf(f, m, limit, p) + "\nUNION ALL\n" + keptOf("pglimit_denial", f, m, limit*len(algorithm.Names), p, "") + // a key can be there once for each
-		"\nUNION ALL\nSELECT ''::text, f.policy, f.key FROM " + policies("pglimit_override", f.Policy, p) + `, LATERAL (
-    SELECT o.policy, o.key FROM pglimit_override AS o WHERE o.policy = p.policy AND o.match = ''::text AND ` + m.on("o", p) + `
-    ORDER BY o.key LIMIT ` + p.add(int64(limit)) + `::bigint) AS f) AS f ORDER BY f.key LIMIT ` + p.add(int64(limit)) + "::bigint"
+		"\nUNION ALL\nSELECT ''::text, f.policy, f.key FROM " + m.each("pglimit_override", "o", f.Policy, p, func(of string) string {
+		return `SELECT o.policy, o.key FROM pglimit_override AS o WHERE ` + of + ` AND o.match = ''::text AND ` + m.on("o", p) + `
+    ORDER BY o.key LIMIT ` + p.add(int64(limit)) + `::bigint`
+	}) + `) AS f ORDER BY f.key LIMIT ` + p.add(int64(limit)) + "::bigint"
 }
 
 // finder is one Find.
 type finder struct {
 	ctx    context.Context
-	tx     pgx.Tx
+	tx     reader
 	filter Filter
 	keys   matcher
 	limit  int
@@ -193,9 +192,10 @@ func findReservations(f Filter, m matcher, limit int, p *params) string {
 		only = " AND h.algorithm = " + p.add(string(f.Algorithm)) + "::text"
 	}
 	return `SELECT f.policy, f.algorithm, f.key, f.id, f.units, to_timestamp(f.created_at_us::float8 / 1000000::float8), to_timestamp(f.expires_at_us::float8 / 1000000::float8)
-FROM ` + policies("pglimit_reservation", f.Policy, p) + `, LATERAL (
-    SELECT h.* FROM pglimit_reservation AS h WHERE h.policy = p.policy AND ` + m.on("h", p) + ` AND h.state = 'open'` + only + `
-    ORDER BY h.key, h.expires_at_us LIMIT ` + p.add(int64(limit)) + `::bigint) AS f
+FROM ` + m.each("pglimit_reservation", "h", f.Policy, p, func(of string) string {
+		return `SELECT h.* FROM pglimit_reservation AS h WHERE ` + of + ` AND ` + m.on("h", p) + ` AND h.state = 'open'` + only + `
+    ORDER BY h.key, h.expires_at_us LIMIT ` + p.add(int64(limit)) + `::bigint`
+	}) + `
 ORDER BY f.policy, f.key, f.expires_at_us LIMIT ` + p.add(int64(limit)) + `::bigint`
 }
 
@@ -210,8 +210,8 @@ ORDER BY f.policy, f.key LIMIT ` + p.add(int64(limit)) + `::bigint`
 // Overrides returns the first overrides of a policy by key, up to limit, and whether there are
 // more.
 func (i *Inspector) Overrides(ctx context.Context, policy string, limit int) (all []Override, more bool, err error) {
-	err = i.read(ctx, func(tx pgx.Tx) error {
-		every := matcher{keys: Keys{Prefix: true}, utf8: true}
+	err = i.read(ctx, func(tx reader) error {
+		every := matcher{keys: Keys{Prefix: true}, utf8: true, distributed: tx.distributed}
 		all, err = list[Override](finder{ctx, tx, Filter{Policy: policy}, every, limit, &more}, findOverrides)
 		return err
 	})
@@ -227,12 +227,13 @@ func findDenials(w window) statement {
 		}
 		return `SELECT f.policy, f.algorithm, f.key, f.denials, f.shadowed, f.denials - f.blocked - f.above_burst - f.overloaded, f.blocked, f.above_burst, f.overloaded, f.units,
        to_timestamp(f.first_us::float8 / 1000000::float8), to_timestamp(f.last_us::float8 / 1000000::float8), to_timestamp(NULLIF(f.retry_us, 0::bigint)::float8 / 1000000::float8)
-FROM ` + policies("pglimit_denial", f.Policy, p) + `, LATERAL (
-    SELECT d.policy, d.algorithm, d.key, sum(d.denials)::bigint AS denials, sum(d.shadowed)::bigint AS shadowed, sum(d.blocked)::bigint AS blocked,
+FROM ` + m.each("pglimit_denial", "d", f.Policy, p, func(of string) string {
+			return `SELECT d.policy, d.algorithm, d.key, sum(d.denials)::bigint AS denials, sum(d.shadowed)::bigint AS shadowed, sum(d.blocked)::bigint AS blocked,
            sum(d.above_burst)::bigint AS above_burst, sum(d.overloaded)::bigint AS overloaded, sum(d.units) AS units,
            min(d.slot_us) AS first_us, max(d.last_denied_at_us) AS last_us, max(d.retry_at_us) AS retry_us
-    FROM pglimit_denial AS d WHERE d.policy = p.policy AND ` + m.on("d", p) + only + `
-    GROUP BY d.policy, d.key, d.algorithm ORDER BY d.key, d.algorithm LIMIT ` + p.add(int64(limit)) + `::bigint) AS f
+    FROM pglimit_denial AS d WHERE ` + of + ` AND ` + m.on("d", p) + only + `
+    GROUP BY d.policy, d.key, d.algorithm ORDER BY d.key, d.algorithm LIMIT ` + p.add(int64(limit)) + `::bigint`
+		}) + `
 ORDER BY f.policy, f.key, f.algorithm LIMIT ` + p.add(int64(limit)) + `::bigint`
 	}
 }
@@ -286,11 +287,13 @@ type matcher struct {
 	keys  Keys
 	upper string // exclusive; "": none
 	utf8  bool
+
+	distributed bool // as reader's
 }
 
 // newMatcher reads the database's encoding: after is wrong for others.
-func newMatcher(ctx context.Context, tx pgx.Tx, k Keys) (m matcher, err error) {
-	m.keys = k
+func newMatcher(ctx context.Context, tx reader, k Keys) (m matcher, err error) {
+	m.keys, m.distributed = k, tx.distributed
 	if !k.Prefix {
 		return m, nil
 	}
@@ -337,15 +340,29 @@ func policies(table, policy string, p *params) string {
 ) SELECT o.policy FROM one AS o WHERE o.policy IS NOT NULL) AS p`, "TABLE", table)
 }
 
+// each returns the FROM item f: the rows of a SELECT from table, which takes the condition on
+// the policy, for each policy of the filter. On distributed tables one SELECT, which has the
+// limit of one policy, reads all.
+func (m matcher) each(table, alias, policy string, p *params, rows func(of string) string) string {
+	switch {
+	case !m.distributed:
+		return policies(table, policy, p) + ", LATERAL (\n    " + rows(alias+".policy = p.policy") + ") AS f"
+	case policy == "":
+		return "(" + rows("true") + ") AS f"
+	}
+	return "(" + rows(alias+".policy = "+p.add(policy)+"::text") + ") AS f"
+}
+
 // rows returns a SELECT of the rows of a limit table that match: algorithm, policy and key,
 // in order, up to limit of each policy.
 func rowsOf(f Filter, m matcher, limit int, p *params) string {
 	var all []string
 	for _, a := range f.algorithms() {
 		all = append(all, `SELECT '`+string(a)+`'::text COLLATE "C" AS algorithm, f.policy, f.key
-FROM `+policies(table(a), f.Policy, p)+`, LATERAL (
-    SELECT t.policy, t.key FROM `+table(a)+` AS t WHERE t.policy = p.policy AND `+m.on("t", p)+`
-    ORDER BY t.key LIMIT `+p.add(int64(limit))+`::bigint) AS f`)
+FROM `+m.each(table(a), "t", f.Policy, p, func(of string) string {
+			return `SELECT t.policy, t.key FROM ` + table(a) + ` AS t WHERE ` + of + ` AND ` + m.on("t", p) + `
+    ORDER BY t.key LIMIT ` + p.add(int64(limit)) + `::bigint`
+		}))
 	}
 	return strings.Join(all, "\nUNION ALL\n")
 }

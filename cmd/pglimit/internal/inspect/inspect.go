@@ -17,6 +17,7 @@ import (
 
 	"github.com/pglimit/pglimit/db"
 	"github.com/pglimit/pglimit/internal/algorithm"
+	"github.com/pglimit/pglimit/internal/shards"
 	"github.com/pglimit/pglimit/internal/store"
 	"github.com/pglimit/pglimit/internal/store/postgres/exec"
 )
@@ -60,13 +61,17 @@ func table(a algorithm.Name) string { return "pglimit_" + string(a) }
 
 // read runs f in a transaction that only reads, from one snapshot, and for at most
 // Patience for each statement.
-func (i *Inspector) read(ctx context.Context, f func(pgx.Tx) error) error {
+func (i *Inspector) read(ctx context.Context, f func(reader) error) error {
 	err := pgx.BeginTxFunc(ctx, i.pool, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, `SELECT set_config('statement_timeout'::text, $1::text, true)`, fmt.Sprint(Patience.Milliseconds()))
 		if err != nil {
 			return err
 		}
-		return f(tx)
+		m, err := shards.Read(ctx, tx)
+		if err != nil {
+			return err
+		}
+		return f(reader{tx, m != nil})
 	})
 	var answer *pgconn.PgError
 	if errors.As(err, &answer) && answer.Code == "57014" && ctx.Err() == nil {
@@ -76,6 +81,14 @@ func (i *Inspector) read(ctx context.Context, f func(pgx.Tx) error) error {
 		return err
 	}
 	return exec.Translate(err, false)
+}
+
+// reader is a transaction that reads.
+type reader struct {
+	pgx.Tx
+	// distributed reports whether Citus distributes the tables. It refuses statements that
+	// read a table once for each row of another.
+	distributed bool
 }
 
 // params collects the parameters of a statement.

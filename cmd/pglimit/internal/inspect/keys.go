@@ -106,37 +106,57 @@ func (w window) minutes() float64 { return float64(w.now-w.from) / 60e6 }
 
 // keysOf reads how keys stand, in their order. Overrides and programs' default policies say
 // which are shadows.
-const keysOf = `WITH defaults AS MATERIALIZED (
+func keysOf(distributed bool) string {
+	first, row, denials := "", seek, seekDenials
+	if distributed {
+		first, row, denials = gather, "k ON k.policy = f.policy AND k.key = f.key AND k.algorithm = f.algorithm", "d ON d.policy = f.policy AND d.key = f.key AND d.algorithm = f.algorithm"
+	}
+	return `WITH ` + first + `defaults AS MATERIALIZED (
     SELECT e.value ->> 'name'::text AS name, bool_or(e.value ->> 'shadow'::text = 'true'::text) AS shadow
     FROM pglimit_program AS g, jsonb_array_elements(CASE WHEN jsonb_typeof(g.defaults) = 'array'::text THEN g.defaults ELSE '[]'::jsonb END) AS e GROUP BY 1
 )
 SELECT f.policy, f.algorithm, f.key, k.level, k.burst, k.share, k.remaining, k.blocked_until, k.updated_at, k.empty_at, coalesce(k.reservations, 0::bigint),
-       d.denials, d.last_at, d.recent, d.shadowed, d.retry_at, GREATEST(k.updated_at, d.last_at), coalesce(o.shadow, p.shadow, c.shadow, false),
+       coalesce(d.denials, 0::bigint), d.last_at, coalesce(d.recent, 0::bigint), coalesce(d.shadowed, 0::bigint), d.retry_at, GREATEST(k.updated_at, d.last_at), coalesce(o.shadow, p.shadow, c.shadow, false),
        k.blocked_until IS NOT NULL OR coalesce(o.blocked, false)
 FROM unnest($1::text[], $2::text[], $3::text[]) WITH ORDINALITY AS f (policy, algorithm, key, number)
-LEFT JOIN ` + seek + ` ON true
+LEFT JOIN ` + row + `
 LEFT JOIN pglimit_policy AS p ON p.name = f.policy
 LEFT JOIN pglimit_override AS o ON o.policy = f.policy AND o.key = f.key AND o.match = ''::text AND (o.until IS NULL OR o.until > statement_timestamp())
-LEFT JOIN defaults AS c ON c.name = f.policy,
-LATERAL (SELECT coalesce(sum(d.denials), 0::numeric)::bigint AS denials, to_timestamp(max(d.last_denied_at_us)::float8 / 1000000::float8) AS last_at,
-                coalesce(sum(d.denials) FILTER (WHERE d.slot_us >= $5::bigint), 0::numeric)::bigint AS recent,
-                coalesce(sum(d.shadowed) FILTER (WHERE d.slot_us >= $5::bigint), 0::numeric)::bigint AS shadowed,
-                to_timestamp(NULLIF(max(d.retry_at_us) FILTER (WHERE d.slot_us >= $5::bigint), 0::bigint)::float8 / 1000000::float8) AS retry_at
-         FROM pglimit_denial AS d
-         WHERE d.policy = f.policy AND d.key = f.key AND d.algorithm = f.algorithm AND d.slot_us >= $4::bigint) AS d
+LEFT JOIN defaults AS c ON c.name = f.policy
+LEFT JOIN ` + denials + `
 ORDER BY f.number`
+}
 
 // seek is a FROM item k: the view's row of f's policy, key and algorithm. OFFSET keeps the
 // three as conditions of the view's parts, so that each is a look into an index.
-const seek = `LATERAL (SELECT * FROM pglimit_keys AS k WHERE k.policy = f.policy AND k.key = f.key AND k.algorithm = f.algorithm OFFSET 0) AS k`
+const seek = `LATERAL (SELECT * FROM pglimit_keys AS k WHERE k.policy = f.policy AND k.key = f.key AND k.algorithm = f.algorithm OFFSET 0) AS k ON true`
+
+// seekDenials is a FROM item d: the sums of f's denials.
+const seekDenials = "LATERAL (SELECT " + denialSums + `
+         FROM pglimit_denial AS d
+         WHERE d.policy = f.policy AND d.key = f.key AND d.algorithm = f.algorithm AND d.slot_us >= $4::bigint) AS d ON true`
+
+// denialSums are the columns of d.
+const denialSums = `coalesce(sum(d.denials), 0::numeric)::bigint AS denials, to_timestamp(max(d.last_denied_at_us)::float8 / 1000000::float8) AS last_at,
+                coalesce(sum(d.denials) FILTER (WHERE d.slot_us >= $5::bigint), 0::numeric)::bigint AS recent,
+                coalesce(sum(d.shadowed) FILTER (WHERE d.slot_us >= $5::bigint), 0::numeric)::bigint AS shadowed,
+                to_timestamp(NULLIF(max(d.retry_at_us) FILTER (WHERE d.slot_us >= $5::bigint), 0::bigint)::float8 / 1000000::float8) AS retry_at`
+
+// gather is what a statement on distributed tables reads once for all keys, instead of seek
+// and seekDenials.
+const gather = `k AS MATERIALIZED (SELECT * FROM pglimit_keys AS k WHERE k.key = ANY ($3::text[])),
+d AS MATERIALIZED (SELECT d.policy, d.key, d.algorithm, ` + denialSums + `
+    FROM pglimit_denial AS d WHERE d.key = ANY ($3::text[]) AND d.slot_us >= $4::bigint
+    GROUP BY d.policy, d.key, d.algorithm),
+`
 
 // stand returns how keys stand, in their order, with the denials of the window.
-func stand(ctx context.Context, tx pgx.Tx, w window, all []Target) ([]Key, error) {
+func stand(ctx context.Context, tx reader, w window, all []Target) ([]Key, error) {
 	var policies, algorithms, keys []string
 	for _, t := range all {
 		policies, algorithms, keys = append(policies, t.Policy), append(algorithms, string(t.Algorithm)), append(keys, t.Key)
 	}
-	found, err := collect[Key](ctx, tx, keysOf, params{policies, algorithms, keys, min(w.from, w.of(day).since), w.from})
+	found, err := collect[Key](ctx, tx, keysOf(tx.distributed), params{policies, algorithms, keys, min(w.from, w.of(day).since), w.from})
 	for n := range found {
 		found[n].Complete(w.minutes())
 	}

@@ -48,7 +48,7 @@ func TestGroups(t *testing.T) {
 	t.Parallel()
 	all := []Target{{"", "p", "k"}, {"sliding_window_log", "a", "k"}, {"gcra", "q", "b"}, {"gcra", "p", "é"}, {"gcra", "p", "z"}, {"gcra", "p", "a"}, {"gcra", "p", "z"}, {"leaky_bucket", "z", "k"}}
 	before := slices.Clone(all)
-	got := groups(all, 2)
+	got := groups(all, 2, nil)
 	want := []group{{"leaky_bucket", "z", []string{"k"}}, {"gcra", "p", []string{"a", "z"}}, {"gcra", "p", []string{"é"}}, {"gcra", "q", []string{"b"}},
 		{"sliding_window_log", "a", []string{"k"}}, {"", "p", []string{"k"}}}
 	same := func(a, b group) bool {

@@ -7,8 +7,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/pglimit/pglimit/internal/printable"
 	"github.com/pglimit/pglimit/internal/store"
 	"github.com/pglimit/pglimit/limiter"
@@ -49,7 +47,7 @@ func (i *Inspector) WithPart(ctx context.Context, part string, f Filter, most in
 		for policy, key, more := f.Policy, "", true; more; {
 			var some []string
 			var rows int64
-			err := i.read(ctx, func(tx pgx.Tx) error {
+			err := i.read(ctx, func(tx reader) error {
 				p := params{policy, key, limiter.JoinKey(part), part, int64(partsPage)}
 				only := ""
 				if f.Policy != "" {
@@ -69,7 +67,7 @@ func (i *Inspector) WithPart(ctx context.Context, part string, f Filter, most in
 			}
 		}
 	}
-	err := i.read(ctx, func(tx pgx.Tx) error {
+	err := i.read(ctx, func(tx reader) error {
 		var some []string
 		err := tx.QueryRow(ctx, `SELECT coalesce(pg_catalog.array_agg(DISTINCT h.key), '{}') FROM pglimit_policy_history AS h
 			WHERE (strpos(h.key, $1::text) > 0 OR h.key = $2::text) AND ($3::text = ''::text OR h.name = $3::text)`, limiter.JoinKey(part), part, f.Policy).Scan(&some)
@@ -121,7 +119,7 @@ func (i *Inspector) FirstParts(ctx context.Context, part string, f Filter, most 
 	if m.check() != nil {
 		return 0, nil // a longer key does not exist
 	}
-	err = i.read(ctx, func(tx pgx.Tx) error {
+	err = i.read(ctx, func(tx reader) error {
 		by, err := newMatcher(ctx, tx, m)
 		if err != nil {
 			return err

@@ -26,13 +26,15 @@ type Target struct {
 // compare orders targets as the library locks rows: by algorithm, policy and key. Targets
 // without an algorithm come last.
 func (t Target) compare(u Target) int {
-	index := func(a algorithm.Name) int {
-		if a == "" {
-			return len(algorithm.Names)
-		}
-		return a.Index()
-	}
 	return cmp.Or(cmp.Compare(index(t.Algorithm), index(u.Algorithm)), cmp.Compare(t.Policy, u.Policy), cmp.Compare(t.Key, u.Key))
+}
+
+// index is the place of a in the order of locks; "" is the last.
+func index(a algorithm.Name) int {
+	if a == "" {
+		return len(algorithm.Names)
+	}
+	return a.Index()
 }
 
 // ErrTooMany is returned by Targets if more rows match than most. It is an ErrInvalid.
@@ -52,7 +54,7 @@ func (i *Inspector) Targets(ctx context.Context, k Keys, f Filter, most int, tra
 	if most < 1 || most > 10_000_000 {
 		return nil, store.Invalid("max", fmt.Sprint(most), "must be from 1 to 10000000")
 	}
-	err = i.read(ctx, func(tx pgx.Tx) error {
+	err = i.read(ctx, func(tx reader) error {
 		m, err := newMatcher(ctx, tx, k)
 		if err != nil {
 			return err
@@ -81,9 +83,10 @@ func keptOf(table string, f Filter, m matcher, limit int, p *params, only string
 	if f.Algorithm != "" {
 		only += " AND t.algorithm = " + p.add(string(f.Algorithm)) + "::text"
 	}
-	return `SELECT f.algorithm, f.policy, f.key FROM ` + policies(table, f.Policy, p) + `, LATERAL (
-    SELECT t.algorithm, t.policy, t.key FROM ` + table + ` AS t WHERE t.policy = p.policy AND ` + m.on("t", p) + only + `
-    GROUP BY t.policy, t.key, t.algorithm ORDER BY t.key, t.algorithm LIMIT ` + p.add(int64(limit)) + `::bigint) AS f`
+	return `SELECT f.algorithm, f.policy, f.key FROM ` + m.each(table, "t", f.Policy, p, func(of string) string {
+		return `SELECT t.algorithm, t.policy, t.key FROM ` + table + ` AS t WHERE ` + of + ` AND ` + m.on("t", p) + only + `
+    GROUP BY t.policy, t.key, t.algorithm ORDER BY t.key, t.algorithm LIMIT ` + p.add(int64(limit)) + `::bigint`
+	})
 }
 
 // tracesOf returns a SELECT of what a key leaves outside the limit tables.
@@ -92,8 +95,9 @@ func tracesOf(f Filter, m matcher, limit int, p *params) string {
 	if f.Algorithm != "" {
 		return sql
 	}
-	sql += "\nUNION\n" + `SELECT ''::text COLLATE "C", f.policy, f.key FROM ` + policies("pglimit_override", f.Policy, p) + `, LATERAL (
-    SELECT o.policy, o.key FROM pglimit_override AS o WHERE o.policy = p.policy AND ` + m.on("o", p) + ` LIMIT ` + p.add(int64(limit)) + `::bigint) AS f`
+	sql += "\nUNION\n" + `SELECT ''::text COLLATE "C", f.policy, f.key FROM ` + m.each("pglimit_override", "o", f.Policy, p, func(of string) string {
+		return `SELECT o.policy, o.key FROM pglimit_override AS o WHERE ` + of + ` AND ` + m.on("o", p) + ` LIMIT ` + p.add(int64(limit)) + `::bigint`
+	})
 	only := ""
 	if f.Policy != "" {
 		only = " AND h.name = " + p.add(f.Policy) + "::text"

@@ -65,7 +65,7 @@ type Top struct {
 // Above counts the rows of a policy and algorithm, or of one key if t has it, and those whose
 // level is above burst. It reads all rows of the policy.
 func (i *Inspector) Above(ctx context.Context, t Target, burst float64) (all, above int64, err error) {
-	err = i.read(ctx, func(tx pgx.Tx) error {
+	err = i.read(ctx, func(tx reader) error {
 		return tx.QueryRow(ctx, `SELECT count(*), count(*) FILTER (WHERE k.level > $4::float8) FROM pglimit_keys AS k
 WHERE k.policy = $1::text AND k.algorithm = $2::text AND ($3::text = ''::text OR k.key = $3::text)`, t.Policy, string(t.Algorithm), t.Key, burst).Scan(&all, &above)
 	})
@@ -81,7 +81,7 @@ func (i *Inspector) Top(ctx context.Context, q TopQuery) (top Top, err error) {
 	if recent == 0 {
 		recent = Recently
 	}
-	err = i.read(ctx, func(tx pgx.Tx) error {
+	err = i.read(ctx, func(tx reader) error {
 		w, err := last(ctx, tx, recent)
 		if err != nil {
 			return err
@@ -119,7 +119,7 @@ func (i *Inspector) Top(ctx context.Context, q TopQuery) (top Top, err error) {
 
 // denied lists the keys that were denied in the window: the most denied first, for ByRecent
 // the last denied.
-func (q TopQuery) denied(ctx context.Context, tx pgx.Tx, w window) (all []Target, err error) {
+func (q TopQuery) denied(ctx context.Context, tx reader, w window) (all []Target, err error) {
 	p := db.InspectDeniedParams{FromUs: w.from, SinceUs: w.since, Policy: q.Filter.Policy, Algorithm: string(q.Filter.Algorithm), ByLast: q.By == ByRecent, MaxRows: int64(q.Limit)}
 	if q.By == ByShare { // the fullest of them may not be the most denied
 		p.MaxRows = maxTop
@@ -135,7 +135,7 @@ func (q TopQuery) denied(ctx context.Context, tx pgx.Tx, w window) (all []Target
 }
 
 // rows lists the first keys with a row in an order.
-func (q TopQuery) rows(ctx context.Context, tx pgx.Tx, by Order, w window) ([]Target, error) {
+func (q TopQuery) rows(ctx context.Context, tx reader, by Order, w window) ([]Target, error) {
 	var p params
 	since := ""
 	if q.Within > 0 {

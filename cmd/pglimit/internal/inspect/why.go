@@ -88,7 +88,7 @@ func (i *Inspector) Why(ctx context.Context, past Past, key string, q WhyQuery) 
 		return why, store.Invalid("within", duration.Format(q.Within), "must be positive and at most 90 days")
 	}
 	why.Key, why.Policies = q.Key, []WhyOfPolicy{}
-	err = i.read(ctx, func(tx pgx.Tx) error { return why.read(ctx, tx, q, k) })
+	err = i.read(ctx, func(tx reader) error { return why.read(ctx, tx, q, k) })
 	for n := range why.Policies {
 		if err == nil {
 			err = why.Policies[n].inForce(ctx, past, key, why.At)
@@ -101,7 +101,7 @@ func (i *Inspector) Why(ctx context.Context, past Past, key string, q WhyQuery) 
 const mostOfKey = 1000
 
 // read reads all but the policies in the database.
-func (why *Why) read(ctx context.Context, tx pgx.Tx, q WhyQuery, k Keys) error {
+func (why *Why) read(ctx context.Context, tx reader, q WhyQuery, k Keys) error {
 	w, err := last(ctx, tx, Recently)
 	if err != nil {
 		return err
@@ -118,7 +118,7 @@ func (why *Why) read(ctx context.Context, tx pgx.Tx, q WhyQuery, k Keys) error {
 	if why.At = q.At.UTC(); q.At.IsZero() {
 		why.At = time.UnixMicro(w.now).UTC()
 	}
-	f := finder{ctx, tx, q.Filter, matcher{keys: k}, mostOfKey, new(bool)}
+	f := finder{ctx, tx, q.Filter, matcher{keys: k, distributed: tx.distributed}, mostOfKey, new(bool)}
 	all, err := list[Target](f, findKeys(past))
 	if err != nil {
 		return err
