@@ -63,6 +63,7 @@ func init() { // checks look into all
 		{"durability", checkDurability, admin, nil},
 		{"replicas", checkReplicas, admin, nil},
 		{"unlogged", checkUnlogged, owner, theTables},
+		{"cluster", checkCluster, owner, []string{"tables", "migrations"}},
 		{"clock", checkClock, self, nil},
 		{"future", checkFuture, self, theRows},
 		{"janitor", checkJanitor, self, theRows},

@@ -281,3 +281,23 @@ func TestStatusText(t *testing.T) {
 		t.Error("not the worst")
 	}
 }
+
+func TestCluster(t *testing.T) {
+	t.Parallel()
+	all := []string{"pglimit_gcra"}
+	cluster := func(change func(*migrations.Cluster)) Check {
+		c := &migrations.Cluster{Version: "13.2-1", Shards: 4, Nodes: []migrations.ClusterNode{{Name: "a:1", Shards: 2, Synced: true}, {Name: "b:1", Shards: 2, Synced: true}}, Distributed: all}
+		change(c)
+		return judgeCluster(c)
+	}
+	want(t, judgeCluster(nil), OK, "one server")
+	want(t, cluster(func(c *migrations.Cluster) {}), OK, "4 shards: a:1 has 2, b:1 has 2")
+	want(t, cluster(func(c *migrations.Cluster) { c.Distributed, c.Local, c.Shards, c.Missing = nil, all, 0, all }), OK, "not distributed")
+	want(t, cluster(func(c *migrations.Cluster) { c.Distributed, c.Local, c.Shards = nil, all, 0 }), Warn, "--undo")
+	want(t, cluster(func(c *migrations.Cluster) { c.Local = all }), Fail, "pglimit_gcra", "pglimit migrate distribute")
+	want(t, cluster(func(c *migrations.Cluster) { c.Missing = []string{"pglimit_shard"} }), Fail, "pglimit_shard", "pglimit migrate distribute")
+	want(t, cluster(func(c *migrations.Cluster) { c.Outdated = true }), Warn, "another release", "pglimit migrate distribute")
+	want(t, cluster(func(c *migrations.Cluster) { c.Lost = 1 }), Fail, "1 shards are on no node")
+	want(t, cluster(func(c *migrations.Cluster) { c.Nodes[0].Synced = false }), Fail, "a:1 lacks", "start_metadata_sync_to_all_nodes")
+	want(t, cluster(func(c *migrations.Cluster) { c.Nodes[0].Shards, c.Nodes[1].Shards = 4, 0 }), Warn, "citus_rebalance_start")
+}
