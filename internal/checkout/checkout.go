@@ -24,7 +24,7 @@ const (
 // BuildCommand builds the command pglimit in dir and returns its path. Call it in a test,
 // not in TestMain: go test records no files before the tests.
 func BuildCommand(dir string) (path string, err error) {
-	through, err := findLink()
+	through, err := Root()
 	if err != nil {
 		return "", err
 	}
@@ -77,8 +77,8 @@ func goTool(root string, args ...string) (stdout string, err error) {
 	return string(out), err
 }
 
-// findLink returns the path of the module's link, below the module's directory.
-func findLink() (string, error) {
+// Root returns the path of the repository through the module's link, below the module's directory.
+func Root() (string, error) {
 	dir, err := os.Getwd()
 	if err != nil {
 		return "", err

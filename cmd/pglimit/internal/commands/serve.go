@@ -1,77 +1,133 @@
 package commands
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"strings"
+	"time"
 
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/cli"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/connect"
-	"github.com/pglimit/pglimit/cmd/pglimit/internal/site"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/serve"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/serve/auth"
 )
 
-// opened is what a page needs: an address and a database.
-type opened struct {
-	listeners []net.Listener
-	host, url string
-	pool      *pgxpool.Pool
-	server    string // such as "PostgreSQL 15.4"
-	logger    *slog.Logger
+func newServe(db *connect.Database, out *cli.Output) *cobra.Command {
+	var o serve.Options
+	cmd := &cobra.Command{
+		Use:   "serve",
+		Short: "Answer requests over HTTP and gRPC, for gateways and other languages",
+		Long: `Answer requests over HTTP and JSON, and gRPC, until Ctrl-C or SIGTERM. Policies
+are those in the database, and those of --policies for other names. All counts
+are in the database: any number of servers may run, and a restart forgets nothing.
+
+  --http   POST /v1/allow and the other verbs, /check/{policy} for gateways,
+           /openapi.json, which describes them, and /healthz
+  --grpc   health and reflection, and the services of this version
+  --admin  /readyz, /healthz, /metrics for Prometheus, and the dashboard
+
+Without --tokens or --tls-client-ca only this machine is served, unless --no-auth
+lets everybody in who reaches the addresses. Changed files are used within
+seconds. If they are not valid, the last ones stay in use.
+
+At the end /readyz answers 503, the listeners close after --drain-delay, and
+requests in progress get --drain-timeout. OTEL_EXPORTER_OTLP_ENDPOINT and similar
+variables send traces and metrics. Logs are on stderr, as JSON with --json, and
+have no keys.`,
+		Example: `  pglimit serve --embedded --http localhost:8080 --policies limits.yaml
+  pglimit serve --http :8080 --admin localhost:9090 --tokens tokens --tls-cert crt.pem --tls-key key.pem
+  curl --json '{"policy":"login","key":"alice"}' localhost:8080/v1/allow`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return runServe(cmd, db, out, o) },
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&o.HTTP, "http", "localhost:8080", "`host:port` of HTTP; empty: none; port 0: any free port")
+	flags.StringVar(&o.GRPC, "grpc", "", "`host:port` of gRPC; default: none")
+	flags.StringVar(&o.Admin, "admin", "", "`host:port` for operators; default: none")
+	flags.StringVar(&o.Policies, "policies", "", "`FILE` with policies for names that the database does not have, as of policy import")
+	flags.StringVar(&o.Tokens, "tokens", "", "`FILE` with a line of pglimit serve token for each caller")
+	flags.BoolVar(&o.NoAuth, "no-auth", false, "let everybody who reaches the addresses count, spend and operate")
+	flags.StringVar(&o.TLS.Cert, "tls-cert", "", "`FILE` with the server's certificates, PEM")
+	flags.StringVar(&o.TLS.Key, "tls-key", "", "`FILE` with its key, PEM")
+	flags.StringVar(&o.TLS.ClientCA, "tls-client-ca", "", "`FILE` with authorities; clients of --http and --grpc then need a certificate of one")
+	flags.StringSliceVar(&o.TrustedProxies, "trusted-proxies", nil, "`networks` of gateways, for /check by client address, such as 10.0.0.0/8,127.0.0.1")
+	flags.StringVar(&o.ProxyHeader, "proxy-header", "", "`header` in which gateways name their clients; default: X-Forwarded-For")
+	flags.IntVar(&o.MaxConnections, "max-connections", 16384, "most `connections` at a time")
+	cli.DurationVar(flags, &o.Timeout, "timeout", time.Second, "longest `time` of a decision")
+	cli.DurationVar(flags, &o.DrainDelay, "drain-delay", 0, "`time` from the end of readiness to that of the listeners")
+	cli.DurationVar(flags, &o.DrainTimeout, "drain-timeout", 15*time.Second, "longest `time` for requests in progress at the end")
+	flags.StringVar(&o.AccessLog, "access-log", "errors", "log `which` requests: "+strings.Join(serve.AccessLogs, ", "))
+	flags.BoolVar(&o.NoJanitor, "no-janitor", false, "run no janitor: another process does")
+	_ = cmd.RegisterFlagCompletionFunc("access-log", cobra.FixedCompletions(serve.AccessLogs, cobra.ShellCompDirectiveNoFileComp))
+	cmd.AddCommand(newServeToken(out))
+	return cmd
 }
 
-// listen listens on addr and opens the database. The caller closes what it returns.
-func listen(cmd *cobra.Command, addr string, open func(*cobra.Command) (*pgxpool.Pool, error)) (_ *opened, err error) {
-	o := &opened{logger: slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil))}
-	defer func() {
-		if err != nil {
-			o.close()
-		}
-	}()
-	if o.listeners, o.url, err = site.Listen(cmd.Context(), addr); err != nil {
-		return nil, err
+// runServe serves until the command's context ends.
+func runServe(cmd *cobra.Command, db *connect.Database, out *cli.Output, o serve.Options) error {
+	o.Logger = slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil))
+	if out.JSON {
+		o.Logger = slog.New(slog.NewJSONHandler(cmd.ErrOrStderr(), nil))
 	}
-	if o.host, _, err = net.SplitHostPort(addr); err != nil {
-		return nil, err
-	}
-	if o.pool, err = open(cmd); err != nil {
-		return nil, err
-	}
-	version, err := connect.ServerVersion(cmd.Context(), o.pool)
-	version, _, _ = strings.Cut(version, " ") // without the package's name
-	o.server = "PostgreSQL " + version
-	return o, err
-}
-
-func (o *opened) close() {
-	if o.pool != nil {
-		o.pool.Close()
-	}
-	for _, l := range o.listeners {
-		_ = l.Close() // already closed if Serve ran
-	}
-}
-
-// run prints the result and serves the page until the command's context ends. use is what
-// those who reach the page can do with it.
-func (o *opened) run(cmd *cobra.Command, out *cli.Output, page interface {
-	Serve(context.Context, ...net.Listener) error
-}, use string, result any, text string) error {
-	ctx, stop := context.WithCancel(cmd.Context())
-	defer stop()
-	if !site.Loopback(o.host) {
-		fmt.Fprintf(cmd.ErrOrStderr(), "pglimit: listening on %v: everyone who reaches that address can %s the page\n", o.listeners[0].Addr(), use)
-	}
-	ended := make(chan error, 1)
-	go func() { ended <- page.Serve(ctx, o.listeners...) }()
-	err := out.Print(cmd, result, text)
+	o.KeySecret, o.Version = connect.KeySecret(), programVersion()
+	s, err := serve.Prepare(cmd.Context(), o)
 	if err != nil {
-		stop()
+		return err
 	}
-	return errors.Join(err, <-ended)
+	defer s.Close()
+	pool, err := db.Open(cmd)
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	err = s.Run(cmd.Context(), pool, func() error {
+		var text strings.Builder
+		for _, name := range []string{"http", "grpc", "admin"} {
+			if url := s.URLs[name]; url != "" {
+				fmt.Fprintf(&text, "%s: %s\n", name, url)
+			}
+		}
+		return out.Print(cmd, s.URLs, text.String())
+	})
+	return cli.LimiterError(err)
+}
+
+func newServeToken(out *cli.Output) *cobra.Command {
+	var scopes string
+	cmd := &cobra.Command{
+		Use:   "token NAME",
+		Short: "Make a token for a caller of serve",
+		Long: `Make a token for the caller NAME, and print it with its line for the file of
+serve --tokens. The line has only a hash, so give the token to the caller now.
+Remove the line to revoke it.
+
+Scopes:
+  decide   allow, allow-up-to, allow-all, check, usage, and /check for gateways
+  spend    charge, refund, reserve, settle and cancel
+  operate  block, unblock, reset, keys, policies and the dashboard
+
+The caller sends Authorization: Bearer TOKEN, or Pglimit-Token: TOKEN.`,
+		Example: `  pglimit serve token web
+  pglimit serve token billing --scopes decide,spend --json | jq -r .line >>tokens`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			s, err := auth.ParseScope(scopes)
+			if err != nil {
+				return fmt.Errorf("--scopes: %w", err)
+			}
+			token := auth.NewToken()
+			line, err := auth.Line(args[0], s, token)
+			if err != nil {
+				return err
+			}
+			return out.Print(cmd, struct {
+				Token string `json:"token"`
+				Line  string `json:"line"`
+			}{token, line}, "token: "+token+"\nline:  "+line+"\n")
+		},
+	}
+	cmd.Flags().StringVar(&scopes, "scopes", "decide", "what the caller `may` do: decide, spend, operate, separated by commas")
+	return cmd
 }

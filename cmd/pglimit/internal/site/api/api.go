@@ -53,13 +53,22 @@ func Send(w http.ResponseWriter, value any, err error) {
 	_ = json.NewEncoder(w).Encode(value) // fails if the client is gone
 }
 
-// Read reads a request's JSON body into value. It returns a *Problem for an unknown
-// field, for text that is not keys.Decodable, or if the body is more than one value.
+// Read is ReadUpTo for 64 KiB.
 func Read(w http.ResponseWriter, r *http.Request, value any) error {
-	if kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || kind != "application/json" {
-		return &Problem{Status: http.StatusUnsupportedMediaType, Message: "the body must be JSON: send Content-Type: application/json"}
+	return ReadUpTo(w, r, value, maxJSON)
+}
+
+// ReadUpTo reads a request's JSON body of at most max bytes into value. It returns a *Problem
+// for an unknown field, for text that is not keys.Decodable, or if the body is more than one
+// value.
+func ReadUpTo(w http.ResponseWriter, r *http.Request, value any, max int64) error {
+	const wanted = "application/json"
+	if sent := r.Header.Get("Content-Type"); sent != wanted {
+		if kind, _, err := mime.ParseMediaType(sent); err != nil || kind != wanted {
+			return &Problem{Status: http.StatusUnsupportedMediaType, Message: "the body must be JSON: send Content-Type: application/json"}
+		}
 	}
-	text, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxJSON))
+	text, err := io.ReadAll(http.MaxBytesReader(w, r.Body, max))
 	if err != nil {
 		return BadJSON("body", err)
 	}

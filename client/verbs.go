@@ -1,0 +1,197 @@
+package client
+
+import (
+	"context"
+	"net/url"
+	"time"
+
+	"github.com/pglimit/pglimit/limiter"
+)
+
+// request is a request for a key, as the server reads it.
+type request struct {
+	Policy         string  `json:"policy"`
+	Key            string  `json:"key"`
+	Cost           float64 `json:"cost"`
+	IdempotencyKey string  `json:"idempotency_key,omitempty"`
+}
+
+func of(q limiter.Request) request { return request{q.Policy.Name, q.Key, q.Cost, q.IdempotencyKey} }
+
+// one sends a request with a Result as its answer.
+func (l *Limiter) one(ctx context.Context, path string, body any) (limiter.Result, error) {
+	var r result
+	err := l.send(ctx, path, body, &r)
+	if err != nil {
+		return limiter.Result{}, err
+	}
+	return r.result(), nil
+}
+
+// Do requests request.Cost units, all or nothing.
+func (l *Limiter) Do(ctx context.Context, request limiter.Request) (limiter.Result, error) {
+	return l.one(ctx, "/v1/allow", of(request))
+}
+
+// Allow requests one unit.
+func (l *Limiter) Allow(ctx context.Context, p limiter.Policy, key string) (limiter.Result, error) {
+	return l.AllowN(ctx, p, key, 1)
+}
+
+// AllowN requests cost units, all or nothing.
+func (l *Limiter) AllowN(ctx context.Context, p limiter.Policy, key string, cost float64) (limiter.Result, error) {
+	return l.Do(ctx, p.Request(key, cost))
+}
+
+// AllowUpTo requests up to cost units and is granted what fits.
+func (l *Limiter) AllowUpTo(ctx context.Context, p limiter.Policy, key string, cost float64) (limiter.Result, error) {
+	return l.one(ctx, "/v1/allow-up-to", of(p.Request(key, cost)))
+}
+
+// AllowAll makes several requests, from 1 to 1,000: all are granted or none.
+func (l *Limiter) AllowAll(ctx context.Context, requests ...limiter.Request) (limiter.Results, error) {
+	body := struct {
+		Requests []request `json:"requests"`
+	}{make([]request, len(requests))}
+	for i, q := range requests {
+		body.Requests[i] = of(q)
+	}
+	var all struct {
+		Allowed    bool     `json:"allowed"`
+		DeniedBy   *int     `json:"denied_by"`
+		PerRequest []result `json:"per_request"`
+	}
+	if err := l.send(ctx, "/v1/allow-all", body, &all); err != nil {
+		return limiter.Results{DeniedBy: -1}, err
+	}
+	r := limiter.Results{Allowed: all.Allowed, DeniedBy: -1, PerRequest: make([]limiter.Result, len(all.PerRequest))}
+	if all.DeniedBy != nil {
+		r.DeniedBy = *all.DeniedBy
+	}
+	for i := range all.PerRequest {
+		r.PerRequest[i] = all.PerRequest[i].result()
+	}
+	return r, nil
+}
+
+// Check returns what AllowN would return and consumes nothing.
+func (l *Limiter) Check(ctx context.Context, p limiter.Policy, key string, cost float64) (limiter.Result, error) {
+	return l.one(ctx, "/v1/check", of(p.Request(key, cost)))
+}
+
+// Charge records cost units that were already spent, whatever the limit.
+func (l *Limiter) Charge(ctx context.Context, p limiter.Policy, key string, cost float64) (limiter.Result, error) {
+	return l.one(ctx, "/v1/charge", of(p.Request(key, cost)))
+}
+
+// Refund gives cost units back, at most those in use.
+func (l *Limiter) Refund(ctx context.Context, p limiter.Policy, key string, cost float64) (limiter.Result, error) {
+	return l.one(ctx, "/v1/refund", of(p.Request(key, cost)))
+}
+
+// Reserve sets units aside for ttl, until Settle or Cancel.
+func (l *Limiter) Reserve(ctx context.Context, q limiter.Request, ttl time.Duration) (limiter.Reservation, error) {
+	body := struct {
+		request
+		TTL string `json:"ttl"`
+	}{of(q), ttl.String()}
+	var hold struct {
+		Result    result     `json:"result"`
+		ID        string     `json:"id"`
+		ExpiresAt *time.Time `json:"expires_at"`
+	}
+	if err := l.send(ctx, "/v1/reserve", body, &hold); err != nil {
+		return limiter.Reservation{}, err
+	}
+	r := limiter.Reservation{Result: hold.Result.result(), ID: hold.ID}
+	if hold.ExpiresAt != nil {
+		r.ExpiresAt = *hold.ExpiresAt
+	}
+	return r, nil
+}
+
+// Settle ends a reservation with the units really spent.
+func (l *Limiter) Settle(ctx context.Context, id string, units float64) (limiter.Result, error) {
+	return l.one(ctx, "/v1/settle", struct {
+		ID    string  `json:"id"`
+		Units float64 `json:"units"`
+	}{id, units})
+}
+
+// Cancel ends a reservation with nothing spent.
+func (l *Limiter) Cancel(ctx context.Context, id string) error {
+	return l.send(ctx, "/v1/cancel", map[string]string{"id": id}, nil)
+}
+
+// Usage returns what a key has spent, reserved and left.
+func (l *Limiter) Usage(ctx context.Context, p limiter.Policy, key string) (limiter.Usage, error) {
+	var u struct {
+		Result       result     `json:"result"`
+		Spent        float64    `json:"spent"`
+		Reserved     float64    `json:"reserved"`
+		Reservations int        `json:"reservations"`
+		WindowEndsAt *time.Time `json:"window_ends_at"`
+	}
+	if err := l.send(ctx, "/v1/usage?"+url.Values{"policy": {p.Name}, "key": {key}}.Encode(), nil, &u); err != nil {
+		return limiter.Usage{}, err
+	}
+	use := limiter.Usage{Result: u.Result.result(), Spent: u.Spent, Reserved: u.Reserved, Reservations: u.Reservations}
+	if u.WindowEndsAt != nil {
+		use.WindowEndsAt = *u.WindowEndsAt
+	}
+	return use, nil
+}
+
+// Block denies all requests for the key for d.
+func (l *Limiter) Block(ctx context.Context, p limiter.Policy, key string, d time.Duration) error {
+	return l.send(ctx, "/v1/block", map[string]string{"policy": p.Name, "key": key, "for": d.String()}, nil)
+}
+
+// Unblock lifts the key's block.
+func (l *Limiter) Unblock(ctx context.Context, p limiter.Policy, key string) error {
+	return l.send(ctx, "/v1/unblock", map[string]string{"policy": p.Name, "key": key}, nil)
+}
+
+// Reset forgets the key's units and its block.
+func (l *Limiter) Reset(ctx context.Context, p limiter.Policy, key string) error {
+	return l.send(ctx, "/v1/reset", map[string]string{"policy": p.Name, "key": key}, nil)
+}
+
+// result is a limiter.Result as the server writes it.
+type result struct {
+	Policy     string         `json:"policy"`
+	At         time.Time      `json:"at"`
+	Allowed    bool           `json:"allowed"`
+	Granted    float64        `json:"granted"`
+	Limit      float64        `json:"limit"`
+	Burst      float64        `json:"burst"`
+	Level      float64        `json:"level"`
+	Remaining  float64        `json:"remaining"`
+	RetryAfter *float64       `json:"retry_after_s"`
+	ResetAfter *float64       `json:"reset_after_s"`
+	Delay      *float64       `json:"delay_s"`
+	Full       bool           `json:"full"`
+	Reason     limiter.Reason `json:"reason"`
+	Source     limiter.Source `json:"source"`
+	Replayed   bool           `json:"replayed"`
+	Expired    bool           `json:"expired"`
+	Shadowed   bool           `json:"shadowed"`
+	ByShadow   bool           `json:"by_shadow"`
+}
+
+func (r *result) result() limiter.Result {
+	return limiter.Result{
+		Policy: limiter.Policy{Name: r.Policy, Shadow: r.ByShadow}, At: r.At, Allowed: r.Allowed, Granted: r.Granted, Limit: r.Limit, Burst: r.Burst,
+		Level: r.Level, Remaining: r.Remaining, RetryAfter: seconds(r.RetryAfter), ResetAfter: seconds(r.ResetAfter), Delay: seconds(r.Delay),
+		Full: r.Full, Reason: r.Reason, Source: r.Source, Replayed: r.Replayed, Expired: r.Expired, Shadowed: r.Shadowed,
+	}
+}
+
+// seconds returns a number of seconds, to the nanosecond that was written, or Never for null.
+func seconds(s *float64) time.Duration {
+	if s == nil || *s >= limiter.Never.Seconds() {
+		return limiter.Never
+	}
+	whole := float64(int64(*s))
+	return time.Duration(whole)*time.Second + time.Duration((*s-whole)*1e9+0.5)
+}

@@ -1,0 +1,93 @@
+package serve
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/health"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/reflection"
+	"google.golang.org/grpc/status"
+
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/serve/auth"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/serve/httpapi"
+	"github.com/pglimit/pglimit/limiter"
+)
+
+// Bounds of gRPC.
+const (
+	maxMessage = 1 << 20 // bytes
+	maxStreams = 1000    // of a connection
+)
+
+// newGRPC returns a server with the services, health and reflection.
+func (s *Server) newGRPC(l *limiter.Limiter) (*grpc.Server, *health.Server) {
+	options := []grpc.ServerOption{
+		grpc.MaxRecvMsgSize(maxMessage), grpc.MaxConcurrentStreams(maxStreams), grpc.MaxHeaderListSize(maxHeader), grpc.ConnectionTimeout(headerTimeout),
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: time.Minute, Timeout: 20 * time.Second}),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 10 * time.Second, PermitWithoutStream: true}),
+		grpc.ChainUnaryInterceptor(func(ctx context.Context, in any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (out any, err error) {
+			defer s.countCall(info.FullMethod, &err)
+			if err := s.enter(ctx, info.FullMethod); err != nil {
+				return nil, err
+			}
+			return next(traced(ctx), in)
+		}),
+		grpc.ChainStreamInterceptor(func(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) (err error) {
+			defer s.countCall(info.FullMethod, &err)
+			if err := s.enter(stream.Context(), info.FullMethod); err != nil {
+				return err
+			}
+			return next(srv, stream)
+		}),
+	}
+	if s.rpcTLS != nil {
+		options = append(options, grpc.Creds(credentials.NewTLS(s.rpcTLS)))
+	}
+	g := grpc.NewServer(options...)
+	for _, register := range s.options.Services {
+		register(g, l)
+	}
+	h := health.NewServer()
+	for name := range g.GetServiceInfo() {
+		h.SetServingStatus(name, healthpb.HealthCheckResponse_SERVING)
+	}
+	healthpb.RegisterHealthServer(g, h)
+	reflection.Register(g)
+	return g, h
+}
+
+// countCall counts a call and its status.
+func (s *Server) countCall(method string, err *error) {
+	s.telemetry.requests.WithLabelValues("grpc", method, status.Code(*err).String()).Inc()
+}
+
+// enter returns the error of a caller that may not call a method. Health and reflection, whose
+// names begin with grpc, need no token.
+func (s *Server) enter(ctx context.Context, method string) error {
+	if strings.HasPrefix(method, "/grpc.") {
+		return nil
+	}
+	token := ""
+	if all := metadata.ValueFromIncomingContext(ctx, httpapi.TokenHeader); len(all) > 0 {
+		token = all[0]
+	} else if all := metadata.ValueFromIncomingContext(ctx, "authorization"); len(all) > 0 {
+		token = auth.Bearer(all[0])
+	}
+	_, err := s.gate.Enter(token, auth.Decide)
+	var scope *auth.ScopeError
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &scope):
+		return status.Error(codes.PermissionDenied, err.Error())
+	}
+	return status.Error(codes.Unauthenticated, err.Error())
+}

@@ -1,0 +1,133 @@
+package httpapi
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/site/api"
+	"github.com/pglimit/pglimit/httplimit"
+	"github.com/pglimit/pglimit/limiter"
+)
+
+// check answers the sub-request of a gateway. The gateway's configuration writes the path and
+// the query: its clients cannot.
+//
+//	/check/{policy}?by=address&by=header:X-Api-Key&cost=2&denied=403
+//
+// by says what the key is made of. Default: address.
+func (h *Handler) check(w http.ResponseWriter, r *http.Request) error {
+	at := r.URL.EscapedPath() + "?" + r.URL.RawQuery
+	next, known := h.checks.Get(at)
+	if !known {
+		var err error
+		if next, err = h.newCheck(r.URL.Path[len(checkPath):], r.URL.RawQuery); err != nil {
+			return err
+		}
+		h.checks.Add(at, next)
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), maxWait)
+	defer cancel()
+	next.ServeHTTP(w, r.WithContext(ctx))
+	return nil
+}
+
+// maxWait bounds the wait for a turn in a queue. A later turn is a denial.
+const maxWait = 20 * time.Second
+
+// newCheck returns the handler of a policy's sub-requests with a query.
+func (h *Handler) newCheck(policy, rawQuery string) (http.Handler, error) {
+	in, err := url.ParseQuery(rawQuery)
+	if err != nil {
+		return nil, api.BadField("query", "cannot be read: %v", err)
+	}
+	for name, values := range in {
+		switch name {
+		case "by":
+		case "cost", "denied":
+			if len(values) > 1 {
+				return nil, api.BadField(name, "is given %d times: give it once", len(values))
+			}
+		default:
+			return nil, api.BadField(shortened(name), "is no parameter of this route, which has by, cost and denied")
+		}
+	}
+	key, err := h.keyOf(in["by"])
+	if err != nil {
+		return nil, err
+	}
+	cost := 1.0
+	if text := in.Get("cost"); text != "" {
+		if cost, err = strconv.ParseFloat(text, 64); err != nil {
+			return nil, api.BadField("cost", "is %.40q: must be a number", text)
+		}
+	}
+	limits := func(r *http.Request) ([]limiter.Request, error) {
+		p, err := h.policy(policy)
+		if err != nil {
+			return nil, err
+		}
+		k, err := key(r)
+		return []limiter.Request{p.Request(k, cost)}, err
+	}
+	options := []httplimit.Option{httplimit.WithOnError(func(w http.ResponseWriter, r *http.Request, err error) {
+		if err == httplimit.ErrNoKey {
+			err = &problem{Status: http.StatusForbidden, Code: "no_key", Detail: "the request has nothing to be counted for: see by", Field: "by"}
+		}
+		h.fail(w, r, err)
+	})}
+	switch text := in.Get("denied"); text {
+	case "":
+	case "401", "403", "503": // nginx passes on 401 and 403 only
+		status, _ := strconv.Atoi(text)
+		options = append(options, httplimit.WithOnDeny(func(w http.ResponseWriter, _ *http.Request, denied *limiter.DeniedError) {
+			httplimit.Deny(statusWriter{w, status}, denied)
+		}))
+	default:
+		return nil, api.BadField("denied", "is %.40q: must be 401, 403 or 503, or left out for 429", text)
+	}
+	passes := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.Header()["Cache-Control"] = noStore })
+	return httplimit.New(h.Limiter, limits, options...)(passes), nil
+}
+
+// keyOf returns the key that is made of parts.
+func (h *Handler) keyOf(by []string) (httplimit.Key, error) {
+	if len(by) == 0 {
+		by = []string{"address"}
+	}
+	parts := make([]httplimit.Key, len(by))
+	for i, part := range by {
+		name, isHeader := strings.CutPrefix(part, "header:")
+		switch {
+		case isHeader && validHeader(name):
+			parts[i] = httplimit.Header(name)
+		case part == "address" && len(h.Address.Proxies) == 0:
+			return nil, api.BadField("by", "is address, and the client's address is only known with --trusted-proxies, the networks of the gateways: without, all clients of a gateway would share a limit")
+		case part == "address":
+			parts[i] = h.Address.Key
+		default:
+			return nil, api.BadField("by", "is %.80q: must be address or header:NAME", part)
+		}
+	}
+	if len(parts) == 1 {
+		return parts[0], nil
+	}
+	return httplimit.Join(parts...), nil
+}
+
+// validHeader reports whether a request may have a header of that name.
+func validHeader(name string) bool {
+	return name != "" && len(name) <= 100 && strings.Trim(name, "!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ") == ""
+}
+
+// statusWriter writes a status instead of that of a denial.
+type statusWriter struct {
+	http.ResponseWriter
+	status int
+}
+
+// WriteHeader writes the status.
+func (w statusWriter) WriteHeader(int) { w.ResponseWriter.WriteHeader(w.status) }

@@ -1,0 +1,292 @@
+package httpapi
+
+import (
+	"context"
+	"encoding/json"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/inspect"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/serve/auth"
+	"github.com/pglimit/pglimit/httplimit"
+	"github.com/pglimit/pglimit/internal/must"
+	"github.com/pglimit/pglimit/limiter"
+)
+
+// noKeys finds nothing.
+type noKeys struct{}
+
+func (noKeys) Find(context.Context, inspect.Keys, inspect.Filter, int) (inspect.Found, error) {
+	return inspect.Found{}, nil
+}
+
+// newHandler returns a handler over memory with the policies login, of 3 in 1000 hours, and queue.
+func newHandler(t *testing.T, set func(*Config)) *Handler {
+	t.Helper()
+	p := limiter.Policy{Name: "login", Algorithm: limiter.FixedWindow, Limit: 3, Period: 1000 * time.Hour}
+	queue := limiter.Policy{Name: "queue", Algorithm: limiter.LeakyBucketQueue, Limit: 1, Period: 1000 * time.Hour, Burst: 2}
+	policies := must.OK(limiter.NewPolicies(p, queue))(t)
+	c := Config{
+		Limiter: limiter.NewMemory(&limiter.Config{Policies: policies}), Policies: policies, Keys: noKeys{}, Gate: &auth.Gate{},
+		Address: httplimit.Address{Proxies: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}}, Logger: slog.New(slog.DiscardHandler),
+	}
+	if set != nil {
+		set(&c)
+	}
+	return must.OK(New(c))(t)
+}
+
+// call sends a request from 192.0.2.1, with headers as names and values.
+func call(t *testing.T, h http.Handler, method, path, body string, headers ...string) (*http.Response, string) {
+	t.Helper()
+	r := httptest.NewRequestWithContext(t.Context(), method, path, strings.NewReader(body))
+	r.Host, r.RemoteAddr = "localhost:8080", "192.0.2.1:1234"
+	if body != "" {
+		r.Header.Set("Content-Type", "application/json")
+	}
+	for i := 0; i < len(headers); i += 2 {
+		r.Header.Add(headers[i], headers[i+1])
+	}
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r)
+	return w.Result(), w.Body.String()
+}
+
+// TestScopes: every route below /v1 and /check needs a token with its scope.
+func TestScopes(t *testing.T) {
+	t.Parallel()
+	h := newHandler(t, nil)
+	tokens, file := map[auth.Scope]string{}, ""
+	for _, s := range []auth.Scope{auth.Decide, auth.Spend, auth.Operate} {
+		tokens[s] = auth.NewToken()
+		file += must.OK(auth.Line(s.String(), s, tokens[s]))(t) + "\n"
+	}
+	h.Gate.Set(must.OK(auth.Parse("f", []byte(file)))(t))
+	guarded := 0
+	for path, route := range routes {
+		method := route.method
+		if method == "" {
+			method = http.MethodPut
+		}
+		if route.needs == 0 {
+			if r, body := call(t, h, method, path, ""); r.StatusCode != 200 {
+				t.Errorf("%s: %d %s", path, r.StatusCode, body)
+			}
+			continue
+		}
+		guarded++
+		for s, token := range tokens {
+			for _, header := range [][]string{{"Authorization", "Bearer " + token}, {TokenHeader, token}, {TokenHeader, token, "Authorization", "Bearer of the client"}} {
+				r, body := call(t, h, method, path, "", header...)
+				if refused := r.StatusCode == 403; refused != (s != route.needs) || r.StatusCode == 401 || refused && !strings.Contains(body, `"scope"`) {
+					t.Errorf("%s with %v by %v: %d %s", path, s, header[0], r.StatusCode, body)
+				}
+			}
+		}
+		for _, header := range [][]string{nil, {"Authorization", "Bearer " + auth.NewToken()}, {"Authorization", "Basic " + tokens[auth.Decide]}} {
+			if r, body := call(t, h, method, path, "", header...); r.StatusCode != 401 || r.Header.Get("WWW-Authenticate") == "" {
+				t.Errorf("%s with %q: %d %s", path, header, r.StatusCode, body)
+			}
+		}
+	}
+	if guarded != len(routes)-2 {
+		t.Errorf("%d of %d routes need a token", guarded, len(routes))
+	}
+}
+
+// TestHostileInput: an error names the field and its value, and nothing is counted.
+func TestHostileInput(t *testing.T) {
+	t.Parallel()
+	h := newHandler(t, nil)
+	long := strings.Repeat("x", maxBody)
+	for _, c := range []struct {
+		method, path, body string
+		headers            []string
+		status             int
+		want               string
+	}{
+		{"POST", "/v1/allow", `{"policy":"login","key":"a"}`, []string{"Content-Type", "text/plain"}, 200, ""}, // the first value counts
+		{"POST", "/v1/reset", `{"policy":"login","key":"a"}`, nil, 204, ""},
+		{"POST", "/v1/allow", ``, nil, 415, `Content-Type: application/json`},
+		{"POST", "/v1/allow", ` `, nil, 400, `the body is empty`},
+		{"POST", "/v1/allow", `{`, nil, 400, `unexpected EOF`},
+		{"POST", "/v1/allow", `[]`, nil, 400, `body is a JSON array: must be an object`},
+		{"POST", "/v1/allow", `{}{}`, nil, 400, `more than one JSON value`},
+		{"POST", "/v1/allow", `{"policy":"login","key":"a","kost":1}`, nil, 400, `kost`},
+		{"POST", "/v1/allow", `{"policy":"login","key":7}`, nil, 400, `"field":"key"`},
+		{"POST", "/v1/allow", `{"policy":"login","key":"\ud800"}`, nil, 400, `surrogate`},
+		{"POST", "/v1/allow", `{"policy":"login","key":"` + "\xff" + `"}`, nil, 400, `UTF-8`},
+		{"POST", "/v1/allow", `{"policy":"login","key":"\u0000"}`, nil, 400, `"field":"key"`},
+		{"POST", "/v1/allow", `{"policy":"login","key":""}`, nil, 400, `key \"\": is empty`},
+		{"POST", "/v1/allow", `{"policy":"","key":"a"}`, nil, 400, `"field":"policy"`},
+		{"POST", "/v1/allow", `{"policy":"LOGIN'--","key":"a"}`, nil, 404, `"field":"policy"`},
+		{"POST", "/v1/allow", `{"policy":"login","key":"a","cost":0}`, nil, 400, `"field":"cost"`},
+		{"POST", "/v1/allow", `{"policy":"login","key":"a","cost":-1}`, nil, 400, `cost -1`},
+		{"POST", "/v1/allow", `{"policy":"login","key":"a","cost":1e999}`, nil, 400, `1e999`},
+		{"POST", "/v1/allow", `{"policy":"login","key":"` + long + `"}`, nil, 413, `longer than`},
+		{"POST", "/v1/check", `{"policy":"login","key":"a","idempotency_key":"x"}`, nil, 400, `idempotency_key`},
+		{"POST", "/v1/charge", `{"policy":"login","key":"a"}`, []string{"Idempotency-Key", "x"}, 400, `Idempotency-Key`},
+		{"POST", "/v1/allow", `{"policy":"login","key":"a","idempotency_key":"x"}`, []string{"Idempotency-Key", `"y"`}, 400, `Idempotency-Key is \"y\"`},
+		{"POST", "/v1/allow", `{"policy":"login","key":"a"}`, []string{"Idempotency-Key", "x", "Idempotency-Key", "y"}, 400, `2 lines`},
+		{"POST", "/v1/allow", `{"policy":"login","key":"a"}`, []string{"Idempotency-Key", `"x`}, 400, `Idempotency-Key`},
+		{"POST", "/v1/allow", `{"policy":"login","key":"a"}`, []string{"Idempotency-Key", `""`}, 400, `Idempotency-Key`},
+		{"POST", "/v1/allow-all", `{"requests":[]}`, nil, 400, `requests has 0`},
+		{"POST", "/v1/allow-batch", `{"requests":[` + strings.Repeat(`{},`, 1000) + `{}]}`, nil, 400, `requests has 1001`},
+		{"POST", "/v1/allow-all", `{"requests":[{"policy":"login","key":"a"},{"policy":"none","key":"a"}]}`, nil, 404, `requests[1]`},
+		{"POST", "/v1/allow-all", `{"requests":[{"policy":"login","key":"a"},{"policy":"login","key":"b","cost":-2}]}`, nil, 400, `cost -2`},
+		{"POST", "/v1/reserve", `{"policy":"login","key":"a","ttl":"soon"}`, nil, 400, `ttl is \"soon\"`},
+		{"POST", "/v1/reserve", `{"policy":"login","key":"a","ttl":"1ms"}`, nil, 400, `ttl`},
+		{"POST", "/v1/reserve", `{"policy":"queue","key":"a"}`, nil, 400, `"unsupported"`},
+		{"POST", "/v1/settle", `{"id":"x"}`, nil, 400, `"field":"units"`},
+		{"POST", "/v1/settle", `{"id":"","units":1}`, nil, 400, `"field":"id"`},
+		{"POST", "/v1/settle", `{"id":"x","units":1}`, nil, 400, `not the ID`},
+		{"POST", "/v1/settle", `{"id":"fixed_window:2QJ6XJZK4R3PLD5W7NBAHT6EYC:login:YWxpY2U","units":1}`, nil, 404, `"no_reservation"`},
+		{"POST", "/v1/cancel", `{}`, nil, 400, `"field":"id"`},
+		{"POST", "/v1/block", `{"policy":"login","key":"a"}`, nil, 400, `for is \"\"`},
+		{"POST", "/v1/block", `{"policy":"login","key":"a","for":"-1s"}`, nil, 400, `-1s`},
+		{"GET", "/v1/usage?policy=login", ``, nil, 400, `"field":"key"`},
+		{"GET", "/v1/usage?policy=login&key=a&key=b", ``, nil, 400, `key is given 2 times`},
+		{"GET", "/v1/usage?policy=login&key=a&%zz", ``, nil, 400, `query`},
+		{"GET", "/v1/policies?all=1", ``, nil, 400, `all`},
+		{"GET", "/v1/keys", ``, nil, 400, `"field":"key"`},
+		{"GET", "/v1/keys?key=a&prefix=b", ``, nil, 400, `"field":"key"`},
+		{"GET", "/v1/keys?key=a&limit=x", ``, nil, 400, `limit is \"x\"`},
+		{"GET", "/v1/allow", ``, nil, 405, `must be POST`},
+		{"GET", "/v1", ``, nil, 404, `"no_route"`},
+		{"GET", "/check/", ``, nil, 400, `"field":"policy"`},
+		{"GET", "/check/none", ``, nil, 404, `"no_policy"`},
+		{"GET", "/check/login?by=cookie:x", ``, nil, 400, `by is \"cookie:x\"`},
+		{"GET", "/check/login?by=header:", ``, nil, 400, `by is`},
+		{"GET", "/check/login?by=header:a%20b", ``, nil, 400, `by is`},
+		{"GET", "/check/login?by=header:X-Key", ``, nil, 403, `"no_key"`},
+		{"GET", "/check/login?cost=many", ``, nil, 400, `cost is \"many\"`},
+		{"GET", "/check/login?cost=-1", ``, nil, 400, `cost -1`},
+		{"GET", "/check/login?cost=1&cost=2", ``, nil, 400, `cost is given 2 times`},
+		{"GET", "/check/login?denied=200", ``, nil, 400, `denied is \"200\"`},
+		{"GET", "/check/login?policy=other", ``, nil, 400, `policy`},
+	} {
+		r, body := call(t, h, c.method, c.path, c.body, c.headers...)
+		if r.StatusCode != c.status || !strings.Contains(body, c.want) {
+			t.Errorf("%s %.60s %.80s: %d %s, want %d and %s", c.method, c.path, c.body, r.StatusCode, body, c.status, c.want)
+		}
+		if r.StatusCode >= 400 {
+			var p problem
+			if r.Header.Get("Content-Type") != "application/problem+json" || json.Unmarshal([]byte(body), &p) != nil || p.Status != r.StatusCode || p.Title == "" || p.Code == "" || p.Detail == "" {
+				t.Errorf("%s %s: not a problem: %s", c.method, c.path, body)
+			}
+		}
+	}
+	if _, body := call(t, h, "GET", "/v1/usage?policy=login&key=a", ""); !strings.Contains(body, `"spent":0`) {
+		t.Error("something was counted:", body)
+	}
+}
+
+// TestIdempotencyKey: the header and the field are the same, with and without quotes.
+func TestIdempotencyKey(t *testing.T) {
+	t.Parallel()
+	h := newHandler(t, nil)
+	const body = `{"policy":"login","key":"a"}`
+	for i, header := range []string{`"o\"n\\e"`, `o"n\e`, `"o\"n\\e"`} {
+		if _, got := call(t, h, "POST", "/v1/allow", body, "Idempotency-Key", header); strings.Contains(got, `"replayed":true`) != (i > 0) || !strings.Contains(got, `"remaining":2`) {
+			t.Errorf("%s: %s", header, got)
+		}
+	}
+	if _, got := call(t, h, "POST", "/v1/allow", `{"policy":"login","key":"a","idempotency_key":"o\"n\\e"}`); !strings.Contains(got, `"replayed":true`) {
+		t.Error(got)
+	}
+}
+
+// TestLocal: without tokens a page of another site reaches no route by a name of its own.
+func TestLocal(t *testing.T) {
+	t.Parallel()
+	h := newHandler(t, func(c *Config) { c.Local = true })
+	for host, want := range map[string]int{"localhost:80": 200, "127.0.0.1": 200, "[::1]:8080": 200, "evil.example": 403, "localhost.evil.example:8080": 403} {
+		for path, want := range map[string]int{"/v1/policies": want, "/check/login": 200} {
+			r := httptest.NewRequestWithContext(t.Context(), "GET", path, nil)
+			r.Host = host
+			w := httptest.NewRecorder()
+			h.ServeHTTP(w, r)
+			if w.Code != want {
+				t.Errorf("%s of %s: %d, want %d", path, host, w.Code, want)
+			}
+		}
+		call(t, h, "POST", "/v1/reset", `{"policy":"login","key":"192.0.2.1"}`)
+	}
+}
+
+// TestCheck: a gateway's clients are counted by the address that it names and by headers, and a
+// denial has the status that the gateway passes on.
+func TestCheck(t *testing.T) {
+	t.Parallel()
+	h := newHandler(t, nil)
+	for i, c := range []struct {
+		method, path string
+		headers      []string
+		status       int
+	}{
+		{"GET", "/check/login", []string{"X-Forwarded-For", "203.0.113.1"}, 200},
+		{"POST", "/check/login?by=address&cost=2", []string{"X-Forwarded-For", "203.0.113.9, 203.0.113.1"}, 200},
+		{"GET", "/check/login", []string{"X-Forwarded-For", "203.0.113.1, 192.0.2.7"}, 429}, // 192.0.2.7 is a gateway
+		{"DELETE", "/check/login?denied=403", []string{"X-Forwarded-For", "203.0.113.1"}, 403},
+		{"HEAD", "/check/login?denied=401&cost=4", []string{"X-Forwarded-For", "203.0.113.1"}, 401},
+		{"GET", "/check/login?cost=4", []string{"X-Forwarded-For", "203.0.113.1"}, 413},
+		{"GET", "/check/login?cost=3", []string{"X-Forwarded-For", "203.0.113.2"}, 200},
+		{"GET", "/check/login?by=address&by=header:X-Api-Key", []string{"X-Forwarded-For", "203.0.113.2", "X-Api-Key", "k"}, 200},
+		{"GET", "/check/queue?by=header:X-Api-Key", []string{"X-Api-Key", "k"}, 200},
+		{"GET", "/check/queue?by=header:X-Api-Key", []string{"X-Api-Key", "k"}, 429}, // its turn is too far away
+	} {
+		r, body := call(t, h, c.method, c.path, "", c.headers...)
+		if r.StatusCode != c.status || r.Header.Get("RateLimit-Policy") == "" || (r.StatusCode == 200) != (body == "") {
+			t.Errorf("%d: %s %s: %d %s %v", i, c.method, c.path, r.StatusCode, body, r.Header)
+		}
+	}
+	if r, body := call(t, h, "GET", "/v1/usage?policy=login&key=203.0.113.2:k", ""); !strings.Contains(body, `"spent":1,`) {
+		t.Errorf("the joined key: %d %s", r.StatusCode, body)
+	}
+	h = newHandler(t, func(c *Config) { c.Address = httplimit.Address{} })
+	if r, body := call(t, h, "GET", "/check/login", ""); r.StatusCode != 400 || !strings.Contains(body, "--trusted-proxies") {
+		t.Errorf("without trusted proxies: %d %s", r.StatusCode, body)
+	}
+}
+
+// TestUnavailable: what the database says is logged, not answered.
+func TestUnavailable(t *testing.T) {
+	t.Parallel()
+	var log strings.Builder
+	h := newHandler(t, func(c *Config) { c.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
+	must.Succeed(t, h.Limiter.Close())
+	seen := 0
+	h.Observe = func(r *http.Request, route, _ string, status int, _ time.Duration) {
+		if seen++; status != 503 || route != r.URL.Path {
+			t.Error(route, status)
+		}
+	}
+	r, body := call(t, h, "POST", "/v1/allow", `{"policy":"login","key":"secret customer"}`)
+	if r.StatusCode != 503 || r.Header.Get("Retry-After") != "1" || !strings.Contains(body, `"code":"closed"`) || seen != 1 {
+		t.Errorf("%d %s %v, %d seen", r.StatusCode, body, r.Header, seen)
+	}
+	if !strings.Contains(log.String(), "limiter is closed") || strings.Contains(log.String(), "secret") {
+		t.Error(log.String())
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	defer func() {
+		if p := recover(); p != http.ErrAbortHandler {
+			t.Errorf("a client that has gone: %v", p)
+		}
+	}()
+	h = newHandler(t, nil)
+	h.Observe = func(_ *http.Request, _, _ string, status int, _ time.Duration) {
+		if status != clientClosedRequest {
+			t.Error(status)
+		}
+	}
+	q := httptest.NewRequestWithContext(ctx, "POST", "/v1/allow", strings.NewReader(`{"policy":"login","key":"a"}`))
+	q.Header.Set("Content-Type", "application/json")
+	h.ServeHTTP(httptest.NewRecorder(), q)
+}

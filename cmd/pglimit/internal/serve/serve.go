@@ -1,0 +1,365 @@
+package serve
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/health"
+
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/connect"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/dashboard"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/inspect"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/policyfile"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/serve/auth"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/serve/httpapi"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/site"
+	"github.com/pglimit/pglimit/httplimit"
+	"github.com/pglimit/pglimit/janitor"
+	"github.com/pglimit/pglimit/limiter"
+)
+
+// Bounds of a request over HTTP.
+const (
+	maxHeader     = 16 << 10 // bytes
+	headerTimeout = 10 * time.Second
+	bodyTimeout   = 30 * time.Second
+	answerTimeout = 30 * time.Second
+	idleTimeout   = 2 * time.Minute
+	maxStreamsH2  = 250 // of a connection
+)
+
+// Server is a server from its preparation to its end.
+type Server struct {
+	options Options
+	address httplimit.Address
+	room    room
+	gate    auth.Gate
+	files   []*followed
+	tls     *identity // nil: without
+	// How the addresses use it; nil: without.
+	webTLS, rpcTLS, admTLS *tls.Config
+	stored                 atomic.Pointer[[]limiter.StoredPolicy] // of the file
+
+	telemetry  *telemetry
+	policies   *limiter.Policies
+	ready      atomic.Bool
+	http, grpc []net.Listener
+	adm        []net.Listener
+	// URLs has the addresses of http, grpc and admin.
+	URLs map[string]string
+}
+
+// Prepare checks the options, reads the files and listens. Close the Server.
+func Prepare(ctx context.Context, o Options) (_ *Server, err error) {
+	s := &Server{options: o, URLs: map[string]string{}}
+	if s.address, err = o.check(); err != nil {
+		return nil, err
+	}
+	s.room.free.Store(int64(o.MaxConnections))
+	if o.Tokens != "" {
+		s.files = append(s.files, &followed{what: "--tokens", paths: []string{o.Tokens}, use: func(c [][]byte) error {
+			t, err := auth.Parse(o.Tokens, c[0])
+			if err == nil {
+				s.gate.Set(t)
+			}
+			return err
+		}})
+	}
+	if o.Policies != "" {
+		s.files = append(s.files, &followed{what: "--policies", paths: []string{o.Policies}, use: s.usePolicies})
+	}
+	if o.TLS.Cert != "" {
+		s.tls = &identity{}
+		s.files = append(s.files, &followed{what: "--tls-cert", paths: o.TLS.paths(), use: s.tls.use})
+	}
+	s.webTLS, s.rpcTLS, s.admTLS = s.tls.config(true, "h2", "http/1.1"), s.tls.config(true, "h2"), s.tls.config(false, "h2", "http/1.1")
+	for _, f := range s.files {
+		if err := f.start(); err != nil {
+			return nil, err
+		}
+	}
+	defer func() {
+		if err != nil {
+			s.Close()
+		}
+	}()
+	for _, a := range []struct {
+		name, address string
+		to            *[]net.Listener
+	}{{"http", o.HTTP, &s.http}, {"grpc", o.GRPC, &s.grpc}, {"admin", o.Admin, &s.adm}} {
+		if a.address == "" {
+			continue
+		}
+		listeners, url, err := site.Listen(ctx, a.address)
+		if err != nil {
+			return nil, fmt.Errorf("--%s: %w", a.name, err)
+		}
+		for _, l := range listeners {
+			*a.to = append(*a.to, s.room.bound(l))
+		}
+		if a.name == "grpc" {
+			url = strings.TrimPrefix(url, "http://")
+		} else if s.tls != nil {
+			url = "https" + strings.TrimPrefix(url, "http")
+		}
+		s.URLs[a.name] = url
+	}
+	return s, nil
+}
+
+// Close closes the listeners. After Run it does nothing.
+func (s *Server) Close() {
+	for _, list := range [][]net.Listener{s.http, s.grpc, s.adm} {
+		for _, l := range list {
+			_ = l.Close()
+		}
+	}
+}
+
+// usePolicies makes the policies of the file the defaults. Those that it has no more stay until
+// the next start.
+func (s *Server) usePolicies(contents [][]byte) error {
+	f, err := policyfile.Read(s.options.Policies, bytes.NewReader(contents[0]))
+	if err != nil {
+		return err
+	}
+	if len(f.Overrides) > 0 {
+		return fmt.Errorf("%s has overrides, which only the database can have: run `pglimit policy import`", s.options.Policies)
+	}
+	if s.policies != nil {
+		err = s.setDefaults(f.Policies)
+	}
+	if err == nil {
+		s.stored.Store(&f.Policies)
+	}
+	return err
+}
+
+func (s *Server) setDefaults(stored []limiter.StoredPolicy) error {
+	all := make([]limiter.Policy, len(stored))
+	for i, p := range stored {
+		all[i] = p.Policy
+	}
+	return s.policies.Default(all...)
+}
+
+// defaults returns the policies of the file.
+func (s *Server) defaults() []limiter.StoredPolicy {
+	if list := s.stored.Load(); list != nil {
+		return *list
+	}
+	return nil
+}
+
+// Run serves over the database of pool until ctx ends, which is not an error, or a listener
+// fails. It calls started when it answers.
+func (s *Server) Run(ctx context.Context, pool *pgxpool.Pool, started func() error) (err error) {
+	o := s.options
+	if s.telemetry, err = startTelemetry(ctx, pool, o.Version, &s.room); err != nil {
+		return fmt.Errorf("OpenTelemetry: %w: correct its environment variables OTEL_…", err)
+	}
+	background, stop := context.WithCancel(context.WithoutCancel(ctx))
+	var tasks sync.WaitGroup
+	defer func() {
+		stop()
+		tasks.Wait()
+		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+		defer cancel()
+		if err := s.telemetry.close(last); err != nil {
+			o.Logger.Warn("pglimit: telemetry was not sent", "error", err)
+		}
+	}()
+	if s.policies, err = limiter.OpenPolicies(ctx, pool, &limiter.PoliciesConfig{KeySecret: o.KeySecret, Program: "pglimit serve", Logger: o.Logger}); err != nil {
+		return err
+	}
+	defer s.policies.Close()
+	if err := s.setDefaults(s.defaults()); err != nil {
+		return err
+	}
+	denials, err := limiter.NewDenialLog(pool, &limiter.DenialLogConfig{Logger: o.Logger})
+	if err != nil {
+		return err
+	}
+	l, err := limiter.New(pool, &limiter.Config{Timeout: o.Timeout, Policies: s.policies, KeySecret: o.KeySecret, Observe: s.telemetry.observe, DenialLog: denials, Logger: o.Logger})
+	if err != nil {
+		return err
+	}
+	defer l.Close()
+	s.telemetry.watch(l)
+	run := func(what string, task func(context.Context) error) {
+		tasks.Go(func() {
+			if err := task(background); err != nil {
+				o.Logger.Error("pglimit: a task ended", "task", what, "error", err)
+			}
+		})
+	}
+	run("denials", denials.Run)
+	if !o.NoJanitor {
+		j, err := janitor.New(pool, &janitor.Config{Logger: o.Logger})
+		if err != nil {
+			return err
+		}
+		run("janitor", j.Run)
+	}
+	servers, err := s.servers(background, pool, l)
+	if err != nil {
+		return err
+	}
+	defer servers.page()
+	for _, f := range s.files {
+		tasks.Go(func() { f.follow(background, lookEvery, o.Logger) })
+	}
+	return servers.run(ctx, started)
+}
+
+// servers are what listens.
+type servers struct {
+	*Server
+	api, adm *http.Server
+	grpc     *grpc.Server // nil: none
+	health   *health.Server
+	page     func() // closes the dashboard
+}
+
+func (s *Server) servers(ctx context.Context, pool *pgxpool.Pool, l *limiter.Limiter) (all *servers, err error) {
+	o := s.options
+	all = &servers{Server: s, page: func() {}}
+	host, _, _ := net.SplitHostPort(o.HTTP)
+	handler, err := httpapi.New(httpapi.Config{
+		Limiter: l, Policies: s.policies, Keys: inspect.New(pool), KeySecret: o.KeySecret, Gate: &s.gate,
+		Local: o.open() && site.Loopback(host) && !o.NoAuth, Address: s.address, Observe: s.observe, Logger: o.Logger,
+		Defaults: s.defaults,
+	})
+	if err != nil {
+		return nil, err
+	}
+	all.api = s.newHTTP(s.telemetry.http(handler), s.webTLS)
+	all.grpc, all.health = s.newGRPC(l)
+	var page http.Handler
+	if host, _, err := net.SplitHostPort(o.Admin); err == nil && (s.options.Tokens != "" || o.NoAuth || site.Loopback(host)) {
+		data, err := dashboard.Open(ctx, pool, o.KeySecret, o.Logger)
+		if err != nil {
+			return nil, err
+		}
+		all.page = func() { _ = data.Close() }
+		if page, err = dashboard.New(dashboard.Config{Source: data, Version: o.Version, Database: connect.Describe(pool), Hashed: o.KeySecret != nil, Host: host, Logger: o.Logger}); err != nil {
+			return nil, err
+		}
+	}
+	all.adm = s.newHTTP(s.admin(page), s.admTLS)
+	return all, nil
+}
+
+// newHTTP returns a server with the bounds of a request.
+func (s *Server) newHTTP(h http.Handler, secure *tls.Config) *http.Server {
+	return &http.Server{
+		Handler: h, TLSConfig: secure, MaxHeaderBytes: maxHeader,
+		ReadHeaderTimeout: headerTimeout, ReadTimeout: bodyTimeout, WriteTimeout: answerTimeout, IdleTimeout: idleTimeout,
+		HTTP2:    &http.HTTP2Config{MaxConcurrentStreams: maxStreamsH2},
+		ErrorLog: slog.NewLogLogger(s.options.Logger.Handler(), slog.LevelDebug), // what clients do wrong
+	}
+}
+
+// run serves until ctx ends or a listener fails, and then stops gracefully.
+func (s *servers) run(ctx context.Context, started func() error) error {
+	failed := make(chan error, len(s.Server.http)+len(s.Server.grpc)+len(s.Server.adm))
+	serve := func(listeners []net.Listener, serve func(net.Listener) error) {
+		for _, l := range listeners {
+			go func() { failed <- serve(l) }()
+		}
+	}
+	web := func(server *http.Server) func(net.Listener) error {
+		return func(l net.Listener) error {
+			if s.tls != nil {
+				return server.ServeTLS(l, "", "")
+			}
+			return server.Serve(l)
+		}
+	}
+	serve(s.Server.http, web(s.api))
+	serve(s.Server.grpc, s.grpc.Serve)
+	serve(s.Server.adm, web(s.adm))
+	s.ready.Store(true)
+	err := started()
+	if err == nil {
+		select {
+		case <-ctx.Done():
+		case err = <-failed:
+		}
+	}
+	return errors.Join(err, s.drain())
+}
+
+// drain ends readiness, then the listeners and requests, then the admin address.
+func (s *servers) drain() error {
+	s.ready.Store(false)
+	s.health.Shutdown()
+	time.Sleep(s.options.DrainDelay)
+	ctx, cancel := context.WithTimeout(context.Background(), s.options.DrainTimeout)
+	defer cancel()
+	var ending sync.WaitGroup
+	cut := func(what string) {
+		s.options.Logger.Warn("pglimit: some requests were ended before their answer was complete", "interface", what)
+	}
+	ending.Go(func() {
+		if s.api.Shutdown(ctx) != nil {
+			cut("http")
+			_ = s.api.Close()
+		}
+	})
+	ending.Go(func() {
+		forced := context.AfterFunc(ctx, func() {
+			cut("grpc")
+			s.grpc.Stop()
+		})
+		s.grpc.GracefulStop()
+		forced()
+	})
+	ending.Wait()
+	return s.adm.Close()
+}
+
+// observe counts and logs a request over HTTP. Keys are in bodies and queries, which are not
+// logged.
+func (s *Server) observe(r *http.Request, route, caller string, status int, took time.Duration) {
+	s.telemetry.requests.WithLabelValues("http", route, statusText(status)).Inc()
+	switch s.options.AccessLog {
+	case "none":
+		return
+	case "errors":
+		if status < 400 || status == http.StatusTooManyRequests {
+			return
+		}
+	}
+	level := slog.LevelInfo
+	if status >= 500 {
+		level = slog.LevelWarn
+	}
+	s.options.Logger.LogAttrs(r.Context(), level, "request", slog.String("method", r.Method), slog.String("route", route), slog.Int("status", status),
+		slog.Duration("took", took), slog.String("caller", caller), slog.String("remote", r.RemoteAddr))
+}
+
+// statusText returns a status as text. The usual ones allocate nothing.
+func statusText(status int) string {
+	switch status {
+	case http.StatusOK:
+		return "200"
+	case http.StatusNoContent:
+		return "204"
+	case http.StatusTooManyRequests:
+		return "429"
+	}
+	return fmt.Sprint(status)
+}
