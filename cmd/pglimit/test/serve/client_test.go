@@ -1,0 +1,146 @@
+package serve
+
+import (
+	"context"
+	"errors"
+	"math"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pglimit/pglimit/client"
+	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/internal/must"
+	"github.com/pglimit/pglimit/limiter"
+)
+
+// verbs are what the library and the client share: a caller of it can move between both.
+type verbs interface {
+	Allow(ctx context.Context, p limiter.Policy, key string) (limiter.Result, error)
+	AllowN(ctx context.Context, p limiter.Policy, key string, cost float64) (limiter.Result, error)
+	Do(ctx context.Context, request limiter.Request) (limiter.Result, error)
+	AllowAll(ctx context.Context, requests ...limiter.Request) (limiter.Results, error)
+	AllowUpTo(ctx context.Context, p limiter.Policy, key string, cost float64) (limiter.Result, error)
+	Check(ctx context.Context, p limiter.Policy, key string, cost float64) (limiter.Result, error)
+	Usage(ctx context.Context, p limiter.Policy, key string) (limiter.Usage, error)
+	Charge(ctx context.Context, p limiter.Policy, key string, cost float64) (limiter.Result, error)
+	Refund(ctx context.Context, p limiter.Policy, key string, cost float64) (limiter.Result, error)
+	Reserve(ctx context.Context, request limiter.Request, ttl time.Duration) (limiter.Reservation, error)
+	Settle(ctx context.Context, id string, units float64) (limiter.Result, error)
+	Cancel(ctx context.Context, id string) error
+	Block(ctx context.Context, p limiter.Policy, key string, d time.Duration) error
+	Unblock(ctx context.Context, p limiter.Policy, key string) error
+	Reset(ctx context.Context, p limiter.Policy, key string) error
+	Close() error
+}
+
+// TestClient: the client answers each call as the library does, errors included.
+func TestClient(t *testing.T) {
+	t.Parallel()
+	database := bed.NewDatabase(t)
+	s := start(t, database)
+	direct := bed.NewLimiter(t, bed.Connect(t, database), nil)
+	remote := must.OK(client.New(s.HTTP+"/", nil))(t)
+	defer remote.Close()
+	budget := limiter.Policy{Name: "budget", Algorithm: limiter.FixedWindow, Limit: 100, Period: 1000 * time.Hour}
+	type answer struct {
+		Value any
+		Err   error
+	}
+	// cut leaves out what differs: time, which passes, and fields of the policy.
+	cut := func(r limiter.Result) limiter.Result {
+		if r.At.IsZero() || r.Policy.Name == "" {
+			t.Errorf("no time or name: %+v", r)
+		}
+		never := func(d time.Duration) time.Duration {
+			return map[bool]time.Duration{d == limiter.Never: limiter.Never}[true]
+		}
+		return limiter.Result{
+			Allowed: r.Allowed, Granted: r.Granted, Limit: r.Limit, Burst: r.Burst, Remaining: r.Remaining, Level: r.Level, Full: r.Full,
+			Reason: r.Reason, Replayed: r.Replayed, Expired: r.Expired, RetryAfter: never(r.RetryAfter), ResetAfter: never(r.ResetAfter),
+		}
+	}
+	run := func(l verbs, p limiter.Policy, key string) (all []answer) {
+		one := func(r limiter.Result, err error) {
+			if err == nil {
+				r = cut(r)
+			}
+			all = append(all, answer{r, err})
+		}
+		done := func(err error) { all = append(all, answer{nil, err}) }
+		c := t.Context()
+		one(l.Allow(c, p, key))
+		one(l.AllowN(c, p, key, 2.5))
+		one(l.AllowN(c, p, key, 101))
+		one(l.AllowN(c, p, key, -1))
+		one(l.AllowN(c, p, "", 1))
+		one(l.AllowN(c, p, strings.Repeat("k", 1025), 1))
+		one(l.AllowN(c, p, key, math.NaN()))
+		q := p.Request(key, 3)
+		q.IdempotencyKey = `once "more"`
+		one(l.Do(c, q))
+		one(l.Do(c, q))
+		one(l.AllowUpTo(c, p, key, 200))
+		one(l.Allow(c, p, key))
+		one(l.Check(c, p, key, 0))
+		one(l.Refund(c, p, key, 50))
+		one(l.Charge(c, p, key, 10))
+		rs, err := l.AllowAll(c, p.Request(key, 1), p.Request(key+"2", 99), p.Request(key+"3", 50))
+		for _, r := range rs.PerRequest {
+			one(r, err)
+		}
+		rs, err = l.AllowAll(c, p.Request(key+"2", 2), p.Request(key+"3", 1))
+		all = append(all, answer{[]any{rs.Allowed, rs.DeniedBy, len(rs.PerRequest)}, err})
+		_, err = l.AllowAll(c)
+		done(err)
+		for range 2 {
+			hold, err := l.Reserve(c, p.Request(key, 20), 90*time.Second)
+			one(hold.Result, err)
+			if lasts := time.Until(hold.ExpiresAt); (hold.ID != "") != hold.Result.Allowed || hold.Result.Allowed && (lasts < time.Minute || lasts > 2*time.Minute) {
+				t.Errorf("%T: %+v", l, hold)
+			}
+			u, err := l.Usage(c, p, key)
+			one(u.Result, err)
+			u.Result = limiter.Result{}
+			u.WindowEndsAt = time.Time{}
+			all = append(all, answer{u, nil})
+			one(l.Settle(c, hold.ID, 5))
+			one(l.Settle(c, hold.ID, 6))
+			done(l.Cancel(c, hold.ID))
+			one(l.AllowUpTo(c, p, key, 200)) // so that the next one is denied
+		}
+		done(l.Cancel(c, "no id"))
+		done(l.Block(c, p, key, 0))
+		done(l.Block(c, p, key, time.Hour))
+		one(l.Check(c, p, key, 0))
+		done(l.Unblock(c, p, key))
+		done(l.Reset(c, p, key))
+		one(l.Check(c, p, key, 0))
+		return all
+	}
+	want, got := run(direct, budget, "direct"), run(remote, client.Named("budget"), "remote")
+	if len(want) != len(got) || len(want) < 35 {
+		t.Fatalf("%d answers, want %d", len(got), len(want))
+	}
+	known := []error{
+		limiter.ErrInvalid, limiter.ErrUnsupported, limiter.ErrUnavailable, limiter.ErrOverloaded, limiter.ErrNoReservation, limiter.ErrReservationEnded,
+		limiter.ErrNoPolicy, limiter.ErrMisconfigured,
+	}
+	for i := range want {
+		if !reflect.DeepEqual(want[i].Value, got[i].Value) || (want[i].Err == nil) != (got[i].Err == nil) {
+			t.Errorf("answer %d:\n got %+v\nwant %+v", i, got[i], want[i])
+		}
+		for _, err := range known {
+			if errors.Is(want[i].Err, err) != errors.Is(got[i].Err, err) {
+				t.Errorf("answer %d: %v, want %v", i, got[i].Err, want[i].Err)
+			}
+		}
+	}
+	if _, err := remote.Allow(t.Context(), client.Named("none"), "k"); !errors.Is(err, limiter.ErrNoPolicy) {
+		t.Error(err)
+	}
+	if _, err := remote.Reserve(t.Context(), client.Named("queue").Request("k", 1), time.Minute); !errors.Is(err, limiter.ErrUnsupported) {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,179 @@
+package serve
+
+import (
+	"context"
+	"crypto/tls"
+	"io"
+	"net/http"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+
+	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/internal/must"
+	"github.com/pglimit/pglimit/limiter"
+)
+
+// TestServe: policies of the database and of the file, tokens that change while it runs, the
+// admin address, gRPC's health, and no key in the log.
+func TestServe(t *testing.T) {
+	t.Parallel()
+	database := bed.NewDatabase(t)
+	pool := bed.Connect(t, database)
+	stored := limiter.Policy{Name: "login", Algorithm: limiter.FixedWindow, Limit: 7, Period: 1000 * time.Hour}
+	bed.StorePolicy(t, pool, stored, false)
+	web, webLine := token(t, "web", "decide")
+	ops, opsLine := token(t, "ops", "operate")
+	tokens := file(t, "tokens", webLine)
+	s := start(t, database, "--tokens", tokens, "--access-log", "all")
+	const body = `{"policy":"login","key":"secret customer"}`
+	allow := func(token string) (int, string) {
+		r, text := call(t, "POST", s.HTTP+"/v1/allow", body, "Authorization", "Bearer "+token)
+		return r.StatusCode, text
+	}
+	if status, text := allow(web); status != 200 || !strings.Contains(text, `"limit":7,`) {
+		t.Errorf("the database's policy: %d %s", status, text)
+	}
+	if status, text := allow(ops); status != 401 {
+		t.Errorf("an unknown token: %d %s", status, text)
+	}
+	if r, text := call(t, "POST", s.HTTP+"/v1/allow", `{"policy":"budget","key":"k"}`, "Pglimit-Token", web); r.StatusCode != 200 || !strings.Contains(text, `"limit":100,`) {
+		t.Errorf("the file's policy: %d %s", r.StatusCode, text)
+	}
+
+	must.Succeed(t, os.WriteFile(tokens, []byte(opsLine), 0o600))
+	bed.Eventually(t, "the changed tokens are in use", func(context.Context) (bool, error) {
+		status, _ := allow(web)
+		return status == 401, nil
+	})
+	if r, text := call(t, "GET", s.HTTP+"/v1/policies", "", "Pglimit-Token", ops); r.StatusCode != 200 || strings.Count(text, `"name"`) != 3 || !strings.Contains(text, `"limit":7`) {
+		t.Errorf("policies: %d %s", r.StatusCode, text)
+	}
+
+	for path, want := range map[string]string{
+		"/readyz": "ready\n", "/healthz": "ok\n", "/metrics": `pglimit_requests_total{interface="http",route="/v1/allow",status="401"}`,
+	} {
+		if r, text := call(t, "GET", s.Admin+path, ""); r.StatusCode != 200 || !strings.Contains(text, want) {
+			t.Errorf("%s: %d %s", path, r.StatusCode, text)
+		}
+	}
+	if _, text := call(t, "GET", s.Admin+"/metrics", ""); !strings.Contains(text, `pglimit_decisions_total{outcome="allowed",policy="login"`) || strings.Contains(text, "secret") {
+		t.Error("metrics:", text)
+	}
+	if r, text := call(t, "GET", s.Admin+"/api/policies", ""); r.StatusCode != 401 {
+		t.Errorf("the dashboard without a token: %d %s", r.StatusCode, text)
+	}
+	q := must.OK(http.NewRequestWithContext(t.Context(), "GET", s.Admin+"/api/policies", nil))(t)
+	q.SetBasicAuth("me", ops)
+	if r := must.OK(http.DefaultClient.Do(q))(t); r.StatusCode != 200 {
+		t.Error("the dashboard:", r.Status)
+	}
+
+	conn := must.OK(grpc.NewClient(s.GRPC, grpc.WithTransportCredentials(insecure.NewCredentials())))(t)
+	defer conn.Close()
+	if r, err := healthpb.NewHealthClient(conn).Check(t.Context(), &healthpb.HealthCheckRequest{}); err != nil || r.GetStatus() != healthpb.HealthCheckResponse_SERVING {
+		t.Error("gRPC's health:", r, err)
+	}
+
+	must.Succeed(t, s.Process.Signal(syscall.SIGTERM))
+	<-s.ended
+	if code, log := s.ProcessState.ExitCode(), s.stderr.String(); code != 0 || strings.Contains(log, "secret") || strings.Contains(log, ops) || !strings.Contains(log, `"caller":"web"`) || strings.Contains(log, "ERROR") {
+		t.Errorf("exit code %d, log %s", code, log)
+	}
+}
+
+// TestServeDrains: after SIGTERM a request in progress gets its answer, readiness ends first, and
+// no further connection is accepted.
+func TestServeDrains(t *testing.T) {
+	t.Parallel()
+	database := bed.NewDatabase(t)
+	pool := bed.Connect(t, database)
+	s := start(t, database, "--drain-delay", "1s", "--timeout", "1m")
+	const body = `{"policy":"login","key":"k"}`
+	if r, text := call(t, "POST", s.HTTP+"/v1/allow", body); r.StatusCode != 200 {
+		t.Fatalf("%d %s", r.StatusCode, text)
+	}
+	lock := bed.Begin(t, pool, pgx.TxOptions{})
+	must.OK(lock.Exec(t.Context(), `UPDATE pglimit_fixed_window SET updated_at_us = updated_at_us`))(t)
+	type answer struct {
+		status int
+		text   string
+	}
+	answered := make(chan answer, 1)
+	go func() {
+		r, text := call(t, "POST", s.HTTP+"/v1/allow", body)
+		answered <- answer{r.StatusCode, text}
+	}()
+	bed.Eventually(t, "the request waits", func(context.Context) (bool, error) {
+		_, text := call(t, "GET", s.Admin+"/metrics", "")
+		return strings.Contains(text, "\npglimit_waiting 1\n"), nil
+	})
+	must.Succeed(t, s.Process.Signal(syscall.SIGTERM))
+	bed.Eventually(t, "readiness ends", func(context.Context) (bool, error) {
+		r, _ := call(t, "GET", s.Admin+"/readyz", "")
+		return r.StatusCode == 503, nil
+	})
+	fresh := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	bed.Eventually(t, "the listener closes", func(context.Context) (bool, error) {
+		r, err := fresh.Get(s.HTTP + "/healthz")
+		if err == nil {
+			_ = r.Body.Close()
+		}
+		return err != nil, nil
+	})
+	select {
+	case a := <-answered:
+		t.Fatalf("the request was answered while its row is locked: %+v", a)
+	case <-s.ended:
+		t.Fatalf("the server ended before a request in progress; stderr %s", &s.stderr)
+	default:
+	}
+	bed.Commit(t, lock)
+	if a := <-answered; a.status != 200 || !strings.Contains(a.text, `"remaining":1,`) {
+		t.Errorf("the request in progress: %+v", a)
+	}
+	if <-s.ended; s.ProcessState.ExitCode() != 0 {
+		t.Errorf("exit code %d, stderr %s", s.ProcessState.ExitCode(), &s.stderr)
+	}
+}
+
+// TestServeWithoutDatabase: without a database at the start the command ends with its exit code,
+// and a policy's file with a fault before that.
+func TestServeWithoutDatabase(t *testing.T) {
+	t.Parallel()
+	const away = "postgres://nobody@127.0.0.1:1/none"
+	if code, stdout, stderr := bed.Pglimit(t, away, "serve", "--http", "localhost:0"); code != 3 || stdout != "" || !strings.Contains(stderr, "cannot connect") {
+		t.Errorf("exit code %d, stdout %q, stderr %q", code, stdout, stderr)
+	}
+	bad := file(t, "bad.yaml", "policies:\n  - {name: login, algorithm: gcra, limit: -1, period: 1m}\n")
+	if code, _, stderr := bed.Pglimit(t, away, "serve", "--http", "localhost:0", "--policies", bad); code != 2 || !strings.Contains(stderr, "bad.yaml:2") || !strings.Contains(stderr, "-1") {
+		t.Errorf("exit code %d, stderr %q", code, stderr)
+	}
+}
+
+// TestServeTLS: the command serves TLS with the files' certificate.
+func TestServeTLS(t *testing.T) {
+	t.Parallel()
+	cert, key := certificate(t)
+	s := start(t, bed.NewDatabase(t), "--tls-cert", file(t, "cert.pem", cert), "--tls-key", file(t, "key.pem", key))
+	client := &http.Client{Transport: &http.Transport{ForceAttemptHTTP2: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
+	for _, url := range []string{s.HTTP + "/healthz", s.Admin + "/readyz"} {
+		r, err := client.Get(url)
+		if err != nil || !strings.HasPrefix(url, "https://localhost:") {
+			t.Errorf("%s: %v", url, err)
+			continue
+		}
+		_, _ = io.Copy(io.Discard, r.Body)
+		_ = r.Body.Close()
+		if r.StatusCode != 200 || r.ProtoMajor != 2 {
+			t.Errorf("%s: %s %s", url, r.Status, r.Proto)
+		}
+	}
+}

@@ -1,0 +1,212 @@
+package serve
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	osexec "os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/internal/checkout"
+	"github.com/pglimit/pglimit/internal/must"
+)
+
+// example returns a file of examples/ with words replaced, given as pairs.
+func example(t *testing.T, path string, pairs ...string) string {
+	t.Helper()
+	root := must.OK(checkout.Root())(t)
+	text := string(must.OK(os.ReadFile(filepath.Join(root, "examples", path)))(t))
+	for i := 0; i < len(pairs); i += 2 {
+		if !strings.Contains(text, pairs[i]) {
+			t.Fatalf("examples/%s has no %q", path, pairs[i])
+		}
+	}
+	return strings.NewReplacer(pairs...).Replace(text)
+}
+
+// program returns the path of a program that scripts/setup installs, also where only root looks.
+func program(t *testing.T, name string) string {
+	t.Helper()
+	path, err := osexec.LookPath(name)
+	if err != nil {
+		path = must.OK(osexec.LookPath(filepath.Join("/usr/sbin", name)))(t)
+	}
+	return path
+}
+
+// freePort returns a port that was free.
+func freePort(t *testing.T) string {
+	l := must.OK(net.Listen("tcp", "127.0.0.1:0"))(t)
+	defer l.Close()
+	_, port, _ := net.SplitHostPort(l.Addr().String())
+	return port
+}
+
+// gateway starts a gateway in a directory and waits until it listens on a port.
+func gateway(t *testing.T, dir, port string, name string, args ...string) {
+	t.Helper()
+	cmd := osexec.CommandContext(t.Context(), program(t, name), args...)
+	var output bed.Buffer
+	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, &output, &output
+	cmd.Env = append(os.Environ(), "HOME="+dir)
+	cmd.WaitDelay = 10 * time.Second
+	must.Succeed(t, cmd.Start())
+	ended := make(chan struct{})
+	go func() { defer close(ended); _ = cmd.Wait() }()
+	t.Cleanup(func() {
+		_ = cmd.Process.Signal(os.Interrupt)
+		<-ended
+		if t.Failed() {
+			t.Logf("%s: %s", name, &output)
+		}
+	})
+	bed.Eventually(t, name+" listens", func(context.Context) (bool, error) {
+		select {
+		case <-ended:
+			t.Fatalf("%s ended: %s", name, &output)
+		default:
+		}
+		c, err := net.Dial("tcp", "127.0.0.1:"+port)
+		if err == nil {
+			_ = c.Close()
+		}
+		return err == nil, nil
+	})
+}
+
+// from sends a GET from an address of this machine.
+func from(t *testing.T, address, url string, headers ...string) (status int, retryAfter string) {
+	t.Helper()
+	dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(address)}}
+	client := &http.Client{Transport: &http.Transport{DialContext: dialer.DialContext, DisableKeepAlives: true}}
+	r := must.OK(http.NewRequestWithContext(t.Context(), "GET", url, nil))(t)
+	for i := 0; i < len(headers); i += 2 {
+		r.Header.Set(headers[i], headers[i+1])
+	}
+	answer, err := client.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = answer.Body.Close()
+	return answer.StatusCode, answer.Header.Get("Retry-After")
+}
+
+// TestGateways: the configurations of examples/gateways limit each client of Caddy, nginx and
+// HAProxy by its address, whatever the client says about it, and by a header.
+func TestGateways(t *testing.T) {
+	t.Parallel()
+	application := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	t.Cleanup(application.Close)
+	for name, run := range map[string]func(t *testing.T, api, by string) (url string){
+		"caddy": func(t *testing.T, api, by string) string {
+			dir, port := t.TempDir(), freePort(t)
+			config := example(t, "gateways/Caddyfile", "127.0.0.1:8080", api, ":8000", ":"+port, "/check/login", "/check/login"+by, "auto_https off", "auto_https off\n\tstorage file_system "+dir)
+			write(t, dir, "Caddyfile", config)
+			gateway(t, dir, port, "caddy", "run", "--config", "Caddyfile", "--adapter", "caddyfile")
+			return "http://127.0.0.1:" + port
+		},
+		"nginx": func(t *testing.T, api, by string) string {
+			dir, port := t.TempDir(), freePort(t)
+			temp := "http {\n\taccess_log off;"
+			for _, kind := range []string{"client_body", "proxy", "fastcgi", "uwsgi", "scgi"} {
+				temp += "\n\t" + kind + "_temp_path " + dir + "/" + kind + ";"
+			}
+			more := "?denied=403"
+			if by != "" {
+				more += "&" + by[1:]
+			}
+			config := example(t, "gateways/nginx.conf", "127.0.0.1:8080", api, "listen 8000", "listen 127.0.0.1:"+port, "?denied=403", more, "http {", temp, "http://127.0.0.1:9000", application.URL,
+				"events {}", "events {}\ndaemon off;\nmaster_process off;\npid "+dir+"/pid;\nerror_log stderr;")
+			write(t, dir, "nginx.conf", config)
+			gateway(t, dir, port, "nginx", "-p", dir, "-e", "stderr", "-c", filepath.Join(dir, "nginx.conf"))
+			return "http://127.0.0.1:" + port
+		},
+		"haproxy": func(t *testing.T, api, by string) string {
+			dir, port := t.TempDir(), freePort(t)
+			headers := "headers = {"
+			if by != "" {
+				headers += ` ["x-api-key"] = { txn.f:req_hdr("x-api-key") },`
+			}
+			write(t, dir, "pglimit.lua", example(t, "gateways/pglimit.lua", "headers = {", headers))
+			write(t, dir, "haproxy.cfg", example(t, "gateways/haproxy.cfg", "http://127.0.0.1:8080", "http://"+api, "bind :8000", "bind 127.0.0.1:"+port, "/check/login", "/check/login"+by))
+			gateway(t, dir, port, "haproxy", "-db", "-f", "haproxy.cfg")
+			return "http://127.0.0.1:" + port
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := start(t, bed.NewDatabase(t), "--trusted-proxies", "127.0.0.1")
+			api := strings.Replace(strings.TrimPrefix(s.HTTP, "http://"), "localhost", "127.0.0.1", 1)
+			url := run(t, api, "")
+			for _, client := range []string{"127.0.0.2", "127.0.0.3"} {
+				for i := range 5 { // the limit is 3
+					status, after := from(t, client, url, "X-Forwarded-For", "203.0.113."+client[len(client)-1:], "Authorization", "Bearer of the client")
+					if denied := i >= 3; denied != (status == 429) || denied != (after != "") || !denied && status != 200 {
+						t.Errorf("%s, request %d: %d, Retry-After %q", client, i+1, status, after)
+					}
+				}
+			}
+			url = run(t, api, "?by=header:X-Api-Key")
+			for i := range 4 {
+				if status, _ := from(t, "127.0.0.2", url, "X-Api-Key", "k"); (status == 429) != (i == 3) {
+					t.Errorf("by a header, request %d: %d", i+1, status)
+				}
+			}
+			must.Succeed(t, s.Process.Kill())
+			<-s.ended
+			if status, _ := from(t, "127.0.0.4", url, "X-Api-Key", "other"); status < 500 {
+				t.Errorf("without a server: %d", status)
+			}
+		})
+	}
+}
+
+func write(t *testing.T, dir, name, text string) {
+	t.Helper()
+	must.Succeed(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644))
+}
+
+// TestLanguages: the examples of other languages are allowed three times, then denied with the
+// time to wait, and end in an error if the server refuses them.
+func TestLanguages(t *testing.T) {
+	t.Parallel()
+	secret, line := token(t, "languages", "decide")
+	s := start(t, bed.NewDatabase(t), "--tokens", file(t, "tokens", line))
+	root := filepath.Join(must.OK(checkout.Root())(t), "examples", "languages")
+	script := filepath.Join(t.TempDir(), "limit.mjs") // without the types
+	if out, err := osexec.CommandContext(t.Context(), program(t, "esbuild"), filepath.Join(root, "limit.mts"), "--outfile="+script).CombinedOutput(); err != nil {
+		t.Fatalf("esbuild: %v: %s", err, out)
+	}
+	for name, command := range map[string][]string{
+		"sh":     {"sh", filepath.Join(root, "limit.sh")},
+		"python": {"python3", filepath.Join(root, "limit.py")},
+		"node":   {"node", script},
+		"ruby":   {"ruby", filepath.Join(root, "limit.rb")},
+		"java":   {"java", filepath.Join(root, "Limit.java")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			run := func(token string) (code int, output string) {
+				cmd := osexec.CommandContext(t.Context(), program(t, command[0]), append(command[1:], name)...)
+				cmd.Env = append(os.Environ(), "PGLIMIT_URL="+s.HTTP, "PGLIMIT_TOKEN="+token)
+				out, _ := cmd.CombinedOutput() // the exit code reports it
+				return cmd.ProcessState.ExitCode(), string(out)
+			}
+			for i := range 4 {
+				code, output := run(secret)
+				if i < 3 && (code != 0 || output != "allowed\n") || i == 3 && (code != 1 || !strings.HasPrefix(output, "denied, again in 3")) {
+					t.Errorf("request %d: exit code %d, %s", i+1, code, output)
+				}
+			}
+			if code, output := run("wrong"); code == 0 || strings.HasPrefix(output, "denied") {
+				t.Errorf("a wrong token: exit code %d, %s", code, output)
+			}
+		})
+	}
+}

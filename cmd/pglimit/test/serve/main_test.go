@@ -1,0 +1,117 @@
+// Package serve tests pglimit serve: the command over a PostgreSQL server, its OpenAPI document,
+// gateways and other languages.
+package serve
+
+import (
+	"bytes"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/json"
+	"encoding/pem"
+	"io"
+	"math/big"
+	"net/http"
+	"os"
+	osexec "os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/commands"
+	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/internal/must"
+)
+
+func TestMain(m *testing.M) {
+	bed.BeCommand(commands.Main)
+	bed.Main(m, 4)
+}
+
+// policies is a file with policies whose periods are longer than a test.
+const policies = `policies:
+  - {name: login, algorithm: fixed_window, limit: 3, period: 1000h}
+  - {name: budget, algorithm: fixed_window, limit: 100, period: 1000h}
+  - {name: queue, algorithm: leaky_bucket_queue, limit: 1, period: 1000h, burst: 5}
+`
+
+// server is a pglimit serve in its process.
+type server struct {
+	*osexec.Cmd
+	HTTP, GRPC, Admin string // URLs
+	stderr            bed.Buffer
+	ended             chan struct{} // closed with the process
+}
+
+// start starts a server with the policies over a database, on any free ports.
+func start(t *testing.T, database string, args ...string) *server {
+	t.Helper()
+	args = append([]string{"serve", "--json", "--http", "localhost:0", "--grpc", "localhost:0", "--admin", "localhost:0", "--policies", file(t, "policies.yaml", policies)}, args...)
+	s := &server{Cmd: bed.Command(t, database, args...), ended: make(chan struct{})}
+	s.Stderr = &s.stderr
+	stdout := must.OK(s.StdoutPipe())(t)
+	must.Succeed(t, s.Start())
+	err := json.NewDecoder(stdout).Decode(s)
+	go func() {
+		defer close(s.ended)
+		_, _ = io.Copy(io.Discard, stdout)
+		_ = s.Wait() // the exit code reports it
+	}()
+	t.Cleanup(func() { _ = s.Process.Kill(); <-s.ended })
+	if err != nil {
+		_ = s.Process.Kill()
+		<-s.ended
+		t.Fatalf("%v; stderr %s", err, &s.stderr)
+	}
+	return s
+}
+
+// file writes a file of the test.
+func file(t *testing.T, name, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), name)
+	must.Succeed(t, os.WriteFile(path, []byte(text), 0o600))
+	return path
+}
+
+// call sends a request, with JSON if the body is not empty, and headers as names and values.
+func call(t *testing.T, method, url, body string, headers ...string) (*http.Response, string) {
+	t.Helper()
+	r := must.OK(http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body)))(t)
+	if body != "" {
+		r.Header.Set("Content-Type", "application/json")
+	}
+	for i := 0; i < len(headers); i += 2 {
+		r.Header.Set(headers[i], headers[i+1])
+	}
+	answer, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	var text bytes.Buffer
+	must.OK(text.ReadFrom(answer.Body))(t)
+	return answer, text.String()
+}
+
+// certificate returns a certificate for localhost and its key, in PEM.
+func certificate(t *testing.T) (cert, key string) {
+	t.Helper()
+	private := must.OK(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(t)
+	about := &x509.Certificate{SerialNumber: big.NewInt(1), DNSNames: []string{"localhost"}, NotAfter: time.Now().Add(time.Hour)}
+	der := must.OK(x509.CreateCertificate(rand.Reader, about, about, &private.PublicKey, private))(t)
+	block := func(kind string, der []byte) string {
+		return string(pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}))
+	}
+	return block("CERTIFICATE", der), block("PRIVATE KEY", must.OK(x509.MarshalPKCS8PrivateKey(private))(t))
+}
+
+// token makes a token by the command, and returns it with its line.
+func token(t *testing.T, name, scopes string) (token, line string) {
+	t.Helper()
+	var made struct{ Token, Line string }
+	bed.PglimitJSON(t, &made, "", "serve", "token", name, "--scopes", scopes)
+	return made.Token, made.Line + "\n"
+}
