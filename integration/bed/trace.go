@@ -3,7 +3,6 @@ package bed
 import (
 	"context"
 	"slices"
-	"strings"
 	"sync"
 
 	"github.com/jackc/pgx/v5"
@@ -12,7 +11,7 @@ import (
 	"github.com/pglimit/pglimit/db"
 )
 
-// Trace is a tracer that records what a pool sends, except what looks for the tables every
+// Trace is a tracer that records what a pool sends, except TableOwners, which is sent every
 // few seconds.
 type Trace struct {
 	Before func(Sent)                  // called before each send, if not nil
@@ -61,16 +60,11 @@ func (r *Trace) ends(sql string, err error) {
 	}
 }
 
-// looksForTables reports whether a statement looks for the tables' owners or shards.
-func looksForTables(sql string) bool {
-	return sql == db.TableOwners || strings.Contains(sql, "pg_catalog.pg_dist_partition")
-}
-
 type sentText struct{}
 
 // TraceQueryStart implements pgx.QueryTracer.
 func (r *Trace) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
-	if !looksForTables(data.SQL) {
+	if data.SQL != db.TableOwners {
 		r.sends(Sent{{SQL: data.SQL, Arguments: data.Args}})
 	}
 	return context.WithValue(ctx, sentText{}, asWritten(data.SQL, data.Args))
@@ -78,7 +72,7 @@ func (r *Trace) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.Trace
 
 // TraceQueryEnd implements pgx.QueryTracer.
 func (r *Trace) TraceQueryEnd(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryEndData) {
-	if sql := ctx.Value(sentText{}).(string); !looksForTables(sql) {
+	if sql := ctx.Value(sentText{}).(string); sql != db.TableOwners {
 		r.ends(sql, data.Err)
 	}
 }

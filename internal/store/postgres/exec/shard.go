@@ -43,10 +43,10 @@ var comment = regexp.MustCompile(`--.*`)
 
 var distributed = map[string]routed{}
 
-// register makes a statement one that a Sharded can send. columns are the types of those
+// Distribute makes a statement one that a Sharded can send. columns are the types of those
 // that it returns. A statement that returns none needs a text that does: the number of its
 // rows is that of the rows changed.
-func register(sql, text string, columns []uint32) {
+func Distribute(sql, text string, columns []uint32) {
 	text = strings.Join(strings.Fields(comment.ReplaceAllString(text, "")), " ")
 	digest := sha256.Sum256([]byte(text))
 	list := make([]string, len(columns))
