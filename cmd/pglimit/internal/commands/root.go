@@ -62,7 +62,7 @@ skipped has its number in "line", and no exit_code.`,
 	addGroup(root, "This program:", newVersion(db, out))
 	root.SetHelpCommandGroupID("This program:")
 	root.SetCompletionCommandGroupID("This program:")
-	root.AddCommand(connect.NewKeepEmbedded())
+	root.AddCommand(connect.NewKeepEmbedded(), newRatelimit(db))
 	return root
 }
 
@@ -112,7 +112,7 @@ func addCompletion(root *cobra.Command) {
 // Main runs the command line of the process, and ends the process with its exit code.
 func Main() {
 	ctx, stop := cli.WithSignals(context.Background())
-	code := Run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr)
+	code := Run(ctx, arguments(os.Args), os.Stdin, os.Stdout, os.Stderr)
 	stop()
 	os.Exit(code)
 }

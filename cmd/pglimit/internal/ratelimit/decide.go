@@ -20,6 +20,7 @@ type asked struct {
 	match
 	unlimited bool
 	hits      uint64
+	spent     bool // the descriptor has the hits itself
 
 	result  limiter.Result
 	counted bool // its hits are in result.Level
@@ -37,7 +38,9 @@ func (a *asked) closed() bool { return a.policy.Limit == 0 }
 //   - Those that enforce their limit pass together, or nothing is counted for them.
 //   - Those that never deny the others are decided one by one after them: those with
 //     shadow_mode or quota_mode, and all if the server is a shadow.
-//   - Those that count each by itself are counted whatever the others do.
+//   - Those that count each by itself are counted whatever the others do, above the limit too. So
+//     are those with hits of their own: a proxy sends them to check, with 0, and to report what a
+//     response has cost, which is spent in any case. Buckets only count what fits.
 //
 // If all descriptors with quota_mode are over their limits, the request does not pass, and what
 // was counted together is given back.
@@ -46,7 +49,7 @@ func (s *Server) decide(ctx context.Context, all []*asked) (passes bool, err err
 	for _, a := range all {
 		switch {
 		case a.limit == nil:
-		case s.options.CountEach && a.policy.Algorithm == limiter.FixedWindow || a.each:
+		case a.policy.Algorithm == limiter.FixedWindow && (s.options.CountEach || a.each || a.spent && !a.closed()):
 			each = append(each, a)
 		case a.shadow || s.isQuota(a) || s.options.Shadow:
 			alone = append(alone, a)

@@ -6,12 +6,15 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 	"sync/atomic"
 	"time"
 
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/health"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/status"
 
 	"github.com/pglimit/pglimit/limiter"
@@ -35,6 +38,9 @@ type Options struct {
 	// NearLimit is the part of a limit from which on hits are counted as near the limit.
 	// Default: 0.8.
 	NearLimit float32
+	// NeedConfig makes the Server unhealthy until it has a configuration with a domain. Default:
+	// false.
+	NeedConfig bool
 	// Logger gets changes of the configuration and faults. Default: slog.Default().
 	Logger *slog.Logger
 	// Now is the clock of answers that no limit decided. Default: time.Now.
@@ -51,7 +57,18 @@ type Server struct {
 	options Options
 	config  atomic.Pointer[Config]
 	metrics metrics
+	health  *health.Server
+	healthy atomic.Bool
+	drained atomic.Bool
+	first   chan struct{} // is closed by the first SetConfig
+	isFirst sync.Once
 }
+
+// maxDescriptors bounds the descriptors of a request, as the limiter does.
+const maxDescriptors = 1000
+
+// serviceName is the name of the service for health checks.
+const serviceName = "ratelimit"
 
 // NewServer returns a Server that decides with a limiter by a configuration. If config is nil,
 // it answers Unavailable until SetConfig.
@@ -61,9 +78,30 @@ func NewServer(l Limiter, config *Config, options Options) *Server {
 	if options.Now == nil {
 		options.Now = time.Now
 	}
-	s := &Server{limiter: l, options: options}
+	s := &Server{limiter: l, options: options, health: health.NewServer(), first: make(chan struct{})}
 	s.config.Store(config)
+	s.setHealthy(!options.NeedConfig || config != nil && len(config.domains) > 0)
 	return s
+}
+
+// Health answers gRPC's health checks, under the name ratelimit and without one.
+func (s *Server) Health() *health.Server { return s.health }
+
+func (s *Server) setHealthy(healthy bool) {
+	s.healthy.Store(healthy)
+	for _, name := range []string{"", serviceName} {
+		if healthy {
+			s.health.SetServingStatus(name, healthpb.HealthCheckResponse_SERVING)
+		} else {
+			s.health.SetServingStatus(name, healthpb.HealthCheckResponse_NOT_SERVING)
+		}
+	}
+}
+
+// Drain makes health checks fail, so that proxies go elsewhere before the Server stops.
+func (s *Server) Drain() {
+	s.drained.Store(true)
+	s.health.Shutdown()
 }
 
 // Register registers the service.
@@ -72,6 +110,7 @@ func (s *Server) Register(g grpc.ServiceRegistrar) { pb.RegisterRateLimitService
 // SetConfig replaces the configuration. If err is not nil, it notes that there was one that
 // could not be read, and the Server keeps what it has.
 func (s *Server) SetConfig(config *Config, err error) {
+	defer s.isFirst.Do(func() { close(s.first) })
 	if err != nil {
 		s.metrics.configErrors.Add(1)
 		s.options.Logger.Error("the new configuration is not valid; the last one stays in use", "error", err)
@@ -79,6 +118,9 @@ func (s *Server) SetConfig(config *Config, err error) {
 	}
 	s.metrics.configLoads.Add(1)
 	s.config.Store(config)
+	if s.options.NeedConfig {
+		s.setHealthy(len(config.domains) > 0)
+	}
 	s.options.Logger.Info("a new configuration is in use", "domains", len(config.domains))
 }
 
@@ -111,6 +153,8 @@ func (s *Server) match(request *pb.RateLimitRequest) ([]*asked, error) {
 		return nil, status.Error(codes.Unavailable, "no rate limit configuration loaded")
 	case request.GetDomain() == "":
 		return nil, status.Error(codes.InvalidArgument, "domain: rate limit domain must not be empty")
+	case len(request.GetDescriptors()) > maxDescriptors:
+		return nil, status.Errorf(codes.InvalidArgument, "descriptors: there are %d, and must be at most %d", len(request.GetDescriptors()), maxDescriptors)
 	case len(request.GetDescriptors()) == 0:
 		return nil, status.Error(codes.InvalidArgument, "descriptors: rate limit descriptor list must not be empty")
 	}
@@ -123,7 +167,7 @@ func (s *Server) match(request *pb.RateLimitRequest) ([]*asked, error) {
 		if !known {
 			s.metrics.unknownDomain(request.GetDomain())
 		}
-		all[i] = &asked{match: m, hits: hits(request, d)}
+		all[i] = &asked{match: m, hits: hits(request, d), spent: d.GetHitsAddend() != nil}
 		if m.limit == nil {
 			continue
 		}

@@ -31,11 +31,17 @@ func server(t testing.TB, config string, options Options) *Server {
 }
 
 // ask returns the answer to descriptors that have the key and the value of each text, as k=v, and
-// its hits, if it ends in +n.
+// its hits, if it ends in +n. Those of the request are n:.
 func ask(t testing.TB, s *Server, descriptors ...string) *pb.RateLimitResponse {
 	t.Helper()
 	request := &pb.RateLimitRequest{Domain: "d"}
 	for _, text := range descriptors {
+		if n, isHits := strings.CutSuffix(text, ":"); isHits {
+			if _, err := fmt.Sscan(n, &request.HitsAddend); err != nil {
+				t.Fatal(err)
+			}
+			continue
+		}
 		text, hits, has := strings.Cut(text, "+")
 		key, value, _ := strings.Cut(text, "=")
 		d := descriptorOf(key, value)
@@ -117,8 +123,8 @@ func TestAnswers(t *testing.T) {
 			"user=a all=", "OK OK:0/3 OK:2/5",
 			"user=a all=", "OVER OVER:0/3 OK:2/5", // all= is not charged
 			"user=b all=", "OK OK:2/3 OK:1/5",
-			"user=b all=+2", "OVER OK:2/3 OVER:1/5",
-			"user=b all=+1", "OK OK:1/3 OK:0/5",
+			"2: user=b all=", "OVER OK:2/3 OVER:1/5",
+			"user=b all=", "OK OK:1/3 OK:0/5",
 		}},
 		"each by itself": {options: each, steps: []string{
 			"user=a all=", "OK OK:2/3 OK:4/5",
@@ -128,10 +134,19 @@ func TestAnswers(t *testing.T) {
 			"all=+0 user=b+0", "OVER OVER:0/5 OK:3/3",
 		}},
 		"a limit that counts by itself": {steps: []string{
-			"counted=+2 user=a+9", "OVER OK:1/3 OVER:3/3",
-			"counted=+2 user=a", "OVER OVER:0/3 OK:0", // user=a is not asked
-			"user=a", "OK OK:2/3",
+			"2: counted= user=a", "OK OK:1/3 OK:1/3",
+			"2: counted= user=b", "OVER OVER:0/3 OK:0", // user=b is not asked
+			"user=b", "OK OK:2/3",
 			"counted=+0", "OVER OVER:0/3",
+		}},
+		"hits of descriptors": {steps: []string{
+			"user=a+0", "OK OK:3/3",
+			"user=a+2", "OK OK:1/3",
+			"user=a+2 all=", "OVER OVER:0/3 OK:0", // was spent
+			"user=a+0", "OVER OVER:0/3",
+			"user=a", "OVER OVER:0/3",
+			"all=", "OK OK:4/5",
+			"bucket=+0", "OK OK:4/60", "bucket=+3", "OK OK:1/60", "bucket=+3", "OVER OVER:1/60", "bucket=+0", "OK OK:1/60",
 		}},
 		"one descriptor twice": {steps: []string{
 			"user=a user=a", "OK OK:2/3 OK:1/3",
@@ -150,13 +165,14 @@ func TestAnswers(t *testing.T) {
 			"open=x", "OK OK:0", "what=x", "OK OK:0", fmt.Sprintf("free=x user=a"), fmt.Sprintf("OK OK:%d OK:2/3", uint32(math.MaxUint32)),
 		}},
 		"hits beyond what can be counted": {steps: []string{
-			fmt.Sprintf("user=a+%d", uint64(math.MaxUint64)), "OVER OVER:3/3",
+			fmt.Sprintf("bucket=+%d", uint64(math.MaxUint64)), "OVER OVER:4/60",
+			fmt.Sprintf("%d: user=a", uint32(math.MaxUint32)), "OVER OVER:3/3",
 			fmt.Sprintf("counted=+%d", uint64(math.MaxUint64)), "OVER OVER:0/3",
 		}},
 		"shadow_mode": {steps: []string{
 			"shadow= user=a", "OK OK:0/1 OK:2/3",
 			"shadow= user=a", "OK OK:0/1 OK:1/3",
-			"shadow= user=a+9", "OVER OK:0 OVER:1/3",
+			"9: shadow= user=a", "OVER OK:0 OVER:1/3",
 			"shadow=+0", "OK OK:0/1",
 		}},
 		"quota_mode": {steps: []string{
@@ -168,7 +184,7 @@ func TestAnswers(t *testing.T) {
 		"a server in quota mode": {options: quota, steps: []string{
 			"user=a+3 all=", "OK OK:0/3 OK:4/5",
 			"user=a all=", "OK OVER:0/3 OK:3/5",
-			"user=a+1", "OVER OVER:0/3",
+			"user=a", "OVER OVER:0/3",
 		}},
 		"a server that is a shadow": {options: shadow, steps: []string{
 			"user=a+3 all=", "OK OK:0/3 OK:4/5",
@@ -179,8 +195,8 @@ func TestAnswers(t *testing.T) {
 			"bucket=+4", "OK OK:0/60", "bucket=", "OVER OVER:0/60", "bucket=+5", "OVER OVER:0/60",
 		}},
 		"replaced": {steps: []string{
-			"named=+9", "OVER OVER:3/3",
-			"named=+9 replacing=", fmt.Sprintf("OK OK:0 OK:%d", uint32(math.MaxUint32)),
+			"9: named=", "OVER OVER:3/3",
+			"9: named= replacing=", fmt.Sprintf("OK OK:0 OK:%d", uint32(math.MaxUint32)),
 		}},
 	} {
 		s := server(t, twoLimits, c.options)
@@ -275,7 +291,7 @@ func TestHeadersAndMetadata(t *testing.T) {
 		return text
 	}
 	for _, c := range []struct{ d, want string }{
-		{"open=", ""}, {"all= user=a", "L3 R2 T40 "}, {"q1= user=a", "L1 R0 T40 "}, {"user=a all=+5", "L5 R4 T3580 "}, {"q1= q2=", "L1 R0 T40 "},
+		{"open=", ""}, {"all= user=a", "L3 R2 T40 "}, {"q1= user=a", "L1 R0 T40 "}, {"5: all=", "L5 R4 T3580 "}, {"q1= q2=", "L1 R0 T40 "},
 	} {
 		if got := headers(ask(t, s, strings.Fields(c.d)...)); got != c.want {
 			t.Errorf("%s: headers %s, want %s", c.d, got, c.want)

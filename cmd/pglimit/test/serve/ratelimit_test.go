@@ -1,0 +1,85 @@
+package serve
+
+import (
+	"bufio"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+
+	rlcommon "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/internal/must"
+)
+
+// TestRatelimit starts the command under the name ratelimit, in the environment of
+// envoyproxy/ratelimit and over a database, asks it, and ends it by SIGTERM. A second start goes
+// on with the counts.
+func TestRatelimit(t *testing.T) {
+	t.Parallel()
+	database, dir := bed.NewDatabase(t), t.TempDir()
+	config := filepath.Join(dir, "rl", "config")
+	must.Succeed(t, os.MkdirAll(config, 0o755))
+	must.Succeed(t, os.WriteFile(filepath.Join(config, "gateway.yaml"), []byte(`
+domain: default/eg/http
+descriptors:
+- key: httproute/default/shop/rule/0
+  value: httproute/default/shop/rule/0
+  descriptors:
+  - key: rule-0-match--1
+    value: rule-0-match--1
+    rate_limit: {unit: YEAR, requests_per_unit: 1000000}
+`), 0o600))
+	const route, rule = "httproute/default/shop/rule/0", "rule-0-match--1"
+	request := &pb.RateLimitRequest{Domain: "default/eg/http", HitsAddend: 400_000, Descriptors: []*rlcommon.RateLimitDescriptor{{
+		Entries: []*rlcommon.RateLimitDescriptor_Entry{{Key: route, Value: route}, {Key: rule, Value: rule}},
+	}}}
+	for _, want := range []struct {
+		code pb.RateLimitResponse_Code
+		left uint32
+	}{{pb.RateLimitResponse_OK, 600_000}, {pb.RateLimitResponse_OK, 200_000}, {pb.RateLimitResponse_OVER_LIMIT, 200_000}} {
+		cmd := bed.Command(t, database)
+		cmd.Args[0] = "/bin/ratelimit"
+		cmd.Env = append(cmd.Env, "HOST=127.0.0.1", "PORT=0", "DEBUG_HOST=127.0.0.1", "DEBUG_PORT=0", "GRPC_HOST=127.0.0.1", "GRPC_PORT=0",
+			"RUNTIME_ROOT="+dir, "RUNTIME_SUBDIRECTORY=rl", "RUNTIME_WATCH_ROOT=false", "RUNTIME_IGNOREDOTFILES=true", "USE_STATSD=false", "REDIS_URL=redis:6379")
+		stderr := must.OK(cmd.StderrPipe())(t)
+		must.Succeed(t, cmd.Start())
+		var at []string // gRPC, HTTP
+		lines, all := bufio.NewScanner(stderr), ""
+		for len(at) < 2 && lines.Scan() {
+			all += lines.Text() + "\n"
+			if m := regexp.MustCompile(`listening.* address=(\S+)`).FindStringSubmatch(lines.Text()); m != nil {
+				at = append(at, m[1])
+			}
+		}
+		if len(at) < 2 {
+			t.Fatalf("the program does not listen:\n%s", all)
+		}
+		conn := must.OK(grpc.NewClient(at[0], grpc.WithTransportCredentials(insecure.NewCredentials())))(t)
+		r, err := pb.NewRateLimitServiceClient(conn).ShouldRateLimit(t.Context(), request)
+		if err != nil || r.GetOverallCode() != want.code || r.GetStatuses()[0].GetLimitRemaining() != want.left {
+			t.Errorf("response %v, error %v; want %v with %d left", r, err, want.code, want.left)
+		}
+		must.Succeed(t, conn.Close())
+		health := must.OK(http.Get("http://" + at[1] + "/healthcheck"))(t)
+		if text := string(must.OK(io.ReadAll(health.Body))(t)); health.StatusCode != http.StatusOK || text != "OK" {
+			t.Errorf("health check: %s %s", health.Status, text)
+		}
+		_ = health.Body.Close()
+		must.Succeed(t, cmd.Process.Signal(syscall.SIGTERM))
+		for lines.Scan() {
+			all += lines.Text() + "\n"
+		}
+		if err := cmd.Wait(); err != nil || strings.Contains(all, "level=ERROR") {
+			t.Errorf("the program ended with %v:\n%s", err, all)
+		}
+	}
+}
