@@ -24,7 +24,7 @@ help: ## List these targets
 # compiled while the server is got, and so is Citus if CITUS_BUILD names a script for it. The
 # browser's pages take both cores, so they run last and alone. The benchmark's tests, whose
 # Redis clients take long to compile, are in check and verify. A busy machine needs more than
-# go test's ten minutes.
+# go test's ten minutes. cmd/pglimit/test/ratelimit is not in go.work: see scripts/verify.
 tested = $$(go list work | grep -v -e /test/browser -e '/bench$$' -e /bench/contender | if scripts/setup server; then cat; else grep -v /internal/localpg; fi)
 test: ## Run all tests on a PostgreSQL found, started or installed (ARGS: go test flags)
 	@scripts/setup
@@ -39,6 +39,7 @@ test: ## Run all tests on a PostgreSQL found, started or installed (ARGS: go tes
 	bin/withpg -- go test -vet=off -timeout 20m -skip="^($$(scripts/setup server || echo 'TestEmbedded|')$$(scripts/setup engine || echo 'TestDocker|')TestCitus)$$" $(ARGS) \
 		$(tested)
 	bin/withpg -- go test -vet=off -timeout 20m $(ARGS) ./cmd/pglimit/test/browser/...
+	cd cmd/pglimit/test/ratelimit && GOWORK=off ../../../../bin/withpg -- go test -vet=off $(ARGS) .
 
 # scripts/test-matrix lists the packages, and the tests that cannot run there.
 test-citus: ## Run the tests of limits on a Citus cluster of this machine (ARGS: go test flags)
