@@ -170,7 +170,7 @@ func (q *Queries) DenialsMerge(ctx context.Context, db DBTX, arg DenialsMergePar
 	return i, err
 }
 
-const DenialsTrim = `-- name: DenialsTrim :one
+const DenialsTrim = `-- name: DenialsTrim :many
 WITH trimmed AS (
     DELETE FROM pglimit_denial AS t
     USING (SELECT b.policy, b.key, b.algorithm, b.slot_us FROM pglimit_denial AS b
@@ -181,35 +181,63 @@ WITH trimmed AS (
     WHERE t.policy = oldest.policy AND t.key = oldest.key AND t.algorithm = oldest.algorithm
       AND t.slot_us = oldest.slot_us
     RETURNING t.denials, t.shadowed, t.blocked, t.above_burst, t.overloaded, t.units, t.slot_us, t.last_denied_at_us, t.policy, t.algorithm
-), summed AS (
-    INSERT INTO pglimit_denial AS s
-           (denials, shadowed, blocked, above_burst, overloaded, units, slot_us, last_denied_at_us, policy, key, algorithm)
-    SELECT sum(d.denials)::bigint, sum(d.shadowed)::bigint, sum(d.blocked)::bigint, sum(d.above_burst)::bigint, sum(d.overloaded)::bigint, sum(d.units),
-           d.slot_us, max(d.last_denied_at_us), d.policy, ''::text, d.algorithm
-    FROM trimmed AS d
-    GROUP BY d.policy, d.algorithm, d.slot_us
-    ORDER BY d.policy COLLATE "C", d.algorithm COLLATE "C"
-    ON CONFLICT (policy, key, algorithm, slot_us) DO UPDATE SET
-        denials = s.denials + EXCLUDED.denials,
-        shadowed = s.shadowed + EXCLUDED.shadowed,
-        blocked = s.blocked + EXCLUDED.blocked,
-        above_burst = s.above_burst + EXCLUDED.above_burst,
-        overloaded = s.overloaded + EXCLUDED.overloaded,
-        units = s.units + EXCLUDED.units,
-        last_denied_at_us = GREATEST(s.last_denied_at_us, EXCLUDED.last_denied_at_us)
 )
-SELECT count(*) FROM trimmed AS d
+SELECT count(*) AS deleted, sum(d.denials)::bigint AS denials, sum(d.shadowed)::bigint AS shadowed, sum(d.blocked)::bigint AS blocked,
+       sum(d.above_burst)::bigint AS above_burst, sum(d.overloaded)::bigint AS overloaded, sum(d.units)::float8 AS units,
+       d.slot_us, max(d.last_denied_at_us)::bigint AS last_denied_at_us, d.policy, d.algorithm
+FROM trimmed AS d
+GROUP BY d.policy, d.algorithm, d.slot_us
+ORDER BY d.policy, d.algorithm, d.slot_us
 `
 
-// DenialsTrim deletes up to max_rows counts of keys, the oldest slots first, and returns
-// their number. It adds them to the counts under the key "". It skips rows that another
-// transaction has locked, but waits for those under the key "".
+type DenialsTrimRow struct {
+	Deleted        int64
+	Denials        int64
+	Shadowed       int64
+	Blocked        int64
+	AboveBurst     int64
+	Overloaded     int64
+	Units          float64
+	SlotUs         int64
+	LastDeniedAtUs int64
+	Policy         string
+	Algorithm      string
+}
+
+// DenialsTrim deletes up to max_rows counts of keys, the oldest slots first. It returns
+// their sums, in order of policy and algorithm, and their number as deleted. DenialsAdd
+// adds these under the key "" in the same transaction. DenialsTrim skips rows that another
+// transaction has locked.
 //
-// Index: pglimit_denial_slot, then the primary key. Locks the rows that it deletes, then
-// those under the key "" in the order of policy and algorithm.
-func (q *Queries) DenialsTrim(ctx context.Context, db DBTX, maxRows int64) (int64, error) {
-	row := db.QueryRow(ctx, DenialsTrim, maxRows)
-	var count int64
-	err := row.Scan(&count)
-	return count, err
+// Index: pglimit_denial_slot, then the primary key. Locks the rows that it deletes.
+func (q *Queries) DenialsTrim(ctx context.Context, db DBTX, maxRows int64) ([]DenialsTrimRow, error) {
+	rows, err := db.Query(ctx, DenialsTrim, maxRows)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []DenialsTrimRow
+	for rows.Next() {
+		var i DenialsTrimRow
+		if err := rows.Scan(
+			&i.Deleted,
+			&i.Denials,
+			&i.Shadowed,
+			&i.Blocked,
+			&i.AboveBurst,
+			&i.Overloaded,
+			&i.Units,
+			&i.SlotUs,
+			&i.LastDeniedAtUs,
+			&i.Policy,
+			&i.Algorithm,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }

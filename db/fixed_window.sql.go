@@ -9,6 +9,70 @@ import (
 	"context"
 )
 
+const FixedWindowAdjust = `-- name: FixedWindowAdjust :one
+INSERT INTO pglimit_fixed_window
+       (policy, key, cost, granted, level, capacity, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
+VALUES ($1, $2, $3::float8, $4::float8, GREATEST(0, $4::float8 - $3::float8),
+        $5::float8, $6::bigint,
+       coalesce($7::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint), 0,
+           coalesce($7::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
+ON CONFLICT (policy, key) DO UPDATE SET
+    cost = 1, capacity = CASE WHEN pglimit_fixed_window.capacity = 0::float8 THEN EXCLUDED.capacity ELSE pglimit_fixed_window.capacity END,
+    granted = LEAST(CASE WHEN EXCLUDED.updated_at_us >= pglimit_fixed_window.ends_at_us THEN 0 ELSE pglimit_fixed_window.level END,
+            CASE WHEN pglimit_fixed_window.ends_at_us = EXCLUDED.ends_at_us THEN GREATEST(0, EXCLUDED.cost - EXCLUDED.granted) ELSE 0 END),
+    level = GREATEST(0, CASE WHEN EXCLUDED.updated_at_us >= pglimit_fixed_window.ends_at_us THEN 0 ELSE pglimit_fixed_window.level END
+            - CASE WHEN pglimit_fixed_window.ends_at_us = EXCLUDED.ends_at_us THEN GREATEST(0, EXCLUDED.cost - EXCLUDED.granted) ELSE 0 END)
+        + GREATEST(0, EXCLUDED.granted - EXCLUDED.cost),
+    ends_at_us = CASE WHEN EXCLUDED.updated_at_us >= pglimit_fixed_window.ends_at_us THEN EXCLUDED.ends_at_us ELSE pglimit_fixed_window.ends_at_us END,
+    updated_at_us = GREATEST(pglimit_fixed_window.updated_at_us, EXCLUDED.updated_at_us)
+RETURNING pglimit_fixed_window.granted, pglimit_fixed_window.level, pglimit_fixed_window.ends_at_us, pglimit_fixed_window.updated_at_us, pglimit_fixed_window.blocked_until_us
+`
+
+type FixedWindowAdjustParams struct {
+	Policy   string
+	Key      string
+	Units    float64
+	Actual   float64
+	Capacity float64
+	EndsAtUs int64
+	NowUs    *int64
+}
+
+type FixedWindowAdjustRow struct {
+	Granted        float64
+	Level          float64
+	EndsAtUs       int64
+	UpdatedAtUs    int64
+	BlockedUntilUs int64
+}
+
+// FixedWindowAdjust does what FixedWindowSettle does to the key's row: of a reservation's units,
+// actual stay counted. The other parameters are the reservation's columns. The caller has
+// locked the reservation, changes it in the same transaction, and sends this only if actual
+// differs from units and the window has not ended. It names the key as a router of shards needs it.
+//
+// Index: the primary key. Locks the key's row until the transaction ends.
+func (q *Queries) FixedWindowAdjust(ctx context.Context, db DBTX, arg FixedWindowAdjustParams) (FixedWindowAdjustRow, error) {
+	row := db.QueryRow(ctx, FixedWindowAdjust,
+		arg.Policy,
+		arg.Key,
+		arg.Units,
+		arg.Actual,
+		arg.Capacity,
+		arg.EndsAtUs,
+		arg.NowUs,
+	)
+	var i FixedWindowAdjustRow
+	err := row.Scan(
+		&i.Granted,
+		&i.Level,
+		&i.EndsAtUs,
+		&i.UpdatedAtUs,
+		&i.BlockedUntilUs,
+	)
+	return i, err
+}
+
 const FixedWindowBlock = `-- name: FixedWindowBlock :exec
 INSERT INTO pglimit_fixed_window
        (policy, key, cost, granted, updated_at_us, blocked_until_us, expires_at_us, level, capacity, ends_at_us)
@@ -306,6 +370,39 @@ func (q *Queries) FixedWindowCharge(ctx context.Context, db DBTX, arg FixedWindo
 		&i.BlockedUntilUs,
 	)
 	return i, err
+}
+
+const FixedWindowDelete = `-- name: FixedWindowDelete :execrows
+DELETE FROM pglimit_fixed_window AS t
+WHERE t.policy = $1 AND t.key = $2 AND CASE
+        WHEN CASE WHEN $3::text <> '' THEN set_config('lock_timeout'::text, $3::text, true) IS NULL END THEN NULL
+            WHEN CASE WHEN $4::text = 'off' OR $4::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                      THEN set_config('synchronous_commit'::text, $4::text, true) IS NULL END THEN NULL
+            ELSE true END
+`
+
+type FixedWindowDeleteParams struct {
+	Policy      string
+	Key         string
+	LockTimeout string
+	Commit      string
+}
+
+// FixedWindowDelete deletes the key's row. It is a part of a Reset for a router of shards:
+// ReservationsFree, this and ReservationsFree again, in one transaction.
+//
+// Index: the primary key. Locks the key's row, if it exists, until the transaction ends.
+func (q *Queries) FixedWindowDelete(ctx context.Context, db DBTX, arg FixedWindowDeleteParams) (int64, error) {
+	result, err := db.Exec(ctx, FixedWindowDelete,
+		arg.Policy,
+		arg.Key,
+		arg.LockTimeout,
+		arg.Commit,
+	)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
 }
 
 const FixedWindowGet = `-- name: FixedWindowGet :one

@@ -9,6 +9,78 @@ import (
 	"context"
 )
 
+const GCRAAdjust = `-- name: GCRAAdjust :one
+INSERT INTO pglimit_gcra
+       (policy, key, cost, granted, level, capacity, leak, updated_at_us, blocked_until_us, expires_at_us)
+VALUES ($1, $2, $3::float8, $4::float8, GREATEST(0, $4::float8 - $3::float8),
+        $5::float8, $6::float8,
+       coalesce($7::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint), -$8::bigint,
+           coalesce($7::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
+ON CONFLICT (policy, key) DO UPDATE SET
+    cost = 1, capacity = CASE WHEN pglimit_gcra.capacity = 0::float8 THEN EXCLUDED.capacity ELSE pglimit_gcra.capacity END,
+        leak = CASE WHEN pglimit_gcra.capacity = 0::float8 THEN EXCLUDED.leak ELSE pglimit_gcra.leak END,
+    granted = LEAST(GREATEST(0, pglimit_gcra.level - (GREATEST(pglimit_gcra.updated_at_us, EXCLUDED.updated_at_us) - pglimit_gcra.updated_at_us)::float8
+                * CASE WHEN pglimit_gcra.capacity = 0::float8 THEN EXCLUDED.leak ELSE pglimit_gcra.leak END),
+            GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, EXCLUDED.cost
+                    - GREATEST(((GREATEST(pglimit_gcra.updated_at_us, EXCLUDED.updated_at_us) + EXCLUDED.blocked_until_us))::float8
+                        * CASE WHEN pglimit_gcra.capacity = 0::float8 THEN EXCLUDED.leak ELSE pglimit_gcra.leak END,
+                        ((GREATEST(pglimit_gcra.updated_at_us, EXCLUDED.updated_at_us) + EXCLUDED.blocked_until_us))::float8 * EXCLUDED.leak)))),
+    level = GREATEST(0, GREATEST(0, pglimit_gcra.level - (GREATEST(pglimit_gcra.updated_at_us, EXCLUDED.updated_at_us) - pglimit_gcra.updated_at_us)::float8
+                * CASE WHEN pglimit_gcra.capacity = 0::float8 THEN EXCLUDED.leak ELSE pglimit_gcra.leak END)
+            - GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, EXCLUDED.cost
+                    - GREATEST(((GREATEST(pglimit_gcra.updated_at_us, EXCLUDED.updated_at_us) + EXCLUDED.blocked_until_us))::float8
+                        * CASE WHEN pglimit_gcra.capacity = 0::float8 THEN EXCLUDED.leak ELSE pglimit_gcra.leak END,
+                        ((GREATEST(pglimit_gcra.updated_at_us, EXCLUDED.updated_at_us) + EXCLUDED.blocked_until_us))::float8 * EXCLUDED.leak))))
+        + GREATEST(0, EXCLUDED.granted - EXCLUDED.cost),
+    updated_at_us = GREATEST(pglimit_gcra.updated_at_us, EXCLUDED.updated_at_us)
+RETURNING pglimit_gcra.granted, pglimit_gcra.level, pglimit_gcra.updated_at_us, pglimit_gcra.blocked_until_us
+`
+
+type GCRAAdjustParams struct {
+	Policy      string
+	Key         string
+	Units       float64
+	Actual      float64
+	Capacity    float64
+	Leak        float64
+	NowUs       *int64
+	CountedAtUs int64
+}
+
+type GCRAAdjustRow struct {
+	Granted        float64
+	Level          float64
+	UpdatedAtUs    int64
+	BlockedUntilUs int64
+}
+
+// GCRAAdjust does what GCRASettle does to the key's row: of a reservation's units,
+// actual stay counted. The other parameters are the reservation's columns. The caller has
+// locked the reservation, changes it in the same transaction, and sends this only if actual
+// differs from units. It names the key as a router of shards needs it.
+//
+// Index: the primary key. Locks the key's row until the transaction ends.
+func (q *Queries) GCRAAdjust(ctx context.Context, db DBTX, arg GCRAAdjustParams) (GCRAAdjustRow, error) {
+	row := db.QueryRow(ctx, GCRAAdjust,
+		arg.Policy,
+		arg.Key,
+		arg.Units,
+		arg.Actual,
+		arg.Capacity,
+		arg.Leak,
+		arg.NowUs,
+		arg.CountedAtUs,
+	)
+	var i GCRAAdjustRow
+	err := row.Scan(
+		&i.Granted,
+		&i.Level,
+		&i.UpdatedAtUs,
+		&i.BlockedUntilUs,
+	)
+	return i, err
+}
+
 const GCRABlock = `-- name: GCRABlock :exec
 INSERT INTO pglimit_gcra
        (policy, key, cost, granted, updated_at_us, blocked_until_us, expires_at_us, level, capacity, leak)
@@ -114,6 +186,39 @@ func (q *Queries) GCRACharge(ctx context.Context, db DBTX, arg GCRAChargeParams)
 		&i.BlockedUntilUs,
 	)
 	return i, err
+}
+
+const GCRADelete = `-- name: GCRADelete :execrows
+DELETE FROM pglimit_gcra AS t
+WHERE t.policy = $1 AND t.key = $2 AND CASE
+        WHEN CASE WHEN $3::text <> '' THEN set_config('lock_timeout'::text, $3::text, true) IS NULL END THEN NULL
+            WHEN CASE WHEN $4::text = 'off' OR $4::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                      THEN set_config('synchronous_commit'::text, $4::text, true) IS NULL END THEN NULL
+            ELSE true END
+`
+
+type GCRADeleteParams struct {
+	Policy      string
+	Key         string
+	LockTimeout string
+	Commit      string
+}
+
+// GCRADelete deletes the key's row. It is a part of a Reset for a router of shards:
+// ReservationsFree, this and ReservationsFree again, in one transaction.
+//
+// Index: the primary key. Locks the key's row, if it exists, until the transaction ends.
+func (q *Queries) GCRADelete(ctx context.Context, db DBTX, arg GCRADeleteParams) (int64, error) {
+	result, err := db.Exec(ctx, GCRADelete,
+		arg.Policy,
+		arg.Key,
+		arg.LockTimeout,
+		arg.Commit,
+	)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
 }
 
 const GCRAGet = `-- name: GCRAGet :one

@@ -9,6 +9,96 @@ import (
 	"context"
 )
 
+const LeakyBucketAdjust = `-- name: LeakyBucketAdjust :one
+INSERT INTO pglimit_leaky_bucket
+       (policy, key, cost, granted, level, capacity, leak, tick_us, leaked_at_us, updated_at_us, blocked_until_us, expires_at_us)
+VALUES ($1, $2, $3::float8, $4::float8, GREATEST(0, $4::float8 - $3::float8),
+        $5::float8, $6::float8, $7::bigint,
+        coalesce($8::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
+       coalesce($8::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint), -$9::bigint,
+           coalesce($8::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
+ON CONFLICT (policy, key) DO UPDATE SET
+    cost = 1, capacity = CASE WHEN pglimit_leaky_bucket.capacity = 0::float8 THEN EXCLUDED.capacity ELSE pglimit_leaky_bucket.capacity END,
+        leak = CASE WHEN pglimit_leaky_bucket.capacity = 0::float8 THEN EXCLUDED.leak ELSE pglimit_leaky_bucket.leak END,
+        tick_us = CASE WHEN pglimit_leaky_bucket.capacity = 0::float8 THEN EXCLUDED.tick_us ELSE pglimit_leaky_bucket.tick_us END,
+    granted = LEAST(GREATEST(0, pglimit_leaky_bucket.level - ((GREATEST(pglimit_leaky_bucket.updated_at_us, EXCLUDED.updated_at_us) - pglimit_leaky_bucket.leaked_at_us)
+                    / CASE WHEN pglimit_leaky_bucket.capacity = 0::float8 THEN EXCLUDED.tick_us ELSE pglimit_leaky_bucket.tick_us END)::float8
+                * CASE WHEN pglimit_leaky_bucket.capacity = 0::float8 THEN EXCLUDED.leak ELSE pglimit_leaky_bucket.leak END),
+            GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, EXCLUDED.cost
+                    - GREATEST(((GREATEST(pglimit_leaky_bucket.updated_at_us, EXCLUDED.updated_at_us) + EXCLUDED.blocked_until_us)
+                            / CASE WHEN pglimit_leaky_bucket.capacity = 0::float8 THEN EXCLUDED.tick_us ELSE pglimit_leaky_bucket.tick_us END)::float8
+                        * CASE WHEN pglimit_leaky_bucket.capacity = 0::float8 THEN EXCLUDED.leak ELSE pglimit_leaky_bucket.leak END,
+                        ((GREATEST(pglimit_leaky_bucket.updated_at_us, EXCLUDED.updated_at_us) + EXCLUDED.blocked_until_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak)))),
+    level = GREATEST(0, GREATEST(0, pglimit_leaky_bucket.level - ((GREATEST(pglimit_leaky_bucket.updated_at_us, EXCLUDED.updated_at_us) - pglimit_leaky_bucket.leaked_at_us)
+                    / CASE WHEN pglimit_leaky_bucket.capacity = 0::float8 THEN EXCLUDED.tick_us ELSE pglimit_leaky_bucket.tick_us END)::float8
+                * CASE WHEN pglimit_leaky_bucket.capacity = 0::float8 THEN EXCLUDED.leak ELSE pglimit_leaky_bucket.leak END)
+            - GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, EXCLUDED.cost
+                    - GREATEST(((GREATEST(pglimit_leaky_bucket.updated_at_us, EXCLUDED.updated_at_us) + EXCLUDED.blocked_until_us)
+                            / CASE WHEN pglimit_leaky_bucket.capacity = 0::float8 THEN EXCLUDED.tick_us ELSE pglimit_leaky_bucket.tick_us END)::float8
+                        * CASE WHEN pglimit_leaky_bucket.capacity = 0::float8 THEN EXCLUDED.leak ELSE pglimit_leaky_bucket.leak END,
+                        ((GREATEST(pglimit_leaky_bucket.updated_at_us, EXCLUDED.updated_at_us) + EXCLUDED.blocked_until_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak))))
+        + GREATEST(0, EXCLUDED.granted - EXCLUDED.cost),
+    leaked_at_us = CASE WHEN GREATEST(0, pglimit_leaky_bucket.level
+                - ((GREATEST(pglimit_leaky_bucket.updated_at_us, EXCLUDED.updated_at_us) - pglimit_leaky_bucket.leaked_at_us)
+                    / CASE WHEN pglimit_leaky_bucket.capacity = 0::float8 THEN EXCLUDED.tick_us ELSE pglimit_leaky_bucket.tick_us END)::float8
+                * CASE WHEN pglimit_leaky_bucket.capacity = 0::float8 THEN EXCLUDED.leak ELSE pglimit_leaky_bucket.leak END) = 0::float8
+            THEN GREATEST(pglimit_leaky_bucket.updated_at_us, EXCLUDED.updated_at_us)
+            ELSE pglimit_leaky_bucket.leaked_at_us + (GREATEST(pglimit_leaky_bucket.updated_at_us, EXCLUDED.updated_at_us) - pglimit_leaky_bucket.leaked_at_us)
+            / CASE WHEN pglimit_leaky_bucket.capacity = 0::float8 THEN EXCLUDED.tick_us ELSE pglimit_leaky_bucket.tick_us END
+            * CASE WHEN pglimit_leaky_bucket.capacity = 0::float8 THEN EXCLUDED.tick_us ELSE pglimit_leaky_bucket.tick_us END END,
+    updated_at_us = GREATEST(pglimit_leaky_bucket.updated_at_us, EXCLUDED.updated_at_us)
+RETURNING pglimit_leaky_bucket.granted, pglimit_leaky_bucket.level, pglimit_leaky_bucket.leaked_at_us, pglimit_leaky_bucket.updated_at_us, pglimit_leaky_bucket.blocked_until_us
+`
+
+type LeakyBucketAdjustParams struct {
+	Policy      string
+	Key         string
+	Units       float64
+	Actual      float64
+	Capacity    float64
+	Leak        float64
+	TickUs      int64
+	NowUs       *int64
+	CountedAtUs int64
+}
+
+type LeakyBucketAdjustRow struct {
+	Granted        float64
+	Level          float64
+	LeakedAtUs     int64
+	UpdatedAtUs    int64
+	BlockedUntilUs int64
+}
+
+// LeakyBucketAdjust does what LeakyBucketSettle does to the key's row: of a reservation's units,
+// actual stay counted. The other parameters are the reservation's columns. The caller has
+// locked the reservation, changes it in the same transaction, and sends this only if actual
+// differs from units. It names the key as a router of shards needs it.
+//
+// Index: the primary key. Locks the key's row until the transaction ends.
+func (q *Queries) LeakyBucketAdjust(ctx context.Context, db DBTX, arg LeakyBucketAdjustParams) (LeakyBucketAdjustRow, error) {
+	row := db.QueryRow(ctx, LeakyBucketAdjust,
+		arg.Policy,
+		arg.Key,
+		arg.Units,
+		arg.Actual,
+		arg.Capacity,
+		arg.Leak,
+		arg.TickUs,
+		arg.NowUs,
+		arg.CountedAtUs,
+	)
+	var i LeakyBucketAdjustRow
+	err := row.Scan(
+		&i.Granted,
+		&i.Level,
+		&i.LeakedAtUs,
+		&i.UpdatedAtUs,
+		&i.BlockedUntilUs,
+	)
+	return i, err
+}
+
 const LeakyBucketBlock = `-- name: LeakyBucketBlock :exec
 INSERT INTO pglimit_leaky_bucket
        (policy, key, cost, granted, updated_at_us, blocked_until_us, expires_at_us, level, capacity, leak, tick_us, leaked_at_us)
@@ -127,6 +217,39 @@ func (q *Queries) LeakyBucketCharge(ctx context.Context, db DBTX, arg LeakyBucke
 		&i.BlockedUntilUs,
 	)
 	return i, err
+}
+
+const LeakyBucketDelete = `-- name: LeakyBucketDelete :execrows
+DELETE FROM pglimit_leaky_bucket AS t
+WHERE t.policy = $1 AND t.key = $2 AND CASE
+        WHEN CASE WHEN $3::text <> '' THEN set_config('lock_timeout'::text, $3::text, true) IS NULL END THEN NULL
+            WHEN CASE WHEN $4::text = 'off' OR $4::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                      THEN set_config('synchronous_commit'::text, $4::text, true) IS NULL END THEN NULL
+            ELSE true END
+`
+
+type LeakyBucketDeleteParams struct {
+	Policy      string
+	Key         string
+	LockTimeout string
+	Commit      string
+}
+
+// LeakyBucketDelete deletes the key's row. It is a part of a Reset for a router of shards:
+// ReservationsFree, this and ReservationsFree again, in one transaction.
+//
+// Index: the primary key. Locks the key's row, if it exists, until the transaction ends.
+func (q *Queries) LeakyBucketDelete(ctx context.Context, db DBTX, arg LeakyBucketDeleteParams) (int64, error) {
+	result, err := db.Exec(ctx, LeakyBucketDelete,
+		arg.Policy,
+		arg.Key,
+		arg.LockTimeout,
+		arg.Commit,
+	)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
 }
 
 const LeakyBucketGet = `-- name: LeakyBucketGet :one

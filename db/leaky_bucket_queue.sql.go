@@ -124,6 +124,39 @@ func (q *Queries) LeakyBucketQueueCharge(ctx context.Context, db DBTX, arg Leaky
 	return i, err
 }
 
+const LeakyBucketQueueDelete = `-- name: LeakyBucketQueueDelete :execrows
+DELETE FROM pglimit_leaky_bucket_queue AS t
+WHERE t.policy = $1 AND t.key = $2 AND CASE
+        WHEN CASE WHEN $3::text <> '' THEN set_config('lock_timeout'::text, $3::text, true) IS NULL END THEN NULL
+            WHEN CASE WHEN $4::text = 'off' OR $4::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                      THEN set_config('synchronous_commit'::text, $4::text, true) IS NULL END THEN NULL
+            ELSE true END
+`
+
+type LeakyBucketQueueDeleteParams struct {
+	Policy      string
+	Key         string
+	LockTimeout string
+	Commit      string
+}
+
+// LeakyBucketQueueDelete deletes the key's row. It is a part of a Reset for a router of shards:
+// ReservationsFree, this and ReservationsFree again, in one transaction.
+//
+// Index: the primary key. Locks the key's row, if it exists, until the transaction ends.
+func (q *Queries) LeakyBucketQueueDelete(ctx context.Context, db DBTX, arg LeakyBucketQueueDeleteParams) (int64, error) {
+	result, err := db.Exec(ctx, LeakyBucketQueueDelete,
+		arg.Policy,
+		arg.Key,
+		arg.LockTimeout,
+		arg.Commit,
+	)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
+}
+
 const LeakyBucketQueueGet = `-- name: LeakyBucketQueueGet :one
 SELECT coalesce($1::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)::bigint AS now_us,
     coalesce(max(t.level), 0)::float8 AS level,

@@ -9,13 +9,74 @@ import (
 	"context"
 )
 
+const ReservationAdd = `-- name: ReservationAdd :exec
+INSERT INTO pglimit_reservation
+       (policy, key, id, state, algorithm, idempotency_key, reserved, units, level, limit_units, burst, capacity,
+        leak, tick_us, period_us, ends_at_us, counted_at_us, created_at_us, expires_at_us, forget_at_us)
+VALUES ($1, $2, $3, $4, $5, $6::text, $7::float8, $7::float8,
+        $8, $9, $10, $11, $12, $13, $14, $15,
+        $16, $17, $18, $19)
+`
+
+type ReservationAddParams struct {
+	Policy         string
+	Key            string
+	ID             string
+	State          string
+	Algorithm      string
+	IdempotencyKey *string
+	Reserved       float64
+	Level          float64
+	LimitUnits     float64
+	Burst          float64
+	Capacity       float64
+	Leak           float64
+	TickUs         int64
+	PeriodUs       int64
+	EndsAtUs       int64
+	CountedAtUs    int64
+	CreatedAtUs    int64
+	ExpiresAtUs    int64
+	ForgetAtUs     int64
+}
+
+// ReservationAdd records what a Take of the same transaction granted. The two are a
+// Reserve for a router of shards.
+//
+// Index: the primary key, pglimit_reservation_idempotency. Of two with one idempotency key
+// the second waits until the first commits, and fails with unique_violation.
+func (q *Queries) ReservationAdd(ctx context.Context, db DBTX, arg ReservationAddParams) error {
+	_, err := db.Exec(ctx, ReservationAdd,
+		arg.Policy,
+		arg.Key,
+		arg.ID,
+		arg.State,
+		arg.Algorithm,
+		arg.IdempotencyKey,
+		arg.Reserved,
+		arg.Level,
+		arg.LimitUnits,
+		arg.Burst,
+		arg.Capacity,
+		arg.Leak,
+		arg.TickUs,
+		arg.PeriodUs,
+		arg.EndsAtUs,
+		arg.CountedAtUs,
+		arg.CreatedAtUs,
+		arg.ExpiresAtUs,
+		arg.ForgetAtUs,
+	)
+	return err
+}
+
 const ReservationByIdempotency = `-- name: ReservationByIdempotency :one
 SELECT (h.forget_at_us <= c.us)::bool AS forgotten, (h.state = 'open' AND h.expires_at_us <= c.us)::bool AS overdue,
        h.id, h.state, h.reserved, h.level, h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us, h.ends_at_us, h.counted_at_us,
        h.created_at_us, h.expires_at_us
 FROM (SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us) AS c, pglimit_reservation AS h
-WHERE h.policy = $2::text AND h.key = $3::text AND h.idempotency_key = $4::text
-  AND h.algorithm = $5::text
+WHERE h.policy = $2 AND h.key = $3 AND h.idempotency_key = $4::text
+  AND h.algorithm = $5
 `
 
 type ReservationByIdempotencyParams struct {
@@ -86,7 +147,7 @@ FROM (SELECT CASE WHEN $1::text = 'off' OR $1::text = 'on' AND current_setting('
                   THEN set_config('synchronous_commit'::text, $1::text, true) END AS commits,
              CASE WHEN $2::text <> '' THEN set_config('lock_timeout'::text, $2::text, true) END AS waits) AS c,
      pglimit_reservation AS h
-WHERE h.policy = $3::text AND h.key = $4::text AND h.id = $5::text
+WHERE h.policy = $3 AND h.key = $4 AND h.id = $5
   AND current_setting('synchronous_standby_names'::text, true) <> ''::text
 FOR KEY SHARE OF h
 `
@@ -118,6 +179,36 @@ func (q *Queries) ReservationConfirm(ctx context.Context, db DBTX, arg Reservati
 		return 0, err
 	}
 	return result.RowsAffected(), nil
+}
+
+const ReservationEnd = `-- name: ReservationEnd :exec
+UPDATE pglimit_reservation AS h SET
+    state = $1::text, units = $2::float8,
+    idempotency_key = CASE WHEN $1::text = 'settled' THEN h.idempotency_key END
+WHERE h.policy = $3 AND h.key = $4 AND h.id = $5
+`
+
+type ReservationEndParams struct {
+	State  string
+	Units  float64
+	Policy string
+	Key    string
+	ID     string
+}
+
+// ReservationEnd writes what a Settle leaves of a reservation that the transaction has
+// locked. One that was cancelled or has expired gives up its idempotency key.
+//
+// Index: the primary key. Locks the reservation until the transaction ends.
+func (q *Queries) ReservationEnd(ctx context.Context, db DBTX, arg ReservationEndParams) error {
+	_, err := db.Exec(ctx, ReservationEnd,
+		arg.State,
+		arg.Units,
+		arg.Policy,
+		arg.Key,
+		arg.ID,
+	)
+	return err
 }
 
 const ReservationExpire = `-- name: ReservationExpire :execrows
@@ -153,8 +244,8 @@ const ReservationForget = `-- name: ReservationForget :execrows
 DELETE FROM pglimit_reservation AS h
 USING (SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us,
              CASE WHEN $2::text <> '' THEN set_config('lock_timeout'::text, $2::text, true) END AS waits) AS c
-WHERE h.policy = $3::text AND h.key = $4::text AND h.idempotency_key = $5::text
-  AND h.algorithm = $6::text AND h.forget_at_us <= c.us AND h.state <> 'open'
+WHERE h.policy = $3 AND h.key = $4 AND h.idempotency_key = $5::text
+  AND h.algorithm = $6 AND h.forget_at_us <= c.us AND h.state <> 'open'
 `
 
 type ReservationForgetParams struct {
@@ -183,6 +274,79 @@ func (q *Queries) ReservationForget(ctx context.Context, db DBTX, arg Reservatio
 		return 0, err
 	}
 	return result.RowsAffected(), nil
+}
+
+const ReservationHold = `-- name: ReservationHold :one
+SELECT h.state, h.reserved, h.units, h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us, h.ends_at_us, h.counted_at_us, h.expires_at_us, h.forget_at_us,
+       coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint)::bigint AS now_us
+FROM pglimit_reservation AS h
+WHERE h.policy = $2 AND h.key = $3 AND h.id = $4 AND h.algorithm = $5 AND h.state <> 'spent'
+  AND CASE WHEN CASE WHEN $6::text <> '' THEN set_config('lock_timeout'::text, $6::text, true) IS NULL END THEN NULL
+           WHEN CASE WHEN $7::text = 'off' OR $7::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                     THEN set_config('synchronous_commit'::text, $7::text, true) IS NULL END THEN NULL
+           ELSE true END
+FOR UPDATE OF h
+`
+
+type ReservationHoldParams struct {
+	NowUs       *int64
+	Policy      string
+	Key         string
+	ID          string
+	Algorithm   string
+	LockTimeout string
+	Commit      string
+}
+
+type ReservationHoldRow struct {
+	State       string
+	Reserved    float64
+	Units       float64
+	LimitUnits  float64
+	Burst       float64
+	Capacity    float64
+	Leak        float64
+	TickUs      int64
+	PeriodUs    int64
+	EndsAtUs    int64
+	CountedAtUs int64
+	ExpiresAtUs int64
+	ForgetAtUs  int64
+	NowUs       int64
+}
+
+// ReservationHold reads a reservation and locks it until the transaction ends. It, the
+// algorithm's Adjust and ReservationEnd are a Settle for a router of shards.
+//
+// Index: the primary key. Locks the reservation until the transaction ends.
+func (q *Queries) ReservationHold(ctx context.Context, db DBTX, arg ReservationHoldParams) (ReservationHoldRow, error) {
+	row := db.QueryRow(ctx, ReservationHold,
+		arg.NowUs,
+		arg.Policy,
+		arg.Key,
+		arg.ID,
+		arg.Algorithm,
+		arg.LockTimeout,
+		arg.Commit,
+	)
+	var i ReservationHoldRow
+	err := row.Scan(
+		&i.State,
+		&i.Reserved,
+		&i.Units,
+		&i.LimitUnits,
+		&i.Burst,
+		&i.Capacity,
+		&i.Leak,
+		&i.TickUs,
+		&i.PeriodUs,
+		&i.EndsAtUs,
+		&i.CountedAtUs,
+		&i.ExpiresAtUs,
+		&i.ForgetAtUs,
+		&i.NowUs,
+	)
+	return i, err
 }
 
 const ReservationLocked = `-- name: ReservationLocked :one
@@ -215,8 +379,8 @@ func (q *Queries) ReservationLocked(ctx context.Context, db DBTX, arg Reservatio
 const ReservationsDue = `-- name: ReservationsDue :many
 SELECT h.id
 FROM (SELECT coalesce($1::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us) AS c
-JOIN pglimit_reservation AS h ON h.policy = $2::text AND h.key = $3::text AND h.state = 'open' AND h.expires_at_us <= c.us
-WHERE h.algorithm = $4::text
+CROSS JOIN pglimit_reservation AS h
+WHERE h.policy = $2 AND h.key = $3 AND h.state = 'open' AND h.expires_at_us <= c.us AND h.algorithm = $4
 ORDER BY h.expires_at_us, h.units
 LIMIT $5::bigint
 FOR UPDATE OF h SKIP LOCKED
@@ -313,11 +477,11 @@ func (q *Queries) ReservationsExpired(ctx context.Context, db DBTX, arg Reservat
 const ReservationsFree = `-- name: ReservationsFree :exec
 WITH made AS MATERIALIZED (
     SELECT h.id FROM pglimit_reservation AS h
-    WHERE h.policy = $1::text AND h.key = $2::text AND h.algorithm = $3::text AND h.state = 'open' AND h.units > 0::float8
+    WHERE h.policy = $1 AND h.key = $2 AND h.algorithm = $3 AND h.state = 'open' AND h.units > 0::float8
     FOR UPDATE OF h NOWAIT
 )
 UPDATE pglimit_reservation AS h SET units = 0 FROM made AS m
-WHERE h.policy = $1::text AND h.key = $2::text AND h.id = m.id
+WHERE h.policy = $1 AND h.key = $2 AND h.id = m.id
 `
 
 type ReservationsFreeParams struct {

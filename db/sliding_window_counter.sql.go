@@ -9,6 +9,115 @@ import (
 	"context"
 )
 
+const SlidingWindowCounterAdjust = `-- name: SlidingWindowCounterAdjust :one
+INSERT INTO pglimit_sliding_window_counter
+       (policy, key, cost, granted, current, capacity, previous, period_us, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
+VALUES ($1, $2, $3::float8, $4::float8, GREATEST(0, $4::float8 - $3::float8),
+        $5::float8, 0, $6::bigint,
+       (coalesce($7::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) / $6::bigint + 1)
+           * $6::bigint, coalesce($7::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
+           -$8::bigint, coalesce($7::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
+ON CONFLICT (policy, key) DO UPDATE SET
+    cost = 1, capacity = CASE WHEN pglimit_sliding_window_counter.capacity = 0::float8 THEN EXCLUDED.capacity ELSE pglimit_sliding_window_counter.capacity END,
+    granted = CASE WHEN CASE WHEN GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us) < pglimit_sliding_window_counter.ends_at_us
+                THEN pglimit_sliding_window_counter.ends_at_us ELSE (GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us)
+                    / CASE WHEN pglimit_sliding_window_counter.ends_at_us = 0 THEN EXCLUDED.period_us ELSE pglimit_sliding_window_counter.period_us END + 1)
+                * CASE WHEN pglimit_sliding_window_counter.ends_at_us = 0 THEN EXCLUDED.period_us ELSE pglimit_sliding_window_counter.period_us END END
+            = -EXCLUDED.blocked_until_us THEN LEAST(CASE WHEN GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us)
+                    < pglimit_sliding_window_counter.ends_at_us THEN pglimit_sliding_window_counter.current ELSE 0 END, GREATEST(0, EXCLUDED.cost - EXCLUDED.granted))
+            WHEN CASE WHEN GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us) < pglimit_sliding_window_counter.ends_at_us
+                THEN pglimit_sliding_window_counter.ends_at_us ELSE (GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us)
+                    / CASE WHEN pglimit_sliding_window_counter.ends_at_us = 0 THEN EXCLUDED.period_us ELSE pglimit_sliding_window_counter.period_us END + 1)
+                * CASE WHEN pglimit_sliding_window_counter.ends_at_us = 0 THEN EXCLUDED.period_us ELSE pglimit_sliding_window_counter.period_us END END
+            = -EXCLUDED.blocked_until_us + pglimit_sliding_window_counter.period_us
+            THEN LEAST(CASE WHEN GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us) < pglimit_sliding_window_counter.ends_at_us
+                    THEN pglimit_sliding_window_counter.previous WHEN GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us)
+                    < pglimit_sliding_window_counter.ends_at_us + pglimit_sliding_window_counter.period_us THEN pglimit_sliding_window_counter.current ELSE 0 END,
+                GREATEST(0, EXCLUDED.cost - EXCLUDED.granted)) ELSE 0 END,
+    current = CASE WHEN CASE WHEN GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us) < pglimit_sliding_window_counter.ends_at_us
+                THEN pglimit_sliding_window_counter.ends_at_us ELSE (GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us)
+                    / CASE WHEN pglimit_sliding_window_counter.ends_at_us = 0 THEN EXCLUDED.period_us ELSE pglimit_sliding_window_counter.period_us END + 1)
+                * CASE WHEN pglimit_sliding_window_counter.ends_at_us = 0 THEN EXCLUDED.period_us ELSE pglimit_sliding_window_counter.period_us END END
+            = -EXCLUDED.blocked_until_us THEN GREATEST(0, CASE WHEN GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us)
+                    < pglimit_sliding_window_counter.ends_at_us THEN pglimit_sliding_window_counter.current ELSE 0 END - GREATEST(0, EXCLUDED.cost - EXCLUDED.granted))
+            ELSE CASE WHEN GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us) < pglimit_sliding_window_counter.ends_at_us
+                THEN pglimit_sliding_window_counter.current ELSE 0 END END
+              + GREATEST(0, EXCLUDED.granted - EXCLUDED.cost),
+    previous = CASE WHEN CASE WHEN GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us) < pglimit_sliding_window_counter.ends_at_us
+                THEN pglimit_sliding_window_counter.ends_at_us ELSE (GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us)
+                    / CASE WHEN pglimit_sliding_window_counter.ends_at_us = 0 THEN EXCLUDED.period_us ELSE pglimit_sliding_window_counter.period_us END + 1)
+                * CASE WHEN pglimit_sliding_window_counter.ends_at_us = 0 THEN EXCLUDED.period_us ELSE pglimit_sliding_window_counter.period_us END END
+            = -EXCLUDED.blocked_until_us + pglimit_sliding_window_counter.period_us
+            THEN GREATEST(0, CASE WHEN GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us) < pglimit_sliding_window_counter.ends_at_us
+                    THEN pglimit_sliding_window_counter.previous WHEN GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us)
+                    < pglimit_sliding_window_counter.ends_at_us + pglimit_sliding_window_counter.period_us THEN pglimit_sliding_window_counter.current ELSE 0 END
+                - GREATEST(0, EXCLUDED.cost - EXCLUDED.granted)) ELSE CASE
+                WHEN GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us) < pglimit_sliding_window_counter.ends_at_us
+                THEN pglimit_sliding_window_counter.previous WHEN GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us)
+                < pglimit_sliding_window_counter.ends_at_us + pglimit_sliding_window_counter.period_us THEN pglimit_sliding_window_counter.current ELSE 0 END END,
+    period_us = CASE WHEN GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us) < pglimit_sliding_window_counter.ends_at_us
+            THEN pglimit_sliding_window_counter.period_us ELSE CASE WHEN pglimit_sliding_window_counter.ends_at_us = 0 THEN EXCLUDED.period_us
+                ELSE pglimit_sliding_window_counter.period_us END END,
+    ends_at_us = CASE WHEN GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us) < pglimit_sliding_window_counter.ends_at_us
+            THEN pglimit_sliding_window_counter.ends_at_us ELSE (GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us)
+                / CASE WHEN pglimit_sliding_window_counter.ends_at_us = 0 THEN EXCLUDED.period_us ELSE pglimit_sliding_window_counter.period_us END + 1)
+            * CASE WHEN pglimit_sliding_window_counter.ends_at_us = 0 THEN EXCLUDED.period_us ELSE pglimit_sliding_window_counter.period_us END END,
+    updated_at_us = GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us)
+RETURNING pglimit_sliding_window_counter.granted, pglimit_sliding_window_counter.current, pglimit_sliding_window_counter.previous, pglimit_sliding_window_counter.period_us,
+    pglimit_sliding_window_counter.ends_at_us, pglimit_sliding_window_counter.updated_at_us, pglimit_sliding_window_counter.blocked_until_us
+`
+
+type SlidingWindowCounterAdjustParams struct {
+	Policy   string
+	Key      string
+	Units    float64
+	Actual   float64
+	Capacity float64
+	PeriodUs int64
+	NowUs    *int64
+	EndsAtUs int64
+}
+
+type SlidingWindowCounterAdjustRow struct {
+	Granted        float64
+	Current        float64
+	Previous       float64
+	PeriodUs       int64
+	EndsAtUs       int64
+	UpdatedAtUs    int64
+	BlockedUntilUs int64
+}
+
+// SlidingWindowCounterAdjust does what SlidingWindowCounterSettle does to the key's row: of a reservation's units,
+// actual stay counted. The other parameters are the reservation's columns. The caller has
+// locked the reservation, changes it in the same transaction, and sends this only if actual
+// differs from units. It names the key as a router of shards needs it.
+//
+// Index: the primary key. Locks the key's row until the transaction ends.
+func (q *Queries) SlidingWindowCounterAdjust(ctx context.Context, db DBTX, arg SlidingWindowCounterAdjustParams) (SlidingWindowCounterAdjustRow, error) {
+	row := db.QueryRow(ctx, SlidingWindowCounterAdjust,
+		arg.Policy,
+		arg.Key,
+		arg.Units,
+		arg.Actual,
+		arg.Capacity,
+		arg.PeriodUs,
+		arg.NowUs,
+		arg.EndsAtUs,
+	)
+	var i SlidingWindowCounterAdjustRow
+	err := row.Scan(
+		&i.Granted,
+		&i.Current,
+		&i.Previous,
+		&i.PeriodUs,
+		&i.EndsAtUs,
+		&i.UpdatedAtUs,
+		&i.BlockedUntilUs,
+	)
+	return i, err
+}
+
 const SlidingWindowCounterBlock = `-- name: SlidingWindowCounterBlock :exec
 INSERT INTO pglimit_sliding_window_counter
        (policy, key, cost, granted, updated_at_us, blocked_until_us, expires_at_us, current, previous, capacity, period_us, ends_at_us)
@@ -166,6 +275,39 @@ func (q *Queries) SlidingWindowCounterCharge(ctx context.Context, db DBTX, arg S
 		&i.BlockedUntilUs,
 	)
 	return i, err
+}
+
+const SlidingWindowCounterDelete = `-- name: SlidingWindowCounterDelete :execrows
+DELETE FROM pglimit_sliding_window_counter AS t
+WHERE t.policy = $1 AND t.key = $2 AND CASE
+        WHEN CASE WHEN $3::text <> '' THEN set_config('lock_timeout'::text, $3::text, true) IS NULL END THEN NULL
+            WHEN CASE WHEN $4::text = 'off' OR $4::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                      THEN set_config('synchronous_commit'::text, $4::text, true) IS NULL END THEN NULL
+            ELSE true END
+`
+
+type SlidingWindowCounterDeleteParams struct {
+	Policy      string
+	Key         string
+	LockTimeout string
+	Commit      string
+}
+
+// SlidingWindowCounterDelete deletes the key's row. It is a part of a Reset for a router of shards:
+// ReservationsFree, this and ReservationsFree again, in one transaction.
+//
+// Index: the primary key. Locks the key's row, if it exists, until the transaction ends.
+func (q *Queries) SlidingWindowCounterDelete(ctx context.Context, db DBTX, arg SlidingWindowCounterDeleteParams) (int64, error) {
+	result, err := db.Exec(ctx, SlidingWindowCounterDelete,
+		arg.Policy,
+		arg.Key,
+		arg.LockTimeout,
+		arg.Commit,
+	)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
 }
 
 const SlidingWindowCounterGet = `-- name: SlidingWindowCounterGet :one
@@ -537,8 +679,8 @@ WITH reservation AS MATERIALIZED (
     FOR UPDATE OF h
 ), counted AS (
 INSERT INTO pglimit_sliding_window_counter AS t
-       (policy, key, cost, granted, current, previous, capacity, period_us, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
-SELECT $1, $2, h.units, h.actual, GREATEST(0, h.actual - h.units), 0, h.capacity, h.period_us,
+       (policy, key, cost, granted, current, capacity, previous, period_us, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
+SELECT $1, $2, h.units, h.actual, GREATEST(0, h.actual - h.units), h.capacity, 0, h.period_us,
        (h.now_us / h.period_us + 1) * h.period_us, h.now_us, -h.ends_at_us, h.now_us
 FROM reservation AS h
 WHERE h.changes AND h.actual <> h.units

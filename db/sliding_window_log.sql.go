@@ -9,6 +9,126 @@ import (
 	"context"
 )
 
+const SlidingWindowLogAdjust = `-- name: SlidingWindowLogAdjust :one
+INSERT INTO pglimit_sliding_window_log
+       (policy, key, cost, granted, total, capacity, base, entries, totals, period_us, keep_us, updated_at_us, blocked_until_us, expires_at_us)
+VALUES ($1, $2, $3::float8, $4::float8, GREATEST(0, $4::float8 - $3::float8),
+        $5::float8, 0,
+       CASE WHEN $4::float8 > $3::float8
+               THEN ARRAY[coalesce($6::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)] ELSE '{}' END,
+       CASE WHEN $4::float8 > $3::float8 THEN ARRAY[0::float8] ELSE '{}' END,
+       $7::bigint, $7::bigint, coalesce($6::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
+           -$8::bigint, coalesce($6::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
+ON CONFLICT (policy, key) DO UPDATE SET
+    cost = 1, capacity = CASE WHEN pglimit_sliding_window_log.capacity = 0::float8 THEN EXCLUDED.capacity ELSE pglimit_sliding_window_log.capacity END,
+        period_us = CASE WHEN pglimit_sliding_window_log.capacity = 0::float8 THEN EXCLUDED.period_us ELSE pglimit_sliding_window_log.period_us END,
+        keep_us = CASE WHEN pglimit_sliding_window_log.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE pglimit_sliding_window_log.keep_us END,
+    granted = GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted,
+                coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, pglimit_sliding_window_log.entries) + 1],
+                    pglimit_sliding_window_log.total) - GREATEST(GREATEST(pglimit_sliding_window_log.base,
+                        coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us)
+                                    - CASE WHEN pglimit_sliding_window_log.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE pglimit_sliding_window_log.keep_us END,
+                                    pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total)),
+                    coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, pglimit_sliding_window_log.entries) + 1],
+                        pglimit_sliding_window_log.total)))),
+    entries = CASE WHEN pglimit_sliding_window_log.total + GREATEST(0, EXCLUDED.granted - EXCLUDED.cost) > pglimit_sliding_window_log.total
+            THEN pg_catalog.array_append(pglimit_sliding_window_log.entries, GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us))
+            WHEN (GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted,
+                        coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, pglimit_sliding_window_log.entries) + 1],
+                            pglimit_sliding_window_log.total) - GREATEST(GREATEST(pglimit_sliding_window_log.base,
+                                coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us)
+                                            - CASE WHEN pglimit_sliding_window_log.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE pglimit_sliding_window_log.keep_us END,
+                                            pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total)),
+                            coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, pglimit_sliding_window_log.entries) + 1],
+                                pglimit_sliding_window_log.total)))) > 0::float8 AND coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us,
+                            pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total)
+                - GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us,
+                                    pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total)
+                        - GREATEST(GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) - CASE WHEN pglimit_sliding_window_log.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE pglimit_sliding_window_log.keep_us END, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total)), coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total)))) <= GREATEST(GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) - CASE WHEN pglimit_sliding_window_log.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE pglimit_sliding_window_log.keep_us END, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total)), coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total))) THEN pg_catalog.array_cat(pglimit_sliding_window_log.entries[: pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, pglimit_sliding_window_log.entries)], pglimit_sliding_window_log.entries[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, pglimit_sliding_window_log.entries) + 1 :]) ELSE pglimit_sliding_window_log.entries END,
+    totals = CASE WHEN pglimit_sliding_window_log.total + GREATEST(0, EXCLUDED.granted - EXCLUDED.cost) > pglimit_sliding_window_log.total
+            THEN pg_catalog.array_append(pglimit_sliding_window_log.totals, pglimit_sliding_window_log.total)
+            WHEN (GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted,
+                        coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, pglimit_sliding_window_log.entries) + 1],
+                            pglimit_sliding_window_log.total) - GREATEST(GREATEST(pglimit_sliding_window_log.base,
+                                coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us)
+                                            - CASE WHEN pglimit_sliding_window_log.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE pglimit_sliding_window_log.keep_us END,
+                                            pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total)),
+                            coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, pglimit_sliding_window_log.entries) + 1],
+                                pglimit_sliding_window_log.total)))) > 0::float8 AND coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us,
+                            pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total)
+                - GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us,
+                                    pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total)
+                        - GREATEST(GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) - CASE WHEN pglimit_sliding_window_log.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE pglimit_sliding_window_log.keep_us END, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total)), coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total)))) <= GREATEST(GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) - CASE WHEN pglimit_sliding_window_log.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE pglimit_sliding_window_log.keep_us END, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total)), coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total))) THEN pg_catalog.array_cat(pglimit_sliding_window_log.totals[: pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, pglimit_sliding_window_log.entries)], pglimit_rebase(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, pglimit_sliding_window_log.entries) + 1 :], coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total) - GREATEST(GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) - CASE WHEN pglimit_sliding_window_log.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE pglimit_sliding_window_log.keep_us END, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total)), coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total)))) WHEN GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total) - GREATEST(GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) - CASE WHEN pglimit_sliding_window_log.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE pglimit_sliding_window_log.keep_us END, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total)), coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total)))) > 0::float8 THEN pglimit_lower(pglimit_sliding_window_log.totals, pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, pglimit_sliding_window_log.entries), coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total) - GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total) - GREATEST(GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) - CASE WHEN pglimit_sliding_window_log.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE pglimit_sliding_window_log.keep_us END, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total)), coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total)))), GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total) - GREATEST(GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) - CASE WHEN pglimit_sliding_window_log.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE pglimit_sliding_window_log.keep_us END, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total)), coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total))))) ELSE pglimit_sliding_window_log.totals END,
+    base = GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us,
+                            EXCLUDED.updated_at_us) - CASE WHEN pglimit_sliding_window_log.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE pglimit_sliding_window_log.keep_us END,
+                        pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total)),
+    total = CASE WHEN NOT (GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted,
+                        coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, pglimit_sliding_window_log.entries) + 1],
+                            pglimit_sliding_window_log.total) - GREATEST(GREATEST(pglimit_sliding_window_log.base,
+                                coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us)
+                                            - CASE WHEN pglimit_sliding_window_log.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE pglimit_sliding_window_log.keep_us END,
+                                            pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total)),
+                            coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, pglimit_sliding_window_log.entries) + 1],
+                                pglimit_sliding_window_log.total)))) > 0::float8 AND coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us,
+                            pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total)
+                - GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us,
+                                    pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total)
+                        - GREATEST(GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) - CASE WHEN pglimit_sliding_window_log.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE pglimit_sliding_window_log.keep_us END, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total)), coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total)))) <= GREATEST(GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) - CASE WHEN pglimit_sliding_window_log.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE pglimit_sliding_window_log.keep_us END, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total)), coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total))) THEN pglimit_sliding_window_log.total - GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total) - GREATEST(GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) - CASE WHEN pglimit_sliding_window_log.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE pglimit_sliding_window_log.keep_us END, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total)), coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total)))) WHEN pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, pglimit_sliding_window_log.entries) = pg_catalog.cardinality(pglimit_sliding_window_log.entries) THEN GREATEST(GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) - CASE WHEN pglimit_sliding_window_log.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE pglimit_sliding_window_log.keep_us END, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total)), coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total)) ELSE pglimit_sliding_window_log.total - (coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total) - GREATEST(GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) - CASE WHEN pglimit_sliding_window_log.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE pglimit_sliding_window_log.keep_us END, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total)), coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total))) END + GREATEST(0, EXCLUDED.granted - EXCLUDED.cost),
+    updated_at_us = GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us)
+RETURNING pglimit_sliding_window_log.granted, (pglimit_sliding_window_log.total
+        - GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(pglimit_sliding_window_log.updated_at_us
+                        - pglimit_sliding_window_log.keep_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total)))::float8 AS level,
+    coalesce(pglimit_sliding_window_log.entries[pg_catalog.cardinality(pglimit_sliding_window_log.entries)], 0)::bigint AS newest_at_us, pglimit_sliding_window_log.updated_at_us,
+    pglimit_sliding_window_log.blocked_until_us
+`
+
+type SlidingWindowLogAdjustParams struct {
+	Policy      string
+	Key         string
+	Units       float64
+	Actual      float64
+	Capacity    float64
+	NowUs       *int64
+	PeriodUs    int64
+	CountedAtUs int64
+}
+
+type SlidingWindowLogAdjustRow struct {
+	Granted        float64
+	Level          float64
+	NewestAtUs     int64
+	UpdatedAtUs    int64
+	BlockedUntilUs int64
+}
+
+// SlidingWindowLogAdjust does what SlidingWindowLogSettle does to the key's row: of a reservation's units,
+// actual stay counted. The other parameters are the reservation's columns. The caller has
+// locked the reservation, changes it in the same transaction, and sends this only if actual
+// differs from units. It names the key as a router of shards needs it.
+//
+// Index: the primary key. Locks the key's row until the transaction ends.
+func (q *Queries) SlidingWindowLogAdjust(ctx context.Context, db DBTX, arg SlidingWindowLogAdjustParams) (SlidingWindowLogAdjustRow, error) {
+	row := db.QueryRow(ctx, SlidingWindowLogAdjust,
+		arg.Policy,
+		arg.Key,
+		arg.Units,
+		arg.Actual,
+		arg.Capacity,
+		arg.NowUs,
+		arg.PeriodUs,
+		arg.CountedAtUs,
+	)
+	var i SlidingWindowLogAdjustRow
+	err := row.Scan(
+		&i.Granted,
+		&i.Level,
+		&i.NewestAtUs,
+		&i.UpdatedAtUs,
+		&i.BlockedUntilUs,
+	)
+	return i, err
+}
+
 const SlidingWindowLogBlock = `-- name: SlidingWindowLogBlock :exec
 INSERT INTO pglimit_sliding_window_log
        (policy, key, cost, granted, updated_at_us, blocked_until_us, expires_at_us, entries, totals, base, total, capacity, period_us, keep_us)
@@ -146,6 +266,39 @@ func (q *Queries) SlidingWindowLogCharge(ctx context.Context, db DBTX, arg Slidi
 		&i.BlockedUntilUs,
 	)
 	return i, err
+}
+
+const SlidingWindowLogDelete = `-- name: SlidingWindowLogDelete :execrows
+DELETE FROM pglimit_sliding_window_log AS t
+WHERE t.policy = $1 AND t.key = $2 AND CASE
+        WHEN CASE WHEN $3::text <> '' THEN set_config('lock_timeout'::text, $3::text, true) IS NULL END THEN NULL
+            WHEN CASE WHEN $4::text = 'off' OR $4::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                      THEN set_config('synchronous_commit'::text, $4::text, true) IS NULL END THEN NULL
+            ELSE true END
+`
+
+type SlidingWindowLogDeleteParams struct {
+	Policy      string
+	Key         string
+	LockTimeout string
+	Commit      string
+}
+
+// SlidingWindowLogDelete deletes the key's row. It is a part of a Reset for a router of shards:
+// ReservationsFree, this and ReservationsFree again, in one transaction.
+//
+// Index: the primary key. Locks the key's row, if it exists, until the transaction ends.
+func (q *Queries) SlidingWindowLogDelete(ctx context.Context, db DBTX, arg SlidingWindowLogDeleteParams) (int64, error) {
+	result, err := db.Exec(ctx, SlidingWindowLogDelete,
+		arg.Policy,
+		arg.Key,
+		arg.LockTimeout,
+		arg.Commit,
+	)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
 }
 
 const SlidingWindowLogGet = `-- name: SlidingWindowLogGet :one
@@ -582,11 +735,11 @@ WITH reservation AS MATERIALIZED (
     FOR UPDATE OF h
 ), counted AS (
 INSERT INTO pglimit_sliding_window_log AS t
-       (policy, key, cost, granted, entries, totals, base, total, capacity, period_us, keep_us, updated_at_us, blocked_until_us, expires_at_us)
-SELECT $1, $2, h.units, h.actual,
+       (policy, key, cost, granted, total, capacity, base, entries, totals, period_us, keep_us, updated_at_us, blocked_until_us, expires_at_us)
+SELECT $1, $2, h.units, h.actual, GREATEST(0, h.actual - h.units), h.capacity, 0,
        CASE WHEN h.actual > h.units THEN ARRAY[h.now_us] ELSE '{}' END,
        CASE WHEN h.actual > h.units THEN ARRAY[0::float8] ELSE '{}' END,
-       0, GREATEST(0, h.actual - h.units), h.capacity, h.period_us, h.period_us, h.now_us, -h.counted_at_us, h.now_us
+       h.period_us, h.period_us, h.now_us, -h.counted_at_us, h.now_us
 FROM reservation AS h
 WHERE h.changes AND h.actual <> h.units
 ON CONFLICT (policy, key) DO UPDATE SET

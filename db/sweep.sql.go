@@ -54,39 +54,10 @@ SELECT c.us::bigint AS now_us,
        coalesce(s.removed, 0)::bigint AS removed,
        coalesce(s.kept, 0)::bigint AS kept,
        coalesce(s.reservations_expired, 0)::bigint AS reservations_expired,
-       coalesce(s.holder, '')::text AS swept_by,
-       (SELECT count(*) FROM (
-           (SELECT t.expires_at_us FROM pglimit_leaky_bucket AS t WHERE t.expires_at_us <= c.us ORDER BY t.expires_at_us LIMIT $2::bigint)
-           UNION ALL (SELECT t.expires_at_us FROM pglimit_leaky_bucket_queue AS t WHERE t.expires_at_us <= c.us ORDER BY t.expires_at_us LIMIT $2::bigint)
-           UNION ALL (SELECT t.expires_at_us FROM pglimit_token_bucket AS t WHERE t.expires_at_us <= c.us ORDER BY t.expires_at_us LIMIT $2::bigint)
-           UNION ALL (SELECT t.expires_at_us FROM pglimit_gcra AS t WHERE t.expires_at_us <= c.us ORDER BY t.expires_at_us LIMIT $2::bigint)
-           UNION ALL (SELECT t.expires_at_us FROM pglimit_fixed_window AS t WHERE t.expires_at_us <= c.us ORDER BY t.expires_at_us LIMIT $2::bigint)
-           UNION ALL (SELECT t.expires_at_us FROM pglimit_sliding_window_counter AS t WHERE t.expires_at_us <= c.us ORDER BY t.expires_at_us LIMIT $2::bigint)
-           UNION ALL (SELECT t.expires_at_us FROM pglimit_sliding_window_log AS t WHERE t.expires_at_us <= c.us ORDER BY t.expires_at_us LIMIT $2::bigint)
-           UNION ALL (SELECT h.forget_at_us FROM pglimit_reservation AS h WHERE h.forget_at_us <= c.us AND h.state <> 'open' ORDER BY h.forget_at_us LIMIT $2::bigint)
-           LIMIT $2::bigint) AS due)::bigint AS due_rows,
-       (SELECT count(*) FROM (SELECT h.expires_at_us FROM pglimit_reservation AS h WHERE h.state = 'open' AND h.expires_at_us <= c.us
-                              ORDER BY h.expires_at_us LIMIT $2::bigint) AS expired)::bigint AS expired_reservations,
-       (SELECT count(*) FROM (SELECT h.expires_at_us FROM pglimit_reservation AS h WHERE h.state = 'open'
-                              ORDER BY h.expires_at_us LIMIT $2::bigint) AS open)::bigint AS open_reservations,
-       LEAST(c.us, -- which ignores NULL
-             (SELECT min(t.expires_at_us) FROM pglimit_leaky_bucket AS t),
-             (SELECT min(t.expires_at_us) FROM pglimit_leaky_bucket_queue AS t),
-             (SELECT min(t.expires_at_us) FROM pglimit_token_bucket AS t),
-             (SELECT min(t.expires_at_us) FROM pglimit_gcra AS t),
-             (SELECT min(t.expires_at_us) FROM pglimit_fixed_window AS t),
-             (SELECT min(t.expires_at_us) FROM pglimit_sliding_window_counter AS t),
-             (SELECT min(t.expires_at_us) FROM pglimit_sliding_window_log AS t),
-             (SELECT h.forget_at_us FROM pglimit_reservation AS h WHERE h.forget_at_us <= c.us AND h.state <> 'open' ORDER BY h.forget_at_us LIMIT 1),
-             (SELECT min(h.expires_at_us) FROM pglimit_reservation AS h WHERE h.state = 'open'))::bigint AS oldest_us
+       coalesce(s.holder, '')::text AS swept_by
 FROM (SELECT (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint AS us) AS c
 LEFT JOIN pglimit_sweep AS s ON s.name = $1::text
 `
-
-type SweepStatusParams struct {
-	Name    string
-	MaxRows int64
-}
 
 type SweepStatusRow struct {
 	NowUs               int64
@@ -98,22 +69,14 @@ type SweepStatusRow struct {
 	Kept                int64
 	ReservationsExpired int64
 	SweptBy             string
-	DueRows             int64
-	ExpiredReservations int64
-	OpenReservations    int64
-	OldestUs            int64
 }
 
-// SweepStatus reads the lease and the last sweep of that name, and what waits for the
-// next one: the number of due rows, counted up to max_rows, the same of expired and of
-// open reservations, and since when the oldest of them has waited (oldest_us; now_us if
-// none does). A holder is empty, and a time 0, if there is no such row.
+// SweepStatus reads the clock, and the lease and the last sweep of that name. A holder is
+// empty, and a time 0, if there is no such row.
 //
-// Index: pglimit_…_expires of each table of limits, pglimit_reservation_expires and
-// pglimit_reservation_forget, up to max_rows entries of each; the primary keys of
-// pglimit_lease and pglimit_sweep. Locks nothing.
-func (q *Queries) SweepStatus(ctx context.Context, db DBTX, arg SweepStatusParams) (SweepStatusRow, error) {
-	row := db.QueryRow(ctx, SweepStatus, arg.Name, arg.MaxRows)
+// Index: the primary keys. Locks nothing.
+func (q *Queries) SweepStatus(ctx context.Context, db DBTX, name string) (SweepStatusRow, error) {
+	row := db.QueryRow(ctx, SweepStatus, name)
 	var i SweepStatusRow
 	err := row.Scan(
 		&i.NowUs,
@@ -125,6 +88,60 @@ func (q *Queries) SweepStatus(ctx context.Context, db DBTX, arg SweepStatusParam
 		&i.Kept,
 		&i.ReservationsExpired,
 		&i.SweptBy,
+	)
+	return i, err
+}
+
+const SweepWaiting = `-- name: SweepWaiting :one
+SELECT (SELECT count(*) FROM (
+           (SELECT t.expires_at_us FROM pglimit_leaky_bucket AS t WHERE t.expires_at_us <= c.us ORDER BY t.expires_at_us LIMIT $1::bigint)
+           UNION ALL (SELECT t.expires_at_us FROM pglimit_leaky_bucket_queue AS t WHERE t.expires_at_us <= c.us ORDER BY t.expires_at_us LIMIT $1::bigint)
+           UNION ALL (SELECT t.expires_at_us FROM pglimit_token_bucket AS t WHERE t.expires_at_us <= c.us ORDER BY t.expires_at_us LIMIT $1::bigint)
+           UNION ALL (SELECT t.expires_at_us FROM pglimit_gcra AS t WHERE t.expires_at_us <= c.us ORDER BY t.expires_at_us LIMIT $1::bigint)
+           UNION ALL (SELECT t.expires_at_us FROM pglimit_fixed_window AS t WHERE t.expires_at_us <= c.us ORDER BY t.expires_at_us LIMIT $1::bigint)
+           UNION ALL (SELECT t.expires_at_us FROM pglimit_sliding_window_counter AS t WHERE t.expires_at_us <= c.us ORDER BY t.expires_at_us LIMIT $1::bigint)
+           UNION ALL (SELECT t.expires_at_us FROM pglimit_sliding_window_log AS t WHERE t.expires_at_us <= c.us ORDER BY t.expires_at_us LIMIT $1::bigint)
+           UNION ALL (SELECT h.forget_at_us FROM pglimit_reservation AS h WHERE h.forget_at_us <= c.us AND h.state <> 'open' ORDER BY h.forget_at_us LIMIT $1::bigint)
+           LIMIT $1::bigint) AS due)::bigint AS due_rows,
+       (SELECT count(*) FROM (SELECT h.expires_at_us FROM pglimit_reservation AS h WHERE h.state = 'open' AND h.expires_at_us <= c.us
+                              ORDER BY h.expires_at_us LIMIT $1::bigint) AS expired)::bigint AS expired_reservations,
+       (SELECT count(*) FROM (SELECT h.expires_at_us FROM pglimit_reservation AS h WHERE h.state = 'open'
+                              ORDER BY h.expires_at_us LIMIT $1::bigint) AS open)::bigint AS open_reservations,
+       LEAST(c.us, -- which ignores NULL
+             (SELECT min(t.expires_at_us) FROM pglimit_leaky_bucket AS t),
+             (SELECT min(t.expires_at_us) FROM pglimit_leaky_bucket_queue AS t),
+             (SELECT min(t.expires_at_us) FROM pglimit_token_bucket AS t),
+             (SELECT min(t.expires_at_us) FROM pglimit_gcra AS t),
+             (SELECT min(t.expires_at_us) FROM pglimit_fixed_window AS t),
+             (SELECT min(t.expires_at_us) FROM pglimit_sliding_window_counter AS t),
+             (SELECT min(t.expires_at_us) FROM pglimit_sliding_window_log AS t),
+             (SELECT h.forget_at_us FROM pglimit_reservation AS h WHERE h.forget_at_us <= c.us AND h.state <> 'open' ORDER BY h.forget_at_us LIMIT 1),
+             (SELECT min(h.expires_at_us) FROM pglimit_reservation AS h WHERE h.state = 'open'))::bigint AS oldest_us
+FROM (SELECT $2::bigint AS us) AS c
+`
+
+type SweepWaitingParams struct {
+	MaxRows int64
+	NowUs   int64
+}
+
+type SweepWaitingRow struct {
+	DueRows             int64
+	ExpiredReservations int64
+	OpenReservations    int64
+	OldestUs            int64
+}
+
+// SweepWaiting reads what waits at now_us for the next sweep: the number of due rows,
+// counted up to max_rows, the same of expired and of open reservations, and since when the
+// oldest of them has waited (oldest_us; now_us if none does).
+//
+// Index: pglimit_…_expires of each table of limits, pglimit_reservation_expires and
+// pglimit_reservation_forget, up to max_rows entries of each. Locks nothing.
+func (q *Queries) SweepWaiting(ctx context.Context, db DBTX, arg SweepWaitingParams) (SweepWaitingRow, error) {
+	row := db.QueryRow(ctx, SweepWaiting, arg.MaxRows, arg.NowUs)
+	var i SweepWaitingRow
+	err := row.Scan(
 		&i.DueRows,
 		&i.ExpiredReservations,
 		&i.OpenReservations,

@@ -9,6 +9,78 @@ import (
 	"context"
 )
 
+const TokenBucketAdjust = `-- name: TokenBucketAdjust :one
+INSERT INTO pglimit_token_bucket
+       (policy, key, cost, granted, level, capacity, leak, updated_at_us, blocked_until_us, expires_at_us)
+VALUES ($1, $2, $3::float8, $4::float8, GREATEST(0, $4::float8 - $3::float8),
+        $5::float8, $6::float8,
+       coalesce($7::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint), -$8::bigint,
+           coalesce($7::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
+ON CONFLICT (policy, key) DO UPDATE SET
+    cost = 1, capacity = CASE WHEN pglimit_token_bucket.capacity = 0::float8 THEN EXCLUDED.capacity ELSE pglimit_token_bucket.capacity END,
+        leak = CASE WHEN pglimit_token_bucket.capacity = 0::float8 THEN EXCLUDED.leak ELSE pglimit_token_bucket.leak END,
+    granted = LEAST(GREATEST(0, pglimit_token_bucket.level - (GREATEST(pglimit_token_bucket.updated_at_us, EXCLUDED.updated_at_us) - pglimit_token_bucket.updated_at_us)::float8
+                * CASE WHEN pglimit_token_bucket.capacity = 0::float8 THEN EXCLUDED.leak ELSE pglimit_token_bucket.leak END),
+            GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, EXCLUDED.cost
+                    - GREATEST(((GREATEST(pglimit_token_bucket.updated_at_us, EXCLUDED.updated_at_us) + EXCLUDED.blocked_until_us))::float8
+                        * CASE WHEN pglimit_token_bucket.capacity = 0::float8 THEN EXCLUDED.leak ELSE pglimit_token_bucket.leak END,
+                        ((GREATEST(pglimit_token_bucket.updated_at_us, EXCLUDED.updated_at_us) + EXCLUDED.blocked_until_us))::float8 * EXCLUDED.leak)))),
+    level = GREATEST(0, GREATEST(0, pglimit_token_bucket.level - (GREATEST(pglimit_token_bucket.updated_at_us, EXCLUDED.updated_at_us)
+                    - pglimit_token_bucket.updated_at_us)::float8 * CASE WHEN pglimit_token_bucket.capacity = 0::float8 THEN EXCLUDED.leak ELSE pglimit_token_bucket.leak END)
+            - GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, EXCLUDED.cost
+                    - GREATEST(((GREATEST(pglimit_token_bucket.updated_at_us, EXCLUDED.updated_at_us) + EXCLUDED.blocked_until_us))::float8
+                        * CASE WHEN pglimit_token_bucket.capacity = 0::float8 THEN EXCLUDED.leak ELSE pglimit_token_bucket.leak END,
+                        ((GREATEST(pglimit_token_bucket.updated_at_us, EXCLUDED.updated_at_us) + EXCLUDED.blocked_until_us))::float8 * EXCLUDED.leak))))
+        + GREATEST(0, EXCLUDED.granted - EXCLUDED.cost),
+    updated_at_us = GREATEST(pglimit_token_bucket.updated_at_us, EXCLUDED.updated_at_us)
+RETURNING pglimit_token_bucket.granted, pglimit_token_bucket.level, pglimit_token_bucket.updated_at_us, pglimit_token_bucket.blocked_until_us
+`
+
+type TokenBucketAdjustParams struct {
+	Policy      string
+	Key         string
+	Units       float64
+	Actual      float64
+	Capacity    float64
+	Leak        float64
+	NowUs       *int64
+	CountedAtUs int64
+}
+
+type TokenBucketAdjustRow struct {
+	Granted        float64
+	Level          float64
+	UpdatedAtUs    int64
+	BlockedUntilUs int64
+}
+
+// TokenBucketAdjust does what TokenBucketSettle does to the key's row: of a reservation's units,
+// actual stay counted. The other parameters are the reservation's columns. The caller has
+// locked the reservation, changes it in the same transaction, and sends this only if actual
+// differs from units. It names the key as a router of shards needs it.
+//
+// Index: the primary key. Locks the key's row until the transaction ends.
+func (q *Queries) TokenBucketAdjust(ctx context.Context, db DBTX, arg TokenBucketAdjustParams) (TokenBucketAdjustRow, error) {
+	row := db.QueryRow(ctx, TokenBucketAdjust,
+		arg.Policy,
+		arg.Key,
+		arg.Units,
+		arg.Actual,
+		arg.Capacity,
+		arg.Leak,
+		arg.NowUs,
+		arg.CountedAtUs,
+	)
+	var i TokenBucketAdjustRow
+	err := row.Scan(
+		&i.Granted,
+		&i.Level,
+		&i.UpdatedAtUs,
+		&i.BlockedUntilUs,
+	)
+	return i, err
+}
+
 const TokenBucketBlock = `-- name: TokenBucketBlock :exec
 INSERT INTO pglimit_token_bucket
        (policy, key, cost, granted, updated_at_us, blocked_until_us, expires_at_us, level, capacity, leak)
@@ -115,6 +187,39 @@ func (q *Queries) TokenBucketCharge(ctx context.Context, db DBTX, arg TokenBucke
 		&i.BlockedUntilUs,
 	)
 	return i, err
+}
+
+const TokenBucketDelete = `-- name: TokenBucketDelete :execrows
+DELETE FROM pglimit_token_bucket AS t
+WHERE t.policy = $1 AND t.key = $2 AND CASE
+        WHEN CASE WHEN $3::text <> '' THEN set_config('lock_timeout'::text, $3::text, true) IS NULL END THEN NULL
+            WHEN CASE WHEN $4::text = 'off' OR $4::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                      THEN set_config('synchronous_commit'::text, $4::text, true) IS NULL END THEN NULL
+            ELSE true END
+`
+
+type TokenBucketDeleteParams struct {
+	Policy      string
+	Key         string
+	LockTimeout string
+	Commit      string
+}
+
+// TokenBucketDelete deletes the key's row. It is a part of a Reset for a router of shards:
+// ReservationsFree, this and ReservationsFree again, in one transaction.
+//
+// Index: the primary key. Locks the key's row, if it exists, until the transaction ends.
+func (q *Queries) TokenBucketDelete(ctx context.Context, db DBTX, arg TokenBucketDeleteParams) (int64, error) {
+	result, err := db.Exec(ctx, TokenBucketDelete,
+		arg.Policy,
+		arg.Key,
+		arg.LockTimeout,
+		arg.Commit,
+	)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
 }
 
 const TokenBucketGet = `-- name: TokenBucketGet :one

@@ -11,6 +11,7 @@ import (
 	"github.com/pglimit/pglimit/db"
 	"github.com/pglimit/pglimit/internal/store/postgres/exec"
 	"github.com/pglimit/pglimit/janitor/internal/lease"
+	"github.com/pglimit/pglimit/janitor/internal/tables"
 )
 
 // StateBound is the number up to which [ReadState] counts rows: a count of StateBound
@@ -85,12 +86,15 @@ func ReadStateSQL(ctx context.Context, db *sql.DB) (State, error) {
 
 func readState(ctx context.Context, connections exec.Connections) (State, error) {
 	var row db.SweepStatusRow
+	var waiting db.SweepWaitingRow
 	run := exec.NewPool(connections, exec.NewCache(func(error) {}))
 	err := run.Run(ctx, exec.Transaction, func(tx db.DBTX) (err error) {
 		if _, err := tx.Exec(ctx, statusPlan); err != nil {
 			return err
 		}
-		row, err = db.New().SweepStatus(ctx, tx, db.SweepStatusParams{Name: lease.Name, MaxRows: StateBound})
+		if row, err = db.New().SweepStatus(ctx, tx, lease.Name); err == nil {
+			waiting, err = tables.Waiting(ctx, tx, db.SweepWaitingParams{NowUs: row.NowUs, MaxRows: StateBound})
+		}
 		return err
 	})
 	switch {
@@ -99,17 +103,17 @@ func readState(ctx context.Context, connections exec.Connections) (State, error)
 	case err != nil:
 		return State{}, fmt.Errorf("pglimit: read the janitor's state: %w", err)
 	}
-	return stateOf(row), nil
+	return stateOf(row, waiting), nil
 }
 
 // stateOf converts a row. A lease that has ended, or that no janitor can have, is none.
-func stateOf(row db.SweepStatusRow) State {
+func stateOf(row db.SweepStatusRow, waiting db.SweepWaitingRow) State {
 	s := State{
 		At:      time.UnixMicro(row.NowUs),
 		SweptBy: row.SweptBy, Took: microseconds(row.TookUs),
 		Removed: row.Removed, Kept: row.Kept, ReservationsExpired: row.ReservationsExpired,
-		DueRows: row.DueRows, ExpiredReservations: row.ExpiredReservations, OpenReservations: row.OpenReservations,
-		Lag: microseconds(row.NowUs - row.OldestUs),
+		DueRows: waiting.DueRows, ExpiredReservations: waiting.ExpiredReservations, OpenReservations: waiting.OpenReservations,
+		Lag: microseconds(row.NowUs - waiting.OldestUs),
 	}
 	if row.SweptAtUs != 0 {
 		s.SweptAt = time.UnixMicro(row.SweptAtUs)

@@ -4,6 +4,7 @@ import (
 	"database/sql"
 	"fmt"
 	"math"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -33,7 +34,7 @@ func New(pool *pgxpool.Pool, config *Config) (*Limiter, error) {
 	if pool == nil {
 		return nil, store.Invalid("pool", "nil", "open one with pgxpool.New")
 	}
-	return newPooled(exec.PGX(pool, exec.Idle(config.withDefaults().Timeout)), int(pool.Stat().MaxConns()), obeys(pool), config)
+	return newPooled(exec.PGX(pool, config.idle()), int(pool.Stat().MaxConns()), obeys(pool), config)
 }
 
 // obeys reports whether acquiring a connection ends with its context.
@@ -66,7 +67,15 @@ func NewSQL(db *sql.DB, config *Config) (*Limiter, error) {
 	if most == 0 {
 		most = unlimitedConns
 	}
-	return newPooled(exec.SQL(db, exec.Idle(config.withDefaults().Timeout)), most, false, config)
+	return newPooled(exec.SQL(db, config.idle()), most, false, config)
+}
+
+// idle returns how long a session may be idle in a transaction of the limiter.
+func (c *Config) idle() time.Duration {
+	if d := c.withDefaults(); d.Sharding != ShardingRouter {
+		return exec.Idle(d.Timeout)
+	}
+	return exec.NoIdle
 }
 
 // unlimitedConns is the assumed size of a pool without a limit, since the server has one.
@@ -85,9 +94,13 @@ func newPooled(connections exec.Connections, most int, obeys bool, config *Confi
 	}
 	database := postgres.New(connections, store.Sharding(c.Sharding), breakAfter, c.BreakFor, c.clock(), exec.Warn(c.Logger))
 	e := newEngine(&c, SourceDatabase)
+	slots := 0
+	if c.Sharding == ShardingRouter {
+		slots = most
+	}
 	e.dispatcher = dispatch.New(database, dispatch.Options{
 		Waiting: c.MaxWaiting, Timeout: c.Timeout, Connections: most,
-		Share: !c.DisableBatching, Rows: c.BatchRows, Statements: c.BatchStatements, Now: e.now, Obeys: obeys,
+		Share: !c.DisableBatching, Rows: c.BatchRows, Statements: c.BatchStatements, Slots: slots, Now: e.now, Obeys: obeys,
 	})
 	reaping := dispatch.NewReaper(e.dispatcher, c.Timeout, e.freed)
 	e.store = reaping

@@ -68,6 +68,23 @@ func TestCitus(t *testing.T) {
 		})
 	}
 
+	t.Run("Pool", func(t *testing.T) {
+		t.Setenv(SharedURL, s.URL())
+		var own commonServer
+		migrated, err := own.template()
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := own.close(); err != nil {
+				t.Error(err)
+			}
+		})
+		if on := query(t, migrated.New(t), nodes+" where table_name = 'pglimit_gcra'::regclass"); on != "2" {
+			t.Errorf("the limit tables are on %s nodes, want 2", on)
+		}
+	})
+
 	address := template.New(t)
 	worker := s.Workers()[0]
 	if err := worker.Kill(t.Context()); err != nil {

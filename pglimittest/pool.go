@@ -79,9 +79,18 @@ func (c *commonServer) template() (*Template, error) {
 	defer cancel()
 	logf := func(format string, args ...any) { fmt.Fprintf(os.Stderr, "pglimittest: "+format+"\n", args...) }
 	if c.server, c.err = Start(ctx, logf); c.err == nil {
-		c.migrated, c.err = c.server.Template(ctx, "test", migrations.Up)
+		c.migrated, c.err = c.server.Template(ctx, "test", c.migrate)
 	}
 	return c.migrated, c.err
+}
+
+// migrate creates the tables, and distributes them over the workers of a cluster.
+func (c *commonServer) migrate(ctx context.Context, pool *pgxpool.Pool) error {
+	err := migrations.Up(ctx, pool)
+	if err == nil && len(c.server.workers) > 0 {
+		err = migrations.Distribute(ctx, pool, 0)
+	}
+	return err
 }
 
 // close removes the server if it was started. It does not start again.

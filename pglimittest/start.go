@@ -24,10 +24,10 @@
 // PGLIMIT_TEST_BACKEND=docker or local allows only that way, whatever else is set. With
 // citus, the server is the coordinator of a Citus cluster: the one that
 // PGLIMIT_TEST_DATABASE_URL names, or else one started from the programs on this machine,
-// with two workers. The databases of its nodes are created and joined together.
-// PGLIMIT_TEST_IMAGE names the image for Docker. Servers of the last two kinds run with
-// fsync and full_page_writes off: committed data survive a crash of the server, but not of
-// the machine. A container's data are in memory, except with StartOwn.
+// with two workers. Databases are created on all nodes, and pglimit's tables distributed.
+// PGLIMIT_TEST_IMAGE names the image for Docker. Servers that are started run with fsync and
+// full_page_writes off: committed data survive a crash of the server, but not of the
+// machine. A container's data are in memory, except with StartOwn.
 //
 // To start one server for all packages of a go test, run it under withpg:
 //

@@ -395,6 +395,30 @@ SELECT h.state, h.reserved, h.units AS units_before, h.changes::bool AS changes,
        coalesce(t.level, r.level, 0)::float8 AS level, 0::float8 AS previous, coalesce(t.ends_at_us, r.ends_at_us, 0)::bigint AS at_us, 0::bigint AS window_us
 FROM reservation AS h LEFT JOIN counted AS t ON true LEFT JOIN pglimit_fixed_window AS r ON r.policy = sqlc.arg(policy) AND r.key = sqlc.arg(key);
 
+-- name: FixedWindowAdjust :one
+-- FixedWindowAdjust does what FixedWindowSettle does to the key's row: of a reservation's units,
+-- actual stay counted. The other parameters are the reservation's columns. The caller has
+-- locked the reservation, changes it in the same transaction, and sends this only if actual
+-- differs from units and the window has not ended. It names the key as a router of shards needs it.
+--
+-- Index: the primary key. Locks the key's row until the transaction ends.
+INSERT INTO pglimit_fixed_window
+       (policy, key, cost, granted, level, capacity, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
+VALUES (sqlc.arg(policy), sqlc.arg(key), sqlc.arg(units)::float8, sqlc.arg(actual)::float8, GREATEST(0, sqlc.arg(actual)::float8 - sqlc.arg(units)::float8),
+        sqlc.arg(capacity)::float8, sqlc.arg(ends_at_us)::bigint,
+       coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint), 0,
+           coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
+ON CONFLICT (policy, key) DO UPDATE SET
+    cost = 1, capacity = CASE WHEN pglimit_fixed_window.capacity = 0::float8 THEN EXCLUDED.capacity ELSE pglimit_fixed_window.capacity END,
+    granted = LEAST(CASE WHEN EXCLUDED.updated_at_us >= pglimit_fixed_window.ends_at_us THEN 0 ELSE pglimit_fixed_window.level END,
+            CASE WHEN pglimit_fixed_window.ends_at_us = EXCLUDED.ends_at_us THEN GREATEST(0, EXCLUDED.cost - EXCLUDED.granted) ELSE 0 END),
+    level = GREATEST(0, CASE WHEN EXCLUDED.updated_at_us >= pglimit_fixed_window.ends_at_us THEN 0 ELSE pglimit_fixed_window.level END
+            - CASE WHEN pglimit_fixed_window.ends_at_us = EXCLUDED.ends_at_us THEN GREATEST(0, EXCLUDED.cost - EXCLUDED.granted) ELSE 0 END)
+        + GREATEST(0, EXCLUDED.granted - EXCLUDED.cost),
+    ends_at_us = CASE WHEN EXCLUDED.updated_at_us >= pglimit_fixed_window.ends_at_us THEN EXCLUDED.ends_at_us ELSE pglimit_fixed_window.ends_at_us END,
+    updated_at_us = GREATEST(pglimit_fixed_window.updated_at_us, EXCLUDED.updated_at_us)
+RETURNING pglimit_fixed_window.granted, pglimit_fixed_window.level, pglimit_fixed_window.ends_at_us, pglimit_fixed_window.updated_at_us, pglimit_fixed_window.blocked_until_us;
+
 -- name: FixedWindowCharge :one
 -- FixedWindowCharge counts units that are already spent, even if the limit would deny
 -- them. It adds them to what is in use now, up to the capacity. granted returns the
@@ -586,6 +610,18 @@ USING (SELECT CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text
                       CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) END AS waits,
                       (SELECT count(*) FROM freed) AS reservations) AS c
 WHERE c.reservations >= 0 AND t.policy = sqlc.arg(policy) AND t.key = sqlc.arg(key);
+
+-- name: FixedWindowDelete :execrows
+-- FixedWindowDelete deletes the key's row. It is a part of a Reset for a router of shards:
+-- ReservationsFree, this and ReservationsFree again, in one transaction.
+--
+-- Index: the primary key. Locks the key's row, if it exists, until the transaction ends.
+DELETE FROM pglimit_fixed_window AS t
+WHERE t.policy = sqlc.arg(policy) AND t.key = sqlc.arg(key) AND CASE
+        WHEN CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) IS NULL END THEN NULL
+            WHEN CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                      THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) IS NULL END THEN NULL
+            ELSE true END;
 
 -- name: FixedWindowSweep :one
 -- FixedWindowSweep checks up to max_rows rows that are due at cutoff_us, the longest

@@ -375,6 +375,18 @@ USING (SELECT CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text
                       (SELECT count(*) FROM freed) AS reservations) AS c
 WHERE c.reservations >= 0 AND t.policy = sqlc.arg(policy) AND t.key = sqlc.arg(key);
 
+-- name: LeakyBucketQueueDelete :execrows
+-- LeakyBucketQueueDelete deletes the key's row. It is a part of a Reset for a router of shards:
+-- ReservationsFree, this and ReservationsFree again, in one transaction.
+--
+-- Index: the primary key. Locks the key's row, if it exists, until the transaction ends.
+DELETE FROM pglimit_leaky_bucket_queue AS t
+WHERE t.policy = sqlc.arg(policy) AND t.key = sqlc.arg(key) AND CASE
+        WHEN CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) IS NULL END THEN NULL
+            WHEN CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                      THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) IS NULL END THEN NULL
+            ELSE true END;
+
 -- name: LeakyBucketQueueSweep :one
 -- LeakyBucketQueueSweep checks up to max_rows rows that are due at cutoff_us, the longest
 -- due first. It deletes a row if its own columns show it empty and the key has no

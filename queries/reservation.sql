@@ -8,8 +8,8 @@ SELECT (h.forget_at_us <= c.us)::bool AS forgotten, (h.state = 'open' AND h.expi
        h.id, h.state, h.reserved, h.level, h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us, h.ends_at_us, h.counted_at_us,
        h.created_at_us, h.expires_at_us
 FROM (SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us) AS c, pglimit_reservation AS h
-WHERE h.policy = sqlc.arg(policy)::text AND h.key = sqlc.arg(key)::text AND h.idempotency_key = sqlc.arg(idempotency_key)::text
-  AND h.algorithm = sqlc.arg(algorithm)::text;
+WHERE h.policy = sqlc.arg(policy) AND h.key = sqlc.arg(key) AND h.idempotency_key = sqlc.arg(idempotency_key)::text
+  AND h.algorithm = sqlc.arg(algorithm);
 
 -- name: ReservationConfirm :execrows
 -- ReservationConfirm makes a repeated answer as durable as the first one. With
@@ -24,7 +24,7 @@ FROM (SELECT CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text 
                   THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) END AS commits,
              CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) END AS waits) AS c,
      pglimit_reservation AS h
-WHERE h.policy = sqlc.arg(policy)::text AND h.key = sqlc.arg(key)::text AND h.id = sqlc.arg(id)::text
+WHERE h.policy = sqlc.arg(policy) AND h.key = sqlc.arg(key) AND h.id = sqlc.arg(id)
   AND current_setting('synchronous_standby_names'::text, true) <> ''::text
 FOR KEY SHARE OF h;
 
@@ -36,8 +36,8 @@ FOR KEY SHARE OF h;
 DELETE FROM pglimit_reservation AS h
 USING (SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us,
              CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) END AS waits) AS c
-WHERE h.policy = sqlc.arg(policy)::text AND h.key = sqlc.arg(key)::text AND h.idempotency_key = sqlc.arg(idempotency_key)::text
-  AND h.algorithm = sqlc.arg(algorithm)::text AND h.forget_at_us <= c.us AND h.state <> 'open';
+WHERE h.policy = sqlc.arg(policy) AND h.key = sqlc.arg(key) AND h.idempotency_key = sqlc.arg(idempotency_key)::text
+  AND h.algorithm = sqlc.arg(algorithm) AND h.forget_at_us <= c.us AND h.state <> 'open';
 
 -- name: ReservationsDue :many
 -- ReservationsDue lists up to max_rows of a key's open reservations that have expired.
@@ -47,8 +47,8 @@ WHERE h.policy = sqlc.arg(policy)::text AND h.key = sqlc.arg(key)::text AND h.id
 -- Index: pglimit_reservation_open. Locks the reservations until the transaction ends.
 SELECT h.id
 FROM (SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us) AS c
-JOIN pglimit_reservation AS h ON h.policy = sqlc.arg(policy)::text AND h.key = sqlc.arg(key)::text AND h.state = 'open' AND h.expires_at_us <= c.us
-WHERE h.algorithm = sqlc.arg(algorithm)::text
+CROSS JOIN pglimit_reservation AS h
+WHERE h.policy = sqlc.arg(policy) AND h.key = sqlc.arg(key) AND h.state = 'open' AND h.expires_at_us <= c.us AND h.algorithm = sqlc.arg(algorithm)
 ORDER BY h.expires_at_us, h.units
 LIMIT sqlc.arg(max_rows)::bigint
 FOR UPDATE OF h SKIP LOCKED;
@@ -63,11 +63,11 @@ FOR UPDATE OF h SKIP LOCKED;
 -- the transaction ends.
 WITH made AS MATERIALIZED (
     SELECT h.id FROM pglimit_reservation AS h
-    WHERE h.policy = sqlc.arg(policy)::text AND h.key = sqlc.arg(key)::text AND h.algorithm = sqlc.arg(algorithm)::text AND h.state = 'open' AND h.units > 0::float8
+    WHERE h.policy = sqlc.arg(policy) AND h.key = sqlc.arg(key) AND h.algorithm = sqlc.arg(algorithm) AND h.state = 'open' AND h.units > 0::float8
     FOR UPDATE OF h NOWAIT
 )
 UPDATE pglimit_reservation AS h SET units = 0 FROM made AS m
-WHERE h.policy = sqlc.arg(policy)::text AND h.key = sqlc.arg(key)::text AND h.id = m.id;
+WHERE h.policy = sqlc.arg(policy) AND h.key = sqlc.arg(key) AND h.id = m.id;
 
 -- name: ReservationLocked :one
 -- ReservationLocked reports whether another transaction has locked a reservation now.
@@ -81,6 +81,44 @@ WITH free AS MATERIALIZED (
     FOR UPDATE OF h SKIP LOCKED
 )
 SELECT (NOT EXISTS (SELECT 1 FROM free AS f))::bool AS locked;
+
+-- name: ReservationHold :one
+-- ReservationHold reads a reservation and locks it until the transaction ends. It, the
+-- algorithm's Adjust and ReservationEnd are a Settle for a router of shards.
+--
+-- Index: the primary key. Locks the reservation until the transaction ends.
+SELECT h.state, h.reserved, h.units, h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us, h.ends_at_us, h.counted_at_us, h.expires_at_us, h.forget_at_us,
+       coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint)::bigint AS now_us
+FROM pglimit_reservation AS h
+WHERE h.policy = sqlc.arg(policy) AND h.key = sqlc.arg(key) AND h.id = sqlc.arg(id) AND h.algorithm = sqlc.arg(algorithm) AND h.state <> 'spent'
+  AND CASE WHEN CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) IS NULL END THEN NULL
+           WHEN CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                     THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) IS NULL END THEN NULL
+           ELSE true END
+FOR UPDATE OF h;
+
+-- name: ReservationEnd :exec
+-- ReservationEnd writes what a Settle leaves of a reservation that the transaction has
+-- locked. One that was cancelled or has expired gives up its idempotency key.
+--
+-- Index: the primary key. Locks the reservation until the transaction ends.
+UPDATE pglimit_reservation AS h SET
+    state = sqlc.arg(state)::text, units = sqlc.arg(units)::float8,
+    idempotency_key = CASE WHEN sqlc.arg(state)::text = 'settled' THEN h.idempotency_key END
+WHERE h.policy = sqlc.arg(policy) AND h.key = sqlc.arg(key) AND h.id = sqlc.arg(id);
+
+-- name: ReservationAdd :exec
+-- ReservationAdd records what a Take of the same transaction granted. The two are a
+-- Reserve for a router of shards.
+--
+-- Index: the primary key, pglimit_reservation_idempotency. Of two with one idempotency key
+-- the second waits until the first commits, and fails with unique_violation.
+INSERT INTO pglimit_reservation
+       (policy, key, id, state, algorithm, idempotency_key, reserved, units, level, limit_units, burst, capacity,
+        leak, tick_us, period_us, ends_at_us, counted_at_us, created_at_us, expires_at_us, forget_at_us)
+VALUES (sqlc.arg(policy), sqlc.arg(key), sqlc.arg(id), sqlc.arg(state), sqlc.arg(algorithm), sqlc.narg(idempotency_key)::text, sqlc.arg(reserved)::float8, sqlc.arg(reserved)::float8,
+        sqlc.arg(level), sqlc.arg(limit_units), sqlc.arg(burst), sqlc.arg(capacity), sqlc.arg(leak), sqlc.arg(tick_us), sqlc.arg(period_us), sqlc.arg(ends_at_us),
+        sqlc.arg(counted_at_us), sqlc.arg(created_at_us), sqlc.arg(expires_at_us), sqlc.arg(forget_at_us));
 
 -- name: ReservationsNext :one
 -- ReservationsNext returns the earliest expiry of all open reservations: the largest

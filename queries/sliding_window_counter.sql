@@ -391,8 +391,8 @@ WITH reservation AS MATERIALIZED (
     FOR UPDATE OF h
 ), counted AS (
 INSERT INTO pglimit_sliding_window_counter AS t
-       (policy, key, cost, granted, current, previous, capacity, period_us, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
-SELECT sqlc.arg(policy), sqlc.arg(key), h.units, h.actual, GREATEST(0, h.actual - h.units), 0, h.capacity, h.period_us,
+       (policy, key, cost, granted, current, capacity, previous, period_us, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
+SELECT sqlc.arg(policy), sqlc.arg(key), h.units, h.actual, GREATEST(0, h.actual - h.units), h.capacity, 0, h.period_us,
        (h.now_us / h.period_us + 1) * h.period_us, h.now_us, -h.ends_at_us, h.now_us
 FROM reservation AS h
 WHERE h.changes AND h.actual <> h.units
@@ -443,6 +443,69 @@ SELECT h.state, h.reserved, h.units AS units_before, h.changes::bool AS changes,
        coalesce(t.current, r.current, 0)::float8 AS level, coalesce(t.previous, r.previous, 0)::float8 AS previous, coalesce(t.ends_at_us, r.ends_at_us, 0)::bigint AS at_us,
            coalesce(t.period_us, r.period_us, 1)::bigint AS window_us
 FROM reservation AS h LEFT JOIN counted AS t ON true LEFT JOIN pglimit_sliding_window_counter AS r ON r.policy = sqlc.arg(policy) AND r.key = sqlc.arg(key);
+
+-- name: SlidingWindowCounterAdjust :one
+-- SlidingWindowCounterAdjust does what SlidingWindowCounterSettle does to the key's row: of a reservation's units,
+-- actual stay counted. The other parameters are the reservation's columns. The caller has
+-- locked the reservation, changes it in the same transaction, and sends this only if actual
+-- differs from units. It names the key as a router of shards needs it.
+--
+-- Index: the primary key. Locks the key's row until the transaction ends.
+INSERT INTO pglimit_sliding_window_counter
+       (policy, key, cost, granted, current, capacity, previous, period_us, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
+VALUES (sqlc.arg(policy), sqlc.arg(key), sqlc.arg(units)::float8, sqlc.arg(actual)::float8, GREATEST(0, sqlc.arg(actual)::float8 - sqlc.arg(units)::float8),
+        sqlc.arg(capacity)::float8, 0, sqlc.arg(period_us)::bigint,
+       (coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) / sqlc.arg(period_us)::bigint + 1)
+           * sqlc.arg(period_us)::bigint, coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
+           -sqlc.arg(ends_at_us)::bigint, coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
+ON CONFLICT (policy, key) DO UPDATE SET
+    cost = 1, capacity = CASE WHEN pglimit_sliding_window_counter.capacity = 0::float8 THEN EXCLUDED.capacity ELSE pglimit_sliding_window_counter.capacity END,
+    granted = CASE WHEN CASE WHEN GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us) < pglimit_sliding_window_counter.ends_at_us
+                THEN pglimit_sliding_window_counter.ends_at_us ELSE (GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us)
+                    / CASE WHEN pglimit_sliding_window_counter.ends_at_us = 0 THEN EXCLUDED.period_us ELSE pglimit_sliding_window_counter.period_us END + 1)
+                * CASE WHEN pglimit_sliding_window_counter.ends_at_us = 0 THEN EXCLUDED.period_us ELSE pglimit_sliding_window_counter.period_us END END
+            = -EXCLUDED.blocked_until_us THEN LEAST(CASE WHEN GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us)
+                    < pglimit_sliding_window_counter.ends_at_us THEN pglimit_sliding_window_counter.current ELSE 0 END, GREATEST(0, EXCLUDED.cost - EXCLUDED.granted))
+            WHEN CASE WHEN GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us) < pglimit_sliding_window_counter.ends_at_us
+                THEN pglimit_sliding_window_counter.ends_at_us ELSE (GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us)
+                    / CASE WHEN pglimit_sliding_window_counter.ends_at_us = 0 THEN EXCLUDED.period_us ELSE pglimit_sliding_window_counter.period_us END + 1)
+                * CASE WHEN pglimit_sliding_window_counter.ends_at_us = 0 THEN EXCLUDED.period_us ELSE pglimit_sliding_window_counter.period_us END END
+            = -EXCLUDED.blocked_until_us + pglimit_sliding_window_counter.period_us
+            THEN LEAST(CASE WHEN GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us) < pglimit_sliding_window_counter.ends_at_us
+                    THEN pglimit_sliding_window_counter.previous WHEN GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us)
+                    < pglimit_sliding_window_counter.ends_at_us + pglimit_sliding_window_counter.period_us THEN pglimit_sliding_window_counter.current ELSE 0 END,
+                GREATEST(0, EXCLUDED.cost - EXCLUDED.granted)) ELSE 0 END,
+    current = CASE WHEN CASE WHEN GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us) < pglimit_sliding_window_counter.ends_at_us
+                THEN pglimit_sliding_window_counter.ends_at_us ELSE (GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us)
+                    / CASE WHEN pglimit_sliding_window_counter.ends_at_us = 0 THEN EXCLUDED.period_us ELSE pglimit_sliding_window_counter.period_us END + 1)
+                * CASE WHEN pglimit_sliding_window_counter.ends_at_us = 0 THEN EXCLUDED.period_us ELSE pglimit_sliding_window_counter.period_us END END
+            = -EXCLUDED.blocked_until_us THEN GREATEST(0, CASE WHEN GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us)
+                    < pglimit_sliding_window_counter.ends_at_us THEN pglimit_sliding_window_counter.current ELSE 0 END - GREATEST(0, EXCLUDED.cost - EXCLUDED.granted))
+            ELSE CASE WHEN GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us) < pglimit_sliding_window_counter.ends_at_us
+                THEN pglimit_sliding_window_counter.current ELSE 0 END END
+              + GREATEST(0, EXCLUDED.granted - EXCLUDED.cost),
+    previous = CASE WHEN CASE WHEN GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us) < pglimit_sliding_window_counter.ends_at_us
+                THEN pglimit_sliding_window_counter.ends_at_us ELSE (GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us)
+                    / CASE WHEN pglimit_sliding_window_counter.ends_at_us = 0 THEN EXCLUDED.period_us ELSE pglimit_sliding_window_counter.period_us END + 1)
+                * CASE WHEN pglimit_sliding_window_counter.ends_at_us = 0 THEN EXCLUDED.period_us ELSE pglimit_sliding_window_counter.period_us END END
+            = -EXCLUDED.blocked_until_us + pglimit_sliding_window_counter.period_us
+            THEN GREATEST(0, CASE WHEN GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us) < pglimit_sliding_window_counter.ends_at_us
+                    THEN pglimit_sliding_window_counter.previous WHEN GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us)
+                    < pglimit_sliding_window_counter.ends_at_us + pglimit_sliding_window_counter.period_us THEN pglimit_sliding_window_counter.current ELSE 0 END
+                - GREATEST(0, EXCLUDED.cost - EXCLUDED.granted)) ELSE CASE
+                WHEN GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us) < pglimit_sliding_window_counter.ends_at_us
+                THEN pglimit_sliding_window_counter.previous WHEN GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us)
+                < pglimit_sliding_window_counter.ends_at_us + pglimit_sliding_window_counter.period_us THEN pglimit_sliding_window_counter.current ELSE 0 END END,
+    period_us = CASE WHEN GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us) < pglimit_sliding_window_counter.ends_at_us
+            THEN pglimit_sliding_window_counter.period_us ELSE CASE WHEN pglimit_sliding_window_counter.ends_at_us = 0 THEN EXCLUDED.period_us
+                ELSE pglimit_sliding_window_counter.period_us END END,
+    ends_at_us = CASE WHEN GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us) < pglimit_sliding_window_counter.ends_at_us
+            THEN pglimit_sliding_window_counter.ends_at_us ELSE (GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us)
+                / CASE WHEN pglimit_sliding_window_counter.ends_at_us = 0 THEN EXCLUDED.period_us ELSE pglimit_sliding_window_counter.period_us END + 1)
+            * CASE WHEN pglimit_sliding_window_counter.ends_at_us = 0 THEN EXCLUDED.period_us ELSE pglimit_sliding_window_counter.period_us END END,
+    updated_at_us = GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us)
+RETURNING pglimit_sliding_window_counter.granted, pglimit_sliding_window_counter.current, pglimit_sliding_window_counter.previous, pglimit_sliding_window_counter.period_us,
+    pglimit_sliding_window_counter.ends_at_us, pglimit_sliding_window_counter.updated_at_us, pglimit_sliding_window_counter.blocked_until_us;
 
 -- name: SlidingWindowCounterCharge :one
 -- SlidingWindowCounterCharge counts units that are already spent, even if the limit would deny
@@ -667,6 +730,18 @@ USING (SELECT CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text
                       CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) END AS waits,
                       (SELECT count(*) FROM freed) AS reservations) AS c
 WHERE c.reservations >= 0 AND t.policy = sqlc.arg(policy) AND t.key = sqlc.arg(key);
+
+-- name: SlidingWindowCounterDelete :execrows
+-- SlidingWindowCounterDelete deletes the key's row. It is a part of a Reset for a router of shards:
+-- ReservationsFree, this and ReservationsFree again, in one transaction.
+--
+-- Index: the primary key. Locks the key's row, if it exists, until the transaction ends.
+DELETE FROM pglimit_sliding_window_counter AS t
+WHERE t.policy = sqlc.arg(policy) AND t.key = sqlc.arg(key) AND CASE
+        WHEN CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) IS NULL END THEN NULL
+            WHEN CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                      THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) IS NULL END THEN NULL
+            ELSE true END;
 
 -- name: SlidingWindowCounterSweep :one
 -- SlidingWindowCounterSweep checks up to max_rows rows that are due at cutoff_us, the longest

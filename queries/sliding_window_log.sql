@@ -477,11 +477,11 @@ WITH reservation AS MATERIALIZED (
     FOR UPDATE OF h
 ), counted AS (
 INSERT INTO pglimit_sliding_window_log AS t
-       (policy, key, cost, granted, entries, totals, base, total, capacity, period_us, keep_us, updated_at_us, blocked_until_us, expires_at_us)
-SELECT sqlc.arg(policy), sqlc.arg(key), h.units, h.actual,
+       (policy, key, cost, granted, total, capacity, base, entries, totals, period_us, keep_us, updated_at_us, blocked_until_us, expires_at_us)
+SELECT sqlc.arg(policy), sqlc.arg(key), h.units, h.actual, GREATEST(0, h.actual - h.units), h.capacity, 0,
        CASE WHEN h.actual > h.units THEN ARRAY[h.now_us] ELSE '{}' END,
        CASE WHEN h.actual > h.units THEN ARRAY[0::float8] ELSE '{}' END,
-       0, GREATEST(0, h.actual - h.units), h.capacity, h.period_us, h.period_us, h.now_us, -h.counted_at_us, h.now_us
+       h.period_us, h.period_us, h.now_us, -h.counted_at_us, h.now_us
 FROM reservation AS h
 WHERE h.changes AND h.actual <> h.units
 ON CONFLICT (policy, key) DO UPDATE SET
@@ -591,6 +591,84 @@ SELECT h.state, h.reserved, h.units AS units_before, h.changes::bool AS changes,
                0)::float8 AS level, 0::float8 AS previous,
        coalesce(t.newest_at_us, r.entries[pg_catalog.cardinality(r.entries)], 0)::bigint AS at_us, 0::bigint AS window_us
 FROM reservation AS h LEFT JOIN counted AS t ON true LEFT JOIN pglimit_sliding_window_log AS r ON r.policy = sqlc.arg(policy) AND r.key = sqlc.arg(key);
+
+-- name: SlidingWindowLogAdjust :one
+-- SlidingWindowLogAdjust does what SlidingWindowLogSettle does to the key's row: of a reservation's units,
+-- actual stay counted. The other parameters are the reservation's columns. The caller has
+-- locked the reservation, changes it in the same transaction, and sends this only if actual
+-- differs from units. It names the key as a router of shards needs it.
+--
+-- Index: the primary key. Locks the key's row until the transaction ends.
+INSERT INTO pglimit_sliding_window_log
+       (policy, key, cost, granted, total, capacity, base, entries, totals, period_us, keep_us, updated_at_us, blocked_until_us, expires_at_us)
+VALUES (sqlc.arg(policy), sqlc.arg(key), sqlc.arg(units)::float8, sqlc.arg(actual)::float8, GREATEST(0, sqlc.arg(actual)::float8 - sqlc.arg(units)::float8),
+        sqlc.arg(capacity)::float8, 0,
+       CASE WHEN sqlc.arg(actual)::float8 > sqlc.arg(units)::float8
+               THEN ARRAY[coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)] ELSE '{}' END,
+       CASE WHEN sqlc.arg(actual)::float8 > sqlc.arg(units)::float8 THEN ARRAY[0::float8] ELSE '{}' END,
+       sqlc.arg(period_us)::bigint, sqlc.arg(period_us)::bigint, coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
+           -sqlc.arg(counted_at_us)::bigint, coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
+ON CONFLICT (policy, key) DO UPDATE SET
+    cost = 1, capacity = CASE WHEN pglimit_sliding_window_log.capacity = 0::float8 THEN EXCLUDED.capacity ELSE pglimit_sliding_window_log.capacity END,
+        period_us = CASE WHEN pglimit_sliding_window_log.capacity = 0::float8 THEN EXCLUDED.period_us ELSE pglimit_sliding_window_log.period_us END,
+        keep_us = CASE WHEN pglimit_sliding_window_log.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE pglimit_sliding_window_log.keep_us END,
+    granted = GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted,
+                coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, pglimit_sliding_window_log.entries) + 1],
+                    pglimit_sliding_window_log.total) - GREATEST(GREATEST(pglimit_sliding_window_log.base,
+                        coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us)
+                                    - CASE WHEN pglimit_sliding_window_log.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE pglimit_sliding_window_log.keep_us END,
+                                    pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total)),
+                    coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, pglimit_sliding_window_log.entries) + 1],
+                        pglimit_sliding_window_log.total)))),
+    entries = CASE WHEN pglimit_sliding_window_log.total + GREATEST(0, EXCLUDED.granted - EXCLUDED.cost) > pglimit_sliding_window_log.total
+            THEN pg_catalog.array_append(pglimit_sliding_window_log.entries, GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us))
+            WHEN (GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted,
+                        coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, pglimit_sliding_window_log.entries) + 1],
+                            pglimit_sliding_window_log.total) - GREATEST(GREATEST(pglimit_sliding_window_log.base,
+                                coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us)
+                                            - CASE WHEN pglimit_sliding_window_log.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE pglimit_sliding_window_log.keep_us END,
+                                            pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total)),
+                            coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, pglimit_sliding_window_log.entries) + 1],
+                                pglimit_sliding_window_log.total)))) > 0::float8 AND coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us,
+                            pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total)
+                - GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us,
+                                    pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total)
+                        - GREATEST(GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) - CASE WHEN pglimit_sliding_window_log.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE pglimit_sliding_window_log.keep_us END, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total)), coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total)))) <= GREATEST(GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) - CASE WHEN pglimit_sliding_window_log.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE pglimit_sliding_window_log.keep_us END, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total)), coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total))) THEN pg_catalog.array_cat(pglimit_sliding_window_log.entries[: pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, pglimit_sliding_window_log.entries)], pglimit_sliding_window_log.entries[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, pglimit_sliding_window_log.entries) + 1 :]) ELSE pglimit_sliding_window_log.entries END,
+    totals = CASE WHEN pglimit_sliding_window_log.total + GREATEST(0, EXCLUDED.granted - EXCLUDED.cost) > pglimit_sliding_window_log.total
+            THEN pg_catalog.array_append(pglimit_sliding_window_log.totals, pglimit_sliding_window_log.total)
+            WHEN (GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted,
+                        coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, pglimit_sliding_window_log.entries) + 1],
+                            pglimit_sliding_window_log.total) - GREATEST(GREATEST(pglimit_sliding_window_log.base,
+                                coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us)
+                                            - CASE WHEN pglimit_sliding_window_log.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE pglimit_sliding_window_log.keep_us END,
+                                            pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total)),
+                            coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, pglimit_sliding_window_log.entries) + 1],
+                                pglimit_sliding_window_log.total)))) > 0::float8 AND coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us,
+                            pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total)
+                - GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us,
+                                    pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total)
+                        - GREATEST(GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) - CASE WHEN pglimit_sliding_window_log.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE pglimit_sliding_window_log.keep_us END, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total)), coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total)))) <= GREATEST(GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) - CASE WHEN pglimit_sliding_window_log.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE pglimit_sliding_window_log.keep_us END, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total)), coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total))) THEN pg_catalog.array_cat(pglimit_sliding_window_log.totals[: pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, pglimit_sliding_window_log.entries)], pglimit_rebase(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, pglimit_sliding_window_log.entries) + 1 :], coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total) - GREATEST(GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) - CASE WHEN pglimit_sliding_window_log.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE pglimit_sliding_window_log.keep_us END, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total)), coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total)))) WHEN GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total) - GREATEST(GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) - CASE WHEN pglimit_sliding_window_log.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE pglimit_sliding_window_log.keep_us END, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total)), coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total)))) > 0::float8 THEN pglimit_lower(pglimit_sliding_window_log.totals, pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, pglimit_sliding_window_log.entries), coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total) - GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total) - GREATEST(GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) - CASE WHEN pglimit_sliding_window_log.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE pglimit_sliding_window_log.keep_us END, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total)), coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total)))), GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total) - GREATEST(GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) - CASE WHEN pglimit_sliding_window_log.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE pglimit_sliding_window_log.keep_us END, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total)), coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total))))) ELSE pglimit_sliding_window_log.totals END,
+    base = GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us,
+                            EXCLUDED.updated_at_us) - CASE WHEN pglimit_sliding_window_log.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE pglimit_sliding_window_log.keep_us END,
+                        pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total)),
+    total = CASE WHEN NOT (GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted,
+                        coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, pglimit_sliding_window_log.entries) + 1],
+                            pglimit_sliding_window_log.total) - GREATEST(GREATEST(pglimit_sliding_window_log.base,
+                                coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us)
+                                            - CASE WHEN pglimit_sliding_window_log.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE pglimit_sliding_window_log.keep_us END,
+                                            pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total)),
+                            coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, pglimit_sliding_window_log.entries) + 1],
+                                pglimit_sliding_window_log.total)))) > 0::float8 AND coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us,
+                            pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total)
+                - GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us,
+                                    pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total)
+                        - GREATEST(GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) - CASE WHEN pglimit_sliding_window_log.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE pglimit_sliding_window_log.keep_us END, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total)), coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total)))) <= GREATEST(GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) - CASE WHEN pglimit_sliding_window_log.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE pglimit_sliding_window_log.keep_us END, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total)), coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total))) THEN pglimit_sliding_window_log.total - GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total) - GREATEST(GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) - CASE WHEN pglimit_sliding_window_log.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE pglimit_sliding_window_log.keep_us END, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total)), coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total)))) WHEN pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, pglimit_sliding_window_log.entries) = pg_catalog.cardinality(pglimit_sliding_window_log.entries) THEN GREATEST(GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) - CASE WHEN pglimit_sliding_window_log.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE pglimit_sliding_window_log.keep_us END, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total)), coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total)) ELSE pglimit_sliding_window_log.total - (coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total) - GREATEST(GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) - CASE WHEN pglimit_sliding_window_log.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE pglimit_sliding_window_log.keep_us END, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total)), coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total))) END + GREATEST(0, EXCLUDED.granted - EXCLUDED.cost),
+    updated_at_us = GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us)
+RETURNING pglimit_sliding_window_log.granted, (pglimit_sliding_window_log.total
+        - GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(pglimit_sliding_window_log.updated_at_us
+                        - pglimit_sliding_window_log.keep_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total)))::float8 AS level,
+    coalesce(pglimit_sliding_window_log.entries[pg_catalog.cardinality(pglimit_sliding_window_log.entries)], 0)::bigint AS newest_at_us, pglimit_sliding_window_log.updated_at_us,
+    pglimit_sliding_window_log.blocked_until_us;
 
 -- name: SlidingWindowLogCharge :one
 -- SlidingWindowLogCharge counts units that are already spent, even if the limit would deny
@@ -876,6 +954,18 @@ USING (SELECT CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text
                       CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) END AS waits,
                       (SELECT count(*) FROM freed) AS reservations) AS c
 WHERE c.reservations >= 0 AND t.policy = sqlc.arg(policy) AND t.key = sqlc.arg(key);
+
+-- name: SlidingWindowLogDelete :execrows
+-- SlidingWindowLogDelete deletes the key's row. It is a part of a Reset for a router of shards:
+-- ReservationsFree, this and ReservationsFree again, in one transaction.
+--
+-- Index: the primary key. Locks the key's row, if it exists, until the transaction ends.
+DELETE FROM pglimit_sliding_window_log AS t
+WHERE t.policy = sqlc.arg(policy) AND t.key = sqlc.arg(key) AND CASE
+        WHEN CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) IS NULL END THEN NULL
+            WHEN CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                      THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) IS NULL END THEN NULL
+            ELSE true END;
 
 -- name: SlidingWindowLogSweep :one
 -- SlidingWindowLogSweep checks up to max_rows rows that are due at cutoff_us, the longest

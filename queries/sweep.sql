@@ -11,14 +11,10 @@ ON CONFLICT (name) DO UPDATE SET
     reservations_expired = EXCLUDED.reservations_expired, holder = EXCLUDED.holder;
 
 -- name: SweepStatus :one
--- SweepStatus reads the lease and the last sweep of that name, and what waits for the
--- next one: the number of due rows, counted up to max_rows, the same of expired and of
--- open reservations, and since when the oldest of them has waited (oldest_us; now_us if
--- none does). A holder is empty, and a time 0, if there is no such row.
+-- SweepStatus reads the clock, and the lease and the last sweep of that name. A holder is
+-- empty, and a time 0, if there is no such row.
 --
--- Index: pglimit_…_expires of each table of limits, pglimit_reservation_expires and
--- pglimit_reservation_forget, up to max_rows entries of each; the primary keys of
--- pglimit_lease and pglimit_sweep. Locks nothing.
+-- Index: the primary keys. Locks nothing.
 SELECT c.us::bigint AS now_us,
        coalesce((SELECT l.holder FROM pglimit_lease AS l WHERE l.name = sqlc.arg(name)::text), '')::text AS holder,
        coalesce((SELECT l.expires_at_us FROM pglimit_lease AS l WHERE l.name = sqlc.arg(name)::text), 0)::bigint AS lease_ends_us,
@@ -27,8 +23,18 @@ SELECT c.us::bigint AS now_us,
        coalesce(s.removed, 0)::bigint AS removed,
        coalesce(s.kept, 0)::bigint AS kept,
        coalesce(s.reservations_expired, 0)::bigint AS reservations_expired,
-       coalesce(s.holder, '')::text AS swept_by,
-       (SELECT count(*) FROM (
+       coalesce(s.holder, '')::text AS swept_by
+FROM (SELECT (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint AS us) AS c
+LEFT JOIN pglimit_sweep AS s ON s.name = sqlc.arg(name)::text;
+
+-- name: SweepWaiting :one
+-- SweepWaiting reads what waits at now_us for the next sweep: the number of due rows,
+-- counted up to max_rows, the same of expired and of open reservations, and since when the
+-- oldest of them has waited (oldest_us; now_us if none does).
+--
+-- Index: pglimit_…_expires of each table of limits, pglimit_reservation_expires and
+-- pglimit_reservation_forget, up to max_rows entries of each. Locks nothing.
+SELECT (SELECT count(*) FROM (
            (SELECT t.expires_at_us FROM pglimit_leaky_bucket AS t WHERE t.expires_at_us <= c.us ORDER BY t.expires_at_us LIMIT sqlc.arg(max_rows)::bigint)
            UNION ALL (SELECT t.expires_at_us FROM pglimit_leaky_bucket_queue AS t WHERE t.expires_at_us <= c.us ORDER BY t.expires_at_us LIMIT sqlc.arg(max_rows)::bigint)
            UNION ALL (SELECT t.expires_at_us FROM pglimit_token_bucket AS t WHERE t.expires_at_us <= c.us ORDER BY t.expires_at_us LIMIT sqlc.arg(max_rows)::bigint)
@@ -52,5 +58,4 @@ SELECT c.us::bigint AS now_us,
              (SELECT min(t.expires_at_us) FROM pglimit_sliding_window_log AS t),
              (SELECT h.forget_at_us FROM pglimit_reservation AS h WHERE h.forget_at_us <= c.us AND h.state <> 'open' ORDER BY h.forget_at_us LIMIT 1),
              (SELECT min(h.expires_at_us) FROM pglimit_reservation AS h WHERE h.state = 'open'))::bigint AS oldest_us
-FROM (SELECT (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint AS us) AS c
-LEFT JOIN pglimit_sweep AS s ON s.name = sqlc.arg(name)::text;
+FROM (SELECT sqlc.arg(now_us)::bigint AS us) AS c;

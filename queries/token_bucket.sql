@@ -299,6 +299,38 @@ SELECT h.state, h.reserved, h.units AS units_before, h.changes::bool AS changes,
        coalesce(t.level, r.level, 0)::float8 AS level, 0::float8 AS previous, coalesce(t.updated_at_us, r.updated_at_us, h.now_us)::bigint AS at_us, 0::bigint AS window_us
 FROM reservation AS h LEFT JOIN counted AS t ON true LEFT JOIN pglimit_token_bucket AS r ON r.policy = sqlc.arg(policy) AND r.key = sqlc.arg(key);
 
+-- name: TokenBucketAdjust :one
+-- TokenBucketAdjust does what TokenBucketSettle does to the key's row: of a reservation's units,
+-- actual stay counted. The other parameters are the reservation's columns. The caller has
+-- locked the reservation, changes it in the same transaction, and sends this only if actual
+-- differs from units. It names the key as a router of shards needs it.
+--
+-- Index: the primary key. Locks the key's row until the transaction ends.
+INSERT INTO pglimit_token_bucket
+       (policy, key, cost, granted, level, capacity, leak, updated_at_us, blocked_until_us, expires_at_us)
+VALUES (sqlc.arg(policy), sqlc.arg(key), sqlc.arg(units)::float8, sqlc.arg(actual)::float8, GREATEST(0, sqlc.arg(actual)::float8 - sqlc.arg(units)::float8),
+        sqlc.arg(capacity)::float8, sqlc.arg(leak)::float8,
+       coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint), -sqlc.arg(counted_at_us)::bigint,
+           coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
+ON CONFLICT (policy, key) DO UPDATE SET
+    cost = 1, capacity = CASE WHEN pglimit_token_bucket.capacity = 0::float8 THEN EXCLUDED.capacity ELSE pglimit_token_bucket.capacity END,
+        leak = CASE WHEN pglimit_token_bucket.capacity = 0::float8 THEN EXCLUDED.leak ELSE pglimit_token_bucket.leak END,
+    granted = LEAST(GREATEST(0, pglimit_token_bucket.level - (GREATEST(pglimit_token_bucket.updated_at_us, EXCLUDED.updated_at_us) - pglimit_token_bucket.updated_at_us)::float8
+                * CASE WHEN pglimit_token_bucket.capacity = 0::float8 THEN EXCLUDED.leak ELSE pglimit_token_bucket.leak END),
+            GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, EXCLUDED.cost
+                    - GREATEST(((GREATEST(pglimit_token_bucket.updated_at_us, EXCLUDED.updated_at_us) + EXCLUDED.blocked_until_us))::float8
+                        * CASE WHEN pglimit_token_bucket.capacity = 0::float8 THEN EXCLUDED.leak ELSE pglimit_token_bucket.leak END,
+                        ((GREATEST(pglimit_token_bucket.updated_at_us, EXCLUDED.updated_at_us) + EXCLUDED.blocked_until_us))::float8 * EXCLUDED.leak)))),
+    level = GREATEST(0, GREATEST(0, pglimit_token_bucket.level - (GREATEST(pglimit_token_bucket.updated_at_us, EXCLUDED.updated_at_us)
+                    - pglimit_token_bucket.updated_at_us)::float8 * CASE WHEN pglimit_token_bucket.capacity = 0::float8 THEN EXCLUDED.leak ELSE pglimit_token_bucket.leak END)
+            - GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, EXCLUDED.cost
+                    - GREATEST(((GREATEST(pglimit_token_bucket.updated_at_us, EXCLUDED.updated_at_us) + EXCLUDED.blocked_until_us))::float8
+                        * CASE WHEN pglimit_token_bucket.capacity = 0::float8 THEN EXCLUDED.leak ELSE pglimit_token_bucket.leak END,
+                        ((GREATEST(pglimit_token_bucket.updated_at_us, EXCLUDED.updated_at_us) + EXCLUDED.blocked_until_us))::float8 * EXCLUDED.leak))))
+        + GREATEST(0, EXCLUDED.granted - EXCLUDED.cost),
+    updated_at_us = GREATEST(pglimit_token_bucket.updated_at_us, EXCLUDED.updated_at_us)
+RETURNING pglimit_token_bucket.granted, pglimit_token_bucket.level, pglimit_token_bucket.updated_at_us, pglimit_token_bucket.blocked_until_us;
+
 -- name: TokenBucketCharge :one
 -- TokenBucketCharge counts units that are already spent, even if the limit would deny
 -- them. It adds them to what is in use now, up to the capacity. granted returns the
@@ -457,6 +489,18 @@ USING (SELECT CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text
                       CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) END AS waits,
                       (SELECT count(*) FROM freed) AS reservations) AS c
 WHERE c.reservations >= 0 AND t.policy = sqlc.arg(policy) AND t.key = sqlc.arg(key);
+
+-- name: TokenBucketDelete :execrows
+-- TokenBucketDelete deletes the key's row. It is a part of a Reset for a router of shards:
+-- ReservationsFree, this and ReservationsFree again, in one transaction.
+--
+-- Index: the primary key. Locks the key's row, if it exists, until the transaction ends.
+DELETE FROM pglimit_token_bucket AS t
+WHERE t.policy = sqlc.arg(policy) AND t.key = sqlc.arg(key) AND CASE
+        WHEN CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) IS NULL END THEN NULL
+            WHEN CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
+                      THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) IS NULL END THEN NULL
+            ELSE true END;
 
 -- name: TokenBucketSweep :one
 -- TokenBucketSweep checks up to max_rows rows that are due at cutoff_us, the longest

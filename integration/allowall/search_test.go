@@ -23,7 +23,7 @@ func TestAllowAllDecidesAsMemory(t *testing.T) {
 	pool := bed.Connect(t, address, guessed.On)
 	dbs := []*sql.DB{bed.ConnectSQL(t, bed.SQLDrivers[0], address), bed.ConnectSQL(t, bed.SQLDrivers[1], address)}
 	t.Cleanup(func() {
-		if right, wrong := guessed.right.Load(), guessed.wrong.Load(); right == 0 || wrong == 0 {
+		if right, wrong := guessed.right.Load(), guessed.wrong.Load(); right == 0 || wrong == 0 && !bed.Citus() { // there few keys share a shard
 			t.Errorf("%d guesses were right, %d wrong; the test needs both", right, wrong)
 		}
 	})

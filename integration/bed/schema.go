@@ -133,7 +133,8 @@ func CallStatements(ctx context.Context, conn db.DBTX, suffix string) (called []
 			charge(arg)
 			// The first reservation has the ID that other statements look for. A further
 			// one needs another ID.
-			if strings.HasSuffix(name, "Reserve") && slices.ContainsFunc(called, func(before string) bool { return strings.HasSuffix(before, "Reserve") }) && arg.Kind() == reflect.Struct {
+			reserves := func(name string) bool { return strings.HasSuffix(name, "Reserve") || name == "ReservationAdd" }
+			if reserves(name) && slices.ContainsFunc(called, reserves) && arg.Kind() == reflect.Struct {
 				arg.FieldByName("ID").SetString(name)
 			}
 			if acceptable(arg); strings.HasPrefix(name, "Override") && arg.Kind() == reflect.Struct {

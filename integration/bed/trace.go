@@ -3,6 +3,7 @@ package bed
 import (
 	"context"
 	"slices"
+	"strings"
 	"sync"
 
 	"github.com/jackc/pgx/v5"
@@ -11,7 +12,7 @@ import (
 	"github.com/pglimit/pglimit/db"
 )
 
-// Trace is a tracer that records what a pool sends, except TableOwners, which is sent every
+// Trace is a tracer that records what a pool sends, except what looks for the tables every
 // few seconds.
 type Trace struct {
 	Before func(Sent)                  // called before each send, if not nil
@@ -60,11 +61,16 @@ func (r *Trace) ends(sql string, err error) {
 	}
 }
 
+// looksForTables reports whether a statement looks for the tables' owners or shards.
+func looksForTables(sql string) bool {
+	return sql == db.TableOwners || strings.Contains(sql, "pg_catalog.pg_dist_partition")
+}
+
 type sentText struct{}
 
 // TraceQueryStart implements pgx.QueryTracer.
 func (r *Trace) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
-	if data.SQL != db.TableOwners {
+	if !looksForTables(data.SQL) {
 		r.sends(Sent{{SQL: data.SQL, Arguments: data.Args}})
 	}
 	return context.WithValue(ctx, sentText{}, asWritten(data.SQL, data.Args))
@@ -72,7 +78,7 @@ func (r *Trace) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.Trace
 
 // TraceQueryEnd implements pgx.QueryTracer.
 func (r *Trace) TraceQueryEnd(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryEndData) {
-	if sql := ctx.Value(sentText{}).(string); sql != db.TableOwners {
+	if sql := ctx.Value(sentText{}).(string); !looksForTables(sql) {
 		r.ends(sql, data.Err)
 	}
 }

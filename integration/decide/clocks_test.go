@@ -104,7 +104,7 @@ func spends(t *testing.T, pool *pgxpool.Pool) (single, others map[string]spend) 
 			"Allow":    func() (limiter.Result, error) { return d.Do(ctx, in) },
 			"UpTo":     func() (limiter.Result, error) { return d.AllowUpTo(ctx, in.Policy, in.Key, in.Cost) },
 			"Charge":   func() (limiter.Result, error) { return d.Charge(ctx, in.Policy, in.Key, in.Cost) },
-			"AllowAll": func() (limiter.Result, error) { return all(d.AllowAll(ctx, plain.Request("k", 1), in)) },
+			"AllowAll": func() (limiter.Result, error) { return all(d.AllowAll(ctx, plain.Request(in.Key, 1), in)) },
 			"Reserve":  func() (limiter.Result, error) { return reserved(d.Reserve(ctx, in, time.Hour)) },
 			"once": func() (limiter.Result, error) {
 				in.IdempotencyKey = fmt.Sprint(rand.Uint64())
@@ -128,7 +128,8 @@ func spends(t *testing.T, pool *pgxpool.Pool) (single, others map[string]spend) 
 }
 
 // TestCalendarClocksApart: whatever the two clocks read, the database's selects the
-// period, for every verb, and after the first request in one statement.
+// period, for every verb, and after the first request in one statement; as for a router of
+// shards, too.
 func TestCalendarClocksApart(t *testing.T) {
 	t.Parallel()
 	for _, ahead := range []time.Duration{-400 * 24 * time.Hour, -3 * time.Hour, -40 * time.Minute, -time.Second, 40 * time.Minute, 3 * time.Hour, 50 * 24 * time.Hour} {
@@ -138,10 +139,11 @@ func TestCalendarClocksApart(t *testing.T) {
 			var sent bed.Trace
 			pool := bed.Connect(t, address, sent.On)
 			single, others := spends(t, pool)
-			for _, calendar := range limiter.Calendars() {
+			for i, calendar := range limiter.Calendars() {
+				sharding := []limiter.Sharding{limiter.ShardingAuto, limiter.ShardingRouter}[i%2]
 				p := limiter.Policy{Name: string(calendar), Algorithm: limiter.FixedWindow, Limit: 10, Calendar: calendar, TimeZone: "America/Havana"}
 				for way, request := range single {
-					l := bed.NewLimiter(t, pool, nil)
+					l := bed.NewLimiter(t, pool, &limiter.Config{Sharding: sharding})
 					offTheHour(t, ahead)
 					sent.Take()
 					byTheDatabase(t, ahead, p, bed.Must(t)(request(l, p.Request(way, 1))))
@@ -161,7 +163,7 @@ func TestCalendarClocksApart(t *testing.T) {
 					}
 				}
 				for way, request := range others {
-					l := bed.NewLimiter(t, pool, nil)
+					l := bed.NewLimiter(t, pool, &limiter.Config{Sharding: sharding})
 					offTheHour(t, ahead)
 					r := bed.Must(t)(request(l, p.Request(way, 1)))
 					byTheDatabase(t, ahead, p, r)

@@ -58,6 +58,9 @@ var budgets = map[string]int{
 	"SlidingWindowLogReset": 55, "SlidingWindowLogSettle": 821, "SlidingWindowLogSweep": 52,
 	"SlidingWindowLogTake": 649, "SlidingWindowLogTakeMany": 524, "SlidingWindowLogTakeAll": 540, "SlidingWindowLogUnblock": 54,
 	"SlidingWindowLogUndo": 596, "SlidingWindowLogUsage": 170,
+
+	"FixedWindowAdjust": 67, "GCRAAdjust": 105, "LeakyBucketAdjust": 174, "SlidingWindowCounterAdjust": 227, "SlidingWindowLogAdjust": 696, "TokenBucketAdjust": 105,
+	"FixedWindowDelete": 45, "GCRADelete": 45, "LeakyBucketDelete": 45, "LeakyBucketQueueDelete": 45, "SlidingWindowCounterDelete": 45, "SlidingWindowLogDelete": 45, "TokenBucketDelete": 45,
 }
 
 // computes matches a node of a plan that computes something, in any version's spelling.

@@ -107,7 +107,11 @@ func TestJanitorDenialsBounded(t *testing.T) {
 		if n := removed.ByTable["pglimit_denial"]; n != 2497 || count(t, pool, "pglimit_denial") != 100_103 {
 			t.Errorf("removed %+v, want 2,497", removed)
 		}
-		if oldest := bed.Value[int64](t, pool, `SELECT min(slot_us) / 600000000 FROM pglimit_denial WHERE key <> ''`); oldest != 2 {
+		about := int64(0)
+		if len(bed.Server().Workers()) > 0 { // each shard deletes its oldest
+			about = 2
+		}
+		if oldest := bed.Value[int64](t, pool, `SELECT min(slot_us) / 600000000 FROM pglimit_denial WHERE key <> ''`); oldest < 2-about || oldest > 2+about {
 			t.Errorf("the oldest slot is %d", oldest)
 		}
 		if got := bed.Value[string](t, pool, totals); got != want {
@@ -120,6 +124,21 @@ func TestJanitorDenialsBounded(t *testing.T) {
 			t.Errorf("removed %+v again", removed)
 		}
 	})
+}
+
+// trim deletes counts of the slot 0 as the janitor does.
+func trim(t *testing.T, tx pgx.Tx) error {
+	sums, err := db.New().DenialsTrim(t.Context(), tx, 40)
+	if err != nil {
+		return err
+	}
+	p := db.DenialsAddParams{NowUs: new(int64)}
+	for _, d := range sums {
+		p.Policies, p.Keys, p.Algorithms = append(p.Policies, d.Policy), append(p.Keys, ""), append(p.Algorithms, d.Algorithm)
+		p.Denials, p.Shadowed, p.Units, p.LastDeniedAtUs = append(p.Denials, d.Denials), append(p.Shadowed, 0), append(p.Units, 1), append(p.LastDeniedAtUs, 1)
+		p.Blocked, p.AboveBurst, p.Overloaded, p.RetryAtUs = append(p.Blocked, 0), append(p.AboveBurst, 0), append(p.Overloaded, 0), append(p.RetryAtUs, 0)
+	}
+	return db.New().DenialsAdd(t.Context(), tx, p)
 }
 
 // TestJanitorDenialsTrimmedWhileWritten: deleting counts of the present slot neither
@@ -146,7 +165,7 @@ func TestJanitorDenialsTrimmedWhileWritten(t *testing.T) {
 				if err := db.New().DenialsAdd(t.Context(), pool, p); err != nil {
 					t.Error(err)
 				}
-				if _, err := db.New().DenialsTrim(t.Context(), pool, 40); err != nil {
+				if err := pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error { return trim(t, tx) }); err != nil {
 					t.Error(err)
 				}
 				if _, err := db.New().DenialsMerge(t.Context(), pool, db.DenialsMergeParams{BeforeUs: 1, MaxRows: 30}); err != nil {

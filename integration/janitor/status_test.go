@@ -137,7 +137,7 @@ func TestStatusReadsIndexes(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		read, err := tx.Query(t.Context(), "EXPLAIN (ANALYZE, TIMING OFF, SUMMARY OFF, COSTS OFF) "+db.SweepStatus, "janitor", most)
+		read, err := tx.Query(t.Context(), "EXPLAIN (ANALYZE, TIMING OFF, SUMMARY OFF, COSTS OFF) "+db.SweepWaiting, most, time.Now().UnixMicro())
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -75,6 +75,7 @@ var parts = []*regexp.Regexp{
 	regexp.MustCompile(`(?s)^RETURN (.*);$`),
 	regexp.MustCompile(`(?s)^RAISE \w+ USING (.*);$`),
 	regexp.MustCompile(`(?s)^[\w.\[\]]+ := (.*);$`),
+	regexp.MustCompile(`(?s)^INSERT INTO \w+\s.*\sON CONFLICT\s.*;$`), // of db
 	regexp.MustCompile(`(?s)^INSERT INTO \w+\s+\([^)]*\)\s+VALUES \((.*)\);$`),
 	regexp.MustCompile(`(?s)^(?:ELSE|LOOP|NULL;|RETURN;|END IF;|END LOOP;|EXCEPTION WHEN [\w ]+ THEN|END;)$`),
 	regexp.MustCompile(`(?s)^(?:INSERT|UPDATE|DELETE|SELECT|WITH) .*;$`),

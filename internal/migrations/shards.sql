@@ -56,6 +56,6 @@ BEGIN
         END IF;
         PERFORM set_config('pglimit.' || prepared, 'prepared', false);
     END IF;
-    RETURN QUERY EXECUTE format('EXECUTE %I(', prepared)
-        || (SELECT string_agg(quote_nullable(a.text), ',' ORDER BY a.n) FROM unnest(args) WITH ORDINALITY AS a (text, n)) || ')';
+    RETURN QUERY EXECUTE format('EXECUTE %I', prepared)
+        || coalesce('(' || (SELECT string_agg(quote_nullable(a.text), ',' ORDER BY a.n) FROM unnest(args) WITH ORDINALITY AS a (text, n)) || ')', '');
 END $pglimit$;

@@ -50,6 +50,7 @@ type algorithm struct {
 	All        bool   // the statement is a TakeAll
 	Reserving  bool   // the statement is a Reserve
 	ByCalendar bool   // the statement is for a calendar's windows
+	Alone      bool   // the statement is an Adjust
 }
 
 // number is a parameter of Take. TakeMany has an array of it.
@@ -137,6 +138,26 @@ func (a algorithm) Calendar() algorithm { a.ByCalendar = true; return a }
 
 // OfAll returns a copy of a that writes a TakeAll.
 func (a algorithm) OfAll() algorithm { a.Many, a.All = true, true; return a }
+
+// Adjust returns a copy of a that writes an Adjust.
+func (a algorithm) Adjust() algorithm { a.Alone = true; return a }
+
+// Held returns the expression of a column of the reservation that a Settle has read, or an
+// Adjust's caller.
+func (a algorithm) Held(column, kind string) string {
+	if !a.Alone {
+		return "h." + column
+	}
+	return fmt.Sprintf("sqlc.arg(%s)::%s", column, kind)
+}
+
+// At returns the expression of the moment at which a reservation ends.
+func (a algorithm) At() string {
+	if !a.Alone {
+		return "h.now_us"
+	}
+	return clock
+}
 
 // Reserve returns a copy of a that writes a Take that makes a reservation.
 func (a algorithm) Reserve() algorithm { a.Reserving = true; return a }

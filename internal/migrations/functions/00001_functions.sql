@@ -1820,8 +1820,8 @@ BEGIN
                 FOR UPDATE OF h
             ), counted AS (
             INSERT INTO pglimit_sliding_window_counter AS t
-                   (policy, key, cost, granted, current, previous, capacity, period_us, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
-            SELECT request.policy, request.key, h.units, h.actual, GREATEST(0, h.actual - h.units), 0, h.capacity, h.period_us,
+                   (policy, key, cost, granted, current, capacity, previous, period_us, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
+            SELECT request.policy, request.key, h.units, h.actual, GREATEST(0, h.actual - h.units), h.capacity, 0, h.period_us,
                    (h.now_us / h.period_us + 1) * h.period_us, h.now_us, -h.ends_at_us, h.now_us
             FROM reservation AS h
             WHERE h.changes AND h.actual <> h.units
@@ -2175,11 +2175,11 @@ BEGIN
                 FOR UPDATE OF h
             ), counted AS (
             INSERT INTO pglimit_sliding_window_log AS t
-                   (policy, key, cost, granted, entries, totals, base, total, capacity, period_us, keep_us, updated_at_us, blocked_until_us, expires_at_us)
-            SELECT request.policy, request.key, h.units, h.actual,
+                   (policy, key, cost, granted, total, capacity, base, entries, totals, period_us, keep_us, updated_at_us, blocked_until_us, expires_at_us)
+            SELECT request.policy, request.key, h.units, h.actual, GREATEST(0, h.actual - h.units), h.capacity, 0,
                    CASE WHEN h.actual > h.units THEN ARRAY[h.now_us] ELSE '{}' END,
                    CASE WHEN h.actual > h.units THEN ARRAY[0::float8] ELSE '{}' END,
-                   0, GREATEST(0, h.actual - h.units), h.capacity, h.period_us, h.period_us, h.now_us, -h.counted_at_us, h.now_us
+                   h.period_us, h.period_us, h.now_us, -h.counted_at_us, h.now_us
             FROM reservation AS h
             WHERE h.changes AND h.actual <> h.units
             ON CONFLICT (policy, key) DO UPDATE SET
@@ -2393,8 +2393,8 @@ BEGIN
     ids := ARRAY(
         SELECT h.id
         FROM (SELECT coalesce(request.now_us::bigint, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint) AS us) AS c
-        JOIN pglimit_reservation AS h ON h.policy = request.policy::text AND h.key = request.key::text AND h.state = 'open' AND h.expires_at_us <= c.us
-        WHERE h.algorithm = request.algorithm::text
+        CROSS JOIN pglimit_reservation AS h
+        WHERE h.policy = request.policy AND h.key = request.key AND h.state = 'open' AND h.expires_at_us <= c.us AND h.algorithm = request.algorithm
         ORDER BY h.expires_at_us, h.units
         LIMIT request.max_rows::bigint
         FOR UPDATE OF h SKIP LOCKED
@@ -3491,11 +3491,11 @@ BEGIN
     IF FOUND THEN
         WITH made AS MATERIALIZED (
             SELECT h.id FROM pglimit_reservation AS h
-            WHERE h.policy = request.policy::text AND h.key = request.key::text AND h.algorithm = request.algorithm::text AND h.state = 'open' AND h.units > 0::float8
+            WHERE h.policy = request.policy AND h.key = request.key AND h.algorithm = request.algorithm AND h.state = 'open' AND h.units > 0::float8
             FOR UPDATE OF h NOWAIT
         )
         UPDATE pglimit_reservation AS h SET units = 0 FROM made AS m
-        WHERE h.policy = request.policy::text AND h.key = request.key::text AND h.id = m.id;
+        WHERE h.policy = request.policy AND h.key = request.key AND h.id = m.id;
     END IF;
 END $pglimit$;
 -- +goose StatementEnd
@@ -3575,11 +3575,11 @@ BEGIN
     IF FOUND THEN
         WITH made AS MATERIALIZED (
             SELECT h.id FROM pglimit_reservation AS h
-            WHERE h.policy = request.policy::text AND h.key = request.key::text AND h.algorithm = request.algorithm::text AND h.state = 'open' AND h.units > 0::float8
+            WHERE h.policy = request.policy AND h.key = request.key AND h.algorithm = request.algorithm AND h.state = 'open' AND h.units > 0::float8
             FOR UPDATE OF h NOWAIT
         )
         UPDATE pglimit_reservation AS h SET units = 0 FROM made AS m
-        WHERE h.policy = request.policy::text AND h.key = request.key::text AND h.id = m.id;
+        WHERE h.policy = request.policy AND h.key = request.key AND h.id = m.id;
     END IF;
 END $pglimit$;
 -- +goose StatementEnd

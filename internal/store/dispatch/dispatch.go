@@ -13,6 +13,7 @@ package dispatch
 import (
 	"context"
 	"fmt"
+	"hash/maphash"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -65,7 +66,10 @@ type Options struct {
 	Share       bool          // whether requests share statements and transactions
 	Rows        int           // requests in one of these, at most
 	Statements  int           // shared ones in flight at once for each shard, algorithm and Commit, at most
-	Now         func() *int64 // the caller's clock for a statement; if it returns nil, the database's
+	// Slots, if positive, is into how many shards keys are hashed, instead of the Database's: a
+	// statement then has one key, and one that blocks after a denial shares none.
+	Slots int
+	Now   func() *int64 // the caller's clock for a statement; if it returns nil, the database's
 	// Obeys: a statement ends with its context. Then a caller sends its own statement if
 	// nothing is in flight and it cannot leave, or can leave the statement: that costs no
 	// goroutine.
@@ -87,13 +91,17 @@ type Dispatcher struct {
 	waits    detached.Deadlines[begun]
 	contexts detached.Deadlines[*detached.Context]
 	queues   []*shardQueues // of Takes that share statements, by their key's shard
+	seed     maphash.Seed   // of Slots
 	serial   serials
 	locked   lockedKeys
 }
 
 // New returns a Dispatcher over db.
 func New(db Database, o Options) *Dispatcher {
-	d := &Dispatcher{db: db, Options: o}
+	d := &Dispatcher{db: db, Options: o, seed: maphash.MakeSeed()}
+	if d.Slots > 0 {
+		d.Rows, d.Statements = 1, 1
+	}
 	d.idle.L = &d.mu
 	d.waits, d.contexts = detached.NewDeadlines[begun](&d.mu), detached.NewDeadlines[*detached.Context](&d.mu)
 	d.locked.most = max(1, o.Connections/4)

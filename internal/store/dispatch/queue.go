@@ -3,6 +3,7 @@ package dispatch
 import (
 	"context"
 	"errors"
+	"hash/maphash"
 	"runtime"
 	"slices"
 	"sync"
@@ -32,10 +33,10 @@ type shardQueues [2 * len(algorithm.Names)]queue
 
 // queue returns the queue of op, or nil if it shares no statement. d.mu is locked.
 func (d *Dispatcher) queue(op *store.Op) *queue {
-	if !op.Merges || !d.Share {
+	if !op.Merges || !d.Share || d.Slots > 0 && op.BlockFor != 0 {
 		return nil
 	}
-	shard, of := d.db.Shard(op.Key)
+	shard, of := d.shard(op.Key)
 	for len(d.queues) <= shard {
 		queues := new(shardQueues)
 		for i := range queues {
@@ -52,6 +53,14 @@ func (d *Dispatcher) queue(op *store.Op) *queue {
 		q.another = q.Rows
 	}
 	return q
+}
+
+// shard is Database's, or that of Slots.
+func (d *Dispatcher) shard(key string) (n, of int) {
+	if d.Slots > 0 {
+		return int(maphash.String(d.seed, key) % uint64(d.Slots)), d.Slots
+	}
+	return d.db.Shard(key)
 }
 
 // splitGroups is a queue's another: on a single contended key two statements would only wait

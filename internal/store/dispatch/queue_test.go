@@ -94,6 +94,32 @@ func TestTakeByShard(t *testing.T) {
 	})
 }
 
+// TestTakeBySlot: with Slots a statement has one key, whose callers share it unless a denial
+// blocks the key.
+func TestTakeBySlot(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, f, first := inFlight(t, func(o *Options) { o.Slots = 1 })
+		blocks := query("c", 1)
+		blocks.BlockFor = 1
+		all := []<-chan reply{first}
+		for _, q := range []*store.Query{query("a", 1), query("b", 1), query("a", 1), blocks, blocks} {
+			all = append(all, take(t.Context(), s, q))
+		}
+		synctest.Wait()
+		for range 5 {
+			f.open()
+		}
+		got := f.statements()
+		slices.Sort(got)
+		if want := []string{"alone a 2", "alone b", "alone c", "alone c"}; !slices.Equal(got, want) {
+			t.Errorf("sent %q, want %q", got, want)
+		}
+		for _, c := range all {
+			<-c
+		}
+	})
+}
+
 // TestTakeInOrderOfArrival: requests that cannot be merged wait for the next statement
 // and do not pass earlier ones.
 func TestTakeInOrderOfArrival(t *testing.T) {

@@ -14,6 +14,12 @@ import (
 
 // takeAll takes all groups, or none, or only reads.
 func (p Store) takeAll(ctx context.Context, op *store.Op) (err error) {
+	if p.routed {
+		if err := oneKey(op.Groups); err != nil {
+			return err
+		}
+		p.runner = exec.OneByOne(p.runner)
+	}
 	for _, g := range op.Groups {
 		g.LockWait = op.LockWait
 	}
@@ -22,7 +28,7 @@ func (p Store) takeAll(ctx context.Context, op *store.Op) (err error) {
 		if err != exec.ErrOtherPeriod {
 			return exec.Translate(err, p.tx)
 		}
-		if err := p.compare(ctx, try); err != nil {
+		if err := p.compare(ctx, try, &op.Groups[0].Query); err != nil {
 			return err
 		}
 	}

@@ -26,7 +26,8 @@ type Store struct {
 	shares    func() bool // whether a connection can send several statements as one transaction; nil: no
 	exhausted func() bool // nil in a transaction
 	leaves    func() bool // whether a caller can leave a statement; nil: no
-	headroom  *headroom   // of the last AllowAll; nil in a transaction
+	headroom  *headroom   // of the last AllowAll; nil in a transaction and behind a router
+	routed    bool        // a router of shards reads the statements: see routed.go
 	// ahead is how far the database's clock was ahead of this machine's at the last
 	// compare, in microseconds.
 	ahead *atomic.Int64
@@ -39,13 +40,16 @@ func New(c exec.Connections, s store.Sharding, breakAfter int64, breakFor time.D
 	cache, owners := exec.NewCache(warn), exec.NewOwners(s)
 	b := exec.NewBreaker(breakAfter, breakFor, clock)
 	pool := exec.NewPool(c, cache).Guard(b, owners)
+	if s == store.ShardingRouter {
+		return Store{runner: pool, leaves: pool.Leaves, breaker: b, txCache: cache, owners: owners, exhausted: c.Exhausted, ahead: new(atomic.Int64), routed: true}
+	}
 	return Store{runner: pool, leaves: pool.Leaves, breaker: b, txCache: cache, owners: owners, exhausted: c.Exhausted, ahead: new(atomic.Int64), headroom: newHeadroom(),
 		shares: func() bool { return owners.Shards() == nil && c.Pipelines() && cache.InUse() }}
 }
 
 // InTx returns the Store of a caller's transaction.
 func (p Store) InTx(tx db.DBTX) Store {
-	return Store{runner: p.owners.Guard(p.txCache.InTx(tx)), owners: p.owners, tx: true, ahead: p.ahead}
+	return Store{runner: p.owners.Guard(p.txCache.InTx(tx)), owners: p.owners, tx: true, ahead: p.ahead, routed: p.routed}
 }
 
 // Refuses returns an error while the circuit breaker is open.
@@ -93,7 +97,7 @@ func (p Store) Do(ctx context.Context, op *store.Op) (err error) {
 		if err != exec.ErrOtherPeriod {
 			return exec.Translate(err, p.tx)
 		}
-		if err = p.compare(ctx, try); err != nil {
+		if err = p.compare(ctx, try, &op.Query); err != nil {
 			return err
 		}
 	}
@@ -114,8 +118,12 @@ func (p Store) due(ctx context.Context, op *store.Op) error {
 	})
 }
 
-// nextDue reads when the next reservation expires.
+// nextDue reads when the next reservation expires. Behind a router one may have expired.
 func (p Store) nextDue(ctx context.Context, op *store.Op) error {
+	if p.routed {
+		op.Wait = -1
+		return nil
+	}
 	return p.exec(ctx, 0, "", func(tx db.DBTX) error {
 		row, err := statement.Queries.ReservationsNext(ctx, tx)
 		op.Wait = store.NoneDue
@@ -142,15 +150,29 @@ func (p Store) exec(ctx context.Context, wait time.Duration, key string, f func(
 // sees. None can be made after that: it would wait for the deleted row.
 func (p Store) reset(ctx context.Context, op *store.Op) error {
 	err := p.runner.Run(ctx, exec.Transaction, func(tx db.DBTX) error {
-		err := p.send(ctx, op)(tx)
-		if err != nil || !op.Allowed {
-			return err
+		err := p.resetRow(ctx, tx, op)
+		if err == nil && op.Allowed {
+			err = p.free(ctx, tx, op)
 		}
-		tx = p.at(tx, op.Key)
-		err = statement.Queries.ReservationsFree(ctx, tx, db.ReservationsFreeParams{Policy: op.Policy, Key: op.Key, Algorithm: string(op.Algorithm)})
 		return statement.AsLocked(op.LockWait, err)
 	})
 	return exec.Translate(err, p.tx)
+}
+
+// resetRow frees the reservations that it sees, and deletes the row.
+func (p Store) resetRow(ctx context.Context, tx db.DBTX, op *store.Op) (err error) {
+	if !p.routed {
+		return p.send(ctx, op)(tx)
+	}
+	if err = p.free(ctx, tx, op); err == nil {
+		op.Allowed, err = statement.Call{Context: ctx, Op: op}.Delete(tx)
+	}
+	return err
+}
+
+// free frees the key's reservations.
+func (p Store) free(ctx context.Context, tx db.DBTX, op *store.Op) error {
+	return statement.Queries.ReservationsFree(ctx, p.at(tx, op.Key), db.ReservationsFreeParams{Policy: op.Policy, Key: op.Key, Algorithm: string(op.Algorithm)})
 }
 
 // TakeMany decides rows of different keys, in lock order, with one algorithm and one
@@ -161,6 +183,9 @@ func (p Store) reset(ctx context.Context, op *store.Op) error {
 // store.ErrLocked if a row was locked for longer than the rows' LockWait, and a
 // *store.RowError if a value in a row failed the statement.
 func (p Store) TakeMany(ctx context.Context, rows []*store.Row, now *int64) error {
+	if p.routed {
+		return errManyKeys
+	}
 	t := statement.Of(rows[0].Query.Algorithm)
 	for try := 1; ; try++ {
 		for _, r := range rows {
@@ -175,7 +200,7 @@ func (p Store) TakeMany(ctx context.Context, rows []*store.Row, now *int64) erro
 		case err != exec.ErrOtherPeriod:
 			return exec.Translate(err, p.tx)
 		}
-		if err = p.compare(ctx, try); err != nil {
+		if err = p.compare(ctx, try, nil); err != nil {
 			return err
 		}
 		undecided := make([]*store.Row, 0, len(rows))
@@ -190,6 +215,9 @@ func (p Store) TakeMany(ctx context.Context, rows []*store.Row, now *int64) erro
 
 // Locked marks the rows that other transactions have locked.
 func (p Store) Locked(ctx context.Context, rows []*store.Row) (locked []bool, err error) {
+	if p.routed {
+		return nil, errManyKeys
+	}
 	err = exec.Translate(p.runner.Run(ctx, exec.Statement, func(tx db.DBTX) (err error) {
 		locked, err = p.lockedRows(ctx, tx, rows)
 		return err
@@ -223,11 +251,15 @@ func (p Store) setEdges(q *store.Query, now *int64) {
 
 // compare records how far the database's clock is ahead of this machine's, for this query
 // and later ones. times is the number of calls for this decision.
-func (p Store) compare(ctx context.Context, times int) error {
+func (p Store) compare(ctx context.Context, times int, q *store.Query) error {
 	here := time.Now()
 	var there int64
 	err := p.runner.Run(ctx, exec.Statement, func(tx db.DBTX) (err error) {
-		there, err = statement.Queries.Clock(ctx, tx, nil)
+		if p.routed {
+			there, err = p.clockOf(ctx, tx, q)
+		} else {
+			there, err = statement.Queries.Clock(ctx, tx, nil)
+		}
 		return err
 	})
 	if err != nil {

@@ -72,6 +72,9 @@ func (p Store) reserveOnce(ctx context.Context, q *store.Query, a *store.Admissi
 // second look: no other request meets a block of a denial that is none. In the caller's
 // transaction prepare has locked the row first.
 func (p Store) attempt(ctx context.Context, q *store.Query, a *store.Admission) (o store.Outcome, overdue bool, err error) {
+	if p.routed {
+		return p.attemptBy(ctx, exec.Transaction, q, a)
+	}
 	if q.BlockFor == 0 || a.Idempotency == "" || p.tx {
 		return p.attemptBy(ctx, exec.Statement, q, a)
 	}
@@ -102,7 +105,7 @@ func (p Store) attemptBy(ctx context.Context, m exec.Mode, q *store.Query, a *st
 		if err != exec.ErrOtherPeriod {
 			return o, overdue, exec.Translate(err, p.tx)
 		}
-		if err = p.compare(ctx, try); err != nil {
+		if err = p.compare(ctx, try, q); err != nil {
 			return o, false, err
 		}
 	}
@@ -110,6 +113,9 @@ func (p Store) attemptBy(ctx context.Context, m exec.Mode, q *store.Query, a *st
 
 // reserveBy sends the statement over tx, and looks for an earlier admission if it has to.
 func (p Store) reserveBy(ctx context.Context, tx db.DBTX, q *store.Query, a *store.Admission) (o store.Outcome, overdue bool, err error) {
+	if p.routed {
+		return p.reserveRouted(ctx, tx, q, a)
+	}
 	op := store.Op{Kind: store.Reserve, Query: *q, Admission: a}
 	err = p.send(ctx, &op)(tx)
 	o = op.Outcome
@@ -126,18 +132,26 @@ func (p Store) reserveBy(ctx context.Context, tx db.DBTX, q *store.Query, a *sto
 		b, err = readBefore(ctx, tx, q, a) // nil: gone between the two statements
 	}
 	switch {
-	case err != nil:
-		return store.Outcome{}, false, err
-	case b != nil && b.free():
-		return store.Outcome{}, true, exec.ErrRolledBack // the block
-	case b != nil:
-		return store.Outcome{Before: &b.Reservation}, false, exec.ErrRolledBack
+	case err != nil || b != nil:
+		return b.instead(err)
 	case undecided && q.Calendar != nil:
 		return store.Outcome{}, false, exec.ErrOtherPeriod
 	case undecided: // what was there is gone
 		return store.Outcome{}, false, nil
 	}
 	return o, false, nil
+}
+
+// instead returns what reserveBy returns because of b, or of an error: what the transaction
+// did is rolled back, with a block that it began.
+func (b *before) instead(err error) (o store.Outcome, overdue bool, _ error) {
+	switch {
+	case err != nil:
+		return store.Outcome{}, false, err
+	case b.free():
+		return store.Outcome{}, true, exec.ErrRolledBack
+	}
+	return store.Outcome{Before: &b.Reservation}, false, exec.ErrRolledBack
 }
 
 // prepare makes sure that Reserve cannot fail in the caller's transaction. It locks the
@@ -249,6 +263,9 @@ func (p Store) settle(ctx context.Context, op *store.Op) error {
 }
 
 func (p Store) settleOnce(ctx context.Context, op *store.Op) error {
+	if p.routed {
+		return p.settleRouted(ctx, op)
+	}
 	err := p.exec(ctx, op.LockWait, op.Key, func(tx db.DBTX) error {
 		op.Ended = nil
 		err := statement.Call{Context: ctx, Op: op}.Send(tx)
@@ -257,6 +274,11 @@ func (p Store) settleOnce(ctx context.Context, op *store.Op) error {
 		}
 		return err
 	})
+	return found(op, err)
+}
+
+// found returns err, or an ErrNoReservation if a Settle found none.
+func found(op *store.Op, err error) error {
 	if err == nil && op.Ended == nil {
 		return fmt.Errorf("%w: %s", store.ErrNoReservation, store.Quote(op.Reservation().Public()))
 	}

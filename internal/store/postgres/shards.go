@@ -112,7 +112,7 @@ func (p Store) inLockOrder(groups []*store.Group) []*store.Group {
 
 // together reports whether one statement may take both groups.
 func (p Store) together(a, b *store.Group) bool {
-	return a.Algorithm == b.Algorithm && p.compareShards(a, b) == 0
+	return !p.routed && a.Algorithm == b.Algorithm && p.compareShards(a, b) == 0
 }
 
 func (p Store) compareShards(a, b *store.Group) int {

@@ -100,9 +100,14 @@ func (l *Lease) Release(ctx context.Context) error {
 // Statement sends one statement, and sends it again if it collided with others. All that
 // may take as long as the lease lasts.
 func (l *Lease) Statement(ctx context.Context, send func(context.Context, db.DBTX) error) error {
+	return l.Send(ctx, exec.Statement, send)
+}
+
+// Send is Statement for a mode.
+func (l *Lease) Send(ctx context.Context, m exec.Mode, send func(context.Context, db.DBTX) error) error {
 	limited, cancel := context.WithTimeout(ctx, l.Lasts)
 	defer cancel()
-	err := l.run.Run(limited, exec.Statement, func(tx db.DBTX) error { return send(limited, tx) })
+	err := l.run.Run(limited, m, func(tx db.DBTX) error { return send(limited, tx) })
 	switch {
 	case err == nil:
 		return nil

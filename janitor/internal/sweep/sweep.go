@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/pglimit/pglimit/db"
+	"github.com/pglimit/pglimit/internal/shards"
 	"github.com/pglimit/pglimit/internal/store/postgres/exec"
 	"github.com/pglimit/pglimit/janitor/internal/lease"
 	"github.com/pglimit/pglimit/janitor/internal/tables"
@@ -36,6 +37,7 @@ type Sweep struct {
 	CountRows        func(table string, deleted, kept int64)
 	CountReservation func()
 
+	shards []tables.Shard
 	// elsewhere is set when another process has the lease. Then the sweep ends.
 	elsewhere bool
 	// done is what a complete sweep records.
@@ -47,13 +49,17 @@ type Sweep struct {
 // unless the connection is lost or ctx has ended.
 func (s *Sweep) Run(ctx context.Context) (heldElsewhere bool, err error) {
 	var several string
+	var placed *shards.Map
 	err = s.Lease.Statement(ctx, func(ctx context.Context, tx db.DBTX) (err error) {
-		several, err = db.New().TableOwners(ctx, tx)
+		if several, err = db.New().TableOwners(ctx, tx); err == nil {
+			placed, err = shards.Read(ctx, tx)
+		}
 		return err
 	})
+	s.shards = tables.Shards(placed)
 	switch {
 	case err != nil:
-		return false, fmt.Errorf("pglimit: sweep: read the owners of the tables: %w", err)
+		return false, fmt.Errorf("pglimit: sweep: read the owners of the tables, and whether they are distributed: %w", err)
 	case several != "": // another role may have put a table in front of ours
 		return false, fmt.Errorf("pglimit: nothing is swept: the tables in the search_path have several owners (%s): name only the schema of the migrated ones in the search_path, or give them one owner by ALTER TABLE … OWNER TO", several)
 	}
@@ -96,13 +102,15 @@ func (s *Sweep) all(ctx context.Context) error {
 	if err := s.giveBack(ctx, cutoff); err != nil {
 		failed = append(failed, err)
 	}
-	for _, t := range slices.Concat(tables.All, tables.Denials(s.KeepDenials)) {
-		err := s.look(ctx, t, cutoff)
-		if err != nil {
-			failed = append(failed, err)
-		}
-		if s.elsewhere || err != nil && (ctx.Err() != nil || exec.SQLState(err) == "") {
-			break // the lease is lost, ctx has ended or the server does not answer
+	for _, shard := range s.shards {
+		for _, t := range slices.Concat(tables.All, tables.Denials(s.KeepDenials, len(s.shards))) {
+			err := s.look(ctx, t, shard, cutoff)
+			if err != nil {
+				failed = append(failed, err)
+			}
+			if s.elsewhere || err != nil && (ctx.Err() != nil || exec.SQLState(err) == "") {
+				return errors.Join(failed...) // the lease is lost, ctx has ended or the server does not answer
+			}
 		}
 	}
 	return errors.Join(failed...)
@@ -158,22 +166,27 @@ func (s *Sweep) giveBackOne(ctx context.Context, h db.ReservationsExpiredRow, cu
 		return fmt.Errorf("pglimit: give back reservation %s of policy %s: no algorithm %q: %w", h.ID, h.Policy, h.Algorithm, errNewer)
 	}
 	p := db.TokenBucketSettleParams{Policy: h.Policy, Key: h.Key, ID: h.ID, State: "expired", NowUs: &cutoff, Commit: "off", LockTimeout: reservationWait}
-	if err := s.Lease.Statement(ctx, func(ctx context.Context, tx db.DBTX) error { return end(ctx, tx, p) }); err != nil {
+	one := tables.Shard{Distributed: s.shards[0].Distributed, Key: h.Key}
+	if err := s.Lease.Statement(ctx, func(ctx context.Context, tx db.DBTX) error { return end(ctx, one.Of(tx), p) }); err != nil {
 		return fmt.Errorf("pglimit: give back reservation %s of policy %s: %w", h.ID, h.Policy, err)
 	}
 	return nil
 }
 
-// look checks the rows of t that were due at cutoff, in batches, until a batch is not
-// full or the lease is lost.
-func (s *Sweep) look(ctx context.Context, t tables.Table, cutoff int64) error {
+// look checks the rows of a shard of t that were due at cutoff, in batches, until a batch is
+// not full or the lease is lost.
+func (s *Sweep) look(ctx context.Context, t tables.Table, shard tables.Shard, cutoff int64) error {
+	mode := exec.Statement
+	if t.Several {
+		mode = exec.Transaction
+	}
 	for {
 		if err := s.keepLease(ctx); err != nil || s.elsewhere {
 			return err
 		}
 		var deleted, kept int64
-		err := s.Lease.Statement(ctx, func(ctx context.Context, tx db.DBTX) (err error) {
-			deleted, kept, err = t.Sweep(ctx, tx, cutoff, int64(s.BatchSize))
+		err := s.Lease.Send(ctx, mode, func(ctx context.Context, tx db.DBTX) (err error) {
+			deleted, kept, err = t.Sweep(ctx, tx, shard, cutoff, int64(s.BatchSize))
 			return err
 		})
 		if err != nil {

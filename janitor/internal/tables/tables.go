@@ -3,30 +3,73 @@ package tables
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/pglimit/pglimit/db"
+	"github.com/pglimit/pglimit/internal/shards"
+	"github.com/pglimit/pglimit/internal/store/postgres/exec"
 )
 
 // Table is a table to sweep.
 type Table struct {
 	Name string
-	// Sweep checks up to max rows that were due at cutoff (microseconds since
+	// Sweep checks up to max rows of a shard that were due at cutoff (microseconds since
 	// 1970-01-01 UTC), in one statement. It deletes the empty rows and makes the others
 	// due later. It returns the numbers of both.
-	Sweep func(ctx context.Context, conn db.DBTX, cutoff, max int64) (deleted, kept int64, err error)
+	Sweep func(ctx context.Context, tx db.DBTX, s Shard, cutoff, max int64) (deleted, kept int64, err error)
+	// Several reports whether Sweep sends several statements, which need a transaction.
+	Several bool
+}
+
+// Shard is the rows of one shard, or all rows if the tables are not distributed.
+type Shard struct {
+	Distributed bool
+	Key         string // one that the shard would have
+}
+
+// Of returns tx for a statement about the shard's rows.
+func (s Shard) Of(tx db.DBTX) db.DBTX {
+	if !s.Distributed {
+		return tx
+	}
+	return exec.OnShard(tx, s.Key)
+}
+
+// Shards returns the shards of m, which is nil if the tables are not distributed.
+func Shards(m *shards.Map) []Shard {
+	if m == nil {
+		return []Shard{{}}
+	}
+	all := make([]Shard, m.Len())
+	for i := range all {
+		all[i] = Shard{true, m.Key(i)}
+	}
+	return all
+}
+
+// The statements that are not limits' or ender's.
+func init() {
+	q := db.New()
+	exec.Distribute(q.ReservationExpire)
+	exec.Distribute(q.DenialsForget)
+	exec.Distribute(q.DenialsMerge)
+	exec.DistributeMany(q.DenialsTrim)
+	exec.Distribute(exec.WithoutRow(q.DenialsAdd))
+	exec.Distribute(func(ctx context.Context, tx db.DBTX, _ struct{}) (int64, error) { return q.DenialsCount(ctx, tx) })
 }
 
 // All are the tables to sweep, in this order.
 var All = []Table{
-	{"pglimit_leaky_bucket", limits[db.LeakyBucketSweepParams]((*db.Queries).LeakyBucketSweep)},
-	{"pglimit_leaky_bucket_queue", limits[db.LeakyBucketQueueSweepParams]((*db.Queries).LeakyBucketQueueSweep)},
-	{"pglimit_token_bucket", limits[db.TokenBucketSweepParams]((*db.Queries).TokenBucketSweep)},
-	{"pglimit_gcra", limits[db.GCRASweepParams]((*db.Queries).GCRASweep)},
-	{"pglimit_fixed_window", limits[db.FixedWindowSweepParams]((*db.Queries).FixedWindowSweep)},
-	{"pglimit_sliding_window_counter", limits[db.SlidingWindowCounterSweepParams]((*db.Queries).SlidingWindowCounterSweep)},
-	{"pglimit_sliding_window_log", limits[db.SlidingWindowLogSweepParams]((*db.Queries).SlidingWindowLogSweep)},
-	{"pglimit_reservation", forgotten},
+	{Name: "pglimit_leaky_bucket", Sweep: limits[db.LeakyBucketSweepParams]((*db.Queries).LeakyBucketSweep)},
+	{Name: "pglimit_leaky_bucket_queue", Sweep: limits[db.LeakyBucketQueueSweepParams]((*db.Queries).LeakyBucketQueueSweep)},
+	{Name: "pglimit_token_bucket", Sweep: limits[db.TokenBucketSweepParams]((*db.Queries).TokenBucketSweep)},
+	{Name: "pglimit_gcra", Sweep: limits[db.GCRASweepParams]((*db.Queries).GCRASweep)},
+	{Name: "pglimit_fixed_window", Sweep: limits[db.FixedWindowSweepParams]((*db.Queries).FixedWindowSweep)},
+	{Name: "pglimit_sliding_window_counter", Sweep: limits[db.SlidingWindowCounterSweepParams]((*db.Queries).SlidingWindowCounterSweep)},
+	{Name: "pglimit_sliding_window_log", Sweep: limits[db.SlidingWindowLogSweepParams]((*db.Queries).SlidingWindowLogSweep)},
+	{Name: "pglimit_reservation", Sweep: forgotten},
 }
 
 // inFlight is longer than a statement waits for its rows, outside of callers' transactions.
@@ -43,18 +86,19 @@ func limits[P ~struct {
 }, R ~struct {
 	Deleted int64
 	Kept    int64
-}](statement func(*db.Queries, context.Context, db.DBTX, P) (R, error)) func(context.Context, db.DBTX, int64, int64) (int64, int64, error) {
+}](statement func(*db.Queries, context.Context, db.DBTX, P) (R, error)) func(context.Context, db.DBTX, Shard, int64, int64) (int64, int64, error) {
 	q := db.New()
-	return func(ctx context.Context, conn db.DBTX, cutoff, max int64) (int64, int64, error) {
-		row, err := statement(q, ctx, conn, P{CutoffUs: cutoff - inFlight.Microseconds(), MaxRows: max})
+	exec.Distribute(func(ctx context.Context, tx db.DBTX, p P) (R, error) { return statement(q, ctx, tx, p) })
+	return func(ctx context.Context, tx db.DBTX, s Shard, cutoff, max int64) (int64, int64, error) {
+		row, err := statement(q, ctx, s.Of(tx), P{CutoffUs: cutoff - inFlight.Microseconds(), MaxRows: max})
 		swept := struct{ Deleted, Kept int64 }(row)
 		return swept.Deleted, swept.Kept, err
 	}
 }
 
 // forgotten deletes reservations whose retention is over.
-func forgotten(ctx context.Context, conn db.DBTX, cutoff, max int64) (int64, int64, error) {
-	deleted, err := db.New().ReservationExpire(ctx, conn, db.ReservationExpireParams{CutoffUs: cutoff, MaxRows: max})
+func forgotten(ctx context.Context, tx db.DBTX, s Shard, cutoff, max int64) (int64, int64, error) {
+	deleted, err := db.New().ReservationExpire(ctx, s.Of(tx), db.ReservationExpireParams{CutoffUs: cutoff, MaxRows: max})
 	return deleted, 0, err
 }
 
@@ -70,36 +114,65 @@ const mostDenials = 100_000
 
 // Denials are the sweeps of the counts of denials: of those whose slot ended longer than
 // keep ago, of those by the minute that are merged, and of the oldest of keys if there are
-// too many. They are for one sweep.
-func Denials(keep time.Duration) []Table {
+// too many. They are for one sweep of one shard, among is the number of
+// shards.
+func Denials(keep time.Duration, among int) []Table {
 	const name = "pglimit_denial"
 	old := (keep + slot).Microseconds()
 	over := int64(-1) // counts too many; negative: not known yet
 	return []Table{
-		{name, func(ctx context.Context, conn db.DBTX, cutoff, max int64) (int64, int64, error) {
-			deleted, err := db.New().DenialsForget(ctx, conn, db.DenialsForgetParams{CutoffUs: cutoff - old, MaxRows: max})
+		{Name: name, Sweep: func(ctx context.Context, tx db.DBTX, s Shard, cutoff, max int64) (int64, int64, error) {
+			deleted, err := db.New().DenialsForget(ctx, s.Of(tx), db.DenialsForgetParams{CutoffUs: cutoff - old, MaxRows: max})
 			return deleted, 0, err
 		}},
-		{name, func(ctx context.Context, conn db.DBTX, cutoff, max int64) (int64, int64, error) {
+		{Name: name, Sweep: func(ctx context.Context, tx db.DBTX, s Shard, cutoff, max int64) (int64, int64, error) {
 			whole := (cutoff - minutes.Microseconds()) / slot.Microseconds() * slot.Microseconds()
-			n, err := db.New().DenialsMerge(ctx, conn, db.DenialsMergeParams{BeforeUs: whole, MaxRows: max})
+			n, err := db.New().DenialsMerge(ctx, s.Of(tx), db.DenialsMergeParams{BeforeUs: whole, MaxRows: max})
 			return n.Deleted, n.Merged - n.Deleted, err
 		}},
-		{name, func(ctx context.Context, conn db.DBTX, _, most int64) (deleted, _ int64, err error) {
+		{Name: name, Several: true, Sweep: func(ctx context.Context, tx db.DBTX, s Shard, _, most int64) (deleted, _ int64, err error) {
 			if over < 0 {
-				n, err := db.New().DenialsCount(ctx, conn)
+				n, err := db.New().DenialsCount(ctx, s.Of(tx))
 				if err != nil {
 					return 0, 0, err
 				}
-				over = max(0, n-mostDenials)
+				over = max(0, n-mostDenials/int64(among))
 			}
 			if over > 0 {
-				deleted, err = db.New().DenialsTrim(ctx, conn, min(most, over))
+				deleted, err = trim(ctx, tx, s, min(most, over))
 				over -= deleted
 			}
 			return deleted, 0, err
 		}},
 	}
+}
+
+// trim deletes the oldest counts of keys, up to so many, and adds them to the sums under the
+// key "". It returns their number.
+func trim(ctx context.Context, tx db.DBTX, s Shard, most int64) (deleted int64, err error) {
+	sums, err := db.New().DenialsTrim(ctx, s.Of(tx), most)
+	if err != nil {
+		return 0, err
+	}
+	slots := map[int64]*db.DenialsAddParams{}
+	for _, d := range sums {
+		deleted += d.Deleted
+		p := slots[d.SlotUs]
+		if p == nil {
+			p = &db.DenialsAddParams{NowUs: &d.SlotUs}
+			slots[d.SlotUs] = p
+		}
+		p.Policies, p.Keys, p.Algorithms = append(p.Policies, d.Policy), append(p.Keys, ""), append(p.Algorithms, d.Algorithm)
+		p.Denials, p.Shadowed, p.Blocked = append(p.Denials, d.Denials), append(p.Shadowed, d.Shadowed), append(p.Blocked, d.Blocked)
+		p.AboveBurst, p.Overloaded, p.Units = append(p.AboveBurst, d.AboveBurst), append(p.Overloaded, d.Overloaded), append(p.Units, d.Units)
+		p.LastDeniedAtUs, p.RetryAtUs = append(p.LastDeniedAtUs, d.LastDeniedAtUs), append(p.RetryAtUs, 0)
+	}
+	for _, at := range slices.Sorted(maps.Keys(slots)) {
+		if err := db.New().DenialsAdd(ctx, Shard{s.Distributed, ""}.Of(tx), *slots[at]); err != nil {
+			return 0, err
+		}
+	}
+	return deleted, nil
 }
 
 // Settle maps each algorithm to the statement that ends one of its reservations.
@@ -125,6 +198,7 @@ func ender[P ~struct {
 	Commit      string
 }, R any](statement func(*db.Queries, context.Context, db.DBTX, P) (R, error)) func(context.Context, db.DBTX, db.TokenBucketSettleParams) error {
 	q := db.New()
+	exec.Distribute(func(ctx context.Context, tx db.DBTX, p P) (R, error) { return statement(q, ctx, tx, p) })
 	return func(ctx context.Context, conn db.DBTX, p db.TokenBucketSettleParams) error {
 		_, err := statement(q, ctx, conn, P(p))
 		return err

@@ -68,6 +68,9 @@ func (p *pgxConnections) acquire(ctx context.Context) (*pgxpool.Conn, func(error
 			p.answered.Store(answered(err))
 		}
 		inner := conn.Conn().PgConn()
+		if sqlState(err) == shardMoved { // after some errors of other statements Citus delegates no function in a session
+			_ = conn.Conn().Close(ctx)
+		}
 		kept := !inner.IsClosed() && !inner.IsBusy() && inner.TxStatus() == 'I' // it is another's after its Release
 		conn.Release()
 		if kept {
@@ -187,6 +190,17 @@ func (t poolTx) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
 		_, _ = results.Exec() // the other results have its error too
 	}
 	return results
+}
+
+// OneByOne returns a Runner whose connections send each statement alone, and wait for its
+// answer: a router of shards reads where it goes.
+func OneByOne(inner Runner) Runner { return single{inner} }
+
+type single struct{ Runner }
+
+// Run is Runner's.
+func (s single) Run(ctx context.Context, m Mode, f func(db.DBTX) error) error {
+	return s.Runner.Run(ctx, m, func(tx db.DBTX) error { return f(struct{ db.DBTX }{tx}) })
 }
 
 // Unwinder is a transaction that can send other statements with its end.

@@ -141,8 +141,12 @@ func (g guarded) Run(ctx context.Context, m Mode, f func(db.DBTX) error) error {
 	return g.inner.Run(ctx, m, f)
 }
 
-// look returns what the last look found, and looks again by runner if it is time.
+// look returns what the last look found, and looks again by runner if it is time. Behind a
+// router it does not look: that would find any one of the servers.
 func (o *Owners) look(ctx context.Context, runner Runner) error {
+	if o.sharding == store.ShardingRouter {
+		return nil
+	}
 	now, next := int64(time.Since(o.start)), o.next.Load()
 	if next != 0 && (now < next || !o.next.CompareAndSwap(next, now+int64(ownersRest))) {
 		return *o.found.Load()

@@ -16,6 +16,10 @@ const (
 	maxIdle = 30 * time.Second
 )
 
+// NoIdle leaves it to the server how long a session may be idle in a transaction. Behind a
+// router of shards a transaction has no server yet that a limit could be set on.
+const NoIdle time.Duration = 0
+
 // Idle returns how long a session may be idle in a transaction of a caller with this
 // timeout, which is none if not positive: twice as long, from 1 to 30 s.
 func Idle(timeout time.Duration) time.Duration {
@@ -38,6 +42,9 @@ type idleLimit struct {
 }
 
 func newIdleLimit(most time.Duration) *idleLimit {
+	if most == NoIdle {
+		return &idleLimit{}
+	}
 	ms := strconv.FormatInt(most.Milliseconds(), 10)
 	const own = "current_setting('idle_in_transaction_session_timeout'::text)"
 	return &idleLimit{

@@ -43,10 +43,10 @@ var comment = regexp.MustCompile(`--.*`)
 
 var distributed = map[string]routed{}
 
-// Distribute makes a statement one that a Sharded can send. columns are the types of those
+// register makes a statement one that a Sharded can send. columns are the types of those
 // that it returns. A statement that returns none needs a text that does: the number of its
 // rows is that of the rows changed.
-func Distribute(sql, text string, columns []uint32) {
+func register(sql, text string, columns []uint32) {
 	text = strings.Join(strings.Fields(comment.ReplaceAllString(text, "")), " ")
 	digest := sha256.Sum256([]byte(text))
 	list := make([]string, len(columns))

@@ -13,13 +13,13 @@ import (
 // TestOnShard: a statement goes to the first of its keys, says which parameter lists them,
 // and has its parameters as PostgreSQL's text of an array.
 func TestOnShard(t *testing.T) {
-	Distribute("-- test", "DELETE -- test\n RETURNING ''::text", []uint32{pgtype.TextOID})
+	register("-- test", "DELETE -- test\n RETURNING ''::text", []uint32{pgtype.TextOID})
 	now, null := int64(-7), (*int64)(nil)
 	hostile := []string{`a"b\,{}`, "NULL", ""}
 	for _, c := range []struct {
 		keys   []string
 		args   []any
-		keysAt int
+		keysAt int64
 		want   string
 	}{
 		{[]string{"k"}, nil, 0, `{}`},

@@ -28,6 +28,7 @@ type Table struct {
 	kinds                     [store.Leave + 1]*statement  // by the kind of an Op for one key
 	calendar                  [store.Charge + 1]*statement // instead, of a query with a calendar
 	takeMany, takeAll, locked *statement
+	adjust, deletes           *statement // parts of a Settle and a Reset for a router of shards
 }
 
 // What some statements mean by a name.
@@ -35,7 +36,17 @@ var (
 	charged   = names{"Capacity": float(func(w *wire) float64 { return w.query.Burst })}
 	unblocked = names{"UntilUs": integer(func(w *wire) int64 { return w.op.Until })}
 	ended     = names{"ID": text(func(w *wire) string { return w.op.ID }), "State": text(func(w *wire) string { return string(w.op.State) })}
-	ofEach    = names{"Policies": texts(perRow, func(r *store.Row) string { return r.Query.Policy })}
+	adjusted  = names{
+		"Units":       float(func(w *wire) float64 { return w.op.Ended.Units }),
+		"Actual":      float(func(w *wire) float64 { return w.op.Units }),
+		"Capacity":    float(func(w *wire) float64 { return w.op.Ended.Capacity }),
+		"Leak":        float(func(w *wire) float64 { return w.op.Ended.Leak }),
+		"TickUs":      integer(func(w *wire) int64 { return w.op.Ended.Tick }),
+		"PeriodUs":    integer(func(w *wire) int64 { return w.op.Ended.Period }),
+		"EndsAtUs":    integer(func(w *wire) int64 { return w.op.Ended.EndsAt }),
+		"CountedAtUs": integer(func(w *wire) int64 { return w.op.Ended.CountedAt }),
+	}
+	ofEach = names{"Policies": texts(perRow, func(r *store.Row) string { return r.Query.Policy })}
 )
 
 // Of returns the statements of an algorithm.
@@ -45,6 +56,7 @@ var tables = map[algorithm.Name]*Table{
 	algorithm.LeakyBucket: {
 		view: leakyView, state: leakyState,
 		takeMany: many(Queries.LeakyBucketTakeMany).inBinary(), takeAll: many(Queries.LeakyBucketTakeAll), locked: many(Queries.LeakyBucketLocked, ofEach),
+		adjust: one(Queries.LeakyBucketAdjust, adjusted), deletes: deletes(Queries.LeakyBucketDelete),
 		kinds: [store.Leave + 1]*statement{
 			store.Take: one(Queries.LeakyBucketTake).inBinary(), store.Reserve: one(Queries.LeakyBucketReserve), store.Charge: one(Queries.LeakyBucketCharge, charged),
 			store.Get: one(Queries.LeakyBucketGet), store.GetUsage: one(Queries.LeakyBucketUsage),
@@ -55,6 +67,7 @@ var tables = map[algorithm.Name]*Table{
 	algorithm.LeakyBucketQueue: {
 		view: bucketView, state: bucketState,
 		takeMany: many(Queries.LeakyBucketQueueTakeMany).inBinary(), takeAll: many(Queries.LeakyBucketQueueTakeAll), locked: many(Queries.LeakyBucketQueueLocked, ofEach),
+		deletes: deletes(Queries.LeakyBucketQueueDelete),
 		kinds: [store.Leave + 1]*statement{
 			store.Take: one(Queries.LeakyBucketQueueTake).inBinary(), store.Reserve: one(Queries.LeakyBucketQueueReserve), store.Charge: one(Queries.LeakyBucketQueueCharge, charged),
 			store.Get: one(Queries.LeakyBucketQueueGet), store.GetUsage: one(Queries.LeakyBucketQueueUsage),
@@ -65,6 +78,7 @@ var tables = map[algorithm.Name]*Table{
 	algorithm.TokenBucket: {
 		view: bucketView, state: bucketState,
 		takeMany: many(Queries.TokenBucketTakeMany).inBinary(), takeAll: many(Queries.TokenBucketTakeAll), locked: many(Queries.TokenBucketLocked, ofEach),
+		adjust: one(Queries.TokenBucketAdjust, adjusted), deletes: deletes(Queries.TokenBucketDelete),
 		kinds: [store.Leave + 1]*statement{
 			store.Take: one(Queries.TokenBucketTake).inBinary(), store.Reserve: one(Queries.TokenBucketReserve), store.Charge: one(Queries.TokenBucketCharge, charged),
 			store.Get: one(Queries.TokenBucketGet), store.GetUsage: one(Queries.TokenBucketUsage),
@@ -75,6 +89,7 @@ var tables = map[algorithm.Name]*Table{
 	algorithm.GCRA: {
 		view: bucketView, state: bucketState,
 		takeMany: many(Queries.GCRATakeMany).inBinary(), takeAll: many(Queries.GCRATakeAll), locked: many(Queries.GCRALocked, ofEach),
+		adjust: one(Queries.GCRAAdjust, adjusted), deletes: deletes(Queries.GCRADelete),
 		kinds: [store.Leave + 1]*statement{
 			store.Take: one(Queries.GCRATake).inBinary(), store.Reserve: one(Queries.GCRAReserve), store.Charge: one(Queries.GCRACharge, charged),
 			store.Get: one(Queries.GCRAGet), store.GetUsage: one(Queries.GCRAUsage),
@@ -85,6 +100,7 @@ var tables = map[algorithm.Name]*Table{
 	algorithm.FixedWindow: {
 		view: windowView, state: windowState,
 		takeMany: many(Queries.FixedWindowTakeMany).inBinary(), takeAll: many(Queries.FixedWindowTakeAll), locked: many(Queries.FixedWindowLocked, ofEach),
+		adjust: one(Queries.FixedWindowAdjust, adjusted), deletes: deletes(Queries.FixedWindowDelete),
 		calendar: [store.Charge + 1]*statement{
 			store.Take: one(Queries.FixedWindowCalendarTake).inBinary(), store.Charge: one(Queries.FixedWindowCalendarCharge, charged),
 		},
@@ -98,6 +114,7 @@ var tables = map[algorithm.Name]*Table{
 	algorithm.SlidingWindowCounter: {
 		view: counterView, state: counterState,
 		takeMany: many(Queries.SlidingWindowCounterTakeMany).inBinary(), takeAll: many(Queries.SlidingWindowCounterTakeAll), locked: many(Queries.SlidingWindowCounterLocked, ofEach),
+		adjust: one(Queries.SlidingWindowCounterAdjust, adjusted), deletes: deletes(Queries.SlidingWindowCounterDelete),
 		kinds: [store.Leave + 1]*statement{
 			store.Take: one(Queries.SlidingWindowCounterTake).inBinary(), store.Reserve: one(Queries.SlidingWindowCounterReserve), store.Charge: one(Queries.SlidingWindowCounterCharge, charged),
 			store.Get: one(Queries.SlidingWindowCounterGet), store.GetUsage: one(Queries.SlidingWindowCounterUsage),
@@ -108,6 +125,7 @@ var tables = map[algorithm.Name]*Table{
 	algorithm.SlidingWindowLog: {
 		view: logView, state: logState,
 		takeMany: many(Queries.SlidingWindowLogTakeMany).inBinary(), takeAll: many(Queries.SlidingWindowLogTakeAll), locked: many(Queries.SlidingWindowLogLocked, ofEach),
+		adjust: one(Queries.SlidingWindowLogAdjust, adjusted), deletes: deletes(Queries.SlidingWindowLogDelete),
 		kinds: [store.Leave + 1]*statement{
 			store.Take: one(Queries.SlidingWindowLogTake).inBinary(), store.Reserve: one(Queries.SlidingWindowLogReserve), store.Charge: one(Queries.SlidingWindowLogCharge, charged),
 			store.Get: one(Queries.SlidingWindowLogGet), store.GetUsage: one(Queries.SlidingWindowLogUsage),
@@ -164,6 +182,29 @@ func (c Call) Send(tx db.DBTX) error {
 		}
 	}
 	return nil
+}
+
+// Adjust does what a Settle does to the key's row, by the op's Ended, whose reservation the
+// transaction has locked. It sets Ended's outcome and returns the units that went back.
+func (c Call) Adjust(tx db.DBTX) (back float64, err error) {
+	t, e := tables[c.Op.Algorithm], c.Op.Ended
+	w := of(c.Op)
+	defer w.free()
+	w.now = &e.Now
+	if err = t.adjust.run(c.Context, tx, w); err != nil {
+		return 0, err
+	}
+	w.fields.now = e.Now
+	e.Outcome = w.fields.continued(&store.Query{Rules: e.Rules}, t.state(&w.fields))
+	return w.fields.granted, nil
+}
+
+// Delete deletes the key's row and reports whether there was one.
+func (c Call) Delete(tx db.DBTX) (was bool, err error) {
+	w := of(c.Op)
+	defer w.free()
+	err = tables[c.Op.Algorithm].deletes.run(c.Context, tx, w)
+	return w.fields.deleted > 0, err
 }
 
 // AsLocked returns ErrLocked for a row that was locked for longer than a LockWait.

@@ -48,7 +48,7 @@ func many[P, R any](run func(context.Context, db.DBTX, P) ([]R, error), own ...n
 
 // none is one for a statement that returns no row.
 func none[P any](run func(context.Context, db.DBTX, P) error, own ...names) *statement {
-	return one(withoutRow(run), own...)
+	return one(exec.WithoutRow(run), own...)
 }
 
 // deletes is one for a statement that returns the number of rows that it deleted.
@@ -97,7 +97,7 @@ func newStatement[P, R any](newForm func() form, own []names) *statement {
 		c.name = f.Name
 		s.columns = append(s.columns, c)
 	}
-	distributeAs(s.text, reflect.TypeFor[R]())
+	exec.DistributeText(s.text, reflect.TypeFor[R]())
 	return s
 }
 
