@@ -14,6 +14,7 @@ import (
 	"github.com/pglimit/pglimit/doctor"
 	"github.com/pglimit/pglimit/internal/algorithm"
 	"github.com/pglimit/pglimit/internal/keys"
+	"github.com/pglimit/pglimit/internal/shards"
 	"github.com/pglimit/pglimit/internal/store/postgres/exec"
 	"github.com/pglimit/pglimit/limiter"
 )
@@ -25,6 +26,8 @@ const (
 )
 
 var queries = db.New()
+
+func init() { exec.DistributeMany(queries.DashboardKeyDenials) }
 
 // Database is the Source that reads and changes the database of a pool.
 type Database struct {
@@ -122,6 +125,13 @@ func (d *Database) Denials(ctx context.Context, q DenialQuery) (Denials, error) 
 // slots reads the slots of all keys or of one.
 func (d *Database) slots(ctx context.Context, q DenialQuery, in db.DashboardKeyDenialsParams) (rows []db.DashboardKeyDenialsRow, err error) {
 	if q.Key != "" {
+		m, err := shards.Read(ctx, d.pool)
+		if err != nil {
+			return nil, err
+		}
+		if m != nil {
+			return queries.DashboardKeyDenials(ctx, exec.OnShard(d.pool, in.Key), in)
+		}
 		return queries.DashboardKeyDenials(ctx, d.pool, in)
 	}
 	all, err := queries.DashboardDenials(ctx, d.pool, db.DashboardDenialsParams{SizeUs: in.SizeUs, FromUs: in.FromUs})
