@@ -17,6 +17,49 @@ import (
 // knows of the shards may be old: the node compares, and a statement that fits no longer
 // is sent again.
 
+// enter prepares the caller's transaction for the shards of op's keys.
+func (p Store) enter(ctx context.Context, op *store.Op) error {
+	keys := []string{op.Key}
+	if len(op.Groups) > 0 {
+		keys = keysOf(op.Groups)
+	}
+	return exec.Translate(p.runner.Run(ctx, exec.Statement, func(tx db.DBTX) error { return p.enterAll(ctx, tx, p.entered, keys) }), p.tx)
+}
+
+// enterAll prepares a transaction for those shards of keys that it has not entered.
+func (p Store) enterAll(ctx context.Context, tx db.DBTX, entered map[int]bool, keys []string) error {
+	if p.owners.Shards() == nil {
+		return nil
+	}
+	for _, key := range keys {
+		if shard, _ := p.Shard(key); key != "" && !entered[shard] {
+			if err := exec.Enter(ctx, tx, key); err != nil {
+				return err
+			}
+			entered[shard] = true
+		}
+	}
+	return nil
+}
+
+// enterSeveral prepares a transaction of this process's for groups in several shards.
+func (p Store) enterSeveral(ctx context.Context, tx db.DBTX, groups []*store.Group) error {
+	for _, g := range groups {
+		if p.compareShards(g, groups[0]) != 0 {
+			return p.enterAll(ctx, tx, map[int]bool{}, keysOf(groups))
+		}
+	}
+	return nil
+}
+
+func keysOf(groups []*store.Group) []string {
+	keys := make([]string, len(groups))
+	for i, g := range groups {
+		keys[i] = g.Key
+	}
+	return keys
+}
+
 // Shard returns the number of the key's shard, and that of all shards: 0 of 1 if the tables
 // are not distributed.
 func (p Store) Shard(key string) (n, of int) {

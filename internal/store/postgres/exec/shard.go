@@ -93,6 +93,29 @@ func (s Sharded) route(sql string, args []any) (string, []any) {
 	return r.call.Text(), []any{s.keys[0], int64(s.keysAt(args)), r.name, r.text, string(closeArray(list))}
 }
 
+// Citus calls a function without asking whether it writes, and commits a node that was only
+// called before all others, by itself. A write of its own, which here changes nothing, makes
+// it commit the nodes that a transaction wrote to in two phases.
+const enters = `WITH written AS (UPDATE pglimit_reservation SET units = units WHERE policy = ''::text AND key = $1::text RETURNING 1)
+SELECT current_setting('lock_timeout'::text), (SELECT count(*) FROM written) AS none`
+
+// waits sets the lock_timeout of a node's part of a transaction.
+const waits = "SELECT set_config('lock_timeout'::text, $1::text, true)"
+
+func init() { register(waits, waits, []uint32{pgtype.TextOID}) }
+
+// Enter makes the transaction tx one that commits the node of the key's shard together with
+// the others that it writes to. There the rest of it has this session's lock_timeout.
+func Enter(ctx context.Context, tx db.DBTX, key string) error {
+	var timeout, set string
+	var none int64
+	err := tx.QueryRow(ctx, enters, key).Scan(&timeout, &none)
+	if err == nil && timeout != "0" {
+		err = OnShard(tx, key).QueryRow(ctx, waits, timeout).Scan(&set)
+	}
+	return err
+}
+
 // Prepare prepares the call of a statement; see Binary's.
 func (s Sharded) Prepare(ctx context.Context, sql string) (Ready, error) {
 	return find(sql).call.Prepare(ctx, s.DBTX)
