@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -18,6 +19,7 @@ type part struct {
 	sections []report.Section
 	// prepare runs before the first; nil does nothing.
 	prepare func(context.Context) error
+	close   func() error // ends what prepare has begun; nil does nothing
 	turns   []turn
 }
 
@@ -39,7 +41,7 @@ func (p *part) add(section, contender, setting string, take func(ctx context.Con
 // parts returns the selected measurements. Contenders that are compared with each other are
 // adjacent, so that little time lies between them.
 func (b *bench) parts() (parts []part) {
-	for _, p := range []part{b.grid(), b.logs(), b.denial(), b.spend(), b.load(), b.leases(), b.growth(), b.attack()} {
+	for _, p := range []part{b.grid(), b.logs(), b.denial(), b.spend(), b.load(), b.leases(), b.growth(), b.attack(), b.cluster()} {
 		p.turns = slices.DeleteFunc(p.turns, func(t turn) bool {
 			return b.only != nil && !slices.ContainsFunc(t.cells, func(c *report.Cell) bool { return b.only.MatchString(c.Name()) })
 		})
@@ -55,7 +57,10 @@ func (b *bench) parts() (parts []part) {
 
 // measure measures a part's turns in each round. Every other round goes backwards, so that
 // a machine that gets slower or faster favours none.
-func (b *bench) measure(ctx context.Context, p part) error {
+func (b *bench) measure(ctx context.Context, p part) (err error) {
+	if p.close != nil {
+		defer func() { err = errors.Join(err, p.close()) }()
+	}
 	if p.prepare != nil && len(p.turns) > 0 {
 		if err := p.prepare(ctx); err != nil {
 			return err
