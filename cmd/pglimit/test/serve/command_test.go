@@ -3,10 +3,13 @@ package serve
 import (
 	"context"
 	"crypto/tls"
+	"encoding/hex"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -57,6 +60,11 @@ func TestServe(t *testing.T) {
 		t.Errorf("policies: %d %s", r.StatusCode, text)
 	}
 
+	long := must.OK(http.NewRequestWithContext(t.Context(), "GET", s.HTTP+"/healthz", nil))(t)
+	long.Header.Set("X-Long", strings.Repeat("x", 32<<10))
+	if r, err := http.DefaultClient.Do(long); err == nil && r.StatusCode != 431 { // or the connection ends
+		t.Error("a header of 32 KiB:", r.Status)
+	}
 	for path, want := range map[string]string{
 		"/readyz": "ready\n", "/healthz": "ok\n", "/metrics": `pglimit_requests_total{interface="http",route="/v1/allow",status="401"}`,
 	} {
@@ -141,6 +149,41 @@ func TestServeDrains(t *testing.T) {
 	}
 	if <-s.ended; s.ProcessState.ExitCode() != 0 {
 		t.Errorf("exit code %d, stderr %s", s.ProcessState.ExitCode(), &s.stderr)
+	}
+}
+
+// TestServeTelemetry: with an endpoint in the environment the server sends spans of requests,
+// below those of their callers, and metrics.
+func TestServeTelemetry(t *testing.T) {
+	t.Parallel()
+	var mu sync.Mutex
+	sent := map[string]string{}
+	receiver := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		mu.Lock()
+		defer mu.Unlock()
+		sent[r.URL.Path] += string(body)
+	}))
+	defer receiver.Close()
+	s := startWith(t, bed.NewDatabase(t), []string{"OTEL_EXPORTER_OTLP_ENDPOINT=" + receiver.URL, "OTEL_SERVICE_NAME=limits"})
+	const trace = "4bf92f3577b34da6a3ce929d0e0e4736"
+	if r, text := call(t, "POST", s.HTTP+"/v1/allow", `{"policy":"login","key":"secret customer"}`, "traceparent", "00-"+trace+"-00f067aa0ba902b7-01"); r.StatusCode != 200 {
+		t.Errorf("%d %s", r.StatusCode, text)
+	}
+	must.Succeed(t, s.Process.Signal(syscall.SIGTERM))
+	<-s.ended
+	mu.Lock()
+	defer mu.Unlock()
+	id := must.OK(hex.DecodeString(trace))(t)
+	for path, all := range map[string][]string{"/v1/traces": {"limits", "POST /v1/allow", "pglimit allow", string(id)}, "/v1/metrics": {"limits", "pglimit.decisions"}} {
+		for _, want := range all {
+			if !strings.Contains(sent[path], want) {
+				t.Errorf("%s: no %q in %q; log %s", path, want, sent[path], &s.stderr)
+			}
+		}
+		if strings.Contains(sent[path], "secret") {
+			t.Errorf("%s has a key", path)
+		}
 	}
 }
 

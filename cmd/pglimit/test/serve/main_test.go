@@ -48,9 +48,15 @@ type server struct {
 // start starts a server with the policies over a database, on any free ports.
 func start(t *testing.T, database string, args ...string) *server {
 	t.Helper()
+	return startWith(t, database, nil, args...)
+}
+
+// startWith is start with more environment variables.
+func startWith(t *testing.T, database string, env []string, args ...string) *server {
+	t.Helper()
 	args = append([]string{"serve", "--json", "--http", "localhost:0", "--grpc", "localhost:0", "--admin", "localhost:0", "--policies", file(t, "policies.yaml", policies)}, args...)
 	s := &server{Cmd: bed.Command(t, database, args...), ended: make(chan struct{})}
-	s.Stderr = &s.stderr
+	s.Stderr, s.Env = &s.stderr, append(s.Env, env...)
 	stdout := must.OK(s.StdoutPipe())(t)
 	must.Succeed(t, s.Start())
 	err := json.NewDecoder(stdout).Decode(s)
