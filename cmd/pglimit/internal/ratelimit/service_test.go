@@ -208,6 +208,20 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
+// TestLoweredLimits checks that what was used counts under a lower limit: checks see it too.
+func TestLoweredLimits(t *testing.T) {
+	t.Parallel()
+	s := server(t, twoLimits, Options{})
+	ask(t, s, "3:", "user=a", "bucket=")
+	ask(t, s, "4:", "all=")
+	s.SetConfig(mustConfig(t, strings.NewReplacer("requests_per_unit: 3", "requests_per_unit: 2", "requests_per_unit: 5", "requests_per_unit: 4", "burst: 4", "burst: 2").Replace(twoLimits)), nil)
+	for _, c := range [][2]string{{"user=a+0", "OVER OVER:0/2"}, {"user=a", "OVER OVER:0/2"}, {"all=+0", "OK OK:0/4"}, {"bucket=+0", "OVER OVER:0/60"}} {
+		if got := brief(ask(t, s, c[0])); got != c[1] {
+			t.Errorf("%s: %s, want %s", c[0], got, c[1])
+		}
+	}
+}
+
 // TestLimitsOfRequests checks limits that a request brings: they count with the configured ones.
 func TestLimitsOfRequests(t *testing.T) {
 	t.Parallel()
