@@ -12,24 +12,32 @@ import (
 	"time"
 )
 
-// put writes files below a directory, and makes a symbolic link of those that begin with ->.
+// put writes files below a directory, each at once, and then makes symbolic links of those that
+// begin with ->.
 func put(t *testing.T, dir string, files map[string]string) {
 	t.Helper()
-	for name, text := range files {
-		path := filepath.Join(dir, name)
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		var err error
-		if target, link := strings.CutPrefix(text, "->"); link {
-			if err = os.Symlink(target, path+".new"); err == nil { // as an atomic swap
-				err = os.Rename(path+".new", path)
+	next := filepath.Join(dir, "next")
+	for _, links := range []bool{false, true} {
+		for name, text := range files {
+			target, link := strings.CutPrefix(text, "->")
+			if link != links {
+				continue
 			}
-		} else {
-			err = os.WriteFile(path, []byte(text), 0o600)
-		}
-		if err != nil {
-			t.Fatal(err)
+			path := filepath.Join(dir, name)
+			err := os.MkdirAll(filepath.Dir(path), 0o755)
+			switch {
+			case err != nil:
+			case link:
+				err = os.Symlink(target, next)
+			default:
+				err = os.WriteFile(next, []byte(text), 0o600)
+			}
+			if err == nil {
+				err = os.Rename(next, path)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
 		}
 	}
 }
@@ -103,7 +111,7 @@ func TestFollow(t *testing.T) {
 	} {
 		put(t, root, step.files)
 		ticks <- time.Time{}
-		ticks <- time.Time{} // is received after the first was dealt with
+		ticks <- time.Time{} // is received after the first was dealt with; what it reads is whole
 		domains := strings.Join(slices.Sorted(maps.Keys(s.Config().domains)), " ")
 		if loads, fails := s.metrics.configLoads.Load(), s.metrics.configErrors.Load(); domains != step.domains || loads != step.loads || fails != step.fails {
 			t.Errorf("step %d: domains %s, %d loads, %d faults; want %s, %d, %d", i, domains, loads, fails, step.domains, step.loads, step.fails)
