@@ -26,6 +26,7 @@ import (
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/serve/httpapi"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/site"
 	"github.com/pglimit/pglimit/httplimit"
+	"github.com/pglimit/pglimit/internal/throttle"
 	"github.com/pglimit/pglimit/janitor"
 	"github.com/pglimit/pglimit/limiter"
 )
@@ -55,6 +56,7 @@ type Server struct {
 	telemetry  *telemetry
 	policies   *limiter.Policies
 	ready      atomic.Bool
+	logged     throttle.Throttle // errors in the access log
 	http, grpc []net.Listener
 	adm        []net.Listener
 	// URLs has the addresses of http, grpc and admin.
@@ -335,11 +337,16 @@ func (s *servers) drain() error {
 // logged.
 func (s *Server) observe(r *http.Request, route, caller string, status int, took time.Duration) {
 	s.telemetry.requests.WithLabelValues("http", route, statusText(status)).Inc()
+	since := int64(1)
 	switch s.options.AccessLog {
 	case "none":
 		return
 	case "errors":
 		if status < 400 || status == http.StatusTooManyRequests {
+			return
+		}
+		var passes bool
+		if since, passes = s.logged.Next(logEvery); !passes {
 			return
 		}
 	}
@@ -348,8 +355,12 @@ func (s *Server) observe(r *http.Request, route, caller string, status int, took
 		level = slog.LevelWarn
 	}
 	s.options.Logger.LogAttrs(r.Context(), level, "request", slog.String("method", r.Method), slog.String("route", route), slog.Int("status", status),
-		slog.Duration("took", took), slog.String("caller", caller), slog.String("remote", r.RemoteAddr))
+		slog.Duration("took", took), slog.String("caller", caller), slog.String("remote", r.RemoteAddr), slog.Int64("since_last", since))
 }
+
+// logEvery is the least time between two errors in the access log, so that a client that makes
+// many does not fill it. since_last is the number of errors since the last line.
+const logEvery = 10 * time.Millisecond
 
 // statusText returns a status as text. The usual ones allocate nothing.
 func statusText(status int) string {

@@ -13,6 +13,7 @@ import (
 	"math/big"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -118,6 +119,34 @@ func TestRoom(t *testing.T) {
 	if _, err := dial().Read(make([]byte, 1)); err == nil || r.free.Load() != 0 {
 		t.Errorf("a third connection after one was closed: %v, %d free", err, r.free.Load())
 	}
+}
+
+// TestAccessLog: it has what was chosen, without keys, and a client that makes errors does not
+// fill it.
+func TestAccessLog(t *testing.T) {
+	t.Parallel()
+	for mode, want := range map[string]map[int]bool{
+		"none": {}, "errors": {401: true, 500: true}, "all": {200: true, 429: true, 401: true, 500: true},
+	} {
+		for _, status := range []int{200, 429, 401, 500} {
+			var log strings.Builder
+			s := &Server{options: Options{AccessLog: mode, Logger: slog.New(slog.NewTextHandler(&log, nil))}, telemetry: newTelemetry(t)}
+			r := httptest.NewRequest("GET", "/v1/usage?policy=p&key=secret", nil)
+			const times = 10_000
+			for range times {
+				s.observe(r, "/v1/usage", "web", status, time.Second)
+			}
+			lines := strings.Count(log.String(), "status=")
+			if (lines > 0) != want[status] || mode == "errors" && lines >= times || strings.Contains(log.String(), "secret") {
+				t.Errorf("%s: %d lines for status %d: %.300s", mode, lines, status, &log)
+			}
+		}
+	}
+}
+
+// newTelemetry returns a telemetry without a database.
+func newTelemetry(t *testing.T) *telemetry {
+	return must.OK(startTelemetry(t.Context(), nil, "v", &room{}))(t)
 }
 
 // TestFollowed: changed files are used, those that are not valid are not, and a fault is logged
