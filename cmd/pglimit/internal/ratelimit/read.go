@@ -31,7 +31,7 @@ func Parse(name string, data []byte) (*Domain, error) {
 	documents := yaml.NewDecoder(bytes.NewReader(data))
 	err := documents.Decode(&doc)
 	if err == io.EOF || err == nil && len(doc.Content) == 0 {
-		return nil, fmt.Errorf("%s: is empty: write domain: and descriptors:", name)
+		return nil, fmt.Errorf("%s: is empty: write a domain and its descriptors", name)
 	} else if err != nil {
 		return nil, fmt.Errorf("%s: %s", name, strings.TrimPrefix(err.Error(), "yaml: "))
 	}

@@ -162,7 +162,7 @@ func TestAnswers(t *testing.T) {
 			"user=b+0", "OK OK:2/3",
 		}},
 		"without a limit": {steps: []string{
-			"open=x", "OK OK:0", "what=x", "OK OK:0", fmt.Sprintf("free=x user=a"), fmt.Sprintf("OK OK:%d OK:2/3", uint32(math.MaxUint32)),
+			"open=x", "OK OK:0", "what=x", "OK OK:0", "free=x user=a", fmt.Sprintf("OK OK:%d OK:2/3", uint32(math.MaxUint32)),
 		}},
 		"hits beyond what can be counted": {steps: []string{
 			fmt.Sprintf("bucket=+%d", uint64(math.MaxUint64)), "OVER OVER:4/60",
