@@ -1,8 +1,10 @@
 package commands
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"strings"
 	"time"
 
@@ -10,12 +12,14 @@ import (
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/cli"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/connect"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/ratelimit"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/serve"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/serve/auth"
 )
 
 func newServe(db *connect.Database, out *cli.Output) *cobra.Command {
 	var o serve.Options
+	var rate rateFlags
 	cmd := &cobra.Command{
 		Use:   "serve",
 		Short: "Answer requests over HTTP and gRPC, for gateways and other languages",
@@ -25,7 +29,9 @@ are in the database: any number of servers may run, and a restart forgets nothin
 
   --http   POST /v1/allow and the other verbs, /check/{policy} for gateways,
            /openapi.json, which describes them, and /healthz
-  --grpc   health and reflection, and the services of this version
+  --grpc   health and reflection; with --ratelimit-config or --ratelimit-xds Envoy's
+           rate limit service. Variables of envoyproxy/ratelimit have its other
+           settings, such as CONFIG_GRPC_XDS_NODE_ID
   --admin  /readyz, /healthz, /metrics for Prometheus, and the dashboard
 
 Without --tokens or --tls-client-ca only this machine is served, unless --no-auth
@@ -40,7 +46,12 @@ have no keys.`,
   pglimit serve --http :8080 --admin localhost:9090 --tokens tokens --tls-cert crt.pem --tls-key key.pem
   curl --json '{"policy":"login","key":"alice"}' localhost:8080/v1/allow`,
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return runServe(cmd, db, out, o) },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := rate.set(&o); err != nil {
+				return err
+			}
+			return runServe(cmd, db, out, o)
+		},
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&o.HTTP, "http", "localhost:8080", "`host:port` of HTTP; empty: none; port 0: any free port")
@@ -52,6 +63,10 @@ have no keys.`,
 	flags.StringVar(&o.TLS.Cert, "tls-cert", "", "`FILE` with the server's certificates, PEM")
 	flags.StringVar(&o.TLS.Key, "tls-key", "", "`FILE` with its key, PEM")
 	flags.StringVar(&o.TLS.ClientCA, "tls-client-ca", "", "`FILE` with authorities; clients of --http and --grpc then need a certificate of one")
+	flags.StringVar(&rate.config, "ratelimit-config", "", "`FILE` or directory with limits of Envoy's rate limit service, as of envoyproxy/ratelimit")
+	flags.StringVar(&rate.xds, "ratelimit-xds", "", "`host:port` that sends such limits by xDS")
+	flags.BoolVar(&rate.countEach, "ratelimit-count-each", false, "count each descriptor by itself, also of denied requests")
+	cmd.MarkFlagsMutuallyExclusive("ratelimit-config", "ratelimit-xds")
 	flags.StringSliceVar(&o.TrustedProxies, "trusted-proxies", nil, "`networks` of gateways, for /check by client address, such as 10.0.0.0/8,127.0.0.1")
 	flags.StringVar(&o.ProxyHeader, "proxy-header", "", "`header` in which gateways name their clients; default: X-Forwarded-For")
 	flags.IntVar(&o.MaxConnections, "max-connections", 16384, "most `connections` at a time")
@@ -63,6 +78,34 @@ have no keys.`,
 	_ = cmd.RegisterFlagCompletionFunc("access-log", cobra.FixedCompletions(serve.AccessLogs, cobra.ShellCompDirectiveNoFileComp))
 	cmd.AddCommand(newServeToken(out))
 	return cmd
+}
+
+// rateFlags set up Envoy's rate limit service.
+type rateFlags struct {
+	config, xds string
+	countEach   bool
+}
+
+// set reads the environment if the service is wanted.
+func (f rateFlags) set(o *serve.Options) error {
+	if f.config == "" && f.xds == "" {
+		if f.countEach {
+			return errors.New("--ratelimit-count-each needs --ratelimit-config or --ratelimit-xds")
+		}
+		return nil
+	}
+	env, err := ratelimit.ReadEnv(os.Getenv)
+	if err != nil {
+		return fmt.Errorf("environment: %w", err)
+	}
+	if f.config != "" {
+		env.ReadFrom(f.config)
+	} else {
+		env.ConfigType, env.XDSURL = "GRPC_XDS_SOTW", f.xds
+	}
+	env.CountEach = env.CountEach || f.countEach
+	o.RateLimit = &env
+	return nil
 }
 
 // runServe serves until the command's context ends.

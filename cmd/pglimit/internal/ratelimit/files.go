@@ -25,6 +25,16 @@ type Files struct {
 	Merge bool
 }
 
+// Files returns where the environment has the configuration.
+func (e *Env) Files() Files {
+	return Files{Root: e.Root, Subdirectory: e.Subdirectory, AppDirectory: e.AppDirectory, WatchRoot: e.WatchRoot, IgnoreDotFiles: e.IgnoreDotFiles, Merge: e.MergeDomains}
+}
+
+// ReadFrom makes a file, or all files of a directory, the configuration.
+func (e *Env) ReadFrom(path string) {
+	e.ConfigType, e.Root, e.Subdirectory, e.AppDirectory = "FILE", path, ".", "."
+}
+
 // Load reads all files. version differs if their contents do, also after an error.
 func (f Files) Load() (c *Config, version string, err error) {
 	if f.Root == "" || f.Subdirectory == "" || f.AppDirectory == "" {
@@ -41,7 +51,7 @@ func (f Files) Load() (c *Config, version string, err error) {
 		}
 		name, _ := filepath.Rel(top, path)
 		hidden := strings.HasPrefix(entry.Name(), "..") || f.IgnoreDotFiles && strings.HasPrefix(entry.Name(), ".")
-		below := strings.HasPrefix(name, f.AppDirectory+string(filepath.Separator))
+		below := f.AppDirectory == "." || strings.HasPrefix(name, f.AppDirectory+string(filepath.Separator))
 		switch {
 		case entry.IsDir() && (hidden && name != "." || name != "." && name != f.AppDirectory && !below):
 			return filepath.SkipDir
@@ -50,6 +60,9 @@ func (f Files) Load() (c *Config, version string, err error) {
 		}
 		if info, err := os.Stat(path); err == nil && info.IsDir() { // of a symbolic link
 			return nil
+		}
+		if name == "." { // the file itself
+			name = filepath.Base(f.Root)
 		}
 		data, err := os.ReadFile(path)
 		if err != nil {

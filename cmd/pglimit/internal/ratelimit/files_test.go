@@ -72,6 +72,16 @@ func TestFiles(t *testing.T) {
 			t.Errorf("%s: domains %q, want %q", name, domains, c.want)
 		}
 	}
+	root := t.TempDir()
+	put(t, root, map[string]string{"one.yaml": oneLimit("one"), "deep/two": oneLimit("two"), "bad": "["})
+	for path, want := range map[string]string{"": "bad", "one.yaml": "one", "deep": "two", "bad": "bad", "none": "none"} {
+		var e Env
+		e.ReadFrom(filepath.Join(root, path))
+		got, _, err := e.Files().Load()
+		if err != nil && !strings.Contains(err.Error(), want) || err == nil && got.domains[want] == nil {
+			t.Errorf("%q: %v, error %v; want %s", path, got, err, want)
+		}
+	}
 	for want, f := range map[string]Files{
 		"RUNTIME_SUBDIRECTORY": {Root: "x", AppDirectory: "config"},
 		"no such file":         {Root: t.TempDir(), Subdirectory: "sub", AppDirectory: "config"},

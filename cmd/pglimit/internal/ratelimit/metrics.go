@@ -1,6 +1,7 @@
 package ratelimit
 
 import (
+	"bytes"
 	"fmt"
 	"io"
 	"maps"
@@ -11,6 +12,10 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
 
 	"github.com/pglimit/pglimit/limiter"
 )
@@ -147,6 +152,15 @@ func labels(path string) string {
 // quote returns a label's value as Prometheus reads it.
 func quote(value string) string {
 	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`).Replace(value) + `"`
+}
+
+// Gather returns the metrics, for a registry of Prometheus.
+func (s *Server) Gather() ([]*dto.MetricFamily, error) {
+	var text bytes.Buffer
+	_ = s.WriteMetrics(&text) // a buffer takes all
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	families, err := parser.TextToMetricFamilies(&text)
+	return slices.Collect(maps.Values(families)), err
 }
 
 // WriteMetrics writes the metrics in the text format of Prometheus, by the names that

@@ -37,11 +37,6 @@ const (
 // fails. It serves gRPC, HTTP with /json and /healthcheck, an address for debugging and, if
 // wanted, one for Prometheus.
 func Run(ctx context.Context, e Env, l Limiter, logger *slog.Logger) (err error) {
-	o := Options{CountEach: e.CountEach, Shadow: e.Shadow, Quota: e.Quota, Metadata: e.Metadata, NearLimit: e.NearLimit, NeedConfig: e.NeedConfig, Logger: logger}
-	if e.Headers {
-		o.Headers = &Headers{e.LimitHeader, e.RemainingHeader, e.ResetHeader}
-	}
-	s := NewServer(l, nil, o)
 	ctx, stop := context.WithCancel(ctx)
 	var running sync.WaitGroup
 	defer running.Wait()
@@ -57,7 +52,7 @@ func Run(ctx context.Context, e Env, l Limiter, logger *slog.Logger) (err error)
 		running.Go(func() { ended <- serve(listener) })
 	}
 
-	follow, err := s.source(e)
+	s, follow, err := New(e, l, Options{NeedConfig: e.NeedConfig, Logger: logger})
 	if err != nil {
 		return err
 	}
@@ -122,6 +117,18 @@ func Run(ctx context.Context, e Env, l Limiter, logger *slog.Logger) (err error)
 	return err
 }
 
+// New returns a Server as the environment sets it up, with the other options, and what follows
+// its configuration until its context ends.
+func New(e Env, l Limiter, o Options) (*Server, func(context.Context), error) {
+	o.CountEach, o.Shadow, o.Quota, o.Metadata, o.NearLimit = e.CountEach, e.Shadow, e.Quota, e.Metadata, e.NearLimit
+	if e.Headers {
+		o.Headers = &Headers{e.LimitHeader, e.RemainingHeader, e.ResetHeader}
+	}
+	s := NewServer(l, nil, o)
+	follow, err := s.source(e)
+	return s, follow, err
+}
+
 func hostPort(host string, port uint16) string {
 	return net.JoinHostPort(host, strconv.Itoa(int(port)))
 }
@@ -129,7 +136,7 @@ func hostPort(host string, port uint16) string {
 // source returns what follows the configuration until its context ends.
 func (s *Server) source(e Env) (func(context.Context), error) {
 	if e.ConfigType == "FILE" {
-		f := Files{Root: e.Root, Subdirectory: e.Subdirectory, AppDirectory: e.AppDirectory, WatchRoot: e.WatchRoot, IgnoreDotFiles: e.IgnoreDotFiles, Merge: e.MergeDomains}
+		f := e.Files()
 		return func(ctx context.Context) {
 			ticker := time.NewTicker(lookEvery)
 			defer ticker.Stop()

@@ -41,6 +41,9 @@ type Options struct {
 	// NeedConfig makes the Server unhealthy until it has a configuration with a domain. Default:
 	// false.
 	NeedConfig bool
+	// Health gets the state, under the name ratelimit. Default: one that has it without a name,
+	// too.
+	Health *health.Server
 	// Logger gets changes of the configuration and faults. Default: slog.Default().
 	Logger *slog.Logger
 	// Now is the clock of answers that no limit decided. Default: time.Now.
@@ -78,7 +81,10 @@ func NewServer(l Limiter, config *Config, options Options) *Server {
 	if options.Now == nil {
 		options.Now = time.Now
 	}
-	s := &Server{limiter: l, options: options, health: health.NewServer(), first: make(chan struct{})}
+	s := &Server{limiter: l, options: options, health: options.Health, first: make(chan struct{})}
+	if s.health == nil {
+		s.health = health.NewServer()
+	}
 	s.config.Store(config)
 	s.setHealthy(!options.NeedConfig || config != nil && len(config.domains) > 0)
 	return s
@@ -89,12 +95,13 @@ func (s *Server) Health() *health.Server { return s.health }
 
 func (s *Server) setHealthy(healthy bool) {
 	s.healthy.Store(healthy)
-	for _, name := range []string{"", serviceName} {
-		if healthy {
-			s.health.SetServingStatus(name, healthpb.HealthCheckResponse_SERVING)
-		} else {
-			s.health.SetServingStatus(name, healthpb.HealthCheckResponse_NOT_SERVING)
-		}
+	state := healthpb.HealthCheckResponse_NOT_SERVING
+	if healthy {
+		state = healthpb.HealthCheckResponse_SERVING
+	}
+	s.health.SetServingStatus(serviceName, state)
+	if s.options.Health == nil {
+		s.health.SetServingStatus("", state)
 	}
 }
 

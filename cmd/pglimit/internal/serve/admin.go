@@ -4,13 +4,15 @@ import (
 	"io"
 	"net/http"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/ratelimit"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/serve/auth"
 )
 
-// admin returns the handler of the admin address. page may be nil.
-func (s *Server) admin(page http.Handler) http.Handler {
+// admin returns the handler of the admin address. page and rate may be nil.
+func (s *Server) admin(page http.Handler, rate *ratelimit.Server) http.Handler {
 	mux := http.NewServeMux()
 	say := func(status int, text string) http.HandlerFunc {
 		return func(w http.ResponseWriter, _ *http.Request) {
@@ -28,7 +30,11 @@ func (s *Server) admin(page http.Handler) http.Handler {
 		}
 		say(http.StatusServiceUnavailable, "shutting down")(w, r)
 	})
-	mux.Handle("GET /metrics", promhttp.HandlerFor(s.telemetry.registry, promhttp.HandlerOpts{MaxRequestsInFlight: 4}))
+	metrics := prometheus.Gatherers{s.telemetry.registry}
+	if rate != nil {
+		metrics = append(metrics, prometheus.GathererFunc(rate.Gather))
+	}
+	mux.Handle("GET /metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{MaxRequestsInFlight: 4}))
 	if page == nil {
 		mux.HandleFunc("/", say(http.StatusNotFound, "the dashboard needs --tokens, or an --admin address of this machine"))
 	} else {

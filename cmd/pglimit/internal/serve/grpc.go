@@ -16,9 +16,9 @@ import (
 	"google.golang.org/grpc/reflection"
 	"google.golang.org/grpc/status"
 
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/ratelimit"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/serve/auth"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/serve/httpapi"
-	"github.com/pglimit/pglimit/limiter"
 )
 
 // Bounds of gRPC.
@@ -27,8 +27,8 @@ const (
 	maxStreams = 1000    // of a connection
 )
 
-// newGRPC returns a server with the services, health and reflection.
-func (s *Server) newGRPC(l *limiter.Limiter) (*grpc.Server, *health.Server) {
+// newGRPC returns a server with health, reflection and, unless it is nil, the rate limit service.
+func (s *Server) newGRPC(h *health.Server, rate *ratelimit.Server) *grpc.Server {
 	options := []grpc.ServerOption{
 		grpc.MaxRecvMsgSize(maxMessage), grpc.MaxConcurrentStreams(maxStreams), grpc.MaxHeaderListSize(maxHeader), grpc.ConnectionTimeout(headerTimeout),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: time.Minute, Timeout: 20 * time.Second}),
@@ -52,16 +52,15 @@ func (s *Server) newGRPC(l *limiter.Limiter) (*grpc.Server, *health.Server) {
 		options = append(options, grpc.Creds(credentials.NewTLS(s.rpcTLS)))
 	}
 	g := grpc.NewServer(options...)
-	for _, register := range s.options.Services {
-		register(g, l)
+	if rate != nil {
+		rate.Register(g)
 	}
-	h := health.NewServer()
 	for name := range g.GetServiceInfo() {
 		h.SetServingStatus(name, healthpb.HealthCheckResponse_SERVING)
 	}
 	healthpb.RegisterHealthServer(g, h)
 	reflection.Register(g)
-	return g, h
+	return g
 }
 
 // countCall counts a call and its status.

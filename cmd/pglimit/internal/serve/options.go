@@ -17,11 +17,9 @@ import (
 	"slices"
 	"time"
 
-	"google.golang.org/grpc"
-
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/ratelimit"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/site"
 	"github.com/pglimit/pglimit/httplimit"
-	"github.com/pglimit/pglimit/limiter"
 )
 
 // Options are what a command line chooses.
@@ -52,8 +50,9 @@ type Options struct {
 	// NoJanitor runs no janitor.
 	NoJanitor bool
 
-	// Services register what gRPC answers.
-	Services []func(g grpc.ServiceRegistrar, l *limiter.Limiter)
+	// RateLimit sets up Envoy's rate limit service over gRPC, but for its addresses and TLS. Nil:
+	// without.
+	RateLimit *ratelimit.Env
 	// KeySecret is the limiter's. Default: nil.
 	KeySecret []byte
 	// Version is the program's, and Database describes the database, for the dashboard.
@@ -70,6 +69,8 @@ func (o *Options) check() (a httplimit.Address, err error) {
 	switch {
 	case o.HTTP == "" && o.GRPC == "":
 		return a, errors.New("--http and --grpc are both empty: give at least one of them an address, such as localhost:8080")
+	case o.RateLimit != nil && o.GRPC == "":
+		return a, errors.New("--ratelimit-config and --ratelimit-xds need --grpc, an address for Envoy")
 	case !slices.Contains(AccessLogs, o.AccessLog):
 		return a, fmt.Errorf("--access-log is %.40q: must be one of %q", o.AccessLog, AccessLogs)
 	case o.MaxConnections < 1:

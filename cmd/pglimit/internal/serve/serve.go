@@ -22,6 +22,7 @@ import (
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/dashboard"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/inspect"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/policyfile"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/ratelimit"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/serve/auth"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/serve/httpapi"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/site"
@@ -52,9 +53,11 @@ type Server struct {
 	// How the addresses use it; nil: without.
 	webTLS, rpcTLS, admTLS *tls.Config
 	stored                 atomic.Pointer[[]limiter.StoredPolicy] // of the file
+	rates                  *ratelimit.Config                      // of --ratelimit-config, at the start
 
 	telemetry  *telemetry
 	policies   *limiter.Policies
+	tasks      sync.WaitGroup // in the background
 	ready      atomic.Bool
 	logged     throttle.Throttle // errors in the access log
 	http, grpc []net.Listener
@@ -90,6 +93,11 @@ func Prepare(ctx context.Context, o Options) (_ *Server, err error) {
 	for _, f := range s.files {
 		if err := f.start(); err != nil {
 			return nil, err
+		}
+	}
+	if e := o.RateLimit; e != nil && e.ConfigType == "FILE" {
+		if s.rates, _, err = e.Files().Load(); err != nil {
+			return nil, fmt.Errorf("--ratelimit-config: %w", err)
 		}
 	}
 	defer func() {
@@ -173,10 +181,9 @@ func (s *Server) Run(ctx context.Context, pool *pgxpool.Pool, started func() err
 		return fmt.Errorf("OpenTelemetry: %w: correct its environment variables OTEL_…", err)
 	}
 	background, stop := context.WithCancel(context.WithoutCancel(ctx))
-	var tasks sync.WaitGroup
 	defer func() {
 		stop()
-		tasks.Wait()
+		s.tasks.Wait()
 		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 		defer cancel()
 		if err := s.telemetry.close(last); err != nil {
@@ -201,7 +208,7 @@ func (s *Server) Run(ctx context.Context, pool *pgxpool.Pool, started func() err
 	defer l.Close()
 	s.telemetry.watch(l)
 	run := func(what string, task func(context.Context) error) {
-		tasks.Go(func() {
+		s.tasks.Go(func() {
 			if err := task(background); err != nil {
 				o.Logger.Error("pglimit: a task ended", "task", what, "error", err)
 			}
@@ -221,7 +228,7 @@ func (s *Server) Run(ctx context.Context, pool *pgxpool.Pool, started func() err
 	}
 	defer servers.page()
 	for _, f := range s.files {
-		tasks.Go(func() { f.follow(background, lookEvery, o.Logger) })
+		s.tasks.Go(func() { f.follow(background, lookEvery, o.Logger) })
 	}
 	return servers.run(ctx, started)
 }
@@ -230,14 +237,15 @@ func (s *Server) Run(ctx context.Context, pool *pgxpool.Pool, started func() err
 type servers struct {
 	*Server
 	api, adm *http.Server
-	grpc     *grpc.Server // nil: none
+	grpc     *grpc.Server      // nil: none
+	rate     *ratelimit.Server // nil: none
 	health   *health.Server
 	page     func() // closes the dashboard
 }
 
 func (s *Server) servers(ctx context.Context, pool *pgxpool.Pool, l *limiter.Limiter) (all *servers, err error) {
 	o := s.options
-	all = &servers{Server: s, page: func() {}}
+	all = &servers{Server: s, page: func() {}, health: health.NewServer()}
 	host, _, _ := net.SplitHostPort(o.HTTP)
 	handler, err := httpapi.New(httpapi.Config{
 		Limiter: l, Policies: s.policies, Keys: inspect.New(pool), KeySecret: o.KeySecret, Gate: &s.gate,
@@ -248,7 +256,10 @@ func (s *Server) servers(ctx context.Context, pool *pgxpool.Pool, l *limiter.Lim
 		return nil, err
 	}
 	all.api = s.newHTTP(s.telemetry.http(handler), s.webTLS)
-	all.grpc, all.health = s.newGRPC(l)
+	if all.rate, err = s.startRateLimit(ctx, l, all.health); err != nil {
+		return nil, err
+	}
+	all.grpc = s.newGRPC(all.health, all.rate)
 	var page http.Handler
 	if host, _, err := net.SplitHostPort(o.Admin); err == nil && (s.options.Tokens != "" || o.NoAuth || site.Loopback(host)) {
 		data, err := dashboard.Open(ctx, pool, o.KeySecret, o.Logger)
@@ -260,8 +271,25 @@ func (s *Server) servers(ctx context.Context, pool *pgxpool.Pool, l *limiter.Lim
 			return nil, err
 		}
 	}
-	all.adm = s.newHTTP(s.admin(page), s.admTLS)
+	all.adm = s.newHTTP(s.admin(page, all.rate), s.admTLS)
 	return all, nil
+}
+
+// startRateLimit returns Envoy's rate limit service, which follows its configuration until ctx
+// ends; nil if it is not wanted.
+func (s *Server) startRateLimit(ctx context.Context, l *limiter.Limiter, h *health.Server) (*ratelimit.Server, error) {
+	if s.options.RateLimit == nil {
+		return nil, nil
+	}
+	rate, follow, err := ratelimit.New(*s.options.RateLimit, l, ratelimit.Options{NeedConfig: true, Health: h, Logger: s.options.Logger})
+	if err != nil {
+		return nil, err
+	}
+	if s.rates != nil {
+		rate.SetConfig(s.rates, nil)
+	}
+	s.tasks.Go(func() { follow(ctx) })
+	return rate, nil
 }
 
 // newHTTP returns a server with the bounds of a request.
@@ -308,6 +336,9 @@ func (s *servers) run(ctx context.Context, started func() error) error {
 func (s *servers) drain() error {
 	s.ready.Store(false)
 	s.health.Shutdown()
+	if s.rate != nil {
+		s.rate.Drain()
+	}
 	time.Sleep(s.options.DrainDelay)
 	ctx, cancel := context.WithTimeout(context.Background(), s.options.DrainTimeout)
 	defer cancel()

@@ -20,6 +20,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/ratelimit"
 	"github.com/pglimit/pglimit/internal/must"
 )
 
@@ -33,22 +34,27 @@ func valid() Options {
 func TestOptions(t *testing.T) {
 	t.Parallel()
 	for want, set := range map[string]func(*Options){
-		"":                                  func(*Options) {},
-		"--http and --grpc are both empty":  func(o *Options) { o.HTTP = "" },
-		`--access-log is "some"`:            func(o *Options) { o.AccessLog = "some" },
-		"--max-connections is 0":            func(o *Options) { o.MaxConnections = 0 },
-		"--drain-delay is -1s":              func(o *Options) { o.DrainDelay = -time.Second },
-		"--drain-timeout is 2h0m0s":         func(o *Options) { o.DrainTimeout = 2 * time.Hour },
-		"--drain-timeout is 0s":             func(o *Options) { o.DrainTimeout = 0 },
-		"--timeout is 0s":                   func(o *Options) { o.Timeout = 0 },
-		"--no-auth contradicts":             func(o *Options) { o.NoAuth, o.Tokens = true, "f" },
-		`--proxy-header is "X-Real-Ip"`:     func(o *Options) { o.ProxyHeader = "X-Real-Ip" },
-		"--tls-cert and --tls-key need":     func(o *Options) { o.TLS.Cert = "f" },
-		"--tls-client-ca needs":             func(o *Options) { o.TLS.ClientCA = "f" },
-		`--trusted-proxies has "gateway"`:   func(o *Options) { o.TrustedProxies = []string{"10.0.0.1", "gateway"} },
-		"--http is :8080, which other":      func(o *Options) { o.HTTP = ":8080" },
-		"--http is 0.0.0.0:1, which other":  func(o *Options) { o.HTTP = "0.0.0.0:1" },
-		"--grpc is host.example:1, which":   func(o *Options) { o.GRPC = "host.example:1" },
+		"":                                 func(*Options) {},
+		"--http and --grpc are both empty": func(o *Options) { o.HTTP = "" },
+		`--access-log is "some"`:           func(o *Options) { o.AccessLog = "some" },
+		"--max-connections is 0":           func(o *Options) { o.MaxConnections = 0 },
+		"--drain-delay is -1s":             func(o *Options) { o.DrainDelay = -time.Second },
+		"--drain-timeout is 2h0m0s":        func(o *Options) { o.DrainTimeout = 2 * time.Hour },
+		"--drain-timeout is 0s":            func(o *Options) { o.DrainTimeout = 0 },
+		"--timeout is 0s":                  func(o *Options) { o.Timeout = 0 },
+		"--no-auth contradicts":            func(o *Options) { o.NoAuth, o.Tokens = true, "f" },
+		`--proxy-header is "X-Real-Ip"`:    func(o *Options) { o.ProxyHeader = "X-Real-Ip" },
+		"--tls-cert and --tls-key need":    func(o *Options) { o.TLS.Cert = "f" },
+		"--tls-client-ca needs":            func(o *Options) { o.TLS.ClientCA = "f" },
+		`--trusted-proxies has "gateway"`:  func(o *Options) { o.TrustedProxies = []string{"10.0.0.1", "gateway"} },
+		"--http is :8080, which other":     func(o *Options) { o.HTTP = ":8080" },
+		"--http is 0.0.0.0:1, which other": func(o *Options) { o.HTTP = "0.0.0.0:1" },
+		"--grpc is host.example:1, which":  func(o *Options) { o.GRPC = "host.example:1" },
+		"--ratelimit-config and --ratelim": func(o *Options) { o.RateLimit = &ratelimit.Env{} },
+		"--ratelimit-config: lstat /nowhere": func(o *Options) {
+			o.GRPC, o.RateLimit = "localhost:0", &ratelimit.Env{}
+			o.RateLimit.ReadFrom("/nowhere")
+		},
 		`--http: the address "8080" is not`: func(o *Options) { o.HTTP = "8080" },
 		"--tokens: open /nowhere":           func(o *Options) { o.Tokens = "/nowhere" },
 		"--policies: open /nowhere":         func(o *Options) { o.Policies = "/nowhere" },

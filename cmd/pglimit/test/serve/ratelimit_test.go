@@ -14,7 +14,11 @@ import (
 	rlcommon "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
 
 	"github.com/pglimit/pglimit/integration/bed"
 	"github.com/pglimit/pglimit/internal/must"
@@ -80,6 +84,56 @@ descriptors:
 		}
 		if err := cmd.Wait(); err != nil || strings.Contains(all, "level=ERROR") {
 			t.Errorf("the program ended with %v:\n%s", err, all)
+		}
+	}
+}
+
+// TestServeRateLimit: serve answers Envoy's service by a file, beside its own. Its health and
+// metrics are the server's, a token is needed, and flags that do not go together are refused.
+func TestServeRateLimit(t *testing.T) {
+	t.Parallel()
+	config := file(t, "limits.yaml", "domain: d\ndescriptors: [{key: user, rate_limit: {unit: day, requests_per_unit: 3}}]\n")
+	secret, line := token(t, "envoy", "decide")
+	s := start(t, bed.NewDatabase(t), "--ratelimit-config", config, "--ratelimit-count-each", "--tokens", file(t, "tokens", line))
+	conn := must.OK(grpc.NewClient(s.GRPC, grpc.WithTransportCredentials(insecure.NewCredentials())))(t)
+	defer conn.Close()
+	request := &pb.RateLimitRequest{Domain: "d", HitsAddend: 2, Descriptors: []*rlcommon.RateLimitDescriptor{{
+		Entries: []*rlcommon.RateLimitDescriptor_Entry{{Key: "user", Value: "a"}},
+	}}}
+	if _, err := pb.NewRateLimitServiceClient(conn).ShouldRateLimit(t.Context(), request); status.Code(err) != codes.Unauthenticated {
+		t.Errorf("without a token: %v", err)
+	}
+	ctx := metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer "+secret)
+	for _, want := range []pb.RateLimitResponse_Code{pb.RateLimitResponse_OK, pb.RateLimitResponse_OVER_LIMIT, pb.RateLimitResponse_OVER_LIMIT} {
+		r, err := pb.NewRateLimitServiceClient(conn).ShouldRateLimit(ctx, request)
+		if err != nil || r.GetOverallCode() != want {
+			t.Errorf("response %v, error %v; want %v", r, err, want)
+		}
+	}
+	for _, name := range []string{"", "ratelimit", pb.RateLimitService_ServiceDesc.ServiceName} {
+		if r, err := healthpb.NewHealthClient(conn).Check(t.Context(), &healthpb.HealthCheckRequest{Service: name}); err != nil || r.GetStatus() != healthpb.HealthCheckResponse_SERVING {
+			t.Errorf("health of %q: %v, error %v", name, r, err)
+		}
+	}
+	r, text := call(t, "GET", s.Admin+"/metrics", "")
+	// Counted each: the third begins above the limit.
+	for _, want := range []string{`ratelimit_service_rate_limit_over_limit{domain="d",key1="user"} 3`, "pglimit_connections_refused_total", `ratelimit_service_response_time_seconds_count{grpc_method="ShouldRateLimit"} 3`} {
+		if r.StatusCode != http.StatusOK || !strings.Contains(text, want) {
+			t.Errorf("metrics: %s without %s:\n%s", r.Status, want, text)
+		}
+	}
+	must.Succeed(t, s.Process.Signal(syscall.SIGTERM))
+	if <-s.ended; s.ProcessState.ExitCode() != 0 || strings.Contains(s.stderr.String(), "ERROR") {
+		t.Errorf("exit code %d, log %s", s.ProcessState.ExitCode(), &s.stderr)
+	}
+	for want, args := range map[string][]string{
+		"--ratelimit-count-each needs":   {"--ratelimit-count-each"},
+		"need --grpc":                    {"--ratelimit-xds", "localhost:1"},
+		"ratelimit-config ratelimit-xds": {"--ratelimit-xds", "localhost:1", "--ratelimit-config", config},
+		"bad.yaml":                       {"--grpc", "localhost:0", "--ratelimit-config", file(t, "bad.yaml", "domain: [")},
+	} {
+		if code, _, stderr := bed.Pglimit(t, "", append([]string{"serve", "--http", "localhost:0"}, args...)...); code != 2 || !strings.Contains(stderr, want) {
+			t.Errorf("%q: exit code %d, %s", args, code, stderr)
 		}
 	}
 }
