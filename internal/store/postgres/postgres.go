@@ -22,13 +22,13 @@ type Store struct {
 	breaker   *exec.Breaker // nil in a transaction
 	txCache   *exec.Cache   // of the caller's transactions
 	owners    *exec.Owners
-	tx        bool         // in the caller's transaction
-	entered   map[int]bool // the shards that it has statements for
-	shares    func() bool  // whether a connection can send several statements as one transaction; nil: no
-	exhausted func() bool  // nil in a transaction
-	leaves    func() bool  // whether a caller can leave a statement; nil: no
-	headroom  *headroom    // of the last AllowAll; nil in a transaction and behind a router
-	routed    bool         // a router of shards reads the statements: see routed.go
+	tx        bool        // in the caller's transaction
+	entered   *entered    // in it
+	shares    func() bool // whether a connection can send several statements as one transaction; nil: no
+	exhausted func() bool // nil in a transaction
+	leaves    func() bool // whether a caller can leave a statement; nil: no
+	headroom  *headroom   // of the last AllowAll; nil in a transaction and behind a router
+	routed    bool        // a router of shards reads the statements: see routed.go
 	// ahead is how far the database's clock was ahead of this machine's at the last
 	// compare, in microseconds.
 	ahead *atomic.Int64
@@ -50,7 +50,7 @@ func New(c exec.Connections, s store.Sharding, breakAfter int64, breakFor time.D
 
 // InTx returns the Store of a caller's transaction.
 func (p Store) InTx(tx db.DBTX) Store {
-	return Store{runner: p.owners.Guard(p.txCache.InTx(tx)), owners: p.owners, tx: true, entered: map[int]bool{}, ahead: p.ahead, routed: p.routed}
+	return Store{runner: p.owners.Guard(p.txCache.InTx(tx)), owners: p.owners, tx: true, entered: new(entered), ahead: p.ahead, routed: p.routed}
 }
 
 // Refuses returns an error while the circuit breaker is open.

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/pglimit/pglimit/db"
+	"github.com/pglimit/pglimit/internal/shards"
 	"github.com/pglimit/pglimit/internal/store"
 	"github.com/pglimit/pglimit/internal/store/postgres/exec"
 	"github.com/pglimit/pglimit/internal/store/postgres/statement"
@@ -17,26 +18,59 @@ import (
 // knows of the shards may be old: the node compares, and a statement that fits no longer
 // is sent again.
 
-// enter prepares the caller's transaction for the shards of op's keys.
+// entered is what a transaction was prepared for.
+type entered struct {
+	of      *shards.Map
+	shards  map[int]bool
+	differs bool // its lock_timeout was brought to nodes
+}
+
+// enter prepares the caller's transaction for the shards of op's keys. Its lock_timeout may
+// have changed since the last request, or have gone from a node by a rollback to a savepoint.
 func (p Store) enter(ctx context.Context, op *store.Op) error {
 	keys := []string{op.Key}
 	if len(op.Groups) > 0 {
 		keys = keysOf(op.Groups)
 	}
-	return exec.Translate(p.runner.Run(ctx, exec.Statement, func(tx db.DBTX) error { return p.enterAll(ctx, tx, p.entered, keys) }), p.tx)
+	return exec.Translate(p.runner.Run(ctx, exec.Statement, func(tx db.DBTX) error {
+		keys := p.oneOfEachShard(keys)
+		if len(keys) == 0 {
+			return nil
+		}
+		if err := p.enterAll(ctx, tx, p.entered, keys); err != nil {
+			return err
+		}
+		return exec.BringLockTimeout(ctx, tx, &p.entered.differs, keys)
+	}), p.tx)
 }
 
-// enterAll prepares a transaction for those shards of keys that it has not entered.
-func (p Store) enterAll(ctx context.Context, tx db.DBTX, entered map[int]bool, keys []string) error {
+// oneOfEachShard returns one key of each shard that has some; none if the tables are not
+// distributed.
+func (p Store) oneOfEachShard(keys []string) (firsts []string) {
 	if p.owners.Shards() == nil {
 		return nil
 	}
+	seen := map[int]bool{}
 	for _, key := range keys {
-		if shard, _ := p.Shard(key); key != "" && !entered[shard] {
+		if shard, _ := p.Shard(key); key != "" && !seen[shard] {
+			seen[shard] = true
+			firsts = append(firsts, key)
+		}
+	}
+	return firsts
+}
+
+// enterAll prepares a transaction for those shards of keys that it has not entered.
+func (p Store) enterAll(ctx context.Context, tx db.DBTX, e *entered, keys []string) error {
+	if m := p.owners.Shards(); e.of != m { // their numbers changed
+		e.of, e.shards = m, map[int]bool{}
+	}
+	for _, key := range keys {
+		if shard, _ := p.Shard(key); !e.shards[shard] {
 			if err := exec.Enter(ctx, tx, key); err != nil {
 				return err
 			}
-			entered[shard] = true
+			e.shards[shard] = true
 		}
 	}
 	return nil
@@ -44,10 +78,8 @@ func (p Store) enterAll(ctx context.Context, tx db.DBTX, entered map[int]bool, k
 
 // enterSeveral prepares a transaction of this process's for groups in several shards.
 func (p Store) enterSeveral(ctx context.Context, tx db.DBTX, groups []*store.Group) error {
-	for _, g := range groups {
-		if p.compareShards(g, groups[0]) != 0 {
-			return p.enterAll(ctx, tx, map[int]bool{}, keysOf(groups))
-		}
+	if keys := p.oneOfEachShard(keysOf(groups)); len(keys) > 1 {
+		return p.enterAll(ctx, tx, new(entered), keys)
 	}
 	return nil
 }

@@ -96,24 +96,36 @@ func (s Sharded) route(sql string, args []any) (string, []any) {
 // Citus calls a function without asking whether it writes, and commits a node that was only
 // called before all others, by itself. A write of its own, which here changes nothing, makes
 // it commit the nodes that a transaction wrote to in two phases.
-const enters = `WITH written AS (UPDATE pglimit_reservation SET units = units WHERE policy = ''::text AND key = $1::text RETURNING 1)
-SELECT current_setting('lock_timeout'::text), (SELECT count(*) FROM written) AS none`
+const enters = "UPDATE pglimit_reservation SET units = units WHERE policy = ''::text AND key = $1::text"
+
+// Enter makes the transaction tx one that commits the node of the key's shard together with
+// the others that it writes to. A rollback to a savepoint does not undo that.
+func Enter(ctx context.Context, tx db.DBTX, key string) error {
+	_, err := tx.Exec(ctx, enters, key)
+	return err
+}
 
 // waits sets the lock_timeout of a node's part of a transaction.
 const waits = "SELECT set_config('lock_timeout'::text, $1::text, true)"
 
 func init() { register(waits, waits, []uint32{pgtype.TextOID}) }
 
-// Enter makes the transaction tx one that commits the node of the key's shard together with
-// the others that it writes to. There the rest of it has this session's lock_timeout.
-func Enter(ctx context.Context, tx db.DBTX, key string) error {
+// BringLockTimeout gives the nodes of these keys' shards the lock_timeout that the transaction
+// tx has here. *differs records that it was once another than the nodes' own.
+func BringLockTimeout(ctx context.Context, tx db.DBTX, differs *bool, keys []string) error {
 	var timeout, set string
-	var none int64
-	err := tx.QueryRow(ctx, enters, key).Scan(&timeout, &none)
-	if err == nil && timeout != "0" {
-		err = OnShard(tx, key).QueryRow(ctx, waits, timeout).Scan(&set)
+	if err := tx.QueryRow(ctx, "SELECT current_setting('lock_timeout'::text)").Scan(&timeout); err != nil {
+		return err
 	}
-	return err
+	*differs = *differs || timeout != "0"
+	if *differs {
+		for _, key := range keys {
+			if err := OnShard(tx, key).QueryRow(ctx, waits, timeout).Scan(&set); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // Prepare prepares the call of a statement; see Binary's.
