@@ -4,10 +4,14 @@ import (
 	"context"
 	"strings"
 	"sync"
+	"testing"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/pglimit/pglimit/db"
 	"github.com/pglimit/pglimit/internal/migrations"
+	"github.com/pglimit/pglimit/internal/shards"
+	"github.com/pglimit/pglimit/internal/store/postgres/exec"
 )
 
 // Citus reports whether the server is a Citus cluster.
@@ -20,6 +24,23 @@ func distribute(ctx context.Context, pool *pgxpool.Pool) error {
 	}
 	_, err := migrations.Distribute(ctx, pool, migrations.Distribution{Shards: 8})
 	return err
+}
+
+// EachShard calls f with what sends a statement to one shard of the distributed tables, for
+// each, or with the pool if they are not distributed.
+func EachShard(t *testing.T, pool *pgxpool.Pool, f func(tx db.DBTX)) {
+	t.Helper()
+	m, err := shards.Read(t.Context(), pool)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if m == nil {
+		f(pool)
+		return
+	}
+	for i := range m.Len() {
+		f(exec.OnShard(pool, m.Key(i)))
+	}
 }
 
 // onNodes returns a query of the sum of what a query for a number returns on all nodes.

@@ -133,6 +133,9 @@ func TestBatchOfAwkwardKeys(t *testing.T) {
 					t.Errorf("%s: request %d: %+v", bed.Variant(p), i, r)
 				}
 			}
+			if bed.Citus() {
+				continue // there a shard's only key has a statement of its own
+			}
 			// granted is of both requests at once: it was a batch.
 			rows, err := pool.Query(t.Context(), "SELECT key FROM pglimit_"+string(p.Algorithm)+" WHERE policy = $1 AND key <> 'first' AND granted = 2", p.Name)
 			if err != nil {

@@ -100,7 +100,7 @@ func TestShareInOtherIsolation(t *testing.T) {
 		}
 		wg.Wait()
 		expectLevels(t, ls[0], p, map[string]float64{"0": 320, "1": 320})
-		if n := len(sent.Take()); n > 600 {
+		if n := len(sent.Take()); n > 600 && !bed.Citus() { // there each goes to its shard alone
 			t.Errorf("%s: %d round trips for 640 requests", isolation, n)
 		}
 	}

@@ -221,14 +221,14 @@ func limitsBesideQueue() (all []limiter.Policy) {
 	return slices.Clip(all)
 }
 
-// hold locks all rows of a table until release.
+// hold locks the rows of key "k" of a table until release.
 func hold(t *testing.T, pool *pgxpool.Pool, table string) (release func()) {
 	t.Helper()
 	tx, err := pool.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := tx.Exec(t.Context(), "SELECT FROM "+table+" FOR UPDATE"); err != nil {
+	if _, err := tx.Exec(t.Context(), "SELECT FROM "+table+" WHERE key = 'k' FOR UPDATE"); err != nil {
 		t.Fatal(err)
 	}
 	return func() {
