@@ -2,6 +2,7 @@ package faults
 
 import (
 	"context"
+	"sync"
 	"testing"
 	"time"
 
@@ -69,11 +70,43 @@ func killWorker(ctx context.Context, t *testing.T, s *scene) {
 	if err := w.Kill(ctx); err != nil {
 		t.Fatal(err)
 	}
-	s.goOn(t, "while a worker is away") // the keys of the other one
+	s.answerAll(t, s.server.workers[1]) // the callers of the load insist on keys of either
 	if err := w.Restart(ctx); err != nil {
 		t.Fatal(err)
 	}
 	s.recover(ctx, t)
+}
+
+// answerAll expects that requests for keys of a worker's are all answered, though callers of
+// a Limiter that asks for keys of the other one as often get errors.
+func (s *scene) answerAll(t *testing.T, of *pglimittest.Server) {
+	t.Helper()
+	config, err := pgx.ParseConfig(of.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows, err := s.pool.Query(t.Context(), `SELECT 'asked-' || i, n.nodename = $1 AND n.nodeport = $2 FROM generate_series(1, 400) AS i
+		JOIN pg_dist_placement AS p ON p.shardid = get_shard_id_for_distribution_column('pglimit_gcra'::regclass, 'asked-' || i)
+		JOIN pg_dist_node AS n ON n.groupid = p.groupid`, config.Host, int(config.Port))
+	if err != nil {
+		t.Fatal(err)
+	}
+	there := map[string]bool{}
+	var key string
+	var is bool
+	if _, err := pgx.ForEachRow(rows, []any{&key, &is}, func() error { there[key] = is; return nil }); err != nil {
+		t.Fatal(err)
+	}
+	l := bed.NewLimiter(t, s.pool, &limiter.Config{DisableTimeout: true})
+	var asking sync.WaitGroup
+	for key, is := range there {
+		asking.Go(func() {
+			if _, err := l.Allow(t.Context(), limiter.Policy{Name: "asked", Algorithm: limiter.GCRA, Limit: 10, Period: time.Hour}, key); is != (err == nil) {
+				t.Errorf("%s, of the worker that is there: %v: %v", key, is, err)
+			}
+		})
+	}
+	asking.Wait()
 }
 
 // killCoordinator kills the coordinator and starts it again.

@@ -121,19 +121,20 @@ func (p Store) atAll(tx db.DBTX, rows []*store.Row) db.DBTX {
 	return exec.OnShard(tx, keys...)
 }
 
-// takeMany takes rows in one statement for each shard. What was decided before a failure
+// takeMany takes rows in one statement for each shard, and returns the first error. A shard
+// whose node is away, or has a locked row, keeps no other from being taken. What was decided
 // is not taken again.
-func (p Store) takeMany(ctx context.Context, tx db.DBTX, t *statement.Table, rows []*store.Row, now *int64) error {
+func (p Store) takeMany(ctx context.Context, tx db.DBTX, t *statement.Table, rows []*store.Row, now *int64) (first error) {
 	if p.owners.Shards() == nil {
 		return t.TakeMany(ctx, tx, rows, now)
 	}
 	undecided := slices.DeleteFunc(slices.Clone(rows), func(r *store.Row) bool { return r.Outcome.Decided })
 	for _, part := range p.parts(undecided) {
-		if err := t.TakeMany(ctx, p.atAll(tx, part), part, now); err != nil {
-			return err
+		if err := t.TakeMany(ctx, p.atAll(tx, part), part, now); first == nil {
+			first = err
 		}
 	}
-	return nil
+	return first
 }
 
 // lockedRows marks the rows that other transactions have locked.
