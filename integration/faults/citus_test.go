@@ -14,13 +14,11 @@ import (
 	"github.com/pglimit/pglimit/pglimittest"
 )
 
-// citusFaults are those of a Citus cluster, a coordinator with two workers that have the
-// keys. The orders are on the coordinator, so a transaction that writes one commits on two
-// nodes, the worker first: Citus prepares only what it sees as a write, and a call of
-// pglimit_on_shard is none.
+// citusFaults are those of a Citus cluster, a coordinator with two workers that have the keys
+// and the orders. A transaction for keys of both commits in two phases.
 var citusFaults = []fault{
-	{name: "Citus: kill -9 of a worker", quick: true, torn: true, do: killWorker, causes: []error{limiter.ErrUnavailable}},
-	{name: "Citus: kill -9 of the coordinator", quick: true, torn: true, do: killCoordinator, causes: []error{limiter.ErrUnavailable}},
+	{name: "Citus: kill -9 of a worker", quick: true, do: killWorker, causes: []error{limiter.ErrUnavailable}},
+	{name: "Citus: kill -9 of the coordinator", quick: true, do: killCoordinator, causes: []error{limiter.ErrUnavailable}},
 	{name: "Citus: shards move", quick: true, do: moveShards},
 	{name: "Citus: a row held on a worker", quick: true, do: holdRow, causes: []error{limiter.ErrLocked}},
 }
@@ -52,7 +50,7 @@ func createJoined(t *testing.T, own *pglimittest.Server) (address string) {
 	return address
 }
 
-// distribute distributes the tables if the server is a cluster.
+// distribute distributes the tables, orders too, if the server is a cluster.
 func (s *scene) distribute(t *testing.T) {
 	t.Helper()
 	if len(s.server.workers) == 0 {
@@ -62,6 +60,7 @@ func (s *scene) distribute(t *testing.T) {
 	if err := migrations.Distribute(t.Context(), s.pool, shards); err != nil {
 		t.Fatal(err)
 	}
+	bed.Exec(t, s.pool, "SELECT create_distributed_table('orders', 'key', colocate_with => 'pglimit_gcra')")
 }
 
 // killWorker kills a worker and starts it again.

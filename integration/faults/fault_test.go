@@ -27,9 +27,6 @@ type fault struct {
 	expect []error
 	// causes are errors that callers must meet: else the fault has done nothing.
 	causes []error
-	// torn: a transaction may end on one of its nodes only. The ledger holds all the same,
-	// but not that orders have the units that their keys count.
-	torn bool
 	// do does the fault and undoes it, while the load runs.
 	do func(ctx context.Context, t *testing.T, s *scene)
 	// check, if set, checks more after the load has ended, before the limiters are closed.

@@ -69,8 +69,8 @@ func newScene(t *testing.T, f fault) *scene {
 	if err := migrations.Up(t.Context(), s.pool); err != nil {
 		t.Fatal(err)
 	}
+	bed.Exec(t, s.pool, `CREATE TABLE orders (id text, policy text NOT NULL, key text COLLATE "C", units float8 NOT NULL, PRIMARY KEY (id, key))`)
 	s.distribute(t)
-	bed.Exec(t, s.pool, `CREATE TABLE orders (id text PRIMARY KEY, policy text NOT NULL, key text NOT NULL, units float8 NOT NULL)`)
 	over := f.over
 	if over == nil {
 		over = []driver{overPGX, overPGX}
