@@ -26,6 +26,8 @@ help: ## List these targets
 # Redis clients take long to compile, are in check and verify. A busy machine needs more than
 # go test's ten minutes. cmd/pglimit/test/ratelimit is not in go.work: see scripts/verify.
 tested = $$(go list work | grep -v -e /test/browser -e '/bench$$' -e /bench/contender | if scripts/setup server; then cat; else grep -v /internal/localpg; fi)
+# Those of the row citus that take four minutes of two cores together.
+clustered = $(addprefix ./integration/,decide faults history reserve search share tx wait)
 test: ## Run all tests on a PostgreSQL found, started or installed (ARGS: go test flags)
 	@scripts/setup
 	@scripts/setup browser
@@ -39,13 +41,15 @@ test: ## Run all tests on a PostgreSQL found, started or installed (ARGS: go tes
 	bin/withpg -- go test -vet=off -timeout 20m -skip="^($$(scripts/setup server || echo 'TestEmbedded|')$$(scripts/setup engine || echo 'TestDocker|')TestCitus)$$" $(ARGS) \
 		$(tested)
 	bin/withpg -- go test -vet=off -timeout 20m $(ARGS) ./cmd/pglimit/test/browser/...
+	@if scripts/setup citus 2>/dev/null; then $(MAKE) test-citus PACKAGES="$(clustered)"; fi
 	cd cmd/pglimit/test/ratelimit && GOWORK=off ../../../../bin/withpg -- go test -vet=off $(ARGS) .
 
 # scripts/test-matrix lists the packages, and the tests that cannot run there.
-test-citus: ## Run the tests of limits on a Citus cluster of this machine (ARGS: go test flags)
+# PACKAGES=./integration/tx: which (default: all of them)
+test-citus: ## Run the tests of limits on a Citus cluster of this machine (ARGS: go test flags; PACKAGES)
 	@scripts/setup citus
 	@go build -o bin/ ./pglimittest/withpg
-	PGLIMIT_TEST_BACKEND=citus bin/withpg -- go test -vet=off -timeout 20m $(ARGS) $$(scripts/test-matrix -a citus)
+	PGLIMIT_TEST_BACKEND=citus bin/withpg -- go test -vet=off -timeout 20m $(ARGS) $$(scripts/test-matrix -a citus | head -n 1) $(or $(PACKAGES),$$(scripts/test-matrix -a citus | tail -n +2))
 
 # What needs a server or a browser is left to make test.
 check: ## Check formatting and vet, and run the unit tests: no database, under a minute once built
