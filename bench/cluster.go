@@ -162,7 +162,7 @@ func (c *clusterServers) open(ctx context.Context, at placed, policy string) (_ 
 	if err != nil {
 		return nil, nil, err
 	}
-	config.MaxConns = clusterPool
+	config.MaxConns, config.MinConns = clusterPool, clusterPool
 	pool, err := pgxpool.NewWithConfig(ctx, config)
 	if err != nil {
 		return nil, nil, err
