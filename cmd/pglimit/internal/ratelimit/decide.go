@@ -10,6 +10,8 @@ import (
 // Limiter is what a Server decides with: a *limiter.Limiter.
 type Limiter interface {
 	Do(context.Context, limiter.Request) (limiter.Result, error)
+	AllowUpTo(ctx context.Context, p limiter.Policy, key string, cost float64) (limiter.Result, error)
+	Charge(ctx context.Context, p limiter.Policy, key string, cost float64) (limiter.Result, error)
 	AllowAll(context.Context, ...limiter.Request) (limiter.Results, error)
 	Check(ctx context.Context, p limiter.Policy, key string, cost float64) (limiter.Result, error)
 	Undo(ctx context.Context, p limiter.Policy, key string, r limiter.Result) (limiter.Result, error)

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	quotapb "github.com/envoyproxy/go-control-plane/envoy/service/rate_limit_quota/v3"
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -63,6 +64,7 @@ type Server struct {
 	health  *health.Server
 	healthy atomic.Bool
 	drained atomic.Bool
+	drain   chan struct{} // is closed by the first Drain
 	first   chan struct{} // is closed by the first SetConfig
 	isFirst sync.Once
 }
@@ -81,7 +83,7 @@ func NewServer(l Limiter, config *Config, options Options) *Server {
 	if options.Now == nil {
 		options.Now = time.Now
 	}
-	s := &Server{limiter: l, options: options, health: options.Health, first: make(chan struct{})}
+	s := &Server{limiter: l, options: options, health: options.Health, first: make(chan struct{}), drain: make(chan struct{})}
 	if s.health == nil {
 		s.health = health.NewServer()
 	}
@@ -105,14 +107,20 @@ func (s *Server) setHealthy(healthy bool) {
 	}
 }
 
-// Drain makes health checks fail, so that proxies go elsewhere before the Server stops.
+// Drain makes health checks fail and ends streams, so that proxies go elsewhere before the Server
+// stops.
 func (s *Server) Drain() {
-	s.drained.Store(true)
+	if !s.drained.Swap(true) {
+		close(s.drain)
+	}
 	s.health.Shutdown()
 }
 
-// Register registers the service.
-func (s *Server) Register(g grpc.ServiceRegistrar) { pb.RegisterRateLimitServiceServer(g, s) }
+// Register registers the service, and that of quotas.
+func (s *Server) Register(g grpc.ServiceRegistrar) {
+	pb.RegisterRateLimitServiceServer(g, s)
+	quotapb.RegisterRateLimitQuotaServiceServer(g, s)
+}
 
 // SetConfig replaces the configuration. If err is not nil, it notes that there was one that
 // could not be read, and the Server keeps what it has.

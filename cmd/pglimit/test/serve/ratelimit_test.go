@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	rlcommon "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+	quotapb "github.com/envoyproxy/go-control-plane/envoy/service/rate_limit_quota/v3"
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -115,14 +116,26 @@ func TestServeRateLimit(t *testing.T) {
 			t.Errorf("health of %q: %v, error %v", name, r, err)
 		}
 	}
+	quota := must.OK(quotapb.NewRateLimitQuotaServiceClient(conn).StreamRateLimitQuotas(ctx))(t)
+	must.Succeed(t, quota.Send(&quotapb.RateLimitQuotaUsageReports{Domain: "d", BucketQuotaUsages: []*quotapb.RateLimitQuotaUsageReports_BucketQuotaUsage{{
+		BucketId: &quotapb.BucketId{Bucket: map[string]string{"user": "b"}}, NumRequestsDenied: 1,
+	}}}))
+	given := must.OK(quota.Recv())(t).GetBucketAction()[0].GetQuotaAssignmentAction()
+	if n := given.GetRateLimitStrategy().GetTokenBucket().GetMaxTokens(); n != 1 || given.GetAssignmentTimeToLive().AsDuration() <= 0 {
+		t.Errorf("quota %v", given)
+	}
+
 	r, text := call(t, "GET", s.Admin+"/metrics", "")
-	// Counted each: the third begins above the limit.
-	for _, want := range []string{`ratelimit_service_rate_limit_over_limit{domain="d",key1="user"} 3`, "pglimit_connections_refused_total", `ratelimit_service_response_time_seconds_count{grpc_method="ShouldRateLimit"} 3`} {
+	// Counted each: the third begins above the limit. One is the quota's.
+	for _, want := range []string{`ratelimit_service_rate_limit_over_limit{domain="d",key1="user"} 4`, "pglimit_connections_refused_total", `ratelimit_service_response_time_seconds_count{grpc_method="ShouldRateLimit"} 3`} {
 		if r.StatusCode != http.StatusOK || !strings.Contains(text, want) {
 			t.Errorf("metrics: %s without %s:\n%s", r.Status, want, text)
 		}
 	}
 	must.Succeed(t, s.Process.Signal(syscall.SIGTERM))
+	if _, err := quota.Recv(); status.Code(err) != codes.Unavailable {
+		t.Errorf("the stream of quotas ended with %v", err)
+	}
 	if <-s.ended; s.ProcessState.ExitCode() != 0 || strings.Contains(s.stderr.String(), "ERROR") {
 		t.Errorf("exit code %d, log %s", s.ProcessState.ExitCode(), &s.stderr)
 	}

@@ -1,0 +1,207 @@
+package ratelimit
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"time"
+
+	rlcommon "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+	quotapb "github.com/envoyproxy/go-control-plane/envoy/service/rate_limit_quota/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// Bounds of a stream of quotas. A bucket beyond them gets no quota.
+const (
+	maxBuckets = 10_000
+	maxEntries = 10 // of a bucket's id
+)
+
+// stream is a client's stream of quotas.
+type stream struct {
+	*Server
+	domain  string
+	buckets map[string]*bucket // by the text of the id
+}
+
+// StreamRateLimitQuotas gives clients quotas for the buckets whose usage they report, until the
+// stream ends or the Server drains. The entries of a bucket's id are those of a descriptor, in
+// any order, and its limit is the descriptor's. A quota is a block of units that the limit has
+// counted: see bucket.
+func (s *Server) StreamRateLimitQuotas(g grpc.BidiStreamingServer[quotapb.RateLimitQuotaUsageReports, quotapb.RateLimitQuotaResponse]) error {
+	ctx, cancel := context.WithCancel(g.Context())
+	defer cancel()
+	reports, ended := make(chan *quotapb.RateLimitQuotaUsageReports), make(chan error, 1)
+	go func() {
+		for {
+			r, err := g.Recv()
+			if err != nil {
+				ended <- err
+				return
+			}
+			select {
+			case reports <- r:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	q := &stream{Server: s, buckets: map[string]*bucket{}}
+	for {
+		select {
+		case <-s.drain:
+			return status.Error(codes.Unavailable, "the server shuts down")
+		case err := <-ended:
+			if err == io.EOF {
+				return nil
+			}
+			return err
+		case r := <-reports:
+			answer, err := q.answer(ctx, r)
+			if err == nil && len(answer.GetBucketAction()) > 0 {
+				err = g.Send(answer)
+			}
+			if err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// answer returns the actions for a message of reports, in their order.
+func (q *stream) answer(ctx context.Context, r *quotapb.RateLimitQuotaUsageReports) (*quotapb.RateLimitQuotaResponse, error) {
+	if err := q.check(r); err != nil {
+		q.metrics.serviceErrors.Add(1)
+		return nil, err
+	}
+	config := q.config.Load()
+	if config == nil {
+		return nil, status.Error(codes.Unavailable, "no rate limit configuration loaded")
+	}
+	response := &quotapb.RateLimitQuotaResponse{}
+	for _, u := range r.GetBucketQuotaUsages() {
+		action, err := q.report(ctx, config, u)
+		if ctx.Err() != nil {
+			return nil, status.FromContextError(ctx.Err()).Err()
+		}
+		switch {
+		case err != nil: // the client keeps what it has, and its next report tries again
+			_ = q.failed(ctx, err)
+		case action != nil:
+			action.BucketId = u.GetBucketId()
+			response.BucketAction = append(response.BucketAction, action)
+		}
+	}
+	return response, nil
+}
+
+// check returns an error for reports that are not valid.
+func (q *stream) check(r *quotapb.RateLimitQuotaUsageReports) error {
+	switch {
+	case q.domain == "" && r.GetDomain() == "":
+		return status.Error(codes.InvalidArgument, "domain: must not be empty in the first report")
+	case q.domain == "":
+		q.domain = r.GetDomain()
+	case r.GetDomain() != "" && r.GetDomain() != q.domain:
+		return status.Errorf(codes.InvalidArgument, "domain: is %.80q after %.80q: open a stream for each domain", r.GetDomain(), q.domain)
+	}
+	for i, u := range r.GetBucketQuotaUsages() {
+		id, elapsed := u.GetBucketId().GetBucket(), u.GetTimeElapsed()
+		if len(id) == 0 {
+			return status.Errorf(codes.InvalidArgument, "bucket_quota_usages[%d].bucket_id: must not be empty", i)
+		}
+		for key, value := range id {
+			if key == "" || value == "" {
+				return status.Errorf(codes.InvalidArgument, "bucket_quota_usages[%d].bucket_id: %.80q is %.80q: neither must be empty", i, key, value)
+			}
+		}
+		if elapsed != nil && (elapsed.CheckValid() != nil || elapsed.AsDuration() < 0) {
+			return status.Errorf(codes.InvalidArgument, "bucket_quota_usages[%d].time_elapsed: is %d s and %d ns: must not be negative", i, elapsed.GetSeconds(), elapsed.GetNanos())
+		}
+	}
+	return nil
+}
+
+// report notes the usage of a bucket and returns the action that it needs; nil for none.
+func (q *stream) report(ctx context.Context, config *Config, u *quotapb.RateLimitQuotaUsageReports_BucketQuotaUsage) (*quotapb.RateLimitQuotaResponse_BucketAction, error) {
+	id := u.GetBucketId().GetBucket()
+	keys, name := slices.Sorted(maps.Keys(id)), ""
+	for _, key := range keys {
+		name += fmt.Sprintf("%q=%q,", key, id[key])
+	}
+	b := q.buckets[name]
+	if b == nil {
+		b = &bucket{server: q.Server, isFirst: true}
+	}
+	if b.config != config {
+		m, err := config.quota(q.domain, id, keys)
+		if err != nil {
+			return nil, err
+		}
+		b.set(config, m)
+	}
+	if b.limit == nil || q.buckets[name] == nil && len(q.buckets) >= maxBuckets {
+		delete(q.buckets, name)
+		return abandon(), nil
+	}
+	q.buckets[name] = b
+	allowed, denied := u.GetNumRequestsAllowed(), u.GetNumRequestsDenied()
+	c := q.metrics.series(b.metric)
+	c.total.Add(allowed + denied)
+	c.within.Add(allowed)
+	c.over.Add(denied)
+	b.note(cost(allowed), cost(denied), u.GetTimeElapsed().AsDuration(), time.Now())
+	if b.isIdle() {
+		delete(q.buckets, name)
+		return abandon(), nil
+	}
+	strategy, err := b.assign(ctx)
+	if strategy == nil {
+		return nil, err
+	}
+	return b.action(strategy), nil
+}
+
+// quota returns the limit of a bucket's id, whose keys are sorted. It has none if no order of its
+// entries matches.
+func (c *Config) quota(domain string, id map[string]string, keys []string) (m match, err error) {
+	root := c.domains[domain]
+	if root == nil || len(keys) > maxEntries {
+		return m, nil
+	}
+	entries := make([]*rlcommon.RateLimitDescriptor_Entry, len(keys))
+	for i, key := range keys {
+		entries[i] = &rlcommon.RateLimitDescriptor_Entry{Key: key, Value: id[key]}
+	}
+	if entries = root.order(entries); entries != nil {
+		m, _, err = c.match(domain, &rlcommon.RateLimitDescriptor{Entries: entries})
+	}
+	return m, err
+}
+
+// order returns the entries in an order that leads to a limit, or nil if there is none.
+func (n *node) order(entries []*rlcommon.RateLimitDescriptor_Entry) []*rlcommon.RateLimitDescriptor_Entry {
+	for i, e := range entries {
+		child, _ := n.find(e)
+		switch {
+		case child == nil:
+		case len(entries) > 1:
+			if rest := child.order(slices.Delete(slices.Clone(entries), i, i+1)); rest != nil {
+				return append([]*rlcommon.RateLimitDescriptor_Entry{e}, rest...)
+			}
+		case child.limit != nil:
+			return entries
+		}
+	}
+	return nil
+}
+
+func abandon() *quotapb.RateLimitQuotaResponse_BucketAction {
+	return &quotapb.RateLimitQuotaResponse_BucketAction{BucketAction: &quotapb.RateLimitQuotaResponse_BucketAction_AbandonAction_{
+		AbandonAction: &quotapb.RateLimitQuotaResponse_BucketAction_AbandonAction{},
+	}}
+}
