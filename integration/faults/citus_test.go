@@ -20,6 +20,7 @@ var citusFaults = []fault{
 	{name: "Citus: kill -9 of a worker", quick: true, do: killWorker, causes: []error{limiter.ErrUnavailable}},
 	{name: "Citus: kill -9 of the coordinator", quick: true, do: killCoordinator, causes: []error{limiter.ErrUnavailable}},
 	{name: "Citus: shards move", quick: true, do: moveShards},
+	{name: "Citus: shards are split", quick: true, do: splitShards},
 	{name: "Citus: a row held on a worker", quick: true, do: holdRow, causes: []error{limiter.ErrLocked}},
 }
 
@@ -170,6 +171,29 @@ func moveShards(ctx context.Context, t *testing.T, s *scene) {
 		}
 	}
 	t.Logf("shards moved %d times", moves)
+}
+
+// splitShards splits shards in two, one half on each worker, with all tables of each. So the
+// numbers of the shards after them change, too. Some servers do not load the decoder by which
+// Citus splits without blocking writes.
+func splitShards(ctx context.Context, t *testing.T, s *scene) {
+	for range 2 {
+		if _, err := s.pool.Exec(ctx, "CALL citus_cleanup_orphaned_resources()"); err != nil {
+			t.Fatal(err)
+		}
+		// The first one of those with the most hashes.
+		if _, err := s.pool.Exec(ctx, `SELECT citus_split_shard_by_split_points(shardid,
+				ARRAY[((shardminvalue::bigint + shardmaxvalue::bigint) / 2)::text],
+				(SELECT array_agg(nodeid ORDER BY nodeid) FROM pg_dist_node WHERE groupid <> 0), 'block_writes')
+			FROM (SELECT * FROM pg_dist_shard WHERE logicalrelid = 'pglimit_gcra'::regclass
+				ORDER BY shardminvalue::bigint - shardmaxvalue::bigint, shardid LIMIT 1) AS s`); err != nil {
+			t.Fatal(err)
+		}
+		s.goOn(t, "after a split")
+	}
+	if n := bed.Value[int](t, s.pool, "SELECT count(*) FROM pg_dist_shard WHERE logicalrelid = 'pglimit_gcra'::regclass"); n != 10 {
+		t.Errorf("there are %d shards, want 10", n)
+	}
 }
 
 // holdRow locks a row that the load uses, by the coordinator and so on a worker. Requests
