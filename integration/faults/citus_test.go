@@ -70,39 +70,51 @@ func killWorker(ctx context.Context, t *testing.T, s *scene) {
 	if err := w.Kill(ctx); err != nil {
 		t.Fatal(err)
 	}
-	s.answerAll(t, s.server.workers[1]) // the callers of the load insist on keys of either
+	// The callers of the load insist on keys of either worker.
+	askAll(t, s.newLimiter(t), s.keysOf(t, s.server.workers[1]))
 	if err := w.Restart(ctx); err != nil {
 		t.Fatal(err)
 	}
 	s.recover(ctx, t)
 }
 
-// answerAll expects that requests for keys of a worker's are all answered, though callers of
-// a Limiter that asks for keys of the other one as often get errors.
-func (s *scene) answerAll(t *testing.T, of *pglimittest.Server) {
+// keysOf returns keys, and whether the worker has their shards.
+func (s *scene) keysOf(t *testing.T, w *pglimittest.Server) map[string]bool {
 	t.Helper()
-	config, err := pgx.ParseConfig(of.URL())
+	config, err := pgx.ParseConfig(w.URL())
 	if err != nil {
 		t.Fatal(err)
 	}
-	rows, err := s.pool.Query(t.Context(), `SELECT 'asked-' || i, n.nodename = $1 AND n.nodeport = $2 FROM generate_series(1, 400) AS i
-		JOIN pg_dist_placement AS p ON p.shardid = get_shard_id_for_distribution_column('pglimit_gcra'::regclass, 'asked-' || i)
+	rows, err := s.pool.Query(t.Context(), `SELECT key, n.nodename = $1 AND n.nodeport = $2 FROM (SELECT 'asked-' || i AS key FROM generate_series(1, 400) AS i) AS k
+		JOIN pg_dist_placement AS p ON p.shardid = get_shard_id_for_distribution_column('pglimit_gcra'::regclass, key)
 		JOIN pg_dist_node AS n ON n.groupid = p.groupid`, config.Host, int(config.Port))
 	if err != nil {
 		t.Fatal(err)
 	}
-	there := map[string]bool{}
+	has := map[string]bool{}
 	var key string
 	var is bool
-	if _, err := pgx.ForEachRow(rows, []any{&key, &is}, func() error { there[key] = is; return nil }); err != nil {
+	if _, err := pgx.ForEachRow(rows, []any{&key, &is}, func() error { has[key] = is; return nil }); err != nil {
 		t.Fatal(err)
 	}
-	l := bed.NewLimiter(t, s.pool, &limiter.Config{DisableTimeout: true})
+	return has
+}
+
+// newLimiter returns one that nothing makes impatient.
+func (s *scene) newLimiter(t *testing.T) *limiter.Limiter {
+	return bed.NewLimiter(t, s.pool, &limiter.Config{DisableTimeout: true})
+}
+
+// askAll requests all keys at once, and expects an answer for those of which there says so
+// and an error for the others.
+func askAll(t *testing.T, l *limiter.Limiter, there map[string]bool) {
+	t.Helper()
+	p := limiter.Policy{Name: "asked", Algorithm: limiter.GCRA, Limit: 10, Period: time.Hour}
 	var asking sync.WaitGroup
 	for key, is := range there {
 		asking.Go(func() {
-			if _, err := l.Allow(t.Context(), limiter.Policy{Name: "asked", Algorithm: limiter.GCRA, Limit: 10, Period: time.Hour}, key); is != (err == nil) {
-				t.Errorf("%s, of the worker that is there: %v: %v", key, is, err)
+			if _, err := l.Allow(t.Context(), p, key); is != (err == nil) {
+				t.Errorf("%s, whose worker is there: %v: %v", key, is, err)
 			}
 		})
 	}
@@ -177,10 +189,15 @@ func moveShards(ctx context.Context, t *testing.T, s *scene) {
 // numbers of the shards after them change, too. Some servers do not load the decoder by which
 // Citus splits without blocking writes.
 func splitShards(ctx context.Context, t *testing.T, s *scene) {
+	l, keys := s.newLimiter(t), s.keysOf(t, s.server.workers[0])
+	for key := range keys {
+		keys[key] = true
+	}
 	for range 2 {
 		if _, err := s.pool.Exec(ctx, "CALL citus_cleanup_orphaned_resources()"); err != nil {
 			t.Fatal(err)
 		}
+		askAll(t, l, keys)
 		// The first one of those with the most hashes.
 		if _, err := s.pool.Exec(ctx, `SELECT citus_split_shard_by_split_points(shardid,
 				ARRAY[((shardminvalue::bigint + shardmaxvalue::bigint) / 2)::text],
@@ -189,6 +206,7 @@ func splitShards(ctx context.Context, t *testing.T, s *scene) {
 				ORDER BY shardminvalue::bigint - shardmaxvalue::bigint, shardid LIMIT 1) AS s`); err != nil {
 			t.Fatal(err)
 		}
+		askAll(t, l, keys) // by the shards that it knows
 		s.goOn(t, "after a split")
 	}
 	if n := bed.Value[int](t, s.pool, "SELECT count(*) FROM pg_dist_shard WHERE logicalrelid = 'pglimit_gcra'::regclass"); n != 10 {
