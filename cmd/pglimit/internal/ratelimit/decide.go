@@ -75,21 +75,9 @@ func (s *Server) decide(ctx context.Context, all []*asked) (passes bool, err err
 			return false, err
 		}
 	}
-	quotas, over := 0, 0
-	for _, a := range all {
-		switch {
-		case a.unlimited:
-		case s.isQuota(a):
-			quotas++
-			if a.over && !a.shadow {
-				over++
-			}
-		case s.denies(a):
-			passes = false
-		}
-	}
-	if quotas == 0 || over < quotas {
-		return passes, nil
+	none, quotas := s.passes(all)
+	if quotas {
+		return passes && none, nil
 	}
 	for _, a := range slices.Concat(enforced, alone) {
 		if !a.counted || s.options.Shadow {
@@ -100,6 +88,26 @@ func (s *Server) decide(ctx context.Context, all []*asked) (passes bool, err err
 		}
 	}
 	return false, nil
+}
+
+// passes reports whether none of the decided descriptors denies the request, and whether the
+// quotas let it pass: one is not over, or there is none.
+func (s *Server) passes(all []*asked) (none, quotas bool) {
+	none = true
+	some, over := 0, 0
+	for _, a := range all {
+		switch {
+		case a.unlimited:
+		case s.isQuota(a):
+			some++
+			if a.over && !a.shadow {
+				over++
+			}
+		case s.denies(a):
+			none = false
+		}
+	}
+	return none, some == 0 || over < some
 }
 
 // denies reports whether a descriptor keeps its request from passing.

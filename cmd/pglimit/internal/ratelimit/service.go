@@ -116,10 +116,11 @@ func (s *Server) Drain() {
 	s.health.Shutdown()
 }
 
-// Register registers the service, and that of quotas.
+// Register registers the service, that of quotas and Kuadrant's.
 func (s *Server) Register(g grpc.ServiceRegistrar) {
 	pb.RegisterRateLimitServiceServer(g, s)
 	quotapb.RegisterRateLimitQuotaServiceServer(g, s)
+	g.RegisterService(&kuadrant, s)
 }
 
 // SetConfig replaces the configuration. If err is not nil, it notes that there was one that

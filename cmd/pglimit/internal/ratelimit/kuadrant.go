@@ -1,0 +1,110 @@
+package ratelimit
+
+import (
+	"context"
+
+	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protodesc"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
+	"google.golang.org/protobuf/types/descriptorpb"
+)
+
+// kuadrant is the service of Kuadrant's gateways: the decision of a request and its count apart,
+// in Envoy's messages.
+var kuadrant = grpc.ServiceDesc{
+	ServiceName: "kuadrant.service.ratelimit.v1.RateLimitService", HandlerType: (*any)(nil), Metadata: "kuadrantrls.proto",
+	Methods: []grpc.MethodDesc{kuadrantMethod("CheckRateLimit", (*Server).checkRateLimit), kuadrantMethod("Report", (*Server).reportHits)},
+}
+
+// Clients look the service up by reflection.
+func init() {
+	file := &descriptorpb.FileDescriptorProto{
+		Name: proto.String("kuadrantrls.proto"), Package: proto.String("kuadrant.service.ratelimit.v1"), Syntax: proto.String("proto3"),
+		Dependency: []string{pb.File_envoy_service_ratelimit_v3_rls_proto.Path()},
+		Service:    []*descriptorpb.ServiceDescriptorProto{{Name: proto.String("RateLimitService")}},
+	}
+	name := func(m protoreflect.ProtoMessage) *string {
+		return proto.String("." + string(m.ProtoReflect().Descriptor().FullName()))
+	}
+	for _, m := range kuadrant.Methods {
+		file.Service[0].Method = append(file.Service[0].Method, &descriptorpb.MethodDescriptorProto{
+			Name: &m.MethodName, InputType: name(&pb.RateLimitRequest{}), OutputType: name(&pb.RateLimitResponse{}),
+		})
+	}
+	made, err := protodesc.NewFile(file, protoregistry.GlobalFiles)
+	if err == nil {
+		err = protoregistry.GlobalFiles.RegisterFile(made)
+	}
+	if err != nil {
+		panic(err)
+	}
+}
+
+// kuadrantMethod returns a method as generated code does.
+func kuadrantMethod(name string, call func(*Server, context.Context, *pb.RateLimitRequest) (*pb.RateLimitResponse, error)) grpc.MethodDesc {
+	return grpc.MethodDesc{MethodName: name, Handler: func(srv any, ctx context.Context, decode func(any) error, between grpc.UnaryServerInterceptor) (any, error) {
+		var request pb.RateLimitRequest
+		if err := decode(&request); err != nil {
+			return nil, err
+		}
+		next := func(ctx context.Context, in any) (any, error) {
+			return call(srv.(*Server), ctx, in.(*pb.RateLimitRequest))
+		}
+		if between == nil {
+			return next(ctx, &request)
+		}
+		return between(ctx, &request, &grpc.UnaryServerInfo{Server: srv, FullMethod: "/kuadrant.service.ratelimit.v1.RateLimitService/" + name}, next)
+	}}
+}
+
+// checkRateLimit answers whether one hit would pass. It counts nothing.
+func (s *Server) checkRateLimit(ctx context.Context, request *pb.RateLimitRequest) (*pb.RateLimitResponse, error) {
+	all, err := s.match(request)
+	if err != nil {
+		s.metrics.serviceErrors.Add(1)
+		return nil, err
+	}
+	for _, a := range all {
+		switch {
+		case a.limit == nil:
+		case a.closed():
+			a.hits = 1
+			err = s.check(ctx, a)
+		default:
+			r, failed := s.limiter.Check(ctx, a.policy, a.key, 1)
+			a.set(r, false)
+			err = failed
+		}
+		if err != nil {
+			return nil, s.failed(ctx, err)
+		}
+	}
+	none, quotas := s.passes(all)
+	return s.response(request, all, none && quotas), nil
+}
+
+// reportHits counts the hits of each descriptor. Above its limit nothing is left to count.
+func (s *Server) reportHits(ctx context.Context, request *pb.RateLimitRequest) (*pb.RateLimitResponse, error) {
+	all, err := s.match(request)
+	if err != nil {
+		s.metrics.serviceErrors.Add(1)
+		return nil, err
+	}
+	for _, a := range all {
+		if a.limit == nil || a.hits == 0 || a.closed() {
+			continue
+		}
+		r, err := s.limiter.Charge(ctx, a.policy, a.key, cost(a.hits))
+		if err != nil {
+			return nil, s.failed(ctx, err)
+		}
+		c := s.metrics.series(a.metric)
+		c.total.Add(a.hits)
+		c.within.Add(uint64(r.Granted))
+		c.over.Add(a.hits - uint64(r.Granted))
+	}
+	return &pb.RateLimitResponse{OverallCode: pb.RateLimitResponse_OK}, nil
+}
