@@ -41,7 +41,7 @@ func (p *part) add(section, contender, setting string, take func(ctx context.Con
 // parts returns the selected measurements. Contenders that are compared with each other are
 // adjacent, so that little time lies between them.
 func (b *bench) parts() (parts []part) {
-	for _, p := range []part{b.grid(), b.logs(), b.denial(), b.spend(), b.load(), b.leases(), b.growth(), b.attack(), b.cluster()} {
+	for _, p := range []part{b.grid(), b.logs(), b.denial(), b.spend(), b.load(), b.leases(), b.growth(), b.attack(), b.cluster(), b.serve()} {
 		p.turns = slices.DeleteFunc(p.turns, func(t turn) bool {
 			return b.only != nil && !slices.ContainsFunc(t.cells, func(c *report.Cell) bool { return b.only.MatchString(c.Name()) })
 		})
@@ -96,9 +96,9 @@ func order(round, place, n int) int {
 func figures(s measure.Sample) report.Figures {
 	f := report.Figures{
 		report.PerSecond: s.PerSecond(), report.P50: float64(s.P50), report.P99: float64(s.P99), report.P999: float64(s.P999),
-		report.Late: float64(s.Late), report.Allocs: s.Allocs, report.Client: s.Client, report.Server: s.Server,
+		report.Late: float64(s.Late), report.Allocs: s.Allocs, report.Client: s.Client, report.Service: s.Service, report.Server: s.Server,
 	}
-	for _, name := range []report.Figure{report.Client, report.Server} {
+	for _, name := range []report.Figure{report.Client, report.Service, report.Server} {
 		if f[name] == measure.Unknown {
 			delete(f, name)
 		}

@@ -30,9 +30,9 @@ type Load struct {
 	// PerSecond is the rate that the callers try to reach together. 0: each sends its next
 	// request when it has its answer.
 	PerSecond float64
-	// Client and Server read the processor time that this process and the server have
-	// used. They are optional.
-	Client, Server proc.Clock
+	// Client, Service and Server read the processor time that this process, a service between
+	// and the server have used. They are optional.
+	Client, Service, Server proc.Clock
 }
 
 // Sample is the measurements of one cell.
@@ -46,9 +46,9 @@ type Sample struct {
 	// Units were allowed in all, including the warm-up and the last answers, and First of them
 	// for Keys[0].
 	Units, First float64
-	// Client and Server are the processor time per decision in nanoseconds; Unknown if it
-	// was not read.
-	Client, Server float64
+	// Client, Service and Server are the processor time per decision in nanoseconds; Unknown if
+	// it was not read.
+	Client, Service, Server float64
 }
 
 // Unknown is a processor time that the system does not report.
@@ -106,9 +106,10 @@ func Run(ctx context.Context, l Load) (Sample, error) {
 	var before, after runtime.MemStats
 	Pause(ctx, l.Warmup)
 	server, err := spent(l.Server)
+	service, serviceErr := spent(l.Service)
 	runtime.ReadMemStats(&before)
 	client, clientErr := spent(l.Client)
-	err = errors.Join(err, clientErr)
+	err = errors.Join(err, clientErr, serviceErr)
 	begin := time.Now()
 	phase.Store(recording)
 	Pause(ctx, l.Duration)
@@ -116,8 +117,9 @@ func Run(ctx context.Context, l Load) (Sample, error) {
 	elapsed := time.Since(begin)
 	ofClient, clientErr := client()
 	runtime.ReadMemStats(&after)
+	ofService, serviceErr := service()
 	ofServer, serverErr := server()
-	err = errors.Join(err, clientErr, serverErr)
+	err = errors.Join(err, clientErr, serviceErr, serverErr)
 	phase.Store(stopping)
 	wg.Wait()
 	if cause := context.Cause(ctx); cause != nil {
@@ -138,7 +140,7 @@ func Run(ctx context.Context, l Load) (Sample, error) {
 		return Sample{}, fmt.Errorf("no decision within %v", l.Duration)
 	}
 	s.Allocs = float64(after.Mallocs-before.Mallocs) / float64(s.Decisions)
-	s.Client, s.Server = s.each(ofClient), s.each(ofServer)
+	s.Client, s.Service, s.Server = s.each(ofClient), s.each(ofService), s.each(ofServer)
 	return s, nil
 }
 

@@ -58,6 +58,7 @@ const (
 	P999      Figure = "p99.9"
 	Late      Figure = "of it the clock"
 	Client    Figure = "client"
+	Service   Figure = "service"
 	Server    Figure = "server"
 	Allocs    Figure = "allocations"
 	// Of keys with leases: parts of the decisions, of the units that may pass, and of a share.
@@ -70,7 +71,7 @@ const (
 // Format writes a value.
 func (f Figure) Format(v float64) string {
 	switch f {
-	case Mean, P50, P99, P999, Late, Client, Server:
+	case Mean, P50, P99, P999, Late, Client, Service, Server:
 		return span(v)
 	}
 	return ratio(v)
