@@ -57,9 +57,15 @@ func costing(do func(l *limiter.Limiter, ctx context.Context, p limiter.Policy, 
 }
 
 func (v verb) serve(h *Handler, w http.ResponseWriter, r *http.Request) error {
-	var in request
-	if err := api.ReadUpTo(w, r, &in, maxBody); err != nil {
+	text, err := api.Body(w, r, maxBody)
+	if err != nil {
 		return err
+	}
+	in, ok := plain(string(text))
+	if !ok {
+		if err := api.Decode(text, &in); err != nil {
+			return err
+		}
 	}
 	if err := oneKey(r, &in.IdempotencyKey, v.once); err != nil {
 		return err

@@ -62,16 +62,36 @@ func Read(w http.ResponseWriter, r *http.Request, value any) error {
 // for an unknown field, for text that is not keys.Decodable, or if the body is more than one
 // value.
 func ReadUpTo(w http.ResponseWriter, r *http.Request, value any, max int64) error {
+	text, err := Body(w, r, max)
+	if err != nil {
+		return err
+	}
+	return Decode(text, value)
+}
+
+// Body reads a request's body of at most max bytes, which must be called JSON.
+func Body(w http.ResponseWriter, r *http.Request, max int64) (text []byte, err error) {
 	const wanted = "application/json"
 	if sent := r.Header.Get("Content-Type"); sent != wanted {
 		if kind, _, err := mime.ParseMediaType(sent); err != nil || kind != wanted {
-			return &Problem{Status: http.StatusUnsupportedMediaType, Message: "the body must be JSON: send Content-Type: application/json"}
+			return nil, &Problem{Status: http.StatusUnsupportedMediaType, Message: "the body must be JSON: send Content-Type: application/json"}
 		}
 	}
-	text, err := io.ReadAll(http.MaxBytesReader(w, r.Body, max))
-	if err != nil {
-		return BadJSON("body", err)
+	const atOnce = 1 << 10 // bytes that are set aside for a client before it sends them
+	if n := r.ContentLength; n > 0 && n <= min(max, atOnce) {
+		text = make([]byte, n)
+		_, err = io.ReadFull(r.Body, text)
+	} else {
+		text, err = io.ReadAll(http.MaxBytesReader(w, r.Body, max))
 	}
+	if err != nil {
+		return nil, BadJSON("body", err)
+	}
+	return text, nil
+}
+
+// Decode is what ReadUpTo does with a body.
+func Decode(text []byte, value any) error {
 	if !keys.Decodable(text) {
 		return &Problem{Message: "the body is not valid UTF-8, or has half a surrogate pair"}
 	}
