@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"strings"
 	"sync"
 
@@ -81,8 +82,15 @@ func envLogger(cmd *cobra.Command, env ratelimit.Env) (*slog.Logger, error) {
 	return slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), options)), nil
 }
 
+// collectAt is the GOGC of the program, unless the environment has one. Proxies have few
+// connections, so that the heap is small, and would be collected many times a second.
+const collectAt = 400
+
 // runRatelimit answers until the command's context ends.
 func runRatelimit(cmd *cobra.Command, db *connect.Database, env ratelimit.Env, logger *slog.Logger) error {
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(collectAt)
+	}
 	pool, err := db.Open(cmd)
 	if err != nil {
 		return err

@@ -31,6 +31,9 @@ const (
 	lookEvery   = time.Second // at files
 	drainFor    = 10 * time.Second
 	httpTimeout = 30 * time.Second
+	// workers are goroutines that answer one request after the other: a new one would have to
+	// grow its stack first. Further requests have a goroutine each.
+	workers = 128
 )
 
 // Run answers as the program ratelimit does until ctx ends, which is not an error, or a listener
@@ -184,7 +187,7 @@ func (s *Server) source(e Env) (func(context.Context), error) {
 // grpcServer returns a server with the service, health and reflection.
 func (s *Server) grpcServer(e Env) (*grpc.Server, error) {
 	options := []grpc.ServerOption{
-		grpc.MaxRecvMsgSize(maxBody), grpc.MaxConcurrentStreams(1000), grpc.ConnectionTimeout(httpTimeout),
+		grpc.NumStreamWorkers(workers), grpc.MaxRecvMsgSize(maxBody), grpc.MaxConcurrentStreams(1000), grpc.ConnectionTimeout(httpTimeout),
 		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionAge: e.MaxAge, MaxConnectionAgeGrace: e.MaxAgeGrace, Time: time.Minute}),
 	}
 	if e.TLS {
