@@ -1,5 +1,5 @@
 // Command bench compares pglimit with a bare upsert, Redis and other limiters, and measures
-// spends, requests by a clock, leases and growing tables, one after the other on one
+// spends, requests by a clock, leases, growing tables and the servers, one after the other on one
 // machine. It starts PostgreSQL and Redis by itself, and writes a page and a chart.
 // With -soak it instead looks for what grows. `make bench` and `make soak` run it.
 package main

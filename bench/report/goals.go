@@ -53,6 +53,11 @@ var goals = []goal{
 	{"8:1, scarce", "", Admitted, []string{"leases"}, []string{"8"}, []float64{0.95}, false},
 	{"equal, scarce", "", Poorest, []string{"leases"}, []string{"8"}, []float64{0.5}, false},
 	{"8:1, scarce", "", Poorest, []string{"leases"}, []string{"8"}, []float64{0.5}, false},
+	{"http", "", PerSecond, []string{"serve"}, []string{"100000"}, []float64{15_000}, false},
+	{"grpc", "", PerSecond, []string{"serve"}, []string{"100000"}, []float64{20_000}, false},
+	{"http", "", P99, []string{"serve"}, []string{"100000"}, []float64{25 * millisecond}, true},
+	{"grpc", "", P99, []string{"serve"}, []string{"100000"}, []float64{25 * millisecond}, true},
+	{"grpc", "envoyproxy/ratelimit", PerSecond, []string{"serve"}, []string{"100000", "1"}, []float64{1, 3}, false},
 	{"10,000,000 rows", "10,000 rows", P50, []string{"growth-rows"}, []string{"1", "16"}, []float64{1.3}, true},
 }
 
