@@ -157,7 +157,7 @@ func (g *gateways) start(ctx context.Context, b *bench) (err error) {
 		server    proc.Clock
 		variables []string
 	}{
-		{ours + ` serve --policies ` + g.dir + `/limits.yaml --http "127.0.0.1:$GRPC_PORT"`, overHTTP, proc.Tree(b.env.Postgres.Postmaster), []string{postgres}},
+		{ours + ` serve --timeout 10s --policies ` + g.dir + `/limits.yaml --http "127.0.0.1:$GRPC_PORT"`, overHTTP, proc.Tree(b.env.Postgres.Postmaster), []string{postgres}},
 		{ours + " ratelimit", overGRPC, proc.Tree(b.env.Postgres.Postmaster), []string{postgres, "RUNTIME_SUBDIRECTORY=ours"}},
 		{theirs, overGRPC, redis.Processor, []string{
 			"RUNTIME_SUBDIRECTORY=theirs", "REDIS_SOCKET_TYPE=tcp", "REDIS_URL=" + redis.Addr, "REDIS_AUTH=" + redis.Password, "USE_STATSD=false", "LOG_LEVEL=error",

@@ -34,6 +34,9 @@ const (
 	// workers are goroutines that answer one request after the other: a new one would have to
 	// grow its stack first. Further requests have a goroutine each.
 	workers = 128
+	// ahead is what a client may send before it is read, in bytes. If it were not fixed, each
+	// request would come with a ping, to measure the connection.
+	ahead = 1 << 20
 )
 
 // Run answers as the program ratelimit does until ctx ends, which is not an error, or a listener
@@ -187,7 +190,8 @@ func (s *Server) source(e Env) (func(context.Context), error) {
 // grpcServer returns a server with the service, health and reflection.
 func (s *Server) grpcServer(e Env) (*grpc.Server, error) {
 	options := []grpc.ServerOption{
-		grpc.NumStreamWorkers(workers), grpc.MaxRecvMsgSize(maxBody), grpc.MaxConcurrentStreams(1000), grpc.ConnectionTimeout(httpTimeout),
+		grpc.NumStreamWorkers(workers), grpc.StaticStreamWindowSize(ahead), grpc.StaticConnWindowSize(ahead),
+		grpc.MaxRecvMsgSize(maxBody), grpc.MaxConcurrentStreams(1000), grpc.ConnectionTimeout(httpTimeout),
 		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionAge: e.MaxAge, MaxConnectionAgeGrace: e.MaxAgeGrace, Time: time.Minute}),
 	}
 	if e.TLS {
