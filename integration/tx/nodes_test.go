@@ -1,0 +1,37 @@
+package tx
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/limiter"
+)
+
+// TestTxCommitsNodesTogether: on a cluster, a transaction that requests keys of both workers
+// commits in two phases. Citus keeps a record of each node until it cleans them up, which it
+// may have done before the look.
+func TestTxCommitsNodesTogether(t *testing.T) {
+	t.Parallel()
+	if !bed.Citus() {
+		return
+	}
+	pool := bed.NewPool(t)
+	l := bed.NewLimiter(t, pool, nil)
+	p := limiter.Policy{Name: "p", Algorithm: limiter.GCRA, Limit: 1e6, Period: time.Hour}
+	bed.Eventually(t, "two nodes were prepared", func(ctx context.Context) (bool, error) {
+		tx, err := pool.Begin(ctx)
+		if err != nil {
+			return false, err
+		}
+		for i := range 16 { // of eight shards, so both have some
+			bed.Must(t)(l.InTx(tx).Allow(ctx, p, fmt.Sprint("key-", i)))
+		}
+		if err := tx.Commit(ctx); err != nil {
+			return false, err
+		}
+		return bed.Value[int](t, pool, "SELECT count(DISTINCT groupid) FROM pg_dist_transaction") == 2, nil
+	})
+}
