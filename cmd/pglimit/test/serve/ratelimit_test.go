@@ -139,6 +139,18 @@ func TestServeRateLimit(t *testing.T) {
 	if <-s.ended; s.ProcessState.ExitCode() != 0 || strings.Contains(s.stderr.String(), "ERROR") {
 		t.Errorf("exit code %d, log %s", s.ProcessState.ExitCode(), &s.stderr)
 	}
+	// Until the first configuration arrives, only this service is not ready.
+	away := start(t, bed.NewDatabase(t), "--ratelimit-xds", "localhost:1")
+	waits := must.OK(grpc.NewClient(away.GRPC, grpc.WithTransportCredentials(insecure.NewCredentials())))(t)
+	defer waits.Close()
+	for name, want := range map[string]healthpb.HealthCheckResponse_ServingStatus{"": healthpb.HealthCheckResponse_SERVING, "ratelimit": healthpb.HealthCheckResponse_NOT_SERVING} {
+		if r, err := healthpb.NewHealthClient(waits).Check(t.Context(), &healthpb.HealthCheckRequest{Service: name}); err != nil || r.GetStatus() != want {
+			t.Errorf("health of %q: %v, error %v; want %v", name, r, err, want)
+		}
+	}
+	if _, err := pb.NewRateLimitServiceClient(waits).ShouldRateLimit(t.Context(), request); status.Code(err) != codes.Unavailable {
+		t.Errorf("without a configuration: %v", err)
+	}
 	for want, args := range map[string][]string{
 		"--ratelimit-count-each needs":   {"--ratelimit-count-each"},
 		"need --grpc":                    {"--ratelimit-xds", "localhost:1"},
