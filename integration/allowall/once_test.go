@@ -144,7 +144,7 @@ func TestAllowAllAtOnceIsOneTransaction(t *testing.T) {
 		})
 	}
 	bed.OverDrivers(t, func(t *testing.T, driver string) {
-		l, err := limiter.NewSQL(bed.ConnectSQL(t, driver, url), nil)
+		l, err := limiter.NewSQL(bed.ConnectSQL(t, driver, url), bed.WithPatience(nil))
 		if err != nil {
 			t.Fatal(err)
 		}

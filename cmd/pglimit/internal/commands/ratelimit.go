@@ -101,7 +101,7 @@ func runRatelimit(cmd *cobra.Command, db *connect.Database, env ratelimit.Env, l
 		return cli.LimiterError(err)
 	}
 	defer policies.Close()
-	l, err := limiter.New(pool, &limiter.Config{KeySecret: connect.KeySecret(), Policies: policies, Logger: logger})
+	l, err := limiter.New(pool, &limiter.Config{KeySecret: connect.KeySecret(), Policies: policies, Timeout: env.Timeout, Logger: logger})
 	if err != nil {
 		return err
 	}

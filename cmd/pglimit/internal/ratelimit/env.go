@@ -10,7 +10,8 @@ import (
 )
 
 // Env is what a program under the name ratelimit reads from the environment: the variables of
-// envoyproxy/ratelimit that have a meaning without Redis, and COUNT_EACH for Options.CountEach.
+// envoyproxy/ratelimit that have a meaning without Redis, COUNT_EACH for Options.CountEach, and
+// DECISION_TIMEOUT.
 type Env struct {
 	Host      string `env:"HOST" default:"0.0.0.0"`
 	Port      uint16 `env:"PORT" default:"8080"`
@@ -52,6 +53,9 @@ type Env struct {
 	FirstWait   time.Duration `env:"XDS_CLIENT_BACKOFF_INITIAL_INTERVAL" default:"10s"`
 	LongestWait time.Duration `env:"XDS_CLIENT_BACKOFF_MAX_INTERVAL" default:"60s"`
 	MaxMessage  uint32        `env:"XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES" default:"0"`
+
+	// Timeout is limiter.Config's.
+	Timeout time.Duration `env:"DECISION_TIMEOUT" default:"1s"`
 
 	Prometheus     bool   `env:"USE_PROMETHEUS" default:"false"`
 	PrometheusAddr string `env:"PROMETHEUS_ADDR" default:":9090"`

@@ -163,7 +163,8 @@ type commandStatus struct {
 		Missing   []string
 	}
 	Record    string
-	Elsewhere bool `json:"recorded_elsewhere"`
+	Elsewhere bool      `json:"recorded_elsewhere"`
+	Cluster   *struct{} // none
 	Goose     []struct {
 		Table    string
 		Versions []struct {

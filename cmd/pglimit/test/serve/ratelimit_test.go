@@ -54,7 +54,7 @@ descriptors:
 		cmd := bed.Command(t, database)
 		cmd.Args[0] = "/bin/ratelimit"
 		cmd.Env = append(cmd.Env, "HOST=127.0.0.1", "PORT=0", "DEBUG_HOST=127.0.0.1", "DEBUG_PORT=0", "GRPC_HOST=127.0.0.1", "GRPC_PORT=0",
-			"RUNTIME_ROOT="+dir, "RUNTIME_SUBDIRECTORY=rl", "RUNTIME_WATCH_ROOT=false", "RUNTIME_IGNOREDOTFILES=true", "USE_STATSD=false", "REDIS_URL=redis:6379")
+			"RUNTIME_ROOT="+dir, "RUNTIME_SUBDIRECTORY=rl", "RUNTIME_WATCH_ROOT=false", "RUNTIME_IGNOREDOTFILES=true", "USE_STATSD=false", "DECISION_TIMEOUT=1m", "REDIS_URL=redis:6379")
 		stderr := must.OK(cmd.StderrPipe())(t)
 		must.Succeed(t, cmd.Start())
 		var at []string // gRPC, HTTP
