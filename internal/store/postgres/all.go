@@ -63,9 +63,6 @@ func (p Store) takeAllOnce(ctx context.Context, op *store.Op) (allowed bool, err
 func (p Store) takeOrRollBack(ctx context.Context, groups []*store.Group) (allowed bool, err error) {
 	var blocks, reads []exec.Call
 	err = p.runner.Run(ctx, exec.Transaction, func(tx db.DBTX) error {
-		if err := p.enterSeveral(ctx, tx, groups); err != nil {
-			return err
-		}
 		if err := exec.Together(ctx, tx, p.takes(ctx, groups, 1)); err != nil {
 			return statement.AsLocked(groups[0].LockWait, err)
 		}

@@ -23,7 +23,7 @@ type Store struct {
 	txCache   *exec.Cache   // of the caller's transactions
 	owners    *exec.Owners
 	tx        bool        // in the caller's transaction
-	entered   *entered    // in it
+	differs   *bool       // whether its lock_timeout was brought to nodes of a cluster
 	shares    func() bool // whether a connection can send several statements as one transaction; nil: no
 	exhausted func() bool // nil in a transaction
 	leaves    func() bool // whether a caller can leave a statement; nil: no
@@ -50,7 +50,7 @@ func New(c exec.Connections, s store.Sharding, breakAfter int64, breakFor time.D
 
 // InTx returns the Store of a caller's transaction.
 func (p Store) InTx(tx db.DBTX) Store {
-	return Store{runner: p.owners.Guard(p.txCache.InTx(tx)), owners: p.owners, tx: true, entered: new(entered), ahead: p.ahead, routed: p.routed}
+	return Store{runner: p.owners.Guard(p.txCache.InTx(tx)), owners: p.owners, tx: true, differs: new(bool), ahead: p.ahead, routed: p.routed}
 }
 
 // Refuses returns an error while the circuit breaker is open.
@@ -79,7 +79,7 @@ func (p Store) Leaves() bool { return p.leaves != nil && p.leaves() }
 // Do is store.Store's.
 func (p Store) Do(ctx context.Context, op *store.Op) (err error) {
 	if p.tx {
-		if err := p.enter(ctx, op); err != nil {
+		if err := p.bringLockTimeout(ctx, op); err != nil {
 			return err
 		}
 	}

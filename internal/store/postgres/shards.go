@@ -5,7 +5,6 @@ import (
 	"slices"
 
 	"github.com/pglimit/pglimit/db"
-	"github.com/pglimit/pglimit/internal/shards"
 	"github.com/pglimit/pglimit/internal/store"
 	"github.com/pglimit/pglimit/internal/store/postgres/exec"
 	"github.com/pglimit/pglimit/internal/store/postgres/statement"
@@ -18,16 +17,10 @@ import (
 // knows of the shards may be old: the node compares, and a statement that fits no longer
 // is sent again.
 
-// entered is what a transaction was prepared for.
-type entered struct {
-	of      *shards.Map
-	shards  map[int]bool
-	differs bool // its lock_timeout was brought to nodes
-}
-
-// enter prepares the caller's transaction for the shards of op's keys. Its lock_timeout may
-// have changed since the last request, or have gone from a node by a rollback to a savepoint.
-func (p Store) enter(ctx context.Context, op *store.Op) error {
+// bringLockTimeout gives the nodes of op's keys the lock_timeout of the caller's transaction.
+// That may have changed since the last request, or have gone from a node by a rollback to a
+// savepoint. Citus commits the nodes in two phases by itself.
+func (p Store) bringLockTimeout(ctx context.Context, op *store.Op) error {
 	keys := []string{op.Key}
 	if len(op.Groups) > 0 {
 		keys = keysOf(op.Groups)
@@ -37,10 +30,7 @@ func (p Store) enter(ctx context.Context, op *store.Op) error {
 		if len(keys) == 0 {
 			return nil
 		}
-		if err := p.enterAll(ctx, tx, p.entered, keys); err != nil {
-			return err
-		}
-		return exec.BringLockTimeout(ctx, tx, &p.entered.differs, keys)
+		return exec.BringLockTimeout(ctx, tx, p.differs, keys)
 	}), p.tx)
 }
 
@@ -58,30 +48,6 @@ func (p Store) oneOfEachShard(keys []string) (firsts []string) {
 		}
 	}
 	return firsts
-}
-
-// enterAll prepares a transaction for those shards of keys that it has not entered.
-func (p Store) enterAll(ctx context.Context, tx db.DBTX, e *entered, keys []string) error {
-	if m := p.owners.Shards(); e.of != m { // their numbers changed
-		e.of, e.shards = m, map[int]bool{}
-	}
-	for _, key := range keys {
-		if shard, _ := p.Shard(key); !e.shards[shard] {
-			if err := exec.Enter(ctx, tx, key); err != nil {
-				return err
-			}
-			e.shards[shard] = true
-		}
-	}
-	return nil
-}
-
-// enterSeveral prepares a transaction of this process's for groups in several shards.
-func (p Store) enterSeveral(ctx context.Context, tx db.DBTX, groups []*store.Group) error {
-	if keys := p.oneOfEachShard(keysOf(groups)); len(keys) > 1 {
-		return p.enterAll(ctx, tx, new(entered), keys)
-	}
-	return nil
 }
 
 func keysOf(groups []*store.Group) []string {

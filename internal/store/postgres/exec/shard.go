@@ -93,18 +93,6 @@ func (s Sharded) route(sql string, args []any) (string, []any) {
 	return r.call.Text(), []any{s.keys[0], int64(s.keysAt(args)), r.name, r.text, string(closeArray(list))}
 }
 
-// Citus calls a function without asking whether it writes, and commits a node that was only
-// called before all others, by itself. A write of its own, which here changes nothing, makes
-// it commit the nodes that a transaction wrote to in two phases.
-const enters = "UPDATE pglimit_reservation SET units = units WHERE policy = ''::text AND key = $1::text"
-
-// Enter makes the transaction tx one that commits the node of the key's shard together with
-// the others that it writes to. A rollback to a savepoint does not undo that.
-func Enter(ctx context.Context, tx db.DBTX, key string) error {
-	_, err := tx.Exec(ctx, enters, key)
-	return err
-}
-
 // waits sets the lock_timeout of a node's part of a transaction.
 const waits = "SELECT set_config('lock_timeout'::text, $1::text, true)"
 
