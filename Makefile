@@ -34,7 +34,7 @@ test: ## Run all tests on a PostgreSQL found, started or installed (ARGS: go tes
 	@scripts/setup pooler
 	@scripts/setup gateways
 	@go build -o bin/ ./pglimittest/withpg
-	@go build $$(go list -deps -test -f '{{if and .GoFiles (not .ForTest) (not .Standard) (ne .Name "main")}}{{.ImportPath}}{{end}}' $(tested)) & { test -z "$$CITUS_BUILD" || scripts/setup citus; } & bin/withpg && wait
+	@go build $$(go list -deps -test -f '{{if and .GoFiles (not .ForTest) (not .Standard) (ne .Name "main")}}{{.ImportPath}}{{end}}' $(tested)) & { test -z "$$CITUS_BUILD" || scripts/setup citus; } && bin/withpg && wait
 	@scripts/setup server || echo "no PostgreSQL server is installed here: internal/localpg and --embedded, which start one, are not tested"
 	@scripts/setup engine || echo "no Docker engine answers here: --embedded in a container is not tested"
 	@scripts/setup citus || test -z "$$CITUS_BUILD"
