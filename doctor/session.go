@@ -90,16 +90,16 @@ func judgePooler(mode pgx.QueryExecMode, between, tried bool, lost error) Check 
 func modeName(mode pgx.QueryExecMode) string { return strings.ReplaceAll(mode.String(), " ", "_") }
 
 func checkSchemas(ctx context.Context, p *patient) (Check, error) {
-	var several string
+	var owners db.TableOwnersRow
 	err := p.transaction(ctx, func(tx db.DBTX) (err error) {
-		several, err = db.New().TableOwners(ctx, tx)
+		owners, err = db.New().TableOwners(ctx, tx)
 		return err
 	})
 	if err != nil {
 		return Check{}, err
 	}
 	trusted := p.ownerOID
-	if several != "" { // one of them may have put a table in front
+	if owners.Several != "" { // one of them may have put a table in front
 		trusted = 0
 	}
 	exposed, err := migrations.Strangers(ctx, p.db, trusted)
@@ -107,8 +107,8 @@ func checkSchemas(ctx context.Context, p *patient) (Check, error) {
 		return Check{}, err
 	}
 	c := judgeSchemas(exposed, p.path, p.owner)
-	if several != "" { // programs decide nothing
-		c.Verdict, c.Message = Fail, fmt.Sprintf("pglimit's tables in the search_path have several owners (%s), so programs decide nothing; %s", several, c.Message)
+	if owners.Several != "" { // programs decide nothing
+		c.Verdict, c.Message = Fail, fmt.Sprintf("pglimit's tables in the search_path have several owners (%s), so programs decide nothing; %s", owners.Several, c.Message)
 		c.Fix, c.NextStep = "", "drop the tables that `pglimit migrate up` did not create, or run ALTER TABLE … OWNER TO for those of another role"
 	}
 	return c, nil

@@ -48,10 +48,10 @@ type Sweep struct {
 // lease, or took it during the sweep. If one table fails, Run continues with the others,
 // unless the connection is lost or ctx has ended.
 func (s *Sweep) Run(ctx context.Context) (heldElsewhere bool, err error) {
-	var several string
+	var owners db.TableOwnersRow
 	var placed *shards.Map
 	err = s.Lease.Statement(ctx, func(ctx context.Context, tx db.DBTX) (err error) {
-		if several, err = db.New().TableOwners(ctx, tx); err == nil {
+		if owners, err = db.New().TableOwners(ctx, tx); err == nil && owners.Citus {
 			placed, err = shards.Read(ctx, tx)
 		}
 		return err
@@ -60,8 +60,8 @@ func (s *Sweep) Run(ctx context.Context) (heldElsewhere bool, err error) {
 	switch {
 	case err != nil:
 		return false, fmt.Errorf("pglimit: sweep: read the owners of the tables, and whether they are distributed: %w", err)
-	case several != "": // another role may have put a table in front of ours
-		return false, fmt.Errorf("pglimit: nothing is swept: the tables in the search_path have several owners (%s): name only the schema of the migrated ones in the search_path, or give them one owner by ALTER TABLE … OWNER TO", several)
+	case owners.Several != "": // another role may have put a table in front of ours
+		return false, fmt.Errorf("pglimit: nothing is swept: the tables in the search_path have several owners (%s): name only the schema of the migrated ones in the search_path, or give them one owner by ALTER TABLE … OWNER TO", owners.Several)
 	}
 	taken, err := s.Lease.Take(ctx)
 	if err != nil {

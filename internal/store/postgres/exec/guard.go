@@ -151,10 +151,12 @@ func (o *Owners) look(ctx context.Context, runner Runner) error {
 	if next != 0 && (now < next || !o.next.CompareAndSwap(next, now+int64(ownersRest))) {
 		return *o.found.Load()
 	}
-	var several string
+	var owners db.TableOwnersRow
 	var distributed *shards.Map
 	err := runner.Run(ctx, Statement, func(tx db.DBTX) (err error) {
-		if several, err = db.New().TableOwners(ctx, tx); err == nil && (o.sharding == store.ShardingAuto || o.sharding == store.ShardingCitus) {
+		// Without Citus it is one statement: behind a pooler that loses prepared statements another
+		// without parameters could be executed instead of it.
+		if owners, err = db.New().TableOwners(ctx, tx); err == nil && owners.Citus && (o.sharding == store.ShardingAuto || o.sharding == store.ShardingCitus) {
 			distributed, err = shards.Read(ctx, tx)
 		}
 		return err
@@ -164,8 +166,8 @@ func (o *Owners) look(ctx context.Context, runner Runner) error {
 		return err
 	}
 	switch {
-	case several != "":
-		err = fmt.Errorf("%w: %s", store.ErrOwners, several)
+	case owners.Several != "":
+		err = fmt.Errorf("%w: %s", store.ErrOwners, owners.Several)
 	case distributed == nil && o.sharding == store.ShardingCitus:
 		err = store.ErrNotDistributed
 	}
