@@ -228,6 +228,9 @@ func holdRow(ctx context.Context, t *testing.T, s *scene) {
 		t.Fatal(err)
 	}
 	s.let(bed.Size(1500*time.Millisecond, 5*time.Second)) // longer than a request waits for it
+	eventually(t, "a request has waited for the row", func(context.Context) error {
+		return unless(s.faults.hasMet(limiter.ErrLocked), "none has")
+	})
 	s.goOn(t, "while a row is held")
 	if err := tx.Rollback(ctx); err != nil {
 		t.Fatal(err)

@@ -60,6 +60,8 @@ func (p *problems) meet(err error) {
 
 // hasMet reports whether a documented error was met.
 func (p *problems) hasMet(err error) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	for i, n := range p.met {
 		if n > 0 && errors.Is(documented[i].err, err) {
 			return true
