@@ -27,7 +27,7 @@ help: ## List these targets
 # go test's ten minutes. cmd/pglimit/test/ratelimit is not in go.work: see scripts/verify.
 tested = $$(go list work | grep -v -e /test/browser -e '/bench$$' -e /bench/contender | if scripts/setup server; then cat; else grep -v /internal/localpg; fi)
 # Those of the row citus that take four minutes of two cores together.
-clustered = $(addprefix ./integration/,decide faults history reserve search share tx wait)
+clustered = $(addprefix ./integration/,decide faults history reserve search share wait)
 test: ## Run all tests on a PostgreSQL found, started or installed (ARGS: go test flags)
 	@scripts/setup
 	@scripts/setup browser
