@@ -12,7 +12,7 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $pglimit$
 DECLARE
     shard bigint := get_shard_id_for_distribution_column('pglimit_token_bucket'::regclass, of_key);
 BEGIN
-    -- The look after the lock needs a new snapshot. A coordinator begins at read committed.
+    -- The look after the lock needs a new snapshot, which only read committed takes.
     IF current_setting('transaction_isolation') <> 'read committed' THEN
         RAISE EXCEPTION USING ERRCODE = 'PGL02', MESSAGE = 'pglimit: a shard is held at read committed only';
     END IF;

@@ -17,11 +17,10 @@ import (
 // Map is the shards of the distributed limit tables, numbered from 0 in the order of their
 // ranges. The tables are co-located: a key has the same number in all of them. A Map does
 // not change, so that it is safe for concurrent use. Read another one when shards were
-// split. A Map that is too old gives a key another shard's number: a statement must
-// compare [Map.ID] with the shard that it finds.
+// split. A Map that is too old gives a key another shard's number: a statement for several
+// keys must find out whether the node has them all.
 type Map struct {
 	last []int32 // each shard's highest hash
-	ids  []int64
 	keys []string
 }
 
@@ -64,13 +63,13 @@ func read(ctx context.Context, tx db.DBTX) (*Map, error) {
 			return fmt.Errorf("shard %d has hashes %d to %d: want a range that begins at %d", id, from, to, next)
 		}
 		next = to + 1
-		m.ids, m.last, m.keys = append(m.ids, id), append(m.last, int32(to)), append(m.keys, textOf(int32(from)))
+		m.last, m.keys = append(m.last, int32(to)), append(m.keys, textOf(int32(from)))
 		return nil
 	})
 	switch {
 	case err != nil:
 		return nil, err
-	case len(m.ids) == 0:
+	case len(m.last) == 0:
 		return nil, nil
 	case next != math.MaxInt32+1:
 		return nil, fmt.Errorf("the last shard ends at %d: want %d", next-1, math.MaxInt32)
@@ -91,15 +90,11 @@ func (m *Map) Of(key string) int {
 }
 
 // Len returns the number of shards.
-func (m *Map) Len() int { return len(m.ids) }
+func (m *Map) Len() int { return len(m.last) }
 
 // Key returns a text that shard i would have as a key, to route a statement about all keys
 // of the shard. It has 12 ASCII characters, control characters among them.
 func (m *Map) Key(i int) string { return m.keys[i] }
-
-// ID returns the shard's number in pg_dist_shard, for the table pglimit_token_bucket. A
-// shard that moves keeps it. Those that come from a split have others.
-func (m *Map) ID(i int) int64 { return m.ids[i] }
 
 // sample is hashed by the server as well. Its last character has one byte in LATIN1.
 const sample = "pglimit sample \u00fc"

@@ -37,7 +37,7 @@ func TestTextOf(t *testing.T) {
 
 // A shard of one hash, as the isolation of a tenant makes, is found as well.
 func TestOf(t *testing.T) {
-	m := &Map{ids: []int64{11, 12, 13, 14}, last: []int32{-1, Hash("user:42") - 1, Hash("user:42"), math.MaxInt32}}
+	m := &Map{last: []int32{-1, Hash("user:42") - 1, Hash("user:42"), math.MaxInt32}}
 	m.last[0] = Hash("user:42") - 1000
 	for key, want := range map[string]int{
 		textOf(math.MinInt32): 0,

@@ -34,10 +34,8 @@ func DistributeText(text string, row reflect.Type) {
 	counted, columns := strings.TrimSpace(text), []uint32{pgtype.TextOID}
 	if name, _, _ := strings.Cut(text, "\n"); !strings.Contains(name, " :exec") {
 		columns = columnsOf(row)
-	} else {
-		if last := counted[strings.LastIndex(counted, "\n")+1:]; !strings.HasPrefix(last, "SELECT") && !strings.HasPrefix(last, "FOR ") {
-			counted += "\nRETURNING ''::text"
-		}
+	} else if last := counted[strings.LastIndex(counted, "\n")+1:]; !strings.HasPrefix(last, "SELECT") && !strings.HasPrefix(last, "FOR ") {
+		counted += "\nRETURNING ''::text"
 	}
 	register(text, counted, columns)
 }

@@ -71,12 +71,17 @@ func find(sql string) routed {
 	return r
 }
 
-// keysAt returns the number of the parameter that lists the keys, or 0 if none does.
+// keysAt returns the number of the parameter that lists the keys, or 0 for one key. The node
+// compares them with its shard.
 func (s Sharded) keysAt(args []any) int {
-	return 1 + slices.IndexFunc(args, func(a any) bool {
+	at := 1 + slices.IndexFunc(args, func(a any) bool {
 		list, ok := a.([]string)
 		return ok && slices.Equal(list, s.keys)
 	})
+	if at == 0 && len(s.keys) > 1 {
+		panic("pglimit: no parameter lists the keys of a shard's statement")
+	}
+	return at
 }
 
 // route returns the call of a statement and its parameters.
