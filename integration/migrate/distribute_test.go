@@ -107,8 +107,11 @@ func TestCitusDistribute(t *testing.T) {
 	m := must.OK(shards.Read(ctx, pool))(t)
 	for i := range m.Len() {
 		for _, key := range []string{m.Key(i), fmt.Sprint("k", i)} {
-			if id := bed.Value[int64](t, pool, `SELECT get_shard_id_for_distribution_column('pglimit_token_bucket', $1::text)`, key); id != m.ID(m.Of(key)) {
-				t.Errorf("key %q is in shard %d, not %d", key, id, m.ID(m.Of(key)))
+			place := bed.Value[int](t, pool, `SELECT count(*) FROM pg_dist_shard AS s, pg_dist_shard AS o
+				WHERE s.shardid = get_shard_id_for_distribution_column('pglimit_token_bucket', $1::text)
+				AND o.logicalrelid = s.logicalrelid AND o.shardminvalue::bigint < s.shardminvalue::bigint`, key)
+			if place != m.Of(key) {
+				t.Errorf("key %q is in shard %d, not %d", key, place, m.Of(key))
 			}
 		}
 		if m.Of(m.Key(i)) != i {
