@@ -38,9 +38,10 @@ const maxInteger = 999_999_999_999_999
 // item for each policy name. Of several requests under one name, the item describes the
 // one that denied for the longest time, or else the one with the least remaining.
 //
-//   - q is the Result's Limit, rounded down to whole units.
-//   - w is the Period, if it is whole seconds. A bucket's or queue's q and w are
-//     multiplied if that makes them whole: q=5;w=2 for 2.5 a second.
+//   - q is the Result's Limit, rounded down to whole units, and w the Period, if it is whole
+//     seconds.
+//   - A bucket's or queue's q and w are multiplied until they say the rate in whole numbers, to
+//     a billionth of it: q=5;w=2 for 2.5 a second, q=1;w=1000 for 0.001.
 //   - pglimit-burst is the Result's Burst, if it differs from q.
 //   - r is the remaining units, rounded down.
 //   - t is in seconds, rounded up: RetryAfter of a denied request; ResetAfter of any
@@ -219,10 +220,10 @@ type advertised struct {
 
 func advertise(p *limiter.Policy) advertised {
 	a := advertised{name: p.Name, window: -1, burst: -1}
-	limit, period := wholly(p)
+	limit, seconds := wholly(p)
 	a.quota = units(limit)
-	if period > 0 && period%time.Second == 0 {
-		a.window = int64(period / time.Second)
+	if seconds >= 1 && seconds == math.Floor(seconds) {
+		a.window = int64(seconds)
 	}
 	if burst := cmp.Or(p.Burst, p.Limit); burst != limit {
 		a.burst = units(burst)
@@ -230,21 +231,47 @@ func advertise(p *limiter.Policy) advertised {
 	return a
 }
 
-// wholly returns the policy's rate as whole units in whole seconds, if multiplying both
-// by at most 100 makes them whole. Windows are not multiplied: several periods would be a
-// different limit.
-func wholly(p *limiter.Policy) (limit float64, period time.Duration) {
+// wholly returns the policy's rate as whole units in whole seconds, if such numbers fit into
+// Integers. Windows are not multiplied: several periods would be a different limit.
+func wholly(p *limiter.Policy) (limit, seconds float64) {
+	limit, seconds = p.Limit, p.Period.Seconds()
 	switch p.Algorithm {
 	case limiter.FixedWindow, limiter.SlidingWindowCounter, limiter.SlidingWindowLog:
-		return p.Limit, p.Period
+		return limit, seconds
 	}
-	for n := 1; n <= 100 && p.Period > 0 && p.Period <= math.MaxInt64/100; n++ {
-		limit, period = p.Limit*float64(n), p.Period*time.Duration(n)
-		if whole := math.Round(limit); whole >= 1 && math.Abs(limit-whole) <= 1e-9*whole && period%time.Second == 0 {
-			return whole, period
+	// Multiples of ofLimit make the limit whole, and multiples of ofPeriod the period.
+	whole, ofLimit := fraction(limit)
+	ofPeriod := int64(time.Second / gcd(p.Period, time.Second))
+	n := float64(ofPeriod / gcd(int64(ofLimit), ofPeriod)) // times ofLimit
+	if q, w := whole*n, math.Round(seconds*ofLimit*n); q >= 1 && q <= maxInteger && w <= maxInteger {
+		return q, w
+	}
+	return limit, seconds
+}
+
+// fraction returns two whole numbers whose quotient is x, to a billionth of it: a convergent
+// of its continued fraction.
+func fraction(x float64) (above, below float64) {
+	lastAbove, lastBelow := 0.0, 1.0
+	above, below = 1, 0
+	for rest, n := x, 0; n < 64; n++ { // it takes less than half of that, or never ends for a NaN
+		whole := math.Floor(rest * (1 + 1e-12)) // 1 / 1e-9 is a little less than 1e9
+		above, lastAbove = whole*above+lastAbove, above
+		below, lastBelow = whole*below+lastBelow, below
+		if math.Abs(above-x*below) <= 1e-9*x*below {
+			break
 		}
+		rest = 1 / (rest - whole)
 	}
-	return p.Limit, p.Period
+	return above, below
+}
+
+// gcd returns the greatest common divisor, or 1 if both are 0.
+func gcd[T ~int64](a, b T) T {
+	for b != 0 {
+		a, b = b, a%b
+	}
+	return max(1, a)
 }
 
 // text is a policy's item and its name in the syntax of structured fields. Both are empty

@@ -123,7 +123,7 @@ func TestSetHeader(t *testing.T) {
 	}
 }
 
-// TestSetHeaderWholeNumbers checks that a rate is exact if a small multiple of it is whole.
+// TestSetHeaderWholeNumbers checks that whole numbers say a bucket's rate.
 func TestSetHeaderWholeNumbers(t *testing.T) {
 	for _, c := range []struct {
 		limit  float64
@@ -138,9 +138,13 @@ func TestSetHeaderWholeNumbers(t *testing.T) {
 		{0.07, time.Second, 7, `q=7;w=100`},
 		{2.5, time.Minute, 5, `q=5;w=120`},
 		{2.5, time.Minute, 0, `q=5;w=120;pglimit-burst=2`},
-		{0.007, time.Second, 7, `q=0;w=1;pglimit-burst=7`}, // 1000 times would be too large a multiple
-		{3, time.Millisecond, 0, `q=3`},
-		{0.5, 80 * 365 * 24 * time.Hour, 1, `q=0;w=2522880000;pglimit-burst=1`},
+		{0.007, time.Second, 7, `q=7;w=1000`},
+		{0.001, time.Second, 1, `q=1;w=1000`},
+		{3, time.Millisecond, 0, `q=3000;w=1;pglimit-burst=3`},
+		{0.5, 80 * 365 * 24 * time.Hour, 1, `q=1;w=5045760000`},
+		{1e-9, time.Second, 1, `q=1;w=1000000000`},
+		{1.0 / 7, 1500 * time.Microsecond, 1, `q=2000;w=21;pglimit-burst=1`},
+		{math.Pi / 10, time.Second, 1, `q=52103;w=165849;pglimit-burst=1`}, // to a billionth
 	} {
 		for _, a := range limiter.Algorithms() {
 			p := limiter.Policy{Name: "p", Algorithm: a, Limit: c.limit, Period: c.period, Burst: c.burst}
