@@ -141,11 +141,16 @@ func value(v string) (string, error) {
 
 // bounded returns s, or its hash if s cannot be a key or looks like a hash.
 func bounded(s string, most int) string {
-	if len(s) <= most && utf8.ValidString(s) && strings.IndexByte(s, 0) < 0 && !strings.HasPrefix(s, hashed) {
+	if storable(s, most) && !strings.HasPrefix(s, hashed) {
 		return s
 	}
 	sum := sha256.Sum256([]byte(s))
 	return hashed + base64.RawURLEncoding.EncodeToString(sum[:])
+}
+
+// storable reports whether s can be a key of at most most bytes.
+func storable(s string, most int) bool {
+	return len(s) <= most && utf8.ValidString(s) && strings.IndexByte(s, 0) < 0
 }
 
 // require panics with a programming error if ok is false, as http.Handle does.

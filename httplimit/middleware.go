@@ -3,8 +3,11 @@ package httplimit
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/http"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/pglimit/pglimit/httplimit/internal/status"
@@ -28,11 +31,12 @@ import (
 //	429  denied: by Deny, or by WithOnDeny
 //	413  denied because it costs more than a burst: likewise
 //	403  no key (ErrNoKey), unless WithNoKey(Pass) is set
+//	400  a key of over 1,024 bytes, with a NUL byte or not in UTF-8
 //	500  limits returned another error or an invalid request
 //	503  no decision and a policy fails closed, limiter.ErrMisconfigured, or the
 //	     context's deadline is over
 //
-// 500 and 503 are logged: see WithLogger. WithOnError replaces the responses 403, 500 and 503. If the
+// 400, 500 and 503 are logged: see WithLogger. WithOnError replaces them, and 403. If the
 // request's context was cancelled, the handler panics with http.ErrAbortHandler, and
 // net/http aborts the response. If other middleware recovers from that panic, the
 // response is an empty 503.
@@ -61,7 +65,8 @@ type middleware struct {
 	onError     func(http.ResponseWriter, *http.Request, error)
 	refundIf    func(status int) bool
 	givenLogger *slog.Logger
-	undecided   throttle.Throttle // warnings
+	unstorable  throttle.Throttle // warnings
+	undecided   throttle.Throttle
 	unrefunded  throttle.Throttle
 }
 
@@ -118,7 +123,7 @@ func WithOnDeny(answer func(w http.ResponseWriter, r *http.Request, denied *limi
 }
 
 // WithOnError sets the function that answers if there is no decision, instead of New's
-// 403, 500 and 503. New does not log err then. Distinguish ErrNoKey and the errors of
+// 400, 403, 500 and 503. New does not log err then. Distinguish ErrNoKey and the errors of
 // package limiter with errors.Is. Default: the responses of New, also if answer is nil.
 func WithOnError(answer func(w http.ResponseWriter, r *http.Request, err error)) Option {
 	return func(m *middleware) { m.onError = answer }
@@ -146,7 +151,8 @@ func WithOnError(answer func(w http.ResponseWriter, r *http.Request, err error))
 // answer. It takes at most limiter.Config.Timeout for each policy; errors are logged. The
 // response's fields do not include the refund.
 //
-// limiter.Limiter.Undo returns the units. These are not returned:
+// limiter.Limiter.Undo returns the units, and lifts a block of Policy.BlockFor that they led
+// to. These units are not returned:
 //
 //   - units that leaked, or whose window ended, while the handler ran;
 //   - units in a LeakyBucketQueue;
@@ -159,9 +165,10 @@ func WithRefundIf(is func(status int) bool) Option {
 	return func(m *middleware) { m.refundIf = is }
 }
 
-// WithLogger sets the logger of errors that New answers with 503 (level warn) or 500
+// WithLogger sets the logger of errors that New answers with 400 or 503 (level warn) or 500
 // (level error), and of failed refunds (level warn). Each kind of warning is logged at most
 // once a minute; its since_last is the number of them since the last line, itself included.
+// Of the text of an error, which may quote a client, the first 1,000 bytes are logged.
 // Default: slog.Default(), also if l is nil.
 func WithLogger(l *slog.Logger) Option { return func(m *middleware) { m.givenLogger = l } }
 
@@ -186,7 +193,10 @@ func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 	all, err := decide(r.Context(), m.limiter, requests)
 	if err != nil {
 		status := http.StatusServiceUnavailable
-		if errors.Is(err, limiter.ErrInvalid) || errors.Is(err, limiter.ErrUnsupported) {
+		switch {
+		case errors.Is(err, limiter.ErrInvalid) && slices.ContainsFunc(requests, func(r limiter.Request) bool { return !storable(r.Key, maxKey) }):
+			status = http.StatusBadRequest
+		case errors.Is(err, limiter.ErrInvalid), errors.Is(err, limiter.ErrUnsupported):
 			status = http.StatusInternalServerError
 		}
 		m.fail(w, r, status, err)
@@ -265,13 +275,26 @@ func (m *middleware) fail(w http.ResponseWriter, r *http.Request, status int, er
 	switch status {
 	case http.StatusForbidden:
 		detail = "The request has no key for the rate limit."
+	case http.StatusBadRequest:
+		detail = "The request's key for the rate limit is too long, has a NUL byte or is not UTF-8."
+		m.warn(r.Context(), &m.unstorable, "httplimit: no decision", "error", logged(err))
 	case http.StatusServiceUnavailable:
 		detail = "The rate limit cannot be checked now."
-		m.warn(r.Context(), &m.undecided, "httplimit: no decision", "error", err)
+		m.warn(r.Context(), &m.undecided, "httplimit: no decision", "error", logged(err))
 	default:
-		m.logger().ErrorContext(r.Context(), "httplimit: no decision", "error", err)
+		m.logger().ErrorContext(r.Context(), "httplimit: no decision", "error", logged(err))
 	}
 	fail(w, status, detail)
+}
+
+// logged returns err for the log. Its text may quote what a client sent, so it is shortened.
+func logged(err error) any {
+	const most = 1000
+	text := err.Error()
+	if len(text) <= most {
+		return err
+	}
+	return fmt.Sprintf("%s… (%d bytes)", strings.ToValidUTF8(text[:most], ""), len(text))
 }
 
 // warn logs at most one of its kind a minute.

@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -184,6 +185,10 @@ func TestNewNoDecision(t *testing.T) {
 		{"requests fails with a limiter's error", memory, failing(limiter.ErrUnavailable), nil, 500, "ERROR pglimit: database unavailable"},
 		{"no cost", memory, fixed(p.Request("k", 0)), nil, 500, "ERROR pglimit: invalid: cost 0: must be positive; Check at cost 0 reads without consuming"},
 		{"invalid, failing open", down, fixed(open.Request("", 1)), nil, 500, `ERROR pglimit: invalid: key "": is empty; use a constant such as "all" for a limit that all callers share`},
+		{"a key that is too long", memory, fixed(p.Request(strings.Repeat("x", 1<<20), 1)), nil, 400, "WARN pglimit: invalid: key \"" + strings.Repeat("x", 40) + "\"… (1048576 bytes): is longer than 1024 bytes; hash it first"},
+		{"a key with NUL, several", memory, fixed(open.Request("k", 1), p.Request("a\x00b", 1)), nil, 400, `WARN requests[1]: pglimit: invalid: key "a\x00b": holds a NUL byte`},
+		{"a key that is not UTF-8, failing open", down, fixed(open.Request("\xff", 1)), nil, 400, `WARN pglimit: invalid: key "\xff": is not valid UTF-8; encode it first`},
+		{"a long error", memory, failing(fmt.Errorf("no plan %s", strings.Repeat("é", 1<<20))), nil, 500, "ERROR no plan " + strings.Repeat("é", 496) + "… (2097160 bytes)"},
 		{"not supported", memory, fixed(again, p.Request("l", 1)), nil, 500, "ERROR requests[0]: pglimit: unsupported: an IdempotencyKey with allow_all; only Do and Reserve take one"},
 		{"a queue remembers nothing", memory, fixed(queue), nil, 500, "ERROR pglimit: unsupported: an IdempotencyKey with wait; only Do and Reserve take one"},
 		{"the deadline is over", memory, fixed(p.Request("k", 1)), over, 503, "WARN pglimit: context deadline exceeded"},
