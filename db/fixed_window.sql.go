@@ -75,7 +75,7 @@ func (q *Queries) FixedWindowAdjust(ctx context.Context, db DBTX, arg FixedWindo
 
 const FixedWindowBlock = `-- name: FixedWindowBlock :exec
 INSERT INTO pglimit_fixed_window
-       (policy, key, cost, granted, updated_at_us, blocked_until_us, expires_at_us, level, capacity, ends_at_us)
+       (policy, key, cost, granted, updated_at_us, blocked_until_us, expires_at_us, decided_at_us, level, capacity, ends_at_us)
 VALUES ($1, $2, CASE WHEN CASE WHEN $3::text <> ''
                 THEN set_config('lock_timeout'::text, $3::text, true) IS NULL END THEN NULL
             WHEN CASE WHEN $4::text = 'off' OR $4::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
@@ -83,8 +83,11 @@ VALUES ($1, $2, CASE WHEN CASE WHEN $3::text <> ''
             ELSE 1 END, 0, coalesce($5::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
        coalesce($5::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + $6::bigint,
            coalesce($5::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + $6::bigint,
+           $7::bigint,
        0, 0, 0)
 ON CONFLICT (policy, key) DO UPDATE SET
+    decided_at_us = CASE WHEN pglimit_fixed_window.blocked_until_us > GREATEST(pglimit_fixed_window.updated_at_us, EXCLUDED.updated_at_us)
+            THEN LEAST(pglimit_fixed_window.decided_at_us, EXCLUDED.decided_at_us) ELSE EXCLUDED.decided_at_us END,
     blocked_until_us = GREATEST(pglimit_fixed_window.blocked_until_us, GREATEST(pglimit_fixed_window.updated_at_us, EXCLUDED.updated_at_us) + $6::bigint)
 `
 
@@ -95,10 +98,12 @@ type FixedWindowBlockParams struct {
 	Commit      string
 	NowUs       *int64
 	ForUs       int64
+	DeniedAtUs  int64
 }
 
 // FixedWindowBlock denies the key until the clock plus for_us, or until an earlier block
-// ends if that is later. The key's units stay counted.
+// ends if that is later. The key's units stay counted. denied_at_us is the time of the
+// denial that begins the block. It is 0 if the block is an operator's, which no Undo lifts.
 //
 // Index: the primary key. Locks the key's row until the transaction ends.
 func (q *Queries) FixedWindowBlock(ctx context.Context, db DBTX, arg FixedWindowBlockParams) error {
@@ -109,13 +114,14 @@ func (q *Queries) FixedWindowBlock(ctx context.Context, db DBTX, arg FixedWindow
 		arg.Commit,
 		arg.NowUs,
 		arg.ForUs,
+		arg.DeniedAtUs,
 	)
 	return err
 }
 
 const FixedWindowCalendarCharge = `-- name: FixedWindowCalendarCharge :one
 INSERT INTO pglimit_fixed_window
-       (policy, key, cost, granted, level, capacity, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
+       (policy, key, cost, granted, level, capacity, ends_at_us, decided_at_us, updated_at_us, blocked_until_us, expires_at_us)
 VALUES ($1, $2, 1, CASE WHEN coalesce($3::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)
             >= $4::bigint AND coalesce($3::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)
             < $5::bigint THEN LEAST($6::float8, $7::float8) ELSE -2 END,
@@ -126,7 +132,7 @@ VALUES ($1, $2, 1, CASE WHEN coalesce($3::bigint, (date_part('epoch'::text, stat
             WHEN coalesce($3::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) < $4::bigint
                 OR coalesce($3::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) >= $5::bigint THEN 0
             WHEN coalesce($3::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) < $8::bigint
-                THEN $8::bigint ELSE $5::bigint END,
+                THEN $8::bigint ELSE $5::bigint END, 0,
        coalesce($3::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
            -(CASE WHEN CASE WHEN $9::text <> '' THEN set_config('lock_timeout'::text, $9::text, true) IS NULL END THEN NULL
             WHEN CASE WHEN $10::text = 'off' OR $10::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
@@ -198,7 +204,7 @@ func (q *Queries) FixedWindowCalendarCharge(ctx context.Context, db DBTX, arg Fi
 
 const FixedWindowCalendarTake = `-- name: FixedWindowCalendarTake :one
 INSERT INTO pglimit_fixed_window
-       (policy, key, cost, granted, level, capacity, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
+       (policy, key, cost, granted, level, capacity, ends_at_us, decided_at_us, updated_at_us, blocked_until_us, expires_at_us)
 VALUES ($1, $2, $3::float8,
         CASE WHEN coalesce($4::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) >= $5::bigint
             AND coalesce($4::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) < $6::bigint
@@ -210,7 +216,7 @@ VALUES ($1, $2, $3::float8,
             WHEN coalesce($4::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) < $5::bigint
                 OR coalesce($4::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) >= $6::bigint THEN 0
             WHEN coalesce($4::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) < $9::bigint
-                THEN $9::bigint ELSE $6::bigint END,
+                THEN $9::bigint ELSE $6::bigint END, 0,
        coalesce($4::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
            -(CASE WHEN CASE WHEN $10::text <> '' THEN set_config('lock_timeout'::text, $10::text, true) IS NULL END THEN NULL
             WHEN CASE WHEN $11::text = 'off' OR $11::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
@@ -233,7 +239,9 @@ ON CONFLICT (policy, key) DO UPDATE SET
     updated_at_us = GREATEST(pglimit_fixed_window.updated_at_us, EXCLUDED.updated_at_us),
     blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND pglimit_fixed_window.blocked_until_us <= GREATEST(pglimit_fixed_window.updated_at_us, EXCLUDED.updated_at_us)
             AND EXCLUDED.capacity - CASE WHEN EXCLUDED.updated_at_us >= pglimit_fixed_window.ends_at_us THEN 0 ELSE pglimit_fixed_window.level END < EXCLUDED.cost
-            THEN GREATEST(pglimit_fixed_window.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE pglimit_fixed_window.blocked_until_us END
+            THEN GREATEST(pglimit_fixed_window.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE pglimit_fixed_window.blocked_until_us END,
+    decided_at_us = CASE WHEN pglimit_fixed_window.blocked_until_us > GREATEST(pglimit_fixed_window.updated_at_us, EXCLUDED.updated_at_us) THEN pglimit_fixed_window.decided_at_us
+            ELSE GREATEST(pglimit_fixed_window.updated_at_us, EXCLUDED.updated_at_us) END
 WHERE EXCLUDED.granted >= 0::float8
 RETURNING pglimit_fixed_window.granted, pglimit_fixed_window.level, pglimit_fixed_window.ends_at_us, pglimit_fixed_window.updated_at_us, pglimit_fixed_window.blocked_until_us
 `
@@ -298,13 +306,13 @@ func (q *Queries) FixedWindowCalendarTake(ctx context.Context, db DBTX, arg Fixe
 
 const FixedWindowCharge = `-- name: FixedWindowCharge :one
 INSERT INTO pglimit_fixed_window
-       (policy, key, cost, granted, level, capacity, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
+       (policy, key, cost, granted, level, capacity, ends_at_us, decided_at_us, updated_at_us, blocked_until_us, expires_at_us)
 VALUES ($1, $2, 1, LEAST($3::float8, $4::float8), LEAST($3::float8, $4::float8),
         $4::float8,
        CASE WHEN $3::float8 = 0::float8 THEN 0
             ELSE coalesce($5::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)
                 / CASE WHEN $6::bool THEN $7::bigint ELSE 1 END * CASE WHEN $6::bool THEN $7::bigint ELSE 1 END
-                + $7::bigint END,
+                + $7::bigint END, CASE WHEN NOT $6::bool THEN 1 ELSE 0 END,
        coalesce($5::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
            -(CASE WHEN CASE WHEN $8::text <> '' THEN set_config('lock_timeout'::text, $8::text, true) IS NULL END THEN NULL
             WHEN CASE WHEN $9::text = 'off' OR $9::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
@@ -317,7 +325,9 @@ ON CONFLICT (policy, key) DO UPDATE SET
                 - CASE WHEN EXCLUDED.updated_at_us >= pglimit_fixed_window.ends_at_us THEN 0 ELSE pglimit_fixed_window.level END)),
     level = GREATEST(CASE WHEN EXCLUDED.updated_at_us >= pglimit_fixed_window.ends_at_us THEN 0 ELSE pglimit_fixed_window.level END,
             LEAST(EXCLUDED.capacity, CASE WHEN EXCLUDED.updated_at_us >= pglimit_fixed_window.ends_at_us THEN 0 ELSE pglimit_fixed_window.level END + EXCLUDED.granted)),
-    ends_at_us = CASE WHEN EXCLUDED.updated_at_us >= pglimit_fixed_window.ends_at_us THEN EXCLUDED.ends_at_us ELSE pglimit_fixed_window.ends_at_us END,
+    ends_at_us = CASE WHEN EXCLUDED.updated_at_us >= pglimit_fixed_window.ends_at_us
+            THEN EXCLUDED.ends_at_us + EXCLUDED.decided_at_us * (GREATEST(pglimit_fixed_window.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.updated_at_us)
+            ELSE pglimit_fixed_window.ends_at_us END,
     updated_at_us = GREATEST(pglimit_fixed_window.updated_at_us, EXCLUDED.updated_at_us)
 RETURNING pglimit_fixed_window.granted, pglimit_fixed_window.level, pglimit_fixed_window.ends_at_us, pglimit_fixed_window.updated_at_us, pglimit_fixed_window.blocked_until_us
 `
@@ -555,7 +565,7 @@ func (q *Queries) FixedWindowRefund(ctx context.Context, db DBTX, arg FixedWindo
 const FixedWindowReserve = `-- name: FixedWindowReserve :one
 WITH taken AS (
 INSERT INTO pglimit_fixed_window AS t
-       (policy, key, cost, granted, level, capacity, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
+       (policy, key, cost, granted, level, capacity, ends_at_us, decided_at_us, updated_at_us, blocked_until_us, expires_at_us)
 SELECT $1::text, $2::text, $3::float8, LEAST($4::float8, floor($5::float8 / $3::float8)),
     $3::float8 * LEAST($4::float8, floor($5::float8 / $3::float8)), $5::float8,
        CASE WHEN $4::float8 = 0::float8 OR $5::float8 < $3::float8 THEN 0
@@ -563,7 +573,7 @@ SELECT $1::text, $2::text, $3::float8, LEAST($4::float8, floor($5::float8 / $3::
                     < $8::bigint THEN $8::bigint ELSE $9::bigint END
             ELSE coalesce($7::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)
                 / CASE WHEN $10::bool THEN $6::bigint ELSE 1 END * CASE WHEN $10::bool THEN $6::bigint ELSE 1 END
-                + $6::bigint END,
+                + $6::bigint END, CASE WHEN $6::bigint > 0 AND NOT $10::bool THEN 1 ELSE 0 END,
        coalesce($7::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
            -(CASE WHEN CASE WHEN $11::text <> '' THEN set_config('lock_timeout'::text, $11::text, true) IS NULL END THEN NULL
             WHEN CASE WHEN $12::text = 'off' OR $12::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
@@ -586,11 +596,12 @@ ON CONFLICT (policy, key) DO UPDATE SET
                  ELSE t.level + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0
                          ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - t.level) / EXCLUDED.cost))) END END,
     ends_at_us = CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
-            THEN EXCLUDED.ends_at_us ELSE t.ends_at_us END,
+            THEN EXCLUDED.ends_at_us + EXCLUDED.decided_at_us * (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.updated_at_us) ELSE t.ends_at_us END,
     updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
     blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
             AND EXCLUDED.capacity - CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END < EXCLUDED.cost
-            THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END
+            THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END,
+    decided_at_us = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN t.decided_at_us ELSE GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) END
 RETURNING t.granted, t.level, t.ends_at_us, t.updated_at_us, t.blocked_until_us
 ), reservation AS (
 INSERT INTO pglimit_reservation
@@ -915,13 +926,13 @@ func (q *Queries) FixedWindowSweep(ctx context.Context, db DBTX, arg FixedWindow
 
 const FixedWindowTake = `-- name: FixedWindowTake :one
 INSERT INTO pglimit_fixed_window
-       (policy, key, cost, granted, level, capacity, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
+       (policy, key, cost, granted, level, capacity, ends_at_us, decided_at_us, updated_at_us, blocked_until_us, expires_at_us)
 VALUES ($1, $2, $3::float8, LEAST($4::float8, floor($5::float8 / $3::float8)),
         $3::float8 * LEAST($4::float8, floor($5::float8 / $3::float8)), $5::float8,
        CASE WHEN $4::float8 = 0::float8 OR $5::float8 < $3::float8 THEN 0
             ELSE coalesce($6::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)
                 / CASE WHEN $7::bool THEN $8::bigint ELSE 1 END * CASE WHEN $7::bool THEN $8::bigint ELSE 1 END
-                + $8::bigint END,
+                + $8::bigint END, CASE WHEN NOT $7::bool THEN 1 ELSE 0 END,
        coalesce($6::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
            -(CASE WHEN CASE WHEN $9::text <> '' THEN set_config('lock_timeout'::text, $9::text, true) IS NULL END THEN NULL
             WHEN CASE WHEN $10::text = 'off' OR $10::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
@@ -940,11 +951,14 @@ ON CONFLICT (policy, key) DO UPDATE SET
                          ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - pglimit_fixed_window.level) / EXCLUDED.cost))) END END,
     ends_at_us = CASE WHEN EXCLUDED.updated_at_us >= pglimit_fixed_window.ends_at_us
             AND pglimit_fixed_window.blocked_until_us <= GREATEST(pglimit_fixed_window.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
-            THEN EXCLUDED.ends_at_us ELSE pglimit_fixed_window.ends_at_us END,
+            THEN EXCLUDED.ends_at_us + EXCLUDED.decided_at_us * (GREATEST(pglimit_fixed_window.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.updated_at_us)
+            ELSE pglimit_fixed_window.ends_at_us END,
     updated_at_us = GREATEST(pglimit_fixed_window.updated_at_us, EXCLUDED.updated_at_us),
     blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND pglimit_fixed_window.blocked_until_us <= GREATEST(pglimit_fixed_window.updated_at_us, EXCLUDED.updated_at_us)
             AND EXCLUDED.capacity - CASE WHEN EXCLUDED.updated_at_us >= pglimit_fixed_window.ends_at_us THEN 0 ELSE pglimit_fixed_window.level END < EXCLUDED.cost
-            THEN GREATEST(pglimit_fixed_window.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE pglimit_fixed_window.blocked_until_us END
+            THEN GREATEST(pglimit_fixed_window.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE pglimit_fixed_window.blocked_until_us END,
+    decided_at_us = CASE WHEN pglimit_fixed_window.blocked_until_us > GREATEST(pglimit_fixed_window.updated_at_us, EXCLUDED.updated_at_us) THEN pglimit_fixed_window.decided_at_us
+            ELSE GREATEST(pglimit_fixed_window.updated_at_us, EXCLUDED.updated_at_us) END
 RETURNING pglimit_fixed_window.granted, pglimit_fixed_window.level, pglimit_fixed_window.ends_at_us, pglimit_fixed_window.updated_at_us, pglimit_fixed_window.blocked_until_us
 `
 
@@ -977,8 +991,8 @@ type FixedWindowTakeRow struct {
 //	used    = 0 once the clock has reached the window's end, else the count
 //	granted = LEAST(count, floor((capacity - used) / cost)), at least 0
 //
-// A window starts at its first request or, if aligned, at a whole multiple of the
-// period since 1970-01-01 UTC.
+// A window starts at E = GREATEST(t.updated_at_us, clock) of its first request or, if
+// aligned, at a whole multiple of the period since 1970-01-01 UTC.
 //
 // The row keeps the window's end, not its start. A clock reading that went stale
 // while it waited for the lock falls into the current window and cannot restart the
@@ -1036,11 +1050,12 @@ WITH c AS MATERIALIZED (
              ($12::bigint[])[1] AS block_for_us
 )
 INSERT INTO pglimit_fixed_window AS t
-       (policy, key, cost, granted, level, capacity, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
+       (policy, key, cost, granted, level, capacity, ends_at_us, decided_at_us, updated_at_us, blocked_until_us, expires_at_us)
 SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity,
        CASE WHEN a.granted = 0::float8 THEN 0
             WHEN a.period_us = 0 THEN CASE WHEN a.now_us < a.turn_us THEN a.turn_us ELSE a.until_us END
             ELSE a.now_us / CASE WHEN a.aligned THEN a.period_us ELSE 1 END * CASE WHEN a.aligned THEN a.period_us ELSE 1 END + a.period_us END,
+                CASE WHEN a.period_us > 0 AND NOT a.aligned THEN 1 ELSE 0 END,
        a.now_us, -a.block_for_us,
        a.now_us + a.lifetime_us
 FROM (SELECT c.now_us, r.key,
@@ -1080,11 +1095,12 @@ ON CONFLICT (policy, key) DO UPDATE SET
                  ELSE t.level + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0
                          ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - t.level) / EXCLUDED.cost))) END END,
     ends_at_us = CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
-            THEN EXCLUDED.ends_at_us ELSE t.ends_at_us END,
+            THEN EXCLUDED.ends_at_us + EXCLUDED.decided_at_us * (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.updated_at_us) ELSE t.ends_at_us END,
     updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
     blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
             AND floor((EXCLUDED.capacity - CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END) / EXCLUDED.cost) < EXCLUDED.granted
-            THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END
+            THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END,
+    decided_at_us = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN t.decided_at_us ELSE GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) END
 RETURNING t.policy, t.key, (CASE WHEN t.granted > 0::float8 THEN t.granted
             ELSE ('pglimit: nothing is taken, since a key granted '::text || t.granted::text)::float8 END)::float8 AS granted, t.level, t.ends_at_us, t.updated_at_us,
     t.blocked_until_us
@@ -1188,11 +1204,12 @@ WITH c AS MATERIALIZED (
              ($12::bigint[])[1] AS block_for_us
 )
 INSERT INTO pglimit_fixed_window AS t
-       (policy, key, cost, granted, level, capacity, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
+       (policy, key, cost, granted, level, capacity, ends_at_us, decided_at_us, updated_at_us, blocked_until_us, expires_at_us)
 SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity,
        CASE WHEN a.granted = 0::float8 THEN 0
             WHEN a.period_us = 0 THEN CASE WHEN a.now_us < a.turn_us THEN a.turn_us ELSE a.until_us END
             ELSE a.now_us / CASE WHEN a.aligned THEN a.period_us ELSE 1 END * CASE WHEN a.aligned THEN a.period_us ELSE 1 END + a.period_us END,
+                CASE WHEN a.period_us > 0 AND NOT a.aligned THEN 1 ELSE 0 END,
        a.now_us, -a.block_for_us,
        a.now_us + a.lifetime_us
 FROM (SELECT c.now_us, r.key,
@@ -1231,11 +1248,12 @@ ON CONFLICT (policy, key) DO UPDATE SET
                  ELSE t.level + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0
                          ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - t.level) / EXCLUDED.cost))) END END,
     ends_at_us = CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
-            THEN EXCLUDED.ends_at_us ELSE t.ends_at_us END,
+            THEN EXCLUDED.ends_at_us + EXCLUDED.decided_at_us * (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.updated_at_us) ELSE t.ends_at_us END,
     updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
     blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
             AND floor((EXCLUDED.capacity - CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END) / EXCLUDED.cost) < EXCLUDED.granted
-            THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END
+            THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END,
+    decided_at_us = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN t.decided_at_us ELSE GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) END
 RETURNING t.policy, t.key, t.granted, t.level, t.ends_at_us, t.updated_at_us, t.blocked_until_us
 `
 
@@ -1369,6 +1387,7 @@ UPDATE pglimit_fixed_window AS t SET
     cost = 1,
     granted = LEAST(CASE WHEN t.ends_at_us = $4::bigint THEN $5::float8 ELSE 0 END, CASE WHEN c.us >= t.ends_at_us THEN 0 ELSE t.level END),
     level = t.level - LEAST(CASE WHEN t.ends_at_us = $4::bigint THEN $5::float8 ELSE 0 END, CASE WHEN c.us >= t.ends_at_us THEN 0 ELSE t.level END),
+    blocked_until_us = CASE WHEN t.decided_at_us > 0 AND t.decided_at_us < $4::bigint THEN 0 ELSE t.blocked_until_us END,
     updated_at_us = GREATEST(t.updated_at_us, c.us)
 FROM c
 WHERE t.policy = $6 AND t.key = $7
@@ -1399,7 +1418,8 @@ type FixedWindowUndoRow struct {
 
 // FixedWindowUndo returns units that one decision granted, except units that have
 // leaked or left the window since. granted returns the number returned: 0 if the
-// key has no row.
+// key has no row. It lifts the key's block if a denial began it and the units
+// counted then.
 // It changes only the window that ends at ends_at_us, and only before that end.
 //
 // Index: the primary key. Locks the key's row until the transaction ends.

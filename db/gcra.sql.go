@@ -83,7 +83,7 @@ func (q *Queries) GCRAAdjust(ctx context.Context, db DBTX, arg GCRAAdjustParams)
 
 const GCRABlock = `-- name: GCRABlock :exec
 INSERT INTO pglimit_gcra
-       (policy, key, cost, granted, updated_at_us, blocked_until_us, expires_at_us, level, capacity, leak)
+       (policy, key, cost, granted, updated_at_us, blocked_until_us, expires_at_us, decided_at_us, level, capacity, leak)
 VALUES ($1, $2, CASE WHEN CASE WHEN $3::text <> ''
                 THEN set_config('lock_timeout'::text, $3::text, true) IS NULL END THEN NULL
             WHEN CASE WHEN $4::text = 'off' OR $4::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
@@ -91,8 +91,11 @@ VALUES ($1, $2, CASE WHEN CASE WHEN $3::text <> ''
             ELSE 1 END, 0, coalesce($5::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
        coalesce($5::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + $6::bigint,
            coalesce($5::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + $6::bigint,
+           $7::bigint,
        0, 0, 1)
 ON CONFLICT (policy, key) DO UPDATE SET
+    decided_at_us = CASE WHEN pglimit_gcra.blocked_until_us > GREATEST(pglimit_gcra.updated_at_us, EXCLUDED.updated_at_us)
+            THEN LEAST(pglimit_gcra.decided_at_us, EXCLUDED.decided_at_us) ELSE EXCLUDED.decided_at_us END,
     blocked_until_us = GREATEST(pglimit_gcra.blocked_until_us, GREATEST(pglimit_gcra.updated_at_us, EXCLUDED.updated_at_us) + $6::bigint)
 `
 
@@ -103,10 +106,12 @@ type GCRABlockParams struct {
 	Commit      string
 	NowUs       *int64
 	ForUs       int64
+	DeniedAtUs  int64
 }
 
 // GCRABlock denies the key until the clock plus for_us, or until an earlier block
-// ends if that is later. The key's units stay counted.
+// ends if that is later. The key's units stay counted. denied_at_us is the time of the
+// denial that begins the block. It is 0 if the block is an operator's, which no Undo lifts.
 //
 // Index: the primary key. Locks the key's row until the transaction ends.
 func (q *Queries) GCRABlock(ctx context.Context, db DBTX, arg GCRABlockParams) error {
@@ -117,6 +122,7 @@ func (q *Queries) GCRABlock(ctx context.Context, db DBTX, arg GCRABlockParams) e
 		arg.Commit,
 		arg.NowUs,
 		arg.ForUs,
+		arg.DeniedAtUs,
 	)
 	return err
 }
@@ -391,7 +397,8 @@ ON CONFLICT (policy, key) DO UPDATE SET
     updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
     blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
             AND EXCLUDED.capacity - GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak) < EXCLUDED.cost
-            THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END
+            THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END,
+    decided_at_us = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN t.decided_at_us ELSE GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) END
 RETURNING t.granted, t.level, t.updated_at_us, t.blocked_until_us
 ), reservation AS (
 INSERT INTO pglimit_reservation
@@ -739,7 +746,9 @@ ON CONFLICT (policy, key) DO UPDATE SET
     blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND pglimit_gcra.blocked_until_us <= GREATEST(pglimit_gcra.updated_at_us, EXCLUDED.updated_at_us)
             AND EXCLUDED.capacity - GREATEST(0, pglimit_gcra.level - (GREATEST(pglimit_gcra.updated_at_us, EXCLUDED.updated_at_us) - pglimit_gcra.updated_at_us)::float8
                 * EXCLUDED.leak) < EXCLUDED.cost THEN GREATEST(pglimit_gcra.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us
-            ELSE pglimit_gcra.blocked_until_us END
+            ELSE pglimit_gcra.blocked_until_us END,
+    decided_at_us = CASE WHEN pglimit_gcra.blocked_until_us > GREATEST(pglimit_gcra.updated_at_us, EXCLUDED.updated_at_us) THEN pglimit_gcra.decided_at_us
+            ELSE GREATEST(pglimit_gcra.updated_at_us, EXCLUDED.updated_at_us) END
 RETURNING pglimit_gcra.granted, pglimit_gcra.level, pglimit_gcra.updated_at_us, pglimit_gcra.blocked_until_us
 `
 
@@ -858,7 +867,8 @@ ON CONFLICT (policy, key) DO UPDATE SET
     updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
     blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
             AND floor((EXCLUDED.capacity - (t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak)) / EXCLUDED.cost)
-            < EXCLUDED.granted THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END
+            < EXCLUDED.granted THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END,
+    decided_at_us = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN t.decided_at_us ELSE GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) END
 RETURNING t.policy, t.key, (CASE WHEN t.granted > 0::float8 THEN t.granted
             ELSE ('pglimit: nothing is taken, since a key granted '::text || t.granted::text)::float8 END)::float8 AS granted, t.level, t.updated_at_us, t.blocked_until_us
 `
@@ -982,7 +992,8 @@ ON CONFLICT (policy, key) DO UPDATE SET
     updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
     blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
             AND floor((EXCLUDED.capacity - (t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak)) / EXCLUDED.cost)
-            < EXCLUDED.granted THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END
+            < EXCLUDED.granted THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END,
+    decided_at_us = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN t.decided_at_us ELSE GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) END
 RETURNING t.policy, t.key, t.granted, t.level, t.updated_at_us, t.blocked_until_us
 `
 
@@ -1108,6 +1119,9 @@ UPDATE pglimit_gcra AS t SET
             - GREATEST(0, LEAST($4::float8, $4::float8
                     - GREATEST(((GREATEST(t.updated_at_us, c.us) - $5::bigint))::float8 * t.leak,
                         ((GREATEST(t.updated_at_us, c.us) - $5::bigint))::float8 * $6::float8)))),
+    blocked_until_us = CASE WHEN t.decided_at_us > 0 AND $4::float8
+            > GREATEST(((t.decided_at_us - $5::bigint))::float8 * t.leak,
+                ((t.decided_at_us - $5::bigint))::float8 * $6::float8) THEN 0 ELSE t.blocked_until_us END,
     updated_at_us = GREATEST(t.updated_at_us, c.us)
 FROM c
 WHERE t.policy = $7 AND t.key = $8
@@ -1138,7 +1152,8 @@ type GCRAUndoRow struct {
 
 // GCRAUndo returns units that one decision granted, except units that have
 // leaked or left the window since. granted returns the number returned: 0 if the
-// key has no row.
+// key has no row. It lifts the key's block if a denial began it and the units
+// counted then.
 // Of n units it returns at most n - rate * (time since counted_at_us).
 //
 // Index: the primary key. Locks the key's row until the transaction ends.

@@ -11,7 +11,7 @@ import (
 
 const LeakyBucketQueueBlock = `-- name: LeakyBucketQueueBlock :exec
 INSERT INTO pglimit_leaky_bucket_queue
-       (policy, key, cost, granted, updated_at_us, blocked_until_us, expires_at_us, level, capacity, leak, ticket)
+       (policy, key, cost, granted, updated_at_us, blocked_until_us, expires_at_us, decided_at_us, level, capacity, leak, ticket)
 VALUES ($1, $2, CASE WHEN CASE WHEN $3::text <> ''
                 THEN set_config('lock_timeout'::text, $3::text, true) IS NULL END THEN NULL
             WHEN CASE WHEN $4::text = 'off' OR $4::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
@@ -19,8 +19,11 @@ VALUES ($1, $2, CASE WHEN CASE WHEN $3::text <> ''
             ELSE 1 END, 0, coalesce($5::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
        coalesce($5::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + $6::bigint,
            coalesce($5::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + $6::bigint,
+           $7::bigint,
        0, 0, 1, coalesce($5::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
 ON CONFLICT (policy, key) DO UPDATE SET
+    decided_at_us = CASE WHEN pglimit_leaky_bucket_queue.blocked_until_us > GREATEST(pglimit_leaky_bucket_queue.updated_at_us, EXCLUDED.updated_at_us)
+            THEN LEAST(pglimit_leaky_bucket_queue.decided_at_us, EXCLUDED.decided_at_us) ELSE EXCLUDED.decided_at_us END,
     blocked_until_us = GREATEST(pglimit_leaky_bucket_queue.blocked_until_us, GREATEST(pglimit_leaky_bucket_queue.updated_at_us, EXCLUDED.updated_at_us) + $6::bigint)
 `
 
@@ -31,10 +34,12 @@ type LeakyBucketQueueBlockParams struct {
 	Commit      string
 	NowUs       *int64
 	ForUs       int64
+	DeniedAtUs  int64
 }
 
 // LeakyBucketQueueBlock denies the key until the clock plus for_us, or until an earlier block
-// ends if that is later. The key's units stay counted.
+// ends if that is later. The key's units stay counted. denied_at_us is the time of the
+// denial that begins the block. It is 0 if the block is an operator's, which no Undo lifts.
 //
 // Index: the primary key. Locks the key's row until the transaction ends.
 func (q *Queries) LeakyBucketQueueBlock(ctx context.Context, db DBTX, arg LeakyBucketQueueBlockParams) error {
@@ -45,6 +50,7 @@ func (q *Queries) LeakyBucketQueueBlock(ctx context.Context, db DBTX, arg LeakyB
 		arg.Commit,
 		arg.NowUs,
 		arg.ForUs,
+		arg.DeniedAtUs,
 	)
 	return err
 }
@@ -316,7 +322,8 @@ ON CONFLICT (policy, key) DO UPDATE SET
     updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
     blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
             AND $5::float8 - GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak) < EXCLUDED.cost
-            THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END
+            THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END,
+    decided_at_us = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN t.decided_at_us ELSE GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) END
 RETURNING t.granted, t.level, t.ticket, t.updated_at_us, t.blocked_until_us
 ), reservation AS (
 INSERT INTO pglimit_reservation
@@ -532,7 +539,9 @@ ON CONFLICT (policy, key) DO UPDATE SET
             <= GREATEST(pglimit_leaky_bucket_queue.updated_at_us, EXCLUDED.updated_at_us)
             AND $5::float8 - GREATEST(0, pglimit_leaky_bucket_queue.level
                 - (GREATEST(pglimit_leaky_bucket_queue.updated_at_us, EXCLUDED.updated_at_us) - pglimit_leaky_bucket_queue.updated_at_us)::float8 * EXCLUDED.leak) < EXCLUDED.cost
-            THEN GREATEST(pglimit_leaky_bucket_queue.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE pglimit_leaky_bucket_queue.blocked_until_us END
+            THEN GREATEST(pglimit_leaky_bucket_queue.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE pglimit_leaky_bucket_queue.blocked_until_us END,
+    decided_at_us = CASE WHEN pglimit_leaky_bucket_queue.blocked_until_us > GREATEST(pglimit_leaky_bucket_queue.updated_at_us, EXCLUDED.updated_at_us)
+            THEN pglimit_leaky_bucket_queue.decided_at_us ELSE GREATEST(pglimit_leaky_bucket_queue.updated_at_us, EXCLUDED.updated_at_us) END
 RETURNING pglimit_leaky_bucket_queue.granted, pglimit_leaky_bucket_queue.level, pglimit_leaky_bucket_queue.ticket, pglimit_leaky_bucket_queue.updated_at_us,
     pglimit_leaky_bucket_queue.blocked_until_us
 `
@@ -662,7 +671,8 @@ ON CONFLICT (policy, key) DO UPDATE SET
     updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
     blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
             AND floor((EXCLUDED.capacity - (t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak)) / EXCLUDED.cost)
-            < EXCLUDED.granted THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END
+            < EXCLUDED.granted THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END,
+    decided_at_us = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN t.decided_at_us ELSE GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) END
 RETURNING t.policy, t.key, (CASE WHEN t.granted > 0::float8 THEN t.granted
             ELSE ('pglimit: nothing is taken, since a key granted '::text || t.granted::text)::float8 END)::float8 AS granted, t.level, t.ticket, t.updated_at_us,
     t.blocked_until_us
@@ -792,7 +802,8 @@ ON CONFLICT (policy, key) DO UPDATE SET
     updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
     blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
             AND floor((EXCLUDED.capacity - (t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak)) / EXCLUDED.cost)
-            < EXCLUDED.granted THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END
+            < EXCLUDED.granted THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END,
+    decided_at_us = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN t.decided_at_us ELSE GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) END
 RETURNING t.policy, t.key, t.granted, t.level, t.ticket, t.updated_at_us, t.blocked_until_us
 `
 

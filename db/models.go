@@ -30,6 +30,7 @@ type PglimitFixedWindow struct {
 	EndsAtUs       int64
 	UpdatedAtUs    int64
 	BlockedUntilUs int64
+	DecidedAtUs    int64
 	ExpiresAtUs    int64
 	Cost           float64
 	Granted        float64
@@ -53,6 +54,7 @@ type PglimitGCRA struct {
 	Leak           float64
 	UpdatedAtUs    int64
 	BlockedUntilUs int64
+	DecidedAtUs    int64
 	ExpiresAtUs    int64
 	Cost           float64
 	Granted        float64
@@ -94,6 +96,7 @@ type PglimitLeakyBucket struct {
 	LeakedAtUs     int64
 	UpdatedAtUs    int64
 	BlockedUntilUs int64
+	DecidedAtUs    int64
 	ExpiresAtUs    int64
 	Cost           float64
 	Granted        float64
@@ -117,6 +120,7 @@ type PglimitLeakyBucketQueue struct {
 	Ticket         int64
 	UpdatedAtUs    int64
 	BlockedUntilUs int64
+	DecidedAtUs    int64
 	ExpiresAtUs    int64
 	Cost           float64
 	Granted        float64
@@ -245,6 +249,7 @@ type PglimitSlidingWindowCounter struct {
 	PeriodUs       int64
 	UpdatedAtUs    int64
 	BlockedUntilUs int64
+	DecidedAtUs    int64
 	ExpiresAtUs    int64
 	Cost           float64
 	Granted        float64
@@ -270,6 +275,7 @@ type PglimitSlidingWindowLog struct {
 	KeepUs         int64
 	UpdatedAtUs    int64
 	BlockedUntilUs int64
+	DecidedAtUs    int64
 	ExpiresAtUs    int64
 	Cost           float64
 	Granted        float64
@@ -306,6 +312,7 @@ type PglimitTokenBucket struct {
 	Leak           float64
 	UpdatedAtUs    int64
 	BlockedUntilUs int64
+	DecidedAtUs    int64
 	ExpiresAtUs    int64
 	Cost           float64
 	Granted        float64

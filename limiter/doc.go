@@ -54,8 +54,9 @@
 //
 // A key never admits more than its policy allows, by the database's clock and the
 // algorithm's definition, for any number of processes. A slack that forgives rounding is
-// 1e-6 units or a billionth of the burst, whichever is less. Whole units are exact up to
-// 2^53, so keep money in minor units. Two cases differ:
+// 1e-6 units or a billionth of the burst, whichever is less. A decision on a fraction may
+// round by 1e-15 of the burst, too. Windows count whole units exactly up to 2^53, so keep
+// money in minor units. Two cases differ:
 //
 //   - FailOpen allows requests without counting them while the database is away, and
 //     FailLocal up to a share in each process.

@@ -100,8 +100,8 @@ type Policy struct {
 	// "time/tzdata".
 	TimeZone string `json:"time_zone,omitempty"`
 	// BlockFor, if positive, blocks a key for this long after a denial that granted
-	// nothing. Requests denied while the key is blocked do not extend the block. Whole
-	// microseconds, up to a hundred years. Default: 0.
+	// nothing. Requests denied while the key is blocked do not extend the block. An Undo of
+	// what led to the denial lifts it. Whole microseconds, up to a hundred years. Default: 0.
 	BlockFor time.Duration `json:"block_for,omitempty"`
 	// Durability selects whether a crash of the server may lose the last decisions.
 	// Default: Durable. In the caller's transaction that transaction's settings apply

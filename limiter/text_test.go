@@ -166,3 +166,21 @@ func TestCalendarText(t *testing.T) {
 		t.Errorf("got %s, %v; want %s", data, err, want)
 	}
 }
+
+// TestRoundingOfFractionalCosts holds the bound of docs/guarantees.md: in a burst of 1e9,
+// floats add 1.00000005 as 1.
+func TestRoundingOfFractionalCosts(t *testing.T) {
+	const burst, free, cost = 1e9, 2000, 1.00000005
+	for _, a := range Algorithms() {
+		l := NewMemory(&Config{Now: func() time.Time { return time.Unix(1e9, 0) }})
+		p := Policy{Name: "p", Algorithm: a, Limit: burst, Period: time.Hour}
+		r, err := l.AllowN(t.Context(), p, "k", burst-free)
+		passed := -1.0
+		for ; r.Allowed && err == nil; passed++ {
+			r, err = l.AllowN(t.Context(), p, "k", cost)
+		}
+		if over := passed*cost - free; err != nil || over > 1e-6+passed*1e-15*burst {
+			t.Errorf("%s: %v requests passed, %v units too many (%v)", a, passed, over, err)
+		}
+	}
+}

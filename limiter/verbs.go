@@ -125,6 +125,9 @@ func (e *engine) Refund(ctx context.Context, p Policy, key string, cost float64)
 //   - SlidingWindowLog: all that the entry of that decision still holds.
 //   - LeakyBucketQueue: ErrUnsupported.
 //
+// Undo also lifts the key's block if a denial began it while units of r still counted, and
+// Block did not extend it.
+//
 // Undo gives nothing back and returns the key's state if r granted nothing, was decided
 // by FailOpen, or is Replayed or Shadowed. The same holds for other Results: Undo uses unexported
 // fields of r, which are lost in JSON. To give back from another process use Reserve and

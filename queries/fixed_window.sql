@@ -8,8 +8,8 @@
 --   used    = 0 once the clock has reached the window's end, else the count
 --   granted = LEAST(count, floor((capacity - used) / cost)), at least 0
 --
--- A window starts at its first request or, if aligned, at a whole multiple of the
--- period since 1970-01-01 UTC.
+-- A window starts at E = GREATEST(t.updated_at_us, clock) of its first request or, if
+-- aligned, at a whole multiple of the period since 1970-01-01 UTC.
 --
 -- The row keeps the window's end, not its start. A clock reading that went stale
 -- while it waited for the lock falls into the current window and cannot restart the
@@ -23,13 +23,13 @@
 -- Denied: granted is 0, and block_for_us > 0 starts a block; granted is -1 while
 -- the key is blocked.
 INSERT INTO pglimit_fixed_window
-       (policy, key, cost, granted, level, capacity, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
+       (policy, key, cost, granted, level, capacity, ends_at_us, decided_at_us, updated_at_us, blocked_until_us, expires_at_us)
 VALUES (sqlc.arg(policy), sqlc.arg(key), sqlc.arg(cost)::float8, LEAST(sqlc.arg(count)::float8, floor(sqlc.arg(capacity)::float8 / sqlc.arg(cost)::float8)),
         sqlc.arg(cost)::float8 * LEAST(sqlc.arg(count)::float8, floor(sqlc.arg(capacity)::float8 / sqlc.arg(cost)::float8)), sqlc.arg(capacity)::float8,
        CASE WHEN sqlc.arg(count)::float8 = 0::float8 OR sqlc.arg(capacity)::float8 < sqlc.arg(cost)::float8 THEN 0
             ELSE coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)
                 / CASE WHEN sqlc.arg(aligned)::bool THEN sqlc.arg(period_us)::bigint ELSE 1 END * CASE WHEN sqlc.arg(aligned)::bool THEN sqlc.arg(period_us)::bigint ELSE 1 END
-                + sqlc.arg(period_us)::bigint END,
+                + sqlc.arg(period_us)::bigint END, CASE WHEN NOT sqlc.arg(aligned)::bool THEN 1 ELSE 0 END,
        coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
            -(CASE WHEN CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) IS NULL END THEN NULL
             WHEN CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
@@ -48,11 +48,14 @@ ON CONFLICT (policy, key) DO UPDATE SET
                          ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - pglimit_fixed_window.level) / EXCLUDED.cost))) END END,
     ends_at_us = CASE WHEN EXCLUDED.updated_at_us >= pglimit_fixed_window.ends_at_us
             AND pglimit_fixed_window.blocked_until_us <= GREATEST(pglimit_fixed_window.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
-            THEN EXCLUDED.ends_at_us ELSE pglimit_fixed_window.ends_at_us END,
+            THEN EXCLUDED.ends_at_us + EXCLUDED.decided_at_us * (GREATEST(pglimit_fixed_window.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.updated_at_us)
+            ELSE pglimit_fixed_window.ends_at_us END,
     updated_at_us = GREATEST(pglimit_fixed_window.updated_at_us, EXCLUDED.updated_at_us),
     blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND pglimit_fixed_window.blocked_until_us <= GREATEST(pglimit_fixed_window.updated_at_us, EXCLUDED.updated_at_us)
             AND EXCLUDED.capacity - CASE WHEN EXCLUDED.updated_at_us >= pglimit_fixed_window.ends_at_us THEN 0 ELSE pglimit_fixed_window.level END < EXCLUDED.cost
-            THEN GREATEST(pglimit_fixed_window.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE pglimit_fixed_window.blocked_until_us END
+            THEN GREATEST(pglimit_fixed_window.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE pglimit_fixed_window.blocked_until_us END,
+    decided_at_us = CASE WHEN pglimit_fixed_window.blocked_until_us > GREATEST(pglimit_fixed_window.updated_at_us, EXCLUDED.updated_at_us) THEN pglimit_fixed_window.decided_at_us
+            ELSE GREATEST(pglimit_fixed_window.updated_at_us, EXCLUDED.updated_at_us) END
 RETURNING pglimit_fixed_window.granted, pglimit_fixed_window.level, pglimit_fixed_window.ends_at_us, pglimit_fixed_window.updated_at_us, pglimit_fixed_window.blocked_until_us;
 
 -- name: FixedWindowCalendarTake :one
@@ -64,7 +67,7 @@ RETURNING pglimit_fixed_window.granted, pglimit_fixed_window.level, pglimit_fixe
 -- Index: the primary key. Locks the key's row until the transaction ends.
 -- Denied: as in FixedWindowTake.
 INSERT INTO pglimit_fixed_window
-       (policy, key, cost, granted, level, capacity, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
+       (policy, key, cost, granted, level, capacity, ends_at_us, decided_at_us, updated_at_us, blocked_until_us, expires_at_us)
 VALUES (sqlc.arg(policy), sqlc.arg(key), sqlc.arg(cost)::float8,
         CASE WHEN coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) >= sqlc.arg(from_us)::bigint
             AND coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) < sqlc.arg(until_us)::bigint
@@ -76,7 +79,7 @@ VALUES (sqlc.arg(policy), sqlc.arg(key), sqlc.arg(cost)::float8,
             WHEN coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) < sqlc.arg(from_us)::bigint
                 OR coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) >= sqlc.arg(until_us)::bigint THEN 0
             WHEN coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) < sqlc.arg(turn_us)::bigint
-                THEN sqlc.arg(turn_us)::bigint ELSE sqlc.arg(until_us)::bigint END,
+                THEN sqlc.arg(turn_us)::bigint ELSE sqlc.arg(until_us)::bigint END, 0,
        coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
            -(CASE WHEN CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) IS NULL END THEN NULL
             WHEN CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
@@ -99,7 +102,9 @@ ON CONFLICT (policy, key) DO UPDATE SET
     updated_at_us = GREATEST(pglimit_fixed_window.updated_at_us, EXCLUDED.updated_at_us),
     blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND pglimit_fixed_window.blocked_until_us <= GREATEST(pglimit_fixed_window.updated_at_us, EXCLUDED.updated_at_us)
             AND EXCLUDED.capacity - CASE WHEN EXCLUDED.updated_at_us >= pglimit_fixed_window.ends_at_us THEN 0 ELSE pglimit_fixed_window.level END < EXCLUDED.cost
-            THEN GREATEST(pglimit_fixed_window.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE pglimit_fixed_window.blocked_until_us END
+            THEN GREATEST(pglimit_fixed_window.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE pglimit_fixed_window.blocked_until_us END,
+    decided_at_us = CASE WHEN pglimit_fixed_window.blocked_until_us > GREATEST(pglimit_fixed_window.updated_at_us, EXCLUDED.updated_at_us) THEN pglimit_fixed_window.decided_at_us
+            ELSE GREATEST(pglimit_fixed_window.updated_at_us, EXCLUDED.updated_at_us) END
 WHERE EXCLUDED.granted >= 0::float8
 RETURNING pglimit_fixed_window.granted, pglimit_fixed_window.level, pglimit_fixed_window.ends_at_us, pglimit_fixed_window.updated_at_us, pglimit_fixed_window.blocked_until_us;
 
@@ -135,11 +140,12 @@ WITH c AS MATERIALIZED (
              (sqlc.arg(blocks_for_us)::bigint[])[1] AS block_for_us
 )
 INSERT INTO pglimit_fixed_window AS t
-       (policy, key, cost, granted, level, capacity, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
+       (policy, key, cost, granted, level, capacity, ends_at_us, decided_at_us, updated_at_us, blocked_until_us, expires_at_us)
 SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity,
        CASE WHEN a.granted = 0::float8 THEN 0
             WHEN a.period_us = 0 THEN CASE WHEN a.now_us < a.turn_us THEN a.turn_us ELSE a.until_us END
             ELSE a.now_us / CASE WHEN a.aligned THEN a.period_us ELSE 1 END * CASE WHEN a.aligned THEN a.period_us ELSE 1 END + a.period_us END,
+                CASE WHEN a.period_us > 0 AND NOT a.aligned THEN 1 ELSE 0 END,
        a.now_us, -a.block_for_us,
        a.now_us + a.lifetime_us
 FROM (SELECT c.now_us, r.key,
@@ -178,11 +184,12 @@ ON CONFLICT (policy, key) DO UPDATE SET
                  ELSE t.level + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0
                          ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - t.level) / EXCLUDED.cost))) END END,
     ends_at_us = CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
-            THEN EXCLUDED.ends_at_us ELSE t.ends_at_us END,
+            THEN EXCLUDED.ends_at_us + EXCLUDED.decided_at_us * (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.updated_at_us) ELSE t.ends_at_us END,
     updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
     blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
             AND floor((EXCLUDED.capacity - CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END) / EXCLUDED.cost) < EXCLUDED.granted
-            THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END
+            THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END,
+    decided_at_us = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN t.decided_at_us ELSE GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) END
 RETURNING t.policy, t.key, t.granted, t.level, t.ends_at_us, t.updated_at_us, t.blocked_until_us;
 
 -- name: FixedWindowTakeAll :many
@@ -211,11 +218,12 @@ WITH c AS MATERIALIZED (
              (sqlc.arg(blocks_for_us)::bigint[])[1] AS block_for_us
 )
 INSERT INTO pglimit_fixed_window AS t
-       (policy, key, cost, granted, level, capacity, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
+       (policy, key, cost, granted, level, capacity, ends_at_us, decided_at_us, updated_at_us, blocked_until_us, expires_at_us)
 SELECT a.policy, a.key, a.cost, a.granted, a.cost * a.granted, a.capacity,
        CASE WHEN a.granted = 0::float8 THEN 0
             WHEN a.period_us = 0 THEN CASE WHEN a.now_us < a.turn_us THEN a.turn_us ELSE a.until_us END
             ELSE a.now_us / CASE WHEN a.aligned THEN a.period_us ELSE 1 END * CASE WHEN a.aligned THEN a.period_us ELSE 1 END + a.period_us END,
+                CASE WHEN a.period_us > 0 AND NOT a.aligned THEN 1 ELSE 0 END,
        a.now_us, -a.block_for_us,
        a.now_us + a.lifetime_us
 FROM (SELECT c.now_us, r.key,
@@ -255,11 +263,12 @@ ON CONFLICT (policy, key) DO UPDATE SET
                  ELSE t.level + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0
                          ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - t.level) / EXCLUDED.cost))) END END,
     ends_at_us = CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
-            THEN EXCLUDED.ends_at_us ELSE t.ends_at_us END,
+            THEN EXCLUDED.ends_at_us + EXCLUDED.decided_at_us * (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.updated_at_us) ELSE t.ends_at_us END,
     updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
     blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
             AND floor((EXCLUDED.capacity - CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END) / EXCLUDED.cost) < EXCLUDED.granted
-            THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END
+            THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END,
+    decided_at_us = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN t.decided_at_us ELSE GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) END
 RETURNING t.policy, t.key, (CASE WHEN t.granted > 0::float8 THEN t.granted
             ELSE ('pglimit: nothing is taken, since a key granted '::text || t.granted::text)::float8 END)::float8 AS granted, t.level, t.ends_at_us, t.updated_at_us,
     t.blocked_until_us;
@@ -279,7 +288,7 @@ RETURNING t.policy, t.key, (CASE WHEN t.granted > 0::float8 THEN t.granted
 -- Denied: as in FixedWindowTake; no reservation is made.
 WITH taken AS (
 INSERT INTO pglimit_fixed_window AS t
-       (policy, key, cost, granted, level, capacity, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
+       (policy, key, cost, granted, level, capacity, ends_at_us, decided_at_us, updated_at_us, blocked_until_us, expires_at_us)
 SELECT sqlc.arg(policy)::text, sqlc.arg(key)::text, sqlc.arg(cost)::float8, LEAST(sqlc.arg(count)::float8, floor(sqlc.arg(capacity)::float8 / sqlc.arg(cost)::float8)),
     sqlc.arg(cost)::float8 * LEAST(sqlc.arg(count)::float8, floor(sqlc.arg(capacity)::float8 / sqlc.arg(cost)::float8)), sqlc.arg(capacity)::float8,
        CASE WHEN sqlc.arg(count)::float8 = 0::float8 OR sqlc.arg(capacity)::float8 < sqlc.arg(cost)::float8 THEN 0
@@ -287,7 +296,7 @@ SELECT sqlc.arg(policy)::text, sqlc.arg(key)::text, sqlc.arg(cost)::float8, LEAS
                     < sqlc.arg(turn_us)::bigint THEN sqlc.arg(turn_us)::bigint ELSE sqlc.arg(until_us)::bigint END
             ELSE coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)
                 / CASE WHEN sqlc.arg(aligned)::bool THEN sqlc.arg(period_us)::bigint ELSE 1 END * CASE WHEN sqlc.arg(aligned)::bool THEN sqlc.arg(period_us)::bigint ELSE 1 END
-                + sqlc.arg(period_us)::bigint END,
+                + sqlc.arg(period_us)::bigint END, CASE WHEN sqlc.arg(period_us)::bigint > 0 AND NOT sqlc.arg(aligned)::bool THEN 1 ELSE 0 END,
        coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
            -(CASE WHEN CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) IS NULL END THEN NULL
             WHEN CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
@@ -310,11 +319,12 @@ ON CONFLICT (policy, key) DO UPDATE SET
                  ELSE t.level + EXCLUDED.cost * CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN 0
                          ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - t.level) / EXCLUDED.cost))) END END,
     ends_at_us = CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
-            THEN EXCLUDED.ends_at_us ELSE t.ends_at_us END,
+            THEN EXCLUDED.ends_at_us + EXCLUDED.decided_at_us * (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.updated_at_us) ELSE t.ends_at_us END,
     updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
     blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
             AND EXCLUDED.capacity - CASE WHEN EXCLUDED.updated_at_us >= t.ends_at_us THEN 0 ELSE t.level END < EXCLUDED.cost
-            THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END
+            THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END,
+    decided_at_us = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN t.decided_at_us ELSE GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) END
 RETURNING t.granted, t.level, t.ends_at_us, t.updated_at_us, t.blocked_until_us
 ), reservation AS (
 INSERT INTO pglimit_reservation
@@ -426,13 +436,13 @@ RETURNING pglimit_fixed_window.granted, pglimit_fixed_window.level, pglimit_fixe
 --
 -- Index: the primary key. Locks the key's row until the transaction ends.
 INSERT INTO pglimit_fixed_window
-       (policy, key, cost, granted, level, capacity, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
+       (policy, key, cost, granted, level, capacity, ends_at_us, decided_at_us, updated_at_us, blocked_until_us, expires_at_us)
 VALUES (sqlc.arg(policy), sqlc.arg(key), 1, LEAST(sqlc.arg(units)::float8, sqlc.arg(capacity)::float8), LEAST(sqlc.arg(units)::float8, sqlc.arg(capacity)::float8),
         sqlc.arg(capacity)::float8,
        CASE WHEN sqlc.arg(units)::float8 = 0::float8 THEN 0
             ELSE coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)
                 / CASE WHEN sqlc.arg(aligned)::bool THEN sqlc.arg(period_us)::bigint ELSE 1 END * CASE WHEN sqlc.arg(aligned)::bool THEN sqlc.arg(period_us)::bigint ELSE 1 END
-                + sqlc.arg(period_us)::bigint END,
+                + sqlc.arg(period_us)::bigint END, CASE WHEN NOT sqlc.arg(aligned)::bool THEN 1 ELSE 0 END,
        coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
            -(CASE WHEN CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) IS NULL END THEN NULL
             WHEN CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
@@ -445,7 +455,9 @@ ON CONFLICT (policy, key) DO UPDATE SET
                 - CASE WHEN EXCLUDED.updated_at_us >= pglimit_fixed_window.ends_at_us THEN 0 ELSE pglimit_fixed_window.level END)),
     level = GREATEST(CASE WHEN EXCLUDED.updated_at_us >= pglimit_fixed_window.ends_at_us THEN 0 ELSE pglimit_fixed_window.level END,
             LEAST(EXCLUDED.capacity, CASE WHEN EXCLUDED.updated_at_us >= pglimit_fixed_window.ends_at_us THEN 0 ELSE pglimit_fixed_window.level END + EXCLUDED.granted)),
-    ends_at_us = CASE WHEN EXCLUDED.updated_at_us >= pglimit_fixed_window.ends_at_us THEN EXCLUDED.ends_at_us ELSE pglimit_fixed_window.ends_at_us END,
+    ends_at_us = CASE WHEN EXCLUDED.updated_at_us >= pglimit_fixed_window.ends_at_us
+            THEN EXCLUDED.ends_at_us + EXCLUDED.decided_at_us * (GREATEST(pglimit_fixed_window.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.updated_at_us)
+            ELSE pglimit_fixed_window.ends_at_us END,
     updated_at_us = GREATEST(pglimit_fixed_window.updated_at_us, EXCLUDED.updated_at_us)
 RETURNING pglimit_fixed_window.granted, pglimit_fixed_window.level, pglimit_fixed_window.ends_at_us, pglimit_fixed_window.updated_at_us, pglimit_fixed_window.blocked_until_us;
 
@@ -455,7 +467,7 @@ RETURNING pglimit_fixed_window.granted, pglimit_fixed_window.level, pglimit_fixe
 --
 -- Index: the primary key. Locks the key's row until the transaction ends.
 INSERT INTO pglimit_fixed_window
-       (policy, key, cost, granted, level, capacity, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
+       (policy, key, cost, granted, level, capacity, ends_at_us, decided_at_us, updated_at_us, blocked_until_us, expires_at_us)
 VALUES (sqlc.arg(policy), sqlc.arg(key), 1, CASE WHEN coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)
             >= sqlc.arg(from_us)::bigint AND coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)
             < sqlc.arg(until_us)::bigint THEN LEAST(sqlc.arg(units)::float8, sqlc.arg(capacity)::float8) ELSE -2 END,
@@ -466,7 +478,7 @@ VALUES (sqlc.arg(policy), sqlc.arg(key), 1, CASE WHEN coalesce(sqlc.narg(now_us)
             WHEN coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) < sqlc.arg(from_us)::bigint
                 OR coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) >= sqlc.arg(until_us)::bigint THEN 0
             WHEN coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) < sqlc.arg(turn_us)::bigint
-                THEN sqlc.arg(turn_us)::bigint ELSE sqlc.arg(until_us)::bigint END,
+                THEN sqlc.arg(turn_us)::bigint ELSE sqlc.arg(until_us)::bigint END, 0,
        coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
            -(CASE WHEN CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) IS NULL END THEN NULL
             WHEN CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
@@ -511,7 +523,8 @@ FROM c LEFT JOIN back AS t ON true;
 -- name: FixedWindowUndo :one
 -- FixedWindowUndo returns units that one decision granted, except units that have
 -- leaked or left the window since. granted returns the number returned: 0 if the
--- key has no row.
+-- key has no row. It lifts the key's block if a denial began it and the units
+-- counted then.
 -- It changes only the window that ends at ends_at_us, and only before that end.
 --
 -- Index: the primary key. Locks the key's row until the transaction ends.
@@ -525,6 +538,7 @@ UPDATE pglimit_fixed_window AS t SET
     cost = 1,
     granted = LEAST(CASE WHEN t.ends_at_us = sqlc.arg(ends_at_us)::bigint THEN sqlc.arg(units)::float8 ELSE 0 END, CASE WHEN c.us >= t.ends_at_us THEN 0 ELSE t.level END),
     level = t.level - LEAST(CASE WHEN t.ends_at_us = sqlc.arg(ends_at_us)::bigint THEN sqlc.arg(units)::float8 ELSE 0 END, CASE WHEN c.us >= t.ends_at_us THEN 0 ELSE t.level END),
+    blocked_until_us = CASE WHEN t.decided_at_us > 0 AND t.decided_at_us < sqlc.arg(ends_at_us)::bigint THEN 0 ELSE t.blocked_until_us END,
     updated_at_us = GREATEST(t.updated_at_us, c.us)
 FROM c
 WHERE t.policy = sqlc.arg(policy) AND t.key = sqlc.arg(key)
@@ -562,11 +576,12 @@ WHERE NOT EXISTS (SELECT 1 FROM free AS f WHERE f.policy = t.policy AND f.key = 
 
 -- name: FixedWindowBlock :exec
 -- FixedWindowBlock denies the key until the clock plus for_us, or until an earlier block
--- ends if that is later. The key's units stay counted.
+-- ends if that is later. The key's units stay counted. denied_at_us is the time of the
+-- denial that begins the block. It is 0 if the block is an operator's, which no Undo lifts.
 --
 -- Index: the primary key. Locks the key's row until the transaction ends.
 INSERT INTO pglimit_fixed_window
-       (policy, key, cost, granted, updated_at_us, blocked_until_us, expires_at_us, level, capacity, ends_at_us)
+       (policy, key, cost, granted, updated_at_us, blocked_until_us, expires_at_us, decided_at_us, level, capacity, ends_at_us)
 VALUES (sqlc.arg(policy), sqlc.arg(key), CASE WHEN CASE WHEN sqlc.arg(lock_timeout)::text <> ''
                 THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) IS NULL END THEN NULL
             WHEN CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
@@ -574,8 +589,11 @@ VALUES (sqlc.arg(policy), sqlc.arg(key), CASE WHEN CASE WHEN sqlc.arg(lock_timeo
             ELSE 1 END, 0, coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
        coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + sqlc.arg(for_us)::bigint,
            coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + sqlc.arg(for_us)::bigint,
+           sqlc.arg(denied_at_us)::bigint,
        0, 0, 0)
 ON CONFLICT (policy, key) DO UPDATE SET
+    decided_at_us = CASE WHEN pglimit_fixed_window.blocked_until_us > GREATEST(pglimit_fixed_window.updated_at_us, EXCLUDED.updated_at_us)
+            THEN LEAST(pglimit_fixed_window.decided_at_us, EXCLUDED.decided_at_us) ELSE EXCLUDED.decided_at_us END,
     blocked_until_us = GREATEST(pglimit_fixed_window.blocked_until_us, GREATEST(pglimit_fixed_window.updated_at_us, EXCLUDED.updated_at_us) + sqlc.arg(for_us)::bigint);
 
 -- name: FixedWindowUnblock :exec

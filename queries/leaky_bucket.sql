@@ -55,7 +55,9 @@ ON CONFLICT (policy, key) DO UPDATE SET
     blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND pglimit_leaky_bucket.blocked_until_us <= GREATEST(pglimit_leaky_bucket.updated_at_us, EXCLUDED.updated_at_us)
             AND EXCLUDED.capacity - GREATEST(0, pglimit_leaky_bucket.level
                 - ((GREATEST(pglimit_leaky_bucket.updated_at_us, EXCLUDED.updated_at_us) - pglimit_leaky_bucket.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak)
-            < EXCLUDED.cost THEN GREATEST(pglimit_leaky_bucket.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE pglimit_leaky_bucket.blocked_until_us END
+            < EXCLUDED.cost THEN GREATEST(pglimit_leaky_bucket.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE pglimit_leaky_bucket.blocked_until_us END,
+    decided_at_us = CASE WHEN pglimit_leaky_bucket.blocked_until_us > GREATEST(pglimit_leaky_bucket.updated_at_us, EXCLUDED.updated_at_us) THEN pglimit_leaky_bucket.decided_at_us
+            ELSE GREATEST(pglimit_leaky_bucket.updated_at_us, EXCLUDED.updated_at_us) END
 RETURNING pglimit_leaky_bucket.granted, pglimit_leaky_bucket.level, pglimit_leaky_bucket.leaked_at_us, pglimit_leaky_bucket.updated_at_us, pglimit_leaky_bucket.blocked_until_us;
 
 -- name: LeakyBucketTakeMany :many
@@ -124,7 +126,8 @@ ON CONFLICT (policy, key) DO UPDATE SET
     updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
     blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
             AND floor((EXCLUDED.capacity - (t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak))
-                / EXCLUDED.cost) < EXCLUDED.granted THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END
+                / EXCLUDED.cost) < EXCLUDED.granted THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END,
+    decided_at_us = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN t.decided_at_us ELSE GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) END
 RETURNING t.policy, t.key, t.granted, t.level, t.leaked_at_us, t.updated_at_us, t.blocked_until_us;
 
 -- name: LeakyBucketTakeAll :many
@@ -191,7 +194,8 @@ ON CONFLICT (policy, key) DO UPDATE SET
     updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
     blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
             AND floor((EXCLUDED.capacity - (t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak))
-                / EXCLUDED.cost) < EXCLUDED.granted THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END
+                / EXCLUDED.cost) < EXCLUDED.granted THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END,
+    decided_at_us = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN t.decided_at_us ELSE GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) END
 RETURNING t.policy, t.key, (CASE WHEN t.granted > 0::float8 THEN t.granted
             ELSE ('pglimit: nothing is taken, since a key granted '::text || t.granted::text)::float8 END)::float8 AS granted, t.level, t.leaked_at_us, t.updated_at_us,
     t.blocked_until_us;
@@ -242,7 +246,8 @@ ON CONFLICT (policy, key) DO UPDATE SET
     updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
     blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
             AND EXCLUDED.capacity - GREATEST(0, t.level - ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak)
-            < EXCLUDED.cost THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END
+            < EXCLUDED.cost THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END,
+    decided_at_us = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN t.decided_at_us ELSE GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) END
 RETURNING t.granted, t.level, t.leaked_at_us, t.updated_at_us, t.blocked_until_us
 ), reservation AS (
 INSERT INTO pglimit_reservation
@@ -447,7 +452,8 @@ FROM c LEFT JOIN back AS t ON true;
 -- name: LeakyBucketUndo :one
 -- LeakyBucketUndo returns units that one decision granted, except units that have
 -- leaked or left the window since. granted returns the number returned: 0 if the
--- key has no row.
+-- key has no row. It lifts the key's block if a denial began it and the units
+-- counted then.
 -- Of n units it returns at most n - rate * (time since counted_at_us).
 --
 -- Index: the primary key. Locks the key's row until the transaction ends.
@@ -469,6 +475,9 @@ UPDATE pglimit_leaky_bucket AS t SET
                         ((GREATEST(t.updated_at_us, c.us) - sqlc.arg(counted_at_us)::bigint) / sqlc.arg(tick_us)::bigint)::float8 * sqlc.arg(leak)::float8)))),
     leaked_at_us = CASE WHEN GREATEST(0, t.level - ((GREATEST(t.updated_at_us, c.us) - t.leaked_at_us) / t.tick_us)::float8 * t.leak) = 0::float8
             THEN GREATEST(t.updated_at_us, c.us) ELSE t.leaked_at_us + (GREATEST(t.updated_at_us, c.us) - t.leaked_at_us) / t.tick_us * t.tick_us END,
+    blocked_until_us = CASE WHEN t.decided_at_us > 0 AND sqlc.arg(units)::float8
+            > GREATEST(((t.decided_at_us - sqlc.arg(counted_at_us)::bigint) / t.tick_us)::float8 * t.leak,
+                ((t.decided_at_us - sqlc.arg(counted_at_us)::bigint) / sqlc.arg(tick_us)::bigint)::float8 * sqlc.arg(leak)::float8) THEN 0 ELSE t.blocked_until_us END,
     updated_at_us = GREATEST(t.updated_at_us, c.us)
 FROM c
 WHERE t.policy = sqlc.arg(policy) AND t.key = sqlc.arg(key)
@@ -506,11 +515,12 @@ WHERE NOT EXISTS (SELECT 1 FROM free AS f WHERE f.policy = t.policy AND f.key = 
 
 -- name: LeakyBucketBlock :exec
 -- LeakyBucketBlock denies the key until the clock plus for_us, or until an earlier block
--- ends if that is later. The key's units stay counted.
+-- ends if that is later. The key's units stay counted. denied_at_us is the time of the
+-- denial that begins the block. It is 0 if the block is an operator's, which no Undo lifts.
 --
 -- Index: the primary key. Locks the key's row until the transaction ends.
 INSERT INTO pglimit_leaky_bucket
-       (policy, key, cost, granted, updated_at_us, blocked_until_us, expires_at_us, level, capacity, leak, tick_us, leaked_at_us)
+       (policy, key, cost, granted, updated_at_us, blocked_until_us, expires_at_us, decided_at_us, level, capacity, leak, tick_us, leaked_at_us)
 VALUES (sqlc.arg(policy), sqlc.arg(key), CASE WHEN CASE WHEN sqlc.arg(lock_timeout)::text <> ''
                 THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) IS NULL END THEN NULL
             WHEN CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
@@ -518,8 +528,11 @@ VALUES (sqlc.arg(policy), sqlc.arg(key), CASE WHEN CASE WHEN sqlc.arg(lock_timeo
             ELSE 1 END, 0, coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
        coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + sqlc.arg(for_us)::bigint,
            coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + sqlc.arg(for_us)::bigint,
+           sqlc.arg(denied_at_us)::bigint,
        0, 0, 1, 1, coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
 ON CONFLICT (policy, key) DO UPDATE SET
+    decided_at_us = CASE WHEN pglimit_leaky_bucket.blocked_until_us > GREATEST(pglimit_leaky_bucket.updated_at_us, EXCLUDED.updated_at_us)
+            THEN LEAST(pglimit_leaky_bucket.decided_at_us, EXCLUDED.decided_at_us) ELSE EXCLUDED.decided_at_us END,
     blocked_until_us = GREATEST(pglimit_leaky_bucket.blocked_until_us, GREATEST(pglimit_leaky_bucket.updated_at_us, EXCLUDED.updated_at_us) + sqlc.arg(for_us)::bigint);
 
 -- name: LeakyBucketUnblock :exec

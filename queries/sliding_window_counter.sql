@@ -98,7 +98,9 @@ ON CONFLICT (policy, key) DO UPDATE SET
                     pglimit_sliding_window_counter.ends_at_us + pglimit_sliding_window_counter.period_us
                     - GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us))::float8 / pglimit_sliding_window_counter.period_us::float8 END
             < EXCLUDED.cost THEN GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us
-            ELSE pglimit_sliding_window_counter.blocked_until_us END
+            ELSE pglimit_sliding_window_counter.blocked_until_us END,
+    decided_at_us = CASE WHEN pglimit_sliding_window_counter.blocked_until_us > GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us)
+            THEN pglimit_sliding_window_counter.decided_at_us ELSE GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us) END
 RETURNING pglimit_sliding_window_counter.granted, pglimit_sliding_window_counter.current, pglimit_sliding_window_counter.previous, pglimit_sliding_window_counter.period_us,
     pglimit_sliding_window_counter.ends_at_us, pglimit_sliding_window_counter.updated_at_us, pglimit_sliding_window_counter.blocked_until_us;
 
@@ -185,7 +187,8 @@ ON CONFLICT (policy, key) DO UPDATE SET
             AND floor((EXCLUDED.capacity - CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us
                         THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
                         ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END)
-                / EXCLUDED.cost) < EXCLUDED.granted THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END
+                / EXCLUDED.cost) < EXCLUDED.granted THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END,
+    decided_at_us = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN t.decided_at_us ELSE GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) END
 RETURNING t.policy, t.key, t.granted, t.current, t.previous, t.period_us, t.ends_at_us, t.updated_at_us, t.blocked_until_us;
 
 -- name: SlidingWindowCounterTakeAll :many
@@ -269,7 +272,8 @@ ON CONFLICT (policy, key) DO UPDATE SET
             AND floor((EXCLUDED.capacity - CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us
                         THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
                         ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END)
-                / EXCLUDED.cost) < EXCLUDED.granted THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END
+                / EXCLUDED.cost) < EXCLUDED.granted THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END,
+    decided_at_us = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN t.decided_at_us ELSE GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) END
 RETURNING t.policy, t.key, (CASE WHEN t.granted > 0::float8 THEN t.granted
             ELSE ('pglimit: nothing is taken, since a key granted '::text || t.granted::text)::float8 END)::float8 AS granted, t.current, t.previous, t.period_us, t.ends_at_us,
     t.updated_at_us, t.blocked_until_us;
@@ -340,7 +344,8 @@ ON CONFLICT (policy, key) DO UPDATE SET
             AND EXCLUDED.capacity - CASE WHEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) < t.ends_at_us
                 THEN t.previous * LEAST(t.period_us, t.ends_at_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 + t.current
                 ELSE t.current * GREATEST(0, t.ends_at_us + t.period_us - GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))::float8 / t.period_us::float8 END < EXCLUDED.cost
-            THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END
+            THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END,
+    decided_at_us = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN t.decided_at_us ELSE GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) END
 RETURNING t.granted, t.current, t.previous, t.period_us, t.ends_at_us, t.updated_at_us, t.blocked_until_us
 ), reservation AS (
 INSERT INTO pglimit_reservation
@@ -611,7 +616,8 @@ FROM c LEFT JOIN back AS t ON true;
 -- name: SlidingWindowCounterUndo :one
 -- SlidingWindowCounterUndo returns units that one decision granted, except units that have
 -- leaked or left the window since. granted returns the number returned: 0 if the
--- key has no row.
+-- key has no row. It lifts the key's block if a denial began it and the units
+-- counted then.
 -- It changes only the window that ends at ends_at_us, while that is the current one
 -- or, if it has the same period, the previous one.
 --
@@ -642,6 +648,7 @@ UPDATE pglimit_sliding_window_counter AS t SET
                 WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us + t.period_us THEN t.current ELSE 0 END END,
     ends_at_us = CASE WHEN GREATEST(t.updated_at_us, c.us) < t.ends_at_us OR t.ends_at_us = 0 THEN t.ends_at_us
             ELSE (GREATEST(t.updated_at_us, c.us) / t.period_us + 1) * t.period_us END,
+    blocked_until_us = CASE WHEN t.decided_at_us > 0 AND t.decided_at_us < sqlc.arg(ends_at_us)::bigint + t.period_us THEN 0 ELSE t.blocked_until_us END,
     updated_at_us = GREATEST(t.updated_at_us, c.us)
 FROM c
 WHERE t.policy = sqlc.arg(policy) AND t.key = sqlc.arg(key)
@@ -681,11 +688,12 @@ WHERE NOT EXISTS (SELECT 1 FROM free AS f WHERE f.policy = t.policy AND f.key = 
 
 -- name: SlidingWindowCounterBlock :exec
 -- SlidingWindowCounterBlock denies the key until the clock plus for_us, or until an earlier block
--- ends if that is later. The key's units stay counted.
+-- ends if that is later. The key's units stay counted. denied_at_us is the time of the
+-- denial that begins the block. It is 0 if the block is an operator's, which no Undo lifts.
 --
 -- Index: the primary key. Locks the key's row until the transaction ends.
 INSERT INTO pglimit_sliding_window_counter
-       (policy, key, cost, granted, updated_at_us, blocked_until_us, expires_at_us, current, previous, capacity, period_us, ends_at_us)
+       (policy, key, cost, granted, updated_at_us, blocked_until_us, expires_at_us, decided_at_us, current, previous, capacity, period_us, ends_at_us)
 VALUES (sqlc.arg(policy), sqlc.arg(key), CASE WHEN CASE WHEN sqlc.arg(lock_timeout)::text <> ''
                 THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) IS NULL END THEN NULL
             WHEN CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
@@ -693,8 +701,11 @@ VALUES (sqlc.arg(policy), sqlc.arg(key), CASE WHEN CASE WHEN sqlc.arg(lock_timeo
             ELSE 1 END, 0, coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
        coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + sqlc.arg(for_us)::bigint,
            coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + sqlc.arg(for_us)::bigint,
+           sqlc.arg(denied_at_us)::bigint,
        0, 0, 0, 1, 0)
 ON CONFLICT (policy, key) DO UPDATE SET
+    decided_at_us = CASE WHEN pglimit_sliding_window_counter.blocked_until_us > GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us)
+            THEN LEAST(pglimit_sliding_window_counter.decided_at_us, EXCLUDED.decided_at_us) ELSE EXCLUDED.decided_at_us END,
     blocked_until_us = GREATEST(pglimit_sliding_window_counter.blocked_until_us,
             GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us) + sqlc.arg(for_us)::bigint);
 

@@ -45,7 +45,9 @@ ON CONFLICT (policy, key) DO UPDATE SET
     blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND pglimit_token_bucket.blocked_until_us <= GREATEST(pglimit_token_bucket.updated_at_us, EXCLUDED.updated_at_us)
             AND EXCLUDED.capacity - GREATEST(0, pglimit_token_bucket.level
                 - (GREATEST(pglimit_token_bucket.updated_at_us, EXCLUDED.updated_at_us) - pglimit_token_bucket.updated_at_us)::float8 * EXCLUDED.leak) < EXCLUDED.cost
-            THEN GREATEST(pglimit_token_bucket.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE pglimit_token_bucket.blocked_until_us END
+            THEN GREATEST(pglimit_token_bucket.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE pglimit_token_bucket.blocked_until_us END,
+    decided_at_us = CASE WHEN pglimit_token_bucket.blocked_until_us > GREATEST(pglimit_token_bucket.updated_at_us, EXCLUDED.updated_at_us) THEN pglimit_token_bucket.decided_at_us
+            ELSE GREATEST(pglimit_token_bucket.updated_at_us, EXCLUDED.updated_at_us) END
 RETURNING pglimit_token_bucket.granted, pglimit_token_bucket.level, pglimit_token_bucket.updated_at_us, pglimit_token_bucket.blocked_until_us;
 
 -- name: TokenBucketTakeMany :many
@@ -107,7 +109,8 @@ ON CONFLICT (policy, key) DO UPDATE SET
     updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
     blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
             AND floor((EXCLUDED.capacity - (t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak)) / EXCLUDED.cost)
-            < EXCLUDED.granted THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END
+            < EXCLUDED.granted THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END,
+    decided_at_us = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN t.decided_at_us ELSE GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) END
 RETURNING t.policy, t.key, t.granted, t.level, t.updated_at_us, t.blocked_until_us;
 
 -- name: TokenBucketTakeAll :many
@@ -167,7 +170,8 @@ ON CONFLICT (policy, key) DO UPDATE SET
     updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
     blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
             AND floor((EXCLUDED.capacity - (t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak)) / EXCLUDED.cost)
-            < EXCLUDED.granted THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END
+            < EXCLUDED.granted THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END,
+    decided_at_us = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN t.decided_at_us ELSE GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) END
 RETURNING t.policy, t.key, (CASE WHEN t.granted > 0::float8 THEN t.granted
             ELSE ('pglimit: nothing is taken, since a key granted '::text || t.granted::text)::float8 END)::float8 AS granted, t.level, t.updated_at_us, t.blocked_until_us;
 
@@ -211,7 +215,8 @@ ON CONFLICT (policy, key) DO UPDATE SET
     updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
     blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
             AND EXCLUDED.capacity - GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8 * EXCLUDED.leak) < EXCLUDED.cost
-            THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END
+            THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END,
+    decided_at_us = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN t.decided_at_us ELSE GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) END
 RETURNING t.granted, t.level, t.updated_at_us, t.blocked_until_us
 ), reservation AS (
 INSERT INTO pglimit_reservation
@@ -384,7 +389,8 @@ FROM c LEFT JOIN back AS t ON true;
 -- name: TokenBucketUndo :one
 -- TokenBucketUndo returns units that one decision granted, except units that have
 -- leaked or left the window since. granted returns the number returned: 0 if the
--- key has no row.
+-- key has no row. It lifts the key's block if a denial began it and the units
+-- counted then.
 -- Of n units it returns at most n - rate * (time since counted_at_us).
 --
 -- Index: the primary key. Locks the key's row until the transaction ends.
@@ -404,6 +410,9 @@ UPDATE pglimit_token_bucket AS t SET
             - GREATEST(0, LEAST(sqlc.arg(units)::float8, sqlc.arg(units)::float8
                     - GREATEST(((GREATEST(t.updated_at_us, c.us) - sqlc.arg(counted_at_us)::bigint))::float8 * t.leak,
                         ((GREATEST(t.updated_at_us, c.us) - sqlc.arg(counted_at_us)::bigint))::float8 * sqlc.arg(leak)::float8)))),
+    blocked_until_us = CASE WHEN t.decided_at_us > 0 AND sqlc.arg(units)::float8
+            > GREATEST(((t.decided_at_us - sqlc.arg(counted_at_us)::bigint))::float8 * t.leak,
+                ((t.decided_at_us - sqlc.arg(counted_at_us)::bigint))::float8 * sqlc.arg(leak)::float8) THEN 0 ELSE t.blocked_until_us END,
     updated_at_us = GREATEST(t.updated_at_us, c.us)
 FROM c
 WHERE t.policy = sqlc.arg(policy) AND t.key = sqlc.arg(key)
@@ -441,11 +450,12 @@ WHERE NOT EXISTS (SELECT 1 FROM free AS f WHERE f.policy = t.policy AND f.key = 
 
 -- name: TokenBucketBlock :exec
 -- TokenBucketBlock denies the key until the clock plus for_us, or until an earlier block
--- ends if that is later. The key's units stay counted.
+-- ends if that is later. The key's units stay counted. denied_at_us is the time of the
+-- denial that begins the block. It is 0 if the block is an operator's, which no Undo lifts.
 --
 -- Index: the primary key. Locks the key's row until the transaction ends.
 INSERT INTO pglimit_token_bucket
-       (policy, key, cost, granted, updated_at_us, blocked_until_us, expires_at_us, level, capacity, leak)
+       (policy, key, cost, granted, updated_at_us, blocked_until_us, expires_at_us, decided_at_us, level, capacity, leak)
 VALUES (sqlc.arg(policy), sqlc.arg(key), CASE WHEN CASE WHEN sqlc.arg(lock_timeout)::text <> ''
                 THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) IS NULL END THEN NULL
             WHEN CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
@@ -453,8 +463,11 @@ VALUES (sqlc.arg(policy), sqlc.arg(key), CASE WHEN CASE WHEN sqlc.arg(lock_timeo
             ELSE 1 END, 0, coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint),
        coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + sqlc.arg(for_us)::bigint,
            coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + sqlc.arg(for_us)::bigint,
+           sqlc.arg(denied_at_us)::bigint,
        0, 0, 1)
 ON CONFLICT (policy, key) DO UPDATE SET
+    decided_at_us = CASE WHEN pglimit_token_bucket.blocked_until_us > GREATEST(pglimit_token_bucket.updated_at_us, EXCLUDED.updated_at_us)
+            THEN LEAST(pglimit_token_bucket.decided_at_us, EXCLUDED.decided_at_us) ELSE EXCLUDED.decided_at_us END,
     blocked_until_us = GREATEST(pglimit_token_bucket.blocked_until_us, GREATEST(pglimit_token_bucket.updated_at_us, EXCLUDED.updated_at_us) + sqlc.arg(for_us)::bigint);
 
 -- name: TokenBucketUnblock :exec

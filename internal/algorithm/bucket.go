@@ -151,6 +151,10 @@ func (b *Bucket) Undo(r *Rules, now, at int64, g Grant, by *Rules, units float64
 	return min(used, back)
 }
 
+func (b *Bucket) Counts(r *Rules, at int64, g Grant, by *Rules, units float64) bool {
+	return units > b.gone(r, by, at-g.At)
+}
+
 // gone returns the units that may have leaked in age, by the faster of two rules.
 func (b *Bucket) gone(r, by *Rules, age int64) float64 {
 	return max(float64(float64(age/r.Tick)*r.Leak), float64(float64(age/by.Tick)*by.Leak))

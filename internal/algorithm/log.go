@@ -206,6 +206,8 @@ func (l *Log) Undo(_ *Rules, _, at int64, g Grant, _ *Rules, units float64) floa
 	return back
 }
 
+func (l *Log) Counts(_ *Rules, at int64, g Grant, _ *Rules, _ float64) bool { return at < g.At+l.Keep }
+
 // Settle gives back as Undo does.
 func (l *Log) Settle(_ *Rules, now, at int64, h Reservation, actual float64, fresh bool) float64 {
 	if fresh {

@@ -95,6 +95,8 @@ type State interface {
 	// Undo takes back what is left of units that were counted in g by the rules by, and
 	// returns how many.
 	Undo(r *Rules, now, at int64, g Grant, by *Rules, units float64) float64
+	// Counts reports whether units that were counted in g by the rules by count at time at.
+	Counts(r *Rules, at int64, g Grant, by *Rules, units float64) bool
 	// Settle changes the units of a reservation to actual and returns how many went back.
 	// The state is that of its last decision, by r. A fresh state has had none.
 	Settle(r *Rules, now, at int64, h Reservation, actual float64, fresh bool) float64

@@ -20,7 +20,7 @@ func (w *Window) Used(_ *Rules, now, _ int64) float64 {
 	return w.Count
 }
 
-func (w *Window) Advance(r *Rules, now, _ int64) {
+func (w *Window) Advance(r *Rules, now, at int64) {
 	if now < w.EndsAt {
 		return
 	}
@@ -31,7 +31,7 @@ func (w *Window) Advance(r *Rules, now, _ int64) {
 	case r.Aligned:
 		w.EndsAt = (now/r.Period + 1) * r.Period
 	default:
-		w.EndsAt = now + r.Period
+		w.EndsAt = at + r.Period
 	}
 }
 
@@ -83,6 +83,8 @@ func (w *Window) Undo(r *Rules, now, at int64, g Grant, _ *Rules, units float64)
 	}
 	return w.Refund(r, now, at, units)
 }
+
+func (w *Window) Counts(_ *Rules, at int64, g Grant, _ *Rules, _ float64) bool { return at < g.EndsAt }
 
 // Settle takes from the reservation's window. It adds what was spent beyond the
 // reservation to the current window, which is another one after a Reset.
@@ -234,6 +236,10 @@ func (w *Counter) undo(now, at int64, g Grant, units float64) (gone float64) {
 		w.Previous = max(0, w.Previous-units)
 	}
 	return gone
+}
+
+func (w *Counter) Counts(_ *Rules, at int64, g Grant, _ *Rules, _ float64) bool {
+	return at < g.EndsAt+w.Period
 }
 
 // Settle gives back as Undo does.

@@ -27,13 +27,14 @@ type Case struct {
 // A Step makes a request, or Times of them, at a time in microseconds. Want has the
 // expected fields of the Result by their JSON names, as far as the case's source defines
 // them. Floats are compared within 1e-6 unless level_tolerance is set, and null is Never.
-// For block, Cost is seconds.
+// For block, Cost is seconds. An undo gives back the answer to the step of number Of.
 type Step struct {
 	At    int64          `json:"at"`
 	Op    string         `json:"op"`
 	Key   string         `json:"key"`
 	Cost  float64        `json:"cost"`
 	Times int            `json:"times"`
+	Of    int            `json:"of"`
 	Want  map[string]any `json:"want"`
 }
 
@@ -78,10 +79,12 @@ func Run(t *testing.T, dir string, newLimiter func(t *testing.T, clock *Clock) *
 }
 
 func (c Case) run(t *testing.T, l *limiter.Limiter, clock *Clock) {
+	answers := make([]limiter.Result, len(c.Steps))
 	for i, s := range c.Steps {
 		for range max(1, s.Times) {
 			clock.Set(s.At)
-			r, err := Do(context.Background(), l, c.Policy, s.Op, s.Key, s.Cost)
+			r, err := s.do(context.Background(), l, c.Policy, answers)
+			answers[i] = r
 			if err != nil {
 				t.Fatalf("step %d (%s %v at %d µs): %v", i, s.Op, s.Cost, s.At, err)
 			}
@@ -92,11 +95,18 @@ func (c Case) run(t *testing.T, l *limiter.Limiter, clock *Clock) {
 	}
 }
 
-// Do calls the method named op. block takes its duration in seconds from cost.
-func Do(ctx context.Context, l either.Limiter, p limiter.Policy, op, key string, cost float64) (limiter.Result, error) {
-	switch op {
+// do calls the method that the step names.
+func (s *Step) do(ctx context.Context, l either.Limiter, p limiter.Policy, answers []limiter.Result) (limiter.Result, error) {
+	key, cost := s.Key, s.Cost
+	switch s.Op {
 	case "allow":
 		return l.AllowN(ctx, p, key, cost)
+	case "allow_all": // with another key
+		all, err := l.AllowAll(ctx, p.Request(key, cost), p.Request(key+" too", cost))
+		if err != nil {
+			return limiter.Result{}, err
+		}
+		return all.PerRequest[0], nil
 	case "allow_up_to":
 		return l.AllowUpTo(ctx, p, key, cost)
 	case "check":
@@ -105,6 +115,8 @@ func Do(ctx context.Context, l either.Limiter, p limiter.Policy, op, key string,
 		return l.Charge(ctx, p, key, cost)
 	case "refund":
 		return l.Refund(ctx, p, key, cost)
+	case "undo":
+		return l.Undo(ctx, p, key, answers[s.Of])
 	case "reset":
 		return limiter.Result{}, l.Reset(ctx, p, key)
 	case "block":
@@ -112,7 +124,7 @@ func Do(ctx context.Context, l either.Limiter, p limiter.Policy, op, key string,
 	case "unblock":
 		return limiter.Result{}, l.Unblock(ctx, p, key)
 	}
-	return limiter.Result{}, fmt.Errorf("unknown op %q", op)
+	return limiter.Result{}, fmt.Errorf("unknown op %q", s.Op)
 }
 
 func differences(r limiter.Result, want map[string]any) (out []string) {

@@ -13,6 +13,8 @@
 --                     block made and no decision has used
 --   blocked_until_us  end of the key's block; 0 or less if there was none. A new row
 --                     has its policy's block_for here, negated, for the upsert
+--   decided_at_us     the clock of the last decision that found no block, so of the
+--                     denial that began the block; 0 if an operator blocked the key
 --   expires_at_us     when the janitor checks the row next and deletes it if it is
 --                     empty. Decisions do not change it, so that all updates are HOT;
 --                     the views return the time at which a row is really empty
@@ -29,6 +31,7 @@ CREATE TABLE pglimit_leaky_bucket (
     leaked_at_us     bigint NOT NULL,  -- start of the current tick
     updated_at_us    bigint NOT NULL,
     blocked_until_us bigint NOT NULL,
+    decided_at_us    bigint NOT NULL DEFAULT 0,
     expires_at_us    bigint NOT NULL,
     cost             float8 NOT NULL,
     granted          float8 NOT NULL,
@@ -45,6 +48,7 @@ CREATE TABLE pglimit_leaky_bucket_queue (
     ticket           bigint NOT NULL,  -- names the last place given; grows
     updated_at_us    bigint NOT NULL,
     blocked_until_us bigint NOT NULL,
+    decided_at_us    bigint NOT NULL DEFAULT 0,
     expires_at_us    bigint NOT NULL,
     cost             float8 NOT NULL,
     granted          float8 NOT NULL,
@@ -60,6 +64,7 @@ CREATE TABLE pglimit_token_bucket (
     leak             float8 NOT NULL,  -- tokens that come back per microsecond
     updated_at_us    bigint NOT NULL,
     blocked_until_us bigint NOT NULL,
+    decided_at_us    bigint NOT NULL DEFAULT 0,
     expires_at_us    bigint NOT NULL,
     cost             float8 NOT NULL,
     granted          float8 NOT NULL,
@@ -75,6 +80,7 @@ CREATE TABLE pglimit_gcra (
     leak             float8 NOT NULL,  -- units by which that distance shrinks per microsecond
     updated_at_us    bigint NOT NULL,
     blocked_until_us bigint NOT NULL,
+    decided_at_us    bigint NOT NULL DEFAULT 0,
     expires_at_us    bigint NOT NULL,
     cost             float8 NOT NULL,
     granted          float8 NOT NULL,
@@ -90,6 +96,7 @@ CREATE TABLE pglimit_fixed_window (
     ends_at_us       bigint NOT NULL,  -- end of the window; it never moves back
     updated_at_us    bigint NOT NULL,
     blocked_until_us bigint NOT NULL,
+    decided_at_us    bigint NOT NULL DEFAULT 0,
     expires_at_us    bigint NOT NULL,
     cost             float8 NOT NULL,
     granted          float8 NOT NULL,
@@ -107,6 +114,7 @@ CREATE TABLE pglimit_sliding_window_counter (
     period_us        bigint NOT NULL,  -- length of each of the two windows
     updated_at_us    bigint NOT NULL,
     blocked_until_us bigint NOT NULL,
+    decided_at_us    bigint NOT NULL DEFAULT 0,
     expires_at_us    bigint NOT NULL,
     cost             float8 NOT NULL,
     granted          float8 NOT NULL,
@@ -124,6 +132,7 @@ CREATE TABLE pglimit_sliding_window_log (
     keep_us          bigint NOT NULL,  -- the longest period of any request: an entry may count for that long
     updated_at_us    bigint NOT NULL,
     blocked_until_us bigint NOT NULL,
+    decided_at_us    bigint NOT NULL DEFAULT 0,
     expires_at_us    bigint NOT NULL,
     cost             float8 NOT NULL,
     granted          float8 NOT NULL,

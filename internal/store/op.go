@@ -45,7 +45,7 @@ const (
 	// GetUsage is Get with the sum of the key's open reservations at the same moment; for a
 	// fixed window, those of the current one.
 	GetUsage
-	// Block blocks the key for ForUs.
+	// Block blocks the key for ForUs: by an operator, or by the denial at DeniedAt.
 	Block
 	// Unblock lifts the block that ends at Until; any block if Until is 0.
 	Unblock
@@ -95,6 +95,7 @@ type Op struct {
 	ID        string          // of a Settle's reservation, as stored
 	State     State           // of a Settle: what the reservation becomes
 	ForUs     int64           // of a Block
+	DeniedAt  int64           // of a Block; 0: an operator's, which no Undo lifts
 	Until     int64           // of an Unblock
 	Ticket    int64           // of a Leave
 

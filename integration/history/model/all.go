@@ -56,7 +56,7 @@ func (w *World) all(op *Op, now int64, stop int) (out Out) {
 		}
 		for _, j := range joints {
 			if k := &w.Keys[j.key]; possible && j.begins() {
-				k.block(j.rules, j.rules.BlockFor, now)
+				k.block(j.rules, j.rules.BlockFor, now, max(k.Clock, now))
 				k.Begun = begun{op.Number, k.Blocked}
 			}
 		}

@@ -78,7 +78,7 @@ func (w *World) partly(op *Op, out *Out, now int64) *World {
 		if i < 0 {
 			return nil // it was not denied yet
 		}
-		next.Keys[op.Key].block(j.rules, j.rules.BlockFor, next.Dues[i].At)
+		next.Keys[op.Key].block(j.rules, j.rules.BlockFor, next.Dues[i].At, next.Dues[i].At)
 		next.Dues = slices.Delete(next.Dues, i, i+1)
 		return &next
 	case reads:

@@ -47,6 +47,7 @@ type Key struct {
 	Rules   algorithm.Rules // of the last decision; without a Capacity there was none
 	Clock   int64           // of the last decision
 	Blocked int64           // until then
+	Denied  int64           // when the denial was that began the block; 0: it is an operator's
 	Begun   begun           // the block that an attempt of an operation has started
 }
 
@@ -67,7 +68,7 @@ func (k *Key) lift(op int) {
 }
 
 func (k *Key) equal(o *Key) bool {
-	return k.Clock == o.Clock && k.Blocked == o.Blocked && k.Begun == o.Begun && k.Rules == o.Rules && reflect.DeepEqual(k.State, o.State)
+	return k.Clock == o.Clock && k.Blocked == o.Blocked && k.Denied == o.Denied && k.Begun == o.Begun && k.Rules == o.Rules && reflect.DeepEqual(k.State, o.State)
 }
 
 // clone returns a copy that shares nothing.
@@ -156,7 +157,7 @@ func (k *Key) take(r *Rules, units float64, upTo bool, room float64, now int64) 
 	default:
 		k.deny(r, now)
 		if !blocked && r.BlockFor > 0 {
-			k.Blocked = k.Clock + r.BlockFor
+			k.Blocked, k.Denied = k.Clock+r.BlockFor, k.Clock
 		}
 	}
 	a := k.standing(r, now)
@@ -209,7 +210,10 @@ func (k *Key) changed(r *Rules, units float64, now int64) limiter.Result {
 	return a
 }
 
-// block denies the key for a while.
-func (k *Key) block(r *Rules, us, now int64) {
-	k.Blocked = max(k.Blocked, k.begin(r, now)+us)
+// block denies the key for a while, by the denial of that time or, with 0, an operator.
+func (k *Key) block(r *Rules, us, now, denied int64) {
+	if k.blocked(now) {
+		denied = min(denied, k.Denied)
+	}
+	k.Blocked, k.Denied = max(k.Blocked, k.begin(r, now)+us), denied
 }

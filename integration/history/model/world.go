@@ -110,11 +110,14 @@ func (w *World) apply(op *Op, now int64, stop int) (out Out) {
 			break
 		}
 		g := w.Grants[i]
+		if k.State != nil && k.Denied > 0 && k.State.Counts(&k.Rules, k.Denied, g.Grant, &r.Rules, g.Units) {
+			k.Blocked = 0
+		}
 		out.Result = k.back(r, now, func(s algorithm.State, at int64) float64 {
 			return s.Undo(&k.Rules, now, at, g.Grant, &r.Rules, g.Units)
 		})
 	case Block:
-		k.block(r, op.For, now)
+		k.block(r, op.For, now, 0)
 	case Unblock:
 		k.Blocked = 0
 	case Reset:

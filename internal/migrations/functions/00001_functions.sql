@@ -82,8 +82,8 @@ BEGIN
             limit_units float8, burst float8, capacity float8, room float8, leak float8, tick_us bigint,
             -- for how long: a window, or when it ends if that is known; a block, and until the janitor looks at the row
             period_us bigint, aligned bool, turn_us bigint, block_for_us bigint, lifetime_us bigint,
-            -- a block's length, and the end of the block to lift
-            for_us bigint, until_us bigint,
+            -- a block's length and the denial that begins it, and the end of the block to lift
+            for_us bigint, denied_at_us bigint, until_us bigint,
             -- a reservation: its id and state, what it was, what is counted of it, and what ending it changed; of a key all open ones
             id text, state text, max_rows bigint, reservations bigint, reserved float8, units_before float8, expires_at_us bigint, changes bool, freed bool, at_us bigint,
             -- how the key stands
@@ -661,8 +661,8 @@ BEGIN
         verb, algorithm, coalesce(statement, 'take'), now IS NOT NULL, NULL, coalesce(shadow, false), count_denials, -- verb, algorithm, statement, clocked, again, shadow, counts
         name, key, units, cost, coalesce(count, 1), unit, coalesce(now_us, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint), -- policy, key, units, cost, count, unit, now_us
         limit_units, burst, capacity, capacity, leak, coalesce(tick_us, 1), -- limit_units, burst, capacity, room, leak, tick_us
-        period_us, coalesce(aligned, false), turn_us, coalesce(block_us, 0), GREATEST(lifetime_us, block_us), -- period_us, aligned, turn_us, block_for_us, lifetime_us
-        NULL, NULL, -- for_us, until_us
+        period_us, CASE WHEN turn_us IS NULL THEN coalesce(aligned, false) END, turn_us, coalesce(block_us, 0), GREATEST(lifetime_us, block_us), -- period_us, aligned, turn_us, block_for_us, lifetime_us
+        NULL, NULL, NULL, -- for_us, denied_at_us, until_us
         NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, -- id, state, max_rows, reservations, reserved, units_before, expires_at_us, changes, freed, at_us
         0, NULL, NULL, blocked_until_us, -- granted, level, updated_at_us, blocked_until_us
         NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL -- leaked_at_us, ticket, ends_at_us, window_us, current, previous, newest_at_us, frees_at_us
@@ -860,7 +860,9 @@ BEGIN
             blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND pglimit_leaky_bucket.blocked_until_us <= GREATEST(pglimit_leaky_bucket.updated_at_us, EXCLUDED.updated_at_us)
                     AND EXCLUDED.capacity - GREATEST(0, pglimit_leaky_bucket.level
                         - ((GREATEST(pglimit_leaky_bucket.updated_at_us, EXCLUDED.updated_at_us) - pglimit_leaky_bucket.leaked_at_us) / EXCLUDED.tick_us)::float8 * EXCLUDED.leak)
-                    < EXCLUDED.cost THEN GREATEST(pglimit_leaky_bucket.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE pglimit_leaky_bucket.blocked_until_us END
+                    < EXCLUDED.cost THEN GREATEST(pglimit_leaky_bucket.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE pglimit_leaky_bucket.blocked_until_us END,
+            decided_at_us = CASE WHEN pglimit_leaky_bucket.blocked_until_us > GREATEST(pglimit_leaky_bucket.updated_at_us, EXCLUDED.updated_at_us) THEN pglimit_leaky_bucket.decided_at_us
+                    ELSE GREATEST(pglimit_leaky_bucket.updated_at_us, EXCLUDED.updated_at_us) END
         RETURNING pglimit_leaky_bucket.granted, pglimit_leaky_bucket.level, pglimit_leaky_bucket.leaked_at_us, pglimit_leaky_bucket.updated_at_us, pglimit_leaky_bucket.blocked_until_us
         INTO request.granted, request.level, request.leaked_at_us, request.updated_at_us, request.blocked_until_us;
     ELSIF request.statement = 'charge' THEN
@@ -1049,7 +1051,9 @@ BEGIN
                     <= GREATEST(pglimit_leaky_bucket_queue.updated_at_us, EXCLUDED.updated_at_us)
                     AND request.room::float8 - GREATEST(0, pglimit_leaky_bucket_queue.level
                         - (GREATEST(pglimit_leaky_bucket_queue.updated_at_us, EXCLUDED.updated_at_us) - pglimit_leaky_bucket_queue.updated_at_us)::float8 * EXCLUDED.leak) < EXCLUDED.cost
-                    THEN GREATEST(pglimit_leaky_bucket_queue.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE pglimit_leaky_bucket_queue.blocked_until_us END
+                    THEN GREATEST(pglimit_leaky_bucket_queue.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE pglimit_leaky_bucket_queue.blocked_until_us END,
+            decided_at_us = CASE WHEN pglimit_leaky_bucket_queue.blocked_until_us > GREATEST(pglimit_leaky_bucket_queue.updated_at_us, EXCLUDED.updated_at_us)
+                    THEN pglimit_leaky_bucket_queue.decided_at_us ELSE GREATEST(pglimit_leaky_bucket_queue.updated_at_us, EXCLUDED.updated_at_us) END
         RETURNING pglimit_leaky_bucket_queue.granted, pglimit_leaky_bucket_queue.level, pglimit_leaky_bucket_queue.ticket, pglimit_leaky_bucket_queue.updated_at_us,
             pglimit_leaky_bucket_queue.blocked_until_us
         INTO request.granted, request.level, request.ticket, request.updated_at_us, request.blocked_until_us;
@@ -1148,7 +1152,9 @@ BEGIN
             blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND pglimit_token_bucket.blocked_until_us <= GREATEST(pglimit_token_bucket.updated_at_us, EXCLUDED.updated_at_us)
                     AND EXCLUDED.capacity - GREATEST(0, pglimit_token_bucket.level
                         - (GREATEST(pglimit_token_bucket.updated_at_us, EXCLUDED.updated_at_us) - pglimit_token_bucket.updated_at_us)::float8 * EXCLUDED.leak) < EXCLUDED.cost
-                    THEN GREATEST(pglimit_token_bucket.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE pglimit_token_bucket.blocked_until_us END
+                    THEN GREATEST(pglimit_token_bucket.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE pglimit_token_bucket.blocked_until_us END,
+            decided_at_us = CASE WHEN pglimit_token_bucket.blocked_until_us > GREATEST(pglimit_token_bucket.updated_at_us, EXCLUDED.updated_at_us) THEN pglimit_token_bucket.decided_at_us
+                    ELSE GREATEST(pglimit_token_bucket.updated_at_us, EXCLUDED.updated_at_us) END
         RETURNING pglimit_token_bucket.granted, pglimit_token_bucket.level, pglimit_token_bucket.updated_at_us, pglimit_token_bucket.blocked_until_us
         INTO request.granted, request.level, request.updated_at_us, request.blocked_until_us;
     ELSIF request.statement = 'charge' THEN
@@ -1311,7 +1317,9 @@ BEGIN
             blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND pglimit_gcra.blocked_until_us <= GREATEST(pglimit_gcra.updated_at_us, EXCLUDED.updated_at_us)
                     AND EXCLUDED.capacity - GREATEST(0, pglimit_gcra.level - (GREATEST(pglimit_gcra.updated_at_us, EXCLUDED.updated_at_us) - pglimit_gcra.updated_at_us)::float8
                         * EXCLUDED.leak) < EXCLUDED.cost THEN GREATEST(pglimit_gcra.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us
-                    ELSE pglimit_gcra.blocked_until_us END
+                    ELSE pglimit_gcra.blocked_until_us END,
+            decided_at_us = CASE WHEN pglimit_gcra.blocked_until_us > GREATEST(pglimit_gcra.updated_at_us, EXCLUDED.updated_at_us) THEN pglimit_gcra.decided_at_us
+                    ELSE GREATEST(pglimit_gcra.updated_at_us, EXCLUDED.updated_at_us) END
         RETURNING pglimit_gcra.granted, pglimit_gcra.level, pglimit_gcra.updated_at_us, pglimit_gcra.blocked_until_us
         INTO request.granted, request.level, request.updated_at_us, request.blocked_until_us;
     ELSIF request.statement = 'charge' THEN
@@ -1452,13 +1460,13 @@ LANGUAGE plpgsql VOLATILE AS $pglimit$
 BEGIN
     IF request.statement = 'take' THEN
         INSERT INTO pglimit_fixed_window
-               (policy, key, cost, granted, level, capacity, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
+               (policy, key, cost, granted, level, capacity, ends_at_us, decided_at_us, updated_at_us, blocked_until_us, expires_at_us)
         VALUES (request.policy, request.key, request.cost::float8, LEAST(request.count::float8, floor(request.capacity::float8 / request.cost::float8)),
                 request.cost::float8 * LEAST(request.count::float8, floor(request.capacity::float8 / request.cost::float8)), request.capacity::float8,
                CASE WHEN request.count::float8 = 0::float8 OR request.capacity::float8 < request.cost::float8 THEN 0
                     ELSE request.now_us
                         / CASE WHEN request.aligned::bool THEN request.period_us::bigint ELSE 1 END * CASE WHEN request.aligned::bool THEN request.period_us::bigint ELSE 1 END
-                        + request.period_us::bigint END,
+                        + request.period_us::bigint END, CASE WHEN NOT request.aligned::bool THEN 1 ELSE 0 END,
                request.now_us,
                    -(request.block_for_us::bigint),
                request.now_us + request.lifetime_us::bigint)
@@ -1474,23 +1482,26 @@ BEGIN
                                  ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - pglimit_fixed_window.level) / EXCLUDED.cost))) END END,
             ends_at_us = CASE WHEN EXCLUDED.updated_at_us >= pglimit_fixed_window.ends_at_us
                     AND pglimit_fixed_window.blocked_until_us <= GREATEST(pglimit_fixed_window.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
-                    THEN EXCLUDED.ends_at_us ELSE pglimit_fixed_window.ends_at_us END,
+                    THEN EXCLUDED.ends_at_us + EXCLUDED.decided_at_us * (GREATEST(pglimit_fixed_window.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.updated_at_us)
+                    ELSE pglimit_fixed_window.ends_at_us END,
             updated_at_us = GREATEST(pglimit_fixed_window.updated_at_us, EXCLUDED.updated_at_us),
             blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND pglimit_fixed_window.blocked_until_us <= GREATEST(pglimit_fixed_window.updated_at_us, EXCLUDED.updated_at_us)
                     AND EXCLUDED.capacity - CASE WHEN EXCLUDED.updated_at_us >= pglimit_fixed_window.ends_at_us THEN 0 ELSE pglimit_fixed_window.level END < EXCLUDED.cost
-                    THEN GREATEST(pglimit_fixed_window.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE pglimit_fixed_window.blocked_until_us END
+                    THEN GREATEST(pglimit_fixed_window.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE pglimit_fixed_window.blocked_until_us END,
+            decided_at_us = CASE WHEN pglimit_fixed_window.blocked_until_us > GREATEST(pglimit_fixed_window.updated_at_us, EXCLUDED.updated_at_us) THEN pglimit_fixed_window.decided_at_us
+                    ELSE GREATEST(pglimit_fixed_window.updated_at_us, EXCLUDED.updated_at_us) END
         RETURNING pglimit_fixed_window.granted, pglimit_fixed_window.level, pglimit_fixed_window.ends_at_us, pglimit_fixed_window.updated_at_us, pglimit_fixed_window.blocked_until_us
         INTO request.granted, request.level, request.ends_at_us, request.updated_at_us, request.blocked_until_us;
     ELSIF request.statement = 'charge' THEN
         request.capacity := request.burst; -- without the slack
         INSERT INTO pglimit_fixed_window
-               (policy, key, cost, granted, level, capacity, ends_at_us, updated_at_us, blocked_until_us, expires_at_us)
+               (policy, key, cost, granted, level, capacity, ends_at_us, decided_at_us, updated_at_us, blocked_until_us, expires_at_us)
         VALUES (request.policy, request.key, 1, LEAST(request.units::float8, request.capacity::float8), LEAST(request.units::float8, request.capacity::float8),
                 request.capacity::float8,
                CASE WHEN request.units::float8 = 0::float8 THEN 0
                     ELSE request.now_us
                         / CASE WHEN request.aligned::bool THEN request.period_us::bigint ELSE 1 END * CASE WHEN request.aligned::bool THEN request.period_us::bigint ELSE 1 END
-                        + request.period_us::bigint END,
+                        + request.period_us::bigint END, CASE WHEN NOT request.aligned::bool THEN 1 ELSE 0 END,
                request.now_us,
                    -(0::bigint),
                request.now_us + request.lifetime_us::bigint)
@@ -1500,7 +1511,9 @@ BEGIN
                         - CASE WHEN EXCLUDED.updated_at_us >= pglimit_fixed_window.ends_at_us THEN 0 ELSE pglimit_fixed_window.level END)),
             level = GREATEST(CASE WHEN EXCLUDED.updated_at_us >= pglimit_fixed_window.ends_at_us THEN 0 ELSE pglimit_fixed_window.level END,
                     LEAST(EXCLUDED.capacity, CASE WHEN EXCLUDED.updated_at_us >= pglimit_fixed_window.ends_at_us THEN 0 ELSE pglimit_fixed_window.level END + EXCLUDED.granted)),
-            ends_at_us = CASE WHEN EXCLUDED.updated_at_us >= pglimit_fixed_window.ends_at_us THEN EXCLUDED.ends_at_us ELSE pglimit_fixed_window.ends_at_us END,
+            ends_at_us = CASE WHEN EXCLUDED.updated_at_us >= pglimit_fixed_window.ends_at_us
+                    THEN EXCLUDED.ends_at_us + EXCLUDED.decided_at_us * (GREATEST(pglimit_fixed_window.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.updated_at_us)
+                    ELSE pglimit_fixed_window.ends_at_us END,
             updated_at_us = GREATEST(pglimit_fixed_window.updated_at_us, EXCLUDED.updated_at_us)
         RETURNING pglimit_fixed_window.granted, pglimit_fixed_window.level, pglimit_fixed_window.ends_at_us, pglimit_fixed_window.updated_at_us, pglimit_fixed_window.blocked_until_us
         INTO request.granted, request.level, request.ends_at_us, request.updated_at_us, request.blocked_until_us;
@@ -1691,7 +1704,9 @@ BEGIN
                             pglimit_sliding_window_counter.ends_at_us + pglimit_sliding_window_counter.period_us
                             - GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us))::float8 / pglimit_sliding_window_counter.period_us::float8 END
                     < EXCLUDED.cost THEN GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us
-                    ELSE pglimit_sliding_window_counter.blocked_until_us END
+                    ELSE pglimit_sliding_window_counter.blocked_until_us END,
+            decided_at_us = CASE WHEN pglimit_sliding_window_counter.blocked_until_us > GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us)
+                    THEN pglimit_sliding_window_counter.decided_at_us ELSE GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us) END
         RETURNING pglimit_sliding_window_counter.granted, pglimit_sliding_window_counter.current, pglimit_sliding_window_counter.previous, pglimit_sliding_window_counter.period_us,
             pglimit_sliding_window_counter.ends_at_us, pglimit_sliding_window_counter.updated_at_us, pglimit_sliding_window_counter.blocked_until_us
         INTO request.granted, request.current, request.previous, request.window_us, request.ends_at_us, request.updated_at_us, request.blocked_until_us;
@@ -1971,7 +1986,9 @@ BEGIN
                     AND EXCLUDED.capacity - (pglimit_sliding_window_log.total
                         - GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us,
                                             EXCLUDED.updated_at_us) - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total))) < EXCLUDED.cost
-                    THEN GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE pglimit_sliding_window_log.blocked_until_us END
+                    THEN GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE pglimit_sliding_window_log.blocked_until_us END,
+            decided_at_us = CASE WHEN pglimit_sliding_window_log.blocked_until_us > GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us)
+                    THEN pglimit_sliding_window_log.decided_at_us ELSE GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) END
         RETURNING pglimit_sliding_window_log.granted, (pglimit_sliding_window_log.total
                 - GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(pglimit_sliding_window_log.updated_at_us
                                 - pglimit_sliding_window_log.period_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total)))::float8 AS level,
@@ -2706,9 +2723,9 @@ BEGIN
         possible := possible AND request.statement <> 'check';
     END LOOP;
     places := ARRAY(SELECT r.place FROM pg_catalog.unnest(requests) WITH ORDINALITY AS r (verb, algorithm, statement, clocked, again, shadow, counts, policy, key, units, cost, count, unit, now_us, limit_units, burst, capacity, room, leak,
-            tick_us, period_us, aligned, turn_us, block_for_us, lifetime_us, for_us, until_us, id, state, max_rows, reservations, reserved, units_before,
-            expires_at_us, changes, freed, at_us, granted, level, updated_at_us, blocked_until_us, leaked_at_us, ticket, ends_at_us, window_us, current, previous,
-            newest_at_us, frees_at_us, place)
+            tick_us, period_us, aligned, turn_us, block_for_us, lifetime_us, for_us, denied_at_us, until_us, id, state, max_rows, reservations, reserved,
+            units_before, expires_at_us, changes, freed, at_us, granted, level, updated_at_us, blocked_until_us, leaked_at_us, ticket, ends_at_us, window_us,
+            current, previous, newest_at_us, frees_at_us, place)
         ORDER BY pg_catalog.array_position(ARRAY['leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'gcra', 'fixed_window', 'sliding_window_counter', 'sliding_window_log'], r.algorithm), r.policy COLLATE "C", r.key COLLATE "C");
     FOR i IN 2 .. pg_catalog.cardinality(places) LOOP
         IF requests[places[i]].policy = requests[places[i - 1]].policy AND requests[places[i]].key = requests[places[i - 1]].key THEN
@@ -3168,70 +3185,92 @@ BEGIN
         PERFORM pglimit._refuse('for_s', for_s::text, 'must be seconds, more than 0 and at most a hundred years, in whole microseconds', 'pglimit.unblock lifts a block.');
     END IF;
     request.for_us := round(for_s * 1e6::float8);
+    request.denied_at_us := 0; -- no denial
     request.now_us := coalesce(request.now_us, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint);
     IF request.algorithm = 'leaky_bucket' THEN
         INSERT INTO pglimit_leaky_bucket
-               (policy, key, cost, granted, updated_at_us, blocked_until_us, expires_at_us, level, capacity, leak, tick_us, leaked_at_us)
+               (policy, key, cost, granted, updated_at_us, blocked_until_us, expires_at_us, decided_at_us, level, capacity, leak, tick_us, leaked_at_us)
         VALUES (request.policy, request.key, 1, 0, request.now_us,
                request.now_us + request.for_us::bigint,
                    request.now_us + request.for_us::bigint,
+                   request.denied_at_us::bigint,
                0, 0, 1, 1, request.now_us)
         ON CONFLICT (policy, key) DO UPDATE SET
+            decided_at_us = CASE WHEN pglimit_leaky_bucket.blocked_until_us > GREATEST(pglimit_leaky_bucket.updated_at_us, EXCLUDED.updated_at_us)
+                    THEN LEAST(pglimit_leaky_bucket.decided_at_us, EXCLUDED.decided_at_us) ELSE EXCLUDED.decided_at_us END,
             blocked_until_us = GREATEST(pglimit_leaky_bucket.blocked_until_us, GREATEST(pglimit_leaky_bucket.updated_at_us, EXCLUDED.updated_at_us) + request.for_us::bigint);
     ELSIF request.algorithm = 'leaky_bucket_queue' THEN
         INSERT INTO pglimit_leaky_bucket_queue
-               (policy, key, cost, granted, updated_at_us, blocked_until_us, expires_at_us, level, capacity, leak, ticket)
+               (policy, key, cost, granted, updated_at_us, blocked_until_us, expires_at_us, decided_at_us, level, capacity, leak, ticket)
         VALUES (request.policy, request.key, 1, 0, request.now_us,
                request.now_us + request.for_us::bigint,
                    request.now_us + request.for_us::bigint,
+                   request.denied_at_us::bigint,
                0, 0, 1, request.now_us)
         ON CONFLICT (policy, key) DO UPDATE SET
+            decided_at_us = CASE WHEN pglimit_leaky_bucket_queue.blocked_until_us > GREATEST(pglimit_leaky_bucket_queue.updated_at_us, EXCLUDED.updated_at_us)
+                    THEN LEAST(pglimit_leaky_bucket_queue.decided_at_us, EXCLUDED.decided_at_us) ELSE EXCLUDED.decided_at_us END,
             blocked_until_us = GREATEST(pglimit_leaky_bucket_queue.blocked_until_us, GREATEST(pglimit_leaky_bucket_queue.updated_at_us, EXCLUDED.updated_at_us) + request.for_us::bigint);
     ELSIF request.algorithm = 'token_bucket' THEN
         INSERT INTO pglimit_token_bucket
-               (policy, key, cost, granted, updated_at_us, blocked_until_us, expires_at_us, level, capacity, leak)
+               (policy, key, cost, granted, updated_at_us, blocked_until_us, expires_at_us, decided_at_us, level, capacity, leak)
         VALUES (request.policy, request.key, 1, 0, request.now_us,
                request.now_us + request.for_us::bigint,
                    request.now_us + request.for_us::bigint,
+                   request.denied_at_us::bigint,
                0, 0, 1)
         ON CONFLICT (policy, key) DO UPDATE SET
+            decided_at_us = CASE WHEN pglimit_token_bucket.blocked_until_us > GREATEST(pglimit_token_bucket.updated_at_us, EXCLUDED.updated_at_us)
+                    THEN LEAST(pglimit_token_bucket.decided_at_us, EXCLUDED.decided_at_us) ELSE EXCLUDED.decided_at_us END,
             blocked_until_us = GREATEST(pglimit_token_bucket.blocked_until_us, GREATEST(pglimit_token_bucket.updated_at_us, EXCLUDED.updated_at_us) + request.for_us::bigint);
     ELSIF request.algorithm = 'gcra' THEN
         INSERT INTO pglimit_gcra
-               (policy, key, cost, granted, updated_at_us, blocked_until_us, expires_at_us, level, capacity, leak)
+               (policy, key, cost, granted, updated_at_us, blocked_until_us, expires_at_us, decided_at_us, level, capacity, leak)
         VALUES (request.policy, request.key, 1, 0, request.now_us,
                request.now_us + request.for_us::bigint,
                    request.now_us + request.for_us::bigint,
+                   request.denied_at_us::bigint,
                0, 0, 1)
         ON CONFLICT (policy, key) DO UPDATE SET
+            decided_at_us = CASE WHEN pglimit_gcra.blocked_until_us > GREATEST(pglimit_gcra.updated_at_us, EXCLUDED.updated_at_us)
+                    THEN LEAST(pglimit_gcra.decided_at_us, EXCLUDED.decided_at_us) ELSE EXCLUDED.decided_at_us END,
             blocked_until_us = GREATEST(pglimit_gcra.blocked_until_us, GREATEST(pglimit_gcra.updated_at_us, EXCLUDED.updated_at_us) + request.for_us::bigint);
     ELSIF request.algorithm = 'fixed_window' THEN
         INSERT INTO pglimit_fixed_window
-               (policy, key, cost, granted, updated_at_us, blocked_until_us, expires_at_us, level, capacity, ends_at_us)
+               (policy, key, cost, granted, updated_at_us, blocked_until_us, expires_at_us, decided_at_us, level, capacity, ends_at_us)
         VALUES (request.policy, request.key, 1, 0, request.now_us,
                request.now_us + request.for_us::bigint,
                    request.now_us + request.for_us::bigint,
+                   request.denied_at_us::bigint,
                0, 0, 0)
         ON CONFLICT (policy, key) DO UPDATE SET
+            decided_at_us = CASE WHEN pglimit_fixed_window.blocked_until_us > GREATEST(pglimit_fixed_window.updated_at_us, EXCLUDED.updated_at_us)
+                    THEN LEAST(pglimit_fixed_window.decided_at_us, EXCLUDED.decided_at_us) ELSE EXCLUDED.decided_at_us END,
             blocked_until_us = GREATEST(pglimit_fixed_window.blocked_until_us, GREATEST(pglimit_fixed_window.updated_at_us, EXCLUDED.updated_at_us) + request.for_us::bigint);
     ELSIF request.algorithm = 'sliding_window_counter' THEN
         INSERT INTO pglimit_sliding_window_counter
-               (policy, key, cost, granted, updated_at_us, blocked_until_us, expires_at_us, current, previous, capacity, period_us, ends_at_us)
+               (policy, key, cost, granted, updated_at_us, blocked_until_us, expires_at_us, decided_at_us, current, previous, capacity, period_us, ends_at_us)
         VALUES (request.policy, request.key, 1, 0, request.now_us,
                request.now_us + request.for_us::bigint,
                    request.now_us + request.for_us::bigint,
+                   request.denied_at_us::bigint,
                0, 0, 0, 1, 0)
         ON CONFLICT (policy, key) DO UPDATE SET
+            decided_at_us = CASE WHEN pglimit_sliding_window_counter.blocked_until_us > GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us)
+                    THEN LEAST(pglimit_sliding_window_counter.decided_at_us, EXCLUDED.decided_at_us) ELSE EXCLUDED.decided_at_us END,
             blocked_until_us = GREATEST(pglimit_sliding_window_counter.blocked_until_us,
                     GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us) + request.for_us::bigint);
     ELSIF request.algorithm = 'sliding_window_log' THEN
         INSERT INTO pglimit_sliding_window_log
-               (policy, key, cost, granted, updated_at_us, blocked_until_us, expires_at_us, entries, totals, base, total, capacity, period_us, keep_us)
+               (policy, key, cost, granted, updated_at_us, blocked_until_us, expires_at_us, decided_at_us, entries, totals, base, total, capacity, period_us, keep_us)
         VALUES (request.policy, request.key, 1, 0, request.now_us,
                request.now_us + request.for_us::bigint,
                    request.now_us + request.for_us::bigint,
+                   request.denied_at_us::bigint,
                '{}', '{}', 0, 0, 0, 1, 1)
         ON CONFLICT (policy, key) DO UPDATE SET
+            decided_at_us = CASE WHEN pglimit_sliding_window_log.blocked_until_us > GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us)
+                    THEN LEAST(pglimit_sliding_window_log.decided_at_us, EXCLUDED.decided_at_us) ELSE EXCLUDED.decided_at_us END,
             blocked_until_us = GREATEST(pglimit_sliding_window_log.blocked_until_us, GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) + request.for_us::bigint);
     END IF;
 END $pglimit$;
@@ -3249,70 +3288,92 @@ BEGIN
         PERFORM pglimit._refuse('for_s', for_s::text, 'must be seconds, more than 0 and at most a hundred years, in whole microseconds', 'pglimit.unblock lifts a block.');
     END IF;
     request.for_us := round(for_s * 1e6::float8);
+    request.denied_at_us := 0; -- no denial
     request.now_us := coalesce(request.now_us, (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint);
     IF request.algorithm = 'leaky_bucket' THEN
         INSERT INTO pglimit_leaky_bucket
-               (policy, key, cost, granted, updated_at_us, blocked_until_us, expires_at_us, level, capacity, leak, tick_us, leaked_at_us)
+               (policy, key, cost, granted, updated_at_us, blocked_until_us, expires_at_us, decided_at_us, level, capacity, leak, tick_us, leaked_at_us)
         VALUES (request.policy, request.key, 1, 0, request.now_us,
                request.now_us + request.for_us::bigint,
                    request.now_us + request.for_us::bigint,
+                   request.denied_at_us::bigint,
                0, 0, 1, 1, request.now_us)
         ON CONFLICT (policy, key) DO UPDATE SET
+            decided_at_us = CASE WHEN pglimit_leaky_bucket.blocked_until_us > GREATEST(pglimit_leaky_bucket.updated_at_us, EXCLUDED.updated_at_us)
+                    THEN LEAST(pglimit_leaky_bucket.decided_at_us, EXCLUDED.decided_at_us) ELSE EXCLUDED.decided_at_us END,
             blocked_until_us = GREATEST(pglimit_leaky_bucket.blocked_until_us, GREATEST(pglimit_leaky_bucket.updated_at_us, EXCLUDED.updated_at_us) + request.for_us::bigint);
     ELSIF request.algorithm = 'leaky_bucket_queue' THEN
         INSERT INTO pglimit_leaky_bucket_queue
-               (policy, key, cost, granted, updated_at_us, blocked_until_us, expires_at_us, level, capacity, leak, ticket)
+               (policy, key, cost, granted, updated_at_us, blocked_until_us, expires_at_us, decided_at_us, level, capacity, leak, ticket)
         VALUES (request.policy, request.key, 1, 0, request.now_us,
                request.now_us + request.for_us::bigint,
                    request.now_us + request.for_us::bigint,
+                   request.denied_at_us::bigint,
                0, 0, 1, request.now_us)
         ON CONFLICT (policy, key) DO UPDATE SET
+            decided_at_us = CASE WHEN pglimit_leaky_bucket_queue.blocked_until_us > GREATEST(pglimit_leaky_bucket_queue.updated_at_us, EXCLUDED.updated_at_us)
+                    THEN LEAST(pglimit_leaky_bucket_queue.decided_at_us, EXCLUDED.decided_at_us) ELSE EXCLUDED.decided_at_us END,
             blocked_until_us = GREATEST(pglimit_leaky_bucket_queue.blocked_until_us, GREATEST(pglimit_leaky_bucket_queue.updated_at_us, EXCLUDED.updated_at_us) + request.for_us::bigint);
     ELSIF request.algorithm = 'token_bucket' THEN
         INSERT INTO pglimit_token_bucket
-               (policy, key, cost, granted, updated_at_us, blocked_until_us, expires_at_us, level, capacity, leak)
+               (policy, key, cost, granted, updated_at_us, blocked_until_us, expires_at_us, decided_at_us, level, capacity, leak)
         VALUES (request.policy, request.key, 1, 0, request.now_us,
                request.now_us + request.for_us::bigint,
                    request.now_us + request.for_us::bigint,
+                   request.denied_at_us::bigint,
                0, 0, 1)
         ON CONFLICT (policy, key) DO UPDATE SET
+            decided_at_us = CASE WHEN pglimit_token_bucket.blocked_until_us > GREATEST(pglimit_token_bucket.updated_at_us, EXCLUDED.updated_at_us)
+                    THEN LEAST(pglimit_token_bucket.decided_at_us, EXCLUDED.decided_at_us) ELSE EXCLUDED.decided_at_us END,
             blocked_until_us = GREATEST(pglimit_token_bucket.blocked_until_us, GREATEST(pglimit_token_bucket.updated_at_us, EXCLUDED.updated_at_us) + request.for_us::bigint);
     ELSIF request.algorithm = 'gcra' THEN
         INSERT INTO pglimit_gcra
-               (policy, key, cost, granted, updated_at_us, blocked_until_us, expires_at_us, level, capacity, leak)
+               (policy, key, cost, granted, updated_at_us, blocked_until_us, expires_at_us, decided_at_us, level, capacity, leak)
         VALUES (request.policy, request.key, 1, 0, request.now_us,
                request.now_us + request.for_us::bigint,
                    request.now_us + request.for_us::bigint,
+                   request.denied_at_us::bigint,
                0, 0, 1)
         ON CONFLICT (policy, key) DO UPDATE SET
+            decided_at_us = CASE WHEN pglimit_gcra.blocked_until_us > GREATEST(pglimit_gcra.updated_at_us, EXCLUDED.updated_at_us)
+                    THEN LEAST(pglimit_gcra.decided_at_us, EXCLUDED.decided_at_us) ELSE EXCLUDED.decided_at_us END,
             blocked_until_us = GREATEST(pglimit_gcra.blocked_until_us, GREATEST(pglimit_gcra.updated_at_us, EXCLUDED.updated_at_us) + request.for_us::bigint);
     ELSIF request.algorithm = 'fixed_window' THEN
         INSERT INTO pglimit_fixed_window
-               (policy, key, cost, granted, updated_at_us, blocked_until_us, expires_at_us, level, capacity, ends_at_us)
+               (policy, key, cost, granted, updated_at_us, blocked_until_us, expires_at_us, decided_at_us, level, capacity, ends_at_us)
         VALUES (request.policy, request.key, 1, 0, request.now_us,
                request.now_us + request.for_us::bigint,
                    request.now_us + request.for_us::bigint,
+                   request.denied_at_us::bigint,
                0, 0, 0)
         ON CONFLICT (policy, key) DO UPDATE SET
+            decided_at_us = CASE WHEN pglimit_fixed_window.blocked_until_us > GREATEST(pglimit_fixed_window.updated_at_us, EXCLUDED.updated_at_us)
+                    THEN LEAST(pglimit_fixed_window.decided_at_us, EXCLUDED.decided_at_us) ELSE EXCLUDED.decided_at_us END,
             blocked_until_us = GREATEST(pglimit_fixed_window.blocked_until_us, GREATEST(pglimit_fixed_window.updated_at_us, EXCLUDED.updated_at_us) + request.for_us::bigint);
     ELSIF request.algorithm = 'sliding_window_counter' THEN
         INSERT INTO pglimit_sliding_window_counter
-               (policy, key, cost, granted, updated_at_us, blocked_until_us, expires_at_us, current, previous, capacity, period_us, ends_at_us)
+               (policy, key, cost, granted, updated_at_us, blocked_until_us, expires_at_us, decided_at_us, current, previous, capacity, period_us, ends_at_us)
         VALUES (request.policy, request.key, 1, 0, request.now_us,
                request.now_us + request.for_us::bigint,
                    request.now_us + request.for_us::bigint,
+                   request.denied_at_us::bigint,
                0, 0, 0, 1, 0)
         ON CONFLICT (policy, key) DO UPDATE SET
+            decided_at_us = CASE WHEN pglimit_sliding_window_counter.blocked_until_us > GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us)
+                    THEN LEAST(pglimit_sliding_window_counter.decided_at_us, EXCLUDED.decided_at_us) ELSE EXCLUDED.decided_at_us END,
             blocked_until_us = GREATEST(pglimit_sliding_window_counter.blocked_until_us,
                     GREATEST(pglimit_sliding_window_counter.updated_at_us, EXCLUDED.updated_at_us) + request.for_us::bigint);
     ELSIF request.algorithm = 'sliding_window_log' THEN
         INSERT INTO pglimit_sliding_window_log
-               (policy, key, cost, granted, updated_at_us, blocked_until_us, expires_at_us, entries, totals, base, total, capacity, period_us, keep_us)
+               (policy, key, cost, granted, updated_at_us, blocked_until_us, expires_at_us, decided_at_us, entries, totals, base, total, capacity, period_us, keep_us)
         VALUES (request.policy, request.key, 1, 0, request.now_us,
                request.now_us + request.for_us::bigint,
                    request.now_us + request.for_us::bigint,
+                   request.denied_at_us::bigint,
                '{}', '{}', 0, 0, 0, 1, 1)
         ON CONFLICT (policy, key) DO UPDATE SET
+            decided_at_us = CASE WHEN pglimit_sliding_window_log.blocked_until_us > GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us)
+                    THEN LEAST(pglimit_sliding_window_log.decided_at_us, EXCLUDED.decided_at_us) ELSE EXCLUDED.decided_at_us END,
             blocked_until_us = GREATEST(pglimit_sliding_window_log.blocked_until_us, GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) + request.for_us::bigint);
     END IF;
 END $pglimit$;

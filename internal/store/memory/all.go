@@ -51,7 +51,7 @@ func (m *Store) tryAll(groups []*store.Group, possible bool, claimed *int) (allo
 		switch {
 		case allowed:
 			e.state.Put(at, g.Cost)
-			e.rules, e.updatedAt = g.Rules, at
+			e.rules, e.updatedAt, e.decidedAt = g.Rules, at, at
 			g.Outcome.View = e.state.Seen(&g.Rules, now, at, g.Room, 0)
 			if b, ok := e.state.(*algorithm.Bucket); ok {
 				g.Outcome.Ticket = b.Ticket
@@ -61,7 +61,7 @@ func (m *Store) tryAll(groups []*store.Group, possible bool, claimed *int) (allo
 		case blocks(g):
 			g.Outcome.BlockedUntil = at + g.BlockFor
 			e := m.copyOf(&g.Query, now)
-			e.blockedUntil = max(e.blockedUntil, at+g.BlockFor)
+			e.blockedUntil, e.decidedAt = max(e.blockedUntil, at+g.BlockFor), at
 			m.keep(&g.Query, e, claimed)
 		}
 		g.Show(func(need float64) algorithm.View { return e.state.Seen(&g.Rules, now, at, g.Capacity, need) })

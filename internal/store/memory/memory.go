@@ -86,7 +86,7 @@ func (m *Store) with(q *store.Query, keep bool, f func(e *entry, now, at int64) 
 func (m *Store) Warm(q *store.Query, s algorithm.State, updatedAt, blockedUntil int64) error {
 	_, err := m.with(q, true, func(e *entry, _, _ int64) float64 {
 		if e.rules.Capacity == 0 {
-			e.row = row{s, q.Rules, updatedAt, blockedUntil}
+			e.row = row{state: s, rules: q.Rules, updatedAt: updatedAt, blockedUntil: blockedUntil}
 		}
 		return 0
 	})
@@ -155,6 +155,9 @@ func (m *Store) Do(_ context.Context, op *store.Op) (err error) {
 		op.Outcome, err = m.giveBack(q, func(e *entry, now, at int64) float64 { return e.state.Refund(&e.rules, now, at, q.Units) })
 	case store.Undo:
 		op.Outcome, err = m.giveBack(q, func(e *entry, now, at int64) float64 {
+			if e.decidedAt > 0 && e.state.Counts(&e.rules, e.decidedAt, op.Grant, &q.Rules, q.Units) {
+				e.blockedUntil = 0
+			}
 			return e.state.Undo(&e.rules, now, at, op.Grant, &q.Rules, q.Units)
 		})
 	case store.Settle:
@@ -186,7 +189,9 @@ func (m *Store) take(q *store.Query, ttl int64) (o store.Outcome, reserved *entr
 	blocked := false
 	o, err = m.with(q, true, func(e *entry, now, at int64) (granted float64) {
 		fit := algorithm.Fit(q.Room, e.state.Used(&q.Rules, now, at), q.Cost)
-		blocked = e.blockedUntil > at
+		if blocked = e.blockedUntil > at; !blocked {
+			e.decidedAt = at
+		}
 		switch {
 		case blocked:
 		case fit >= 1 && q.Count > 0:
@@ -248,7 +253,7 @@ func (m *Store) get(q *store.Query) (store.Outcome, error) {
 // block blocks the key.
 func (m *Store) block(q *store.Query, forUs int64) error {
 	_, err := m.with(q, true, func(e *entry, _, at int64) float64 {
-		e.blockedUntil = max(e.blockedUntil, at+forUs)
+		e.blockedUntil, e.decidedAt = max(e.blockedUntil, at+forUs), 0
 		return 0
 	})
 	return err

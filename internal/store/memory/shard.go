@@ -48,6 +48,9 @@ type row struct {
 	state                   algorithm.State
 	rules                   algorithm.Rules // as of the last decision
 	updatedAt, blockedUntil int64
+	// decidedAt is the time of the last decision that found no block, so of the denial that
+	// began the block; 0 if an operator blocked the key.
+	decidedAt int64
 }
 
 func newRow(a algorithm.Name, now int64) row {

@@ -123,7 +123,7 @@ func (p Store) begunBlocks(ctx context.Context, groups []*store.Group) (blocks [
 		if !g.Fits() && !g.Outcome.Blocked && g.BlockFor > 0 {
 			at := g.Outcome.UpdatedAt
 			g.Outcome.BlockedUntil = at + g.BlockFor
-			op := &store.Op{Kind: store.Block, Query: g.Query, ForUs: g.BlockFor}
+			op := &store.Op{Kind: store.Block, Query: g.Query, ForUs: g.BlockFor, DeniedAt: at}
 			op.Now = &at
 			blocks = append(blocks, p.send(ctx, op))
 		}

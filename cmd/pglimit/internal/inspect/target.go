@@ -136,7 +136,7 @@ func (i *Inspector) Block(ctx context.Context, targets []Target, d time.Duration
 		}
 		c.Rows = int64(len(g.keys))
 		_, err = tx.Exec(ctx, `UPDATE `+table(g.algorithm)+` AS t
-SET blocked_until_us = GREATEST(t.blocked_until_us, GREATEST(t.updated_at_us, c.us) + $3::bigint)
+SET blocked_until_us = GREATEST(t.blocked_until_us, GREATEST(t.updated_at_us, c.us) + $3::bigint), decided_at_us = 0
 FROM (SELECT (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint AS us) AS c
 WHERE t.policy = $1::text AND t.key = ANY ($2::text[])`, g.policy, g.keys, d.Microseconds())
 		return c, err

@@ -73,10 +73,13 @@ func TestBlockAndUnblock(t *testing.T) {
 			}
 		}
 	}
+	gcra := policy("gcra", limiter.GCRA)
+	running := must.OK(s.l.Allow(ctx, gcra, "alice"))(t)
 	counts, err := s.i.Block(ctx, both, time.Hour, inspect.Options{})
 	if err != nil || render(counts) != everywhere(1) {
 		t.Errorf("block: %s, %v", render(counts), err)
 	}
+	must.OK(s.l.Undo(ctx, gcra, "alice", running))(t) // lifts the block of a denial only
 	check("block", true)
 	until := bed.Value[time.Time](t, s.pool, `SELECT blocked_until FROM pglimit_gcra_now WHERE key = 'alice'`)
 	must.OK(s.i.Block(ctx, both, time.Minute, inspect.Options{}))(t)

@@ -171,6 +171,7 @@ var params = names{
 	"LifetimeUs": integer(func(w *wire) int64 { return w.query.Lifetime }),
 	"BlockForUs": integer(func(w *wire) int64 { return w.query.BlockFor }),
 	"ForUs":      integer(func(w *wire) int64 { return w.op.ForUs }),
+	"DeniedAtUs": integer(func(w *wire) int64 { return w.op.DeniedAt }),
 	"Units":      float(func(w *wire) float64 { return w.query.Units }),
 	"Burst":      float(func(w *wire) float64 { return w.query.Burst }),
 
