@@ -81,7 +81,9 @@ func (q *Queries) LeaseTake(ctx context.Context, db DBTX, arg LeaseTakeParams) (
 const TableOwners = `-- name: TableOwners :one
 SELECT (CASE WHEN pg_catalog.count(DISTINCT o.owner) > 1::bigint
              THEN pg_catalog.string_agg('role '::text || o.owner || ' in schema '::text || o.schema, ', '::text ORDER BY o.schema) ELSE ''::text END)::text AS several,
-       (pg_catalog.to_regclass('pg_catalog.pg_dist_partition'::text) IS NOT NULL)::bool AS citus
+       (pg_catalog.to_regclass('pg_catalog.pg_dist_partition'::text) IS NOT NULL)::bool AS citus,
+       pg_catalog.current_setting('client_encoding'::text)::text AS client_encoding,
+       pg_catalog.current_setting('server_encoding'::text)::text AS server_encoding
 FROM (SELECT DISTINCT pg_catalog.quote_ident(n.nspname::text) AS schema, pg_catalog.quote_ident(r.rolname::text) AS owner
       FROM pg_catalog.pg_class AS c
       JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
@@ -94,19 +96,26 @@ FROM (SELECT DISTINCT pg_catalog.quote_ident(n.nspname::text) AS schema, pg_cata
 `
 
 type TableOwnersRow struct {
-	Several string
-	Citus   bool
+	Several        string
+	Citus          bool
+	ClientEncoding string
+	ServerEncoding string
 }
 
 // TableOwners names the owners of pglimit's tables, and of what else has their names, in
 // all schemas of the search_path, if there are several: then another role may have put a
 // table in front of the migrated one. For one owner several is ”. citus reports whether the
-// database has Citus.
+// database has Citus. client_encoding and server_encoding are the session's and the database's.
 //
 // Index: pg_class_relname_nsp_index. Locks nothing.
 func (q *Queries) TableOwners(ctx context.Context, db DBTX) (TableOwnersRow, error) {
 	row := db.QueryRow(ctx, TableOwners)
 	var i TableOwnersRow
-	err := row.Scan(&i.Several, &i.Citus)
+	err := row.Scan(
+		&i.Several,
+		&i.Citus,
+		&i.ClientEncoding,
+		&i.ServerEncoding,
+	)
 	return i, err
 }

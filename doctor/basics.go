@@ -16,7 +16,7 @@ import (
 
 // settings are the settings that checks read.
 var settings = []string{
-	"search_path", "autovacuum", "track_counts", "default_transaction_isolation", "default_transaction_read_only",
+	"search_path", "client_encoding", "server_encoding", "autovacuum", "track_counts", "default_transaction_isolation", "default_transaction_read_only",
 	"fsync", "full_page_writes", "synchronous_commit", "synchronous_standby_names",
 	"statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout", "transaction_timeout",
 	"max_connections", "superuser_reserved_connections", "reserved_connections",

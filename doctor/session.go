@@ -14,6 +14,7 @@ import (
 	"github.com/pglimit/pglimit/db"
 	"github.com/pglimit/pglimit/internal/migrations"
 	"github.com/pglimit/pglimit/internal/pooler"
+	"github.com/pglimit/pglimit/internal/store/postgres/exec"
 )
 
 func checkPooler(ctx context.Context, p *patient) (c Check, err error) {
@@ -125,6 +126,14 @@ func judgeSchemas(exposed []migrations.Exposure, path []string, heir string) Che
 		c = worse(c, Check{Verdict: Warn, Details: []string{e.String()}, Fix: e.Fix(heir)})
 	}
 	return c
+}
+
+func checkEncoding(_ context.Context, p *patient) (Check, error) {
+	client := p.settings["client_encoding"].value
+	if exec.CheckEncoding(client, p.settings["server_encoding"].value) == nil {
+		return Check{Message: "client_encoding is " + client}, nil
+	}
+	return p.alter("client_encoding", "'UTF8'").as(Fail, fmt.Sprintf("client_encoding is %s: programs with pgx decide nothing, since a key that is not ASCII would be stored as another", client)), nil
 }
 
 func checkIsolation(_ context.Context, p *patient) (Check, error) {

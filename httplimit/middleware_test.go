@@ -168,7 +168,7 @@ func TestNewNoDecision(t *testing.T) {
 	queue := again
 	queue.Policy.Algorithm = limiter.LeakyBucketQueue
 	memory, down := limiter.NewMemory(nil), gone(t, nil)
-	refused := failingWith(t, &pgconn.PgError{Severity: "FATAL", Code: "28P01", Message: "password authentication failed"}, nil)
+	refused := failingWith(t, &pgconn.PgError{Severity: "FATAL", Code: "22023", Message: `role "gone" does not exist`}, nil)
 	over, cancel := context.WithDeadline(t.Context(), time.Unix(1, 0))
 	defer cancel()
 	for _, c := range []struct {

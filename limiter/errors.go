@@ -12,14 +12,15 @@ var (
 	// ErrUnsupported: the method has no meaning for the policy's algorithm or for this
 	// kind of limiter.
 	ErrUnsupported = store.ErrUnsupported
-	// ErrUnavailable: the database did not answer, or not within Config.Timeout, or the
+	// ErrUnavailable: the database is away, did not answer within Config.Timeout, or the
 	// circuit breaker is open (Config.BreakAfter). A statement that was in flight may or
 	// may not have been counted. The message says if the database answered other requests
 	// meanwhile, or if others used all connections of the pool.
 	ErrUnavailable = store.ErrUnavailable
 	// ErrOverloaded: too many callers are waiting for the database (Config.MaxWaiting),
 	// Config.Timeout ended before the request's turn came or while others used all
-	// connections of the pool, or all keys of a NewMemory are in use (Config.MaxKeys).
+	// connections of the pool, several tries met conflicts, or all keys of a NewMemory are in
+	// use (Config.MaxKeys).
 	// Nothing was consumed.
 	ErrOverloaded = store.ErrOverloaded
 	// ErrLocked: another transaction has locked the key's row for longer than
@@ -33,10 +34,10 @@ var (
 	ErrReservationEnded = store.ErrReservationEnded
 	// ErrClosed: the limiter was closed.
 	ErrClosed = store.ErrClosed
-	// ErrMisconfigured: the database answered and refuses every such decision until
-	// someone changes a setting: rights, a password, a database's name, a read-only
-	// server, a connection pooler, or missing tables. The message has the next step.
-	// Nothing was counted.
+	// ErrMisconfigured: any other error of the database or its driver. Someone must change a
+	// setting: rights, a password, a database's name, a read-only server, an encoding, a
+	// connection pooler, or missing tables. The message has the next step. Nothing was
+	// counted, unless an answer could not be read.
 	ErrMisconfigured = store.ErrMisconfigured
 	// ErrNotMigrated: the tables do not exist or are not in the search_path. It is an
 	// ErrMisconfigured too.

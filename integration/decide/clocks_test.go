@@ -227,7 +227,7 @@ func TestCalendarClockThatJumps(t *testing.T) {
 	offTheHour(t, 0) // nor a month, which check requests
 	check := func(what string, err error) {
 		t.Helper()
-		if !errors.Is(err, limiter.ErrUnavailable) || !strings.Contains(err.Error(), "its clock, at 20") ||
+		if !errors.Is(err, limiter.ErrMisconfigured) || !strings.Contains(err.Error(), "its clock, at 20") ||
 			!strings.Contains(err.Error(), "this machine's is at "+time.Now().UTC().Format("2006-01-")) {
 			t.Fatalf("%s: got %v", what, err)
 		}

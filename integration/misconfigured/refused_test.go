@@ -6,6 +6,7 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -37,13 +38,18 @@ func changed(t *testing.T, address string, change func(*url.URL)) string {
 	return u.String()
 }
 
-// TestRefusedByServer: what the server refuses because of rights, a password, a database,
-// a role or missing tables is an ErrMisconfigured with the next step. FailOpen does not
+// TestRefusedByServer: what the server or the driver refuses, because of rights, a password,
+// a database, a role, a setting or missing tables, is an ErrMisconfigured with the next step. FailOpen does not
 // apply to it, unless the limiter is configured so.
 func TestRefusedByServer(t *testing.T) {
 	t.Parallel()
 	address := bed.NewDatabase(t)
 	withoutGrants := bed.RuntimeRole(t, address)
+	preloads := bed.RuntimeRole(t, address)
+	bed.Exec(t, bed.Connect(t, address), "ALTER ROLE "+bed.RoleOf(t, preloads)+" SET session_preload_libraries = 'pglimit_none'")
+	with := func(name, value string) string { return bed.WithQuery(t, address, name, value).String() }
+	simple := bed.WithQuery(t, address, "default_query_exec_mode", "simple_protocol").String()
+	const correct = "correct what it names"
 	checking := changed(t, bed.OwnServer(t, pglimittest.OverTCP).URL(), func(u *url.URL) {
 		q := u.Query()
 		q.Del("require_auth") // lib/pq does not know it
@@ -63,6 +69,14 @@ func TestRefusedByServer(t *testing.T) {
 			u.RawQuery = q.Encode()
 		}), []string{"25006", "target_session_attrs=read-write"}},
 		{"not migrated", bed.EmptyDatabase(t), []string{"42P01", "pglimit migrate up"}},
+		{"simple protocol, strings with escapes", bed.WithQuery(t, simple, "standard_conforming_strings", "off").String(), []string{correct}},
+		{"simple protocol, LATIN1", bed.WithQuery(t, simple, "client_encoding", "LATIN1").String(), []string{"client_encoding"}},
+		{"LATIN1", with("client_encoding", "LATIN1"), []string{"client_encoding"}},
+		{"a library is missing", preloads, []string{"58P01", correct}},
+		{"a parameter that cannot be changed", with("max_connections", "5"), []string{"55P02", correct}},
+		{"a dropped role", with("role", "pglimit_nobody"), []string{"22023", correct}},
+		{"a bad setting", with("work_mem", "much"), []string{"22023", correct}},
+		{"an unknown setting", with("pglimit_none", "1"), []string{"42704", correct}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -125,5 +139,50 @@ func TestRefusedInTx(t *testing.T) {
 	tx := bed.Begin(t, pool, pgx.TxOptions{AccessMode: pgx.ReadOnly})
 	if r, err := l.InTx(tx).Allow(t.Context(), failsOpen, "k"); !errors.Is(err, limiter.ErrMisconfigured) || r.Allowed || !strings.Contains(err.Error(), "read-only") {
 		t.Errorf("%+v, %v", r, err)
+	}
+}
+
+// TestEncodings: a key has one row, whatever the encoding of the connection. Where it would have
+// another, nothing is decided. The command finds it by any connection string.
+func TestEncodings(t *testing.T) {
+	t.Parallel()
+	p := limiter.Policy{Name: "p", Algorithm: limiter.TokenBucket, Limit: 2, Period: 1000 * time.Hour, OnError: limiter.FailOpen}
+	quiet := &limiter.Config{Logger: slog.New(slog.DiscardHandler), DisableDenyCache: true}
+	utf8, latin1 := bed.WithQuery(t, bed.NewDatabase(t), "client_encoding", "UTF8").String(), bed.Latin1(t)
+	for _, c := range []struct {
+		database, client string
+		granted          int // after the first of a limit of 2
+	}{{utf8, "LATIN1", 0}, {utf8, "SQL_ASCII", 1}, {latin1, "SQL_ASCII", 0}, {latin1, "LATIN1", 0}} {
+		address := bed.WithQuery(t, c.database, "client_encoding", c.client).String()
+		own, pool := bed.Connect(t, c.database), bed.Connect(t, c.database, bed.OneConnection)
+		l, over, overSQL := bed.NewLimiter(t, own, quiet), bed.NewLimiter(t, pool, quiet), bed.NewSQL(t, bed.ConnectSQL(t, "pgx", address), quiet)
+		bed.Must(t)(over.Allow(t.Context(), p, "k"))
+		bed.Exec(t, pool, "SET client_encoding = '"+c.client+"'")
+		for name, allow := range map[string]func() (limiter.Result, error){
+			"pool":         func() (limiter.Result, error) { return over.Allow(t.Context(), p, "Zoë") },
+			"database/sql": func() (limiter.Result, error) { return overSQL.Allow(t.Context(), p, "Zoë") },
+			"a transaction of another pool": func() (limiter.Result, error) {
+				tx := bed.Begin(t, pool, pgx.TxOptions{})
+				defer bed.Commit(t, tx)
+				return l.InTx(tx).Allow(t.Context(), p, "Zoë")
+			},
+		} {
+			bed.Exec(t, own, "DELETE FROM pglimit_token_bucket")
+			granted := 0
+			for range 5 {
+				bed.Must(t)(l.Allow(t.Context(), p, "Zoë"))
+				r, err := allow()
+				if (c.granted == 0) != (errors.Is(err, limiter.ErrMisconfigured) && strings.Contains(err.Error(), "client_encoding")) {
+					t.Errorf("%s over %s: %+v, %v", name, address, r, err)
+				}
+				granted += int(r.Granted)
+			}
+			if rows := bed.Value[int](t, own, "SELECT count(*) FROM pglimit_token_bucket"); rows != 1 || granted != c.granted {
+				t.Errorf("%s over %s: granted %d, want %d; %d rows", name, address, granted, c.granted, rows)
+			}
+		}
+		if code, out, err := bed.Pglimit(t, address, "find", "Zoë"); code != 0 || !strings.Contains(out, "2/2") {
+			t.Errorf("find over %s: %d, %s%s", address, code, out, err)
+		}
 	}
 }

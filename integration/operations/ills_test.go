@@ -179,6 +179,8 @@ func TestDoctorIlls(t *testing.T) {
 			{"fail primary default_transaction_read_only is on: every decision is refused", "BEGIN READ WRITE; ALTER ROLE $app IN DATABASE $database SET default_transaction_read_only = off; COMMIT"}}, ""},
 		{"BEGIN READ WRITE; ALTER DATABASE $database RESET default_transaction_read_only; ALTER DATABASE $database SET default_transaction_isolation = serializable; COMMIT", []step{
 			{"warn isolation default_transaction_isolation is serializable", "ALTER ROLE $app IN DATABASE $database SET default_transaction_isolation = 'read committed'"}}, ""},
+		{"ALTER DATABASE $database SET client_encoding = 'LATIN1'", []step{
+			{"fail encoding client_encoding is LATIN1: programs with pgx decide nothing", "ALTER ROLE $app IN DATABASE $database SET client_encoding = 'UTF8'"}}, ""},
 		{"ALTER DATABASE $database SET statement_timeout = '900ms'; ALTER DATABASE $database SET lock_timeout = '999ms'", []step{
 			{"warn timeouts 2 timeouts of this role", "ALTER ROLE $app IN DATABASE $database SET statement_timeout = '5s'; ALTER ROLE $app IN DATABASE $database SET lock_timeout = '5s'"}}, ""},
 		{"GRANT CREATE ON SCHEMA limits TO PUBLIC, $other", []step{

@@ -48,21 +48,40 @@ func Lost(err error) bool {
 	return false
 }
 
-// refusals are the words of PgBouncer for logins that fail until someone changes a
-// setting. It does not translate them.
-var refusals = []string{
-	"password authentication failed", "SASL authentication failed", "auth failed", "no such user",
-	"no such database", "does not exist", "unsupported startup parameter", "no pg_hba.conf entry", "bouncer config error",
-}
+// PgBouncer's words, which it does not translate.
+var (
+	// for logins that fail until someone changes a setting
+	refusals = []string{
+		"password authentication failed", "SASL authentication failed", "auth failed", "no such user",
+		"no such database", "does not exist", "unsupported startup parameter", "no pg_hba.conf entry", "bouncer config error",
+	}
+	// for a server that is away or late, and for its own end
+	outages = []string{
+		"timeout", "server conn crashed", "shutting down", "try again later", "connect failed", "cannot connect", "lookup failed",
+		"the database system", "server lifetime over", "admin forced disconnect",
+	}
+	// for its bounds on clients
+	bounds = []string{"no more connections allowed", "client connections exceeded"}
+)
 
 // Refused reports whether err means that PgBouncer, or the server behind it, refuses this
 // program's login. Newer versions send the server's own SQLSTATEs instead.
-func Refused(err error) bool {
-	if sqlState(err) != protocolViolation {
-		return false
+func Refused(err error) bool { return says(err, refusals) }
+
+// Away reports whether err means that PgBouncer, or the server behind it, is away or late.
+func Away(err error) bool { return says(err, outages) && !Refused(err) }
+
+// Full reports whether err means that PgBouncer admits no more clients.
+func Full(err error) bool { return says(err, bounds) }
+
+// says reports whether err is of PgBouncer's SQLSTATE, with one of these words.
+func says(err error, words []string) bool {
+	var answer interface { // without the names of the user and the database, which pgx adds
+		error
+		SQLState() string
 	}
-	text := err.Error()
-	return slices.ContainsFunc(refusals, func(words string) bool { return strings.Contains(text, words) })
+	return errors.As(err, &answer) && answer.SQLState() == protocolViolation &&
+		slices.ContainsFunc(words, func(one string) bool { return strings.Contains(answer.Error(), one) })
 }
 
 // Explain adds ErrStatements to an error that is Lost, and returns any other unchanged.

@@ -99,13 +99,9 @@ func discard(c *sql.Conn) {
 // begin begins a transaction on a connection, and passes over connections that are bad.
 func (p *Pool) begin(ctx context.Context) (*sql.Conn, error) {
 	for idle := p.db.Stats().Idle; ; idle-- { // after the idle ones there are only new ones
-		c, err := p.db.Conn(ctx)
+		c, err := p.open(ctx)
 		if err != nil {
 			return nil, err
-		}
-		if !detached.Sends(ctx) {
-			_ = c.Close()
-			return nil, context.DeadlineExceeded
 		}
 		if err = p.beginOn(ctx, c); err == nil {
 			return c, nil
@@ -192,6 +188,22 @@ func on[T any](ctx context.Context, p *Pool, f func(inTx) (T, error)) (T, error)
 	return v, err
 }
 
+// ErrConnect: the pool could not open a connection.
+var ErrConnect = errors.New("connect")
+
+// open returns a connection, unless ctx's statement is not to be sent any more.
+func (p *Pool) open(ctx context.Context) (*sql.Conn, error) {
+	c, err := p.db.Conn(ctx)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("%w: %w", ErrConnect, err)
+	case !detached.Sends(ctx):
+		_ = c.Close()
+		return nil, context.DeadlineExceeded
+	}
+	return c, nil
+}
+
 // restAfter is the time without an answer after which a connection is pinged before use.
 const restAfter = time.Second
 
@@ -201,11 +213,7 @@ func (p *Pool) conn(ctx context.Context) (*sql.Conn, error) {
 	used := time.Duration(p.used.Load())
 	rested := used == 0 || time.Since(p.start)-used > restAfter
 	for idle := p.db.Stats().Idle; ; idle-- { // after the idle ones there are only new ones
-		c, err := p.db.Conn(ctx)
-		if err == nil && !detached.Sends(ctx) {
-			_ = c.Close()
-			return nil, context.DeadlineExceeded
-		}
+		c, err := p.open(ctx)
 		if err != nil || !rested {
 			return c, err
 		}

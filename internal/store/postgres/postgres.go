@@ -273,7 +273,7 @@ func (p Store) compare(ctx context.Context, times int, q *store.Query) error {
 	}
 	p.ahead.Store(there - here.UnixMicro())
 	if times == maxCompared {
-		return fmt.Errorf("%w: its clock, at %s, was in another calendar period than expected on each of several tries; this machine's is at %s", store.ErrUnavailable,
+		return fmt.Errorf("%w: the database answered, but its clock, at %s, was in another calendar period than expected on each of several tries; this machine's is at %s: correct both", store.ErrMisconfigured,
 			time.UnixMicro(there).UTC().Format(time.RFC3339Nano), here.UTC().Format(time.RFC3339Nano))
 	}
 	return nil

@@ -46,7 +46,7 @@ The checks are:
 			if err := config.Validate(); err != nil {
 				return err
 			}
-			pool, err := db.OpenUnmigrated(cmd)
+			pool, err := db.OpenAsNamed(cmd)
 			if err != nil {
 				return err
 			}

@@ -54,6 +54,7 @@ func (d *Database) NamedByFlags() bool { return d.embeddedWanted() || d.url != "
 type options struct {
 	orEmbedded bool // without a named database, run the embedded server
 	unmigrated bool // leave the embedded server's tables as they are
+	asNamed    bool // in the encoding of other programs with the same connection string
 }
 
 // Open connects to the named database, and with --verbose prints its name on stderr. It runs the
@@ -71,6 +72,12 @@ func (d *Database) OpenOrEmbedded(cmd *cobra.Command) (*pgxpool.Pool, error) {
 // OpenUnmigrated is like Open, but runs no migrations on the embedded server.
 func (d *Database) OpenUnmigrated(cmd *cobra.Command) (*pgxpool.Pool, error) {
 	return d.open(cmd, options{unmigrated: true})
+}
+
+// OpenAsNamed is like OpenUnmigrated, but leaves client_encoding to the connection string, the
+// role and the database. All other connections have UTF8, in which Go has its texts.
+func (d *Database) OpenAsNamed(cmd *cobra.Command) (*pgxpool.Pool, error) {
+	return d.open(cmd, options{unmigrated: true, asNamed: true})
 }
 
 // WithLimiter calls use with a limiter on the database, opened as by Open, and
@@ -114,6 +121,9 @@ func (d *Database) open(cmd *cobra.Command, o options) (*pgxpool.Pool, error) {
 	d.password = config.ConnConfig.Password
 	if d.verbose {
 		fmt.Fprintf(cmd.ErrOrStderr(), "database: %s\n", describe(config.ConnConfig))
+	}
+	if !o.asNamed {
+		config.ConnConfig.RuntimeParams["client_encoding"] = "UTF8"
 	}
 	pool, err := openPool(cmd.Context(), config)
 	return pool, withoutSetting(err, address, config.ConnConfig)

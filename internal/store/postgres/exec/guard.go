@@ -7,6 +7,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/pglimit/pglimit/db"
 	"github.com/pglimit/pglimit/internal/shards"
 	"github.com/pglimit/pglimit/internal/store"
@@ -89,14 +91,33 @@ func (b *Breaker) refusal(wait int64) error {
 	return fmt.Errorf("the circuit breaker is open (Config.BreakAfter) and tries again in %v; the last failure: %w", time.Duration(wait)*time.Microsecond, *b.last.Load())
 }
 
+// CheckEncoding returns an ErrMisconfigured if the server would read this program's UTF-8 in
+// another encoding: then a key would have another row than in other programs. SQL_ASCII converts
+// nothing, so it will do if the database stores UTF-8 or any bytes. "" is not known.
+func CheckEncoding(client, server string) error {
+	if client == "UTF8" || client == "" || client == "SQL_ASCII" && (server == "UTF8" || server == client) {
+		return nil
+	}
+	return fmt.Errorf("%w: client_encoding is %s, and a key that is not ASCII would be stored as another: add client_encoding=UTF8 to the database's URL, or set it by ALTER ROLE or ALTER DATABASE", store.ErrMisconfigured, client)
+}
+
+// checkConn is CheckEncoding for a connection of pgx, nil: none. It sends nothing.
+func checkConn(c *pgx.Conn) error {
+	if c == nil {
+		return nil
+	}
+	reported := c.PgConn().ParameterStatus
+	return CheckEncoding(reported("client_encoding"), reported("server_encoding"))
+}
+
 // ownersRest is how long the owners of the tables are taken as read. Another role can
 // create a schema at any time that comes first in the search_path of open connections.
 const ownersRest = 5 * time.Second
 
 // Owners refuses statements while pglimit's tables in the search_path have several owners:
 // then another role may have put a table in front of the migrated one. It also knows whether
-// the tables are distributed. The catalog is read before the first statement, and before one
-// every few seconds. Safe for concurrent use.
+// the tables are distributed, and looks at the session's encoding. The catalog is read before
+// the first statement, and before one every few seconds. Safe for concurrent use.
 type Owners struct {
 	sharding store.Sharding
 	start    time.Time
@@ -156,7 +177,10 @@ func (o *Owners) look(ctx context.Context, runner Runner) error {
 	err := runner.Run(ctx, Statement, func(tx db.DBTX) (err error) {
 		// Without Citus it is one statement: behind a pooler that loses prepared statements another
 		// without parameters could be executed instead of it.
-		if owners, err = db.New().TableOwners(ctx, tx); err == nil && owners.Citus && (o.sharding == store.ShardingAuto || o.sharding == store.ShardingCitus) {
+		if owners, err = db.New().TableOwners(ctx, tx); err == nil {
+			err = CheckEncoding(owners.ClientEncoding, owners.ServerEncoding)
+		}
+		if err == nil && owners.Citus && (o.sharding == store.ShardingAuto || o.sharding == store.ShardingCitus) {
 			distributed, err = shards.Read(ctx, tx)
 		}
 		return err

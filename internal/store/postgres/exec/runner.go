@@ -217,23 +217,28 @@ func (c *Cache) turnOff(cause error) {
 // InTx is InTx, but without prepared statements if the cache is off and tx is of pgx. If a
 // statement of tx is lost, tx has failed, and the cache is off for later transactions.
 func (c *Cache) InTx(tx db.DBTX) Runner {
-	if _, ok := tx.(pgx.Tx); !ok {
+	of, ok := tx.(pgx.Tx)
+	if !ok {
 		return InTx(tx)
 	}
 	if c.off.Load() {
 		tx = uncached{tx}
 	}
-	return cacheTx{InTx(tx), c}
+	return cacheTx{InTx(tx), c, of}
 }
 
 // cacheTx is the Runner of a caller's transaction of pgx.
 type cacheTx struct {
 	Runner
 	cache *Cache
+	tx    pgx.Tx
 }
 
 // Run is Runner's.
 func (t cacheTx) Run(ctx context.Context, m Mode, f func(db.DBTX) error) error {
+	if err := checkConn(t.tx.Conn()); err != nil {
+		return err
+	}
 	err := t.Runner.Run(ctx, m, f)
 	if err != nil && pooler.Lost(err) {
 		t.cache.turnOff(err)

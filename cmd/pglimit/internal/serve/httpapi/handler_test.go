@@ -3,13 +3,18 @@ package httpapi
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/inspect"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/serve/auth"
@@ -289,4 +294,34 @@ func TestUnavailable(t *testing.T) {
 	q := httptest.NewRequestWithContext(ctx, "POST", "/v1/allow", strings.NewReader(`{"policy":"login","key":"a"}`))
 	q.Header.Set("Content-Type", "application/json")
 	h.ServeHTTP(httptest.NewRecorder(), q)
+}
+
+// TestRefusals: an error that its client cannot correct is a 503 without host, role and database.
+func TestRefusals(t *testing.T) {
+	t.Parallel()
+	for want, err := range map[string]error{
+		`"code":"unavailable"`:   errors.New("dial tcp secret-host: connection refused"),
+		`"code":"misconfigured"`: &pgconn.PgError{Severity: "FATAL", Code: "22023", Message: `role "secret-role" does not exist`},
+	} {
+		config := must.OK(pgxpool.ParseConfig("postgres://secret-role@192.0.2.1/secret-db?sslmode=disable"))(t)
+		config.ConnConfig.DialFunc = func(context.Context, string, string) (net.Conn, error) { return nil, err }
+		pool := must.OK(pgxpool.NewWithConfig(t.Context(), config))(t)
+		t.Cleanup(pool.Close)
+		h := newHandler(t, func(c *Config) {
+			c.Limiter = must.OK(limiter.New(pool, &limiter.Config{Policies: c.Policies, Logger: c.Logger}))(t)
+		})
+		const key = `{"policy":"login","key":"k"`
+		const one = key + `,"cost":1}`
+		for path, body := range map[string]string{
+			"/v1/allow": one, "/v1/allow-up-to": one, "/v1/check": one, "/v1/charge": one, "/v1/refund": one, "/v1/reset": key + "}", "/v1/unblock": key + "}",
+			"/v1/allow-all": `{"requests":[` + one + `]}`, "/v1/allow-batch": `{"requests":[` + one + `]}`, "/v1/reserve": key + `,"cost":1,"ttl":"1m"}`,
+			"/v1/block": key + `,"for":"1h"}`, "/v1/usage?policy=login&key=k": "", "/check/login": "",
+		} {
+			method := map[bool]string{true: "GET", false: "POST"}[body == ""]
+			r, answer := call(t, h, method, path, body, "X-Forwarded-For", "203.0.113.1")
+			if batch := path == "/v1/allow-batch"; (r.StatusCode != 503) != batch || !strings.Contains(answer, want) || strings.Contains(answer, "secret") || strings.Contains(answer, "192.0.2.1") {
+				t.Errorf("%s: %d %s, want %s", path, r.StatusCode, answer, want)
+			}
+		}
+	}
 }
