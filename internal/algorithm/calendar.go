@@ -150,6 +150,12 @@ func (c *Calendar) end(at int64) int64 {
 	}
 }
 
+// DayEnd returns the end of a date in a zone: the first moment with a later local date.
+func DayEnd(year int, month time.Month, day int, zone *time.Location) time.Time {
+	c := Calendar{unit: Day, zone: zone}
+	return time.UnixMicro(c.start(time.Date(year, month, day+1, 0, 0, 0, 0, time.UTC))).In(zone)
+}
+
 // next returns the first date of the period after that of date.
 func (u Unit) next(date time.Time) time.Time {
 	y, m, d := date.Date()

@@ -5,14 +5,15 @@ import (
 	"strings"
 	"time"
 
+	"github.com/pglimit/pglimit/internal/algorithm"
 	"github.com/pglimit/pglimit/internal/duration"
 )
 
 // ParseEnd reads the end of an override in a file, in now's zone: a date is the end of that
 // day. The error does not quote the text.
 func ParseEnd(text string, zone *time.Location) (time.Time, error) {
-	if day, err := time.ParseInLocation(time.DateOnly, text, zone); err == nil {
-		return day.AddDate(0, 0, 1), nil
+	if day, err := time.Parse(time.DateOnly, text); err == nil {
+		return algorithm.DayEnd(day.Year(), day.Month(), day.Day(), zone), nil
 	}
 	if at, err := time.Parse(time.RFC3339Nano, text); err == nil {
 		return at, nil
@@ -34,7 +35,7 @@ func ParseUntil(text string, now time.Time) (time.Time, error) {
 	if d, wrong := duration.Parse(text); wrong == nil {
 		end, err = now.Add(d).Truncate(time.Second), nil
 	} else if days, ok := daysUntil(word, now.Weekday()); ok {
-		end, err = time.Date(now.Year(), now.Month(), now.Day()+days+1, 0, 0, 0, 0, now.Location()), nil
+		end, err = algorithm.DayEnd(now.Year(), now.Month(), now.Day()+days, now.Location()), nil
 	}
 	switch {
 	case err != nil:
@@ -66,7 +67,8 @@ func daysUntil(word string, today time.Weekday) (days int, ok bool) {
 // it is the end of a day, else a time.
 func ShowEnd(end time.Time, zone *time.Location) string {
 	end = end.In(zone)
-	if last := end.AddDate(0, 0, -1); end.Equal(time.Date(end.Year(), end.Month(), end.Day(), 0, 0, 0, 0, zone)) {
+	last := time.Date(end.Year(), end.Month(), end.Day()-1, 0, 0, 0, 0, time.UTC)
+	if end.Equal(algorithm.DayEnd(last.Year(), last.Month(), last.Day(), zone)) {
 		return last.Format(time.DateOnly)
 	}
 	return end.Format(time.RFC3339)

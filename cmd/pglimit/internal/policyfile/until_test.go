@@ -36,6 +36,20 @@ func TestParseUntil(t *testing.T) {
 			t.Errorf("%s: %v, shown as %s, %v; want %+v", text, end, shown, err, want)
 		}
 	}
+	// Where a clock changes at midnight, a day ends at the first moment of the next one.
+	for _, c := range [][3]string{
+		{"America/Santiago", "2026-09-05", "2026-09-06T01:00:00-03:00"}, {"America/Santiago", "2026-04-04", "2026-04-05T00:00:00-04:00"},
+		{"America/Havana", "2027-03-13", "2027-03-14T01:00:00-04:00"}, {"America/Havana", "2026-10-31", "2026-11-01T00:00:00-04:00"},
+		{"Asia/Beirut", "2027-03-27", "2027-03-28T01:00:00+03:00"}, {"Africa/Cairo", "2027-04-29", "2027-04-30T01:00:00+03:00"},
+	} {
+		zone := must.OK(time.LoadLocation(c[0]))(t)
+		day := must.OK(time.Parse(time.DateOnly, c[1]))(t).Add(12 * time.Hour).In(zone)
+		for _, text := range []string{c[1], "today", day.Weekday().String()} {
+			if end, err := ParseUntil(text, day); err != nil || end.In(zone).Format(time.RFC3339) != c[2] || ShowEnd(end, zone) != c[1] {
+				t.Errorf("%s in %s: %v, shown as %s, %v; want %s", text, c[0], end.In(zone), ShowEnd(end, zone), err, c[2])
+			}
+		}
+	}
 	for text, want := range map[string]string{
 		"2026-10-21": "that has passed", "2020-01-01": "that has passed", "0": "that has passed", "-1d": "that has passed", "2026-10-22 15:04": "that has passed",
 		"2027-02-29": "use a date such as", "someday": ", or friday, or 30d", "fr": "use a date", "": "use a date", "30": "use a date",
