@@ -10,6 +10,7 @@ import (
 	"time"
 
 	durations "github.com/pglimit/pglimit/internal/duration"
+	"github.com/pglimit/pglimit/internal/strictjson"
 )
 
 // MarshalJSON writes p with lower-case names and durations as strings. It omits fields at
@@ -17,8 +18,8 @@ import (
 func (p Policy) MarshalJSON() ([]byte, error) { return policyForm.marshal(&p) }
 
 // UnmarshalJSON reads what MarshalJSON writes. In durations it also reads the unit d, of 24
-// hours, such as "30d" or "1d12h". An unknown field is an error, so that a
-// misspelt one is not ignored. UnmarshalJSON does not validate.
+// hours, such as "30d" or "1d12h". A field that is unknown, in another case, or there twice, is
+// an error. UnmarshalJSON does not validate.
 func (p *Policy) UnmarshalJSON(data []byte) error { return policyForm.read(p, strictJSON(data)) }
 
 // MarshalYAML returns a value that YAML packages write as MarshalJSON does.
@@ -32,8 +33,7 @@ func (p *Policy) UnmarshalYAML(decode func(any) error) error { return policyForm
 // omits fields at their defaults.
 func (p StoredPolicy) MarshalJSON() ([]byte, error) { return storedForm.marshal(p.short()) }
 
-// UnmarshalJSON reads what MarshalJSON writes. An unknown field is an error. UnmarshalJSON
-// does not validate.
+// UnmarshalJSON reads what MarshalJSON writes, as Policy's does. It does not validate.
 func (p *StoredPolicy) UnmarshalJSON(data []byte) error { return storedForm.read(p, strictJSON(data)) }
 
 // MarshalYAML returns a value that YAML packages write as MarshalJSON does.
@@ -75,11 +75,9 @@ func (d Durability) String() string {
 	return fmt.Sprintf("Durability(%d)", uint8(d))
 }
 
-// strictJSON returns a function that decodes data and refuses unknown fields.
+// strictJSON returns a function that decodes data.
 func strictJSON(data []byte) (decode func(any) error) {
-	dec := json.NewDecoder(bytes.NewReader(data))
-	dec.DisallowUnknownFields()
-	return dec.Decode
+	return func(value any) error { return strictjson.Decode(data, value) }
 }
 
 // form is a struct of a policy's fields as numbers, booleans and texts: in JSON and YAML, or

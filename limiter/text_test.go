@@ -14,6 +14,8 @@ import (
 func TestPolicyTextErrors(t *testing.T) {
 	for text, want := range map[string]string{
 		`{"name": "a", "perod": "1s"}`:     "perod",
+		`{"name": "a", "Limit": 1}`:        `unknown field "Limit"`,
+		`{"limit": 1, "limit": 2}`:         `field "limit" is there twice`,
 		`{"name": "a", "period": "1 day"}`: `Period "1 day"`,
 		`{"name": "a", "period": 60}`:      "period",
 		`{"name": "a", "on_error": "no"}`:  `OnError "no"`,

@@ -219,6 +219,8 @@ func TestSendErrors(t *testing.T) {
 		{request(`{"algorithm":"gcra","limit":1,"period":"1s","aligned":"yes"}`), 400, "aligned", "gcra", "aligned is a JSON string: must be true or false"},
 		{request(`{"algorithm":"gcra","limit":1,"period":"1s","block_for":"1ns"}`), 400, "block_for", "gcra", "BlockFor 1ns: must be whole microseconds"},
 		{request(`{"algorithm":"gcra","limit":1,"period":"1s","colour":"red"}`), 400, "", "gcra", `unknown field "colour"`},
+		{request(`{"algorithm":"gcra","limit":1,"Limit":2,"period":"1s"}`), 400, "", "", `unknown field "Limit"`},
+		{request(`{"algorithm":"gcra","limit":1,"limit":2,"period":"1s"}`), 400, "", "", `field "limit" is there twice`},
 		{request(`{"name":"login","algorithm":"gcra","limit":1,"period":"1s"}`), 400, "name", "gcra", `name is "login": leave it out`},
 		{request(`{"algorithm":"gcra","limit":1,"period":"1s","durability":"relaxed"}`), 400, "durability", "gcra", "always durable here"},
 		{request(`{"algorithm":"gcra","limit":1,"period":"1s","shadow":true}`), 400, "shadow", "gcra", "always false here"},

@@ -183,13 +183,13 @@ const fine = "name: a, algorithm: gcra, limit: 1, period: 1s"
 // accepted and refused are files at the edges of what is valid.
 var (
 	accepted = []string{
-		limits, "- {" + fine + "}", "- {" + fine + ", burst: null, note: ~, shadow: null}", "- {" + fine + ", burst: &n 5, note: *n}",
+		limits, "\ufeff- {" + fine + "}", "- {" + fine + ", burst: null, note: ~, shadow: null}", "- {" + fine + ", burst: &n 5, note: *n}",
 		"- {" + fine + ", note: " + strings.Repeat("é", maxNote) + "}", "overrides: &o []\npolicies: *o",
 		"overrides: [{policy: p, key: a, limit: 0x10}, {policy: p, key: b, burst: 1e3}, {policy: q, key: a, shadow: false}]",
 		"overrides: [{policy: p, key: '~', limit: 1, note: 'null'}, {policy: p, key: '1', limit: 1, note: 'true'}]",
 	}
 	refused = []string{
-		"", "# only this", "- 5", "more: 1", "- {" + fine + ", more: 1}", "- {" + fine + ", name: a}", "policies: []\npolicies: []",
+		"", "# only this", "- 5", "more: 1", `{"Policies": []}`, `{"policies": [], "policies": []}`, "- {" + fine + ", Burst: 1}", "- {" + fine + ", more: 1}", "- {" + fine + ", name: a}", "policies: []\npolicies: []",
 		"- {" + fine + ", note: " + strings.Repeat("é", maxNote+1) + "}", "- {" + fine + ", burst: .nan}", "- {" + fine + ", burst: .inf}", "- {" + fine + ", burst: '5'}",
 		"- {" + fine + ", burst: -1}", "- {" + fine + ", shadow: yes}", "- {" + fine + "}\n- {" + fine + "}", "- {" + fine + ", max_ttl: 1}", "- {" + fine + ", note: [a]}",
 		"overrides: [{policy: p, limit: 1}]", "overrides: [{key: a, limit: 1}]", "overrides: [{policy: p, key: a}]", "overrides: [{policy: p, key: a, unlimited: true, limit: 1}]",

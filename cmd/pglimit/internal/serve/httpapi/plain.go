@@ -11,28 +11,30 @@ import (
 // empty.
 func plain(text string) (in request, ok bool) {
 	c := cursor{text: text}
+	seen := 0 // fields
 	for c.token('{'); !c.failed; {
-		into := (*string)(nil)
+		into, field := (*string)(nil), 0
 		name := c.quoted()
 		c.token(':')
 		switch name {
 		case "policy":
-			into = &in.Policy
+			into, field = &in.Policy, 1
 		case "key":
-			into = &in.Key
+			into, field = &in.Key, 2
 		case "idempotency_key":
-			into = &in.IdempotencyKey
+			into, field = &in.IdempotencyKey, 4
 		case "cost":
-			c.failed = c.failed || in.Cost != nil
+			field = 8
 			cost := c.whole()
 			in.Cost = &cost
 		default:
 			c.failed = true
 		}
 		if into != nil {
-			c.failed = c.failed || *into != ""
 			*into = c.quoted()
 		}
+		c.failed = c.failed || seen&field != 0
+		seen |= field
 		if c.space(); strings.HasPrefix(c.text, "}") {
 			c.token('}')
 			c.space()

@@ -2,7 +2,6 @@
 package api
 
 import (
-	"bytes"
 	"cmp"
 	"encoding/json"
 	"errors"
@@ -15,6 +14,7 @@ import (
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/policyfile"
 	"github.com/pglimit/pglimit/internal/keys"
+	"github.com/pglimit/pglimit/internal/strictjson"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -59,8 +59,8 @@ func Read(w http.ResponseWriter, r *http.Request, value any) error {
 }
 
 // ReadUpTo reads a request's JSON body of at most max bytes into value. It returns a *Problem
-// for an unknown field, for text that is not keys.Decodable, or if the body is more than one
-// value.
+// for a field that is unknown, in another case, or there twice, for text that is not
+// keys.Decodable, or if the body is more than one value.
 func ReadUpTo(w http.ResponseWriter, r *http.Request, value any, max int64) error {
 	text, err := Body(w, r, max)
 	if err != nil {
@@ -95,13 +95,8 @@ func Decode(text []byte, value any) error {
 	if !keys.Decodable(text) {
 		return &Problem{Message: "the body is not valid UTF-8, or has half a surrogate pair"}
 	}
-	d := json.NewDecoder(bytes.NewReader(text))
-	d.DisallowUnknownFields()
-	if err := d.Decode(value); err != nil {
+	if err := strictjson.Decode(text, value); err != nil {
 		return BadJSON("body", err)
-	}
-	if _, err := d.Token(); err != io.EOF {
-		return &Problem{Message: "the body is more than one JSON value"}
 	}
 	return nil
 }
