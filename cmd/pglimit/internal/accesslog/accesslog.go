@@ -140,6 +140,9 @@ func Lines(r io.Reader, f func(number int, line []byte, long bool) error) error 
 			return err
 		}
 		line = bytes.TrimRight(line, "\r")
+		if number == 1 {
+			line = bytes.TrimPrefix(line, []byte("\ufeff")) // a byte order mark
+		}
 		if err := f(number, line[:min(len(line), MaxLine)], more || len(line) > MaxLine); err != nil {
 			return err
 		}

@@ -50,7 +50,7 @@ func TestParse(t *testing.T) {
 // TestLines: a line above MaxLine is cut, and the next ones are read.
 func TestLines(t *testing.T) {
 	long := strings.Repeat("x", 3*MaxLine)
-	text := "one\r\n\ntwo\n" + long + "\nlast"
+	text := "\ufeffone\r\n\ntwo\n" + long + "\nlast"
 	var got []string
 	var longs []bool
 	err := Lines(strings.NewReader(text), func(_ int, line []byte, isLong bool) error {

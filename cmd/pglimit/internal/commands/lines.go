@@ -145,6 +145,9 @@ func (l *lines) read(stop <-chan struct{}) <-chan *line {
 		for n := 1; ; n++ {
 			text, err := in.ReadString('\n')
 			text = strings.TrimRight(text, "\r\n")
+			if n == 1 {
+				text = strings.TrimPrefix(text, "\ufeff") // a byte order mark
+			}
 			if strings.TrimSpace(text) != "" && !send(&line{number: n, text: text}) {
 				return
 			}

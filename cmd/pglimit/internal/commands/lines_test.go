@@ -44,7 +44,7 @@ func TestLinesSplit(t *testing.T) {
 // and an error at the end; a blank line is ignored.
 func TestLinesRun(t *testing.T) {
 	t.Parallel()
-	const input = "alice\r\n\nalice\tmany\nalice\t3\nbob\u009b 0.1\t4\nalice\t2"
+	const input = "\ufeffalice\r\n\nalice\tmany\nalice\t3\nbob\u009b 0.1\t4\nalice\t2"
 	for json, want := range map[bool][]string{
 		false: {"alice\tallowed: 3 of 4 remaining", "alice\tallowed: 0 of 4 remaining", `"bob\u009b 0.1"` + "\tallowed: 0 of 4 remaining", "alice\tdenied (limit): "},
 		true:  {`{"key":"alice","allowed":true,`, `{"key":"alice","allowed":true,`, `{"key":"bob\u009b 0.1","allowed":true,`, `{"key":"alice","allowed":false,`},

@@ -99,7 +99,7 @@ type entry struct {
 func Parse(file string, text []byte) (*Tokens, error) {
 	t := &Tokens{}
 	number := 0
-	for line := range bytes.Lines(text) {
+	for line := range bytes.Lines(bytes.TrimPrefix(text, []byte("\ufeff"))) { // a byte order mark
 		number++
 		fields := strings.Fields(string(line))
 		if len(fields) == 0 || fields[0][0] == '#' {

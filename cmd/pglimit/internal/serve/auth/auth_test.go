@@ -70,7 +70,8 @@ func TestParse(t *testing.T) {
 		"a decide " + hash + "00":  "f:1: the hash of a is not sha256:",
 		"a decide sha256:" + token: "f:1: the hash of a is not sha256:",
 		good + "\nb spend " + hash: "f:2: b has the token of a",
-		strings.Repeat(good, 1):    "",
+		good:                       "",
+		"\ufeff" + good:            "",
 	} {
 		_, err := Parse("f", []byte(text))
 		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
