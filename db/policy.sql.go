@@ -436,23 +436,24 @@ const PolicyAt = `-- name: PolicyAt :one
 SELECT coalesce((CASE WHEN c.id IS NULL THEN pg_catalog.to_jsonb(p) ELSE c.before END)::text, ''::text)::text AS policy
 FROM (SELECT $1::text AS name) AS n
 LEFT JOIN LATERAL (SELECT h.id, h.before FROM pglimit_policy_history AS h
-                   WHERE h.name = n.name AND h.key IS NULL
-                     AND h.changed_at > '1970-01-01 00:00:00+00'::timestamptz + $2::bigint::float8 * '00:00:00.000001'::interval
+                   WHERE h.name = n.name AND h.key IS NULL AND h.version > $2::bigint
+                     AND h.changed_at > '1970-01-01 00:00:00+00'::timestamptz + $3::bigint::float8 * '00:00:00.000001'::interval
                    ORDER BY h.id LIMIT 1) AS c ON true
 LEFT JOIN pglimit_policy AS p ON p.name = n.name
 `
 
 type PolicyAtParams struct {
-	Name string
-	AtUs int64
+	Name    string
+	Version int64
+	AtUs    int64
 }
 
-// PolicyAt returns a policy as of at_us, as JSON, and empty if there was none: as it was
-// before its first change since, or as it is.
+// PolicyAt returns a policy as of at_us or of a version, whichever is later, as JSON, and empty
+// if there was none: as it was before its first change since, or as it is.
 //
 // Index: pglimit_policy_history_name and the primary key. Locks nothing.
 func (q *Queries) PolicyAt(ctx context.Context, db DBTX, arg PolicyAtParams) (string, error) {
-	row := db.QueryRow(ctx, PolicyAt, arg.Name, arg.AtUs)
+	row := db.QueryRow(ctx, PolicyAt, arg.Name, arg.Version, arg.AtUs)
 	var policy string
 	err := row.Scan(&policy)
 	return policy, err
@@ -597,7 +598,7 @@ const PolicyNote = `-- name: PolicyNote :exec
 SELECT set_config('pglimit.note'::text, $1::text, true)
 `
 
-// PolicyNote sets the note that the history gets for deletions of this transaction.
+// PolicyNote sets the note that the history gets for all changes of this transaction.
 // Locks nothing.
 func (q *Queries) PolicyNote(ctx context.Context, db DBTX, note string) error {
 	_, err := db.Exec(ctx, PolicyNote, note)

@@ -75,7 +75,7 @@ type StoredPolicy struct {
 	// MaxTTL is the longest reservation of an asker: from one second to a hundred years.
 	// 0 is a day.
 	MaxTTL time.Duration `json:"max_ttl,omitempty"`
-	// Note says why the policy is so: up to 1,000 characters.
+	// Note says why the policy was changed last: up to 1,000 characters.
 	Note string `json:"note,omitempty"`
 	// Version, ChangedAt and ChangedBy (a role) are of the last change. They are ignored
 	// when a policy is written.
@@ -156,7 +156,8 @@ type PolicyEdit struct {
 	// IfVersion, unless 0, makes Apply return ErrPolicyChanged if the version in the
 	// database is another.
 	IfVersion int64
-	// Note is stored with deletions, which have no row for it.
+	// Note is the note of all these changes in the history. If it is empty, a change has the
+	// note of its policy or override, if that is another than before.
 	Note            string
 	Set             []StoredPolicy
 	Delete          []string // names

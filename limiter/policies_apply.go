@@ -156,7 +156,7 @@ func (p *Policies) At(ctx context.Context, name, key string, at time.Time) (*Sto
 	if err := validateKey(key); err != nil {
 		return nil, nil, err
 	}
-	policy, rows, err := p.store.At(ctx, name, (&Override{Key: key}).stored(p.config.KeySecret), at)
+	policy, rows, err := p.store.At(ctx, name, (&Override{Key: key}).stored(p.config.KeySecret), at, 0)
 	var first *Override
 	for i := range rows {
 		if o := storedOverride(&rows[i]); o.concerns(key, at) && (first == nil || o.before(first)) {
@@ -164,6 +164,16 @@ func (p *Policies) At(ctx context.Context, name, key string, at time.Time) (*Sto
 		}
 	}
 	return pastPolicy(policy), first, err
+}
+
+// AtVersion returns the policy of that name that the database had at a version, nil for none.
+// The error is that of the database, or ErrInvalid.
+func (p *Policies) AtVersion(ctx context.Context, name string, version int64) (*StoredPolicy, error) {
+	if !validName(name) {
+		return nil, store.Invalid("name", store.Quote(name), "must match "+nameHelp)
+	}
+	policy, _, err := p.store.At(ctx, name, "", time.Unix(0, 0), version)
+	return pastPolicy(policy), err
 }
 
 // pastPolicy returns a row of the history, valid or not.

@@ -17,7 +17,7 @@ SELECT v.version FROM pglimit_policy_version AS v;
 SELECT v.version FROM pglimit_policy_version AS v FOR UPDATE;
 
 -- name: PolicyNote :exec
--- PolicyNote sets the note that the history gets for deletions of this transaction.
+-- PolicyNote sets the note that the history gets for all changes of this transaction.
 -- Locks nothing.
 SELECT set_config('pglimit.note'::text, sqlc.arg(note)::text, true);
 
@@ -155,14 +155,14 @@ ORDER BY h.id DESC
 LIMIT sqlc.arg(max_rows)::bigint;
 
 -- name: PolicyAt :one
--- PolicyAt returns a policy as of at_us, as JSON, and empty if there was none: as it was
--- before its first change since, or as it is.
+-- PolicyAt returns a policy as of at_us or of a version, whichever is later, as JSON, and empty
+-- if there was none: as it was before its first change since, or as it is.
 --
 -- Index: pglimit_policy_history_name and the primary key. Locks nothing.
 SELECT coalesce((CASE WHEN c.id IS NULL THEN pg_catalog.to_jsonb(p) ELSE c.before END)::text, ''::text)::text AS policy
 FROM (SELECT sqlc.arg(name)::text AS name) AS n
 LEFT JOIN LATERAL (SELECT h.id, h.before FROM pglimit_policy_history AS h
-                   WHERE h.name = n.name AND h.key IS NULL
+                   WHERE h.name = n.name AND h.key IS NULL AND h.version > sqlc.arg(version)::bigint
                      AND h.changed_at > '1970-01-01 00:00:00+00'::timestamptz + sqlc.arg(at_us)::bigint::float8 * '00:00:00.000001'::interval
                    ORDER BY h.id LIMIT 1) AS c ON true
 LEFT JOIN pglimit_policy AS p ON p.name = n.name;

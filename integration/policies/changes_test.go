@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -51,13 +52,13 @@ func TestTriggers(t *testing.T) {
 		history []string
 	}{
 		{insert + `('a', 'gcra', 1, 1, 'one'), ('b', 'gcra', 2, 1, 'two')`, 1, []string{"1 a/ ->1 one", "1 b/ ->2 two"}},
-		{`UPDATE pglimit_policy SET limit_units = 3 WHERE name = 'a'`, 2, []string{"2 a/ 1>3 one"}},
-		{`UPDATE pglimit_policy SET limit_units = 3, version = 7, changed_by = 'x', changed_at = '2000-01-01'`, 3, []string{"3 b/ 2>3 two"}},
+		{`UPDATE pglimit_policy SET limit_units = 3 WHERE name = 'a'`, 2, []string{"2 a/ 1>3 "}},
+		{`UPDATE pglimit_policy SET limit_units = 3, version = 7, changed_by = 'x', changed_at = '2000-01-01'`, 3, []string{"3 b/ 2>3 "}},
 		{`UPDATE pglimit_policy SET version = 7`, 3, nil},
 		{`UPDATE pglimit_policy SET limit_units = 9 WHERE name = 'none'`, 3, nil},
-		{`BEGIN; UPDATE pglimit_policy SET limit_units = 4 WHERE name = 'a'; UPDATE pglimit_policy SET limit_units = 5 WHERE name = 'a'; COMMIT`, 4, []string{"4 a/ 3>4 one", "4 a/ 4>5 one"}},
+		{`BEGIN; UPDATE pglimit_policy SET limit_units = 4 WHERE name = 'a'; UPDATE pglimit_policy SET limit_units = 5 WHERE name = 'a'; COMMIT`, 4, []string{"4 a/ 3>4 ", "4 a/ 4>5 "}},
 		{`BEGIN; UPDATE pglimit_policy SET limit_units = 9; ROLLBACK`, 4, nil},
-		{`BEGIN; SAVEPOINT s; UPDATE pglimit_policy SET limit_units = 9; ROLLBACK TO s; UPDATE pglimit_policy SET limit_units = 6 WHERE name = 'a'; COMMIT`, 5, []string{"5 a/ 5>6 one"}},
+		{`BEGIN; SAVEPOINT s; UPDATE pglimit_policy SET limit_units = 9; ROLLBACK TO s; UPDATE pglimit_policy SET limit_units = 6 WHERE name = 'a'; COMMIT`, 5, []string{"5 a/ 5>6 "}},
 		{`UPDATE pglimit_policy SET name = 'c', note = 'renamed' WHERE name = 'a'`, 6, []string{"6 a/ 6>- renamed", "6 c/ ->6 renamed"}},
 		{`INSERT INTO pglimit_override (policy, key, limit_units) VALUES ('c', 'k', 9)`, 7, []string{"7 c/k ->9 "}},
 		{`UPDATE pglimit_override SET key = 'l'`, 8, []string{"8 c/k 9>- ", "8 c/l ->9 "}},
@@ -65,7 +66,7 @@ func TestTriggers(t *testing.T) {
 		{`DELETE FROM pglimit_policy WHERE name = 'none'`, 9, nil},
 		{`DELETE FROM pglimit_policy`, 10, []string{"10 c/ 6>- "}},
 		{`INSERT INTO pglimit_override (policy, key, match, blocked, note) VALUES ('c', 'k', 'prefix', true, 'bots')`, 11, []string{"11 c/k ->- bots"}},
-		{`UPDATE pglimit_override SET match = 'pattern'`, 12, []string{"12 c/k ->- bots", "12 c/k ->- bots"}}, // one goes, another comes
+		{`UPDATE pglimit_override SET match = 'pattern'`, 12, []string{"12 c/k ->- ", "12 c/k ->- "}}, // one goes, another comes
 		{`UPDATE pglimit_override SET match = 'pattern'`, 12, nil},
 		{`DELETE FROM pglimit_override`, 13, []string{"13 c/k ->- "}},
 	} {
@@ -180,6 +181,38 @@ func TestIfVersion(t *testing.T) {
 	}
 	if v := version(t, pool); v != first+1 {
 		t.Errorf("a refused edit made version %d", v)
+	}
+}
+
+// TestNoteBelongsToItsChange: the history has a note with the change that brought it only, and
+// an edit's note with all its changes. Each version of a policy can be read again.
+func TestNoteBelongsToItsChange(t *testing.T) {
+	t.Parallel()
+	pool := bed.NewPool(t)
+	for name, p := range map[string]*limiter.Policies{"database": open(t, pool, limiter.PoliciesConfig{}).Policies, "memory": must.OK(limiter.NewPolicies())(t)} {
+		q, o := limiter.StoredPolicy{Policy: login, Note: "new"}, limiter.Override{Policy: "login", Key: "k", Limit: ptr(7.0), Note: "vip"}
+		for _, note := range []string{"", "", "ticket 7", ""} {
+			apply(t, p, limiter.PolicyEdit{Note: note, Set: []limiter.StoredPolicy{q}, SetOverrides: []limiter.Override{o}})
+			q.Limit, o.Limit = q.Limit+1, ptr(*o.Limit+1)
+		}
+		want := []string{"", "", "ticket 7", "ticket 7", "", "", "vip", "new"}
+		if name == "database" {
+			bed.Exec(t, pool, `UPDATE pglimit_policy SET limit_units = 99`)
+			want = append([]string{""}, want...)
+		}
+		var notes []string
+		for _, c := range must.OK(p.History(t.Context(), "login", 100))(t) {
+			notes = append(notes, c.Note)
+		}
+		if !slices.Equal(notes, want) {
+			t.Errorf("%s: the notes are %q, want %q", name, notes, want)
+		}
+		for v := range int64(4) {
+			was, err := p.AtVersion(t.Context(), "login", v)
+			if err != nil || (was == nil) != (v == 0) || was != nil && (was.Limit != login.Limit+float64(v)-1 || was.Note != "new") {
+				t.Errorf("%s: version %d was %+v, %v", name, v, was, err)
+			}
+		}
 	}
 }
 

@@ -6,8 +6,8 @@
 --   - They set version, changed_at and changed_by of the row. changed_by is the role that
 --     logged in: session_user.
 --   - They set ruled of a policy, which is no change of it, and not in its history.
---   - They write pglimit_policy_history. For deletions the note is that of
---     set_config('pglimit.note', …, true). An UPDATE that changes nothing is not noted.
+--   - They write pglimit_policy_history. The note is that of set_config('pglimit.note', …, true),
+--     or else the row's, if that is new. An UPDATE that changes nothing is not noted.
 --   - They refuse more than 100,000 overrides, more than 1,000 of a policy for several keys,
 --     and TRUNCATE.
 --   - They raise the version if a part of the history is deleted. No change has that version,
@@ -78,7 +78,8 @@ DECLARE
     change CONSTANT text := format($sql$
         INSERT INTO %1$I.pglimit_policy_history (version, changed_at, name, key, changed_by, note, before, after)
         SELECT v.version, clock_timestamp(), $1, $2, session_user::text, $3, $4, $5 FROM %1$I.pglimit_policy_version AS v$sql$, TG_TABLE_SCHEMA);
-    deleted CONSTANT text := left(coalesce(current_setting('pglimit.note', true), ''), 1000);
+    note CONSTANT text := coalesce(nullif(left(current_setting('pglimit.note', true), 1000), ''),
+        CASE WHEN before ->> 'note' IS DISTINCT FROM after ->> 'note' THEN after ->> 'note' END, '');
 BEGIN
     IF before = after THEN
         RETURN NULL;
@@ -90,11 +91,11 @@ BEGIN
     END IF;
     IF before ->> identity[1] <> after ->> identity[1] OR before ->> identity[2] <> after ->> identity[2]
         OR before ->> identity[3] <> after ->> identity[3] THEN
-        EXECUTE change USING before ->> identity[1], before ->> identity[2], after ->> 'note', before, NULL::jsonb;
+        EXECUTE change USING before ->> identity[1], before ->> identity[2], note, before, NULL::jsonb;
         before := NULL;
     END IF;
     EXECUTE change USING coalesce(after, before) ->> identity[1], coalesce(after, before) ->> identity[2],
-        coalesce(after ->> 'note', deleted), before, after;
+        note, before, after;
     RETURN NULL;
 END $pglimit$;
 -- +goose StatementEnd

@@ -85,7 +85,7 @@ func (m *Memory) History(_ context.Context, name string, limit int64) (all []Cha
 }
 
 // At implements Store.
-func (m *Memory) At(_ context.Context, name, key string, at time.Time) (p *Policy, all []Override, _ error) {
+func (m *Memory) At(_ context.Context, name, key string, at time.Time, version int64) (p *Policy, all []Override, _ error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if now, ok := m.policies[name]; ok {
@@ -96,7 +96,9 @@ func (m *Memory) At(_ context.Context, name, key string, at time.Time) (p *Polic
 		switch before := c.OverrideBefore; {
 		case c.Name != name || !c.ChangedAt.After(at):
 		case c.Key == "":
-			p = c.Before
+			if c.Version > version {
+				p = c.Before
+			}
 		case before == nil:
 			delete(was, idOf(c.OverrideAfter))
 		default:
@@ -125,23 +127,27 @@ func (m *Memory) Apply(ctx context.Context, e *Edit) (int64, error) {
 		return 0, err
 	}
 	at, next := m.now().UTC().Truncate(time.Microsecond), m.version+1
-	note := func(c Change) {
+	note := func(c Change, before, after string) {
+		if c.Note = e.Note; c.Note == "" && before != after {
+			c.Note = after
+		}
 		c.Version, c.ChangedAt = next, at
 		m.version, m.history = next, append(m.history, c)
 	}
 	for _, name := range e.Delete {
 		before := m.policies[name]
 		delete(m.policies, name)
-		note(Change{Note: e.Note, Name: name, Before: &before})
+		note(Change{Name: name, Before: &before}, "", "")
 	}
 	for _, o := range e.DeleteOverrides {
 		before := m.overrides[idOf(&o)]
 		delete(m.overrides, idOf(&o))
-		note(Change{Note: e.Note, Name: o.Policy, Key: o.Key, OverrideBefore: &before})
+		note(Change{Name: o.Policy, Key: o.Key, OverrideBefore: &before}, "", "")
 	}
 	for _, p := range e.Set {
-		c := Change{Note: p.Note, Name: p.Name, After: &p}
-		if before, ok := m.policies[p.Name]; ok {
+		c := Change{Name: p.Name, After: &p}
+		before, ok := m.policies[p.Name]
+		if ok {
 			c.Before = &before
 		}
 		if c.Before != nil && samePolicy(*c.Before, p) {
@@ -149,11 +155,12 @@ func (m *Memory) Apply(ctx context.Context, e *Edit) (int64, error) {
 		}
 		p.Version, p.ChangedAt = next, at
 		m.policies[p.Name] = p
-		note(c)
+		note(c, before.Note, p.Note)
 	}
 	for _, o := range e.SetOverrides {
-		c := Change{Note: o.Note, Name: o.Policy, Key: o.Key, OverrideAfter: &o}
-		if before, ok := m.overrides[idOf(&o)]; ok {
+		c := Change{Name: o.Policy, Key: o.Key, OverrideAfter: &o}
+		before, ok := m.overrides[idOf(&o)]
+		if ok {
 			c.OverrideBefore = &before
 		}
 		if c.OverrideBefore != nil && sameOverride(*c.OverrideBefore, o) {
@@ -161,7 +168,7 @@ func (m *Memory) Apply(ctx context.Context, e *Edit) (int64, error) {
 		}
 		o.Version, o.ChangedAt = next, at
 		m.overrides[idOf(&o)] = o
-		note(c)
+		note(c, before.Note, o.Note)
 	}
 	m.history = m.history[max(0, len(m.history)-maxHistory):]
 	return m.version, nil

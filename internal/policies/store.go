@@ -33,8 +33,9 @@ type Store interface {
 	// of all if name is empty.
 	History(ctx context.Context, name string, limit int64) ([]Change, error)
 	// At returns a policy, nil for none, with its override of a key and those with a Match,
-	// as of a time, as far as the history goes back.
-	At(ctx context.Context, name, key string, at time.Time) (*Policy, []Override, error)
+	// as of a time, as far as the history goes back. The policy is as of a version, if that is
+	// later. An empty key has no overrides.
+	At(ctx context.Context, name, key string, at time.Time, version int64) (*Policy, []Override, error)
 }
 
 // NewDatabase returns the Store in the database of a pool. warn is called once if a pooler
@@ -222,6 +223,9 @@ func (d *Database) Apply(ctx context.Context, e *Edit) (version int64, err error
 		case e.IfVersion != 0 && before != e.IfVersion:
 			return ErrChanged
 		}
+		if err := d.statements.PolicyNote(ctx, tx, e.Note); err != nil {
+			return err
+		}
 		if err := d.delete(ctx, tx, e); err != nil {
 			return err
 		}
@@ -235,12 +239,6 @@ func (d *Database) Apply(ctx context.Context, e *Edit) (version int64, err error
 }
 
 func (d *Database) delete(ctx context.Context, tx db.DBTX, e *Edit) error {
-	if len(e.Delete) == 0 && len(e.DeleteOverrides) == 0 {
-		return nil
-	}
-	if err := d.statements.PolicyNote(ctx, tx, e.Note); err != nil {
-		return err
-	}
 	for _, name := range e.Delete {
 		n, err := d.statements.PolicyDelete(ctx, tx, name)
 		if err != nil {
@@ -345,13 +343,13 @@ func (d *Database) History(ctx context.Context, name string, limit int64) (all [
 }
 
 // At implements Store.
-func (d *Database) At(ctx context.Context, name, key string, at time.Time) (p *Policy, all []Override, err error) {
+func (d *Database) At(ctx context.Context, name, key string, at time.Time, version int64) (p *Policy, all []Override, err error) {
 	err = d.run.Run(ctx, exec.Statement, func(tx db.DBTX) error {
-		text, err := d.statements.PolicyAt(ctx, tx, db.PolicyAtParams{Name: name, AtUs: at.UnixMicro()})
+		text, err := d.statements.PolicyAt(ctx, tx, db.PolicyAtParams{Name: name, AtUs: at.UnixMicro(), Version: version})
 		if err != nil {
 			return err
 		}
-		if p, err = decode[Policy](text); err != nil {
+		if p, err = decode[Policy](text); err != nil || key == "" {
 			return err
 		}
 		rows, err := d.statements.OverridesAt(ctx, tx, db.OverridesAtParams{Name: name, Key: key, AtUs: at.UnixMicro()})
