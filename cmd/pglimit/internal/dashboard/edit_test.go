@@ -24,7 +24,7 @@ func TestPreview(t *testing.T) {
 		{`{"policy":{` + login + `,"limit":3,"burst":4}}`, "limit 5 3, burst 10 4", "", "replay an access log", "5 3 0 of 53, 29"},
 		{`{"policy":{` + login + `,"limit":5,"burst":10,"shadow":true}}`, "shadow <nil> true", "0", "a shadow policy denies nothing", "5 3 0 of 53, 10"},
 		{`{"policy":{` + login + `,"limit":3,"shadow":true}}`, "limit 5 3, burst 10 <nil>, shadow <nil> true", "0", "a shadow", "5 3 0 of 53, 35"},
-		{`{"policy":{"name":"login","algorithm":"gcra","limit":5,"period":"1m"}}`, "algorithm token_bucket gcra, burst 10 <nil>, block_for 15m <nil>, note after the attack in May <nil>", "", "start from zero", "5 3 0 of 53, 24"},
+		{`{"policy":{"name":"login","algorithm":"gcra","limit":5,"period":"1m"}}`, "algorithm token_bucket gcra, burst 10 <nil>, block_for 15m <nil>", "", "start from zero", "5 3 0 of 53, 24"},
 		{`{"policy":{"name":"login"},"delete":true}`, "algorithm token_bucket <nil>, limit 5 <nil>, period 1m <nil>, burst 10 <nil>, block_for 15m <nil>, note after the attack in May <nil>", "", "compiled in", "5 3 0 of 53, 53"},
 		{`{"policy":{` + checkout + `}}`, "shadow true <nil>", "77", "with the 77 that the shadow", "77 0 77 of 15, 0"},
 		{`{"policy":{"name":"new","algorithm":"gcra","limit":5,"period":"1m"}}`, "algorithm <nil> gcra, limit <nil> 5, period <nil> 1m", "", "no such policy", "0 0 0 of 0, 0"},

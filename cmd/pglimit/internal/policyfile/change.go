@@ -37,10 +37,12 @@ type Plan struct {
 	Edit    limiter.PolicyEdit
 }
 
-// Compare returns what has to change from before to after. What after does not have is
+// Compare returns what has to change from before to after. An override keeps its note unless
+// after has one. What after does not have is
 // deleted with prune, and else kept. With prune, overrides are deleted only if their policy
 // is, or if after has overrides.
 func Compare(before, after File, prune bool) Plan {
+	after.Overrides = slices.Clone(after.Overrides)
 	policies, set, rest := compare(PolicyFields, before.Policies, after.Policies, func(p limiter.StoredPolicy) target { return target{policy: p.Name} })
 	overrides, bent, straight := compare(OverrideFields, before.Overrides, after.Overrides, func(o limiter.Override) target { return targetOf(&o) })
 	plan := Plan{slices.Concat([]Change{}, policies, overrides), limiter.PolicyEdit{Set: set, SetOverrides: bent}}
@@ -79,6 +81,9 @@ func compare[T any](fields []Field, before, after []T, of func(T) target) (chang
 		t := of(after[i])
 		was := old[t]
 		delete(old, t)
+		if o, is := any(&after[i]).(*limiter.Override); is && was != nil {
+			o.Note = cmp.Or(o.Note, any(was).(*limiter.Override).Note)
+		}
 		if c := change(t, fields, was, &after[i]); len(c.Fields) > 0 {
 			changes, set = append(changes, c), append(set, after[i])
 		}
@@ -91,7 +96,8 @@ func compare[T any](fields []Field, before, after []T, of func(T) target) (chang
 	return changes, set, rest
 }
 
-// ChangePolicy returns the change from one policy to another of that name; nil is none.
+// ChangePolicy returns the change from one policy to another of that name; nil is none. A note
+// belongs to its change: that the next one has none is no difference.
 func ChangePolicy(name string, before, after *limiter.StoredPolicy) Change {
 	return change(target{policy: name}, PolicyFields, before, after)
 }
@@ -118,6 +124,9 @@ func change[T any](t target, fields []Field, before, after *T) Change {
 	}
 	old, now := values(before), values(after)
 	for _, f := range fields {
+		if f.Name == "note" && t.key == "" && after != nil && now["note"] == nil {
+			continue
+		}
 		if b, a := old[f.Name], now[f.Name]; b != a && !slices.Contains([]string{"name", "policy", "key", "match"}, f.Name) {
 			c.Fields = append(c.Fields, Difference{f.Name, b, a})
 		}

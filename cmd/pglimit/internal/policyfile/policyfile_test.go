@@ -148,7 +148,6 @@ overrides:
 	WriteText(&text, plan.Changes)
 	want := `~ policy login
     limit: 5 → 8
-    note: "as agreed" → default
 + policy new
     algorithm: gcra
     limit: 1
@@ -157,13 +156,12 @@ overrides:
     limit: 1
 ~ override of login for "alice"
     until: 2027-01-31 → default
-    note: trial → default
 `
 	if text.String() != want {
 		t.Errorf("got\n%s", &text)
 	}
 	edit := plan.Edit
-	if len(edit.Set) != 2 || len(edit.Delete) != 0 || len(edit.SetOverrides) != 2 || len(edit.DeleteOverrides) != 0 {
+	if len(edit.Set) != 2 || edit.Set[0].Note != "" || len(edit.Delete) != 0 || len(edit.SetOverrides) != 2 || edit.SetOverrides[1].Note != "trial" || len(edit.DeleteOverrides) != 0 {
 		t.Errorf("got %+v", edit)
 	}
 	if edit := Compare(before, after, true).Edit; len(edit.Delete) != 2 || len(edit.DeleteOverrides) != 2 {
@@ -172,6 +170,11 @@ overrides:
 	after.Overrides = nil // those of policies that stay are kept
 	if edit := Compare(before, after, true).Edit; len(edit.Delete) != 2 || len(edit.DeleteOverrides) != 2 || edit.DeleteOverrides[0].Policy != "api" {
 		t.Errorf("pruned without overrides: got %+v", edit)
+	}
+	after = before.Portable()
+	after.Policies[0].Note, after.Overrides[0].Note = "", "" // one of an earlier change, and one that is kept
+	if plan := Compare(before, after, true); len(plan.Changes) != 0 {
+		t.Errorf("without notes: got %+v", plan.Changes)
 	}
 	if plan := Compare(before, before, true); len(plan.Changes) != 0 {
 		t.Errorf("the same: got %+v", plan.Changes)

@@ -307,6 +307,7 @@ func (s *Stored) overwrite(p *limiter.StoredPolicy, from limiter.StoredPolicy) {
 	if windows { // their burst is their limit
 		p.Burst = 0
 	}
+	p.Note = "" // it is that of the last change
 	to, now := reflect.ValueOf(p).Elem(), reflect.ValueOf(from)
 	for _, f := range policyfile.PolicyFields {
 		if s.flags.Changed(flagOf(f)) {

@@ -63,6 +63,7 @@ func TestPatch(t *testing.T) {
 	local := login
 	local.OnError, local.LocalShare = limiter.FailLocal, 0.5
 	change := func(p limiter.StoredPolicy, f func(*limiter.StoredPolicy)) limiter.StoredPolicy {
+		p.Note = "" // that of an earlier change
 		f(&p)
 		return p
 	}

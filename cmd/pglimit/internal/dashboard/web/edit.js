@@ -76,7 +76,7 @@ export function editPolicy(p) {
   return change({
     title: p ? `Change policy ${p.name}` : "New policy", yes: "Save",
     text: "What keys have used is carried over, unless the algorithm changes. Programs follow within a second.",
-    fields: [!p && field("Name", control("name")), ...rows(policyFields, p ?? { algorithm: "token_bucket" })].filter(Boolean),
+    fields: [!p && field("Name", control("name")), ...rows(policyFields, p ? { ...p, note: "" } : { algorithm: "token_bucket" })].filter(Boolean),
   }, (form) => {
     const policy = { ...p, name: p?.name ?? form.get("name").trim() }; // with fields that the form does not have
     for (const name of ["version", "changed_at", "changed_by"]) delete policy[name];
