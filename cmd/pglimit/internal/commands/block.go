@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/cli"
@@ -29,10 +30,10 @@ func newBlock(db *connect.Database, out *cli.Output) *cobra.Command {
 		Long: `Deny all requests of KEY for DURATION, or until the end of an earlier block if
 that is later. DURATION is a number and a unit: ns, us, ms, s, m, h or d (24h).
 
-With a --policy that is in the database, the block is stored with it, as an
-override: for DURATION, or --until a day, or without an end. It holds for keys to
-come, within a second, in programs that pass limiter.Config.Policies, the SQL
-functions by name and commands with --policy. Its --note and author are in the
+With a --policy that the database or a program has, the block is stored as an
+override of it: for DURATION, or --until a day, or without an end. It holds for
+keys to come, within a second, in programs that pass limiter.Config.Policies, the
+SQL functions by name and commands with --policy. Its --note and author are in the
 history. KEY is one key or, with a flag, stands for many:
 
   --prefix   keys that begin with KEY
@@ -84,9 +85,9 @@ For a stored block the JSON is {"override", "fields", "version"}.`,
 			}
 			switch {
 			case c.pattern || c.cidr || until != "" || note != "":
-				return errors.New("--pattern, --cidr, --until and --note need --policy, with a policy in the database, and exclude --algorithm and --part")
+				return errors.New("--pattern, --cidr, --until and --note need --policy, with a policy that the database or a program has, and exclude --algorithm and --part")
 			case len(args) == 1:
-				return errors.New("DURATION is missing: only a --policy in the database can have a block without one")
+				return errors.New("DURATION is missing: only a --policy that the database or a program has can have a block without one")
 			}
 			c.do = func(i *inspect.Inspector, ctx context.Context, targets []inspect.Target, o inspect.Options) ([]inspect.Count, error) {
 				return i.Block(ctx, targets, c.lasts, o)
@@ -106,7 +107,8 @@ For a stored block the JSON is {"override", "fields", "version"}.`,
 	return cmd
 }
 
-// store stores the block of KEY with its policy, unless the database has no such policy.
+// store stores the block of KEY as an override, unless neither the database nor a program has the
+// policy.
 func (c *change) store(cmd *cobra.Command, db *connect.Database, out *cli.Output, key, until, note string) (stored bool, err error) {
 	o := limiter.Override{Policy: c.name, Key: key, Match: c.match(), Blocked: true, Note: note}
 	if c.lasts > 0 {
@@ -115,9 +117,12 @@ func (c *change) store(cmd *cobra.Command, db *connect.Database, out *cli.Output
 	if o.Until, err = untilFlag(until, o.Until); err != nil {
 		return false, err
 	}
-	err = db.WithPolicies(cmd, func(policies *limiter.Policies) error {
+	err = db.WithPoliciesOf(cmd, func(pool *pgxpool.Pool, policies *limiter.Policies) error {
 		if stored = findPolicy(policies, c.name) != nil; !stored {
-			return nil
+			_, program, err := inspect.New(pool).Default(cmd.Context(), c.name)
+			if stored = program != ""; !stored {
+				return cli.LimiterError(err)
+			}
 		}
 		before, err := findOverride(cmd, policies, o)
 		switch {

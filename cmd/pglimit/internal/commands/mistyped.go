@@ -94,17 +94,27 @@ func unknownFlag(cmd *cobra.Command, err *pflag.NotExistError) error {
 	if letters := err.GetSpecifiedShortnames(); letters != "" { // -limit
 		word = letters
 	}
-	flags := &cobra.Command{SuggestionsMinimumDistance: 2}
+	var names []string
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {
 		if !f.Hidden {
-			flags.AddCommand(&cobra.Command{Use: f.Name, Run: func(*cobra.Command, []string) {}})
+			names = append(names, f.Name)
 		}
 	})
-	text := err.Error()
-	if near := flags.SuggestionsFor(word); len(near) > 0 {
-		text += `; did you mean "--` + strings.Join(near, `" or "--`) + `"?`
+	return errors.New(err.Error() + didYouMean(word, names, "--"))
+}
+
+// didYouMean returns the end of a sentence about an unknown word: those of the names that it may
+// mean, with a prefix, or "".
+func didYouMean(word string, names []string, prefix string) string {
+	all := &cobra.Command{SuggestionsMinimumDistance: 2}
+	for _, name := range names {
+		all.AddCommand(&cobra.Command{Use: name, Run: func(*cobra.Command, []string) {}})
 	}
-	return errors.New(text)
+	near := all.SuggestionsFor(word)
+	if len(near) == 0 {
+		return ""
+	}
+	return `; did you mean "` + prefix + strings.Join(near, `" or "`+prefix) + `"?`
 }
 
 // unknownCommand returns the error of a word that is not a subcommand of cmd.

@@ -144,7 +144,7 @@ func TestRunUsageErrors(t *testing.T) {
 		{"override set k --policy login --limit 10y", `--limit is "10y": use a number, such as 10 or 2.5, or a multiple of the policy's, such as 10x`},
 		{"override set k --policy login --limit -2x", `--limit is "-2x": use a number`},
 		{"settle id x", `UNITS is "x": use a number`},
-		{"block k", "DURATION is missing: only a --policy in the database can have a block without one"},
+		{"block k", "DURATION is missing: only a --policy that the database or a program has can have a block without one"},
 		{"block k soon", `DURATION is "soon": use a number and a unit, such as 90s, 15m`},
 		{"unblock --limit 1 k", "unknown flag: --limit"},
 		{"reset --algorithm x k", `Algorithm "x": must be one of`},

@@ -1,16 +1,19 @@
 package commands
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/cli"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/connect"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/inspect"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/policyfile"
 	"github.com/pglimit/pglimit/internal/keys"
 	"github.com/pglimit/pglimit/internal/printable"
@@ -37,7 +40,7 @@ database then has the key's hash, and list shows that.`,
 
 // overrideCommand completes cmd, which acts on the override of KEY under the policy that
 // --policy names: before, which is nil if there is none.
-func overrideCommand(db *connect.Database, cmd *cobra.Command, run func(cmd *cobra.Command, policies *limiter.Policies, of limiter.Override, before *limiter.Override) error) *cobra.Command {
+func overrideCommand(db *connect.Database, cmd *cobra.Command, run func(cmd *cobra.Command, pool *pgxpool.Pool, policies *limiter.Policies, of limiter.Override, before *limiter.Override) error) *cobra.Command {
 	var policy string
 	var s selection
 	cmd.Args = cobra.ExactArgs(1)
@@ -45,13 +48,13 @@ func overrideCommand(db *connect.Database, cmd *cobra.Command, run func(cmd *cob
 		if policy == "" {
 			return errors.New("--policy is missing: name the policy, such as --policy login")
 		}
-		return db.WithPolicies(cmd, func(policies *limiter.Policies) error {
+		return db.WithPoliciesOf(cmd, func(pool *pgxpool.Pool, policies *limiter.Policies) error {
 			of := limiter.Override{Policy: policy, Key: args[0], Match: s.match()}
 			before, err := findOverride(cmd, policies, of)
 			if err != nil {
 				return err
 			}
-			return run(cmd, policies, of, before)
+			return run(cmd, pool, policies, of, before)
 		})
 	}
 	cmd.Flags().StringVar(&policy, "policy", "", "`name` of the policy")
@@ -100,15 +103,18 @@ type overrideSet struct {
 func newOverrideSet(db *connect.Database, out *cli.Output) *cobra.Command {
 	var limit amount
 	var burst float64
-	var unlimited, shadow bool
+	var unlimited, shadow, fresh bool
 	var until, note string
 	var set limiter.Override // without its policy and key
 	cmd := overrideCommand(db, &cobra.Command{
 		Use:   "set KEY",
 		Short: "Set the override of a key",
 		Long: `Set the override of KEY under --policy, instead of an earlier one. What no flag
-gives is as the policy has it. What the key has used is carried over. The answer
-shows what changed.
+gives is as the policy has it, but the note of an earlier one stays. What the key
+has used is carried over. The answer shows what changed.
+
+The database, a program that pglimit programs lists, or a row has the policy. For
+one to come, pass --new.
 
 --until is the last day on which it applies, to midnight in this machine's time
 zone (TZ): a date, today, tomorrow or a weekday. It may also be a time, or a time
@@ -149,7 +155,12 @@ policy can have 1,000 of both. At most 100,000 overrides can be set.`,
 			}
 			return nil
 		},
-	}, func(cmd *cobra.Command, policies *limiter.Policies, o limiter.Override, before *limiter.Override) error {
+	}, func(cmd *cobra.Command, pool *pgxpool.Pool, policies *limiter.Policies, o limiter.Override, before *limiter.Override) error {
+		if before == nil && !fresh {
+			if err := knownPolicy(cmd, pool, policies, o.Policy); err != nil {
+				return err
+			}
+		}
 		set.Policy, set.Key, set.Match = o.Policy, o.Key, o.Match
 		return setOverride(cmd, out, policies, set, before)
 	})
@@ -159,8 +170,27 @@ policy can have 1,000 of both. At most 100,000 overrides can be set.`,
 	flags.BoolVar(&unlimited, "unlimited", false, "let all requests pass")
 	flags.BoolVar(&shadow, "shadow", false, "decide and report, but never deny; --shadow=false: deny although the policy is a shadow")
 	flags.StringVar(&until, "until", "", "the last `day`: 2027-01-31, friday, or 30d; or a time such as 2027-01-31T18:00:00Z; default: none")
-	flags.StringVar(&note, "note", "", "why, for the history: a `text` of up to 1,000 characters")
+	flags.StringVar(&note, "note", "", "why: a `text` of up to 1,000 characters; default: that of an earlier override of KEY")
+	flags.BoolVar(&fresh, "new", false, "also under a policy that is not known yet")
 	return cmd
+}
+
+// knownPolicy returns an error with the names that may be meant, unless the database, a program
+// or a row has a policy of that name.
+func knownPolicy(cmd *cobra.Command, pool *pgxpool.Pool, policies *limiter.Policies, name string) error {
+	if findPolicy(policies, name) != nil {
+		return nil
+	}
+	names, err := inspect.New(pool).Unstored(cmd.Context())
+	if err != nil || slices.Contains(names, name) {
+		return cli.LimiterError(err)
+	}
+	for _, p := range policies.List() {
+		names = append(names, p.Name)
+	}
+	slices.Sort(names)
+	return fmt.Errorf("--policy is %.80q: neither the database nor a program nor a row has it%s For a policy to come, pass --new",
+		name, cmp.Or(didYouMean(name, slices.Compact(names), ""), "."))
 }
 
 // untilFlag returns the end that --until names, or other without it.
@@ -175,25 +205,28 @@ func untilFlag(until string, other time.Time) (time.Time, error) {
 	return end.UTC(), nil
 }
 
-// setOverride stores an override instead of before, which is nil if there is none.
+// setOverride stores an override instead of before, which is nil if there is none. Without
+// --note it keeps the note of before.
 func setOverride(cmd *cobra.Command, out *cli.Output, policies *limiter.Policies, o limiter.Override, before *limiter.Override) error {
+	edit := limiter.PolicyEdit{Note: o.Note}
+	if before != nil && !cmd.Flags().Changed("note") {
+		o.Note = before.Note
+	}
+	edit.SetOverrides = []limiter.Override{o}
 	change := policyfile.ChangeOverride(before, &o)
 	change.Key = o.Key // before has the key as it is stored
 	if len(change.Fields) == 0 {
 		return out.Print(cmd, overrideSet{*before, change.Fields, policies.Version()}, "the "+nameOf(o)+" is so already\n")
 	}
-	version, err := policies.Apply(cmd.Context(), limiter.PolicyEdit{SetOverrides: []limiter.Override{o}})
+	version, err := policies.Apply(cmd.Context(), edit)
 	if err != nil {
 		return cli.LimiterError(err)
 	}
 	if _, err := policies.Get(o.Policy); err != nil {
 		fmt.Fprintf(cmd.ErrOrStderr(), "pglimit: the database has no policy %s: the override applies to programs that were compiled with one\n", o.Policy)
 	}
-	var text strings.Builder
-	policyfile.WriteText(&text, []policyfile.Change{change})
-	fmt.Fprintf(&text, "version %d\n", version)
 	o.Version = version
-	return out.Print(cmd, overrideSet{o, change.Fields, version}, text.String())
+	return out.Print(cmd, overrideSet{o, change.Fields, version}, changeText(change)+fmt.Sprintf("version %d\n", version))
 }
 
 func newOverrideGet(db *connect.Database, out *cli.Output) *cobra.Command {
@@ -205,7 +238,7 @@ func newOverrideGet(db *connect.Database, out *cli.Output) *cobra.Command {
 Exit code 1: there is none.`,
 		Example: `  pglimit override get alice --policy login
   pglimit override get alice --policy login --json | jq .limit`,
-	}, func(cmd *cobra.Command, _ *limiter.Policies, of limiter.Override, o *limiter.Override) error {
+	}, func(cmd *cobra.Command, _ *pgxpool.Pool, _ *limiter.Policies, of limiter.Override, o *limiter.Override) error {
 		if o == nil {
 			return noOverride(cmd, out, of)
 		}
@@ -314,7 +347,7 @@ Without --yes it asks.
 Exit code 1: there is none.`,
 		Example: `  pglimit override delete alice --policy login --note "the trial is over"
   pglimit override delete alice --policy login --yes`,
-	}, func(cmd *cobra.Command, policies *limiter.Policies, of limiter.Override, before *limiter.Override) error {
+	}, func(cmd *cobra.Command, _ *pgxpool.Pool, policies *limiter.Policies, of limiter.Override, before *limiter.Override) error {
 		what := nameOf(of)
 		if before != nil && !yes {
 			if err := cli.Confirm(cmd, fmt.Sprintf("delete the %s: %s?", what, overrideText(*before))); err != nil {

@@ -1,6 +1,7 @@
 package commands
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -27,7 +28,7 @@ use a change within a second. What a key has used is carried over.`,
   pglimit policy import limits.yaml`,
 	}
 	cmd.AddCommand(newPolicySet(db, out), newPolicyGet(db, out), newPolicyList(db, out), newPolicyDelete(db, out), newPolicyHistory(db, out),
-		newPolicyImport(db, out), newPolicyDiff(db, out), newPolicyExport(db, out))
+		newPolicyRollback(db, out), newPolicyImport(db, out), newPolicyDiff(db, out), newPolicyExport(db, out))
 	return cmd
 }
 
@@ -71,7 +72,8 @@ before it is stored. The answer shows what changed.
 
 If the database lacks the policy and a program has a default policy NAME, that
 is changed and stored: of the program seen last, if they differ. It replaces
-their defaults. pglimit policy list --effective shows them.
+their defaults. pglimit policy list --effective shows them, and the note in the
+history what was changed.
 
 Any other new policy needs --limit, and --period or --calendar. Its algorithm is
 token_bucket unless a flag says otherwise.
@@ -82,7 +84,7 @@ more is allowed until it has leaked or the window has ended. With another
 
 version in the JSON is that of all policies and overrides.`,
 		Example: `  pglimit policy set login --limit 5 --period 1m --burst 10 --note "as agreed with support"
-  pglimit policy set login --limit 8
+  pglimit policy set login --limit 8 --dry-run
   pglimit policy set budget --limit 100000 --calendar month --time-zone Europe/Vienna
   pglimit policy set login --shadow`,
 		Args: cobra.ExactArgs(1),
@@ -102,24 +104,111 @@ version in the JSON is that of all policies and overrides.`,
 				if err != nil {
 					return err
 				}
-				change := policyfile.ChangePolicy(args[0], before, &after)
-				if len(change.Fields) == 0 && from == nil {
-					return out.Print(cmd, setAnswer{Policy: *before, Fields: change.Fields, Version: version}, fmt.Sprintf("policy %s is so already\n", args[0]))
+				edit := limiter.PolicyEdit{IfVersion: version, Note: after.Note, Set: []limiter.StoredPolicy{after}}
+				if from != nil {
+					edit.Note = firstNote(from, before, after)
 				}
-				now, err := policies.Apply(cmd.Context(), limiter.PolicyEdit{IfVersion: version, Set: []limiter.StoredPolicy{after}})
-				if err != nil {
-					return cli.LimiterError(err)
-				}
-				if is := findPolicy(policies, args[0]); is != nil {
-					after = *is
-				}
-				policyfile.WriteText(&text, []policyfile.Change{change})
-				fmt.Fprintf(&text, "version %d\n", now)
-				return out.Print(cmd, setAnswer{after, change.Fields, now, from}, text.String())
+				return storePolicy(cmd, out, policies, edit, before, from, text.String())
 			})
 		},
 	}
 	flags.Register(cmd)
+	registerDryRun(cmd)
+	return cmd
+}
+
+const dryRun = "dry-run"
+
+func registerDryRun(cmd *cobra.Command) {
+	cmd.Flags().Bool(dryRun, false, "show what would change, and change nothing")
+}
+
+// storePolicy stores the policy that edit sets instead of before, nil for none, and prints what
+// that changes, after text. from is the program whose default before is, or nil.
+func storePolicy(cmd *cobra.Command, out *cli.Output, policies *limiter.Policies, edit limiter.PolicyEdit, before *limiter.StoredPolicy, from *program, text string) error {
+	after, version, end := edit.Set[0], edit.IfVersion, "nothing was changed: --dry-run\n"
+	change := policyfile.ChangePolicy(after.Name, before, &after)
+	if len(change.Fields) == 0 && from == nil {
+		return out.Print(cmd, setAnswer{Policy: *before, Fields: change.Fields, Version: version}, fmt.Sprintf("policy %s is so already\n", after.Name))
+	}
+	if dry, _ := cmd.Flags().GetBool(dryRun); !dry {
+		var err error
+		if version, err = policies.Apply(cmd.Context(), edit); err != nil {
+			return cli.LimiterError(err)
+		}
+		if is := findPolicy(policies, after.Name); is != nil {
+			after = *is
+		}
+		end = fmt.Sprintf("version %d\n", version)
+	}
+	return out.Print(cmd, setAnswer{after, change.Fields, version, from}, text+changeText(change)+end)
+}
+
+func changeText(c policyfile.Change) string {
+	var text strings.Builder
+	policyfile.WriteText(&text, []policyfile.Change{c})
+	return text.String()
+}
+
+// firstNote returns the note of the first stored version of a program's default policy: after's,
+// and from what it came.
+func firstNote(from *program, before *limiter.StoredPolicy, after limiter.StoredPolicy) string {
+	note := fmt.Sprintf("from the default of %s on %s", from.Name, from.Host)
+	given := after.Note
+	after.Note = ""
+	if lines := strings.Split(changeText(policyfile.ChangePolicy(after.Name, before, &after)), "\n    "); len(lines) > 1 {
+		note += ": " + strings.TrimSpace(strings.Join(lines[1:], ", "))
+	}
+	if given != "" {
+		note = given + " (" + note + ")"
+	}
+	const most = 1000 // characters
+	if all := []rune(note); len(all) > most {
+		note = string(all[:most])
+	}
+	return note
+}
+
+func newPolicyRollback(db *connect.Database, out *cli.Output) *cobra.Command {
+	var to int64
+	var note string
+	cmd := &cobra.Command{
+		Use:   "rollback NAME",
+		Short: "Make a policy what it was at a version",
+		Long: `Make the policy NAME what it was at the version --to, also if it was deleted since.
+That is a change like any other: its version is a new one, and what keys have used
+is carried over. Overrides stay. pglimit policy history shows the versions.
+
+Exit code 1: there was no such policy at that version.`,
+		Example: `  pglimit policy rollback login --to 12 --dry-run
+  pglimit policy rollback login --to 12 --note "the release was taken back"`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if to < 1 {
+				return fmt.Errorf("--to is %d: give a version that `pglimit policy history %s` shows", to, args[0])
+			}
+			return db.WithPolicies(cmd, func(policies *limiter.Policies) error {
+				version, before := policies.Version(), findPolicy(policies, args[0])
+				if to > version {
+					return fmt.Errorf("--to is %d: the policies have version %d", to, version)
+				}
+				was, err := policies.AtVersion(cmd.Context(), args[0], to)
+				switch {
+				case err != nil:
+					return cli.LimiterError(err)
+				case was == nil:
+					return out.Answer(cmd, false, map[string]any{"name": args[0], "found": false},
+						fmt.Sprintf("there was no policy %s at version %d: `pglimit policy history` shows the versions\n", args[0], to))
+				}
+				was.Note = note
+				edit := limiter.PolicyEdit{IfVersion: version, Note: cmp.Or(note, fmt.Sprintf("back to version %d", to)), Set: []limiter.StoredPolicy{*was}}
+				return storePolicy(cmd, out, policies, edit, before, nil, "")
+			})
+		},
+	}
+	cmd.Flags().Int64Var(&to, "to", 0, "the `version` to go back to")
+	cmd.Flags().StringVar(&note, "note", "", "why, for the history: a `text` of up to 1,000 characters; default: back to version VERSION")
+	registerDryRun(cmd)
 	return cmd
 }
 

@@ -53,6 +53,7 @@ func fieldNames(fields []policyfile.Field) string {
 
 func newPolicyImport(db *connect.Database, out *cli.Output) *cobra.Command {
 	var prune, yes bool
+	var note string
 	cmd := &cobra.Command{
 		Use:   "import FILE|-",
 		Short: "Make the database's policies those of a file",
@@ -92,7 +93,7 @@ were changed meanwhile, nothing is changed.
 					}
 					text.Reset()
 				}
-				plan.Edit.IfVersion = version
+				plan.Edit.IfVersion, plan.Edit.Note = version, note
 				now, err := policies.Apply(cmd.Context(), plan.Edit)
 				if err != nil {
 					return cli.LimiterError(err)
@@ -104,6 +105,7 @@ were changed meanwhile, nothing is changed.
 	}
 	cmd.Flags().BoolVar(&prune, "prune", false, "delete what the file does not have")
 	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask")
+	cmd.Flags().StringVar(&note, "note", "", "why, for the history of all changes: a `text` of up to 1,000 characters")
 	return cmd
 }
 

@@ -77,7 +77,7 @@ func findCandidates(cmd *cobra.Command, pool *pgxpool.Pool, wanted []candidate) 
 				}
 				defer policies.Close()
 			}
-			p, err := c.named.Find(policies)
+			p, err := connect.FindPolicy(cmd, pool, policies, c.named)
 			if err == nil {
 				err = c.use(p)
 			}

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/cli"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/inspect"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/policyflags"
 	"github.com/pglimit/pglimit/internal/keys"
 	"github.com/pglimit/pglimit/internal/printable"
@@ -109,11 +110,11 @@ func (d *Database) WithPolicy(cmd *cobra.Command, flags *policyflags.Flags, conf
 			return err
 		}
 	}
-	return d.withDecider(cmd, named != "", config, func(l *limiter.Limiter, policies *limiter.Policies) error {
+	return d.withDecider(cmd, named != "", config, func(pool *pgxpool.Pool, l *limiter.Limiter, policies *limiter.Policies) error {
 		if named == "" {
 			return use(Decider{l, p, func() limiter.Policy { return p }})
 		}
-		if p, err = named.Find(policies); err != nil {
+		if p, err = FindPolicy(cmd, pool, policies, named); err != nil {
 			return err
 		}
 		return use(Decider{l, p, func() limiter.Policy {
@@ -138,13 +139,13 @@ func (d *Database) WithSelected(cmd *cobra.Command, selected []policyflags.Selec
 			return err
 		}
 	}
-	return d.withDecider(cmd, named, nil, func(l *limiter.Limiter, policies *limiter.Policies) error {
+	return d.withDecider(cmd, named, nil, func(pool *pgxpool.Pool, l *limiter.Limiter, policies *limiter.Policies) error {
 		for i, s := range selected {
 			var err error
 			if s.InFile() {
 				continue
 			}
-			if all[i], err = s.Find(policies); err != nil {
+			if all[i], err = FindPolicy(cmd, pool, policies, s); err != nil {
 				return err
 			}
 		}
@@ -152,9 +153,26 @@ func (d *Database) WithSelected(cmd *cobra.Command, selected []policyflags.Selec
 	})
 }
 
+// FindPolicy returns the policy that is selected by its name: the database's, or else the default of the program
+// that was seen last, as `pglimit why` shows it. A default is added to policies.
+func FindPolicy(cmd *cobra.Command, pool *pgxpool.Pool, policies *limiter.Policies, name policyflags.Selection) (limiter.Policy, error) {
+	if p, err := policies.Get(string(name)); err == nil {
+		return p, nil
+	}
+	p, program, err := inspect.New(pool).Default(cmd.Context(), string(name))
+	switch {
+	case err != nil:
+		return p, cli.LimiterError(err)
+	case program == "":
+		return p, fmt.Errorf("--policy is %.80q: neither the database nor a program has such a policy: `pglimit policy list --effective` lists them, `pglimit policy set` adds one", string(name))
+	}
+	fmt.Fprintf(cmd.ErrOrStderr(), "pglimit: --policy is %s: the default of %s, which the database does not have\n", name, printable.Shown(program))
+	return p, policies.Default(p)
+}
+
 // withDecider calls use with a limiter with config, which may be nil, and, if named is set,
 // with the policies in the database, whose overrides then apply.
-func (d *Database) withDecider(cmd *cobra.Command, named bool, config *limiter.Config, use func(*limiter.Limiter, *limiter.Policies) error) error {
+func (d *Database) withDecider(cmd *cobra.Command, named bool, config *limiter.Config, use func(*pgxpool.Pool, *limiter.Limiter, *limiter.Policies) error) error {
 	pool, err := d.Open(cmd)
 	if err != nil {
 		return err
@@ -176,5 +194,5 @@ func (d *Database) withDecider(cmd *cobra.Command, named bool, config *limiter.C
 		return err
 	}
 	defer l.Close() // before the pool, which returns the place of an interrupted wait
-	return use(l, config.Policies)
+	return use(pool, l, config.Policies)
 }

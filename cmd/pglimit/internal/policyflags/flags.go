@@ -164,15 +164,6 @@ func (s Selection) Read() (limiter.Policy, error) {
 	return limiter.Policy{}, fmt.Errorf("--policy: %s has no policy %q: it has %s", path, name, cmp.Or(strings.Join(names, ", "), "none"))
 }
 
-// Find returns the policy of that name in the database, or an error with the next step.
-func (s Selection) Find(policies *limiter.Policies) (limiter.Policy, error) {
-	p, err := policies.Get(string(s))
-	if errors.Is(err, limiter.ErrNoPolicy) {
-		return p, fmt.Errorf("--policy is %.80q: the database has no such policy: `pglimit policy list` lists them, `pglimit policy set` adds one", string(s))
-	}
-	return p, err
-}
-
 // Named returns the selection of a policy in the database, or "" if Policy returns the
 // policy.
 func (f *Flags) Named() Selection {

@@ -36,11 +36,13 @@ func TestPolicyCommands(t *testing.T) {
 	run(2, "the database has no policy login, and a new one needs --limit, and --period or --calendar", "policy", "set", "login", "--burst", "3")
 	run(2, "a new one needs --period or --calendar", "policy", "set", "login", "--limit", "50")
 	run(1, `there is no policy "login"`, "policy", "get", "login") // nothing was stored
-	run(2, "--policy is \"login\": the database has no such policy", "allow", "--policy", "login", "alice")
+	run(2, "--policy is \"login\": neither the database nor a program has such a policy", "allow", "--policy", "login", "alice")
 	run(0, "+ policy login\n    algorithm: fixed_window\n    limit: 2\n    period: 1h\n    note: first\nversion 1\n",
 		"policy", "set", "login", "--algorithm", "fixed_window", "--limit", "2", "--period", "1h", "--note", "first")
 	run(0, "so already", "policy", "set", "login", "--limit", "2", "--note", "first")
 	run(2, "Limit -2", "policy", "set", "login", "--limit", "-2")
+	run(0, "~ policy login\n    limit: 2 → 3\nnothing was changed: --dry-run\n", "policy", "set", "login", "--limit", "3", "--dry-run")
+	run(0, "so already", "policy", "set", "login", "--limit", "2")
 
 	run(0, "allowed: 1 of 2", "allow", "--policy", "login", "alice")
 	run(0, "allowed: 0 of 2", "allow", "--policy", "login", "alice")
@@ -49,7 +51,25 @@ func TestPolicyCommands(t *testing.T) {
 	run(0, "~ policy login\n    limit: 2 → 4\n", "policy", "set", "login", "--limit", "4")
 	run(0, "~ policy login\n    shadow: true\n", "policy", "set", "login", "--shadow")
 	run(0, "~ policy login\n    shadow: true → false\n", "policy", "set", "login", "--shadow=false")
-	run(0, "note: first", "policy", "get", "login")
+	run(0, "~ policy login\n    limit: 4 → 2\nnothing was changed", "policy", "rollback", "login", "--to", "1", "--dry-run")
+	run(0, "~ policy login\n    limit: 4 → 2\nversion 5\n", "policy", "rollback", "login", "--to", "1")
+	run(0, "so already", "policy", "rollback", "login", "--to", "1")
+	run(0, "~ policy login\n    limit: 2 → 4\n", "policy", "rollback", "login", "--to", "4", "--note", "tried")
+	run(1, "there was no policy other at version 1", "policy", "rollback", "other", "--to", "1")
+	run(2, "--to is 0: give a version", "policy", "rollback", "login")
+	run(2, "--to is 7: the policies have version 6", "policy", "rollback", "login", "--to", "7")
+	run(0, "note: tried", "policy", "get", "login")
+	run(0, "limit: 4 → 5", "policy", "set", "login", "--limit", "5")
+	if out := run(0, "", "policy", "get", "login"); strings.Contains(out, "note") {
+		t.Errorf("the note of another change: %s", out)
+	}
+	run(0, "limit: 5 → 4", "policy", "set", "login", "--limit", "4")
+	notes := run(0, "", "policy", "history", "login", "--json")
+	for part, n := range map[string]int{`"note": "first"`: 1, `"note": "tried"`: 1, `"note": "back to version 1"`: 1, `"note": "`: 3} {
+		if got := strings.Count(notes, part); got != n {
+			t.Errorf("%s is %d times in the history, want %d: %s", part, got, n, notes)
+		}
+	}
 	run(0, "allowed: 1", "allow", "--policy", "login", "alice")
 
 	run(2, "--policy is missing", "override", "set", "bob", "--limit", "100")
@@ -66,10 +86,17 @@ func TestPolicyCommands(t *testing.T) {
 	run(2, "changes nothing", "override", "set", "dave", "--policy", "login")
 	run(0, "factor: 10\n", "override", "set", "grace", "--policy", "login", "--limit", "10x", "--until", "friday")
 	run(0, "limit 10x, until", "override", "list", "--policy", "login")
-	run(0, "factor: 10\n", "override", "set", "grace", "--policy", "compiled", "--limit", "10x") // of a program's policy
+	run(2, `--policy is "logn": neither the database nor a program nor a row has it; did you mean "login"? For a policy to come, pass --new`, "override", "set", "grace", "--policy", "logn", "--limit", "10x")
+	run(0, "factor: 10\n", "override", "set", "grace", "--policy", "compiled", "--limit", "10x", "--new")
+	run(0, "factor: 10 → 20\n", "override", "set", "grace", "--policy", "compiled", "--limit", "20x")
+	run(0, "allowed", "allow", "--policy", "counted", "--limit", "5", "--period", "1h", "grace")
+	run(0, "factor: 10\n", "override", "set", "grace", "--policy", "counted", "--limit", "10x") // it has a row
 	run(2, `--until is "2020-01-01": that has passed`, "override", "set", "dave", "--policy", "login", "--limit", "1", "--until", "2020-01-01")
 	run(2, "2027-02-30", "override", "set", "dave", "--policy", "login", "--limit", "1", "--until", "2027-02-30")
+	run(0, "limit: 100 → 200\n    until: 2127-01-31 → default\nversion", "override", "set", "bob", "--policy", "login", "--limit", "200")
 	run(0, "trial", "override", "list", "--policy", "login")
+	run(0, "note: trial → agreed\nversion", "override", "set", "bob", "--policy", "login", "--limit", "200", "--note", "agreed")
+	run(0, "note: agreed → default\nversion", "override", "set", "bob", "--policy", "login", "--limit", "200", "--note=")
 	run(2, "nothing was changed", "override", "delete", "bob", "--policy", "login") // no answer
 	run(0, "deleted the override", "override", "delete", "bob", "--policy", "login", "--yes")
 	run(1, "there is no override", "override", "delete", "bob", "--policy", "login", "--yes")
@@ -93,6 +120,7 @@ func TestPolicyCommands(t *testing.T) {
 			t.Errorf("the history lacks %q:\n%s", part, history)
 		}
 	}
+	run(0, "+ policy login\n    algorithm: fixed_window\n    limit: 4\n", "policy", "rollback", "login", "--to", "4") // it was deleted
 	if strings.Index(history, "- policy login") > strings.Index(history, "+ policy login") {
 		t.Errorf("not the newest first:\n%s", history)
 	}
@@ -190,7 +218,10 @@ overrides:
 	run(1, "+ policy login", "", "policy", "diff", file)
 	run(1, "nothing was changed", "n\n", "policy", "import", file)
 	run(1, "+ policy login", "", "policy", "diff", file)
-	run(0, "5 changes made", "yes\n", "policy", "import", file)
+	run(0, "5 changes made", "yes\n", "policy", "import", "--note", "ticket 7", file)
+	if out, _ := run(0, "", "", "policy", "history"); strings.Count(out, ": ticket 7\n+") != 5 {
+		t.Errorf("the note is not in all changes of the history:\n%s", out)
+	}
 	run(0, "no changes", "", "policy", "diff", "--prune", file)
 	run(0, "no changes", "", "policy", "import", file)
 	for _, format := range [][]string{{"policy", "export"}, {"policy", "export", "--json"}} {

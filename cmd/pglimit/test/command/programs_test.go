@@ -77,8 +77,20 @@ func TestPrograms(t *testing.T) {
 		t.Errorf("a default that is replaced, or not the latest first:\n%s", effective)
 	}
 
+	contains(run(0, "allow", "--policy", "api", "alice"), "allowed: 99 of 100 remaining", "--policy is api: the default of web on host-web, which the database does not have")
+	contains(run(0, "check", "--policy", "api", "alice"), "of 100 remaining")
+	contains(run(0, "usage", "--policy", "api", "alice"), " of 100 ")
+	contains(run(0, "allow-all", "--policy", "stored", "alice", "--policy", "api", "alice"), " of 100 ")
+	contains(run(0, "block", "bob", "--policy", "api"), `+ override of api for "bob" blocked: true`)
+	contains(run(1, "allow", "--policy", "api", "bob"), "denied (blocked)")
+	contains(run(0, "unblock", "bob"), "1 override")
+	contains(run(0, "override", "set", "carol", "--policy", "api", "--limit", "2x"), "factor: 2")
+	contains(run(0, "check", "--policy", "api", "carol"), "of 200 remaining")
+	contains(run(2, "allow", "--policy", "nothere", "alice"), "neither the database nor a program has such a policy")
+	bed.Exec(t, pool, `DELETE FROM pglimit_override`)
 	contains(run(2, "policy", "set", "other", "--limit", "50"), "--period or --calendar")
-	contains(run(0, "policy", "set", "api", "--limit", "50"), "from the default of web on host-web", "not from that of old on host-old, seen 30m ago: limit 10 per 1h", "~ policy api limit: 100 → 50 version 2")
+	contains(run(0, "policy", "set", "api", "--limit", "50", "--note", "agreed"), "from the default of web on host-web", "not from that of old on host-old, seen 30m ago: limit 10 per 1h", "~ policy api limit: 100 → 50 note: agreed version 6")
+	contains(run(0, "policy", "history", "api", "--rows", "1"), "version 6", ": agreed (from the default of web on host-web: limit: 100 → 50)")
 	contains(run(0, "policy", "get", "api"), "algorithm: gcra limit: 50 period: 1h")
 	if text := run(0, "policy", "list", "--effective"); strings.Contains(text, "default") {
 		t.Errorf("a default that is replaced:\n%s", text)

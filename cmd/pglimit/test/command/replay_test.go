@@ -149,8 +149,8 @@ func TestReplaySuggestedPolicies(t *testing.T) {
 		t.Errorf("by SQL: exit code %d, %s, want %s\n%s", code, inSQL, want, stderr)
 	}
 	for flags, want := range map[string]string{
-		"--policy nosuch":                     `--policy is "nosuch": the database has no such policy`,
-		"--limit 3 --candidate policy=nosuch": `--candidate "policy=nosuch": --policy is "nosuch": the database has no such policy`,
+		"--policy nosuch":                     `--policy is "nosuch": neither the database nor a program has such a policy`,
+		"--limit 3 --candidate policy=nosuch": `--candidate "policy=nosuch": --policy is "nosuch": neither the database nor a program has such a policy`,
 		"--policy api-1s --cost 0":            "cost 0",
 		"--policy api-1s --limit 3":           "leave --limit out for the policy of that name in the database",
 	} {
