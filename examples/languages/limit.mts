@@ -1,4 +1,5 @@
 // Usage: limit.mts KEY. Exit code 0: allowed; 1: denied. PGLIMIT_URL names the server.
+// Needs Node 22.18, which runs TypeScript. For Node 20: npx esbuild limit.mts --outfile=limit.mjs
 
 type Result = { allowed: boolean; remaining: number; retry_after_s: number | null };
 

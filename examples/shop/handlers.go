@@ -2,7 +2,9 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"log"
 	"net/http"
 	"strconv"
 
@@ -25,25 +27,17 @@ func (s *shop) handler() http.Handler {
 	mux := http.NewServeMux()
 	// Only a failed login counts: any other status gives the unit back.
 	failed := httplimit.WithRefundIf(func(status int) bool { return status != http.StatusUnauthorized })
-	mux.Handle("POST /login", httplimit.New(s.limits, s.loginLimits, failed)(http.HandlerFunc(login)))
+	// It counts an account's failed logins from one address, so that an attacker elsewhere does
+	// not use up the owner's. The account comes first in the key: `pglimit forget` of a person
+	// finds it. User and Join make a key of any name, whatever a client sends.
+	account := httplimit.User(func(r *http.Request) string { name, _, _ := r.BasicAuth(); return name })
+	logins := httplimit.EachNamed(httplimit.Join(account, client.Key), s.policies, "login")
+	mux.Handle("POST /login", httplimit.New(s.limits, logins, failed)(http.HandlerFunc(login)))
 	plan := httplimit.New(s.limits, s.planLimits)
 	mux.Handle("POST /orders", authenticate(plan(http.HandlerFunc(s.order))))
 	mux.Handle("POST /answers", authenticate(plan(http.HandlerFunc(s.answer))))
 	mux.Handle("GET /metrics", promhttp.HandlerFor(s.metrics, promhttp.HandlerOpts{}))
 	return mux
-}
-
-// loginLimits counts an account's failed logins from one address, so that an attacker
-// elsewhere does not use up the owner's. The account comes first in the key:
-// `pglimit forget` of a person finds it.
-func (s *shop) loginLimits(r *http.Request) ([]limiter.Request, error) {
-	name, _, _ := r.BasicAuth()
-	address, err := client.Key(r)
-	if err != nil || name == "" {
-		return nil, httplimit.ErrNoKey
-	}
-	policy, err := s.policies.Get("login")
-	return []limiter.Request{policy.Request(limiter.JoinKey(name, address), 1)}, err
 }
 
 // planLimits counts a user's requests by the policy of the user's plan.
@@ -80,12 +74,13 @@ func authenticate(next http.Handler) http.Handler {
 
 // order places an order: POST /orders?number=1&cents=6000.
 func (s *shop) order(w http.ResponseWriter, r *http.Request) {
-	cents, err := strconv.ParseInt(r.FormValue("cents"), 10, 64)
-	if err != nil || cents <= 0 || r.FormValue("number") == "" {
-		http.Error(w, "number and cents are needed, cents above 0", http.StatusBadRequest)
+	number, bad := strconv.ParseUint(r.FormValue("number"), 10, 63)
+	cents, err := strconv.ParseInt(r.FormValue("cents"), 10, 32)
+	if bad != nil || err != nil || cents <= 0 {
+		http.Error(w, "number and cents are needed: whole numbers, cents above 0", http.StatusBadRequest)
 		return
 	}
-	s.reply(w, "ordered", s.place(r.Context(), userOf(r).name, r.FormValue("number"), cents))
+	s.reply(w, "ordered", s.place(r.Context(), userOf(r).name, strconv.FormatUint(number, 10), cents))
 }
 
 // answer answers a prompt within the user's tokens of the day: POST /answers?prompt=hello.
@@ -94,13 +89,17 @@ func (s *shop) answer(w http.ResponseWriter, r *http.Request) {
 	s.reply(w, fmt.Sprintf("%d tokens used", used), err)
 }
 
-// reply answers with 200 or, if a limit denied the work, as the middleware does.
+// reply answers with 200 or, if a limit denied the work, as the middleware does. The text of
+// another error is not for clients.
 func (s *shop) reply(w http.ResponseWriter, text string, err error) {
 	switch {
 	case err == nil:
 		fmt.Fprintln(w, text)
 	case httplimit.Deny(w, err):
+	case errors.Is(err, errTaken), errors.Is(err, limiter.ErrInvalid): // its number was used with other cents
+		http.Error(w, "there is another order of that number", http.StatusConflict)
 	default:
-		http.Error(w, err.Error(), http.StatusInternalServerError)
+		log.Print(err)
+		http.Error(w, "try again later", http.StatusServiceUnavailable)
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"os"
 	"os/signal"
 	"sync"
+	"syscall"
 	"time"
 	_ "time/tzdata" // for machines without a time zone database
 
@@ -38,13 +39,14 @@ var defaults = []limiter.Policy{
 }
 
 type shop struct {
-	pool     *pgxpool.Pool
-	policies *limiter.Policies
-	limits   *limiter.Limiter
-	denials  *limiter.DenialLog
-	metrics  *prometheus.Registry
-	payments *http.Client // waits for its turn, for all processes together
-	provider string       // the URL of the payment provider
+	pool      *pgxpool.Pool // of the application
+	decisions *pgxpool.Pool // of the limiter alone: neither waits for the other's connections
+	policies  *limiter.Policies
+	limits    *limiter.Limiter
+	denials   *limiter.DenialLog
+	metrics   *prometheus.Registry
+	payments  *http.Client // waits for its turn, for all processes together
+	provider  string       // the URL of the payment provider
 }
 
 // open connects and creates the tables. Close the shop in the end, also after an error.
@@ -54,19 +56,22 @@ func open(ctx context.Context, url, provider string, config limiter.Config) (*sh
 	if s.pool, err = pgxpool.New(ctx, url); err != nil {
 		return s, err
 	}
+	if s.decisions, err = pgxpool.New(ctx, url); err != nil {
+		return s, err
+	}
 	if err = migrate(ctx, s.pool); err != nil {
 		return s, err
 	}
-	if s.policies, err = limiter.OpenPolicies(ctx, s.pool, nil); err != nil {
+	if s.policies, err = limiter.OpenPolicies(ctx, s.decisions, nil); err != nil {
 		return s, err
 	}
-	if s.denials, err = limiter.NewDenialLog(s.pool, nil); err != nil {
+	if s.denials, err = limiter.NewDenialLog(s.decisions, nil); err != nil {
 		return s, err
 	}
-	metrics := prompglimit.New(&prompglimit.Config{Pool: s.pool})
+	metrics := prompglimit.New(&prompglimit.Config{Pool: s.decisions})
 	s.metrics.MustRegister(metrics)
 	config.Policies, config.DenialLog, config.Observe = s.policies, s.denials, metrics.Observe
-	if s.limits, err = limiter.New(s.pool, &config); err != nil {
+	if s.limits, err = limiter.New(s.decisions, &config); err != nil {
 		return s, err
 	}
 	metrics.Watch(s.limits)
@@ -82,15 +87,17 @@ func (s *shop) close() {
 	if s.policies != nil {
 		_ = s.policies.Close()
 	}
-	if s.pool != nil {
-		s.pool.Close()
+	for _, pool := range []*pgxpool.Pool{s.decisions, s.pool} {
+		if pool != nil {
+			pool.Close()
+		}
 	}
 }
 
 // background deletes rows that are no longer needed and writes the counts of denials, until
 // ctx ends. Any number of processes may do so.
 func (s *shop) background(ctx context.Context) error {
-	sweeper, err := janitor.New(s.pool, nil)
+	sweeper, err := janitor.New(s.decisions, nil)
 	if err != nil {
 		return err
 	}
@@ -111,15 +118,20 @@ func migrate(ctx context.Context, pool *pgxpool.Pool) error {
 	return err
 }
 
+// untilSignal returns a context until Ctrl-C or SIGTERM, which a service manager sends.
+func untilSignal(ctx context.Context) (context.Context, context.CancelFunc) {
+	return signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
+}
+
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	ctx, stop := untilSignal(context.Background())
 	defer stop()
-	if err := serve(ctx, os.Getenv("DATABASE_URL"), os.Getenv("PAYMENTS_URL")); err != nil {
+	if err := run(ctx, os.Getenv("DATABASE_URL"), os.Getenv("PAYMENTS_URL")); err != nil {
 		log.Fatal(err)
 	}
 }
 
-func serve(ctx context.Context, url, provider string) error {
+func run(ctx context.Context, url, provider string) error {
 	s, err := open(ctx, url, provider, limiter.Config{})
 	defer s.close()
 	if err != nil {
@@ -130,15 +142,30 @@ func serve(ctx context.Context, url, provider string) error {
 		return err
 	}
 	fmt.Println("http://localhost:8080; Ctrl-C ends it")
+	return s.serve(ctx, listener)
+}
+
+// grace is how long requests that run may go on after a signal.
+const grace = 10 * time.Second
+
+// serve answers requests until ctx ends. It returns when those that ran are answered and the
+// background loops have ended, so that close takes nothing from them.
+func (s *shop) serve(ctx context.Context, listener net.Listener) error {
 	server := &http.Server{Handler: s.handler(), ReadHeaderTimeout: 10 * time.Second}
-	defer context.AfterFunc(ctx, func() { _ = server.Shutdown(context.WithoutCancel(ctx)) })()
-	background, stop := context.WithCancel(ctx)
-	ended := make(chan error, 1)
+	background, stop := context.WithCancel(context.WithoutCancel(ctx))
+	served, ended := make(chan error, 1), make(chan error, 1)
 	go func() { ended <- s.background(background) }()
-	err = server.Serve(listener)
-	stop()
-	if errors.Is(err, http.ErrServerClosed) {
-		err = nil
+	go func() { served <- server.Serve(listener) }()
+	var err error
+	select {
+	case err = <-served:
+	case <-ctx.Done():
+		within, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
+		if err = server.Shutdown(within); err != nil {
+			err = errors.Join(err, server.Close()) // cuts the rest
+		}
+		cancel()
 	}
+	stop()
 	return errors.Join(err, <-ended)
 }

@@ -2,9 +2,12 @@ package main
 
 import (
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -48,12 +51,18 @@ func TestShop(t *testing.T) {
 		{"/login", "alice", "guess", 5, 401, "wrong"},
 		{"/login", "alice", "wonderland", 3, 429, `"login"`},
 		{"/login", "bob", "builder", 1, 200, "welcome"},
+		{"/login", strings.Repeat("b", 1500), "guess", 5, 401, "wrong"},
+		{"/login", strings.Repeat("b", 1500), "guess", 1, 429, `"login"`},
+		{"/login", "b\x00b", "guess", 1, 401, "wrong"},
 
 		{"/orders?number=1&cents=60000", "bob", "", 1, 200, "ordered"},
 		{"/orders?number=1&cents=60000", "bob", "", 1, 200, "ordered"}, // sent again, counted once
 		{"/orders?number=2&cents=50000", "bob", "", 1, 429, `"budget"`},
 		{"/orders?number=3&cents=40000", "bob", "", 1, 200, "ordered"},
+		{"/orders?number=1&cents=1", "bob", "", 1, 409, "another order"},
 		{"/orders?number=4&cents=none", "bob", "", 1, 400, "cents"},
+		{"/orders?number=4&cents=9007199254740993", "bob", "", 1, 400, "cents"},
+		{"/orders?number=4%00&cents=1", "bob", "", 1, 400, "number"},
 
 		{"/answers?prompt=hello", "bob", "", 8, 200, "55 tokens used"},
 		{"/answers?prompt=hello", "bob", "", 1, 429, `"tokens"`}, // 60 are left, 105 may be used
@@ -93,5 +102,73 @@ func TestShop(t *testing.T) {
 		if !strings.Contains(metrics, line) {
 			t.Errorf("the metrics do not have %s:\n%s", line, metrics)
 		}
+	}
+}
+
+// TestNoDecision: without a decision the answer is 503, not that of a denial, and has no text of
+// the error.
+func TestNoDecision(t *testing.T) {
+	s, err := open(t.Context(), testdb.Empty.New(t), "", limiter.Config{})
+	defer s.close()
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = s.limits.Close()
+	_, spent := s.complete(t.Context(), "bob", "hello")
+	for _, err := range []error{spent, s.place(t.Context(), "bob", "1", 1)} {
+		w := httptest.NewRecorder()
+		if s.reply(w, "", err); w.Code != 503 || strings.Contains(w.Body.String(), "pglimit") {
+			t.Errorf("%v is answered with %d %s", err, w.Code, w.Body)
+		}
+	}
+}
+
+// TestServeEndsItsRequests: after a signal a request that runs is answered, and serve ends after
+// that.
+func TestServeEndsItsRequests(t *testing.T) {
+	arrived, pay := make(chan struct{}), make(chan struct{})
+	provider := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { close(arrived); <-pay }))
+	defer provider.Close()
+	s, err := open(t.Context(), testdb.Empty.New(t), provider.URL, limiter.Config{Timeout: time.Minute})
+	defer s.close()
+	if err != nil {
+		t.Fatal(err)
+	}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := untilSignal(t.Context())
+	defer stop()
+	ended, answered := make(chan error, 1), make(chan string, 1)
+	go func() { ended <- s.serve(ctx, listener) }()
+	go func() {
+		r, _ := http.NewRequest("POST", "http://"+listener.Addr().String()+"/orders?number=1&cents=1", nil)
+		r.Header.Set("X-Api-Key", "bob")
+		response, err := http.DefaultClient.Do(r)
+		if err != nil {
+			answered <- err.Error()
+			return
+		}
+		_ = response.Body.Close()
+		answered <- response.Status
+	}()
+	<-arrived
+	if err := syscall.Kill(os.Getpid(), syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	<-ctx.Done()
+	select {
+	case err := <-ended:
+		t.Error("it ended before its request:", err)
+		ended <- err
+	case <-time.After(300 * time.Millisecond): // that nothing comes is no event
+	}
+	close(pay)
+	if status := <-answered; status != "200 OK" {
+		t.Error("the request that ran got", status)
+	}
+	if err := <-ended; err != nil {
+		t.Error(err)
 	}
 }

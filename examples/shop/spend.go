@@ -84,7 +84,10 @@ func (s *shop) complete(ctx context.Context, account, prompt string) (used int, 
 	ctx, stop := context.WithTimeout(ctx, ttl)
 	defer stop()
 	hold, err := s.limits.Reserve(ctx, tokens.Request(account, float64(len(prompt)+maxTokens)), ttl)
-	if err := errors.Join(err, hold.Result.Err()); err != nil {
+	if err == nil { // with an error there is no Result
+		err = hold.Result.Err()
+	}
+	if err != nil {
 		return 0, err
 	}
 	used = model(prompt)
