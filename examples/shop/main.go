@@ -118,13 +118,11 @@ func migrate(ctx context.Context, pool *pgxpool.Pool) error {
 	return err
 }
 
-// untilSignal returns a context until Ctrl-C or SIGTERM, which a service manager sends.
-func untilSignal(ctx context.Context) (context.Context, context.CancelFunc) {
-	return signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
-}
+// signals end the program: Ctrl-C, and what a service manager sends.
+var signals = []os.Signal{os.Interrupt, syscall.SIGTERM}
 
 func main() {
-	ctx, stop := untilSignal(context.Background())
+	ctx, stop := signal.NotifyContext(context.Background(), signals...)
 	defer stop()
 	if err := run(ctx, os.Getenv("DATABASE_URL"), os.Getenv("PAYMENTS_URL")); err != nil {
 		log.Fatal(err)
@@ -145,9 +143,6 @@ func run(ctx context.Context, url, provider string) error {
 	return s.serve(ctx, listener)
 }
 
-// grace is how long requests that run may go on after a signal.
-const grace = 10 * time.Second
-
 // serve answers requests until ctx ends. It returns when those that ran are answered and the
 // background loops have ended, so that close takes nothing from them.
 func (s *shop) serve(ctx context.Context, listener net.Listener) error {
@@ -160,7 +155,7 @@ func (s *shop) serve(ctx context.Context, listener net.Listener) error {
 	select {
 	case err = <-served:
 	case <-ctx.Done():
-		within, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
+		within, cancel := context.WithTimeout(background, 10*time.Second) // for requests that run
 		if err = server.Shutdown(within); err != nil {
 			err = errors.Join(err, server.Close()) // cuts the rest
 		}

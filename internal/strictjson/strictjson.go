@@ -1,5 +1,4 @@
-// Package strictjson decodes JSON that has no field which encoding/json would pass over or
-// let another one replace.
+// Package strictjson decodes JSON in which no field is passed over or replaced by another one.
 package strictjson
 
 import (
@@ -11,8 +10,8 @@ import (
 	"strings"
 )
 
-// Decode decodes text, which is one JSON value, into value. All its fields have names of
-// a to z, 0 to 9 and _. A field that is unknown, in another case, or there twice, is an error.
+// Decode decodes text, which is one JSON value, into value, whose fields have names of a to z,
+// 0 to 9 and _. A field that is unknown, in another case, or there twice, is an error.
 func Decode(text []byte, value any) error {
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.DisallowUnknownFields()
@@ -22,27 +21,25 @@ func Decode(text []byte, value any) error {
 	if _, err := d.Token(); err != io.EOF {
 		return errors.New("json: more than one JSON value")
 	}
-	// encoding/json ignores case. Two letters beyond ASCII, such as ſ, are equal to ASCII ones.
 	return check(json.NewDecoder(bytes.NewReader(text)))
 }
 
-// check reads one value, which is valid JSON, and returns the error for a field in it.
+// check returns the error for a field in the next value of d, which is valid JSON.
+// encoding/json ignores case, and takes ſ for s and the Kelvin sign for k.
 func check(d *json.Decoder) error {
-	token, err := d.Token()
-	if token != json.Delim('{') && token != json.Delim('[') {
-		return err
+	begin, _ := d.Token()
+	if begin != json.Delim('{') && begin != json.Delim('[') {
+		return nil
 	}
 	seen := map[string]bool{}
 	for d.More() {
-		if token == json.Delim('{') {
-			key, err := d.Token()
-			name, _ := key.(string)
-			switch {
-			case err != nil:
-				return err
-			case strings.ContainsFunc(name, func(r rune) bool { return r != '_' && (r < 'a' || r > 'z') && (r < '0' || r > '9') }):
+		if begin == json.Delim('{') {
+			key, _ := d.Token()
+			name := fmt.Sprint(key)
+			if strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789_") != "" {
 				return fmt.Errorf("json: unknown field %q", name)
-			case seen[name]:
+			}
+			if seen[name] {
 				return fmt.Errorf("json: field %q is there twice", name)
 			}
 			seen[name] = true
@@ -51,6 +48,6 @@ func check(d *json.Decoder) error {
 			return err
 		}
 	}
-	_, err = d.Token()
-	return err
+	_, _ = d.Token() // the end
+	return nil
 }

@@ -119,8 +119,8 @@ func (c *change) store(cmd *cobra.Command, db *connect.Database, out *cli.Output
 	}
 	err = db.WithPoliciesOf(cmd, func(pool *pgxpool.Pool, policies *limiter.Policies) error {
 		if stored = findPolicy(policies, c.name) != nil; !stored {
-			_, program, err := inspect.New(pool).Default(cmd.Context(), c.name)
-			if stored = program != ""; !stored {
+			defaults, _, err := inspect.New(pool).Defaults(cmd.Context())
+			if _, stored = defaults[c.name]; !stored {
 				return cli.LimiterError(err)
 			}
 		}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -181,16 +182,21 @@ func knownPolicy(cmd *cobra.Command, pool *pgxpool.Pool, policies *limiter.Polic
 	if findPolicy(policies, name) != nil {
 		return nil
 	}
-	names, err := inspect.New(pool).Unstored(cmd.Context())
-	if err != nil || slices.Contains(names, name) {
+	i := inspect.New(pool)
+	defaults, _, err := i.Defaults(cmd.Context())
+	if _, known := defaults[name]; known || err != nil {
 		return cli.LimiterError(err)
 	}
+	rows, err := i.Top(cmd.Context(), inspect.TopQuery{By: inspect.ByRecent, Filter: inspect.Filter{Policy: name}, Limit: 1})
+	if err != nil || len(rows.Keys) > 0 {
+		return cli.LimiterError(err)
+	}
+	names := slices.Collect(maps.Keys(defaults))
 	for _, p := range policies.List() {
 		names = append(names, p.Name)
 	}
-	slices.Sort(names)
 	return fmt.Errorf("--policy is %.80q: neither the database nor a program nor a row has it%s For a policy to come, pass --new",
-		name, cmp.Or(didYouMean(name, slices.Compact(names), ""), "."))
+		name, cmp.Or(didYouMean(name, slices.Sorted(slices.Values(names)), ""), "."))
 }
 
 // untilFlag returns the end that --until names, or other without it.

@@ -117,10 +117,8 @@ version in the JSON is that of all policies and overrides.`,
 	return cmd
 }
 
-const dryRun = "dry-run"
-
 func registerDryRun(cmd *cobra.Command) {
-	cmd.Flags().Bool(dryRun, false, "show what would change, and change nothing")
+	cmd.Flags().Bool("dry-run", false, "show what would change, and change nothing")
 }
 
 // storePolicy stores the policy that edit sets instead of before, nil for none, and prints what
@@ -131,7 +129,7 @@ func storePolicy(cmd *cobra.Command, out *cli.Output, policies *limiter.Policies
 	if len(change.Fields) == 0 && from == nil {
 		return out.Print(cmd, setAnswer{Policy: *before, Fields: change.Fields, Version: version}, fmt.Sprintf("policy %s is so already\n", after.Name))
 	}
-	if dry, _ := cmd.Flags().GetBool(dryRun); !dry {
+	if dry, _ := cmd.Flags().GetBool("dry-run"); !dry {
 		var err error
 		if version, err = policies.Apply(cmd.Context(), edit); err != nil {
 			return cli.LimiterError(err)
@@ -144,17 +142,16 @@ func storePolicy(cmd *cobra.Command, out *cli.Output, policies *limiter.Policies
 	return out.Print(cmd, setAnswer{after, change.Fields, version, from}, text+changeText(change)+end)
 }
 
-func changeText(c policyfile.Change) string {
+func changeText(all ...policyfile.Change) string {
 	var text strings.Builder
-	policyfile.WriteText(&text, []policyfile.Change{c})
+	policyfile.WriteText(&text, all)
 	return text.String()
 }
 
 // firstNote returns the note of the first stored version of a program's default policy: after's,
 // and from what it came.
 func firstNote(from *program, before *limiter.StoredPolicy, after limiter.StoredPolicy) string {
-	note := fmt.Sprintf("from the default of %s on %s", from.Name, from.Host)
-	given := after.Note
+	note, given := fmt.Sprintf("from the default of %s on %s", from.Name, from.Host), after.Note
 	after.Note = ""
 	if lines := strings.Split(changeText(policyfile.ChangePolicy(after.Name, before, &after)), "\n    "); len(lines) > 1 {
 		note += ": " + strings.TrimSpace(strings.Join(lines[1:], ", "))
@@ -162,11 +159,8 @@ func firstNote(from *program, before *limiter.StoredPolicy, after limiter.Stored
 	if given != "" {
 		note = given + " (" + note + ")"
 	}
-	const most = 1000 // characters
-	if all := []rune(note); len(all) > most {
-		note = string(all[:most])
-	}
-	return note
+	all := []rune(note)
+	return string(all[:min(len(all), 1000)]) // characters of a note
 }
 
 func newPolicyRollback(db *connect.Database, out *cli.Output) *cobra.Command {

@@ -1,8 +1,8 @@
 package commands
 
 import (
+	"cmp"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -68,38 +68,24 @@ were changed meanwhile, nothing is changed.
 			if args[0] == "-" && !yes {
 				return fmt.Errorf("FILE is -: standard input has the file, and cannot have the answer too: pass --yes")
 			}
-			after, err := policyfile.ReadPath(args[0], cmd.InOrStdin())
-			if err != nil {
-				return err
-			}
-			dropEnded(cmd, &after)
-			return db.WithPolicies(cmd, func(policies *limiter.Policies) error {
-				version := policies.Version()
-				before, err := storedPolicies(cmd, policies)
-				if err != nil {
-					return err
-				}
-				plan := policyfile.Compare(before, after, prune)
+			return withPlan(cmd, db, args[0], prune, func(policies *limiter.Policies, plan policyfile.Plan, text string) error {
 				n := len(plan.Changes)
 				if n == 0 {
-					return out.Print(cmd, imported{plan.Changes, version}, "no changes\n")
+					return out.Print(cmd, imported{plan.Changes, plan.Edit.IfVersion}, text)
 				}
-				var text strings.Builder
-				policyfile.WriteText(&text, plan.Changes)
 				if !yes {
-					fmt.Fprint(cmd.ErrOrStderr(), text.String())
+					fmt.Fprint(cmd.ErrOrStderr(), text)
 					if err := cli.Confirm(cmd, fmt.Sprintf("make %s?", printable.Count(n, "change"))); err != nil {
 						return err
 					}
-					text.Reset()
+					text = ""
 				}
-				plan.Edit.IfVersion, plan.Edit.Note = version, note
+				plan.Edit.Note = note
 				now, err := policies.Apply(cmd.Context(), plan.Edit)
 				if err != nil {
 					return cli.LimiterError(err)
 				}
-				fmt.Fprintf(&text, "%s made\nversion %d\n", printable.Count(n, "change"), now)
-				return out.Print(cmd, imported{plan.Changes, now}, text.String())
+				return out.Print(cmd, imported{plan.Changes, now}, fmt.Sprintf("%s%s made\nversion %d\n", text, printable.Count(n, "change"), now))
 			})
 		},
 	}
@@ -109,11 +95,26 @@ were changed meanwhile, nothing is changed.
 	return cmd
 }
 
-// dropEnded leaves out the overrides of a file that have ended, and says so.
-func dropEnded(cmd *cobra.Command, file *policyfile.File) {
-	if n := file.DropEnded(time.Now()); n > 0 {
+// withPlan calls use with the changes that make the database equal to the file at path, and with
+// their text. Overrides that have ended are left out, and it says so.
+func withPlan(cmd *cobra.Command, db *connect.Database, path string, prune bool, use func(*limiter.Policies, policyfile.Plan, string) error) error {
+	after, err := policyfile.ReadPath(path, cmd.InOrStdin())
+	if err != nil {
+		return err
+	}
+	if n := after.DropEnded(time.Now()); n > 0 {
 		fmt.Fprintf(cmd.ErrOrStderr(), "pglimit: left out %s that ended before now\n", printable.Count(n, "override"))
 	}
+	return db.WithPolicies(cmd, func(policies *limiter.Policies) error {
+		version := policies.Version()
+		before, err := storedPolicies(cmd, policies)
+		if err != nil {
+			return err
+		}
+		plan := policyfile.Compare(before, after, prune)
+		plan.Edit.IfVersion = version
+		return use(policies, plan, cmp.Or(changeText(plan.Changes...), "no changes\n"))
+	})
 }
 
 // imported is the answer of import and diff in JSON.
@@ -136,23 +137,8 @@ Exit code 0: nothing; 1: something.
   pglimit policy diff --prune limits.yaml && echo up to date`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			after, err := policyfile.ReadPath(args[0], cmd.InOrStdin())
-			if err != nil {
-				return err
-			}
-			dropEnded(cmd, &after)
-			return db.WithPolicies(cmd, func(policies *limiter.Policies) error {
-				before, err := storedPolicies(cmd, policies)
-				if err != nil {
-					return err
-				}
-				plan := policyfile.Compare(before, after, prune)
-				var text strings.Builder
-				policyfile.WriteText(&text, plan.Changes)
-				if len(plan.Changes) == 0 {
-					text.WriteString("no changes\n")
-				}
-				return out.Answer(cmd, len(plan.Changes) == 0, imported{plan.Changes, policies.Version()}, text.String())
+			return withPlan(cmd, db, args[0], prune, func(_ *limiter.Policies, plan policyfile.Plan, text string) error {
+				return out.Answer(cmd, len(plan.Changes) == 0, imported{plan.Changes, plan.Edit.IfVersion}, text)
 			})
 		},
 	}

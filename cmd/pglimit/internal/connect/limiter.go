@@ -153,20 +153,21 @@ func (d *Database) WithSelected(cmd *cobra.Command, selected []policyflags.Selec
 	})
 }
 
-// FindPolicy returns the policy that is selected by its name: the database's, or else the default of the program
+// FindPolicy returns the policy of that name: the database's, or else the default of the program
 // that was seen last, as `pglimit why` shows it. A default is added to policies.
 func FindPolicy(cmd *cobra.Command, pool *pgxpool.Pool, policies *limiter.Policies, name policyflags.Selection) (limiter.Policy, error) {
 	if p, err := policies.Get(string(name)); err == nil {
 		return p, nil
 	}
-	p, program, err := inspect.New(pool).Default(cmd.Context(), string(name))
+	defaults, programs, err := inspect.New(pool).Defaults(cmd.Context())
+	p, known := defaults[string(name)]
 	switch {
 	case err != nil:
 		return p, cli.LimiterError(err)
-	case program == "":
+	case !known:
 		return p, fmt.Errorf("--policy is %.80q: neither the database nor a program has such a policy: `pglimit policy list --effective` lists them, `pglimit policy set` adds one", string(name))
 	}
-	fmt.Fprintf(cmd.ErrOrStderr(), "pglimit: --policy is %s: the default of %s, which the database does not have\n", name, printable.Shown(program))
+	fmt.Fprintf(cmd.ErrOrStderr(), "pglimit: --policy is %s: the default of %s, which the database does not have\n", p.Name, printable.Shown(programs[p.Name]))
 	return p, policies.Default(p)
 }
 

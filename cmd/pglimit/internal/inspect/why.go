@@ -219,3 +219,17 @@ func (p *WhyOfPolicy) inForce(ctx context.Context, past Past, key string, at tim
 	}
 	return nil
 }
+
+// Defaults returns the default policies of programs by name, and the program of each: the one
+// that was seen last.
+func (i *Inspector) Defaults(ctx context.Context) (policies map[string]limiter.Policy, programs map[string]string, err error) {
+	policies, programs = map[string]limiter.Policy{}, map[string]string{}
+	err = i.read(ctx, func(tx reader) error {
+		all, err := defaultPolicies(ctx, tx)
+		for name, d := range all {
+			policies[name], programs[name] = d.policy, d.program
+		}
+		return err
+	})
+	return policies, programs, err
+}
