@@ -5,13 +5,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pglimit/pglimit/db"
+	"github.com/pglimit/pglimit/internal/printable"
 )
 
 // settings are the settings that checks read.
@@ -29,7 +29,7 @@ const (
 		pg_catalog.current_schemas(false)::text[], pg_catalog.current_setting('server_version_num'::text)::int4,
 		pg_catalog.pg_is_in_recovery(), pg_catalog.pg_has_role('pg_read_all_stats'::name, 'USAGE'::text),
 		(SELECT r.rolsuper FROM pg_catalog.pg_roles AS r WHERE r.rolname = current_user)`
-	settingsOf = `SELECT s.name, s.setting, s.source FROM pg_catalog.pg_settings AS s WHERE s.name = ANY ($1::text[])`
+	settingsOf = `SELECT s.name, CASE WHEN s.name = $2::text THEN s.reset_val ELSE s.setting END, s.source FROM pg_catalog.pg_settings AS s WHERE s.name = ANY ($1::text[])`
 	homeOf     = `SELECT n.oid, pg_catalog.quote_ident(n.nspname::text), pg_catalog.quote_ident(pg_catalog.pg_get_userbyid(c.relowner)::text),
 			c.relowner, pg_catalog.pg_has_role(c.relowner, 'USAGE'::text)
 		FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
@@ -42,13 +42,18 @@ const (
 )
 
 // readBasics reads what several checks need, with the settings that the pool's connections
-// have.
-func (p *patient) readBasics(ctx context.Context) error {
+// have. own is statement_timeout if that is too short for it, and "".
+func (p *patient) readBasics(ctx context.Context, own string) error {
 	return p.transaction(ctx, func(tx db.DBTX) error {
+		if own != "" {
+			if err := p.bound(ctx, tx); err != nil {
+				return err
+			}
+		}
 		if err := tx.QueryRow(ctx, basicsOf).Scan(&p.roleName, &p.role, &p.database, &p.path, &p.version, &p.standby, &p.seesAll, &p.superuser); err != nil {
 			return fmt.Errorf("read the server's version: %w", err)
 		}
-		found, err := tx.Query(ctx, settingsOf, settings)
+		found, err := tx.Query(ctx, settingsOf, settings, own)
 		if err != nil {
 			return fmt.Errorf("read the settings: %w", err)
 		}
@@ -152,11 +157,4 @@ func both(a, b string) string {
 func literal(s string) string { return "'" + strings.ReplaceAll(s, "'", "''") + "'" }
 
 // shell quotes a word for a shell.
-func shell(word string) string {
-	if plainWord.MatchString(word) {
-		return word
-	}
-	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
-}
-
-var plainWord = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]*$`)
+var shell = printable.Shell

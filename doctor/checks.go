@@ -109,6 +109,8 @@ func (p *patient) examine(ctx context.Context, c check) Check {
 	if err != nil {
 		if caused, ok := p.cause(ctx, c); ok {
 			found = caused
+		} else if ms := p.number("statement_timeout"); sqlState(err) == cancelled && ms > 0 && ms < p.config.Timeout.Milliseconds() {
+			found = Check{Verdict: Unchecked, Message: fmt.Sprintf("statement_timeout, %d ms, ended what this check reads", ms), NextStep: "see check timeouts"}
 		} else if found.Verdict == OK {
 			found = unable(within, err, p.config.Timeout)
 		}
@@ -165,7 +167,7 @@ func unable(ctx context.Context, err error, timeout time.Duration) Check {
 		return Check{Verdict: Unchecked, Message: "this role may not read it: " + text, NextStep: "run the doctor as another role"}
 	case code == locked:
 		return Check{Verdict: Unchecked, Message: "a table is locked: " + text, NextStep: "see check locks, or run the doctor again when the migration or VACUUM FULL has ended"}
-	case ctx.Err() != nil, code == "57014":
+	case ctx.Err() != nil, code == cancelled:
 		return Check{Verdict: Warn, Message: fmt.Sprintf("not checked, it took longer than %s", duration.Format(timeout)), NextStep: "run the doctor again with a longer timeout, or when the server is less busy"}
 	}
 	return Check{Verdict: Fail, Message: text, NextStep: correct}
@@ -183,6 +185,7 @@ func line(err error) string {
 const (
 	forbidden = "42501" // the role has no right to it
 	locked    = "55P03" // it waited too long for a lock
+	cancelled = "57014" // by statement_timeout, or by somebody
 )
 
 // sqlState returns the SQLSTATE of an error of any driver, or "".

@@ -33,8 +33,12 @@ func checkDecision(ctx context.Context, p *patient) (Check, error) {
 	for _, a := range all {
 		policy := limiter.Policy{Name: "doctor", Algorithm: a, Limit: 1, Period: time.Second}
 		if _, err := l.InSQLTx(tx).Allow(ctx, policy, rand.Text()); err != nil {
-			if sqlState(err) == locked {
+			switch sqlState(err) {
+			case locked:
 				return Check{}, err
+			case "42P10": // of ON CONFLICT
+				return Check{Verdict: Fail, Message: fmt.Sprintf("%s.pglimit_%s has lost its primary key, so no decision of %s works", p.home, a, a), FixAs: p.fixer(owner),
+					Fix: fmt.Sprintf("ALTER TABLE %s.pglimit_%s ADD CONSTRAINT pglimit_%s_pkey PRIMARY KEY (policy, key)", p.home, a, a)}, err
 			}
 			return Check{Verdict: Fail, Message: fmt.Sprintf("a trial decision of %s failed: %s", a, line(err)), NextStep: correct}, err
 		}

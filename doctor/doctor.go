@@ -10,8 +10,8 @@
 //	}
 //
 // Run reads the catalogue, the server's statistics and a bounded number of rows. It takes no
-// lock that a decision could wait for. Only check decision writes: new rows under random keys,
-// which it rolls back. [RunSQL] is for database/sql. `pglimit doctor` prints the same report.
+// lock that a decision could wait for. Only checks decision and policies write: new rows under
+// random keys and names, which they roll back. [RunSQL] is for database/sql. `pglimit doctor` prints the same report.
 package doctor
 
 import (

@@ -60,7 +60,11 @@ type table struct {
 func (p *patient) admit(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, p.config.Timeout)
 	defer cancel()
-	return p.readBasics(ctx)
+	err := p.readBasics(ctx, "")
+	if sqlState(err) == cancelled && ctx.Err() == nil {
+		err = p.readBasics(ctx, "statement_timeout")
+	}
+	return err
 }
 
 // begin calls read in a read-only transaction in which statements and waits for locks end
@@ -90,8 +94,10 @@ func (p *patient) atHome(ctx context.Context, read func(db.DBTX) error) error {
 // bound ends a transaction's statements and waits for locks in time.
 func (p *patient) bound(ctx context.Context, tx db.DBTX) error {
 	wait := max(1, min(p.config.Timeout, time.Second).Milliseconds())
-	_, err := tx.Exec(ctx, fmt.Sprintf(`SELECT pg_catalog.set_config('statement_timeout'::text, '%d'::text, true), pg_catalog.set_config('lock_timeout'::text, '%d'::text, true)`,
-		p.config.Timeout.Milliseconds(), wait))
+	_, err := tx.Exec(ctx, fmt.Sprintf(`SET LOCAL statement_timeout = %d`, p.config.Timeout.Milliseconds())) // which takes less than a millisecond
+	if err == nil {
+		_, err = tx.Exec(ctx, fmt.Sprintf(`SET LOCAL lock_timeout = %d`, wait))
+	}
 	return err
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/pglimit/pglimit/db"
 	"github.com/pglimit/pglimit/internal/policies"
 	"github.com/pglimit/pglimit/internal/printable"
+	"github.com/pglimit/pglimit/internal/sqldb"
 	"github.com/pglimit/pglimit/internal/store"
 	_ "github.com/pglimit/pglimit/limiter" // which rows are valid
 )
@@ -55,6 +56,9 @@ func checkPolicies(ctx context.Context, p *patient) (Check, error) {
 			policy = append(policy, fmt.Sprintf("policy %s: %s", all.Policies[i].Name, strings.TrimPrefix(err.Error(), "pglimit: ")))
 		}
 	}
+	if lost, err := p.lostChanges(ctx); err != nil || lost.Verdict != OK {
+		return lost, err
+	}
 	c := Check{Message: fmt.Sprintf("%s and %s are stored", printable.Count(len(all.Policies), "policy"), printable.Count(n, "override"))}
 	if len(policy)+len(override) == 0 {
 		c.Message += ", all valid"
@@ -65,6 +69,31 @@ func checkPolicies(ctx context.Context, p *patient) (Check, error) {
 		n++
 	}
 	return judgeOverrides(c, n, ended, overrides.quoted), nil
+}
+
+// errLost is the error of a lost change.
+var errLost = errors.New("a change is lost")
+
+// lostChanges makes a trial change, and rolls it back. It returns errLost with its verdict: the
+// migrations may be the cause.
+func (p *patient) lostChanges(ctx context.Context) (c Check, err error) {
+	tx, err := p.db.BeginTx(ctx, nil)
+	if err != nil {
+		return c, err
+	}
+	defer tx.Rollback()
+	var lost []string
+	if err = p.bound(ctx, sqldb.Tx(tx)); err == nil {
+		lost, err = policies.Lost(ctx, sqldb.Tx(tx))
+	}
+	switch code := sqlState(err); {
+	case code == forbidden, code == "25006": // as checks grants and primary say
+		return c, nil
+	case err != nil || len(lost) == 0:
+		return c, err
+	}
+	return Check{Verdict: Fail, Message: fmt.Sprintf("changes of %s are lost: a trigger is off or answers NULL", strings.Join(lost, " and ")),
+		NextStep: "look at the table's triggers with \\d in psql: enable those of pglimit, run `pglimit migrate up`, and disable any other that answers NULL"}, errLost
 }
 
 // judgeRows adds those of n rows of a table that are not valid.

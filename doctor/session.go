@@ -14,6 +14,7 @@ import (
 	"github.com/pglimit/pglimit/db"
 	"github.com/pglimit/pglimit/internal/migrations"
 	"github.com/pglimit/pglimit/internal/pooler"
+	"github.com/pglimit/pglimit/internal/printable"
 	"github.com/pglimit/pglimit/internal/store/postgres/exec"
 )
 
@@ -145,9 +146,12 @@ func checkIsolation(_ context.Context, p *patient) (Check, error) {
 		fmt.Sprintf("default_transaction_isolation is %s: decisions on one key conflict and are tried again, or fail in your transactions with ErrRetryTx", level)), nil
 }
 
-// shortest is the least timeout, in milliseconds, that leaves a decision the time of the
-// limiter's default Config.Timeout.
-const shortest = 1000
+// Timeouts, in milliseconds: the least that leaves a decision the time of the limiter's default
+// Config.Timeout, and the least that most decisions can do with.
+const (
+	shortest = 1000
+	enough   = 100
+)
 
 // timeouts are the settings that end statements or sessions, and whom a short one hurts.
 var timeouts = []struct{ name, hurts string }{
@@ -166,10 +170,14 @@ func checkTimeouts(_ context.Context, p *patient) (Check, error) {
 		}
 		one := p.alter(t.name, "'5s'")
 		one.Verdict, one.Details = Warn, []string{fmt.Sprintf("%s is %d ms: %s", t.name, ms, t.hurts)}
+		if ms < enough && t.name == "statement_timeout" {
+			one.Verdict, one.NextStep = Fail, cmp.Or(one.NextStep, "remove it from the connection string too, if that has it")
+			one.Fix = strings.Replace(one.Fix, "ALTER", "SET statement_timeout = '5s'; ALTER", 1) // as the first statement would end too
+		}
 		c = worse(c, one)
 	}
 	if c.Verdict != OK {
-		c.Message = fmt.Sprintf("%d timeouts of this role are shorter than a decision's second", len(c.Details))
+		c.Message = printable.Count(len(c.Details), "timeout") + " of this role, shorter than a decision's second: " + c.Details[0]
 	}
 	return c, nil
 }

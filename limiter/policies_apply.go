@@ -157,13 +157,21 @@ func (p *Policies) At(ctx context.Context, name, key string, at time.Time) (*Sto
 		return nil, nil, err
 	}
 	policy, rows, err := p.store.At(ctx, name, (&Override{Key: key}).stored(p.config.KeySecret), at, 0)
-	var first *Override
+	if i := deciding(rows, key, at); i >= 0 {
+		return pastPolicy(policy), pastOverride(&rows[i]), err
+	}
+	return pastPolicy(policy), nil, err
+}
+
+// deciding is policies.Deciding.
+func deciding(rows []policies.Override, key string, at time.Time) int {
+	place, first := -1, (*Override)(nil)
 	for i := range rows {
 		if o := storedOverride(&rows[i]); o.concerns(key, at) && (first == nil || o.before(first)) {
-			first = &o
+			place, first = i, &o
 		}
 	}
-	return pastPolicy(policy), first, err
+	return place
 }
 
 // AtVersion returns the policy of that name that the database had at a version, nil for none.

@@ -25,6 +25,7 @@ const (
 func init() {
 	policies.ValidPolicy = func(r *policies.Policy) error { _, err := storedPolicy(r); return err }
 	policies.ValidOverride = func(r *policies.Override) error { _, err := validOverride(r); return err }
+	policies.Deciding = deciding
 }
 
 // firstUntil and lastUntil bound the times that the database accepts: 0 microseconds stand

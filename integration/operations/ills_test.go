@@ -183,6 +183,8 @@ func TestDoctorIlls(t *testing.T) {
 			{"fail encoding client_encoding is LATIN1: programs with pgx decide nothing", "ALTER ROLE $app IN DATABASE $database SET client_encoding = 'UTF8'"}}, ""},
 		{"ALTER DATABASE $database SET statement_timeout = '900ms'; ALTER DATABASE $database SET lock_timeout = '999ms'", []step{
 			{"warn timeouts 2 timeouts of this role", "ALTER ROLE $app IN DATABASE $database SET statement_timeout = '5s'; ALTER ROLE $app IN DATABASE $database SET lock_timeout = '5s'"}}, ""},
+		{"ALTER ROLE $app IN DATABASE $database SET statement_timeout = '1ms'", []step{
+			{"fail timeouts 1 timeout of this role, shorter than a decision's second", "SET statement_timeout = '5s'; ALTER ROLE $app IN DATABASE $database SET statement_timeout = '5s'"}}, ""},
 		{"GRANT CREATE ON SCHEMA limits TO PUBLIC, $other", []step{
 			{"warn schemas other roles may create objects in 1 of the schemas", "as a superuser: REVOKE CREATE ON SCHEMA limits FROM PUBLIC, $other"}}, ""},
 		{"ALTER SCHEMA limits OWNER TO $other", []step{{"warn schemas", "as a superuser: ALTER SCHEMA limits OWNER TO $owner"}}, ""},

@@ -1,6 +1,8 @@
 package operations
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -8,6 +10,8 @@ import (
 
 	"github.com/pglimit/pglimit/doctor"
 	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/internal/must"
+	"github.com/pglimit/pglimit/limiter"
 )
 
 func TestDoctorFuture(t *testing.T) {
@@ -51,6 +55,45 @@ func TestDoctorJanitor(t *testing.T) {
 	bed.Exec(t, pool, `UPDATE pglimit_sweep SET swept_at_us = swept_at_us - 600000000`)
 	bed.Exec(t, pool, `INSERT INTO pglimit_lease (name, holder, expires_at_us) VALUES ('janitor', 'stuck', (extract(epoch FROM clock_timestamp()) * 1000000)::bigint + 60000000)`)
 	expect(t, pool, "janitor", doctor.Warn, "ended 10m", "janitor stuck has the lease", "read that process's log")
+}
+
+// TestDoctorChanges: a table that has lost its primary key, and a trigger that loses changes of
+// policies, are named in the error and by the doctor.
+func TestDoctorChanges(t *testing.T) {
+	t.Parallel()
+	pool := bed.NewPool(t)
+	policies, l := must.OK(limiter.OpenPolicies(t.Context(), pool, nil))(t), bed.NewLimiter(t, pool, nil)
+	t.Cleanup(func() { policies.Close() })
+	p, n := limiter.Policy{Name: "p", Algorithm: limiter.GCRA, Limit: 1, Period: time.Hour}, 0
+	apply := func(e limiter.PolicyEdit) error { n++; _, err := policies.Apply(t.Context(), e); return err }
+	set := func() error {
+		p.Limit = float64(n + 2)
+		return apply(limiter.PolicyEdit{Set: []limiter.StoredPolicy{{Policy: p}}})
+	}
+	block := func() error {
+		return apply(limiter.PolicyEdit{SetOverrides: []limiter.Override{{Policy: "p", Key: fmt.Sprint(n), Blocked: true}}})
+	}
+	allow := func() error { _, err := l.Allow(t.Context(), p, "k"); return err }
+	bed.Exec(t, pool, `CREATE FUNCTION veto() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'`)
+	for _, c := range []struct {
+		ill, mend, check, says string
+		try                    func() error
+	}{
+		{`ALTER TABLE pglimit_gcra DROP CONSTRAINT pglimit_gcra_pkey`, "", "decision", "lost its primary key", allow},
+		{`ALTER TABLE pglimit_policy DISABLE TRIGGER pglimit_policy_stamp`, "ALTER TABLE pglimit_policy ENABLE TRIGGER USER", "policies", "changes of pglimit_policy are lost", set},
+		{`ALTER TABLE pglimit_override DISABLE TRIGGER pglimit_policy_stamp`, "ALTER TABLE pglimit_override ENABLE TRIGGER USER", "policies", "changes of pglimit_override are lost", block},
+		{`CREATE TRIGGER a BEFORE INSERT OR UPDATE ON pglimit_policy FOR EACH ROW EXECUTE FUNCTION veto()`, "DROP TRIGGER a ON pglimit_policy", "policies", "changes of pglimit_policy are lost", set},
+	} {
+		must.Succeed(t, c.try())
+		bed.Exec(t, pool, c.ill)
+		if err := c.try(); !errors.Is(err, limiter.ErrMisconfigured) || !strings.Contains(err.Error(), c.says) || !strings.Contains(err.Error(), "pglimit doctor") {
+			t.Errorf("%s: %v", c.ill, err)
+		}
+		mend(t, pool, cmp.Or(c.mend, expect(t, pool, c.check, doctor.Fail, "pglimit_").Fix))
+		must.Succeed(t, c.try())
+		expect(t, pool, c.check, doctor.OK)
+	}
+	must.Succeed(t, apply(limiter.PolicyEdit{Set: []limiter.StoredPolicy{{Policy: p}}})) // changes nothing
 }
 
 // TestDoctorPolicies: the doctor finds the stored policies and overrides that programs

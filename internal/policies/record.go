@@ -13,11 +13,15 @@ import (
 	"github.com/pglimit/pglimit/db"
 )
 
-// ValidPolicy and ValidOverride return why programs refuse a row, or nil. Package limiter
-// sets them.
+// What package limiter knows of the rows, and sets.
 var (
+	// ValidPolicy and ValidOverride return why programs refuse a row, or nil.
 	ValidPolicy   func(*Policy) error
 	ValidOverride func(*Override) error
+	// Deciding returns the index of the override that decides about a key at a time, or else
+	// changes its limit; -1 for none. all are of one policy, and have the key or a Match. The
+	// key is as its caller has it: a hash matches nothing.
+	Deciding func(all []Override, key string, at time.Time) int
 )
 
 // MaxOverrides is the largest number of overrides, and MaxRules of those of one policy that

@@ -1,7 +1,9 @@
 package policies
 
 import (
+	"cmp"
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -232,10 +234,41 @@ func (d *Database) Apply(ctx context.Context, e *Edit) (version int64, err error
 		if err := d.set(ctx, tx, e); err != nil {
 			return err
 		}
-		version, err = d.statements.PolicyVersion(ctx, tx)
+		if version, err = d.statements.PolicyVersion(ctx, tx); err != nil || version != before {
+			return err
+		}
+		if _, err := tx.Exec(ctx, `SAVEPOINT pglimit_trial`); err != nil {
+			return err
+		}
+		if lost, err := Lost(ctx, tx); err != nil || len(lost) > 0 {
+			return cmp.Or(err, fmt.Errorf("%w: changes of %s are lost: see `pglimit doctor`", store.ErrMisconfigured, strings.Join(lost, " and ")))
+		}
+		_, err = tx.Exec(ctx, `ROLLBACK TO SAVEPOINT pglimit_trial`) // the edit changed nothing
 		return err
 	})
 	return version, explain(err)
+}
+
+// Lost makes a trial policy with an override, which the caller rolls back, and returns the tables
+// whose triggers do not keep, stamp and note that.
+func Lost(ctx context.Context, tx db.DBTX) (tables []string, err error) {
+	name := "trial-" + strings.ToLower(rand.Text())
+	for _, insert := range []string{
+		`INSERT INTO pglimit_policy (name, algorithm, limit_units, period_s) VALUES ($1::text, 'gcra', 1, 1)`, `INSERT INTO pglimit_override (policy, key, blocked) VALUES ($1::text, 'k', true)`,
+	} {
+		if _, err := tx.Exec(ctx, insert, name); exec.SQLState(err) == "54000" { // there are MaxOverrides: a trigger says so
+			return nil, nil
+		} else if err != nil {
+			return nil, err
+		}
+	}
+	const noted = `EXISTS (SELECT FROM pglimit_policy_version AS v JOIN pglimit_policy_history AS h ON h.version = v.version JOIN `
+	rows, err := tx.Query(ctx, `SELECT 'pglimit_policy'::text WHERE NOT `+noted+`pglimit_policy AS t ON t.version = v.version WHERE t.name = $1::text AND h.name = $1::text AND h.key IS NULL)
+UNION ALL SELECT 'pglimit_override'::text WHERE NOT `+noted+`pglimit_override AS t ON t.version = v.version WHERE t.policy = $1::text AND h.name = $1::text AND h.key IS NOT NULL)`, name)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, pgx.RowTo[string])
 }
 
 func (d *Database) delete(ctx context.Context, tx db.DBTX, e *Edit) error {

@@ -322,7 +322,7 @@ func (s *selection) checkKey(key string) error {
 func (s *selection) keys(cmd *cobra.Command, out *cli.Output, i *inspect.Inspector, key string, filter inspect.Filter, most int) (inspect.Keys, error) {
 	ctx, secret, stderr := cmd.Context(), connect.KeySecret(), cmd.ErrOrStderr()
 	if !s.part {
-		k := inspect.Keys{Text: keys.Stored(key, secret), Prefix: s.prefix}
+		k := inspect.Keys{Text: keys.Stored(key, secret), Prefix: s.prefix, Raw: key}
 		if s.prefix || secret != nil || out.JSON {
 			return k, nil
 		}
@@ -387,5 +387,7 @@ func openInspector(cmd *cobra.Command, db *connect.Database) (i *inspect.Inspect
 	if err != nil {
 		return nil, nil, err
 	}
-	return inspect.New(pool), pool.Close, nil
+	i = inspect.New(pool)
+	i.Hashed = connect.KeySecret() != nil
+	return i, pool.Close, nil
 }

@@ -14,7 +14,6 @@ import (
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/inspect"
 	"github.com/pglimit/pglimit/internal/duration"
 	"github.com/pglimit/pglimit/internal/printable"
-	"github.com/pglimit/pglimit/limiter"
 )
 
 // whoseDenials says which denials a list holds.
@@ -44,7 +43,7 @@ was cut at --rows.`,
 		Example: `  pglimit find alice
   pglimit find --part alice
   pglimit find --prefix 203.0.113. --policy login
-  pglimit find alice --json | jq '.keys[] | select(.blocked_until)'`,
+  pglimit find alice --json | jq '.keys[] | select(.blocked)'`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			filter, err := s.filter()
@@ -70,7 +69,11 @@ was cut at --rows.`,
 			if found.Empty() {
 				return out.Answer(cmd, false, found, fmt.Sprintf("nothing of %s %s\n", s.subject(args[0]), s.where()))
 			}
-			return out.Answer(cmd, true, found, foundText(found, rows, widthOf(cmd.OutOrStdout()), s.many()))
+			key := args[0]
+			if s.many() {
+				key = "" // as stored
+			}
+			return out.Answer(cmd, true, found, foundText(found, rows, widthOf(cmd.OutOrStdout()), s.many())+liftText(found.Keys, key))
 		},
 	}
 	s.registerFilter(cmd)
@@ -114,11 +117,7 @@ func foundText(f inspect.Found, rows, width int, many bool) string {
 	section("open reservations", t)
 	t = &cli.Table{Header: []string{"POLICY", "KEY", "OVERRIDE", "BY", "NOTE"}}
 	for _, o := range f.Overrides {
-		as := limiter.Override{Match: limiter.Match(o.Match), Unlimited: o.Unlimited, Blocked: o.Blocked, Limit: o.Limit, Factor: o.Factor, Burst: o.Burst, Shadow: o.Shadow}
-		if o.Until != nil {
-			as.Until = *o.Until
-		}
-		t.Add(printable.Shown(o.Policy), key(o.Key), overrideText(as), printable.Shown(o.ChangedBy), printable.Shown(o.Note))
+		t.Add(printable.Shown(o.Policy), key(o.Key), overrideText(o.Limiter()), printable.Shown(o.ChangedBy), printable.Shown(o.Note))
 	}
 	section("overrides", t)
 	t = &cli.Table{Header: []string{"POLICY", "KIND", "KEY", "DENIED", "LET PASS", "UNITS", "LAST"}}
@@ -145,7 +144,8 @@ func newTop(db *connect.Database, out *cli.Output) *cobra.Command {
 
   denials  the most denied of the last --within first, 5 minutes by default,
            with or without a row
-  share    blocked keys, then the fullest: their level as a share of their burst
+  share    keys whose row is blocked, then the fullest: their level as a share of
+           their burst
   recent   the last requested first; denied requests count, as far as denials do
 
 The default is denials if there are any, and else share. On a terminal it
@@ -157,18 +157,22 @@ shown as stored: hashed if the limiters have a KeySecret.
 A key's status is the first of these that applies:
 
   shadow   its policy is a shadow, which denies nothing
-  blocked  until the time under BLOCKED
-  limited  it was denied in the last --within: DENIED times, PER MIN a minute
-  full     no whole unit remains
+  blocked  until the time under BLOCKED, or by an override without an end
+  limited  a request of cost 1 is denied now, or one was in the last minute and the
+           key is not empty since
   ok
+
+Where keys are hashed, blocks by prefix, pattern or network are not shown: pass
+the key to pglimit why. Below the list are commands that lift blocks.
 
 ` + deniedHelp + ` A denial is shown after about 5 seconds.
 
 With --json: {"by", "since", "keys": [{"policy", "algorithm", "key", "level",
 "burst", "share", "remaining", "blocked_until", "updated_at", "empty_at",
 "reservations", "denials", "last_denied_at", "recent_denials", "recent_shadowed",
-"retry_at", "last_request_at", "shadow", "denials_per_minute", "status"}]}; the
-first 13 are as in the view pglimit_keys. Recent denials are those from since on.
+"retry_at", "last_request_at", "shadow", "blocked", "blocked_by",
+"denials_per_minute", "status"}]}; the first 13 are as in the view pglimit_keys.
+Recent denials are those from since on, and blocked_by is the override that blocks.
 Values are null where there is none.`,
 		Example: `  pglimit top
   pglimit top --by denials --within 1h --policy login
@@ -224,5 +228,5 @@ func topText(top inspect.Top, width int) string {
 	if top.By == inspect.ByRecent {
 		columns = append(slices.Clone(columns), requestColumn)
 	}
-	return keyTable(columns, top.Keys).Text(width)
+	return keyTable(columns, top.Keys).Text(width) + liftText(top.Keys, "")
 }

@@ -143,7 +143,7 @@ var (
 	keyColumn       = column{"KEY", 0, func(k inspect.Key, _ func(*time.Time) string) string { return shownKey(k.Key) }}
 	usedColumn      = column{"USED", 5, func(k inspect.Key, _ func(*time.Time) string) string { return percent(k.Share) }}
 	levelColumn     = column{"LEVEL/BURST", 13, func(k inspect.Key, _ func(*time.Time) string) string { return units(k.Level) + "/" + units(k.Burst) }}
-	blockedColumn   = column{"BLOCKED", 10, func(k inspect.Key, at func(*time.Time) string) string { return at(k.BlockedUntil) }}
+	blockedColumn   = column{"BLOCKED", 10, blockedText}
 	statusColumn    = column{"STATUS", 7, func(k inspect.Key, _ func(*time.Time) string) string { return string(k.Status) }}
 	recentColumn    = column{"DENIED", 6, func(k inspect.Key, _ func(*time.Time) string) string { return fmt.Sprint(k.RecentDenials) }}
 	rateColumn      = column{"PER MIN", 7, func(k inspect.Key, _ func(*time.Time) string) string { return units(&k.DenialsPerMinute) }}
@@ -210,6 +210,18 @@ func shownKey(key string) string {
 		return "(others)"
 	}
 	return printable.Shown(key)
+}
+
+// blockedText returns the end of a key's block, of the override if there is one.
+func blockedText(k inspect.Key, at func(*time.Time) string) string {
+	switch by := k.BlockedBy; {
+	case by == nil:
+		return at(k.BlockedUntil)
+	case by.Until == nil:
+		return "no end"
+	default:
+		return at(by.Until)
+	}
 }
 
 func percent(share *float64) string {

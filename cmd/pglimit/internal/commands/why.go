@@ -1,6 +1,7 @@
 package commands
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"strings"
@@ -63,7 +64,7 @@ pglimit top.`,
 					return fmt.Errorf("--at is %.40q: %w", at, err)
 				}
 			}
-			q.Key = keys.Stored(args[0], connect.KeySecret())
+			q.Key, q.Raw = keys.Stored(args[0], connect.KeySecret()), args[0]
 			return db.WithPoliciesOf(cmd, func(pool *pgxpool.Pool, policies *limiter.Policies) error {
 				why, err := inspect.New(pool).Why(cmd.Context(), policies, args[0], q)
 				if err != nil {
@@ -122,8 +123,48 @@ func whyText(why inspect.Why, key, where string) string {
 		if p.Now.BlockedUntil != nil {
 			line("", "blocked until "+cli.Moment(*p.Now.BlockedUntil))
 		}
+		if p.Now.Blocked {
+			line("lift", liftCommand(p.Now, key))
+		}
 	}
 	return text.String()
+}
+
+// liftCommand returns the command that lifts a key's blocks. key is as the user has it.
+func liftCommand(k inspect.Key, key string) string {
+	var all []string
+	add := func(verb, key string) {
+		if printable.Shown(key) != key {
+			key = "KEY" // it may drive a terminal
+		}
+		all = append(all, fmt.Sprintf("pglimit %s --policy %s -- %s", verb, k.Policy, printable.Shell(key)))
+	}
+	by := k.BlockedBy
+	if by != nil && by.Match != "" {
+		add("override delete --"+by.Match, by.Key)
+	}
+	if k.BlockedUntil != nil || by != nil && by.Match == "" {
+		add("unblock", key)
+	}
+	return strings.Join(all, " && ")
+}
+
+// liftText returns commands that lift blocks of keys, for below a list. key is as the user has it;
+// "": as they are stored.
+func liftText(keys []inspect.Key, key string) (text string) {
+	for _, k := range keys {
+		line := "to lift a block: " + liftCommand(k, cmp.Or(key, k.Key)) + "\n"
+		if k.Blocked && !strings.Contains(text, line) && strings.Count(text, "\n") < 3 { // why has all
+			text += line
+		}
+	}
+	if key == "" && connect.KeySecret() != nil {
+		text += "keys are hashes: blocks by prefix, pattern or network are not shown; for a key: pglimit why KEY\n"
+	}
+	if text != "" {
+		text = "\n" + text
+	}
+	return text
 }
 
 // limitText returns the limit in force, and where it comes from.

@@ -49,6 +49,7 @@ type Database struct {
 // cannot be loaded later. The error is that of the database. Open does not close pool.
 func Open(ctx context.Context, pool *pgxpool.Pool, secret []byte, logger *slog.Logger) (*Database, error) {
 	d := &Database{pool: pool, secret: secret, inspector: inspect.New(pool)}
+	d.inspector.Hashed = secret != nil
 	var err error
 	if d.policies, err = limiter.OpenPolicies(ctx, pool, &limiter.PoliciesConfig{DisableListen: true, PublishEvery: -1, PollEvery: time.Second, Logger: logger}); err != nil {
 		return nil, err
@@ -190,7 +191,7 @@ func (d *Database) Search(ctx context.Context, prefix string) (Names, error) {
 // Key returns all that is stored of one key.
 func (d *Database) Key(ctx context.Context, ref Ref) (k Key, err error) {
 	k.Stored = d.stored(ref)
-	if k.Found, err = d.inspector.Find(ctx, inspect.Keys{Text: k.Stored}, inspect.Filter{}, maxKept); err != nil {
+	if k.Found, err = d.inspector.Find(ctx, inspect.Keys{Text: k.Stored, Raw: ref.Key}, inspect.Filter{}, maxKept); err != nil {
 		return k, err
 	}
 	if k.At, err = d.clock(ctx); err != nil {
@@ -202,7 +203,7 @@ func (d *Database) Key(ctx context.Context, ref Ref) (k Key, err error) {
 // Why returns what limits one key, or limited it at a time.
 func (d *Database) Why(ctx context.Context, ref Ref, at time.Time) (inspect.Why, error) {
 	stored := d.stored(ref)
-	return d.inspector.Why(ctx, d.policies, stored, inspect.WhyQuery{Key: stored, At: at, Within: 24 * time.Hour})
+	return d.inspector.Why(ctx, d.policies, stored, inspect.WhyQuery{Key: stored, Raw: ref.Key, At: at, Within: 24 * time.Hour})
 }
 
 // Overrides returns the first overrides of a policy, by key.
@@ -218,7 +219,7 @@ func (d *Database) key(e Edit) string {
 	if e.Override == nil {
 		return ""
 	}
-	return d.stored(Ref{Key: e.Override.Key, Stored: e.Stored})
+	return d.stored(Ref{Key: e.Override.Key, Stored: e.Stored || e.Override.Match != ""})
 }
 
 // Current returns what an edit changes.
@@ -232,11 +233,11 @@ func (d *Database) Current(ctx context.Context, e Edit) (c Current, err error) {
 	if c.Policy, decides, err = d.policies.At(ctx, e.name(), cmp.Or(key, "none"), c.At); err != nil || e.Override == nil {
 		return c, err
 	}
-	if decides != nil {
+	if decides != nil && e.Override.Match == "" {
 		c.Match = decides.Match
 	}
 	all, err := d.policies.Overrides(ctx, e.name())
-	if i := slices.IndexFunc(all, func(o limiter.Override) bool { return o.Key == key && o.Match == "" }); i >= 0 {
+	if i := slices.IndexFunc(all, func(o limiter.Override) bool { return o.Key == key && o.Match == e.Override.Match }); i >= 0 {
 		c.Override = &all[i]
 	}
 	return c, err

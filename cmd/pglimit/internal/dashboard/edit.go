@@ -28,8 +28,8 @@ func (e *Edit) check() error {
 		return checkPolicy(e.Policy.Name)
 	case e.Policy != nil:
 		return problem(e.Policy.Validate())
-	case e.Override.Match != "":
-		return api.BadField("match", "is %.40q: use `pglimit block` and `pglimit unblock` for those of several keys", e.Override.Match)
+	case e.Override.Match != "" && !e.Delete:
+		return api.BadField("match", "is %.40q: use `pglimit block` and `pglimit override set` for those of several keys", e.Override.Match)
 	}
 	if err := (&Ref{Key: e.Override.Key}).check(); err != nil {
 		return err

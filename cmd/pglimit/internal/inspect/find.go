@@ -9,6 +9,7 @@ import (
 
 	"github.com/pglimit/pglimit/internal/algorithm"
 	"github.com/pglimit/pglimit/internal/store"
+	"github.com/pglimit/pglimit/limiter"
 )
 
 // Found is all that the database has about some keys, as JSON too. Every list is in order
@@ -54,6 +55,15 @@ type Override struct {
 	ChangedBy string     `json:"changed_by"`
 }
 
+// Limiter returns o as package limiter has it.
+func (o Override) Limiter() limiter.Override {
+	all := limiter.Override{Policy: o.Policy, Key: o.Key, Match: limiter.Match(o.Match), Limit: o.Limit, Factor: o.Factor, Burst: o.Burst, Shadow: o.Shadow, Unlimited: o.Unlimited, Blocked: o.Blocked, Note: o.Note, ChangedBy: o.ChangedBy}
+	if o.Until != nil {
+		all.Until = *o.Until
+	}
+	return all
+}
+
 // Denied is a key's denials of some time.
 type Denied struct {
 	Policy    string         `json:"policy"`
@@ -97,18 +107,18 @@ func (i *Inspector) Find(ctx context.Context, k Keys, f Filter, limit int) (foun
 		if err != nil {
 			return err
 		}
-		q := finder{ctx, tx, f, m, limit, &found.More}
+		q := finder{ctx: ctx, tx: tx, filter: f, keys: m, limit: limit, more: &found.More}
 		rows, err := list[Target](q, findKeys(w))
 		if err != nil {
 			return err
 		}
-		if found.Keys, err = stand(ctx, tx, w.of(Recently), rows); err != nil {
+		if rows, found.Overrides, err = q.ruled(rows, w, ""); err != nil {
+			return err
+		}
+		if found.Keys, err = stand(ctx, tx, w.of(Recently), rows, q.rulings); err != nil {
 			return err
 		}
 		if found.Reservations, err = list[Reservation](q, findReservations); err != nil {
-			return err
-		}
-		if found.Overrides, err = list[Override](q, findOverrides); err != nil {
 			return err
 		}
 		found.Denials, err = list[Denied](q, findDenials(w))
@@ -132,7 +142,7 @@ func (i *Inspector) Names(ctx context.Context, prefix string, limit int) (names 
 		if err != nil {
 			return err
 		}
-		found, err := list[name](finder{ctx, tx, Filter{}, m, limit, &more}, findNames)
+		found, err := list[name](finder{ctx: ctx, tx: tx, keys: m, limit: limit, more: &more}, findNames)
 		names = make([]string, len(found))
 		for i, n := range found {
 			names[i] = n.Key
@@ -161,6 +171,9 @@ type finder struct {
 	keys   matcher
 	limit  int
 	more   *bool // set if a list has more than limit
+
+	rulings  rulings                  // by ruled
+	defaults map[string]defaultPolicy // by ruled, for one key
 }
 
 // list returns what a statement finds. It is never nil: JSON has [] for an empty list.
@@ -200,11 +213,10 @@ ORDER BY f.policy, f.key, f.expires_at_us LIMIT ` + p.add(int64(limit)) + `::big
 }
 
 func findOverrides(f Filter, m matcher, limit int, p *params) string {
-	return `SELECT f.policy, f.key, f.match, f.unlimited, f.blocked, f.limit_units, f.factor, f.burst, f.shadow, f.until, f.note, f.changed_by
-FROM ` + policies("pglimit_override", f.Policy, p) + `, LATERAL (
-    SELECT o.* FROM pglimit_override AS o WHERE o.policy = p.policy AND ` + m.on("o", p) + `
-    ORDER BY o.key LIMIT ` + p.add(int64(limit)) + `::bigint) AS f
-ORDER BY f.policy, f.key LIMIT ` + p.add(int64(limit)) + `::bigint`
+	return `SELECT ` + overrideColumns + ` FROM ` + policiesOf("pglimit_override", f.Policy, p) + `, LATERAL (
+    SELECT o.* FROM pglimit_override AS o WHERE o.policy = p.policy AND ` + m.on("o", p) + ` AND (o.match = ''::text OR ` + p.add(m.keys.Prefix) + `::bool)
+    ORDER BY o.key LIMIT ` + p.add(int64(limit)) + `::bigint) AS o
+ORDER BY o.policy, o.key LIMIT ` + p.add(int64(limit)) + `::bigint`
 }
 
 // Overrides returns the first overrides of a policy by key, up to limit, and whether there are
@@ -212,7 +224,7 @@ ORDER BY f.policy, f.key LIMIT ` + p.add(int64(limit)) + `::bigint`
 func (i *Inspector) Overrides(ctx context.Context, policy string, limit int) (all []Override, more bool, err error) {
 	err = i.read(ctx, func(tx reader) error {
 		every := matcher{keys: Keys{Prefix: true}, utf8: true, distributed: tx.distributed}
-		all, err = list[Override](finder{ctx, tx, Filter{Policy: policy}, every, limit, &more}, findOverrides)
+		all, err = list[Override](finder{ctx: ctx, tx: tx, filter: Filter{Policy: policy}, keys: every, limit: limit, more: &more}, findOverrides)
 		return err
 	})
 	return all, more, err
@@ -243,6 +255,7 @@ type Keys struct {
 	Text   string
 	Prefix bool
 	List   []string // these keys instead, if not nil
+	Raw    string   // Text as callers have it, for overrides with a match; Text if that is not known
 }
 
 // maxKey is the longest key in bytes, as the limiter has it.
@@ -326,10 +339,10 @@ func (m matcher) on(alias string, p *params) string {
 	return condition
 }
 
-// policies returns the FROM item p with the policies of a table, as the filter has them. It
+// policiesOf returns the FROM item p with the policies of a table, as the filter has them. It
 // reads one row for each policy: a loose scan of the primary key, which begins with the
 // policy.
-func policies(table, policy string, p *params) string {
+func policiesOf(table, policy string, p *params) string {
 	if policy != "" {
 		return "(SELECT " + p.add(policy) + `::text COLLATE "C" AS policy) AS p`
 	}
@@ -346,7 +359,7 @@ func policies(table, policy string, p *params) string {
 func (m matcher) each(table, alias, policy string, p *params, rows func(of string) string) string {
 	switch {
 	case !m.distributed:
-		return policies(table, policy, p) + ", LATERAL (\n    " + rows(alias+".policy = p.policy") + ") AS f"
+		return policiesOf(table, policy, p) + ", LATERAL (\n    " + rows(alias+".policy = p.policy") + ") AS f"
 	case policy == "":
 		return "(" + rows("true") + ") AS f"
 	}

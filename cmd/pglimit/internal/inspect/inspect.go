@@ -29,10 +29,13 @@ var queries = db.New()
 
 // Inspector asks and changes the database of a pool. It is safe for concurrent use. Its
 // errors are those of the limiter's store.
-type Inspector struct{ pool *pgxpool.Pool }
+type Inspector struct {
+	pool   *pgxpool.Pool
+	Hashed bool // the limiters have a KeySecret
+}
 
 // New returns an Inspector. It does not close pool.
-func New(pool *pgxpool.Pool) *Inspector { return &Inspector{pool} }
+func New(pool *pgxpool.Pool) *Inspector { return &Inspector{pool: pool} }
 
 // Filter selects rows. A zero field selects all.
 type Filter struct {
@@ -63,7 +66,7 @@ func table(a algorithm.Name) string { return "pglimit_" + string(a) }
 // Patience for each statement.
 func (i *Inspector) read(ctx context.Context, f func(reader) error) error {
 	err := pgx.BeginTxFunc(ctx, i.pool, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
-		_, err := tx.Exec(ctx, `SELECT set_config('statement_timeout'::text, $1::text, true)`, fmt.Sprint(Patience.Milliseconds()))
+		_, err := tx.Exec(ctx, fmt.Sprintf(`SET LOCAL statement_timeout = %d`, Patience.Milliseconds())) // a short one of the role does not end it
 		if err != nil {
 			return err
 		}
@@ -71,7 +74,7 @@ func (i *Inspector) read(ctx context.Context, f func(reader) error) error {
 		if err != nil {
 			return err
 		}
-		return f(reader{tx, m != nil})
+		return f(reader{tx, m != nil, i.Hashed})
 	})
 	var answer *pgconn.PgError
 	if errors.As(err, &answer) && answer.Code == "57014" && ctx.Err() == nil {
@@ -89,6 +92,7 @@ type reader struct {
 	// distributed reports whether Citus distributes the tables. It refuses statements that
 	// read a table once for each row of another.
 	distributed bool
+	hashed      bool // as Inspector.Hashed
 }
 
 // params collects the parameters of a statement.

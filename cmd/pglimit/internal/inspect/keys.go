@@ -40,12 +40,17 @@ type Key struct {
 	// row.
 	LastRequestAt *time.Time `json:"last_request_at"`
 	// Shadow reports whether the policy is a shadow for the key now. Blocked reports whether
-	// the key is blocked, until BlockedUntil or by an override of this key.
+	// the key is blocked: until BlockedUntil, by BlockedBy, or by both.
 	Shadow  bool `json:"shadow"`
-	Blocked bool `json:"blocked"`
+	Blocked bool `json:"blocked" db:"-"`
+	// BlockedBy is the override that blocks the key; nil for none. Of a hash one with a match is
+	// not known, unless the question has the key itself.
+	BlockedBy *Override `json:"blocked_by"`
 
 	DenialsPerMinute float64 `json:"denials_per_minute" db:"-"` // of RecentDenials
 	Status           Status  `json:"status" db:"-"`
+
+	unlimited bool // by an override
 }
 
 // Status is the state of a key in one word.
@@ -55,24 +60,30 @@ type Status string
 const (
 	Shadowed Status = "shadow" // its policy is a shadow, which denies nothing
 	Blocked  Status = "blocked"
-	Limited  Status = "limited" // denied recently
-	Full     Status = "full"    // no whole unit remains
+	Limited  Status = "limited" // a request of cost 1 is denied now, or one was within a minute and the key is not empty since
 	OK       Status = "ok"
 )
 
+// limited reports whether the status is Limited, unless an earlier one applies.
+func (k *Key) limited(now time.Time) bool {
+	if k.Share != nil && (*k.Share >= 1 || *k.Burst >= 1 && *k.Remaining < 1-min(1e-6, 1e-9**k.Burst)) {
+		return true
+	}
+	empty := k.Level != nil && math.Round(100**k.Level) == 0 // as it is shown
+	return !empty && k.LastDeniedAt != nil && now.Sub(*k.LastDeniedAt) < time.Minute
+}
+
 // Complete sets the fields that follow from the others. minutes is the time of the recent
 // denials.
-func (k *Key) Complete(minutes float64) {
+func (k *Key) Complete(minutes float64, now time.Time) {
 	k.DenialsPerMinute = math.Round(100*float64(k.RecentDenials)/minutes) / 100
 	switch {
 	case k.Shadow || k.RecentDenials > 0 && k.RecentShadowed == k.RecentDenials:
 		k.Status = Shadowed
 	case k.Blocked:
 		k.Status = Blocked
-	case k.RecentDenials > 0:
+	case !k.unlimited && k.limited(now):
 		k.Status = Limited
-	case k.Share != nil && (*k.Share >= 1 || *k.Burst >= 1 && *k.Remaining < 1):
-		k.Status = Full
 	default:
 		k.Status = OK
 	}
@@ -117,7 +128,7 @@ func keysOf(distributed bool) string {
 )
 SELECT f.policy, f.algorithm, f.key, k.level, k.burst, k.share, k.remaining, k.blocked_until, k.updated_at, k.empty_at, coalesce(k.reservations, 0::bigint),
        coalesce(d.denials, 0::bigint), d.last_at, coalesce(d.recent, 0::bigint), coalesce(d.shadowed, 0::bigint), d.retry_at, GREATEST(k.updated_at, d.last_at), coalesce(o.shadow, p.shadow, c.shadow, false),
-       k.blocked_until IS NOT NULL OR coalesce(o.blocked, false)
+       CASE WHEN o.blocked OR o.unlimited THEN pg_catalog.to_jsonb(o) END
 FROM unnest($1::text[], $2::text[], $3::text[]) WITH ORDINALITY AS f (policy, algorithm, key, number)
 LEFT JOIN ` + row + `
 LEFT JOIN pglimit_policy AS p ON p.name = f.policy
@@ -151,14 +162,15 @@ d AS MATERIALIZED (SELECT d.policy, d.key, d.algorithm, ` + denialSums + `
 `
 
 // stand returns how keys stand, in their order, with the denials of the window.
-func stand(ctx context.Context, tx reader, w window, all []Target) ([]Key, error) {
+func stand(ctx context.Context, tx reader, w window, all []Target, r rulings) ([]Key, error) {
 	var policies, algorithms, keys []string
 	for _, t := range all {
 		policies, algorithms, keys = append(policies, t.Policy), append(algorithms, string(t.Algorithm)), append(keys, t.Key)
 	}
 	found, err := collect[Key](ctx, tx, keysOf(tx.distributed), params{policies, algorithms, keys, min(w.from, w.of(day).since), w.from})
+	r.decide(found)
 	for n := range found {
-		found[n].Complete(w.minutes())
+		found[n].Complete(w.minutes(), r.at)
 	}
 	return append([]Key{}, found...), err
 }

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/pglimit/pglimit/limiter"
 )
@@ -37,5 +38,24 @@ func TestHasPart(t *testing.T) {
 	}
 	if had < 1000 {
 		t.Errorf("only %d have the part", had)
+	}
+}
+
+// TestLimited: a request of cost 1 is denied now, or one was within a minute; never at 0 of 90.
+func TestLimited(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	for _, c := range []struct {
+		level, burst float64
+		ago          time.Duration // of the last denial
+		want         Status
+	}{
+		{89, 90, time.Hour, OK}, {89.5, 90, time.Hour, Limited}, {89 + 1e-9, 90, time.Hour, OK}, {90, 90, time.Hour, Limited}, {0.4, 0.5, time.Hour, OK}, {0.5, 0.5, time.Hour, Limited},
+		{1, 90, 59 * time.Second, Limited}, {1, 90, time.Minute, OK}, {0, 90, time.Second, OK}, {0.004, 90, time.Second, OK},
+	} {
+		k := Key{Level: &c.level, Burst: &c.burst, Share: new(c.level / c.burst), Remaining: new(c.burst - c.level), LastDeniedAt: new(now.Add(-c.ago)), RecentDenials: 3}
+		if k.Complete(5, now); k.Status != c.want {
+			t.Errorf("%+v: %s", c, k.Status)
+		}
 	}
 }

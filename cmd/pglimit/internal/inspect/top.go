@@ -21,7 +21,7 @@ type Order string
 // The orders.
 const (
 	ByDenials Order = "denials" // the most denied first, with or without a row
-	ByShare   Order = "share"   // blocked keys, then the fullest; reads all rows
+	ByShare   Order = "share"   // keys whose row is blocked, then the fullest; reads all rows
 	ByRecent  Order = "recent"  // the last requested first; reads all rows, without their levels
 )
 
@@ -107,7 +107,10 @@ func (i *Inspector) Top(ctx context.Context, q TopQuery) (top Top, err error) {
 			}
 		}
 		top.Since = time.UnixMicro(w.from).UTC()
-		top.Keys, err = stand(ctx, tx, w, rows)
+		r, err := readRulings(ctx, tx, Keys{}, q.Filter, w)
+		if err == nil {
+			top.Keys, err = stand(ctx, tx, w, rows, r)
+		}
 		return err
 	})
 	if top.By != ByDenials { // which denied has sorted

@@ -19,6 +19,7 @@ import (
 // WhyQuery is a question to Why.
 type WhyQuery struct {
 	Key    string // as stored
+	Raw    string // as Keys.Raw
 	Filter Filter
 	At     time.Time     // zero: now
 	Within time.Duration // before At, in which denials count; up to 90 days. 0: an hour
@@ -74,7 +75,7 @@ type Past interface {
 // Why returns what limited a key at a moment: the policies under which it has a row or an
 // override now, or had denials in the time before, and the policy of the filter. key is q.Key as past takes it.
 func (i *Inspector) Why(ctx context.Context, past Past, key string, q WhyQuery) (why Why, err error) {
-	k := Keys{Text: q.Key}
+	k := Keys{Text: q.Key, Raw: q.Raw}
 	if err := k.check(); err != nil {
 		return why, err
 	}
@@ -118,19 +119,15 @@ func (why *Why) read(ctx context.Context, tx reader, q WhyQuery, k Keys) error {
 	if why.At = q.At.UTC(); q.At.IsZero() {
 		why.At = time.UnixMicro(w.now).UTC()
 	}
-	f := finder{ctx, tx, q.Filter, matcher{keys: k, distributed: tx.distributed}, mostOfKey, new(bool)}
+	f := finder{ctx: ctx, tx: tx, filter: q.Filter, keys: matcher{keys: k, distributed: tx.distributed}, limit: mostOfKey, more: new(bool)}
 	all, err := list[Target](f, findKeys(past))
 	if err != nil {
 		return err
 	}
-	defaults, err := defaultPolicies(ctx, tx)
-	if err != nil {
+	if all, _, err = f.ruled(all, w, q.Filter.Policy); err != nil {
 		return err
 	}
-	if all, err = f.known(all, q, defaults); err != nil {
-		return err
-	}
-	now, err := stand(ctx, tx, w, all)
+	now, err := stand(ctx, tx, w, all, f.rulings)
 	if err != nil {
 		return err
 	}
@@ -142,7 +139,7 @@ func (why *Why) read(ctx context.Context, tx reader, q WhyQuery, k Keys) error {
 				p.Denied = d
 			}
 		}
-		if d := defaults[k.Policy]; d.policy.Algorithm == limiter.Algorithm(k.Algorithm) {
+		if d := f.defaults[k.Policy]; d.policy.Algorithm == limiter.Algorithm(k.Algorithm) {
 			p.InForce, p.Origin, p.Program = &d.policy, OriginDefault, d.program
 		}
 		why.Policies = append(why.Policies, p)
@@ -150,31 +147,45 @@ func (why *Why) read(ctx context.Context, tx reader, q WhyQuery, k Keys) error {
 	return err
 }
 
-// known adds the policies that have an override of the key, and that of the filter, as far as
-// they exist now, and sorts all.
-func (f finder) known(all []Target, q WhyQuery, defaults map[string]defaultPolicy) ([]Target, error) {
-	overrides, err := list[Override](f, findOverrides)
-	if err != nil {
-		return nil, err
+// ruled returns the overrides of the keys, and reads what decides about them. To the rows of one
+// key it adds the policies that have an override of it, and the named one, as far as they exist
+// now, and sorts them.
+func (f *finder) ruled(all []Target, w window, named string) ([]Target, []Override, error) {
+	k := f.keys.keys
+	overrides, err := list[Override](*f, findOverrides)
+	if err == nil {
+		f.rulings, err = readRulings(f.ctx, f.tx, k, f.filter, w)
+	}
+	if err != nil || k.Prefix || k.List != nil {
+		return all, overrides, err
+	}
+	for _, o := range f.rulings.rules {
+		if f.rulings.deciding([]Override{o}, k.Text) != nil {
+			overrides = append(overrides, o)
+		}
+	}
+	slices.SortStableFunc(overrides, func(a, b Override) int { return cmp.Or(cmp.Compare(a.Policy, b.Policy), cmp.Compare(a.Key, b.Key)) })
+	if f.defaults, err = defaultPolicies(f.ctx, f.tx); err != nil {
+		return nil, nil, err
 	}
 	stored, err := queries.Policies(f.ctx, f.tx)
 	algorithms := map[string]algorithm.Name{}
-	for name, d := range defaults {
+	for name, d := range f.defaults {
 		algorithms[name] = algorithm.Name(d.policy.Algorithm)
 	}
 	for _, p := range stored {
 		algorithms[p.Name] = algorithm.Name(p.Algorithm)
 	}
-	for _, o := range append(overrides, Override{Policy: q.Filter.Policy}) {
-		t := Target{algorithms[o.Policy], o.Policy, q.Key}
-		if t.Algorithm != "" && (q.Filter.Algorithm == "" || q.Filter.Algorithm == t.Algorithm) && !slices.Contains(all, t) {
+	for _, o := range append(slices.Clone(overrides), Override{Policy: named}) {
+		t := Target{algorithms[o.Policy], o.Policy, k.Text}
+		if t.Algorithm != "" && (f.filter.Algorithm == "" || f.filter.Algorithm == t.Algorithm) && !slices.Contains(all, t) {
 			all = append(all, t)
 		}
 	}
 	slices.SortFunc(all, func(a, b Target) int {
 		return cmp.Or(cmp.Compare(a.Policy, b.Policy), cmp.Compare(a.Algorithm, b.Algorithm))
 	})
-	return all, err
+	return all, overrides, err
 }
 
 // defaultPolicy is a policy that is compiled into a program.

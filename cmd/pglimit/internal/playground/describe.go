@@ -153,7 +153,7 @@ func commandLine(command []string, request limiter.Request) string {
 	}
 	words = append(words, request.Key)
 	for i := range words {
-		words[i] = shellQuote(words[i])
+		words[i] = printable.Shell(words[i])
 	}
 	return before + strings.Join(words, " ")
 }
@@ -170,18 +170,7 @@ func curlLine(host string, request limiter.Request) string {
 		query.Set("cost", printable.Number(request.Cost))
 	}
 	at := url.URL{Scheme: "http", Host: host, Path: "/limited/" + string(request.Policy.Algorithm), RawQuery: query.Encode()}
-	return "curl -i " + shellQuote(at.String())
-}
-
-// shellQuote quotes a word for a POSIX shell if needed.
-func shellQuote(word string) string {
-	safe := func(r rune) bool {
-		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("-_./:@%+,", r)
-	}
-	if word != "" && strings.IndexFunc(word, func(r rune) bool { return !safe(r) }) < 0 {
-		return word
-	}
-	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
+	return "curl -i " + printable.Shell(at.String())
 }
 
 // field is a field of a policy with its value.

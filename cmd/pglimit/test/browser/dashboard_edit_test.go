@@ -5,6 +5,10 @@ import (
 	"testing"
 
 	"github.com/chromedp/chromedp/kb"
+
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/dashboard"
+	"github.com/pglimit/pglimit/internal/must"
+	"github.com/pglimit/pglimit/limiter"
 )
 
 // TestDashboardSearch: the keys that begin with what is typed are links, after the last
@@ -127,6 +131,14 @@ func TestDashboardEdit(t *testing.T) {
 	b.Click("#ask-yes")
 	has("50 per 1m")
 	has("by an override")
+	must.OK(o.source.Apply(t.Context(), dashboard.Edit{Override: &limiter.Override{Policy: "login", Key: "al", Match: limiter.MatchPrefix, Blocked: true}}))(t)
+	has("blocked, no end")
+	has("Blocked by an override for keys by prefix al")
+	has("keys by prefix, blocked")
+	b.Click(`[data-policy="login"][data-match="prefix"][data-algorithm]`)
+	review("blocked: before true")
+	b.Click("#ask-yes")
+	b.Wait("it is lifted", `!$("#ask").open && !$("main").textContent.includes("blocked, no end") && $("[data-do=unblock][data-policy=login]")`)
 
 	b.visit("#/policies")
 	b.Click(`[data-do="edit policy"]`)

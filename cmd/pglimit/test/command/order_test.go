@@ -246,9 +246,9 @@ func TestCommandTop(t *testing.T) {
 			t.Fatal(stderr)
 		}
 	}
-	const want = "POLICY  KIND   KEY    STATUS  USED  LEVEL/BURST\n" +
-		"other   fixed  bob    full    100%  4/4\n" +
-		"cli     fixed  alice  ok      75%   3/4\n"
+	const want = "POLICY  KIND   KEY    STATUS   USED  LEVEL/BURST\n" +
+		"other   fixed  bob    limited  100%  4/4\n" +
+		"cli     fixed  alice  ok       75%   3/4\n"
 	if code, stdout, stderr := bed.Pglimit(t, address, "top"); code != 0 || stdout != want {
 		t.Errorf("exit code %d, stdout\n%s%s", code, stdout, stderr)
 	}
@@ -270,7 +270,7 @@ func TestCommandTop(t *testing.T) {
 		var names []string
 		for _, k := range got.Keys {
 			names = append(names, k["key"].(string))
-			if len(k) != 21 {
+			if len(k) != 22 {
 				t.Errorf("%s: %v", args, k)
 			}
 		}

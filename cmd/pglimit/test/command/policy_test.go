@@ -150,6 +150,12 @@ func TestStoredBlocks(t *testing.T) {
 		run(1, want, "allow", "--policy", "login", key)
 		run(1, `"reason": "blocked"`, "check", "--policy", "login", "--json", key)
 	}
+	for key, lift := range map[string]string{"alice": "unblock --policy login -- alice", "bot-1": "override delete --prefix --policy login -- bot-", "a@spam.example": "override delete --pattern --policy login -- '*@spam.example'", "bob:203.0.113.9": "override delete --cidr --policy login -- 203.0.113.0/24"} {
+		run(0, "token_bucket: blocked now\n", "why", key)
+		run(0, "  lift      pglimit "+lift+"\n", "why", key)
+		run(0, "token_bucket  blocked  ", "find", key)
+		run(0, "\nto lift a block: pglimit "+lift+"\n", "find", key)
+	}
 	run(0, "allowed", "allow", "--policy", "login", "203.0.113.200")
 	run(0, "*@spam.example    pattern blocked  ", "override", "list", "--policy", "login")
 	run(0, "match: pattern\n    blocked: true\n    note: spam\n", "override", "get", "*@spam.example", "--pattern", "--policy", "login")
@@ -169,11 +175,14 @@ func TestStoredBlocks(t *testing.T) {
 	run(0, "allowed", "allow", "--policy", "login", "bob:203.0.113.9")
 	run(0, "- override of login for pattern \"*@spam.example\"", "policy", "history", "login")
 	run(0, ": over\n- override of login for \"alice\"", "policy", "history", "login")
+	run(0, "", "block", "bob:", "--prefix", "--policy", "login") // which has a row
+	run(0, "bob:203.0.113.9  blocked  ", "top")
+	run(0, "\nto lift a block: pglimit override delete --prefix --policy login -- bob:\n", "top")
 	// Where keys are hashed, one key is, and what stands for many is not.
-	for _, args := range [][]string{{"block", "alice", "--policy", "login"}, {"block", "bot-", "--prefix", "--policy", "login"}, {"unblock", "alice"}, {"unblock", "bot-", "--prefix"}} {
+	for _, args := range [][]string{{"block", "alice", "--policy", "login"}, {"block", "bot-", "--prefix", "--policy", "login"}, {"unblock", "alice"}, {"unblock", "bot-", "--prefix"}, {"top"}} {
 		cmd := bed.Command(t, address, args...)
 		cmd.Env = append(cmd.Environ(), "PGLIMIT_KEY_SECRET=a secret of more than 16 bytes")
-		if out, err := cmd.CombinedOutput(); err != nil || strings.Contains(string(out), "nothing") {
+		if out, err := cmd.CombinedOutput(); err != nil || strings.Contains(string(out), "nothing") || (args[0] == "top") != strings.Contains(string(out), "keys are hashes") {
 			t.Errorf("%q: %v, %s", args, err, out)
 		}
 	}

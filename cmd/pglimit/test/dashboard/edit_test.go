@@ -87,14 +87,25 @@ func TestEdit(t *testing.T) {
 			}
 		}
 		bed.Exec(t, pool, `INSERT INTO pglimit_override (policy, key, match, blocked) VALUES ('login', '*', 'pattern', true)`)
+		l := must.OK(limiter.New(pool, &limiter.Config{KeySecret: secret}))(t)
+		bed.Must(t)(l.Allow(t.Context(), policy.Policy, "alice"))
+		status := func(want inspect.Status) {
+			t.Helper()
+			if k := must.OK(s.Key(t.Context(), as("alice")))(t); k.Keys[0].Status != want || (len(k.Overrides) == 2) != (want == inspect.Blocked) {
+				t.Errorf("%+v, want %s", k, want)
+			}
+		}
+		status(inspect.Blocked)
 		bed.Eventually(t, "the page follows", func(ctx context.Context) (bool, error) {
 			c, err := s.Current(ctx, dashboard.Edit{Override: &limiter.Override{Policy: "login", Key: "alice"}})
 			return c.Match == limiter.MatchPattern && c.Override != nil && *c.Override.Limit == 4 && c.Version == 4, err
 		})
+		apply(dashboard.Edit{Override: &limiter.Override{Policy: "login", Key: "*", Match: limiter.MatchPattern, Note: "lifted"}, Delete: true})
+		status(inspect.OK)
 		apply(dashboard.Edit{Override: &limiter.Override{Policy: "login", Key: "alice", Note: "it is over"}, Delete: true})
 		apply(dashboard.Edit{Policy: &limiter.StoredPolicy{Policy: limiter.Policy{Name: "login"}, Note: "bye"}, Delete: true})
 		h := must.OK(s.History(t.Context(), "", 10))(t)
-		if len(h) != 6 || h[0].Note != "bye" || h[0].After != nil || h[1].Note != "it is over" || h[1].OverrideAfter != nil || h[5].Note != "why" || h[5].ChangedBy == "" {
+		if len(h) != 7 || h[0].Note != "bye" || h[0].After != nil || h[1].Note != "it is over" || h[1].OverrideAfter != nil || h[2].Note != "lifted" || h[6].Note != "why" || h[6].ChangedBy == "" {
 			t.Errorf("%+v", h)
 		}
 		if _, err := s.Apply(t.Context(), dashboard.Edit{Policy: &policy, Delete: true}); !errors.Is(err, limiter.ErrNoPolicy) {

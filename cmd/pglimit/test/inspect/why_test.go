@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/inspect"
 	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/internal/keys"
 	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/limiter"
 )
@@ -122,5 +124,60 @@ func TestWhy(t *testing.T) {
 	cancel()
 	if _, err := inspect.New(pool).Why(ended, policies, "k", inspect.WhyQuery{Key: "k"}); err == nil {
 		t.Error("no error")
+	}
+}
+
+// TestBlockedByOverride: a key that an override blocks is so for all questions, with a row and
+// without. Of a hash only a question with the key itself knows that.
+func TestBlockedByOverride(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	for _, secret := range [][]byte{nil, []byte("sixteen bytes at least")} {
+		pool := bed.NewPool(t)
+		policies := must.OK(limiter.OpenPolicies(ctx, pool, &limiter.PoliciesConfig{KeySecret: secret}))(t)
+		t.Cleanup(func() { policies.Close() })
+		p := policy("p", limiter.TokenBucket)
+		rule := func(key string, m limiter.Match) limiter.Override {
+			return limiter.Override{Policy: "p", Key: key, Match: m, Blocked: true}
+		}
+		free, ended := rule("203.0.113.128/25", limiter.MatchCIDR), rule("ended-", limiter.MatchPrefix)
+		free.Blocked, free.Unlimited, ended.Until = false, true, time.Now().Add(-time.Minute)
+		must.OK(policies.Apply(ctx, limiter.PolicyEdit{Set: []limiter.StoredPolicy{{Policy: p}}, SetOverrides: []limiter.Override{rule("one", ""), {Policy: "p", Key: "bot-2", Limit: new(5.0)},
+			rule("bot-", limiter.MatchPrefix), rule("*@spam", limiter.MatchPattern), rule("203.0.113.0/24", limiter.MatchCIDR), free, ended}}))(t)
+		l, i := bed.NewLimiter(t, pool, &limiter.Config{KeySecret: secret}), inspect.New(pool)
+		i.Hashed = secret != nil
+		for key, want := range map[string]string{
+			"one": "blocked by ", "bot-1": "blocked by prefix", "bot-2": "blocked by prefix", "a@spam": "blocked by pattern", "bob:203.0.113.9": "blocked by cidr", "203.0.113.200": "ok", "ended-1": "ok", "other": "ok",
+		} {
+			stored := keys.Stored(key, secret)
+			is := func(question, want string, all []inspect.Key) {
+				t.Helper()
+				all = slices.DeleteFunc(all, func(k inspect.Key) bool { return k.Key != stored })
+				got := "nothing"
+				if len(all) == 1 {
+					if got = string(all[0].Status); all[0].BlockedBy != nil {
+						got += " by " + all[0].BlockedBy.Match
+					}
+				}
+				if got != want {
+					t.Errorf("%s of %s: %s, want %s", question, key, got, want)
+				}
+			}
+			for range 2 {
+				found := must.OK(i.Find(ctx, inspect.Keys{Text: stored, Raw: key}, inspect.Filter{}, 10))(t)
+				if why := must.OK(i.Why(ctx, policies, key, inspect.WhyQuery{Key: stored, Raw: key}))(t); want != "ok" {
+					is("find", want, found.Keys)
+					is("why", want, []inspect.Key{why.Policies[0].Now})
+					if match := strings.TrimPrefix(want, "blocked by "); string(why.Policies[0].Override.Match) != match || !slices.ContainsFunc(found.Overrides, func(o inspect.Override) bool { return o.Blocked && o.Match == match }) {
+						t.Errorf("%s: %+v, %+v", key, why.Policies[0].Override, found.Overrides)
+					}
+				}
+				use(t, l, p, key) // makes a row
+			}
+			if secret != nil && key != "one" {
+				want = "ok" // as far as is known
+			}
+			is("top", want, must.OK(i.Top(ctx, inspect.TopQuery{By: inspect.ByShare, Limit: 1000}))(t).Keys)
+		}
 	}
 }

@@ -134,6 +134,8 @@ func Translate(err error, inTx bool) error {
 	switch {
 	case inTx && (conflict(err) || stale(err)):
 		return fmt.Errorf("%w: %w", store.ErrRetryTx, err)
+	case code == "57014" && strings.Contains(err.Error(), "statement timeout"):
+		return fmt.Errorf("%w: raise statement_timeout if `pglimit doctor` says that it is short: %w", store.ErrUnavailable, err)
 	case code == strictIsolation:
 		return fmt.Errorf("%w: where Citus distributes the tables, begin the transaction at read committed: %w", store.ErrUnsupported, err)
 	case code == tooManyConnections, pooler.Full(err):
@@ -257,6 +259,7 @@ const (
 // The next steps.
 var (
 	errLogin    = errors.New("the login is refused: correct the user and password in the database's URL, or let pg_hba.conf admit it")
+	errKey      = errors.New("a table of pglimit has lost its primary key: `pglimit doctor` names it")
 	errDatabase = errors.New("correct the database's name in the URL, or create the database")
 	errThrough  = errors.New("the pooler refuses the login: correct the URL, or the pooler's users, databases and ignore_startup_parameters")
 	errReadOnly = errors.New("the server, role or session is read-only: connect to the primary (several hosts and " +
@@ -285,6 +288,8 @@ func nextStep(err error, inTx bool) error {
 		return errLogin
 	case code == noSuchDatabase:
 		return errDatabase
+	case code == "42P10": // of ON CONFLICT
+		return errKey
 	case code == readOnlyTransaction && inTx:
 		return errReadOnlyTx
 	case code == readOnlyTransaction, errors.Is(err, pgconn.ErrReadOnlyConnection):

@@ -35,7 +35,7 @@ func (s *Source) Current(ctx context.Context, e dashboard.Edit) (dashboard.Curre
 	} else {
 		name = e.Override.Policy
 		if o, is := s.overrides[e.Override.Key]; is && o.Policy == name {
-			c.Override = asStored(o)
+			c.Override = new(o.Limiter())
 		}
 	}
 	if i := s.policy(name); i >= 0 {
@@ -44,13 +44,13 @@ func (s *Source) Current(ctx context.Context, e dashboard.Edit) (dashboard.Curre
 	return c, err
 }
 
-// asStored returns an override as Policies has it.
-func asStored(o inspect.Override) *limiter.Override {
-	all := limiter.Override{Policy: o.Policy, Key: o.Key, Limit: o.Limit, Factor: o.Factor, Burst: o.Burst, Shadow: o.Shadow, Unlimited: o.Unlimited, Blocked: o.Blocked, Note: o.Note, ChangedBy: o.ChangedBy}
-	if o.Until != nil {
-		all.Until = *o.Until
+// asRow is the reverse of inspect.Override.Limiter.
+func asRow(o limiter.Override) *inspect.Override {
+	row := &inspect.Override{Policy: o.Policy, Key: o.Key, Match: string(o.Match), Limit: o.Limit, Factor: o.Factor, Burst: o.Burst, Unlimited: o.Unlimited, Blocked: o.Blocked, Shadow: o.Shadow, Note: o.Note, ChangedBy: "ops"}
+	if !o.Until.IsZero() {
+		row.Until = &o.Until
 	}
-	return &all
+	return row
 }
 
 func (s *Source) policy(name string) int {
@@ -125,11 +125,7 @@ func (s *Source) Apply(ctx context.Context, e dashboard.Edit) (int64, error) {
 		s.policies = slices.DeleteFunc(s.policies, func(p limiter.StoredPolicy) bool { return p.Name == name })
 	}
 	for _, o := range edit.SetOverrides {
-		row := inspect.Override{Policy: o.Policy, Key: o.Key, Limit: o.Limit, Factor: o.Factor, Burst: o.Burst, Unlimited: o.Unlimited, Blocked: o.Blocked, Shadow: o.Shadow, Note: o.Note, ChangedBy: "ops"}
-		if !o.Until.IsZero() {
-			row.Until = &o.Until
-		}
-		s.overrides[o.Key] = row
+		s.overrides[o.Key] = *asRow(o)
 	}
 	for _, o := range edit.DeleteOverrides {
 		delete(s.overrides, o.Key)

@@ -168,7 +168,7 @@ func (s *Source) Keys(ctx context.Context, q dashboard.Query) (dashboard.Keys, e
 	keys := dashboard.Keys{At: s.now(), Rows: []inspect.Key{}}
 	for _, r := range s.rows {
 		if (q.Policy == "" || r.Policy == q.Policy) && strings.HasPrefix(r.Key, q.Prefix) && (q.Order != inspect.ByDenials || r.Denials > 0) {
-			keys.Rows = append(keys.Rows, copied(r))
+			keys.Rows = append(keys.Rows, s.copied(r))
 		}
 	}
 	inspect.Sort(keys.Rows, q.Order)
@@ -179,12 +179,16 @@ func (s *Source) Keys(ctx context.Context, q dashboard.Query) (dashboard.Keys, e
 
 // copied returns a copy of a row whose levels Turn does not change. All of its denials are
 // recent.
-func copied(r inspect.Key) inspect.Key {
+func (s *Source) copied(r inspect.Key) inspect.Key {
 	r.RecentDenials, r.LastRequestAt = r.Denials, r.UpdatedAt
 	if r.Shadow = r.Policy == "checkout"; r.Shadow {
 		r.RecentShadowed = r.Denials
 	}
-	r.Complete(inspect.Recently.Minutes())
+	if _, o, _ := s.applied.At(context.Background(), r.Policy, r.Key, time.Now()); o != nil && o.Blocked {
+		r.BlockedBy = asRow(*o)
+	}
+	r.Blocked = r.BlockedUntil != nil || r.BlockedBy != nil
+	r.Complete(inspect.Recently.Minutes(), s.now())
 	if r.Burst != nil {
 		r.Level, r.Share, r.Remaining = new(*r.Level), new(*r.Share), new(*r.Remaining)
 	}
@@ -252,7 +256,10 @@ func (s *Source) Key(ctx context.Context, ref dashboard.Ref) (dashboard.Key, err
 		if r.Key != ref.Key {
 			continue
 		}
-		key.Keys = append(key.Keys, copied(r))
+		key.Keys = append(key.Keys, s.copied(r))
+		if by := key.Keys[len(key.Keys)-1].BlockedBy; by != nil && by.Match != "" {
+			key.Overrides = append(key.Overrides, *by)
+		}
 	}
 	return key, err
 }
@@ -269,12 +276,12 @@ func (s *Source) Why(ctx context.Context, ref dashboard.Ref, at time.Time) (insp
 		if r.Key != ref.Key {
 			continue
 		}
-		p := inspect.WhyOfPolicy{Policy: r.Policy, Algorithm: r.Algorithm, Origin: inspect.OriginDatabase, Now: copied(r)}
+		p := inspect.WhyOfPolicy{Policy: r.Policy, Algorithm: r.Algorithm, Origin: inspect.OriginDatabase, Now: s.copied(r)}
 		if i := slices.IndexFunc(s.policies, func(p limiter.StoredPolicy) bool { return p.Name == r.Policy }); i >= 0 {
 			p.InForce, p.ChangedAt, p.ChangedBy = &s.policies[i].Policy, s.policies[i].ChangedAt, s.policies[i].ChangedBy
 		}
 		if o, is := s.overrides[r.Key]; is && o.Policy == r.Policy {
-			p.Override = asStored(o)
+			p.Override = new(o.Limiter())
 			if p.InForce != nil {
 				effective, _ := p.Override.Apply(*p.InForce)
 				p.InForce = &effective

@@ -19,7 +19,7 @@ export async function act(button, ref, data, say) {
     say(text);
     return true;
   };
-  const override = () => data.overrides.find((o) => !o.match && o.policy === policy && o.key === (button.dataset.key ?? data.stored));
+  const override = () => data.overrides.find((o) => o.match === (button.dataset.match ?? "") && o.policy === policy && o.key === (button.dataset.key ?? data.stored));
   switch (verb) {
     case "edit policy":
       return done(editPolicy(data.p), "Saved.");

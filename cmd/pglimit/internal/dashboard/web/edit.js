@@ -126,6 +126,6 @@ export function editOverride(o, stored) {
 }
 
 export const deleteOverride = (o, stored) => change({
-  title: ["Delete the override for ", keyText(o.key, true), "?"], yes: "Delete", text: `The limits of ${o.policy} then apply to the key.`,
+  title: ["Delete the override for ", keyText(o.key, true), "?"], yes: "Delete", text: `The limits of ${o.policy} then apply to ${o.match ? `all keys by this ${o.match}` : "the key"}.`,
   fields: rows([["note", "Note: why", "note"]], {}),
-}, (form) => ({ override: { policy: o.policy, key: o.key, note: form.get("note").toWellFormed() }, stored, delete: true }));
+}, (form) => ({ override: { policy: o.policy, key: o.key, match: o.match || undefined, note: form.get("note").toWellFormed() }, stored, delete: true }));

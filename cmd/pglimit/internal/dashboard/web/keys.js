@@ -27,7 +27,7 @@ export const keys = {
         h("label", { class: "field" }, "Key begins with", h("input", { name: "prefix", value: prefix, maxlength: 1024, autocomplete: "off", autocapitalize: "off", spellcheck: "false" })),
         h("label", { class: "field" }, "Policy", h("input", { name: "policy", value: policy, maxlength: 64, autocomplete: "off", autocapitalize: "off", spellcheck: "false" })),
         h("label", { class: "field" }, "Sort by", h("select", { name: "order" }, Object.entries(orders).map(([value, text]) => h("option", { value, selected: value === order }, text))))),
-      setup.hashed && h("p", { class: "quiet" }, "The tables have HMACs of keys. To find a key by its name, open it above."),
+      setup.hashed && h("p", { class: "quiet" }, "The tables have HMACs of keys. To find a key by its name, open it above. Only there it shows a block by prefix, pattern or network."),
       panel("Keys", true, found.rows.length ? keysTable("Keys", found) : empty("No key matches."), found.more && h("p", { class: "quiet" }, `These are the first ${found.rows.length}: filter to see others.`)),
     ];
   },
@@ -36,8 +36,8 @@ export const keys = {
 const target = (r) => ({ "data-policy": r.policy, "data-algorithm": r.algorithm });
 
 function buttons(r) {
-  const button = (verb, text, off) => h("button", { class: "small", "data-do": verb, "data-id": verb, ...target(r), "aria-disabled": off ? "true" : null, "aria-label": `${text} under ${r.policy}, ${algorithm(r.algorithm)}` }, text);
-  return h("div", { class: "buttons" }, button("block", "Block"), button("unblock", "Unblock", !r.blocked_until), button("reset", "Reset", !r.updated_at), button("edit override", "Override …"));
+  const button = (verb, text, off, on) => h("button", { class: "small", "data-do": verb, "data-id": verb, ...target(r), ...on, "aria-disabled": off ? "true" : null, "aria-label": `${text} under ${r.policy}, ${algorithm(r.algorithm)}` }, text);
+  return h("div", { class: "buttons" }, button("block", "Block"), r.blocked_by ? button("delete override", "Unblock …", false, { "data-key": r.blocked_by.key, "data-match": r.blocked_by.match || null }) : button("unblock", "Unblock", !r.blocked), button("reset", "Reset", !r.updated_at), button("edit override", "Override …"));
 }
 
 const reasons = [["by_limit", "by the limit"], ["blocked", "by a block"], ["above_burst", "above the burst"], ["overloaded", "by an overload"], ["shadowed", "let pass by a shadow"]];
@@ -46,11 +46,12 @@ const reasons = [["by_limit", "by the limit"], ["blocked", "by a block"], ["abov
 function row(w, at, setup) {
   const fact = (name, value) => h("div", null, h("dt", null, name), h("dd", null, value));
   const r = w.now;
-  const of = w.override?.unlimited ? "Unlimited" : w.override?.blocked ? "Blocked" : w.in_force && limit(w.in_force);
+  const by = r.blocked_by ?? w.override;
+  const of = w.override?.unlimited ? "Unlimited" : by?.blocked ? "Blocked" : w.in_force && limit(w.in_force);
   const why = reasons.filter(([name]) => w.denied?.[name] > 0).map(([name, text]) => `${number(w.denied[name])} ${text}`);
   return h("li", { class: "limit", "data-id": `${r.policy} ${r.algorithm}` },
     h("div", null, h("h4", null, policyLink(r.policy)), " ", h("span", { class: "quiet small" }, algorithm(r.algorithm)), " ", state(r, at)),
-    of ? h("p", null, of, w.override && ` by an override${w.override.match ? ` for keys by ${w.override.match}` : ""}`, !w.override && w.origin === "default" && h("span", { class: "quiet" }, ", compiled into ", foreign(w.program)))
+    of ? h("p", null, of, by && [" by an override", by.match && [` for keys by ${by.match} `, keyText(by.key, true)]], !by && w.origin === "default" && h("span", { class: "quiet" }, ", compiled into ", foreign(w.program)))
       : empty("The policy is not in the database: a program passes it with each request."),
     r.share !== null && h("p", null, share(r), r.burst !== null && ` ${number(r.level)} of ${number(r.burst)}`),
     h("dl", null, fact("Remaining", number(r.remaining)), fact("Last request", when(r.last_request_at, at)), fact("Empty again", when(r.empty_at, at)), fact("Reservations", number(r.reservations)), fact("Denials (24 h)", number(r.denials))),
@@ -68,6 +69,7 @@ export const key = {
   render(k, { key, setup, width }) {
     return [
       k.stored !== key && h("p", { class: "quiet" }, "Stored as ", keyText(k.stored)),
+      k.stored === key && setup.hashed && h("p", { class: "quiet" }, "This is a hash: a block by prefix, pattern or network is not shown. Open the key by its name."),
       panel("Limits", true, k.why.length ? h("ul", { class: "list" }, k.why.map((w) => row(w, k.at, setup))) : empty("The key has no row: it was not used lately, under any policy."),
         setup.write && h("p", null, h("button", { class: "small", "data-do": "block", "data-id": "block other" }, "Block under another policy …"))),
       panel("Open reservations", true, k.reservations.length ? table("Open reservations", [
@@ -76,7 +78,7 @@ export const key = {
         ["Units", (r) => number(r.units), "number"],
         ["Expires", (r) => when(r.expires_at, k.at)],
       ], k.reservations, (r) => r.id) : empty("None.")),
-      panel("Overrides", true, k.overrides.length ? overridesTable(k.overrides, k.at, setup.write, ["Policy", (o) => policyLink(o.policy)]) : empty("None: the key has the limits of its policies.")),
+      panel("Overrides", true, k.overrides.length ? overridesTable(k.overrides, k.at, setup.write, ["Policy", (o) => [policyLink(o.policy), o.match && [" ", keyText(o.key, true)]]]) : empty("None: the key has the limits of its policies.")),
       panel("Denials over time", true, chart(k.slots, width, counted)),
     ];
   },

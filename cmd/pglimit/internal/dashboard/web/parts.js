@@ -30,7 +30,8 @@ export function share(row) {
 }
 
 export function state(row, now) {
-  return row.blocked_until ? h("span", { class: "tag bad" }, "blocked, ends ", when(row.blocked_until, now)) : row.status !== "ok" ? h("span", { class: row.status === "limited" ? "tag warn" : "tag" }, row.status) : row.updated_at ? "" : h("span", { class: "quiet" }, "not in use");
+  const ends = row.blocked_by ? row.blocked_by.until && [row.blocked_by.until, row.blocked_until].sort().at(-1) : row.blocked_until; // undefined sorts last
+  return row.blocked ? h("span", { class: "tag bad" }, "blocked, ", ends ? ["ends ", when(ends, now)] : "no end") : row.status !== "ok" ? h("span", { class: row.status === "limited" ? "tag warn" : "tag" }, row.status) : row.updated_at ? "" : h("span", { class: "quiet" }, "not in use");
 }
 
 /** Returns the table of keys. within is the time of their recent denials. */
@@ -57,14 +58,14 @@ const overrideText = (o) => [
 
 /** Returns the table of overrides. first is its first column. */
 export function overridesTable(overrides, at, write, first) {
-  const button = (o, verb, text) => h("button", { class: "small", "data-do": verb, "data-id": verb, "data-policy": o.policy, "data-key": o.key }, text);
+  const button = (o, verb, text) => h("button", { class: "small", "data-do": verb, "data-id": verb, "data-policy": o.policy, "data-key": o.key, "data-match": o.match || null }, text);
   return table("Overrides", [
     first,
     ["Override", overrideText, "plain"],
     ["Until", (o) => (o.until ? when(o.until, at) : "no end")],
     ["Note", (o) => o.note && foreign(o.note)],
     ["Changed by", (o) => o.changed_by && foreign(o.changed_by)],
-    ...(write ? [["Change", (o) => !o.match && h("div", { class: "buttons" }, button(o, "edit override", "Change …"), button(o, "delete override", "Delete …")), "plain"]] : []),
+    ...(write ? [["Change", (o) => h("div", { class: "buttons" }, !o.match && button(o, "edit override", "Change …"), button(o, "delete override", "Delete …")), "plain"]] : []),
   ], overrides, (o) => `${o.policy} ${o.match} ${o.key}`);
 }
 
