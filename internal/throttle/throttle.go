@@ -2,6 +2,7 @@
 package throttle
 
 import (
+	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -22,4 +23,14 @@ func (t *Throttle) Next(every time.Duration) (since int64, passes bool) {
 		return 0, false
 	}
 	return t.since.Swap(0), true
+}
+
+// Each is a Throttle for each kind of event, of which there are few. The zero value is ready; it
+// is safe for concurrent use.
+type Each struct{ kinds sync.Map }
+
+// Next is Throttle.Next for the events of a kind.
+func (e *Each) Next(kind string, every time.Duration) (since int64, passes bool) {
+	t, _ := e.kinds.LoadOrStore(kind, new(Throttle))
+	return t.(*Throttle).Next(every)
 }

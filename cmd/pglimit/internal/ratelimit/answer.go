@@ -46,7 +46,7 @@ func (a *asked) status() *pb.RateLimitResponse_DescriptorStatus {
 	case a.over && !a.shadow:
 		st.Code = pb.RateLimitResponse_OVER_LIMIT
 	}
-	st.CurrentLimit = &pb.RateLimitResponse_RateLimit{Name: a.name, RequestsPerUnit: a.perUnit, Unit: a.unit}
+	st.CurrentLimit = &pb.RateLimitResponse_RateLimit{Name: a.name, RequestsPerUnit: a.perUnit, Unit: a.unit, UnitMultiplier: a.times}
 	st.LimitRemaining = uint32(min(a.result.Remaining, math.MaxUint32))
 	st.DurationUntilReset = a.untilReset()
 	return st

@@ -12,6 +12,7 @@ import (
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	rlsconf "github.com/envoyproxy/go-control-plane/ratelimit/config/ratelimit/v3"
 	"google.golang.org/protobuf/types/known/structpb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/policyfile"
 	"github.com/pglimit/pglimit/limiter"
@@ -132,6 +133,7 @@ type limit struct {
 	policy    limiter.Policy // a Limit of 0: nothing passes
 	perUnit   uint32
 	unit      pb.RateLimitResponse_RateLimit_Unit
+	times     *wrapperspb.UInt32Value // of the unit; nil: 1
 	name      string
 	replaces  []string
 	unlimited bool

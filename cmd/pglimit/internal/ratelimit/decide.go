@@ -14,6 +14,7 @@ type Limiter interface {
 	Charge(ctx context.Context, p limiter.Policy, key string, cost float64) (limiter.Result, error)
 	AllowAll(context.Context, ...limiter.Request) (limiter.Results, error)
 	Check(ctx context.Context, p limiter.Policy, key string, cost float64) (limiter.Result, error)
+	Refund(ctx context.Context, p limiter.Policy, key string, cost float64) (limiter.Result, error)
 	Undo(ctx context.Context, p limiter.Policy, key string, r limiter.Result) (limiter.Result, error)
 }
 
@@ -23,6 +24,7 @@ type asked struct {
 	unlimited bool
 	hits      uint64
 	spent     bool // the descriptor has the hits itself
+	negative  bool // the hits are given back
 
 	result  limiter.Result
 	counted bool // its hits are in result.Level
@@ -30,7 +32,7 @@ type asked struct {
 	over    bool
 }
 
-func (a *asked) request(p limiter.Policy) limiter.Request { return p.Request(a.key, cost(a.hits)) }
+func (a *asked) request(p limiter.Policy) limiter.Request { return p.Request(a.key, float64(a.hits)) }
 
 // closed reports whether the limit is 0, which lets nothing pass.
 func (a *asked) closed() bool { return a.policy.Limit == 0 }
@@ -42,52 +44,73 @@ func (a *asked) closed() bool { return a.policy.Limit == 0 }
 //     shadow_mode or quota_mode, and all if the server is a shadow.
 //   - Those that count each by itself are counted whatever the others do, above the limit too. So
 //     are those with hits of their own: a proxy sends them to check, with 0, and to report what a
-//     response has cost, which is spent in any case. Buckets only count what fits.
+//     response has cost, which is spent in any case. Algorithms other than fixed windows count
+//     such hits up to the burst.
+//   - Negative hits are given back last, and always pass.
 //
 // If all descriptors with quota_mode are over their limits, the request does not pass, and what
-// was counted together is given back.
+// was counted together is given back. After an error a denial that was decided stands, and so
+// does an answer of which only limits that never deny are missing.
 func (s *Server) decide(ctx context.Context, all []*asked) (passes bool, err error) {
-	var each, enforced, alone []*asked
+	var each, spent, enforced, alone, back []*asked
 	for _, a := range all {
 		switch {
 		case a.limit == nil:
+		case a.negative:
+			back = append(back, a)
 		case a.policy.Algorithm == limiter.FixedWindow && (s.options.CountEach || a.each || a.spent && !a.closed()):
 			each = append(each, a)
+		case a.spent && !a.closed():
+			spent = append(spent, a)
 		case a.shadow || s.isQuota(a) || s.options.Shadow:
 			alone = append(alone, a)
 		default:
 			enforced = append(enforced, a)
 		}
 	}
-	if err = s.countEach(ctx, each); err != nil {
+	if err = s.countEach(ctx, each); err == nil {
+		err = s.oneByOne(ctx, spent, s.spend)
+	}
+	denied := slices.ContainsFunc(all, s.denies)
+	if err == nil && !denied {
+		err = s.together(ctx, enforced)
+		denied = slices.ContainsFunc(enforced, s.denies)
+	}
+	if err == nil && (!denied || s.options.Shadow) { // else nothing is to be counted for them
+		err = s.oneByOne(ctx, alone, s.one)
+	}
+	if passes, err = s.outcome(ctx, all, err); err != nil {
 		return false, err
 	}
-	if passes = !slices.ContainsFunc(each, s.denies); passes {
-		if passes, err = s.together(ctx, enforced); err != nil {
-			return false, err
-		}
-	}
-	if !passes && !s.options.Shadow { // nothing is to be counted for the others
-		return false, nil
-	}
-	for _, a := range alone {
-		if err = s.one(ctx, a); err != nil {
-			return false, err
-		}
-	}
-	none, quotas := s.passes(all)
-	if quotas {
-		return passes && none, nil
-	}
 	for _, a := range slices.Concat(enforced, alone) {
-		if !a.counted || s.options.Shadow {
+		if passes || !a.counted || s.options.Shadow {
 			continue
 		}
-		if _, err = s.limiter.Undo(ctx, a.policy, a.key, a.result); err != nil { // the answer is known all the same
-			s.options.Logger.Warn("a denied request was counted", "limit", a.metric, "error", err)
+		if _, err := s.limiter.Undo(ctx, a.policy, a.key, a.result); err != nil { // the answer is known all the same
+			_ = s.failed(ctx, err)
 		}
 	}
-	return false, nil
+	if err := s.oneByOne(ctx, back, s.giveBack); err != nil {
+		_ = s.failed(ctx, err)
+	}
+	return passes, nil
+}
+
+// outcome reports whether a request passes whose descriptors were decided, until err if that is
+// not nil. It returns the gRPC error of a request without a decision.
+func (s *Server) outcome(ctx context.Context, all []*asked, err error) (passes bool, _ error) {
+	none, quotas := s.passes(all)
+	if err == nil {
+		return none && quotas, nil
+	}
+	failed := s.failed(ctx, err)
+	missing := func(a *asked) bool {
+		return a.limit != nil && !a.negative && !a.known && !a.shadow && !s.options.Shadow
+	}
+	if none && quotas && slices.ContainsFunc(all, missing) {
+		return false, failed
+	}
+	return none && quotas, nil
 }
 
 // passes reports whether none of the decided descriptors denies the request, and whether the
@@ -117,39 +140,65 @@ func (s *Server) denies(a *asked) bool { return a.over && !s.isQuota(a) && !a.sh
 // mode those without a limit are, too.
 func (s *Server) isQuota(a *asked) bool { return s.options.Quota || a.limit != nil && a.quota }
 
-// together decides descriptors all or nothing. Those without hits are checked first.
-func (s *Server) together(ctx context.Context, all []*asked) (passes bool, err error) {
+// oneByOne decides descriptors in their order, until an error.
+func (s *Server) oneByOne(ctx context.Context, all []*asked, decide func(context.Context, *asked) error) error {
+	for _, a := range all {
+		if err := decide(ctx, a); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// together decides descriptors all or nothing. Those without hits are checked first. If two have
+// the same entries and other limits, all are decided one by one until one is over its limit; the
+// caller gives back what was counted before it.
+func (s *Server) together(ctx context.Context, all []*asked) error {
 	var consume []*asked
-	passes = true
 	for _, a := range all {
 		if a.hits > 0 && !a.closed() {
 			consume = append(consume, a)
-			continue
+		} else if err := s.check(ctx, a); err != nil {
+			return err
 		}
-		if err = s.check(ctx, a); err != nil {
-			return false, err
-		}
-		passes = passes && !a.over
 	}
-	switch {
-	case !passes || len(consume) == 0:
-		return passes, nil
-	case len(consume) == 1: // may share a statement, or use a lease
-		err = s.take(ctx, consume[0], consume[0].policy)
-		return !consume[0].over, err
+	if len(consume) == 0 || slices.ContainsFunc(all, s.denies) {
+		return nil
 	}
 	requests := make([]limiter.Request, len(consume))
 	for i, a := range consume {
 		requests[i] = a.request(a.policy)
 	}
+	if len(consume) == 1 || differ(requests) { // one may share a statement, or use a lease
+		for _, a := range consume {
+			if err := s.take(ctx, a, a.policy); err != nil || a.over {
+				return err
+			}
+		}
+		return nil
+	}
 	results, err := s.limiter.AllowAll(ctx, requests...)
-	if err != nil {
-		return false, err
+	if err == nil {
+		for i, a := range consume {
+			a.set(results.PerRequest[i], results.Allowed)
+		}
 	}
-	for i, a := range consume {
-		a.set(results.PerRequest[i], results.Allowed)
+	return err
+}
+
+// differ reports whether two requests have two policies for one key, which AllowAll refuses: those
+// of the same entries with other limits.
+func differ(requests []limiter.Request) bool {
+	type row struct{ policy, key string }
+	policies := make(map[row]limiter.Policy, len(requests))
+	for _, r := range requests {
+		at := row{r.Policy.Name, r.Key}
+		if before, ok := policies[at]; ok && before != r.Policy {
+			return true
+		}
+		policies[at] = r.Policy
 	}
-	return results.Allowed, nil
+	return false
 }
 
 // take decides one descriptor.
@@ -180,6 +229,37 @@ func (s *Server) one(ctx context.Context, a *asked) error {
 	return s.take(ctx, a, p)
 }
 
+// spend decides a descriptor with hits of its own, and counts what does not fit too.
+func (s *Server) spend(ctx context.Context, a *asked) error {
+	if a.hits == 0 {
+		return s.check(ctx, a)
+	}
+	if err := s.take(ctx, a, a.policy); err != nil || !a.over {
+		return err
+	}
+	r, err := s.limiter.Charge(ctx, a.policy, a.key, float64(a.hits))
+	if err != nil { // the answer is known all the same
+		_ = s.failed(ctx, err)
+		return nil
+	}
+	a.result.Remaining, a.result.RetryAfter = r.Remaining, r.ResetAfter
+	return nil
+}
+
+// giveBack gives negative hits back.
+func (s *Server) giveBack(ctx context.Context, a *asked) error {
+	if a.hits == 0 || a.closed() {
+		err := s.check(ctx, a)
+		a.over = false
+		return err
+	}
+	r, err := s.limiter.Refund(ctx, a.policy, a.key, float64(a.hits))
+	if err == nil {
+		a.result, a.known = r, true
+	}
+	return err
+}
+
 // check decides a descriptor without hits, or with a limit of 0: it is over if more than the
 // limit is in use, as after the limit was lowered, or if the key is blocked.
 func (s *Server) check(ctx context.Context, a *asked) error {
@@ -203,7 +283,7 @@ func (s *Server) countEach(ctx context.Context, all []*asked) error {
 		requests[i] = a.request(counter(a.policy))
 		checks = checks || a.hits == 0
 	}
-	if len(all) > 1 && !checks {
+	if len(all) > 1 && !checks && !differ(requests) {
 		results, err := s.limiter.AllowAll(ctx, requests...)
 		if err != nil {
 			return err
@@ -213,26 +293,25 @@ func (s *Server) countEach(ctx context.Context, all []*asked) error {
 		}
 		return nil
 	}
-	for i, a := range all { // in their order, as some may be for one key
-		var r limiter.Result
-		var err error
+	return s.oneByOne(ctx, all, func(ctx context.Context, a *asked) error { // in their order, as some may be for one key
+		ask := s.limiter.Do
 		if a.hits == 0 {
-			r, err = s.limiter.Check(ctx, requests[i].Policy, a.key, 0)
-		} else {
-			r, err = s.limiter.Do(ctx, requests[i])
+			ask = func(ctx context.Context, r limiter.Request) (limiter.Result, error) {
+				return s.limiter.Check(ctx, r.Policy, r.Key, 0)
+			}
 		}
-		if err != nil {
-			return err
+		r, err := ask(ctx, a.request(counter(a.policy)))
+		if err == nil {
+			a.count(r)
 		}
-		a.count(r)
-	}
-	return nil
+		return err
+	})
 }
 
 // count notes a count. It is refused only if it is above what can be counted exactly.
 func (a *asked) count(r limiter.Result) {
 	a.known, a.counted = true, r.Allowed
 	a.over = !r.Allowed || r.Level > a.policy.Limit
-	r.Burst, r.Remaining = a.policy.Limit, max(0, a.policy.Limit-r.Level)
+	r.Burst, r.Remaining, r.RetryAfter = a.policy.Limit, max(0, a.policy.Limit-r.Level), r.ResetAfter
 	a.result = r
 }

@@ -67,26 +67,29 @@ func (s *Server) checkRateLimit(ctx context.Context, request *pb.RateLimitReques
 		s.metrics.serviceErrors.Add(1)
 		return nil, err
 	}
-	for _, a := range all {
+	err = s.oneByOne(ctx, all, func(ctx context.Context, a *asked) error {
 		switch {
-		case a.limit == nil:
+		case a.limit == nil || a.negative:
+			return nil
 		case a.closed():
 			a.hits = 1
-			err = s.check(ctx, a)
-		default:
-			r, failed := s.limiter.Check(ctx, a.policy, a.key, 1)
+			return s.check(ctx, a)
+		}
+		r, err := s.limiter.Check(ctx, a.policy, a.key, 1)
+		if err == nil {
 			a.set(r, false)
-			err = failed
 		}
-		if err != nil {
-			return nil, s.failed(ctx, err)
-		}
+		return err
+	})
+	passes, err := s.outcome(ctx, all, err)
+	if err != nil {
+		return nil, err
 	}
-	none, quotas := s.passes(all)
-	return s.response(request, all, none && quotas), nil
+	return s.response(request, all, passes), nil
 }
 
-// reportHits counts the hits of each descriptor. Above its limit nothing is left to count.
+// reportHits counts the hits of each descriptor, or gives negative ones back. Above its limit
+// nothing is left to count.
 func (s *Server) reportHits(ctx context.Context, request *pb.RateLimitRequest) (*pb.RateLimitResponse, error) {
 	all, err := s.match(request)
 	if err != nil {
@@ -97,11 +100,19 @@ func (s *Server) reportHits(ctx context.Context, request *pb.RateLimitRequest) (
 		if a.limit == nil || a.hits == 0 || a.closed() {
 			continue
 		}
-		r, err := s.limiter.Charge(ctx, a.policy, a.key, cost(a.hits))
+		count := s.limiter.Charge
+		if a.negative {
+			count = s.limiter.Refund
+		}
+		r, err := count(ctx, a.policy, a.key, float64(a.hits))
 		if err != nil {
 			return nil, s.failed(ctx, err)
 		}
 		c := s.metrics.series(a.metric)
+		if a.negative {
+			c.negative.Add(a.hits)
+			continue
+		}
 		c.total.Add(a.hits)
 		c.within.Add(uint64(r.Granted))
 		c.over.Add(a.hits - uint64(r.Granted))

@@ -5,9 +5,9 @@ import (
 	"encoding/base32"
 	"encoding/hex"
 	"fmt"
-	"math"
 	"regexp"
 	"strings"
+	"time"
 
 	rlcommon "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
@@ -99,11 +99,21 @@ func requested(domain string, d *rlcommon.RateLimitDescriptor) (m match, err err
 		keys[i], values[i] = e.GetKey(), e.GetValue()
 		write(&path, keys[i], values[i])
 	}
-	l := &limit{perUnit: d.GetLimit().GetRequestsPerUnit(), unit: pb.RateLimitResponse_RateLimit_Unit(d.GetLimit().GetUnit())}
+	l := &limit{perUnit: d.GetLimit().GetRequestsPerUnit(), unit: pb.RateLimitResponse_RateLimit_Unit(d.GetLimit().GetUnit()), times: d.GetLimit().GetUnitMultiplier()}
 	if periods[l.unit] == 0 {
 		return m, fmt.Errorf("limit.unit %s: must be one of %s", l.unit, strings.Join(unitNames(), ", "))
 	}
+	times := int64(1)
+	if l.times != nil {
+		times = int64(l.times.GetValue())
+	}
+	if most := 100 * int64(periods[pb.RateLimitResponse_RateLimit_YEAR]/periods[l.unit]); times < 1 || times > most {
+		return m, fmt.Errorf("limit.unit_multiplier %d: must be from 1 to %d", times, most)
+	}
 	l.policy = window(domain, keys, l.unit, l.perUnit)
+	if period := l.policy.Period * time.Duration(times); times > 1 {
+		l.policy.Period, l.policy.Name = period, policyName(domain, keys, span(period))
+	}
 	return match{l, key(values), domain + "." + strings.TrimPrefix(path.String(), ".")}, nil
 }
 
@@ -142,6 +152,16 @@ func window(domain string, keys []string, unit pb.RateLimitResponse_RateLimit_Un
 		Name:      policyName(domain, keys, strings.ToLower(unit.String())),
 		Algorithm: limiter.FixedWindow, Limit: float64(perUnit), Period: periods[unit], Aligned: true,
 	}
+}
+
+// span names a period in a policy's name.
+func span(period time.Duration) string {
+	for unit, p := range periods {
+		if p == period {
+			return strings.ToLower(unit.String())
+		}
+	}
+	return period.String()
 }
 
 // counter returns the policy that counts for p all that is asked for, also above the limit.
@@ -198,13 +218,11 @@ func key(values []string) string {
 	}
 }
 
-// hits returns the units that a descriptor of a request asks for. 0 only checks.
+// hits returns the units that a descriptor of a request asks for, or gives back: no more than can
+// be counted. 0 only checks.
 func hits(request *pb.RateLimitRequest, d *rlcommon.RateLimitDescriptor) uint64 {
 	if own := d.GetHitsAddend(); own != nil {
-		return own.GetValue()
+		return min(own.GetValue(), mostHits)
 	}
 	return uint64(max(1, request.GetHitsAddend()))
 }
-
-// cost returns hits as a cost: no more than can be counted.
-func cost(hits uint64) float64 { return math.Min(float64(hits), mostHits) }

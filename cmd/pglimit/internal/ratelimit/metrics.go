@@ -37,7 +37,16 @@ type metrics struct {
 }
 
 // series counts hits under one limit.
-type series struct{ total, over, near, cached, within, shadow atomic.Uint64 }
+type series struct{ total, over, near, cached, within, shadow, negative hitCount }
+
+// hitCount is a count that never falls.
+type hitCount struct{ atomic.Uint64 }
+
+// Add adds n, as far as the count goes.
+func (c *hitCount) Add(n uint64) {
+	for old := c.Load(); !c.CompareAndSwap(old, old+min(n, math.MaxUint64-old)); old = c.Load() {
+	}
+}
 
 // buckets are the upper bounds of response times in seconds.
 var buckets = [...]float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10}
@@ -93,6 +102,12 @@ func (s *Server) account(a *asked) {
 		return
 	}
 	c := s.metrics.series(a.metric)
+	if a.negative {
+		if a.known {
+			c.negative.Add(a.hits)
+		}
+		return
+	}
 	c.total.Add(a.hits)
 	if !a.known {
 		return
@@ -111,7 +126,7 @@ func (s *Server) account(a *asked) {
 		after += a.hits
 	}
 	before := after - min(after, a.hits)
-	near := uint64(math.Floor(float64(float32(limit) * s.options.NearLimit)))
+	near := min(limit, uint64(math.Floor(float64(float32(limit)*s.options.NearLimit)))) // a float32 may be above it
 	past := a.hits
 	switch {
 	case a.over:
@@ -182,7 +197,7 @@ func (s *Server) WriteMetrics(w io.Writer) error {
 		`{err_type="redis_error"}`: m.databaseErrors.Load(), `{err_type="service_error"}`: m.serviceErrors.Load(),
 	})
 
-	names := []string{"total_hits", "over_limit", "near_limit", "over_limit_with_local_cache", "within_limit", "shadow_mode"}
+	names := []string{"total_hits", "over_limit", "near_limit", "over_limit_with_local_cache", "within_limit", "shadow_mode", "total_negative_hits"}
 	sums, unknown := make([]map[string]uint64, len(names)), map[string]uint64{}
 	for i := range sums {
 		sums[i] = map[string]uint64{}
@@ -190,8 +205,8 @@ func (s *Server) WriteMetrics(w io.Writer) error {
 	m.mu.RLock()
 	for path, c := range m.limits {
 		l := "{" + labels(path) + "}"
-		for i, n := range []*atomic.Uint64{&c.total, &c.over, &c.near, &c.cached, &c.within, &c.shadow} {
-			sums[i][l] += n.Load()
+		for i, n := range []*hitCount{&c.total, &c.over, &c.near, &c.cached, &c.within, &c.shadow, &c.negative} {
+			sums[i][l] += min(n.Load(), math.MaxUint64-sums[i][l])
 		}
 	}
 	for domain, n := range m.unknown {

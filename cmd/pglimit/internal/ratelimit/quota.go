@@ -149,12 +149,12 @@ func (q *stream) report(ctx context.Context, config *Config, u *quotapb.RateLimi
 		return abandon(), nil
 	}
 	q.buckets[name] = b
-	allowed, denied := u.GetNumRequestsAllowed(), u.GetNumRequestsDenied()
+	allowed, denied := min(u.GetNumRequestsAllowed(), mostHits), min(u.GetNumRequestsDenied(), mostHits)
 	c := q.metrics.series(b.metric)
 	c.total.Add(allowed + denied)
 	c.within.Add(allowed)
 	c.over.Add(denied)
-	b.note(cost(allowed), cost(denied), u.GetTimeElapsed().AsDuration(), time.Now())
+	b.note(float64(allowed), float64(denied), u.GetTimeElapsed().AsDuration(), time.Now())
 	if b.isIdle() {
 		delete(q.buckets, name)
 		return abandon(), nil

@@ -32,7 +32,7 @@ type bucket struct {
 	config *Config
 	match
 
-	taken, used float64       // since the stream began; what was used without a block is taken, too
+	taken, used float64       // since the last report; what was used without a block is taken, too
 	demand      float64       // of the last report
 	reported    time.Time     // the last report
 	between     time.Duration // it and the one before
@@ -69,8 +69,8 @@ func (b *bucket) note(allowed, denied float64, elapsed time.Duration, now time.T
 		b.between = now.Sub(b.reported)
 	}
 	b.reported, b.demand = now, allowed+denied
-	b.used += allowed
-	b.clock += min(elapsed, longestLife) // which is enough to be over
+	b.taken, b.before, b.usedAt, b.used = b.taken-b.used, b.before-b.used, b.usedAt-b.used, allowed // small, to be exact
+	b.clock += min(elapsed, longestLife)                                                            // which is enough to be over
 	switch {
 	case b.received >= 0:
 		b.isOver = denied > 0 || b.clock-b.received >= b.lived && now.Sub(b.sent) >= b.lived
@@ -102,7 +102,7 @@ func (b *bucket) assign(ctx context.Context) (*typev3.RateLimitStrategy, error) 
 	case b.policy.Limit == 0:
 		return b.rule(typev3.RateLimitStrategy_DENY_ALL), nil
 	}
-	if more := b.used - b.taken; more > 0 {
+	if more := min(b.used-b.taken, mostHits); more > 0 {
 		if _, err := l.Charge(ctx, b.policy, b.key, more); err != nil {
 			return nil, err
 		}

@@ -3,6 +3,7 @@ package ratelimit
 import (
 	"fmt"
 	"log/slog"
+	"math"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -83,6 +84,7 @@ func TestQuotaActions(t *testing.T) {
 			{time.Second, 8, 9, "10 for 10 s", 22, 0}, // a tenth of the limit
 		}},
 		"what passed without a block is counted":              {a, []step{{0, 7, 0, "10 for 10 s", 17, 0}, {time.Second, 12, 0, "10 for 10 s", 29, 0}}},
+		"no report is too large":                              {a, []step{{0, math.MaxUint64, 0, "DENY_ALL for 10 s", 100, 0}, {25 * time.Hour, 1, 0, "4 for 600 s", 5, 0}}},
 		"the limit ends":                                      {a, []step{{0, 98, 0, "2 for 10 s", 100, 0}, {time.Second, 2, 3, "", 100, 0}, {9 * time.Second, 0, 3, "DENY_ALL for 45 s", 100, 0}}},
 		"the rest comes back after a life":                    {a, []step{{0, 0, 9, "10 for 10 s", 10, 0}, {time.Second, 2, 0, "", 10, 0}, {9 * time.Second, 0, 0, "", 10, 0}, {time.Second, 0, 0, "", 2, 0}}},
 		"not by a client's clock alone":                       {a, []step{{0, 0, 9, "10 for 10 s", 10, 0}, {time.Second, 2, 0, "", 10, 0}, {wait: time.Second, level: 10, skew: time.Hour}}},

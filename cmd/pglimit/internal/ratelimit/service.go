@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -18,6 +17,7 @@ import (
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/status"
 
+	"github.com/pglimit/pglimit/internal/throttle"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -61,6 +61,7 @@ type Server struct {
 	options Options
 	config  atomic.Pointer[Config]
 	metrics metrics
+	logged  throttle.Each // errors of requests, by what their clients get
 	health  *health.Server
 	healthy atomic.Bool
 	drained atomic.Bool
@@ -153,7 +154,7 @@ func (s *Server) ShouldRateLimit(ctx context.Context, request *pb.RateLimitReque
 	}
 	passes, err := s.decide(ctx, all)
 	if err != nil {
-		return nil, s.failed(ctx, err)
+		return nil, err
 	}
 	for _, a := range all {
 		s.account(a)
@@ -183,7 +184,7 @@ func (s *Server) match(request *pb.RateLimitRequest) ([]*asked, error) {
 		if !known {
 			s.metrics.unknownDomain(request.GetDomain())
 		}
-		all[i] = &asked{match: m, hits: hits(request, d), spent: d.GetHitsAddend() != nil}
+		all[i] = &asked{match: m, hits: hits(request, d), spent: d.GetHitsAddend() != nil, negative: d.GetIsNegativeHits()}
 		if m.limit == nil {
 			continue
 		}
@@ -203,21 +204,26 @@ func (s *Server) match(request *pb.RateLimitRequest) ([]*asked, error) {
 }
 
 // failed returns the gRPC error of a request without a decision. The proxy lets it pass unless
-// its failure_mode_deny is set.
+// its failure_mode_deny is set. What err says may name the database, so it is only logged.
 func (s *Server) failed(ctx context.Context, err error) error {
 	if errors.Is(err, limiter.ErrInvalid) {
 		s.metrics.serviceErrors.Add(1)
 		return status.Error(codes.InvalidArgument, err.Error())
 	}
 	s.metrics.databaseErrors.Add(1)
-	code := codes.Unavailable
+	code, text := codes.Unavailable, "the database did not answer"
 	switch {
 	case ctx.Err() != nil:
 		return status.FromContextError(ctx.Err()).Err()
 	case errors.Is(err, limiter.ErrOverloaded):
-		code = codes.ResourceExhausted
+		code, text = codes.ResourceExhausted, "too many requests are waiting for the database"
 	case errors.Is(err, limiter.ErrMisconfigured):
-		code = codes.FailedPrecondition
+		code, text = codes.FailedPrecondition, "the database refuses decisions: see the server's log"
+	case !errors.Is(err, limiter.ErrUnavailable):
+		code, text = codes.Unavailable, "see the server's log"
 	}
-	return status.Error(code, fmt.Sprintf("no decision: %v", err))
+	if since, passes := s.logged.Next(text, time.Minute); passes {
+		s.options.Logger.Error("the database did not decide or count requests", "error", err, "since_last", since)
+	}
+	return status.Error(code, "no decision: "+text)
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
+	"math/rand/v2"
 	"strings"
 	"testing"
 	"time"
@@ -31,8 +32,19 @@ func server(t testing.TB, config string, options Options) *Server {
 }
 
 // ask returns the answer to descriptors that have the key and the value of each text, as k=v, and
-// its hits, if it ends in +n. Those of the request are n:.
+// then a limit by minute, as @n, and hits, as +n; +-n and +- are negative hits. Those of the
+// request are n:.
 func ask(t testing.TB, s *Server, descriptors ...string) *pb.RateLimitResponse {
+	t.Helper()
+	r, err := s.ShouldRateLimit(t.Context(), requestOf(t, descriptors...))
+	if err != nil {
+		t.Fatalf("%q: %v", descriptors, err)
+	}
+	return r
+}
+
+// requestOf returns the request of ask.
+func requestOf(t testing.TB, descriptors ...string) *pb.RateLimitRequest {
 	t.Helper()
 	request := &pb.RateLimitRequest{Domain: "d"}
 	for _, text := range descriptors {
@@ -43,9 +55,16 @@ func ask(t testing.TB, s *Server, descriptors ...string) *pb.RateLimitResponse {
 			continue
 		}
 		text, hits, has := strings.Cut(text, "+")
+		text, limit, own := strings.Cut(text, "@")
 		key, value, _ := strings.Cut(text, "=")
 		d := descriptorOf(key, value)
-		if has {
+		if own {
+			d.Limit = &rlcommon.RateLimitDescriptor_RateLimitOverride{Unit: typev3.RateLimitUnit_MINUTE}
+			if _, err := fmt.Sscan(limit, &d.Limit.RequestsPerUnit); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if hits, d.IsNegativeHits = strings.CutPrefix(hits, "-"); has && hits != "" {
 			var n uint64
 			if _, err := fmt.Sscan(hits, &n); err != nil {
 				t.Fatal(err)
@@ -54,11 +73,7 @@ func ask(t testing.TB, s *Server, descriptors ...string) *pb.RateLimitResponse {
 		}
 		request.Descriptors = append(request.Descriptors, d)
 	}
-	r, err := s.ShouldRateLimit(t.Context(), request)
-	if err != nil {
-		t.Fatalf("%q: %v", descriptors, err)
-	}
-	return r
+	return request
 }
 
 // brief returns a response in short: the code, and for each descriptor its code, what remains
@@ -146,7 +161,23 @@ func TestAnswers(t *testing.T) {
 			"user=a+0", "OVER OVER:0/3",
 			"user=a", "OVER OVER:0/3",
 			"all=", "OK OK:4/5",
-			"bucket=+0", "OK OK:4/60", "bucket=+3", "OK OK:1/60", "bucket=+3", "OVER OVER:1/60", "bucket=+0", "OK OK:1/60",
+			"bucket=+0", "OK OK:4/60", "bucket=+3", "OK OK:1/60", "bucket=+3", "OVER OVER:0/60", "bucket=+0", "OK OK:0/60", "bucket=+30", "OVER OVER:0/60",
+		}},
+		"negative hits": {steps: []string{
+			"user=a@100+60", "OK OK:40/100", "user=a@100+-50", "OK OK:90/100", "user=a@100", "OK OK:89/100",
+			"user=b+5", "OVER OVER:0/3", "user=b+-1 all=", "OK OK:0/3 OK:4/5", "user=b+-9", "OK OK:3/3", "2: user=b user=c+-", "OK OK:1/3 OK:3/3", "2: user=b+-", "OK OK:3/3",
+			"bucket=+4", "OK OK:0/60", "bucket=+-3", "OK OK:3/60", "counted=+4", "OVER OVER:0/3", "counted=+-2", "OK OK:1/3",
+			"none=+-2", "OK OK:0/0", "free=+-2", fmt.Sprintf("OK OK:%d", uint32(math.MaxUint32)), "shadow=+-1 q1=+-1", "OK OK:1/1 OK:1/1",
+			fmt.Sprintf("bucket=+-%d", uint64(math.MaxUint64)), "OK OK:4/60", "all=+9 bucket=+2 bucket=+-1", "OVER OVER:0/5 OK:2/60 OK:3/60",
+		}},
+		"two limits of the same entries": {steps: []string{
+			"user=a user=a@2", "OK OK:2/3 OK:0/2",
+			"user=a user=a@2 user=b", "OVER OK:0/3 OVER:0/2 OK:0",
+			"user=a@9 user=a user=a@9", "OVER OK:6/9 OVER:0/3 OK:0",
+			"user=a", "OK OK:0/3", // both were given back
+		}},
+		"two limits of the same entries, each by itself": {options: each, steps: []string{
+			"user=a user=a@1", "OVER OK:2/3 OVER:0/1", "user=a@9 user=a", "OVER OK:6/9 OVER:0/3",
 		}},
 		"one descriptor twice": {steps: []string{
 			"user=a user=a", "OK OK:2/3 OK:1/3",
@@ -165,7 +196,7 @@ func TestAnswers(t *testing.T) {
 			"open=x", "OK OK:0", "what=x", "OK OK:0", "free=x user=a", fmt.Sprintf("OK OK:%d OK:2/3", uint32(math.MaxUint32)),
 		}},
 		"hits beyond what can be counted": {steps: []string{
-			fmt.Sprintf("bucket=+%d", uint64(math.MaxUint64)), "OVER OVER:4/60",
+			fmt.Sprintf("bucket=+%d", uint64(math.MaxUint64)), "OVER OVER:0/60",
 			fmt.Sprintf("%d: user=a", uint32(math.MaxUint32)), "OVER OVER:3/3",
 			fmt.Sprintf("counted=+%d", uint64(math.MaxUint64)), "OVER OVER:0/3",
 		}},
@@ -254,12 +285,28 @@ func TestLimitsOfRequests(t *testing.T) {
 	if got, err := do("elsewhere", limited(typev3.RateLimitUnit_DAY, 5, "a", "b")); got != "OK OK:0" || err != nil {
 		t.Errorf("in a domain without a configuration: %s, error %v", got, err)
 	}
-	for name, d := range map[string][]*rlcommon.RateLimitDescriptor{
-		"descriptors[0].limit.unit UNKNOWN": {limited(0, 5, "a", "b")},
-		"are not equal":                     {limited(typev3.RateLimitUnit_DAY, 5, "a", "b"), limited(typev3.RateLimitUnit_DAY, 6, "a", "b")},
+	times := func(d *rlcommon.RateLimitDescriptor, n uint32) *rlcommon.RateLimitDescriptor {
+		d.Limit.UnitMultiplier = wrapperspb.UInt32(n)
+		return d
+	}
+	for _, c := range []struct {
+		d    *rlcommon.RateLimitDescriptor
+		want string
+	}{
+		{limited(0, 5, "a", "b"), "descriptors[0].limit.unit UNKNOWN"},
+		{times(limited(typev3.RateLimitUnit_DAY, 5, "a", "b"), 0), "descriptors[0].limit.unit_multiplier 0: must be"},
+		{times(limited(typev3.RateLimitUnit_YEAR, 0, "a", "b"), 101), "descriptors[0].limit.unit_multiplier 101: must be"},
+		{times(limited(typev3.RateLimitUnit_SECOND, 5, "a", "b"), math.MaxUint32), "descriptors[0].limit.unit_multiplier 4294967295: must be"},
 	} {
-		if _, err := do("d", d...); status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), name) {
-			t.Errorf("%v: error %v, want InvalidArgument with %q", d, err, name)
+		if _, err := do("d", c.d); status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%v: error %v, want InvalidArgument with %q", c.d, err, c.want)
+		}
+	}
+	for n, want := range map[uint32]time.Duration{1: 40 * time.Second, 3: 160 * time.Second, 60: 59*time.Minute + 40*time.Second} {
+		r, err := s.ShouldRateLimit(t.Context(), &pb.RateLimitRequest{Domain: "d", Descriptors: []*rlcommon.RateLimitDescriptor{times(limited(typev3.RateLimitUnit_MINUTE, 9, "times", ""), n)}})
+		st := r.GetStatuses()[0]
+		if err != nil || st.GetLimitRemaining() != 8 || st.GetDurationUntilReset().AsDuration() != want || max(1, st.GetCurrentLimit().GetUnitMultiplier().GetValue()) != n {
+			t.Errorf("%d minutes: %v, error %v; want a reset after %v", n, st, err, want)
 		}
 	}
 }
@@ -283,13 +330,14 @@ func TestTimes(t *testing.T) {
 		{"long=", 7*24*time.Hour - time.Duration(start.Unix()%(7*86400))*time.Second},
 		{"monthly=", time.Date(2026, 8, 1, 0, 0, 0, 0, time.UTC).Sub(start)},
 		{"bucket=+3", 3 * time.Second},
-		{"bucket=+2", time.Second}, // until it fits
+		{"2: bucket=", time.Second}, // until it fits
+		{"bucket=+2", 4 * time.Second},
 	} {
-		if got := ask(t, s, c.d).GetStatuses()[0].GetDurationUntilReset().AsDuration(); got != c.want {
+		if got := ask(t, s, strings.Fields(c.d)...).GetStatuses()[0].GetDurationUntilReset().AsDuration(); got != c.want {
 			t.Errorf("%s: %v, want %v", c.d, got, c.want)
 		}
 	}
-	if d := ask(t, s, "bucket=+5").GetStatuses()[0].GetDurationUntilReset(); d != nil {
+	if d := ask(t, s, "5:", "bucket=").GetStatuses()[0].GetDurationUntilReset(); d != nil {
 		t.Errorf("what never fits is reset after %v", d.AsDuration())
 	}
 }
@@ -323,10 +371,10 @@ func TestHeadersAndMetadata(t *testing.T) {
 	}
 }
 
-// TestErrors checks the codes of requests without a decision, and what metrics say of all.
+// TestErrors checks the codes of requests without a decision. They do not say where the database
+// is; the log says it once a minute.
 func TestErrors(t *testing.T) {
 	t.Parallel()
-	s := server(t, twoLimits, Options{})
 	user := []*rlcommon.RateLimitDescriptor{descriptorOf("user", "a")}
 	for _, c := range []struct {
 		name    string
@@ -345,15 +393,25 @@ func TestErrors(t *testing.T) {
 		{"a missing right", &pb.RateLimitRequest{Domain: "d", Descriptors: user}, limiter.ErrMisconfigured, false, codes.FailedPrecondition},
 		{"a fault of ours", &pb.RateLimitRequest{Domain: "d", Descriptors: user}, errors.New("fault"), false, codes.Unavailable},
 	} {
+		var log strings.Builder
 		s := server(t, twoLimits, Options{})
-		s.limiter = failing{s.limiter, c.err}
+		s.options.Logger = slog.New(slog.NewTextHandler(&log, nil))
+		if c.err != nil {
+			s.limiter = failing{s.limiter, fmt.Errorf("%w: connect to host=db.internal user=app", c.err), ""}
+		}
 		if c.none {
 			s.config.Store(nil)
 		}
-		if _, err := s.ShouldRateLimit(t.Context(), c.request); status.Code(err) != c.want {
-			t.Errorf("%s: error %v, want %v", c.name, err, c.want)
+		for range 3 {
+			if _, err := s.ShouldRateLimit(t.Context(), c.request); status.Code(err) != c.want || err != nil && strings.Contains(err.Error(), "internal") {
+				t.Errorf("%s: error %v, want %v", c.name, err, c.want)
+			}
+		}
+		if n := strings.Count(log.String(), "db.internal"); (n == 1) != (c.err != nil) {
+			t.Errorf("%s: it is logged %d times: %s", c.name, n, &log)
 		}
 	}
+	s := server(t, twoLimits, Options{})
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := s.ShouldRateLimit(ctx, &pb.RateLimitRequest{Domain: "d", Descriptors: user}); status.Code(err) != codes.Canceled {
@@ -361,17 +419,113 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-// failing fails if err is not nil.
+// failing fails calls whose name and policy contain on.
 type failing struct {
 	Limiter
 	err error
+	on  string
+}
+
+type call = func(context.Context, limiter.Policy, string, float64) (limiter.Result, error)
+
+func (f failing) call(name string, do call) call {
+	return func(ctx context.Context, p limiter.Policy, key string, cost float64) (limiter.Result, error) {
+		if strings.Contains(name+" "+p.Name, f.on) {
+			return limiter.Result{}, f.err
+		}
+		return do(ctx, p, key, cost)
+	}
 }
 
 func (f failing) Do(ctx context.Context, r limiter.Request) (limiter.Result, error) {
-	if f.err != nil {
-		return limiter.Result{}, f.err
+	return f.call("do", func(ctx context.Context, _ limiter.Policy, _ string, _ float64) (limiter.Result, error) {
+		return f.Limiter.Do(ctx, r)
+	})(ctx, r.Policy, r.Key, r.Cost)
+}
+
+func (f failing) Check(ctx context.Context, p limiter.Policy, key string, cost float64) (limiter.Result, error) {
+	return f.call("check", f.Limiter.Check)(ctx, p, key, cost)
+}
+
+func (f failing) Charge(ctx context.Context, p limiter.Policy, key string, cost float64) (limiter.Result, error) {
+	return f.call("charge", f.Limiter.Charge)(ctx, p, key, cost)
+}
+
+func (f failing) Refund(ctx context.Context, p limiter.Policy, key string, cost float64) (limiter.Result, error) {
+	return f.call("refund", f.Limiter.Refund)(ctx, p, key, cost)
+}
+
+// TestDecidedLimitsStand: an error after a decision does not cost it.
+func TestDecidedLimitsStand(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		fails, request, want string // want: empty for an error
+		shadow               bool
+	}{
+		{"all", "user=a+9 all=+0", "OVER OVER:0/3 OK:0", false},
+		{"all", "user=a+1 all=+0", "", false},
+		{"all", "bucket=+9 all=", "OVER OVER:0/60 OK:0", false},
+		{"all", "bucket=+1 all=", "", false},
+		{"charge", "bucket=+9 all=", "OVER OVER:4/60 OK:0", false},
+		{"refund", "user=a all=+-1", "OK OK:2/3 OK:0", false},
+		{"refund", "9: user=a all=+-1", "OVER OVER:3/3 OK:0", false},
+		{"shadow", "user=a shadow=", "OK OK:2/3 OK:0", false},
+		{"q2", "user=a q2=", "", false},
+		{"user", "user=a all=+0", "OK OK:0 OK:5/5", true},
+		{"check", "9: user=a@1 user=a", "OVER OVER:1/1 OK:0", false},
+	} {
+		s := server(t, twoLimits, Options{Shadow: c.shadow})
+		s.limiter = failing{s.limiter, limiter.ErrUnavailable, c.fails}
+		request := requestOf(t, strings.Fields(c.request)...)
+		r, err := s.ShouldRateLimit(t.Context(), request)
+		if (err == nil) != (c.want != "") || err == nil && brief(r) != c.want {
+			t.Errorf("%s while %q fails: %s, error %v; want %s", c.request, c.fails, brief(r), err, c.want)
+		}
+		var two pb.RateLimitRequest // Kuadrant's
+		two.Domain, two.Descriptors = "d", []*rlcommon.RateLimitDescriptor{descriptorOf("none", ""), descriptorOf("user", "b")}
+		s.limiter = failing{s.limiter, limiter.ErrUnavailable, "user"}
+		if r, err := s.checkRateLimit(t.Context(), &two); err != nil || brief(r) != "OVER OVER:0/0 OK:0" && !c.shadow {
+			t.Errorf("CheckRateLimit: %s, error %v", brief(r), err)
+		}
 	}
-	return f.Limiter.Do(ctx, r)
+}
+
+// TestCountersNeverFall: whatever clients send, no counter of the metrics falls, or rises by more
+// than what can be counted.
+func TestCountersNeverFall(t *testing.T) {
+	t.Parallel()
+	s := server(t, twoLimits, Options{NearLimit: 1})
+	q := &stream{Server: s, buckets: map[string]*bucket{}}
+	before := map[string]float64{}
+	for _, n := range []*hitCount{&s.metrics.series("d.user").total, &s.metrics.series("d.bucket").over, &s.metrics.series("d.a:b").total} {
+		n.Store(math.MaxUint64 - 5)
+	}
+	random := rand.New(rand.NewPCG(1, 1))
+	for range 300 {
+		s.metrics.series("d.a_b").total.Add(1) // has the same labels
+		n := uint64(1)<<random.IntN(65) - uint64(random.IntN(2))
+		text := []string{"user=a", "bucket=", "counted=", "shadow=", "user=a@16777219", "q1="}[random.IntN(6)] + fmt.Sprintf("+%s%d", []string{"", "-"}[random.IntN(2)], n)
+		ask(t, s, text)
+		if _, err := s.reportHits(t.Context(), requestOf(t, text)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := q.answer(t.Context(), usage(time.Second, n, math.MaxUint64-n/2, "user", "b")); err != nil {
+			t.Fatal(err)
+		}
+		families, err := s.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range families {
+			for _, m := range f.GetMetric() {
+				id, v := fmt.Sprint(f.GetName(), m.GetLabel()), m.GetCounter().GetValue()
+				if last, has := before[id]; has && (v < last || v-last > 4*mostHits) {
+					t.Fatalf("%s: %s went from %v to %v", text, id, last, v)
+				}
+				before[id] = v
+			}
+		}
+	}
 }
 
 // TestMetrics checks the counts and their names.
