@@ -176,6 +176,8 @@ func TestRulesRefused(t *testing.T) {
 		{limiter.Override{Key: "k", Match: "prefix", Limit: ptr(9.0)}, `Override.Match "prefix": needs Unlimited or Blocked`},
 		{limiter.Override{Key: "203.0.113.7/24", Match: "cidr", Blocked: true}, `Override.Key "203.0.113.7/24": must be a network such as 203.0.113.0/24 or 2001:db8::/32; this address is in 203.0.113.0/24`},
 		{limiter.Override{Key: "203.0.113.7", Match: "cidr", Blocked: true}, `Override.Key "203.0.113.7": must be a network`},
+		{limiter.Override{Key: "10.0.0.0/08", Match: "cidr", Blocked: true}, `Override.Key "10.0.0.0/08": must be a network`},
+		{limiter.Override{Key: "010.0.0.0/8", Match: "cidr", Blocked: true}, `Override.Key "010.0.0.0/8": must be a network`},
 		{limiter.Override{Key: "::ffff:203.0.113.0/120", Match: "cidr", Blocked: true}, `Override.Key "::ffff:203.0.113.0/120": must be a network`},
 		{limiter.Override{Key: "2001:DB8::/32", Match: "cidr", Blocked: true}, `Override.Key "2001:DB8::/32": must be a network`},
 		{limiter.Override{Key: "k", Blocked: true, Unlimited: true}, "Override.Blocked true: excludes"},

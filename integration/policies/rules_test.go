@@ -107,6 +107,9 @@ func TestRulesInSQL(t *testing.T) {
 		`('p', 'k', 'prefix', false)`:               "an override must change something",
 		`('p', '203.0.113.7', 'cidr', true)`:        "a cidr must be a network such as 203.0.113.0/24",
 		`('p', '10.1/16', 'cidr', true)`:            "a cidr must be a network such as 203.0.113.0/24",
+		`('p', '10.0.0.0/08', 'cidr', true)`:        "a cidr must be a network such as 203.0.113.0/24",
+		`('p', '010.0.0.0/8', 'cidr', true)`:        "a cidr must be a network such as 203.0.113.0/24",
+		`('p', '2001:db8::/032', 'cidr', true)`:     "a cidr must be a network such as 203.0.113.0/24",
 		`('p', '2001:DB8::/32', 'cidr', true)`:      "a cidr must be a network such as 203.0.113.0/24",
 		`('p', '::ffff:1.2.3.0/120', 'cidr', true)`: "a cidr must be a network such as 203.0.113.0/24",
 	} {

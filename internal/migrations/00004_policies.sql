@@ -91,7 +91,7 @@ CREATE TABLE pglimit_override (
     CONSTRAINT "match must be empty, prefix, pattern or cidr" CHECK (match IN ('', 'prefix', 'pattern', 'cidr')),
     CONSTRAINT "match needs blocked or unlimited" CHECK (match = '' OR blocked OR unlimited),
     CONSTRAINT "a cidr must be a network such as 203.0.113.0/24" CHECK (match <> 'cidr'
-        OR CASE WHEN key ~ '^([0-9]{1,3}\.){3}[0-9]{1,3}/[0-9]{1,2}$|^[0-9a-f.]*:[0-9a-f.:]*/[0-9]{1,3}$' THEN NOT key::cidr <<= '::ffff:0.0.0.0/96'::cidr ELSE false END),
+        OR CASE WHEN key ~ '^((0|[1-9][0-9]{0,2})\.){3}(0|[1-9][0-9]{0,2})/(0|[1-9][0-9]?)$|^[0-9a-f.]*:[0-9a-f.:]*/(0|[1-9][0-9]{0,2})$' THEN NOT key::cidr <<= '::ffff:0.0.0.0/96'::cidr ELSE false END),
     CONSTRAINT "note must have at most 1000 characters" CHECK (length(note) <= 1000)
 );
 

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"os"
 	"reflect"
 	"slices"
@@ -16,6 +15,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/cli"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -301,12 +301,19 @@ func (r *reader) number(n *yaml.Node, where string) float64 {
 	if !r.scalar(n, where, "a number") {
 		return 0
 	}
-	var v float64
-	if err := n.Decode(&v); err != nil || n.Tag == "!!str" || math.IsNaN(v) || math.IsInf(v, 0) {
-		r.fault(n, where, fmt.Sprintf("is %.80q: must be a number", n.Value))
-		return 0
+	v, ok := Number(n)
+	if !ok {
+		r.fault(n, where, fmt.Sprintf("is %.80q: must be a number, in decimals without leading zeros", n.Value))
 	}
 	return v
+}
+
+// Number returns the number of a scalar that a flag would read alike: to YAML, 0100 is 64.
+func Number(n *yaml.Node) (v float64, ok bool) {
+	tag, digits := n.ShortTag(), strings.TrimLeft(n.Value, "+-")
+	isOctal := len(digits) > 1 && digits[0] == '0' && digits[1] >= '0' && digits[1] <= '9'
+	v, err := cli.ParseUnits(n.Value)
+	return v, err == nil && !isOctal && (tag == "!!int" || tag == "!!float")
 }
 
 func (r *reader) boolean(n *yaml.Node, where string) bool {

@@ -155,6 +155,17 @@ func (r *reader) scalar(key string, n *yaml.Node, into any, want string) {
 	}
 }
 
+// number reads a number.
+func (r *reader) number(key string, n *yaml.Node) (v float64, ok bool) {
+	if n.Kind == yaml.AliasNode {
+		n = n.Alias
+	}
+	if v, ok = policyfile.Number(n); !ok {
+		r.fault(n, key, "is %.80q: must be a number, in decimals without leading zeros", n.Value)
+	}
+	return v, ok
+}
+
 func (r *reader) text(into *string) setter {
 	return func(key string, n *yaml.Node) { r.scalar(key, n, into, "a text") }
 }
@@ -192,7 +203,10 @@ func (r *reader) rule(into **rule) setter {
 			"unlimited": r.boolean(&l.unlimited),
 			"name":      r.text(&l.name),
 			"requests_per_unit": func(key string, n *yaml.Node) {
-				r.scalar(key, n, &l.perUnit, "a whole number from 0 to 4294967295")
+				v, ok := r.number(key, n)
+				if l.perUnit = uint32(v); ok && float64(l.perUnit) != v {
+					r.fault(n, key, "is %.80q: must be a whole number from 0 to 4294967295", n.Value)
+				}
 			},
 			"replaces": func(key string, n *yaml.Node) {
 				r.list(key, n, func(item *yaml.Node) {
@@ -216,6 +230,9 @@ func (r *reader) own(key string, n *yaml.Node) *own {
 		if f.Name != "name" && f.Name != "shadow" { // the descriptor has these
 			setters[f.Name] = func(key string, n *yaml.Node) {
 				o.at[f.Go] = r.place(n)
+				if f.Type.Kind() == reflect.Float64 {
+					r.number(key, n)
+				}
 				fields.Content = append(fields.Content, &yaml.Node{Kind: yaml.ScalarNode, Value: key}, n)
 			}
 		}
@@ -251,6 +268,10 @@ func (r *reader) metadata(key string, n *yaml.Node) *structpb.Value {
 		l := &structpb.ListValue{}
 		r.list(key, n, func(item *yaml.Node) { l.Values = append(l.Values, r.metadata(key, item)) })
 		return structpb.NewListValue(l)
+	}
+	if tag := n.ShortTag(); tag == "!!int" || tag == "!!float" {
+		v, _ := r.number(key, n)
+		return structpb.NewNumberValue(v)
 	}
 	var value any
 	err := n.Decode(&value)
