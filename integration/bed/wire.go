@@ -16,6 +16,7 @@ import (
 type Wire struct {
 	URL      string
 	Vanished chan struct{} // closed when the network has vanished
+	Away     atomic.Bool   // it closes connections at once
 	End      func()        // closes all connections: a pool waits long for one that says nothing
 
 	lost, stalled, last atomic.Pointer[[]byte]
@@ -47,6 +48,10 @@ func NewWire(t *testing.T, address string) *Wire {
 			client, err := listener.Accept()
 			if err != nil {
 				return
+			}
+			if w.Away.Load() {
+				_ = client.Close()
+				continue
 			}
 			server, err := net.Dial(network, socket)
 			if err != nil {

@@ -7,8 +7,8 @@ import (
 	"os"
 	"path/filepath"
 	"runtime/debug"
+	"slices"
 	"strings"
-	"sync"
 
 	"github.com/spf13/cobra"
 
@@ -40,8 +40,7 @@ database that DATABASE_URL names, where pglimit migrate up has run. A program wi
 name ratelimit does this without a subcommand, so that it can replace the other's image.`,
 		Example: `  RUNTIME_ROOT=/data RUNTIME_SUBDIRECTORY=ratelimit pglimit ratelimit
   ln -s pglimit ratelimit && CONFIG_TYPE=GRPC_XDS_SOTW ./ratelimit`,
-		Hidden: true,
-		Args:   cobra.NoArgs,
+		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			env, err := ratelimit.ReadEnv(os.Getenv)
 			if err != nil {
@@ -91,29 +90,39 @@ func runRatelimit(cmd *cobra.Command, db *connect.Database, env ratelimit.Env, l
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(collectAt)
 	}
-	pool, err := db.Open(cmd)
+	pool, err := db.OpenOrAway(cmd)
 	if err != nil {
 		return err
 	}
 	defer pool.Close()
-	policies, err := limiter.OpenPolicies(cmd.Context(), pool, &limiter.PoliciesConfig{KeySecret: connect.KeySecret(), Program: ratelimitName, Logger: logger})
-	if err != nil {
-		return cli.LimiterError(err)
-	}
-	defer policies.Close()
-	l, err := limiter.New(pool, &limiter.Config{KeySecret: connect.KeySecret(), Policies: policies, Timeout: env.Timeout, Logger: logger})
-	if err != nil {
-		return err
-	}
-	defer l.Close()
 	j, err := janitor.New(pool, &janitor.Config{Logger: logger})
 	if err != nil {
 		return err
 	}
-	background, stop := context.WithCancel(context.WithoutCancel(cmd.Context()))
-	var running sync.WaitGroup
-	defer running.Wait()
-	defer stop()
-	running.Go(func() { _ = j.Run(background) }) // its error is that of background
-	return ratelimit.Run(cmd.Context(), env, l, logger)
+	var end []func() error
+	defer func() {
+		for _, f := range slices.Backward(end) {
+			_ = f() // it is nil
+		}
+	}()
+	return ratelimit.Run(cmd.Context(), env, func(ctx context.Context, waits func()) (ratelimit.Limiter, error) {
+		var policies *limiter.Policies
+		err := connect.Await(ctx, logger, waits, func() (err error) {
+			policies, err = limiter.OpenPolicies(ctx, pool, &limiter.PoliciesConfig{KeySecret: connect.KeySecret(), Program: ratelimitName, Logger: logger})
+			return err
+		})
+		if err != nil {
+			return nil, cli.LimiterError(err)
+		}
+		end = append(end, policies.Close)
+		l, err := limiter.New(pool, &limiter.Config{KeySecret: connect.KeySecret(), Policies: policies, Timeout: env.Timeout, Logger: logger})
+		if err != nil {
+			return nil, err
+		}
+		background, stop := context.WithCancel(context.WithoutCancel(ctx))
+		swept := make(chan struct{})
+		go func() { defer close(swept); _ = j.Run(background) }() // its error is that of background
+		end = append(end, l.Close, func() error { stop(); <-swept; return nil })
+		return l, nil
+	}, logger)
 }

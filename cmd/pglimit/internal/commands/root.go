@@ -57,12 +57,12 @@ skipped has its number in "line", and no exit_code.`,
 		newCharge(db, out), newRefund(db, out), newReserve(db, out), newSettle(db, out), newCancel(db, out), newUsage(db, out))
 	addGroup(root, "Keys:", newTop(db, out), newWhy(db, out), newFind(db, out), newBlock(db, out), newUnblock(db, out), newReset(db, out), newForget(db, out))
 	addGroup(root, "Policies:", newPolicy(db, out), newOverride(db, out), newPrograms(db, out), newReplay(db, out))
-	addGroup(root, "Database:", newMigrate(db, out), newJanitor(db, out), newDoctor(db, out), newServe(db, out), newDashboard(db, out))
+	addGroup(root, "Database:", newMigrate(db, out), newJanitor(db, out), newDoctor(db, out), newServe(db, out), newRatelimit(db), newDashboard(db, out))
 	addGroup(root, "Try:", newDemo(db, out), newPlayground(db, out), newProve(db, out))
 	addGroup(root, "This program:", newVersion(db, out))
 	root.SetHelpCommandGroupID("This program:")
 	root.SetCompletionCommandGroupID("This program:")
-	root.AddCommand(connect.NewKeepEmbedded(), newRatelimit(db))
+	root.AddCommand(connect.NewKeepEmbedded())
 	return root
 }
 

@@ -120,7 +120,7 @@ func runServe(cmd *cobra.Command, db *connect.Database, out *cli.Output, o serve
 		return err
 	}
 	defer s.Close()
-	pool, err := db.Open(cmd)
+	pool, err := db.OpenOrAway(cmd)
 	if err != nil {
 		return err
 	}

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"time"
 
@@ -15,6 +16,8 @@ import (
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/cli"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/embedded"
+	"github.com/pglimit/pglimit/internal/store/postgres/exec"
+	"github.com/pglimit/pglimit/internal/throttle"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -55,12 +58,45 @@ type options struct {
 	orEmbedded bool // without a named database, run the embedded server
 	unmigrated bool // leave the embedded server's tables as they are
 	asNamed    bool // in the encoding of other programs with the same connection string
+	orAway     bool // return the pool of a database that is away, too
 }
 
 // Open connects to the named database, and with --verbose prints its name on stderr. It runs the
 // migrations on an embedded server. The caller closes the pool.
 func (d *Database) Open(cmd *cobra.Command) (*pgxpool.Pool, error) {
 	return d.open(cmd, options{})
+}
+
+// OpenOrAway is like Open, but does not wait for a named database that is away: see Await.
+func (d *Database) OpenOrAway(cmd *cobra.Command) (*pgxpool.Pool, error) {
+	return d.open(cmd, options{orAway: true})
+}
+
+// isAway reports whether err may pass by itself, as that of a database that starts.
+func isAway(err error) bool {
+	err = exec.Translate(err, false)
+	return errors.Is(err, limiter.ErrUnavailable) || errors.Is(err, limiter.ErrOverloaded)
+}
+
+// Await calls open until its database is not away. If it is at first, it calls waits. It logs that
+// at most once a minute.
+func Await(ctx context.Context, logger *slog.Logger, waits func(), open func() error) error {
+	var logged throttle.Throttle
+	for pause := 100 * time.Millisecond; ; pause = min(2*pause, 5*time.Second) {
+		err := open()
+		if err == nil || !isAway(err) || ctx.Err() != nil {
+			return err
+		}
+		if _, passes := logged.Next(time.Minute); passes {
+			logger.Warn("pglimit: waiting for the database", "error", err)
+		}
+		waits()
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(pause):
+		}
+	}
 }
 
 // OpenOrEmbedded is like Open, but uses the embedded server if no database is
@@ -125,7 +161,7 @@ func (d *Database) open(cmd *cobra.Command, o options) (*pgxpool.Pool, error) {
 	if !o.asNamed {
 		config.ConnConfig.RuntimeParams["client_encoding"] = "UTF8"
 	}
-	pool, err := openPool(cmd.Context(), config)
+	pool, err := openPool(cmd.Context(), config, o.orAway)
 	return pool, withoutSetting(err, address, config.ConnConfig)
 }
 
@@ -137,8 +173,9 @@ func ServerVersion(ctx context.Context, pool *pgxpool.Pool) (version string, err
 	return version, nil
 }
 
-// openPool opens a pool and waits for its first connection.
-func openPool(ctx context.Context, config *pgxpool.Config) (*pgxpool.Pool, error) {
+// openPool opens a pool and waits for its first connection, unless orAway is set and the database
+// is away.
+func openPool(ctx context.Context, config *pgxpool.Config, orAway bool) (*pgxpool.Pool, error) {
 	c := config.ConnConfig
 	if c.ConnectTimeout == 0 {
 		c.ConnectTimeout = connectTimeout
@@ -148,7 +185,7 @@ func openPool(ctx context.Context, config *pgxpool.Config) (*pgxpool.Pool, error
 	}
 	pool, err := pgxpool.NewWithConfig(ctx, config)
 	if err == nil {
-		if err = pool.Ping(ctx); err == nil {
+		if err = pool.Ping(ctx); err == nil || orAway && isAway(err) && ctx.Err() == nil {
 			return pool, nil
 		}
 		pool.Close()

@@ -68,7 +68,7 @@ func (d *Database) openEmbedded(cmd *cobra.Command, o options) (*pgxpool.Pool, e
 		return nil, err
 	}
 	d.password = config.ConnConfig.Password
-	pool, err := openPool(cmd.Context(), config)
+	pool, err := openPool(cmd.Context(), config, false)
 	if err != nil || o.unmigrated {
 		return pool, err
 	}

@@ -97,7 +97,7 @@ func TestFollow(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
 	s, ticks := server(t, oneLimit("first"), Options{NeedConfig: true}), make(chan time.Time)
-	s.setHealthy(false)
+	s.healthy.Store(false)
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
 	running.Go(func() {

@@ -7,7 +7,9 @@ import (
 	"strings"
 	"testing"
 
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/status"
 
 	"github.com/pglimit/pglimit/limiter"
 )
@@ -58,7 +60,12 @@ func TestHealth(t *testing.T) {
 	}
 	check("without a configuration", 500, grpc_health_v1.HealthCheckResponse_NOT_SERVING)
 	s.SetConfig(mustConfig(t, twoLimits), nil)
-	check("with one", 200, grpc_health_v1.HealthCheckResponse_SERVING)
+	check("without a limiter", 500, grpc_health_v1.HealthCheckResponse_NOT_SERVING)
+	if _, err := s.ShouldRateLimit(t.Context(), requestOf(t, "user=a")); status.Code(err) != codes.Unavailable {
+		t.Error("without a limiter:", err)
+	}
+	s.SetLimiter(limiter.NewMemory(nil))
+	check("with both", 200, grpc_health_v1.HealthCheckResponse_SERVING)
 	s.SetConfig(&Config{}, nil)
 	check("with an empty one", 500, grpc_health_v1.HealthCheckResponse_NOT_SERVING)
 	s.SetConfig(mustConfig(t, twoLimits), nil)

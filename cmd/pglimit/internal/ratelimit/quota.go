@@ -78,9 +78,9 @@ func (q *stream) answer(ctx context.Context, r *quotapb.RateLimitQuotaUsageRepor
 		q.metrics.serviceErrors.Add(1)
 		return nil, err
 	}
-	config := q.config.Load()
-	if config == nil {
-		return nil, status.Error(codes.Unavailable, "no rate limit configuration loaded")
+	config, err := q.ready()
+	if err != nil {
+		return nil, err
 	}
 	response := &quotapb.RateLimitQuotaResponse{}
 	for _, u := range r.GetBucketQuotaUsages() {

@@ -25,6 +25,8 @@ import (
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/reflection"
 	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/site"
 )
 
 const (
@@ -42,25 +44,43 @@ const (
 // Run answers as the program ratelimit does until ctx ends, which is not an error, or a listener
 // fails. It serves gRPC, HTTP with /json and /healthcheck, an address for debugging and, if
 // wanted, one for Prometheus.
-func Run(ctx context.Context, e Env, l Limiter, logger *slog.Logger) (err error) {
+//
+// open returns the limiter. It calls waits if the database is away, and returns once it is there or
+// ctx ends. Until then health checks fail, and requests have no decision.
+func Run(ctx context.Context, e Env, open func(ctx context.Context, waits func()) (Limiter, error), logger *slog.Logger) (err error) {
 	ctx, stop := context.WithCancel(ctx)
 	var running sync.WaitGroup
 	defer running.Wait()
 	defer stop()
-	ended := make(chan error, 4) // one for each listener
+	ended := make(chan error, 5) // one for each listener, and that of open
 	start := func(network, address string, serve func(net.Listener) error) {
 		listener, failed := net.Listen(network, address)
 		if failed != nil {
 			err = errors.Join(err, failed)
 			return
 		}
-		logger.Warn("listening", "address", listener.Addr().String())
+		logger.Info("listening", "address", listener.Addr().String())
 		running.Go(func() { ended <- serve(listener) })
 	}
 
-	s, follow, err := New(e, l, Options{NeedConfig: e.NeedConfig, Logger: logger})
+	s, follow, err := New(e, nil, Options{NeedConfig: e.NeedConfig, Logger: logger})
 	if err != nil {
 		return err
+	}
+	tried, goOn := context.WithCancel(ctx)
+	running.Go(func() {
+		defer goOn()
+		if l, err := open(ctx, goOn); err == nil {
+			s.SetLimiter(l)
+		} else if ctx.Err() == nil {
+			ended <- err
+		}
+	})
+	<-tried.Done()
+	select {
+	case err = <-ended:
+		return err
+	default:
 	}
 	running.Go(func() { follow(ctx) })
 	if !e.ForceStart {
@@ -79,22 +99,22 @@ func Run(ctx context.Context, e Env, l Limiter, logger *slog.Logger) (err error)
 	} else {
 		start("tcp", hostPort(e.GRPCHost, e.GRPCPort), g.Serve)
 	}
-	var sites []*http.Server
-	site := func(address string, handlers map[string]http.Handler) {
+	var sites []*site.Graceful
+	listen := func(address string, handlers map[string]http.Handler) {
 		mux := http.NewServeMux()
 		for pattern, h := range handlers {
 			mux.Handle(pattern, h)
 		}
-		site := &http.Server{Handler: mux, ReadTimeout: httpTimeout, WriteTimeout: 2 * httpTimeout, IdleTimeout: 4 * httpTimeout}
-		sites = append(sites, site)
-		start("tcp", address, site.Serve)
+		server := site.NewGraceful(&http.Server{Handler: mux, ReadTimeout: httpTimeout, WriteTimeout: 2 * httpTimeout, IdleTimeout: 4 * httpTimeout})
+		sites = append(sites, server)
+		start("tcp", address, server.Serve)
 	}
 	metrics := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
 		_ = s.WriteMetrics(w) // the client has left if it fails
 	})
-	site(hostPort(e.Host, e.Port), map[string]http.Handler{"/json": s.JSON(), "/healthcheck": s.Healthcheck()})
-	site(hostPort(e.DebugHost, e.DebugPort), map[string]http.Handler{
+	listen(hostPort(e.Host, e.Port), map[string]http.Handler{"/json": s.JSON(), "/healthcheck": s.Healthcheck()})
+	listen(hostPort(e.DebugHost, e.DebugPort), map[string]http.Handler{
 		"/stats": metrics, "/debug/pprof/": http.HandlerFunc(pprof.Index), "/debug/pprof/profile": http.HandlerFunc(pprof.Profile), "/debug/pprof/trace": http.HandlerFunc(pprof.Trace),
 		"/rlconfig": http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			if c := s.Config(); c != nil {
@@ -103,7 +123,7 @@ func Run(ctx context.Context, e Env, l Limiter, logger *slog.Logger) (err error)
 		}),
 	})
 	if e.Prometheus {
-		site(e.PrometheusAddr, map[string]http.Handler{e.PrometheusPath: metrics})
+		listen(e.PrometheusAddr, map[string]http.Handler{e.PrometheusPath: metrics})
 	}
 	if err == nil {
 		select {
@@ -114,12 +134,12 @@ func Run(ctx context.Context, e Env, l Limiter, logger *slog.Logger) (err error)
 	s.Drain()
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainFor)
 	defer cancel()
+	for _, server := range sites {
+		running.Go(func() { _ = server.Shutdown(last) }) // what is left is closed with the process
+	}
 	force := context.AfterFunc(last, g.Stop)
 	g.GracefulStop()
 	force()
-	for _, site := range sites {
-		_ = site.Shutdown(last) // what is left is closed with the process
-	}
 	return err
 }
 

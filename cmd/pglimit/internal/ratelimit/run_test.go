@@ -136,7 +136,9 @@ func TestRun(t *testing.T) {
 	listening, ended := make(chan string, 10), make(chan error, 1)
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() {
-		ended <- Run(ctx, e, limiter.NewMemory(&limiter.Config{Now: func() time.Time { return start }}), slog.New(addresses{all: listening}))
+		ended <- Run(ctx, e, func(context.Context, func()) (Limiter, error) {
+			return limiter.NewMemory(&limiter.Config{Now: func() time.Time { return start }}), nil
+		}, slog.New(addresses{all: listening}))
 	}()
 	var at [4]string // gRPC, HTTP, debugging, Prometheus
 	for i := range at {
@@ -218,7 +220,8 @@ func TestRunFails(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err = Run(t.Context(), e, nil, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(fmt.Sprint(err), want) {
+		open := func(context.Context, func()) (Limiter, error) { return limiter.NewMemory(nil), nil }
+		if err = Run(t.Context(), e, open, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(fmt.Sprint(err), want) {
 			t.Errorf("error %v, want %s", err, want)
 		}
 	}

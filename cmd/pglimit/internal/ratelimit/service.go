@@ -57,12 +57,14 @@ type Headers struct{ Limit, Remaining, Reset string }
 // Server answers ShouldRateLimit. It is safe for concurrent use.
 type Server struct {
 	pb.UnimplementedRateLimitServiceServer
-	limiter Limiter
+	limiter Limiter // before isOpen
+	isOpen  atomic.Bool
 	options Options
 	config  atomic.Pointer[Config]
 	metrics metrics
 	logged  throttle.Each // errors of requests, by what their clients get
 	health  *health.Server
+	checks  sync.Mutex // one change of healthy at a time
 	healthy atomic.Bool
 	drained atomic.Bool
 	drain   chan struct{} // is closed by the first Drain
@@ -76,8 +78,8 @@ const maxDescriptors = 1000
 // serviceName is the name of the service for health checks.
 const serviceName = "ratelimit"
 
-// NewServer returns a Server that decides with a limiter by a configuration. If config is nil,
-// it answers Unavailable until SetConfig.
+// NewServer returns a Server that decides with a limiter by a configuration. If one is nil, it
+// answers Unavailable until SetLimiter and SetConfig.
 func NewServer(l Limiter, config *Config, options Options) *Server {
 	options.NearLimit = cmp.Or(options.NearLimit, 0.8)
 	options.Logger = cmp.Or(options.Logger, slog.Default())
@@ -89,14 +91,26 @@ func NewServer(l Limiter, config *Config, options Options) *Server {
 		s.health = health.NewServer()
 	}
 	s.config.Store(config)
-	s.setHealthy(!options.NeedConfig || config != nil && len(config.domains) > 0)
+	s.isOpen.Store(l != nil)
+	s.checkHealth()
 	return s
+}
+
+// SetLimiter sets the limiter of a Server that has none.
+func (s *Server) SetLimiter(l Limiter) {
+	s.limiter = l
+	s.isOpen.Store(true)
+	s.checkHealth()
 }
 
 // Health answers gRPC's health checks, under the name ratelimit and without one.
 func (s *Server) Health() *health.Server { return s.health }
 
-func (s *Server) setHealthy(healthy bool) {
+func (s *Server) checkHealth() {
+	s.checks.Lock()
+	defer s.checks.Unlock()
+	config := s.config.Load()
+	healthy := s.isOpen.Load() && (!s.options.NeedConfig || config != nil && len(config.domains) > 0)
 	s.healthy.Store(healthy)
 	state := healthpb.HealthCheckResponse_NOT_SERVING
 	if healthy {
@@ -135,9 +149,7 @@ func (s *Server) SetConfig(config *Config, err error) {
 	}
 	s.metrics.configLoads.Add(1)
 	s.config.Store(config)
-	if s.options.NeedConfig {
-		s.setHealthy(len(config.domains) > 0)
-	}
+	s.checkHealth()
 	s.options.Logger.Info("a new configuration is in use", "domains", len(config.domains))
 }
 
@@ -162,12 +174,24 @@ func (s *Server) ShouldRateLimit(ctx context.Context, request *pb.RateLimitReque
 	return s.response(request, all, passes), nil
 }
 
-// match returns the limits of a request's descriptors, without those that others replace.
-func (s *Server) match(request *pb.RateLimitRequest) ([]*asked, error) {
+// ready returns the configuration, or the error of a Server that has none or no limiter yet.
+func (s *Server) ready() (*Config, error) {
 	config := s.config.Load()
 	switch {
+	case !s.isOpen.Load():
+		return nil, status.Error(codes.Unavailable, "no decision: the database did not answer since the start")
 	case config == nil:
 		return nil, status.Error(codes.Unavailable, "no rate limit configuration loaded")
+	}
+	return config, nil
+}
+
+// match returns the limits of a request's descriptors, without those that others replace.
+func (s *Server) match(request *pb.RateLimitRequest) ([]*asked, error) {
+	config, err := s.ready()
+	switch {
+	case err != nil:
+		return nil, err
 	case request.GetDomain() == "":
 		return nil, status.Error(codes.InvalidArgument, "domain: rate limit domain must not be empty")
 	case len(request.GetDescriptors()) > maxDescriptors:

@@ -28,7 +28,7 @@ func (s *Server) admin(page http.Handler, rate *ratelimit.Server) http.Handler {
 			say(http.StatusOK, "ready")(w, r)
 			return
 		}
-		say(http.StatusServiceUnavailable, "shutting down")(w, r)
+		say(http.StatusServiceUnavailable, "not ready: it waits for the database, or shuts down")(w, r)
 	})
 	metrics := prometheus.Gatherers{s.telemetry.registry}
 	if rate != nil {

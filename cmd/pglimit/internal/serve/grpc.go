@@ -55,9 +55,6 @@ func (s *Server) newGRPC(h *health.Server, rate *ratelimit.Server) *grpc.Server 
 	if rate != nil {
 		rate.Register(g)
 	}
-	for name := range g.GetServiceInfo() {
-		h.SetServingStatus(name, healthpb.HealthCheckResponse_SERVING)
-	}
 	healthpb.RegisterHealthServer(g, h)
 	reflection.Register(g)
 	return g

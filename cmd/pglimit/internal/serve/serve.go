@@ -6,6 +6,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -17,6 +18,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/health"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/connect"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/dashboard"
@@ -190,7 +192,21 @@ func (s *Server) Run(ctx context.Context, pool *pgxpool.Pool, started func() err
 			o.Logger.Warn("pglimit: telemetry was not sent", "error", err)
 		}
 	}()
-	if s.policies, err = limiter.OpenPolicies(ctx, pool, &limiter.PoliciesConfig{KeySecret: o.KeySecret, Program: "pglimit serve", Logger: o.Logger}); err != nil {
+	servers, err := s.servers(background)
+	if err != nil {
+		return err
+	}
+	defer servers.close()
+	servers.serve()
+	announce := sync.OnceValue(started)
+	err = connect.Await(ctx, o.Logger, func() { _ = announce() }, func() (err error) {
+		s.policies, err = limiter.OpenPolicies(ctx, pool, &limiter.PoliciesConfig{KeySecret: o.KeySecret, Program: "pglimit serve", Logger: o.Logger})
+		return err
+	})
+	switch {
+	case err != nil && ctx.Err() != nil: // it has waited until its end
+		return servers.drain()
+	case err != nil:
 		return err
 	}
 	defer s.policies.Close()
@@ -222,32 +238,71 @@ func (s *Server) Run(ctx context.Context, pool *pgxpool.Pool, started func() err
 		}
 		run("janitor", j.Run)
 	}
-	servers, err := s.servers(background, pool, l)
+	closePage, err := servers.open(background, pool, l)
 	if err != nil {
 		return err
 	}
-	defer servers.page()
+	defer closePage()
 	for _, f := range s.files {
 		s.tasks.Go(func() { f.follow(background, lookEvery, o.Logger) })
 	}
-	return servers.run(ctx, started)
+	return servers.run(ctx, announce)
 }
 
-// servers are what listens.
+// servers are what listens. Until open they answer that they are not ready.
 type servers struct {
 	*Server
-	api, adm *http.Server
-	grpc     *grpc.Server      // nil: none
-	rate     *ratelimit.Server // nil: none
-	health   *health.Server
-	page     func() // closes the dashboard
+	api, adm  *site.Graceful
+	v1, pages later
+	hasPages  bool
+	grpc      *grpc.Server
+	rate      *ratelimit.Server // nil: none
+	health    *health.Server
+	failed    chan error
 }
 
-func (s *Server) servers(ctx context.Context, pool *pgxpool.Pool, l *limiter.Limiter) (all *servers, err error) {
+// later is a handler that is set later.
+type later struct{ handler atomic.Pointer[http.Handler] }
+
+func (l *later) set(h http.Handler) { l.handler.Store(&h) }
+
+// ServeHTTP answers by the handler, or that there is none yet.
+func (l *later) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if h := l.handler.Load(); h != nil {
+		(*h).ServeHTTP(w, r)
+		return
+	}
+	if r.URL.Path == "/healthz" {
+		_, _ = io.WriteString(w, "ok\n")
+		return
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(http.StatusServiceUnavailable)
+	_, _ = io.WriteString(w, `{"type":"about:blank","title":"Service Unavailable","status":503,"code":"unavailable","detail":"The database did not answer since the start. Nothing was counted."}`+"\n")
+}
+
+// servers returns servers that are not open. Their tasks end with ctx.
+func (s *Server) servers(ctx context.Context) (all *servers, err error) {
+	all = &servers{Server: s, health: health.NewServer(), failed: make(chan error, len(s.http)+len(s.grpc)+len(s.adm))}
+	if all.rate, err = s.startRateLimit(ctx, all.health); err != nil {
+		return nil, err
+	}
+	all.grpc = s.newGRPC(all.health, all.rate)
+	all.serving(healthpb.HealthCheckResponse_NOT_SERVING)
+	all.api = s.newHTTP(s.telemetry.http(&all.v1), s.webTLS)
+	var page http.Handler
+	if host, _, err := net.SplitHostPort(s.options.Admin); err == nil && (s.options.Tokens != "" || s.options.NoAuth || site.Loopback(host)) {
+		all.hasPages, page = true, &all.pages
+	}
+	all.adm = s.newHTTP(s.admin(page, all.rate), s.admTLS)
+	return all, nil
+}
+
+// open lets the servers answer by a limiter over pool. closePage ends the dashboard.
+func (s *servers) open(ctx context.Context, pool *pgxpool.Pool, l *limiter.Limiter) (closePage func(), err error) {
 	o := s.options
-	all = &servers{Server: s, page: func() {}, health: health.NewServer()}
 	host, _, _ := net.SplitHostPort(o.HTTP)
-	handler, err := httpapi.New(httpapi.Config{
+	api, err := httpapi.New(httpapi.Config{
 		Limiter: l, Policies: s.policies, Keys: inspect.New(pool), KeySecret: o.KeySecret, Gate: &s.gate,
 		Local: o.open() && site.Loopback(host) && !o.NoAuth, Address: s.address, Observe: s.observe, Logger: o.Logger,
 		Defaults: s.defaults,
@@ -255,33 +310,44 @@ func (s *Server) servers(ctx context.Context, pool *pgxpool.Pool, l *limiter.Lim
 	if err != nil {
 		return nil, err
 	}
-	all.api = s.newHTTP(s.telemetry.http(handler), s.webTLS)
-	if all.rate, err = s.startRateLimit(ctx, l, all.health); err != nil {
-		return nil, err
-	}
-	all.grpc = s.newGRPC(all.health, all.rate)
-	var page http.Handler
-	if host, _, err := net.SplitHostPort(o.Admin); err == nil && (s.options.Tokens != "" || o.NoAuth || site.Loopback(host)) {
+	closePage = func() {}
+	if s.hasPages {
+		host, _, _ := net.SplitHostPort(o.Admin)
 		data, err := dashboard.Open(ctx, pool, o.KeySecret, o.Logger)
 		if err != nil {
 			return nil, err
 		}
-		all.page = func() { _ = data.Close() }
-		if page, err = dashboard.New(dashboard.Config{Source: data, Version: o.Version, Database: connect.Describe(pool), Hashed: o.KeySecret != nil, Host: host, Logger: o.Logger}); err != nil {
+		closePage = func() { _ = data.Close() }
+		page, err := dashboard.New(dashboard.Config{Source: data, Version: o.Version, Database: connect.Describe(pool), Hashed: o.KeySecret != nil, Host: host, Logger: o.Logger})
+		if err != nil {
+			closePage()
 			return nil, err
 		}
+		s.pages.set(page)
 	}
-	all.adm = s.newHTTP(s.admin(page, all.rate), s.admTLS)
-	return all, nil
+	s.v1.set(api)
+	if s.rate != nil {
+		s.rate.SetLimiter(l)
+	}
+	s.serving(healthpb.HealthCheckResponse_SERVING)
+	return closePage, nil
+}
+
+// serving sets the state of gRPC's health checks, but for those that ratelimit.Server sets.
+func (s *servers) serving(state healthpb.HealthCheckResponse_ServingStatus) {
+	s.health.SetServingStatus("", state)
+	for name := range s.grpc.GetServiceInfo() {
+		s.health.SetServingStatus(name, state)
+	}
 }
 
 // startRateLimit returns Envoy's rate limit service, which follows its configuration until ctx
 // ends; nil if it is not wanted.
-func (s *Server) startRateLimit(ctx context.Context, l *limiter.Limiter, h *health.Server) (*ratelimit.Server, error) {
+func (s *Server) startRateLimit(ctx context.Context, h *health.Server) (*ratelimit.Server, error) {
 	if s.options.RateLimit == nil {
 		return nil, nil
 	}
-	rate, follow, err := ratelimit.New(*s.options.RateLimit, l, ratelimit.Options{NeedConfig: true, Health: h, Logger: s.options.Logger})
+	rate, follow, err := ratelimit.New(*s.options.RateLimit, nil, ratelimit.Options{NeedConfig: true, Health: h, Logger: s.options.Logger})
 	if err != nil {
 		return nil, err
 	}
@@ -293,24 +359,23 @@ func (s *Server) startRateLimit(ctx context.Context, l *limiter.Limiter, h *heal
 }
 
 // newHTTP returns a server with the bounds of a request.
-func (s *Server) newHTTP(h http.Handler, secure *tls.Config) *http.Server {
-	return &http.Server{
+func (s *Server) newHTTP(h http.Handler, secure *tls.Config) *site.Graceful {
+	return site.NewGraceful(&http.Server{
 		Handler: h, TLSConfig: secure, MaxHeaderBytes: maxHeader,
 		ReadHeaderTimeout: headerTimeout, ReadTimeout: bodyTimeout, WriteTimeout: answerTimeout, IdleTimeout: idleTimeout,
 		HTTP2:    &http.HTTP2Config{MaxConcurrentStreams: maxStreamsH2},
 		ErrorLog: slog.NewLogLogger(s.options.Logger.Handler(), slog.LevelDebug), // what clients do wrong
-	}
+	})
 }
 
-// run serves until ctx ends or a listener fails, and then stops gracefully.
-func (s *servers) run(ctx context.Context, started func() error) error {
-	failed := make(chan error, len(s.Server.http)+len(s.Server.grpc)+len(s.Server.adm))
+// serve begins to answer.
+func (s *servers) serve() {
 	serve := func(listeners []net.Listener, serve func(net.Listener) error) {
 		for _, l := range listeners {
-			go func() { failed <- serve(l) }()
+			go func() { s.failed <- serve(l) }()
 		}
 	}
-	web := func(server *http.Server) func(net.Listener) error {
+	web := func(server *site.Graceful) func(net.Listener) error {
 		return func(l net.Listener) error {
 			if s.tls != nil {
 				return server.ServeTLS(l, "", "")
@@ -321,12 +386,22 @@ func (s *servers) run(ctx context.Context, started func() error) error {
 	serve(s.Server.http, web(s.api))
 	serve(s.Server.grpc, s.grpc.Serve)
 	serve(s.Server.adm, web(s.adm))
+}
+
+// close ends what drain has not ended.
+func (s *servers) close() {
+	_, _ = s.api.Close(), s.adm.Close()
+	s.grpc.Stop()
+}
+
+// run is ready until ctx ends or a listener fails, and then stops gracefully.
+func (s *servers) run(ctx context.Context, started func() error) error {
 	s.ready.Store(true)
 	err := started()
 	if err == nil {
 		select {
 		case <-ctx.Done():
-		case err = <-failed:
+		case err = <-s.failed:
 		}
 	}
 	return errors.Join(err, s.drain())
@@ -339,6 +414,8 @@ func (s *servers) drain() error {
 	if s.rate != nil {
 		s.rate.Drain()
 	}
+	s.api.Drain()
+	s.adm.Drain()
 	time.Sleep(s.options.DrainDelay)
 	ctx, cancel := context.WithTimeout(context.Background(), s.options.DrainTimeout)
 	defer cancel()

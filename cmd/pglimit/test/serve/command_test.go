@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"os"
 	"strings"
 	"sync"
@@ -90,7 +91,7 @@ func TestServe(t *testing.T) {
 		t.Error("gRPC's health:", r, err)
 	}
 
-	must.Succeed(t, s.Process.Signal(syscall.SIGTERM))
+	endUnderLoad(t, s.Process, s.HTTP+"/v1/allow", body)
 	<-s.ended
 	if code, log := s.ProcessState.ExitCode(), s.stderr.String(); code != 0 || strings.Contains(log, "secret") || strings.Contains(log, ops) || !strings.Contains(log, `"caller":"web"`) || strings.Contains(log, "ERROR") {
 		t.Errorf("exit code %d, log %s", code, log)
@@ -187,16 +188,51 @@ func TestServeTelemetry(t *testing.T) {
 	}
 }
 
-// TestServeWithoutDatabase: without a database at the start the command ends with its exit code,
-// and a policy's file with a fault before that.
+// TestServeWithoutDatabase: a server whose database is away at the start waits for it, says that it
+// is not ready, and not where the database is. What someone has to correct ends the command.
 func TestServeWithoutDatabase(t *testing.T) {
 	t.Parallel()
-	const away = "postgres://nobody@127.0.0.1:1/none"
-	if code, stdout, stderr := bed.Pglimit(t, away, "serve", "--http", "localhost:0"); code != 3 || stdout != "" || !strings.Contains(stderr, "cannot connect") {
-		t.Errorf("exit code %d, stdout %q, stderr %q", code, stdout, stderr)
+	database := bed.NewDatabase(t)
+	wire := bed.NewWire(t, database)
+	wire.Away.Store(true)
+	s := start(t, wire.URL, "--ratelimit-config", file(t, "limits.yaml", "domain: d\ndescriptors: [{key: user, rate_limit: {unit: day, requests_per_unit: 3}}]\n"))
+	conn := must.OK(grpc.NewClient(s.GRPC, grpc.WithTransportCredentials(insecure.NewCredentials())))(t)
+	defer conn.Close()
+	const body = `{"policy":"login","key":"k"}`
+	for _, c := range []struct {
+		method, url, body string
+		status            int
+	}{{"GET", s.Admin + "/readyz", "", 503}, {"GET", s.Admin + "/healthz", "", 200}, {"GET", s.Admin + "/", "", 503}, {"GET", s.HTTP + "/healthz", "", 200}, {"POST", s.HTTP + "/v1/allow", body, 503}} {
+		if r, text := call(t, c.method, c.url, c.body); r.StatusCode != c.status || strings.Contains(text, "127.0.0.1") {
+			t.Errorf("%s while the database is away: %d %s", c.url, r.StatusCode, text)
+		}
+	}
+	health := func() healthpb.HealthCheckResponse_ServingStatus {
+		return must.OK(healthpb.NewHealthClient(conn).Check(t.Context(), &healthpb.HealthCheckRequest{Service: "ratelimit"}))(t).GetStatus()
+	}
+	if got := health(); got != healthpb.HealthCheckResponse_NOT_SERVING {
+		t.Error("gRPC's health while the database is away:", got)
+	}
+	wire.Away.Store(false)
+	bed.Eventually(t, "the server is ready", func(context.Context) (bool, error) {
+		r, _ := call(t, "GET", s.Admin+"/readyz", "")
+		return r.StatusCode == 200, nil
+	})
+	if r, text := call(t, "POST", s.HTTP+"/v1/allow", body); r.StatusCode != 200 || health() != healthpb.HealthCheckResponse_SERVING {
+		t.Errorf("%d %s, gRPC's health %v", r.StatusCode, text, health())
+	}
+	if n := s.stderr.Count("waiting for the database"); n != 1 {
+		t.Errorf("it is logged %d times: %s", n, &s.stderr)
+	}
+	missing := *must.OK(url.Parse(database))(t)
+	missing.Path = "/none"
+	for _, args := range [][]string{{"serve", "--http", "localhost:0"}, {"ratelimit"}} {
+		if code, stdout, stderr := bed.Pglimit(t, missing.String(), args...); code != 3 || stdout != "" || !strings.Contains(stderr, "none") {
+			t.Errorf("%s: exit code %d, stdout %q, stderr %q", args, code, stdout, stderr)
+		}
 	}
 	bad := file(t, "bad.yaml", "policies:\n  - {name: login, algorithm: gcra, limit: -1, period: 1m}\n")
-	if code, _, stderr := bed.Pglimit(t, away, "serve", "--http", "localhost:0", "--policies", bad); code != 2 || !strings.Contains(stderr, "bad.yaml:2") || !strings.Contains(stderr, "-1") {
+	if code, _, stderr := bed.Pglimit(t, "postgres://nobody@127.0.0.1:1/none", "serve", "--http", "localhost:0", "--policies", bad); code != 2 || !strings.Contains(stderr, "bad.yaml:2") || !strings.Contains(stderr, "-1") {
 		t.Errorf("exit code %d, stderr %q", code, stderr)
 	}
 }
@@ -218,5 +254,9 @@ func TestServeTLS(t *testing.T) {
 		if r.StatusCode != 200 || r.ProtoMajor != 2 {
 			t.Errorf("%s: %s %s", url, r.Status, r.Proto)
 		}
+	}
+	endUnderLoad(t, s.Process, s.HTTP+"/v1/allow", `{"policy":"login","key":"k"}`)
+	if <-s.ended; s.ProcessState.ExitCode() != 0 {
+		t.Errorf("exit code %d, stderr %s", s.ProcessState.ExitCode(), &s.stderr)
 	}
 }

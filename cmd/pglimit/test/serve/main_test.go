@@ -7,16 +7,21 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
 	"encoding/pem"
 	"io"
 	"math/big"
 	"net/http"
+	"net/http/httptrace"
 	"os"
 	osexec "os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -120,4 +125,55 @@ func token(t *testing.T, name, scopes string) (token, line string) {
 	var made struct{ Token, Line string }
 	bed.PglimitJSON(t, &made, "", "serve", "token", name, "--scopes", scopes)
 	return made.Token, made.Line + "\n"
+}
+
+// endUnderLoad ends a program by SIGTERM while clients send requests on connections that they
+// keep. Each client goes on until an answer ends its connection; none may be cut off.
+func endUnderLoad(t *testing.T, process *os.Process, url, body string) {
+	t.Helper()
+	const clients, before = 32, 500
+	var sent, cut, unsaid atomic.Int64
+	var running sync.WaitGroup
+	for range clients {
+		running.Go(func() {
+			client := &http.Client{Transport: &http.Transport{ForceAttemptHTTP2: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
+			defer client.CloseIdleConnections()
+			reused := false
+			ctx := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{GotConn: func(c httptrace.GotConnInfo) { reused = c.Reused }})
+			for first := true; ; first = false {
+				reused = false
+				r, err := http.NewRequestWithContext(ctx, "POST", url, strings.NewReader(body))
+				if err != nil {
+					panic(err)
+				}
+				r.Header.Set("Content-Type", "application/json")
+				answer, err := client.Do(r)
+				if err == nil {
+					_, err = io.Copy(io.Discard, answer.Body)
+					_ = answer.Body.Close()
+				}
+				switch {
+				case err != nil && (first || reused):
+					cut.Add(1)
+					return
+				case !first && !reused: // it is ended between two requests, which HTTP/2 says to the client
+					if err == nil && answer.ProtoMajor == 1 || !strings.HasPrefix(url, "https") {
+						unsaid.Add(1)
+					}
+					return
+				case sent.Add(1) == before:
+					if err := process.Signal(syscall.SIGTERM); err != nil {
+						panic(err)
+					}
+				}
+				if answer.Close {
+					return
+				}
+			}
+		})
+	}
+	running.Wait()
+	if cut.Load()+unsaid.Load() > 0 {
+		t.Errorf("of %d requests %d were cut off, and %d connections ended without a word", sent.Load(), cut.Load(), unsaid.Load())
+	}
 }

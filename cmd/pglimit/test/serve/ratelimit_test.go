@@ -2,7 +2,7 @@ package serve
 
 import (
 	"bufio"
-	"io"
+	"context"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -47,14 +47,16 @@ descriptors:
 	request := &pb.RateLimitRequest{Domain: "default/eg/http", HitsAddend: 400_000, Descriptors: []*rlcommon.RateLimitDescriptor{{
 		Entries: []*rlcommon.RateLimitDescriptor_Entry{{Key: route, Value: route}, {Key: rule, Value: rule}},
 	}}}
+	wire := bed.NewWire(t, database)
+	wire.Away.Store(true) // at the first start
 	for _, want := range []struct {
 		code pb.RateLimitResponse_Code
 		left uint32
 	}{{pb.RateLimitResponse_OK, 600_000}, {pb.RateLimitResponse_OK, 200_000}, {pb.RateLimitResponse_OVER_LIMIT, 200_000}} {
-		cmd := bed.Command(t, database)
+		cmd := bed.Command(t, wire.URL)
 		cmd.Args[0] = "/bin/ratelimit"
 		cmd.Env = append(cmd.Env, "HOST=127.0.0.1", "PORT=0", "DEBUG_HOST=127.0.0.1", "DEBUG_PORT=0", "GRPC_HOST=127.0.0.1", "GRPC_PORT=0",
-			"RUNTIME_ROOT="+dir, "RUNTIME_SUBDIRECTORY=rl", "RUNTIME_WATCH_ROOT=false", "RUNTIME_IGNOREDOTFILES=true", "USE_STATSD=false", "DECISION_TIMEOUT=1m", "REDIS_URL=redis:6379")
+			"RUNTIME_ROOT="+dir, "RUNTIME_SUBDIRECTORY=rl", "RUNTIME_WATCH_ROOT=false", "RUNTIME_IGNOREDOTFILES=true", "USE_STATSD=false", "LOG_LEVEL=info", "DECISION_TIMEOUT=1m", "REDIS_URL=redis:6379")
 		stderr := must.OK(cmd.StderrPipe())(t)
 		must.Succeed(t, cmd.Start())
 		var at []string // gRPC, HTTP
@@ -68,18 +70,26 @@ descriptors:
 		if len(at) < 2 {
 			t.Fatalf("the program does not listen:\n%s", all)
 		}
+		health := func() int {
+			r := must.OK(http.Get("http://" + at[1] + "/healthcheck"))(t)
+			_ = r.Body.Close()
+			return r.StatusCode
+		}
 		conn := must.OK(grpc.NewClient(at[0], grpc.WithTransportCredentials(insecure.NewCredentials())))(t)
+		if wire.Away.Load() {
+			_, err := pb.NewRateLimitServiceClient(conn).ShouldRateLimit(t.Context(), request)
+			if got := health(); status.Code(err) != codes.Unavailable || got != http.StatusInternalServerError {
+				t.Errorf("while the database is away: %v, health check %d", err, got)
+			}
+			wire.Away.Store(false)
+		}
+		bed.Eventually(t, "the program is ready", func(context.Context) (bool, error) { return health() == http.StatusOK, nil })
 		r, err := pb.NewRateLimitServiceClient(conn).ShouldRateLimit(t.Context(), request)
 		if err != nil || r.GetOverallCode() != want.code || r.GetStatuses()[0].GetLimitRemaining() != want.left {
 			t.Errorf("response %v, error %v; want %v with %d left", r, err, want.code, want.left)
 		}
 		must.Succeed(t, conn.Close())
-		health := must.OK(http.Get("http://" + at[1] + "/healthcheck"))(t)
-		if text := string(must.OK(io.ReadAll(health.Body))(t)); health.StatusCode != http.StatusOK || text != "OK" {
-			t.Errorf("health check: %s %s", health.Status, text)
-		}
-		_ = health.Body.Close()
-		must.Succeed(t, cmd.Process.Signal(syscall.SIGTERM))
+		endUnderLoad(t, cmd.Process, "http://"+at[1]+"/json", `{"domain": "other", "descriptors": [{}]}`)
 		for lines.Scan() {
 			all += lines.Text() + "\n"
 		}

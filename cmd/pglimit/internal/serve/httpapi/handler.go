@@ -49,7 +49,7 @@ type Config struct {
 	Address httplimit.Address
 	// Observe, if set, is called after each request. caller is "" if it had no valid token.
 	Observe func(r *http.Request, route, caller string, status int, took time.Duration)
-	// Logger receives the errors that answers do not show, at most one of a kind a second.
+	// Logger receives the errors that answers do not show, at most one of a kind a minute.
 	// Default: slog.Default().
 	Logger *slog.Logger
 }
@@ -58,7 +58,7 @@ type Config struct {
 type Handler struct {
 	Config
 	checks  *lru.Cache[string, http.Handler] // of /check, by path and query
-	unsaid  throttle.Throttle                // errors without a decision
+	unsaid  throttle.Each                    // errors without a decision, by code
 	openapi []byte
 }
 
@@ -184,7 +184,7 @@ func (h *Handler) fail(w http.ResponseWriter, r *http.Request, err error) {
 	}
 	p := problemOf(err)
 	if p.Status >= 500 {
-		if since, ok := h.unsaid.Next(time.Second); ok {
+		if since, ok := h.unsaid.Next(p.Code, time.Minute); ok {
 			h.Logger.ErrorContext(r.Context(), "pglimit: no answer to a request", "route", r.Pattern, "since_last", since, "error", err)
 		}
 	}
