@@ -310,6 +310,7 @@ func (r *reader) number(n *yaml.Node, where string) float64 {
 
 // Number returns the number of a scalar that a flag would read alike: to YAML, 0100 is 64.
 func Number(n *yaml.Node) (v float64, ok bool) {
+	n = follow(n)
 	tag, digits := n.ShortTag(), strings.TrimLeft(n.Value, "+-")
 	isOctal := len(digits) > 1 && digits[0] == '0' && digits[1] >= '0' && digits[1] <= '9'
 	v, err := cli.ParseUnits(n.Value)

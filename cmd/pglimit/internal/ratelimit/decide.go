@@ -60,7 +60,7 @@ func (s *Server) decide(ctx context.Context, all []*asked) (passes bool, err err
 			back = append(back, a)
 		case a.policy.Algorithm == limiter.FixedWindow && (s.options.CountEach || a.each || a.spent && !a.closed()):
 			each = append(each, a)
-		case a.spent && !a.closed():
+		case a.spent && a.hits > 0 && !a.closed():
 			spent = append(spent, a)
 		case a.shadow || s.isQuota(a) || s.options.Shadow:
 			alone = append(alone, a)
@@ -104,11 +104,10 @@ func (s *Server) outcome(ctx context.Context, all []*asked, err error) (passes b
 		return none && quotas, nil
 	}
 	failed := s.failed(ctx, err)
-	missing := func(a *asked) bool {
-		return a.limit != nil && !a.negative && !a.known && !a.shadow && !s.options.Shadow
-	}
-	if none && quotas && slices.ContainsFunc(all, missing) {
-		return false, failed
+	for _, a := range all {
+		if none && quotas && a.limit != nil && !a.negative && !a.known && !a.shadow && !s.options.Shadow {
+			return false, failed
+		}
 	}
 	return none && quotas, nil
 }
@@ -231,27 +230,21 @@ func (s *Server) one(ctx context.Context, a *asked) error {
 
 // spend decides a descriptor with hits of its own, and counts what does not fit too.
 func (s *Server) spend(ctx context.Context, a *asked) error {
-	if a.hits == 0 {
-		return s.check(ctx, a)
-	}
 	if err := s.take(ctx, a, a.policy); err != nil || !a.over {
 		return err
 	}
-	r, err := s.limiter.Charge(ctx, a.policy, a.key, float64(a.hits))
-	if err != nil { // the answer is known all the same
+	if r, err := s.limiter.Charge(ctx, a.policy, a.key, float64(a.hits)); err != nil { // the answer is known all the same
 		_ = s.failed(ctx, err)
-		return nil
+	} else {
+		a.result.Remaining, a.result.RetryAfter = r.Remaining, r.ResetAfter
 	}
-	a.result.Remaining, a.result.RetryAfter = r.Remaining, r.ResetAfter
 	return nil
 }
 
 // giveBack gives negative hits back.
 func (s *Server) giveBack(ctx context.Context, a *asked) error {
 	if a.hits == 0 || a.closed() {
-		err := s.check(ctx, a)
-		a.over = false
-		return err
+		return nil
 	}
 	r, err := s.limiter.Refund(ctx, a.policy, a.key, float64(a.hits))
 	if err == nil {
@@ -293,14 +286,13 @@ func (s *Server) countEach(ctx context.Context, all []*asked) error {
 		}
 		return nil
 	}
-	return s.oneByOne(ctx, all, func(ctx context.Context, a *asked) error { // in their order, as some may be for one key
-		ask := s.limiter.Do
-		if a.hits == 0 {
-			ask = func(ctx context.Context, r limiter.Request) (limiter.Result, error) {
-				return s.limiter.Check(ctx, r.Policy, r.Key, 0)
-			}
+	return s.oneByOne(ctx, all, func(ctx context.Context, a *asked) (err error) { // in their order, as some may be for one key
+		var r limiter.Result
+		if p := counter(a.policy); a.hits == 0 {
+			r, err = s.limiter.Check(ctx, p, a.key, 0)
+		} else {
+			r, err = s.limiter.Do(ctx, a.request(p))
 		}
-		r, err := ask(ctx, a.request(counter(a.policy)))
 		if err == nil {
 			a.count(r)
 		}

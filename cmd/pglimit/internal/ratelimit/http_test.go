@@ -37,7 +37,7 @@ func TestJSON(t *testing.T) {
 			t.Errorf("%.80s: status %d, body %s; want %d, %s", c.body, w.Code, w.Body, c.status, c.want)
 		}
 	}
-	s.limiter = failing{s.limiter, fmt.Errorf("%w: host=db.internal", limiter.ErrUnavailable), ""}
+	s.limiter = failing{s.limiter, fmt.Errorf("%w: host=db.internal", limiter.ErrUnavailable)}
 	w := httptest.NewRecorder()
 	s.JSON().ServeHTTP(w, httptest.NewRequest(http.MethodPost, "/json", strings.NewReader(`{"domain": "d", "descriptors": [{"entries": [{"key": "user", "value": "a"}]}]}`)))
 	if w.Code != http.StatusServiceUnavailable || strings.Contains(w.Body.String(), "internal") {

@@ -108,11 +108,10 @@ func (s *Server) reportHits(ctx context.Context, request *pb.RateLimitRequest) (
 		if err != nil {
 			return nil, s.failed(ctx, err)
 		}
-		c := s.metrics.series(a.metric)
 		if a.negative {
-			c.negative.Add(a.hits)
 			continue
 		}
+		c := s.metrics.series(a.metric)
 		c.total.Add(a.hits)
 		c.within.Add(uint64(r.Granted))
 		c.over.Add(a.hits - uint64(r.Granted))

@@ -111,8 +111,9 @@ func requested(domain string, d *rlcommon.RateLimitDescriptor) (m match, err err
 		return m, fmt.Errorf("limit.unit_multiplier %d: must be from 1 to %d", times, most)
 	}
 	l.policy = window(domain, keys, l.unit, l.perUnit)
-	if period := l.policy.Period * time.Duration(times); times > 1 {
-		l.policy.Period, l.policy.Name = period, policyName(domain, keys, span(period))
+	if times > 1 {
+		l.policy.Period *= time.Duration(times)
+		l.policy.Name = policyName(domain, keys, l.policy.Period.String())
 	}
 	return match{l, key(values), domain + "." + strings.TrimPrefix(path.String(), ".")}, nil
 }
@@ -152,16 +153,6 @@ func window(domain string, keys []string, unit pb.RateLimitResponse_RateLimit_Un
 		Name:      policyName(domain, keys, strings.ToLower(unit.String())),
 		Algorithm: limiter.FixedWindow, Limit: float64(perUnit), Period: periods[unit], Aligned: true,
 	}
-}
-
-// span names a period in a policy's name.
-func span(period time.Duration) string {
-	for unit, p := range periods {
-		if p == period {
-			return strings.ToLower(unit.String())
-		}
-	}
-	return period.String()
 }
 
 // counter returns the policy that counts for p all that is asked for, also above the limit.

@@ -37,7 +37,7 @@ type metrics struct {
 }
 
 // series counts hits under one limit.
-type series struct{ total, over, near, cached, within, shadow, negative hitCount }
+type series struct{ total, over, near, cached, within, shadow hitCount }
 
 // hitCount is a count that never falls.
 type hitCount struct{ atomic.Uint64 }
@@ -98,16 +98,10 @@ func (m *metrics) series(path string) *series {
 // account counts the hits of a decided descriptor. Of hits that go past the limit, those before
 // it are near the limit and the rest over it.
 func (s *Server) account(a *asked) {
-	if a.limit == nil {
+	if a.limit == nil || a.negative {
 		return
 	}
 	c := s.metrics.series(a.metric)
-	if a.negative {
-		if a.known {
-			c.negative.Add(a.hits)
-		}
-		return
-	}
 	c.total.Add(a.hits)
 	if !a.known {
 		return
@@ -197,7 +191,7 @@ func (s *Server) WriteMetrics(w io.Writer) error {
 		`{err_type="redis_error"}`: m.databaseErrors.Load(), `{err_type="service_error"}`: m.serviceErrors.Load(),
 	})
 
-	names := []string{"total_hits", "over_limit", "near_limit", "over_limit_with_local_cache", "within_limit", "shadow_mode", "total_negative_hits"}
+	names := []string{"total_hits", "over_limit", "near_limit", "over_limit_with_local_cache", "within_limit", "shadow_mode"}
 	sums, unknown := make([]map[string]uint64, len(names)), map[string]uint64{}
 	for i := range sums {
 		sums[i] = map[string]uint64{}
@@ -205,7 +199,7 @@ func (s *Server) WriteMetrics(w io.Writer) error {
 	m.mu.RLock()
 	for path, c := range m.limits {
 		l := "{" + labels(path) + "}"
-		for i, n := range []*hitCount{&c.total, &c.over, &c.near, &c.cached, &c.within, &c.shadow, &c.negative} {
+		for i, n := range []*hitCount{&c.total, &c.over, &c.near, &c.cached, &c.within, &c.shadow} {
 			sums[i][l] += min(n.Load(), math.MaxUint64-sums[i][l])
 		}
 	}

@@ -157,9 +157,6 @@ func (r *reader) scalar(key string, n *yaml.Node, into any, want string) {
 
 // number reads a number.
 func (r *reader) number(key string, n *yaml.Node) (v float64, ok bool) {
-	if n.Kind == yaml.AliasNode {
-		n = n.Alias
-	}
 	if v, ok = policyfile.Number(n); !ok {
 		r.fault(n, key, "is %.80q: must be a number, in decimals without leading zeros", n.Value)
 	}

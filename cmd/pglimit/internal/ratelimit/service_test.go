@@ -167,7 +167,7 @@ func TestAnswers(t *testing.T) {
 			"user=a@100+60", "OK OK:40/100", "user=a@100+-50", "OK OK:90/100", "user=a@100", "OK OK:89/100",
 			"user=b+5", "OVER OVER:0/3", "user=b+-1 all=", "OK OK:0/3 OK:4/5", "user=b+-9", "OK OK:3/3", "2: user=b user=c+-", "OK OK:1/3 OK:3/3", "2: user=b+-", "OK OK:3/3",
 			"bucket=+4", "OK OK:0/60", "bucket=+-3", "OK OK:3/60", "counted=+4", "OVER OVER:0/3", "counted=+-2", "OK OK:1/3",
-			"none=+-2", "OK OK:0/0", "free=+-2", fmt.Sprintf("OK OK:%d", uint32(math.MaxUint32)), "shadow=+-1 q1=+-1", "OK OK:1/1 OK:1/1",
+			"none=+-2", "OK OK:0", "free=+-2", fmt.Sprintf("OK OK:%d", uint32(math.MaxUint32)), "shadow=+-1 q1=+-1", "OK OK:1/1 OK:1/1",
 			fmt.Sprintf("bucket=+-%d", uint64(math.MaxUint64)), "OK OK:4/60", "all=+9 bucket=+2 bucket=+-1", "OVER OVER:0/5 OK:2/60 OK:3/60",
 		}},
 		"two limits of the same entries": {steps: []string{
@@ -285,27 +285,22 @@ func TestLimitsOfRequests(t *testing.T) {
 	if got, err := do("elsewhere", limited(typev3.RateLimitUnit_DAY, 5, "a", "b")); got != "OK OK:0" || err != nil {
 		t.Errorf("in a domain without a configuration: %s, error %v", got, err)
 	}
-	times := func(d *rlcommon.RateLimitDescriptor, n uint32) *rlcommon.RateLimitDescriptor {
+	times := func(n uint32, unit typev3.RateLimitUnit) *rlcommon.RateLimitDescriptor {
+		d := limited(unit, 5, "times", "")
 		d.Limit.UnitMultiplier = wrapperspb.UInt32(n)
 		return d
 	}
-	for _, c := range []struct {
-		d    *rlcommon.RateLimitDescriptor
-		want string
-	}{
-		{limited(0, 5, "a", "b"), "descriptors[0].limit.unit UNKNOWN"},
-		{times(limited(typev3.RateLimitUnit_DAY, 5, "a", "b"), 0), "descriptors[0].limit.unit_multiplier 0: must be"},
-		{times(limited(typev3.RateLimitUnit_YEAR, 0, "a", "b"), 101), "descriptors[0].limit.unit_multiplier 101: must be"},
-		{times(limited(typev3.RateLimitUnit_SECOND, 5, "a", "b"), math.MaxUint32), "descriptors[0].limit.unit_multiplier 4294967295: must be"},
+	for want, d := range map[string]*rlcommon.RateLimitDescriptor{
+		"unit UNKNOWN": limited(0, 5, "a", "b"), "unit_multiplier 0: must be": times(0, typev3.RateLimitUnit_DAY), "unit_multiplier 101: must be": times(101, typev3.RateLimitUnit_YEAR),
+		"unit_multiplier 4294967295: must be": times(math.MaxUint32, typev3.RateLimitUnit_SECOND),
 	} {
-		if _, err := do("d", c.d); status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%v: error %v, want InvalidArgument with %q", c.d, err, c.want)
+		if _, err := do("d", d); status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), "descriptors[0].limit."+want) {
+			t.Errorf("%v: error %v, want InvalidArgument with %q", d, err, want)
 		}
 	}
 	for n, want := range map[uint32]time.Duration{1: 40 * time.Second, 3: 160 * time.Second, 60: 59*time.Minute + 40*time.Second} {
-		r, err := s.ShouldRateLimit(t.Context(), &pb.RateLimitRequest{Domain: "d", Descriptors: []*rlcommon.RateLimitDescriptor{times(limited(typev3.RateLimitUnit_MINUTE, 9, "times", ""), n)}})
-		st := r.GetStatuses()[0]
-		if err != nil || st.GetLimitRemaining() != 8 || st.GetDurationUntilReset().AsDuration() != want || max(1, st.GetCurrentLimit().GetUnitMultiplier().GetValue()) != n {
+		r, err := s.ShouldRateLimit(t.Context(), &pb.RateLimitRequest{Domain: "d", Descriptors: []*rlcommon.RateLimitDescriptor{times(n, typev3.RateLimitUnit_MINUTE)}})
+		if st := r.GetStatuses()[0]; err != nil || st.GetLimitRemaining() != 4 || st.GetDurationUntilReset().AsDuration() != want || st.GetCurrentLimit().GetUnitMultiplier().GetValue() != n {
 			t.Errorf("%d minutes: %v, error %v; want a reset after %v", n, st, err, want)
 		}
 	}
@@ -397,7 +392,7 @@ func TestErrors(t *testing.T) {
 		s := server(t, twoLimits, Options{})
 		s.options.Logger = slog.New(slog.NewTextHandler(&log, nil))
 		if c.err != nil {
-			s.limiter = failing{s.limiter, fmt.Errorf("%w: connect to host=db.internal user=app", c.err), ""}
+			s.limiter = failing{s.limiter, fmt.Errorf("%w: connect to host=db.internal user=app", c.err)}
 		}
 		if c.none {
 			s.config.Store(nil)
@@ -419,74 +414,58 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-// failing fails calls whose name and policy contain on.
+// failing fails if err is not nil.
 type failing struct {
 	Limiter
 	err error
-	on  string
-}
-
-type call = func(context.Context, limiter.Policy, string, float64) (limiter.Result, error)
-
-func (f failing) call(name string, do call) call {
-	return func(ctx context.Context, p limiter.Policy, key string, cost float64) (limiter.Result, error) {
-		if strings.Contains(name+" "+p.Name, f.on) {
-			return limiter.Result{}, f.err
-		}
-		return do(ctx, p, key, cost)
-	}
 }
 
 func (f failing) Do(ctx context.Context, r limiter.Request) (limiter.Result, error) {
-	return f.call("do", func(ctx context.Context, _ limiter.Policy, _ string, _ float64) (limiter.Result, error) {
-		return f.Limiter.Do(ctx, r)
-	})(ctx, r.Policy, r.Key, r.Cost)
+	if f.err != nil {
+		return limiter.Result{}, f.err
+	}
+	return f.Limiter.Do(ctx, r)
 }
 
-func (f failing) Check(ctx context.Context, p limiter.Policy, key string, cost float64) (limiter.Result, error) {
-	return f.call("check", f.Limiter.Check)(ctx, p, key, cost)
+func (f failing) Check(context.Context, limiter.Policy, string, float64) (limiter.Result, error) {
+	return limiter.Result{}, f.err
 }
 
-func (f failing) Charge(ctx context.Context, p limiter.Policy, key string, cost float64) (limiter.Result, error) {
-	return f.call("charge", f.Limiter.Charge)(ctx, p, key, cost)
+func (f failing) Refund(context.Context, limiter.Policy, string, float64) (limiter.Result, error) {
+	return limiter.Result{}, f.err
 }
 
-func (f failing) Refund(ctx context.Context, p limiter.Policy, key string, cost float64) (limiter.Result, error) {
-	return f.call("refund", f.Limiter.Refund)(ctx, p, key, cost)
-}
-
-// TestDecidedLimitsStand: an error after a decision does not cost it.
+// TestDecidedLimitsStand: an error after a decision does not cost it. The limiter has a place for
+// one key, and then fails.
 func TestDecidedLimitsStand(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
-		fails, request, want string // want: empty for an error
-		shadow               bool
+		request, want string // want: empty for an error
+		shadow        bool
 	}{
-		{"all", "user=a+9 all=+0", "OVER OVER:0/3 OK:0", false},
-		{"all", "user=a+1 all=+0", "", false},
-		{"all", "bucket=+9 all=", "OVER OVER:0/60 OK:0", false},
-		{"all", "bucket=+1 all=", "", false},
-		{"charge", "bucket=+9 all=", "OVER OVER:4/60 OK:0", false},
-		{"refund", "user=a all=+-1", "OK OK:2/3 OK:0", false},
-		{"refund", "9: user=a all=+-1", "OVER OVER:3/3 OK:0", false},
-		{"shadow", "user=a shadow=", "OK OK:2/3 OK:0", false},
-		{"q2", "user=a q2=", "", false},
-		{"user", "user=a all=+0", "OK OK:0 OK:5/5", true},
-		{"check", "9: user=a@1 user=a", "OVER OVER:1/1 OK:0", false},
+		{"user=a+9 user=b+1 all=+0", "OVER OVER:0/3 OK:0 OK:0", false},
+		{"user=a+1 user=b+1 all=+0", "", false},
+		{"user=a+9 bucket=+1 all=", "OVER OVER:0/3 OK:0 OK:0", false},
+		{"user=a+1 bucket=+9", "OVER OK:2/3 OVER:4/60", false}, // which is not charged
+		{"user=a+1 all=", "", false},
+		{"user=a shadow=", "OK OK:2/3 OK:0", false},
+		{"user=a q2=", "", false},
+		{"user=a all=", "OK OK:2/3 OK:0", true},
 	} {
 		s := server(t, twoLimits, Options{Shadow: c.shadow})
-		s.limiter = failing{s.limiter, limiter.ErrUnavailable, c.fails}
-		request := requestOf(t, strings.Fields(c.request)...)
-		r, err := s.ShouldRateLimit(t.Context(), request)
+		s.limiter = limiter.NewMemory(&limiter.Config{Now: s.options.Now, MaxKeys: 1})
+		r, err := s.ShouldRateLimit(t.Context(), requestOf(t, strings.Fields(c.request)...))
 		if (err == nil) != (c.want != "") || err == nil && brief(r) != c.want {
-			t.Errorf("%s while %q fails: %s, error %v; want %s", c.request, c.fails, brief(r), err, c.want)
+			t.Errorf("%s: %s, error %v; want %s", c.request, brief(r), err, c.want)
 		}
-		var two pb.RateLimitRequest // Kuadrant's
-		two.Domain, two.Descriptors = "d", []*rlcommon.RateLimitDescriptor{descriptorOf("none", ""), descriptorOf("user", "b")}
-		s.limiter = failing{s.limiter, limiter.ErrUnavailable, "user"}
-		if r, err := s.checkRateLimit(t.Context(), &two); err != nil || brief(r) != "OVER OVER:0/0 OK:0" && !c.shadow {
-			t.Errorf("CheckRateLimit: %s, error %v", brief(r), err)
-		}
+	}
+	s := server(t, twoLimits, Options{})
+	s.limiter = failing{s.limiter, limiter.ErrUnavailable}
+	if r, err := s.checkRateLimit(t.Context(), requestOf(t, "none=", "user=b")); err != nil || brief(r) != "OVER OVER:0/0 OK:0" {
+		t.Errorf("CheckRateLimit: %s, error %v", brief(r), err)
+	}
+	if got := brief(ask(t, s, "none=", "user=b+-1")); got != "OVER OVER:0/0 OK:0" {
+		t.Errorf("a refund: %s", got)
 	}
 }
 

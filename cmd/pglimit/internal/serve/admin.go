@@ -3,6 +3,7 @@ package serve
 import (
 	"io"
 	"net/http"
+	"sync/atomic"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
@@ -55,4 +56,23 @@ func (s *Server) signedIn(page http.Handler) http.Handler {
 		}
 		page.ServeHTTP(w, r)
 	})
+}
+
+// later is a handler that is set later.
+type later struct{ handler atomic.Pointer[http.Handler] }
+
+func (l *later) set(h http.Handler) { l.handler.Store(&h) }
+
+// ServeHTTP answers by the handler, or that there is none yet.
+func (l *later) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if h := l.handler.Load(); h != nil {
+		(*h).ServeHTTP(w, r)
+		return
+	}
+	if r.URL.Path == "/healthz" {
+		return
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(http.StatusServiceUnavailable)
+	_, _ = io.WriteString(w, `{"type":"about:blank","title":"Service Unavailable","status":503,"code":"unavailable","detail":"The database did not answer since the start. Nothing was counted."}`+"\n")
 }

@@ -60,6 +60,23 @@ func (s *Server) newGRPC(h *health.Server, rate *ratelimit.Server) *grpc.Server 
 	return g
 }
 
+// startRateLimit returns Envoy's rate limit service, which follows its configuration until ctx
+// ends; nil if it is not wanted.
+func (s *Server) startRateLimit(ctx context.Context, h *health.Server) (*ratelimit.Server, error) {
+	if s.options.RateLimit == nil {
+		return nil, nil
+	}
+	rate, follow, err := ratelimit.New(*s.options.RateLimit, nil, ratelimit.Options{NeedConfig: true, Health: h, Logger: s.options.Logger})
+	if err != nil {
+		return nil, err
+	}
+	if s.rates != nil {
+		rate.SetConfig(s.rates, nil)
+	}
+	s.tasks.Go(func() { follow(ctx) })
+	return rate, nil
+}
+
 // countCall counts a call and its status.
 func (s *Server) countCall(method string, err *error) {
 	s.telemetry.requests.WithLabelValues("grpc", method, status.Code(*err).String()).Inc()

@@ -6,7 +6,6 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -238,11 +237,9 @@ func (s *Server) Run(ctx context.Context, pool *pgxpool.Pool, started func() err
 		}
 		run("janitor", j.Run)
 	}
-	closePage, err := servers.open(background, pool, l)
-	if err != nil {
+	if err := servers.open(background, pool, l); err != nil {
 		return err
 	}
-	defer closePage()
 	for _, f := range s.files {
 		s.tasks.Go(func() { f.follow(background, lookEvery, o.Logger) })
 	}
@@ -255,35 +252,16 @@ type servers struct {
 	api, adm  *site.Graceful
 	v1, pages later
 	hasPages  bool
+	page      func() // closes the dashboard
 	grpc      *grpc.Server
 	rate      *ratelimit.Server // nil: none
 	health    *health.Server
 	failed    chan error
 }
 
-// later is a handler that is set later.
-type later struct{ handler atomic.Pointer[http.Handler] }
-
-func (l *later) set(h http.Handler) { l.handler.Store(&h) }
-
-// ServeHTTP answers by the handler, or that there is none yet.
-func (l *later) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if h := l.handler.Load(); h != nil {
-		(*h).ServeHTTP(w, r)
-		return
-	}
-	if r.URL.Path == "/healthz" {
-		_, _ = io.WriteString(w, "ok\n")
-		return
-	}
-	w.Header().Set("Content-Type", "application/problem+json")
-	w.WriteHeader(http.StatusServiceUnavailable)
-	_, _ = io.WriteString(w, `{"type":"about:blank","title":"Service Unavailable","status":503,"code":"unavailable","detail":"The database did not answer since the start. Nothing was counted."}`+"\n")
-}
-
 // servers returns servers that are not open. Their tasks end with ctx.
 func (s *Server) servers(ctx context.Context) (all *servers, err error) {
-	all = &servers{Server: s, health: health.NewServer(), failed: make(chan error, len(s.http)+len(s.grpc)+len(s.adm))}
+	all = &servers{Server: s, page: func() {}, health: health.NewServer(), failed: make(chan error, len(s.http)+len(s.grpc)+len(s.adm))}
 	if all.rate, err = s.startRateLimit(ctx, all.health); err != nil {
 		return nil, err
 	}
@@ -298,8 +276,8 @@ func (s *Server) servers(ctx context.Context) (all *servers, err error) {
 	return all, nil
 }
 
-// open lets the servers answer by a limiter over pool. closePage ends the dashboard.
-func (s *servers) open(ctx context.Context, pool *pgxpool.Pool, l *limiter.Limiter) (closePage func(), err error) {
+// open lets the servers answer by a limiter over pool.
+func (s *servers) open(ctx context.Context, pool *pgxpool.Pool, l *limiter.Limiter) error {
 	o := s.options
 	host, _, _ := net.SplitHostPort(o.HTTP)
 	api, err := httpapi.New(httpapi.Config{
@@ -308,20 +286,18 @@ func (s *servers) open(ctx context.Context, pool *pgxpool.Pool, l *limiter.Limit
 		Defaults: s.defaults,
 	})
 	if err != nil {
-		return nil, err
+		return err
 	}
-	closePage = func() {}
 	if s.hasPages {
 		host, _, _ := net.SplitHostPort(o.Admin)
 		data, err := dashboard.Open(ctx, pool, o.KeySecret, o.Logger)
 		if err != nil {
-			return nil, err
+			return err
 		}
-		closePage = func() { _ = data.Close() }
+		s.page = func() { _ = data.Close() }
 		page, err := dashboard.New(dashboard.Config{Source: data, Version: o.Version, Database: connect.Describe(pool), Hashed: o.KeySecret != nil, Host: host, Logger: o.Logger})
 		if err != nil {
-			closePage()
-			return nil, err
+			return err
 		}
 		s.pages.set(page)
 	}
@@ -330,7 +306,7 @@ func (s *servers) open(ctx context.Context, pool *pgxpool.Pool, l *limiter.Limit
 		s.rate.SetLimiter(l)
 	}
 	s.serving(healthpb.HealthCheckResponse_SERVING)
-	return closePage, nil
+	return nil
 }
 
 // serving sets the state of gRPC's health checks, but for those that ratelimit.Server sets.
@@ -339,23 +315,6 @@ func (s *servers) serving(state healthpb.HealthCheckResponse_ServingStatus) {
 	for name := range s.grpc.GetServiceInfo() {
 		s.health.SetServingStatus(name, state)
 	}
-}
-
-// startRateLimit returns Envoy's rate limit service, which follows its configuration until ctx
-// ends; nil if it is not wanted.
-func (s *Server) startRateLimit(ctx context.Context, h *health.Server) (*ratelimit.Server, error) {
-	if s.options.RateLimit == nil {
-		return nil, nil
-	}
-	rate, follow, err := ratelimit.New(*s.options.RateLimit, nil, ratelimit.Options{NeedConfig: true, Health: h, Logger: s.options.Logger})
-	if err != nil {
-		return nil, err
-	}
-	if s.rates != nil {
-		rate.SetConfig(s.rates, nil)
-	}
-	s.tasks.Go(func() { follow(ctx) })
-	return rate, nil
 }
 
 // newHTTP returns a server with the bounds of a request.
@@ -392,6 +351,7 @@ func (s *servers) serve() {
 func (s *servers) close() {
 	_, _ = s.api.Close(), s.adm.Close()
 	s.grpc.Stop()
+	s.page()
 }
 
 // run is ready until ctx ends or a listener fails, and then stops gracefully.
@@ -439,46 +399,4 @@ func (s *servers) drain() error {
 	})
 	ending.Wait()
 	return s.adm.Close()
-}
-
-// observe counts and logs a request over HTTP. Keys are in bodies and queries, which are not
-// logged.
-func (s *Server) observe(r *http.Request, route, caller string, status int, took time.Duration) {
-	s.telemetry.requests.WithLabelValues("http", route, statusText(status)).Inc()
-	since := int64(1)
-	switch s.options.AccessLog {
-	case "none":
-		return
-	case "errors":
-		if status < 400 || status == http.StatusTooManyRequests {
-			return
-		}
-		var passes bool
-		if since, passes = s.logged.Next(logEvery); !passes {
-			return
-		}
-	}
-	level := slog.LevelInfo
-	if status >= 500 {
-		level = slog.LevelWarn
-	}
-	s.options.Logger.LogAttrs(r.Context(), level, "request", slog.String("method", r.Method), slog.String("route", route), slog.Int("status", status),
-		slog.Duration("took", took), slog.String("caller", caller), slog.String("remote", r.RemoteAddr), slog.Int64("since_last", since))
-}
-
-// logEvery is the least time between two errors in the access log, so that a client that makes
-// many does not fill it. since_last is the number of errors since the last line.
-const logEvery = 10 * time.Millisecond
-
-// statusText returns a status as text. The usual ones allocate nothing.
-func statusText(status int) string {
-	switch status {
-	case http.StatusOK:
-		return "200"
-	case http.StatusNoContent:
-		return "204"
-	case http.StatusTooManyRequests:
-		return "429"
-	}
-	return fmt.Sprint(status)
 }

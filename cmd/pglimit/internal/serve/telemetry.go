@@ -3,6 +3,8 @@ package serve
 import (
 	"context"
 	"errors"
+	"fmt"
+	"log/slog"
 	"maps"
 	"net/http"
 	"os"
@@ -10,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
@@ -159,4 +162,46 @@ func (t *telemetry) close(ctx context.Context) (err error) {
 		err = errors.Join(err, stop(ctx))
 	}
 	return err
+}
+
+// observe counts and logs a request over HTTP. Keys are in bodies and queries, which are not
+// logged.
+func (s *Server) observe(r *http.Request, route, caller string, status int, took time.Duration) {
+	s.telemetry.requests.WithLabelValues("http", route, statusText(status)).Inc()
+	since := int64(1)
+	switch s.options.AccessLog {
+	case "none":
+		return
+	case "errors":
+		if status < 400 || status == http.StatusTooManyRequests {
+			return
+		}
+		var passes bool
+		if since, passes = s.logged.Next(logEvery); !passes {
+			return
+		}
+	}
+	level := slog.LevelInfo
+	if status >= 500 {
+		level = slog.LevelWarn
+	}
+	s.options.Logger.LogAttrs(r.Context(), level, "request", slog.String("method", r.Method), slog.String("route", route), slog.Int("status", status),
+		slog.Duration("took", took), slog.String("caller", caller), slog.String("remote", r.RemoteAddr), slog.Int64("since_last", since))
+}
+
+// logEvery is the least time between two errors in the access log, so that a client that makes
+// many does not fill it. since_last is the number of errors since the last line.
+const logEvery = 10 * time.Millisecond
+
+// statusText returns a status as text. The usual ones allocate nothing.
+func statusText(status int) string {
+	switch status {
+	case http.StatusOK:
+		return "200"
+	case http.StatusNoContent:
+		return "204"
+	case http.StatusTooManyRequests:
+		return "429"
+	}
+	return fmt.Sprint(status)
 }

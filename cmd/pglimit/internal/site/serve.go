@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -57,6 +58,49 @@ func Serve(ctx context.Context, h http.Handler, logger *slog.Logger, grace time.
 		_ = server.Close()
 	}
 	return err
+}
+
+// Graceful is a server that ends without cutting off an answer: a client may use an idle
+// connection in the moment in which the server closes it.
+type Graceful struct {
+	*http.Server
+	drains atomic.Bool
+	open   atomic.Int64 // connections
+}
+
+// idleFor is how long Shutdown waits for clients to use their idle connections, or to close them.
+const idleFor = 2 * time.Second
+
+// NewGraceful returns a Graceful. It sets the server's ConnState and wraps its Handler.
+func NewGraceful(server *http.Server) *Graceful {
+	g, h := &Graceful{Server: server}, server.Handler
+	server.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if g.drains.Load() {
+			w.Header().Set("Connection", "close") // HTTP/2 sends GOAWAY instead
+		}
+		h.ServeHTTP(w, r)
+	})
+	server.ConnState = func(_ net.Conn, state http.ConnState) {
+		if state == http.StateNew {
+			g.open.Add(1)
+		} else if state == http.StateClosed { // none is hijacked
+			g.open.Add(-1)
+		}
+	}
+	return g
+}
+
+// Drain makes each answer end its connection, so that clients go elsewhere.
+func (g *Graceful) Drain() { g.drains.Store(true) }
+
+// Shutdown drains until all connections have ended, for at most idleFor, and then shuts the server
+// down.
+func (g *Graceful) Shutdown(ctx context.Context) error {
+	g.Drain()
+	for until := time.Now().Add(idleFor); g.open.Load() > 0 && time.Now().Before(until) && ctx.Err() == nil; {
+		time.Sleep(5 * time.Millisecond)
+	}
+	return g.Server.Shutdown(ctx)
 }
 
 // Listen listens on addr, such as "localhost:8080", and returns the URL to open. On
