@@ -134,12 +134,14 @@ func Run(ctx context.Context, e Env, open func(ctx context.Context, waits func()
 	s.Drain()
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainFor)
 	defer cancel()
+	var ending sync.WaitGroup
 	for _, server := range sites {
-		running.Go(func() { _ = server.Shutdown(last) }) // what is left is closed with the process
+		ending.Go(func() { _ = server.Shutdown(last, drainFor/2) }) // what is left is closed with the process
 	}
 	force := context.AfterFunc(last, g.Stop)
 	g.GracefulStop()
 	force()
+	ending.Wait()
 	return err
 }
 

@@ -384,7 +384,7 @@ func (s *servers) drain() error {
 		s.options.Logger.Warn("pglimit: some requests were ended before their answer was complete", "interface", what)
 	}
 	ending.Go(func() {
-		if s.api.Shutdown(ctx) != nil {
+		if s.api.Shutdown(ctx, s.options.DrainTimeout/3) != nil {
 			cut("http")
 			_ = s.api.Close()
 		}

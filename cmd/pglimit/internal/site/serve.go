@@ -68,9 +68,6 @@ type Graceful struct {
 	open   atomic.Int64 // connections
 }
 
-// idleFor is how long Shutdown waits for clients to use their idle connections, or to close them.
-const idleFor = 2 * time.Second
-
 // NewGraceful returns a Graceful. It sets the server's ConnState and wraps its Handler.
 func NewGraceful(server *http.Server) *Graceful {
 	g, h := &Graceful{Server: server}, server.Handler
@@ -93,11 +90,11 @@ func NewGraceful(server *http.Server) *Graceful {
 // Drain makes each answer end its connection, so that clients go elsewhere.
 func (g *Graceful) Drain() { g.drains.Store(true) }
 
-// Shutdown drains until all connections have ended, for at most idleFor, and then shuts the server
-// down.
-func (g *Graceful) Shutdown(ctx context.Context) error {
+// Shutdown drains until all connections have ended, for at most idle, which is the time that clients
+// have to use a connection again or to close it. Then it shuts the server down.
+func (g *Graceful) Shutdown(ctx context.Context, idle time.Duration) error {
 	g.Drain()
-	for until := time.Now().Add(idleFor); g.open.Load() > 0 && time.Now().Before(until) && ctx.Err() == nil; {
+	for until := time.Now().Add(idle); g.open.Load() > 0 && time.Now().Before(until) && ctx.Err() == nil; {
 		time.Sleep(5 * time.Millisecond)
 	}
 	return g.Server.Shutdown(ctx)

@@ -36,7 +36,7 @@ func TestServe(t *testing.T) {
 	web, webLine := token(t, "web", "decide")
 	ops, opsLine := token(t, "ops", "operate")
 	tokens := file(t, "tokens", webLine)
-	s := start(t, database, "--tokens", tokens, "--access-log", "all")
+	s := start(t, database, "--tokens", tokens, "--access-log", "all", "--drain-timeout", "3m")
 	const body = `{"policy":"login","key":"secret customer"}`
 	allow := func(token string) (int, string) {
 		r, text := call(t, "POST", s.HTTP+"/v1/allow", body, "Authorization", "Bearer "+token)
@@ -104,7 +104,7 @@ func TestServeDrains(t *testing.T) {
 	t.Parallel()
 	database := bed.NewDatabase(t)
 	pool := bed.Connect(t, database)
-	s := start(t, database, "--drain-delay", "1s", "--timeout", "1m")
+	s := start(t, database, "--drain-delay", "1s")
 	const body = `{"policy":"login","key":"k"}`
 	if r, text := call(t, "POST", s.HTTP+"/v1/allow", body); r.StatusCode != 200 {
 		t.Fatalf("%d %s", r.StatusCode, text)
@@ -241,7 +241,7 @@ func TestServeWithoutDatabase(t *testing.T) {
 func TestServeTLS(t *testing.T) {
 	t.Parallel()
 	cert, key := certificate(t)
-	s := start(t, bed.NewDatabase(t), "--tls-cert", file(t, "cert.pem", cert), "--tls-key", file(t, "key.pem", key))
+	s := start(t, bed.NewDatabase(t), "--drain-timeout", "3m", "--tls-cert", file(t, "cert.pem", cert), "--tls-key", file(t, "key.pem", key))
 	client := &http.Client{Transport: &http.Transport{ForceAttemptHTTP2: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
 	for _, url := range []string{s.HTTP + "/healthz", s.Admin + "/readyz"} {
 		r, err := client.Get(url)
@@ -255,6 +255,7 @@ func TestServeTLS(t *testing.T) {
 			t.Errorf("%s: %s %s", url, r.Status, r.Proto)
 		}
 	}
+	client.CloseIdleConnections()
 	endUnderLoad(t, s.Process, s.HTTP+"/v1/allow", `{"policy":"login","key":"k"}`)
 	if <-s.ended; s.ProcessState.ExitCode() != 0 {
 		t.Errorf("exit code %d, stderr %s", s.ProcessState.ExitCode(), &s.stderr)
