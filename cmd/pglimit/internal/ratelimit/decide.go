@@ -233,12 +233,11 @@ func (s *Server) spend(ctx context.Context, a *asked) error {
 	if err := s.take(ctx, a, a.policy); err != nil || !a.over {
 		return err
 	}
-	if r, err := s.limiter.Charge(ctx, a.policy, a.key, float64(a.hits)); err != nil { // the answer is known all the same
-		_ = s.failed(ctx, err)
-	} else {
+	r, err := s.limiter.Charge(ctx, a.policy, a.key, float64(a.hits))
+	if err == nil {
 		a.result.Remaining, a.result.RetryAfter = r.Remaining, r.ResetAfter
 	}
-	return nil
+	return err
 }
 
 // giveBack gives negative hits back.
