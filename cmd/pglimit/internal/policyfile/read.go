@@ -9,13 +9,13 @@ import (
 	"os"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
 
 	"go.yaml.in/yaml/v3"
 
-	"github.com/pglimit/pglimit/cmd/pglimit/internal/cli"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -313,8 +313,8 @@ func Number(n *yaml.Node) (v float64, ok bool) {
 	n = follow(n)
 	tag, digits := n.ShortTag(), strings.TrimLeft(n.Value, "+-")
 	isOctal := len(digits) > 1 && digits[0] == '0' && digits[1] >= '0' && digits[1] <= '9'
-	v, err := cli.ParseUnits(n.Value)
-	return v, err == nil && !isOctal && (tag == "!!int" || tag == "!!float")
+	v, err := strconv.ParseFloat(n.Value, 64)
+	return v, err == nil && strings.Trim(digits, "0123456789.eE+-") == "" && !isOctal && (tag == "!!int" || tag == "!!float")
 }
 
 func (r *reader) boolean(n *yaml.Node, where string) bool {

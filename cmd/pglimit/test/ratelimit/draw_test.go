@@ -8,6 +8,7 @@ import (
 	rlcommon "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 )
 
@@ -134,8 +135,12 @@ func (d *draw) request() *pb.RateLimitRequest {
 		r.Domain = "elsewhere"
 	}
 	for range 1 + d.IntN(4) {
-		if len(r.Descriptors) > 0 && d.one(4) { // the same again
-			r.Descriptors = append(r.Descriptors, pick(d, r.Descriptors...))
+		if len(r.Descriptors) > 0 && d.one(4) { // the same again, or with another limit
+			again := proto.CloneOf(pick(d, r.Descriptors...))
+			if again.Limit != nil {
+				again.Limit.RequestsPerUnit = uint32(d.IntN(5))
+			}
+			r.Descriptors = append(r.Descriptors, again)
 			continue
 		}
 		desc := &rlcommon.RateLimitDescriptor{}

@@ -62,6 +62,8 @@ func TestFilesLoadAlike(t *testing.T) {
 		{head + "- key: a\n  unit: day\n", true, false},
 		{head + "- key: a\n  key: b\n", true, false},
 		{head + "- key: a\n  rate_limit: {unit: never, unlimited: true}\n", true, false},
+		{head + "- key: a\n  rate_limit: {unit: day, requests_per_unit: 0.5}\n", false, false},
+		{head + "- key: a\n  rate_limit: {unit: day, requests_per_unit: 0100}\n", true, false},
 		// and takes a number with a fraction as a value.
 		{head + "- key: a\n  value: 1.5\n", false, true},
 	} {
