@@ -38,8 +38,10 @@ Without --tokens or --tls-client-ca only this machine is served, unless --no-aut
 lets everybody in who reaches the addresses. Changed files are used within
 seconds. If they are not valid, the last ones stay in use.
 
-At the end /readyz answers 503, the listeners close after --drain-delay, and
-requests in progress get --drain-timeout. OTEL_EXPORTER_OTLP_ENDPOINT and similar
+If the database is away at the start, /readyz and requests get 503 until it is there.
+At the end /readyz answers 503, and each answer ends its connection. After
+--drain-delay clients have a third of --drain-timeout to leave their connections;
+then the listeners close, and requests get the rest. OTEL_EXPORTER_OTLP_ENDPOINT and similar
 variables send traces and metrics. Logs are on stderr, as JSON with --json, and
 have no keys.`,
 		Example: `  pglimit serve --embedded --http localhost:8080 --policies limits.yaml

@@ -40,8 +40,8 @@ type Options struct {
 	ProxyHeader    string // default: X-Forwarded-For
 	// MaxConnections bounds the connections of all addresses.
 	MaxConnections int
-	// DrainDelay is the time between the end of readiness and that of the listeners, and
-	// DrainTimeout the longest wait for requests after that.
+	// DrainDelay is the time between the end of readiness and the wait for connections to end.
+	// DrainTimeout is the longest wait for requests after that, a third of it for idle connections.
 	DrainDelay, DrainTimeout time.Duration
 	// Timeout is the limiter's.
 	Timeout time.Duration
