@@ -68,7 +68,7 @@ Exit code 0: allowed; 1: denied.`,
 			})
 		},
 	}
-	cmd.Flags().StringArrayVar(&selected, "policy", nil, "`name` of a policy in the database, or FILE#NAME; once for each KEY")
+	cmd.Flags().StringArrayVar(&selected, "policy", nil, "`name` of a policy in the database or a program, or FILE#NAME; once for each KEY")
 	cmd.Flags().StringArrayVar(&costs, "cost", nil, "`units` of a request; once, or once for each (default 1)")
 	return cmd
 }

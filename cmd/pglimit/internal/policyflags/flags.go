@@ -60,7 +60,7 @@ func complete(cmd *cobra.Command, flag string, values ...string) {
 func (f *Flags) RegisterPolicy(cmd *cobra.Command) {
 	f.registerAlgorithm(cmd)
 	f.registerNumbers(cmd)
-	cmd.Flags().StringVar((*string)(&f.from), "policy", "", "`name` of a policy in the database, or FILE#NAME; with --limit and --period, a name for the policy of these flags (default cli)")
+	cmd.Flags().StringVar((*string)(&f.from), "policy", "", "`name` of a policy in the database or a program, or FILE#NAME; with --limit and --period, a name for the policy of these flags (default cli)")
 }
 
 // registerNumbers adds the flags of a policy but its name, algorithm and durability.
