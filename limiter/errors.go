@@ -20,8 +20,7 @@ var (
 	// ErrOverloaded: too many callers are waiting for the database (Config.MaxWaiting),
 	// Config.Timeout ended before the request's turn came or while others used all
 	// connections of the pool, several tries met conflicts, or all keys of a NewMemory are in
-	// use (Config.MaxKeys).
-	// Nothing was consumed.
+	// use (Config.MaxKeys). Nothing was consumed.
 	ErrOverloaded = store.ErrOverloaded
 	// ErrLocked: another transaction has locked the key's row for longer than
 	// Config.Timeout. Nothing was consumed. It is an ErrUnavailable too.

@@ -312,11 +312,9 @@ func TestRefusals(t *testing.T) {
 		config.ConnConfig.DialFunc = func(context.Context, string, string) (net.Conn, error) { return nil, err }
 		pool := must.OK(pgxpool.NewWithConfig(t.Context(), config))(t)
 		t.Cleanup(pool.Close)
-		h := newHandler(t, func(c *Config) {
-			c.Limiter = must.OK(limiter.New(pool, &limiter.Config{Policies: c.Policies, Logger: c.Logger}))(t)
-		})
-		const key = `{"policy":"login","key":"k"`
-		const one = key + `,"cost":1}`
+		h := newHandler(t, nil)
+		h.Limiter = must.OK(limiter.New(pool, &limiter.Config{Policies: h.Policies, Logger: h.Logger}))(t)
+		const key, one = `{"policy":"login","key":"k"`, `{"policy":"login","key":"k","cost":1}`
 		for path, body := range map[string]string{
 			"/v1/allow": one, "/v1/allow-up-to": one, "/v1/check": one, "/v1/charge": one, "/v1/refund": one, "/v1/reset": key + "}", "/v1/unblock": key + "}",
 			"/v1/allow-all": `{"requests":[` + one + `]}`, "/v1/allow-batch": `{"requests":[` + one + `]}`, "/v1/reserve": key + `,"cost":1,"ttl":"1m"}`,
