@@ -11,8 +11,6 @@ QUICK ?=
 # benchmarks, without the dependencies of examples/ and cmd/pglimit/test. The pattern "work"
 # names the packages of all modules in go.work.
 checked = ./... ./cmd/pglimit/... ./integration/... ./pglimittest/... ./bench/...
-# Tests that need a PostgreSQL.
-database = -e /integration -e /internal/localpg -e /pglimittest
 
 .DEFAULT_GOAL := help
 .PHONY: help test test-citus test-loaded check faults fuzz prove-bounds prove-history test-matrix demo playground bench soak screenshots generate verify
@@ -20,54 +18,49 @@ database = -e /integration -e /internal/localpg -e /pglimittest
 help: ## List these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-# One go test for all modules runs them in parallel, on one server. What it needs compiled is
-# compiled while the server is got, and so is Citus if CITUS_BUILD names a script for it. The
-# browser's pages take both cores, so they run last and alone. The benchmark's tests, whose
-# Redis clients take long to compile, are in check and verify. A busy machine needs more than
-# go test's ten minutes. cmd/pglimit/test/ratelimit is not in go.work: see scripts/verify.
-tested = $$(go list work | grep -v -e /test/browser -e '/bench$$' -e /bench/contender | if scripts/setup server; then cat; else grep -v /internal/localpg; fi)
-# Those of the row citus that take four minutes of two cores together.
-clustered = $(addprefix ./integration/,decide faults history reserve search share wait)
+# One go test for all modules runs them in parallel, on one server. scripts/packages lists what
+# this machine can test. What that needs compiled is compiled while the server is got. The
+# browser's pages take both cores, so they run last and alone. A busy machine needs more than go
+# test's ten minutes. A cluster's tests come after all others, which never see one.
 test: ## Run all tests on a PostgreSQL found, started or installed (ARGS: go test flags)
 	@scripts/setup
-	@scripts/setup browser
-	@scripts/setup pooler
-	@scripts/setup gateways
+	@mkdir -p bin && scripts/packages here >bin/packages
 	@go build -o bin/ ./pglimittest/withpg
-	@go build $$(go list -deps -test -f '{{if and .GoFiles (not .ForTest) (not .Standard) (ne .Name "main")}}{{.ImportPath}}{{end}}' $(tested)) & { test -z "$$CITUS_BUILD" || scripts/setup citus; } && bin/withpg && wait
-	@scripts/setup server || echo "no PostgreSQL server is installed here: internal/localpg and --embedded, which start one, are not tested"
-	@scripts/setup engine || echo "no Docker engine answers here: --embedded in a container is not tested"
-	@scripts/setup citus || test -z "$$CITUS_BUILD"
-	bin/withpg -- go test -vet=off -timeout 20m -skip="^($$(scripts/setup server || echo 'TestEmbedded|')$$(scripts/setup engine || echo 'TestDocker|')TestCitus)$$" $(ARGS) \
-		$(tested)
-	bin/withpg -- go test -vet=off -timeout 20m $(ARGS) ./cmd/pglimit/test/browser/...
-	@if scripts/setup citus 2>/dev/null; then $(MAKE) test-citus PACKAGES="$(clustered)"; fi
+	@go build $$(go list -deps -test -f '{{if and .GoFiles (not .ForTest) (not .Standard) (ne .Name "main")}}{{.ImportPath}}{{end}}' $$(grep -v /test/browser bin/packages)) & bin/withpg && wait
+	bin/withpg -- go test -vet=off -timeout 20m $(ARGS) $$(grep -v /test/browser bin/packages)
+	@if grep -q /test/browser bin/packages; then set -x; bin/withpg -- go test -vet=off -timeout 20m $(ARGS) ./cmd/pglimit/test/browser/...; fi
 	cd cmd/pglimit/test/ratelimit && GOWORK=off ../../../../bin/withpg -- go test -vet=off $(ARGS) .
+	@if [ -n "$$CITUS_BUILD" ] || scripts/setup citus 2>/dev/null; then $(MAKE) test-citus; fi
+	@scripts/packages left
 
-# scripts/test-matrix lists the packages, and the tests that cannot run there.
-# PACKAGES=./integration/tx: which (default: all of them)
+# Those of the row citus that take four minutes of two cores together.
+clustered = $(addprefix ./integration/,cluster decide faults history reserve search share wait)
+# scripts/test-matrix lists the tests that cannot run there; its row citus has more packages.
+# PACKAGES=./integration/tx: which
 test-citus: ## Run the tests of limits on a Citus cluster of this machine (ARGS: go test flags; PACKAGES)
 	@scripts/setup citus
 	@go build -o bin/ ./pglimittest/withpg
-	PGLIMIT_TEST_BACKEND=citus bin/withpg -- go test -vet=off -timeout 20m $(ARGS) $$(scripts/test-matrix -a citus | head -n 1) $(or $(PACKAGES),$$(scripts/test-matrix -a citus | tail -n +2))
+	PGLIMIT_TEST_BACKEND=citus bin/withpg -- go test -vet=off -timeout 20m $(ARGS) $$(scripts/test-matrix -a citus | head -n 1) $(or $(PACKAGES),$(clustered))
 
 # What needs a server or a browser is left to make test.
 check: ## Check formatting and vet, and run the unit tests: no database, under a minute once built
 	@files=$$(gofmt -l .); test -z "$$files" || { echo "run gofmt -w on:" $$files; exit 1; }
 	go vet $(checked)
-	go test $(ARGS) $$(go list $(checked) | grep -v $(database))
+	go test $(ARGS) $$(go list $(checked) | scripts/packages)
 
-# PACKAGES=./integration/operations: which (default: all of integration/)
+# PACKAGES=./integration/operations: which (default: all of integration/ and cmd/pglimit/test/)
 test-loaded: ## Run tests three times while busy loops and a dd load the machine (ARGS: go test flags; PACKAGES)
 	@scripts/setup
 	@go build -o bin/ ./pglimittest/withpg
-	@scripts/test-loaded bin/withpg -- go test -count=1 -timeout 20m $(ARGS) $(or $(PACKAGES),./integration/...)
+	@mkdir -p bin && scripts/packages here >bin/packages
+	@scripts/test-loaded bin/withpg -- go test -vet=off -count=1 -timeout 60m $(ARGS) $(or $(PACKAGES),$$(grep -e /integration/ -e /cmd/pglimit/test/ bin/packages))
+	$(if $(PACKAGES),,@GOWORK=off scripts/test-loaded bin/withpg -- go -C cmd/pglimit/test/ratelimit test -vet=off -count=1 -timeout 60m $(ARGS) .)
 
 # The test runs in its directory, so that go test prints the table. It needs PostgreSQL's
 # programs, not a container: some faults stop the server's processes.
 faults: ## Run the load of all verbs while servers, connections and callers fail (ARGS='-run TestFaults/kill')
 	@PGLIMIT_TEST_BACKEND=local scripts/setup faults
-	@cd integration/faults && PGLIMIT_TEST_FULL=1 PGLIMIT_TEST_BACKEND=local go test -count=1 -timeout 60m $$(../../scripts/setup citus || echo -skip=TestCitus) $(ARGS)
+	@cd integration/faults && for backend in local $$(../../scripts/setup citus && echo citus); do PGLIMIT_TEST_FULL=1 PGLIMIT_TEST_BACKEND=$$backend go test -count=1 -timeout 60m $(ARGS) || exit; done
 
 # Their seeds run under check and test.
 fuzz: ## Run every fuzz test for FUZZTIME (default 30s) each: no database (ARGS: a pattern of directory and name)

@@ -18,6 +18,9 @@ import (
 // onCitus reports whether the server must be a Citus cluster.
 func onCitus() bool { return os.Getenv(envBackend) == kindCitus }
 
+// envWithout is the environment variable with what scripts/packages hides.
+const envWithout = "PGLIMIT_TEST_WITHOUT"
+
 // cluster is a Citus cluster started from programs on this machine. All nodes run as one
 // user, so each reaches the sockets of the others, without a password.
 type cluster struct {
@@ -28,6 +31,9 @@ type cluster struct {
 // startCluster starts a coordinator and two workers, and joins their databases postgres,
 // in which other processes find the nodes.
 func startCluster(ctx context.Context, settings map[string]string) (_ *cluster, err error) {
+	if strings.Contains(os.Getenv(envWithout), kindCitus) {
+		return nil, fmt.Errorf("%s has %s", envWithout, kindCitus)
+	}
 	bindir, _, err := localpg.FindWith("citus")
 	if err != nil {
 		return nil, fmt.Errorf("%w: install Citus (https://docs.citusdata.com/en/stable/installation/multi_node.html), or set %s to the URL of a coordinator", err, envURL)

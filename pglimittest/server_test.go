@@ -317,3 +317,38 @@ func TestDatabaseURL(t *testing.T) {
 		t.Errorf("no URL: %v; want an error without the password", err)
 	}
 }
+
+// TestCitusNeedsACoordinator: a server that is no coordinator is not used as one, and none is
+// started where Citus is hidden.
+func TestCitusNeedsACoordinator(t *testing.T) {
+	t.Setenv(envBackend, kindCitus)
+	t.Setenv(envURL, shared.URL())
+	s, err := Start(t.Context(), t.Logf)
+	if err == nil {
+		s.Close()
+		t.Fatal("a single server was accepted")
+	}
+	if !strings.Contains(err.Error(), "PGLIMIT_TEST_BACKEND is citus, but this is not the coordinator") {
+		t.Errorf("error %v, want one that names the variable", err)
+	}
+	if _, err := StartOwn(t.Context(), t.Logf, OverTCP); err == nil || !strings.Contains(err.Error(), "OverTCP") {
+		t.Errorf("over TCP: error %v", err)
+	}
+	t.Setenv(envWithout, kindCitus)
+	if _, err := StartOwn(t.Context(), t.Logf); err == nil || !strings.Contains(err.Error(), "PGLIMIT_TEST_WITHOUT has citus") {
+		t.Errorf("hidden: error %v", err)
+	}
+}
+
+func TestNodeURL(t *testing.T) {
+	t.Parallel()
+	for address, want := range map[string]string{
+		"postgres://u:p@h:1/a?sslmode=disable": "postgres://u:p@/a?host=w&port=7&sslmode=disable",
+		"postgres://u@/a?host=h&port=1":        "postgres://u@/a?host=w&port=7",
+		"host=h port=1 dbname=a":               "host=h port=1 dbname=a host='w' port=7",
+	} {
+		if got, err := nodeURL(address, node{"w", 7}); got != want || err != nil {
+			t.Errorf("nodeURL(%q) = %q, %v; want %q", address, got, err, want)
+		}
+	}
+}

@@ -65,6 +65,8 @@ func TestAllowAllAtOnce(t *testing.T) {
 	pool := bed.Connect(t, url, bed.OneConnection, countTrips(&trips))
 	l, other := bed.NewLimiter(t, pool, &limiter.Config{DisableDenyCache: true, BreakAfter: 1}), bed.NewLimiter(t, bed.Connect(t, url), nil)
 	policies := bed.Variants(100, 100_000*time.Hour)
+	full := limiter.Policy{Name: "full", Algorithm: limiter.GCRA, Limit: 1, Period: 1000 * time.Hour}
+	bed.Must(t)(l.Allow(ctx, full, "k"))
 	steps := []string{"new keys", "again", "and again", "used up", "used up again", "reset", "prepared again", "after that"}
 	took := map[string][]int64{}
 	for round := range 4 { // statements are prepared; once a second expired reservations are looked up
@@ -74,6 +76,7 @@ func TestAllowAllAtOnce(t *testing.T) {
 				switch step {
 				case "used up":
 					bed.Must(t)(other.Charge(ctx, last.Policy, last.Key, 100))
+					bed.Must(t)(l.Allow(ctx, full, "k")) // denied: it looks up what the next would
 				case "reset":
 					if err := other.Reset(ctx, last.Policy, last.Key); err != nil {
 						t.Fatal(err)

@@ -64,7 +64,7 @@ func TestOwnTransactionsMayNotIdle(t *testing.T) {
 	address := bed.NewDatabase(t)
 	ctx := t.Context()
 	for _, c := range []struct{ session, want string }{
-		{"0", "3s"}, {"1d", "3s"}, {"3001ms", "3s"}, {"90min", "3s"}, {"2999ms", "2999ms"}, {"1s", "1s"},
+		{"0", "30s"}, {"1d", "30s"}, {"30001ms", "30s"}, {"90min", "30s"}, {"29999ms", "29999ms"}, {"20s", "20s"},
 	} {
 		pool := bed.Connect(t, address, bed.OneConnection, bed.Setting("idle_in_transaction_session_timeout", c.session))
 		db1 := bed.ConnectSQL(t, "pgx", address)
@@ -73,9 +73,9 @@ func TestOwnTransactionsMayNotIdle(t *testing.T) {
 		db2.SetMaxOpenConns(1)
 		const show = "select current_setting('idle_in_transaction_session_timeout')"
 		for name, connections := range map[string]exec.Connections{
-			"pgx":                 exec.PGX(pool, 3*time.Second),
-			"database/sql of pgx": exec.SQL(db1, 3*time.Second),
-			"database/sql of pq":  exec.SQL(db2, 3*time.Second),
+			"pgx":                 exec.PGX(pool, 30*time.Second),
+			"database/sql of pgx": exec.SQL(db1, 30*time.Second),
+			"database/sql of pq":  exec.SQL(db2, 30*time.Second),
 		} {
 			var session, own, pipelined, after string
 			read := func(into *string) exec.Call {
@@ -129,7 +129,7 @@ func TestOwnTransactionIdledTooLong(t *testing.T) {
 			}
 			err = runner.Run(t.Context(), exec.Transaction, note)
 		}
-		if n := bed.Value[int](t, pool, "SELECT count(*) FROM notes WHERE note = $1", name); err != nil || times != 2 || n != 1 {
+		if n := bed.Value[int](t, pool, "SELECT count(*) FROM notes WHERE note = $1", name); err != nil || times < 2 || n != 1 {
 			t.Errorf("%s: run %d times, %v, %d rows", name, times, err, n)
 		}
 	}

@@ -85,6 +85,7 @@ func TestAllowAllRoundTrips(t *testing.T) {
 				}
 				bed.Must(t)(l.Charge(ctx, p, "full", 10))
 			}
+			bed.Must(t)(l.Allow(ctx, plain, "full")) // denied: it looks up what the next would
 			before := trips.Load()
 			all := bed.MustAll(t)(l.AllowAll(ctx, c.asks...))
 			outside = min(outside, trips.Load()-before)

@@ -16,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/pglimit/pglimit/internal/localpg"
 	"github.com/pglimit/pglimit/internal/localpg/process"
 )
 
@@ -108,7 +109,7 @@ func StartBouncer(ctx context.Context, c BouncerConfig) (_ *Bouncer, err error) 
 			err = errors.Join(err, b.Close())
 		}
 	}()
-	if b.port, err = freePort(); err != nil {
+	if b.port, err = localpg.FreePort(); err != nil {
 		return nil, err
 	}
 	users, settings := filepath.Join(b.dir, "users"), filepath.Join(b.dir, "pgbouncer.ini")
@@ -216,14 +217,6 @@ func (b *Bouncer) Close() (err error) {
 		err = b.process.KillTree()
 	}
 	return errors.Join(err, os.RemoveAll(b.dir))
-}
-
-func freePort() (int, error) {
-	l, err := net.Listen("tcp4", "127.0.0.1:0")
-	if err != nil {
-		return 0, err
-	}
-	return l.Addr().(*net.TCPAddr).Port, l.Close()
 }
 
 // own gives a file or directory to an account.

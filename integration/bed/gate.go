@@ -7,7 +7,6 @@ import (
 	"runtime"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -139,16 +138,9 @@ func AwaitWaiting(t *testing.T, l *limiter.Limiter, n int) {
 // a hang, and is shorter than the limiter's own.
 func ResultOf(t *testing.T, what string, answers <-chan Answer) limiter.Result {
 	t.Helper()
-	late := time.NewTimer(30 * time.Second)
-	defer late.Stop()
-	select {
-	case got := <-answers:
-		if got.Err != nil {
-			t.Fatalf("%s: %v", what, got.Err)
-		}
-		return got.Result
-	case <-late.C:
-		t.Fatalf("%s: no answer", what)
+	got := Receive(t, answers, what)
+	if got.Err != nil {
+		t.Fatalf("%s: %v", what, got.Err)
 	}
-	return limiter.Result{}
+	return got.Result
 }

@@ -77,12 +77,12 @@ func UntilLocked(f func(timeout time.Duration) error) (err error) {
 	return err
 }
 
-// AwaitLongWait waits until one statement has waited for a row for 100 ms. The first waits
-// of a limiter are shorter, and this one goes on for 60 ms at least.
-func AwaitLongWait(t testing.TB, pool *pgxpool.Pool) {
+// AwaitLongWait waits until one statement has waited for a row for 100 ms, or is returns true.
+// The first waits of a limiter are shorter, and this one goes on for 60 ms at least.
+func AwaitLongWait(t testing.TB, pool *pgxpool.Pool, is func() bool) {
 	t.Helper()
 	Eventually(t, "a statement waits for the row", func(context.Context) (bool, error) {
-		return Value[int](t, pool, onNodes(`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()
+		return is() || Value[int](t, pool, onNodes(`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()
 			AND wait_event_type = 'Lock' AND clock_timestamp() - query_start > '100 ms'`)) == 1, nil
 	})
 }

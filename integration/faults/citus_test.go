@@ -2,6 +2,7 @@ package faults
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -24,21 +25,19 @@ var citusFaults = []fault{
 	{name: "Citus: a row held on a worker", quick: true, do: holdRow, causes: []error{limiter.ErrLocked}},
 }
 
-// TestCitus runs the faults of a cluster, all on the same one.
-func TestCitus(t *testing.T) {
-	t.Setenv("PGLIMIT_TEST_BACKEND", "citus")
+// onCluster returns them, all on the same cluster.
+func onCluster(t *testing.T) []fault {
 	own := bed.OwnServer(t, durable)
-	for _, f := range citusFaults {
-		if full || f.quick {
-			f.server = func(t *testing.T) *server {
-				return &server{
-					url: own.URL, kill: own.Kill, restart: own.Restart, local: true,
-					create: func() string { return createJoined(t, own) }, workers: own.Workers(),
-				}
+	all := slices.Clone(citusFaults)
+	for i := range all {
+		all[i].server = func(t *testing.T) *server {
+			return &server{
+				url: own.URL, kill: own.Kill, restart: own.Restart, local: true,
+				create: func() string { return createJoined(t, own) }, workers: own.Workers(),
 			}
-			t.Run(f.name, f.run)
 		}
 	}
+	return all
 }
 
 // createJoined creates a database on all nodes.

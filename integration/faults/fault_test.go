@@ -2,6 +2,7 @@ package faults
 
 import (
 	"context"
+	"os"
 	"testing"
 	"time"
 
@@ -45,9 +46,14 @@ var (
 // only looks.
 var backWithin = bed.Size(time.Second, 10*time.Second)
 
-// TestFaults runs the faults one after another: each of them keeps the machine busy.
+// TestFaults runs the faults one after another: each of them keeps the machine busy. On a
+// Citus cluster they are those of a cluster.
 func TestFaults(t *testing.T) {
-	for _, f := range faults {
+	all := faults
+	if os.Getenv("PGLIMIT_TEST_BACKEND") == "citus" {
+		all = onCluster(t)
+	}
+	for _, f := range all {
 		if full || f.quick {
 			t.Run(f.name, f.run)
 		}

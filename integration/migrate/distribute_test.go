@@ -1,21 +1,14 @@
 package migrate
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 
-	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
-
 	"github.com/pglimit/pglimit/integration/bed"
 	"github.com/pglimit/pglimit/internal/migrations"
-	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/internal/shards"
-	"github.com/pglimit/pglimit/pglimittest"
 )
 
 // TestDistributeRefused: without Citus there is an error with the next step.
@@ -49,103 +42,4 @@ func TestHash(t *testing.T) {
 			t.Errorf("Hash(%q) = %d, want %d", texts[i], got, hash)
 		}
 	}
-}
-
-// TestCitusDistribute: the tables of keys and their rows move to shards and back. A second
-// run does nothing, and roles keep their rights.
-func TestCitusDistribute(t *testing.T) {
-	t.Setenv("PGLIMIT_TEST_BACKEND", "citus")
-	ctx := t.Context()
-	server := must.OK(pglimittest.StartOwn(ctx, t.Logf))(t)
-	t.Cleanup(func() { must.Succeed(t, server.Close()) })
-	address, drop, err := server.CreateDatabase(ctx, "distribute")
-	must.Succeed(t, err)
-	t.Cleanup(func() { must.Succeed(t, drop(context.Background())) })
-	pool := bed.Connect(t, address)
-	refused := func(d migrations.Distribution, want string) {
-		t.Helper()
-		if _, err := migrations.Distribute(ctx, pool, d); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%+v: %v, want %q", d, err, want)
-		}
-	}
-	refused(migrations.Distribution{}, "pglimit migrate up")
-	must.Succeed(t, migrations.Tables.Up(ctx, pool))
-	for _, table := range bed.LimitTables(t, pool) {
-		bed.InsertRows(t, pool, table, "p", 100, 0)
-	}
-	bed.Exec(t, pool, `CREATE ROLE distribute_app LOGIN`)
-	bed.Exec(t, pool, `CREATE ROLE distribute_other LOGIN`)
-	operators := migrations.Roles{Operators: []string{"distribute_app"}}
-	must.OK(migrations.ApplyGrants(ctx, pool, operators))(t)
-	data := bed.Contents(t, pool)
-	missing := func() (all []string) {
-		t.Helper()
-		app := bed.Connect(t, address, bed.Setting("role", "distribute_app"))
-		run, reads, err := migrations.MissingGrants(ctx, bed.DB(t, app))
-		must.Succeed(t, err)
-		return append(run, reads...)
-	}
-
-	plan := must.OK(migrations.PlanDistribution(ctx, pool, migrations.Distribution{Shards: 6}))(t)
-	done := must.OK(migrations.Distribute(ctx, pool, migrations.Distribution{Shards: 6}))(t)
-	if !slices.Equal(plan.Statements, done.Statements) || plan.Found.Shards != 0 {
-		t.Errorf("planned %q of %+v, ran %q", plan.Statements, plan.Found, done.Statements)
-	}
-	again := must.OK(migrations.Distribute(ctx, pool, migrations.Distribution{}))(t)
-	if c := again.Found; len(again.Statements) != 0 || c.Shards != 6 || len(c.Nodes) != 2 || c.Nodes[0].Shards != 3 || len(c.Local)+len(c.Missing)+c.Lost != 0 || c.Outdated {
-		t.Errorf("a second run found %+v, ran %q", c, again.Statements)
-	}
-	if got := bed.Contents(t, pool); got != data {
-		t.Errorf("the shards hold:\n%s\nwant:\n%s", got, data)
-	}
-	if m := missing(); len(m) != 0 {
-		t.Errorf("the role lacks %q", m)
-	}
-	if bed.Value[bool](t, pool, `SELECT has_function_privilege('distribute_other', 'pglimit_shard(text, text[])', 'EXECUTE')`) {
-		t.Error("any role may hold a shard")
-	}
-	m := must.OK(shards.Read(ctx, pool))(t)
-	for i := range m.Len() {
-		for _, key := range []string{m.Key(i), fmt.Sprint("k", i)} {
-			place := bed.Value[int](t, pool, `SELECT count(*) FROM pg_dist_shard AS s, pg_dist_shard AS o
-				WHERE s.shardid = get_shard_id_for_distribution_column('pglimit_token_bucket', $1::text)
-				AND o.logicalrelid = s.logicalrelid AND o.shardminvalue::bigint < s.shardminvalue::bigint`, key)
-			if place != m.Of(key) {
-				t.Errorf("key %q is in shard %d, not %d", key, place, m.Of(key))
-			}
-		}
-		if m.Of(m.Key(i)) != i {
-			t.Errorf("the key of shard %d is in shard %d", i, m.Of(m.Key(i)))
-		}
-	}
-
-	refused(migrations.Distribution{Shards: 8}, "6 shards, not 8")
-	if _, err := migrations.Tables.Down(ctx, pool, migrations.Previous); !errors.Is(err, migrations.ErrCluster) || !strings.Contains(err.Error(), "--undo") {
-		t.Errorf("down: %v", err)
-	}
-	owner := pool
-	pool = bed.Connect(t, address, bed.Setting("role", "distribute_app"))
-	refused(migrations.Distribution{}, "does not own")
-	worker := must.OK(pgx.ParseConfig(server.Workers()[0].URL()))(t)
-	pool = bed.Connect(t, address, func(c *pgxpool.Config) {
-		c.ConnConfig.Host, c.ConnConfig.Port, c.ConnConfig.User = worker.Host, worker.Port, worker.User
-	})
-	refused(migrations.Distribution{}, "this is a worker")
-	pool = owner
-
-	bed.Exec(t, pool, `COMMENT ON FUNCTION pglimit_shard(text, text[]) IS 'of another release'`)
-	if done = must.OK(migrations.Distribute(ctx, pool, migrations.Distribution{}))(t); !done.Found.Outdated || len(done.Statements) == 0 {
-		t.Errorf("functions of another release: found %+v, ran %q", done.Found, done.Statements)
-	}
-	must.OK(migrations.Distribute(ctx, pool, migrations.Distribution{Undo: true}))(t)
-	if got := bed.Contents(t, pool); got != data {
-		t.Errorf("after the undo there is:\n%s\nwant:\n%s", got, data)
-	}
-	if m := missing(); len(m) != 0 {
-		t.Errorf("after the undo the role lacks %q", m)
-	}
-	if left := must.OK(shards.Read(ctx, pool))(t); left != nil || bed.Value[int](t, pool, `SELECT count(*) FROM pg_proc WHERE proname IN ('pglimit_shard', 'pglimit_on_shard')`) != 0 {
-		t.Errorf("the undo left shards %v, or functions", left)
-	}
-	bed.StepsDown(t, pool, 0, bed.AllDown)
 }

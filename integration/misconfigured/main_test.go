@@ -1,6 +1,5 @@
 // Package misconfigured tests servers that answer but refuse every decision: missing
-// rights, a wrong password, a read-only server, a pooler that separates prepared
-// statements from their connections.
+// rights, a wrong password, a read-only server, lost statements.
 package misconfigured
 
 import (
@@ -10,3 +9,5 @@ import (
 )
 
 func TestMain(m *testing.M) { bed.Main(m, 3) }
+
+var failsOpen = bed.FailsOpen

@@ -64,7 +64,7 @@ func expectLog(t *testing.T, log *bed.Buffer, parts ...string) {
 // await waits until that version is loaded.
 func (o *opened) await(t *testing.T, version int64) {
 	t.Helper()
-	limit := time.After(30 * time.Second)
+	limit := time.After(time.Minute) // prevents a hang
 	for o.Version() != version {
 		select {
 		case <-o.versions:

@@ -49,7 +49,11 @@ func TestPrograms(t *testing.T) {
 	if err := web.Default(login, api); err != nil {
 		t.Fatal(err)
 	}
-	rows := expectPrograms(t, pool, map[string]int64{"web": 0, "worker": 0, "killed": 1})
+	var rows map[string]db.ProgramsRow
+	bed.Eventually(t, "web's row has its defaults", func(context.Context) (bool, error) {
+		rows = expectPrograms(t, pool, map[string]int64{"web": 0, "worker": 0, "killed": 1})
+		return rows["web"].Defaults != "[]", nil
+	})
 	var defaults []limiter.Policy
 	if err := json.Unmarshal([]byte(rows["web"].Defaults), &defaults); err != nil || !reflect.DeepEqual(defaults, []limiter.Policy{api, login}) {
 		t.Errorf("defaults %s, %v", rows["web"].Defaults, err)

@@ -54,7 +54,7 @@ func (s *twins) meet(t *testing.T, request limiter.Request, reserve bool, second
 	go func() {
 		done <- second(func(d decider) (err error) { b, err = do(d); return err })
 	}()
-	bed.AwaitLongWait(t, s.pool)
+	bed.AwaitLongWait(t, s.pool, func() bool { return len(done) > 0 })
 	bed.Commit(t, tx)
 	if err := bed.Receive(t, done, "the second answer"); err != nil {
 		t.Fatal(err)

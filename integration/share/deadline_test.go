@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 
@@ -23,7 +24,9 @@ func TestShortDeadlinesCostNoConnection(t *testing.T) {
 			defer func() { must.Succeed(t, l.Close()) }()
 			call := verbs(l, unlimited)[verb]
 			each := func(ctx context.Context, i int) (limiter.Result, error) { return call(ctx, fmt.Sprint("key-", i)) }
-			usual := answers(8, 5, each).p99()
+			first := answers(8, 5, each).took
+			slices.Sort(first)
+			usual := first[len(first)/2] // the slowest may have met a busy machine
 			before := closed()
 			ctx, stop := context.WithCancel(context.Background())
 			left := make(chan *score)

@@ -8,7 +8,22 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/pglimit/pglimit/internal/must"
 )
+
+// TestFreePort: the system gives a free port to no program that asks for any.
+func TestFreePort(t *testing.T) {
+	t.Parallel()
+	port := must.OK(FreePort())(t)
+	for range 100 {
+		l := must.OK(net.Listen("tcp4", "127.0.0.1:0"))(t)
+		defer l.Close()
+		if given := l.Addr().(*net.TCPAddr).Port; given <= port {
+			t.Errorf("port %d was given out, and %d was chosen as free", given, port)
+		}
+	}
+}
 
 // TestTakenPortLearnsNothing gives the server's port to another program between its choice
 // and the server's start. Nothing connects to that program, and clients with the URL demand

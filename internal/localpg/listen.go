@@ -3,6 +3,7 @@ package localpg
 import (
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"slices"
 	"strconv"
@@ -25,18 +26,27 @@ func (s *Server) socketFits(dir string) bool {
 	return s.tcp || len(dir) <= longest && !strings.ContainsAny(dir, `",\`)
 }
 
-// choosePort returns the port to listen on. A port of 127.0.0.1 is free now, but another
-// program may take it before the server does.
+// choosePort returns the port to listen on.
 func (s *Server) choosePort() (int, error) {
 	if !s.tcp {
 		return socketPort, nil
 	}
-	l, err := net.Listen("tcp4", "127.0.0.1:0")
-	if err != nil {
-		return 0, err
+	return FreePort()
+}
+
+// FreePort returns a port of 127.0.0.1 on which nothing listens now, for a program that is
+// to listen there, once or again. It is below those that systems give to connections and to
+// listeners on port 0, so only a program that asks for this port can take it meanwhile.
+func FreePort() (port int, err error) {
+	const from, ports, tries = 20_000, 10_000, 100
+	for range tries {
+		port = from + rand.IntN(ports)
+		var l net.Listener
+		if l, err = net.Listen("tcp4", fmt.Sprint("127.0.0.1:", port)); err == nil {
+			return port, l.Close()
+		}
 	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port, nil
+	return 0, err
 }
 
 // listen returns the server's arguments for where it listens.

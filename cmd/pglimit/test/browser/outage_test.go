@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -60,7 +59,7 @@ func TestWatch(t *testing.T) {
 // the contrast of text, light and dark, while the page has all of its messages.
 func TestServerGone(t *testing.T) {
 	t.Parallel()
-	p := StartAt(t, command(t), migrated.New(t), quietPort(t))
+	p := StartAt(t, command(t), migrated.New(t), freeAddress(t))
 	b := open(t, p, everyCard("alice", "limit=1000", "period=1h"))
 	b.Tolerate("ERR_CONNECTION_REFUSED")
 	b.Tolerate("ERR_INCOMPLETE_CHUNKED_ENCODING") // of the stream, when the server is killed
@@ -101,23 +100,6 @@ func TestServerGone(t *testing.T) {
 	b.connected()
 	b.Wait("it sends again", fmt.Sprintf("%s[0] > %d", counts(a), allowed+2))
 	b.Wait("the problem is gone", text("#problem")+` === ""`)
-}
-
-// quietPort returns a free address that the system gives to no other program, so that it
-// can be used again.
-func quietPort(t *testing.T) string {
-	t.Helper()
-	for {
-		addr := fmt.Sprint("localhost:", 20_000+rand.IntN(10_000)) // below those that systems give out
-		l, err := net.Listen("tcp", addr)
-		if err == nil {
-			_ = l.Close()
-			return addr
-		}
-		if t.Context().Err() != nil || !strings.Contains(err.Error(), "in use") {
-			t.Fatal(err)
-		}
-	}
 }
 
 // TestDatabaseGone: the page reports the outage until the database is back, also if it was

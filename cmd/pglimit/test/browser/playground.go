@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"log/slog"
 	"net"
 	"net/url"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/dashboard"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/site"
+	"github.com/pglimit/pglimit/internal/localpg"
 )
 
 // Playground is a `pglimit playground`, running or not.
@@ -122,6 +124,16 @@ type Dashboard struct {
 	ended  chan error
 }
 
+// freeAddress returns an address at which a server can also start again.
+func freeAddress(t T) string {
+	t.Helper()
+	port, err := localpg.FreePort()
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	return fmt.Sprint("localhost:", port)
+}
+
 // StartDashboard serves a dashboard on any free port, with a token that allows changes. Its
 // page loads data every refresh. It is stopped when the test ends.
 func StartDashboard(t T, source dashboard.Source, refresh time.Duration) *Dashboard {
@@ -131,7 +143,7 @@ func StartDashboard(t T, source dashboard.Source, refresh time.Duration) *Dashbo
 		Source: source, Version: "v0.9.0", Database: "shop at db.example:5432, PostgreSQL 15.18", Host: "localhost",
 		Token: d.Token, Refresh: refresh, Logger: slog.New(slog.DiscardHandler),
 	}
-	d.start("localhost:0")
+	d.start(freeAddress(t))
 	t.Cleanup(d.Stop)
 	return d
 }

@@ -1,4 +1,4 @@
-// Package embedded tests pglimit --embedded over a real PostgreSQL server.
+// Package embedded tests pglimit --embedded over PostgreSQL servers of this machine.
 package embedded
 
 import (

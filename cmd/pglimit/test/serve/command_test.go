@@ -92,8 +92,8 @@ func TestServe(t *testing.T) {
 	}
 
 	endUnderLoad(t, s.Process, s.HTTP+"/v1/allow", body)
-	<-s.ended
-	if code, log := s.ProcessState.ExitCode(), s.stderr.String(); code != 0 || strings.Contains(log, "secret") || strings.Contains(log, ops) || !strings.Contains(log, `"caller":"web"`) || strings.Contains(log, "ERROR") {
+	<-s.Ended
+	if code, log := s.ProcessState.ExitCode(), s.Said.String(); code != 0 || strings.Contains(log, "secret") || strings.Contains(log, ops) || !strings.Contains(log, `"caller":"web"`) || strings.Contains(log, "ERROR") {
 		t.Errorf("exit code %d, log %s", code, log)
 	}
 }
@@ -140,16 +140,16 @@ func TestServeDrains(t *testing.T) {
 	select {
 	case a := <-answered:
 		t.Fatalf("the request was answered while its row is locked: %+v", a)
-	case <-s.ended:
-		t.Fatalf("the server ended before a request in progress; stderr %s", &s.stderr)
+	case <-s.Ended:
+		t.Fatalf("the server ended before a request in progress; stderr %s", &s.Said)
 	default:
 	}
 	bed.Commit(t, lock)
 	if a := <-answered; a.status != 200 || !strings.Contains(a.text, `"remaining":1,`) {
 		t.Errorf("the request in progress: %+v", a)
 	}
-	if <-s.ended; s.ProcessState.ExitCode() != 0 {
-		t.Errorf("exit code %d, stderr %s", s.ProcessState.ExitCode(), &s.stderr)
+	if <-s.Ended; s.ProcessState.ExitCode() != 0 {
+		t.Errorf("exit code %d, stderr %s", s.ProcessState.ExitCode(), &s.Said)
 	}
 }
 
@@ -172,14 +172,14 @@ func TestServeTelemetry(t *testing.T) {
 		t.Errorf("%d %s", r.StatusCode, text)
 	}
 	must.Succeed(t, s.Process.Signal(syscall.SIGTERM))
-	<-s.ended
+	<-s.Ended
 	mu.Lock()
 	defer mu.Unlock()
 	id := must.OK(hex.DecodeString(trace))(t)
 	for path, all := range map[string][]string{"/v1/traces": {"limits", "POST /v1/allow", "pglimit allow", string(id)}, "/v1/metrics": {"limits", "pglimit.decisions"}} {
 		for _, want := range all {
 			if !strings.Contains(sent[path], want) {
-				t.Errorf("%s: no %q in %q; log %s", path, want, sent[path], &s.stderr)
+				t.Errorf("%s: no %q in %q; log %s", path, want, sent[path], &s.Said)
 			}
 		}
 		if strings.Contains(sent[path], "secret") {
@@ -221,8 +221,8 @@ func TestServeWithoutDatabase(t *testing.T) {
 	if r, text := call(t, "POST", s.HTTP+"/v1/allow", body); r.StatusCode != 200 || health() != healthpb.HealthCheckResponse_SERVING {
 		t.Errorf("%d %s, gRPC's health %v", r.StatusCode, text, health())
 	}
-	if n := s.stderr.Count("waiting for the database"); n != 1 {
-		t.Errorf("it is logged %d times: %s", n, &s.stderr)
+	if n := s.Said.Count("waiting for the database"); n != 1 {
+		t.Errorf("it is logged %d times: %s", n, &s.Said)
 	}
 	missing := *must.OK(url.Parse(database))(t)
 	missing.Path = "/none"
@@ -257,7 +257,7 @@ func TestServeTLS(t *testing.T) {
 	}
 	client.CloseIdleConnections()
 	endUnderLoad(t, s.Process, s.HTTP+"/v1/allow", `{"policy":"login","key":"k"}`)
-	if <-s.ended; s.ProcessState.ExitCode() != 0 {
-		t.Errorf("exit code %d, stderr %s", s.ProcessState.ExitCode(), &s.stderr)
+	if <-s.Ended; s.ProcessState.ExitCode() != 0 {
+		t.Errorf("exit code %d, stderr %s", s.ProcessState.ExitCode(), &s.Said)
 	}
 }

@@ -1,5 +1,5 @@
-// Package serve tests pglimit serve: the command over a PostgreSQL server, its OpenAPI document,
-// gateways and other languages.
+// Package serve tests pglimit serve: the command over a PostgreSQL server, and its OpenAPI
+// document.
 package serve
 
 import (
@@ -9,7 +9,6 @@ import (
 	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
-	"encoding/json"
 	"encoding/pem"
 	"errors"
 	"io"
@@ -17,8 +16,6 @@ import (
 	"net/http"
 	"net/http/httptrace"
 	"os"
-	osexec "os/exec"
-	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -36,56 +33,14 @@ func TestMain(m *testing.M) {
 	bed.Main(m, 4)
 }
 
-// policies is a file with policies whose periods are longer than a test.
-const policies = `policies:
-  - {name: login, algorithm: fixed_window, limit: 3, period: 1000h}
-  - {name: budget, algorithm: fixed_window, limit: 100, period: 1000h}
-  - {name: queue, algorithm: leaky_bucket_queue, limit: 1, period: 1000h, burst: 5}
-`
+type server = bed.Serving
 
-// server is a pglimit serve in its process.
-type server struct {
-	*osexec.Cmd
-	HTTP, GRPC, Admin string // URLs
-	stderr            bed.Buffer
-	ended             chan struct{} // closed with the process
-}
+var startWith, file, token = bed.Serve, bed.File, bed.Token
 
 // start starts a server with the policies over a database, on any free ports.
 func start(t *testing.T, database string, args ...string) *server {
 	t.Helper()
 	return startWith(t, database, nil, args...)
-}
-
-// startWith is start with more environment variables.
-func startWith(t *testing.T, database string, env []string, args ...string) *server {
-	t.Helper()
-	args = append([]string{"serve", "--json", "--timeout", "1m", "--http", "localhost:0", "--grpc", "localhost:0", "--admin", "localhost:0", "--policies", file(t, "policies.yaml", policies)}, args...)
-	s := &server{Cmd: bed.Command(t, database, args...), ended: make(chan struct{})}
-	s.Stderr, s.Env = &s.stderr, append(s.Env, env...)
-	stdout := must.OK(s.StdoutPipe())(t)
-	must.Succeed(t, s.Start())
-	err := json.NewDecoder(stdout).Decode(s)
-	go func() {
-		defer close(s.ended)
-		_, _ = io.Copy(io.Discard, stdout)
-		_ = s.Wait() // the exit code reports it
-	}()
-	t.Cleanup(func() { _ = s.Process.Kill(); <-s.ended })
-	if err != nil {
-		_ = s.Process.Kill()
-		<-s.ended
-		t.Fatalf("%v; stderr %s", err, &s.stderr)
-	}
-	return s
-}
-
-// file writes a file of the test.
-func file(t *testing.T, name, text string) string {
-	t.Helper()
-	path := filepath.Join(t.TempDir(), name)
-	must.Succeed(t, os.WriteFile(path, []byte(text), 0o600))
-	return path
 }
 
 // call sends a request, with JSON if the body is not empty, and headers as names and values.
@@ -119,14 +74,6 @@ func certificate(t *testing.T) (cert, key string) {
 		return string(pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}))
 	}
 	return block("CERTIFICATE", der), block("PRIVATE KEY", must.OK(x509.MarshalPKCS8PrivateKey(private))(t))
-}
-
-// token makes a token by the command, and returns it with its line.
-func token(t *testing.T, name, scopes string) (token, line string) {
-	t.Helper()
-	var made struct{ Token, Line string }
-	bed.PglimitJSON(t, &made, "", "serve", "token", name, "--scopes", scopes)
-	return made.Token, made.Line + "\n"
 }
 
 // endUnderLoad ends a program by SIGTERM while clients send requests on connections that they

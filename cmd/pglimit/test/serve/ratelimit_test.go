@@ -146,8 +146,8 @@ func TestServeRateLimit(t *testing.T) {
 	if _, err := quota.Recv(); status.Code(err) != codes.Unavailable {
 		t.Errorf("the stream of quotas ended with %v", err)
 	}
-	if <-s.ended; s.ProcessState.ExitCode() != 0 || strings.Contains(s.stderr.String(), "ERROR") {
-		t.Errorf("exit code %d, log %s", s.ProcessState.ExitCode(), &s.stderr)
+	if <-s.Ended; s.ProcessState.ExitCode() != 0 || strings.Contains(s.Said.String(), "ERROR") {
+		t.Errorf("exit code %d, log %s", s.ProcessState.ExitCode(), &s.Said)
 	}
 	// Until the first configuration arrives, only this service is not ready.
 	away := start(t, bed.NewDatabase(t), "--ratelimit-xds", "localhost:1")

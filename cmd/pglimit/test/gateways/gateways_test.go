@@ -1,7 +1,10 @@
-package serve
+// Package gateways tests pglimit serve behind Caddy, nginx and HAProxy, and from other
+// languages, by the programs of this machine.
+package gateways
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -12,10 +15,17 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/commands"
 	"github.com/pglimit/pglimit/integration/bed"
 	"github.com/pglimit/pglimit/internal/checkout"
+	"github.com/pglimit/pglimit/internal/localpg"
 	"github.com/pglimit/pglimit/internal/must"
 )
+
+func TestMain(m *testing.M) {
+	bed.BeCommand(commands.Main)
+	bed.Main(m, 4)
+}
 
 // example returns a file of examples/ with words replaced, given as pairs.
 func example(t *testing.T, path string, pairs ...string) string {
@@ -38,14 +48,6 @@ func program(t *testing.T, name string) string {
 		path = must.OK(osexec.LookPath(filepath.Join("/usr/sbin", name)))(t)
 	}
 	return path
-}
-
-// freePort returns a port that was free.
-func freePort(t *testing.T) string {
-	l := must.OK(net.Listen("tcp", "127.0.0.1:0"))(t)
-	defer l.Close()
-	_, port, _ := net.SplitHostPort(l.Addr().String())
-	return port
 }
 
 // gateway starts a gateway in a directory and waits until it listens on a port.
@@ -105,14 +107,14 @@ func TestGateways(t *testing.T) {
 	t.Cleanup(application.Close)
 	for name, run := range map[string]func(t *testing.T, api, by string) (url string){
 		"caddy": func(t *testing.T, api, by string) string {
-			dir, port := t.TempDir(), freePort(t)
+			dir, port := t.TempDir(), fmt.Sprint(must.OK(localpg.FreePort())(t))
 			config := example(t, "gateways/Caddyfile", "127.0.0.1:8080", api, ":8000", ":"+port, "/check/login", "/check/login"+by, "auto_https off", "auto_https off\n\tstorage file_system "+dir)
 			write(t, dir, "Caddyfile", config)
 			gateway(t, dir, port, "caddy", "run", "--config", "Caddyfile", "--adapter", "caddyfile")
 			return "http://127.0.0.1:" + port
 		},
 		"nginx": func(t *testing.T, api, by string) string {
-			dir, port := t.TempDir(), freePort(t)
+			dir, port := t.TempDir(), fmt.Sprint(must.OK(localpg.FreePort())(t))
 			temp := "http {\n\taccess_log off;"
 			for _, kind := range []string{"client_body", "proxy", "fastcgi", "uwsgi", "scgi"} {
 				temp += "\n\t" + kind + "_temp_path " + dir + "/" + kind + ";"
@@ -128,7 +130,7 @@ func TestGateways(t *testing.T) {
 			return "http://127.0.0.1:" + port
 		},
 		"haproxy": func(t *testing.T, api, by string) string {
-			dir, port := t.TempDir(), freePort(t)
+			dir, port := t.TempDir(), fmt.Sprint(must.OK(localpg.FreePort())(t))
 			headers := "headers = {"
 			if by != "" {
 				headers += ` ["x-api-key"] = { txn.f:req_hdr("x-api-key") },`
@@ -141,7 +143,7 @@ func TestGateways(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := start(t, bed.NewDatabase(t), "--trusted-proxies", "127.0.0.1")
+			s := bed.Serve(t, bed.NewDatabase(t), nil, "--trusted-proxies", "127.0.0.1")
 			api := strings.Replace(strings.TrimPrefix(s.HTTP, "http://"), "localhost", "127.0.0.1", 1)
 			url := run(t, api, "")
 			for _, client := range []string{"127.0.0.2", "127.0.0.3"} {
@@ -159,7 +161,7 @@ func TestGateways(t *testing.T) {
 				}
 			}
 			must.Succeed(t, s.Process.Kill())
-			<-s.ended
+			<-s.Ended
 			if status, _ := from(t, "127.0.0.4", url, "X-Api-Key", "other"); status < 500 {
 				t.Errorf("without a server: %d", status)
 			}
@@ -176,8 +178,8 @@ func write(t *testing.T, dir, name, text string) {
 // time to wait, and end in an error if the server refuses them.
 func TestLanguages(t *testing.T) {
 	t.Parallel()
-	secret, line := token(t, "languages", "decide")
-	s := start(t, bed.NewDatabase(t), "--tokens", file(t, "tokens", line))
+	secret, line := bed.Token(t, "languages", "decide")
+	s := bed.Serve(t, bed.NewDatabase(t), nil, "--tokens", bed.File(t, "tokens", line))
 	root := filepath.Join(must.OK(checkout.Root())(t), "examples", "languages")
 	script := filepath.Join(t.TempDir(), "limit.mjs") // without the types
 	if out, err := osexec.CommandContext(t.Context(), program(t, "esbuild"), filepath.Join(root, "limit.mts"), "--outfile="+script).CombinedOutput(); err != nil {

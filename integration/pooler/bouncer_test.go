@@ -1,4 +1,6 @@
-package misconfigured
+// Package pooler tests limits through PgBouncer in transaction mode, which separates prepared
+// statements from their connections.
+package pooler
 
 import (
 	"testing"
@@ -7,6 +9,8 @@ import (
 
 	"github.com/pglimit/pglimit/integration/bed"
 )
+
+func TestMain(m *testing.M) { bed.Main(m, 3) }
 
 // startPgBouncer starts a PgBouncer with that many connections to the database at address,
 // which keeps no prepared statements. It returns the address for clients.

@@ -1,4 +1,4 @@
-package decide
+package cluster
 
 import (
 	"fmt"
@@ -17,9 +17,6 @@ import (
 // asked for the rest of a session. The limiter gives up such a session of its pool.
 func TestDecideAfterAFaultOfCitus(t *testing.T) {
 	t.Parallel()
-	if !bed.Citus() {
-		return
-	}
 	ctx := t.Context()
 	pool := bed.Connect(t, bed.NewDatabase(t), func(c *pgxpool.Config) { c.MaxConns = 1 })
 	l := bed.NewLimiter(t, pool, nil)
@@ -39,9 +36,6 @@ func TestDecideAfterAFaultOfCitus(t *testing.T) {
 // statement would find the others.
 func TestDecideKeysOfTwoShards(t *testing.T) {
 	t.Parallel()
-	if !bed.Citus() {
-		return
-	}
 	ctx := t.Context()
 	pool := bed.NewPool(t)
 	placed, err := shards.Read(ctx, pool)

@@ -1,4 +1,4 @@
-package tx
+package cluster
 
 import (
 	"context"
@@ -15,9 +15,6 @@ import (
 // may have done before the look.
 func TestTxCommitsNodesTogether(t *testing.T) {
 	t.Parallel()
-	if !bed.Citus() {
-		return
-	}
 	pool := bed.NewPool(t)
 	l := bed.NewLimiter(t, pool, nil)
 	p := limiter.Policy{Name: "p", Algorithm: limiter.GCRA, Limit: 1e6, Period: time.Hour}

@@ -1,4 +1,4 @@
-package misconfigured
+package pooler
 
 import (
 	"regexp"

@@ -1,6 +1,7 @@
 //go:build unix
 
-package embedded
+// Package docker tests pglimit --embedded in a container of a Docker engine.
+package docker
 
 import (
 	"bytes"
@@ -14,19 +15,25 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/commands"
 	"github.com/pglimit/pglimit/integration/bed"
 	"github.com/pglimit/pglimit/internal/must"
 )
 
+func TestMain(m *testing.M) {
+	bed.BeCommand(commands.Main)
+	bed.Main(m, 2)
+}
+
 // withoutServer lets h's command find no PostgreSQL server, and a docker command that runs
 // image and its entry point instead of the official ones.
-func (h *house) withoutServer(t *testing.T, image, entry string) {
+func withoutServer(t *testing.T, h *bed.House, image, entry string) {
 	t.Helper()
 	docker := must.OK(osexec.LookPath("docker"))(t)
-	bin := filepath.Join(h.dir, "bin")
+	bin := filepath.Join(h.Dir, "bin")
 	script := fmt.Sprintf("#!/bin/sh\nfor a; do shift; case $a in postgres:17-alpine) a=%s;; docker-entrypoint.sh) a=%s;; esac; set -- \"$@\" \"$a\"; done\nexec %s \"$@\"\n", image, entry, docker)
 	must.Succeed(t, errors.Join(os.Mkdir(bin, 0o755), os.WriteFile(filepath.Join(bin, "docker"), []byte(script), 0o755)))
-	h.env = []string{"PGBIN=" + bin, "PATH=" + bin + ":" + os.Getenv("PATH")}
+	h.Env = []string{"PGBIN=" + bin, "PATH=" + bin + ":" + os.Getenv("PATH")}
 }
 
 func docker(t *testing.T, args ...string) string {
@@ -38,26 +45,24 @@ func docker(t *testing.T, args ...string) string {
 	return string(out)
 }
 
-// The tests named TestDocker… need a Docker engine; make test leaves them out if none
-// answers. If it cannot get the official image, they build one from Debian's packages.
-
 // TestDockerEmbedded: without an installed server --embedded runs a container, which keeps
-// its counts. The process list never shows its password.
+// its counts. The process list never shows its password. Where the engine cannot get the
+// official image, the test builds one from Debian's packages.
 func TestDockerEmbedded(t *testing.T) {
 	t.Parallel()
 	image, entry := "postgres:17-alpine", "docker-entrypoint.sh"
 	if osexec.Command("docker", "image", "inspect", image).Run() != nil && osexec.Command("docker", "pull", image).Run() != nil {
 		image, entry = "pglimit-test-postgres:17", "test-image-entrypoint"
-		if out, err := osexec.Command("../../../../scripts/test-image", "17").CombinedOutput(); err != nil {
+		if out, err := osexec.Command("../../testdata/checkout/scripts/test-image", "17").CombinedOutput(); err != nil {
 			t.Fatalf("%v: %s", err, out)
 		}
 	}
-	h := newHouse(t)
-	h.withoutServer(t, image, entry)
-	if got := h.allow(t, "(Docker)", "--data-dir", h.data()); got != 4 {
+	h := bed.NewHouse(t)
+	withoutServer(t, h, image, entry)
+	if got := h.Allow(t, "(Docker)", "--data-dir", h.Data()); got != 4 {
 		t.Errorf("%v remaining, want 4", got)
 	}
-	password := must.OK(os.ReadFile(filepath.Join(h.data(), "password")))(t)
+	password := must.OK(os.ReadFile(filepath.Join(h.Data(), "password")))(t)
 	name := fmt.Sprintf("pglimit-%.8x", sha256.Sum256(password))
 	t.Cleanup(func() { docker(t, "volume", "rm", name) })
 	containers := func() string { return docker(t, "ps", "-aq", "--filter", "name="+name) }
@@ -67,28 +72,28 @@ func TestDockerEmbedded(t *testing.T) {
 
 	// The volume keeps the counts, also after kill -9 of the keeper and a start at once.
 	for _, remaining := range []float64{3, 1} {
-		l := h.start(t)
-		l.ask(t, remaining)
+		l := h.Start(t)
+		l.Ask(t, remaining)
 		if list, err := osexec.Command("ps", "-A", "-o", "args=").Output(); err != nil || bytes.Contains(list, password) {
 			t.Errorf("the process list shows the password, or %v", err)
 		}
-		h.killKeeper(t)
+		h.KillKeeper(t)
 		if remaining == 3 { // otherwise no command follows: the container ends by itself
-			if got := h.allow(t, "(started)", "--data-dir", h.data()); got != 2 {
+			if got := h.Allow(t, "(started)", "--data-dir", h.Data()); got != 2 {
 				t.Errorf("after kill -9 of the keeper: %v remaining, want 2", got)
 			}
 		}
-		l.in.Close()
-		l.end(t, 0, "(started)")
+		l.In.Close()
+		l.End(t, 0, "(started)")
 	}
 	bed.Eventually(t, "the container is gone", func(context.Context) (bool, error) { return containers() == "", nil })
 }
 
 func TestDockerEmbeddedWithoutImage(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
-	h.withoutServer(t, "127.0.0.1:1/none", "none")
-	code, _, stderr := bed.RunCommand(t, h.command(t, "allow", "k", "--limit", "5", "--data-dir", h.data()))
+	h := bed.NewHouse(t)
+	withoutServer(t, h, "127.0.0.1:1/none", "none")
+	code, _, stderr := bed.RunCommand(t, h.Command(t, "allow", "k", "--limit", "5", "--data-dir", h.Data()))
 	for _, part := range []string{"pulling postgres:17-alpine", "no PostgreSQL server found: PGBIN is", "install one", "let Docker run one: docker pull", "127.0.0.1:1"} {
 		if code != 3 || !strings.Contains(stderr, part) {
 			t.Errorf("exit code %d, stderr %q, want %q in it", code, stderr, part)

@@ -1,0 +1,20 @@
+// Package cluster tests what only a Citus cluster has. It needs PostgreSQL's programs with Citus
+// on this machine.
+package cluster
+
+import (
+	"os"
+	"testing"
+
+	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/pglimittest"
+)
+
+func TestMain(m *testing.M) {
+	const backend, citus = "PGLIMIT_TEST_BACKEND", "citus"
+	if os.Getenv(backend) != citus { // then a server that is shared is no cluster
+		os.Unsetenv(pglimittest.SharedURL)
+		os.Setenv(backend, citus)
+	}
+	bed.Main(m, 2)
+}
