@@ -107,9 +107,9 @@ func TestObjects(t *testing.T) {
 	t.Parallel()
 	one, two := migrations.Presence{Present: []string{"a"}}, migrations.Presence{Missing: []string{"b", "c"}}
 	run := Check{NextStep: "run it"}
-	want(t, judgeObjects([]migrations.Presence{two}, "another tool", run), OK, "not installed")
-	want(t, judgeObjects([]migrations.Presence{one, two}, "another tool", run), Fail, "missing is b", "run it")
-	want(t, judgeObjects([]migrations.Presence{one, one}, "another tool", run), OK, "another tool")
+	want(t, judgeObjects([]migrations.Presence{two}, nil, "another tool", run), OK, "not installed")
+	want(t, judgeObjects([]migrations.Presence{one, two}, nil, "another tool", run), Fail, "b missing", "run it")
+	want(t, judgeObjects([]migrations.Presence{one, one}, nil, "another tool", run), OK, "another tool")
 }
 
 // TestNeeds: a check needs earlier ones, so that the one that reports a cause comes first.

@@ -70,56 +70,51 @@ func (p *patient) migrated(ctx context.Context, set *migrations.Set, fix string)
 	if err != nil && !unread {
 		return Check{}, err
 	}
-	applied, pending := split(all)
-	if len(applied) > 0 {
-		return judgeMigrations(applied, pending, fix), nil
-	}
-	missing, why := Check{NextStep: "run this release's migrations with the tool that ran the others"}, "another tool records the migrations"
-	if unread {
-		missing, why = Check{Fix: fix}, "this role may not read the record of migrations"
-	}
 	var objects []migrations.Presence
-	err = p.transaction(ctx, func(tx db.DBTX) error {
+	err = p.atHome(ctx, func(tx db.DBTX) error {
 		objects, err = set.Present(ctx, tx)
 		return err
 	})
-	return judgeObjects(objects, why, missing), err
+	if err != nil {
+		return Check{}, err
+	}
+	if len(all) > len(objects) {
+		return Check{Message: fmt.Sprintf("a later release has run migrations up to %05d", all[len(all)-1].Version)}, nil
+	}
+	_, recorded := p.has(set.VersionTable())
+	switch {
+	case unread:
+		return judgeObjects(objects, nil, "this role may not read the record of migrations", Check{Fix: fix}), nil
+	case !recorded:
+		return judgeObjects(objects, nil, "another tool records the migrations", Check{NextStep: "run this release's migrations with the tool that ran the others, or what `pglimit migrate print` has of them"}), nil
+	}
+	var pending []string
+	for _, m := range all {
+		if !m.Applied {
+			pending = append(pending, fmt.Sprintf("%05d %s", m.Version, m.Name))
+		}
+	}
+	return judgeObjects(objects, pending, fmt.Sprintf("all %d migrations have run", len(all)), Check{Fix: fix}), nil
 }
 
-// judgeObjects judges what the database has of what a set creates, where no record says what
-// has run, and why not. run is what runs the rest.
-func judgeObjects(all []migrations.Presence, why string, run Check) Check {
+// judgeObjects judges what the database has of what a set creates. known is what is known of
+// what has run, pending has not, and run is what runs the rest.
+func judgeObjects(all []migrations.Presence, pending []string, known string, run Check) Check {
 	present := 0
 	for _, m := range all {
-		present, run.Details = present+len(m.Present), append(run.Details, m.Missing...)
+		present += len(m.Present)
+		run.Details = append(run.Details, m.Wrong()...)
 	}
 	switch {
 	case present == 0:
 		return Check{Message: "not installed"}
+	case len(pending) > 0:
+		run.Details = nil
+		return run.as(Fail, fmt.Sprintf("%d of this release's %d migrations have not run: %s", len(pending), len(all), strings.Join(pending, ", ")))
 	case len(run.Details) > 0:
-		return run.as(Fail, why+", and some of this release have not run: missing is "+run.Details[0])
+		return run.as(Fail, known+", and something of this release is missing or changed: "+run.Details[0])
 	}
-	return Check{Message: why + ", and all that this release creates is there"}
-}
-
-func split(all []migrations.Migration) (applied, pending []string) {
-	for _, m := range all {
-		name := fmt.Sprintf("%05d %s", m.Version, m.Name)
-		if m.Applied {
-			applied = append(applied, name)
-		} else {
-			pending = append(pending, name)
-		}
-	}
-	return applied, pending
-}
-
-// judgeMigrations judges a set of migrations, of which some have run.
-func judgeMigrations(applied, pending []string, fix string) Check {
-	if len(pending) > 0 {
-		return Check{Verdict: Fail, Message: fmt.Sprintf("%d of this release's %d migrations have not run: %s", len(pending), len(applied)+len(pending), strings.Join(pending, ", ")), Fix: fix}
-	}
-	return Check{Message: fmt.Sprintf("all %d migrations have run", len(applied))}
+	return Check{Message: known + ", and all that this release creates is there"}
 }
 
 func checkGrants(ctx context.Context, p *patient) (Check, error) {

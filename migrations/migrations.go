@@ -40,8 +40,15 @@ import (
 // transaction. It may be called at every start and by many processes concurrently: one
 // works, and the others wait for at most five minutes, checking once a second.
 // slog.Default() gets a warning that names the session that holds the lock. The error of a
-// wait that ended names it too. If no migration is pending, Up takes no lock and needs only
-// the right to read pglimit_goose_db_version.
+// wait that ended names it too. If no migration is pending and nothing is to be made again, Up
+// takes no lock of migrations and needs only the right to read pglimit_goose_db_version.
+//
+// First Up compares what stands with what the migrations on record made. What is missing or
+// changed it makes again, in one transaction: a table, column, constraint, index, view,
+// trigger or function. A table is then empty, and roles need their rights again. Migrations
+// that stand and have lost their record are recorded. What Up cannot make again is in its
+// error, with the next step; then nothing was changed. What was added stays. Nothing is
+// compared if a later release has migrated.
 //
 // The lock belongs to a session, so pool must connect to the server directly or through
 // a pooler in session mode. One connection is enough. If ctx is cancelled, the current

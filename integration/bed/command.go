@@ -94,9 +94,10 @@ func PglimitJSON(t *testing.T, into any, database string, args ...string) {
 type MigrateResult struct {
 	Direction  string
 	Migrations []struct {
-		Version int64
-		Name    string
-		Took    string
+		Version  int64
+		Name     string
+		Took     string
+		Repaired []string
 	}
 	Warnings []string
 }

@@ -112,7 +112,7 @@ func Schema(t testing.TB, pool *pgxpool.Pool) string {
 			UNION ALL
 			SELECT format('function %s', pg_get_functiondef(p.oid))
 			FROM pg_proc AS p WHERE p.pronamespace = current_schema()::regnamespace AND p.proname LIKE 'pglimit\_%'
-		) AS lines WHERE line NOT LIKE '%pglimit_goose_db_version%'`)
+		) AS lines WHERE line NOT LIKE '%goose_db_version%'`)
 }
 
 // CallStatements calls the statements of db whose names have that suffix, with arguments of

@@ -5,8 +5,11 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/pglimit/pglimit/integration/bed"
 	"github.com/pglimit/pglimit/internal/migrations"
+	"github.com/pglimit/pglimit/internal/must"
 )
 
 func TestMigrateErrorsSayWhatToDo(t *testing.T) {
@@ -58,9 +61,42 @@ func TestMigrateErrorsSayWhatToDo(t *testing.T) {
 			t.Errorf("undone were %q", bed.MigrationNames(steps))
 		}
 	})
+	t.Run("a column of another type", func(t *testing.T) {
+		t.Parallel()
+		pool := bed.NewPool(t)
+		bed.Exec(t, pool, `ALTER TABLE pglimit_program ALTER pid TYPE text; DROP VIEW pglimit_keys; DELETE FROM pglimit_goose_db_version WHERE version_id = 8`)
+		wants(t, migrations.Tables.Up(t.Context(), pool), "nothing was changed", "pglimit_program without pid bigint NOT NULL", "DROP TABLE pglimit_program CASCADE")
+		if bed.Value[bool](t, pool, `SELECT to_regclass('pglimit_keys') IS NOT NULL`) {
+			t.Error("half of it was made again")
+		}
+		bed.Exec(t, pool, `DROP TABLE pglimit_program CASCADE`)
+		bed.UpTo(t, pool, migrations.Latest, "7 keys, 8 programs")
+		bed.CheckMigratedOnce(t, pool)
+	})
+	t.Run("a type of the functions", func(t *testing.T) {
+		t.Parallel()
+		pool := bed.FunctionsPool(t)
+		bed.Exec(t, pool, `ALTER TYPE pglimit._policy DROP ATTRIBUTE ruled`)
+		wants(t, migrations.Functions.Up(t.Context(), pool), "nothing was changed", "type pglimit._policy changed", "down --to 0 --functions")
+	})
+	t.Run("a table is locked", func(t *testing.T) {
+		t.Parallel()
+		pool := bed.NewPool(t)
+		bed.Exec(t, pool, `DROP TRIGGER pglimit_policy_begin ON pglimit_policy`)
+		tx := bed.Begin(t, pool, pgx.TxOptions{})
+		must.OK(tx.Exec(t.Context(), `LOCK TABLE pglimit_policy IN ROW EXCLUSIVE MODE`))(t)
+		ended := make(chan error, 1)
+		go func() { ended <- migrations.Tables.Up(t.Context(), pool) }()
+		bed.AwaitBlocked(t, pool)
+		bed.Exec(t, pool, `BEGIN; SET LOCAL lock_timeout = '30s'; UPDATE pglimit_policy SET note = '' WHERE false; COMMIT`) // others get their turn
+		must.Succeed(t, tx.Rollback(t.Context()))
+		must.Succeed(t, bed.Receive(t, ended, "Up's end"))
+		bed.CheckMigratedOnce(t, pool)
+	})
 	t.Run("a later release's tables", func(t *testing.T) {
 		t.Parallel()
 		pool := bed.NewPool(t)
+		bed.Exec(t, pool, `DROP VIEW pglimit_keys`) // as if it made another one
 		bed.Exec(t, pool, `INSERT INTO `+migrations.Tables.VersionTable()+` (version_id, is_applied) VALUES (99, true)`)
 		bed.UpTo(t, pool, migrations.Latest, "") // an older process starts next to newer ones
 		_, err := migrations.Tables.Down(t.Context(), pool, migrations.Previous)
@@ -78,5 +114,15 @@ func TestMigrateErrorsSayWhatToDo(t *testing.T) {
 		bed.Exec(t, bed.Connect(t, address), `REVOKE CREATE ON SCHEMA public FROM public`)
 		pool := bed.Connect(t, bed.RuntimeRole(t, address))
 		wants(t, migrations.Tables.Up(t.Context(), pool), "GRANT CREATE")
+	})
+	t.Run("no right to make a view again", func(t *testing.T) {
+		t.Parallel()
+		address := bed.NewDatabase(t)
+		owner, role := bed.Connect(t, address), bed.RuntimeRole(t, address)
+		must.OK(migrations.ApplyGrants(t.Context(), owner, migrations.Roles{Operators: []string{bed.RoleOf(t, role)}}))(t)
+		pool := bed.Connect(t, role)
+		bed.UpTo(t, pool, migrations.Latest, "")
+		bed.Exec(t, owner, `REVOKE CREATE ON SCHEMA public FROM public; DROP VIEW pglimit_keys`)
+		wants(t, migrations.Tables.Up(t.Context(), pool), "pglimit_keys missing", "migrate as the owner")
 	})
 }

@@ -43,7 +43,7 @@ func TestMigrateFunctionsUpAndDown(t *testing.T) {
 	if err != nil || len(all) == 0 || !all[len(all)-1].Applied {
 		t.Errorf("status: %+v, %v", all, err)
 	}
-	if tables != schemaWithout(t, pool, migrations.Functions.VersionTable()) {
+	if tables != bed.Schema(t, pool) {
 		t.Error("the functions' migration changed the tables")
 	}
 	if _, err := migrations.Functions.Down(ctx, pool, 0); err != nil {
@@ -61,17 +61,6 @@ func TestMigrateFunctionsUpAndDown(t *testing.T) {
 	if again := bed.OwnSchema(t, pool); again != made {
 		t.Errorf("up after down made:\n%s\nwant:\n%s", again, made)
 	}
-}
-
-func schemaWithout(t *testing.T, pool *pgxpool.Pool, relation string) string {
-	t.Helper()
-	var kept []string
-	for line := range strings.Lines(bed.Schema(t, pool)) {
-		if !strings.Contains(line, relation) {
-			kept = append(kept, line)
-		}
-	}
-	return strings.TrimSuffix(strings.Join(kept, ""), "\n")
 }
 
 // TestMigrateFunctionsAreReplaced: a migration can replace functions of another text, as
@@ -163,7 +152,7 @@ func TestMigrateFunctionsBesideTheTables(t *testing.T) {
 	if _, err := migrations.Functions.Down(t.Context(), pool, 0); err != nil {
 		t.Fatal(err)
 	}
-	if got := schemaWithout(t, pool, migrations.Functions.VersionTable()); got != tables {
+	if got := bed.Schema(t, pool); got != tables {
 		t.Errorf("down left:\n%s\nwant:\n%s", got, tables)
 	}
 }

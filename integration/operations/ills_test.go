@@ -159,7 +159,7 @@ func TestDoctorIlls(t *testing.T) {
 	t.Parallel()
 	w := newWard(t)
 	type step struct{ line, fix string }
-	const grants = "as role $owner: pglimit migrate grants $app --apply"
+	const grants, up = "as role $owner: pglimit migrate grants $app --apply", "as role $owner: pglimit migrate up"
 	for _, c := range []struct {
 		break_ string
 		steps  []step
@@ -173,8 +173,17 @@ func TestDoctorIlls(t *testing.T) {
 			{"warn grants role $app may decide, and lacks rights that the command needs", grants}}, ""},
 		{"REVOKE UPDATE ON limits.pglimit_gcra FROM $app", []step{{"fail grants role $app lacks rights that the library", grants}}, ""},
 		{"REVOKE ALL ON ALL TABLES IN SCHEMA limits FROM $app", []step{{"fail grants role $app lacks rights that the library", grants}}, ""},
-		{"pglimit migrate down", []step{{"fail migrations 1 of this release's", "as role $owner: pglimit migrate up"}, {"fail grants", grants}}, ""},
-		{"pglimit migrate down --functions", []step{{"fail functions 1 of this release's", "as role $owner: pglimit migrate up --functions"}}, ""},
+		{"pglimit migrate down --yes", []step{{"fail migrations 1 of this release's", "as role $owner: pglimit migrate up"}, {"fail grants", grants}}, ""},
+		{"pglimit migrate down --functions --yes", []step{{"fail functions 1 of this release's", "as role $owner: pglimit migrate up --functions"}}, ""},
+		{"DROP VIEW limits.pglimit_keys", []step{{"fail migrations all 8 migrations have run, and something of this release is missing or changed: pglimit_keys missing", up}, {"warn grants", grants}}, ""},
+		{"DROP TABLE limits.pglimit_gcra CASCADE", []step{{"fail migrations", up}, {"fail grants", grants}}, ""},
+		{"DROP TABLE limits.pglimit_policy_version", []step{{"fail migrations", up}, {"fail grants", grants}}, ""},
+		{"DROP TABLE limits.pglimit_token_bucket CASCADE", []step{{"fail tables no schema of the search_path", "as the role that migrates: pglimit migrate up"}, {"fail grants", grants}}, ""},
+		{"DELETE FROM limits.pglimit_goose_db_version WHERE version_id IN (3, 8)", []step{{"fail migrations 2 of this release's 8 migrations have not run: 00003 views, 00008 programs", up}}, ""},
+		{"DELETE FROM limits.pglimit_goose_db_version; DROP INDEX limits.pglimit_gcra_expires", []step{{"fail migrations 8 of", up}}, ""},
+		{"ALTER TABLE limits.pglimit_policy DISABLE TRIGGER pglimit_policy_stamp", []step{{"fail migrations", up}}, ""},
+		{"ALTER TABLE limits.pglimit_gcra DROP CONSTRAINT pglimit_gcra_pkey", []step{{"fail migrations", up}}, ""},
+		{"DROP FUNCTION pglimit.allow; ALTER FUNCTION pglimit._retry COST 7 STABLE", []step{{"fail functions all 2 migrations", "as role $owner: pglimit migrate up --functions"}}, ""},
 		{"ALTER DATABASE $database SET default_transaction_read_only = on", []step{
 			{"fail primary default_transaction_read_only is on: every decision is refused", "BEGIN READ WRITE; ALTER ROLE $app IN DATABASE $database SET default_transaction_read_only = off; COMMIT"}}, ""},
 		{"BEGIN READ WRITE; ALTER DATABASE $database RESET default_transaction_read_only; ALTER DATABASE $database SET default_transaction_isolation = serializable; COMMIT", []step{

@@ -53,7 +53,7 @@ func TestDoctorMigrations(t *testing.T) {
 	bed.Exec(t, pool, "DROP TABLE "+migrations.Tables.VersionTable()) // as if goose had run them
 	expect(t, pool, "migrations", doctor.OK, "another tool")
 	bed.Exec(t, pool, "DROP TABLE pglimit_sweep")
-	expect(t, pool, "migrations", doctor.Fail, "missing is pglimit_sweep", "with the tool")
+	expect(t, pool, "migrations", doctor.Fail, "pglimit_sweep missing", "with the tool")
 }
 
 func TestDoctorFunctions(t *testing.T) {

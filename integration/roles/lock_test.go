@@ -30,7 +30,7 @@ func TestGrantsLockHeld(t *testing.T) {
 		{owner.String(), "up --to 7", ": if it does not migrate"}, // state and time of other roles' sessions are hidden from it
 		{address, "up", ", idle since "},
 		{address, "grants --apply " + role, ", idle since "},
-		{address, "down", ", idle since "},
+		{address, "down --yes", ", idle since "},
 	} {
 		var pid int
 		if err := holder.QueryRow(t.Context(), `SELECT pg_backend_pid() FROM (SELECT set_config('application_name', 'it''s mine', false), pg_advisory_lock(x'70676c696d6974'::bigint)) AS held`).Scan(&pid); err != nil {

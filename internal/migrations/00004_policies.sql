@@ -34,16 +34,16 @@ CREATE TABLE pglimit_policy (
     CONSTRAINT "algorithm must be one that docs/algorithms.md lists" CHECK (
         algorithm IN ('leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'gcra', 'fixed_window', 'sliding_window_counter', 'sliding_window_log')),
     CONSTRAINT "limit_units must be from 1e-9 to 2^53" CHECK (limit_units BETWEEN 1e-9::float8 AND 9007199254740992::float8),
-    CONSTRAINT "period_s must be whole microseconds up to a hundred years" CHECK (period_s BETWEEN 1e-6::float8 AND 3155760000::float8
+    CONSTRAINT "period_s must be whole microseconds up to a hundred years" CHECK (period_s >= 1e-6::float8 AND period_s <= 3155760000::float8
         AND abs(period_s * 1e6::float8 - round(period_s * 1e6::float8)) <= period_s * 1e-9::float8),
     CONSTRAINT "a calendar replaces period_s" CHECK ((calendar = '') = (period_s IS NOT NULL)),
     CONSTRAINT "burst must be from 1e-9 to 2^53, and is for buckets" CHECK (burst IS NULL
-        OR burst BETWEEN 1e-9::float8 AND 9007199254740992::float8 AND (burst = limit_units OR algorithm IN ('leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'gcra'))),
+        OR burst >= 1e-9::float8 AND burst <= 9007199254740992::float8 AND (burst = limit_units OR algorithm IN ('leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'gcra'))),
     CONSTRAINT "tick_s must be whole microseconds or 0, and is for leaky_bucket" CHECK (tick_s = 0::float8
         OR algorithm = 'leaky_bucket' AND tick_s BETWEEN 1e-6::float8 AND 3155760000::float8
         AND abs(tick_s * 1e6::float8 - round(tick_s * 1e6::float8)) <= tick_s * 1e-9::float8),
     CONSTRAINT "block_for_s must be whole microseconds or 0" CHECK (block_for_s = 0::float8
-        OR block_for_s BETWEEN 1e-6::float8 AND 3155760000::float8
+        OR block_for_s >= 1e-6::float8 AND block_for_s <= 3155760000::float8
         AND abs(block_for_s * 1e6::float8 - round(block_for_s * 1e6::float8)) <= block_for_s * 1e-9::float8),
     CONSTRAINT "lease must be from 0 to 0.5, and is not for queues and logs" CHECK (lease = 0::float8
         OR lease > 0::float8 AND lease <= 0.5::float8 AND algorithm NOT IN ('leaky_bucket_queue', 'sliding_window_log')),
@@ -108,7 +108,6 @@ CREATE TABLE pglimit_policy_version (
     CONSTRAINT pglimit_policy_version_pkey PRIMARY KEY (id),
     CONSTRAINT "there is one version" CHECK (id)
 );
-INSERT INTO pglimit_policy_version (version) VALUES (0);
 
 -- Every change of a policy or an override. The changes of one transaction have one
 -- version; ids grow in the order of the changes.
@@ -125,6 +124,9 @@ CREATE TABLE pglimit_policy_history (
     CONSTRAINT pglimit_policy_history_pkey PRIMARY KEY (id)
 );
 CREATE INDEX pglimit_policy_history_name ON pglimit_policy_history (name, id);
+
+-- 0, or where the history ended if the table is made again.
+INSERT INTO pglimit_policy_version (version) SELECT coalesce(max(h.version), 0::bigint) FROM pglimit_policy_history AS h;
 
 -- +goose Down
 -- Dropping needs the locks of all tables at the same time. After a quarter of

@@ -240,16 +240,6 @@ func (g *granting) planUndo(ctx context.Context, plan *DistributionPlan) error {
 	return nil
 }
 
-// refuseDown returns an error if the tables are distributed: Citus refuses some of the
-// statements that undo migrations.
-func refuseDown(ctx context.Context, pool *pgxpool.Pool) error {
-	m, err := shards.Read(ctx, pool)
-	if err == nil && m != nil {
-		err = fmt.Errorf("%w further: they are, in %d shards: run `pglimit migrate distribute --undo` before `pglimit migrate down`", ErrCluster, m.Len())
-	}
-	return err
-}
-
 // planSpread appends the statements that distribute what is local, and replace functions
 // that are not this release's.
 func (g *granting) planSpread(ctx context.Context, d Distribution, plan *DistributionPlan) error {

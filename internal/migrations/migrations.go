@@ -14,6 +14,9 @@ const (
 	Latest int64 = math.MaxInt64
 	// Previous makes [Set.Down] undo only the last migration.
 	Previous int64 = -1
+
+	// Later is the Name of migrations of a later release.
+	Later = "of a later release"
 )
 
 // ErrNoSuchVersion is returned by [Set.UpTo] and [Set.Down] if no migration has the version.
@@ -33,12 +36,14 @@ type Migration struct {
 	AppliedAt time.Time
 }
 
-// Step is a migration that was just run or undone.
+// Step is a migration that was just run or undone, or of which something was mended.
 type Step struct {
 	// Version is its number, from 1.
 	Version int64
 	// Name is the name of its file without the number and .sql, such as "tables".
 	Name string
-	// Took is its duration.
+	// Took is its duration; 0 if it had run before.
 	Took time.Duration
+	// Again is what was wrong and is made again, as in [Presence.Wrong], if it had run before.
+	Again []string
 }

@@ -17,15 +17,11 @@ func (s *Set) Print(w io.Writer, down bool) error {
 		slices.Reverse(all)
 	}
 	for i, f := range all {
-		text, err := files.ReadFile(f.path)
-		if err != nil {
-			return fmt.Errorf("pglimit: print %s: %w", f.path, err)
-		}
 		separator := ""
 		if i > 0 {
 			separator = "\n"
 		}
-		if _, err := fmt.Fprintf(w, "%s-- pglimit %s\n%s", separator, strings.TrimSuffix(path.Base(f.path), ".sql"), plain(string(text), down)); err != nil {
+		if _, err := fmt.Fprintf(w, "%s-- pglimit %s\n%s", separator, strings.TrimSuffix(path.Base(f.path), ".sql"), f.plain(down)); err != nil {
 			return fmt.Errorf("pglimit: print %s: %w", f.path, err)
 		}
 	}
@@ -34,10 +30,14 @@ func (s *Set) Print(w io.Writer, down bool) error {
 
 // plain returns one direction of a migration, without goose's annotations. The comment
 // above the first annotation explains the file and belongs to up.
-func plain(text string, down bool) string {
+func (f file) plain(down bool) string {
+	text, err := files.ReadFile(f.path)
+	if err != nil {
+		panic(err) // it is embedded
+	}
 	var b strings.Builder
 	ours := !down
-	for line := range strings.Lines(text) {
+	for line := range strings.Lines(string(text)) {
 		annotation, ok := strings.CutPrefix(strings.TrimSpace(line), "-- +goose ")
 		switch {
 		case ok && annotation == "Up":

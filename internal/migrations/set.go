@@ -17,12 +17,16 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/pressly/goose/v3"
 	"github.com/pressly/goose/v3/lock"
+
+	"github.com/pglimit/pglimit/internal/printable"
+	"github.com/pglimit/pglimit/internal/shards"
 )
 
 // Set is a sequence of migrations with a separate record. There are two, [Tables] and
 // [Functions]. Their methods are safe for concurrent use.
 type Set struct {
 	dir   string            // the folder in files
+	made  string            // what they make: see parts
 	table string            // the record of the migrations that have run
 	next  map[string]string // next step for errors, by SQLSTATE
 
@@ -34,7 +38,7 @@ var files embed.FS
 
 // Tables are the tables and views that every limiter needs.
 var Tables = &Set{
-	dir: ".", table: "pglimit_goose_db_version",
+	dir: ".", made: madeTables, table: "pglimit_goose_db_version",
 	next: map[string]string{
 		"42501": "the role lacks the right to do this: migrate as the owner of the schema, or GRANT CREATE ON SCHEMA to the role",
 	},
@@ -51,7 +55,7 @@ var Tables = &Set{
 // ten seconds, Down returns an error that names its process. The functions then still exist
 // under other names: call Down again, or Up to bring them back with the rights on them.
 var Functions = &Set{
-	dir: "functions", table: "pglimit_functions_goose_db_version", guarded: true,
+	dir: "functions", made: madeFunctions, table: "pglimit_functions_goose_db_version", guarded: true,
 	next: map[string]string{
 		"42501": "the role lacks the right to do this: migrate as the owner of the database and of schema pglimit, or GRANT CREATE ON DATABASE to the role",
 		"42P01": "create the tables first: run `pglimit migrate up` or call migrations.Up",
@@ -79,7 +83,7 @@ func (s *Set) Up(ctx context.Context, pool *pgxpool.Pool) error {
 
 // UpSQL is Up for database/sql.
 func (s *Set) UpSQL(ctx context.Context, db *sql.DB) error {
-	if err := s.refuse(ctx, db, Latest); err != nil {
+	if _, err := s.prepare(ctx, db, Latest); err != nil {
 		return err
 	}
 	p, err := s.provider(db)
@@ -100,10 +104,12 @@ func (s *Set) UpTo(ctx context.Context, pool *pgxpool.Pool, to int64) ([]Step, e
 		return nil, fmt.Errorf("%w: to is %d: take one of %v", ErrNoSuchVersion, to, s.versions())
 	}
 	db := stdlib.OpenDBFromPool(pool)
-	if err := errors.Join(s.refuse(ctx, db, to), db.Close()); err != nil {
+	mended, err := s.prepare(ctx, db, to)
+	if err = errors.Join(err, db.Close()); err != nil {
 		return nil, err
 	}
-	return s.run(pool, func(p *goose.Provider) ([]*goose.MigrationResult, error) { return p.UpTo(ctx, to) })
+	steps, err := s.run(pool, func(p *goose.Provider) ([]*goose.MigrationResult, error) { return p.UpTo(ctx, to) })
+	return append(mended, steps...), err
 }
 
 // Down undoes migrations, the last first, until version to is the last one applied. 0
@@ -117,13 +123,8 @@ func (s *Set) UpTo(ctx context.Context, pool *pgxpool.Pool, to int64) ([]Step, e
 // returns an error with the next step, and the current migration stays applied. It returns
 // ErrCluster for Tables that are distributed.
 func (s *Set) Down(ctx context.Context, pool *pgxpool.Pool, to int64) ([]Step, error) {
-	if to != Previous && to != 0 && !slices.Contains(s.versions(), to) {
-		return nil, fmt.Errorf("%w: to is %d: take 0 or one of %v", ErrNoSuchVersion, to, s.versions())
-	}
-	if s == Tables {
-		if err := refuseDown(ctx, pool); err != nil {
-			return nil, err
-		}
+	if err := s.refuseDown(ctx, pool, to); err != nil {
+		return nil, err
 	}
 	return s.run(pool, func(p *goose.Provider) ([]*goose.MigrationResult, error) {
 		if to != Previous {
@@ -140,10 +141,58 @@ func (s *Set) Down(ctx context.Context, pool *pgxpool.Pool, to int64) ([]Step, e
 	})
 }
 
-// Status returns all migrations in order, and whether each has run. It only reads and
-// takes no lock.
+// refuseDown returns an error if there is no version to, or the tables are distributed: Citus
+// refuses some of the statements that undo migrations.
+func (s *Set) refuseDown(ctx context.Context, pool *pgxpool.Pool, to int64) error {
+	if to != Previous && to != 0 && !slices.Contains(s.versions(), to) {
+		return fmt.Errorf("%w: to is %d: take 0 or one of %v", ErrNoSuchVersion, to, s.versions())
+	}
+	if s != Tables {
+		return nil
+	}
+	m, err := shards.Read(ctx, pool)
+	if err == nil && m != nil {
+		err = fmt.Errorf("%w further: they are, in %d shards: run `pglimit migrate distribute --undo` before `pglimit migrate down`", ErrCluster, m.Len())
+	}
+	return err
+}
+
+// Goes returns a line for each migration that Down would undo, the last first, with the tables
+// that go and their rows. Errors are Down's.
+func (s *Set) Goes(ctx context.Context, pool *pgxpool.Pool, to int64) (all []string, err error) {
+	if err := s.refuseDown(ctx, pool, to); err != nil {
+		return nil, err
+	}
+	db := stdlib.OpenDBFromPool(pool)
+	defer db.Close()
+	applied, _, err := s.appliedAt(ctx, db, first)
+	if err != nil {
+		return nil, s.explain(err)
+	}
+	for _, f := range slices.Backward(s.list()) {
+		if _, ok := applied[f.version]; !ok || f.version <= to || to == Previous && len(all) > 0 {
+			continue
+		}
+		var tables []string
+		for _, m := range heads.FindAllStringSubmatch(f.plain(false), -1) {
+			if m[1]+m[2] != "CREATETABLE" {
+				continue
+			}
+			var rows int64
+			if err := db.QueryRowContext(ctx, `SELECT count(*) FROM `+m[3]).Scan(&rows); err != nil && sqlState(err) != "42P01" {
+				return nil, s.explain(err)
+			}
+			tables = append(tables, fmt.Sprintf("%s (%s)", m[3], printable.Count(rows, "row")))
+		}
+		all = append(all, strings.TrimRight(fmt.Sprintf("%05d %s %s", f.version, f.name, strings.Join(tables, ", ")), " "))
+	}
+	return all, nil
+}
+
+// Status returns all migrations in order, and whether each has run, and then those on record
+// of a later release. It only reads and takes no lock.
 func (s *Set) Status(ctx context.Context, db *sql.DB) ([]Migration, error) {
-	applied, err := s.appliedAt(ctx, db, besideTables)
+	applied, _, err := s.appliedAt(ctx, db, besideTables)
 	if err != nil {
 		return nil, s.explain(err)
 	}
@@ -152,29 +201,10 @@ func (s *Set) Status(ctx context.Context, db *sql.DB) ([]Migration, error) {
 		at, ok := applied[f.version]
 		all = append(all, Migration{Version: f.version, Name: f.name, Applied: ok, AppliedAt: at})
 	}
+	for _, v := range s.later(applied) {
+		all = append(all, Migration{Version: v, Name: Later, Applied: true, AppliedAt: applied[v]})
+	}
 	return all, nil
-}
-
-// refuse returns ErrExposed if the set is guarded, a migration up to version to is
-// pending, and other roles may create objects.
-func (s *Set) refuse(ctx context.Context, db *sql.DB, to int64) error {
-	if !s.guarded {
-		return nil
-	}
-	all, err := Strangers(ctx, db, 0)
-	if all = existing(all); err != nil || len(all) == 0 {
-		return err
-	}
-	applied, err := s.appliedAt(ctx, db, first)
-	if err != nil {
-		return s.explain(err)
-	}
-	for _, f := range s.list() {
-		if _, ok := applied[f.version]; !ok && f.version <= to {
-			return fmt.Errorf("%w: %s", ErrExposed, exposureList(all))
-		}
-	}
-	return nil
 }
 
 // The schemas with the record of migrations, as SQL.
@@ -182,32 +212,51 @@ const (
 	first = `current_schema()` // into which goose migrates
 	// A role that only runs may have other schemas in front of that of the tables.
 	besideTables = `coalesce((SELECT n.nspname FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
-		WHERE c.oid = to_regclass('pglimit_token_bucket')), current_schema())`
+		WHERE c.oid = to_regclass('pglimit_token_bucket'::text)::oid), current_schema())`
 )
 
-// appliedAt returns when each migration ran, by version: empty if schema has no record.
-func (s *Set) appliedAt(ctx context.Context, db *sql.DB, schema string) (map[int64]time.Time, error) {
+// appliedAt returns when each migration ran, by version, and the name of the record, as SQL:
+// empty if schema has none.
+func (s *Set) appliedAt(ctx context.Context, db querier, schema string) (applied map[int64]time.Time, record string, err error) {
 	var found sql.NullString
-	err := db.QueryRowContext(ctx, `SELECT (SELECT quote_ident(t.schemaname::text) FROM pg_tables AS t WHERE t.schemaname = `+schema+` AND t.tablename = $1)`,
+	err = db.QueryRowContext(ctx, `SELECT (SELECT quote_ident(t.schemaname::text) FROM pg_tables AS t WHERE t.schemaname = `+schema+` AND t.tablename = $1)`,
 		s.table).Scan(&found)
 	if err != nil || !found.Valid {
-		return nil, err
+		return nil, "", err
 	}
-	rows, err := db.QueryContext(ctx, `SELECT version_id, tstamp::timestamptz FROM `+found.String+`.`+s.table+` WHERE is_applied`)
+	record = found.String + "." + s.table
+	rows, err := db.QueryContext(ctx, `SELECT version_id, tstamp::timestamptz FROM `+record+` WHERE is_applied`)
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	defer rows.Close()
-	applied := map[int64]time.Time{}
+	applied = map[int64]time.Time{}
 	for rows.Next() {
 		var version int64
 		var at time.Time
 		if err := rows.Scan(&version, &at); err != nil {
-			return nil, err
+			return nil, "", err
 		}
 		applied[version] = at
 	}
-	return applied, rows.Err()
+	return applied, record, rows.Err()
+}
+
+// querier is a *sql.DB or a *sql.Tx.
+type querier interface {
+	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+}
+
+// later returns the versions on record of migrations that this release does not know.
+func (s *Set) later(applied map[int64]time.Time) (all []int64) {
+	for v := range applied {
+		if v > slices.Max(s.versions()) {
+			all = append(all, v)
+		}
+	}
+	slices.Sort(all)
+	return all
 }
 
 // run calls do with a goose provider over pool, and returns the migrations run or undone.
@@ -247,27 +296,40 @@ func (s *Set) provider(db *sql.DB) (*goose.Provider, error) {
 
 // explain adds the next step to an error, if it is known.
 func (s *Set) explain(err error) error {
-	var answer interface{ SQLState() string } // an error of any driver
 	switch {
+	case err == nil:
+		return nil
 	case errors.Is(err, goose.ErrVersionNotFound):
 		return fmt.Errorf("pglimit: %s names a migration that this release of pglimit does not know (last known: %d): use the release that ran it: %w",
 			s.table, slices.Max(s.versions()), err)
-	case !errors.As(err, &answer):
-		return fmt.Errorf("pglimit: migrate: %w", err)
 	}
 	next := map[string]string{
 		"3F000": "no schema of the search_path exists: run CREATE SCHEMA first, or change search_path in the connection string",
-		"42P07": "it was created in a way that " + s.table + " does not record, such as exported migrations in a goose folder or printed SQL: migrate in that way again",
+		"42P07": s.elsewhere(),
 		"2BP01": "another object depends on it: drop that first",
 		"25006": "this is a replica or a read-only session: connect to the primary",
-	}[answer.SQLState()]
-	if own := s.next[answer.SQLState()]; own != "" {
+	}[sqlState(err)]
+	if own := s.next[sqlState(err)]; own != "" {
 		next = own
 	}
 	if next == "" {
 		return fmt.Errorf("pglimit: migrate: %w", err)
 	}
 	return fmt.Errorf("pglimit: migrate: %w: %s", err, next)
+}
+
+// sqlState returns the SQLSTATE of an error of any driver, or "".
+func sqlState(err error) string {
+	var answer interface{ SQLState() string }
+	if errors.As(err, &answer) {
+		return answer.SQLState()
+	}
+	return ""
+}
+
+// elsewhere is the next step if something stands that the set does not record.
+func (s *Set) elsewhere() string {
+	return "it was created in a way that " + s.table + " does not record, such as exported migrations in a goose folder or printed SQL: migrate in that way again"
 }
 
 func unread(err error) error { return fmt.Errorf("pglimit: read the migrations: %w", err) }

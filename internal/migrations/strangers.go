@@ -2,7 +2,6 @@ package migrations
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"slices"
@@ -134,7 +133,7 @@ WHERE m.place < (SELECT max(o.place) FROM named AS o WHERE o.there) AND NOT m.th
 // Superusers, the connection's role, its members and the groups that it is a member of
 // do not count as other roles. In databases created by PostgreSQL 14 or earlier, PUBLIC
 // may create objects in schema public.
-func Strangers(ctx context.Context, db *sql.DB, trusted uint32) (all []Exposure, err error) {
+func Strangers(ctx context.Context, db querier, trusted uint32) (all []Exposure, err error) {
 	rows, err := db.QueryContext(ctx, exposures, int64(trusted))
 	if err != nil {
 		return nil, fmt.Errorf("pglimit: read the rights on the schemas of the search_path: %w", err)

@@ -62,6 +62,11 @@ func newMigrateUp(db *connect.Database, out *cli.Output) *cobra.Command {
 all have been run, up does nothing. If another process is migrating, up names it and
 waits for at most five minutes.
 
+First up compares what stands with what the migrations made. It makes a table, column,
+constraint, index, view, trigger or function again if it is missing or was changed, and
+records what stands and lost its record. A table is then empty, and roles need their
+rights again: run grants. If up cannot do so, it changes nothing and says what differs.
+
 The database user needs the right to create tables. Connect directly to the
 server, or through a pooler in session mode.
 
@@ -100,11 +105,13 @@ It may run while applications use the tables. If other transactions lock the
 tables for ten seconds, it gives up and can be run again. With --functions, it
 waits for the running transactions, also for ten seconds.
 
-It refuses tables that are distributed: run distribute --undo first.`,
+It refuses tables that are distributed: run distribute --undo first.
+
+It says what goes and asks. Without a terminal it needs --yes.`,
 		Example: `  pglimit migrate down
   pglimit migrate down --to 1
   pglimit migrate down --to 0
-  pglimit migrate down --to 0 --functions`,
+  pglimit migrate down --to 0 --functions --yes`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			switch {
@@ -116,6 +123,7 @@ It refuses tables that are distributed: run distribute --undo first.`,
 			return migrate(cmd, db, out, "down", to, migrationSet(cmd).Down)
 		},
 	}
+	cmd.Flags().Bool("yes", false, "do not ask")
 	cmd.Flags().Int64Var(&to, "to", 0, "last `version` to keep, 0 for none; default: the one before the last")
 	return cmd
 }
@@ -134,6 +142,8 @@ func migrate(cmd *cobra.Command, db *connect.Database, out *cli.Output, directio
 		if warnings, err = strangers(cmd.Context(), pool); err != nil {
 			return err
 		}
+	} else if err := confirmDown(cmd, pool, to); err != nil {
+		return err
 	}
 	steps, err := do(cmd.Context(), pool, to)
 	if err != nil && len(steps) == 0 {
@@ -151,9 +161,10 @@ func migrate(cmd *cobra.Command, db *connect.Database, out *cli.Output, directio
 	}
 
 	type step struct {
-		Version int64  `json:"version"`
-		Name    string `json:"name"`
-		Took    string `json:"took"`
+		Version  int64    `json:"version"`
+		Name     string   `json:"name"`
+		Took     string   `json:"took"`
+		Repaired []string `json:"repaired"` // what was missing or changed; empty: the migration was run
 	}
 	result := struct {
 		Direction  string   `json:"direction"`
@@ -163,8 +174,12 @@ func migrate(cmd *cobra.Command, db *connect.Database, out *cli.Output, directio
 	var text strings.Builder
 	for _, s := range steps {
 		took := s.Took.Round(time.Microsecond).String()
-		result.Migrations = append(result.Migrations, step{s.Version, s.Name, took})
-		fmt.Fprintf(&text, "%s %05d %s (%s)\n", direction, s.Version, s.Name, took)
+		result.Migrations = append(result.Migrations, step{s.Version, s.Name, took, append([]string{}, s.Again...)})
+		if len(s.Again) > 0 {
+			fmt.Fprintf(&text, "repaired %05d %s: %s\n", s.Version, s.Name, strings.Join(s.Again, "; "))
+		} else {
+			fmt.Fprintf(&text, "%s %05d %s (%s)\n", direction, s.Version, s.Name, took)
+		}
 	}
 	if len(steps) == 0 {
 		fmt.Fprintf(&text, "nothing to do\n")
@@ -175,6 +190,21 @@ func migrate(cmd *cobra.Command, db *connect.Database, out *cli.Output, directio
 		}
 	}
 	return errors.Join(cli.DatabaseError(err), out.Print(cmd, result, text.String()))
+}
+
+// confirmDown says what down would undo, and asks.
+func confirmDown(cmd *cobra.Command, pool *pgxpool.Pool, to int64) error {
+	if yes, _ := cmd.Flags().GetBool("yes"); yes {
+		return nil
+	}
+	goes, err := migrationSet(cmd).Goes(cmd.Context(), pool, to)
+	if errors.Is(err, migrations.ErrNoSuchVersion) || errors.Is(err, migrations.ErrCluster) {
+		return err
+	}
+	if err != nil || len(goes) == 0 {
+		return cli.DatabaseError(err)
+	}
+	return cli.Confirm(cmd, "down undoes\n  "+strings.Join(goes, "\n  ")+"\nGo on?")
 }
 
 // strangers returns a warning for each schema in which other roles may create

@@ -108,7 +108,7 @@ func distribute(cmd *cobra.Command, pool *pgxpool.Pool, out *cli.Output, d migra
 // something to distribute or other functions.
 func distributeAgain(ctx context.Context, pool *pgxpool.Pool) ([]string, error) {
 	c, err := migrations.ReadClusterOf(ctx, pool)
-	if err != nil || c == nil || c.Shards == 0 || len(c.Local)+len(c.Missing) == 0 && !c.Outdated {
+	if err != nil || c == nil || len(c.Distributed) == 0 || len(c.Local)+len(c.Missing) == 0 && !c.Outdated {
 		return nil, err
 	}
 	return []string{"the tables are distributed, and this release changes what is: run `pglimit migrate distribute`"}, nil

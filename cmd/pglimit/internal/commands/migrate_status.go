@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/spf13/cobra"
@@ -46,10 +47,11 @@ type migrationStatus struct {
 	Name      string     `json:"name"`
 	Applied   bool       `json:"applied"`
 	AppliedAt *time.Time `json:"applied_at"` // null: not applied
-	// Objects is the state of what the migration creates, and Missing lists what does
-	// not exist.
+	// Objects is the state of what the migration creates. Missing lists what does not
+	// exist, and Changed what is not as the migration makes it.
 	Objects string   `json:"objects"`
 	Missing []string `json:"missing"`
+	Changed []string `json:"changed"`
 }
 
 type gooseTable struct {
@@ -69,7 +71,7 @@ func newMigrateStatus(db *connect.Database, out *cli.Output) *cobra.Command {
 		Use:   "status",
 		Short: "Show which migrations have been run",
 		Long: `Show which migrations have been run, and when, and whether what they create
-exists. It changes nothing.
+exists as this release makes it. It changes nothing; up makes again what differs.
 
 Migrations that an application ran with goose or as printed SQL are in that
 tool's record, not in pglimit's. status then says that their tables exist
@@ -126,13 +128,18 @@ func readStatus(ctx context.Context, pool *pgxpool.Pool, set *migrations.Set) (*
 	if err != nil {
 		return nil, err
 	}
-	found, err := set.Present(ctx, pool)
+	var found []migrations.Presence
+	err = pgx.BeginTxFunc(ctx, pool, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
+		found, err = set.Present(ctx, tx)
+		return err
+	})
 	if err != nil {
 		return nil, err
 	}
+	found = append(found, make([]migrations.Presence, len(all)-len(found))...) // nothing is known of a later release's
 	s := &migrationsStatus{Migrations: []migrationStatus{}, Record: set.VersionTable(), Goose: []gooseTable{}}
 	for i, m := range all { // both are in the order of the versions
-		one := migrationStatus{Version: m.Version, Name: m.Name, Applied: m.Applied, Missing: append([]string{}, found[i].Missing...)}
+		one := migrationStatus{Version: m.Version, Name: m.Name, Applied: m.Applied, Missing: append([]string{}, found[i].Missing...), Changed: append([]string{}, found[i].Changed...)}
 		if m.Applied {
 			at := m.AppliedAt.UTC()
 			one.AppliedAt = &at
@@ -204,7 +211,7 @@ func (s *migrationsStatus) text() string {
 		}
 		switch {
 		case m.Objects == partly:
-			applied += ", but partly there: " + listed(m.Missing) + " missing"
+			applied += ", but partly there: " + listed(migrations.Presence{Missing: m.Missing, Changed: m.Changed}.Wrong())
 		case m.Applied && m.Objects == missing:
 			applied += ", but missing: " + listed(m.Missing)
 		case !m.Applied && m.Objects == present:

@@ -42,10 +42,10 @@ func TestCommandMigrates(t *testing.T) {
 	expect("up:", "up")
 	bed.CheckMigratedOnce(t, pool)
 	for i := len(all) - 1; i >= 2; i-- {
-		expect("down: "+all[i], "down")
+		expect("down: "+all[i], "down", "--yes")
 	}
-	expect("down: 2 storage", "down", "--to", "1")
-	expect("down: 1 tables", "down", "--to", "0")
+	expect("down: 2 storage", "down", "--to", "1", "--yes")
+	expect("down: 1 tables", "down", "--to", "0", "--yes")
 	expect("down:", "down")
 	if left := bed.Schema(t, pool); left != "" {
 		t.Errorf("down left:\n%s", left)
@@ -140,14 +140,23 @@ func TestCommandExitCodes(t *testing.T) {
 			t.Errorf("%s: exit code %d, want %d; stdout %q; stderr %q, want %q in it", c.args, code, c.code, stdout, stderr, c.want)
 		}
 	}
+	bed.Pglimit(t, address, "allow", "--limit", "5", "--algorithm", "gcra", "k")
+	for args, goes := range map[string]string{
+		"migrate down":        "down undoes\n  00008 programs pglimit_program (0 rows)\nGo on? [y/N]",
+		"migrate down --to 0": "pglimit_token_bucket (0 rows), pglimit_gcra (1 row), ",
+	} {
+		if code, stdout, stderr := bed.Pglimit(t, address, strings.Fields(args)...); code != 2 || stdout != "" || !strings.Contains(stderr, goes) || !strings.Contains(stderr, "pass --yes") {
+			t.Errorf("%s without an answer: exit code %d, stdout %q, stderr %q", args, code, stdout, stderr)
+		}
+	}
 	// What was undone before an error is reported.
 	bed.Exec(t, pool, `CREATE VIEW mine AS SELECT * FROM pglimit_gcra`)
-	code, stdout, stderr := bed.Pglimit(t, address, "migrate", "down", "--to", "0")
+	code, stdout, stderr := bed.Pglimit(t, address, "migrate", "down", "--to", "0", "--yes")
 	if code != 3 || strings.Count(stdout, "down 0000") != len(bed.Migrations(1)) || !strings.Contains(stderr, "drop that first") {
 		t.Errorf("down with a view in the way: exit code %d, stdout %q, stderr %q", code, stdout, stderr)
 	}
 	bed.Exec(t, pool, `INSERT INTO `+migrations.Tables.VersionTable()+` (version_id, is_applied) VALUES (99, true)`)
-	if code, _, stderr := bed.Pglimit(t, address, "migrate", "down"); code != 3 || !strings.Contains(stderr, "does not know") {
+	if code, _, stderr := bed.Pglimit(t, address, "migrate", "down", "--yes"); code != 3 || !strings.Contains(stderr, "does not know") {
 		t.Errorf("down of an unknown migration: exit code %d, stderr %q", code, stderr)
 	}
 }
@@ -161,6 +170,7 @@ type commandStatus struct {
 		AppliedAt *time.Time `json:"applied_at"`
 		Objects   string
 		Missing   []string
+		Changed   []string
 	}
 	Record    string
 	Elsewhere bool      `json:"recorded_elsewhere"`
@@ -282,7 +292,7 @@ func TestStatusOfPrinted(t *testing.T) {
 	bed.Exec(t, pool, `DROP VIEW pglimit_keys, pglimit_gcra_now, pglimit_token_bucket_now; ALTER TABLE pglimit_gcra RESET (fillfactor)`)
 	statusOf(t, address, each("pending present", "pending partly", "pending partly", "pending present", "pending present", "pending present", "pending missing", "pending present"))
 	_, stdout, _ := bed.Pglimit(t, address, "migrate", "status")
-	for _, want := range []string{"pending, but partly there: fillfactor of pglimit_gcra missing\n", "pending, but partly there: pglimit_token_bucket_now, pglimit_gcra_now missing\n"} {
+	for _, want := range []string{"pending, but partly there: fillfactor of pglimit_gcra missing\n", "pending, but partly there: pglimit_token_bucket_now missing, pglimit_gcra_now missing\n"} {
 		if !strings.Contains(stdout, want) {
 			t.Errorf("%q is not in %s", want, stdout)
 		}
@@ -306,10 +316,17 @@ func TestStatusOfFunctions(t *testing.T) {
 	bed.Exec(t, pool, `REVOKE CREATE ON SCHEMA public FROM PUBLIC`)
 	must.Succeed(t, migrations.Functions.Up(t.Context(), pool))
 	statusOf(t, address, "1 applied present, 2 applied unknown", "--functions")
-	bed.Exec(t, pool, `DROP VIEW pglimit_keys, pglimit_gcra_now`)
+	bed.Exec(t, pool, `DROP VIEW pglimit_keys, pglimit_gcra_now; ALTER TABLE pglimit_policy DISABLE TRIGGER pglimit_policy_stamp; DELETE FROM pglimit_goose_db_version WHERE version_id = 8;
+		INSERT INTO pglimit_functions_goose_db_version (version_id, is_applied) VALUES (7, true)`)
 	_, stdout, _ := bed.Pglimit(t, address, "migrate", "status")
-	if !strings.Contains(stdout, "Z, but partly there: pglimit_gcra_now missing\n") {
+	if !strings.Contains(stdout, "Z, but partly there: pglimit_gcra_now missing\n") || !strings.Contains(stdout, "Z, but partly there: trigger pglimit_policy_stamp of pglimit_policy off or changed\n") {
 		t.Errorf("got %s", stdout)
+	}
+	if _, stdout, _ := bed.Pglimit(t, address, "migrate", "status", "--functions"); !strings.Contains(stdout, "00007    of a later release  20") {
+		t.Errorf("got %s", stdout)
+	}
+	if _, stdout, _ := bed.Pglimit(t, address, "migrate", "up"); !strings.HasPrefix(stdout, "repaired 00003 views: pglimit_gcra_now missing\n") || !strings.HasSuffix(stdout, "repaired 00008 programs: its record missing\n") {
+		t.Errorf("up: %s", stdout)
 	}
 	bed.Exec(t, pool, `DELETE FROM pglimit_functions_goose_db_version`)
 	statusOf(t, address, "1 pending present, 2 pending unknown", "--functions")

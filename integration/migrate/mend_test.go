@@ -1,0 +1,112 @@
+package migrate
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/internal/migrations"
+	"github.com/pglimit/pglimit/internal/must"
+)
+
+// gone is SQL that takes a part of what migrations make away.
+func gone(p migrations.Part) string {
+	table := p.Name[strings.LastIndex(p.Name, " ")+1:]
+	if p.Kind == "OPTION" {
+		return "ALTER TABLE " + table + " RESET (fillfactor)"
+	}
+	if name, ok := strings.CutPrefix(p.Text, "CONSTRAINT "); ok {
+		name, _, _ = strings.Cut(strings.Replace(name, " PRIMARY", " CHECK", 1), " CHECK")
+		return "ALTER TABLE " + table + " DROP CONSTRAINT " + name
+	}
+	return "DROP " + p.Kind + " " + p.Name + " CASCADE"
+}
+
+// TestMigrateUpMends: whatever is missing of what the migrations made, or changed, Up makes
+// it again, and reports it. It does so whether the migrations are on record or only stand.
+func TestMigrateUpMends(t *testing.T) {
+	t.Parallel()
+	pool := bed.NewPool(t)
+	whole := standing(t, pool)
+	ills := map[string]bool{
+		"ALTER TABLE pglimit_policy DISABLE TRIGGER pglimit_policy_stamp": true,
+		"ALTER FUNCTION pglimit_policy_stamp() RESET ALL":                 true,
+		"CREATE OR REPLACE VIEW pglimit_gcra_now AS SELECT policy, key, 0::float8 AS level, now() AS theoretical_arrival_at, now() AS updated_at, now() AS blocked_until, now() AS empty_at FROM pglimit_gcra": true,
+		"DROP INDEX pglimit_gcra_expires; CREATE INDEX pglimit_gcra_expires ON pglimit_gcra (key)":                                                                                                             true,
+		`ALTER TABLE pglimit_override DROP CONSTRAINT "factor must be from 1e-9 to 2^53", ADD CONSTRAINT "factor must be from 1e-9 to 2^53" CHECK (factor > 1)`:                                                true,
+		"DROP TABLE pglimit_policy_version; ALTER TABLE pglimit_denial DROP COLUMN merged; DELETE FROM pglimit_goose_db_version WHERE version_id IN (0, 3, 4, 8)":                                              true,
+	}
+	for _, p := range whole {
+		ills[gone(p)] = true
+	}
+	for ill := range ills {
+		bed.Exec(t, pool, ill)
+		if difference(0, whole, standing(t, pool)) == "" {
+			t.Fatalf("%s: it is not seen", ill)
+		}
+		steps, err := migrations.Tables.UpTo(t.Context(), pool, migrations.Latest)
+		if err != nil || len(steps) == 0 || len(steps[0].Again) == 0 {
+			t.Fatalf("%s: %+v, %v", ill, steps, err)
+		}
+		if left := difference(0, whole, standing(t, pool)); left != "" {
+			t.Fatalf("%s: after Up:\n%s", ill, left)
+		}
+	}
+	if got := bed.Value[string](t, pool, `SELECT string_agg(version_id::text, ' ' ORDER BY id) FROM pglimit_goose_db_version`); got != "0 1 2 3 4 5 6 7 8" {
+		t.Errorf("on record are %s", got)
+	}
+	called, failed := bed.CallStatements(t.Context(), pool, "")
+	if len(failed) > 0 {
+		t.Errorf("of %q failed %v", called, failed)
+	}
+}
+
+// TestMigrateUpgrades: Up makes the tables and functions of each release, and of each
+// version of the tables, into this release's. Rows stay.
+func TestMigrateUpgrades(t *testing.T) {
+	t.Parallel()
+	whole := standing(t, bed.FunctionsPool(t))
+	starts := map[string][2]int64{"unreleased": {migrations.Latest, migrations.Latest}}
+	for v := range len(bed.Migrations(0)) {
+		starts[fmt.Sprintf("tables up to %d", v+1)] = [2]int64{int64(v + 1), 0}
+	}
+	for line := range strings.Lines(string(must.OK(os.ReadFile("../testdata/checkout/internal/migrations/testdata/released.txt"))(t))) {
+		var release string
+		var tables, functions int64
+		if n, _ := fmt.Sscanf(line, "# %s %d %d", &release, &tables, &functions); n == 3 {
+			starts[release] = [2]int64{tables, functions}
+		}
+	}
+	for name, start := range starts {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			pool := bed.Connect(t, bed.EmptyDatabase(t))
+			must.OK(migrations.Tables.UpTo(t.Context(), pool, start[0]))(t)
+			if start[1] > 0 {
+				must.OK(migrations.Functions.UpTo(t.Context(), pool, start[1]))(t)
+			}
+			bed.CallStatements(t.Context(), pool, "") // those that this version has
+			rows := map[string]int{}
+			for _, p := range standing(t, pool) {
+				if p.Kind == "TABLE" {
+					rows[p.Name] = bed.Value[int](t, pool, "SELECT count(*) FROM "+p.Name)
+				}
+			}
+			must.Succeed(t, migrations.Tables.Up(t.Context(), pool))
+			must.Succeed(t, migrations.Functions.Up(t.Context(), pool))
+			if left := difference(0, whole, standing(t, pool)); left != "" {
+				t.Errorf("after Up:\n%s", left)
+			}
+			for table, before := range rows {
+				if n := bed.Value[int](t, pool, "SELECT count(*) FROM "+table); n != before {
+					t.Errorf("%s: %d of %d rows are left", table, n, before)
+				}
+			}
+			if called, failed := bed.CallStatements(t.Context(), pool, "Take"); rows["pglimit_gcra"] == 0 || len(failed) > 0 {
+				t.Errorf("%q of %q failed, with %v", failed, called, rows)
+			}
+		})
+	}
+}

@@ -1,0 +1,166 @@
+package migrations
+
+import (
+	"cmp"
+	"context"
+	_ "embed"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pglimit/pglimit/db"
+)
+
+// What the migrations make, as the catalogue of any PostgreSQL describes it; TestMade writes
+// it. A line has a version, a kind, a name and parts. A part that begins with - is undone.
+var (
+	//go:embed made/tables.txt
+	madeTables string
+	//go:embed made/functions.txt
+	madeFunctions string
+)
+
+// Part is an object in a schema, or a part of it.
+type Part struct {
+	// Kind is TABLE, VIEW, INDEX, TRIGGER, FUNCTION, TYPE, or OPTION: a setting of a table.
+	Kind string
+	// Name is the object's, with the schema for functions of schemas pglimit and pglimit_ask.
+	Name string
+	// Text is a column or constraint of a TABLE, as in ALTER TABLE ADD, or a definition or
+	// its hash.
+	Text string
+
+	version int64 // of the migration that makes it
+	since   int64 // of the migration that made the object
+}
+
+// label is the object's name for people.
+func (p Part) label() string { return strings.Replace(p.Name, " ON ", " of ", 1) }
+
+// String says that the object stands without the part.
+func (p Part) String() string {
+	switch p.Kind {
+	case "TABLE":
+		return p.Name + " without " + cmp.Or(constraint.FindString(p.Text), p.Text)
+	case "TRIGGER":
+		return "trigger " + p.label() + " off or changed"
+	}
+	return strings.ToLower(p.Kind) + " " + p.Name + " changed"
+}
+
+// of reports whether p and o are parts of one object, and is whether they are the same.
+func (p Part) of(o Part) bool { return p.Kind == o.Kind && p.Name == o.Name }
+func (p Part) is(o Part) bool { return p.of(o) && p.Text == o.Text }
+
+// parts returns what the set's migrations make, in order. What a later one undoes is left out.
+func (s *Set) parts() (all []Part) {
+	since := map[string]int64{}
+	for line := range strings.Lines(s.made) {
+		fields := strings.Split(strings.TrimSuffix(line, "\n"), "\t")
+		version, err := strconv.ParseInt(fields[0], 10, 64)
+		if err != nil || len(fields) < 4 {
+			panic("pglimit: made: " + line) // it is embedded
+		}
+		for _, text := range fields[3:] {
+			p := Part{Kind: fields[1], Name: fields[2], Text: strings.TrimPrefix(text, "-"), version: version}
+			since[p.Kind+p.Name] = cmp.Or(since[p.Kind+p.Name], version)
+			p.since = since[p.Kind+p.Name]
+			if text != p.Text {
+				all = slices.DeleteFunc(all, p.is)
+			} else {
+				all = append(all, p)
+			}
+		}
+	}
+	return all
+}
+
+// names returns the names of what the set's migrations create of one kind in a schema; empty
+// is that of the tables.
+func (s *Set) names(kind, schema string) (all []string) {
+	for _, p := range s.parts() {
+		name := strings.TrimPrefix(p.Name, schema+".")
+		if p.Kind == kind && (schema == "" || name != p.Name) && !slices.Contains(all, name) {
+			all = append(all, name)
+		}
+	}
+	return all
+}
+
+// Standing returns what stands in the schema of the tables and in those of the functions,
+// whatever created it, in the order of creation. tx is a transaction. It takes no lock that
+// a decision could wait for.
+func Standing(ctx context.Context, tx db.DBTX) ([]Part, error) {
+	return standing(ctx, tx, besideTables)
+}
+
+// standing is Standing for a schema, as SQL. The catalogue names objects as the search_path
+// has it, and no other role's operators may be used.
+func standing(ctx context.Context, tx db.DBTX, schema string) (all []Part, err error) {
+	var home, path string
+	err = tx.QueryRow(ctx, `SELECT coalesce(`+schema+`, ''::name)::text, pg_catalog.current_setting('search_path'::text)`).Scan(&home, &path)
+	if err != nil {
+		return nil, err
+	}
+	const set = `SELECT pg_catalog.set_config('search_path'::text, $1::text, true)`
+	if _, err := tx.Exec(ctx, set, "pg_catalog, pg_temp"); err != nil {
+		return nil, err
+	}
+	rows, err := tx.Query(ctx, standingIn, home)
+	if err != nil {
+		return nil, err
+	}
+	var p Part
+	_, err = pgx.ForEachRow(rows, []any{&p.Kind, &p.Name, &p.Text}, func() error { all = append(all, p); return nil })
+	if err == nil {
+		_, err = tx.Exec(ctx, set, path)
+	}
+	return all, err
+}
+
+// standingIn describes what is in schema $1, in the same words on all versions of PostgreSQL:
+// some put a table's alias before the columns in a view, and some do not. The functions may be
+// bound to the tables of another schema, all to the same.
+const standingIn = `
+WITH home AS (
+    SELECT n.oid, n.nspname, quote_ident(n.nspname) || '.' AS dotted FROM pg_namespace AS n WHERE n.nspname::text = $1::text
+), relation AS (
+    SELECT c.oid, c.relname, c.relkind, c.reloptions, h.dotted FROM pg_class AS c JOIN home AS h ON h.oid = c.relnamespace
+    WHERE c.relname LIKE 'pglimit\_%' AND c.relname NOT LIKE '%goose_db_version' AND c.relkind IN ('r', 'p', 'v')
+), bound AS (
+    SELECT c FROM pg_proc AS p, unnest(p.proconfig) AS c WHERE p.oid = to_regproc('pglimit.token_bucket') AND c LIKE 'search_path=%'
+), named AS (
+    SELECT n.oid, n.nspname || '.' AS dotted FROM pg_namespace AS n WHERE n.nspname IN ('pglimit', 'pglimit_ask')
+    UNION ALL SELECT h.oid, '' FROM home AS h
+)
+SELECT m.kind, m.name, regexp_replace(m.text, '\s+', ' ', 'g') FROM (
+    SELECT 'TABLE', r.name, concat(quote_ident(a.attname), ' ', format_type(a.atttypid, a.atttypmod),
+        CASE WHEN a.attcollation <> t.typcollation THEN ' COLLATE ' || quote_ident(l.collname) END, CASE WHEN a.attnotnull THEN ' NOT NULL' END,
+        CASE WHEN a.attidentity <> '' THEN ' GENERATED ALWAYS AS IDENTITY' END, ' DEFAULT ' || pg_get_expr(d.adbin, d.adrelid)), r.oid, a.attnum
+    FROM (SELECT oid, relname::text AS name FROM relation WHERE relkind <> 'v') AS r
+    JOIN pg_attribute AS a ON a.attrelid = r.oid AND a.attnum > 0 AND NOT a.attisdropped
+    JOIN pg_type AS t ON t.oid = a.atttypid LEFT JOIN pg_collation AS l ON l.oid = a.attcollation
+    LEFT JOIN pg_attrdef AS d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
+    UNION ALL
+    SELECT 'TABLE', r.relname, format('CONSTRAINT %I %s', o.conname, pg_get_constraintdef(o.oid)), r.oid, 10000
+    FROM relation AS r JOIN pg_constraint AS o ON o.conrelid = r.oid AND o.contype IN ('c', 'p')
+    UNION ALL
+    SELECT 'OPTION', 'fillfactor of ' || r.relname, 'set', r.oid, 10001 FROM relation AS r WHERE array_to_string(r.reloptions, ' ') LIKE '%fillfactor=%'
+    UNION ALL
+    SELECT 'VIEW', r.relname, md5(regexp_replace(replace(pg_get_viewdef(r.oid), r.dotted, ''), '\m[a-z]\.|\s', '', 'g')), r.oid, 0 FROM relation AS r WHERE r.relkind = 'v'
+    UNION ALL
+    SELECT 'INDEX', c.relname, replace(pg_get_indexdef(i.indexrelid), r.dotted, '') || CASE WHEN i.indisvalid THEN '' ELSE ' INVALID' END, i.indexrelid, 0
+    FROM relation AS r JOIN pg_index AS i ON i.indrelid = r.oid JOIN pg_class AS c ON c.oid = i.indexrelid WHERE NOT EXISTS (SELECT FROM pg_constraint AS o WHERE o.conindid = i.indexrelid)
+    UNION ALL
+    SELECT 'TRIGGER', g.tgname || ' ON ' || r.relname, replace(pg_get_triggerdef(g.oid), r.dotted, '') || CASE WHEN g.tgenabled IN ('O', 'A') THEN '' ELSE ' DISABLED' END, g.oid, 0
+    FROM relation AS r JOIN pg_trigger AS g ON g.tgrelid = r.oid AND NOT g.tgisinternal
+    UNION ALL
+    SELECT 'FUNCTION', n.dotted || p.proname, md5(concat_ws(' ', pg_get_function_arguments(p.oid), pg_get_function_result(p.oid), g.lanname, p.provolatile, p.proparallel, p.proisstrict, p.prosecdef, p.prosrc, (
+        SELECT string_agg(CASE WHEN c IN (SELECT b.c FROM bound AS b) THEN 'bound' ELSE c END, ' ' ORDER BY c) FROM unnest(p.proconfig) AS c))), p.oid, 0
+    FROM named AS n JOIN pg_proc AS p ON p.pronamespace = n.oid JOIN pg_language AS g ON g.oid = p.prolang WHERE n.dotted <> '' OR p.proname LIKE 'pglimit\_%'
+    UNION ALL
+    SELECT 'TYPE', n.dotted || c.relname, md5((SELECT string_agg(a.attname || ' ' || format_type(a.atttypid, a.atttypmod), ', ' ORDER BY a.attnum) FROM pg_attribute AS a WHERE a.attrelid = c.oid AND a.attnum > 0)), c.oid, 0
+    FROM named AS n JOIN pg_class AS c ON c.relnamespace = n.oid AND c.relkind = 'c' AND n.dotted <> ''
+) AS m (kind, name, text, oid, place) ORDER BY m.oid, m.place, m.text COLLATE "C"`
