@@ -2,7 +2,7 @@
 core.register_action("pglimit", { "http-req" }, function(txn, url)
 	local answer = core.httpclient():get({
 		url = url,
-		headers = { ["x-forwarded-for"] = { txn.f:src() } }, -- ["pglimit-token"] = { os.getenv("PGLIMIT_TOKEN") }
+		headers = { ["x-forwarded-for"] = { txn.f:src() }, ["pglimit-gateway"] = { "1" } }, -- ["pglimit-token"] = { os.getenv("PGLIMIT_TOKEN") }
 		timeout = 2000,
 	})
 	txn:set_var("txn.limit", answer.status or 0)

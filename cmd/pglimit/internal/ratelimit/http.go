@@ -14,9 +14,9 @@ import (
 const maxBody = 1 << 20
 
 // JSON answers requests in JSON, for clients without gRPC: 200 if they pass, 429 if not, 400 if
-// they are not valid.
+// they are not valid. A request that a browser sends for a page of another site is refused.
 func (s *Server) JSON() http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	return http.NewCrossOriginProtection().Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
 		var request pb.RateLimitRequest
 		if err == nil {
@@ -44,7 +44,7 @@ func (s *Server) JSON() http.Handler {
 			w.WriteHeader(http.StatusTooManyRequests)
 		}
 		_, _ = w.Write(text) // the client has left if it fails
-	})
+	}))
 }
 
 // Healthcheck answers OK while the Server can answer, else 500.

@@ -37,8 +37,14 @@ func TestJSON(t *testing.T) {
 			t.Errorf("%.80s: status %d, body %s; want %d, %s", c.body, w.Code, w.Body, c.status, c.want)
 		}
 	}
-	s.limiter = failing{s.limiter, fmt.Errorf("%w: host=db.internal", limiter.ErrUnavailable)}
+	foreign := httptest.NewRequest(http.MethodPost, "/json", strings.NewReader(`{"domain": "d", "descriptors": [{"entries": [{"key": "user", "value": "a"}]}]}`))
+	foreign.Header.Set("Sec-Fetch-Site", "cross-site")
 	w := httptest.NewRecorder()
+	if s.JSON().ServeHTTP(w, foreign); w.Code != http.StatusForbidden {
+		t.Errorf("for a page of another site: status %d, %s", w.Code, w.Body)
+	}
+	s.limiter = failing{s.limiter, fmt.Errorf("%w: host=db.internal", limiter.ErrUnavailable)}
+	w = httptest.NewRecorder()
 	s.JSON().ServeHTTP(w, httptest.NewRequest(http.MethodPost, "/json", strings.NewReader(`{"domain": "d", "descriptors": [{"entries": [{"key": "user", "value": "a"}]}]}`)))
 	if w.Code != http.StatusServiceUnavailable || strings.Contains(w.Body.String(), "internal") {
 		t.Errorf("without a database: status %d, %s", w.Code, w.Body)

@@ -119,11 +119,11 @@ func TestGateways(t *testing.T) {
 			for _, kind := range []string{"client_body", "proxy", "fastcgi", "uwsgi", "scgi"} {
 				temp += "\n\t" + kind + "_temp_path " + dir + "/" + kind + ";"
 			}
-			more := "?denied=403"
+			more := "/denied=403"
 			if by != "" {
 				more += "&" + by[1:]
 			}
-			config := example(t, "gateways/nginx.conf", "127.0.0.1:8080", api, "listen 8000", "listen 127.0.0.1:"+port, "?denied=403", more, "http {", temp, "http://127.0.0.1:9000", application.URL,
+			config := example(t, "gateways/nginx.conf", "127.0.0.1:8080", api, "listen 8000", "listen 127.0.0.1:"+port, "/denied=403", more, "http {", temp, "http://127.0.0.1:9000", application.URL,
 				"events {}", "events {}\ndaemon off;\nmaster_process off;\npid "+dir+"/pid;\nerror_log stderr;")
 			write(t, dir, "nginx.conf", config)
 			gateway(t, dir, port, "nginx", "-p", dir, "-e", "stderr", "-c", filepath.Join(dir, "nginx.conf"))
@@ -148,15 +148,16 @@ func TestGateways(t *testing.T) {
 			url := run(t, api, "")
 			for _, client := range []string{"127.0.0.2", "127.0.0.3"} {
 				for i := range 5 { // the limit is 3
-					status, after := from(t, client, url, "X-Forwarded-For", "203.0.113."+client[len(client)-1:], "Authorization", "Bearer of the client")
+					// What a client adds to its URL and headers means nothing.
+					status, after := from(t, client, fmt.Sprintf("%s/?by=header:X-Foo&cost=0.1&page=2", url), "X-Foo", fmt.Sprint(i), "X-Forwarded-For", "203.0.113."+client[len(client)-1:], "Authorization", "Bearer of the client")
 					if denied := i >= 3; denied != (status == 429) || denied != (after != "") || !denied && status != 200 {
 						t.Errorf("%s, request %d: %d, Retry-After %q", client, i+1, status, after)
 					}
 				}
 			}
-			url = run(t, api, "?by=header:X-Api-Key")
+			url = run(t, api, "/by=header:X-Api-Key")
 			for i := range 4 {
-				if status, _ := from(t, "127.0.0.2", url, "X-Api-Key", "k"); (status == 429) != (i == 3) {
+				if status, _ := from(t, "127.0.0.2", url+"/a?by=address&cost=3", "X-Api-Key", "k"); (status == 429) != (i == 3) {
 					t.Errorf("by a header, request %d: %d", i+1, status)
 				}
 			}

@@ -13,18 +13,22 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// check answers the sub-request of a gateway. The gateway's configuration writes the path and
-// the query: its clients cannot.
+// check answers the sub-request of a gateway. The gateway's configuration writes the path. The
+// query may be that of its client, so it means nothing.
 //
-//	/check/{policy}?by=address&by=header:X-Api-Key&cost=2&denied=403
+//	/check/{policy}/by=address&by=header:X-Api-Key&cost=2&denied=403
 //
 // by says what the key is made of. Default: address.
 func (h *Handler) check(w http.ResponseWriter, r *http.Request) error {
-	at := r.URL.EscapedPath() + "?" + r.URL.RawQuery
+	at := r.URL.EscapedPath()
 	next, known := h.checks.Get(at)
 	if !known {
-		var err error
-		if next, err = h.newCheck(r.URL.Path[len(checkPath):], r.URL.RawQuery); err != nil {
+		policy, options, _ := strings.Cut(at[len(checkPath):], "/")
+		policy, err := url.PathUnescape(policy)
+		if err == nil {
+			next, err = h.newCheck(policy, options)
+		}
+		if err != nil {
 			return err
 		}
 		h.checks.Add(at, next)
@@ -38,11 +42,11 @@ func (h *Handler) check(w http.ResponseWriter, r *http.Request) error {
 // maxWait bounds the wait for a turn in a queue. A later turn is a denial.
 const maxWait = 20 * time.Second
 
-// newCheck returns the handler of a policy's sub-requests with a query.
-func (h *Handler) newCheck(policy, rawQuery string) (http.Handler, error) {
-	in, err := url.ParseQuery(rawQuery)
+// newCheck returns the handler of a policy's sub-requests with options.
+func (h *Handler) newCheck(policy, options string) (http.Handler, error) {
+	in, err := url.ParseQuery(options)
 	if err != nil {
-		return nil, api.BadField("query", "cannot be read: %v", err)
+		return nil, api.BadField("options", "cannot be read: %v", err)
 	}
 	for name, values := range in {
 		switch name {
@@ -52,7 +56,7 @@ func (h *Handler) newCheck(policy, rawQuery string) (http.Handler, error) {
 				return nil, api.BadField(name, "is given %d times: give it once", len(values))
 			}
 		default:
-			return nil, api.BadField(shortened(name), "is no parameter of this route, which has by, cost and denied")
+			return nil, api.BadField(shortened(name), "is no option of this route, which has by, cost and denied")
 		}
 	}
 	key, err := h.keyOf(in["by"])
@@ -73,7 +77,7 @@ func (h *Handler) newCheck(policy, rawQuery string) (http.Handler, error) {
 		k, err := key(r)
 		return []limiter.Request{p.Request(k, cost)}, err
 	}
-	options := []httplimit.Option{httplimit.WithOnError(func(w http.ResponseWriter, r *http.Request, err error) {
+	with := []httplimit.Option{httplimit.WithOnError(func(w http.ResponseWriter, r *http.Request, err error) {
 		if err == httplimit.ErrNoKey {
 			err = &problem{Status: http.StatusForbidden, Code: "no_key", Detail: "the request has nothing to be counted for: see by", Field: "by"}
 		}
@@ -83,14 +87,14 @@ func (h *Handler) newCheck(policy, rawQuery string) (http.Handler, error) {
 	case "":
 	case "401", "403", "503": // nginx passes on 401 and 403 only
 		status, _ := strconv.Atoi(text)
-		options = append(options, httplimit.WithOnDeny(func(w http.ResponseWriter, _ *http.Request, denied *limiter.DeniedError) {
+		with = append(with, httplimit.WithOnDeny(func(w http.ResponseWriter, _ *http.Request, denied *limiter.DeniedError) {
 			httplimit.Deny(statusWriter{w, status}, denied)
 		}))
 	default:
 		return nil, api.BadField("denied", "is %.40q: must be 401, 403 or 503, or left out for 429", text)
 	}
 	passes := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.Header()["Cache-Control"] = noStore })
-	return httplimit.New(h.Limiter, limits, options...)(passes), nil
+	return httplimit.New(h.Limiter, limits, with...)(passes), nil
 }
 
 // keyOf returns the key that is made of parts.

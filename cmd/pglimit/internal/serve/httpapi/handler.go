@@ -57,7 +57,7 @@ type Config struct {
 // Handler answers requests. It is safe for concurrent use.
 type Handler struct {
 	Config
-	checks  *lru.Cache[string, http.Handler] // of /check, by path and query
+	checks  *lru.Cache[string, http.Handler] // of /check, by path
 	unsaid  throttle.Each                    // errors without a decision, by code
 	openapi []byte
 }
@@ -154,10 +154,13 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // dashboard's, too.
 const TokenHeader = "Pglimit-Token"
 
+// GatewayHeader marks the sub-request of a gateway that sends no token. A browser sends it for a
+// page of another site only after a preflight, which no route answers.
+const GatewayHeader = "Pglimit-Gateway"
+
 // enter returns the caller's name.
 func (h *Handler) enter(r *http.Request, pattern string, needs auth.Scope) (string, error) {
-	// Gateways send the Host of their client.
-	if h.Local && strings.HasPrefix(pattern, "/v1/") {
+	if h.Local {
 		host, _, err := net.SplitHostPort(r.Host)
 		if err != nil {
 			host = strings.Trim(r.Host, "[]")
@@ -171,6 +174,9 @@ func (h *Handler) enter(r *http.Request, pattern string, needs auth.Scope) (stri
 		token = auth.Bearer(r.Header.Get("Authorization"))
 	}
 	c, err := h.Gate.Enter(token, needs)
+	if err == nil && c.Name == "" && pattern == checkPattern && r.Header.Get(GatewayHeader) == "" {
+		err = &problem{Status: http.StatusForbidden, Code: "gateway", Detail: "without a token the gateway must set the header " + GatewayHeader + ", to any value"}
+	}
 	return c.Name, err
 }
 

@@ -51,6 +51,7 @@ func call(t *testing.T, h http.Handler, method, path, body string, headers ...st
 	t.Helper()
 	r := httptest.NewRequestWithContext(t.Context(), method, path, strings.NewReader(body))
 	r.Host, r.RemoteAddr = "localhost:8080", "192.0.2.1:1234"
+	r.Header.Set(GatewayHeader, "1")
 	if body != "" {
 		r.Header.Set("Content-Type", "application/json")
 	}
@@ -170,15 +171,15 @@ func TestHostileInput(t *testing.T) {
 		{"GET", "/v1", ``, nil, 404, `"no_route"`},
 		{"GET", "/check/", ``, nil, 400, `"field":"policy"`},
 		{"GET", "/check/none", ``, nil, 404, `"no_policy"`},
-		{"GET", "/check/login?by=cookie:x", ``, nil, 400, `by is \"cookie:x\"`},
-		{"GET", "/check/login?by=header:", ``, nil, 400, `by is`},
-		{"GET", "/check/login?by=header:a%20b", ``, nil, 400, `by is`},
-		{"GET", "/check/login?by=header:X-Key", ``, nil, 403, `"no_key"`},
-		{"GET", "/check/login?cost=many", ``, nil, 400, `cost is \"many\"`},
-		{"GET", "/check/login?cost=-1", ``, nil, 400, `cost -1`},
-		{"GET", "/check/login?cost=1&cost=2", ``, nil, 400, `cost is given 2 times`},
-		{"GET", "/check/login?denied=200", ``, nil, 400, `denied is \"200\"`},
-		{"GET", "/check/login?policy=other", ``, nil, 400, `policy`},
+		{"GET", "/check/login/by=cookie:x", ``, nil, 400, `by is \"cookie:x\"`},
+		{"GET", "/check/login/by=header:", ``, nil, 400, `by is`},
+		{"GET", "/check/login/by=header:a%20b", ``, nil, 400, `by is`},
+		{"GET", "/check/login/by=header:X-Key", ``, nil, 403, `"no_key"`},
+		{"GET", "/check/login/cost=many", ``, nil, 400, `cost is \"many\"`},
+		{"GET", "/check/login/cost=-1", ``, nil, 400, `cost -1`},
+		{"GET", "/check/login/cost=1&cost=2", ``, nil, 400, `cost is given 2 times`},
+		{"GET", "/check/login/denied=200", ``, nil, 400, `denied is \"200\"`},
+		{"GET", "/check/login/policy=other", ``, nil, 400, `policy`},
 	} {
 		r, body := call(t, h, c.method, c.path, c.body, c.headers...)
 		if r.StatusCode != c.status || !strings.Contains(body, c.want) {
@@ -211,14 +212,28 @@ func TestIdempotencyKey(t *testing.T) {
 	}
 }
 
-// TestLocal: without tokens a page of another site reaches no route by a name of its own.
+// TestLocal: without tokens a page of another site reaches no route by a foreign name of this
+// machine, and spends by no request that a browser sends without a preflight.
 func TestLocal(t *testing.T) {
 	t.Parallel()
 	h := newHandler(t, func(c *Config) { c.Local = true })
+	if r, body := call(t, h, "GET", "/check/login", "", GatewayHeader, ""); r.StatusCode != 200 {
+		t.Error("a gateway:", r.StatusCode, body)
+	}
+	for _, method := range []string{"GET", "HEAD", "POST", "OPTIONS"} {
+		r := httptest.NewRequestWithContext(t.Context(), method, "/check/login", nil)
+		r.Host = "localhost"
+		r.Header.Set("Content-Type", "text/plain")
+		w := httptest.NewRecorder()
+		if h.ServeHTTP(w, r); w.Code != 403 || w.Header().Get("Access-Control-Allow-Origin") != "" {
+			t.Errorf("%s of a browser: %d %v", method, w.Code, w.Header())
+		}
+	}
 	for host, want := range map[string]int{"localhost:80": 200, "127.0.0.1": 200, "[::1]:8080": 200, "evil.example": 403, "localhost.evil.example:8080": 403} {
-		for path, want := range map[string]int{"/v1/policies": want, "/check/login": 200} {
+		for path, want := range map[string]int{"/v1/policies": want, "/check/login": want} {
 			r := httptest.NewRequestWithContext(t.Context(), "GET", path, nil)
 			r.Host = host
+			r.Header.Set(GatewayHeader, "1")
 			w := httptest.NewRecorder()
 			h.ServeHTTP(w, r)
 			if w.Code != want {
@@ -240,15 +255,15 @@ func TestCheck(t *testing.T) {
 		status       int
 	}{
 		{"GET", "/check/login", []string{"X-Forwarded-For", "203.0.113.1"}, 200},
-		{"POST", "/check/login?by=address&cost=2", []string{"X-Forwarded-For", "203.0.113.9, 203.0.113.1"}, 200},
-		{"GET", "/check/login", []string{"X-Forwarded-For", "203.0.113.1, 192.0.2.7"}, 429}, // 192.0.2.7 is a gateway
-		{"DELETE", "/check/login?denied=403", []string{"X-Forwarded-For", "203.0.113.1"}, 403},
-		{"HEAD", "/check/login?denied=401&cost=4", []string{"X-Forwarded-For", "203.0.113.1"}, 401},
-		{"GET", "/check/login?cost=4", []string{"X-Forwarded-For", "203.0.113.1"}, 413},
-		{"GET", "/check/login?cost=3", []string{"X-Forwarded-For", "203.0.113.2"}, 200},
-		{"GET", "/check/login?by=address&by=header:X-Api-Key", []string{"X-Forwarded-For", "203.0.113.2", "X-Api-Key", "k"}, 200},
-		{"GET", "/check/queue?by=header:X-Api-Key", []string{"X-Api-Key", "k"}, 200},
-		{"GET", "/check/queue?by=header:X-Api-Key", []string{"X-Api-Key", "k"}, 429}, // its turn is too far away
+		{"POST", "/check/login/by=address&cost=2", []string{"X-Forwarded-For", "203.0.113.9, 203.0.113.1"}, 200},
+		{"GET", "/check/login?by=header:X-Foo&cost=4&page=2", []string{"X-Forwarded-For", "203.0.113.1, 192.0.2.7"}, 429}, // 192.0.2.7 is a gateway, the query its client's
+		{"DELETE", "/check/login/denied=403", []string{"X-Forwarded-For", "203.0.113.1"}, 403},
+		{"HEAD", "/check/login/denied=401&cost=4", []string{"X-Forwarded-For", "203.0.113.1"}, 401},
+		{"GET", "/check/login/cost=4", []string{"X-Forwarded-For", "203.0.113.1"}, 413},
+		{"GET", "/check/login/cost=3", []string{"X-Forwarded-For", "203.0.113.2"}, 200},
+		{"GET", "/check/login/by=address&by=header:X-Api-Key", []string{"X-Forwarded-For", "203.0.113.2", "X-Api-Key", "k"}, 200},
+		{"GET", "/check/queue/by=header:X-Api-Key", []string{"X-Api-Key", "k"}, 200},
+		{"GET", "/check/queue/by=header:X-Api-Key", []string{"X-Api-Key", "k"}, 429}, // its turn is too far away
 	} {
 		r, body := call(t, h, c.method, c.path, "", c.headers...)
 		if r.StatusCode != c.status || r.Header.Get("RateLimit-Policy") == "" || (r.StatusCode == 200) != (body == "") {
