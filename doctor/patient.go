@@ -61,7 +61,7 @@ func (p *patient) admit(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, p.config.Timeout)
 	defer cancel()
 	err := p.readBasics(ctx, "")
-	if sqlState(err) == cancelled && ctx.Err() == nil {
+	for try := 0; try < 10 && sqlState(err) == cancelled && ctx.Err() == nil; try++ { // on a busy machine a SET may take long
 		err = p.readBasics(ctx, "statement_timeout")
 	}
 	return err
@@ -94,7 +94,7 @@ func (p *patient) atHome(ctx context.Context, read func(db.DBTX) error) error {
 // bound ends a transaction's statements and waits for locks in time.
 func (p *patient) bound(ctx context.Context, tx db.DBTX) error {
 	wait := max(1, min(p.config.Timeout, time.Second).Milliseconds())
-	_, err := tx.Exec(ctx, fmt.Sprintf(`SET LOCAL statement_timeout = %d`, p.config.Timeout.Milliseconds())) // which takes less than a millisecond
+	_, err := tx.Exec(ctx, fmt.Sprintf(`SET LOCAL statement_timeout = %d`, p.config.Timeout.Milliseconds())) // which a short one ends least
 	if err == nil {
 		_, err = tx.Exec(ctx, fmt.Sprintf(`SET LOCAL lock_timeout = %d`, wait))
 	}

@@ -24,24 +24,18 @@ import (
 // is not the installed one. scripts/test-pooler unpacks a newer one.
 const bouncerProgram = "PGLIMIT_TEST_PGBOUNCER"
 
-// findBouncer returns the path of PgBouncer. scripts/setup installs it as root on Debian;
-// elsewhere its error has the command that does.
-var findBouncer = sync.OnceValues(func() (string, error) {
-	if path := os.Getenv(bouncerProgram); path != "" {
-		return exec.LookPath(path)
+// findBouncer returns the path of PgBouncer.
+var findBouncer = sync.OnceValues(func() (path string, err error) {
+	names := []string{"pgbouncer", "/usr/sbin/pgbouncer"} // Debian has it where only root's PATH looks
+	if own := os.Getenv(bouncerProgram); own != "" {
+		names = []string{own}
 	}
-	if path, err := exec.LookPath("pgbouncer"); err == nil {
-		return path, nil
+	for _, name := range names {
+		if path, err = exec.LookPath(name); err == nil {
+			return path, nil
+		}
 	}
-	const ofDebian = "/usr/sbin/pgbouncer" // not in the PATH of every user
-	if path, err := exec.LookPath(ofDebian); err == nil {
-		return path, nil
-	}
-	out, err := exec.Command("../testdata/checkout/scripts/setup", "pooler").CombinedOutput()
-	if err != nil {
-		return "", fmt.Errorf("%w: %s", err, out)
-	}
-	return exec.LookPath(ofDebian)
+	return "", fmt.Errorf("%w: scripts/setup pooler installs it, or says how", err)
 })
 
 // BouncerKeepsStatements reports whether PgBouncer can keep prepared statements, which it

@@ -73,6 +73,12 @@ func TestMigrateErrorsSayWhatToDo(t *testing.T) {
 		bed.UpTo(t, pool, migrations.Latest, "7 keys, 8 programs")
 		bed.CheckMigratedOnce(t, pool)
 	})
+	t.Run("rows in the way of a constraint", func(t *testing.T) {
+		t.Parallel()
+		pool := bed.NewPool(t)
+		bed.Exec(t, pool, `ALTER TABLE pglimit_lease DROP CONSTRAINT pglimit_lease_pkey; INSERT INTO pglimit_lease SELECT 1, 'a', 'b' FROM generate_series(1, 2)`)
+		wants(t, migrations.Tables.Up(t.Context(), pool), "pglimit_lease without CONSTRAINT pglimit_lease_pkey", "could not create unique index", "correct or delete them")
+	})
 	t.Run("a type of the functions", func(t *testing.T) {
 		t.Parallel()
 		pool := bed.FunctionsPool(t)

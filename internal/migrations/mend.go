@@ -202,8 +202,8 @@ func (s *Set) unmended(steps []Step, statement string, err error) error {
 		wrong = append(wrong, step.Again...)
 	}
 	err = fmt.Errorf("nothing was changed: make again what is wrong (%s): %w", strings.Join(wrong, "; "), err)
-	switch code := sqlState(err); {
-	case code == "42501" || code == "25006": // explain has the next step
+	switch {
+	case slices.Contains([]string{"42501", "25006", "23514", "23505"}, sqlState(err)): // explain has the next step
 	case s == Functions:
 		err = fmt.Errorf("%w: run `pglimit migrate down --to 0 --functions`, `pglimit migrate up --functions` and `pglimit migrate grants`", err)
 	case statement != "":

@@ -307,6 +307,8 @@ func (s *Set) explain(err error) error {
 		"3F000": "no schema of the search_path exists: run CREATE SCHEMA first, or change search_path in the connection string",
 		"42P07": s.elsewhere(),
 		"2BP01": "another object depends on it: drop that first",
+		"23514": "rows are in the way: correct or delete them, and run this again",
+		"23505": "rows are in the way: correct or delete them, and run this again",
 		"25006": "this is a replica or a read-only session: connect to the primary",
 	}[sqlState(err)]
 	if own := s.next[sqlState(err)]; own != "" {

@@ -101,17 +101,18 @@ func (c *dbClient) InTx(ctx context.Context, commit bool, do func(either.Limiter
 	return tx.Commit(ctx)
 }
 
-// killNowAndThen lets the server end one of the connections called name every
-// killEvery. It returns how many were ended.
+// killNowAndThen lets the server end one of the connections called name every killEvery. A slow
+// server gets longer, so that transactions end between two of these. It returns how many were
+// ended.
 func killNowAndThen(ctx context.Context, pool *pgxpool.Pool, name string) (killed int64, err error) {
-	tick := time.NewTicker(killEvery)
-	defer tick.Stop()
-	for {
+	const patience = 30 // times what ending one takes
+	for pause := killEvery; ; {
 		select {
 		case <-ctx.Done():
 			return killed, nil
-		case <-tick.C:
+		case <-time.After(pause):
 		}
+		began := time.Now()
 		tag, err := pool.Exec(ctx, `SELECT pg_terminate_backend(pid) FROM (
 			SELECT pid FROM pg_stat_activity
 			WHERE application_name = $1 AND usename = current_user AND datname = current_database()
@@ -120,6 +121,7 @@ func killNowAndThen(ctx context.Context, pool *pgxpool.Pool, name string) (kille
 			return killed, fmt.Errorf("end one of the proof's connections: %w", err)
 		}
 		killed += tag.RowsAffected()
+		pause = max(killEvery, patience*time.Since(began))
 	}
 }
 
