@@ -94,7 +94,9 @@ func TestGrantsTakeAway(t *testing.T) {
 	s := newSite(t)
 	role := s.roles.Askers[0]
 	bed.Exec(t, s.owner, fmt.Sprintf(`GRANT USAGE ON SCHEMA limits, pglimit TO %[1]s; GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA limits TO %[1]s;
-		GRANT SELECT (key) ON limits.pglimit_gcra TO %[1]s; GRANT ALL ON limits.pglimit_policy TO %[1]s`, role))
+		GRANT SELECT (key) ON limits.pglimit_gcra TO %[1]s; GRANT ALL ON limits.pglimit_policy TO %[1]s;
+		CREATE FUNCTION pglimit_shard(text, text[]) RETURNS bigint LANGUAGE sql AS 'SELECT 1::bigint'; REVOKE ALL ON FUNCTION pglimit_shard FROM PUBLIC;
+		GRANT EXECUTE ON FUNCTION pglimit_shard TO %[1]s`, role)) // as migrate distribute does
 	works := 0
 	for _, sql := range attacks() {
 		if code, _ := try(t, s.asker, sql); code == "" {
@@ -112,6 +114,9 @@ func TestGrantsTakeAway(t *testing.T) {
 		if code, err := try(t, s.asker, sql); code != "42501" {
 			t.Errorf("an asker may %s: %q, %v", what, code, err)
 		}
+	}
+	if bed.Value[bool](t, s.owner, `SELECT has_function_privilege($1, 'pglimit_shard(text, text[])', 'EXECUTE')`, role) {
+		t.Error("an asker may hold a shard")
 	}
 }
 

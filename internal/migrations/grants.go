@@ -206,6 +206,9 @@ func (g *granting) notAskers() []right {
 	if g.functions.there() && g.functions.schema[0].name != g.home[0].name {
 		all = append(all, right{"SCHEMA", []string{"ALL"}, g.functions.schema})
 	}
+	if len(g.routing) > 0 {
+		all = append(all, right{"FUNCTION", []string{"ALL"}, g.routing})
+	}
 	return all
 }
 
