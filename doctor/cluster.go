@@ -33,6 +33,9 @@ func judgeCluster(c *migrations.Cluster) Check {
 				Fix: "SELECT start_metadata_sync_to_all_nodes()", FixAs: "a superuser"})
 		}
 	}
+	for _, line := range c.Exposed {
+		found = worse(found, Check{Verdict: Warn, Details: []string{line}, NextStep: "connect to that node and take the right to create objects away"})
+	}
 	switch {
 	case len(c.Distributed) == 0:
 		if len(c.Missing) == 0 {

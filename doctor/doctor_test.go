@@ -297,6 +297,7 @@ func TestCluster(t *testing.T) {
 	want(t, cluster(func(c *migrations.Cluster) { c.Local = all }), Fail, "pglimit_gcra", "pglimit migrate distribute")
 	want(t, cluster(func(c *migrations.Cluster) { c.Missing = []string{"pglimit_shard"} }), Fail, "pglimit_shard", "pglimit migrate distribute")
 	want(t, cluster(func(c *migrations.Cluster) { c.Outdated = true }), Warn, "another release", "pglimit migrate distribute")
+	want(t, cluster(func(c *migrations.Cluster) { c.Exposed = []string{"on a:1 bob may create"} }), Warn, "on a:1 bob may create", "connect to that node")
 	want(t, cluster(func(c *migrations.Cluster) { c.Lost = 1 }), Fail, "1 shards are on no node")
 	want(t, cluster(func(c *migrations.Cluster) { c.Nodes[0].Synced = false }), Fail, "a:1 lacks", "start_metadata_sync_to_all_nodes")
 	want(t, cluster(func(c *migrations.Cluster) { c.Nodes[0].Shards, c.Nodes[1].Shards = 4, 0 }), Warn, "citus_rebalance_start")

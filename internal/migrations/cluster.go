@@ -3,6 +3,7 @@ package migrations
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -34,6 +35,9 @@ type Cluster struct {
 	// those that do are another release's.
 	Missing  []string `json:"missing_functions"`
 	Outdated bool     `json:"outdated_functions"`
+	// Exposed are lines on nodes where other roles may create objects in the tables' schema,
+	// or which did not answer, with the next step.
+	Exposed []string `json:"exposed_nodes"`
 }
 
 // ClusterNode is a node that may have shards.
@@ -85,7 +89,7 @@ const (
 )
 
 func (g *granting) readCluster(ctx context.Context) (*Cluster, error) {
-	c := &Cluster{Distributed: []string{}, Local: []string{}, Missing: []string{}}
+	c := &Cluster{Distributed: []string{}, Local: []string{}, Missing: []string{}, Exposed: []string{}}
 	keyed := g.keyed()
 	first := keyed[slices.IndexFunc(keyed, isFirst)].oid
 	err := g.tx.QueryRow(ctx, citusOf, first).Scan(&c.Version, &c.Shards, &c.Lost)
@@ -115,7 +119,52 @@ func (g *granting) readCluster(ctx context.Context) (*Cluster, error) {
 			c.Local = append(c.Local, t.own)
 		}
 	}
-	return c, g.readRouting(ctx, c)
+	return c, errors.Join(g.readRouting(ctx, c), g.readExposed(ctx, c))
+}
+
+// readExposed looks for [Strangers] in the tables' schema, on every node.
+func (g *granting) readExposed(ctx context.Context, c *Cluster) error {
+	var owner string
+	err := g.tx.QueryRow(ctx, `SELECT quote_literal(quote_ident(pg_get_userbyid($1::oid)::text))`, g.tables[0].owner).Scan(&owner)
+	if err != nil {
+		return fmt.Errorf("pglimit: read the tables' owner: %w", err)
+	}
+	home := g.home[0]
+	command := `SELECT pg_catalog.json_agg(e) FROM (` + strings.NewReplacer(
+		"$1::int8", "pg_catalog.to_regrole("+owner+")",
+		"pg_catalog.current_schemas(false)", "ARRAY["+literal(home.own)+"::name]",
+		"pg_catalog.current_setting('search_path')", literal(home.name)).Replace(exposures) + `) AS e (schema, owner, creator, missing)`
+	rows, err := g.tx.Query(ctx, `SELECT 'this node', true, (`+command+`)::text
+		UNION ALL SELECT nodename || ':' || nodeport, success, result FROM run_command_on_workers($1::text) ORDER BY 1`, command)
+	if err != nil {
+		return fmt.Errorf("pglimit: look for other roles on the nodes: %w", err)
+	}
+	var node string
+	var answered bool
+	var found *string
+	_, err = pgx.ForEachRow(rows, []any{&node, &answered, &found}, func() error {
+		var all []struct{ Schema, Owner, Creator string }
+		switch {
+		case !answered:
+			c.Exposed = append(c.Exposed, node+" does not say who may create objects there: "+*found)
+		case found != nil && *found != "":
+			if err := json.Unmarshal([]byte(*found), &all); err != nil {
+				return err
+			}
+		}
+		for _, a := range all {
+			e := Exposure{Schema: a.Schema, Owner: a.Owner}
+			if a.Creator != "" {
+				e.Creators = []string{a.Creator}
+			}
+			c.Exposed = append(c.Exposed, "on "+node+" "+e.String())
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("pglimit: look for other roles on the nodes: %w", err)
+	}
+	return nil
 }
 
 // readRouting reads which of the functions exist.
@@ -130,11 +179,12 @@ func (g *granting) readRouting(ctx context.Context, c *Cluster) error {
 		return nil
 	}
 	err := g.tx.QueryRow(ctx, `SELECT coalesce(obj_description($1::oid, 'pg_proc'), '') <> $2::text`,
-		g.routing[0].oid, routingMark()).Scan(&c.Outdated)
+		g.routing[0].oid, routingMark(g.home[0].name)).Scan(&c.Outdated)
 	if err != nil {
 		return fmt.Errorf("pglimit: read the release of the functions: %w", err)
 	}
-	c.Outdated = c.Outdated || len(g.routing) != len(want)
+	c.Outdated = c.Outdated || len(g.routing) != len(want) ||
+		slices.ContainsFunc(g.routing, func(o object) bool { return o.owner != g.tables[0].owner })
 	return nil
 }
 
@@ -157,7 +207,7 @@ func isFirst(t object) bool { return t.own == "pglimit_token_bucket" }
 var ErrCluster = errors.New("pglimit: the tables cannot be distributed")
 
 // refuse returns why tables cannot be distributed there.
-func (c *Cluster) refuse(g *granting, owns bool) error {
+func (c *Cluster) refuse(g *granting, owns, undo bool) error {
 	var unsynced []string
 	for _, n := range c.Nodes {
 		if !n.Synced {
@@ -169,6 +219,8 @@ func (c *Cluster) refuse(g *granting, owns bool) error {
 		return fmt.Errorf("%w: no active node may have shards: run SELECT citus_add_node('HOST', PORT) for each worker", ErrCluster)
 	case len(unsynced) > 0:
 		return fmt.Errorf("%w: %s lack the cluster's metadata: run SELECT start_metadata_sync_to_all_nodes()", ErrCluster, strings.Join(unsynced, ", "))
+	case len(c.Exposed) > 0 && !undo:
+		return fmt.Errorf("%w: %s", ErrCluster, strings.Join(c.Exposed, "; "))
 	case !owns:
 		return fmt.Errorf("%w: the connection's role does not own %s: connect as their owner", ErrCluster, g.tables[0].name)
 	}

@@ -50,7 +50,8 @@ func PlanDistribution(ctx context.Context, pool *pgxpool.Pool, d Distribution) (
 // for their end. If other transactions leave no gap for about ten seconds, Distribute
 // returns an error, and nothing was changed.
 //
-// It returns [ErrCluster] where there is no cluster with workers, or not the coordinator.
+// It returns [ErrCluster] where there is no cluster with workers, or not the coordinator, or
+// if other roles may create objects in the tables' schema of a node.
 func Distribute(ctx context.Context, pool *pgxpool.Pool, d Distribution) (DistributionPlan, error) {
 	return distribute(ctx, pool, d, true)
 }
@@ -178,7 +179,7 @@ func (g *granting) planDistribution(ctx context.Context, d Distribution) (plan D
 	if err := g.tx.QueryRow(ctx, `SELECT pg_has_role($1::oid, 'USAGE')`, g.tables[0].owner).Scan(&owns); err != nil {
 		return plan, fmt.Errorf("pglimit: read the tables' owner: %w", err)
 	}
-	if err := c.refuse(g, owns); err != nil {
+	if err := c.refuse(g, owns, d.Undo); err != nil {
 		return plan, err
 	}
 	plan.Found, plan.Shards = c, c.Shards

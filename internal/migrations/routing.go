@@ -21,7 +21,7 @@ type routed struct {
 	delegated   bool // to the node that has the shard of its first argument, shard_key
 }
 
-var routedFunction = regexp.MustCompile(`(?m)^CREATE OR REPLACE FUNCTION (\w+)\(([^)]*)\)`)
+var routedFunction = regexp.MustCompile(`(?m)^CREATE OR REPLACE FUNCTION :home\.(\w+)\(([^)]*)\)`)
 
 // routing returns the functions that reach one shard.
 func routing() (all []routed) {
@@ -46,19 +46,25 @@ func routingNames() (all []string) {
 	return all
 }
 
-// routingStatements are those of shards.sql, which end in $pglimit$.
-func routingStatements() (all []string) {
+// routingStatements are those of shards.sql, which end in $pglimit$, for tables in schema home.
+func routingStatements(home string) (all []string) {
+	tag := "$pglimit$"
+	for strings.Contains(home, tag) { // it would end the functions' bodies
+		tag = "$_" + tag[1:]
+	}
+	names := strings.NewReplacer("$pglimit$", tag, ":home", home, ":'home'", literal(home), ":'bucket'", literal(home+".pglimit_token_bucket"))
 	for _, s := range strings.SplitAfter(routingSQL, "$pglimit$;\n") {
 		if i := strings.Index(s, "CREATE OR REPLACE"); i >= 0 {
-			all = append(all, strings.TrimSuffix(strings.TrimSpace(s[i:]), ";"))
+			all = append(all, names.Replace(strings.TrimSuffix(strings.TrimSpace(s[i:]), ";")))
 		}
 	}
 	return all
 }
 
-// routingMark names the functions of this release, in a comment on the first.
-func routingMark() string {
-	return fmt.Sprintf("pglimit migrate distribute, %x", sha256.Sum256([]byte(routingSQL)))[:52]
+// routingMark names the functions of this release for tables in schema home, in a comment on
+// the first.
+func routingMark(home string) string {
+	return fmt.Sprintf("pglimit migrate distribute, %x", sha256.Sum256([]byte(strings.Join(routingStatements(home), ""))))[:52]
 }
 
 // planRouting appends the statements that create the functions.
@@ -67,14 +73,17 @@ func (g *granting) planRouting(ctx context.Context, plan *DistributionPlan, firs
 	if err != nil {
 		return err
 	}
+	var owner string
+	if err := g.tx.QueryRow(ctx, `SELECT quote_ident(pg_get_userbyid($1::oid)::text)`, first.owner).Scan(&owner); err != nil {
+		return fmt.Errorf("pglimit: read the tables' owner: %w", err)
+	}
 	home := g.home[0].name
 	for _, f := range g.routing {
-		if !slices.ContainsFunc(routing(), func(r routed) bool { return r.name == f.own && r.types == f.types }) {
+		if f.owner != first.owner || !slices.ContainsFunc(routing(), func(r routed) bool { return r.name == f.own && r.types == f.types }) {
 			plan.Statements = append(plan.Statements, "DROP FUNCTION "+f.signature())
 		}
 	}
-	plan.Statements = append(plan.Statements, "SELECT set_config('search_path', "+literal(home+", pg_temp")+", true)")
-	plan.Statements = append(plan.Statements, routingStatements()...)
+	plan.Statements = append(plan.Statements, routingStatements(home)...)
 	for _, f := range routing() {
 		name := home + "." + f.name + "(" + f.types + ")"
 		placed := ""
@@ -83,13 +92,14 @@ func (g *granting) planRouting(ctx context.Context, plan *DistributionPlan, firs
 		}
 		plan.Statements = append(plan.Statements,
 			"SELECT create_distributed_function("+literal(name)+placed+")",
+			"ALTER FUNCTION "+name+" OWNER TO "+owner,
 			"REVOKE ALL ON FUNCTION "+name+" FROM PUBLIC")
 		for _, r := range grantees {
 			plan.Statements = append(plan.Statements, "GRANT EXECUTE ON FUNCTION "+name+" TO "+r)
 		}
 	}
 	f := routing()[0]
-	plan.Statements = append(plan.Statements, "COMMENT ON FUNCTION "+home+"."+f.name+"("+f.types+") IS "+literal(routingMark()))
+	plan.Statements = append(plan.Statements, "COMMENT ON FUNCTION "+home+"."+f.name+"("+f.types+") IS "+literal(routingMark(home)))
 	return nil
 }
 

@@ -1,6 +1,7 @@
 package migrations
 
 import (
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -9,20 +10,41 @@ import (
 // TestRouting checks that shards.sql is read whole: each statement creates one function.
 func TestRouting(t *testing.T) {
 	t.Parallel()
-	statements := routingStatements()
+	const home = `"it's $pglimit$"` // which ends no function's body
+	statements := routingStatements(home)
 	if len(statements) != len(routing()) || len(statements) != strings.Count(routingSQL, "CREATE OR REPLACE FUNCTION") {
 		t.Fatalf("%d statements, %d functions", len(statements), len(routing()))
 	}
 	for i, f := range routing() {
-		if !strings.HasPrefix(statements[i], "CREATE OR REPLACE FUNCTION "+f.name+"(") || !strings.HasSuffix(statements[i], "$pglimit$") {
+		if !strings.HasPrefix(statements[i], "CREATE OR REPLACE FUNCTION "+home+"."+f.name+"(") || !strings.HasSuffix(statements[i], "$_pglimit$") {
 			t.Errorf("statement %d is not the whole of %s: %s", i, f.name, statements[i])
 		}
-		if !strings.Contains(statements[i], "SET search_path FROM CURRENT") {
-			t.Errorf("%s runs with its caller's search_path", f.name)
+		if strings.Count(statements[i], "$_pglimit$") != 2 || strings.Contains(statements[i], ":home") || strings.Contains(statements[i], ":'") {
+			t.Errorf("%s has a name that was not put in: %s", f.name, statements[i])
 		}
 	}
 	on := slices.IndexFunc(routing(), func(f routed) bool { return f.name == "pglimit_on_shard" })
 	if on < 0 || !routing()[on].delegated || routing()[on].types != "text, integer, text, text, text[]" {
 		t.Errorf("pglimit_on_shard is read as %+v", routing())
+	}
+}
+
+// TestRoutingNamesSchemas: the functions of shards.sql look no name up where another role may
+// have put its own. Every operator, function, relation and type of a cast has its schema.
+func TestRoutingNamesSchemas(t *testing.T) {
+	t.Parallel()
+	bare := regexp.MustCompile(`[-+*/<>=~!@#%^&|?]+|\b(?:BETWEEN|LIKE|ILIKE|SIMILAR|NULLIF|DISTINCT|IN \()|::[^Q]\w*|\b(?:FROM|JOIN) [^Q(]\w*|\b[a-z]\w* ?\(`)
+	text := routingSQL
+	for _, known := range []struct{ form, becomes string }{
+		{`--.*`, ""}, {`:?'[^']*'`, "''"}, {`OPERATOR\(pg_catalog\.[^)]*\)`, ""}, {`(?:pg_catalog|:home)\.\w+`, "Q"},
+		{`\b(?:ERRCODE|MESSAGE|enable_manual_changes_to_shards) =|:=|\bcoalesce\(|AS \w+ \(|search_path = pg_catalog, pg_temp`, ""},
+	} {
+		text = regexp.MustCompile(known.form).ReplaceAllString(text, known.becomes)
+	}
+	for _, name := range bare.FindAllString(text, -1) {
+		t.Errorf("%q is looked up in the search_path", name)
+	}
+	if n := strings.Count(routingSQL, " SET search_path = pg_catalog, pg_temp"); n != len(routing()) {
+		t.Errorf("%d of %d functions have a search_path", n, len(routing()))
 	}
 }
