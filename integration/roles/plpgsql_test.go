@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/pglimit/pglimit/integration/bed"
 )
 
 // TestStrangersInPLpgSQL is TestStrangersInStatements for the expressions of PL/pgSQL
@@ -46,6 +48,14 @@ func TestStrangersInPLpgSQL(t *testing.T) {
 	}
 	if len(functions) < 35 || len(seen) < 250 {
 		t.Errorf("only %d functions and %d expressions", len(functions), len(seen))
+	}
+	left := bed.Value[string](t, p.owner, `SELECT coalesce(string_agg(p.oid::regprocedure::text, ', '), '')
+		FROM pg_proc AS p JOIN pg_language AS l ON l.oid = p.prolang JOIN pg_namespace AS n ON n.oid = p.pronamespace
+		WHERE (n.nspname IN ('pglimit', 'pglimit_ask') OR n.nspname = 'public' AND p.proname LIKE 'pglimit\_%')
+		  AND l.lanname || ' ' || n.nspname NOT IN ('plpgsql pglimit', 'plpgsql pglimit_ask', 'sql pglimit', 'sql public')
+		  AND 'search_path=pg_catalog, pg_temp' <> ALL (coalesce(p.proconfig, '{}'))`)
+	if left != "" { // neither read here, nor by TestStrangersInSQLFunctions, nor safe by itself
+		t.Errorf("no test reads %s", left)
 	}
 	for _, used := range slices.Sorted(maps.Keys(found)) {
 		t.Errorf("%s is used by\n%s", used, strings.Join(found[used], "\n"))
