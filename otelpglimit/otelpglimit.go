@@ -29,8 +29,8 @@
 //	pglimit.janitor.due_rows      rows that wait for the janitor, up to 100,000
 //	pglimit.database.up           1 if the database answered, else 0
 //
-// Keys are in no metric: their number has no bound. prompglimit has the same metrics for
-// Prometheus without OpenTelemetry.
+// Keys are in no metric: their number has no bound. Policies beyond the first 1,000 are together
+// the policy "other". prompglimit has the same metrics for Prometheus without OpenTelemetry.
 package otelpglimit
 
 import (
@@ -89,8 +89,9 @@ type Telemetry struct {
 	spanKey   bool
 	callback  metric.Registration
 
-	gauges *metrics.Gauges
-	series sync.Map // labels to *series
+	gauges   *metrics.Gauges
+	policies metrics.Names
+	series   sync.Map // labels to *series
 }
 
 // New returns Telemetry. It returns the errors of the meter provider.
@@ -172,6 +173,7 @@ func (t *Telemetry) of(k [4]string) *series {
 	if known, ok := t.series.Load(k); ok {
 		return known.(*series)
 	}
+	k[0] = t.policies.Of(k[0])
 	set := func(labels ...int) metric.MeasurementOption {
 		return metric.WithAttributeSet(attribute.NewSet(attributesOf(k, labels...)...))
 	}

@@ -29,8 +29,8 @@
 //	pglimit_janitor_due_rows           rows that wait for the janitor, up to 100,000
 //	pglimit_database_up                1 if the database answered, else 0
 //
-// Keys are in no metric: their number has no bound. otelpglimit has the same metrics for
-// OpenTelemetry.
+// Keys are in no metric: their number has no bound. Policies beyond the first 1,000 are together
+// the policy "other". otelpglimit has the same metrics for OpenTelemetry.
 package prompglimit
 
 import (
@@ -70,7 +70,8 @@ type Collector struct {
 	gauges           *metrics.Gauges
 	descs            map[metrics.Instrument]*prometheus.Desc // of the gauges
 
-	series sync.Map // labels to *series
+	policies metrics.Names
+	series   sync.Map // labels to *series
 }
 
 // series has the metrics of one combination of labels.
@@ -117,6 +118,7 @@ func (p *Collector) of(v [4]string) *series {
 	if s, ok := p.series.Load(v); ok {
 		return s.(*series)
 	}
+	v[0] = p.policies.Of(v[0])
 	s, _ := p.series.LoadOrStore(v, &series{
 		p.decisions.WithLabelValues(v[:]...), p.units.WithLabelValues(v[:]...),
 		p.duration.WithLabelValues(metrics.Pick(v, metrics.OfDuration)...), p.rows.WithLabelValues(metrics.Pick(v, metrics.OfRows)...),

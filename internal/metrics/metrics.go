@@ -77,6 +77,43 @@ var (
 	RowsBounds     = []float64{1, 2, 4, 8, 16, 32, 64, 128, 256}
 )
 
+// MaxNames and MaxName, in bytes, bound the policies that metrics have apart, since clients of
+// servers can make up names. All others are Other.
+const (
+	MaxNames, MaxName = 1000, 256
+	Other             = "other"
+)
+
+// Names are the names that metrics have. The zero value has none.
+type Names struct {
+	mu    sync.RWMutex
+	known map[string]struct{}
+}
+
+// Of returns name, or Other if it is too long or there are MaxNames already.
+func (n *Names) Of(name string) string {
+	n.mu.RLock()
+	_, known := n.known[name]
+	full := len(n.known) >= MaxNames
+	n.mu.RUnlock()
+	switch {
+	case known:
+		return name
+	case full || len(name) > MaxName:
+		return Other
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.known == nil {
+		n.known = map[string]struct{}{}
+	}
+	if _, known = n.known[name]; !known && len(n.known) >= MaxNames { // added meanwhile
+		return Other
+	}
+	n.known[name] = struct{}{}
+	return name
+}
+
 // Limiter is what Gauges reads of a limiter.
 type Limiter interface {
 	Waiting() int

@@ -63,6 +63,7 @@ func (c *Config) match(domain string, d *rlcommon.RateLimitDescriptor) (m match,
 		if m.detailed {
 			m.metric = detailed(domain, entries, shared)
 		}
+		m.metric = bounded(m.metric)
 	}
 	return m, true, nil
 }
@@ -115,7 +116,7 @@ func requested(domain string, d *rlcommon.RateLimitDescriptor) (m match, err err
 		l.policy.Period *= time.Duration(times)
 		l.policy.Name = policyName(domain, keys, l.policy.Period.String())
 	}
-	return match{l, key(values), domain + "." + strings.TrimPrefix(path.String(), ".")}, nil
+	return match{l, key(values), bounded(domain + "." + strings.TrimPrefix(path.String(), "."))}, nil
 }
 
 // write adds a key and its value, unless that is empty, to a metric's name.

@@ -20,9 +20,20 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// maxSeries bounds the limits and domains that are counted apart: clients choose some of their
-// names. Further ones are counted together.
-const maxSeries = 10_000
+// Clients choose some names of limits and domains. At most maxSeries of each, of at most maxName
+// bytes, are counted apart. All others are counted together as otherNames.
+const (
+	maxSeries, maxName = 10_000, 256
+	otherNames         = "other.other"
+)
+
+// bounded returns a name, or otherNames if it is too long.
+func bounded(name string) string {
+	if len(name) > maxName {
+		return otherNames
+	}
+	return name
+}
 
 // metrics counts what envoyproxy/ratelimit counts.
 type metrics struct {
@@ -59,12 +70,12 @@ func (m *metrics) timed(began time.Time) {
 	m.timeTotal.Add(int64(took))
 }
 
-// overflow returns name, or the one that stands for all others if there are too many.
+// overflow returns name, or otherNames if it is too long or there are too many.
 func overflow[T any](known map[string]T, name string) string {
 	if _, ok := known[name]; !ok && len(known) >= maxSeries {
-		return "other.other"
+		return otherNames
 	}
-	return name
+	return bounded(name)
 }
 
 func (m *metrics) unknownDomain(domain string) {
