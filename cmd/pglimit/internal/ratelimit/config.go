@@ -63,16 +63,22 @@ type own struct {
 // share_threshold and pglimit.
 func FromProto(c *rlsconf.RateLimitConfig) *Domain {
 	at := cmp.Or(c.GetName(), c.GetDomain())
-	return &Domain{at: at, name: c.GetDomain(), descriptors: fromProto(at, c.GetDescriptors())}
+	return &Domain{at: at, name: c.GetDomain(), descriptors: fromProto(at, c.GetDescriptors(), 1)}
 }
 
-func fromProto(at string, list []*rlsconf.RateLimitDescriptor) []descriptor {
+func fromProto(at string, list []*rlsconf.RateLimitDescriptor, level int) []descriptor {
+	if level > maxLevels {
+		list = list[:min(1, len(list))] // which NewConfig refuses
+	}
 	all := make([]descriptor, len(list))
 	for i, d := range list {
 		at := fmt.Sprintf("%s: descriptors[%d]", at, i)
 		all[i] = descriptor{
-			at: at, key: d.GetKey(), value: d.GetValue(), children: fromProto(at, d.GetDescriptors()),
+			at: at, key: d.GetKey(), value: d.GetValue(),
 			shadow: d.GetShadowMode(), quota: d.GetQuotaMode(), detailed: d.GetDetailedMetric(), metadata: d.GetMetadata(),
+		}
+		if level <= maxLevels {
+			all[i].children = fromProto(at, d.GetDescriptors(), level+1)
 		}
 		if l := d.GetRateLimit(); l != nil {
 			r := &rule{at: at, name: l.GetName(), perUnit: l.GetRequestsPerUnit(), unlimited: l.GetUnlimited()}
@@ -169,17 +175,20 @@ func NewConfig(merge bool, domains ...*Domain) (*Config, error) {
 // builder makes nodes of descriptors.
 type builder struct {
 	domain string
-	faults []error
-}
-
-func (b *builder) fault(at, format string, args ...any) {
-	b.faults = append(b.faults, fmt.Errorf("%s: %s", at, fmt.Sprintf(format, args...)))
+	faults
 }
 
 // descriptors adds those below a node, whose path and keys are given.
 func (b *builder) descriptors(parent *node, list []descriptor, path string, keys []string) {
+	if len(keys) == maxLevels && len(list) > 0 {
+		b.fault(parent.at, "descriptors: are more than %d levels deep", maxLevels)
+		return
+	}
 	for i := range list {
 		d := &list[i]
+		if b.full() {
+			return
+		}
 		if d.key == "" {
 			b.fault(d.at, "key: is missing or empty")
 			continue

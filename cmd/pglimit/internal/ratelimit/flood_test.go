@@ -1,16 +1,22 @@
 package ratelimit
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"log/slog"
+	"slices"
 	"strings"
 	"testing"
 
 	rlcommon "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+	quotapb "github.com/envoyproxy/go-control-plane/envoy/service/rate_limit_quota/v3"
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
+	rlsconf "github.com/envoyproxy/go-control-plane/ratelimit/config/ratelimit/v3"
 	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/pglimit/pglimit/limiter"
 	"github.com/pglimit/pglimit/prompglimit"
@@ -84,5 +90,54 @@ descriptors:
 	t.Logf("%d limits, %d domains and %d series of policies; %d bytes of names, a scrape of %d", len(s.metrics.limits), len(s.metrics.unknown), series, kept, scrape)
 	if n := max(len(s.metrics.limits), len(s.metrics.unknown)); err != nil || n > maxSeries+1 || series > 10_000 || kept > 8<<20 || scrape > 32<<20 {
 		t.Errorf("more than the bounds, error %v", err)
+	}
+}
+
+// TestBoundsOfRequests: a request with more entries than a limit can have, and one whose caller has
+// left, end before their names are joined. A quota with many entries is abandoned.
+func TestBoundsOfRequests(t *testing.T) { // not parallel, as it counts allocations
+	s := server(t, quotas, Options{})
+	many := make([]string, 0, 2*100_000)
+	for i := range cap(many) / 2 {
+		many = append(many, fmt.Sprint("k", i), "v")
+	}
+	request := &pb.RateLimitRequest{Domain: "d", Descriptors: []*rlcommon.RateLimitDescriptor{descriptorOf("user", "a"), descriptorOf(many...)}}
+	request.Descriptors[1].Limit = &rlcommon.RateLimitDescriptor_RateLimitOverride{Unit: typev3.RateLimitUnit_DAY, RequestsPerUnit: 9}
+	if _, err := s.ShouldRateLimit(t.Context(), request); status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), "descriptors[1].entries: there are 100000, and must be at most 50") {
+		t.Errorf("100,000 entries: error %.200v", err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	request.Descriptors = slices.Repeat([]*rlcommon.RateLimitDescriptor{descriptorOf("user", "")}, maxDescriptors)
+	if _, err := s.match(ctx, request); status.Code(err) != codes.Canceled {
+		t.Errorf("a caller that left: error %v, want Canceled", err)
+	}
+	q := &stream{Server: s, buckets: map[string]*bucket{}}
+	report := usage(0, 0, 1, many...)
+	var r *quotapb.RateLimitQuotaResponse
+	var err error
+	if n := testing.AllocsPerRun(1, func() { r, err = q.answer(t.Context(), report) }); err != nil || actions(r) != "abandon" || n > 100 {
+		t.Errorf("a quota with 100,000 entries: %q, error %v, %v allocations", actions(r), err, n)
+	}
+}
+
+// TestBoundsOfConfigurations: neither depth nor faults multiply the work or the text of errors.
+func TestBoundsOfConfigurations(t *testing.T) {
+	t.Parallel()
+	deep := &rlsconf.RateLimitDescriptor{Key: "k"}
+	for range 2000 {
+		deep = &rlsconf.RateLimitDescriptor{Key: "k", Descriptors: []*rlsconf.RateLimitDescriptor{deep}}
+	}
+	_, err := NewConfig(false, FromProto(&rlsconf.RateLimitConfig{Name: "x", Domain: "d", Descriptors: []*rlsconf.RateLimitDescriptor{deep}}))
+	if err == nil || !strings.Contains(err.Error(), "descriptors: are more than 50 levels deep") || len(err.Error()) > 10_000 {
+		t.Errorf("2,000 levels: error %.300v", err)
+	}
+	wide := &rlsconf.RateLimitConfig{Name: "x", Domain: "d", Descriptors: slices.Repeat([]*rlsconf.RateLimitDescriptor{{}}, 100_000)}
+	_, ofXDS := NewConfig(false, FromProto(wide))
+	_, ofYAML := Parse("f.yaml", []byte("domain: d\ndescriptors:\n"+strings.Repeat("- {keys: k, rate_limit: {unit: x, units: 1}}\n", 100_000)))
+	for _, err := range []error{ofXDS, ofYAML} {
+		if err == nil || strings.Count(err.Error(), "\n") != maxFaults || !strings.HasSuffix(err.Error(), "more than 100 faults: correct those first") {
+			t.Errorf("100,000 faults: an error of %d lines that begins %.300v", strings.Count(fmt.Sprint(err), "\n")+1, err)
+		}
 	}
 }

@@ -62,7 +62,7 @@ func kuadrantMethod(name string, call func(*Server, context.Context, *pb.RateLim
 
 // checkRateLimit answers whether one hit would pass. It counts nothing.
 func (s *Server) checkRateLimit(ctx context.Context, request *pb.RateLimitRequest) (*pb.RateLimitResponse, error) {
-	all, err := s.match(request)
+	all, err := s.match(ctx, request)
 	if err != nil {
 		s.metrics.serviceErrors.Add(1)
 		return nil, err
@@ -91,7 +91,7 @@ func (s *Server) checkRateLimit(ctx context.Context, request *pb.RateLimitReques
 // reportHits counts the hits of each descriptor, or gives negative ones back. Above its limit
 // nothing is left to count.
 func (s *Server) reportHits(ctx context.Context, request *pb.RateLimitRequest) (*pb.RateLimitResponse, error) {
-	all, err := s.match(request)
+	all, err := s.match(ctx, request)
 	if err != nil {
 		s.metrics.serviceErrors.Add(1)
 		return nil, err

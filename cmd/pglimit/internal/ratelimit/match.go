@@ -29,6 +29,9 @@ func (c *Config) match(domain string, d *rlcommon.RateLimitDescriptor) (m match,
 	if at == nil {
 		return m, false, nil
 	}
+	if n := len(d.GetEntries()); n > maxLevels {
+		return m, true, fmt.Errorf("entries: there are %d, and must be at most %d", n, maxLevels)
+	}
 	if d.GetLimit() != nil {
 		m, err = requested(domain, d)
 		return m, true, err
@@ -175,10 +178,9 @@ var plain = regexp.MustCompile(`^[a-z0-9_-]+$`)
 func policyName(domain string, keys []string, span string) string {
 	const longest, hashed = 64, 13
 	parts := append(append([]string{domain}, keys...), span)
-	name, clean := "envoy", true
+	name, clean := strings.Join(append([]string{"envoy"}, parts...), "."), true
 	sum := sha256.New()
 	for _, part := range parts {
-		name += "." + part
 		clean = clean && plain.MatchString(part) && !strings.Contains(part, "--") // which only a hash has before it
 		fmt.Fprintf(sum, "%d:%s", len(part), part)
 	}

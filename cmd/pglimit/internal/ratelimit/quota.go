@@ -129,6 +129,9 @@ func (q *stream) check(r *quotapb.RateLimitQuotaUsageReports) error {
 // report notes the usage of a bucket and returns the action that it needs; nil for none.
 func (q *stream) report(ctx context.Context, config *Config, u *quotapb.RateLimitQuotaUsageReports_BucketQuotaUsage) (*quotapb.RateLimitQuotaResponse_BucketAction, error) {
 	id := u.GetBucketId().GetBucket()
+	if len(id) > maxEntries {
+		return abandon(), nil
+	}
 	keys, name := slices.Sorted(maps.Keys(id)), ""
 	for _, key := range keys {
 		name += fmt.Sprintf("%q=%q,", key, id[key])
@@ -170,7 +173,7 @@ func (q *stream) report(ctx context.Context, config *Config, u *quotapb.RateLimi
 // entries matches.
 func (c *Config) quota(domain string, id map[string]string, keys []string) (m match, err error) {
 	root := c.domains[domain]
-	if root == nil || len(keys) > maxEntries {
+	if root == nil {
 		return m, nil
 	}
 	entries := make([]*rlcommon.RateLimitDescriptor_Entry, len(keys))

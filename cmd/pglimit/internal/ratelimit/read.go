@@ -21,6 +21,27 @@ import (
 // that a few aliases of aliases, or one of itself, cannot fill the memory.
 const maxNodes, maxDepth = 200_000, 100
 
+// maxLevels bounds the descriptors below each other, and so the entries of a request's.
+const maxLevels = maxDepth / 2
+
+// maxFaults bounds the faults of a file, or of all resources of xDS, that an error has.
+const maxFaults = 100
+
+// faults are those of a configuration.
+type faults []error
+
+func (f *faults) fault(at, format string, args ...any) {
+	switch n := len(*f); {
+	case n < maxFaults:
+		*f = append(*f, fmt.Errorf("%s: %s", at, fmt.Sprintf(format, args...)))
+	case n == maxFaults:
+		*f = append(*f, fmt.Errorf("more than %d faults: correct those first", maxFaults))
+	}
+}
+
+// full reports whether further faults would not be shown, so that reading can end.
+func (f *faults) full() bool { return len(*f) > maxFaults }
+
 // ownKey is the key of a rate_limit whose fields only pglimit knows.
 const ownKey = "pglimit"
 
@@ -48,10 +69,10 @@ func Parse(name string, data []byte) (*Domain, error) {
 
 // reader reads a file and collects its faults.
 type reader struct {
-	file   string
-	faults []error
-	nodes  int // mappings and lists read
-	depth  int // of those that are being read
+	file string
+	faults
+	nodes int // mappings and lists read
+	depth int // of those that are being read
 }
 
 // setter reads the value of a key.
@@ -63,7 +84,7 @@ func (r *reader) fault(n *yaml.Node, key, format string, args ...any) {
 	if key != "" {
 		key += ": "
 	}
-	r.faults = append(r.faults, fmt.Errorf("%s: %s%s", r.place(n), key, fmt.Sprintf(format, args...)))
+	r.faults.fault(r.place(n), key+format, args...)
 }
 
 // enter begins a mapping or a list, and follows an alias to it. It returns nil after a fault;
@@ -75,6 +96,8 @@ func (r *reader) enter(key string, n *yaml.Node, kind yaml.Kind, want string) *y
 		}
 	}
 	switch r.nodes++; {
+	case r.full():
+		return nil
 	case r.nodes == maxNodes:
 		r.fault(n, key, "the file has more than %d mappings and lists", maxNodes)
 		return nil
@@ -108,7 +131,7 @@ func (r *reader) merge(key string, n *yaml.Node, setters map[string]setter, seen
 	defer r.leave()
 	var merged []*yaml.Node
 	own := map[string]bool{}
-	for i := 0; i+1 < len(n.Content); i += 2 {
+	for i := 0; i+1 < len(n.Content) && !r.full(); i += 2 {
 		name, value := n.Content[i], n.Content[i+1]
 		set, ok := setters[name.Value]
 		switch {
@@ -141,6 +164,9 @@ func (r *reader) list(key string, n *yaml.Node, each func(*yaml.Node)) {
 	}
 	defer r.leave()
 	for _, item := range n.Content {
+		if r.full() {
+			return
+		}
 		each(item)
 	}
 }

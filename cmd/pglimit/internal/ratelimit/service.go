@@ -159,7 +159,7 @@ func (s *Server) Config() *Config { return s.config.Load() }
 // ShouldRateLimit decides a request. Errors of the request are InvalidArgument.
 func (s *Server) ShouldRateLimit(ctx context.Context, request *pb.RateLimitRequest) (*pb.RateLimitResponse, error) {
 	defer s.metrics.timed(time.Now())
-	all, err := s.match(request)
+	all, err := s.match(ctx, request)
 	if err != nil {
 		s.metrics.serviceErrors.Add(1)
 		return nil, err
@@ -186,8 +186,9 @@ func (s *Server) ready() (*Config, error) {
 	return config, nil
 }
 
-// match returns the limits of a request's descriptors, without those that others replace.
-func (s *Server) match(request *pb.RateLimitRequest) ([]*asked, error) {
+// match returns the limits of a request's descriptors, without those that others replace. It ends
+// with ctx.
+func (s *Server) match(ctx context.Context, request *pb.RateLimitRequest) ([]*asked, error) {
 	config, err := s.ready()
 	switch {
 	case err != nil:
@@ -201,6 +202,9 @@ func (s *Server) match(request *pb.RateLimitRequest) ([]*asked, error) {
 	}
 	all, replaced := make([]*asked, len(request.GetDescriptors())), map[string]bool{}
 	for i, d := range request.GetDescriptors() {
+		if ctx.Err() != nil {
+			return nil, status.FromContextError(ctx.Err()).Err()
+		}
 		m, known, err := config.match(request.GetDomain(), d)
 		if err != nil {
 			return nil, status.Errorf(codes.InvalidArgument, "descriptors[%d].%v", i, err)
