@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"unsafe"
 
 	rlcommon "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	quotapb "github.com/envoyproxy/go-control-plane/envoy/service/rate_limit_quota/v3"
@@ -118,6 +120,62 @@ func TestBoundsOfRequests(t *testing.T) { // not parallel, as it counts allocati
 	var err error
 	if n := testing.AllocsPerRun(1, func() { r, err = q.answer(t.Context(), report) }); err != nil || actions(r) != "abandon" || n > 100 {
 		t.Errorf("a quota with 100,000 entries: %q, error %v, %v allocations", actions(r), err, n)
+	}
+}
+
+// TestQuotasAreBounded: streams share a bound on buckets, give them back at their end, and keep
+// little of long ids. What a client used of a bucket that is not kept is counted.
+func TestQuotasAreBounded(t *testing.T) {
+	t.Parallel()
+	s := server(t, strings.Replace(quotas, "requests_per_unit: 100", "requests_per_unit: 5", 1), Options{})
+	const room = 100
+	s.buckets.Store(allBuckets - room) // of other streams
+	var all []*stream
+	buckets, bytes := 0, 0
+	for range 3 {
+		q := &stream{Server: s, buckets: map[string]*bucket{}}
+		for n := range room / 2 {
+			if _, err := q.answer(t.Context(), usage(0, 0, 1, "user", fmt.Sprint(n, strings.Repeat("x", 3000)))); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for name, b := range q.buckets {
+			bytes += len(name) + len(b.key) + len(b.metric) + int(unsafe.Sizeof(*b))
+		}
+		buckets += len(q.buckets)
+		all = append(all, q)
+	}
+	t.Logf("%d buckets of %d bytes", buckets, bytes)
+	if buckets > room || bytes > room<<11 {
+		t.Errorf("want at most %d buckets of 2 kB", room)
+	}
+	r, err := all[len(all)-1].answer(t.Context(), usage(0, 5000, 0, "user", "a"))
+	at, failed := s.limiter.Check(t.Context(), s.Config().domains["d"].children["user"].limit.policy, "a", 0)
+	if actions(r) != "abandon" || err != nil || failed != nil || at.Level != 5 {
+		t.Errorf("5,000 requests of a bucket that is not kept: %q, error %v; %v of 5 counted, error %v", actions(r), err, at.Level, failed)
+	}
+	for _, q := range all {
+		q.end()
+	}
+	if n := s.buckets.Load(); n != allBuckets-room {
+		t.Errorf("%d buckets are counted after the streams, want %d", n, allBuckets-room)
+	}
+}
+
+// TestQuotaHandlerLeaves: the handler of a stream ends with its context, also if that ends while
+// a report is passed on.
+func TestQuotaHandlerLeaves(t *testing.T) {
+	t.Parallel()
+	for range 50 {
+		synctest.Test(t, func(t *testing.T) {
+			ctx, cancel := context.WithCancel(t.Context())
+			p := &pipe{ctx: ctx, up: make(chan *quotapb.RateLimitQuotaUsageReports, 1), later: make(chan *quotapb.RateLimitQuotaResponse)}
+			p.up <- usage(0, 0, 1, "user", "a")
+			cancel()
+			if err := server(t, quotas, Options{}).StreamRateLimitQuotas(p); err == nil {
+				t.Error("no error")
+			}
+		})
 	}
 }
 

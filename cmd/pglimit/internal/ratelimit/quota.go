@@ -2,6 +2,7 @@ package ratelimit
 
 import (
 	"context"
+	"crypto/sha256"
 	"fmt"
 	"io"
 	"maps"
@@ -15,10 +16,11 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Bounds of a stream of quotas. A bucket beyond them gets no quota.
+// Bounds of quotas. A bucket beyond them gets none, and what its client used is counted.
 const (
-	maxBuckets = 10_000
-	maxEntries = 10 // of a bucket's id
+	maxBuckets = 10_000 // of a stream
+	allBuckets = 50_000 // of all streams, of at most 2 kB each
+	maxEntries = 10     // of a bucket's id
 )
 
 // stream is a client's stream of quotas.
@@ -26,6 +28,36 @@ type stream struct {
 	*Server
 	domain  string
 	buckets map[string]*bucket // by the text of the id
+}
+
+// keep keeps a bucket. It reports false if there are too many.
+func (q *stream) keep(name string, b *bucket) bool {
+	switch {
+	case q.buckets[name] != nil:
+		return true
+	case len(q.buckets) >= maxBuckets:
+		return false
+	case q.Server.buckets.Add(1) > allBuckets:
+		q.Server.buckets.Add(-1)
+		return false
+	}
+	q.buckets[name] = b
+	return true
+}
+
+// drop forgets a bucket, if it is kept.
+func (q *stream) drop(name string) {
+	if q.buckets[name] != nil {
+		delete(q.buckets, name)
+		q.Server.buckets.Add(-1)
+	}
+}
+
+// end forgets all buckets.
+func (q *stream) end() {
+	for name := range q.buckets {
+		q.drop(name)
+	}
 }
 
 // StreamRateLimitQuotas gives clients quotas for the buckets whose usage they report, until the
@@ -51,8 +83,11 @@ func (s *Server) StreamRateLimitQuotas(g grpc.BidiStreamingServer[quotapb.RateLi
 		}
 	}()
 	q := &stream{Server: s, buckets: map[string]*bucket{}}
+	defer q.end()
 	for {
 		select {
+		case <-ctx.Done(): // the reader may have left by it, too
+			return status.FromContextError(ctx.Err()).Err()
 		case <-s.drain:
 			return status.Error(codes.Unavailable, "the server shuts down")
 		case err := <-ended:
@@ -132,9 +167,14 @@ func (q *stream) report(ctx context.Context, config *Config, u *quotapb.RateLimi
 	if len(id) > maxEntries {
 		return abandon(), nil
 	}
-	keys, name := slices.Sorted(maps.Keys(id)), ""
+	keys := slices.Sorted(maps.Keys(id))
+	var text []byte
 	for _, key := range keys {
-		name += fmt.Sprintf("%q=%q,", key, id[key])
+		text = fmt.Appendf(text, "%q=%q,", key, id[key])
+	}
+	name := string(text)
+	if sum := sha256.Sum256(text); len(text) > len(sum) {
+		name = string(sum[:])
 	}
 	b := q.buckets[name]
 	if b == nil {
@@ -147,19 +187,21 @@ func (q *stream) report(ctx context.Context, config *Config, u *quotapb.RateLimi
 		}
 		b.set(config, m)
 	}
-	if b.limit == nil || q.buckets[name] == nil && len(q.buckets) >= maxBuckets {
-		delete(q.buckets, name)
+	if b.limit == nil {
+		q.drop(name)
 		return abandon(), nil
 	}
-	q.buckets[name] = b
 	allowed, denied := min(u.GetNumRequestsAllowed(), mostHits), min(u.GetNumRequestsDenied(), mostHits)
 	c := q.metrics.series(b.metric)
 	c.total.Add(allowed + denied)
 	c.within.Add(allowed)
 	c.over.Add(denied)
 	b.note(float64(allowed), float64(denied), u.GetTimeElapsed().AsDuration(), time.Now())
-	if b.isIdle() {
-		delete(q.buckets, name)
+	if b.isIdle() || !q.keep(name, b) {
+		if err := b.charge(ctx); err != nil {
+			return nil, err
+		}
+		q.drop(name)
 		return abandon(), nil
 	}
 	strategy, err := b.assign(ctx)

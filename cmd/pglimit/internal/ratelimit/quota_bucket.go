@@ -93,20 +93,29 @@ func (b *bucket) isIdle() bool {
 // ends reports whether the last assignment may end before the next report.
 func (b *bucket) ends() bool { return b.reported.Add(b.between).Sub(b.assigned) >= b.life }
 
+// charge counts what was used without a block.
+func (b *bucket) charge(ctx context.Context) error {
+	more := min(b.used-b.taken, mostHits)
+	if more <= 0 || b.unlimited || b.policy.Limit == 0 {
+		return nil
+	}
+	_, err := b.server.limiter.Charge(ctx, b.policy, b.key, more)
+	if err == nil {
+		b.taken += more
+	}
+	return err
+}
+
 // assign returns what to assign next, or nil to keep the last assignment.
 func (b *bucket) assign(ctx context.Context) (*typev3.RateLimitStrategy, error) {
-	l := b.server.limiter
 	switch {
 	case b.unlimited:
 		return b.rule(typev3.RateLimitStrategy_ALLOW_ALL), nil
 	case b.policy.Limit == 0:
 		return b.rule(typev3.RateLimitStrategy_DENY_ALL), nil
 	}
-	if more := min(b.used-b.taken, mostHits); more > 0 {
-		if _, err := l.Charge(ctx, b.policy, b.key, more); err != nil {
-			return nil, err
-		}
-		b.taken += more
+	if err := b.charge(ctx); err != nil {
+		return nil, err
 	}
 	if b.shadow || b.server.options.Shadow {
 		return b.rule(typev3.RateLimitStrategy_ALLOW_ALL), nil
@@ -123,6 +132,7 @@ func (b *bucket) assign(ctx context.Context) (*typev3.RateLimitStrategy, error) 
 	}
 	most := cmp.Or(b.policy.Burst, b.policy.Limit) * cmp.Or(b.policy.Lease, maxShare)
 	n := math.Floor(max(1, min(blockReports*b.demand, most, math.MaxUint32)))
+	l := b.server.limiter
 	r, err := l.AllowUpTo(ctx, b.policy, b.key, n)
 	switch {
 	case err != nil:

@@ -62,6 +62,7 @@ type Server struct {
 	options Options
 	config  atomic.Pointer[Config]
 	metrics metrics
+	buckets atomic.Int64  // of all streams of quotas
 	logged  throttle.Each // errors of requests, by what their clients get
 	health  *health.Server
 	checks  sync.Mutex // one change of healthy at a time
