@@ -18,6 +18,8 @@ import (
 	rlsconf "github.com/envoyproxy/go-control-plane/ratelimit/config/ratelimit/v3"
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc/codes"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
 	"github.com/pglimit/pglimit/limiter"
@@ -159,6 +161,31 @@ func TestQuotasAreBounded(t *testing.T) {
 	}
 	if n := s.buckets.Load(); n != allBuckets-room {
 		t.Errorf("%d buckets are counted after the streams, want %d", n, allBuckets-room)
+	}
+}
+
+// TestBoundsOfConnections: a client without a token has few streams of health, and short headers.
+func TestBoundsOfConnections(t *testing.T) {
+	t.Parallel()
+	g, err := server(t, quotas, Options{}).grpcServer(Env{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn := dial(t, g)
+	open := 0
+	for range 100 {
+		w, err := healthpb.NewHealthClient(conn).Watch(t.Context(), &healthpb.HealthCheckRequest{})
+		if err == nil {
+			_, err = w.Recv()
+		}
+		if err == nil {
+			open++
+		}
+	}
+	ctx := metadata.AppendToOutgoingContext(t.Context(), "long", strings.Repeat("x", 1<<20))
+	_, err = healthpb.NewHealthClient(conn).Check(ctx, &healthpb.HealthCheckRequest{})
+	if open != MaxProbes || err == nil {
+		t.Errorf("%d of 100 streams are open, want %d; a header of 1 MB: error %v", open, MaxProbes, err)
 	}
 }
 

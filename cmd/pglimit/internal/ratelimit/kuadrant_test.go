@@ -14,6 +14,23 @@ import (
 	"google.golang.org/grpc/status"
 )
 
+// dial serves until the test's end, and returns a connection.
+func dial(t *testing.T, g *grpc.Server) *grpc.ClientConn {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() { _ = g.Serve(l) }()
+	t.Cleanup(g.Stop)
+	conn, err := grpc.NewClient(l.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	return conn
+}
+
 // TestKuadrant: CheckRateLimit counts nothing, Report counts up to the limit, and clients
 // find the service by reflection.
 func TestKuadrant(t *testing.T) {
@@ -22,17 +39,7 @@ func TestKuadrant(t *testing.T) {
 	g := grpc.NewServer()
 	s.Register(g)
 	reflection.Register(g)
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	go func() { _ = g.Serve(l) }()
-	defer g.Stop()
-	conn, err := grpc.NewClient(l.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
+	conn := dial(t, g)
 	call := func(method string, hits uint32, users ...string) (*pb.RateLimitResponse, error) {
 		request := &pb.RateLimitRequest{Domain: "d", HitsAddend: hits}
 		for _, user := range users {

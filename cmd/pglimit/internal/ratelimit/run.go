@@ -39,6 +39,8 @@ const (
 	// ahead is what a client may send before it is read, in bytes. If it were not fixed, each
 	// request would come with a ping, to measure the connection.
 	ahead = 1 << 20
+	// maxHeader bounds the headers of a call, in bytes.
+	maxHeader = 16 << 10
 )
 
 // Run answers as the program ratelimit does until ctx ends, which is not an error, or a listener
@@ -212,7 +214,7 @@ func (s *Server) source(e Env) (func(context.Context), error) {
 // grpcServer returns a server with the service, health and reflection.
 func (s *Server) grpcServer(e Env) (*grpc.Server, error) {
 	options := []grpc.ServerOption{
-		grpc.NumStreamWorkers(workers), grpc.StaticStreamWindowSize(ahead), grpc.StaticConnWindowSize(ahead),
+		grpc.MaxHeaderListSize(maxHeader), grpc.ChainStreamInterceptor(new(Probes).serve), grpc.NumStreamWorkers(workers), grpc.StaticStreamWindowSize(ahead), grpc.StaticConnWindowSize(ahead),
 		grpc.MaxRecvMsgSize(maxBody), grpc.MaxConcurrentStreams(1000), grpc.ConnectionTimeout(httpTimeout),
 		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionAge: e.MaxAge, MaxConnectionAgeGrace: e.MaxAgeGrace, Time: time.Minute}),
 	}

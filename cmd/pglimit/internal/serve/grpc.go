@@ -29,6 +29,7 @@ const (
 
 // newGRPC returns a server with health, reflection and, unless it is nil, the rate limit service.
 func (s *Server) newGRPC(h *health.Server, rate *ratelimit.Server) *grpc.Server {
+	var probes ratelimit.Probes
 	options := []grpc.ServerOption{
 		grpc.MaxRecvMsgSize(maxMessage), grpc.MaxConcurrentStreams(maxStreams), grpc.MaxHeaderListSize(maxHeader), grpc.ConnectionTimeout(headerTimeout),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: time.Minute, Timeout: 20 * time.Second}),
@@ -42,10 +43,17 @@ func (s *Server) newGRPC(h *health.Server, rate *ratelimit.Server) *grpc.Server 
 		}),
 		grpc.ChainStreamInterceptor(func(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) (err error) {
 			defer s.countCall(info.FullMethod, &err)
-			if err := s.enter(stream.Context(), info.FullMethod); err != nil {
+			ctx := stream.Context()
+			if !s.gate.Guarded() || s.admit(ctx) != nil {
+				defer probes.Enter(ctx, info.FullMethod, &err)()
+			}
+			if err == nil {
+				err = s.enter(ctx, info.FullMethod)
+			}
+			if err != nil {
 				return err
 			}
-			return next(srv, stream)
+			return next(srv, guarded{stream, func() error { return s.enter(ctx, info.FullMethod) }})
 		}),
 	}
 	if s.rpcTLS != nil {
@@ -82,12 +90,31 @@ func (s *Server) countCall(method string, err *error) {
 	s.telemetry.requests.WithLabelValues("grpc", method, status.Code(*err).String()).Inc()
 }
 
+// guarded is a stream whose caller may have lost its token at any message.
+type guarded struct {
+	grpc.ServerStream
+	enter func() error
+}
+
+// RecvMsg reads a message.
+func (g guarded) RecvMsg(m any) error {
+	if err := g.ServerStream.RecvMsg(m); err != nil {
+		return err
+	}
+	return g.enter()
+}
+
 // enter returns the error of a caller that may not call a method. Health and reflection, whose
 // names begin with grpc, need no token.
 func (s *Server) enter(ctx context.Context, method string) error {
 	if strings.HasPrefix(method, "/grpc.") {
 		return nil
 	}
+	return s.admit(ctx)
+}
+
+// admit returns the error of a caller whose token is not one for decisions.
+func (s *Server) admit(ctx context.Context) error {
 	token := ""
 	if all := metadata.ValueFromIncomingContext(ctx, httpapi.TokenHeader); len(all) > 0 {
 		token = all[0]
