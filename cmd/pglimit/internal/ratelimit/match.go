@@ -38,6 +38,7 @@ func (c *Config) match(domain string, d *rlcommon.RateLimitDescriptor) (m match,
 	}
 	entries := d.GetEntries()
 	values, shared := make([]string, len(entries)), make([]string, len(entries))
+	var whole []string
 	var path strings.Builder
 	path.WriteString(domain)
 	for i, e := range entries {
@@ -57,12 +58,13 @@ func (c *Config) match(domain string, d *rlcommon.RateLimitDescriptor) (m match,
 		}
 		write(&path, e.GetKey(), metric)
 		if e.GetKey() != n.key { // a name such as "a_b" or "a*", without a value, matched the entry as a whole
-			values[i] = e.GetKey() + "_" + values[i]
+			// The key follows the values, of which the policy fixes the number.
+			whole = append(whole, fmt.Sprintf("%d=%s", i, e.GetKey()))
 		}
 		at = n
 	}
 	if m.limit = at.limit; m.limit != nil {
-		m.key, m.metric = key(values), path.String()
+		m.key, m.metric = key(append(values, whole...)), path.String()
 		if m.detailed {
 			m.metric = detailed(domain, entries, shared)
 		}

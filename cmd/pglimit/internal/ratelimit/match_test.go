@@ -47,7 +47,12 @@ descriptors:
   - key: user
     detailed_metric: true
     rate_limit: {unit: minute, requests_per_unit: 8}
+- key: a_b
+  descriptors:
+  - key: c_d
+    rate_limit: {unit: minute, requests_per_unit: 9}
 `)
+	seen := map[string][]string{} // by limit and key
 	for _, c2 := range []struct {
 		pairs       []string
 		limit       uint32 // 0: none
@@ -69,7 +74,14 @@ descriptors:
 		{[]string{"route", "r", "user", ""}, 6, "r:", "d.route_r.user_"},
 		{[]string{"route", "r", "user", "bob", "more", ""}, 0, "", ""},
 		{[]string{"user", "bob", "user", "bob"}, 0, "", ""},
-		{[]string{"anything", "x"}, 7, "anything_x", "d.anything_any*"},
+		{[]string{"anything", "x"}, 7, "x:0=anything", "d.anything_any*"},
+		{[]string{"a_b", "v", "c_d", "w"}, 9, "v:w", "d.a_b.c_d"},
+		{[]string{"a_b", "b", "c_d", "c_d"}, 9, "b:c_d", "d.a_b.c_d"},
+		{[]string{"a_b", "a_b", "c_d", "c_d"}, 9, "a_b:c_d", "d.a_b.c_d"},
+		{[]string{"a", "b", "c_d", "c_d"}, 9, "b:c_d:0=a", "d.a_b.c_d"},
+		{[]string{"a_b", "b", "c", "d"}, 9, "b:d:1=c", "d.a_b.c_d"},
+		{[]string{"a", "b", "c", "d"}, 9, "b:d:0=a:1=c", "d.a_b.c_d"},
+		{[]string{"a_b", "b:d", "c", "d"}, 9, `b\:d:d:1=c`, "d.a_b.c_d"},
 		{[]string{"deep", "xy", "user", ""}, 8, `x*:`, "d.deep_x*.user"},
 		{nil, 0, "", ""},
 	} {
@@ -81,8 +93,16 @@ descriptors:
 		if m.limit != nil {
 			limit = m.perUnit
 		}
+		if limit == 9 {
+			seen[m.key] = append(seen[m.key], fmt.Sprint(c2.pairs))
+		}
 		if limit != c2.limit || m.key != c2.key || m.metric != c2.metric {
 			t.Errorf("%q: limit %d, key %q, metric %q; want %d, %q, %q", c2.pairs, limit, m.key, m.metric, c2.limit, c2.key, c2.metric)
+		}
+	}
+	for _, pairs := range seen {
+		if len(pairs) > 1 {
+			t.Errorf("%q share one count", pairs)
 		}
 	}
 	if _, known, _ := c.match("e", descriptorOf("user", "bob")); known {
