@@ -86,28 +86,18 @@ const (
 
 // Names are the names that metrics have. The zero value has none.
 type Names struct {
-	mu    sync.RWMutex
+	mu    sync.Mutex
 	known map[string]struct{}
 }
 
 // Of returns name, or Other if it is too long or there are MaxNames already.
 func (n *Names) Of(name string) string {
-	n.mu.RLock()
-	_, known := n.known[name]
-	full := len(n.known) >= MaxNames
-	n.mu.RUnlock()
-	switch {
-	case known:
-		return name
-	case full || len(name) > MaxName:
-		return Other
-	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.known == nil {
 		n.known = map[string]struct{}{}
 	}
-	if _, known = n.known[name]; !known && len(n.known) >= MaxNames { // added meanwhile
+	if _, known := n.known[name]; !known && (len(name) > MaxName || len(n.known) >= MaxNames) {
 		return Other
 	}
 	n.known[name] = struct{}{}
