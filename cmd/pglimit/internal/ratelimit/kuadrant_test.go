@@ -1,7 +1,9 @@
 package ratelimit
 
 import (
+	"errors"
 	"net"
+	"strings"
 	"testing"
 
 	rlcommon "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
@@ -9,37 +11,29 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
-	"google.golang.org/grpc/reflection"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/metadata"
 	reflectionpb "google.golang.org/grpc/reflection/grpc_reflection_v1"
 	"google.golang.org/grpc/status"
 )
 
-// dial serves until the test's end, and returns a connection.
-func dial(t *testing.T, g *grpc.Server) *grpc.ClientConn {
-	t.Helper()
+// TestKuadrant: CheckRateLimit counts nothing, Report counts up to the limit, and clients
+// find the service by reflection. Without a token, streams of health are few and headers short.
+func TestKuadrant(t *testing.T) {
+	t.Parallel()
+	s := server(t, quotas, Options{})
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
+	g, failed := s.grpcServer(Env{})
+	if err = errors.Join(err, failed); err != nil {
 		t.Fatal(err)
 	}
 	go func() { _ = g.Serve(l) }()
-	t.Cleanup(g.Stop)
+	defer g.Stop()
 	conn, err := grpc.NewClient(l.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = conn.Close() })
-	return conn
-}
-
-// TestKuadrant: CheckRateLimit counts nothing, Report counts up to the limit, and clients
-// find the service by reflection.
-func TestKuadrant(t *testing.T) {
-	t.Parallel()
-	s := server(t, quotas, Options{})
-	g := grpc.NewServer()
-	s.Register(g)
-	reflection.Register(g)
-	conn := dial(t, g)
+	defer conn.Close()
 	call := func(method string, hits uint32, users ...string) (*pb.RateLimitResponse, error) {
 		request := &pb.RateLimitRequest{Domain: "d", HitsAddend: hits}
 		for _, user := range users {
@@ -92,5 +86,19 @@ func TestKuadrant(t *testing.T) {
 	}
 	if r, err := stream.Recv(); err != nil || len(r.GetFileDescriptorResponse().GetFileDescriptorProto()) == 0 {
 		t.Errorf("reflection: %v, error %v", r, err)
+	}
+	open := 0
+	for range 100 {
+		w, err := healthpb.NewHealthClient(conn).Watch(t.Context(), &healthpb.HealthCheckRequest{})
+		if err == nil {
+			_, err = w.Recv()
+		}
+		if err == nil {
+			open++
+		}
+	}
+	long := metadata.AppendToOutgoingContext(t.Context(), "long", strings.Repeat("x", 1<<20))
+	if _, err = healthpb.NewHealthClient(conn).Check(long, &healthpb.HealthCheckRequest{}); open == 0 || open > MaxProbes || err == nil {
+		t.Errorf("%d of 100 streams are open, want %d; a header of 1 MB: error %v", open, MaxProbes, err)
 	}
 }

@@ -11,48 +11,35 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// MaxProbes is the most streams of health and reflection that a connection has open at once.
+// MaxProbes is the most streams of health and reflection, which need no token, that a connection
+// has open at once.
 const MaxProbes = 8
 
-// Probes bounds the streams that need no token: those of health and reflection. The zero value
-// has none open.
-type Probes struct {
-	mu   sync.Mutex
-	open map[*peer.Peer]int // by connection
-}
-
-// Enter begins a stream of a method, and returns what ends it. It sets err if the connection has
-// MaxProbes open. Other methods than those of health and reflection, whose names begin with grpc,
-// are not counted.
-func (p *Probes) Enter(ctx context.Context, method string, err *error) (end func()) {
-	conn, known := peer.FromContext(ctx) // one for all streams of a connection
-	if !known || !strings.HasPrefix(method, "/grpc.") {
-		return func() {}
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.open[conn] >= MaxProbes {
-		*err = status.Errorf(codes.ResourceExhausted, "the connection has %d streams of health and reflection: end one first", MaxProbes)
-		return func() {}
-	}
-	if p.open == nil {
-		p.open = map[*peer.Peer]int{}
-	}
-	p.open[conn]++
-	return func() {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		if p.open[conn]--; p.open[conn] == 0 {
-			delete(p.open, conn)
+// FewProbes returns an interceptor that refuses streams beyond MaxProbes, unless shown reports
+// that their caller has shown a token.
+func FewProbes(shown func(context.Context) bool) grpc.StreamServerInterceptor {
+	var mu sync.Mutex
+	open := map[*peer.Peer]int{} // by connection
+	add := func(conn *peer.Peer, n int) bool {
+		mu.Lock()
+		defer mu.Unlock()
+		if n > 0 && open[conn] >= MaxProbes {
+			return false
 		}
+		if open[conn] += n; open[conn] == 0 {
+			delete(open, conn)
+		}
+		return true
 	}
-}
-
-// serve serves a stream within the bound.
-func (p *Probes) serve(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) (err error) {
-	defer p.Enter(stream.Context(), info.FullMethod, &err)()
-	if err != nil {
-		return err
+	return func(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) error {
+		conn, known := peer.FromContext(stream.Context()) // one for all streams of a connection
+		if !known || !strings.HasPrefix(info.FullMethod, "/grpc.") || shown(stream.Context()) {
+			return next(srv, stream)
+		}
+		if !add(conn, 1) {
+			return status.Errorf(codes.ResourceExhausted, "the connection has %d streams of health and reflection: end one first", MaxProbes)
+		}
+		defer add(conn, -1)
+		return next(srv, stream)
 	}
-	return next(srv, stream)
 }

@@ -54,11 +54,7 @@ func (q *stream) drop(name string) {
 }
 
 // end forgets all buckets.
-func (q *stream) end() {
-	for name := range q.buckets {
-		q.drop(name)
-	}
-}
+func (q *stream) end() { q.Server.buckets.Add(-int64(len(q.buckets))) }
 
 // StreamRateLimitQuotas gives clients quotas for the buckets whose usage they report, until the
 // stream ends or the Server drains. The entries of a bucket's id are those of a descriptor, in

@@ -214,10 +214,11 @@ func (s *Server) source(e Env) (func(context.Context), error) {
 // grpcServer returns a server with the service, health and reflection.
 func (s *Server) grpcServer(e Env) (*grpc.Server, error) {
 	options := []grpc.ServerOption{
-		grpc.MaxHeaderListSize(maxHeader), grpc.ChainStreamInterceptor(new(Probes).serve), grpc.NumStreamWorkers(workers), grpc.StaticStreamWindowSize(ahead), grpc.StaticConnWindowSize(ahead),
+		grpc.MaxHeaderListSize(maxHeader), grpc.NumStreamWorkers(workers), grpc.StaticStreamWindowSize(ahead), grpc.StaticConnWindowSize(ahead),
 		grpc.MaxRecvMsgSize(maxBody), grpc.MaxConcurrentStreams(1000), grpc.ConnectionTimeout(httpTimeout),
 		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionAge: e.MaxAge, MaxConnectionAgeGrace: e.MaxAgeGrace, Time: time.Minute}),
 	}
+	options = append(options, grpc.ChainStreamInterceptor(FewProbes(func(context.Context) bool { return false })))
 	if e.TLS {
 		if _, err := e.identity(); err != nil {
 			return nil, err

@@ -29,7 +29,6 @@ const (
 
 // newGRPC returns a server with health, reflection and, unless it is nil, the rate limit service.
 func (s *Server) newGRPC(h *health.Server, rate *ratelimit.Server) *grpc.Server {
-	var probes ratelimit.Probes
 	options := []grpc.ServerOption{
 		grpc.MaxRecvMsgSize(maxMessage), grpc.MaxConcurrentStreams(maxStreams), grpc.MaxHeaderListSize(maxHeader), grpc.ConnectionTimeout(headerTimeout),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: time.Minute, Timeout: 20 * time.Second}),
@@ -43,18 +42,12 @@ func (s *Server) newGRPC(h *health.Server, rate *ratelimit.Server) *grpc.Server 
 		}),
 		grpc.ChainStreamInterceptor(func(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) (err error) {
 			defer s.countCall(info.FullMethod, &err)
-			ctx := stream.Context()
-			if !s.gate.Guarded() || s.admit(ctx) != nil {
-				defer probes.Enter(ctx, info.FullMethod, &err)()
-			}
-			if err == nil {
-				err = s.enter(ctx, info.FullMethod)
-			}
-			if err != nil {
+			enter := func() error { return s.enter(stream.Context(), info.FullMethod) }
+			if err := enter(); err != nil {
 				return err
 			}
-			return next(srv, guarded{stream, func() error { return s.enter(ctx, info.FullMethod) }})
-		}),
+			return next(srv, guarded{stream, enter})
+		}, ratelimit.FewProbes(func(ctx context.Context) bool { return s.gate.Guarded() && s.admit(ctx) == nil })),
 	}
 	if s.rpcTLS != nil {
 		options = append(options, grpc.Creds(credentials.NewTLS(s.rpcTLS)))
