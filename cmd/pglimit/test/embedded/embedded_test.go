@@ -281,7 +281,7 @@ func TestEmbeddedBeforeTheEnvironment(t *testing.T) {
 	if code, _, stderr := bed.RunCommand(t, h.Command(t, "demo", "--json")); code != 0 || !strings.Contains(stderr, "(started)") {
 		t.Errorf("demo: exit code %d, stderr %q", code, stderr)
 	}
-	for _, c := range [][2]string{{"down --to 0", "down 00003"}, {"status", "pending"}, {"up", "up 00001"}, {"up", "nothing to do"}} {
+	for _, c := range [][2]string{{"down --to 0 --yes", "down 00003"}, {"status", "pending"}, {"up", "up 00001"}, {"up", "nothing to do"}} {
 		code, stdout, stderr := bed.RunCommand(t, h.Command(t, append([]string{"migrate", "--embedded"}, strings.Fields(c[0])...)...))
 		if code != 0 || !strings.Contains(stdout, c[1]) {
 			t.Errorf("migrate %s: exit code %d, stdout %q, stderr %q", c[0], code, stdout, stderr)
