@@ -3,6 +3,7 @@
 package process
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -10,13 +11,15 @@ import (
 	"os/user"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"syscall"
 )
 
 // Trusted returns path without symbolic links. For root it returns an error if another
-// account may change a directory on the path, the last one included: it could put a link
-// there, and root would write where that leads. Components that do not exist yet are
-// trusted, because root creates them.
+// account may change a directory on the path, the last one included, or one on the way to it
+// through links: it could put a link there, and root would write where that leads. A link of
+// another account is an error too. Components that do not exist yet are trusted, because root
+// creates them.
 func Trusted(path string) (string, error) {
 	path, err := filepath.Abs(path)
 	if err != nil {
@@ -25,32 +28,54 @@ func Trusted(path string) (string, error) {
 	if os.Geteuid() != 0 {
 		return path, nil
 	}
-	existing, missing := path, ""
-	for {
-		resolved, err := filepath.EvalSymlinks(existing)
-		if err == nil {
-			existing = resolved
-			break
-		}
-		if !errors.Is(err, fs.ErrNotExist) {
-			return "", err
-		}
-		if _, err := os.Lstat(existing); err == nil {
-			return "", fmt.Errorf("%s is a symbolic link to nothing: remove it", existing)
-		}
-		missing = filepath.Join(filepath.Base(existing), missing)
-		existing = filepath.Dir(existing)
-	}
-	for dir := existing; ; dir = filepath.Dir(dir) {
-		if why, err := changeable(dir, 0); err != nil {
+	at, left := "/", strings.Split(path, "/")
+	for links := 0; ; {
+		if why, err := changeable(at, 0); err != nil {
 			return "", err
 		} else if why != "" {
-			return "", fmt.Errorf("%s %s, who could redirect what root writes below it: run as that user, or name a directory that only root can change", dir, why)
+			return "", fmt.Errorf("%s %s, who could redirect what root writes below it: run as that user, or name a directory that only root can change", at, why)
 		}
-		if dir == filepath.Dir(dir) {
-			return filepath.Join(existing, missing), nil
+		if len(left) == 0 {
+			return at, nil
 		}
+		next := filepath.Join(at, left[0])
+		info, err := os.Lstat(next)
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			return filepath.Join(next, filepath.Join(left[1:]...)), nil
+		case err != nil:
+			return "", err
+		case info.Mode()&fs.ModeSymlink == 0:
+			at, left = next, left[1:]
+			continue
+		}
+		if uid, name := owner(info); uid != 0 {
+			return "", fmt.Errorf("%s is a symbolic link that belongs to user %s, who could redirect what root writes: name the directory itself", next, name)
+		}
+		if _, err := os.Stat(next); errors.Is(err, fs.ErrNotExist) {
+			return "", fmt.Errorf("%s is a symbolic link to nothing: remove it", next)
+		}
+		target, err := os.Readlink(next)
+		if links++; err != nil || links > 40 {
+			return "", cmp.Or(err, fmt.Errorf("%s: too many symbolic links", path))
+		}
+		if filepath.IsAbs(target) {
+			at = "/"
+		}
+		left = append(strings.Split(target, "/"), left[1:]...)
 	}
+}
+
+// owner returns the account that a file belongs to; root if this system does not say.
+func owner(info fs.FileInfo) (uid int, name string) {
+	if stat, ok := info.Sys().(*syscall.Stat_t); ok {
+		uid = int(stat.Uid)
+	}
+	name = strconv.Itoa(uid)
+	if u, err := user.LookupId(name); err == nil {
+		name = u.Username
+	}
+	return uid, name
 }
 
 // changeable returns why accounts other than root and uid may replace entries of dir, or
@@ -60,15 +85,7 @@ func changeable(dir string, uid int) (why string, _ error) {
 	if err != nil {
 		return "", err
 	}
-	stat, ok := info.Sys().(*syscall.Stat_t)
-	if !ok {
-		return "", nil
-	}
-	if owner := int(stat.Uid); owner != 0 && owner != uid {
-		name := strconv.Itoa(owner)
-		if u, err := user.LookupId(name); err == nil {
-			name = u.Username
-		}
+	if owned, name := owner(info); owned != 0 && owned != uid {
 		return "belongs to user " + name, nil
 	}
 	if info.Mode().Perm()&0o022 != 0 && info.Mode()&fs.ModeSticky == 0 {

@@ -50,6 +50,22 @@ func TestTrusted(t *testing.T) {
 				t.Errorf("%s: %s: %v, want %q and the directory", name, path, err, c.want)
 			}
 		}
+		if _, err := Trusted(filepath.Join(parent, "dir", "..", "link")); root && (err == nil) != (c.want == "") {
+			t.Errorf("%s: a way through .. and a link: %v", name, err)
+		}
+		if err := os.Lchown(link, 12345, 12345); root && err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Trusted(filepath.Join(link, "a")); root && (err == nil || !strings.Contains(err.Error(), "link that belongs to user 12345")) {
+			t.Errorf("%s: a link of another user: %v", name, err)
+		}
+		inside := filepath.Join(dir, "inside") // a link of root in a directory of others
+		if err := os.Symlink("/", inside); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Trusted(filepath.Join(inside, "etc")); root && (err == nil) != (c.want == "") {
+			t.Errorf("%s: a link in the directory: %v", name, err)
+		}
 		if err := os.Symlink(filepath.Join(parent, "nowhere"), filepath.Join(parent, "broken")); err != nil {
 			t.Fatal(err)
 		}
