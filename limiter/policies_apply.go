@@ -19,8 +19,8 @@ import (
 //   - It returns ErrInvalid, which names field and value, ErrPolicyChanged for
 //     IfVersion, or ErrNoPolicy for a deletion of what does not exist.
 //   - What is already so is no change: it raises no version and is not in the history.
-//   - There can be at most 100,000 overrides, and 1,000 of a policy with a Match. One more is
-//     ErrInvalid.
+//   - There can be at most 100,000 overrides, and 1,000 of a policy with a Match, 100 of these
+//     patterns. One more is ErrInvalid.
 //   - Deleting a policy keeps its overrides. They apply to programs that have a policy of
 //     that name.
 func (p *Policies) Apply(ctx context.Context, edit PolicyEdit) (version int64, err error) {

@@ -19,6 +19,8 @@ import (
 // Bounds and defaults of what is stored with policies and overrides.
 const (
 	maxNote       = 1000 // characters
+	maxPattern    = 128  // bytes
+	maxAnyOne     = 8    // ? in a pattern
 	defaultMaxTTL = 24 * time.Hour
 )
 
@@ -81,6 +83,8 @@ func (o *Override) validate(policy func(name string) (Policy, bool)) error {
 		return bad("Match", store.Quote(string(o.Match)), "needs Unlimited or Blocked: other changes are for one key")
 	case o.Match == MatchCIDR && badNetwork(o.Key) != "":
 		return bad("Key", store.Quote(o.Key), badNetwork(o.Key))
+	case o.Match == MatchPattern && (len(o.Key) > maxPattern || strings.Count(o.Key, "?") > maxAnyOne):
+		return bad("Key", store.Quote(o.Key), fmt.Sprintf("must have at most %d bytes and %d ? as a pattern: use *, a prefix, or several patterns", maxPattern, maxAnyOne))
 	case !slices.Contains([]Match{"", MatchPrefix, MatchPattern, MatchCIDR}, o.Match):
 		return bad("Match", store.Quote(string(o.Match)), "must be prefix, pattern, cidr or empty")
 	case !o.Until.IsZero() && (o.Until.Before(firstUntil) || !o.Until.Before(lastUntil)):

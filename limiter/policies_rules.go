@@ -231,27 +231,50 @@ func badNetwork(text string) (reason string) {
 }
 
 // glob reports whether a pattern matches a whole text: * is any characters, and ? is any one.
-// Only the last * is tried again, so it takes no more steps than the product of their lengths.
+// What is between two * is looked for once, so a step is for a byte, and for a ? at each byte.
 func glob(pattern, text string) bool {
-	star, from := -1, 0 // behind the last *, and where what follows it is tried
-	p, t := 0, 0
-	for t < len(text) {
-		switch {
-		case p < len(pattern) && pattern[p] == '*':
-			p++
-			star, from = p, t
-		case p < len(pattern) && pattern[p] == '?':
-			p, t = p+1, t+width(text[t:])
-		case p < len(pattern) && pattern[p] == text[t]:
-			p, t = p+1, t+1
-		case star >= 0:
-			from += width(text[from:])
-			p, t = star, from
-		default:
-			return false
+	part, pattern, star := strings.Cut(pattern, "*")
+	text, ok := begins(text, part)
+	for ok && star {
+		if part, pattern, star = strings.Cut(pattern, "*"); star {
+			text, ok = find(text, part)
+			continue
 		}
+		for range utf8.RuneCountInString(text) - utf8.RuneCountInString(part) { // the last part is at the end
+			text = text[width(text):]
+		}
+		text, ok = begins(text, part)
 	}
-	return strings.Trim(pattern[p:], "*") == ""
+	return ok && text == ""
+}
+
+// begins returns what follows the part of a pattern, without *, that text begins with.
+func begins(text, part string) (after string, ok bool) {
+	for {
+		piece, more, one := strings.Cut(part, "?")
+		if text, ok = strings.CutPrefix(text, piece); !ok || !one {
+			return text, ok
+		}
+		if text == "" {
+			return "", false
+		}
+		part, text = more, text[width(text):]
+	}
+}
+
+// find returns what follows the first place in text of a part of a pattern.
+func find(text, part string) (after string, ok bool) {
+	piece, _, _ := strings.Cut(part, "?")
+	for {
+		at := strings.Index(text, piece)
+		if at < 0 {
+			return "", false
+		}
+		if after, ok = begins(text[at:], part); ok || text[at:] == "" {
+			return after, ok
+		}
+		text = text[at+width(text[at:]):]
+	}
 }
 
 // width returns the length of a text's first character in bytes.

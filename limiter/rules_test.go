@@ -183,6 +183,8 @@ func TestRulesRefused(t *testing.T) {
 		{limiter.Override{Key: "k", Blocked: true, Unlimited: true}, "Override.Blocked true: excludes"},
 		{limiter.Override{Key: "k", Blocked: true, Limit: ptr(9.0)}, "Override.Blocked true: excludes"},
 		{limiter.Override{Match: "prefix", Blocked: true}, "key"},
+		{limiter.Override{Key: strings.Repeat("a", 129), Match: "pattern", Blocked: true}, "must have at most 128 bytes and 8 ? as a pattern"},
+		{limiter.Override{Key: strings.Repeat("?", 9), Match: "pattern", Blocked: true}, "must have at most 128 bytes and 8 ? as a pattern"},
 	} {
 		c.override.Policy = "three"
 		_, err := rules(t).Apply(t.Context(), limiter.PolicyEdit{SetOverrides: []limiter.Override{c.override}})
@@ -192,9 +194,14 @@ func TestRulesRefused(t *testing.T) {
 	}
 }
 
-// thousand returns rules of one kind. None is for the key bot-1:203.0.113.9.
-func thousand(match limiter.Match) (all []limiter.Override) {
-	for i := range 1000 {
+// most returns as many rules of one kind as a policy can have. None is for the key
+// bot-1:203.0.113.9.
+func most(match limiter.Match) (all []limiter.Override) {
+	n := 1000
+	if match == limiter.MatchPattern {
+		n = 100
+	}
+	for i := range n {
 		text := map[limiter.Match]string{limiter.MatchPrefix: fmt.Sprintf("bot-1%d", i), limiter.MatchPattern: fmt.Sprintf("bot-1*%d", i),
 			limiter.MatchCIDR: fmt.Sprintf("203.%d.%d.0/24", i/256+1, i%256)}[match]
 		all = append(all, limiter.Override{Policy: "three", Key: text, Match: match, Blocked: true})
@@ -202,25 +209,29 @@ func thousand(match limiter.Match) (all []limiter.Override) {
 	return all
 }
 
-// TestRulesBound: a policy can have 1,000 rules.
+// TestRulesBound: a policy can have 1,000 rules, and 100 patterns.
 func TestRulesBound(t *testing.T) {
 	t.Parallel()
-	p := rules(t, thousand(limiter.MatchCIDR)...)
+	p := rules(t, most(limiter.MatchCIDR)...)
 	more := limiter.Override{Policy: "three", Key: "more", Match: limiter.MatchPrefix, Blocked: true}
 	other := more
 	other.Policy = "other"
 	if _, err := p.Apply(t.Context(), limiter.PolicyEdit{SetOverrides: []limiter.Override{more}}); !errors.Is(err, limiter.ErrInvalid) || !strings.Contains(err.Error(), "at most 1000") {
 		t.Errorf("one more: %v", err)
 	}
-	edit := limiter.PolicyEdit{SetOverrides: []limiter.Override{more, other, {Policy: "three", Key: "more", Blocked: true}}, DeleteOverrides: thousand(limiter.MatchCIDR)[:1]}
+	edit := limiter.PolicyEdit{SetOverrides: []limiter.Override{more, other, {Policy: "three", Key: "more", Blocked: true}}, DeleteOverrides: most(limiter.MatchCIDR)[:1]}
 	if _, err := p.Apply(t.Context(), edit); err != nil {
 		t.Errorf("instead of another, of another policy, and for one key: %v", err)
+	}
+	p, more.Match = rules(t, most(limiter.MatchPattern)...), limiter.MatchPattern
+	if _, err := p.Apply(t.Context(), limiter.PolicyEdit{SetOverrides: []limiter.Override{more}}); !errors.Is(err, limiter.ErrInvalid) || !strings.Contains(err.Error(), "100 patterns") {
+		t.Errorf("one more pattern: %v", err)
 	}
 }
 
 func BenchmarkRules(b *testing.B) {
 	for name, all := range map[string][]limiter.Override{
-		"none": nil, "prefixes": thousand(limiter.MatchPrefix), "patterns": thousand(limiter.MatchPattern), "networks": thousand(limiter.MatchCIDR),
+		"none": nil, "prefixes": most(limiter.MatchPrefix), "patterns": most(limiter.MatchPattern), "networks": most(limiter.MatchCIDR),
 	} {
 		b.Run(name, func(b *testing.B) {
 			p := rules(b, all...)

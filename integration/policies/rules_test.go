@@ -105,6 +105,8 @@ func TestRulesInSQL(t *testing.T) {
 	for values, constraint := range map[string]string{
 		`('p', 'k', 'regexp', true)`:                "match must be empty, prefix, pattern or cidr",
 		`('p', 'k', 'prefix', false)`:               "an override must change something",
+		`('p', repeat('a', 129), 'pattern', true)`:  "a pattern must have at most 128 bytes and 8 ?",
+		`('p', repeat('?', 9), 'pattern', true)`:    "a pattern must have at most 128 bytes and 8 ?",
 		`('p', '203.0.113.7', 'cidr', true)`:        "a cidr must be a network such as 203.0.113.0/24",
 		`('p', '10.1/16', 'cidr', true)`:            "a cidr must be a network such as 203.0.113.0/24",
 		`('p', '10.0.0.0/08', 'cidr', true)`:        "a cidr must be a network such as 203.0.113.0/24",
@@ -134,6 +136,7 @@ func TestRulesInSQL(t *testing.T) {
 	if !errors.Is(err, limiter.ErrInvalid) || !strings.Contains(err.Error(), "delete those that have ended") {
 		t.Errorf("%v", err)
 	}
+	refused(`SELECT 'r', i || '*', 'pattern', true FROM generate_series(1, 101) AS i`, "54000", "of these 100 patterns")
 	bed.Exec(t, pool, insert+`VALUES ('q', 'more', 'pattern', true), ('p', 'more', '', true)`)
 	if all := overrides(t, p.Policies, "p"); len(all) != 1001 || !slices.ContainsFunc(all, func(o limiter.Override) bool { return o.Key == "more" && o.Match == "" }) {
 		t.Errorf("%d overrides", len(all))

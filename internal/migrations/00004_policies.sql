@@ -90,6 +90,7 @@ CREATE TABLE pglimit_override (
     CONSTRAINT "blocked excludes all other changes" CHECK (NOT blocked OR NOT unlimited AND limit_units IS NULL AND factor IS NULL AND burst IS NULL AND shadow IS NULL),
     CONSTRAINT "match must be empty, prefix, pattern or cidr" CHECK (match IN ('', 'prefix', 'pattern', 'cidr')),
     CONSTRAINT "match needs blocked or unlimited" CHECK (match = '' OR blocked OR unlimited),
+    CONSTRAINT "a pattern must have at most 128 bytes and 8 ?" CHECK (match <> 'pattern' OR octet_length(key) <= 128 AND length(key) - length(replace(key, '?', '')) <= 8),
     CONSTRAINT "a cidr must be a network such as 203.0.113.0/24" CHECK (match <> 'cidr'
         OR CASE WHEN key ~ '^((0|[1-9][0-9]{0,2})\.){3}(0|[1-9][0-9]{0,2})/(0|[1-9][0-9]?)$|^[0-9a-f.]*:[0-9a-f.:]*/(0|[1-9][0-9]{0,2})$' THEN NOT key::cidr <<= '::ffff:0.0.0.0/96'::cidr ELSE false END),
     CONSTRAINT "note must have at most 1000 characters" CHECK (length(note) <= 1000)

@@ -9,7 +9,7 @@
 --   - They write pglimit_policy_history. The note is that of set_config('pglimit.note', …, true),
 --     or else the row's, if that is new. An UPDATE that changes nothing is not noted.
 --   - They refuse more than 100,000 overrides, more than 1,000 of a policy for several keys,
---     and TRUNCATE.
+--     100 of these patterns, and TRUNCATE.
 --   - They raise the version if a part of the history is deleted. No change has that version,
 --     so that programs load all, not what has changed.
 --
@@ -115,10 +115,10 @@ BEGIN
             HINT = 'Delete those that have ended (until <= now()). For many keys with the same limit use another policy.';
     END IF;
     IF EXISTS (SELECT FROM added AS a WHERE a.match <> '') THEN
-        EXECUTE format('SELECT max(r.n) > 1000::bigint FROM (SELECT count(*) AS n FROM %I.pglimit_override AS o WHERE o.match <> %L GROUP BY o.policy) AS r', TG_TABLE_SCHEMA, '') INTO over;
+        EXECUTE format('SELECT max(r.n) > 1000::bigint OR max(r.patterns) > 100::bigint FROM (SELECT count(*) AS n, count(*) FILTER (WHERE o.match = %L) AS patterns FROM %I.pglimit_override AS o WHERE o.match <> %L GROUP BY o.policy) AS r', 'pattern', TG_TABLE_SCHEMA, '') INTO over;
         IF over THEN
             RAISE EXCEPTION USING ERRCODE = 'program_limit_exceeded',
-                MESSAGE = 'pglimit: a policy can have at most 1,000 overrides with a match',
+                MESSAGE = 'pglimit: a policy can have at most 1,000 overrides with a match, and of these 100 patterns',
                 HINT = 'Delete those that have ended (until <= now()), or join several in a shorter prefix or a larger network.';
         END IF;
     END IF;

@@ -186,27 +186,30 @@ func (m *Memory) refuse(e *Edit) error {
 			return &MissingError{o.Policy, o.Key, o.Match}
 		}
 	}
-	more, rules := 0, map[string]int{} // by policy
+	more, rules, patterns := 0, map[string]int{}, map[string]int{} // by policy
+	count := func(policy, match string, n int) {
+		if match != "" {
+			rules[policy] += n
+		}
+		if match == "pattern" {
+			patterns[policy] += n
+		}
+	}
+	for id := range m.overrides {
+		count(id.policy, id.match, 1)
+	}
+	for _, o := range e.DeleteOverrides {
+		count(o.Policy, o.Match, -1)
+	}
 	for _, o := range e.SetOverrides {
 		if _, ok := m.overrides[idOf(&o)]; !ok {
-			if more++; o.Match != "" {
-				rules[o.Policy]++
-			}
+			more++
+			count(o.Policy, o.Match, 1)
 		}
 	}
 	for name, n := range rules {
-		for id := range m.overrides {
-			if id.policy == name && id.match != "" {
-				n++
-			}
-		}
-		for _, o := range e.DeleteOverrides {
-			if o.Policy == name && o.Match != "" {
-				n--
-			}
-		}
-		if n > MaxRules {
-			return fmt.Errorf("%w: pglimit: a policy can have at most %d overrides with a match", store.ErrInvalid, MaxRules)
+		if n > MaxRules || patterns[name] > MaxPatterns {
+			return fmt.Errorf("%w: pglimit: a policy can have at most %d overrides with a match, and of these %d patterns", store.ErrInvalid, MaxRules, MaxPatterns)
 		}
 	}
 	if len(m.overrides)-len(e.DeleteOverrides)+more > MaxOverrides {

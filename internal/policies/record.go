@@ -24,11 +24,12 @@ var (
 	Deciding func(all []Override, key string, at time.Time) int
 )
 
-// MaxOverrides is the largest number of overrides, and MaxRules of those of one policy that
-// have a match. The trigger pglimit_override_bound has them too.
+// MaxOverrides is the largest number of overrides, MaxRules of those of one policy that have a
+// match, and MaxPatterns of its patterns, since a decision tries each of these. The trigger pglimit_override_bound has them too.
 const (
 	MaxOverrides = 100_000
 	MaxRules     = 1_000
+	MaxPatterns  = 100
 )
 
 // Policy is a row of pglimit_policy: durations are seconds, and NULL is 0. The history has

@@ -41,8 +41,8 @@ history. KEY is one key or, with a flag, stands for many:
   --cidr     addresses and networks in the network KEY, alone or as the last part
              of a key
 
-A policy can have 1,000 of these. To exempt keys from them: pglimit override set
-KEY --unlimited, with the same flags.
+A policy can have 1,000 of these, and 100 patterns. To exempt keys from them:
+pglimit override set KEY --unlimited, with the same flags.
 
 Otherwise the rows of KEY are blocked.
 

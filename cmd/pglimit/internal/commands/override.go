@@ -127,7 +127,8 @@ the policy's burst changes in proportion to the limit.
 --unlimited lets all requests of the key pass, also while it is blocked, and counts
 none. With --prefix, --pattern or --cidr it does so for many keys, also those to
 come, and exempts them from blocks that pglimit block made with such a flag. A
-policy can have 1,000 of both. At most 100,000 overrides can be set.`,
+policy can have 1,000 of both, and 100 patterns. At most 100,000 overrides can be
+set.`,
 		Example: `  pglimit override set alice --policy login --limit 100 --until 2027-01-31 --note trial
   pglimit override set monitoring --policy api --unlimited
   pglimit override set big-customer --policy api --limit 10x
