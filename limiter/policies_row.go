@@ -2,6 +2,7 @@ package limiter
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"math"
 	"reflect"
@@ -14,6 +15,7 @@ import (
 	"github.com/pglimit/pglimit/internal/keys"
 	"github.com/pglimit/pglimit/internal/policies"
 	"github.com/pglimit/pglimit/internal/store"
+	"github.com/pglimit/pglimit/internal/strictjson"
 )
 
 // Bounds and defaults of what is stored with policies and overrides.
@@ -99,6 +101,24 @@ func (o *Override) validate(policy func(name string) (Policy, bool)) error {
 	}
 	if o.Limit == nil || *o.Burst != *o.Limit {
 		return bad("Burst", number(o.Burst), fmt.Sprintf("policy %s is a %s, which has no burst apart from Limit: leave it nil", o.Policy, p.Algorithm))
+	}
+	return nil
+}
+
+// UnmarshalJSON reads an override. It refuses unknown fields, and the zero time as until: none
+// is no end.
+func (o *Override) UnmarshalJSON(data []byte) error {
+	type plain Override
+	read := struct {
+		*plain
+		Until *time.Time `json:"until"`
+	}{plain: (*plain)(o)}
+	o.Until = time.Time{}
+	if err := strictjson.Decode(data, &read); err != nil || read.Until == nil {
+		return err
+	}
+	if o.Until = *read.Until; o.Until.IsZero() {
+		return errors.New("pglimit: until is 0001-01-01T00:00:00Z: must be after 1970-01-01; leave it out for no end")
 	}
 	return nil
 }

@@ -131,6 +131,9 @@ func (in *whyRequest) check() (err error) {
 		if in.at, err = time.Parse(time.RFC3339, in.At); err != nil {
 			return api.BadField("at", "is %.40q: must be a time such as 2027-01-31T14:02:00Z", in.At)
 		}
+		if in.at.Unix() < 0 {
+			return api.BadField("at", "is %.40q: must be after 1970-01-01, in UTC", in.At)
+		}
 	}
 	return in.Ref.check()
 }

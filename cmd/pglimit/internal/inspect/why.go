@@ -111,6 +111,8 @@ func (why *Why) read(ctx context.Context, tx reader, q WhyQuery, k Keys) error {
 	if !q.At.IsZero() {
 		if past.now = q.At.UnixMicro(); past.now > w.now {
 			return store.Invalid("at", q.At.Format(time.RFC3339), "is in the future")
+		} else if past.now < 0 {
+			return store.Invalid("at", q.At.Format(time.RFC3339), "must be after 1970-01-01, in UTC")
 		}
 		past.now -= past.now % time.Minute.Microseconds() // its minute is whole
 	}

@@ -16,6 +16,9 @@ func ParseEnd(text string, zone *time.Location) (time.Time, error) {
 		return algorithm.DayEnd(day.Year(), day.Month(), day.Day(), zone), nil
 	}
 	if at, err := time.Parse(time.RFC3339Nano, text); err == nil {
+		if at.Unix() < 0 { // that of year 1 would be no end
+			return at, errors.New("must be after 1970-01-01, in UTC")
+		}
 		return at, nil
 	}
 	for _, layout := range []string{"2006-01-02 15:04", time.DateTime} {

@@ -51,7 +51,7 @@ func TestParseUntil(t *testing.T) {
 		}
 	}
 	for text, want := range map[string]string{
-		"2026-10-21": "that has passed", "2020-01-01": "that has passed", "0": "that has passed", "-1d": "that has passed", "2026-10-22 15:04": "that has passed",
+		"0001-01-01T00:00:00Z": "must be after 1970-01-01", "2026-10-21": "that has passed", "2020-01-01": "that has passed", "0": "that has passed", "-1d": "that has passed", "2026-10-22 15:04": "that has passed",
 		"2027-02-29": "use a date such as", "someday": ", or friday, or 30d", "fr": "use a date", "": "use a date", "30": "use a date",
 	} {
 		if end, err := ParseUntil(text, now); err == nil || !strings.Contains(err.Error(), want) {
