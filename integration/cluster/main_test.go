@@ -1,5 +1,4 @@
-// Package cluster tests what only a Citus cluster has. It needs PostgreSQL's programs with Citus
-// on this machine.
+// Package cluster tests what only a Citus cluster has, on one of this machine's programs.
 package cluster
 
 import (

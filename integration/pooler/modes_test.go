@@ -102,10 +102,9 @@ func tryMode(t *testing.T, mode string, most int) (got outcome) {
 				r, err := limiters[i%4].Allow(ctx, p, "shared")
 				mu.Lock()
 				count(&got.verbs, err)
-				switch {
-				case r.Source == limiter.SourceDegraded:
+				if r.Source == limiter.SourceDegraded {
 					degraded++
-				case r.Allowed:
+				} else if r.Allowed {
 					allowed++
 				}
 				mu.Unlock()

@@ -99,9 +99,8 @@ func TestPoolerPQ(t *testing.T) {
 	}
 }
 
-// late reports whether those that passed without a decision, if any, had no answer within
-// Config.Timeout: FailOpen lets them pass, whether they count or not. What the pooler loses is
-// another cause.
+// late reports whether all that passed without a decision had no answer within Config.Timeout:
+// FailOpen lets them pass, whether they count or not. What the pooler loses is another cause.
 func late(degraded int64, logged *bed.Buffer) bool {
 	return degraded == 0 || logged.Count("fails open") == logged.Count("Config.Timeout is")
 }

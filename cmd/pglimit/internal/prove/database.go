@@ -105,7 +105,6 @@ func (c *dbClient) InTx(ctx context.Context, commit bool, do func(either.Limiter
 // server gets longer, so that transactions end between two of these. It returns how many were
 // ended.
 func killNowAndThen(ctx context.Context, pool *pgxpool.Pool, name string) (killed int64, err error) {
-	const patience = 30 // times what ending one takes
 	for pause := killEvery; ; {
 		select {
 		case <-ctx.Done():
@@ -121,7 +120,7 @@ func killNowAndThen(ctx context.Context, pool *pgxpool.Pool, name string) (kille
 			return killed, fmt.Errorf("end one of the proof's connections: %w", err)
 		}
 		killed += tag.RowsAffected()
-		pause = max(killEvery, patience*time.Since(began))
+		pause = max(killEvery, 30*time.Since(began))
 	}
 }
 

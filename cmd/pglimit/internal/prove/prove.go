@@ -46,7 +46,7 @@ type Config struct {
 	For time.Duration
 	// Workers is the number of concurrent workers, each with a connection: 1 to 1,000.
 	Workers int
-	// Kill lets the server end connections of the proof, about four a second. Behind a
+	// Kill lets the server end connections of the proof, up to four a second. Behind a
 	// pooler none are ended, because other clients may share them.
 	Kill bool
 	// Through, if set, is called before the first request with the description of a pooler
