@@ -168,10 +168,14 @@ func checkTimeouts(_ context.Context, p *patient) (Check, error) {
 		if ms <= 0 || ms >= shortest {
 			continue
 		}
+		ends := ms < enough && t.name == "statement_timeout" // perhaps what the doctor reads, which then lacks the setting's source
+		if ends {
+			p.settings[t.name] = setting{value: p.settings[t.name].value}
+		}
 		one := p.alter(t.name, "'5s'")
 		one.Verdict, one.Details = Warn, []string{fmt.Sprintf("%s is %d ms: %s", t.name, ms, t.hurts)}
-		if ms < enough && t.name == "statement_timeout" {
-			one.Verdict, one.NextStep = Fail, cmp.Or(one.NextStep, "remove it from the connection string too, if that has it")
+		if ends {
+			one.Verdict, one.NextStep = Fail, "remove it from the connection string too, if that has it"
 			one.Fix = strings.Replace(one.Fix, "ALTER", "SET statement_timeout = '5s'; ALTER", 1) // as the first statement would end too
 		}
 		c = worse(c, one)
