@@ -176,8 +176,19 @@ func outage(err error) bool {
 		return true
 	default:
 		return strings.HasPrefix(code, serverGoes+"0") || strings.HasPrefix(code, insufficientResource) ||
-			strings.HasPrefix(code, connectionException) && code != rejected
+			strings.HasPrefix(code, connectionException) && code != rejected ||
+			strings.HasPrefix(code, internalError) && nodeLost(err)
 	}
+}
+
+// nodeLost reports whether a coordinator of Citus passes on libpq's words for a connection to a
+// node that broke. It gives them no other SQLSTATE than an internal error's.
+func nodeLost(err error) bool {
+	text := err.Error()
+	return slices.ContainsFunc([]string{
+		"server closed the connection unexpectedly", "invalid socket", "no connection to the server", "could not receive data from server",
+		"could not send data to server", "connection has been closed unexpectedly", "connection to the remote node",
+	}, func(words string) bool { return strings.Contains(text, words) })
 }
 
 // noAnswer reports whether a driver's own error means that there was no connection, or that

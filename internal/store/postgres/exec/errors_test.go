@@ -96,6 +96,7 @@ func TestTranslate(t *testing.T) {
 		{"55P02", "parameter cannot be changed without restarting the server", mis, mis, "correct what it names"},
 		{"58P01", `could not access file "gone"`, mis, mis, "correct what it names"},
 		{"57000", "operator intervention", mis, mis, "correct what it names"},
+		{"XX000", "server closed the connection unexpectedly\ninvalid socket", away, away, "closed the connection"},
 		{"XX000", "cache lookup failed", mis, mis, "correct what it names"},
 		{"P0001", "raised by a trigger", mis, mis, "correct what it names"},
 		{"ZZ999", "of a server to come", mis, mis, "correct what it names"},
