@@ -12,10 +12,10 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-//go:embed shards.sql
+//go:embed shards.sql.tmpl
 var routingSQL string
 
-// routed is a function of shards.sql.
+// routed is a function of shards.sql.tmpl.
 type routed struct {
 	name, types string
 	delegated   bool // to the node that has the shard of its first argument, shard_key
@@ -46,7 +46,7 @@ func routingNames() (all []string) {
 	return all
 }
 
-// routingStatements are those of shards.sql, which end in $pglimit$, for tables in schema home.
+// routingStatements are those of shards.sql.tmpl, which end in $pglimit$, for tables in schema home.
 func routingStatements(home string) (all []string) {
 	tag := "$pglimit$"
 	for strings.Contains(home, tag) { // it would end the functions' bodies

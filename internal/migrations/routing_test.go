@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// TestRouting checks that shards.sql is read whole: each statement creates one function.
+// TestRouting checks that shards.sql.tmpl is read whole: each statement creates one function.
 func TestRouting(t *testing.T) {
 	t.Parallel()
 	const home = `"it's $pglimit$"` // which ends no function's body
@@ -29,7 +29,7 @@ func TestRouting(t *testing.T) {
 	}
 }
 
-// TestRoutingNamesSchemas: the functions of shards.sql look no name up where another role may
+// TestRoutingNamesSchemas: the functions of shards.sql.tmpl look no name up where another role may
 // have put its own. Every operator, function, relation and type of a cast has its schema.
 func TestRoutingNamesSchemas(t *testing.T) {
 	t.Parallel()
