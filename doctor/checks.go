@@ -185,7 +185,7 @@ func line(err error) string {
 const (
 	forbidden = "42501" // the role has no right to it
 	locked    = "55P03" // it waited too long for a lock
-	cancelled = "57014" // by statement_timeout, or by somebody
+	cancelled = "57014" // by statement_timeout or pg_cancel_backend
 )
 
 // sqlState returns the SQLSTATE of an error of any driver, or "".

@@ -86,7 +86,7 @@ func (s *Server) decide(ctx context.Context, all []*asked) (passes bool, err err
 		if passes || !a.counted || s.options.Shadow {
 			continue
 		}
-		if _, err := s.limiter.Undo(ctx, a.policy, a.key, a.result); err != nil { // the answer is known all the same
+		if _, err := s.limiter.Undo(ctx, a.policy, a.key, a.result); err != nil { // the answer does not depend on it
 			_ = s.failed(ctx, err)
 		}
 	}

@@ -93,7 +93,7 @@ func (b *bucket) isIdle() bool {
 // ends reports whether the last assignment may end before the next report.
 func (b *bucket) ends() bool { return b.reported.Add(b.between).Sub(b.assigned) >= b.life }
 
-// charge counts what was used without a block.
+// charge counts the units that were used without a block.
 func (b *bucket) charge(ctx context.Context) error {
 	more := min(b.used-b.taken, mostHits)
 	if more <= 0 || b.unlimited || b.policy.Limit == 0 {
