@@ -44,7 +44,7 @@ type DenialLogConfig struct {
 	// Keys is the largest number of keys that are counted in a minute, or between two
 	// flushes if that is longer. Default: 10,000. Each takes about 500 bytes and twice its
 	// length. The denials of further keys are counted together for each policy, under the
-	// key "".
+	// key "", and those of as many further policies under the policy "other".
 	Keys int
 	// Logger gets a warning if counts cannot be written, at most one a minute. Default:
 	// slog.Default().
@@ -68,6 +68,8 @@ type DenialLogConfig struct {
 //     denied since the last flush. A flush without denials sends nothing.
 //   - A crash of the process loses what it has not written, a few seconds. If the answer to
 //     a write is lost, its counts may be added twice.
+//   - A count whose row another transaction has locked is set aside for the next flush. The
+//     others are written.
 type DenialLog struct {
 	write   func(context.Context, db.DenialsAddParams) error
 	config  DenialLogConfig
@@ -126,7 +128,15 @@ func openDenialLog(connections exec.Connections, config *DenialLogConfig) (*Deni
 	runner := exec.NewPool(connections, exec.NewCache(exec.Warn(d.config.Logger)))
 	queries := db.New()
 	d.write = func(ctx context.Context, p db.DenialsAddParams) error {
-		return exec.Translate(runner.Run(ctx, exec.Statement, func(tx db.DBTX) error { return queries.DenialsAdd(ctx, tx, p) }), false)
+		return runner.Run(ctx, exec.Transaction, func(tx db.DBTX) error {
+			deadline, _ := ctx.Deadline()
+			// A tenth of the time leaves some for other groups. On Citus lock_timeout would not reach the
+			// node that waits.
+			if _, err := tx.Exec(ctx, fmt.Sprintf("SET LOCAL statement_timeout = %d", max(1, time.Until(deadline).Milliseconds()/10))); err != nil {
+				return err
+			}
+			return queries.DenialsAdd(ctx, tx, p)
+		})
 	}
 	return d, nil
 }
@@ -187,6 +197,10 @@ func (d *DenialLog) addTo(k loggedKey, n *denialCount, again bool) {
 		k.key = ""
 		c = d.counts[k]
 	}
+	if c == nil && k.key == "" && len(d.counts)-d.keyed >= d.config.Keys {
+		k.policy = "other"
+		c = d.counts[k]
+	}
 	if c == nil {
 		// The caller's texts may share memory with large ones or reused buffers.
 		k.policy, k.key = strings.Clone(k.policy), strings.Clone(k.key)
@@ -232,19 +246,36 @@ func (d *DenialLog) flush(ctx context.Context, timeout time.Duration) error {
 	defer d.flushing.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	for rows := d.take(); len(rows) > 0; {
-		some := rows[:min(denialsOfOne, len(rows))]
-		if err := d.write(ctx, denialParams(some)); err != nil {
-			d.giveBack(rows)
-			if now := time.Now(); !errors.Is(err, context.Canceled) && (d.warned.IsZero() || now.Sub(d.warned) >= time.Minute) {
-				d.warned = now
-				d.config.Logger.WarnContext(ctx, "pglimit: counts of denials could not be written; they are kept for the next flush", "keys", len(rows), "error", err)
-			}
-			return fmt.Errorf("pglimit: write counts of denials: %w", err)
+	// A group with a row that another transaction has locked is halved, down to that row. The
+	// halves come after all other groups.
+	groups := slices.Collect(slices.Chunk(d.take(), denialsOfOne))
+	left, failed := 0, error(nil)
+	for ; len(groups) > 0; groups = groups[1:] {
+		some := groups[0]
+		err := ctx.Err()
+		if err == nil {
+			err = d.write(ctx, denialParams(some))
 		}
-		rows = rows[len(some):]
+		if half := len(some) / 2; half > 0 && ctx.Err() == nil && exec.Waited(err) {
+			groups = append(groups, some[:half], some[half:])
+		} else if err != nil {
+			d.giveBack(some)
+			if left += len(some); failed == nil {
+				failed = exec.Translate(err, false)
+			}
+			if !exec.Waited(err) {
+				cancel() // the others would fail as well
+			}
+		}
 	}
-	return nil
+	if failed == nil {
+		return nil
+	}
+	if now := time.Now(); !errors.Is(failed, context.Canceled) && (d.warned.IsZero() || now.Sub(d.warned) >= time.Minute) {
+		d.warned = now
+		d.config.Logger.WarnContext(ctx, "pglimit: counts of denials could not be written; they are kept for the next flush", "keys", left, "error", failed)
+	}
+	return fmt.Errorf("pglimit: write counts of denials: %w", failed)
 }
 
 // loggedRow is a count as it is written: its key is as stored, and it has no secret.

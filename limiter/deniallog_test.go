@@ -14,6 +14,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgconn"
+
 	"github.com/pglimit/pglimit/db"
 	"github.com/pglimit/pglimit/internal/keys"
 )
@@ -270,6 +272,46 @@ func TestDenialLogStatements(t *testing.T) {
 	}
 	if !slices.IsSorted(w.lines) || len(slices.Compact(w.lines)) != 2*denialsOfOne+1 {
 		t.Error("not in order, or twice")
+	}
+}
+
+// TestDenialLogLockedRows: counts whose rows others have locked are set aside. All others are
+// written, and those after their locks are gone.
+func TestDenialLogLockedRows(t *testing.T) {
+	t.Parallel()
+	d, w := newTestLog(t, &DenialLogConfig{Logger: slog.New(slog.DiscardHandler)})
+	locked := []string{"00003", "01004"}
+	d.write = func(ctx context.Context, p db.DenialsAddParams) error {
+		if slices.ContainsFunc(p.Keys, func(key string) bool { return slices.Contains(locked, key) }) {
+			w.statements++
+			return &pgconn.PgError{Code: "57014"}
+		}
+		return w.write(ctx, p)
+	}
+	l := NewMemory(&Config{DenialLog: d})
+	for i := range 2 * denialsOfOne {
+		deny(t, l, "p", fmt.Sprintf("%05d", i))
+	}
+	if err := d.Flush(t.Context()); err == nil || len(w.lines) != 2*denialsOfOne-2 || w.statements > 45 {
+		t.Errorf("%d lines by %d statements, %v", len(w.lines), w.statements, err)
+	}
+	locked, w.lines = nil, nil
+	if got := w.next(t, d); !slices.Equal(got, []string{"p/00003/gcra 1 0 2", "p/01004/gcra 1 0 2"}) {
+		t.Errorf("then wrote %q", got)
+	}
+}
+
+// TestDenialLogPolicies: made-up names of policies do not fill the memory.
+func TestDenialLogPolicies(t *testing.T) {
+	t.Parallel()
+	d, w := newTestLog(t, &DenialLogConfig{Keys: 2})
+	l := NewMemory(&Config{DenialLog: d})
+	for i := range 10 {
+		deny(t, l, fmt.Sprint("p", i), "k")
+	}
+	want := []string{"other//gcra 6 0 12", "p0/k/gcra 1 0 2", "p1/k/gcra 1 0 2", "p2//gcra 1 0 2", "p3//gcra 1 0 2"}
+	if got := w.next(t, d); !slices.Equal(got, want) {
+		t.Errorf("wrote %q, want %q", got, want)
 	}
 }
 

@@ -1,6 +1,8 @@
 package functions
 
 import (
+	"log/slog"
+	"strings"
 	"testing"
 	"time"
 
@@ -74,6 +76,38 @@ func TestFunctionsCountDenials(t *testing.T) {
 	}
 	if got := denialsOf(t, pool, "silent"); got != "" {
 		t.Errorf("without count_denials: %s", got)
+	}
+}
+
+// TestAskersLockKeepsNoCounts: an open transaction of an asker, who was denied, has locked a row
+// of the counts. A DenialLog writes those of other keys, and then this.
+func TestAskersLockKeepsNoCounts(t *testing.T) {
+	t.Parallel()
+	pool := bed.FunctionsPool(t)
+	log, err := limiter.NewDenialLog(pool, &limiter.DenialLogConfig{Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := bed.NewLimiter(t, pool, &limiter.Config{DenialLog: log})
+	for _, key := range []string{"asked", "other"} {
+		bed.Must(t)(l.AllowN(t.Context(), limiter.Policy{Name: "p", Algorithm: limiter.GCRA, Limit: 1, Period: time.Hour}, key, 2))
+	}
+	tx := bed.Begin(t, pool, pgx.TxOptions{})
+	// As pglimit_ask.allow does, for the minutes in which this test may run.
+	if _, err := tx.Exec(t.Context(), `INSERT INTO pglimit_denial (denials, shadowed, blocked, above_burst, overloaded, units, slot_us, last_denied_at_us, retry_at_us, policy, key, algorithm)
+		SELECT 1, 0, 0, 1, 0, 2, m * 60000000, m * 60000000, 0, 'p', 'asked', 'gcra'
+		FROM generate_series(extract(epoch FROM clock_timestamp())::bigint / 60, extract(epoch FROM clock_timestamp())::bigint / 60 + 30) AS m`); err != nil {
+		t.Fatal(err)
+	}
+	err = log.Flush(t.Context())
+	if got, want := denialsOf(t, pool, "p"), "gcra other: 1 denials, 0 shadowed, 0 blocked, 1 above, 2 units"; err == nil || got != want {
+		t.Errorf("beside a locked row: %v, wrote %q, want %q", err, got, want)
+	}
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := log.Flush(t.Context()); err != nil || !strings.Contains(denialsOf(t, pool, "p"), "gcra asked: 1 denials") {
+		t.Errorf("then: %v, wrote %q", err, denialsOf(t, pool, "p"))
 	}
 }
 

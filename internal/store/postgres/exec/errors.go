@@ -107,6 +107,9 @@ func LosesAnswer(code string) bool {
 // IsLockTimeout reports whether a row was locked for longer than lock_timeout.
 func IsLockTimeout(err error) bool { return sqlState(err) == lockNotAvailable }
 
+// Waited reports whether the server undid a statement that may have waited for a lock.
+func Waited(err error) bool { return conflict(err) || sqlState(err) == queryCanceled }
+
 // IsDuplicate reports whether a unique index refused a row.
 func IsDuplicate(err error) bool { return sqlState(err) == uniqueViolation }
 
