@@ -41,12 +41,15 @@ func checkPrograms(ctx context.Context, p *patient) (Check, error) {
 // judgePrograms judges the programs that follow the policies, whose version is that of the
 // database since a time.
 func judgePrograms(all []db.ProgramsRow, version int64, since time.Duration, table string) Check {
+	const shown = 100
 	c := Check{Message: fmt.Sprintf("all of %s that follow the policies have version %d", printable.Count(len(all), "program"), version)}
 	for _, r := range all {
 		seen := microseconds(r.SeenUs)
 		who := fmt.Sprintf("%s on %s, pid %d", r.Name, r.Host, r.Pid)
 		next := func(o db.ProgramsRow) bool { return o.Name == r.Name && o.Host == r.Host && o.StartedAtUs > r.SeenAtUs }
 		switch {
+		case len(c.Details) == shown:
+			continue
 		case seen.Seconds() > lostBeats*r.HeartbeatS && !slices.ContainsFunc(all, next):
 			c = worse(c, Check{Verdict: Warn, Details: []string{fmt.Sprintf("%s, was seen %s ago, and every %s before", who, duration.Format(seen.Round(time.Second)), duration.Format(time.Duration(r.HeartbeatS*float64(time.Second))))},
 				Fix:      fmt.Sprintf("DELETE FROM %s WHERE instance = %s", table, literal(r.Instance)),
@@ -59,6 +62,9 @@ func judgePrograms(all []db.ProgramsRow, version int64, since time.Duration, tab
 	}
 	if c.Verdict != OK {
 		c.Message = fmt.Sprintf("%d of %d programs do not follow the policies: %s", len(c.Details), len(all), c.Details[0])
+		if len(c.Details) == shown {
+			c.Message = "at least " + c.Message
+		}
 	}
 	return c
 }

@@ -29,14 +29,23 @@ ON CONFLICT (instance) DO UPDATE SET
 DELETE FROM pglimit_program AS t WHERE t.instance = sqlc.arg(instance)::text;
 
 -- name: Programs :many
--- Programs returns the programs that were seen in the last day, by name, those seen last
--- first. seen_us is how long ago that was.
+-- Programs returns the programs that were seen in the last day, at most 10,000, by name, those
+-- seen last first. seen_us is how long ago that was. Of the defaults it returns 16 MB, the
+-- shortest first, and '' for the others.
 --
 -- Index: none; it reads the table. Locks nothing.
-SELECT p.instance, p.name, p.host, p.pid, p.library, p.policies_version, p.heartbeat_s, p.defaults::text AS defaults,
+WITH c AS MATERIALIZED (SELECT clock_timestamp() AS at),
+latest AS (
+    SELECT o.policies_version, o.pid, o.heartbeat_s, o.started_at, o.seen_at, o.instance, o.name, o.host, o.library, o.defaults::text AS defaults
+    FROM pglimit_program AS o, c
+    WHERE o.seen_at > c.at - '1 day'::interval
+    ORDER BY o.seen_at DESC, o.instance
+    LIMIT 10000
+)
+SELECT p.instance, p.name, p.host, p.pid, p.library, p.policies_version, p.heartbeat_s,
+       (CASE WHEN sum(octet_length(p.defaults)) OVER (ORDER BY octet_length(p.defaults), p.instance) <= 16000000::bigint THEN p.defaults ELSE ''::text END)::text AS defaults,
        (date_part('epoch'::text, p.started_at) * 1000000::float8)::bigint AS started_at_us,
        (date_part('epoch'::text, p.seen_at) * 1000000::float8)::bigint AS seen_at_us,
        (date_part('epoch'::text, c.at - p.seen_at) * 1000000::float8)::bigint AS seen_us
-FROM pglimit_program AS p, (SELECT clock_timestamp() AS at) AS c
-WHERE p.seen_at > c.at - '1 day'::interval
+FROM latest AS p, c
 ORDER BY p.name, p.seen_at DESC, p.instance;

@@ -3,11 +3,14 @@ package policies
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"os"
 	"reflect"
+	"slices"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglimit/pglimit/db"
@@ -72,6 +75,35 @@ func TestPrograms(t *testing.T) {
 		t.Error(err)
 	}
 	expectPrograms(t, pool, map[string]int64{"worker": version, "killed": 1})
+}
+
+// TestProgramsBounded: a role that may write the table stores no row that readers cannot take,
+// and not so many or such large ones that they fill a reader's memory.
+func TestProgramsBounded(t *testing.T) {
+	t.Parallel()
+	pool := bed.NewPool(t)
+	const insert = `INSERT INTO pglimit_program (policies_version, pid, heartbeat_s, started_at, seen_at, instance, name, host, library, defaults) `
+	for _, values := range []string{
+		`120, 'infinity', now(), '', '', '', ''`, `120, now(), 'infinity', '', '', '', ''`, `120, '-infinity', now(), '', '', '', ''`, `120, now(), '294276-12-31', '', '', '', ''`,
+		`'NaN', now(), now(), '', '', '', ''`, `'inf', now(), now(), '', '', '', ''`, `-1, now(), now(), '', '', '', ''`,
+		`120, now(), now(), repeat('x', 1001), '', '', ''`, `120, now(), now(), '', repeat('x', 1001), '', ''`, `120, now(), now(), '', '', repeat('x', 1001), ''`, `120, now(), now(), '', '', '', repeat('x', 1001)`,
+	} {
+		_, err := pool.Exec(t.Context(), insert+`VALUES (1, 1, `+values+`, '[]')`)
+		if answer := (*pgconn.PgError)(nil); !errors.As(err, &answer) || answer.Code != "23514" {
+			t.Errorf("%s: %v", values, err)
+		}
+	}
+	bed.Exec(t, pool, insert+`SELECT 1, 1, 120, now(), now() - i * '1 s'::interval, i::text, i::text, '', '', CASE WHEN i <= 10 THEN to_jsonb(repeat('x', 2000000)) ELSE '[]' END FROM generate_series(1, 10001) AS i`)
+	all, err := db.New().Programs(t.Context(), pool)
+	bytes, whole := 0, 0
+	for _, p := range all {
+		if bytes += len(p.Defaults); p.Defaults != "" {
+			whole++
+		}
+	}
+	if err != nil || len(all) != 10000 || bytes > 16_000_000 || whole != 9997 || slices.ContainsFunc(all, func(p db.ProgramsRow) bool { return p.Name == "10001" }) {
+		t.Errorf("%d programs, %d with defaults of %d bytes, %v", len(all), whole, bytes, err)
+	}
 }
 
 // TestProgramHeartbeat: a program writes its row again and again, and again after someone has

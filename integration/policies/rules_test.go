@@ -136,6 +136,9 @@ func TestRulesInSQL(t *testing.T) {
 	if !errors.Is(err, limiter.ErrInvalid) || !strings.Contains(err.Error(), "delete those that have ended") {
 		t.Errorf("%v", err)
 	}
+	if _, err := pool.Exec(t.Context(), `UPDATE pglimit_override SET match = 'pattern', key = key || '*' WHERE policy = 'p'`); err == nil || !strings.Contains(err.Error(), "of these 100 patterns") {
+		t.Errorf("an update: %v", err)
+	}
 	refused(`SELECT 'r', i || '*', 'pattern', true FROM generate_series(1, 101) AS i`, "54000", "of these 100 patterns")
 	bed.Exec(t, pool, insert+`VALUES ('q', 'more', 'pattern', true), ('p', 'more', '', true)`)
 	if all := overrides(t, p.Policies, "p"); len(all) != 1001 || !slices.ContainsFunc(all, func(o limiter.Override) bool { return o.Key == "more" && o.Match == "" }) {

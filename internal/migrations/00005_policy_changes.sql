@@ -154,6 +154,7 @@ CREATE TRIGGER pglimit_policy_stamp BEFORE INSERT OR UPDATE OR DELETE ON pglimit
 CREATE TRIGGER pglimit_policy_record AFTER INSERT OR UPDATE OR DELETE ON pglimit_override FOR EACH ROW EXECUTE FUNCTION pglimit_policy_record();
 CREATE TRIGGER pglimit_policy_keep BEFORE TRUNCATE ON pglimit_override FOR EACH STATEMENT EXECUTE FUNCTION pglimit_policy_keep();
 CREATE TRIGGER pglimit_override_bound AFTER INSERT ON pglimit_override REFERENCING NEW TABLE AS added FOR EACH STATEMENT EXECUTE FUNCTION pglimit_override_bound();
+CREATE TRIGGER pglimit_override_bound_update AFTER UPDATE ON pglimit_override REFERENCING NEW TABLE AS added FOR EACH STATEMENT EXECUTE FUNCTION pglimit_override_bound();
 CREATE TRIGGER pglimit_policy_begin BEFORE DELETE ON pglimit_policy_history FOR EACH STATEMENT EXECUTE FUNCTION pglimit_policy_begin();
 CREATE TRIGGER pglimit_policy_forget AFTER DELETE ON pglimit_policy_history REFERENCING OLD TABLE AS gone FOR EACH STATEMENT EXECUTE FUNCTION pglimit_policy_forget();
 
@@ -199,6 +200,7 @@ DROP TRIGGER pglimit_policy_keep ON pglimit_policy;
 DROP TRIGGER pglimit_policy_record ON pglimit_policy;
 DROP TRIGGER pglimit_policy_stamp ON pglimit_policy;
 DROP TRIGGER pglimit_policy_begin ON pglimit_policy;
+DROP TRIGGER pglimit_override_bound_update ON pglimit_override;
 DROP TRIGGER pglimit_override_bound ON pglimit_override;
 DROP TRIGGER pglimit_policy_keep ON pglimit_override;
 DROP TRIGGER pglimit_policy_record ON pglimit_override;

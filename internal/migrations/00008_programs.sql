@@ -14,7 +14,11 @@ CREATE TABLE pglimit_program (
     host             text COLLATE "C" NOT NULL,
     library          text COLLATE "C" NOT NULL,          -- version of pglimit
     defaults         jsonb NOT NULL,                     -- its default policies, by name: a list of limiter.Policy
-    CONSTRAINT pglimit_program_pkey PRIMARY KEY (instance)
+    CONSTRAINT pglimit_program_pkey PRIMARY KEY (instance),
+    CONSTRAINT "started_at and seen_at are after 1969 and before 10000" CHECK (started_at >= '1970-01-01 00:00:00+00'::timestamptz AND started_at < '10000-01-01 00:00:00+00'::timestamptz
+        AND seen_at >= '1970-01-01 00:00:00+00'::timestamptz AND seen_at < '10000-01-01 00:00:00+00'::timestamptz),
+    CONSTRAINT "heartbeat_s is from 0 to a day" CHECK (heartbeat_s BETWEEN 0::float8 AND 86400::float8),
+    CONSTRAINT "texts have at most 1,000 bytes" CHECK (octet_length(instance) <= 1000 AND octet_length(name) <= 1000 AND octet_length(host) <= 1000 AND octet_length(library) <= 1000)
 );
 
 -- +goose Down

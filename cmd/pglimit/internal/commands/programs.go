@@ -69,7 +69,10 @@ func readPrograms(cmd *cobra.Command, pool *pgxpool.Pool, version int64) ([]prog
 			StartedAt: time.UnixMicro(r.StartedAtUs).UTC(), SeenAt: time.UnixMicro(r.SeenAtUs).UTC(),
 			Version: r.PoliciesVersion, Behind: r.PoliciesVersion != version, Silent: seen.Seconds() > 3*r.HeartbeatS, seen: seen,
 		}
-		if err := json.Unmarshal([]byte(r.Defaults), &all[i].Defaults); err != nil {
+		switch err := json.Unmarshal([]byte(r.Defaults), &all[i].Defaults); {
+		case r.Defaults == "":
+			fmt.Fprintf(cmd.ErrOrStderr(), "the default policies of %v are left out: those of all programs have more than 16 MB\n", &all[i])
+		case err != nil:
 			all[i].Defaults = nil
 			fmt.Fprintf(cmd.ErrOrStderr(), "the default policies of %v are left out: this pglimit cannot read them: %s\n", &all[i], printable.Escape(err.Error()))
 		}
