@@ -200,18 +200,21 @@ func TestGrantsBoundAnAsker(t *testing.T) {
 	wants(t, ask, "42501", `SELECT pglimit_ask.settle($1, 0)`, other)
 	wants(t, ask, "42501", `SELECT pglimit_ask.cancel($1)`, other)
 
-	// Not more than 1,000 open reservations of a key, of which none can be given back.
+	// Not more than 1,000 open reservations of a key by one asker, of which none can be given back.
 	id := bed.Value[string](t, ask, `SELECT reservation FROM pglimit_ask.reserve('gcra', 'many', 0.001, 60)`)
-	bed.Exec(t, s.owner, `INSERT INTO pglimit_reservation SELECT (jsonb_populate_record(h, jsonb_build_object('id', lpad(i::text, 20, '0')))).*
+	bed.Exec(t, s.owner, `INSERT INTO pglimit_reservation SELECT (jsonb_populate_record(h, jsonb_build_object('id', left(h.id, 8) || lpad(i::text, 20, '0')))).*
 		FROM pglimit_reservation AS h, generate_series(1, 999) AS i WHERE h.key = 'many'`)
 	wants(t, ask, "54000", `SELECT pglimit_ask.reserve('gcra', 'many', 0.001, 60)`)
 	wants(t, ask, "", `SELECT pglimit_ask.reserve('gcra', 'few', 0.001, 60)`)
+	another := bed.RuntimeRole(t, s.superURL)
+	bed.Exec(t, s.super, fmt.Sprintf(`GRANT %s TO %s`, bed.RoleOf(t, s.askerURL), bed.RoleOf(t, another)))
+	wants(t, bed.Connect(t, another), "", `SELECT pglimit_ask.reserve('gcra', 'many', 0.001, 60)`)
 	wants(t, s.operator, "", `SELECT pglimit.reserve('gcra', 'many', 0.001, 60)`)
 	bed.Exec(t, ask, `SELECT pglimit_ask.cancel($1)`, id)
 	wants(t, ask, "", `SELECT pglimit_ask.reserve('gcra', 'many', 0.001, 60); SELECT pglimit_ask.allow('gcra', 'many')`)
 	wants(t, ask, "54000", `SELECT pglimit_ask.reserve('gcra', 'many', 0.001, 60); SELECT pglimit_ask.reserve('gcra', 'many', 0.001, 60)`)
 	bed.Exec(t, ask, `SELECT pglimit_ask.reserve('gcra', 'many', 0.001, 60)`)
-	bed.Exec(t, s.owner, `UPDATE pglimit_reservation SET expires_at_us = 0 WHERE id < lpad('1', 20, '0') || 'x'`)
+	bed.Exec(t, s.owner, `UPDATE pglimit_reservation SET expires_at_us = 0 WHERE substr(id, 9) < lpad('1', 20, '0') || 'x'`)
 	wants(t, ask, "", `SELECT pglimit_ask.reserve('gcra', 'many', 0.001, 60)`)
 
 	// No sequence of calls brings a key above its burst: not by reservations that expire

@@ -3647,7 +3647,7 @@ END $pglimit$;
 COMMENT ON FUNCTION pglimit.reset_with IS 'Forgets the key: what it has used and its block.';
 
 -- The policy of that name, if it has askers, with the override of that key; a reservation
--- under it may last for ttl_s, and the key may have one more.
+-- under it may last for ttl_s, and the caller may have one more of the key.
 -- +goose StatementBegin
 CREATE OR REPLACE FUNCTION pglimit_ask._find(called text, for_key text, ttl_s float8 DEFAULT NULL) RETURNS pglimit._policy
 LANGUAGE plpgsql VOLATILE AS $pglimit$
@@ -3669,6 +3669,7 @@ DECLARE
         LEFT JOIN pglimit_override AS o ON o.policy = p.name AND o.key = for_key AND o.match = '' AND (o.until IS NULL OR o.until > clock_timestamp())
         WHERE p.name = called);
     most bigint := 1000;
+    mark text := lpad(to_hex(hashtext(session_user::text)), 8, '0'::text);
 BEGIN
     IF current_setting('transaction_isolation'::text) IN ('repeatable read', 'serializable') AND current_setting('transaction_read_only'::text) = 'off' THEN
         PERFORM pglimit._current();
@@ -3679,10 +3680,10 @@ BEGIN
     ELSIF ttl_s > policy.max_ttl_s THEN
         PERFORM pglimit._refuse('ttl_s', ttl_s::text, 'is more than the policy''s max_ttl_s, ' || policy.max_ttl_s::text,
             'Reserve for less time, or let an operator raise max_ttl_s.');
-    ELSIF ttl_s IS NOT NULL AND (SELECT count(*) FROM (SELECT 1 FROM pglimit_reservation AS h WHERE h.policy = called AND h.key = for_key AND h.state = 'open' LIMIT most) AS o) >= most THEN
+    ELSIF ttl_s IS NOT NULL AND (SELECT count(*) FROM (SELECT 1 FROM pglimit_reservation AS h WHERE h.policy = called AND h.key = for_key AND h.state = 'open' AND left(h.id, 8) = mark LIMIT most) AS o) >= most THEN
         PERFORM pglimit._reap(policy.algorithm, called, for_key, NULL);
-        IF (SELECT count(*) FROM (SELECT 1 FROM pglimit_reservation AS h WHERE h.policy = called AND h.key = for_key AND h.state = 'open' LIMIT most) AS o) >= most THEN
-            RAISE program_limit_exceeded USING MESSAGE = 'pglimit: key ' || quote_literal(left(for_key, 40)) || ' has ' || most::text || ' open reservations, the most that askers may have',
+        IF (SELECT count(*) FROM (SELECT 1 FROM pglimit_reservation AS h WHERE h.policy = called AND h.key = for_key AND h.state = 'open' AND left(h.id, 8) = mark LIMIT most) AS o) >= most THEN
+            RAISE program_limit_exceeded USING MESSAGE = 'pglimit: key ' || quote_literal(left(for_key, 40)) || ' has ' || most::text || ' open reservations of yours, the most that an asker may have',
                 HINT = 'Settle or cancel some of them.';
         END IF;
     END IF;
@@ -3802,7 +3803,7 @@ DECLARE
     expires_us bigint;
 BEGIN
     IF answer.allowed THEN
-        request.id := replace(gen_random_uuid()::text, '-'::text, ''::text);
+        request.id := lpad(to_hex(hashtext(session_user::text)), 8, '0'::text) || right(replace(gen_random_uuid()::text, '-'::text, ''::text), 24);
         reservation := pglimit._reservation_id(CASE WHEN request.statement = 'none' OR answer.shadowed THEN 'uncounted' ELSE request.algorithm END,
             request.id, request.policy, request.key);
         expires_us := CASE WHEN request.statement = 'none' OR answer.shadowed THEN request.now_us ELSE request.updated_at_us END + ttl_us;
