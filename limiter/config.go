@@ -68,8 +68,9 @@ type Config struct {
 
 	// BreakAfter is the number of failures in a row that open the circuit breaker:
 	// connections that fail or are refused, Config.Timeout, and a server that shuts down
-	// or has no connection left. A cancelled context and waits for a row's lock or for a
-	// connection of the pool do not count. Default: 10. While the breaker is open
+	// or has no connection left. A cancelled context, waits for a row's lock or for a
+	// connection of the pool, and answers that this process was too busy to read do not
+	// count. Default: 10. While the breaker is open
 	//   - all methods return an ErrUnavailable that wraps the last failure, without using
 	//     the pool, and Policy.OnError applies; after a refused login it is an
 	//     ErrMisconfigured, and without a connection left an ErrOverloaded;

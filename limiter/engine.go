@@ -256,7 +256,7 @@ func (e *engine) failsOpen(ctx context.Context, err error) bool {
 	if e.tx || ctx.Err() != nil {
 		return false
 	}
-	for _, other := range [...]error{store.ErrInvalid, store.ErrClosed, store.ErrOverloaded, store.ErrLocked, store.ErrAnswering, store.ErrExhausted, store.ErrOwners} {
+	for _, other := range [...]error{store.ErrInvalid, store.ErrClosed, store.ErrOverloaded, store.ErrLocked, store.ErrAnswering, store.ErrStarved, store.ErrExhausted, store.ErrOwners} {
 		if errors.Is(err, other) {
 			return false
 		}

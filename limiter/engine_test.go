@@ -292,7 +292,7 @@ func TestEngineFailsOpen(t *testing.T) {
 		}
 	}
 	// Not for an overload, a locked row or a statement that is late while others are answered.
-	for _, away := range []error{store.ErrLocked, store.ErrOverloaded, store.ErrBusy, store.ErrOwners, fmt.Errorf("%w: %w", store.ErrUnavailable, store.ErrAnswering)} {
+	for _, away := range []error{store.ErrLocked, store.ErrOverloaded, store.ErrBusy, store.ErrOwners, fmt.Errorf("%w: %w", store.ErrUnavailable, store.ErrAnswering), fmt.Errorf("%w: %w", store.ErrUnavailable, store.ErrStarved)} {
 		s.err = store.TimedOut(away, time.Second)
 		if r, err := l.Allow(t.Context(), p, "k"); !errors.Is(err, away) || r.Allowed {
 			t.Errorf("%v: %+v, %v", away, r, err)

@@ -15,7 +15,8 @@ var (
 	// ErrUnavailable: the database is away, did not answer within Config.Timeout, or the
 	// circuit breaker is open (Config.BreakAfter). A statement that was in flight may or
 	// may not have been counted. The message says if the database answered other requests
-	// meanwhile, or if others used all connections of the pool.
+	// meanwhile, if this process was too busy to read answers, or if others used all
+	// connections of the pool.
 	ErrUnavailable = store.ErrUnavailable
 	// ErrOverloaded: too many callers are waiting for the database (Config.MaxWaiting),
 	// Config.Timeout ended before the request's turn came or while others used all

@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"fmt"
+	"runtime"
 	"time"
 )
 
@@ -30,6 +31,15 @@ func EndedByTimeout(ctx context.Context) bool {
 // TimedOut returns err with the timeout that ended the wait.
 func TimedOut(err error, timeout time.Duration) error {
 	return fmt.Errorf("%w (Config.Timeout is %v)", err, timeout)
+}
+
+// Starved reports whether this process is so busy that a goroutine which could run waits for
+// longer than 50 ms. Then answers wait as long to be read, each of a transaction, and the
+// server is not to blame for what came late. It lets those that could run have their turn.
+func Starved() bool {
+	start := time.Now()
+	runtime.Gosched()
+	return time.Since(start) > 50*time.Millisecond
 }
 
 // EndedContext returns ctx's error as the limiter returns it.

@@ -6,6 +6,7 @@ import (
 	"context"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/pglimit/pglimit/internal/store"
@@ -28,7 +29,8 @@ type Context struct {
 	conn net.Conn // whose answer is read; nil: none
 	late bool     // reads of conn time out
 
-	Rest any // what the next goroutine goes on with; the one that runs it uses it
+	Answers *atomic.Int64 // see Answered; may be nil
+	Rest    any           // what the next goroutine goes on with; the one that runs it uses it
 }
 
 // contextKey is the key of a context's value that is its Context.
@@ -38,6 +40,13 @@ type contextKey struct{}
 func Of(ctx context.Context) *Context {
 	c, _ := ctx.Value(contextKey{}).(*Context)
 	return c
+}
+
+// Answered counts an answer of the server to a part of what ctx is of: its Context's Answers.
+func Answered(ctx context.Context) {
+	if c := Of(ctx); c != nil && c.Answers != nil {
+		c.Answers.Add(1)
+	}
 }
 
 // Begin begins a new Context, which the sender ends by Cancel. It ends itself after timeout,
@@ -174,4 +183,4 @@ func (c *Context) Ended() bool { return c.Err() != nil }
 func (c *Context) Due() time.Time { return c.ends }
 
 // Expire implements Timed.
-func (c *Context) Expire() { c.end(context.DeadlineExceeded) }
+func (c *Context) Expire(bool) { c.end(context.DeadlineExceeded) }

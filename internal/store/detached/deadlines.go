@@ -3,6 +3,8 @@ package detached
 import (
 	"sync"
 	"time"
+
+	"github.com/pglimit/pglimit/internal/store"
 )
 
 // Deadlines ends things whose time is over. It has one timer for all of them, and none
@@ -23,7 +25,9 @@ func NewDeadlines[T Timed](mu sync.Locker) Deadlines[T] { return Deadlines[T]{mu
 type Timed interface {
 	Ended() bool
 	Due() time.Time
-	Expire()
+	// Expire ends it. starved: a goroutine waits long for its turn, so that what came late may
+	// not be the server's fault.
+	Expire(starved bool)
 }
 
 // fewBegun is the number for which looking through them is not worth while.
@@ -64,12 +68,13 @@ func (d *Deadlines[T]) arm(in time.Duration) {
 
 // look ends those whose time is over, and looks again when the next one's is.
 func (d *Deadlines[T]) look() {
+	starved := store.Starved()
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	now := time.Now()
 	for _, x := range d.begun {
 		if !x.Ended() && !now.Before(x.Due()) {
-			x.Expire()
+			x.Expire(starved)
 		}
 	}
 	d.drop()

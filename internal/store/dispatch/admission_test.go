@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -53,6 +56,31 @@ func TestAdmissionTellsWhyItIsLate(t *testing.T) {
 				t.Errorf("%s: %v after %v", c.name, err, time.Since(start))
 			}
 		})
+	}
+}
+
+// TestAdmissionOfABusyProcess: what came late while goroutines wait long for their turn is no
+// outage.
+func TestAdmissionOfABusyProcess(t *testing.T) {
+	var busy sync.WaitGroup
+	var idle atomic.Bool
+	for range 50 * runtime.GOMAXPROCS(0) {
+		busy.Go(func() {
+			for !idle.Load() {
+			}
+		})
+	}
+	defer busy.Wait()
+	defer idle.Store(true)
+	d := New(newSlow(), Options{Timeout: 10 * time.Millisecond})
+	waiters := []*waiter{d.waiter(), d.waiter()}
+	d.mu.Lock()
+	waiters[1].state = sent
+	d.mu.Unlock()
+	for i, want := range []error{store.ErrOverloaded, store.ErrStarved} {
+		if err := waiters[i].wait(t.Context()); !errors.Is(err, want) {
+			t.Error(i, err)
+		}
 	}
 }
 

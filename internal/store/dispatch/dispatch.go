@@ -82,7 +82,8 @@ type Dispatcher struct {
 	db Database
 	Options
 	callers atomic.Int64
-	pool    sync.Pool // of *waiter: a channel made in a test's synthetic time must stay in it
+	parts   atomic.Int64 // answers in transactions that may go on
+	pool    sync.Pool    // of *waiter: a channel made in a test's synthetic time must stay in it
 
 	mu       sync.Mutex
 	idle     sync.Cond // nothing is in flight, and so nothing waits
@@ -237,13 +238,16 @@ func (d *Dispatcher) waitingFor(k key, op *store.Op) (n int) {
 	return n
 }
 
+// answers returns how many statements the database has answered.
+func (d *Dispatcher) answers() int64 { return d.db.Answers() + d.parts.Load() }
+
 // late returns why a request has no answer in time. d.mu is locked.
-func (d *Dispatcher) late(w *waiter) error {
-	answers := d.db.Answers() != w.since
+func (d *Dispatcher) late(w *waiter, starved bool) error {
+	answers := d.answers() != w.since
 	switch {
 	case w.state == locked:
 		return store.ErrLocked
-	case w.state == queued && answers:
+	case w.state == queued && (answers || starved):
 		return fmt.Errorf("%w: the request waited behind others and was not sent: %w", store.ErrOverloaded, context.DeadlineExceeded)
 	case !answers && d.db.Exhausted() && w.state == sent && (w.statement == nil || !w.statement.giveUp()):
 		return fmt.Errorf("%w: %w: %w", store.ErrUnavailable, store.ErrExhausted, context.DeadlineExceeded)
@@ -251,6 +255,8 @@ func (d *Dispatcher) late(w *waiter) error {
 		return fmt.Errorf("%w: %w", store.ErrBusy, context.DeadlineExceeded)
 	case answers:
 		return fmt.Errorf("%w: %w: %w", store.ErrUnavailable, store.ErrAnswering, context.DeadlineExceeded)
+	case starved:
+		return fmt.Errorf("%w: %w: %w", store.ErrUnavailable, store.ErrStarved, context.DeadlineExceeded)
 	}
 	return fmt.Errorf("%w: %w", store.ErrUnavailable, context.DeadlineExceeded)
 }

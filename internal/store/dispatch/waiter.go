@@ -3,6 +3,7 @@ package dispatch
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"math"
 	"strings"
 	"sync/atomic"
@@ -92,7 +93,7 @@ func (d *Dispatcher) begin(op *store.Op, k key) *waiter {
 		w = &waiter{ready: make(chan struct{}, 1)}
 	}
 	w.op, w.key = op, k
-	w.ends, w.since = time.Time{}, d.db.Answers()
+	w.ends, w.since = time.Time{}, d.answers()
 	phase := w.phase.Load()/phases*phases + phases + waits
 	w.phase.Store(phase)
 	if d.Timeout > 0 {
@@ -161,6 +162,7 @@ type statement struct {
 // d.mu is locked.
 func (d *Dispatcher) detach() *statement {
 	s := new(statement)
+	s.Answers = &d.parts
 	s.Begin(d.Timeout, &d.contexts)
 	return s
 }
@@ -185,6 +187,9 @@ func (d *Dispatcher) timed(s *statement, err error) error {
 	}
 	store.AwaitEnd(s, err)
 	if s.Err() != nil {
+		if store.Starved() {
+			err = fmt.Errorf("%w: %w", store.ErrStarved, err)
+		}
 		err = store.TimedOut(err, d.Timeout)
 	}
 	return err
@@ -222,7 +227,7 @@ func (b begun) Ended() bool { return b.w.phase.Load() != b.phase }
 func (b begun) Due() time.Time { return b.w.ends }
 
 // Expire ends the wait. d.mu is locked.
-func (b begun) Expire() { b.end(store.TimedOut(b.d.late(b.w), b.d.Timeout)) }
+func (b begun) Expire(starved bool) { b.end(store.TimedOut(b.d.late(b.w, starved), b.d.Timeout)) }
 
 // end ends the wait without an answer unless it has ended, and reports whether it did.
 func (b begun) end(why error) bool {

@@ -44,7 +44,7 @@ func (b *Breaker) note(ctx context.Context, err error) {
 			b.until.Store(0)
 		}
 	case errors.As(err, new(*noConnection)), err == ErrNoPipeline, err == store.ErrElsewhere: // nothing was sent, or it goes on
-	case ctx.Err() == nil || store.EndedByTimeout(ctx):
+	case ctx.Err() == nil || store.EndedByTimeout(ctx) && !store.Starved():
 		if b.failures.Add(1) >= b.after {
 			b.last.Store(&err)
 			b.until.Store(b.clock() + b.rest)
