@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"sync/atomic"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/pglimit/pglimit/db"
 	"github.com/pglimit/pglimit/internal/store"
+	"github.com/pglimit/pglimit/internal/store/detached"
 )
 
 // wire is a connection with a pipeline. Each statement has the error of its text in fails.
@@ -128,6 +130,34 @@ func TestPipelineOfOneStatementEach(t *testing.T) {
 		t.Errorf("%d, %v: %v", failed, err, got[0])
 	}
 }
+
+// TestAnswersOfParts: each answer within a transaction counts, whether or not it is pipelined.
+func TestAnswersOfParts(t *testing.T) {
+	t.Parallel()
+	w := &wire{fails: map[string]error{"2": io.ErrUnexpectedEOF}}
+	var calls []Call
+	for i := range 4 {
+		calls = append(calls, func(tx db.DBTX) error { return tx.QueryRow(t.Context(), fmt.Sprint(i)).Scan() })
+	}
+	for name, run := range map[string]func(context.Context){
+		"Pipeline": func(ctx context.Context) {
+			_, _ = Pipeline(ctx, w, 4, func(i int, tx db.DBTX) { _ = calls[i](tx) })
+		},
+		"Together":   func(ctx context.Context) { _ = Together(ctx, w, calls) },
+		"one by one": func(ctx context.Context) { _ = Together(ctx, struct{ db.DBTX }{alone{w}}, calls) },
+	} {
+		w.sent = nil
+		c := &detached.Context{Answers: new(atomic.Int64)}
+		if run(c); c.Answers.Load() != 2 {
+			t.Errorf("%s: %d answers, want 2", name, c.Answers.Load())
+		}
+	}
+}
+
+// alone is a wire without a pipeline.
+type alone struct{ *wire }
+
+func (a alone) QueryRow(_ context.Context, sql string, _ ...any) pgx.Row { return noRow{a.fails[sql]} }
 
 // noRows is a wire whose statements return no row, which is no error of theirs.
 type noRows struct{ *wire }
