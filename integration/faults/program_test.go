@@ -90,7 +90,11 @@ func runProgram(text string, out io.Writer, in io.Reader) error {
 	if err != nil {
 		return err
 	}
-	l, err := limiter.New(pool, &limiter.Config{Logger: slog.New(slog.DiscardHandler)})
+	limits := &limiter.Config{Logger: slog.New(slog.DiscardHandler)}
+	if do.Leases { // no fault is the server's: a stop of the program is not to open the circuit breaker
+		limits.Timeout, limits.DisableBreaker = patience/4, true
+	}
+	l, err := limiter.New(pool, limits)
 	if err != nil {
 		return err
 	}
