@@ -106,8 +106,8 @@ type ProgramsRow struct {
 }
 
 // Programs returns the programs that were seen in the last day, at most 10,000, by name, those
-// seen last first. seen_us is how long ago that was. Of the defaults it returns 16 MB, the
-// shortest first, and ” for the others.
+// seen last first. seen_us is how long ago that was. It returns at most 16 MB of defaults, the
+// shortest first. All other defaults are empty.
 //
 // Index: none; it reads the table. Locks nothing.
 func (q *Queries) Programs(ctx context.Context, db DBTX) ([]ProgramsRow, error) {

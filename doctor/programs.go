@@ -41,8 +41,11 @@ func checkPrograms(ctx context.Context, p *patient) (Check, error) {
 // judgePrograms judges the programs that follow the policies, whose version is that of the
 // database since a time.
 func judgePrograms(all []db.ProgramsRow, version int64, since time.Duration, table string) Check {
-	const shown = 100
+	const shown, read = 100, 10_000 // details; programs, of those seen last
 	c := Check{Message: fmt.Sprintf("all of %s that follow the policies have version %d", printable.Count(len(all), "program"), version)}
+	if len(all) == read {
+		c.Message = "of the programs seen last, " + c.Message
+	}
 	for _, r := range all {
 		seen := microseconds(r.SeenUs)
 		who := fmt.Sprintf("%s on %s, pid %d", r.Name, r.Host, r.Pid)

@@ -64,7 +64,7 @@ func TestAdmissionTellsWhyItIsLate(t *testing.T) {
 func TestAdmissionOfABusyProcess(t *testing.T) {
 	var busy sync.WaitGroup
 	var idle atomic.Bool
-	for range 50 * runtime.GOMAXPROCS(0) {
+	for range 20 * runtime.GOMAXPROCS(0) {
 		busy.Go(func() {
 			for !idle.Load() {
 			}
@@ -77,6 +77,13 @@ func TestAdmissionOfABusyProcess(t *testing.T) {
 	d.mu.Lock()
 	waiters[1].state = sent
 	d.mu.Unlock()
+	d.mu.Lock()
+	s := d.detach()
+	d.mu.Unlock()
+	<-s.Done()
+	if err := d.timed(s, store.ErrUnavailable); !errors.Is(err, store.ErrStarved) {
+		t.Error("a statement:", err)
+	}
 	for i, want := range []error{store.ErrOverloaded, store.ErrStarved} {
 		if err := waiters[i].wait(t.Context()); !errors.Is(err, want) {
 			t.Error(i, err)

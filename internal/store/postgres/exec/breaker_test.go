@@ -5,6 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"runtime"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -105,6 +108,39 @@ func TestBreakerCounts(t *testing.T) {
 	now = -1
 	if err := b.Refuses(); err != nil {
 		t.Errorf("by a clock that was set back: %v", err)
+	}
+}
+
+// TestBreakerOfABusyProcess: a timeout counts, but not of a process that is too busy to read.
+func TestBreakerOfABusyProcess(t *testing.T) {
+	var mu sync.Mutex
+	all := detached.NewDeadlines[*detached.Context](&mu)
+	c := new(detached.Context)
+	mu.Lock()
+	c.Begin(time.Millisecond, &all)
+	mu.Unlock()
+	<-c.Done()
+	b := NewBreaker(10, time.Second, func() int64 { return 0 })
+	var busy sync.WaitGroup
+	var idle atomic.Bool
+	var started atomic.Int64
+	working := make(chan struct{})
+	for range 20 * runtime.GOMAXPROCS(0) {
+		busy.Go(func() {
+			if started.Add(1) == int64(2*runtime.GOMAXPROCS(0)) {
+				close(working)
+			}
+			for !idle.Load() {
+			}
+		})
+	}
+	<-working
+	b.note(c, c.Err())
+	idle.Store(true)
+	busy.Wait()
+	while := b.failures.Load()
+	if b.note(c, c.Err()); while != 0 || b.failures.Load() != 1 {
+		t.Errorf("%d failures while it is busy, then %d", while, b.failures.Load())
 	}
 }
 
