@@ -70,7 +70,7 @@ func stopLessees(ctx context.Context, t *testing.T, s *scene) {
 	}
 	began, stops := time.Now(), 0
 	least := bed.Size(time.Second, 15*time.Second)
-	for i := 0; stops < 3 || time.Since(began) < least || !s.books.mostLent() && time.Since(began) < patience; i++ {
+	for i := 0; stops < 3 || time.Since(began) < least || !s.books.lentEnough() && time.Since(began) < patience; i++ {
 		p := all[i%len(all)]
 		for range 2 { // one from before is forgotten
 			bed.Receive(t, p.busy, "a grant from a lease of "+p.name)
@@ -91,16 +91,17 @@ func stopLessees(ctx context.Context, t *testing.T, s *scene) {
 		p.kill(ctx, t, &d)
 	}
 	t.Logf("%d kills and %d stops; %v of %v units were granted from leases", d.kills, stops, s.books.lent, s.books.ofLeased)
-	if !s.books.mostLent() {
-		t.Error("most were granted by rows: this says little")
+	if !s.books.lentEnough() {
+		t.Error("leases granted too little: this says little")
 	}
 }
 
-// mostLent reports whether most units of leased policies were granted from leases.
-func (b *books) mostLent() bool {
+// lentEnough reports whether leases granted thousands of units. Their part of all is no
+// measure: on a busy machine a lease ends before most of it is asked for.
+func (b *books) lentEnough() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.lent > b.ofLeased/2
+	return b.lent > 2000
 }
 
 // nextSecond lets the load run until the next windows begin.
