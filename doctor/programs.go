@@ -41,9 +41,9 @@ func checkPrograms(ctx context.Context, p *patient) (Check, error) {
 // judgePrograms judges the programs that follow the policies, whose version is that of the
 // database since a time.
 func judgePrograms(all []db.ProgramsRow, version int64, since time.Duration, table string) Check {
-	const shown, read = 100, 10_000 // details; programs, of those seen last
+	const shown = 100 // details
 	c := Check{Message: fmt.Sprintf("all of %s that follow the policies have version %d", printable.Count(len(all), "program"), version)}
-	if len(all) == read {
+	if len(all) > 0 && all[0].More {
 		c.Message = "of the programs seen last, " + c.Message
 	}
 	for _, r := range all {

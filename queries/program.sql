@@ -31,21 +31,22 @@ DELETE FROM pglimit_program AS t WHERE t.instance = sqlc.arg(instance)::text;
 -- name: Programs :many
 -- Programs returns the programs that were seen in the last day, at most 10,000, by name, those
 -- seen last first. seen_us is how long ago that was. It returns at most 16 MB of defaults, the
--- shortest first. All other defaults are empty.
+-- shortest first. All other defaults are empty. more reports whether there may be more programs.
 --
 -- Index: none; it reads the table. Locks nothing.
-WITH c AS MATERIALIZED (SELECT clock_timestamp() AS at),
+WITH c AS MATERIALIZED (SELECT clock_timestamp() AS at, 10000::bigint AS most),
 latest AS (
     SELECT o.policies_version, o.pid, o.heartbeat_s, o.started_at, o.seen_at, o.instance, o.name, o.host, o.library, o.defaults::text AS defaults
     FROM pglimit_program AS o, c
     WHERE o.seen_at > c.at - '1 day'::interval
     ORDER BY o.seen_at DESC, o.instance
-    LIMIT 10000
+    LIMIT (SELECT c.most FROM c)
 )
 SELECT p.instance, p.name, p.host, p.pid, p.library, p.policies_version, p.heartbeat_s,
        (CASE WHEN sum(octet_length(p.defaults)) OVER (ORDER BY octet_length(p.defaults), p.instance) <= 16000000::bigint THEN p.defaults ELSE ''::text END)::text AS defaults,
        (date_part('epoch'::text, p.started_at) * 1000000::float8)::bigint AS started_at_us,
        (date_part('epoch'::text, p.seen_at) * 1000000::float8)::bigint AS seen_at_us,
-       (date_part('epoch'::text, c.at - p.seen_at) * 1000000::float8)::bigint AS seen_us
+       (date_part('epoch'::text, c.at - p.seen_at) * 1000000::float8)::bigint AS seen_us,
+       (count(*) OVER () = c.most)::bool AS more
 FROM latest AS p, c
 ORDER BY p.name, p.seen_at DESC, p.instance;

@@ -38,6 +38,8 @@ type client struct {
 	begin func(context.Context) (*transaction, error)
 	// hold takes a connection of the pool.
 	hold func(context.Context) (release func(), err error)
+	// drop uses each idle connection once: a pool counts one whose session was ended until then.
+	drop func(context.Context)
 	// count returns the pool's connections, and those in use.
 	count func() (open, used int)
 	close func() error
@@ -106,6 +108,12 @@ func overPool(pool *pgxpool.Pool, l *limiter.Limiter) *client {
 			}
 			return c.Release, nil
 		},
+		drop: func(ctx context.Context) {
+			for _, c := range pool.AcquireAllIdle(ctx) {
+				_ = c.Ping(ctx)
+				c.Release()
+			}
+		},
 		count: func() (open, used int) {
 			stat := pool.Stat()
 			return int(stat.TotalConns()), int(stat.AcquiredConns())
@@ -145,6 +153,14 @@ func overDB(over driver, db *sql.DB, l *limiter.Limiter) *client {
 				return nil, err
 			}
 			return func() { _ = c.Close() }, nil
+		},
+		drop: func(ctx context.Context) {
+			for range db.Stats().Idle {
+				if c, err := db.Conn(ctx); err == nil {
+					defer c.Close()
+					_ = c.PingContext(ctx)
+				}
+			}
 		},
 		count: func() (open, used int) {
 			stat := db.Stats()

@@ -175,17 +175,18 @@ func (s *scene) sessions(ctx context.Context) (all, busy int, err error) {
 }
 
 // closeAll checks that connections and goroutines return to their number, and closes the
-// clients. A pool counts an idle connection whose session was ended until it uses it again.
+// clients.
 func (s *scene) closeAll(t *testing.T) {
 	t.Helper()
 	eventually(t, "all connections are at rest", func(ctx context.Context) error {
 		open, used, waiting := 0, 0, 0
 		for _, c := range s.clients {
+			c.drop(ctx)
 			o, u := c.count()
 			open, used, waiting = open+o, used+u, waiting+c.l.Waiting()
 		}
 		all, busy, err := s.sessions(ctx)
-		return unless(err == nil && used == 0 && waiting == 0 && busy == 0 && all <= open && open <= connections*len(s.clients),
+		return unless(err == nil && used == 0 && waiting == 0 && busy == 0 && all == open && open <= connections*len(s.clients),
 			"pools: %d connections, %d in use; callers that wait: %d; the server: %d sessions, %d busy; %v", open, used, waiting, all, busy, err)
 	})
 	s.closeClients(t)

@@ -97,7 +97,7 @@ func TestProgramsBounded(t *testing.T) {
 	all, err := db.New().Programs(t.Context(), pool)
 	bytes, whole := 0, 0
 	for _, p := range all {
-		if bytes += len(p.Defaults); p.Defaults != "" {
+		if bytes += len(p.Defaults); p.Defaults != "" && p.More {
 			whole++
 		}
 	}
@@ -116,7 +116,7 @@ func TestProgramHeartbeat(t *testing.T) {
 	seen := func(r db.ProgramsRow) func(context.Context) (bool, error) {
 		return func(ctx context.Context) (bool, error) {
 			all, err := db.New().Programs(ctx, pool)
-			return err == nil && len(all) == 1 && all[0].SeenAtUs > r.SeenAtUs && all[0].StartedAtUs-r.StartedAtUs < 1_000_000, err
+			return err == nil && len(all) == 1 && !all[0].More && all[0].SeenAtUs > r.SeenAtUs && all[0].StartedAtUs-r.StartedAtUs < 1_000_000, err
 		}
 	}
 	bed.Eventually(t, "it is written again", seen(before))
