@@ -393,7 +393,13 @@ func TestReader(t *testing.T) {
 			}
 			return err
 		},
-		"Doctor":    func() error { _, err := s.Doctor(t.Context()); return err },
+		"Doctor": func() (err error) {
+			bed.Eventually(t, "the doctor has the time for its checks", func(context.Context) (bool, error) {
+				_, err = s.Doctor(t.Context())
+				return !errors.Is(err, context.DeadlineExceeded), nil
+			})
+			return err
+		},
 		"Search":    func() error { _, err := s.Search(t.Context(), "k"); return err },
 		"Overrides": func() error { _, err := s.Overrides(t.Context(), "p"); return err },
 	} {
