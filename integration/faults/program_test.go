@@ -92,7 +92,7 @@ func runProgram(text string, out io.Writer, in io.Reader) error {
 	}
 	limits := &limiter.Config{Logger: slog.New(slog.DiscardHandler)}
 	if do.Leases { // no fault is the server's: a stop of the program is not to open the circuit breaker
-		limits.Timeout, limits.DisableBreaker = patience/4, true
+		limits.Timeout, limits.DisableBreaker = requestTime, true
 	}
 	l, err := limiter.New(pool, limits)
 	if err != nil {

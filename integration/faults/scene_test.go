@@ -22,7 +22,10 @@ import (
 const callers = 16 // of each client
 
 // patience prevents a hang: what has to happen soon after a fault is awaited for so long.
-const patience = 40 * time.Second
+const patience = 2 * time.Minute
+
+// requestTime is how long a caller waits for one answer.
+const requestTime = 10 * time.Second
 
 // scene is a server under load, and what is known of it. Its methods may be used by a
 // fault's do, and by goroutines of it.

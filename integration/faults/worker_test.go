@@ -55,7 +55,7 @@ func (w *worker) run(deeds []deed) {
 // patiently returns a context for one request, which the caller leaves early if the fault
 // says so.
 func (w *worker) patiently() (context.Context, context.CancelFunc) {
-	d := patience / 4
+	d := requestTime
 	if leaves := w.leaves.Load(); leaves != nil {
 		d = (*leaves)()
 	}
@@ -123,7 +123,7 @@ func (w *worker) insist(send func() (outcome, error)) (outcome, error) {
 		}
 		unknown = unknown || o == lost
 		if w.isOver() && late.IsZero() {
-			late = time.Now().Add(patience / 4)
+			late = time.Now().Add(requestTime)
 		}
 		if !late.IsZero() && time.Now().After(late) {
 			if unknown {

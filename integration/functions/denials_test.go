@@ -53,7 +53,7 @@ func TestFunctionsCountDenials(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	variants := bed.Variants(3, 1000*time.Hour)
+	variants := bed.Variants(3, 800_000*time.Hour) // a millionth of the limit, which AllowUpTo grants, comes after 48 minutes
 	blocking := variants[0]
 	blocking.BlockFor = time.Hour
 	for _, p := range append(variants, blocking) {
