@@ -14,12 +14,13 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// denialsOf returns the counts of a policy's denials by key and algorithm.
+// denialsOf returns the counts of a policy's denials by key and algorithm. A DenialLog writes them
+// in a later minute, the functions in that of the denial.
 func denialsOf(t *testing.T, pool *pgxpool.Pool, policy string) string {
 	t.Helper()
 	return bed.Value[string](t, pool, `SELECT coalesce(string_agg(format('%s %s: %s denials, %s shadowed, %s blocked, %s above, %s units', algorithm, key, denials, shadowed, blocked, above, units), E'\n' ORDER BY algorithm, key), '')
 		FROM (SELECT algorithm, key, sum(denials) AS denials, sum(shadowed) AS shadowed, sum(blocked) AS blocked, sum(above_burst) AS above, sum(units) AS units FROM pglimit_denial
-			WHERE policy = $1 AND last_denied_at_us BETWEEN slot_us AND slot_us + 59999999 AND (retry_at_us > last_denied_at_us) = (denials > above_burst) GROUP BY 1, 2) AS d`, policy)
+			WHERE policy = $1 AND last_denied_at_us BETWEEN slot_us - CASE WHEN policy = 'counted' THEN 0 ELSE 600000000 END AND slot_us + 59999999 AND (retry_at_us > last_denied_at_us) = (denials > above_burst) GROUP BY 1, 2) AS d`, policy)
 }
 
 // TestFunctionsCountDenials: the functions count the denials of a policy with count_denials as
