@@ -270,6 +270,7 @@ type PglimitSlidingWindowCounterNow struct {
 type PglimitSlidingWindowLog struct {
 	Base           float64
 	Total          float64
+	Seen           float64
 	Capacity       float64
 	PeriodUs       int64
 	KeepUs         int64
@@ -279,8 +280,16 @@ type PglimitSlidingWindowLog struct {
 	ExpiresAtUs    int64
 	Cost           float64
 	Granted        float64
+	Gap            *int32
+	Taken          *int32
 	Entries        []int64
 	Totals         []float64
+	OlderEntries   []int64
+	OlderTotals    []float64
+	MiddleEntries  []int64
+	MiddleTotals   []float64
+	RecentEntries  []int64
+	RecentTotals   []float64
 	Policy         string
 	Key            string
 }

@@ -252,8 +252,8 @@ const (
 	// to SlidingWindowLog and stores two numbers.
 	SlidingWindowCounter = Algorithm(algorithm.SlidingWindowCounter)
 	// SlidingWindowLog stores each decision of the last Period and admits at most Limit
-	// units in any window of one Period, exactly. Its row grows with the number of
-	// decisions in a Period; above about 1,000 prefer SlidingWindowCounter.
+	// units in any window of one Period, exactly. It takes 16 bytes for each decision in a
+	// Period. A decision costs the same at any Limit.
 	SlidingWindowLog = Algorithm(algorithm.SlidingWindowLog)
 )
 

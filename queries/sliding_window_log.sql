@@ -7,10 +7,11 @@
 -- The row keeps its entries in two arrays: the time of each decision, and the running
 -- total before it. A statement adds one entry, whatever its count. An entry that is
 -- exactly one period old has left the window. The next new entry drops it from the
--- arrays.
+-- arrays. A long log has most of its entries in other columns, which stand out of line:
+-- pglimit_log_move says how.
 --
--- With E = GREATEST(t.updated_at_us, clock), which never moves back:
---   gone    = width_bucket(E - period, entries), a binary search
+-- With at = GREATEST(t.updated_at_us, clock), which never moves back:
+--   gone    = width_bucket(at - period, entries), a binary search
 --   base    = the running total before the first entry in the window
 --   used    = total - base, where total is the running total after the last entry
 --   granted = LEAST(count, floor((capacity - used) / cost)), at least 0
@@ -40,101 +41,78 @@ VALUES (sqlc.arg(policy), sqlc.arg(key), sqlc.arg(cost)::float8, LEAST(sqlc.arg(
        coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + sqlc.arg(lifetime_us)::bigint)
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
-    granted = CASE WHEN pglimit_sliding_window_log.blocked_until_us > GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) THEN -1
-            ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity
-                            - (pglimit_sliding_window_log.total - GREATEST(pglimit_sliding_window_log.base,
-                                    coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us)
-                                                - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total)))) / EXCLUDED.cost))) END,
-entries = CASE WHEN pglimit_sliding_window_log.blocked_until_us <= GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
-        AND EXCLUDED.capacity - (pglimit_sliding_window_log.total - GREATEST(pglimit_sliding_window_log.base,
-                coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us,
-                            pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total))) >= EXCLUDED.cost
-        THEN pg_catalog.array_append(pglimit_sliding_window_log.entries[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us)
-                    - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1 :], GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us))
-        ELSE pglimit_sliding_window_log.entries END,
-    totals = CASE WHEN pglimit_sliding_window_log.blocked_until_us <= GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
-            AND EXCLUDED.capacity - (pglimit_sliding_window_log.total
-                - GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us,
-                                    EXCLUDED.updated_at_us) - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total))) >= EXCLUDED.cost
-            THEN CASE WHEN pglimit_sliding_window_log.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity)
-                THEN pglimit_rebase(pg_catalog.array_append(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us,
-                                    EXCLUDED.updated_at_us) - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1 :], pglimit_sliding_window_log.total),
-                    GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us,
-                                        EXCLUDED.updated_at_us) - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total)))
-                ELSE pg_catalog.array_append(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us)
-                            - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1 :], pglimit_sliding_window_log.total) END ELSE pglimit_sliding_window_log.totals END,
-    base = CASE WHEN pglimit_sliding_window_log.blocked_until_us <= GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
-            AND EXCLUDED.capacity - (pglimit_sliding_window_log.total
-                - GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us,
-                                    EXCLUDED.updated_at_us) - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total))) >= EXCLUDED.cost
-            THEN CASE WHEN pglimit_sliding_window_log.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity) THEN 0
-                ELSE GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total)) END ELSE pglimit_sliding_window_log.base END,
-    total = CASE WHEN pglimit_sliding_window_log.blocked_until_us <= GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
-            AND EXCLUDED.capacity - (pglimit_sliding_window_log.total
-                - GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us,
-                                    EXCLUDED.updated_at_us) - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total))) >= EXCLUDED.cost
-            THEN CASE WHEN pglimit_sliding_window_log.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity)
-                THEN (pglimit_sliding_window_log.total - GREATEST(pglimit_sliding_window_log.base,
-                        coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us)
-                                    - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total))) ELSE pglimit_sliding_window_log.total END
-            + EXCLUDED.cost * LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity
-                        - (pglimit_sliding_window_log.total - GREATEST(pglimit_sliding_window_log.base,
-                                coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us)
-                                            - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total)))) / EXCLUDED.cost))
-            ELSE pglimit_sliding_window_log.total END,
-    period_us = EXCLUDED.period_us, keep_us = GREATEST(pglimit_sliding_window_log.keep_us, EXCLUDED.period_us),
-    updated_at_us = GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us),
-    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND pglimit_sliding_window_log.blocked_until_us
-            <= GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us)
-            AND EXCLUDED.capacity - (pglimit_sliding_window_log.total
-                - GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us,
-                                    EXCLUDED.updated_at_us) - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total))) < EXCLUDED.cost
-            THEN GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE pglimit_sliding_window_log.blocked_until_us END,
-    decided_at_us = CASE WHEN pglimit_sliding_window_log.blocked_until_us > GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us)
-            THEN pglimit_sliding_window_log.decided_at_us ELSE GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) END
-RETURNING pglimit_sliding_window_log.granted, (pglimit_sliding_window_log.total
-        - GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(pglimit_sliding_window_log.updated_at_us
-                        - pglimit_sliding_window_log.period_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total)))::float8 AS level,
+    (granted, entries, totals, base, total, seen,
+     gap, taken, older_entries, older_totals, middle_entries, middle_totals, recent_entries, recent_totals,
+     updated_at_us, blocked_until_us, decided_at_us) = (
+    SELECT CASE WHEN pglimit_sliding_window_log.blocked_until_us > u.at THEN -1
+            ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (pglimit_sliding_window_log.total - u.base)) / EXCLUDED.cost))) END,
+           CASE WHEN u.adds THEN pg_catalog.array_append(coalesce((u.m).entries, pglimit_sliding_window_log.entries[u.gone + 1 :]), u.at)
+                   ELSE pglimit_sliding_window_log.entries END,
+           CASE WHEN u.adds THEN pg_catalog.array_append(coalesce((u.m).totals, pglimit_sliding_window_log.totals[u.gone + 1 :]),
+                       pglimit_sliding_window_log.total - CASE WHEN u.large THEN u.base ELSE 0 END) ELSE pglimit_sliding_window_log.totals END,
+           CASE WHEN u.adds THEN u.base - CASE WHEN u.large THEN u.base ELSE 0 END ELSE pglimit_sliding_window_log.base END,
+           CASE WHEN u.adds THEN pglimit_sliding_window_log.total - CASE WHEN u.large THEN u.base ELSE 0 END
+                   + EXCLUDED.cost * LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (pglimit_sliding_window_log.total - u.base)) / EXCLUDED.cost))
+                   ELSE pglimit_sliding_window_log.total END,
+           CASE WHEN u.adds THEN u.base - CASE WHEN u.large THEN u.base ELSE 0 END ELSE u.base END,
+           CASE WHEN (u.m).entries IS NOT NULL THEN (u.m).gap WHEN u.adds THEN pglimit_sliding_window_log.gap - u.gone ELSE pglimit_sliding_window_log.gap END,
+           CASE WHEN (u.m).entries IS NOT NULL THEN (u.m).taken ELSE pglimit_sliding_window_log.taken END,
+           CASE WHEN (u.m).deep THEN (u.m).older_entries ELSE pglimit_sliding_window_log.older_entries END,
+           CASE WHEN (u.m).deep THEN (u.m).older_totals ELSE pglimit_sliding_window_log.older_totals END,
+           CASE WHEN (u.m).deep THEN (u.m).middle_entries ELSE pglimit_sliding_window_log.middle_entries END,
+           CASE WHEN (u.m).deep THEN (u.m).middle_totals ELSE pglimit_sliding_window_log.middle_totals END,
+           CASE WHEN (u.m).entries IS NOT NULL THEN (u.m).recent_entries ELSE pglimit_sliding_window_log.recent_entries END,
+           CASE WHEN (u.m).entries IS NOT NULL THEN (u.m).recent_totals ELSE pglimit_sliding_window_log.recent_totals END,
+           u.at,
+           CASE WHEN EXCLUDED.blocked_until_us < 0 AND pglimit_sliding_window_log.blocked_until_us <= u.at
+                   AND EXCLUDED.capacity - (pglimit_sliding_window_log.total - u.base) < EXCLUDED.cost THEN u.at - EXCLUDED.blocked_until_us
+                   ELSE pglimit_sliding_window_log.blocked_until_us END,
+           CASE WHEN pglimit_sliding_window_log.blocked_until_us > u.at THEN pglimit_sliding_window_log.decided_at_us ELSE u.at END
+    FROM (SELECT u.at, u.gone, u.base, u.adds, u.large,
+                 CASE WHEN u.deep IS NOT NULL THEN pglimit_log_move(ROW(pglimit_sliding_window_log.entries, pglimit_sliding_window_log.totals, pglimit_sliding_window_log.gap,
+                                 pglimit_sliding_window_log.taken, pglimit_sliding_window_log.older_entries, pglimit_sliding_window_log.older_totals,
+                          CASE WHEN u.deep THEN pglimit_sliding_window_log.middle_entries END, CASE WHEN u.deep THEN pglimit_sliding_window_log.middle_totals END,
+                              pglimit_sliding_window_log.recent_entries, pglimit_sliding_window_log.recent_totals, u.deep)::pglimit_log,
+                      pglimit_log_step(), u.gone, u.at - EXCLUDED.period_us, CASE WHEN u.large THEN u.base ELSE 0 END) END AS m
+          FROM (SELECT u.at, u.gone, u.base, u.adds, u.large,
+                       CASE WHEN u.adds AND (u.gone >= pglimit_sliding_window_log.gap OR u.large
+                                   OR pg_catalog.cardinality(pglimit_sliding_window_log.entries) - u.gone >= 2 * pglimit_log_step())
+                               THEN (u.large OR pg_catalog.cardinality(pglimit_sliding_window_log.recent_entries) >= pglimit_log_step() * pglimit_log_step()
+                            OR u.gone >= pglimit_sliding_window_log.gap AND (GREATEST(pglimit_sliding_window_log.taken,
+                                        pg_catalog.width_bucket(u.at - EXCLUDED.period_us, pglimit_sliding_window_log.older_entries))
+                                    < pg_catalog.cardinality(pglimit_sliding_window_log.older_entries)) IS NOT TRUE) IS TRUE END AS deep
+                FROM (SELECT u.at, u.gone, u.base, pglimit_sliding_window_log.blocked_until_us <= u.at AND EXCLUDED.granted > 0::float8
+                        AND EXCLUDED.capacity - (pglimit_sliding_window_log.total - u.base) >= EXCLUDED.cost AS adds,
+                        pglimit_sliding_window_log.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity) AS large
+                      FROM (SELECT u.at, u.gone, GREATEST(pglimit_sliding_window_log.base,
+                                  coalesce(CASE WHEN u.gone >= pglimit_sliding_window_log.gap
+                                          THEN coalesce(pglimit_sliding_window_log.older_totals[GREATEST(pglimit_sliding_window_log.taken,
+                                                      pg_catalog.width_bucket(u.at - EXCLUDED.period_us, pglimit_sliding_window_log.older_entries)) + 1],
+                                              (pglimit_log_whole(pglimit_sliding_window_log.totals, pglimit_sliding_window_log.gap, pglimit_sliding_window_log.taken,
+                                                      pglimit_sliding_window_log.older_totals, pglimit_sliding_window_log.middle_totals,
+                                                      pglimit_sliding_window_log.recent_totals))[pg_catalog.width_bucket(u.at - EXCLUDED.period_us,
+                                                      pglimit_log_whole(pglimit_sliding_window_log.entries, pglimit_sliding_window_log.gap, pglimit_sliding_window_log.taken,
+                                                          pglimit_sliding_window_log.older_entries, pglimit_sliding_window_log.middle_entries,
+                                                          pglimit_sliding_window_log.recent_entries)) + 1]) ELSE pglimit_sliding_window_log.totals[u.gone + 1] END,
+                                      pglimit_sliding_window_log.total)) AS base
+          FROM (SELECT GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) AS at,
+                  pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us,
+                      pglimit_sliding_window_log.entries) AS gone OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u),
+    period_us = EXCLUDED.period_us, keep_us = GREATEST(pglimit_sliding_window_log.keep_us, EXCLUDED.period_us)
+RETURNING pglimit_sliding_window_log.granted, (pglimit_sliding_window_log.total - pglimit_sliding_window_log.seen)::float8 AS level,
     coalesce(pglimit_sliding_window_log.entries[pg_catalog.cardinality(pglimit_sliding_window_log.entries)], 0)::bigint AS newest_at_us,
-       coalesce(CASE WHEN pglimit_sliding_window_log.granted >= sqlc.arg(count)::float8 THEN 0
-                   WHEN pglimit_sliding_window_log.capacity - (pglimit_sliding_window_log.total
-                       - coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(pglimit_sliding_window_log.total
-                                   - (pglimit_sliding_window_log.capacity - LEAST(sqlc.arg(unit)::float8,
-                                           sqlc.arg(cost)::float8 * sqlc.arg(count)::float8 - pglimit_sliding_window_log.cost * pglimit_sliding_window_log.granted))
-                                   - 1e-15::float8 * (pglimit_sliding_window_log.total + pglimit_sliding_window_log.capacity), pglimit_sliding_window_log.totals) + 1],
-                           pglimit_sliding_window_log.total)) >= LEAST(sqlc.arg(unit)::float8,
-                       sqlc.arg(cost)::float8 * sqlc.arg(count)::float8 - pglimit_sliding_window_log.cost * pglimit_sliding_window_log.granted)
-                   THEN pglimit_sliding_window_log.entries[pg_catalog.width_bucket(pglimit_sliding_window_log.total
-                           - (pglimit_sliding_window_log.capacity - LEAST(sqlc.arg(unit)::float8,
-                                   sqlc.arg(cost)::float8 * sqlc.arg(count)::float8 - pglimit_sliding_window_log.cost * pglimit_sliding_window_log.granted))
-                           - 1e-15::float8 * (pglimit_sliding_window_log.total + pglimit_sliding_window_log.capacity), pglimit_sliding_window_log.totals)]
-                   WHEN pglimit_sliding_window_log.capacity - (pglimit_sliding_window_log.total
-                       - coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(pglimit_sliding_window_log.total
-                                   - (pglimit_sliding_window_log.capacity - LEAST(sqlc.arg(unit)::float8,
-                                           sqlc.arg(cost)::float8 * sqlc.arg(count)::float8 - pglimit_sliding_window_log.cost * pglimit_sliding_window_log.granted))
-                                   - 1e-15::float8 * (pglimit_sliding_window_log.total + pglimit_sliding_window_log.capacity), pglimit_sliding_window_log.totals) + 2],
-                           pglimit_sliding_window_log.total)) >= LEAST(sqlc.arg(unit)::float8,
-                       sqlc.arg(cost)::float8 * sqlc.arg(count)::float8 - pglimit_sliding_window_log.cost * pglimit_sliding_window_log.granted)
-                   THEN pglimit_sliding_window_log.entries[pg_catalog.width_bucket(pglimit_sliding_window_log.total
-                           - (pglimit_sliding_window_log.capacity - LEAST(sqlc.arg(unit)::float8,
-                                   sqlc.arg(cost)::float8 * sqlc.arg(count)::float8 - pglimit_sliding_window_log.cost * pglimit_sliding_window_log.granted))
-                           - 1e-15::float8 * (pglimit_sliding_window_log.total + pglimit_sliding_window_log.capacity), pglimit_sliding_window_log.totals) + 1]
-                   WHEN pglimit_sliding_window_log.capacity - (pglimit_sliding_window_log.total
-                       - coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(pglimit_sliding_window_log.total
-                                   - (pglimit_sliding_window_log.capacity - LEAST(sqlc.arg(unit)::float8,
-                                           sqlc.arg(cost)::float8 * sqlc.arg(count)::float8 - pglimit_sliding_window_log.cost * pglimit_sliding_window_log.granted))
-                                   - 1e-15::float8 * (pglimit_sliding_window_log.total + pglimit_sliding_window_log.capacity), pglimit_sliding_window_log.totals) + 3],
-                           pglimit_sliding_window_log.total)) >= LEAST(sqlc.arg(unit)::float8,
-                       sqlc.arg(cost)::float8 * sqlc.arg(count)::float8 - pglimit_sliding_window_log.cost * pglimit_sliding_window_log.granted)
-                   THEN pglimit_sliding_window_log.entries[pg_catalog.width_bucket(pglimit_sliding_window_log.total
-                           - (pglimit_sliding_window_log.capacity - LEAST(sqlc.arg(unit)::float8,
-                                   sqlc.arg(cost)::float8 * sqlc.arg(count)::float8 - pglimit_sliding_window_log.cost * pglimit_sliding_window_log.granted))
-                           - 1e-15::float8 * (pglimit_sliding_window_log.total + pglimit_sliding_window_log.capacity), pglimit_sliding_window_log.totals) + 2]
-                   ELSE pglimit_sliding_window_log.entries[pg_catalog.width_bucket(pglimit_sliding_window_log.total
-                           - (pglimit_sliding_window_log.capacity - LEAST(sqlc.arg(unit)::float8,
-                                   sqlc.arg(cost)::float8 * sqlc.arg(count)::float8 - pglimit_sliding_window_log.cost * pglimit_sliding_window_log.granted))
-                           + 1e-15::float8 * (pglimit_sliding_window_log.total + pglimit_sliding_window_log.capacity), pglimit_sliding_window_log.totals)] END,
-               0)::bigint AS frees_at_us,
+       (CASE WHEN pglimit_sliding_window_log.capacity - (pglimit_sliding_window_log.total - pglimit_sliding_window_log.seen)
+                   >= LEAST(sqlc.arg(unit)::float8, sqlc.arg(cost)::float8 * sqlc.arg(count)::float8 - pglimit_sliding_window_log.cost * pglimit_sliding_window_log.granted) THEN 0
+            ELSE coalesce(pglimit_log_frees(pglimit_sliding_window_log.entries, pglimit_sliding_window_log.totals, pglimit_sliding_window_log.gap,
+                        pglimit_sliding_window_log.total, pglimit_sliding_window_log.capacity,
+                        LEAST(sqlc.arg(unit)::float8, sqlc.arg(cost)::float8 * sqlc.arg(count)::float8 - pglimit_sliding_window_log.cost * pglimit_sliding_window_log.granted)),
+                    pglimit_log_frees(pglimit_log_whole(pglimit_sliding_window_log.entries, pglimit_sliding_window_log.gap, pglimit_sliding_window_log.taken,
+                            pglimit_sliding_window_log.older_entries, pglimit_sliding_window_log.middle_entries, pglimit_sliding_window_log.recent_entries),
+                        pglimit_log_whole(pglimit_sliding_window_log.totals, pglimit_sliding_window_log.gap, pglimit_sliding_window_log.taken,
+                            pglimit_sliding_window_log.older_totals, pglimit_sliding_window_log.middle_totals, pglimit_sliding_window_log.recent_totals), NULL,
+                        pglimit_sliding_window_log.total, pglimit_sliding_window_log.capacity,
+                        LEAST(sqlc.arg(unit)::float8, sqlc.arg(cost)::float8 * sqlc.arg(count)::float8
+                            - pglimit_sliding_window_log.cost * pglimit_sliding_window_log.granted))) END)::bigint AS frees_at_us,
        pglimit_sliding_window_log.updated_at_us, pglimit_sliding_window_log.blocked_until_us;
 
 -- name: SlidingWindowLogTakeMany :many
@@ -188,54 +166,55 @@ FROM (SELECT c.now_us, r.key,
 ORDER BY a.policy COLLATE "C", a.key COLLATE "C"
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
-    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1
-            ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity
-                            - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us,
-                                                t.entries) + 1], t.total)))) / EXCLUDED.cost))) END,
-entries = CASE WHEN t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
-        AND EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us,
-                            t.entries) + 1], t.total))) >= EXCLUDED.cost THEN pg_catalog.array_append(t.entries[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
-                        EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1 :], GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)) ELSE t.entries END,
-    totals = CASE WHEN t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
-            AND EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us,
-                                t.entries) + 1], t.total))) >= EXCLUDED.cost THEN CASE
-                WHEN t.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity)
-                THEN pglimit_rebase(pg_catalog.array_append(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)
-                            + 1 :], t.total), GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us,
-                                    t.entries) + 1], t.total))) ELSE pg_catalog.array_append(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-                            - EXCLUDED.period_us, t.entries) + 1 :], t.total) END ELSE t.totals END,
-    base = CASE WHEN t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
-            AND EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us,
-                                t.entries) + 1], t.total))) >= EXCLUDED.cost THEN CASE
-                WHEN t.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity) THEN 0
-                ELSE GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1],
-                        t.total)) END ELSE t.base END,
-    total = CASE WHEN t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
-            AND EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us,
-                                t.entries) + 1], t.total))) >= EXCLUDED.cost THEN CASE
-                WHEN t.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity)
-                THEN (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1],
-                            t.total))) ELSE t.total END + EXCLUDED.cost * LEAST(EXCLUDED.granted,
-                floor((EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-                                            - EXCLUDED.period_us, t.entries) + 1], t.total)))) / EXCLUDED.cost)) ELSE t.total END,
-    period_us = EXCLUDED.period_us, keep_us = GREATEST(t.keep_us, EXCLUDED.period_us),
-    updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
-    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-            AND floor((EXCLUDED.capacity - (t.total - GREATEST(t.base,
-                            coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total))))
-                / EXCLUDED.cost) < EXCLUDED.granted THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END,
-    decided_at_us = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN t.decided_at_us ELSE GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) END
-RETURNING t.policy, t.key, t.granted, (t.total - GREATEST(t.base,
-            coalesce(t.totals[pg_catalog.width_bucket(t.updated_at_us - t.period_us, t.entries) + 1], t.total)))::float8 AS level,
-    coalesce(t.entries[pg_catalog.cardinality(t.entries)], 0)::bigint AS newest_at_us,
-       coalesce(CASE WHEN t.capacity - (t.total - coalesce(t.totals[pg_catalog.width_bucket(t.total - (t.capacity - t.cost) - 1e-15::float8 * (t.total + t.capacity), t.totals)
-                               + 1], t.total)) >= t.cost THEN t.entries[pg_catalog.width_bucket(t.total - (t.capacity - t.cost) - 1e-15::float8 * (t.total + t.capacity),
-                           t.totals)] WHEN t.capacity - (t.total - coalesce(t.totals[pg_catalog.width_bucket(t.total - (t.capacity - t.cost)
-                                   - 1e-15::float8 * (t.total + t.capacity), t.totals) + 2], t.total)) >= t.cost
-                   THEN t.entries[pg_catalog.width_bucket(t.total - (t.capacity - t.cost) - 1e-15::float8 * (t.total + t.capacity), t.totals) + 1]
-                   WHEN t.capacity - (t.total - coalesce(t.totals[pg_catalog.width_bucket(t.total - (t.capacity - t.cost) - 1e-15::float8 * (t.total + t.capacity), t.totals) + 3],
-                           t.total)) >= t.cost THEN t.entries[pg_catalog.width_bucket(t.total - (t.capacity - t.cost) - 1e-15::float8 * (t.total + t.capacity), t.totals) + 2]
-                   ELSE t.entries[pg_catalog.width_bucket(t.total - (t.capacity - t.cost) + 1e-15::float8 * (t.total + t.capacity), t.totals)] END, 0)::bigint AS frees_at_us,
+    (granted, entries, totals, base, total, seen,
+     gap, taken, older_entries, older_totals, middle_entries, middle_totals, recent_entries, recent_totals,
+     updated_at_us, blocked_until_us, decided_at_us) = (
+    SELECT CASE WHEN t.blocked_until_us > u.at THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (t.total - u.base)) / EXCLUDED.cost))) END,
+           CASE WHEN u.adds THEN pg_catalog.array_append(coalesce((u.m).entries, t.entries[u.gone + 1 :]), u.at) ELSE t.entries END,
+           CASE WHEN u.adds THEN pg_catalog.array_append(coalesce((u.m).totals, t.totals[u.gone + 1 :]), t.total - CASE WHEN u.large THEN u.base ELSE 0 END) ELSE t.totals END,
+           CASE WHEN u.adds THEN u.base - CASE WHEN u.large THEN u.base ELSE 0 END ELSE t.base END,
+           CASE WHEN u.adds THEN t.total - CASE WHEN u.large THEN u.base ELSE 0 END
+                   + EXCLUDED.cost * LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (t.total - u.base)) / EXCLUDED.cost)) ELSE t.total END,
+           CASE WHEN u.adds THEN u.base - CASE WHEN u.large THEN u.base ELSE 0 END ELSE u.base END,
+           CASE WHEN (u.m).entries IS NOT NULL THEN (u.m).gap WHEN u.adds THEN t.gap - u.gone ELSE t.gap END,
+           CASE WHEN (u.m).entries IS NOT NULL THEN (u.m).taken ELSE t.taken END,
+           CASE WHEN (u.m).deep THEN (u.m).older_entries ELSE t.older_entries END,
+           CASE WHEN (u.m).deep THEN (u.m).older_totals ELSE t.older_totals END,
+           CASE WHEN (u.m).deep THEN (u.m).middle_entries ELSE t.middle_entries END,
+           CASE WHEN (u.m).deep THEN (u.m).middle_totals ELSE t.middle_totals END,
+           CASE WHEN (u.m).entries IS NOT NULL THEN (u.m).recent_entries ELSE t.recent_entries END,
+           CASE WHEN (u.m).entries IS NOT NULL THEN (u.m).recent_totals ELSE t.recent_totals END,
+           u.at,
+           CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= u.at AND floor((EXCLUDED.capacity - (t.total - u.base)) / EXCLUDED.cost) < EXCLUDED.granted
+                   THEN u.at - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END,
+           CASE WHEN t.blocked_until_us > u.at THEN t.decided_at_us ELSE u.at END
+    FROM (SELECT u.at, u.gone, u.base, u.adds, u.large,
+                 CASE WHEN u.deep IS NOT NULL THEN pglimit_log_move(ROW(t.entries, t.totals, t.gap, t.taken, t.older_entries, t.older_totals,
+                          CASE WHEN u.deep THEN t.middle_entries END, CASE WHEN u.deep THEN t.middle_totals END, t.recent_entries, t.recent_totals, u.deep)::pglimit_log,
+                      pglimit_log_step(), u.gone, u.at - EXCLUDED.period_us, CASE WHEN u.large THEN u.base ELSE 0 END) END AS m
+          FROM (SELECT u.at, u.gone, u.base, u.adds, u.large,
+                       CASE WHEN u.adds AND (u.gone >= t.gap OR u.large OR pg_catalog.cardinality(t.entries) - u.gone >= 2 * pglimit_log_step())
+                               THEN (u.large OR pg_catalog.cardinality(t.recent_entries) >= pglimit_log_step() * pglimit_log_step()
+                            OR u.gone >= t.gap AND (GREATEST(t.taken, pg_catalog.width_bucket(u.at - EXCLUDED.period_us, t.older_entries))
+                                    < pg_catalog.cardinality(t.older_entries)) IS NOT TRUE) IS TRUE END AS deep
+                FROM (SELECT u.at, u.gone, u.base, t.blocked_until_us <= u.at AND EXCLUDED.granted > 0::float8 AND EXCLUDED.capacity - (t.total - u.base) >= EXCLUDED.cost AS adds,
+                        t.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity) AS large
+                      FROM (SELECT u.at, u.gone, GREATEST(t.base, coalesce(CASE WHEN u.gone >= t.gap
+                                          THEN coalesce(t.older_totals[GREATEST(t.taken, pg_catalog.width_bucket(u.at - EXCLUDED.period_us, t.older_entries)) + 1],
+                                              (pglimit_log_whole(t.totals, t.gap, t.taken, t.older_totals, t.middle_totals,
+                                                      t.recent_totals))[pg_catalog.width_bucket(u.at - EXCLUDED.period_us,
+                                                      pglimit_log_whole(t.entries, t.gap, t.taken, t.older_entries, t.middle_entries, t.recent_entries)) + 1])
+                                          ELSE t.totals[u.gone + 1] END, t.total)) AS base
+          FROM (SELECT GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AS at,
+                  pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us,
+                      t.entries) AS gone OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u),
+    period_us = EXCLUDED.period_us, keep_us = GREATEST(t.keep_us, EXCLUDED.period_us)
+RETURNING t.policy, t.key, t.granted, (t.total - t.seen)::float8 AS level, coalesce(t.entries[pg_catalog.cardinality(t.entries)], 0)::bigint AS newest_at_us,
+       (CASE WHEN t.capacity - (t.total - t.seen) >= t.cost THEN 0
+            ELSE coalesce(pglimit_log_frees(t.entries, t.totals, t.gap, t.total, t.capacity, t.cost),
+                    pglimit_log_frees(pglimit_log_whole(t.entries, t.gap, t.taken, t.older_entries, t.middle_entries, t.recent_entries),
+                        pglimit_log_whole(t.totals, t.gap, t.taken, t.older_totals, t.middle_totals, t.recent_totals), NULL, t.total, t.capacity,
+                        t.cost)) END)::bigint AS frees_at_us,
        t.updated_at_us, t.blocked_until_us;
 
 -- name: SlidingWindowLogTakeAll :many
@@ -287,55 +266,57 @@ FROM (SELECT c.now_us, r.key,
 ORDER BY a.policy COLLATE "C", a.key COLLATE "C"
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
-    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1
-            ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity
-                            - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us,
-                                                t.entries) + 1], t.total)))) / EXCLUDED.cost))) END,
-entries = CASE WHEN t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
-        AND EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us,
-                            t.entries) + 1], t.total))) >= EXCLUDED.cost THEN pg_catalog.array_append(t.entries[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
-                        EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1 :], GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)) ELSE t.entries END,
-    totals = CASE WHEN t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
-            AND EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us,
-                                t.entries) + 1], t.total))) >= EXCLUDED.cost THEN CASE
-                WHEN t.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity)
-                THEN pglimit_rebase(pg_catalog.array_append(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)
-                            + 1 :], t.total), GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us,
-                                    t.entries) + 1], t.total))) ELSE pg_catalog.array_append(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-                            - EXCLUDED.period_us, t.entries) + 1 :], t.total) END ELSE t.totals END,
-    base = CASE WHEN t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
-            AND EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us,
-                                t.entries) + 1], t.total))) >= EXCLUDED.cost THEN CASE
-                WHEN t.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity) THEN 0
-                ELSE GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1],
-                        t.total)) END ELSE t.base END,
-    total = CASE WHEN t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
-            AND EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us,
-                                t.entries) + 1], t.total))) >= EXCLUDED.cost THEN CASE
-                WHEN t.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity)
-                THEN (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1],
-                            t.total))) ELSE t.total END + EXCLUDED.cost * LEAST(EXCLUDED.granted,
-                floor((EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-                                            - EXCLUDED.period_us, t.entries) + 1], t.total)))) / EXCLUDED.cost)) ELSE t.total END,
-    period_us = EXCLUDED.period_us, keep_us = GREATEST(t.keep_us, EXCLUDED.period_us),
-    updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
-    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-            AND floor((EXCLUDED.capacity - (t.total - GREATEST(t.base,
-                            coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1], t.total))))
-                / EXCLUDED.cost) < EXCLUDED.granted THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END,
-    decided_at_us = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN t.decided_at_us ELSE GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) END
+    (granted, entries, totals, base, total, seen,
+     gap, taken, older_entries, older_totals, middle_entries, middle_totals, recent_entries, recent_totals,
+     updated_at_us, blocked_until_us, decided_at_us) = (
+    SELECT CASE WHEN t.blocked_until_us > u.at THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (t.total - u.base)) / EXCLUDED.cost))) END,
+           CASE WHEN u.adds THEN pg_catalog.array_append(coalesce((u.m).entries, t.entries[u.gone + 1 :]), u.at) ELSE t.entries END,
+           CASE WHEN u.adds THEN pg_catalog.array_append(coalesce((u.m).totals, t.totals[u.gone + 1 :]), t.total - CASE WHEN u.large THEN u.base ELSE 0 END) ELSE t.totals END,
+           CASE WHEN u.adds THEN u.base - CASE WHEN u.large THEN u.base ELSE 0 END ELSE t.base END,
+           CASE WHEN u.adds THEN t.total - CASE WHEN u.large THEN u.base ELSE 0 END
+                   + EXCLUDED.cost * LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (t.total - u.base)) / EXCLUDED.cost)) ELSE t.total END,
+           CASE WHEN u.adds THEN u.base - CASE WHEN u.large THEN u.base ELSE 0 END ELSE u.base END,
+           CASE WHEN (u.m).entries IS NOT NULL THEN (u.m).gap WHEN u.adds THEN t.gap - u.gone ELSE t.gap END,
+           CASE WHEN (u.m).entries IS NOT NULL THEN (u.m).taken ELSE t.taken END,
+           CASE WHEN (u.m).deep THEN (u.m).older_entries ELSE t.older_entries END,
+           CASE WHEN (u.m).deep THEN (u.m).older_totals ELSE t.older_totals END,
+           CASE WHEN (u.m).deep THEN (u.m).middle_entries ELSE t.middle_entries END,
+           CASE WHEN (u.m).deep THEN (u.m).middle_totals ELSE t.middle_totals END,
+           CASE WHEN (u.m).entries IS NOT NULL THEN (u.m).recent_entries ELSE t.recent_entries END,
+           CASE WHEN (u.m).entries IS NOT NULL THEN (u.m).recent_totals ELSE t.recent_totals END,
+           u.at,
+           CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= u.at AND floor((EXCLUDED.capacity - (t.total - u.base)) / EXCLUDED.cost) < EXCLUDED.granted
+                   THEN u.at - EXCLUDED.blocked_until_us ELSE t.blocked_until_us END,
+           CASE WHEN t.blocked_until_us > u.at THEN t.decided_at_us ELSE u.at END
+    FROM (SELECT u.at, u.gone, u.base, u.adds, u.large,
+                 CASE WHEN u.deep IS NOT NULL THEN pglimit_log_move(ROW(t.entries, t.totals, t.gap, t.taken, t.older_entries, t.older_totals,
+                          CASE WHEN u.deep THEN t.middle_entries END, CASE WHEN u.deep THEN t.middle_totals END, t.recent_entries, t.recent_totals, u.deep)::pglimit_log,
+                      pglimit_log_step(), u.gone, u.at - EXCLUDED.period_us, CASE WHEN u.large THEN u.base ELSE 0 END) END AS m
+          FROM (SELECT u.at, u.gone, u.base, u.adds, u.large,
+                       CASE WHEN u.adds AND (u.gone >= t.gap OR u.large OR pg_catalog.cardinality(t.entries) - u.gone >= 2 * pglimit_log_step())
+                               THEN (u.large OR pg_catalog.cardinality(t.recent_entries) >= pglimit_log_step() * pglimit_log_step()
+                            OR u.gone >= t.gap AND (GREATEST(t.taken, pg_catalog.width_bucket(u.at - EXCLUDED.period_us, t.older_entries))
+                                    < pg_catalog.cardinality(t.older_entries)) IS NOT TRUE) IS TRUE END AS deep
+                FROM (SELECT u.at, u.gone, u.base, t.blocked_until_us <= u.at AND EXCLUDED.granted > 0::float8 AND EXCLUDED.capacity - (t.total - u.base) >= EXCLUDED.cost AS adds,
+                        t.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity) AS large
+                      FROM (SELECT u.at, u.gone, GREATEST(t.base, coalesce(CASE WHEN u.gone >= t.gap
+                                          THEN coalesce(t.older_totals[GREATEST(t.taken, pg_catalog.width_bucket(u.at - EXCLUDED.period_us, t.older_entries)) + 1],
+                                              (pglimit_log_whole(t.totals, t.gap, t.taken, t.older_totals, t.middle_totals,
+                                                      t.recent_totals))[pg_catalog.width_bucket(u.at - EXCLUDED.period_us,
+                                                      pglimit_log_whole(t.entries, t.gap, t.taken, t.older_entries, t.middle_entries, t.recent_entries)) + 1])
+                                          ELSE t.totals[u.gone + 1] END, t.total)) AS base
+          FROM (SELECT GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AS at,
+                  pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us,
+                      t.entries) AS gone OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u),
+    period_us = EXCLUDED.period_us, keep_us = GREATEST(t.keep_us, EXCLUDED.period_us)
 RETURNING t.policy, t.key, (CASE WHEN t.granted > 0::float8 THEN t.granted
-            ELSE ('pglimit: nothing is taken, since a key granted '::text || t.granted::text)::float8 END)::float8 AS granted,
-    (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(t.updated_at_us - t.period_us, t.entries) + 1], t.total)))::float8 AS level,
+            ELSE ('pglimit: nothing is taken, since a key granted '::text || t.granted::text)::float8 END)::float8 AS granted, (t.total - t.seen)::float8 AS level,
     coalesce(t.entries[pg_catalog.cardinality(t.entries)], 0)::bigint AS newest_at_us,
-       coalesce(CASE WHEN t.capacity - (t.total - coalesce(t.totals[pg_catalog.width_bucket(t.total - (t.capacity - t.cost) - 1e-15::float8 * (t.total + t.capacity), t.totals)
-                               + 1], t.total)) >= t.cost THEN t.entries[pg_catalog.width_bucket(t.total - (t.capacity - t.cost) - 1e-15::float8 * (t.total + t.capacity),
-                           t.totals)] WHEN t.capacity - (t.total - coalesce(t.totals[pg_catalog.width_bucket(t.total - (t.capacity - t.cost)
-                                   - 1e-15::float8 * (t.total + t.capacity), t.totals) + 2], t.total)) >= t.cost
-                   THEN t.entries[pg_catalog.width_bucket(t.total - (t.capacity - t.cost) - 1e-15::float8 * (t.total + t.capacity), t.totals) + 1]
-                   WHEN t.capacity - (t.total - coalesce(t.totals[pg_catalog.width_bucket(t.total - (t.capacity - t.cost) - 1e-15::float8 * (t.total + t.capacity), t.totals) + 3],
-                           t.total)) >= t.cost THEN t.entries[pg_catalog.width_bucket(t.total - (t.capacity - t.cost) - 1e-15::float8 * (t.total + t.capacity), t.totals) + 2]
-                   ELSE t.entries[pg_catalog.width_bucket(t.total - (t.capacity - t.cost) + 1e-15::float8 * (t.total + t.capacity), t.totals)] END, 0)::bigint AS frees_at_us,
+       (CASE WHEN t.capacity - (t.total - t.seen) >= t.cost THEN 0
+            ELSE coalesce(pglimit_log_frees(t.entries, t.totals, t.gap, t.total, t.capacity, t.cost),
+                    pglimit_log_frees(pglimit_log_whole(t.entries, t.gap, t.taken, t.older_entries, t.middle_entries, t.recent_entries),
+                        pglimit_log_whole(t.totals, t.gap, t.taken, t.older_totals, t.middle_totals, t.recent_totals), NULL, t.total, t.capacity,
+                        t.cost)) END)::bigint AS frees_at_us,
        t.updated_at_us, t.blocked_until_us;
 
 -- name: SlidingWindowLogReserve :one
@@ -372,67 +353,56 @@ WHERE NOT EXISTS (SELECT 1 FROM pglimit_reservation AS h
                         > coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
-    granted = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN -1
-            ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity
-                            - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us,
-                                                t.entries) + 1], t.total)))) / EXCLUDED.cost))) END,
-entries = CASE WHEN t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
-        AND EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us,
-                            t.entries) + 1], t.total))) >= EXCLUDED.cost THEN pg_catalog.array_append(t.entries[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
-                        EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1 :], GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)) ELSE t.entries END,
-    totals = CASE WHEN t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
-            AND EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us,
-                                t.entries) + 1], t.total))) >= EXCLUDED.cost THEN CASE
-                WHEN t.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity)
-                THEN pglimit_rebase(pg_catalog.array_append(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries)
-                            + 1 :], t.total), GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us,
-                                    t.entries) + 1], t.total))) ELSE pg_catalog.array_append(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-                            - EXCLUDED.period_us, t.entries) + 1 :], t.total) END ELSE t.totals END,
-    base = CASE WHEN t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
-            AND EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us,
-                                t.entries) + 1], t.total))) >= EXCLUDED.cost THEN CASE
-                WHEN t.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity) THEN 0
-                ELSE GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1],
-                        t.total)) END ELSE t.base END,
-    total = CASE WHEN t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
-            AND EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us,
-                                t.entries) + 1], t.total))) >= EXCLUDED.cost THEN CASE
-                WHEN t.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity)
-                THEN (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, t.entries) + 1],
-                            t.total))) ELSE t.total END + EXCLUDED.cost * LEAST(EXCLUDED.granted,
-                floor((EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-                                            - EXCLUDED.period_us, t.entries) + 1], t.total)))) / EXCLUDED.cost)) ELSE t.total END,
-    period_us = EXCLUDED.period_us, keep_us = GREATEST(t.keep_us, EXCLUDED.period_us),
-    updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us),
-    blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-            AND EXCLUDED.capacity - (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us,
-                                t.entries) + 1], t.total))) < EXCLUDED.cost THEN GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us
-            ELSE t.blocked_until_us END,
-    decided_at_us = CASE WHEN t.blocked_until_us > GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) THEN t.decided_at_us ELSE GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) END
-RETURNING t.granted, (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(t.updated_at_us - t.period_us, t.entries) + 1], t.total)))::float8 AS level,
-    coalesce(t.entries[pg_catalog.cardinality(t.entries)], 0)::bigint AS newest_at_us,
-       coalesce(CASE WHEN t.granted >= sqlc.arg(count)::float8 THEN 0
-                   WHEN t.capacity - (t.total - coalesce(t.totals[pg_catalog.width_bucket(t.total
-                                   - (t.capacity - LEAST(sqlc.arg(unit)::float8, sqlc.arg(cost)::float8 * sqlc.arg(count)::float8 - t.cost * t.granted))
-                                   - 1e-15::float8 * (t.total + t.capacity), t.totals) + 1], t.total))
-                   >= LEAST(sqlc.arg(unit)::float8, sqlc.arg(cost)::float8 * sqlc.arg(count)::float8 - t.cost * t.granted)
-                   THEN t.entries[pg_catalog.width_bucket(t.total - (t.capacity
-                               - LEAST(sqlc.arg(unit)::float8, sqlc.arg(cost)::float8 * sqlc.arg(count)::float8 - t.cost * t.granted)) - 1e-15::float8 * (t.total + t.capacity),
-                           t.totals)] WHEN t.capacity - (t.total - coalesce(t.totals[pg_catalog.width_bucket(t.total
-                                   - (t.capacity - LEAST(sqlc.arg(unit)::float8, sqlc.arg(cost)::float8 * sqlc.arg(count)::float8 - t.cost * t.granted))
-                                   - 1e-15::float8 * (t.total + t.capacity), t.totals) + 2], t.total))
-                   >= LEAST(sqlc.arg(unit)::float8, sqlc.arg(cost)::float8 * sqlc.arg(count)::float8 - t.cost * t.granted)
-                   THEN t.entries[pg_catalog.width_bucket(t.total - (t.capacity
-                               - LEAST(sqlc.arg(unit)::float8, sqlc.arg(cost)::float8 * sqlc.arg(count)::float8 - t.cost * t.granted)) - 1e-15::float8 * (t.total + t.capacity),
-                           t.totals) + 1] WHEN t.capacity - (t.total - coalesce(t.totals[pg_catalog.width_bucket(t.total
-                                   - (t.capacity - LEAST(sqlc.arg(unit)::float8, sqlc.arg(cost)::float8 * sqlc.arg(count)::float8 - t.cost * t.granted))
-                                   - 1e-15::float8 * (t.total + t.capacity), t.totals) + 3], t.total))
-                   >= LEAST(sqlc.arg(unit)::float8, sqlc.arg(cost)::float8 * sqlc.arg(count)::float8 - t.cost * t.granted)
-                   THEN t.entries[pg_catalog.width_bucket(t.total - (t.capacity
-                               - LEAST(sqlc.arg(unit)::float8, sqlc.arg(cost)::float8 * sqlc.arg(count)::float8 - t.cost * t.granted)) - 1e-15::float8 * (t.total + t.capacity),
-                           t.totals) + 2] ELSE t.entries[pg_catalog.width_bucket(t.total
-                           - (t.capacity - LEAST(sqlc.arg(unit)::float8, sqlc.arg(cost)::float8 * sqlc.arg(count)::float8 - t.cost * t.granted))
-                           + 1e-15::float8 * (t.total + t.capacity), t.totals)] END, 0)::bigint AS frees_at_us,
+    (granted, entries, totals, base, total, seen,
+     gap, taken, older_entries, older_totals, middle_entries, middle_totals, recent_entries, recent_totals,
+     updated_at_us, blocked_until_us, decided_at_us) = (
+    SELECT CASE WHEN t.blocked_until_us > u.at THEN -1 ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (t.total - u.base)) / EXCLUDED.cost))) END,
+           CASE WHEN u.adds THEN pg_catalog.array_append(coalesce((u.m).entries, t.entries[u.gone + 1 :]), u.at) ELSE t.entries END,
+           CASE WHEN u.adds THEN pg_catalog.array_append(coalesce((u.m).totals, t.totals[u.gone + 1 :]), t.total - CASE WHEN u.large THEN u.base ELSE 0 END) ELSE t.totals END,
+           CASE WHEN u.adds THEN u.base - CASE WHEN u.large THEN u.base ELSE 0 END ELSE t.base END,
+           CASE WHEN u.adds THEN t.total - CASE WHEN u.large THEN u.base ELSE 0 END
+                   + EXCLUDED.cost * LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity - (t.total - u.base)) / EXCLUDED.cost)) ELSE t.total END,
+           CASE WHEN u.adds THEN u.base - CASE WHEN u.large THEN u.base ELSE 0 END ELSE u.base END,
+           CASE WHEN (u.m).entries IS NOT NULL THEN (u.m).gap WHEN u.adds THEN t.gap - u.gone ELSE t.gap END,
+           CASE WHEN (u.m).entries IS NOT NULL THEN (u.m).taken ELSE t.taken END,
+           CASE WHEN (u.m).deep THEN (u.m).older_entries ELSE t.older_entries END,
+           CASE WHEN (u.m).deep THEN (u.m).older_totals ELSE t.older_totals END,
+           CASE WHEN (u.m).deep THEN (u.m).middle_entries ELSE t.middle_entries END,
+           CASE WHEN (u.m).deep THEN (u.m).middle_totals ELSE t.middle_totals END,
+           CASE WHEN (u.m).entries IS NOT NULL THEN (u.m).recent_entries ELSE t.recent_entries END,
+           CASE WHEN (u.m).entries IS NOT NULL THEN (u.m).recent_totals ELSE t.recent_totals END,
+           u.at,
+           CASE WHEN EXCLUDED.blocked_until_us < 0 AND t.blocked_until_us <= u.at AND EXCLUDED.capacity - (t.total - u.base) < EXCLUDED.cost THEN u.at - EXCLUDED.blocked_until_us
+                   ELSE t.blocked_until_us END,
+           CASE WHEN t.blocked_until_us > u.at THEN t.decided_at_us ELSE u.at END
+    FROM (SELECT u.at, u.gone, u.base, u.adds, u.large,
+                 CASE WHEN u.deep IS NOT NULL THEN pglimit_log_move(ROW(t.entries, t.totals, t.gap, t.taken, t.older_entries, t.older_totals,
+                          CASE WHEN u.deep THEN t.middle_entries END, CASE WHEN u.deep THEN t.middle_totals END, t.recent_entries, t.recent_totals, u.deep)::pglimit_log,
+                      pglimit_log_step(), u.gone, u.at - EXCLUDED.period_us, CASE WHEN u.large THEN u.base ELSE 0 END) END AS m
+          FROM (SELECT u.at, u.gone, u.base, u.adds, u.large,
+                       CASE WHEN u.adds AND (u.gone >= t.gap OR u.large OR pg_catalog.cardinality(t.entries) - u.gone >= 2 * pglimit_log_step())
+                               THEN (u.large OR pg_catalog.cardinality(t.recent_entries) >= pglimit_log_step() * pglimit_log_step()
+                            OR u.gone >= t.gap AND (GREATEST(t.taken, pg_catalog.width_bucket(u.at - EXCLUDED.period_us, t.older_entries))
+                                    < pg_catalog.cardinality(t.older_entries)) IS NOT TRUE) IS TRUE END AS deep
+                FROM (SELECT u.at, u.gone, u.base, t.blocked_until_us <= u.at AND EXCLUDED.granted > 0::float8 AND EXCLUDED.capacity - (t.total - u.base) >= EXCLUDED.cost AS adds,
+                        t.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity) AS large
+                      FROM (SELECT u.at, u.gone, GREATEST(t.base, coalesce(CASE WHEN u.gone >= t.gap
+                                          THEN coalesce(t.older_totals[GREATEST(t.taken, pg_catalog.width_bucket(u.at - EXCLUDED.period_us, t.older_entries)) + 1],
+                                              (pglimit_log_whole(t.totals, t.gap, t.taken, t.older_totals, t.middle_totals,
+                                                      t.recent_totals))[pg_catalog.width_bucket(u.at - EXCLUDED.period_us,
+                                                      pglimit_log_whole(t.entries, t.gap, t.taken, t.older_entries, t.middle_entries, t.recent_entries)) + 1])
+                                          ELSE t.totals[u.gone + 1] END, t.total)) AS base
+          FROM (SELECT GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AS at,
+                  pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us,
+                      t.entries) AS gone OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u),
+    period_us = EXCLUDED.period_us, keep_us = GREATEST(t.keep_us, EXCLUDED.period_us)
+RETURNING t.granted, (t.total - t.seen)::float8 AS level, coalesce(t.entries[pg_catalog.cardinality(t.entries)], 0)::bigint AS newest_at_us,
+       (CASE WHEN t.capacity - (t.total - t.seen) >= LEAST(sqlc.arg(unit)::float8, sqlc.arg(cost)::float8 * sqlc.arg(count)::float8 - t.cost * t.granted) THEN 0
+            ELSE coalesce(pglimit_log_frees(t.entries, t.totals, t.gap, t.total, t.capacity,
+                        LEAST(sqlc.arg(unit)::float8, sqlc.arg(cost)::float8 * sqlc.arg(count)::float8 - t.cost * t.granted)),
+                    pglimit_log_frees(pglimit_log_whole(t.entries, t.gap, t.taken, t.older_entries, t.middle_entries, t.recent_entries),
+                        pglimit_log_whole(t.totals, t.gap, t.taken, t.older_totals, t.middle_totals, t.recent_totals), NULL, t.total, t.capacity,
+                        LEAST(sqlc.arg(unit)::float8, sqlc.arg(cost)::float8 * sqlc.arg(count)::float8 - t.cost * t.granted))) END)::bigint AS frees_at_us,
        t.updated_at_us, t.blocked_until_us
 ), reservation AS (
 INSERT INTO pglimit_reservation
@@ -493,93 +463,29 @@ ON CONFLICT (policy, key) DO UPDATE SET
     cost = 1, capacity = CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.capacity ELSE t.capacity END,
         period_us = CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.period_us ELSE t.period_us END,
         keep_us = CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE t.keep_us END,
-    granted = GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted,
-                coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total)
-                - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-                                    - CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE t.keep_us END, t.entries) + 1], t.total)),
-                    coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total)))),
-    entries = CASE WHEN t.total + GREATEST(0, EXCLUDED.granted - EXCLUDED.cost) > t.total
-            THEN pg_catalog.array_append(t.entries, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))
-            WHEN (GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted,
-                        coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total)
-                        - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-                                            - CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE t.keep_us END, t.entries) + 1], t.total)),
-                            coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total)))) > 0::float8
-                AND coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total)
-                - GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total)
-                        - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-                                            - CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE t.keep_us END, t.entries) + 1], t.total)),
-                            coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total))))
-                <= GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-                                    - CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE t.keep_us END, t.entries) + 1], t.total)),
-                    coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total)))
-            THEN pg_catalog.array_cat(t.entries[: pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries)],
-                t.entries[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1 :]) ELSE t.entries END,
-    totals = CASE WHEN t.total + GREATEST(0, EXCLUDED.granted - EXCLUDED.cost) > t.total THEN pg_catalog.array_append(t.totals, t.total)
-            WHEN (GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted,
-                        coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total)
-                        - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-                                            - CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE t.keep_us END, t.entries) + 1], t.total)),
-                            coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total)))) > 0::float8
-                AND coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total)
-                - GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total)
-                        - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-                                            - CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE t.keep_us END, t.entries) + 1], t.total)),
-                            coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total))))
-                <= GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-                                    - CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE t.keep_us END, t.entries) + 1], t.total)),
-                    coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total)))
-            THEN pg_catalog.array_cat(t.totals[: pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries)],
-                pglimit_rebase(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1 :],
-                    coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total)
-                    - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-                                        - CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE t.keep_us END, t.entries) + 1], t.total)),
-                        coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total))))
-            WHEN GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total)
-                    - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-                                        - CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE t.keep_us END, t.entries) + 1], t.total)),
-                        coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total)))) > 0::float8
-            THEN pglimit_lower(t.totals, pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, t.entries),
-                coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total)
-                - GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total)
-                        - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-                                            - CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE t.keep_us END, t.entries) + 1], t.total)),
-                            coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total)))),
-                GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total)
-                        - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-                                            - CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE t.keep_us END, t.entries) + 1], t.total)),
-                            coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total))))) ELSE t.totals END,
-    base = GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-                        - CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE t.keep_us END, t.entries) + 1], t.total)),
-    total = CASE WHEN NOT (GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted,
-                        coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total)
-                        - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-                                            - CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE t.keep_us END, t.entries) + 1], t.total)),
-                            coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total)))) > 0::float8
-                AND coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total)
-                - GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total)
-                        - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-                                            - CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE t.keep_us END, t.entries) + 1], t.total)),
-                            coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total))))
-                <= GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-                                    - CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE t.keep_us END, t.entries) + 1], t.total)),
-                    coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total)))
-            THEN t.total - GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted,
-                    coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total)
-                    - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-                                        - CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE t.keep_us END, t.entries) + 1], t.total)),
-                        coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total))))
-            WHEN pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, t.entries) = pg_catalog.cardinality(t.entries)
-            THEN GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-                                - CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE t.keep_us END, t.entries) + 1], t.total)),
-                coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total))
-            ELSE t.total - (coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total)
-                - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-                                    - CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE t.keep_us END, t.entries) + 1], t.total)),
-                    coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total))) END + GREATEST(0, EXCLUDED.granted - EXCLUDED.cost),
-    updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-RETURNING t.granted, (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(t.updated_at_us - t.keep_us, t.entries) + 1], t.total)))::float8 AS level,
-    coalesce(t.entries[pg_catalog.cardinality(t.entries)], 0)::bigint AS newest_at_us, t.updated_at_us, t.blocked_until_us
+    gap = NULL, taken = NULL, older_entries = NULL, older_totals = NULL, middle_entries = NULL, middle_totals = NULL, recent_entries = NULL, recent_totals = NULL,
+    (granted, entries, totals, base, seen, total, updated_at_us) = (
+    SELECT u.back,
+           CASE WHEN t.total + GREATEST(0, EXCLUDED.granted - EXCLUDED.cost) > t.total THEN pg_catalog.array_append(u.entries, u.at)
+                   ELSE CASE WHEN u.empties THEN pg_catalog.array_cat(u.entries[: u.until], u.entries[u.through + 1 :]) ELSE u.entries END END,
+           CASE WHEN t.total + GREATEST(0, EXCLUDED.granted - EXCLUDED.cost) > t.total THEN pg_catalog.array_append(u.totals, t.total)
+                   ELSE CASE WHEN u.empties THEN pg_catalog.array_cat(u.totals[: u.until], pglimit_rebase(u.totals[u.through + 1 :], u.there - u.since)) WHEN u.back > 0::float8
+                       THEN pglimit_lower(u.totals, u.through, u.there - u.back, u.back) ELSE u.totals END END,
+           u.base, u.base, CASE WHEN NOT u.empties THEN t.total - u.back WHEN u.through = pg_catalog.cardinality(u.entries) THEN u.since ELSE t.total - (u.there - u.since) END
+               + GREATEST(0, EXCLUDED.granted - EXCLUDED.cost), u.at
+    FROM (SELECT u.at, u.entries, u.totals, u.base, u.through, u.until, u.there, u.since, u.back, u.back > 0::float8 AND u.there - u.back <= u.since AS empties
+          FROM (SELECT u.at, u.entries, u.totals, u.base, u.through, u.until, u.there, u.since, GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, u.there - u.since)) AS back
+                FROM (SELECT u.at, u.entries, u.totals, u.base, u.through, u.until, coalesce(u.totals[u.through + 1], t.total) AS there,
+                             GREATEST(u.base, coalesce(u.totals[u.until + 1], t.total)) AS since
+                      FROM (SELECT u.at, u.entries, u.totals, u.base, pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, u.entries) AS through,
+                                   pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, u.entries) AS until
+                            FROM (SELECT u.at, u.entries, u.totals, u.gone, GREATEST(t.base, coalesce(u.totals[u.gone + 1], t.total)) AS base
+          FROM (SELECT u.at, u.entries, u.totals, pg_catalog.width_bucket(u.at - CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE t.keep_us END, u.entries) AS gone
+                FROM (SELECT GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AS at,
+                        pglimit_log_whole(t.entries, t.gap, t.taken, t.older_entries, t.middle_entries, t.recent_entries) AS entries,
+                        pglimit_log_whole(t.totals, t.gap, t.taken, t.older_totals, t.middle_totals,
+                            t.recent_totals) AS totals OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u)
+RETURNING t.granted, (t.total - t.seen)::float8 AS level, coalesce(t.entries[pg_catalog.cardinality(t.entries)], 0)::bigint AS newest_at_us, t.updated_at_us, t.blocked_until_us
 ), ended AS (
 UPDATE pglimit_reservation AS h SET
     state = sqlc.arg(state)::text,
@@ -592,8 +498,10 @@ SELECT h.state, h.reserved, h.units AS units_before, h.changes::bool AS changes,
        h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us, h.now_us::bigint AS now_us, h.expires_at_us,
        (coalesce(t.granted, 0) > 0::float8)::bool AS freed,
        coalesce(t.updated_at_us, r.updated_at_us, h.now_us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, r.blocked_until_us, 0)::bigint AS blocked_until_us,
-       coalesce(t.level, r.total - GREATEST(r.base, coalesce(r.totals[pg_catalog.width_bucket(GREATEST(r.updated_at_us, h.now_us) - r.keep_us, r.entries) + 1], r.total)),
-               0)::float8 AS level, 0::float8 AS previous,
+       coalesce(t.level, r.total - GREATEST(r.base, coalesce((pglimit_log_whole(r.totals, r.gap, r.taken, r.older_totals, r.middle_totals,
+                               r.recent_totals))[pg_catalog.width_bucket(GREATEST(r.updated_at_us, h.now_us) - r.keep_us,
+                               pglimit_log_whole(r.entries, r.gap, r.taken, r.older_entries, r.middle_entries, r.recent_entries)) + 1], r.total)), 0)::float8 AS level,
+           0::float8 AS previous,
        coalesce(t.newest_at_us, r.entries[pg_catalog.cardinality(r.entries)], 0)::bigint AS at_us, 0::bigint AS window_us
 FROM reservation AS h LEFT JOIN counted AS t ON true LEFT JOIN pglimit_sliding_window_log AS r ON r.policy = sqlc.arg(policy) AND r.key = sqlc.arg(key);
 
@@ -617,61 +525,35 @@ ON CONFLICT (policy, key) DO UPDATE SET
     cost = 1, capacity = CASE WHEN pglimit_sliding_window_log.capacity = 0::float8 THEN EXCLUDED.capacity ELSE pglimit_sliding_window_log.capacity END,
         period_us = CASE WHEN pglimit_sliding_window_log.capacity = 0::float8 THEN EXCLUDED.period_us ELSE pglimit_sliding_window_log.period_us END,
         keep_us = CASE WHEN pglimit_sliding_window_log.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE pglimit_sliding_window_log.keep_us END,
-    granted = GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted,
-                coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, pglimit_sliding_window_log.entries) + 1],
-                    pglimit_sliding_window_log.total) - GREATEST(GREATEST(pglimit_sliding_window_log.base,
-                        coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us)
-                                    - CASE WHEN pglimit_sliding_window_log.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE pglimit_sliding_window_log.keep_us END,
-                                    pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total)),
-                    coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, pglimit_sliding_window_log.entries) + 1],
-                        pglimit_sliding_window_log.total)))),
-    entries = CASE WHEN pglimit_sliding_window_log.total + GREATEST(0, EXCLUDED.granted - EXCLUDED.cost) > pglimit_sliding_window_log.total
-            THEN pg_catalog.array_append(pglimit_sliding_window_log.entries, GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us))
-            WHEN (GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted,
-                        coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, pglimit_sliding_window_log.entries) + 1],
-                            pglimit_sliding_window_log.total) - GREATEST(GREATEST(pglimit_sliding_window_log.base,
-                                coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us)
-                                            - CASE WHEN pglimit_sliding_window_log.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE pglimit_sliding_window_log.keep_us END,
-                                            pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total)),
-                            coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, pglimit_sliding_window_log.entries) + 1],
-                                pglimit_sliding_window_log.total)))) > 0::float8 AND coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us,
-                            pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total)
-                - GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us,
-                                    pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total)
-                        - GREATEST(GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) - CASE WHEN pglimit_sliding_window_log.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE pglimit_sliding_window_log.keep_us END, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total)), coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total)))) <= GREATEST(GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) - CASE WHEN pglimit_sliding_window_log.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE pglimit_sliding_window_log.keep_us END, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total)), coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total))) THEN pg_catalog.array_cat(pglimit_sliding_window_log.entries[: pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, pglimit_sliding_window_log.entries)], pglimit_sliding_window_log.entries[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, pglimit_sliding_window_log.entries) + 1 :]) ELSE pglimit_sliding_window_log.entries END,
-    totals = CASE WHEN pglimit_sliding_window_log.total + GREATEST(0, EXCLUDED.granted - EXCLUDED.cost) > pglimit_sliding_window_log.total
-            THEN pg_catalog.array_append(pglimit_sliding_window_log.totals, pglimit_sliding_window_log.total)
-            WHEN (GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted,
-                        coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, pglimit_sliding_window_log.entries) + 1],
-                            pglimit_sliding_window_log.total) - GREATEST(GREATEST(pglimit_sliding_window_log.base,
-                                coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us)
-                                            - CASE WHEN pglimit_sliding_window_log.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE pglimit_sliding_window_log.keep_us END,
-                                            pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total)),
-                            coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, pglimit_sliding_window_log.entries) + 1],
-                                pglimit_sliding_window_log.total)))) > 0::float8 AND coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us,
-                            pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total)
-                - GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us,
-                                    pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total)
-                        - GREATEST(GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) - CASE WHEN pglimit_sliding_window_log.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE pglimit_sliding_window_log.keep_us END, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total)), coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total)))) <= GREATEST(GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) - CASE WHEN pglimit_sliding_window_log.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE pglimit_sliding_window_log.keep_us END, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total)), coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total))) THEN pg_catalog.array_cat(pglimit_sliding_window_log.totals[: pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, pglimit_sliding_window_log.entries)], pglimit_rebase(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, pglimit_sliding_window_log.entries) + 1 :], coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total) - GREATEST(GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) - CASE WHEN pglimit_sliding_window_log.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE pglimit_sliding_window_log.keep_us END, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total)), coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total)))) WHEN GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total) - GREATEST(GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) - CASE WHEN pglimit_sliding_window_log.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE pglimit_sliding_window_log.keep_us END, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total)), coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total)))) > 0::float8 THEN pglimit_lower(pglimit_sliding_window_log.totals, pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, pglimit_sliding_window_log.entries), coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total) - GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total) - GREATEST(GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) - CASE WHEN pglimit_sliding_window_log.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE pglimit_sliding_window_log.keep_us END, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total)), coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total)))), GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total) - GREATEST(GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) - CASE WHEN pglimit_sliding_window_log.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE pglimit_sliding_window_log.keep_us END, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total)), coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total))))) ELSE pglimit_sliding_window_log.totals END,
-    base = GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us,
-                            EXCLUDED.updated_at_us) - CASE WHEN pglimit_sliding_window_log.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE pglimit_sliding_window_log.keep_us END,
-                        pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total)),
-    total = CASE WHEN NOT (GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted,
-                        coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, pglimit_sliding_window_log.entries) + 1],
-                            pglimit_sliding_window_log.total) - GREATEST(GREATEST(pglimit_sliding_window_log.base,
-                                coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us)
-                                            - CASE WHEN pglimit_sliding_window_log.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE pglimit_sliding_window_log.keep_us END,
-                                            pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total)),
-                            coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, pglimit_sliding_window_log.entries) + 1],
-                                pglimit_sliding_window_log.total)))) > 0::float8 AND coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us,
-                            pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total)
-                - GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us,
-                                    pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total)
-                        - GREATEST(GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) - CASE WHEN pglimit_sliding_window_log.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE pglimit_sliding_window_log.keep_us END, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total)), coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total)))) <= GREATEST(GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) - CASE WHEN pglimit_sliding_window_log.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE pglimit_sliding_window_log.keep_us END, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total)), coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total))) THEN pglimit_sliding_window_log.total - GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total) - GREATEST(GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) - CASE WHEN pglimit_sliding_window_log.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE pglimit_sliding_window_log.keep_us END, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total)), coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total)))) WHEN pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, pglimit_sliding_window_log.entries) = pg_catalog.cardinality(pglimit_sliding_window_log.entries) THEN GREATEST(GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) - CASE WHEN pglimit_sliding_window_log.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE pglimit_sliding_window_log.keep_us END, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total)), coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total)) ELSE pglimit_sliding_window_log.total - (coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total) - GREATEST(GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) - CASE WHEN pglimit_sliding_window_log.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE pglimit_sliding_window_log.keep_us END, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total)), coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total))) END + GREATEST(0, EXCLUDED.granted - EXCLUDED.cost),
-    updated_at_us = GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us)
-RETURNING pglimit_sliding_window_log.granted, (pglimit_sliding_window_log.total
-        - GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(pglimit_sliding_window_log.updated_at_us
-                        - pglimit_sliding_window_log.keep_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total)))::float8 AS level,
+    gap = NULL, taken = NULL, older_entries = NULL, older_totals = NULL, middle_entries = NULL, middle_totals = NULL, recent_entries = NULL, recent_totals = NULL,
+    (granted, entries, totals, base, seen, total, updated_at_us) = (
+    SELECT u.back,
+           CASE WHEN pglimit_sliding_window_log.total + GREATEST(0, EXCLUDED.granted - EXCLUDED.cost) > pglimit_sliding_window_log.total
+                   THEN pg_catalog.array_append(u.entries, u.at) ELSE CASE WHEN u.empties THEN pg_catalog.array_cat(u.entries[: u.until], u.entries[u.through + 1 :])
+                       ELSE u.entries END END,
+           CASE WHEN pglimit_sliding_window_log.total + GREATEST(0, EXCLUDED.granted - EXCLUDED.cost) > pglimit_sliding_window_log.total
+                   THEN pg_catalog.array_append(u.totals, pglimit_sliding_window_log.total)
+                   ELSE CASE WHEN u.empties THEN pg_catalog.array_cat(u.totals[: u.until], pglimit_rebase(u.totals[u.through + 1 :], u.there - u.since)) WHEN u.back > 0::float8
+                       THEN pglimit_lower(u.totals, u.through, u.there - u.back, u.back) ELSE u.totals END END,
+           u.base, u.base, CASE WHEN NOT u.empties THEN pglimit_sliding_window_log.total - u.back WHEN u.through = pg_catalog.cardinality(u.entries) THEN u.since
+                   ELSE pglimit_sliding_window_log.total - (u.there - u.since) END + GREATEST(0, EXCLUDED.granted - EXCLUDED.cost), u.at
+    FROM (SELECT u.at, u.entries, u.totals, u.base, u.through, u.until, u.there, u.since, u.back, u.back > 0::float8 AND u.there - u.back <= u.since AS empties
+          FROM (SELECT u.at, u.entries, u.totals, u.base, u.through, u.until, u.there, u.since, GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, u.there - u.since)) AS back
+                FROM (SELECT u.at, u.entries, u.totals, u.base, u.through, u.until, coalesce(u.totals[u.through + 1], pglimit_sliding_window_log.total) AS there,
+                             GREATEST(u.base, coalesce(u.totals[u.until + 1], pglimit_sliding_window_log.total)) AS since
+                      FROM (SELECT u.at, u.entries, u.totals, u.base, pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, u.entries) AS through,
+                                   pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, u.entries) AS until
+                            FROM (SELECT u.at, u.entries, u.totals, u.gone, GREATEST(pglimit_sliding_window_log.base,
+                                        coalesce(u.totals[u.gone + 1], pglimit_sliding_window_log.total)) AS base
+          FROM (SELECT u.at, u.entries, u.totals, pg_catalog.width_bucket(u.at
+                      - CASE WHEN pglimit_sliding_window_log.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE pglimit_sliding_window_log.keep_us END, u.entries) AS gone
+                FROM (SELECT GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) AS at,
+                        pglimit_log_whole(pglimit_sliding_window_log.entries, pglimit_sliding_window_log.gap, pglimit_sliding_window_log.taken,
+                            pglimit_sliding_window_log.older_entries, pglimit_sliding_window_log.middle_entries, pglimit_sliding_window_log.recent_entries) AS entries,
+                        pglimit_log_whole(pglimit_sliding_window_log.totals, pglimit_sliding_window_log.gap, pglimit_sliding_window_log.taken,
+                            pglimit_sliding_window_log.older_totals, pglimit_sliding_window_log.middle_totals,
+                            pglimit_sliding_window_log.recent_totals) AS totals OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u)
+RETURNING pglimit_sliding_window_log.granted, (pglimit_sliding_window_log.total - pglimit_sliding_window_log.seen)::float8 AS level,
     coalesce(pglimit_sliding_window_log.entries[pg_catalog.cardinality(pglimit_sliding_window_log.entries)], 0)::bigint AS newest_at_us, pglimit_sliding_window_log.updated_at_us,
     pglimit_sliding_window_log.blocked_until_us;
 
@@ -694,39 +576,62 @@ VALUES (sqlc.arg(policy), sqlc.arg(key), 1, LEAST(sqlc.arg(units)::float8, sqlc.
        coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) + sqlc.arg(lifetime_us)::bigint)
 ON CONFLICT (policy, key) DO UPDATE SET
     cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
-    granted = GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity
-                - (pglimit_sliding_window_log.total - GREATEST(pglimit_sliding_window_log.base,
-                        coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us)
-                                    - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total))))),
-entries = CASE WHEN CASE WHEN pglimit_sliding_window_log.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity)
-            THEN (pglimit_sliding_window_log.total - GREATEST(pglimit_sliding_window_log.base,
-                    coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us)
-                                - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total))) ELSE pglimit_sliding_window_log.total END
-        + GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - (pglimit_sliding_window_log.total
-                    - GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total))))) > CASE WHEN pglimit_sliding_window_log.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity) THEN (pglimit_sliding_window_log.total - GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total))) ELSE pglimit_sliding_window_log.total END THEN pg_catalog.array_append(pglimit_sliding_window_log.entries[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1 :], GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us)) ELSE pglimit_sliding_window_log.entries END,
-    totals = CASE WHEN CASE WHEN pglimit_sliding_window_log.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity)
-                THEN (pglimit_sliding_window_log.total - GREATEST(pglimit_sliding_window_log.base,
-                        coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us)
-                                    - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total))) ELSE pglimit_sliding_window_log.total END
-            + GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - (pglimit_sliding_window_log.total
-                        - GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total))))) > CASE WHEN pglimit_sliding_window_log.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity) THEN (pglimit_sliding_window_log.total - GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total))) ELSE pglimit_sliding_window_log.total END THEN CASE WHEN pglimit_sliding_window_log.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity) THEN pglimit_rebase(pg_catalog.array_append(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1 :], pglimit_sliding_window_log.total), GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total))) ELSE pg_catalog.array_append(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1 :], pglimit_sliding_window_log.total) END ELSE pglimit_sliding_window_log.totals END,
-    base = CASE WHEN CASE WHEN pglimit_sliding_window_log.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity)
-                THEN (pglimit_sliding_window_log.total - GREATEST(pglimit_sliding_window_log.base,
-                        coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us)
-                                    - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total))) ELSE pglimit_sliding_window_log.total END
-            + GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - (pglimit_sliding_window_log.total
-                        - GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total))))) > CASE WHEN pglimit_sliding_window_log.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity) THEN (pglimit_sliding_window_log.total - GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total))) ELSE pglimit_sliding_window_log.total END THEN CASE WHEN pglimit_sliding_window_log.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity) THEN 0 ELSE GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total)) END ELSE pglimit_sliding_window_log.base END,
-    total = CASE WHEN CASE WHEN pglimit_sliding_window_log.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity)
-                THEN (pglimit_sliding_window_log.total - GREATEST(pglimit_sliding_window_log.base,
-                        coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us)
-                                    - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total))) ELSE pglimit_sliding_window_log.total END
-            + GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - (pglimit_sliding_window_log.total
-                        - GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total))))) > CASE WHEN pglimit_sliding_window_log.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity) THEN (pglimit_sliding_window_log.total - GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total))) ELSE pglimit_sliding_window_log.total END THEN CASE WHEN pglimit_sliding_window_log.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity) THEN (pglimit_sliding_window_log.total - GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total))) ELSE pglimit_sliding_window_log.total END + GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - (pglimit_sliding_window_log.total - GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total))))) ELSE pglimit_sliding_window_log.total END,
-    period_us = EXCLUDED.period_us, keep_us = GREATEST(pglimit_sliding_window_log.keep_us, EXCLUDED.period_us),
-    updated_at_us = GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us)
-RETURNING pglimit_sliding_window_log.granted, (pglimit_sliding_window_log.total
-        - GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(pglimit_sliding_window_log.updated_at_us
-                        - pglimit_sliding_window_log.period_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total)))::float8 AS level,
+    (granted, entries, totals, base, total, seen,
+     gap, taken, older_entries, older_totals, middle_entries, middle_totals, recent_entries, recent_totals,
+     updated_at_us) = (
+    SELECT GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - (pglimit_sliding_window_log.total - u.base))),
+           CASE WHEN u.adds THEN pg_catalog.array_append(coalesce((u.m).entries, pglimit_sliding_window_log.entries[u.gone + 1 :]), u.at)
+                   ELSE pglimit_sliding_window_log.entries END,
+           CASE WHEN u.adds THEN pg_catalog.array_append(coalesce((u.m).totals, pglimit_sliding_window_log.totals[u.gone + 1 :]),
+                       pglimit_sliding_window_log.total - CASE WHEN u.large THEN u.base ELSE 0 END) ELSE pglimit_sliding_window_log.totals END,
+           CASE WHEN u.adds THEN u.base - CASE WHEN u.large THEN u.base ELSE 0 END ELSE pglimit_sliding_window_log.base END,
+           CASE WHEN u.adds THEN pglimit_sliding_window_log.total - CASE WHEN u.large THEN u.base ELSE 0 END
+                   + GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - (pglimit_sliding_window_log.total - u.base))) ELSE pglimit_sliding_window_log.total END,
+           CASE WHEN u.adds THEN u.base - CASE WHEN u.large THEN u.base ELSE 0 END ELSE u.base END,
+           CASE WHEN (u.m).entries IS NOT NULL THEN (u.m).gap WHEN u.adds THEN pglimit_sliding_window_log.gap - u.gone ELSE pglimit_sliding_window_log.gap END,
+           CASE WHEN (u.m).entries IS NOT NULL THEN (u.m).taken ELSE pglimit_sliding_window_log.taken END,
+           CASE WHEN (u.m).deep THEN (u.m).older_entries ELSE pglimit_sliding_window_log.older_entries END,
+           CASE WHEN (u.m).deep THEN (u.m).older_totals ELSE pglimit_sliding_window_log.older_totals END,
+           CASE WHEN (u.m).deep THEN (u.m).middle_entries ELSE pglimit_sliding_window_log.middle_entries END,
+           CASE WHEN (u.m).deep THEN (u.m).middle_totals ELSE pglimit_sliding_window_log.middle_totals END,
+           CASE WHEN (u.m).entries IS NOT NULL THEN (u.m).recent_entries ELSE pglimit_sliding_window_log.recent_entries END,
+           CASE WHEN (u.m).entries IS NOT NULL THEN (u.m).recent_totals ELSE pglimit_sliding_window_log.recent_totals END,
+           u.at
+    FROM (SELECT u.at, u.gone, u.base, u.adds, u.large,
+                 CASE WHEN u.deep IS NOT NULL THEN pglimit_log_move(ROW(pglimit_sliding_window_log.entries, pglimit_sliding_window_log.totals, pglimit_sliding_window_log.gap,
+                                 pglimit_sliding_window_log.taken, pglimit_sliding_window_log.older_entries, pglimit_sliding_window_log.older_totals,
+                          CASE WHEN u.deep THEN pglimit_sliding_window_log.middle_entries END, CASE WHEN u.deep THEN pglimit_sliding_window_log.middle_totals END,
+                              pglimit_sliding_window_log.recent_entries, pglimit_sliding_window_log.recent_totals, u.deep)::pglimit_log,
+                      pglimit_log_step(), u.gone, u.at - EXCLUDED.period_us, CASE WHEN u.large THEN u.base ELSE 0 END) END AS m
+          FROM (SELECT u.at, u.gone, u.base, u.adds, u.large,
+                       CASE WHEN u.adds AND (u.gone >= pglimit_sliding_window_log.gap OR u.large
+                                   OR pg_catalog.cardinality(pglimit_sliding_window_log.entries) - u.gone >= 2 * pglimit_log_step())
+                               THEN (u.large OR pg_catalog.cardinality(pglimit_sliding_window_log.recent_entries) >= pglimit_log_step() * pglimit_log_step()
+                            OR u.gone >= pglimit_sliding_window_log.gap AND (GREATEST(pglimit_sliding_window_log.taken,
+                                        pg_catalog.width_bucket(u.at - EXCLUDED.period_us, pglimit_sliding_window_log.older_entries))
+                                    < pg_catalog.cardinality(pglimit_sliding_window_log.older_entries)) IS NOT TRUE) IS TRUE END AS deep
+                FROM (SELECT u.at, u.gone, u.base, CASE WHEN pglimit_sliding_window_log.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity)
+                            THEN (pglimit_sliding_window_log.total - u.base) ELSE pglimit_sliding_window_log.total END
+                        + GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - (pglimit_sliding_window_log.total - u.base)))
+                        > CASE WHEN pglimit_sliding_window_log.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity)
+                            THEN (pglimit_sliding_window_log.total - u.base) ELSE pglimit_sliding_window_log.total END AS adds,
+                        pglimit_sliding_window_log.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity) AS large
+                      FROM (SELECT u.at, u.gone, GREATEST(pglimit_sliding_window_log.base,
+                                  coalesce(CASE WHEN u.gone >= pglimit_sliding_window_log.gap
+                                          THEN coalesce(pglimit_sliding_window_log.older_totals[GREATEST(pglimit_sliding_window_log.taken,
+                                                      pg_catalog.width_bucket(u.at - EXCLUDED.period_us, pglimit_sliding_window_log.older_entries)) + 1],
+                                              (pglimit_log_whole(pglimit_sliding_window_log.totals, pglimit_sliding_window_log.gap, pglimit_sliding_window_log.taken,
+                                                      pglimit_sliding_window_log.older_totals, pglimit_sliding_window_log.middle_totals,
+                                                      pglimit_sliding_window_log.recent_totals))[pg_catalog.width_bucket(u.at - EXCLUDED.period_us,
+                                                      pglimit_log_whole(pglimit_sliding_window_log.entries, pglimit_sliding_window_log.gap, pglimit_sliding_window_log.taken,
+                                                          pglimit_sliding_window_log.older_entries, pglimit_sliding_window_log.middle_entries,
+                                                          pglimit_sliding_window_log.recent_entries)) + 1]) ELSE pglimit_sliding_window_log.totals[u.gone + 1] END,
+                                      pglimit_sliding_window_log.total)) AS base
+          FROM (SELECT GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) AS at,
+                  pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us,
+                      pglimit_sliding_window_log.entries) AS gone OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u),
+    period_us = EXCLUDED.period_us, keep_us = GREATEST(pglimit_sliding_window_log.keep_us, EXCLUDED.period_us)
+RETURNING pglimit_sliding_window_log.granted, (pglimit_sliding_window_log.total - pglimit_sliding_window_log.seen)::float8 AS level,
     coalesce(pglimit_sliding_window_log.entries[pg_catalog.cardinality(pglimit_sliding_window_log.entries)], 0)::bigint AS newest_at_us, pglimit_sliding_window_log.updated_at_us,
     pglimit_sliding_window_log.blocked_until_us;
 
@@ -738,39 +643,30 @@ RETURNING pglimit_sliding_window_log.granted, (pglimit_sliding_window_log.total
 --
 -- Index: the primary key. Locks the key's row until the transaction ends.
 WITH c AS MATERIALIZED (
-    SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) AS us,
+    SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) AS us, sqlc.arg(units)::float8 AS units,
              CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
                   THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) END AS commits,
              CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) END AS waits
 ), back AS (
 UPDATE pglimit_sliding_window_log AS t SET
     cost = 1,
-    granted = LEAST(sqlc.arg(units)::float8, (t.total - GREATEST(t.base,
-                    coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)))),
-    entries = CASE WHEN GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
-                t.total - sqlc.arg(units)::float8) > GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1],
-                    t.total)) THEN t.entries[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries)
-                + 1 : coalesce(pg_catalog.array_position(t.totals, GREATEST(GREATEST(t.base,
-                                coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
-                            t.total - sqlc.arg(units)::float8)) - 1, pg_catalog.width_bucket(GREATEST(GREATEST(t.base,
-                                coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
-                            t.total - sqlc.arg(units)::float8), t.totals))] ELSE '{}' END,
-    totals = CASE WHEN GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
-                t.total - sqlc.arg(units)::float8) > GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1],
-                    t.total)) THEN t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries)
-                + 1 : coalesce(pg_catalog.array_position(t.totals, GREATEST(GREATEST(t.base,
-                                coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
-                            t.total - sqlc.arg(units)::float8)) - 1, pg_catalog.width_bucket(GREATEST(GREATEST(t.base,
-                                coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
-                            t.total - sqlc.arg(units)::float8), t.totals))] ELSE '{}' END,
-    base = GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
-        total = GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
-            t.total - sqlc.arg(units)::float8),
+    gap = NULL, taken = NULL, older_entries = NULL, older_totals = NULL, middle_entries = NULL, middle_totals = NULL, recent_entries = NULL, recent_totals = NULL,
+    (granted, entries, totals, base, seen, total) = (
+    SELECT LEAST(c.units, (t.total - u.base)),
+           CASE WHEN u.keep > u.base THEN u.entries[u.gone + 1 : u.cut] ELSE '{}' END,
+           CASE WHEN u.keep > u.base THEN u.totals[u.gone + 1 : u.cut] ELSE '{}' END,
+           u.base, u.base, u.keep
+    FROM (SELECT u.entries, u.totals, u.gone, u.base, u.keep, coalesce(pg_catalog.array_position(u.totals, u.keep) - 1, pg_catalog.width_bucket(u.keep, u.totals)) AS cut
+          FROM (SELECT u.entries, u.totals, u.gone, u.base, GREATEST(u.base, t.total - c.units) AS keep
+                  FROM (SELECT u.at, u.entries, u.totals, u.gone, GREATEST(t.base, coalesce(u.totals[u.gone + 1], t.total)) AS base
+          FROM (SELECT u.at, u.entries, u.totals, pg_catalog.width_bucket(u.at - t.keep_us, u.entries) AS gone
+                FROM (SELECT GREATEST(t.updated_at_us, c.us) AS at, pglimit_log_whole(t.entries, t.gap, t.taken, t.older_entries, t.middle_entries, t.recent_entries) AS entries,
+                        pglimit_log_whole(t.totals, t.gap, t.taken, t.older_totals, t.middle_totals,
+                            t.recent_totals) AS totals OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u),
     updated_at_us = GREATEST(t.updated_at_us, c.us)
 FROM c
 WHERE t.policy = sqlc.arg(policy) AND t.key = sqlc.arg(key)
-RETURNING t.granted, (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(t.updated_at_us - t.keep_us, t.entries) + 1], t.total)))::float8 AS level,
-    coalesce(t.entries[pg_catalog.cardinality(t.entries)], 0)::bigint AS newest_at_us, t.updated_at_us, t.blocked_until_us
+RETURNING t.granted, (t.total - t.seen)::float8 AS level, coalesce(t.entries[pg_catalog.cardinality(t.entries)], 0)::bigint AS newest_at_us, t.updated_at_us, t.blocked_until_us
 )
 SELECT coalesce(t.granted, 0)::float8 AS granted, coalesce(t.level, 0)::float8 AS level, coalesce(t.newest_at_us, 0)::bigint AS newest_at_us,
        coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
@@ -785,81 +681,36 @@ FROM c LEFT JOIN back AS t ON true;
 --
 -- Index: the primary key. Locks the key's row until the transaction ends.
 WITH c AS MATERIALIZED (
-    SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) AS us,
+    SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint) AS us, sqlc.arg(units)::float8 AS units,
+        sqlc.arg(counted_at_us)::bigint AS counted_at_us,
              CASE WHEN sqlc.arg(commit)::text = 'off' OR sqlc.arg(commit)::text = 'on' AND current_setting('synchronous_commit'::text) = 'off'
                   THEN set_config('synchronous_commit'::text, sqlc.arg(commit)::text, true) END AS commits,
              CASE WHEN sqlc.arg(lock_timeout)::text <> '' THEN set_config('lock_timeout'::text, sqlc.arg(lock_timeout)::text, true) END AS waits
 ), back AS (
 UPDATE pglimit_sliding_window_log AS t SET
     cost = 1,
-    granted = GREATEST(0, LEAST(sqlc.arg(units)::float8, coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint, t.entries) + 1], t.total)
-                - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
-                    coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint - 1, t.entries) + 1], t.total)))),
-    entries = CASE WHEN (GREATEST(0, LEAST(sqlc.arg(units)::float8,
-                        coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint, t.entries) + 1], t.total)
-                        - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
-                            coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint - 1, t.entries) + 1], t.total)))) > 0::float8
-                AND coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint, t.entries) + 1], t.total)
-                - GREATEST(0, LEAST(sqlc.arg(units)::float8, coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint, t.entries) + 1], t.total)
-                        - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
-                            coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint - 1, t.entries) + 1], t.total))))
-                <= GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
-                    coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint - 1, t.entries) + 1], t.total)))
-            THEN pg_catalog.array_cat(t.entries[: pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint - 1, t.entries)],
-                t.entries[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint, t.entries) + 1 :]) ELSE t.entries END,
-    totals = CASE WHEN (GREATEST(0, LEAST(sqlc.arg(units)::float8,
-                        coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint, t.entries) + 1], t.total)
-                        - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
-                            coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint - 1, t.entries) + 1], t.total)))) > 0::float8
-                AND coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint, t.entries) + 1], t.total)
-                - GREATEST(0, LEAST(sqlc.arg(units)::float8, coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint, t.entries) + 1], t.total)
-                        - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
-                            coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint - 1, t.entries) + 1], t.total))))
-                <= GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
-                    coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint - 1, t.entries) + 1], t.total)))
-            THEN pg_catalog.array_cat(t.totals[: pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint - 1, t.entries)],
-                pglimit_rebase(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint, t.entries) + 1 :],
-                    coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint, t.entries) + 1], t.total)
-                    - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
-                        coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint - 1, t.entries) + 1], t.total))))
-            WHEN GREATEST(0, LEAST(sqlc.arg(units)::float8, coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint, t.entries) + 1], t.total)
-                    - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
-                        coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint - 1, t.entries) + 1], t.total)))) > 0::float8
-            THEN pglimit_lower(t.totals, pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint, t.entries),
-                coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint, t.entries) + 1], t.total)
-                - GREATEST(0, LEAST(sqlc.arg(units)::float8, coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint, t.entries) + 1], t.total)
-                        - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
-                            coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint - 1, t.entries) + 1], t.total)))),
-                GREATEST(0, LEAST(sqlc.arg(units)::float8, coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint, t.entries) + 1], t.total)
-                        - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
-                            coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint - 1, t.entries) + 1], t.total))))) ELSE t.totals END,
-    base = GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
-        total = CASE WHEN NOT (GREATEST(0, LEAST(sqlc.arg(units)::float8,
-                        coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint, t.entries) + 1], t.total)
-                        - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
-                            coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint - 1, t.entries) + 1], t.total)))) > 0::float8
-                AND coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint, t.entries) + 1], t.total)
-                - GREATEST(0, LEAST(sqlc.arg(units)::float8, coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint, t.entries) + 1], t.total)
-                        - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
-                            coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint - 1, t.entries) + 1], t.total))))
-                <= GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
-                    coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint - 1, t.entries) + 1], t.total)))
-            THEN t.total - GREATEST(0, LEAST(sqlc.arg(units)::float8,
-                    coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint, t.entries) + 1], t.total)
-                    - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
-                        coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint - 1, t.entries) + 1], t.total))))
-            WHEN pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint, t.entries) = pg_catalog.cardinality(t.entries)
-            THEN GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
-                coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint - 1, t.entries) + 1], t.total))
-            ELSE t.total - (coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint, t.entries) + 1], t.total)
-                - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
-                    coalesce(t.totals[pg_catalog.width_bucket(sqlc.arg(counted_at_us)::bigint - 1, t.entries) + 1], t.total))) END,
+    gap = NULL, taken = NULL, older_entries = NULL, older_totals = NULL, middle_entries = NULL, middle_totals = NULL, recent_entries = NULL, recent_totals = NULL,
+    (granted, entries, totals, base, seen, total) = (
+    SELECT u.back, CASE WHEN u.empties THEN pg_catalog.array_cat(u.entries[: u.until], u.entries[u.through + 1 :]) ELSE u.entries END,
+        CASE WHEN u.empties THEN pg_catalog.array_cat(u.totals[: u.until], pglimit_rebase(u.totals[u.through + 1 :], u.there - u.since)) WHEN u.back > 0::float8
+            THEN pglimit_lower(u.totals, u.through, u.there - u.back, u.back) ELSE u.totals END, u.base, u.base,
+        CASE WHEN NOT u.empties THEN t.total - u.back WHEN u.through = pg_catalog.cardinality(u.entries) THEN u.since ELSE t.total - (u.there - u.since) END
+    FROM (SELECT u.at, u.entries, u.totals, u.base, u.through, u.until, u.there, u.since, u.back, u.back > 0::float8 AND u.there - u.back <= u.since AS empties
+          FROM (SELECT u.at, u.entries, u.totals, u.base, u.through, u.until, u.there, u.since, GREATEST(0, LEAST(c.units, u.there - u.since)) AS back
+                FROM (SELECT u.at, u.entries, u.totals, u.base, u.through, u.until, coalesce(u.totals[u.through + 1], t.total) AS there,
+                             GREATEST(u.base, coalesce(u.totals[u.until + 1], t.total)) AS since
+                      FROM (SELECT u.at, u.entries, u.totals, u.base, pg_catalog.width_bucket(c.counted_at_us, u.entries) AS through,
+                                   pg_catalog.width_bucket(c.counted_at_us - 1, u.entries) AS until
+                            FROM (SELECT u.at, u.entries, u.totals, u.gone, GREATEST(t.base, coalesce(u.totals[u.gone + 1], t.total)) AS base
+          FROM (SELECT u.at, u.entries, u.totals, pg_catalog.width_bucket(u.at - t.keep_us, u.entries) AS gone
+                FROM (SELECT GREATEST(t.updated_at_us, c.us) AS at, pglimit_log_whole(t.entries, t.gap, t.taken, t.older_entries, t.middle_entries, t.recent_entries) AS entries,
+                        pglimit_log_whole(t.totals, t.gap, t.taken, t.older_totals, t.middle_totals,
+                            t.recent_totals) AS totals OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u),
     blocked_until_us = CASE WHEN t.decided_at_us > 0 AND t.decided_at_us < sqlc.arg(counted_at_us)::bigint + t.keep_us THEN 0 ELSE t.blocked_until_us END,
     updated_at_us = GREATEST(t.updated_at_us, c.us)
 FROM c
 WHERE t.policy = sqlc.arg(policy) AND t.key = sqlc.arg(key)
-RETURNING t.granted, (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(t.updated_at_us - t.keep_us, t.entries) + 1], t.total)))::float8 AS level,
-    coalesce(t.entries[pg_catalog.cardinality(t.entries)], 0)::bigint AS newest_at_us, t.updated_at_us, t.blocked_until_us
+RETURNING t.granted, (t.total - t.seen)::float8 AS level, coalesce(t.entries[pg_catalog.cardinality(t.entries)], 0)::bigint AS newest_at_us, t.updated_at_us, t.blocked_until_us
 )
 SELECT coalesce(t.granted, 0)::float8 AS granted, coalesce(t.level, 0)::float8 AS level, coalesce(t.newest_at_us, 0)::bigint AS newest_at_us,
        coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
@@ -873,27 +724,24 @@ FROM c LEFT JOIN back AS t ON true;
 --
 -- Index: the primary key. Locks nothing.
 SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)::bigint AS now_us,
-       coalesce(max((t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
-                                           coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
-                                       - sqlc.arg(period_us)::bigint, t.entries) + 1], t.total)))), 0)::float8 AS level,
+       coalesce(max((t.total - u.base)), 0)::float8 AS level,
        coalesce(max(t.entries[pg_catalog.cardinality(t.entries)]), 0)::bigint AS newest_at_us,
-       coalesce(max(CASE WHEN sqlc.arg(capacity)::float8 - (t.total
-                           - coalesce(t.totals[pg_catalog.width_bucket(t.total - (sqlc.arg(capacity)::float8 - sqlc.arg(unit)::float8)
-                                       - 1e-15::float8 * (t.total + sqlc.arg(capacity)::float8), t.totals) + 1], t.total)) >= sqlc.arg(unit)::float8
-                       THEN t.entries[pg_catalog.width_bucket(t.total - (sqlc.arg(capacity)::float8 - sqlc.arg(unit)::float8)
-                               - 1e-15::float8 * (t.total + sqlc.arg(capacity)::float8), t.totals)]
-                       WHEN sqlc.arg(capacity)::float8 - (t.total - coalesce(t.totals[pg_catalog.width_bucket(t.total - (sqlc.arg(capacity)::float8 - sqlc.arg(unit)::float8)
-                                       - 1e-15::float8 * (t.total + sqlc.arg(capacity)::float8), t.totals) + 2], t.total)) >= sqlc.arg(unit)::float8
-                       THEN t.entries[pg_catalog.width_bucket(t.total - (sqlc.arg(capacity)::float8 - sqlc.arg(unit)::float8)
-                               - 1e-15::float8 * (t.total + sqlc.arg(capacity)::float8), t.totals) + 1]
-                       WHEN sqlc.arg(capacity)::float8 - (t.total - coalesce(t.totals[pg_catalog.width_bucket(t.total - (sqlc.arg(capacity)::float8 - sqlc.arg(unit)::float8)
-                                       - 1e-15::float8 * (t.total + sqlc.arg(capacity)::float8), t.totals) + 3], t.total)) >= sqlc.arg(unit)::float8
-                       THEN t.entries[pg_catalog.width_bucket(t.total - (sqlc.arg(capacity)::float8 - sqlc.arg(unit)::float8)
-                               - 1e-15::float8 * (t.total + sqlc.arg(capacity)::float8), t.totals) + 2]
-                       ELSE t.entries[pg_catalog.width_bucket(t.total - (sqlc.arg(capacity)::float8 - sqlc.arg(unit)::float8)
-                               + 1e-15::float8 * (t.total + sqlc.arg(capacity)::float8), t.totals)] END), 0)::bigint AS frees_at_us,
+       coalesce(max(CASE WHEN sqlc.arg(capacity)::float8 - (t.total - u.base) >= sqlc.arg(unit)::float8 THEN 0
+            ELSE coalesce(pglimit_log_frees(t.entries, t.totals, t.gap, t.total, sqlc.arg(capacity)::float8, sqlc.arg(unit)::float8),
+                    pglimit_log_frees(pglimit_log_whole(t.entries, t.gap, t.taken, t.older_entries, t.middle_entries, t.recent_entries),
+                        pglimit_log_whole(t.totals, t.gap, t.taken, t.older_totals, t.middle_totals, t.recent_totals), NULL, t.total, sqlc.arg(capacity)::float8,
+                        sqlc.arg(unit)::float8)) END), 0)::bigint AS frees_at_us,
        coalesce(max(t.updated_at_us), 0)::bigint AS updated_at_us, coalesce(max(t.blocked_until_us), 0)::bigint AS blocked_until_us
-FROM pglimit_sliding_window_log AS t
+FROM pglimit_sliding_window_log AS t, LATERAL (SELECT u.at, u.gone,
+        GREATEST(t.base, coalesce(CASE WHEN u.gone >= t.gap THEN coalesce(t.older_totals[GREATEST(t.taken,
+                                pg_catalog.width_bucket(u.at - sqlc.arg(period_us)::bigint, t.older_entries)) + 1],
+                        (pglimit_log_whole(t.totals, t.gap, t.taken, t.older_totals, t.middle_totals, t.recent_totals))[pg_catalog.width_bucket(u.at - sqlc.arg(period_us)::bigint,
+                                pglimit_log_whole(t.entries, t.gap, t.taken, t.older_entries, t.middle_entries, t.recent_entries)) + 1]) ELSE t.totals[u.gone + 1] END,
+                t.total)) AS base
+          FROM (SELECT GREATEST(t.updated_at_us, coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) AS at,
+                  pg_catalog.width_bucket(GREATEST(t.updated_at_us, coalesce(sqlc.narg(now_us)::bigint,
+                              (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - sqlc.arg(period_us)::bigint,
+                      t.entries) AS gone OFFSET 0) AS u OFFSET 0) AS u
 WHERE t.policy = sqlc.arg(policy) AND t.key = sqlc.arg(key);
 
 -- name: SlidingWindowLogLocked :many
@@ -1017,27 +865,24 @@ SELECT (SELECT count(*) FROM deleted)::bigint AS deleted, (SELECT count(*) FROM 
 SELECT s.*, o.reservations, o.reserved
 FROM (
 SELECT coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)::bigint AS now_us,
-       coalesce(max((t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
-                                           coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint))
-                                       - sqlc.arg(period_us)::bigint, t.entries) + 1], t.total)))), 0)::float8 AS level,
+       coalesce(max((t.total - u.base)), 0)::float8 AS level,
        coalesce(max(t.entries[pg_catalog.cardinality(t.entries)]), 0)::bigint AS newest_at_us,
-       coalesce(max(CASE WHEN sqlc.arg(capacity)::float8 - (t.total
-                           - coalesce(t.totals[pg_catalog.width_bucket(t.total - (sqlc.arg(capacity)::float8 - sqlc.arg(unit)::float8)
-                                       - 1e-15::float8 * (t.total + sqlc.arg(capacity)::float8), t.totals) + 1], t.total)) >= sqlc.arg(unit)::float8
-                       THEN t.entries[pg_catalog.width_bucket(t.total - (sqlc.arg(capacity)::float8 - sqlc.arg(unit)::float8)
-                               - 1e-15::float8 * (t.total + sqlc.arg(capacity)::float8), t.totals)]
-                       WHEN sqlc.arg(capacity)::float8 - (t.total - coalesce(t.totals[pg_catalog.width_bucket(t.total - (sqlc.arg(capacity)::float8 - sqlc.arg(unit)::float8)
-                                       - 1e-15::float8 * (t.total + sqlc.arg(capacity)::float8), t.totals) + 2], t.total)) >= sqlc.arg(unit)::float8
-                       THEN t.entries[pg_catalog.width_bucket(t.total - (sqlc.arg(capacity)::float8 - sqlc.arg(unit)::float8)
-                               - 1e-15::float8 * (t.total + sqlc.arg(capacity)::float8), t.totals) + 1]
-                       WHEN sqlc.arg(capacity)::float8 - (t.total - coalesce(t.totals[pg_catalog.width_bucket(t.total - (sqlc.arg(capacity)::float8 - sqlc.arg(unit)::float8)
-                                       - 1e-15::float8 * (t.total + sqlc.arg(capacity)::float8), t.totals) + 3], t.total)) >= sqlc.arg(unit)::float8
-                       THEN t.entries[pg_catalog.width_bucket(t.total - (sqlc.arg(capacity)::float8 - sqlc.arg(unit)::float8)
-                               - 1e-15::float8 * (t.total + sqlc.arg(capacity)::float8), t.totals) + 2]
-                       ELSE t.entries[pg_catalog.width_bucket(t.total - (sqlc.arg(capacity)::float8 - sqlc.arg(unit)::float8)
-                               + 1e-15::float8 * (t.total + sqlc.arg(capacity)::float8), t.totals)] END), 0)::bigint AS frees_at_us,
+       coalesce(max(CASE WHEN sqlc.arg(capacity)::float8 - (t.total - u.base) >= sqlc.arg(unit)::float8 THEN 0
+            ELSE coalesce(pglimit_log_frees(t.entries, t.totals, t.gap, t.total, sqlc.arg(capacity)::float8, sqlc.arg(unit)::float8),
+                    pglimit_log_frees(pglimit_log_whole(t.entries, t.gap, t.taken, t.older_entries, t.middle_entries, t.recent_entries),
+                        pglimit_log_whole(t.totals, t.gap, t.taken, t.older_totals, t.middle_totals, t.recent_totals), NULL, t.total, sqlc.arg(capacity)::float8,
+                        sqlc.arg(unit)::float8)) END), 0)::bigint AS frees_at_us,
        coalesce(max(t.updated_at_us), 0)::bigint AS updated_at_us, coalesce(max(t.blocked_until_us), 0)::bigint AS blocked_until_us
-FROM pglimit_sliding_window_log AS t
+FROM pglimit_sliding_window_log AS t, LATERAL (SELECT u.at, u.gone,
+        GREATEST(t.base, coalesce(CASE WHEN u.gone >= t.gap THEN coalesce(t.older_totals[GREATEST(t.taken,
+                                pg_catalog.width_bucket(u.at - sqlc.arg(period_us)::bigint, t.older_entries)) + 1],
+                        (pglimit_log_whole(t.totals, t.gap, t.taken, t.older_totals, t.middle_totals, t.recent_totals))[pg_catalog.width_bucket(u.at - sqlc.arg(period_us)::bigint,
+                                pglimit_log_whole(t.entries, t.gap, t.taken, t.older_entries, t.middle_entries, t.recent_entries)) + 1]) ELSE t.totals[u.gone + 1] END,
+                t.total)) AS base
+          FROM (SELECT GREATEST(t.updated_at_us, coalesce(sqlc.narg(now_us)::bigint, (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) AS at,
+                  pg_catalog.width_bucket(GREATEST(t.updated_at_us, coalesce(sqlc.narg(now_us)::bigint,
+                              (date_part('epoch'::text, statement_timestamp()) * 1000000::float8)::bigint)) - sqlc.arg(period_us)::bigint,
+                      t.entries) AS gone OFFSET 0) AS u OFFSET 0) AS u
 WHERE t.policy = sqlc.arg(policy) AND t.key = sqlc.arg(key)
 ) AS s,
 LATERAL (SELECT count(*) AS reservations, coalesce(sum(h.units), 0)::float8 AS reserved FROM pglimit_reservation AS h

@@ -59,7 +59,7 @@ func InsertRows(t testing.TB, pool *pgxpool.Pool, table, policy string, n int, e
 	_, err = pgx.ForEachRow(rows, []any{&column, &kind}, func() error {
 		value := map[string]string{"policy": "$1", "key": "'k' || i", "expires_at_us": "$3 + i"}[column]
 		if value == "" {
-			value = map[string]string{"bigint": "1", "double precision": "0", "bigint[]": "'{}'", "double precision[]": "'{}'"}[kind]
+			value = map[string]string{"bigint": "1", "integer": "NULL", "double precision": "0", "bigint[]": "'{}'", "double precision[]": "'{}'"}[kind]
 		}
 		if value == "" {
 			return fmt.Errorf("no value for column %s of type %s", column, kind)

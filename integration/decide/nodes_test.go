@@ -53,13 +53,13 @@ var budgets = map[string]int{
 	"SlidingWindowCounterTake": 307, "SlidingWindowCounterTakeMany": 328, "SlidingWindowCounterTakeAll": 344, "SlidingWindowCounterUnblock": 54,
 	"SlidingWindowCounterUndo": 203, "SlidingWindowCounterUsage": 44,
 
-	"SlidingWindowLogBlock": 86, "SlidingWindowLogCharge": 410, "SlidingWindowLogGet": 160,
-	"SlidingWindowLogLocked": 24, "SlidingWindowLogRefund": 224, "SlidingWindowLogReserve": 709,
-	"SlidingWindowLogReset": 55, "SlidingWindowLogSettle": 822, "SlidingWindowLogSweep": 52,
-	"SlidingWindowLogTake": 655, "SlidingWindowLogTakeMany": 530, "SlidingWindowLogTakeAll": 546, "SlidingWindowLogUnblock": 54,
-	"SlidingWindowLogUndo": 605, "SlidingWindowLogUsage": 170,
+	"SlidingWindowLogBlock": 95, "SlidingWindowLogCharge": 402, "SlidingWindowLogGet": 181,
+	"SlidingWindowLogLocked": 24, "SlidingWindowLogRefund": 174, "SlidingWindowLogReserve": 611,
+	"SlidingWindowLogReset": 55, "SlidingWindowLogSettle": 417, "SlidingWindowLogSweep": 52,
+	"SlidingWindowLogTake": 557, "SlidingWindowLogTakeMany": 539, "SlidingWindowLogTakeAll": 555, "SlidingWindowLogUnblock": 54,
+	"SlidingWindowLogUndo": 221, "SlidingWindowLogUsage": 191,
 
-	"FixedWindowAdjust": 68, "GCRAAdjust": 106, "LeakyBucketAdjust": 175, "SlidingWindowCounterAdjust": 228, "SlidingWindowLogAdjust": 697, "TokenBucketAdjust": 106,
+	"FixedWindowAdjust": 68, "GCRAAdjust": 106, "LeakyBucketAdjust": 175, "SlidingWindowCounterAdjust": 228, "SlidingWindowLogAdjust": 264, "TokenBucketAdjust": 106,
 	"FixedWindowDelete": 45, "GCRADelete": 45, "LeakyBucketDelete": 45, "LeakyBucketQueueDelete": 45, "SlidingWindowCounterDelete": 45, "SlidingWindowLogDelete": 45, "TokenBucketDelete": 45,
 }
 

@@ -2,10 +2,13 @@ package decide
 
 import (
 	"database/sql"
+	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/pglimit/pglimit/integration/bed"
 	"github.com/pglimit/pglimit/internal/conformance/search"
+	"github.com/pglimit/pglimit/limiter"
 )
 
 // TestDecideAsMemory: over each driver, and in the caller's transaction and its savepoints,
@@ -29,4 +32,36 @@ func TestDecideAsMemory(t *testing.T) {
 			return s
 		}
 	})
+}
+
+// TestLongLogsDecideAsMemory does so with logs whose parts are so short that histories go
+// through all of them.
+func TestLongLogsDecideAsMemory(t *testing.T) {
+	t.Parallel()
+	d := search.Draw{Equal: true, Long: true, Steps: 120, Operations: search.Without(search.Usual, "sweep", "once", "reset") + strings.Repeat(" allow", 60)}
+	var long limiter.Policy
+	for _, base := range search.Bases() {
+		if base.Algorithm == limiter.SlidingWindowLog {
+			long = base
+		}
+	}
+	for _, step := range []int{1, 2, 3} {
+		t.Run(fmt.Sprint("steps of ", step), func(t *testing.T) {
+			t.Parallel()
+			pool := bed.FunctionsPool(t)
+			bed.Exec(t, pool, fmt.Sprintf(`CREATE OR REPLACE FUNCTION pglimit_log_step() RETURNS integer LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT %d'`, step))
+			t.Run("histories", func(t *testing.T) {
+				bed.Search(t, d, 40, func(t *testing.T) func(*search.History) search.Subject {
+					return func(*search.History) search.Subject {
+						s, config := bed.NewSubject(t)
+						s.Ways, s.Begin = search.By(bed.NewLimiter(t, pool, config)), pool.Begin
+						return s
+					}
+				}, long)
+			})
+			if bed.Value[int](t, pool, `SELECT count(*) FROM pglimit_sliding_window_log WHERE cardinality(middle_entries) > 0`) == 0 {
+				t.Error("no log has a middle: this says little")
+			}
+		})
+	}
 }

@@ -1,14 +1,20 @@
 package migrate
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
 
 	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/internal/conformance"
 	"github.com/pglimit/pglimit/internal/migrations"
 	"github.com/pglimit/pglimit/internal/must"
+	"github.com/pglimit/pglimit/limiter"
 )
 
 // gone is SQL that takes a part of what migrations make away.
@@ -108,5 +114,47 @@ func TestMigrateUpgrades(t *testing.T) {
 				t.Errorf("%q of %q failed, with %v", failed, called, rows)
 			}
 		})
+	}
+}
+
+// TestMigrateUpKeepsLongLogs: a log of a version whose logs had no parts, of which a transaction
+// has locked the row when Up begins, goes on where it was.
+func TestMigrateUpKeepsLongLogs(t *testing.T) {
+	t.Parallel()
+	ctx, pool := t.Context(), bed.NewPool(t)
+	bed.Exec(t, pool, `DROP VIEW pglimit_sliding_window_log_now CASCADE; DROP FUNCTION pglimit_log_move; DROP TYPE pglimit_log; DROP FUNCTION pglimit_log_whole;
+		DROP FUNCTION pglimit_log_frees; DROP FUNCTION pglimit_log_step; ALTER TABLE pglimit_sliding_window_log DROP seen, DROP gap, DROP taken,
+		DROP older_entries, DROP older_totals, DROP middle_entries, DROP middle_totals, DROP recent_entries, DROP recent_totals`)
+	const limit, apart = 1000, time.Millisecond
+	clock := new(conformance.Clock)
+	p := limiter.Policy{Name: "p", Algorithm: limiter.SlidingWindowLog, Limit: limit, Period: time.Hour, Durability: limiter.Relaxed}
+	bed.Exec(t, pool, `INSERT INTO pglimit_sliding_window_log (base, total, capacity, period_us, keep_us, updated_at_us, blocked_until_us, expires_at_us, cost, granted, entries, totals, policy, key)
+		SELECT 0, $1, $1, $2, $2, $3 + $1 * 1000, 0, $3 + $1 * 1000 + $2, 1, 1, array_agg($3 + i * 1000 ORDER BY i), array_agg(i - 1 ORDER BY i), 'p', 'k' FROM generate_series(1, $1::bigint) AS i`,
+		int64(limit), p.Period.Microseconds(), clock.Now().UnixMicro())
+	tx := bed.Begin(t, pool, pgx.TxOptions{})
+	if _, err := tx.Exec(ctx, `SELECT FROM pglimit_sliding_window_log FOR UPDATE`); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- migrations.Tables.Up(ctx, pool) }()
+	bed.AwaitBlocked(t, pool)
+	if err := errors.Join(tx.Commit(ctx), <-done); err != nil {
+		t.Fatal(err)
+	}
+	l := bed.NewLimiter(t, pool, &limiter.Config{Now: clock.Now, DisableDenyCache: true})
+	clock.Set(limit * apart.Microseconds())
+	if r := bed.Must(t)(l.Allow(ctx, p, "k")); r.Allowed || r.RetryAfter != p.Period-(limit-1)*apart {
+		t.Fatalf("full: %v, %v", r.Allowed, r.RetryAfter)
+	}
+	for i := range int64(limit) { // one leaves at each step
+		clock.Set(p.Period.Microseconds() + (i+1)*apart.Microseconds())
+		one, next := bed.Must(t)(l.Allow(ctx, p, "k")), bed.Must(t)(l.Allow(ctx, p, "k"))
+		if !one.Allowed || next.Allowed || next.RetryAfter != apart && i < limit-1 {
+			t.Fatalf("after %d: %v, then %v, %v", i, one.Allowed, next.Allowed, next.RetryAfter)
+		}
+		if i == 500 {
+			bed.Must(t)(l.Refund(ctx, p, "k", 5))
+			bed.Must(t)(l.AllowN(ctx, p, "k", 5))
+		}
 	}
 }

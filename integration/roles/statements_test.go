@@ -38,7 +38,7 @@ func TestStrangersInSQLFunctions(t *testing.T) {
 	t.Parallel()
 	p := newProbe(t)
 	rows, err := p.owner.Query(t.Context(), `
-		SELECT p.oid::regprocedure::text, p.prosrc, ARRAY(SELECT a::regtype::text FROM unnest(p.proargtypes) AS a)
+		SELECT p.oid::regprocedure::text, p.prosrc, ARRAY(SELECT replace(a::regtype::text, 'anyarray', 'bigint[]') FROM unnest(p.proargtypes) AS a)
 		FROM pg_proc AS p JOIN pg_language AS l ON l.oid = p.prolang
 		WHERE l.lanname = 'sql' AND (p.pronamespace = 'pglimit'::regnamespace OR p.pronamespace = 'public'::regnamespace AND p.proname LIKE 'pglimit\_%')`)
 	if err != nil {

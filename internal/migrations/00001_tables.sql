@@ -124,9 +124,18 @@ CREATE TABLE pglimit_sliding_window_counter (
 );
 CREATE INDEX pglimit_sliding_window_counter_expires ON pglimit_sliding_window_counter (expires_at_us);
 
+-- A decision costs the same at any limit: PostgreSQL writes a row anew with each decision, but
+-- not what is out of line and stays the same. So a long log has parts. In order of age:
+-- entries[: gap], older[taken + 1 :], middle, recent, entries[gap + 1 :]; likewise totals. A
+-- usual decision drops from the begin of entries and appends to their end. If that uses up
+-- entries[: gap], or makes more than 128, pglimit_log_move moves the newest to recent, and the
+-- next 64 of older to entries: about once in 64 decisions. Once in 4,096 it makes older and
+-- middle anew. A log whose gap is NULL has entries and totals alone, of any length: the next
+-- decision that adds an entry makes parts of it.
 CREATE TABLE pglimit_sliding_window_log (
     base             float8 NOT NULL,  -- running total of the units that have left the window
     total            float8 NOT NULL,  -- running total of all units granted
+    seen             float8 NOT NULL DEFAULT 0,  -- as base, at the last decision; a denial leaves base
     capacity         float8 NOT NULL,
     period_us        bigint NOT NULL,
     keep_us          bigint NOT NULL,  -- the longest period of any request: an entry may count for that long
@@ -136,8 +145,16 @@ CREATE TABLE pglimit_sliding_window_log (
     expires_at_us    bigint NOT NULL,
     cost             float8 NOT NULL,
     granted          float8 NOT NULL,
+    gap              integer,          -- number of the oldest entries in entries; NULL: all are there
+    taken            integer,          -- number of entries of older that have been moved to entries
     entries          bigint[] NOT NULL,  -- times of the decisions in the window, oldest first
     totals           float8[] NOT NULL,  -- the running total before each entry
+    older_entries    bigint[],
+    older_totals     float8[],
+    middle_entries   bigint[],
+    middle_totals    float8[],
+    recent_entries   bigint[],
+    recent_totals    float8[],
     policy           text COLLATE "C" NOT NULL,
     key              text COLLATE "C" NOT NULL,
     CONSTRAINT pglimit_sliding_window_log_pkey PRIMARY KEY (policy, key)
@@ -159,6 +176,115 @@ CREATE FUNCTION pglimit_lower(totals float8[], through integer, top float8, unit
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 AS $$ SELECT coalesce(pg_catalog.array_agg(CASE WHEN r.n <= $2 THEN LEAST(r.total, $3) ELSE r.total - $4 END ORDER BY r.n), '{}')
       FROM pg_catalog.unnest($1) WITH ORDINALITY AS r (total, n) $$;
+-- +goose StatementEnd
+
+-- pglimit_log_step is the number of entries that move at once: entries holds up to 2 steps,
+-- older and recent about a step of steps. The planner puts it into the statements.
+-- +goose StatementBegin
+CREATE FUNCTION pglimit_log_step() RETURNS integer
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+AS $$ SELECT 64 $$;
+-- +goose StatementEnd
+
+-- What pglimit_log_move takes and gives: the parts of a log.
+CREATE TYPE pglimit_log AS (
+    entries        bigint[],
+    totals         float8[],
+    gap            integer,
+    taken          integer,
+    older_entries  bigint[],
+    older_totals   float8[],
+    middle_entries bigint[],
+    middle_totals  float8[],
+    recent_entries bigint[],
+    recent_totals  float8[],
+    deep           boolean  -- whether older and middle are given, and made anew
+);
+
+-- pglimit_log_whole joins the parts of a log's entries, or of its totals.
+-- +goose StatementBegin
+CREATE FUNCTION pglimit_log_whole(near anyarray, gap integer, taken integer, older anyarray, middle anyarray, recent anyarray) RETURNS anyarray
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+AS $$ SELECT CASE WHEN $2 IS NULL THEN $1
+             ELSE pg_catalog.array_cat(pg_catalog.array_cat(pg_catalog.array_cat(pg_catalog.array_cat($1[: $2], $4[$3 + 1 :]), $5), $6), $1[$2 + 1 :]) END $$;
+-- +goose StatementEnd
+
+-- pglimit_log_move drops the first gone entries, and those elsewhere up to time after, which
+-- another entry lets go; and makes room for that. It subtracts minus from all totals.
+-- +goose StatementBegin
+CREATE FUNCTION pglimit_log_move(l pglimit_log, step integer, gone integer, after bigint, minus float8) RETURNS pglimit_log
+LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    far constant integer := step * step;
+    has constant integer := pg_catalog.cardinality(l.entries);
+    newest constant integer := CASE WHEN l.gap IS NOT NULL THEN GREATEST(gone, l.gap) WHEN has - gone >= 2 * step THEN gone + step ELSE has END;
+    newest_entries constant bigint[] := l.entries[newest + 1 :];
+    newest_totals constant float8[] := l.totals[newest + 1 :];
+    gone_there integer;
+BEGIN
+    l.entries := l.entries[gone + 1 : newest];
+    l.totals := l.totals[gone + 1 : newest];
+    IF l.gap IS NOT NULL OR newest < has THEN
+        IF l.deep THEN
+            l.older_entries := pg_catalog.array_cat(pg_catalog.array_cat(l.older_entries[l.taken + 1 :], l.middle_entries), l.recent_entries);
+            l.older_totals := pg_catalog.array_cat(pg_catalog.array_cat(l.older_totals[l.taken + 1 :], l.middle_totals), l.recent_totals);
+            gone_there := coalesce(pg_catalog.width_bucket(after, l.older_entries), 0);
+            l.middle_entries := l.older_entries[gone_there + far + 1 :];
+            l.middle_totals := l.older_totals[gone_there + far + 1 :];
+            l.older_entries := l.older_entries[gone_there + 1 : gone_there + far];
+            l.older_totals := l.older_totals[gone_there + 1 : gone_there + far];
+            l.recent_entries := NULL;
+            l.recent_totals := NULL;
+            l.taken := 0;
+        END IF;
+        IF pg_catalog.cardinality(l.entries) = 0 THEN
+            l.taken := GREATEST(l.taken, pg_catalog.width_bucket(after, l.older_entries));
+            l.entries := coalesce(l.older_entries[l.taken + 1 : l.taken + step], '{}');
+            l.totals := coalesce(l.older_totals[l.taken + 1 : l.taken + step], '{}');
+            l.taken := l.taken + step;
+        END IF;
+        l.gap := pg_catalog.cardinality(l.entries);
+        l.taken := coalesce(l.taken, 0);
+        l.recent_entries := pg_catalog.array_cat(l.recent_entries, newest_entries);
+        l.recent_totals := pg_catalog.array_cat(l.recent_totals, newest_totals);
+        IF l.gap = 0 THEN -- all entries elsewhere are gone
+            l := ROW(newest_entries, newest_totals, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, true);
+        END IF;
+    END IF;
+    IF minus > 0::float8 THEN
+        -- Where a shard's node runs this, it finds no other function of pglimit.
+        l.totals := ARRAY(SELECT u.total - minus FROM pg_catalog.unnest(l.totals) WITH ORDINALITY AS u (total, n) ORDER BY u.n);
+        l.older_totals := ARRAY(SELECT u.total - minus FROM pg_catalog.unnest(l.older_totals) WITH ORDINALITY AS u (total, n) ORDER BY u.n);
+        l.middle_totals := ARRAY(SELECT u.total - minus FROM pg_catalog.unnest(l.middle_totals) WITH ORDINALITY AS u (total, n) ORDER BY u.n);
+        l.recent_totals := ARRAY(SELECT u.total - minus FROM pg_catalog.unnest(l.recent_totals) WITH ORDINALITY AS u (total, n) ORDER BY u.n);
+    END IF;
+    RETURN l;
+END $$;
+-- +goose StatementEnd
+
+-- pglimit_log_frees returns the time of the entry that must leave before need more units fit
+-- into room, 0 if there is none: that up to which the running totals reach total - (room -
+-- need), up to rounding. Entries closer than the rounding error are tried from the first on,
+-- with the arithmetic of a decision. NULL: it may be behind the gap.
+-- +goose StatementBegin
+CREATE FUNCTION pglimit_log_frees(entries bigint[], totals float8[], gap integer, total float8, room float8, need float8) RETURNS bigint
+LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    first constant integer := pg_catalog.width_bucket(total - (room - need) - 1e-15::float8 * (total + room), totals);
+    last constant integer := pg_catalog.width_bucket(total - (room - need) + 1e-15::float8 * (total + room), totals);
+BEGIN
+    IF first <= gap AND last > gap - 3 THEN
+        RETURN NULL;
+    END IF;
+    FOR i IN first .. first + 2 LOOP
+        IF room - (total - coalesce(totals[i + 1], total)) >= need THEN
+            RETURN coalesce(entries[i], 0);
+        END IF;
+    END LOOP;
+    RETURN coalesce(entries[last], 0);
+END $$;
 -- +goose StatementEnd
 
 -- Reservations, and requests admitted under an idempotency key. The units are counted
@@ -255,6 +381,11 @@ END $pglimit$;
 -- +goose StatementEnd
 DROP TABLE pglimit_lease;
 DROP TABLE pglimit_reservation;
+DROP FUNCTION pglimit_log_frees(bigint[], float8[], integer, float8, float8, float8);
+DROP FUNCTION pglimit_log_move(pglimit_log, integer, integer, bigint, float8);
+DROP FUNCTION pglimit_log_whole(anyarray, integer, integer, anyarray, anyarray, anyarray);
+DROP TYPE pglimit_log;
+DROP FUNCTION pglimit_log_step();
 DROP FUNCTION pglimit_lower(float8[], integer, float8, float8);
 DROP FUNCTION pglimit_rebase(float8[], float8);
 DROP TABLE pglimit_sliding_window_log;

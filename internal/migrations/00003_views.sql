@@ -75,13 +75,15 @@ FROM pglimit_sliding_window_counter AS t,
 
 CREATE VIEW pglimit_sliding_window_log_now AS
 SELECT t.policy, t.key,
-       t.total - GREATEST(t.base, coalesce(t.totals[1 + pg_catalog.width_bucket(c.us - t.period_us, t.entries)], t.total)) AS level,
-       pg_catalog.cardinality(t.entries) - pg_catalog.width_bucket(c.us - t.period_us, t.entries) AS entries,
-       to_timestamp((t.entries[1 + pg_catalog.width_bucket(c.us - t.period_us, t.entries)])::float8 / 1000000::float8) AS oldest_at,
+       t.total - GREATEST(t.base, coalesce(w.totals[1 + pg_catalog.width_bucket(c.us - t.period_us, w.entries)], t.total)) AS level,
+       pg_catalog.cardinality(w.entries) - pg_catalog.width_bucket(c.us - t.period_us, w.entries) AS entries,
+       to_timestamp((w.entries[1 + pg_catalog.width_bucket(c.us - t.period_us, w.entries)])::float8 / 1000000::float8) AS oldest_at,
        to_timestamp(t.updated_at_us::float8 / 1000000::float8) AS updated_at,
        CASE WHEN t.blocked_until_us > c.us THEN to_timestamp(t.blocked_until_us::float8 / 1000000::float8) END AS blocked_until,
        to_timestamp((GREATEST(coalesce(t.entries[pg_catalog.cardinality(t.entries)] + t.keep_us, 0), t.updated_at_us, t.blocked_until_us))::float8 / 1000000::float8) AS empty_at
 FROM pglimit_sliding_window_log AS t,
+     LATERAL (SELECT pglimit_log_whole(t.entries, t.gap, t.taken, t.older_entries, t.middle_entries, t.recent_entries) AS entries,
+                     pglimit_log_whole(t.totals, t.gap, t.taken, t.older_totals, t.middle_totals, t.recent_totals) AS totals OFFSET 0) AS w,
      (SELECT (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint AS us) AS c;
 
 -- +goose Down

@@ -157,10 +157,10 @@ SELECT m.kind, m.name, regexp_replace(m.text, '\s+', ' ', 'g') FROM (
     SELECT 'TRIGGER', g.tgname || ' ON ' || r.relname, replace(pg_get_triggerdef(g.oid), r.dotted, '') || CASE WHEN g.tgenabled IN ('O', 'A') THEN '' ELSE ' DISABLED' END, g.oid, 0
     FROM relation AS r JOIN pg_trigger AS g ON g.tgrelid = r.oid AND NOT g.tgisinternal
     UNION ALL
-    SELECT 'FUNCTION', n.dotted || p.proname, md5(concat_ws(' ', pg_get_function_arguments(p.oid), pg_get_function_result(p.oid), g.lanname, p.provolatile, p.proparallel, p.proisstrict, p.prosecdef, p.prosrc, (
+    SELECT 'FUNCTION', n.dotted || p.proname, md5(concat_ws(' ', replace(concat_ws(' ', pg_get_function_arguments(p.oid), pg_get_function_result(p.oid)), (SELECT h.dotted FROM home AS h), ''), g.lanname, p.provolatile, p.proparallel, p.proisstrict, p.prosecdef, p.prosrc, (
         SELECT string_agg(CASE WHEN c IN (SELECT b.c FROM bound AS b) THEN 'bound' ELSE c END, ' ' ORDER BY c) FROM unnest(p.proconfig) AS c))), p.oid, 0
     FROM named AS n JOIN pg_proc AS p ON p.pronamespace = n.oid JOIN pg_language AS g ON g.oid = p.prolang WHERE n.dotted <> '' OR p.proname LIKE 'pglimit\_%'
     UNION ALL
     SELECT 'TYPE', n.dotted || c.relname, md5((SELECT string_agg(a.attname || ' ' || format_type(a.atttypid, a.atttypmod), ', ' ORDER BY a.attnum) FROM pg_attribute AS a WHERE a.attrelid = c.oid AND a.attnum > 0)), c.oid, 0
-    FROM named AS n JOIN pg_class AS c ON c.relnamespace = n.oid AND c.relkind = 'c' AND n.dotted <> ''
+    FROM named AS n JOIN pg_class AS c ON c.relnamespace = n.oid AND c.relkind = 'c' AND (n.dotted <> '' OR c.relname LIKE 'pglimit\_%')
 ) AS m (kind, name, text, oid, place) ORDER BY m.oid, m.place, m.text COLLATE "C"`

@@ -133,7 +133,7 @@ func (s *Set) look(ctx context.Context, tx *sql.Tx, to int64) (l look, err error
 
 var (
 	// heads finds the statements of a migration of tables, and what they make or change.
-	heads = regexp.MustCompile(`(?m)^(?:(CREATE|DROP) (?:OR REPLACE |UNIQUE )?(TABLE|VIEW|FUNCTION|INDEX|TRIGGER) |ALTER TABLE |INSERT INTO |UPDATE |DELETE FROM |DO )([a-z0-9_]*)(?: +SET \((fillfactor)|(?: [A-Z ]+)? ON ([a-z_]+)(?: FOR| REFERENCING|;))?`)
+	heads = regexp.MustCompile(`(?m)^(?:(CREATE|DROP) (?:OR REPLACE |UNIQUE )?(TABLE|VIEW|FUNCTION|INDEX|TRIGGER|TYPE) |ALTER TABLE |INSERT INTO |UPDATE |DELETE FROM |DO )([a-z0-9_]*)(?: +SET \((fillfactor)|(?: [A-Z ]+)? ON ([a-z_]+)(?: FOR| REFERENCING|;))?`)
 	// constraint finds the name of a constraint, as SQL.
 	constraint = regexp.MustCompile(`^CONSTRAINT ("(?:[^"]|"")*"|\S+)`)
 )

@@ -64,24 +64,57 @@ func (s *statements) plpgsql(query string) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	into, err := s.into(query)
+	if err != nil {
+		return "", fmt.Errorf("%s: %w", query, err)
+	}
+	if m := upsert.FindStringSubmatch(text); m != nil && strings.Contains(m[4], "SELECT") {
+		return updates(m[1], m[2], m[3], m[4], m[5], into)
+	}
+	return text + into + ";", nil
+}
+
+// upsert matches a statement that inserts one row: its table, columns, values, SET and RETURNING.
+var upsert = regexp.MustCompile(`(?s)^INSERT INTO (\w+)\n +\(([^)]*)\)\nVALUES \((.*)\)\nON CONFLICT \(policy, key\) DO UPDATE SET\n(.*)\n(RETURNING .*)$`)
+
+// updates is such a statement as an UPDATE, and as an INSERT while there is no row. Citus
+// refuses sub-selects in the SET of a row of VALUES.
+func updates(table, columns, values, set, returning, into string) (string, error) {
+	names, list := strings.Split(columns, ", "), items(values)
+	if len(names) != len(list) {
+		return "", fmt.Errorf("%d columns of %s have %d values", len(names), table, len(list))
+	}
+	for i, name := range names {
+		value := list[i]
+		if strings.ContainsAny(value, " (-") {
+			value = "(" + value + ")"
+		}
+		set = regexp.MustCompile(`\bEXCLUDED\.`+name+`\b`).ReplaceAllLiteralString(set, value)
+	}
+	alias := regexp.MustCompile(`\b` + table + `\.`)
+	update := fmt.Sprintf("UPDATE %s AS t SET\n%s\nWHERE t.policy = request.policy AND t.key = request.key\n%s", table, set, returning)
+	insert := fmt.Sprintf("INSERT INTO %s AS t\n       (%s)\nVALUES (%s)\nON CONFLICT (policy, key) DO NOTHING\n%s", table, columns, values, returning)
+	body := alias.ReplaceAllString(update, "t.") + into + ";\nEXIT WHEN FOUND;\n" + alias.ReplaceAllString(insert, "t.") + into + ";\nEXIT WHEN FOUND;"
+	return "LOOP\n" + indent(4, body) + "\nEND LOOP;", nil
+}
+
+// into is where plpgsql puts what a query returns.
+func (s *statements) into(query string) (string, error) {
 	answer, more := s.text[query], []string(nil)
 	if name, ok := strings.CutSuffix(query, "Usage"); ok { // the columns of Get, and these
 		answer, more = s.text[name+"Get"], []string{"reservations", "reserved"}
 	}
 	columns, err := returned(answer)
 	columns = append(columns, more...)
-	if err != nil {
-		return "", fmt.Errorf("%s: %w", query, err)
-	}
 	for i, c := range columns {
 		if c == "period_us" && !strings.HasSuffix(query, "Settle") { // the row's, not the one asked with
 			columns[i] = "window_us"
 		}
 	}
-	if len(columns) > 0 {
-		text += "\n" + broken("INTO request."+strings.Join(columns, ", request."), 150, "     ")
+	if len(columns) == 0 {
+		return "", err
 	}
-	return text + ";", nil
+	return "\n" + broken("INTO request."+strings.Join(columns, ", request."), 150, "     "), err
 }
 
 // broken breaks a list into lines of at most width, all but the first indented by margin.
@@ -139,27 +172,53 @@ func returned(text string) ([]string, error) {
 	} else {
 		return nil, nil
 	}
+	if end := top(list, "FROM"); end >= 0 {
+		list = list[:end]
+	}
 	var columns []string
+	for _, item := range items(list) {
+		name := lastName.FindString(item)
+		if name == "" || slices.Contains(columns, name) {
+			return nil, fmt.Errorf("the column %q has no name of its own", item)
+		}
+		columns = append(columns, name)
+	}
+	return columns, nil
+}
+
+// items are those of a list that commas outside parentheses and brackets separate.
+func items(list string) (all []string) {
 	depth, from := 0, 0
-	for i := 0; i <= len(list); i++ {
-		end := i == len(list) || depth == 0 && (strings.HasPrefix(list[i:], "\nFROM ") || strings.HasPrefix(list[i:], " FROM "))
-		if end || depth == 0 && list[i] == ',' {
-			name := lastName.FindString(strings.TrimSpace(list[from:i]))
-			if name == "" || slices.Contains(columns, name) {
-				return nil, fmt.Errorf("the column %q has no name of its own", strings.TrimSpace(list[from:i]))
-			}
-			columns = append(columns, name)
-			from = i + 1
-		}
-		if end {
-			break
-		}
-		switch list[i] {
+	for i, c := range list {
+		switch c {
 		case '(', '[':
 			depth++
 		case ')', ']':
 			depth--
+		case ',':
+			if depth == 0 {
+				all = append(all, strings.TrimSpace(list[from:i]))
+				from = i + 1
+			}
 		}
 	}
-	return columns, nil
+	return append(all, strings.TrimSpace(list[from:]))
+}
+
+// top finds a word outside parentheses, or returns -1.
+func top(text, word string) int {
+	depth := 0
+	for i, c := range text {
+		switch c {
+		case '(', '[':
+			depth++
+		case ')', ']':
+			depth--
+		case ' ', '\n':
+			if depth == 0 && strings.HasPrefix(text[i+1:], word+" ") {
+				return i
+			}
+		}
+	}
+	return -1
 }

@@ -51,6 +51,8 @@ type algorithm struct {
 	Reserving  bool   // the statement is a Reserve
 	ByCalendar bool   // the statement is for a calendar's windows
 	Alone      bool   // the statement is an Adjust
+	Undoing    bool   // the statement is an Undo
+	Inside     bool   // the expression is in a sub-select that has E as u.at
 }
 
 // number is a parameter of Take. TakeMany has an array of it.
@@ -142,6 +144,9 @@ func (a algorithm) OfAll() algorithm { a.Many, a.All = true, true; return a }
 // Adjust returns a copy of a that writes an Adjust.
 func (a algorithm) Adjust() algorithm { a.Alone = true; return a }
 
+// Undo returns a copy of a that writes an Undo.
+func (a algorithm) Undo() algorithm { a.Undoing = true; return a }
+
 // Held returns the expression of a column of the reservation that a Settle has read, or an
 // Adjust's caller.
 func (a algorithm) Held(column, kind string) string {
@@ -166,6 +171,9 @@ func (a algorithm) Reserve() algorithm { a.Reserving = true; return a }
 // the last decision, because it waited for the row lock or the clock was set back, the
 // time of the last decision counts.
 func (a algorithm) E() string {
+	if a.Inside {
+		return "u.at"
+	}
 	if a.Stmt == "upsert" || a.Stmt == "settle" {
 		return "GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)"
 	}
@@ -173,6 +181,21 @@ func (a algorithm) E() string {
 		return "GREATEST(t.updated_at_us, c.us)"
 	}
 	return "GREATEST(t.updated_at_us, " + clock + ")"
+}
+
+// Within returns a copy of a that writes expressions in a sub-select that has E as u.at.
+func (a algorithm) Within() algorithm { a.Inside = true; return a }
+
+// parts are those of a long log that are out of line, the oldest first.
+var parts = []string{"older", "middle", "recent"}
+
+// whole is the expression of all entries of a row's log, or of all totals.
+func whole(row, what string) string {
+	args := []string{row + "." + what, row + ".gap", row + ".taken"}
+	for _, part := range parts {
+		args = append(args, row+"."+part+"_"+what)
+	}
+	return "pglimit_log_whole(" + strings.Join(args, ", ") + ")"
 }
 
 // Input returns the expression of a policy's parameter:
@@ -200,7 +223,7 @@ func main() {
 
 func run(dir string) error {
 	for _, a := range algorithms {
-		t, err := template.ParseFS(sources, "common.tmpl", a.Template+".tmpl")
+		t, err := template.New("").Funcs(template.FuncMap{"whole": whole, "parts": func() []string { return parts }}).ParseFS(sources, "common.tmpl", a.Template+".tmpl")
 		if err != nil {
 			return err
 		}

@@ -28,6 +28,7 @@ type Draw struct {
 	MaxKeys    bool     // histories may have it
 	Equal      bool     // each answer is compared with the model's
 	Leases     bool     // of policies that may have them
+	Long       bool     // small units and short moves, so that logs grow long
 	Shadows    bool     // of policies, and all kinds of overrides; admissions are then not compared with the bound
 	Zones      []string // of a Base with a calendar, whose plans then change, and whose moments are about clock changes; likewise
 }
@@ -363,6 +364,9 @@ func bucket(p *limiter.Policy) bool { return !strings.Contains(string(p.Algorith
 // bit back.
 func (g *drawing) move(p *limiter.Policy) int64 {
 	length := period(p)
+	if g.Long && g.IntN(8) > 0 {
+		return g.Int64N(1 + length/40)
+	}
 	if half := (30 * time.Minute).Microseconds(); len(g.Zones) > 0 { // to and over edges of half and whole hours
 		switch g.IntN(3) {
 		case 0:
@@ -400,6 +404,9 @@ func (g *drawing) units(p *limiter.Policy) float64 {
 	burst := burstOf(p)
 	if g.Draw.Plain {
 		return burst * []float64{0.125, 0.125, 0.125, 0.25, 0.5}[g.IntN(5)]
+	}
+	if g.Long && g.IntN(8) > 0 {
+		return max(min(1, burst*1e-9), burst/float64(int(8)<<g.IntN(4)))
 	}
 	if p.Lease > 0 && g.IntN(3) > 0 { // what a block has
 		return float64(1 + g.IntN(int(burst/16)+1))

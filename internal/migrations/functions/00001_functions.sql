@@ -1924,197 +1924,220 @@ LANGUAGE plpgsql VOLATILE AS $pglimit$
 #variable_conflict use_column
 BEGIN
     IF request.statement = 'take' THEN
-        INSERT INTO pglimit_sliding_window_log
-               (policy, key, cost, granted, entries, totals, base, total, capacity, period_us, keep_us, updated_at_us, blocked_until_us, expires_at_us)
-        VALUES (request.policy, request.key, request.cost::float8, LEAST(request.count::float8, floor(request.capacity::float8 / request.cost::float8)),
-               CASE WHEN request.count::float8 = 0::float8 OR request.capacity::float8 < request.cost::float8 THEN '{}'
-                       ELSE ARRAY[request.now_us] END,
-               CASE WHEN request.count::float8 = 0::float8 OR request.capacity::float8 < request.cost::float8 THEN '{}' ELSE ARRAY[0::float8] END,
-               0, request.cost::float8 * LEAST(request.count::float8, floor(request.capacity::float8 / request.cost::float8)), request.capacity::float8,
-                   request.period_us::bigint, request.period_us::bigint,
-               request.now_us,
-                   -(request.block_for_us::bigint),
-               request.now_us + request.lifetime_us::bigint)
-        ON CONFLICT (policy, key) DO UPDATE SET
-            cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
-            granted = CASE WHEN pglimit_sliding_window_log.blocked_until_us > GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) THEN -1
-                    ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity
-                                    - (pglimit_sliding_window_log.total - GREATEST(pglimit_sliding_window_log.base,
-                                            coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us)
-                                                        - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total)))) / EXCLUDED.cost))) END,
-        entries = CASE WHEN pglimit_sliding_window_log.blocked_until_us <= GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
-                AND EXCLUDED.capacity - (pglimit_sliding_window_log.total - GREATEST(pglimit_sliding_window_log.base,
-                        coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us,
-                                    pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total))) >= EXCLUDED.cost
-                THEN pg_catalog.array_append(pglimit_sliding_window_log.entries[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us)
-                            - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1 :], GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us))
-                ELSE pglimit_sliding_window_log.entries END,
-            totals = CASE WHEN pglimit_sliding_window_log.blocked_until_us <= GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
-                    AND EXCLUDED.capacity - (pglimit_sliding_window_log.total
-                        - GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us,
-                                            EXCLUDED.updated_at_us) - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total))) >= EXCLUDED.cost
-                    THEN CASE WHEN pglimit_sliding_window_log.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity)
-                        THEN pglimit_rebase(pg_catalog.array_append(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us,
-                                            EXCLUDED.updated_at_us) - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1 :], pglimit_sliding_window_log.total),
-                            GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us,
-                                                EXCLUDED.updated_at_us) - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total)))
-                        ELSE pg_catalog.array_append(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us)
-                                    - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1 :], pglimit_sliding_window_log.total) END ELSE pglimit_sliding_window_log.totals END,
-            base = CASE WHEN pglimit_sliding_window_log.blocked_until_us <= GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
-                    AND EXCLUDED.capacity - (pglimit_sliding_window_log.total
-                        - GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us,
-                                            EXCLUDED.updated_at_us) - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total))) >= EXCLUDED.cost
-                    THEN CASE WHEN pglimit_sliding_window_log.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity) THEN 0
-                        ELSE GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total)) END ELSE pglimit_sliding_window_log.base END,
-            total = CASE WHEN pglimit_sliding_window_log.blocked_until_us <= GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) AND EXCLUDED.granted > 0::float8
-                    AND EXCLUDED.capacity - (pglimit_sliding_window_log.total
-                        - GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us,
-                                            EXCLUDED.updated_at_us) - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total))) >= EXCLUDED.cost
-                    THEN CASE WHEN pglimit_sliding_window_log.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity)
-                        THEN (pglimit_sliding_window_log.total - GREATEST(pglimit_sliding_window_log.base,
-                                coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us)
-                                            - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total))) ELSE pglimit_sliding_window_log.total END
-                    + EXCLUDED.cost * LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity
-                                - (pglimit_sliding_window_log.total - GREATEST(pglimit_sliding_window_log.base,
-                                        coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us)
-                                                    - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total)))) / EXCLUDED.cost))
-                    ELSE pglimit_sliding_window_log.total END,
-            period_us = EXCLUDED.period_us, keep_us = GREATEST(pglimit_sliding_window_log.keep_us, EXCLUDED.period_us),
-            updated_at_us = GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us),
-            blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND pglimit_sliding_window_log.blocked_until_us
-                    <= GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us)
-                    AND EXCLUDED.capacity - (pglimit_sliding_window_log.total
-                        - GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us,
-                                            EXCLUDED.updated_at_us) - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total))) < EXCLUDED.cost
-                    THEN GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us ELSE pglimit_sliding_window_log.blocked_until_us END,
-            decided_at_us = CASE WHEN pglimit_sliding_window_log.blocked_until_us > GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us)
-                    THEN pglimit_sliding_window_log.decided_at_us ELSE GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) END
-        RETURNING pglimit_sliding_window_log.granted, (pglimit_sliding_window_log.total
-                - GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(pglimit_sliding_window_log.updated_at_us
-                                - pglimit_sliding_window_log.period_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total)))::float8 AS level,
-            coalesce(pglimit_sliding_window_log.entries[pg_catalog.cardinality(pglimit_sliding_window_log.entries)], 0)::bigint AS newest_at_us,
-               coalesce(CASE WHEN pglimit_sliding_window_log.granted >= request.count::float8 THEN 0
-                           WHEN pglimit_sliding_window_log.capacity - (pglimit_sliding_window_log.total
-                               - coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(pglimit_sliding_window_log.total
-                                           - (pglimit_sliding_window_log.capacity - LEAST(request.unit::float8,
-                                                   request.cost::float8 * request.count::float8 - pglimit_sliding_window_log.cost * pglimit_sliding_window_log.granted))
-                                           - 1e-15::float8 * (pglimit_sliding_window_log.total + pglimit_sliding_window_log.capacity), pglimit_sliding_window_log.totals) + 1],
-                                   pglimit_sliding_window_log.total)) >= LEAST(request.unit::float8,
-                               request.cost::float8 * request.count::float8 - pglimit_sliding_window_log.cost * pglimit_sliding_window_log.granted)
-                           THEN pglimit_sliding_window_log.entries[pg_catalog.width_bucket(pglimit_sliding_window_log.total
-                                   - (pglimit_sliding_window_log.capacity - LEAST(request.unit::float8,
-                                           request.cost::float8 * request.count::float8 - pglimit_sliding_window_log.cost * pglimit_sliding_window_log.granted))
-                                   - 1e-15::float8 * (pglimit_sliding_window_log.total + pglimit_sliding_window_log.capacity), pglimit_sliding_window_log.totals)]
-                           WHEN pglimit_sliding_window_log.capacity - (pglimit_sliding_window_log.total
-                               - coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(pglimit_sliding_window_log.total
-                                           - (pglimit_sliding_window_log.capacity - LEAST(request.unit::float8,
-                                                   request.cost::float8 * request.count::float8 - pglimit_sliding_window_log.cost * pglimit_sliding_window_log.granted))
-                                           - 1e-15::float8 * (pglimit_sliding_window_log.total + pglimit_sliding_window_log.capacity), pglimit_sliding_window_log.totals) + 2],
-                                   pglimit_sliding_window_log.total)) >= LEAST(request.unit::float8,
-                               request.cost::float8 * request.count::float8 - pglimit_sliding_window_log.cost * pglimit_sliding_window_log.granted)
-                           THEN pglimit_sliding_window_log.entries[pg_catalog.width_bucket(pglimit_sliding_window_log.total
-                                   - (pglimit_sliding_window_log.capacity - LEAST(request.unit::float8,
-                                           request.cost::float8 * request.count::float8 - pglimit_sliding_window_log.cost * pglimit_sliding_window_log.granted))
-                                   - 1e-15::float8 * (pglimit_sliding_window_log.total + pglimit_sliding_window_log.capacity), pglimit_sliding_window_log.totals) + 1]
-                           WHEN pglimit_sliding_window_log.capacity - (pglimit_sliding_window_log.total
-                               - coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(pglimit_sliding_window_log.total
-                                           - (pglimit_sliding_window_log.capacity - LEAST(request.unit::float8,
-                                                   request.cost::float8 * request.count::float8 - pglimit_sliding_window_log.cost * pglimit_sliding_window_log.granted))
-                                           - 1e-15::float8 * (pglimit_sliding_window_log.total + pglimit_sliding_window_log.capacity), pglimit_sliding_window_log.totals) + 3],
-                                   pglimit_sliding_window_log.total)) >= LEAST(request.unit::float8,
-                               request.cost::float8 * request.count::float8 - pglimit_sliding_window_log.cost * pglimit_sliding_window_log.granted)
-                           THEN pglimit_sliding_window_log.entries[pg_catalog.width_bucket(pglimit_sliding_window_log.total
-                                   - (pglimit_sliding_window_log.capacity - LEAST(request.unit::float8,
-                                           request.cost::float8 * request.count::float8 - pglimit_sliding_window_log.cost * pglimit_sliding_window_log.granted))
-                                   - 1e-15::float8 * (pglimit_sliding_window_log.total + pglimit_sliding_window_log.capacity), pglimit_sliding_window_log.totals) + 2]
-                           ELSE pglimit_sliding_window_log.entries[pg_catalog.width_bucket(pglimit_sliding_window_log.total
-                                   - (pglimit_sliding_window_log.capacity - LEAST(request.unit::float8,
-                                           request.cost::float8 * request.count::float8 - pglimit_sliding_window_log.cost * pglimit_sliding_window_log.granted))
-                                   + 1e-15::float8 * (pglimit_sliding_window_log.total + pglimit_sliding_window_log.capacity), pglimit_sliding_window_log.totals)] END,
-                       0)::bigint AS frees_at_us,
-               pglimit_sliding_window_log.updated_at_us, pglimit_sliding_window_log.blocked_until_us
-        INTO request.granted, request.level, request.newest_at_us, request.frees_at_us, request.updated_at_us, request.blocked_until_us;
+        LOOP
+            UPDATE pglimit_sliding_window_log AS t SET
+                cost = request.cost::float8, capacity = request.capacity::float8,
+                (granted, entries, totals, base, total, seen,
+                 gap, taken, older_entries, older_totals, middle_entries, middle_totals, recent_entries, recent_totals,
+                 updated_at_us, blocked_until_us, decided_at_us) = (
+                SELECT CASE WHEN t.blocked_until_us > u.at THEN -1
+                        ELSE GREATEST(0, LEAST((LEAST(request.count::float8, floor(request.capacity::float8 / request.cost::float8))), floor((request.capacity::float8 - (t.total - u.base)) / request.cost::float8))) END,
+                       CASE WHEN u.adds THEN pg_catalog.array_append(coalesce((u.m).entries, t.entries[u.gone + 1 :]), u.at)
+                               ELSE t.entries END,
+                       CASE WHEN u.adds THEN pg_catalog.array_append(coalesce((u.m).totals, t.totals[u.gone + 1 :]),
+                                   t.total - CASE WHEN u.large THEN u.base ELSE 0 END) ELSE t.totals END,
+                       CASE WHEN u.adds THEN u.base - CASE WHEN u.large THEN u.base ELSE 0 END ELSE t.base END,
+                       CASE WHEN u.adds THEN t.total - CASE WHEN u.large THEN u.base ELSE 0 END
+                               + request.cost::float8 * LEAST((LEAST(request.count::float8, floor(request.capacity::float8 / request.cost::float8))), floor((request.capacity::float8 - (t.total - u.base)) / request.cost::float8))
+                               ELSE t.total END,
+                       CASE WHEN u.adds THEN u.base - CASE WHEN u.large THEN u.base ELSE 0 END ELSE u.base END,
+                       CASE WHEN (u.m).entries IS NOT NULL THEN (u.m).gap WHEN u.adds THEN t.gap - u.gone ELSE t.gap END,
+                       CASE WHEN (u.m).entries IS NOT NULL THEN (u.m).taken ELSE t.taken END,
+                       CASE WHEN (u.m).deep THEN (u.m).older_entries ELSE t.older_entries END,
+                       CASE WHEN (u.m).deep THEN (u.m).older_totals ELSE t.older_totals END,
+                       CASE WHEN (u.m).deep THEN (u.m).middle_entries ELSE t.middle_entries END,
+                       CASE WHEN (u.m).deep THEN (u.m).middle_totals ELSE t.middle_totals END,
+                       CASE WHEN (u.m).entries IS NOT NULL THEN (u.m).recent_entries ELSE t.recent_entries END,
+                       CASE WHEN (u.m).entries IS NOT NULL THEN (u.m).recent_totals ELSE t.recent_totals END,
+                       u.at,
+                       CASE WHEN (-(request.block_for_us::bigint)) < 0 AND t.blocked_until_us <= u.at
+                               AND request.capacity::float8 - (t.total - u.base) < request.cost::float8 THEN u.at - (-(request.block_for_us::bigint))
+                               ELSE t.blocked_until_us END,
+                       CASE WHEN t.blocked_until_us > u.at THEN t.decided_at_us ELSE u.at END
+                FROM (SELECT u.at, u.gone, u.base, u.adds, u.large,
+                             CASE WHEN u.deep IS NOT NULL THEN pglimit_log_move(ROW(t.entries, t.totals, t.gap,
+                                             t.taken, t.older_entries, t.older_totals,
+                                      CASE WHEN u.deep THEN t.middle_entries END, CASE WHEN u.deep THEN t.middle_totals END,
+                                          t.recent_entries, t.recent_totals, u.deep)::pglimit_log,
+                                  pglimit_log_step(), u.gone, u.at - request.period_us::bigint, CASE WHEN u.large THEN u.base ELSE 0 END) END AS m
+                      FROM (SELECT u.at, u.gone, u.base, u.adds, u.large,
+                                   CASE WHEN u.adds AND (u.gone >= t.gap OR u.large
+                                               OR pg_catalog.cardinality(t.entries) - u.gone >= 2 * pglimit_log_step())
+                                           THEN (u.large OR pg_catalog.cardinality(t.recent_entries) >= pglimit_log_step() * pglimit_log_step()
+                                        OR u.gone >= t.gap AND (GREATEST(t.taken,
+                                                    pg_catalog.width_bucket(u.at - request.period_us::bigint, t.older_entries))
+                                                < pg_catalog.cardinality(t.older_entries)) IS NOT TRUE) IS TRUE END AS deep
+                            FROM (SELECT u.at, u.gone, u.base, t.blocked_until_us <= u.at AND (LEAST(request.count::float8, floor(request.capacity::float8 / request.cost::float8))) > 0::float8
+                                    AND request.capacity::float8 - (t.total - u.base) >= request.cost::float8 AS adds,
+                                    t.total > LEAST(16::float8 * request.capacity::float8, 9007199254740992::float8 - request.capacity::float8) AS large
+                                  FROM (SELECT u.at, u.gone, GREATEST(t.base,
+                                              coalesce(CASE WHEN u.gone >= t.gap
+                                                      THEN coalesce(t.older_totals[GREATEST(t.taken,
+                                                                  pg_catalog.width_bucket(u.at - request.period_us::bigint, t.older_entries)) + 1],
+                                                          (pglimit_log_whole(t.totals, t.gap, t.taken,
+                                                                  t.older_totals, t.middle_totals,
+                                                                  t.recent_totals))[pg_catalog.width_bucket(u.at - request.period_us::bigint,
+                                                                  pglimit_log_whole(t.entries, t.gap, t.taken,
+                                                                      t.older_entries, t.middle_entries,
+                                                                      t.recent_entries)) + 1]) ELSE t.totals[u.gone + 1] END,
+                                                  t.total)) AS base
+                      FROM (SELECT GREATEST(t.updated_at_us, request.now_us) AS at,
+                              pg_catalog.width_bucket(GREATEST(t.updated_at_us, request.now_us) - request.period_us::bigint,
+                                  t.entries) AS gone OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u),
+                period_us = request.period_us::bigint, keep_us = GREATEST(t.keep_us, request.period_us::bigint)
+            WHERE t.policy = request.policy AND t.key = request.key
+            RETURNING t.granted, (t.total - t.seen)::float8 AS level,
+                coalesce(t.entries[pg_catalog.cardinality(t.entries)], 0)::bigint AS newest_at_us,
+                   (CASE WHEN t.capacity - (t.total - t.seen)
+                               >= LEAST(request.unit::float8, request.cost::float8 * request.count::float8 - t.cost * t.granted) THEN 0
+                        ELSE coalesce(pglimit_log_frees(t.entries, t.totals, t.gap,
+                                    t.total, t.capacity,
+                                    LEAST(request.unit::float8, request.cost::float8 * request.count::float8 - t.cost * t.granted)),
+                                pglimit_log_frees(pglimit_log_whole(t.entries, t.gap, t.taken,
+                                        t.older_entries, t.middle_entries, t.recent_entries),
+                                    pglimit_log_whole(t.totals, t.gap, t.taken,
+                                        t.older_totals, t.middle_totals, t.recent_totals), NULL,
+                                    t.total, t.capacity,
+                                    LEAST(request.unit::float8, request.cost::float8 * request.count::float8
+                                        - t.cost * t.granted))) END)::bigint AS frees_at_us,
+                   t.updated_at_us, t.blocked_until_us
+            INTO request.granted, request.level, request.newest_at_us, request.frees_at_us, request.updated_at_us, request.blocked_until_us;
+            EXIT WHEN FOUND;
+            INSERT INTO pglimit_sliding_window_log AS t
+                   (policy, key, cost, granted, entries, totals, base, total, capacity, period_us, keep_us, updated_at_us, blocked_until_us, expires_at_us)
+            VALUES (request.policy, request.key, request.cost::float8, LEAST(request.count::float8, floor(request.capacity::float8 / request.cost::float8)),
+                   CASE WHEN request.count::float8 = 0::float8 OR request.capacity::float8 < request.cost::float8 THEN '{}'
+                           ELSE ARRAY[request.now_us] END,
+                   CASE WHEN request.count::float8 = 0::float8 OR request.capacity::float8 < request.cost::float8 THEN '{}' ELSE ARRAY[0::float8] END,
+                   0, request.cost::float8 * LEAST(request.count::float8, floor(request.capacity::float8 / request.cost::float8)), request.capacity::float8,
+                       request.period_us::bigint, request.period_us::bigint,
+                   request.now_us,
+                       -(request.block_for_us::bigint),
+                   request.now_us + request.lifetime_us::bigint)
+            ON CONFLICT (policy, key) DO NOTHING
+            RETURNING t.granted, (t.total - t.seen)::float8 AS level,
+                coalesce(t.entries[pg_catalog.cardinality(t.entries)], 0)::bigint AS newest_at_us,
+                   (CASE WHEN t.capacity - (t.total - t.seen)
+                               >= LEAST(request.unit::float8, request.cost::float8 * request.count::float8 - t.cost * t.granted) THEN 0
+                        ELSE coalesce(pglimit_log_frees(t.entries, t.totals, t.gap,
+                                    t.total, t.capacity,
+                                    LEAST(request.unit::float8, request.cost::float8 * request.count::float8 - t.cost * t.granted)),
+                                pglimit_log_frees(pglimit_log_whole(t.entries, t.gap, t.taken,
+                                        t.older_entries, t.middle_entries, t.recent_entries),
+                                    pglimit_log_whole(t.totals, t.gap, t.taken,
+                                        t.older_totals, t.middle_totals, t.recent_totals), NULL,
+                                    t.total, t.capacity,
+                                    LEAST(request.unit::float8, request.cost::float8 * request.count::float8
+                                        - t.cost * t.granted))) END)::bigint AS frees_at_us,
+                   t.updated_at_us, t.blocked_until_us
+            INTO request.granted, request.level, request.newest_at_us, request.frees_at_us, request.updated_at_us, request.blocked_until_us;
+            EXIT WHEN FOUND;
+        END LOOP;
     ELSIF request.statement = 'charge' THEN
         request.capacity := request.burst; -- without the slack
-        INSERT INTO pglimit_sliding_window_log
-               (policy, key, cost, granted, entries, totals, base, total, capacity, period_us, keep_us, updated_at_us, blocked_until_us, expires_at_us)
-        VALUES (request.policy, request.key, 1, LEAST(request.units::float8, request.capacity::float8),
-               ARRAY[request.now_us], ARRAY[0::float8],
-               0, LEAST(request.units::float8, request.capacity::float8), request.capacity::float8, request.period_us::bigint, request.period_us::bigint,
-               request.now_us,
-                   -(0::bigint),
-               request.now_us + request.lifetime_us::bigint)
-        ON CONFLICT (policy, key) DO UPDATE SET
-            cost = EXCLUDED.cost, capacity = EXCLUDED.capacity,
-            granted = GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity
-                        - (pglimit_sliding_window_log.total - GREATEST(pglimit_sliding_window_log.base,
-                                coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us)
-                                            - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total))))),
-        entries = CASE WHEN CASE WHEN pglimit_sliding_window_log.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity)
-                    THEN (pglimit_sliding_window_log.total - GREATEST(pglimit_sliding_window_log.base,
-                            coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us)
-                                        - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total))) ELSE pglimit_sliding_window_log.total END
-                + GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - (pglimit_sliding_window_log.total
-                            - GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total))))) > CASE WHEN pglimit_sliding_window_log.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity) THEN (pglimit_sliding_window_log.total - GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total))) ELSE pglimit_sliding_window_log.total END THEN pg_catalog.array_append(pglimit_sliding_window_log.entries[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1 :], GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us)) ELSE pglimit_sliding_window_log.entries END,
-            totals = CASE WHEN CASE WHEN pglimit_sliding_window_log.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity)
-                        THEN (pglimit_sliding_window_log.total - GREATEST(pglimit_sliding_window_log.base,
-                                coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us)
-                                            - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total))) ELSE pglimit_sliding_window_log.total END
-                    + GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - (pglimit_sliding_window_log.total
-                                - GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total))))) > CASE WHEN pglimit_sliding_window_log.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity) THEN (pglimit_sliding_window_log.total - GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total))) ELSE pglimit_sliding_window_log.total END THEN CASE WHEN pglimit_sliding_window_log.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity) THEN pglimit_rebase(pg_catalog.array_append(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1 :], pglimit_sliding_window_log.total), GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total))) ELSE pg_catalog.array_append(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1 :], pglimit_sliding_window_log.total) END ELSE pglimit_sliding_window_log.totals END,
-            base = CASE WHEN CASE WHEN pglimit_sliding_window_log.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity)
-                        THEN (pglimit_sliding_window_log.total - GREATEST(pglimit_sliding_window_log.base,
-                                coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us)
-                                            - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total))) ELSE pglimit_sliding_window_log.total END
-                    + GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - (pglimit_sliding_window_log.total
-                                - GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total))))) > CASE WHEN pglimit_sliding_window_log.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity) THEN (pglimit_sliding_window_log.total - GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total))) ELSE pglimit_sliding_window_log.total END THEN CASE WHEN pglimit_sliding_window_log.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity) THEN 0 ELSE GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total)) END ELSE pglimit_sliding_window_log.base END,
-            total = CASE WHEN CASE WHEN pglimit_sliding_window_log.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity)
-                        THEN (pglimit_sliding_window_log.total - GREATEST(pglimit_sliding_window_log.base,
-                                coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us)
-                                            - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total))) ELSE pglimit_sliding_window_log.total END
-                    + GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - (pglimit_sliding_window_log.total
-                                - GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total))))) > CASE WHEN pglimit_sliding_window_log.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity) THEN (pglimit_sliding_window_log.total - GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total))) ELSE pglimit_sliding_window_log.total END THEN CASE WHEN pglimit_sliding_window_log.total > LEAST(16::float8 * EXCLUDED.capacity, 9007199254740992::float8 - EXCLUDED.capacity) THEN (pglimit_sliding_window_log.total - GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total))) ELSE pglimit_sliding_window_log.total END + GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity - (pglimit_sliding_window_log.total - GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.period_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total))))) ELSE pglimit_sliding_window_log.total END,
-            period_us = EXCLUDED.period_us, keep_us = GREATEST(pglimit_sliding_window_log.keep_us, EXCLUDED.period_us),
-            updated_at_us = GREATEST(pglimit_sliding_window_log.updated_at_us, EXCLUDED.updated_at_us)
-        RETURNING pglimit_sliding_window_log.granted, (pglimit_sliding_window_log.total
-                - GREATEST(pglimit_sliding_window_log.base, coalesce(pglimit_sliding_window_log.totals[pg_catalog.width_bucket(pglimit_sliding_window_log.updated_at_us
-                                - pglimit_sliding_window_log.period_us, pglimit_sliding_window_log.entries) + 1], pglimit_sliding_window_log.total)))::float8 AS level,
-            coalesce(pglimit_sliding_window_log.entries[pg_catalog.cardinality(pglimit_sliding_window_log.entries)], 0)::bigint AS newest_at_us, pglimit_sliding_window_log.updated_at_us,
-            pglimit_sliding_window_log.blocked_until_us
-        INTO request.granted, request.level, request.newest_at_us, request.updated_at_us, request.blocked_until_us;
+        LOOP
+            UPDATE pglimit_sliding_window_log AS t SET
+                cost = 1, capacity = request.capacity::float8,
+                (granted, entries, totals, base, total, seen,
+                 gap, taken, older_entries, older_totals, middle_entries, middle_totals, recent_entries, recent_totals,
+                 updated_at_us) = (
+                SELECT GREATEST(0, LEAST((LEAST(request.units::float8, request.capacity::float8)), request.capacity::float8 - (t.total - u.base))),
+                       CASE WHEN u.adds THEN pg_catalog.array_append(coalesce((u.m).entries, t.entries[u.gone + 1 :]), u.at)
+                               ELSE t.entries END,
+                       CASE WHEN u.adds THEN pg_catalog.array_append(coalesce((u.m).totals, t.totals[u.gone + 1 :]),
+                                   t.total - CASE WHEN u.large THEN u.base ELSE 0 END) ELSE t.totals END,
+                       CASE WHEN u.adds THEN u.base - CASE WHEN u.large THEN u.base ELSE 0 END ELSE t.base END,
+                       CASE WHEN u.adds THEN t.total - CASE WHEN u.large THEN u.base ELSE 0 END
+                               + GREATEST(0, LEAST((LEAST(request.units::float8, request.capacity::float8)), request.capacity::float8 - (t.total - u.base))) ELSE t.total END,
+                       CASE WHEN u.adds THEN u.base - CASE WHEN u.large THEN u.base ELSE 0 END ELSE u.base END,
+                       CASE WHEN (u.m).entries IS NOT NULL THEN (u.m).gap WHEN u.adds THEN t.gap - u.gone ELSE t.gap END,
+                       CASE WHEN (u.m).entries IS NOT NULL THEN (u.m).taken ELSE t.taken END,
+                       CASE WHEN (u.m).deep THEN (u.m).older_entries ELSE t.older_entries END,
+                       CASE WHEN (u.m).deep THEN (u.m).older_totals ELSE t.older_totals END,
+                       CASE WHEN (u.m).deep THEN (u.m).middle_entries ELSE t.middle_entries END,
+                       CASE WHEN (u.m).deep THEN (u.m).middle_totals ELSE t.middle_totals END,
+                       CASE WHEN (u.m).entries IS NOT NULL THEN (u.m).recent_entries ELSE t.recent_entries END,
+                       CASE WHEN (u.m).entries IS NOT NULL THEN (u.m).recent_totals ELSE t.recent_totals END,
+                       u.at
+                FROM (SELECT u.at, u.gone, u.base, u.adds, u.large,
+                             CASE WHEN u.deep IS NOT NULL THEN pglimit_log_move(ROW(t.entries, t.totals, t.gap,
+                                             t.taken, t.older_entries, t.older_totals,
+                                      CASE WHEN u.deep THEN t.middle_entries END, CASE WHEN u.deep THEN t.middle_totals END,
+                                          t.recent_entries, t.recent_totals, u.deep)::pglimit_log,
+                                  pglimit_log_step(), u.gone, u.at - request.period_us::bigint, CASE WHEN u.large THEN u.base ELSE 0 END) END AS m
+                      FROM (SELECT u.at, u.gone, u.base, u.adds, u.large,
+                                   CASE WHEN u.adds AND (u.gone >= t.gap OR u.large
+                                               OR pg_catalog.cardinality(t.entries) - u.gone >= 2 * pglimit_log_step())
+                                           THEN (u.large OR pg_catalog.cardinality(t.recent_entries) >= pglimit_log_step() * pglimit_log_step()
+                                        OR u.gone >= t.gap AND (GREATEST(t.taken,
+                                                    pg_catalog.width_bucket(u.at - request.period_us::bigint, t.older_entries))
+                                                < pg_catalog.cardinality(t.older_entries)) IS NOT TRUE) IS TRUE END AS deep
+                            FROM (SELECT u.at, u.gone, u.base, CASE WHEN t.total > LEAST(16::float8 * request.capacity::float8, 9007199254740992::float8 - request.capacity::float8)
+                                        THEN (t.total - u.base) ELSE t.total END
+                                    + GREATEST(0, LEAST((LEAST(request.units::float8, request.capacity::float8)), request.capacity::float8 - (t.total - u.base)))
+                                    > CASE WHEN t.total > LEAST(16::float8 * request.capacity::float8, 9007199254740992::float8 - request.capacity::float8)
+                                        THEN (t.total - u.base) ELSE t.total END AS adds,
+                                    t.total > LEAST(16::float8 * request.capacity::float8, 9007199254740992::float8 - request.capacity::float8) AS large
+                                  FROM (SELECT u.at, u.gone, GREATEST(t.base,
+                                              coalesce(CASE WHEN u.gone >= t.gap
+                                                      THEN coalesce(t.older_totals[GREATEST(t.taken,
+                                                                  pg_catalog.width_bucket(u.at - request.period_us::bigint, t.older_entries)) + 1],
+                                                          (pglimit_log_whole(t.totals, t.gap, t.taken,
+                                                                  t.older_totals, t.middle_totals,
+                                                                  t.recent_totals))[pg_catalog.width_bucket(u.at - request.period_us::bigint,
+                                                                  pglimit_log_whole(t.entries, t.gap, t.taken,
+                                                                      t.older_entries, t.middle_entries,
+                                                                      t.recent_entries)) + 1]) ELSE t.totals[u.gone + 1] END,
+                                                  t.total)) AS base
+                      FROM (SELECT GREATEST(t.updated_at_us, request.now_us) AS at,
+                              pg_catalog.width_bucket(GREATEST(t.updated_at_us, request.now_us) - request.period_us::bigint,
+                                  t.entries) AS gone OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u),
+                period_us = request.period_us::bigint, keep_us = GREATEST(t.keep_us, request.period_us::bigint)
+            WHERE t.policy = request.policy AND t.key = request.key
+            RETURNING t.granted, (t.total - t.seen)::float8 AS level,
+                coalesce(t.entries[pg_catalog.cardinality(t.entries)], 0)::bigint AS newest_at_us, t.updated_at_us,
+                t.blocked_until_us
+            INTO request.granted, request.level, request.newest_at_us, request.updated_at_us, request.blocked_until_us;
+            EXIT WHEN FOUND;
+            INSERT INTO pglimit_sliding_window_log AS t
+                   (policy, key, cost, granted, entries, totals, base, total, capacity, period_us, keep_us, updated_at_us, blocked_until_us, expires_at_us)
+            VALUES (request.policy, request.key, 1, LEAST(request.units::float8, request.capacity::float8),
+                   ARRAY[request.now_us], ARRAY[0::float8],
+                   0, LEAST(request.units::float8, request.capacity::float8), request.capacity::float8, request.period_us::bigint, request.period_us::bigint,
+                   request.now_us,
+                       -(0::bigint),
+                   request.now_us + request.lifetime_us::bigint)
+            ON CONFLICT (policy, key) DO NOTHING
+            RETURNING t.granted, (t.total - t.seen)::float8 AS level,
+                coalesce(t.entries[pg_catalog.cardinality(t.entries)], 0)::bigint AS newest_at_us, t.updated_at_us,
+                t.blocked_until_us
+            INTO request.granted, request.level, request.newest_at_us, request.updated_at_us, request.blocked_until_us;
+            EXIT WHEN FOUND;
+        END LOOP;
         request.capacity := request.burst + LEAST(1e-6::float8, 1e-9::float8 * request.burst);
     ELSIF request.statement = 'refund' THEN
         WITH c AS MATERIALIZED (
-            SELECT request.now_us AS us
+            SELECT request.now_us AS us, request.units::float8 AS units
         ), back AS (
         UPDATE pglimit_sliding_window_log AS t SET
             cost = 1,
-            granted = LEAST(request.units::float8, (t.total - GREATEST(t.base,
-                            coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)))),
-            entries = CASE WHEN GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
-                        t.total - request.units::float8) > GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1],
-                            t.total)) THEN t.entries[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries)
-                        + 1 : coalesce(pg_catalog.array_position(t.totals, GREATEST(GREATEST(t.base,
-                                        coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
-                                    t.total - request.units::float8)) - 1, pg_catalog.width_bucket(GREATEST(GREATEST(t.base,
-                                        coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
-                                    t.total - request.units::float8), t.totals))] ELSE '{}' END,
-            totals = CASE WHEN GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
-                        t.total - request.units::float8) > GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1],
-                            t.total)) THEN t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries)
-                        + 1 : coalesce(pg_catalog.array_position(t.totals, GREATEST(GREATEST(t.base,
-                                        coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
-                                    t.total - request.units::float8)) - 1, pg_catalog.width_bucket(GREATEST(GREATEST(t.base,
-                                        coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
-                                    t.total - request.units::float8), t.totals))] ELSE '{}' END,
-            base = GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
-                total = GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, c.us) - t.keep_us, t.entries) + 1], t.total)),
-                    t.total - request.units::float8),
+            gap = NULL, taken = NULL, older_entries = NULL, older_totals = NULL, middle_entries = NULL, middle_totals = NULL, recent_entries = NULL, recent_totals = NULL,
+            (granted, entries, totals, base, seen, total) = (
+            SELECT LEAST(c.units, (t.total - u.base)),
+                   CASE WHEN u.keep > u.base THEN u.entries[u.gone + 1 : u.cut] ELSE '{}' END,
+                   CASE WHEN u.keep > u.base THEN u.totals[u.gone + 1 : u.cut] ELSE '{}' END,
+                   u.base, u.base, u.keep
+            FROM (SELECT u.entries, u.totals, u.gone, u.base, u.keep, coalesce(pg_catalog.array_position(u.totals, u.keep) - 1, pg_catalog.width_bucket(u.keep, u.totals)) AS cut
+                  FROM (SELECT u.entries, u.totals, u.gone, u.base, GREATEST(u.base, t.total - c.units) AS keep
+                          FROM (SELECT u.at, u.entries, u.totals, u.gone, GREATEST(t.base, coalesce(u.totals[u.gone + 1], t.total)) AS base
+                  FROM (SELECT u.at, u.entries, u.totals, pg_catalog.width_bucket(u.at - t.keep_us, u.entries) AS gone
+                        FROM (SELECT GREATEST(t.updated_at_us, c.us) AS at, pglimit_log_whole(t.entries, t.gap, t.taken, t.older_entries, t.middle_entries, t.recent_entries) AS entries,
+                                pglimit_log_whole(t.totals, t.gap, t.taken, t.older_totals, t.middle_totals,
+                                    t.recent_totals) AS totals OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u),
             updated_at_us = GREATEST(t.updated_at_us, c.us)
         FROM c
         WHERE t.policy = request.policy AND t.key = request.key
-        RETURNING t.granted, (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(t.updated_at_us - t.keep_us, t.entries) + 1], t.total)))::float8 AS level,
-            coalesce(t.entries[pg_catalog.cardinality(t.entries)], 0)::bigint AS newest_at_us, t.updated_at_us, t.blocked_until_us
+        RETURNING t.granted, (t.total - t.seen)::float8 AS level, coalesce(t.entries[pg_catalog.cardinality(t.entries)], 0)::bigint AS newest_at_us, t.updated_at_us, t.blocked_until_us
         )
         SELECT coalesce(t.granted, 0)::float8 AS granted, coalesce(t.level, 0)::float8 AS level, coalesce(t.newest_at_us, 0)::bigint AS newest_at_us,
                coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
@@ -2123,54 +2146,46 @@ BEGIN
     ELSE
         IF request.statement = 'check' THEN
             SELECT request.now_us::bigint AS now_us,
-                   coalesce(max((t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
-                                                       request.now_us)
-                                                   - request.period_us::bigint, t.entries) + 1], t.total)))), 0)::float8 AS level,
+                   coalesce(max((t.total - u.base)), 0)::float8 AS level,
                    coalesce(max(t.entries[pg_catalog.cardinality(t.entries)]), 0)::bigint AS newest_at_us,
-                   coalesce(max(CASE WHEN request.capacity::float8 - (t.total
-                                       - coalesce(t.totals[pg_catalog.width_bucket(t.total - (request.capacity::float8 - request.unit::float8)
-                                                   - 1e-15::float8 * (t.total + request.capacity::float8), t.totals) + 1], t.total)) >= request.unit::float8
-                                   THEN t.entries[pg_catalog.width_bucket(t.total - (request.capacity::float8 - request.unit::float8)
-                                           - 1e-15::float8 * (t.total + request.capacity::float8), t.totals)]
-                                   WHEN request.capacity::float8 - (t.total - coalesce(t.totals[pg_catalog.width_bucket(t.total - (request.capacity::float8 - request.unit::float8)
-                                                   - 1e-15::float8 * (t.total + request.capacity::float8), t.totals) + 2], t.total)) >= request.unit::float8
-                                   THEN t.entries[pg_catalog.width_bucket(t.total - (request.capacity::float8 - request.unit::float8)
-                                           - 1e-15::float8 * (t.total + request.capacity::float8), t.totals) + 1]
-                                   WHEN request.capacity::float8 - (t.total - coalesce(t.totals[pg_catalog.width_bucket(t.total - (request.capacity::float8 - request.unit::float8)
-                                                   - 1e-15::float8 * (t.total + request.capacity::float8), t.totals) + 3], t.total)) >= request.unit::float8
-                                   THEN t.entries[pg_catalog.width_bucket(t.total - (request.capacity::float8 - request.unit::float8)
-                                           - 1e-15::float8 * (t.total + request.capacity::float8), t.totals) + 2]
-                                   ELSE t.entries[pg_catalog.width_bucket(t.total - (request.capacity::float8 - request.unit::float8)
-                                           + 1e-15::float8 * (t.total + request.capacity::float8), t.totals)] END), 0)::bigint AS frees_at_us,
+                   coalesce(max(CASE WHEN request.capacity::float8 - (t.total - u.base) >= request.unit::float8 THEN 0
+                        ELSE coalesce(pglimit_log_frees(t.entries, t.totals, t.gap, t.total, request.capacity::float8, request.unit::float8),
+                                pglimit_log_frees(pglimit_log_whole(t.entries, t.gap, t.taken, t.older_entries, t.middle_entries, t.recent_entries),
+                                    pglimit_log_whole(t.totals, t.gap, t.taken, t.older_totals, t.middle_totals, t.recent_totals), NULL, t.total, request.capacity::float8,
+                                    request.unit::float8)) END), 0)::bigint AS frees_at_us,
                    coalesce(max(t.updated_at_us), 0)::bigint AS updated_at_us, coalesce(max(t.blocked_until_us), 0)::bigint AS blocked_until_us
-            FROM pglimit_sliding_window_log AS t
+            FROM pglimit_sliding_window_log AS t, LATERAL (SELECT u.at, u.gone,
+                    GREATEST(t.base, coalesce(CASE WHEN u.gone >= t.gap THEN coalesce(t.older_totals[GREATEST(t.taken,
+                                            pg_catalog.width_bucket(u.at - request.period_us::bigint, t.older_entries)) + 1],
+                                    (pglimit_log_whole(t.totals, t.gap, t.taken, t.older_totals, t.middle_totals, t.recent_totals))[pg_catalog.width_bucket(u.at - request.period_us::bigint,
+                                            pglimit_log_whole(t.entries, t.gap, t.taken, t.older_entries, t.middle_entries, t.recent_entries)) + 1]) ELSE t.totals[u.gone + 1] END,
+                            t.total)) AS base
+                      FROM (SELECT GREATEST(t.updated_at_us, request.now_us) AS at,
+                              pg_catalog.width_bucket(GREATEST(t.updated_at_us, request.now_us) - request.period_us::bigint,
+                                  t.entries) AS gone OFFSET 0) AS u OFFSET 0) AS u
             WHERE t.policy = request.policy AND t.key = request.key
             INTO request.now_us, request.level, request.newest_at_us, request.frees_at_us, request.updated_at_us, request.blocked_until_us;
         ELSIF request.statement = 'usage' THEN
             SELECT s.*, o.reservations, o.reserved
             FROM (
             SELECT request.now_us::bigint AS now_us,
-                   coalesce(max((t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us,
-                                                       request.now_us)
-                                                   - request.period_us::bigint, t.entries) + 1], t.total)))), 0)::float8 AS level,
+                   coalesce(max((t.total - u.base)), 0)::float8 AS level,
                    coalesce(max(t.entries[pg_catalog.cardinality(t.entries)]), 0)::bigint AS newest_at_us,
-                   coalesce(max(CASE WHEN request.capacity::float8 - (t.total
-                                       - coalesce(t.totals[pg_catalog.width_bucket(t.total - (request.capacity::float8 - request.unit::float8)
-                                                   - 1e-15::float8 * (t.total + request.capacity::float8), t.totals) + 1], t.total)) >= request.unit::float8
-                                   THEN t.entries[pg_catalog.width_bucket(t.total - (request.capacity::float8 - request.unit::float8)
-                                           - 1e-15::float8 * (t.total + request.capacity::float8), t.totals)]
-                                   WHEN request.capacity::float8 - (t.total - coalesce(t.totals[pg_catalog.width_bucket(t.total - (request.capacity::float8 - request.unit::float8)
-                                                   - 1e-15::float8 * (t.total + request.capacity::float8), t.totals) + 2], t.total)) >= request.unit::float8
-                                   THEN t.entries[pg_catalog.width_bucket(t.total - (request.capacity::float8 - request.unit::float8)
-                                           - 1e-15::float8 * (t.total + request.capacity::float8), t.totals) + 1]
-                                   WHEN request.capacity::float8 - (t.total - coalesce(t.totals[pg_catalog.width_bucket(t.total - (request.capacity::float8 - request.unit::float8)
-                                                   - 1e-15::float8 * (t.total + request.capacity::float8), t.totals) + 3], t.total)) >= request.unit::float8
-                                   THEN t.entries[pg_catalog.width_bucket(t.total - (request.capacity::float8 - request.unit::float8)
-                                           - 1e-15::float8 * (t.total + request.capacity::float8), t.totals) + 2]
-                                   ELSE t.entries[pg_catalog.width_bucket(t.total - (request.capacity::float8 - request.unit::float8)
-                                           + 1e-15::float8 * (t.total + request.capacity::float8), t.totals)] END), 0)::bigint AS frees_at_us,
+                   coalesce(max(CASE WHEN request.capacity::float8 - (t.total - u.base) >= request.unit::float8 THEN 0
+                        ELSE coalesce(pglimit_log_frees(t.entries, t.totals, t.gap, t.total, request.capacity::float8, request.unit::float8),
+                                pglimit_log_frees(pglimit_log_whole(t.entries, t.gap, t.taken, t.older_entries, t.middle_entries, t.recent_entries),
+                                    pglimit_log_whole(t.totals, t.gap, t.taken, t.older_totals, t.middle_totals, t.recent_totals), NULL, t.total, request.capacity::float8,
+                                    request.unit::float8)) END), 0)::bigint AS frees_at_us,
                    coalesce(max(t.updated_at_us), 0)::bigint AS updated_at_us, coalesce(max(t.blocked_until_us), 0)::bigint AS blocked_until_us
-            FROM pglimit_sliding_window_log AS t
+            FROM pglimit_sliding_window_log AS t, LATERAL (SELECT u.at, u.gone,
+                    GREATEST(t.base, coalesce(CASE WHEN u.gone >= t.gap THEN coalesce(t.older_totals[GREATEST(t.taken,
+                                            pg_catalog.width_bucket(u.at - request.period_us::bigint, t.older_entries)) + 1],
+                                    (pglimit_log_whole(t.totals, t.gap, t.taken, t.older_totals, t.middle_totals, t.recent_totals))[pg_catalog.width_bucket(u.at - request.period_us::bigint,
+                                            pglimit_log_whole(t.entries, t.gap, t.taken, t.older_entries, t.middle_entries, t.recent_entries)) + 1]) ELSE t.totals[u.gone + 1] END,
+                            t.total)) AS base
+                      FROM (SELECT GREATEST(t.updated_at_us, request.now_us) AS at,
+                              pg_catalog.width_bucket(GREATEST(t.updated_at_us, request.now_us) - request.period_us::bigint,
+                                  t.entries) AS gone OFFSET 0) AS u OFFSET 0) AS u
             WHERE t.policy = request.policy AND t.key = request.key
             ) AS s,
             LATERAL (SELECT count(*) AS reservations, coalesce(sum(h.units), 0)::float8 AS reserved FROM pglimit_reservation AS h
@@ -2203,93 +2218,29 @@ BEGIN
                 cost = 1, capacity = CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.capacity ELSE t.capacity END,
                     period_us = CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.period_us ELSE t.period_us END,
                     keep_us = CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE t.keep_us END,
-                granted = GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted,
-                            coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total)
-                            - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-                                                - CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE t.keep_us END, t.entries) + 1], t.total)),
-                                coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total)))),
-                entries = CASE WHEN t.total + GREATEST(0, EXCLUDED.granted - EXCLUDED.cost) > t.total
-                        THEN pg_catalog.array_append(t.entries, GREATEST(t.updated_at_us, EXCLUDED.updated_at_us))
-                        WHEN (GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted,
-                                    coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total)
-                                    - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-                                                        - CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE t.keep_us END, t.entries) + 1], t.total)),
-                                        coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total)))) > 0::float8
-                            AND coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total)
-                            - GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total)
-                                    - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-                                                        - CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE t.keep_us END, t.entries) + 1], t.total)),
-                                        coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total))))
-                            <= GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-                                                - CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE t.keep_us END, t.entries) + 1], t.total)),
-                                coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total)))
-                        THEN pg_catalog.array_cat(t.entries[: pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries)],
-                            t.entries[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1 :]) ELSE t.entries END,
-                totals = CASE WHEN t.total + GREATEST(0, EXCLUDED.granted - EXCLUDED.cost) > t.total THEN pg_catalog.array_append(t.totals, t.total)
-                        WHEN (GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted,
-                                    coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total)
-                                    - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-                                                        - CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE t.keep_us END, t.entries) + 1], t.total)),
-                                        coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total)))) > 0::float8
-                            AND coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total)
-                            - GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total)
-                                    - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-                                                        - CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE t.keep_us END, t.entries) + 1], t.total)),
-                                        coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total))))
-                            <= GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-                                                - CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE t.keep_us END, t.entries) + 1], t.total)),
-                                coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total)))
-                        THEN pg_catalog.array_cat(t.totals[: pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries)],
-                            pglimit_rebase(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1 :],
-                                coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total)
-                                - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-                                                    - CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE t.keep_us END, t.entries) + 1], t.total)),
-                                    coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total))))
-                        WHEN GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total)
-                                - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-                                                    - CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE t.keep_us END, t.entries) + 1], t.total)),
-                                    coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total)))) > 0::float8
-                        THEN pglimit_lower(t.totals, pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, t.entries),
-                            coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total)
-                            - GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total)
-                                    - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-                                                        - CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE t.keep_us END, t.entries) + 1], t.total)),
-                                        coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total)))),
-                            GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total)
-                                    - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-                                                        - CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE t.keep_us END, t.entries) + 1], t.total)),
-                                        coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total))))) ELSE t.totals END,
-                base = GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-                                    - CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE t.keep_us END, t.entries) + 1], t.total)),
-                total = CASE WHEN NOT (GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted,
-                                    coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total)
-                                    - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-                                                        - CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE t.keep_us END, t.entries) + 1], t.total)),
-                                        coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total)))) > 0::float8
-                            AND coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total)
-                            - GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total)
-                                    - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-                                                        - CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE t.keep_us END, t.entries) + 1], t.total)),
-                                        coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total))))
-                            <= GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-                                                - CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE t.keep_us END, t.entries) + 1], t.total)),
-                                coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total)))
-                        THEN t.total - GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted,
-                                coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total)
-                                - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-                                                    - CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE t.keep_us END, t.entries) + 1], t.total)),
-                                    coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total))))
-                        WHEN pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, t.entries) = pg_catalog.cardinality(t.entries)
-                        THEN GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-                                            - CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE t.keep_us END, t.entries) + 1], t.total)),
-                            coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total))
-                        ELSE t.total - (coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, t.entries) + 1], t.total)
-                            - GREATEST(GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-                                                - CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE t.keep_us END, t.entries) + 1], t.total)),
-                                coalesce(t.totals[pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, t.entries) + 1], t.total))) END + GREATEST(0, EXCLUDED.granted - EXCLUDED.cost),
-                updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-            RETURNING t.granted, (t.total - GREATEST(t.base, coalesce(t.totals[pg_catalog.width_bucket(t.updated_at_us - t.keep_us, t.entries) + 1], t.total)))::float8 AS level,
-                coalesce(t.entries[pg_catalog.cardinality(t.entries)], 0)::bigint AS newest_at_us, t.updated_at_us, t.blocked_until_us
+                gap = NULL, taken = NULL, older_entries = NULL, older_totals = NULL, middle_entries = NULL, middle_totals = NULL, recent_entries = NULL, recent_totals = NULL,
+                (granted, entries, totals, base, seen, total, updated_at_us) = (
+                SELECT u.back,
+                       CASE WHEN t.total + GREATEST(0, EXCLUDED.granted - EXCLUDED.cost) > t.total THEN pg_catalog.array_append(u.entries, u.at)
+                               ELSE CASE WHEN u.empties THEN pg_catalog.array_cat(u.entries[: u.until], u.entries[u.through + 1 :]) ELSE u.entries END END,
+                       CASE WHEN t.total + GREATEST(0, EXCLUDED.granted - EXCLUDED.cost) > t.total THEN pg_catalog.array_append(u.totals, t.total)
+                               ELSE CASE WHEN u.empties THEN pg_catalog.array_cat(u.totals[: u.until], pglimit_rebase(u.totals[u.through + 1 :], u.there - u.since)) WHEN u.back > 0::float8
+                                   THEN pglimit_lower(u.totals, u.through, u.there - u.back, u.back) ELSE u.totals END END,
+                       u.base, u.base, CASE WHEN NOT u.empties THEN t.total - u.back WHEN u.through = pg_catalog.cardinality(u.entries) THEN u.since ELSE t.total - (u.there - u.since) END
+                           + GREATEST(0, EXCLUDED.granted - EXCLUDED.cost), u.at
+                FROM (SELECT u.at, u.entries, u.totals, u.base, u.through, u.until, u.there, u.since, u.back, u.back > 0::float8 AND u.there - u.back <= u.since AS empties
+                      FROM (SELECT u.at, u.entries, u.totals, u.base, u.through, u.until, u.there, u.since, GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, u.there - u.since)) AS back
+                            FROM (SELECT u.at, u.entries, u.totals, u.base, u.through, u.until, coalesce(u.totals[u.through + 1], t.total) AS there,
+                                         GREATEST(u.base, coalesce(u.totals[u.until + 1], t.total)) AS since
+                                  FROM (SELECT u.at, u.entries, u.totals, u.base, pg_catalog.width_bucket(-EXCLUDED.blocked_until_us, u.entries) AS through,
+                                               pg_catalog.width_bucket(-EXCLUDED.blocked_until_us - 1, u.entries) AS until
+                                        FROM (SELECT u.at, u.entries, u.totals, u.gone, GREATEST(t.base, coalesce(u.totals[u.gone + 1], t.total)) AS base
+                      FROM (SELECT u.at, u.entries, u.totals, pg_catalog.width_bucket(u.at - CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.keep_us ELSE t.keep_us END, u.entries) AS gone
+                            FROM (SELECT GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) AS at,
+                                    pglimit_log_whole(t.entries, t.gap, t.taken, t.older_entries, t.middle_entries, t.recent_entries) AS entries,
+                                    pglimit_log_whole(t.totals, t.gap, t.taken, t.older_totals, t.middle_totals,
+                                        t.recent_totals) AS totals OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u OFFSET 0) AS u)
+            RETURNING t.granted, (t.total - t.seen)::float8 AS level, coalesce(t.entries[pg_catalog.cardinality(t.entries)], 0)::bigint AS newest_at_us, t.updated_at_us, t.blocked_until_us
             ), ended AS (
             UPDATE pglimit_reservation AS h SET
                 state = request.state::text,
@@ -2302,8 +2253,10 @@ BEGIN
                    h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us, h.now_us::bigint AS now_us, h.expires_at_us,
                    (coalesce(t.granted, 0) > 0::float8)::bool AS freed,
                    coalesce(t.updated_at_us, r.updated_at_us, h.now_us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, r.blocked_until_us, 0)::bigint AS blocked_until_us,
-                   coalesce(t.level, r.total - GREATEST(r.base, coalesce(r.totals[pg_catalog.width_bucket(GREATEST(r.updated_at_us, h.now_us) - r.keep_us, r.entries) + 1], r.total)),
-                           0)::float8 AS level, 0::float8 AS previous,
+                   coalesce(t.level, r.total - GREATEST(r.base, coalesce((pglimit_log_whole(r.totals, r.gap, r.taken, r.older_totals, r.middle_totals,
+                                           r.recent_totals))[pg_catalog.width_bucket(GREATEST(r.updated_at_us, h.now_us) - r.keep_us,
+                                           pglimit_log_whole(r.entries, r.gap, r.taken, r.older_entries, r.middle_entries, r.recent_entries)) + 1], r.total)), 0)::float8 AS level,
+                       0::float8 AS previous,
                    coalesce(t.newest_at_us, r.entries[pg_catalog.cardinality(r.entries)], 0)::bigint AS at_us, 0::bigint AS window_us
             FROM reservation AS h LEFT JOIN counted AS t ON true LEFT JOIN pglimit_sliding_window_log AS r ON r.policy = request.policy AND r.key = request.key
             INTO request.state, request.reserved, request.units_before, request.changes, request.limit_units, request.burst, request.capacity, request.leak,
