@@ -13,6 +13,7 @@ import (
 	"github.com/pglimit/pglimit/bench/measure"
 	"github.com/pglimit/pglimit/bench/proc"
 	"github.com/pglimit/pglimit/bench/report"
+	"github.com/pglimit/pglimit/bench/servers"
 )
 
 // manyCallers is where contenders of different amounts and the logs are measured.
@@ -67,7 +68,7 @@ const logRate = 300_000
 func (b *bench) logs() part {
 	p := part{
 		sections: []report.Section{{
-			Name: "log", Title: "sliding log, 128 callers", By: "limit", Figure: report.PerSecond, More: ofMany,
+			Name: "log", Title: "sliding log, 128 callers", By: "limit", Figure: report.PerSecond, More: append(slices.Clone(ofMany), walBytes, rowBytes),
 			Note: "Logs are half full at first, over a minute. Higher limits have fewer keys.",
 		}},
 		prepare: b.checkExact,
@@ -84,7 +85,25 @@ func (b *bench) logs() part {
 				if err := d.(contender.LogDecider).Charge(ctx, keys, limit-room); err != nil {
 					return nil, err
 				}
-				return b.closed(ctx, c, d, rule, limit-room, measure.Load{Callers: manyCallers, Keys: keys, Sequence: measure.Evenly(len(keys), 2)})
+				written := func() (wal, decisions float64, err error) {
+					err = b.env.Pool.QueryRow(ctx, `SELECT (pg_current_wal_insert_lsn() - '0/0')::float8, coalesce(sum(total), 0) FROM pglimit_sliding_window_log`).Scan(&wal, &decisions)
+					return wal, decisions, err
+				}
+				wal, decisions, err := written()
+				if err != nil {
+					return nil, err
+				}
+				f, err := b.closed(ctx, c, d, rule, limit-room, measure.Load{Callers: manyCallers, Keys: keys, Sequence: measure.Evenly(len(keys), 2)})
+				if err != nil || c.Redis {
+					return f, err
+				}
+				walAfter, decisionsAfter, err := written()
+				if err != nil {
+					return nil, err
+				}
+				t, err := servers.ReadTable(ctx, b.env.Pool, "pglimit_sliding_window_log")
+				f[walBytes], f[rowBytes] = (walAfter-wal)/(decisionsAfter-decisions), float64(t.Bytes)/float64(len(keys))
+				return f, err
 			})
 		}
 	}

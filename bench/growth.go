@@ -21,6 +21,7 @@ import (
 // The figures of a table.
 const (
 	rowBytes   report.Figure = "bytes/row"
+	walBytes   report.Figure = "WAL bytes"
 	indexBytes report.Figure = "index bytes/row"
 	tableMB    report.Figure = "table MB"
 	indexMB    report.Figure = "indexes MB"

@@ -14,7 +14,7 @@ import (
 
 // LogLimits are the limits at which sliding logs are measured: their cost grows with the
 // limit.
-var LogLimits = []int{100, 1000, 10_000}
+var LogLimits = []int{100, 1000, 10_000, 100_000}
 
 // LogRule is a sliding log's.
 func LogRule(limit int) Rule {
@@ -73,6 +73,11 @@ func (d *logDecider) Charge(ctx context.Context, keys []string, n int) error {
 			(base, total, capacity, period_us, keep_us, updated_at_us, blocked_until_us, expires_at_us, cost, granted, entries, totals, policy, key)
 		SELECT 0, $3, $5, $2, $2, now_us, 0, now_us + $2, 1, 1, entries, totals, $1, key FROM log, unnest($4::text[]) AS key`,
 		d.Policy.Name, d.Policy.Period.Microseconds(), n, keys, d.Policy.Limit)
+	for _, key := range keys { // the first decision makes parts of a long log, which it would have
+		if err == nil && n > 128 {
+			_, err = d.Decide(ctx, key)
+		}
+	}
 	return err
 }
 
