@@ -12,8 +12,7 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// LogLimits are the limits at which sliding logs are measured: their cost grows with the
-// limit.
+// LogLimits are the limits at which sliding logs are measured.
 var LogLimits = []int{100, 1000, 10_000, 100_000}
 
 // LogRule is a sliding log's.

@@ -124,14 +124,14 @@ CREATE TABLE pglimit_sliding_window_counter (
 );
 CREATE INDEX pglimit_sliding_window_counter_expires ON pglimit_sliding_window_counter (expires_at_us);
 
--- A decision costs the same at any limit: PostgreSQL writes a row anew with each decision, but
--- not what is out of line and stays the same. So a long log has parts. In order of age:
+-- A decision costs the same at any limit. It writes the row again, but PostgreSQL does not
+-- write again what stands out of line and has not changed. So a long log has parts, by age:
 -- entries[: gap], older[taken + 1 :], middle, recent, entries[gap + 1 :]; likewise totals. A
 -- usual decision drops from the begin of entries and appends to their end. If that uses up
 -- entries[: gap], or makes more than 128, pglimit_log_move moves the newest to recent, and the
 -- next 64 of older to entries: about once in 64 decisions. Once in 4,096 it makes older and
--- middle anew. A log whose gap is NULL has entries and totals alone, of any length: the next
--- decision that adds an entry makes parts of it.
+-- middle anew. A log whose gap is NULL has all its entries in entries, any number of them. The
+-- next decision that adds an entry makes parts of it.
 CREATE TABLE pglimit_sliding_window_log (
     base             float8 NOT NULL,  -- running total of the units that have left the window
     total            float8 NOT NULL,  -- running total of all units granted
@@ -198,7 +198,7 @@ CREATE TYPE pglimit_log AS (
     middle_totals  float8[],
     recent_entries bigint[],
     recent_totals  float8[],
-    deep           boolean  -- whether older and middle are given, and made anew
+    deep           boolean  -- given: middle is there; returned: older and middle have changed
 );
 
 -- pglimit_log_whole joins the parts of a log's entries, or of its totals.
@@ -209,8 +209,9 @@ AS $$ SELECT CASE WHEN $2 IS NULL THEN $1
              ELSE pg_catalog.array_cat(pg_catalog.array_cat(pg_catalog.array_cat(pg_catalog.array_cat($1[: $2], $4[$3 + 1 :]), $5), $6), $1[$2 + 1 :]) END $$;
 -- +goose StatementEnd
 
--- pglimit_log_move drops the first gone entries, and those elsewhere up to time after, which
--- another entry lets go; and makes room for that. It subtracts minus from all totals.
+-- pglimit_log_move makes room for another entry. It drops the first gone entries and, of the
+-- other parts, those up to the time after. It moves step entries, see pglimit_log_step, and
+-- subtracts minus from all totals. Older and middle of the result are new only if it is deep.
 -- +goose StatementBegin
 CREATE FUNCTION pglimit_log_move(l pglimit_log, step integer, gone integer, after bigint, minus float8) RETURNS pglimit_log
 LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE SET search_path = pg_catalog, pg_temp
