@@ -113,17 +113,26 @@ func TestDatabaseGone(t *testing.T) {
 	a := limiter.GCRA
 	b.Do("scroll to the plot", scrollTo(card(a, "canvas")))
 	b.Run("keep where the curve ends", `
-		const {lineTo, clearRect} = CanvasRenderingContext2D.prototype, plot = $("#card-gcra canvas")
-		let right = window.drawn = 0
-		CanvasRenderingContext2D.prototype.lineTo = function (x, y) { if (this.canvas === plot && this.lineWidth === 2) right = Math.max(right, x); return lineTo.call(this, x, y) }
-		CanvasRenderingContext2D.prototype.clearRect = function (...a) { if (this.canvas === plot) { drawn = right; right = 0 } return clearRect.apply(this, a) }`)
+		// The area under the curve is the only one that is filled and transparent.
+		const {beginPath, lineTo, fill, clearRect} = CanvasRenderingContext2D.prototype, plot = $("#card-gcra canvas")
+		let path = 0, right = 0
+		window.toNow = window.before = 0 // frames
+		const draw = (name, was, first) => CanvasRenderingContext2D.prototype[name] = function (...a) { if (this.canvas === plot) first(this, ...a); return was.apply(this, a) }
+		draw("beginPath", beginPath, () => path = 0)
+		draw("lineTo", lineTo, (c, x) => path = Math.max(path, x))
+		draw("fill", fill, c => { if (c.fillStyle.startsWith("rgba")) right = Math.max(right, path) })
+		draw("clearRect", clearRect, () => {
+			if (right > plot.getBoundingClientRect().width - 9) toNow++
+			else if (right > 0) before++
+			right = 0
+		})`)
 	b.Click(card(a, ".burst-10"))
 	b.Eventually("allowed, delayed, denied", counts(a), []int{5, 0, 5})
-	const edge = `$("#card-gcra canvas").getBoundingClientRect().width - 9`
-	b.Wait("the curve goes on to now", "drawn > "+edge)
+	b.Wait("the curve goes on to now", "toNow > 0")
+	b.Run("count anew", "before = 0")
 	network.set(true)
 	b.Wait("a message", text("#problem")+`.includes("database unavailable")`)
-	b.Wait("the curve ends before now", "drawn > 0 && drawn < "+edge)
+	b.Wait("the curve ends before now", "before > 0")
 	b.Click(card(a, ".send"))
 	b.Wait("one on a card", text(card(a, ".problem"))+`.includes("database unavailable")`)
 	late := open(t, p, five("bob"))
