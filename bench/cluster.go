@@ -17,6 +17,7 @@ import (
 	"github.com/pglimit/pglimit/internal/localpg"
 	"github.com/pglimit/pglimit/limiter"
 	"github.com/pglimit/pglimit/migrations"
+	"github.com/pglimit/pglimit/migrations/citus"
 	"github.com/pglimit/pglimit/pglimittest"
 )
 
@@ -198,7 +199,7 @@ func prepareCluster(ctx context.Context, pool *pgxpool.Pool, at placed) error {
 	if err != nil {
 		return err
 	}
-	return migrations.Distribute(ctx, pool, at.shards)
+	return citus.Distribute(ctx, pool, at.shards)
 }
 
 // sum returns the clock of several.

@@ -6,20 +6,20 @@ import (
 	"strings"
 
 	"github.com/pglimit/pglimit/db"
-	"github.com/pglimit/pglimit/internal/migrations"
+	"github.com/pglimit/pglimit/internal/cluster"
 )
 
 func checkCluster(ctx context.Context, p *patient) (Check, error) {
-	var c *migrations.Cluster
+	var c *cluster.Cluster
 	err := p.atHome(ctx, func(tx db.DBTX) (err error) {
-		c, err = migrations.ReadCluster(ctx, tx)
+		c, err = cluster.Read(ctx, tx)
 		return err
 	})
 	return judgeCluster(c), err
 }
 
 // judgeCluster judges what a Citus cluster has of the tables; nil is none.
-func judgeCluster(c *migrations.Cluster) Check {
+func judgeCluster(c *cluster.Cluster) Check {
 	if c == nil {
 		return Check{Message: "one server has the tables: there is no Citus"}
 	}

@@ -10,7 +10,9 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pglimit/pglimit/db"
-	"github.com/pglimit/pglimit/internal/migrations"
+	"github.com/pglimit/pglimit/internal/cluster"
+	"github.com/pglimit/pglimit/internal/migrate"
+	"github.com/pglimit/pglimit/internal/strangers"
 	"github.com/pglimit/pglimit/janitor"
 )
 
@@ -98,18 +100,18 @@ func TestTables(t *testing.T) {
 	want(t, judgeTables("", []string{"c"}, nil, Check{}), Fail, "?search_path=c")
 	want(t, judgeTables("a", []string{"a"}, []string{"a"}, add), OK)
 	want(t, judgeTables("a", []string{"a", "b"}, []string{"a"}, add), Warn)
-	want(t, judgeSchemas([]migrations.Exposure{{Schema: "a", Creators: []string{"x", "PUBLIC"}}}, nil, "o"), Warn, "REVOKE CREATE ON SCHEMA a FROM x, PUBLIC")
-	want(t, judgeSchemas([]migrations.Exposure{{Schema: "a", Owner: "x"}}, nil, "o"), Warn, "ALTER SCHEMA a OWNER TO o")
+	want(t, judgeSchemas([]strangers.Exposure{{Schema: "a", Creators: []string{"x", "PUBLIC"}}}, nil, "o"), Warn, "REVOKE CREATE ON SCHEMA a FROM x, PUBLIC")
+	want(t, judgeSchemas([]strangers.Exposure{{Schema: "a", Owner: "x"}}, nil, "o"), Warn, "ALTER SCHEMA a OWNER TO o")
 }
 
 // TestObjects: what another tool has created is compared with what a release creates.
 func TestObjects(t *testing.T) {
 	t.Parallel()
-	one, two := migrations.Presence{Present: []string{"a"}}, migrations.Presence{Missing: []string{"b", "c"}}
+	one, two := migrate.Presence{Present: []string{"a"}}, migrate.Presence{Missing: []string{"b", "c"}}
 	run := Check{NextStep: "run it"}
-	want(t, judgeObjects([]migrations.Presence{two}, nil, "another tool", run), OK, "not installed")
-	want(t, judgeObjects([]migrations.Presence{one, two}, nil, "another tool", run), Fail, "b missing", "run it")
-	want(t, judgeObjects([]migrations.Presence{one, one}, nil, "another tool", run), OK, "another tool")
+	want(t, judgeObjects([]migrate.Presence{two}, nil, "another tool", run), OK, "not installed")
+	want(t, judgeObjects([]migrate.Presence{one, two}, nil, "another tool", run), Fail, "b missing", "run it")
+	want(t, judgeObjects([]migrate.Presence{one, one}, nil, "another tool", run), OK, "another tool")
 }
 
 // TestNeeds: a check needs earlier ones, so that the one that reports a cause comes first.
@@ -289,20 +291,20 @@ func TestStatusText(t *testing.T) {
 func TestCluster(t *testing.T) {
 	t.Parallel()
 	all := []string{"pglimit_gcra"}
-	cluster := func(change func(*migrations.Cluster)) Check {
-		c := &migrations.Cluster{Version: "13.2-1", Shards: 4, Nodes: []migrations.ClusterNode{{Name: "a:1", Shards: 2, Synced: true}, {Name: "b:1", Shards: 2, Synced: true}}, Distributed: all}
+	judge := func(change func(*cluster.Cluster)) Check {
+		c := &cluster.Cluster{Version: "13.2-1", Shards: 4, Nodes: []cluster.Node{{Name: "a:1", Shards: 2, Synced: true}, {Name: "b:1", Shards: 2, Synced: true}}, Distributed: all}
 		change(c)
 		return judgeCluster(c)
 	}
 	want(t, judgeCluster(nil), OK, "one server")
-	want(t, cluster(func(c *migrations.Cluster) {}), OK, "4 shards: a:1 has 2, b:1 has 2")
-	want(t, cluster(func(c *migrations.Cluster) { c.Distributed, c.Local, c.Shards, c.Missing = nil, all, 0, all }), OK, "not distributed")
-	want(t, cluster(func(c *migrations.Cluster) { c.Distributed, c.Local, c.Shards = nil, all, 0 }), Warn, "--undo")
-	want(t, cluster(func(c *migrations.Cluster) { c.Local = all }), Fail, "pglimit_gcra", "pglimit migrate distribute")
-	want(t, cluster(func(c *migrations.Cluster) { c.Missing = []string{"pglimit_shard"} }), Fail, "pglimit_shard", "pglimit migrate distribute")
-	want(t, cluster(func(c *migrations.Cluster) { c.Outdated = true }), Warn, "another release", "pglimit migrate distribute")
-	want(t, cluster(func(c *migrations.Cluster) { c.Exposed = []string{"on a:1 bob may create"} }), Warn, "on a:1 bob may create", "connect to that node")
-	want(t, cluster(func(c *migrations.Cluster) { c.Lost = 1 }), Fail, "1 shards are on no node")
-	want(t, cluster(func(c *migrations.Cluster) { c.Nodes[0].Synced = false }), Fail, "a:1 lacks", "start_metadata_sync_to_all_nodes")
-	want(t, cluster(func(c *migrations.Cluster) { c.Nodes[0].Shards, c.Nodes[1].Shards = 4, 0 }), Warn, "citus_rebalance_start")
+	want(t, judge(func(c *cluster.Cluster) {}), OK, "4 shards: a:1 has 2, b:1 has 2")
+	want(t, judge(func(c *cluster.Cluster) { c.Distributed, c.Local, c.Shards, c.Missing = nil, all, 0, all }), OK, "not distributed")
+	want(t, judge(func(c *cluster.Cluster) { c.Distributed, c.Local, c.Shards = nil, all, 0 }), Warn, "--undo")
+	want(t, judge(func(c *cluster.Cluster) { c.Local = all }), Fail, "pglimit_gcra", "pglimit migrate distribute")
+	want(t, judge(func(c *cluster.Cluster) { c.Missing = []string{"pglimit_shard"} }), Fail, "pglimit_shard", "pglimit migrate distribute")
+	want(t, judge(func(c *cluster.Cluster) { c.Outdated = true }), Warn, "another release", "pglimit migrate distribute")
+	want(t, judge(func(c *cluster.Cluster) { c.Exposed = []string{"on a:1 bob may create"} }), Warn, "on a:1 bob may create", "connect to that node")
+	want(t, judge(func(c *cluster.Cluster) { c.Lost = 1 }), Fail, "1 shards are on no node")
+	want(t, judge(func(c *cluster.Cluster) { c.Nodes[0].Synced = false }), Fail, "a:1 lacks", "start_metadata_sync_to_all_nodes")
+	want(t, judge(func(c *cluster.Cluster) { c.Nodes[0].Shards, c.Nodes[1].Shards = 4, 0 }), Warn, "citus_rebalance_start")
 }

@@ -12,10 +12,10 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/pglimit/pglimit/db"
-	"github.com/pglimit/pglimit/internal/migrations"
 	"github.com/pglimit/pglimit/internal/pooler"
 	"github.com/pglimit/pglimit/internal/printable"
 	"github.com/pglimit/pglimit/internal/store/postgres/exec"
+	"github.com/pglimit/pglimit/internal/strangers"
 )
 
 func checkPooler(ctx context.Context, p *patient) (c Check, err error) {
@@ -104,7 +104,7 @@ func checkSchemas(ctx context.Context, p *patient) (Check, error) {
 	if owners.Several != "" { // one of them may have put a table in front
 		trusted = 0
 	}
-	exposed, err := migrations.Strangers(ctx, p.db, trusted)
+	exposed, err := strangers.Find(ctx, p.db, trusted)
 	if err != nil {
 		return Check{}, err
 	}
@@ -118,7 +118,7 @@ func checkSchemas(ctx context.Context, p *patient) (Check, error) {
 
 // judgeSchemas judges which roles other than heir, to whom schemas should belong, may create
 // objects.
-func judgeSchemas(exposed []migrations.Exposure, path []string, heir string) Check {
+func judgeSchemas(exposed []strangers.Exposure, path []string, heir string) Check {
 	if len(exposed) == 0 {
 		return Check{Message: "no other role may create objects in " + strings.Join(path, ", ")}
 	}

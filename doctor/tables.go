@@ -7,7 +7,9 @@ import (
 	"strings"
 
 	"github.com/pglimit/pglimit/db"
-	"github.com/pglimit/pglimit/internal/migrations"
+	"github.com/pglimit/pglimit/internal/grants"
+	"github.com/pglimit/pglimit/internal/migrate"
+	"github.com/pglimit/pglimit/internal/migrate/sets"
 )
 
 func checkTables(ctx context.Context, p *patient) (Check, error) {
@@ -56,21 +58,21 @@ func judgeTables(home string, schemas, path []string, add Check) Check {
 }
 
 func checkMigrations(ctx context.Context, p *patient) (Check, error) {
-	return p.migrated(ctx, migrations.Tables, "pglimit migrate up")
+	return p.migrated(ctx, sets.Tables, "pglimit migrate up")
 }
 
 func checkFunctions(ctx context.Context, p *patient) (Check, error) {
-	return p.migrated(ctx, migrations.Functions, "pglimit migrate up --functions")
+	return p.migrated(ctx, sets.Functions, "pglimit migrate up --functions")
 }
 
 // migrated judges what the database has of a set of migrations.
-func (p *patient) migrated(ctx context.Context, set *migrations.Set, fix string) (Check, error) {
+func (p *patient) migrated(ctx context.Context, set *migrate.Set, fix string) (Check, error) {
 	all, err := set.Status(ctx, p.db)
 	unread := sqlState(err) == forbidden
 	if err != nil && !unread {
 		return Check{}, err
 	}
-	var objects []migrations.Presence
+	var objects []migrate.Presence
 	err = p.atHome(ctx, func(tx db.DBTX) error {
 		objects, err = set.Present(ctx, tx)
 		return err
@@ -99,7 +101,7 @@ func (p *patient) migrated(ctx context.Context, set *migrations.Set, fix string)
 
 // judgeObjects judges what the database has of what a set creates. known is what is known of
 // what has run, pending has not, and run is what runs the rest.
-func judgeObjects(all []migrations.Presence, pending []string, known string, run Check) Check {
+func judgeObjects(all []migrate.Presence, pending []string, known string, run Check) Check {
 	present := 0
 	for _, m := range all {
 		present += len(m.Present)
@@ -118,7 +120,7 @@ func judgeObjects(all []migrations.Presence, pending []string, known string, run
 }
 
 func checkGrants(ctx context.Context, p *patient) (Check, error) {
-	missing, reads, err := migrations.MissingGrants(ctx, p.db)
+	missing, reads, err := grants.Missing(ctx, p.db)
 	if err != nil {
 		return Check{}, err
 	}

@@ -29,12 +29,19 @@ package migrations
 import (
 	"context"
 	"database/sql"
+	"embed"
 	"io/fs"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/pglimit/pglimit/internal/migrations"
+	"github.com/pglimit/pglimit/internal/migrate"
+	"github.com/pglimit/pglimit/internal/strangers"
 )
+
+//go:embed *.sql functions/*.sql
+var files embed.FS
+
+var tables = migrate.Tables(files)
 
 // Up runs all migrations of the tables that have not run yet, each in a separate
 // transaction. It may be called at every start and by many processes concurrently: one
@@ -56,15 +63,15 @@ import (
 //
 // Up does not check whether other roles may create objects in the schemas of the
 // search_path: `pglimit migrate up` warns, and so does package doctor.
-func Up(ctx context.Context, pool *pgxpool.Pool) error { return migrations.Tables.Up(ctx, pool) }
+func Up(ctx context.Context, pool *pgxpool.Pool) error { return tables.Up(ctx, pool) }
 
 // UpSQL does what [Up] does for database/sql, with any PostgreSQL driver. It does not
 // close db.
-func UpSQL(ctx context.Context, db *sql.DB) error { return migrations.Tables.UpSQL(ctx, db) }
+func UpSQL(ctx context.Context, db *sql.DB) error { return tables.UpSQL(ctx, db) }
 
 // FS returns the migrations of the tables, named NNNNN_<name>.sql, in goose's format, for an
 // application's goose provider.
-func FS() fs.FS { return migrations.Tables.FS() }
+func FS() fs.FS { return tables.FS() }
 
 // Export copies the migrations of the tables into dir, the folder of an application's goose
 // migrations, so that they run with the application's and in its version table. Run it
@@ -81,49 +88,24 @@ func FS() fs.FS { return migrations.Tables.FS() }
 //
 // Export returns the paths of the files that it wrote, in order. It never overwrites a
 // file. On an error, it returns the files written before, and they stay.
-func Export(dir string) ([]string, error) { return migrations.Tables.Export(dir) }
-
-// Distribute spreads the tables of keys over the nodes of a Citus cluster, by key, and
-// creates the functions through which statements reach one shard. shards is the number of
-// shards of each table; 0 selects that of the distributed tables, or two for each node and
-// at least 4. pool must connect to the coordinator as the owner of the tables.
-//
-// Distribute does in one transaction what is not yet done. Call it again after each Up.
-// While rows move, decisions wait. [Up] needs no Distribute. Undo migrations after
-// [Undistribute] only.
-func Distribute(ctx context.Context, pool *pgxpool.Pool, shards int) error {
-	_, err := migrations.Distribute(ctx, pool, migrations.Distribution{Shards: shards})
-	return err
-}
-
-// Undistribute moves the rows of all shards back to the coordinator, and drops the
-// functions of [Distribute].
-func Undistribute(ctx context.Context, pool *pgxpool.Pool) error {
-	_, err := migrations.Distribute(ctx, pool, migrations.Distribution{Undo: true})
-	return err
-}
-
-// ErrCluster is returned by [Distribute] and [Undistribute] if the tables cannot be
-// distributed there: without Citus, on a worker, without workers, by a role that does not
-// own the tables, or with another number of shards than they have. Nothing was changed.
-var ErrCluster = migrations.ErrCluster
+func Export(dir string) ([]string, error) { return tables.Export(dir) }
 
 // Set is a sequence of migrations with a separate record: [Functions]. Its methods are safe
 // for concurrent use.
-type Set struct{ set *migrations.Set }
+type Set struct{ set *migrate.Set }
 
 // Functions are the SQL functions of schemas pglimit and pglimit_ask, for programs in
 // other languages: docs/sql.md. They are optional. They need the tables and find them with any
 // search_path of the caller. A database has one set of functions, recorded in
 // pglimit_functions_goose_db_version. Create the tables first, and undo the functions before
 // the tables. Run Functions.Up after each update of pglimit.
-var Functions = Set{migrations.Functions}
+var Functions = Set{migrate.Functions(folder("functions"))}
 
 // ErrExposed is returned by [Set.Up] and [Set.UpSQL] if a migration is pending and other
 // roles may create objects in a schema that the functions would use: the functions could
 // run such a role's objects. Nothing was changed. The message lists each such schema and
 // the next step.
-var ErrExposed = migrations.ErrExposed
+var ErrExposed = strangers.ErrExposed
 
 // Up is [Up] for this set.
 func (s Set) Up(ctx context.Context, pool *pgxpool.Pool) error { return s.set.Up(ctx, pool) }
@@ -136,3 +118,11 @@ func (s Set) FS() fs.FS { return s.set.FS() }
 
 // Export is [Export] for this set.
 func (s Set) Export(dir string) ([]string, error) { return s.set.Export(dir) }
+
+func folder(name string) fs.FS {
+	sub, err := fs.Sub(files, name)
+	if err != nil {
+		panic(err) // it is embedded
+	}
+	return sub
+}

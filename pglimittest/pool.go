@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglimit/pglimit/migrations"
+	"github.com/pglimit/pglimit/migrations/citus"
 )
 
 // startTimeout bounds the start of the server, which may download an image.
@@ -88,7 +89,7 @@ func (c *commonServer) template() (*Template, error) {
 func (c *commonServer) migrate(ctx context.Context, pool *pgxpool.Pool) error {
 	err := migrations.Up(ctx, pool)
 	if err == nil && len(c.server.workers) > 0 {
-		err = migrations.Distribute(ctx, pool, 0)
+		err = citus.Distribute(ctx, pool, 0)
 	}
 	return err
 }

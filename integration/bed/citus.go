@@ -9,7 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglimit/pglimit/db"
-	"github.com/pglimit/pglimit/internal/migrations"
+	"github.com/pglimit/pglimit/internal/cluster"
 	"github.com/pglimit/pglimit/internal/shards"
 	"github.com/pglimit/pglimit/internal/store/postgres/exec"
 )
@@ -22,7 +22,7 @@ func distribute(ctx context.Context, pool *pgxpool.Pool) error {
 	if !Citus() {
 		return nil
 	}
-	_, err := migrations.Distribute(ctx, pool, migrations.Distribution{Shards: 8})
+	_, err := cluster.Distribute(ctx, pool, cluster.Distribution{Shards: 8})
 	return err
 }
 

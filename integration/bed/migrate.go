@@ -14,11 +14,12 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/pglimit/pglimit/internal/migrations"
+	"github.com/pglimit/pglimit/internal/migrate"
+	"github.com/pglimit/pglimit/internal/migrate/sets"
 )
 
 // MigrationNames renders steps as "1 tables, 2 storage".
-func MigrationNames(steps []migrations.Step) string {
+func MigrationNames(steps []migrate.Step) string {
 	var all []string
 	for _, s := range steps {
 		all = append(all, fmt.Sprint(s.Version, " ", s.Name))
@@ -41,7 +42,7 @@ func Below(version int64) string {
 
 // Migrations lists the migrations above version, in the order of Up, as "1 tables".
 func Migrations(version int64) (all []string) {
-	names, _ := fs.Glob(migrations.Tables.FS(), "*.sql") // sorted; the pattern is valid
+	names, _ := fs.Glob(sets.Tables.FS(), "*.sql") // sorted; the pattern is valid
 	for _, n := range names {
 		number, name, _ := strings.Cut(strings.TrimSuffix(n, ".sql"), "_")
 		if v, err := strconv.ParseInt(number, 10, 64); err != nil {
@@ -65,7 +66,7 @@ func Exported(from int) (all []string) {
 // UpTo migrates up and checks what was done.
 func UpTo(t *testing.T, pool *pgxpool.Pool, to int64, want string) {
 	t.Helper()
-	steps, err := migrations.Tables.UpTo(t.Context(), pool, to)
+	steps, err := sets.Tables.UpTo(t.Context(), pool, to)
 	if err != nil || MigrationNames(steps) != want {
 		t.Fatalf("up to %d: ran %q, error %v; want %q", to, MigrationNames(steps), err, want)
 	}
@@ -74,7 +75,7 @@ func UpTo(t *testing.T, pool *pgxpool.Pool, to int64, want string) {
 // StepsDown migrates down and checks what was undone.
 func StepsDown(t *testing.T, pool *pgxpool.Pool, to int64, want string) {
 	t.Helper()
-	steps, err := migrations.Tables.Down(t.Context(), pool, to)
+	steps, err := sets.Tables.Down(t.Context(), pool, to)
 	if err != nil || MigrationNames(steps) != want {
 		t.Fatalf("down to %d: undid %q, error %v; want %q", to, MigrationNames(steps), err, want)
 	}
@@ -92,7 +93,7 @@ func CheckMigratedOnce(t *testing.T, pool *pgxpool.Pool) {
 		version, _, _ := strings.Cut(m, " ")
 		want += " " + version
 	}
-	if got := Value[string](t, pool, `SELECT string_agg(' ' || version_id::text, '' ORDER BY version_id) FROM `+migrations.Tables.VersionTable()+` WHERE version_id > 0`); got != want {
+	if got := Value[string](t, pool, `SELECT string_agg(' ' || version_id::text, '' ORDER BY version_id) FROM `+sets.Tables.VersionTable()+` WHERE version_id > 0`); got != want {
 		t.Errorf("on record are %q, want %q", got, want)
 	}
 }

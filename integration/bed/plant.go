@@ -12,7 +12,8 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/pglimit/pglimit/internal/migrations"
+	"github.com/pglimit/pglimit/internal/migrate"
+	"github.com/pglimit/pglimit/internal/migrate/sets"
 	"github.com/pglimit/pglimit/pglimittest"
 )
 
@@ -129,10 +130,10 @@ func plant(ctx context.Context, pool *pgxpool.Pool) (err error) {
 	if err != nil {
 		return fmt.Errorf("plant: %w", err)
 	}
-	if err := migrations.Tables.Up(ctx, pool); err != nil {
+	if err := sets.Tables.Up(ctx, pool); err != nil {
 		return err
 	}
-	return migrations.Functions.Up(ctx, pool)
+	return sets.Functions.Up(ctx, pool)
 }
 
 var calls = regexp.MustCompile(`\b([a-z_][a-z0-9_]*)\s*\(`)
@@ -140,7 +141,7 @@ var calls = regexp.MustCompile(`\b([a-z_][a-z0-9_]*)\s*\(`)
 // called lists every word before a parenthesis in pglimit's SQL.
 func called() ([]string, error) {
 	var text strings.Builder
-	for _, s := range []*migrations.Set{migrations.Tables, migrations.Functions} {
+	for _, s := range []*migrate.Set{sets.Tables, sets.Functions} {
 		if err := s.Print(&text, false); err != nil {
 			return nil, err
 		}

@@ -14,7 +14,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/pglimit/pglimit/internal/migrations"
+	"github.com/pglimit/pglimit/internal/grants"
+	"github.com/pglimit/pglimit/internal/migrate/sets"
 )
 
 // worldVariable is the environment variable that selects in which world the tests run. It
@@ -63,12 +64,12 @@ const appSchema = "limits"
 
 // prepareWorld makes the tables in a database that becomes the tests' template.
 func prepareWorld(ctx context.Context, owner *pgxpool.Pool) error {
-	return prepare(ctx, owner, migrations.Tables.Up, distribute)
+	return prepare(ctx, owner, sets.Tables.Up, distribute)
 }
 
 // prepareFunctions makes the tables and the SQL functions.
 func prepareFunctions(ctx context.Context, owner *pgxpool.Pool) error {
-	return prepare(ctx, owner, migrations.Tables.Up, migrations.Functions.Up, distribute)
+	return prepare(ctx, owner, sets.Tables.Up, sets.Functions.Up, distribute)
 }
 
 func prepare(ctx context.Context, owner *pgxpool.Pool, steps ...func(context.Context, *pgxpool.Pool) error) error {
@@ -113,7 +114,7 @@ func grantRole(ctx context.Context, owner *pgxpool.Pool) error {
 	if err != nil {
 		return err
 	}
-	if _, err := migrations.ApplyGrants(ctx, owner, migrations.Roles{Operators: []string{appRole}}); err != nil {
+	if _, err := grants.Apply(ctx, owner, grants.Roles{Operators: []string{appRole}}); err != nil {
 		return err
 	}
 	// For tables that a test creates: see ownerOf.

@@ -12,7 +12,10 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglimit/pglimit/integration/bed"
-	"github.com/pglimit/pglimit/internal/migrations"
+	"github.com/pglimit/pglimit/internal/cluster"
+	"github.com/pglimit/pglimit/internal/grants"
+	"github.com/pglimit/pglimit/internal/migrate"
+	"github.com/pglimit/pglimit/internal/migrate/sets"
 	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/internal/shards"
 )
@@ -26,36 +29,36 @@ func TestCitusDistribute(t *testing.T) {
 	must.Succeed(t, err)
 	t.Cleanup(func() { must.Succeed(t, drop(context.Background())) })
 	pool := bed.Connect(t, address)
-	refused := func(d migrations.Distribution, want string) {
+	refused := func(d cluster.Distribution, want string) {
 		t.Helper()
-		if _, err := migrations.Distribute(ctx, pool, d); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := cluster.Distribute(ctx, pool, d); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%+v: %v, want %q", d, err, want)
 		}
 	}
-	refused(migrations.Distribution{}, "pglimit migrate up")
-	must.Succeed(t, migrations.Tables.Up(ctx, pool))
+	refused(cluster.Distribution{}, "pglimit migrate up")
+	must.Succeed(t, sets.Tables.Up(ctx, pool))
 	for _, table := range bed.LimitTables(t, pool) {
 		bed.InsertRows(t, pool, table, "p", 100, 0)
 	}
 	bed.Exec(t, pool, `CREATE ROLE distribute_app LOGIN`)
 	bed.Exec(t, pool, `CREATE ROLE distribute_other LOGIN`)
-	operators := migrations.Roles{Operators: []string{"distribute_app"}}
-	must.OK(migrations.ApplyGrants(ctx, pool, operators))(t)
+	operators := grants.Roles{Operators: []string{"distribute_app"}}
+	must.OK(grants.Apply(ctx, pool, operators))(t)
 	data := bed.Contents(t, pool)
 	missing := func() (all []string) {
 		t.Helper()
 		app := bed.Connect(t, address, bed.Setting("role", "distribute_app"))
-		run, reads, err := migrations.MissingGrants(ctx, bed.DB(t, app))
+		run, reads, err := grants.Missing(ctx, bed.DB(t, app))
 		must.Succeed(t, err)
 		return append(run, reads...)
 	}
 
-	plan := must.OK(migrations.PlanDistribution(ctx, pool, migrations.Distribution{Shards: 6}))(t)
-	done := must.OK(migrations.Distribute(ctx, pool, migrations.Distribution{Shards: 6}))(t)
+	plan := must.OK(cluster.PlanFor(ctx, pool, cluster.Distribution{Shards: 6}))(t)
+	done := must.OK(cluster.Distribute(ctx, pool, cluster.Distribution{Shards: 6}))(t)
 	if !slices.Equal(plan.Statements, done.Statements) || plan.Found.Shards != 0 {
 		t.Errorf("planned %q of %+v, ran %q", plan.Statements, plan.Found, done.Statements)
 	}
-	again := must.OK(migrations.Distribute(ctx, pool, migrations.Distribution{}))(t)
+	again := must.OK(cluster.Distribute(ctx, pool, cluster.Distribution{}))(t)
 	if c := again.Found; len(again.Statements) != 0 || c.Shards != 6 || len(c.Nodes) != 2 || c.Nodes[0].Shards != 3 || len(c.Local)+len(c.Missing)+c.Lost != 0 || c.Outdated {
 		t.Errorf("a second run found %+v, ran %q", c, again.Statements)
 	}
@@ -83,25 +86,25 @@ func TestCitusDistribute(t *testing.T) {
 		}
 	}
 
-	refused(migrations.Distribution{Shards: 8}, "6 shards, not 8")
-	if _, err := migrations.Tables.Down(ctx, pool, migrations.Previous); !errors.Is(err, migrations.ErrCluster) || !strings.Contains(err.Error(), "--undo") {
+	refused(cluster.Distribution{Shards: 8}, "6 shards, not 8")
+	if _, err := sets.Tables.Down(ctx, pool, migrate.Previous); !errors.Is(err, migrate.ErrDistributed) || !strings.Contains(err.Error(), "--undo") {
 		t.Errorf("down: %v", err)
 	}
 	owner := pool
 	pool = bed.Connect(t, address, bed.Setting("role", "distribute_app"))
-	refused(migrations.Distribution{}, "does not own")
+	refused(cluster.Distribution{}, "does not own")
 	worker := must.OK(pgx.ParseConfig(server.Workers()[0].URL()))(t)
 	pool = bed.Connect(t, address, func(c *pgxpool.Config) {
 		c.ConnConfig.Host, c.ConnConfig.Port, c.ConnConfig.User = worker.Host, worker.Port, worker.User
 	})
-	refused(migrations.Distribution{}, "this is a worker")
+	refused(cluster.Distribution{}, "this is a worker")
 	pool = owner
 
 	bed.Exec(t, pool, `COMMENT ON FUNCTION pglimit_shard(text, text[]) IS 'of another release'`)
-	if done = must.OK(migrations.Distribute(ctx, pool, migrations.Distribution{}))(t); !done.Found.Outdated || len(done.Statements) == 0 {
+	if done = must.OK(cluster.Distribute(ctx, pool, cluster.Distribution{}))(t); !done.Found.Outdated || len(done.Statements) == 0 {
 		t.Errorf("functions of another release: found %+v, ran %q", done.Found, done.Statements)
 	}
-	must.OK(migrations.Distribute(ctx, pool, migrations.Distribution{Undo: true}))(t)
+	must.OK(cluster.Distribute(ctx, pool, cluster.Distribution{Undo: true}))(t)
 	if got := bed.Contents(t, pool); got != data {
 		t.Errorf("after the undo there is:\n%s\nwant:\n%s", got, data)
 	}

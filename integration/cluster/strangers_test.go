@@ -13,7 +13,9 @@ import (
 
 	"github.com/pglimit/pglimit/doctor"
 	"github.com/pglimit/pglimit/integration/bed"
-	"github.com/pglimit/pglimit/internal/migrations"
+	"github.com/pglimit/pglimit/internal/cluster"
+	"github.com/pglimit/pglimit/internal/grants"
+	"github.com/pglimit/pglimit/internal/migrate/sets"
 	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/limiter"
 )
@@ -32,9 +34,9 @@ func TestCitusStrangers(t *testing.T) {
 	bed.Exec(t, pool, `CREATE SCHEMA `+home)
 	bed.Exec(t, pool, `CREATE ROLE strangers_app LOGIN`)
 	bed.Exec(t, pool, `CREATE ROLE stranger LOGIN`)
-	must.Succeed(t, migrations.Tables.Up(ctx, pool))
-	must.OK(migrations.ApplyGrants(ctx, pool, migrations.Roles{Operators: []string{"strangers_app"}}))(t)
-	must.OK(migrations.Distribute(ctx, pool, migrations.Distribution{Shards: 4}))(t)
+	must.Succeed(t, sets.Tables.Up(ctx, pool))
+	must.OK(grants.Apply(ctx, pool, grants.Roles{Operators: []string{"strangers_app"}}))(t)
+	must.OK(cluster.Distribute(ctx, pool, cluster.Distribution{Shards: 4}))(t)
 	at := must.OK(pgx.ParseConfig(server.Workers()[0].URL()))(t)
 	worker := bed.Connect(t, address, path, bed.Setting("citus.enable_ddl_propagation", "off"), func(c *pgxpool.Config) {
 		c.ConnConfig.Host, c.ConnConfig.Port, c.ConnConfig.User = at.Host, at.Port, at.User
@@ -67,7 +69,7 @@ func TestCitusStrangers(t *testing.T) {
 	}
 
 	const found = "stranger may create objects in schema " + home
-	if _, err := migrations.Distribute(ctx, pool, migrations.Distribution{}); !errors.Is(err, migrations.ErrCluster) || !strings.Contains(err.Error(), found) {
+	if _, err := cluster.Distribute(ctx, pool, cluster.Distribution{}); !errors.Is(err, cluster.ErrCluster) || !strings.Contains(err.Error(), found) {
 		t.Errorf("distribute: %v", err)
 	}
 	report := must.OK(doctor.Run(ctx, pool, &doctor.Config{Only: []string{"cluster"}}))(t)
@@ -76,7 +78,7 @@ func TestCitusStrangers(t *testing.T) {
 	}
 	bed.Exec(t, worker, `REVOKE CREATE ON SCHEMA `+home+` FROM stranger`)
 	bed.Exec(t, pool, `ALTER FUNCTION pglimit_shard(text, text[]) OWNER TO strangers_app`)
-	if again := must.OK(migrations.Distribute(ctx, pool, migrations.Distribution{}))(t); !again.Found.Outdated ||
+	if again := must.OK(cluster.Distribute(ctx, pool, cluster.Distribution{}))(t); !again.Found.Outdated ||
 		bed.Value[string](t, pool, `SELECT proowner::regrole::text FROM pg_proc WHERE proname = 'pglimit_shard'`) == "strangers_app" {
 		t.Errorf("another role's function was kept: %+v", again.Found)
 	}

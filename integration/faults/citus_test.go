@@ -11,7 +11,7 @@ import (
 
 	"github.com/pglimit/pglimit/integration/bed"
 	"github.com/pglimit/pglimit/limiter"
-	"github.com/pglimit/pglimit/migrations"
+	"github.com/pglimit/pglimit/migrations/citus"
 	"github.com/pglimit/pglimit/pglimittest"
 )
 
@@ -57,7 +57,7 @@ func (s *scene) distribute(t *testing.T) {
 		return
 	}
 	const shards = 8
-	if err := migrations.Distribute(t.Context(), s.pool, shards); err != nil {
+	if err := citus.Distribute(t.Context(), s.pool, shards); err != nil {
 		t.Fatal(err)
 	}
 	bed.Exec(t, s.pool, "SELECT create_distributed_table('orders', 'key', colocate_with => 'pglimit_gcra')")

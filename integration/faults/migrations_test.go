@@ -9,7 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pglimit/pglimit/integration/bed"
-	"github.com/pglimit/pglimit/internal/migrations"
+	"github.com/pglimit/pglimit/internal/migrate/sets"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -35,10 +35,10 @@ func migrate(ctx context.Context, t *testing.T, s *scene) {
 	const tablesOnly, newest = 2, 7
 	for range 3 {
 		for _, to := range []int64{tablesOnly, newest - 1, newest} {
-			if _, err := migrations.Tables.Down(ctx, s.pool, to); err != nil {
+			if _, err := sets.Tables.Down(ctx, s.pool, to); err != nil {
 				t.Errorf("down to %d: %v", to, err)
 			}
-			if err := migrations.Tables.Up(ctx, s.pool); err != nil {
+			if err := sets.Tables.Up(ctx, s.pool); err != nil {
 				t.Errorf("up from %d: %v", to, err)
 			}
 		}

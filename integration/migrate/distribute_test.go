@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/pglimit/pglimit/integration/bed"
-	"github.com/pglimit/pglimit/internal/migrations"
+	"github.com/pglimit/pglimit/internal/cluster"
 	"github.com/pglimit/pglimit/internal/shards"
 )
 
@@ -15,12 +15,12 @@ import (
 func TestDistributeRefused(t *testing.T) {
 	t.Parallel()
 	pool := bed.NewPool(t)
-	_, err := migrations.Distribute(t.Context(), pool, migrations.Distribution{Shards: 4})
-	if !errors.Is(err, migrations.ErrCluster) || !strings.Contains(err.Error(), "CREATE EXTENSION citus") {
+	_, err := cluster.Distribute(t.Context(), pool, cluster.Distribution{Shards: 4})
+	if !errors.Is(err, cluster.ErrCluster) || !strings.Contains(err.Error(), "CREATE EXTENSION citus") {
 		t.Errorf("without Citus: %v", err)
 	}
 	for _, n := range []int{-1, 1025} {
-		if _, err := migrations.Distribute(t.Context(), pool, migrations.Distribution{Shards: n}); !errors.Is(err, migrations.ErrCluster) || !strings.Contains(err.Error(), fmt.Sprintf("shards is %d", n)) {
+		if _, err := cluster.Distribute(t.Context(), pool, cluster.Distribution{Shards: n}); !errors.Is(err, cluster.ErrCluster) || !strings.Contains(err.Error(), fmt.Sprintf("shards is %d", n)) {
 			t.Errorf("%d shards: %v", n, err)
 		}
 	}

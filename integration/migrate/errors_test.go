@@ -8,7 +8,9 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pglimit/pglimit/integration/bed"
-	"github.com/pglimit/pglimit/internal/migrations"
+	"github.com/pglimit/pglimit/internal/grants"
+	"github.com/pglimit/pglimit/internal/migrate"
+	"github.com/pglimit/pglimit/internal/migrate/sets"
 	"github.com/pglimit/pglimit/internal/must"
 )
 
@@ -28,8 +30,8 @@ func TestMigrateErrorsSayWhatToDo(t *testing.T) {
 	t.Run("schema missing", func(t *testing.T) {
 		t.Parallel()
 		pool := bed.Connect(t, bed.WithSearchPath(t, bed.EmptyDatabase(t), "nowhere"))
-		wants(t, migrations.Tables.Up(t.Context(), pool), "CREATE SCHEMA")
-		if all, err := migrations.Tables.Status(t.Context(), bed.DB(t, pool)); err != nil || slices.ContainsFunc(all, func(m migrations.Migration) bool { return m.Applied }) {
+		wants(t, sets.Tables.Up(t.Context(), pool), "CREATE SCHEMA")
+		if all, err := sets.Tables.Status(t.Context(), bed.DB(t, pool)); err != nil || slices.ContainsFunc(all, func(m migrate.Migration) bool { return m.Applied }) {
 			t.Errorf("status: %v, %v", all, err)
 		}
 	})
@@ -37,15 +39,15 @@ func TestMigrateErrorsSayWhatToDo(t *testing.T) {
 		t.Parallel()
 		pool := bed.Connect(t, bed.EmptyDatabase(t))
 		bed.Exec(t, pool, `CREATE TABLE pglimit_gcra ()`)
-		wants(t, migrations.Tables.Up(t.Context(), pool), "pglimit_gcra", "already exists", "migrate in that way again")
+		wants(t, sets.Tables.Up(t.Context(), pool), "pglimit_gcra", "already exists", "migrate in that way again")
 		bed.Exec(t, pool, `DROP TABLE pglimit_gcra`)
-		bed.UpTo(t, pool, migrations.Latest, bed.AllUp) // the failed one left nothing behind
+		bed.UpTo(t, pool, migrate.Latest, bed.AllUp) // the failed one left nothing behind
 	})
 	t.Run("something depends on a view", func(t *testing.T) {
 		t.Parallel()
 		pool := bed.NewPool(t)
 		bed.Exec(t, pool, `CREATE VIEW mine AS SELECT * FROM pglimit_gcra_now`)
-		steps, err := migrations.Tables.Down(t.Context(), pool, 0)
+		steps, err := sets.Tables.Down(t.Context(), pool, 0)
 		wants(t, err, "pglimit_gcra_now", "drop that first")
 		if bed.MigrationNames(steps) != bed.Below(3) {
 			t.Errorf("undone were %q", bed.MigrationNames(steps))
@@ -55,7 +57,7 @@ func TestMigrateErrorsSayWhatToDo(t *testing.T) {
 		t.Parallel()
 		pool := bed.NewPool(t)
 		bed.Exec(t, pool, `CREATE VIEW mine AS SELECT * FROM pglimit_gcra`)
-		steps, err := migrations.Tables.Down(t.Context(), pool, 0)
+		steps, err := sets.Tables.Down(t.Context(), pool, 0)
 		wants(t, err, "pglimit_gcra", "drop that first")
 		if bed.MigrationNames(steps) != bed.Below(1) {
 			t.Errorf("undone were %q", bed.MigrationNames(steps))
@@ -65,25 +67,25 @@ func TestMigrateErrorsSayWhatToDo(t *testing.T) {
 		t.Parallel()
 		pool := bed.NewPool(t)
 		bed.Exec(t, pool, `ALTER TABLE pglimit_program ALTER pid TYPE text; DROP VIEW pglimit_keys; DELETE FROM pglimit_goose_db_version WHERE version_id = 8`)
-		wants(t, migrations.Tables.Up(t.Context(), pool), "nothing was changed", "pglimit_program without pid bigint NOT NULL", "DROP TABLE pglimit_program CASCADE")
+		wants(t, sets.Tables.Up(t.Context(), pool), "nothing was changed", "pglimit_program without pid bigint NOT NULL", "DROP TABLE pglimit_program CASCADE")
 		if bed.Value[bool](t, pool, `SELECT to_regclass('pglimit_keys') IS NOT NULL`) {
 			t.Error("half of it was made again")
 		}
 		bed.Exec(t, pool, `DROP TABLE pglimit_program CASCADE`)
-		bed.UpTo(t, pool, migrations.Latest, "7 keys, 8 programs")
+		bed.UpTo(t, pool, migrate.Latest, "7 keys, 8 programs")
 		bed.CheckMigratedOnce(t, pool)
 	})
 	t.Run("rows in the way of a constraint", func(t *testing.T) {
 		t.Parallel()
 		pool := bed.NewPool(t)
 		bed.Exec(t, pool, `ALTER TABLE pglimit_lease DROP CONSTRAINT pglimit_lease_pkey; INSERT INTO pglimit_lease SELECT 1, 'a', 'b' FROM generate_series(1, 2)`)
-		wants(t, migrations.Tables.Up(t.Context(), pool), "pglimit_lease without CONSTRAINT pglimit_lease_pkey", "could not create unique index", "correct or delete them")
+		wants(t, sets.Tables.Up(t.Context(), pool), "pglimit_lease without CONSTRAINT pglimit_lease_pkey", "could not create unique index", "correct or delete them")
 	})
 	t.Run("a type of the functions", func(t *testing.T) {
 		t.Parallel()
 		pool := bed.FunctionsPool(t)
 		bed.Exec(t, pool, `ALTER TYPE pglimit._policy DROP ATTRIBUTE ruled`)
-		wants(t, migrations.Functions.Up(t.Context(), pool), "nothing was changed", "type pglimit._policy changed", "down --to 0 --functions")
+		wants(t, sets.Functions.Up(t.Context(), pool), "nothing was changed", "type pglimit._policy changed", "down --to 0 --functions")
 	})
 	t.Run("a table is locked", func(t *testing.T) {
 		t.Parallel()
@@ -92,7 +94,7 @@ func TestMigrateErrorsSayWhatToDo(t *testing.T) {
 		tx := bed.Begin(t, pool, pgx.TxOptions{})
 		must.OK(tx.Exec(t.Context(), `LOCK TABLE pglimit_policy IN ROW EXCLUSIVE MODE`))(t)
 		ended := make(chan error, 1)
-		go func() { ended <- migrations.Tables.Up(t.Context(), pool) }()
+		go func() { ended <- sets.Tables.Up(t.Context(), pool) }()
 		bed.AwaitBlocked(t, pool)
 		bed.Exec(t, pool, `BEGIN; SET LOCAL lock_timeout = '30s'; UPDATE pglimit_policy SET note = '' WHERE false; COMMIT`) // others get their turn
 		must.Succeed(t, tx.Rollback(t.Context()))
@@ -103,32 +105,32 @@ func TestMigrateErrorsSayWhatToDo(t *testing.T) {
 		t.Parallel()
 		pool := bed.NewPool(t)
 		bed.Exec(t, pool, `DROP VIEW pglimit_keys`) // as if it made another one
-		bed.Exec(t, pool, `INSERT INTO `+migrations.Tables.VersionTable()+` (version_id, is_applied) VALUES (99, true)`)
-		bed.UpTo(t, pool, migrations.Latest, "") // an older process starts next to newer ones
-		_, err := migrations.Tables.Down(t.Context(), pool, migrations.Previous)
+		bed.Exec(t, pool, `INSERT INTO `+sets.Tables.VersionTable()+` (version_id, is_applied) VALUES (99, true)`)
+		bed.UpTo(t, pool, migrate.Latest, "") // an older process starts next to newer ones
+		_, err := sets.Tables.Down(t.Context(), pool, migrate.Previous)
 		last, _, _ := strings.Cut(bed.AllDown, " ")
 		wants(t, err, "does not know", "last known: "+last)
 	})
 	t.Run("replica", func(t *testing.T) {
 		t.Parallel()
 		pool := bed.Connect(t, bed.EmptyDatabase(t), bed.Setting("default_transaction_read_only", "on"))
-		wants(t, migrations.Tables.Up(t.Context(), pool), "connect to the primary")
+		wants(t, sets.Tables.Up(t.Context(), pool), "connect to the primary")
 	})
 	t.Run("no right", func(t *testing.T) {
 		t.Parallel()
 		address := bed.EmptyDatabase(t)
 		bed.Exec(t, bed.Connect(t, address), `REVOKE CREATE ON SCHEMA public FROM public`)
 		pool := bed.Connect(t, bed.RuntimeRole(t, address))
-		wants(t, migrations.Tables.Up(t.Context(), pool), "GRANT CREATE")
+		wants(t, sets.Tables.Up(t.Context(), pool), "GRANT CREATE")
 	})
 	t.Run("no right to make a view again", func(t *testing.T) {
 		t.Parallel()
 		address := bed.NewDatabase(t)
 		owner, role := bed.Connect(t, address), bed.RuntimeRole(t, address)
-		must.OK(migrations.ApplyGrants(t.Context(), owner, migrations.Roles{Operators: []string{bed.RoleOf(t, role)}}))(t)
+		must.OK(grants.Apply(t.Context(), owner, grants.Roles{Operators: []string{bed.RoleOf(t, role)}}))(t)
 		pool := bed.Connect(t, role)
-		bed.UpTo(t, pool, migrations.Latest, "")
+		bed.UpTo(t, pool, migrate.Latest, "")
 		bed.Exec(t, owner, `REVOKE CREATE ON SCHEMA public FROM public; DROP VIEW pglimit_keys`)
-		wants(t, migrations.Tables.Up(t.Context(), pool), "pglimit_keys missing", "migrate as the owner")
+		wants(t, sets.Tables.Up(t.Context(), pool), "pglimit_keys missing", "migrate as the owner")
 	})
 }

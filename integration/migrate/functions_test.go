@@ -13,7 +13,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglimit/pglimit/integration/bed"
-	"github.com/pglimit/pglimit/internal/migrations"
+	"github.com/pglimit/pglimit/internal/migrate"
+	"github.com/pglimit/pglimit/internal/migrate/sets"
 	"github.com/pglimit/pglimit/internal/must"
 	public "github.com/pglimit/pglimit/migrations"
 )
@@ -26,12 +27,12 @@ func TestMigrateFunctionsUpAndDown(t *testing.T) {
 	ctx := t.Context()
 	pool := bed.NewPool(t)
 	tables := bed.Schema(t, pool)
-	steps, err := migrations.Functions.Down(ctx, pool, 0)
+	steps, err := sets.Functions.Down(ctx, pool, 0)
 	if err != nil || len(steps) > 0 {
 		t.Errorf("down at first: %s, %v", bed.MigrationNames(steps), err)
 	}
 	for range 2 {
-		if err := migrations.Functions.Up(ctx, pool); err != nil {
+		if err := sets.Functions.Up(ctx, pool); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -39,14 +40,14 @@ func TestMigrateFunctionsUpAndDown(t *testing.T) {
 	if got := bed.Value[float64](t, pool, loginCall); got != 4 {
 		t.Errorf("%v remaining, want 4", got)
 	}
-	all, err := migrations.Functions.Status(ctx, bed.DB(t, pool))
+	all, err := sets.Functions.Status(ctx, bed.DB(t, pool))
 	if err != nil || len(all) == 0 || !all[len(all)-1].Applied {
 		t.Errorf("status: %+v, %v", all, err)
 	}
 	if tables != bed.Schema(t, pool) {
 		t.Error("the functions' migration changed the tables")
 	}
-	if _, err := migrations.Functions.Down(ctx, pool, 0); err != nil {
+	if _, err := sets.Functions.Down(ctx, pool, 0); err != nil {
 		t.Fatal(err)
 	}
 	if left := bed.OwnSchema(t, pool); left != "" {
@@ -55,7 +56,7 @@ func TestMigrateFunctionsUpAndDown(t *testing.T) {
 	if level := bed.Value[float64](t, pool, `SELECT level FROM pglimit_token_bucket`); level != 1 {
 		t.Errorf("down changed what is counted: %v", level)
 	}
-	if err := migrations.Functions.Up(ctx, pool); err != nil {
+	if err := sets.Functions.Up(ctx, pool); err != nil {
 		t.Fatal(err)
 	}
 	if again := bed.OwnSchema(t, pool); again != made {
@@ -75,7 +76,7 @@ func TestMigrateFunctionsAreReplaced(t *testing.T) {
 		t.Fatal("the change is not seen")
 	}
 	var text strings.Builder
-	if err := migrations.Functions.Print(&text, false); err != nil {
+	if err := sets.Functions.Print(&text, false); err != nil {
 		t.Fatal(err)
 	}
 	bed.Exec(t, pool, text.String())
@@ -96,7 +97,7 @@ func TestMigrateFunctionsFindTheirTables(t *testing.T) {
 	public := bed.Connect(t, address)
 	bed.Exec(t, public, `CREATE SCHEMA "Odd-One"; CREATE SCHEMA decoy`)
 	odd := bed.Connect(t, bed.WithSearchPath(t, address, `"Odd-One"`))
-	err := migrations.Functions.Up(ctx, odd)
+	err := sets.Functions.Up(ctx, odd)
 	if err == nil || !strings.Contains(err.Error(), "create the tables first") {
 		t.Errorf("without tables: %v", err)
 	}
@@ -104,12 +105,12 @@ func TestMigrateFunctionsFindTheirTables(t *testing.T) {
 		t.Errorf("without tables up left:\n%s", left)
 	}
 	bed.UpTo(t, odd, 3, "1 tables, 2 storage, 3 views")
-	err = migrations.Functions.Up(ctx, odd)
+	err = sets.Functions.Up(ctx, odd)
 	if err == nil || !strings.Contains(err.Error(), "has no table pglimit_override") || !strings.Contains(err.Error(), "pglimit migrate up") {
 		t.Errorf("with the tables of an earlier release: %v", err)
 	}
-	bed.UpTo(t, odd, migrations.Latest, bed.Above(3))
-	if err := migrations.Functions.Up(ctx, odd); err != nil {
+	bed.UpTo(t, odd, migrate.Latest, bed.Above(3))
+	if err := sets.Functions.Up(ctx, odd); err != nil {
 		t.Fatal(err)
 	}
 	// Tables of the same name precede the right ones in each possible way.
@@ -126,11 +127,11 @@ func TestMigrateFunctionsFindTheirTables(t *testing.T) {
 		}
 	}
 	bed.Exec(t, public, `DROP TABLE public.pglimit_token_bucket`)
-	bed.UpTo(t, public, migrations.Latest, bed.AllUp)
-	if err := migrations.Functions.Up(ctx, public); err == nil || !strings.Contains(err.Error(), "undo them there first") {
+	bed.UpTo(t, public, migrate.Latest, bed.AllUp)
+	if err := sets.Functions.Up(ctx, public); err == nil || !strings.Contains(err.Error(), "undo them there first") {
 		t.Errorf("a second set over other tables: %v", err)
 	}
-	if _, err := migrations.Functions.Down(ctx, public, 0); err != nil || bed.OwnSchema(t, public) == "" {
+	if _, err := sets.Functions.Down(ctx, public, 0); err != nil || bed.OwnSchema(t, public) == "" {
 		t.Errorf("down where they are not on record: %v", err)
 	}
 }
@@ -141,15 +142,15 @@ func TestMigrateFunctionsBesideTheTables(t *testing.T) {
 	address := bed.EmptyDatabase(t)
 	bed.Exec(t, bed.Connect(t, address), `CREATE SCHEMA pglimit`)
 	pool := bed.Connect(t, bed.WithSearchPath(t, address, "pglimit"))
-	bed.UpTo(t, pool, migrations.Latest, bed.AllUp)
+	bed.UpTo(t, pool, migrate.Latest, bed.AllUp)
 	tables := bed.Schema(t, pool)
-	if err := migrations.Functions.Up(t.Context(), pool); err != nil {
+	if err := sets.Functions.Up(t.Context(), pool); err != nil {
 		t.Fatal(err)
 	}
 	if got := bed.Value[float64](t, pool, loginCall); got != 4 {
 		t.Errorf("%v remaining, want 4", got)
 	}
-	if _, err := migrations.Functions.Down(t.Context(), pool, 0); err != nil {
+	if _, err := sets.Functions.Down(t.Context(), pool, 0); err != nil {
 		t.Fatal(err)
 	}
 	if got := bed.Schema(t, pool); got != tables {
@@ -166,7 +167,7 @@ func TestMigrateFunctionsByOtherTools(t *testing.T) {
 		pool := bed.NewPool(t)
 		for _, down := range []bool{false, true} {
 			var text strings.Builder
-			if err := migrations.Functions.Print(&text, down); err != nil {
+			if err := sets.Functions.Print(&text, down); err != nil {
 				t.Fatal(err)
 			}
 			bed.Exec(t, pool, "BEGIN;\n"+text.String()+"COMMIT")
@@ -182,11 +183,11 @@ func TestMigrateFunctionsByOtherTools(t *testing.T) {
 		ours := bed.Exported(3)
 		export(t, dir, ours...)
 		names := []string{fmt.Sprintf("%05d_pglimit_functions.sql", 3+len(ours)), fmt.Sprintf("%05d_pglimit_functions_callable.sql", 4+len(ours))}
-		files, err := migrations.Functions.Export(dir)
+		files, err := sets.Functions.Export(dir)
 		if err != nil || len(files) != 2 || filepath.Base(files[0]) != names[0] || filepath.Base(files[1]) != names[1] {
 			t.Fatalf("exported %q, %v", files, err)
 		}
-		if again, err := migrations.Functions.Export(dir); err != nil || len(again) > 0 {
+		if again, err := sets.Functions.Export(dir); err != nil || len(again) > 0 {
 			t.Errorf("the second export: %q, %v", again, err)
 		}
 		if _, err := provider(t, pool, os.DirFS(dir)).Up(t.Context()); err != nil {
@@ -215,12 +216,12 @@ func TestMigratePublic(t *testing.T) {
 		t.Errorf("%v remaining, want 4", got)
 	}
 	for _, c := range []struct {
-		set    *migrations.Set
+		set    *migrate.Set
 		fs     fs.FS
 		export func(dir string) ([]string, error)
 	}{
-		{migrations.Tables, public.FS(), public.Export},
-		{migrations.Functions, public.Functions.FS(), public.Functions.Export},
+		{sets.Tables, public.FS(), public.Export},
+		{sets.Functions, public.Functions.FS(), public.Functions.Export},
 	} {
 		want, err := fs.Glob(c.set.FS(), "*.sql")
 		got, err2 := fs.Glob(c.fs, "*.sql")

@@ -14,7 +14,8 @@ import (
 	"github.com/pressly/goose/v3"
 
 	"github.com/pglimit/pglimit/integration/bed"
-	"github.com/pglimit/pglimit/internal/migrations"
+	"github.com/pglimit/pglimit/internal/migrate"
+	"github.com/pglimit/pglimit/internal/migrate/sets"
 	"github.com/pglimit/pglimit/internal/must"
 )
 
@@ -77,7 +78,7 @@ func checkResults(t *testing.T, results []*goose.MigrationResult, err error, wan
 
 func export(t *testing.T, dir string, want ...string) {
 	t.Helper()
-	files, err := migrations.Tables.Export(dir)
+	files, err := sets.Tables.Export(dir)
 	var got []string
 	for _, f := range files {
 		got = append(got, filepath.Base(f))
@@ -107,11 +108,11 @@ func TestMigrateInAnApplicationsGooseFolder(t *testing.T) {
 	if called, failed := bed.CallStatements(t.Context(), pool, ""); len(failed) > 0 {
 		t.Errorf("of %q failed %v", called, failed)
 	}
-	if bed.Value[bool](t, pool, `SELECT to_regclass($1) IS NOT NULL`, migrations.Tables.VersionTable()) {
-		t.Errorf("%s is there, though the application's table keeps the record", migrations.Tables.VersionTable())
+	if bed.Value[bool](t, pool, `SELECT to_regclass($1) IS NOT NULL`, sets.Tables.VersionTable()) {
+		t.Errorf("%s is there, though the application's table keeps the record", sets.Tables.VersionTable())
 	}
 	// A program that also calls Up gets an error that says so, and nothing is broken.
-	if err := migrations.Tables.Up(t.Context(), pool); err == nil || !strings.Contains(err.Error(), "migrate in that way again") {
+	if err := sets.Tables.Up(t.Context(), pool); err == nil || !strings.Contains(err.Error(), "migrate in that way again") {
 		t.Errorf("Up besides exported migrations: %v", err)
 	}
 	if got := bed.Schema(t, pool); got != want {
@@ -131,7 +132,7 @@ func TestMigrateBesideAnApplicationsGoose(t *testing.T) {
 	pool := bed.Connect(t, bed.EmptyDatabase(t))
 	dir := appFolder(t)
 	gooseUp(t, pool, dir, "00001_users.sql", "00002_orders.sql")
-	bed.UpTo(t, pool, migrations.Latest, bed.AllUp)
+	bed.UpTo(t, pool, migrate.Latest, bed.AllUp)
 	gooseDownTo(t, pool, dir, 0, "00002_orders.sql", "00001_users.sql")
 	bed.CheckMigratedOnce(t, pool)
 	gooseUp(t, pool, dir, "00001_users.sql", "00002_orders.sql")
@@ -149,7 +150,7 @@ func TestMigrateByOtherTools(t *testing.T) {
 	printed := func(t *testing.T, pool *pgxpool.Pool, down bool) {
 		t.Helper()
 		var text strings.Builder
-		if err := migrations.Tables.Print(&text, down); err != nil {
+		if err := sets.Tables.Print(&text, down); err != nil {
 			t.Fatal(err)
 		}
 		bed.Exec(t, pool, "BEGIN;\n"+text.String()+"COMMIT")
@@ -162,12 +163,12 @@ func TestMigrateByOtherTools(t *testing.T) {
 			return func() { printed(t, pool, false) }, func() { printed(t, pool, true) }
 		},
 		"goose over FS": func(t *testing.T, pool *pgxpool.Pool) (up, down func()) {
-			return by(t, provider(t, pool, migrations.Tables.FS(), goose.WithTableName("limits_version")))
+			return by(t, provider(t, pool, sets.Tables.FS(), goose.WithTableName("limits_version")))
 		},
 		"goose over times": func(t *testing.T, pool *pgxpool.Pool) (up, down func()) {
 			dir := t.TempDir()
 			writeFile(t, filepath.Join(dir, "20240102030405_users.sql"), appMigrations["00001_users.sql"])
-			if files, err := migrations.Tables.Export(dir); err != nil || len(files) != len(bed.Migrations(0)) {
+			if files, err := sets.Tables.Export(dir); err != nil || len(files) != len(bed.Migrations(0)) {
 				t.Fatalf("exported %q, error %v", files, err)
 			}
 			return by(t, provider(t, pool, os.DirFS(dir)))

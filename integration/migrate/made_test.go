@@ -13,19 +13,20 @@ import (
 	"github.com/pressly/goose/v3"
 
 	"github.com/pglimit/pglimit/integration/bed"
-	"github.com/pglimit/pglimit/internal/migrations"
+	"github.com/pglimit/pglimit/internal/migrate"
+	"github.com/pglimit/pglimit/internal/migrate/sets"
 	"github.com/pglimit/pglimit/internal/must"
 )
 
-var update = flag.Bool("update", false, "write internal/migrations/made")
+var update = flag.Bool("update", false, "write internal/migrate/made")
 
-// TestMade: internal/migrations/made describes what each migration makes on this server, and
+// TestMade: internal/migrate/made describes what each migration makes on this server, and
 // what a restored dump has.
 func TestMade(t *testing.T) {
 	t.Parallel()
 	pool := bed.Connect(t, bed.EmptyDatabase(t))
-	var before []migrations.Part
-	for i, set := range []*migrations.Set{migrations.Tables, migrations.Functions} {
+	var before []migrate.Part
+	for i, set := range []*migrate.Set{sets.Tables, sets.Functions} {
 		text := ""
 		p := provider(t, pool, set.FS(), goose.WithTableName(set.VersionTable()))
 		for _, source := range p.ListSources() {
@@ -34,7 +35,7 @@ func TestMade(t *testing.T) {
 			text += difference(source.Version, before, after)
 			before = after
 		}
-		file := "../testdata/checkout/internal/migrations/made/" + []string{"tables.txt", "functions.txt"}[i]
+		file := "../testdata/checkout/internal/migrate/made/" + []string{"tables.txt", "functions.txt"}[i]
 		if *update {
 			must.Succeed(t, os.WriteFile(file, []byte(text), 0o644))
 		}
@@ -59,18 +60,18 @@ END $$`)
 }
 
 // standing returns what stands.
-func standing(t *testing.T, pool *pgxpool.Pool) (all []migrations.Part) {
+func standing(t *testing.T, pool *pgxpool.Pool) (all []migrate.Part) {
 	t.Helper()
 	must.Succeed(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) (err error) {
-		all, err = migrations.Standing(t.Context(), tx)
+		all, err = migrate.Standing(t.Context(), tx)
 		return err
 	}))
 	return all
 }
 
 // difference renders the parts that a migration makes and undoes, a line for each object.
-func difference(version int64, before, after []migrations.Part) (text string) {
-	var last migrations.Part
+func difference(version int64, before, after []migrate.Part) (text string) {
+	var last migrate.Part
 	for i, p := range append(slices.Clone(before), after...) {
 		if slices.Contains(before, p) && slices.Contains(after, p) {
 			continue

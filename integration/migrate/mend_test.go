@@ -12,13 +12,14 @@ import (
 
 	"github.com/pglimit/pglimit/integration/bed"
 	"github.com/pglimit/pglimit/internal/conformance"
-	"github.com/pglimit/pglimit/internal/migrations"
+	"github.com/pglimit/pglimit/internal/migrate"
+	"github.com/pglimit/pglimit/internal/migrate/sets"
 	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/limiter"
 )
 
 // gone is SQL that takes a part of what migrations make away.
-func gone(p migrations.Part) string {
+func gone(p migrate.Part) string {
 	table := p.Name[strings.LastIndex(p.Name, " ")+1:]
 	if p.Kind == "OPTION" {
 		return "ALTER TABLE " + table + " RESET (fillfactor)"
@@ -52,7 +53,7 @@ func TestMigrateUpMends(t *testing.T) {
 		if difference(0, whole, standing(t, pool)) == "" {
 			t.Fatalf("%s: it is not seen", ill)
 		}
-		steps, err := migrations.Tables.UpTo(t.Context(), pool, migrations.Latest)
+		steps, err := sets.Tables.UpTo(t.Context(), pool, migrate.Latest)
 		if err != nil || len(steps) == 0 || len(steps[0].Again) == 0 {
 			t.Fatalf("%s: %+v, %v", ill, steps, err)
 		}
@@ -74,11 +75,11 @@ func TestMigrateUpMends(t *testing.T) {
 func TestMigrateUpgrades(t *testing.T) {
 	t.Parallel()
 	whole := standing(t, bed.FunctionsPool(t))
-	starts := map[string][2]int64{"unreleased": {migrations.Latest, migrations.Latest}}
+	starts := map[string][2]int64{"unreleased": {migrate.Latest, migrate.Latest}}
 	for v := range len(bed.Migrations(0)) {
 		starts[fmt.Sprintf("tables up to %d", v+1)] = [2]int64{int64(v + 1), 0}
 	}
-	for line := range strings.Lines(string(must.OK(os.ReadFile("../testdata/checkout/internal/migrations/testdata/released.txt"))(t))) {
+	for line := range strings.Lines(string(must.OK(os.ReadFile("../testdata/checkout/internal/migrate/testdata/released.txt"))(t))) {
 		var release string
 		var tables, functions int64
 		if n, _ := fmt.Sscanf(line, "# %s %d %d", &release, &tables, &functions); n == 3 {
@@ -89,9 +90,9 @@ func TestMigrateUpgrades(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			pool := bed.Connect(t, bed.EmptyDatabase(t))
-			must.OK(migrations.Tables.UpTo(t.Context(), pool, start[0]))(t)
+			must.OK(sets.Tables.UpTo(t.Context(), pool, start[0]))(t)
 			if start[1] > 0 {
-				must.OK(migrations.Functions.UpTo(t.Context(), pool, start[1]))(t)
+				must.OK(sets.Functions.UpTo(t.Context(), pool, start[1]))(t)
 			}
 			bed.CallStatements(t.Context(), pool, "") // those that this version has
 			rows := map[string]int{}
@@ -100,8 +101,8 @@ func TestMigrateUpgrades(t *testing.T) {
 					rows[p.Name] = bed.Value[int](t, pool, "SELECT count(*) FROM "+p.Name)
 				}
 			}
-			must.Succeed(t, migrations.Tables.Up(t.Context(), pool))
-			must.Succeed(t, migrations.Functions.Up(t.Context(), pool))
+			must.Succeed(t, sets.Tables.Up(t.Context(), pool))
+			must.Succeed(t, sets.Functions.Up(t.Context(), pool))
 			if left := difference(0, whole, standing(t, pool)); left != "" {
 				t.Errorf("after Up:\n%s", left)
 			}
@@ -136,7 +137,7 @@ func TestMigrateUpKeepsLongLogs(t *testing.T) {
 		t.Fatal(err)
 	}
 	done := make(chan error, 1)
-	go func() { done <- migrations.Tables.Up(ctx, pool) }()
+	go func() { done <- sets.Tables.Up(ctx, pool) }()
 	bed.AwaitBlocked(t, pool)
 	if err := errors.Join(tx.Commit(ctx), <-done); err != nil {
 		t.Fatal(err)

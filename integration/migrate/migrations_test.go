@@ -12,7 +12,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglimit/pglimit/integration/bed"
-	"github.com/pglimit/pglimit/internal/migrations"
+	"github.com/pglimit/pglimit/internal/migrate"
+	"github.com/pglimit/pglimit/internal/migrate/sets"
 )
 
 // TestMigrateUpAndDown: with one connection, all migrations go up, down and up again, in
@@ -20,7 +21,7 @@ import (
 func TestMigrateUpAndDown(t *testing.T) {
 	t.Parallel()
 	pool := bed.Connect(t, bed.EmptyDatabase(t), bed.OneConnection)
-	bed.StepsDown(t, pool, migrations.Previous, "") // nothing to undo
+	bed.StepsDown(t, pool, migrate.Previous, "") // nothing to undo
 	bed.UpTo(t, pool, 1, "1 tables")
 	tables := bed.LimitTables(t, pool)
 	if called, failed := bed.CallStatements(t.Context(), pool, "Take"); len(failed) > 0 || len(called) < len(tables) {
@@ -39,7 +40,7 @@ func TestMigrateUpAndDown(t *testing.T) {
 			t.Errorf("after %s there is:\n%s\nwant:\n%s", after, got, schema)
 		}
 	}
-	bed.UpTo(t, pool, migrations.Latest, bed.Above(1))
+	bed.UpTo(t, pool, migrate.Latest, bed.Above(1))
 	whole := bed.Schema(t, pool)
 	check("up", whole)
 	for _, table := range tables {
@@ -47,14 +48,14 @@ func TestMigrateUpAndDown(t *testing.T) {
 			t.Errorf("the view of %s shows %d rows, want 1", table, n)
 		}
 	}
-	bed.UpTo(t, pool, migrations.Latest, "")
+	bed.UpTo(t, pool, migrate.Latest, "")
 	bed.StepsDown(t, pool, 1, bed.Below(1))
 	check("down to 1", first)
-	bed.UpTo(t, pool, migrations.Latest, bed.Above(1))
+	bed.UpTo(t, pool, migrate.Latest, bed.Above(1))
 	check("up again", whole)
 	last := bed.Migrations(0)[len(bed.Migrations(0))-1]
-	bed.StepsDown(t, pool, migrations.Previous, last)
-	bed.UpTo(t, pool, migrations.Latest, last)
+	bed.StepsDown(t, pool, migrate.Previous, last)
+	bed.UpTo(t, pool, migrate.Latest, last)
 	bed.StepsDown(t, pool, 0, bed.AllDown)
 	if left := bed.Schema(t, pool); left != "" {
 		t.Errorf("down to 0 left:\n%s", left)
@@ -71,7 +72,7 @@ func TestMigrateStatus(t *testing.T) {
 	pool := bed.Connect(t, bed.EmptyDatabase(t), bed.Setting("TimeZone", "Australia/Lord_Howe"))
 	status := func() string {
 		t.Helper()
-		all, err := migrations.Tables.Status(t.Context(), bed.DB(t, pool))
+		all, err := sets.Tables.Status(t.Context(), bed.DB(t, pool))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -88,7 +89,7 @@ func TestMigrateStatus(t *testing.T) {
 	if got := status(); got != "1 tables false, 2 storage false, "+pending {
 		t.Errorf("at first: %s", got)
 	}
-	if bed.Value[bool](t, pool, `SELECT to_regclass($1) IS NOT NULL`, migrations.Tables.VersionTable()) {
+	if bed.Value[bool](t, pool, `SELECT to_regclass($1) IS NOT NULL`, sets.Tables.VersionTable()) {
 		t.Error("Status made the version table")
 	}
 	before := bed.Value[time.Time](t, pool, `SELECT clock_timestamp()`)
@@ -97,7 +98,7 @@ func TestMigrateStatus(t *testing.T) {
 	if got := status(); got != "1 tables true, 2 storage true, "+pending {
 		t.Errorf("after two: %s", got)
 	}
-	all, err := migrations.Tables.Status(t.Context(), bed.DB(t, pool))
+	all, err := sets.Tables.Status(t.Context(), bed.DB(t, pool))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -112,15 +113,15 @@ func TestMigrateUpFromManyAtOnce(t *testing.T) {
 	t.Parallel()
 	address := bed.EmptyDatabase(t)
 	const many = 8
-	var ran [many][]migrations.Step
+	var ran [many][]migrate.Step
 	var errs [many]error
 	var all sync.WaitGroup
 	for i := range many {
 		pool := bed.Connect(t, address)
-		all.Go(func() { ran[i], errs[i] = migrations.Tables.UpTo(t.Context(), pool, migrations.Latest) })
+		all.Go(func() { ran[i], errs[i] = sets.Tables.UpTo(t.Context(), pool, migrate.Latest) })
 	}
 	all.Wait()
-	var steps []migrations.Step
+	var steps []migrate.Step
 	for i := range many {
 		if errs[i] != nil {
 			t.Errorf("the %d. of %d: %v", i+1, many, errs[i])
@@ -148,7 +149,7 @@ func TestMigrateUpInterrupted(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	go func() { ended <- migrations.Tables.Up(ctx, pool) }()
+	go func() { ended <- sets.Tables.Up(ctx, pool) }()
 	bed.AwaitBlocked(t, pool)
 	cancel()
 	if err := bed.Receive(t, ended, "Up's end"); !errors.Is(err, context.Canceled) {
@@ -160,7 +161,7 @@ func TestMigrateUpInterrupted(t *testing.T) {
 	if left := bed.Schema(t, pool); left != "" {
 		t.Errorf("a cancelled Up left:\n%s", left)
 	}
-	bed.UpTo(t, pool, migrations.Latest, bed.AllUp)
+	bed.UpTo(t, pool, migrate.Latest, bed.AllUp)
 }
 
 func TestMigrateSchemaOfItsOwn(t *testing.T) {
@@ -171,12 +172,12 @@ func TestMigrateSchemaOfItsOwn(t *testing.T) {
 	limits := bed.Connect(t, bed.WithSearchPath(t, address, "limits"))
 	more := bed.Connect(t, bed.WithSearchPath(t, address, "more,public"))
 
-	bed.UpTo(t, limits, migrations.Latest, bed.AllUp)
+	bed.UpTo(t, limits, migrate.Latest, bed.AllUp)
 	if left := bed.Schema(t, public); left != "" {
 		t.Errorf("up in a separate schema made in public:\n%s", left)
 	}
-	bed.UpTo(t, more, migrations.Latest, bed.AllUp) // of the two schemas, the first
-	bed.UpTo(t, public, migrations.Latest, bed.AllUp)
+	bed.UpTo(t, more, migrate.Latest, bed.AllUp) // of the two schemas, the first
+	bed.UpTo(t, public, migrate.Latest, bed.AllUp)
 	for name, pool := range map[string]*pgxpool.Pool{"limits": limits, "more": more} {
 		called, failed := bed.CallStatements(t.Context(), pool, "")
 		if len(failed) > 0 {

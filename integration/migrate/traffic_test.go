@@ -14,7 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglimit/pglimit/integration/bed"
-	"github.com/pglimit/pglimit/internal/migrations"
+	"github.com/pglimit/pglimit/internal/migrate/sets"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -125,7 +125,7 @@ func TestMigrateDownGivesWay(t *testing.T) {
 				}
 				if i == 0 {
 					go func() {
-						_, err := migrations.Tables.Down(t.Context(), other, c.to)
+						_, err := sets.Tables.Down(t.Context(), other, c.to)
 						ended <- err
 					}()
 					bed.AwaitBlocked(t, pool)
@@ -195,10 +195,10 @@ func TestMigrateDownUnderTraffic(t *testing.T) {
 	defer callers.Wait()
 	defer stop()
 	for round := range 5 {
-		if _, err := migrations.Tables.Down(t.Context(), other, 0); err != nil {
+		if _, err := sets.Tables.Down(t.Context(), other, 0); err != nil {
 			t.Errorf("round %d: Down: %v", round, err)
 		}
-		if err := migrations.Tables.Up(t.Context(), other); err != nil {
+		if err := sets.Tables.Up(t.Context(), other); err != nil {
 			t.Fatalf("round %d: Up: %v", round, err)
 		}
 		bed.Eventually(t, "callers are served", func(ctx context.Context) (bool, error) {
@@ -243,7 +243,7 @@ func TestMigrateFunctionsDownUnderTraffic(t *testing.T) {
 	defer callers.Wait()
 	defer stop()
 	for round := range 5 {
-		if err := migrations.Functions.Up(t.Context(), other); err != nil {
+		if err := sets.Functions.Up(t.Context(), other); err != nil {
 			t.Fatalf("round %d: %v", round, err)
 		}
 		bed.Exec(t, other, `INSERT INTO pglimit_policy (name, algorithm, limit_units, period_s, askers) VALUES ('asked', 'gcra', 1e9, 60, true) ON CONFLICT DO NOTHING`)
@@ -256,7 +256,7 @@ func TestMigrateFunctionsDownUnderTraffic(t *testing.T) {
 				return n > before+20, err
 			})
 		}
-		if _, err := migrations.Functions.Down(t.Context(), other, 0); err != nil {
+		if _, err := sets.Functions.Down(t.Context(), other, 0); err != nil {
 			t.Errorf("round %d: %v", round, err)
 		}
 	}
@@ -271,7 +271,7 @@ func TestMigrateFunctionsDownAwaitsCalls(t *testing.T) {
 	t.Parallel()
 	address := bed.NewDatabase(t)
 	pool, other := bed.Connect(t, address), bed.Connect(t, address)
-	if err := migrations.Functions.Up(t.Context(), other); err != nil {
+	if err := sets.Functions.Up(t.Context(), other); err != nil {
 		t.Fatal(err)
 	}
 	bed.Value[float64](t, pool, loginCall) // the row that is locked
@@ -293,7 +293,7 @@ func TestMigrateFunctionsDownAwaitsCalls(t *testing.T) {
 	}()
 	bed.AwaitBlocked(t, other)
 	down := make(chan error, 1)
-	go func() { _, err := migrations.Functions.Down(t.Context(), other, 0); down <- err }()
+	go func() { _, err := sets.Functions.Down(t.Context(), other, 0); down <- err }()
 	bed.Eventually(t, "new calls fail", func(ctx context.Context) (bool, error) {
 		var gone bool
 		err := other.QueryRow(ctx, `SELECT to_regproc('pglimit.token_bucket') IS NULL`).Scan(&gone)
@@ -322,7 +322,7 @@ func TestMigrateFunctionsDownGivesUp(t *testing.T) {
 	t.Parallel()
 	address := bed.NewDatabase(t)
 	pool, other := bed.Connect(t, address), bed.Connect(t, address)
-	if err := migrations.Functions.Up(t.Context(), other); err != nil {
+	if err := sets.Functions.Up(t.Context(), other); err != nil {
 		t.Fatal(err)
 	}
 	bed.Exec(t, other, `REVOKE EXECUTE ON FUNCTION pglimit.reset FROM public`)
@@ -336,7 +336,7 @@ func TestMigrateFunctionsDownGivesUp(t *testing.T) {
 	if err := tx.QueryRow(t.Context(), `SELECT pg_backend_pid()`).Scan(&pid); err != nil {
 		t.Fatal(err)
 	}
-	_, err = migrations.Functions.Down(t.Context(), other, 0)
+	_, err = sets.Functions.Down(t.Context(), other, 0)
 	if err == nil || !strings.Contains(err.Error(), "55P03") || !strings.Contains(err.Error(), fmt.Sprint(pid, ": end them and undo this again")) {
 		t.Errorf("Down: %v", err)
 	}
@@ -344,7 +344,7 @@ func TestMigrateFunctionsDownGivesUp(t *testing.T) {
 	if _, err := other.Exec(t.Context(), loginCall); !errors.As(err, &answer) || answer.Code != "42883" {
 		t.Errorf("a new call: %v", err)
 	}
-	if err := migrations.Functions.Up(t.Context(), other); err != nil {
+	if err := sets.Functions.Up(t.Context(), other); err != nil {
 		t.Fatal(err)
 	}
 	if got := bed.OwnSchema(t, other); got != made {
@@ -356,7 +356,7 @@ func TestMigrateFunctionsDownGivesUp(t *testing.T) {
 	if err := tx.Commit(t.Context()); err != nil {
 		t.Error(err)
 	}
-	if _, err := migrations.Functions.Down(t.Context(), other, 0); err != nil {
+	if _, err := sets.Functions.Down(t.Context(), other, 0); err != nil {
 		t.Errorf("Down: %v", err)
 	}
 }
@@ -374,7 +374,7 @@ func TestMigrateFunctionsDownRefuses(t *testing.T) {
 		{`CREATE VIEW theirs AS SELECT allowed FROM pglimit_ask.check('p', 'k', 0)`, `DROP VIEW theirs`},
 	} {
 		bed.Exec(t, pool, c.make)
-		if _, err := migrations.Functions.Down(t.Context(), pool, 0); err == nil || !strings.Contains(err.Error(), "another object depends on it: drop that first") {
+		if _, err := sets.Functions.Down(t.Context(), pool, 0); err == nil || !strings.Contains(err.Error(), "another object depends on it: drop that first") {
 			t.Errorf("%s: %v", c.make, err)
 		}
 		if got := bed.OwnSchema(t, pool); got != made {
@@ -382,7 +382,7 @@ func TestMigrateFunctionsDownRefuses(t *testing.T) {
 		}
 		bed.Exec(t, pool, c.drop)
 	}
-	if _, err := migrations.Functions.Down(t.Context(), pool, 0); err != nil {
+	if _, err := sets.Functions.Down(t.Context(), pool, 0); err != nil {
 		t.Error(err)
 	}
 }
@@ -405,7 +405,7 @@ func TestMigrateDownGivesUp(t *testing.T) {
 	}
 	ended := make(chan error, 1)
 	go func() {
-		_, err := migrations.Tables.Down(t.Context(), other, 0)
+		_, err := sets.Tables.Down(t.Context(), other, 0)
 		ended <- err
 	}()
 	bed.AwaitBlocked(t, pool)

@@ -5,7 +5,8 @@ import (
 
 	"github.com/pglimit/pglimit/doctor"
 	"github.com/pglimit/pglimit/integration/bed"
-	"github.com/pglimit/pglimit/internal/migrations"
+	"github.com/pglimit/pglimit/internal/migrate"
+	"github.com/pglimit/pglimit/internal/migrate/sets"
 	"github.com/pglimit/pglimit/internal/must"
 )
 
@@ -20,7 +21,7 @@ func TestDoctorTables(t *testing.T) {
 	}
 	bed.Exec(t, pool, "CREATE SCHEMA limits")
 	limits := bed.Connect(t, bed.WithSearchPath(t, address, "limits"))
-	if err := migrations.Tables.Up(ctx, limits); err != nil {
+	if err := sets.Tables.Up(ctx, limits); err != nil {
 		t.Fatal(err)
 	}
 	expect(t, limits, "tables", doctor.OK, "in schema limits")
@@ -29,7 +30,7 @@ func TestDoctorTables(t *testing.T) {
 	c := expect(t, role, "tables", doctor.Fail, "not open to role", "the owner of the tables")
 	mend(t, limits, c.Fix)
 	expect(t, role, "tables", doctor.OK)
-	if err := migrations.Tables.Up(ctx, pool); err != nil {
+	if err := sets.Tables.Up(ctx, pool); err != nil {
 		t.Fatal(err)
 	}
 	expect(t, limits, "tables", doctor.Warn, "statements use schema limits, and schema public has tables too")
@@ -40,17 +41,17 @@ func TestDoctorMigrations(t *testing.T) {
 	ctx := t.Context()
 	pool := bed.NewPool(t)
 	expect(t, pool, "migrations", doctor.OK, "all ")
-	steps, err := migrations.Tables.Down(ctx, pool, migrations.Previous)
+	steps, err := sets.Tables.Down(ctx, pool, migrate.Previous)
 	if err != nil || len(steps) != 1 {
 		t.Fatal(steps, err)
 	}
 	expect(t, pool, "migrations", doctor.Fail, steps[0].Name, "pglimit migrate up")
 	expect(t, pool, "grants", doctor.Fail, steps[0].Name, "pglimit migrate up")
-	if err := migrations.Tables.Up(ctx, pool); err != nil {
+	if err := sets.Tables.Up(ctx, pool); err != nil {
 		t.Fatal(err)
 	}
 	expect(t, pool, "migrations", doctor.OK)
-	bed.Exec(t, pool, "DROP TABLE "+migrations.Tables.VersionTable()) // as if goose had run them
+	bed.Exec(t, pool, "DROP TABLE "+sets.Tables.VersionTable()) // as if goose had run them
 	expect(t, pool, "migrations", doctor.OK, "another tool")
 	bed.Exec(t, pool, "DROP TABLE pglimit_sweep")
 	expect(t, pool, "migrations", doctor.Fail, "pglimit_sweep missing", "with the tool")
@@ -61,15 +62,15 @@ func TestDoctorFunctions(t *testing.T) {
 	ctx := t.Context()
 	pool := bed.NewPool(t)
 	expect(t, pool, "functions", doctor.OK, "not installed")
-	if err := migrations.Functions.Up(ctx, pool); err != nil {
+	if err := sets.Functions.Up(ctx, pool); err != nil {
 		t.Fatal(err)
 	}
 	expect(t, pool, "functions", doctor.OK, "all ")
-	if _, err := migrations.Functions.Down(ctx, pool, migrations.Previous); err != nil {
+	if _, err := sets.Functions.Down(ctx, pool, migrate.Previous); err != nil {
 		t.Fatal(err)
 	}
 	expect(t, pool, "functions", doctor.Fail, "have not run", "pglimit migrate up --functions")
-	if err := migrations.Functions.Up(ctx, pool); err != nil {
+	if err := sets.Functions.Up(ctx, pool); err != nil {
 		t.Fatal(err)
 	}
 	expect(t, pool, "functions", doctor.OK)

@@ -16,7 +16,8 @@ import (
 	_ "github.com/lib/pq"              // the driver "postgres"
 
 	"github.com/pglimit/pglimit/integration/bed"
-	"github.com/pglimit/pglimit/internal/migrations"
+	"github.com/pglimit/pglimit/internal/grants"
+	"github.com/pglimit/pglimit/internal/migrate/sets"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -171,7 +172,7 @@ func TestOpen(t *testing.T) {
 		t.Fatal(err)
 	}
 	bed.Eventually(t, "a warning is logged", func(context.Context) (bool, error) { return logs.String() != "", nil })
-	if err := migrations.Tables.Up(t.Context(), pool); err != nil {
+	if err := sets.Tables.Up(t.Context(), pool); err != nil {
 		t.Fatal(err)
 	}
 	if v := bed.Receive(t, p.versions, "the first load"); v != 0 {
@@ -238,7 +239,7 @@ func TestSchemas(t *testing.T) {
 	var all []*opened
 	for i, schema := range []string{`"Odd-One"`, "other"} {
 		pool := bed.Connect(t, bed.WithSearchPath(t, address, schema))
-		if err := migrations.Tables.Up(t.Context(), pool); err != nil {
+		if err := sets.Tables.Up(t.Context(), pool); err != nil {
 			t.Fatal(err)
 		}
 		p := open(t, pool, limiter.PoliciesConfig{PollEvery: time.Hour})
@@ -266,7 +267,7 @@ func TestOperator(t *testing.T) {
 	owner := bed.Connect(t, address)
 	operator := bed.Connect(t, bed.RuntimeRole(t, address))
 	role := bed.Value[string](t, operator, `SELECT current_user::text`)
-	if _, err := migrations.ApplyGrants(t.Context(), owner, migrations.Roles{Operators: []string{role}}); err != nil {
+	if _, err := grants.Apply(t.Context(), owner, grants.Roles{Operators: []string{role}}); err != nil {
 		t.Fatal(err)
 	}
 	p := open(t, operator, limiter.PoliciesConfig{PollEvery: time.Hour})

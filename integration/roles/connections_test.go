@@ -12,7 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/pglimit/pglimit/integration/bed"
-	"github.com/pglimit/pglimit/internal/migrations"
+	"github.com/pglimit/pglimit/internal/grants"
 )
 
 // TestGrantsLeaveConnections: an asker that opens all connections it can leaves some to
@@ -24,12 +24,12 @@ func TestGrantsLeaveConnections(t *testing.T) {
 	statement := fmt.Sprintf("ALTER ROLE %s CONNECTION LIMIT %d", asker, most)
 
 	// An owner that may not alter roles gets a warning with the statement.
-	plan, err := migrations.ApplyGrants(t.Context(), s.owner, s.roles)
+	plan, err := grants.Apply(t.Context(), s.owner, s.roles)
 	if err != nil || slices.Contains(plan.Statements, statement) || !strings.Contains(strings.Join(plan.Warnings, "\n"), "run "+statement) {
 		t.Errorf("as the owner: %q, %v", plan, err)
 	}
 	bed.Exec(t, s.super, fmt.Sprintf(`ALTER ROLE %[1]s CREATEROLE; GRANT %[2]s TO %[1]s WITH ADMIN OPTION`, bed.RoleOf(t, s.ownerURL), asker))
-	if plan, err = migrations.ApplyGrants(t.Context(), s.owner, s.roles); err != nil || !slices.Contains(plan.Statements, statement) {
+	if plan, err = grants.Apply(t.Context(), s.owner, s.roles); err != nil || !slices.Contains(plan.Statements, statement) {
 		t.Errorf("as an owner that may: %q, %v", plan, err)
 	}
 	opened := 0
@@ -56,7 +56,7 @@ func TestGrantsLeaveConnections(t *testing.T) {
 
 	// A limit that is there is kept.
 	bed.Exec(t, s.super, `ALTER ROLE `+asker+` CONNECTION LIMIT 2`)
-	if plan, err := migrations.ApplyGrants(t.Context(), s.owner, s.roles); err != nil || strings.Contains(fmt.Sprint(plan), "CONNECTION LIMIT") {
+	if plan, err := grants.Apply(t.Context(), s.owner, s.roles); err != nil || strings.Contains(fmt.Sprint(plan), "CONNECTION LIMIT") {
 		t.Errorf("with a limit: %q, %v", plan, err)
 	}
 }

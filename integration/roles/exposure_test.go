@@ -11,14 +11,16 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglimit/pglimit/integration/bed"
-	"github.com/pglimit/pglimit/internal/migrations"
+	"github.com/pglimit/pglimit/internal/migrate"
+	"github.com/pglimit/pglimit/internal/migrate/sets"
 	"github.com/pglimit/pglimit/internal/must"
+	"github.com/pglimit/pglimit/internal/strangers"
 )
 
 // exposed renders what Strangers finds: "public: PUBLIC; more of alice".
 func exposed(t *testing.T, pool *pgxpool.Pool) string {
 	t.Helper()
-	all, err := migrations.Strangers(t.Context(), bed.DB(t, pool), 0)
+	all, err := strangers.Find(t.Context(), bed.DB(t, pool), 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -115,19 +117,19 @@ func TestStrangersAmongStrangers(t *testing.T) {
 		INSERT INTO public.goose_db_version (id, version_id, is_applied) VALUES (1, 0, true), (2, 7, true), (3, 7, false), (4, 8, true); GRANT SELECT ON public.goose_db_version TO PUBLIC`)
 	pool := bed.Connect(t, address)
 	bed.Exec(t, pool, `DROP VIEW pglimit_keys; DELETE FROM pglimit_goose_db_version WHERE version_id = 8`)
-	bed.UpTo(t, pool, migrations.Latest, "7 keys, 8 programs")
+	bed.UpTo(t, pool, migrate.Latest, "7 keys, 8 programs")
 	must.Succeed(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
-		all, err := migrations.Tables.Present(t.Context(), tx)
-		if len(all) == 0 || slices.ContainsFunc(all, func(p migrations.Presence) bool { return !p.Complete() }) {
+		all, err := sets.Tables.Present(t.Context(), tx)
+		if len(all) == 0 || slices.ContainsFunc(all, func(p migrate.Presence) bool { return !p.Complete() }) {
 			t.Errorf("%+v", all)
 		}
 		return err
 	}))
-	records, err := migrations.Records(t.Context(), pool, "public.goose_db_version")
+	records, err := migrate.Records(t.Context(), pool, "public.goose_db_version")
 	if err != nil || len(records) != 1 || len(records[0].Versions) != 1 || records[0].Versions[0].Version != 8 {
 		t.Errorf("%+v, %v", records, err)
 	}
-	if _, err := migrations.Records(t.Context(), pool, ""); err != nil {
+	if _, err := migrate.Records(t.Context(), pool, ""); err != nil {
 		t.Error(err)
 	}
 }
@@ -140,21 +142,21 @@ func TestStrangersFunctionsAreRefused(t *testing.T) {
 	pool := bed.Connect(t, address)
 	bed.Exec(t, pool, `GRANT CREATE ON SCHEMA public TO PUBLIC`)
 	for name, up := range map[string]func() error{
-		"UpFunctions": func() error { return migrations.Functions.Up(t.Context(), pool) },
-		"UpTo":        func() error { _, err := migrations.Functions.UpTo(t.Context(), pool, 1); return err },
-		"pgx":         func() error { return migrations.Functions.UpSQL(t.Context(), bed.ConnectSQL(t, "pgx", address)) },
-		"lib/pq":      func() error { return migrations.Functions.UpSQL(t.Context(), bed.ConnectSQL(t, "postgres", address)) },
+		"UpFunctions": func() error { return sets.Functions.Up(t.Context(), pool) },
+		"UpTo":        func() error { _, err := sets.Functions.UpTo(t.Context(), pool, 1); return err },
+		"pgx":         func() error { return sets.Functions.UpSQL(t.Context(), bed.ConnectSQL(t, "pgx", address)) },
+		"lib/pq":      func() error { return sets.Functions.UpSQL(t.Context(), bed.ConnectSQL(t, "postgres", address)) },
 	} {
 		err := up()
-		if !errors.Is(err, migrations.ErrExposed) || !strings.Contains(err.Error(), "run REVOKE CREATE ON SCHEMA public FROM PUBLIC, or") ||
+		if !errors.Is(err, strangers.ErrExposed) || !strings.Contains(err.Error(), "run REVOKE CREATE ON SCHEMA public FROM PUBLIC, or") ||
 			!strings.Contains(err.Error(), "CREATE SCHEMA limits") || !strings.Contains(err.Error(), "?search_path=limits") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if left := bed.OwnSchema(t, pool); left != "" || bed.Value[bool](t, pool, `SELECT to_regclass($1) IS NOT NULL`, migrations.Functions.VersionTable()) {
+	if left := bed.OwnSchema(t, pool); left != "" || bed.Value[bool](t, pool, `SELECT to_regclass($1) IS NOT NULL`, sets.Functions.VersionTable()) {
 		t.Errorf("a refusal left:\n%s", left)
 	}
-	if err := migrations.Tables.Up(t.Context(), pool); err != nil {
+	if err := sets.Tables.Up(t.Context(), pool); err != nil {
 		t.Errorf("Up of the tables: %v", err)
 	}
 	code, _, stderr := bed.Pglimit(t, address, "migrate", "up", "--functions")
@@ -163,17 +165,17 @@ func TestStrangersFunctionsAreRefused(t *testing.T) {
 	}
 
 	bed.Exec(t, pool, `REVOKE CREATE ON SCHEMA public FROM PUBLIC`)
-	if err := migrations.Functions.UpSQL(t.Context(), bed.ConnectSQL(t, "postgres", address)); err != nil {
+	if err := sets.Functions.UpSQL(t.Context(), bed.ConnectSQL(t, "postgres", address)); err != nil {
 		t.Fatal(err)
 	}
 	bed.Exec(t, pool, `GRANT CREATE ON SCHEMA public TO PUBLIC`)
-	if err := migrations.Functions.Up(t.Context(), pool); err != nil {
+	if err := sets.Functions.Up(t.Context(), pool); err != nil {
 		t.Errorf("with nothing to do: %v", err)
 	}
 	if code, stdout, stderr := bed.Pglimit(t, address, "migrate", "up", "--functions"); code != 0 || stdout != "nothing to do\n" || !strings.Contains(stderr, "warning: PUBLIC may create objects in schema public: run REVOKE") {
 		t.Errorf("with nothing to do: exit code %d, stdout %q, stderr %q", code, stdout, stderr)
 	}
-	if _, err := migrations.Functions.Down(t.Context(), pool, 0); err != nil {
+	if _, err := sets.Functions.Down(t.Context(), pool, 0); err != nil {
 		t.Error(err)
 	}
 }

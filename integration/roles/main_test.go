@@ -13,7 +13,9 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglimit/pglimit/integration/bed"
-	"github.com/pglimit/pglimit/internal/migrations"
+	"github.com/pglimit/pglimit/internal/grants"
+	"github.com/pglimit/pglimit/internal/migrate"
+	"github.com/pglimit/pglimit/internal/migrate/sets"
 )
 
 func TestMain(m *testing.M) { bed.Main(m, 4) }
@@ -24,7 +26,7 @@ type site struct {
 	super, owner, asker, operator *pgxpool.Pool
 
 	superURL, ownerURL, askerURL, operatorURL string
-	roles                                     migrations.Roles
+	roles                                     grants.Roles
 }
 
 func newSite(t *testing.T) *site {
@@ -36,11 +38,11 @@ func newSite(t *testing.T) *site {
 	s.askerURL, s.operatorURL = bed.RuntimeRole(t, address), bed.WithSearchPath(t, bed.RuntimeRole(t, address), "limits")
 	bed.Exec(t, s.super, fmt.Sprintf(`DO $$ BEGIN EXECUTE format('GRANT CREATE ON DATABASE %%I TO %s', current_database()); END $$; CREATE SCHEMA limits AUTHORIZATION %[1]s`, bed.RoleOf(t, s.ownerURL)))
 	s.owner, s.asker, s.operator = bed.Connect(t, s.ownerURL), bed.Connect(t, s.askerURL), bed.Connect(t, s.operatorURL)
-	bed.UpTo(t, s.owner, migrations.Latest, bed.AllUp)
-	if err := migrations.Functions.Up(t.Context(), s.owner); err != nil {
+	bed.UpTo(t, s.owner, migrate.Latest, bed.AllUp)
+	if err := sets.Functions.Up(t.Context(), s.owner); err != nil {
 		t.Fatal(err)
 	}
-	s.roles = migrations.Roles{Askers: []string{bed.RoleOf(t, s.askerURL)}, Operators: []string{bed.RoleOf(t, s.operatorURL)}}
+	s.roles = grants.Roles{Askers: []string{bed.RoleOf(t, s.askerURL)}, Operators: []string{bed.RoleOf(t, s.operatorURL)}}
 	return s
 }
 
@@ -49,7 +51,7 @@ func newSite(t *testing.T) *site {
 func granted(t *testing.T) *site {
 	t.Helper()
 	s := newSite(t)
-	if _, err := migrations.ApplyGrants(t.Context(), s.owner, s.roles); err != nil {
+	if _, err := grants.Apply(t.Context(), s.owner, s.roles); err != nil {
 		t.Fatal(err)
 	}
 	for _, a := range algorithms {

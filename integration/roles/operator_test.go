@@ -7,7 +7,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglimit/pglimit/integration/bed"
-	"github.com/pglimit/pglimit/internal/migrations"
+	"github.com/pglimit/pglimit/internal/grants"
+	"github.com/pglimit/pglimit/internal/migrate/sets"
 	"github.com/pglimit/pglimit/janitor"
 	"github.com/pglimit/pglimit/limiter"
 )
@@ -43,7 +44,7 @@ func TestGrantsLetAnOperatorWork(t *testing.T) {
 			t.Errorf("%q: exit code %d: %s", args, code, stderr)
 		}
 	}
-	if err := migrations.Tables.Up(t.Context(), s.operator); err != nil {
+	if err := sets.Tables.Up(t.Context(), s.operator); err != nil {
 		t.Error(err)
 	}
 }
@@ -52,10 +53,10 @@ func TestGrantsLetAnOperatorWork(t *testing.T) {
 func TestGrantsWithoutFunctions(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	if _, err := migrations.Functions.Down(t.Context(), s.owner, 0); err != nil {
+	if _, err := sets.Functions.Down(t.Context(), s.owner, 0); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := migrations.ApplyGrants(t.Context(), s.owner, migrations.Roles{Operators: s.roles.Operators}); err != nil {
+	if _, err := grants.Apply(t.Context(), s.owner, grants.Roles{Operators: s.roles.Operators}); err != nil {
 		t.Fatal(err)
 	}
 	if _, failed := bed.CallStatements(t.Context(), s.operator, ""); len(failed) > 0 {

@@ -12,7 +12,10 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglimit/pglimit/integration/bed"
-	"github.com/pglimit/pglimit/internal/migrations"
+	"github.com/pglimit/pglimit/internal/grants"
+	"github.com/pglimit/pglimit/internal/migrate"
+	"github.com/pglimit/pglimit/internal/migrate/sets"
+	"github.com/pglimit/pglimit/internal/strangers"
 )
 
 // rights describes all rights of a role on what is pglimit's.
@@ -40,8 +43,8 @@ func TestGrantsHostileNames(t *testing.T) {
 			bed.Exec(t, super, `CREATE SCHEMA `+schema)
 			url := strings.ReplaceAll(bed.WithSearchPath(t, address, schema), "+", "%20") // pgx leaves a plus as it is
 			pool := bed.Connect(t, url)
-			bed.UpTo(t, pool, migrations.Latest, bed.AllUp)
-			if err := migrations.Functions.Up(t.Context(), pool); err != nil {
+			bed.UpTo(t, pool, migrate.Latest, bed.AllUp)
+			if err := sets.Functions.Up(t.Context(), pool); err != nil {
 				t.Fatal(err)
 			}
 			operator := "op " + name
@@ -107,7 +110,7 @@ func TestGrantsTakeAway(t *testing.T) {
 	if works < 100 {
 		t.Errorf("before, only %d attacks work", works)
 	}
-	if _, err := migrations.ApplyGrants(t.Context(), s.owner, s.roles); err != nil {
+	if _, err := grants.Apply(t.Context(), s.owner, s.roles); err != nil {
 		t.Fatal(err)
 	}
 	for what, sql := range attacks() {
@@ -128,7 +131,7 @@ func TestGrantsRefuse(t *testing.T) {
 	asker, operator, owner := s.roles.Askers[0], s.roles.Operators[0], bed.RoleOf(t, s.ownerURL)
 	group, mid := bed.RoleOf(t, bed.RuntimeRole(t, s.superURL)), bed.RoleOf(t, bed.RuntimeRole(t, s.superURL))
 	database := bed.Value[string](t, s.super, `SELECT current_database()`)
-	if _, err := migrations.ApplyGrants(t.Context(), s.owner, migrations.Roles{Operators: []string{operator, group}}); err != nil {
+	if _, err := grants.Apply(t.Context(), s.owner, grants.Roles{Operators: []string{operator, group}}); err != nil {
 		t.Fatal(err)
 	}
 	for _, c := range []struct{ make, undo, want string }{
@@ -155,9 +158,9 @@ func TestGrantsRefuse(t *testing.T) {
 		{`ALTER FUNCTION pglimit_ask.cancel SECURITY INVOKER`, `ALTER FUNCTION pglimit_ask.cancel SECURITY DEFINER`, `is not SECURITY DEFINER`},
 	} {
 		bed.Exec(t, s.super, c.make)
-		for _, do := range []func() (migrations.GrantPlan, error){
-			func() (migrations.GrantPlan, error) { return migrations.PlanGrants(t.Context(), s.owner, s.roles) },
-			func() (migrations.GrantPlan, error) { return migrations.ApplyGrants(t.Context(), s.owner, s.roles) },
+		for _, do := range []func() (grants.Plan, error){
+			func() (grants.Plan, error) { return grants.PlanFor(t.Context(), s.owner, s.roles) },
+			func() (grants.Plan, error) { return grants.Apply(t.Context(), s.owner, s.roles) },
 		} {
 			if plan, err := do(); err == nil || !strings.Contains(err.Error(), c.want) || len(plan.Statements) > 0 {
 				t.Errorf("%s: %v, want %q", c.make, err, c.want)
@@ -171,14 +174,14 @@ func TestGrantsRefuse(t *testing.T) {
 	// What the owner cannot revoke is found afterwards, and all is rolled back.
 	bed.Exec(t, s.owner, `GRANT SELECT ON limits.pglimit_gcra TO `+operator+` WITH GRANT OPTION`)
 	bed.Exec(t, s.operator, `GRANT SELECT ON limits.pglimit_gcra TO `+asker)
-	if _, err := migrations.ApplyGrants(t.Context(), s.owner, s.roles); err == nil || !strings.Contains(err.Error(), "it has SELECT on limits.pglimit_gcra: another role") {
+	if _, err := grants.Apply(t.Context(), s.owner, s.roles); err == nil || !strings.Contains(err.Error(), "it has SELECT on limits.pglimit_gcra: another role") {
 		t.Errorf("granted by another role: %v", err)
 	}
 	if got := rights(t, s.super, asker); strings.Contains(got, "EXECUTE") {
 		t.Errorf("a refusal left:\n%s", got)
 	}
 	bed.Exec(t, s.operator, `REVOKE SELECT ON limits.pglimit_gcra FROM `+asker)
-	if _, err := migrations.ApplyGrants(t.Context(), s.owner, s.roles); err != nil {
+	if _, err := grants.Apply(t.Context(), s.owner, s.roles); err != nil {
 		t.Error(err)
 	}
 }
@@ -187,11 +190,11 @@ func TestGrantsRefuse(t *testing.T) {
 func TestGrantsErrors(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	expect := func(pool *pgxpool.Pool, roles migrations.Roles, is error, parts ...string) {
+	expect := func(pool *pgxpool.Pool, roles grants.Roles, is error, parts ...string) {
 		t.Helper()
 		for _, do := range []func() error{
-			func() error { _, err := migrations.PlanGrants(t.Context(), pool, roles); return err },
-			func() error { _, err := migrations.ApplyGrants(t.Context(), pool, roles); return err },
+			func() error { _, err := grants.PlanFor(t.Context(), pool, roles); return err },
+			func() error { _, err := grants.Apply(t.Context(), pool, roles); return err },
 		} {
 			err := do()
 			if err == nil || is != nil && !errors.Is(err, is) || slices.ContainsFunc(parts, func(p string) bool { return !strings.Contains(err.Error(), p) }) {
@@ -200,39 +203,39 @@ func TestGrantsErrors(t *testing.T) {
 		}
 	}
 	asker := s.roles.Askers
-	expect(s.owner, migrations.Roles{Askers: []string{"no such role"}}, migrations.ErrRole, `no role "no such role"`, "CREATE ROLE")
-	expect(s.owner, migrations.Roles{Operators: []string{strings.Repeat("x", 64)}}, migrations.ErrRole, "no role")
-	expect(s.owner, migrations.Roles{Operators: []string{"public"}}, migrations.ErrRole, "PUBLIC is every role")
-	expect(s.owner, migrations.Roles{Askers: []string{""}}, migrations.ErrRole, "pass the name of a role")
-	expect(s.owner, migrations.Roles{Askers: []string{"a\x00b"}}, migrations.ErrRole, "pass the name of a role")
-	expect(s.owner, migrations.Roles{Askers: asker, Operators: asker}, migrations.ErrRole, "choose one")
-	expect(s.owner, migrations.Roles{Askers: []string{bed.RoleOf(t, s.ownerURL)}}, migrations.ErrRole, "it owns")
+	expect(s.owner, grants.Roles{Askers: []string{"no such role"}}, grants.ErrRole, `no role "no such role"`, "CREATE ROLE")
+	expect(s.owner, grants.Roles{Operators: []string{strings.Repeat("x", 64)}}, grants.ErrRole, "no role")
+	expect(s.owner, grants.Roles{Operators: []string{"public"}}, grants.ErrRole, "PUBLIC is every role")
+	expect(s.owner, grants.Roles{Askers: []string{""}}, grants.ErrRole, "pass the name of a role")
+	expect(s.owner, grants.Roles{Askers: []string{"a\x00b"}}, grants.ErrRole, "pass the name of a role")
+	expect(s.owner, grants.Roles{Askers: asker, Operators: asker}, grants.ErrRole, "choose one")
+	expect(s.owner, grants.Roles{Askers: []string{bed.RoleOf(t, s.ownerURL)}}, grants.ErrRole, "it owns")
 	expect(bed.Connect(t, bed.WithSearchPath(t, s.ownerURL, "pg_catalog")), s.roles, nil, "run `pglimit migrate up`", "search_path")
 
 	// Tables of another schema than the functions'.
 	bed.Exec(t, s.owner, `CREATE SCHEMA others`)
 	others := bed.Connect(t, bed.WithSearchPath(t, s.ownerURL, "others"))
-	bed.UpTo(t, others, migrations.Latest, bed.AllUp)
+	bed.UpTo(t, others, migrate.Latest, bed.AllUp)
 	expect(others, s.roles, nil, "works on the tables of another schema than others")
 
 	bed.Exec(t, s.owner, `DROP VIEW limits.pglimit_keys`)
 	expect(s.owner, s.roles, nil, "no view pglimit_keys", "migrate up")
-	if _, err := migrations.Functions.Down(t.Context(), s.owner, 0); err != nil {
+	if _, err := sets.Functions.Down(t.Context(), s.owner, 0); err != nil {
 		t.Fatal(err)
 	}
-	expect(others, migrations.Roles{Askers: asker}, nil, "run `pglimit migrate up --functions`")
+	expect(others, grants.Roles{Askers: asker}, nil, "run `pglimit migrate up --functions`")
 
 	// Without the rights to grant.
-	if _, err := migrations.ApplyGrants(t.Context(), bed.Connect(t, bed.WithSearchPath(t, s.operatorURL, "public")), migrations.Roles{}); err == nil {
+	if _, err := grants.Apply(t.Context(), bed.Connect(t, bed.WithSearchPath(t, s.operatorURL, "public")), grants.Roles{}); err == nil {
 		t.Error("without tables in sight there is no error")
 	}
 	bed.Exec(t, others, `GRANT USAGE ON SCHEMA others TO `+s.roles.Operators[0])
-	if _, err := migrations.ApplyGrants(t.Context(), bed.Connect(t, bed.WithSearchPath(t, s.operatorURL, "others")), migrations.Roles{Operators: s.roles.Operators}); err == nil || !strings.Contains(err.Error(), "connect as the owner") {
+	if _, err := grants.Apply(t.Context(), bed.Connect(t, bed.WithSearchPath(t, s.operatorURL, "others")), grants.Roles{Operators: s.roles.Operators}); err == nil || !strings.Contains(err.Error(), "connect as the owner") {
 		t.Errorf("not as the owner: %v", err)
 	}
 	// In a schema where others may create objects.
 	bed.Exec(t, s.super, `GRANT CREATE ON SCHEMA others TO PUBLIC`)
-	expect(others, migrations.Roles{Askers: asker}, migrations.ErrExposed, "REVOKE CREATE ON SCHEMA others FROM PUBLIC")
+	expect(others, grants.Roles{Askers: asker}, strangers.ErrExposed, "REVOKE CREATE ON SCHEMA others FROM PUBLIC")
 	for args, code := range map[string]int{"migrate grants --asker nobody": 2, "migrate grants": 2, "migrate grants --functions --asker x": 2} {
 		if got, _, stderr := bed.Pglimit(t, s.ownerURL, strings.Fields(args)...); got != code {
 			t.Errorf("%s: exit code %d, want %d: %s", args, got, code, stderr)

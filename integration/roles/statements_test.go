@@ -15,7 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglimit/pglimit/integration/bed"
-	"github.com/pglimit/pglimit/internal/migrations"
+	"github.com/pglimit/pglimit/internal/migrate/sets"
 )
 
 // TestStrangersInStatements: no statement uses an operator or function that another role
@@ -98,7 +98,7 @@ func TestStrangersInDown(t *testing.T) {
 	t.Parallel()
 	address, _ := bed.PlantedDatabase(t)
 	pool := bed.Connect(t, address)
-	if _, err := migrations.Functions.Down(t.Context(), pool, 0); err != nil {
+	if _, err := sets.Functions.Down(t.Context(), pool, 0); err != nil {
 		t.Error(err)
 	}
 	bed.StepsDown(t, pool, 0, bed.AllDown)

@@ -16,7 +16,7 @@ var (
 	statement = regexp.MustCompile(`^\s*(?:SELECT|INSERT|UPDATE|DELETE|WITH)\s`)
 	elsewhere = regexp.MustCompile(`^(?:bench|db|examples|integration|pglimittest|\..+)$`) // db is of TestStrangersInStatements
 	// atCatalog are files whose statements are sent with pg_catalog as the search_path.
-	atCatalog = regexp.MustCompile(`^(?:doctor/(?:locks|vacuum)|internal/migrations/(?:cluster|distribute|grants_\w+|made|routing))\.go$`)
+	atCatalog = regexp.MustCompile(`^(?:doctor/(?:locks|vacuum)|internal/(?:cluster/\w+|grants/\w+|installed/\w+|migrate/made))\.go$`)
 )
 
 // TestStrangersInGo is TestStrangersInStatements for statements that Go files have whole. Those

@@ -8,7 +8,7 @@ import (
 	_ "github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/pglimit/pglimit/integration/bed"
-	"github.com/pglimit/pglimit/internal/migrations"
+	"github.com/pglimit/pglimit/internal/migrate/sets"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -25,20 +25,20 @@ func TestMigrateUpSQL(t *testing.T) {
 			t.Errorf("before: %v", err)
 		}
 		for range 2 {
-			if err := migrations.Tables.UpSQL(t.Context(), db); err != nil {
+			if err := sets.Tables.UpSQL(t.Context(), db); err != nil {
 				t.Fatal(err)
 			}
 		}
 		if r := bed.Must(t)(l.Allow(t.Context(), p, "k")); !r.Allowed {
 			t.Errorf("%+v", r)
 		}
-		if _, err := db.Exec("DELETE FROM " + migrations.Tables.VersionTable() + " WHERE version_id > 0"); err != nil {
+		if _, err := db.Exec("DELETE FROM " + sets.Tables.VersionTable() + " WHERE version_id > 0"); err != nil {
 			t.Fatal(err)
 		}
-		if err := migrations.Tables.UpSQL(t.Context(), db); err != nil {
+		if err := sets.Tables.UpSQL(t.Context(), db); err != nil {
 			t.Error("with a lost record:", err)
 		}
-		all, err := migrations.Tables.Status(t.Context(), bed.DB(t, bed.Connect(t, address)))
+		all, err := sets.Tables.Status(t.Context(), bed.DB(t, bed.Connect(t, address)))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -72,7 +72,7 @@ func TestCompiledModules(t *testing.T) {
 		"janitor":    {"github.com/hashicorp/golang-lru/v2"},
 		"httplimit":  {"github.com/dunglas/httpsfv", "github.com/felixge/httpsnoop", "github.com/hashicorp/golang-lru/v2"},
 		"doctor":     {"github.com/hashicorp/golang-lru/v2", "github.com/mfridman/interpolate", "github.com/pressly/goose/v3", "github.com/sethvargo/go-retry", "go.uber.org/multierr"},
-		"migrations": {"github.com/hashicorp/golang-lru/v2", "github.com/mfridman/interpolate", "github.com/pressly/goose/v3", "github.com/sethvargo/go-retry", "go.uber.org/multierr"},
+		"migrations": {"github.com/mfridman/interpolate", "github.com/pressly/goose/v3", "github.com/sethvargo/go-retry", "go.uber.org/multierr"},
 	} {
 		want := slices.Sorted(slices.Values(append(others, pgx...)))
 		got := map[string]bool{}
@@ -84,6 +84,22 @@ func TestCompiledModules(t *testing.T) {
 		if got := slices.Sorted(maps.Keys(got)); !slices.Equal(got, want) {
 			t.Errorf("%s is compiled with the modules\n%q, want\n%q", name, got, want)
 		}
+	}
+}
+
+// TestMigrationsAreSlim: who only migrates compiles what runs migrations, and nothing that
+// decides, grants rights or distributes tables.
+func TestMigrationsAreSlim(t *testing.T) {
+	t.Parallel()
+	var got []string
+	for path := range strings.Lines(string(goTool(t, "list", "-deps", library+"/migrations"))) {
+		if name, ours := strings.CutPrefix(strings.TrimSpace(path), library+"/"); ours {
+			got = append(got, name)
+		}
+	}
+	slices.Sort(got)
+	if want := []string{"internal/migrate", "internal/printable", "internal/strangers", "migrations"}; !slices.Equal(got, want) {
+		t.Errorf("migrations is compiled with %q, want %q", got, want)
 	}
 }
 

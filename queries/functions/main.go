@@ -342,7 +342,7 @@ func in(family, name string) string {
 func quote(s string) string { return "'" + strings.ReplaceAll(s, "'", "''") + "'" }
 
 func main() {
-	if err := run("queries", filepath.Join("internal", "migrations", "functions")); err != nil {
+	if err := run("queries", filepath.Join("migrations", "functions")); err != nil {
 		fmt.Fprintln(os.Stderr, "queries/functions:", err)
 		os.Exit(1)
 	}

@@ -22,7 +22,7 @@ func TestGeneratedFilesSaySo(t *testing.T) {
 	for _, a := range algorithms {
 		names = append(names, "../../queries/"+a.Table+".sql")
 	}
-	names = append(names, "../../internal/migrations/functions/00001_functions.sql", "../../internal/migrations/functions/00002_functions_callable.sql")
+	names = append(names, "../../migrations/functions/00001_functions.sql", "../../migrations/functions/00002_functions_callable.sql")
 	for _, name := range names {
 		data, err := os.ReadFile(name)
 		if err != nil {

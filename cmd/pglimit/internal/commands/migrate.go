@@ -13,7 +13,10 @@ import (
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/cli"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/connect"
-	"github.com/pglimit/pglimit/internal/migrations"
+	"github.com/pglimit/pglimit/internal/grants"
+	"github.com/pglimit/pglimit/internal/migrate"
+	"github.com/pglimit/pglimit/internal/migrate/sets"
+	"github.com/pglimit/pglimit/internal/strangers"
 )
 
 func newMigrate(db *connect.Database, out *cli.Output) *cobra.Command {
@@ -23,13 +26,13 @@ func newMigrate(db *connect.Database, out *cli.Output) *cobra.Command {
 		Long: `Create, change or remove pglimit's tables in the database.
 
 The tables are created in the first schema of search_path. The record of
-migrations is in ` + migrations.Tables.VersionTable() + `, separate from the record of your
+migrations is in ` + sets.Tables.VersionTable() + `, separate from the record of your
 application. To run pglimit's migrations with your own, use export (goose) or
 print (any other tool) instead of up.
 
 With --functions, each subcommand but grants works on the SQL functions instead, which are
 for programs in other languages. They are optional; create them after the tables
-and remove them before. Their record is ` + migrations.Functions.VersionTable() + `.
+and remove them before. Their record is ` + sets.Functions.VersionTable() + `.
 After each update of pglimit, run up --functions again to update them.`,
 		Example: `  pglimit migrate up
   pglimit migrate up --functions
@@ -46,11 +49,11 @@ After each update of pglimit, run up --functions again to update them.`,
 }
 
 // set returns the migrations that --functions selects.
-func migrationSet(cmd *cobra.Command) *migrations.Set {
+func migrationSet(cmd *cobra.Command) *migrate.Set {
 	if functions, _ := cmd.Flags().GetBool("functions"); functions {
-		return migrations.Functions
+		return sets.Functions
 	}
-	return migrations.Tables
+	return sets.Tables
 }
 
 func newMigrateUp(db *connect.Database, out *cli.Output) *cobra.Command {
@@ -81,9 +84,9 @@ Revoke the right, or give pglimit its own schema:
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if !cmd.Flags().Changed("to") {
-				to = migrations.Latest
+				to = migrate.Latest
 			}
-			return migrate(cmd, db, out, "up", to, migrationSet(cmd).UpTo)
+			return runMigrations(cmd, db, out, "up", to, migrationSet(cmd).UpTo)
 		},
 	}
 	cmd.Flags().Int64Var(&to, "to", 0, "last `version` to run; default: all")
@@ -116,11 +119,11 @@ It says what goes and asks. Without a terminal it needs --yes.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			switch {
 			case !cmd.Flags().Changed("to"):
-				to = migrations.Previous
+				to = migrate.Previous
 			case to < 0:
 				return fmt.Errorf("--to is %d: use 0 to undo all, or the last version to keep", to)
 			}
-			return migrate(cmd, db, out, "down", to, migrationSet(cmd).Down)
+			return runMigrations(cmd, db, out, "down", to, migrationSet(cmd).Down)
 		},
 	}
 	cmd.Flags().Bool("yes", false, "do not ask")
@@ -128,10 +131,10 @@ It says what goes and asks. Without a terminal it needs --yes.`,
 	return cmd
 }
 
-// migrate runs or undoes migrations and prints which ones, even if a later one
+// runMigrations runs or undoes migrations and prints which ones, even if a later one
 // failed.
-func migrate(cmd *cobra.Command, db *connect.Database, out *cli.Output, direction string, to int64,
-	do func(context.Context, *pgxpool.Pool, int64) ([]migrations.Step, error)) error {
+func runMigrations(cmd *cobra.Command, db *connect.Database, out *cli.Output, direction string, to int64,
+	do func(context.Context, *pgxpool.Pool, int64) ([]migrate.Step, error)) error {
 	pool, err := db.OpenUnmigrated(cmd)
 	if err != nil {
 		return err
@@ -139,7 +142,7 @@ func migrate(cmd *cobra.Command, db *connect.Database, out *cli.Output, directio
 	defer pool.Close()
 	warnings := []string{}
 	if direction == "up" {
-		if warnings, err = strangers(cmd.Context(), pool); err != nil {
+		if warnings, err = warnOfStrangers(cmd.Context(), pool); err != nil {
 			return err
 		}
 	} else if err := confirmDown(cmd, pool, to); err != nil {
@@ -147,7 +150,7 @@ func migrate(cmd *cobra.Command, db *connect.Database, out *cli.Output, directio
 	}
 	steps, err := do(cmd.Context(), pool, to)
 	if err != nil && len(steps) == 0 {
-		if errors.Is(err, migrations.ErrNoSuchVersion) || errors.Is(err, migrations.ErrCluster) {
+		if errors.Is(err, migrate.ErrNoSuchVersion) || errors.Is(err, migrate.ErrDistributed) {
 			return err
 		}
 		return cli.DatabaseError(err)
@@ -198,7 +201,7 @@ func confirmDown(cmd *cobra.Command, pool *pgxpool.Pool, to int64) error {
 		return nil
 	}
 	goes, err := migrationSet(cmd).Goes(cmd.Context(), pool, to)
-	if errors.Is(err, migrations.ErrNoSuchVersion) || errors.Is(err, migrations.ErrCluster) {
+	if errors.Is(err, migrate.ErrNoSuchVersion) || errors.Is(err, migrate.ErrDistributed) {
 		return err
 	}
 	if err != nil || len(goes) == 0 {
@@ -207,12 +210,12 @@ func confirmDown(cmd *cobra.Command, pool *pgxpool.Pool, to int64) error {
 	return cli.Confirm(cmd, "down undoes\n  "+strings.Join(goes, "\n  ")+"\nGo on?")
 }
 
-// strangers returns a warning for each schema in which other roles may create
+// warnOfStrangers returns a warning for each schema in which other roles may create
 // objects.
-func strangers(ctx context.Context, pool *pgxpool.Pool) ([]string, error) {
+func warnOfStrangers(ctx context.Context, pool *pgxpool.Pool) ([]string, error) {
 	db := stdlib.OpenDBFromPool(pool)
 	defer db.Close()
-	all, err := migrations.Strangers(ctx, db, 0)
+	all, err := strangers.Find(ctx, db, 0)
 	if err != nil {
 		return nil, cli.DatabaseError(err)
 	}
@@ -283,7 +286,7 @@ of pglimit. It overwrites no file and uses no database.`,
 }
 
 func newMigrateGrants(db *connect.Database, out *cli.Output) *cobra.Command {
-	var roles migrations.Roles
+	var roles grants.Roles
 	var apply bool
 	cmd := &cobra.Command{
 		Use:   "grants [ROLE]...",
@@ -323,12 +326,12 @@ migrate. A ROLE without a flag is an operator.
 				return err
 			}
 			defer pool.Close()
-			do := migrations.PlanGrants
+			do := grants.PlanFor
 			if apply {
-				do = migrations.ApplyGrants
+				do = grants.Apply
 			}
 			plan, err := do(cmd.Context(), pool, roles)
-			if errors.Is(err, migrations.ErrRole) {
+			if errors.Is(err, grants.ErrRole) {
 				return err
 			}
 			if err != nil {

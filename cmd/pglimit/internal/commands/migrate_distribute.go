@@ -12,18 +12,18 @@ import (
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/cli"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/connect"
-	"github.com/pglimit/pglimit/internal/migrations"
+	"github.com/pglimit/pglimit/internal/cluster"
 )
 
 // distributed is the JSON of distribute.
 type distributed struct {
-	Applied    bool                `json:"applied"`
-	Statements []string            `json:"statements"` // run or, with --dry-run, to run
-	Cluster    *migrations.Cluster `json:"cluster"`    // after them
+	Applied    bool             `json:"applied"`
+	Statements []string         `json:"statements"` // run or, with --dry-run, to run
+	Cluster    *cluster.Cluster `json:"cluster"`    // after them
 }
 
 func newMigrateDistribute(db *connect.Database, out *cli.Output) *cobra.Command {
-	var d migrations.Distribution
+	var d cluster.Distribution
 	var dryRun bool
 	cmd := &cobra.Command{
 		Use:   "distribute",
@@ -68,19 +68,19 @@ back to the coordinator. Shards move between nodes by Citus's own functions.`,
 	return cmd
 }
 
-func distribute(cmd *cobra.Command, pool *pgxpool.Pool, out *cli.Output, d migrations.Distribution, dryRun bool) error {
-	do := migrations.Distribute
+func distribute(cmd *cobra.Command, pool *pgxpool.Pool, out *cli.Output, d cluster.Distribution, dryRun bool) error {
+	do := cluster.Distribute
 	if dryRun {
-		do = migrations.PlanDistribution
+		do = cluster.PlanFor
 	}
 	began := time.Now()
 	plan, err := do(cmd.Context(), pool, d)
 	took := time.Since(began)
-	cluster := plan.Found
+	found := plan.Found
 	if err == nil && !dryRun && len(plan.Statements) > 0 {
-		cluster, err = migrations.ReadClusterOf(cmd.Context(), pool)
+		found, err = cluster.ReadOf(cmd.Context(), pool)
 	}
-	if errors.Is(err, migrations.ErrCluster) {
+	if errors.Is(err, cluster.ErrCluster) {
 		return err
 	}
 	if err != nil {
@@ -99,15 +99,15 @@ func distribute(cmd *cobra.Command, pool *pgxpool.Pool, out *cli.Output, d migra
 		fmt.Fprintf(&text, "ran %d statements (%s)\n", len(plan.Statements), took.Round(time.Millisecond))
 	}
 	if !dryRun || len(plan.Statements) == 0 {
-		fmt.Fprintf(&text, "%s\n", cluster.Summary())
+		fmt.Fprintf(&text, "%s\n", found.Summary())
 	}
-	return out.Print(cmd, distributed{!dryRun, append([]string{}, plan.Statements...), cluster}, text.String())
+	return out.Print(cmd, distributed{!dryRun, append([]string{}, plan.Statements...), found}, text.String())
 }
 
 // distributeAgain returns a warning if the tables are distributed, and this release has
 // something to distribute or other functions.
 func distributeAgain(ctx context.Context, pool *pgxpool.Pool) ([]string, error) {
-	c, err := migrations.ReadClusterOf(ctx, pool)
+	c, err := cluster.ReadOf(ctx, pool)
 	if err != nil || c == nil || len(c.Distributed) == 0 || len(c.Local)+len(c.Missing) == 0 && !c.Outdated {
 		return nil, err
 	}

@@ -18,7 +18,9 @@ import (
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/cli"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/connect"
-	"github.com/pglimit/pglimit/internal/migrations"
+	"github.com/pglimit/pglimit/internal/cluster"
+	"github.com/pglimit/pglimit/internal/migrate"
+	"github.com/pglimit/pglimit/internal/migrate/sets"
 )
 
 // States of a migration's objects.
@@ -39,7 +41,7 @@ type migrationsStatus struct {
 	// Goose has the version tables of the application's goose, if they were looked for.
 	Goose []gooseTable `json:"goose"`
 	// Cluster is where the tables are; null where there is no Citus.
-	Cluster *migrations.Cluster `json:"cluster"`
+	Cluster *cluster.Cluster `json:"cluster"`
 }
 
 type migrationStatus struct {
@@ -102,8 +104,8 @@ Exit code 0: the database answered, whatever has been run.`,
 				return cli.DatabaseError(err)
 			}
 			if s.Elsewhere || table != "" || dir != "" {
-				records, err := migrations.Records(cmd.Context(), pool, table)
-				if errors.Is(err, migrations.ErrNoRecord) {
+				records, err := migrate.Records(cmd.Context(), pool, table)
+				if errors.Is(err, migrate.ErrNoRecord) {
 					return fmt.Errorf("--table: %w", err)
 				}
 				if err != nil {
@@ -121,14 +123,14 @@ Exit code 0: the database answered, whatever has been run.`,
 }
 
 // readStatus returns what has been run, by pglimit's record, and what exists.
-func readStatus(ctx context.Context, pool *pgxpool.Pool, set *migrations.Set) (*migrationsStatus, error) {
+func readStatus(ctx context.Context, pool *pgxpool.Pool, set *migrate.Set) (*migrationsStatus, error) {
 	db := stdlib.OpenDBFromPool(pool)
 	defer db.Close()
 	all, err := set.Status(ctx, db)
 	if err != nil {
 		return nil, err
 	}
-	var found []migrations.Presence
+	var found []migrate.Presence
 	err = pgx.BeginTxFunc(ctx, pool, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
 		found, err = set.Present(ctx, tx)
 		return err
@@ -136,7 +138,7 @@ func readStatus(ctx context.Context, pool *pgxpool.Pool, set *migrations.Set) (*
 	if err != nil {
 		return nil, err
 	}
-	found = append(found, make([]migrations.Presence, len(all)-len(found))...) // nothing is known of a later release's
+	found = append(found, make([]migrate.Presence, len(all)-len(found))...) // nothing is known of a later release's
 	s := &migrationsStatus{Migrations: []migrationStatus{}, Record: set.VersionTable(), Goose: []gooseTable{}}
 	for i, m := range all { // both are in the order of the versions
 		one := migrationStatus{Version: m.Version, Name: m.Name, Applied: m.Applied, Missing: append([]string{}, found[i].Missing...), Changed: append([]string{}, found[i].Changed...)}
@@ -159,10 +161,10 @@ func readStatus(ctx context.Context, pool *pgxpool.Pool, set *migrations.Set) (*
 		}
 		s.Migrations = append(s.Migrations, one)
 	}
-	if slices.ContainsFunc(s.Migrations, func(m migrationStatus) bool { return m.Objects != present && m.Objects != unknown }) || set != migrations.Tables {
+	if slices.ContainsFunc(s.Migrations, func(m migrationStatus) bool { return m.Objects != present && m.Objects != unknown }) || set != sets.Tables {
 		return s, nil
 	}
-	s.Cluster, err = migrations.ReadClusterOf(ctx, pool)
+	s.Cluster, err = cluster.ReadOf(ctx, pool)
 	return s, err
 }
 
@@ -188,7 +190,7 @@ func exportedNames(dir string) (names map[int64]string, err error) {
 	return names, nil
 }
 
-func gooseTables(records []migrations.Record, names map[int64]string) []gooseTable {
+func gooseTables(records []migrate.Record, names map[int64]string) []gooseTable {
 	all := []gooseTable{}
 	for _, r := range records {
 		t := gooseTable{r.Table, []gooseVersion{}}
@@ -211,7 +213,7 @@ func (s *migrationsStatus) text() string {
 		}
 		switch {
 		case m.Objects == partly:
-			applied += ", but partly there: " + listed(migrations.Presence{Missing: m.Missing, Changed: m.Changed}.Wrong())
+			applied += ", but partly there: " + listed(migrate.Presence{Missing: m.Missing, Changed: m.Changed}.Wrong())
 		case m.Applied && m.Objects == missing:
 			applied += ", but missing: " + listed(m.Missing)
 		case !m.Applied && m.Objects == present:

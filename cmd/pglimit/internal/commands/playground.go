@@ -11,7 +11,7 @@ import (
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/cli"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/connect"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/playground"
-	"github.com/pglimit/pglimit/internal/migrations"
+	"github.com/pglimit/pglimit/internal/migrate/sets"
 	"github.com/pglimit/pglimit/internal/printable"
 	"github.com/pglimit/pglimit/limiter"
 )
@@ -83,7 +83,7 @@ func servePlayground(cmd *cobra.Command, db *connect.Database, out *cli.Output, 
 func migrateAfterAsking(cmd *cobra.Command, pool *pgxpool.Pool, yes bool) error {
 	db := stdlib.OpenDBFromPool(pool)
 	defer db.Close()
-	all, err := migrations.Tables.Status(cmd.Context(), db)
+	all, err := sets.Tables.Status(cmd.Context(), db)
 	if err != nil {
 		return cli.DatabaseError(err)
 	}
@@ -106,5 +106,5 @@ func migrateAfterAsking(cmd *cobra.Command, pool *pgxpool.Pool, yes bool) error 
 			return err
 		}
 	}
-	return cli.DatabaseError(migrations.Tables.Up(cmd.Context(), pool))
+	return cli.DatabaseError(sets.Tables.Up(cmd.Context(), pool))
 }

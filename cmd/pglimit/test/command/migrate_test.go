@@ -15,7 +15,7 @@ import (
 	"github.com/pressly/goose/v3"
 
 	"github.com/pglimit/pglimit/integration/bed"
-	"github.com/pglimit/pglimit/internal/migrations"
+	"github.com/pglimit/pglimit/internal/migrate/sets"
 	"github.com/pglimit/pglimit/internal/must"
 )
 
@@ -155,7 +155,7 @@ func TestCommandExitCodes(t *testing.T) {
 	if code != 3 || strings.Count(stdout, "down 0000") != len(bed.Migrations(1)) || !strings.Contains(stderr, "drop that first") {
 		t.Errorf("down with a view in the way: exit code %d, stdout %q, stderr %q", code, stdout, stderr)
 	}
-	bed.Exec(t, pool, `INSERT INTO `+migrations.Tables.VersionTable()+` (version_id, is_applied) VALUES (99, true)`)
+	bed.Exec(t, pool, `INSERT INTO `+sets.Tables.VersionTable()+` (version_id, is_applied) VALUES (99, true)`)
 	if code, _, stderr := bed.Pglimit(t, address, "migrate", "down", "--yes"); code != 3 || !strings.Contains(stderr, "does not know") {
 		t.Errorf("down of an unknown migration: exit code %d, stderr %q", code, stderr)
 	}
@@ -239,7 +239,7 @@ func TestStatusOfExported(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "00001_users.sql"), []byte("-- +goose Up\nCREATE TABLE users (id bigint);\n-- +goose Down\nDROP TABLE users;\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	must.OK(migrations.Tables.Export(dir))(t)
+	must.OK(sets.Tables.Export(dir))(t)
 	p := must.OK(goose.NewProvider(goose.DialectPostgres, stdlib.OpenDBFromPool(pool), os.DirFS(dir)))(t)
 	defer p.Close()
 	must.OK(p.UpTo(t.Context(), 2))(t)
@@ -286,7 +286,7 @@ func TestStatusOfPrinted(t *testing.T) {
 	address := bed.EmptyDatabase(t)
 	pool := bed.Connect(t, address)
 	var sql strings.Builder
-	must.Succeed(t, migrations.Tables.Print(&sql, false))
+	must.Succeed(t, sets.Tables.Print(&sql, false))
 	bed.Exec(t, pool, sql.String())
 	statusOf(t, address, each("pending present"))
 	bed.Exec(t, pool, `DROP VIEW pglimit_keys, pglimit_gcra_now, pglimit_token_bucket_now; ALTER TABLE pglimit_gcra RESET (fillfactor)`)
@@ -310,11 +310,11 @@ func TestStatusOfFunctions(t *testing.T) {
 	t.Parallel()
 	address := bed.EmptyDatabase(t)
 	pool := bed.Connect(t, address)
-	must.Succeed(t, migrations.Tables.Up(t.Context(), pool))
+	must.Succeed(t, sets.Tables.Up(t.Context(), pool))
 	statusOf(t, address, each("applied present"))
 	statusOf(t, address, "1 pending missing, 2 pending unknown", "--functions")
 	bed.Exec(t, pool, `REVOKE CREATE ON SCHEMA public FROM PUBLIC`)
-	must.Succeed(t, migrations.Functions.Up(t.Context(), pool))
+	must.Succeed(t, sets.Functions.Up(t.Context(), pool))
 	statusOf(t, address, "1 applied present, 2 applied unknown", "--functions")
 	bed.Exec(t, pool, `DROP VIEW pglimit_keys, pglimit_gcra_now; ALTER TABLE pglimit_policy DISABLE TRIGGER pglimit_policy_stamp; DELETE FROM pglimit_goose_db_version WHERE version_id = 8;
 		INSERT INTO pglimit_functions_goose_db_version (version_id, is_applied) VALUES (7, true)`)

@@ -1,8 +1,9 @@
-package migrations
+package migrate
 
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"math"
 	"os"
 	"path/filepath"
@@ -63,7 +64,7 @@ func (s *Set) export(dir string, now time.Time) ([]string, error) {
 		if there[f.name] {
 			continue
 		}
-		sql, err := files.ReadFile(f.path)
+		sql, err := fs.ReadFile(s.files, f.path)
 		if err != nil {
 			return written, fmt.Errorf("pglimit: export %s: %w", f.path, err)
 		}

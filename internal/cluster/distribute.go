@@ -1,4 +1,4 @@
-package migrations
+package cluster
 
 import (
 	"context"
@@ -12,6 +12,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/pglimit/pglimit/internal/installed"
+	"github.com/pglimit/pglimit/internal/migrate"
 	"github.com/pglimit/pglimit/internal/shards"
 )
 
@@ -24,19 +26,19 @@ type Distribution struct {
 	Undo bool
 }
 
-// DistributionPlan is what [PlanDistribution] and [Distribute] return.
-type DistributionPlan struct {
+// Plan is what [PlanFor] and [Distribute] return.
+type Plan struct {
 	// Found is the cluster as it was before, and Shards the number of shards as planned.
 	Found  *Cluster
 	Shards int
 	// Statements are SQL statements without a semicolon, in order; none if all is done.
 	Statements []string
 
-	tables []object // the tables whose rows move
+	tables []installed.Object // the tables whose rows move
 }
 
-// PlanDistribution returns the statements of [Distribute]. It only reads.
-func PlanDistribution(ctx context.Context, pool *pgxpool.Pool, d Distribution) (DistributionPlan, error) {
+// PlanFor returns the statements of [Distribute]. It only reads.
+func PlanFor(ctx context.Context, pool *pgxpool.Pool, d Distribution) (Plan, error) {
 	return distribute(ctx, pool, d, false)
 }
 
@@ -52,16 +54,16 @@ func PlanDistribution(ctx context.Context, pool *pgxpool.Pool, d Distribution) (
 //
 // It returns [ErrCluster] where there is no cluster with workers, or not the coordinator, or
 // if other roles may create objects in the tables' schema of a node.
-func Distribute(ctx context.Context, pool *pgxpool.Pool, d Distribution) (DistributionPlan, error) {
+func Distribute(ctx context.Context, pool *pgxpool.Pool, d Distribution) (Plan, error) {
 	return distribute(ctx, pool, d, true)
 }
 
-func distribute(ctx context.Context, pool *pgxpool.Pool, d Distribution, apply bool) (plan DistributionPlan, err error) {
+func distribute(ctx context.Context, pool *pgxpool.Pool, d Distribution, apply bool) (plan Plan, err error) {
 	if d.Shards < 0 || d.Shards > maxShards {
 		return plan, fmt.Errorf("%w: shards is %d: pass 1 to %d, or 0 for the default", ErrCluster, d.Shards, maxShards)
 	}
 	for try := 0; ; try++ {
-		err = await(ctx, "pglimit", func() (held string, err error) {
+		err = migrate.Await(ctx, "pglimit", func() (held string, err error) {
 			plan, held, err = distributeOnce(ctx, pool, d, apply, lockWait(try))
 			return held, err
 		})
@@ -71,13 +73,13 @@ func distribute(ctx context.Context, pool *pgxpool.Pool, d Distribution, apply b
 		case err == nil:
 			return plan, nil
 		case !busy:
-			return DistributionPlan{}, err
+			return Plan{}, err
 		case try == lockAttempts:
-			return DistributionPlan{}, fmt.Errorf("%w: end it, or stop the traffic, and run this again", errBusy)
+			return Plan{}, fmt.Errorf("%w: end it, or stop the traffic, and run this again", errBusy)
 		}
 		select {
 		case <-ctx.Done():
-			return DistributionPlan{}, ctx.Err()
+			return Plan{}, ctx.Err()
 		case <-time.After(10*time.Millisecond + 3*lockWait(try)): // others get their turn
 		}
 	}
@@ -95,25 +97,25 @@ var errBusy = errors.New("pglimit: a transaction has had locks on the tables for
 // waits find a gap in traffic, and long ones its end, below PostgreSQL's deadlock_timeout.
 func lockWait(try int) time.Duration { return time.Millisecond << (try % 8) }
 
-func distributeOnce(ctx context.Context, pool *pgxpool.Pool, d Distribution, apply bool, wait time.Duration) (plan DistributionPlan, held string, err error) {
+func distributeOnce(ctx context.Context, pool *pgxpool.Pool, d Distribution, apply bool, wait time.Duration) (plan Plan, held string, err error) {
 	options := pgx.TxOptions{AccessMode: pgx.ReadOnly}
 	if apply {
 		options = pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadWrite}
 	}
 	err = pgx.BeginTxFunc(ctx, pool, options, func(tx pgx.Tx) error {
 		if apply {
-			err := tx.QueryRow(ctx, fmt.Sprintf(tryLock, "pg_try_advisory_xact_lock"), lockID).Scan(&held)
-			if err != nil || held != "" {
+			if held, err = migrate.TryLock(ctx, tx); err != nil || held != "" {
 				return err
 			}
 		}
 		if err := refuseNode(ctx, tx); err != nil {
 			return err
 		}
-		g, err := readGranting(ctx, tx, Roles{})
+		all, err := installed.Read(ctx, tx)
 		if err != nil {
 			return err
 		}
+		g := &coordinator{all}
 		if plan, err = g.planDistribution(ctx, d); err != nil || !apply {
 			return err
 		}
@@ -132,7 +134,7 @@ func distributeOnce(ctx context.Context, pool *pgxpool.Pool, d Distribution, app
 
 // lockTables locks the tables before their rows move, so that no other statement fails with
 // a deadlock.
-func lockTables(ctx context.Context, tx pgx.Tx, tables []object, wait time.Duration) error {
+func lockTables(ctx context.Context, tx pgx.Tx, tables []installed.Object, wait time.Duration) error {
 	if len(tables) == 0 {
 		return nil
 	}
@@ -170,13 +172,13 @@ func refuseNode(ctx context.Context, tx pgx.Tx) error {
 }
 
 // planDistribution returns what is left to do.
-func (g *granting) planDistribution(ctx context.Context, d Distribution) (plan DistributionPlan, err error) {
+func (g *coordinator) planDistribution(ctx context.Context, d Distribution) (plan Plan, err error) {
 	c, err := g.readCluster(ctx)
 	if err != nil {
 		return plan, err
 	}
 	var owns bool
-	if err := g.tx.QueryRow(ctx, `SELECT pg_has_role($1::oid, 'USAGE')`, g.tables[0].owner).Scan(&owns); err != nil {
+	if err := g.Tx.QueryRow(ctx, `SELECT pg_has_role($1::oid, 'USAGE')`, g.Tables[0].Owner).Scan(&owns); err != nil {
 		return plan, fmt.Errorf("pglimit: read the tables' owner: %w", err)
 	}
 	if err := c.refuse(g, owns, d.Undo); err != nil {
@@ -202,30 +204,30 @@ func (g *granting) planDistribution(ctx context.Context, d Distribution) (plan D
 }
 
 // planUndo appends the statements that move the rows back.
-func (g *granting) planUndo(ctx context.Context, plan *DistributionPlan) error {
+func (g *coordinator) planUndo(ctx context.Context, plan *Plan) error {
 	plan.Shards = 0
-	for _, f := range g.routing {
-		plan.Statements = append(plan.Statements, "DROP FUNCTION "+f.signature())
+	for _, f := range g.Routing {
+		plan.Statements = append(plan.Statements, "DROP FUNCTION "+f.Signature())
 	}
 	for _, t := range g.keyed() {
-		if slices.Contains(plan.Found.Distributed, t.own) {
+		if slices.Contains(plan.Found.Distributed, t.Own) {
 			plan.tables = append(plan.tables, t)
-			plan.Statements = append(plan.Statements, "SELECT undistribute_table("+literal(t.name)+")")
+			plan.Statements = append(plan.Statements, "SELECT undistribute_table("+literal(t.Name)+")")
 		}
 	}
 	if len(plan.tables) == 0 {
 		return nil
 	}
 	// Citus creates the views again, without their rights.
-	rows, err := g.tx.Query(ctx, `SELECT format('ALTER VIEW %I.%I OWNER TO %I', n.nspname, c.relname, pg_get_userbyid(c.relowner)), 0 AS place, c.relname
-		FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace WHERE c.oid = ANY ($1::oid[]) AND c.relkind = 'v'
+	rows, err := g.Tx.Query(ctx, `SELECT format('ALTER VIEW %I.%I OWNER TO %I', n.nspname, c.relname, pg_get_userbyid(c.relowner)), 0 AS place, c.relname
+		FROM pg_class AS c JOIN pg_namespace AS n ON n.OID = c.relnamespace WHERE c.OID = ANY ($1::oid[]) AND c.relkind = 'v'
 		UNION ALL
 		SELECT format('GRANT %s ON %I.%I TO %s', string_agg(a.privilege_type, ', ' ORDER BY a.privilege_type), n.nspname, c.relname,
 			CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(a.grantee)::text) END), 1, c.relname
-		FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace, aclexplode(c.relacl) AS a
-		WHERE c.oid = ANY ($1::oid[]) AND c.relkind = 'v' AND a.grantee <> c.relowner
+		FROM pg_class AS c JOIN pg_namespace AS n ON n.OID = c.relnamespace, aclexplode(c.relacl) AS a
+		WHERE c.OID = ANY ($1::oid[]) AND c.relkind = 'v' AND a.grantee <> c.relowner
 		GROUP BY n.nspname, c.relname, a.grantee
-		ORDER BY 2, 3, 1`, oids(g.readable))
+		ORDER BY 2, 3, 1`, installed.OIDs(g.Readable))
 	if err != nil {
 		return fmt.Errorf("pglimit: read the rights on the views: %w", err)
 	}
@@ -243,7 +245,7 @@ func (g *granting) planUndo(ctx context.Context, plan *DistributionPlan) error {
 
 // planSpread appends the statements that distribute what is local, and replace functions
 // that are not this release's.
-func (g *granting) planSpread(ctx context.Context, d Distribution, plan *DistributionPlan) error {
+func (g *coordinator) planSpread(ctx context.Context, d Distribution, plan *Plan) error {
 	c := plan.Found
 	if c.Shards == 0 {
 		plan.Shards = d.Shards
@@ -253,7 +255,7 @@ func (g *granting) planSpread(ctx context.Context, d Distribution, plan *Distrib
 	}
 	keyed := g.keyed()
 	first := keyed[slices.IndexFunc(keyed, isFirst)]
-	slices.SortStableFunc(keyed, func(a, b object) int { // first, which the others are placed by
+	slices.SortStableFunc(keyed, func(a, b installed.Object) int { // first, which the others are placed by
 		switch {
 		case isFirst(a):
 			return -1
@@ -263,17 +265,17 @@ func (g *granting) planSpread(ctx context.Context, d Distribution, plan *Distrib
 		return 0
 	})
 	for _, t := range keyed {
-		if !slices.Contains(c.Local, t.own) {
+		if !slices.Contains(c.Local, t.Own) {
 			continue
 		}
-		where := "colocate_with => " + literal(first.name)
+		where := "colocate_with => " + literal(first.Name)
 		if isFirst(t) {
 			where = fmt.Sprintf("colocate_with => 'none', shard_count => %d", plan.Shards)
 		}
 		plan.tables = append(plan.tables, t)
 		plan.Statements = append(plan.Statements,
-			fmt.Sprintf("SELECT create_distributed_table(%s, 'key', %s)", literal(t.name), where),
-			fmt.Sprintf("SELECT truncate_local_data_after_distributing_table(%s)", literal(t.name)))
+			fmt.Sprintf("SELECT create_distributed_table(%s, 'key', %s)", literal(t.Name), where),
+			fmt.Sprintf("SELECT truncate_local_data_after_distributing_table(%s)", literal(t.Name)))
 	}
 	if len(c.Missing) == 0 && !c.Outdated {
 		return nil
@@ -300,10 +302,10 @@ func explainDistribution(statement string, err error) error {
 func literal(s string) string { return "'" + strings.ReplaceAll(s, "'", "''") + "'" }
 
 // names joins the names of objects.
-func names(all []object) string {
+func names(all []installed.Object) string {
 	var each []string
 	for _, o := range all {
-		each = append(each, o.name)
+		each = append(each, o.Name)
 	}
 	return strings.Join(each, ", ")
 }

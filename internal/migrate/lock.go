@@ -1,4 +1,4 @@
-package migrations
+package migrate
 
 import (
 	"context"
@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/pressly/goose/v3/lock"
 )
 
@@ -32,10 +33,17 @@ SELECT CASE WHEN pg_catalog.%s($1::bigint) THEN ''::text ELSE coalesce((
       AND l.classid::bigint = $1::bigint >> 32 AND l.objid::bigint = $1::bigint & 4294967295::bigint
 ), 'a session that has just ended, or a transaction of pg_prepared_xacts'::text) END`
 
-// await calls try until it takes the lock of migrations: once a second, for at most five
-// minutes. try returns what tryLock does. While await waits, and in its error, it says
+// TryLock tries to take the lock of migrations until tx ends. It returns what holds the lock,
+// with the next step, or an empty text if it took the lock.
+func TryLock(ctx context.Context, tx pgx.Tx) (held string, err error) {
+	err = tx.QueryRow(ctx, fmt.Sprintf(tryLock, "pg_try_advisory_xact_lock"), lockID).Scan(&held)
+	return held, err
+}
+
+// Await calls try until it takes the lock of migrations: once a second, for at most five
+// minutes. try returns what [TryLock] does. While Await waits, and in its error, it says
 // what holds the lock.
-func await(ctx context.Context, what string, try func() (held string, err error)) error {
+func Await(ctx context.Context, what string, try func() (held string, err error)) error {
 	for tries := 0; ; tries++ {
 		held, err := try()
 		if err != nil || held == "" {
@@ -55,11 +63,11 @@ func await(ctx context.Context, what string, try func() (held string, err error)
 	}
 }
 
-// patient is goose's lock, with await.
+// patient is goose's lock, with Await.
 type patient struct{ lock.SessionLocker }
 
 func (patient) SessionLock(ctx context.Context, conn *sql.Conn) error {
-	return await(ctx, "lock", func() (held string, err error) {
+	return Await(ctx, "lock", func() (held string, err error) {
 		err = conn.QueryRowContext(ctx, fmt.Sprintf(tryLock, "pg_try_advisory_lock"), lockID).Scan(&held)
 		return held, err
 	})

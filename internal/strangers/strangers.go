@@ -1,12 +1,19 @@
-package migrations
+// Package strangers finds other roles that may create objects where statements look for
+// theirs.
+package strangers
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 )
+
+// querier is a *sql.DB or a *sql.Tx.
+type querier interface {
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+}
 
 // ErrExposed is returned by Functions.Up if other roles may create objects in a schema
 // that the functions would use. Nothing was changed. The message lists each such schema
@@ -62,16 +69,26 @@ func (e Exposure) String() string {
 	return fmt.Sprintf("%s may create objects in schema %s: run %s, %s", roles, e.Schema, e.Fix("CURRENT_USER"), own)
 }
 
-// existing returns the exposures of schemas that are there. The SQL functions name their
-// schema, so a schema that is made later does not change them.
-func existing(all []Exposure) []Exposure {
-	return slices.DeleteFunc(all, func(e Exposure) bool { return e.Missing != "" })
+// Refuse returns [ErrExposed] if other roles may create objects in schemas that are there. The
+// SQL functions name their schema, so a schema that is made later does not change them.
+func Refuse(ctx context.Context, db querier) error {
+	all, err := Find(ctx, db, 0)
+	var each []string
+	for _, e := range all {
+		if e.Missing == "" {
+			each = append(each, e.String())
+		}
+	}
+	if err == nil && len(each) > 0 {
+		err = fmt.Errorf("%w: %s", ErrExposed, strings.Join(each, "; "))
+	}
+	return err
 }
 
-// exposures returns a row for each other role that owns a schema or may create objects in
+// Query returns a row for each other role that owns a schema or may create objects in
 // it. Other roles may already have defined operators and functions, so all types match
 // pg_catalog's exactly.
-const exposures = `
+const Query = `
 WITH RECURSIVE groups (role) AS (
     SELECT r.oid FROM pg_catalog.pg_roles AS r WHERE r.rolname = current_user OR r.oid = $1::int8::oid
     UNION SELECT m.roleid FROM pg_catalog.pg_auth_members AS m JOIN groups AS g ON g.role = m.member
@@ -122,7 +139,7 @@ WHERE m.place < (SELECT max(o.place) FROM named AS o WHERE o.there) AND NOT m.th
   AND a.privilege_type = 'CREATE' AND a.grantee <> d.datdba AND NOT a.grantee IN (SELECT o.role FROM ours AS o)
   AND NOT a.grantee IN (SELECT c.relowner FROM pg_catalog.pg_class AS c WHERE c.oid = pg_catalog.to_regclass('pglimit_token_bucket'))`
 
-// Strangers returns the schemas of the search_path, and schemas pglimit and pglimit_ask,
+// Find returns the schemas of the search_path, and schemas pglimit and pglimit_ask,
 // in which other roles may create objects, in the search_path's order: none if there is
 // no such schema. Missing schemas that come before others in the search_path, and that
 // other roles may create, follow. It only reads.
@@ -133,8 +150,8 @@ WHERE m.place < (SELECT max(o.place) FROM named AS o WHERE o.there) AND NOT m.th
 // Superusers, the connection's role, its members and the groups that it is a member of
 // do not count as other roles. In databases created by PostgreSQL 14 or earlier, PUBLIC
 // may create objects in schema public.
-func Strangers(ctx context.Context, db querier, trusted uint32) (all []Exposure, err error) {
-	rows, err := db.QueryContext(ctx, exposures, int64(trusted))
+func Find(ctx context.Context, db querier, trusted uint32) (all []Exposure, err error) {
+	rows, err := db.QueryContext(ctx, Query, int64(trusted))
 	if err != nil {
 		return nil, fmt.Errorf("pglimit: read the rights on the schemas of the search_path: %w", err)
 	}

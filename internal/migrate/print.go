@@ -1,8 +1,9 @@
-package migrations
+package migrate
 
 import (
 	"fmt"
 	"io"
+	"io/fs"
 	"path"
 	"slices"
 	"strings"
@@ -21,7 +22,7 @@ func (s *Set) Print(w io.Writer, down bool) error {
 		if i > 0 {
 			separator = "\n"
 		}
-		if _, err := fmt.Fprintf(w, "%s-- pglimit %s\n%s", separator, strings.TrimSuffix(path.Base(f.path), ".sql"), f.plain(down)); err != nil {
+		if _, err := fmt.Fprintf(w, "%s-- pglimit %s\n%s", separator, strings.TrimSuffix(path.Base(f.path), ".sql"), s.plain(f, down)); err != nil {
 			return fmt.Errorf("pglimit: print %s: %w", f.path, err)
 		}
 	}
@@ -30,8 +31,8 @@ func (s *Set) Print(w io.Writer, down bool) error {
 
 // plain returns one direction of a migration, without goose's annotations. The comment
 // above the first annotation explains the file and belongs to up.
-func (f file) plain(down bool) string {
-	text, err := files.ReadFile(f.path)
+func (s *Set) plain(f file, down bool) string {
+	text, err := fs.ReadFile(s.files, f.path)
 	if err != nil {
 		panic(err) // it is embedded
 	}

@@ -1,4 +1,4 @@
-package migrations
+package migrate
 
 import (
 	"context"
@@ -39,7 +39,7 @@ var ErrNoRecord = errors.New("pglimit: no such version table")
 // It shows what an application's goose has run where pglimit's migrations are in the
 // application's folder: see [Set.Export] and [Set.Present].
 func Records(ctx context.Context, pool *pgxpool.Pool, table string) ([]Record, error) {
-	rows, err := pool.Query(ctx, recordTables, table, []string{Tables.table, Functions.table})
+	rows, err := pool.Query(ctx, recordTables, table, VersionTables)
 	if err != nil {
 		return nil, unread(err)
 	}

@@ -1,4 +1,4 @@
-package migrations
+package migrate
 
 import (
 	"cmp"
@@ -9,8 +9,6 @@ import (
 	"strings"
 
 	"github.com/jackc/pgx/v5"
-
-	"github.com/pglimit/pglimit/db"
 )
 
 // What the migrations make, as the catalogue of any PostgreSQL describes it; TestMade writes
@@ -54,10 +52,10 @@ func (p Part) String() string {
 func (p Part) of(o Part) bool { return p.Kind == o.Kind && p.Name == o.Name }
 func (p Part) is(o Part) bool { return p.of(o) && p.Text == o.Text }
 
-// parts returns what the set's migrations make, in order. What a later one undoes is left out.
-func (s *Set) parts() (all []Part) {
+// parts returns what migrations make, in order. What a later one undoes is left out.
+func parts(made string) (all []Part) {
 	since := map[string]int64{}
-	for line := range strings.Lines(s.made) {
+	for line := range strings.Lines(made) {
 		fields := strings.Split(strings.TrimSuffix(line, "\n"), "\t")
 		version, err := strconv.ParseInt(fields[0], 10, 64)
 		if err != nil || len(fields) < 4 {
@@ -77,46 +75,62 @@ func (s *Set) parts() (all []Part) {
 	return all
 }
 
-// names returns the names of what the set's migrations create of one kind in a schema; empty
-// is that of the tables.
-func (s *Set) names(kind, schema string) (all []string) {
-	for _, p := range s.parts() {
-		name := strings.TrimPrefix(p.Name, schema+".")
-		if p.Kind == kind && (schema == "" || name != p.Name) && !slices.Contains(all, name) {
+// Made returns the names of what the migrations of the tables make of one kind.
+func Made(kind string) []string { return names(madeTables, kind, "") }
+
+// MadeFunctions returns the names of what those of the functions make in a schema.
+func MadeFunctions(schema string) []string { return names(madeFunctions, "FUNCTION", schema+".") }
+
+func names(made, kind, prefix string) (all []string) {
+	for _, p := range parts(made) {
+		if name, ok := strings.CutPrefix(p.Name, prefix); ok && p.Kind == kind && !slices.Contains(all, name) {
 			all = append(all, name)
 		}
 	}
 	return all
 }
 
+// Tx is a transaction of pgx.
+type Tx interface {
+	Query(ctx context.Context, statement string, args ...any) (pgx.Rows, error)
+}
+
 // Standing returns what stands in the schema of the tables and in those of the functions,
-// whatever created it, in the order of creation. tx is a transaction. It takes no lock that
-// a decision could wait for.
-func Standing(ctx context.Context, tx db.DBTX) ([]Part, error) {
-	return standing(ctx, tx, besideTables)
+// whatever created it, in the order of creation. It takes no lock that a decision could wait
+// for.
+func Standing(ctx context.Context, tx Tx) ([]Part, error) {
+	return standing(func(statement string, args ...any) (rows, error) { return tx.Query(ctx, statement, args...) }, besideTables)
+}
+
+// rows are those of pgx or of database/sql.
+type rows interface {
+	Next() bool
+	Scan(into ...any) error
+	Err() error
 }
 
 // standing is Standing for a schema, as SQL. The catalogue names objects as the search_path
 // has it, and no other role's operators may be used.
-func standing(ctx context.Context, tx db.DBTX, schema string) (all []Part, err error) {
-	var home, path string
-	err = tx.QueryRow(ctx, `SELECT coalesce(`+schema+`, ''::name)::text, pg_catalog.current_setting('search_path'::text)`).Scan(&home, &path)
-	if err != nil {
-		return nil, err
+func standing(query func(statement string, args ...any) (rows, error), schema string) (all []Part, err error) {
+	read := func(each func(), into []any, statement string, args ...any) {
+		if err != nil {
+			return
+		}
+		var found rows
+		for found, err = query(statement, args...); err == nil && found.Next(); each() {
+			err = found.Scan(into...)
+		}
+		if err == nil {
+			err = found.Err()
+		}
 	}
 	const set = `SELECT pg_catalog.set_config('search_path'::text, $1::text, true)`
-	if _, err := tx.Exec(ctx, set, "pg_catalog, pg_temp"); err != nil {
-		return nil, err
-	}
-	rows, err := tx.Query(ctx, standingIn, home)
-	if err != nil {
-		return nil, err
-	}
+	var home, path, now string
 	var p Part
-	_, err = pgx.ForEachRow(rows, []any{&p.Kind, &p.Name, &p.Text}, func() error { all = append(all, p); return nil })
-	if err == nil {
-		_, err = tx.Exec(ctx, set, path)
-	}
+	read(func() {}, []any{&home, &path}, `SELECT coalesce(`+schema+`, ''::name)::text, pg_catalog.current_setting('search_path'::text)`)
+	read(func() {}, []any{&now}, set, "pg_catalog, pg_temp")
+	read(func() { all = append(all, p) }, []any{&p.Kind, &p.Name, &p.Text}, standingIn, home)
+	read(func() {}, []any{&now}, set, path)
 	return all, err
 }
 

@@ -1,10 +1,11 @@
-package migrations
+package migrate
 
 import (
 	"crypto/sha256"
 	"errors"
 	"flag"
 	"fmt"
+	"io/fs"
 	"os"
 	"regexp"
 	"slices"
@@ -22,14 +23,14 @@ func TestReleased(t *testing.T) {
 	record, err := os.ReadFile(file)
 	changelog, err2 := os.ReadFile("../../CHANGELOG.md")
 	now := ""
-	for _, s := range []*Set{Tables, Functions} {
+	for _, s := range []*Set{tables, functions} {
 		for _, f := range s.list() {
-			text, _ := files.ReadFile(f.path)
+			text, _ := fs.ReadFile(s.files, f.path)
 			now += fmt.Sprintf("%s %x\n", f.path, sha256.Sum256(text))
 		}
 	}
 	if *release != "" {
-		record = fmt.Appendf(record, "# %s %d %d\n%s", *release, slices.Max(Tables.versions()), slices.Max(Functions.versions()), now)
+		record = fmt.Appendf(record, "# %s %d %d\n%s", *release, slices.Max(tables.versions()), slices.Max(functions.versions()), now)
 		err = errors.Join(err, os.WriteFile(file, record, 0o644))
 	}
 	if err := errors.Join(err, err2); err != nil {
@@ -42,7 +43,7 @@ func TestReleased(t *testing.T) {
 	}
 	for _, m := range regexp.MustCompile(`(?m)^## ([0-9.]+), (.*)$`).FindAllStringSubmatch(string(changelog), -1) {
 		if m[2] != "unreleased" && !strings.Contains(string(record), "# "+m[1]+" ") {
-			t.Errorf("run go test ./internal/migrations -run Released -release %s", m[1])
+			t.Errorf("run go test ./internal/migrate -run Released -release %s", m[1])
 		}
 	}
 }

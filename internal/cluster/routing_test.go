@@ -1,10 +1,12 @@
-package migrations
+package cluster
 
 import (
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/pglimit/pglimit/internal/installed"
 )
 
 // TestRouting checks that shards.sql.tmpl is read whole: each statement creates one function.
@@ -16,6 +18,9 @@ func TestRouting(t *testing.T) {
 		t.Fatalf("%d statements, %d functions", len(statements), len(routing()))
 	}
 	for i, f := range routing() {
+		if i >= len(installed.ShardFunctions) || installed.ShardFunctions[i] != f.name {
+			t.Errorf("%s is not function %d of package installed", f.name, i)
+		}
 		if !strings.HasPrefix(statements[i], "CREATE OR REPLACE FUNCTION "+home+"."+f.name+"(") || !strings.HasSuffix(statements[i], "$_pglimit$") {
 			t.Errorf("statement %d is not the whole of %s: %s", i, f.name, statements[i])
 		}

@@ -1,4 +1,6 @@
-package migrations
+// Package cluster spreads pglimit's tables over the nodes of a Citus cluster, and reads how they
+// are spread.
+package cluster
 
 import (
 	"cmp"
@@ -14,7 +16,9 @@ import (
 
 	"github.com/pglimit/pglimit/db"
 	"github.com/pglimit/pglimit/internal/algorithm"
+	"github.com/pglimit/pglimit/internal/installed"
 	"github.com/pglimit/pglimit/internal/shards"
+	"github.com/pglimit/pglimit/internal/strangers"
 )
 
 // Cluster is what a Citus cluster has of pglimit's tables.
@@ -24,7 +28,7 @@ type Cluster struct {
 	// Shards is the number of shards of each distributed table, 0 if none is distributed.
 	Shards int `json:"shards"`
 	// Nodes are those that may have shards, in the order of their names.
-	Nodes []ClusterNode `json:"nodes"`
+	Nodes []Node `json:"nodes"`
 	// Distributed and Local are the tables of keys that are distributed and that are not, in
 	// the library's order.
 	Distributed []string `json:"distributed"`
@@ -40,8 +44,8 @@ type Cluster struct {
 	Exposed []string `json:"exposed_nodes"`
 }
 
-// ClusterNode is a node that may have shards.
-type ClusterNode struct {
+// Node is a node that may have shards.
+type Node struct {
 	// Name is host:port.
 	Name string `json:"name"`
 	// Shards is the number of shards of each table that it has.
@@ -50,24 +54,27 @@ type ClusterNode struct {
 	Synced bool `json:"synced"`
 }
 
-// ReadCluster reads what the cluster has of the tables in tx's search_path. It returns nil
+// coordinator is what is in the database of the tables.
+type coordinator struct{ *installed.Objects }
+
+// Read reads what the cluster has of the tables in tx's search_path. It returns nil
 // where there is no Citus. The transaction's search_path is pg_catalog's from then on.
-func ReadCluster(ctx context.Context, tx db.DBTX) (*Cluster, error) {
+func Read(ctx context.Context, tx db.DBTX) (*Cluster, error) {
 	citus, err := shards.Citus(ctx, tx)
 	if err != nil || !citus {
 		return nil, err
 	}
-	g, err := readGranting(ctx, tx, Roles{})
+	all, err := installed.Read(ctx, tx)
 	if err != nil {
 		return nil, err
 	}
-	return g.readCluster(ctx)
+	return (&coordinator{all}).readCluster(ctx)
 }
 
-// ReadClusterOf is [ReadCluster] in a transaction of pool.
-func ReadClusterOf(ctx context.Context, pool *pgxpool.Pool) (c *Cluster, err error) {
+// ReadOf is [Read] in a transaction of pool.
+func ReadOf(ctx context.Context, pool *pgxpool.Pool) (c *Cluster, err error) {
 	err = pgx.BeginTxFunc(ctx, pool, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
-		c, err = ReadCluster(ctx, tx)
+		c, err = Read(ctx, tx)
 		return err
 	})
 	return c, err
@@ -88,17 +95,17 @@ const (
 	distributedOf = `SELECT p.logicalrelid::oid FROM pg_dist_partition AS p WHERE p.partmethod = 'h' AND p.logicalrelid::oid = ANY ($1::oid[])`
 )
 
-func (g *granting) readCluster(ctx context.Context) (*Cluster, error) {
+func (g *coordinator) readCluster(ctx context.Context) (*Cluster, error) {
 	c := &Cluster{Distributed: []string{}, Local: []string{}, Missing: []string{}, Exposed: []string{}}
 	keyed := g.keyed()
-	first := keyed[slices.IndexFunc(keyed, isFirst)].oid
-	err := g.tx.QueryRow(ctx, citusOf, first).Scan(&c.Version, &c.Shards, &c.Lost)
+	first := keyed[slices.IndexFunc(keyed, isFirst)].OID
+	err := g.Tx.QueryRow(ctx, citusOf, first).Scan(&c.Version, &c.Shards, &c.Lost)
 	if err != nil {
 		return nil, fmt.Errorf("pglimit: read Citus's version: %w", err)
 	}
-	rows, err := g.tx.Query(ctx, nodesOf, first)
+	rows, err := g.Tx.Query(ctx, nodesOf, first)
 	if err == nil {
-		c.Nodes, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (n ClusterNode, err error) {
+		c.Nodes, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (n Node, err error) {
 			return n, row.Scan(&n.Name, &n.Synced, &n.Shards)
 		})
 	}
@@ -106,35 +113,35 @@ func (g *granting) readCluster(ctx context.Context) (*Cluster, error) {
 		return nil, fmt.Errorf("pglimit: read the cluster's nodes: %w", err)
 	}
 	var distributed []uint32
-	if rows, err = g.tx.Query(ctx, distributedOf, oids(keyed)); err == nil {
+	if rows, err = g.Tx.Query(ctx, distributedOf, installed.OIDs(keyed)); err == nil {
 		distributed, err = pgx.CollectRows(rows, pgx.RowTo[uint32])
 	}
 	if err != nil {
 		return nil, fmt.Errorf("pglimit: read which tables are distributed: %w", err)
 	}
 	for _, t := range keyed {
-		if slices.Contains(distributed, t.oid) {
-			c.Distributed = append(c.Distributed, t.own)
+		if slices.Contains(distributed, t.OID) {
+			c.Distributed = append(c.Distributed, t.Own)
 		} else {
-			c.Local = append(c.Local, t.own)
+			c.Local = append(c.Local, t.Own)
 		}
 	}
 	return c, errors.Join(g.readRouting(ctx, c), g.readExposed(ctx, c))
 }
 
-// readExposed looks for [Strangers] in the tables' schema, on every node.
-func (g *granting) readExposed(ctx context.Context, c *Cluster) error {
+// readExposed looks for strangers in the tables' schema, on every node.
+func (g *coordinator) readExposed(ctx context.Context, c *Cluster) error {
 	var owner string
-	err := g.tx.QueryRow(ctx, `SELECT quote_literal(quote_ident(pg_get_userbyid($1::oid)::text))`, g.tables[0].owner).Scan(&owner)
+	err := g.Tx.QueryRow(ctx, `SELECT quote_literal(quote_ident(pg_get_userbyid($1::oid)::text))`, g.Tables[0].Owner).Scan(&owner)
 	if err != nil {
 		return fmt.Errorf("pglimit: read the tables' owner: %w", err)
 	}
-	home := g.home[0]
+	home := g.Home
 	command := `SELECT pg_catalog.json_agg(e) FROM (` + strings.NewReplacer(
 		"$1::int8", "pg_catalog.to_regrole("+owner+")",
-		"pg_catalog.current_schemas(false)", "ARRAY["+literal(home.own)+"::name]",
-		"pg_catalog.current_setting('search_path')", literal(home.name)).Replace(exposures) + `) AS e (schema, owner, creator, missing)`
-	rows, err := g.tx.Query(ctx, `SELECT 'this node', true, (`+command+`)::text
+		"pg_catalog.current_schemas(false)", "ARRAY["+literal(home.Own)+"::name]",
+		"pg_catalog.current_setting('search_path')", literal(home.Name)).Replace(strangers.Query) + `) AS e (schema, owner, creator, missing)`
+	rows, err := g.Tx.Query(ctx, `SELECT 'this node', true, (`+command+`)::text
 		UNION ALL SELECT nodename || ':' || nodeport, success, result FROM run_command_on_workers($1::text) ORDER BY 1`, command)
 	if err != nil {
 		return fmt.Errorf("pglimit: look for other roles on the nodes: %w", err)
@@ -153,7 +160,7 @@ func (g *granting) readExposed(ctx context.Context, c *Cluster) error {
 			}
 		}
 		for _, a := range all {
-			e := Exposure{Schema: a.Schema, Owner: a.Owner}
+			e := strangers.Exposure{Schema: a.Schema, Owner: a.Owner}
 			if a.Creator != "" {
 				e.Creators = []string{a.Creator}
 			}
@@ -168,46 +175,46 @@ func (g *granting) readExposed(ctx context.Context, c *Cluster) error {
 }
 
 // readRouting reads which of the functions exist.
-func (g *granting) readRouting(ctx context.Context, c *Cluster) error {
+func (g *coordinator) readRouting(ctx context.Context, c *Cluster) error {
 	want := routing()
 	for _, f := range want {
-		if !slices.ContainsFunc(g.routing, func(o object) bool { return o.own == f.name }) {
+		if !slices.ContainsFunc(g.Routing, func(o installed.Object) bool { return o.Own == f.name }) {
 			c.Missing = append(c.Missing, f.name)
 		}
 	}
 	if len(c.Missing) > 0 {
 		return nil
 	}
-	err := g.tx.QueryRow(ctx, `SELECT coalesce(obj_description($1::oid, 'pg_proc'), '') <> $2::text`,
-		g.routing[0].oid, routingMark(g.home[0].name)).Scan(&c.Outdated)
+	err := g.Tx.QueryRow(ctx, `SELECT coalesce(obj_description($1::oid, 'pg_proc'), '') <> $2::text`,
+		g.Routing[0].OID, routingMark(g.Home.Name)).Scan(&c.Outdated)
 	if err != nil {
 		return fmt.Errorf("pglimit: read the release of the functions: %w", err)
 	}
-	c.Outdated = c.Outdated || len(g.routing) != len(want) ||
-		slices.ContainsFunc(g.routing, func(o object) bool { return o.owner != g.tables[0].owner })
+	c.Outdated = c.Outdated || len(g.Routing) != len(want) ||
+		slices.ContainsFunc(g.Routing, func(o installed.Object) bool { return o.Owner != g.Tables[0].Owner })
 	return nil
 }
 
 // keyed are the tables with a row per key, which a cluster distributes, in the order in
 // which statements lock them, but for reservations.
-func (g *granting) keyed() []object {
+func (g *coordinator) keyed() []installed.Object {
 	var names []string
 	for _, n := range algorithm.Names {
 		names = append(names, "pglimit_"+string(n))
 	}
 	names = append(names, "pglimit_reservation", "pglimit_denial")
-	return slices.DeleteFunc(slices.Clone(g.tables), func(o object) bool { return !slices.Contains(names, o.own) })
+	return slices.DeleteFunc(slices.Clone(g.Tables), func(o installed.Object) bool { return !slices.Contains(names, o.Own) })
 }
 
 // isFirst reports whether t is the table that the others are placed by.
-func isFirst(t object) bool { return t.own == "pglimit_token_bucket" }
+func isFirst(t installed.Object) bool { return t.Own == "pglimit_token_bucket" }
 
-// ErrCluster is returned by [PlanDistribution] and [Distribute] if the tables cannot be
+// ErrCluster is returned by [PlanFor] and [Distribute] if the tables cannot be
 // distributed there, or not as asked. The message names the next step. Nothing was changed.
 var ErrCluster = errors.New("pglimit: the tables cannot be distributed")
 
 // refuse returns why tables cannot be distributed there.
-func (c *Cluster) refuse(g *granting, owns, undo bool) error {
+func (c *Cluster) refuse(g *coordinator, owns, undo bool) error {
 	var unsynced []string
 	for _, n := range c.Nodes {
 		if !n.Synced {
@@ -222,7 +229,7 @@ func (c *Cluster) refuse(g *granting, owns, undo bool) error {
 	case len(c.Exposed) > 0 && !undo:
 		return fmt.Errorf("%w: %s", ErrCluster, strings.Join(c.Exposed, "; "))
 	case !owns:
-		return fmt.Errorf("%w: the connection's role does not own %s: connect as their owner", ErrCluster, g.tables[0].name)
+		return fmt.Errorf("%w: the connection's role does not own %s: connect as their owner", ErrCluster, g.Tables[0].Name)
 	}
 	return nil
 }
@@ -237,7 +244,7 @@ func (c *Cluster) Summary() string {
 		return fmt.Sprintf("Citus %s: the tables are not distributed", c.Version)
 	}
 	var nodes []string
-	for _, n := range slices.SortedFunc(slices.Values(c.Nodes), func(a, b ClusterNode) int { return cmp.Compare(a.Name, b.Name) }) {
+	for _, n := range slices.SortedFunc(slices.Values(c.Nodes), func(a, b Node) int { return cmp.Compare(a.Name, b.Name) }) {
 		nodes = append(nodes, fmt.Sprintf("%s has %d", n.Name, n.Shards))
 	}
 	return fmt.Sprintf("Citus %s: the tables are distributed by key, in %d shards: %s", c.Version, c.Shards, strings.Join(nodes, ", "))

@@ -1,4 +1,5 @@
-package migrations
+// Package grants gives database roles the rights that they need of pglimit, and no others.
+package grants
 
 import (
 	"context"
@@ -11,9 +12,13 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/jackc/pgx/v5/stdlib"
+
+	"github.com/pglimit/pglimit/internal/installed"
+	"github.com/pglimit/pglimit/internal/migrate"
+	"github.com/pglimit/pglimit/internal/strangers"
 )
 
-// Roles are the database roles that [PlanGrants] and [ApplyGrants] give rights to. Names
+// Roles are the database roles that [PlanFor] and [Apply] give rights to. Names
 // are as in pg_roles, without quotes. A role may be in one of the lists.
 type Roles struct {
 	// Askers may execute the functions of schema pglimit_ask, and nothing else of
@@ -26,8 +31,8 @@ type Roles struct {
 	Operators []string
 }
 
-// GrantPlan is what [PlanGrants] returns.
-type GrantPlan struct {
+// Plan is what [PlanFor] returns.
+type Plan struct {
 	// Statements are SQL statements without a semicolon, in order. They can be run
 	// again.
 	Statements []string
@@ -35,18 +40,18 @@ type GrantPlan struct {
 	Warnings []string
 }
 
-// ErrRole is returned by [PlanGrants] and [ApplyGrants] if a role cannot be given these
+// ErrRole is returned by [PlanFor] and [Apply] if a role cannot be given these
 // rights: it does not exist, or would have others that an asker must not have. The
 // message says why and names the next step. Nothing was changed.
 var ErrRole = errors.New("pglimit: these rights cannot be granted")
 
-// PlanGrants returns the statements that give each role the rights of its list. An asker
+// PlanFor returns the statements that give each role the rights of its list. An asker
 // loses direct rights on the tables, so that a role with too many rights can become one.
-// PlanGrants only reads, and a connection that may read the catalogue suffices.
+// PlanFor only reads, and a connection that may read the catalogue suffices.
 //
 // The tables are those of the search_path. Askers need the SQL functions, see
 // [Functions]. If other roles may create objects in the schemas that these functions
-// use, PlanGrants returns [ErrExposed]. It returns [ErrRole] if an asker has more than it
+// use, PlanFor returns [ErrExposed]. It returns [ErrRole] if an asker has more than it
 // may have and the statements cannot take it away: ownership, SUPERUSER, CREATEROLE,
 // REPLICATION, CREATE on the database, or rights through PUBLIC or any role that it is a
 // member of. All roles that PostgreSQL predefines count.
@@ -55,39 +60,33 @@ var ErrRole = errors.New("pglimit: these rights cannot be granted")
 // connection's role may not set it, a warning has the statement.
 //
 // Run the statements again after each update of pglimit that adds a table or function.
-func PlanGrants(ctx context.Context, pool *pgxpool.Pool, roles Roles) (GrantPlan, error) {
+func PlanFor(ctx context.Context, pool *pgxpool.Pool, roles Roles) (Plan, error) {
 	return grants(ctx, pool, roles, false)
 }
 
-// ApplyGrants runs the statements of [PlanGrants] in one transaction. It then checks that
+// Apply runs the statements of [PlanFor] in one transaction. It then checks that
 // operators have all rights and askers have no others, and rolls back if not. The
 // connection's role must own the tables and the functions, or be a superuser. While
-// another process migrates, ApplyGrants waits as [Set.Up] does.
-func ApplyGrants(ctx context.Context, pool *pgxpool.Pool, roles Roles) (GrantPlan, error) {
+// another process migrates, Apply waits as [Set.Up] does.
+func Apply(ctx context.Context, pool *pgxpool.Pool, roles Roles) (Plan, error) {
 	return grants(ctx, pool, roles, true)
 }
 
-func grants(ctx context.Context, pool *pgxpool.Pool, roles Roles, apply bool) (plan GrantPlan, err error) {
+func grants(ctx context.Context, pool *pgxpool.Pool, roles Roles, apply bool) (plan Plan, err error) {
 	if len(roles.Askers) > 0 {
 		db := stdlib.OpenDBFromPool(pool)
-		exposed, err := Strangers(ctx, db, 0)
-		err = errors.Join(err, db.Close())
-		if err != nil {
+		if err := errors.Join(strangers.Refuse(ctx, db), db.Close()); err != nil {
 			return plan, err
-		}
-		if exposed = existing(exposed); len(exposed) > 0 {
-			return plan, fmt.Errorf("%w: %s", ErrExposed, exposureList(exposed))
 		}
 	}
 	options := pgx.TxOptions{AccessMode: pgx.ReadOnly}
 	if apply {
 		options.AccessMode = pgx.ReadWrite
 	}
-	err = await(ctx, "pglimit", func() (held string, err error) {
+	err = migrate.Await(ctx, "pglimit", func() (held string, err error) {
 		err = pgx.BeginTxFunc(ctx, pool, options, func(tx pgx.Tx) error {
 			if apply { // two at once would fail, and a migration may change what is there
-				err := tx.QueryRow(ctx, fmt.Sprintf(tryLock, "pg_try_advisory_xact_lock"), lockID).Scan(&held)
-				if err != nil {
+				if held, err = migrate.TryLock(ctx, tx); err != nil {
 					return fmt.Errorf("pglimit: take the lock of migrations: %w", err)
 				}
 				if held != "" {
@@ -111,18 +110,9 @@ func grants(ctx context.Context, pool *pgxpool.Pool, roles Roles, apply bool) (p
 		return held, err
 	})
 	if err != nil {
-		return GrantPlan{}, err
+		return Plan{}, err
 	}
 	return plan, nil
-}
-
-// exposureList joins exposures for an error.
-func exposureList(all []Exposure) string {
-	var each []string
-	for _, e := range all {
-		each = append(each, e.String())
-	}
-	return strings.Join(each, "; ")
 }
 
 // explainGrant adds the next step to the error of a statement.
@@ -143,20 +133,20 @@ func explainGrant(statement string, err error) error {
 type right struct {
 	kind       string // TABLE, FUNCTION or SCHEMA
 	privileges []string
-	objects    []object
+	objects    []installed.Object
 }
 
 // String renders "SELECT, UPDATE ON TABLE a, b".
 func (r right) String() string {
 	var names []string
 	for _, o := range r.objects {
-		names = append(names, o.name)
+		names = append(names, o.Name)
 	}
 	return strings.Join(r.privileges, ", ") + " ON " + r.kind + " " + strings.Join(names, ", ")
 }
 
 // plan renders the statements. It refuses askers with rights from elsewhere.
-func (g *granting) plan(ctx context.Context) (plan GrantPlan, err error) {
+func (g *granting) plan(ctx context.Context) (plan Plan, err error) {
 	if len(g.askers) > 0 {
 		if err := g.checkAsking(ctx); err != nil {
 			return plan, err
@@ -195,19 +185,19 @@ func (g *granting) plan(ctx context.Context) (plan GrantPlan, err error) {
 // askersRights are all that an asker needs.
 func (g *granting) askersRights() []right {
 	return []right{
-		{"SCHEMA", []string{"USAGE"}, g.asking.schema},
-		{"FUNCTION", []string{"EXECUTE"}, g.asking.public()},
+		{"SCHEMA", []string{"USAGE"}, g.Asking.Schema},
+		{"FUNCTION", []string{"EXECUTE"}, g.Asking.Public()},
 	}
 }
 
 // notAskers are rights on what an asker must not touch directly.
 func (g *granting) notAskers() []right {
-	all := []right{{"TABLE", []string{"ALL"}, g.relations()}}
-	if g.functions.there() && g.functions.schema[0].name != g.home[0].name {
-		all = append(all, right{"SCHEMA", []string{"ALL"}, g.functions.schema})
+	all := []right{{"TABLE", []string{"ALL"}, g.Relations()}}
+	if g.Functions.There() && g.Functions.Schema[0].Name != g.Home.Name {
+		all = append(all, right{"SCHEMA", []string{"ALL"}, g.Functions.Schema})
 	}
-	if len(g.routing) > 0 {
-		all = append(all, right{"FUNCTION", []string{"ALL"}, g.routing})
+	if len(g.Routing) > 0 {
+		all = append(all, right{"FUNCTION", []string{"ALL"}, g.Routing})
 	}
 	return all
 }
@@ -215,21 +205,21 @@ func (g *granting) notAskers() []right {
 // operatorsRights are all that the library, the command, the janitor and the functions
 // need.
 func (g *granting) operatorsRights() []right {
-	schemas := append([]object(nil), g.home...)
-	functions := slices.Concat(g.helpers, g.routing)
-	tables := append([]object(nil), g.tables...)
-	if g.functions.there() {
-		schemas = append(schemas, g.functions.schema...)
-		functions = append(functions, g.functions.functions...)
+	schemas := []installed.Object{g.Home}
+	functions := slices.Concat(g.Helpers, g.Routing)
+	tables := append([]installed.Object(nil), g.Tables...)
+	if g.Functions.There() {
+		schemas = append(schemas, g.Functions.Schema...)
+		functions = append(functions, g.Functions.Functions...)
 	}
-	if g.asking.there() {
-		schemas = append(schemas, g.asking.schema...)
-		functions = append(functions, g.asking.public()...)
+	if g.Asking.There() {
+		schemas = append(schemas, g.Asking.Schema...)
+		functions = append(functions, g.Asking.Public()...)
 	}
 	return []right{
-		{"SCHEMA", []string{"USAGE"}, distinct(schemas)},
+		{"SCHEMA", []string{"USAGE"}, installed.Distinct(schemas)},
 		{"TABLE", []string{"SELECT", "INSERT", "UPDATE", "DELETE"}, tables},
-		{"TABLE", []string{"SELECT"}, g.readable},
+		{"TABLE", []string{"SELECT"}, g.Readable},
 		{"FUNCTION", []string{"EXECUTE"}, functions},
 	}
 }

@@ -1,4 +1,4 @@
-package migrations
+package grants
 
 import (
 	"context"
@@ -9,18 +9,19 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pglimit/pglimit/internal/installed"
 	"github.com/pglimit/pglimit/internal/sqldb"
 )
 
-// MissingGrants returns the GRANT statements for those rights that the connection's role
+// Missing returns the GRANT statements for those rights that the connection's role
 // lacks: missing are those that the library, the command and the janitor need on the tables
 // of the search_path, their schema and the functions that statements call. reads are those
-// that only the command needs, on the views and the records of migrations. [PlanGrants] also
+// that only the command needs, on the views and the records of migrations. [PlanFor] also
 // covers the SQL functions.
 //
-// MissingGrants only reads. It returns an error if no schema of the search_path has the
+// Missing only reads. It returns an error if no schema of the search_path has the
 // tables, or if one of this release's tables is missing.
-func MissingGrants(ctx context.Context, db *sql.DB) (missing, reads []string, err error) {
+func Missing(ctx context.Context, db *sql.DB) (missing, reads []string, err error) {
 	begun, err := db.BeginTx(ctx, &sql.TxOptions{ReadOnly: true})
 	if err != nil {
 		return nil, nil, fmt.Errorf("pglimit: read the connection's role: %w", err)
@@ -39,10 +40,10 @@ func MissingGrants(ctx context.Context, db *sql.DB) (missing, reads []string, er
 		right
 		into *[]string
 	}{
-		{right{"SCHEMA", []string{"USAGE"}, g.home}, &missing},
-		{right{"TABLE", []string{"SELECT", "INSERT", "UPDATE", "DELETE"}, g.tables}, &missing},
-		{right{"FUNCTION", []string{"EXECUTE"}, slices.Concat(g.helpers, g.routing)}, &missing},
-		{right{"TABLE", []string{"SELECT"}, g.readable}, &reads},
+		{right{"SCHEMA", []string{"USAGE"}, []installed.Object{g.Home}}, &missing},
+		{right{"TABLE", []string{"SELECT", "INSERT", "UPDATE", "DELETE"}, g.Tables}, &missing},
+		{right{"FUNCTION", []string{"EXECUTE"}, slices.Concat(g.Helpers, g.Routing)}, &missing},
+		{right{"TABLE", []string{"SELECT"}, g.Readable}, &reads},
 	} {
 		lacking, err := g.lacking(ctx, g.operators[0].oid, r.right)
 		if err != nil {
@@ -61,8 +62,8 @@ func (g *granting) lacking(ctx context.Context, role uint32, r right) (all []rig
 	lacks := make([][]string, len(r.objects))
 	for _, privilege := range r.privileges {
 		// kind is one of three words of this package.
-		rows, err := g.tx.Query(ctx, `SELECT o.place::int FROM unnest($1::oid[]) WITH ORDINALITY AS o (oid, place)
-			WHERE NOT has_`+strings.ToLower(r.kind)+`_privilege($2::oid, o.oid, $3::text)`, oids(r.objects), role, privilege)
+		rows, err := g.Tx.Query(ctx, `SELECT o.place::int FROM unnest($1::oid[]) WITH ORDINALITY AS o (oid, place)
+			WHERE NOT has_`+strings.ToLower(r.kind)+`_privilege($2::oid, o.oid, $3::text)`, installed.OIDs(r.objects), role, privilege)
 		if err != nil {
 			return nil, fmt.Errorf("pglimit: read the rights on the tables: %w", err)
 		}

@@ -1,10 +1,8 @@
-package migrations
+package migrate
 
 import (
 	"context"
 	"slices"
-
-	"github.com/pglimit/pglimit/db"
 )
 
 // Presence reports which of the objects that a migration creates exist in a database, and
@@ -38,9 +36,8 @@ func (p Presence) Wrong() (all []string) {
 
 // Present returns what stands of each migration, in order of the versions, however it was
 // created: also by exported migrations in an application's goose folder, or by printed SQL,
-// which the set does not record. It looks in the schema of the tables. tx is a transaction;
-// Present only reads.
-func (s *Set) Present(ctx context.Context, tx db.DBTX) ([]Presence, error) {
+// which the set does not record. It looks in the schema of the tables. Present only reads.
+func (s *Set) Present(ctx context.Context, tx Tx) ([]Presence, error) {
 	stands, err := Standing(ctx, tx)
 	if err != nil {
 		return nil, s.explain(err)
@@ -49,7 +46,7 @@ func (s *Set) Present(ctx context.Context, tx db.DBTX) ([]Presence, error) {
 }
 
 func (s *Set) present(stands []Part) (all []Presence) {
-	parts := s.parts()
+	parts := parts(s.made)
 	for _, f := range s.list() {
 		p := Presence{Version: f.version, Name: f.name}
 		for _, m := range parts {

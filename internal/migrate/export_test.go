@@ -1,7 +1,8 @@
-package migrations
+package migrate
 
 import (
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -48,7 +49,7 @@ func TestExportNumbering(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			dir := folder(t, c.there...)
-			got, err := Tables.export(dir, now)
+			got, err := tables.export(dir, now)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -56,17 +57,17 @@ func TestExportNumbering(t *testing.T) {
 			for i, name := range []string{"tables", "storage", "views"} {
 				want = append(want, filepath.Join(dir, c.want[i]+"_pglimit_"+name+".sql"))
 			}
-			if len(got) != len(Tables.list()) || !slices.Equal(got[:len(want)], want) {
+			if len(got) != len(tables.list()) || !slices.Equal(got[:len(want)], want) {
 				t.Fatalf("got %q, want %q first", got, want)
 			}
-			for i, f := range Tables.list() {
-				ours, _ := files.ReadFile(f.path)
+			for i, f := range tables.list() {
+				ours, _ := fs.ReadFile(tables.files, f.path)
 				theirs, err := os.ReadFile(got[i])
 				if err != nil || string(ours) != string(theirs) {
 					t.Errorf("%s is not a copy: %v", got[i], err)
 				}
 			}
-			if again, err := Tables.export(dir, now); err != nil || len(again) != 0 {
+			if again, err := tables.export(dir, now); err != nil || len(again) != 0 {
 				t.Errorf("the second export: %q, %v", again, err)
 			}
 		})
@@ -77,13 +78,13 @@ func TestExportWhatIsNotThere(t *testing.T) {
 	t.Parallel()
 	// goose fix and people renumber files, so only the name counts.
 	there := []string{"00005_users.sql", "00007_my_pglimit_storage.sql"}
-	for i, f := range Tables.list() {
+	for i, f := range tables.list() {
 		if f.name != "storage" {
 			there = append(there, fmt.Sprintf("%03d_pglimit_%s.sql", 50-i, f.name))
 		}
 	}
 	dir := folder(t, there...)
-	got, err := Tables.Export(dir)
+	got, err := tables.Export(dir)
 	if want := []string{filepath.Join(dir, "051_pglimit_storage.sql")}; err != nil || !slices.Equal(got, want) {
 		t.Errorf("got %q, %v; want %q", got, err, want)
 	}
@@ -95,7 +96,7 @@ func TestExportErrors(t *testing.T) {
 	missing := filepath.Join(t.TempDir(), "none")
 	full := folder(t, "9223372036854775806_users.sql")
 	for _, dir := range []string{file, missing, full, ""} {
-		got, err := Tables.Export(dir)
+		got, err := tables.Export(dir)
 		if err == nil || len(got) > 0 {
 			t.Errorf("export into %q: got %q, %v, want only an error", dir, got, err)
 			continue

@@ -1,7 +1,7 @@
-// Package migrations runs pglimit's migrations, which it embeds, and reads what a database
-// has of them: records, objects and rights. Package migrations of the public API is what
-// applications need of it; the command and the doctor need the rest.
-package migrations
+// Package migrate runs pglimit's migrations and reads what a database has of them: records
+// and objects. Their files are in package migrations, which is what applications need of it;
+// the command and the doctor need the rest, see package sets.
+package migrate
 
 import (
 	"errors"
@@ -22,6 +22,10 @@ const (
 // ErrNoSuchVersion is returned by [Set.UpTo] and [Set.Down] if no migration has the version.
 // Nothing was changed.
 var ErrNoSuchVersion = errors.New("pglimit: there is no such migration")
+
+// ErrDistributed is returned by [Set.Down] for tables that a Citus cluster has, since Citus
+// refuses some of the statements that undo migrations. Nothing was changed.
+var ErrDistributed = errors.New("pglimit: the tables are distributed")
 
 // Migration is the status of one migration.
 type Migration struct {

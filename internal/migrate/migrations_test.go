@@ -1,4 +1,4 @@
-package migrations
+package migrate
 
 import (
 	"bytes"
@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -16,12 +17,18 @@ import (
 	"github.com/pressly/goose/v3"
 )
 
+// The sets, of the files as they are.
+var (
+	tables    = Tables(os.DirFS("../../migrations"))
+	functions = Functions(os.DirFS("../../migrations/functions"))
+)
+
 // TestSetNumbersAscend: each migration has a number of five digits and a name that no other
 // has. A name makes a file out in an application's folder, where numbers differ.
 func TestSetNumbersAscend(t *testing.T) {
 	t.Parallel()
 	names, before := map[string]bool{}, int64(0)
-	for _, f := range Tables.list() {
+	for _, f := range tables.list() {
 		if f.version <= before || names[f.name] || f.path != fmt.Sprintf("%05d_%s.sql", f.version, f.name) {
 			t.Errorf("%s: version %d after %d, name %q", f.path, f.version, before, f.name)
 		}
@@ -38,7 +45,7 @@ func TestSetGlobalGoMigrations(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := Tables.provider(stdlib.OpenDB(*config)) // never connects
+	p, err := tables.provider(stdlib.OpenDB(*config)) // never connects
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -48,7 +55,7 @@ func TestSetGlobalGoMigrations(t *testing.T) {
 		got = append(got, s.Path)
 	}
 	var want []string
-	for _, f := range Tables.list() {
+	for _, f := range tables.list() {
 		want = append(want, f.path)
 	}
 	if !slices.Equal(got, want) {
@@ -59,12 +66,12 @@ func TestSetGlobalGoMigrations(t *testing.T) {
 func TestSetNoSuchVersion(t *testing.T) {
 	t.Parallel()
 	for _, to := range []int64{-2, -1, 0, 99} {
-		if _, err := Tables.UpTo(t.Context(), nil, to); !errors.Is(err, ErrNoSuchVersion) {
+		if _, err := tables.UpTo(t.Context(), nil, to); !errors.Is(err, ErrNoSuchVersion) {
 			t.Errorf("up to %d: %v", to, err)
 		}
 	}
 	for _, to := range []int64{-2, 99, Latest} {
-		if _, err := Tables.Down(t.Context(), nil, to); !errors.Is(err, ErrNoSuchVersion) {
+		if _, err := tables.Down(t.Context(), nil, to); !errors.Is(err, ErrNoSuchVersion) {
 			t.Errorf("down to %d: %v", to, err)
 		}
 	}
@@ -73,7 +80,7 @@ func TestSetNoSuchVersion(t *testing.T) {
 func TestPrint(t *testing.T) {
 	t.Parallel()
 	var up, down bytes.Buffer
-	if err := errors.Join(Tables.Print(&up, false), Tables.Print(&down, true)); err != nil {
+	if err := errors.Join(tables.Print(&up, false), tables.Print(&down, true)); err != nil {
 		t.Fatal(err)
 	}
 	for name, text := range map[string]string{"up": up.String(), "down": down.String()} {
@@ -96,7 +103,7 @@ func TestPrint(t *testing.T) {
 	if strings.Contains(up.String(), "DROP ") || strings.Contains(down.String(), "CREATE ") {
 		t.Error("up contains DROP, or down contains CREATE")
 	}
-	if err := Tables.Print(brokenPipe{}, false); !errors.Is(err, io.ErrClosedPipe) {
+	if err := tables.Print(brokenPipe{}, false); !errors.Is(err, io.ErrClosedPipe) {
 		t.Errorf("Print to a closed pipe: got %v, want %v", err, io.ErrClosedPipe)
 	}
 }

@@ -1,4 +1,4 @@
-package migrations
+package cluster
 
 import (
 	"context"
@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/pglimit/pglimit/internal/installed"
 )
 
 //go:embed shards.sql.tmpl
@@ -39,13 +41,6 @@ func routing() (all []routed) {
 	return all
 }
 
-func routingNames() (all []string) {
-	for _, f := range routing() {
-		all = append(all, f.name)
-	}
-	return all
-}
-
 // routingStatements are those of shards.sql.tmpl, which end in $pglimit$, for tables in schema home.
 func routingStatements(home string) (all []string) {
 	tag := "$pglimit$"
@@ -68,19 +63,19 @@ func routingMark(home string) string {
 }
 
 // planRouting appends the statements that create the functions.
-func (g *granting) planRouting(ctx context.Context, plan *DistributionPlan, first object) error {
+func (g *coordinator) planRouting(ctx context.Context, plan *Plan, first installed.Object) error {
 	grantees, err := g.writers(ctx, first)
 	if err != nil {
 		return err
 	}
 	var owner string
-	if err := g.tx.QueryRow(ctx, `SELECT quote_ident(pg_get_userbyid($1::oid)::text)`, first.owner).Scan(&owner); err != nil {
+	if err := g.Tx.QueryRow(ctx, `SELECT quote_ident(pg_get_userbyid($1::oid)::text)`, first.Owner).Scan(&owner); err != nil {
 		return fmt.Errorf("pglimit: read the tables' owner: %w", err)
 	}
-	home := g.home[0].name
-	for _, f := range g.routing {
-		if f.owner != first.owner || !slices.ContainsFunc(routing(), func(r routed) bool { return r.name == f.own && r.types == f.types }) {
-			plan.Statements = append(plan.Statements, "DROP FUNCTION "+f.signature())
+	home := g.Home.Name
+	for _, f := range g.Routing {
+		if f.Owner != first.Owner || !slices.ContainsFunc(routing(), func(r routed) bool { return r.name == f.Own && r.types == f.Types }) {
+			plan.Statements = append(plan.Statements, "DROP FUNCTION "+f.Signature())
 		}
 	}
 	plan.Statements = append(plan.Statements, routingStatements(home)...)
@@ -88,7 +83,7 @@ func (g *granting) planRouting(ctx context.Context, plan *DistributionPlan, firs
 		name := home + "." + f.name + "(" + f.types + ")"
 		placed := ""
 		if f.delegated {
-			placed = ", '$1', colocate_with => " + literal(first.name) + ", force_delegation => true"
+			placed = ", '$1', colocate_with => " + literal(first.Name) + ", force_delegation => true"
 		}
 		plan.Statements = append(plan.Statements,
 			"SELECT create_distributed_function("+literal(name)+placed+")",
@@ -104,16 +99,16 @@ func (g *granting) planRouting(ctx context.Context, plan *DistributionPlan, firs
 }
 
 // writers returns the roles that may write to a table, other than its owner, as SQL.
-func (g *granting) writers(ctx context.Context, t object) ([]string, error) {
-	rows, err := g.tx.Query(ctx, `SELECT DISTINCT CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(a.grantee)::text) END
+func (g *coordinator) writers(ctx context.Context, t installed.Object) ([]string, error) {
+	rows, err := g.Tx.Query(ctx, `SELECT DISTINCT CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(a.grantee)::text) END
 		FROM pg_class AS c, aclexplode(c.relacl) AS a
-		WHERE c.oid = $1::oid AND a.privilege_type = 'INSERT' AND a.grantee <> c.relowner ORDER BY 1`, t.oid)
+		WHERE c.OID = $1::oid AND a.privilege_type = 'INSERT' AND a.grantee <> c.relowner ORDER BY 1`, t.OID)
 	if err != nil {
-		return nil, fmt.Errorf("pglimit: read the rights on %s: %w", t.name, err)
+		return nil, fmt.Errorf("pglimit: read the rights on %s: %w", t.Name, err)
 	}
 	all, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	if err != nil {
-		return nil, fmt.Errorf("pglimit: read the rights on %s: %w", t.name, err)
+		return nil, fmt.Errorf("pglimit: read the rights on %s: %w", t.Name, err)
 	}
 	return all, nil
 }

@@ -1,10 +1,9 @@
-package migrations
+package migrate
 
 import (
 	"cmp"
 	"context"
 	"database/sql"
-	"embed"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -19,58 +18,62 @@ import (
 	"github.com/pressly/goose/v3/lock"
 
 	"github.com/pglimit/pglimit/internal/printable"
-	"github.com/pglimit/pglimit/internal/shards"
 )
 
-// Set is a sequence of migrations with a separate record. There are two, [Tables] and
-// [Functions]. Their methods are safe for concurrent use.
+// Set is a sequence of migrations with a separate record: [Tables] or [Functions]. Its methods
+// are safe for concurrent use.
 type Set struct {
-	dir   string            // the folder in files
+	files fs.FS             // NNNNN_<name>.sql
 	made  string            // what they make: see parts
 	table string            // the record of the migrations that have run
 	next  map[string]string // next step for errors, by SQLSTATE
 
-	guarded bool // Up returns ErrExposed if other roles may create objects
+	// functions: Up makes them as a whole, and returns strangers.ErrExposed if other roles may
+	// create objects.
+	functions bool
 }
 
-//go:embed 0*.sql functions/*.sql
-var files embed.FS
+// VersionTables are the records of [Tables] and [Functions].
+var VersionTables = []string{tableOfTables, tableOfFunctions}
 
-// Tables are the tables and views that every limiter needs.
-var Tables = &Set{
-	dir: ".", made: madeTables, table: "pglimit_goose_db_version",
-	next: map[string]string{
-		"42501": "the role lacks the right to do this: migrate as the owner of the schema, or GRANT CREATE ON SCHEMA to the role",
-	},
+const (
+	tableOfTables    = "pglimit_goose_db_version"
+	tableOfFunctions = "pglimit_functions_goose_db_version"
+)
+
+// Tables returns the set of the tables and views that every limiter needs, of those files.
+func Tables(files fs.FS) *Set {
+	return &Set{
+		files: files, made: madeTables, table: tableOfTables,
+		next: map[string]string{
+			"42501": "the role lacks the right to do this: migrate as the owner of the schema, or GRANT CREATE ON SCHEMA to the role",
+		},
+	}
 }
 
-// Functions are the SQL functions of schemas pglimit and pglimit_ask. A release that changes
-// a function brings two migrations. The first creates all functions again; undoing it
-// removes all of them. Undoing the second stops new calls, so that the first is undone
-// while no call is running.
+// Functions returns the set of the SQL functions of schemas pglimit and pglimit_ask. A release
+// that changes a function brings two migrations. The first creates all functions again; undoing
+// it removes all of them. Undoing the second stops new calls, so that the first is undone while
+// no call is running.
 //
 // They may be undone under traffic. New calls fail at once, with SQLSTATE 42883 or 3F000:
 // the function or its schema does not exist. The functions are dropped when the
 // transactions that were running in the database have ended. If one takes longer than about
 // ten seconds, Down returns an error that names its process. The functions then still exist
 // under other names: call Down again, or Up to bring them back with the rights on them.
-var Functions = &Set{
-	dir: "functions", made: madeFunctions, table: "pglimit_functions_goose_db_version", guarded: true,
-	next: map[string]string{
-		"42501": "the role lacks the right to do this: migrate as the owner of the database and of schema pglimit, or GRANT CREATE ON DATABASE to the role",
-		"42P01": "create the tables first: run `pglimit migrate up` or call migrations.Up",
-		"42723": "a database has one set of functions: undo them there first, with `pglimit migrate down --to 0 --functions`",
-	},
+func Functions(files fs.FS) *Set {
+	return &Set{
+		files: files, made: madeFunctions, table: tableOfFunctions, functions: true,
+		next: map[string]string{
+			"42501": "the role lacks the right to do this: migrate as the owner of the database and of schema pglimit, or GRANT CREATE ON DATABASE to the role",
+			"42P01": "create the tables first: run `pglimit migrate up` or call migrations.Up",
+			"42723": "a database has one set of functions: undo them there first, with `pglimit migrate down --to 0 --functions`",
+		},
+	}
 }
 
 // FS returns the set's migrations in goose's format, for an application's goose provider.
-func (s *Set) FS() fs.FS {
-	sub, err := fs.Sub(files, s.dir)
-	if err != nil {
-		panic(err) // the folder is embedded
-	}
-	return sub
-}
+func (s *Set) FS() fs.FS { return s.files }
 
 // VersionTable returns the name of the table that records which migrations have run.
 func (s *Set) VersionTable() string { return s.table }
@@ -121,7 +124,7 @@ func (s *Set) UpTo(ctx context.Context, pool *pgxpool.Pool, to int64) ([]Step, e
 // statement waits for Down longer than a fraction of deadlock_timeout, or fails with a
 // deadlock because of it. If other transactions leave no gap for about ten seconds, Down
 // returns an error with the next step, and the current migration stays applied. It returns
-// ErrCluster for Tables that are distributed.
+// [ErrDistributed] for tables that a Citus cluster has.
 func (s *Set) Down(ctx context.Context, pool *pgxpool.Pool, to int64) ([]Step, error) {
 	if err := s.refuseDown(ctx, pool, to); err != nil {
 		return nil, err
@@ -147,14 +150,21 @@ func (s *Set) refuseDown(ctx context.Context, pool *pgxpool.Pool, to int64) erro
 	if to != Previous && to != 0 && !slices.Contains(s.versions(), to) {
 		return fmt.Errorf("%w: to is %d: take 0 or one of %v", ErrNoSuchVersion, to, s.versions())
 	}
-	if s != Tables {
+	if s.functions {
 		return nil
 	}
-	m, err := shards.Read(ctx, pool)
-	if err == nil && m != nil {
-		err = fmt.Errorf("%w further: they are, in %d shards: run `pglimit migrate distribute --undo` before `pglimit migrate down`", ErrCluster, m.Len())
+	var citus bool
+	err := pool.QueryRow(ctx, `SELECT pg_catalog.to_regclass('pg_catalog.pg_dist_shard'::text) IS NOT NULL`).Scan(&citus)
+	if err != nil || !citus {
+		return s.explain(err)
 	}
-	return err
+	var shards int64
+	err = pool.QueryRow(ctx, `SELECT pg_catalog.count(*) FROM pg_catalog.pg_dist_shard AS s
+		WHERE s.logicalrelid::oid = pg_catalog.to_regclass('pglimit_token_bucket'::text)::oid`).Scan(&shards)
+	if err == nil && shards > 0 {
+		return fmt.Errorf("%w, in %d shards: run `pglimit migrate distribute --undo` before `pglimit migrate down`", ErrDistributed, shards)
+	}
+	return s.explain(err)
 }
 
 // Goes returns a line for each migration that Down would undo, the last first, with the tables
@@ -174,7 +184,7 @@ func (s *Set) Goes(ctx context.Context, pool *pgxpool.Pool, to int64) (all []str
 			continue
 		}
 		var tables []string
-		for _, m := range heads.FindAllStringSubmatch(f.plain(false), -1) {
+		for _, m := range heads.FindAllStringSubmatch(s.plain(f, false), -1) {
 			if m[1]+m[2] != "CREATETABLE" {
 				continue
 			}
@@ -340,12 +350,12 @@ func unread(err error) error { return fmt.Errorf("pglimit: read the migrations: 
 type file struct {
 	version int64
 	name    string // after the number, without .sql
-	path    string // path in the set's files
+	path    string // in the set's files
 }
 
 // list returns the set's migrations in the order of their versions.
 func (s *Set) list() []file {
-	names, _ := fs.Glob(files, path.Join(s.dir, "*.sql")) // fails only for a malformed pattern
+	names, _ := fs.Glob(s.files, "*.sql") // fails only for a malformed pattern
 	var all []file
 	for _, n := range names {
 		if version, err := goose.NumericComponent(n); err == nil {

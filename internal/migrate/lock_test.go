@@ -1,4 +1,4 @@
-package migrations
+package migrate
 
 import (
 	"context"
@@ -13,17 +13,17 @@ func TestLockEnds(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		tries := 0
-		err := await(t.Context(), "up", func() (string, error) { tries++; return "process 7", nil })
+		err := Await(t.Context(), "up", func() (string, error) { tries++; return "process 7", nil })
 		if err == nil || !strings.Contains(err.Error(), "up: ") || !strings.Contains(err.Error(), "process 7") || tries != 301 {
 			t.Errorf("after %d tries: %v", tries, err)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
-		err = await(ctx, "up", func() (string, error) { cancel(); return "process 7", nil })
+		err = Await(ctx, "up", func() (string, error) { cancel(); return "process 7", nil })
 		if !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "process 7") {
 			t.Errorf("cancelled: %v", err)
 		}
 		tries = 0
-		err = await(t.Context(), "up", func() (string, error) { tries++; return map[bool]string{true: "process 7"}[tries < 3], nil })
+		err = Await(t.Context(), "up", func() (string, error) { tries++; return map[bool]string{true: "process 7"}[tries < 3], nil })
 		if err != nil || tries != 3 {
 			t.Errorf("after %d tries: %v", tries, err)
 		}

@@ -1,4 +1,4 @@
-package migrations
+package grants
 
 import (
 	"context"
@@ -8,38 +8,41 @@ import (
 	"strings"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/pglimit/pglimit/internal/installed"
+	"github.com/pglimit/pglimit/internal/migrate"
 )
 
 // checkAsking returns an error if the functions for askers are missing, or cannot work.
 func (g *granting) checkAsking(ctx context.Context) error {
-	if !g.functions.there() || !g.asking.there() {
+	if !g.Functions.There() || !g.Asking.There() {
 		return errors.New("pglimit: the SQL functions that askers call are missing: run `pglimit migrate up --functions`")
 	}
 	for _, schema := range []string{"pglimit", "pglimit_ask"} {
-		part := map[string]installed{"pglimit": g.functions, "pglimit_ask": g.asking}[schema]
-		if missing := lacks(part.functions, Functions.names("FUNCTION", schema)); missing != "" {
+		part := map[string]installed.API{"pglimit": g.Functions, "pglimit_ask": g.Asking}[schema]
+		if missing := installed.Lacks(part.Functions, migrate.MadeFunctions(schema)); missing != "" {
 			return fmt.Errorf("pglimit: function %s.%s is missing: run `pglimit migrate up --functions`", schema, missing)
 		}
 	}
-	for _, f := range g.asking.public() {
+	for _, f := range g.Asking.Public() {
 		var definer, bound bool
 		var owner string
-		if err := g.tx.QueryRow(ctx, `SELECT p.prosecdef, format('search_path=%s, pg_temp', $2::text) = ANY (coalesce(p.proconfig, '{}')), quote_ident(r.rolname::text)
-			FROM pg_proc AS p JOIN pg_roles AS r ON r.oid = p.proowner WHERE p.oid = $1::oid`, f.oid, g.home[0].name).Scan(&definer, &bound, &owner); err != nil {
-			return fmt.Errorf("pglimit: read function %s: %w", f.name, err)
+		if err := g.Tx.QueryRow(ctx, `SELECT p.prosecdef, format('search_path=%s, pg_temp', $2::text) = ANY (coalesce(p.proconfig, '{}')), quote_ident(r.rolname::text)
+			FROM pg_proc AS p JOIN pg_roles AS r ON r.oid = p.proowner WHERE p.oid = $1::oid`, f.OID, g.Home.Name).Scan(&definer, &bound, &owner); err != nil {
+			return fmt.Errorf("pglimit: read function %s: %w", f.Name, err)
 		}
 		if !bound {
-			return fmt.Errorf("pglimit: function %s works on the tables of another schema than %s: end the connection string in ?search_path= and that schema", f.name, g.home[0].name)
+			return fmt.Errorf("pglimit: function %s works on the tables of another schema than %s: end the connection string in ?search_path= and that schema", f.Name, g.Home.Name)
 		}
 		if !definer {
-			return fmt.Errorf("pglimit: function %s is not SECURITY DEFINER: run `pglimit migrate down --to 0 --functions` and `pglimit migrate up --functions`", f.name)
+			return fmt.Errorf("pglimit: function %s is not SECURITY DEFINER: run `pglimit migrate down --to 0 --functions` and `pglimit migrate up --functions`", f.Name)
 		}
-		missing, err := g.missing(ctx, f.owner, g.operatorsRights())
+		missing, err := g.missing(ctx, f.Owner, g.operatorsRights())
 		if err != nil {
 			return err
 		}
 		if missing != "" {
-			return fmt.Errorf("pglimit: function %s runs with the rights of its owner %s, which lacks %s: make %[2]s an operator first", f.name, owner, missing)
+			return fmt.Errorf("pglimit: function %s runs with the rights of its owner %s, which lacks %s: make %[2]s an operator first", f.Name, owner, missing)
 		}
 	}
 	return nil
@@ -48,7 +51,7 @@ func (g *granting) checkAsking(ctx context.Context) error {
 // warnings are about what may be meant so.
 func (g *granting) warnings(ctx context.Context) (all []string, err error) {
 	var owner string
-	err = g.tx.QueryRow(ctx, `SELECT quote_ident(r.rolname::text) FROM pg_roles AS r WHERE r.oid = $1::oid AND r.rolsuper`, g.asking.functions[0].owner).Scan(&owner)
+	err = g.Tx.QueryRow(ctx, `SELECT quote_ident(r.rolname::text) FROM pg_roles AS r WHERE r.oid = $1::oid AND r.rolsuper`, g.Asking.Functions[0].Owner).Scan(&owner)
 	switch {
 	case err == nil:
 		all = append(all, fmt.Sprintf("the functions of schema pglimit_ask run with the rights of their owner %s, a superuser: migrate as a role that owns only the tables", owner))
@@ -56,16 +59,16 @@ func (g *granting) warnings(ctx context.Context) (all []string, err error) {
 		return nil, fmt.Errorf("pglimit: read the functions' owner: %w", err)
 	}
 	var readable, some bool
-	policy := g.tables[slices.IndexFunc(g.tables, func(o object) bool { return o.own == "pglimit_policy" })]
-	if err := g.tx.QueryRow(ctx, `SELECT has_table_privilege($1::oid, 'SELECT')`, policy.oid).Scan(&readable); err != nil {
-		return nil, fmt.Errorf("pglimit: read the rights on %s: %w", policy.name, err)
+	policy := g.Tables[slices.IndexFunc(g.Tables, func(o installed.Object) bool { return o.Own == "pglimit_policy" })]
+	if err := g.Tx.QueryRow(ctx, `SELECT has_table_privilege($1::oid, 'SELECT')`, policy.OID).Scan(&readable); err != nil {
+		return nil, fmt.Errorf("pglimit: read the rights on %s: %w", policy.Name, err)
 	}
 	if readable {
-		if err := g.tx.QueryRow(ctx, `SELECT EXISTS (SELECT 1 FROM `+policy.name+` WHERE askers)`).Scan(&some); err != nil {
-			return nil, fmt.Errorf("pglimit: read %s: %w", policy.name, err)
+		if err := g.Tx.QueryRow(ctx, `SELECT EXISTS (SELECT 1 FROM `+policy.Name+` WHERE askers)`).Scan(&some); err != nil {
+			return nil, fmt.Errorf("pglimit: read %s: %w", policy.Name, err)
 		}
 		if !some {
-			all = append(all, "no policy has askers, so they are refused: UPDATE "+policy.name+" SET askers = true WHERE name = ...")
+			all = append(all, "no policy has askers, so they are refused: UPDATE "+policy.Name+" SET askers = true WHERE name = ...")
 		}
 	}
 	return all, nil
@@ -97,7 +100,7 @@ WITH RECURSIVE held (role, through) AS ( -- PUBLIC, the role, and the roles that
            format('run REVOKE CREATE ON %s FROM %s', p.name, CASE e.grantee WHEN 0::oid THEN 'PUBLIC' ELSE e.grantee::regrole::text END)
     FROM places AS p, aclexplode(p.acl) AS e WHERE e.privilege_type = 'CREATE' AND e.grantee <> p.owner
     UNION ALL
-    SELECT o.owner, 'owns ' || o.name, 'use another role'
+    SELECT o.owner, 'owns ' || o.Name, 'use another role'
     FROM (SELECT r.owner, 'TABLE ' || r.name FROM relations AS r
           UNION ALL SELECT p.proowner, 'FUNCTION ' || p.oid::regproc FROM pg_proc AS p WHERE p.oid = ANY ($3::oid[])
           UNION ALL SELECT p.owner, p.name FROM places AS p) AS o (owner, name)
@@ -118,9 +121,9 @@ ORDER BY 1`
 // checkReach returns ErrRole if an asker has rights that it must not have. Direct rights
 // count only after the statements, which revoke them.
 func (g *granting) checkReach(ctx context.Context, r role, after bool) error {
-	schemas := distinct(append(append(append([]object(nil), g.home...), g.functions.schema...), g.asking.schema...))
-	functions := append(append([]object(nil), g.functions.functions...), g.asking.functions...)
-	rows, err := g.tx.Query(ctx, reaches, r.oid, oids(g.relations()), oids(functions), oids(schemas), after)
+	schemas := installed.Distinct(slices.Concat([]installed.Object{g.Home}, g.Functions.Schema, g.Asking.Schema))
+	functions := slices.Concat(g.Functions.Functions, g.Asking.Functions)
+	rows, err := g.Tx.Query(ctx, reaches, r.oid, installed.OIDs(g.Relations()), installed.OIDs(functions), installed.OIDs(schemas), after)
 	if err != nil {
 		return fmt.Errorf("pglimit: read the rights of role %s: %w", r.quoted, err)
 	}
@@ -166,7 +169,7 @@ func (g *granting) missing(ctx context.Context, role uint32, rights []right) (st
 			return "", err
 		}
 		if len(all) > 0 {
-			return all[0].privileges[0] + " on " + strings.ToLower(r.kind) + " " + all[0].objects[0].name, nil
+			return all[0].privileges[0] + " on " + strings.ToLower(r.kind) + " " + all[0].objects[0].Name, nil
 		}
 	}
 	return "", nil

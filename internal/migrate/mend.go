@@ -1,4 +1,4 @@
-package migrations
+package migrate
 
 import (
 	"cmp"
@@ -10,7 +10,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/pglimit/pglimit/internal/sqldb"
+	"github.com/pglimit/pglimit/internal/strangers"
 )
 
 // prepare makes what stands equal to what the migrations on record make, and to the record,
@@ -20,7 +20,7 @@ func (s *Set) prepare(ctx context.Context, db *sql.DB, to int64) (steps []Step, 
 	if err != nil || held == "" {
 		return nil, err
 	}
-	err = await(ctx, "pglimit: migrate", func() (held string, err error) {
+	err = Await(ctx, "pglimit: migrate", func() (held string, err error) {
 		steps, held, err = s.mend(ctx, db, to, true)
 		return held, err
 	})
@@ -46,8 +46,8 @@ func (s *Set) mend(ctx context.Context, db *sql.DB, to int64, apply bool) (steps
 		return nil, strings.Repeat("to do", len(l.steps)+len(l.lost)), err
 	}
 	if l.record == "" {
-		i := slices.IndexFunc(s.parts(), func(p Part) bool { return slices.ContainsFunc(l.stands, p.of) })
-		return nil, "", fmt.Errorf("pglimit: migrate: %s already exists: %s", s.parts()[i].Name, s.elsewhere())
+		i := slices.IndexFunc(parts(s.made), func(p Part) bool { return slices.ContainsFunc(l.stands, p.of) })
+		return nil, "", fmt.Errorf("pglimit: migrate: %s already exists: %s", parts(s.made)[i].Name, s.elsewhere())
 	}
 	if _, err := tx.ExecContext(ctx, `SELECT pg_catalog.set_config('lock_timeout'::text, '250ms'::text, true)`); err != nil {
 		return nil, "", s.explain(err)
@@ -91,18 +91,18 @@ func (l look) done() bool { return len(l.steps)+len(l.lost) == 0 }
 
 // look finds what to mend of the migrations on record, and of others up to version to. If a
 // later release has migrated, it is nothing: that release changed what stands. It returns
-// ErrExposed if the set is guarded, a migration is to run and other roles may create objects.
+// strangers.ErrExposed if it is that of functions, a migration is to run and other roles may create objects.
 func (s *Set) look(ctx context.Context, tx *sql.Tx, to int64) (l look, err error) {
 	applied, record, err := s.appliedAt(ctx, tx, first)
 	if err == nil {
-		l.stands, err = standing(ctx, sqldb.Tx(tx), first)
+		l.stands, err = standing(func(statement string, args ...any) (rows, error) { return tx.QueryContext(ctx, statement, args...) }, first)
 	}
 	if err != nil || len(s.later(applied)) > 0 {
 		return l, s.explain(err)
 	}
 	pending := false
 	l.record = record
-	if record == "" && s == Functions {
+	if record == "" && s.functions {
 		l.stands = nil // their first migration finds out whose they are
 	}
 	for i, p := range s.present(l.stands) {
@@ -121,14 +121,10 @@ func (s *Set) look(ctx context.Context, tx *sql.Tx, to int64) (l look, err error
 	if _, zero := applied[0]; !zero && record != "" {
 		l.lost = append(l.lost, "0")
 	}
-	if !s.guarded || l.done() && !pending {
+	if !s.functions || l.done() && !pending {
 		return l, nil
 	}
-	all, err := Strangers(ctx, tx, 0)
-	if all = existing(all); err == nil && len(all) > 0 {
-		err = fmt.Errorf("%w: %s", ErrExposed, exposureList(all))
-	}
-	return l, err
+	return l, strangers.Refuse(ctx, tx)
 }
 
 var (
@@ -142,7 +138,7 @@ var (
 // What is missing is made and changed as it was the first time; the functions are made as a
 // whole.
 func (s *Set) again(l look) (all []string) {
-	wrong := slices.DeleteFunc(s.parts(), func(p Part) bool { return slices.ContainsFunc(l.stands, p.is) })
+	wrong := slices.DeleteFunc(parts(s.made), func(p Part) bool { return slices.ContainsFunc(l.stands, p.is) })
 	for _, p := range wrong {
 		if p.Kind != "TABLE" || !slices.ContainsFunc(l.stands, p.of) || !slices.ContainsFunc(l.ran, func(f file) bool { return f.version == p.version }) {
 			continue
@@ -154,8 +150,8 @@ func (s *Set) again(l look) (all []string) {
 		all = append(all, "ALTER TABLE "+p.Name+change)
 	}
 	for _, f := range l.ran {
-		up := f.plain(false)
-		if s == Functions {
+		up := s.plain(f, false)
+		if s.functions {
 			all = append(all, up)
 			continue
 		}
@@ -204,7 +200,7 @@ func (s *Set) unmended(steps []Step, statement string, err error) error {
 	err = fmt.Errorf("nothing was changed: make again what is wrong (%s): %w", strings.Join(wrong, "; "), err)
 	switch {
 	case slices.Contains([]string{"42501", "25006", "23514", "23505"}, sqlState(err)): // explain has the next step
-	case s == Functions:
+	case s.functions:
 		err = fmt.Errorf("%w: run `pglimit migrate down --to 0 --functions`, `pglimit migrate up --functions` and `pglimit migrate grants`", err)
 	case statement != "":
 		_, o := target(statement)
