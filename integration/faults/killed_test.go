@@ -193,10 +193,10 @@ func (s *scene) killPrograms(ctx context.Context, t *testing.T, do task, d *deat
 	for time.Since(began) < bed.Size(1200*time.Millisecond, 15*time.Second) || !enough() && time.Since(began) < patience {
 		i := rand.IntN(len(all))
 		p := all[i]
-		eventually(t, p.name+" has got answers", func(context.Context) error {
+		eventually(t, p.name+" has got an answer", func(context.Context) error {
 			p.mu.Lock()
 			defer p.mu.Unlock()
-			return unless(p.answered >= 20, "%d answers; %s", p.answered, &p.said)
+			return unless(p.answered > 0, "none; %s", &p.said)
 		})
 		if !do.Waits && rand.IntN(2) == 0 {
 			<-p.busy // one from before is forgotten
