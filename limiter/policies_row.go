@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 	"unicode/utf8"
 
@@ -191,7 +192,7 @@ func clonePointer[T any](p *T) *T {
 
 // rowForm is a policy as a row. Its columns have units: limit_units, and seconds for
 // durations.
-var rowForm = func() form {
+var rowForm = sync.OnceValue(func() form {
 	f := form{fields: fieldsOf(reflect.TypeFor[StoredPolicy]()), typ: reflect.TypeFor[policies.Policy]()}
 	for _, field := range f.fields {
 		column, _ := f.typ.FieldByNameFunc(func(name string) bool {
@@ -200,20 +201,20 @@ var rowForm = func() form {
 		f.places = append(f.places, column.Index[0])
 	}
 	return f
-}()
+})
 
 // row returns p as it is stored.
 func (p StoredPolicy) row() (r policies.Policy) {
 	p.MaxTTL = cmp.Or(p.MaxTTL, defaultMaxTTL)
-	for i, field := range rowForm.fields {
-		flatten(reflect.ValueOf(&r).Elem().Field(rowForm.places[i]), reflect.ValueOf(p).FieldByIndex(field.Index))
+	for i, field := range rowForm().fields {
+		flatten(reflect.ValueOf(&r).Elem().Field(rowForm().places[i]), reflect.ValueOf(p).FieldByIndex(field.Index))
 	}
 	return r
 }
 
 // storedPolicy returns a row as a policy, and an error if that is not valid.
 func storedPolicy(r *policies.Policy) (p StoredPolicy, err error) {
-	if err = rowForm.unflatten(reflect.ValueOf(&p).Elem(), reflect.ValueOf(r).Elem()); err == nil {
+	if err = rowForm().unflatten(reflect.ValueOf(&p).Elem(), reflect.ValueOf(r).Elem()); err == nil {
 		err = p.Validate()
 	}
 	return p, err

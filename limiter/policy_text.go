@@ -7,6 +7,7 @@ import (
 	"math"
 	"reflect"
 	"strings"
+	"sync"
 	"time"
 
 	durations "github.com/pglimit/pglimit/internal/duration"
@@ -15,33 +16,37 @@ import (
 
 // MarshalJSON writes p with lower-case names and durations as strings. It omits fields at
 // their defaults.
-func (p Policy) MarshalJSON() ([]byte, error) { return policyForm.marshal(&p) }
+func (p Policy) MarshalJSON() ([]byte, error) { return policyForm().marshal(&p) }
 
 // UnmarshalJSON reads what MarshalJSON writes. In durations it also reads the unit d, of 24
 // hours, such as "30d" or "1d12h". A field that is unknown, in another case, or there twice, is
 // an error. UnmarshalJSON does not validate.
-func (p *Policy) UnmarshalJSON(data []byte) error { return policyForm.read(p, strictJSON(data)) }
+func (p *Policy) UnmarshalJSON(data []byte) error { return policyForm().read(p, strictJSON(data)) }
 
 // MarshalYAML returns a value that YAML packages write as MarshalJSON does.
-func (p Policy) MarshalYAML() (any, error) { return policyForm.yaml(&p), nil }
+func (p Policy) MarshalYAML() (any, error) { return policyForm().yaml(&p), nil }
 
 // UnmarshalYAML reads that form, for YAML packages that pass a decode function. It does
 // not validate.
-func (p *Policy) UnmarshalYAML(decode func(any) error) error { return policyForm.read(p, decode) }
+func (p *Policy) UnmarshalYAML(decode func(any) error) error { return policyForm().read(p, decode) }
 
 // MarshalJSON writes what Policy's does, with the fields that only a StoredPolicy has. It
 // omits fields at their defaults.
-func (p StoredPolicy) MarshalJSON() ([]byte, error) { return storedForm.marshal(p.short()) }
+func (p StoredPolicy) MarshalJSON() ([]byte, error) { return storedForm().marshal(p.short()) }
 
 // UnmarshalJSON reads what MarshalJSON writes, as Policy's does. It does not validate.
-func (p *StoredPolicy) UnmarshalJSON(data []byte) error { return storedForm.read(p, strictJSON(data)) }
+func (p *StoredPolicy) UnmarshalJSON(data []byte) error {
+	return storedForm().read(p, strictJSON(data))
+}
 
 // MarshalYAML returns a value that YAML packages write as MarshalJSON does.
-func (p StoredPolicy) MarshalYAML() (any, error) { return storedForm.yaml(p.short()), nil }
+func (p StoredPolicy) MarshalYAML() (any, error) { return storedForm().yaml(p.short()), nil }
 
 // UnmarshalYAML reads that form, for YAML packages that pass a decode function. It does
 // not validate.
-func (p *StoredPolicy) UnmarshalYAML(decode func(any) error) error { return storedForm.read(p, decode) }
+func (p *StoredPolicy) UnmarshalYAML(decode func(any) error) error {
+	return storedForm().read(p, decode)
+}
 
 // short returns p without a MaxTTL that is the default.
 func (p StoredPolicy) short() *StoredPolicy {
@@ -90,8 +95,8 @@ type form struct {
 }
 
 var (
-	policyForm = textForm(reflect.TypeFor[Policy]())
-	storedForm = textForm(reflect.TypeFor[StoredPolicy]())
+	policyForm = sync.OnceValue(func() form { return textForm(reflect.TypeFor[Policy]()) })
+	storedForm = sync.OnceValue(func() form { return textForm(reflect.TypeFor[StoredPolicy]()) })
 )
 
 // fieldsOf returns the fields of a policy, those of an embedded one first.

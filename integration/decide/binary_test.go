@@ -10,6 +10,7 @@ import (
 
 	"github.com/pglimit/pglimit/integration/bed"
 	"github.com/pglimit/pglimit/internal/algorithm"
+	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/internal/store"
 	"github.com/pglimit/pglimit/internal/store/postgres/statement"
 	"github.com/pglimit/pglimit/limiter"
@@ -23,7 +24,7 @@ func TestBinaryFits(t *testing.T) {
 	t.Parallel()
 	conn := bed.ConnectOnce(t, bed.NewDatabase(t))
 	statements := statement.Binaries()
-	if len(statements) != 2*len(limiter.Algorithms())+1 { // a calendar has its own Take
+	if len(statements) != 6*12+8+2 { // of each algorithm, of a queue, and of a calendar
 		t.Errorf("%d statements", len(statements))
 	}
 	for b, columns := range statements {
@@ -97,6 +98,23 @@ func TestBinaryInUse(t *testing.T) {
 		}
 		if sent++; prepared(t, pool) != sent {
 			t.Errorf("%s: decisions of several keys were not sent in binary", a)
+		}
+
+		// A Reserve, a Usage, a Charge, a Refund and a Settle.
+		must.OK(l.Usage(t.Context(), p, "key"))(t)
+		bed.Must(t)(l.Charge(t.Context(), p, "key", 1))
+		sent += 2
+		if a != limiter.LeakyBucketQueue {
+			reserved := must.OK(l.Reserve(t.Context(), p.Request("other", 5), time.Minute))(t)
+			settled := bed.Must(t)(l.Settle(t.Context(), reserved.ID, 2))
+			back := bed.Must(t)(l.Refund(t.Context(), p, "key", 1))
+			if !bed.Near(settled.Level, 2) || !bed.Near(back.Granted, 1) {
+				t.Errorf("%s: settled %+v, refunded %+v", a, settled, back)
+			}
+			sent += 3
+		}
+		if n := prepared(t, pool); n != sent {
+			t.Errorf("%s: %d statements were sent in binary, want %d", a, n, sent)
 		}
 	}
 }

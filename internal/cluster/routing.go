@@ -8,6 +8,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/jackc/pgx/v5"
 
@@ -23,11 +24,13 @@ type routed struct {
 	delegated   bool // to the node that has the shard of its first argument, shard_key
 }
 
-var routedFunction = regexp.MustCompile(`(?m)^CREATE OR REPLACE FUNCTION :home\.(\w+)\(([^)]*)\)`)
+var routedFunction = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`(?m)^CREATE OR REPLACE FUNCTION :home\.(\w+)\(([^)]*)\)`)
+})
 
 // routing returns the functions that reach one shard.
 func routing() (all []routed) {
-	for _, m := range routedFunction.FindAllStringSubmatch(routingSQL, -1) {
+	for _, m := range routedFunction().FindAllStringSubmatch(routingSQL, -1) {
 		f := routed{name: m[1]}
 		var types []string
 		for i, argument := range strings.Split(m[2], ", ") {

@@ -9,6 +9,7 @@ import (
 	"math"
 	"regexp"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -21,12 +22,14 @@ const Form = "a number and a unit, such as 90s, 15m, 24h or 30d"
 var errForm = errors.New("use " + Form)
 
 // withDays matches a sign, a number of days, and the rest.
-var withDays = regexp.MustCompile(`^([+-]?)([0-9]+\.?[0-9]*|\.[0-9]+)d((?:[0-9.]+[a-zµμ]+)*)$`)
+var withDays = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`^([+-]?)([0-9]+\.?[0-9]*|\.[0-9]+)d((?:[0-9.]+[a-zµμ]+)*)$`)
+})
 
 // Parse returns the duration of a text. It accepts what time.ParseDuration does, also after a
 // number of days of 24 hours, as in 30d, 1d12h and 1.5d. The error does not quote the text.
 func Parse(text string) (time.Duration, error) {
-	m := withDays.FindStringSubmatch(text)
+	m := withDays().FindStringSubmatch(text)
 	if m == nil {
 		d, err := time.ParseDuration(text)
 		if err != nil {

@@ -7,6 +7,7 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"regexp"
+	"sync"
 	"unicode/utf8"
 )
 
@@ -27,12 +28,14 @@ func Stored(key string, secret []byte) string {
 
 // escapes matches escaped backslashes, pairs of surrogates, and the first four bytes of half
 // a pair.
-var escapes = regexp.MustCompile(`(?i)\\\\|\\ud[89ab]..\\ud[c-f]|\\ud[89a-f]`)
+var escapes = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`(?i)\\\\|\\ud[89ab]..\\ud[c-f]|\\ud[89a-f]`)
+})
 
 // Decodable reports whether encoding/json decodes the strings in text as they are. It would
 // replace bytes that are not UTF-8 and half pairs of surrogates, and keys would become equal.
 func Decodable(text []byte) bool {
-	for _, found := range escapes.FindAll(text, -1) {
+	for _, found := range escapes().FindAll(text, -1) {
 		if len(found) == len(`\ud8`) {
 			return false
 		}

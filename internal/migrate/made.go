@@ -41,7 +41,7 @@ func (p Part) label() string { return strings.Replace(p.Name, " ON ", " of ", 1)
 func (p Part) String() string {
 	switch p.Kind {
 	case "TABLE":
-		return p.Name + " without " + cmp.Or(constraint.FindString(p.Text), p.Text)
+		return p.Name + " without " + cmp.Or(constraint().FindString(p.Text), p.Text)
 	case "TRIGGER":
 		return "trigger " + p.label() + " off or changed"
 	}

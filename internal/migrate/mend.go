@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/pglimit/pglimit/internal/strangers"
 )
@@ -127,12 +128,15 @@ func (s *Set) look(ctx context.Context, tx *sql.Tx, to int64) (l look, err error
 	return l, strangers.Refuse(ctx, tx)
 }
 
-var (
-	// heads finds the statements of a migration of tables, and what they make or change.
-	heads = regexp.MustCompile(`(?m)^(?:(CREATE|DROP) (?:OR REPLACE |UNIQUE )?(TABLE|VIEW|FUNCTION|INDEX|TRIGGER|TYPE) |ALTER TABLE |INSERT INTO |UPDATE |DELETE FROM |DO )([a-z0-9_]*)(?: +SET \((fillfactor)|(?: [A-Z ]+)? ON ([a-z_]+)(?: FOR| REFERENCING|;))?`)
-	// constraint finds the name of a constraint, as SQL.
-	constraint = regexp.MustCompile(`^CONSTRAINT ("(?:[^"]|"")*"|\S+)`)
-)
+// heads finds the statements of a migration of tables, and what they make or change.
+var heads = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`(?m)^(?:(CREATE|DROP) (?:OR REPLACE |UNIQUE )?(TABLE|VIEW|FUNCTION|INDEX|TRIGGER|TYPE) |ALTER TABLE |INSERT INTO |UPDATE |DELETE FROM |DO )([a-z0-9_]*)(?: +SET \((fillfactor)|(?: [A-Z ]+)? ON ([a-z_]+)(?: FOR| REFERENCING|;))?`)
+})
+
+// constraint finds the name of a constraint, as SQL.
+var constraint = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`^CONSTRAINT ("(?:[^"]|"")*"|\S+)`)
+})
 
 // again returns the statements that make again what is wrong: those of the migrations' files.
 // What is missing is made and changed as it was the first time; the functions are made as a
@@ -144,7 +148,7 @@ func (s *Set) again(l look) (all []string) {
 			continue
 		}
 		change := " ADD " + p.Text
-		if c := constraint.FindStringSubmatch(p.Text); c != nil {
+		if c := constraint().FindStringSubmatch(p.Text); c != nil {
 			change = " DROP CONSTRAINT IF EXISTS " + c[1] + "," + change
 		}
 		all = append(all, "ALTER TABLE "+p.Name+change)
@@ -155,7 +159,7 @@ func (s *Set) again(l look) (all []string) {
 			all = append(all, up)
 			continue
 		}
-		found := append(heads.FindAllStringIndex(up, -1), []int{len(up)})
+		found := append(heads().FindAllStringIndex(up, -1), []int{len(up)})
 		for i, at := range found[:len(found)-1] {
 			statement := up[at[0]:found[i+1][0]]
 			verb, o := target(statement)
@@ -178,7 +182,7 @@ func (s *Set) again(l look) (all []string) {
 
 // target returns what a statement makes or changes, and its verb: CREATE, DROP or "".
 func target(statement string) (verb string, o Part) {
-	m := heads.FindStringSubmatch(statement)
+	m := heads().FindStringSubmatch(statement)
 	if m == nil {
 		return "", Part{}
 	}

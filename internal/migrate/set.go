@@ -184,7 +184,7 @@ func (s *Set) Goes(ctx context.Context, pool *pgxpool.Pool, to int64) (all []str
 			continue
 		}
 		var tables []string
-		for _, m := range heads.FindAllStringSubmatch(s.plain(f, false), -1) {
+		for _, m := range heads().FindAllStringSubmatch(s.plain(f, false), -1) {
 			if m[1]+m[2] != "CREATETABLE" {
 				continue
 			}

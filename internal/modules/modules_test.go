@@ -7,7 +7,9 @@ import (
 	"maps"
 	"os"
 	"os/exec"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -17,6 +19,8 @@ import (
 	_ "github.com/pglimit/pglimit/janitor"
 	_ "github.com/pglimit/pglimit/limiter"
 	_ "github.com/pglimit/pglimit/migrations"
+
+	"github.com/pglimit/pglimit/internal/must"
 )
 
 const library = "github.com/pglimit/pglimit"
@@ -100,6 +104,23 @@ func TestMigrationsAreSlim(t *testing.T) {
 	slices.Sort(got)
 	if want := []string{"internal/migrate", "internal/printable", "internal/strangers", "migrations"}; !slices.Equal(got, want) {
 		t.Errorf("migrations is compiled with %q, want %q", got, want)
+	}
+}
+
+// TestNothingAtImport: a program that imports all of the library begins with next to no
+// allocations. Statements, forms of policies and patterns are made at their first use.
+func TestNothingAtImport(t *testing.T) {
+	t.Parallel()
+	self := exec.CommandContext(t.Context(), must.OK(os.Executable())(t), "-test.run=^$")
+	self.Env = append(os.Environ(), "GODEBUG=inittrace=1")
+	output := string(must.OK(self.CombinedOutput())(t))
+	traces := regexp.MustCompile(`(?m)^init `+library+`\S* .* (\d+) allocs$`).FindAllStringSubmatch(output, -1)
+	sum := 0
+	for _, trace := range traces {
+		sum += must.OK(strconv.Atoi(trace[1]))(t)
+	}
+	if len(traces) == 0 || sum > 200 {
+		t.Errorf("%d allocations in %d packages:\n%s", sum, len(traces), output)
 	}
 }
 

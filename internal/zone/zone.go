@@ -8,12 +8,15 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 )
 
 // pattern matches every name of the database but Local. Files that systems keep next to
 // the zones, such as localtime, posixrules and right/Europe/Vienna, begin in lower case.
-var pattern = regexp.MustCompile(`^[A-Z][A-Za-z0-9_+-]*(/[A-Z][A-Za-z0-9_+-]*){0,2}$`)
+var pattern = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`^[A-Z][A-Za-z0-9_+-]*(/[A-Z][A-Za-z0-9_+-]*){0,2}$`)
+})
 
 // maxName is the longest name in bytes. The longest of the database has 32.
 const maxName = 64
@@ -33,7 +36,7 @@ func Load(name string) (*time.Location, error) {
 		return nil, errors.New("differs from machine to machine: name the zone, such as Europe/Vienna")
 	case name == "Factory":
 		return nil, errors.New("stands for a zone that is not set: name the zone, such as Europe/Vienna")
-	case len(name) > maxName || !pattern.MatchString(name) && listed(name) == "":
+	case len(name) > maxName || !pattern().MatchString(name) && listed(name) == "":
 		return nil, errors.New("is not a name of the IANA time zone database: use one, such as Europe/Vienna")
 	}
 	if known := listed(name); known != "" && known != name {

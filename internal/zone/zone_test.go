@@ -46,7 +46,7 @@ func TestNames(t *testing.T) {
 		if i > 0 && compareFolded(names[i-1], name) >= 0 {
 			t.Errorf("%s is not after %s", name, names[i-1])
 		}
-		if !pattern.MatchString(name) || len(name) > maxName {
+		if !pattern().MatchString(name) || len(name) > maxName {
 			t.Errorf("%s does not match", name)
 		}
 	}

@@ -11,13 +11,15 @@ import (
 	"github.com/pglimit/pglimit/db"
 )
 
-// Distribute makes the statement of sqlc's function one that [OnShard] can send.
+// Distribute makes the statement of sqlc's function one that [OnShard] can send. It is called
+// while packages are initialised, and does its work once a cluster is found.
 func Distribute[P, R any](run func(context.Context, db.DBTX, P) (R, error)) {
-	text := Text(func(tx db.DBTX) {
-		var p P
-		_, _ = run(context.Background(), tx, p)
+	DistributeTexts(func(tell func(string, reflect.Type)) {
+		tell(Text(func(tx db.DBTX) {
+			var p P
+			_, _ = run(context.Background(), tx, p)
+		}), reflect.TypeFor[R]())
 	})
-	DistributeText(text, reflect.TypeFor[R]())
 }
 
 // DistributeMany is [Distribute] for a statement that returns many rows.
@@ -28,9 +30,16 @@ func DistributeMany[P, R any](run func(context.Context, db.DBTX, P) ([]R, error)
 	})
 }
 
-// DistributeText is [Distribute] for a text, whose rows are read into that type or, if it is
-// executed for their number, counted.
-func DistributeText(text string, row reflect.Type) {
+// DistributeTexts is [Distribute] for texts. Their rows are read into a type or, if a text is
+// executed for the number of rows, counted.
+func DistributeTexts(list func(tell func(text string, row reflect.Type))) {
+	lists = append(lists, list)
+}
+
+var lists []func(tell func(text string, row reflect.Type))
+
+// distribute registers a text.
+func distribute(text string, row reflect.Type) {
 	counted, columns := strings.TrimSpace(text), []uint32{pgtype.TextOID}
 	if name, _, _ := strings.Cut(text, "\n"); !strings.Contains(name, " :exec") {
 		columns = columnsOf(row)

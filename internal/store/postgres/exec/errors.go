@@ -15,6 +15,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -325,12 +326,14 @@ func nextStep(err error, inTx bool) error {
 }
 
 // denied is the server's message about a missing right, in English.
-var denied = regexp.MustCompile(`(permission denied for|row-level security policy for) (\w+) "?([^"\s]+)"?`)
+var denied = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`(permission denied for|row-level security policy for) (\w+) "?([^"\s]+)"?`)
+})
 
 // grant returns the GRANT that is missing, as far as the server's message names it.
 func grant(err error) error {
 	const all = "`pglimit migrate grants` prints all that it needs"
-	found := denied.FindStringSubmatch(err.Error())
+	found := denied().FindStringSubmatch(err.Error())
 	if found == nil {
 		return errors.New("grant this program's role SELECT, INSERT, UPDATE and DELETE on pglimit's tables: " + all)
 	}

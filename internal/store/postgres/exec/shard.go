@@ -7,10 +7,10 @@ import (
 	"encoding/hex"
 	"fmt"
 	"math"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -38,22 +38,35 @@ type routed struct {
 	text string
 }
 
-// comment is a comment to the end of its line.
-var comment = regexp.MustCompile(`--.*`)
+// distributed are the statements that a Sharded can send, by their texts. They are made when
+// the first is sent: most databases are no cluster.
+var distributed = sync.OnceValue(func() map[string]routed {
+	routes = map[string]routed{}
+	register(waits, waits, []uint32{pgtype.TextOID})
+	for _, list := range lists {
+		list(distribute)
+	}
+	return routes
+})
 
-var distributed = map[string]routed{}
+var routes map[string]routed
 
 // register makes a statement one that a Sharded can send. columns are the types of those
 // that it returns. A statement that returns none needs a text that does: the number of its
 // rows is that of the rows changed.
 func register(sql, text string, columns []uint32) {
-	text = strings.Join(strings.Fields(comment.ReplaceAllString(text, "")), " ")
+	var words []string
+	for line := range strings.Lines(text) {
+		line, _, _ = strings.Cut(line, "--") // a comment
+		words = append(words, strings.Fields(line)...)
+	}
+	text = strings.Join(words, " ")
 	digest := sha256.Sum256([]byte(text))
 	list := make([]string, len(columns))
 	for i, oid := range columns {
 		list[i] = fmt.Sprintf("c%d %s", i, typeNames[oid])
 	}
-	distributed[sql] = routed{
+	routes[sql] = routed{
 		call: NewBinary("SELECT * FROM pglimit_on_shard($1, $2, $3, $4, $5::text[]) AS t("+strings.Join(list, ", ")+")",
 			[]uint32{pgtype.TextOID, pgtype.Int4OID, pgtype.TextOID, pgtype.TextOID, pgtype.TextArrayOID}, columns),
 		name: "pglimit_" + hex.EncodeToString(digest[:16]) + "_", text: text,
@@ -64,7 +77,7 @@ var typeNames = map[uint32]string{pgtype.TextOID: "text", pgtype.Float8OID: "flo
 
 // find returns a statement that was distributed.
 func find(sql string) routed {
-	r, ok := distributed[sql]
+	r, ok := distributed()[sql]
 	if !ok {
 		panic("pglimit: no shard's statement: " + sql)
 	}
@@ -100,8 +113,6 @@ func (s Sharded) route(sql string, args []any) (string, []any) {
 
 // waits sets the lock_timeout of a node's part of a transaction.
 const waits = "SELECT set_config('lock_timeout'::text, $1::text, true)"
-
-func init() { register(waits, waits, []uint32{pgtype.TextOID}) }
 
 // BringLockTimeout gives the nodes of these keys' shards the lock_timeout that the transaction
 // tx has here. *differs records that it was once another than the nodes' own.

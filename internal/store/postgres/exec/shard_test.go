@@ -10,10 +10,15 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
+func init() {
+	DistributeTexts(func(func(string, reflect.Type)) {
+		register("-- test", "DELETE -- test\n RETURNING ''::text", []uint32{pgtype.TextOID})
+	})
+}
+
 // TestOnShard: a statement goes to the first of its keys, says which parameter lists them,
 // and has its parameters as PostgreSQL's text of an array.
 func TestOnShard(t *testing.T) {
-	register("-- test", "DELETE -- test\n RETURNING ''::text", []uint32{pgtype.TextOID})
 	now, null := int64(-7), (*int64)(nil)
 	hostile := []string{`a"b\,{}`, "NULL", ""}
 	for _, c := range []struct {

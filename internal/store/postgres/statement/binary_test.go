@@ -76,6 +76,8 @@ func (r drawn) columns(p *statement, policy, key string) (values []any) {
 			values = append(values, r.float()-1)
 		case pgtype.Int8OID:
 			values = append(values, r.time())
+		case pgtype.BoolOID:
+			values = append(values, r.IntN(2) == 0)
 		case pgtype.TextOID:
 			if c.name == "Policy" {
 				values = append(values, policy)
@@ -107,7 +109,8 @@ func plain(o store.Outcome) store.Outcome {
 // and their rows come back in any order, with one that was not sent.
 func TestBinaryAsSqlc(t *testing.T) {
 	t.Parallel()
-	for name, table := range tables {
+	for name := range tables {
+		table := Of(name)
 		t.Run(string(name), func(t *testing.T) {
 			t.Parallel()
 			r := drawn{rand.New(rand.NewPCG(1, uint64(len(name))))}
@@ -139,17 +142,26 @@ func TestBinaryAsSqlc(t *testing.T) {
 					q.Commit, q.LockWait = store.AsSet, 0
 				}
 				q.Now = now
-				take := table.kinds[store.Take]
-				if q.Calendar != nil {
-					take = table.calendar[store.Take]
+				for kind, usual := range table.kinds {
+					if usual == nil || usual().binary == nil {
+						continue
+					}
+					of := usual()
+					if q.Calendar != nil && kind < len(table.calendar) && table.calendar[kind] != nil {
+						of = table.calendar[kind]()
+					}
+					rows = [][]any{r.columns(of, q.Policy, q.Key)}
+					op := store.Op{Kind: store.Kind(kind), Query: *q, ForUs: r.time(), DeniedAt: r.time(), ID: "id", State: store.Settled}
+					op.Units, op.Grant.At, op.Grant.EndsAt = r.float(), r.time(), r.time()
+					op.Admission = &store.Admission{ID: "id", State: store.Open, Limit: r.float(), TTL: r.time(), Remember: r.time(), Idempotency: strings.Repeat("i", round%2)}
+					got, want := op, op
+					err, wanted := Call{t.Context(), &got}.Send(direct), Call{t.Context(), &want}.Send(through)
+					got.Outcome, want.Outcome = plain(got.Outcome), plain(want.Outcome)
+					if err != nil || wanted != nil || !reflect.DeepEqual(got, want) {
+						t.Fatalf("%s: got %+v, %v, want %+v, %v", verbs[kind], got, err, want, wanted)
+					}
+					same(verbs[kind])
 				}
-				rows = [][]any{r.columns(take, q.Policy, q.Key)}
-				got, err := taken(t.Context(), direct, q)
-				want, wanted := taken(t.Context(), through, q)
-				if err != nil || wanted != nil || !reflect.DeepEqual(plain(got), plain(want)) {
-					t.Fatalf("got %+v %v, %v, want %+v %v, %v", got, got.View, err, want, want.View, wanted)
-				}
-				same("Take")
 
 				batch := r.rows(name, []int{100, 1, 9, 2, 40}[round%5])
 				if round%4 == 1 { // with equal numbers
@@ -159,9 +171,9 @@ func TestBinaryAsSqlc(t *testing.T) {
 						row.Query, row.Count = &of, 1
 					}
 				}
-				rows = [][]any{r.columns(table.takeMany, "p0", "never sent")}
+				rows = [][]any{r.columns(table.takeMany(), "p0", "never sent")}
 				for _, row := range batch {
-					rows = append(rows, r.columns(table.takeMany, row.Query.Policy, row.Query.Key))
+					rows = append(rows, r.columns(table.takeMany(), row.Query.Policy, row.Query.Key))
 				}
 				if round%3 != 0 {
 					r.Shuffle(len(rows), func(i, j int) { rows[i], rows[j] = rows[j], rows[i] })
@@ -185,7 +197,7 @@ func TestBinaryAsSqlc(t *testing.T) {
 // TestBinaryElsewhere: sqlc's functions send what may not be sent in binary.
 func TestBinaryElsewhere(t *testing.T) {
 	t.Parallel()
-	take, many := tables[algorithm.TokenBucket].kinds[store.Take], tables[algorithm.TokenBucket].takeMany
+	take, many := Of(algorithm.TokenBucket).kinds[store.Take](), Of(algorithm.TokenBucket).takeMany()
 	_, otherTypes := oids(take)
 	otherTypes = slices.Clone(otherTypes)
 	otherTypes[0] = pgtype.Float4OID
@@ -229,7 +241,7 @@ func TestBinaryElsewhere(t *testing.T) {
 				_, err := taken(t.Context(), tx, batch[0].Query)
 				return err
 			},
-			"TakeMany": func(tx db.DBTX) error { return tables[algorithm.TokenBucket].TakeMany(t.Context(), tx, batch, nil) },
+			"TakeMany": func(tx db.DBTX) error { return Of(algorithm.TokenBucket).TakeMany(t.Context(), tx, batch, nil) },
 		} {
 			err := runner.Run(t.Context(), c.in, f)
 			if log, _ := server.take(); len(log) != 1 || log[0].inBinaryForm() != c.binary || (err != nil) != (c.types != nil) {
@@ -284,13 +296,14 @@ func TestBinaryOneIfEqual(t *testing.T) {
 // TestBinaryAllocations: the rows of a batch share allocations.
 func TestBinaryAllocations(t *testing.T) {
 	const n = 100
-	for name, table := range tables {
+	for name := range tables {
+		table := Of(name)
 		r := drawn{rand.New(rand.NewPCG(6, 6))}
 		batch := r.rows(name, n)
 		var rows [][][]byte
 		for _, row := range batch {
 			var values [][]byte
-			for _, v := range r.columns(table.takeMany, row.Query.Policy, row.Query.Key) {
+			for _, v := range r.columns(table.takeMany(), row.Query.Policy, row.Query.Key) {
 				values = append(values, encoded(v, pgtype.BinaryFormatCode))
 			}
 			rows = append(rows, values)
@@ -298,9 +311,9 @@ func TestBinaryAllocations(t *testing.T) {
 		w := wires.New().(*wire)
 		allocations := testing.AllocsPerRun(100, func() {
 			w.rows, w.query, w.expected, w.view = batch, batch[0].Query, 0, table.view
-			w.encode(table.takeMany.params)
+			w.encode(table.takeMany().params)
 			for i, values := range rows {
-				if err := w.fields.read(table.takeMany.columns, values); err != nil {
+				if err := w.fields.read(table.takeMany().columns, values); err != nil {
 					t.Fatal(err)
 				}
 				w.decide(n - i)

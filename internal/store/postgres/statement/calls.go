@@ -6,6 +6,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -25,114 +27,134 @@ type Table struct {
 	view  viewer
 	state func(*fields) algorithm.State
 
-	kinds                     [store.Leave + 1]*statement  // by the kind of an Op for one key
-	calendar                  [store.Charge + 1]*statement // instead, of a query with a calendar
-	takeMany, takeAll, locked *statement
-	adjust, deletes           *statement // parts of a Settle and a Reset for a router of shards
+	kinds                     [store.Leave + 1]lazy  // by the kind of an Op for one key
+	calendar                  [store.Charge + 1]lazy // instead, of a query with a calendar
+	takeMany, takeAll, locked lazy
+	adjust, deletes           lazy // parts of a Settle and a Reset for a router of shards
 }
 
 // What some statements mean by a name.
 var (
-	charged   = names{"Capacity": float(func(w *wire) float64 { return w.query.Burst })}
-	unblocked = names{"UntilUs": integer(func(w *wire) int64 { return w.op.Until })}
-	ended     = names{"ID": text(func(w *wire) string { return w.op.ID }), "State": text(func(w *wire) string { return string(w.op.State) })}
-	adjusted  = names{
-		"Units":       float(func(w *wire) float64 { return w.op.Ended.Units }),
-		"Actual":      float(func(w *wire) float64 { return w.op.Units }),
-		"Capacity":    float(func(w *wire) float64 { return w.op.Ended.Capacity }),
-		"Leak":        float(func(w *wire) float64 { return w.op.Ended.Leak }),
-		"TickUs":      integer(func(w *wire) int64 { return w.op.Ended.Tick }),
-		"PeriodUs":    integer(func(w *wire) int64 { return w.op.Ended.Period }),
-		"EndsAtUs":    integer(func(w *wire) int64 { return w.op.Ended.EndsAt }),
-		"CountedAtUs": integer(func(w *wire) int64 { return w.op.Ended.CountedAt }),
+	charged   = func() names { return names{"Capacity": float(func(w *wire) float64 { return w.query.Burst })} }
+	unblocked = func() names { return names{"UntilUs": integer(func(w *wire) int64 { return w.op.Until })} }
+	ended     = func() names {
+		return names{"ID": text(func(w *wire) string { return w.op.ID }), "State": text(func(w *wire) string { return string(w.op.State) })}
 	}
-	ofEach = names{"Policies": texts(perRow, func(r *store.Row) string { return r.Query.Policy })}
+	adjusted = func() names {
+		return names{
+			"Units":       float(func(w *wire) float64 { return w.op.Ended.Units }),
+			"Actual":      float(func(w *wire) float64 { return w.op.Units }),
+			"Capacity":    float(func(w *wire) float64 { return w.op.Ended.Capacity }),
+			"Leak":        float(func(w *wire) float64 { return w.op.Ended.Leak }),
+			"TickUs":      integer(func(w *wire) int64 { return w.op.Ended.Tick }),
+			"PeriodUs":    integer(func(w *wire) int64 { return w.op.Ended.Period }),
+			"EndsAtUs":    integer(func(w *wire) int64 { return w.op.Ended.EndsAt }),
+			"CountedAtUs": integer(func(w *wire) int64 { return w.op.Ended.CountedAt }),
+		}
+	}
+	ofEach = func() names {
+		return names{"Policies": texts(perRow, func(r *store.Row) string { return r.Query.Policy })}
+	}
 )
 
 // Of returns the statements of an algorithm.
-func Of(a algorithm.Name) *Table { return tables[a] }
+func Of(a algorithm.Name) *Table { return tables[a]() }
 
-var tables = map[algorithm.Name]*Table{
-	algorithm.LeakyBucket: {
-		view: leakyView, state: leakyState,
-		takeMany: many(Queries.LeakyBucketTakeMany).inBinary(), takeAll: many(Queries.LeakyBucketTakeAll), locked: many(Queries.LeakyBucketLocked, ofEach),
-		adjust: one(Queries.LeakyBucketAdjust, adjusted), deletes: deletes(Queries.LeakyBucketDelete),
-		kinds: [store.Leave + 1]*statement{
-			store.Take: one(Queries.LeakyBucketTake).inBinary(), store.Reserve: one(Queries.LeakyBucketReserve), store.Charge: one(Queries.LeakyBucketCharge, charged),
-			store.Get: one(Queries.LeakyBucketGet), store.GetUsage: one(Queries.LeakyBucketUsage),
-			store.Refund: one(Queries.LeakyBucketRefund), store.Undo: one(Queries.LeakyBucketUndo), store.Settle: one(Queries.LeakyBucketSettle, ended),
-			store.Block: none(Queries.LeakyBucketBlock), store.Unblock: none(Queries.LeakyBucketUnblock, unblocked), store.Reset: deletes(Queries.LeakyBucketReset),
-		},
-	},
-	algorithm.LeakyBucketQueue: {
-		view: bucketView, state: bucketState,
-		takeMany: many(Queries.LeakyBucketQueueTakeMany).inBinary(), takeAll: many(Queries.LeakyBucketQueueTakeAll), locked: many(Queries.LeakyBucketQueueLocked, ofEach),
-		deletes: deletes(Queries.LeakyBucketQueueDelete),
-		kinds: [store.Leave + 1]*statement{
-			store.Take: one(Queries.LeakyBucketQueueTake).inBinary(), store.Reserve: one(Queries.LeakyBucketQueueReserve), store.Charge: one(Queries.LeakyBucketQueueCharge, charged),
-			store.Get: one(Queries.LeakyBucketQueueGet), store.GetUsage: one(Queries.LeakyBucketQueueUsage),
-			store.Leave: deletes(Queries.LeakyBucketQueueLeave),
-			store.Block: none(Queries.LeakyBucketQueueBlock), store.Unblock: none(Queries.LeakyBucketQueueUnblock, unblocked), store.Reset: deletes(Queries.LeakyBucketQueueReset),
-		},
-	},
-	algorithm.TokenBucket: {
-		view: bucketView, state: bucketState,
-		takeMany: many(Queries.TokenBucketTakeMany).inBinary(), takeAll: many(Queries.TokenBucketTakeAll), locked: many(Queries.TokenBucketLocked, ofEach),
-		adjust: one(Queries.TokenBucketAdjust, adjusted), deletes: deletes(Queries.TokenBucketDelete),
-		kinds: [store.Leave + 1]*statement{
-			store.Take: one(Queries.TokenBucketTake).inBinary(), store.Reserve: one(Queries.TokenBucketReserve), store.Charge: one(Queries.TokenBucketCharge, charged),
-			store.Get: one(Queries.TokenBucketGet), store.GetUsage: one(Queries.TokenBucketUsage),
-			store.Refund: one(Queries.TokenBucketRefund), store.Undo: one(Queries.TokenBucketUndo), store.Settle: one(Queries.TokenBucketSettle, ended),
-			store.Block: none(Queries.TokenBucketBlock), store.Unblock: none(Queries.TokenBucketUnblock, unblocked), store.Reset: deletes(Queries.TokenBucketReset),
-		},
-	},
-	algorithm.GCRA: {
-		view: bucketView, state: bucketState,
-		takeMany: many(Queries.GCRATakeMany).inBinary(), takeAll: many(Queries.GCRATakeAll), locked: many(Queries.GCRALocked, ofEach),
-		adjust: one(Queries.GCRAAdjust, adjusted), deletes: deletes(Queries.GCRADelete),
-		kinds: [store.Leave + 1]*statement{
-			store.Take: one(Queries.GCRATake).inBinary(), store.Reserve: one(Queries.GCRAReserve), store.Charge: one(Queries.GCRACharge, charged),
-			store.Get: one(Queries.GCRAGet), store.GetUsage: one(Queries.GCRAUsage),
-			store.Refund: one(Queries.GCRARefund), store.Undo: one(Queries.GCRAUndo), store.Settle: one(Queries.GCRASettle, ended),
-			store.Block: none(Queries.GCRABlock), store.Unblock: none(Queries.GCRAUnblock, unblocked), store.Reset: deletes(Queries.GCRAReset),
-		},
-	},
-	algorithm.FixedWindow: {
-		view: windowView, state: windowState,
-		takeMany: many(Queries.FixedWindowTakeMany).inBinary(), takeAll: many(Queries.FixedWindowTakeAll), locked: many(Queries.FixedWindowLocked, ofEach),
-		adjust: one(Queries.FixedWindowAdjust, adjusted), deletes: deletes(Queries.FixedWindowDelete),
-		calendar: [store.Charge + 1]*statement{
-			store.Take: one(Queries.FixedWindowCalendarTake).inBinary(), store.Charge: one(Queries.FixedWindowCalendarCharge, charged),
-		},
-		kinds: [store.Leave + 1]*statement{
-			store.Take: one(Queries.FixedWindowTake).inBinary(), store.Reserve: one(Queries.FixedWindowReserve), store.Charge: one(Queries.FixedWindowCharge, charged),
-			store.Get: one(Queries.FixedWindowGet), store.GetUsage: one(Queries.FixedWindowUsage),
-			store.Refund: one(Queries.FixedWindowRefund), store.Undo: one(Queries.FixedWindowUndo), store.Settle: one(Queries.FixedWindowSettle, ended),
-			store.Block: none(Queries.FixedWindowBlock), store.Unblock: none(Queries.FixedWindowUnblock, unblocked), store.Reset: deletes(Queries.FixedWindowReset),
-		},
-	},
-	algorithm.SlidingWindowCounter: {
-		view: counterView, state: counterState,
-		takeMany: many(Queries.SlidingWindowCounterTakeMany).inBinary(), takeAll: many(Queries.SlidingWindowCounterTakeAll), locked: many(Queries.SlidingWindowCounterLocked, ofEach),
-		adjust: one(Queries.SlidingWindowCounterAdjust, adjusted), deletes: deletes(Queries.SlidingWindowCounterDelete),
-		kinds: [store.Leave + 1]*statement{
-			store.Take: one(Queries.SlidingWindowCounterTake).inBinary(), store.Reserve: one(Queries.SlidingWindowCounterReserve), store.Charge: one(Queries.SlidingWindowCounterCharge, charged),
-			store.Get: one(Queries.SlidingWindowCounterGet), store.GetUsage: one(Queries.SlidingWindowCounterUsage),
-			store.Refund: one(Queries.SlidingWindowCounterRefund), store.Undo: one(Queries.SlidingWindowCounterUndo), store.Settle: one(Queries.SlidingWindowCounterSettle, ended),
-			store.Block: none(Queries.SlidingWindowCounterBlock), store.Unblock: none(Queries.SlidingWindowCounterUnblock, unblocked), store.Reset: deletes(Queries.SlidingWindowCounterReset),
-		},
-	},
-	algorithm.SlidingWindowLog: {
-		view: logView, state: logState,
-		takeMany: many(Queries.SlidingWindowLogTakeMany).inBinary(), takeAll: many(Queries.SlidingWindowLogTakeAll), locked: many(Queries.SlidingWindowLogLocked, ofEach),
-		adjust: one(Queries.SlidingWindowLogAdjust, adjusted), deletes: deletes(Queries.SlidingWindowLogDelete),
-		kinds: [store.Leave + 1]*statement{
-			store.Take: one(Queries.SlidingWindowLogTake).inBinary(), store.Reserve: one(Queries.SlidingWindowLogReserve), store.Charge: one(Queries.SlidingWindowLogCharge, charged),
-			store.Get: one(Queries.SlidingWindowLogGet), store.GetUsage: one(Queries.SlidingWindowLogUsage),
-			store.Refund: one(Queries.SlidingWindowLogRefund), store.Undo: one(Queries.SlidingWindowLogUndo), store.Settle: one(Queries.SlidingWindowLogSettle, ended),
-			store.Block: none(Queries.SlidingWindowLogBlock), store.Unblock: none(Queries.SlidingWindowLogUnblock, unblocked), store.Reset: deletes(Queries.SlidingWindowLogReset),
-		},
-	},
+var tables = map[algorithm.Name]func() *Table{
+	algorithm.LeakyBucket: sync.OnceValue(func() *Table {
+		return &Table{
+			view: leakyView, state: leakyState,
+			takeMany: many(Queries.LeakyBucketTakeMany), takeAll: many(Queries.LeakyBucketTakeAll), locked: many(Queries.LeakyBucketLocked, ofEach),
+			adjust: one(Queries.LeakyBucketAdjust, adjusted), deletes: deletes(Queries.LeakyBucketDelete),
+			kinds: [store.Leave + 1]lazy{
+				store.Take: one(Queries.LeakyBucketTake), store.Reserve: one(Queries.LeakyBucketReserve), store.Charge: one(Queries.LeakyBucketCharge, charged),
+				store.Get: one(Queries.LeakyBucketGet), store.GetUsage: one(Queries.LeakyBucketUsage),
+				store.Refund: one(Queries.LeakyBucketRefund), store.Undo: one(Queries.LeakyBucketUndo), store.Settle: one(Queries.LeakyBucketSettle, ended),
+				store.Block: none(Queries.LeakyBucketBlock), store.Unblock: none(Queries.LeakyBucketUnblock, unblocked), store.Reset: deletes(Queries.LeakyBucketReset),
+			},
+		}
+	}),
+	algorithm.LeakyBucketQueue: sync.OnceValue(func() *Table {
+		return &Table{
+			view: bucketView, state: bucketState,
+			takeMany: many(Queries.LeakyBucketQueueTakeMany), takeAll: many(Queries.LeakyBucketQueueTakeAll), locked: many(Queries.LeakyBucketQueueLocked, ofEach),
+			deletes: deletes(Queries.LeakyBucketQueueDelete),
+			kinds: [store.Leave + 1]lazy{
+				store.Take: one(Queries.LeakyBucketQueueTake), store.Reserve: one(Queries.LeakyBucketQueueReserve), store.Charge: one(Queries.LeakyBucketQueueCharge, charged),
+				store.Get: one(Queries.LeakyBucketQueueGet), store.GetUsage: one(Queries.LeakyBucketQueueUsage),
+				store.Leave: deletes(Queries.LeakyBucketQueueLeave),
+				store.Block: none(Queries.LeakyBucketQueueBlock), store.Unblock: none(Queries.LeakyBucketQueueUnblock, unblocked), store.Reset: deletes(Queries.LeakyBucketQueueReset),
+			},
+		}
+	}),
+	algorithm.TokenBucket: sync.OnceValue(func() *Table {
+		return &Table{
+			view: bucketView, state: bucketState,
+			takeMany: many(Queries.TokenBucketTakeMany), takeAll: many(Queries.TokenBucketTakeAll), locked: many(Queries.TokenBucketLocked, ofEach),
+			adjust: one(Queries.TokenBucketAdjust, adjusted), deletes: deletes(Queries.TokenBucketDelete),
+			kinds: [store.Leave + 1]lazy{
+				store.Take: one(Queries.TokenBucketTake), store.Reserve: one(Queries.TokenBucketReserve), store.Charge: one(Queries.TokenBucketCharge, charged),
+				store.Get: one(Queries.TokenBucketGet), store.GetUsage: one(Queries.TokenBucketUsage),
+				store.Refund: one(Queries.TokenBucketRefund), store.Undo: one(Queries.TokenBucketUndo), store.Settle: one(Queries.TokenBucketSettle, ended),
+				store.Block: none(Queries.TokenBucketBlock), store.Unblock: none(Queries.TokenBucketUnblock, unblocked), store.Reset: deletes(Queries.TokenBucketReset),
+			},
+		}
+	}),
+	algorithm.GCRA: sync.OnceValue(func() *Table {
+		return &Table{
+			view: bucketView, state: bucketState,
+			takeMany: many(Queries.GCRATakeMany), takeAll: many(Queries.GCRATakeAll), locked: many(Queries.GCRALocked, ofEach),
+			adjust: one(Queries.GCRAAdjust, adjusted), deletes: deletes(Queries.GCRADelete),
+			kinds: [store.Leave + 1]lazy{
+				store.Take: one(Queries.GCRATake), store.Reserve: one(Queries.GCRAReserve), store.Charge: one(Queries.GCRACharge, charged),
+				store.Get: one(Queries.GCRAGet), store.GetUsage: one(Queries.GCRAUsage),
+				store.Refund: one(Queries.GCRARefund), store.Undo: one(Queries.GCRAUndo), store.Settle: one(Queries.GCRASettle, ended),
+				store.Block: none(Queries.GCRABlock), store.Unblock: none(Queries.GCRAUnblock, unblocked), store.Reset: deletes(Queries.GCRAReset),
+			},
+		}
+	}),
+	algorithm.FixedWindow: sync.OnceValue(func() *Table {
+		return &Table{
+			view: windowView, state: windowState,
+			takeMany: many(Queries.FixedWindowTakeMany), takeAll: many(Queries.FixedWindowTakeAll), locked: many(Queries.FixedWindowLocked, ofEach),
+			adjust: one(Queries.FixedWindowAdjust, adjusted), deletes: deletes(Queries.FixedWindowDelete),
+			calendar: [store.Charge + 1]lazy{
+				store.Take: one(Queries.FixedWindowCalendarTake), store.Charge: one(Queries.FixedWindowCalendarCharge, charged),
+			},
+			kinds: [store.Leave + 1]lazy{
+				store.Take: one(Queries.FixedWindowTake), store.Reserve: one(Queries.FixedWindowReserve), store.Charge: one(Queries.FixedWindowCharge, charged),
+				store.Get: one(Queries.FixedWindowGet), store.GetUsage: one(Queries.FixedWindowUsage),
+				store.Refund: one(Queries.FixedWindowRefund), store.Undo: one(Queries.FixedWindowUndo), store.Settle: one(Queries.FixedWindowSettle, ended),
+				store.Block: none(Queries.FixedWindowBlock), store.Unblock: none(Queries.FixedWindowUnblock, unblocked), store.Reset: deletes(Queries.FixedWindowReset),
+			},
+		}
+	}),
+	algorithm.SlidingWindowCounter: sync.OnceValue(func() *Table {
+		return &Table{
+			view: counterView, state: counterState,
+			takeMany: many(Queries.SlidingWindowCounterTakeMany), takeAll: many(Queries.SlidingWindowCounterTakeAll), locked: many(Queries.SlidingWindowCounterLocked, ofEach),
+			adjust: one(Queries.SlidingWindowCounterAdjust, adjusted), deletes: deletes(Queries.SlidingWindowCounterDelete),
+			kinds: [store.Leave + 1]lazy{
+				store.Take: one(Queries.SlidingWindowCounterTake), store.Reserve: one(Queries.SlidingWindowCounterReserve), store.Charge: one(Queries.SlidingWindowCounterCharge, charged),
+				store.Get: one(Queries.SlidingWindowCounterGet), store.GetUsage: one(Queries.SlidingWindowCounterUsage),
+				store.Refund: one(Queries.SlidingWindowCounterRefund), store.Undo: one(Queries.SlidingWindowCounterUndo), store.Settle: one(Queries.SlidingWindowCounterSettle, ended),
+				store.Block: none(Queries.SlidingWindowCounterBlock), store.Unblock: none(Queries.SlidingWindowCounterUnblock, unblocked), store.Reset: deletes(Queries.SlidingWindowCounterReset),
+			},
+		}
+	}),
+	algorithm.SlidingWindowLog: sync.OnceValue(func() *Table {
+		return &Table{
+			view: logView, state: logState,
+			takeMany: many(Queries.SlidingWindowLogTakeMany), takeAll: many(Queries.SlidingWindowLogTakeAll), locked: many(Queries.SlidingWindowLogLocked, ofEach),
+			adjust: one(Queries.SlidingWindowLogAdjust, adjusted), deletes: deletes(Queries.SlidingWindowLogDelete),
+			kinds: [store.Leave + 1]lazy{
+				store.Take: one(Queries.SlidingWindowLogTake), store.Reserve: one(Queries.SlidingWindowLogReserve), store.Charge: one(Queries.SlidingWindowLogCharge, charged),
+				store.Get: one(Queries.SlidingWindowLogGet), store.GetUsage: one(Queries.SlidingWindowLogUsage),
+				store.Refund: one(Queries.SlidingWindowLogRefund), store.Undo: one(Queries.SlidingWindowLogUndo), store.Settle: one(Queries.SlidingWindowLogSettle, ended),
+				store.Block: none(Queries.SlidingWindowLogBlock), store.Unblock: none(Queries.SlidingWindowLogUnblock, unblocked), store.Reset: deletes(Queries.SlidingWindowLogReset),
+			},
+		}
+	}),
 }
 
 // Call is an Op for one key that is sent with a context.
@@ -150,7 +172,7 @@ const otherPeriod = -2
 // longer than the Op's LockWait, and pgx.ErrNoRows if a Settle finds no reservation or a
 // Reserve decides nothing.
 func (c Call) Send(tx db.DBTX) error {
-	op, q, t := c.Op, &c.Op.Query, tables[c.Op.Algorithm]
+	op, q, t := c.Op, &c.Op.Query, Of(c.Op.Algorithm)
 	s := t.kinds[op.Kind]
 	calendar := q.Calendar != nil && (op.Kind == store.Take || op.Kind == store.Charge)
 	if calendar {
@@ -158,7 +180,7 @@ func (c Call) Send(tx db.DBTX) error {
 	}
 	w := of(op)
 	defer w.free()
-	err, f := s.run(c.Context, tx, w), &w.fields
+	err, f := s().run(c.Context, tx, w), &w.fields
 	switch {
 	case calendar && (errors.Is(err, pgx.ErrNoRows) || err == nil && f.granted == otherPeriod):
 		return exec.ErrOtherPeriod
@@ -187,11 +209,11 @@ func (c Call) Send(tx db.DBTX) error {
 // Adjust does what a Settle does to the key's row, by the op's Ended, whose reservation the
 // transaction has locked. It sets Ended's outcome and returns the units that went back.
 func (c Call) Adjust(tx db.DBTX) (back float64, err error) {
-	t, e := tables[c.Op.Algorithm], c.Op.Ended
+	t, e := Of(c.Op.Algorithm), c.Op.Ended
 	w := of(c.Op)
 	defer w.free()
 	w.now = &e.Now
-	if err = t.adjust.run(c.Context, tx, w); err != nil {
+	if err = t.adjust().run(c.Context, tx, w); err != nil {
 		return 0, err
 	}
 	w.fields.now = e.Now
@@ -203,7 +225,7 @@ func (c Call) Adjust(tx db.DBTX) (back float64, err error) {
 func (c Call) Delete(tx db.DBTX) (was bool, err error) {
 	w := of(c.Op)
 	defer w.free()
-	err = tables[c.Op.Algorithm].deletes.run(c.Context, tx, w)
+	err = Of(c.Op.Algorithm).deletes().run(c.Context, tx, w)
 	return w.fields.deleted > 0, err
 }
 
@@ -222,7 +244,7 @@ func (t *Table) Locked(ctx context.Context, tx db.DBTX, rows []*store.Row) ([]bo
 	w := ofRows(rows, nil)
 	defer w.free()
 	w.found = func(i int) { locked[i] = true }
-	return locked, t.locked.run(ctx, tx, w)
+	return locked, t.locked().run(ctx, tx, w)
 }
 
 // TakeMany runs one statement for rows of one algorithm and leaves the outcomes in
@@ -231,7 +253,7 @@ func (t *Table) TakeMany(ctx context.Context, tx db.DBTX, rows []*store.Row, now
 	w := ofRows(rows, now)
 	defer w.free()
 	w.view = t.view
-	if err := t.takeMany.run(ctx, tx, w); err != nil {
+	if err := t.takeMany().run(ctx, tx, w); err != nil {
 		for _, r := range rows {
 			r.Outcome = store.Outcome{} // rows that were read before an error are void
 		}
@@ -243,12 +265,12 @@ func (t *Table) TakeMany(ctx context.Context, tx db.DBTX, rows []*store.Row, now
 // TakeManyLater returns TakeMany as a function that may be called more than once: a
 // pipeline keeps the parameters from the first call until it is sent.
 func (t *Table) TakeManyLater(rows []*store.Row, now *int64) func(context.Context, db.DBTX) error {
-	return t.later(t.takeMany, rows, now)
+	return t.later(t.takeMany(), rows, now)
 }
 
 // TakeAllLater is TakeManyLater, but of a statement that fails unless all rows are granted.
 func (t *Table) TakeAllLater(rows []*store.Row, now *int64) func(context.Context, db.DBTX) error {
-	return t.later(t.takeAll, rows, now)
+	return t.later(t.takeAll(), rows, now)
 }
 
 func (t *Table) later(s *statement, rows []*store.Row, now *int64) func(context.Context, db.DBTX) error {
@@ -277,17 +299,26 @@ func allDecided(rows []*store.Row) error {
 	return nil
 }
 
+// all returns the statements.
+func (t *Table) all() (all []*statement) {
+	for _, s := range slices.Concat(t.kinds[:], t.calendar[:], []lazy{t.takeMany, t.takeAll, t.locked, t.adjust, t.deletes}) {
+		if s != nil {
+			all = append(all, s())
+		}
+	}
+	return all
+}
+
 // Binaries returns the statements that are sent in binary, each with the fields that its
 // columns are read into.
 func Binaries() map[*exec.Binary][]string {
 	all := map[*exec.Binary][]string{}
-	for _, t := range tables {
-		for _, s := range []*statement{t.kinds[store.Take], t.takeMany, t.calendar[store.Take]} {
-			if s == nil {
-				continue
-			}
+	for a := range tables {
+		for _, s := range Of(a).all() {
 			for _, c := range s.columns {
-				all[s.binary] = append(all[s.binary], c.name)
+				if s.binary != nil {
+					all[s.binary] = append(all[s.binary], c.name)
+				}
 			}
 		}
 	}

@@ -1,9 +1,21 @@
 package statement
 
-import "github.com/pglimit/pglimit/internal/store/postgres/exec"
+import (
+	"reflect"
 
-// The statements about reservations that no Table has.
+	"github.com/pglimit/pglimit/internal/algorithm"
+	"github.com/pglimit/pglimit/internal/store/postgres/exec"
+)
+
 func init() {
+	exec.DistributeTexts(func(tell func(string, reflect.Type)) {
+		for _, a := range algorithm.Names {
+			for _, s := range Of(a).all() {
+				tell(s.text, s.row)
+			}
+		}
+	})
+	// The statements about reservations that no Table has.
 	exec.Distribute(Queries.ReservationByIdempotency)
 	exec.DistributeMany(Queries.ReservationsDue)
 	exec.Distribute(Queries.ReservationLocked)

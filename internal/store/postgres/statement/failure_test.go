@@ -22,21 +22,21 @@ import (
 // nothing and leaves the connection in order.
 func TestBinaryMisread(t *testing.T) {
 	t.Parallel()
-	table := tables[algorithm.SlidingWindowCounter]
+	table := Of(algorithm.SlidingWindowCounter)
 	r := drawn{rand.New(rand.NewPCG(3, 3))}
 	var rows [][]any
 	server := &fakeServer{answer: func(*sent) ([][]any, error) { return rows, nil }}
 	c := conn(t, server.pool(t))
 	batch := r.rows(algorithm.SlidingWindowCounter, 3)
 	for _, bad := range []any{nil, []byte{}, []byte("1234567"), []byte("123456789")} {
-		for i, col := range table.takeMany.columns {
+		for i, col := range table.takeMany().columns {
 			if col.oid == pgtype.TextOID && bad != nil {
 				continue
 			}
 			rows = nil
 			for _, row := range batch {
 				row.Outcome = store.Outcome{}
-				rows = append(rows, r.columns(table.takeMany, row.Query.Policy, row.Query.Key))
+				rows = append(rows, r.columns(table.takeMany(), row.Query.Policy, row.Query.Key))
 			}
 			rows[1][i] = bad
 			err := table.TakeMany(t.Context(), c, batch, nil)
@@ -44,15 +44,15 @@ func TestBinaryMisread(t *testing.T) {
 				t.Errorf("column %d as %v: %v, %+v", i, bad, err, outcomes(batch))
 			}
 		}
-		for i := range table.kinds[store.Take].columns {
-			rows = [][]any{r.columns(table.kinds[store.Take], "", "")}
+		for i := range table.kinds[store.Take]().columns {
+			rows = [][]any{r.columns(table.kinds[store.Take](), "", "")}
 			rows[0][i] = bad
 			if o, err := taken(t.Context(), c, batch[0].Query); err == nil || o.Decided {
 				t.Errorf("column %d of a Take as %v: %+v, %v", i, bad, o, err)
 			}
 		}
 	}
-	rows = [][]any{r.columns(table.kinds[store.Take], "", "")[1:]}
+	rows = [][]any{r.columns(table.kinds[store.Take](), "", "")[1:]}
 	if _, err := taken(t.Context(), c, batch[0].Query); err == nil {
 		t.Error("a column is missing")
 	}
@@ -63,7 +63,7 @@ func TestBinaryMisread(t *testing.T) {
 	if err := table.TakeMany(t.Context(), c, batch, nil); err == nil || !strings.Contains(err.Error(), "no row returned") {
 		t.Errorf("no rows: %v", err)
 	}
-	rows = [][]any{r.columns(table.kinds[store.Take], "", "")}
+	rows = [][]any{r.columns(table.kinds[store.Take](), "", "")}
 	if o, err := taken(t.Context(), c, batch[0].Query); err != nil || !o.Decided {
 		t.Errorf("afterwards %+v, %v", o, err)
 	}
@@ -72,7 +72,7 @@ func TestBinaryMisread(t *testing.T) {
 	if _, err := taken(t.Context(), c, q); err != exec.ErrOtherPeriod {
 		t.Errorf("a calendar without a row: %v", err)
 	}
-	calendar := tables[algorithm.FixedWindow].calendar[store.Take]
+	calendar := Of(algorithm.FixedWindow).calendar[store.Take]()
 	rows = [][]any{r.columns(calendar, "", "")}
 	rows[0][slices.IndexFunc(calendar.columns, func(c column) bool { return c.name == "Granted" })] = float64(otherPeriod)
 	if _, err := taken(t.Context(), c, q); err != exec.ErrOtherPeriod {
@@ -83,11 +83,11 @@ func TestBinaryMisread(t *testing.T) {
 // TestBinaryFailed: rows that were read before an error are not decided.
 func TestBinaryFailed(t *testing.T) {
 	t.Parallel()
-	table := tables[algorithm.GCRA]
+	table := Of(algorithm.GCRA)
 	r := drawn{rand.New(rand.NewPCG(4, 4))}
 	batch := r.rows(algorithm.GCRA, 3)
 	server := &fakeServer{answer: func(*sent) ([][]any, error) {
-		return [][]any{r.columns(table.takeMany, batch[0].Query.Policy, batch[0].Query.Key)}, failure("55P03 locked")
+		return [][]any{r.columns(table.takeMany(), batch[0].Query.Policy, batch[0].Query.Key)}, failure("55P03 locked")
 	}}
 	c := conn(t, server.pool(t))
 	for range 2 {
@@ -110,7 +110,7 @@ func TestBinaryFailed(t *testing.T) {
 // counted once, and prepared again if prepared statements are still used.
 func TestBinaryLost(t *testing.T) {
 	t.Parallel()
-	table := tables[algorithm.LeakyBucket]
+	table := Of(algorithm.LeakyBucket)
 	for _, c := range []struct {
 		code    failure
 		parsing bool // the error comes when it is prepared
@@ -138,11 +138,11 @@ func TestBinaryLost(t *testing.T) {
 				if executed++; err != nil {
 					return nil, err
 				}
-				if s.sql == table.kinds[store.Take].text {
-					return [][]any{r.columns(table.kinds[store.Take], "", "")}, nil
+				if s.sql == table.kinds[store.Take]().text {
+					return [][]any{r.columns(table.kinds[store.Take](), "", "")}, nil
 				}
 				for _, row := range batch {
-					rows = append(rows, r.columns(table.takeMany, row.Query.Policy, row.Query.Key))
+					rows = append(rows, r.columns(table.takeMany(), row.Query.Policy, row.Query.Key))
 				}
 				return rows, nil
 			}

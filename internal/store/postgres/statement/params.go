@@ -152,68 +152,70 @@ type names = map[string]param
 
 // params are the parameters of all statements. A few statements mean something else by a
 // name; those say so in table.go.
-var params = names{
-	// of one key
-	"Policy":     text(func(w *wire) string { return w.query.Policy }),
-	"Key":        text(func(w *wire) string { return w.query.Key }),
-	"Cost":       float(func(w *wire) float64 { return w.query.Cost }),
-	"Count":      float(func(w *wire) float64 { return w.query.Count }),
-	"Capacity":   float(func(w *wire) float64 { return w.query.Capacity }),
-	"Room":       float(func(w *wire) float64 { return w.query.Room }),
-	"Unit":       float(func(w *wire) float64 { return w.query.Unit }),
-	"Leak":       float(func(w *wire) float64 { return w.query.Leak }),
-	"TickUs":     integer(func(w *wire) int64 { return w.query.Tick }),
-	"PeriodUs":   integer(func(w *wire) int64 { return w.query.Period }),
-	"Aligned":    boolean(func(w *wire) bool { return w.query.Aligned }),
-	"FromUs":     integer(func(w *wire) int64 { return w.query.Edges.From }),
-	"TurnUs":     integer(func(w *wire) int64 { return w.query.Edges.Turn }),
-	"UntilUs":    integer(func(w *wire) int64 { return w.query.Edges.Until }),
-	"LifetimeUs": integer(func(w *wire) int64 { return w.query.Lifetime }),
-	"BlockForUs": integer(func(w *wire) int64 { return w.query.BlockFor }),
-	"ForUs":      integer(func(w *wire) int64 { return w.op.ForUs }),
-	"DeniedAtUs": integer(func(w *wire) int64 { return w.op.DeniedAt }),
-	"Units":      float(func(w *wire) float64 { return w.query.Units }),
-	"Burst":      float(func(w *wire) float64 { return w.query.Burst }),
+var params = sync.OnceValue(func() names {
+	return names{
+		// of one key
+		"Policy":     text(func(w *wire) string { return w.query.Policy }),
+		"Key":        text(func(w *wire) string { return w.query.Key }),
+		"Cost":       float(func(w *wire) float64 { return w.query.Cost }),
+		"Count":      float(func(w *wire) float64 { return w.query.Count }),
+		"Capacity":   float(func(w *wire) float64 { return w.query.Capacity }),
+		"Room":       float(func(w *wire) float64 { return w.query.Room }),
+		"Unit":       float(func(w *wire) float64 { return w.query.Unit }),
+		"Leak":       float(func(w *wire) float64 { return w.query.Leak }),
+		"TickUs":     integer(func(w *wire) int64 { return w.query.Tick }),
+		"PeriodUs":   integer(func(w *wire) int64 { return w.query.Period }),
+		"Aligned":    boolean(func(w *wire) bool { return w.query.Aligned }),
+		"FromUs":     integer(func(w *wire) int64 { return w.query.Edges.From }),
+		"TurnUs":     integer(func(w *wire) int64 { return w.query.Edges.Turn }),
+		"UntilUs":    integer(func(w *wire) int64 { return w.query.Edges.Until }),
+		"LifetimeUs": integer(func(w *wire) int64 { return w.query.Lifetime }),
+		"BlockForUs": integer(func(w *wire) int64 { return w.query.BlockFor }),
+		"ForUs":      integer(func(w *wire) int64 { return w.op.ForUs }),
+		"DeniedAtUs": integer(func(w *wire) int64 { return w.op.DeniedAt }),
+		"Units":      float(func(w *wire) float64 { return w.query.Units }),
+		"Burst":      float(func(w *wire) float64 { return w.query.Burst }),
 
-	// of an Undo, a Leave
-	"CountedAtUs": integer(func(w *wire) int64 { return w.op.Grant.At }),
-	"EndsAtUs":    integer(func(w *wire) int64 { return w.op.Grant.EndsAt }),
-	"Ticket":      integer(func(w *wire) int64 { return w.op.Ticket }),
+		// of an Undo, a Leave
+		"CountedAtUs": integer(func(w *wire) int64 { return w.op.Grant.At }),
+		"EndsAtUs":    integer(func(w *wire) int64 { return w.op.Grant.EndsAt }),
+		"Ticket":      integer(func(w *wire) int64 { return w.op.Ticket }),
 
-	// of a Reserve
-	"ID":         text(func(w *wire) string { return w.op.Admission.ID }),
-	"State":      text(func(w *wire) string { return string(w.op.Admission.State) }),
-	"LimitUnits": float(func(w *wire) float64 { return w.op.Admission.Limit }),
-	"TtlUs":      integer(func(w *wire) int64 { return w.op.Admission.TTL }),
-	"RememberUs": integer(func(w *wire) int64 { return w.op.Admission.Remember }),
-	"IdempotencyKey": nullable(pgtype.TextOID, appendText, func(w *wire) *string {
-		if w.op.Admission.Idempotency == "" {
-			return nil
-		}
-		return &w.op.Admission.Idempotency
-	}),
+		// of a Reserve
+		"ID":         text(func(w *wire) string { return w.op.Admission.ID }),
+		"State":      text(func(w *wire) string { return string(w.op.Admission.State) }),
+		"LimitUnits": float(func(w *wire) float64 { return w.op.Admission.Limit }),
+		"TtlUs":      integer(func(w *wire) int64 { return w.op.Admission.TTL }),
+		"RememberUs": integer(func(w *wire) int64 { return w.op.Admission.Remember }),
+		"IdempotencyKey": nullable(pgtype.TextOID, appendText, func(w *wire) *string {
+			if w.op.Admission.Idempotency == "" {
+				return nil
+			}
+			return &w.op.Admission.Idempotency
+		}),
 
-	// of many keys
-	"Policies":    texts(oneIfEqual, func(r *store.Row) string { return r.Query.Policy }),
-	"Keys":        texts(perRow, func(r *store.Row) string { return r.Query.Key }),
-	"Costs":       floats(oneIfEqual, func(r *store.Row) float64 { return r.Query.Cost }),
-	"Counts":      floats(oneIfEqual, func(r *store.Row) float64 { return float64(r.Count) }),
-	"Capacities":  floats(oneIfEqual, func(r *store.Row) float64 { return r.Query.Capacity }),
-	"Leaks":       floats(oneIfEqual, func(r *store.Row) float64 { return r.Query.Leak }),
-	"TicksUs":     integers(oneIfEqual, allRows, func(r *store.Row) int64 { return r.Query.Tick }),
-	"PeriodsUs":   integers(oneIfEqual, allRows, func(r *store.Row) int64 { return r.Query.Period }),
-	"AreAligned":  booleans(oneIfEqual, func(r *store.Row) bool { return r.Query.Aligned }),
-	"FromsUs":     integers(oneIfEqual, calendarRows, func(r *store.Row) int64 { return r.Query.Edges.From }),
-	"TurnsUs":     integers(oneIfEqual, calendarRows, func(r *store.Row) int64 { return r.Query.Edges.Turn }),
-	"UntilsUs":    integers(oneIfEqual, calendarRows, func(r *store.Row) int64 { return r.Query.Edges.Until }),
-	"LifetimesUs": integers(oneIfEqual, allRows, func(r *store.Row) int64 { return r.Query.Lifetime }),
-	"BlocksForUs": integers(oneIfEqual, allRows, func(r *store.Row) int64 { return r.Query.BlockFor }),
+		// of many keys
+		"Policies":    texts(oneIfEqual, func(r *store.Row) string { return r.Query.Policy }),
+		"Keys":        texts(perRow, func(r *store.Row) string { return r.Query.Key }),
+		"Costs":       floats(oneIfEqual, func(r *store.Row) float64 { return r.Query.Cost }),
+		"Counts":      floats(oneIfEqual, func(r *store.Row) float64 { return float64(r.Count) }),
+		"Capacities":  floats(oneIfEqual, func(r *store.Row) float64 { return r.Query.Capacity }),
+		"Leaks":       floats(oneIfEqual, func(r *store.Row) float64 { return r.Query.Leak }),
+		"TicksUs":     integers(oneIfEqual, allRows, func(r *store.Row) int64 { return r.Query.Tick }),
+		"PeriodsUs":   integers(oneIfEqual, allRows, func(r *store.Row) int64 { return r.Query.Period }),
+		"AreAligned":  booleans(oneIfEqual, func(r *store.Row) bool { return r.Query.Aligned }),
+		"FromsUs":     integers(oneIfEqual, calendarRows, func(r *store.Row) int64 { return r.Query.Edges.From }),
+		"TurnsUs":     integers(oneIfEqual, calendarRows, func(r *store.Row) int64 { return r.Query.Edges.Turn }),
+		"UntilsUs":    integers(oneIfEqual, calendarRows, func(r *store.Row) int64 { return r.Query.Edges.Until }),
+		"LifetimesUs": integers(oneIfEqual, allRows, func(r *store.Row) int64 { return r.Query.Lifetime }),
+		"BlocksForUs": integers(oneIfEqual, allRows, func(r *store.Row) int64 { return r.Query.BlockFor }),
 
-	// of both
-	"NowUs":       nullable(pgtype.Int8OID, appendInteger, func(w *wire) *int64 { return w.now }),
-	"Commit":      text(func(w *wire) string { return string(w.query.Commit) }),
-	"LockTimeout": text(func(w *wire) string { return WaitText(w.query.LockWait) }),
-}
+		// of both
+		"NowUs":       nullable(pgtype.Int8OID, appendInteger, func(w *wire) *int64 { return w.now }),
+		"Commit":      text(func(w *wire) string { return string(w.query.Commit) }),
+		"LockTimeout": text(func(w *wire) string { return WaitText(w.query.LockWait) }),
+	}
+})
 
 // elements is the number of elements the statements expect in an array.
 type elements bool

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"reflect"
+	"sync"
 
 	"github.com/jackc/pgx/v5/pgtype"
 
@@ -39,44 +40,46 @@ type column struct {
 
 // columns are the columns of all statements by their fields in the generated structs.
 // sqlc's text decides their order.
-var columns = map[string]column{
-	"Policy":         textColumn(func(f *fields) *[]byte { return &f.policy }),
-	"Key":            textColumn(func(f *fields) *[]byte { return &f.key }),
-	"Granted":        floatColumn(func(f *fields) *float64 { return &f.granted }),
-	"Level":          floatColumn(func(f *fields) *float64 { return &f.level }),
-	"Current":        floatColumn(func(f *fields) *float64 { return &f.current }),
-	"Previous":       floatColumn(func(f *fields) *float64 { return &f.previous }),
-	"LeakedAtUs":     integerColumn(func(f *fields) *int64 { return &f.leakedAt }),
-	"Ticket":         integerColumn(func(f *fields) *int64 { return &f.ticket }),
-	"PeriodUs":       integerColumn(func(f *fields) *int64 { return &f.period }),
-	"EndsAtUs":       integerColumn(func(f *fields) *int64 { return &f.endsAt }),
-	"NewestAtUs":     integerColumn(func(f *fields) *int64 { return &f.newest }),
-	"FreesAtUs":      integerColumn(func(f *fields) *int64 { return &f.freesAt }),
-	"NowUs":          integerColumn(func(f *fields) *int64 { return &f.now }),
-	"UpdatedAtUs":    integerColumn(func(f *fields) *int64 { return &f.updatedAt }),
-	"BlockedUntilUs": integerColumn(func(f *fields) *int64 { return &f.blockedUntil }),
+var columns = sync.OnceValue(func() map[string]column {
+	return map[string]column{
+		"Policy":         textColumn(func(f *fields) *[]byte { return &f.policy }),
+		"Key":            textColumn(func(f *fields) *[]byte { return &f.key }),
+		"Granted":        floatColumn(func(f *fields) *float64 { return &f.granted }),
+		"Level":          floatColumn(func(f *fields) *float64 { return &f.level }),
+		"Current":        floatColumn(func(f *fields) *float64 { return &f.current }),
+		"Previous":       floatColumn(func(f *fields) *float64 { return &f.previous }),
+		"LeakedAtUs":     integerColumn(func(f *fields) *int64 { return &f.leakedAt }),
+		"Ticket":         integerColumn(func(f *fields) *int64 { return &f.ticket }),
+		"PeriodUs":       integerColumn(func(f *fields) *int64 { return &f.period }),
+		"EndsAtUs":       integerColumn(func(f *fields) *int64 { return &f.endsAt }),
+		"NewestAtUs":     integerColumn(func(f *fields) *int64 { return &f.newest }),
+		"FreesAtUs":      integerColumn(func(f *fields) *int64 { return &f.freesAt }),
+		"NowUs":          integerColumn(func(f *fields) *int64 { return &f.now }),
+		"UpdatedAtUs":    integerColumn(func(f *fields) *int64 { return &f.updatedAt }),
+		"BlockedUntilUs": integerColumn(func(f *fields) *int64 { return &f.blockedUntil }),
 
-	// of a Usage
-	"Reservations": integerColumn(func(f *fields) *int64 { return &f.reservations }),
-	"Reserved":     floatColumn(func(f *fields) *float64 { return &f.reserved }),
+		// of a Usage
+		"Reservations": integerColumn(func(f *fields) *int64 { return &f.reservations }),
+		"Reserved":     floatColumn(func(f *fields) *float64 { return &f.reserved }),
 
-	// of a Settle
-	"State":       textColumn(func(f *fields) *[]byte { return &f.state }),
-	"UnitsBefore": floatColumn(func(f *fields) *float64 { return &f.unitsBefore }),
-	"Changes":     booleanColumn(func(f *fields) *bool { return &f.changes }),
-	"Freed":       booleanColumn(func(f *fields) *bool { return &f.freed }),
-	"LimitUnits":  floatColumn(func(f *fields) *float64 { return &f.limit }),
-	"Burst":       floatColumn(func(f *fields) *float64 { return &f.burst }),
-	"Capacity":    floatColumn(func(f *fields) *float64 { return &f.capacity }),
-	"Leak":        floatColumn(func(f *fields) *float64 { return &f.leak }),
-	"TickUs":      integerColumn(func(f *fields) *int64 { return &f.tick }),
-	"ExpiresAtUs": integerColumn(func(f *fields) *int64 { return &f.expiresAt }),
-	"AtUs":        integerColumn(func(f *fields) *int64 { return &f.settledAt }),
-	"WindowUs":    integerColumn(func(f *fields) *int64 { return &f.windowOf }),
+		// of a Settle
+		"State":       textColumn(func(f *fields) *[]byte { return &f.state }),
+		"UnitsBefore": floatColumn(func(f *fields) *float64 { return &f.unitsBefore }),
+		"Changes":     booleanColumn(func(f *fields) *bool { return &f.changes }),
+		"Freed":       booleanColumn(func(f *fields) *bool { return &f.freed }),
+		"LimitUnits":  floatColumn(func(f *fields) *float64 { return &f.limit }),
+		"Burst":       floatColumn(func(f *fields) *float64 { return &f.burst }),
+		"Capacity":    floatColumn(func(f *fields) *float64 { return &f.capacity }),
+		"Leak":        floatColumn(func(f *fields) *float64 { return &f.leak }),
+		"TickUs":      integerColumn(func(f *fields) *int64 { return &f.tick }),
+		"ExpiresAtUs": integerColumn(func(f *fields) *int64 { return &f.expiresAt }),
+		"AtUs":        integerColumn(func(f *fields) *int64 { return &f.settledAt }),
+		"WindowUs":    integerColumn(func(f *fields) *int64 { return &f.windowOf }),
 
-	// of a Reset: the number of rows
-	"Deleted": integerColumn(func(f *fields) *int64 { return &f.deleted }),
-}
+		// of a Reset: the number of rows
+		"Deleted": integerColumn(func(f *fields) *int64 { return &f.deleted }),
+	}
+})
 
 func textColumn(to func(*fields) *[]byte) column {
 	return column{

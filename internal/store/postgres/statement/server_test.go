@@ -15,9 +15,6 @@ import (
 	"github.com/jackc/pgx/v5/pgproto3"
 	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
-
-	"github.com/pglimit/pglimit/internal/algorithm"
-	"github.com/pglimit/pglimit/internal/store"
 )
 
 // fakeServer is a PostgreSQL without tables. It describes the statements with the types of
@@ -261,14 +258,19 @@ func encoded(v any, format int16) []byte {
 			return binary.BigEndian.AppendUint64(nil, uint64(v))
 		}
 		return strconv.AppendInt(nil, v, 10)
+	case bool:
+		if format == pgtype.BinaryFormatCode {
+			return appendBoolean(nil, v)
+		}
+		return []byte(map[bool]string{true: "t", false: "f"}[v])
 	}
 	panic(fmt.Sprintf("a column of %T", v))
 }
 
 // statements returns the statements that are sent in binary.
 func statements() (all []*statement) {
-	for _, t := range tables {
-		all = append(all, t.kinds[store.Take], t.takeMany)
+	for a := range tables {
+		all = append(all, slices.DeleteFunc(Of(a).all(), func(s *statement) bool { return s.binary == nil })...)
 	}
-	return append(all, tables[algorithm.FixedWindow].calendar[store.Take])
+	return all
 }

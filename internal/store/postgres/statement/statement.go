@@ -20,10 +20,14 @@ type statement struct {
 	text    string
 	params  []param
 	columns []column
+	row     reflect.Type // the generated struct of a row
 	many    bool         // it returns a row for each key, not exactly one
 	binary  *exec.Binary // nil: only sqlc's function sends it
 	forms   sync.Pool
 }
+
+// lazy makes a statement at its first use: a program uses few of all.
+type lazy func() *statement
 
 // form holds the parameters and rows of one call of sqlc's function.
 type form interface {
@@ -35,28 +39,37 @@ type form interface {
 
 // one returns the statement of sqlc's function, which returns one row. A parameter whose
 // name is in own means that.
-func one[P, R any](run func(context.Context, db.DBTX, P) (R, error), own ...names) *statement {
-	return newStatement[P, R](func() form { return &oneRow[P, R]{run: run} }, own)
+func one[P, R any](run func(context.Context, db.DBTX, P) (R, error), own ...func() names) lazy {
+	return sync.OnceValue(func() *statement {
+		return newStatement[P, R](func() form { return &oneRow[P, R]{run: run} }, own).inBinary()
+	})
 }
 
 // many is one for a statement that returns a row for each key.
-func many[P, R any](run func(context.Context, db.DBTX, P) ([]R, error), own ...names) *statement {
-	s := newStatement[P, R](func() form { return &manyRows[P, R]{run: run} }, own)
-	s.many = true
-	return s
+func many[P, R any](run func(context.Context, db.DBTX, P) ([]R, error), own ...func() names) lazy {
+	return sync.OnceValue(func() *statement {
+		s := newStatement[P, R](func() form { return &manyRows[P, R]{run: run} }, own).inBinary()
+		s.many = true
+		return s
+	})
 }
 
-// none is one for a statement that returns no row.
-func none[P any](run func(context.Context, db.DBTX, P) error, own ...names) *statement {
-	return one(exec.WithoutRow(run), own...)
+// none is one for a statement that returns no row. Only sqlc's function sends it.
+func none[P any](run func(context.Context, db.DBTX, P) error, own ...func() names) lazy {
+	return sync.OnceValue(func() *statement {
+		return newStatement[P, struct{}](func() form { return &oneRow[P, struct{}]{run: exec.WithoutRow(run)} }, own)
+	})
 }
 
-// deletes is one for a statement that returns the number of rows that it deleted.
-func deletes[P any](run func(context.Context, db.DBTX, P) (int64, error)) *statement {
+// deletes is none for a statement that returns the number of rows that it deleted.
+func deletes[P any](run func(context.Context, db.DBTX, P) (int64, error)) lazy {
 	type row struct{ Deleted int64 }
-	return one(func(ctx context.Context, tx db.DBTX, p P) (row, error) {
+	counted := func(ctx context.Context, tx db.DBTX, p P) (row, error) {
 		n, err := run(ctx, tx, p)
 		return row{n}, err
+	}
+	return sync.OnceValue(func() *statement {
+		return newStatement[P, row](func() form { return &oneRow[P, row]{run: counted} }, nil)
 	})
 }
 
@@ -74,13 +87,13 @@ func (s *statement) inBinary() *statement {
 }
 
 // newStatement returns the statement of forms, whose generated structs are P and R.
-func newStatement[P, R any](newForm func() form, own []names) *statement {
-	s := &statement{forms: sync.Pool{New: func() any { return newForm() }}}
+func newStatement[P, R any](newForm func() form, own []func() names) *statement {
+	s := &statement{row: reflect.TypeFor[R](), forms: sync.Pool{New: func() any { return newForm() }}}
 	s.text = exec.Text(func(tx db.DBTX) { _, _ = newForm().send(context.Background(), tx) })
 	for f := range generated[P]() {
-		p, ok := params[f.Name]
+		p, ok := params()[f.Name]
 		for _, n := range own {
-			if o, has := n[f.Name]; has {
+			if o, has := n()[f.Name]; has {
 				p, ok = o, true
 			}
 		}
@@ -90,14 +103,13 @@ func newStatement[P, R any](newForm func() form, own []names) *statement {
 		s.params = append(s.params, p)
 	}
 	for f := range generated[R]() {
-		c, ok := columns[f.Name]
+		c, ok := columns()[f.Name]
 		if !ok || c.field != f.Type {
 			panic(fmt.Sprintf("pglimit: no description of column %s %v", f.Name, f.Type))
 		}
 		c.name = f.Name
 		s.columns = append(s.columns, c)
 	}
-	exec.DistributeText(s.text, reflect.TypeFor[R]())
 	return s
 }
 

@@ -23,10 +23,10 @@ func TestStatementUnknownFields(t *testing.T) {
 	t.Parallel()
 	type none struct{}
 	for name, describe := range map[string]func(){
-		"unknown parameter":         func() { one(sends[struct{ Unknown string }, none]) },
-		"parameter of another type": func() { one(sends[struct{ Cost int64 }, none]) },
-		"unknown column":            func() { one(sends[none, struct{ Unknown string }]) },
-		"column of another type":    func() { one(sends[none, struct{ Level int64 }]) },
+		"unknown parameter":         func() { one(sends[struct{ Unknown string }, none])() },
+		"parameter of another type": func() { one(sends[struct{ Cost int64 }, none])() },
+		"unknown column":            func() { one(sends[none, struct{ Unknown string }])() },
+		"column of another type":    func() { one(sends[none, struct{ Level int64 }])() },
 	} {
 		func() {
 			defer func() {
@@ -37,7 +37,7 @@ func TestStatementUnknownFields(t *testing.T) {
 			describe()
 		}()
 	}
-	one(sends[struct{ Cost float64 }, struct{ Level float64 }])
+	one(sends[struct{ Cost float64 }, struct{ Level float64 }])()
 }
 
 // sends is a generated function.
@@ -55,8 +55,9 @@ var verbs = [...]string{
 // TestStatementsOfTable: each algorithm sends its own statements, and each verb its own.
 func TestStatementsOfTable(t *testing.T) {
 	t.Parallel()
-	for a, table := range tables {
-		sent := map[string]*statement{"TakeMany": table.takeMany, "TakeAll": table.takeAll, "Locked": table.locked}
+	for a := range tables {
+		table := Of(a)
+		sent := map[string]lazy{"TakeMany": table.takeMany, "TakeAll": table.takeAll, "Locked": table.locked}
 		for kind, s := range table.kinds {
 			sent[verbs[kind]] = s
 		}
@@ -68,7 +69,7 @@ func TestStatementsOfTable(t *testing.T) {
 			if s == nil {
 				continue
 			}
-			of := strings.Fields(s.text)[2]
+			of := strings.Fields(s().text)[2]
 			name, ok := strings.CutSuffix(of, verb)
 			if prefix == "" {
 				prefix = name
@@ -140,7 +141,8 @@ func TestStatementKeepsParams(t *testing.T) {
 // block, and a Locked has a policy for each key.
 func TestStatementOwnNames(t *testing.T) {
 	t.Parallel()
-	for name, table := range tables {
+	for name := range tables {
+		table := Of(name)
 		r, k := drawn{rand.New(rand.NewPCG(8, 8))}, new(kept)
 		q := r.query(name, "key")
 		rows := []*store.Row{{Query: q}, {Query: q}}
