@@ -47,8 +47,8 @@ func (e *engine) AllowN(ctx context.Context, p Policy, key string, cost float64)
 //   - The whole is Relaxed if all policies are, else Durable; FailClosed if any is.
 //     FailLocal ones are granted in memory all or none, and FailOpen ones follow.
 //   - The rows of all keys are locked for two round trips to the database. If all keys had
-//     much room at this Limiter's last AllowAll, it is one, and they are locked only while
-//     the database decides.
+//     much room at this Limiter's last AllowAll, the request takes one round trip, and the rows
+//     are locked only while the database decides.
 //   - A remembered denial of one of its requests denies the whole: the Source of the others
 //     is SourceSkipped.
 //   - A request of a shadow policy never denies the others. If the others are granted, it is

@@ -55,7 +55,7 @@ type table struct {
 
 const mb = 1 << 20
 
-// prefix of the tables' names, and reservations is one of them.
+// prefix begins the name of each table. reservations is the name of one, without it.
 const prefix, reservations = "pglimit_", "reservation"
 
 // tables are those whose rows come and go, without the prefix; all but the last have one row

@@ -118,7 +118,7 @@ func (p *pair) failOver(ctx context.Context, t *testing.T, s *scene) {
 
 // expectNoAnswer sends a request under an idempotency key for a while. The first one ends
 // without an answer, and PostgreSQL then shows what it wrote, although the standby does not
-// have it. None of the others may be answered by that.
+// have it. No request under another idempotency key may get that row as its answer.
 func (p *pair) expectNoAnswer(ctx context.Context, t *testing.T, s *scene) {
 	c := newClient(t, overPGX, s.address, dialer{dial(s.server.url), s})
 	defer c.close()

@@ -144,8 +144,8 @@ func (s *scene) stop(t *testing.T) {
 	}
 }
 
-// callersLeave makes callers give up their requests after a time of that range, until the
-// function that it returns is called.
+// callersLeave makes each caller give up its request after the time that after returns. stay
+// ends that.
 func (s *scene) callersLeave(after func() time.Duration) (stay func()) {
 	s.leaves.Store(&after)
 	return func() { s.leaves.Store(nil) }

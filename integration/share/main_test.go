@@ -22,7 +22,8 @@ func TestMain(m *testing.M) { bed.Main(m, 4) }
 // during a test, however slow the machine is.
 var bucket = limiter.Policy{Name: "p", Algorithm: limiter.TokenBucket, Limit: 1000, Period: 100 * 365 * 24 * time.Hour}
 
-// callers are a gate, what it sends, and the business transactions that lock rows.
+// callers call a limiter at once, through a gate. Business transactions lock rows meanwhile, and
+// sent has the statements that reached the server.
 type callers struct {
 	*bed.Gate
 	business *pgxpool.Pool

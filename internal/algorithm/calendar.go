@@ -104,7 +104,7 @@ func (c calendarCache) of(unit Unit, name string) (*Calendar, error) {
 	return nil, fmt.Errorf("there is no calendar %q", string(unit))
 }
 
-// around returns the bounds around at: at is from the second up to the third.
+// around returns the ends of four periods, b, with b[1] <= at < b[2].
 func (c *Calendar) around(at int64) *bounds {
 	if b := c.last.Load(); b != nil && b[1] <= at && at < b[2] {
 		return b

@@ -139,8 +139,8 @@ func (w *waiter) grant(o store.Outcome, rows int) {
 	w.answer(nil, rows)
 }
 
-// share returns the outcome of a request of q.Count steps in a group of equal steps, of which
-// so many are before it.
+// share returns the outcome of one request of a group, from the outcome o of the whole. Each
+// step of the group costs cost, and before is the number of steps before this request's.
 func share(o store.Outcome, q *store.Query, cost, before float64) store.Outcome {
 	granted := min(o.Granted-before, q.Count)
 	switch {

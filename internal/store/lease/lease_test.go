@@ -152,7 +152,8 @@ func TestRestIsReturnedOnce(t *testing.T) {
 	}
 }
 
-// TestDropReturnsNothing, and ends attempts that began before.
+// TestDropReturnsNothing: a dropped key has no units, and an attempt that began before the drop
+// adds none.
 func TestDropReturnsNothing(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, 10)

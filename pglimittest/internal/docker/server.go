@@ -30,8 +30,8 @@ const (
 	directTimeout = 2 * time.Second
 
 	// memory is a file system in memory, which a container loses when it stops. On disk,
-	// creating databases takes a third more processor time, for ext4 spares the numbers
-	// of files that were just deleted.
+	// creating databases takes a third more processor time: ext4 searches for inodes, since
+	// it does not reuse those of files that were just deleted.
 	memory = "/pglimit"
 )
 

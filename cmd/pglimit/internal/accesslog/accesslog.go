@@ -76,7 +76,7 @@ func (l plainLine) user() string {
 	return strings.TrimSuffix(user, " ")
 }
 
-// quoted returns the quoted field of that number, from 0, after the status.
+// quoted returns a quoted field after the status; 0 is the first.
 func (l plainLine) quoted(number int) (text string) {
 	rest, ok := l.rest, true
 	for range number + 1 {
@@ -195,8 +195,9 @@ type field struct {
 	name string
 	// plain returns the field of a line in the common or combined format; nil: none.
 	plain func(plainLine) string
-	// paths are those in JSON, the first that is there counts. request returns the field
-	// from "GET / HTTP/1.1"; nil: it is not in there.
+	// paths are where a line in JSON may have the field; the first that exists counts.
+	// request reads the field from a request line such as "GET / HTTP/1.1". It is nil for a
+	// field that no request line has.
 	paths   []string
 	request func(text string) string
 }

@@ -161,8 +161,8 @@ func (b *bucket) give(r limiter.Result) *typev3.RateLimitStrategy {
 	}}}
 }
 
-// left returns the least that is left of the last block: some of what was used since may be of
-// the one before.
+// left returns how many units of the last block are certainly left. It counts all use since
+// the block was granted, although the client may have used units of an earlier block.
 func (b *bucket) left() float64 { return max(0, b.block.Granted-(b.used-b.usedAt)) }
 
 // back gives back what is left of the last block if it is over. The client certainly had it at
