@@ -94,13 +94,13 @@ func newPooled(connections exec.Connections, most int, obeys bool, config *Confi
 	}
 	database := postgres.New(connections, store.Sharding(c.Sharding), breakAfter, c.BreakFor, c.clock(), exec.Warn(c.Logger))
 	e := newEngine(&c, SourceDatabase)
-	slots := 0
+	shards := 0
 	if c.Sharding == ShardingRouter {
-		slots = most
+		shards = most
 	}
 	e.dispatcher = dispatch.New(database, dispatch.Options{
 		Waiting: c.MaxWaiting, Timeout: c.Timeout, Connections: most,
-		Share: !c.DisableBatching, Rows: c.BatchRows, Statements: c.BatchStatements, Slots: slots, Now: e.now, Obeys: obeys,
+		Share: !c.DisableBatching, Rows: c.BatchRows, Statements: c.BatchStatements, Shards: shards, Now: e.now, Obeys: obeys,
 	})
 	reaping := dispatch.NewReaper(e.dispatcher, c.Timeout, e.freed)
 	e.store = reaping

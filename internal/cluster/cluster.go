@@ -126,7 +126,7 @@ func (g *coordinator) readCluster(ctx context.Context) (*Cluster, error) {
 			c.Local = append(c.Local, t.Own)
 		}
 	}
-	return c, errors.Join(g.readRouting(ctx, c), g.readExposed(ctx, c))
+	return c, errors.Join(g.readFunctions(ctx, c), g.readExposed(ctx, c))
 }
 
 // readExposed looks for strangers in the tables' schema, on every node.
@@ -174,11 +174,11 @@ func (g *coordinator) readExposed(ctx context.Context, c *Cluster) error {
 	return nil
 }
 
-// readRouting reads which of the functions exist.
-func (g *coordinator) readRouting(ctx context.Context, c *Cluster) error {
-	want := routing()
+// readFunctions reads which of the functions exist.
+func (g *coordinator) readFunctions(ctx context.Context, c *Cluster) error {
+	want := shardFunctions()
 	for _, f := range want {
-		if !slices.ContainsFunc(g.Routing, func(o installed.Object) bool { return o.Own == f.name }) {
+		if !slices.ContainsFunc(g.ShardFunctions, func(o installed.Object) bool { return o.Own == f.name }) {
 			c.Missing = append(c.Missing, f.name)
 		}
 	}
@@ -186,12 +186,12 @@ func (g *coordinator) readRouting(ctx context.Context, c *Cluster) error {
 		return nil
 	}
 	err := g.Tx.QueryRow(ctx, `SELECT coalesce(obj_description($1::oid, 'pg_proc'), '') <> $2::text`,
-		g.Routing[0].OID, routingMark(g.Home.Name)).Scan(&c.Outdated)
+		g.ShardFunctions[0].OID, functionMark(g.Home.Name)).Scan(&c.Outdated)
 	if err != nil {
 		return fmt.Errorf("pglimit: read the release of the functions: %w", err)
 	}
-	c.Outdated = c.Outdated || len(g.Routing) != len(want) ||
-		slices.ContainsFunc(g.Routing, func(o installed.Object) bool { return o.Owner != g.Tables[0].Owner })
+	c.Outdated = c.Outdated || len(g.ShardFunctions) != len(want) ||
+		slices.ContainsFunc(g.ShardFunctions, func(o installed.Object) bool { return o.Owner != g.Tables[0].Owner })
 	return nil
 }
 

@@ -206,7 +206,7 @@ func (g *coordinator) planDistribution(ctx context.Context, d Distribution) (pla
 // planUndo appends the statements that move the rows back.
 func (g *coordinator) planUndo(ctx context.Context, plan *Plan) error {
 	plan.Shards = 0
-	for _, f := range g.Routing {
+	for _, f := range g.ShardFunctions {
 		plan.Statements = append(plan.Statements, "DROP FUNCTION "+f.Signature())
 	}
 	for _, t := range g.keyed() {
@@ -280,7 +280,7 @@ func (g *coordinator) planSpread(ctx context.Context, d Distribution, plan *Plan
 	if len(c.Missing) == 0 && !c.Outdated {
 		return nil
 	}
-	return g.planRouting(ctx, plan, first)
+	return g.planFunctions(ctx, plan, first)
 }
 
 // explainDistribution adds the next step to the error of a statement.

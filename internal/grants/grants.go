@@ -196,8 +196,8 @@ func (g *granting) notAskers() []right {
 	if g.Functions.There() && g.Functions.Schema[0].Name != g.Home.Name {
 		all = append(all, right{"SCHEMA", []string{"ALL"}, g.Functions.Schema})
 	}
-	if len(g.Routing) > 0 {
-		all = append(all, right{"FUNCTION", []string{"ALL"}, g.Routing})
+	if len(g.ShardFunctions) > 0 {
+		all = append(all, right{"FUNCTION", []string{"ALL"}, g.ShardFunctions})
 	}
 	return all
 }
@@ -206,7 +206,7 @@ func (g *granting) notAskers() []right {
 // need.
 func (g *granting) operatorsRights() []right {
 	schemas := []installed.Object{g.Home}
-	functions := slices.Concat(g.Helpers, g.Routing)
+	functions := slices.Concat(g.Helpers, g.ShardFunctions)
 	tables := append([]installed.Object(nil), g.Tables...)
 	if g.Functions.There() {
 		schemas = append(schemas, g.Functions.Schema...)

@@ -42,7 +42,7 @@ func Missing(ctx context.Context, db *sql.DB) (missing, reads []string, err erro
 	}{
 		{right{"SCHEMA", []string{"USAGE"}, []installed.Object{g.Home}}, &missing},
 		{right{"TABLE", []string{"SELECT", "INSERT", "UPDATE", "DELETE"}, g.Tables}, &missing},
-		{right{"FUNCTION", []string{"EXECUTE"}, slices.Concat(g.Helpers, g.Routing)}, &missing},
+		{right{"FUNCTION", []string{"EXECUTE"}, slices.Concat(g.Helpers, g.ShardFunctions)}, &missing},
 		{right{"TABLE", []string{"SELECT"}, g.Readable}, &reads},
 	} {
 		lacking, err := g.lacking(ctx, g.operators[0].oid, r.right)

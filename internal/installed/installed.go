@@ -46,13 +46,13 @@ var ShardFunctions = []string{"pglimit_shard", "pglimit_on_shard"}
 type Objects struct {
 	Tx db.DBTX
 
-	Home      Object // the schema of the tables
-	Tables    []Object
-	Readable  []Object // views, and the records of migrations
-	Helpers   []Object // functions that statements call
-	Routing   []Object // those of ShardFunctions
-	Functions API
-	Asking    API
+	Home           Object // the schema of the tables
+	Tables         []Object
+	Readable       []Object // views, and the records of migrations
+	Helpers        []Object // functions that statements call
+	ShardFunctions []Object
+	Functions      API
+	Asking         API
 }
 
 // Relations are all relations.
@@ -88,7 +88,7 @@ func (o *Objects) read(ctx context.Context) (err error) {
 	read(&o.Tables, relationsOf, o.Home, tables)
 	read(&o.Readable, relationsOf, o.Home, slices.Concat(views, migrate.VersionTables))
 	read(&o.Helpers, functionsOf, o.Home, migrate.Made("FUNCTION"))
-	read(&o.Routing, functionsOf, o.Home, ShardFunctions)
+	read(&o.ShardFunctions, functionsOf, o.Home, ShardFunctions)
 	for _, part := range []struct {
 		into   *API
 		schema string

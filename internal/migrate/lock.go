@@ -63,10 +63,10 @@ func Await(ctx context.Context, what string, try func() (held string, err error)
 	}
 }
 
-// patient is goose's lock, with Await.
-type patient struct{ lock.SessionLocker }
+// sessionLock is goose's lock, with Await.
+type sessionLock struct{ lock.SessionLocker }
 
-func (patient) SessionLock(ctx context.Context, conn *sql.Conn) error {
+func (sessionLock) SessionLock(ctx context.Context, conn *sql.Conn) error {
 	return Await(ctx, "lock", func() (held string, err error) {
 		err = conn.QueryRowContext(ctx, fmt.Sprintf(tryLock, "pg_try_advisory_lock"), lockID).Scan(&held)
 		return held, err

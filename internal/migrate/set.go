@@ -299,7 +299,7 @@ func (s *Set) provider(db *sql.DB) (*goose.Provider, error) {
 	}
 	return goose.NewProvider(goose.DialectPostgres, db, s.FS(),
 		goose.WithTableName(s.table),
-		goose.WithSessionLocker(patient{locker}),
+		goose.WithSessionLocker(sessionLock{locker}),
 		goose.WithDisableGlobalRegistry(true), // excludes an application's Go migrations
 		goose.WithLogger(goose.NopLogger()))
 }

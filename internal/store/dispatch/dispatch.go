@@ -66,10 +66,10 @@ type Options struct {
 	Share       bool          // whether requests share statements and transactions
 	Rows        int           // requests in one of these, at most
 	Statements  int           // shared ones in flight at once for each shard, algorithm and Commit, at most
-	// Slots, if positive, is into how many shards keys are hashed, instead of the Database's: a
+	// Shards, if positive, is into how many shards keys are hashed, instead of the Database's: a
 	// statement then has one key, and one that blocks after a denial shares none.
-	Slots int
-	Now   func() *int64 // the caller's clock for a statement; if it returns nil, the database's
+	Shards int
+	Now    func() *int64 // the caller's clock for a statement; if it returns nil, the database's
 	// Obeys: a statement ends with its context. Then a caller sends its own statement if
 	// nothing is in flight and it cannot leave, or can leave the statement: that costs no
 	// goroutine.
@@ -92,7 +92,7 @@ type Dispatcher struct {
 	waits    detached.Deadlines[begun]
 	contexts detached.Deadlines[*detached.Context]
 	queues   []*shardQueues // of Takes that share statements, by their key's shard
-	seed     maphash.Seed   // of Slots
+	seed     maphash.Seed   // of Shards
 	serial   serials
 	locked   lockedKeys
 }
@@ -100,7 +100,7 @@ type Dispatcher struct {
 // New returns a Dispatcher over db.
 func New(db Database, o Options) *Dispatcher {
 	d := &Dispatcher{db: db, Options: o, seed: maphash.MakeSeed()}
-	if d.Slots > 0 {
+	if d.Shards > 0 {
 		d.Rows, d.Statements = 1, 1
 	}
 	d.idle.L = &d.mu

@@ -33,7 +33,7 @@ type shardQueues [2 * len(algorithm.Names)]queue
 
 // queue returns the queue of op, or nil if it shares no statement. d.mu is locked.
 func (d *Dispatcher) queue(op *store.Op) *queue {
-	if !op.Merges || !d.Share || d.Slots > 0 && op.BlockFor != 0 {
+	if !op.Merges || !d.Share || d.Shards > 0 && op.BlockFor != 0 {
 		return nil
 	}
 	shard, of := d.shard(op.Key)
@@ -55,10 +55,10 @@ func (d *Dispatcher) queue(op *store.Op) *queue {
 	return q
 }
 
-// shard is Database's, or that of Slots.
+// shard is Database's, or that of Shards.
 func (d *Dispatcher) shard(key string) (n, of int) {
-	if d.Slots > 0 {
-		return int(maphash.String(d.seed, key) % uint64(d.Slots)), d.Slots
+	if d.Shards > 0 {
+		return int(maphash.String(d.seed, key) % uint64(d.Shards)), d.Shards
 	}
 	return d.db.Shard(key)
 }

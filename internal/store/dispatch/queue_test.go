@@ -92,11 +92,11 @@ func TestTakeByShard(t *testing.T) {
 	})
 }
 
-// TestTakeBySlot: with Slots a statement has one key, whose callers share it unless a denial
+// TestTakeByHash: with Options.Shards a statement has one key, whose callers share it unless a denial
 // blocks the key.
-func TestTakeBySlot(t *testing.T) {
+func TestTakeByHash(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, f, first := inFlight(t, func(o *Options) { o.Slots = 1 })
+		s, f, first := inFlight(t, func(o *Options) { o.Shards = 1 })
 		blocks := query("c", 1)
 		blocks.BlockFor = 1
 		all := []<-chan reply{first}

@@ -13,12 +13,12 @@ import (
 // a line in the server's log.
 type headroom struct {
 	seed maphash.Seed
-	// keys holds hashes of keys that had room. A key has four slots, which it shares with
+	// keys holds hashes of keys that had room. A key has four places, which it shares with
 	// others; the last ones have them.
-	keys [1024]slots
+	keys [1024]places
 }
 
-type slots [4]atomic.Uint64
+type places [4]atomic.Uint64
 
 func newHeadroom() *headroom { return &headroom{seed: maphash.MakeSeed()} }
 
@@ -37,7 +37,7 @@ func (m *headroom) note(groups []*store.Group) {
 	}
 	for _, g := range groups {
 		o := &g.Outcome
-		p, hash := m.slots(g)
+		p, hash := m.places(g)
 		if g.Fits() && !o.IsBlocked() && o.View.Level(&g.Rules, o.UpdatedAt) <= muchInUse*g.Capacity {
 			p.add(hash)
 		} else {
@@ -52,14 +52,14 @@ func (m *headroom) likely(groups []*store.Group) bool {
 		return false
 	}
 	for _, g := range groups {
-		if p, hash := m.slots(g); g.Contended || g.Cost > small*g.Capacity || !p.have(hash) {
+		if p, hash := m.places(g); g.Contended || g.Cost > small*g.Capacity || !p.have(hash) {
 			return false
 		}
 	}
 	return true
 }
 
-func (m *headroom) slots(g *store.Group) (p *slots, hash uint64) {
+func (m *headroom) places(g *store.Group) (p *places, hash uint64) {
 	hash = maphash.Comparable(m.seed, struct {
 		algorithm   algorithm.Name
 		policy, key string
@@ -67,7 +67,7 @@ func (m *headroom) slots(g *store.Group) (p *slots, hash uint64) {
 	return &m.keys[hash%uint64(len(m.keys))], hash
 }
 
-func (p *slots) have(hash uint64) bool {
+func (p *places) have(hash uint64) bool {
 	for i := range p {
 		if p[i].Load() == hash {
 			return true
@@ -76,7 +76,7 @@ func (p *slots) have(hash uint64) bool {
 	return false
 }
 
-func (p *slots) add(hash uint64) {
+func (p *places) add(hash uint64) {
 	at := hash >> 62
 	for i := range p {
 		switch p[i].Load() {
@@ -89,7 +89,7 @@ func (p *slots) add(hash uint64) {
 	p[at].Store(hash)
 }
 
-func (p *slots) remove(hash uint64) {
+func (p *places) remove(hash uint64) {
 	for i := range p {
 		p[i].CompareAndSwap(hash, 0)
 	}

@@ -66,7 +66,7 @@ func TestHeadroom(t *testing.T) {
 	}
 }
 
-// TestRoomOfManyKeys: keys share slots, and no key is taken for another.
+// TestRoomOfManyKeys: keys share places, and no key is taken for another.
 func TestRoomOfManyKeys(t *testing.T) {
 	t.Parallel()
 	m := newHeadroom()
@@ -90,14 +90,14 @@ func TestRoomOfManyKeys(t *testing.T) {
 	}
 	all := len(m.keys) * len(m.keys[0])
 	if count := likely(); count < all*9/10 || count > all {
-		t.Errorf("%d keys are remembered in %d slots", count, all)
+		t.Errorf("%d keys are remembered in %d places", count, all)
 	}
 	m = newHeadroom() // keys of one request rarely displace each other
 	var groups []*store.Group
 	for i := range 100 {
 		groups = append(groups, bucketOf(fmt.Sprint(i), 1, 0, 1))
 	}
-	for range 3 { // with another seed the slots are others
+	for range 3 { // with another seed the places are others
 		if m.note(groups); m.likely(groups) {
 			return
 		}

@@ -31,8 +31,8 @@ type Sharded struct {
 // OnShard returns tx for statements about these keys, of one shard.
 func OnShard(tx db.DBTX, keys ...string) Sharded { return Sharded{tx, keys} }
 
-// routed is a statement as the function pglimit_on_shard takes it.
-type routed struct {
+// shardCall is a statement as the function pglimit_on_shard takes it.
+type shardCall struct {
 	call *Binary // its rows have the statement's columns
 	name string  // under which the node prepares it
 	text string
@@ -40,16 +40,16 @@ type routed struct {
 
 // distributed are the statements that a Sharded can send, by their texts. They are made when
 // the first is sent: most databases are no cluster.
-var distributed = sync.OnceValue(func() map[string]routed {
-	routes = map[string]routed{}
+var distributed = sync.OnceValue(func() map[string]shardCall {
+	shardCalls = map[string]shardCall{}
 	register(waits, waits, []uint32{pgtype.TextOID})
 	for _, list := range lists {
 		list(distribute)
 	}
-	return routes
+	return shardCalls
 })
 
-var routes map[string]routed
+var shardCalls map[string]shardCall
 
 // register makes a statement one that a Sharded can send. columns are the types of those
 // that it returns. A statement that returns none needs a text that does: the number of its
@@ -66,7 +66,7 @@ func register(sql, text string, columns []uint32) {
 	for i, oid := range columns {
 		list[i] = fmt.Sprintf("c%d %s", i, typeNames[oid])
 	}
-	routes[sql] = routed{
+	shardCalls[sql] = shardCall{
 		call: NewBinary("SELECT * FROM pglimit_on_shard($1, $2, $3, $4, $5::text[]) AS t("+strings.Join(list, ", ")+")",
 			[]uint32{pgtype.TextOID, pgtype.Int4OID, pgtype.TextOID, pgtype.TextOID, pgtype.TextArrayOID}, columns),
 		name: "pglimit_" + hex.EncodeToString(digest[:16]) + "_", text: text,
@@ -76,7 +76,7 @@ func register(sql, text string, columns []uint32) {
 var typeNames = map[uint32]string{pgtype.TextOID: "text", pgtype.Float8OID: "float8", pgtype.Int8OID: "bigint", pgtype.BoolOID: "boolean"}
 
 // find returns a statement that was distributed.
-func find(sql string) routed {
+func find(sql string) shardCall {
 	r, ok := distributed()[sql]
 	if !ok {
 		panic("pglimit: no shard's statement: " + sql)
@@ -97,8 +97,8 @@ func (s Sharded) keysAt(args []any) int {
 	return at
 }
 
-// route returns the call of a statement and its parameters.
-func (s Sharded) route(sql string, args []any) (string, []any) {
+// onShard returns the call of a statement and its parameters.
+func (s Sharded) onShard(sql string, args []any) (string, []any) {
 	r := find(sql)
 	list := make([]byte, 0, 256)
 	for _, a := range args {
@@ -157,12 +157,12 @@ func (s Sharded) Params(sql string, args []any) [][]byte {
 }
 
 func (s Sharded) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
-	sql, args = s.route(sql, args)
+	sql, args = s.onShard(sql, args)
 	return s.DBTX.Query(ctx, sql, args...)
 }
 
 func (s Sharded) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
-	sql, args = s.route(sql, args)
+	sql, args = s.onShard(sql, args)
 	return s.DBTX.QueryRow(ctx, sql, args...)
 }
 

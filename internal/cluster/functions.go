@@ -16,22 +16,22 @@ import (
 )
 
 //go:embed shards.sql.tmpl
-var routingSQL string
+var functionsSQL string
 
-// routed is a function of shards.sql.tmpl.
-type routed struct {
+// shardFunction is a function of shards.sql.tmpl.
+type shardFunction struct {
 	name, types string
 	delegated   bool // to the node that has the shard of its first argument, shard_key
 }
 
-var routedFunction = sync.OnceValue(func() *regexp.Regexp {
+var functionHead = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`(?m)^CREATE OR REPLACE FUNCTION :home\.(\w+)\(([^)]*)\)`)
 })
 
-// routing returns the functions that reach one shard.
-func routing() (all []routed) {
-	for _, m := range routedFunction().FindAllStringSubmatch(routingSQL, -1) {
-		f := routed{name: m[1]}
+// shardFunctions returns the functions that reach one shard.
+func shardFunctions() (all []shardFunction) {
+	for _, m := range functionHead().FindAllStringSubmatch(functionsSQL, -1) {
+		f := shardFunction{name: m[1]}
 		var types []string
 		for i, argument := range strings.Split(m[2], ", ") {
 			name, kind, _ := strings.Cut(argument, " ")
@@ -44,14 +44,14 @@ func routing() (all []routed) {
 	return all
 }
 
-// routingStatements are those of shards.sql.tmpl, which end in $pglimit$, for tables in schema home.
-func routingStatements(home string) (all []string) {
+// functionStatements are those of shards.sql.tmpl, which end in $pglimit$, for tables in schema home.
+func functionStatements(home string) (all []string) {
 	tag := "$pglimit$"
 	for strings.Contains(home, tag) { // it would end the functions' bodies
 		tag = "$_" + tag[1:]
 	}
 	names := strings.NewReplacer("$pglimit$", tag, ":home", home, ":'home'", literal(home), ":'bucket'", literal(home+".pglimit_token_bucket"))
-	for _, s := range strings.SplitAfter(routingSQL, "$pglimit$;\n") {
+	for _, s := range strings.SplitAfter(functionsSQL, "$pglimit$;\n") {
 		if i := strings.Index(s, "CREATE OR REPLACE"); i >= 0 {
 			all = append(all, names.Replace(strings.TrimSuffix(strings.TrimSpace(s[i:]), ";")))
 		}
@@ -59,14 +59,14 @@ func routingStatements(home string) (all []string) {
 	return all
 }
 
-// routingMark names the functions of this release for tables in schema home, in a comment on
+// functionMark names the functions of this release for tables in schema home, in a comment on
 // the first.
-func routingMark(home string) string {
-	return fmt.Sprintf("pglimit migrate distribute, %x", sha256.Sum256([]byte(strings.Join(routingStatements(home), ""))))[:52]
+func functionMark(home string) string {
+	return fmt.Sprintf("pglimit migrate distribute, %x", sha256.Sum256([]byte(strings.Join(functionStatements(home), ""))))[:52]
 }
 
-// planRouting appends the statements that create the functions.
-func (g *coordinator) planRouting(ctx context.Context, plan *Plan, first installed.Object) error {
+// planFunctions appends the statements that create the functions.
+func (g *coordinator) planFunctions(ctx context.Context, plan *Plan, first installed.Object) error {
 	grantees, err := g.writers(ctx, first)
 	if err != nil {
 		return err
@@ -76,13 +76,13 @@ func (g *coordinator) planRouting(ctx context.Context, plan *Plan, first install
 		return fmt.Errorf("pglimit: read the tables' owner: %w", err)
 	}
 	home := g.Home.Name
-	for _, f := range g.Routing {
-		if f.Owner != first.Owner || !slices.ContainsFunc(routing(), func(r routed) bool { return r.name == f.Own && r.types == f.Types }) {
+	for _, f := range g.ShardFunctions {
+		if f.Owner != first.Owner || !slices.ContainsFunc(shardFunctions(), func(r shardFunction) bool { return r.name == f.Own && r.types == f.Types }) {
 			plan.Statements = append(plan.Statements, "DROP FUNCTION "+f.Signature())
 		}
 	}
-	plan.Statements = append(plan.Statements, routingStatements(home)...)
-	for _, f := range routing() {
+	plan.Statements = append(plan.Statements, functionStatements(home)...)
+	for _, f := range shardFunctions() {
 		name := home + "." + f.name + "(" + f.types + ")"
 		placed := ""
 		if f.delegated {
@@ -96,8 +96,8 @@ func (g *coordinator) planRouting(ctx context.Context, plan *Plan, first install
 			plan.Statements = append(plan.Statements, "GRANT EXECUTE ON FUNCTION "+name+" TO "+r)
 		}
 	}
-	f := routing()[0]
-	plan.Statements = append(plan.Statements, "COMMENT ON FUNCTION "+home+"."+f.name+"("+f.types+") IS "+literal(routingMark(home)))
+	f := shardFunctions()[0]
+	plan.Statements = append(plan.Statements, "COMMENT ON FUNCTION "+home+"."+f.name+"("+f.types+") IS "+literal(functionMark(home)))
 	return nil
 }
 

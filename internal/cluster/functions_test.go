@@ -9,15 +9,15 @@ import (
 	"github.com/pglimit/pglimit/internal/installed"
 )
 
-// TestRouting checks that shards.sql.tmpl is read whole: each statement creates one function.
-func TestRouting(t *testing.T) {
+// TestShardFunctions checks that shards.sql.tmpl is read whole: each statement creates one function.
+func TestShardFunctions(t *testing.T) {
 	t.Parallel()
 	const home = `"it's $pglimit$"` // which ends no function's body
-	statements := routingStatements(home)
-	if len(statements) != len(routing()) || len(statements) != strings.Count(routingSQL, "CREATE OR REPLACE FUNCTION") {
-		t.Fatalf("%d statements, %d functions", len(statements), len(routing()))
+	statements := functionStatements(home)
+	if len(statements) != len(shardFunctions()) || len(statements) != strings.Count(functionsSQL, "CREATE OR REPLACE FUNCTION") {
+		t.Fatalf("%d statements, %d functions", len(statements), len(shardFunctions()))
 	}
-	for i, f := range routing() {
+	for i, f := range shardFunctions() {
 		if i >= len(installed.ShardFunctions) || installed.ShardFunctions[i] != f.name {
 			t.Errorf("%s is not function %d of package installed", f.name, i)
 		}
@@ -28,18 +28,18 @@ func TestRouting(t *testing.T) {
 			t.Errorf("%s has a name that was not put in: %s", f.name, statements[i])
 		}
 	}
-	on := slices.IndexFunc(routing(), func(f routed) bool { return f.name == "pglimit_on_shard" })
-	if on < 0 || !routing()[on].delegated || routing()[on].types != "text, integer, text, text, text[]" {
-		t.Errorf("pglimit_on_shard is read as %+v", routing())
+	on := slices.IndexFunc(shardFunctions(), func(f shardFunction) bool { return f.name == "pglimit_on_shard" })
+	if on < 0 || !shardFunctions()[on].delegated || shardFunctions()[on].types != "text, integer, text, text, text[]" {
+		t.Errorf("pglimit_on_shard is read as %+v", shardFunctions())
 	}
 }
 
-// TestRoutingNamesSchemas: the functions of shards.sql.tmpl look no name up where another role may
+// TestShardFunctionsNamesSchemas: the functions of shards.sql.tmpl look no name up where another role may
 // have put its own. Every operator, function, relation and type of a cast has its schema.
-func TestRoutingNamesSchemas(t *testing.T) {
+func TestShardFunctionsNamesSchemas(t *testing.T) {
 	t.Parallel()
 	bare := regexp.MustCompile(`[-+*/<>=~!@#%^&|?]+|\b(?:BETWEEN|LIKE|ILIKE|SIMILAR|NULLIF|DISTINCT|IN \()|::[^Q]\w*|\b(?:FROM|JOIN) [^Q(]\w*|\b[a-z]\w* ?\(`)
-	text := routingSQL
+	text := functionsSQL
 	for _, known := range []struct{ form, becomes string }{
 		{`--.*`, ""}, {`:?'[^']*'`, "''"}, {`OPERATOR\(pg_catalog\.[^)]*\)`, ""}, {`(?:pg_catalog|:home)\.\w+`, "Q"},
 		{`\b(?:ERRCODE|MESSAGE|enable_manual_changes_to_shards) =|:=|\bcoalesce\(|AS \w+ \(|search_path = pg_catalog, pg_temp`, ""},
@@ -49,7 +49,7 @@ func TestRoutingNamesSchemas(t *testing.T) {
 	for _, name := range bare.FindAllString(text, -1) {
 		t.Errorf("%q is looked up in the search_path", name)
 	}
-	if n := strings.Count(routingSQL, " SET search_path = pg_catalog, pg_temp"); n != len(routing()) {
-		t.Errorf("%d of %d functions have a search_path", n, len(routing()))
+	if n := strings.Count(functionsSQL, " SET search_path = pg_catalog, pg_temp"); n != len(shardFunctions()) {
+		t.Errorf("%d of %d functions have a search_path", n, len(shardFunctions()))
 	}
 }
