@@ -100,6 +100,14 @@ func TestBinaryInUse(t *testing.T) {
 			t.Errorf("%s: decisions of several keys were not sent in binary", a)
 		}
 
+		// An AllowAll of keys that had room at the last one.
+		for range 2 {
+			must.OK(l.AllowAll(t.Context(), p.Request("x", 1), p.Request("y", 1)))(t)
+		}
+		if sent++; prepared(t, pool) != sent {
+			t.Errorf("%s: a request of several keys was not sent in binary", a)
+		}
+
 		// A Reserve, a Usage, a Charge, a Refund and a Settle.
 		must.OK(l.Usage(t.Context(), p, "key"))(t)
 		bed.Must(t)(l.Charge(t.Context(), p, "key", 1))

@@ -180,7 +180,7 @@ func (p Store) takes(ctx context.Context, groups []*store.Group, count int) (cal
 		if n == 1 {
 			calls = append(calls, p.takeOne(ctx, groups[0], count))
 		} else {
-			calls = append(calls, p.takeRows(ctx, groups[:n], count, (*statement.Table).TakeManyLater))
+			calls = append(calls, p.takeRows(ctx, groups[:n], count, (*statement.Table).TakeMany))
 		}
 		groups = groups[n:]
 	}
@@ -189,16 +189,16 @@ func (p Store) takes(ctx context.Context, groups []*store.Group, count int) (cal
 
 // takeRows returns the call of a TakeMany or TakeAll that sets the groups' outcomes.
 func (p Store) takeRows(ctx context.Context, groups []*store.Group, count int,
-	later func(*statement.Table, []*store.Row, *int64) func(context.Context, db.DBTX) error,
+	take func(*statement.Table, context.Context, db.DBTX, []*store.Row, *int64) error,
 ) exec.Call {
 	rows, now := make([]*store.Row, len(groups)), groups[0].Now
 	for i, g := range groups {
 		p.setEdges(&g.Query, now)
 		rows[i] = &store.Row{Query: &g.Query, Count: int64(count)}
 	}
-	take := later(statement.Of(groups[0].Algorithm), rows, now)
+	t := statement.Of(groups[0].Algorithm)
 	return func(tx db.DBTX) error {
-		if err := take(ctx, p.atAll(tx, rows)); err != nil {
+		if err := take(t, ctx, p.atAll(tx, rows), rows, now); err != nil {
 			return named(err, groups)
 		}
 		for i, g := range groups {
@@ -303,7 +303,7 @@ func (p Store) takeAlls(ctx context.Context, groups []*store.Group) (calls []exe
 			}
 			n++
 		}
-		calls = append(calls, p.takeRows(ctx, groups[:n], 1, (*statement.Table).TakeAllLater))
+		calls = append(calls, p.takeRows(ctx, groups[:n], 1, (*statement.Table).TakeAll))
 		groups = groups[n:]
 	}
 	if len(calls) > 1 && !p.Pipelines() {

@@ -182,13 +182,15 @@ func TestBinaryAsSqlc(t *testing.T) {
 				for i, row := range batch {
 					again[i] = &store.Row{Query: row.Query, Count: row.Count}
 				}
-				if err := errors.Join(table.TakeMany(t.Context(), direct, batch, now), table.TakeMany(t.Context(), through, again, now)); err != nil {
-					t.Fatal(err)
+				for what, take := range map[string]func(context.Context, db.DBTX, []*store.Row, *int64) error{"TakeMany": table.TakeMany, "TakeAll": table.TakeAll} {
+					if err := errors.Join(take(t.Context(), direct, batch, now), take(t.Context(), through, again, now)); err != nil {
+						t.Fatal(err)
+					}
+					if got, want := outcomes(batch), outcomes(again); !reflect.DeepEqual(got, want) {
+						t.Fatalf("%s of %d rows: got %+v, want %+v", what, len(batch), got, want)
+					}
+					same(what)
 				}
-				if got, want := outcomes(batch), outcomes(again); !reflect.DeepEqual(got, want) {
-					t.Fatalf("%d rows: got %+v, want %+v", len(batch), got, want)
-				}
-				same("TakeMany")
 			}
 		})
 	}

@@ -248,41 +248,28 @@ func (t *Table) Locked(ctx context.Context, tx db.DBTX, rows []*store.Row) ([]bo
 }
 
 // TakeMany runs one statement for rows of one algorithm and leaves the outcomes in
-// them. now is the caller's clock, nil for the database's.
+// them. now is the caller's clock, nil for the database's. A pipeline may call it twice: see
+// exec.Pipeline.
 func (t *Table) TakeMany(ctx context.Context, tx db.DBTX, rows []*store.Row, now *int64) error {
+	return t.take(ctx, tx, t.takeMany(), rows, now)
+}
+
+// TakeAll is TakeMany of a statement that fails unless all rows are granted.
+func (t *Table) TakeAll(ctx context.Context, tx db.DBTX, rows []*store.Row, now *int64) error {
+	return t.take(ctx, tx, t.takeAll(), rows, now)
+}
+
+func (t *Table) take(ctx context.Context, tx db.DBTX, s *statement, rows []*store.Row, now *int64) error {
 	w := ofRows(rows, now)
 	defer w.free()
 	w.view = t.view
-	if err := t.takeMany().run(ctx, tx, w); err != nil {
+	if err := s.run(ctx, tx, w); err != nil {
 		for _, r := range rows {
 			r.Outcome = store.Outcome{} // rows that were read before an error are void
 		}
 		return err
 	}
 	return allDecided(rows)
-}
-
-// TakeManyLater returns TakeMany as a function that may be called more than once: a
-// pipeline keeps the parameters from the first call until it is sent.
-func (t *Table) TakeManyLater(rows []*store.Row, now *int64) func(context.Context, db.DBTX) error {
-	return t.later(t.takeMany(), rows, now)
-}
-
-// TakeAllLater is TakeManyLater, but of a statement that fails unless all rows are granted.
-func (t *Table) TakeAllLater(rows []*store.Row, now *int64) func(context.Context, db.DBTX) error {
-	return t.later(t.takeAll(), rows, now)
-}
-
-func (t *Table) later(s *statement, rows []*store.Row, now *int64) func(context.Context, db.DBTX) error {
-	w := ofRows(rows, now)
-	w.view = t.view
-	f := s.fill(w)
-	return func(ctx context.Context, tx db.DBTX) error {
-		if err := s.through(ctx, tx, f, w); err != nil {
-			return err
-		}
-		return allDecided(rows)
-	}
 }
 
 // allDecided checks that each row has its outcome.
