@@ -54,7 +54,7 @@ type Node struct {
 	Synced bool `json:"synced"`
 }
 
-// coordinator is what is in the database of the tables.
+// coordinator reads and changes the cluster by its coordinator, on which the objects are.
 type coordinator struct{ *installed.Objects }
 
 // Read reads what the cluster has of the tables in tx's search_path. It returns nil

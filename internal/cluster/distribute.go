@@ -26,7 +26,7 @@ type Distribution struct {
 	Undo bool
 }
 
-// Plan is what [PlanFor] and [Distribute] return.
+// Plan says what [Distribute] does, or would do.
 type Plan struct {
 	// Found is the cluster as it was before, and Shards the number of shards as planned.
 	Found  *Cluster
@@ -220,12 +220,12 @@ func (g *coordinator) planUndo(ctx context.Context, plan *Plan) error {
 	}
 	// Citus creates the views again, without their rights.
 	rows, err := g.Tx.Query(ctx, `SELECT format('ALTER VIEW %I.%I OWNER TO %I', n.nspname, c.relname, pg_get_userbyid(c.relowner)), 0 AS place, c.relname
-		FROM pg_class AS c JOIN pg_namespace AS n ON n.OID = c.relnamespace WHERE c.OID = ANY ($1::oid[]) AND c.relkind = 'v'
+		FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace WHERE c.oid = ANY ($1::oid[]) AND c.relkind = 'v'
 		UNION ALL
 		SELECT format('GRANT %s ON %I.%I TO %s', string_agg(a.privilege_type, ', ' ORDER BY a.privilege_type), n.nspname, c.relname,
 			CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(a.grantee)::text) END), 1, c.relname
-		FROM pg_class AS c JOIN pg_namespace AS n ON n.OID = c.relnamespace, aclexplode(c.relacl) AS a
-		WHERE c.OID = ANY ($1::oid[]) AND c.relkind = 'v' AND a.grantee <> c.relowner
+		FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace, aclexplode(c.relacl) AS a
+		WHERE c.oid = ANY ($1::oid[]) AND c.relkind = 'v' AND a.grantee <> c.relowner
 		GROUP BY n.nspname, c.relname, a.grantee
 		ORDER BY 2, 3, 1`, installed.OIDs(g.Readable))
 	if err != nil {

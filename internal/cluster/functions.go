@@ -105,7 +105,7 @@ func (g *coordinator) planFunctions(ctx context.Context, plan *Plan, first insta
 func (g *coordinator) writers(ctx context.Context, t installed.Object) ([]string, error) {
 	rows, err := g.Tx.Query(ctx, `SELECT DISTINCT CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(a.grantee)::text) END
 		FROM pg_class AS c, aclexplode(c.relacl) AS a
-		WHERE c.OID = $1::oid AND a.privilege_type = 'INSERT' AND a.grantee <> c.relowner ORDER BY 1`, t.OID)
+		WHERE c.oid = $1::oid AND a.privilege_type = 'INSERT' AND a.grantee <> c.relowner ORDER BY 1`, t.OID)
 	if err != nil {
 		return nil, fmt.Errorf("pglimit: read the rights on %s: %w", t.Name, err)
 	}

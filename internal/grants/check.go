@@ -100,7 +100,7 @@ WITH RECURSIVE held (role, through) AS ( -- PUBLIC, the role, and the roles that
            format('run REVOKE CREATE ON %s FROM %s', p.name, CASE e.grantee WHEN 0::oid THEN 'PUBLIC' ELSE e.grantee::regrole::text END)
     FROM places AS p, aclexplode(p.acl) AS e WHERE e.privilege_type = 'CREATE' AND e.grantee <> p.owner
     UNION ALL
-    SELECT o.owner, 'owns ' || o.Name, 'use another role'
+    SELECT o.owner, 'owns ' || o.name, 'use another role'
     FROM (SELECT r.owner, 'TABLE ' || r.name FROM relations AS r
           UNION ALL SELECT p.proowner, 'FUNCTION ' || p.oid::regproc FROM pg_proc AS p WHERE p.oid = ANY ($3::oid[])
           UNION ALL SELECT p.owner, p.name FROM places AS p) AS o (owner, name)

@@ -31,7 +31,7 @@ type Roles struct {
 	Operators []string
 }
 
-// Plan is what [PlanFor] returns.
+// Plan has the statements that give roles their rights.
 type Plan struct {
 	// Statements are SQL statements without a semicolon, in order. They can be run
 	// again.

@@ -21,7 +21,7 @@ type role struct {
 	mayLimit bool   // whether the connection's role may run it
 }
 
-// granting is what is in the database, as rights are granted on it.
+// granting plans rights on the objects of a database for roles.
 type granting struct {
 	*installed.Objects
 	askers, operators []role

@@ -27,10 +27,11 @@ type Object struct {
 // Signature returns the function as SQL.
 func (o Object) Signature() string { return o.Name + "(" + o.Types + ")" }
 
-// API is what the migrations of the functions made in one schema.
+// API is one schema of the SQL functions: pglimit or pglimit_ask. Both lists are empty where
+// the functions are not installed.
 type API struct{ Schema, Functions []Object }
 
-// There reports whether anything is.
+// There reports whether the schema and functions in it exist.
 func (a API) There() bool { return len(a.Schema) > 0 && len(a.Functions) > 0 }
 
 // Public are the functions that programs call.

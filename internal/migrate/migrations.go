@@ -1,6 +1,6 @@
 // Package migrate runs pglimit's migrations and reads what a database has of them: records
-// and objects. Their files are in package migrations, which is what applications need of it;
-// the command and the doctor need the rest, see package sets.
+// and objects. Package migrations has their files and what applications use. The command and the
+// doctor use package sets.
 package migrate
 
 import (

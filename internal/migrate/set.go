@@ -160,6 +160,7 @@ func (s *Set) refuseDown(ctx context.Context, pool *pgxpool.Pool, to int64) erro
 	}
 	var shards int64
 	err = pool.QueryRow(ctx, `SELECT pg_catalog.count(*) FROM pg_catalog.pg_dist_shard AS s
+		JOIN pg_catalog.pg_dist_partition AS p ON p.logicalrelid::oid = s.logicalrelid::oid AND p.partmethod = 'h'::"char"
 		WHERE s.logicalrelid::oid = pg_catalog.to_regclass('pglimit_token_bucket'::text)::oid`).Scan(&shards)
 	if err == nil && shards > 0 {
 		return fmt.Errorf("%w, in %d shards: run `pglimit migrate distribute --undo` before `pglimit migrate down`", ErrDistributed, shards)

@@ -81,7 +81,7 @@ func (e *equality) judge(s *Step, at int64, got Answer) error {
 	return e.retry(s, at, want)
 }
 
-// rollBack makes the model anew from the calls before the one numbered calls.
+// rollBack rebuilds the model from the first of its calls; calls is their number.
 func (e *equality) rollBack(calls int) {
 	given, ids := e.model.given, e.model.ids // also of what was rolled back: it may be given back or settled
 	e.done, e.model = e.done[:calls], e.newModel()

@@ -24,8 +24,8 @@ type serial struct {
 	key      key
 	waiters  []*waiter
 	inFlight int // transactions
-	// trusted is how many requests may share a transaction with the first, of those that its
-	// denial would answer. It is the number of grants since the last denial.
+	// trusted is the number of grants since the last denial. A denial of the first request would
+	// answer further ones. At most trusted of these share its transaction.
 	trusted int
 	// Whether it is in ready and overlaps. It may have no turn there by now.
 	isReady, isOverlap bool
