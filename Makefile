@@ -27,8 +27,8 @@ test: ## Run all tests on a PostgreSQL found, started or installed (ARGS: go tes
 	@mkdir -p bin && scripts/packages here >bin/packages
 	@go build -o bin/ ./pglimittest/withpg
 	@go build $$(go list -deps -test -f '{{if and .GoFiles (not .ForTest) (not .Standard) (ne .Name "main")}}{{.ImportPath}}{{end}}' $$(grep -v /test/browser bin/packages)) & bin/withpg && wait
-	bin/withpg -- go test -vet=off -timeout 20m $(ARGS) $$(grep -v /test/browser bin/packages)
-	@if grep -q /test/browser bin/packages; then set -x; bin/withpg -- go test -vet=off -timeout 20m $(ARGS) ./cmd/pglimit/test/browser/...; fi
+	bin/withpg -- go test -vet=off -timeout 60m $(ARGS) $$(grep -v /test/browser bin/packages)
+	@if grep -q /test/browser bin/packages; then set -x; bin/withpg -- go test -vet=off -timeout 60m $(ARGS) ./cmd/pglimit/test/browser/...; fi
 	cd cmd/pglimit/test/ratelimit && GOWORK=off ../../../../bin/withpg -- go test -vet=off $(ARGS) .
 	@if [ -n "$$CITUS_BUILD" ] || scripts/setup citus 2>/dev/null; then $(MAKE) test-citus; fi
 	@scripts/packages left
@@ -40,7 +40,7 @@ clustered = $(addprefix ./integration/,cluster decide faults history reserve sea
 test-citus: ## Run the tests of limits on a Citus cluster of this machine (ARGS: go test flags; PACKAGES)
 	@scripts/setup citus
 	@go build -o bin/ ./pglimittest/withpg
-	PGLIMIT_TEST_BACKEND=citus bin/withpg -- go test -vet=off -timeout 20m $(ARGS) $$(scripts/test-matrix -a citus | head -n 1) $(or $(PACKAGES),$(clustered))
+	PGLIMIT_TEST_BACKEND=citus bin/withpg -- go test -vet=off -timeout 60m $(ARGS) $$(scripts/test-matrix -a citus | head -n 1) $(or $(PACKAGES),$(clustered))
 
 # What needs a server or a browser is left to make test.
 check: ## Check formatting and vet, and run the unit tests: no database, under a minute once built
