@@ -2,7 +2,6 @@ package search
 
 import (
 	"fmt"
-	"maps"
 	"math"
 	"time"
 
@@ -83,15 +82,13 @@ func (e *equality) judge(s *Step, at int64, got Answer) error {
 
 // rollBack rebuilds the model from the first of its calls; calls is their number.
 func (e *equality) rollBack(calls int) {
-	given, ids := e.model.given, e.model.ids // also of what was rolled back: it may be given back or settled
+	given, ids := e.model.given, e.model.ids
 	e.done, e.model = e.done[:calls], e.newModel()
+	e.model.given, e.model.ids = given, ids // also of what was rolled back: it may be given back or settled
 	for _, m := range e.done {
 		e.subject.Clock.Set(m.at)
 		e.model.do(m.step)
 	}
-	maps.Copy(given, e.model.given)
-	maps.Copy(ids, e.model.ids)
-	e.model.given, e.model.ids = given, ids
 }
 
 func (e *equality) compare(s *Step, got, want Answer) error {
