@@ -64,6 +64,7 @@ func TestServerGone(t *testing.T) {
 	b.Tolerate("ERR_CONNECTION_REFUSED")
 	b.Tolerate("ERR_INCOMPLETE_CHUNKED_ENCODING") // of the stream, when the server is killed
 	b.Tolerate("ERR_CONNECTION_RESET")
+	b.Tolerate("ERR_EMPTY_RESPONSE") // of a request in flight, when the server is killed
 	a := limiter.TokenBucket
 	allowed := 0
 	const problems = `$$(".problem").map(p => p.textContent).join("")`
