@@ -285,13 +285,7 @@ of pglimit. It overwrites no file and uses no database.`,
 	}
 }
 
-func newMigrateGrants(db *connect.Database, out *cli.Output) *cobra.Command {
-	var roles grants.Roles
-	var apply bool
-	cmd := &cobra.Command{
-		Use:   "grants [ROLE]...",
-		Short: "Write or run the SQL that gives roles their rights",
-		Long: `Write the SQL that gives roles exactly the rights they need. With --apply, run
+const migrateGrantsHelp = `Write the SQL that gives roles exactly the rights they need. With --apply, run
 it in one transaction and check the result. It can be run again; do so after
 each update of pglimit.
 
@@ -307,7 +301,15 @@ An operator is a role that runs the library, the command, the janitor and all
 SQL functions. It may read and write all rows and declare policies. It cannot
 migrate. A ROLE without a flag is an operator.
 
---apply needs the owner of the tables and functions, or a superuser.`,
+--apply needs the owner of the tables and functions, or a superuser.`
+
+func newMigrateGrants(db *connect.Database, out *cli.Output) *cobra.Command {
+	var roles grants.Roles
+	var apply bool
+	cmd := &cobra.Command{
+		Use:   "grants [ROLE]...",
+		Short: "Write or run the SQL that gives roles their rights",
+		Long:  migrateGrantsHelp,
 		Example: `  pglimit migrate grants worker --apply
   pglimit migrate grants --asker web
   pglimit migrate grants --asker web --operator worker --operator oncall --apply

@@ -129,7 +129,7 @@ func unknownCommand(cmd *cobra.Command, word string) error {
 	return errors.New(text)
 }
 
-// nearest returns the subcommands of cmd that word may mean: one of that name in another
+// nearest returns the subcommands of cmd that word may mean: one that has the name in another
 // group, or those that begin with word or differ from it in two characters.
 func nearest(cmd *cobra.Command, word string) []string {
 	for _, sub := range cmd.Commands() {

@@ -101,16 +101,7 @@ type overrideSet struct {
 	Version  int64                   `json:"version"`
 }
 
-func newOverrideSet(db *connect.Database, out *cli.Output) *cobra.Command {
-	var limit amount
-	var burst float64
-	var unlimited, shadow, fresh bool
-	var until, note string
-	var set limiter.Override // without its policy and key
-	cmd := overrideCommand(db, &cobra.Command{
-		Use:   "set KEY",
-		Short: "Set the override of a key",
-		Long: `Set the override of KEY under --policy, instead of an earlier one. What no flag
+const overrideSetHelp = `Set the override of KEY under --policy, instead of an earlier one. What no flag
 gives is as the policy has it, but the note of an earlier one stays. What the key
 has used is carried over. The answer shows what changed.
 
@@ -128,7 +119,18 @@ the policy's burst changes in proportion to the limit.
 none. With --prefix, --pattern or --cidr it does so for many keys, also those to
 come, and exempts them from blocks that pglimit block made with such a flag. A
 policy can have 1,000 of both, and 100 patterns. At most 100,000 overrides can be
-set.`,
+set.`
+
+func newOverrideSet(db *connect.Database, out *cli.Output) *cobra.Command {
+	var limit amount
+	var burst float64
+	var unlimited, shadow, fresh bool
+	var until, note string
+	var set limiter.Override // without its policy and key
+	cmd := overrideCommand(db, &cobra.Command{
+		Use:   "set KEY",
+		Short: "Set the override of a key",
+		Long:  overrideSetHelp,
 		Example: `  pglimit override set alice --policy login --limit 100 --until 2027-01-31 --note trial
   pglimit override set monitoring --policy api --unlimited
   pglimit override set big-customer --policy api --limit 10x
@@ -178,7 +180,7 @@ set.`,
 }
 
 // knownPolicy returns an error with the names that may be meant, unless the database, a program
-// or a row has a policy of that name.
+// or a row has a policy called name.
 func knownPolicy(cmd *cobra.Command, pool *pgxpool.Pool, policies *limiter.Policies, name string) error {
 	if findPolicy(policies, name) != nil {
 		return nil

@@ -32,7 +32,7 @@ use a change within a second. What a key has used is carried over.`,
 	return cmd
 }
 
-// find returns the stored policy of that name, or nil.
+// findPolicy returns the stored policy called name, or nil.
 func findPolicy(policies *limiter.Policies, name string) *limiter.StoredPolicy {
 	all := policies.List()
 	if i := slices.IndexFunc(all, func(p limiter.StoredPolicy) bool { return p.Name == name }); i >= 0 {
@@ -41,7 +41,7 @@ func findPolicy(policies *limiter.Policies, name string) *limiter.StoredPolicy {
 	return nil
 }
 
-// missing answers that there is no policy of that name.
+// noPolicy answers that no policy is called name.
 func noPolicy(cmd *cobra.Command, out *cli.Output, name string) error {
 	return out.Answer(cmd, false, map[string]any{"name": name, "found": false},
 		fmt.Sprintf("there is no policy %q: `pglimit policy list` lists them\n", name))
@@ -206,7 +206,7 @@ Exit code 1: there was no such policy at that version.`,
 	return cmd
 }
 
-// ofProgram returns the default policy of that name and the program seen last that has it, or
+// ofProgram returns the default policy called name and the program seen last that has it, or
 // nil. It writes which one that is, and which other defaults the stored policy replaces.
 func ofProgram(text *strings.Builder, defaults []defaultPolicy, name string) (*limiter.StoredPolicy, *program) {
 	all := slices.DeleteFunc(defaults, func(d defaultPolicy) bool { return d.Policy.Name != name })

@@ -21,12 +21,7 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-func newProve(db *connect.Database, out *cli.Output) *cobra.Command {
-	config := prove.Config{}
-	cmd := &cobra.Command{
-		Use:   "prove",
-		Short: "Test your database's limits under contention",
-		Long: `Test the limits of your database under contention, and compare what was admitted
+const proveHelp = `Test the limits of your database under contention, and compare what was admitted
 with what each algorithm allows. --workers send requests of 1 to 3 units for a
 few keys of each algorithm, over several connection pools, for --for in total.
   - Some requests are in transactions; half of those are rolled back.
@@ -64,7 +59,14 @@ The keys belong to separate policies and are deleted at the end, also after
 Ctrl-C. The test uses three connections more than workers.
 
 Exit code 0: no key was admitted more than is allowed or counted wrongly, and no
-locked row delayed other keys; 1: otherwise; 3: the database failed.`,
+locked row delayed other keys; 1: otherwise; 3: the database failed.`
+
+func newProve(db *connect.Database, out *cli.Output) *cobra.Command {
+	config := prove.Config{}
+	cmd := &cobra.Command{
+		Use:   "prove",
+		Short: "Test your database's limits under contention",
+		Long:  proveHelp,
 		Example: `  pglimit prove
   pglimit prove --for 5s
   pglimit prove --for 5m --workers 100 --json`,

@@ -17,13 +17,7 @@ import (
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/serve/auth"
 )
 
-func newServe(db *connect.Database, out *cli.Output) *cobra.Command {
-	var o serve.Options
-	var rate rateFlags
-	cmd := &cobra.Command{
-		Use:   "serve",
-		Short: "Answer requests over HTTP and gRPC, for gateways and other languages",
-		Long: `Answer requests over HTTP and JSON, and gRPC, until Ctrl-C or SIGTERM. Policies
+const serveHelp = `Answer requests over HTTP and JSON, and gRPC, until Ctrl-C or SIGTERM. Policies
 are those in the database, and those of --policies for other names. All counts
 are in the database: any number of servers may run, and a restart forgets nothing.
 
@@ -43,7 +37,15 @@ At the end /readyz answers 503, and each answer ends its connection. After
 --drain-delay clients have a third of --drain-timeout to leave their connections;
 then the listeners close, and requests get the rest. OTEL_EXPORTER_OTLP_ENDPOINT and similar
 variables send traces and metrics. Logs are on stderr, as JSON with --json, and
-have no keys.`,
+have no keys.`
+
+func newServe(db *connect.Database, out *cli.Output) *cobra.Command {
+	var o serve.Options
+	var rate rateFlags
+	cmd := &cobra.Command{
+		Use:   "serve",
+		Short: "Answer requests over HTTP and gRPC, for gateways and other languages",
+		Long:  serveHelp,
 		Example: `  pglimit serve --embedded --http localhost:8080 --policies limits.yaml
   pglimit serve --http :8080 --admin localhost:9090 --tokens tokens --tls-cert crt.pem --tls-key key.pem
   curl --json '{"policy":"login","key":"alice"}' localhost:8080/v1/allow`,
