@@ -63,7 +63,7 @@ func (b *bench) grid() part {
 // that no request is denied.
 const logRate = 300_000
 
-// logs measures the sliding logs at each limit, on so many keys that half-full logs do not
+// logs measures the sliding logs at each limit. It has enough keys that half-full logs do not
 // fill up.
 func (b *bench) logs() part {
 	p := part{

@@ -43,7 +43,7 @@ func TestWithinBound(t *testing.T) {
 	}
 }
 
-// TestCrowdFigures of four decisions, two of which were made while it was measured.
+// TestCrowdFigures: of four decisions only the two count that were made while it was measured.
 func TestCrowdFigures(t *testing.T) {
 	start := time.Now()
 	var all []decision

@@ -17,7 +17,7 @@ import (
 const (
 	rate         = 1000 // requests per second for one key
 	surgeTimes   = 15   // as many in the surge
-	surgeCallers = 512  // of the key that surges: so many that it is no closed load
+	surgeCallers = 512  // of the key that surges: enough that requests do not wait for callers
 	otherKeys    = 1000
 	otherRate    = 1000 // requests per second for the other keys together
 	otherCallers = 50

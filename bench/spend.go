@@ -128,7 +128,7 @@ func (b *bench) spend() part {
 // way counts a unit for each key in a transaction, and returns how many.
 type way func(ctx context.Context, s *spender, tx pgx.Tx, keys []string) (units float64, err error)
 
-// spends measures a way to count a unit for each of n different random keys of so many,
+// spends measures a way to count a unit for each of n different random ones of the keys,
 // and compares the units it counted with those requested.
 func (b *bench) spends(ctx context.Context, callers, keys, n int, durability limiter.Durability, bare bool, inside way) (report.Figures, error) {
 	commit := "on"

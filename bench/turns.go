@@ -123,7 +123,7 @@ func counted(ctx context.Context, d contender.Decider, keys []string, allowed fl
 	return nil
 }
 
-// inParallel runs f that many times at once and returns the first error.
+// inParallel runs f n times at once and returns the first error.
 func inParallel(n int, f func(i int) error) error {
 	var all errgroup.Group
 	for i := range n {

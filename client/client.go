@@ -75,7 +75,7 @@ func New(server string, config *Config) (*Limiter, error) {
 	return l, nil
 }
 
-// Named returns a policy to pass to the methods: the server's of that name.
+// Named returns a policy to pass to the methods: the one that the server has under name.
 func Named(name string) limiter.Policy { return limiter.Policy{Name: name} }
 
 // Close closes idle connections. It returns nil.

@@ -51,7 +51,7 @@ func checkPooler(ctx context.Context, p *patient) (c Check, err error) {
 // errNotPgx is onPgx's error for connections of another driver.
 var errNotPgx = errors.New("the driver is not pgx")
 
-// onPgx calls f with so many connections of db at once.
+// onPgx calls f with n connections of db at once.
 func onPgx(ctx context.Context, db *sql.DB, n int, f func([]*pgx.Conn) error, have ...*pgx.Conn) error {
 	if len(have) == n {
 		return f(have)

@@ -104,7 +104,7 @@ func isPreflight(r *http.Request) bool {
 	return r.Method == http.MethodOptions && r.Header.Get("Origin") != "" && r.Header.Get("Access-Control-Request-Method") != ""
 }
 
-// WithXRateLimit also sets three older fields that many clients read:
+// WithXRateLimit also sets three older fields, which clients still read:
 //
 //	X-RateLimit-Limit: 10         // the Burst
 //	X-RateLimit-Remaining: 0      // units, rounded down

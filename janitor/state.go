@@ -15,7 +15,7 @@ import (
 )
 
 // StateBound is the number up to which [ReadState] counts rows: a count of StateBound
-// means that many or more.
+// means StateBound or more.
 const StateBound = 100_000
 
 // State is what [ReadState] returns. All times are by the database's clock, except that

@@ -27,7 +27,7 @@ type lent struct {
 	lag    int64   // nanoseconds from before that statement to its answer
 }
 
-// leaseOptions returns the options of at most that many blocks.
+// leaseOptions returns the options of blocks of at most keys keys.
 func leaseOptions(keys int, clock lease.Clock) lease.Options[rowKey, lent] {
 	return lease.Options[rowKey, lent]{
 		Keys: keys, Least: 4, Share: 16, Clock: clock, Clone: rowKey.clone,
@@ -78,7 +78,7 @@ func (e *engine) lend(in *Request, r *Result) (ok bool) {
 	return true
 }
 
-// answer sets r to the Result for a key of which so many units are left in this process.
+// answer sets r to the Result for a key of which left units are in this process.
 func (v *lent) answer(r *Result, left, age int64) {
 	*r = v.result
 	since := time.Duration(max(0, age-v.lag)).Truncate(time.Microsecond)

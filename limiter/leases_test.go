@@ -141,7 +141,7 @@ func TestUnitsThatLeakWhileTheyAreLent(t *testing.T) {
 	}
 }
 
-// TestLeaseEndsAtOnce for the process that holds it.
+// TestLeaseEndsAtOnce: what ends a lease ends it at once for the process that holds it.
 func TestLeaseEndsAtOnce(t *testing.T) {
 	t.Parallel()
 	smaller := hot
@@ -181,7 +181,6 @@ func TestLeaseEndsAtOnce(t *testing.T) {
 	}
 }
 
-// TestLeaseOfAWindowEndsWithIt.
 func TestLeaseOfAWindowEndsWithIt(t *testing.T) {
 	t.Parallel()
 	s, p := newLessee(limiter.Config{}, memory.New()), hot
@@ -222,7 +221,6 @@ func TestRestOfALeaseGoesBack(t *testing.T) {
 	}
 }
 
-// TestBlockThatComesAfterCloseGoesBack.
 func TestBlockThatComesAfterCloseGoesBack(t *testing.T) {
 	t.Parallel()
 	rows := memory.New()

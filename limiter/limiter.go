@@ -49,8 +49,8 @@ func obeys(pool *pgxpool.Pool) bool {
 // tables. The caller closes db. NewSQL sends nothing to the database. It returns
 // ErrInvalid for a nil db or a field of config that is not valid.
 //
-//   - Call db.SetMaxOpenConns first: NewSQL reads it. A quarter of that many statements,
-//     four if it is unlimited, may wait for rows that other transactions have locked.
+//   - Call db.SetMaxOpenConns first: NewSQL reads it. At most a quarter as many statements,
+//     four if it is unlimited, wait for rows that other transactions have locked.
 //   - Raise db.SetMaxIdleConns: database/sql closes all but 2 connections after each use.
 //   - Config.Timeout holds even if the driver waits for longer. Its connection and a
 //     goroutine stay in use until the driver returns.
@@ -81,7 +81,7 @@ func (c *Config) idle() time.Duration {
 // unlimitedConns is the assumed size of a pool without a limit, since the server has one.
 const unlimitedConns = 16
 
-// newPooled returns a Limiter over a pool of at most that many connections. obeys reports
+// newPooled returns a Limiter over a pool. most is the largest number of its connections. obeys reports
 // whether the driver ends a statement with its context.
 func newPooled(connections exec.Connections, most int, obeys bool, config *Config) (*Limiter, error) {
 	c := config.withDefaults()

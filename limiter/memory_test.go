@@ -124,7 +124,7 @@ func TestUsageOfABlockedKey(t *testing.T) {
 	}
 }
 
-// TestAdmissionsOfDoLastForIdempotencyTTL, also after a Reserve of a longer lifetime.
+// TestAdmissionsOfDoLastForIdempotencyTTL: they do so also after a Reserve of a longer lifetime.
 func TestAdmissionsOfDoLastForIdempotencyTTL(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := NewMemory(&Config{IdempotencyTTL: time.Minute})

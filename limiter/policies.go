@@ -118,7 +118,7 @@ type Override struct {
 	Key       string    `json:"key"`                 // the caller's; in an answer as stored, its HMAC if PoliciesConfig.KeySecret is set
 	Match     Match     `json:"match,omitempty"`     // empty: Key is the only key; else Key is a prefix, a pattern or a network
 	Limit     *float64  `json:"limit,omitempty"`     // instead of Policy.Limit, from 1e-9 to 2^53
-	Factor    *float64  `json:"factor,omitempty"`    // so many times Policy.Limit, as that is at each decision: from 1e-9 to 2^53
+	Factor    *float64  `json:"factor,omitempty"`    // times Policy.Limit, as that is at each decision: from 1e-9 to 2^53
 	Burst     *float64  `json:"burst,omitempty"`     // instead of Policy.Burst, for buckets; 0 is *Limit, which is then needed
 	Unlimited bool      `json:"unlimited,omitempty"` // requests pass without a decision, with SourceOverride, and count nothing
 	Blocked   bool      `json:"blocked,omitempty"`   // requests are denied without a decision, with SourceOverride and ReasonBlocked
@@ -263,7 +263,7 @@ func (p *Policies) Default(policies ...Policy) error {
 	return nil
 }
 
-// Get returns the policy of that name: the database's, or else the default. If there is
+// Get returns the policy called name: the database's, or else the default. If there is
 // none, it returns ErrNoPolicy. It takes no lock and allocates nothing.
 func (p *Policies) Get(name string) (Policy, error) {
 	policy, ok := p.state.Load().policy(name)

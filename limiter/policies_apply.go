@@ -145,7 +145,7 @@ func (p *Policies) History(ctx context.Context, name string, limit int) ([]Polic
 	return all, nil
 }
 
-// At returns the policy of that name that the database had at a time, and the override that
+// At returns the policy called name that the database had at a time, and the override that
 // decided about key, or else changed its limit; nil for none. The time is by the database's
 // clock. Before the first entry of the history all is as in that. The error is that of the
 // database, or ErrInvalid.
@@ -174,7 +174,7 @@ func deciding(rows []policies.Override, key string, at time.Time) int {
 	return place
 }
 
-// AtVersion returns the policy of that name that the database had at a version, nil for none.
+// AtVersion returns the policy called name that the database had at a version, nil for none.
 // The error is that of the database, or ErrInvalid.
 func (p *Policies) AtVersion(ctx context.Context, name string, version int64) (*StoredPolicy, error) {
 	if !validName(name) {

@@ -233,7 +233,7 @@ func unflatten(to, from reflect.Value) (reason string) {
 	return ""
 }
 
-// choose sets to to the value of that name, or returns why it cannot.
+// choose sets to to the value called name, or returns why it cannot.
 func choose[T fmt.Stringer](to *T, name string, values ...T) (reason string) {
 	var names []string
 	for _, v := range values {

@@ -151,8 +151,8 @@ type sqlTransaction struct{ tx *sql.Tx }
 func (t sqlTransaction) Commit(context.Context) error   { return t.tx.Commit() }
 func (t sqlTransaction) Rollback(context.Context) error { return t.tx.Rollback() }
 
-// runTx runs transactions until one meets no conflict, at most that many. begin begins one
-// and returns its work.
+// runTx runs transactions until one meets no conflict: at most attempts, or defaultAttempts
+// for 0. begin begins one and returns its work.
 func runTx(ctx context.Context, attempts int, begin func() (transaction, func() error, error)) error {
 	switch {
 	case attempts < 0:

@@ -21,7 +21,7 @@ func heap() int {
 	return int(m.HeapAlloc)
 }
 
-// keyOf returns a key of that many bytes, inside a larger text.
+// keyOf returns a key of size bytes, inside a larger text.
 func keyOf(size, i int) string { return fmt.Sprintf("%0*d%01000d", size, i, 0)[:size] }
 
 // TestDenyCacheSize: a remembered denial takes about 750 bytes and the length of its key,

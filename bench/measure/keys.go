@@ -5,8 +5,8 @@ import (
 	"math/rand/v2"
 )
 
-// sequenceLength is the number of requests before a sequence starts again: so many that
-// the repetition gives no advantage.
+// sequenceLength is the number of requests before a sequence starts again. It is large, so
+// that the repetition gives no advantage.
 const sequenceLength = 1 << 18
 
 // ZipfExponent sets how uneven Zipf is: the first of 100,000 keys gets about an eighth of

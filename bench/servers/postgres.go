@@ -50,7 +50,7 @@ func StartPostgres(ctx context.Context, further map[string]string) (_ *Postgres,
 	return &Postgres{Server: server}, nil
 }
 
-// Connect opens a pool of so many connections, all from the start, as set changes its
+// Connect opens a pool. It opens all connections at the start, as set changes their
 // settings. They stay open until the pool or the server is closed.
 func (p *Postgres) Connect(ctx context.Context, connections int32, set func(*pgx.ConnConfig)) (*pgxpool.Pool, error) {
 	config, err := pgxpool.ParseConfig(p.URL())
@@ -92,8 +92,7 @@ func SetCommit(ctx context.Context, pool *pgxpool.Pool, value string) error {
 	return nil
 }
 
-// NewDatabase creates a database with pglimit's tables, and opens a pool of so many
-// connections to it.
+// NewDatabase creates a database with pglimit's tables, and opens a pool of connections to it.
 func (p *Postgres) NewDatabase(ctx context.Context, name string, connections int32) (*pgxpool.Pool, error) {
 	conn, err := pgx.Connect(ctx, p.URL())
 	if err != nil {

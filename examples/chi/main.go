@@ -57,7 +57,7 @@ func newHandler(l *limiter.Limiter) http.Handler {
 	return r
 }
 
-// costs requests that many units of the user's plan.
+// costs requests units of the user's plan.
 func costs(units float64) httplimit.Limits {
 	return func(r *http.Request) ([]limiter.Request, error) {
 		u := r.Context().Value(userKey{}).(user)

@@ -51,7 +51,7 @@ func migrate(ctx context.Context, pool *pgxpool.Pool) error {
 	return err
 }
 
-// newClient creates a River client with that many workers, which share one Limiter.
+// newClient creates a River client whose workers share one Limiter.
 func newClient(pool *pgxpool.Pool, l *limiter.Limiter, rates map[string]limiter.Policy, workers int) (*river.Client[pgx.Tx], error) {
 	kinds := river.NewWorkers()
 	river.AddWorker(kinds, &sender{pool: pool, limits: l, rates: rates})

@@ -13,7 +13,7 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// errTaken means that the account has another order of that number, or that this one is
+// errTaken means that the account has another order with the same number, or that this one is
 // older than the memory of its spend (Config.IdempotencyTTL).
 var errTaken = errors.New("there is an order of that number")
 

@@ -116,8 +116,8 @@ func TestAllowAllAtOnce(t *testing.T) {
 	}
 }
 
-// TestAllowAllAtOnceIsOneTransaction, in every mode of pgx: a denial by the last of several
-// tables leaves nothing behind. database/sql has no pipeline: there it is one transaction
+// TestAllowAllAtOnceIsOneTransaction: in every mode of pgx a denial by the last of several
+// tables leaves nothing behind. database/sql has no pipeline; there it is one transaction
 // too.
 func TestAllowAllAtOnceIsOneTransaction(t *testing.T) {
 	url := bed.NewDatabase(t)

@@ -97,7 +97,7 @@ func TestBreakerOnAStoppedServer(t *testing.T) {
 	}
 }
 
-// TestBreakerProbes with one caller: the others do not wait for its result.
+// TestBreakerProbes: one caller probes, and the others do not wait for its result.
 func TestBreakerProbes(t *testing.T) {
 	t.Parallel()
 	b := bed.NewBroken(t, limiter.Config{BreakAfter: 1})

@@ -53,7 +53,7 @@ func BenchmarkDecision(b *testing.B) {
 
 const stintCalls = 1000
 
-// stint makes that many calls by that many callers.
+// stint makes stintCalls calls by callers at once.
 func stint(b *testing.B, callers int, call func(key string) error) time.Duration {
 	var next atomic.Int64
 	var wg sync.WaitGroup

@@ -180,7 +180,7 @@ var syntax = map[string]bool{
 	"case": true, "when": true, "then": true, "else": true, "and": true, "array": true, "row": true, "from": true,
 }
 
-// immutable looks up every function of that name in the catalogue.
+// immutable reports whether the catalogue has every form of function as immutable.
 func immutable(t *testing.T, pool *pgxpool.Pool, function string) bool {
 	t.Helper()
 	if syntax[function] {

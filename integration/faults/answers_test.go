@@ -26,7 +26,7 @@ func loseAnswers(_ context.Context, t *testing.T, s *scene) {
 	t.Logf("%d answers were lost", s.lostAnswers.Load())
 }
 
-// losing is one in so many reads whose answer is lost.
+// losing is the number of reads of which one loses its answer.
 const losing = 20
 
 // lossy is a connection that loses answers while loses is set.

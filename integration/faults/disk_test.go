@@ -25,8 +25,8 @@ type disk struct {
 	ends sync.WaitGroup
 }
 
-// newDisk mounts a file system of that many megabytes and unmounts it after the test. That
-// needs root: a limit of a process, such as the size of its files, gives other errors than
+// newDisk mounts a file system of megabytes MB and unmounts it after the test. Only root can
+// do that: a limit of a process, such as the size of its files, gives other errors than
 // a full disk.
 func newDisk(t *testing.T, megabytes int) *disk {
 	t.Helper()

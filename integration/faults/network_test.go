@@ -100,7 +100,7 @@ func resetConnections(ctx context.Context, p *proxy) {
 	}
 }
 
-// latency delays all answers by so many milliseconds, give or take some.
+// latency delays all answers by delay milliseconds, give or take jitter.
 func latency(delay, jitter int) func(context.Context, *proxy) {
 	return func(ctx context.Context, p *proxy) {
 		p.with(ctx, lasting, toxic{Type: "latency", Stream: downstream, Toxicity: 1, Attributes: map[string]int{"latency": delay, "jitter": jitter}})

@@ -33,7 +33,7 @@ func (c *handClock) now() time.Time           { return time.UnixMicro(c.us.Load(
 func (c *handClock) add(d time.Duration)      { c.us.Add(d.Microseconds()) }
 func (c *handClock) in(d time.Duration) int64 { return c.us.Load() + d.Microseconds() }
 
-// sweep expects a sweep to succeed and to remove that many rows of each table.
+// sweep expects a sweep to succeed and to remove want rows of each table.
 func sweep(t *testing.T, j *janitor.Janitor, want map[string]int64) {
 	t.Helper()
 	got, err := j.Sweep(t.Context())
@@ -71,7 +71,7 @@ func heard(t *testing.T) (sweeps <-chan janitor.Removed, onSweep func(janitor.Re
 	}
 }
 
-// awaitRemoved reads sweeps until one removes that many rows.
+// awaitRemoved reads sweeps until one removes rows rows.
 func awaitRemoved(t *testing.T, sweeps <-chan janitor.Removed, rows int64) {
 	t.Helper()
 	for began := time.Now(); time.Since(began) < time.Minute; { // prevents a hang
@@ -88,7 +88,7 @@ func logged() (*slog.Logger, *bed.Buffer) {
 	return slog.New(slog.NewTextHandler(text, nil)), text
 }
 
-// awaitLog waits until a text was logged more than that many times.
+// awaitLog waits until text was logged more than before times.
 func awaitLog(t *testing.T, log *bed.Buffer, text string, before int) {
 	t.Helper()
 	bed.Eventually(t, "it logs "+text, func(context.Context) (bool, error) { return log.Count(text) > before, nil })

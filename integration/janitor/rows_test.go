@@ -132,7 +132,7 @@ func TestJanitorRowsStayWhileTheyCount(t *testing.T) {
 // inFlight is the time that an empty row stays for statements that began before it was used.
 const inFlight = time.Minute
 
-// TestViewsShowWhenAKeyIsEmpty, not when the janitor looks.
+// TestViewsShowWhenAKeyIsEmpty: the views show that time, and not when the janitor looks.
 func TestViewsShowWhenAKeyIsEmpty(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()

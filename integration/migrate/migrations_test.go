@@ -138,7 +138,7 @@ func TestMigrateUpFromManyAtOnce(t *testing.T) {
 func TestMigrateUpInterrupted(t *testing.T) {
 	t.Parallel()
 	pool := bed.Connect(t, bed.EmptyDatabase(t))
-	// An uncommitted table of that name makes Up wait half-way.
+	// An uncommitted table with the name of the next one makes Up wait half-way.
 	tx, err := pool.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)

@@ -21,7 +21,7 @@ func TestDoctorFuture(t *testing.T) {
 		for _, table := range bed.LimitTables(t, pool) {
 			bed.InsertRows(t, pool, table, fmt.Sprint("p", i), 3, 0)
 		}
-		if large { // as if there were so many that only a sample is read
+		if large { // as if there were too many to read all
 			bed.Exec(t, pool, `UPDATE pg_class SET reltuples = 1e9 WHERE relname = 'pglimit_gcra'`)
 		}
 		expect(t, pool, "future", doctor.OK)

@@ -284,7 +284,7 @@ func TestOperator(t *testing.T) {
 	}
 }
 
-// counted counts the statements of that name, and runs do, if it has one, before the first.
+// counted counts the statements called name. Before the first it runs do, if that is set.
 type counted struct {
 	name string
 	do   func()

@@ -77,8 +77,8 @@ func TestPrograms(t *testing.T) {
 	expectPrograms(t, pool, map[string]int64{"worker": version, "killed": 1})
 }
 
-// TestProgramsBounded: a role that may write the table stores no row that readers cannot take,
-// and not so many or such large ones that they fill a reader's memory.
+// TestProgramsBounded: a role that may write the table stores no row that readers cannot take.
+// It fills no reader's memory by many rows or by large ones.
 func TestProgramsBounded(t *testing.T) {
 	t.Parallel()
 	pool := bed.NewPool(t)

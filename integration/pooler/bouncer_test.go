@@ -12,7 +12,7 @@ import (
 
 func TestMain(m *testing.M) { bed.Main(m, 3) }
 
-// startPgBouncer starts a PgBouncer with that many connections to the database at address,
+// startPgBouncer starts a PgBouncer with connections to the database at address,
 // which keeps no prepared statements. It returns the address for clients.
 func startPgBouncer(t *testing.T, address string, connections int) string {
 	t.Helper()

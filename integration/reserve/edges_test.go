@@ -97,8 +97,8 @@ func TestReserveManyExpiredComeBackAtOnce(t *testing.T) {
 	}
 }
 
-// TestSettleOverdraftOutlivesTheJanitor, also under a slower plan than the reservation's
-// or after one: a row stays while it counts.
+// TestSettleOverdraftOutlivesTheJanitor: a row stays while it counts, also under a slower plan
+// than the reservation's or after one.
 func TestSettleOverdraftOutlivesTheJanitor(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()

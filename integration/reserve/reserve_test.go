@@ -19,7 +19,7 @@ func settable(t *testing.T) (l, other *limiter.Limiter, at func(time.Duration)) 
 	return bed.NewLimiter(t, pool, config), bed.NewLimiter(t, pool, config), func(d time.Duration) { clock.Set(1_000_000_000 + d.Microseconds()) }
 }
 
-// TestSettle in every order.
+// TestSettle: Settle and Cancel may come in every order.
 func TestSettle(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()

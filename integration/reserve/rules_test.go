@@ -146,8 +146,8 @@ func TestReserveOldSnapshotSilencesNobody(t *testing.T) {
 	}
 }
 
-// TestIdempotencyKeyCountsOnce, for many concurrent callers: alone, and in transactions of
-// every isolation, which run again as documented. Reserve returns the same reservation to
+// TestIdempotencyKeyCountsOnce: concurrent callers with one key count once, alone and in
+// transactions of every isolation, which run again as documented. Reserve returns the same reservation to
 // all of them.
 func TestIdempotencyKeyCountsOnce(t *testing.T) {
 	t.Parallel()

@@ -24,7 +24,7 @@ func (s *lessee) granted(what string, r limiter.Result, err error) {
 	}
 }
 
-// lease requests units until so many come from leases.
+// lease requests units until n come from leases.
 func (s *lessee) lease(n int) {
 	s.Helper()
 	for asked := 0; n > 0; asked++ {

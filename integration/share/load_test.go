@@ -152,7 +152,7 @@ func (s *score) String() string {
 	return text
 }
 
-// load makes calls from so many goroutines until ctx ends, and waits for the last. A call
+// load makes calls from callers goroutines until ctx ends, and waits for the last. A call
 // gets the number of its goroutine. Before each call the goroutine pauses for up to twice
 // pause, as clients do.
 func load(ctx context.Context, callers int, pause time.Duration, call func(ctx context.Context, caller int) (limiter.Result, error)) *score {
@@ -174,7 +174,7 @@ func load(ctx context.Context, callers int, pause time.Duration, call func(ctx c
 	return s
 }
 
-// answers has so many callers make each calls, one after another, until one fails.
+// answers lets each of callers make each calls, one after another, until one fails.
 func answers(callers, each int, call func(ctx context.Context, caller int) (limiter.Result, error)) *score {
 	s := new(score)
 	var wg sync.WaitGroup

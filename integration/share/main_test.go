@@ -94,7 +94,7 @@ func sizes(sent *bed.Trace) (all []int) {
 	return all
 }
 
-// expectSizes fails the test unless so many statements were sent together.
+// expectSizes fails the test unless the numbers of statements sent together are want.
 func (c *callers) expectSizes(t *testing.T, want ...int) {
 	t.Helper()
 	if got := sizes(c.sent); !slices.Equal(got, want) {

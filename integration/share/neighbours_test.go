@@ -105,7 +105,7 @@ func (u usedPool) answered(t *testing.T, config limiter.Config) *limiter.Limiter
 	}
 }
 
-// pools returns one of each kind, with that many connections.
+// pools returns a pool of each kind, each with connections to url.
 func pools(t *testing.T, url string, connections int) map[string]usedPool {
 	pool, db := bed.Connect(t, url, bed.Connections(int32(connections))), bed.ConnectSQL(t, "pgx", url)
 	db.SetMaxOpenConns(connections)

@@ -106,8 +106,8 @@ func (b *Bucket) EmptyAt(r *Rules, at int64) int64 {
 	return b.first(r, at, b.Units, func(units float64) bool { return units == 0 })
 }
 
-// first returns the first moment when ok is true of the units left, about when that many
-// units have leaked. ok is true of an empty bucket. It searches around the result of a
+// first returns the first moment when ok is true of the units left: about when leaks units
+// have leaked. ok is true of an empty bucket. It searches around the result of a
 // division, which alone would not be exact.
 func (b *Bucket) first(r *Rules, at int64, leaks float64, ok func(units float64) bool) int64 {
 	if ok(b.after(r, (at-b.LeakedAt)/r.Tick)) {

@@ -9,7 +9,7 @@ type Account struct {
 	Acknowledged float64 // units added by requests that were answered
 	Unknown      float64 // units added or given back by requests without an answer, if they arrived
 	Least, Most  float64 // units that the key counts
-	MayLose      float64 // so many units of Least are missing if a fault has lost them
+	MayLose      float64 // units of Least that are missing if a fault has lost them
 }
 
 // Add adds a request that changed the count by at least least and at most most units. Both

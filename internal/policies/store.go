@@ -86,7 +86,7 @@ func (d *Database) Version(ctx context.Context) (version int64, err error) {
 	return version, explain(err)
 }
 
-// A load reads so many overrides at a time, and so many changes.
+// A load reads page overrides at a time, and at most maxChanges changes.
 const (
 	page       = 1000
 	maxChanges = 5 * page

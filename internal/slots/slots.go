@@ -43,7 +43,7 @@ type Slot struct {
 // IsZero reports whether t is no slot.
 func (t Slot) IsZero() bool { return t.Width <= 0 }
 
-// New returns Slots that keeps at most that many slots.
+// New returns Slots with room for most slots.
 func New[K comparable](most int) *Slots[K] {
 	return &Slots[K]{most: most, base: time.Now(), queues: map[K][]span{}}
 }

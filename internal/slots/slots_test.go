@@ -11,7 +11,7 @@ import (
 
 const second = time.Second
 
-// in returns a slot that begins in so many seconds.
+// in returns a slot that begins seconds from now.
 func in(seconds float64, width time.Duration) Slot {
 	return Slot{From: time.Now().Add(time.Duration(seconds * float64(second))), Width: width}
 }
@@ -61,7 +61,7 @@ func TestTake(t *testing.T) {
 	}
 }
 
-// at returns a slot that begins so many seconds after the zero time.
+// at returns a slot that begins seconds after the zero time.
 func at(seconds float64, width time.Duration) Slot {
 	return Slot{From: time.Time{}.Add(time.Duration(seconds * float64(second))), Width: width}
 }

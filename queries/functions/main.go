@@ -78,7 +78,7 @@ type parameter struct{ Name, Type, Default string }
 type function struct {
 	Name       string
 	Template   string // which one writes its body
-	Algorithm  string // the one it is for, as a literal; its parameter of that name; or its policy's
+	Algorithm  string // the one it is for, as a literal; its parameter algorithm; or its policy's
 	Asks       bool   // it is of schema pglimit_ask
 	Returns    string
 	About      string // one sentence, the function's comment in the database
@@ -358,7 +358,7 @@ type file struct {
 	read *statements
 }
 
-// At is the file for a template whose text stands so many spaces to the right.
+// At is the file for a template whose text stands spaces columns to the right.
 func (f file) At(spaces int) placed { return placed{f, strings.Repeat(" ", spaces)} }
 
 type placed struct {

@@ -51,7 +51,7 @@ func (a *Ask) request(policies []limiter.Policy) limiter.Request {
 // key returns the name of a key.
 func key(n int) string { return string(rune('a' + n)) }
 
-// which returns the index of the answer that s gives back, of that many.
+// which returns the index of the answer that s gives back, below answers.
 func (s *Step) which(answers int) int {
 	if s.Second {
 		return answers - 1

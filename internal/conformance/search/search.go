@@ -65,7 +65,7 @@ func number(name string, otherwise int) int {
 	return otherwise
 }
 
-// Search runs that many random histories, each on its own subject, and logs what they did.
+// Search runs random histories, each on its own subject, and logs what they did.
 // PGLIMIT_SEARCH_SEED selects others. It fails t with the shortest history that it finds to
 // fail a judge.
 func Search(t *testing.T, d Draw, histories int, subject func(*History) Subject) {

@@ -13,7 +13,7 @@ type Deadlines[T Timed] struct {
 	mu sync.Locker // guards it; Expire is called with it
 
 	begun []T // in the order of their ends; some have ended
-	full  int // so many are looked through for those that have ended
+	full  int // the length at which begun is looked through for those that have ended
 	timer *time.Timer
 	armed bool
 }

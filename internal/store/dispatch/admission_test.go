@@ -142,7 +142,7 @@ func (d *Dispatcher) statement() *statement {
 	return d.detach()
 }
 
-// TestAdmissionBounds: so many callers wait, and a quarter of them for one key; 64 in any case.
+// TestAdmissionBounds: at most Waiting callers wait, and a quarter of them for one key; 64 in any case.
 func TestAdmissionBounds(t *testing.T) {
 	for _, c := range []struct{ most, share int }{{1, 1}, {64, 64}, {100, 64}, {16_384, 4096}} {
 		op := func(key int) *store.Op { return ask(store.Charge, fmt.Sprint(key)) }

@@ -293,8 +293,8 @@ func (f *fake) options() Options {
 	return Options{Waiting: 1000, Timeout: 5 * time.Second, Connections: 5, Share: true, Rows: 100, Statements: 2, Now: func() *int64 { now := f.now; return &now }}
 }
 
-// serialOptions are those of a Dispatcher with at most that many transactions in flight, each
-// for at most share requests, and one for locked rows.
+// serialOptions are those of a Dispatcher. It has up to most transactions in flight, each for
+// at most share requests, and one for locked rows.
 func serialOptions(most, share int, timeout time.Duration) Options {
 	return Options{Waiting: 1000, Timeout: timeout, Connections: most + 1, Share: share > 1, Rows: share}
 }
@@ -304,7 +304,7 @@ func newSerial(f *fake, timeout time.Duration) *Dispatcher {
 }
 
 // inShared runs test in synthetic time over a slow fake with a Dispatcher whose requests
-// share transactions, of which at most so many are in flight; if most is 0, 4 that share none.
+// share transactions. Up to most are in flight; if most is 0, 4 that share none.
 func inShared(t *testing.T, most int, timeout time.Duration, test func(*testing.T, *fake, *Dispatcher)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {

@@ -371,8 +371,8 @@ func TestTurnsOfALockedRowThatIsLeft(t *testing.T) {
 	})
 }
 
-// TestTurnsOfASettle: a Settle whose key's row is locked waits with the others
-// for it, so that many are few statements.
+// TestTurnsOfASettle: Settles whose key's row is locked wait for it together, in few
+// statements.
 func TestTurnsOfASettle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newSlow()

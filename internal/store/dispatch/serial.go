@@ -209,7 +209,7 @@ func (all *serials) fill(b *shared, s *serial, share int) {
 	}
 }
 
-// gather adds requests of other keys in turn until the batch has n, or so many keys.
+// gather adds requests of other keys in turn until the batch has n, or they are of keys keys.
 func (all *serials) gather(b *shared, n, keys int, of func(*serial) bool) {
 	i, stay := 0, 0
 	for most := 4 * n; i < len(all.ready) && len(b.waiters) < n && len(b.serials) < keys && stay < most; i++ {

@@ -13,8 +13,8 @@ import (
 	"github.com/pglimit/pglimit/internal/store"
 )
 
-// TestTurns: the keys take turns, so that many requests for one do not delay another, and
-// at most two statements for a key are in flight.
+// TestTurns: the keys take turns, so that a crowd of requests for one does not delay another,
+// and at most two statements for a key are in flight.
 func TestTurns(t *testing.T) {
 	inShared(t, 0, time.Minute, func(t *testing.T, f *fake, s *Dispatcher) {
 		hot := charges(t.Context(), s, 100, "hot")

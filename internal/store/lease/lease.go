@@ -40,7 +40,7 @@ type Options[K comparable, V any] struct {
 	Clone func(K) K
 	// After calls a function later, on a goroutine.
 	After func(time.Duration, func())
-	// Return gives units back that a block held when it ended, after that many nanoseconds.
+	// Return gives units back that a block held when it ended, age nanoseconds old.
 	Return func(b *Block[K, V], units, age int64)
 }
 
@@ -122,7 +122,7 @@ func (t *Table[K, V]) Lookup(k K) *Block[K, V] {
 type Taken struct {
 	Left  int64 // units left in both blocks
 	Age   int64 // of the newest block, in nanoseconds; it is negative for one that was taken since
-	Renew int64 // if above 0, the caller now takes a block of that many units from the row
+	Renew int64 // if above 0, the caller now takes a block of Renew units from the row
 }
 
 // Take takes units from the block before b, or else from b. It returns the block that had
@@ -220,7 +220,7 @@ func (b *Block[K, V]) close() (left int64) {
 	return left
 }
 
-// size returns the units that are used in half a life, if that many were used in a time: so a
+// size returns the units that are used in half a life, at the pace of used units in a time: so a
 // block is used up before it ends. It is at most most, and 0 if that is too few.
 func (t *Table[K, V]) size(used, during, life, most int64) int64 {
 	n := int64(min(float64(most), float64(used)/float64(max(1, during))*float64(life)/2))
@@ -230,9 +230,8 @@ func (t *Table[K, V]) size(used, during, life, most int64) int64 {
 	return n
 }
 
-// Granted notes units of k that its row granted, of which so many remain. If the result is
-// above 0, the caller now takes a block of that many units from the row. life is that of a
-// block, in nanoseconds.
+// Granted notes units of k that its row granted, and the remaining ones. If take is above 0,
+// the caller now takes a block of take units from the row. life is a block's, in nanoseconds.
 func (t *Table[K, V]) Granted(k K, units, remaining, life int64) (take int64) {
 	now := t.now().steady
 	t.mu.Lock()

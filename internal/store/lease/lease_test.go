@@ -53,7 +53,7 @@ func (b *bench) pass(d int64) {
 	}
 }
 
-// takes fails the test unless the key's blocks grant that many units one by one, and no more.
+// takes fails the test unless the key's blocks grant want units one by one, and no more.
 func (b *bench) takes(k string, want int) {
 	b.Helper()
 	got := 0
@@ -186,7 +186,7 @@ func TestUnitsGoBackOnce(t *testing.T) {
 	b.takes("a", 5)
 }
 
-// TestOldBlockIsUsedUpFirst, since it ends first.
+// TestOldBlockIsUsedUpFirst: the block that ends first is used up first.
 func TestOldBlockIsUsedUpFirst(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, 10)

@@ -147,7 +147,7 @@ func Denials(keep time.Duration, among int) []Table {
 	}
 }
 
-// trim deletes the oldest counts of keys, up to so many, and adds them to the sums under the
+// trim deletes the oldest counts of keys, most in one statement, and adds them to the sums under the
 // key "". It returns their number.
 func trim(ctx context.Context, tx db.DBTX, s Shard, most int64) (deleted int64, err error) {
 	sums, err := db.New().DenialsTrim(ctx, s.Of(tx), most)

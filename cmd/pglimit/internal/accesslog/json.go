@@ -81,8 +81,8 @@ func parseTime(text string) (at time.Time, ok bool) {
 	return at, false
 }
 
-// field returns the field at a path, or the request header of that name, as text: "" if
-// there is none.
+// field returns, as text, the field at path name or the request header name: "" if there is
+// none.
 func (o object) field(name string) (text string, err error) {
 	for _, path := range []string{name, "request.headers." + name, "http_" + strings.ReplaceAll(name, "-", "_")} {
 		if text, err = o.text(path); text != "" || err != nil {

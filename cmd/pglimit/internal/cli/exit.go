@@ -155,8 +155,8 @@ func (f Failure) Write(w io.Writer, asJSON bool) {
 	fmt.Fprintf(w, "pglimit: %s\n", printable.Escape(text))
 }
 
-// BadLine writes the error of the input's line of that number to stderr; 0: of several
-// lines.
+// BadLine writes the error of the input's line number to stderr. Number 0 is for an error of
+// several lines.
 func (o *Output) BadLine(cmd *cobra.Command, number int, err error) {
 	Failure{Message: message(err), Code: "usage", Line: number}.Write(cmd.ErrOrStderr(), o.JSON)
 }

@@ -153,7 +153,7 @@ func (d *Database) WithSelected(cmd *cobra.Command, selected []policyflags.Selec
 	})
 }
 
-// FindPolicy returns the policy of that name: the database's, or else the default of the program
+// FindPolicy returns the policy called name: the database's, or else the default of the program
 // that was seen last, as `pglimit why` shows it. A default is added to policies.
 func FindPolicy(cmd *cobra.Command, pool *pgxpool.Pool, policies *limiter.Policies, name policyflags.Selection) (limiter.Policy, error) {
 	if p, err := policies.Get(string(name)); err == nil {

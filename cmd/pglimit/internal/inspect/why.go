@@ -38,8 +38,8 @@ type WhyOfPolicy struct {
 	Policy    string         `json:"policy"`
 	Algorithm algorithm.Name `json:"algorithm"`
 	// InForce is the policy with the override applied. It is nil if neither the database
-	// nor a program that it lists had one of that name and algorithm: then a program passes
-	// the policy with each request.
+	// nor a program that it lists had one with this name and algorithm: then a program
+	// passes the policy with each request.
 	InForce *limiter.Policy `json:"in_force"`
 	// Origin is OriginDatabase, OriginDefault, or empty.
 	Origin Origin `json:"origin"`

@@ -96,7 +96,7 @@ func compare[T any](fields []Field, before, after []T, of func(T) target) (chang
 	return changes, set, rest
 }
 
-// ChangePolicy returns the change from one policy to another of that name; nil is none. A note
+// ChangePolicy returns the change of policy name from before to after; nil is none. A note
 // belongs to its change: that the next one has none is no difference.
 func ChangePolicy(name string, before, after *limiter.StoredPolicy) Change {
 	return change(target{policy: name}, PolicyFields, before, after)

@@ -256,7 +256,7 @@ func (s *Stored) Register(cmd *cobra.Command) {
 	flags.StringVar(&s.policy.Note, "note", "", "why it is so, for the history: a `text` of up to 1,000 characters")
 }
 
-// Patch returns the policy of that name after the flags: a new one if before is nil, which
+// Patch returns policy name as the flags change it: a new one if before is nil, which
 // needs a limit and a period or calendar. It validates the result.
 func (s *Stored) Patch(name string, before *limiter.StoredPolicy) (limiter.StoredPolicy, error) {
 	s.policy.Name = name
@@ -277,8 +277,7 @@ func (s *Stored) Patch(name string, before *limiter.StoredPolicy) (limiter.Store
 	return patched, patched.Validate()
 }
 
-// whole returns an error unless the flags have all that makes a new policy of that name a
-// rate.
+// whole returns an error unless the flags make a new policy name a whole rate.
 func (s *Stored) whole(name string) error {
 	missing := s.missing()
 	if len(missing) == 0 {

@@ -157,8 +157,8 @@ func writeFile(t *testing.T, path, text string) {
 	must.Succeed(t, os.WriteFile(path, []byte(text), 0o600))
 }
 
-// FuzzFromFile: FILE#NAME selects the policy of that name from the file of that name, which
-// may have a # too; any other name is in the error. A text without # is a policy in the
+// FuzzFromFile: FILE#NAME selects policy NAME of FILE, whose name may have a # too; any other
+// name is in the error. A text without # is a policy in the
 // database.
 func FuzzFromFile(f *testing.F) {
 	const name = "login"

@@ -51,7 +51,7 @@ type element struct {
 	children []*element
 }
 
-// all returns the elements of that name, itself included.
+// all returns the elements called name, e included.
 func (e *element) all(name string) (found []*element) {
 	if e.name == name {
 		found = append(found, e)

@@ -165,8 +165,8 @@ func (o *keyOrder) quantiles(ctx context.Context, f func(at []int64) float64) (Q
 	return Quantiles{rank(500), rank(990), rank(999), values[len(values)-1]}, nil
 }
 
-// peakDemand returns the most times in any interval of that many microseconds. One of two
-// times exactly a period apart is outside.
+// peakDemand returns the most times in any interval of period microseconds. Of two times
+// exactly a period apart one is outside.
 func peakDemand(at []int64, period int64) float64 {
 	most, from := 0, 0
 	for i := range at {

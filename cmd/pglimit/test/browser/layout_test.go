@@ -140,7 +140,7 @@ func testNoShift(t *testing.T, p *Playground) {
 	}
 }
 
-// legible measures the contrast of text, light and dark. There are at least so many texts.
+// legible measures the contrast of text, light and dark. It fails with fewer than least texts.
 func (b *Tab) legible(least int) {
 	b.Helper()
 	for scheme, right := range map[string]func(back float64) bool{

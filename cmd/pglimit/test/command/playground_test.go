@@ -36,8 +36,8 @@ func (p page) do(t *testing.T, method, path, body string) (status int, text stri
 	return answer.StatusCode, text
 }
 
-// events opens a stream. next reads until an event of that name, and returns how many of
-// another name it skipped.
+// events opens a stream. next reads until an event called name, and returns how many of each
+// other name it skipped.
 func (p page) events(t *testing.T, key string) (next func(name string, into any) (others map[string]int)) {
 	t.Helper()
 	w := p.Watch(t, key)

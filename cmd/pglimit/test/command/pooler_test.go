@@ -32,7 +32,7 @@ type pooler struct {
 	open    map[net.Conn]bool
 }
 
-// startPooler starts a pooler with that many connections to the database at address, and
+// startPooler starts a pooler with connections to the database at address, and
 // returns the address for clients.
 func startPooler(t *testing.T, address string, connections int) string {
 	t.Helper()

@@ -18,8 +18,8 @@ import (
 	"github.com/pglimit/pglimit/internal/must"
 )
 
-// invented returns a log of that many requests by a few clients within an hour, not quite
-// in order of time. Every rubbishth line is not a line of a log.
+// invented returns a log: lines requests of a few clients within an hour, not quite in order
+// of time. Each line whose number rubbish divides is no line of a log.
 func invented(lines, rubbish int) string {
 	random := rand.New(rand.NewPCG(7, uint64(lines)))
 	start := time.Date(2026, 5, 17, 10, 0, 0, 0, time.UTC)

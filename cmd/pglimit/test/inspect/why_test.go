@@ -19,7 +19,7 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// awaitDefaults waits until a program is listed with so many default policies.
+// awaitDefaults waits until a program is listed with n default policies.
 func awaitDefaults(t *testing.T, pool *pgxpool.Pool, n int) {
 	t.Helper()
 	bed.Eventually(t, "the program is listed", func(ctx context.Context) (listed bool, err error) {

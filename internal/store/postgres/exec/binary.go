@@ -26,8 +26,8 @@ type Binary struct {
 	params, columns []uint32 // the OIDs of their types
 }
 
-// NewBinary returns the statement of that text. Its caller writes parameters and reads
-// columns of these types.
+// NewBinary returns the statement sql. Its caller writes parameters and reads columns of the
+// types params and columns.
 func NewBinary(sql string, params, columns []uint32) *Binary {
 	// The name has a digest, as pgx's names have: behind a pooler another version of this
 	// program may have prepared another text.

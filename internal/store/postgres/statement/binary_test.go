@@ -59,7 +59,7 @@ func (r drawn) float() float64 { return math.Ldexp(r.Float64(), r.IntN(60)-10) }
 
 func (r drawn) time() int64 { return 1 + r.Int64N(4e15) }
 
-// rows returns that many rows, each of a different key.
+// rows returns n rows, each of a different key.
 func (r drawn) rows(a algorithm.Name, n int) (rows []*store.Row) {
 	for i := range n {
 		key := strings.Repeat("k", r.IntN(4)) + fmt.Sprint(i) + strings.Repeat("é", r.IntN(2))

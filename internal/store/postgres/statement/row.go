@@ -104,7 +104,7 @@ func booleanColumn(to func(*fields) *bool) column {
 	return fixed(pgtype.BoolOID, 1, to, func(v []byte) bool { return v[0] != 0 })
 }
 
-// fixed returns a column whose values have that many bytes.
+// fixed returns a column whose values have size bytes.
 func fixed[T any](oid uint32, size int, to func(*fields) *T, value func([]byte) T) column {
 	return column{
 		"", oid, reflect.TypeFor[T](),

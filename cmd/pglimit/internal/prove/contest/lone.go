@@ -105,7 +105,7 @@ func (w *worker) lone(ctx context.Context, s request) (manner, error) {
 }
 
 // set sends an AllowAll of equal costs for the keys of a set, in any order. The last key of
-// three is requested alone now and then, as a limit that many share.
+// three is requested alone now and then, like a limit that is shared.
 func (w *worker) set(ctx context.Context, s request) (manner, error) {
 	members := s.members()
 	if len(members) > sharedMember && rand.IntN(4) == 0 {

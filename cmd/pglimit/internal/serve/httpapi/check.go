@@ -122,7 +122,7 @@ func (h *Handler) keyOf(by []string) (httplimit.Key, error) {
 	return httplimit.Join(parts...), nil
 }
 
-// validHeader reports whether a request may have a header of that name.
+// validHeader reports whether a request may have a header called name.
 func validHeader(name string) bool {
 	return name != "" && len(name) <= 100 && strings.Trim(name, "!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ") == ""
 }

@@ -35,7 +35,7 @@ func (h *Handler) limiterRequest(in request) (limiter.Request, error) {
 	return q, nil
 }
 
-// policy returns the policy of that name.
+// policy returns the policy called name.
 func (h *Handler) policy(name string) (limiter.Policy, error) {
 	if name == "" {
 		return limiter.Policy{}, api.BadField("policy", `is "": must be the name of a policy`)
