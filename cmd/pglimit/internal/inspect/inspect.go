@@ -46,13 +46,10 @@ type Filter struct {
 // algorithms lists the algorithms that f selects, in lock order.
 func (f Filter) algorithms() []algorithm.Name {
 	if f.Algorithm != "" {
-		return []algorithm.Name{f.Algorithm.Table()}
+		return []algorithm.Name{f.Algorithm}
 	}
-	return algorithm.Tables[:]
+	return algorithm.Names[:]
 }
-
-// stored is the algorithm in the rows that f selects, or "".
-func (f Filter) stored() string { return string(f.Algorithm.Table()) }
 
 // check returns an error for an unknown algorithm: its name becomes part of a statement.
 func (f Filter) check() error {
@@ -63,7 +60,7 @@ func (f Filter) check() error {
 }
 
 // table returns the table of an algorithm.
-func table(a algorithm.Name) string { return "pglimit_" + string(a.Table()) }
+func table(a algorithm.Name) string { return "pglimit_" + string(a) }
 
 // read runs f in a transaction that only reads, from one snapshot, and for at most
 // Patience for each statement.
