@@ -21,8 +21,8 @@ import (
 //   - What is already so is no change: it raises no version and is not in the history.
 //   - There can be at most 100,000 overrides, and 1,000 of a policy with a Match, 100 of these
 //     patterns. One more is ErrInvalid.
-//   - Deleting a policy keeps its overrides. They apply to programs that have a policy of
-//     that name.
+//   - Deleting a policy keeps its overrides. They apply to programs that have a
+//     default policy with its name.
 func (p *Policies) Apply(ctx context.Context, edit PolicyEdit) (version int64, err error) {
 	e, err := p.compileEdit(&edit)
 	if err != nil {

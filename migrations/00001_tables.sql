@@ -130,8 +130,8 @@ CREATE INDEX pglimit_sliding_window_counter_expires ON pglimit_sliding_window_co
 -- usual decision drops from the begin of entries and appends to their end. If that uses up
 -- entries[: gap], or makes more than 128, pglimit_log_move moves the newest to recent, and the
 -- next 64 of older to entries: about once in 64 decisions. Once in 4,096 it makes older and
--- middle anew. Where gap is NULL, the log has no parts: entries has all. The next decision
--- that adds an entry makes parts of a long one.
+-- middle anew. A short log has no parts: gap is NULL, and all is in entries. A log that
+-- has grown gets its parts by the next decision that adds an entry.
 CREATE TABLE pglimit_sliding_window_log (
     base             float8 NOT NULL,  -- running total of the units that have left the window
     total            float8 NOT NULL,  -- running total of all units granted

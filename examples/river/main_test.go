@@ -15,7 +15,8 @@ import (
 
 func TestMain(m *testing.M) { testdb.Main(m, migrate) }
 
-// work inserts jobs and lets two workers work until there were n events of the kinds. It returns how many were snoozed, for between least and most.
+// work inserts jobs and lets two workers work until there were n events of the kinds. It
+// returns how many were snoozed, for between least and most.
 func work(t *testing.T, pool *pgxpool.Pool, rates map[string]limiter.Policy, jobs []river.JobArgs, least, most time.Duration, n int, kinds ...river.EventKind) (snoozed int) {
 	t.Helper()
 	client, err := newClient(pool, testdb.Limiter(t, pool, nil), rates, 2)

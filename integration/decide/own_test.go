@@ -50,7 +50,7 @@ func (g *gate) guard(config *pgxpool.Config) {
 	}
 }
 
-// stopAfter stops the next answer after its first bytes. The channel is closed when it has
+// stopAfter stops the next answer after the number of bytes. The channel is closed when it has
 // stopped.
 func (g *gate) stopAfter(bytes int) <-chan struct{} {
 	g.mu.Lock()

@@ -25,9 +25,9 @@ type disk struct {
 	ends sync.WaitGroup
 }
 
-// newDisk mounts a file system of megabytes MB and unmounts it after the test. Only root can
-// do that: a limit of a process, such as the size of its files, gives other errors than
-// a full disk.
+// newDisk mounts a file system of megabytes MB and unmounts it after the test. It needs
+// root. A limit of a process, such as the size of its files, would give other errors than a full
+// disk.
 func newDisk(t *testing.T, megabytes int) *disk {
 	t.Helper()
 	d := &disk{dir: openDir(t), stop: func() {}}

@@ -71,7 +71,7 @@ func heard(t *testing.T) (sweeps <-chan janitor.Removed, onSweep func(janitor.Re
 	}
 }
 
-// awaitRemoved reads sweeps until one removes rows rows.
+// awaitRemoved reads sweeps until one has removed the number of rows.
 func awaitRemoved(t *testing.T, sweeps <-chan janitor.Removed, rows int64) {
 	t.Helper()
 	for began := time.Now(); time.Since(began) < time.Minute; { // prevents a hang

@@ -147,8 +147,8 @@ func TestReserveOldSnapshotSilencesNobody(t *testing.T) {
 }
 
 // TestIdempotencyKeyCountsOnce: concurrent callers with one key count once, alone and in
-// transactions of every isolation, which run again as documented. Reserve returns the same reservation to
-// all of them.
+// transactions of every isolation, which run again as documented. Reserve returns the same
+// reservation to all of them.
 func TestIdempotencyKeyCountsOnce(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()

@@ -84,7 +84,7 @@ func (e *equality) judge(s *Step, at int64, got Answer) error {
 func (e *equality) rollBack(calls int) {
 	given, ids := e.model.given, e.model.ids
 	e.done, e.model = e.done[:calls], e.newModel()
-	e.model.given, e.model.ids = given, ids // also of what was rolled back: it may be given back or settled
+	e.model.given, e.model.ids = given, ids // a later step may name a request that was rolled back
 	for _, m := range e.done {
 		e.subject.Clock.Set(m.at)
 		e.model.do(m.step)

@@ -183,8 +183,8 @@ func (w *waiter) joins(first *waiter) bool {
 	return w.op.Shares() && first.op.Shares() && !w.alone && w.op.Commit == first.op.Commit
 }
 
-// fill adds to a batch, which has a request of s, its share of the requests that wait: so
-// many that all of them can be in flight at once, and at most share.
+// fill adds to a batch, which has a request of s, its share of the requests that wait: with it
+// all of them can be in flight at once. It is at most share.
 func (all *serials) fill(b *shared, s *serial, share int) {
 	ofKey := ofOneKey
 	if len(all.ready) > 0 {
@@ -209,7 +209,7 @@ func (all *serials) fill(b *shared, s *serial, share int) {
 	}
 }
 
-// gather adds requests of other keys in turn until the batch has n, or they are of keys keys.
+// gather adds requests of other keys in turn until the batch has n requests, or those of keys keys.
 func (all *serials) gather(b *shared, n, keys int, of func(*serial) bool) {
 	i, stay := 0, 0
 	for most := 4 * n; i < len(all.ready) && len(b.waiters) < n && len(b.serials) < keys && stay < most; i++ {

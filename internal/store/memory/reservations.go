@@ -231,8 +231,8 @@ func (m *Store) nextDue() int64 {
 	return wait
 }
 
-// maxForget is the number of records that a Reserve forgets: more than it adds, but not so
-// many that it takes long.
+// maxForget is the number of records that a Reserve forgets: more than it adds, and few
+// enough to take no time.
 const maxForget = 8
 
 // forget drops records that need not be remembered any longer, the oldest first, if there

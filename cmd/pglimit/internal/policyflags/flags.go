@@ -277,7 +277,7 @@ func (s *Stored) Patch(name string, before *limiter.StoredPolicy) (limiter.Store
 	return patched, patched.Validate()
 }
 
-// whole returns an error unless the flags make a new policy name a whole rate.
+// whole returns an error unless the flags have all that a new policy needs for a rate.
 func (s *Stored) whole(name string) error {
 	missing := s.missing()
 	if len(missing) == 0 {

@@ -158,8 +158,7 @@ func writeFile(t *testing.T, path, text string) {
 }
 
 // FuzzFromFile: FILE#NAME selects policy NAME of FILE, whose name may have a # too; any other
-// name is in the error. A text without # is a policy in the
-// database.
+// name is in the error. A text without # is a policy in the database.
 func FuzzFromFile(f *testing.F) {
 	const name = "login"
 	path := filepath.Join(f.TempDir(), "a#b.yaml")

@@ -27,7 +27,7 @@ type Breaker struct {
 	last     atomic.Pointer[error]
 }
 
-// NewBreaker returns a Breaker that opens for rest once after failures came in a row. clock
+// NewBreaker returns a Breaker that opens after a number of failures in a row, for rest. clock
 // returns microseconds.
 func NewBreaker(after int64, rest time.Duration, clock func() int64) *Breaker {
 	return &Breaker{after: after, rest: rest.Microseconds(), clock: clock}
