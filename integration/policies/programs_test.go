@@ -7,6 +7,7 @@ import (
 	"os"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -147,5 +148,8 @@ func TestProgramsUnlisted(t *testing.T) {
 			t.Errorf("%+v, %v", r, err)
 		}
 	}
-	expectLog(t, logs, "level=WARN", "cannot be listed", "pglimit_program")
+	const warning = `level=WARN msg="pglimit: this program cannot be listed in pglimit_program`
+	if text := logs.Take(); strings.Count(text, warning) != 1 {
+		t.Errorf("logged %s", text)
+	}
 }

@@ -207,8 +207,10 @@ func transact(w *World, op *Op, out *Out) []*World {
 			case Back:
 				next = append(next, branch{b.saved[n-1], b.saved[:n-1]})
 			default:
-				for _, v := range Step(b.now, &op.Steps[i], &out.Steps[i]) {
-					next = append(next, branch{v, b.saved})
+				for _, from := range locked(b.now, &op.Steps[i]) {
+					for _, v := range Step(from, &op.Steps[i], &out.Steps[i]) {
+						next = append(next, branch{v, b.saved})
+					}
 				}
 			}
 		}
@@ -227,6 +229,15 @@ func transact(w *World, op *Op, out *Out) []*World {
 		}
 	}
 	return worlds
+}
+
+// locked returns the worlds in which a transaction's request looks for an admission under its
+// idempotency key: as they were, or with the key's row locked, which moves the row's clock.
+func locked(w *World, op *Op) []*World {
+	if op.Idem == 0 || op.SQL {
+		return []*World{w}
+	}
+	return attempt(w, &Op{Of: op, Key: op.Key, Clocks: op.Clocks, Touches: true})
 }
 
 // matches reports whether an outcome is the model's.
