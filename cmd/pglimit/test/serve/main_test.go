@@ -82,11 +82,17 @@ func endUnderLoad(t *testing.T, process *os.Process, url, body string) {
 	t.Helper()
 	var sent atomic.Int64
 	client := func() error {
-		reused, transport := false, &http.Transport{ForceAttemptHTTP2: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}
+		reused, kept, transport := false, false, &http.Transport{ForceAttemptHTTP2: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}
 		defer transport.CloseIdleConnections()
-		ctx := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{GotConn: func(c httptrace.GotConnInfo) { reused = c.Reused }})
+		ctx := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{
+			GotConn: func(c httptrace.GotConnInfo) { reused = c.Reused },
+			// A busy client may give its connection up itself: net/http waits 50 ms for its own writer.
+			PutIdleConn: func(err error) { kept = err == nil },
+		})
+		http2 := strings.HasPrefix(url, "https:") // PutIdleConn is not called then
 		for first := true; ; first = false {
-			reused = false
+			idle := kept || http2 && !first
+			reused, kept = false, false
 			r, err := http.NewRequestWithContext(ctx, "POST", url, strings.NewReader(body))
 			if err != nil {
 				return err
@@ -97,8 +103,8 @@ func endUnderLoad(t *testing.T, process *os.Process, url, body string) {
 				_, err = io.Copy(io.Discard, answer.Body)
 				_ = answer.Body.Close()
 			}
-			switch ended := !first && !reused; {
-			case ended && strings.HasPrefix(url, "https:"):
+			switch ended := idle && !reused; {
+			case ended && http2:
 				return nil
 			case ended:
 				return errors.New("the connection ended between two requests")
