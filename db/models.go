@@ -48,30 +48,6 @@ type PglimitFixedWindowNow struct {
 	EmptyAt      interface{}
 }
 
-type PglimitGCRA struct {
-	Level          float64
-	Capacity       float64
-	Leak           float64
-	UpdatedAtUs    int64
-	BlockedUntilUs int64
-	DecidedAtUs    int64
-	ExpiresAtUs    int64
-	Cost           float64
-	Granted        float64
-	Policy         string
-	Key            string
-}
-
-type PglimitGcraNow struct {
-	Policy               string
-	Key                  string
-	Level                interface{}
-	TheoreticalArrivalAt interface{}
-	UpdatedAt            interface{}
-	BlockedUntil         interface{}
-	EmptyAt              interface{}
-}
-
 type PglimitKey struct {
 	Policy       string
 	Algorithm    interface{}

@@ -97,7 +97,6 @@ SELECT (SELECT count(*) FROM (
            (SELECT t.expires_at_us FROM pglimit_leaky_bucket AS t WHERE t.expires_at_us <= c.us ORDER BY t.expires_at_us LIMIT $1::bigint)
            UNION ALL (SELECT t.expires_at_us FROM pglimit_leaky_bucket_queue AS t WHERE t.expires_at_us <= c.us ORDER BY t.expires_at_us LIMIT $1::bigint)
            UNION ALL (SELECT t.expires_at_us FROM pglimit_token_bucket AS t WHERE t.expires_at_us <= c.us ORDER BY t.expires_at_us LIMIT $1::bigint)
-           UNION ALL (SELECT t.expires_at_us FROM pglimit_gcra AS t WHERE t.expires_at_us <= c.us ORDER BY t.expires_at_us LIMIT $1::bigint)
            UNION ALL (SELECT t.expires_at_us FROM pglimit_fixed_window AS t WHERE t.expires_at_us <= c.us ORDER BY t.expires_at_us LIMIT $1::bigint)
            UNION ALL (SELECT t.expires_at_us FROM pglimit_sliding_window_counter AS t WHERE t.expires_at_us <= c.us ORDER BY t.expires_at_us LIMIT $1::bigint)
            UNION ALL (SELECT t.expires_at_us FROM pglimit_sliding_window_log AS t WHERE t.expires_at_us <= c.us ORDER BY t.expires_at_us LIMIT $1::bigint)
@@ -111,7 +110,6 @@ SELECT (SELECT count(*) FROM (
              (SELECT min(t.expires_at_us) FROM pglimit_leaky_bucket AS t),
              (SELECT min(t.expires_at_us) FROM pglimit_leaky_bucket_queue AS t),
              (SELECT min(t.expires_at_us) FROM pglimit_token_bucket AS t),
-             (SELECT min(t.expires_at_us) FROM pglimit_gcra AS t),
              (SELECT min(t.expires_at_us) FROM pglimit_fixed_window AS t),
              (SELECT min(t.expires_at_us) FROM pglimit_sliding_window_counter AS t),
              (SELECT min(t.expires_at_us) FROM pglimit_sliding_window_log AS t),

@@ -112,7 +112,7 @@ func checkFuture(ctx context.Context, p *patient) (Check, error) {
 
 // limits are the tables of the algorithms.
 var limits = map[string]bool{
-	"pglimit_leaky_bucket": true, "pglimit_leaky_bucket_queue": true, "pglimit_token_bucket": true, "pglimit_gcra": true,
+	"pglimit_leaky_bucket": true, "pglimit_leaky_bucket_queue": true, "pglimit_token_bucket": true,
 	"pglimit_fixed_window": true, "pglimit_sliding_window_counter": true, "pglimit_sliding_window_log": true,
 }
 

@@ -141,7 +141,7 @@ func TestVacuum(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	ago := func(d time.Duration) *time.Time { at := now.Add(-d); return &at }
-	gcra := table{name: "pglimit_gcra", quoted: "a.pglimit_gcra", options: []string{"fillfactor=70"}}
+	gcra := table{name: "pglimit_token_bucket", quoted: "a.pglimit_token_bucket", options: []string{"fillfactor=70"}}
 	want(t, judgeHOT(statistics{Updates: 9_999}, gcra), OK)
 	want(t, judgeHOT(statistics{Updates: 10_000, HOT: 9_000}, gcra), OK)
 	want(t, judgeHOT(statistics{Updates: 10_000, HOT: 8_999}, gcra), OK)
@@ -150,8 +150,8 @@ func TestVacuum(t *testing.T) {
 
 	want(t, judgeBloat(statistics{Live: 0, Dead: 9_999}, gcra), OK)
 	want(t, judgeBloat(statistics{Live: 16_000, Dead: 10_000}, gcra), OK)
-	want(t, judgeBloat(statistics{Live: 15_000, Dead: 10_000}, gcra), Warn, "VACUUM a.pglimit_gcra")
-	want(t, judgeBloat(statistics{Live: 1000, Bytes: 300 << 20}, gcra), Warn, "VACUUM FULL a.pglimit_gcra", "300 MB for 1000 rows")
+	want(t, judgeBloat(statistics{Live: 15_000, Dead: 10_000}, gcra), Warn, "VACUUM a.pglimit_token_bucket")
+	want(t, judgeBloat(statistics{Live: 1000, Bytes: 300 << 20}, gcra), Warn, "VACUUM FULL a.pglimit_token_bucket", "300 MB for 1000 rows")
 	want(t, judgeBloat(statistics{Live: 1000, Bytes: 200 << 20}, gcra), OK)
 	want(t, judgeBloat(statistics{Live: 1_000_000, Bytes: 300 << 20}, gcra), OK)
 	want(t, judgeBloat(statistics{Live: 1000, Bytes: 300 << 20}, table{name: "pglimit_sliding_window_log"}), OK)
@@ -243,9 +243,9 @@ func TestPrograms(t *testing.T) {
 // visible, and only if it kept them.
 func TestLocks(t *testing.T) {
 	t.Parallel()
-	p := &patient{config: Config{OldTransaction: time.Minute}, tables: []table{{oid: 3, quoted: "limits.pglimit_gcra"}}}
+	p := &patient{config: Config{OldTransaction: time.Minute}, tables: []table{{oid: 3, quoted: "limits.pglimit_token_bucket"}}}
 	one := holder{Transaction: "1/2", Table: 3, pin: pin{Kind: "session", Name: "report", PID: 7, State: "idle in transaction", AgeS: 3, Mine: true}, Waiting: []string{"pid 8", "pid 9"}}
-	want(t, p.judgeLocks([]holder{one}), Warn, `pid 7, application "report", idle in transaction for 3s`, "rows of limits.pglimit_gcra; 2 sessions wait for it: pid 8; pid 9", "SELECT pg_terminate_backend(7)")
+	want(t, p.judgeLocks([]holder{one}), Warn, `pid 7, application "report", idle in transaction for 3s`, "rows of limits.pglimit_token_bucket; 2 sessions wait for it: pid 8; pid 9", "SELECT pg_terminate_backend(7)")
 	old, hidden, alone, prepared := one, one, one, one
 	old.AgeS = 61
 	want(t, p.judgeLocks([]holder{old}), Fail)
@@ -290,7 +290,7 @@ func TestStatusText(t *testing.T) {
 
 func TestCluster(t *testing.T) {
 	t.Parallel()
-	all := []string{"pglimit_gcra"}
+	all := []string{"pglimit_token_bucket"}
 	judge := func(change func(*cluster.Cluster)) Check {
 		c := &cluster.Cluster{Version: "13.2-1", Shards: 4, Nodes: []cluster.Node{{Name: "a:1", Shards: 2, Synced: true}, {Name: "b:1", Shards: 2, Synced: true}}, Distributed: all}
 		change(c)
@@ -300,7 +300,7 @@ func TestCluster(t *testing.T) {
 	want(t, judge(func(c *cluster.Cluster) {}), OK, "4 shards: a:1 has 2, b:1 has 2")
 	want(t, judge(func(c *cluster.Cluster) { c.Distributed, c.Local, c.Shards, c.Missing = nil, all, 0, all }), OK, "not distributed")
 	want(t, judge(func(c *cluster.Cluster) { c.Distributed, c.Local, c.Shards = nil, all, 0 }), Warn, "--undo")
-	want(t, judge(func(c *cluster.Cluster) { c.Local = all }), Fail, "pglimit_gcra", "pglimit migrate distribute")
+	want(t, judge(func(c *cluster.Cluster) { c.Local = all }), Fail, "pglimit_token_bucket", "pglimit migrate distribute")
 	want(t, judge(func(c *cluster.Cluster) { c.Missing = []string{"pglimit_shard"} }), Fail, "pglimit_shard", "pglimit migrate distribute")
 	want(t, judge(func(c *cluster.Cluster) { c.Outdated = true }), Warn, "another release", "pglimit migrate distribute")
 	want(t, judge(func(c *cluster.Cluster) { c.Exposed = []string{"on a:1 bob may create"} }), Warn, "on a:1 bob may create", "connect to that node")

@@ -22,7 +22,7 @@ func TestMemoryAllowAllIsAtomic(t *testing.T) {
 	ctx := context.Background()
 	var policies []Policy
 	for _, a := range Algorithms() {
-		policies = append(policies, Policy{Name: "p", Algorithm: a, Limit: 100, Period: 100_000 * time.Hour})
+		policies = append(policies, Policy{Name: string(a), Algorithm: a, Limit: 100, Period: 100_000 * time.Hour})
 	}
 	var mu sync.Mutex
 	granted := map[Request]float64{}

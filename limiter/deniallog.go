@@ -17,6 +17,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglimit/pglimit/db"
+	"github.com/pglimit/pglimit/internal/algorithm"
 	"github.com/pglimit/pglimit/internal/keys"
 	"github.com/pglimit/pglimit/internal/store"
 	"github.com/pglimit/pglimit/internal/store/postgres/exec"
@@ -88,7 +89,7 @@ type DenialLog struct {
 // loggedKey identifies a count by the caller's key.
 type loggedKey struct {
 	policy    string
-	algorithm Algorithm
+	algorithm algorithm.Name // whose table has the row
 	key       string
 	secret    string // of the limiter
 }
@@ -177,7 +178,7 @@ func (d *DenialLog) observe(secret string, in *Request, r *Result, at time.Time)
 	if one.overloaded == 0 && r.RetryAfter != Never {
 		one.retry = one.last + r.RetryAfter.Microseconds()
 	}
-	k := loggedKey{in.Policy.Name, in.Policy.Algorithm, in.Key, secret}
+	k := loggedKey{in.Policy.Name, in.Policy.Algorithm.table(), in.Key, secret}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.addTo(k, &one, false)

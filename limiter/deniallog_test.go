@@ -123,7 +123,7 @@ func TestDenialLog(t *testing.T) {
 	if _, err := l.AllowN(ctx, p, "k", -1); err == nil {
 		t.Error("no error")
 	}
-	want := []string{"p/k/token_bucket 7 0 14", "queue/k/leaky_bucket_queue 1 0 1", "shadow/k/gcra 4 4 7"}
+	want := []string{"p/k/token_bucket 7 0 14", "queue/k/leaky_bucket_queue 1 0 1", "shadow/k/token_bucket 4 4 7"}
 	if got := w.next(t, d); !slices.Equal(got, want) || w.statements != 1 {
 		t.Errorf("wrote %q by %d statements, want %q", got, w.statements, want)
 	}
@@ -145,7 +145,7 @@ func TestDenialLogBounded(t *testing.T) {
 		deny(t, l, "q", "a")
 	}
 	round()
-	want := []string{"p//gcra 2 0 4", "p/a/gcra 2 0 4", "p/b/gcra 1 0 2", "p/c/gcra 1 0 2", "q//gcra 1 0 2"}
+	want := []string{"p//token_bucket 2 0 4", "p/a/token_bucket 2 0 4", "p/b/token_bucket 1 0 2", "p/c/token_bucket 1 0 2", "q//token_bucket 1 0 2"}
 	if got := w.next(t, d); !slices.Equal(got, want) {
 		t.Errorf("wrote %q, want %q", got, want)
 	}
@@ -157,7 +157,7 @@ func TestDenialLogBounded(t *testing.T) {
 	deny(t, l, "p", "z")
 	deny(t, l, "p", "b")
 	w.err = nil
-	want = []string{"p//gcra 3 0 6", "p/a/gcra 2 0 4", "p/b/gcra 2 0 4", "p/c/gcra 1 0 2", "q//gcra 1 0 2"}
+	want = []string{"p//token_bucket 3 0 6", "p/a/token_bucket 2 0 4", "p/b/token_bucket 2 0 4", "p/c/token_bucket 1 0 2", "q//token_bucket 1 0 2"}
 	if got := w.next(t, d); !slices.Equal(got, want) {
 		t.Errorf("after a failure wrote %q, want %q", got, want)
 	}
@@ -231,11 +231,11 @@ func TestDenialLogBoundedByMinute(t *testing.T) {
 			keys  string
 			want  []string
 		}{
-			{0, "a", []string{"p/a/gcra 1 0 2"}},
-			{5 * time.Second, "ab", []string{"p/a/gcra 1 0 2", "p/b/gcra 1 0 2"}},
-			{50 * time.Second, "cba", []string{"p//gcra 1 0 2", "p/a/gcra 1 0 2", "p/b/gcra 1 0 2"}},
-			{5 * time.Second, "cd", []string{"p//gcra 2 0 4"}},
-			{time.Second, "cda", []string{"p//gcra 1 0 2", "p/c/gcra 1 0 2", "p/d/gcra 1 0 2"}},
+			{0, "a", []string{"p/a/token_bucket 1 0 2"}},
+			{5 * time.Second, "ab", []string{"p/a/token_bucket 1 0 2", "p/b/token_bucket 1 0 2"}},
+			{50 * time.Second, "cba", []string{"p//token_bucket 1 0 2", "p/a/token_bucket 1 0 2", "p/b/token_bucket 1 0 2"}},
+			{5 * time.Second, "cd", []string{"p//token_bucket 2 0 4"}},
+			{time.Second, "cda", []string{"p//token_bucket 1 0 2", "p/c/token_bucket 1 0 2", "p/d/token_bucket 1 0 2"}},
 		} {
 			time.Sleep(c.after)
 			for _, key := range c.keys {
@@ -296,7 +296,7 @@ func TestDenialLogLockedRows(t *testing.T) {
 		t.Errorf("%d lines by %d statements, %v", len(w.lines), w.statements, err)
 	}
 	locked, w.lines = nil, nil
-	if got := w.next(t, d); !slices.Equal(got, []string{"p/00003/gcra 1 0 2", "p/01004/gcra 1 0 2"}) {
+	if got := w.next(t, d); !slices.Equal(got, []string{"p/00003/token_bucket 1 0 2", "p/01004/token_bucket 1 0 2"}) {
 		t.Errorf("then wrote %q", got)
 	}
 }
@@ -309,7 +309,7 @@ func TestDenialLogPolicies(t *testing.T) {
 	for i := range 10 {
 		deny(t, l, fmt.Sprint("p", i), "k")
 	}
-	want := []string{"other//gcra 6 0 12", "p0/k/gcra 1 0 2", "p1/k/gcra 1 0 2", "p2//gcra 1 0 2", "p3//gcra 1 0 2"}
+	want := []string{"other//token_bucket 6 0 12", "p0/k/token_bucket 1 0 2", "p1/k/token_bucket 1 0 2", "p2//token_bucket 1 0 2", "p3//token_bucket 1 0 2"}
 	if got := w.next(t, d); !slices.Equal(got, want) {
 		t.Errorf("wrote %q, want %q", got, want)
 	}
@@ -326,7 +326,7 @@ func TestDenialLogSecret(t *testing.T) {
 	}
 	stored := []string{keys.Stored("alice", secret), keys.Stored("bob", secret)}
 	slices.Sort(stored)
-	want := []string{"p//gcra 2 0 4", "p/" + stored[0] + "/gcra 1 0 2", "p/" + stored[1] + "/gcra 1 0 2"}
+	want := []string{"p//token_bucket 2 0 4", "p/" + stored[0] + "/token_bucket 1 0 2", "p/" + stored[1] + "/token_bucket 1 0 2"}
 	if got := w.next(t, d); !slices.Equal(got, want) {
 		t.Errorf("wrote %q, want %q", got, want)
 	}
@@ -368,7 +368,7 @@ func TestDenialLogRun(t *testing.T) {
 		w.fail(nil)
 		deny(t, l, "p", "k")
 		cancel()
-		if err := <-ended; err != nil || !reflect.DeepEqual(w.lines, []string{"p/k/gcra 1 0 2", "p/k/gcra 2 0 4"}) {
+		if err := <-ended; err != nil || !reflect.DeepEqual(w.lines, []string{"p/k/token_bucket 1 0 2", "p/k/token_bucket 2 0 4"}) {
 			t.Errorf("%v, wrote %q", err, w.lines)
 		}
 	})

@@ -23,11 +23,11 @@ type denials struct {
 // Config.KeySecret.
 type rowKey struct {
 	policy    string
-	algorithm Algorithm
+	algorithm algorithm.Name // whose table has the row
 	key       string
 }
 
-func rowOf(in *Request) rowKey { return rowKey{in.Policy.Name, in.Policy.Algorithm, in.Key} }
+func rowOf(in *Request) rowKey { return rowKey{in.Policy.Name, in.Policy.Algorithm.table(), in.Key} }
 
 // clone returns a copy to keep: the caller's key may share memory with a large text or a
 // reused buffer.
@@ -101,9 +101,9 @@ func (d *denials) keep(at attempt, q *store.Query, in *Request, o *store.Outcome
 
 // forget removes a key's denial after a statement gave units back or lifted a block. A
 // nil d remembers nothing.
-func (d *denials) forget(p *Policy, key string) {
+func (d *denials) forget(k rowKey) {
 	if d != nil {
-		d.Forget(rowKey{p.Name, p.Algorithm, key})
+		d.Forget(k)
 	}
 }
 

@@ -142,7 +142,7 @@ func (e *engine) decide(ctx context.Context, c *call) (r Result, err error) {
 		}
 	}
 	if c.verb.givesBack || err == nil && c.verb == verbUpTo && c.op.Outcome.IsBlocked() { // the block may be newer than the remembered denial
-		e.denied.forget(&c.request.Policy, c.request.Key)
+		e.denied.forget(rowOf(&c.request))
 	}
 	if e.leases != nil && (c.verb == verbBlock || c.verb == verbReset) {
 		e.leases.Drop(rowOf(&c.request))
@@ -332,7 +332,7 @@ func (e *engine) compileKey(q *store.Query, compiled *Policy, in *Request) error
 		return err
 	}
 	*q = store.Query{
-		Rules: q.Rules, Algorithm: algorithm.Name(p.Algorithm), Policy: p.Name,
+		Rules: q.Rules, Algorithm: p.Algorithm.table(), Policy: p.Name,
 		Key: keys.Stored(in.Key, e.keySecret), Now: e.now(),
 	}
 	switch {
@@ -437,6 +437,6 @@ func (s *shared) clockTime() time.Time {
 // Config.KeySecret the caller's key is not known.
 func (s *shared) freed(a algorithm.Name, policy, key string) {
 	if len(s.keySecret) == 0 {
-		s.denied.forget(&Policy{Name: policy, Algorithm: Algorithm(a)}, key)
+		s.denied.forget(rowKey{policy, a, key})
 	}
 }

@@ -117,11 +117,11 @@ var verbCalls = []struct {
 	}, VerbReserve, false},
 	{"Usage", func(ctx context.Context, e *engine, p Policy) error { _, err := e.Usage(ctx, p, "k"); return err }, VerbUsage, false},
 	{"Settle", func(ctx context.Context, e *engine, p Policy) error {
-		_, err := e.Settle(ctx, "gcra:0123456789ABCDEF:p:aw", 1)
+		_, err := e.Settle(ctx, "token_bucket:0123456789ABCDEF:p:aw", 1)
 		return err
 	}, VerbSettle, false},
 	{"Cancel", func(ctx context.Context, e *engine, p Policy) error {
-		return e.Cancel(ctx, "gcra:0123456789ABCDEF:p:aw")
+		return e.Cancel(ctx, "token_bucket:0123456789ABCDEF:p:aw")
 	}, VerbCancel, false},
 	{"Reset", func(ctx context.Context, e *engine, p Policy) error { return e.Reset(ctx, p, "k") }, VerbReset, false},
 	{"Block", func(ctx context.Context, e *engine, p Policy) error { return e.Block(ctx, p, "k", time.Second) }, VerbBlock, false},
@@ -153,7 +153,7 @@ func TestEngineRefuses(t *testing.T) {
 func TestEngineObserves(t *testing.T) {
 	var all []Observation
 	l, s := watched(t, false, &Config{Observe: func(_ context.Context, o Observation) { all = append(all, o) }})
-	p := Policy{Name: "p", Algorithm: GCRA, Limit: 100, Period: time.Hour}
+	p := Policy{Name: "p", Algorithm: TokenBucket, Limit: 100, Period: time.Hour}
 	for _, fails := range []error{nil, fmt.Errorf("%w: away", ErrUnavailable)} {
 		s.err = fails
 		for _, v := range verbCalls {
@@ -167,7 +167,7 @@ func TestEngineObserves(t *testing.T) {
 				rows = 0
 			}
 			if len(all) != want || all[0].Verb != v.verb || all[0].Err != err || all[0].Rows != rows || all[0].Waiting != 0 ||
-				all[0].Request.Key != "k" || all[0].Request.Policy.Name != "p" || all[0].Request.Policy.Algorithm != GCRA {
+				all[0].Request.Key != "k" || all[0].Request.Policy.Name != "p" || all[0].Request.Policy.Algorithm != TokenBucket {
 				t.Errorf("%s: %v, observed %+v", v.name, err, all)
 			}
 		}
@@ -191,7 +191,10 @@ func TestObserveRefused(t *testing.T) {
 		{func(ctx context.Context) error { _, err := l.Reserve(ctx, p.Request("k", 1), 0); return err }, VerbReserve, "k", ErrInvalid},
 		{func(ctx context.Context) error { _, err := l.Undo(ctx, queue, "k", Result{}); return err }, VerbUndo, "k", ErrUnsupported},
 		{func(ctx context.Context) error { _, err := l.Undo(ctx, p, "k", Result{}); return err }, VerbUndo, "k", nil},
-		{func(ctx context.Context) error { _, err := l.Settle(ctx, "gcra:0123456789ABCDEF:p:aw", -1); return err }, VerbSettle, "", ErrInvalid},
+		{func(ctx context.Context) error {
+			_, err := l.Settle(ctx, "token_bucket:0123456789ABCDEF:p:aw", -1)
+			return err
+		}, VerbSettle, "", ErrInvalid},
 		{func(ctx context.Context) error { return l.Cancel(ctx, "none") }, VerbCancel, "", ErrInvalid},
 		{func(ctx context.Context) error { _, err := l.AllowAll(ctx, p.Request("k", -1)); return err }, VerbAllowAll, "k", ErrInvalid},
 		{func(ctx context.Context) error { _, err := l.WaitAll(ctx, p.Request("k", -1)); return err }, VerbWaitAll, "k", ErrInvalid},

@@ -64,7 +64,7 @@ const (
 // continues with what a key has used, so keys under one Name can have different plans.
 // The level is carried over as it is: if it is above the new Burst, nothing more is
 // granted until the request fits. A bucket leaks at the new rate from its last decision
-// on. Another Algorithm starts from zero.
+// on. Another Algorithm starts from zero; but TokenBucket and GCRA continue each other.
 type Policy struct {
 	// Name separates the keys of this policy from those of other policies. It matches
 	// ^[a-z0-9][a-z0-9_.-]{0,63}$. It has no default.
@@ -241,7 +241,8 @@ const (
 	// TokenBucket holds up to Burst tokens and gains Limit tokens per Period.
 	TokenBucket = Algorithm(algorithm.TokenBucket)
 	// GCRA is the generic cell rate algorithm of ITU-T I.371, known from networks and
-	// Redis. It decides as TokenBucket does.
+	// Redis. It decides as TokenBucket does, on the same rows: what is stored says
+	// token_bucket.
 	GCRA = Algorithm(algorithm.GCRA)
 	// FixedWindow counts up to Limit units in a window of one Period. A window starts at
 	// the first request or, with Policy.Aligned, on the clock. Twice the limit can pass
@@ -265,6 +266,9 @@ func Algorithms() []Algorithm {
 	}
 	return all
 }
+
+// table is the algorithm in whose table the rows are.
+func (a Algorithm) table() algorithm.Name { return algorithm.Name(a).Table() }
 
 func (a Algorithm) known() bool { return algorithm.Name(a).Index() >= 0 }
 

@@ -323,7 +323,7 @@ func (e *engine) results(s *set, allowed bool) Results {
 			e.local.learn(&g.Query, &g.Outcome)
 		}
 		if !allowed && g.Outcome.IsBlocked() { // the block may be newer than the remembered denial
-			e.denied.forget(&g.source, g.key)
+			e.denied.forget(rowKey{g.source.Name, g.source.Algorithm.table(), g.key})
 		}
 	}
 	all.blame()

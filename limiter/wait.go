@@ -128,7 +128,7 @@ const longestUndo = time.Second
 func (e *engine) undo(ctx context.Context, in *Request, op *store.Op) error {
 	op.Now = e.now()
 	err := e.sendBounded(context.WithoutCancel(ctx), op)
-	e.denied.forget(&in.Policy, in.Key)
+	e.denied.forget(rowOf(in))
 	if err != nil {
 		e.logger.WarnContext(ctx, "pglimit: units could not be given back", "policy", in.Policy.Name, "error", err)
 	}

@@ -1,4 +1,5 @@
--- One table per algorithm, one row per policy and key. All times are microseconds
+-- One table per algorithm, one row per policy and key. gcra decides as token_bucket does, on
+-- the same rows. All times are microseconds
 -- since 1970-01-01 UTC: bigint arithmetic is IMMUTABLE and exact, timestamptz
 -- arithmetic is neither. Only plain CREATE TABLE is used, so that databases that
 -- merely speak PostgreSQL's protocol can run this file unchanged.
@@ -73,22 +74,6 @@ CREATE TABLE pglimit_token_bucket (
     CONSTRAINT pglimit_token_bucket_pkey PRIMARY KEY (policy, key)
 );
 CREATE INDEX pglimit_token_bucket_expires ON pglimit_token_bucket (expires_at_us);
-
-CREATE TABLE pglimit_gcra (
-    level            float8 NOT NULL,  -- distance of the theoretical arrival time from the clock, in units
-    capacity         float8 NOT NULL,
-    leak             float8 NOT NULL,  -- units by which that distance shrinks per microsecond
-    updated_at_us    bigint NOT NULL,
-    blocked_until_us bigint NOT NULL,
-    decided_at_us    bigint NOT NULL DEFAULT 0,
-    expires_at_us    bigint NOT NULL,
-    cost             float8 NOT NULL,
-    granted          float8 NOT NULL,
-    policy           text COLLATE "C" NOT NULL,
-    key              text COLLATE "C" NOT NULL,
-    CONSTRAINT pglimit_gcra_pkey PRIMARY KEY (policy, key)
-);
-CREATE INDEX pglimit_gcra_expires ON pglimit_gcra (expires_at_us);
 
 CREATE TABLE pglimit_fixed_window (
     level            float8 NOT NULL,  -- units counted in the window that ends at ends_at_us
@@ -340,7 +325,6 @@ DECLARE
         'LOCK TABLE pglimit_leaky_bucket IN ACCESS EXCLUSIVE MODE',
         'LOCK TABLE pglimit_leaky_bucket_queue IN ACCESS EXCLUSIVE MODE',
         'LOCK TABLE pglimit_token_bucket IN ACCESS EXCLUSIVE MODE',
-        'LOCK TABLE pglimit_gcra IN ACCESS EXCLUSIVE MODE',
         'LOCK TABLE pglimit_fixed_window IN ACCESS EXCLUSIVE MODE',
         'LOCK TABLE pglimit_sliding_window_counter IN ACCESS EXCLUSIVE MODE',
         'LOCK TABLE pglimit_sliding_window_log IN ACCESS EXCLUSIVE MODE',
@@ -355,8 +339,8 @@ BEGIN
     BEGIN
         -- Waiting for this lock cancels an autovacuum. It does not conflict with traffic.
         PERFORM set_config('lock_timeout'::text, (deadlock_ms + 1000::float8)::text, true);
-        LOCK TABLE pglimit_leaky_bucket, pglimit_leaky_bucket_queue, pglimit_token_bucket, pglimit_gcra,
-            pglimit_fixed_window, pglimit_sliding_window_counter, pglimit_sliding_window_log,
+        LOCK TABLE pglimit_leaky_bucket, pglimit_leaky_bucket_queue, pglimit_token_bucket, pglimit_fixed_window,
+            pglimit_sliding_window_counter, pglimit_sliding_window_log,
             pglimit_reservation, pglimit_lease IN SHARE UPDATE EXCLUSIVE MODE;
     EXCEPTION WHEN lock_not_available THEN
         NULL; -- for example, a manual VACUUM
@@ -392,7 +376,6 @@ DROP FUNCTION pglimit_rebase(float8[], float8);
 DROP TABLE pglimit_sliding_window_log;
 DROP TABLE pglimit_sliding_window_counter;
 DROP TABLE pglimit_fixed_window;
-DROP TABLE pglimit_gcra;
 DROP TABLE pglimit_token_bucket;
 DROP TABLE pglimit_leaky_bucket_queue;
 DROP TABLE pglimit_leaky_bucket;

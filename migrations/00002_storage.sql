@@ -13,7 +13,6 @@
 ALTER TABLE pglimit_leaky_bucket           SET (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 1);
 ALTER TABLE pglimit_leaky_bucket_queue     SET (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 1);
 ALTER TABLE pglimit_token_bucket           SET (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 1);
-ALTER TABLE pglimit_gcra                   SET (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 1);
 ALTER TABLE pglimit_fixed_window           SET (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 1);
 ALTER TABLE pglimit_sliding_window_counter SET (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 1);
 ALTER TABLE pglimit_sliding_window_log     SET (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 1, toast_tuple_target = 4080);
@@ -25,7 +24,6 @@ ALTER TABLE pglimit_sliding_window_log     ALTER entries SET STORAGE EXTERNAL, A
 ALTER TABLE pglimit_leaky_bucket           RESET (fillfactor, autovacuum_vacuum_scale_factor, autovacuum_vacuum_cost_delay);
 ALTER TABLE pglimit_leaky_bucket_queue     RESET (fillfactor, autovacuum_vacuum_scale_factor, autovacuum_vacuum_cost_delay);
 ALTER TABLE pglimit_token_bucket           RESET (fillfactor, autovacuum_vacuum_scale_factor, autovacuum_vacuum_cost_delay);
-ALTER TABLE pglimit_gcra                   RESET (fillfactor, autovacuum_vacuum_scale_factor, autovacuum_vacuum_cost_delay);
 ALTER TABLE pglimit_fixed_window           RESET (fillfactor, autovacuum_vacuum_scale_factor, autovacuum_vacuum_cost_delay);
 ALTER TABLE pglimit_sliding_window_counter RESET (fillfactor, autovacuum_vacuum_scale_factor, autovacuum_vacuum_cost_delay);
 ALTER TABLE pglimit_sliding_window_log     RESET (fillfactor, autovacuum_vacuum_scale_factor, autovacuum_vacuum_cost_delay, toast_tuple_target);

@@ -38,18 +38,6 @@ SELECT t.policy, t.key,
 FROM pglimit_token_bucket AS t,
      (SELECT (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint AS us) AS c;
 
-CREATE VIEW pglimit_gcra_now AS
-SELECT t.policy, t.key,
-       GREATEST(0, t.level - GREATEST(0, c.us - t.updated_at_us)::float8 * t.leak) AS level,
-       to_timestamp((t.updated_at_us::float8 + t.level / t.leak) / 1000000::float8) AS theoretical_arrival_at,
-       to_timestamp(t.updated_at_us::float8 / 1000000::float8) AS updated_at,
-       CASE WHEN t.blocked_until_us > c.us THEN to_timestamp(t.blocked_until_us::float8 / 1000000::float8) END AS blocked_until,
-       to_timestamp((GREATEST(CASE WHEN t.level = 0::float8 THEN t.updated_at_us
-                                  ELSE t.updated_at_us + LEAST(3155760000000000::float8, ceil(t.level / t.leak))::bigint END,
-                              t.updated_at_us, t.blocked_until_us))::float8 / 1000000::float8) AS empty_at
-FROM pglimit_gcra AS t,
-     (SELECT (date_part('epoch'::text, clock_timestamp()) * 1000000::float8)::bigint AS us) AS c;
-
 CREATE VIEW pglimit_fixed_window_now AS
 SELECT t.policy, t.key,
        CASE WHEN c.us >= t.ends_at_us THEN 0 ELSE t.level END AS level,
@@ -97,7 +85,6 @@ DECLARE
         'DROP VIEW pglimit_leaky_bucket_now',
         'DROP VIEW pglimit_leaky_bucket_queue_now',
         'DROP VIEW pglimit_token_bucket_now',
-        'DROP VIEW pglimit_gcra_now',
         'DROP VIEW pglimit_fixed_window_now',
         'DROP VIEW pglimit_sliding_window_counter_now',
         'DROP VIEW pglimit_sliding_window_log_now'];

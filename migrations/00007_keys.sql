@@ -56,9 +56,6 @@ FROM (
             SELECT n.policy, 'token_bucket'::text COLLATE "C" AS algorithm, n.key, n.level, t.capacity, n.blocked_until, n.updated_at, n.empty_at
             FROM pglimit_token_bucket_now AS n JOIN pglimit_token_bucket AS t ON t.policy = n.policy AND t.key = n.key
             UNION ALL
-            SELECT n.policy, 'gcra'::text COLLATE "C" AS algorithm, n.key, n.level, t.capacity, n.blocked_until, n.updated_at, n.empty_at
-            FROM pglimit_gcra_now AS n JOIN pglimit_gcra AS t ON t.policy = n.policy AND t.key = n.key
-            UNION ALL
             SELECT n.policy, 'fixed_window'::text COLLATE "C" AS algorithm, n.key, n.level, t.capacity, n.blocked_until, n.updated_at, n.empty_at
             FROM pglimit_fixed_window_now AS n JOIN pglimit_fixed_window AS t ON t.policy = n.policy AND t.key = n.key
             UNION ALL

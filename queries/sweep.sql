@@ -38,7 +38,6 @@ SELECT (SELECT count(*) FROM (
            (SELECT t.expires_at_us FROM pglimit_leaky_bucket AS t WHERE t.expires_at_us <= c.us ORDER BY t.expires_at_us LIMIT sqlc.arg(max_rows)::bigint)
            UNION ALL (SELECT t.expires_at_us FROM pglimit_leaky_bucket_queue AS t WHERE t.expires_at_us <= c.us ORDER BY t.expires_at_us LIMIT sqlc.arg(max_rows)::bigint)
            UNION ALL (SELECT t.expires_at_us FROM pglimit_token_bucket AS t WHERE t.expires_at_us <= c.us ORDER BY t.expires_at_us LIMIT sqlc.arg(max_rows)::bigint)
-           UNION ALL (SELECT t.expires_at_us FROM pglimit_gcra AS t WHERE t.expires_at_us <= c.us ORDER BY t.expires_at_us LIMIT sqlc.arg(max_rows)::bigint)
            UNION ALL (SELECT t.expires_at_us FROM pglimit_fixed_window AS t WHERE t.expires_at_us <= c.us ORDER BY t.expires_at_us LIMIT sqlc.arg(max_rows)::bigint)
            UNION ALL (SELECT t.expires_at_us FROM pglimit_sliding_window_counter AS t WHERE t.expires_at_us <= c.us ORDER BY t.expires_at_us LIMIT sqlc.arg(max_rows)::bigint)
            UNION ALL (SELECT t.expires_at_us FROM pglimit_sliding_window_log AS t WHERE t.expires_at_us <= c.us ORDER BY t.expires_at_us LIMIT sqlc.arg(max_rows)::bigint)
@@ -52,7 +51,6 @@ SELECT (SELECT count(*) FROM (
              (SELECT min(t.expires_at_us) FROM pglimit_leaky_bucket AS t),
              (SELECT min(t.expires_at_us) FROM pglimit_leaky_bucket_queue AS t),
              (SELECT min(t.expires_at_us) FROM pglimit_token_bucket AS t),
-             (SELECT min(t.expires_at_us) FROM pglimit_gcra AS t),
              (SELECT min(t.expires_at_us) FROM pglimit_fixed_window AS t),
              (SELECT min(t.expires_at_us) FROM pglimit_sliding_window_counter AS t),
              (SELECT min(t.expires_at_us) FROM pglimit_sliding_window_log AS t),

@@ -4,7 +4,9 @@
 
 -- name: TokenBucketTake :one
 -- TokenBucketTake decides count requests of cost units each and grants as many as fit.
--- The level is the burst less the tokens left; leak is the rate of new tokens.
+-- The level is the burst less the tokens left; leak is the rate of new tokens. It is the
+-- generic cell rate algorithm of ITU-T I.371 too: there the level is the distance of the
+-- theoretical arrival time from the clock, in units.
 --
 -- With E = GREATEST(t.updated_at_us, clock), which never moves back:
 --   used    = the level less what leaked until E, at least 0

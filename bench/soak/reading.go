@@ -60,7 +60,7 @@ const prefix, reservations = "pglimit_", "reservation"
 
 // tables are those whose rows come and go, without the prefix; all but the last have one row
 // per key.
-var tables = []string{"leaky_bucket", "leaky_bucket_queue", "token_bucket", "gcra", "fixed_window", "sliding_window_counter", "sliding_window_log", reservations}
+var tables = []string{"leaky_bucket", "leaky_bucket_queue", "token_bucket", "fixed_window", "sliding_window_counter", "sliding_window_log", reservations}
 
 // reader takes readings.
 type reader struct {

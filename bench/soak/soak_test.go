@@ -184,7 +184,7 @@ func TestVerdicts(t *testing.T) {
 func TestReservationsAreNoDecisions(t *testing.T) {
 	t.Parallel()
 	g := &reading{Figures: report.Figures{}, updates: -50}
-	g.add(table{servers.Table{Name: "pglimit_gcra", Updates: 1050, HOT: 990, Bytes: mb, Indexes: mb, Dead: 1}, 5})
+	g.add(table{servers.Table{Name: "pglimit_token_bucket", Updates: 1050, HOT: 990, Bytes: mb, Indexes: mb, Dead: 1}, 5})
 	g.add(table{servers.Table{Name: "pglimit_reservation", Updates: 9000, Bytes: mb}, 2})
 	if g.updates != 1000 || g.hot != 990 || g.Figures[rows] != 7 || g.Figures[size] != 3 || g.Figures[dead] != 1 {
 		t.Errorf("%+v", g)

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/internal/algorithm"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -63,7 +64,7 @@ func TestAllowAllBadInput(t *testing.T) {
 		}
 	}
 	bed.Commit(t, tx)
-	for _, a := range limiter.Algorithms() {
+	for _, a := range algorithm.Tables {
 		if n := bed.Value[int](t, pool, "SELECT count(*) FROM pglimit_"+string(a)); n != 0 {
 			t.Errorf("%s: %d rows were written", a, n)
 		}
@@ -185,7 +186,7 @@ func TestAllowAllSeesARowThatChanges(t *testing.T) {
 		NEW.granted := 0;
 		RETURN NEW;
 	END $$`)
-	bed.Exec(t, pool, `CREATE TRIGGER refuse BEFORE UPDATE ON pglimit_gcra FOR EACH ROW WHEN (NEW.granted > 0) EXECUTE FUNCTION refuse()`)
+	bed.Exec(t, pool, `CREATE TRIGGER refuse BEFORE UPDATE ON pglimit_token_bucket FOR EACH ROW WHEN (NEW.granted > 0) EXECUTE FUNCTION refuse()`)
 	l := bed.NewLimiter(t, pool, nil)
 	p := limiter.Policy{Name: "p", Algorithm: limiter.GCRA, Limit: 10, Period: time.Hour}
 	tx := bed.Begin(t, pool, pgx.TxOptions{})

@@ -170,7 +170,7 @@ func TestAllowAllInTxOfARowThatIsGone(t *testing.T) {
 			r, err := l.Check(ctx, p, "b", 3)
 			return r.Allowed && r.Level == 0, err
 		})
-		bed.Exec(t, pool, "DELETE FROM pglimit_"+string(p.Algorithm)+" WHERE key = 'b'") // as the janitor does
+		bed.Exec(t, pool, "DELETE FROM "+bed.TableOf(p.Algorithm)+" WHERE key = 'b'") // as the janitor does
 		bed.Commit(t, holds)
 		all := bed.Receive(t, answer, "the AllowAll's answer")
 		if b := all.PerRequest[1]; !all.Allowed || !b.At.After(used.At) {

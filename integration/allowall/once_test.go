@@ -203,7 +203,7 @@ func TestAllowAllAtOnceConflicts(t *testing.T) {
 					RETURN NEW;
 				END $$`)
 				last := requests[len(requests)-1].Policy
-				bed.Exec(t, c.Pool, `CREATE TRIGGER conflict BEFORE INSERT ON pglimit_`+string(last.Algorithm)+` FOR EACH ROW EXECUTE FUNCTION conflict()`)
+				bed.Exec(t, c.Pool, `CREATE TRIGGER conflict BEFORE INSERT ON `+bed.TableOf(last.Algorithm)+` FOR EACH ROW EXECUTE FUNCTION conflict()`)
 				bed.Exec(t, c.Pool, `TRUNCATE committed`)
 				for range 2 {
 					bed.MustAll(t)(l.AllowAll(ctx, requests...))

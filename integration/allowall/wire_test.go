@@ -16,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/internal/algorithm"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -116,7 +117,7 @@ func rowsLocked(sent *bed.Trace) (statements []int, rows []string) {
 		}
 		statements = append(statements, len(together))
 		for _, q := range together {
-			place := slices.IndexFunc(limiter.Algorithms(), func(a limiter.Algorithm) bool {
+			place := slices.IndexFunc(algorithm.Tables[:], func(a algorithm.Name) bool {
 				return strings.Contains(q.SQL, "pglimit_"+string(a)+" ")
 			})
 			for _, arg := range q.Arguments {
@@ -146,8 +147,8 @@ func TestAllowAllLocksInOneOrder(t *testing.T) {
 	for _, secret := range [][]byte{nil, []byte("a secret for the keys")} {
 		l := bed.NewLimiter(t, pool, &limiter.Config{KeySecret: secret})
 		var requests []limiter.Request
-		for i, a := range limiter.Algorithms() {
-			p := limiter.Policy{Name: fmt.Sprint(9 - i), Algorithm: a, Limit: 10, Period: time.Hour}
+		for i, a := range algorithm.Tables {
+			p := limiter.Policy{Name: fmt.Sprint(9 - i), Algorithm: limiter.Algorithm(a), Limit: 10, Period: time.Hour}
 			for j := range 10 {
 				requests = append(requests, p.Request(fmt.Sprintf("a key as long as its HMAC in the end %02d", (j*7)%10), 1))
 			}
@@ -155,16 +156,16 @@ func TestAllowAllLocksInOneOrder(t *testing.T) {
 		for _, way := range []string{"outside", "outside at once", "inside"} {
 			rand.Shuffle(len(requests), func(i, j int) { requests[i], requests[j] = requests[j], requests[i] })
 			sent.Take()
-			statements := []int{2 + len(limiter.Algorithms())} // includes BEGIN and its SET
+			statements := []int{2 + len(algorithm.Tables)} // includes BEGIN and its SET
 			switch way {
 			case "outside at once":
-				statements = []int{len(limiter.Algorithms())}
+				statements = []int{len(algorithm.Tables)}
 				bed.MustAll(t)(l.AllowAll(ctx, requests...))
 			case "inside":
 				tx := bed.Begin(t, pool, pgx.TxOptions{})
 				bed.MustAll(t)(l.InTx(tx).AllowAll(ctx, requests...))
 				bed.Commit(t, tx)
-				statements = []int{len(limiter.Algorithms()), len(limiter.Algorithms())}
+				statements = []int{len(algorithm.Tables), len(algorithm.Tables)}
 			default:
 				bed.MustAll(t)(l.AllowAll(ctx, requests...))
 			}

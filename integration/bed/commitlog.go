@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/pglimit/pglimit/internal/algorithm"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -46,7 +47,7 @@ func NewCommitLog(t *testing.T) *CommitLog {
 			current_setting('synchronous_commit'), current_setting('transaction_isolation'));
 		RETURN NULL;
 	END $$`)
-	for _, a := range limiter.Algorithms() {
+	for _, a := range algorithm.Tables {
 		Exec(t, c.Pool, `CREATE CONSTRAINT TRIGGER committed AFTER INSERT OR UPDATE OR DELETE ON pglimit_`+string(a)+`
 			DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION committed()`)
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/pglimit/pglimit/internal/algorithm"
 	"github.com/pglimit/pglimit/internal/conformance/either"
 	"github.com/pglimit/pglimit/internal/conformance/search"
 	"github.com/pglimit/pglimit/limiter"
@@ -358,7 +359,7 @@ func common(r limiter.Result) limiter.Result {
 // columns that the answers do not show, such as when a row may be deleted.
 func rowsOf(pool *pgxpool.Pool, prefix string) (all string, err error) {
 	var tables []string
-	for _, a := range append(limiter.Algorithms(), "reservation") {
+	for _, a := range append(algorithm.Tables[:], "reservation") {
 		tables = append(tables, fmt.Sprintf(`
 			SELECT '%[1]s ' || (to_jsonb(t) - 'id' || jsonb_build_object('policy', substr(t.policy, length($1) + 1)))::text AS line
 			FROM pglimit_%[1]s AS t WHERE starts_with(t.policy, $1)`, a))

@@ -23,8 +23,8 @@ func TestWorld(t *testing.T) {
 		t.Errorf("the first request: %+v", r)
 	}
 	got := map[string]bool{
-		worldRole: !Value[bool](t, pool, `SELECT pg_has_role(relowner, 'MEMBER') FROM pg_class WHERE oid = 'pglimit_gcra'::regclass`),
-		worldSchema: Value[bool](t, pool, `SELECT to_regclass('public.pglimit_gcra') IS NULL
+		worldRole: !Value[bool](t, pool, `SELECT pg_has_role(relowner, 'MEMBER') FROM pg_class WHERE oid = 'pglimit_token_bucket'::regclass`),
+		worldSchema: Value[bool](t, pool, `SELECT to_regclass('public.pglimit_token_bucket') IS NULL
 			AND NOT EXISTS (SELECT FROM pg_class WHERE relname LIKE 'pglimit%' AND relnamespace <> current_schema()::regnamespace)`),
 		worldSerializable: Value[string](t, pool, `SHOW default_transaction_isolation`) == "serializable",
 		worldBouncer:      pool.Config().ConnConfig.User == BouncerUser && Value[string](t, pool, `SELECT session_user::text`) != BouncerUser,
@@ -40,7 +40,7 @@ func TestWorld(t *testing.T) {
 	}
 	distributed := `to_regclass('pg_catalog.citus_shards') IS NOT NULL`
 	if workers := len(server.Workers()); workers > 0 {
-		distributed = `(SELECT count(DISTINCT nodename) = ` + fmt.Sprint(workers) + ` FROM citus_shards WHERE table_name = 'pglimit_gcra'::regclass)`
+		distributed = `(SELECT count(DISTINCT nodename) = ` + fmt.Sprint(workers) + ` FROM citus_shards WHERE table_name = 'pglimit_token_bucket'::regclass)`
 	}
 	if is := Value[bool](t, pool, "SELECT "+distributed); is != (os.Getenv("PGLIMIT_TEST_BACKEND") == "citus") {
 		t.Errorf("PGLIMIT_TEST_BACKEND is %q; distributed over workers: %v", os.Getenv("PGLIMIT_TEST_BACKEND"), is)

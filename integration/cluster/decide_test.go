@@ -22,7 +22,7 @@ func TestDecideAfterAFaultOfCitus(t *testing.T) {
 	l := bed.NewLimiter(t, pool, nil)
 	p := limiter.PerHour("p", 5)
 	bed.Must(t)(l.Allow(ctx, p, "k"))
-	_, err := pool.Exec(ctx, "WITH held AS MATERIALIZED (SELECT key FROM pglimit_gcra FOR UPDATE) SELECT key FROM held")
+	_, err := pool.Exec(ctx, "WITH held AS MATERIALIZED (SELECT key FROM pglimit_token_bucket FOR UPDATE) SELECT key FROM held")
 	if err == nil {
 		t.Fatal("Citus executed a statement that brings the fault about")
 	}
@@ -48,7 +48,7 @@ func TestDecideKeysOfTwoShards(t *testing.T) {
 		in[placed.Of(key) == 0] = key
 	}
 	for _, keys := range [][]string{{in[true], in[false]}, {in[false], in[true]}} {
-		_, err := db.New().GCRATakeMany(ctx, exec.OnShard(pool, keys...), db.GCRATakeManyParams{
+		_, err := db.New().TokenBucketTakeMany(ctx, exec.OnShard(pool, keys...), db.TokenBucketTakeManyParams{
 			Keys: keys, Policies: []string{"p"}, Costs: []float64{1}, Counts: []float64{1}, Capacities: []float64{5}, Leaks: []float64{1e-9},
 			LifetimesUs: []int64{1e9}, BlocksForUs: []int64{0},
 		})
@@ -56,7 +56,7 @@ func TestDecideKeysOfTwoShards(t *testing.T) {
 			t.Errorf("%q: SQLSTATE %q, %v", keys, got, err)
 		}
 	}
-	if n := bed.Value[int](t, pool, "SELECT sum(n) FROM run_command_on_shards('pglimit_gcra', 'SELECT count(*) FROM %s') AS r, LATERAL (SELECT r.result::int AS n) AS c"); n != 0 {
+	if n := bed.Value[int](t, pool, "SELECT sum(n) FROM run_command_on_shards('pglimit_token_bucket', 'SELECT count(*) FROM %s') AS r, LATERAL (SELECT r.result::int AS n) AS c"); n != 0 {
 		t.Errorf("%d rows were written", n)
 	}
 }

@@ -91,7 +91,7 @@ func TestCitusServer(t *testing.T) {
 
 // TestCitusPool: the limit tables of an application's tests are distributed.
 func TestCitusPool(t *testing.T) {
-	if on := bed.Value[int](t, pglimittest.Pool(t), "select count(distinct nodename) from citus_shards where table_name = 'pglimit_gcra'::regclass"); on != 2 {
+	if on := bed.Value[int](t, pglimittest.Pool(t), "select count(distinct nodename) from citus_shards where table_name = 'pglimit_token_bucket'::regclass"); on != 2 {
 		t.Errorf("they are on %d nodes, want 2", on)
 	}
 }

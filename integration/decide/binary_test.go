@@ -24,7 +24,7 @@ func TestBinaryFits(t *testing.T) {
 	t.Parallel()
 	conn := bed.ConnectOnce(t, bed.NewDatabase(t))
 	statements := statement.Binaries()
-	if len(statements) != 6*12+8+2 { // of each algorithm, of a queue, and of a calendar
+	if len(statements) != 5*12+8+2 { // of each algorithm, of a queue, and of a calendar
 		t.Errorf("%d statements", len(statements))
 	}
 	for b, columns := range statements {
@@ -65,8 +65,8 @@ func TestBinaryInUse(t *testing.T) {
 	pool := bed.Connect(t, bed.NewDatabase(t), bed.OneConnection)
 	l := bed.NewLimiter(t, pool, nil)
 	var sent int64
-	for _, a := range limiter.Algorithms() {
-		p := limiter.Policy{Name: "p", Algorithm: a, Limit: 10, Period: 1000 * time.Hour}
+	for _, a := range algorithm.Tables {
+		p := limiter.Policy{Name: "p", Algorithm: limiter.Algorithm(a), Limit: 10, Period: 1000 * time.Hour}
 		r := bed.Must(t)(l.AllowN(t.Context(), p, "key", 3))
 		inTx := bed.Must(t)(bed.InTxOf(t, pool, l, func(tx *limiter.Tx) (limiter.Result, error) { return tx.AllowN(t.Context(), p, "key", 4) }))
 		if !r.Allowed || !bed.Near(r.Level, 3) || !bed.Near(inTx.Level, 7) {
@@ -78,7 +78,7 @@ func TestBinaryInUse(t *testing.T) {
 
 		var rows []*store.Row
 		for _, key := range []string{"a", "b", "c"} {
-			q := &store.Query{Algorithm: algorithm.Name(a), Policy: "p", Key: key, Cost: 2, Unit: 2, Room: 10}
+			q := &store.Query{Algorithm: a, Policy: "p", Key: key, Cost: 2, Unit: 2, Room: 10}
 			q.Rules = algorithm.Rules{Burst: 10, Capacity: 10, Leak: 1e-9, Tick: 1, Period: 1e12, Lifetime: 1e12}
 			rows = append(rows, &store.Row{Query: q, Count: 2}) // all equal, so that each array has one element
 		}
@@ -86,7 +86,7 @@ func TestBinaryInUse(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		err = statement.Of(algorithm.Name(a)).TakeMany(t.Context(), conn, rows, nil)
+		err = statement.Of(a).TakeMany(t.Context(), conn, rows, nil)
 		conn.Release()
 		if err != nil {
 			t.Fatalf("%s: %v", a, err)
@@ -112,7 +112,7 @@ func TestBinaryInUse(t *testing.T) {
 		must.OK(l.Usage(t.Context(), p, "key"))(t)
 		bed.Must(t)(l.Charge(t.Context(), p, "key", 1))
 		sent += 2
-		if a != limiter.LeakyBucketQueue {
+		if a != algorithm.LeakyBucketQueue {
 			reserved := must.OK(l.Reserve(t.Context(), p.Request("other", 5), time.Minute))(t)
 			settled := bed.Must(t)(l.Settle(t.Context(), reserved.ID, 2))
 			back := bed.Must(t)(l.Refund(t.Context(), p, "key", 1))

@@ -72,7 +72,7 @@ func stayedHOT(t *testing.T, pool *pgxpool.Pool, p limiter.Policy, what string, 
 	pool.Reset() // a session reports its counters when it ends
 	bed.Eventually(t, "the updates are counted", func(ctx context.Context) (bool, error) {
 		err := pool.QueryRow(ctx,
-			"SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables WHERE relname = $1", "pglimit_"+string(p.Algorithm)).Scan(&c.updates, &c.hot)
+			"SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables WHERE relname = $1", bed.TableOf(p.Algorithm)).Scan(&c.updates, &c.hot)
 		return c.updates >= before.updates+updates, err
 	})
 	share := float64(c.hot-before.hot) / float64(c.updates-before.updates)

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/internal/algorithm"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -172,7 +173,7 @@ func TestDecideBadInput(t *testing.T) {
 func rows(t *testing.T, pool *pgxpool.Pool) int {
 	t.Helper()
 	total := 0
-	for _, a := range limiter.Algorithms() {
+	for _, a := range algorithm.Tables {
 		var n int
 		if err := pool.QueryRow(context.Background(), "SELECT count(*) FROM pglimit_"+string(a)).Scan(&n); err != nil {
 			t.Fatal(err)

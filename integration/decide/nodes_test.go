@@ -34,12 +34,6 @@ var budgets = map[string]int{
 	"TokenBucketTake": 141, "TokenBucketTakeMany": 166, "TokenBucketTakeAll": 182, "TokenBucketUnblock": 54,
 	"TokenBucketUndo": 128, "TokenBucketUsage": 35,
 
-	"GCRABlock": 82, "GCRACharge": 97, "GCRAGet": 25,
-	"GCRALocked": 24, "GCRARefund": 76, "GCRAReserve": 194,
-	"GCRAReset": 55, "GCRASettle": 232, "GCRASweep": 67,
-	"GCRATake": 141, "GCRATakeMany": 166, "GCRATakeAll": 182, "GCRAUnblock": 54,
-	"GCRAUndo": 128, "GCRAUsage": 35,
-
 	"FixedWindowBlock": 82, "FixedWindowCalendarCharge": 182, "FixedWindowCalendarTake": 236,
 	"FixedWindowCharge": 128, "FixedWindowGet": 28, "FixedWindowLocked": 24,
 	"FixedWindowRefund": 71, "FixedWindowReserve": 281, "FixedWindowReset": 55,
@@ -59,8 +53,8 @@ var budgets = map[string]int{
 	"SlidingWindowLogTake": 557, "SlidingWindowLogTakeMany": 539, "SlidingWindowLogTakeAll": 555, "SlidingWindowLogUnblock": 54,
 	"SlidingWindowLogUndo": 221, "SlidingWindowLogUsage": 191,
 
-	"FixedWindowAdjust": 68, "GCRAAdjust": 106, "LeakyBucketAdjust": 175, "SlidingWindowCounterAdjust": 228, "SlidingWindowLogAdjust": 264, "TokenBucketAdjust": 106,
-	"FixedWindowDelete": 45, "GCRADelete": 45, "LeakyBucketDelete": 45, "LeakyBucketQueueDelete": 45, "SlidingWindowCounterDelete": 45, "SlidingWindowLogDelete": 45, "TokenBucketDelete": 45,
+	"FixedWindowAdjust": 68, "LeakyBucketAdjust": 175, "SlidingWindowCounterAdjust": 228, "SlidingWindowLogAdjust": 264, "TokenBucketAdjust": 106,
+	"FixedWindowDelete": 45, "LeakyBucketDelete": 45, "LeakyBucketQueueDelete": 45, "SlidingWindowCounterDelete": 45, "SlidingWindowLogDelete": 45, "TokenBucketDelete": 45,
 }
 
 // computes matches a node of a plan that computes something, in any version's spelling.

@@ -78,7 +78,7 @@ func TestRoutersFormPlans(t *testing.T) {
 			t.Errorf("%s has the plan\n%s\nwant\n%s", name, got, want)
 		}
 	}
-	if explained != 8+8+7+1+7+7 {
+	if explained != 7+7+6+1+6+6 {
 		t.Errorf("explained %d statements", explained)
 	}
 }

@@ -60,7 +60,7 @@ func (s *scene) distribute(t *testing.T) {
 	if err := citus.Distribute(t.Context(), s.pool, shards); err != nil {
 		t.Fatal(err)
 	}
-	bed.Exec(t, s.pool, "SELECT create_distributed_table('orders', 'key', colocate_with => 'pglimit_gcra')")
+	bed.Exec(t, s.pool, "SELECT create_distributed_table('orders', 'key', colocate_with => 'pglimit_token_bucket')")
 }
 
 // killWorker kills a worker and starts it again.
@@ -85,7 +85,7 @@ func (s *scene) keysOf(t *testing.T, w *pglimittest.Server) map[string]bool {
 		t.Fatal(err)
 	}
 	rows, err := s.pool.Query(t.Context(), `SELECT key, n.nodename = $1 AND n.nodeport = $2 FROM (SELECT 'asked-' || i AS key FROM generate_series(1, 400) AS i) AS k
-		JOIN pg_dist_placement AS p ON p.shardid = get_shard_id_for_distribution_column('pglimit_gcra'::regclass, key)
+		JOIN pg_dist_placement AS p ON p.shardid = get_shard_id_for_distribution_column('pglimit_token_bucket'::regclass, key)
 		JOIN pg_dist_node AS n ON n.groupid = p.groupid`, config.Host, int(config.Port))
 	if err != nil {
 		t.Fatal(err)
@@ -167,7 +167,7 @@ func moveShards(ctx context.Context, t *testing.T, s *scene) {
 		var fromPort, toPort int
 		// The shard that follows the last one, to the other worker.
 		err := s.pool.QueryRow(ctx, `SELECT s.shardid, s.nodename, s.nodeport, n.nodename, n.nodeport
-			FROM (SELECT DISTINCT shardid, nodename, nodeport FROM citus_shards WHERE table_name = 'pglimit_gcra'::regclass) AS s
+			FROM (SELECT DISTINCT shardid, nodename, nodeport FROM citus_shards WHERE table_name = 'pglimit_token_bucket'::regclass) AS s
 			JOIN pg_dist_node AS n ON n.groupid <> 0 AND (n.nodename, n.nodeport) <> (s.nodename, s.nodeport)
 			ORDER BY s.shardid OFFSET $1::int % 8 LIMIT 1`, moves).Scan(&shard, &from, &fromPort, &to, &toPort)
 		if err != nil {
@@ -201,14 +201,14 @@ func splitShards(ctx context.Context, t *testing.T, s *scene) {
 		if _, err := s.pool.Exec(ctx, `SELECT citus_split_shard_by_split_points(shardid,
 				ARRAY[((shardminvalue::bigint + shardmaxvalue::bigint) / 2)::text],
 				(SELECT array_agg(nodeid ORDER BY nodeid) FROM pg_dist_node WHERE groupid <> 0), 'block_writes')
-			FROM (SELECT * FROM pg_dist_shard WHERE logicalrelid = 'pglimit_gcra'::regclass
+			FROM (SELECT * FROM pg_dist_shard WHERE logicalrelid = 'pglimit_token_bucket'::regclass
 				ORDER BY shardminvalue::bigint - shardmaxvalue::bigint, shardid LIMIT 1) AS s`); err != nil {
 			t.Fatal(err)
 		}
 		askAll(t, l, keys) // by the shards that it knows
 		s.goOn(t, "after a split")
 	}
-	if n := bed.Value[int](t, s.pool, "SELECT count(*) FROM pg_dist_shard WHERE logicalrelid = 'pglimit_gcra'::regclass"); n != 10 {
+	if n := bed.Value[int](t, s.pool, "SELECT count(*) FROM pg_dist_shard WHERE logicalrelid = 'pglimit_token_bucket'::regclass"); n != 10 {
 		t.Errorf("there are %d shards, want 10", n)
 	}
 }
@@ -219,11 +219,11 @@ func holdRow(ctx context.Context, t *testing.T, s *scene) {
 	p := budgets[0]
 	eventually(t, "the row is there", func(ctx context.Context) error {
 		n := 0
-		err := s.pool.QueryRow(ctx, "SELECT count(*) FROM pglimit_"+string(p.Algorithm)+" WHERE policy = $1 AND key = 'key-0'", p.Name).Scan(&n)
+		err := s.pool.QueryRow(ctx, "SELECT count(*) FROM "+bed.TableOf(p.Algorithm)+" WHERE policy = $1 AND key = 'key-0'", p.Name).Scan(&n)
 		return unless(err == nil && n == 1, "%d rows, %v", n, err)
 	})
 	tx := bed.Begin(t, s.pool, pgx.TxOptions{})
-	if _, err := tx.Exec(ctx, "SELECT FROM pglimit_"+string(p.Algorithm)+" WHERE policy = $1 AND key = 'key-0' FOR UPDATE", p.Name); err != nil {
+	if _, err := tx.Exec(ctx, "SELECT FROM "+bed.TableOf(p.Algorithm)+" WHERE policy = $1 AND key = 'key-0' FOR UPDATE", p.Name); err != nil {
 		t.Fatal(err)
 	}
 	s.let(bed.Size(1500*time.Millisecond, 5*time.Second)) // longer than a request waits for it

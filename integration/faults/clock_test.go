@@ -13,6 +13,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pglimit/pglimit/internal/algorithm"
 	"github.com/pglimit/pglimit/internal/localpg"
 	"github.com/pglimit/pglimit/limiter"
 )
@@ -182,7 +183,7 @@ func backAndForth(ctx context.Context, t *testing.T, s *scene, clock *serverCloc
 func (s *scene) watchTimes(t *testing.T) (stop func() (looks int)) {
 	t.Helper()
 	var texts []string
-	for _, a := range limiter.Algorithms() {
+	for _, a := range algorithm.Tables {
 		texts = append(texts, "SELECT policy, key, updated_at_us FROM pglimit_"+string(a)+" WHERE key <> 'meanwhile'") // which is reset
 	}
 	ctx, cancel := context.WithCancel(t.Context())

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/internal/algorithm"
 	"github.com/pglimit/pglimit/janitor"
 	"github.com/pglimit/pglimit/limiter"
 )
@@ -65,7 +66,7 @@ var janitorFaults = []fault{{name: "two janitors, an hour ahead and behind", do:
 // janitor's clock that is ahead, they would be empty now.
 func sweepByWrongClocks(ctx context.Context, t *testing.T, s *scene) {
 	bed.Exec(t, s.pool, recordDeletes)
-	for _, a := range limiter.Algorithms() {
+	for _, a := range algorithm.Tables {
 		bed.Exec(t, s.pool, "CREATE TRIGGER deleted AFTER DELETE ON pglimit_"+string(a)+" FOR EACH ROW EXECUTE FUNCTION record_delete()")
 	}
 	var done atomic.Bool

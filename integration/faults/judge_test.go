@@ -32,7 +32,6 @@ const counts = `
 	SELECT policy, key, level FROM pglimit_leaky_bucket
 	UNION ALL SELECT policy, key, level FROM pglimit_leaky_bucket_queue
 	UNION ALL SELECT policy, key, level FROM pglimit_token_bucket
-	UNION ALL SELECT policy, key, level FROM pglimit_gcra
 	UNION ALL SELECT policy, key, level FROM pglimit_fixed_window
 	UNION ALL SELECT policy, key, current + previous FROM pglimit_sliding_window_counter
 	UNION ALL SELECT policy, key, total - base FROM pglimit_sliding_window_log`

@@ -9,8 +9,8 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/internal/algorithm"
 	"github.com/pglimit/pglimit/internal/migrate/sets"
-	"github.com/pglimit/pglimit/limiter"
 )
 
 // schemaFaults change the tables under the load. Requests wait for the locks that this
@@ -23,7 +23,7 @@ var schemaFaults = []fault{
 
 // tables are those that requests write.
 func tables() (names []string) {
-	for _, a := range limiter.Algorithms() {
+	for _, a := range algorithm.Tables {
 		names = append(names, "pglimit_"+string(a))
 	}
 	return append(names, "pglimit_reservation", "orders")
@@ -91,7 +91,7 @@ func changeTypes(ctx context.Context, t *testing.T, s *scene) {
 	_, before := s.times.count()
 	for range 3 {
 		for _, kind := range []string{"real", "double precision"} {
-			for _, a := range limiter.Algorithms() {
+			for _, a := range algorithm.Tables {
 				bed.Exec(t, s.pool, fmt.Sprintf("ALTER TABLE pglimit_%s ALTER COLUMN granted TYPE %s", a, kind))
 			}
 			s.let(200 * time.Millisecond)

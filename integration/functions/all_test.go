@@ -13,7 +13,7 @@ import (
 
 // threePolicies are one of each of three algorithms; b counts its denials.
 const threePolicies = `INSERT INTO pglimit_policy (name, algorithm, limit_units, period_s, block_for_s, count_denials, shadow) VALUES
-	('a', 'gcra', 5, 3600, 0, false, false), ('b', 'token_bucket', 1, 3600, 60, true, false), ('c', 'gcra', 1, 3600, 0, true, true)`
+	('a', 'fixed_window', 5, 3600, 0, false, false), ('b', 'token_bucket', 1, 3600, 60, true, false), ('c', 'fixed_window', 1, 3600, 0, true, true)`
 
 // TestFunctionsAllowAllLocksInOrder: whatever the order of the call, allow_all locks rows by
 // algorithm, policy and key, and those of shadows last. While it waits for one it has those before.
@@ -22,8 +22,8 @@ func TestFunctionsAllowAllLocksInOrder(t *testing.T) {
 	ctx := t.Context()
 	pool := bed.FunctionsPool(t)
 	bed.Exec(t, pool, threePolicies)
-	order := []struct{ table, policy, key string }{ // leaky_bucket … token_bucket, gcra
-		{"token_bucket", "b", "k"}, {"gcra", "a", "B"}, {"gcra", "a", "a"}, {"gcra", "c", "k"},
+	order := []struct{ table, policy, key string }{ // leaky_bucket … token_bucket, fixed_window
+		{"token_bucket", "b", "k"}, {"fixed_window", "a", "B"}, {"fixed_window", "a", "a"}, {"fixed_window", "c", "k"},
 	}
 	bed.Exec(t, pool, `SELECT pglimit.charge(n, k, 0.001) FROM unnest($1::text[], $2::text[]) AS u (n, k)`, []string{"b", "a", "a", "c"}, []string{"k", "B", "a", "k"})
 	for held := range order {

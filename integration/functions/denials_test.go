@@ -96,18 +96,18 @@ func TestAskersLockKeepsNoCounts(t *testing.T) {
 	tx := bed.Begin(t, pool, pgx.TxOptions{})
 	// As pglimit_ask.allow does, for the minutes in which this test may run.
 	if _, err := tx.Exec(t.Context(), `INSERT INTO pglimit_denial (denials, shadowed, blocked, above_burst, overloaded, units, slot_us, last_denied_at_us, retry_at_us, policy, key, algorithm)
-		SELECT 1, 0, 0, 1, 0, 2, m * 60000000, m * 60000000, 0, 'p', 'asked', 'gcra'
+		SELECT 1, 0, 0, 1, 0, 2, m * 60000000, m * 60000000, 0, 'p', 'asked', 'token_bucket'
 		FROM generate_series(extract(epoch FROM clock_timestamp())::bigint / 60, extract(epoch FROM clock_timestamp())::bigint / 60 + 30) AS m`); err != nil {
 		t.Fatal(err)
 	}
 	err = log.Flush(t.Context())
-	if got, want := denialsOf(t, pool, "p"), "gcra other: 1 denials, 0 shadowed, 0 blocked, 1 above, 2 units"; err == nil || got != want {
+	if got, want := denialsOf(t, pool, "p"), "token_bucket other: 1 denials, 0 shadowed, 0 blocked, 1 above, 2 units"; err == nil || got != want {
 		t.Errorf("beside a locked row: %v, wrote %q, want %q", err, got, want)
 	}
 	if err := tx.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if err := log.Flush(t.Context()); err != nil || !strings.Contains(denialsOf(t, pool, "p"), "gcra asked: 1 denials") {
+	if err := log.Flush(t.Context()); err != nil || !strings.Contains(denialsOf(t, pool, "p"), "token_bucket asked: 1 denials") {
 		t.Errorf("then: %v, wrote %q", err, denialsOf(t, pool, "p"))
 	}
 }
@@ -127,9 +127,9 @@ func TestFunctionsCountInTheTransaction(t *testing.T) {
 	}{
 		{pgx.TxOptions{AccessMode: pgx.ReadOnly}, deny, true, ""},
 		{pgx.TxOptions{}, deny, false, ""},
-		{pgx.TxOptions{}, deny, true, "gcra k: 1 denials, 0 shadowed, 0 blocked, 1 above, 2 units"},
-		{pgx.TxOptions{}, `SELECT pglimit_ask.allow('p', 'k', 2)`, true, "gcra k: 2 denials, 0 shadowed, 0 blocked, 2 above, 4 units"},
-		{pgx.TxOptions{}, `SELECT pglimit.allow('p', 'k', 1)`, true, "gcra k: 2 denials, 0 shadowed, 0 blocked, 2 above, 4 units"},
+		{pgx.TxOptions{}, deny, true, "token_bucket k: 1 denials, 0 shadowed, 0 blocked, 1 above, 2 units"},
+		{pgx.TxOptions{}, `SELECT pglimit_ask.allow('p', 'k', 2)`, true, "token_bucket k: 2 denials, 0 shadowed, 0 blocked, 2 above, 4 units"},
+		{pgx.TxOptions{}, `SELECT pglimit.allow('p', 'k', 1)`, true, "token_bucket k: 2 denials, 0 shadowed, 0 blocked, 2 above, 4 units"},
 	} {
 		tx := bed.Begin(t, pool, c.options)
 		if _, err := tx.Exec(t.Context(), c.call); err != nil {

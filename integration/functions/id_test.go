@@ -84,7 +84,7 @@ func TestFunctionsReadIDsAsGo(t *testing.T) {
 		}
 	}
 
-	const id = "gcra:0123456789abcdef0123456789abcdef:p:"
+	const id = "token_bucket:0123456789abcdef0123456789abcdef:p:"
 	for text, want := range map[string]string{
 		id + "aw": "none", id + "ax": "invalid", id + "aw=": "invalid", id + "aw==": "invalid", id + "a": "invalid", id: "invalid", id + "aw:": "invalid", id + "a\nw": "invalid",
 		id + "YQA":    "invalid", // "a\x00"

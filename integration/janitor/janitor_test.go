@@ -131,17 +131,17 @@ func TestJanitorCountsWhatItRemoves(t *testing.T) {
 				t.Errorf("%s has %d rows left, want the 2 that live", table, n)
 			}
 		}
-		bed.InsertRows(t, pool, "pglimit_gcra", "gone too", 1, clock.in(-inFlight-time.Second))
-		sweep(t, j, map[string]int64{"pglimit_gcra": 1})
+		bed.InsertRows(t, pool, "pglimit_token_bucket", "gone too", 1, clock.in(-inFlight-time.Second))
+		sweep(t, j, map[string]int64{"pglimit_token_bucket": 1})
 		sweep(t, j, nil)
 
-		want["pglimit_gcra"]++
+		want["pglimit_token_bucket"]++
 		all := j.Removed()
 		if !maps.Equal(all.ByTable, want) || all.Total() != total+1 || all.HeldElsewhere {
 			t.Errorf("in all, removed %+v, want %v", all, want)
 		}
-		all.ByTable["pglimit_gcra"] = 99
-		if j.Removed().ByTable["pglimit_gcra"] == 99 {
+		all.ByTable["pglimit_token_bucket"] = 99
+		if j.Removed().ByTable["pglimit_token_bucket"] == 99 {
 			t.Error("Removed gave the janitor's own map away")
 		}
 		if len(swept) != 3 || swept[0].Total() != total || swept[1].Total() != 1 || swept[2].Total() != 0 {
@@ -154,18 +154,18 @@ func TestJanitorTakesTheClockItIsGiven(t *testing.T) {
 	bed.OverPools(t, func(t *testing.T, pool *pgxpool.Pool, over any) {
 		clock := newHandClock()
 		byHand := bed.NewJanitor(t, over, &janitor.Config{Now: clock.now})
-		bed.InsertRows(t, pool, "pglimit_gcra", "p", 3, clock.in(time.Hour)) // 1, 2 and 3 microseconds later than that
+		bed.InsertRows(t, pool, "pglimit_token_bucket", "p", 3, clock.in(time.Hour)) // 1, 2 and 3 microseconds later than that
 		clock.add(time.Hour + inFlight)
 		sweep(t, byHand, nil)
 		clock.add(2 * time.Microsecond) // a row is deleted at its exact microsecond
-		sweep(t, byHand, map[string]int64{"pglimit_gcra": 2})
+		sweep(t, byHand, map[string]int64{"pglimit_token_bucket": 2})
 
 		// Without a clock it is the database's, whatever this machine's is.
 		byDatabase := bed.NewJanitor(t, over, nil)
 		now := bed.Value[int64](t, pool, `SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint`)
 		bed.InsertRows(t, pool, "pglimit_fixed_window", "past", 1, now-inFlight.Microseconds()-1)
 		bed.InsertRows(t, pool, "pglimit_fixed_window", "in an hour", 1, now+time.Hour.Microseconds())
-		sweep(t, byDatabase, map[string]int64{"pglimit_gcra": 1, "pglimit_fixed_window": 1})
+		sweep(t, byDatabase, map[string]int64{"pglimit_token_bucket": 1, "pglimit_fixed_window": 1})
 	})
 }
 
@@ -181,8 +181,8 @@ func outlives(t *testing.T, connect func(string) any) {
 	name := watch.Config().ConnConfig.Database
 	outside := bed.Connect(t, bed.Server().URL())
 	clock := newHandClock()
-	gate := newGate(t, watch, "pglimit_gcra")
-	bed.InsertRows(t, watch, "pglimit_gcra", "p", 1, 0)
+	gate := newGate(t, watch, "pglimit_token_bucket")
+	bed.InsertRows(t, watch, "pglimit_token_bucket", "p", 1, 0)
 
 	swept, onSweep := heard(t)
 	const failed = "the janitor's sweep failed"
@@ -209,7 +209,7 @@ func outlives(t *testing.T, connect func(string) any) {
 	}
 	awaitLog(t, log, failed, before)
 	bed.Exec(t, outside, fmt.Sprintf(`ALTER DATABASE "%s" ALLOW_CONNECTIONS true`, name))
-	bed.InsertRows(t, bed.Connect(t, address), "pglimit_gcra", "p", 1, 0)
+	bed.InsertRows(t, bed.Connect(t, address), "pglimit_token_bucket", "p", 1, 0)
 	awaitRemoved(t, swept, 1)
 }
 
@@ -272,6 +272,6 @@ func TestJanitorBeforeMigrations(t *testing.T) {
 	if err := migrations.Up(t.Context(), pool); err != nil {
 		t.Fatal(err)
 	}
-	bed.InsertRows(t, pool, "pglimit_gcra", "p", 5, 0)
+	bed.InsertRows(t, pool, "pglimit_token_bucket", "p", 5, 0)
 	awaitRemoved(t, swept, 5)
 }

@@ -59,7 +59,7 @@ func TestJanitorAloneSweepsUntilItsLeaseRunsOut(t *testing.T) {
 	bed.OverPools(t, func(t *testing.T, pool *pgxpool.Pool, over any) {
 		clock := newHandClock()
 		stop := newLeader(t, over, clock)
-		bed.InsertRows(t, pool, "pglimit_gcra", "p", 1, 0)
+		bed.InsertRows(t, pool, "pglimit_token_bucket", "p", 1, 0)
 		second := bed.NewJanitor(t, over, &janitor.Config{Lease: lease, Now: clock.now})
 		clock.add(lease - time.Microsecond)
 		heldElsewhere(t, second)
@@ -70,7 +70,7 @@ func TestJanitorAloneSweepsUntilItsLeaseRunsOut(t *testing.T) {
 		heldElsewhere(t, second)
 		stopSecond()
 		sweep(t, second, nil) // the third removed the row
-		if n := count(t, pool, "pglimit_gcra"); n != 0 {
+		if n := count(t, pool, "pglimit_token_bucket"); n != 0 {
 			t.Errorf("%d expired rows are left", n)
 		}
 	})
@@ -117,7 +117,7 @@ func TestJanitorStopsWhenItLosesItsLease(t *testing.T) {
 		const table = "pglimit_leaky_bucket"
 		clock := &steps{handClock: newHandClock()}
 		bed.InsertRows(t, pool, table, "p", 10, 0)
-		bed.InsertRows(t, pool, "pglimit_gcra", "p", 10, 0)
+		bed.InsertRows(t, pool, "pglimit_token_bucket", "p", 10, 0)
 		clock.at = func() {
 			if count(t, pool, table) == 7 {
 				clock.add(lease) // this one was away for longer than its lease
@@ -141,7 +141,7 @@ func TestJanitorStopsWhenItLosesItsLease(t *testing.T) {
 		if holder := bed.Value[string](t, pool, `SELECT holder FROM pglimit_lease`); holder != "another" {
 			t.Errorf("the lease is %s's", holder)
 		}
-		if a, b := count(t, pool, table), count(t, pool, "pglimit_gcra"); a != 7 || b != 10 {
+		if a, b := count(t, pool, table), count(t, pool, "pglimit_token_bucket"); a != 7 || b != 10 {
 			t.Errorf("left are %d and %d rows, want 7 and 10", a, b)
 		}
 	})
@@ -158,8 +158,8 @@ func TestJanitorSweepWhileRunning(t *testing.T) {
 		})
 		stop := start(t, j)
 		bed.Receive(t, swept, "the first sweep")
-		bed.InsertRows(t, pool, "pglimit_gcra", "p", 1, 0)
-		sweep(t, j, map[string]int64{"pglimit_gcra": 1})
+		bed.InsertRows(t, pool, "pglimit_token_bucket", "p", 1, 0)
+		sweep(t, j, map[string]int64{"pglimit_token_bucket": 1})
 		heldElsewhere(t, bed.NewJanitor(t, over, &janitor.Config{Lease: lease, Now: clock.now}))
 		if err := j.Run(context.Background()); err == nil {
 			t.Error("Run ran twice at once")
@@ -202,13 +202,13 @@ func TestJanitorOfAClosedPool(t *testing.T) {
 					over.(*pgxpool.Pool).Close()
 				}
 				stop()
-				bed.InsertRows(t, watch, "pglimit_gcra", "p", 1, 0)
+				bed.InsertRows(t, watch, "pglimit_token_bucket", "p", 1, 0)
 				other := bed.NewJanitor(t, watch, &janitor.Config{Lease: lease, Now: clock.now})
 				if !waits {
 					heldElsewhere(t, other)
 					clock.add(lease)
 				}
-				sweep(t, other, map[string]int64{"pglimit_gcra": 1})
+				sweep(t, other, map[string]int64{"pglimit_token_bucket": 1})
 				if text := log.String(); text != "" {
 					t.Errorf("logged %s", text)
 				}

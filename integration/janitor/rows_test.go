@@ -29,7 +29,7 @@ func TestJanitorRowsGoWhenTheyAreEmpty(t *testing.T) {
 			clock := new(conformance.Clock)
 			l := bed.NewLimiter(t, pool, &limiter.Config{Now: clock.Now, DisableDenyCache: true})
 			j := bed.NewJanitor(t, pool, &janitor.Config{Now: clock.Now})
-			table := "pglimit_" + string(p.Algorithm)
+			table := bed.TableOf(p.Algorithm)
 			const minute = 60_000_000
 			var at, used int64
 			tick := func(used bool) janitor.Removed {
@@ -85,7 +85,7 @@ func TestJanitorRowsStayWhileTheyCount(t *testing.T) {
 	l := bed.NewLimiter(t, pool, &limiter.Config{Now: clock.Now, DisableDenyCache: true})
 	j := bed.NewJanitor(t, pool, &janitor.Config{Now: clock.Now})
 	for _, p := range bed.Variants(10, time.Second) {
-		table := "pglimit_" + string(p.Algorithm)
+		table := bed.TableOf(p.Algorithm)
 		sweep := func(at time.Duration, rows int) {
 			t.Helper()
 			clock.Set((at + inFlight).Microseconds())
@@ -141,7 +141,7 @@ func TestViewsShowWhenAKeyIsEmpty(t *testing.T) {
 		l := bed.NewLimiter(t, pool, nil)
 		bed.Must(t)(l.AllowN(ctx, p, "k", 3))
 		r := bed.Must(t)(l.Check(ctx, p, "k", 0))
-		at := bed.Value[time.Time](t, pool, `SELECT empty_at FROM pglimit_`+string(p.Algorithm)+`_now WHERE policy = $1`, p.Name)
+		at := bed.Value[time.Time](t, pool, `SELECT empty_at FROM `+bed.TableOf(p.Algorithm)+`_now WHERE policy = $1`, p.Name)
 		if off := at.Sub(r.At.Add(r.ResetAfter)).Abs(); off > time.Millisecond {
 			t.Errorf("%s: the view says %v, the limiter %v", bed.Variant(p), at, r.At.Add(r.ResetAfter))
 		}

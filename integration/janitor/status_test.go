@@ -39,7 +39,7 @@ func TestStatusOfSweeps(t *testing.T) {
 		if s := readState(t, over); s.Holder != "" || !s.LeaseEndsAt.IsZero() || !s.SweptAt.IsZero() || s.SweptBy != "" || s.Took != 0 || s.DueRows != 0 || s.Lag != 0 || s.At.IsZero() {
 			t.Errorf("without a sweep: %+v", s)
 		}
-		bed.InsertRows(t, pool, "pglimit_gcra", "p", 3, 0)
+		bed.InsertRows(t, pool, "pglimit_leaky_bucket", "p", 3, 0)
 		l := bed.NewLimiter(t, pool, nil)
 		p := limiter.Policy{Name: "p", Algorithm: limiter.TokenBucket, Limit: 10, Period: time.Hour}
 		for range 2 {
@@ -51,7 +51,7 @@ func TestStatusOfSweeps(t *testing.T) {
 			t.Errorf("before the sweep: %+v", s)
 		}
 		before := time.Now()
-		sweep(t, bed.NewJanitor(t, over, nil), map[string]int64{"pglimit_gcra": 3})
+		sweep(t, bed.NewJanitor(t, over, nil), map[string]int64{"pglimit_leaky_bucket": 3})
 		s := readState(t, over)
 		if s.Removed != 3 || s.Kept != 1 || s.ReservationsExpired != 1 || s.SweptBy == "" || s.Holder != "" ||
 			s.SweptAt.Before(before.Add(-time.Second)) || s.SweptAt.After(s.At) || s.Took <= 0 || s.Took > time.Since(before) {
@@ -76,13 +76,13 @@ func TestStatusOfSweeps(t *testing.T) {
 		stop()
 
 		// One table fails: the others are swept, and the sweep is not complete.
-		bed.InsertRows(t, pool, "pglimit_fixed_window", "p", 1, 0) // swept after pglimit_gcra
-		bed.Exec(t, pool, `ALTER TABLE pglimit_gcra RENAME TO away`)
+		bed.InsertRows(t, pool, "pglimit_fixed_window", "p", 1, 0) // swept after pglimit_leaky_bucket
+		bed.Exec(t, pool, `ALTER TABLE pglimit_leaky_bucket RENAME TO away`)
 		r, err := bed.NewJanitor(t, over, nil).Sweep(ctx)
-		if err == nil || !strings.Contains(err.Error(), "sweep pglimit_gcra:") || r.Total() != 1 || count(t, pool, "pglimit_lease") != 0 {
+		if err == nil || !strings.Contains(err.Error(), "sweep pglimit_leaky_bucket:") || r.Total() != 1 || count(t, pool, "pglimit_lease") != 0 {
 			t.Errorf("a sweep without a table: %+v, %v", r, err)
 		}
-		bed.Exec(t, pool, `ALTER TABLE away RENAME TO pglimit_gcra`)
+		bed.Exec(t, pool, `ALTER TABLE away RENAME TO pglimit_leaky_bucket`)
 		if again := readState(t, over); again.SweptBy != s.SweptBy || again.Removed != 0 {
 			t.Errorf("a sweep that failed is on record: %+v", again)
 		}
@@ -123,7 +123,7 @@ func TestStatusReadsIndexes(t *testing.T) {
 	for _, table := range bed.LimitTables(t, pool) {
 		bed.InsertRows(t, pool, table, "p", rows, 0)
 	}
-	bed.Exec(t, pool, `INSERT INTO pglimit_reservation SELECT 1, 1, 0, 1, 1, 1, 0, 0, 0, 0, 0, 0, i, i, CASE WHEN i % 2 = 0 THEN 'open' ELSE 'settled' END, 'gcra', i, 'p', 'k', NULL FROM generate_series(1, $1::int) AS i`, rows)
+	bed.Exec(t, pool, `INSERT INTO pglimit_reservation SELECT 1, 1, 0, 1, 1, 1, 0, 0, 0, 0, 0, 0, i, i, CASE WHEN i % 2 = 0 THEN 'open' ELSE 'settled' END, 'token_bucket', i, 'p', 'k', NULL FROM generate_series(1, $1::int) AS i`, rows)
 	var sent recorder
 	traced := bed.Connect(t, address, func(c *pgxpool.Config) { c.ConnConfig.Tracer = &sent })
 	readState(t, traced)
@@ -160,14 +160,14 @@ func TestStatusReadsIndexes(t *testing.T) {
 				t.Errorf("analyzed %v: %s", analyze, strings.TrimSpace(line))
 			}
 		}
-		if indexes != 2*7+3 {
-			t.Errorf("%d scans of the indexes of expiries, want 17:\n%s", indexes, plan)
+		if indexes != 2*6+3 {
+			t.Errorf("%d scans of the indexes of expiries, want 15:\n%s", indexes, plan)
 		}
 		if err := tx.Rollback(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if s := readState(t, pool); s.DueRows != 7*rows+rows/2 || s.ExpiredReservations != rows/2 {
+	if s := readState(t, pool); s.DueRows != 6*rows+rows/2 || s.ExpiredReservations != rows/2 {
 		t.Errorf("%+v", s)
 	}
 }
@@ -176,8 +176,8 @@ func TestStatusReadsIndexes(t *testing.T) {
 func TestStatusBound(t *testing.T) {
 	t.Parallel()
 	pool := bed.NewPool(t)
-	bed.InsertRows(t, pool, "pglimit_gcra", "p", janitor.StateBound-1, 0)
-	bed.InsertRows(t, pool, "pglimit_token_bucket", "p", 5, 0)
+	bed.InsertRows(t, pool, "pglimit_token_bucket", "p", janitor.StateBound-1, 0)
+	bed.InsertRows(t, pool, "pglimit_leaky_bucket", "p", 5, 0)
 	if s := readState(t, pool); s.DueRows != janitor.StateBound {
 		t.Errorf("%d due rows", s.DueRows)
 	}
@@ -187,7 +187,7 @@ func TestStatusBound(t *testing.T) {
 func TestStatusEndsWithItsContext(t *testing.T) {
 	bed.OverPools(t, func(t *testing.T, pool *pgxpool.Pool, over any) {
 		tx := bed.Begin(t, pool, pgx.TxOptions{})
-		if _, err := tx.Exec(t.Context(), `LOCK TABLE pglimit_gcra`); err != nil {
+		if _, err := tx.Exec(t.Context(), `LOCK TABLE pglimit_token_bucket`); err != nil {
 			t.Fatal(err)
 		}
 		ctx, cancel := context.WithCancel(t.Context())

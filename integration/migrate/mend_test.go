@@ -3,6 +3,7 @@ package migrate
 import (
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"strings"
 	"testing"
@@ -40,10 +41,10 @@ func TestMigrateUpMends(t *testing.T) {
 	ills := map[string]bool{
 		"ALTER TABLE pglimit_policy DISABLE TRIGGER pglimit_policy_stamp": true,
 		"ALTER FUNCTION pglimit_policy_stamp() RESET ALL":                 true,
-		"CREATE OR REPLACE VIEW pglimit_gcra_now AS SELECT policy, key, 0::float8 AS level, now() AS theoretical_arrival_at, now() AS updated_at, now() AS blocked_until, now() AS empty_at FROM pglimit_gcra": true,
-		"DROP INDEX pglimit_gcra_expires; CREATE INDEX pglimit_gcra_expires ON pglimit_gcra (key)":                                                                                                             true,
-		`ALTER TABLE pglimit_override DROP CONSTRAINT "factor must be from 1e-9 to 2^53", ADD CONSTRAINT "factor must be from 1e-9 to 2^53" CHECK (factor > 1)`:                                                true,
-		"DROP TABLE pglimit_policy_version; ALTER TABLE pglimit_denial DROP COLUMN merged; DELETE FROM pglimit_goose_db_version WHERE version_id IN (0, 3, 4, 8)":                                              true,
+		"CREATE OR REPLACE VIEW pglimit_token_bucket_now AS SELECT policy, key, 0::float8 AS level, now() AS updated_at, now() AS blocked_until, now() AS empty_at FROM pglimit_token_bucket": true,
+		"DROP INDEX pglimit_token_bucket_expires; CREATE INDEX pglimit_token_bucket_expires ON pglimit_token_bucket (key)":                                                                    true,
+		`ALTER TABLE pglimit_override DROP CONSTRAINT "factor must be from 1e-9 to 2^53", ADD CONSTRAINT "factor must be from 1e-9 to 2^53" CHECK (factor > 1)`:                               true,
+		"DROP TABLE pglimit_policy_version; ALTER TABLE pglimit_denial DROP COLUMN merged; DELETE FROM pglimit_goose_db_version WHERE version_id IN (0, 3, 4, 8)":                             true,
 	}
 	for _, p := range whole {
 		ills[gone(p)] = true
@@ -61,7 +62,7 @@ func TestMigrateUpMends(t *testing.T) {
 			t.Fatalf("%s: after Up:\n%s", ill, left)
 		}
 	}
-	if got := bed.Value[string](t, pool, `SELECT string_agg(version_id::text, ' ' ORDER BY id) FROM pglimit_goose_db_version`); got != "0 1 2 3 4 5 6 7 8" {
+	if got := bed.Value[string](t, pool, `SELECT string_agg(version_id::text, ' ' ORDER BY id) FROM pglimit_goose_db_version`); got != "0 1 2 3 4 5 6 7 8 9" {
 		t.Errorf("on record are %s", got)
 	}
 	called, failed := bed.CallStatements(t.Context(), pool, "")
@@ -111,7 +112,7 @@ func TestMigrateUpgrades(t *testing.T) {
 					t.Errorf("%s: %d of %d rows are left", table, n, before)
 				}
 			}
-			if called, failed := bed.CallStatements(t.Context(), pool, "Take"); rows["pglimit_gcra"] == 0 || len(failed) > 0 {
+			if called, failed := bed.CallStatements(t.Context(), pool, "Take"); rows["pglimit_token_bucket"] == 0 || len(failed) > 0 {
 				t.Errorf("%q of %q failed, with %v", failed, called, rows)
 			}
 		})
@@ -156,6 +157,50 @@ func TestMigrateUpKeepsLongLogs(t *testing.T) {
 		if i == 500 {
 			bed.Must(t)(l.Refund(ctx, p, "k", 5))
 			bed.Must(t)(l.AllowN(ctx, p, "k", 5))
+		}
+	}
+}
+
+// TestMigrateUpMovesGCRA: rows of a version in which gcra had a table of its own, one of which a
+// transaction has locked when Up begins, go on in pglimit_token_bucket. Of a key in both the
+// fuller row counts.
+func TestMigrateUpMovesGCRA(t *testing.T) {
+	t.Parallel()
+	ctx, pool := t.Context(), bed.NewPool(t)
+	l := bed.NewLimiter(t, pool, nil)
+	p := limiter.Policy{Name: "p", Algorithm: limiter.GCRA, Limit: 10, Period: 1000 * time.Hour}
+	bed.Must(t)(l.AllowN(ctx, p, "both", 7))
+	bed.Must(t)(l.AllowN(ctx, p, "moved", 4))
+	held := must.OK(l.Reserve(ctx, p.Request("moved", 5), time.Hour))(t)
+	bed.Exec(t, pool, `CREATE TABLE pglimit_gcra (LIKE pglimit_token_bucket INCLUDING ALL);
+		CREATE VIEW pglimit_gcra_now AS SELECT policy, key, level FROM pglimit_gcra;
+		CREATE OR REPLACE VIEW pglimit_keys AS `+strings.TrimSuffix(strings.TrimSpace(bed.Value[string](t, pool, `SELECT pg_get_viewdef('pglimit_keys'::regclass)`)), ";")+`
+			WHERE EXISTS (SELECT FROM pglimit_gcra_now);
+		INSERT INTO pglimit_gcra SELECT * FROM pglimit_token_bucket;
+		DELETE FROM pglimit_token_bucket WHERE key = 'moved';
+		UPDATE pglimit_token_bucket SET level = 2;
+		UPDATE pglimit_reservation SET algorithm = 'gcra';
+		DELETE FROM pglimit_goose_db_version WHERE version_id = 9`)
+	tx := bed.Begin(t, pool, pgx.TxOptions{})
+	if _, err := tx.Exec(ctx, `SELECT FROM pglimit_gcra FOR UPDATE`); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- sets.Tables.Up(ctx, pool) }()
+	bed.AwaitBlocked(t, pool)
+	if err := errors.Join(tx.Commit(ctx), <-done); err != nil {
+		t.Fatal(err)
+	}
+	if !bed.Value[bool](t, pool, `SELECT to_regclass('pglimit_gcra') IS NULL AND to_regclass('pglimit_gcra_now') IS NULL`) {
+		t.Error("the old table is still there")
+	}
+	must.OK(l.Settle(ctx, held.ID, 1))(t)
+	for key, used := range map[string]float64{"both": 7, "moved": 5} {
+		for _, a := range []limiter.Algorithm{limiter.GCRA, limiter.TokenBucket} { // which continue each other
+			p.Algorithm = a
+			if r := bed.Must(t)(l.Check(ctx, p, key, 0)); math.Abs(r.Level-used) > 0.1 {
+				t.Errorf("%s under %s: level %v, want %v", key, a, r.Level, used)
+			}
 		}
 	}
 }

@@ -144,7 +144,7 @@ func TestMigrateUpInterrupted(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer tx.Rollback(context.WithoutCancel(t.Context()))
-	if _, err := tx.Exec(t.Context(), `CREATE TABLE pglimit_gcra ()`); err != nil {
+	if _, err := tx.Exec(t.Context(), `CREATE TABLE pglimit_token_bucket ()`); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())

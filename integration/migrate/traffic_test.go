@@ -99,13 +99,13 @@ func TestMigrateDownGivesWay(t *testing.T) {
 		"tables": {0, [3]func(context.Context, *limiter.Limiter, pgx.Tx) error{
 			take("k", limiter.GCRA), take("k", limiter.LeakyBucket), take("k", limiter.SlidingWindowLog)}},
 		"views": {2, [3]func(context.Context, *limiter.Limiter, pgx.Tx) error{
-			read("pglimit_gcra_now"), read("pglimit_leaky_bucket_now"), read("pglimit_sliding_window_log_now")}},
+			read("pglimit_token_bucket_now"), read("pglimit_leaky_bucket_now"), read("pglimit_sliding_window_log_now")}},
 		"policies": {3, [3]func(context.Context, *limiter.Limiter, pgx.Tx) error{
 			read("pglimit_override"), read("pglimit_policy"), read("pglimit_policy_version")}},
 		"triggers of policies": {4, [3]func(context.Context, *limiter.Limiter, pgx.Tx) error{
 			read("pglimit_override"), read("pglimit_policy"), read("pglimit_policy_version")}},
 		"keys": {6, [3]func(context.Context, *limiter.Limiter, pgx.Tx) error{
-			read("pglimit_keys"), read("pglimit_gcra_now"), take("k", limiter.SlidingWindowLog)}},
+			read("pglimit_keys"), read("pglimit_token_bucket_now"), take("k", limiter.SlidingWindowLog)}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -183,7 +183,7 @@ func TestMigrateDownUnderTraffic(t *testing.T) {
 						return err
 					})
 				case 3:
-					_, err = pool.Exec(ctx, `SELECT * FROM pglimit_token_bucket_now, pglimit_gcra_now`)
+					_, err = pool.Exec(ctx, `SELECT * FROM pglimit_token_bucket_now, pglimit_leaky_bucket_now`)
 				}
 				var answer *pgconn.PgError
 				if err != nil && ctx.Err() == nil && !errors.Is(err, limiter.ErrNotMigrated) && !errors.Is(err, limiter.ErrNoReservation) && !(errors.As(err, &answer) && answer.Code == "42P01") {

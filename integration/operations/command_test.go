@@ -25,13 +25,13 @@ func TestDoctorCommand(t *testing.T) {
 	if out := run(0, "--only", "tables,janitor", "--strict"); !strings.HasPrefix(out, "ok         tables   the tables are in schema public\nok         janitor  ") || !strings.Contains(out, "\n2 ok, in ") {
 		t.Errorf("%q", out)
 	}
-	bed.InsertRows(t, pool, "pglimit_gcra", "p", 3, bed.Value[int64](t, pool, `SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint - 600000000`))
+	bed.InsertRows(t, pool, "pglimit_token_bucket", "p", 3, bed.Value[int64](t, pool, `SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint - 600000000`))
 	if out := run(0, "--only", "janitor"); !strings.Contains(out, "warn       janitor  no sweep was ever completed; 3 due rows") || !strings.Contains(out, "\n                    fix: pglimit janitor --once\n                    next: run `pglimit janitor`") {
 		t.Errorf("%q", out)
 	}
 	run(1, "--only", "janitor", "--strict")
 	run(0, "--only", "tables,janitor", "--json")
-	bed.Exec(t, pool, "ALTER TABLE pglimit_gcra SET UNLOGGED")
+	bed.Exec(t, pool, "ALTER TABLE pglimit_token_bucket SET UNLOGGED")
 	run(1, "--only", "unlogged")
 	run(0, "--only", "unlogged", "--skip", "unlogged", "--strict")
 	run(2, "--only", "everything")

@@ -118,7 +118,7 @@ func TestDoctorLocks(t *testing.T) {
 	t.Parallel()
 	w := newWard(t)
 	w.run(t, w.app, "pglimit allow --algorithm gcra --limit 10 k")
-	const lock = "SELECT FROM pglimit_gcra WHERE key = 'k' FOR UPDATE"
+	const lock = "SELECT FROM pglimit_token_bucket WHERE key = 'k' FOR UPDATE"
 	for _, sees := range []string{"GRANT pg_read_all_stats TO $app", "REVOKE pg_read_all_stats FROM $app"} {
 		w.run(t, w.root, sees)
 		forgotten := bed.Begin(t, bed.Connect(t, w.root, bed.Setting("application_name", "report")), pgx.TxOptions{})
@@ -137,7 +137,7 @@ func TestDoctorLocks(t *testing.T) {
 		})
 		found := w.examine(t)
 		if len(found) == 0 || !strings.HasPrefix(found[0].line, "warn locks pid ") || !strings.Contains(found[0].line, `application "report"`) ||
-			!strings.Contains(found[0].line, `has locked rows of limits.pglimit_gcra; 1 session waits for it: pid `) || !strings.Contains(found[0].line, `application "shop"`) ||
+			!strings.Contains(found[0].line, `has locked rows of limits.pglimit_token_bucket; 1 session waits for it: pid `) || !strings.Contains(found[0].line, `application "shop"`) ||
 			!strings.HasPrefix(found[0].fix, "SELECT pg_terminate_backend(") || found[0].as != "a superuser" {
 			t.Fatalf("%+v", found)
 		}
@@ -171,18 +171,18 @@ func TestDoctorIlls(t *testing.T) {
 			{"fail tables the tables are in schema limits, which is not open to role $app", "as the owner of the tables: pglimit migrate grants $app --apply"}}, ""},
 		{"REVOKE SELECT ON limits.pglimit_keys, limits.pglimit_goose_db_version FROM $app", []step{
 			{"warn grants role $app may decide, and lacks rights that the command needs", grants}}, ""},
-		{"REVOKE UPDATE ON limits.pglimit_gcra FROM $app", []step{{"fail grants role $app lacks rights that the library", grants}}, ""},
+		{"REVOKE UPDATE ON limits.pglimit_token_bucket FROM $app", []step{{"fail grants role $app lacks rights that the library", grants}}, ""},
 		{"REVOKE ALL ON ALL TABLES IN SCHEMA limits FROM $app", []step{{"fail grants role $app lacks rights that the library", grants}}, ""},
-		{"pglimit migrate down --yes", []step{{"fail migrations 1 of this release's", "as role $owner: pglimit migrate up"}, {"fail grants", grants}}, ""},
+		{"pglimit migrate down --to 7 --yes", []step{{"fail migrations 2 of this release's", "as role $owner: pglimit migrate up"}, {"fail grants", grants}}, ""},
 		{"pglimit migrate down --functions --yes", []step{{"fail functions 1 of this release's", "as role $owner: pglimit migrate up --functions"}}, ""},
-		{"DROP VIEW limits.pglimit_keys", []step{{"fail migrations all 8 migrations have run, and something of this release is missing or changed: pglimit_keys missing", up}, {"warn grants", grants}}, ""},
-		{"DROP TABLE limits.pglimit_gcra CASCADE", []step{{"fail migrations", up}, {"fail grants", grants}}, ""},
+		{"DROP VIEW limits.pglimit_keys", []step{{"fail migrations all 9 migrations have run, and something of this release is missing or changed: pglimit_keys missing", up}, {"warn grants", grants}}, ""},
+		{"DROP TABLE limits.pglimit_leaky_bucket CASCADE", []step{{"fail migrations", up}, {"fail grants", grants}}, ""},
 		{"DROP TABLE limits.pglimit_policy_version", []step{{"fail migrations", up}, {"fail grants", grants}}, ""},
 		{"DROP TABLE limits.pglimit_token_bucket CASCADE", []step{{"fail tables no schema of the search_path", "as the role that migrates: pglimit migrate up"}, {"fail grants", grants}}, ""},
-		{"DELETE FROM limits.pglimit_goose_db_version WHERE version_id IN (3, 8)", []step{{"fail migrations 2 of this release's 8 migrations have not run: 00003 views, 00008 programs", up}}, ""},
-		{"DELETE FROM limits.pglimit_goose_db_version; DROP INDEX limits.pglimit_gcra_expires", []step{{"fail migrations 8 of", up}}, ""},
+		{"DELETE FROM limits.pglimit_goose_db_version WHERE version_id IN (3, 8)", []step{{"fail migrations 2 of this release's 9 migrations have not run: 00003 views, 00008 programs", up}}, ""},
+		{"DELETE FROM limits.pglimit_goose_db_version; DROP INDEX limits.pglimit_token_bucket_expires", []step{{"fail migrations 9 of", up}}, ""},
 		{"ALTER TABLE limits.pglimit_policy DISABLE TRIGGER pglimit_policy_stamp", []step{{"fail migrations", up}}, ""},
-		{"ALTER TABLE limits.pglimit_gcra DROP CONSTRAINT pglimit_gcra_pkey", []step{{"fail migrations", up}}, ""},
+		{"ALTER TABLE limits.pglimit_token_bucket DROP CONSTRAINT pglimit_token_bucket_pkey", []step{{"fail migrations", up}}, ""},
 		{"DROP FUNCTION pglimit.allow; ALTER FUNCTION pglimit._retry COST 7 STABLE", []step{{"fail functions all 2 migrations", "as role $owner: pglimit migrate up --functions"}}, ""},
 		{"ALTER DATABASE $database SET default_transaction_read_only = on", []step{
 			{"fail primary default_transaction_read_only is on: every decision is refused", "BEGIN READ WRITE; ALTER ROLE $app IN DATABASE $database SET default_transaction_read_only = off; COMMIT"}}, ""},
@@ -198,18 +198,18 @@ func TestDoctorIlls(t *testing.T) {
 		{"ALTER SCHEMA pglimit OWNER TO $other", []step{{"warn schemas", "as a superuser: ALTER SCHEMA pglimit OWNER TO $owner"}}, ""},
 		{"ALTER ROLE $app IN DATABASE $database SET search_path = extra, limits; GRANT CREATE ON DATABASE $database TO $other", []step{
 			{"warn schemas", "as a superuser: REVOKE CREATE ON DATABASE $database FROM $other"}}, ""},
-		{"ALTER TABLE limits.pglimit_gcra SET UNLOGGED; ALTER TABLE limits.pglimit_lease SET UNLOGGED", []step{
-			{"fail unlogged 2 tables are not logged", "as role $owner: ALTER TABLE limits.pglimit_gcra SET LOGGED; ALTER TABLE limits.pglimit_lease SET LOGGED"}}, ""},
-		{"ALTER TABLE limits.pglimit_gcra SET (autovacuum_enabled = false)", []step{
-			{"fail autovacuum dead rows stay: autovacuum is off for limits.pglimit_gcra", "as role $owner: ALTER TABLE limits.pglimit_gcra RESET (autovacuum_enabled)"}}, ""},
+		{"ALTER TABLE limits.pglimit_fixed_window SET UNLOGGED; ALTER TABLE limits.pglimit_lease SET UNLOGGED", []step{
+			{"fail unlogged 2 tables are not logged", "as role $owner: ALTER TABLE limits.pglimit_fixed_window SET LOGGED; ALTER TABLE limits.pglimit_lease SET LOGGED"}}, ""},
+		{"ALTER TABLE limits.pglimit_token_bucket SET (autovacuum_enabled = false)", []step{
+			{"fail autovacuum dead rows stay: autovacuum is off for limits.pglimit_token_bucket", "as role $owner: ALTER TABLE limits.pglimit_token_bucket RESET (autovacuum_enabled)"}}, ""},
 		{"DELETE FROM limits.pglimit_policy_version", []step{
 			{"fail policies limits.pglimit_policy_version has 0 rows", "INSERT INTO limits.pglimit_policy_version (version) SELECT coalesce(max(version), 0) FROM limits.pglimit_policy_history"}}, ""},
 		{"REVOKE pg_read_all_stats FROM $app", []step{
 			{"unchecked snapshots no transaction is older than 1m of this role's sessions", "as a superuser: GRANT pg_read_all_stats TO $app"}}, ""},
-		{"ALTER TABLE limits.pglimit_gcra ENABLE ROW LEVEL SECURITY", []step{
-			{"fail decision a trial decision of gcra failed: ", ""}}, "ALTER TABLE limits.pglimit_gcra DISABLE ROW LEVEL SECURITY"},
+		{"ALTER TABLE limits.pglimit_token_bucket ENABLE ROW LEVEL SECURITY", []step{
+			{"fail decision a trial decision of token_bucket failed: ", ""}}, "ALTER TABLE limits.pglimit_token_bucket DISABLE ROW LEVEL SECURITY"},
 		{"pglimit allow --algorithm gcra --limit 10 k", nil, ""},
-		{"UPDATE limits.pglimit_gcra SET expires_at_us = 1", []step{
+		{"UPDATE limits.pglimit_token_bucket SET expires_at_us = 1", []step{
 			{"fail janitor no sweep was ever completed; 1 due rows", "pglimit janitor --once"}}, ""},
 		{program("0", "now() - interval '10 minutes'"), []step{
 			{"warn programs 1 of 1 programs do not follow the policies: shop on web, pid 7, was seen 10m", "DELETE FROM limits.pglimit_program WHERE instance = 'one''s'"}}, ""},

@@ -22,12 +22,12 @@ func TestDoctorFuture(t *testing.T) {
 			bed.InsertRows(t, pool, table, fmt.Sprint("p", i), 3, 0)
 		}
 		if large { // as if there were too many to read all
-			bed.Exec(t, pool, `UPDATE pg_class SET reltuples = 1e9 WHERE relname = 'pglimit_gcra'`)
+			bed.Exec(t, pool, `UPDATE pg_class SET reltuples = 1e9 WHERE relname = 'pglimit_token_bucket'`)
 		}
 		expect(t, pool, "future", doctor.OK)
-		bed.Exec(t, pool, `UPDATE pglimit_gcra SET updated_at_us = 253402300799000000, expires_at_us = 253402300799000000 WHERE policy = $1 AND key = 'k2'`, fmt.Sprint("p", i))
+		bed.Exec(t, pool, `UPDATE pglimit_token_bucket SET updated_at_us = 253402300799000000, expires_at_us = 253402300799000000 WHERE policy = $1 AND key = 'k2'`, fmt.Sprint("p", i))
 		bed.Exec(t, pool, `UPDATE pglimit_fixed_window SET updated_at_us = (extract(epoch FROM clock_timestamp()) * 1000000)::bigint + 60000000 WHERE policy = $1 AND key <> 'k1'`, fmt.Sprint("p", i))
-		c := expect(t, pool, "future", doctor.Fail, "3 keys", "public.pglimit_gcra: 1 key of policy p"+fmt.Sprint(i), "public.pglimit_fixed_window: 2 keys")
+		c := expect(t, pool, "future", doctor.Fail, "3 keys", "public.pglimit_token_bucket: 1 key of policy p"+fmt.Sprint(i), "public.pglimit_fixed_window: 2 keys")
 		if strings.Contains(c.Message, "sampled") != large {
 			t.Errorf("%+v", c)
 		}
@@ -37,7 +37,7 @@ func TestDoctorFuture(t *testing.T) {
 		mend(t, pool, c.Fix)
 		expect(t, pool, "future", doctor.OK)
 	}
-	if n := bed.Value[int](t, pool, `SELECT (SELECT count(*) FROM pglimit_gcra) + (SELECT count(*) FROM pglimit_fixed_window)`); n != 12-2-4 {
+	if n := bed.Value[int](t, pool, `SELECT (SELECT count(*) FROM pglimit_token_bucket) + (SELECT count(*) FROM pglimit_fixed_window)`); n != 12-2-4 {
 		t.Errorf("%d rows are left", n)
 	}
 }
@@ -47,7 +47,7 @@ func TestDoctorJanitor(t *testing.T) {
 	t.Parallel()
 	pool := bed.NewPool(t)
 	expect(t, pool, "janitor", doctor.OK, "no sweep was ever completed; 0 due rows and 0 of 0 open reservations")
-	bed.InsertRows(t, pool, "pglimit_gcra", "p", 3, bed.Value[int64](t, pool, `SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint - 7200000000`))
+	bed.InsertRows(t, pool, "pglimit_token_bucket", "p", 3, bed.Value[int64](t, pool, `SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint - 7200000000`))
 	c := expect(t, pool, "janitor", doctor.Fail, "no sweep was ever completed; 3 due rows", "the oldest for 2h", "pglimit janitor")
 	expectIn(t, find(t, pool, "janitor", doctor.Config{JanitorInterval: time.Hour}), doctor.Warn)
 	mend(t, pool, c.Fix)
@@ -79,7 +79,7 @@ func TestDoctorChanges(t *testing.T) {
 		ill, mend, check, says string
 		try                    func() error
 	}{
-		{`ALTER TABLE pglimit_gcra DROP CONSTRAINT pglimit_gcra_pkey`, "", "decision", "lost its primary key", allow},
+		{`ALTER TABLE pglimit_token_bucket DROP CONSTRAINT pglimit_token_bucket_pkey`, "", "decision", "lost its primary key", allow},
 		{`ALTER TABLE pglimit_policy DISABLE TRIGGER pglimit_policy_stamp`, "ALTER TABLE pglimit_policy ENABLE TRIGGER USER", "policies", "changes of pglimit_policy are lost", set},
 		{`ALTER TABLE pglimit_override DISABLE TRIGGER pglimit_policy_stamp`, "ALTER TABLE pglimit_override ENABLE TRIGGER USER", "policies", "changes of pglimit_override are lost", block},
 		{`CREATE TRIGGER a BEFORE INSERT OR UPDATE ON pglimit_policy FOR EACH ROW EXECUTE FUNCTION veto()`, "DROP TRIGGER a ON pglimit_policy", "policies", "changes of pglimit_policy are lost", set},

@@ -53,7 +53,7 @@ func TestDoctorOfABusyPool(t *testing.T) {
 	address := bed.NewDatabase(t)
 	pool := bed.Connect(t, address, bed.OneConnection)
 	tx := bed.Begin(t, pool, pgx.TxOptions{}) // the pool's only connection
-	if _, err := tx.Exec(ctx, "LOCK TABLE pglimit_policy, pglimit_gcra"); err != nil {
+	if _, err := tx.Exec(ctx, "LOCK TABLE pglimit_policy, pglimit_token_bucket"); err != nil {
 		t.Fatal(err)
 	}
 	expect(t, pool, "tables", doctor.OK)

@@ -41,12 +41,12 @@ func TestDoctorMigrations(t *testing.T) {
 	ctx := t.Context()
 	pool := bed.NewPool(t)
 	expect(t, pool, "migrations", doctor.OK, "all ")
-	steps, err := sets.Tables.Down(ctx, pool, migrate.Previous)
-	if err != nil || len(steps) != 1 {
+	steps, err := sets.Tables.Down(ctx, pool, 7)
+	if err != nil || len(steps) != 2 {
 		t.Fatal(steps, err)
 	}
-	expect(t, pool, "migrations", doctor.Fail, steps[0].Name, "pglimit migrate up")
-	expect(t, pool, "grants", doctor.Fail, steps[0].Name, "pglimit migrate up")
+	expect(t, pool, "migrations", doctor.Fail, steps[1].Name, "pglimit migrate up")
+	expect(t, pool, "grants", doctor.Fail, steps[1].Name, "pglimit migrate up")
 	if err := sets.Tables.Up(ctx, pool); err != nil {
 		t.Fatal(err)
 	}
@@ -93,9 +93,9 @@ func TestDoctorGrants(t *testing.T) {
 	expect(t, role, "grants", doctor.OK)
 	must.OK(bed.NewJanitor(t, role, nil).Sweep(t.Context()))(t)
 	name := bed.RoleOf(t, roleAddress)
-	bed.Exec(t, owner, "REVOKE UPDATE ON pglimit_gcra, pglimit_sweep FROM "+name)
+	bed.Exec(t, owner, "REVOKE UPDATE ON pglimit_fixed_window, pglimit_sweep FROM "+name)
 	bed.Exec(t, owner, "REVOKE DELETE ON pglimit_token_bucket FROM "+name)
-	c = expect(t, role, "grants", doctor.Fail, "GRANT UPDATE ON TABLE public.pglimit_gcra, public.pglimit_sweep TO "+name, "GRANT DELETE ON TABLE public.pglimit_token_bucket TO ")
+	c = expect(t, role, "grants", doctor.Fail, "GRANT UPDATE ON TABLE public.pglimit_fixed_window, public.pglimit_sweep TO "+name, "GRANT DELETE ON TABLE public.pglimit_token_bucket TO ")
 	if len(c.Details) != 2 {
 		t.Errorf("%q", c.Details)
 	}

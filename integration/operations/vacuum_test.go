@@ -14,21 +14,21 @@ import (
 func TestDoctorHOT(t *testing.T) {
 	t.Parallel()
 	pool := bed.NewPool(t)
-	bed.InsertRows(t, pool, "pglimit_gcra", "p", 200, 0)
-	bed.Exec(t, pool, "CREATE INDEX pglimit_gcra_level ON pglimit_gcra (level)")
-	bed.Exec(t, pool, "CREATE INDEX pglimit_gcra_keys ON pglimit_gcra (key)") // which no update changes
-	bed.Exec(t, pool, `ALTER TABLE pglimit_gcra ADD CONSTRAINT "Once" UNIQUE (policy, key, level)`)
+	bed.InsertRows(t, pool, "pglimit_token_bucket", "p", 200, 0)
+	bed.Exec(t, pool, "CREATE INDEX pglimit_token_bucket_level ON pglimit_token_bucket (level)")
+	bed.Exec(t, pool, "CREATE INDEX pglimit_token_bucket_keys ON pglimit_token_bucket (key)") // which no update changes
+	bed.Exec(t, pool, `ALTER TABLE pglimit_token_bucket ADD CONSTRAINT "Once" UNIQUE (policy, key, level)`)
 	expect(t, pool, "hot", doctor.OK)
 	for range 51 {
-		bed.Exec(t, pool, "UPDATE pglimit_gcra SET level = level + 1")
+		bed.Exec(t, pool, "UPDATE pglimit_token_bucket SET level = level + 1")
 	}
-	const drops = "ALTER TABLE public.pglimit_gcra DROP CONSTRAINT \"Once\"; DROP INDEX public.pglimit_gcra_level"
-	if c := await(t, pool, "hot", doctor.Warn, "public.pglimit_gcra: 0.0 % of 10200 updates are HOT"); c.Fix != drops {
+	const drops = "ALTER TABLE public.pglimit_token_bucket DROP CONSTRAINT \"Once\"; DROP INDEX public.pglimit_token_bucket_level"
+	if c := await(t, pool, "hot", doctor.Warn, "public.pglimit_token_bucket: 0.0 % of 10200 updates are HOT"); c.Fix != drops {
 		t.Error(c.Fix)
 	}
-	bed.Exec(t, pool, "ALTER TABLE pglimit_gcra RESET (fillfactor)")
+	bed.Exec(t, pool, "ALTER TABLE pglimit_token_bucket RESET (fillfactor)")
 	c := expect(t, pool, "hot", doctor.Warn)
-	if c.Fix != drops+"; ALTER TABLE public.pglimit_gcra SET (fillfactor = 70)" {
+	if c.Fix != drops+"; ALTER TABLE public.pglimit_token_bucket SET (fillfactor = 70)" {
 		t.Error(c.Fix)
 	}
 	mend(t, pool, c.Fix)
@@ -38,15 +38,15 @@ func TestDoctorHOT(t *testing.T) {
 func TestDoctorBloat(t *testing.T) {
 	t.Parallel()
 	pool := bed.NewPool(t)
-	bed.Exec(t, pool, "ALTER TABLE pglimit_gcra SET (autovacuum_enabled = false)")
-	c := expect(t, pool, "autovacuum", doctor.Fail, "autovacuum is off for public.pglimit_gcra")
-	bed.InsertRows(t, pool, "pglimit_gcra", "p", 20_000, 0)
+	bed.Exec(t, pool, "ALTER TABLE pglimit_token_bucket SET (autovacuum_enabled = false)")
+	c := expect(t, pool, "autovacuum", doctor.Fail, "autovacuum is off for public.pglimit_token_bucket")
+	bed.InsertRows(t, pool, "pglimit_token_bucket", "p", 20_000, 0)
 	expect(t, pool, "bloat", doctor.OK)
-	bed.Exec(t, pool, "DELETE FROM pglimit_gcra WHERE expires_at_us > 4000")
-	bloat := await(t, pool, "bloat", doctor.Warn, "public.pglimit_gcra: 80 % of 20000 rows are dead")
+	bed.Exec(t, pool, "DELETE FROM pglimit_token_bucket WHERE expires_at_us > 4000")
+	bloat := await(t, pool, "bloat", doctor.Warn, "public.pglimit_token_bucket: 80 % of 20000 rows are dead")
 	mend(t, pool, c.Fix)
 	if c := find(t, pool, "autovacuum"); c.Verdict == doctor.Warn { // unless it has been vacuumed meanwhile
-		expectIn(t, c, doctor.Warn, "16000 dead rows and was vacuumed never", "VACUUM public.pglimit_gcra")
+		expectIn(t, c, doctor.Warn, "16000 dead rows and was vacuumed never", "VACUUM public.pglimit_token_bucket")
 	}
 	mend(t, pool, bloat.Fix)
 	await(t, pool, "bloat", doctor.OK)
@@ -64,7 +64,7 @@ func TestDoctorSnapshots(t *testing.T) {
 	forgotten := bed.Connect(t, address, bed.Setting("application_name", "report"))
 	tx := bed.Begin(t, forgotten, pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
 	var pid string
-	if err := tx.QueryRow(ctx, "SELECT pg_backend_pid()::text FROM pglimit_gcra UNION ALL SELECT pg_backend_pid()::text").Scan(&pid); err != nil {
+	if err := tx.QueryRow(ctx, "SELECT pg_backend_pid()::text FROM pglimit_token_bucket UNION ALL SELECT pg_backend_pid()::text").Scan(&pid); err != nil {
 		t.Fatal(err)
 	}
 	bed.Eventually(t, "the session is idle", func(context.Context) (bool, error) {

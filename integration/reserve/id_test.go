@@ -12,6 +12,7 @@ import (
 
 	"github.com/pglimit/pglimit/db"
 	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/internal/algorithm"
 	"github.com/pglimit/pglimit/internal/conformance"
 	"github.com/pglimit/pglimit/janitor"
 	"github.com/pglimit/pglimit/limiter"
@@ -131,7 +132,7 @@ func TestReservationsWithOneStoredID(t *testing.T) {
 		if p.key != "stays" {
 			continue
 		}
-		if err := db.New().ReservationsFree(ctx, pool, db.ReservationsFreeParams{Policy: p.p.Name, Key: "expires", Algorithm: string(p.p.Algorithm)}); err != nil {
+		if err := db.New().ReservationsFree(ctx, pool, db.ReservationsFreeParams{Policy: p.p.Name, Key: "expires", Algorithm: string(algorithm.Name(p.p.Algorithm).Table())}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -105,7 +105,7 @@ func TestReserveArguments(t *testing.T) {
 		"pglimit: invalid: ttl 999ms: must be whole microseconds from one second to a hundred years":        second(l.Reserve(ctx, p.Request("k", 1), 999*time.Millisecond)),
 		"pglimit: invalid: ttl 1.000000001s: must be whole microseconds from one second to a hundred years": second(l.Reserve(ctx, p.Request("k", 1), time.Second+1)),
 		"pglimit: unsupported: Reserve on leaky_bucket_queue: units in a queue are not given back":          second(l.Reserve(ctx, queue.Request("k", 1), time.Second)),
-		"pglimit: invalid: units -1: must be from 0 to 2^53":                                                second(l.Settle(ctx, "gcra:AAAAAAAAAAAAAAAAAAAAAAAAAA:p:aw", -1)),
+		"pglimit: invalid: units -1: must be from 0 to 2^53":                                                second(l.Settle(ctx, "token_bucket:AAAAAAAAAAAAAAAAAAAAAAAAAA:p:aw", -1)),
 		`pglimit: invalid: reservation "7": is not the ID of a Reservation`:                                 l.Cancel(ctx, "7"),
 		`pglimit: invalid: IdempotencyKey "\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00"… (256 bytes): is longer than 255 bytes`: second(l.Do(ctx, long)),
 		`pglimit: invalid: IdempotencyKey "a\x00": holds a NUL byte`:        second(l.Do(ctx, nul)),
@@ -115,7 +115,7 @@ func TestReserveArguments(t *testing.T) {
 			t.Errorf("got  %v\nwant %s", err, want)
 		}
 	}
-	if got := bed.Value[int](t, pool, "SELECT (SELECT count(*) FROM pglimit_reservation) + (SELECT count(*) FROM pglimit_gcra)"); got != 0 {
+	if got := bed.Value[int](t, pool, "SELECT (SELECT count(*) FROM pglimit_reservation) + (SELECT count(*) FROM pglimit_token_bucket)"); got != 0 {
 		t.Errorf("%d rows were written", got)
 	}
 }

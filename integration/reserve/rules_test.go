@@ -79,7 +79,7 @@ func TestReserveKeepsKeysSecret(t *testing.T) {
 			t.Errorf("%s: %+v", bed.Variant(p), again)
 		}
 		stored := bed.Value[string](t, pool, "SELECT string_agg(h::text, ' ') FROM pglimit_reservation AS h WHERE policy = $1", p.Name) +
-			bed.Value[string](t, pool, "SELECT string_agg(r::text, ' ') FROM pglimit_"+string(p.Algorithm)+" AS r WHERE policy = $1", p.Name)
+			bed.Value[string](t, pool, "SELECT string_agg(r::text, ' ') FROM "+bed.TableOf(p.Algorithm)+" AS r WHERE policy = $1", p.Name)
 		inID, err := base64.RawURLEncoding.DecodeString(h.ID[strings.LastIndex(h.ID, ":")+1:])
 		if err != nil || strings.Contains(stored+string(inID), "alice") || !strings.Contains(stored, string(inID)) {
 			t.Errorf("%s: %s, ID %s, %v", bed.Variant(p), stored, h.ID, err)
@@ -107,7 +107,7 @@ func TestReserveFreeingWaitsForNobody(t *testing.T) {
 	if _, err := settling.Exec(ctx, "SELECT FROM pglimit_reservation FOR UPDATE"); err != nil {
 		t.Fatal(err)
 	}
-	err := db.New().ReservationsFree(ctx, bed.Connect(t, url, bed.Setting("statement_timeout", "10s")), db.ReservationsFreeParams{Policy: "p", Key: "k", Algorithm: "gcra"})
+	err := db.New().ReservationsFree(ctx, bed.Connect(t, url, bed.Setting("statement_timeout", "10s")), db.ReservationsFreeParams{Policy: "p", Key: "k", Algorithm: "token_bucket"})
 	if state := pgState(err); state != "55P03" {
 		t.Errorf("%v", err)
 	}

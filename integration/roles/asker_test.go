@@ -71,6 +71,7 @@ func attacks() map[string]string {
 			"reset by name":              `SELECT pglimit.reset('%[1]s', 'victim')`,
 			"block by name":              `SELECT pglimit.block('%[1]s', 'victim', 3155760000)`,
 		} {
+			sql = strings.ReplaceAll(sql, "pglimit_%s", bed.TableOf(a))
 			if strings.Contains(sql, "%[1]s") {
 				sql = fmt.Sprintf(sql, a)
 			} else {
@@ -88,9 +89,9 @@ func attacks() map[string]string {
 
 // migrating is what neither may do.
 var migrating = []string{
-	`DROP TABLE limits.pglimit_gcra`, `TRUNCATE limits.pglimit_gcra`, `ALTER TABLE limits.pglimit_gcra ADD COLUMN x int`,
+	`DROP TABLE limits.pglimit_token_bucket`, `TRUNCATE limits.pglimit_token_bucket`, `ALTER TABLE limits.pglimit_token_bucket ADD COLUMN x int`,
 	`CREATE TABLE limits.mine ()`, `CREATE TABLE pglimit_ask.mine ()`, `CREATE FUNCTION pglimit_ask.allow(int) RETURNS int LANGUAGE sql AS 'SELECT 1'`,
-	`CREATE TRIGGER mine BEFORE UPDATE ON limits.pglimit_gcra EXECUTE FUNCTION suppress_redundant_updates_trigger()`,
+	`CREATE TRIGGER mine BEFORE UPDATE ON limits.pglimit_token_bucket EXECUTE FUNCTION suppress_redundant_updates_trigger()`,
 	`DROP FUNCTION pglimit_ask.cancel(text)`, `ALTER FUNCTION pglimit_ask.cancel(text) SECURITY INVOKER`, `ALTER FUNCTION pglimit_ask.cancel(text) RESET search_path`,
 	`DROP SCHEMA pglimit_ask CASCADE`, `TRUNCATE limits.pglimit_policy`, `TRUNCATE limits.pglimit_override`,
 }
@@ -115,7 +116,7 @@ func TestGrantsRefuseAnAsker(t *testing.T) {
 	}
 	// The functions within pglimit_ask are not for askers.
 	wants(t, s.asker, "42501", `SELECT pglimit_ask._find('gcra', 'k')`)
-	wants(t, s.asker, "42501", `SELECT pglimit_ask._declared(NULL, 'gcra:0123456789abcdef:p:aw', 0)`)
+	wants(t, s.asker, "42501", `SELECT pglimit_ask._declared(NULL, 'token_bucket:0123456789abcdef:p:aw', 0)`)
 	if len(all) < 150 {
 		t.Errorf("only %d attacks", len(all))
 	}
@@ -190,7 +191,7 @@ func TestGrantsBoundAnAsker(t *testing.T) {
 	wants(t, ask, "22023", `SELECT pglimit_ask.reserve('short', 'k', 1, 61)`)
 	wants(t, ask, "22023", `SELECT pglimit_ask.reserve('short', 'k', 1, 'NaN')`)
 	wants(t, ask, "22023", `SELECT pglimit_ask.reserve('short', 'k')`)
-	wants(t, ask, "P0002", `SELECT pglimit_ask.cancel('gcra:0123456789abcdef0123456789abcdef:gcra:aw')`)
+	wants(t, ask, "P0002", `SELECT pglimit_ask.cancel('token_bucket:0123456789abcdef0123456789abcdef:token_bucket:aw')`)
 
 	// Reservations under policies of others, even with a known ID.
 	other := bed.Value[string](t, s.operator, `SELECT reservation FROM pglimit.reserve_with('gcra', 'other', 'k', 1, 10, 60, ttl_s => 60)`)
@@ -277,7 +278,7 @@ func TestGrantsOverridesOfAskers(t *testing.T) {
 	id := bed.Value[string](t, s.asker, `SELECT reservation FROM pglimit_ask.reserve('gcra', 'free', 99, 60)`)
 	bed.Exec(t, s.asker, `SELECT pglimit_ask.settle($1, 100)`, id)
 	bed.Exec(t, s.asker, `SELECT pglimit_ask.cancel($1)`, id)
-	if n := bed.Value[int](t, s.owner, `SELECT (SELECT count(*) FROM pglimit_reservation) + (SELECT count(*) FROM pglimit_gcra WHERE key = 'free')`); n != 0 {
+	if n := bed.Value[int](t, s.owner, `SELECT (SELECT count(*) FROM pglimit_reservation) + (SELECT count(*) FROM pglimit_token_bucket WHERE key = 'free')`); n != 0 {
 		t.Errorf("%d rows were written for what is not counted", n)
 	}
 	// A calendar's windows are for askers too.

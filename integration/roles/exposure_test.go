@@ -120,7 +120,7 @@ func TestStrangersAmongStrangers(t *testing.T) {
 	bed.UpTo(t, pool, migrate.Latest, "7 keys, 8 programs")
 	must.Succeed(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
 		all, err := sets.Tables.Present(t.Context(), tx)
-		if len(all) == 0 || slices.ContainsFunc(all, func(p migrate.Presence) bool { return !p.Complete() }) {
+		if len(all) == 0 || slices.ContainsFunc(all, func(p migrate.Presence) bool { return !p.Complete() && p.Name != "gcra" }) {
 			t.Errorf("%+v", all)
 		}
 		return err

@@ -27,7 +27,7 @@ func TestGrantsLetAnOperatorWork(t *testing.T) {
 		p := limiter.Policy{Name: a, Algorithm: limiter.Algorithm(a), Limit: 10, Period: time.Hour}
 		bed.Must(t)(l.Allow(t.Context(), p, "k"))
 		bed.Exec(t, s.operator, `SELECT pglimit_ask.allow($1, 'k')`, a)
-		bed.Exec(t, s.operator, `SELECT * FROM pglimit_`+a+`_now`)
+		bed.Exec(t, s.operator, `SELECT * FROM `+bed.TableOf(a)+`_now`)
 	}
 	bed.Exec(t, s.operator, `SELECT * FROM pglimit_keys`)
 	j := bed.NewJanitor(t, s.operator, &janitor.Config{Now: func() time.Time { return time.Now().Add(1000 * time.Hour) }})
@@ -71,7 +71,7 @@ func TestGrantsNoRightsBefore(t *testing.T) {
 	for _, pool := range []*pgxpool.Pool{s.asker, s.operator} {
 		wants(t, pool, "42501", `SELECT pglimit_ask.allow('gcra', 'k')`)
 		wants(t, pool, "42501", `SELECT pglimit.gcra('p', 'k', 1, 10, 60)`)
-		wants(t, pool, "42501", `SELECT * FROM limits.pglimit_gcra`)
+		wants(t, pool, "42501", `SELECT * FROM limits.pglimit_token_bucket`)
 	}
 	// USAGE on the schema alone is not enough.
 	bed.Exec(t, s.owner, `GRANT USAGE ON SCHEMA pglimit_ask TO PUBLIC`)

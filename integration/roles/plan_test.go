@@ -97,7 +97,7 @@ func TestGrantsTakeAway(t *testing.T) {
 	s := newSite(t)
 	role := s.roles.Askers[0]
 	bed.Exec(t, s.owner, fmt.Sprintf(`GRANT USAGE ON SCHEMA limits, pglimit TO %[1]s; GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA limits TO %[1]s;
-		GRANT SELECT (key) ON limits.pglimit_gcra TO %[1]s; GRANT ALL ON limits.pglimit_policy TO %[1]s;
+		GRANT SELECT (key) ON limits.pglimit_token_bucket TO %[1]s; GRANT ALL ON limits.pglimit_policy TO %[1]s;
 		CREATE FUNCTION pglimit_shard(text, text[]) RETURNS bigint LANGUAGE sql AS 'SELECT 1::bigint'; REVOKE ALL ON FUNCTION pglimit_shard FROM PUBLIC;
 		GRANT EXECUTE ON FUNCTION pglimit_shard TO %[1]s`, role)) // as migrate distribute does
 	works := 0
@@ -135,8 +135,8 @@ func TestGrantsRefuse(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, c := range []struct{ make, undo, want string }{
-		{`GRANT SELECT ON limits.pglimit_gcra TO PUBLIC`, `REVOKE SELECT ON limits.pglimit_gcra FROM PUBLIC`, `REVOKE ALL ON TABLE limits.pglimit_gcra FROM PUBLIC`},
-		{`GRANT UPDATE (level) ON limits.pglimit_gcra TO PUBLIC`, `REVOKE UPDATE (level) ON limits.pglimit_gcra FROM PUBLIC`, `PUBLIC has UPDATE on limits.pglimit_gcra`},
+		{`GRANT SELECT ON limits.pglimit_token_bucket TO PUBLIC`, `REVOKE SELECT ON limits.pglimit_token_bucket FROM PUBLIC`, `REVOKE ALL ON TABLE limits.pglimit_token_bucket FROM PUBLIC`},
+		{`GRANT UPDATE (level) ON limits.pglimit_token_bucket TO PUBLIC`, `REVOKE UPDATE (level) ON limits.pglimit_token_bucket FROM PUBLIC`, `PUBLIC has UPDATE on limits.pglimit_token_bucket`},
 		{`GRANT ` + group + ` TO ` + asker, `REVOKE ` + group + ` FROM ` + asker, `REVOKE ` + group + ` FROM ` + asker},
 		{`ALTER ROLE ` + asker + ` NOINHERIT; GRANT ` + group + ` TO ` + asker, `ALTER ROLE ` + asker + ` INHERIT; REVOKE ` + group + ` FROM ` + asker, `is a member of role ` + group},
 		{`GRANT ` + owner + ` TO ` + asker, `REVOKE ` + owner + ` FROM ` + asker, `is a member of role ` + owner + `, which owns`},
@@ -172,15 +172,15 @@ func TestGrantsRefuse(t *testing.T) {
 		bed.Exec(t, s.super, c.undo)
 	}
 	// What the owner cannot revoke is found afterwards, and all is rolled back.
-	bed.Exec(t, s.owner, `GRANT SELECT ON limits.pglimit_gcra TO `+operator+` WITH GRANT OPTION`)
-	bed.Exec(t, s.operator, `GRANT SELECT ON limits.pglimit_gcra TO `+asker)
-	if _, err := grants.Apply(t.Context(), s.owner, s.roles); err == nil || !strings.Contains(err.Error(), "it has SELECT on limits.pglimit_gcra: another role") {
+	bed.Exec(t, s.owner, `GRANT SELECT ON limits.pglimit_token_bucket TO `+operator+` WITH GRANT OPTION`)
+	bed.Exec(t, s.operator, `GRANT SELECT ON limits.pglimit_token_bucket TO `+asker)
+	if _, err := grants.Apply(t.Context(), s.owner, s.roles); err == nil || !strings.Contains(err.Error(), "it has SELECT on limits.pglimit_token_bucket: another role") {
 		t.Errorf("granted by another role: %v", err)
 	}
 	if got := rights(t, s.super, asker); strings.Contains(got, "EXECUTE") {
 		t.Errorf("a refusal left:\n%s", got)
 	}
-	bed.Exec(t, s.operator, `REVOKE SELECT ON limits.pglimit_gcra FROM `+asker)
+	bed.Exec(t, s.operator, `REVOKE SELECT ON limits.pglimit_token_bucket FROM `+asker)
 	if _, err := grants.Apply(t.Context(), s.owner, s.roles); err != nil {
 		t.Error(err)
 	}

@@ -13,7 +13,7 @@ import (
 // shadows are objects that an asker defines, with the names of what the functions for askers
 // use. Each reports who runs it.
 func shadows(schema string) string {
-	all := `CREATE TABLE %[1]s.pglimit_gcra (policy text, key text);`
+	all := `CREATE TABLE %[1]s.pglimit_token_bucket (policy text, key text);`
 	for _, f := range []string{"floor(float8) RETURNS float8", "octet_length(text) RETURNS int", "current_setting(text) RETURNS text", "gen_random_uuid() RETURNS uuid",
 		"clock_timestamp() RETURNS timestamptz", "plus(float8, float8) RETURNS float8", "same(text, text) RETURNS bool"} {
 		all += "CREATE FUNCTION %[1]s." + f + " LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'shadow run by %%', current_user; END $$;\n"
@@ -43,7 +43,7 @@ func TestGrantsShadowedNames(t *testing.T) {
 			}
 		}
 	}
-	if n := bed.Value[int](t, s.owner, `SELECT count(*) FROM pglimit_gcra WHERE key = 'k'`) + bed.Value[int](t, s.super, `SELECT count(*) FROM theirs.pglimit_gcra`); n != 1 {
+	if n := bed.Value[int](t, s.owner, `SELECT count(*) FROM pglimit_token_bucket WHERE key = 'k'`) + bed.Value[int](t, s.super, `SELECT count(*) FROM theirs.pglimit_token_bucket`); n != 1 {
 		t.Errorf("%d rows of the key, want 1", n)
 	}
 	// All of them run with that search_path of theirs.

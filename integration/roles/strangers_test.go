@@ -54,7 +54,7 @@ func TestStrangersInVerbs(t *testing.T) {
 				calls = append(calls, fmt.Sprintf(`SELECT pglimit_ask.%s FROM pglimit_ask.reserve('%s', 'r', 2, 60) AS r`, end, p.Name))
 			}
 		}
-		calls = append(calls, `SELECT * FROM pglimit_`+string(p.Algorithm)+`_now`)
+		calls = append(calls, `SELECT * FROM `+bed.TableOf(p.Algorithm)+`_now`)
 		err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
 			if _, err := l.InTx(tx).AllowAll(ctx, p.Request("a", 1), p.Request("b", 1)); err != nil {
 				return err

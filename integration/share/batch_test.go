@@ -137,7 +137,7 @@ func TestBatchOfAwkwardKeys(t *testing.T) {
 				continue // there a shard's only key has a statement of its own
 			}
 			// granted is of both requests at once: it was a batch.
-			rows, err := pool.Query(t.Context(), "SELECT key FROM pglimit_"+string(p.Algorithm)+" WHERE policy = $1 AND key <> 'first' AND granted = 2", p.Name)
+			rows, err := pool.Query(t.Context(), "SELECT key FROM "+bed.TableOf(p.Algorithm)+" WHERE policy = $1 AND key <> 'first' AND granted = 2", p.Name)
 			if err != nil {
 				t.Fatal(err)
 			}

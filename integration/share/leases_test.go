@@ -69,12 +69,12 @@ func TestLeasesOfTwoProcesses(t *testing.T) {
 				b.lease(50)
 				a.verbs(w)
 				a.lease(1)
-				ended := bed.Value[float64](t, pool, "SELECT level FROM pglimit_"+string(p.Algorithm)+" WHERE policy = $1 AND key = 'hot'", p.Name)
+				ended := bed.Value[float64](t, pool, "SELECT level FROM "+bed.TableOf(p.Algorithm)+" WHERE policy = $1 AND key = 'hot'", p.Name)
 				if ended < a.used+b.used {
 					t.Errorf("the row has counted %v units; %v and %v were used", ended, a.used, b.used)
 				}
 				defer func() {
-					if got := bed.Value[float64](t, pool, "SELECT level FROM pglimit_"+string(p.Algorithm)+" WHERE policy = $1 AND key = 'hot'", p.Name); !bed.Near(got, a.used+b.used) {
+					if got := bed.Value[float64](t, pool, "SELECT level FROM "+bed.TableOf(p.Algorithm)+" WHERE policy = $1 AND key = 'hot'", p.Name); !bed.Near(got, a.used+b.used) {
 						t.Errorf("%s: in the end %v units are counted; %v and %v were used", p.Algorithm, got, a.used, b.used)
 					}
 				}()

@@ -106,7 +106,7 @@ func (c *callers) expectSizes(t *testing.T, want ...int) {
 func update(t *testing.T, pool *pgxpool.Pool, p limiter.Policy, keys ...string) pgx.Tx {
 	t.Helper()
 	tx := bed.Begin(t, pool, pgx.TxOptions{})
-	if _, err := tx.Exec(context.Background(), "UPDATE pglimit_"+string(p.Algorithm)+" SET policy = policy WHERE policy = $1 AND key = ANY ($2)", p.Name, keys); err != nil {
+	if _, err := tx.Exec(context.Background(), "UPDATE "+bed.TableOf(p.Algorithm)+" SET policy = policy WHERE policy = $1 AND key = ANY ($2)", p.Name, keys); err != nil {
 		t.Fatal(err)
 	}
 	return tx

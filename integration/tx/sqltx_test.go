@@ -283,7 +283,7 @@ func TestTxGoesOn(t *testing.T) {
 		if _, err := tx.AllowN(ctx, p, "k", -1); !errors.Is(err, limiter.ErrInvalid) {
 			t.Errorf("%s: a negative cost: %v", bed.Variant(p), err)
 		}
-		if err := tx.Cancel(ctx, "gcra:AAAAAAAAAAAAAAAAAAAAAAAAAA:p:aw"); !errors.Is(err, limiter.ErrNoReservation) {
+		if err := tx.Cancel(ctx, "token_bucket:AAAAAAAAAAAAAAAAAAAAAAAAAA:p:aw"); !errors.Is(err, limiter.ErrNoReservation) {
 			t.Errorf("%s: an unknown hold: %v", bed.Variant(p), err)
 		}
 		once := p.Request("k", 1)

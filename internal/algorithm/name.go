@@ -16,15 +16,30 @@ const (
 	SlidingWindowLog     Name = "sliding_window_log"
 )
 
-// Names lists the algorithms in the order in which statements on several tables
-// lock their rows.
+// Names lists the algorithms.
 var Names = [...]Name{
 	LeakyBucket, LeakyBucketQueue, TokenBucket, GCRA,
 	FixedWindow, SlidingWindowCounter, SlidingWindowLog,
 }
 
-// Index returns n's place in Names, or -1 for an unknown name.
-func (n Name) Index() int { return slices.Index(Names[:], n) }
+// Tables lists the algorithms that have tables, in the order in which statements on several
+// tables lock their rows.
+var Tables = [...]Name{
+	LeakyBucket, LeakyBucketQueue, TokenBucket,
+	FixedWindow, SlidingWindowCounter, SlidingWindowLog,
+}
+
+// Table returns the algorithm in whose table n's rows are: GCRA decides as TokenBucket does,
+// on the same rows.
+func (n Name) Table() Name {
+	if n == GCRA {
+		return TokenBucket
+	}
+	return n
+}
+
+// Index returns the place of n's table in Tables, or -1 for an unknown name.
+func (n Name) Index() int { return slices.Index(Tables[:], n.Table()) }
 
 // Family groups the algorithms that keep the same state.
 type Family int

@@ -199,7 +199,7 @@ func (g *coordinator) readFunctions(ctx context.Context, c *Cluster) error {
 // which statements lock them, but for reservations.
 func (g *coordinator) keyed() []installed.Object {
 	var names []string
-	for _, n := range algorithm.Names {
+	for _, n := range algorithm.Tables {
 		names = append(names, "pglimit_"+string(n))
 	}
 	names = append(names, "pglimit_reservation", "pglimit_denial")

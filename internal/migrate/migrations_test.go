@@ -98,10 +98,10 @@ func TestPrint(t *testing.T) {
 			text = after
 		}
 	}
-	order(up.String(), "-- pglimit 00001_tables\n", "CREATE TABLE pglimit_gcra", "-- pglimit 00002_storage\n", "SET (fillfactor", "-- pglimit 00003_views\n", "CREATE VIEW pglimit_gcra_now")
-	order(down.String(), "-- pglimit 00003_views\n", "DROP VIEW pglimit_gcra_now", "-- pglimit 00002_storage\n", "RESET (fillfactor", "-- pglimit 00001_tables\n", "DROP TABLE pglimit_gcra")
-	if strings.Contains(up.String(), "DROP ") || strings.Contains(down.String(), "CREATE ") {
-		t.Error("up contains DROP, or down contains CREATE")
+	order(up.String(), "-- pglimit 00001_tables\n", "CREATE TABLE pglimit_token_bucket", "-- pglimit 00002_storage\n", "SET (fillfactor", "-- pglimit 00003_views\n", "CREATE VIEW pglimit_token_bucket_now")
+	order(down.String(), "-- pglimit 00003_views\n", "DROP VIEW pglimit_token_bucket_now", "-- pglimit 00002_storage\n", "RESET (fillfactor", "-- pglimit 00001_tables\n", "DROP TABLE pglimit_token_bucket")
+	if strings.Contains(up.String(), "\nDROP ") || strings.Contains(down.String(), "CREATE ") {
+		t.Error("a statement of up is a DROP, or down contains CREATE")
 	}
 	if err := tables.Print(brokenPipe{}, false); !errors.Is(err, io.ErrClosedPipe) {
 		t.Errorf("Print to a closed pipe: got %v, want %v", err, io.ErrClosedPipe)

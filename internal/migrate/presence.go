@@ -14,10 +14,10 @@ type Presence struct {
 	Name    string
 	// Present and Missing are the objects that exist and that do not, in the order of
 	// the migration: tables, indexes, views, triggers and functions by name, and settings
-	// such as "fillfactor of pglimit_gcra". Both are empty for a migration that creates none.
+	// such as "fillfactor of pglimit_token_bucket". Both are empty for a migration that creates none.
 	Present, Missing []string
 	// Changed says in what objects that exist are not as the migration makes them, such as
-	// "pglimit_gcra without cost double precision NOT NULL". What they have besides is not
+	// "pglimit_token_bucket without cost double precision NOT NULL". What they have besides is not
 	// in it.
 	Changed []string
 }

@@ -2,6 +2,7 @@ package store
 
 import (
 	"encoding/base64"
+	"slices"
 	"strings"
 
 	"github.com/pglimit/pglimit/internal/algorithm"
@@ -25,7 +26,7 @@ func (r ReservationID) Public() string {
 // leaves the rules for policies' names and for keys to the caller.
 func ParseReservationID(text string) (id ReservationID, ok bool) {
 	id, ok = parseID(text)
-	return id, ok && id.Algorithm.Index() >= 0 && id.Algorithm != algorithm.LeakyBucketQueue
+	return id, ok && slices.Contains(algorithm.Tables[:], id.Algorithm) && id.Algorithm != algorithm.LeakyBucketQueue
 }
 
 // parseID is ParseReservationID for any word as the algorithm.

@@ -16,12 +16,12 @@ var idForm = regexp.MustCompile(`^(leaky_bucket|token_bucket|gcra|fixed_window|s
 // FuzzParseReservationID: an ID gives the parts that it was made of, and no other text does.
 func FuzzParseReservationID(f *testing.F) {
 	for _, key := range []string{"k", "", ":", "a:b", "ä", "\xff", "k\n", "???>>>", strings.Repeat("k", 1024)} {
-		f.Add("p", key, "gcra:0123456789abcdef:p:aw")
+		f.Add("p", key, "token_bucket:0123456789abcdef:p:aw")
 	}
 	for _, text := range []string{
-		"", ":::", "gcra:0123456789abcdef:p:aw=", "gcra:0123456789abcdef:p:ax", "gcra:0123456789abcdef:p:aw:", "gcra:0123456789abcdef:p:a\nw", "gcra:0123456789abcdef:p:a",
-		"gcra:0123456789abcdef:p:+/", "gcra:0123456789abcdef:p:_-8", "gcra:0123456789abcdef:p:", "gcra:0123456789abcde:p:aw", "GCRA:0123456789abcdef:p:aw",
-		"gcra:0123456789abcdef0123456789abcdef0:p:aw", "gcra:0123456789abcde-:p:aw", "gcra:0123456789'bcdef:p:aw", "leaky_bucket_queue:0123456789abcdef:p:aw", "uncounted:0123456789abcdef:p:aw",
+		"", ":::", "token_bucket:0123456789abcdef:p:aw=", "token_bucket:0123456789abcdef:p:ax", "token_bucket:0123456789abcdef:p:aw:", "token_bucket:0123456789abcdef:p:a\nw", "token_bucket:0123456789abcdef:p:a",
+		"token_bucket:0123456789abcdef:p:+/", "token_bucket:0123456789abcdef:p:_-8", "token_bucket:0123456789abcdef:p:", "token_bucket:0123456789abcde:p:aw", "TOKEN_BUCKET:0123456789abcdef:p:aw",
+		"token_bucket:0123456789abcdef0123456789abcdef0:p:aw", "token_bucket:0123456789abcde-:p:aw", "token_bucket:0123456789'bcdef:p:aw", "leaky_bucket_queue:0123456789abcdef:p:aw", "uncounted:0123456789abcdef:p:aw",
 	} {
 		f.Add("tokens.a_b-c", "k", text)
 	}

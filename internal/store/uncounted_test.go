@@ -13,7 +13,7 @@ func FuzzParseUncountedID(f *testing.F) {
 	for _, key := range []string{"k", "", ":", "ä", "\xff", strings.Repeat("k", 1024)} {
 		f.Add("p", key, "uncounted:0123456789abcdef:p:aw")
 	}
-	for _, text := range []string{"", "uncounted", "uncounted:", "uncounted:::", "Uncounted:0123456789abcdef:p:aw", "uncounted:0123456789abcdef:p:ax", "uncounted:0123456789abcdef:p:aw=", "gcra:0123456789abcdef:p:aw", "uncounted:0123456789abcde:p:aw", "uncounted2:0123456789abcdef:p:aw", "unc:0123456789abcdef:p:aw"} {
+	for _, text := range []string{"", "uncounted", "uncounted:", "uncounted:::", "Uncounted:0123456789abcdef:p:aw", "uncounted:0123456789abcdef:p:ax", "uncounted:0123456789abcdef:p:aw=", "token_bucket:0123456789abcdef:p:aw", "uncounted:0123456789abcde:p:aw", "uncounted2:0123456789abcdef:p:aw", "unc:0123456789abcdef:p:aw"} {
 		f.Add("tokens.a_b-c", "k", text)
 	}
 	f.Fuzz(func(t *testing.T, policy, key, text string) {

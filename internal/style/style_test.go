@@ -41,7 +41,7 @@ var larger = []string{
 	"internal/policies/store.go", "internal/store/dispatch/queue.go", "internal/store/dispatch/serial.go sendTogether",
 	"internal/store/memory/reservations.go reserve", "internal/store/postgres/exec/runner.go Run",
 	"limiter/engine.go", "limiter/engine.go decide", "limiter/policies_apply.go compileEdit", "limiter/set.go compileAll",
-	"queries/functions/main.go",
+	"queries/functions/main.go", "queries/functions/main.go functions",
 }
 
 // vague matches words that make a reader look for what they stand for: a parameter has a name.

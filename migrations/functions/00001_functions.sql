@@ -452,7 +452,9 @@ DECLARE
     request pglimit._request;
     now_us bigint;
 BEGIN
-    IF (algorithm IN ('leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'gcra', 'fixed_window', 'sliding_window_counter', 'sliding_window_log')) IS NOT TRUE THEN
+    IF algorithm = 'gcra' THEN
+        algorithm := 'token_bucket'; -- whose rows it has
+    ELSIF (algorithm IN ('leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'gcra', 'fixed_window', 'sliding_window_counter', 'sliding_window_log')) IS NOT TRUE THEN
         PERFORM pglimit._refuse('algorithm', quote_nullable(algorithm),
             'must be one of leaky_bucket, leaky_bucket_queue, token_bucket, gcra, fixed_window, sliding_window_counter, sliding_window_log', 'Write it as a text, in small letters.');
     END IF;
@@ -505,6 +507,8 @@ DECLARE
 BEGIN
     IF verb = 'take' THEN
         NULL; -- The function is named after the algorithm.
+    ELSIF algorithm = 'gcra' THEN
+        algorithm := 'token_bucket'; -- whose rows it has
     ELSIF (algorithm IN ('leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'gcra', 'fixed_window', 'sliding_window_counter', 'sliding_window_log')) IS NOT TRUE THEN
         PERFORM pglimit._refuse('algorithm', quote_nullable(algorithm),
             'must be one of leaky_bucket, leaky_bucket_queue, token_bucket, gcra, fixed_window, sliding_window_counter, sliding_window_log', 'Write it as a text, in small letters.');
@@ -738,7 +742,7 @@ CREATE OR REPLACE FUNCTION pglimit._policy_of(called text, for_key text, moment 
 LANGUAGE plpgsql VOLATILE AS $pglimit$
 DECLARE
     policy pglimit._policy := (SELECT ROW(
-            p.name, p.algorithm,
+            p.name, CASE p.algorithm WHEN 'gcra' THEN 'token_bucket' ELSE p.algorithm END,
             CASE WHEN o.factor IS NULL THEN coalesce(o.limit_units, p.limit_units) ELSE LEAST(GREATEST(CASE WHEN abs(p.limit_units * o.factor - round(p.limit_units * o.factor)) <= p.limit_units * o.factor * 1e-12::float8 THEN round(p.limit_units * o.factor) ELSE p.limit_units * o.factor END, 1e-9::float8), 9007199254740992::float8) END,
             p.period_s,
             CASE WHEN NOT p.algorithm IN ('leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'gcra') THEN NULL
@@ -799,7 +803,7 @@ DECLARE
     request pglimit._request;
     bytes bytea;
 BEGIN
-    IF parts[1] IN ('leaky_bucket', 'token_bucket', 'gcra', 'fixed_window', 'sliding_window_counter', 'sliding_window_log', 'uncounted')
+    IF parts[1] IN ('leaky_bucket', 'token_bucket', 'fixed_window', 'sliding_window_counter', 'sliding_window_log', 'uncounted')
         AND (parts[2] COLLATE "C" ~ '^[0-9A-Za-z]{16,32}$') AND (parts[3] COLLATE "C" ~ '^[a-z0-9][a-z0-9_.-]{0,63}$')
         AND (parts[4] COLLATE "C" ~ '^[0-9A-Za-z_-]+$') AND octet_length(parts[4]) <= 1366 AND octet_length(parts[4]) % 4 <> 1
         AND pg_catalog.cardinality(parts) = 4 THEN
@@ -1265,170 +1269,6 @@ BEGIN
                    coalesce(t.updated_at_us, r.updated_at_us, h.now_us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, r.blocked_until_us, 0)::bigint AS blocked_until_us,
                    coalesce(t.level, r.level, 0)::float8 AS level, 0::float8 AS previous, coalesce(t.updated_at_us, r.updated_at_us, h.now_us)::bigint AS at_us, 0::bigint AS window_us
             FROM reservation AS h LEFT JOIN counted AS t ON true LEFT JOIN pglimit_token_bucket AS r ON r.policy = request.policy AND r.key = request.key
-            INTO request.state, request.reserved, request.units_before, request.changes, request.limit_units, request.burst, request.capacity, request.leak,
-                 request.tick_us, request.period_us, request.now_us, request.expires_at_us, request.freed, request.updated_at_us, request.blocked_until_us,
-                 request.level, request.previous, request.at_us, request.window_us;
-        END IF;
-        -- The row as it stands, brought to the moment.
-        request.leaked_at_us := request.updated_at_us;
-        request.updated_at_us := GREATEST(request.now_us, request.updated_at_us);
-        request.level := GREATEST(0, request.level - ((request.updated_at_us - request.leaked_at_us) / request.tick_us)::float8 * request.leak);
-        request.leaked_at_us := CASE WHEN request.level = 0::float8 THEN request.updated_at_us
-                                 ELSE request.leaked_at_us + (request.updated_at_us - request.leaked_at_us) / request.tick_us * request.tick_us END;
-    END IF;
-    IF request.granted <> 0::float8 OR request.again THEN
-        RETURN request;
-    ELSIF request.verb = 'check' THEN
-        IF request.units = 0::float8 OR floor((request.capacity - request.level) / NULLIF(request.units, 0::float8)) >= 1::float8 THEN
-            RETURN request;
-        END IF;
-    END IF;
-    RETURN pglimit._retry(request);
-END $pglimit$;
--- +goose StatementEnd
-
--- The statements of gcra: runs the one that request.statement names, and returns the
--- request with the key's state as of that moment.
--- +goose StatementBegin
-CREATE OR REPLACE FUNCTION pglimit._gcra(request pglimit._request) RETURNS pglimit._request
-LANGUAGE plpgsql VOLATILE AS $pglimit$
-#variable_conflict use_column
-BEGIN
-    IF request.statement = 'take' THEN
-        INSERT INTO pglimit_gcra
-               (policy, key, cost, granted, level, capacity, leak, updated_at_us, blocked_until_us, expires_at_us)
-        VALUES (request.policy, request.key, request.cost::float8, LEAST(request.count::float8, floor(request.capacity::float8 / request.cost::float8)),
-                request.cost::float8 * LEAST(request.count::float8, floor(request.capacity::float8 / request.cost::float8)),
-               request.capacity::float8, request.leak::float8, request.now_us,
-               -(request.block_for_us::bigint),
-               request.now_us + request.lifetime_us::bigint)
-        ON CONFLICT (policy, key) DO UPDATE SET
-            cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak,
-            granted = CASE WHEN pglimit_gcra.blocked_until_us > GREATEST(pglimit_gcra.updated_at_us, EXCLUDED.updated_at_us) THEN -1
-                    ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity
-                                    - (pglimit_gcra.level - (GREATEST(pglimit_gcra.updated_at_us, EXCLUDED.updated_at_us) - pglimit_gcra.updated_at_us)::float8 * EXCLUDED.leak))
-                                / EXCLUDED.cost))) END,
-            level = GREATEST(0, pglimit_gcra.level - (GREATEST(pglimit_gcra.updated_at_us, EXCLUDED.updated_at_us) - pglimit_gcra.updated_at_us)::float8 * EXCLUDED.leak)
-                    + EXCLUDED.cost * CASE WHEN pglimit_gcra.blocked_until_us > GREATEST(pglimit_gcra.updated_at_us, EXCLUDED.updated_at_us) THEN 0
-                            ELSE GREATEST(0, LEAST(EXCLUDED.granted, floor((EXCLUDED.capacity
-                                            - (pglimit_gcra.level - (GREATEST(pglimit_gcra.updated_at_us, EXCLUDED.updated_at_us) - pglimit_gcra.updated_at_us)::float8 * EXCLUDED.leak))
-                                        / EXCLUDED.cost))) END,
-            updated_at_us = GREATEST(pglimit_gcra.updated_at_us, EXCLUDED.updated_at_us),
-            blocked_until_us = CASE WHEN EXCLUDED.blocked_until_us < 0 AND pglimit_gcra.blocked_until_us <= GREATEST(pglimit_gcra.updated_at_us, EXCLUDED.updated_at_us)
-                    AND EXCLUDED.capacity - GREATEST(0, pglimit_gcra.level - (GREATEST(pglimit_gcra.updated_at_us, EXCLUDED.updated_at_us) - pglimit_gcra.updated_at_us)::float8
-                        * EXCLUDED.leak) < EXCLUDED.cost THEN GREATEST(pglimit_gcra.updated_at_us, EXCLUDED.updated_at_us) - EXCLUDED.blocked_until_us
-                    ELSE pglimit_gcra.blocked_until_us END,
-            decided_at_us = CASE WHEN pglimit_gcra.blocked_until_us > GREATEST(pglimit_gcra.updated_at_us, EXCLUDED.updated_at_us) THEN pglimit_gcra.decided_at_us
-                    ELSE GREATEST(pglimit_gcra.updated_at_us, EXCLUDED.updated_at_us) END
-        RETURNING pglimit_gcra.granted, pglimit_gcra.level, pglimit_gcra.updated_at_us, pglimit_gcra.blocked_until_us
-        INTO request.granted, request.level, request.updated_at_us, request.blocked_until_us;
-    ELSIF request.statement = 'charge' THEN
-        request.capacity := request.burst; -- without the slack
-        INSERT INTO pglimit_gcra
-               (policy, key, cost, granted, level, capacity, leak, updated_at_us, blocked_until_us, expires_at_us)
-        VALUES (request.policy, request.key, 1, LEAST(request.units::float8, request.capacity::float8), LEAST(request.units::float8, request.capacity::float8),
-               request.capacity::float8, request.leak::float8, request.now_us,
-               -(0::bigint),
-               request.now_us + request.lifetime_us::bigint)
-        ON CONFLICT (policy, key) DO UPDATE SET
-            cost = EXCLUDED.cost, capacity = EXCLUDED.capacity, leak = EXCLUDED.leak,
-            granted = GREATEST(0, LEAST(EXCLUDED.granted, EXCLUDED.capacity
-                        - GREATEST(0, pglimit_gcra.level - (GREATEST(pglimit_gcra.updated_at_us, EXCLUDED.updated_at_us) - pglimit_gcra.updated_at_us)::float8 * EXCLUDED.leak))),
-            level = GREATEST(GREATEST(0, pglimit_gcra.level - (GREATEST(pglimit_gcra.updated_at_us, EXCLUDED.updated_at_us) - pglimit_gcra.updated_at_us)::float8 * EXCLUDED.leak),
-                    LEAST(EXCLUDED.capacity, GREATEST(0, pglimit_gcra.level - (GREATEST(pglimit_gcra.updated_at_us, EXCLUDED.updated_at_us) - pglimit_gcra.updated_at_us)::float8
-                            * EXCLUDED.leak) + EXCLUDED.granted)),
-            updated_at_us = GREATEST(pglimit_gcra.updated_at_us, EXCLUDED.updated_at_us)
-        RETURNING pglimit_gcra.granted, pglimit_gcra.level, pglimit_gcra.updated_at_us, pglimit_gcra.blocked_until_us
-        INTO request.granted, request.level, request.updated_at_us, request.blocked_until_us;
-        request.capacity := request.burst + LEAST(1e-6::float8, 1e-9::float8 * request.burst);
-    ELSIF request.statement = 'refund' THEN
-        WITH c AS MATERIALIZED (
-            SELECT request.now_us AS us
-        ), back AS (
-        UPDATE pglimit_gcra AS t SET
-            cost = 1,
-            granted = LEAST(request.units::float8, GREATEST(0, t.level - (GREATEST(t.updated_at_us, c.us) - t.updated_at_us)::float8 * t.leak)),
-            level = GREATEST(0, GREATEST(0, t.level - (GREATEST(t.updated_at_us, c.us) - t.updated_at_us)::float8 * t.leak) - request.units::float8),
-            updated_at_us = GREATEST(t.updated_at_us, c.us)
-        FROM c
-        WHERE t.policy = request.policy AND t.key = request.key
-        RETURNING t.granted, t.level, t.updated_at_us, t.blocked_until_us
-        )
-        SELECT coalesce(t.granted, 0)::float8 AS granted, coalesce(t.level, 0)::float8 AS level,
-               coalesce(t.updated_at_us, c.us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, 0)::bigint AS blocked_until_us
-        FROM c LEFT JOIN back AS t ON true
-        INTO request.granted, request.level, request.updated_at_us, request.blocked_until_us;
-    ELSE
-        IF request.statement = 'check' THEN
-            SELECT request.now_us::bigint AS now_us,
-                coalesce(max(t.level), 0)::float8 AS level,
-                   coalesce(max(t.updated_at_us), 0)::bigint AS updated_at_us, coalesce(max(t.blocked_until_us), 0)::bigint AS blocked_until_us
-            FROM pglimit_gcra AS t
-            WHERE t.policy = request.policy AND t.key = request.key
-            INTO request.now_us, request.level, request.updated_at_us, request.blocked_until_us;
-        ELSIF request.statement = 'usage' THEN
-            SELECT s.*, o.reservations, o.reserved
-            FROM (
-            SELECT request.now_us::bigint AS now_us,
-                coalesce(max(t.level), 0)::float8 AS level,
-                   coalesce(max(t.updated_at_us), 0)::bigint AS updated_at_us, coalesce(max(t.blocked_until_us), 0)::bigint AS blocked_until_us
-            FROM pglimit_gcra AS t
-            WHERE t.policy = request.policy AND t.key = request.key
-            ) AS s,
-            LATERAL (SELECT count(*) AS reservations, coalesce(sum(h.units), 0)::float8 AS reserved FROM pglimit_reservation AS h
-                     WHERE h.policy = request.policy AND h.key = request.key AND h.state = 'open' AND h.algorithm = 'gcra') AS o
-            INTO request.now_us, request.level, request.updated_at_us, request.blocked_until_us, request.reservations, request.reserved;
-        ELSE
-            WITH reservation AS MATERIALIZED (
-                SELECT h.state, h.reserved, h.units, h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us,
-                       h.ends_at_us, h.counted_at_us, h.expires_at_us, request.now_us AS now_us, request.units::float8 AS actual,
-                       (h.state = 'open' AND (request.state::text <> 'expired'
-                                   OR h.expires_at_us <= request.now_us)
-                        OR h.state = 'expired' AND request.state::text = 'settled') AS changes
-                FROM pglimit_reservation AS h
-                WHERE h.policy = request.policy AND h.key = request.key AND h.id = request.id AND h.algorithm = 'gcra'
-                  AND h.state <> 'spent' AND (h.forget_at_us > request.now_us
-                          OR request.state::text = 'expired')
-                  AND true
-                FOR UPDATE OF h
-            ), counted AS (
-            INSERT INTO pglimit_gcra AS t
-                   (policy, key, cost, granted, level, capacity, leak, updated_at_us, blocked_until_us, expires_at_us)
-            SELECT request.policy, request.key, h.units, h.actual, GREATEST(0, h.actual - h.units), h.capacity, h.leak,
-                   h.now_us, -h.counted_at_us, h.now_us
-            FROM reservation AS h
-            WHERE h.changes AND h.actual <> h.units
-            ON CONFLICT (policy, key) DO UPDATE SET
-                cost = 1, capacity = CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.capacity ELSE t.capacity END, leak = CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.leak ELSE t.leak END,
-                granted = LEAST(GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8
-                            * CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.leak ELSE t.leak END),
-                        GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, EXCLUDED.cost
-                                - GREATEST(((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + EXCLUDED.blocked_until_us))::float8
-                                    * CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.leak ELSE t.leak END,
-                                    ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + EXCLUDED.blocked_until_us))::float8 * EXCLUDED.leak)))),
-                level = GREATEST(0, GREATEST(0, t.level - (GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) - t.updated_at_us)::float8
-                            * CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.leak ELSE t.leak END)
-                        - GREATEST(0, LEAST(EXCLUDED.cost - EXCLUDED.granted, EXCLUDED.cost
-                                - GREATEST(((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + EXCLUDED.blocked_until_us))::float8
-                                    * CASE WHEN t.capacity = 0::float8 THEN EXCLUDED.leak ELSE t.leak END,
-                                    ((GREATEST(t.updated_at_us, EXCLUDED.updated_at_us) + EXCLUDED.blocked_until_us))::float8 * EXCLUDED.leak))))
-                    + GREATEST(0, EXCLUDED.granted - EXCLUDED.cost),
-                updated_at_us = GREATEST(t.updated_at_us, EXCLUDED.updated_at_us)
-            RETURNING t.granted, t.level, t.updated_at_us, t.blocked_until_us
-            ), ended AS (
-            UPDATE pglimit_reservation AS h SET
-                state = request.state::text,
-                idempotency_key = CASE WHEN request.state::text = 'settled' THEN h.idempotency_key END,
-                units = CASE WHEN request.state::text = 'settled' THEN b.actual ELSE b.units - coalesce(t.granted, 0) END
-            FROM reservation AS b LEFT JOIN counted AS t ON true
-            WHERE h.policy = request.policy AND h.key = request.key AND h.id = request.id AND b.changes
-            )
-            SELECT h.state, h.reserved, h.units AS units_before, h.changes::bool AS changes,
-                   h.limit_units, h.burst, h.capacity, h.leak, h.tick_us, h.period_us, h.now_us::bigint AS now_us, h.expires_at_us,
-                   (coalesce(t.granted, 0) > 0::float8)::bool AS freed,
-                   coalesce(t.updated_at_us, r.updated_at_us, h.now_us)::bigint AS updated_at_us, coalesce(t.blocked_until_us, r.blocked_until_us, 0)::bigint AS blocked_until_us,
-                   coalesce(t.level, r.level, 0)::float8 AS level, 0::float8 AS previous, coalesce(t.updated_at_us, r.updated_at_us, h.now_us)::bigint AS at_us, 0::bigint AS window_us
-            FROM reservation AS h LEFT JOIN counted AS t ON true LEFT JOIN pglimit_gcra AS r ON r.policy = request.policy AND r.key = request.key
             INTO request.state, request.reserved, request.units_before, request.changes, request.limit_units, request.burst, request.capacity, request.leak,
                  request.tick_us, request.period_us, request.now_us, request.expires_at_us, request.freed, request.updated_at_us, request.blocked_until_us,
                  request.level, request.previous, request.at_us, request.window_us;
@@ -2291,8 +2131,6 @@ BEGIN
         RETURN pglimit._leaky_bucket_queue(request);
     ELSIF request.algorithm = 'token_bucket' THEN
         RETURN pglimit._token_bucket(request);
-    ELSIF request.algorithm = 'gcra' THEN
-        RETURN pglimit._gcra(request);
     ELSIF request.algorithm = 'fixed_window' THEN
         RETURN pglimit._fixed_window(request);
     ELSIF request.algorithm = 'sliding_window_counter' THEN
@@ -2570,8 +2408,8 @@ CREATE OR REPLACE FUNCTION pglimit.gcra(name text, key text, cost float8 DEFAULT
     burst float8 DEFAULT NULL, block_for_s float8 DEFAULT 0, shadow bool DEFAULT false, now timestamptz DEFAULT NULL) RETURNS pglimit.result
 LANGUAGE plpgsql VOLATILE AS $pglimit$
 BEGIN
-    RETURN pglimit._answer(pglimit._gcra(
-        pglimit._arguments('take', 'gcra', name, key, cost, limit_units, period_s, burst, block_for_s => block_for_s, shadow => shadow, now => now)));
+    RETURN pglimit._answer(pglimit._token_bucket(
+        pglimit._arguments('take', 'token_bucket', name, key, cost, limit_units, period_s, burst, block_for_s => block_for_s, shadow => shadow, now => now)));
 END $pglimit$;
 -- +goose StatementEnd
 COMMENT ON FUNCTION pglimit.gcra IS 'Requests cost units of the generic cell rate algorithm, all or nothing.';
@@ -2679,7 +2517,7 @@ BEGIN
             tick_us, period_us, aligned, turn_us, block_for_us, lifetime_us, for_us, denied_at_us, until_us, id, state, max_rows, reservations, reserved,
             units_before, expires_at_us, changes, freed, at_us, granted, level, updated_at_us, blocked_until_us, leaked_at_us, ticket, ends_at_us, window_us,
             current, previous, newest_at_us, frees_at_us, place)
-        ORDER BY pg_catalog.array_position(ARRAY['leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'gcra', 'fixed_window', 'sliding_window_counter', 'sliding_window_log'], r.algorithm), r.policy COLLATE "C", r.key COLLATE "C");
+        ORDER BY pg_catalog.array_position(ARRAY['leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'fixed_window', 'sliding_window_counter', 'sliding_window_log'], r.algorithm), r.policy COLLATE "C", r.key COLLATE "C");
     FOR i IN 2 .. pg_catalog.cardinality(places) LOOP
         IF requests[places[i]].policy = requests[places[i - 1]].policy AND requests[places[i]].key = requests[places[i - 1]].key THEN
             PERFORM pglimit._refuse('keys', quote_literal(left(requests[places[i]].key, 40)), 'is there twice for policy ' || requests[places[i]].policy, 'Add up its costs.');
@@ -2823,11 +2661,8 @@ BEGIN
     ELSIF algorithm = 'leaky_bucket_queue' THEN
         RETURN pglimit._answer(pglimit._leaky_bucket_queue(
             pglimit._arguments('check', algorithm, name, key, cost, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, shadow, now)));
-    ELSIF algorithm = 'token_bucket' THEN
+    ELSIF algorithm IN ('token_bucket', 'gcra') THEN
         RETURN pglimit._answer(pglimit._token_bucket(
-            pglimit._arguments('check', algorithm, name, key, cost, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, shadow, now)));
-    ELSIF algorithm = 'gcra' THEN
-        RETURN pglimit._answer(pglimit._gcra(
             pglimit._arguments('check', algorithm, name, key, cost, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, shadow, now)));
     ELSIF algorithm = 'fixed_window' THEN
         RETURN pglimit._answer(pglimit._fixed_window(
@@ -2930,11 +2765,8 @@ BEGIN
     ELSIF algorithm = 'leaky_bucket_queue' THEN
         RETURN pglimit._answer(pglimit._leaky_bucket_queue(
             pglimit._arguments('charge', algorithm, name, key, cost, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, shadow, now)));
-    ELSIF algorithm = 'token_bucket' THEN
+    ELSIF algorithm IN ('token_bucket', 'gcra') THEN
         RETURN pglimit._answer(pglimit._token_bucket(
-            pglimit._arguments('charge', algorithm, name, key, cost, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, shadow, now)));
-    ELSIF algorithm = 'gcra' THEN
-        RETURN pglimit._answer(pglimit._gcra(
             pglimit._arguments('charge', algorithm, name, key, cost, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, shadow, now)));
     ELSIF algorithm = 'fixed_window' THEN
         RETURN pglimit._answer(pglimit._fixed_window(
@@ -2979,11 +2811,8 @@ BEGIN
     ELSIF algorithm = 'leaky_bucket_queue' THEN
         RETURN pglimit._answer(pglimit._leaky_bucket_queue(
             pglimit._arguments('refund', algorithm, name, key, cost, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, shadow, now)));
-    ELSIF algorithm = 'token_bucket' THEN
+    ELSIF algorithm IN ('token_bucket', 'gcra') THEN
         RETURN pglimit._answer(pglimit._token_bucket(
-            pglimit._arguments('refund', algorithm, name, key, cost, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, shadow, now)));
-    ELSIF algorithm = 'gcra' THEN
-        RETURN pglimit._answer(pglimit._gcra(
             pglimit._arguments('refund', algorithm, name, key, cost, limit_units, period_s, burst, tick_s, aligned, ends_at, block_for_s, shadow, now)));
     ELSIF algorithm = 'fixed_window' THEN
         RETURN pglimit._answer(pglimit._fixed_window(
@@ -3176,18 +3005,6 @@ BEGIN
             decided_at_us = CASE WHEN pglimit_token_bucket.blocked_until_us > GREATEST(pglimit_token_bucket.updated_at_us, EXCLUDED.updated_at_us)
                     THEN LEAST(pglimit_token_bucket.decided_at_us, EXCLUDED.decided_at_us) ELSE EXCLUDED.decided_at_us END,
             blocked_until_us = GREATEST(pglimit_token_bucket.blocked_until_us, GREATEST(pglimit_token_bucket.updated_at_us, EXCLUDED.updated_at_us) + request.for_us::bigint);
-    ELSIF request.algorithm = 'gcra' THEN
-        INSERT INTO pglimit_gcra
-               (policy, key, cost, granted, updated_at_us, blocked_until_us, expires_at_us, decided_at_us, level, capacity, leak)
-        VALUES (request.policy, request.key, 1, 0, request.now_us,
-               request.now_us + request.for_us::bigint,
-                   request.now_us + request.for_us::bigint,
-                   request.denied_at_us::bigint,
-               0, 0, 1)
-        ON CONFLICT (policy, key) DO UPDATE SET
-            decided_at_us = CASE WHEN pglimit_gcra.blocked_until_us > GREATEST(pglimit_gcra.updated_at_us, EXCLUDED.updated_at_us)
-                    THEN LEAST(pglimit_gcra.decided_at_us, EXCLUDED.decided_at_us) ELSE EXCLUDED.decided_at_us END,
-            blocked_until_us = GREATEST(pglimit_gcra.blocked_until_us, GREATEST(pglimit_gcra.updated_at_us, EXCLUDED.updated_at_us) + request.for_us::bigint);
     ELSIF request.algorithm = 'fixed_window' THEN
         INSERT INTO pglimit_fixed_window
                (policy, key, cost, granted, updated_at_us, blocked_until_us, expires_at_us, decided_at_us, level, capacity, ends_at_us)
@@ -3279,18 +3096,6 @@ BEGIN
             decided_at_us = CASE WHEN pglimit_token_bucket.blocked_until_us > GREATEST(pglimit_token_bucket.updated_at_us, EXCLUDED.updated_at_us)
                     THEN LEAST(pglimit_token_bucket.decided_at_us, EXCLUDED.decided_at_us) ELSE EXCLUDED.decided_at_us END,
             blocked_until_us = GREATEST(pglimit_token_bucket.blocked_until_us, GREATEST(pglimit_token_bucket.updated_at_us, EXCLUDED.updated_at_us) + request.for_us::bigint);
-    ELSIF request.algorithm = 'gcra' THEN
-        INSERT INTO pglimit_gcra
-               (policy, key, cost, granted, updated_at_us, blocked_until_us, expires_at_us, decided_at_us, level, capacity, leak)
-        VALUES (request.policy, request.key, 1, 0, request.now_us,
-               request.now_us + request.for_us::bigint,
-                   request.now_us + request.for_us::bigint,
-                   request.denied_at_us::bigint,
-               0, 0, 1)
-        ON CONFLICT (policy, key) DO UPDATE SET
-            decided_at_us = CASE WHEN pglimit_gcra.blocked_until_us > GREATEST(pglimit_gcra.updated_at_us, EXCLUDED.updated_at_us)
-                    THEN LEAST(pglimit_gcra.decided_at_us, EXCLUDED.decided_at_us) ELSE EXCLUDED.decided_at_us END,
-            blocked_until_us = GREATEST(pglimit_gcra.blocked_until_us, GREATEST(pglimit_gcra.updated_at_us, EXCLUDED.updated_at_us) + request.for_us::bigint);
     ELSIF request.algorithm = 'fixed_window' THEN
         INSERT INTO pglimit_fixed_window
                (policy, key, cost, granted, updated_at_us, blocked_until_us, expires_at_us, decided_at_us, level, capacity, ends_at_us)
@@ -3357,11 +3162,6 @@ BEGIN
             blocked_until_us = 0
         WHERE t.policy = request.policy AND t.key = request.key AND t.blocked_until_us > 0
           AND (request.until_us::bigint = 0 OR t.blocked_until_us = request.until_us::bigint);
-    ELSIF request.algorithm = 'gcra' THEN
-        UPDATE pglimit_gcra AS t SET
-            blocked_until_us = 0
-        WHERE t.policy = request.policy AND t.key = request.key AND t.blocked_until_us > 0
-          AND (request.until_us::bigint = 0 OR t.blocked_until_us = request.until_us::bigint);
     ELSIF request.algorithm = 'fixed_window' THEN
         UPDATE pglimit_fixed_window AS t SET
             blocked_until_us = 0
@@ -3402,11 +3202,6 @@ BEGIN
           AND (request.until_us::bigint = 0 OR t.blocked_until_us = request.until_us::bigint);
     ELSIF request.algorithm = 'token_bucket' THEN
         UPDATE pglimit_token_bucket AS t SET
-            blocked_until_us = 0
-        WHERE t.policy = request.policy AND t.key = request.key AND t.blocked_until_us > 0
-          AND (request.until_us::bigint = 0 OR t.blocked_until_us = request.until_us::bigint);
-    ELSIF request.algorithm = 'gcra' THEN
-        UPDATE pglimit_gcra AS t SET
             blocked_until_us = 0
         WHERE t.policy = request.policy AND t.key = request.key AND t.blocked_until_us > 0
           AND (request.until_us::bigint = 0 OR t.blocked_until_us = request.until_us::bigint);
@@ -3463,15 +3258,6 @@ BEGIN
             RETURNING h.id
         )
         DELETE FROM pglimit_token_bucket AS t
-        USING (SELECT (SELECT count(*) FROM freed) AS reservations) AS c
-        WHERE c.reservations >= 0 AND t.policy = request.policy AND t.key = request.key;
-    ELSIF request.algorithm = 'gcra' THEN
-        WITH freed AS (
-            UPDATE pglimit_reservation AS h SET units = 0
-            WHERE h.policy = request.policy AND h.key = request.key AND h.algorithm = 'gcra' AND h.state = 'open'
-            RETURNING h.id
-        )
-        DELETE FROM pglimit_gcra AS t
         USING (SELECT (SELECT count(*) FROM freed) AS reservations) AS c
         WHERE c.reservations >= 0 AND t.policy = request.policy AND t.key = request.key;
     ELSIF request.algorithm = 'fixed_window' THEN
@@ -3549,15 +3335,6 @@ BEGIN
         DELETE FROM pglimit_token_bucket AS t
         USING (SELECT (SELECT count(*) FROM freed) AS reservations) AS c
         WHERE c.reservations >= 0 AND t.policy = request.policy AND t.key = request.key;
-    ELSIF request.algorithm = 'gcra' THEN
-        WITH freed AS (
-            UPDATE pglimit_reservation AS h SET units = 0
-            WHERE h.policy = request.policy AND h.key = request.key AND h.algorithm = 'gcra' AND h.state = 'open'
-            RETURNING h.id
-        )
-        DELETE FROM pglimit_gcra AS t
-        USING (SELECT (SELECT count(*) FROM freed) AS reservations) AS c
-        WHERE c.reservations >= 0 AND t.policy = request.policy AND t.key = request.key;
     ELSIF request.algorithm = 'fixed_window' THEN
         WITH freed AS (
             UPDATE pglimit_reservation AS h SET units = 0
@@ -3606,7 +3383,7 @@ CREATE OR REPLACE FUNCTION pglimit_ask._find(called text, for_key text, ttl_s fl
 LANGUAGE plpgsql VOLATILE AS $pglimit$
 DECLARE
     policy pglimit._policy := (SELECT ROW(
-            p.name, p.algorithm,
+            p.name, CASE p.algorithm WHEN 'gcra' THEN 'token_bucket' ELSE p.algorithm END,
             CASE WHEN o.factor IS NULL THEN coalesce(o.limit_units, p.limit_units) ELSE LEAST(GREATEST(CASE WHEN abs(p.limit_units * o.factor - round(p.limit_units * o.factor)) <= p.limit_units * o.factor * 1e-12::float8 THEN round(p.limit_units * o.factor) ELSE p.limit_units * o.factor END, 1e-9::float8), 9007199254740992::float8) END,
             p.period_s,
             CASE WHEN NOT p.algorithm IN ('leaky_bucket', 'leaky_bucket_queue', 'token_bucket', 'gcra') THEN NULL
@@ -3662,7 +3439,7 @@ BEGIN
     IF current_setting('transaction_isolation'::text) IN ('repeatable read', 'serializable') AND current_setting('transaction_read_only'::text) = 'off' THEN
         PERFORM pglimit._current();
     END IF;
-        IF NOT EXISTS (SELECT 1 FROM pglimit_policy AS p WHERE p.askers AND p.name = held.policy AND p.algorithm = held.algorithm) THEN
+        IF NOT EXISTS (SELECT 1 FROM pglimit_policy AS p WHERE p.askers AND p.name = held.policy AND CASE p.algorithm WHEN 'gcra' THEN 'token_bucket' ELSE p.algorithm END = held.algorithm) THEN
             RAISE insufficient_privilege USING MESSAGE = 'pglimit: reservation is ' || quote_literal(left(reservation, 80)) || ': its policy is not for askers',
                 HINT = 'End it with a role that may use pglimit.settle and pglimit.cancel.';
         ELSIF spent > held.reserved THEN

@@ -49,6 +49,7 @@ var sources embed.FS
 // algorithm is one table and its statements.
 type algorithm struct {
 	Table  string // its name in SQL
+	Also   string // another name of it, of the same rows
 	Name   string // how its queries are named
 	Family string // bucket, fixed, counter or log: whose arithmetic tells of its state
 	Ticks  bool   // the bucket can leak in whole steps
@@ -57,12 +58,11 @@ type algorithm struct {
 	read *statements
 }
 
-// algorithms are in the order of limiter.Algorithms.
+// algorithms are in the order of algorithm.Tables.
 var algorithms = []algorithm{
 	{Table: "leaky_bucket", Name: "LeakyBucket", Family: "bucket", Ticks: true},
 	{Table: "leaky_bucket_queue", Name: "LeakyBucketQueue", Family: "bucket", Queue: true},
-	{Table: "token_bucket", Name: "TokenBucket", Family: "bucket"},
-	{Table: "gcra", Name: "GCRA", Family: "bucket"},
+	{Table: "token_bucket", Also: "gcra", Name: "TokenBucket", Family: "bucket"},
 	{Table: "fixed_window", Name: "FixedWindow", Family: "fixed"},
 	{Table: "sliding_window_counter", Name: "SlidingWindowCounter", Family: "counter"},
 	{Table: "sliding_window_log", Name: "SlidingWindowLog", Family: "log"},
@@ -101,8 +101,8 @@ var (
 	ends   = slices.Concat(block, now)
 	which  = []parameter{{"algorithm", "text", ""}}
 
-	// stored are the arguments of _arguments that a policy has in the database.
-	stored = []string{"limit_units", "period_s", "burst", "tick_s", "aligned", "block_for_s", "shadow", "calendar", "time_zone", "unlimited", "count_denials", "blocked_until", "lease"}
+	// kept are the arguments of _arguments that a policy has in the database.
+	kept = []string{"limit_units", "period_s", "burst", "tick_s", "aligned", "block_for_s", "shadow", "calendar", "time_zone", "unlimited", "count_denials", "blocked_until", "lease"}
 )
 
 // ofPolicy is the Algorithm of functions that read a policy by its name.
@@ -135,8 +135,10 @@ func functions(read *statements) (all []function) {
 		case a.Family == "fixed":
 			parameters = slices.Concat(parameters, fixed)
 		}
-		all = append(all, function{Name: a.Table, Template: "decision", Algorithm: quote(a.Table), Returns: "pglimit.result", About: abouts[a.Table],
-			Parameters: slices.Concat(parameters, ends)})
+		for _, name := range a.names() {
+			all = append(all, function{Name: name, Template: "decision", Algorithm: quote(a.Table), Returns: "pglimit.result", About: abouts[name],
+				Parameters: slices.Concat(parameters, ends)})
+		}
 	}
 	// Each verb in two forms: of a policy's name, and of an algorithm and numbers.
 	verb := func(name, template, returns, about string, byName, byNumbers []parameter) {
@@ -237,7 +239,7 @@ func (f function) Arguments() string {
 		case f.ByName() && (p.Name == "unlimited" || p.Name == "blocked_until") && (verb == "charge" || verb == "refund"),
 			f.Verb() == "usage" && p.Name == "blocked_until":
 			gap = true // they record or read what was, also of a key without a limit or with a block
-		case f.ByName() && slices.Contains(stored, p.Name):
+		case f.ByName() && slices.Contains(kept, p.Name):
 			all = append(all, p.Name+" => policy."+p.Name)
 			gap = true
 		case !f.Has(p.Name):
@@ -261,8 +263,8 @@ func (f function) Each() function {
 }
 
 // Order is SQL for the place of an algorithm in the order of locks.
-func (f function) Order(algorithm string) string {
-	return "pg_catalog.array_position(ARRAY[" + tables(algorithms) + "], " + algorithm + ")"
+func (f function) Order(which string) string {
+	return "pg_catalog.array_position(ARRAY[" + list(algorithms, algorithm.tables) + "], " + which + ")"
 }
 
 // Policy is the call that reads the policy.
@@ -304,13 +306,37 @@ func (function) Algorithms() []algorithm { return algorithms }
 // Statement is the text of a query on the algorithm's table, as plpgsql runs it.
 func (a algorithm) Statement(kind string) (string, error) { return a.read.plpgsql(a.Name + kind) }
 
-// tables are the names of algorithms as a list in SQL.
-func tables(of []algorithm) string {
+// names are what requests call the algorithm.
+func (a algorithm) names() []string {
+	if a.Also == "" {
+		return a.tables()
+	}
+	return append(a.tables(), a.Also)
+}
+
+// tables is what rows call it.
+func (a algorithm) tables() []string { return []string{a.Table} }
+
+// list is a list in SQL of what a function returns of algorithms.
+func list(of []algorithm, f func(algorithm) []string) string {
 	var all []string
 	for _, a := range of {
-		all = append(all, quote(a.Table))
+		for _, name := range f(a) {
+			all = append(all, quote(name))
+		}
 	}
 	return strings.Join(all, ", ")
+}
+
+// stored is SQL for the algorithm whose table has the rows of the named one.
+func stored(name string) string {
+	var when string
+	for _, a := range algorithms {
+		if a.Also != "" {
+			when += " WHEN " + quote(a.Also) + " THEN " + quote(a.Table)
+		}
+	}
+	return "CASE " + name + when + " ELSE " + name + " END"
 }
 
 // Asking are the names of the functions of schema pglimit_ask.
@@ -335,7 +361,7 @@ func (f file) Verbs() string {
 
 // in is SQL for: that algorithm is one of a family.
 func in(family, name string) string {
-	return name + " IN (" + tables(slices.DeleteFunc(slices.Clone(algorithms), func(a algorithm) bool { return a.Family != family })) + ")"
+	return name + " IN (" + list(slices.DeleteFunc(slices.Clone(algorithms), func(a algorithm) bool { return a.Family != family }), algorithm.names) + ")"
 }
 
 // quote makes a literal in SQL.
@@ -381,9 +407,10 @@ func run(from, to string) error {
 		"quote": quote, "in": in, "row": row, "fields": fieldNames, "indent": indent, "broken": broken,
 		"longest":  func(unit string) int64 { return calendars.Unit(unit).Longest() },
 		"title":    func(s string) string { return strings.ToUpper(s[:1]) + s[1:] },
-		"names":    func() string { return tables(algorithms) },
-		"list":     func() string { return strings.ReplaceAll(tables(algorithms), "'", "") },
-		"unqueued": func() string { return tables(unqueued) },
+		"names":    func() string { return list(algorithms, algorithm.names) },
+		"list":     func() string { return strings.ReplaceAll(list(algorithms, algorithm.names), "'", "") },
+		"unqueued": func() string { return list(unqueued, algorithm.tables) },
+		"stored":   stored,
 		"mostDue":  func() int { return store.MaxDue },
 		"zones":    func() string { return broken(strings.Join(zone.Names(), ", "), 150, "        ") },
 	}).ParseFS(sources, "*.tmpl")

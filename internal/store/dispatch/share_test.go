@@ -110,7 +110,7 @@ func TestShareInLockOrder(t *testing.T) {
 		}{
 			{algorithm.TokenBucket, "q", "5"}, {algorithm.TokenBucket, "p", "é4"}, {algorithm.TokenBucket, "p", "Z2"},
 			{algorithm.SlidingWindowLog, "a", "7"}, {algorithm.LeakyBucket, "z", "1"}, {algorithm.TokenBucket, "p", "a3"},
-			{algorithm.GCRA, "a", "6"},
+			{algorithm.FixedWindow, "a", "6"},
 		} {
 			answer := make(chan error, 1)
 			go func() {

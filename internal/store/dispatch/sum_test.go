@@ -239,7 +239,7 @@ func TestSumsDecideAsIfAlone(t *testing.T) {
 			r := rand.New(rand.NewPCG(seed, 1))
 			s, f, _ := inFlight(t, func(o *Options) { o.Statements = 1 })
 			alone := memory.New()
-			a := algorithm.Names[int(seed)%len(algorithm.Names)]
+			a := algorithm.Tables[int(seed)%len(algorithm.Tables)]
 			var queries []*store.Query
 			var answers []<-chan reply
 			for i := range 2 + r.IntN(12) {

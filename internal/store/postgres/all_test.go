@@ -94,15 +94,15 @@ func TestTakeAllOneByOne(t *testing.T) {
 		granted map[string]float64
 		want    string
 	}{
-		{false, map[string]float64{"a": 1, "b": 1, "c": 1}, "begin TokenBucketTake a GCRATake b SlidingWindowLogTake c commit"},
-		{false, map[string]float64{"a": 1, "b": 0, "c": 1}, "begin TokenBucketTake a GCRATake b SlidingWindowLogTake c rollback begin GCRABlock b commit TokenBucketGet a SlidingWindowLogGet c"},
-		{false, map[string]float64{"a": 1, "b": -1, "c": 0}, "begin TokenBucketTake a GCRATake b SlidingWindowLogTake c rollback TokenBucketGet a"},
-		{true, map[string]float64{"a": -1, "b": 0, "c": 0}, "begin TokenBucketTake a GCRATake b SlidingWindowLogTake c commit"},
+		{false, map[string]float64{"a": 1, "b": 1, "c": 1}, "begin TokenBucketTake a FixedWindowTake b SlidingWindowLogTake c commit"},
+		{false, map[string]float64{"a": 1, "b": 0, "c": 1}, "begin TokenBucketTake a FixedWindowTake b SlidingWindowLogTake c rollback begin FixedWindowBlock b commit TokenBucketGet a SlidingWindowLogGet c"},
+		{false, map[string]float64{"a": 1, "b": -1, "c": 0}, "begin TokenBucketTake a FixedWindowTake b SlidingWindowLogTake c rollback TokenBucketGet a"},
+		{true, map[string]float64{"a": -1, "b": 0, "c": 0}, "begin TokenBucketTake a FixedWindowTake b SlidingWindowLogTake c commit"},
 	} {
 		s := &script{granted: c.granted}
 		p := Store{runner: s, tx: c.tx, ahead: new(atomic.Int64)}
 		op := &store.Op{Kind: store.TakeAll, Groups: []*store.Group{
-			group(algorithm.TokenBucket, "a", 0), group(algorithm.GCRA, "b", 3600e6), group(algorithm.SlidingWindowLog, "c", 0),
+			group(algorithm.TokenBucket, "a", 0), group(algorithm.FixedWindow, "b", 3600e6), group(algorithm.SlidingWindowLog, "c", 0),
 		}}
 		err := p.Do(ctx, op)
 		if got := strings.Join(s.sent, " "); got != c.want || err != nil {

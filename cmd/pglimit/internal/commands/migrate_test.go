@@ -13,7 +13,7 @@ func TestMigratePrintAndExport(t *testing.T) {
 	t.Parallel()
 	for _, args := range [][]string{{"migrate", "print"}, {"migrate", "print", "--down"}} {
 		code, text, stderr := commandtest.Call(t, args...)
-		if code != 0 || stderr != "" || !strings.Contains(text, "pglimit_gcra") {
+		if code != 0 || stderr != "" || !strings.Contains(text, "pglimit_token_bucket") {
 			t.Errorf("%q: exit code %d, stdout %q, stderr %q", args, code, text, stderr)
 		}
 		var result struct{ Direction, SQL string }
@@ -24,7 +24,7 @@ func TestMigratePrintAndExport(t *testing.T) {
 	}
 	for _, args := range [][]string{{"migrate", "print", "--functions"}, {"migrate", "print", "--down", "--functions"}} {
 		code, text, stderr := commandtest.Call(t, args...)
-		if code != 0 || stderr != "" || !strings.Contains(text, "pglimit._counter_at") && !strings.Contains(text, "'_counter_at'") || strings.Contains(text, "CREATE TABLE pglimit_gcra") {
+		if code != 0 || stderr != "" || !strings.Contains(text, "pglimit._counter_at") && !strings.Contains(text, "'_counter_at'") || strings.Contains(text, "CREATE TABLE pglimit_token_bucket") {
 			t.Errorf("%q: exit code %d, stdout %q, stderr %q", args, code, text, stderr)
 		}
 	}

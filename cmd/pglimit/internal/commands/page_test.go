@@ -84,7 +84,9 @@ func TestPlaygroundCommands(t *testing.T) {
 		p, err := flags.Policy()
 		var want limiter.Policy
 		must.Succeed(t, json.Unmarshal([]byte(c.policy), &want))
-		want.Name = playground.PolicyName
+		if want.Name = playground.PolicyName; want.Algorithm == limiter.GCRA {
+			want.Name += "-gcra"
+		}
 		dataDir, _ := root.PersistentFlags().GetString("data-dir")
 		if err != nil || p != want || flags.Cost != c.cost || dataDir != "it's mine" {
 			t.Errorf("%s: %v\ngot %+v, cost %v\nwant %+v, cost %v", line, err, p, flags.Cost, want, c.cost)

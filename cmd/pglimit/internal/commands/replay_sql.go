@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/cli"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/replay"
+	"github.com/pglimit/pglimit/internal/algorithm"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -69,12 +71,9 @@ func emptyLimiter(ctx context.Context, session *pgxpool.Pool, candidates []repla
 // tablesOf returns the tables of the candidates' algorithms, each once.
 func tablesOf(candidates []replay.Candidate) []string {
 	var tables []string
-	for _, a := range limiter.Algorithms() {
-		for _, c := range candidates {
-			if c.Policy.Algorithm == a {
-				tables = append(tables, "pglimit_"+string(a))
-				break
-			}
+	for _, a := range algorithm.Tables {
+		if slices.ContainsFunc(candidates, func(c replay.Candidate) bool { return algorithm.Name(c.Policy.Algorithm).Table() == a }) {
+			tables = append(tables, "pglimit_"+string(a))
 		}
 	}
 	return tables

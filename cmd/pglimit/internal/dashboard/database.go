@@ -246,7 +246,7 @@ func (d *Database) Current(ctx context.Context, e Edit) (c Current, err error) {
 // Facts returns what the database has for the effect of an edit.
 func (d *Database) Facts(ctx context.Context, e Edit, a limiter.Algorithm, since time.Time, burst float64) (f Facts, err error) {
 	f.Since = since
-	row, err := queries.DashboardDenied(ctx, d.pool, db.DashboardDeniedParams{Policy: e.name(), Algorithm: string(a), Key: d.key(e), FromUs: since.UnixMicro()})
+	row, err := queries.DashboardDenied(ctx, d.pool, db.DashboardDeniedParams{Policy: e.name(), Algorithm: string(algorithm.Name(a).Table()), Key: d.key(e), FromUs: since.UnixMicro()})
 	if err != nil {
 		return f, exec.Translate(err, false)
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/policyfile"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/site/api"
+	"github.com/pglimit/pglimit/internal/algorithm"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -221,7 +222,7 @@ func effect(before, after *standing) (e Effect) {
 		e.Basis = "all requests would be denied, and those that passed are not counted"
 	case before.decided():
 		e.Basis = "the key was unlimited or blocked, so its requests were not counted"
-	case before.Algorithm != after.Algorithm:
+	case algorithm.Name(before.Algorithm).Table() != algorithm.Name(after.Algorithm).Table():
 		e.Basis = "with another algorithm all keys start from zero, and requests that passed are not counted"
 	case before.decides() != after.decides() && !after.Shadow:
 		e.Basis = "requests that passed are not counted one by one. To find out, replay an access log: pglimit replay"

@@ -90,8 +90,8 @@ func groups(targets []Target, batch int, m *shards.Map) (all []group) {
 	in := -1
 	for _, t := range sorted {
 		last := len(all) - 1
-		if last < 0 || all[last].algorithm != t.Algorithm || all[last].policy != t.Policy || in != shard(t) || len(all[last].keys) >= batch {
-			all = append(all, group{algorithm: t.Algorithm, policy: t.Policy})
+		if last < 0 || all[last].algorithm != t.Algorithm.Table() || all[last].policy != t.Policy || in != shard(t) || len(all[last].keys) >= batch {
+			all = append(all, group{algorithm: t.Algorithm.Table(), policy: t.Policy})
 			last++
 		}
 		all[last].keys = append(all[last].keys, t.Key)

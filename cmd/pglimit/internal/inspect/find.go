@@ -156,7 +156,7 @@ type name struct{ Key string }
 
 // findNames reads at most limit rows of each policy and table.
 func findNames(f Filter, m matcher, limit int, p *params) string {
-	return "SELECT DISTINCT f.key FROM (" + rowsOf(f, m, limit, p) + "\nUNION ALL\n" + keptOf("pglimit_denial", f, m, limit*len(algorithm.Names), p, "") + // a key can be there once for each
+	return "SELECT DISTINCT f.key FROM (" + rowsOf(f, m, limit, p) + "\nUNION ALL\n" + keptOf("pglimit_denial", f, m, limit*len(algorithm.Tables), p, "") + // a key can be there once for each
 		"\nUNION ALL\nSELECT ''::text, f.policy, f.key FROM " + m.each("pglimit_override", "o", f.Policy, p, func(of string) string {
 		return `SELECT o.policy, o.key FROM pglimit_override AS o WHERE ` + of + ` AND o.match = ''::text AND ` + m.on("o", p) + `
     ORDER BY o.key LIMIT ` + p.add(int64(limit)) + `::bigint`
@@ -202,7 +202,7 @@ func findKeys(w window) statement {
 func findReservations(f Filter, m matcher, limit int, p *params) string {
 	only := ""
 	if f.Algorithm != "" {
-		only = " AND h.algorithm = " + p.add(string(f.Algorithm)) + "::text"
+		only = " AND h.algorithm = " + p.add(f.stored()) + "::text"
 	}
 	return `SELECT f.policy, f.algorithm, f.key, f.id, f.units, to_timestamp(f.created_at_us::float8 / 1000000::float8), to_timestamp(f.expires_at_us::float8 / 1000000::float8)
 FROM ` + m.each("pglimit_reservation", "h", f.Policy, p, func(of string) string {
@@ -235,7 +235,7 @@ func findDenials(w window) statement {
 	return func(f Filter, m matcher, limit int, p *params) string {
 		only := " AND d.slot_us >= " + p.add(w.from) + "::bigint AND d.slot_us <= " + p.add(w.now) + "::bigint"
 		if f.Algorithm != "" {
-			only += " AND d.algorithm = " + p.add(string(f.Algorithm)) + "::text"
+			only += " AND d.algorithm = " + p.add(f.stored()) + "::text"
 		}
 		return `SELECT f.policy, f.algorithm, f.key, f.denials, f.shadowed, f.denials - f.blocked - f.above_burst - f.overloaded, f.blocked, f.above_burst, f.overloaded, f.units,
        to_timestamp(f.first_us::float8 / 1000000::float8), to_timestamp(f.last_us::float8 / 1000000::float8), to_timestamp(NULLIF(f.retry_us, 0::bigint)::float8 / 1000000::float8)

@@ -46,10 +46,13 @@ type Filter struct {
 // algorithms lists the algorithms that f selects, in lock order.
 func (f Filter) algorithms() []algorithm.Name {
 	if f.Algorithm != "" {
-		return []algorithm.Name{f.Algorithm}
+		return []algorithm.Name{f.Algorithm.Table()}
 	}
-	return algorithm.Names[:]
+	return algorithm.Tables[:]
 }
+
+// stored is the algorithm in the rows that f selects, or "".
+func (f Filter) stored() string { return string(f.Algorithm.Table()) }
 
 // check returns an error for an unknown algorithm: its name becomes part of a statement.
 func (f Filter) check() error {
@@ -60,7 +63,7 @@ func (f Filter) check() error {
 }
 
 // table returns the table of an algorithm.
-func table(a algorithm.Name) string { return "pglimit_" + string(a) }
+func table(a algorithm.Name) string { return "pglimit_" + string(a.Table()) }
 
 // read runs f in a transaction that only reads, from one snapshot, and for at most
 // Patience for each statement.

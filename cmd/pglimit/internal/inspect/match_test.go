@@ -49,7 +49,7 @@ func TestGroups(t *testing.T) {
 	all := []Target{{"", "p", "k"}, {"sliding_window_log", "a", "k"}, {"gcra", "q", "b"}, {"gcra", "p", "é"}, {"gcra", "p", "z"}, {"gcra", "p", "a"}, {"gcra", "p", "z"}, {"leaky_bucket", "z", "k"}}
 	before := slices.Clone(all)
 	got := groups(all, 2, nil)
-	want := []group{{"leaky_bucket", "z", []string{"k"}}, {"gcra", "p", []string{"a", "z"}}, {"gcra", "p", []string{"é"}}, {"gcra", "q", []string{"b"}},
+	want := []group{{"leaky_bucket", "z", []string{"k"}}, {"token_bucket", "p", []string{"a", "z"}}, {"token_bucket", "p", []string{"é"}}, {"token_bucket", "q", []string{"b"}},
 		{"sliding_window_log", "a", []string{"k"}}, {"", "p", []string{"k"}}}
 	same := func(a, b group) bool {
 		return a.algorithm == b.algorithm && a.policy == b.policy && slices.Equal(a.keys, b.keys)

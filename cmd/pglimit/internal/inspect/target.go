@@ -32,7 +32,7 @@ func (t Target) compare(u Target) int {
 // index is the place of a in the order of locks; "" is the last.
 func index(a algorithm.Name) int {
 	if a == "" {
-		return len(algorithm.Names)
+		return len(algorithm.Tables)
 	}
 	return a.Index()
 }
@@ -81,7 +81,7 @@ func (i *Inspector) Targets(ctx context.Context, k Keys, f Filter, most int, tra
 // policy. only is a further condition on its alias t.
 func keptOf(table string, f Filter, m matcher, limit int, p *params, only string) string {
 	if f.Algorithm != "" {
-		only += " AND t.algorithm = " + p.add(string(f.Algorithm)) + "::text"
+		only += " AND t.algorithm = " + p.add(f.stored()) + "::text"
 	}
 	return `SELECT f.algorithm, f.policy, f.key FROM ` + m.each(table, "t", f.Policy, p, func(of string) string {
 		return `SELECT t.algorithm, t.policy, t.key FROM ` + table + ` AS t WHERE ` + of + ` AND ` + m.on("t", p) + only + `

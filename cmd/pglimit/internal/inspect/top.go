@@ -67,7 +67,7 @@ type Top struct {
 func (i *Inspector) Above(ctx context.Context, t Target, burst float64) (all, above int64, err error) {
 	err = i.read(ctx, func(tx reader) error {
 		return tx.QueryRow(ctx, `SELECT count(*), count(*) FILTER (WHERE k.level > $4::float8) FROM pglimit_keys AS k
-WHERE k.policy = $1::text AND k.algorithm = $2::text AND ($3::text = ''::text OR k.key = $3::text)`, t.Policy, string(t.Algorithm), t.Key, burst).Scan(&all, &above)
+WHERE k.policy = $1::text AND k.algorithm = $2::text AND ($3::text = ''::text OR k.key = $3::text)`, t.Policy, string(t.Algorithm.Table()), t.Key, burst).Scan(&all, &above)
 	})
 	return all, above, err
 }
@@ -123,7 +123,7 @@ func (i *Inspector) Top(ctx context.Context, q TopQuery) (top Top, err error) {
 // denied lists the keys that were denied in the window: the most denied first, for ByRecent
 // the last denied.
 func (q TopQuery) denied(ctx context.Context, tx reader, w window) (all []Target, err error) {
-	p := db.InspectDeniedParams{FromUs: w.from, SinceUs: w.since, Policy: q.Filter.Policy, Algorithm: string(q.Filter.Algorithm), ByLast: q.By == ByRecent, MaxRows: int64(q.Limit)}
+	p := db.InspectDeniedParams{FromUs: w.from, SinceUs: w.since, Policy: q.Filter.Policy, Algorithm: q.Filter.stored(), ByLast: q.By == ByRecent, MaxRows: int64(q.Limit)}
 	if q.By == ByShare { // the fullest of them may not be the most denied
 		p.MaxRows = maxTop
 	}
@@ -157,7 +157,7 @@ func (q TopQuery) byShare(since string, p *params) string {
 		where += " AND k.policy = " + p.add(q.Filter.Policy) + "::text"
 	}
 	if q.Filter.Algorithm != "" {
-		where += " AND k.algorithm = " + p.add(string(q.Filter.Algorithm)) + "::text"
+		where += " AND k.algorithm = " + p.add(q.Filter.stored()) + "::text"
 	}
 	if since != "" {
 		where += " AND k.updated_at > to_timestamp(" + since + "::float8 / 1000000::float8)"

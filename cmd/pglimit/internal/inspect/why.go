@@ -141,7 +141,7 @@ func (why *Why) read(ctx context.Context, tx reader, q WhyQuery, k Keys) error {
 				p.Denied = d
 			}
 		}
-		if d := f.defaults[k.Policy]; d.policy.Algorithm == limiter.Algorithm(k.Algorithm) {
+		if d := f.defaults[k.Policy]; algorithm.Name(d.policy.Algorithm).Table() == k.Algorithm.Table() {
 			p.InForce, p.Origin, p.Program = &d.policy, OriginDefault, d.program
 		}
 		why.Policies = append(why.Policies, p)
@@ -173,14 +173,14 @@ func (f *finder) ruled(all []Target, w window, named string) ([]Target, []Overri
 	stored, err := queries.Policies(f.ctx, f.tx)
 	algorithms := map[string]algorithm.Name{}
 	for name, d := range f.defaults {
-		algorithms[name] = algorithm.Name(d.policy.Algorithm)
+		algorithms[name] = algorithm.Name(d.policy.Algorithm).Table()
 	}
 	for _, p := range stored {
-		algorithms[p.Name] = algorithm.Name(p.Algorithm)
+		algorithms[p.Name] = algorithm.Name(p.Algorithm).Table()
 	}
 	for _, o := range append(slices.Clone(overrides), Override{Policy: named}) {
 		t := Target{algorithms[o.Policy], o.Policy, k.Text}
-		if t.Algorithm != "" && (f.filter.Algorithm == "" || f.filter.Algorithm == t.Algorithm) && !slices.Contains(all, t) {
+		if t.Algorithm != "" && (f.filter.Algorithm == "" || f.filter.stored() == string(t.Algorithm)) && !slices.Contains(all, t) {
 			all = append(all, t)
 		}
 	}
@@ -222,7 +222,7 @@ func (p *WhyOfPolicy) inForce(ctx context.Context, past Past, key string, at tim
 	}
 	if stored != nil { // it replaces defaults
 		p.InForce, p.Origin, p.Program = nil, "", ""
-		if stored.Algorithm == limiter.Algorithm(p.Algorithm) {
+		if algorithm.Name(stored.Algorithm).Table() == p.Algorithm.Table() {
 			p.InForce, p.Origin, p.ChangedAt, p.ChangedBy = &stored.Policy, OriginDatabase, stored.ChangedAt, stored.ChangedBy
 		}
 	}

@@ -35,7 +35,7 @@ func wanted(t *testing.T, policy string, key string, cost float64) limiter.Reque
 	t.Helper()
 	var p limiter.Policy
 	must.Succeed(t, json.Unmarshal([]byte(policy), &p))
-	p.Name = PolicyName
+	p.Name = nameOf(p.Algorithm)
 	return p.Request(key, cost)
 }
 

@@ -29,7 +29,7 @@ func testHub(t *testing.T, newLimiter func(*limiter.Config) (*limiter.Limiter, e
 
 // policy returns a policy of the playground.
 func policy(a limiter.Algorithm, limit float64, period time.Duration) limiter.Policy {
-	return limiter.Policy{Name: PolicyName, Algorithm: a, Limit: limit, Period: period}
+	return limiter.Policy{Name: nameOf(a), Algorithm: a, Limit: limit, Period: period}
 }
 
 // allow requests n units of key k.

@@ -15,8 +15,17 @@ import (
 	"github.com/pglimit/pglimit/limiter"
 )
 
-// PolicyName is the name of every policy of the playground.
+// PolicyName is the name of every policy of the playground but GCRA's.
 const PolicyName = "playground"
+
+// nameOf returns the name of an algorithm's policy. Under one name GCRA would decide on the rows
+// of the token bucket.
+func nameOf(a limiter.Algorithm) string {
+	if a == limiter.GCRA {
+		return PolicyName + "-gcra"
+	}
+	return PolicyName
+}
 
 // maxKeyBytes is the longest valid key in bytes.
 const maxKeyBytes = 256
@@ -41,7 +50,7 @@ func parseKey(key string) error {
 // anyPolicy returns a valid policy of an algorithm, for operations on a key that do not
 // depend on the numbers.
 func anyPolicy(a limiter.Algorithm) limiter.Policy {
-	return limiter.Policy{Name: PolicyName, Algorithm: a, Limit: 1, Period: time.Second}
+	return limiter.Policy{Name: nameOf(a), Algorithm: a, Limit: 1, Period: time.Second}
 }
 
 // parseRequest parses a policy and returns the request for cost units of it. If the request
@@ -83,13 +92,13 @@ func readPolicy(text []byte) (p limiter.Policy, _ error) {
 		return p, bad
 	}
 	for _, f := range fields(p) {
-		if always := fixed[f.Name]; always != "" && plain(f.value) != always {
+		if always := fixed[f.Name]; always != "" && plain(f.value) != always && (f.Name != "name" || p.Name != nameOf(p.Algorithm)) {
 			bad := api.BadField(f.Name, "is %.40q: leave it out: it is always %s here", plain(f.value), always)
 			bad.Algorithm = p.Algorithm
 			return p, bad
 		}
 	}
-	p.Name = PolicyName
+	p.Name = nameOf(p.Algorithm)
 	return p, nil
 }
 

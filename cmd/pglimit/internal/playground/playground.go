@@ -3,7 +3,7 @@
 // The page sends requests (POST /api/send) and watches a key in a stream of
 // server-sent events (GET /api/events). /limited/ answers curl like a limited
 // application. All streams of a key receive every decision about it, from either.
-// Every policy has the name PolicyName, so that no other counts change.
+// Every policy has the name PolicyName, or begins so, and no other counts change.
 package playground
 
 import (
@@ -113,7 +113,7 @@ func (s *Server) setup(http.ResponseWriter, *http.Request) (any, error) {
 	}
 	answer := setup{Version: s.config.Version, Database: s.config.Database, MaxLogBytes: maxUpload}
 	for _, a := range limiter.Algorithms() {
-		answer.Policies = append(answer.Policies, limiter.Policy{Name: PolicyName, Algorithm: a, Limit: 10, Period: 10 * time.Second})
+		answer.Policies = append(answer.Policies, limiter.Policy{Name: nameOf(a), Algorithm: a, Limit: 10, Period: 10 * time.Second})
 	}
 	return answer, nil
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/prove/contest"
+	"github.com/pglimit/pglimit/internal/algorithm"
 	"github.com/pglimit/pglimit/internal/conformance/either"
 	"github.com/pglimit/pglimit/internal/pooler"
 	"github.com/pglimit/pglimit/limiter"
@@ -165,7 +166,7 @@ func cleanUp(ctx context.Context, pool *pgxpool.Pool, name, run string, behindPo
 // deleteAll deletes the rows of the run, and returns their number.
 func deleteAll(ctx context.Context, pool *pgxpool.Pool, run string) (deleted int64, err error) {
 	tables := []string{"pglimit_reservation"}
-	for _, a := range limiter.Algorithms() {
+	for _, a := range algorithm.Tables {
 		tables = append(tables, "pglimit_"+string(a))
 	}
 	for _, table := range tables {

@@ -184,7 +184,7 @@ func testSend(t *testing.T, p *Playground) {
 	}
 	b.Click("#send-all") // the last answers of the burst came in any order
 	b.Wait("each card shows a client's answer", `$$(".headers").every(e => /^HTTP\/1.1 429 Too Many Requests\n/.test(e.textContent) &&
-		/^Ratelimit: "playground";r=0;t=\d+$/m.test(e.textContent) && /^Retry-After: [1-9]\d*$/m.test(e.textContent) && e.textContent.includes('"status":429'))`)
+		/^Ratelimit: "playground(-gcra)?";r=0;t=\d+$/m.test(e.textContent) && /^Retry-After: [1-9]\d*$/m.test(e.textContent) && e.textContent.includes('"status":429'))`)
 }
 
 // testReset: a reset is on all tabs of the key, and on no others. A tab shows what any client

@@ -60,7 +60,7 @@ func TestDashboard(t *testing.T) {
 		if status, text := call("/api/setup", ""); status != 200 || !strings.Contains(text, "PostgreSQL ") || strings.Contains(text, `"write":true`) != write || strings.Contains(text, `"hashed":true`) {
 			t.Errorf("setup: %d %s", status, text)
 		}
-		if status, text := call("/api/key", `{"key":"`+key+`"}`); status != 200 || !strings.Contains(text, `"policy":"login","algorithm":"gcra"`) {
+		if status, text := call("/api/key", `{"key":"`+key+`"}`); status != 200 || !strings.Contains(text, `"policy":"login","algorithm":"token_bucket"`) {
 			t.Errorf("the key: %d %s", status, text)
 		}
 		for path, body := range map[string]string{"/api/policies": "", "/api/denials": `{}`, "/api/doctor": ""} {

@@ -27,30 +27,30 @@ func TestCommandOrdersFindTheirRow(t *testing.T) {
 		{"block alice 1h", 1, ""}, // and does not block
 		{"check --limit 9 alice", 0, ""},
 		{"allow --limit 9 alice", 0, ""},
-		{"allow --limit 9 --period 1m --policy login --algorithm gcra alice", 0, ""},
-		{"allow --limit 9 --period 1m --policy login --algorithm gcra alicia", 0, ""},
+		{"allow --limit 9 --period 1m --policy login --algorithm leaky_bucket alice", 0, ""},
+		{"allow --limit 9 --period 1m --policy login --algorithm leaky_bucket alicia", 0, ""},
 		{"block --policy nothere alice 1h", 1, ""},
 		{"block --algorithm fixed_window alice 1h", 1, ""},
-		{"block --policy login --algorithm gcra alice 1h", 0, "login gcra 1"},
+		{"block --policy login --algorithm leaky_bucket alice 1h", 0, "login leaky_bucket 1"},
 		{"check --limit 9 alice", 0, ""},
-		{"check --limit 9 --period 1m --policy login --algorithm gcra alice", 1, ""},
-		{"block alice 1h", 0, "cli token_bucket 1 login gcra 1"},
+		{"check --limit 9 --period 1m --policy login --algorithm leaky_bucket alice", 1, ""},
+		{"block alice 1h", 0, "cli token_bucket 1 login leaky_bucket 1"},
 		{"unblock --algorithm token_bucket alice", 0, "cli token_bucket 1"},
-		{"unblock alice", 0, "login gcra 1"},
+		{"unblock alice", 0, "login leaky_bucket 1"},
 		{"unblock alice", 1, ""},
-		{"block --prefix --yes ali 1h", 0, "cli token_bucket 1 login gcra 2"},
-		{"unblock --prefix --yes --policy login ali", 0, "login gcra 2"},
-		{"reset alice", 0, "cli token_bucket 1 login gcra 1"},
+		{"block --prefix --yes ali 1h", 0, "cli token_bucket 1 login leaky_bucket 2"},
+		{"unblock --prefix --yes --policy login ali", 0, "login leaky_bucket 2"},
+		{"reset alice", 0, "cli token_bucket 1 login leaky_bucket 1"},
 		{"reset alice", 1, ""},
-		{"forget --yes alicia", 0, "login gcra 1"},
+		{"forget --yes alicia", 0, "login leaky_bucket 1"},
 		{"forget --yes alicia", 1, ""},
 		// Without a row it needs --new.
 		{"block --new --policy known --algorithm fixed_window carol 1h", 0, "known fixed_window 1"},
 		{"check --limit 9 --period 1m --policy known --algorithm fixed_window carol", 1, ""},
-		{"block --policy known --algorithm gcra carol 1h", 1, ""},
-		{"block --new --policy other --algorithm gcra carol 1h", 0, "other gcra 1"},
-		{"check --limit 9 --period 1m --policy other --algorithm gcra carol", 1, ""},
-		{"block --new --policy other --algorithm gcra carol 2h", 0, "other gcra 1"},
+		{"block --policy known --algorithm leaky_bucket carol 1h", 1, ""},
+		{"block --new --policy other --algorithm leaky_bucket carol 1h", 0, "other leaky_bucket 1"},
+		{"check --limit 9 --period 1m --policy other --algorithm leaky_bucket carol", 1, ""},
+		{"block --new --policy other --algorithm leaky_bucket carol 2h", 0, "other leaky_bucket 1"},
 	} {
 		code, stdout, stderr := bed.Pglimit(t, address, append(strings.Fields(c.args), "--json")...)
 		var o struct {
@@ -81,7 +81,7 @@ func TestCommandOrdersFindTheirRow(t *testing.T) {
 func TestCommandOrdersSayWhatTheyDid(t *testing.T) {
 	t.Parallel()
 	address := bed.NewDatabase(t)
-	for _, args := range []string{"allow --limit 9 bob", "allow --limit 9 --period 1m --policy login --algorithm gcra bob", "allow --limit 9 eve\x1b[31m"} {
+	for _, args := range []string{"allow --limit 9 bob", "allow --limit 9 --period 1m --policy login --algorithm leaky_bucket bob", "allow --limit 9 eve\x1b[31m"} {
 		if code, _, stderr := bed.Pglimit(t, address, strings.Split(args, " ")...); code != 0 {
 			t.Fatal(stderr)
 		}
@@ -91,14 +91,14 @@ func TestCommandOrdersSayWhatTheyDid(t *testing.T) {
 		code int
 		want string // on stdout, or on stderr for exit code 2
 	}{
-		{[]string{"block", "bob", "15m"}, 0, "blocked bob for 15m:\ncli    token_bucket  1 row\nlogin  gcra          1 row\n"},
+		{[]string{"block", "bob", "15m"}, 0, "blocked bob for 15m:\nlogin  leaky_bucket  1 row\ncli    token_bucket  1 row\n"},
 		{[]string{"block", "carol", "15m", "--policy", "login"}, 1, "nothing to block: no row of carol under policy login. To block it before its first request, pass --new, --policy and --algorithm\n"},
-		{[]string{"unblock", "bob", "--policy", "login"}, 0, "unblocked bob (login, gcra)\n"},
+		{[]string{"unblock", "bob", "--policy", "login"}, 0, "unblocked bob (login, leaky_bucket)\n"},
 		{[]string{"unblock", "bob", "--policy", "login"}, 1, "nothing to unblock: no block of bob under policy login\n"},
 		{[]string{"unblock", "carol"}, 1, "nothing to unblock: no row of carol under any policy\n"},
 		{[]string{"reset", "eve\x1b[31m"}, 0, "reset \"eve\\x1b[31m\" (cli, token_bucket)\n"},
 		{[]string{"find", "eve\x1b[31m"}, 1, "nothing of \"eve\\x1b[31m\" under any policy\n"},
-		{[]string{"forget", "bob", "--yes"}, 0, "forgot bob:\ncli    token_bucket  1 row\nlogin  gcra          1 row\n"},
+		{[]string{"forget", "bob", "--yes"}, 0, "forgot bob:\nlogin  leaky_bucket  1 row\ncli    token_bucket  1 row\n"},
 		{[]string{"forget", "bob", "--yes"}, 1, "nothing to forget: no trace of bob under any policy\n"},
 		{[]string{"forget", "bob"}, 2, "pglimit: forget needs --yes where it cannot ask: check with `pglimit find` what there is; see `pglimit forget --help`\n"},
 		{[]string{"block", "--prefix", "b", "1h"}, 2, "block needs --yes where it cannot ask"},
@@ -131,15 +131,15 @@ func TestCommandOrdersMany(t *testing.T) {
 	t.Parallel()
 	address := bed.NewDatabase(t)
 	pool := bed.Connect(t, address)
-	bed.InsertRows(t, pool, "pglimit_gcra", "p", 250, 1)
+	bed.InsertRows(t, pool, "pglimit_token_bucket", "p", 250, 1)
 	const refused = "more than 249 rows of keys that begin with k: narrow it, or raise --max"
 	if code, _, stderr := bed.Pglimit(t, address, "reset", "--prefix", "k", "--yes", "--max", "249"); code != 2 || !strings.Contains(stderr, refused) {
 		t.Errorf("exit code %d, stderr %q", code, stderr)
 	}
-	if n := bed.Value[int](t, pool, `SELECT count(*) FROM pglimit_gcra`); n != 250 {
+	if n := bed.Value[int](t, pool, `SELECT count(*) FROM pglimit_token_bucket`); n != 250 {
 		t.Errorf("%d rows are left", n)
 	}
-	if code, stdout, stderr := bed.Pglimit(t, address, "reset", "--prefix", "k", "--yes", "--max", "250"); code != 0 || stdout != "reset keys that begin with k:\np  gcra  250 rows\n" {
+	if code, stdout, stderr := bed.Pglimit(t, address, "reset", "--prefix", "k", "--yes", "--max", "250"); code != 0 || stdout != "reset keys that begin with k:\np  token_bucket  250 rows\n" {
 		t.Errorf("exit code %d, stdout %q, stderr %q", code, stdout, stderr)
 	}
 }

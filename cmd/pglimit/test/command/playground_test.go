@@ -95,7 +95,7 @@ func TestPlayground(t *testing.T) {
 	if code, _ := unasked.end(t); code != 2 || !strings.Contains(unasked.stderr.String(), refused) {
 		t.Fatalf("it does not ask before it runs migrations: exit code %d, stderr %q", code, &unasked.stderr)
 	}
-	if bed.Value[bool](t, bed.Connect(t, address), `SELECT to_regclass('pglimit_gcra') IS NOT NULL`) {
+	if bed.Value[bool](t, bed.Connect(t, address), `SELECT to_regclass('pglimit_token_bucket') IS NOT NULL`) {
 		t.Fatal("it ran migrations without being allowed to")
 	}
 	c := startCommand(t, address, "playground", "--addr", "localhost:0", "--json", "--yes")
@@ -231,7 +231,7 @@ func TestPlaygroundWaits(t *testing.T) {
 		}
 	})
 	tx := must.OK(pool.Begin(t.Context()))(t)
-	must.OK(tx.Exec(t.Context(), "LOCK TABLE pglimit_gcra"))(t)
+	must.OK(tx.Exec(t.Context(), "LOCK TABLE pglimit_token_bucket"))(t)
 	answered := make(chan string, 1)
 	go func() {
 		defer close(answered)

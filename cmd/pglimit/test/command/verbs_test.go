@@ -217,7 +217,7 @@ func TestCommandJanitor(t *testing.T) {
 		HeldElsewhere       bool  `json:"held_elsewhere"`
 	}
 	bed.PglimitJSON(t, &once, address, "janitor", "--once", "--batch-size", "2")
-	if once.Removed != 5 || once.ByTable["pglimit_gcra"] != 3 || once.ByTable["pglimit_fixed_window"] != 2 || once.HeldElsewhere {
+	if once.Removed != 5 || once.ByTable["pglimit_token_bucket"] != 3 || once.ByTable["pglimit_fixed_window"] != 2 || once.HeldElsewhere {
 		t.Errorf("once: %+v", once)
 	}
 
@@ -233,7 +233,7 @@ func TestCommandJanitor(t *testing.T) {
 		Removed int64
 		ByTable map[string]int64 `json:"by_table"`
 	}
-	if err := json.Unmarshal([]byte(line), &sweep); err != nil || sweep.Removed != 1 || sweep.ByTable["pglimit_gcra"] != 1 || sweep.Level != "INFO" {
+	if err := json.Unmarshal([]byte(line), &sweep); err != nil || sweep.Removed != 1 || sweep.ByTable["pglimit_token_bucket"] != 1 || sweep.Level != "INFO" {
 		t.Errorf("the sweep's line: %q, %v", line, err)
 	}
 	// It has the lease, and keeps it between sweeps.

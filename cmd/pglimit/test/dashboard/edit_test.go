@@ -11,6 +11,7 @@ import (
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/dashboard"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/inspect"
 	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/internal/algorithm"
 	"github.com/pglimit/pglimit/internal/keys"
 	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/limiter"
@@ -23,9 +24,10 @@ func TestSearch(t *testing.T) {
 	pool := bed.NewPool(t)
 	s := open(t, pool, nil)
 	l := must.OK(limiter.New(pool, nil))(t)
-	for _, a := range limiter.Algorithms() {
-		bed.Must(t)(l.Charge(t.Context(), ten("z", a), "alice:203.0.113.9", 1))
-		denied(t, pool, ten("z", a), "alice:1", 0, 1)
+	for _, a := range algorithm.Tables {
+		p := ten("z", limiter.Algorithm(a))
+		bed.Must(t)(l.Charge(t.Context(), p, "alice:203.0.113.9", 1))
+		denied(t, pool, p, "alice:1", 0, 1)
 	}
 	for i := range 20 {
 		bed.Must(t)(l.Charge(t.Context(), ten("a", limiter.GCRA), fmt.Sprintf("alicf:%02d", i), 1))

@@ -52,7 +52,7 @@ func denied(t *testing.T, pool *pgxpool.Pool, p limiter.Policy, key string, ago 
 	t.Helper()
 	bed.Exec(t, pool, `INSERT INTO pglimit_denial (denials, shadowed, blocked, above_burst, overloaded, units, slot_us, last_denied_at_us, policy, key, algorithm)
 SELECT $1::bigint, 1, 2, 3, 4, $1::bigint * 2, c.us / 60000000 * 60000000, c.us, $2, $3, $4
-FROM (SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint - $5::bigint * 600000000 AS us) AS c`, n, p.Name, key, string(p.Algorithm), ago)
+FROM (SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint - $5::bigint * 600000000 AS us) AS c`, n, p.Name, key, string(algorithm.Name(p.Algorithm).Table()), ago)
 }
 
 func as(key string) dashboard.Ref       { return dashboard.Ref{Key: key} }
@@ -71,25 +71,25 @@ func TestKey(t *testing.T) {
 		s := open(t, pool, secret)
 		l := must.OK(limiter.New(pool, &limiter.Config{KeySecret: secret}))(t)
 		stored := keys.Stored("alice", secret)
-		for i, a := range limiter.Algorithms() {
-			p := ten("every", a)
+		for i, a := range algorithm.Tables {
+			p := ten("every", limiter.Algorithm(a))
 			bed.Must(t)(l.Charge(t.Context(), p, "alice", float64(i+1)))
 			bed.Must(t)(l.Charge(t.Context(), p, "bob", 1))
 		}
-		gcra := ten("every", limiter.GCRA)
-		must.OK(l.Reserve(t.Context(), gcra.Request("alice", 2), time.Hour))(t)
-		denied(t, pool, gcra, stored, 0, 3)
-		denied(t, pool, gcra, stored, 5, 4)
-		denied(t, pool, gcra, stored, 200, 5) // more than a day ago
+		tokens := ten("every", limiter.TokenBucket)
+		must.OK(l.Reserve(t.Context(), tokens.Request("alice", 2), time.Hour))(t)
+		denied(t, pool, tokens, stored, 0, 3)
+		denied(t, pool, tokens, stored, 5, 4)
+		denied(t, pool, tokens, stored, 200, 5) // more than a day ago
 		denied(t, pool, ten("gone", limiter.FixedWindow), stored, 1, 7)
 		bed.Exec(t, pool, `INSERT INTO pglimit_override (policy, key, limit_units, note) VALUES ('every', $1, 99, 'a note')`, stored)
 		for _, ref := range []dashboard.Ref{as("alice"), asStored(stored)} {
 			k := must.OK(s.Key(t.Context(), ref))(t)
 			d := must.OK(s.Denials(t.Context(), dashboard.DenialQuery{Ref: ref, Hours: 24}))(t).Slots
-			if k.Stored != stored || len(k.Keys) != 8 || len(k.Reservations) != 1 || len(k.Overrides) != 1 || len(d) != 3 {
+			if k.Stored != stored || len(k.Keys) != 7 || len(k.Reservations) != 1 || len(k.Overrides) != 1 || len(d) != 3 {
 				t.Fatalf("%+v: %+v", ref, k)
 			}
-			if r := k.Reservations[0]; r.Units != 2 || r.Policy != "every" || r.Algorithm != algorithm.GCRA || r.ExpiresAt.Before(k.At) {
+			if r := k.Reservations[0]; r.Units != 2 || r.Policy != "every" || r.Algorithm != algorithm.TokenBucket || r.ExpiresAt.Before(k.At) {
 				t.Errorf("reservation %+v", r)
 			}
 			if o := k.Overrides[0]; o.Policy != "every" || *o.Limit != 99 || o.Note != "a note" {
@@ -106,7 +106,7 @@ func TestKey(t *testing.T) {
 					}
 				case r.Level == nil || r.Burst == nil || r.Share == nil || *r.Burst != 10 || *r.Level < 0.99 || r.UpdatedAt == nil || r.BlockedUntil != nil:
 					t.Errorf("%+v", r)
-				case r.Algorithm == algorithm.GCRA && (r.Denials != 7 || r.Reservations != 1):
+				case r.Algorithm == algorithm.TokenBucket && (r.Denials != 7 || r.Reservations != 1):
 					t.Errorf("%+v", r)
 				}
 			}
@@ -215,7 +215,7 @@ func TestLockedRow(t *testing.T) {
 	p := ten("p", limiter.GCRA)
 	must.Succeed(t, s.Block(t.Context(), on(as("k"), p), time.Hour))
 	tx := bed.Begin(t, pool, pgx.TxOptions{})
-	must.OK(tx.Exec(t.Context(), `SELECT 1 FROM pglimit_gcra FOR UPDATE`))(t)
+	must.OK(tx.Exec(t.Context(), `SELECT 1 FROM pglimit_token_bucket FOR UPDATE`))(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second) // as the dashboard's
 	defer cancel()
 	if _, err := s.Unblock(ctx, on(as("k"), p)); !errors.Is(err, limiter.ErrUnavailable) || ctx.Err() != nil {
@@ -431,7 +431,7 @@ func TestKeysAfterChange(t *testing.T) {
 		return k
 	}
 	tx := bed.Begin(t, pool, pgx.TxOptions{})
-	must.OK(tx.Exec(t.Context(), `LOCK TABLE pglimit_gcra`))(t)
+	must.OK(tx.Exec(t.Context(), `LOCK TABLE pglimit_token_bucket`))(t)
 	first := make(chan dashboard.Keys)
 	go func() { first <- keys() }()
 	bed.AwaitBlocked(t, pool)

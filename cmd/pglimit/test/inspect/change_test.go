@@ -73,22 +73,22 @@ func TestBlockAndUnblock(t *testing.T) {
 			}
 		}
 	}
-	gcra := policy("gcra", limiter.GCRA)
-	running := must.OK(s.l.Allow(ctx, gcra, "alice"))(t)
+	tokens := policy("token_bucket", limiter.TokenBucket)
+	running := must.OK(s.l.Allow(ctx, tokens, "alice"))(t)
 	counts, err := s.i.Block(ctx, both, time.Hour, inspect.Options{})
 	if err != nil || render(counts) != everywhere(1) {
 		t.Errorf("block: %s, %v", render(counts), err)
 	}
-	must.OK(s.l.Undo(ctx, gcra, "alice", running))(t) // lifts the block of a denial only
+	must.OK(s.l.Undo(ctx, tokens, "alice", running))(t) // lifts the block of a denial only
 	check("block", true)
-	until := bed.Value[time.Time](t, s.pool, `SELECT blocked_until FROM pglimit_gcra_now WHERE key = 'alice'`)
+	until := bed.Value[time.Time](t, s.pool, `SELECT blocked_until FROM pglimit_token_bucket_now WHERE key = 'alice'`)
 	must.OK(s.i.Block(ctx, both, time.Minute, inspect.Options{}))(t)
-	if again := bed.Value[time.Time](t, s.pool, `SELECT blocked_until FROM pglimit_gcra_now WHERE key = 'alice'`); !again.Equal(until) || time.Until(until).Round(time.Minute) != time.Hour {
+	if again := bed.Value[time.Time](t, s.pool, `SELECT blocked_until FROM pglimit_token_bucket_now WHERE key = 'alice'`); !again.Equal(until) || time.Until(until).Round(time.Minute) != time.Hour {
 		t.Errorf("blocked until %v, and after a shorter block until %v", until, again)
 	}
 	// A block that has ended is none.
-	bed.Exec(t, s.pool, `UPDATE pglimit_gcra SET blocked_until_us = updated_at_us WHERE key = 'alice'`)
-	counts, err = s.i.Unblock(ctx, targets(t, s.i, exact("alice"), inspect.Filter{Algorithm: algorithm.GCRA}), inspect.Options{})
+	bed.Exec(t, s.pool, `UPDATE pglimit_leaky_bucket SET blocked_until_us = updated_at_us WHERE key = 'alice'`)
+	counts, err = s.i.Unblock(ctx, targets(t, s.i, exact("alice"), inspect.Filter{Algorithm: algorithm.LeakyBucket}), inspect.Options{})
 	if err != nil || len(counts) > 0 {
 		t.Errorf("unblock of what is not blocked: %s, %v", render(counts), err)
 	}
@@ -96,14 +96,14 @@ func TestBlockAndUnblock(t *testing.T) {
 	if err != nil || render(counts) != "token_bucket token_bucket 1" || s.blocked(t, policy("token_bucket", limiter.TokenBucket), "alice") || !s.blocked(t, policy("fixed_window", limiter.FixedWindow), "alice") {
 		t.Errorf("unblock of one policy: %s, %v", render(counts), err)
 	}
-	must.Succeed(t, s.l.Block(ctx, policy("gcra", limiter.GCRA), "bob", time.Hour))
-	if counts, err = s.i.Unblock(ctx, both, inspect.Options{}); err != nil || len(counts) != 5 {
+	must.Succeed(t, s.l.Block(ctx, policy("token_bucket", limiter.TokenBucket), "bob", time.Hour))
+	if counts, err = s.i.Unblock(ctx, both, inspect.Options{}); err != nil || len(counts) != 4 {
 		t.Errorf("unblock: %s, %v", render(counts), err)
 	}
-	if !s.blocked(t, policy("gcra", limiter.GCRA), "bob") {
+	if !s.blocked(t, policy("token_bucket", limiter.TokenBucket), "bob") {
 		t.Error("unblock of alice unblocked bob")
 	}
-	must.Succeed(t, s.l.Unblock(ctx, policy("gcra", limiter.GCRA), "bob"))
+	must.Succeed(t, s.l.Unblock(ctx, policy("token_bucket", limiter.TokenBucket), "bob"))
 	check("unblock", false)
 	for _, d := range []time.Duration{0, -1, 1, 200 * 365 * 24 * time.Hour} {
 		if _, err := s.i.Block(ctx, both, d, inspect.Options{}); !errors.Is(err, limiter.ErrInvalid) {
@@ -166,8 +166,8 @@ func TestResetSeesWhatIsReservedMeanwhile(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := newSite(t, "k")
-			p := policy("gcra", limiter.GCRA)
-			all := targets(t, s.i, exact("k"), inspect.Filter{Policy: "gcra"})
+			p := policy("token_bucket", limiter.TokenBucket)
+			all := targets(t, s.i, exact("k"), inspect.Filter{Policy: "token_bucket"})
 			tx := bed.Begin(t, s.pool, pgx.TxOptions{})
 			r := bed.Reserve(t, s.l.InTx(tx), p.Request("k", 2), time.Hour)
 			type result struct {
@@ -182,7 +182,7 @@ func TestResetSeesWhatIsReservedMeanwhile(t *testing.T) {
 			bed.AwaitBlocked(t, s.pool)
 			bed.Commit(t, tx)
 			got := bed.Receive(t, ended, "the change")
-			if got.err != nil || render(got.counts) != "gcra gcra 1 reservations 1" {
+			if got.err != nil || render(got.counts) != "token_bucket token_bucket 1 reservations 1" {
 				t.Errorf("%s, %v", render(got.counts), got.err)
 			}
 			if units := bed.Value[float64](t, s.pool, `SELECT coalesce(sum(units), 0) FROM pglimit_reservation`); units != 0 {
@@ -203,7 +203,7 @@ func TestResetSeesWhatIsReservedMeanwhile(t *testing.T) {
 func TestForgetLeavesNoTrace(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, "alice", "bob")
-	p := policy("gcra", limiter.GCRA)
+	p := policy("token_bucket", limiter.TokenBucket)
 	for _, key := range []string{"alice", "bob"} {
 		bed.Reserve(t, s.l, p.Request(key, 2), time.Hour)
 		request := p.Request(key, 1)
@@ -211,7 +211,7 @@ func TestForgetLeavesNoTrace(t *testing.T) {
 		bed.Must(t)(s.l.Do(t.Context(), request))
 		cancelled := bed.Reserve(t, s.l, policy("gone", limiter.FixedWindow).Request(key, 2), time.Hour)
 		must.Succeed(t, s.l.Cancel(t.Context(), cancelled.ID))
-		override(t, s.pool, "gcra", key)
+		override(t, s.pool, "token_bucket", key)
 		override(t, s.pool, "ghost", key)
 		deny(t, s.pool, policy("denied", limiter.TokenBucket), key, 3, 100*time.Hour)
 	}
@@ -223,14 +223,14 @@ func TestForgetLeavesNoTrace(t *testing.T) {
 			(SELECT count(*) FROM pglimit_denial WHERE key = $1), (SELECT count(*) FROM pglimit_override WHERE key = $1), (SELECT count(*) FROM pglimit_policy_history WHERE key = $1))`, key)
 	}
 	before := has("bob")
-	if before != "7 3 1 1 3" {
+	if before != "6 3 1 1 3" {
 		t.Fatalf("bob has %s", before)
 	}
 	all := must.OK(s.i.Targets(t.Context(), exact("alice"), inspect.Filter{}, 100, true))(t)
 	counts, err := s.i.Forget(t.Context(), all, inspect.Options{})
-	want := "leaky_bucket leaky_bucket 1; leaky_bucket_queue leaky_bucket_queue 1; denied token_bucket 0 denials 1; token_bucket token_bucket 1; gcra gcra 1 reservations 2; " +
+	want := "leaky_bucket leaky_bucket 1; leaky_bucket_queue leaky_bucket_queue 1; denied token_bucket 0 denials 1; token_bucket token_bucket 1 reservations 2; " +
 		"fixed_window fixed_window 1; gone fixed_window 0 reservations 1; sliding_window_counter sliding_window_counter 1; sliding_window_log sliding_window_log 1; " +
-		"gcra  0 overrides 1 history 2; ghost  0 history 2" // the deletions too
+		"token_bucket  0 overrides 1 history 2; ghost  0 history 2" // the deletions too
 	got := render(counts)
 	if err != nil || !sameParts(got, want) {
 		t.Errorf("forgot %s, %v; want %s", got, err, want)
@@ -268,8 +268,8 @@ func TestChangesInBatches(t *testing.T) {
 	address := bed.NewDatabase(t)
 	pool, statements := traced(t, address)
 	i := inspect.New(pool)
-	bed.InsertRows(t, pool, "pglimit_gcra", "p", 250, time.Now().UnixMicro())
-	bed.InsertRows(t, pool, "pglimit_gcra", "q", 30, time.Now().UnixMicro())
+	bed.InsertRows(t, pool, "pglimit_token_bucket", "p", 250, time.Now().UnixMicro())
+	bed.InsertRows(t, pool, "pglimit_token_bucket", "q", 30, time.Now().UnixMicro())
 	bed.InsertRows(t, pool, "pglimit_fixed_window", "q", 30, time.Now().UnixMicro())
 	if _, err := i.Targets(t.Context(), prefix("k"), inspect.Filter{}, 309, false); !errors.Is(err, inspect.ErrTooMany) || !errors.Is(err, limiter.ErrInvalid) {
 		t.Errorf("310 rows at most 309: %v", err)
@@ -288,7 +288,7 @@ func TestChangesInBatches(t *testing.T) {
 		}
 		steps = append(steps, done)
 	}})
-	if err != nil || render(counts) != "p gcra 250; q gcra 30; q fixed_window 30" || !slices.Equal(steps, []int{100, 200, 250, 280, 310}) {
+	if err != nil || render(counts) != "p token_bucket 250; q token_bucket 30; q fixed_window 30" || !slices.Equal(steps, []int{100, 200, 250, 280, 310}) {
 		t.Errorf("%s, %v; progress %v", render(counts), err, steps)
 	}
 	for _, s := range statements.take() {
@@ -306,17 +306,17 @@ func TestChangesCancelled(t *testing.T) {
 	t.Parallel()
 	pool := bed.NewPool(t)
 	i := inspect.New(pool)
-	bed.InsertRows(t, pool, "pglimit_gcra", "p", 30, time.Now().UnixMicro())
+	bed.InsertRows(t, pool, "pglimit_token_bucket", "p", 30, time.Now().UnixMicro())
 	ctx, cancel := context.WithCancel(t.Context())
 	counts, err := i.Reset(ctx, targets(t, i, prefix("k"), inspect.Filter{}), inspect.Options{Batch: 10, Progress: func(done, _ int) {
 		if done == 20 {
 			cancel()
 		}
 	}})
-	if !errors.Is(err, context.Canceled) || render(counts) != "p gcra 20" {
+	if !errors.Is(err, context.Canceled) || render(counts) != "p token_bucket 20" {
 		t.Errorf("%s, %v", render(counts), err)
 	}
-	if left := bed.Value[int](t, pool, `SELECT count(*) FROM pglimit_gcra`); left != 10 {
+	if left := bed.Value[int](t, pool, `SELECT count(*) FROM pglimit_token_bucket`); left != 10 {
 		t.Errorf("%d rows are left", left)
 	}
 }

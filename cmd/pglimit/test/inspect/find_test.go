@@ -32,7 +32,7 @@ func deny(t *testing.T, pool *pgxpool.Pool, p limiter.Policy, key string, denial
 	t.Helper()
 	bed.Exec(t, pool, `INSERT INTO pglimit_denial (denials, shadowed, units, slot_us, last_denied_at_us, policy, key, algorithm)
 		SELECT $4, 1, 2, us / 60000000 * 60000000, us, $1, $2, $3
-		FROM (SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint - $5::bigint AS us) AS c`, p.Name, key, string(p.Algorithm), denials, ago.Microseconds())
+		FROM (SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint - $5::bigint AS us) AS c`, p.Name, key, string(algorithm.Name(p.Algorithm).Table()), denials, ago.Microseconds())
 }
 
 // override makes an override. A trigger notes it in the history.
@@ -52,9 +52,9 @@ func TestFindUnderEveryPolicy(t *testing.T) {
 	}
 	slices.Sort(want)
 	// The same name and key under two algorithms.
-	other := policy("gcra", limiter.TokenBucket)
+	other := policy("fixed_window", limiter.TokenBucket)
 	use(t, l, other, "alice")
-	want = append(want, "gcra alice")
+	want = append(want, "fixed_window alice")
 	slices.Sort(want)
 	r := bed.Reserve(t, l, other.Request("alice", 2), time.Hour)
 	cancelled := bed.Reserve(t, l, other.Request("alice", 1), time.Hour)
@@ -79,8 +79,8 @@ func TestFindUnderEveryPolicy(t *testing.T) {
 	if len(found.Denials) != 1 || found.Denials[0].Denials != 9 || found.Denials[0].Shadowed != 2 {
 		t.Errorf("denials: %+v", found.Denials)
 	}
-	narrow, err := i.Find(t.Context(), exact("alice"), inspect.Filter{Policy: "gcra", Algorithm: algorithm.GCRA}, 100)
-	if err != nil || !slices.Equal(names(narrow), []string{"gcra alice"}) || len(narrow.Reservations)+len(narrow.Overrides)+len(narrow.Denials) > 0 {
+	narrow, err := i.Find(t.Context(), exact("alice"), inspect.Filter{Policy: "fixed_window", Algorithm: algorithm.FixedWindow}, 100)
+	if err != nil || !slices.Equal(names(narrow), []string{"fixed_window alice"}) || len(narrow.Reservations)+len(narrow.Overrides)+len(narrow.Denials) > 0 {
 		t.Errorf("under one policy and algorithm: %+v, %v", narrow, err)
 	}
 	cut, err := i.Find(t.Context(), exact("alice"), inspect.Filter{}, 3)
@@ -172,10 +172,10 @@ func TestFindReadsWhatItMust(t *testing.T) {
 	for _, a := range []algorithm.Name{algorithm.GCRA, algorithm.SlidingWindowLog} {
 		many(t, pool, a, 4, 2000)
 	}
-	bed.Exec(t, pool, `INSERT INTO pglimit_denial SELECT 1, 0, 0, 0, 0, 1, c.us - i, c.us - i, 0, false, 'p' || i % 4, 'k' || i, 'gcra'
+	bed.Exec(t, pool, `INSERT INTO pglimit_denial SELECT 1, 0, 0, 0, 0, 1, c.us - i, c.us - i, 0, false, 'p' || i % 4, 'k' || i, 'token_bucket'
 		FROM generate_series(1, 4000) AS i, (SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS us) AS c`)
 	bed.Exec(t, pool, `INSERT INTO pglimit_override (policy, key, unlimited, match) SELECT 'p' || i % 4, 'k' || i, true, CASE WHEN i > 3980 THEN 'prefix' ELSE '' END FROM generate_series(1, 4000) AS i`)
-	bed.Exec(t, pool, `INSERT INTO pglimit_reservation SELECT 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 'open', 'gcra', 'i' || i, 'p' || i % 4, 'k' || i FROM generate_series(1, 4000) AS i`)
+	bed.Exec(t, pool, `INSERT INTO pglimit_reservation SELECT 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 'open', 'token_bucket', 'i' || i, 'p' || i % 4, 'k' || i FROM generate_series(1, 4000) AS i`)
 	bed.Exec(t, pool, `ANALYZE pglimit_denial, pglimit_override, pglimit_reservation`)
 	i := inspect.New(pool)
 	for n, k := range map[int]inspect.Keys{8: exact("k1003"), 6: prefix("k1003")} {

@@ -27,10 +27,10 @@ func policy(name string, a limiter.Algorithm) limiter.Policy {
 	return limiter.Policy{Name: name, Algorithm: a, Limit: 10, Period: 1000 * time.Hour}
 }
 
-// policies returns such a policy of each algorithm, named as the algorithm.
+// policies returns such a policy of each table, named as the algorithm.
 func policies() (all []limiter.Policy) {
-	for _, a := range limiter.Algorithms() {
-		all = append(all, policy(string(a), a))
+	for _, a := range algorithm.Tables {
+		all = append(all, policy(string(a), limiter.Algorithm(a)))
 	}
 	return all
 }
@@ -121,7 +121,7 @@ func plan(t *testing.T, pool *pgxpool.Pool, sql string, args ...any) string {
 func many(t *testing.T, pool *pgxpool.Pool, a algorithm.Name, policies, keys int) {
 	t.Helper()
 	for n := range policies {
-		bed.InsertRows(t, pool, "pglimit_"+string(a), fmt.Sprintf("filler-%d", n), keys, time.Now().UnixMicro())
+		bed.InsertRows(t, pool, bed.TableOf(a), fmt.Sprintf("filler-%d", n), keys, time.Now().UnixMicro())
 	}
-	bed.Exec(t, pool, "ANALYZE pglimit_"+string(a))
+	bed.Exec(t, pool, "ANALYZE "+bed.TableOf(a))
 }

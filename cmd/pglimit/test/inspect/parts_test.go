@@ -30,7 +30,7 @@ func TestWithPart(t *testing.T) {
 	}
 	reserved := policy("reserved", limiter.GCRA)
 	bed.Reserve(t, l, reserved.Request(join("r", person), 1), time.Hour)
-	bed.Exec(t, pool, `DELETE FROM pglimit_gcra WHERE policy = 'reserved'`)
+	bed.Exec(t, pool, `DELETE FROM pglimit_token_bucket WHERE policy = 'reserved'`)
 	deny(t, pool, policy("denied", limiter.GCRA), join("d", person), 1, time.Hour)
 	bed.Exec(t, pool, `INSERT INTO pglimit_override (policy, key, unlimited) VALUES ('over', $1, true), ('over', $2, true)`, join("o", person), join("h", person))
 	bed.Exec(t, pool, `DELETE FROM pglimit_override WHERE key = $1`, join("h", person)) // leaves history
@@ -46,14 +46,14 @@ func TestWithPart(t *testing.T) {
 	if _, err := i.WithPart(ctx, person, inspect.Filter{}, len(want)-1, nil); !errors.Is(err, inspect.ErrTooMany) {
 		t.Errorf("too many: %v", err)
 	}
-	if n := must.OK(i.FirstParts(ctx, person, inspect.Filter{}, 100))(t); n != len(limiter.Algorithms()) {
+	if n := must.OK(i.FirstParts(ctx, person, inspect.Filter{}, 100))(t); n != len(algorithm.Tables) {
 		t.Errorf("%d rows have it first", n)
 	}
 
 	// All of them, and only they, are forgotten.
 	keys := inspect.Keys{List: want}
 	found := must.OK(i.Find(ctx, keys, inspect.Filter{}, 1000))(t)
-	if len(found.Keys) != 5*len(limiter.Algorithms())+1 || len(found.Reservations) != 1 || len(found.Overrides) != 1 || len(found.Denials) != 1 {
+	if len(found.Keys) != 5*len(algorithm.Tables)+1 || len(found.Reservations) != 1 || len(found.Overrides) != 1 || len(found.Denials) != 1 {
 		t.Errorf("found %+v", found)
 	}
 	all := must.OK(i.Targets(ctx, keys, inspect.Filter{}, 1000, true))(t)
@@ -61,7 +61,7 @@ func TestWithPart(t *testing.T) {
 	if left := must.OK(i.WithPart(ctx, person, inspect.Filter{}, 100, nil))(t); len(left) > 0 {
 		t.Errorf("left: %q", left)
 	}
-	if n := bed.Value[int](t, pool, `SELECT count(*) FROM pglimit_gcra`); n != len(others) {
+	if n := bed.Value[int](t, pool, `SELECT count(*) FROM pglimit_token_bucket`); n != len(others) {
 		t.Errorf("%d keys of others are left, want %d", n, len(others))
 	}
 	if targets := must.OK(i.Targets(ctx, inspect.Keys{List: []string{}}, inspect.Filter{}, 1000, true))(t); len(targets) > 0 {
@@ -75,9 +75,9 @@ func TestWithPartOfLargeTables(t *testing.T) {
 	t.Parallel()
 	pool, statements := traced(t, bed.NewDatabase(t))
 	const rows = 25_000
-	bed.InsertRows(t, pool, "pglimit_gcra", "p", rows, 0)
-	bed.Exec(t, pool, `UPDATE pglimit_gcra SET key = 'x:' || key || ':pro1' WHERE key IN ('k1', 'k12345', 'k24999')`)
-	bed.Exec(t, pool, `INSERT INTO pglimit_reservation SELECT 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 'open', 'gcra', 'i' || i, 'p', CASE WHEN i < 20000 THEN 'same' ELSE 'z:pro1' END FROM generate_series(1, 20001) AS i`)
+	bed.InsertRows(t, pool, "pglimit_token_bucket", "p", rows, 0)
+	bed.Exec(t, pool, `UPDATE pglimit_token_bucket SET key = 'x:' || key || ':pro1' WHERE key IN ('k1', 'k12345', 'k24999')`)
+	bed.Exec(t, pool, `INSERT INTO pglimit_reservation SELECT 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 'open', 'token_bucket', 'i' || i, 'p', CASE WHEN i < 20000 THEN 'same' ELSE 'z:pro1' END FROM generate_series(1, 20001) AS i`)
 	bed.Exec(t, pool, `ANALYZE`)
 	statements.take()
 	var read int64

@@ -81,8 +81,8 @@ func TestKeysShowWhatTheLibraryDecides(t *testing.T) {
 			t.Errorf("%s: a row that a block made has a burst", p.Algorithm)
 		}
 	}
-	if n := bed.Value[int](t, pool, `SELECT count(*) FROM pglimit_keys`); n != 4*7 {
-		t.Errorf("the view has %d rows, want 28", n)
+	if n := bed.Value[int](t, pool, `SELECT count(*) FROM pglimit_keys`); n != 4*6 {
+		t.Errorf("the view has %d rows, want 24", n)
 	}
 }
 
@@ -118,7 +118,7 @@ func TestKeysBurstHasNoSlack(t *testing.T) {
 func TestKeysByPolicyAndKeyUsePrimaryKeys(t *testing.T) {
 	t.Parallel()
 	pool := bed.NewPool(t)
-	for _, a := range algorithm.Names {
+	for _, a := range algorithm.Tables {
 		many(t, pool, a, 3, 300)
 	}
 	for _, mode := range []pgx.QueryExecMode{pgx.QueryExecModeCacheStatement, pgx.QueryExecModeSimpleProtocol} {
@@ -133,8 +133,8 @@ func TestKeysByPolicyAndKeyUsePrimaryKeys(t *testing.T) {
 		}
 	}
 	// Of one algorithm, the other tables are not touched.
-	got := plan(t, pool, `SELECT level FROM pglimit_keys WHERE policy = 'filler-1' AND key = 'k77' AND algorithm = 'gcra'`)
-	if strings.Contains(got, "pglimit_token_bucket") || !strings.Contains(got, "pglimit_gcra_pkey") || strings.Contains(got, "pglimit_denial") {
+	got := plan(t, pool, `SELECT level FROM pglimit_keys WHERE policy = 'filler-1' AND key = 'k77' AND algorithm = 'token_bucket'`)
+	if strings.Contains(got, "pglimit_fixed_window") || !strings.Contains(got, "pglimit_token_bucket_pkey") || strings.Contains(got, "pglimit_denial") {
 		t.Errorf("the plan reads other tables:\n%s", got)
 	}
 }
@@ -159,7 +159,7 @@ func TestLocksInOrder(t *testing.T) {
 			return i.Forget(ctx, all, patient)
 		},
 	} {
-		for _, held := range []string{"pglimit_gcra", "pglimit_reservation"} {
+		for _, held := range []string{"pglimit_token_bucket", "pglimit_reservation"} {
 			ends := name == "reset" || name == "forget"
 			if held == "pglimit_reservation" && !ends {
 				continue
@@ -173,7 +173,7 @@ func TestLocksInOrder(t *testing.T) {
 					bed.Reserve(t, l, p.Request(key, 1), time.Hour)
 				}
 				must.Succeed(t, l.Block(t.Context(), p, "c", time.Hour))
-				bed.Exec(t, pool, "ANALYZE pglimit_gcra, pglimit_reservation")
+				bed.Exec(t, pool, "ANALYZE pglimit_token_bucket, pglimit_reservation")
 				var all []inspect.Target
 				for _, key := range []string{"b", "c", "a"} {
 					all = append(all, inspect.Target{Algorithm: algorithm.GCRA, Policy: "p", Key: key})
@@ -190,10 +190,10 @@ func TestLocksInOrder(t *testing.T) {
 					return bed.Value[string](t, pool, `WITH f AS (SELECT key FROM `+table+` ORDER BY key FOR UPDATE SKIP LOCKED) SELECT string_agg(key, '') FROM f`)
 				}
 				if held == "pglimit_reservation" {
-					if got := free("pglimit_gcra") + " " + free("pglimit_reservation"); got != "abc bc" {
+					if got := free("pglimit_token_bucket") + " " + free("pglimit_reservation"); got != "abc bc" {
 						t.Errorf("free are %q, want all rows, and the reservations of b and c", got)
 					}
-				} else if got := free("pglimit_gcra"); got != "bc" {
+				} else if got := free("pglimit_token_bucket"); got != "bc" {
 					t.Errorf("free are %q, want bc", got)
 				}
 				must.Succeed(t, tx.Rollback(t.Context()))

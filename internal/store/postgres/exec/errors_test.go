@@ -47,13 +47,13 @@ func TestTranslate(t *testing.T) {
 		alone, inTx   []error
 		says          string
 	}{
-		{"42501", "permission denied for table pglimit_gcra", mis, mis, "SELECT, INSERT, UPDATE and DELETE on pglimit_gcra: `pglimit migrate grants`"},
+		{"42501", "permission denied for table pglimit_token_bucket", mis, mis, "SELECT, INSERT, UPDATE and DELETE on pglimit_token_bucket: `pglimit migrate grants`"},
 		{"42501", "permission denied for schema limits", mis, mis, "USAGE on schema limits"},
 		{"42501", `permission denied for database "shop"`, mis, mis, "CONNECT on database shop"},
 		{"42501", "permission denied for function f", mis, mis, "EXECUTE on function f"},
 		{"42501", "permission denied for sequence s", mis, mis, "use sequence s"},
-		{"42501", `new row violates row-level security policy for table "pglimit_gcra"`, mis, mis, "row-level security policy refuses this program's role on pglimit_gcra"},
-		{"42501", "keine Berechtigung für Tabelle pglimit_gcra", mis, mis, "on pglimit's tables: `pglimit migrate grants`"},
+		{"42501", `new row violates row-level security policy for table "pglimit_token_bucket"`, mis, mis, "row-level security policy refuses this program's role on pglimit_token_bucket"},
+		{"42501", "keine Berechtigung für Tabelle pglimit_token_bucket", mis, mis, "on pglimit's tables: `pglimit migrate grants`"},
 		{"28P01", `password authentication failed for user "app"`, mis, mis, "correct the user and password"},
 		{"28000", `no pg_hba.conf entry for host`, mis, mis, "pg_hba.conf"},
 		{"3D000", `database "nowhere" does not exist`, mis, mis, "correct the database's name"},

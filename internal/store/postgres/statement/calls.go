@@ -100,19 +100,6 @@ var tables = map[algorithm.Name]func() *Table{
 			},
 		}
 	}),
-	algorithm.GCRA: sync.OnceValue(func() *Table {
-		return &Table{
-			view: bucketView, state: bucketState,
-			takeMany: many(Queries.GCRATakeMany), takeAll: many(Queries.GCRATakeAll), locked: many(Queries.GCRALocked, ofEach),
-			adjust: one(Queries.GCRAAdjust, adjusted), deletes: deletes(Queries.GCRADelete),
-			kinds: [store.Leave + 1]lazy{
-				store.Take: one(Queries.GCRATake), store.Reserve: one(Queries.GCRAReserve), store.Charge: one(Queries.GCRACharge, charged),
-				store.Get: one(Queries.GCRAGet), store.GetUsage: one(Queries.GCRAUsage),
-				store.Refund: one(Queries.GCRARefund), store.Undo: one(Queries.GCRAUndo), store.Settle: one(Queries.GCRASettle, ended),
-				store.Block: none(Queries.GCRABlock), store.Unblock: none(Queries.GCRAUnblock, unblocked), store.Reset: deletes(Queries.GCRAReset),
-			},
-		}
-	}),
 	algorithm.FixedWindow: sync.OnceValue(func() *Table {
 		return &Table{
 			view: windowView, state: windowState,

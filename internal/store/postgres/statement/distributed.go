@@ -9,7 +9,7 @@ import (
 
 func init() {
 	exec.DistributeTexts(func(tell func(string, reflect.Type)) {
-		for _, a := range algorithm.Names {
+		for _, a := range algorithm.Tables {
 			for _, s := range Of(a).all() {
 				tell(s.text, s.row)
 			}

@@ -83,9 +83,9 @@ func TestBinaryMisread(t *testing.T) {
 // TestBinaryFailed: rows that were read before an error are not decided.
 func TestBinaryFailed(t *testing.T) {
 	t.Parallel()
-	table := Of(algorithm.GCRA)
+	table := Of(algorithm.TokenBucket)
 	r := drawn{rand.New(rand.NewPCG(4, 4))}
-	batch := r.rows(algorithm.GCRA, 3)
+	batch := r.rows(algorithm.TokenBucket, 3)
 	server := &fakeServer{answer: func(*sent) ([][]any, error) {
 		return [][]any{r.columns(table.takeMany(), batch[0].Query.Policy, batch[0].Query.Key)}, failure("55P03 locked")
 	}}

@@ -65,7 +65,7 @@ type groups map[kind][]*place
 
 // place is a key, or a set of keys, that is replaced when it is used up.
 type place struct {
-	name  string
+	name  string           // ends with the algorithm: token_bucket and gcra have the same rows
 	plans []limiter.Policy // of one name, the largest first; in a set the policy of each key
 	round atomic.Int64     // number of the key in this place
 	keep  bool             // the key is never replaced
@@ -84,7 +84,7 @@ func newGroups(a limiter.Algorithm, run string, lasts time.Duration) groups {
 			}
 			if plans != nil {
 				keep := k.kind == hotKind || k.kind == ticksKind || k.kind == alignedKind
-				all[k.kind] = append(all[k.kind], &place{name: fmt.Sprintf("%s-%d", k.kind, i), plans: plans, keep: keep})
+				all[k.kind] = append(all[k.kind], &place{name: fmt.Sprintf("%s-%d-%s", k.kind, i, a), plans: plans, keep: keep})
 			}
 		}
 	}
