@@ -28,6 +28,7 @@ import (
 	"time"
 
 	"github.com/pglimit/pglimit/limiter"
+	"github.com/pglimit/pglimit/policies"
 )
 
 // Config configures a Limiter. Nil and the zero value have the defaults that each field names.
@@ -86,7 +87,7 @@ func (l *Limiter) Close() error {
 
 // codes are the errors of the server's codes.
 var codes = map[string]error{
-	"invalid": limiter.ErrInvalid, "too_large": limiter.ErrInvalid, "unsupported": limiter.ErrUnsupported, "no_policy": limiter.ErrNoPolicy,
+	"invalid": limiter.ErrInvalid, "too_large": limiter.ErrInvalid, "unsupported": limiter.ErrUnsupported, "no_policy": policies.ErrNoPolicy,
 	"no_reservation": limiter.ErrNoReservation, "reservation_ended": limiter.ErrReservationEnded,
 	"locked": limiter.ErrLocked, "overloaded": limiter.ErrOverloaded, "misconfigured": limiter.ErrMisconfigured,
 	"unauthorized": limiter.ErrMisconfigured, "scope": limiter.ErrMisconfigured, "no_route": limiter.ErrMisconfigured, "host": limiter.ErrMisconfigured,

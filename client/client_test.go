@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/pglimit/pglimit/limiter"
+	"github.com/pglimit/pglimit/policies"
 )
 
 // TestErrors: each problem of a server is the library's error, and what is no server of ours is
@@ -44,7 +45,7 @@ func TestErrors(t *testing.T) {
 	}{
 		{400, `{"code":"invalid","detail":"cost -1: must be positive"}`, limiter.ErrInvalid, "pglimit: invalid: cost -1: must be positive"},
 		{400, `{"code":"unsupported","detail":"x"}`, limiter.ErrUnsupported, ""},
-		{404, `{"code":"no_policy","detail":"no such policy: \"x\""}`, limiter.ErrNoPolicy, `pglimit: no such policy: "x"`},
+		{404, `{"code":"no_policy","detail":"no such policy: \"x\""}`, policies.ErrNoPolicy, `pglimit: no such policy: "x"`},
 		{404, `{"code":"no_reservation","detail":"x"}`, limiter.ErrNoReservation, ""},
 		{409, `{"code":"reservation_ended","detail":"x"}`, limiter.ErrReservationEnded, ""},
 		{503, `{"code":"locked","detail":"x"}`, limiter.ErrLocked, ""},

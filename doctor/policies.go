@@ -9,11 +9,10 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pglimit/pglimit/db"
-	"github.com/pglimit/pglimit/internal/policies"
 	"github.com/pglimit/pglimit/internal/printable"
 	"github.com/pglimit/pglimit/internal/sqldb"
 	"github.com/pglimit/pglimit/internal/store"
-	_ "github.com/pglimit/pglimit/limiter" // which rows are valid
+	"github.com/pglimit/pglimit/policies"
 )
 
 // manyOverrides is the number of overrides from which on the check warns: programs keep
@@ -27,16 +26,19 @@ func checkPolicies(ctx context.Context, p *patient) (Check, error) {
 	if !ok || !also || !too {
 		return Check{}, fmt.Errorf("%w: no table pglimit_policy in schema %s", errNoTables, p.home)
 	}
-	var all *policies.Rows
-	var override []string // those that are not valid
-	n, ended := 0, 0
+	var policy, override []string // those that are not valid
+	named, n, ended, more := 0, 0, 0, false
 	err := p.atHome(ctx, func(tx db.DBTX) (err error) {
-		all, err = policies.Read(ctx, tx, func(o *policies.Override) { // as programs do
+		more, err = policies.Review(ctx, tx, func(q policies.Stored, err error) {
+			if named++; err != nil {
+				policy = append(policy, fmt.Sprintf("policy %s: %s", q.Name, strings.TrimPrefix(err.Error(), "pglimit: ")))
+			}
+		}, func(o policies.Override, err error) {
 			n++
-			if o.Until != nil && !o.Until.After(p.config.Now()) {
+			if !o.Until.IsZero() && !o.Until.After(p.config.Now()) {
 				ended++
 			}
-			if err := policies.ValidOverride(o); err != nil { // the error may quote the key or the note
+			if err != nil { // the error may quote the key or the note
 				text := strings.NewReplacer("pglimit: ", "", store.Quote(o.Key), "…", store.Quote(o.Note), "…").Replace(err.Error())
 				override = append(override, fmt.Sprintf("an override of policy %s: %s", o.Policy, text))
 			}
@@ -50,22 +52,16 @@ func checkPolicies(ctx context.Context, p *patient) (Check, error) {
 	if err != nil {
 		return Check{}, err
 	}
-	var policy []string
-	for i := range all.Policies {
-		if err := policies.ValidPolicy(&all.Policies[i]); err != nil {
-			policy = append(policy, fmt.Sprintf("policy %s: %s", all.Policies[i].Name, strings.TrimPrefix(err.Error(), "pglimit: ")))
-		}
-	}
 	if lost, err := p.lostChanges(ctx); err != nil || lost.Verdict != OK {
 		return lost, err
 	}
-	c := Check{Message: fmt.Sprintf("%s and %s are stored", printable.Count(len(all.Policies), "policy"), printable.Count(n, "override"))}
+	c := Check{Message: fmt.Sprintf("%s and %s are stored", printable.Count(named, "policy"), printable.Count(n, "override"))}
 	if len(policy)+len(override) == 0 {
 		c.Message += ", all valid"
 	}
-	c = judgeRows(c, "policies", t.quoted, len(all.Policies), policy)
+	c = judgeRows(c, "policies", t.quoted, named, policy)
 	c = judgeRows(c, "overrides", overrides.quoted, n, override)
-	if all.More {
+	if more {
 		n++
 	}
 	return judgeOverrides(c, n, ended, overrides.quoted), nil

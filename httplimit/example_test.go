@@ -14,6 +14,7 @@ import (
 
 	"github.com/pglimit/pglimit/httplimit"
 	"github.com/pglimit/pglimit/limiter"
+	"github.com/pglimit/pglimit/policies"
 )
 
 // noon is a clock that stands still, to make the outputs below reproducible.
@@ -115,28 +116,28 @@ func ExampleEach() {
 }
 
 // Operators change the limits with `pglimit policy set` and give single clients their own
-// with `pglimit override set`. Here limiter.NewPolicies stands for limiter.OpenPolicies.
+// with `pglimit override set`. Here policies.New stands for policies.Open.
 func ExampleEachNamed() {
-	policies, err := limiter.NewPolicies(perClient) // a default until the database has the policy
+	live, err := policies.New(perClient) // a default until the database has the policy
 	if err != nil {
 		panic(err)
 	}
-	l := limiter.NewMemory(&limiter.Config{Now: noon, Policies: policies}) // Policies has the overrides
-	limit := httplimit.New(l, httplimit.EachNamed(httplimit.Address{}.Key, policies, "client"))
+	l := limiter.NewMemory(&limiter.Config{Now: noon, Policies: live}) // Policies has the overrides
+	limit := httplimit.New(l, httplimit.EachNamed(httplimit.Address{}.Key, live, "client"))
 	show(limit(hello), request())
 
-	change := func(edit limiter.PolicyEdit) {
-		if _, err := policies.Apply(context.Background(), edit); err != nil {
+	change := func(edit policies.Edit) {
+		if _, err := live.Apply(context.Background(), edit); err != nil {
 			panic(err)
 		}
 	}
 	larger := perClient
 	larger.Limit, larger.Burst = 60, 20
-	change(limiter.PolicyEdit{Set: []limiter.StoredPolicy{{Policy: larger, Note: "launch"}}})
+	change(policies.Edit{Set: []policies.Stored{{Policy: larger, Note: "launch"}}})
 	show(limit(hello), request())
 
 	contract := 600.0
-	change(limiter.PolicyEdit{SetOverrides: []limiter.Override{{Policy: "client", Key: "192.0.2.1", Limit: &contract}}})
+	change(policies.Edit{SetOverrides: []policies.Override{{Policy: "client", Key: "192.0.2.1", Limit: &contract}}})
 	show(limit(hello), request())
 	// Output:
 	// 200

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/pglimit/pglimit/limiter"
+	"github.com/pglimit/pglimit/policies"
 )
 
 // three is a limit that accepts every valid key.
@@ -89,12 +90,12 @@ func FuzzKey(f *testing.F) {
 func TestEachNamed(t *testing.T) {
 	a := limiter.Policy{Name: "a", Algorithm: limiter.TokenBucket, Limit: 2, Period: time.Minute}
 	b := limiter.Policy{Name: "b", Algorithm: limiter.GCRA, Limit: 3, Period: time.Hour}
-	policies, err := limiter.NewPolicies(a)
+	live, err := policies.New(a)
 	if err != nil {
 		t.Fatal(err)
 	}
 	names := []string{"a", "b"}
-	requests := EachNamed(Address{}.Key, policies, names...)
+	requests := EachNamed(Address{}.Key, live, names...)
 	names[1] = "a"
 	var log bytes.Buffer
 	next := &answering{status: 200}
@@ -102,7 +103,7 @@ func TestEachNamed(t *testing.T) {
 		t.Errorf("without b: got %d, %d calls, logged %s", w.Code, next.calls.Load(), &log)
 	}
 	for _, a.Limit = range []float64{2, 7} {
-		if _, err := policies.Apply(t.Context(), limiter.PolicyEdit{Set: []limiter.StoredPolicy{{Policy: a}, {Policy: b}}}); err != nil {
+		if _, err := live.Apply(t.Context(), policies.Edit{Set: []policies.Stored{{Policy: a}, {Policy: b}}}); err != nil {
 			t.Fatal(err)
 		}
 		got, err := requests(from("192.0.2.7:1"))
@@ -110,7 +111,7 @@ func TestEachNamed(t *testing.T) {
 			t.Errorf("got %+v, %v", got, err)
 		}
 	}
-	for _, requests := range []Limits{Each(Header("X"), a), EachNamed(Header("X"), policies, "a")} {
+	for _, requests := range []Limits{Each(Header("X"), a), EachNamed(Header("X"), live, "a")} {
 		if got, err := requests(from("")); got != nil || !errors.Is(err, ErrNoKey) {
 			t.Errorf("without a key: got %+v, %v", got, err)
 		}
@@ -130,9 +131,9 @@ func TestPanics(t *testing.T) {
 		"httplimit: Transport: limits is nil":          func() { Transport(l, nil, nil) },
 		"httplimit: Each: key is nil":                  func() { Each(nil, limiter.Policy{}) },
 		"httplimit: Each: no policies":                 func() { Each(key) },
-		"httplimit: EachNamed: key is nil":             func() { EachNamed(nil, &limiter.Policies{}, "p") },
+		"httplimit: EachNamed: key is nil":             func() { EachNamed(nil, &policies.Policies{}, "p") },
 		"httplimit: EachNamed: policies is nil":        func() { EachNamed(key, nil, "p") },
-		"httplimit: EachNamed: no names":               func() { EachNamed(key, &limiter.Policies{}) },
+		"httplimit: EachNamed: no names":               func() { EachNamed(key, &policies.Policies{}) },
 		"httplimit: Join: no keys":                     func() { Join() },
 		"httplimit: Join: a key is nil":                func() { Join(key, nil) },
 		"httplimit: User: name is nil":                 func() { User(nil) },

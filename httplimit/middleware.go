@@ -156,7 +156,7 @@ func WithOnError(answer func(w http.ResponseWriter, r *http.Request, err error))
 //
 //   - units that leaked, or whose window ended, while the handler ran;
 //   - units in a LeakyBucketQueue;
-//   - units of an unlimited key (limiter.Override), which were not counted;
+//   - units of an unlimited key (policies.Override), which were not counted;
 //   - units of an earlier request with the same limiter.Request.IdempotencyKey.
 //
 // It panics if is is nil.

@@ -6,19 +6,20 @@ import (
 	"time"
 
 	"github.com/pglimit/pglimit/limiter"
+	"github.com/pglimit/pglimit/policies"
 )
 
 // overridden returns a limiter in memory whose clock stands still, with these overrides.
-func overridden(t *testing.T, overrides ...limiter.Override) *limiter.Limiter {
+func overridden(t *testing.T, overrides ...policies.Override) *limiter.Limiter {
 	t.Helper()
-	policies, err := limiter.NewPolicies()
+	live, err := policies.New()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := policies.Apply(t.Context(), limiter.PolicyEdit{SetOverrides: overrides}); err != nil {
+	if _, err := live.Apply(t.Context(), policies.Edit{SetOverrides: overrides}); err != nil {
 		t.Fatal(err)
 	}
-	return limiter.NewMemory(&limiter.Config{Policies: policies, Now: func() time.Time { return at }})
+	return limiter.NewMemory(&limiter.Config{Policies: live, Now: func() time.Time { return at }})
 }
 
 func ptr[T any](v T) *T { return &v }
@@ -30,14 +31,14 @@ func TestOverrideFields(t *testing.T) {
 	ghost := limiter.Policy{Name: "ghost", Algorithm: limiter.FixedWindow, Limit: 2, Period: time.Hour, Shadow: true}
 	other := limiter.Policy{Name: "other", Algorithm: limiter.FixedWindow, Limit: 50, Period: time.Hour}
 	l := overridden(t,
-		limiter.Override{Policy: "p", Key: "burst", Burst: ptr(3.0)},
-		limiter.Override{Policy: "p", Key: "both", Limit: ptr(30.0), Burst: ptr(0.0)},
-		limiter.Override{Policy: "p", Key: "free", Unlimited: true},
-		limiter.Override{Policy: "p", Key: "shadow", Limit: ptr(12.0), Shadow: ptr(true)},
-		limiter.Override{Policy: "ghost", Key: "bites", Shadow: ptr(false)},
-		limiter.Override{Policy: "other", Key: "less", Limit: ptr(1.0)},
-		limiter.Override{Policy: "other", Key: "bot-", Match: limiter.MatchPrefix, Blocked: true, Until: at.Add(time.Minute)},
-		limiter.Override{Policy: "other", Key: "192.0.2.0/24", Match: limiter.MatchCIDR, Blocked: true},
+		policies.Override{Policy: "p", Key: "burst", Burst: ptr(3.0)},
+		policies.Override{Policy: "p", Key: "both", Limit: ptr(30.0), Burst: ptr(0.0)},
+		policies.Override{Policy: "p", Key: "free", Unlimited: true},
+		policies.Override{Policy: "p", Key: "shadow", Limit: ptr(12.0), Shadow: ptr(true)},
+		policies.Override{Policy: "ghost", Key: "bites", Shadow: ptr(false)},
+		policies.Override{Policy: "other", Key: "less", Limit: ptr(1.0)},
+		policies.Override{Policy: "other", Key: "bot-", Match: policies.MatchPrefix, Blocked: true, Until: at.Add(time.Minute)},
+		policies.Override{Policy: "other", Key: "192.0.2.0/24", Match: policies.MatchCIDR, Blocked: true},
 	)
 	for _, c := range []struct {
 		name             string
@@ -75,7 +76,7 @@ func TestOverrideFields(t *testing.T) {
 // not counted, and all for a key with another limit.
 func TestOverrideRefund(t *testing.T) {
 	p := limiter.Policy{Name: "p", Algorithm: limiter.FixedWindow, Limit: 5, Period: time.Hour}
-	l := overridden(t, limiter.Override{Policy: "p", Key: "free", Unlimited: true}, limiter.Override{Policy: "p", Key: "more", Limit: ptr(50.0)})
+	l := overridden(t, policies.Override{Policy: "p", Key: "free", Unlimited: true}, policies.Override{Policy: "p", Key: "more", Limit: ptr(50.0)})
 	if _, err := l.Charge(t.Context(), p, "free", 3); err != nil { // Charge counts in spite of the override
 		t.Fatal(err)
 	}

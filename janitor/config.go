@@ -49,7 +49,7 @@ type Config struct {
 	// hours. Default: three intervals, at least 30 seconds.
 	Lease time.Duration
 
-	// KeepDenials is the time for which counts of a limiter.DenialLog are kept, from
+	// KeepDenials is the time for which counts of a deniallog.Log are kept, from
 	// the end of their ten minutes. Of more than 100,000 counts of keys, the
 	// oldest are added to their policy's count under the key "" earlier.
 	// Range: 1 minute to 90 days. Default: 24 hours.

@@ -84,8 +84,9 @@ type Config struct {
 	// DisableBreaker never opens the breaker.
 	DisableBreaker bool
 
-	// Policies, if not nil, have overrides for single keys. Each request's policy gets what
-	// the override of its Name and Key changes before anything else. Default: nil.
+	// Policies, if not nil, have overrides for single keys: see package policies. Each
+	// request's policy gets what the override of its Name and Key changes before anything
+	// else. Default: nil.
 	//
 	//   - For an Unlimited key, Do, Allow, AllowN, AllowUpTo, DoWait, Wait, Check and Reserve
 	//     pass without the database, even if the key is blocked: see SourceOverride. So do its
@@ -94,7 +95,7 @@ type Config struct {
 	//   - An override's Burst applies to buckets only. Without one, a bucket's Burst keeps its
 	//     proportion to the Limit. The Limit is also the Burst of a window.
 	//   - Until ends an override by Now, or else by this process's clock.
-	Policies *Policies
+	Policies Policies
 
 	// KeySecret, if not nil, makes the limiter store HMAC-SHA-256(secret, key) instead
 	// of keys, for keys that are personal data or secrets. Default: nil, keys are
@@ -161,8 +162,9 @@ type Config struct {
 	// reservation, on the caller's goroutine, so it must not block. A Wait is observed when
 	// its turn is known, before it sleeps. Default: nil.
 	Observe func(ctx context.Context, o Observation)
-	// DenialLog, if set, counts denials by policy and key in the database. Default: nil.
-	DenialLog *DenialLog
+	// DenialLog, if set, observes each call that was denied, or ErrOverloaded, as Observe does.
+	// Default: nil. Package deniallog counts denials by policy and key in the database.
+	DenialLog Observer
 	// MisconfiguredFailsOpen makes FailOpen and FailLocal apply on ErrMisconfigured too, ErrNotMigrated included, but not if pglimit's tables in the
 	// search_path have several owners. Default: false. A wrong password or
 	// a missing grant then lifts every such limit, until someone reads the log.
@@ -236,8 +238,11 @@ func (c *Config) validate() error {
 	if err := c.Sharding.validate(); err != nil {
 		return err
 	}
-	if c.Policies != nil && !c.Policies.matches(c.KeySecret) {
-		return store.Invalid("Config.Policies", "opened with another KeySecret", "set PoliciesConfig.KeySecret to Config.KeySecret, or the overrides' keys do not match")
+	if !matches(c.Policies, c.KeySecret) {
+		return store.Invalid("Config.Policies", "opened with another KeySecret", "set policies.Config.KeySecret to Config.KeySecret, or the overrides' keys do not match")
+	}
+	if !matches(c.DenialLog, c.KeySecret) {
+		return store.Invalid("Config.DenialLog", "made with another KeySecret", "set deniallog.Config.KeySecret to Config.KeySecret, or the log has other keys than the tables")
 	}
 	if n := len(c.KeySecret); c.KeySecret != nil && n < keys.MinSecret {
 		return store.Invalid("Config.KeySecret", fmt.Sprintf("of %d bytes", n),
@@ -255,6 +260,14 @@ func (c *Config) leaseClock() lease.Clock {
 		}
 	}
 	return lease.SystemClock()
+}
+
+// clockTime returns this process's time, by Now if that is set.
+func (c *Config) clockTime() time.Time {
+	if c.Now != nil {
+		return time.UnixMicro(c.Now().UnixMicro())
+	}
+	return time.UnixMicro(time.Now().UnixMicro())
 }
 
 // clock returns this process's clock in microseconds: Config.Now, or else a monotonic

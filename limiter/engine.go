@@ -3,7 +3,6 @@ package limiter
 import (
 	"context"
 	"crypto/rand"
-	"errors"
 	"fmt"
 	"log/slog"
 	"math"
@@ -17,6 +16,7 @@ import (
 	"github.com/pglimit/pglimit/internal/store"
 	"github.com/pglimit/pglimit/internal/store/dispatch"
 	"github.com/pglimit/pglimit/internal/throttle"
+	"github.com/pglimit/pglimit/internal/valid"
 )
 
 // engine has the methods that Limiter and Tx share, in verbs.go. It decides a call for one
@@ -33,11 +33,11 @@ type shared struct {
 	timeout    time.Duration // none if not positive
 	remember   time.Duration // Config.IdempotencyTTL
 	keySecret  []byte
-	policies   *Policies                                // of overrides; nil: none
+	policies   Policies                                 // of overrides; nil: none
 	clock      func() time.Time                         // nil: the store's
+	clockTime  func() time.Time                         // this process's time, by Config.Now if that is set
 	observe    func(ctx context.Context, o Observation) // may be nil
-	log        *DenialLog                               // may be nil
-	logSecret  string                                   // keySecret, for log
+	denialLog  Observer                                 // may be nil
 	dispatcher *dispatch.Dispatcher                     // nil in memory
 	logger     *slog.Logger
 
@@ -60,11 +60,12 @@ type call struct {
 	// compiled is the policy that the op's Rules were compiled from.
 	compiled Policy
 
-	ttl  time.Duration // verbReserve
-	at   attempt       // to remember a denial
-	sent bool          // the op was compiled
-	held bool          // the method reads the op after the decision, and puts the call back
-	lost bool          // a statement in flight may still read the op
+	ttl    time.Duration // verbReserve
+	at     attempt       // to remember a denial
+	sent   bool          // the op was compiled
+	leased bool          // leases may answer it
+	held   bool          // the method reads the op after the decision, and puts the call back
+	lost   bool          // a statement in flight may still read the op
 }
 
 // call returns a call from the pool; put returns it there.
@@ -82,15 +83,14 @@ func (e *engine) put(c *call) {
 		return
 	}
 	// The other fields belong to verbs that set them, or to compile.
-	c.request, c.at, c.held = Request{}, attempt{}, false
+	c.request, c.at, c.held, c.leased = Request{}, attempt{}, false, false
 	if c.sent {
 		c.sent, c.op = false, store.Op{Query: store.Query{Rules: c.op.Rules}}
 	}
 	e.calls.Put(c)
 }
 
-// decide makes a call: it compiles the request, looks it up in the remembered denials,
-// runs it, and interprets and remembers the answer.
+// decide makes a call, by the steps that docs/architecture.md lists.
 func (e *engine) decide(ctx context.Context, c *call) (r Result, err error) {
 	began := e.begin()
 	defer func() {
@@ -99,48 +99,56 @@ func (e *engine) decide(ctx context.Context, c *call) (r Result, err error) {
 			e.put(c)
 		}
 	}()
-	if e.closed.Load() {
-		return r, store.ErrClosed
+	var done bool
+	if r, done, err = e.early(ctx, c); done {
+		return r, err
 	}
-	if e.policies != nil {
-		if ruling := e.policies.override(&c.request.Policy, c.request.Key, e.clockTime); ruling.decides() && c.verb.requests {
-			switch err := e.compile(c); {
-			case err != nil:
-				return r, err
-			case ctx.Err() != nil:
-				return r, store.EndedContext(ctx)
-			}
-			return e.ruled(&c.request, ruling), nil
+	for {
+		if err = e.store.Do(ctx, &c.op); err != store.ErrKnown {
+			return e.answer(ctx, c, err)
 		}
-	}
-	leased := e.leases != nil && c.request.Policy.Lease > 0 && c.verb == verbTake && !e.tx && ctx.Err() == nil
-	if leased && e.lend(&c.request, &r) {
-		return r, nil
-	}
-	if c.verb.remembers && e.remembers(ctx) {
-		var known bool
-		if r, c.at, known = e.denied.lookup(&c.request); known {
+		if r, c.at, done = e.denied.lookup(&c.request); done { // a denial came to be known while the call waited
 			return r, nil
 		}
 	}
-	if err := e.compile(c); err != nil {
-		return r, err
+}
+
+// early answers a call without the store, or compiles it for the store. done: r and err are the
+// answer.
+func (e *engine) early(ctx context.Context, c *call) (r Result, done bool, err error) {
+	if e.closed.Load() {
+		return r, true, store.ErrClosed
 	}
-	if c.at.Valid() && !c.op.Merges {
+	if by := e.override(&c.request); by.decides() && c.verb.requests {
+		switch err = e.compile(c); {
+		case err != nil:
+		case ctx.Err() != nil:
+			err = store.EndedContext(ctx)
+		default:
+			r = e.ruled(&c.request, by)
+		}
+		return r, true, err
+	}
+	c.leased = e.leases != nil && c.request.Policy.Lease > 0 && c.verb == verbTake && !e.tx && ctx.Err() == nil
+	if c.leased && e.lend(&c.request, &r) {
+		return r, true, nil
+	}
+	if c.verb.remembers && e.remembers(ctx) {
+		if r, c.at, done = e.denied.lookup(&c.request); done {
+			return r, true, nil
+		}
+	}
+	if err = e.compile(c); err == nil && c.at.Valid() && !c.op.Merges {
 		c.op.Known = func() (known bool) {
 			_, c.at, known = e.denied.lookup(&c.request) // the attempt begins now
 			return known
 		}
 	}
-	for {
-		if err = e.store.Do(ctx, &c.op); err != store.ErrKnown {
-			break
-		}
-		var known bool
-		if r, c.at, known = e.denied.lookup(&c.request); known {
-			return r, nil
-		}
-	}
+	return r, err != nil, err
+}
+
+// answer interprets and remembers what the store answered.
+func (e *engine) answer(ctx context.Context, c *call, err error) (r Result, _ error) {
 	if c.verb.givesBack || err == nil && c.verb == verbUpTo && c.op.Outcome.IsBlocked() { // the block may be newer than the remembered denial
 		e.denied.forget(rowOf(&c.request))
 	}
@@ -158,7 +166,7 @@ func (e *engine) decide(ctx context.Context, c *call) (r Result, err error) {
 		if c.at.Valid() && !r.Allowed {
 			e.denied.keep(c.at, &c.op.Query, &c.request, &c.op.Outcome, r)
 		}
-		if leased && r.Allowed {
+		if c.leased && r.Allowed {
 			e.counted(&c.request, &r)
 		}
 	}
@@ -174,9 +182,9 @@ func (e *engine) remembers(ctx context.Context) bool {
 	return e.denied != nil && !e.tx && ctx.Err() == nil
 }
 
-// begin returns when a call began, if Observe wants to know.
+// begin returns when a call began, if someone observes it.
 func (e *engine) begin() (at time.Time) {
-	if e.observe != nil {
+	if e.observe != nil || e.denialLog != nil {
 		at = time.Now()
 	}
 	return at
@@ -187,23 +195,24 @@ func (e *engine) begin() (at time.Time) {
 func (e *engine) finish(ctx context.Context, v *verb, in *Request, r *Result, err error, began time.Time) {
 	switch {
 	case err != nil:
-		*r = failure(err)
+		if *r = failure(err); r.Reason != "" {
+			r.At = e.clockTime()
+		}
 	default:
 		if r.Policy = in.Policy; r.Policy.Shadow {
 			r.shadow(v, in)
 		}
 	}
-	if e.log != nil && r.Reason != "" && v.requests && v != verbCheck {
-		at := r.At
-		if err != nil {
-			at = e.clockTime()
-		}
-		e.log.observe(e.logSecret, in, r, at)
-	}
-	if e.observe != nil {
-		e.observe(ctx, Observation{
+	if denied := e.denialLog != nil && r.Reason != ""; denied || e.observe != nil {
+		o := Observation{
 			Verb: v.name, Request: *in, Result: *r, Err: err, Duration: time.Since(began), Rows: r.rows, Waiting: e.waiting(),
-		})
+		}
+		if denied {
+			e.denialLog.Observe(ctx, o)
+		}
+		if e.observe != nil {
+			e.observe(ctx, o)
+		}
 	}
 	r.rows = 0
 }
@@ -237,74 +246,6 @@ func (e *engine) send(ctx context.Context, op *store.Op) error {
 	return err
 }
 
-// failed returns the answer to a call that failed in the store.
-func (e *engine) failed(ctx context.Context, c *call, err error) (r Result, _ error) {
-	e.refusals.note(ctx, e.logger, err)
-	p := &c.request.Policy
-	switch {
-	case c.verb.requests && p.Shadow && e.passesShadow(ctx, err):
-	case !c.verb.opens || p.OnError == FailClosed || !e.failsOpen(ctx, err):
-		return r, err
-	case p.OnError == FailLocal:
-		return e.decideLocal(ctx, c, err)
-	}
-	return e.degrade(ctx, &c.request, err), nil
-}
-
-// failsOpen reports whether FailOpen and FailLocal apply to an error.
-func (e *engine) failsOpen(ctx context.Context, err error) bool {
-	if e.tx || ctx.Err() != nil {
-		return false
-	}
-	for _, other := range [...]error{store.ErrInvalid, store.ErrClosed, store.ErrOverloaded, store.ErrLocked, store.ErrAnswering, store.ErrStarved, store.ErrExhausted, store.ErrOwners} {
-		if errors.Is(err, other) {
-			return false
-		}
-	}
-	return e.refusals.open(err)
-}
-
-// passesShadow reports whether a shadow policy turns an error of the store into a grant: not
-// in a transaction, which has failed, and not if the caller is at fault or has left.
-func (e *engine) passesShadow(ctx context.Context, err error) bool {
-	return !e.tx && ctx.Err() == nil &&
-		!errors.Is(err, store.ErrInvalid) && !errors.Is(err, store.ErrUnsupported) && !errors.Is(err, store.ErrClosed)
-}
-
-// degrade returns the answer of FailOpen, and that of a shadow policy without a decision.
-func (e *engine) degrade(ctx context.Context, in *Request, err error) Result {
-	why := "allowed without a decision: the policy fails open"
-	if in.Policy.Shadow {
-		why = "allowed without a decision: the policy is a shadow"
-	}
-	e.logDegraded(ctx, &in.Policy, why, err)
-	r := undecided(in, SourceDegraded, e.clockTime())
-	r.Allowed, r.Granted, r.Shadowed = true, in.Cost, in.Policy.Shadow
-	return r
-}
-
-// logDegraded logs at most one warning every ten seconds.
-func (e *engine) logDegraded(ctx context.Context, p *Policy, why string, err error) {
-	if since, ok := e.degraded.Next(10 * time.Second); ok {
-		e.logger.WarnContext(ctx, "pglimit: "+why, "policy", p.Name, "since_last", since, "error", err)
-	}
-}
-
-// ruled returns the answer to a valid request for a key that an override decides about.
-func (e *engine) ruled(in *Request, by ruling) Result {
-	r := undecided(in, SourceOverride, e.clockTime())
-	if by.unlimited {
-		r.Allowed, r.Granted, r.Remaining = true, in.Cost, r.Burst
-		return r
-	}
-	r.Reason, r.RetryAfter = ReasonBlocked, Never
-	if by.untilUs != 0 {
-		r.RetryAfter = duration(max(0, by.untilUs-r.At.UnixMicro()))
-	}
-	r.ResetAfter = r.RetryAfter
-	return r
-}
-
 // compile validates a call and compiles it into its query.
 func (e *engine) compile(c *call) error {
 	c.op.Kind, c.sent = c.verb.kind, true
@@ -328,7 +269,7 @@ func (e *engine) compileKey(q *store.Query, compiled *Policy, in *Request) error
 		}
 		q.Rules, *compiled = rules, *p
 	}
-	if err := validateKey(in.Key); err != nil {
+	if err := valid.Key(in.Key); err != nil {
 		return err
 	}
 	*q = store.Query{
@@ -400,7 +341,7 @@ func (e *engine) compileCost(c *call) error {
 // admit sets what the store keeps of a call once it is granted.
 func (e *engine) admit(c *call) error {
 	state, ttl, remember := store.Spent, time.Duration(0), e.remember
-	if reason := badDuration(remember); reason != "" {
+	if reason := valid.Duration(remember); reason != "" {
 		return store.Invalid("Config.IdempotencyTTL", remember.String(), reason)
 	}
 	if c.verb == verbReserve {
@@ -423,14 +364,6 @@ func (s *shared) now() *int64 {
 	}
 	us := s.clock().UnixMicro()
 	return &us
-}
-
-// clockTime returns this process's time, by Config.Now if that is set.
-func (s *shared) clockTime() time.Time {
-	if s.clock != nil {
-		return time.UnixMicro(s.clock().UnixMicro())
-	}
-	return time.UnixMicro(time.Now().UnixMicro())
 }
 
 // freed forgets the denials of a stored key that units went back to. With a

@@ -92,7 +92,7 @@ func (e *engine) counted(in *Request, r *Result) {
 	if !lendable(in) {
 		return
 	}
-	life := int64(in.Policy.leaseLife())
+	life := int64(in.Policy.LeaseLife())
 	if life == 0 {
 		return
 	}
@@ -122,7 +122,7 @@ func (e *engine) takeBlock(in *Request) {
 	r := result(&op.Query, verbUpTo, &op.Outcome, in.Policy.Limit, SourceLease)
 	v := lent{result: r, grant: r.grant, lag: e.leases.Age(at)}
 	v.result.Policy, v.result.RetryAfter, v.result.Reason, v.result.grant = in.Policy, 0, "", algorithm.Grant{}
-	life := in.Policy.leaseLife()
+	life := in.Policy.LeaseLife()
 	if in.Policy.Algorithm.bucket() {
 		v.rate = in.Policy.Limit / float64(in.Policy.Period)
 	} else {

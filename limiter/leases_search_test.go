@@ -12,6 +12,7 @@ import (
 	"github.com/pglimit/pglimit/internal/store"
 	"github.com/pglimit/pglimit/internal/store/memory"
 	"github.com/pglimit/pglimit/limiter"
+	"github.com/pglimit/pglimit/policies"
 )
 
 // TestLeasesAdmitNoMoreThanTheBound: random histories over rows that two processes take
@@ -49,7 +50,7 @@ const leasedOperations = "allow allow allow allow allow allow allow allow allow 
 type processes struct {
 	search.Subject
 	rows     *memory.Store
-	policies *limiter.Policies
+	policies *policies.Policies
 	all      [2]*process
 	rand     *rand.Rand // of a step
 	lent     *int
@@ -79,7 +80,7 @@ type timer struct {
 }
 
 func newProcesses(lent *int) *processes {
-	policies, err := limiter.NewPolicies()
+	policies, err := policies.New()
 	if err != nil {
 		panic(err)
 	}

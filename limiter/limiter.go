@@ -126,7 +126,7 @@ func newPooled(connections exec.Connections, most int, obeys bool, config *Confi
 func newEngine(c *Config, source Source) *engine {
 	return &engine{shared: &shared{
 		source: source, timeout: c.Timeout, remember: c.IdempotencyTTL, keySecret: c.KeySecret, policies: c.Policies,
-		clock: c.Now, observe: c.Observe, log: c.DenialLog, logSecret: string(c.KeySecret),
+		clock: c.Now, clockTime: c.clockTime, observe: c.Observe, denialLog: c.DenialLog,
 		logger: c.Logger, refusals: refusals{failOpen: c.MisconfiguredFailsOpen}, withdrawals: newTally(), slots: slots.New[queueKey](maxSlots),
 	}}
 }

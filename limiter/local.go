@@ -12,6 +12,7 @@ import (
 	"github.com/pglimit/pglimit/internal/denycache"
 	"github.com/pglimit/pglimit/internal/store"
 	"github.com/pglimit/pglimit/internal/store/memory"
+	"github.com/pglimit/pglimit/internal/valid"
 )
 
 // A policy that is FailLocal is decided here while the database is away: by the algorithms in
@@ -93,8 +94,8 @@ func (p Policy) local(v *verb) Policy {
 	if v == verbCharge && !p.Algorithm.bucket() {
 		return p
 	}
-	p.Limit = times(p.Limit, share, 1)
-	if p.Burst = times(burst, share, 1); v == verbCharge {
+	p.Limit = valid.Times(p.Limit, share, 1)
+	if p.Burst = valid.Times(burst, share, 1); v == verbCharge {
 		p.Burst = burst
 	}
 	return p

@@ -1,6 +1,7 @@
 package limiter
 
 import (
+	"context"
 	"time"
 
 	"github.com/pglimit/pglimit/internal/algorithm"
@@ -29,6 +30,12 @@ const (
 	VerbCancel    Verb = "cancel"
 )
 
+// Observer gets observations, on the caller's goroutine, so it must not block. It is safe for
+// concurrent use. For Config.DenialLog it may have a method Matches, as Policies may.
+type Observer interface {
+	Observe(ctx context.Context, o Observation)
+}
+
 // Observation is what Config.Observe gets of one call. An AllowAll or WaitAll gives one for
 // each of its requests.
 type Observation struct {
@@ -39,7 +46,7 @@ type Observation struct {
 	// it has the policy's Name and Algorithm and the stored Key, read from the ID, and the
 	// units settled as Cost. For Reset, Block, Unblock and Usage its Cost is 0.
 	Request Request
-	// Result is the answer. It is zero if Err is not nil, except for the Reason of an
+	// Result is the answer. It is zero if Err is not nil, except for the Reason and At of an
 	// ErrOverloaded, and for Reset, Block, Unblock and Cancel.
 	Result Result
 	// Err is the error that the method returned.

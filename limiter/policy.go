@@ -197,9 +197,9 @@ func (p Policy) burst() float64 {
 // would keep Block, Reset and a changed policy from a process for too long.
 const shortestLease, longestLease = 10e3, 10e6
 
-// leaseLife returns the life of the policy's leases; 0 for none. The SQL functions compute it
-// alike.
-func (p *Policy) leaseLife() time.Duration {
+// LeaseLife returns the life of the policy's leases: 0 if it has none, or else from 10ms to 10s.
+// The SQL functions compute it alike.
+func (p *Policy) LeaseLife() time.Duration {
 	us := float64(longestLease)
 	switch {
 	case p.Lease == 0:
@@ -222,7 +222,7 @@ func (p *Policy) room() float64 {
 	if !p.Algorithm.bucket() || p.Lease == 0 {
 		return p.burst()
 	}
-	return p.burst() - float64(p.Limit*float64(p.leaseLife().Microseconds()))/float64(p.Period.Microseconds())
+	return p.burst() - float64(p.Limit*float64(p.LeaseLife().Microseconds()))/float64(p.Period.Microseconds())
 }
 
 // Algorithm names how a [Policy] decides. Its value is the name used in SQL, JSON, YAML,

@@ -8,6 +8,7 @@ import (
 	"github.com/pglimit/pglimit/internal/conformance"
 	"github.com/pglimit/pglimit/internal/conformance/search"
 	"github.com/pglimit/pglimit/limiter"
+	"github.com/pglimit/pglimit/policies"
 )
 
 // everyBase searches each form of an algorithm.
@@ -26,7 +27,7 @@ func everyBase(t *testing.T, d search.Draw, histories int, subject func(*search.
 // forgetting returns a limiter that forgets idle keys when it is told to, and if it has
 // MaxKeys.
 func forgetting(h *search.History) (s search.Subject, keys func() int) {
-	policies, err := limiter.NewPolicies()
+	policies, err := policies.New()
 	if err != nil {
 		panic(err)
 	}

@@ -22,7 +22,7 @@ const maxRequests = 1000
 type set struct {
 	verb     *verb
 	requests []Request // with their overrides
-	ruled    []ruling  // by request; nil: overrides decide about none
+	ruled    []Ruling  // by request; nil: overrides decide about none
 	groups   []*group  // of enforced policies, in lock order; after a WaitAll, also those of shadow policies
 	shadows  []*group
 	alone    bool // a request of a shadow policy, as if that were enforced
@@ -59,9 +59,7 @@ func (g *group) queue() bool { return g.source.Algorithm == LeakyBucketQueue }
 // decideAll decides a set, after it has applied the overrides.
 func (e *engine) decideAll(ctx context.Context, s *set) (all Results, err error) {
 	began := e.begin()
-	if e.policies != nil {
-		s.requests, s.ruled = e.policies.overrideAll(s.requests, e.clockTime)
-	}
+	s.requests, s.ruled = e.overrideAll(s.requests)
 	if all, err = e.decideSet(ctx, s); err != nil {
 		all = Results{DeniedBy: -1}
 	}
@@ -200,6 +198,13 @@ func (e *engine) compileAll(s *set) error {
 			g.Room = min(g.Capacity, g.ahead+in.Cost)
 		}
 	}
+	s.arrange(groups)
+	return nil
+}
+
+// arrange sorts the groups of a set in lock order, and sets aside those that overrides or shadow
+// policies decide.
+func (s *set) arrange(groups []*group) {
 	slices.SortFunc(groups, func(a, b *group) int {
 		return cmp.Or(cmp.Compare(a.Algorithm.Index(), b.Algorithm.Index()),
 			strings.Compare(a.Policy, b.Policy), strings.Compare(a.Key, b.Key))
@@ -221,7 +226,6 @@ func (e *engine) compileAll(s *set) error {
 	for _, g := range s.groups { // one transaction, and one reading of Config.Now
 		g.Now, g.Commit = now, commit
 	}
-	return nil
 }
 
 // takeAll sends the groups to the store. A single request is a plain Take, or a Get if it
@@ -272,7 +276,7 @@ func (e *engine) takeAll(ctx context.Context, s *set, groups []*group, known fun
 // blocked reports whether an override denies a request of an enforced policy, and with it all.
 func (s *set) blocked() bool {
 	for i := range s.ruled {
-		if s.ruled[i].blocked && !s.requests[i].Policy.Shadow {
+		if s.ruled[i].Blocked && !s.requests[i].Policy.Shadow {
 			return true
 		}
 	}
@@ -286,7 +290,7 @@ func (e *engine) untaken(s *set, allowed bool, at time.Time) Results {
 	for i := range s.requests {
 		r := &all.PerRequest[i]
 		in := &s.requests[i]
-		if s.ruled != nil && s.ruled[i].decides() && (allowed || s.ruled[i].unlimited || !in.Policy.Shadow) {
+		if s.ruled != nil && s.ruled[i].decides() && (allowed || s.ruled[i].Unlimited || !in.Policy.Shadow) {
 			if *r = e.ruled(in, s.ruled[i]); !allowed {
 				r.Granted = 0
 			}

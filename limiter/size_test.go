@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/pglimit/pglimit/internal/store/memory"
+	"github.com/pglimit/pglimit/internal/valid"
 )
 
 // These tests hold the sizes that the comments of Config state. They
@@ -28,7 +29,7 @@ func keyOf(size, i int) string { return fmt.Sprintf("%0*d%01000d", size, i, 0)[:
 // and there are no more than DenyCacheKeys.
 func TestDenyCacheSize(t *testing.T) {
 	const most = 8192
-	for _, size := range []int{16, maxKey} {
+	for _, size := range []int{16, valid.MaxKey} {
 		denied, err := newDenials(most, time.Hour, func() int64 { return 1 })
 		if err != nil {
 			t.Fatal(err)
@@ -64,7 +65,7 @@ func TestDenyCacheSize(t *testing.T) {
 func TestMaxKeysSize(t *testing.T) {
 	const many = 10_000
 	for _, a := range Algorithms() {
-		for _, size := range []int{16, maxKey} {
+		for _, size := range []int{16, valid.MaxKey} {
 			l := NewMemory(nil)
 			before := heap()
 			p := Policy{Name: "p", Algorithm: a, Limit: 10, Period: time.Hour}

@@ -2,7 +2,6 @@ package limiter
 
 import (
 	"fmt"
-	"math"
 	"strconv"
 	"strings"
 	"time"
@@ -10,28 +9,23 @@ import (
 
 	"github.com/pglimit/pglimit/internal/algorithm"
 	"github.com/pglimit/pglimit/internal/store"
+	"github.com/pglimit/pglimit/internal/valid"
 )
 
-// Bounds of a policy's numbers.
-const (
-	maxUnits    = algorithm.MaxUnits
-	minUnits    = 1e-9 // of Limit and Burst
-	minShare    = 1e-6 // of LocalShare
-	maxDuration = time.Duration(algorithm.MaxLifetime) * time.Microsecond
-	nameHelp    = `^[a-z0-9][a-z0-9_.-]{0,63}$` // of a policy's name
-)
+// minShare is the least Policy.LocalShare.
+const minShare = 1e-6
 
 // Validate returns nil if p is valid, else a *PolicyError for the first field that is
 // not. Every method that takes a policy validates it.
 func (p Policy) Validate() error {
 	switch {
-	case !validName(p.Name):
-		return p.bad("Name", p.Name, "must match "+nameHelp)
+	case !valid.Name(p.Name):
+		return p.bad("Name", p.Name, "must match "+valid.NameHelp)
 	case !p.Algorithm.known():
 		return p.bad("Algorithm", string(p.Algorithm), fmt.Sprintf("must be one of %v", algorithm.Names))
-	case !validUnits(p.Limit):
+	case !valid.Units(p.Limit):
 		return p.bad("Limit", p.Limit, "must be from 1e-9 to 2^53")
-	case p.Burst != 0 && !validUnits(p.Burst):
+	case p.Burst != 0 && !valid.Units(p.Burst):
 		return p.bad("Burst", p.Burst, "must be from 1e-9 to 2^53, or 0 for Limit")
 	case p.Burst != 0 && p.Burst != p.Limit && !p.Algorithm.bucket():
 		return p.bad("Burst", p.Burst, fmt.Sprintf("%s has no burst apart from Limit: leave it 0", p.Algorithm))
@@ -54,7 +48,7 @@ func (p Policy) Validate() error {
 		field string
 		value time.Duration
 	}{{"Period", p.Period}, {"Tick", p.Tick}, {"BlockFor", p.BlockFor}} {
-		if reason := badDuration(d.value); reason != "" {
+		if reason := valid.Duration(d.value); reason != "" {
 			return p.bad(d.field, d.value, reason)
 		}
 	}
@@ -98,54 +92,6 @@ func (p Policy) validateCalendar() error {
 	return err
 }
 
-func badDuration(d time.Duration) string {
-	switch {
-	case d < 0:
-		return "must not be negative"
-	case d > maxDuration:
-		return "must be at most a hundred years"
-	case d%time.Microsecond != 0:
-		return "must be whole microseconds"
-	}
-	return ""
-}
-
-// validUnits is false for NaN too.
-func validUnits(v float64) bool { return v >= minUnits && v <= maxUnits && !math.IsInf(v, 0) }
-
-func validName(s string) bool {
-	if len(s) == 0 || len(s) > 64 {
-		return false
-	}
-	for i := range len(s) {
-		c := s[i]
-		switch {
-		case c >= 'a' && c <= 'z', c >= '0' && c <= '9':
-		case i > 0 && (c == '_' || c == '.' || c == '-'):
-		default:
-			return false
-		}
-	}
-	return true
-}
-
-// maxKey is the longest key in bytes. An index row holds about 2,700.
-const maxKey = 1024
-
-func validateKey(key string) error {
-	switch {
-	case key == "":
-		return store.Invalid("key", `""`, "is empty; use a constant such as \"all\" for a limit that all callers share")
-	case len(key) > maxKey:
-		return store.Invalid("key", store.Quote(key), fmt.Sprintf("is longer than %d bytes; hash it first", maxKey))
-	case strings.IndexByte(key, 0) >= 0:
-		return store.Invalid("key", store.Quote(key), "holds a NUL byte")
-	case !utf8.ValidString(key):
-		return store.Invalid("key", store.Quote(key), "is not valid UTF-8; encode it first")
-	}
-	return nil
-}
-
 // maxIdempotencyKey is the longest IdempotencyKey in bytes.
 const maxIdempotencyKey = 255
 
@@ -169,7 +115,7 @@ func validateCost(readable bool, cost, burst float64) error {
 		return nil
 	case cost == 0:
 		reason = "must be positive; Check at cost 0 reads without consuming"
-	case !(cost > 0) || cost > maxUnits:
+	case !(cost > 0) || cost > valid.MaxUnits:
 		reason = "must be positive and at most 2^53"
 	case cost < leastCost(burst):
 		reason = fmt.Sprintf("must be at least %v, a billionth of the burst", leastCost(burst))

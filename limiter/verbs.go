@@ -11,6 +11,7 @@ import (
 	durations "github.com/pglimit/pglimit/internal/duration"
 	"github.com/pglimit/pglimit/internal/keys"
 	"github.com/pglimit/pglimit/internal/store"
+	"github.com/pglimit/pglimit/internal/valid"
 )
 
 // Do requests request.Cost units, all or nothing. A denial consumes nothing. It is a
@@ -161,7 +162,7 @@ func (e *engine) Reset(ctx context.Context, p Policy, key string) error {
 // block if that is later. It does not change the key's units. d is whole microseconds,
 // more than 0 and at most a hundred years.
 func (e *engine) Block(ctx context.Context, p Policy, key string, d time.Duration) error {
-	if reason := badDuration(d); reason != "" || d == 0 {
+	if reason := valid.Duration(d); reason != "" || d == 0 {
 		return e.refuse(ctx, verbBlock, p.Request(key, 0), store.Invalid("duration", durations.Format(d), "must be positive whole microseconds, at most a hundred years"))
 	}
 	c := e.call(verbBlock, p.Request(key, 0))
@@ -193,7 +194,7 @@ func (e *engine) Unblock(ctx context.Context, p Policy, key string) error {
 //   - If a shadow policy lets pass what it would have denied, nothing is reserved. The
 //     Reservation has an ID, and Settle and Cancel of it change nothing.
 func (e *engine) Reserve(ctx context.Context, request Request, ttl time.Duration) (Reservation, error) {
-	if reason := badDuration(ttl); reason != "" || ttl < store.MinTTL {
+	if reason := valid.Duration(ttl); reason != "" || ttl < store.MinTTL {
 		return Reservation{}, e.refuse(ctx, verbReserve, request, store.Invalid("ttl", durations.Format(ttl), "must be whole microseconds from one second to a hundred years"))
 	}
 	c := e.call(verbReserve, request)
@@ -295,7 +296,7 @@ func (e *engine) end(ctx context.Context, in *Request, public string, state stor
 		id.Algorithm = ""
 		id.Policy, id.Key, uncounted = store.ParseUncountedID(public)
 	}
-	if !ok && !uncounted || !validName(id.Policy) || validateKey(id.Key) != nil {
+	if !ok && !uncounted || !valid.Name(id.Policy) || valid.Key(id.Key) != nil {
 		return nil, store.Invalid("reservation", store.Quote(public), "is not the ID of a Reservation")
 	}
 	in.Policy, in.Key = Policy{Name: id.Policy, Algorithm: Algorithm(id.Algorithm)}, id.Key

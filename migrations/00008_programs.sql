@@ -9,7 +9,7 @@ CREATE TABLE pglimit_program (
     heartbeat_s      float8 NOT NULL,                    -- seconds between two writes
     started_at       timestamptz NOT NULL,               -- when it opened the policies
     seen_at          timestamptz NOT NULL,               -- the last write
-    instance         text COLLATE "C" NOT NULL,          -- random, for each OpenPolicies
+    instance         text COLLATE "C" NOT NULL,          -- random, for each policies.Open
     name             text COLLATE "C" NOT NULL,
     host             text COLLATE "C" NOT NULL,
     library          text COLLATE "C" NOT NULL,          -- version of pglimit

@@ -21,10 +21,12 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/pglimit/pglimit/deniallog"
 	"github.com/pglimit/pglimit/httplimit"
 	"github.com/pglimit/pglimit/janitor"
 	"github.com/pglimit/pglimit/limiter"
 	"github.com/pglimit/pglimit/migrations"
+	"github.com/pglimit/pglimit/policies"
 	"github.com/pglimit/pglimit/prompglimit"
 )
 
@@ -41,9 +43,9 @@ var defaults = []limiter.Policy{
 type shop struct {
 	pool      *pgxpool.Pool // of the application
 	decisions *pgxpool.Pool // of the limiter alone: neither waits for the other's connections
-	policies  *limiter.Policies
+	policies  *policies.Policies
 	limits    *limiter.Limiter
-	denials   *limiter.DenialLog
+	denials   *deniallog.Log
 	metrics   *prometheus.Registry
 	payments  *http.Client // waits for its turn, for all processes together
 	provider  string       // the URL of the payment provider
@@ -62,10 +64,10 @@ func open(ctx context.Context, url, provider string, config limiter.Config) (*sh
 	if err = migrate(ctx, s.pool); err != nil {
 		return s, err
 	}
-	if s.policies, err = limiter.OpenPolicies(ctx, s.decisions, nil); err != nil {
+	if s.policies, err = policies.Open(ctx, s.decisions, nil); err != nil {
 		return s, err
 	}
-	if s.denials, err = limiter.NewDenialLog(s.decisions, nil); err != nil {
+	if s.denials, err = deniallog.New(s.decisions, nil); err != nil {
 		return s, err
 	}
 	metrics := prompglimit.New(&prompglimit.Config{Pool: s.decisions})

@@ -15,6 +15,7 @@ import (
 
 	"github.com/pglimit/pglimit/examples/internal/testdb"
 	"github.com/pglimit/pglimit/limiter"
+	"github.com/pglimit/pglimit/policies"
 )
 
 func TestMain(m *testing.M) { testdb.Main(m, migrate) }
@@ -93,7 +94,7 @@ func TestShop(t *testing.T) {
 		t.Fatal(err)
 	}
 	free.Limit, free.Burst = 120, 20
-	if _, err := s.policies.Apply(t.Context(), limiter.PolicyEdit{Set: []limiter.StoredPolicy{{Policy: free}}}); err != nil {
+	if _, err := s.policies.Apply(t.Context(), policies.Edit{Set: []policies.Stored{{Policy: free}}}); err != nil {
 		t.Fatal(err)
 	}
 	if status, text := send("POST", "/answers?prompt=hi", "alice", ""); !strings.Contains(text, `"tokens"`) {

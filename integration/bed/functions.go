@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglimit/pglimit/limiter"
+	"github.com/pglimit/pglimit/policies"
 )
 
 // OwnSchema describes the contents of schemas pglimit and pglimit_ask; empty if they do
@@ -83,7 +84,7 @@ func StorePolicy(t testing.TB, pool *pgxpool.Pool, p limiter.Policy, askers bool
 }
 
 // storeOverride writes an override of a key.
-func storeOverride(t testing.TB, pool *pgxpool.Pool, o limiter.Override) {
+func storeOverride(t testing.TB, pool *pgxpool.Pool, o policies.Override) {
 	t.Helper()
 	Exec(t, pool, `INSERT INTO pglimit_override (policy, key, limit_units, burst, shadow, unlimited, until, factor, match, blocked)
 		VALUES ($1, $2, $3, $4, $5, $6, nullif($7::timestamptz, '0001-01-01 00:00:00Z'::timestamptz), $8, $9, $10)

@@ -17,6 +17,7 @@ import (
 	"github.com/pglimit/pglimit/internal/conformance/either"
 	"github.com/pglimit/pglimit/internal/conformance/search"
 	"github.com/pglimit/pglimit/limiter"
+	"github.com/pglimit/pglimit/policies"
 )
 
 // Functions sends calls by the SQL functions, with the policy or by its name.
@@ -307,7 +308,7 @@ func SearchFunctions(t *testing.T, d search.Draw, histories int, functions Funct
 					}
 				}
 				inMemory := s.Apply
-				s.Apply = func(edit limiter.PolicyEdit) error {
+				s.Apply = func(edit policies.Edit) error {
 					for _, o := range edit.SetOverrides {
 						storeOverride(t, pool, o)
 					}

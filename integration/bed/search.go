@@ -9,6 +9,7 @@ import (
 	"github.com/pglimit/pglimit/internal/conformance"
 	"github.com/pglimit/pglimit/internal/conformance/search"
 	"github.com/pglimit/pglimit/limiter"
+	"github.com/pglimit/pglimit/policies"
 )
 
 // Search searches each of the bases, as search.Search does, with subjects made by what
@@ -34,7 +35,7 @@ var prefixes atomic.Int64
 // have: overrides, and no cache of denials.
 func NewSubject(t *testing.T) (search.Subject, *limiter.Config) {
 	t.Helper()
-	policies, err := limiter.NewPolicies()
+	policies, err := policies.New()
 	if err != nil {
 		t.Fatal(err)
 	}

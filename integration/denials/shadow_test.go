@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/pglimit/pglimit/deniallog"
 	"github.com/pglimit/pglimit/integration/bed"
 	"github.com/pglimit/pglimit/internal/conformance/search"
 	"github.com/pglimit/pglimit/internal/must"
@@ -123,18 +124,18 @@ func TestDenialLog(t *testing.T) {
 	dialer := bed.NewDialer(func() string { return url })
 	pool := bed.Connect(t, url, func(c *pgxpool.Config) { c.ConnConfig.DialFunc = dialer.Dial })
 	steady := bed.Connect(t, url)
-	newLog := func(pool *pgxpool.Pool) *limiter.DenialLog {
-		return must.OK(limiter.NewDenialLog(pool, &limiter.DenialLogConfig{Logger: slog.New(slog.DiscardHandler)}))(t)
+	newLog := func(pool *pgxpool.Pool) *deniallog.Log {
+		return must.OK(deniallog.New(pool, &deniallog.Config{Logger: slog.New(slog.DiscardHandler)}))(t)
 	}
 	first, second := newLog(pool), newLog(steady)
-	deny := func(d *limiter.DenialLog, p limiter.Policy, key string, n int) {
+	deny := func(d *deniallog.Log, p limiter.Policy, key string, n int) {
 		t.Helper()
 		l := bed.NewLimiter(t, steady, &limiter.Config{DenialLog: d})
 		for range n {
 			bed.Must(t)(l.AllowN(t.Context(), p, key, 11))
 		}
 	}
-	flush := func(d *limiter.DenialLog) {
+	flush := func(d *deniallog.Log) {
 		t.Helper()
 		if err := d.Flush(t.Context()); err != nil {
 			t.Fatal(err)
@@ -183,9 +184,9 @@ func TestDenialLogOfManyProcesses(t *testing.T) {
 	pool := bed.Connect(t, address)
 	const keys, rounds = 300, 5
 	var all sync.WaitGroup
-	logs := []*limiter.DenialLog{must.OK(limiter.NewDenialLog(pool, nil))(t)}
+	logs := []*deniallog.Log{must.OK(deniallog.New(pool, nil))(t)}
 	for _, driver := range bed.SQLDrivers {
-		logs = append(logs, must.OK(limiter.NewDenialLogSQL(bed.ConnectSQL(t, driver, address), nil))(t))
+		logs = append(logs, must.OK(deniallog.NewSQL(bed.ConnectSQL(t, driver, address), nil))(t))
 	}
 	for _, d := range logs {
 		l := limiter.NewMemory(&limiter.Config{DenialLog: d})

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/pglimit/pglimit/deniallog"
 	"github.com/pglimit/pglimit/integration/bed"
 	"github.com/pglimit/pglimit/internal/conformance/either"
 	"github.com/pglimit/pglimit/limiter"
@@ -29,7 +30,7 @@ func TestFunctionsCountDenials(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
 	pool := bed.FunctionsPool(t)
-	log, err := limiter.NewDenialLog(pool, nil)
+	log, err := deniallog.New(pool, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -85,7 +86,7 @@ func TestFunctionsCountDenials(t *testing.T) {
 func TestAskersLockKeepsNoCounts(t *testing.T) {
 	t.Parallel()
 	pool := bed.FunctionsPool(t)
-	log, err := limiter.NewDenialLog(pool, &limiter.DenialLogConfig{Logger: slog.New(slog.DiscardHandler)})
+	log, err := deniallog.New(pool, &deniallog.Config{Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/limiter"
 	"github.com/pglimit/pglimit/migrations"
+	"github.com/pglimit/pglimit/policies"
 )
 
 // byName are calls by a policy's name, of every function that takes one.
@@ -139,32 +140,32 @@ func TestFunctionsByNameWithoutTypes(t *testing.T) {
 func TestFunctionsOverrideAsGo(t *testing.T) {
 	t.Parallel()
 	pool := bed.FunctionsPool(t)
-	policies, err := limiter.OpenPolicies(t.Context(), pool, &limiter.PoliciesConfig{DisableListen: true})
+	live, err := policies.Open(t.Context(), pool, &policies.Config{DisableListen: true})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer policies.Close()
+	defer live.Close()
 	numbers := []float64{1e-9, 0.1, 1.1, 3, 10, 1000, 1 << 53}
 	for _, algorithm := range []limiter.Algorithm{limiter.GCRA, limiter.FixedWindow} {
 		for _, limit := range numbers {
 			for _, burst := range append([]float64{0}, numbers...) {
-				edit := limiter.PolicyEdit{Set: []limiter.StoredPolicy{{Policy: limiter.Policy{Name: "p", Algorithm: algorithm, Limit: limit, Burst: burst, Period: time.Hour}}}}
+				edit := policies.Edit{Set: []policies.Stored{{Policy: limiter.Policy{Name: "p", Algorithm: algorithm, Limit: limit, Burst: burst, Period: time.Hour}}}}
 				if algorithm == limiter.FixedWindow {
 					edit.Set[0].Burst = 0
 				}
 				for i, n := range numbers {
 					edit.SetOverrides = append(edit.SetOverrides,
-						limiter.Override{Policy: "p", Key: fmt.Sprint("limit", i), Limit: &n},
-						limiter.Override{Policy: "p", Key: fmt.Sprint("factor", i), Factor: &n},
-						limiter.Override{Policy: "p", Key: fmt.Sprint("zero", i), Limit: &n, Burst: new(float64)},
+						policies.Override{Policy: "p", Key: fmt.Sprint("limit", i), Limit: &n},
+						policies.Override{Policy: "p", Key: fmt.Sprint("factor", i), Factor: &n},
+						policies.Override{Policy: "p", Key: fmt.Sprint("zero", i), Limit: &n, Burst: new(float64)},
 					)
 					if algorithm != limiter.FixedWindow {
 						edit.SetOverrides = append(edit.SetOverrides,
-							limiter.Override{Policy: "p", Key: fmt.Sprint("burst", i), Burst: &n},
-							limiter.Override{Policy: "p", Key: fmt.Sprint("both", i), Factor: &numbers[2], Burst: &n})
+							policies.Override{Policy: "p", Key: fmt.Sprint("burst", i), Burst: &n},
+							policies.Override{Policy: "p", Key: fmt.Sprint("both", i), Factor: &numbers[2], Burst: &n})
 					}
 				}
-				if _, err := policies.Apply(t.Context(), edit); err != nil {
+				if _, err := live.Apply(t.Context(), edit); err != nil {
 					t.Fatal(err)
 				}
 				rows := must.OK(pool.Query(t.Context(), `SELECT o.key, p.limit_units, coalesce(p.burst, 0) FROM pglimit_override AS o, pglimit._policy_of(o.policy, o.key) AS p`))(t)
@@ -175,7 +176,7 @@ func TestFunctionsOverrideAsGo(t *testing.T) {
 					if err := rows.Scan(&key, &limit, &burst); err != nil {
 						t.Fatal(err)
 					}
-					if p, _, err := policies.For("p", key); err != nil || p.Limit != limit || p.Burst != burst {
+					if p, _, err := live.For("p", key); err != nil || p.Limit != limit || p.Burst != burst {
 						t.Errorf("%+v, override %s: in Go %v, %v, in SQL %v, %v: %v", edit.Set[0].Policy, key, p.Limit, p.Burst, limit, burst, err)
 					}
 				}
@@ -192,8 +193,8 @@ func TestFunctionsOverrideAsGo(t *testing.T) {
 func TestFunctionsRuleAsGo(t *testing.T) {
 	t.Parallel()
 	pool := bed.FunctionsPool(t)
-	policies := must.OK(limiter.OpenPolicies(t.Context(), pool, &limiter.PoliciesConfig{DisableListen: true}))(t)
-	defer policies.Close()
+	live := must.OK(policies.Open(t.Context(), pool, &policies.Config{DisableListen: true}))(t)
+	defer live.Close()
 	random := rand.New(rand.NewPCG(1, 2))
 	pieces := []string{"a", "b", "?", "*", ":", `\`, `\:`, "1.2.3.4", "1.2.3.0", "/24", "/0", "/129", "::", "2001:db8", "ffff:", "é", "%", "_", "0", ".", "\n", "%eth0"}
 	text := func() (s string) {
@@ -203,27 +204,27 @@ func TestFunctionsRuleAsGo(t *testing.T) {
 		return s
 	}
 	networks := []string{"0.0.0.0/0", "1.2.3.0/24", "1.2.3.4/32", "::/0", "2001:db8::/32", "::ffff:0:0:0/80"}
-	var rules []limiter.Override
+	var rules []policies.Override
 	var keys []string
 	for _, c := range conformance.Matches {
-		rules, keys = append(rules, limiter.Override{Key: c.Text, Match: c.Match}), append(keys, c.Key)
+		rules, keys = append(rules, policies.Override{Key: c.Text, Match: c.Match}), append(keys, c.Key)
 	}
 	for range 40 {
-		rules = append(rules, limiter.Override{Key: text(), Match: limiter.MatchPrefix}, limiter.Override{Key: text(), Match: limiter.MatchPattern})
+		rules = append(rules, policies.Override{Key: text(), Match: policies.MatchPrefix}, policies.Override{Key: text(), Match: policies.MatchPattern})
 		for range 5 {
 			keys = append(keys, text())
 		}
 	}
 	for _, n := range networks {
-		rules = append(rules, limiter.Override{Key: n, Match: limiter.MatchCIDR})
+		rules = append(rules, policies.Override{Key: n, Match: policies.MatchCIDR})
 	}
-	edit := limiter.PolicyEdit{}
+	edit := policies.Edit{}
 	for i := range rules {
 		rules[i].Policy, rules[i].Unlimited = fmt.Sprint("p", i), true
-		edit.Set = append(edit.Set, limiter.StoredPolicy{Policy: limiter.Policy{Name: rules[i].Policy, Algorithm: limiter.GCRA, Limit: 1, Period: time.Hour}})
+		edit.Set = append(edit.Set, policies.Stored{Policy: limiter.Policy{Name: rules[i].Policy, Algorithm: limiter.GCRA, Limit: 1, Period: time.Hour}})
 	}
 	edit.SetOverrides = rules
-	if _, err := policies.Apply(t.Context(), edit); err != nil {
+	if _, err := live.Apply(t.Context(), edit); err != nil {
 		t.Fatal(err)
 	}
 	rows := must.OK(pool.Query(t.Context(), `SELECT o.policy, k, p.unlimited FROM pglimit_override AS o, unnest($1::text[]) AS k, pglimit._policy_of(o.policy, k) AS p`, keys))(t)
@@ -237,7 +238,7 @@ func TestFunctionsRuleAsGo(t *testing.T) {
 		if n++; in {
 			n += 1 << 20
 		}
-		if _, want, err := policies.For(name, key); in != want || err != nil {
+		if _, want, err := live.For(name, key); in != want || err != nil {
 			i, _ := strconv.Atoi(name[1:])
 			t.Errorf("%s %q, key %q: in Go %v, in SQL %v: %v", rules[i].Match, rules[i].Key, key, want, in, err)
 		}

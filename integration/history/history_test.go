@@ -16,8 +16,8 @@ import (
 
 	"github.com/pglimit/pglimit/integration/bed"
 	"github.com/pglimit/pglimit/integration/history/model"
-	"github.com/pglimit/pglimit/limiter"
 	"github.com/pglimit/pglimit/migrations"
+	"github.com/pglimit/pglimit/policies"
 )
 
 func TestMain(m *testing.M) { bed.Main(m, 2) }
@@ -87,18 +87,18 @@ func TestAnswersAreThoseOfOneOrder(t *testing.T) {
 // store stores the policies of scenes for the SQL functions.
 func store(t *testing.T, pool *pgxpool.Pool, scenes []*scene) {
 	t.Helper()
-	policies, err := limiter.OpenPolicies(t.Context(), pool, &limiter.PoliciesConfig{DisableListen: true})
+	live, err := policies.Open(t.Context(), pool, &policies.Config{DisableListen: true})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = policies.Close() }()
-	var edit limiter.PolicyEdit
+	defer func() { _ = live.Close() }()
+	var edit policies.Edit
 	for _, s := range scenes {
 		for _, plans := range s.plans {
-			edit.Set = append(edit.Set, limiter.StoredPolicy{Policy: plans[0]})
+			edit.Set = append(edit.Set, policies.Stored{Policy: plans[0]})
 		}
 	}
-	if _, err := policies.Apply(t.Context(), edit); err != nil {
+	if _, err := live.Apply(t.Context(), edit); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/pglimit/pglimit/integration/bed"
 	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/limiter"
+	"github.com/pglimit/pglimit/policies"
 )
 
 func TestDoctorFuture(t *testing.T) {
@@ -62,16 +63,16 @@ func TestDoctorJanitor(t *testing.T) {
 func TestDoctorChanges(t *testing.T) {
 	t.Parallel()
 	pool := bed.NewPool(t)
-	policies, l := must.OK(limiter.OpenPolicies(t.Context(), pool, nil))(t), bed.NewLimiter(t, pool, nil)
-	t.Cleanup(func() { policies.Close() })
+	live, l := must.OK(policies.Open(t.Context(), pool, nil))(t), bed.NewLimiter(t, pool, nil)
+	t.Cleanup(func() { live.Close() })
 	p, n := limiter.Policy{Name: "p", Algorithm: limiter.GCRA, Limit: 1, Period: time.Hour}, 0
-	apply := func(e limiter.PolicyEdit) error { n++; _, err := policies.Apply(t.Context(), e); return err }
+	apply := func(e policies.Edit) error { n++; _, err := live.Apply(t.Context(), e); return err }
 	set := func() error {
 		p.Limit = float64(n + 2)
-		return apply(limiter.PolicyEdit{Set: []limiter.StoredPolicy{{Policy: p}}})
+		return apply(policies.Edit{Set: []policies.Stored{{Policy: p}}})
 	}
 	block := func() error {
-		return apply(limiter.PolicyEdit{SetOverrides: []limiter.Override{{Policy: "p", Key: fmt.Sprint(n), Blocked: true}}})
+		return apply(policies.Edit{SetOverrides: []policies.Override{{Policy: "p", Key: fmt.Sprint(n), Blocked: true}}})
 	}
 	allow := func() error { _, err := l.Allow(t.Context(), p, "k"); return err }
 	bed.Exec(t, pool, `CREATE FUNCTION veto() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'`)
@@ -93,7 +94,7 @@ func TestDoctorChanges(t *testing.T) {
 		must.Succeed(t, c.try())
 		expect(t, pool, c.check, doctor.OK)
 	}
-	must.Succeed(t, apply(limiter.PolicyEdit{Set: []limiter.StoredPolicy{{Policy: p}}})) // changes nothing
+	must.Succeed(t, apply(policies.Edit{Set: []policies.Stored{{Policy: p}}})) // changes nothing
 }
 
 // TestDoctorPolicies: the doctor finds the stored policies and overrides that programs

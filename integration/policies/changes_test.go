@@ -17,6 +17,7 @@ import (
 	"github.com/pglimit/pglimit/integration/bed"
 	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/limiter"
+	"github.com/pglimit/pglimit/policies"
 )
 
 // version reads the version in the database.
@@ -106,14 +107,14 @@ func TestTriggers(t *testing.T) {
 func TestWritersWaitForEachOther(t *testing.T) {
 	t.Parallel()
 	pool := bed.NewPool(t)
-	p := open(t, pool, limiter.PoliciesConfig{})
-	var set []limiter.StoredPolicy
+	p := open(t, pool, policies.Config{})
+	var set []policies.Stored
 	for _, name := range []string{"a", "b"} {
 		q := login
 		q.Name = name
-		set = append(set, limiter.StoredPolicy{Policy: q})
+		set = append(set, policies.Stored{Policy: q})
 	}
-	apply(t, p.Policies, limiter.PolicyEdit{Set: set})
+	apply(t, p.Policies, policies.Edit{Set: set})
 	const rounds = 20
 	var writers sync.WaitGroup
 	for i, order := range [][2]string{{"a", "b"}, {"b", "a"}, {"a", "b"}} {
@@ -135,7 +136,7 @@ func TestWritersWaitForEachOther(t *testing.T) {
 	}
 	writers.Go(func() {
 		for n := range rounds {
-			if _, err := p.Apply(t.Context(), limiter.PolicyEdit{SetOverrides: []limiter.Override{{Policy: "a", Key: "k", Limit: ptr(float64(n + 1))}}}); err != nil {
+			if _, err := p.Apply(t.Context(), policies.Edit{SetOverrides: []policies.Override{{Policy: "a", Key: "k", Limit: ptr(float64(n + 1))}}}); err != nil {
 				t.Error(err)
 			}
 		}
@@ -153,29 +154,29 @@ func TestWritersWaitForEachOther(t *testing.T) {
 func TestIfVersion(t *testing.T) {
 	t.Parallel()
 	pool := bed.NewPool(t)
-	one, two := open(t, pool, limiter.PoliciesConfig{}), open(t, pool, limiter.PoliciesConfig{})
-	set := func(limit float64) []limiter.StoredPolicy {
+	one, two := open(t, pool, policies.Config{}), open(t, pool, policies.Config{})
+	set := func(limit float64) []policies.Stored {
 		p := login
 		p.Limit = limit
-		return []limiter.StoredPolicy{{Policy: p}}
+		return []policies.Stored{{Policy: p}}
 	}
-	first := apply(t, one.Policies, limiter.PolicyEdit{Set: set(1)})
+	first := apply(t, one.Policies, policies.Edit{Set: set(1)})
 	two.await(t, first)
-	apply(t, two.Policies, limiter.PolicyEdit{IfVersion: first, Set: set(2)})
-	if _, err := one.Apply(t.Context(), limiter.PolicyEdit{IfVersion: first, Set: set(3)}); !errors.Is(err, limiter.ErrPolicyChanged) {
+	apply(t, two.Policies, policies.Edit{IfVersion: first, Set: set(2)})
+	if _, err := one.Apply(t.Context(), policies.Edit{IfVersion: first, Set: set(3)}); !errors.Is(err, policies.ErrChanged) {
 		t.Errorf("%v", err)
 	}
 	one.await(t, first+1)
 	if p, err := one.Get("login"); err != nil || p.Limit != 2 {
 		t.Errorf("%+v, %v", p, err)
 	}
-	if v := apply(t, one.Policies, limiter.PolicyEdit{Set: set(2)}); v != first+1 {
+	if v := apply(t, one.Policies, policies.Edit{Set: set(2)}); v != first+1 {
 		t.Errorf("what is already so made version %d", v)
 	}
-	if _, err := one.Apply(t.Context(), limiter.PolicyEdit{Set: set(9), Delete: []string{"none"}}); !errors.Is(err, limiter.ErrNoPolicy) || !strings.Contains(err.Error(), `"none"`) {
+	if _, err := one.Apply(t.Context(), policies.Edit{Set: set(9), Delete: []string{"none"}}); !errors.Is(err, policies.ErrNoPolicy) || !strings.Contains(err.Error(), `"none"`) {
 		t.Errorf("%v", err)
 	}
-	if _, err := one.Apply(t.Context(), limiter.PolicyEdit{Set: set(9), DeleteOverrides: []limiter.Override{{Policy: "login", Key: "k"}}}); !errors.Is(err, limiter.ErrNoPolicy) || !strings.Contains(err.Error(), `"k"`) {
+	if _, err := one.Apply(t.Context(), policies.Edit{Set: set(9), DeleteOverrides: []policies.Override{{Policy: "login", Key: "k"}}}); !errors.Is(err, policies.ErrNoPolicy) || !strings.Contains(err.Error(), `"k"`) {
 		t.Errorf("%v", err)
 	}
 	if v := version(t, pool); v != first+1 {
@@ -187,11 +188,11 @@ func TestIfVersion(t *testing.T) {
 // an edit's note with all its changes. Each version of a policy can be read again.
 func TestNoteBelongsToItsChange(t *testing.T) {
 	t.Parallel()
-	for name, p := range map[string]*limiter.Policies{"database": open(t, bed.NewPool(t), limiter.PoliciesConfig{}).Policies, "memory": must.OK(limiter.NewPolicies())(t)} {
+	for name, p := range map[string]*policies.Policies{"database": open(t, bed.NewPool(t), policies.Config{}).Policies, "memory": must.OK(policies.New())(t)} {
 		for i, note := range []string{"", "", "ticket 7", ""} {
-			q, o := limiter.StoredPolicy{Policy: login, Note: "new"}, limiter.Override{Policy: "login", Key: "k", Limit: ptr(7.0 + float64(i)), Note: "vip"}
+			q, o := policies.Stored{Policy: login, Note: "new"}, policies.Override{Policy: "login", Key: "k", Limit: ptr(7.0 + float64(i)), Note: "vip"}
 			q.Limit = 1 + float64(i)
-			apply(t, p, limiter.PolicyEdit{Note: note, Set: []limiter.StoredPolicy{q}, SetOverrides: []limiter.Override{o}})
+			apply(t, p, policies.Edit{Note: note, Set: []policies.Stored{q}, SetOverrides: []policies.Override{o}})
 		}
 		var notes []string
 		for _, c := range must.OK(p.History(t.Context(), "login", 100))(t) {
@@ -210,13 +211,13 @@ func TestNoteBelongsToItsChange(t *testing.T) {
 
 func TestHistory(t *testing.T) {
 	t.Parallel()
-	p := open(t, bed.NewPool(t), limiter.PoliciesConfig{})
+	p := open(t, bed.NewPool(t), policies.Config{})
 	until := time.Date(2100, 1, 2, 3, 4, 5, 6000, time.UTC)
-	apply(t, p.Policies, limiter.PolicyEdit{Set: []limiter.StoredPolicy{{Policy: login, Note: "new"}}, SetOverrides: []limiter.Override{{Policy: "login", Key: "k", Limit: ptr(7.0), Until: until, Note: "vip"}}})
+	apply(t, p.Policies, policies.Edit{Set: []policies.Stored{{Policy: login, Note: "new"}}, SetOverrides: []policies.Override{{Policy: "login", Key: "k", Limit: ptr(7.0), Until: until, Note: "vip"}}})
 	changed := login
 	changed.Limit = 0.1 + 0.2
-	apply(t, p.Policies, limiter.PolicyEdit{Set: []limiter.StoredPolicy{{Policy: changed, Note: "more", Askers: true}}})
-	apply(t, p.Policies, limiter.PolicyEdit{Delete: []string{"login"}, DeleteOverrides: []limiter.Override{{Policy: "login", Key: "k"}}, Note: "over"})
+	apply(t, p.Policies, policies.Edit{Set: []policies.Stored{{Policy: changed, Note: "more", Askers: true}}})
+	apply(t, p.Policies, policies.Edit{Delete: []string{"login"}, DeleteOverrides: []policies.Override{{Policy: "login", Key: "k"}}, Note: "over"})
 	all, err := p.History(t.Context(), "login", 100)
 	if err != nil || len(all) != 5 {
 		t.Fatalf("%+v, %v", all, err)
@@ -247,29 +248,29 @@ func TestHistory(t *testing.T) {
 // then, also for a part of the history.
 func TestAt(t *testing.T) {
 	t.Parallel()
-	pool, memory := bed.NewPool(t), must.OK(limiter.NewPolicies())(t)
-	stored := open(t, pool, limiter.PoliciesConfig{})
+	pool, memory := bed.NewPool(t), must.OK(policies.New())(t)
+	stored := open(t, pool, policies.Config{})
 	more := login
 	more.Limit *= 2
-	ended := limiter.Override{Policy: "login", Key: "bot-1", Limit: ptr(3.0), Until: time.Now().Add(-time.Hour)}
-	limited := limiter.Override{Policy: "login", Key: "bot-1", Limit: ptr(7.0)}
-	network := limiter.Override{Policy: "login", Key: "bot-", Match: limiter.MatchPrefix, Blocked: true}
-	exempt := limiter.Override{Policy: "login", Key: "*", Match: limiter.MatchPattern, Unlimited: true}
+	ended := policies.Override{Policy: "login", Key: "bot-1", Limit: ptr(3.0), Until: time.Now().Add(-time.Hour)}
+	limited := policies.Override{Policy: "login", Key: "bot-1", Limit: ptr(7.0)}
+	network := policies.Override{Policy: "login", Key: "bot-", Match: policies.MatchPrefix, Blocked: true}
+	exempt := policies.Override{Policy: "login", Key: "*", Match: policies.MatchPattern, Unlimited: true}
 	steps := []struct {
-		edit limiter.PolicyEdit
+		edit policies.Edit
 		want string
 	}{
-		{limiter.PolicyEdit{SetOverrides: []limiter.Override{{Policy: "other", Key: "bot-1", Unlimited: true}}}, "none none"},
-		{limiter.PolicyEdit{Set: []limiter.StoredPolicy{{Policy: login}}}, "5 none"},
-		{limiter.PolicyEdit{SetOverrides: []limiter.Override{ended}}, "5 none"},
-		{limiter.PolicyEdit{SetOverrides: []limiter.Override{limited}}, "5 bot-1: 7"},
-		{limiter.PolicyEdit{Set: []limiter.StoredPolicy{{Policy: more}}, SetOverrides: []limiter.Override{{Policy: "login", Key: "bot-2", Limit: ptr(1.0)}}}, "10 bot-1: 7"},
-		{limiter.PolicyEdit{SetOverrides: []limiter.Override{network, {Policy: "login", Key: "bat-", Match: limiter.MatchPrefix, Unlimited: true}}}, "10 bot-: blocked"},
-		{limiter.PolicyEdit{SetOverrides: []limiter.Override{exempt}}, "10 *: unlimited"},
-		{limiter.PolicyEdit{DeleteOverrides: []limiter.Override{exempt, limited}}, "10 bot-: blocked"},
-		{limiter.PolicyEdit{SetOverrides: []limiter.Override{{Policy: "login", Key: "bot-1", Limit: ptr(9.0)}}}, "10 bot-: blocked"},
-		{limiter.PolicyEdit{DeleteOverrides: []limiter.Override{network}}, "10 bot-1: 9"},
-		{limiter.PolicyEdit{Delete: []string{"login"}}, "none bot-1: 0"},
+		{policies.Edit{SetOverrides: []policies.Override{{Policy: "other", Key: "bot-1", Unlimited: true}}}, "none none"},
+		{policies.Edit{Set: []policies.Stored{{Policy: login}}}, "5 none"},
+		{policies.Edit{SetOverrides: []policies.Override{ended}}, "5 none"},
+		{policies.Edit{SetOverrides: []policies.Override{limited}}, "5 bot-1: 7"},
+		{policies.Edit{Set: []policies.Stored{{Policy: more}}, SetOverrides: []policies.Override{{Policy: "login", Key: "bot-2", Limit: ptr(1.0)}}}, "10 bot-1: 7"},
+		{policies.Edit{SetOverrides: []policies.Override{network, {Policy: "login", Key: "bat-", Match: policies.MatchPrefix, Unlimited: true}}}, "10 bot-: blocked"},
+		{policies.Edit{SetOverrides: []policies.Override{exempt}}, "10 *: unlimited"},
+		{policies.Edit{DeleteOverrides: []policies.Override{exempt, limited}}, "10 bot-: blocked"},
+		{policies.Edit{SetOverrides: []policies.Override{{Policy: "login", Key: "bot-1", Limit: ptr(9.0)}}}, "10 bot-: blocked"},
+		{policies.Edit{DeleteOverrides: []policies.Override{network}}, "10 bot-1: 9"},
+		{policies.Edit{Delete: []string{"login"}}, "none bot-1: 0"},
 	}
 	var times []time.Time
 	for _, s := range steps {
@@ -277,7 +278,7 @@ func TestAt(t *testing.T) {
 		apply(t, stored.Policies, s.edit)
 		times = append(times, bed.Value[time.Time](t, pool, `SELECT clock_timestamp()`))
 	}
-	check := func(name string, p *limiter.Policies, from int) {
+	check := func(name string, p *policies.Policies, from int) {
 		t.Helper()
 		for i := from; i < len(steps); i++ {
 			policy, o, err := p.At(t.Context(), "login", "bot-1", times[i])
@@ -285,7 +286,7 @@ func TestAt(t *testing.T) {
 			if policy != nil {
 				got[0] = fmt.Sprint(policy.Limit)
 			} else {
-				policy = new(limiter.StoredPolicy)
+				policy = new(policies.Stored)
 			}
 			switch {
 			case o != nil && o.Limit != nil:
@@ -326,21 +327,21 @@ func TestBound(t *testing.T) {
 	}
 	rest, peak := heap()
 	logger, logs := newLog()
-	p := open(t, pool, limiter.PoliciesConfig{Logger: logger, DisableListen: true, PollEvery: time.Hour})
+	p := open(t, pool, policies.Config{Logger: logger, DisableListen: true, PollEvery: time.Hour})
 	// Without the triggers, whose history would take a while.
 	bed.Exec(t, pool, `BEGIN; SET LOCAL session_replication_role = replica;
 		INSERT INTO pglimit_override (policy, key, unlimited, note) SELECT 'login', rpad('k' || i, 1024, 'k'), true, rpad('', 1000, 'n') FROM generate_series(100001, 199999) AS i; COMMIT`)
-	apply(t, p.Policies, limiter.PolicyEdit{SetOverrides: []limiter.Override{{Policy: "login", Key: "last", Unlimited: true}}})
+	apply(t, p.Policies, policies.Edit{SetOverrides: []policies.Override{{Policy: "login", Key: "last", Unlimited: true}}})
 	before := pages.n.Load()
 	// One that exists can still be changed.
-	apply(t, p.Policies, limiter.PolicyEdit{SetOverrides: []limiter.Override{{Policy: "login", Key: "last", Unlimited: true, Note: "changed"}}})
+	apply(t, p.Policies, policies.Edit{SetOverrides: []policies.Override{{Policy: "login", Key: "last", Unlimited: true, Note: "changed"}}})
 	if n := pages.n.Load() - before; n != 0 {
 		t.Errorf("a change was loaded with %d statements for all overrides", n)
 	}
 	if r, k := heap(); r > rest+25 || k > peak+50 {
 		t.Errorf("the heap grew from %d to %d MB, and at most from %d to %d", rest, r, peak, k)
 	}
-	_, err := p.Apply(t.Context(), limiter.PolicyEdit{SetOverrides: []limiter.Override{{Policy: "login", Key: "z", Unlimited: true}}})
+	_, err := p.Apply(t.Context(), policies.Edit{SetOverrides: []policies.Override{{Policy: "login", Key: "z", Unlimited: true}}})
 	if !errors.Is(err, limiter.ErrInvalid) || !strings.Contains(err.Error(), "at most 100,000 overrides") || !strings.Contains(err.Error(), "delete those that have ended") {
 		t.Errorf("%v", err)
 	}
@@ -351,11 +352,11 @@ func TestBound(t *testing.T) {
 	expectLog(t, logs)
 	// Rows that came past the trigger: the last one by policy and key does not apply.
 	bed.Exec(t, pool, `BEGIN; SET LOCAL session_replication_role = replica; INSERT INTO pglimit_override (policy, key, unlimited) VALUES ('login', 'z', true); COMMIT`)
-	p = open(t, pool, limiter.PoliciesConfig{Logger: logger, DisableListen: true, PollEvery: time.Hour})
+	p = open(t, pool, policies.Config{Logger: logger, DisableListen: true, PollEvery: time.Hour})
 	if n := p.OverrideCount("login"); n != 100_000 {
 		t.Errorf("%d overrides are loaded", n)
 	}
-	if _, unlimited, err := p.For("login", "z"); !errors.Is(err, limiter.ErrNoPolicy) || unlimited {
+	if _, unlimited, err := p.For("login", "z"); !errors.Is(err, policies.ErrNoPolicy) || unlimited {
 		t.Error(unlimited, err)
 	}
 	expectLog(t, logs, "too many overrides", "most=100000")
@@ -366,7 +367,7 @@ func TestBound(t *testing.T) {
 func TestChangesAreAll(t *testing.T) {
 	t.Parallel()
 	pool := bed.NewPool(t)
-	p := open(t, pool, limiter.PoliciesConfig{DisableListen: true, PollEvery: time.Hour})
+	p := open(t, pool, policies.Config{DisableListen: true, PollEvery: time.Hour})
 	const insert = `INSERT INTO pglimit_override (policy, key, limit_units) VALUES `
 	for i, sql := range []string{
 		`INSERT INTO pglimit_policy (name, algorithm, limit_units, period_s) VALUES ('p', 'gcra', 1, 1), ('q', 'gcra', 2, 1);` + insert + `('p', 'a', 5), ('p', 'b', 6), ('q', 'a', 7)`,
@@ -394,8 +395,8 @@ func TestChangesAreAll(t *testing.T) {
 		`DELETE FROM pglimit_override WHERE match <> ''`,
 	} {
 		bed.Exec(t, pool, sql)
-		apply(t, p.Policies, limiter.PolicyEdit{SetOverrides: []limiter.Override{{Policy: "p", Key: "tick", Limit: ptr(float64(i + 1))}}})
-		all := open(t, pool, limiter.PoliciesConfig{DisableListen: true, PollEvery: time.Hour})
+		apply(t, p.Policies, policies.Edit{SetOverrides: []policies.Override{{Policy: "p", Key: "tick", Limit: ptr(float64(i + 1))}}})
+		all := open(t, pool, policies.Config{DisableListen: true, PollEvery: time.Hour})
 		for _, o := range []*opened{p, all} {
 			if err := o.Default(limiter.Policy{Name: "q", Algorithm: limiter.GCRA, Limit: 1, Period: time.Second}, limiter.Policy{Name: "r", Algorithm: limiter.GCRA, Limit: 1, Period: time.Second}); err != nil {
 				t.Fatal(err)

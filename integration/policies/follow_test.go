@@ -19,6 +19,7 @@ import (
 	"github.com/pglimit/pglimit/internal/grants"
 	"github.com/pglimit/pglimit/internal/migrate/sets"
 	"github.com/pglimit/pglimit/limiter"
+	"github.com/pglimit/pglimit/policies"
 )
 
 // listeners counts the sessions of a test's database that listen now.
@@ -40,8 +41,8 @@ func TestAway(t *testing.T) {
 			pool := bed.Connect(t, address, func(c *pgxpool.Config) { c.ConnConfig.DialFunc = dialer.Dial }, bed.Setting("application_name", "followed"))
 			direct := bed.Connect(t, address)
 			logger, logs := newLog()
-			p := open(t, pool, limiter.PoliciesConfig{PollEvery: 10 * time.Millisecond, DisableListen: disable, Logger: logger})
-			version := apply(t, p.Policies, limiter.PolicyEdit{Set: []limiter.StoredPolicy{{Policy: login}}})
+			p := open(t, pool, policies.Config{PollEvery: 10 * time.Millisecond, DisableListen: disable, Logger: logger})
+			version := apply(t, p.Policies, policies.Edit{Set: []policies.Stored{{Policy: login}}})
 			dialer.Down.Store(true)
 			pool.Reset()
 			bed.Exec(t, direct, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'followed'`)
@@ -52,7 +53,7 @@ func TestAway(t *testing.T) {
 			if got, err := p.Get("login"); err != nil || got != login {
 				t.Errorf("while it is away: %+v, %v", got, err)
 			}
-			if _, err := p.Apply(t.Context(), limiter.PolicyEdit{Set: []limiter.StoredPolicy{{Policy: login}}}); !errors.Is(err, limiter.ErrUnavailable) {
+			if _, err := p.Apply(t.Context(), policies.Edit{Set: []policies.Stored{{Policy: login}}}); !errors.Is(err, limiter.ErrUnavailable) {
 				t.Errorf("Set while it is away: %v", err)
 			}
 			dialer.Down.Store(false)
@@ -109,7 +110,7 @@ func TestSilence(t *testing.T) {
 	if _, err := listener.Exec(ctx, `LISTEN pglimit_policies`); err != nil {
 		t.Fatal(err)
 	}
-	p := open(t, pool, limiter.PoliciesConfig{PollEvery: time.Hour})
+	p := open(t, pool, policies.Config{PollEvery: time.Hour})
 	if _, err := listener.Conn().WaitForNotification(ctx); err != nil { // the probe: p has it before the next
 		t.Fatal(err)
 	}
@@ -128,8 +129,8 @@ func TestClose(t *testing.T) {
 	address := bed.NewDatabase(t)
 	pool := bed.Connect(t, address, bed.Setting("application_name", "followed"), func(c *pgxpool.Config) { c.MaxConns = 1 })
 	direct := bed.Connect(t, address)
-	p := open(t, pool, limiter.PoliciesConfig{})
-	version := apply(t, p.Policies, limiter.PolicyEdit{Set: []limiter.StoredPolicy{{Policy: login}}})
+	p := open(t, pool, policies.Config{})
+	version := apply(t, p.Policies, policies.Edit{Set: []policies.Stored{{Policy: login}}})
 	bed.Eventually(t, "the session listens", func(context.Context) (bool, error) {
 		n, err := listeners(direct)
 		return n == 1, err
@@ -150,7 +151,7 @@ func TestClose(t *testing.T) {
 	}
 	changed := login
 	changed.Limit = 7
-	if _, err := p.Apply(t.Context(), limiter.PolicyEdit{Set: []limiter.StoredPolicy{{Policy: changed}}}); err != nil {
+	if _, err := p.Apply(t.Context(), policies.Edit{Set: []policies.Stored{{Policy: changed}}}); err != nil {
 		t.Fatal(err)
 	}
 	if got, err := p.Get("login"); err != nil || got != changed {
@@ -163,11 +164,11 @@ func TestClose(t *testing.T) {
 func TestOpen(t *testing.T) {
 	t.Parallel()
 	pool := bed.Connect(t, bed.EmptyDatabase(t))
-	if _, err := limiter.OpenPolicies(t.Context(), pool, nil); !errors.Is(err, limiter.ErrNotMigrated) {
+	if _, err := policies.Open(t.Context(), pool, nil); !errors.Is(err, limiter.ErrNotMigrated) {
 		t.Errorf("without tables: %v", err)
 	}
 	logger, logs := newLog()
-	p := open(t, pool, limiter.PoliciesConfig{Background: true, PollEvery: 10 * time.Millisecond, Logger: logger})
+	p := open(t, pool, policies.Config{Background: true, PollEvery: 10 * time.Millisecond, Logger: logger})
 	if err := p.Default(login); err != nil {
 		t.Fatal(err)
 	}
@@ -183,15 +184,15 @@ func TestOpen(t *testing.T) {
 	}
 	expectLog(t, logs, "level=WARN", "pglimit migrate up")
 
-	for _, config := range []limiter.PoliciesConfig{{PollEvery: time.Millisecond}, {PollEvery: -1}, {KeySecret: []byte("short")}, {PublishEvery: time.Millisecond}, {PublishEvery: 13 * time.Hour}, {Program: "a\x00"}} {
-		if _, err := limiter.OpenPolicies(t.Context(), pool, &config); !errors.Is(err, limiter.ErrInvalid) || strings.Contains(err.Error(), "short;") {
+	for _, config := range []policies.Config{{PollEvery: time.Millisecond}, {PollEvery: -1}, {KeySecret: []byte("short")}, {PublishEvery: time.Millisecond}, {PublishEvery: 13 * time.Hour}, {Program: "a\x00"}} {
+		if _, err := policies.Open(t.Context(), pool, &config); !errors.Is(err, limiter.ErrInvalid) || strings.Contains(err.Error(), "short;") {
 			t.Errorf("%+v: %v", config, err)
 		}
 	}
-	if _, err := limiter.OpenPolicies(t.Context(), nil, nil); !errors.Is(err, limiter.ErrInvalid) {
+	if _, err := policies.Open(t.Context(), nil, nil); !errors.Is(err, limiter.ErrInvalid) {
 		t.Errorf("without a pool: %v", err)
 	}
-	if _, err := limiter.OpenPoliciesSQL(t.Context(), nil, nil); !errors.Is(err, limiter.ErrInvalid) {
+	if _, err := policies.OpenSQL(t.Context(), nil, nil); !errors.Is(err, limiter.ErrInvalid) {
 		t.Errorf("without a db: %v", err)
 	}
 }
@@ -201,15 +202,15 @@ func TestSQL(t *testing.T) {
 	bed.OverDrivers(t, func(t *testing.T, driver string) {
 		address := bed.NewDatabase(t)
 		pool, db := bed.Connect(t, address), bed.ConnectSQL(t, driver, address)
-		p, err := limiter.OpenPoliciesSQL(t.Context(), db, &limiter.PoliciesConfig{PollEvery: 10 * time.Millisecond})
+		p, err := policies.OpenSQL(t.Context(), db, &policies.Config{PollEvery: 10 * time.Millisecond})
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer p.Close()
 		until := time.Date(2100, 1, 2, 3, 4, 5, 6000, time.UTC)
-		version := apply(t, p, limiter.PolicyEdit{
-			Set: []limiter.StoredPolicy{{Policy: login, Note: "é"}},
-			SetOverrides: []limiter.Override{
+		version := apply(t, p, policies.Edit{
+			Set: []policies.Stored{{Policy: login, Note: "é"}},
+			SetOverrides: []policies.Override{
 				{Policy: "login", Key: `a"{},\`, Limit: ptr(7.5), Shadow: ptr(false), Until: until}, {Policy: "login", Key: "b", Unlimited: true}},
 		})
 		if got, err := p.Get("login"); err != nil || got != login || p.List()[0].Note != "é" {
@@ -220,10 +221,10 @@ func TestSQL(t *testing.T) {
 		}
 		bed.Exec(t, pool, `UPDATE pglimit_policy SET limit_units = 6`)
 		bed.Eventually(t, "the change arrives", func(context.Context) (bool, error) { return p.Version() == version+1, nil })
-		if _, err := p.Apply(t.Context(), limiter.PolicyEdit{IfVersion: version, Delete: []string{"login"}}); !errors.Is(err, limiter.ErrPolicyChanged) {
+		if _, err := p.Apply(t.Context(), policies.Edit{IfVersion: version, Delete: []string{"login"}}); !errors.Is(err, policies.ErrChanged) {
 			t.Errorf("%v", err)
 		}
-		apply(t, p, limiter.PolicyEdit{Delete: []string{"login"}, DeleteOverrides: []limiter.Override{{Policy: "login", Key: "b"}}, Note: "over"})
+		apply(t, p, policies.Edit{Delete: []string{"login"}, DeleteOverrides: []policies.Override{{Policy: "login", Key: "b"}}, Note: "over"})
 		h, err := p.History(t.Context(), "", 10)
 		if err != nil || len(h) != 6 || h[0].Note != "over" {
 			t.Errorf("%+v, %v", h, err)
@@ -242,10 +243,10 @@ func TestSchemas(t *testing.T) {
 		if err := sets.Tables.Up(t.Context(), pool); err != nil {
 			t.Fatal(err)
 		}
-		p := open(t, pool, limiter.PoliciesConfig{PollEvery: time.Hour})
+		p := open(t, pool, policies.Config{PollEvery: time.Hour})
 		policy := login
 		policy.Limit = float64(i + 1)
-		if v := apply(t, p.Policies, limiter.PolicyEdit{Set: []limiter.StoredPolicy{{Policy: policy}}}); v != 1 {
+		if v := apply(t, p.Policies, policies.Edit{Set: []policies.Stored{{Policy: policy}}}); v != 1 {
 			t.Errorf("schema %s: version %d", schema, v)
 		}
 		all = append(all, p)
@@ -270,16 +271,16 @@ func TestOperator(t *testing.T) {
 	if _, err := grants.Apply(t.Context(), owner, grants.Roles{Operators: []string{role}}); err != nil {
 		t.Fatal(err)
 	}
-	p := open(t, operator, limiter.PoliciesConfig{PollEvery: time.Hour})
-	version := apply(t, p.Policies, limiter.PolicyEdit{Set: []limiter.StoredPolicy{{Policy: login}}, SetOverrides: []limiter.Override{{Policy: "login", Key: "k", Unlimited: true}}})
-	apply(t, p.Policies, limiter.PolicyEdit{IfVersion: version, Delete: []string{"login"}, DeleteOverrides: []limiter.Override{{Policy: "login", Key: "k"}}})
+	p := open(t, operator, policies.Config{PollEvery: time.Hour})
+	version := apply(t, p.Policies, policies.Edit{Set: []policies.Stored{{Policy: login}}, SetOverrides: []policies.Override{{Policy: "login", Key: "k", Unlimited: true}}})
+	apply(t, p.Policies, policies.Edit{IfVersion: version, Delete: []string{"login"}, DeleteOverrides: []policies.Override{{Policy: "login", Key: "k"}}})
 	h, err := p.History(t.Context(), "", 10)
 	if err != nil || len(h) != 4 || h[0].ChangedBy != role {
 		t.Errorf("%+v, %v", h, err)
 	}
 	bed.Exec(t, owner, fmt.Sprintf(`INSERT INTO pglimit_policy (name, algorithm, limit_units, period_s) VALUES ('login', 'gcra', 1, 1); REVOKE UPDATE ON pglimit_policy_version FROM %s`, role))
 	p.await(t, version+2)
-	if _, err := p.Apply(t.Context(), limiter.PolicyEdit{Delete: []string{"login"}}); !errors.Is(err, limiter.ErrMisconfigured) || !strings.Contains(err.Error(), "pglimit_policy_version") {
+	if _, err := p.Apply(t.Context(), policies.Edit{Delete: []string{"login"}}); !errors.Is(err, limiter.ErrMisconfigured) || !strings.Contains(err.Error(), "pglimit_policy_version") {
 		t.Errorf("without a right: %v", err)
 	}
 }
@@ -311,7 +312,7 @@ func TestOneMoment(t *testing.T) {
 		bed.Exec(t, direct, `UPDATE pglimit_policy SET limit_units = 3; UPDATE pglimit_override SET limit_units = 3`)
 	}}
 	pool := bed.Connect(t, address, func(c *pgxpool.Config) { c.ConnConfig.Tracer = change })
-	p := open(t, pool, limiter.PoliciesConfig{PollEvery: time.Hour, DisableListen: true})
+	p := open(t, pool, policies.Config{PollEvery: time.Hour, DisableListen: true})
 	policy, err := p.Get("p")
 	override, _, _ := p.For("p", "k")
 	if v := p.Version(); err != nil || policy.Limit != 1 || override.Limit != 2 || v != 1 {

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/pglimit/pglimit/integration/bed"
-	"github.com/pglimit/pglimit/limiter"
+	"github.com/pglimit/pglimit/policies"
 )
 
 // TestNotificationsTellNothing: any role may listen and notify. It hears the schema's name
@@ -17,7 +17,7 @@ import (
 func TestNotificationsTellNothing(t *testing.T) {
 	t.Parallel()
 	pool := bed.NewPool(t)
-	p := open(t, pool, limiter.PoliciesConfig{PollEvery: time.Hour})
+	p := open(t, pool, policies.Config{PollEvery: time.Hour})
 	conn, err := pool.Acquire(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -28,8 +28,8 @@ func TestNotificationsTellNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	edit := func(limit float64) int64 {
-		return apply(t, p.Policies, limiter.PolicyEdit{Set: []limiter.StoredPolicy{{Policy: login, Note: "a secret note"}},
-			SetOverrides: []limiter.Override{{Policy: "login", Key: "alice", Limit: &limit}}})
+		return apply(t, p.Policies, policies.Edit{Set: []policies.Stored{{Policy: login, Note: "a secret note"}},
+			SetOverrides: []policies.Override{{Policy: "login", Key: "alice", Limit: &limit}}})
 	}
 	edit(7)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // prevents a hang
@@ -60,7 +60,7 @@ func TestNotificationsTellNothing(t *testing.T) {
 // changes during the flood are seen. It does not run in parallel: it measures the heap.
 func TestFloodOfNotifications(t *testing.T) {
 	pool := bed.NewPool(t)
-	p := open(t, pool, limiter.PoliciesConfig{PollEvery: time.Hour})
+	p := open(t, pool, policies.Config{PollEvery: time.Hour})
 	heap := func() int {
 		var m runtime.MemStats
 		runtime.ReadMemStats(&m)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/pglimit/pglimit/integration/bed"
 	"github.com/pglimit/pglimit/limiter"
+	"github.com/pglimit/pglimit/policies"
 )
 
 // TestInvalidRows: what was written by hand and is not valid keeps the last known policy or
@@ -17,9 +18,9 @@ func TestInvalidRows(t *testing.T) {
 	t.Parallel()
 	pool := bed.NewPool(t)
 	logger, logs := newLog()
-	p := open(t, pool, limiter.PoliciesConfig{Logger: logger, PollEvery: time.Hour})
+	p := open(t, pool, policies.Config{Logger: logger, PollEvery: time.Hour})
 	day := limiter.Policy{Name: "day", Algorithm: limiter.FixedWindow, Limit: 5, Calendar: limiter.Day}
-	version := apply(t, p.Policies, limiter.PolicyEdit{Set: []limiter.StoredPolicy{{Policy: login}, {Policy: day}}})
+	version := apply(t, p.Policies, policies.Edit{Set: []policies.Stored{{Policy: login}, {Policy: day}}})
 	do := func(sql string) {
 		t.Helper()
 		bed.Exec(t, pool, sql)
@@ -83,8 +84,8 @@ func TestOverridesInTheDatabase(t *testing.T) {
 			t.Parallel()
 			ctx := t.Context()
 			pool := bed.NewPool(t)
-			p := open(t, pool, limiter.PoliciesConfig{KeySecret: secret})
-			apply(t, p.Policies, limiter.PolicyEdit{SetOverrides: []limiter.Override{
+			p := open(t, pool, policies.Config{KeySecret: secret})
+			apply(t, p.Policies, policies.Edit{SetOverrides: []policies.Override{
 				{Policy: "login", Key: "free", Unlimited: true}, {Policy: "login", Key: "vip", Limit: ptr(50.0), Burst: ptr(20.0)},
 				{Policy: "login", Key: "ended", Unlimited: true, Until: time.Now().Add(-time.Hour)},
 			}})
@@ -110,7 +111,7 @@ func TestOverridesInTheDatabase(t *testing.T) {
 				}
 			}
 			// A remembered denial does not outlive a new override.
-			if _, err := p.Apply(ctx, limiter.PolicyEdit{SetOverrides: []limiter.Override{{Policy: "login", Key: "vip", Limit: ptr(50.0), Burst: ptr(40.0)}}}); err != nil {
+			if _, err := p.Apply(ctx, policies.Edit{SetOverrides: []policies.Override{{Policy: "login", Key: "vip", Limit: ptr(50.0), Burst: ptr(40.0)}}}); err != nil {
 				t.Fatal(err)
 			}
 			if r, err := l.AllowN(ctx, login, "vip", 15); err != nil || !r.Allowed {
@@ -143,7 +144,7 @@ func TestOverridesInTheDatabase(t *testing.T) {
 func TestOverridesOfAnotherSecret(t *testing.T) {
 	t.Parallel()
 	pool := bed.NewPool(t)
-	policies, err := limiter.OpenPolicies(t.Context(), pool, &limiter.PoliciesConfig{DisableListen: true})
+	policies, err := policies.Open(t.Context(), pool, &policies.Config{DisableListen: true})
 	if err != nil {
 		t.Fatal(err)
 	}

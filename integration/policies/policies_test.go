@@ -12,6 +12,7 @@ import (
 
 	"github.com/pglimit/pglimit/integration/bed"
 	"github.com/pglimit/pglimit/limiter"
+	"github.com/pglimit/pglimit/policies"
 )
 
 // login is a policy for tests.
@@ -19,12 +20,12 @@ var login = limiter.Policy{Name: "login", Algorithm: limiter.TokenBucket, Limit:
 
 // opened is Policies and the versions that it has loaded.
 type opened struct {
-	*limiter.Policies
+	*policies.Policies
 	versions chan int64
 }
 
 // open opens Policies that close when the test ends. By default they list no program.
-func open(t *testing.T, pool *pgxpool.Pool, config limiter.PoliciesConfig) *opened {
+func open(t *testing.T, pool *pgxpool.Pool, config policies.Config) *opened {
 	t.Helper()
 	config.PublishEvery = cmp.Or(config.PublishEvery, -1)
 	o := &opened{versions: make(chan int64, 1000)}
@@ -32,7 +33,7 @@ func open(t *testing.T, pool *pgxpool.Pool, config limiter.PoliciesConfig) *open
 	if config.Logger == nil {
 		config.Logger = slog.New(slog.DiscardHandler)
 	}
-	p, err := limiter.OpenPolicies(t.Context(), pool, &config)
+	p, err := policies.Open(t.Context(), pool, &config)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -75,7 +76,7 @@ func (o *opened) await(t *testing.T, version int64) {
 }
 
 // apply applies an edit.
-func apply(t *testing.T, p *limiter.Policies, edit limiter.PolicyEdit) int64 {
+func apply(t *testing.T, p *policies.Policies, edit policies.Edit) int64 {
 	t.Helper()
 	version, err := p.Apply(t.Context(), edit)
 	if err != nil {
@@ -88,7 +89,7 @@ func apply(t *testing.T, p *limiter.Policies, edit limiter.PolicyEdit) int64 {
 }
 
 // overrides reads the overrides of a policy.
-func overrides(t *testing.T, p *limiter.Policies, policy string) []limiter.Override {
+func overrides(t *testing.T, p *policies.Policies, policy string) []policies.Override {
 	t.Helper()
 	all, err := p.Overrides(t.Context(), policy)
 	if err != nil {
@@ -101,8 +102,8 @@ func ptr[T any](v T) *T { return &v }
 
 func TestApply(t *testing.T) {
 	t.Parallel()
-	p := open(t, bed.NewPool(t), limiter.PoliciesConfig{})
-	if _, err := p.Get("login"); !errors.Is(err, limiter.ErrNoPolicy) {
+	p := open(t, bed.NewPool(t), policies.Config{})
+	if _, err := p.Get("login"); !errors.Is(err, policies.ErrNoPolicy) {
 		t.Errorf("without a policy: %v", err)
 	}
 	day := limiter.Policy{
@@ -110,9 +111,9 @@ func TestApply(t *testing.T) {
 		BlockFor: 1500 * time.Microsecond, Durability: limiter.Relaxed, OnError: limiter.FailLocal, LocalShare: 0.25, Shadow: true,
 	}
 	until := time.Date(2200, 1, 2, 3, 4, 5, 678901000, time.UTC)
-	version := apply(t, p.Policies, limiter.PolicyEdit{
-		Set: []limiter.StoredPolicy{{Policy: login, Note: "first"}, {Policy: day, Askers: true, CountDenials: true, MaxTTL: time.Hour}},
-		SetOverrides: []limiter.Override{
+	version := apply(t, p.Policies, policies.Edit{
+		Set: []policies.Stored{{Policy: login, Note: "first"}, {Policy: day, Askers: true, CountDenials: true, MaxTTL: time.Hour}},
+		SetOverrides: []policies.Override{
 			{Policy: "login", Key: "b", Limit: ptr(7.0), Until: until, Note: "plan"},
 			{Policy: "login", Key: "a", Unlimited: true},
 			{Policy: "spend", Key: "a", Shadow: ptr(false)},
@@ -150,14 +151,14 @@ func TestApply(t *testing.T) {
 
 func TestFollow(t *testing.T) {
 	t.Parallel()
-	for name, config := range map[string]limiter.PoliciesConfig{
+	for name, config := range map[string]policies.Config{
 		"listening": {PollEvery: time.Hour}, "polling": {DisableListen: true, PollEvery: 10 * time.Millisecond},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			pool := bed.NewPool(t)
-			writer, reader := open(t, pool, limiter.PoliciesConfig{}), open(t, pool, config)
-			version := apply(t, writer.Policies, limiter.PolicyEdit{Set: []limiter.StoredPolicy{{Policy: login}}})
+			writer, reader := open(t, pool, policies.Config{}), open(t, pool, config)
+			version := apply(t, writer.Policies, policies.Edit{Set: []policies.Stored{{Policy: login}}})
 			reader.await(t, version)
 			bed.Exec(t, pool, `UPDATE pglimit_policy SET limit_units = 6 WHERE name = 'login'`)
 			for _, o := range []*opened{writer, reader} {

@@ -17,6 +17,7 @@ import (
 	"github.com/pglimit/pglimit/db"
 	"github.com/pglimit/pglimit/integration/bed"
 	"github.com/pglimit/pglimit/limiter"
+	"github.com/pglimit/pglimit/policies"
 )
 
 // expectPrograms waits until the listed programs are those, by name, with their versions.
@@ -43,8 +44,8 @@ func TestPrograms(t *testing.T) {
 	bed.Exec(t, pool, `INSERT INTO pglimit_program (policies_version, pid, heartbeat_s, started_at, seen_at, instance, name, host, library, defaults)
 		SELECT 1, 1, 120, now() - '2 days'::interval, now() - h.ago, h.name, h.name, '', '', '[]'
 		FROM (VALUES ('old', '25 hours'::interval), ('killed', '23 hours'::interval)) AS h (name, ago)`)
-	web := open(t, pool, limiter.PoliciesConfig{PublishEvery: time.Hour, Program: "web"})
-	worker, err := limiter.OpenPoliciesSQL(t.Context(), bed.ConnectSQL(t, "postgres", address), &limiter.PoliciesConfig{PublishEvery: time.Hour, Program: "worker"})
+	web := open(t, pool, policies.Config{PublishEvery: time.Hour, Program: "web"})
+	worker, err := policies.OpenSQL(t.Context(), bed.ConnectSQL(t, "postgres", address), &policies.Config{PublishEvery: time.Hour, Program: "worker"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -70,7 +71,7 @@ func TestPrograms(t *testing.T) {
 	if n := bed.Value[int](t, pool, `SELECT count(*) FROM pglimit_program WHERE name = 'old'`); n != 0 {
 		t.Errorf("%d rows of a program that was not seen for a day", n)
 	}
-	version := apply(t, web.Policies, limiter.PolicyEdit{Set: []limiter.StoredPolicy{{Policy: login}}})
+	version := apply(t, web.Policies, policies.Edit{Set: []policies.Stored{{Policy: login}}})
 	expectPrograms(t, pool, map[string]int64{"web": version, "worker": version, "killed": 1})
 	if err := web.Close(); err != nil {
 		t.Error(err)
@@ -112,7 +113,7 @@ func TestProgramsBounded(t *testing.T) {
 func TestProgramHeartbeat(t *testing.T) {
 	t.Parallel()
 	pool := bed.NewPool(t)
-	open(t, pool, limiter.PoliciesConfig{PublishEvery: time.Second, Program: "web"})
+	open(t, pool, policies.Config{PublishEvery: time.Second, Program: "web"})
 	before := expectPrograms(t, pool, map[string]int64{"web": 0})["web"]
 	seen := func(r db.ProgramsRow) func(context.Context) (bool, error) {
 		return func(ctx context.Context) (bool, error) {
@@ -133,9 +134,9 @@ func TestProgramsUnlisted(t *testing.T) {
 	pool := bed.Connect(t, bed.NewDatabase(t), func(c *pgxpool.Config) { c.ConnConfig.Tracer = tries })
 	bed.Exec(t, pool, `DROP TABLE pglimit_program`)
 	logger, logs := newLog()
-	p := open(t, pool, limiter.PoliciesConfig{PublishEvery: time.Second, Logger: logger})
+	p := open(t, pool, policies.Config{PublishEvery: time.Second, Logger: logger})
 	l := bed.NewLimiter(t, pool, &limiter.Config{Policies: p.Policies})
-	version := apply(t, p.Policies, limiter.PolicyEdit{Set: []limiter.StoredPolicy{{Policy: login}}})
+	version := apply(t, p.Policies, policies.Edit{Set: []policies.Stored{{Policy: login}}})
 	bed.Eventually(t, "it tries again", func(context.Context) (bool, error) { return tries.n.Load() > 2, nil })
 	for i := range 3 {
 		limit := float64(6 + i)

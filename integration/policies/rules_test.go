@@ -14,6 +14,7 @@ import (
 
 	"github.com/pglimit/pglimit/integration/bed"
 	"github.com/pglimit/pglimit/limiter"
+	"github.com/pglimit/pglimit/policies"
 )
 
 // TestRulesFollow: a rule that one process sets holds in another, for keys that neither has
@@ -21,14 +22,14 @@ import (
 func TestRulesFollow(t *testing.T) {
 	t.Parallel()
 	pool, secret := bed.NewPool(t), []byte("a secret of more than 16 bytes")
-	config := limiter.PoliciesConfig{PollEvery: time.Hour, KeySecret: secret} // it listens
+	config := policies.Config{PollEvery: time.Hour, KeySecret: secret} // it listens
 	here, there := open(t, pool, config), open(t, pool, config)
 	l := bed.NewLimiter(t, pool, &limiter.Config{Policies: there.Policies, KeySecret: secret})
-	for match, texts := range map[limiter.Match][2]string{
-		limiter.MatchPrefix: {"bot-", "bot-1"}, limiter.MatchPattern: {"*@spam.example", "a@spam.example"}, limiter.MatchCIDR: {"203.0.113.0/24", "alice:203.0.113.9"},
+	for match, texts := range map[policies.Match][2]string{
+		policies.MatchPrefix: {"bot-", "bot-1"}, policies.MatchPattern: {"*@spam.example", "a@spam.example"}, policies.MatchCIDR: {"203.0.113.0/24", "alice:203.0.113.9"},
 	} {
-		rule := limiter.Override{Policy: "login", Key: texts[0], Match: match, Blocked: true, Until: time.Now().Add(time.Hour), Note: "attack"}
-		there.await(t, apply(t, here.Policies, limiter.PolicyEdit{SetOverrides: []limiter.Override{rule}}))
+		rule := policies.Override{Policy: "login", Key: texts[0], Match: match, Blocked: true, Until: time.Now().Add(time.Hour), Note: "attack"}
+		there.await(t, apply(t, here.Policies, policies.Edit{SetOverrides: []policies.Override{rule}}))
 		if r, err := l.Allow(t.Context(), login, texts[1]); err != nil || r.Allowed || r.Reason != limiter.ReasonBlocked || r.RetryAfter > time.Hour || r.RetryAfter < 50*time.Minute {
 			t.Errorf("%s: %+v, %v", match, r, err)
 		}
@@ -38,7 +39,7 @@ func TestRulesFollow(t *testing.T) {
 		if all := overrides(t, there.Policies, "login"); len(all) != 1 || all[0].Key != texts[0] || all[0].Match != match || !all[0].Blocked || all[0].ChangedBy == "" {
 			t.Errorf("%+v", all)
 		}
-		there.await(t, apply(t, here.Policies, limiter.PolicyEdit{DeleteOverrides: []limiter.Override{rule}, Note: "over"}))
+		there.await(t, apply(t, here.Policies, policies.Edit{DeleteOverrides: []policies.Override{rule}, Note: "over"}))
 		if r, err := l.Allow(t.Context(), login, texts[1]); err != nil || !r.Allowed {
 			t.Errorf("%s, lifted: %+v, %v", match, r, err)
 		}
@@ -49,9 +50,9 @@ func TestRulesFollow(t *testing.T) {
 		}
 	}
 	if err := func() error {
-		_, err := here.Apply(t.Context(), limiter.PolicyEdit{DeleteOverrides: []limiter.Override{{Policy: "login", Key: "bot-", Match: limiter.MatchPrefix}}})
+		_, err := here.Apply(t.Context(), policies.Edit{DeleteOverrides: []policies.Override{{Policy: "login", Key: "bot-", Match: policies.MatchPrefix}}})
 		return err
-	}(); !errors.Is(err, limiter.ErrNoPolicy) || !strings.Contains(err.Error(), `for prefix "bot-"`) {
+	}(); !errors.Is(err, policies.ErrNoPolicy) || !strings.Contains(err.Error(), `for prefix "bot-"`) {
 		t.Errorf("deleted twice: %v", err)
 	}
 }
@@ -60,9 +61,9 @@ func TestRulesFollow(t *testing.T) {
 func TestRulesNeedNoStatement(t *testing.T) {
 	t.Parallel()
 	pool := bed.NewPool(t)
-	p := open(t, pool, limiter.PoliciesConfig{PollEvery: time.Hour, DisableListen: true})
-	apply(t, p.Policies, limiter.PolicyEdit{SetOverrides: []limiter.Override{
-		{Policy: "login", Key: "bot-", Match: limiter.MatchPrefix, Blocked: true}, {Policy: "login", Key: "vip-", Match: limiter.MatchPrefix, Unlimited: true}}})
+	p := open(t, pool, policies.Config{PollEvery: time.Hour, DisableListen: true})
+	apply(t, p.Policies, policies.Edit{SetOverrides: []policies.Override{
+		{Policy: "login", Key: "bot-", Match: policies.MatchPrefix, Blocked: true}, {Policy: "login", Key: "vip-", Match: policies.MatchPrefix, Unlimited: true}}})
 	closed := bed.Connect(t, pool.Config().ConnString())
 	l := bed.NewLimiter(t, closed, &limiter.Config{Policies: p.Policies})
 	tx := bed.Begin(t, pool, pgx.TxOptions{})
@@ -131,8 +132,8 @@ func TestRulesInSQL(t *testing.T) {
 	}
 	bed.Exec(t, pool, insert+`SELECT 'p', 'bot-' || i, 'prefix', true FROM generate_series(1, 1000) AS i`)
 	refused(`VALUES ('p', 'more', 'pattern', true)`, "54000", "at most 1,000 overrides with a match")
-	p := open(t, pool, limiter.PoliciesConfig{DisableListen: true, PollEvery: time.Hour})
-	_, err = p.Apply(t.Context(), limiter.PolicyEdit{SetOverrides: []limiter.Override{{Policy: "p", Key: "more", Match: limiter.MatchPattern, Blocked: true}}})
+	p := open(t, pool, policies.Config{DisableListen: true, PollEvery: time.Hour})
+	_, err = p.Apply(t.Context(), policies.Edit{SetOverrides: []policies.Override{{Policy: "p", Key: "more", Match: policies.MatchPattern, Blocked: true}}})
 	if !errors.Is(err, limiter.ErrInvalid) || !strings.Contains(err.Error(), "delete those that have ended") {
 		t.Errorf("%v", err)
 	}
@@ -141,7 +142,7 @@ func TestRulesInSQL(t *testing.T) {
 	}
 	refused(`SELECT 'r', i || '*', 'pattern', true FROM generate_series(1, 101) AS i`, "54000", "of these 100 patterns")
 	bed.Exec(t, pool, insert+`VALUES ('q', 'more', 'pattern', true), ('p', 'more', '', true)`)
-	if all := overrides(t, p.Policies, "p"); len(all) != 1001 || !slices.ContainsFunc(all, func(o limiter.Override) bool { return o.Key == "more" && o.Match == "" }) {
+	if all := overrides(t, p.Policies, "p"); len(all) != 1001 || !slices.ContainsFunc(all, func(o policies.Override) bool { return o.Key == "more" && o.Match == "" }) {
 		t.Errorf("%d overrides", len(all))
 	}
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/pglimit/pglimit/integration/bed"
 	"github.com/pglimit/pglimit/limiter"
+	"github.com/pglimit/pglimit/policies"
 )
 
 // TestPoliciesThroughPooler: a pooler in transaction mode accepts LISTEN and delivers
@@ -18,7 +19,7 @@ func TestPoliciesThroughPooler(t *testing.T) {
 		address := bed.NewDatabase(t)
 		direct, pooled := bed.Connect(t, address), bed.Connect(t, startPgBouncer(t, address, connections))
 		logs, loaded := new(bed.Buffer), make(chan int64, 100)
-		p, err := limiter.OpenPolicies(t.Context(), pooled, &limiter.PoliciesConfig{
+		p, err := policies.Open(t.Context(), pooled, &policies.Config{
 			PollEvery: 10 * time.Millisecond, Logger: slog.New(slog.NewTextHandler(logs, nil)), OnChange: func(v int64) { loaded <- v },
 		})
 		if err != nil {
@@ -46,9 +47,9 @@ func TestPoliciesSharePoolerConnection(t *testing.T) {
 	t.Parallel()
 	address := startPgBouncer(t, bed.NewDatabase(t), 1)
 	policy := limiter.Policy{Name: "p", Algorithm: limiter.GCRA, Limit: 1, Period: time.Second}
-	var all []*limiter.Policies
+	var all []*policies.Policies
 	for range 3 {
-		p, err := limiter.OpenPolicies(t.Context(), bed.Connect(t, address), &limiter.PoliciesConfig{PollEvery: 10 * time.Millisecond})
+		p, err := policies.Open(t.Context(), bed.Connect(t, address), &policies.Config{PollEvery: 10 * time.Millisecond})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -58,7 +59,7 @@ func TestPoliciesSharePoolerConnection(t *testing.T) {
 	for round := range 3 {
 		for _, p := range all {
 			policy.Limit++
-			if _, err := p.Apply(t.Context(), limiter.PolicyEdit{Set: []limiter.StoredPolicy{{Policy: policy}}}); err != nil {
+			if _, err := p.Apply(t.Context(), policies.Edit{Set: []policies.Stored{{Policy: policy}}}); err != nil {
 				t.Errorf("round %d: %v", round, err)
 			}
 			if _, err := p.History(t.Context(), "p", 1); err != nil {

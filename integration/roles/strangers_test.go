@@ -15,6 +15,7 @@ import (
 	"github.com/pglimit/pglimit/internal/conformance/search"
 	"github.com/pglimit/pglimit/janitor"
 	"github.com/pglimit/pglimit/limiter"
+	"github.com/pglimit/pglimit/policies"
 )
 
 // TestStrangersInSearch draws random histories of the SQL functions and the library with all
@@ -90,7 +91,7 @@ func TestStrangersInPolicies(t *testing.T) {
 	t.Parallel()
 	address, _ := bed.PlantedDatabase(t)
 	pool := bed.Connect(t, address)
-	p, err := limiter.OpenPolicies(t.Context(), pool, &limiter.PoliciesConfig{PollEvery: time.Hour})
+	p, err := policies.Open(t.Context(), pool, &policies.Config{PollEvery: time.Hour})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -98,9 +99,9 @@ func TestStrangersInPolicies(t *testing.T) {
 	limit, shadow := 5.0, true
 	month := limiter.Policy{Name: "month", Algorithm: limiter.FixedWindow, Limit: 10, Calendar: limiter.Month, TimeZone: "Europe/Vienna"}
 	bucket := limiter.Policy{Name: "bucket", Algorithm: limiter.LeakyBucket, Limit: 10, Period: time.Second, Burst: 20, Tick: time.Second, BlockFor: time.Second}
-	edit := limiter.PolicyEdit{
-		Set: []limiter.StoredPolicy{{Policy: month}, {Policy: bucket}},
-		SetOverrides: []limiter.Override{
+	edit := policies.Edit{
+		Set: []policies.Stored{{Policy: month}, {Policy: bucket}},
+		SetOverrides: []policies.Override{
 			{Policy: "month", Key: "k", Limit: &limit, Shadow: &shadow, Until: time.Now().Add(time.Hour)}, {Policy: "month", Key: "free", Unlimited: true},
 		},
 	}
@@ -115,7 +116,7 @@ func TestStrangersInPolicies(t *testing.T) {
 	}
 	bed.Exec(t, pool, `UPDATE pglimit_policy SET name = 'renamed', limit_units = 12 WHERE name = 'month'`)
 	bed.Exec(t, pool, `UPDATE pglimit_override SET key = 'l', burst = 3 WHERE key = 'k'`)
-	if _, err := p.Apply(t.Context(), limiter.PolicyEdit{Delete: []string{"bucket"}, DeleteOverrides: []limiter.Override{{Policy: "month", Key: "l"}}, Note: "over"}); err != nil {
+	if _, err := p.Apply(t.Context(), policies.Edit{Delete: []string{"bucket"}, DeleteOverrides: []policies.Override{{Policy: "month", Key: "l"}}, Note: "over"}); err != nil {
 		t.Error(err)
 	}
 	if _, _, err := p.At(t.Context(), "month", "k", time.Now().Add(-time.Hour)); err != nil {

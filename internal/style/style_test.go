@@ -38,9 +38,8 @@ var larger = []string{
 	"examples/river/main.go run", "integration/bed/functionway.go SearchFunctions",
 	"internal/conformance/search/account.go", "internal/conformance/search/account.go judge",
 	"internal/conformance/search/draw.go", "internal/conformance/search/draw.go step", "internal/conformance/search/search.go run",
-	"internal/policies/store.go", "internal/store/dispatch/queue.go", "internal/store/dispatch/serial.go sendTogether",
+	"internal/store/dispatch/queue.go", "internal/store/dispatch/serial.go sendTogether",
 	"internal/store/memory/reservations.go reserve", "internal/store/postgres/exec/runner.go Run",
-	"limiter/engine.go", "limiter/engine.go decide", "limiter/policies_apply.go compileEdit", "limiter/set.go compileAll",
 	"queries/functions/main.go", "queries/functions/main.go functions",
 }
 

@@ -2232,7 +2232,7 @@ BEGIN
 END $pglimit$;
 -- +goose StatementEnd
 
--- Adds a denial to pglimit_denial, as limiter.DenialLog does, in the caller's transaction.
+-- Adds a denial to pglimit_denial, as package deniallog does, in the caller's transaction.
 -- +goose StatementBegin
 CREATE OR REPLACE FUNCTION pglimit._count_denial(request pglimit._request, reason text, fits_at_us bigint) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $pglimit$

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/pglimit/pglimit/limiter"
+	"github.com/pglimit/pglimit/policies"
 )
 
 // account keeps the books of a history and judges each answer by the bound.
@@ -15,7 +16,7 @@ type account struct {
 	books    *books
 	levels   []*books // as they were before the open transactions and savepoints
 	receipts map[int][]receipt
-	override []*limiter.Override // by ledger
+	override []*policies.Override // by ledger
 	now      int64
 	admitted int
 	gaveBack int
@@ -47,7 +48,7 @@ func newAccount(h *History) *account {
 			r.books.keys = append(r.books.keys, l)
 		}
 	}
-	r.override = make([]*limiter.Override, len(r.books.keys))
+	r.override = make([]*policies.Override, len(r.books.keys))
 	return r
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/pglimit/pglimit/internal/conformance"
 	"github.com/pglimit/pglimit/limiter"
+	"github.com/pglimit/pglimit/policies"
 )
 
 // Draw says which random histories are drawn.
@@ -244,9 +245,9 @@ func (g *drawing) share() Ask {
 }
 
 // override draws one: usually the limits of a policy of the name.
-func (g *drawing) override(p *limiter.Policy) *limiter.Override {
+func (g *drawing) override(p *limiter.Policy) *policies.Override {
 	burst := cmp.Or(p.Burst, p.Limit)
-	o := &limiter.Override{Limit: &p.Limit, Burst: &burst}
+	o := &policies.Override{Limit: &p.Limit, Burst: &burst}
 	if !g.Shadows {
 		return o
 	}
@@ -254,24 +255,24 @@ func (g *drawing) override(p *limiter.Policy) *limiter.Override {
 	limit := min(1<<53, p.Limit*factor)
 	switch g.IntN(9) {
 	case 0:
-		o = &limiter.Override{Unlimited: true}
+		o = &policies.Override{Unlimited: true}
 	case 7:
-		o = &limiter.Override{Blocked: true}
+		o = &policies.Override{Blocked: true}
 	case 1:
-		o = &limiter.Override{Shadow: &on}
+		o = &policies.Override{Shadow: &on}
 	case 2:
 		o.Limit, o.Shadow = &limit, &on
 	case 3:
 		if p.Burst != 0 {
-			o = &limiter.Override{Burst: &limit}
+			o = &policies.Override{Burst: &limit}
 		}
 	case 4:
-		o = &limiter.Override{Limit: &limit}
+		o = &policies.Override{Limit: &limit}
 	case 5:
-		o = &limiter.Override{Factor: &factor}
+		o = &policies.Override{Factor: &factor}
 	case 6:
 		if p.Burst != 0 {
-			o = &limiter.Override{Factor: &factor, Burst: &limit}
+			o = &policies.Override{Factor: &factor, Burst: &limit}
 		}
 	}
 	if g.IntN(2) == 0 {

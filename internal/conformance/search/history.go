@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/pglimit/pglimit/limiter"
+	"github.com/pglimit/pglimit/policies"
 )
 
 // History is the policies of a search and its steps.
@@ -33,7 +34,7 @@ type Step struct {
 	Second      bool // of a step with several answers: another than the first
 	Idempotency string
 	For         time.Duration // a reservation's or a block's
-	Override    *limiter.Override
+	Override    *policies.Override
 }
 
 // Ask is a request by the number of its policy and of its key.

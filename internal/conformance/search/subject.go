@@ -11,6 +11,7 @@ import (
 	"github.com/pglimit/pglimit/internal/conformance"
 	"github.com/pglimit/pglimit/internal/conformance/either"
 	"github.com/pglimit/pglimit/limiter"
+	"github.com/pglimit/pglimit/policies"
 )
 
 // Subject is what the calls of one history are sent to.
@@ -18,7 +19,7 @@ type Subject struct {
 	Ways   []Way                                                  // they share their rows; a step takes one of them
 	Begin  func(context.Context) (pgx.Tx, error)                  // nil: it has no transactions
 	Sweep  func() error                                           // the janitor's; nil: none
-	Apply  func(limiter.PolicyEdit) error                         // nil: it has no overrides
+	Apply  func(policies.Edit) error                              // nil: it has no overrides
 	Batch  func(requests []limiter.Request, upTo []bool) []Answer // nil: one after the other
 	Before func(*Step)                                            // what it does by itself before a step, and may move the clock; nil: nothing
 	Clock  *conformance.Clock
@@ -51,7 +52,7 @@ const Remember = 20 * time.Second
 
 // Memory returns a limiter in memory as a subject.
 func Memory(clock *conformance.Clock) Subject {
-	policies, err := limiter.NewPolicies()
+	policies, err := policies.New()
 	if err != nil {
 		panic(err)
 	}
@@ -60,9 +61,9 @@ func Memory(clock *conformance.Clock) Subject {
 }
 
 // Applied returns a Subject's Apply.
-func Applied(policies *limiter.Policies) func(limiter.PolicyEdit) error {
-	return func(edit limiter.PolicyEdit) error {
-		_, err := policies.Apply(bg, edit)
+func Applied(live *policies.Policies) func(policies.Edit) error {
+	return func(edit policies.Edit) error {
+		_, err := live.Apply(bg, edit)
 		return err
 	}
 }
@@ -107,11 +108,11 @@ type side struct {
 	open      []pgx.Tx         // transactions and savepoints
 	given     map[int][]limiter.Result
 	ids       map[int]string
-	overrides map[limiter.Override]bool // whether there is one, by its Policy and Key
+	overrides map[policies.Override]bool // whether there is one, by its Policy and Key
 }
 
 func newSide(s Subject, h *History) *side {
-	x := &side{Subject: s, policies: slices.Clone(h.Policies), given: map[int][]limiter.Result{}, ids: map[int]string{}, overrides: map[limiter.Override]bool{}}
+	x := &side{Subject: s, policies: slices.Clone(h.Policies), given: map[int][]limiter.Result{}, ids: map[int]string{}, overrides: map[policies.Override]bool{}}
 	for i := range x.policies {
 		x.policies[i].Name = s.Prefix + x.policies[i].Name
 	}
@@ -227,7 +228,7 @@ func (x *side) do(s *Step) Answer {
 
 // override sets or deletes the override of a key.
 func (x *side) override(s *Step, policy, key string) Answer {
-	o := limiter.Override{Policy: policy, Key: key}
+	o := policies.Override{Policy: policy, Key: key}
 	had := x.overrides[o]
 	switch {
 	case x.Apply == nil || len(x.open) > 0:
@@ -236,12 +237,12 @@ func (x *side) override(s *Step, policy, key string) Answer {
 		x.overrides[o] = true
 		set := *s.Override
 		set.Policy, set.Key = policy, key
-		return Answer{Err: x.Apply(limiter.PolicyEdit{SetOverrides: []limiter.Override{set}})}
+		return Answer{Err: x.Apply(policies.Edit{SetOverrides: []policies.Override{set}})}
 	case !had:
 		return nothing
 	}
 	x.overrides[o] = false
-	return Answer{Err: x.Apply(limiter.PolicyEdit{DeleteOverrides: []limiter.Override{o}})}
+	return Answer{Err: x.Apply(policies.Edit{DeleteOverrides: []policies.Override{o}})}
 }
 
 // requests returns those of a step with several, and which are by AllowUpTo.

@@ -18,6 +18,7 @@ import (
 	"github.com/pglimit/pglimit/internal/pooler"
 	"github.com/pglimit/pglimit/internal/printable"
 	"github.com/pglimit/pglimit/limiter"
+	"github.com/pglimit/pglimit/policies"
 )
 
 // Exit codes.
@@ -56,7 +57,7 @@ func DatabaseError(err error) error {
 // rejects the request: the user can correct that.
 func LimiterError(err error) error {
 	for _, rejection := range []error{limiter.ErrInvalid, limiter.ErrUnsupported, limiter.ErrNoReservation, limiter.ErrReservationEnded,
-		limiter.ErrNoPolicy, limiter.ErrPolicyChanged} {
+		policies.ErrNoPolicy, policies.ErrChanged} {
 		if errors.Is(err, rejection) {
 			return err
 		}

@@ -18,6 +18,7 @@ import (
 	"github.com/pglimit/pglimit/internal/duration"
 	"github.com/pglimit/pglimit/internal/keys"
 	"github.com/pglimit/pglimit/limiter"
+	"github.com/pglimit/pglimit/policies"
 )
 
 func newBlock(db *connect.Database, out *cli.Output) *cobra.Command {
@@ -110,28 +111,28 @@ For a stored block the JSON is {"override", "fields", "version"}.`,
 // store stores the block of KEY as an override, unless neither the database nor a program has the
 // policy.
 func (c *change) store(cmd *cobra.Command, db *connect.Database, out *cli.Output, key, until, note string) (stored bool, err error) {
-	o := limiter.Override{Policy: c.name, Key: key, Match: c.match(), Blocked: true, Note: note}
+	o := policies.Override{Policy: c.name, Key: key, Match: c.match(), Blocked: true, Note: note}
 	if c.lasts > 0 {
 		o.Until = time.Now().Add(c.lasts).UTC()
 	}
 	if o.Until, err = untilFlag(until, o.Until); err != nil {
 		return false, err
 	}
-	err = db.WithPoliciesOf(cmd, func(pool *pgxpool.Pool, policies *limiter.Policies) error {
-		if stored = findPolicy(policies, c.name) != nil; !stored {
+	err = db.WithPoliciesOf(cmd, func(pool *pgxpool.Pool, live *policies.Policies) error {
+		if stored = findPolicy(live, c.name) != nil; !stored {
 			defaults, _, err := inspect.New(pool).Defaults(cmd.Context())
 			if _, stored = defaults[c.name]; !stored {
 				return cli.LimiterError(err)
 			}
 		}
-		before, err := findOverride(cmd, policies, o)
+		before, err := findOverride(cmd, live, o)
 		switch {
 		case err != nil:
 			return err
 		case before != nil && !before.Blocked:
 			return fmt.Errorf("%s has another override of %s: %s. Delete it first with `pglimit override delete`, or block the row with --algorithm", c.subject(key), c.name, overrideText(*before))
 		}
-		return setOverride(cmd, out, policies, o, before)
+		return setOverride(cmd, out, live, o, before)
 	})
 	return stored, err
 }
@@ -214,12 +215,12 @@ func (c *change) lift(cmd *cobra.Command, db *connect.Database, key, note string
 	if match == "" {
 		text = keys.Stored(key, connect.KeySecret())
 	}
-	err = db.WithPolicies(cmd, func(policies *limiter.Policies) error {
-		all, err := policies.Overrides(cmd.Context(), c.name)
+	err = db.WithPolicies(cmd, func(live *policies.Policies) error {
+		all, err := live.Overrides(cmd.Context(), c.name)
 		if err != nil {
 			return cli.LimiterError(err)
 		}
-		edit := limiter.PolicyEdit{Note: note}
+		edit := policies.Edit{Note: note}
 		for _, o := range all {
 			one := o.Match == match && o.Key == text
 			if !o.Blocked || !one && !(c.prefix && o.Match == "" && strings.HasPrefix(o.Key, text)) {
@@ -235,7 +236,7 @@ func (c *change) lift(cmd *cobra.Command, db *connect.Database, key, note string
 			counts[len(counts)-1].Overrides++
 		}
 		if len(counts) > 0 {
-			_, err = policies.Apply(cmd.Context(), edit)
+			_, err = live.Apply(cmd.Context(), edit)
 		}
 		return cli.LimiterError(err)
 	})

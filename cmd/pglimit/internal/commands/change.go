@@ -19,6 +19,7 @@ import (
 	"github.com/pglimit/pglimit/internal/keys"
 	"github.com/pglimit/pglimit/internal/printable"
 	"github.com/pglimit/pglimit/limiter"
+	"github.com/pglimit/pglimit/policies"
 )
 
 // changeHelp explains what the commands that change rows have in common.
@@ -48,12 +49,12 @@ type change struct {
 
 // changeResult is the JSON of a change.
 type changeResult struct {
-	Verb   string        `json:"verb"`
-	Key    string        `json:"key"`
-	Prefix bool          `json:"prefix"`
-	Part   bool          `json:"part"`
-	Match  limiter.Match `json:"match,omitempty"` // of stored blocks: pattern or cidr
-	For    float64       `json:"for_s,omitempty"`
+	Verb   string         `json:"verb"`
+	Key    string         `json:"key"`
+	Prefix bool           `json:"prefix"`
+	Part   bool           `json:"part"`
+	Match  policies.Match `json:"match,omitempty"` // of stored blocks: pattern or cidr
+	For    float64        `json:"for_s,omitempty"`
 	// Found reports whether there was something to change: a row or, for unblock, a block.
 	Found   bool            `json:"found"`
 	Rows    int64           `json:"rows"`
@@ -272,14 +273,14 @@ func (s *selection) registerMatch(cmd *cobra.Command) {
 }
 
 // match returns what an override has for the flags.
-func (s *selection) match() limiter.Match {
+func (s *selection) match() policies.Match {
 	switch {
 	case s.prefix:
-		return limiter.MatchPrefix
+		return policies.MatchPrefix
 	case s.pattern:
-		return limiter.MatchPattern
+		return policies.MatchPattern
 	case s.cidr:
-		return limiter.MatchCIDR
+		return policies.MatchCIDR
 	}
 	return ""
 }

@@ -117,7 +117,7 @@ func foundText(f inspect.Found, rows, width int, many bool) string {
 	section("open reservations", t)
 	t = &cli.Table{Header: []string{"POLICY", "KEY", "OVERRIDE", "BY", "NOTE"}}
 	for _, o := range f.Overrides {
-		t.Add(printable.Shown(o.Policy), key(o.Key), overrideText(o.Limiter()), printable.Shown(o.ChangedBy), printable.Shown(o.Note))
+		t.Add(printable.Shown(o.Policy), key(o.Key), overrideText(o.Stored()), printable.Shown(o.ChangedBy), printable.Shown(o.Note))
 	}
 	section("overrides", t)
 	t = &cli.Table{Header: []string{"POLICY", "KIND", "KEY", "DENIED", "LET PASS", "UNITS", "LAST"}}

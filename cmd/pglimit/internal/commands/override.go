@@ -18,7 +18,7 @@ import (
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/policyfile"
 	"github.com/pglimit/pglimit/internal/keys"
 	"github.com/pglimit/pglimit/internal/printable"
-	"github.com/pglimit/pglimit/limiter"
+	"github.com/pglimit/pglimit/policies"
 )
 
 func newOverride(db *connect.Database, out *cli.Output) *cobra.Command {
@@ -41,7 +41,7 @@ database then has the key's hash, and list shows that.`,
 
 // overrideCommand completes cmd, which acts on the override of KEY under the policy that
 // --policy names: before, which is nil if there is none.
-func overrideCommand(db *connect.Database, cmd *cobra.Command, run func(cmd *cobra.Command, pool *pgxpool.Pool, policies *limiter.Policies, of limiter.Override, before *limiter.Override) error) *cobra.Command {
+func overrideCommand(db *connect.Database, cmd *cobra.Command, run func(cmd *cobra.Command, pool *pgxpool.Pool, live *policies.Policies, of policies.Override, before *policies.Override) error) *cobra.Command {
 	var policy string
 	var s selection
 	cmd.Args = cobra.ExactArgs(1)
@@ -49,13 +49,13 @@ func overrideCommand(db *connect.Database, cmd *cobra.Command, run func(cmd *cob
 		if policy == "" {
 			return errors.New("--policy is missing: name the policy, such as --policy login")
 		}
-		return db.WithPoliciesOf(cmd, func(pool *pgxpool.Pool, policies *limiter.Policies) error {
-			of := limiter.Override{Policy: policy, Key: args[0], Match: s.match()}
-			before, err := findOverride(cmd, policies, of)
+		return db.WithPoliciesOf(cmd, func(pool *pgxpool.Pool, live *policies.Policies) error {
+			of := policies.Override{Policy: policy, Key: args[0], Match: s.match()}
+			before, err := findOverride(cmd, live, of)
 			if err != nil {
 				return err
 			}
-			return run(cmd, pool, policies, of, before)
+			return run(cmd, pool, live, of, before)
 		})
 	}
 	cmd.Flags().StringVar(&policy, "policy", "", "`name` of the policy")
@@ -65,23 +65,23 @@ func overrideCommand(db *connect.Database, cmd *cobra.Command, run func(cmd *cob
 }
 
 // findOverride returns the override that the database has for what of names, or nil.
-func findOverride(cmd *cobra.Command, policies *limiter.Policies, of limiter.Override) (*limiter.Override, error) {
-	all, err := policies.Overrides(cmd.Context(), of.Policy)
+func findOverride(cmd *cobra.Command, live *policies.Policies, of policies.Override) (*policies.Override, error) {
+	all, err := live.Overrides(cmd.Context(), of.Policy)
 	if of.Match == "" {
 		of.Key = keys.Stored(of.Key, connect.KeySecret())
 	}
-	if i := slices.IndexFunc(all, func(o limiter.Override) bool { return o.Key == of.Key && o.Match == of.Match }); i >= 0 {
+	if i := slices.IndexFunc(all, func(o policies.Override) bool { return o.Key == of.Key && o.Match == of.Match }); i >= 0 {
 		return &all[i], nil
 	}
 	return nil, cli.LimiterError(err)
 }
 
 // noOverride answers that there is no override of that policy and key.
-func noOverride(cmd *cobra.Command, out *cli.Output, of limiter.Override) error {
+func noOverride(cmd *cobra.Command, out *cli.Output, of policies.Override) error {
 	return out.Answer(cmd, false, overrideAnswer(of, false), fmt.Sprintf("there is no %s: `pglimit override list` lists them\n", nameOf(of)))
 }
 
-func overrideAnswer(of limiter.Override, found bool) map[string]any {
+func overrideAnswer(of policies.Override, found bool) map[string]any {
 	answer := map[string]any{"policy": of.Policy, "key": of.Key, "found": found}
 	if of.Match != "" {
 		answer["match"] = of.Match
@@ -90,13 +90,13 @@ func overrideAnswer(of limiter.Override, found bool) map[string]any {
 }
 
 // nameOf names an override for a sentence.
-func nameOf(of limiter.Override) string {
+func nameOf(of policies.Override) string {
 	return fmt.Sprintf("override of %s for %s%s", of.Policy, policyfile.MatchText(of.Match), printable.Shown(of.Key))
 }
 
 // overrideSet is the answer of set in JSON.
 type overrideSet struct {
-	Override limiter.Override        `json:"override"`
+	Override policies.Override       `json:"override"`
 	Fields   []policyfile.Difference `json:"fields"` // that changed
 	Version  int64                   `json:"version"`
 }
@@ -126,7 +126,7 @@ func newOverrideSet(db *connect.Database, out *cli.Output) *cobra.Command {
 	var burst float64
 	var unlimited, shadow, fresh bool
 	var until, note string
-	var set limiter.Override // without its policy and key
+	var set policies.Override // without its policy and key
 	cmd := overrideCommand(db, &cobra.Command{
 		Use:   "set KEY",
 		Short: "Set the override of a key",
@@ -159,14 +159,14 @@ func newOverrideSet(db *connect.Database, out *cli.Output) *cobra.Command {
 			}
 			return nil
 		},
-	}, func(cmd *cobra.Command, pool *pgxpool.Pool, policies *limiter.Policies, o limiter.Override, before *limiter.Override) error {
+	}, func(cmd *cobra.Command, pool *pgxpool.Pool, live *policies.Policies, o policies.Override, before *policies.Override) error {
 		if before == nil && !fresh {
-			if err := knownPolicy(cmd, pool, policies, o.Policy); err != nil {
+			if err := knownPolicy(cmd, pool, live, o.Policy); err != nil {
 				return err
 			}
 		}
 		set.Policy, set.Key, set.Match = o.Policy, o.Key, o.Match
-		return setOverride(cmd, out, policies, set, before)
+		return setOverride(cmd, out, live, set, before)
 	})
 	flags := cmd.Flags()
 	flags.Var(&limit, "limit", "`units` allowed per period, or a multiple of the policy's, such as 10x")
@@ -181,7 +181,7 @@ func newOverrideSet(db *connect.Database, out *cli.Output) *cobra.Command {
 
 // knownPolicy returns an error with the names that may be meant, unless the database, a program
 // or a row has a policy called name.
-func knownPolicy(cmd *cobra.Command, pool *pgxpool.Pool, policies *limiter.Policies, name string) error {
+func knownPolicy(cmd *cobra.Command, pool *pgxpool.Pool, policies *policies.Policies, name string) error {
 	if findPolicy(policies, name) != nil {
 		return nil
 	}
@@ -216,22 +216,22 @@ func untilFlag(until string, other time.Time) (time.Time, error) {
 
 // setOverride stores an override instead of before, which is nil if there is none. Without
 // --note it keeps the note of before.
-func setOverride(cmd *cobra.Command, out *cli.Output, policies *limiter.Policies, o limiter.Override, before *limiter.Override) error {
-	edit := limiter.PolicyEdit{Note: o.Note}
+func setOverride(cmd *cobra.Command, out *cli.Output, live *policies.Policies, o policies.Override, before *policies.Override) error {
+	edit := policies.Edit{Note: o.Note}
 	if before != nil && !cmd.Flags().Changed("note") {
 		o.Note = before.Note
 	}
-	edit.SetOverrides = []limiter.Override{o}
+	edit.SetOverrides = []policies.Override{o}
 	change := policyfile.ChangeOverride(before, &o)
 	change.Key = o.Key // before has the key as it is stored
 	if len(change.Fields) == 0 {
-		return out.Print(cmd, overrideSet{*before, change.Fields, policies.Version()}, "the "+nameOf(o)+" is so already\n")
+		return out.Print(cmd, overrideSet{*before, change.Fields, live.Version()}, "the "+nameOf(o)+" is so already\n")
 	}
-	version, err := policies.Apply(cmd.Context(), edit)
+	version, err := live.Apply(cmd.Context(), edit)
 	if err != nil {
 		return cli.LimiterError(err)
 	}
-	if _, err := policies.Get(o.Policy); err != nil {
+	if _, err := live.Get(o.Policy); err != nil {
 		fmt.Fprintf(cmd.ErrOrStderr(), "pglimit: the database has no policy %s: the override applies to programs that were compiled with one\n", o.Policy)
 	}
 	o.Version = version
@@ -247,12 +247,12 @@ func newOverrideGet(db *connect.Database, out *cli.Output) *cobra.Command {
 Exit code 1: there is none.`,
 		Example: `  pglimit override get alice --policy login
   pglimit override get alice --policy login --json | jq .limit`,
-	}, func(cmd *cobra.Command, _ *pgxpool.Pool, _ *limiter.Policies, of limiter.Override, o *limiter.Override) error {
+	}, func(cmd *cobra.Command, _ *pgxpool.Pool, _ *policies.Policies, of policies.Override, o *policies.Override) error {
 		if o == nil {
 			return noOverride(cmd, out, of)
 		}
 		var text strings.Builder
-		if err := (policyfile.File{Overrides: []limiter.Override{*o}}).Write(&text); err != nil {
+		if err := (policyfile.File{Overrides: []policies.Override{*o}}).Write(&text); err != nil {
 			return err
 		}
 		return out.Print(cmd, *o, text.String())
@@ -287,7 +287,7 @@ func (a *amount) String() string {
 }
 
 // overrideText lists what an override changes, and until when.
-func overrideText(o limiter.Override) string {
+func overrideText(o policies.Override) string {
 	var parts []string
 	if o.Limit != nil {
 		parts = append(parts, "limit "+cli.Units(*o.Limit))
@@ -323,8 +323,8 @@ func newOverrideList(db *connect.Database, out *cli.Output) *cobra.Command {
   pglimit override list --json | jq '.overrides | length'`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return db.WithPolicies(cmd, func(policies *limiter.Policies) error {
-				all, err := policies.Overrides(cmd.Context(), policy)
+			return db.WithPolicies(cmd, func(live *policies.Policies) error {
+				all, err := live.Overrides(cmd.Context(), policy)
 				if err != nil {
 					return cli.LimiterError(err)
 				}
@@ -336,7 +336,7 @@ func newOverrideList(db *connect.Database, out *cli.Output) *cobra.Command {
 				if len(all) > 0 {
 					text = t.Text(widthOf(cmd.OutOrStdout()))
 				}
-				return out.Print(cmd, map[string]any{"overrides": append([]limiter.Override{}, all...)}, text)
+				return out.Print(cmd, map[string]any{"overrides": append([]policies.Override{}, all...)}, text)
 			})
 		},
 	}
@@ -356,16 +356,16 @@ Without --yes it asks.
 Exit code 1: there is none.`,
 		Example: `  pglimit override delete alice --policy login --note "the trial is over"
   pglimit override delete alice --policy login --yes`,
-	}, func(cmd *cobra.Command, _ *pgxpool.Pool, policies *limiter.Policies, of limiter.Override, before *limiter.Override) error {
+	}, func(cmd *cobra.Command, _ *pgxpool.Pool, live *policies.Policies, of policies.Override, before *policies.Override) error {
 		what := nameOf(of)
 		if before != nil && !yes {
 			if err := cli.Confirm(cmd, fmt.Sprintf("delete the %s: %s?", what, overrideText(*before))); err != nil {
 				return err
 			}
 		}
-		version, err := policies.Apply(cmd.Context(), limiter.PolicyEdit{Note: note, DeleteOverrides: []limiter.Override{of}}) // one that has ended, too
+		version, err := live.Apply(cmd.Context(), policies.Edit{Note: note, DeleteOverrides: []policies.Override{of}}) // one that has ended, too
 		switch {
-		case errors.Is(err, limiter.ErrNoPolicy):
+		case errors.Is(err, policies.ErrNoPolicy):
 			return noOverride(cmd, out, of)
 		case err != nil:
 			return cli.LimiterError(err)

@@ -13,7 +13,7 @@ import (
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/connect"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/policyfile"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/policyflags"
-	"github.com/pglimit/pglimit/limiter"
+	"github.com/pglimit/pglimit/policies"
 )
 
 func newPolicy(db *connect.Database, out *cli.Output) *cobra.Command {
@@ -21,7 +21,7 @@ func newPolicy(db *connect.Database, out *cli.Output) *cobra.Command {
 		Use:   "policy",
 		Short: "Change and show the policies in the database",
 		Long: `Change and show the policies that live in the database. Programs that read them
-with limiter.OpenPolicies, the SQL functions by name and commands with --policy
+with policies.Open, the SQL functions by name and commands with --policy
 use a change within a second. What a key has used is carried over.`,
 		Example: `  pglimit policy set login --limit 5 --period 1m --burst 10
   pglimit policy list
@@ -33,9 +33,9 @@ use a change within a second. What a key has used is carried over.`,
 }
 
 // findPolicy returns the stored policy called name, or nil.
-func findPolicy(policies *limiter.Policies, name string) *limiter.StoredPolicy {
-	all := policies.List()
-	if i := slices.IndexFunc(all, func(p limiter.StoredPolicy) bool { return p.Name == name }); i >= 0 {
+func findPolicy(live *policies.Policies, name string) *policies.Stored {
+	all := live.List()
+	if i := slices.IndexFunc(all, func(p policies.Stored) bool { return p.Name == name }); i >= 0 {
 		return &all[i]
 	}
 	return nil
@@ -48,14 +48,14 @@ func noPolicy(cmd *cobra.Command, out *cli.Output, name string) error {
 }
 
 // stored returns what the database has, as a file.
-func storedPolicies(cmd *cobra.Command, policies *limiter.Policies) (policyfile.File, error) {
+func storedPolicies(cmd *cobra.Command, policies *policies.Policies) (policyfile.File, error) {
 	overrides, err := policies.Overrides(cmd.Context(), "")
 	return policyfile.File{Policies: policies.List(), Overrides: overrides}, cli.LimiterError(err)
 }
 
 // setAnswer is the answer of set in JSON.
 type setAnswer struct {
-	Policy  limiter.StoredPolicy    `json:"policy"`
+	Policy  policies.Stored         `json:"policy"`
 	Fields  []policyfile.Difference `json:"fields"` // that changed
 	Version int64                   `json:"version"`
 	Default *program                `json:"default,omitempty"` // the program whose default policy was changed
@@ -89,8 +89,8 @@ version in the JSON is that of all policies and overrides.`,
   pglimit policy set login --shadow`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return db.WithPoliciesOf(cmd, func(pool *pgxpool.Pool, policies *limiter.Policies) error {
-				version, before := policies.Version(), findPolicy(policies, args[0])
+			return db.WithPoliciesOf(cmd, func(pool *pgxpool.Pool, live *policies.Policies) error {
+				version, before := live.Version(), findPolicy(live, args[0])
 				var text strings.Builder
 				var from *program
 				if before == nil {
@@ -98,17 +98,17 @@ version in the JSON is that of all policies and overrides.`,
 					if err != nil {
 						return err
 					}
-					before, from = ofProgram(&text, defaultsOf(programs, policies), args[0])
+					before, from = ofProgram(&text, defaultsOf(programs, live), args[0])
 				}
 				after, err := flags.Patch(args[0], before)
 				if err != nil {
 					return err
 				}
-				edit := limiter.PolicyEdit{IfVersion: version, Note: after.Note, Set: []limiter.StoredPolicy{after}}
+				edit := policies.Edit{IfVersion: version, Note: after.Note, Set: []policies.Stored{after}}
 				if from != nil {
 					edit.Note = firstNote(from, before, after)
 				}
-				return storePolicy(cmd, out, policies, edit, before, from, text.String())
+				return storePolicy(cmd, out, live, edit, before, from, text.String())
 			})
 		},
 	}
@@ -123,7 +123,7 @@ func registerDryRun(cmd *cobra.Command) {
 
 // storePolicy stores the policy that edit sets instead of before, nil for none, and prints what
 // that changes, after text. from is the program whose default before is, or nil.
-func storePolicy(cmd *cobra.Command, out *cli.Output, policies *limiter.Policies, edit limiter.PolicyEdit, before *limiter.StoredPolicy, from *program, text string) error {
+func storePolicy(cmd *cobra.Command, out *cli.Output, live *policies.Policies, edit policies.Edit, before *policies.Stored, from *program, text string) error {
 	after, version, end := edit.Set[0], edit.IfVersion, "nothing was changed: --dry-run\n"
 	change := policyfile.ChangePolicy(after.Name, before, &after)
 	if len(change.Fields) == 0 && from == nil {
@@ -131,10 +131,10 @@ func storePolicy(cmd *cobra.Command, out *cli.Output, policies *limiter.Policies
 	}
 	if dry, _ := cmd.Flags().GetBool("dry-run"); !dry {
 		var err error
-		if version, err = policies.Apply(cmd.Context(), edit); err != nil {
+		if version, err = live.Apply(cmd.Context(), edit); err != nil {
 			return cli.LimiterError(err)
 		}
-		if is := findPolicy(policies, after.Name); is != nil {
+		if is := findPolicy(live, after.Name); is != nil {
 			after = *is
 		}
 		end = fmt.Sprintf("version %d\n", version)
@@ -150,7 +150,7 @@ func changeText(all ...policyfile.Change) string {
 
 // firstNote returns the note of the first stored version of a program's default policy: after's,
 // and from what it came.
-func firstNote(from *program, before *limiter.StoredPolicy, after limiter.StoredPolicy) string {
+func firstNote(from *program, before *policies.Stored, after policies.Stored) string {
 	note, given := fmt.Sprintf("from the default of %s on %s", from.Name, from.Host), after.Note
 	after.Note = ""
 	if lines := strings.Split(changeText(policyfile.ChangePolicy(after.Name, before, &after)), "\n    "); len(lines) > 1 {
@@ -181,12 +181,12 @@ Exit code 1: there was no such policy at that version.`,
 			if to < 1 {
 				return fmt.Errorf("--to is %d: give a version that `pglimit policy history %s` shows", to, args[0])
 			}
-			return db.WithPolicies(cmd, func(policies *limiter.Policies) error {
-				version, before := policies.Version(), findPolicy(policies, args[0])
+			return db.WithPolicies(cmd, func(live *policies.Policies) error {
+				version, before := live.Version(), findPolicy(live, args[0])
 				if to > version {
 					return fmt.Errorf("--to is %d: the policies have version %d", to, version)
 				}
-				was, err := policies.AtVersion(cmd.Context(), args[0], to)
+				was, err := live.AtVersion(cmd.Context(), args[0], to)
 				switch {
 				case err != nil:
 					return cli.LimiterError(err)
@@ -195,8 +195,8 @@ Exit code 1: there was no such policy at that version.`,
 						fmt.Sprintf("there was no policy %s at version %d: `pglimit policy history` shows the versions\n", args[0], to))
 				}
 				was.Note = note
-				edit := limiter.PolicyEdit{IfVersion: version, Note: cmp.Or(note, fmt.Sprintf("back to version %d", to)), Set: []limiter.StoredPolicy{*was}}
-				return storePolicy(cmd, out, policies, edit, before, nil, "")
+				edit := policies.Edit{IfVersion: version, Note: cmp.Or(note, fmt.Sprintf("back to version %d", to)), Set: []policies.Stored{*was}}
+				return storePolicy(cmd, out, live, edit, before, nil, "")
 			})
 		},
 	}
@@ -208,7 +208,7 @@ Exit code 1: there was no such policy at that version.`,
 
 // ofProgram returns the default policy called name and the program seen last that has it, or
 // nil. It writes which one that is, and which other defaults the stored policy replaces.
-func ofProgram(text *strings.Builder, defaults []defaultPolicy, name string) (*limiter.StoredPolicy, *program) {
+func ofProgram(text *strings.Builder, defaults []defaultPolicy, name string) (*policies.Stored, *program) {
 	all := slices.DeleteFunc(defaults, func(d defaultPolicy) bool { return d.Policy.Name != name })
 	if len(all) == 0 {
 		return nil, nil
@@ -217,7 +217,7 @@ func ofProgram(text *strings.Builder, defaults []defaultPolicy, name string) (*l
 	for _, other := range all[1:] {
 		fmt.Fprintf(text, "not from that of %v: limit %s per %s\n", other.last, cli.Units(other.Policy.Limit), perText(other.Policy))
 	}
-	return &limiter.StoredPolicy{Policy: all[0].Policy}, all[0].last
+	return &policies.Stored{Policy: all[0].Policy}, all[0].last
 }
 
 func newPolicyDelete(db *connect.Database, out *cli.Output) *cobra.Command {
@@ -235,9 +235,9 @@ Exit code 1: there is no such policy.`,
   pglimit policy delete login --yes`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return db.WithPolicies(cmd, func(policies *limiter.Policies) error {
-				version := policies.Version()
-				if findPolicy(policies, args[0]) == nil {
+			return db.WithPolicies(cmd, func(live *policies.Policies) error {
+				version := live.Version()
+				if findPolicy(live, args[0]) == nil {
 					return noPolicy(cmd, out, args[0])
 				}
 				if !yes {
@@ -245,7 +245,7 @@ Exit code 1: there is no such policy.`,
 						return err
 					}
 				}
-				now, err := policies.Apply(cmd.Context(), limiter.PolicyEdit{IfVersion: version, Note: note, Delete: []string{args[0]}})
+				now, err := live.Apply(cmd.Context(), policies.Edit{IfVersion: version, Note: note, Delete: []string{args[0]}})
 				if err != nil {
 					return cli.LimiterError(err)
 				}

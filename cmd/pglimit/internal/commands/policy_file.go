@@ -11,7 +11,7 @@ import (
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/connect"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/policyfile"
 	"github.com/pglimit/pglimit/internal/printable"
-	"github.com/pglimit/pglimit/limiter"
+	"github.com/pglimit/pglimit/policies"
 )
 
 // fileHelp describes a file.
@@ -68,7 +68,7 @@ were changed meanwhile, nothing is changed.
 			if args[0] == "-" && !yes {
 				return fmt.Errorf("FILE is -: standard input has the file, and cannot have the answer too: pass --yes")
 			}
-			return withPlan(cmd, db, args[0], prune, func(policies *limiter.Policies, plan policyfile.Plan, text string) error {
+			return withPlan(cmd, db, args[0], prune, func(policies *policies.Policies, plan policyfile.Plan, text string) error {
 				n := len(plan.Changes)
 				if n == 0 {
 					return out.Print(cmd, imported{plan.Changes, plan.Edit.IfVersion}, text)
@@ -97,7 +97,7 @@ were changed meanwhile, nothing is changed.
 
 // withPlan calls use with the changes that make the database equal to the file at path, and with
 // their text. Overrides that have ended are left out, and it says so.
-func withPlan(cmd *cobra.Command, db *connect.Database, path string, prune bool, use func(*limiter.Policies, policyfile.Plan, string) error) error {
+func withPlan(cmd *cobra.Command, db *connect.Database, path string, prune bool, use func(*policies.Policies, policyfile.Plan, string) error) error {
 	after, err := policyfile.ReadPath(path, cmd.InOrStdin())
 	if err != nil {
 		return err
@@ -105,15 +105,15 @@ func withPlan(cmd *cobra.Command, db *connect.Database, path string, prune bool,
 	if n := after.DropEnded(time.Now()); n > 0 {
 		fmt.Fprintf(cmd.ErrOrStderr(), "pglimit: left out %s that ended before now\n", printable.Count(n, "override"))
 	}
-	return db.WithPolicies(cmd, func(policies *limiter.Policies) error {
-		version := policies.Version()
-		before, err := storedPolicies(cmd, policies)
+	return db.WithPolicies(cmd, func(live *policies.Policies) error {
+		version := live.Version()
+		before, err := storedPolicies(cmd, live)
 		if err != nil {
 			return err
 		}
 		plan := policyfile.Compare(before, after, prune)
 		plan.Edit.IfVersion = version
-		return use(policies, plan, cmp.Or(changeText(plan.Changes...), "no changes\n"))
+		return use(live, plan, cmp.Or(changeText(plan.Changes...), "no changes\n"))
 	})
 }
 
@@ -137,7 +137,7 @@ Exit code 0: nothing; 1: something.
   pglimit policy diff --prune limits.yaml && echo up to date`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return withPlan(cmd, db, args[0], prune, func(_ *limiter.Policies, plan policyfile.Plan, text string) error {
+			return withPlan(cmd, db, args[0], prune, func(_ *policies.Policies, plan policyfile.Plan, text string) error {
 				return out.Answer(cmd, len(plan.Changes) == 0, imported{plan.Changes, plan.Edit.IfVersion}, text)
 			})
 		},

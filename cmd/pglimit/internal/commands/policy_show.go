@@ -16,6 +16,7 @@ import (
 	"github.com/pglimit/pglimit/internal/duration"
 	"github.com/pglimit/pglimit/internal/printable"
 	"github.com/pglimit/pglimit/limiter"
+	"github.com/pglimit/pglimit/policies"
 )
 
 func newPolicyGet(db *connect.Database, out *cli.Output) *cobra.Command {
@@ -29,13 +30,13 @@ Exit code 1: there is no such policy.`,
   pglimit policy get login --json | jq .limit`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return db.WithPolicies(cmd, func(policies *limiter.Policies) error {
-				p := findPolicy(policies, args[0])
+			return db.WithPolicies(cmd, func(live *policies.Policies) error {
+				p := findPolicy(live, args[0])
 				if p == nil {
 					return noPolicy(cmd, out, args[0])
 				}
 				var text strings.Builder
-				if err := (policyfile.File{Policies: []limiter.StoredPolicy{*p}}).Write(&text); err != nil {
+				if err := (policyfile.File{Policies: []policies.Stored{*p}}).Write(&text); err != nil {
 					return err
 				}
 				return out.Print(cmd, *p, text.String())
@@ -60,16 +61,16 @@ The JSON then has "defaults": [{"policy", "programs"}] too.`,
   pglimit policy list --json | jq -r '.policies[].name'`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return db.WithPoliciesOf(cmd, func(pool *pgxpool.Pool, policies *limiter.Policies) error {
-				answer := effectivePolicies{Policies: append([]limiter.StoredPolicy{}, policies.List()...)}
+			return db.WithPoliciesOf(cmd, func(pool *pgxpool.Pool, live *policies.Policies) error {
+				answer := effectivePolicies{Policies: append([]policies.Stored{}, live.List()...)}
 				if effective {
-					programs, err := readPrograms(cmd, pool, policies.Version())
+					programs, err := readPrograms(cmd, pool, live.Version())
 					if err != nil {
 						return err
 					}
-					answer.Defaults = append([]defaultPolicy{}, defaultsOf(programs, policies)...)
+					answer.Defaults = append([]defaultPolicy{}, defaultsOf(programs, live)...)
 				}
-				return out.Print(cmd, answer, listText(policies, answer, widthOf(cmd.OutOrStdout())))
+				return out.Print(cmd, answer, listText(live, answer, widthOf(cmd.OutOrStdout())))
 			})
 		},
 	}
@@ -79,16 +80,16 @@ The JSON then has "defaults": [{"policy", "programs"}] too.`,
 
 // effectivePolicies is the answer of list in JSON.
 type effectivePolicies struct {
-	Policies []limiter.StoredPolicy `json:"policies"`
-	Defaults []defaultPolicy        `json:"defaults,omitzero"` // nil: not wanted
+	Policies []policies.Stored `json:"policies"`
+	Defaults []defaultPolicy   `json:"defaults,omitzero"` // nil: not wanted
 }
 
-func listText(policies *limiter.Policies, all effectivePolicies, width int) string {
+func listText(live *policies.Policies, all effectivePolicies, width int) string {
 	if len(all.Policies)+len(all.Defaults) == 0 {
 		return "the database has no policies: `pglimit policy set` adds one, `pglimit policy import` those of a file\n"
 	}
 	t := &cli.Table{Header: []string{"NAME", "ALGORITHM", "LIMIT", "BURST", "OVERRIDES", "FLAGS", "NOTE"}}
-	line := func(p limiter.StoredPolicy, note string, more ...string) {
+	line := func(p policies.Stored, note string, more ...string) {
 		flags := more
 		if p.Shadow {
 			flags = append(flags, "shadow")
@@ -100,7 +101,7 @@ func listText(policies *limiter.Policies, all effectivePolicies, width int) stri
 			flags = append(flags, "count_denials")
 		}
 		t.Add(p.Name, string(p.Algorithm), cli.Units(p.Limit)+" per "+perText(p.Policy), cli.Units(cmp.Or(p.Burst, p.Limit)),
-			fmt.Sprint(policies.OverrideCount(p.Name)), strings.Join(flags, ","), note)
+			fmt.Sprint(live.OverrideCount(p.Name)), strings.Join(flags, ","), note)
 	}
 	for _, p := range all.Policies {
 		line(p, quotedLine(p.Note))
@@ -110,7 +111,7 @@ func listText(policies *limiter.Policies, all effectivePolicies, width int) stri
 		if more := len(d.Programs) - 1; more > 0 {
 			note += ", and " + printable.Count(more, "more program")
 		}
-		line(limiter.StoredPolicy{Policy: d.Policy}, note, "default")
+		line(policies.Stored{Policy: d.Policy}, note, "default")
 	}
 	return t.Text(width)
 }
@@ -157,7 +158,7 @@ hand are among them.`,
 			if len(args) > 0 {
 				name = args[0]
 			}
-			return db.WithPolicies(cmd, func(policies *limiter.Policies) error {
+			return db.WithPolicies(cmd, func(policies *policies.Policies) error {
 				changes, err := policies.History(cmd.Context(), name, rows)
 				if err != nil {
 					return cli.LimiterError(err)
@@ -179,7 +180,7 @@ hand are among them.`,
 	return cmd
 }
 
-func entryOf(c limiter.PolicyChange) historyEntry {
+func entryOf(c policies.Change) historyEntry {
 	e := historyEntry{c.Version, c.ChangedAt.UTC(), c.ChangedBy, c.Note, policyfile.ChangeOf(c)}
 	if e.Action == "delete" {
 		e.Fields = nil
@@ -209,7 +210,7 @@ import with PGLIMIT_KEY_SECRET would hash them again: import them without it.`,
   pglimit policy export --json | jq '.policies | length'`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return db.WithPolicies(cmd, func(policies *limiter.Policies) error {
+			return db.WithPolicies(cmd, func(policies *policies.Policies) error {
 				file, err := storedPolicies(cmd, policies)
 				if err != nil {
 					return err

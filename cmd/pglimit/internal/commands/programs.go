@@ -17,6 +17,7 @@ import (
 	"github.com/pglimit/pglimit/internal/printable"
 	"github.com/pglimit/pglimit/internal/store/postgres/exec"
 	"github.com/pglimit/pglimit/limiter"
+	"github.com/pglimit/pglimit/policies"
 )
 
 // programName tells programs apart, in JSON too.
@@ -89,7 +90,7 @@ type defaultPolicy struct {
 
 // defaultsOf returns the programs' defaults that no stored policy replaces, by name. Of one name
 // there are several if the programs differ; the one of the program seen last comes first.
-func defaultsOf(programs []program, policies *limiter.Policies) (all []defaultPolicy) {
+func defaultsOf(programs []program, policies *policies.Policies) (all []defaultPolicy) {
 	latest := make([]*program, len(programs))
 	for i := range programs {
 		latest[i] = &programs[i]
@@ -116,20 +117,20 @@ func newPrograms(db *connect.Database, out *cli.Output) *cobra.Command {
 		Use:   "programs",
 		Short: "List the programs that follow the policies",
 		Long: `List the programs that opened the policies of the database with
-limiter.OpenPolicies, and were seen in the last 24 hours: since when they run,
+policies.Open, and were seen in the last 24 hours: since when they run,
 when they were last seen, and which version of the policies they have.
 
   current   it has the version of the database
   behind    it has another one; a change arrives within about two seconds
   silent    it missed three heartbeats: it was killed, or cannot write
 
-A program that ends in order is not listed any more. One without OpenPolicies,
+A program that ends in order is not listed any more. One without policies.Open,
 the SQL functions and this command never are.`,
 		Example: `  pglimit programs
   pglimit programs --json | jq '.programs[] | select(.behind) | .host'`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return db.WithPoliciesOf(cmd, func(pool *pgxpool.Pool, policies *limiter.Policies) error {
+			return db.WithPoliciesOf(cmd, func(pool *pgxpool.Pool, policies *policies.Policies) error {
 				all, err := readPrograms(cmd, pool, policies.Version())
 				if err != nil {
 					return err
@@ -142,7 +143,7 @@ the SQL functions and this command never are.`,
 
 func programsText(all []program, version int64) string {
 	if len(all) == 0 {
-		return "no program was seen in the last 24 hours: programs with limiter.OpenPolicies are listed\n"
+		return "no program was seen in the last 24 hours: programs with policies.Open are listed\n"
 	}
 	var text strings.Builder
 	fmt.Fprintln(&text, "NAME\tHOST\tPID\tLIBRARY\tSTARTED\tSEEN\tPOLICIES\tDEFAULTS")

@@ -17,6 +17,7 @@ import (
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/ratelimit"
 	"github.com/pglimit/pglimit/janitor"
 	"github.com/pglimit/pglimit/limiter"
+	"github.com/pglimit/pglimit/policies"
 )
 
 // ratelimitName is the name under which the program answers in place of envoyproxy/ratelimit.
@@ -106,16 +107,16 @@ func runRatelimit(cmd *cobra.Command, db *connect.Database, env ratelimit.Env, l
 		}
 	}()
 	return ratelimit.Run(cmd.Context(), env, func(ctx context.Context, waits func()) (ratelimit.Limiter, error) {
-		var policies *limiter.Policies
+		var live *policies.Policies
 		err := connect.Await(ctx, logger, waits, func() (err error) {
-			policies, err = limiter.OpenPolicies(ctx, pool, &limiter.PoliciesConfig{KeySecret: connect.KeySecret(), Program: ratelimitName, Logger: logger})
+			live, err = policies.Open(ctx, pool, &policies.Config{KeySecret: connect.KeySecret(), Program: ratelimitName, Logger: logger})
 			return err
 		})
 		if err != nil {
 			return nil, cli.LimiterError(err)
 		}
-		end = append(end, policies.Close)
-		l, err := limiter.New(pool, &limiter.Config{KeySecret: connect.KeySecret(), Policies: policies, Timeout: env.Timeout, Logger: logger})
+		end = append(end, live.Close)
+		l, err := limiter.New(pool, &limiter.Config{KeySecret: connect.KeySecret(), Policies: live, Timeout: env.Timeout, Logger: logger})
 		if err != nil {
 			return nil, err
 		}

@@ -13,6 +13,7 @@ import (
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/policyflags"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/replay"
 	"github.com/pglimit/pglimit/limiter"
+	"github.com/pglimit/pglimit/policies"
 )
 
 // candidate is a candidate of the flags.
@@ -66,7 +67,7 @@ func (c *candidate) use(p limiter.Policy) error {
 // findCandidates returns the candidates, with the policies in the database that they name.
 // pool is nil if they name none.
 func findCandidates(cmd *cobra.Command, pool *pgxpool.Pool, wanted []candidate) ([]replay.Candidate, error) {
-	var policies *limiter.Policies
+	var policies *policies.Policies
 	found := make([]replay.Candidate, len(wanted))
 	for i, c := range wanted {
 		if c.named != "" {

@@ -15,7 +15,7 @@ import (
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/inspect"
 	"github.com/pglimit/pglimit/internal/keys"
 	"github.com/pglimit/pglimit/internal/printable"
-	"github.com/pglimit/pglimit/limiter"
+	"github.com/pglimit/pglimit/policies"
 )
 
 func newWhy(db *connect.Database, out *cli.Output) *cobra.Command {
@@ -65,7 +65,7 @@ pglimit top.`,
 				}
 			}
 			q.Key, q.Raw = keys.Stored(args[0], connect.KeySecret()), args[0]
-			return db.WithPoliciesOf(cmd, func(pool *pgxpool.Pool, policies *limiter.Policies) error {
+			return db.WithPoliciesOf(cmd, func(pool *pgxpool.Pool, policies *policies.Policies) error {
 				why, err := inspect.New(pool).Why(cmd.Context(), policies, args[0], q)
 				if err != nil {
 					return cli.LimiterError(err)
@@ -188,7 +188,7 @@ func limitText(p inspect.WhyOfPolicy, at time.Time) string {
 }
 
 // overrideOfText returns an override, when it was made, by whom and why.
-func overrideOfText(o limiter.Override) string {
+func overrideOfText(o policies.Override) string {
 	text := overrideText(o)
 	if o.Match != "" {
 		text += " for " + printable.Shown(o.Key)

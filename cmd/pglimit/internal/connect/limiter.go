@@ -15,6 +15,7 @@ import (
 	"github.com/pglimit/pglimit/internal/keys"
 	"github.com/pglimit/pglimit/internal/printable"
 	"github.com/pglimit/pglimit/limiter"
+	"github.com/pglimit/pglimit/policies"
 )
 
 // KeySecretEnv names the environment variable with limiter.Config.KeySecret, which
@@ -63,29 +64,29 @@ func NewLimiterWith(cmd *cobra.Command, pool *pgxpool.Pool, config *limiter.Conf
 }
 
 // WithPolicies calls use with the policies in the database, opened as by Open.
-func (d *Database) WithPolicies(cmd *cobra.Command, use func(*limiter.Policies) error) error {
-	return d.WithPoliciesOf(cmd, func(_ *pgxpool.Pool, policies *limiter.Policies) error { return use(policies) })
+func (d *Database) WithPolicies(cmd *cobra.Command, use func(*policies.Policies) error) error {
+	return d.WithPoliciesOf(cmd, func(_ *pgxpool.Pool, live *policies.Policies) error { return use(live) })
 }
 
 // WithPoliciesOf is WithPolicies with the pool.
-func (d *Database) WithPoliciesOf(cmd *cobra.Command, use func(*pgxpool.Pool, *limiter.Policies) error) error {
+func (d *Database) WithPoliciesOf(cmd *cobra.Command, use func(*pgxpool.Pool, *policies.Policies) error) error {
 	pool, err := d.Open(cmd)
 	if err != nil {
 		return err
 	}
 	defer pool.Close()
-	policies, err := OpenPolicies(cmd, pool)
+	live, err := OpenPolicies(cmd, pool)
 	if err != nil {
 		return err
 	}
-	defer policies.Close()
-	return use(pool, policies)
+	defer live.Close()
+	return use(pool, live)
 }
 
 // OpenPolicies loads the policies. Close them before the pool. A command ends soon, so it does not listen for changes and
 // is not listed as a program.
-func OpenPolicies(cmd *cobra.Command, pool *pgxpool.Pool) (*limiter.Policies, error) {
-	p, err := limiter.OpenPolicies(cmd.Context(), pool, &limiter.PoliciesConfig{DisableListen: true, PublishEvery: -1, KeySecret: KeySecret(), Logger: cli.Warnings(cmd.ErrOrStderr(), slog.LevelError)})
+func OpenPolicies(cmd *cobra.Command, pool *pgxpool.Pool) (*policies.Policies, error) {
+	p, err := policies.Open(cmd.Context(), pool, &policies.Config{DisableListen: true, PublishEvery: -1, KeySecret: KeySecret(), Logger: cli.Warnings(cmd.ErrOrStderr(), slog.LevelError)})
 	return p, cli.LimiterError(err)
 }
 
@@ -110,7 +111,7 @@ func (d *Database) WithPolicy(cmd *cobra.Command, flags *policyflags.Flags, conf
 			return err
 		}
 	}
-	return d.withDecider(cmd, named != "", config, func(pool *pgxpool.Pool, l *limiter.Limiter, policies *limiter.Policies) error {
+	return d.withDecider(cmd, named != "", config, func(pool *pgxpool.Pool, l *limiter.Limiter, policies *policies.Policies) error {
 		if named == "" {
 			return use(Decider{l, p, func() limiter.Policy { return p }})
 		}
@@ -139,7 +140,7 @@ func (d *Database) WithSelected(cmd *cobra.Command, selected []policyflags.Selec
 			return err
 		}
 	}
-	return d.withDecider(cmd, named, nil, func(pool *pgxpool.Pool, l *limiter.Limiter, policies *limiter.Policies) error {
+	return d.withDecider(cmd, named, nil, func(pool *pgxpool.Pool, l *limiter.Limiter, policies *policies.Policies) error {
 		for i, s := range selected {
 			var err error
 			if s.InFile() {
@@ -155,7 +156,7 @@ func (d *Database) WithSelected(cmd *cobra.Command, selected []policyflags.Selec
 
 // FindPolicy returns the policy called name: the database's, or else the default of the program
 // that was seen last, as `pglimit why` shows it. A default is added to policies.
-func FindPolicy(cmd *cobra.Command, pool *pgxpool.Pool, policies *limiter.Policies, name policyflags.Selection) (limiter.Policy, error) {
+func FindPolicy(cmd *cobra.Command, pool *pgxpool.Pool, policies *policies.Policies, name policyflags.Selection) (limiter.Policy, error) {
 	if p, err := policies.Get(string(name)); err == nil {
 		return p, nil
 	}
@@ -173,7 +174,7 @@ func FindPolicy(cmd *cobra.Command, pool *pgxpool.Pool, policies *limiter.Polici
 
 // withDecider calls use with a limiter with config, which may be nil, and, if named is set,
 // with the policies in the database, whose overrides then apply.
-func (d *Database) withDecider(cmd *cobra.Command, named bool, config *limiter.Config, use func(*pgxpool.Pool, *limiter.Limiter, *limiter.Policies) error) error {
+func (d *Database) withDecider(cmd *cobra.Command, named bool, config *limiter.Config, use func(*pgxpool.Pool, *limiter.Limiter, *policies.Policies) error) error {
 	pool, err := d.Open(cmd)
 	if err != nil {
 		return err
@@ -182,18 +183,18 @@ func (d *Database) withDecider(cmd *cobra.Command, named bool, config *limiter.C
 	if config == nil {
 		config = &limiter.Config{DisableDenyCache: true}
 	}
+	var live *policies.Policies
 	if named {
-		policies, err := OpenPolicies(cmd, pool)
-		if err != nil {
+		if live, err = OpenPolicies(cmd, pool); err != nil {
 			return err
 		}
-		defer policies.Close()
-		config.Policies = policies
+		defer live.Close()
+		config.Policies = live
 	}
 	l, err := NewLimiterWith(cmd, pool, config)
 	if err != nil {
 		return err
 	}
 	defer l.Close() // before the pool, which returns the place of an interrupted wait
-	return use(pool, l, config.Policies)
+	return use(pool, l, live)
 }

@@ -12,7 +12,7 @@ import (
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/policyfile"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/site/api"
-	"github.com/pglimit/pglimit/limiter"
+	"github.com/pglimit/pglimit/policies"
 )
 
 // addReads adds the paths that read. A request that names a key is a POST, so that the
@@ -90,7 +90,7 @@ type change struct {
 
 var kinds = map[string]string{"set": "added", "change": "changed", "delete": "removed"}
 
-func changesAnswer(changes []limiter.PolicyChange) any {
+func changesAnswer(changes []policies.Change) any {
 	list := make([]change, len(changes))
 	for i, c := range changes {
 		d := policyfile.ChangeOf(c)
@@ -153,9 +153,9 @@ func (s *Server) addEdits(mux *http.ServeMux) {
 	mux.Handle("POST /api/apply", s.writing(post(s, s.changes, func(ctx context.Context, e *Edit) (any, error) {
 		version, err := s.config.Source.Apply(ctx, *e)
 		switch {
-		case errors.Is(err, limiter.ErrPolicyChanged):
+		case errors.Is(err, policies.ErrChanged):
 			return nil, &api.Problem{Status: http.StatusConflict, Message: "the policies were changed meanwhile: look at the difference again"}
-		case errors.Is(err, limiter.ErrNoPolicy):
+		case errors.Is(err, policies.ErrNoPolicy):
 			return nil, &api.Problem{Status: http.StatusConflict, Message: api.Sentence(err)}
 		}
 		if err == nil {

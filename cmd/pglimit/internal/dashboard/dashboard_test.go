@@ -21,6 +21,7 @@ import (
 	"github.com/pglimit/pglimit/doctor"
 	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/limiter"
+	"github.com/pglimit/pglimit/policies"
 )
 
 // running is a dashboard that answers on the network.
@@ -100,7 +101,7 @@ func TestReads(t *testing.T) {
 	r := start(t)
 	var policies struct {
 		Version   int64
-		Policies  []limiter.StoredPolicy
+		Policies  []policies.Stored
 		Overrides map[string]int
 	}
 	r.get(t, "/api/policies", &policies)

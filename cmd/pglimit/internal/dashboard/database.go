@@ -17,6 +17,7 @@ import (
 	"github.com/pglimit/pglimit/internal/shards"
 	"github.com/pglimit/pglimit/internal/store/postgres/exec"
 	"github.com/pglimit/pglimit/limiter"
+	"github.com/pglimit/pglimit/policies"
 )
 
 const (
@@ -34,7 +35,7 @@ type Database struct {
 	pool      *pgxpool.Pool
 	secret    []byte
 	inspector *inspect.Inspector
-	policies  *limiter.Policies
+	policies  *policies.Policies
 	changes   *pgxpool.Pool    // so that changes do not wait for reads
 	blocks    *limiter.Limiter // over changes; takes keys as they are stored
 
@@ -51,7 +52,7 @@ func Open(ctx context.Context, pool *pgxpool.Pool, secret []byte, logger *slog.L
 	d := &Database{pool: pool, secret: secret, inspector: inspect.New(pool)}
 	d.inspector.Hashed = secret != nil
 	var err error
-	if d.policies, err = limiter.OpenPolicies(ctx, pool, &limiter.PoliciesConfig{DisableListen: true, PublishEvery: -1, PollEvery: time.Second, Logger: logger}); err != nil {
+	if d.policies, err = policies.Open(ctx, pool, &policies.Config{DisableListen: true, PublishEvery: -1, PollEvery: time.Second, Logger: logger}); err != nil {
 		return nil, err
 	}
 	if d.changes, err = pgxpool.NewWithConfig(ctx, pool.Config()); err == nil {
@@ -92,7 +93,7 @@ func (d *Database) Policies(ctx context.Context) (all Policies, err error) {
 	if all.At, err = d.clock(ctx); err != nil {
 		return all, err
 	}
-	all.Version, all.Policies, all.Overrides = d.policies.Version(), append([]limiter.StoredPolicy{}, d.policies.List()...), map[string]int{}
+	all.Version, all.Policies, all.Overrides = d.policies.Version(), append([]policies.Stored{}, d.policies.List()...), map[string]int{}
 	for _, p := range all.Policies {
 		all.Overrides[p.Name] = d.policies.OverrideCount(p.Name)
 	}
@@ -100,7 +101,7 @@ func (d *Database) Policies(ctx context.Context) (all Policies, err error) {
 }
 
 // History returns the last changes.
-func (d *Database) History(ctx context.Context, policy string, limit int) ([]limiter.PolicyChange, error) {
+func (d *Database) History(ctx context.Context, policy string, limit int) ([]policies.Change, error) {
 	return d.policies.History(ctx, policy, limit)
 }
 
@@ -229,7 +230,7 @@ func (d *Database) Current(ctx context.Context, e Edit) (c Current, err error) {
 		return c, err
 	}
 	key := d.key(e)
-	var decides *limiter.Override
+	var decides *policies.Override
 	if c.Policy, decides, err = d.policies.At(ctx, e.name(), cmp.Or(key, "none"), c.At); err != nil || e.Override == nil {
 		return c, err
 	}
@@ -237,7 +238,7 @@ func (d *Database) Current(ctx context.Context, e Edit) (c Current, err error) {
 		c.Match = decides.Match
 	}
 	all, err := d.policies.Overrides(ctx, e.name())
-	if i := slices.IndexFunc(all, func(o limiter.Override) bool { return o.Key == key && o.Match == e.Override.Match }); i >= 0 {
+	if i := slices.IndexFunc(all, func(o policies.Override) bool { return o.Key == key && o.Match == e.Override.Match }); i >= 0 {
 		c.Override = &all[i]
 	}
 	return c, err

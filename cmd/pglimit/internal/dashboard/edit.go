@@ -9,16 +9,17 @@ import (
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/site/api"
 	"github.com/pglimit/pglimit/internal/algorithm"
 	"github.com/pglimit/pglimit/limiter"
+	"github.com/pglimit/pglimit/policies"
 )
 
 // Edit is a change of a policy, or of the override of a key. It is the body of POST
 // /api/preview and /api/apply.
 type Edit struct {
-	Policy   *limiter.StoredPolicy `json:"policy"`
-	Override *limiter.Override     `json:"override"`
-	Stored   bool                  `json:"stored"`  // the override's key is as the tables have it, see Ref
-	Delete   bool                  `json:"delete"`  // only the names and the note matter
-	Version  int64                 `json:"version"` // of the preview; apply refuses another. 0: any
+	Policy   *policies.Stored   `json:"policy"`
+	Override *policies.Override `json:"override"`
+	Stored   bool               `json:"stored"`  // the override's key is as the tables have it, see Ref
+	Delete   bool               `json:"delete"`  // only the names and the note matter
+	Version  int64              `json:"version"` // of the preview; apply refuses another. 0: any
 }
 
 func (e *Edit) check() error {
@@ -39,9 +40,9 @@ func (e *Edit) check() error {
 		return err
 	}
 	// In memory it is validated as in the database.
-	try, err := limiter.NewPolicies()
+	try, err := policies.New()
 	if err == nil {
-		_, err = try.Apply(context.Background(), limiter.PolicyEdit{SetOverrides: []limiter.Override{*e.Override}})
+		_, err = try.Apply(context.Background(), policies.Edit{SetOverrides: []policies.Override{*e.Override}})
 	}
 	return problem(err)
 }
@@ -64,22 +65,22 @@ func (e *Edit) name() string {
 
 // PolicyEdit returns e for Policies.Apply, which has keys as they are stored. key is that of
 // the override.
-func (e *Edit) PolicyEdit(key string) limiter.PolicyEdit {
-	edit := limiter.PolicyEdit{IfVersion: e.Version}
+func (e *Edit) PolicyEdit(key string) policies.Edit {
+	edit := policies.Edit{IfVersion: e.Version}
 	if e.Policy != nil {
 		if edit.Note = e.Policy.Note; e.Delete {
 			edit.Delete = []string{e.Policy.Name}
 		} else {
-			edit.Set = []limiter.StoredPolicy{*e.Policy}
+			edit.Set = []policies.Stored{*e.Policy}
 		}
 		return edit
 	}
 	o := *e.Override
 	o.Key = key
 	if edit.Note = o.Note; e.Delete {
-		edit.DeleteOverrides = []limiter.Override{o}
+		edit.DeleteOverrides = []policies.Override{o}
 	} else {
-		edit.SetOverrides = []limiter.Override{o}
+		edit.SetOverrides = []policies.Override{o}
 	}
 	return edit
 }
@@ -117,9 +118,9 @@ type Facts struct {
 type Current struct {
 	At       time.Time
 	Version  int64
-	Policy   *limiter.StoredPolicy // nil: none in the database
-	Override *limiter.Override     // of the Edit's key; nil: none
-	Match    limiter.Match         // of an override for several keys that decides about this one
+	Policy   *policies.Stored   // nil: none in the database
+	Override *policies.Override // of the Edit's key; nil: none
+	Match    policies.Match     // of an override for several keys that decides about this one
 }
 
 // since returns the time from which what is counted is by the present limits.

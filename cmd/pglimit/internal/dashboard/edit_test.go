@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/dashboard"
-	"github.com/pglimit/pglimit/limiter"
+	"github.com/pglimit/pglimit/policies"
 )
 
 const (
@@ -79,7 +79,7 @@ func TestApply(t *testing.T) {
 	}
 	r.ExpectConflict(t, `{"policy":{"name":"new"},"delete":true,"version":45}`)
 	var all struct {
-		Policies  []limiter.StoredPolicy
+		Policies  []policies.Stored
 		Overrides map[string]int
 	}
 	r.get(t, "/api/policies", &all)

@@ -7,6 +7,7 @@ import (
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/inspect"
 	"github.com/pglimit/pglimit/doctor"
 	"github.com/pglimit/pglimit/limiter"
+	"github.com/pglimit/pglimit/policies"
 )
 
 // Source is where the page's data come from: a [Database]. Its methods are called
@@ -19,7 +20,7 @@ type Source interface {
 	Policies(ctx context.Context) (Policies, error)
 	// History returns the last changes of a policy and its overrides, or of all if
 	// policy is empty, newest first, at most limit.
-	History(ctx context.Context, policy string, limit int) ([]limiter.PolicyChange, error)
+	History(ctx context.Context, policy string, limit int) ([]policies.Change, error)
 	// Overrides returns the first overrides of a policy, by key.
 	Overrides(ctx context.Context, policy string) (Overrides, error)
 	// Current returns what an edit changes. Facts returns what the database has since then of
@@ -54,10 +55,10 @@ type Source interface {
 
 // Policies are the policies in the database.
 type Policies struct {
-	At        time.Time              `json:"at"`
-	Version   int64                  `json:"version"` // of all policies and overrides
-	Policies  []limiter.StoredPolicy `json:"policies"`
-	Overrides map[string]int         `json:"overrides"` // by policy: keys with an override that has not ended
+	At        time.Time         `json:"at"`
+	Version   int64             `json:"version"` // of all policies and overrides
+	Policies  []policies.Stored `json:"policies"`
+	Overrides map[string]int    `json:"overrides"` // by policy: keys with an override that has not ended
 }
 
 // Overrides are the first overrides of a policy.

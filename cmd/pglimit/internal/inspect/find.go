@@ -9,7 +9,7 @@ import (
 
 	"github.com/pglimit/pglimit/internal/algorithm"
 	"github.com/pglimit/pglimit/internal/store"
-	"github.com/pglimit/pglimit/limiter"
+	"github.com/pglimit/pglimit/policies"
 )
 
 // Found is all that the database has about some keys, as JSON too. Every list is in order
@@ -55,9 +55,9 @@ type Override struct {
 	ChangedBy string     `json:"changed_by"`
 }
 
-// Limiter returns o as package limiter has it.
-func (o Override) Limiter() limiter.Override {
-	all := limiter.Override{Policy: o.Policy, Key: o.Key, Match: limiter.Match(o.Match), Limit: o.Limit, Factor: o.Factor, Burst: o.Burst, Shadow: o.Shadow, Unlimited: o.Unlimited, Blocked: o.Blocked, Note: o.Note, ChangedBy: o.ChangedBy}
+// Stored returns o as package policies has it.
+func (o Override) Stored() policies.Override {
+	all := policies.Override{Policy: o.Policy, Key: o.Key, Match: policies.Match(o.Match), Limit: o.Limit, Factor: o.Factor, Burst: o.Burst, Shadow: o.Shadow, Unlimited: o.Unlimited, Blocked: o.Blocked, Note: o.Note, ChangedBy: o.ChangedBy}
 	if o.Until != nil {
 		all.Until = *o.Until
 	}

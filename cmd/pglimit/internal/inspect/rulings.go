@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/pglimit/pglimit/internal/policies"
+	"github.com/pglimit/pglimit/policies"
 )
 
 // overrideColumns are the fields of an Override, as columns of o.
@@ -33,7 +33,7 @@ func (r *rulings) deciding(rules []Override, stored string) *Override {
 	}
 	rows := make([]policies.Override, len(rules))
 	for i, o := range rules {
-		rows[i] = policies.Override{Key: o.Key, Match: o.Match, Unlimited: o.Unlimited, Blocked: o.Blocked, Until: o.Until}
+		rows[i] = o.Stored()
 	}
 	if i := policies.Deciding(rows, key, r.at); i >= 0 && (asked || !r.hashed) {
 		return &rules[i]

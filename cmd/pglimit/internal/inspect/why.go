@@ -14,6 +14,7 @@ import (
 	"github.com/pglimit/pglimit/internal/duration"
 	"github.com/pglimit/pglimit/internal/store"
 	"github.com/pglimit/pglimit/limiter"
+	"github.com/pglimit/pglimit/policies"
 )
 
 // WhyQuery is a question to Why.
@@ -51,7 +52,7 @@ type WhyOfPolicy struct {
 	ChangedAt time.Time `json:"changed_at,omitzero"`
 	ChangedBy string    `json:"changed_by,omitempty"`
 	// Override is the override of the key, which can make it Unlimited; nil for none.
-	Override *limiter.Override `json:"override"`
+	Override *policies.Override `json:"override"`
 	// Denied are the denials by reason; nil for none.
 	Denied *Denied `json:"denied"`
 	// Now is how the key stands now, whatever At is.
@@ -69,7 +70,7 @@ const (
 
 // Past answers what limited a key at a time: a limiter.Policies whose keys are as given.
 type Past interface {
-	At(ctx context.Context, name, key string, at time.Time) (*limiter.StoredPolicy, *limiter.Override, error)
+	At(ctx context.Context, name, key string, at time.Time) (*policies.Stored, *policies.Override, error)
 }
 
 // Why returns what limited a key at a moment: the policies under which it has a row or an

@@ -11,16 +11,16 @@ import (
 	"time"
 
 	"github.com/pglimit/pglimit/internal/printable"
-	"github.com/pglimit/pglimit/limiter"
+	"github.com/pglimit/pglimit/policies"
 )
 
 // Change is the difference of one policy or override.
 type Change struct {
-	Action string        `json:"action"` // set, change or delete
-	Policy string        `json:"policy"` // the policy's name
-	Key    string        `json:"key,omitempty"`
-	Match  limiter.Match `json:"match,omitempty"`
-	Fields []Difference  `json:"fields,omitempty"` // of a new one, all that it has
+	Action string         `json:"action"` // set, change or delete
+	Policy string         `json:"policy"` // the policy's name
+	Key    string         `json:"key,omitempty"`
+	Match  policies.Match `json:"match,omitempty"`
+	Fields []Difference   `json:"fields,omitempty"` // of a new one, all that it has
 }
 
 // Difference is the difference of one field. An absent value is nil.
@@ -34,7 +34,7 @@ type Difference struct {
 // Policies.Apply.
 type Plan struct {
 	Changes []Change
-	Edit    limiter.PolicyEdit
+	Edit    policies.Edit
 }
 
 // Compare returns what has to change from before to after. An override keeps its note unless
@@ -43,9 +43,9 @@ type Plan struct {
 // is, or if after has overrides.
 func Compare(before, after File, prune bool) Plan {
 	after.Overrides = slices.Clone(after.Overrides)
-	policies, set, rest := compare(PolicyFields, before.Policies, after.Policies, func(p limiter.StoredPolicy) target { return target{policy: p.Name} })
-	overrides, bent, straight := compare(OverrideFields, before.Overrides, after.Overrides, func(o limiter.Override) target { return targetOf(&o) })
-	plan := Plan{slices.Concat([]Change{}, policies, overrides), limiter.PolicyEdit{Set: set, SetOverrides: bent}}
+	live, set, rest := compare(PolicyFields, before.Policies, after.Policies, func(p policies.Stored) target { return target{policy: p.Name} })
+	overrides, bent, straight := compare(OverrideFields, before.Overrides, after.Overrides, func(o policies.Override) target { return targetOf(&o) })
+	plan := Plan{slices.Concat([]Change{}, live, overrides), policies.Edit{Set: set, SetOverrides: bent}}
 	if !prune {
 		return plan
 	}
@@ -65,10 +65,10 @@ func Compare(before, after File, prune bool) Plan {
 // target names a policy, or an override if key is not empty.
 type target struct {
 	policy, key string
-	match       limiter.Match
+	match       policies.Match
 }
 
-func targetOf(o *limiter.Override) target { return target{o.Policy, o.Key, o.Match} }
+func targetOf(o *policies.Override) target { return target{o.Policy, o.Key, o.Match} }
 
 // compare returns the changes from before to after, what has to be set for them, and what
 // after does not have.
@@ -81,8 +81,8 @@ func compare[T any](fields []Field, before, after []T, of func(T) target) (chang
 		t := of(after[i])
 		was := old[t]
 		delete(old, t)
-		if o, is := any(&after[i]).(*limiter.Override); is && was != nil {
-			o.Note = cmp.Or(o.Note, any(was).(*limiter.Override).Note)
+		if o, is := any(&after[i]).(*policies.Override); is && was != nil {
+			o.Note = cmp.Or(o.Note, any(was).(*policies.Override).Note)
 		}
 		if c := change(t, fields, was, &after[i]); len(c.Fields) > 0 {
 			changes, set = append(changes, c), append(set, after[i])
@@ -98,17 +98,17 @@ func compare[T any](fields []Field, before, after []T, of func(T) target) (chang
 
 // ChangePolicy returns the change of policy name from before to after; nil is none. A note
 // belongs to its change: that the next one has none is no difference.
-func ChangePolicy(name string, before, after *limiter.StoredPolicy) Change {
+func ChangePolicy(name string, before, after *policies.Stored) Change {
 	return change(target{policy: name}, PolicyFields, before, after)
 }
 
 // ChangeOverride returns the change from one override to another of that key; nil is none.
-func ChangeOverride(before, after *limiter.Override) Change {
+func ChangeOverride(before, after *policies.Override) Change {
 	return change(targetOf(cmp.Or(after, before)), OverrideFields, before, after)
 }
 
 // ChangeOf returns an entry of the history.
-func ChangeOf(c limiter.PolicyChange) Change {
+func ChangeOf(c policies.Change) Change {
 	if c.Key == "" {
 		return ChangePolicy(c.Name, c.Before, c.After)
 	}
@@ -171,7 +171,7 @@ func WriteText(w io.Writer, changes []Change) {
 }
 
 // MatchText returns the word before an override's key, with a space; nothing for one key.
-func MatchText(m limiter.Match) string {
+func MatchText(m policies.Match) string {
 	if m == "" {
 		return ""
 	}

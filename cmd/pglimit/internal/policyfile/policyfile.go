@@ -26,18 +26,18 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/pglimit/pglimit/internal/printable"
-	"github.com/pglimit/pglimit/limiter"
+	"github.com/pglimit/pglimit/policies"
 )
 
 // File is a file. Its JSON has the last changes too.
 type File struct {
-	Policies  []limiter.StoredPolicy `json:"policies"`
-	Overrides []limiter.Override     `json:"overrides,omitempty"`
+	Policies  []policies.Stored   `json:"policies"`
+	Overrides []policies.Override `json:"overrides,omitempty"`
 }
 
 // Portable returns f without last changes, so that Read reads its JSON.
 func (f File) Portable() File {
-	f.Policies, f.Overrides = append([]limiter.StoredPolicy{}, f.Policies...), slices.Clone(f.Overrides)
+	f.Policies, f.Overrides = append([]policies.Stored{}, f.Policies...), slices.Clone(f.Overrides)
 	for i := range f.Policies {
 		p := &f.Policies[i]
 		p.Version, p.ChangedAt, p.ChangedBy = 0, time.Time{}, ""
@@ -90,7 +90,7 @@ func restyle(n *yaml.Node) {
 // number.
 func (f *File) DropEnded(now time.Time) int {
 	before := len(f.Overrides)
-	f.Overrides = slices.DeleteFunc(f.Overrides, func(o limiter.Override) bool { return !o.Until.IsZero() && !o.Until.After(now) })
+	f.Overrides = slices.DeleteFunc(f.Overrides, func(o policies.Override) bool { return !o.Until.IsZero() && !o.Until.After(now) })
 	return before - len(f.Overrides)
 }
 
@@ -104,8 +104,8 @@ type Field struct {
 // PolicyFields and OverrideFields are the fields of a file, in their order. The structs
 // describe them, so that a new field is here, in flags and in changes at once.
 var (
-	PolicyFields   = FieldsOf(reflect.TypeFor[limiter.StoredPolicy]())
-	OverrideFields = FieldsOf(reflect.TypeFor[limiter.Override]())
+	PolicyFields   = FieldsOf(reflect.TypeFor[policies.Stored]())
+	OverrideFields = FieldsOf(reflect.TypeFor[policies.Override]())
 )
 
 // FieldsOf returns the fields of a struct by their JSON tags, without those of the last

@@ -10,6 +10,7 @@ import (
 	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/internal/printable"
 	"github.com/pglimit/pglimit/limiter"
+	"github.com/pglimit/pglimit/policies"
 )
 
 const limits = `policies:
@@ -48,7 +49,7 @@ func read(t *testing.T, text string) File {
 func TestRead(t *testing.T) {
 	t.Parallel()
 	f := read(t, limits)
-	want := []limiter.StoredPolicy{
+	want := []policies.Stored{
 		{Policy: limiter.Policy{Name: "login", Algorithm: limiter.TokenBucket, Limit: 5, Period: time.Minute, Burst: 10}, Note: "as agreed"},
 		{Policy: limiter.Policy{Name: "budget", Algorithm: limiter.FixedWindow, Limit: 100_000, Calendar: limiter.Month, TimeZone: "Europe/Vienna", Shadow: true},
 			Askers: true, MaxTTL: time.Hour},

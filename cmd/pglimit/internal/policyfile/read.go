@@ -17,6 +17,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/pglimit/pglimit/limiter"
+	"github.com/pglimit/pglimit/policies"
 )
 
 // maxSize is the largest file in bytes.
@@ -152,7 +153,7 @@ func (r *reader) policies(n *yaml.Node, where string) {
 	lines := map[string]int{}
 	for i, item := range r.items(n, where) {
 		at := fmt.Sprintf("%s[%d]", where, i)
-		var p limiter.StoredPolicy
+		var p policies.Stored
 		_, ok := r.entry(item, at, PolicyFields, &p)
 		if line, twice := lines[p.Name]; twice {
 			r.fault(item, at+".name", fmt.Sprintf("%q is that of line %d, too: each policy has a name of its own", p.Name, line))
@@ -181,7 +182,7 @@ func (r *reader) entry(n *yaml.Node, where string, fields []Field, into any) (no
 	if err == nil {
 		err = json.Unmarshal(data, into)
 	}
-	if p, isPolicy := into.(*limiter.StoredPolicy); isPolicy && err == nil {
+	if p, isPolicy := into.(*policies.Stored); isPolicy && err == nil {
 		err = p.Validate()
 	}
 	var bad *limiter.PolicyError
@@ -227,7 +228,7 @@ func (r *reader) overrides(n *yaml.Node) {
 	lines := map[target]int{}
 	for i, item := range r.items(n, "overrides") {
 		at := fmt.Sprintf("overrides[%d]", i)
-		var o limiter.Override
+		var o policies.Override
 		if !r.override(item, at, &o) {
 			continue
 		}
@@ -241,7 +242,7 @@ func (r *reader) overrides(n *yaml.Node) {
 }
 
 // override reads an override and checks it. It returns false after a fault.
-func (r *reader) override(n *yaml.Node, where string, o *limiter.Override) bool {
+func (r *reader) override(n *yaml.Node, where string, o *policies.Override) bool {
 	nodes, ok := r.entry(n, where, OverrideFields, o)
 	if !ok {
 		return false
@@ -263,7 +264,7 @@ func (r *reader) override(n *yaml.Node, where string, o *limiter.Override) bool 
 
 // Check returns an error if an override changes nothing or too much. Numbers are checked
 // when it is written, with those of the policy.
-func Check(o limiter.Override) error {
+func Check(o policies.Override) error {
 	changes := o.Limit != nil || o.Factor != nil || o.Burst != nil || o.Shadow != nil
 	switch {
 	case o.Unlimited && changes:

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/pglimit/pglimit/internal/must"
-	"github.com/pglimit/pglimit/limiter"
+	"github.com/pglimit/pglimit/policies"
 )
 
 // TestParseUntil: days are read as their end in the caller's zone, also where a clock changes,
@@ -64,7 +64,7 @@ func TestParseUntil(t *testing.T) {
 func TestDropEnded(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
-	f := File{Overrides: []limiter.Override{{Key: "none"}, {Key: "ended", Until: now}, {Key: "later", Until: now.Add(1)}}}
+	f := File{Overrides: []policies.Override{{Key: "none"}, {Key: "ended", Until: now}, {Key: "later", Until: now.Add(1)}}}
 	if n := f.DropEnded(now); n != 1 || len(f.Overrides) != 2 || f.Overrides[0].Key != "none" || f.Overrides[1].Key != "later" {
 		t.Errorf("%d: %+v", n, f)
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/policyfile"
 	"github.com/pglimit/pglimit/internal/printable"
 	"github.com/pglimit/pglimit/limiter"
+	"github.com/pglimit/pglimit/policies"
 )
 
 // defaultAlgorithm applies if neither --algorithm nor another flag selects one. All
@@ -36,7 +37,7 @@ type Flags struct {
 	// Cost is the number of units, set by --cost. Default: 1.
 	Cost float64
 
-	policy limiter.StoredPolicy
+	policy policies.Stored
 	from   Selection
 	flags  *pflag.FlagSet
 }
@@ -258,7 +259,7 @@ func (s *Stored) Register(cmd *cobra.Command) {
 
 // Patch returns policy name as the flags change it: a new one if before is nil, which
 // needs a limit and a period or calendar. It validates the result.
-func (s *Stored) Patch(name string, before *limiter.StoredPolicy) (limiter.StoredPolicy, error) {
+func (s *Stored) Patch(name string, before *policies.Stored) (policies.Stored, error) {
 	s.policy.Name = name
 	after := s.policy
 	var err error
@@ -292,7 +293,7 @@ func (s *Stored) whole(name string) error {
 }
 
 // overwrite sets the fields of p whose flags were given to those of from.
-func (s *Stored) overwrite(p *limiter.StoredPolicy, from limiter.StoredPolicy) {
+func (s *Stored) overwrite(p *policies.Stored, from policies.Stored) {
 	windows := p.Burst == p.Limit && (p.Algorithm == limiter.FixedWindow || p.Algorithm == limiter.SlidingWindowCounter || p.Algorithm == limiter.SlidingWindowLog)
 	if windows { // their burst is their limit
 		p.Burst = 0

@@ -13,6 +13,7 @@ import (
 
 	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/limiter"
+	"github.com/pglimit/pglimit/policies"
 )
 
 // TestFlagsImplyAlgorithm: --calendar, --aligned and --tick select the algorithm
@@ -57,39 +58,39 @@ func TestFlagsImplyAlgorithm(t *testing.T) {
 // TestPatch: a flag that is not given leaves its field as it is.
 func TestPatch(t *testing.T) {
 	t.Parallel()
-	login := limiter.StoredPolicy{Policy: limiter.Policy{Name: "p", Algorithm: limiter.GCRA, Limit: 5, Period: time.Hour, Burst: 10,
+	login := policies.Stored{Policy: limiter.Policy{Name: "p", Algorithm: limiter.GCRA, Limit: 5, Period: time.Hour, Burst: 10,
 		BlockFor: time.Minute, OnError: limiter.FailOpen, Durability: limiter.Relaxed, Shadow: true}, Note: "old", Askers: true, MaxTTL: time.Hour}
-	window := limiter.StoredPolicy{Policy: limiter.Policy{Name: "p", Algorithm: limiter.FixedWindow, Limit: 5, Burst: 5, Calendar: limiter.Month, TimeZone: "Europe/Vienna"}}
+	window := policies.Stored{Policy: limiter.Policy{Name: "p", Algorithm: limiter.FixedWindow, Limit: 5, Burst: 5, Calendar: limiter.Month, TimeZone: "Europe/Vienna"}}
 	local := login
 	local.OnError, local.LocalShare = limiter.FailLocal, 0.5
-	change := func(p limiter.StoredPolicy, f func(*limiter.StoredPolicy)) limiter.StoredPolicy {
+	change := func(p policies.Stored, f func(*policies.Stored)) policies.Stored {
 		p.Note = "" // that of an earlier change
 		f(&p)
 		return p
 	}
 	for _, c := range []struct {
-		before *limiter.StoredPolicy
+		before *policies.Stored
 		args   string
-		want   limiter.StoredPolicy
+		want   policies.Stored
 	}{
-		{nil, "--limit 5 --period 1m --shadow", limiter.StoredPolicy{Policy: limiter.Policy{Name: "p", Algorithm: limiter.TokenBucket, Limit: 5, Period: time.Minute, Shadow: true}, MaxTTL: 24 * time.Hour}},
-		{nil, "--limit 5 --calendar day --note n --askers --max-ttl 2h", limiter.StoredPolicy{
+		{nil, "--limit 5 --period 1m --shadow", policies.Stored{Policy: limiter.Policy{Name: "p", Algorithm: limiter.TokenBucket, Limit: 5, Period: time.Minute, Shadow: true}, MaxTTL: 24 * time.Hour}},
+		{nil, "--limit 5 --calendar day --note n --askers --max-ttl 2h", policies.Stored{
 			Policy: limiter.Policy{Name: "p", Algorithm: limiter.FixedWindow, Limit: 5, Calendar: limiter.Day}, Note: "n", Askers: true, MaxTTL: 2 * time.Hour}},
-		{&login, "", change(login, func(*limiter.StoredPolicy) {})},
-		{&login, "--limit 6", change(login, func(p *limiter.StoredPolicy) { p.Limit = 6 })},
-		{&login, "--note n", change(login, func(p *limiter.StoredPolicy) { p.Note = "n" })},
-		{&login, "--note=", change(login, func(p *limiter.StoredPolicy) { p.Note = "" })},
-		{&login, "--shadow=false --askers=false", change(login, func(p *limiter.StoredPolicy) { p.Shadow, p.Askers = false, false })},
-		{&login, "--on-error fail_closed --durability durable", change(login, func(p *limiter.StoredPolicy) {
+		{&login, "", change(login, func(*policies.Stored) {})},
+		{&login, "--limit 6", change(login, func(p *policies.Stored) { p.Limit = 6 })},
+		{&login, "--note n", change(login, func(p *policies.Stored) { p.Note = "n" })},
+		{&login, "--note=", change(login, func(p *policies.Stored) { p.Note = "" })},
+		{&login, "--shadow=false --askers=false", change(login, func(p *policies.Stored) { p.Shadow, p.Askers = false, false })},
+		{&login, "--on-error fail_closed --durability durable", change(login, func(p *policies.Stored) {
 			p.OnError, p.Durability = limiter.FailClosed, limiter.Durable
 		})},
-		{&login, "--on-error fail_local --local-share 0.25", change(login, func(p *limiter.StoredPolicy) { p.OnError, p.LocalShare = limiter.FailLocal, 0.25 })},
-		{&local, "--limit 6", change(local, func(p *limiter.StoredPolicy) { p.Limit = 6 })},
-		{&local, "--on-error fail_open", change(local, func(p *limiter.StoredPolicy) { p.OnError, p.LocalShare = limiter.FailOpen, 0 })},
-		{&login, "--period 1s --burst 0 --block-for 0s", change(login, func(p *limiter.StoredPolicy) { p.Period, p.Burst, p.BlockFor = time.Second, 0, 0 })},
-		{&window, "--limit 6", change(window, func(p *limiter.StoredPolicy) { p.Limit, p.Burst = 6, 0 })},
-		{&window, "--period 1s", change(window, func(p *limiter.StoredPolicy) { p.Period, p.Burst, p.Calendar, p.TimeZone = time.Second, 0, "", "" })},
-		{&window, "--calendar day", change(window, func(p *limiter.StoredPolicy) { p.Calendar, p.Burst = limiter.Day, 0 })},
+		{&login, "--on-error fail_local --local-share 0.25", change(login, func(p *policies.Stored) { p.OnError, p.LocalShare = limiter.FailLocal, 0.25 })},
+		{&local, "--limit 6", change(local, func(p *policies.Stored) { p.Limit = 6 })},
+		{&local, "--on-error fail_open", change(local, func(p *policies.Stored) { p.OnError, p.LocalShare = limiter.FailOpen, 0 })},
+		{&login, "--period 1s --burst 0 --block-for 0s", change(login, func(p *policies.Stored) { p.Period, p.Burst, p.BlockFor = time.Second, 0, 0 })},
+		{&window, "--limit 6", change(window, func(p *policies.Stored) { p.Limit, p.Burst = 6, 0 })},
+		{&window, "--period 1s", change(window, func(p *policies.Stored) { p.Period, p.Burst, p.Calendar, p.TimeZone = time.Second, 0, "", "" })},
+		{&window, "--calendar day", change(window, func(p *policies.Stored) { p.Calendar, p.Burst = limiter.Day, 0 })},
 	} {
 		var flags Stored
 		cmd := &cobra.Command{}

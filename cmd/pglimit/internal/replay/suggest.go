@@ -11,6 +11,7 @@ import (
 	"github.com/pglimit/pglimit/internal/duration"
 	"github.com/pglimit/pglimit/internal/printable"
 	"github.com/pglimit/pglimit/limiter"
+	"github.com/pglimit/pglimit/policies"
 )
 
 // Headroom is the factor between what a log shows and what Suggest suggests.
@@ -116,7 +117,7 @@ func Suggest(ctx context.Context, log *Log, name string, periods []time.Duration
 // File returns the policies as a file, which pglimit policy import reads.
 func (all *Suggestions) File() (f policyfile.File) {
 	for _, s := range all.Suggestions {
-		f.Policies = append(f.Policies, limiter.StoredPolicy{Policy: s.Policy})
+		f.Policies = append(f.Policies, policies.Stored{Policy: s.Policy})
 	}
 	return f
 }

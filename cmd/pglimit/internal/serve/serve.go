@@ -27,10 +27,12 @@ import (
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/serve/auth"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/serve/httpapi"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/site"
+	"github.com/pglimit/pglimit/deniallog"
 	"github.com/pglimit/pglimit/httplimit"
 	"github.com/pglimit/pglimit/internal/throttle"
 	"github.com/pglimit/pglimit/janitor"
 	"github.com/pglimit/pglimit/limiter"
+	"github.com/pglimit/pglimit/policies"
 )
 
 // Bounds of a request over HTTP.
@@ -53,11 +55,11 @@ type Server struct {
 	tls     *identity // nil: without
 	// How the addresses use it; nil: without.
 	webTLS, rpcTLS, admTLS *tls.Config
-	stored                 atomic.Pointer[[]limiter.StoredPolicy] // of the file
-	rates                  *ratelimit.Config                      // of --ratelimit-config, at the start
+	stored                 atomic.Pointer[[]policies.Stored] // of the file
+	rates                  *ratelimit.Config                 // of --ratelimit-config, at the start
 
 	telemetry  *telemetry
-	policies   *limiter.Policies
+	policies   *policies.Policies
 	tasks      sync.WaitGroup // in the background
 	ready      atomic.Bool
 	logged     throttle.Throttle // errors in the access log
@@ -158,7 +160,7 @@ func (s *Server) usePolicies(contents [][]byte) error {
 	return err
 }
 
-func (s *Server) setDefaults(stored []limiter.StoredPolicy) error {
+func (s *Server) setDefaults(stored []policies.Stored) error {
 	all := make([]limiter.Policy, len(stored))
 	for i, p := range stored {
 		all[i] = p.Policy
@@ -167,7 +169,7 @@ func (s *Server) setDefaults(stored []limiter.StoredPolicy) error {
 }
 
 // defaults returns the policies of the file.
-func (s *Server) defaults() []limiter.StoredPolicy {
+func (s *Server) defaults() []policies.Stored {
 	if list := s.stored.Load(); list != nil {
 		return *list
 	}
@@ -199,7 +201,7 @@ func (s *Server) Run(ctx context.Context, pool *pgxpool.Pool, started func() err
 	servers.serve()
 	announce := sync.OnceValue(started)
 	err = connect.Await(ctx, o.Logger, func() { _ = announce() }, func() (err error) {
-		s.policies, err = limiter.OpenPolicies(ctx, pool, &limiter.PoliciesConfig{KeySecret: o.KeySecret, Program: "pglimit serve", Logger: o.Logger})
+		s.policies, err = policies.Open(ctx, pool, &policies.Config{KeySecret: o.KeySecret, Program: "pglimit serve", Logger: o.Logger})
 		return err
 	})
 	switch {
@@ -212,7 +214,7 @@ func (s *Server) Run(ctx context.Context, pool *pgxpool.Pool, started func() err
 	if err := s.setDefaults(s.defaults()); err != nil {
 		return err
 	}
-	denials, err := limiter.NewDenialLog(pool, &limiter.DenialLogConfig{Logger: o.Logger})
+	denials, err := deniallog.New(pool, &deniallog.Config{KeySecret: o.KeySecret, Logger: o.Logger})
 	if err != nil {
 		return err
 	}

@@ -8,7 +8,7 @@ import (
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/dashboard"
 	"github.com/pglimit/pglimit/internal/must"
-	"github.com/pglimit/pglimit/limiter"
+	"github.com/pglimit/pglimit/policies"
 )
 
 // TestDashboardSearch: the keys that begin with what is typed are links, after the last
@@ -131,7 +131,7 @@ func TestDashboardEdit(t *testing.T) {
 	b.Click("#ask-yes")
 	has("50 per 1m")
 	has("by an override")
-	must.OK(o.source.Apply(t.Context(), dashboard.Edit{Override: &limiter.Override{Policy: "login", Key: "al", Match: limiter.MatchPrefix, Blocked: true}}))(t)
+	must.OK(o.source.Apply(t.Context(), dashboard.Edit{Override: &policies.Override{Policy: "login", Key: "al", Match: policies.MatchPrefix, Blocked: true}}))(t)
 	has("blocked, no end")
 	has("Blocked by an override for keys by prefix al")
 	has("keys by prefix, blocked")

@@ -15,6 +15,7 @@ import (
 	"github.com/pglimit/pglimit/internal/keys"
 	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/limiter"
+	"github.com/pglimit/pglimit/policies"
 )
 
 // TestSearch: the first keys that begin with a text, whatever is stored of them, under all
@@ -56,15 +57,15 @@ func TestEdit(t *testing.T) {
 		pool := bed.NewPool(t)
 		s := open(t, pool, secret)
 		stored := keys.Stored("alice", secret)
-		follower := must.OK(limiter.OpenPolicies(t.Context(), pool, &limiter.PoliciesConfig{KeySecret: secret}))(t)
+		follower := must.OK(policies.Open(t.Context(), pool, &policies.Config{KeySecret: secret}))(t)
 		defer follower.Close()
-		policy := limiter.StoredPolicy{Policy: ten("login", limiter.GCRA), Note: "why"}
+		policy := policies.Stored{Policy: ten("login", limiter.GCRA), Note: "why"}
 		apply := func(e dashboard.Edit) {
 			t.Helper()
 			c := must.OK(s.Current(t.Context(), e))(t)
 			e.Version = c.Version
 			must.OK(s.Apply(t.Context(), e))(t)
-			if _, err := s.Apply(t.Context(), e); c.Version != 0 && !errors.Is(err, limiter.ErrPolicyChanged) {
+			if _, err := s.Apply(t.Context(), e); c.Version != 0 && !errors.Is(err, policies.ErrChanged) {
 				t.Errorf("%+v twice: %v", e, err)
 			}
 		}
@@ -74,7 +75,7 @@ func TestEdit(t *testing.T) {
 			stored bool
 			limit  float64
 		}{{"alice", false, 3}, {stored, true, 4}} {
-			apply(dashboard.Edit{Override: &limiter.Override{Policy: "login", Key: o.key, Limit: &o.limit, Until: time.Now().Add(time.Hour), Note: "trial"}, Stored: o.stored})
+			apply(dashboard.Edit{Override: &policies.Override{Policy: "login", Key: o.key, Limit: &o.limit, Until: time.Now().Add(time.Hour), Note: "trial"}, Stored: o.stored})
 			bed.Eventually(t, "a program follows", func(context.Context) (bool, error) {
 				p, _, err := follower.For("login", "alice")
 				return err == nil && p.Limit == o.limit, nil
@@ -83,7 +84,7 @@ func TestEdit(t *testing.T) {
 			if len(all.Overrides) != 1 || all.Overrides[0].Key != stored || *all.Overrides[0].Limit != o.limit || all.Overrides[0].Note != "trial" || all.More {
 				t.Errorf("%+v", all)
 			}
-			c := must.OK(s.Current(t.Context(), dashboard.Edit{Override: &limiter.Override{Policy: "login", Key: o.key}, Stored: o.stored}))(t)
+			c := must.OK(s.Current(t.Context(), dashboard.Edit{Override: &policies.Override{Policy: "login", Key: o.key}, Stored: o.stored}))(t)
 			if c.Policy == nil || c.Policy.Note != "why" || c.Match != "" || c.Override == nil || *c.Override.Limit != o.limit || c.Version != follower.Version() {
 				t.Errorf("%+v", c)
 			}
@@ -99,18 +100,18 @@ func TestEdit(t *testing.T) {
 		}
 		status(inspect.Blocked)
 		bed.Eventually(t, "the page follows", func(ctx context.Context) (bool, error) {
-			c, err := s.Current(ctx, dashboard.Edit{Override: &limiter.Override{Policy: "login", Key: "alice"}})
-			return c.Match == limiter.MatchPattern && c.Override != nil && *c.Override.Limit == 4 && c.Version == 4, err
+			c, err := s.Current(ctx, dashboard.Edit{Override: &policies.Override{Policy: "login", Key: "alice"}})
+			return c.Match == policies.MatchPattern && c.Override != nil && *c.Override.Limit == 4 && c.Version == 4, err
 		})
-		apply(dashboard.Edit{Override: &limiter.Override{Policy: "login", Key: "*", Match: limiter.MatchPattern, Note: "lifted"}, Delete: true})
+		apply(dashboard.Edit{Override: &policies.Override{Policy: "login", Key: "*", Match: policies.MatchPattern, Note: "lifted"}, Delete: true})
 		status(inspect.OK)
-		apply(dashboard.Edit{Override: &limiter.Override{Policy: "login", Key: "alice", Note: "it is over"}, Delete: true})
-		apply(dashboard.Edit{Policy: &limiter.StoredPolicy{Policy: limiter.Policy{Name: "login"}, Note: "bye"}, Delete: true})
+		apply(dashboard.Edit{Override: &policies.Override{Policy: "login", Key: "alice", Note: "it is over"}, Delete: true})
+		apply(dashboard.Edit{Policy: &policies.Stored{Policy: limiter.Policy{Name: "login"}, Note: "bye"}, Delete: true})
 		h := must.OK(s.History(t.Context(), "", 10))(t)
 		if len(h) != 7 || h[0].Note != "bye" || h[0].After != nil || h[1].Note != "it is over" || h[1].OverrideAfter != nil || h[2].Note != "lifted" || h[6].Note != "why" || h[6].ChangedBy == "" {
 			t.Errorf("%+v", h)
 		}
-		if _, err := s.Apply(t.Context(), dashboard.Edit{Policy: &policy, Delete: true}); !errors.Is(err, limiter.ErrNoPolicy) {
+		if _, err := s.Apply(t.Context(), dashboard.Edit{Policy: &policy, Delete: true}); !errors.Is(err, policies.ErrNoPolicy) {
 			t.Errorf("deleted twice: %v", err)
 		}
 	}
@@ -144,9 +145,9 @@ func TestFacts(t *testing.T) {
 	denied(t, pool, p, "b", 3, 20)
 	denied(t, pool, p, "b", 20, 40)
 	denied(t, pool, ten("q", limiter.FixedWindow), "a", 0, 80)
-	policy := dashboard.Edit{Policy: &limiter.StoredPolicy{Policy: p}}
+	policy := dashboard.Edit{Policy: &policies.Stored{Policy: p}}
 	of := func(key string) dashboard.Edit {
-		return dashboard.Edit{Override: &limiter.Override{Policy: "p", Key: key}}
+		return dashboard.Edit{Override: &policies.Override{Policy: "p", Key: key}}
 	}
 	for _, c := range []struct {
 		e     dashboard.Edit

@@ -24,6 +24,7 @@ import (
 	"github.com/pglimit/pglimit/internal/keys"
 	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/limiter"
+	"github.com/pglimit/pglimit/policies"
 )
 
 func TestMain(m *testing.M) { bed.Main(m, 4) }
@@ -231,13 +232,13 @@ func TestPoliciesAndHistory(t *testing.T) {
 	if p, err := s.Policies(t.Context()); err != nil || len(p.Policies) != 0 || p.At.IsZero() {
 		t.Fatalf("at first: %+v, %v", p, err)
 	}
-	other := must.OK(limiter.OpenPolicies(t.Context(), pool, nil))(t)
+	other := must.OK(policies.Open(t.Context(), pool, nil))(t)
 	defer other.Close()
-	login := limiter.StoredPolicy{Policy: ten("login", limiter.GCRA), Note: "first"}
-	must.OK(other.Apply(t.Context(), limiter.PolicyEdit{Set: []limiter.StoredPolicy{login}}))(t)
+	login := policies.Stored{Policy: ten("login", limiter.GCRA), Note: "first"}
+	must.OK(other.Apply(t.Context(), policies.Edit{Set: []policies.Stored{login}}))(t)
 	login.Limit, login.Note = 20, "second"
-	must.OK(other.Apply(t.Context(), limiter.PolicyEdit{
-		Set: []limiter.StoredPolicy{login}, SetOverrides: []limiter.Override{{Policy: "login", Key: "k", Unlimited: true}},
+	must.OK(other.Apply(t.Context(), policies.Edit{
+		Set: []policies.Stored{login}, SetOverrides: []policies.Override{{Policy: "login", Key: "k", Unlimited: true}},
 	}))(t)
 	var p dashboard.Policies
 	for p.Version < other.Version() { // it follows
@@ -317,7 +318,7 @@ func TestAway(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	stop()
 	p := ten("p", limiter.GCRA)
-	edit := dashboard.Edit{Policy: &limiter.StoredPolicy{Policy: p}}
+	edit := dashboard.Edit{Policy: &policies.Stored{Policy: p}}
 	for name, call := range map[string]func() error{
 		"Policies":  func() error { _, err := s.Policies(ctx); return err },
 		"History":   func() error { _, err := s.History(ctx, "", 1); return err },

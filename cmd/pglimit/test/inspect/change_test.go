@@ -29,7 +29,7 @@ func newSite(t *testing.T, keys ...string) site {
 	t.Helper()
 	pool := bed.NewPool(t)
 	s := site{pool, inspect.New(pool), bed.NewLimiter(t, pool, &limiter.Config{DisableDenyCache: true})}
-	for _, p := range policies() {
+	for _, p := range everyTable() {
 		use(t, s.l, p, keys...)
 	}
 	return s
@@ -43,7 +43,7 @@ func (s site) blocked(t *testing.T, p limiter.Policy, key string) bool {
 
 // everywhere is a count of n rows under each algorithm.
 func everywhere(n int) (text string) {
-	for k, p := range policies() {
+	for k, p := range everyTable() {
 		if k > 0 {
 			text += "; "
 		}
@@ -61,7 +61,7 @@ func TestBlockAndUnblock(t *testing.T) {
 	both := targets(t, s.i, prefix("alice"), inspect.Filter{})
 	check := func(what string, want bool) {
 		t.Helper()
-		for _, p := range policies() {
+		for _, p := range everyTable() {
 			if got := s.blocked(t, p, "alice"); got != want {
 				t.Errorf("%s: %s: blocked %v", what, p.Name, got)
 			}
@@ -120,7 +120,7 @@ func TestBlockAndUnblock(t *testing.T) {
 func TestResetAsTheLibrary(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, "ours", "theirs", "other")
-	for _, p := range policies() {
+	for _, p := range everyTable() {
 		var rows [2]string
 		for n, key := range []string{"ours", "theirs"} {
 			var r limiter.Reservation

@@ -13,10 +13,12 @@ import (
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/inspect"
 	"github.com/pglimit/pglimit/db"
+	"github.com/pglimit/pglimit/deniallog"
 	"github.com/pglimit/pglimit/integration/bed"
 	"github.com/pglimit/pglimit/internal/algorithm"
 	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/limiter"
+	"github.com/pglimit/pglimit/policies"
 )
 
 // names renders the rows found as "policy key", in their order.
@@ -46,7 +48,7 @@ func TestFindUnderEveryPolicy(t *testing.T) {
 	pool := bed.NewPool(t)
 	i, l := inspect.New(pool), bed.NewLimiter(t, pool, nil)
 	var want []string
-	for _, p := range policies() {
+	for _, p := range everyTable() {
 		use(t, l, p, "alice", "alicex", "Alice", "bob")
 		want = append(want, p.Name+" alice")
 	}
@@ -282,19 +284,19 @@ func TestStatus(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
 	pool := bed.NewPool(t)
-	log := must.OK(limiter.NewDenialLog(pool, nil))(t)
-	policies := must.OK(limiter.OpenPolicies(ctx, pool, nil))(t)
-	t.Cleanup(func() { policies.Close() })
-	l := bed.NewLimiter(t, pool, &limiter.Config{DenialLog: log, Policies: policies})
+	log := must.OK(deniallog.New(pool, nil))(t)
+	live := must.OK(policies.Open(ctx, pool, nil))(t)
+	t.Cleanup(func() { live.Close() })
+	l := bed.NewLimiter(t, pool, &limiter.Config{DenialLog: log, Policies: live})
 	p := limiter.Policy{Name: "p", Algorithm: limiter.TokenBucket, Limit: 1000, Period: 1000 * time.Hour}
 	shadow, stored := p, p
 	shadow.Name, stored.Name = "shadow", "stored"
 	shadow.Shadow = true
-	must.Succeed(t, policies.Default(shadow))
+	must.Succeed(t, live.Default(shadow))
 	awaitDefaults(t, pool, 1)
-	must.OK(policies.Apply(ctx, limiter.PolicyEdit{
-		Set:          []limiter.StoredPolicy{{Policy: stored}},
-		SetOverrides: []limiter.Override{{Policy: "stored", Key: "override", Shadow: new(true)}, {Policy: "p", Key: "ended", Shadow: new(true), Until: time.Now().Add(-time.Hour)}},
+	must.OK(live.Apply(ctx, policies.Edit{
+		Set:          []policies.Stored{{Policy: stored}},
+		SetOverrides: []policies.Override{{Policy: "stored", Key: "override", Shadow: new(true)}, {Policy: "p", Key: "ended", Shadow: new(true), Until: time.Now().Add(-time.Hour)}},
 	}))(t)
 	for _, c := range []struct {
 		policy limiter.Policy

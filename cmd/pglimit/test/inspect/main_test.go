@@ -27,8 +27,8 @@ func policy(name string, a limiter.Algorithm) limiter.Policy {
 	return limiter.Policy{Name: name, Algorithm: a, Limit: 10, Period: 1000 * time.Hour}
 }
 
-// policies returns such a policy of each table, named as the algorithm.
-func policies() (all []limiter.Policy) {
+// everyTable returns such a policy of each table, named as the algorithm.
+func everyTable() (all []limiter.Policy) {
 	for _, a := range algorithm.Tables {
 		all = append(all, policy(string(a), limiter.Algorithm(a)))
 	}

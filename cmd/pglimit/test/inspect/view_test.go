@@ -30,7 +30,7 @@ func TestKeysShowWhatTheLibraryDecides(t *testing.T) {
 	t.Parallel()
 	pool := bed.NewPool(t)
 	l := bed.NewLimiter(t, pool, &limiter.Config{DisableDenyCache: true})
-	for _, p := range policies() {
+	for _, p := range everyTable() {
 		use(t, l, p, "k", "other")
 		open := int64(0)
 		if p.Algorithm != limiter.LeakyBucketQueue {

@@ -13,10 +13,12 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/inspect"
+	"github.com/pglimit/pglimit/deniallog"
 	"github.com/pglimit/pglimit/integration/bed"
 	"github.com/pglimit/pglimit/internal/keys"
 	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/limiter"
+	"github.com/pglimit/pglimit/policies"
 )
 
 // awaitDefaults waits until a program is listed with n default policies.
@@ -34,29 +36,29 @@ func TestWhy(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
 	pool := bed.NewPool(t)
-	log := must.OK(limiter.NewDenialLog(pool, nil))(t)
-	policies := must.OK(limiter.OpenPolicies(ctx, pool, &limiter.PoliciesConfig{Program: "shop"}))(t)
-	t.Cleanup(func() { policies.Close() })
+	log := must.OK(deniallog.New(pool, nil))(t)
+	live := must.OK(policies.Open(ctx, pool, &policies.Config{Program: "shop"}))(t)
+	t.Cleanup(func() { live.Close() })
 	stored := limiter.Policy{Name: "api", Algorithm: limiter.FixedWindow, Limit: 10, Period: 1000 * time.Hour}
 	compiled, shadow, inline, moved := stored, stored, stored, stored
 	compiled.Name, shadow.Name, inline.Name, moved.Name = "compiled", "shadow", "inline", "moved"
 	shadow.Shadow = true
-	set := func(edit limiter.PolicyEdit) (after time.Time) {
+	set := func(edit policies.Edit) (after time.Time) {
 		t.Helper()
-		must.OK(policies.Apply(ctx, edit))(t)
+		must.OK(live.Apply(ctx, edit))(t)
 		return bed.Value[time.Time](t, pool, `SELECT clock_timestamp()`)
 	}
-	override := limiter.Override{Policy: "api", Key: "k", Limit: new(4.0), Note: "trial"}
+	override := policies.Override{Policy: "api", Key: "k", Limit: new(4.0), Note: "trial"}
 	over := stored
 	over.Name = "over"
 	other := moved
 	other.Algorithm = limiter.GCRA
-	before := set(limiter.PolicyEdit{Set: []limiter.StoredPolicy{{Policy: stored}, {Policy: other}, {Policy: over}}, SetOverrides: []limiter.Override{override, {Policy: "over", Key: "k", Limit: new(2.0), Note: "more"}}})
+	before := set(policies.Edit{Set: []policies.Stored{{Policy: stored}, {Policy: other}, {Policy: over}}, SetOverrides: []policies.Override{override, {Policy: "over", Key: "k", Limit: new(2.0), Note: "more"}}})
 	override.Limit, override.Note = new(3.0), "abuse"
-	set(limiter.PolicyEdit{SetOverrides: []limiter.Override{override}})
-	must.Succeed(t, policies.Default(compiled, shadow, moved))
+	set(policies.Edit{SetOverrides: []policies.Override{override}})
+	must.Succeed(t, live.Default(compiled, shadow, moved))
 	awaitDefaults(t, pool, 3)
-	l := bed.NewLimiter(t, pool, &limiter.Config{DenialLog: log, Policies: policies, DisableDenyCache: true})
+	l := bed.NewLimiter(t, pool, &limiter.Config{DenialLog: log, Policies: live, DisableDenyCache: true})
 	all := func(requests ...limiter.Request) { must.OK(l.AllowAll(ctx, requests...))(t) }
 	all(stored.Request("k", 3))
 	all(stored.Request("k", 2), compiled.Request("k", 1)) // by the limit, and leaves no row for compiled
@@ -92,7 +94,7 @@ func TestWhy(t *testing.T) {
 		{time.Time{}, inspect.Filter{Policy: "api", Algorithm: "gcra"}, nil},
 		{time.Time{}, inspect.Filter{Policy: "none"}, nil},
 	} {
-		why, err := inspect.New(pool).Why(ctx, policies, "k", inspect.WhyQuery{Key: "k", Filter: c.filter, At: c.at})
+		why, err := inspect.New(pool).Why(ctx, live, "k", inspect.WhyQuery{Key: "k", Filter: c.filter, At: c.at})
 		var got []string
 		for _, p := range why.Policies {
 			text := fmt.Sprintf("%s %s: ", p.Policy, p.Now.Status)
@@ -120,13 +122,13 @@ func TestWhy(t *testing.T) {
 		}
 	}
 	for _, q := range []inspect.WhyQuery{{}, {Key: "k", Within: -1}, {Key: "k", Within: 91 * 24 * time.Hour}, {Key: "k", At: time.Now().Add(time.Hour)}, {Key: "k", Filter: inspect.Filter{Algorithm: "x"}}} {
-		if _, err := inspect.New(pool).Why(ctx, policies, cmp.Or(q.Key, "k"), q); !errors.Is(err, limiter.ErrInvalid) {
+		if _, err := inspect.New(pool).Why(ctx, live, cmp.Or(q.Key, "k"), q); !errors.Is(err, limiter.ErrInvalid) {
 			t.Errorf("%+v: %v", q, err)
 		}
 	}
 	ended, cancel := context.WithCancel(ctx)
 	cancel()
-	if _, err := inspect.New(pool).Why(ended, policies, "k", inspect.WhyQuery{Key: "k"}); err == nil {
+	if _, err := inspect.New(pool).Why(ended, live, "k", inspect.WhyQuery{Key: "k"}); err == nil {
 		t.Error("no error")
 	}
 }
@@ -138,16 +140,16 @@ func TestBlockedByOverride(t *testing.T) {
 	ctx := t.Context()
 	for _, secret := range [][]byte{nil, []byte("sixteen bytes at least")} {
 		pool := bed.NewPool(t)
-		policies := must.OK(limiter.OpenPolicies(ctx, pool, &limiter.PoliciesConfig{KeySecret: secret}))(t)
-		t.Cleanup(func() { policies.Close() })
+		live := must.OK(policies.Open(ctx, pool, &policies.Config{KeySecret: secret}))(t)
+		t.Cleanup(func() { live.Close() })
 		p := policy("p", limiter.TokenBucket)
-		rule := func(key string, m limiter.Match) limiter.Override {
-			return limiter.Override{Policy: "p", Key: key, Match: m, Blocked: true}
+		rule := func(key string, m policies.Match) policies.Override {
+			return policies.Override{Policy: "p", Key: key, Match: m, Blocked: true}
 		}
-		free, ended := rule("203.0.113.128/25", limiter.MatchCIDR), rule("ended-", limiter.MatchPrefix)
+		free, ended := rule("203.0.113.128/25", policies.MatchCIDR), rule("ended-", policies.MatchPrefix)
 		free.Blocked, free.Unlimited, ended.Until = false, true, time.Now().Add(-time.Minute)
-		must.OK(policies.Apply(ctx, limiter.PolicyEdit{Set: []limiter.StoredPolicy{{Policy: p}}, SetOverrides: []limiter.Override{rule("one", ""), {Policy: "p", Key: "bot-2", Limit: new(5.0)},
-			rule("bot-", limiter.MatchPrefix), rule("*@spam", limiter.MatchPattern), rule("203.0.113.0/24", limiter.MatchCIDR), free, ended}}))(t)
+		must.OK(live.Apply(ctx, policies.Edit{Set: []policies.Stored{{Policy: p}}, SetOverrides: []policies.Override{rule("one", ""), {Policy: "p", Key: "bot-2", Limit: new(5.0)},
+			rule("bot-", policies.MatchPrefix), rule("*@spam", policies.MatchPattern), rule("203.0.113.0/24", policies.MatchCIDR), free, ended}}))(t)
 		l, i := bed.NewLimiter(t, pool, &limiter.Config{KeySecret: secret}), inspect.New(pool)
 		i.Hashed = secret != nil
 		for key, want := range map[string]string{
@@ -169,7 +171,7 @@ func TestBlockedByOverride(t *testing.T) {
 			}
 			for range 2 {
 				found := must.OK(i.Find(ctx, inspect.Keys{Text: stored, Raw: key}, inspect.Filter{}, 10))(t)
-				if why := must.OK(i.Why(ctx, policies, key, inspect.WhyQuery{Key: stored, Raw: key}))(t); want != "ok" {
+				if why := must.OK(i.Why(ctx, live, key, inspect.WhyQuery{Key: stored, Raw: key}))(t); want != "ok" {
 					is("find", want, found.Keys)
 					is("why", want, []inspect.Key{why.Policies[0].Now})
 					if match := strings.TrimPrefix(want, "blocked by "); string(why.Policies[0].Override.Match) != match || !slices.ContainsFunc(found.Overrides, func(o inspect.Override) bool { return o.Blocked && o.Match == match }) {

@@ -13,6 +13,7 @@ import (
 	"github.com/pglimit/pglimit/integration/bed"
 	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/limiter"
+	"github.com/pglimit/pglimit/policies"
 )
 
 // verbs are what the library and the client share: a caller of it can move between both.
@@ -125,7 +126,7 @@ func TestClient(t *testing.T) {
 	}
 	known := []error{
 		limiter.ErrInvalid, limiter.ErrUnsupported, limiter.ErrUnavailable, limiter.ErrOverloaded, limiter.ErrNoReservation, limiter.ErrReservationEnded,
-		limiter.ErrNoPolicy, limiter.ErrMisconfigured,
+		policies.ErrNoPolicy, limiter.ErrMisconfigured,
 	}
 	for i := range want {
 		if !reflect.DeepEqual(want[i].Value, got[i].Value) || (want[i].Err == nil) != (got[i].Err == nil) {
@@ -137,7 +138,7 @@ func TestClient(t *testing.T) {
 			}
 		}
 	}
-	if _, err := remote.Allow(t.Context(), client.Named("none"), "k"); !errors.Is(err, limiter.ErrNoPolicy) {
+	if _, err := remote.Allow(t.Context(), client.Named("none"), "k"); !errors.Is(err, policies.ErrNoPolicy) {
 		t.Error(err)
 	}
 	if _, err := remote.Reserve(t.Context(), client.Named("queue").Request("k", 1), time.Minute); !errors.Is(err, limiter.ErrUnsupported) {

@@ -12,14 +12,15 @@ import (
 	"github.com/pglimit/pglimit/doctor"
 	"github.com/pglimit/pglimit/internal/algorithm"
 	"github.com/pglimit/pglimit/limiter"
+	"github.com/pglimit/pglimit/policies"
 )
 
 const day = 24 * time.Hour
 
 func (s *Source) addPolicies() {
-	stored := map[string]limiter.StoredPolicy{}
+	stored := map[string]policies.Stored{}
 	add := func(p limiter.Policy, note string, version int64, ago time.Duration, by string) {
-		stored[p.Name] = limiter.StoredPolicy{Policy: p, Note: note, MaxTTL: day, Version: version, ChangedAt: Now.Add(-ago), ChangedBy: by}
+		stored[p.Name] = policies.Stored{Policy: p, Note: note, MaxTTL: day, Version: version, ChangedAt: Now.Add(-ago), ChangedBy: by}
 		s.policies = append(s.policies, stored[p.Name])
 	}
 	add(limiter.Policy{Name: "api", Algorithm: limiter.GCRA, Limit: 600, Period: time.Minute, Burst: 100}, "per API key", 38, 3*time.Hour, "ops")
@@ -29,9 +30,9 @@ func (s *Source) addPolicies() {
 	add(limiter.Policy{Name: "exports", Algorithm: limiter.SlidingWindowLog, Limit: 10, Period: day}, "", 7, 41*day, "ops")
 	add(limiter.Policy{Name: "login", Algorithm: limiter.TokenBucket, Limit: 5, Period: time.Minute, Burst: 10, BlockFor: 15 * time.Minute}, "after the attack in May", 41, 12*time.Minute, "ops")
 
-	change := func(version int64, ago time.Duration, by, note string, before, after *limiter.StoredPolicy) {
+	change := func(version int64, ago time.Duration, by, note string, before, after *policies.Stored) {
 		name := cmp.Or(after, before).Name
-		s.history = append(s.history, limiter.PolicyChange{Version: version, ChangedAt: Now.Add(-ago), ChangedBy: by, Note: note, Name: name, Before: before, After: after})
+		s.history = append(s.history, policies.Change{Version: version, ChangedAt: Now.Add(-ago), ChangedBy: by, Note: note, Name: name, Before: before, After: after})
 	}
 	now := stored["login"]
 	before := now
@@ -41,15 +42,15 @@ func (s *Source) addPolicies() {
 	change(40, 50*time.Minute, "ops", "measures before it denies", nil, &shadow)
 	limit, until := 6000.0, Now.Add(30*day)
 	s.overrides["key_partner_1"] = inspect.Override{Policy: "api", Key: "key_partner_1", Limit: &limit, Until: &until, Note: "contract until June", ChangedBy: "ops"}
-	s.history = append(s.history, limiter.PolicyChange{
+	s.history = append(s.history, policies.Change{
 		Version: 39, ChangedAt: Now.Add(-2 * time.Hour), ChangedBy: "ops", Note: "contract until June", Name: "api", Key: "key_partner_1",
-		OverrideAfter: &limiter.Override{Policy: "api", Key: "key_partner_1", Limit: &limit, Until: until},
+		OverrideAfter: &policies.Override{Policy: "api", Key: "key_partner_1", Limit: &limit, Until: until},
 	})
 	api := stored["api"]
 	slower := api
 	slower.Limit = 300
 	change(38, 3*time.Hour, "ops", "per API key", &slower, &api)
-	old := limiter.StoredPolicy{Policy: limiter.Policy{Name: "signup", Algorithm: limiter.FixedWindow, Limit: 3, Period: time.Hour, Aligned: true}, MaxTTL: day}
+	old := policies.Stored{Policy: limiter.Policy{Name: "signup", Algorithm: limiter.FixedWindow, Limit: 3, Period: time.Hour, Aligned: true}, MaxTTL: day}
 	change(37, 5*day, "migrations", "replaced by login", &old, nil)
 	first := before
 	change(2, 120*day, "migrations", "", nil, &first)
@@ -58,7 +59,7 @@ func (s *Source) addPolicies() {
 
 // addRow adds a row of a key under a policy, whose share is used / burst.
 func (s *Source) addRow(policy, key string, used float64) *inspect.Key {
-	p := s.policies[slices.IndexFunc(s.policies, func(p limiter.StoredPolicy) bool { return p.Name == policy })]
+	p := s.policies[slices.IndexFunc(s.policies, func(p policies.Stored) bool { return p.Name == policy })]
 	burst := cmp.Or(p.Burst, p.Limit)
 	level := math.Max(0, used)
 	share, remaining, i := level/burst, math.Max(0, burst-level), len(s.rows)

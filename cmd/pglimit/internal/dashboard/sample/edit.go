@@ -9,6 +9,7 @@ import (
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/dashboard"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/inspect"
 	"github.com/pglimit/pglimit/limiter"
+	"github.com/pglimit/pglimit/policies"
 )
 
 // Overrides returns the overrides of a policy.
@@ -35,7 +36,7 @@ func (s *Source) Current(ctx context.Context, e dashboard.Edit) (dashboard.Curre
 	} else {
 		name = e.Override.Policy
 		if o, is := s.overrides[e.Override.Key]; is && o.Policy == name {
-			c.Override = new(o.Limiter())
+			c.Override = new(o.Stored())
 		}
 	}
 	if i := s.policy(name); i >= 0 {
@@ -45,7 +46,7 @@ func (s *Source) Current(ctx context.Context, e dashboard.Edit) (dashboard.Curre
 }
 
 // asRow is the reverse of inspect.Override.Limiter.
-func asRow(o limiter.Override) *inspect.Override {
+func asRow(o policies.Override) *inspect.Override {
 	row := &inspect.Override{Policy: o.Policy, Key: o.Key, Match: string(o.Match), Limit: o.Limit, Factor: o.Factor, Burst: o.Burst, Unlimited: o.Unlimited, Blocked: o.Blocked, Shadow: o.Shadow, Note: o.Note, ChangedBy: "ops"}
 	if !o.Until.IsZero() {
 		row.Until = &o.Until
@@ -54,7 +55,7 @@ func asRow(o limiter.Override) *inspect.Override {
 }
 
 func (s *Source) policy(name string) int {
-	return slices.IndexFunc(s.policies, func(p limiter.StoredPolicy) bool { return p.Name == name })
+	return slices.IndexFunc(s.policies, func(p policies.Stored) bool { return p.Name == name })
 }
 
 // Facts adds up denials and rows.
@@ -98,7 +99,7 @@ func (s *Source) Apply(ctx context.Context, e dashboard.Edit) (int64, error) {
 		return 0, err
 	}
 	if e.Version != 0 && e.Version != s.version {
-		return 0, limiter.ErrPolicyChanged
+		return 0, policies.ErrChanged
 	}
 	key := ""
 	if e.Override != nil {
@@ -112,17 +113,17 @@ func (s *Source) Apply(ctx context.Context, e dashboard.Edit) (int64, error) {
 	s.version++
 	for _, p := range edit.Set {
 		p.Version, p.ChangedAt, p.ChangedBy = s.version, s.now(), "ops"
-		before := (*limiter.StoredPolicy)(nil)
+		before := (*policies.Stored)(nil)
 		if i := s.policy(p.Name); i >= 0 {
 			before = new(s.policies[i])
 			s.policies[i] = p
 		} else {
 			s.policies = append(s.policies, p)
 		}
-		s.history = slices.Insert(s.history, 0, limiter.PolicyChange{Version: s.version, ChangedAt: s.now(), ChangedBy: "ops", Note: p.Note, Name: p.Name, Before: before, After: &p})
+		s.history = slices.Insert(s.history, 0, policies.Change{Version: s.version, ChangedAt: s.now(), ChangedBy: "ops", Note: p.Note, Name: p.Name, Before: before, After: &p})
 	}
 	for _, name := range edit.Delete {
-		s.policies = slices.DeleteFunc(s.policies, func(p limiter.StoredPolicy) bool { return p.Name == name })
+		s.policies = slices.DeleteFunc(s.policies, func(p policies.Stored) bool { return p.Name == name })
 	}
 	for _, o := range edit.SetOverrides {
 		s.overrides[o.Key] = *asRow(o)

@@ -15,7 +15,7 @@ import (
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/inspect"
 	"github.com/pglimit/pglimit/doctor"
 	"github.com/pglimit/pglimit/internal/algorithm"
-	"github.com/pglimit/pglimit/limiter"
+	"github.com/pglimit/pglimit/policies"
 )
 
 // Now is the time of the sample.
@@ -42,11 +42,11 @@ type Source struct {
 	calls        map[string]int
 	rows         []inspect.Key
 	denials      []dashboard.DenialSlot
-	policies     []limiter.StoredPolicy
-	history      []limiter.PolicyChange
+	policies     []policies.Stored
+	history      []policies.Change
 	overrides    map[string]inspect.Override
-	applied      *limiter.Policies // policies and overrides, as limiters have them
-	version      int64             // of both
+	applied      *policies.Policies // policies and overrides, as limiters have them
+	version      int64              // of both
 	reservations map[string][]inspect.Reservation
 	checks       []doctor.Check
 }
@@ -65,15 +65,15 @@ func New(hostile bool) *Source {
 		s.overrides[key] = inspect.Override{Policy: "login", Key: key, Unlimited: true, Note: key, ChangedBy: key}
 		s.reservations[key] = []inspect.Reservation{{ID: key, Policy: "login", Algorithm: algorithm.TokenBucket, Units: 2, ExpiresAt: Now.Add(time.Minute)}}
 		s.checks = append(slices.Clone(checks), doctor.Check{Name: key, Verdict: 9, Message: key, Details: []string{key}, Fix: key})
-		o := limiter.Override{Policy: "login", Key: key, Unlimited: true}
-		s.history = slices.Insert(s.history, 0, limiter.PolicyChange{Version: 42, ChangedAt: Now, ChangedBy: key, Note: key, Name: "login", Key: key, OverrideAfter: &o})
+		o := policies.Override{Policy: "login", Key: key, Unlimited: true}
+		s.history = slices.Insert(s.history, 0, policies.Change{Version: 42, ChangedAt: Now, ChangedBy: key, Note: key, Name: "login", Key: key, OverrideAfter: &o})
 	}
-	edit := limiter.PolicyEdit{Set: s.policies}
+	edit := policies.Edit{Set: s.policies}
 	for _, o := range s.overrides {
-		edit.SetOverrides = append(edit.SetOverrides, limiter.Override{Policy: o.Policy, Key: o.Key, Limit: o.Limit, Unlimited: o.Unlimited})
+		edit.SetOverrides = append(edit.SetOverrides, policies.Override{Policy: o.Policy, Key: o.Key, Limit: o.Limit, Unlimited: o.Unlimited})
 	}
 	var err error
-	if s.applied, err = limiter.NewPolicies(); err == nil {
+	if s.applied, err = policies.New(); err == nil {
 		_, err = s.applied.Apply(context.Background(), edit)
 	}
 	if err != nil {
@@ -149,10 +149,10 @@ func (s *Source) Policies(ctx context.Context) (dashboard.Policies, error) {
 }
 
 // History returns the changes of a policy, or all.
-func (s *Source) History(ctx context.Context, policy string, limit int) ([]limiter.PolicyChange, error) {
+func (s *Source) History(ctx context.Context, policy string, limit int) ([]policies.Change, error) {
 	err := s.call(ctx, "History")
 	defer s.mu.Unlock()
-	var changes []limiter.PolicyChange
+	var changes []policies.Change
 	for _, c := range s.history {
 		if (policy == "" || c.Name == policy) && len(changes) < limit {
 			changes = append(changes, c)
@@ -277,11 +277,11 @@ func (s *Source) Why(ctx context.Context, ref dashboard.Ref, at time.Time) (insp
 			continue
 		}
 		p := inspect.WhyOfPolicy{Policy: r.Policy, Algorithm: r.Algorithm, Origin: inspect.OriginDatabase, Now: s.copied(r)}
-		if i := slices.IndexFunc(s.policies, func(p limiter.StoredPolicy) bool { return p.Name == r.Policy }); i >= 0 {
+		if i := slices.IndexFunc(s.policies, func(p policies.Stored) bool { return p.Name == r.Policy }); i >= 0 {
 			p.InForce, p.ChangedAt, p.ChangedBy = &s.policies[i].Policy, s.policies[i].ChangedAt, s.policies[i].ChangedBy
 		}
 		if o, is := s.overrides[r.Key]; is && o.Policy == r.Policy {
-			p.Override = new(o.Limiter())
+			p.Override = new(o.Stored())
 			if p.InForce != nil {
 				effective, _ := p.Override.Apply(*p.InForce)
 				p.InForce = &effective

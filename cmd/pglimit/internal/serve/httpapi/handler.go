@@ -25,6 +25,7 @@ import (
 	"github.com/pglimit/pglimit/httplimit"
 	"github.com/pglimit/pglimit/internal/throttle"
 	"github.com/pglimit/pglimit/limiter"
+	"github.com/pglimit/pglimit/policies"
 )
 
 // Finder finds what the database has about keys: an inspect.Inspector.
@@ -35,9 +36,9 @@ type Finder interface {
 // Config configures a Handler. All fields without a default are required.
 type Config struct {
 	Limiter  *limiter.Limiter
-	Policies *limiter.Policies
+	Policies *policies.Policies
 	// Defaults returns the policies of files. Default: none.
-	Defaults func() []limiter.StoredPolicy
+	Defaults func() []policies.Stored
 	Keys     Finder
 	// KeySecret is the limiter's. Default: nil.
 	KeySecret []byte
@@ -68,7 +69,7 @@ func New(config Config) (*Handler, error) {
 		config.Logger = slog.Default()
 	}
 	if config.Defaults == nil {
-		config.Defaults = func() []limiter.StoredPolicy { return nil }
+		config.Defaults = func() []policies.Stored { return nil }
 	}
 	h := &Handler{Config: config}
 	var err error

@@ -14,6 +14,7 @@ import (
 	"github.com/pglimit/pglimit/internal/algorithm"
 	"github.com/pglimit/pglimit/internal/keys"
 	"github.com/pglimit/pglimit/limiter"
+	"github.com/pglimit/pglimit/policies"
 )
 
 // change returns the handler of a method that changes a key.
@@ -39,17 +40,17 @@ func (h *Handler) policies(w http.ResponseWriter, r *http.Request) error {
 	if _, err := query(r); err != nil {
 		return err
 	}
-	all := append([]limiter.StoredPolicy{}, h.Policies.List()...)
+	all := append([]policies.Stored{}, h.Policies.List()...)
 	stored := len(all)
 	for _, p := range h.Defaults() {
-		if !slices.ContainsFunc(all[:stored], func(o limiter.StoredPolicy) bool { return o.Name == p.Name }) {
+		if !slices.ContainsFunc(all[:stored], func(o policies.Stored) bool { return o.Name == p.Name }) {
 			all = append(all, p)
 		}
 	}
-	slices.SortFunc(all, func(a, b limiter.StoredPolicy) int { return cmp.Compare(a.Name, b.Name) })
+	slices.SortFunc(all, func(a, b policies.Stored) int { return cmp.Compare(a.Name, b.Name) })
 	return write(w, struct {
-		Version  int64                  `json:"version"`
-		Policies []limiter.StoredPolicy `json:"policies"`
+		Version  int64             `json:"version"`
+		Policies []policies.Stored `json:"policies"`
 	}{h.Policies.Version(), all})
 }
 

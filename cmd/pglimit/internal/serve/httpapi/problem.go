@@ -11,6 +11,7 @@ import (
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/serve/auth"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/site/api"
 	"github.com/pglimit/pglimit/limiter"
+	"github.com/pglimit/pglimit/policies"
 )
 
 // problem is the body of an error: RFC 9457, with a code for programs.
@@ -55,7 +56,7 @@ func problemOf(err error) *problem {
 		return &problem{Status: http.StatusForbidden, Code: "scope", Detail: scope.Error()}
 	case errors.Is(err, auth.ErrNoToken), errors.Is(err, auth.ErrUnknown):
 		return &problem{Status: http.StatusUnauthorized, Code: "unauthorized", Detail: err.Error()}
-	case errors.Is(err, limiter.ErrNoPolicy):
+	case errors.Is(err, policies.ErrNoPolicy):
 		return &problem{Status: http.StatusNotFound, Code: "no_policy", Detail: api.Sentence(err), Field: "policy"}
 	case errors.Is(err, limiter.ErrNoReservation):
 		return &problem{Status: http.StatusNotFound, Code: "no_reservation", Detail: api.Sentence(err), Field: "id"}

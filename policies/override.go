@@ -1,80 +1,52 @@
-package limiter
+package policies
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
-	"math"
-	"reflect"
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 	"unicode/utf8"
 
 	"github.com/pglimit/pglimit/internal/keys"
-	"github.com/pglimit/pglimit/internal/policies"
 	"github.com/pglimit/pglimit/internal/store"
 	"github.com/pglimit/pglimit/internal/strictjson"
+	"github.com/pglimit/pglimit/internal/valid"
+	"github.com/pglimit/pglimit/limiter"
 )
 
 // Bounds and defaults of what is stored with policies and overrides.
 const (
-	maxNote       = 1000 // characters
-	maxPattern    = 128  // bytes
-	maxAnyOne     = 8    // ? in a pattern
-	defaultMaxTTL = 24 * time.Hour
+	maxNote    = 1000 // characters
+	maxPattern = 128  // bytes
+	maxAnyOne  = 8    // ? in a pattern
 )
-
-func init() {
-	policies.ValidPolicy = func(r *policies.Policy) error { _, err := storedPolicy(r); return err }
-	policies.ValidOverride = func(r *policies.Override) error { _, err := validOverride(r); return err }
-	policies.Deciding = deciding
-}
 
 // firstUntil and lastUntil bound the times that the database accepts: 0 microseconds stand
 // for no end.
 var firstUntil, lastUntil = time.UnixMicro(1), time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// Validate returns nil if p can be stored, else a *PolicyError for the first field that is
-// not valid.
-func (p StoredPolicy) Validate() error {
-	if err := p.Policy.Validate(); err != nil {
-		return err
-	}
-	if reason := badDuration(p.MaxTTL); reason != "" || p.MaxTTL != 0 && p.MaxTTL < store.MinTTL {
-		return p.bad("MaxTTL", p.MaxTTL, "must be whole microseconds from one second to a hundred years, or 0 for a day")
-	}
-	if p.Lease > 0 && p.leaseLife() == 0 {
-		return p.bad("Lease", p.Lease, "gives leases of less than 10ms or a Tick, which lend nothing: raise Lease or Burst, or leave it 0")
-	}
-	if reason := badNote(p.Note); reason != "" {
-		return p.bad("Note", p.Note, reason)
-	}
-	return nil
-}
-
 // validate returns nil if o can be stored for the policy of its name, if there is one.
-func (o *Override) validate(policy func(name string) (Policy, bool)) error {
+func (o *Override) validate(policy func(name string) (limiter.Policy, bool)) error {
 	bad := func(field, value, reason string) error {
 		return store.Invalid("Override."+field, value, reason)
 	}
 	number := func(v *float64) string { return strconv.FormatFloat(*v, 'g', -1, 64) }
 	switch {
-	case !validName(o.Policy):
-		return bad("Policy", store.Quote(o.Policy), "must match "+nameHelp)
-	case validateKey(o.Key) != nil:
-		return validateKey(o.Key)
-	case o.Limit != nil && !validUnits(*o.Limit):
+	case !valid.Name(o.Policy):
+		return bad("Policy", store.Quote(o.Policy), "must match "+valid.NameHelp)
+	case valid.Key(o.Key) != nil:
+		return valid.Key(o.Key)
+	case o.Limit != nil && !valid.Units(*o.Limit):
 		return bad("Limit", number(o.Limit), "must be from 1e-9 to 2^53")
-	case o.Factor != nil && !validUnits(*o.Factor):
+	case o.Factor != nil && !valid.Units(*o.Factor):
 		return bad("Factor", number(o.Factor), "must be from 1e-9 to 2^53")
 	case o.Factor != nil && o.Limit != nil:
 		return bad("Factor", number(o.Factor), "excludes Limit: set one of them")
 	case o.Burst != nil && *o.Burst == 0 && o.Limit == nil:
 		return bad("Burst", "0", "needs Limit, for which it stands")
-	case o.Burst != nil && *o.Burst != 0 && !validUnits(*o.Burst):
+	case o.Burst != nil && *o.Burst != 0 && !valid.Units(*o.Burst):
 		return bad("Burst", number(o.Burst), "must be from 1e-9 to 2^53, or 0 for Limit")
 	case o.Unlimited && (o.Limit != nil || o.Factor != nil || o.Burst != nil || o.Shadow != nil):
 		return bad("Unlimited", "true", "excludes Limit, Factor, Burst and Shadow")
@@ -97,7 +69,7 @@ func (o *Override) validate(policy func(name string) (Policy, bool)) error {
 		return err
 	}
 	p, known := policy(o.Policy)
-	if !known || o.Burst == nil || *o.Burst == 0 || p.Algorithm.bucket() {
+	if !known || o.Burst == nil || *o.Burst == 0 || bucket(p.Algorithm) {
 		return nil
 	}
 	if o.Limit == nil || *o.Burst != *o.Limit {
@@ -170,7 +142,7 @@ func (o *Override) effect() (e effect) {
 
 // Apply returns the policy with the override, and whether that makes the key unlimited. It
 // does not look at Until.
-func (o *Override) Apply(p Policy) (effective Policy, unlimited bool) {
+func (o *Override) Apply(p limiter.Policy) (effective limiter.Policy, unlimited bool) {
 	e := o.effect()
 	e.apply(&p)
 	return p, e.unlimited
@@ -190,36 +162,6 @@ func clonePointer[T any](p *T) *T {
 	return &v
 }
 
-// rowForm is a policy as a row. Its columns have units: limit_units, and seconds for
-// durations.
-var rowForm = sync.OnceValue(func() form {
-	f := form{fields: fieldsOf(reflect.TypeFor[StoredPolicy]()), typ: reflect.TypeFor[policies.Policy]()}
-	for _, field := range f.fields {
-		column, _ := f.typ.FieldByNameFunc(func(name string) bool {
-			return name == field.Name || name == field.Name+"S" || name == field.Name+"Units"
-		})
-		f.places = append(f.places, column.Index[0])
-	}
-	return f
-})
-
-// row returns p as it is stored.
-func (p StoredPolicy) row() (r policies.Policy) {
-	p.MaxTTL = cmp.Or(p.MaxTTL, defaultMaxTTL)
-	for i, field := range rowForm().fields {
-		flatten(reflect.ValueOf(&r).Elem().Field(rowForm().places[i]), reflect.ValueOf(p).FieldByIndex(field.Index))
-	}
-	return r
-}
-
-// storedPolicy returns a row as a policy, and an error if that is not valid.
-func storedPolicy(r *policies.Policy) (p StoredPolicy, err error) {
-	if err = rowForm().unflatten(reflect.ValueOf(&p).Elem(), reflect.ValueOf(r).Elem()); err == nil {
-		err = p.Validate()
-	}
-	return p, err
-}
-
 // stored returns the key of o as it is stored.
 func (o *Override) stored(secret []byte) string {
 	if o.Match != "" {
@@ -228,47 +170,23 @@ func (o *Override) stored(secret []byte) string {
 	return keys.Stored(o.Key, secret)
 }
 
-// row returns o as it is stored.
-func (o *Override) row() policies.Override {
-	r := policies.Override{Policy: o.Policy, Key: o.Key, Match: string(o.Match), Unlimited: o.Unlimited, Blocked: o.Blocked, Note: o.Note}
-	r.LimitUnits, r.Factor, r.Burst, r.Shadow = clonePointer(o.Limit), clonePointer(o.Factor), clonePointer(o.Burst), clonePointer(o.Shadow)
-	if o.Burst != nil && *o.Burst == 0 {
-		r.Burst = clonePointer(o.Limit)
+// normal returns o as it is stored, without its last change. It shares no memory that
+// can change.
+func (o *Override) normal(secret []byte) Override {
+	n := o.clone()
+	n.Key = o.stored(secret)
+	if n.Burst != nil && *n.Burst == 0 {
+		n.Burst = clonePointer(o.Limit)
 	}
-	if !o.Until.IsZero() {
-		r.Until = new(o.Until.Truncate(time.Microsecond).UTC())
+	if !n.Until.IsZero() {
+		n.Until = n.Until.Truncate(time.Microsecond).UTC()
 	}
-	return r
+	n.Version, n.ChangedAt, n.ChangedBy = 0, time.Time{}, ""
+	return n
 }
 
-// storedOverride returns a row as an override.
-func storedOverride(r *policies.Override) Override {
-	o := Override{
-		Policy: r.Policy, Key: r.Key, Match: Match(r.Match), Limit: r.LimitUnits, Factor: r.Factor, Burst: r.Burst,
-		Unlimited: r.Unlimited, Blocked: r.Blocked, Shadow: r.Shadow, Note: r.Note,
-		Version: r.Version, ChangedAt: r.ChangedAt, ChangedBy: r.ChangedBy,
-	}
-	if r.Until != nil {
-		o.Until = r.Until.UTC()
-	}
-	return o
-}
-
-// validOverride returns a row as an override, and an error if that is not valid. A burst
-// that its policy has no use for is valid: apply ignores it, as the SQL functions do.
-func validOverride(r *policies.Override) (Override, error) {
-	o := storedOverride(r)
-	return o, o.validate(func(string) (Policy, bool) { return Policy{}, false })
-}
-
-// inSeconds returns whole microseconds as seconds.
-func inSeconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1e6 }
-
-// fromSeconds returns seconds as whole microseconds. What no policy may have becomes a
-// Duration that no policy may have.
-func fromSeconds(s float64) time.Duration {
-	if !(math.Abs(s) <= maxDuration.Seconds()) { // NaN too
-		return maxDuration + 1
-	}
-	return time.Duration(math.Round(s*1e6)) * time.Microsecond
+// valid returns an error if o, as the database has it, is not valid. A burst that its policy has
+// no use for is valid: apply ignores it, as the SQL functions do.
+func (o *Override) valid() error {
+	return o.validate(func(string) (limiter.Policy, bool) { return limiter.Policy{}, false })
 }

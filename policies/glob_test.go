@@ -1,4 +1,4 @@
-package limiter
+package policies
 
 import (
 	"math/rand/v2"

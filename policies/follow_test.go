@@ -9,9 +9,9 @@ import (
 	"time"
 )
 
-// fake is a Conn and the server behind it.
+// fake is a conn and the server behind it.
 type fake struct {
-	Store         // nil
+	backend       // nil
 	notifications chan string
 	notified      func(string)
 	gone          chan struct{} // closed: the connection is
@@ -48,14 +48,14 @@ func (f *fake) Wait(ctx context.Context) error {
 	}
 }
 
-// polled is the Store through the pool.
-type polled struct{ Store }
+// polled is the backend through the pool.
+type polled struct{ backend }
 
 func (polled) Version(context.Context) (int64, error) { return 1, nil }
 
-// followed runs a Follower in a bubble and counts.
+// followed runs a follower in a bubble and counts.
 type followed struct {
-	*Follower
+	*follower
 	looks, probes, connects, failures count
 	polls                             count       // looks through the pool
 	refuse                            atomic.Bool // connections
@@ -72,9 +72,9 @@ func (c *count) get() int { return int(c.calls.Load()) }
 
 func follow(t *testing.T, f *followed) (stop func()) {
 	t.Helper()
-	f.Follower = &Follower{
-		Every: time.Second, Store: polled{},
-		Connect: func(_ context.Context, notified func(string)) (Conn, error) {
+	f.follower = &follower{
+		every: time.Second, pool: polled{},
+		connect: func(_ context.Context, notified func(string)) (conn, error) {
 			if f.connects.add(); f.refuse.Load() {
 				return nil, errors.New("refused")
 			}
@@ -82,14 +82,14 @@ func follow(t *testing.T, f *followed) (stop func()) {
 			f.conn.Store(conn)
 			return conn, nil
 		},
-		Probe: func(_ context.Context, payload string) error {
+		notify: func(_ context.Context, payload string) error {
 			if f.probes.add(); f.deliver.Load() {
 				f.conn.Load().notifications <- payload
 			}
 			return nil
 		},
-		Look: func(_ context.Context, s Store, _ int64) error {
-			if s == f.Store {
+		load: func(_ context.Context, s backend, _ int64) error {
+			if s == f.pool {
 				f.polls.add()
 			}
 			if f.looks.add(); f.broken.Load() {
@@ -97,11 +97,11 @@ func follow(t *testing.T, f *followed) (stop func()) {
 			}
 			return nil
 		},
-		Failed: func(context.Context, error) { f.failures.add() },
+		failed: func(context.Context, error) { f.failures.add() },
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
-	go func() { defer close(ended); f.Run(ctx) }()
+	go func() { defer close(ended); f.run(ctx) }()
 	return func() { cancel(); <-ended }
 }
 

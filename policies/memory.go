@@ -13,52 +13,49 @@ import (
 	"github.com/pglimit/pglimit/internal/store"
 )
 
-// maxHistory is the number of changes that a Memory remembers.
+// maxHistory is the number of changes that a memory remembers.
 const maxHistory = 10_000
 
-// NewMemory returns a Store in this process. now stamps changes.
-func NewMemory(now func() time.Time) *Memory {
-	return &Memory{now: now, policies: map[string]Policy{}, overrides: map[overrideID]Override{}}
+// newMemory returns a backend in this process. now stamps changes.
+func newMemory(now func() time.Time) *memory {
+	return &memory{now: now, policies: map[string]Stored{}, overrides: map[rowID]Override{}}
 }
 
-// Memory is a Store in this process: what Database and its triggers do.
-type Memory struct {
+// memory is a backend in this process: what database and its triggers do.
+type memory struct {
 	now func() time.Time
 
 	mu        sync.Mutex
 	version   int64
-	policies  map[string]Policy
-	overrides map[overrideID]Override
+	policies  map[string]Stored
+	overrides map[rowID]Override
 	history   []Change // oldest first
 }
 
-type overrideID struct{ policy, key, match string }
-
-func idOf(o *Override) overrideID { return overrideID{o.Policy, o.Key, o.Match} }
-
-// Version implements Store.
-func (m *Memory) Version(context.Context) (int64, error) {
+// Version implements backend.
+func (m *memory) Version(context.Context) (int64, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.version, nil
 }
 
-// Load implements Store.
-func (m *Memory) Load(_ context.Context, _ Mark, begin func(all bool) (add func(*Override))) (*Rows, error) {
+// Load implements backend.
+func (m *memory) Load(_ context.Context, _ mark, begin func(all bool) (add func(*Override))) (*loaded, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	add := begin(true)
 	for _, o := range m.overrides {
 		add(&o)
 	}
-	return &Rows{
-		Version:  m.version,
-		Policies: slices.SortedFunc(maps.Values(m.policies), func(a, b Policy) int { return cmp.Compare(a.Name, b.Name) }),
-	}, nil
+	rows := &loaded{version: m.version}
+	for _, name := range slices.Sorted(maps.Keys(m.policies)) {
+		rows.policies = append(rows.policies, m.policies[name].row())
+	}
+	return rows, nil
 }
 
-// Overrides implements Store.
-func (m *Memory) Overrides(_ context.Context, name string) (all []Override, _ error) {
+// Overrides implements backend.
+func (m *memory) Overrides(_ context.Context, name string) (all []Override, _ error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, o := range m.overrides {
@@ -72,8 +69,8 @@ func (m *Memory) Overrides(_ context.Context, name string) (all []Override, _ er
 	return all, nil
 }
 
-// History implements Store.
-func (m *Memory) History(_ context.Context, name string, limit int64) (all []Change, _ error) {
+// History implements backend.
+func (m *memory) History(_ context.Context, name string, limit int64) (all []Change, _ error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, c := range slices.Backward(m.history) {
@@ -84,8 +81,8 @@ func (m *Memory) History(_ context.Context, name string, limit int64) (all []Cha
 	return all, nil
 }
 
-// At implements Store.
-func (m *Memory) At(_ context.Context, name, key string, at time.Time, version int64) (p *Policy, all []Override, _ error) {
+// At implements backend.
+func (m *memory) At(_ context.Context, name, key string, at time.Time, version int64) (p *Stored, all []Override, _ error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if now, ok := m.policies[name]; ok {
@@ -113,8 +110,8 @@ func (m *Memory) At(_ context.Context, name, key string, at time.Time, version i
 	return p, all, nil
 }
 
-// Apply implements Store.
-func (m *Memory) Apply(ctx context.Context, e *Edit) (int64, error) {
+// Apply implements backend.
+func (m *memory) Apply(ctx context.Context, e *Edit) (int64, error) {
 	if err := ctx.Err(); err != nil {
 		return 0, err
 	}
@@ -175,23 +172,23 @@ func (m *Memory) Apply(ctx context.Context, e *Edit) (int64, error) {
 }
 
 // refuse returns the error of an edit that cannot be made.
-func (m *Memory) refuse(e *Edit) error {
+func (m *memory) refuse(e *Edit) error {
 	for _, name := range e.Delete {
 		if _, ok := m.policies[name]; !ok {
-			return &MissingError{Policy: name}
+			return &missingError{policy: name}
 		}
 	}
 	for _, o := range e.DeleteOverrides {
 		if _, ok := m.overrides[idOf(&o)]; !ok {
-			return &MissingError{o.Policy, o.Key, o.Match}
+			return &missingError{o.Policy, o.Key, o.Match}
 		}
 	}
 	more, rules, patterns := 0, map[string]int{}, map[string]int{} // by policy
-	count := func(policy, match string, n int) {
+	count := func(policy string, match Match, n int) {
 		if match != "" {
 			rules[policy] += n
 		}
-		if match == "pattern" {
+		if match == MatchPattern {
 			patterns[policy] += n
 		}
 	}
@@ -219,7 +216,7 @@ func (m *Memory) refuse(e *Edit) error {
 }
 
 // samePolicy compares all but the stamps.
-func samePolicy(a, b Policy) bool {
+func samePolicy(a, b Stored) bool {
 	a.Version, a.ChangedAt, a.ChangedBy = b.Version, b.ChangedAt, b.ChangedBy
 	return a == b
 }

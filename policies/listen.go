@@ -11,11 +11,11 @@ import (
 	"github.com/pglimit/pglimit/internal/store/postgres/exec"
 )
 
-// Connector returns a function that opens a connection as a pool does, besides those of the
+// connector returns a function that opens a connection as a pool does, besides those of the
 // pool.
-func (d *Database) Connector(pool *pgxpool.Pool) func(ctx context.Context, notified func(payload string)) (Conn, error) {
+func (d *database) connector(pool *pgxpool.Pool) func(ctx context.Context, notified func(payload string)) (conn, error) {
 	config := pool.Config()
-	return func(ctx context.Context, notified func(string)) (Conn, error) {
+	return func(ctx context.Context, notified func(string)) (conn, error) {
 		c := config.ConnConfig.Copy()
 		c.OnNotification = func(_ *pgconn.PgConn, n *pgconn.Notification) { notified(n.Payload) } // pgx would keep them
 		if c.DefaultQueryExecMode != pgx.QueryExecModeSimpleProtocol {
@@ -36,24 +36,24 @@ func (d *Database) Connector(pool *pgxpool.Pool) func(ctx context.Context, notif
 			return nil, err
 		}
 		l := &listening{Conn: conn}
-		l.Database = &Database{run: l, statements: d.statements}
+		l.database = &database{run: l, statements: d.statements}
 		return l, nil
 	}
 }
 
-// listening is a Conn.
+// listening is a conn.
 type listening struct {
 	*pgx.Conn
-	*Database // reads by the connection
+	*database // reads by the connection
 }
 
-// Listen implements Conn.
+// Listen implements conn.
 func (l *listening) Listen(ctx context.Context) error {
 	_, err := l.Exec(ctx, `LISTEN pglimit_policies`)
 	return err
 }
 
-// Wait implements Conn.
+// Wait implements conn.
 func (l *listening) Wait(ctx context.Context) error { return l.PgConn().WaitForNotification(ctx) }
 
 // Run implements exec.Runner.

@@ -1,4 +1,4 @@
-package limiter
+package policies
 
 import (
 	"encoding/json"
@@ -10,12 +10,13 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/pglimit/pglimit/internal/policies"
+	"github.com/pglimit/pglimit/db"
+	"github.com/pglimit/pglimit/limiter"
 )
 
-// FuzzStoredPolicyText: whatever is read is written so that it is read alike, and a policy
+// FuzzStoredText: whatever is read is written so that it is read alike, and a policy
 // that cannot be read leaves the old one.
-func FuzzStoredPolicyText(f *testing.F) {
+func FuzzStoredText(f *testing.F) {
 	for _, text := range []string{
 		`{"name":"a","algorithm":"token_bucket","limit":5,"period":"1m","note":"why","askers":true,"max_ttl":"30d","version":7,"changed_at":"2027-01-31T00:00:00Z","changed_by":"app"}`,
 		`{"name":"a","max_ttl":"24h"}`, `{"max_ttl":"-1ns"}`, `{"max_ttl":"d"}`, `{"changed_at":"0001-01-01T00:00:00Z"}`, `{"changed_at":"9999-12-31T23:59:59.999999999+14:00"}`,
@@ -30,7 +31,7 @@ func FuzzStoredPolicyText(f *testing.F) {
 		f.Add(text)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		before := StoredPolicy{Note: "before"}
+		before := Stored{Note: "before"}
 		p := before
 		if err := json.Unmarshal([]byte(text), &p); err != nil {
 			if p != before {
@@ -45,10 +46,10 @@ func FuzzStoredPolicyText(f *testing.F) {
 			}
 			t.Fatalf("%q: %v", text, err)
 		}
-		var back StoredPolicy
+		var back Stored
 		err = json.Unmarshal(written, &back)
 		if form, _ := p.MarshalYAML(); err == nil {
-			var again StoredPolicy
+			var again Stored
 			err = again.UnmarshalYAML(func(into any) error {
 				to, from := reflect.ValueOf(into).Elem(), reflect.ValueOf(form)
 				for i := range to.NumField() { // a whole number is an integer
@@ -68,7 +69,7 @@ func FuzzStoredPolicyText(f *testing.F) {
 		if err != nil || !same || back != p {
 			t.Errorf("%q is %+v, but written as %s it is %+v, %v", text, p, written, back, err)
 		}
-		if _, err := NewMemory(nil).Allow(t.Context(), p.Policy, "k"); (err == nil) != (p.Policy.Validate() == nil) {
+		if _, err := limiter.NewMemory(nil).Allow(t.Context(), p.Policy, "k"); (err == nil) != (p.Policy.Validate() == nil) {
 			t.Errorf("%q: Validate returns %v, Allow %v", text, p.Policy.Validate(), err)
 		}
 	})
@@ -85,13 +86,13 @@ func FuzzPolicyRow(f *testing.F) {
 	f.Add("A", "log", math.NaN(), math.Inf(1), -1.0, 1e300, math.Copysign(0, -1), math.NaN(), uint8(1), "year", "Local", "Durable", "open", "\xff", math.NaN())
 	f.Add("a", "gcra", 9007199254740992.0, 3155760000.0, 1e-9, 0.0, 4e-7, 3155760000.1, uint8(0), "", "UTC", "durable", "fail_closed", strings.Repeat("é", 1001), 0.0)
 	f.Fuzz(func(t *testing.T, name, algorithm string, limit, period, burst, tick, blockFor, ttl float64, flags uint8, calendar, zone, durability, onError, note string, share float64) {
-		row := policies.Policy{
+		row := policyRow{
 			Name: name, Algorithm: algorithm, LimitUnits: limit, PeriodS: period, Burst: burst, TickS: tick, BlockForS: blockFor, MaxTTLS: ttl,
 			Aligned: flags&1 > 0, Shadow: flags&2 > 0, Askers: flags&4 > 0, CountDenials: flags&8 > 0, Calendar: calendar, TimeZone: zone, Durability: durability, OnError: onError, LocalShare: share, Note: note,
 		}
-		p, err := storedPolicy(&row)
+		p, err := row.stored()
 		if err != nil {
-			if !errors.Is(err, ErrInvalid) {
+			if !errors.Is(err, limiter.ErrInvalid) {
 				t.Errorf("%+v: %v, which is no ErrInvalid", row, err)
 			}
 			return
@@ -106,7 +107,7 @@ func FuzzPolicyRow(f *testing.F) {
 			t.Errorf("the note %q was read", p.Note)
 		}
 		stored := p.row()
-		back, err := storedPolicy(&stored)
+		back, err := stored.stored()
 		if p.MaxTTL == 0 {
 			p.MaxTTL = defaultMaxTTL
 		}
@@ -137,14 +138,17 @@ func FuzzOverrideRow(f *testing.F) {
 		if until != 0 {
 			o.Until = time.Unix(0, until).UTC()
 		}
-		if err := o.validate(func(string) (Policy, bool) { return Policy{}, false }); err != nil {
-			if !errors.Is(err, ErrInvalid) {
+		if err := o.valid(); err != nil {
+			if !errors.Is(err, limiter.ErrInvalid) {
 				t.Errorf("%+v: %v, which is no ErrInvalid", o, err)
 			}
 			return
 		}
-		row := o.row()
-		back := storedOverride(&row)
+		row := columns([]Override{o.normal(nil)})
+		back := overrideOf(&db.OverridesRow{
+			Policy: row.Policies[0], Key: row.Keys[0], Note: row.Notes[0], Match: row.Matches[0], Unlimited: row.Unlimited[0], Blocked: row.Blocked[0],
+			LimitUnits: row.Limits[0], Factor: row.Factors[0], Burst: row.Bursts[0], Shadow: row.Shadows[0], UntilUs: row.UntilsUs[0],
+		})
 		if o.Burst != nil && *o.Burst == 0 {
 			o.Burst = o.Limit // for which 0 stands
 		}
@@ -152,41 +156,6 @@ func FuzzOverrideRow(f *testing.F) {
 		if back.Policy != o.Policy || back.Key != o.Key || back.Note != o.Note || back.Unlimited != o.Unlimited || !equal(back.Limit, o.Limit) || !equal(back.Burst, o.Burst) ||
 			(back.Shadow == nil) != (o.Shadow == nil) || o.Shadow != nil && *back.Shadow != *o.Shadow || !back.Until.Equal(o.Until.Truncate(time.Microsecond)) {
 			t.Errorf("%+v is stored as %+v, read as %+v", o, row, back)
-		}
-	})
-}
-
-// FuzzIdempotencyKey: an idempotency key is refused as ErrInvalid, or it is remembered for
-// itself alone.
-func FuzzIdempotencyKey(f *testing.F) {
-	for _, id := range []string{"o", "\x00", "\xff", strings.Repeat("k", 255), strings.Repeat("k", 256), strings.Repeat("é", 128), "é", "e\u0301", " o", "'; DROP TABLE", `\`, ":"} {
-		f.Add(id, id+"2")
-	}
-	f.Add("order", "order ")
-	f.Fuzz(func(t *testing.T, one, two string) {
-		if one == "" {
-			return // no idempotency key
-		}
-		l := NewMemory(nil)
-		p := Policy{Name: "p", Algorithm: FixedWindow, Limit: 9, Period: time.Hour}
-		do := func(id string) (Result, error) {
-			request := p.Request("k", 2)
-			request.IdempotencyKey = id
-			return l.Do(t.Context(), request)
-		}
-		first, err := do(one)
-		if valid := len(one) <= 255 && utf8.ValidString(one) && !strings.Contains(one, "\x00"); valid != (err == nil) || err != nil && !errors.Is(err, ErrInvalid) {
-			t.Fatalf("%q: %v", one, err)
-		}
-		if err != nil {
-			return
-		}
-		again, err := do(one)
-		if err != nil || first.Replayed || !again.Replayed || again.Level != 2 {
-			t.Errorf("%q: replayed %v, then %v at level %v, %v", one, first.Replayed, again.Replayed, again.Level, err)
-		}
-		if other, err := do(two); err == nil && two != one && (other.Replayed || other.Level != 4) {
-			t.Errorf("%q is answered as %q: %+v", two, one, other)
 		}
 	})
 }

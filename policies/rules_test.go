@@ -1,4 +1,4 @@
-package limiter_test
+package policies_test
 
 import (
 	"context"
@@ -10,19 +10,20 @@ import (
 
 	"github.com/pglimit/pglimit/internal/conformance"
 	"github.com/pglimit/pglimit/limiter"
+	"github.com/pglimit/pglimit/policies"
 )
 
 // rules returns Policies with those overrides, of the policy three unless they name another.
-func rules(t testing.TB, overrides ...limiter.Override) *limiter.Policies {
+func rules(t testing.TB, overrides ...policies.Override) *policies.Policies {
 	t.Helper()
-	p, err := limiter.NewPolicies(three)
+	p, err := policies.New(three)
 	for i := range overrides {
 		if overrides[i].Policy == "" {
 			overrides[i].Policy = "three"
 		}
 	}
 	if err == nil {
-		_, err = p.Apply(context.Background(), limiter.PolicyEdit{SetOverrides: overrides})
+		_, err = p.Apply(context.Background(), policies.Edit{SetOverrides: overrides})
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -34,7 +35,7 @@ func rules(t testing.TB, overrides ...limiter.Override) *limiter.Policies {
 func TestRuleMatches(t *testing.T) {
 	t.Parallel()
 	for _, c := range conformance.Matches {
-		p := rules(t, limiter.Override{Key: c.Text, Match: c.Match, Unlimited: true})
+		p := rules(t, policies.Override{Key: c.Text, Match: c.Match, Unlimited: true})
 		if _, got, err := p.For("three", c.Key); got != c.Want || err != nil {
 			t.Errorf("%s %q, key %q: %v, %v", c.Match, c.Text, c.Key, got, err)
 		}
@@ -46,16 +47,16 @@ func TestRuleMatches(t *testing.T) {
 func TestRulesOfSeveral(t *testing.T) {
 	t.Parallel()
 	start := time.Date(2025, 1, 1, 0, 0, 0, 0, time.UTC)
-	l, p, now := overridden(t, limiter.Config{}, limiter.Override{Policy: "three", Key: "bot-more", Limit: ptr(9.0)})
-	edit := limiter.PolicyEdit{SetOverrides: []limiter.Override{
+	l, p, now := overridden(t, limiter.Config{}, policies.Override{Policy: "three", Key: "bot-more", Limit: ptr(9.0)})
+	edit := policies.Edit{SetOverrides: []policies.Override{
 		{Key: "bot-vip", Unlimited: true}, {Key: "10.0.0.7", Blocked: true},
-		{Key: "bot-", Match: limiter.MatchPrefix, Blocked: true, Until: start.Add(time.Hour)},
-		{Key: "bot-1", Match: limiter.MatchPrefix, Blocked: true, Until: start.Add(2 * time.Hour)},
-		{Key: "bot-12", Match: limiter.MatchPrefix, Blocked: true, Until: start.Add(time.Minute)},
-		{Key: "bot-*x", Match: limiter.MatchPattern, Blocked: true},
-		{Key: "0.0.0.0/0", Match: limiter.MatchCIDR, Blocked: true, Until: start.Add(time.Hour)},
-		{Key: "10.0.0.0/8", Match: limiter.MatchCIDR, Unlimited: true, Until: start.Add(time.Hour)},
-		{Key: "10.0.0.0/16", Match: limiter.MatchCIDR, Blocked: true},
+		{Key: "bot-", Match: policies.MatchPrefix, Blocked: true, Until: start.Add(time.Hour)},
+		{Key: "bot-1", Match: policies.MatchPrefix, Blocked: true, Until: start.Add(2 * time.Hour)},
+		{Key: "bot-12", Match: policies.MatchPrefix, Blocked: true, Until: start.Add(time.Minute)},
+		{Key: "bot-*x", Match: policies.MatchPattern, Blocked: true},
+		{Key: "0.0.0.0/0", Match: policies.MatchCIDR, Blocked: true, Until: start.Add(time.Hour)},
+		{Key: "10.0.0.0/8", Match: policies.MatchCIDR, Unlimited: true, Until: start.Add(time.Hour)},
+		{Key: "10.0.0.0/16", Match: policies.MatchCIDR, Blocked: true},
 	}}
 	for i := range edit.SetOverrides {
 		edit.SetOverrides[i].Policy = "three"
@@ -101,7 +102,7 @@ func TestBlockedByOverride(t *testing.T) {
 	var observed []limiter.Reason
 	config := limiter.Config{KeySecret: []byte("a secret of more than 16 bytes"), Observe: func(_ context.Context, o limiter.Observation) { observed = append(observed, o.Result.Reason) }}
 	l, _, _ := overridden(t, config,
-		limiter.Override{Policy: "three", Key: "bot-", Match: limiter.MatchPrefix, Blocked: true}, limiter.Override{Policy: "queue", Key: "*", Match: limiter.MatchPattern, Blocked: true})
+		policies.Override{Policy: "three", Key: "bot-", Match: policies.MatchPrefix, Blocked: true}, policies.Override{Policy: "queue", Key: "*", Match: policies.MatchPattern, Blocked: true})
 	denied := func(name string, r limiter.Result, err error) {
 		t.Helper()
 		if err != nil || r.Allowed || r.Reason != limiter.ReasonBlocked || r.RetryAfter != limiter.Never || r.Source != limiter.SourceOverride {
@@ -148,8 +149,8 @@ func TestBlockedInAllowAll(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
 	ghost := limiter.Policy{Name: "ghost", Algorithm: limiter.GCRA, Limit: 9, Period: time.Hour, Shadow: true}
-	l, _, _ := overridden(t, limiter.Config{}, limiter.Override{Policy: "three", Key: "free", Unlimited: true},
-		limiter.Override{Policy: "three", Key: "bot-", Match: limiter.MatchPrefix, Blocked: true}, limiter.Override{Policy: "ghost", Key: "bot", Match: limiter.MatchPrefix, Blocked: true})
+	l, _, _ := overridden(t, limiter.Config{}, policies.Override{Policy: "three", Key: "free", Unlimited: true},
+		policies.Override{Policy: "three", Key: "bot-", Match: policies.MatchPrefix, Blocked: true}, policies.Override{Policy: "ghost", Key: "bot", Match: policies.MatchPrefix, Blocked: true})
 	all, err := l.AllowAll(ctx, three.Request("free", 1), three.Request("x", 1), ghost.Request("bot", 1), three.Request("bot-1", 1))
 	if err != nil || all.Allowed || all.DeniedBy != 3 {
 		t.Fatalf("%+v, %v", all, err)
@@ -169,25 +170,25 @@ func TestBlockedInAllowAll(t *testing.T) {
 func TestRulesRefused(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
-		override limiter.Override
+		override policies.Override
 		want     string
 	}{
-		{limiter.Override{Key: "k", Match: "regexp", Blocked: true}, `Override.Match "regexp": must be prefix, pattern, cidr or empty`},
-		{limiter.Override{Key: "k", Match: "prefix", Limit: ptr(9.0)}, `Override.Match "prefix": needs Unlimited or Blocked`},
-		{limiter.Override{Key: "203.0.113.7/24", Match: "cidr", Blocked: true}, `Override.Key "203.0.113.7/24": must be a network such as 203.0.113.0/24 or 2001:db8::/32; this address is in 203.0.113.0/24`},
-		{limiter.Override{Key: "203.0.113.7", Match: "cidr", Blocked: true}, `Override.Key "203.0.113.7": must be a network`},
-		{limiter.Override{Key: "10.0.0.0/08", Match: "cidr", Blocked: true}, `Override.Key "10.0.0.0/08": must be a network`},
-		{limiter.Override{Key: "010.0.0.0/8", Match: "cidr", Blocked: true}, `Override.Key "010.0.0.0/8": must be a network`},
-		{limiter.Override{Key: "::ffff:203.0.113.0/120", Match: "cidr", Blocked: true}, `Override.Key "::ffff:203.0.113.0/120": must be a network`},
-		{limiter.Override{Key: "2001:DB8::/32", Match: "cidr", Blocked: true}, `Override.Key "2001:DB8::/32": must be a network`},
-		{limiter.Override{Key: "k", Blocked: true, Unlimited: true}, "Override.Blocked true: excludes"},
-		{limiter.Override{Key: "k", Blocked: true, Limit: ptr(9.0)}, "Override.Blocked true: excludes"},
-		{limiter.Override{Match: "prefix", Blocked: true}, "key"},
-		{limiter.Override{Key: strings.Repeat("a", 129), Match: "pattern", Blocked: true}, "must have at most 128 bytes and 8 ? as a pattern"},
-		{limiter.Override{Key: strings.Repeat("?", 9), Match: "pattern", Blocked: true}, "must have at most 128 bytes and 8 ? as a pattern"},
+		{policies.Override{Key: "k", Match: "regexp", Blocked: true}, `Override.Match "regexp": must be prefix, pattern, cidr or empty`},
+		{policies.Override{Key: "k", Match: "prefix", Limit: ptr(9.0)}, `Override.Match "prefix": needs Unlimited or Blocked`},
+		{policies.Override{Key: "203.0.113.7/24", Match: "cidr", Blocked: true}, `Override.Key "203.0.113.7/24": must be a network such as 203.0.113.0/24 or 2001:db8::/32; this address is in 203.0.113.0/24`},
+		{policies.Override{Key: "203.0.113.7", Match: "cidr", Blocked: true}, `Override.Key "203.0.113.7": must be a network`},
+		{policies.Override{Key: "10.0.0.0/08", Match: "cidr", Blocked: true}, `Override.Key "10.0.0.0/08": must be a network`},
+		{policies.Override{Key: "010.0.0.0/8", Match: "cidr", Blocked: true}, `Override.Key "010.0.0.0/8": must be a network`},
+		{policies.Override{Key: "::ffff:203.0.113.0/120", Match: "cidr", Blocked: true}, `Override.Key "::ffff:203.0.113.0/120": must be a network`},
+		{policies.Override{Key: "2001:DB8::/32", Match: "cidr", Blocked: true}, `Override.Key "2001:DB8::/32": must be a network`},
+		{policies.Override{Key: "k", Blocked: true, Unlimited: true}, "Override.Blocked true: excludes"},
+		{policies.Override{Key: "k", Blocked: true, Limit: ptr(9.0)}, "Override.Blocked true: excludes"},
+		{policies.Override{Match: "prefix", Blocked: true}, "key"},
+		{policies.Override{Key: strings.Repeat("a", 129), Match: "pattern", Blocked: true}, "must have at most 128 bytes and 8 ? as a pattern"},
+		{policies.Override{Key: strings.Repeat("?", 9), Match: "pattern", Blocked: true}, "must have at most 128 bytes and 8 ? as a pattern"},
 	} {
 		c.override.Policy = "three"
-		_, err := rules(t).Apply(t.Context(), limiter.PolicyEdit{SetOverrides: []limiter.Override{c.override}})
+		_, err := rules(t).Apply(t.Context(), policies.Edit{SetOverrides: []policies.Override{c.override}})
 		if !errors.Is(err, limiter.ErrInvalid) || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%+v: %v; want %s", c.override, err, c.want)
 		}
@@ -196,15 +197,15 @@ func TestRulesRefused(t *testing.T) {
 
 // most returns as many rules of one kind as a policy can have. None is for the key
 // bot-1:203.0.113.9.
-func most(match limiter.Match) (all []limiter.Override) {
+func most(match policies.Match) (all []policies.Override) {
 	n := 1000
-	if match == limiter.MatchPattern {
+	if match == policies.MatchPattern {
 		n = 100
 	}
 	for i := range n {
-		text := map[limiter.Match]string{limiter.MatchPrefix: fmt.Sprintf("bot-1%d", i), limiter.MatchPattern: fmt.Sprintf("bot-1*%d", i),
-			limiter.MatchCIDR: fmt.Sprintf("203.%d.%d.0/24", i/256+1, i%256)}[match]
-		all = append(all, limiter.Override{Policy: "three", Key: text, Match: match, Blocked: true})
+		text := map[policies.Match]string{policies.MatchPrefix: fmt.Sprintf("bot-1%d", i), policies.MatchPattern: fmt.Sprintf("bot-1*%d", i),
+			policies.MatchCIDR: fmt.Sprintf("203.%d.%d.0/24", i/256+1, i%256)}[match]
+		all = append(all, policies.Override{Policy: "three", Key: text, Match: match, Blocked: true})
 	}
 	return all
 }
@@ -212,26 +213,26 @@ func most(match limiter.Match) (all []limiter.Override) {
 // TestRulesBound: a policy can have 1,000 rules, and 100 patterns.
 func TestRulesBound(t *testing.T) {
 	t.Parallel()
-	p := rules(t, most(limiter.MatchCIDR)...)
-	more := limiter.Override{Policy: "three", Key: "more", Match: limiter.MatchPrefix, Blocked: true}
+	p := rules(t, most(policies.MatchCIDR)...)
+	more := policies.Override{Policy: "three", Key: "more", Match: policies.MatchPrefix, Blocked: true}
 	other := more
 	other.Policy = "other"
-	if _, err := p.Apply(t.Context(), limiter.PolicyEdit{SetOverrides: []limiter.Override{more}}); !errors.Is(err, limiter.ErrInvalid) || !strings.Contains(err.Error(), "at most 1000") {
+	if _, err := p.Apply(t.Context(), policies.Edit{SetOverrides: []policies.Override{more}}); !errors.Is(err, limiter.ErrInvalid) || !strings.Contains(err.Error(), "at most 1000") {
 		t.Errorf("one more: %v", err)
 	}
-	edit := limiter.PolicyEdit{SetOverrides: []limiter.Override{more, other, {Policy: "three", Key: "more", Blocked: true}}, DeleteOverrides: most(limiter.MatchCIDR)[:1]}
+	edit := policies.Edit{SetOverrides: []policies.Override{more, other, {Policy: "three", Key: "more", Blocked: true}}, DeleteOverrides: most(policies.MatchCIDR)[:1]}
 	if _, err := p.Apply(t.Context(), edit); err != nil {
 		t.Errorf("instead of another, of another policy, and for one key: %v", err)
 	}
-	p, more.Match = rules(t, most(limiter.MatchPattern)...), limiter.MatchPattern
-	if _, err := p.Apply(t.Context(), limiter.PolicyEdit{SetOverrides: []limiter.Override{more}}); !errors.Is(err, limiter.ErrInvalid) || !strings.Contains(err.Error(), "100 patterns") {
+	p, more.Match = rules(t, most(policies.MatchPattern)...), policies.MatchPattern
+	if _, err := p.Apply(t.Context(), policies.Edit{SetOverrides: []policies.Override{more}}); !errors.Is(err, limiter.ErrInvalid) || !strings.Contains(err.Error(), "100 patterns") {
 		t.Errorf("one more pattern: %v", err)
 	}
 }
 
 func BenchmarkRules(b *testing.B) {
-	for name, all := range map[string][]limiter.Override{
-		"none": nil, "prefixes": most(limiter.MatchPrefix), "patterns": most(limiter.MatchPattern), "networks": most(limiter.MatchCIDR),
+	for name, all := range map[string][]policies.Override{
+		"none": nil, "prefixes": most(policies.MatchPrefix), "patterns": most(policies.MatchPattern), "networks": most(policies.MatchCIDR),
 	} {
 		b.Run(name, func(b *testing.B) {
 			p := rules(b, all...)

@@ -1,4 +1,4 @@
-package limiter
+package policies
 
 import (
 	"maps"
@@ -8,26 +8,29 @@ import (
 	"strings"
 	"time"
 	"unicode/utf8"
+
+	"github.com/pglimit/pglimit/limiter"
 )
 
-// ruling is what overrides decide about a key.
-type ruling struct {
-	unlimited, blocked bool
-	untilUs            int64 // of the block; 0: no end
-}
-
-func (r *ruling) decides() bool { return r.unlimited || r.blocked }
-
-// add adds what an override decides that has not ended. Of several blocks the longest counts.
-func (r *ruling) add(e *effect) {
+// add adds to r what an override decides that has not ended. Of several blocks the longest counts.
+func add(r *limiter.Ruling, e *effect) {
 	switch {
 	case e.unlimited:
-		r.unlimited = true
-	case e.blocked && !r.blocked:
-		r.blocked, r.untilUs = true, e.untilUs
-	case e.blocked && (e.untilUs == 0 || r.untilUs != 0 && e.untilUs > r.untilUs):
-		r.untilUs = e.untilUs
+		r.Unlimited = true
+	case !e.blocked:
+	case !r.Blocked:
+		r.Blocked, r.Until = true, e.until()
+	case e.untilUs == 0 || !r.Until.IsZero() && e.until().After(r.Until):
+		r.Until = e.until()
 	}
+}
+
+// until returns the end of an override; zero for none.
+func (e *effect) until() (at time.Time) {
+	if e.untilUs != 0 {
+		at = time.UnixMicro(e.untilUs)
+	}
+	return at
 }
 
 // rule names an override with a Match.
@@ -82,11 +85,11 @@ func (s *ruleSet) compile() {
 
 // ruling returns what the rules decide about a key: one that lets it pass comes before those
 // that block it.
-func (s *ruleSet) ruling(key string, now func() time.Time) (r ruling) {
+func (s *ruleSet) ruling(key string, now func() time.Time) (r limiter.Ruling) {
 	s.prefixes.add(&r, key, now)
 	for i := range s.patterns {
 		if p := &s.patterns[i]; strings.HasSuffix(key, p.tail) && glob(p.text, key) && !p.effect.ended(now) {
-			r.add(&p.effect)
+			add(&r, &p.effect)
 		}
 	}
 	if len(s.networks) > 0 {
@@ -106,7 +109,7 @@ func (o *Override) concerns(key string, at time.Time) bool {
 	s := ruleSet{rows: map[rule]effect{{o.Match, o.Key}: e}}
 	s.compile()
 	r := s.ruling(key, now)
-	return r.decides()
+	return r.Unlimited || r.Blocked
 }
 
 // before reports whether o decides before p about a key that both concern: see Override.
@@ -160,11 +163,11 @@ func (all prefixes) of(text string, i int) int {
 }
 
 // add adds to r what the prefixes of text decide.
-func (all prefixes) add(r *ruling, text string, now func() time.Time) {
+func (all prefixes) add(r *limiter.Ruling, text string, now func() time.Time) {
 	i := all.of(text, sort.Search(len(all), func(i int) bool { return all[i].text > text })-1)
 	for ; i >= 0; i = all[i].longer {
 		if e := &all[i].effect; !e.ended(now) {
-			r.add(e)
+			add(r, e)
 		}
 	}
 }

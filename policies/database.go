@@ -3,8 +3,6 @@ package policies
 import (
 	"cmp"
 	"context"
-	"crypto/rand"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -17,19 +15,19 @@ import (
 	"github.com/pglimit/pglimit/internal/store/postgres/exec"
 )
 
-// Store has policies and overrides. It is safe for concurrent use.
-type Store interface {
+// backend has policies and overrides. It is safe for concurrent use.
+type backend interface {
 	// Version returns the version of all.
 	Version(ctx context.Context) (int64, error)
 	// Load returns all policies. It calls begin, and the function that begin returns with each
 	// override, or with each that has changed since the mark, as far as that
 	// is known. One that is gone limits nothing. After a conflict it begins again.
-	Load(ctx context.Context, since Mark, begin func(all bool) (add func(*Override))) (*Rows, error)
+	Load(ctx context.Context, since mark, begin func(all bool) (add func(*Override))) (*loaded, error)
 	// Overrides returns the overrides of a policy, or of all if name is empty, by policy, key
 	// and match: at most MaxOverrides.
 	Overrides(ctx context.Context, name string) ([]Override, error)
 	// Apply makes all changes or none, and returns the version after them. It returns
-	// ErrChanged or a *MissingError.
+	// ErrChanged or a *missingError.
 	Apply(ctx context.Context, e *Edit) (version int64, err error)
 	// History returns the last changes, newest first, of one policy and its overrides, or
 	// of all if name is empty.
@@ -37,18 +35,18 @@ type Store interface {
 	// At returns a policy, nil for none, with its override of a key and those with a Match,
 	// as of a time, as far as the history goes back. The policy is as of a version, if that is
 	// later. An empty key has no overrides.
-	At(ctx context.Context, name, key string, at time.Time, version int64) (*Policy, []Override, error)
+	At(ctx context.Context, name, key string, at time.Time, version int64) (*Stored, []Override, error)
 }
 
-// NewDatabase returns the Store in the database of a pool. warn is called once if a pooler
+// newDatabase returns the backend in the database of a pool. warn is called once if a pooler
 // loses prepared statements.
-func NewDatabase(connections exec.Connections, warn func(error)) *Database {
+func newDatabase(connections exec.Connections, warn func(error)) *database {
 	run := exec.NewPool(connections, exec.NewCache(warn))
-	return &Database{run: run, statements: db.New()}
+	return &database{run: run, statements: db.New()}
 }
 
-// Database is a Store in a database.
-type Database struct {
+// database is a backend in a database.
+type database struct {
 	run        exec.Runner
 	statements *db.Queries
 }
@@ -60,7 +58,7 @@ var errNoVersion = errors.New("pglimit_policy_version has no row: run " +
 // explain returns a driver's error as one of the store's errors.
 func explain(err error) error {
 	var answer interface{ SQLState() string }
-	var missing *MissingError
+	var missing *missingError
 	switch {
 	case err == nil, err == ErrChanged, errors.As(err, &missing):
 		return err
@@ -77,8 +75,8 @@ func explain(err error) error {
 	return exec.Translate(err, false)
 }
 
-// Version implements Store.
-func (d *Database) Version(ctx context.Context) (version int64, err error) {
+// Version implements backend.
+func (d *database) Version(ctx context.Context) (version int64, err error) {
 	err = d.run.Run(ctx, exec.Statement, func(tx db.DBTX) (err error) {
 		version, err = d.statements.PolicyVersion(ctx, tx)
 		return err
@@ -92,8 +90,8 @@ const (
 	maxChanges = 5 * page
 )
 
-// Load implements Store.
-func (d *Database) Load(ctx context.Context, since Mark, begin func(all bool) (add func(*Override))) (rows *Rows, err error) {
+// Load implements backend.
+func (d *database) Load(ctx context.Context, since mark, begin func(all bool) (add func(*Override))) (rows *loaded, err error) {
 	err = d.run.Run(ctx, exec.Transaction, func(tx db.DBTX) (err error) {
 		// All statements see one moment.
 		if _, err := tx.Exec(ctx, `SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY`); err != nil {
@@ -102,12 +100,12 @@ func (d *Database) Load(ctx context.Context, since Mark, begin func(all bool) (a
 		if rows, err = read(ctx, tx); err != nil {
 			return err
 		}
-		if since != (Mark{}) {
+		if since != (mark{}) {
 			changes, err := d.statements.OverridesChanged(ctx, tx, db.OverridesChangedParams{FirstID: since.id, MaxRows: maxChanges})
 			if err != nil {
 				return err
 			}
-			if complete(changes, since, rows.Version) {
+			if complete(changes, since, rows.version) {
 				rows.change(changes, begin(false))
 				return nil
 			}
@@ -119,9 +117,9 @@ func (d *Database) Load(ctx context.Context, since Mark, begin func(all bool) (a
 
 // complete reports whether changes, of which the first has the mark, are all up to a
 // version. Each version has a change, unless a row of the history was deleted.
-func complete(changes []db.OverridesChangedRow, since Mark, version int64) bool {
+func complete(changes []db.OverridesChangedRow, since mark, version int64) bool {
 	n := len(changes)
-	if n == 0 || n == maxChanges || (Mark{changes[0].ID, changes[0].ChangedAtUs}) != since || changes[n-1].ChangedVersion != version {
+	if n == 0 || n == maxChanges || (mark{changes[0].ID, changes[0].ChangedAtUs}) != since || changes[n-1].ChangedVersion != version {
 		return false
 	}
 	for i := range changes[1:] {
@@ -133,10 +131,10 @@ func complete(changes []db.OverridesChangedRow, since Mark, version int64) bool 
 }
 
 // change adds what has changed.
-func (r *Rows) change(changes []db.OverridesChangedRow, add func(*Override)) {
+func (r *loaded) change(changes []db.OverridesChangedRow, add func(*Override)) {
 	for i := range changes {
 		c := &changes[i]
-		if r.Mark = (Mark{c.ID, c.ChangedAtUs}); i == 0 || c.Key == "" {
+		if r.mark = (mark{c.ID, c.ChangedAtUs}); i == 0 || c.Key == "" {
 			continue
 		}
 		o := overrideOf(&db.OverridesRow{
@@ -147,31 +145,21 @@ func (r *Rows) change(changes []db.OverridesChangedRow, add func(*Override)) {
 	}
 }
 
-// Read returns all, valid or not, and passes the overrides to add. It returns pgx.ErrNoRows
-// if the version is missing.
-func Read(ctx context.Context, tx db.DBTX, add func(*Override)) (*Rows, error) {
-	rows, err := read(ctx, tx)
-	if err != nil {
-		return nil, err
-	}
-	return rows, rows.all(ctx, tx, add)
-}
-
 // read returns the version and all policies.
-func read(ctx context.Context, tx db.DBTX) (rows *Rows, err error) {
-	rows = &Rows{}
-	if rows.Version, err = db.New().PolicyVersion(ctx, tx); err != nil {
+func read(ctx context.Context, tx db.DBTX) (rows *loaded, err error) {
+	rows = &loaded{}
+	if rows.version, err = db.New().PolicyVersion(ctx, tx); err != nil {
 		return nil, err
 	}
 	policies, err := db.New().Policies(ctx, tx)
 	for i := range policies {
-		rows.Policies = append(rows.Policies, policyOf(&policies[i]))
+		rows.policies = append(rows.policies, policyOf(&policies[i]))
 	}
 	return rows, err
 }
 
 // all adds all overrides.
-func (r *Rows) all(ctx context.Context, tx db.DBTX, add func(*Override)) error {
+func (r *loaded) all(ctx context.Context, tx db.DBTX, add func(*Override)) error {
 	last, err := db.New().PolicyHistory(ctx, tx, db.PolicyHistoryParams{MaxRows: 1})
 	if err != nil {
 		return err
@@ -184,11 +172,11 @@ func (r *Rows) all(ctx context.Context, tx db.DBTX, add func(*Override)) error {
 		}
 		for i := range some {
 			if n++; n > MaxOverrides {
-				r.More = true
+				r.more = true
 				return nil // without a mark: a change of one more would add it
 			}
 			o := overrideOf(&some[i])
-			next.AfterPolicy, next.AfterKey, next.AfterMatch = o.Policy, o.Key, o.Match
+			next.AfterPolicy, next.AfterKey, next.AfterMatch = o.Policy, o.Key, string(o.Match)
 			add(&o)
 		}
 		if len(some) < page {
@@ -196,13 +184,13 @@ func (r *Rows) all(ctx context.Context, tx db.DBTX, add func(*Override)) error {
 		}
 	}
 	if len(last) > 0 {
-		r.Mark = Mark{last[0].ID, last[0].ChangedAtUs}
+		r.mark = mark{last[0].ID, last[0].ChangedAtUs}
 	}
 	return nil
 }
 
-// Overrides implements Store.
-func (d *Database) Overrides(ctx context.Context, name string) (all []Override, err error) {
+// Overrides implements backend.
+func (d *database) Overrides(ctx context.Context, name string) (all []Override, err error) {
 	err = d.run.Run(ctx, exec.Statement, func(tx db.DBTX) error {
 		rows, err := d.statements.Overrides(ctx, tx, db.OverridesParams{Name: name, MaxRows: MaxOverrides})
 		all = make([]Override, len(rows))
@@ -214,8 +202,8 @@ func (d *Database) Overrides(ctx context.Context, name string) (all []Override, 
 	return all, explain(err)
 }
 
-// Apply implements Store.
-func (d *Database) Apply(ctx context.Context, e *Edit) (version int64, err error) {
+// Apply implements backend.
+func (d *database) Apply(ctx context.Context, e *Edit) (version int64, err error) {
 	err = d.run.Run(ctx, exec.Transaction, func(tx db.DBTX) (err error) {
 		// The lock keeps a row from being inserted between an update and an insert.
 		before, err := d.statements.PolicyVersionLock(ctx, tx)
@@ -249,36 +237,14 @@ func (d *Database) Apply(ctx context.Context, e *Edit) (version int64, err error
 	return version, explain(err)
 }
 
-// Lost makes a trial policy with an override, which the caller rolls back, and returns the tables
-// whose triggers do not keep, stamp and note that.
-func Lost(ctx context.Context, tx db.DBTX) (tables []string, err error) {
-	name := "trial-" + strings.ToLower(rand.Text())
-	for _, insert := range []string{
-		`INSERT INTO pglimit_policy (name, algorithm, limit_units, period_s) VALUES ($1::text, 'gcra', 1, 1)`, `INSERT INTO pglimit_override (policy, key, blocked) VALUES ($1::text, 'k', true)`,
-	} {
-		if _, err := tx.Exec(ctx, insert, name); exec.SQLState(err) == "54000" { // there are MaxOverrides: a trigger says so
-			return nil, nil
-		} else if err != nil {
-			return nil, err
-		}
-	}
-	const noted = `EXISTS (SELECT FROM pglimit_policy_version AS v JOIN pglimit_policy_history AS h ON h.version = v.version JOIN `
-	rows, err := tx.Query(ctx, `SELECT 'pglimit_policy'::text WHERE NOT `+noted+`pglimit_policy AS t ON t.version = v.version WHERE t.name = $1::text AND h.name = $1::text AND h.key IS NULL)
-UNION ALL SELECT 'pglimit_override'::text WHERE NOT `+noted+`pglimit_override AS t ON t.version = v.version WHERE t.policy = $1::text AND h.name = $1::text AND h.key IS NOT NULL)`, name)
-	if err != nil {
-		return nil, err
-	}
-	return pgx.CollectRows(rows, pgx.RowTo[string])
-}
-
-func (d *Database) delete(ctx context.Context, tx db.DBTX, e *Edit) error {
+func (d *database) delete(ctx context.Context, tx db.DBTX, e *Edit) error {
 	for _, name := range e.Delete {
 		n, err := d.statements.PolicyDelete(ctx, tx, name)
 		if err != nil {
 			return err
 		}
 		if n == 0 {
-			return &MissingError{Policy: name}
+			return &missingError{policy: name}
 		}
 	}
 	if len(e.DeleteOverrides) == 0 {
@@ -286,7 +252,7 @@ func (d *Database) delete(ctx context.Context, tx db.DBTX, e *Edit) error {
 	}
 	var all db.OverridesDeleteParams
 	for _, o := range e.DeleteOverrides {
-		all.Policies, all.Keys, all.Matches = append(all.Policies, o.Policy), append(all.Keys, o.Key), append(all.Matches, o.Match)
+		all.Policies, all.Keys, all.Matches = append(all.Policies, o.Policy), append(all.Keys, o.Key), append(all.Matches, string(o.Match))
 	}
 	gone, err := d.statements.OverridesDelete(ctx, tx, all)
 	if err != nil || len(gone) == len(e.DeleteOverrides) {
@@ -297,17 +263,18 @@ func (d *Database) delete(ctx context.Context, tx db.DBTX, e *Edit) error {
 		deleted[row] = true
 	}
 	for _, o := range e.DeleteOverrides {
-		if !deleted[db.OverridesDeleteRow{Policy: o.Policy, Key: o.Key, Match: o.Match}] {
-			return &MissingError{o.Policy, o.Key, o.Match}
+		if !deleted[db.OverridesDeleteRow{Policy: o.Policy, Key: o.Key, Match: string(o.Match)}] {
+			return &missingError{o.Policy, o.Key, o.Match}
 		}
 	}
 	return nil
 }
 
-func (d *Database) set(ctx context.Context, tx db.DBTX, e *Edit) error {
+func (d *database) set(ctx context.Context, tx db.DBTX, e *Edit) error {
 	for i := range e.Set {
 		var p db.PolicyUpdateParams
-		copyFields(&p, &e.Set[i])
+		row := e.Set[i].row()
+		copyFields(&p, &row)
 		n, err := d.statements.PolicyUpdate(ctx, tx, p)
 		if err != nil {
 			return err
@@ -345,20 +312,20 @@ func columns(overrides []Override) (all db.OverridesUpdateParams) {
 				shadow = 1
 			}
 		}
-		if o.Until != nil {
+		if !o.Until.IsZero() {
 			until = o.Until.UnixMicro()
 		}
 		all.Policies, all.Keys, all.Notes = append(all.Policies, o.Policy), append(all.Keys, o.Key), append(all.Notes, o.Note)
-		all.Limits, all.Factors = append(all.Limits, orZero(o.LimitUnits)), append(all.Factors, orZero(o.Factor))
+		all.Limits, all.Factors = append(all.Limits, orZero(o.Limit)), append(all.Factors, orZero(o.Factor))
 		all.Bursts, all.Unlimited = append(all.Bursts, orZero(o.Burst)), append(all.Unlimited, o.Unlimited)
-		all.Matches, all.Blocked = append(all.Matches, o.Match), append(all.Blocked, o.Blocked)
+		all.Matches, all.Blocked = append(all.Matches, string(o.Match)), append(all.Blocked, o.Blocked)
 		all.Shadows, all.UntilsUs = append(all.Shadows, shadow), append(all.UntilsUs, until)
 	}
 	return all
 }
 
-// History implements Store.
-func (d *Database) History(ctx context.Context, name string, limit int64) (all []Change, err error) {
+// History implements backend.
+func (d *database) History(ctx context.Context, name string, limit int64) (all []Change, err error) {
 	err = d.run.Run(ctx, exec.Statement, func(tx db.DBTX) error {
 		rows, err := d.statements.PolicyHistory(ctx, tx, db.PolicyHistoryParams{Name: name, MaxRows: limit})
 		if err != nil {
@@ -375,20 +342,23 @@ func (d *Database) History(ctx context.Context, name string, limit int64) (all [
 	return all, explain(err)
 }
 
-// At implements Store.
-func (d *Database) At(ctx context.Context, name, key string, at time.Time, version int64) (p *Policy, all []Override, err error) {
+// At implements backend.
+func (d *database) At(ctx context.Context, name, key string, at time.Time, version int64) (p *Stored, all []Override, err error) {
 	err = d.run.Run(ctx, exec.Statement, func(tx db.DBTX) error {
 		text, err := d.statements.PolicyAt(ctx, tx, db.PolicyAtParams{Name: name, AtUs: at.UnixMicro(), Version: version})
 		if err != nil {
 			return err
 		}
-		if p, err = decode[Policy](text); err != nil || key == "" {
+		row, err := decode[policyRow](text)
+		if p = row.past(); err != nil || key == "" {
 			return err
 		}
 		rows, err := d.statements.OverridesAt(ctx, tx, db.OverridesAtParams{Name: name, Key: key, AtUs: at.UnixMicro()})
-		all = make([]Override, len(rows))
 		for i := 0; i < len(rows) && err == nil; i++ {
-			err = json.Unmarshal([]byte(rows[i]), &all[i])
+			var o *overrideRow
+			if o, err = decode[overrideRow](rows[i]); err == nil {
+				all = append(all, *o.past())
+			}
 		}
 		return err
 	})
@@ -396,6 +366,6 @@ func (d *Database) At(ctx context.Context, name, key string, at time.Time, versi
 }
 
 // Probe notifies the sessions that follow changes.
-func (d *Database) Probe(ctx context.Context, payload string) error {
+func (d *database) Probe(ctx context.Context, payload string) error {
 	return d.run.Run(ctx, exec.Statement, func(tx db.DBTX) error { return d.statements.PolicyProbe(ctx, tx, payload) })
 }

@@ -1,6 +1,8 @@
-package limiter
+// Package deniallog counts denials by policy and key in the table pglimit_denial.
+package deniallog
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"database/sql"
@@ -21,9 +23,10 @@ import (
 	"github.com/pglimit/pglimit/internal/keys"
 	"github.com/pglimit/pglimit/internal/store"
 	"github.com/pglimit/pglimit/internal/store/postgres/exec"
+	"github.com/pglimit/pglimit/limiter"
 )
 
-// Defaults and bounds of DenialLogConfig's fields, which each field's comment repeats.
+// Defaults and bounds of Config's fields, which each field's comment repeats.
 const (
 	defaultLogInterval = 5 * time.Second
 	minLogInterval     = time.Second
@@ -36,9 +39,9 @@ const (
 	logSlot      = time.Minute // of pglimit_denial
 )
 
-// DenialLogConfig sets up a DenialLog. The zero value and nil have the defaults that each
+// Config sets up a Log. The zero value and nil have the defaults that each
 // field names.
-type DenialLogConfig struct {
+type Config struct {
 	// Interval is the time between two flushes of Run, varied at random by up to a tenth.
 	// Default: 5s. Range: 1s to 10m.
 	Interval time.Duration
@@ -47,17 +50,21 @@ type DenialLogConfig struct {
 	// length. The denials of further keys are counted together for each policy, under the
 	// key "", and those of as many further policies under the policy "other".
 	Keys int
+	// KeySecret is the limiters' Config.KeySecret, for the keys in the table. A Limiter refuses a
+	// Log with another.
+	KeySecret []byte
 	// Logger gets a warning if counts cannot be written, at most one a minute. Default:
 	// slog.Default().
 	Logger *slog.Logger
 }
 
-// DenialLog counts denials by policy and key in memory, and adds the counts to the table
-// pglimit_denial every few seconds. Set it as Config.DenialLog, and run Run in a
+// Log counts denials by policy and key in memory, and adds the counts to the table
+// pglimit_denial every few seconds. Set it as Config.DenialLog of a
+// limiter, and run Run in a
 // goroutine. The table has one row for each policy, key, algorithm and minute by the
 // database's clock, with the reasons. It shows who is denied now and was lately, and why.
 // The janitor merges rows of more than an hour ago by ten minutes, deletes those of more
-// than a day, and bounds their number: see its Config.KeepDenials. One DenialLog may serve
+// than a day, and bounds their number: see its Config.KeepDenials. One Log may serve
 // several limiters. It is safe for concurrent use.
 //
 //   - Every denial of Allow, AllowN, Do, AllowUpTo, Wait, DoWait, Reserve, AllowAll and
@@ -71,9 +78,9 @@ type DenialLogConfig struct {
 //     a write is lost, its counts may be added twice.
 //   - A count whose row another transaction has locked is set aside for the next flush. The
 //     others are written.
-type DenialLog struct {
+type Log struct {
 	write   func(context.Context, db.DenialsAddParams) error
-	config  DenialLogConfig
+	config  Config
 	running atomic.Bool
 
 	flushing sync.Mutex
@@ -91,7 +98,6 @@ type loggedKey struct {
 	policy    string
 	algorithm algorithm.Name // whose table has the row
 	key       string
-	secret    string // of the limiter
 }
 
 // denialCount is the denials of one key since the last flush.
@@ -102,27 +108,27 @@ type denialCount struct {
 	last, retry int64 // microseconds; retry is 0 if no request ever fits
 }
 
-// NewDenialLog returns a DenialLog that writes to the database of pool, which the caller
+// New returns a Log that writes to the database of pool, which the caller
 // closes. It sends nothing and starts no goroutine. It returns ErrInvalid for a nil pool
 // or a field of config that is not valid.
-func NewDenialLog(pool *pgxpool.Pool, config *DenialLogConfig) (*DenialLog, error) {
+func New(pool *pgxpool.Pool, config *Config) (*Log, error) {
 	if pool == nil {
 		return nil, store.Invalid("pool", "nil", "open one with pgxpool.New")
 	}
-	return openDenialLog(exec.PGX(pool, exec.Idle(flushTimeout)), config)
+	return open(exec.PGX(pool, exec.Idle(flushTimeout)), config)
 }
 
-// NewDenialLogSQL is NewDenialLog for database/sql, with any PostgreSQL driver. The caller
+// NewSQL is New for database/sql, with any PostgreSQL driver. The caller
 // closes db.
-func NewDenialLogSQL(db *sql.DB, config *DenialLogConfig) (*DenialLog, error) {
+func NewSQL(db *sql.DB, config *Config) (*Log, error) {
 	if db == nil {
 		return nil, store.Invalid("db", "nil", "open one with sql.Open")
 	}
-	return openDenialLog(exec.SQL(db, exec.Idle(flushTimeout)), config)
+	return open(exec.SQL(db, exec.Idle(flushTimeout)), config)
 }
 
-func openDenialLog(connections exec.Connections, config *DenialLogConfig) (*DenialLog, error) {
-	d, err := newDenialLog(nil, config)
+func open(connections exec.Connections, config *Config) (*Log, error) {
+	d, err := newLog(nil, config)
 	if err != nil {
 		return nil, err
 	}
@@ -142,57 +148,75 @@ func openDenialLog(connections exec.Connections, config *DenialLogConfig) (*Deni
 	return d, nil
 }
 
-func newDenialLog(write func(context.Context, db.DenialsAddParams) error, config *DenialLogConfig) (*DenialLog, error) {
-	d := &DenialLog{write: write, counts: map[loggedKey]*denialCount{}, seen: map[loggedKey]struct{}{}}
+func newLog(write func(context.Context, db.DenialsAddParams) error, config *Config) (*Log, error) {
+	d := &Log{write: write, counts: map[loggedKey]*denialCount{}, seen: map[loggedKey]struct{}{}}
 	if config != nil {
 		d.config = *config
 	}
 	c := &d.config
 	c.Interval, c.Keys = cmp.Or(c.Interval, defaultLogInterval), cmp.Or(c.Keys, defaultLogKeys)
 	if c.Interval < minLogInterval || c.Interval > maxLogInterval {
-		return nil, store.Invalid("DenialLogConfig.Interval", c.Interval.String(), "must be from 1s to 10m, or 0 for 5s")
+		return nil, store.Invalid("deniallog.Config.Interval", c.Interval.String(), "must be from 1s to 10m, or 0 for 5s")
 	}
 	if c.Keys < 0 {
-		return nil, store.Invalid("DenialLogConfig.Keys", fmt.Sprint(c.Keys), "must not be negative; 0 is 10,000")
+		return nil, store.Invalid("deniallog.Config.Keys", fmt.Sprint(c.Keys), "must not be negative; 0 is 10,000")
 	}
+	if n := len(c.KeySecret); c.KeySecret != nil && n < keys.MinSecret {
+		return nil, store.Invalid("deniallog.Config.KeySecret", fmt.Sprintf("of %d bytes", n), fmt.Sprintf("must have at least %d bytes; use that of limiter.Config.KeySecret, or nil", keys.MinSecret))
+	}
+	c.KeySecret = bytes.Clone(c.KeySecret)
 	if c.Logger == nil {
 		c.Logger = slog.Default()
 	}
 	return d, nil
 }
 
-// observe counts the denial of a request at that time, by a limiter with that secret.
-func (d *DenialLog) observe(secret string, in *Request, r *Result, at time.Time) {
-	one := denialCount{denials: 1, units: in.Cost, last: at.UnixMicro()}
+// counted are the verbs of requests.
+var counted = map[limiter.Verb]bool{
+	limiter.VerbAllow: true, limiter.VerbAllowUpTo: true, limiter.VerbAllowAll: true,
+	limiter.VerbWait: true, limiter.VerbWaitAll: true, limiter.VerbReserve: true,
+}
+
+// Observe counts the denial of a request. It ignores all else, so that it may also be called by a
+// Config.Observe. A nil Log counts nothing.
+func (d *Log) Observe(_ context.Context, o limiter.Observation) {
+	in, r := &o.Request, &o.Result
+	if d == nil || r.Reason == "" || !counted[o.Verb] {
+		return
+	}
+	one := denialCount{denials: 1, units: in.Cost, last: r.At.UnixMicro()}
 	if r.Shadowed {
 		one.shadowed = 1
 	}
 	switch {
-	case r.Reason == ReasonOverload:
+	case r.Reason == limiter.ReasonOverload:
 		one.overloaded = 1
-	case r.Reason == ReasonBlocked:
+	case r.Reason == limiter.ReasonBlocked:
 		one.blocked = 1
-	case r.RetryAfter == Never:
+	case r.RetryAfter == limiter.Never:
 		one.aboveBurst = 1
 	}
-	if one.overloaded == 0 && r.RetryAfter != Never {
+	if one.overloaded == 0 && r.RetryAfter != limiter.Never {
 		one.retry = one.last + r.RetryAfter.Microseconds()
 	}
-	k := loggedKey{in.Policy.Name, in.Policy.Algorithm.table(), in.Key, secret}
+	k := loggedKey{in.Policy.Name, algorithm.Name(in.Policy.Algorithm).Table(), in.Key}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.addTo(k, &one, false)
 }
 
+// Matches reports whether the log's keys are those of a Limiter with that KeySecret.
+func (d *Log) Matches(secret []byte) bool { return d == nil || bytes.Equal(d.config.KeySecret, secret) }
+
 // hasRoom reports whether k, which has no count, may get one.
-func (d *DenialLog) hasRoom(k loggedKey, again bool) bool {
+func (d *Log) hasRoom(k loggedKey, again bool) bool {
 	_, seen := d.seen[k]
 	return d.keyed < d.config.Keys && (again || seen || len(d.seen) < d.config.Keys)
 }
 
 // addTo adds n to the count of k, or of k's policy if there are too many keys. again: n was
 // taken before. d.mu is locked.
-func (d *DenialLog) addTo(k loggedKey, n *denialCount, again bool) {
+func (d *Log) addTo(k loggedKey, n *denialCount, again bool) {
 	c := d.counts[k]
 	if c == nil && k.key != "" && !d.hasRoom(k, again) {
 		k.key = ""
@@ -220,7 +244,7 @@ func (d *DenialLog) addTo(k loggedKey, n *denialCount, again bool) {
 // Run flushes after each interval until ctx ends, and once more then, for at most five
 // seconds. It returns nil. It logs a failed flush and tries again after the next interval.
 // It returns an error only if Run of this log is already running.
-func (d *DenialLog) Run(ctx context.Context) error {
+func (d *Log) Run(ctx context.Context) error {
 	if !d.running.CompareAndSwap(false, true) {
 		return errors.New("pglimit: the denial log: Run is already running: call it once, or create another log")
 	}
@@ -240,9 +264,9 @@ func (d *DenialLog) Run(ctx context.Context) error {
 
 // Flush writes what was counted since the last flush. If it returns an error, what was not
 // written is counted on.
-func (d *DenialLog) Flush(ctx context.Context) error { return d.flush(ctx, flushTimeout) }
+func (d *Log) Flush(ctx context.Context) error { return d.flush(ctx, flushTimeout) }
 
-func (d *DenialLog) flush(ctx context.Context, timeout time.Duration) error {
+func (d *Log) flush(ctx context.Context, timeout time.Duration) error {
 	d.flushing.Lock()
 	defer d.flushing.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, timeout)
@@ -279,14 +303,14 @@ func (d *DenialLog) flush(ctx context.Context, timeout time.Duration) error {
 	return fmt.Errorf("pglimit: write counts of denials: %w", failed)
 }
 
-// loggedRow is a count as it is written: its key is as stored, and it has no secret.
+// loggedRow is a count as it is written: its key is as stored.
 type loggedRow struct {
 	loggedKey
 	*denialCount
 }
 
 // take takes all counts, in lock order.
-func (d *DenialLog) take() []loggedRow {
+func (d *Log) take() []loggedRow {
 	d.mu.Lock()
 	counts := d.counts
 	d.counts, d.keyed = map[loggedKey]*denialCount{}, 0
@@ -294,19 +318,11 @@ func (d *DenialLog) take() []loggedRow {
 		d.seen, d.began = map[loggedKey]struct{}{}, now
 	}
 	d.mu.Unlock()
-	stored := make(map[loggedKey]*denialCount, len(counts)) // limiters with different secrets share the rows of a policy
+	rows := make([]loggedRow, 0, len(counts))
 	for k, n := range counts {
 		if k.key != "" {
-			k.key = keys.Stored(k.key, []byte(k.secret))
+			k.key = keys.Stored(k.key, d.config.KeySecret)
 		}
-		k.secret = ""
-		if stored[k] == nil {
-			stored[k] = new(denialCount)
-		}
-		stored[k].add(n)
-	}
-	rows := make([]loggedRow, 0, len(stored))
-	for k, n := range stored {
 		rows = append(rows, loggedRow{k, n})
 	}
 	slices.SortFunc(rows, func(a, b loggedRow) int {
@@ -327,7 +343,7 @@ func (c *denialCount) add(n *denialCount) {
 }
 
 // giveBack counts on rows that were not written.
-func (d *DenialLog) giveBack(rows []loggedRow) {
+func (d *Log) giveBack(rows []loggedRow) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, row := range rows {

@@ -9,26 +9,26 @@ import (
 	"time"
 )
 
-// Follower looks for changes.
-type Follower struct {
-	// Every is the time between two looks while notifications are not known to arrive.
-	Every time.Duration
-	// Store reads through the pool.
-	Store Store
-	// Connect opens the connection for notifications; nil: there is none. Its Wait and its
+// follower looks for changes.
+type follower struct {
+	// every is the time between two looks while notifications are not known to arrive.
+	every time.Duration
+	// pool reads through the pool.
+	pool backend
+	// connect opens the connection for notifications; nil: there is none. Its Wait and its
 	// reads call notified with the payload of each notification.
-	Connect func(ctx context.Context, notified func(payload string)) (Conn, error)
-	// Probe sends a notification through the pool.
-	Probe func(ctx context.Context, payload string) error
-	// Look loads from a store of that version, if the version is not this process's.
-	Look func(ctx context.Context, s Store, version int64) error
-	// Failed gets each error.
-	Failed func(ctx context.Context, err error)
+	connect func(ctx context.Context, notified func(payload string)) (conn, error)
+	// notify sends a notification through the pool.
+	notify func(ctx context.Context, payload string) error
+	// load loads from a backend of that version, if the version is not this process's.
+	load func(ctx context.Context, s backend, version int64) error
+	// failed gets each error.
+	failed func(ctx context.Context, err error)
 }
 
-// Conn is a connection that gets notifications, and reads.
-type Conn interface {
-	Store
+// conn is a connection that gets notifications, and reads.
+type conn interface {
+	backend
 	Listen(ctx context.Context) error
 	// Wait returns nil after a notification.
 	Wait(ctx context.Context) error
@@ -40,8 +40,8 @@ type Conn interface {
 const (
 	answerIn    = 5 * time.Second        // for the server to answer
 	loadIn      = time.Minute            // for it to send all policies and overrides
-	firstRetry  = 100 * time.Millisecond // of Connect
-	longestWait = 10 * time.Second       // between two Connects
+	firstRetry  = 100 * time.Millisecond // of connect
+	longestWait = 10 * time.Second       // between two connects
 	probeEvery  = time.Minute            // while notifications do not arrive
 	lookGap     = 10 * time.Millisecond  // the least time between two looks after notifications, which any role may send
 	flood       = 20                     // notifications since the last look: the server may send its answer late, after more
@@ -51,25 +51,25 @@ const (
 	probePrefix = "probe "               // no schema's name that pglimit would have
 )
 
-// Run looks for changes until ctx ends.
+// run looks for changes until ctx ends.
 //
 // Notifications arrive only if the connection's session is that of a server process. A
 // pooler in transaction mode accepts LISTEN and delivers nothing. So Run sends a probe from
 // another session, and believes in notifications once the probe has arrived.
-func (f *Follower) Run(ctx context.Context) {
-	c := &channel{Follower: f, backoff: firstRetry}
+func (f *follower) run(ctx context.Context) {
+	c := &channel{follower: f, backoff: firstRetry}
 	defer c.close()
 	for ctx.Err() == nil {
-		if c.conn == nil && f.Connect != nil && !time.Now().Before(c.next) {
+		if c.conn == nil && f.connect != nil && !time.Now().Before(c.next) {
 			c.open(ctx)
 		}
-		pause := jitter(f.Every)
+		pause := jitter(f.every)
 		if err := c.look(ctx); err == nil && c.arrives {
 			pause = jitter(aliveEvery)
 		} else if err != nil && ctx.Err() == nil {
-			f.Failed(ctx, err)
+			f.failed(ctx, err)
 		}
-		if c.conn == nil && f.Connect != nil {
+		if c.conn == nil && f.connect != nil {
 			pause = min(pause, time.Until(c.next))
 		}
 		c.wait(ctx, pause)
@@ -78,13 +78,13 @@ func (f *Follower) Run(ctx context.Context) {
 
 // channel is the connection for notifications, while there is one.
 type channel struct {
-	*Follower
-	conn    Conn
+	*follower
+	conn    conn
 	probe   string    // the payload of the last probe
 	arrives bool      // notifications do
 	changed bool      // one has come since the last look began
 	count   int       // that have come since then
-	next    time.Time // of Connect, or of the next probe
+	next    time.Time // of connect, or of the next probe
 	looked  time.Time // the last time
 	backoff time.Duration
 }
@@ -112,7 +112,7 @@ func (c *channel) close() {
 func (c *channel) open(ctx context.Context) {
 	within, cancel := context.WithTimeout(ctx, answerIn)
 	defer cancel()
-	conn, err := c.Connect(within, c.notified)
+	conn, err := c.connect(within, c.notified)
 	if err == nil {
 		c.conn = conn
 		err = conn.Listen(within)
@@ -130,7 +130,7 @@ func (c *channel) lost(ctx context.Context, err error) {
 	c.next = time.Now().Add(c.backoff/2 + randv2.N(c.backoff))
 	c.backoff = min(2*c.backoff, longestWait)
 	if ctx.Err() == nil {
-		c.Failed(ctx, err)
+		c.failed(ctx, err)
 	}
 }
 
@@ -140,7 +140,7 @@ func (c *channel) look(ctx context.Context) (err error) {
 	flooded := c.count > flood
 	c.changed, c.count = false, 0
 	if c.conn == nil || flooded {
-		return c.read(ctx, c.Store, answerIn)
+		return c.read(ctx, c.pool, answerIn)
 	}
 	if err = c.read(ctx, c.conn, aliveIn); c.conn.IsClosed() {
 		c.lost(ctx, err)
@@ -150,13 +150,13 @@ func (c *channel) look(ctx context.Context) (err error) {
 		c.probe, c.next = probePrefix+rand.Text(), time.Now().Add(probeEvery)
 		within, cancel := context.WithTimeout(ctx, answerIn)
 		defer cancel()
-		err = c.Probe(within, c.probe)
+		err = c.notify(within, c.probe)
 	}
 	return err
 }
 
-// read looks at a store, whose version must arrive in time.
-func (c *channel) read(ctx context.Context, s Store, in time.Duration) error {
+// read looks at a backend, whose version must arrive in time.
+func (c *channel) read(ctx context.Context, s backend, in time.Duration) error {
 	soon, cancel := context.WithTimeout(ctx, in)
 	defer cancel()
 	version, err := s.Version(soon)
@@ -165,7 +165,7 @@ func (c *channel) read(ctx context.Context, s Store, in time.Duration) error {
 	}
 	within, cancel := context.WithTimeout(ctx, loadIn)
 	defer cancel()
-	return c.Look(within, s, version)
+	return c.load(within, s, version)
 }
 
 // wait returns after a pause, or earlier if there is something to look at. It reads all

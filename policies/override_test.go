@@ -1,4 +1,4 @@
-package limiter_test
+package policies_test
 
 import (
 	"context"
@@ -9,19 +9,20 @@ import (
 
 	"github.com/pglimit/pglimit/internal/store"
 	"github.com/pglimit/pglimit/limiter"
+	"github.com/pglimit/pglimit/policies"
 )
 
 func ptr[T any](v T) *T { return &v }
 
 // overridden returns a limiter in memory, its Policies and its clock.
-func overridden(t *testing.T, config limiter.Config, overrides ...limiter.Override) (*limiter.Limiter, *limiter.Policies, *time.Time) {
+func overridden(t *testing.T, config limiter.Config, overrides ...policies.Override) (*limiter.Limiter, *policies.Policies, *time.Time) {
 	t.Helper()
-	p, err := limiter.NewPolicies()
+	p, err := policies.New()
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, o := range overrides {
-		if _, err := p.Apply(t.Context(), limiter.PolicyEdit{SetOverrides: []limiter.Override{o}}); err != nil {
+		if _, err := p.Apply(t.Context(), policies.Edit{SetOverrides: []policies.Override{o}}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -34,7 +35,7 @@ var three = limiter.Policy{Name: "three", Algorithm: limiter.TokenBucket, Limit:
 
 func TestOverrideOfLimit(t *testing.T) {
 	t.Parallel()
-	l, p, now := overridden(t, limiter.Config{}, limiter.Override{Policy: "three", Key: "vip", Limit: ptr(100.0), Until: time.Date(2025, 1, 1, 0, 30, 0, 0, time.UTC)})
+	l, p, now := overridden(t, limiter.Config{}, policies.Override{Policy: "three", Key: "vip", Limit: ptr(100.0), Until: time.Date(2025, 1, 1, 0, 30, 0, 0, time.UTC)})
 	check := func(key string, limit, burst float64) {
 		t.Helper()
 		r, err := l.Check(t.Context(), three, key, 0)
@@ -48,15 +49,15 @@ func TestOverrideOfLimit(t *testing.T) {
 	check("vip", 100, 100)
 	*now = now.Add(1) // Until
 	check("vip", 3, 3)
-	if _, err := p.Apply(t.Context(), limiter.PolicyEdit{SetOverrides: []limiter.Override{{Policy: "three", Key: "vip", Burst: ptr(7.0)}}}); err != nil {
+	if _, err := p.Apply(t.Context(), policies.Edit{SetOverrides: []policies.Override{{Policy: "three", Key: "vip", Burst: ptr(7.0)}}}); err != nil {
 		t.Fatal(err)
 	}
 	check("vip", 3, 7)
-	if _, err := p.Apply(t.Context(), limiter.PolicyEdit{SetOverrides: []limiter.Override{{Policy: "three", Key: "vip", Limit: ptr(5.0), Burst: ptr(0.0)}}}); err != nil {
+	if _, err := p.Apply(t.Context(), policies.Edit{SetOverrides: []policies.Override{{Policy: "three", Key: "vip", Limit: ptr(5.0), Burst: ptr(0.0)}}}); err != nil {
 		t.Fatal(err)
 	}
 	check("vip", 5, 5)
-	if _, err := p.Apply(t.Context(), limiter.PolicyEdit{DeleteOverrides: []limiter.Override{{Policy: "three", Key: "vip"}}, Note: "gone"}); err != nil {
+	if _, err := p.Apply(t.Context(), policies.Edit{DeleteOverrides: []policies.Override{{Policy: "three", Key: "vip"}}, Note: "gone"}); err != nil {
 		t.Fatal(err)
 	}
 	check("vip", 3, 3)
@@ -69,31 +70,31 @@ func TestOverrideKeepsProportion(t *testing.T) {
 	_, p, _ := overridden(t, limiter.Config{})
 	for _, c := range []struct {
 		limit, burst         float64 // of the policy
-		override             limiter.Override
+		override             policies.Override
 		wantLimit, wantBurst float64
 	}{
-		{100, 20, limiter.Override{Limit: ptr(1000.0)}, 1000, 200},
-		{300, 30, limiter.Override{Limit: ptr(100.0)}, 100, 10},
-		{100, 0, limiter.Override{Limit: ptr(1000.0)}, 1000, 0},
-		{100, 20, limiter.Override{Limit: ptr(1000.0), Burst: ptr(5.0)}, 1000, 5},
-		{100, 20, limiter.Override{Burst: ptr(5.0)}, 100, 5},
-		{100, 20, limiter.Override{Factor: ptr(10.0)}, 1000, 200},
-		{7, 3, limiter.Override{Factor: ptr(10.0)}, 70, 30}, // the policy has changed
-		{100, 0, limiter.Override{Factor: ptr(1.1)}, 110, 0},
-		{100, 20, limiter.Override{Factor: ptr(0.5), Burst: ptr(7.0)}, 50, 7},
-		{1 << 52, 1 << 53, limiter.Override{Factor: ptr(3.0)}, 1 << 53, 1 << 53},
-		{1, 1e-9, limiter.Override{Factor: ptr(1e-9)}, 1e-9, 1e-9},
+		{100, 20, policies.Override{Limit: ptr(1000.0)}, 1000, 200},
+		{300, 30, policies.Override{Limit: ptr(100.0)}, 100, 10},
+		{100, 0, policies.Override{Limit: ptr(1000.0)}, 1000, 0},
+		{100, 20, policies.Override{Limit: ptr(1000.0), Burst: ptr(5.0)}, 1000, 5},
+		{100, 20, policies.Override{Burst: ptr(5.0)}, 100, 5},
+		{100, 20, policies.Override{Factor: ptr(10.0)}, 1000, 200},
+		{7, 3, policies.Override{Factor: ptr(10.0)}, 70, 30}, // the policy has changed
+		{100, 0, policies.Override{Factor: ptr(1.1)}, 110, 0},
+		{100, 20, policies.Override{Factor: ptr(0.5), Burst: ptr(7.0)}, 50, 7},
+		{1 << 52, 1 << 53, policies.Override{Factor: ptr(3.0)}, 1 << 53, 1 << 53},
+		{1, 1e-9, policies.Override{Factor: ptr(1e-9)}, 1e-9, 1e-9},
 	} {
 		c.override.Policy, c.override.Key = "p", "k"
-		policy := limiter.StoredPolicy{Policy: limiter.Policy{Name: "p", Algorithm: limiter.GCRA, Limit: c.limit, Burst: c.burst, Period: time.Hour}}
-		if _, err := p.Apply(t.Context(), limiter.PolicyEdit{Set: []limiter.StoredPolicy{policy}, SetOverrides: []limiter.Override{c.override}}); err != nil {
+		policy := policies.Stored{Policy: limiter.Policy{Name: "p", Algorithm: limiter.GCRA, Limit: c.limit, Burst: c.burst, Period: time.Hour}}
+		if _, err := p.Apply(t.Context(), policies.Edit{Set: []policies.Stored{policy}, SetOverrides: []policies.Override{c.override}}); err != nil {
 			t.Fatal(err)
 		}
 		if got, _, err := p.For("p", "k"); err != nil || got.Limit != c.wantLimit || got.Burst != c.wantBurst {
 			t.Errorf("%v, %v with %+v: %v, %v, %v; want %v, %v", c.limit, c.burst, c.override, got.Limit, got.Burst, err, c.wantLimit, c.wantBurst)
 		}
 	}
-	l, _, _ := overridden(t, limiter.Config{}, limiter.Override{Policy: "three", Key: "k", Limit: ptr(9.0)})
+	l, _, _ := overridden(t, limiter.Config{}, policies.Override{Policy: "three", Key: "k", Limit: ptr(9.0)})
 	invalid := three
 	invalid.Limit, invalid.Burst = 0, 5
 	if _, err := l.Allow(t.Context(), invalid, "k"); !errors.Is(err, limiter.ErrInvalid) {
@@ -105,7 +106,7 @@ func TestOverrideKeepsProportion(t *testing.T) {
 func TestOverrideOfWindow(t *testing.T) {
 	t.Parallel()
 	l, _, _ := overridden(t, limiter.Config{},
-		limiter.Override{Policy: "window", Key: "limit", Limit: ptr(9.0)}, limiter.Override{Policy: "window", Key: "burst", Burst: ptr(9.0)})
+		policies.Override{Policy: "window", Key: "limit", Limit: ptr(9.0)}, policies.Override{Policy: "window", Key: "burst", Burst: ptr(9.0)})
 	for _, burst := range []float64{0, 3} {
 		p := limiter.Policy{Name: "window", Algorithm: limiter.FixedWindow, Limit: 3, Burst: burst, Period: time.Hour}
 		for key, want := range map[string]float64{"limit": 9, "burst": 3, "none": 3} {
@@ -123,7 +124,7 @@ func TestUnlimited(t *testing.T) {
 	config := limiter.Config{Observe: func(_ context.Context, o limiter.Observation) {
 		observed = append(observed, o.Result.Source)
 	}}
-	l, _, now := overridden(t, config, limiter.Override{Policy: "three", Key: "free", Unlimited: true})
+	l, _, now := overridden(t, config, policies.Override{Policy: "three", Key: "free", Unlimited: true})
 	if err := l.Block(ctx, three, "free", time.Hour); err != nil {
 		t.Fatal(err)
 	}
@@ -188,7 +189,7 @@ func TestUnlimitedReservation(t *testing.T) {
 	ctx := t.Context()
 	secret := []byte("a secret of more than 16 bytes")
 	l, p, now := overridden(t, limiter.Config{KeySecret: secret})
-	if _, err := p.Apply(ctx, limiter.PolicyEdit{SetOverrides: []limiter.Override{{Policy: "three", Key: "free", Unlimited: true}}}); err != nil {
+	if _, err := p.Apply(ctx, policies.Edit{SetOverrides: []policies.Override{{Policy: "three", Key: "free", Unlimited: true}}}); err != nil {
 		t.Fatal(err)
 	}
 	r, err := l.Reserve(ctx, three.Request("free", 50), time.Minute)
@@ -233,7 +234,7 @@ func TestUnlimitedInAllowAll(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
 	two := limiter.Policy{Name: "two", Algorithm: limiter.FixedWindow, Limit: 2, Period: time.Hour}
-	l, _, _ := overridden(t, limiter.Config{}, limiter.Override{Policy: "three", Key: "free", Unlimited: true}, limiter.Override{Policy: "two", Key: "k", Limit: ptr(4.0)})
+	l, _, _ := overridden(t, limiter.Config{}, policies.Override{Policy: "three", Key: "free", Unlimited: true}, policies.Override{Policy: "two", Key: "k", Limit: ptr(4.0)})
 	requests := []limiter.Request{three.Request("free", 10), two.Request("k", 3), three.Request("free", 1), three.Request("x", 1)}
 	given := append([]limiter.Request(nil), requests...)
 	all, err := l.AllowAll(ctx, requests...)
@@ -266,7 +267,7 @@ func TestUnlimitedInAllowAll(t *testing.T) {
 
 // TestOverrideCostsNothing: overrides of other keys allocate nothing.
 func TestOverrideCostsNothing(t *testing.T) {
-	p, err := limiter.NewPolicies(three)
+	p, err := policies.New(three)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -275,7 +276,7 @@ func TestOverrideCostsNothing(t *testing.T) {
 		return testing.AllocsPerRun(100, func() { _, _ = l.Check(context.Background(), three, "k", 1) })
 	}
 	without, none := allocations(nil), allocations(&limiter.Config{Policies: p})
-	if _, err := p.Apply(t.Context(), limiter.PolicyEdit{SetOverrides: []limiter.Override{{Policy: "three", Key: "other", Unlimited: true}, {Policy: "three", Key: "other", Match: limiter.MatchPrefix, Blocked: true}}}); err != nil {
+	if _, err := p.Apply(t.Context(), policies.Edit{SetOverrides: []policies.Override{{Policy: "three", Key: "other", Unlimited: true}, {Policy: "three", Key: "other", Match: policies.MatchPrefix, Blocked: true}}}); err != nil {
 		t.Fatal(err)
 	}
 	if one := allocations(&limiter.Config{Policies: p}); none != without || one != without {
@@ -291,11 +292,11 @@ func TestOverrideOfOneState(t *testing.T) {
 	t.Parallel()
 	end := time.UnixMicro(1_800_000_000_000_000)
 	readings := 0
-	p, err := limiter.NewPolicies()
+	p, err := policies.New()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := p.Apply(t.Context(), limiter.PolicyEdit{SetOverrides: []limiter.Override{{Policy: "three", Key: "k", Limit: ptr(9.0), Until: end}}}); err != nil {
+	if _, err := p.Apply(t.Context(), policies.Edit{SetOverrides: []policies.Override{{Policy: "three", Key: "k", Limit: ptr(9.0), Until: end}}}); err != nil {
 		t.Fatal(err)
 	}
 	l := limiter.NewMemory(&limiter.Config{Policies: p, Now: func() time.Time { // ends between two readings
@@ -314,7 +315,7 @@ func TestPolicyOfResult(t *testing.T) {
 	ctx := t.Context()
 	ghost := limiter.Policy{Name: "ghost", Algorithm: limiter.GCRA, Limit: 1, Period: time.Hour, Shadow: true}
 	l, _, _ := overridden(t, limiter.Config{},
-		limiter.Override{Policy: "three", Key: "shadow", Shadow: ptr(true)}, limiter.Override{Policy: "ghost", Key: "bites", Shadow: ptr(false)})
+		policies.Override{Policy: "three", Key: "shadow", Shadow: ptr(true)}, policies.Override{Policy: "ghost", Key: "bites", Shadow: ptr(false)})
 	requests := []limiter.Request{three.Request("k", 1), three.Request("shadow", 1), ghost.Request("k", 1), ghost.Request("bites", 1)}
 	want := make([]limiter.Policy, len(requests))
 	for i, in := range requests {
@@ -343,18 +344,18 @@ func TestPolicyOfResult(t *testing.T) {
 // given in another time zone.
 func TestSetOverrideAgain(t *testing.T) {
 	t.Parallel()
-	p, err := limiter.NewPolicies()
+	p, err := policies.New()
 	if err != nil {
 		t.Fatal(err)
 	}
 	end := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
 	for _, until := range []time.Time{end, end, end.In(time.FixedZone("", 3600)), end.Add(time.Nanosecond)} {
-		o := limiter.Override{Policy: "p", Key: "k", Limit: ptr(9.0), Shadow: ptr(true), Until: until}
-		if _, err := p.Apply(t.Context(), limiter.PolicyEdit{SetOverrides: []limiter.Override{o}}); err != nil || p.Version() != 1 {
+		o := policies.Override{Policy: "p", Key: "k", Limit: ptr(9.0), Shadow: ptr(true), Until: until}
+		if _, err := p.Apply(t.Context(), policies.Edit{SetOverrides: []policies.Override{o}}); err != nil || p.Version() != 1 {
 			t.Errorf("%v: version %d, %v", until, p.Version(), err)
 		}
 	}
-	if _, err := p.Apply(t.Context(), limiter.PolicyEdit{SetOverrides: []limiter.Override{{Policy: "p", Key: "k", Limit: ptr(9.0), Shadow: ptr(false), Until: end}}}); err != nil || p.Version() != 2 {
+	if _, err := p.Apply(t.Context(), policies.Edit{SetOverrides: []policies.Override{{Policy: "p", Key: "k", Limit: ptr(9.0), Shadow: ptr(false), Until: end}}}); err != nil || p.Version() != 2 {
 		t.Errorf("with another shadow: version %d, %v", p.Version(), err)
 	}
 }

@@ -1,4 +1,14 @@
-package limiter
+// Package policies keeps rate-limit policies, and the overrides of single keys, in the database.
+// Programs have them in memory and follow changes, so that a limit changes without a deployment.
+//
+//	live, err := policies.Open(ctx, pool, nil)
+//	if err == nil {
+//		err = live.Default(limiter.PerMinute("login", 5)) // until the database has one
+//	}
+//	l, err := limiter.New(pool, &limiter.Config{Policies: live}) // applies overrides
+//	login, err := live.Get("login")
+//	r, err := l.Allow(ctx, login, user)
+package policies
 
 import (
 	"bytes"
@@ -14,23 +24,24 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/pglimit/pglimit/internal/policies"
 	"github.com/pglimit/pglimit/internal/store"
 	"github.com/pglimit/pglimit/internal/store/postgres/exec"
 	"github.com/pglimit/pglimit/internal/throttle"
+	"github.com/pglimit/pglimit/internal/valid"
+	"github.com/pglimit/pglimit/limiter"
 )
 
 // ErrNoPolicy is returned for a name without a policy, in the database and among the
 // defaults.
 var ErrNoPolicy = errors.New("pglimit: no such policy")
 
-// ErrPolicyChanged is returned by Policies.Apply if the policies are no longer those of
+// ErrChanged is returned by Policies.Apply if the policies are no longer those of
 // the version that the caller had read. Nothing was changed.
-var ErrPolicyChanged = errors.New("pglimit: the policies were changed meanwhile")
+var ErrChanged = errors.New("pglimit: the policies were changed meanwhile")
 
-// PoliciesConfig sets up Policies. The zero value and nil have the defaults that each
+// Config sets up Policies. The zero value and nil have the defaults that each
 // field names.
-type PoliciesConfig struct {
+type Config struct {
 	// PollEvery is the time between two looks for changes, where notifications do not
 	// arrive: behind a pooler, and with DisableListen. Default: 500ms, at least 10ms. Where
 	// they do, it is 2 seconds.
@@ -38,11 +49,11 @@ type PoliciesConfig struct {
 	// DisableListen uses no connection for notifications. Each look borrows one from the
 	// pool. Default: false; one connection besides the pool's stays open.
 	DisableListen bool
-	// Background makes OpenPolicies return before the policies are loaded. Default: false;
+	// Background makes Open return before the policies are loaded. Default: false;
 	// it returns the error of the first load.
 	Background bool
 	// KeySecret is the limiters' Config.KeySecret, for the keys of overrides. A Limiter refuses
-	// Policies of a database that have another. Those of NewPolicies have none, and keep keys
+	// Policies of a database that have another. Those of New have none, and keep keys
 	// as they are.
 	KeySecret []byte
 	// OnChange, if set, is called after each load, the first included, with the version that
@@ -64,9 +75,9 @@ type PoliciesConfig struct {
 	Logger *slog.Logger
 }
 
-// StoredPolicy is a policy in the database.
-type StoredPolicy struct {
-	Policy
+// Stored is a policy in the database.
+type Stored struct {
+	limiter.Policy
 	// Askers lets roles that may only request use the policy: see docs/sql.md.
 	Askers bool `json:"askers,omitempty"`
 	// CountDenials makes the SQL functions add each denial to pglimit_denial, as a DenialLog does
@@ -115,7 +126,7 @@ const (
 // admits ten times as much at once. A product is at least 1e-9 and at most 2^53.
 type Override struct {
 	Policy    string    `json:"policy"`              // the policy's name
-	Key       string    `json:"key"`                 // the caller's; in an answer as stored, its HMAC if PoliciesConfig.KeySecret is set
+	Key       string    `json:"key"`                 // the caller's; in an answer as stored, its HMAC if Config.KeySecret is set
 	Match     Match     `json:"match,omitempty"`     // empty: Key is the only key; else Key is a prefix, a pattern or a network
 	Limit     *float64  `json:"limit,omitempty"`     // instead of Policy.Limit, from 1e-9 to 2^53
 	Factor    *float64  `json:"factor,omitempty"`    // times Policy.Limit, as that is at each decision: from 1e-9 to 2^53
@@ -133,8 +144,8 @@ type Override struct {
 	ChangedBy string    `json:"changed_by,omitempty"`
 }
 
-// PolicyChange is an entry of the history.
-type PolicyChange struct {
+// Change is an entry of the history.
+type Change struct {
 	Version   int64     `json:"version"`
 	ChangedAt time.Time `json:"changed_at"`
 	ChangedBy string    `json:"changed_by"`
@@ -143,89 +154,99 @@ type PolicyChange struct {
 	Key       string    `json:"key,omitempty"` // of an override, as stored; empty for the policy. The override has its Match
 	// Before and After are the policy before and after the change; nil if there was none.
 	// They are nil for an override.
-	Before *StoredPolicy `json:"before,omitempty"`
-	After  *StoredPolicy `json:"after,omitempty"`
+	Before *Stored `json:"before,omitempty"`
+	After  *Stored `json:"after,omitempty"`
 	// OverrideBefore and OverrideAfter are the same for an override.
 	OverrideBefore *Override `json:"override_before,omitempty"`
 	OverrideAfter  *Override `json:"override_after,omitempty"`
 }
 
-// PolicyEdit is a set of changes to make together. No policy and no override may be in it
+// Edit is a set of changes to make together. No policy and no override may be in it
 // twice.
-type PolicyEdit struct {
-	// IfVersion, unless 0, makes Apply return ErrPolicyChanged if the version in the
+type Edit struct {
+	// IfVersion, unless 0, makes Apply return ErrChanged if the version in the
 	// database is another.
 	IfVersion int64
 	// Note is the note of all these changes in the history. If it is empty, a change has the
 	// note of its policy or override, if that is another than before.
 	Note            string
-	Set             []StoredPolicy
+	Set             []Stored
 	Delete          []string // names
 	SetOverrides    []Override
 	DeleteOverrides []Override // Policy, Key and Match
 }
 
+// MaxOverrides is the largest number of overrides, MaxRules of those of one policy that have a
+// Match, and MaxPatterns of its patterns, since a decision tries each of these. The trigger
+// pglimit_override_bound has them too.
+const (
+	MaxOverrides = 100_000
+	MaxRules     = 1_000
+	MaxPatterns  = 100
+)
+
 // Policies are the policies and overrides that the database holds. Each process has them
 // in memory, and a change reaches all of them within a second, or within 5 seconds if the
 // connection for notifications died in silence. While the database is away they stay as last
-// known. Open them with OpenPolicies. Policies are safe for concurrent use.
+// known. Open them with Open. Policies are safe for concurrent use.
+// A nil *Policies has no overrides, for a limiter.Config.
 type Policies struct {
-	store  policies.Store
-	config PoliciesConfig
+	rows   backend
+	config Config
 	now    func() time.Time
-	state  atomic.Pointer[policyState]
+	state  atomic.Pointer[state]
 
 	ofDatabase bool
 
 	loaded  atomic.Bool // at least once
 	loading sync.Mutex  // one load at a time
 	failing throttle.Throttle
-	listing *policies.Heartbeat // nil: the program is not listed
+	listing *heartbeat // nil: the program is not listed
 
 	stop    context.CancelFunc // nil: nothing to stop
 	running sync.WaitGroup
 	closed  sync.Once
 }
 
-// OpenPolicies reads the policies and overrides, and follows changes until Close.
-func OpenPolicies(ctx context.Context, pool *pgxpool.Pool, config *PoliciesConfig) (*Policies, error) {
+// Open reads the policies and overrides, and follows changes until Close.
+func Open(ctx context.Context, pool *pgxpool.Pool, config *Config) (*Policies, error) {
 	if pool == nil {
 		return nil, store.Invalid("pool", "nil", "open one with pgxpool.New")
 	}
-	p, err := newPolicies(config)
+	p, err := configured(config)
 	if err != nil {
 		return nil, err
 	}
-	database := policies.NewDatabase(exec.PGX(pool, exec.Idle(0)), exec.Warn(p.config.Logger))
+	database := newDatabase(exec.PGX(pool, exec.Idle(0)), exec.Warn(p.config.Logger))
 	f := p.follower(database)
 	if !p.config.DisableListen {
-		f.Connect, f.Probe = database.Connector(pool), database.Probe
+		f.connect, f.notify = database.connector(pool), database.Probe
 	}
 	return p.open(ctx, database, f)
 }
 
-// OpenPoliciesSQL is OpenPolicies for database/sql. It looks for changes every PollEvery.
-func OpenPoliciesSQL(ctx context.Context, db *sql.DB, config *PoliciesConfig) (*Policies, error) {
+// OpenSQL is Open for database/sql. It looks for changes every PollEvery.
+func OpenSQL(ctx context.Context, db *sql.DB, config *Config) (*Policies, error) {
 	if db == nil {
 		return nil, store.Invalid("db", "nil", "open one with sql.Open")
 	}
-	p, err := newPolicies(config)
+	p, err := configured(config)
 	if err != nil {
 		return nil, err
 	}
-	database := policies.NewDatabase(exec.SQL(db, exec.Idle(0)), exec.Warn(p.config.Logger))
+	database := newDatabase(exec.SQL(db, exec.Idle(0)), exec.Warn(p.config.Logger))
 	return p.open(ctx, database, p.follower(database))
 }
 
-// NewPolicies returns Policies without a database, for NewMemory and tests. The policies
+// New returns Policies without a database, for NewMemory and tests. The policies
 // given are its defaults. Changes stay in this process.
-func NewPolicies(defaults ...Policy) (*Policies, error) {
-	p, err := newPolicies(nil)
+func New(defaults ...limiter.Policy) (*Policies, error) {
+	p, err := configured(nil)
 	if err != nil {
 		return nil, err
 	}
-	p.store = policies.NewMemory(func() time.Time { return p.now() })
-	if err := p.load(context.Background(), p.store); err != nil {
+	p.rows = newMemory(func() time.Time { return p.now() })
+	if err := p.load(context.Background(), p.rows); err != nil {
 		return nil, err
 	}
 	if err := p.Default(defaults...); err != nil {
@@ -250,7 +271,7 @@ func (p *Policies) Close() error {
 
 // Default adds policies for names that the database does not have. A later default
 // replaces an earlier one of the same name. If one is not valid, none is added.
-func (p *Policies) Default(policies ...Policy) error {
+func (p *Policies) Default(policies ...limiter.Policy) error {
 	for _, policy := range policies {
 		if err := policy.Validate(); err != nil {
 			return err
@@ -259,63 +280,43 @@ func (p *Policies) Default(policies ...Policy) error {
 	p.loading.Lock()
 	defer p.loading.Unlock()
 	p.state.Store(p.state.Load().withDefaults(policies))
-	p.listing.Changed()
+	p.listing.change()
 	return nil
 }
 
 // Get returns the policy called name: the database's, or else the default. If there is
 // none, it returns ErrNoPolicy. It takes no lock and allocates nothing.
-func (p *Policies) Get(name string) (Policy, error) {
+func (p *Policies) Get(name string) (limiter.Policy, error) {
 	policy, ok := p.state.Load().policy(name)
 	if !ok {
-		return Policy{}, noPolicy(name)
+		return limiter.Policy{}, noPolicy(name)
 	}
 	return policy, nil
 }
 
 // For returns Get's policy with the override of key applied, and whether key is Unlimited. It
 // does not show whether key is Blocked.
-func (p *Policies) For(name, key string) (policy Policy, unlimited bool, err error) {
+func (p *Policies) For(name, key string) (policy limiter.Policy, unlimited bool, err error) {
 	if policy, err = p.Get(name); err != nil {
-		return Policy{}, false, err
+		return limiter.Policy{}, false, err
 	}
-	if err := validateKey(key); err != nil {
-		return Policy{}, false, err
+	if err := valid.Key(key); err != nil {
+		return limiter.Policy{}, false, err
 	}
-	return policy, p.override(&policy, key, p.now).unlimited, nil
+	return policy, p.state.Load().Override(&policy, key, p.now).Unlimited, nil
 }
 
-// override applies the override of a key to its policy, and returns what overrides decide.
-func (p *Policies) override(policy *Policy, key string, now func() time.Time) ruling {
-	return p.state.Load().override(policy, key, p.config.KeySecret, now)
+// Snapshot returns the overrides as they are now, for a Limiter.
+func (p *Policies) Snapshot() limiter.Overrides {
+	if p == nil {
+		return (*state)(nil)
+	}
+	return p.state.Load()
 }
 
-// overrideAll is override for several requests, by one state of the policies and at one
-// time. It returns a copy of the requests, and what overrides decide, nil for nothing.
-func (p *Policies) overrideAll(requests []Request, now func() time.Time) (effective []Request, ruled []ruling) {
-	state, at := p.state.Load(), time.Time{}
-	once := func() time.Time {
-		if at.IsZero() {
-			at = now()
-		}
-		return at
-	}
-	effective = slices.Clone(requests)
-	for i := range effective {
-		in := &effective[i]
-		if r := state.override(&in.Policy, in.Key, p.config.KeySecret, once); r.decides() {
-			if ruled == nil {
-				ruled = make([]ruling, len(requests))
-			}
-			ruled[i] = r
-		}
-	}
-	return effective, ruled
-}
-
-// matches reports whether the overrides' keys are those of a Limiter with that KeySecret.
-func (p *Policies) matches(secret []byte) bool {
-	return !p.ofDatabase || bytes.Equal(p.config.KeySecret, secret)
+// Matches reports whether the overrides' keys are those of a Limiter with that KeySecret.
+func (p *Policies) Matches(secret []byte) bool {
+	return p == nil || !p.ofDatabase || bytes.Equal(p.config.KeySecret, secret)
 }
 
 // Version returns the version that is loaded. It is 0 if there never was a policy or
@@ -323,17 +324,17 @@ func (p *Policies) matches(secret []byte) bool {
 func (p *Policies) Version() int64 { return p.state.Load().version }
 
 // List returns all policies in the database, by name.
-func (p *Policies) List() []StoredPolicy { return slices.Clone(p.state.Load().stored) }
+func (p *Policies) List() []Stored { return slices.Clone(p.state.Load().stored) }
 
 // Overrides reads the overrides of a policy, or of all if name is empty, by policy, key and
 // Match.
 // Those that have ended are not among them. The error is that of the database, such as
 // ErrUnavailable.
 func (p *Policies) Overrides(ctx context.Context, name string) (all []Override, err error) {
-	rows, err := p.store.Overrides(ctx, name)
+	rows, err := p.rows.Overrides(ctx, name)
 	now := p.now()
-	for i := range rows {
-		if o := storedOverride(&rows[i]); o.Until.IsZero() || now.Before(o.Until) {
+	for _, o := range rows {
+		if o.Until.IsZero() || now.Before(o.Until) {
 			all = append(all, o.clone())
 		}
 	}
