@@ -13,6 +13,7 @@ func TestDashboardLooks(t *testing.T) {
 	t.Parallel()
 	o := operate(t, seldom)
 	b := o.change(t, "#/")
+	b.Tolerate("status of 503") // of a request in flight when the server stops
 	b.Tolerate("ERR_")
 	for _, page := range dashboardPages {
 		b.visit(page)

@@ -242,6 +242,7 @@ func TestDashboardToken(t *testing.T) {
 	b.Do("load again", chromedp.Reload())
 	b.complete()
 	b.Eventually("buttons", buttons, 10)
+	b.Tolerate("status of 503") // of a request in flight when the server stops
 	b.Tolerate("ERR_")
 	b.Tolerate("status of 403")
 	o.Stop()
