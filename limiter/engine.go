@@ -100,12 +100,13 @@ func (e *engine) decide(ctx context.Context, c *call) (r Result, err error) {
 		}
 	}()
 	var done bool
-	if r, done, err = e.early(ctx, c); done {
+	if done, err = e.early(ctx, c, &r); done {
 		return r, err
 	}
 	for {
 		if err = e.store.Do(ctx, &c.op); err != store.ErrKnown {
-			return e.answer(ctx, c, err)
+			err = e.answer(ctx, c, &r, err)
+			return r, err
 		}
 		if r, c.at, done = e.denied.lookup(&c.request); done { // a denial came to be known while the call waited
 			return r, nil
@@ -115,9 +116,9 @@ func (e *engine) decide(ctx context.Context, c *call) (r Result, err error) {
 
 // early answers a call without the store, or compiles it for the store. done: r and err are the
 // answer.
-func (e *engine) early(ctx context.Context, c *call) (r Result, done bool, err error) {
+func (e *engine) early(ctx context.Context, c *call, r *Result) (done bool, err error) {
 	if e.closed.Load() {
-		return r, true, store.ErrClosed
+		return true, store.ErrClosed
 	}
 	if by := e.override(&c.request); by.decides() && c.verb.requests {
 		switch err = e.compile(c); {
@@ -125,17 +126,17 @@ func (e *engine) early(ctx context.Context, c *call) (r Result, done bool, err e
 		case ctx.Err() != nil:
 			err = store.EndedContext(ctx)
 		default:
-			r = e.ruled(&c.request, by)
+			*r = e.ruled(&c.request, by)
 		}
-		return r, true, err
+		return true, err
 	}
 	c.leased = e.leases != nil && c.request.Policy.Lease > 0 && c.verb == verbTake && !e.tx && ctx.Err() == nil
-	if c.leased && e.lend(&c.request, &r) {
-		return r, true, nil
+	if c.leased && e.lend(&c.request, r) {
+		return true, nil
 	}
 	if c.verb.remembers && e.remembers(ctx) {
-		if r, c.at, done = e.denied.lookup(&c.request); done {
-			return r, true, nil
+		if *r, c.at, done = e.denied.lookup(&c.request); done {
+			return true, nil
 		}
 	}
 	if err = e.compile(c); err == nil && c.at.Valid() && !c.op.Merges {
@@ -144,11 +145,11 @@ func (e *engine) early(ctx context.Context, c *call) (r Result, done bool, err e
 			return known
 		}
 	}
-	return r, err != nil, err
+	return err != nil, err
 }
 
-// answer interprets and remembers what the store answered.
-func (e *engine) answer(ctx context.Context, c *call, err error) (r Result, _ error) {
+// answer interprets and remembers what the store answered, or its error.
+func (e *engine) answer(ctx context.Context, c *call, r *Result, err error) error {
 	if c.verb.givesBack || err == nil && c.verb == verbUpTo && c.op.Outcome.IsBlocked() { // the block may be newer than the remembered denial
 		e.denied.forget(rowOf(&c.request))
 	}
@@ -158,23 +159,24 @@ func (e *engine) answer(ctx context.Context, c *call, err error) (r Result, _ er
 	switch {
 	case err != nil:
 		c.lost = true
-		return e.failed(ctx, c, err)
+		*r, err = e.failed(ctx, c, err)
+		return err
 	case c.verb.answers && c.op.Outcome.Before != nil:
-		r, err = replay(c.op.Query, c.verb, &c.request, c.op.Outcome.Before, e.source)
+		*r, err = replay(c.op.Query, c.verb, &c.request, c.op.Outcome.Before, e.source)
 	case c.verb.answers:
-		r = result(&c.op.Query, c.verb, &c.op.Outcome, c.request.Policy.Limit, e.source)
+		*r = result(&c.op.Query, c.verb, &c.op.Outcome, c.request.Policy.Limit, e.source)
 		if c.at.Valid() && !r.Allowed {
-			e.denied.keep(c.at, &c.op.Query, &c.request, &c.op.Outcome, r)
+			e.denied.keep(c.at, &c.op.Query, &c.request, &c.op.Outcome, *r)
 		}
 		if c.leased && r.Allowed {
-			e.counted(&c.request, &r)
+			e.counted(&c.request, r)
 		}
 	}
 	if c.request.Policy.OnError == FailLocal {
 		e.learn(c)
 	}
 	r.rows = e.rows(1, &c.op)
-	return r, err
+	return err
 }
 
 // remembers reports whether remembered denials may answer.
