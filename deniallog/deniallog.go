@@ -1,4 +1,8 @@
 // Package deniallog counts denials by policy and key in the table pglimit_denial.
+//
+//	denials, err := deniallog.New(pool, nil)
+//	l, err := limiter.New(pool, &limiter.Config{DenialLog: denials})
+//	go denials.Run(ctx) // writes what was counted, until ctx ends
 package deniallog
 
 import (
@@ -39,8 +43,7 @@ const (
 	logSlot      = time.Minute // of pglimit_denial
 )
 
-// Config sets up a Log. The zero value and nil have the defaults that each
-// field names.
+// Config sets up a Log. The zero value and nil have the defaults that each field names.
 type Config struct {
 	// Interval is the time between two flushes of Run, varied at random by up to a tenth.
 	// Default: 5s. Range: 1s to 10m.
@@ -50,8 +53,8 @@ type Config struct {
 	// length. The denials of further keys are counted together for each policy, under the
 	// key "", and those of as many further policies under the policy "other".
 	Keys int
-	// KeySecret is the limiters' Config.KeySecret, for the keys in the table. A Limiter refuses a
-	// Log with another.
+	// KeySecret is the limiters' Config.KeySecret: of at least 16 bytes, or nil. The table has the
+	// keys that it makes. Default: nil, as they are. A Limiter with another refuses the Log.
 	KeySecret []byte
 	// Logger gets a warning if counts cannot be written, at most one a minute. Default:
 	// slog.Default().
@@ -59,19 +62,18 @@ type Config struct {
 }
 
 // Log counts denials by policy and key in memory, and adds the counts to the table
-// pglimit_denial every few seconds. Set it as Config.DenialLog of a
-// limiter, and run Run in a
+// pglimit_denial every few seconds. Set it as limiter.Config.DenialLog, and run Run in a
 // goroutine. The table has one row for each policy, key, algorithm and minute by the
 // database's clock, with the reasons. It shows who is denied now and was lately, and why.
 // The janitor merges rows of more than an hour ago by ten minutes, deletes those of more
-// than a day, and bounds their number: see its Config.KeepDenials. One Log may serve
+// than a day, and bounds their number: see janitor.Config.KeepDenials. One Log may serve
 // several limiters. It is safe for concurrent use.
 //
 //   - Every denial of Allow, AllowN, Do, AllowUpTo, Wait, DoWait, Reserve, AllowAll and
 //     WaitAll is counted: remembered ones, those of blocked keys and in transactions, and
 //     those that a shadow policy lets pass. A denied Check is not, since it requests nothing.
 //     Of an AllowAll only the requests count that denied it; if it was ErrOverloaded, all.
-//   - With Config.KeySecret the table has the key's HMAC, as the others.
+//   - With a KeySecret the table has the key's HMAC, as the others.
 //   - A denial that is counted costs no statement, and no allocation for a key that was
 //     denied since the last flush. A flush without denials sends nothing.
 //   - A crash of the process loses what it has not written, a few seconds. If the answer to
@@ -108,9 +110,9 @@ type denialCount struct {
 	last, retry int64 // microseconds; retry is 0 if no request ever fits
 }
 
-// New returns a Log that writes to the database of pool, which the caller
-// closes. It sends nothing and starts no goroutine. It returns ErrInvalid for a nil pool
-// or a field of config that is not valid.
+// New returns a Log that writes to the database of pool, which the caller closes. It sends
+// nothing and starts no goroutine. It returns limiter.ErrInvalid for a nil pool or a field of
+// config that is not valid.
 func New(pool *pgxpool.Pool, config *Config) (*Log, error) {
 	if pool == nil {
 		return nil, store.Invalid("pool", "nil", "open one with pgxpool.New")
@@ -118,8 +120,7 @@ func New(pool *pgxpool.Pool, config *Config) (*Log, error) {
 	return open(exec.PGX(pool, exec.Idle(flushTimeout)), config)
 }
 
-// NewSQL is New for database/sql, with any PostgreSQL driver. The caller
-// closes db.
+// NewSQL is New for database/sql, with any PostgreSQL driver. The caller closes db.
 func NewSQL(db *sql.DB, config *Config) (*Log, error) {
 	if db == nil {
 		return nil, store.Invalid("db", "nil", "open one with sql.Open")
@@ -177,8 +178,7 @@ var counted = map[limiter.Verb]bool{
 	limiter.VerbWait: true, limiter.VerbWaitAll: true, limiter.VerbReserve: true,
 }
 
-// Observe counts the denial of a request. It ignores all else, so that it may also be called by a
-// Config.Observe. A nil Log counts nothing.
+// Observe counts the denial of a request, and ignores all else. A nil Log counts nothing.
 func (d *Log) Observe(_ context.Context, o limiter.Observation) {
 	in, r := &o.Request, &o.Result
 	if d == nil || r.Reason == "" || !counted[o.Verb] {
@@ -231,7 +231,7 @@ func (d *Log) addTo(k loggedKey, n *denialCount, again bool) {
 		k.policy, k.key = strings.Clone(k.policy), strings.Clone(k.key)
 		if k.key != "" {
 			d.keyed++
-			if !again { // the key as stored is another
+			if !again {
 				d.seen[k] = struct{}{}
 			}
 		}
@@ -303,9 +303,10 @@ func (d *Log) flush(ctx context.Context, timeout time.Duration) error {
 	return fmt.Errorf("pglimit: write counts of denials: %w", failed)
 }
 
-// loggedRow is a count as it is written: its key is as stored.
+// loggedRow is a count as it is written.
 type loggedRow struct {
 	loggedKey
+	stored string // the key in the table
 	*denialCount
 }
 
@@ -320,13 +321,14 @@ func (d *Log) take() []loggedRow {
 	d.mu.Unlock()
 	rows := make([]loggedRow, 0, len(counts))
 	for k, n := range counts {
-		if k.key != "" {
-			k.key = keys.Stored(k.key, d.config.KeySecret)
+		row := loggedRow{loggedKey: k, denialCount: n}
+		if k.key != "" { // that of the sums is no key
+			row.stored = keys.Stored(k.key, d.config.KeySecret)
 		}
-		rows = append(rows, loggedRow{k, n})
+		rows = append(rows, row)
 	}
 	slices.SortFunc(rows, func(a, b loggedRow) int {
-		return cmp.Or(strings.Compare(a.policy, b.policy), strings.Compare(a.key, b.key), cmp.Compare(a.algorithm, b.algorithm))
+		return cmp.Or(strings.Compare(a.policy, b.policy), strings.Compare(a.stored, b.stored), cmp.Compare(a.algorithm, b.algorithm))
 	})
 	return rows
 }
@@ -355,7 +357,7 @@ func (d *Log) giveBack(rows []loggedRow) {
 func denialParams(rows []loggedRow) (p db.DenialsAddParams) {
 	for _, row := range rows {
 		p.Policies = append(p.Policies, row.policy)
-		p.Keys = append(p.Keys, row.key)
+		p.Keys = append(p.Keys, row.stored)
 		p.Algorithms = append(p.Algorithms, string(row.algorithm))
 		p.Denials = append(p.Denials, row.denials)
 		p.Shadowed = append(p.Shadowed, row.shadowed)

@@ -23,7 +23,7 @@ import (
 	"github.com/pglimit/pglimit/policies"
 )
 
-// written is what a Log in a test wrote, one line for each row of each statement.
+// written has what a Log wrote in a test: a line for each row of a statement.
 type written struct {
 	mu         sync.Mutex
 	lines      []string
@@ -202,8 +202,8 @@ func TestBoundedByMinute(t *testing.T) {
 	})
 }
 
-// TestStatements: many counts are several statements, and only what was not written
-// is kept.
+// TestStatements: a flush writes many counts by several statements, and keeps those of the
+// statements that failed.
 func TestStatements(t *testing.T) {
 	t.Parallel()
 	d, w := newTestLog(t, &Config{Logger: slog.New(slog.DiscardHandler)})
@@ -274,11 +274,23 @@ func TestPolicies(t *testing.T) {
 func TestSecret(t *testing.T) {
 	t.Parallel()
 	secret := bytes.Repeat([]byte{7}, 32)
-	d, w := newTestLog(t, &Config{KeySecret: secret})
+	d, w := newTestLog(t, &Config{KeySecret: secret, Logger: slog.New(slog.DiscardHandler)})
 	deny(t, limiter.NewMemory(&limiter.Config{DenialLog: d, KeySecret: secret}), "p", "alice")
 	want := []string{"p/" + keys.Stored("alice", secret) + "/token_bucket 1 0 2"}
 	if got := w.next(t, d); !slices.Equal(got, want) {
 		t.Errorf("wrote %q, want %q", got, want)
+	}
+	w.fail(errors.New("away"))
+	l := limiter.NewMemory(&limiter.Config{DenialLog: d, KeySecret: secret})
+	deny(t, l, "p", "alice")
+	if err := d.Flush(t.Context()); err == nil {
+		t.Error("no error")
+	}
+	w.fail(nil)
+	deny(t, l, "p", "alice") // before and after the failure it is one key
+	want = []string{"p/" + keys.Stored("alice", secret) + "/token_bucket 2 0 4"}
+	if got := w.next(t, d); !slices.Equal(got, want) {
+		t.Errorf("after a failure wrote %q, want %q", got, want)
 	}
 	other, _ := newTestLog(t, nil)
 	for _, c := range []*limiter.Config{{DenialLog: d}, {DenialLog: other, KeySecret: secret}} {

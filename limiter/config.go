@@ -162,8 +162,9 @@ type Config struct {
 	// reservation, on the caller's goroutine, so it must not block. A Wait is observed when
 	// its turn is known, before it sleeps. Default: nil.
 	Observe func(ctx context.Context, o Observation)
-	// DenialLog, if set, observes each call that was denied, or ErrOverloaded, as Observe does.
-	// Default: nil. Package deniallog counts denials by policy and key in the database.
+	// DenialLog, if set, observes each call whose Result has a Reason: a denial, or an
+	// ErrOverloaded. It is called before Observe. Default: nil. That of package deniallog counts
+	// denials by policy and key in the database.
 	DenialLog Observer
 	// MisconfiguredFailsOpen makes FailOpen and FailLocal apply on ErrMisconfigured too, ErrNotMigrated included, but not if pglimit's tables in the
 	// search_path have several owners. Default: false. A wrong password or
