@@ -98,11 +98,6 @@ func Each(key Key, policies ...limiter.Policy) Limits {
 	return each(key, len(policies), func(i int) (limiter.Policy, error) { return policies[i], nil })
 }
 
-// Policies have policies by name, as those of package policies do.
-type Policies interface {
-	Get(name string) (limiter.Policy, error)
-}
-
 // EachNamed returns Limits as Each does, which request one unit of each named policy for the
 // HTTP request's key. They read the policies at each HTTP request, so a changed
 // policy applies to the next one. For a name that policies has neither in the database nor
@@ -110,7 +105,9 @@ type Policies interface {
 //
 // Overrides of keys apply if the limiter has the same policies as its
 // limiter.Config.Policies. EachNamed panics if key or policies is nil, or without names.
-func EachNamed(key Key, policies Policies, names ...string) Limits {
+func EachNamed(key Key, policies interface {
+	Get(name string) (limiter.Policy, error)
+}, names ...string) Limits {
 	require(key != nil, "EachNamed: key is nil")
 	require(policies != nil, "EachNamed: policies is nil")
 	require(len(names) > 0, "EachNamed: no names")

@@ -80,12 +80,12 @@ type timer struct {
 }
 
 func newProcesses(lent *int) *processes {
-	policies, err := policies.New()
+	live, err := policies.New()
 	if err != nil {
 		panic(err)
 	}
-	s := &processes{rows: memory.New(), policies: policies, lent: lent, rand: rand.New(rand.NewPCG(1, 1))}
-	s.Clock, s.Apply, s.Before = new(conformance.Clock), search.Applied(policies), s.before
+	s := &processes{rows: memory.New(), policies: live, lent: lent, rand: rand.New(rand.NewPCG(1, 1))}
+	s.Clock, s.Apply, s.Before = new(conformance.Clock), search.Applied(live), s.before
 	s.Ways = make([]search.Way, len(s.all))
 	for i := range s.all {
 		s.start(i, []float64{0.9995, 1.0005}[i])

@@ -24,7 +24,7 @@ type Overrides interface {
 	Override(p *Policy, key string, now func() time.Time) Ruling
 }
 
-// Ruling is what Overrides decide about a key. The zero value is nothing.
+// Ruling says what Overrides decide about a key. The zero value decides nothing.
 type Ruling struct {
 	Unlimited bool      // requests pass without a decision
 	Blocked   bool      // requests are denied without one, unless Unlimited is set

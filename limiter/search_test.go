@@ -27,15 +27,15 @@ func everyBase(t *testing.T, d search.Draw, histories int, subject func(*search.
 // forgetting returns a limiter that forgets idle keys when it is told to, and if it has
 // MaxKeys.
 func forgetting(h *search.History) (s search.Subject, keys func() int) {
-	policies, err := policies.New()
+	live, err := policies.New()
 	if err != nil {
 		panic(err)
 	}
 	s.Clock = new(conformance.Clock)
 	l, forget, keys := limiter.NewForgetting(&limiter.Config{
-		Now: s.Clock.Now, MaxKeys: h.MaxKeys, DisableTimeout: true, IdempotencyTTL: search.Remember, Policies: policies,
+		Now: s.Clock.Now, MaxKeys: h.MaxKeys, DisableTimeout: true, IdempotencyTTL: search.Remember, Policies: live,
 	})
-	s.Ways, s.Apply, s.Sweep = search.By(l), search.Applied(policies), func() error { forget(); return nil }
+	s.Ways, s.Apply, s.Sweep = search.By(l), search.Applied(live), func() error { forget(); return nil }
 	return s, keys
 }
 

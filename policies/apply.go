@@ -17,11 +17,11 @@ import (
 // returns the version after them once this process has them. Changes of others wait until
 // they are committed.
 //
-//   - It returns ErrInvalid, which names field and value, ErrChanged for
+//   - It returns limiter.ErrInvalid, which names field and value, ErrChanged for
 //     IfVersion, or ErrNoPolicy for a deletion of what does not exist.
 //   - What is already so is no change: it raises no version and is not in the history.
 //   - There can be at most 100,000 overrides, and 1,000 of a policy with a Match, 100 of these
-//     patterns. One more is ErrInvalid.
+//     patterns. One more is limiter.ErrInvalid.
 //   - Deleting a policy keeps its overrides. They apply to programs that have a
 //     default policy with its name.
 func (p *Policies) Apply(ctx context.Context, edit Edit) (version int64, err error) {
@@ -144,7 +144,7 @@ func (p *Policies) History(ctx context.Context, name string, limit int) ([]Chang
 // At returns the policy called name that the database had at a time, and the override that
 // decided about key, or else changed its limit; nil for none. The time is by the database's
 // clock. Before the first entry of the history all is as in that. The error is that of the
-// database, or ErrInvalid.
+// database, or limiter.ErrInvalid.
 func (p *Policies) At(ctx context.Context, name, key string, at time.Time) (*Stored, *Override, error) {
 	if !valid.Name(name) {
 		return nil, nil, store.Invalid("name", store.Quote(name), "must match "+valid.NameHelp)
@@ -173,7 +173,7 @@ func Deciding(all []Override, key string, at time.Time) int {
 }
 
 // AtVersion returns the policy called name that the database had at a version, nil for none.
-// The error is that of the database, or ErrInvalid.
+// The error is that of the database, or limiter.ErrInvalid.
 func (p *Policies) AtVersion(ctx context.Context, name string, version int64) (*Stored, error) {
 	if !valid.Name(name) {
 		return nil, store.Invalid("name", store.Quote(name), "must match "+valid.NameHelp)

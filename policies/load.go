@@ -115,7 +115,7 @@ func (p *Policies) failed(ctx context.Context, err error) {
 	}
 }
 
-// load reads all. This process has what was committed before the call when load returns.
+// load reads all rows. When it returns, this process has what was committed before the call.
 func (p *Policies) load(ctx context.Context, from backend) error {
 	version, err := p.reload(ctx, from)
 	if err != nil {

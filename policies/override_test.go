@@ -359,3 +359,16 @@ func TestSetOverrideAgain(t *testing.T) {
 		t.Errorf("with another shadow: version %d, %v", p.Version(), err)
 	}
 }
+
+// TestNoPolicies: a nil *Policies in a Config is none, with a KeySecret too.
+func TestNoPolicies(t *testing.T) {
+	t.Parallel()
+	var none *policies.Policies
+	l := limiter.NewMemory(&limiter.Config{Policies: none, KeySecret: []byte("0123456789abcdef")})
+	if r, err := l.Allow(t.Context(), three, "k"); err != nil || r.Limit != 3 {
+		t.Errorf("%+v, %v", r, err)
+	}
+	if all, err := l.AllowAll(t.Context(), three.Request("k", 1), three.Request("k", 1)); err != nil || !all.Allowed {
+		t.Errorf("%+v, %v", all, err)
+	}
+}

@@ -35,12 +35,11 @@ import (
 // defaults.
 var ErrNoPolicy = errors.New("pglimit: no such policy")
 
-// ErrChanged is returned by Policies.Apply if the policies are no longer those of
-// the version that the caller had read. Nothing was changed.
+// ErrChanged is returned by Policies.Apply if the policies are no longer those of the version
+// that the caller had read. Nothing was changed.
 var ErrChanged = errors.New("pglimit: the policies were changed meanwhile")
 
-// Config sets up Policies. The zero value and nil have the defaults that each
-// field names.
+// Config sets up Policies. The zero value and nil have the defaults that each field names.
 type Config struct {
 	// PollEvery is the time between two looks for changes, where notifications do not
 	// arrive: behind a pooler, and with DisableListen. Default: 500ms, at least 10ms. Where
@@ -49,12 +48,12 @@ type Config struct {
 	// DisableListen uses no connection for notifications. Each look borrows one from the
 	// pool. Default: false; one connection besides the pool's stays open.
 	DisableListen bool
-	// Background makes Open return before the policies are loaded. Default: false;
-	// it returns the error of the first load.
+	// Background makes Open return before the policies are loaded. Default: false; it returns
+	// the error of the first load.
 	Background bool
-	// KeySecret is the limiters' Config.KeySecret, for the keys of overrides. A Limiter refuses
-	// Policies of a database that have another. Those of New have none, and keep keys
-	// as they are.
+	// KeySecret is the limiters' Config.KeySecret, for the keys of overrides: of at least 16
+	// bytes, or nil. Default: nil. A Limiter refuses Policies of a database that have another.
+	// Those of New have none, and keep keys as they are.
 	KeySecret []byte
 	// OnChange, if set, is called after each load, the first included, with the version that
 	// was loaded. It is called on the goroutine that loads, so it must not block, and not call
@@ -80,8 +79,8 @@ type Stored struct {
 	limiter.Policy
 	// Askers lets roles that may only request use the policy: see docs/sql.md.
 	Askers bool `json:"askers,omitempty"`
-	// CountDenials makes the SQL functions add each denial to pglimit_denial, as a DenialLog does
-	// for a Limiter: see docs/sql.md.
+	// CountDenials makes the SQL functions add each denial to pglimit_denial, as package
+	// deniallog does for a Limiter: see docs/sql.md.
 	CountDenials bool `json:"count_denials,omitempty"`
 	// MaxTTL is the longest reservation of an asker: from one second to a hundred years.
 	// 0 is a day.
@@ -106,7 +105,8 @@ const (
 	// none, and ? for any one. Key has at most 128 bytes and 8 ?.
 	MatchPattern Match = "pattern"
 	// MatchCIDR: those that are an address or a network in the network Key, such as
-	// 203.0.113.0/24, or whose last part is one: see JoinKey.
+	// 203.0.113.0/24, or whose last part is one: see
+	// limiter.JoinKey.
 	MatchCIDR Match = "cidr"
 )
 
@@ -131,8 +131,8 @@ type Override struct {
 	Limit     *float64  `json:"limit,omitempty"`     // instead of Policy.Limit, from 1e-9 to 2^53
 	Factor    *float64  `json:"factor,omitempty"`    // times Policy.Limit, as that is at each decision: from 1e-9 to 2^53
 	Burst     *float64  `json:"burst,omitempty"`     // instead of Policy.Burst, for buckets; 0 is *Limit, which is then needed
-	Unlimited bool      `json:"unlimited,omitempty"` // requests pass without a decision, with SourceOverride, and count nothing
-	Blocked   bool      `json:"blocked,omitempty"`   // requests are denied without a decision, with SourceOverride and ReasonBlocked
+	Unlimited bool      `json:"unlimited,omitempty"` // requests pass without a decision, with limiter.SourceOverride, and count nothing
+	Blocked   bool      `json:"blocked,omitempty"`   // requests are denied without a decision, with limiter.SourceOverride and limiter.ReasonBlocked
 	Shadow    *bool     `json:"shadow,omitempty"`    // instead of Policy.Shadow
 	Until     time.Time `json:"until,omitzero"`      // the end, by each process's clock; zero is none
 	Note      string    `json:"note,omitempty"`      // up to 1,000 characters
@@ -161,8 +161,7 @@ type Change struct {
 	OverrideAfter  *Override `json:"override_after,omitempty"`
 }
 
-// Edit is a set of changes to make together. No policy and no override may be in it
-// twice.
+// Edit is changes to make together. No policy and no override may be in it twice.
 type Edit struct {
 	// IfVersion, unless 0, makes Apply return ErrChanged if the version in the
 	// database is another.
@@ -188,8 +187,8 @@ const (
 // Policies are the policies and overrides that the database holds. Each process has them
 // in memory, and a change reaches all of them within a second, or within 5 seconds if the
 // connection for notifications died in silence. While the database is away they stay as last
-// known. Open them with Open. Policies are safe for concurrent use.
-// A nil *Policies has no overrides, for a limiter.Config.
+// known. Make them with Open, OpenSQL or New. They are safe for concurrent use. In a
+// limiter.Config a nil *Policies is none.
 type Policies struct {
 	rows   backend
 	config Config
@@ -208,7 +207,9 @@ type Policies struct {
 	closed  sync.Once
 }
 
-// Open reads the policies and overrides, and follows changes until Close.
+// Open reads the policies and overrides, and follows changes until Close. It returns
+// limiter.ErrInvalid for a nil pool or a field of config that is not valid and, unless
+// Config.Background is set, the error of the first load, such as limiter.ErrNotMigrated.
 func Open(ctx context.Context, pool *pgxpool.Pool, config *Config) (*Policies, error) {
 	if pool == nil {
 		return nil, store.Invalid("pool", "nil", "open one with pgxpool.New")
@@ -238,8 +239,8 @@ func OpenSQL(ctx context.Context, db *sql.DB, config *Config) (*Policies, error)
 	return p.open(ctx, database, p.follower(database))
 }
 
-// New returns Policies without a database, for NewMemory and tests. The policies
-// given are its defaults. Changes stay in this process.
+// New returns Policies without a database, for limiter.NewMemory and tests. The policies given
+// are its defaults; one that is not valid is a *limiter.PolicyError. Changes stay in this process.
 func New(defaults ...limiter.Policy) (*Policies, error) {
 	p, err := configured(nil)
 	if err != nil {
@@ -270,7 +271,8 @@ func (p *Policies) Close() error {
 }
 
 // Default adds policies for names that the database does not have. A later default
-// replaces an earlier one of the same name. If one is not valid, none is added.
+// replaces an earlier one of the same name. If one is not valid, none is added, and its
+// *limiter.PolicyError is returned.
 func (p *Policies) Default(policies ...limiter.Policy) error {
 	for _, policy := range policies {
 		if err := policy.Validate(); err != nil {
@@ -327,9 +329,8 @@ func (p *Policies) Version() int64 { return p.state.Load().version }
 func (p *Policies) List() []Stored { return slices.Clone(p.state.Load().stored) }
 
 // Overrides reads the overrides of a policy, or of all if name is empty, by policy, key and
-// Match.
-// Those that have ended are not among them. The error is that of the database, such as
-// ErrUnavailable.
+// Match. Those that have ended are not among them. The error is that of the database, such as
+// limiter.ErrUnavailable.
 func (p *Policies) Overrides(ctx context.Context, name string) (all []Override, err error) {
 	rows, err := p.rows.Overrides(ctx, name)
 	now := p.now()

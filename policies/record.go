@@ -58,13 +58,13 @@ var rowForm = sync.OnceValue(func() fields.Form {
 // row returns p as it is stored.
 func (p Stored) row() (r policyRow) {
 	p.MaxTTL = cmp.Or(p.MaxTTL, defaultMaxTTL)
-	rowForm().ToRow(&r, &p)
+	rowForm().To(&r, &p)
 	return r
 }
 
 // stored returns a row as a policy, and an error if that is not valid.
 func (r *policyRow) stored() (p Stored, err error) {
-	if err = rowForm().FromRow(&p, r); err == nil {
+	if err = rowForm().From(&p, r); err == nil {
 		err = p.Validate()
 	}
 	return p, err

@@ -35,13 +35,13 @@ var prefixes atomic.Int64
 // have: overrides, and no cache of denials.
 func NewSubject(t *testing.T) (search.Subject, *limiter.Config) {
 	t.Helper()
-	policies, err := policies.New()
+	live, err := policies.New()
 	if err != nil {
 		t.Fatal(err)
 	}
 	clock := new(conformance.Clock)
-	return search.Subject{Clock: clock, Apply: search.Applied(policies), Prefix: fmt.Sprintf("h%d.", prefixes.Add(1))},
-		&limiter.Config{Now: clock.Now, DisableDenyCache: true, DisableLeases: true, IdempotencyTTL: search.Remember, Policies: policies}
+	return search.Subject{Clock: clock, Apply: search.Applied(live), Prefix: fmt.Sprintf("h%d.", prefixes.Add(1))},
+		&limiter.Config{Now: clock.Now, DisableDenyCache: true, DisableLeases: true, IdempotencyTTL: search.Remember, Policies: live}
 }
 
 // SearchBatches searches each of the bases with requests that share statements.

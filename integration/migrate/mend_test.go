@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglimit/pglimit/integration/bed"
 	"github.com/pglimit/pglimit/internal/conformance"
@@ -119,6 +120,21 @@ func TestMigrateUpgrades(t *testing.T) {
 	}
 }
 
+// upWhileLocked runs Up, which has to wait for a transaction that has locked the rows of a table.
+func upWhileLocked(t *testing.T, pool *pgxpool.Pool, table string) {
+	t.Helper()
+	ctx, tx := t.Context(), bed.Begin(t, pool, pgx.TxOptions{})
+	if _, err := tx.Exec(ctx, `SELECT FROM `+table+` FOR UPDATE`); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- sets.Tables.Up(ctx, pool) }()
+	bed.AwaitBlocked(t, pool)
+	if err := errors.Join(tx.Commit(ctx), <-done); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // TestMigrateUpKeepsLongLogs: a log of a version whose logs had no parts, of which a transaction
 // has locked the row when Up begins, goes on where it was.
 func TestMigrateUpKeepsLongLogs(t *testing.T) {
@@ -133,16 +149,7 @@ func TestMigrateUpKeepsLongLogs(t *testing.T) {
 	bed.Exec(t, pool, `INSERT INTO pglimit_sliding_window_log (base, total, capacity, period_us, keep_us, updated_at_us, blocked_until_us, expires_at_us, cost, granted, entries, totals, policy, key)
 		SELECT 0, $1, $1, $2, $2, $3 + $1 * 1000, 0, $3 + $1 * 1000 + $2, 1, 1, array_agg($3 + i * 1000 ORDER BY i), array_agg(i - 1 ORDER BY i), 'p', 'k' FROM generate_series(1, $1::bigint) AS i`,
 		int64(limit), p.Period.Microseconds(), clock.Now().UnixMicro())
-	tx := bed.Begin(t, pool, pgx.TxOptions{})
-	if _, err := tx.Exec(ctx, `SELECT FROM pglimit_sliding_window_log FOR UPDATE`); err != nil {
-		t.Fatal(err)
-	}
-	done := make(chan error, 1)
-	go func() { done <- sets.Tables.Up(ctx, pool) }()
-	bed.AwaitBlocked(t, pool)
-	if err := errors.Join(tx.Commit(ctx), <-done); err != nil {
-		t.Fatal(err)
-	}
+	upWhileLocked(t, pool, "pglimit_sliding_window_log")
 	l := bed.NewLimiter(t, pool, &limiter.Config{Now: clock.Now, DisableDenyCache: true})
 	clock.Set(limit * apart.Microseconds())
 	if r := bed.Must(t)(l.Allow(ctx, p, "k")); r.Allowed || r.RetryAfter != p.Period-(limit-1)*apart {
@@ -161,9 +168,9 @@ func TestMigrateUpKeepsLongLogs(t *testing.T) {
 	}
 }
 
-// TestMigrateUpMovesGCRA: rows of a version in which gcra had a table of its own, one of which a
-// transaction has locked when Up begins, go on in pglimit_token_bucket. Of a key in both the
-// fuller row counts.
+// TestMigrateUpMovesGCRA: once gcra had its own table. Up moves the rows to pglimit_token_bucket,
+// where they go on, although a transaction has locked them when it begins. If a key is in both
+// tables, its fuller row counts.
 func TestMigrateUpMovesGCRA(t *testing.T) {
 	t.Parallel()
 	ctx, pool := t.Context(), bed.NewPool(t)
@@ -181,16 +188,7 @@ func TestMigrateUpMovesGCRA(t *testing.T) {
 		UPDATE pglimit_token_bucket SET level = 2;
 		UPDATE pglimit_reservation SET algorithm = 'gcra';
 		DELETE FROM pglimit_goose_db_version WHERE version_id = 9`)
-	tx := bed.Begin(t, pool, pgx.TxOptions{})
-	if _, err := tx.Exec(ctx, `SELECT FROM pglimit_gcra FOR UPDATE`); err != nil {
-		t.Fatal(err)
-	}
-	done := make(chan error, 1)
-	go func() { done <- sets.Tables.Up(ctx, pool) }()
-	bed.AwaitBlocked(t, pool)
-	if err := errors.Join(tx.Commit(ctx), <-done); err != nil {
-		t.Fatal(err)
-	}
+	upWhileLocked(t, pool, "pglimit_gcra")
 	if !bed.Value[bool](t, pool, `SELECT to_regclass('pglimit_gcra') IS NULL AND to_regclass('pglimit_gcra_now') IS NULL`) {
 		t.Error("the old table is still there")
 	}

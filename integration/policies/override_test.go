@@ -144,15 +144,15 @@ func TestOverridesInTheDatabase(t *testing.T) {
 func TestOverridesOfAnotherSecret(t *testing.T) {
 	t.Parallel()
 	pool := bed.NewPool(t)
-	policies, err := policies.Open(t.Context(), pool, &policies.Config{DisableListen: true})
+	live, err := policies.Open(t.Context(), pool, &policies.Config{DisableListen: true})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer policies.Close()
-	if _, err := limiter.New(pool, &limiter.Config{Policies: policies, KeySecret: []byte("a secret of more than 16 bytes")}); !errors.Is(err, limiter.ErrInvalid) {
+	defer live.Close()
+	if _, err := limiter.New(pool, &limiter.Config{Policies: live, KeySecret: []byte("a secret of more than 16 bytes")}); !errors.Is(err, limiter.ErrInvalid) {
 		t.Errorf("got %v", err)
 	}
-	if _, err := limiter.New(pool, &limiter.Config{Policies: policies}); err != nil {
+	if _, err := limiter.New(pool, &limiter.Config{Policies: live}); err != nil {
 		t.Error(err)
 	}
 }

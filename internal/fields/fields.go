@@ -29,8 +29,8 @@ type Form struct {
 // Bad returns the error of a field that has a value, and why that is not valid.
 type Bad func(field string, value any, reason string) error
 
-// Of returns the fields of a policy, those of an embedded one first.
-func Of(policy reflect.Type) (all []reflect.StructField) {
+// of returns the fields of a policy, those of an embedded one first.
+func of(policy reflect.Type) (all []reflect.StructField) {
 	for _, f := range reflect.VisibleFields(policy) {
 		if !f.Anonymous {
 			all = append(all, f)
@@ -41,7 +41,7 @@ func Of(policy reflect.Type) (all []reflect.StructField) {
 
 // Text returns the form in JSON and YAML.
 func Text(policy reflect.Type, bad Bad) Form {
-	f := Form{fields: Of(policy), bad: bad}
+	f := Form{fields: of(policy), bad: bad}
 	var texts []reflect.StructField
 	for i, field := range f.fields {
 		typ := field.Type
@@ -56,10 +56,10 @@ func Text(policy reflect.Type, bad Bad) Form {
 	return f
 }
 
-// Row returns the form that a type of rows is. Its fields have units: LimitUnits, and seconds
-// for durations, as PeriodS.
+// Row returns the form that a type of rows is. Its fields are named as the policy's, with units:
+// LimitUnits, and PeriodS for a duration in seconds. It panics if one is missing.
 func Row(policy, row reflect.Type, bad Bad) Form {
-	f := Form{fields: Of(policy), typ: row, bad: bad}
+	f := Form{fields: of(policy), typ: row, bad: bad}
 	for _, field := range f.fields {
 		column, _ := row.FieldByNameFunc(func(name string) bool {
 			return name == field.Name || name == field.Name+"S" || name == field.Name+"Units"
@@ -119,25 +119,25 @@ func (f Form) Read(policy any, decode func(any) error) error {
 		return fmt.Errorf("pglimit: policy: %w", err)
 	}
 	read := reflect.New(reflect.TypeOf(policy).Elem())
-	if err := f.FromRow(read.Interface(), text.Interface()); err != nil {
+	if err := f.From(read.Interface(), text.Interface()); err != nil {
 		return err
 	}
 	reflect.ValueOf(policy).Elem().Set(read.Elem())
 	return nil
 }
 
-// ToRow sets all fields of a row to those of a policy.
-func (f Form) ToRow(row, policy any) {
+// To sets all fields of a form to those of a policy.
+func (f Form) To(form, policy any) {
 	for i, field := range f.fields {
-		flatten(reflect.ValueOf(row).Elem().Field(f.places[i]), reflect.ValueOf(policy).Elem().FieldByIndex(field.Index))
+		flatten(reflect.ValueOf(form).Elem().Field(f.places[i]), reflect.ValueOf(policy).Elem().FieldByIndex(field.Index))
 	}
 }
 
-// FromRow sets the fields of a policy to those of a row. It returns the error of the first one
-// that has no such value, after it has set all others.
-func (f Form) FromRow(policy, row any) (err error) {
+// From sets the fields of a policy to those of a form. It returns the error of the first one that
+// has no such value, after it has set all others.
+func (f Form) From(policy, form any) (err error) {
 	for i, field := range f.fields {
-		v := reflect.ValueOf(row).Elem().Field(f.places[i])
+		v := reflect.ValueOf(form).Elem().Field(f.places[i])
 		if reason := unflatten(reflect.ValueOf(policy).Elem().FieldByIndex(field.Index), v); reason != "" && err == nil {
 			err = f.bad(field.Name, v.Interface(), reason)
 		}

@@ -16,7 +16,7 @@ import (
 // budgetRow matches a row of the table of budgets: part, lines, budget, and why there are more.
 var budgetRow = regexp.MustCompile("(?m)^\\| `?([a-z/.]+)`? \\| ([0-9,]+) \\| ([0-9,]+) \\| (.*)\\|$")
 
-// room is how far the lines that the table has may be above those that there are.
+// room is how many lines fewer than the table says a part may have.
 const room = 500
 
 // TestBudgets: no part of the repository has more lines, or the pages more words, than

@@ -306,7 +306,7 @@ func (function) Algorithms() []algorithm { return algorithms }
 // Statement is the text of a query on the algorithm's table, as plpgsql runs it.
 func (a algorithm) Statement(kind string) (string, error) { return a.read.plpgsql(a.Name + kind) }
 
-// names are what requests call the algorithm.
+// names returns the names that requests give the algorithm.
 func (a algorithm) names() []string {
 	if a.Also == "" {
 		return a.tables()
@@ -314,7 +314,7 @@ func (a algorithm) names() []string {
 	return append(a.tables(), a.Also)
 }
 
-// tables is what rows call it.
+// tables returns the one that stored rows give it.
 func (a algorithm) tables() []string { return []string{a.Table} }
 
 // list is a list in SQL of what a function returns of algorithms.

@@ -52,12 +52,12 @@ const Remember = 20 * time.Second
 
 // Memory returns a limiter in memory as a subject.
 func Memory(clock *conformance.Clock) Subject {
-	policies, err := policies.New()
+	live, err := policies.New()
 	if err != nil {
 		panic(err)
 	}
-	l := limiter.NewMemory(&limiter.Config{Now: clock.Now, DisableTimeout: true, IdempotencyTTL: Remember, Policies: policies})
-	return Subject{Ways: By(l), Apply: Applied(policies), Clock: clock}
+	l := limiter.NewMemory(&limiter.Config{Now: clock.Now, DisableTimeout: true, IdempotencyTTL: Remember, Policies: live})
+	return Subject{Ways: By(l), Apply: Applied(live), Clock: clock}
 }
 
 // Applied returns a Subject's Apply.

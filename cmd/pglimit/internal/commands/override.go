@@ -181,8 +181,8 @@ func newOverrideSet(db *connect.Database, out *cli.Output) *cobra.Command {
 
 // knownPolicy returns an error with the names that may be meant, unless the database, a program
 // or a row has a policy called name.
-func knownPolicy(cmd *cobra.Command, pool *pgxpool.Pool, policies *policies.Policies, name string) error {
-	if findPolicy(policies, name) != nil {
+func knownPolicy(cmd *cobra.Command, pool *pgxpool.Pool, live *policies.Policies, name string) error {
+	if findPolicy(live, name) != nil {
 		return nil
 	}
 	i := inspect.New(pool)
@@ -195,7 +195,7 @@ func knownPolicy(cmd *cobra.Command, pool *pgxpool.Pool, policies *policies.Poli
 		return cli.LimiterError(err)
 	}
 	names := slices.Collect(maps.Keys(defaults))
-	for _, p := range policies.List() {
+	for _, p := range live.List() {
 		names = append(names, p.Name)
 	}
 	return fmt.Errorf("--policy is %.80q: neither the database nor a program nor a row has it%s For a policy to come, pass --new",

@@ -48,9 +48,9 @@ func noPolicy(cmd *cobra.Command, out *cli.Output, name string) error {
 }
 
 // stored returns what the database has, as a file.
-func storedPolicies(cmd *cobra.Command, policies *policies.Policies) (policyfile.File, error) {
-	overrides, err := policies.Overrides(cmd.Context(), "")
-	return policyfile.File{Policies: policies.List(), Overrides: overrides}, cli.LimiterError(err)
+func storedPolicies(cmd *cobra.Command, live *policies.Policies) (policyfile.File, error) {
+	overrides, err := live.Overrides(cmd.Context(), "")
+	return policyfile.File{Policies: live.List(), Overrides: overrides}, cli.LimiterError(err)
 }
 
 // setAnswer is the answer of set in JSON.

@@ -68,7 +68,7 @@ were changed meanwhile, nothing is changed.
 			if args[0] == "-" && !yes {
 				return fmt.Errorf("FILE is -: standard input has the file, and cannot have the answer too: pass --yes")
 			}
-			return withPlan(cmd, db, args[0], prune, func(policies *policies.Policies, plan policyfile.Plan, text string) error {
+			return withPlan(cmd, db, args[0], prune, func(live *policies.Policies, plan policyfile.Plan, text string) error {
 				n := len(plan.Changes)
 				if n == 0 {
 					return out.Print(cmd, imported{plan.Changes, plan.Edit.IfVersion}, text)
@@ -81,7 +81,7 @@ were changed meanwhile, nothing is changed.
 					text = ""
 				}
 				plan.Edit.Note = note
-				now, err := policies.Apply(cmd.Context(), plan.Edit)
+				now, err := live.Apply(cmd.Context(), plan.Edit)
 				if err != nil {
 					return cli.LimiterError(err)
 				}

@@ -158,8 +158,8 @@ hand are among them.`,
 			if len(args) > 0 {
 				name = args[0]
 			}
-			return db.WithPolicies(cmd, func(policies *policies.Policies) error {
-				changes, err := policies.History(cmd.Context(), name, rows)
+			return db.WithPolicies(cmd, func(live *policies.Policies) error {
+				changes, err := live.History(cmd.Context(), name, rows)
 				if err != nil {
 					return cli.LimiterError(err)
 				}
@@ -210,8 +210,8 @@ import with PGLIMIT_KEY_SECRET would hash them again: import them without it.`,
   pglimit policy export --json | jq '.policies | length'`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return db.WithPolicies(cmd, func(policies *policies.Policies) error {
-				file, err := storedPolicies(cmd, policies)
+			return db.WithPolicies(cmd, func(live *policies.Policies) error {
+				file, err := storedPolicies(cmd, live)
 				if err != nil {
 					return err
 				}

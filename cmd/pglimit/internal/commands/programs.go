@@ -90,7 +90,7 @@ type defaultPolicy struct {
 
 // defaultsOf returns the programs' defaults that no stored policy replaces, by name. Of one name
 // there are several if the programs differ; the one of the program seen last comes first.
-func defaultsOf(programs []program, policies *policies.Policies) (all []defaultPolicy) {
+func defaultsOf(programs []program, live *policies.Policies) (all []defaultPolicy) {
 	latest := make([]*program, len(programs))
 	for i := range programs {
 		latest[i] = &programs[i]
@@ -98,7 +98,7 @@ func defaultsOf(programs []program, policies *policies.Policies) (all []defaultP
 	slices.SortStableFunc(latest, func(a, b *program) int { return b.SeenAt.Compare(a.SeenAt) })
 	for _, p := range latest {
 		for _, d := range p.Defaults {
-			if findPolicy(policies, d.Name) != nil {
+			if findPolicy(live, d.Name) != nil {
 				continue
 			}
 			at := slices.IndexFunc(all, func(q defaultPolicy) bool { return q.Policy == d })
@@ -130,12 +130,12 @@ the SQL functions and this command never are.`,
   pglimit programs --json | jq '.programs[] | select(.behind) | .host'`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return db.WithPoliciesOf(cmd, func(pool *pgxpool.Pool, policies *policies.Policies) error {
-				all, err := readPrograms(cmd, pool, policies.Version())
+			return db.WithPoliciesOf(cmd, func(pool *pgxpool.Pool, live *policies.Policies) error {
+				all, err := readPrograms(cmd, pool, live.Version())
 				if err != nil {
 					return err
 				}
-				return out.Print(cmd, map[string]any{"version": policies.Version(), "programs": all}, programsText(all, policies.Version()))
+				return out.Print(cmd, map[string]any{"version": live.Version(), "programs": all}, programsText(all, live.Version()))
 			})
 		},
 	}

@@ -67,18 +67,18 @@ func (c *candidate) use(p limiter.Policy) error {
 // findCandidates returns the candidates, with the policies in the database that they name.
 // pool is nil if they name none.
 func findCandidates(cmd *cobra.Command, pool *pgxpool.Pool, wanted []candidate) ([]replay.Candidate, error) {
-	var policies *policies.Policies
+	var live *policies.Policies
 	found := make([]replay.Candidate, len(wanted))
 	for i, c := range wanted {
 		if c.named != "" {
-			if policies == nil {
+			if live == nil {
 				var err error
-				if policies, err = connect.OpenPolicies(cmd, pool); err != nil {
+				if live, err = connect.OpenPolicies(cmd, pool); err != nil {
 					return nil, err
 				}
-				defer policies.Close()
+				defer live.Close()
 			}
-			p, err := connect.FindPolicy(cmd, pool, policies, c.named)
+			p, err := connect.FindPolicy(cmd, pool, live, c.named)
 			if err == nil {
 				err = c.use(p)
 			}

@@ -65,8 +65,8 @@ pglimit top.`,
 				}
 			}
 			q.Key, q.Raw = keys.Stored(args[0], connect.KeySecret()), args[0]
-			return db.WithPoliciesOf(cmd, func(pool *pgxpool.Pool, policies *policies.Policies) error {
-				why, err := inspect.New(pool).Why(cmd.Context(), policies, args[0], q)
+			return db.WithPoliciesOf(cmd, func(pool *pgxpool.Pool, live *policies.Policies) error {
+				why, err := inspect.New(pool).Why(cmd.Context(), live, args[0], q)
 				if err != nil {
 					return cli.LimiterError(err)
 				}

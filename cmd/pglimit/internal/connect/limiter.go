@@ -111,15 +111,15 @@ func (d *Database) WithPolicy(cmd *cobra.Command, flags *policyflags.Flags, conf
 			return err
 		}
 	}
-	return d.withDecider(cmd, named != "", config, func(pool *pgxpool.Pool, l *limiter.Limiter, policies *policies.Policies) error {
+	return d.withDecider(cmd, named != "", config, func(pool *pgxpool.Pool, l *limiter.Limiter, live *policies.Policies) error {
 		if named == "" {
 			return use(Decider{l, p, func() limiter.Policy { return p }})
 		}
-		if p, err = FindPolicy(cmd, pool, policies, named); err != nil {
+		if p, err = FindPolicy(cmd, pool, live, named); err != nil {
 			return err
 		}
 		return use(Decider{l, p, func() limiter.Policy {
-			if now, err := policies.Get(p.Name); err == nil {
+			if now, err := live.Get(p.Name); err == nil {
 				return now
 			}
 			return p // it was deleted
@@ -140,13 +140,13 @@ func (d *Database) WithSelected(cmd *cobra.Command, selected []policyflags.Selec
 			return err
 		}
 	}
-	return d.withDecider(cmd, named, nil, func(pool *pgxpool.Pool, l *limiter.Limiter, policies *policies.Policies) error {
+	return d.withDecider(cmd, named, nil, func(pool *pgxpool.Pool, l *limiter.Limiter, live *policies.Policies) error {
 		for i, s := range selected {
 			var err error
 			if s.InFile() {
 				continue
 			}
-			if all[i], err = FindPolicy(cmd, pool, policies, s); err != nil {
+			if all[i], err = FindPolicy(cmd, pool, live, s); err != nil {
 				return err
 			}
 		}
@@ -156,8 +156,8 @@ func (d *Database) WithSelected(cmd *cobra.Command, selected []policyflags.Selec
 
 // FindPolicy returns the policy called name: the database's, or else the default of the program
 // that was seen last, as `pglimit why` shows it. A default is added to policies.
-func FindPolicy(cmd *cobra.Command, pool *pgxpool.Pool, policies *policies.Policies, name policyflags.Selection) (limiter.Policy, error) {
-	if p, err := policies.Get(string(name)); err == nil {
+func FindPolicy(cmd *cobra.Command, pool *pgxpool.Pool, live *policies.Policies, name policyflags.Selection) (limiter.Policy, error) {
+	if p, err := live.Get(string(name)); err == nil {
 		return p, nil
 	}
 	defaults, programs, err := inspect.New(pool).Defaults(cmd.Context())
@@ -169,7 +169,7 @@ func FindPolicy(cmd *cobra.Command, pool *pgxpool.Pool, policies *policies.Polic
 		return p, fmt.Errorf("--policy is %.80q: neither the database nor a program has such a policy: `pglimit policy list --effective` lists them, `pglimit policy set` adds one", string(name))
 	}
 	fmt.Fprintf(cmd.ErrOrStderr(), "pglimit: --policy is %s: the default of %s, which the database does not have\n", p.Name, printable.Shown(programs[p.Name]))
-	return p, policies.Default(p)
+	return p, live.Default(p)
 }
 
 // withDecider calls use with a limiter with config, which may be nil, and, if named is set,

@@ -36,9 +36,9 @@ func newHandler(t *testing.T, set func(*Config)) *Handler {
 	t.Helper()
 	p := limiter.Policy{Name: "login", Algorithm: limiter.FixedWindow, Limit: 3, Period: 1000 * time.Hour}
 	queue := limiter.Policy{Name: "queue", Algorithm: limiter.LeakyBucketQueue, Limit: 1, Period: 1000 * time.Hour, Burst: 2}
-	policies := must.OK(policies.New(p, queue))(t)
+	live := must.OK(policies.New(p, queue))(t)
 	c := Config{
-		Limiter: limiter.NewMemory(&limiter.Config{Policies: policies}), Policies: policies, Keys: noKeys{}, Gate: &auth.Gate{},
+		Limiter: limiter.NewMemory(&limiter.Config{Policies: live}), Policies: live, Keys: noKeys{}, Gate: &auth.Gate{},
 		Address: httplimit.Address{Proxies: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}}, Logger: slog.New(slog.DiscardHandler),
 	}
 	if set != nil {
