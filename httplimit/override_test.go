@@ -22,8 +22,6 @@ func overridden(t *testing.T, overrides ...policies.Override) *limiter.Limiter {
 	return limiter.NewMemory(&limiter.Config{Policies: live, Now: func() time.Time { return at }})
 }
 
-func ptr[T any](v T) *T { return &v }
-
 // TestOverrideFields: the fields show the limit that decided, and not the one that the
 // application passed; nothing names an unlimited key, or a shadow.
 func TestOverrideFields(t *testing.T) {
@@ -31,12 +29,12 @@ func TestOverrideFields(t *testing.T) {
 	ghost := limiter.Policy{Name: "ghost", Algorithm: limiter.FixedWindow, Limit: 2, Period: time.Hour, Shadow: true}
 	other := limiter.Policy{Name: "other", Algorithm: limiter.FixedWindow, Limit: 50, Period: time.Hour}
 	l := overridden(t,
-		policies.Override{Policy: "p", Key: "burst", Burst: ptr(3.0)},
-		policies.Override{Policy: "p", Key: "both", Limit: ptr(30.0), Burst: ptr(0.0)},
+		policies.Override{Policy: "p", Key: "burst", Burst: new(3.0)},
+		policies.Override{Policy: "p", Key: "both", Limit: new(30.0), Burst: new(0.0)},
 		policies.Override{Policy: "p", Key: "free", Unlimited: true},
-		policies.Override{Policy: "p", Key: "shadow", Limit: ptr(12.0), Shadow: ptr(true)},
-		policies.Override{Policy: "ghost", Key: "bites", Shadow: ptr(false)},
-		policies.Override{Policy: "other", Key: "less", Limit: ptr(1.0)},
+		policies.Override{Policy: "p", Key: "shadow", Limit: new(12.0), Shadow: new(true)},
+		policies.Override{Policy: "ghost", Key: "bites", Shadow: new(false)},
+		policies.Override{Policy: "other", Key: "less", Limit: new(1.0)},
 		policies.Override{Policy: "other", Key: "bot-", Match: policies.MatchPrefix, Blocked: true, Until: at.Add(time.Minute)},
 		policies.Override{Policy: "other", Key: "192.0.2.0/24", Match: policies.MatchCIDR, Blocked: true},
 	)
@@ -76,7 +74,7 @@ func TestOverrideFields(t *testing.T) {
 // not counted, and all for a key with another limit.
 func TestOverrideRefund(t *testing.T) {
 	p := limiter.Policy{Name: "p", Algorithm: limiter.FixedWindow, Limit: 5, Period: time.Hour}
-	l := overridden(t, policies.Override{Policy: "p", Key: "free", Unlimited: true}, policies.Override{Policy: "p", Key: "more", Limit: ptr(50.0)})
+	l := overridden(t, policies.Override{Policy: "p", Key: "free", Unlimited: true}, policies.Override{Policy: "p", Key: "more", Limit: new(50.0)})
 	if _, err := l.Charge(t.Context(), p, "free", 3); err != nil { // Charge counts in spite of the override
 		t.Fatal(err)
 	}

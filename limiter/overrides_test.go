@@ -1,7 +1,6 @@
 package limiter
 
 import (
-	"errors"
 	"testing"
 	"time"
 )
@@ -40,26 +39,5 @@ func TestPoliciesAreAskedOnce(t *testing.T) {
 	}
 	if r, err := l.Allow(t.Context(), p, "k"); err != nil || r.Limit != 2 || v.asked != 2 {
 		t.Errorf("one request: %+v, %v, asked %v times", r, err, v.asked)
-	}
-}
-
-// secretive are Policies for another KeySecret.
-type secretive struct{ versions }
-
-func (*secretive) Matches(secret []byte) bool { return len(secret) == 0 }
-
-// TestPoliciesOfAnotherSecret: Policies that say so are refused, and those that do not say are
-// used.
-func TestPoliciesOfAnotherSecret(t *testing.T) {
-	t.Parallel()
-	secret := []byte("0123456789abcdef")
-	for _, c := range []struct {
-		policies Policies
-		refused  bool
-	}{{new(versions), false}, {new(secretive), true}} {
-		_, err := NewMemory(&Config{Policies: c.policies, KeySecret: secret}).Allow(t.Context(), PerHour("p", 1), "k")
-		if errors.Is(err, ErrInvalid) != c.refused || err != nil && !c.refused {
-			t.Errorf("%T: %v", c.policies, err)
-		}
 	}
 }

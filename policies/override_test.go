@@ -12,8 +12,6 @@ import (
 	"github.com/pglimit/pglimit/policies"
 )
 
-func ptr[T any](v T) *T { return &v }
-
 // overridden returns a limiter in memory, its Policies and its clock.
 func overridden(t *testing.T, config limiter.Config, overrides ...policies.Override) (*limiter.Limiter, *policies.Policies, *time.Time) {
 	t.Helper()
@@ -35,7 +33,7 @@ var three = limiter.Policy{Name: "three", Algorithm: limiter.TokenBucket, Limit:
 
 func TestOverrideOfLimit(t *testing.T) {
 	t.Parallel()
-	l, p, now := overridden(t, limiter.Config{}, policies.Override{Policy: "three", Key: "vip", Limit: ptr(100.0), Until: time.Date(2025, 1, 1, 0, 30, 0, 0, time.UTC)})
+	l, p, now := overridden(t, limiter.Config{}, policies.Override{Policy: "three", Key: "vip", Limit: new(100.0), Until: time.Date(2025, 1, 1, 0, 30, 0, 0, time.UTC)})
 	check := func(key string, limit, burst float64) {
 		t.Helper()
 		r, err := l.Check(t.Context(), three, key, 0)
@@ -49,11 +47,11 @@ func TestOverrideOfLimit(t *testing.T) {
 	check("vip", 100, 100)
 	*now = now.Add(1) // Until
 	check("vip", 3, 3)
-	if _, err := p.Apply(t.Context(), policies.Edit{SetOverrides: []policies.Override{{Policy: "three", Key: "vip", Burst: ptr(7.0)}}}); err != nil {
+	if _, err := p.Apply(t.Context(), policies.Edit{SetOverrides: []policies.Override{{Policy: "three", Key: "vip", Burst: new(7.0)}}}); err != nil {
 		t.Fatal(err)
 	}
 	check("vip", 3, 7)
-	if _, err := p.Apply(t.Context(), policies.Edit{SetOverrides: []policies.Override{{Policy: "three", Key: "vip", Limit: ptr(5.0), Burst: ptr(0.0)}}}); err != nil {
+	if _, err := p.Apply(t.Context(), policies.Edit{SetOverrides: []policies.Override{{Policy: "three", Key: "vip", Limit: new(5.0), Burst: new(0.0)}}}); err != nil {
 		t.Fatal(err)
 	}
 	check("vip", 5, 5)
@@ -73,17 +71,17 @@ func TestOverrideKeepsProportion(t *testing.T) {
 		override             policies.Override
 		wantLimit, wantBurst float64
 	}{
-		{100, 20, policies.Override{Limit: ptr(1000.0)}, 1000, 200},
-		{300, 30, policies.Override{Limit: ptr(100.0)}, 100, 10},
-		{100, 0, policies.Override{Limit: ptr(1000.0)}, 1000, 0},
-		{100, 20, policies.Override{Limit: ptr(1000.0), Burst: ptr(5.0)}, 1000, 5},
-		{100, 20, policies.Override{Burst: ptr(5.0)}, 100, 5},
-		{100, 20, policies.Override{Factor: ptr(10.0)}, 1000, 200},
-		{7, 3, policies.Override{Factor: ptr(10.0)}, 70, 30}, // the policy has changed
-		{100, 0, policies.Override{Factor: ptr(1.1)}, 110, 0},
-		{100, 20, policies.Override{Factor: ptr(0.5), Burst: ptr(7.0)}, 50, 7},
-		{1 << 52, 1 << 53, policies.Override{Factor: ptr(3.0)}, 1 << 53, 1 << 53},
-		{1, 1e-9, policies.Override{Factor: ptr(1e-9)}, 1e-9, 1e-9},
+		{100, 20, policies.Override{Limit: new(1000.0)}, 1000, 200},
+		{300, 30, policies.Override{Limit: new(100.0)}, 100, 10},
+		{100, 0, policies.Override{Limit: new(1000.0)}, 1000, 0},
+		{100, 20, policies.Override{Limit: new(1000.0), Burst: new(5.0)}, 1000, 5},
+		{100, 20, policies.Override{Burst: new(5.0)}, 100, 5},
+		{100, 20, policies.Override{Factor: new(10.0)}, 1000, 200},
+		{7, 3, policies.Override{Factor: new(10.0)}, 70, 30}, // the policy has changed
+		{100, 0, policies.Override{Factor: new(1.1)}, 110, 0},
+		{100, 20, policies.Override{Factor: new(0.5), Burst: new(7.0)}, 50, 7},
+		{1 << 52, 1 << 53, policies.Override{Factor: new(3.0)}, 1 << 53, 1 << 53},
+		{1, 1e-9, policies.Override{Factor: new(1e-9)}, 1e-9, 1e-9},
 	} {
 		c.override.Policy, c.override.Key = "p", "k"
 		policy := policies.Stored{Policy: limiter.Policy{Name: "p", Algorithm: limiter.GCRA, Limit: c.limit, Burst: c.burst, Period: time.Hour}}
@@ -94,7 +92,7 @@ func TestOverrideKeepsProportion(t *testing.T) {
 			t.Errorf("%v, %v with %+v: %v, %v, %v; want %v, %v", c.limit, c.burst, c.override, got.Limit, got.Burst, err, c.wantLimit, c.wantBurst)
 		}
 	}
-	l, _, _ := overridden(t, limiter.Config{}, policies.Override{Policy: "three", Key: "k", Limit: ptr(9.0)})
+	l, _, _ := overridden(t, limiter.Config{}, policies.Override{Policy: "three", Key: "k", Limit: new(9.0)})
 	invalid := three
 	invalid.Limit, invalid.Burst = 0, 5
 	if _, err := l.Allow(t.Context(), invalid, "k"); !errors.Is(err, limiter.ErrInvalid) {
@@ -106,7 +104,7 @@ func TestOverrideKeepsProportion(t *testing.T) {
 func TestOverrideOfWindow(t *testing.T) {
 	t.Parallel()
 	l, _, _ := overridden(t, limiter.Config{},
-		policies.Override{Policy: "window", Key: "limit", Limit: ptr(9.0)}, policies.Override{Policy: "window", Key: "burst", Burst: ptr(9.0)})
+		policies.Override{Policy: "window", Key: "limit", Limit: new(9.0)}, policies.Override{Policy: "window", Key: "burst", Burst: new(9.0)})
 	for _, burst := range []float64{0, 3} {
 		p := limiter.Policy{Name: "window", Algorithm: limiter.FixedWindow, Limit: 3, Burst: burst, Period: time.Hour}
 		for key, want := range map[string]float64{"limit": 9, "burst": 3, "none": 3} {
@@ -234,7 +232,7 @@ func TestUnlimitedInAllowAll(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
 	two := limiter.Policy{Name: "two", Algorithm: limiter.FixedWindow, Limit: 2, Period: time.Hour}
-	l, _, _ := overridden(t, limiter.Config{}, policies.Override{Policy: "three", Key: "free", Unlimited: true}, policies.Override{Policy: "two", Key: "k", Limit: ptr(4.0)})
+	l, _, _ := overridden(t, limiter.Config{}, policies.Override{Policy: "three", Key: "free", Unlimited: true}, policies.Override{Policy: "two", Key: "k", Limit: new(4.0)})
 	requests := []limiter.Request{three.Request("free", 10), two.Request("k", 3), three.Request("free", 1), three.Request("x", 1)}
 	given := append([]limiter.Request(nil), requests...)
 	all, err := l.AllowAll(ctx, requests...)
@@ -296,7 +294,7 @@ func TestOverrideOfOneState(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := p.Apply(t.Context(), policies.Edit{SetOverrides: []policies.Override{{Policy: "three", Key: "k", Limit: ptr(9.0), Until: end}}}); err != nil {
+	if _, err := p.Apply(t.Context(), policies.Edit{SetOverrides: []policies.Override{{Policy: "three", Key: "k", Limit: new(9.0), Until: end}}}); err != nil {
 		t.Fatal(err)
 	}
 	l := limiter.NewMemory(&limiter.Config{Policies: p, Now: func() time.Time { // ends between two readings
@@ -315,7 +313,7 @@ func TestPolicyOfResult(t *testing.T) {
 	ctx := t.Context()
 	ghost := limiter.Policy{Name: "ghost", Algorithm: limiter.GCRA, Limit: 1, Period: time.Hour, Shadow: true}
 	l, _, _ := overridden(t, limiter.Config{},
-		policies.Override{Policy: "three", Key: "shadow", Shadow: ptr(true)}, policies.Override{Policy: "ghost", Key: "bites", Shadow: ptr(false)})
+		policies.Override{Policy: "three", Key: "shadow", Shadow: new(true)}, policies.Override{Policy: "ghost", Key: "bites", Shadow: new(false)})
 	requests := []limiter.Request{three.Request("k", 1), three.Request("shadow", 1), ghost.Request("k", 1), ghost.Request("bites", 1)}
 	want := make([]limiter.Policy, len(requests))
 	for i, in := range requests {
@@ -350,12 +348,12 @@ func TestSetOverrideAgain(t *testing.T) {
 	}
 	end := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
 	for _, until := range []time.Time{end, end, end.In(time.FixedZone("", 3600)), end.Add(time.Nanosecond)} {
-		o := policies.Override{Policy: "p", Key: "k", Limit: ptr(9.0), Shadow: ptr(true), Until: until}
+		o := policies.Override{Policy: "p", Key: "k", Limit: new(9.0), Shadow: new(true), Until: until}
 		if _, err := p.Apply(t.Context(), policies.Edit{SetOverrides: []policies.Override{o}}); err != nil || p.Version() != 1 {
 			t.Errorf("%v: version %d, %v", until, p.Version(), err)
 		}
 	}
-	if _, err := p.Apply(t.Context(), policies.Edit{SetOverrides: []policies.Override{{Policy: "p", Key: "k", Limit: ptr(9.0), Shadow: ptr(false), Until: end}}}); err != nil || p.Version() != 2 {
+	if _, err := p.Apply(t.Context(), policies.Edit{SetOverrides: []policies.Override{{Policy: "p", Key: "k", Limit: new(9.0), Shadow: new(false), Until: end}}}); err != nil || p.Version() != 2 {
 		t.Errorf("with another shadow: version %d, %v", p.Version(), err)
 	}
 }

@@ -47,13 +47,13 @@ func TestApplyValidates(t *testing.T) {
 		"set and delete":   {policies.Edit{Set: []policies.Stored{good}, Delete: []string{"three"}}, "twice"},
 		"name":             {policies.Edit{Set: []policies.Stored{good}, Delete: []string{"A"}}, `Delete[0] "A"`},
 		"override":         {of(policies.Override{Key: "k"}), "changes nothing"},
-		"override's limit": {of(policies.Override{Key: "k", Limit: ptr(math.NaN())}), "Override.Limit NaN"},
-		"override's burst": {of(policies.Override{Key: "k", Burst: ptr(1e17)}), "Override.Burst 1e+17"},
-		"factor":           {of(policies.Override{Key: "k", Factor: ptr(-1.0)}), "Override.Factor -1"},
-		"factor of what":   {of(policies.Override{Key: "k", Factor: ptr(2.0), Limit: ptr(2.0)}), "excludes Limit"},
-		"burst 0":          {of(policies.Override{Key: "k", Burst: ptr(0.0)}), "needs Limit"},
-		"burst of windows": {of(policies.Override{Policy: "window", Key: "k", Burst: ptr(4.0)}), "fixed_window"},
-		"unlimited":        {of(policies.Override{Key: "k", Unlimited: true, Shadow: ptr(true)}), "excludes"},
+		"override's limit": {of(policies.Override{Key: "k", Limit: new(math.NaN())}), "Override.Limit NaN"},
+		"override's burst": {of(policies.Override{Key: "k", Burst: new(1e17)}), "Override.Burst 1e+17"},
+		"factor":           {of(policies.Override{Key: "k", Factor: new(-1.0)}), "Override.Factor -1"},
+		"factor of what":   {of(policies.Override{Key: "k", Factor: new(2.0), Limit: new(2.0)}), "excludes Limit"},
+		"burst 0":          {of(policies.Override{Key: "k", Burst: new(0.0)}), "needs Limit"},
+		"burst of windows": {of(policies.Override{Policy: "window", Key: "k", Burst: new(4.0)}), "fixed_window"},
+		"unlimited":        {of(policies.Override{Key: "k", Unlimited: true, Shadow: new(true)}), "excludes"},
 		"until":            {of(policies.Override{Key: "k", Unlimited: true, Until: time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC)}), "Until"},
 		"until the epoch":  {of(policies.Override{Key: "k", Unlimited: true, Until: time.Unix(0, 900)}), "Until"},
 		"before the epoch": {of(policies.Override{Key: "k", Unlimited: true, Until: time.Unix(-1, 0)}), "Until"},
@@ -162,7 +162,7 @@ func TestStoredText(t *testing.T) {
 			t.Errorf("%s: %v", text, err)
 		}
 	}
-	data, err := json.Marshal(policies.Override{Policy: "a", Key: "k", Limit: ptr(5.0), Until: at})
+	data, err := json.Marshal(policies.Override{Policy: "a", Key: "k", Limit: new(5.0), Until: at})
 	if want := `{"policy":"a","key":"k","limit":5,"until":"2030-01-02T03:04:05.000006Z"}`; err != nil || string(data) != want {
 		t.Errorf("got %s, %v, want %s", data, err, want)
 	}

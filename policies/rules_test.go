@@ -47,7 +47,7 @@ func TestRuleMatches(t *testing.T) {
 func TestRulesOfSeveral(t *testing.T) {
 	t.Parallel()
 	start := time.Date(2025, 1, 1, 0, 0, 0, 0, time.UTC)
-	l, p, now := overridden(t, limiter.Config{}, policies.Override{Policy: "three", Key: "bot-more", Limit: ptr(9.0)})
+	l, p, now := overridden(t, limiter.Config{}, policies.Override{Policy: "three", Key: "bot-more", Limit: new(9.0)})
 	edit := policies.Edit{SetOverrides: []policies.Override{
 		{Key: "bot-vip", Unlimited: true}, {Key: "10.0.0.7", Blocked: true},
 		{Key: "bot-", Match: policies.MatchPrefix, Blocked: true, Until: start.Add(time.Hour)},
@@ -174,7 +174,7 @@ func TestRulesRefused(t *testing.T) {
 		want     string
 	}{
 		{policies.Override{Key: "k", Match: "regexp", Blocked: true}, `Override.Match "regexp": must be prefix, pattern, cidr or empty`},
-		{policies.Override{Key: "k", Match: "prefix", Limit: ptr(9.0)}, `Override.Match "prefix": needs Unlimited or Blocked`},
+		{policies.Override{Key: "k", Match: "prefix", Limit: new(9.0)}, `Override.Match "prefix": needs Unlimited or Blocked`},
 		{policies.Override{Key: "203.0.113.7/24", Match: "cidr", Blocked: true}, `Override.Key "203.0.113.7/24": must be a network such as 203.0.113.0/24 or 2001:db8::/32; this address is in 203.0.113.0/24`},
 		{policies.Override{Key: "203.0.113.7", Match: "cidr", Blocked: true}, `Override.Key "203.0.113.7": must be a network`},
 		{policies.Override{Key: "10.0.0.0/08", Match: "cidr", Blocked: true}, `Override.Key "10.0.0.0/08": must be a network`},
@@ -182,7 +182,7 @@ func TestRulesRefused(t *testing.T) {
 		{policies.Override{Key: "::ffff:203.0.113.0/120", Match: "cidr", Blocked: true}, `Override.Key "::ffff:203.0.113.0/120": must be a network`},
 		{policies.Override{Key: "2001:DB8::/32", Match: "cidr", Blocked: true}, `Override.Key "2001:DB8::/32": must be a network`},
 		{policies.Override{Key: "k", Blocked: true, Unlimited: true}, "Override.Blocked true: excludes"},
-		{policies.Override{Key: "k", Blocked: true, Limit: ptr(9.0)}, "Override.Blocked true: excludes"},
+		{policies.Override{Key: "k", Blocked: true, Limit: new(9.0)}, "Override.Blocked true: excludes"},
 		{policies.Override{Match: "prefix", Blocked: true}, "key"},
 		{policies.Override{Key: strings.Repeat("a", 129), Match: "pattern", Blocked: true}, "must have at most 128 bytes and 8 ? as a pattern"},
 		{policies.Override{Key: strings.Repeat("?", 9), Match: "pattern", Blocked: true}, "must have at most 128 bytes and 8 ? as a pattern"},

@@ -136,7 +136,7 @@ func TestWritersWaitForEachOther(t *testing.T) {
 	}
 	writers.Go(func() {
 		for n := range rounds {
-			if _, err := p.Apply(t.Context(), policies.Edit{SetOverrides: []policies.Override{{Policy: "a", Key: "k", Limit: ptr(float64(n + 1))}}}); err != nil {
+			if _, err := p.Apply(t.Context(), policies.Edit{SetOverrides: []policies.Override{{Policy: "a", Key: "k", Limit: new(float64(n + 1))}}}); err != nil {
 				t.Error(err)
 			}
 		}
@@ -190,7 +190,7 @@ func TestNoteBelongsToItsChange(t *testing.T) {
 	t.Parallel()
 	for name, p := range map[string]*policies.Policies{"database": open(t, bed.NewPool(t), policies.Config{}).Policies, "memory": must.OK(policies.New())(t)} {
 		for i, note := range []string{"", "", "ticket 7", ""} {
-			q, o := policies.Stored{Policy: login, Note: "new"}, policies.Override{Policy: "login", Key: "k", Limit: ptr(7.0 + float64(i)), Note: "vip"}
+			q, o := policies.Stored{Policy: login, Note: "new"}, policies.Override{Policy: "login", Key: "k", Limit: new(7.0 + float64(i)), Note: "vip"}
 			q.Limit = 1 + float64(i)
 			apply(t, p, policies.Edit{Note: note, Set: []policies.Stored{q}, SetOverrides: []policies.Override{o}})
 		}
@@ -213,7 +213,7 @@ func TestHistory(t *testing.T) {
 	t.Parallel()
 	p := open(t, bed.NewPool(t), policies.Config{})
 	until := time.Date(2100, 1, 2, 3, 4, 5, 6000, time.UTC)
-	apply(t, p.Policies, policies.Edit{Set: []policies.Stored{{Policy: login, Note: "new"}}, SetOverrides: []policies.Override{{Policy: "login", Key: "k", Limit: ptr(7.0), Until: until, Note: "vip"}}})
+	apply(t, p.Policies, policies.Edit{Set: []policies.Stored{{Policy: login, Note: "new"}}, SetOverrides: []policies.Override{{Policy: "login", Key: "k", Limit: new(7.0), Until: until, Note: "vip"}}})
 	changed := login
 	changed.Limit = 0.1 + 0.2
 	apply(t, p.Policies, policies.Edit{Set: []policies.Stored{{Policy: changed, Note: "more", Askers: true}}})
@@ -252,8 +252,8 @@ func TestAt(t *testing.T) {
 	stored := open(t, pool, policies.Config{})
 	more := login
 	more.Limit *= 2
-	ended := policies.Override{Policy: "login", Key: "bot-1", Limit: ptr(3.0), Until: time.Now().Add(-time.Hour)}
-	limited := policies.Override{Policy: "login", Key: "bot-1", Limit: ptr(7.0)}
+	ended := policies.Override{Policy: "login", Key: "bot-1", Limit: new(3.0), Until: time.Now().Add(-time.Hour)}
+	limited := policies.Override{Policy: "login", Key: "bot-1", Limit: new(7.0)}
 	network := policies.Override{Policy: "login", Key: "bot-", Match: policies.MatchPrefix, Blocked: true}
 	exempt := policies.Override{Policy: "login", Key: "*", Match: policies.MatchPattern, Unlimited: true}
 	steps := []struct {
@@ -264,11 +264,11 @@ func TestAt(t *testing.T) {
 		{policies.Edit{Set: []policies.Stored{{Policy: login}}}, "5 none"},
 		{policies.Edit{SetOverrides: []policies.Override{ended}}, "5 none"},
 		{policies.Edit{SetOverrides: []policies.Override{limited}}, "5 bot-1: 7"},
-		{policies.Edit{Set: []policies.Stored{{Policy: more}}, SetOverrides: []policies.Override{{Policy: "login", Key: "bot-2", Limit: ptr(1.0)}}}, "10 bot-1: 7"},
+		{policies.Edit{Set: []policies.Stored{{Policy: more}}, SetOverrides: []policies.Override{{Policy: "login", Key: "bot-2", Limit: new(1.0)}}}, "10 bot-1: 7"},
 		{policies.Edit{SetOverrides: []policies.Override{network, {Policy: "login", Key: "bat-", Match: policies.MatchPrefix, Unlimited: true}}}, "10 bot-: blocked"},
 		{policies.Edit{SetOverrides: []policies.Override{exempt}}, "10 *: unlimited"},
 		{policies.Edit{DeleteOverrides: []policies.Override{exempt, limited}}, "10 bot-: blocked"},
-		{policies.Edit{SetOverrides: []policies.Override{{Policy: "login", Key: "bot-1", Limit: ptr(9.0)}}}, "10 bot-: blocked"},
+		{policies.Edit{SetOverrides: []policies.Override{{Policy: "login", Key: "bot-1", Limit: new(9.0)}}}, "10 bot-: blocked"},
 		{policies.Edit{DeleteOverrides: []policies.Override{network}}, "10 bot-1: 9"},
 		{policies.Edit{Delete: []string{"login"}}, "none bot-1: 0"},
 	}
@@ -395,7 +395,7 @@ func TestChangesAreAll(t *testing.T) {
 		`DELETE FROM pglimit_override WHERE match <> ''`,
 	} {
 		bed.Exec(t, pool, sql)
-		apply(t, p.Policies, policies.Edit{SetOverrides: []policies.Override{{Policy: "p", Key: "tick", Limit: ptr(float64(i + 1))}}})
+		apply(t, p.Policies, policies.Edit{SetOverrides: []policies.Override{{Policy: "p", Key: "tick", Limit: new(float64(i + 1))}}})
 		all := open(t, pool, policies.Config{DisableListen: true, PollEvery: time.Hour})
 		for _, o := range []*opened{p, all} {
 			if err := o.Default(limiter.Policy{Name: "q", Algorithm: limiter.GCRA, Limit: 1, Period: time.Second}, limiter.Policy{Name: "r", Algorithm: limiter.GCRA, Limit: 1, Period: time.Second}); err != nil {

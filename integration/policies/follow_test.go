@@ -211,7 +211,7 @@ func TestSQL(t *testing.T) {
 		version := apply(t, p, policies.Edit{
 			Set: []policies.Stored{{Policy: login, Note: "é"}},
 			SetOverrides: []policies.Override{
-				{Policy: "login", Key: `a"{},\`, Limit: ptr(7.5), Shadow: ptr(false), Until: until}, {Policy: "login", Key: "b", Unlimited: true}},
+				{Policy: "login", Key: `a"{},\`, Limit: new(7.5), Shadow: new(false), Until: until}, {Policy: "login", Key: "b", Unlimited: true}},
 		})
 		if got, err := p.Get("login"); err != nil || got != login || p.List()[0].Note != "é" {
 			t.Errorf("%+v, %v", got, err)

@@ -86,7 +86,7 @@ func TestOverridesInTheDatabase(t *testing.T) {
 			pool := bed.NewPool(t)
 			p := open(t, pool, policies.Config{KeySecret: secret})
 			apply(t, p.Policies, policies.Edit{SetOverrides: []policies.Override{
-				{Policy: "login", Key: "free", Unlimited: true}, {Policy: "login", Key: "vip", Limit: ptr(50.0), Burst: ptr(20.0)},
+				{Policy: "login", Key: "free", Unlimited: true}, {Policy: "login", Key: "vip", Limit: new(50.0), Burst: new(20.0)},
 				{Policy: "login", Key: "ended", Unlimited: true, Until: time.Now().Add(-time.Hour)},
 			}})
 			if stored := overrides(t, p.Policies, "")[0].Key; (stored == "free") != (secret == nil) {
@@ -111,7 +111,7 @@ func TestOverridesInTheDatabase(t *testing.T) {
 				}
 			}
 			// A remembered denial does not outlive a new override.
-			if _, err := p.Apply(ctx, policies.Edit{SetOverrides: []policies.Override{{Policy: "login", Key: "vip", Limit: ptr(50.0), Burst: ptr(40.0)}}}); err != nil {
+			if _, err := p.Apply(ctx, policies.Edit{SetOverrides: []policies.Override{{Policy: "login", Key: "vip", Limit: new(50.0), Burst: new(40.0)}}}); err != nil {
 				t.Fatal(err)
 			}
 			if r, err := l.AllowN(ctx, login, "vip", 15); err != nil || !r.Allowed {

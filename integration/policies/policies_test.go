@@ -98,8 +98,6 @@ func overrides(t *testing.T, p *policies.Policies, policy string) []policies.Ove
 	return all
 }
 
-func ptr[T any](v T) *T { return &v }
-
 func TestApply(t *testing.T) {
 	t.Parallel()
 	p := open(t, bed.NewPool(t), policies.Config{})
@@ -114,9 +112,9 @@ func TestApply(t *testing.T) {
 	version := apply(t, p.Policies, policies.Edit{
 		Set: []policies.Stored{{Policy: login, Note: "first"}, {Policy: day, Askers: true, CountDenials: true, MaxTTL: time.Hour}},
 		SetOverrides: []policies.Override{
-			{Policy: "login", Key: "b", Limit: ptr(7.0), Until: until, Note: "plan"},
+			{Policy: "login", Key: "b", Limit: new(7.0), Until: until, Note: "plan"},
 			{Policy: "login", Key: "a", Unlimited: true},
-			{Policy: "spend", Key: "a", Shadow: ptr(false)},
+			{Policy: "spend", Key: "a", Shadow: new(false)},
 		},
 	})
 	if version != 1 {
