@@ -31,3 +31,23 @@ func TestReplayInTransaction(t *testing.T) {
 		t.Errorf("after %+v the row's clock is one of %v", answer.Result, clocks)
 	}
 }
+
+// TestDenialForgets: a denied request frees its idempotency key if what that stands for need
+// not be remembered, so that a request with an earlier reading of the clock finds nothing.
+func TestDenialForgets(t *testing.T) {
+	t.Parallel()
+	const before, later = int64(1_000_000_000), int64(1_003_000_000)
+	request := Op{Verb: Allow, Policy: limiter.Policy{Name: "p", Algorithm: limiter.FixedWindow, Limit: 6, Period: time.Second}, Units: 1, Idem: 4, Remember: 2_000_000}
+	w := World{Keys: make([]Key, 1)}
+	at := func(now int64, op Op) Out { return w.apply(&op, now, whole) }
+	charge := request
+	charge.Verb, charge.Idem, charge.Units = Charge, 0, 6
+	first := at(before, request)
+	again := at(before, request)
+	at(later, charge)
+	full := at(later, request)
+	early := at(before, request)
+	if !first.Result.Allowed || !again.Result.Replayed || full.Result.Allowed || early.Result.Allowed {
+		t.Errorf("admitted: %+v\nrepeated: %+v\nrepeated, forgotten, when the limit is reached: %+v\nwith the first reading of the clock: %+v", first.Result, again.Result, full.Result, early.Result)
+	}
+}

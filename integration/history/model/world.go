@@ -181,13 +181,12 @@ func (w *World) request(op *Op, now int64, stop int) (out Out) {
 		piece = 1
 	}
 	possible := r.possible(piece)
-	fits := func() bool { return possible && !k.blocked(now) && k.fits(r, now, r.Capacity, piece) }
 	if h := w.admitted(op); h != nil {
 		switch {
 		case h.Forget > now && !h.overdue(now):
 			return h.replay(op)
 		case !possible: // it only reads
-		case op.InTx || h.Forget > now || fits(): // else a denial leaves it
+		default: // by a grant, or by the second look of a denial
 			w.forget(h, now)
 		}
 		if stop == forgot {
@@ -198,9 +197,6 @@ func (w *World) request(op *Op, now int64, stop int) (out Out) {
 		k.deny(r, now) // it locks the row first
 	}
 	out.Result = w.tried(op, r, now, stop, func() (limiter.Result, bool) {
-		if h := w.admitted(op); h != nil && fits() {
-			w.forget(h, now)
-		}
 		a := k.take(r, op.Units, upTo, r.Capacity, now)
 		return a, !a.Allowed && a.Reason == limiter.ReasonLimit && possible
 	})
