@@ -43,7 +43,7 @@ func TestWithinBound(t *testing.T) {
 	}
 }
 
-// TestCrowdFigures: of four decisions only the two count that were made while it was measured.
+// TestCrowdFigures: decisions before and after the measurement do not count.
 func TestCrowdFigures(t *testing.T) {
 	start := time.Now()
 	var all []decision

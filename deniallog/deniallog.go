@@ -53,8 +53,9 @@ type Config struct {
 	// length. The denials of further keys are counted together for each policy, under the
 	// key "", and those of as many further policies under the policy "other".
 	Keys int
-	// KeySecret is the limiters' Config.KeySecret: of at least 16 bytes, or nil. The table has the
-	// keys that it makes. Default: nil, as they are. A Limiter with another refuses the Log.
+	// KeySecret is the limiters' Config.KeySecret, of at least 16 bytes: the table then has
+	// hashed keys. Default: nil, the table has the keys as they are. limiter.New refuses a Log
+	// whose KeySecret is not its own.
 	KeySecret []byte
 	// Logger gets a warning if counts cannot be written, at most one a minute. Default:
 	// slog.Default().

@@ -195,8 +195,8 @@ func TestLeaseOfAWindowEndsWithIt(t *testing.T) {
 	}
 }
 
-// TestRestOfALeaseGoesBack: what a window's lease did not use is in no use afterwards. Of a
-// bucket's what has leaked since stays counted.
+// TestRestOfALeaseGoesBack: at its end a lease gives back the units that it did not use. Those
+// of a bucket that have leaked since do not go back a second time.
 func TestRestOfALeaseGoesBack(t *testing.T) {
 	t.Parallel()
 	window := hot

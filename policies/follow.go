@@ -168,8 +168,8 @@ func (c *channel) read(ctx context.Context, s backend, in time.Duration) error {
 	return c.load(within, s, version)
 }
 
-// wait returns after a pause, or earlier if there is something to look at. It reads all
-// notifications until then, and those soon after a look share the next one.
+// wait returns after a pause, or earlier if there is something to look at. Until then it reads
+// all notifications. Those within lookGap of the last look, or floodGap in a flood, make one look.
 func (c *channel) wait(ctx context.Context, pause time.Duration) {
 	end := time.Now().Add(pause)
 	for ctx.Err() == nil {

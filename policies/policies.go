@@ -99,14 +99,13 @@ type Stored struct {
 type Match string
 
 const (
-	// MatchPrefix: those that begin with Key.
+	// MatchPrefix is for the keys that begin with Key.
 	MatchPrefix Match = "prefix"
-	// MatchPattern: those that match Key as a whole. In it * stands for any characters, also
+	// MatchPattern is for the keys that match Key as a whole. In it * stands for any characters, also
 	// none, and ? for any one. Key has at most 128 bytes and 8 ?.
 	MatchPattern Match = "pattern"
-	// MatchCIDR: those that are an address or a network in the network Key, such as
-	// 203.0.113.0/24, or whose last part is one: see
-	// limiter.JoinKey.
+	// MatchCIDR is for the keys that are an address or a network in the network Key, such as
+	// 203.0.113.0/24, or whose last part is one: see limiter.JoinKey.
 	MatchCIDR Match = "cidr"
 )
 

@@ -12,7 +12,7 @@ import (
 
 func TestMain(m *testing.M) { testdb.Main(m, migrations.Up) }
 
-// TestRun: also with prepared statements.
+// TestRun runs the program twice on one database, with and without prepared statements.
 func TestRun(t *testing.T) {
 	t.Parallel()
 	const want = `60.00: ordered, 40.00 are left

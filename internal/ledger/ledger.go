@@ -12,9 +12,10 @@ type Account struct {
 	MayLose      float64 // units of Least that are missing if a fault has lost them
 }
 
-// Add adds a request that changed the count by at least least and at most most units. Both
-// are n for n units that were acknowledged, and -n for units given back. Without an answer
-// they are 0 and n, or -n and 0.
+// Add adds a request that changed the count by least to most units:
+//   - n, n: n units were acknowledged;
+//   - -n, -n: n units were given back;
+//   - 0, n or -n, 0: the answer to either of these was lost.
 func (a *Account) Add(least, most float64) {
 	if least == most {
 		a.Acknowledged += max(0, least)

@@ -110,8 +110,8 @@ type Limiter interface {
 	BreakerOpen() bool
 }
 
-// Gauges reads the instruments that are read while metrics are collected: of limiters, and
-// of a database at most once in a while.
+// Gauges reads the gauges of limiters and of a database while metrics are collected. It asks the
+// database at most once in every.
 type Gauges struct {
 	read           func(context.Context) (janitor.State, error) // nil: no database
 	every, timeout time.Duration

@@ -170,8 +170,8 @@ func TestLockedKeysTakeTurns(t *testing.T) {
 	})
 }
 
-// TestLockedRowIsJoined: while a key's row is locked, no batch has it, so that its
-// neighbours wait for nothing. Its callers are in its share.
+// TestLockedRowIsJoined: while a key's row is locked, no statement for several keys has the key,
+// so that other keys do not wait. At most the key's share of Waiting may wait for the row.
 func TestLockedRowIsJoined(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()

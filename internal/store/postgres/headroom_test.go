@@ -66,7 +66,8 @@ func TestHeadroom(t *testing.T) {
 	}
 }
 
-// TestRoomOfManyKeys: keys share places, and no key is taken for another.
+// TestRoomOfManyKeys: more keys than there are places displace each other. A key that displaced
+// another does not get the other's answer.
 func TestRoomOfManyKeys(t *testing.T) {
 	t.Parallel()
 	m := newHeadroom()

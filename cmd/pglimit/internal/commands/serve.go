@@ -90,7 +90,7 @@ type rateFlags struct {
 	countEach   bool
 }
 
-// set reads the environment if the service is wanted.
+// set reads the environment of Envoy's service, unless no flag asks for that service.
 func (f rateFlags) set(o *serve.Options) error {
 	if f.config == "" && f.xds == "" {
 		if f.countEach {

@@ -211,8 +211,8 @@ func (s *Session) Leave() error {
 		}
 		return errors.Join(err, s.awaitKeeper(ctx), s.users.Unlock())
 	}
-	// TryLock released the shared lock: another user has it, or the keeper, which
-	// is about to end. In the latter case wait for its end.
+	// TryLock released the shared lock. If that can be had again, another user keeps the
+	// server. Otherwise the keeper has the exclusive lock and is about to end.
 	if err := s.users.Unlock(); err != nil {
 		return err
 	}
