@@ -15,7 +15,7 @@ import (
 	"github.com/pglimit/pglimit/bench/measure"
 	"github.com/pglimit/pglimit/bench/report"
 	"github.com/pglimit/pglimit/bench/servers"
-	"github.com/pglimit/pglimit/internal/conformance/either"
+	"github.com/pglimit/pglimit/internal/conformance/verbs"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -49,7 +49,7 @@ func (s *spender) spend(ctx context.Context, tx pgx.Tx, keys ...string) (units f
 }
 
 // all requests a unit for each of two keys.
-func (s *spender) all(ctx context.Context, d either.Limiter, keys []string) (units float64, err error) {
+func (s *spender) all(ctx context.Context, d verbs.Limiter, keys []string) (units float64, err error) {
 	all, err := d.AllowAll(ctx, s.Policy.Request(keys[0], 1), s.Policy.Request(keys[1], 1))
 	for _, r := range all.PerRequest {
 		units += r.Granted

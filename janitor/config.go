@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/pglimit/pglimit/internal/store"
-	"github.com/pglimit/pglimit/janitor/internal/lease"
+	"github.com/pglimit/pglimit/janitor/internal/leader"
 )
 
 // The bounds and defaults of [Config].
@@ -20,7 +20,7 @@ const (
 	leaseIntervals   = 3 // default lease, in intervals
 	leastLease       = 30 * time.Second
 	minLease         = time.Second
-	maxLease         = lease.Longest
+	maxLease         = leader.Longest
 
 	defaultKeepDenials = 24 * time.Hour
 	minKeepDenials     = time.Minute

@@ -58,7 +58,7 @@ import (
 
 	"github.com/pglimit/pglimit/internal/store"
 	"github.com/pglimit/pglimit/internal/store/postgres/exec"
-	"github.com/pglimit/pglimit/janitor/internal/lease"
+	"github.com/pglimit/pglimit/janitor/internal/leader"
 	"github.com/pglimit/pglimit/janitor/internal/sweep"
 )
 
@@ -68,7 +68,7 @@ type Janitor struct {
 	config Config // complete
 
 	turn  chan struct{} // contains one token: the goroutine that takes it may sweep and use lease
-	lease *lease.Lease
+	lease *leader.Lease
 
 	mu      sync.Mutex
 	running bool
@@ -107,7 +107,7 @@ func newJanitor(connections exec.Connections, config *Config) (*Janitor, error) 
 	}
 	run := exec.NewPool(connections, exec.NewCache(exec.Warn(full.Logger)))
 	j := &Janitor{
-		config: full, lease: lease.New(run, full.Lease, full.Now),
+		config: full, lease: leader.New(run, full.Lease, full.Now),
 		turn: make(chan struct{}, 1), total: Removed{ByTable: map[string]int64{}},
 	}
 	j.turn <- struct{}{}

@@ -10,7 +10,7 @@ import (
 
 	"github.com/pglimit/pglimit/db"
 	"github.com/pglimit/pglimit/internal/store/postgres/exec"
-	"github.com/pglimit/pglimit/janitor/internal/lease"
+	"github.com/pglimit/pglimit/janitor/internal/leader"
 	"github.com/pglimit/pglimit/janitor/internal/tables"
 )
 
@@ -92,13 +92,13 @@ func readState(ctx context.Context, connections exec.Connections) (State, error)
 		if _, err := tx.Exec(ctx, statusPlan); err != nil {
 			return err
 		}
-		if row, err = db.New().SweepStatus(ctx, tx, lease.Name); err == nil {
+		if row, err = db.New().SweepStatus(ctx, tx, leader.Name); err == nil {
 			waiting, err = tables.Waiting(ctx, tx, db.SweepWaitingParams{NowUs: row.NowUs, MaxRows: StateBound})
 		}
 		return err
 	})
 	switch {
-	case exec.SQLState(err) == lease.UndefinedTable:
+	case exec.SQLState(err) == leader.UndefinedTable:
 		return State{}, fmt.Errorf("pglimit: read the janitor's state: %w: run `pglimit migrate up`, or check search_path", err)
 	case err != nil:
 		return State{}, fmt.Errorf("pglimit: read the janitor's state: %w", err)
@@ -118,7 +118,7 @@ func stateOf(row db.SweepStatusRow, waiting db.SweepWaitingRow) State {
 	if row.SweptAtUs != 0 {
 		s.SweptAt = time.UnixMicro(row.SweptAtUs)
 	}
-	if row.LeaseEndsUs > row.NowUs && row.LeaseEndsUs <= row.NowUs+lease.Longest.Microseconds() {
+	if row.LeaseEndsUs > row.NowUs && row.LeaseEndsUs <= row.NowUs+leader.Longest.Microseconds() {
 		s.Holder, s.LeaseEndsAt = row.Holder, time.UnixMicro(row.LeaseEndsUs)
 	}
 	return s

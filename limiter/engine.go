@@ -12,7 +12,7 @@ import (
 
 	"github.com/pglimit/pglimit/internal/algorithm"
 	"github.com/pglimit/pglimit/internal/keys"
-	"github.com/pglimit/pglimit/internal/slots"
+	"github.com/pglimit/pglimit/internal/places"
 	"github.com/pglimit/pglimit/internal/store"
 	"github.com/pglimit/pglimit/internal/store/dispatch"
 	"github.com/pglimit/pglimit/internal/throttle"
@@ -42,11 +42,11 @@ type shared struct {
 	logger     *slog.Logger
 
 	closed      atomic.Bool
-	withdrawals *tally    // of cancelled Waits, in progress
-	calls       sync.Pool // of *call
-	denied      *denials  // nil: none are remembered
-	leases      *leases   // nil: none are taken
-	slots       *slots.Slots[queueKey]
+	withdrawals *inProgress // of cancelled Waits, in progress
+	calls       sync.Pool   // of *call
+	denied      *denials    // nil: none are remembered
+	leases      *leases     // nil: none are taken
+	places      *places.Places[queueKey]
 	degraded    throttle.Throttle
 	refusals    refusals
 	local       *local // nil in memory

@@ -10,7 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglimit/pglimit/db"
-	"github.com/pglimit/pglimit/internal/slots"
+	"github.com/pglimit/pglimit/internal/places"
 	"github.com/pglimit/pglimit/internal/store"
 	"github.com/pglimit/pglimit/internal/store/dispatch"
 	"github.com/pglimit/pglimit/internal/store/memory"
@@ -127,7 +127,7 @@ func newEngine(c *Config, source Source) *engine {
 	return &engine{shared: &shared{
 		source: source, timeout: c.Timeout, remember: c.IdempotencyTTL, keySecret: c.KeySecret, policies: c.Policies,
 		clock: c.Now, clockTime: c.clockTime, observe: c.Observe, denialLog: c.DenialLog,
-		logger: c.Logger, refusals: refusals{failOpen: c.MisconfiguredFailsOpen}, withdrawals: newTally(), slots: slots.New[queueKey](maxSlots),
+		logger: c.Logger, refusals: refusals{failOpen: c.MisconfiguredFailsOpen}, withdrawals: newInProgress(), places: places.New[queueKey](maxPlaces),
 	}}
 }
 

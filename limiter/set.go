@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/pglimit/pglimit/internal/algorithm"
-	"github.com/pglimit/pglimit/internal/slots"
+	"github.com/pglimit/pglimit/internal/places"
 	"github.com/pglimit/pglimit/internal/store"
 )
 
@@ -39,12 +39,12 @@ type set struct {
 type group struct {
 	store.Group
 	source  Policy
-	key     string     // the caller's
-	indexes []int      // of its requests
-	ahead   float64    // of a queue: the most units that may be before its last request
-	at      attempt    // to remember its denial
-	slot    slots.Slot // given up by another request, and used by this; or none
-	one     struct {   // the arrays of a single request, so that they are not allocated apart
+	key     string       // the caller's
+	indexes []int        // of its requests
+	ahead   float64      // of a queue: the most units that may be before its last request
+	at      attempt      // to remember its denial
+	place   places.Place // given up by another request, and used by this; or none
+	one     struct {     // the arrays of a single request, so that they are not allocated apart
 		index [1]int
 		need  [1]float64
 		view  [1]algorithm.View
@@ -316,10 +316,10 @@ func (e *engine) results(s *set, allowed bool) Results {
 	for _, g := range s.groups {
 		for i, index := range g.indexes {
 			r := &all.PerRequest[index]
-			if in := &s.requests[index]; allowed && g.slot.IsZero() {
+			if in := &s.requests[index]; allowed && g.place.IsZero() {
 				*r = g.share(i, in, e.source)
 			} else if *r = g.refused(i, in, e.source); allowed {
-				r.useSlot(in.Cost, g.slot.From.Add(occupies(&g.Query, g.Needs[i]-in.Cost)))
+				r.usePlace(in.Cost, g.place.From.Add(occupies(&g.Query, g.Needs[i]-in.Cost)))
 			}
 			r.rows = rows
 		}

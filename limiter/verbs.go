@@ -154,7 +154,7 @@ func (e *engine) Undo(ctx context.Context, p Policy, key string, r Result) (Resu
 // IdempotencyKey stay remembered.
 func (e *engine) Reset(ctx context.Context, p Policy, key string) error {
 	_, err := e.decide(ctx, e.call(verbReset, p.Request(key, 0)))
-	e.slots.Drop(queueKey{p.Name, key})
+	e.places.Drop(queueKey{p.Name, key})
 	return err
 }
 

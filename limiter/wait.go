@@ -7,19 +7,19 @@ import (
 	"sync"
 	"time"
 
-	"github.com/pglimit/pglimit/internal/slots"
+	"github.com/pglimit/pglimit/internal/places"
 	"github.com/pglimit/pglimit/internal/store"
 )
 
-// A slot is the time in which the units of a request drain from a queue. A Wait that is
+// A place is the time in which the units of a request drain from a queue. A Wait that is
 // cancelled after others have queued behind it cannot give its units back, because the
-// others sleep until slots that they know. Its own slot stays unused, and the queue stays
-// as full. Clients that cancel would fill the queue with unused slots. So a Limiter keeps
-// them, and grants them to later Waits that the queue denies. Each slot is used at most
+// others sleep until places that they know. Its own place stays unused, and the queue stays
+// as full. Clients that cancel would fill the queue with unused places. So a Limiter keeps
+// them, and grants them to later Waits that the queue denies. Each place is used at most
 // once, so the queue keeps its pace.
 
-// maxSlots is the largest number of unused slots that a Limiter keeps.
-const maxSlots = 16_384
+// maxPlaces is the largest number of unused places that a Limiter keeps.
+const maxPlaces = 16_384
 
 // queueKey identifies a queue by the caller's key.
 type queueKey struct{ policy, key string }
@@ -100,17 +100,17 @@ func sleep(ctx context.Context, delay time.Duration) bool {
 	}
 }
 
-// withdraw gives back what was granted to groups. received is when that was known. The slot
-// of a group that others have queued behind is kept.
+// withdraw gives back what was granted to groups, at received. If others have queued behind a
+// group, its units cannot go back: its place is kept for a later request.
 func (e *engine) withdraw(ctx context.Context, groups []*group, received time.Time) {
 	for _, g := range groups {
 		switch {
-		case !g.slot.IsZero():
-			e.keepSlot(g, g.slot)
+		case !g.place.IsZero():
+			e.keepPlace(g, g.place)
 		case g.queue():
 			op := &store.Op{Kind: store.Leave, Query: g.Query, Ticket: g.Outcome.Ticket}
 			if err := e.undo(ctx, new(g.request()), op); err == nil && !op.Allowed { // after an error the units may have gone back
-				e.keepSlot(g, g.slotAt(received, e.source))
+				e.keepPlace(g, g.placeAt(received, e.source))
 			}
 		default:
 			op := &store.Op{Kind: store.Undo, Query: g.Query, Grant: g.Outcome.View.Counted(g.Outcome.UpdatedAt)}
@@ -145,45 +145,45 @@ func (e *engine) sendBounded(ctx context.Context, op *store.Op) error {
 	return e.store.Do(ctx, op)
 }
 
-// slotAt returns the slot that was granted to g in a queue. received is when the grant was
-// known. A slot that is too far in the future to keep is none.
-func (g *group) slotAt(received time.Time, source Source) slots.Slot {
+// placeAt returns the place that was granted to g in a queue. received is when the grant was
+// known. A place that is too far in the future to keep is none.
+func (g *group) placeAt(received time.Time, source Source) places.Place {
 	delay := result(&g.Query, verbTake, &g.Outcome, 0, source).Delay
-	if delay > slots.Longest {
-		return slots.Slot{}
+	if delay > places.Longest {
+		return places.Place{}
 	}
-	return slots.Slot{From: received.Add(delay), Width: occupies(&g.Query, g.Units)}
+	return places.Place{From: received.Add(delay), Width: occupies(&g.Query, g.Units)}
 }
 
 // occupies returns the time in which units drain from q's queue, rounded down; 0 if that is
-// too long for a slot.
+// too long for a place.
 func occupies(q *store.Query, units float64) time.Duration {
 	us := units / q.Leak
-	if us >= float64(slots.Longest.Microseconds()) {
+	if us >= float64(places.Longest.Microseconds()) {
 		return 0
 	}
 	return time.Duration(us * float64(time.Microsecond))
 }
 
-// keepSlot keeps a slot that its group does not use.
-func (e *engine) keepSlot(g *group, slot slots.Slot) {
-	e.slots.Put(queueKey{g.Policy, strings.Clone(g.key)}, slot) // the key may share memory with a large text
+// keepPlace keeps a place that its group does not use.
+func (e *engine) keepPlace(g *group, place places.Place) {
+	e.places.Put(queueKey{g.Policy, strings.Clone(g.key)}, place) // the key may share memory with a large text
 }
 
-// reusable reports whether a group may use an unused slot, so that a remembered denial does
+// reusable reports whether a group may use an unused place, so that a remembered denial does
 // not answer it.
 func (e *engine) reusable(s *set, g *group) bool {
-	return s.verb.waits && g.queue() && e.slots.Has(queueKey{g.Policy, g.key})
+	return s.verb.waits && g.queue() && e.places.Has(queueKey{g.Policy, g.key})
 }
 
-// reuseAll gives unused slots to the groups of s whose queues are full, if all other groups
+// reuseAll gives unused places to the groups of s whose queues are full, if all other groups
 // fit, and takes the others.
 func (e *engine) reuseAll(ctx context.Context, s *set) (allowed bool, err error) {
 	defer func() {
 		for _, g := range s.groups {
-			if !allowed && !g.slot.IsZero() {
-				e.keepSlot(g, g.slot)
-				g.slot = slots.Slot{}
+			if !allowed && !g.place.IsZero() {
+				e.keepPlace(g, g.place)
+				g.place = places.Place{}
 			}
 		}
 	}()
@@ -207,8 +207,8 @@ func (e *engine) reuseAll(ctx context.Context, s *set) (allowed bool, err error)
 	return e.takeAll(ctx, s, others, nil)
 }
 
-// reuse gives g, whose queue is full, an unused slot, and reports whether there was one. The
-// slot begins before the deadline of s, and no later than a slot at the end of the queue.
+// reuse gives g, whose queue is full, an unused place, and reports whether there was one. The
+// place begins before the deadline of s, and no later than a place at the end of the queue.
 func (e *engine) reuse(s *set, g *group) (ok bool) {
 	if g.Outcome.Blocked || g.Outcome.IsBlocked() {
 		return false
@@ -223,36 +223,36 @@ func (e *engine) reuse(s *set, g *group) (ok bool) {
 			last = by
 		}
 	}
-	g.slot, ok = e.slots.Take(queueKey{g.Policy, g.key}, occupies(&g.Query, g.Units), last)
+	g.place, ok = e.places.Take(queueKey{g.Policy, g.key}, occupies(&g.Query, g.Units), last)
 	return ok
 }
 
-// useSlot changes a denial to a grant of units that drain at a time.
-func (r *Result) useSlot(units float64, at time.Time) {
+// usePlace changes a denial to a grant of units that drain at a time.
+func (r *Result) usePlace(units float64, at time.Time) {
 	r.Allowed, r.Granted, r.Delay = true, units, max(0, time.Until(at))
 	r.RetryAfter, r.Reason = 0, ""
 }
 
-// tally counts what is in progress.
-type tally struct {
+// inProgress counts what is in progress.
+type inProgress struct {
 	mu    sync.Mutex
 	ended sync.Cond
 	n     int
 }
 
-func newTally() *tally {
-	t := new(tally)
+func newInProgress() *inProgress {
+	t := new(inProgress)
 	t.ended.L = &t.mu
 	return t
 }
 
-func (t *tally) add() {
+func (t *inProgress) add() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.n++
 }
 
-func (t *tally) done() {
+func (t *inProgress) done() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.n--; t.n == 0 {
@@ -261,14 +261,14 @@ func (t *tally) done() {
 }
 
 // zero reports whether nothing is in progress.
-func (t *tally) zero() bool {
+func (t *inProgress) zero() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.n == 0
 }
 
 // awaitZero waits until nothing is in progress.
-func (t *tally) awaitZero() {
+func (t *inProgress) awaitZero() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for t.n > 0 {

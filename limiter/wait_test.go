@@ -73,9 +73,9 @@ func of(i int) func(Results, error) (Result, error) {
 	}
 }
 
-// TestWaitTakesAnUnusedSlot: in a full queue, a Wait gets the turn of one that left
+// TestWaitTakesAnUnusedPlace: in a full queue, a Wait gets the turn of one that left
 // although another had queued behind it, exactly once.
-func TestWaitTakesAnUnusedSlot(t *testing.T) {
+func TestWaitTakesAnUnusedPlace(t *testing.T) {
 	for name, wait := range waits {
 		synctest.Test(t, func(t *testing.T) {
 			l := NewMemory(nil)
@@ -144,9 +144,9 @@ func TestWaitTakesAnUnusedSlot(t *testing.T) {
 	}
 }
 
-// TestWaitHasNoSlot: an unused slot is not given to a blocked key, after a Reset, under
+// TestWaitHasNoPlace: an unused place is not given to a blocked key, after a Reset, under
 // BlockFor, if another limit denies, or after Close.
-func TestWaitHasNoSlot(t *testing.T) {
+func TestWaitHasNoPlace(t *testing.T) {
 	denying := Policy{Name: "denying", Algorithm: GCRA, Limit: 1, Period: time.Hour}
 	for name, c := range map[string]struct {
 		blockFor time.Duration

@@ -12,7 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/internal/algorithm"
 	"github.com/pglimit/pglimit/limiter"
 )
@@ -22,8 +22,8 @@ import (
 func TestAllowAllBadInput(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
-	pool := bed.NewPool(t)
-	l := bed.NewLimiter(t, pool, nil)
+	pool := testworld.NewPool(t)
+	l := testworld.NewLimiter(t, pool, nil)
 	p := limiter.Policy{Name: "p", Algorithm: limiter.TokenBucket, Limit: 10, Period: time.Hour, OnError: limiter.FailOpen, BlockFor: time.Hour}
 	q := p
 	q.Limit = 20
@@ -39,7 +39,7 @@ func TestAllowAllBadInput(t *testing.T) {
 		{[]limiter.Request{{Key: "k", Cost: 1}}, "requests[0]: pglimit: invalid policy: Name"},
 		{[]limiter.Request{p.Request("k", 1), q.Request("l", 1), q.Request("k", 1)}, `requests[0] and requests[2] are for the same key under two policies "p"`},
 	} {
-		tx := bed.Begin(t, pool, pgx.TxOptions{})
+		tx := testworld.Begin(t, pool, pgx.TxOptions{})
 		_, outside := l.AllowAll(ctx, c.asks...)
 		_, inside := l.InTx(tx).AllowAll(ctx, c.asks...)
 		for _, err := range []error{outside, inside} {
@@ -47,7 +47,7 @@ func TestAllowAllBadInput(t *testing.T) {
 				t.Errorf("got %v, want an ErrInvalid with %q", err, c.want)
 			}
 		}
-		bed.Commit(t, tx)
+		testworld.Commit(t, tx)
 	}
 	once := p.Request("k", 1)
 	once.IdempotencyKey = "1"
@@ -56,20 +56,20 @@ func TestAllowAllBadInput(t *testing.T) {
 	}
 	// The same name and key under another algorithm is a different row.
 	other := limiter.Policy{Name: "p", Algorithm: limiter.SlidingWindowLog, Limit: 10, Period: time.Hour}
-	tx := bed.Begin(t, pool, pgx.TxOptions{})
+	tx := testworld.Begin(t, pool, pgx.TxOptions{})
 	requests := []limiter.Request{other.Request("k", 3), p.Request("k", 6), p.Request("k", 6), other.Request("l", 2)}
-	for _, all := range []limiter.Results{bed.MustAll(t)(l.AllowAll(ctx, requests...)), bed.MustAll(t)(l.InTx(tx).AllowAll(ctx, requests...))} {
+	for _, all := range []limiter.Results{testworld.MustAll(t)(l.AllowAll(ctx, requests...)), testworld.MustAll(t)(l.InTx(tx).AllowAll(ctx, requests...))} {
 		if all.Allowed || all.DeniedBy != 2 || all.PerRequest[2].RetryAfter != limiter.Never || !all.PerRequest[0].Allowed || !all.PerRequest[1].Allowed {
 			t.Errorf("a sum above the burst: %+v", all)
 		}
 	}
-	bed.Commit(t, tx)
+	testworld.Commit(t, tx)
 	for _, a := range algorithm.Tables {
-		if n := bed.Value[int](t, pool, "SELECT count(*) FROM pglimit_"+string(a)); n != 0 {
+		if n := testworld.Value[int](t, pool, "SELECT count(*) FROM pglimit_"+string(a)); n != 0 {
 			t.Errorf("%s: %d rows were written", a, n)
 		}
 	}
-	if all := bed.MustAll(t)(l.AllowAll(ctx, requests[0], requests[1])); !all.Allowed {
+	if all := testworld.MustAll(t)(l.AllowAll(ctx, requests[0], requests[1])); !all.Allowed {
 		t.Errorf("two algorithms: %+v", all)
 	}
 	if err := l.Close(); err != nil {
@@ -84,22 +84,22 @@ func TestAllowAllBadInput(t *testing.T) {
 func TestAllowAllOfAThousand(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
-	pool := bed.NewPool(t)
-	l := bed.NewLimiter(t, pool, nil)
-	all := bed.Variants(2, 1000*time.Hour)
+	pool := testworld.NewPool(t)
+	l := testworld.NewLimiter(t, pool, nil)
+	all := testworld.Variants(2, 1000*time.Hour)
 	var requests []limiter.Request
 	for i := range 1000 {
 		requests = append(requests, all[i%len(all)].Request(fmt.Sprint("key", i/len(all)), 2))
 	}
 	for _, want := range []bool{true, false} {
-		if got := bed.MustAll(t)(l.AllowAll(ctx, requests...)); got.Allowed != want || want != (got.DeniedBy == -1) {
+		if got := testworld.MustAll(t)(l.AllowAll(ctx, requests...)); got.Allowed != want || want != (got.DeniedBy == -1) {
 			t.Errorf("outside: %v, want %v", got.Allowed, want)
 		}
-		tx := bed.Begin(t, pool, pgx.TxOptions{})
-		if got := bed.MustAll(t)(l.InTx(tx).AllowAll(ctx, requests...)); got.Allowed {
+		tx := testworld.Begin(t, pool, pgx.TxOptions{})
+		if got := testworld.MustAll(t)(l.InTx(tx).AllowAll(ctx, requests...)); got.Allowed {
 			t.Error("inside: allowed where nothing is left")
 		}
-		bed.Commit(t, tx)
+		testworld.Commit(t, tx)
 	}
 }
 
@@ -109,12 +109,12 @@ func TestAllowAllOfAThousand(t *testing.T) {
 func TestAllowAllDurability(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
-	c := bed.NewCommitLog(t)
+	c := testworld.NewCommitLog(t)
 	for _, session := range []string{"off", "on"} {
-		l := bed.NewLimiter(t, bed.Connect(t, c.URL, bed.Setting("synchronous_commit", session)), nil)
+		l := testworld.NewLimiter(t, testworld.Connect(t, c.URL, testworld.Setting("synchronous_commit", session)), nil)
 		for _, all := range [][]limiter.Durability{{limiter.Relaxed, limiter.Relaxed}, {limiter.Relaxed, limiter.Durable}, {limiter.Durable, limiter.Relaxed}, {limiter.Durable, limiter.Durable}} {
-			own := bed.CommittedWith(session, min(all[0], all[1])) // Durable is set for fewer
-			for i := range 4 {                                     // outside and inside a transaction, of two tables and of one
+			own := testworld.CommittedWith(session, min(all[0], all[1])) // Durable is set for fewer
+			for i := range 4 {                                           // outside and inside a transaction, of two tables and of one
 				inside := i%2 == 1
 				p := limiter.Policy{
 					Name:      fmt.Sprintf("%s-%s-%s-%d", session, all[0], all[1], i),
@@ -129,17 +129,17 @@ func TestAllowAllDurability(t *testing.T) {
 				var tx pgx.Tx
 				want, changes := own, map[string]int{"a": 1, "b": 2, "c": 1, "d": 3, "e": 3} // b: taken, then blocked
 				if inside {
-					tx = bed.Begin(t, bed.Connect(t, c.URL, bed.Setting("synchronous_commit", session)), pgx.TxOptions{})
+					tx = testworld.Begin(t, testworld.Connect(t, c.URL, testworld.Setting("synchronous_commit", session)), pgx.TxOptions{})
 					request = l.InTx(tx).AllowAll
 					want, changes = session, map[string]int{"a": 3, "b": 4, "c": 3, "d": 6, "e": 6} // locked, taken, locked; b: blocked
 				}
 				for range 3 { // outside, the last are taken at once
-					bed.MustAll(t)(request(ctx, p.Request("d", 1), q.Request("e", 1)))
+					testworld.MustAll(t)(request(ctx, p.Request("d", 1), q.Request("e", 1)))
 				}
-				bed.MustAll(t)(request(ctx, p.Request("a", 1), p.Request("c", 1), q.Request("b", 10)))
-				bed.MustAll(t)(request(ctx, p.Request("a", 1), p.Request("c", 1), q.Request("b", 10)))
+				testworld.MustAll(t)(request(ctx, p.Request("a", 1), p.Request("c", 1), q.Request("b", 10)))
+				testworld.MustAll(t)(request(ctx, p.Request("a", 1), p.Request("c", 1), q.Request("b", 10)))
 				if inside {
-					bed.Commit(t, tx)
+					testworld.Commit(t, tx)
 				}
 				c.Expect(t, p, want, changes)
 			}
@@ -153,22 +153,22 @@ func TestAllowAllDurability(t *testing.T) {
 func TestAllowAllConflicts(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
-	c := bed.NewCommitLog(t)
-	pool := bed.Connect(t, c.URL, bed.Setting("default_transaction_isolation", "repeatable read"))
-	l := bed.NewLimiter(t, pool, nil)
+	c := testworld.NewCommitLog(t)
+	pool := testworld.Connect(t, c.URL, testworld.Setting("default_transaction_isolation", "repeatable read"))
+	l := testworld.NewLimiter(t, pool, nil)
 	p := limiter.Policy{Name: "p", Algorithm: limiter.GCRA, Limit: 100, Period: 1000 * time.Hour, BlockFor: time.Hour, OnError: limiter.FailOpen}
 	for _, cost := range []float64{60, 60} { // granted; then denied, and a block started
-		bed.MustAll(t)(l.AllowAll(ctx, p.Request("a", cost), p.Request("b", 1)))
+		testworld.MustAll(t)(l.AllowAll(ctx, p.Request("a", cost), p.Request("b", 1)))
 	}
-	if got := bed.Value[string](t, c.Pool, "SELECT string_agg(key || ' ' || isolation, ', ' ORDER BY xid, key) FROM committed"); got !=
+	if got := testworld.Value[string](t, c.Pool, "SELECT string_agg(key || ' ' || isolation, ', ' ORDER BY xid, key) FROM committed"); got !=
 		"a read committed, b read committed, a read committed" {
 		t.Errorf("committed: %s", got)
 	}
-	tx := bed.Begin(t, pool, pgx.TxOptions{})
+	tx := testworld.Begin(t, pool, pgx.TxOptions{})
 	if _, err := tx.Exec(ctx, "SELECT 1"); err != nil { // takes the snapshot
 		t.Fatal(err)
 	}
-	bed.MustAll(t)(l.AllowAll(ctx, p.Request("c", 1), p.Request("d", 1)))
+	testworld.MustAll(t)(l.AllowAll(ctx, p.Request("c", 1), p.Request("d", 1)))
 	_, err := l.InTx(tx).AllowAll(ctx, p.Request("c", 1), p.Request("d", 1))
 	var pgErr *pgconn.PgError
 	if !errors.Is(err, limiter.ErrRetryTx) || !errors.As(err, &pgErr) || pgErr.Code != "40001" {
@@ -181,15 +181,15 @@ func TestAllowAllConflicts(t *testing.T) {
 func TestAllowAllSeesARowThatChanges(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
-	pool := bed.NewPool(t)
-	bed.Exec(t, pool, `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+	pool := testworld.NewPool(t)
+	testworld.Exec(t, pool, `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
 		NEW.granted := 0;
 		RETURN NEW;
 	END $$`)
-	bed.Exec(t, pool, `CREATE TRIGGER refuse BEFORE UPDATE ON pglimit_token_bucket FOR EACH ROW WHEN (NEW.granted > 0) EXECUTE FUNCTION refuse()`)
-	l := bed.NewLimiter(t, pool, nil)
+	testworld.Exec(t, pool, `CREATE TRIGGER refuse BEFORE UPDATE ON pglimit_token_bucket FOR EACH ROW WHEN (NEW.granted > 0) EXECUTE FUNCTION refuse()`)
+	l := testworld.NewLimiter(t, pool, nil)
 	p := limiter.Policy{Name: "p", Algorithm: limiter.GCRA, Limit: 10, Period: time.Hour}
-	tx := bed.Begin(t, pool, pgx.TxOptions{})
+	tx := testworld.Begin(t, pool, pgx.TxOptions{})
 	if all, err := l.InTx(tx).AllowAll(ctx, p.Request("a", 1), p.Request("b", 1)); !errors.Is(err, limiter.ErrRetryTx) || all.Allowed {
 		t.Errorf("got %+v, %v", all, err)
 	}

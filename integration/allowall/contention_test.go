@@ -12,7 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -25,15 +25,15 @@ func TestAllowAllNeverDeadlocks(t *testing.T) {
 	for name, secret := range map[string][]byte{"plain": nil, "secret": []byte("a secret for the keys")} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			url := bed.NewDatabase(t)
-			c := &allCallers{policies: bed.Variants(60, 100_000*time.Hour), granted: map[limiter.Request]float64{}}
+			url := testworld.NewDatabase(t)
+			c := &allCallers{policies: testworld.Variants(60, 100_000*time.Hour), granted: map[limiter.Request]float64{}}
 			var wg sync.WaitGroup
 			guessed := newGuesses()
 			var pools []*pgxpool.Pool
 			for range 2 {
-				pool := bed.Connect(t, url, guessed.On)
+				pool := testworld.Connect(t, url, guessed.On)
 				pools = append(pools, pool)
-				l := bed.NewLimiter(t, pool, &limiter.Config{KeySecret: secret, DisableTimeout: true}) // on a busy machine rows are locked for long
+				l := testworld.NewLimiter(t, pool, &limiter.Config{KeySecret: secret, DisableTimeout: true}) // on a busy machine rows are locked for long
 				for range 32 {
 					wg.Go(func() {
 						for range 40 {
@@ -46,12 +46,12 @@ func TestAllowAllNeverDeadlocks(t *testing.T) {
 				}
 			}
 			wg.Wait()
-			l := bed.NewLimiter(t, pools[0], &limiter.Config{KeySecret: secret})
+			l := testworld.NewLimiter(t, pools[0], &limiter.Config{KeySecret: secret})
 			denied := 0
 			for request, want := range c.granted {
-				r := bed.Must(t)(l.Check(t.Context(), request.Policy, request.Key, 0))
-				if !bed.Near(r.Level, want) {
-					t.Errorf("%s %s: level %v, granted %v", bed.Variant(request.Policy), request.Key, r.Level, want)
+				r := testworld.Must(t)(l.Check(t.Context(), request.Policy, request.Key, 0))
+				if !testworld.Near(r.Level, want) {
+					t.Errorf("%s %s: level %v, granted %v", testworld.Variant(request.Policy), request.Key, r.Level, want)
 				}
 				if want > 57 {
 					denied++
@@ -60,13 +60,13 @@ func TestAllowAllNeverDeadlocks(t *testing.T) {
 			if denied == 0 {
 				t.Error("no key was used up, so nothing was denied")
 			}
-			if guessed.right.Load() == 0 && !bed.Citus() { // there keys of several shards never are
+			if guessed.right.Load() == 0 && !testworld.Citus() { // there keys of several shards never are
 				t.Error("nothing was taken in one round trip")
 			}
 			for _, pool := range pools {
 				pool.Close() // sessions report their counters when they end
 			}
-			noDeadlock(t, bed.Connect(t, url))
+			noDeadlock(t, testworld.Connect(t, url))
 		})
 	}
 }
@@ -74,13 +74,13 @@ func TestAllowAllNeverDeadlocks(t *testing.T) {
 // noDeadlock reads the database's count once all other sessions have ended.
 func noDeadlock(t *testing.T, pool *pgxpool.Pool) {
 	t.Helper()
-	bed.Eventually(t, "the sessions have ended", func(ctx context.Context) (ended bool, err error) {
+	testworld.Eventually(t, "the sessions have ended", func(ctx context.Context) (ended bool, err error) {
 		err = pool.QueryRow(ctx, `SELECT NOT EXISTS (SELECT FROM pg_stat_activity
 			WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'
 			AND application_name NOT LIKE 'citus%')`).Scan(&ended)
 		return ended, err
 	})
-	if n := bed.Value[int](t, pool, "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()"); n != 0 {
+	if n := testworld.Value[int](t, pool, "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()"); n != 0 {
 		t.Errorf("%d deadlocks", n)
 	}
 }
@@ -148,11 +148,11 @@ func (c *allCallers) count(requests []limiter.Request) {
 // a time when those units are no longer in use.
 func TestAllowAllInTxOfARowThatIsGone(t *testing.T) {
 	t.Parallel()
-	pool := bed.NewPool(t)
-	l := bed.NewLimiter(t, pool, &limiter.Config{DisableDenyCache: true})
-	for _, p := range bed.Variants(3, 50*time.Millisecond) {
-		holds, waits := bed.Begin(t, pool, pgx.TxOptions{}), bed.Begin(t, pool, pgx.TxOptions{})
-		bed.Must(t)(l.InTx(holds).Allow(t.Context(), p, "a"))
+	pool := testworld.NewPool(t)
+	l := testworld.NewLimiter(t, pool, &limiter.Config{DisableDenyCache: true})
+	for _, p := range testworld.Variants(3, 50*time.Millisecond) {
+		holds, waits := testworld.Begin(t, pool, pgx.TxOptions{}), testworld.Begin(t, pool, pgx.TxOptions{})
+		testworld.Must(t)(l.InTx(holds).Allow(t.Context(), p, "a"))
 		answer := make(chan limiter.Results, 1)
 		go func() {
 			all, err := l.InTx(waits).AllowAll(t.Context(), p.Request("a", 1), p.Request("b", 1))
@@ -161,21 +161,21 @@ func TestAllowAllInTxOfARowThatIsGone(t *testing.T) {
 			}
 			answer <- all
 		}()
-		bed.AwaitBlocked(t, pool)
+		testworld.AwaitBlocked(t, pool)
 		var used limiter.Result
 		for range 3 {
-			used = bed.Must(t)(l.Allow(t.Context(), p, "b"))
+			used = testworld.Must(t)(l.Allow(t.Context(), p, "b"))
 		}
-		bed.Eventually(t, "the key is empty again", func(ctx context.Context) (bool, error) {
+		testworld.Eventually(t, "the key is empty again", func(ctx context.Context) (bool, error) {
 			r, err := l.Check(ctx, p, "b", 3)
 			return r.Allowed && r.Level == 0, err
 		})
-		bed.Exec(t, pool, "DELETE FROM "+bed.TableOf(p.Algorithm)+" WHERE key = 'b'") // as the janitor does
-		bed.Commit(t, holds)
-		all := bed.Receive(t, answer, "the AllowAll's answer")
+		testworld.Exec(t, pool, "DELETE FROM "+testworld.TableOf(p.Algorithm)+" WHERE key = 'b'") // as the janitor does
+		testworld.Commit(t, holds)
+		all := testworld.Receive(t, answer, "the AllowAll's answer")
 		if b := all.PerRequest[1]; !all.Allowed || !b.At.After(used.At) {
-			t.Errorf("%s: allowed %v, %v after three others", bed.Variant(p), all.Allowed, b.At.Sub(used.At))
+			t.Errorf("%s: allowed %v, %v after three others", testworld.Variant(p), all.Allowed, b.At.Sub(used.At))
 		}
-		bed.Commit(t, waits)
+		testworld.Commit(t, waits)
 	}
 }

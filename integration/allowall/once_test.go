@@ -12,14 +12,14 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/limiter"
 )
 
 // guesses counts the statements that take all or fail: how many took, and how many failed
 // because the guess that all have room was wrong.
 type guesses struct {
-	bed.Trace
+	testworld.Trace
 	right, wrong atomic.Int64
 }
 
@@ -60,13 +60,13 @@ func spread(policies []limiter.Policy, key string) map[string][]limiter.Request 
 func TestAllowAllAtOnce(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
-	url := bed.NewDatabase(t)
+	url := testworld.NewDatabase(t)
 	var trips atomic.Int64
-	pool := bed.Connect(t, url, bed.OneConnection, countTrips(&trips))
-	l, other := bed.NewLimiter(t, pool, &limiter.Config{DisableDenyCache: true, BreakAfter: 1}), bed.NewLimiter(t, bed.Connect(t, url), nil)
-	policies := bed.Variants(100, 100_000*time.Hour)
+	pool := testworld.Connect(t, url, testworld.OneConnection, countTrips(&trips))
+	l, other := testworld.NewLimiter(t, pool, &limiter.Config{DisableDenyCache: true, BreakAfter: 1}), testworld.NewLimiter(t, testworld.Connect(t, url), nil)
+	policies := testworld.Variants(100, 100_000*time.Hour)
 	full := limiter.Policy{Name: "full", Algorithm: limiter.GCRA, Limit: 1, Period: 1000 * time.Hour}
-	bed.Must(t)(l.Allow(ctx, full, "k"))
+	testworld.Must(t)(l.Allow(ctx, full, "k"))
 	steps := []string{"new keys", "again", "and again", "used up", "used up again", "reset", "prepared again", "after that"}
 	took := map[string][]int64{}
 	for round := range 4 { // statements are prepared; once a second expired reservations are looked up
@@ -75,15 +75,15 @@ func TestAllowAllAtOnce(t *testing.T) {
 			for i, step := range steps {
 				switch step {
 				case "used up":
-					bed.Must(t)(other.Charge(ctx, last.Policy, last.Key, 100))
-					bed.Must(t)(l.Allow(ctx, full, "k")) // denied: it looks up what the next would
+					testworld.Must(t)(other.Charge(ctx, last.Policy, last.Key, 100))
+					testworld.Must(t)(l.Allow(ctx, full, "k")) // denied: it looks up what the next would
 				case "reset":
 					if err := other.Reset(ctx, last.Policy, last.Key); err != nil {
 						t.Fatal(err)
 					}
 				}
 				before := trips.Load()
-				all := bed.MustAll(t)(l.AllowAll(ctx, requests...))
+				all := testworld.MustAll(t)(l.AllowAll(ctx, requests...))
 				n := trips.Load() - before
 				if round == 0 {
 					took[what] = append(took[what], n)
@@ -96,7 +96,7 @@ func TestAllowAllAtOnce(t *testing.T) {
 			// The first key was taken three times and, after the denials, three times. If it is
 			// also the last, it was reset meanwhile, and has two requests.
 			first := requests[0]
-			if r := bed.Must(t)(other.Check(ctx, first.Policy, first.Key, 0)); !bed.Near(r.Level, 6) {
+			if r := testworld.Must(t)(other.Check(ctx, first.Policy, first.Key, 0)); !testworld.Near(r.Level, 6) {
 				t.Errorf("%s: level %v, want 6", what, r.Level)
 			}
 		}
@@ -120,21 +120,21 @@ func TestAllowAllAtOnce(t *testing.T) {
 // tables leaves nothing behind. database/sql has no pipeline; there it is one transaction
 // too.
 func TestAllowAllAtOnceIsOneTransaction(t *testing.T) {
-	url := bed.NewDatabase(t)
-	other := bed.NewLimiter(t, bed.Connect(t, url), nil)
+	url := testworld.NewDatabase(t)
+	other := testworld.NewLimiter(t, testworld.Connect(t, url), nil)
 	test := func(t *testing.T, l *limiter.Limiter) {
 		ctx := t.Context()
-		for what, requests := range spread(bed.Variants(100, 100_000*time.Hour), t.Name()) {
+		for what, requests := range spread(testworld.Variants(100, 100_000*time.Hour), t.Name()) {
 			first, last := requests[0], requests[len(requests)-1]
 			for _, want := range []bool{true, true, false} {
 				if !want {
-					bed.Must(t)(other.Charge(ctx, last.Policy, last.Key, 100))
+					testworld.Must(t)(other.Charge(ctx, last.Policy, last.Key, 100))
 				}
-				if all := bed.MustAll(t)(l.AllowAll(ctx, requests...)); all.Allowed != want {
+				if all := testworld.MustAll(t)(l.AllowAll(ctx, requests...)); all.Allowed != want {
 					t.Errorf("%s: %+v", what, all)
 				}
 			}
-			if r := bed.Must(t)(other.Check(ctx, first.Policy, first.Key, 0)); first != last && !bed.Near(r.Level, 2) {
+			if r := testworld.Must(t)(other.Check(ctx, first.Policy, first.Key, 0)); first != last && !testworld.Near(r.Level, 2) {
 				t.Errorf("%s: level %v, want 2", what, r.Level)
 			}
 		}
@@ -144,14 +144,14 @@ func TestAllowAllAtOnceIsOneTransaction(t *testing.T) {
 	} {
 		t.Run(mode.String(), func(t *testing.T) {
 			g := newGuesses()
-			test(t, bed.NewLimiter(t, bed.Connect(t, url, g.On, func(config *pgxpool.Config) { config.ConnConfig.DefaultQueryExecMode = mode }), nil))
+			test(t, testworld.NewLimiter(t, testworld.Connect(t, url, g.On, func(config *pgxpool.Config) { config.ConnConfig.DefaultQueryExecMode = mode }), nil))
 			if g.right.Load() == 0 || g.wrong.Load() != 3 {
 				t.Errorf("%d guesses were right, %d wrong", g.right.Load(), g.wrong.Load())
 			}
 		})
 	}
-	bed.OverDrivers(t, func(t *testing.T, driver string) {
-		l, err := limiter.NewSQL(bed.ConnectSQL(t, driver, url), bed.WithPatience(nil))
+	testworld.OverDrivers(t, func(t *testing.T, driver string) {
+		l, err := limiter.NewSQL(testworld.ConnectSQL(t, driver, url), testworld.WithPatience(nil))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -166,12 +166,12 @@ func TestAllowAllAtOnceOnlyIfLikely(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
 	g := newGuesses()
-	l := bed.NewLimiter(t, bed.Connect(t, bed.NewDatabase(t), g.On), nil)
-	for _, p := range bed.Variants(100, 100_000*time.Hour) {
+	l := testworld.NewLimiter(t, testworld.Connect(t, testworld.NewDatabase(t), g.On), nil)
+	for _, p := range testworld.Variants(100, 100_000*time.Hour) {
 		for _, cost := range []float64{1, 10, 26, 45, 100} {
 			key := fmt.Sprint(cost)
 			for all := (limiter.Results{Allowed: true}); all.Allowed; {
-				all = bed.MustAll(t)(l.AllowAll(ctx, p.Request(key, cost), p.Request(key+"other", 1)))
+				all = testworld.MustAll(t)(l.AllowAll(ctx, p.Request(key, cost), p.Request(key+"other", 1)))
 			}
 		}
 	}
@@ -190,25 +190,25 @@ func TestAllowAllAtOnceConflicts(t *testing.T) {
 		for _, tables := range []string{"of all tables", "of one table", "of one key"} {
 			t.Run(isolation+" "+tables, func(t *testing.T) {
 				t.Parallel()
-				c := bed.NewCommitLog(t)
-				l := bed.NewLimiter(t, bed.Connect(t, c.URL, bed.Setting("default_transaction_isolation", isolation)), nil)
-				requests := spread(bed.Variants(100, 100_000*time.Hour), "k")[tables]
+				c := testworld.NewCommitLog(t)
+				l := testworld.NewLimiter(t, testworld.Connect(t, c.URL, testworld.Setting("default_transaction_isolation", isolation)), nil)
+				requests := spread(testworld.Variants(100, 100_000*time.Hour), "k")[tables]
 				for range 2 {
-					bed.MustAll(t)(l.AllowAll(ctx, requests...))
+					testworld.MustAll(t)(l.AllowAll(ctx, requests...))
 				}
-				bed.Exec(t, c.Pool, `CREATE FUNCTION conflict() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+				testworld.Exec(t, c.Pool, `CREATE FUNCTION conflict() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
 					IF current_setting('transaction_isolation') <> 'read committed' THEN
 						RAISE EXCEPTION 'another transaction changed it' USING ERRCODE = 'serialization_failure';
 					END IF;
 					RETURN NEW;
 				END $$`)
 				last := requests[len(requests)-1].Policy
-				bed.Exec(t, c.Pool, `CREATE TRIGGER conflict BEFORE INSERT ON `+bed.TableOf(last.Algorithm)+` FOR EACH ROW EXECUTE FUNCTION conflict()`)
-				bed.Exec(t, c.Pool, `TRUNCATE committed`)
+				testworld.Exec(t, c.Pool, `CREATE TRIGGER conflict BEFORE INSERT ON `+testworld.TableOf(last.Algorithm)+` FOR EACH ROW EXECUTE FUNCTION conflict()`)
+				testworld.Exec(t, c.Pool, `TRUNCATE committed`)
 				for range 2 {
-					bed.MustAll(t)(l.AllowAll(ctx, requests...))
+					testworld.MustAll(t)(l.AllowAll(ctx, requests...))
 				}
-				if got := bed.Value[string](t, c.Pool, `SELECT string_agg(DISTINCT isolation, ', ') FROM committed`); got != "read committed" {
+				if got := testworld.Value[string](t, c.Pool, `SELECT string_agg(DISTINCT isolation, ', ') FROM committed`); got != "read committed" {
 					t.Errorf("committed at %s", got)
 				}
 				want := 4.0
@@ -216,8 +216,8 @@ func TestAllowAllAtOnceConflicts(t *testing.T) {
 					want = 8
 				}
 				for _, request := range requests {
-					if r := bed.Must(t)(l.Check(ctx, request.Policy, request.Key, 0)); !bed.Near(r.Level, want) {
-						t.Errorf("%s: level %v, want %v", bed.Variant(request.Policy), r.Level, want)
+					if r := testworld.Must(t)(l.Check(ctx, request.Policy, request.Key, 0)); !testworld.Near(r.Level, want) {
+						t.Errorf("%s: level %v, want %v", testworld.Variant(request.Policy), r.Level, want)
 					}
 				}
 			})
@@ -230,16 +230,16 @@ func TestAllowAllAtOnceConflicts(t *testing.T) {
 func TestAllowAllAtOnceLocked(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
-	url := bed.NewDatabase(t)
-	pool, other := bed.Connect(t, url), bed.Connect(t, url)
-	l := bed.NewLimiter(t, pool, nil)
-	for what, requests := range spread(bed.Variants(100, 100_000*time.Hour), "k") {
+	url := testworld.NewDatabase(t)
+	pool, other := testworld.Connect(t, url), testworld.Connect(t, url)
+	l := testworld.NewLimiter(t, pool, nil)
+	for what, requests := range spread(testworld.Variants(100, 100_000*time.Hour), "k") {
 		last := requests[len(requests)-1]
-		bed.MustAll(t)(l.AllowAll(ctx, requests...))
-		tx := bed.Begin(t, other, pgx.TxOptions{})
-		bed.Must(t)(l.InTx(tx).Allow(ctx, last.Policy, last.Key))
-		err := bed.UntilLocked(func(timeout time.Duration) error {
-			all, err := bed.NewLimiter(t, pool, &limiter.Config{Timeout: timeout}).AllowAll(ctx, requests...)
+		testworld.MustAll(t)(l.AllowAll(ctx, requests...))
+		tx := testworld.Begin(t, other, pgx.TxOptions{})
+		testworld.Must(t)(l.InTx(tx).Allow(ctx, last.Policy, last.Key))
+		err := testworld.UntilLocked(func(timeout time.Duration) error {
+			all, err := testworld.NewLimiter(t, pool, &limiter.Config{Timeout: timeout}).AllowAll(ctx, requests...)
 			if all.Allowed {
 				t.Errorf("%s: %+v, %v", what, all, err)
 			}
@@ -251,13 +251,13 @@ func TestAllowAllAtOnceLocked(t *testing.T) {
 		if err := tx.Rollback(ctx); err != nil {
 			t.Fatal(err)
 		}
-		bed.MustAll(t)(l.AllowAll(ctx, requests...))
+		testworld.MustAll(t)(l.AllowAll(ctx, requests...))
 		want := 2.0
 		if what == "of one key" {
 			want = 4
 		}
 		for i, request := range requests {
-			if r := bed.Must(t)(l.Check(ctx, request.Policy, request.Key, 0)); !bed.Near(r.Level, want) {
+			if r := testworld.Must(t)(l.Check(ctx, request.Policy, request.Key, 0)); !testworld.Near(r.Level, want) {
 				t.Errorf("%s: request %d: level %v, want %v", what, i, r.Level, want)
 			}
 		}
@@ -269,21 +269,21 @@ func TestAllowAllAtOnceLocked(t *testing.T) {
 func TestAllowAllCrash(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
-	url := bed.NewDatabase(t)
-	other := bed.Connect(t, url)
+	url := testworld.NewDatabase(t)
+	other := testworld.Connect(t, url)
 	var crashes string // before that statement, or a pipeline that ends with it
-	crash := &bed.Trace{Before: func(sent bed.Sent) {
+	crash := &testworld.Trace{Before: func(sent testworld.Sent) {
 		if crashes == "" || !strings.Contains(sent[len(sent)-1].SQL, crashes) {
 			return
 		}
 		crashes = ""
-		if !bed.Value[bool](t, other, `SELECT bool_and(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name = 'crash' AND datname = current_database()`) {
+		if !testworld.Value[bool](t, other, `SELECT bool_and(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name = 'crash' AND datname = current_database()`) {
 			t.Error("no session has ended")
 		}
 	}}
-	pool := bed.Connect(t, url, bed.OneConnection, bed.Setting("application_name", "crash"), crash.On)
-	l := bed.NewLimiter(t, pool, nil)
-	for what, requests := range spread(bed.Variants(100, 100_000*time.Hour), "k") {
+	pool := testworld.Connect(t, url, testworld.OneConnection, testworld.Setting("application_name", "crash"), crash.On)
+	l := testworld.NewLimiter(t, pool, nil)
+	for what, requests := range spread(testworld.Variants(100, 100_000*time.Hour), "k") {
 		each := 1.0
 		if what == "of one key" {
 			each = 2
@@ -296,7 +296,7 @@ func TestAllowAllCrash(t *testing.T) {
 			}
 			want := each * min(1, float64(granted))
 			for _, request := range requests {
-				if r := bed.Must(t)(l.Check(ctx, request.Policy, request.Key, 0)); !bed.Near(r.Level, want) {
+				if r := testworld.Must(t)(l.Check(ctx, request.Policy, request.Key, 0)); !testworld.Near(r.Level, want) {
 					t.Errorf("%s, before %q: level %v, want %v", what, text, r.Level, want)
 				}
 			}

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/internal/conformance/search"
 )
 
@@ -19,11 +19,11 @@ var sets = search.Draw{Equal: true, Names: 4, Operations: strings.Repeat("all ",
 func TestAllowAllDecidesAsMemory(t *testing.T) {
 	t.Parallel()
 	guessed := newGuesses()
-	address := bed.NewDatabase(t)
-	pool := bed.Connect(t, address, guessed.On)
-	dbs := []*sql.DB{bed.ConnectSQL(t, bed.SQLDrivers[0], address), bed.ConnectSQL(t, bed.SQLDrivers[1], address)}
+	address := testworld.NewDatabase(t)
+	pool := testworld.Connect(t, address, guessed.On)
+	dbs := []*sql.DB{testworld.ConnectSQL(t, testworld.SQLDrivers[0], address), testworld.ConnectSQL(t, testworld.SQLDrivers[1], address)}
 	t.Cleanup(func() {
-		if right, wrong := guessed.right.Load(), guessed.wrong.Load(); right == 0 || wrong == 0 && !bed.Citus() { // there few keys share a shard
+		if right, wrong := guessed.right.Load(), guessed.wrong.Load(); right == 0 || wrong == 0 && !testworld.Citus() { // there few keys share a shard
 			t.Errorf("%d guesses were right, %d wrong; the test needs both", right, wrong)
 		}
 	})
@@ -32,10 +32,10 @@ func TestAllowAllDecidesAsMemory(t *testing.T) {
 	for mode, d := range map[string]search.Draw{"outside": sets, "inside": inside} {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
-			bed.Search(t, d, 12, func(t *testing.T) func(*search.History) search.Subject {
+			testworld.Search(t, d, 12, func(t *testing.T) func(*search.History) search.Subject {
 				return func(*search.History) search.Subject {
-					s, config := bed.NewSubject(t)
-					s.Ways, s.Begin = search.By(bed.NewLimiter(t, pool, config), bed.NewSQL(t, dbs[0], config), bed.NewSQL(t, dbs[1], config)), pool.Begin
+					s, config := testworld.NewSubject(t)
+					s.Ways, s.Begin = search.By(testworld.NewLimiter(t, pool, config), testworld.NewSQL(t, dbs[0], config), testworld.NewSQL(t, dbs[1], config)), pool.Begin
 					if d.Plain { // a denial in a transaction brings rows up to date
 						s.Alike = search.Rounded
 					}

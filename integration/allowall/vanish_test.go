@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/pglimit/pglimit/db"
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/internal/store/postgres/exec"
 	"github.com/pglimit/pglimit/limiter"
 )
@@ -20,18 +20,18 @@ import (
 func TestAllowAllVanishes(t *testing.T) {
 	t.Parallel()
 	short := &limiter.Config{Timeout: 300 * time.Millisecond}
-	address := bed.NewDatabase(t)
+	address := testworld.NewDatabase(t)
 	const unprepared = "pgx without prepared statements"
-	for _, name := range append(slices.Collect(maps.Keys(bed.Drivers(t, address))), unprepared) {
+	for _, name := range append(slices.Collect(maps.Keys(testworld.Drivers(t, address))), unprepared) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			network := bed.NewWire(t, address)
+			network := testworld.NewWire(t, address)
 			network.VanishAt("commit\x00")
-			open := bed.Drivers(t, network.URL)[name]
+			open := testworld.Drivers(t, network.URL)[name]
 			if name == unprepared {
-				open = bed.Drivers(t, bed.WithQuery(t, network.URL, "default_query_exec_mode", "exec").String())["pgx"]
+				open = testworld.Drivers(t, testworld.WithQuery(t, network.URL, "default_query_exec_mode", "exec").String())["pgx"]
 			}
-			l, other := open(short), bed.NewLimiter(t, bed.Connect(t, address), nil)
+			l, other := open(short), testworld.NewLimiter(t, testworld.Connect(t, address), nil)
 			p := limiter.Policy{Name: "p", Algorithm: limiter.TokenBucket, Limit: 10, Period: 1000 * time.Hour}
 			requests := []limiter.Request{p.Request("a of "+name, 7), p.Request("b of "+name, 7)}
 			gone := make(chan error, 1)
@@ -44,12 +44,12 @@ func TestAllowAllVanishes(t *testing.T) {
 					}
 				}
 			}()
-			bed.Receive(t, network.Vanished, "the commit")
-			r := bed.MustAll(t)(other.AllowAll(t.Context(), requests...))
-			if !r.Allowed || !bed.Near(r.PerRequest[0].Level, 7) {
+			testworld.Receive(t, network.Vanished, "the commit")
+			r := testworld.MustAll(t)(other.AllowAll(t.Context(), requests...))
+			if !r.Allowed || !testworld.Near(r.PerRequest[0].Level, 7) {
 				t.Errorf("the other client's %+v", r)
 			}
-			if err := bed.Receive(t, gone, "the end of the client's own wait"); !errors.Is(err, limiter.ErrUnavailable) {
+			if err := testworld.Receive(t, gone, "the end of the client's own wait"); !errors.Is(err, limiter.ErrUnavailable) {
 				t.Errorf("the vanished client's error: %v", err)
 			}
 			network.End()
@@ -61,15 +61,15 @@ func TestAllowAllVanishes(t *testing.T) {
 // not beyond the limit of the session, and leave none in the session.
 func TestOwnTransactionsMayNotIdle(t *testing.T) {
 	t.Parallel()
-	address := bed.NewDatabase(t)
+	address := testworld.NewDatabase(t)
 	ctx := t.Context()
 	for _, c := range []struct{ session, want string }{
 		{"0", "30s"}, {"1d", "30s"}, {"30001ms", "30s"}, {"90min", "30s"}, {"29999ms", "29999ms"}, {"20s", "20s"},
 	} {
-		pool := bed.Connect(t, address, bed.OneConnection, bed.Setting("idle_in_transaction_session_timeout", c.session))
-		db1 := bed.ConnectSQL(t, "pgx", address)
+		pool := testworld.Connect(t, address, testworld.OneConnection, testworld.Setting("idle_in_transaction_session_timeout", c.session))
+		db1 := testworld.ConnectSQL(t, "pgx", address)
 		db1.SetMaxOpenConns(1)
-		db2 := bed.ConnectSQL(t, "postgres", address)
+		db2 := testworld.ConnectSQL(t, "postgres", address)
 		db2.SetMaxOpenConns(1)
 		const show = "select current_setting('idle_in_transaction_session_timeout')"
 		for name, connections := range map[string]exec.Connections{
@@ -101,14 +101,14 @@ func TestOwnTransactionsMayNotIdle(t *testing.T) {
 // said: there the transaction fails, and nothing of it counts. The pool works on.
 func TestOwnTransactionIdledTooLong(t *testing.T) {
 	t.Parallel()
-	address := bed.NewDatabase(t)
-	pool := bed.Connect(t, address)
-	address = bed.NewWire(t, address).URL // over TCP the last words of a connection are read
-	bed.Exec(t, pool, "CREATE TABLE notes (note text)")
+	address := testworld.NewDatabase(t)
+	pool := testworld.Connect(t, address)
+	address = testworld.NewWire(t, address).URL // over TCP the last words of a connection are read
+	testworld.Exec(t, pool, "CREATE TABLE notes (note text)")
 	for name, connections := range map[string]exec.Connections{
-		"pgx":                 exec.PGX(bed.Connect(t, address), time.Second),
-		"database/sql of pgx": exec.SQL(bed.ConnectSQL(t, "pgx", address), time.Second),
-		"database/sql of pq":  exec.SQL(bed.ConnectSQL(t, "postgres", address), time.Second),
+		"pgx":                 exec.PGX(testworld.Connect(t, address), time.Second),
+		"database/sql of pgx": exec.SQL(testworld.ConnectSQL(t, "pgx", address), time.Second),
+		"database/sql of pq":  exec.SQL(testworld.ConnectSQL(t, "postgres", address), time.Second),
 	} {
 		times := 0
 		runner := exec.NewPool(connections, exec.NewCache(nil))
@@ -116,20 +116,20 @@ func TestOwnTransactionIdledTooLong(t *testing.T) {
 			var pid int64
 			err := tx.QueryRow(t.Context(), "INSERT INTO notes VALUES ($1::text) RETURNING pg_backend_pid()::bigint", name).Scan(&pid)
 			if times++; err == nil && times == 1 {
-				bed.Eventually(t, "the server ends the session", func(context.Context) (bool, error) {
-					return bed.Value[int](t, pool, "SELECT count(*) FROM pg_stat_activity WHERE pid = $1", pid) == 0, nil
+				testworld.Eventually(t, "the server ends the session", func(context.Context) (bool, error) {
+					return testworld.Value[int](t, pool, "SELECT count(*) FROM pg_stat_activity WHERE pid = $1", pid) == 0, nil
 				})
 			}
 			return err
 		}
 		err := runner.Run(t.Context(), exec.Transaction, note)
 		if err != nil && name == "database/sql of pq" {
-			if n := bed.Value[int](t, pool, "SELECT count(*) FROM notes WHERE note = $1", name); n != 0 {
+			if n := testworld.Value[int](t, pool, "SELECT count(*) FROM notes WHERE note = $1", name); n != 0 {
 				t.Errorf("%s: %d rows after %v", name, n, err)
 			}
 			err = runner.Run(t.Context(), exec.Transaction, note)
 		}
-		if n := bed.Value[int](t, pool, "SELECT count(*) FROM notes WHERE note = $1", name); err != nil || times < 2 || n != 1 {
+		if n := testworld.Value[int](t, pool, "SELECT count(*) FROM notes WHERE note = $1", name); err != nil || times < 2 || n != 1 {
 			t.Errorf("%s: run %d times, %v, %d rows", name, times, err, n)
 		}
 	}

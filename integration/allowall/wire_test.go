@@ -15,7 +15,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/internal/algorithm"
 	"github.com/pglimit/pglimit/limiter"
 )
@@ -58,8 +58,8 @@ func TestAllowAllRoundTrips(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
 	var trips atomic.Int64
-	pool := bed.Connect(t, bed.NewDatabase(t), bed.OneConnection, countTrips(&trips))
-	l := bed.NewLimiter(t, pool, &limiter.Config{DisableDenyCache: true})
+	pool := testworld.Connect(t, testworld.NewDatabase(t), testworld.OneConnection, countTrips(&trips))
+	l := testworld.NewLimiter(t, pool, &limiter.Config{DisableDenyCache: true})
 	logs := limiter.Policy{Name: "p", Algorithm: limiter.SlidingWindowLog, Limit: 10, Period: 1000 * time.Hour}
 	blocks := limiter.Policy{Name: "blocks", Algorithm: limiter.GCRA, Limit: 10, Period: 1000 * time.Hour, BlockFor: time.Hour}
 	plain := limiter.Policy{Name: "p", Algorithm: limiter.GCRA, Limit: 10, Period: 1000 * time.Hour}
@@ -84,20 +84,20 @@ func TestAllowAllRoundTrips(t *testing.T) {
 				if err := l.Unblock(ctx, p, "full"); err != nil {
 					t.Fatal(err)
 				}
-				bed.Must(t)(l.Charge(ctx, p, "full", 10))
+				testworld.Must(t)(l.Charge(ctx, p, "full", 10))
 			}
-			bed.Must(t)(l.Allow(ctx, plain, "full")) // denied: it looks up what the next would
+			testworld.Must(t)(l.Allow(ctx, plain, "full")) // denied: it looks up what the next would
 			before := trips.Load()
-			all := bed.MustAll(t)(l.AllowAll(ctx, c.asks...))
+			all := testworld.MustAll(t)(l.AllowAll(ctx, c.asks...))
 			outside = min(outside, trips.Load()-before)
 			if err := l.Unblock(ctx, blocks, "full"); err != nil {
 				t.Fatal(err)
 			}
-			tx := bed.Begin(t, pool, pgx.TxOptions{})
+			tx := testworld.Begin(t, pool, pgx.TxOptions{})
 			before = trips.Load()
-			in := bed.MustAll(t)(l.InTx(tx).AllowAll(ctx, c.asks...))
+			in := testworld.MustAll(t)(l.InTx(tx).AllowAll(ctx, c.asks...))
 			inside = min(inside, trips.Load()-before)
-			bed.Commit(t, tx)
+			testworld.Commit(t, tx)
 			if all.Allowed != c.allowed || in.Allowed != c.allowed {
 				t.Fatalf("%s: %+v, %+v", c.what, all, in)
 			}
@@ -110,7 +110,7 @@ func TestAllowAllRoundTrips(t *testing.T) {
 
 // rowsLocked returns how many statements each pipeline had since the last Take, and the
 // rows that they name: the table's place among the algorithms, and the key.
-func rowsLocked(sent *bed.Trace) (statements []int, rows []string) {
+func rowsLocked(sent *testworld.Trace) (statements []int, rows []string) {
 	for _, together := range sent.Take() {
 		if len(together) == 1 {
 			continue
@@ -142,10 +142,10 @@ func rowsLocked(sent *bed.Trace) (statements []int, rows []string) {
 func TestAllowAllLocksInOneOrder(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
-	var sent bed.Trace
-	pool := bed.Connect(t, bed.NewDatabase(t), sent.On)
+	var sent testworld.Trace
+	pool := testworld.Connect(t, testworld.NewDatabase(t), sent.On)
 	for _, secret := range [][]byte{nil, []byte("a secret for the keys")} {
-		l := bed.NewLimiter(t, pool, &limiter.Config{KeySecret: secret})
+		l := testworld.NewLimiter(t, pool, &limiter.Config{KeySecret: secret})
 		var requests []limiter.Request
 		for i, a := range algorithm.Tables {
 			p := limiter.Policy{Name: fmt.Sprint(9 - i), Algorithm: limiter.Algorithm(a), Limit: 10, Period: time.Hour}
@@ -160,14 +160,14 @@ func TestAllowAllLocksInOneOrder(t *testing.T) {
 			switch way {
 			case "outside at once":
 				statements = []int{len(algorithm.Tables)}
-				bed.MustAll(t)(l.AllowAll(ctx, requests...))
+				testworld.MustAll(t)(l.AllowAll(ctx, requests...))
 			case "inside":
-				tx := bed.Begin(t, pool, pgx.TxOptions{})
-				bed.MustAll(t)(l.InTx(tx).AllowAll(ctx, requests...))
-				bed.Commit(t, tx)
+				tx := testworld.Begin(t, pool, pgx.TxOptions{})
+				testworld.MustAll(t)(l.InTx(tx).AllowAll(ctx, requests...))
+				testworld.Commit(t, tx)
 				statements = []int{len(algorithm.Tables), len(algorithm.Tables)}
 			default:
-				bed.MustAll(t)(l.AllowAll(ctx, requests...))
+				testworld.MustAll(t)(l.AllowAll(ctx, requests...))
 			}
 			got, rows := rowsLocked(&sent)
 			if !slices.Equal(got, statements) {
@@ -188,25 +188,25 @@ func TestAllowAllLocksInOneOrder(t *testing.T) {
 func TestAllowAllTriesAgain(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
-	url := bed.NewDatabase(t)
+	url := testworld.NewDatabase(t)
 	p := limiter.Policy{Name: "p", Algorithm: limiter.TokenBucket, Limit: 100, Period: 1000 * time.Hour}
-	other := bed.Connect(t, url)
-	tx := bed.Begin(t, other, pgx.TxOptions{})
+	other := testworld.Connect(t, url)
+	tx := testworld.Begin(t, other, pgx.TxOptions{})
 	pipelines := 0
-	trace := &bed.Trace{Before: func(sent bed.Sent) {
+	trace := &testworld.Trace{Before: func(sent testworld.Sent) {
 		if len(sent) == 1 {
 			return
 		}
 		if pipelines++; pipelines == 8 { // each try sends two, and the first also reads
-			bed.Commit(t, tx)
+			testworld.Commit(t, tx)
 		}
 	}}
-	l := bed.NewLimiter(t, bed.Connect(t, url, bed.OneConnection, trace.On), nil)
-	bed.Must(t)(l.InTx(tx).Allow(ctx, p, "held"))
-	if all := bed.MustAll(t)(l.AllowAll(ctx, p.Request("a", 1), p.Request("held", 1))); !all.Allowed || pipelines < 8 {
+	l := testworld.NewLimiter(t, testworld.Connect(t, url, testworld.OneConnection, trace.On), nil)
+	testworld.Must(t)(l.InTx(tx).Allow(ctx, p, "held"))
+	if all := testworld.MustAll(t)(l.AllowAll(ctx, p.Request("a", 1), p.Request("held", 1))); !all.Allowed || pipelines < 8 {
 		t.Errorf("%+v after %d pipelines", all, pipelines)
 	}
-	if level := bed.Level(t, l, p, "a"); !bed.Near(level, 1) {
+	if level := testworld.Level(t, l, p, "a"); !testworld.Near(level, 1) {
 		t.Errorf("level %v, want 1", level)
 	}
 }

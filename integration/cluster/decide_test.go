@@ -7,7 +7,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglimit/pglimit/db"
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/internal/shards"
 	"github.com/pglimit/pglimit/internal/store/postgres/exec"
 	"github.com/pglimit/pglimit/limiter"
@@ -18,15 +18,15 @@ import (
 func TestDecideAfterAFaultOfCitus(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
-	pool := bed.Connect(t, bed.NewDatabase(t), func(c *pgxpool.Config) { c.MaxConns = 1 })
-	l := bed.NewLimiter(t, pool, nil)
+	pool := testworld.Connect(t, testworld.NewDatabase(t), func(c *pgxpool.Config) { c.MaxConns = 1 })
+	l := testworld.NewLimiter(t, pool, nil)
 	p := limiter.PerHour("p", 5)
-	bed.Must(t)(l.Allow(ctx, p, "k"))
+	testworld.Must(t)(l.Allow(ctx, p, "k"))
 	_, err := pool.Exec(ctx, "WITH held AS MATERIALIZED (SELECT key FROM pglimit_token_bucket FOR UPDATE) SELECT key FROM held")
 	if err == nil {
 		t.Fatal("Citus executed a statement that brings the fault about")
 	}
-	if r := bed.Must(t)(l.Allow(ctx, p, "k")); r.Remaining != 3 {
+	if r := testworld.Must(t)(l.Allow(ctx, p, "k")); r.Remaining != 3 {
 		t.Errorf("%v remain, want 3", r.Remaining)
 	}
 }
@@ -37,7 +37,7 @@ func TestDecideAfterAFaultOfCitus(t *testing.T) {
 func TestDecideKeysOfTwoShards(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
-	pool := bed.NewPool(t)
+	pool := testworld.NewPool(t)
 	placed, err := shards.Read(ctx, pool)
 	if err != nil {
 		t.Fatal(err)
@@ -56,7 +56,7 @@ func TestDecideKeysOfTwoShards(t *testing.T) {
 			t.Errorf("%q: SQLSTATE %q, %v", keys, got, err)
 		}
 	}
-	if n := bed.Value[int](t, pool, "SELECT sum(n) FROM run_command_on_shards('pglimit_token_bucket', 'SELECT count(*) FROM %s') AS r, LATERAL (SELECT r.result::int AS n) AS c"); n != 0 {
+	if n := testworld.Value[int](t, pool, "SELECT sum(n) FROM run_command_on_shards('pglimit_token_bucket', 'SELECT count(*) FROM %s') AS r, LATERAL (SELECT r.result::int AS n) AS c"); n != 0 {
 		t.Errorf("%d rows were written", n)
 	}
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/internal/cluster"
 	"github.com/pglimit/pglimit/internal/grants"
 	"github.com/pglimit/pglimit/internal/migrate"
@@ -24,11 +24,11 @@ import (
 // run does nothing, and roles keep their rights.
 func TestCitusDistribute(t *testing.T) {
 	ctx := t.Context()
-	server := bed.OwnServer(t)
+	server := testworld.OwnServer(t)
 	address, drop, err := server.CreateDatabase(ctx, "distribute")
 	must.Succeed(t, err)
 	t.Cleanup(func() { must.Succeed(t, drop(context.Background())) })
-	pool := bed.Connect(t, address)
+	pool := testworld.Connect(t, address)
 	refused := func(d cluster.Distribution, want string) {
 		t.Helper()
 		if _, err := cluster.Distribute(ctx, pool, d); err == nil || !strings.Contains(err.Error(), want) {
@@ -37,18 +37,18 @@ func TestCitusDistribute(t *testing.T) {
 	}
 	refused(cluster.Distribution{}, "pglimit migrate up")
 	must.Succeed(t, sets.Tables.Up(ctx, pool))
-	for _, table := range bed.LimitTables(t, pool) {
-		bed.InsertRows(t, pool, table, "p", 100, 0)
+	for _, table := range testworld.LimitTables(t, pool) {
+		testworld.InsertRows(t, pool, table, "p", 100, 0)
 	}
-	bed.Exec(t, pool, `CREATE ROLE distribute_app LOGIN`)
-	bed.Exec(t, pool, `CREATE ROLE distribute_other LOGIN`)
+	testworld.Exec(t, pool, `CREATE ROLE distribute_app LOGIN`)
+	testworld.Exec(t, pool, `CREATE ROLE distribute_other LOGIN`)
 	operators := grants.Roles{Operators: []string{"distribute_app"}}
 	must.OK(grants.Apply(ctx, pool, operators))(t)
-	data := bed.Contents(t, pool)
+	data := testworld.Contents(t, pool)
 	missing := func() (all []string) {
 		t.Helper()
-		app := bed.Connect(t, address, bed.Setting("role", "distribute_app"))
-		run, reads, err := grants.Missing(ctx, bed.DB(t, app))
+		app := testworld.Connect(t, address, testworld.Setting("role", "distribute_app"))
+		run, reads, err := grants.Missing(ctx, testworld.DB(t, app))
 		must.Succeed(t, err)
 		return append(run, reads...)
 	}
@@ -62,19 +62,19 @@ func TestCitusDistribute(t *testing.T) {
 	if c := again.Found; len(again.Statements) != 0 || c.Shards != 6 || len(c.Nodes) != 2 || c.Nodes[0].Shards != 3 || len(c.Local)+len(c.Missing)+c.Lost != 0 || c.Outdated {
 		t.Errorf("a second run found %+v, ran %q", c, again.Statements)
 	}
-	if got := bed.Contents(t, pool); got != data {
+	if got := testworld.Contents(t, pool); got != data {
 		t.Errorf("the shards hold:\n%s\nwant:\n%s", got, data)
 	}
 	if m := missing(); len(m) != 0 {
 		t.Errorf("the role lacks %q", m)
 	}
-	if bed.Value[bool](t, pool, `SELECT has_function_privilege('distribute_other', 'pglimit_shard(text, text[])', 'EXECUTE')`) {
+	if testworld.Value[bool](t, pool, `SELECT has_function_privilege('distribute_other', 'pglimit_shard(text, text[])', 'EXECUTE')`) {
 		t.Error("any role may hold a shard")
 	}
 	m := must.OK(shards.Read(ctx, pool))(t)
 	for i := range m.Len() {
 		for _, key := range []string{m.Key(i), fmt.Sprint("k", i)} {
-			place := bed.Value[int](t, pool, `SELECT count(*) FROM pg_dist_shard AS s, pg_dist_shard AS o
+			place := testworld.Value[int](t, pool, `SELECT count(*) FROM pg_dist_shard AS s, pg_dist_shard AS o
 				WHERE s.shardid = get_shard_id_for_distribution_column('pglimit_token_bucket', $1::text)
 				AND o.logicalrelid = s.logicalrelid AND o.shardminvalue::bigint < s.shardminvalue::bigint`, key)
 			if place != m.Of(key) {
@@ -91,28 +91,28 @@ func TestCitusDistribute(t *testing.T) {
 		t.Errorf("down: %v", err)
 	}
 	owner := pool
-	pool = bed.Connect(t, address, bed.Setting("role", "distribute_app"))
+	pool = testworld.Connect(t, address, testworld.Setting("role", "distribute_app"))
 	refused(cluster.Distribution{}, "does not own")
 	worker := must.OK(pgx.ParseConfig(server.Workers()[0].URL()))(t)
-	pool = bed.Connect(t, address, func(c *pgxpool.Config) {
+	pool = testworld.Connect(t, address, func(c *pgxpool.Config) {
 		c.ConnConfig.Host, c.ConnConfig.Port, c.ConnConfig.User = worker.Host, worker.Port, worker.User
 	})
 	refused(cluster.Distribution{}, "this is a worker")
 	pool = owner
 
-	bed.Exec(t, pool, `COMMENT ON FUNCTION pglimit_shard(text, text[]) IS 'of another release'`)
+	testworld.Exec(t, pool, `COMMENT ON FUNCTION pglimit_shard(text, text[]) IS 'of another release'`)
 	if done = must.OK(cluster.Distribute(ctx, pool, cluster.Distribution{}))(t); !done.Found.Outdated || len(done.Statements) == 0 {
 		t.Errorf("functions of another release: found %+v, ran %q", done.Found, done.Statements)
 	}
 	must.OK(cluster.Distribute(ctx, pool, cluster.Distribution{Undo: true}))(t)
-	if got := bed.Contents(t, pool); got != data {
+	if got := testworld.Contents(t, pool); got != data {
 		t.Errorf("after the undo there is:\n%s\nwant:\n%s", got, data)
 	}
 	if m := missing(); len(m) != 0 {
 		t.Errorf("after the undo the role lacks %q", m)
 	}
-	if left := must.OK(shards.Read(ctx, pool))(t); left != nil || bed.Value[int](t, pool, `SELECT count(*) FROM pg_proc WHERE proname IN ('pglimit_shard', 'pglimit_on_shard')`) != 0 {
+	if left := must.OK(shards.Read(ctx, pool))(t); left != nil || testworld.Value[int](t, pool, `SELECT count(*) FROM pg_proc WHERE proname IN ('pglimit_shard', 'pglimit_on_shard')`) != 0 {
 		t.Errorf("the undo left shards %v, or functions", left)
 	}
-	bed.StepsDown(t, pool, 0, bed.AllDown)
+	testworld.StepsDown(t, pool, 0, testworld.AllDown)
 }

@@ -5,7 +5,7 @@ import (
 	"os"
 	"testing"
 
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/pglimittest"
 )
 
@@ -15,5 +15,5 @@ func TestMain(m *testing.M) {
 		os.Unsetenv(pglimittest.SharedURL)
 		os.Setenv(backend, citus)
 	}
-	bed.Main(m, 2)
+	testworld.Main(m, 2)
 }

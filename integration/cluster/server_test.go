@@ -6,7 +6,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/pglimittest"
 )
@@ -14,13 +14,13 @@ import (
 // query returns a statement's single value as text.
 func query(t *testing.T, address, sql string) string {
 	t.Helper()
-	return bed.Value[string](t, bed.Connect(t, address), sql)
+	return testworld.Value[string](t, testworld.Connect(t, address), sql)
 }
 
 // TestCitusServer starts a cluster: each test gets a copy of a template on all nodes, which work
 // together, even after a worker was killed.
 func TestCitusServer(t *testing.T) {
-	s := bed.OwnServer(t)
+	s := testworld.OwnServer(t)
 	if s.Backend() != "citus" || len(s.Workers()) != 2 {
 		t.Fatalf("%s, %d workers", s, len(s.Workers()))
 	}
@@ -73,7 +73,7 @@ func TestCitusServer(t *testing.T) {
 	if err := worker.Kill(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := bed.Connect(t, address).Exec(t.Context(), "select count(*) from t"); err == nil {
+	if _, err := testworld.Connect(t, address).Exec(t.Context(), "select count(*) from t"); err == nil {
 		t.Error("all shards can be read without a worker")
 	}
 	if err := worker.Restart(t.Context()); err != nil {
@@ -91,7 +91,7 @@ func TestCitusServer(t *testing.T) {
 
 // TestCitusPool: the limit tables of an application's tests are distributed.
 func TestCitusPool(t *testing.T) {
-	if on := bed.Value[int](t, pglimittest.Pool(t), "select count(distinct nodename) from citus_shards where table_name = 'pglimit_token_bucket'::regclass"); on != 2 {
+	if on := testworld.Value[int](t, pglimittest.Pool(t), "select count(distinct nodename) from citus_shards where table_name = 'pglimit_token_bucket'::regclass"); on != 2 {
 		t.Errorf("they are on %d nodes, want 2", on)
 	}
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglimit/pglimit/doctor"
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/internal/cluster"
 	"github.com/pglimit/pglimit/internal/grants"
 	"github.com/pglimit/pglimit/internal/migrate/sets"
@@ -24,24 +24,24 @@ import (
 // one that PostgreSQL would prefer to its own. No decision runs it, and that role is found.
 func TestCitusStrangers(t *testing.T) {
 	ctx := t.Context()
-	server := bed.OwnServer(t)
+	server := testworld.OwnServer(t)
 	address, drop, err := server.CreateDatabase(ctx, "strangers")
 	must.Succeed(t, err)
 	t.Cleanup(func() { must.Succeed(t, drop(context.Background())) })
 	const home = "limits"
-	path := bed.Setting("search_path", home)
-	pool := bed.Connect(t, address, path)
-	bed.Exec(t, pool, `CREATE SCHEMA `+home)
-	bed.Exec(t, pool, `CREATE ROLE strangers_app LOGIN`)
-	bed.Exec(t, pool, `CREATE ROLE stranger LOGIN`)
+	path := testworld.Setting("search_path", home)
+	pool := testworld.Connect(t, address, path)
+	testworld.Exec(t, pool, `CREATE SCHEMA `+home)
+	testworld.Exec(t, pool, `CREATE ROLE strangers_app LOGIN`)
+	testworld.Exec(t, pool, `CREATE ROLE stranger LOGIN`)
 	must.Succeed(t, sets.Tables.Up(ctx, pool))
 	must.OK(grants.Apply(ctx, pool, grants.Roles{Operators: []string{"strangers_app"}}))(t)
 	must.OK(cluster.Distribute(ctx, pool, cluster.Distribution{Shards: 4}))(t)
 	at := must.OK(pgx.ParseConfig(server.Workers()[0].URL()))(t)
-	worker := bed.Connect(t, address, path, bed.Setting("citus.enable_ddl_propagation", "off"), func(c *pgxpool.Config) {
+	worker := testworld.Connect(t, address, path, testworld.Setting("citus.enable_ddl_propagation", "off"), func(c *pgxpool.Config) {
 		c.ConnConfig.Host, c.ConnConfig.Port, c.ConnConfig.User = at.Host, at.Port, at.User
 	})
-	bed.Exec(t, worker, `GRANT ALL ON SCHEMA `+home+` TO stranger`)
+	testworld.Exec(t, worker, `GRANT ALL ON SCHEMA `+home+` TO stranger`)
 
 	const operator = `"||"(text, bigint) RETURNS text`
 	for _, planted := range []string{
@@ -54,10 +54,10 @@ func TestCitusStrangers(t *testing.T) {
 			if planted == operator {
 				plant += `; CREATE OPERATOR || (LEFTARG = text, RIGHTARG = bigint, FUNCTION = "||")`
 			}
-			bed.Exec(t, worker, plant+`; RESET ROLE`)
-			defer bed.Exec(t, worker, `DROP FUNCTION `+name+` CASCADE`)
-			app := bed.Connect(t, address, path, bed.Setting("role", "strangers_app"))
-			l := bed.NewLimiter(t, app, nil)
+			testworld.Exec(t, worker, plant+`; RESET ROLE`)
+			defer testworld.Exec(t, worker, `DROP FUNCTION `+name+` CASCADE`)
+			app := testworld.Connect(t, address, path, testworld.Setting("role", "strangers_app"))
+			l := testworld.NewLimiter(t, app, nil)
 			p := limiter.Policy{Name: "p", Algorithm: limiter.SlidingWindowLog, Limit: 100, Period: time.Hour}
 			for i := range 8 { // on both workers
 				if _, err := l.AllowN(ctx, p, fmt.Sprint("k", i), 2); err != nil {
@@ -76,10 +76,10 @@ func TestCitusStrangers(t *testing.T) {
 	if c := report.Checks[len(report.Checks)-1]; c.Verdict != doctor.Warn || !strings.Contains(strings.Join(c.Details, " "), found) {
 		t.Errorf("doctor: %+v", c)
 	}
-	bed.Exec(t, worker, `REVOKE CREATE ON SCHEMA `+home+` FROM stranger`)
-	bed.Exec(t, pool, `ALTER FUNCTION pglimit_shard(text, text[]) OWNER TO strangers_app`)
+	testworld.Exec(t, worker, `REVOKE CREATE ON SCHEMA `+home+` FROM stranger`)
+	testworld.Exec(t, pool, `ALTER FUNCTION pglimit_shard(text, text[]) OWNER TO strangers_app`)
 	if again := must.OK(cluster.Distribute(ctx, pool, cluster.Distribution{}))(t); !again.Found.Outdated ||
-		bed.Value[string](t, pool, `SELECT proowner::regrole::text FROM pg_proc WHERE proname = 'pglimit_shard'`) == "strangers_app" {
+		testworld.Value[string](t, pool, `SELECT proowner::regrole::text FROM pg_proc WHERE proname = 'pglimit_shard'`) == "strangers_app" {
 		t.Errorf("another role's function was kept: %+v", again.Found)
 	}
 }

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -15,21 +15,21 @@ import (
 // may have done before the look.
 func TestTxCommitsNodesTogether(t *testing.T) {
 	t.Parallel()
-	pool := bed.NewPool(t)
-	l := bed.NewLimiter(t, pool, nil)
+	pool := testworld.NewPool(t)
+	l := testworld.NewLimiter(t, pool, nil)
 	p := limiter.Policy{Name: "p", Algorithm: limiter.GCRA, Limit: 1e6, Period: time.Hour}
-	bed.Eventually(t, "two nodes were prepared", func(ctx context.Context) (bool, error) {
-		before := bed.Value[int64](t, pool, "SELECT coalesce(max(xmin::text::bigint), 0) FROM pg_dist_transaction") // the migrations'
+	testworld.Eventually(t, "two nodes were prepared", func(ctx context.Context) (bool, error) {
+		before := testworld.Value[int64](t, pool, "SELECT coalesce(max(xmin::text::bigint), 0) FROM pg_dist_transaction") // the migrations'
 		tx, err := pool.Begin(ctx)
 		if err != nil {
 			return false, err
 		}
 		for i := range 16 { // of eight shards, so both have some
-			bed.Must(t)(l.InTx(tx).Allow(ctx, p, fmt.Sprint("key-", i)))
+			testworld.Must(t)(l.InTx(tx).Allow(ctx, p, fmt.Sprint("key-", i)))
 		}
 		if err := tx.Commit(ctx); err != nil {
 			return false, err
 		}
-		return bed.Value[int](t, pool, "SELECT count(DISTINCT groupid) FROM pg_dist_transaction WHERE xmin::text::bigint > $1", before) == 2, nil
+		return testworld.Value[int](t, pool, "SELECT count(DISTINCT groupid) FROM pg_dist_transaction WHERE xmin::text::bigint > $1", before) == 2, nil
 	})
 }

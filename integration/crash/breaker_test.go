@@ -11,7 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/internal/conformance"
 	"github.com/pglimit/pglimit/limiter"
 	"github.com/pglimit/pglimit/migrations"
@@ -25,36 +25,36 @@ const breakForUs = int64(time.Second / time.Microsecond)
 func TestBreakerOnAStoppedServer(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
-	own := bed.OwnServer(t)
+	own := testworld.OwnServer(t)
 	template, err := own.Template(ctx, "stopped", migrations.Up)
 	if err != nil {
 		t.Fatal(err)
 	}
 	url := template.New(t)
-	b := &bed.Broken{Dialer: bed.NewDialer(own.URL), Clock: new(conformance.Clock)}
-	pool := bed.Connect(t, url, func(c *pgxpool.Config) { c.ConnConfig.DialFunc = b.Dial })
-	var logged bed.Buffer
+	b := &testworld.Broken{Dialer: testworld.NewDialer(own.URL), Clock: new(conformance.Clock)}
+	pool := testworld.Connect(t, url, func(c *pgxpool.Config) { c.ConnConfig.DialFunc = b.Dial })
+	var logged testworld.Buffer
 	var observed limiter.Source
-	b.L = bed.NewLimiter(t, pool, &limiter.Config{
+	b.L = testworld.NewLimiter(t, pool, &limiter.Config{
 		Now: b.Clock.Now, BreakAfter: 3, Logger: slog.New(slog.NewTextHandler(&logged, nil)),
 		Observe: func(_ context.Context, o limiter.Observation) { observed = o.Result.Source },
 	})
 
-	bed.Must(t)(b.L.Allow(ctx, bed.FailsClosed, "k"))
+	testworld.Must(t)(b.L.Allow(ctx, testworld.FailsClosed, "k"))
 	if err := own.Stop(ctx); err != nil {
 		t.Fatal(err)
 	}
-	if r := bed.Must(t)(b.L.Allow(ctx, bed.FailsOpen, "k")); !r.Allowed || observed != limiter.SourceDegraded || logged.Count("fails open") != 1 {
+	if r := testworld.Must(t)(b.L.Allow(ctx, testworld.FailsOpen, "k")); !r.Allowed || observed != limiter.SourceDegraded || logged.Count("fails open") != 1 {
 		t.Errorf("fails open: %+v, observed %s, logged %q", r, observed, logged.String())
 	}
 	gone, cancel := context.WithCancel(ctx)
 	cancel()
-	if _, err := b.L.Allow(gone, bed.FailsOpen, "k"); !errors.Is(err, context.Canceled) {
+	if _, err := b.L.Allow(gone, testworld.FailsOpen, "k"); !errors.Is(err, context.Canceled) {
 		t.Errorf("a cancelled caller failed open: %v", err)
 	}
 	var last error
 	for range 2 {
-		if _, last = b.L.Allow(ctx, bed.FailsClosed, "k"); !errors.Is(last, limiter.ErrUnavailable) || strings.Contains(last.Error(), "circuit breaker") {
+		if _, last = b.L.Allow(ctx, testworld.FailsClosed, "k"); !errors.Is(last, limiter.ErrUnavailable) || strings.Contains(last.Error(), "circuit breaker") {
 			t.Errorf("got %v", last)
 		}
 	}
@@ -63,13 +63,13 @@ func TestBreakerOnAStoppedServer(t *testing.T) {
 	if why := strings.TrimPrefix(last.Error(), limiter.ErrUnavailable.Error()); !strings.HasSuffix(err.Error(), why) || !strings.Contains(err.Error(), "tries again in 1s") {
 		t.Errorf("got %v after %v", err, last)
 	}
-	if r := bed.Must(t)(b.L.AllowN(ctx, bed.FailsOpen, "k", 7)); !r.Allowed || r.Granted != 7 || r.Source != limiter.SourceDegraded {
+	if r := testworld.Must(t)(b.L.AllowN(ctx, testworld.FailsOpen, "k", 7)); !r.Allowed || r.Granted != 7 || r.Source != limiter.SourceDegraded {
 		t.Errorf("fails open: %+v", r)
 	}
-	if err := b.L.Reset(ctx, bed.FailsOpen, "k"); !errors.Is(err, limiter.ErrUnavailable) {
+	if err := b.L.Reset(ctx, testworld.FailsOpen, "k"); !errors.Is(err, limiter.ErrUnavailable) {
 		t.Errorf("Reset: got %v", err)
 	}
-	if _, err := b.L.AllowN(ctx, bed.FailsOpen, "k", -1); !errors.Is(err, limiter.ErrInvalid) {
+	if _, err := b.L.AllowN(ctx, testworld.FailsOpen, "k", -1); !errors.Is(err, limiter.ErrInvalid) {
 		t.Errorf("invalid: got %v", err)
 	}
 	b.Clock.Set(breakForUs - 1)
@@ -88,11 +88,11 @@ func TestBreakerOnAStoppedServer(t *testing.T) {
 	b.ExpectUnavailable(t, true)
 	b.Clock.Set(2 * breakForUs)
 	for range 3 {
-		if r := bed.Must(t)(b.L.Allow(ctx, bed.FailsOpen, "k")); r.Source != limiter.SourceDatabase {
+		if r := testworld.Must(t)(b.L.Allow(ctx, testworld.FailsOpen, "k")); r.Source != limiter.SourceDatabase {
 			t.Errorf("after the restart: %+v", r)
 		}
 	}
-	if level := bed.Level(t, b.L, bed.FailsClosed, "k"); !bed.Near(level, 1) {
+	if level := testworld.Level(t, b.L, testworld.FailsClosed, "k"); !testworld.Near(level, 1) {
 		t.Errorf("after the restart %v units count", level)
 	}
 }
@@ -100,13 +100,13 @@ func TestBreakerOnAStoppedServer(t *testing.T) {
 // TestBreakerProbes: one caller probes, and the others do not wait for its result.
 func TestBreakerProbes(t *testing.T) {
 	t.Parallel()
-	b := bed.NewBroken(t, limiter.Config{BreakAfter: 1})
+	b := testworld.NewBroken(t, limiter.Config{BreakAfter: 1})
 	ctx := t.Context()
-	tx := bed.Begin(t, b.Pool, pgx.TxOptions{})
+	tx := testworld.Begin(t, b.Pool, pgx.TxOptions{})
 	b.Cut()
 	b.ExpectUnavailable(t, false)
 	b.ExpectUnavailable(t, true)
-	if r := bed.Must(t)(b.L.InTx(tx).Allow(ctx, bed.FailsClosed, "tx")); !r.Allowed {
+	if r := testworld.Must(t)(b.L.InTx(tx).Allow(ctx, testworld.FailsClosed, "tx")); !r.Allowed {
 		t.Errorf("a transaction uses its own connection: %+v", r)
 	}
 
@@ -115,7 +115,7 @@ func TestBreakerProbes(t *testing.T) {
 	b.Down.Store(false)
 	probe := make(chan error, 1)
 	go func() {
-		_, err := b.L.Allow(ctx, bed.FailsClosed, "k")
+		_, err := b.L.Allow(ctx, testworld.FailsClosed, "k")
 		probe <- err
 	}()
 	select {
@@ -131,28 +131,28 @@ func TestBreakerProbes(t *testing.T) {
 	if err := <-probe; err != nil {
 		t.Errorf("the probe: %v", err)
 	}
-	bed.Must(t)(b.L.Allow(ctx, bed.FailsClosed, "k"))
+	testworld.Must(t)(b.L.Allow(ctx, testworld.FailsClosed, "k"))
 }
 
 // TestBreakerAndContexts: a request that Config.Timeout ends counts; one that its caller
 // ends does not.
 func TestBreakerAndContexts(t *testing.T) {
 	t.Parallel()
-	b := bed.NewBroken(t, limiter.Config{BreakAfter: 2, Timeout: 100 * time.Millisecond})
+	b := testworld.NewBroken(t, limiter.Config{BreakAfter: 2, Timeout: 100 * time.Millisecond})
 	b.Hangs.Store(true)
 	for i := range 3 {
-		_, err := b.L.Allow(t.Context(), bed.FailsClosed, "k")
+		_, err := b.L.Allow(t.Context(), testworld.FailsClosed, "k")
 		if !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, limiter.ErrUnavailable) || strings.Contains(err.Error(), "circuit breaker") != (i == 2) {
 			t.Errorf("request %d: got %v", i, err)
 		}
 	}
 
-	b = bed.NewBroken(t, limiter.Config{BreakAfter: 1})
+	b = testworld.NewBroken(t, limiter.Config{BreakAfter: 1})
 	b.Hangs.Store(true)
 	ctx, cancel := context.WithCancel(t.Context())
 	gone := make(chan error, 1)
 	go func() {
-		_, err := b.L.Allow(ctx, bed.FailsOpen, "k")
+		_, err := b.L.Allow(ctx, testworld.FailsOpen, "k")
 		gone <- err
 	}()
 	<-b.Arrived
@@ -162,19 +162,19 @@ func TestBreakerAndContexts(t *testing.T) {
 	}
 	late, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 	defer cancel()
-	if _, err := b.L.Allow(late, bed.FailsOpen, "k"); !errors.Is(err, context.DeadlineExceeded) {
+	if _, err := b.L.Allow(late, testworld.FailsOpen, "k"); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("the caller's deadline: got %v", err)
 	}
 	b.Hangs.Store(false)
 	b.Release <- struct{}{}
-	bed.Must(t)(b.L.Allow(t.Context(), bed.FailsClosed, "k"))
+	testworld.Must(t)(b.L.Allow(t.Context(), testworld.FailsClosed, "k"))
 }
 
 // TestBreakerConfig: disabled, and the default.
 func TestBreakerConfig(t *testing.T) {
 	t.Parallel()
-	off := bed.NewBroken(t, limiter.Config{DisableBreaker: true})
-	byDefault := bed.NewBroken(t, limiter.Config{})
+	off := testworld.NewBroken(t, limiter.Config{DisableBreaker: true})
+	byDefault := testworld.NewBroken(t, limiter.Config{})
 	off.Cut()
 	byDefault.Cut()
 	for i := range 10 + 2 {

@@ -8,7 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -18,8 +18,8 @@ var commitSettings = []string{"off", "on", "local"}
 
 // policies returns every variant with each durability, under names of their own.
 func policies(name string) (all []limiter.Policy) {
-	for _, p := range bed.Variants(10, 1000*time.Hour) {
-		for _, d := range bed.Durabilities {
+	for _, p := range testworld.Variants(10, 1000*time.Hour) {
+		for _, d := range testworld.Durabilities {
 			q := p
 			q.Durability, q.Name = d, fmt.Sprintf("%s-%s-%s", p.Name, name, d)
 			all = append(all, q)
@@ -75,15 +75,15 @@ func everyVerb(t *testing.T, v verbs, p limiter.Policy, after func()) (changes m
 // requires, and leaves the session's setting unchanged.
 func TestDurabilityOfLoneStatements(t *testing.T) {
 	t.Parallel()
-	c := bed.NewCommitLog(t)
+	c := testworld.NewCommitLog(t)
 	for _, session := range commitSettings {
 		t.Run(session, func(t *testing.T) {
 			t.Parallel()
-			pool := bed.Connect(t, c.URL, bed.OneConnection, bed.Setting("synchronous_commit", session))
-			l := bed.NewLimiter(t, pool, &limiter.Config{DisableDenyCache: true})
+			pool := testworld.Connect(t, c.URL, testworld.OneConnection, testworld.Setting("synchronous_commit", session))
+			l := testworld.NewLimiter(t, pool, &limiter.Config{DisableDenyCache: true})
 			for _, p := range policies(session) {
 				changes := everyVerb(t, l, p, func() {
-					if now := bed.Value[string](t, pool, "SHOW synchronous_commit"); now != session {
+					if now := testworld.Value[string](t, pool, "SHOW synchronous_commit"); now != session {
 						t.Errorf("%s: the session was left with %s", p.Name, now)
 					}
 				})
@@ -91,7 +91,7 @@ func TestDurabilityOfLoneStatements(t *testing.T) {
 					waitInVain(t, l, p, "wait")
 					changes["wait"] = 3
 				}
-				c.Expect(t, p, bed.CommittedWith(session, p.Durability), changes)
+				c.Expect(t, p, testworld.CommittedWith(session, p.Durability), changes)
 			}
 		})
 	}
@@ -109,9 +109,9 @@ func waitInVain(t *testing.T, l *limiter.Limiter, p limiter.Policy, key string) 
 	go func() { gone <- l.Wait(ctx, p, key, 1) }()
 	queued := func(units float64) {
 		t.Helper()
-		bed.Eventually(t, fmt.Sprint(units, " units are in the queue"), func(ctx context.Context) (bool, error) {
+		testworld.Eventually(t, fmt.Sprint(units, " units are in the queue"), func(ctx context.Context) (bool, error) {
 			r, err := l.Check(ctx, p, key, 0)
-			return bed.Near(r.Level, units), err
+			return testworld.Near(r.Level, units), err
 		})
 	}
 	queued(2)
@@ -132,14 +132,14 @@ func TestDurabilityOfBatches(t *testing.T) {
 			t.Parallel()
 			// Its own tables: while another test extends one, a batch may wait for that
 			// lock until it is sent again, row by row.
-			c := bed.NewCommitLog(t)
-			g := bed.NewGate(t, c.URL, limiter.Config{}, bed.OneConnection, bed.Setting("synchronous_commit", session))
+			c := testworld.NewCommitLog(t)
+			g := testworld.NewGate(t, c.URL, limiter.Config{}, testworld.OneConnection, testworld.Setting("synchronous_commit", session))
 			all := policies("batch")
 			for i := 0; i < len(all); i += 2 { // both durabilities of a variant
 				for verb, ask := range map[string]func(context.Context, limiter.Policy, string, float64) (limiter.Result, error){"allow": g.AllowN, "charge": g.Charge} {
 					g.Shut()
 					first := g.Queue(t.Context(), limiter.Policy{Name: "first", Algorithm: limiter.TokenBucket, Limit: 1e6, Period: time.Hour}.Request("first", 1))
-					answers := []<-chan bed.Answer{first}
+					answers := []<-chan testworld.Answer{first}
 					for n := range 3 {
 						for _, p := range all[i : i+2] {
 							p.Name += "-" + verb
@@ -154,14 +154,14 @@ func TestDurabilityOfBatches(t *testing.T) {
 					}
 					for _, p := range all[i : i+2] {
 						p.Name += "-" + verb
-						c.Expect(t, p, bed.CommittedWith(session, p.Durability), map[string]int{"0": 1, "1": 1, "2": 1})
-						if n := bed.Value[int64](t, c.Pool, `SELECT count(DISTINCT xid) FROM committed WHERE policy = $1`, p.Name); n > 2 { // the first may be alone
+						c.Expect(t, p, testworld.CommittedWith(session, p.Durability), map[string]int{"0": 1, "1": 1, "2": 1})
+						if n := testworld.Value[int64](t, c.Pool, `SELECT count(DISTINCT xid) FROM committed WHERE policy = $1`, p.Name); n > 2 { // the first may be alone
 							t.Errorf("%s: three requests made %d transactions", p.Name, n)
 						}
 					}
 				}
 			}
-			if n := bed.Value[int64](t, c.Pool, `SELECT count(*) FROM (SELECT FROM committed GROUP BY xid HAVING count(DISTINCT setting) > 1 OR count(DISTINCT policy) > 1) AS mixed`); n != 0 {
+			if n := testworld.Value[int64](t, c.Pool, `SELECT count(*) FROM (SELECT FROM committed GROUP BY xid HAVING count(DISTINCT setting) > 1 OR count(DISTINCT policy) > 1) AS mixed`); n != 0 {
 				t.Errorf("%d transactions have requests of both durabilities", n)
 			}
 		})
@@ -172,16 +172,16 @@ func TestDurabilityOfBatches(t *testing.T) {
 // policies of either durability.
 func TestDurabilityInTx(t *testing.T) {
 	t.Parallel()
-	c := bed.NewCommitLog(t)
-	l := bed.NewLimiter(t, c.Pool, nil)
+	c := testworld.NewCommitLog(t)
+	l := testworld.NewLimiter(t, c.Pool, nil)
 	for _, callers := range commitSettings {
 		for _, p := range policies(callers) {
-			tx := bed.Begin(t, c.Pool, pgx.TxOptions{})
+			tx := testworld.Begin(t, c.Pool, pgx.TxOptions{})
 			if _, err := tx.Exec(t.Context(), "SET LOCAL synchronous_commit = "+callers); err != nil {
 				t.Fatal(err)
 			}
 			changes := everyVerb(t, l.InTx(tx), p, func() {})
-			bed.Commit(t, tx)
+			testworld.Commit(t, tx)
 			c.Expect(t, p, callers, changes)
 		}
 	}
@@ -191,15 +191,15 @@ func TestDurabilityInTx(t *testing.T) {
 // commit as the policy requires.
 func TestDurabilityUnderStricterIsolation(t *testing.T) {
 	t.Parallel()
-	c := bed.NewCommitLog(t)
-	pool := bed.Connect(t, c.URL, bed.Setting("synchronous_commit", "off"), bed.Setting("default_transaction_isolation", "repeatable read"))
-	l := bed.NewLimiter(t, pool, &limiter.Config{DisableBatching: true, DisableDenyCache: true})
+	c := testworld.NewCommitLog(t)
+	pool := testworld.Connect(t, c.URL, testworld.Setting("synchronous_commit", "off"), testworld.Setting("default_transaction_isolation", "repeatable read"))
+	l := testworld.NewLimiter(t, pool, &limiter.Config{DisableBatching: true, DisableDenyCache: true})
 	p := limiter.Policy{Name: "conflict", Algorithm: limiter.TokenBucket, Limit: 10, Period: 1000 * time.Hour}
 	c.MeetConflict(t, l, p)
 	for _, p := range policies("own") {
-		c.Expect(t, p, bed.CommittedWith("off", p.Durability), everyVerb(t, l, p, func() {}))
+		c.Expect(t, p, testworld.CommittedWith("off", p.Durability), everyVerb(t, l, p, func() {}))
 	}
-	if n := bed.Value[int64](t, c.Pool, `SELECT count(*) FROM committed WHERE policy <> 'conflict' AND isolation <> 'read committed'`); n != 0 {
+	if n := testworld.Value[int64](t, c.Pool, `SELECT count(*) FROM committed WHERE policy <> 'conflict' AND isolation <> 'read committed'`); n != 0 {
 		t.Errorf("%d changes were not made in a transaction of the limiter's own", n)
 	}
 }

@@ -11,7 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -20,11 +20,11 @@ import (
 // error. That holds with drivers that wait for the server's answer.
 func TestOutageTimeoutHolds(t *testing.T) {
 	t.Parallel()
-	address := bed.NewDatabase(t)
-	pool := bed.Connect(t, address)
+	address := testworld.NewDatabase(t)
+	pool := testworld.Connect(t, address)
 	p := limiter.Policy{Name: "held", Algorithm: limiter.SlidingWindowLog, Limit: 10, Period: time.Hour}
-	bed.Must(t)(bed.NewLimiter(t, pool, nil).InTx(bed.Begin(t, pool, pgx.TxOptions{})).Allow(t.Context(), p, "k")) // to the end of the test
-	for name, open := range bed.Drivers(t, address) {
+	testworld.Must(t)(testworld.NewLimiter(t, pool, nil).InTx(testworld.Begin(t, pool, pgx.TxOptions{})).Allow(t.Context(), p, "k")) // to the end of the test
+	for name, open := range testworld.Drivers(t, address) {
 		t.Run(name, func(t *testing.T) {
 			for verb, call := range map[string]func(*limiter.Limiter) error{
 				"Allow":  func(l *limiter.Limiter) error { _, err := l.Allow(t.Context(), p, "k"); return err },
@@ -38,7 +38,7 @@ func TestOutageTimeoutHolds(t *testing.T) {
 					t.Errorf("%s: got %v", verb, err)
 				}
 			}
-			err := bed.UntilLocked(func(timeout time.Duration) error {
+			err := testworld.UntilLocked(func(timeout time.Duration) error {
 				p := p
 				p.OnError = limiter.FailOpen
 				r, err := open(&limiter.Config{Timeout: timeout}).Allow(t.Context(), p, "k")
@@ -63,17 +63,17 @@ func TestOutageTimeoutHolds(t *testing.T) {
 // invalid, and does not pass through FailOpen. AllowAll names it.
 func TestKeyThatTheDatabaseCannotHold(t *testing.T) {
 	t.Parallel()
-	l := bed.NewLimiter(t, bed.Connect(t, bed.Latin1(t)), nil)
-	for _, p := range bed.Variants(1, time.Hour) {
+	l := testworld.NewLimiter(t, testworld.Connect(t, testworld.Latin1(t)), nil)
+	for _, p := range testworld.Variants(1, time.Hour) {
 		p.OnError = limiter.FailOpen
 		if r, err := l.Allow(t.Context(), p, "漢字"); !errors.Is(err, limiter.ErrInvalid) || r.Allowed {
-			t.Errorf("%s: %+v, %v", bed.Variant(p), r, err)
+			t.Errorf("%s: %+v, %v", testworld.Variant(p), r, err)
 		}
-		if r := bed.Must(t)(l.Allow(t.Context(), p, "é")); !r.Allowed {
-			t.Errorf("%s: %+v", bed.Variant(p), r)
+		if r := testworld.Must(t)(l.Allow(t.Context(), p, "é")); !r.Allowed {
+			t.Errorf("%s: %+v", testworld.Variant(p), r)
 		}
 		if all, err := l.AllowAll(t.Context(), p.Request("a", 1), p.Request("漢字", 1)); !errors.Is(err, limiter.ErrInvalid) || !strings.Contains(err.Error(), "requests[1]") || all.Allowed {
-			t.Errorf("%s: AllowAll gave %+v, %v", bed.Variant(p), all, err)
+			t.Errorf("%s: AllowAll gave %+v, %v", testworld.Variant(p), all, err)
 		}
 	}
 }

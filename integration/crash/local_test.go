@@ -7,7 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/internal/bound"
 	"github.com/pglimit/pglimit/internal/conformance/search"
 	"github.com/pglimit/pglimit/limiter"
@@ -20,7 +20,7 @@ import (
 func TestLocalOnAStoppedServer(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
-	own := bed.OwnServer(t)
+	own := testworld.OwnServer(t)
 	template, err := own.Template(ctx, "local", migrations.Up)
 	if err != nil {
 		t.Fatal(err)
@@ -28,29 +28,29 @@ func TestLocalOnAStoppedServer(t *testing.T) {
 	url := template.New(t)
 	var processes [2]*limiter.Limiter
 	for i := range processes {
-		pool := bed.Connect(t, url, func(c *pgxpool.Config) { c.ConnConfig.DialFunc = bed.NewDialer(own.URL).Dial })
-		processes[i] = bed.NewLimiter(t, pool, &limiter.Config{BreakAfter: 1, BreakFor: 50 * time.Millisecond})
+		pool := testworld.Connect(t, url, func(c *pgxpool.Config) { c.ConnConfig.DialFunc = testworld.NewDialer(own.URL).Dial })
+		processes[i] = testworld.NewLimiter(t, pool, &limiter.Config{BreakAfter: 1, BreakFor: 50 * time.Millisecond})
 	}
-	policies := bed.Variants(100, 100_000*time.Hour)
+	policies := testworld.Variants(100, 100_000*time.Hour)
 	for i := range policies {
 		p := &policies[i]
 		p.OnError, p.LocalShare = limiter.FailLocal, 0.5
 		for _, l := range processes {
-			if r := bed.Must(t)(l.AllowN(ctx, *p, bed.Variant(*p), 20)); !r.Allowed {
-				t.Fatalf("%s: %+v", bed.Variant(*p), r)
+			if r := testworld.Must(t)(l.AllowN(ctx, *p, testworld.Variant(*p), 20)); !r.Allowed {
+				t.Fatalf("%s: %+v", testworld.Variant(*p), r)
 			}
 		}
-		bed.Must(t)(processes[0].Check(ctx, *p, bed.Variant(*p), 0)) // it learns of the other's units
+		testworld.Must(t)(processes[0].Check(ctx, *p, testworld.Variant(*p), 0)) // it learns of the other's units
 	}
 	if err := own.Stop(ctx); err != nil {
 		t.Fatal(err)
 	}
 	from := time.Now()
 	for _, p := range policies {
-		key, all := bed.Variant(p), 0.0
+		key, all := testworld.Variant(p), 0.0
 		for i, l := range processes {
 			n := 0.0
-			for bed.Must(t)(l.Allow(ctx, p, key)).Allowed {
+			for testworld.Must(t)(l.Allow(ctx, p, key)).Allowed {
 				n++
 			}
 			part := p
@@ -60,7 +60,7 @@ func TestLocalOnAStoppedServer(t *testing.T) {
 			}
 			all += n
 		}
-		if r := bed.Must(t)(processes[0].Check(ctx, p, key, 1)); r.Allowed || r.Source != limiter.SourceDegraded {
+		if r := testworld.Must(t)(processes[0].Check(ctx, p, key, 1)); r.Allowed || r.Source != limiter.SourceDegraded {
 			t.Errorf("%s: after %v: %+v", key, all, r)
 		}
 	}
@@ -68,13 +68,13 @@ func TestLocalOnAStoppedServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, p := range policies {
-		key := bed.Variant(p)
-		bed.Eventually(t, key+": what was granted is charged", func(context.Context) (bool, error) {
+		key := testworld.Variant(p)
+		testworld.Eventually(t, key+": what was granted is charged", func(context.Context) (bool, error) {
 			r, err := processes[0].Check(ctx, p, key, 0)
 			return r.Source == limiter.SourceDatabase && r.Level > 99.9, err
 		})
 		for _, l := range processes {
-			if r := bed.Must(t)(l.Allow(ctx, p, key)); r.Allowed || r.Source == limiter.SourceDegraded {
+			if r := testworld.Must(t)(l.Allow(ctx, p, key)); r.Allowed || r.Source == limiter.SourceDegraded {
 				t.Errorf("%s: %+v", key, r)
 			}
 		}

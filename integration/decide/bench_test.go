@@ -10,7 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -21,13 +21,13 @@ import (
 //	go test ./integration/decide -run - -bench Decision -benchtime 40x
 func BenchmarkDecision(b *testing.B) {
 	ctx := b.Context() // cancellable, as an application's is
-	pool := bed.Connect(b, bed.NewDatabase(b), func(c *pgxpool.Config) { c.MaxConns = 16 })
-	bed.Exec(b, pool, `CREATE TABLE bare (policy text COLLATE "C", key text COLLATE "C", n bigint NOT NULL, PRIMARY KEY (policy, key)) WITH (fillfactor = 70)`)
+	pool := testworld.Connect(b, testworld.NewDatabase(b), func(c *pgxpool.Config) { c.MaxConns = 16 })
+	testworld.Exec(b, pool, `CREATE TABLE bare (policy text COLLATE "C", key text COLLATE "C", n bigint NOT NULL, PRIMARY KEY (policy, key)) WITH (fillfactor = 70)`)
 	bare := func(key string) error {
 		var n int64
 		return pool.QueryRow(ctx, `INSERT INTO bare AS t VALUES ($1, $2, 1) ON CONFLICT (policy, key) DO UPDATE SET n = t.n + 1 RETURNING n`, "bench", key).Scan(&n)
 	}
-	l := bed.NewLimiter(b, pool, &limiter.Config{DisableDenyCache: true})
+	l := testworld.NewLimiter(b, pool, &limiter.Config{DisableDenyCache: true})
 	for _, callers := range []int{1, 16} {
 		for _, a := range limiter.Algorithms() {
 			p := limiter.Policy{Name: "bench", Algorithm: a, Limit: 100, Period: time.Second}

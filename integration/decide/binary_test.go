@@ -8,7 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/internal/algorithm"
 	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/internal/store"
@@ -22,7 +22,7 @@ var numbered = regexp.MustCompile(`\$\d+`)
 // parameters that are written and the columns that are read.
 func TestBinaryFits(t *testing.T) {
 	t.Parallel()
-	conn := bed.ConnectOnce(t, bed.NewDatabase(t))
+	conn := testworld.ConnectOnce(t, testworld.NewDatabase(t))
 	statements := statement.Binaries()
 	if len(statements) != 5*12+8+2 { // of each algorithm, of a queue, and of a calendar
 		t.Errorf("%d statements", len(statements))
@@ -55,21 +55,21 @@ func TestBinaryFits(t *testing.T) {
 // prepared returns how many of the connection's prepared statements are sent in binary.
 func prepared(t *testing.T, pool *pgxpool.Pool) int64 {
 	t.Helper()
-	return bed.Value[int64](t, pool, `SELECT count(*) FROM pg_prepared_statements WHERE starts_with(name, 'pglimit_')`)
+	return testworld.Value[int64](t, pool, `SELECT count(*) FROM pg_prepared_statements WHERE starts_with(name, 'pglimit_')`)
 }
 
 // TestBinaryInUse: a pool with the default settings sends decisions in binary, also those
 // of several keys, and decides as sqlc's functions do.
 func TestBinaryInUse(t *testing.T) {
 	t.Parallel()
-	pool := bed.Connect(t, bed.NewDatabase(t), bed.OneConnection)
-	l := bed.NewLimiter(t, pool, nil)
+	pool := testworld.Connect(t, testworld.NewDatabase(t), testworld.OneConnection)
+	l := testworld.NewLimiter(t, pool, nil)
 	var sent int64
 	for _, a := range algorithm.Tables {
 		p := limiter.Policy{Name: "p", Algorithm: limiter.Algorithm(a), Limit: 10, Period: 1000 * time.Hour}
-		r := bed.Must(t)(l.AllowN(t.Context(), p, "key", 3))
-		inTx := bed.Must(t)(bed.InTxOf(t, pool, l, func(tx *limiter.Tx) (limiter.Result, error) { return tx.AllowN(t.Context(), p, "key", 4) }))
-		if !r.Allowed || !bed.Near(r.Level, 3) || !bed.Near(inTx.Level, 7) {
+		r := testworld.Must(t)(l.AllowN(t.Context(), p, "key", 3))
+		inTx := testworld.Must(t)(testworld.InTxOf(t, pool, l, func(tx *limiter.Tx) (limiter.Result, error) { return tx.AllowN(t.Context(), p, "key", 4) }))
+		if !r.Allowed || !testworld.Near(r.Level, 3) || !testworld.Near(inTx.Level, 7) {
 			t.Errorf("%s: %+v, then in a transaction %+v", a, r, inTx)
 		}
 		if sent++; prepared(t, pool) != sent {
@@ -92,7 +92,7 @@ func TestBinaryInUse(t *testing.T) {
 			t.Fatalf("%s: %v", a, err)
 		}
 		for i, r := range rows {
-			if o := r.Outcome; o.Granted != 2 || !bed.Near(o.View.Level(&r.Query.Rules, o.UpdatedAt), 4) {
+			if o := r.Outcome; o.Granted != 2 || !testworld.Near(o.View.Level(&r.Query.Rules, o.UpdatedAt), 4) {
 				t.Errorf("%s: row %d: %+v %+v", a, i, o, o.View)
 			}
 		}
@@ -110,13 +110,13 @@ func TestBinaryInUse(t *testing.T) {
 
 		// A Reserve, a Usage, a Charge, a Refund and a Settle.
 		must.OK(l.Usage(t.Context(), p, "key"))(t)
-		bed.Must(t)(l.Charge(t.Context(), p, "key", 1))
+		testworld.Must(t)(l.Charge(t.Context(), p, "key", 1))
 		sent += 2
 		if a != algorithm.LeakyBucketQueue {
 			reserved := must.OK(l.Reserve(t.Context(), p.Request("other", 5), time.Minute))(t)
-			settled := bed.Must(t)(l.Settle(t.Context(), reserved.ID, 2))
-			back := bed.Must(t)(l.Refund(t.Context(), p, "key", 1))
-			if !bed.Near(settled.Level, 2) || !bed.Near(back.Granted, 1) {
+			settled := testworld.Must(t)(l.Settle(t.Context(), reserved.ID, 2))
+			back := testworld.Must(t)(l.Refund(t.Context(), p, "key", 1))
+			if !testworld.Near(settled.Level, 2) || !testworld.Near(back.Granted, 1) {
 				t.Errorf("%s: settled %+v, refunded %+v", a, settled, back)
 			}
 			sent += 3
@@ -131,15 +131,15 @@ func TestBinaryInUse(t *testing.T) {
 // type changes under prepared statements.
 func TestBinaryColumnType(t *testing.T) {
 	t.Parallel()
-	pool := bed.Connect(t, bed.NewDatabase(t), bed.OneConnection)
-	l := bed.NewLimiter(t, pool, nil)
+	pool := testworld.Connect(t, testworld.NewDatabase(t), testworld.OneConnection)
+	l := testworld.NewLimiter(t, pool, nil)
 	p := limiter.Policy{Name: "p", Algorithm: limiter.TokenBucket, Limit: 100, Period: 1000 * time.Hour}
 	want := 0.0
 	for _, typ := range []string{"float8", "real", "float8"} {
-		bed.Exec(t, pool, "ALTER TABLE pglimit_token_bucket ALTER COLUMN granted TYPE "+typ)
+		testworld.Exec(t, pool, "ALTER TABLE pglimit_token_bucket ALTER COLUMN granted TYPE "+typ)
 		for range 3 {
 			want += 7
-			if r := bed.Must(t)(l.AllowN(t.Context(), p, "key", 7)); !r.Allowed || !bed.Near(r.Level, want) {
+			if r := testworld.Must(t)(l.AllowN(t.Context(), p, "key", 7)); !r.Allowed || !testworld.Near(r.Level, want) {
 				t.Errorf("%s: %+v, want level %v", typ, r, want)
 			}
 		}

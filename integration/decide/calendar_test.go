@@ -7,7 +7,7 @@ import (
 	_ "time/tzdata"
 
 	"github.com/pglimit/pglimit/db"
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/internal/conformance"
 	"github.com/pglimit/pglimit/internal/conformance/search"
 	"github.com/pglimit/pglimit/limiter"
@@ -40,25 +40,25 @@ var calendar = limiter.Policy{Algorithm: limiter.FixedWindow, Limit: 10, Calenda
 // changes, in and out of transactions. No row expires while it counts.
 func TestCalendarDecidesAsMemory(t *testing.T) {
 	t.Parallel()
-	pool := bed.NewPool(t)
+	pool := testworld.NewPool(t)
 	d := changing
 	d.Operations = search.Without(search.Usual, "sweep")
 	t.Run("search", func(t *testing.T) {
-		bed.Search(t, d, 100, func(t *testing.T) func(*search.History) search.Subject {
+		testworld.Search(t, d, 100, func(t *testing.T) func(*search.History) search.Subject {
 			return func(*search.History) search.Subject {
-				s, config := bed.NewSubject(t)
-				s.Ways, s.Begin = search.By(bed.NewLimiter(t, pool, config)), pool.Begin
+				s, config := testworld.NewSubject(t)
+				s.Ways, s.Begin = search.By(testworld.NewLimiter(t, pool, config)), pool.Begin
 				return s
 			}
 		}, calendar)
 	})
 	// At the middle of the windows' ends: only rows whose windows are over are deleted.
-	cutoff := bed.Value[int64](t, pool, "SELECT (percentile_disc(0.5) WITHIN GROUP (ORDER BY ends_at_us)) - 1 FROM pglimit_fixed_window WHERE level > 0")
+	cutoff := testworld.Value[int64](t, pool, "SELECT (percentile_disc(0.5) WITHIN GROUP (ORDER BY ends_at_us)) - 1 FROM pglimit_fixed_window WHERE level > 0")
 	const counting = "SELECT count(*) FROM pglimit_fixed_window WHERE level > 0 AND ends_at_us > $1"
-	want := bed.Value[int](t, pool, counting, cutoff)
-	bed.Exec(t, pool, "UPDATE pglimit_fixed_window SET expires_at_us = 0")
+	want := testworld.Value[int](t, pool, counting, cutoff)
+	testworld.Exec(t, pool, "UPDATE pglimit_fixed_window SET expires_at_us = 0")
 	var deleted int64
-	bed.EachShard(t, pool, func(tx db.DBTX) {
+	testworld.EachShard(t, pool, func(tx db.DBTX) {
 		swept, err := db.New().FixedWindowSweep(t.Context(), tx, db.FixedWindowSweepParams{CutoffUs: cutoff, MaxRows: 1e6})
 		if err != nil {
 			t.Errorf("swept %+v, %v", swept, err)
@@ -68,10 +68,10 @@ func TestCalendarDecidesAsMemory(t *testing.T) {
 	if deleted == 0 {
 		t.Error("nothing was swept")
 	}
-	if n := bed.Value[int](t, pool, counting, cutoff); n != want || n < 25 {
+	if n := testworld.Value[int](t, pool, counting, cutoff); n != want || n < 25 {
 		t.Errorf("%d rows count after a sweep, %d before", n, want)
 	}
-	if n := bed.Value[int](t, pool, `SELECT count(*) FROM pglimit_fixed_window AS w WHERE ends_at_us <= $1 AND updated_at_us <= $1 AND blocked_until_us <= $1
+	if n := testworld.Value[int](t, pool, `SELECT count(*) FROM pglimit_fixed_window AS w WHERE ends_at_us <= $1 AND updated_at_us <= $1 AND blocked_until_us <= $1
 			AND NOT EXISTS (SELECT FROM pglimit_reservation AS r WHERE r.policy = w.policy AND r.key = w.key)`, cutoff); n > 0 {
 		t.Errorf("%d rows are left whose windows are over", n)
 	}
@@ -81,15 +81,17 @@ func TestCalendarDecidesAsMemory(t *testing.T) {
 // statement, and each gets the answer of its own calendar.
 func TestCalendarBatch(t *testing.T) {
 	t.Parallel()
-	address := bed.NewDatabase(t)
-	bed.SearchBatches(t, changing, 40, func(t *testing.T, config limiter.Config) *bed.Gate { return bed.NewGate(t, address, config) }, calendar)
+	address := testworld.NewDatabase(t)
+	testworld.SearchBatches(t, changing, 40, func(t *testing.T, config limiter.Config) *testworld.Gate {
+		return testworld.NewGate(t, address, config)
+	}, calendar)
 }
 
 // TestCalendarOfAPlanThatHadNone: a current window continues to its end, with its count,
 // whatever the plan becomes. Then the new plan's windows follow.
 func TestCalendarOfAPlanThatHadNone(t *testing.T) {
 	t.Parallel()
-	pool := bed.NewPool(t)
+	pool := testworld.NewPool(t)
 	byPeriod := limiter.Policy{Name: "p", Algorithm: limiter.FixedWindow, Limit: 10, Period: time.Hour}
 	byHour := limiter.Policy{Name: "p", Algorithm: limiter.FixedWindow, Limit: 10, Calendar: limiter.Hour}
 	byDay := byHour
@@ -99,7 +101,7 @@ func TestCalendarOfAPlanThatHadNone(t *testing.T) {
 		config := &limiter.Config{Now: clock.Now}
 		l := limiter.NewMemory(config)
 		if kind == "SQL" {
-			l = bed.NewLimiter(t, pool, config)
+			l = testworld.NewLimiter(t, pool, config)
 		}
 		for i, step := range []struct {
 			minute int64
@@ -119,7 +121,7 @@ func TestCalendarOfAPlanThatHadNone(t *testing.T) {
 			{24 * 60, byPeriod, 1, 9, 25 * 60},
 		} {
 			clock.Set(step.minute * 60_000_000)
-			r := bed.Must(t)(l.AllowN(t.Context(), step.plan, "k", step.cost))
+			r := testworld.Must(t)(l.AllowN(t.Context(), step.plan, "k", step.cost))
 			if ends := step.minute + int64(r.ResetAfter/time.Minute); !r.Allowed || r.Remaining != step.left || ends != step.ends {
 				t.Errorf("%s, step %d: ends at minute %d, want %d with %v left: %+v", kind, i, ends, step.ends, step.left, r)
 			}

@@ -5,9 +5,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/internal/conformance"
-	"github.com/pglimit/pglimit/internal/conformance/either"
+	"github.com/pglimit/pglimit/internal/conformance/verbs"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -17,10 +17,10 @@ import (
 func TestDecideWindowEndsWhileARequestWaits(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
-	pool := bed.NewPool(t)
+	pool := testworld.NewPool(t)
 	before, after := new(conformance.Clock), new(conformance.Clock)
-	l := bed.NewLimiter(t, pool, &limiter.Config{Now: before.Now, DisableDenyCache: true, DisableTimeout: true})
-	later := bed.NewLimiter(t, pool, &limiter.Config{Now: after.Now, DisableDenyCache: true})
+	l := testworld.NewLimiter(t, pool, &limiter.Config{Now: before.Now, DisableDenyCache: true, DisableTimeout: true})
+	later := testworld.NewLimiter(t, pool, &limiter.Config{Now: after.Now, DisableDenyCache: true})
 	const edge = 3_600_000_000
 	before.Set(edge - 1)
 	after.Set(edge)
@@ -29,14 +29,14 @@ func TestDecideWindowEndsWhileARequestWaits(t *testing.T) {
 		{Name: "aligned", Algorithm: limiter.FixedWindow, Limit: 4, Period: time.Minute, Aligned: true},
 		{Name: "calendar", Algorithm: limiter.FixedWindow, Limit: 4, Calendar: limiter.Hour},
 	} {
-		for verb, pass := range map[string]func(d either.Limiter, first limiter.Result) (limiter.Result, error){
-			"refund": func(d either.Limiter, _ limiter.Result) (limiter.Result, error) {
+		for verb, pass := range map[string]func(d verbs.Limiter, first limiter.Result) (limiter.Result, error){
+			"refund": func(d verbs.Limiter, _ limiter.Result) (limiter.Result, error) {
 				return d.Refund(ctx, p, "refund", 1)
 			},
-			"undo": func(d either.Limiter, first limiter.Result) (limiter.Result, error) {
+			"undo": func(d verbs.Limiter, first limiter.Result) (limiter.Result, error) {
 				return d.Undo(ctx, p, "undo", first)
 			},
-			"denial": func(d either.Limiter, _ limiter.Result) (limiter.Result, error) {
+			"denial": func(d verbs.Limiter, _ limiter.Result) (limiter.Result, error) {
 				if err := d.Block(ctx, p, "denial", time.Minute); err != nil {
 					return limiter.Result{}, err
 				}
@@ -47,7 +47,7 @@ func TestDecideWindowEndsWhileARequestWaits(t *testing.T) {
 				return r, d.Unblock(ctx, p, "denial")
 			},
 		} {
-			first := bed.Must(t)(l.Allow(ctx, p, verb))
+			first := testworld.Must(t)(l.Allow(ctx, p, verb))
 			tx, err := pool.Begin(ctx)
 			if err != nil {
 				t.Fatal(err)
@@ -57,15 +57,15 @@ func TestDecideWindowEndsWhileARequestWaits(t *testing.T) {
 			if err != nil || r.Level != 0 || r.Granted != 0 {
 				t.Fatalf("%s, %s after the window's end: %+v, %v, want no units in use and none given back", p.Name, verb, r, err)
 			}
-			answers := bed.Request(ctx, l, p.Request(verb, 4))
-			bed.AwaitBlocked(t, pool)
+			answers := testworld.Request(ctx, l, p.Request(verb, 4))
+			testworld.AwaitBlocked(t, pool)
 			if err := tx.Commit(ctx); err != nil {
 				t.Fatal(err)
 			}
-			if r := bed.ResultOf(t, verb, answers); r.Allowed || r.Level != 1 {
+			if r := testworld.ResultOf(t, verb, answers); r.Allowed || r.Level != 1 {
 				t.Errorf("%s, %s: 4 of 4 units after 1 in the same window: %+v, want a denial at level 1", p.Name, verb, r)
 			}
-			if r := bed.Must(t)(l.AllowN(ctx, p, verb, 3)); !r.Allowed || r.Level != 4 {
+			if r := testworld.Must(t)(l.AllowN(ctx, p, verb, 3)); !r.Allowed || r.Level != 4 {
 				t.Errorf("%s, %s: the 3 units that are left: %+v, want them allowed", p.Name, verb, r)
 			}
 		}

@@ -15,8 +15,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/pglimit/pglimit/integration/bed"
-	"github.com/pglimit/pglimit/internal/conformance/either"
+	"github.com/pglimit/pglimit/integration/testworld"
+	"github.com/pglimit/pglimit/internal/conformance/verbs"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -25,21 +25,21 @@ import (
 // statement_timestamp(), which decides, is half-way from the last to the next.
 func otherClock(t *testing.T, expression string) (address string, set func(expression string)) {
 	t.Helper()
-	address = bed.NewDatabase(t)
-	pool := bed.Connect(t, address)
+	address = testworld.NewDatabase(t)
+	pool := testworld.Connect(t, address)
 	set = func(expression string) {
 		t.Helper()
-		bed.Exec(t, pool, `CREATE OR REPLACE FUNCTION other.clock_timestamp() RETURNS timestamptz LANGUAGE sql VOLATILE
+		testworld.Exec(t, pool, `CREATE OR REPLACE FUNCTION other.clock_timestamp() RETURNS timestamptz LANGUAGE sql VOLATILE
 			AS $$ SELECT `+expression+` FROM pg_catalog.clock_timestamp() AS real $$;
 			CREATE OR REPLACE FUNCTION other.statement_timestamp() RETURNS timestamptz LANGUAGE sql STABLE
 			AS $$ SELECT `+strings.ReplaceAll(expression, "nextval('other.readings')", "(SELECT last_value + 0.5 FROM other.readings)")+`
 			      FROM pg_catalog.statement_timestamp() AS real $$`)
 	}
-	bed.Exec(t, pool, `CREATE SCHEMA other`)
-	bed.Exec(t, pool, `CREATE SEQUENCE other.readings`)
-	bed.Exec(t, pool, `GRANT USAGE ON SCHEMA other TO PUBLIC; GRANT ALL ON SEQUENCE other.readings TO PUBLIC`)
+	testworld.Exec(t, pool, `CREATE SCHEMA other`)
+	testworld.Exec(t, pool, `CREATE SEQUENCE other.readings`)
+	testworld.Exec(t, pool, `GRANT USAGE ON SCHEMA other TO PUBLIC; GRANT ALL ON SEQUENCE other.readings TO PUBLIC`)
 	set(expression)
-	bed.Exec(t, pool, `DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET search_path = other, pg_catalog, public', current_database()); END $$`)
+	testworld.Exec(t, pool, `DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET search_path = other, pg_catalog, public', current_database()); END $$`)
 	return address, set
 }
 
@@ -47,7 +47,7 @@ func otherClock(t *testing.T, expression string) (address string, set func(expre
 // machine's clock and by one that far ahead. What follows is in one hour.
 func offTheHour(t testing.TB, ahead time.Duration) {
 	t.Helper()
-	bed.Eventually(t, "an hour has begun", func(context.Context) (bool, error) {
+	testworld.Eventually(t, "an hour has begun", func(context.Context) (bool, error) {
 		for _, at := range []time.Time{time.Now(), time.Now().Add(ahead)} {
 			const half = 30 * time.Minute // some zones differ by that much
 			if since := at.Sub(at.Truncate(half)); since < 5*time.Second || since > half-40*time.Second {
@@ -61,7 +61,7 @@ func offTheHour(t testing.TB, ahead time.Duration) {
 var queryName = regexp.MustCompile(`-- name: (\w+)`)
 
 // namesOf returns the names of the statements sent since the last Take.
-func namesOf(sent *bed.Trace) (names []string) {
+func namesOf(sent *testworld.Trace) (names []string) {
 	for _, together := range sent.Take() {
 		for _, q := range together {
 			if name := queryName.FindStringSubmatch(q.SQL); name != nil {
@@ -80,7 +80,7 @@ func byTheDatabase(t *testing.T, ahead time.Duration, p limiter.Policy, r limite
 		t.Errorf("decided at %v, which is %v from the database's clock", r.At, off)
 	}
 	model := limiter.NewMemory(&limiter.Config{Now: func() time.Time { return r.At }})
-	if want := bed.Must(t)(model.Allow(t.Context(), p, "k")); r.ResetAfter != want.ResetAfter {
+	if want := testworld.Must(t)(model.Allow(t.Context(), p, "k")); r.ResetAfter != want.ResetAfter {
 		t.Errorf("%s, %v ahead: the window ends at %v, want %v", p.Calendar, ahead, r.At.Add(r.ResetAfter), r.At.Add(want.ResetAfter))
 	}
 }
@@ -99,7 +99,7 @@ func spends(t *testing.T, pool *pgxpool.Pool) (single, others map[string]spend) 
 		return r.PerRequest[1], nil
 	}
 	reserved := func(h limiter.Reservation, err error) (limiter.Result, error) { return h.Result, err }
-	each := func(d either.Limiter, in limiter.Request) map[string]func() (limiter.Result, error) {
+	each := func(d verbs.Limiter, in limiter.Request) map[string]func() (limiter.Result, error) {
 		return map[string]func() (limiter.Result, error){
 			"Allow":    func() (limiter.Result, error) { return d.Do(ctx, in) },
 			"UpTo":     func() (limiter.Result, error) { return d.AllowUpTo(ctx, in.Policy, in.Key, in.Cost) },
@@ -116,7 +116,7 @@ func spends(t *testing.T, pool *pgxpool.Pool) (single, others map[string]spend) 
 	for _, name := range []string{"Allow", "UpTo", "Charge", "AllowAll", "Reserve", "once"} {
 		outside := func(l *limiter.Limiter, in limiter.Request) (limiter.Result, error) { return each(l, in)[name]() }
 		inside := func(l *limiter.Limiter, in limiter.Request) (limiter.Result, error) {
-			return bed.InTxOf(t, pool, l, func(tx *limiter.Tx) (limiter.Result, error) { return each(tx, in)[name]() })
+			return testworld.InTxOf(t, pool, l, func(tx *limiter.Tx) (limiter.Result, error) { return each(tx, in)[name]() })
 		}
 		if name == "Allow" || name == "UpTo" || name == "Charge" {
 			single[name], single[name+" in a transaction"] = outside, inside
@@ -136,19 +136,19 @@ func TestCalendarClocksApart(t *testing.T) {
 		t.Run(ahead.String(), func(t *testing.T) {
 			t.Parallel()
 			address, _ := otherClock(t, fmt.Sprintf("real + interval '%d s'", int(ahead.Seconds())))
-			var sent bed.Trace
-			pool := bed.Connect(t, address, sent.On)
+			var sent testworld.Trace
+			pool := testworld.Connect(t, address, sent.On)
 			single, others := spends(t, pool)
 			for i, calendar := range limiter.Calendars() {
 				sharding := []limiter.Sharding{limiter.ShardingAuto, limiter.ShardingRouter}[i%2]
 				p := limiter.Policy{Name: string(calendar), Algorithm: limiter.FixedWindow, Limit: 10, Calendar: calendar, TimeZone: "America/Havana"}
 				for way, request := range single {
-					l := bed.NewLimiter(t, pool, &limiter.Config{Sharding: sharding})
+					l := testworld.NewLimiter(t, pool, &limiter.Config{Sharding: sharding})
 					offTheHour(t, ahead)
 					sent.Take()
-					byTheDatabase(t, ahead, p, bed.Must(t)(request(l, p.Request(way, 1))))
+					byTheDatabase(t, ahead, p, testworld.Must(t)(request(l, p.Request(way, 1))))
 					first := namesOf(&sent)
-					byTheDatabase(t, ahead, p, bed.Must(t)(request(l, p.Request(way, 1))))
+					byTheDatabase(t, ahead, p, testworld.Must(t)(request(l, p.Request(way, 1))))
 					again := namesOf(&sent)
 					// At 40 minutes it depends on the time within the hour.
 					surely := calendar != limiter.Hour || ahead.Abs() != 40*time.Minute
@@ -156,18 +156,18 @@ func TestCalendarClocksApart(t *testing.T) {
 						t.Errorf("%s, %s: first %v, then %v were sent", way, calendar, first, again)
 					}
 					// Reads do not need the difference of the clocks.
-					c := bed.Must(t)(l.Check(t.Context(), p, way, 0))
+					c := testworld.Must(t)(l.Check(t.Context(), p, way, 0))
 					byTheDatabase(t, ahead, p, c)
 					if names := namesOf(&sent); len(names) != 1 || c.Level != 2 {
 						t.Errorf("Check, %s: level %v; %v were sent", calendar, c.Level, names)
 					}
 				}
 				for way, request := range others {
-					l := bed.NewLimiter(t, pool, &limiter.Config{Sharding: sharding})
+					l := testworld.NewLimiter(t, pool, &limiter.Config{Sharding: sharding})
 					offTheHour(t, ahead)
-					r := bed.Must(t)(request(l, p.Request(way, 1)))
+					r := testworld.Must(t)(request(l, p.Request(way, 1)))
 					byTheDatabase(t, ahead, p, r)
-					if !r.Allowed || !bed.Near(bed.Level(t, l, p, way), 1) {
+					if !r.Allowed || !testworld.Near(testworld.Level(t, l, p, way), 1) {
 						t.Errorf("%s, %s: %+v", way, calendar, r)
 					}
 				}
@@ -182,22 +182,22 @@ func TestCalendarBatchWithClocksApart(t *testing.T) {
 	t.Parallel()
 	const ahead = 75 * 24 * time.Hour
 	address, _ := otherClock(t, "real + interval '75 days'")
-	g := bed.NewGate(t, address, limiter.Config{})
+	g := testworld.NewGate(t, address, limiter.Config{})
 	plain := limiter.Policy{Name: "plain", Algorithm: limiter.FixedWindow, Limit: 10, Period: 1000 * time.Hour}
 	policies := append(calendarPolicies(10), plain)
 	offTheHour(t, ahead)
 	g.Shut()
 	first := g.Queue(t.Context(), plain.Request("first", 1)) // it does not know that the clocks differ
-	var answers []<-chan bed.Answer
+	var answers []<-chan testworld.Answer
 	for range 3 {
 		for _, p := range policies {
 			answers = append(answers, g.Queue(t.Context(), p.Request("k", 1)))
 		}
 	}
 	g.Reopen()
-	bed.ResultOf(t, "the first", first)
+	testworld.ResultOf(t, "the first", first)
 	for i, a := range answers {
-		r := bed.ResultOf(t, "one of the batch", a)
+		r := testworld.ResultOf(t, "one of the batch", a)
 		p := policies[i%len(policies)]
 		if r.Level != float64(1+i/len(policies)) {
 			t.Errorf("request %d for %s: %+v", i/len(policies), p.Name, r)
@@ -207,7 +207,7 @@ func TestCalendarBatchWithClocksApart(t *testing.T) {
 		}
 	}
 	for _, p := range policies {
-		if r := bed.Must(t)(g.Check(t.Context(), p, "k", 0)); r.Level != 3 {
+		if r := testworld.Must(t)(g.Check(t.Context(), p, "k", 0)); r.Level != 3 {
 			t.Errorf("%s in the end: %+v", p.Name, r)
 		}
 	}
@@ -219,9 +219,9 @@ func TestCalendarBatchWithClocksApart(t *testing.T) {
 func TestCalendarClockThatJumps(t *testing.T) {
 	t.Parallel()
 	address, _ := otherClock(t, "real + nextval('other.readings') * interval '100 days'")
-	var sent bed.Trace
-	pool := bed.Connect(t, address)
-	g := bed.NewGate(t, address, limiter.Config{BreakAfter: 1}, sent.On) // the server did answer
+	var sent testworld.Trace
+	pool := testworld.Connect(t, address)
+	g := testworld.NewGate(t, address, limiter.Config{BreakAfter: 1}, sent.On) // the server did answer
 	jumps := limiter.Policy{Name: "jumps", Algorithm: limiter.FixedWindow, Limit: 10, Calendar: limiter.Day}
 	plain := limiter.Policy{Name: "plain", Algorithm: limiter.FixedWindow, Limit: 10, Period: time.Hour}
 	offTheHour(t, 0) // nor a month, which check requests
@@ -244,12 +244,12 @@ func TestCalendarClockThatJumps(t *testing.T) {
 	first := g.Queue(t.Context(), plain.Request("first", 1))
 	with, without := g.Queue(t.Context(), jumps.Request("k", 1)), g.Queue(t.Context(), plain.Request("k", 1))
 	g.Reopen()
-	bed.ResultOf(t, "the first", first)
+	testworld.ResultOf(t, "the first", first)
 	check("in a batch", (<-with).Err)
-	if r := bed.ResultOf(t, "without a calendar, in a batch", without); !r.Allowed || r.Level != 1 {
+	if r := testworld.ResultOf(t, "without a calendar, in a batch", without); !r.Allowed || r.Level != 1 {
 		t.Errorf("without a calendar, in a batch: %+v", r)
 	}
-	if n := bed.Value[int](t, pool, "SELECT count(*) FROM pglimit_fixed_window WHERE policy = 'jumps' AND (level > 0 OR ends_at_us > 0 OR blocked_until_us > 0)"); n != 0 {
+	if n := testworld.Value[int](t, pool, "SELECT count(*) FROM pglimit_fixed_window WHERE policy = 'jumps' AND (level > 0 OR ends_at_us > 0 OR blocked_until_us > 0)"); n != 0 {
 		t.Errorf("%d rows have units, a window or a block", n)
 	}
 }
@@ -260,19 +260,19 @@ func TestCalendarClockThatJumps(t *testing.T) {
 func TestCalendarClockSetWhileHeld(t *testing.T) {
 	t.Parallel()
 	address, set := otherClock(t, "real")
-	var sent bed.Trace
-	business := bed.Connect(t, address)
-	l := bed.NewGate(t, address, limiter.Config{BreakAfter: 1}, bed.FourConnections, sent.On).Limiter
+	var sent testworld.Trace
+	business := testworld.Connect(t, address)
+	l := testworld.NewGate(t, address, limiter.Config{BreakAfter: 1}, testworld.FourConnections, sent.On).Limiter
 	p := limiter.Policy{Name: "p", Algorithm: limiter.FixedWindow, Limit: 10, Calendar: limiter.Month}
-	tx := bed.Begin(t, business, pgx.TxOptions{})
-	bed.Must(t)(l.InTx(tx).AllowN(t.Context(), p, "m", 5))
-	held := bed.Request(t.Context(), l, p.Request("m", 1))
-	bed.AwaitWaiting(t, l, 1)
+	tx := testworld.Begin(t, business, pgx.TxOptions{})
+	testworld.Must(t)(l.InTx(tx).AllowN(t.Context(), p, "m", 5))
+	held := testworld.Request(t.Context(), l, p.Request("m", 1))
+	testworld.AwaitWaiting(t, l, 1)
 	set("real + interval '90 days'")
 	sent.Take()
-	bed.Eventually(t, "a statement is sent by the new clock", func(context.Context) (bool, error) { return len(sent.Take()) > 0, nil })
-	bed.Commit(t, tx)
-	r := bed.ResultOf(t, "the key that was held", held)
+	testworld.Eventually(t, "a statement is sent by the new clock", func(context.Context) (bool, error) { return len(sent.Take()) > 0, nil })
+	testworld.Commit(t, tx)
+	r := testworld.ResultOf(t, "the key that was held", held)
 	if names := namesOf(&sent); !slices.Contains(names, "Clock") {
 		t.Errorf("the clocks were not compared: %v", names)
 	}
@@ -289,10 +289,10 @@ func TestCalendarTurnsBetweenAllowAlls(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
 	address, set := otherClock(t, "real")
-	pool := bed.Connect(t, address)
+	pool := testworld.Connect(t, address)
 	for i, algorithm := range []limiter.Algorithm{limiter.TokenBucket, limiter.FixedWindow, limiter.SlidingWindowLog} { // whose table comes before, is the same, comes after
 		ahead := time.Duration(i+1) * 60 * 24 * time.Hour
-		l := bed.NewLimiter(t, pool, nil)
+		l := testworld.NewLimiter(t, pool, nil)
 		plain := limiter.Policy{Name: "plain", Algorithm: algorithm, Limit: 100, Period: 800_000 * time.Hour}
 		month := limiter.Policy{Name: fmt.Sprint("month", i), Algorithm: limiter.FixedWindow, Limit: 100, Calendar: limiter.Month}
 		set("real")
@@ -300,8 +300,8 @@ func TestCalendarTurnsBetweenAllowAlls(t *testing.T) {
 			if n == 2 {
 				set(fmt.Sprintf("real + interval '%d s'", int(ahead.Seconds())))
 			}
-			all := bed.MustAll(t)(l.AllowAll(ctx, plain.Request("k", 1), month.Request("k", 1)))
-			if want := float64(n%2 + 1); !all.Allowed || !bed.Near(all.PerRequest[1].Level, want) || math.Round(all.PerRequest[0].Level) != float64(n+1) { // the bucket leaks a little
+			all := testworld.MustAll(t)(l.AllowAll(ctx, plain.Request("k", 1), month.Request("k", 1)))
+			if want := float64(n%2 + 1); !all.Allowed || !testworld.Near(all.PerRequest[1].Level, want) || math.Round(all.PerRequest[0].Level) != float64(n+1) { // the bucket leaks a little
 				t.Errorf("%s, request %d: %+v, want level %v in the month", algorithm, n, all, want)
 			}
 		}

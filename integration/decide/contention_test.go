@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -59,36 +59,36 @@ func TestDecideNeverOverAdmits(t *testing.T) {
 	for _, world := range []string{"as usual", "with a janitor", "repeatable read", "serializable"} {
 		t.Run(world, func(t *testing.T) {
 			t.Parallel()
-			url := bed.FunctionsPool(t).Config().ConnString()
+			url := testworld.FunctionsPool(t).Config().ConnString()
 			all := map[string][]allow{}
 			rounds := 1
 			switch world {
 			case "repeatable read", "serializable":
-				bed.Isolate(t, bed.Connect(t, url), world)
+				testworld.Isolate(t, testworld.Connect(t, url), world)
 			case "with a janitor":
-				bed.SweepOften(t, bed.Connect(t, url))
+				testworld.SweepOften(t, testworld.Connect(t, url))
 				fallthrough
 			default:
 				rounds = 5
-				clients := bed.Connect(t, url, bed.Connections(callers))
+				clients := testworld.Connect(t, url, testworld.Connections(callers))
 				all["SQL functions"] = []allow{func(ctx context.Context, p limiter.Policy, key string, n float64) (limiter.Result, error) {
-					return (&bed.Functions{Q: clients}).AllowN(ctx, p, key, n)
+					return (&testworld.Functions{Q: clients}).AllowN(ctx, p, key, n)
 				}}
 			}
 			for range 4 {
-				for name, open := range bed.Drivers(t, url) {
+				for name, open := range testworld.Drivers(t, url) {
 					all[name] = append(all[name], open(nil).AllowN)
 				}
 			}
 			for name, way := range all {
-				policies := bed.Variants(most, 1000*time.Hour)
+				policies := testworld.Variants(most, 1000*time.Hour)
 				if name != "SQL functions" {
 					policies = append(policies, limiter.Policy{Name: "month", Algorithm: limiter.FixedWindow, Limit: most, Calendar: limiter.Month})
 				}
 				for _, p := range policies {
 					for round := range rounds {
 						if got := storm(t, way, p, fmt.Sprint(name, round)); got != most {
-							t.Fatalf("%s, %s, round %d: admitted %v units of %v", name, bed.Variant(p), round, got, most)
+							t.Fatalf("%s, %s, round %d: admitted %v units of %v", name, testworld.Variant(p), round, got, most)
 						}
 					}
 				}

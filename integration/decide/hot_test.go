@@ -8,7 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/internal/conformance"
 	"github.com/pglimit/pglimit/limiter"
 	"github.com/pglimit/pglimit/migrations"
@@ -25,21 +25,21 @@ import (
 func TestDecideUpdatesStayHOT(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
-	own := bed.OwnServer(t, pglimittest.Setting("autovacuum", "off"))
+	own := testworld.OwnServer(t, pglimittest.Setting("autovacuum", "off"))
 	template, err := own.Template(ctx, "hot", migrations.Up)
 	if err != nil {
 		t.Fatal(err)
 	}
-	hits, rounds := bed.Size(int64(300), 1000), bed.Size(60, 200) // a page is full after about 80 versions of a row
-	for _, p := range bed.Variants(1000, time.Minute) {
-		t.Run(bed.Variant(p), func(t *testing.T) {
-			pool := bed.Connect(t, template.New(t))
+	hits, rounds := testworld.Size(int64(300), 1000), testworld.Size(60, 200) // a page is full after about 80 versions of a row
+	for _, p := range testworld.Variants(1000, time.Minute) {
+		t.Run(testworld.Variant(p), func(t *testing.T) {
+			pool := testworld.Connect(t, template.New(t))
 			clock := new(conformance.Clock)
-			l := bed.NewLimiter(t, pool, &limiter.Config{Now: clock.Now, DisableDenyCache: true})
+			l := testworld.NewLimiter(t, pool, &limiter.Config{Now: clock.Now, DisableDenyCache: true})
 
 			for i := range hits { // a millisecond apart
 				clock.Set(i * 1000)
-				bed.Must(t)(l.Allow(ctx, p, "hot"))
+				testworld.Must(t)(l.Allow(ctx, p, "hot"))
 			}
 			first := stayedHOT(t, pool, p, "a hot key", hotCount{}, hits-1)
 
@@ -48,7 +48,7 @@ func TestDecideUpdatesStayHOT(t *testing.T) {
 				at += expiry(p).Microseconds() / 3
 				clock.Set(at)
 				for key := range 5 {
-					bed.Must(t)(l.Allow(ctx, p, fmt.Sprint("spread", key)))
+					testworld.Must(t)(l.Allow(ctx, p, fmt.Sprint("spread", key)))
 				}
 			}
 			stayedHOT(t, pool, p, "three hits a period", first, 5*int64(rounds-1))
@@ -70,9 +70,9 @@ type hotCount struct{ updates, hot int64 }
 func stayedHOT(t *testing.T, pool *pgxpool.Pool, p limiter.Policy, what string, before hotCount, updates int64) (c hotCount) {
 	t.Helper()
 	pool.Reset() // a session reports its counters when it ends
-	bed.Eventually(t, "the updates are counted", func(ctx context.Context) (bool, error) {
+	testworld.Eventually(t, "the updates are counted", func(ctx context.Context) (bool, error) {
 		err := pool.QueryRow(ctx,
-			"SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables WHERE relname = $1", bed.TableOf(p.Algorithm)).Scan(&c.updates, &c.hot)
+			"SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables WHERE relname = $1", testworld.TableOf(p.Algorithm)).Scan(&c.updates, &c.hot)
 		return c.updates >= before.updates+updates, err
 	})
 	share := float64(c.hot-before.hot) / float64(c.updates-before.updates)

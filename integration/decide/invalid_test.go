@@ -12,7 +12,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/internal/algorithm"
 	"github.com/pglimit/pglimit/limiter"
 )
@@ -22,8 +22,8 @@ import (
 func TestDecideBadInput(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
-	pool := bed.NewPool(t)
-	l := bed.NewLimiter(t, pool, nil)
+	pool := testworld.NewPool(t)
+	l := testworld.NewLimiter(t, pool, nil)
 	good := limiter.Policy{Name: "good", Algorithm: limiter.TokenBucket, Limit: 10, Period: time.Minute}
 	with := func(change func(*limiter.Policy)) limiter.Policy {
 		p := good
@@ -135,7 +135,7 @@ func TestDecideBadInput(t *testing.T) {
 		t.Errorf("Wait on a token bucket: got %v", err)
 	}
 	// A request that can never fit is a denial, and writes nothing either.
-	if r := bed.Must(t)(l.AllowN(ctx, good, "k", 10.001)); r.Allowed || r.RetryAfter != limiter.Never {
+	if r := testworld.Must(t)(l.AllowN(ctx, good, "k", 10.001)); r.Allowed || r.RetryAfter != limiter.Never {
 		t.Errorf("above the burst: %+v", r)
 	}
 	if n := rows(t, pool); n != 0 {
@@ -143,29 +143,29 @@ func TestDecideBadInput(t *testing.T) {
 	}
 
 	// The bounds themselves.
-	for i, p := range bed.Variants(10, time.Minute) {
+	for i, p := range testworld.Variants(10, time.Minute) {
 		for _, key := range []string{strings.Repeat("k", 1024), strings.Repeat("€", 341), "\u0001\t\n'\"\\;--"} {
-			if r := bed.Must(t)(l.AllowN(ctx, p, key, 1e-9*10)); !r.Allowed {
+			if r := testworld.Must(t)(l.AllowN(ctx, p, key, 1e-9*10)); !r.Allowed {
 				t.Errorf("variant %d: %+v", i, r)
 			}
 		}
 		p.Limit, p.Period = 1<<53, century-century%time.Microsecond
 		p.Name = fmt.Sprint("wide-", i)
-		if r := bed.Must(t)(l.AllowN(ctx, p, "k", 1<<53)); !r.Allowed {
+		if r := testworld.Must(t)(l.AllowN(ctx, p, "k", 1<<53)); !r.Allowed {
 			t.Errorf("variant %d: %+v", i, r)
 		}
-		if r := bed.Must(t)(l.Charge(ctx, p, "k", 1<<53)); !r.Full {
+		if r := testworld.Must(t)(l.Charge(ctx, p, "k", 1<<53)); !r.Full {
 			t.Errorf("variant %d: %+v", i, r)
 		}
 		p.Limit, p.Name, p.Tick = 1e-9, fmt.Sprint("narrow-", i), 0
-		if r := bed.Must(t)(l.AllowN(ctx, p, "k", 1e-9)); !r.Allowed {
+		if r := testworld.Must(t)(l.AllowN(ctx, p, "k", 1e-9)); !r.Allowed {
 			t.Errorf("variant %d: %+v", i, r)
 		}
-		if r := bed.Must(t)(l.AllowN(ctx, p, "k", 1e-9)); r.Allowed {
+		if r := testworld.Must(t)(l.AllowN(ctx, p, "k", 1e-9)); r.Allowed {
 			t.Errorf("variant %d: %+v", i, r)
 		}
 		p.Period, p.Name = time.Microsecond, fmt.Sprint("quick-", i)
-		bed.Must(t)(l.AllowN(ctx, p, "k", 1e-9))
+		testworld.Must(t)(l.AllowN(ctx, p, "k", 1e-9))
 	}
 }
 

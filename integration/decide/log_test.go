@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/internal/conformance"
 	"github.com/pglimit/pglimit/limiter"
 )
@@ -16,14 +16,14 @@ import (
 // the rows of versions whose logs had no parts.
 func TestLogsAtTheBordersOfTheirParts(t *testing.T) {
 	t.Parallel()
-	pool := bed.NewPool(t)
+	pool := testworld.NewPool(t)
 	for _, limit := range []int{63, 64, 65, 128, 129, 1000} {
 		t.Run(fmt.Sprint(limit), func(t *testing.T) {
 			t.Parallel()
 			random := rand.New(rand.NewPCG(1, uint64(limit)))
 			clock := new(conformance.Clock)
 			config := &limiter.Config{Now: clock.Now, DisableDenyCache: true}
-			l, model := bed.NewLimiter(t, pool, config), limiter.NewMemory(config)
+			l, model := testworld.NewLimiter(t, pool, config), limiter.NewMemory(config)
 			p := limiter.Policy{Name: "log", Algorithm: limiter.SlidingWindowLog, Limit: float64(limit), Period: time.Hour, Durability: limiter.Relaxed}
 			answer := func(r limiter.Result) string {
 				return fmt.Sprint(r.Allowed, r.Level, r.Remaining, r.RetryAfter, r.ResetAfter)
@@ -38,11 +38,11 @@ func TestLogsAtTheBordersOfTheirParts(t *testing.T) {
 				}
 				clock.Set(at)
 				if random.IntN(50) == 0 {
-					bed.Exec(t, pool, `UPDATE pglimit_sliding_window_log SET entries = pglimit_log_whole(entries, gap, taken, older_entries, middle_entries, recent_entries),
+					testworld.Exec(t, pool, `UPDATE pglimit_sliding_window_log SET entries = pglimit_log_whole(entries, gap, taken, older_entries, middle_entries, recent_entries),
 						totals = pglimit_log_whole(totals, gap, taken, older_totals, middle_totals, recent_totals), gap = NULL, taken = NULL, older_entries = NULL,
 						older_totals = NULL, middle_entries = NULL, middle_totals = NULL, recent_entries = NULL, recent_totals = NULL WHERE key = $1`, key)
 				}
-				got, want := bed.Must(t)(l.Allow(t.Context(), p, key)), bed.Must(t)(model.Allow(t.Context(), p, key))
+				got, want := testworld.Must(t)(l.Allow(t.Context(), p, key)), testworld.Must(t)(model.Allow(t.Context(), p, key))
 				if answer(got) != answer(want) {
 					t.Fatalf("decision %d: %v, in memory %v", i, answer(got), answer(want))
 				}
@@ -50,7 +50,7 @@ func TestLogsAtTheBordersOfTheirParts(t *testing.T) {
 					at += got.RetryAfter.Microseconds() - int64(random.IntN(2))
 				}
 			}
-			parts := bed.Value[bool](t, pool, `SELECT coalesce(gap > 0 AND cardinality(recent_entries) > 0, false) FROM pglimit_sliding_window_log WHERE key = $1`, key)
+			parts := testworld.Value[bool](t, pool, `SELECT coalesce(gap > 0 AND cardinality(recent_entries) > 0, false) FROM pglimit_sliding_window_log WHERE key = $1`, key)
 			if most := 128; limit < most && parts || limit > 2*most && !parts {
 				t.Errorf("the log has parts: %v", parts)
 			}

@@ -10,7 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 )
 
 // budgets are the expression nodes that a statement's plan may have, without references
@@ -65,7 +65,7 @@ func TestStatementsHaveFewNodes(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
 	var plan strings.Builder
-	pool := bed.Connect(t, bed.NewDatabase(t), func(c *pgxpool.Config) {
+	pool := testworld.Connect(t, testworld.NewDatabase(t), func(c *pgxpool.Config) {
 		c.ConnConfig.OnNotice = func(_ *pgconn.PgConn, n *pgconn.Notice) { plan.WriteString(n.Detail + n.Message) }
 	})
 	conn, err := pool.Acquire(ctx)
@@ -74,11 +74,11 @@ func TestStatementsHaveFewNodes(t *testing.T) {
 	}
 	defer conn.Release()
 	more := 0 // PostgreSQL 13 has more in the plan of an UPDATE
-	if bed.Value[int](t, pool, "SELECT current_setting('server_version_num')::int") < 140000 {
+	if testworld.Value[int](t, pool, "SELECT current_setting('server_version_num')::int") < 140000 {
 		more = 7
 	}
 	var lines []string
-	for name, text := range bed.Statements(t) {
+	for name, text := range testworld.Statements(t) {
 		if !oneTable.MatchString(name) {
 			continue
 		}
@@ -121,7 +121,7 @@ func TestStatementsHaveFewNodes(t *testing.T) {
 	t.Log("\n" + strings.Join(lines, "\n"))
 }
 
-// upperCollation restores the name of a collation, which bed.Statements returns in small letters.
+// upperCollation restores the name of a collation, which testworld.Statements returns in small letters.
 func upperCollation(text string) string {
 	return strings.ReplaceAll(text, `collate "c"`, `COLLATE "C"`)
 }

@@ -14,7 +14,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/limiter"
 )
@@ -125,7 +125,7 @@ func TestOwnGoroutine(t *testing.T) {
 	t.Parallel()
 	const most = 12
 	g := newGate()
-	l := bed.NewLimiter(t, bed.Connect(t, bed.NewDatabase(t), g.guard), nil)
+	l := testworld.NewLimiter(t, testworld.Connect(t, testworld.NewDatabase(t), g.guard), nil)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	for range 2 { // the first prepares the statement, which a caller does not wait for
@@ -154,8 +154,8 @@ func TestOwnGoroutine(t *testing.T) {
 func TestOwnGoroutineLeaves(t *testing.T) {
 	t.Parallel()
 	g := newGate()
-	pool := bed.Connect(t, bed.NewDatabase(t), g.guard)
-	l := bed.NewLimiter(t, pool, nil)
+	pool := testworld.Connect(t, testworld.NewDatabase(t), g.guard)
+	l := testworld.NewLimiter(t, pool, nil)
 	allow := func(ctx context.Context) error { _, err := l.Allow(ctx, lone, "key"); return err }
 	for range 2 {
 		must.Succeed(t, allow(t.Context()))
@@ -164,7 +164,7 @@ func TestOwnGoroutineLeaves(t *testing.T) {
 	want, connections := spent(), pool.Stat().NewConnsCount()
 
 	held := must.OK(pool.Acquire(t.Context()))(t)
-	bed.Eventually(t, "a caller leaves while it waits for a connection", func(context.Context) (bool, error) {
+	testworld.Eventually(t, "a caller leaves while it waits for a connection", func(context.Context) (bool, error) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 		defer cancel()
 		if err := allow(ctx); !errors.Is(err, context.DeadlineExceeded) {

@@ -7,7 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 )
 
 var (
@@ -24,13 +24,13 @@ var namesOnly = regexp.MustCompile(`\n +SubPlan \S+(\n +->  (Subquery Scan on u\
 func TestRoutersFormPlans(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
-	pool := bed.NewPool(t)
-	tx := bed.Begin(t, pool, pgx.TxOptions{})
+	pool := testworld.NewPool(t)
+	tx := testworld.Begin(t, pool, pgx.TxOptions{})
 	if _, err := tx.Exec(ctx, "SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off"); err != nil {
 		t.Fatal(err)
 	}
 	explained := 0
-	for name, text := range bed.Statements(t) {
+	for name, text := range testworld.Statements(t) {
 		match := oneTable.FindStringSubmatch(name)
 		if match == nil {
 			continue

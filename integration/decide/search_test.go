@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/internal/conformance/search"
 	"github.com/pglimit/pglimit/limiter"
 )
@@ -15,19 +15,19 @@ import (
 // statements decide as a limiter in memory, to the last bit.
 func TestDecideAsMemory(t *testing.T) {
 	t.Parallel()
-	address := bed.NewDatabase(t)
-	pool := bed.Connect(t, address)
+	address := testworld.NewDatabase(t)
+	pool := testworld.Connect(t, address)
 	var dbs []*sql.DB
-	for _, driver := range bed.SQLDrivers {
-		dbs = append(dbs, bed.ConnectSQL(t, driver, address))
+	for _, driver := range testworld.SQLDrivers {
+		dbs = append(dbs, testworld.ConnectSQL(t, driver, address))
 	}
 	d := search.Draw{Equal: true, Operations: search.Without(search.Usual, "sweep")}
-	bed.Search(t, d, 20, func(t *testing.T) func(*search.History) search.Subject {
+	testworld.Search(t, d, 20, func(t *testing.T) func(*search.History) search.Subject {
 		return func(*search.History) search.Subject {
-			s, config := bed.NewSubject(t)
-			s.Ways, s.Begin = search.By(bed.NewLimiter(t, pool, config)), pool.Begin
+			s, config := testworld.NewSubject(t)
+			s.Ways, s.Begin = search.By(testworld.NewLimiter(t, pool, config)), pool.Begin
 			for _, db := range dbs {
-				s.Ways = append(s.Ways, search.By(bed.NewSQL(t, db, config))...)
+				s.Ways = append(s.Ways, search.By(testworld.NewSQL(t, db, config))...)
 			}
 			return s
 		}
@@ -48,18 +48,18 @@ func TestLongLogsDecideAsMemory(t *testing.T) {
 	for _, step := range []int{1, 2, 3} {
 		t.Run(fmt.Sprint("steps of ", step), func(t *testing.T) {
 			t.Parallel()
-			pool := bed.FunctionsPool(t)
-			bed.Exec(t, pool, fmt.Sprintf(`CREATE OR REPLACE FUNCTION pglimit_log_step() RETURNS integer LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT %d'`, step))
+			pool := testworld.FunctionsPool(t)
+			testworld.Exec(t, pool, fmt.Sprintf(`CREATE OR REPLACE FUNCTION pglimit_log_step() RETURNS integer LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT %d'`, step))
 			t.Run("histories", func(t *testing.T) {
-				bed.Search(t, d, 40, func(t *testing.T) func(*search.History) search.Subject {
+				testworld.Search(t, d, 40, func(t *testing.T) func(*search.History) search.Subject {
 					return func(*search.History) search.Subject {
-						s, config := bed.NewSubject(t)
-						s.Ways, s.Begin = search.By(bed.NewLimiter(t, pool, config)), pool.Begin
+						s, config := testworld.NewSubject(t)
+						s.Ways, s.Begin = search.By(testworld.NewLimiter(t, pool, config)), pool.Begin
 						return s
 					}
 				}, long)
 			})
-			if bed.Value[int](t, pool, `SELECT count(*) FROM pglimit_sliding_window_log WHERE cardinality(middle_entries) > 0`) == 0 {
+			if testworld.Value[int](t, pool, `SELECT count(*) FROM pglimit_sliding_window_log WHERE cardinality(middle_entries) > 0`) == 0 {
 				t.Error("no log has a middle: this says little")
 			}
 		})

@@ -9,7 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 )
 
 // forbidden lists what a decision must not use, and why.
@@ -35,9 +35,9 @@ var (
 // clock before the lock, and only IMMUTABLE expressions after it.
 func TestDecideStatementsFollowTheRules(t *testing.T) {
 	t.Parallel()
-	pool := bed.NewPool(t)
+	pool := testworld.NewPool(t)
 	decisions := 0
-	for name, text := range bed.Statements(t) {
+	for name, text := range testworld.Statements(t) {
 		if !oneTable.MatchString(name) {
 			continue
 		}
@@ -77,7 +77,7 @@ func TestDecideStatementsFollowTheRules(t *testing.T) {
 // Others read clock_timestamp, once.
 func TestStatementsReadOneClock(t *testing.T) {
 	t.Parallel()
-	for name, text := range bed.Statements(t) {
+	for name, text := range testworld.Statements(t) {
 		if hit := standing.FindString(text); hit != "" {
 			t.Errorf("%s uses %q, which stands still in a transaction", name, hit)
 		}
@@ -101,7 +101,7 @@ func TestStatementsAreRoutable(t *testing.T) {
 	t.Parallel()
 	const bare = "where t.policy = sqlc.arg(policy) and t.key = sqlc.arg(key)"
 	read := map[string]int{}
-	for name, text := range bed.Statements(t) {
+	for name, text := range testworld.Statements(t) {
 		match := oneTable.FindStringSubmatch(name)
 		if strings.HasPrefix(name, "Reservation") && strings.Contains(text, "sqlc.arg(key)") {
 			if !strings.Contains(text, "where h.policy = sqlc.arg(policy) and h.key = sqlc.arg(key) and ") && !strings.Contains(text, "\nvalues (sqlc.arg(policy), sqlc.arg(key), ") {
@@ -203,7 +203,7 @@ var (
 // where that returns a denial or no row.
 func TestTakeAllIsATakeMany(t *testing.T) {
 	t.Parallel()
-	statements := bed.Statements(t)
+	statements := testworld.Statements(t)
 	words := func(text string) string { return strings.Join(strings.Fields(text), " ") }
 	found := 0
 	for name, text := range statements {

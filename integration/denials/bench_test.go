@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -50,10 +50,10 @@ func BenchmarkCachedDenial(b *testing.B) {
 
 // denied creates a limiter that remembers the denial of a key.
 func denied(t testing.TB, config *limiter.Config) (*limiter.Limiter, limiter.Policy, string) {
-	l := bed.NewLimiter(t, bed.NewPool(t), config)
+	l := testworld.NewLimiter(t, testworld.NewPool(t), config)
 	p := limiter.Policy{Name: "login", Algorithm: limiter.TokenBucket, Limit: 5, Period: 1000 * time.Hour}
 	key := fmt.Sprint("198.51.100.", 7)
-	bed.Must(t)(l.Charge(t.Context(), p, key, 5))
-	bed.Must(t)(l.Allow(t.Context(), p, key))
+	testworld.Must(t)(l.Charge(t.Context(), p, key, 5))
+	testworld.Must(t)(l.Allow(t.Context(), p, key))
 	return l, p, key
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/internal/conformance"
 	"github.com/pglimit/pglimit/limiter"
 )
@@ -31,20 +31,20 @@ type cached struct {
 
 func newCached(t *testing.T) *cached {
 	t.Helper()
-	url := bed.NewDatabase(t)
-	c := &cached{pool: bed.Connect(t, url), clock: new(conformance.Clock)}
-	c.here = bed.NewLimiter(t, c.pool, &limiter.Config{Now: c.clock.Now})
-	c.elsewhere = bed.NewLimiter(t, bed.Connect(t, url), &limiter.Config{Now: c.clock.Now})
-	c.without = bed.NewLimiter(t, bed.Connect(t, url), &limiter.Config{Now: c.clock.Now, DisableDenyCache: true})
+	url := testworld.NewDatabase(t)
+	c := &cached{pool: testworld.Connect(t, url), clock: new(conformance.Clock)}
+	c.here = testworld.NewLimiter(t, c.pool, &limiter.Config{Now: c.clock.Now})
+	c.elsewhere = testworld.NewLimiter(t, testworld.Connect(t, url), &limiter.Config{Now: c.clock.Now})
+	c.without = testworld.NewLimiter(t, testworld.Connect(t, url), &limiter.Config{Now: c.clock.Now, DisableDenyCache: true})
 	return c
 }
 
 // from sends a request in the first process, and checks the answer and its source.
 func (c *cached) from(t *testing.T, source limiter.Source, allowed bool, p limiter.Policy, key string, cost float64) limiter.Result {
 	t.Helper()
-	r := bed.Must(t)(c.here.AllowN(t.Context(), p, key, cost))
+	r := testworld.Must(t)(c.here.AllowN(t.Context(), p, key, cost))
 	if r.Source != source || r.Allowed != allowed {
-		t.Errorf("%s, key %s, cost %v: got %+v, want allowed %v from %s", bed.Variant(p), key, cost, r, allowed, source)
+		t.Errorf("%s, key %s, cost %v: got %+v, want allowed %v from %s", testworld.Variant(p), key, cost, r, allowed, source)
 	}
 	return r
 }
@@ -53,7 +53,7 @@ func (c *cached) from(t *testing.T, source limiter.Source, allowed bool, p limit
 func (c *cached) used(t *testing.T, p limiter.Policy, key string) {
 	t.Helper()
 	c.clock.Set(0)
-	bed.Must(t)(c.here.Charge(t.Context(), p, key, 10))
+	testworld.Must(t)(c.here.Charge(t.Context(), p, key, 10))
 	c.from(t, limiter.SourceDatabase, false, p, key, 1)
 	c.from(t, limiter.SourceCache, false, p, key, 1)
 }
@@ -78,7 +78,7 @@ func TestDenyCacheLifted(t *testing.T) {
 	t.Parallel()
 	c := newCached(t)
 	ctx := t.Context()
-	for _, p := range bed.Variants(10, 1000*time.Hour) {
+	for _, p := range testworld.Variants(10, 1000*time.Hour) {
 		for verb, lift := range lifts(p) {
 			c.used(t, p, verb)
 			if err := lift(ctx, c.elsewhere, verb); err != nil {
@@ -104,7 +104,7 @@ func TestDenyCacheLifted(t *testing.T) {
 			}
 			c.from(t, limiter.SourceDatabase, false, p, key, 1)
 			if r := c.from(t, limiter.SourceCache, false, p, key, 1); r.Reason != limiter.ReasonBlocked || r.RetryAfter != time.Hour {
-				t.Errorf("%s: %+v", bed.Variant(p), r)
+				t.Errorf("%s: %+v", testworld.Variant(p), r)
 			}
 			if err := by.Unblock(ctx, p, key); err != nil {
 				t.Fatal(err)
@@ -131,7 +131,7 @@ func TestDenyCacheLiftedInATransaction(t *testing.T) {
 		"unblock": func(tx *limiter.Tx) error { return tx.Unblock(ctx, p, "unblock") },
 	} {
 		if verb == "unblock" {
-			bed.Must(t)(c.here.Allow(ctx, p, verb))
+			testworld.Must(t)(c.here.Allow(ctx, p, verb))
 			if err := c.elsewhere.Block(ctx, p, verb, time.Hour); err != nil {
 				t.Fatal(err)
 			}
@@ -139,7 +139,7 @@ func TestDenyCacheLiftedInATransaction(t *testing.T) {
 		} else {
 			c.used(t, p, verb)
 		}
-		tx := bed.Begin(t, c.pool, pgx.TxOptions{})
+		tx := testworld.Begin(t, c.pool, pgx.TxOptions{})
 		if err := lift(c.here.InTx(tx)); err != nil {
 			t.Fatal(err)
 		}
@@ -156,11 +156,11 @@ func TestDenyCacheLiftedInATransaction(t *testing.T) {
 		if err := lift(ctx, c.elsewhere, key); err != nil {
 			t.Fatal(err)
 		}
-		bed.Exec(t, c.pool, "ALTER TABLE pglimit_token_bucket RENAME TO away")
+		testworld.Exec(t, c.pool, "ALTER TABLE pglimit_token_bucket RENAME TO away")
 		if err := lift(ctx, c.here, key); !errors.Is(err, limiter.ErrNotMigrated) {
 			t.Errorf("%s: got %v", key, err)
 		}
-		bed.Exec(t, c.pool, "ALTER TABLE away RENAME TO pglimit_token_bucket")
+		testworld.Exec(t, c.pool, "ALTER TABLE away RENAME TO pglimit_token_bucket")
 		c.from(t, limiter.SourceDatabase, true, p, key, 1)
 	}
 }
@@ -169,24 +169,24 @@ func TestDenyCacheLiftedInATransaction(t *testing.T) {
 // next request.
 func TestDenyCacheLiftedByACancelledWait(t *testing.T) {
 	t.Parallel()
-	l := bed.NewLimiter(t, bed.NewPool(t), &limiter.Config{DenyCacheTTL: time.Hour})
+	l := testworld.NewLimiter(t, testworld.NewPool(t), &limiter.Config{DenyCacheTTL: time.Hour})
 	p := limiter.Policy{Name: "queue", Algorithm: limiter.LeakyBucketQueue, Limit: 1, Period: 1000 * time.Hour, Burst: 4}
-	bed.Must(t)(l.AllowN(t.Context(), p, "k", 2))
+	testworld.Must(t)(l.AllowN(t.Context(), p, "k", 2))
 	ctx, stop := context.WithCancel(t.Context())
 	gone := make(chan error, 1)
 	go func() { gone <- l.Wait(ctx, p, "k", 2) }()
-	bed.Eventually(t, "the Wait is in the queue", func(ctx context.Context) (bool, error) {
+	testworld.Eventually(t, "the Wait is in the queue", func(ctx context.Context) (bool, error) {
 		r, err := l.Check(ctx, p, "k", 0)
 		return r.Level > 3, err
 	})
 	for _, want := range []limiter.Source{limiter.SourceDatabase, limiter.SourceCache} {
-		if r := bed.Must(t)(l.AllowN(t.Context(), p, "k", 2)); r.Allowed || r.Source != want {
+		if r := testworld.Must(t)(l.AllowN(t.Context(), p, "k", 2)); r.Allowed || r.Source != want {
 			t.Errorf("%+v, want a denial from %s", r, want)
 		}
 	}
 	stop()
 	<-gone
-	bed.Eventually(t, "the place is there", func(ctx context.Context) (bool, error) {
+	testworld.Eventually(t, "the place is there", func(ctx context.Context) (bool, error) {
 		r, err := l.AllowN(ctx, p, "k", 2)
 		return r.Allowed, err
 	})
@@ -198,9 +198,9 @@ func TestDenyCacheByCost(t *testing.T) {
 	t.Parallel()
 	c := newCached(t)
 	ctx := t.Context()
-	for _, p := range bed.Variants(10, 1000*time.Hour) {
+	for _, p := range testworld.Variants(10, 1000*time.Hour) {
 		c.clock.Set(0)
-		bed.Must(t)(c.here.AllowN(ctx, p, "k", 7))
+		testworld.Must(t)(c.here.AllowN(ctx, p, "k", 7))
 		denied := c.from(t, limiter.SourceDatabase, false, p, "k", 5)
 		c.clock.Set(1000)
 		again := c.from(t, limiter.SourceCache, false, p, "k", 5)
@@ -210,32 +210,32 @@ func TestDenyCacheByCost(t *testing.T) {
 		want.RetryAfter -= time.Millisecond
 		want.ResetAfter -= time.Millisecond
 		if again != want {
-			t.Errorf("%s:\ngot  %+v\nwant %+v", bed.Variant(p), again, want)
+			t.Errorf("%s:\ngot  %+v\nwant %+v", testworld.Variant(p), again, want)
 		}
 
 		for _, cost := range []float64{5.5, 10, 10.5, 1e6, 1 << 53} {
 			if p.Algorithm == limiter.SlidingWindowLog {
 				r := c.from(t, limiter.SourceDatabase, false, p, "k", cost) // and is itself remembered
 				if (r.RetryAfter == limiter.Never) != (cost > 10) {
-					t.Errorf("%s: %+v", bed.Variant(p), r)
+					t.Errorf("%s: %+v", testworld.Variant(p), r)
 				}
 				c.from(t, limiter.SourceDatabase, false, p, "k", 5)
 				continue
 			}
 			r := c.from(t, limiter.SourceCache, false, p, "k", cost)
-			check := bed.Must(t)(c.without.Check(ctx, p, "k", cost))
+			check := testworld.Must(t)(c.without.Check(ctx, p, "k", cost))
 			if r.RetryAfter != check.RetryAfter || r.Reason != check.Reason {
-				t.Errorf("%s, cost %v: %+v, but the database says %+v", bed.Variant(p), cost, r, check)
+				t.Errorf("%s, cost %v: %+v, but the database says %+v", testworld.Variant(p), cost, r, check)
 			}
 		}
 		plan := p
 		plan.Limit = 20
-		if r := bed.Must(t)(c.here.AllowN(ctx, plan, "k", 5)); !r.Allowed {
-			t.Errorf("%s, another plan: %+v", bed.Variant(p), r)
+		if r := testworld.Must(t)(c.here.AllowN(ctx, plan, "k", 5)); !r.Allowed {
+			t.Errorf("%s, another plan: %+v", testworld.Variant(p), r)
 		}
 
 		// A clock that was set back is before the denial.
-		bed.Must(t)(c.here.Charge(ctx, p, "back", 10))
+		testworld.Must(t)(c.here.Charge(ctx, p, "back", 10))
 		c.from(t, limiter.SourceDatabase, false, p, "back", 1)
 		c.clock.Set(999)
 		c.from(t, limiter.SourceDatabase, false, p, "back", 1)
@@ -243,7 +243,7 @@ func TestDenyCacheByCost(t *testing.T) {
 		c.from(t, limiter.SourceCache, false, p, "back", 1)
 
 		// A smaller request may fit.
-		bed.Must(t)(c.here.AllowN(ctx, p, "smaller", 7))
+		testworld.Must(t)(c.here.AllowN(ctx, p, "smaller", 7))
 		c.from(t, limiter.SourceDatabase, false, p, "smaller", 5)
 		c.from(t, limiter.SourceDatabase, true, p, "smaller", 2)
 		c.from(t, limiter.SourceDatabase, false, p, "smaller", 2)
@@ -256,32 +256,32 @@ func TestDenyCacheByCost(t *testing.T) {
 func TestDenyCacheInFlight(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
-	url := bed.NewDatabase(t)
+	url := testworld.NewDatabase(t)
 	var next atomic.Bool
 	arrived, release := make(chan struct{}), make(chan struct{})
-	hold := &bed.Trace{After: func(string, error) { // delays the answer to the next statement
+	hold := &testworld.Trace{After: func(string, error) { // delays the answer to the next statement
 		if next.Swap(false) {
 			arrived <- struct{}{}
 			<-release
 		}
 	}}
-	l := bed.NewLimiter(t, bed.Connect(t, url, hold.On), &limiter.Config{DisableTimeout: true, DenyCacheTTL: time.Hour})
-	other := bed.NewLimiter(t, bed.Connect(t, url), nil)
-	for _, p := range bed.Variants(1, 1000*time.Hour) {
+	l := testworld.NewLimiter(t, testworld.Connect(t, url, hold.On), &limiter.Config{DisableTimeout: true, DenyCacheTTL: time.Hour})
+	other := testworld.NewLimiter(t, testworld.Connect(t, url), nil)
+	for _, p := range testworld.Variants(1, 1000*time.Hour) {
 		for verb, lift := range lifts(p) {
-			bed.Must(t)(other.Charge(ctx, p, verb, 1))
+			testworld.Must(t)(other.Charge(ctx, p, verb, 1))
 			next.Store(true)
-			answer := bed.Request(ctx, l, p.Request(verb, 1))
+			answer := testworld.Request(ctx, l, p.Request(verb, 1))
 			<-arrived
 			if err := lift(ctx, l, verb); err != nil {
 				t.Fatal(err)
 			}
 			release <- struct{}{}
-			if r := bed.ResultOf(t, "the denial", answer); r.Allowed {
-				t.Errorf("%s, %s: %+v", bed.Variant(p), verb, r)
+			if r := testworld.ResultOf(t, "the denial", answer); r.Allowed {
+				t.Errorf("%s, %s: %+v", testworld.Variant(p), verb, r)
 			}
-			if r := bed.Must(t)(l.Allow(ctx, p, verb)); !r.Allowed {
-				t.Errorf("%s: a denial from before the %s was remembered: %+v", bed.Variant(p), verb, r)
+			if r := testworld.Must(t)(l.Allow(ctx, p, verb)); !r.Allowed {
+				t.Errorf("%s: a denial from before the %s was remembered: %+v", testworld.Variant(p), verb, r)
 			}
 		}
 	}
@@ -292,10 +292,10 @@ func TestDenyCacheKeepsNoCalendar(t *testing.T) {
 	t.Parallel()
 	c := newCached(t)
 	p := limiter.Policy{Name: "p", Algorithm: limiter.FixedWindow, Limit: 10, Calendar: limiter.Month}
-	bed.Must(t)(c.here.AllowN(t.Context(), p, "k", 10))
+	testworld.Must(t)(c.here.AllowN(t.Context(), p, "k", 10))
 	for range 3 {
 		c.from(t, limiter.SourceDatabase, false, p, "k", 1)
 	}
-	bed.Must(t)(c.elsewhere.Refund(t.Context(), p, "k", 1))
+	testworld.Must(t)(c.elsewhere.Refund(t.Context(), p, "k", 1))
 	c.from(t, limiter.SourceDatabase, true, p, "k", 1)
 }

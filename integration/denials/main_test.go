@@ -5,7 +5,7 @@ package denials
 import (
 	"testing"
 
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 )
 
-func TestMain(m *testing.M) { bed.Main(m, 4) }
+func TestMain(m *testing.M) { testworld.Main(m, 4) }

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/internal/conformance/search"
 	"github.com/pglimit/pglimit/limiter"
 )
@@ -19,10 +19,10 @@ import (
 //     the database's rows up to date.
 func TestDenyCacheChangesNoDecision(t *testing.T) {
 	t.Parallel()
-	pool := bed.NewPool(t)
+	pool := testworld.NewPool(t)
 	d := search.Draw{Equal: true, Coarse: true, OnePlan: true, Names: 1, Keys: 1, Forward: true, Retries: true,
 		Operations: search.Simple + " refund refund allow allow allow allow allow allow allow allow"}
-	bed.Search(t, d, 30, func(t *testing.T) func(*search.History) search.Subject {
+	testworld.Search(t, d, 30, func(t *testing.T) func(*search.History) search.Subject {
 		var answered atomic.Int64
 		t.Cleanup(func() {
 			if answered.Load() < 20 {
@@ -30,16 +30,16 @@ func TestDenyCacheChangesNoDecision(t *testing.T) {
 			}
 		})
 		return func(*search.History) search.Subject {
-			s, config := bed.NewSubject(t)
+			s, config := testworld.NewSubject(t)
 			config.DisableDenyCache, config.DenyCacheTTL = false, time.Hour
-			s.Ways = search.By(bed.NewLimiter(t, pool, config))
+			s.Ways = search.By(testworld.NewLimiter(t, pool, config))
 			counted := false // something was, since the last denial by the database
 			s.Alike = func(step *search.Step, got, want limiter.Result) bool {
 				cached := got.Source == limiter.SourceCache
 				if cached {
 					answered.Add(1)
 				}
-				same := got.Allowed == want.Allowed && bed.Near(got.Granted, want.Granted) && got.At.Equal(want.At)
+				same := got.Allowed == want.Allowed && testworld.Near(got.Granted, want.Granted) && got.At.Equal(want.At)
 				if counted && cached {
 					same = same && got.RetryAfter-time.Microsecond <= want.RetryAfter
 				} else {

@@ -13,7 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglimit/pglimit/deniallog"
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/internal/conformance/search"
 	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/limiter"
@@ -29,12 +29,12 @@ var (
 // AllowAll.
 func TestShadowDecidesAsMemory(t *testing.T) {
 	t.Parallel()
-	pool := bed.NewPool(t)
+	pool := testworld.NewPool(t)
 	d := search.Draw{Equal: true, Shadows: true, Coarse: true, Operations: search.Without(search.Usual, "sweep", "begin", "reserve", "settle", "cancel")}
-	bed.Search(t, d, 6, func(t *testing.T) func(*search.History) search.Subject {
+	testworld.Search(t, d, 6, func(t *testing.T) func(*search.History) search.Subject {
 		return func(*search.History) search.Subject {
-			s, config := bed.NewSubject(t)
-			s.Ways, s.Alike = search.By(bed.NewLimiter(t, pool, config)), search.Rounded
+			s, config := testworld.NewSubject(t)
+			s.Ways, s.Alike = search.By(testworld.NewLimiter(t, pool, config)), search.Rounded
 			return s
 		}
 	})
@@ -48,7 +48,7 @@ func TestShadowTogether(t *testing.T) {
 	own.Name = bites.Name
 	var mu sync.Mutex
 	most := 0
-	l := bed.NewLimiter(t, bed.NewPool(t), &limiter.Config{DisableDenyCache: true, Observe: func(_ context.Context, o limiter.Observation) {
+	l := testworld.NewLimiter(t, testworld.NewPool(t), &limiter.Config{DisableDenyCache: true, Observe: func(_ context.Context, o limiter.Observation) {
 		mu.Lock()
 		defer mu.Unlock()
 		most = max(most, o.Rows)
@@ -77,7 +77,7 @@ func TestShadowTogether(t *testing.T) {
 	if counted[0]+counted[1] != 10 || passed[0] != counted[0] || passed[1] != callers/2 {
 		t.Errorf("counted %v, passed %v", counted, passed)
 	}
-	if n := bed.Level(t, l, bites, "k"); !bed.Near(n, 10) {
+	if n := testworld.Level(t, l, bites, "k"); !testworld.Near(n, 10) {
 		t.Errorf("level %v", n)
 	}
 	if most < 2 {
@@ -89,9 +89,9 @@ func TestShadowTogether(t *testing.T) {
 // 1 alone, 0 for a remembered denial, and in a transaction.
 func TestObserveRows(t *testing.T) {
 	t.Parallel()
-	pool := bed.NewPool(t)
+	pool := testworld.NewPool(t)
 	var seen []string
-	l := bed.NewLimiter(t, pool, &limiter.Config{DenyCacheTTL: time.Hour, Observe: func(_ context.Context, o limiter.Observation) {
+	l := testworld.NewLimiter(t, pool, &limiter.Config{DenyCacheTTL: time.Hour, Observe: func(_ context.Context, o limiter.Observation) {
 		seen = append(seen, fmt.Sprint(o.Verb, " ", o.Rows))
 		if o.Duration <= 0 || o.Duration > time.Minute || o.Err != nil {
 			t.Errorf("%+v", o)
@@ -99,17 +99,17 @@ func TestObserveRows(t *testing.T) {
 	}})
 	ctx := t.Context()
 	for range 3 {
-		bed.Must(t)(l.AllowN(ctx, bites, "k", 6))
+		testworld.Must(t)(l.AllowN(ctx, bites, "k", 6))
 	}
-	bed.MustAll(t)(l.AllowAll(ctx, bites.Request("l", 1), ghost.Request("l", 1), bites.Request("l", 1)))
+	testworld.MustAll(t)(l.AllowAll(ctx, bites.Request("l", 1), ghost.Request("l", 1), bites.Request("l", 1)))
 	h := must.OK(l.Reserve(ctx, bites.Request("m", 1), time.Hour))(t)
-	bed.Must(t)(l.Settle(ctx, h.ID, 1))
+	testworld.Must(t)(l.Settle(ctx, h.ID, 1))
 	if err := l.Reset(ctx, bites, "m"); err != nil {
 		t.Fatal(err)
 	}
-	tx := bed.Begin(t, pool, pgx.TxOptions{})
-	bed.Must(t)(l.InTx(tx).Allow(ctx, bites, "tx"))
-	bed.Commit(t, tx)
+	tx := testworld.Begin(t, pool, pgx.TxOptions{})
+	testworld.Must(t)(l.InTx(tx).Allow(ctx, bites, "tx"))
+	testworld.Commit(t, tx)
 	want := []string{"allow 1", "allow 1", "allow 0", "allow_all 2", "allow_all 1", "allow_all 2", "reserve 1", "settle 1", "reset 1", "allow 1"}
 	if !slices.Equal(seen, want) {
 		t.Errorf("observed %q, want %q", seen, want)
@@ -120,19 +120,19 @@ func TestObserveRows(t *testing.T) {
 // flushes and processes, and survive an outage in memory.
 func TestDenialLog(t *testing.T) {
 	t.Parallel()
-	url := bed.NewDatabase(t)
-	dialer := bed.NewDialer(func() string { return url })
-	pool := bed.Connect(t, url, func(c *pgxpool.Config) { c.ConnConfig.DialFunc = dialer.Dial })
-	steady := bed.Connect(t, url)
+	url := testworld.NewDatabase(t)
+	dialer := testworld.NewDialer(func() string { return url })
+	pool := testworld.Connect(t, url, func(c *pgxpool.Config) { c.ConnConfig.DialFunc = dialer.Dial })
+	steady := testworld.Connect(t, url)
 	newLog := func(pool *pgxpool.Pool) *deniallog.Log {
 		return must.OK(deniallog.New(pool, &deniallog.Config{Logger: slog.New(slog.DiscardHandler)}))(t)
 	}
 	first, second := newLog(pool), newLog(steady)
 	deny := func(d *deniallog.Log, p limiter.Policy, key string, n int) {
 		t.Helper()
-		l := bed.NewLimiter(t, steady, &limiter.Config{DenialLog: d})
+		l := testworld.NewLimiter(t, steady, &limiter.Config{DenialLog: d})
 		for range n {
-			bed.Must(t)(l.AllowN(t.Context(), p, key, 11))
+			testworld.Must(t)(l.AllowN(t.Context(), p, key, 11))
 		}
 	}
 	flush := func(d *deniallog.Log) {
@@ -180,13 +180,13 @@ func TestDenialLog(t *testing.T) {
 // deadlocks or losses.
 func TestDenialLogOfManyProcesses(t *testing.T) {
 	t.Parallel()
-	address := bed.NewDatabase(t)
-	pool := bed.Connect(t, address)
+	address := testworld.NewDatabase(t)
+	pool := testworld.Connect(t, address)
 	const keys, rounds = 300, 5
 	var all sync.WaitGroup
 	logs := []*deniallog.Log{must.OK(deniallog.New(pool, nil))(t)}
-	for _, driver := range bed.SQLDrivers {
-		logs = append(logs, must.OK(deniallog.NewSQL(bed.ConnectSQL(t, driver, address), nil))(t))
+	for _, driver := range testworld.SQLDrivers {
+		logs = append(logs, must.OK(deniallog.NewSQL(testworld.ConnectSQL(t, driver, address), nil))(t))
 	}
 	for _, d := range logs {
 		l := limiter.NewMemory(&limiter.Config{DenialLog: d})
@@ -204,7 +204,7 @@ func TestDenialLogOfManyProcesses(t *testing.T) {
 		})
 	}
 	all.Wait()
-	if n := bed.Value[int](t, pool, `SELECT sum(denials)::int FROM pglimit_denial`); n != len(logs)*keys*rounds {
+	if n := testworld.Value[int](t, pool, `SELECT sum(denials)::int FROM pglimit_denial`); n != len(logs)*keys*rounds {
 		t.Errorf("%d denials in the table, want %d", n, len(logs)*keys*rounds)
 	}
 }

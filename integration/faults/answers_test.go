@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -22,7 +22,7 @@ var answerFaults = overBoth(fault{name: "answers lost", do: loseAnswers, causes:
 func loseAnswers(_ context.Context, t *testing.T, s *scene) {
 	s.loses.Store(true)
 	defer s.loses.Store(false)
-	s.let(bed.Size(time.Second, 8*time.Second))
+	s.let(testworld.Size(time.Second, 8*time.Second))
 	t.Logf("%d answers were lost", s.lostAnswers.Load())
 }
 
@@ -48,7 +48,7 @@ func (c lossy) Read(into []byte) (int, error) {
 
 // dialer dials the load's connections.
 type dialer struct {
-	*bed.Dialer
+	*testworld.Dialer
 	s *scene
 }
 

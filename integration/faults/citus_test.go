@@ -9,7 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/limiter"
 	"github.com/pglimit/pglimit/migrations/citus"
 	"github.com/pglimit/pglimit/pglimittest"
@@ -27,7 +27,7 @@ var citusFaults = []fault{
 
 // onCluster returns them, all on the same cluster.
 func onCluster(t *testing.T) []fault {
-	own := bed.OwnServer(t, durable)
+	own := testworld.OwnServer(t, durable)
 	all := slices.Clone(citusFaults)
 	for i := range all {
 		all[i].server = func(t *testing.T) *server {
@@ -60,7 +60,7 @@ func (s *scene) distribute(t *testing.T) {
 	if err := citus.Distribute(t.Context(), s.pool, shards); err != nil {
 		t.Fatal(err)
 	}
-	bed.Exec(t, s.pool, "SELECT create_distributed_table('orders', 'key', colocate_with => 'pglimit_token_bucket')")
+	testworld.Exec(t, s.pool, "SELECT create_distributed_table('orders', 'key', colocate_with => 'pglimit_token_bucket')")
 }
 
 // killWorker kills a worker and starts it again.
@@ -101,7 +101,7 @@ func (s *scene) keysOf(t *testing.T, w *pglimittest.Server) map[string]bool {
 
 // newLimiter returns one that nothing makes impatient.
 func (s *scene) newLimiter(t *testing.T) *limiter.Limiter {
-	return bed.NewLimiter(t, s.pool, &limiter.Config{DisableTimeout: true})
+	return testworld.NewLimiter(t, s.pool, &limiter.Config{DisableTimeout: true})
 }
 
 // askAll requests all keys at once, and expects an answer for those of which there says so
@@ -161,7 +161,7 @@ func (s *scene) prepared(ctx context.Context) (n int, err error) {
 // moveShards moves shards from node to node, with all tables of each, over and over.
 func moveShards(ctx context.Context, t *testing.T, s *scene) {
 	moves := 0
-	for end := time.Now().Add(bed.Size(time.Second, 20*time.Second)); moves < 2 || time.Now().Before(end); moves++ {
+	for end := time.Now().Add(testworld.Size(time.Second, 20*time.Second)); moves < 2 || time.Now().Before(end); moves++ {
 		var shard int64
 		var from, to string
 		var fromPort, toPort int
@@ -208,7 +208,7 @@ func splitShards(ctx context.Context, t *testing.T, s *scene) {
 		askAll(t, l, keys) // by the shards that it knows
 		s.goOn(t, "after a split")
 	}
-	if n := bed.Value[int](t, s.pool, "SELECT count(*) FROM pg_dist_shard WHERE logicalrelid = 'pglimit_token_bucket'::regclass"); n != 10 {
+	if n := testworld.Value[int](t, s.pool, "SELECT count(*) FROM pg_dist_shard WHERE logicalrelid = 'pglimit_token_bucket'::regclass"); n != 10 {
 		t.Errorf("there are %d shards, want 10", n)
 	}
 }
@@ -219,14 +219,14 @@ func holdRow(ctx context.Context, t *testing.T, s *scene) {
 	p := budgets[0]
 	eventually(t, "the row is there", func(ctx context.Context) error {
 		n := 0
-		err := s.pool.QueryRow(ctx, "SELECT count(*) FROM "+bed.TableOf(p.Algorithm)+" WHERE policy = $1 AND key = 'key-0'", p.Name).Scan(&n)
+		err := s.pool.QueryRow(ctx, "SELECT count(*) FROM "+testworld.TableOf(p.Algorithm)+" WHERE policy = $1 AND key = 'key-0'", p.Name).Scan(&n)
 		return unless(err == nil && n == 1, "%d rows, %v", n, err)
 	})
-	tx := bed.Begin(t, s.pool, pgx.TxOptions{})
-	if _, err := tx.Exec(ctx, "SELECT FROM "+bed.TableOf(p.Algorithm)+" WHERE policy = $1 AND key = 'key-0' FOR UPDATE", p.Name); err != nil {
+	tx := testworld.Begin(t, s.pool, pgx.TxOptions{})
+	if _, err := tx.Exec(ctx, "SELECT FROM "+testworld.TableOf(p.Algorithm)+" WHERE policy = $1 AND key = 'key-0' FOR UPDATE", p.Name); err != nil {
 		t.Fatal(err)
 	}
-	s.let(bed.Size(1500*time.Millisecond, 5*time.Second)) // longer than a request waits for it
+	s.let(testworld.Size(1500*time.Millisecond, 5*time.Second)) // longer than a request waits for it
 	eventually(t, "a request has waited for the row", func(context.Context) error {
 		return unless(s.faults.hasMet(limiter.ErrLocked), "none has")
 	})

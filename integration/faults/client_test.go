@@ -15,7 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/lib/pq"
 
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -180,7 +180,7 @@ func openSQL(t *testing.T, over driver, address string, d dialer) *sql.DB {
 		settings.DialFunc = d.Dial
 		return stdlib.OpenDB(*settings)
 	}
-	u, err := url.Parse(bed.WithoutTLS(t, address))
+	u, err := url.Parse(testworld.WithoutTLS(t, address))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -101,7 +101,7 @@ func clockFault(name string, do func(ctx context.Context, t *testing.T, s *scene
 // probed are limits of 10 units in 2 seconds.
 var probed = everyAlgorithm("probed", func(p *limiter.Policy) { p.Limit, p.Period = 10, 2*time.Second })
 
-// beyond is longer than any of probed counts units.
+// beyond is longer than a unit counts under any policy of probed.
 const beyond = 4500 * time.Millisecond
 
 // probe asks for what is left of a key, of each algorithm, and expects some or none. What it

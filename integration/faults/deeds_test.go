@@ -5,7 +5,7 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"github.com/pglimit/pglimit/internal/conformance/either"
+	"github.com/pglimit/pglimit/internal/conformance/verbs"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -20,7 +20,7 @@ var deeds = []deed{
 	{12, allow}, {6, allowUpTo}, {8, (*worker).once}, {5, charge}, {8, (*worker).reserve}, {10, (*worker).giveBack},
 	{7, (*worker).together}, {2, (*worker).inVain}, {2, (*worker).read},
 	{4, inTx(allow)}, {2, inTx(allowUpTo)}, {2, inTx((*worker).once)}, {1, inTx(charge)}, {3, inTx((*worker).reserve)}, {2, inTx((*worker).together)},
-	{14, tightly("Allow of a tight limit", either.Limiter.AllowN)}, {6, tightly("AllowUpTo of a tight limit", either.Limiter.AllowUpTo)}, {3, (*worker).tightTogether}, {3, (*worker).wait},
+	{14, tightly("Allow of a tight limit", verbs.Limiter.AllowN)}, {6, tightly("AllowUpTo of a tight limit", verbs.Limiter.AllowUpTo)}, {3, (*worker).tightTogether}, {3, (*worker).wait},
 }
 
 // inTx returns a deed whose requests are in transactions, with an order for each.
@@ -33,7 +33,7 @@ func inTx(do func(*worker)) func(*worker) {
 }
 
 // verb asks a limiter, which may be in a transaction.
-type verb func(context.Context, either.Limiter) error
+type verb func(context.Context, verbs.Limiter) error
 
 // draw draws what to request: of a budget or, in a transaction, of an order.
 func (w *worker) draw() part {
@@ -70,12 +70,12 @@ func (w *worker) send(what, statement string, do verb, parts ...part) (outcome, 
 }
 
 // method is a verb for one key.
-type method func(either.Limiter, context.Context, limiter.Policy, string, float64) (limiter.Result, error)
+type method func(verbs.Limiter, context.Context, limiter.Policy, string, float64) (limiter.Result, error)
 
 var (
-	allow     = request("Allow", either.Limiter.AllowN)
-	allowUpTo = request("AllowUpTo", either.Limiter.AllowUpTo)
-	charge    = request("Charge", either.Limiter.Charge)
+	allow     = request("Allow", verbs.Limiter.AllowN)
+	allowUpTo = request("AllowUpTo", verbs.Limiter.AllowUpTo)
+	charge    = request("Charge", verbs.Limiter.Charge)
 )
 
 // request returns a deed: a request for units.
@@ -84,7 +84,7 @@ func request(what string, ask method) func(*worker) {
 		p := w.draw()
 		var r limiter.Result
 		e := w.books.begin(what, "", p)
-		o, err := w.send(what, insertOrder, func(ctx context.Context, l either.Limiter) (err error) {
+		o, err := w.send(what, insertOrder, func(ctx context.Context, l verbs.Limiter) (err error) {
 			if r, err = ask(l, ctx, p.Policy, p.Key, p.Units); err == nil {
 				w.granted(what, p.Policy, p.Key, r, p.Units)
 			}
@@ -114,7 +114,7 @@ func (w *worker) once() {
 	}
 	e := w.books.begin(what, id, p)
 	e.end(w.insist(func() (outcome, error) {
-		return w.send(what, insertOrder, func(ctx context.Context, l either.Limiter) error {
+		return w.send(what, insertOrder, func(ctx context.Context, l verbs.Limiter) error {
 			r, err := l.Do(ctx, request)
 			if err == nil {
 				w.granted(what, p.Policy, p.Key, r, p.Units)
@@ -141,7 +141,7 @@ func (w *worker) reserve() {
 	}
 	var res limiter.Reservation
 	send := func() (outcome, error) {
-		return w.send(what, insertOrder, func(ctx context.Context, l either.Limiter) (err error) {
+		return w.send(what, insertOrder, func(ctx context.Context, l verbs.Limiter) (err error) {
 			if res, err = l.Reserve(ctx, request, time.Hour); err == nil {
 				w.granted(what, p.Policy, p.Key, res.Result, p.Units)
 			}
@@ -184,7 +184,7 @@ func (w *worker) giveBack() {
 	}
 	var r limiter.Result
 	send := func() (outcome, error) {
-		return w.send(what, changeOrder, func(ctx context.Context, l either.Limiter) (err error) {
+		return w.send(what, changeOrder, func(ctx context.Context, l verbs.Limiter) (err error) {
 			switch what {
 			case "Refund":
 				r, err = l.Refund(ctx, p.Policy, p.Key, p.Units)
@@ -217,7 +217,7 @@ func (w *worker) together() {
 		return
 	}
 	e := w.books.begin("AllowAll", "", p, q)
-	e.end(w.send("AllowAll", insertOrder, func(ctx context.Context, l either.Limiter) error {
+	e.end(w.send("AllowAll", insertOrder, func(ctx context.Context, l verbs.Limiter) error {
 		all, err := l.AllowAll(ctx, p.Policy.Request(p.Key, p.Units), q.Policy.Request(q.Key, q.Units))
 		if err == nil {
 			w.granted("AllowAll", p.Policy, p.Key, all.PerRequest[0], p.Units)

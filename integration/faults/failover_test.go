@@ -12,7 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/internal/localpg"
 )
 
@@ -55,12 +55,12 @@ func newPair(t *testing.T, synchronous bool) *pair {
 	p := &pair{primary: startServer(t, localpg.Options{Settings: roomy}), synchronous: synchronous}
 	p.now.Store(p.primary)
 	p.standby = startStandby(t, p.primary, "standby")
-	pool := bed.Connect(t, p.primary.URL())
+	pool := testworld.Connect(t, p.primary.URL())
 	want := "async"
 	if synchronous {
 		want = "sync"
-		bed.Exec(t, pool, "ALTER SYSTEM SET synchronous_standby_names = 'standby'")
-		bed.Exec(t, pool, "SELECT pg_reload_conf()")
+		testworld.Exec(t, pool, "ALTER SYSTEM SET synchronous_standby_names = 'standby'")
+		testworld.Exec(t, pool, "SELECT pg_reload_conf()")
 	}
 	eventually(t, "the standby replicates", func(ctx context.Context) error {
 		var state string
@@ -81,7 +81,7 @@ const silence = 1500 * time.Millisecond
 func (p *pair) failOver(ctx context.Context, t *testing.T, s *scene) {
 	beats := p.beat(ctx, t, s)
 	s.let(200 * time.Millisecond)
-	sender := bed.Value[int](t, s.pool, "SELECT pid FROM pg_stat_replication")
+	sender := testworld.Value[int](t, s.pool, "SELECT pid FROM pg_stat_replication")
 	if err := syscall.Kill(sender, syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
@@ -95,22 +95,22 @@ func (p *pair) failOver(ctx context.Context, t *testing.T, s *scene) {
 		t.Fatal(err)
 	}
 	sent := beats()
-	standby := bed.Connect(t, p.standby.URL())
+	standby := testworld.Connect(t, p.standby.URL())
 	defer standby.Close() // its goroutines would count as the limiters'
 	eventually(t, "the standby has applied what it received", func(context.Context) error {
-		return unless(bed.Value[bool](t, standby, `SELECT pg_last_wal_replay_lsn() >= pg_last_wal_receive_lsn()
+		return unless(testworld.Value[bool](t, standby, `SELECT pg_last_wal_replay_lsn() >= pg_last_wal_receive_lsn()
 			AND NOT EXISTS (SELECT 1 FROM pg_stat_wal_receiver)`), "it has not")
 	})
 	// What was acknowledged before the last beat of the standby was sent, was committed
 	// before it.
-	ours := bed.Connect(t, p.standby.URL(), func(config *pgxpool.Config) { config.ConnConfig.Database = s.pool.Config().ConnConfig.Database })
-	last := bed.Value[int](t, ours, "SELECT max(n) FROM beats")
+	ours := testworld.Connect(t, p.standby.URL(), func(config *pgxpool.Config) { config.ConnConfig.Database = s.pool.Config().ConnConfig.Database })
+	last := testworld.Value[int](t, ours, "SELECT max(n) FROM beats")
 	ours.Close()
 	t.Logf("the standby's lag at the kill: %v", killed.Sub(sent[last]).Round(time.Millisecond))
 	if !p.synchronous {
 		s.books.mayLose(loss{from: sent[last], until: time.Now()})
 	}
-	if !bed.Value[bool](t, standby, "SELECT pg_promote()") {
+	if !testworld.Value[bool](t, standby, "SELECT pg_promote()") {
 		t.Fatal("the standby was not promoted in time")
 	}
 	p.now.Store(p.standby)
@@ -135,7 +135,7 @@ func (p *pair) expectNoAnswer(ctx context.Context, t *testing.T, s *scene) {
 // beat commits a row every few milliseconds until the primary is gone. The function that it
 // returns waits for that, and returns when each was sent.
 func (p *pair) beat(ctx context.Context, t *testing.T, s *scene) (sent func() []time.Time) {
-	bed.Exec(t, s.pool, "CREATE TABLE beats (n integer)")
+	testworld.Exec(t, s.pool, "CREATE TABLE beats (n integer)")
 	conn, err := pgx.Connect(ctx, s.address)
 	if err != nil {
 		t.Fatal(err)

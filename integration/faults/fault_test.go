@@ -6,11 +6,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 )
 
 // full selects all faults at full length.
-var full = bed.Size(false, true)
+var full = testworld.Size(false, true)
 
 // fault is a row of the table.
 type fault struct {
@@ -37,14 +37,14 @@ type fault struct {
 // The times of a fault's phases: the load alone before it, and the least after it. A fault
 // has to be over after longest.
 var (
-	before  = bed.Size(400*time.Millisecond, 5*time.Second)
-	after   = bed.Size(400*time.Millisecond, 3*time.Second)
+	before  = testworld.Size(400*time.Millisecond, 5*time.Second)
+	after   = testworld.Size(400*time.Millisecond, 3*time.Second)
 	longest = 10 * time.Minute // prevents a hang
 )
 
 // backWithin is the longest time after a fault until p99 is normal again. The short form
 // only looks.
-var backWithin = bed.Size(time.Second, 10*time.Second)
+var backWithin = testworld.Size(time.Second, 10*time.Second)
 
 // TestFaults runs the faults one after another: each of them keeps the machine busy. On a
 // Citus cluster they are those of a cluster.

@@ -12,7 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/internal/algorithm"
 	"github.com/pglimit/pglimit/janitor"
 	"github.com/pglimit/pglimit/limiter"
@@ -65,9 +65,9 @@ var janitorFaults = []fault{{name: "two janitors, an hour ahead and behind", do:
 // leaves them, since they are used as of two minutes ago, or are empty in half an hour: by the
 // janitor's clock that is ahead, they would be empty now.
 func sweepByWrongClocks(ctx context.Context, t *testing.T, s *scene) {
-	bed.Exec(t, s.pool, recordDeletes)
+	testworld.Exec(t, s.pool, recordDeletes)
 	for _, a := range algorithm.Tables {
-		bed.Exec(t, s.pool, "CREATE TRIGGER deleted AFTER DELETE ON pglimit_"+string(a)+" FOR EACH ROW EXECUTE FUNCTION record_delete()")
+		testworld.Exec(t, s.pool, "CREATE TRIGGER deleted AFTER DELETE ON pglimit_"+string(a)+" FOR EACH ROW EXECUTE FUNCTION record_delete()")
 	}
 	var done atomic.Bool
 	var removed [2]int64
@@ -78,16 +78,16 @@ func sweepByWrongClocks(ctx context.Context, t *testing.T, s *scene) {
 	defer janitors.Wait()
 	defer done.Store(true)
 
-	l := bed.NewLimiter(t, s.pool, nil)
-	ago := bed.NewLimiter(t, s.pool, &limiter.Config{Now: func() time.Time { return time.Now().Add(-2 * time.Minute) }})
+	l := testworld.NewLimiter(t, s.pool, nil)
+	ago := testworld.NewLimiter(t, s.pool, &limiter.Config{Now: func() time.Time { return time.Now().Add(-2 * time.Minute) }})
 	short := everyAlgorithm("short", func(p *limiter.Policy) { p.Limit, p.Period = 1, 20*time.Millisecond })
 	halfHour := everyAlgorithm("half-hour", func(p *limiter.Policy) { p.Limit, p.Period = 5, 30*time.Minute })
 	granted := map[place]float64{}
 	for n, began := 0, time.Now(); time.Since(began) < 8*time.Second; n++ {
 		for i := range short {
-			bed.Must(t)(ago.Allow(ctx, short[i], fmt.Sprint("key-", n)))
+			testworld.Must(t)(ago.Allow(ctx, short[i], fmt.Sprint("key-", n)))
 			p, key := halfHour[i], fmt.Sprint("key-", n%20)
-			granted[place{p.Name, key}] += bed.Must(t)(l.AllowN(ctx, p, key, 1)).Granted
+			granted[place{p.Name, key}] += testworld.Must(t)(l.AllowN(ctx, p, key, 1)).Granted
 		}
 	}
 	done.Store(true)

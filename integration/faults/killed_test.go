@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -28,7 +28,7 @@ type program struct {
 	*scene
 	name  string
 	cmd   *osexec.Cmd
-	said  bed.Buffer // on stderr
+	said  testworld.Buffer // on stderr
 	ended chan struct{}
 	busy  chan struct{} // many requests are in flight, or a lease granted something
 
@@ -153,7 +153,7 @@ func (p *program) kill(ctx context.Context, t *testing.T, d *deaths) {
 		t.Fatalf("%s said:\n%s", p.name, &p.said)
 	}
 	eventually(t, "the server has noticed the end of "+p.name, func(context.Context) error {
-		sessions := bed.Value[string](t, p.pool, "SELECT coalesce(string_agg(concat_ws(' ', state, wait_event, query), E'\n'), '') FROM pg_stat_activity WHERE application_name = $1", p.name)
+		sessions := testworld.Value[string](t, p.pool, "SELECT coalesce(string_agg(concat_ws(' ', state, wait_event, query), E'\n'), '') FROM pg_stat_activity WHERE application_name = $1", p.name)
 		return unless(sessions == "", "sessions: %s", sessions)
 	})
 	d.kills++
@@ -190,7 +190,7 @@ func (s *scene) killPrograms(ctx context.Context, t *testing.T, do task, d *deat
 	t.Helper()
 	all := []*program{s.startProgram(t, do), s.startProgram(t, do)}
 	began := time.Now()
-	for time.Since(began) < bed.Size(1200*time.Millisecond, 15*time.Second) || !enough() && time.Since(began) < patience {
+	for time.Since(began) < testworld.Size(1200*time.Millisecond, 15*time.Second) || !enough() && time.Since(began) < patience {
 		i := rand.IntN(len(all))
 		p := all[i]
 		eventually(t, p.name+" has got an answer", func(context.Context) error {
@@ -200,7 +200,7 @@ func (s *scene) killPrograms(ctx context.Context, t *testing.T, do task, d *deat
 		})
 		if !do.Waits && rand.IntN(2) == 0 {
 			<-p.busy // one from before is forgotten
-			bed.Receive(t, p.busy, "many requests in flight")
+			testworld.Receive(t, p.busy, "many requests in flight")
 		} else {
 			s.let(rand.N(200 * time.Millisecond))
 		}
@@ -245,7 +245,7 @@ func (s *scene) expireReservations(ctx context.Context, t *testing.T) {
 			if open[place{p.Name, key}] == 0 {
 				continue
 			}
-			expires := bed.Value[int64](t, s.pool, `SELECT max(expires_at_us) FROM pglimit_reservation WHERE policy = $1 AND key = $2 AND state = 'open'`, p.Name, key)
+			expires := testworld.Value[int64](t, s.pool, `SELECT max(expires_at_us) FROM pglimit_reservation WHERE policy = $1 AND key = $2 AND state = 'open'`, p.Name, key)
 			whole := p.Request(key, plenty)
 			whole.IdempotencyKey = "whole" // a try without an answer may have counted
 			eventually(t, fmt.Sprintf("the whole limit of %s of %s is free", key, p.Name), func(context.Context) error {
@@ -279,7 +279,7 @@ func nothingIsStuck(t *testing.T, s *scene) {
 }
 
 func killInWait(ctx context.Context, t *testing.T, s *scene) {
-	bed.Must(t)(s.clients[0].l.Allow(ctx, standstill, "key"))
+	testworld.Must(t)(s.clients[0].l.Allow(ctx, standstill, "key"))
 	s.books.add("Allow", standstill, "key", 1)
 	var d deaths
 	s.killPrograms(ctx, t, task{Waits: true}, &d, func() bool { return true })
@@ -292,12 +292,12 @@ func queuesGoOn(t *testing.T, s *scene) {
 	l, ctx := s.clients[0].l, t.Context()
 	at := place{standstill.Name, "key"}
 	a := s.books.accounts()[at]
-	r := bed.Must(t)(l.Check(ctx, standstill, at.key, 0))
+	r := testworld.Must(t)(l.Check(ctx, standstill, at.key, 0))
 	t.Logf("of the queue that stands still %v units are taken, %v of them by programs that were killed", r.Level, r.Level-a.Acknowledged)
 	if r.Level > a.Acknowledged+a.Unknown+slack || r.Level < 1+waits {
 		t.Errorf("%v units are taken; the programs joined for at most %v: %+v", r.Level, a.Unknown, a)
 	}
-	room := bed.Must(t)(l.AllowUpTo(ctx, standstill, at.key, standstill.Burst))
+	room := testworld.Must(t)(l.AllowUpTo(ctx, standstill, at.key, standstill.Burst))
 	s.books.add("AllowUpTo", standstill, at.key, room.Granted)
 	if full := r.Level + room.Granted; full < standstill.Burst-1-slack || full > standstill.Burst+slack {
 		t.Errorf("the queue had %v units, and gave %v more of %v", r.Level, room.Granted, standstill.Burst)

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -69,11 +69,11 @@ func stopLessees(ctx context.Context, t *testing.T, s *scene) {
 		all[i] = s.startProgram(t, task{Leases: true})
 	}
 	began, stops := time.Now(), 0
-	least := bed.Size(time.Second, 15*time.Second)
+	least := testworld.Size(time.Second, 15*time.Second)
 	for i := 0; stops < 3 || time.Since(began) < least || !s.books.lentEnough() && time.Since(began) < patience; i++ {
 		p := all[i%len(all)]
 		for range 2 { // one from before is forgotten
-			bed.Receive(t, p.busy, "a grant from a lease of "+p.name)
+			testworld.Receive(t, p.busy, "a grant from a lease of "+p.name)
 		}
 		if i%2 == 1 {
 			p.kill(ctx, t, &d)

@@ -8,7 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/internal/algorithm"
 	"github.com/pglimit/pglimit/internal/migrate/sets"
 )
@@ -61,7 +61,7 @@ func alter(ctx context.Context, t *testing.T, s *scene) {
 			"DROP INDEX CONCURRENTLY more_%s",
 			"ALTER TABLE %s DROP COLUMN more, DROP COLUMN later",
 		} {
-			bed.Exec(t, s.pool, fmt.Sprintf(command, table))
+			testworld.Exec(t, s.pool, fmt.Sprintf(command, table))
 		}
 	}
 	for _, table := range tables() {
@@ -92,7 +92,7 @@ func changeTypes(ctx context.Context, t *testing.T, s *scene) {
 	for range 3 {
 		for _, kind := range []string{"real", "double precision"} {
 			for _, a := range algorithm.Tables {
-				bed.Exec(t, s.pool, fmt.Sprintf("ALTER TABLE pglimit_%s ALTER COLUMN granted TYPE %s", a, kind))
+				testworld.Exec(t, s.pool, fmt.Sprintf("ALTER TABLE pglimit_%s ALTER COLUMN granted TYPE %s", a, kind))
 			}
 			s.let(200 * time.Millisecond)
 		}

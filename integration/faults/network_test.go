@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -76,7 +76,7 @@ func forgotten() fault {
 // a word, and it holds its rows.
 func endForgottenTransactions(t *testing.T, address string) {
 	t.Helper()
-	c := bed.ConnectOnce(t, address)
+	c := testworld.ConnectOnce(t, address)
 	set := func(sql string) {
 		if _, err := c.Exec(context.Background(), sql); err != nil {
 			t.Errorf("%s: %v", sql, err)
@@ -87,7 +87,7 @@ func endForgottenTransactions(t *testing.T, address string) {
 }
 
 // lasting is how long a network is at fault.
-var lasting = bed.Size(time.Second, 5*time.Second)
+var lasting = testworld.Size(time.Second, 5*time.Second)
 
 // resetConnections resets a part of the connections again and again, when something passes
 // on them: requests, answers and logins are lost.

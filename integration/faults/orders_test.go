@@ -9,7 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -147,7 +147,7 @@ func (s *scene) missing(t *testing.T, orders []string) []string {
 // noDeadlock expects that no two transactions of the load waited for each other. A server
 // that was killed has counted none before.
 func noDeadlock(t *testing.T, s *scene) {
-	n := bed.Value[int](t, s.pool, "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()")
+	n := testworld.Value[int](t, s.pool, "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()")
 	if n > 0 {
 		t.Errorf("the server ended %d deadlocks", n)
 	}

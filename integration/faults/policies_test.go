@@ -59,8 +59,8 @@ func anyOf(policies []limiter.Policy, keys int) (limiter.Policy, string) {
 	return policies[rand.IntN(len(policies))], fmt.Sprint("key-", rand.IntN(keys))
 }
 
-// reservable reports whether a key of a budget has reservations: none of a queue, and every
-// other one of a log.
+// reservable reports whether the load reserves units of a key of a budget: of every algorithm
+// but the queue, and of every second key of a log.
 func reservable(p limiter.Policy, key string) bool {
 	switch p.Algorithm {
 	case limiter.LeakyBucketQueue:

@@ -11,7 +11,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/internal/localpg"
 )
 
@@ -89,7 +89,7 @@ func startStandby(t *testing.T, primary *localpg.Server, name string) *localpg.S
 	data := filepath.Join(openDir(t), "data")
 	run(t, filepath.Join(bindir(t), "pg_basebackup"), "--pgdata", data, "--write-recovery-conf",
 		"--checkpoint=fast", "--dbname", primary.URL()+"&application_name="+name)
-	giveAway(t, data, bed.Value[string](t, bed.Connect(t, primary.URL()), "SHOW data_directory"))
+	giveAway(t, data, testworld.Value[string](t, testworld.Connect(t, primary.URL()), "SHOW data_directory"))
 	return startServer(t, localpg.Options{DataDir: data, Settings: roomy})
 }
 

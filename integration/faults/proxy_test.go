@@ -13,7 +13,7 @@ import (
 	"github.com/Shopify/toxiproxy/v2"
 	"github.com/rs/zerolog"
 
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 )
 
 // proxy is a toxiproxy between clients and a server. The connections that it closes are
@@ -59,7 +59,7 @@ func newProxy(t *testing.T, address string) *proxy {
 }
 
 // through returns address with the proxy in place of its server.
-func (p *proxy) through(address string) string { return bed.Through(p, address, p.inner.Listen) }
+func (p *proxy) through(address string) string { return testworld.Through(p, address, p.inner.Listen) }
 
 // add puts toxics into all connections, and later ones.
 func (p *proxy) add(toxics ...toxic) {

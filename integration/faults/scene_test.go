@@ -15,7 +15,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/migrations"
 )
 
@@ -68,11 +68,11 @@ func newScene(t *testing.T, f fault) *scene {
 		s.server.way = s.server.url
 	}
 	s.address = s.newDatabase(t)
-	s.pool = bed.Connect(t, s.address, func(config *pgxpool.Config) { config.ConnConfig.DialFunc = dial(s.server.url).Dial })
+	s.pool = testworld.Connect(t, s.address, func(config *pgxpool.Config) { config.ConnConfig.DialFunc = dial(s.server.url).Dial })
 	if err := migrations.Up(t.Context(), s.pool); err != nil {
 		t.Fatal(err)
 	}
-	bed.Exec(t, s.pool, `CREATE TABLE orders (id text, policy text NOT NULL, key text COLLATE "C", units float8 NOT NULL, PRIMARY KEY (id, key))`)
+	testworld.Exec(t, s.pool, `CREATE TABLE orders (id text, policy text NOT NULL, key text COLLATE "C", units float8 NOT NULL, PRIMARY KEY (id, key))`)
 	s.distribute(t)
 	over := f.over
 	if over == nil {
@@ -97,7 +97,7 @@ func (s *scene) newDatabase(t *testing.T) (address string) {
 		return s.server.create()
 	}
 	name := fmt.Sprint("faults_", databases.Add(1))
-	bed.Exec(t, bed.Connect(t, s.server.url()), "CREATE DATABASE "+name)
+	testworld.Exec(t, testworld.Connect(t, s.server.url()), "CREATE DATABASE "+name)
 	u, err := url.Parse(s.server.url())
 	if err != nil {
 		t.Fatal(err)

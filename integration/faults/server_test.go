@@ -6,7 +6,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/pglimittest"
 )
 
@@ -73,4 +73,4 @@ func (s *server) needLocal(t *testing.T) {
 }
 
 // dial connects to a server whose address may change.
-func dial(url func() string) *bed.Dialer { return bed.NewDialer(url) }
+func dial(url func() string) *testworld.Dialer { return testworld.NewDialer(url) }

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/limiter"
 	"github.com/pglimit/pglimit/pglimittest"
 )
@@ -51,7 +51,7 @@ func killServer(ctx context.Context, t *testing.T, s *scene) {
 
 // killServerOften kills the server, in the long form three times.
 func killServerOften(ctx context.Context, t *testing.T, s *scene) {
-	for i := range bed.Size(1, 3) {
+	for i := range testworld.Size(1, 3) {
 		if i > 0 {
 			s.let(3 * time.Second) // the callers are back
 		}
@@ -62,7 +62,7 @@ func killServerOften(ctx context.Context, t *testing.T, s *scene) {
 // lateServer is a server whose sessions do not wait for the disk when they commit, unless
 // the limiter makes them.
 func lateServer(t *testing.T) *server {
-	own := bed.OwnServer(t, pglimittest.Setting("synchronous_commit", "off"))
+	own := testworld.OwnServer(t, pglimittest.Setting("synchronous_commit", "off"))
 	return &server{url: own.URL, kill: own.Kill, restart: own.Restart, local: own.Backend() == "local"}
 }
 
@@ -71,7 +71,7 @@ func lateServer(t *testing.T) *server {
 // policies, and the transactions of the application. A server that has just written its WAL
 // loses nothing, so one kill is not enough.
 func killLateServer(ctx context.Context, t *testing.T, s *scene) {
-	bound := bed.Value[int](t, s.pool, "SELECT 3 * setting::int FROM pg_settings WHERE name = 'wal_writer_delay' AND unit = 'ms'")
+	bound := testworld.Value[int](t, s.pool, "SELECT 3 * setting::int FROM pg_settings WHERE name = 'wal_writer_delay' AND unit = 'ms'")
 	for range 3 {
 		s.let(time.Duration(2*bound) * time.Millisecond)
 		from := time.Now().Add(time.Duration(-bound) * time.Millisecond)
@@ -119,8 +119,8 @@ func terminateConnections(ctx context.Context, t *testing.T, s *scene) {
 	const terminate = `SELECT count(*) FILTER (WHERE pg_terminate_backend(pid))
 		FROM pg_stat_activity WHERE datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid()`
 	ended := 0
-	for end := time.Now().Add(bed.Size(700*time.Millisecond, 6*time.Second)); time.Now().Before(end); {
-		ended += bed.Value[int](t, s.pool, terminate)
+	for end := time.Now().Add(testworld.Size(700*time.Millisecond, 6*time.Second)); time.Now().Before(end); {
+		ended += testworld.Value[int](t, s.pool, terminate)
 		s.let(rand.N(300 * time.Millisecond))
 		s.audit(ctx, t, "under load")
 	}
@@ -139,12 +139,12 @@ func exhaustPools(ctx context.Context, t *testing.T, s *scene) {
 			defer release()
 		}
 	}
-	s.let(bed.Size(1500*time.Millisecond, 5*time.Second)) // longer than a limiter waits for one
+	s.let(testworld.Size(1500*time.Millisecond, 5*time.Second)) // longer than a limiter waits for one
 }
 
 // leaveEarly makes the callers leave each request after 1 to 5 ms.
 func leaveEarly(_ context.Context, _ *testing.T, s *scene) {
 	stay := s.callersLeave(func() time.Duration { return time.Millisecond + rand.N(4*time.Millisecond) })
 	defer stay()
-	s.let(bed.Size(time.Second, 8*time.Second))
+	s.let(testworld.Size(time.Second, 8*time.Second))
 }

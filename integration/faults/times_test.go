@@ -6,7 +6,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 )
 
 // times are the durations of requests, by the time of their end.
@@ -80,7 +80,7 @@ const (
 )
 
 // second is shorter in the short form, which asserts no times.
-var second = bed.Size(200*time.Millisecond, time.Second)
+var second = testworld.Size(200*time.Millisecond, time.Second)
 
 func normal(before time.Duration) time.Duration { return max(normalBy*before, normalAt) }
 

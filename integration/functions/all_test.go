@@ -8,7 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 )
 
 // threePolicies are one of each of three algorithms; b counts its denials.
@@ -20,14 +20,14 @@ const threePolicies = `INSERT INTO pglimit_policy (name, algorithm, limit_units,
 func TestFunctionsAllowAllLocksInOrder(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
-	pool := bed.FunctionsPool(t)
-	bed.Exec(t, pool, threePolicies)
+	pool := testworld.FunctionsPool(t)
+	testworld.Exec(t, pool, threePolicies)
 	order := []struct{ table, policy, key string }{ // leaky_bucket … token_bucket, fixed_window
 		{"token_bucket", "b", "k"}, {"fixed_window", "a", "B"}, {"fixed_window", "a", "a"}, {"fixed_window", "c", "k"},
 	}
-	bed.Exec(t, pool, `SELECT pglimit.charge(n, k, 0.001) FROM unnest($1::text[], $2::text[]) AS u (n, k)`, []string{"b", "a", "a", "c"}, []string{"k", "B", "a", "k"})
+	testworld.Exec(t, pool, `SELECT pglimit.charge(n, k, 0.001) FROM unnest($1::text[], $2::text[]) AS u (n, k)`, []string{"b", "a", "a", "c"}, []string{"k", "B", "a", "k"})
 	for held := range order {
-		holder, caller := bed.Begin(t, pool, pgx.TxOptions{}), bed.Begin(t, pool, pgx.TxOptions{})
+		holder, caller := testworld.Begin(t, pool, pgx.TxOptions{}), testworld.Begin(t, pool, pgx.TxOptions{})
 		lock := func(tx pgx.Tx, n int, how string) error {
 			o := order[n]
 			_, err := tx.Exec(ctx, `SELECT FROM pglimit_`+o.table+` WHERE policy = $1 AND key = $2 FOR UPDATE `+how, o.policy, o.key)
@@ -41,12 +41,12 @@ func TestFunctionsAllowAllLocksInOrder(t *testing.T) {
 			_, err := caller.Exec(ctx, `SELECT pglimit.allow_all('{c,a,a,b}', '{k,a,B,k}', '{0.1,0.1,0.1,0.1}')`)
 			done <- err
 		}()
-		bed.AwaitBlocked(t, pool)
+		testworld.AwaitBlocked(t, pool)
 		for n, o := range order {
 			if n == held {
 				continue
 			}
-			probe := bed.Begin(t, pool, pgx.TxOptions{})
+			probe := testworld.Begin(t, pool, pgx.TxOptions{})
 			err := lock(probe, n, "NOWAIT")
 			if locked := err != nil; locked != (n < held) {
 				t.Errorf("while %v is held, %v is locked: %v (%v)", order[held], o, locked, err)
@@ -69,23 +69,23 @@ func TestFunctionsAllowAllLocksInOrder(t *testing.T) {
 // denied, and is counted once, under the policy that denied.
 func TestFunctionsAllowAllDenies(t *testing.T) {
 	t.Parallel()
-	pool := bed.FunctionsPool(t)
-	bed.Exec(t, pool, threePolicies)
+	pool := testworld.FunctionsPool(t)
+	testworld.Exec(t, pool, threePolicies)
 	for _, c := range []struct{ costs, want string }{
 		{`'{1,1,1}'`, "t NULL"},
 		{`'{1,1,1}'`, "f 2"}, // the block of b begins
 		{`NULL`, "f 2"},      // b is blocked
 		{`'{100,1,1}'`, "f 1"},
 	} {
-		got := bed.Value[string](t, pool, `SELECT format('%s %s', allowed, coalesce(denied_by::text, 'NULL')) FROM pglimit.allow_all('{a,b,c}', '{k,k,k}', `+c.costs+`)`)
+		got := testworld.Value[string](t, pool, `SELECT format('%s %s', allowed, coalesce(denied_by::text, 'NULL')) FROM pglimit.allow_all('{a,b,c}', '{k,k,k}', `+c.costs+`)`)
 		if got != c.want {
 			t.Errorf("allow_all with costs %s: %s, want %s", c.costs, got, c.want)
 		}
 	}
-	if got := bed.Value[string](t, pool, `SELECT string_agg(format('%s %s', n, round((pglimit.check(n, 'k', 0)).level)), ', ') FROM unnest('{a,b,c}'::text[]) AS n`); got != "a 1, b 1, c 1" {
+	if got := testworld.Value[string](t, pool, `SELECT string_agg(format('%s %s', n, round((pglimit.check(n, 'k', 0)).level)), ', ') FROM unnest('{a,b,c}'::text[]) AS n`); got != "a 1, b 1, c 1" {
 		t.Errorf("in use: %s", got)
 	}
-	if got := bed.Value[string](t, pool, `SELECT (pglimit.check('b', 'k', 0)).reason`); got != "blocked" {
+	if got := testworld.Value[string](t, pool, `SELECT (pglimit.check('b', 'k', 0)).reason`); got != "blocked" {
 		t.Errorf("b is %s", got)
 	}
 	if got := denialsOf(t, pool, "b") + denialsOf(t, pool, "c"); got != "token_bucket k: 3 denials, 0 shadowed, 2 blocked, 0 above, 3 units" {
@@ -96,8 +96,8 @@ func TestFunctionsAllowAllDenies(t *testing.T) {
 // TestFunctionsAllowAllRefuses: bad lists are refused, with the next step.
 func TestFunctionsAllowAllRefuses(t *testing.T) {
 	t.Parallel()
-	pool := bed.FunctionsPool(t)
-	bed.Exec(t, pool, threePolicies)
+	pool := testworld.FunctionsPool(t)
+	testworld.Exec(t, pool, threePolicies)
 	for call, message := range map[string]string{
 		`'{}', '{}'`:                 "names is a list of 0: must have from 1 to 1000",
 		`NULL, NULL`:                 "names is a list of 0: must have from 1 to 1000",
@@ -113,7 +113,7 @@ func TestFunctionsAllowAllRefuses(t *testing.T) {
 			t.Errorf("%s: %v, want %q", call, err, message)
 		}
 	}
-	if n := bed.Value[int](t, pool, `SELECT count(*) FROM pglimit_keys`); n != 0 {
+	if n := testworld.Value[int](t, pool, `SELECT count(*) FROM pglimit_keys`); n != 0 {
 		t.Errorf("%d rows", n)
 	}
 }

@@ -10,7 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/internal/algorithm"
 	"github.com/pglimit/pglimit/internal/zone"
 )
@@ -72,11 +72,11 @@ func moments(t *testing.T, name string, from, to int) (all []int64, changes []in
 		c := change{month: end.UTC().Month()}
 		_, c.before = end.Add(-time.Second).Zone()
 		_, c.after = end.Zone()
-		if seen[c]++; seen[c] <= bed.Size(3, 1000) || end.Year() > 2037 {
+		if seen[c]++; seen[c] <= testworld.Size(3, 1000) || end.Year() > 2037 {
 			add(end, algorithm.Hour, algorithm.Day, algorithm.Week, algorithm.Month)
 		}
 	}
-	for year := from; year < to; year += bed.Size(7, 3) {
+	for year := from; year < to; year += testworld.Size(7, 3) {
 		add(time.Date(year, 1, 1, 0, 0, 0, 0, location))
 		add(time.Date(year, 2, 28, 12, 0, 0, 0, location))
 	}
@@ -113,7 +113,7 @@ func sameData(t *testing.T, pool *pgxpool.Pool, name string, changes []int64, fr
 	for month := time.Date(from, 1, 15, 0, 0, 0, 0, time.UTC); month.Year() < to; month = month.AddDate(0, 1, 0) {
 		add(month.Unix())
 	}
-	got := bed.Value[[]int64](t, pool, `SELECT array_agg(pglimit._local(u.s, pglimit._zone($1)) - u.s ORDER BY u.n) FROM unnest($2::bigint[]) WITH ORDINALITY AS u (s, n)`, name, at)
+	got := testworld.Value[[]int64](t, pool, `SELECT array_agg(pglimit._local(u.s, pglimit._zone($1)) - u.s ORDER BY u.n) FROM unnest($2::bigint[]) WITH ORDINALITY AS u (s, n)`, name, at)
 	return slices.Equal(got, want)
 }
 
@@ -151,11 +151,11 @@ func comparePeriods(t *testing.T, pool *pgxpool.Pool, name string, from, to int)
 // of the clocks of many zones; at full size, of all zones that the server knows.
 func TestFunctionsEndPeriodsAsGo(t *testing.T) {
 	t.Parallel()
-	pool := bed.FunctionsPool(t)
+	pool := testworld.FunctionsPool(t)
 	zones, from, to := zonesToTry, 2005, 2039
-	if bed.Size(false, true) {
+	if testworld.Size(false, true) {
 		from, to = 1970, 2101
-		for _, name := range bed.Value[[]string](t, pool, `SELECT array_agg(name ORDER BY name) FROM pg_timezone_names`) {
+		for _, name := range testworld.Value[[]string](t, pool, `SELECT array_agg(name ORDER BY name) FROM pg_timezone_names`) {
 			if _, err := zone.Load(name); err == nil && !slices.Contains(zones, name) {
 				zones = append(zones, name)
 			}
@@ -188,7 +188,7 @@ func TestFunctionsEndPeriodsAsGo(t *testing.T) {
 // abbreviation, a rule or another spelling.
 func TestFunctionsZones(t *testing.T) {
 	t.Parallel()
-	pool := bed.FunctionsPool(t)
+	pool := testworld.FunctionsPool(t)
 	for _, name := range []string{"CEST", "cet", "PST", "FOO+3", "Europe/Vienna+3", "+02", "europe/vienna", "<X>-3", "posixrules", "localtime", "Local", "posix/Europe/Vienna", "Europe/Wien",
 		"Etc/GMT+20", "Etc/GMT+13", "Etc/GMT-15", "Etc/GMT+05", "Etc/GMT5", "Etc/UTC+5", "Etc/gmt+5", "EUROPE/VIENNA", "Europe/VIENNA", "Us/Pacific", "Factory", "Europe"} {
 		if _, err := zone.Load(name); err == nil {
@@ -202,7 +202,7 @@ func TestFunctionsZones(t *testing.T) {
 	// Every name that Go lists and PostgreSQL knows is accepted, and has the same summer time.
 	accepted := 0
 	summers := []int64{time.Date(2030, 1, 15, 0, 0, 0, 0, time.UTC).Unix(), time.Date(2030, 7, 15, 0, 0, 0, 0, time.UTC).Unix()}
-	for _, name := range bed.Value[[]string](t, pool, `SELECT array_agg(name) FROM pg_timezone_names`) {
+	for _, name := range testworld.Value[[]string](t, pool, `SELECT array_agg(name) FROM pg_timezone_names`) {
 		location, err := zone.Load(name)
 		if err != nil {
 			continue

@@ -10,8 +10,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglimit/pglimit/deniallog"
-	"github.com/pglimit/pglimit/integration/bed"
-	"github.com/pglimit/pglimit/internal/conformance/either"
+	"github.com/pglimit/pglimit/integration/testworld"
+	"github.com/pglimit/pglimit/internal/conformance/verbs"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -19,7 +19,7 @@ import (
 // in a later minute, the functions in that of the denial.
 func denialsOf(t *testing.T, pool *pgxpool.Pool, policy string) string {
 	t.Helper()
-	return bed.Value[string](t, pool, `SELECT coalesce(string_agg(format('%s %s: %s denials, %s shadowed, %s blocked, %s above, %s units', algorithm, key, denials, shadowed, blocked, above, units), E'\n' ORDER BY algorithm, key), '')
+	return testworld.Value[string](t, pool, `SELECT coalesce(string_agg(format('%s %s: %s denials, %s shadowed, %s blocked, %s above, %s units', algorithm, key, denials, shadowed, blocked, above, units), E'\n' ORDER BY algorithm, key), '')
 		FROM (SELECT algorithm, key, sum(denials) AS denials, sum(shadowed) AS shadowed, sum(blocked) AS blocked, sum(above_burst) AS above, sum(units) AS units FROM pglimit_denial
 			WHERE policy = $1 AND last_denied_at_us BETWEEN slot_us - CASE WHEN policy = 'counted' THEN 0 ELSE 600000000 END AND slot_us + 59999999 AND (retry_at_us > last_denied_at_us) = (denials > above_burst) GROUP BY 1, 2) AS d`, policy)
 }
@@ -29,17 +29,17 @@ func denialsOf(t *testing.T, pool *pgxpool.Pool, policy string) string {
 func TestFunctionsCountDenials(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
-	pool := bed.FunctionsPool(t)
+	pool := testworld.FunctionsPool(t)
 	log, err := deniallog.New(pool, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := bed.NewLimiter(t, pool, &limiter.Config{DenialLog: log})
-	byName := &bed.Functions{Q: pool, ByName: true}
+	l := testworld.NewLimiter(t, pool, &limiter.Config{DenialLog: log})
+	byName := &testworld.Functions{Q: pool, ByName: true}
 	// sequence requests some units that fit, and some that do not.
-	sequence := func(l either.Limiter, p limiter.Policy) {
+	sequence := func(l verbs.Limiter, p limiter.Policy) {
 		t.Helper()
-		must, key := bed.Must(t), bed.Variant(p)
+		must, key := testworld.Must(t), testworld.Variant(p)
 		for range 4 {
 			must(l.AllowN(ctx, p, key, 1.5))
 		}
@@ -55,15 +55,15 @@ func TestFunctionsCountDenials(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	variants := bed.Variants(3, 800_000*time.Hour) // a millionth of the limit, which AllowUpTo grants, comes after 48 minutes
+	variants := testworld.Variants(3, 800_000*time.Hour) // a millionth of the limit, which AllowUpTo grants, comes after 48 minutes
 	blocking := variants[0]
 	blocking.BlockFor = time.Hour
 	for _, p := range append(variants, blocking) {
 		for _, shadow := range []bool{false, true} {
 			for name, counts := range map[string]bool{"counted": true, "silent": false} {
 				p.Name, p.Shadow = name, shadow
-				bed.StorePolicy(t, pool, p, false)
-				bed.Exec(t, pool, `UPDATE pglimit_policy SET count_denials = $1 WHERE name = $2`, counts, name)
+				testworld.StorePolicy(t, pool, p, false)
+				testworld.Exec(t, pool, `UPDATE pglimit_policy SET count_denials = $1 WHERE name = $2`, counts, name)
 				sequence(byName, p)
 			}
 			p.Name = "go"
@@ -85,16 +85,16 @@ func TestFunctionsCountDenials(t *testing.T) {
 // of the counts. A DenialLog writes those of other keys, and then this.
 func TestAskersLockKeepsNoCounts(t *testing.T) {
 	t.Parallel()
-	pool := bed.FunctionsPool(t)
+	pool := testworld.FunctionsPool(t)
 	log, err := deniallog.New(pool, &deniallog.Config{Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := bed.NewLimiter(t, pool, &limiter.Config{DenialLog: log})
+	l := testworld.NewLimiter(t, pool, &limiter.Config{DenialLog: log})
 	for _, key := range []string{"asked", "other"} {
-		bed.Must(t)(l.AllowN(t.Context(), limiter.Policy{Name: "p", Algorithm: limiter.GCRA, Limit: 1, Period: time.Hour}, key, 2))
+		testworld.Must(t)(l.AllowN(t.Context(), limiter.Policy{Name: "p", Algorithm: limiter.GCRA, Limit: 1, Period: time.Hour}, key, 2))
 	}
-	tx := bed.Begin(t, pool, pgx.TxOptions{})
+	tx := testworld.Begin(t, pool, pgx.TxOptions{})
 	// As pglimit_ask.allow does, for the minutes in which this test may run.
 	if _, err := tx.Exec(t.Context(), `INSERT INTO pglimit_denial (denials, shadowed, blocked, above_burst, overloaded, units, slot_us, last_denied_at_us, retry_at_us, policy, key, algorithm)
 		SELECT 1, 0, 0, 1, 0, 2, m * 60000000, m * 60000000, 0, 'p', 'asked', 'token_bucket'
@@ -117,8 +117,8 @@ func TestAskersLockKeepsNoCounts(t *testing.T) {
 // transaction that only reads counts nothing, and does not fail.
 func TestFunctionsCountInTheTransaction(t *testing.T) {
 	t.Parallel()
-	pool := bed.FunctionsPool(t)
-	bed.Exec(t, pool, `INSERT INTO pglimit_policy (name, algorithm, limit_units, period_s, count_denials, askers) VALUES ('p', 'gcra', 1, 3600, true, true)`)
+	pool := testworld.FunctionsPool(t)
+	testworld.Exec(t, pool, `INSERT INTO pglimit_policy (name, algorithm, limit_units, period_s, count_denials, askers) VALUES ('p', 'gcra', 1, 3600, true, true)`)
 	const deny = `SELECT pglimit.allow('p', 'k', 2)`
 	for _, c := range []struct {
 		options pgx.TxOptions
@@ -132,7 +132,7 @@ func TestFunctionsCountInTheTransaction(t *testing.T) {
 		{pgx.TxOptions{}, `SELECT pglimit_ask.allow('p', 'k', 2)`, true, "token_bucket k: 2 denials, 0 shadowed, 0 blocked, 2 above, 4 units"},
 		{pgx.TxOptions{}, `SELECT pglimit.allow('p', 'k', 1)`, true, "token_bucket k: 2 denials, 0 shadowed, 0 blocked, 2 above, 4 units"},
 	} {
-		tx := bed.Begin(t, pool, c.options)
+		tx := testworld.Begin(t, pool, c.options)
 		if _, err := tx.Exec(t.Context(), c.call); err != nil {
 			t.Fatal(err)
 		}

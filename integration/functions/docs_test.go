@@ -8,20 +8,20 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 )
 
 // TestFunctionsDocs runs the examples of docs/sql.md for psql unchanged, and the calls
 // inside the other languages' snippets.
 func TestFunctionsDocs(t *testing.T) {
 	t.Parallel()
-	data, err := os.ReadFile("../testdata/checkout/docs/sql.md")
+	data, err := os.ReadFile("../testdata/repository/docs/sql.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	text := string(data)
-	pool := bed.FunctionsPool(t)
-	bed.Exec(t, pool, `CREATE TABLE orders (account text, cents bigint)`)
+	pool := testworld.FunctionsPool(t)
+	testworld.Exec(t, pool, `CREATE TABLE orders (account text, cents bigint)`)
 	hold := ""
 	ran := 0
 	for _, block := range regexp.MustCompile("(?s)```sql\n(.*?)```").FindAllStringSubmatch(text, -1) {
@@ -41,10 +41,10 @@ func TestFunctionsDocs(t *testing.T) {
 	if ran != 17 {
 		t.Errorf("ran %d blocks, want 17", ran)
 	}
-	if n := bed.Value[int](t, pool, `SELECT count(*) FROM orders`); n != 2 {
+	if n := testworld.Value[int](t, pool, `SELECT count(*) FROM orders`); n != 2 {
 		t.Errorf("%d orders, want 2", n)
 	}
-	if left := bed.Value[float64](t, pool, `SELECT remaining FROM pglimit.check('budget', 'acme', 0)`); left != 100000-2*1299-1730 {
+	if left := testworld.Value[float64](t, pool, `SELECT remaining FROM pglimit.check('budget', 'acme', 0)`); left != 100000-2*1299-1730 {
 		t.Errorf("%v remain of the budget", left)
 	}
 	calls := regexp.MustCompile(`(?s)SELECT allowed, retry_after_s\s+FROM (pglimit\.allow\('budget', .*?\))`).FindAllStringSubmatch(text, -1)
@@ -55,7 +55,7 @@ func TestFunctionsDocs(t *testing.T) {
 		places := strings.NewReplacer(":key", "'k'", ":cents", "40000", "$1", "'k'", "$2", "40000")
 		sql := places.Replace(call[1])
 		sql = strings.Replace(strings.Replace(sql, "%s", "'k'", 1), "%s", "40000", 1)
-		if got := bed.Value[bool](t, pool, `SELECT allowed FROM `+sql); got != (i < 2) {
+		if got := testworld.Value[bool](t, pool, `SELECT allowed FROM `+sql); got != (i < 2) {
 			t.Errorf("call %d: allowed %v: %s", i, got, sql)
 		}
 	}

@@ -7,14 +7,14 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 )
 
 // TestFunctionsBadArguments sends every parameter just outside its bounds: the error names
 // parameter, value and next step, and no row is written. Just inside is allowed.
 func TestFunctionsBadArguments(t *testing.T) {
 	t.Parallel()
-	pool := bed.FunctionsPool(t)
+	pool := testworld.FunctionsPool(t)
 	const (
 		units    = "must be from 1e-9 to 2^53"
 		seconds  = "must be seconds"
@@ -112,7 +112,7 @@ func TestFunctionsBadArguments(t *testing.T) {
 			t.Errorf("%s: got %v (hint %q), want %s with %q and a hint", call, err, hintOf(pg), code, want)
 		}
 	}
-	if got := bed.Contents(t, pool); strings.Count(got, "no rows") != 6 {
+	if got := testworld.Contents(t, pool); strings.Count(got, "no rows") != 6 {
 		t.Errorf("something was written:\n%s", got)
 	}
 	for _, call := range []string{
@@ -127,7 +127,7 @@ func TestFunctionsBadArguments(t *testing.T) {
 		`charge_with('fixed_window', 'n', 'k', ` + limits + `, burst => 5)`,
 		`check_with('gcra', 'n', 'k', 0, ` + limits + `)`,
 	} {
-		bed.Exec(t, pool, `SELECT * FROM pglimit.`+call)
+		testworld.Exec(t, pool, `SELECT * FROM pglimit.`+call)
 	}
 }
 

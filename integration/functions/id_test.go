@@ -10,7 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -19,8 +19,8 @@ import (
 func TestFunctionsReadIDsAsGo(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
-	pool := bed.FunctionsPool(t)
-	l := bed.NewLimiter(t, pool, nil)
+	pool := testworld.FunctionsPool(t)
+	l := testworld.NewLimiter(t, pool, nil)
 	byGo := func(id string) string {
 		switch err := l.Cancel(ctx, id); {
 		case err == nil:
@@ -68,9 +68,9 @@ func TestFunctionsReadIDsAsGo(t *testing.T) {
 		key := text("aZ0 :/=\"'\n\x01\x7fé漢👩\u0301\u200d\ufffd", 1, []int{64, 256}[random.IntN(2)])
 		var id string
 		if random.IntN(2) == 0 {
-			id = bed.Value[string](t, pool, `SELECT reservation FROM pglimit.reserve_with('gcra', $1, $2, 1, 1e6, 3600, ttl_s => 60)`, p.Name, key)
+			id = testworld.Value[string](t, pool, `SELECT reservation FROM pglimit.reserve_with('gcra', $1, $2, 1, 1e6, 3600, ttl_s => 60)`, p.Name, key)
 		} else {
-			id = bed.Reserve(t, l, p.Request(key, 1), time.Minute).ID
+			id = testworld.Reserve(t, l, p.Request(key, 1), time.Minute).ID
 		}
 		if same(t, id) != "found" {
 			t.Fatalf("%q is not found", id)
@@ -97,7 +97,7 @@ func TestFunctionsReadIDsAsGo(t *testing.T) {
 			t.Errorf("%q is %s, want %s", text, got, want)
 		}
 	}
-	long := bed.Value[string](t, pool, `SELECT reservation FROM pglimit.reserve_with('sliding_window_counter', repeat('p', 64), repeat('é', 512), 1, 10, 60, ttl_s => 60)`)
+	long := testworld.Value[string](t, pool, `SELECT reservation FROM pglimit.reserve_with('sliding_window_counter', repeat('p', 64), repeat('é', 512), 1, 10, 60, ttl_s => 60)`)
 	if got := same(t, long); got != "found" || len(long) != 1487 {
 		t.Errorf("%s, with %d characters", got, len(long))
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/internal/conformance"
 	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/limiter"
@@ -28,12 +28,12 @@ var byName = []string{"allow(%s, 'k')", "allow_up_to(%s, 'k', 2)", "check(%s, 'k
 // refused. The error has the next step, and nothing is written.
 func TestFunctionsByNameRefuse(t *testing.T) {
 	t.Parallel()
-	pool := bed.FunctionsPool(t)
-	bed.StorePolicy(t, pool, limiter.Policy{Name: "login", Algorithm: limiter.TokenBucket, Limit: 5, Period: time.Minute}, false)
-	bed.StorePolicy(t, pool, limiter.Policy{Name: "queue", Algorithm: limiter.LeakyBucketQueue, Limit: 5, Period: time.Minute}, false)
-	bed.StorePolicy(t, pool, limiter.Policy{Name: "wien", Algorithm: limiter.FixedWindow, Limit: 5, Calendar: limiter.Day, TimeZone: "CEST"}, false)
+	pool := testworld.FunctionsPool(t)
+	testworld.StorePolicy(t, pool, limiter.Policy{Name: "login", Algorithm: limiter.TokenBucket, Limit: 5, Period: time.Minute}, false)
+	testworld.StorePolicy(t, pool, limiter.Policy{Name: "queue", Algorithm: limiter.LeakyBucketQueue, Limit: 5, Period: time.Minute}, false)
+	testworld.StorePolicy(t, pool, limiter.Policy{Name: "wien", Algorithm: limiter.FixedWindow, Limit: 5, Calendar: limiter.Day, TimeZone: "CEST"}, false)
 	// An override alone is not a policy.
-	bed.Exec(t, pool, `INSERT INTO pglimit_override (policy, key, unlimited) VALUES ('compiled', 'k', true), ('login', 'free', true)`)
+	testworld.Exec(t, pool, `INSERT INTO pglimit_override (policy, key, unlimited) VALUES ('compiled', 'k', true), ('login', 'free', true)`)
 	refuses := func(call, code, message, hint string) {
 		t.Helper()
 		_, err := pool.Exec(t.Context(), `SELECT * FROM pglimit.`+call)
@@ -70,7 +70,7 @@ func TestFunctionsByNameRefuse(t *testing.T) {
 	}
 	refuses(`refund('queue', 'k')`, "0A000", "refund is not for leaky_bucket_queue", "leaky_bucket")
 	refuses(`reserve('queue', 'k', 1, 60)`, "0A000", "reserve is not for leaky_bucket_queue", "leaky_bucket")
-	if got := bed.Contents(t, pool); strings.Count(got, "no rows") != 6 {
+	if got := testworld.Contents(t, pool); strings.Count(got, "no rows") != 6 {
 		t.Errorf("something was written:\n%s", got)
 	}
 }
@@ -79,14 +79,14 @@ func TestFunctionsByNameRefuse(t *testing.T) {
 // reach the functions by name.
 func TestFunctionsByNameWithoutTypes(t *testing.T) {
 	t.Parallel()
-	address := bed.NewDatabase(t)
-	pool := bed.Connect(t, address)
+	address := testworld.NewDatabase(t)
+	pool := testworld.Connect(t, address)
 	if err := migrations.Functions.Up(t.Context(), pool); err != nil {
 		t.Fatal(err)
 	}
-	bed.StorePolicy(t, pool, limiter.Policy{Name: "login", Algorithm: limiter.TokenBucket, Limit: 1000, Period: 1000 * time.Hour}, false)
+	testworld.StorePolicy(t, pool, limiter.Policy{Name: "login", Algorithm: limiter.TokenBucket, Limit: 1000, Period: 1000 * time.Hour}, false)
 	left := func() float64 {
-		return bed.Value[float64](t, pool, `SELECT round(remaining) FROM pglimit.check(name => 'login', key => 'alice', cost => 0)`)
+		return testworld.Value[float64](t, pool, `SELECT round(remaining) FROM pglimit.check(name => 'login', key => 'alice', cost => 0)`)
 	}
 	for _, call := range []string{
 		`PREPARE a AS SELECT allowed FROM pglimit.allow($1, $2, $3); EXECUTE a ('login', 'alice', '1'); DEALLOCATE a`,
@@ -102,13 +102,13 @@ func TestFunctionsByNameWithoutTypes(t *testing.T) {
 		`SELECT pglimit.allow_up_to_with('token_bucket', 'login', 'alice', '1', limit_units => 1000, period_s => 3600000)`,
 	} {
 		before := left()
-		bed.Exec(t, pool, call, pgx.QueryExecModeSimpleProtocol)
+		testworld.Exec(t, pool, call, pgx.QueryExecModeSimpleProtocol)
 		if got := left(); got != before-1 {
 			t.Errorf("%s took %v", call, before-got)
 		}
 	}
 	for _, verb := range []string{"check", "refund", "block"} {
-		bed.Exec(t, pool, fmt.Sprintf(`PREPARE a AS SELECT pglimit.%s($1, $2, $3); EXECUTE a ('login', 'bob', '1'); DEALLOCATE a`, verb), pgx.QueryExecModeSimpleProtocol)
+		testworld.Exec(t, pool, fmt.Sprintf(`PREPARE a AS SELECT pglimit.%s($1, $2, $3); EXECUTE a ('login', 'bob', '1'); DEALLOCATE a`, verb), pgx.QueryExecModeSimpleProtocol)
 	}
 	for _, mode := range []pgx.QueryExecMode{pgx.QueryExecModeCacheStatement, pgx.QueryExecModeDescribeExec, pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol} {
 		var allowed bool
@@ -116,8 +116,8 @@ func TestFunctionsByNameWithoutTypes(t *testing.T) {
 			t.Errorf("%v: %v, %v", mode, allowed, err)
 		}
 	}
-	for _, driver := range bed.SQLDrivers {
-		db := bed.ConnectSQL(t, driver, address)
+	for _, driver := range testworld.SQLDrivers {
+		db := testworld.ConnectSQL(t, driver, address)
 		for _, args := range [][]any{{"login", "alice", 1}, {"login", "alice", 1.5}, {[]byte("login"), "alice", "1"}} {
 			if b, ok := args[0].([]byte); ok && driver != "postgres" {
 				args[0] = string(b) // only lib/pq sends bytes as a text
@@ -129,7 +129,7 @@ func TestFunctionsByNameWithoutTypes(t *testing.T) {
 		}
 	}
 	// No two functions have one name.
-	if n := bed.Value[int](t, pool, `SELECT count(*) FROM (SELECT proname FROM pg_proc WHERE pronamespace IN ('pglimit'::regnamespace, 'pglimit_ask'::regnamespace)
+	if n := testworld.Value[int](t, pool, `SELECT count(*) FROM (SELECT proname FROM pg_proc WHERE pronamespace IN ('pglimit'::regnamespace, 'pglimit_ask'::regnamespace)
 		GROUP BY pronamespace, proname HAVING count(*) > 1) AS twice`); n > 0 {
 		t.Errorf("%d names have several functions", n)
 	}
@@ -139,7 +139,7 @@ func TestFunctionsByNameWithoutTypes(t *testing.T) {
 // gives it, whatever its policy and override, to the last bit.
 func TestFunctionsOverrideAsGo(t *testing.T) {
 	t.Parallel()
-	pool := bed.FunctionsPool(t)
+	pool := testworld.FunctionsPool(t)
 	live, err := policies.Open(t.Context(), pool, &policies.Config{DisableListen: true})
 	if err != nil {
 		t.Fatal(err)
@@ -192,7 +192,7 @@ func TestFunctionsOverrideAsGo(t *testing.T) {
 // whatever the texts.
 func TestFunctionsRuleAsGo(t *testing.T) {
 	t.Parallel()
-	pool := bed.FunctionsPool(t)
+	pool := testworld.FunctionsPool(t)
 	live := must.OK(policies.Open(t.Context(), pool, &policies.Config{DisableListen: true}))(t)
 	defer live.Close()
 	random := rand.New(rand.NewPCG(1, 2))
@@ -252,23 +252,23 @@ func TestFunctionsRuleAsGo(t *testing.T) {
 // that the library has.
 func TestFunctionsRules(t *testing.T) {
 	t.Parallel()
-	pool := bed.FunctionsPool(t)
-	bed.StorePolicy(t, pool, limiter.Policy{Name: "p", Algorithm: limiter.GCRA, Limit: 5, Period: time.Hour}, false)
-	bed.StorePolicy(t, pool, limiter.Policy{Name: "ghost", Algorithm: limiter.GCRA, Limit: 5, Period: time.Hour, Shadow: true}, false)
-	bed.Exec(t, pool, `UPDATE pglimit_policy SET count_denials = true`)
-	bed.Exec(t, pool, `INSERT INTO pglimit_override (policy, key, match, unlimited, blocked, until) VALUES
+	pool := testworld.FunctionsPool(t)
+	testworld.StorePolicy(t, pool, limiter.Policy{Name: "p", Algorithm: limiter.GCRA, Limit: 5, Period: time.Hour}, false)
+	testworld.StorePolicy(t, pool, limiter.Policy{Name: "ghost", Algorithm: limiter.GCRA, Limit: 5, Period: time.Hour, Shadow: true}, false)
+	testworld.Exec(t, pool, `UPDATE pglimit_policy SET count_denials = true`)
+	testworld.Exec(t, pool, `INSERT INTO pglimit_override (policy, key, match, unlimited, blocked, until) VALUES
 		('p', 'bot-', 'prefix', false, true, '2030-01-01'), ('p', 'bot-1', 'prefix', false, true, '2030-01-02'), ('p', '*x', 'pattern', false, true, NULL),
 		('p', '10.0.0.0/8', 'cidr', true, false, '2030-01-01'), ('p', '0.0.0.0/0', 'cidr', false, true, NULL),
 		('p', 'bot-vip', '', true, false, NULL), ('p', '10.0.0.7', '', false, true, NULL), ('ghost', 'bot-', 'prefix', false, true, NULL)`)
 	// The policies know whether they have any, whatever changes, and their history does not.
 	ruled := func(sql, want string) {
 		t.Helper()
-		before := bed.Value[int](t, pool, `SELECT count(*) FROM pglimit_policy_history WHERE key IS NULL`)
-		bed.Exec(t, pool, sql)
-		if got := bed.Value[string](t, pool, `SELECT coalesce(string_agg(name, ' ' ORDER BY name), '') FROM pglimit_policy WHERE ruled`); got != want {
+		before := testworld.Value[int](t, pool, `SELECT count(*) FROM pglimit_policy_history WHERE key IS NULL`)
+		testworld.Exec(t, pool, sql)
+		if got := testworld.Value[string](t, pool, `SELECT coalesce(string_agg(name, ' ' ORDER BY name), '') FROM pglimit_policy WHERE ruled`); got != want {
 			t.Errorf("%s: ruled is %q, want %q", sql, got, want)
 		}
-		if n := bed.Value[int](t, pool, `SELECT count(*) FROM pglimit_policy_history WHERE key IS NULL`); n != before && !strings.Contains(sql, "INTO pglimit_policy ") {
+		if n := testworld.Value[int](t, pool, `SELECT count(*) FROM pglimit_policy_history WHERE key IS NULL`); n != before && !strings.Contains(sql, "INTO pglimit_policy ") {
 			t.Errorf("%s: %d changes of policies", sql, n-before)
 		}
 	}
@@ -298,24 +298,24 @@ func TestFunctionsRules(t *testing.T) {
 		`allow('ghost', 'bot-0', 2)`:                           "t 2 blocked t",
 		`reserve('ghost', 'bot-0', 2, 60)`:                     "t 2 blocked t",
 	} {
-		got := bed.Value[string](t, pool, `SELECT concat_ws(' ', r.allowed, r.granted, r.reason, round(r.retry_after_s), r.shadowed) FROM pglimit.`+call+` AS r`)
+		got := testworld.Value[string](t, pool, `SELECT concat_ws(' ', r.allowed, r.granted, r.reason, round(r.retry_after_s), r.shadowed) FROM pglimit.`+call+` AS r`)
 		if got != want {
 			t.Errorf("%s: %s, want %s", call, got, want)
 		}
 	}
-	if got := bed.Value[string](t, pool, `SELECT concat_ws(' ', sum(denials), sum(blocked), sum(shadowed), sum(above_burst)) FROM pglimit_denial`); got != "9 9 2 0" {
+	if got := testworld.Value[string](t, pool, `SELECT concat_ws(' ', sum(denials), sum(blocked), sum(shadowed), sum(above_burst)) FROM pglimit_denial`); got != "9 9 2 0" {
 		t.Errorf("%s denials were counted", got)
 	}
-	if n := bed.Value[int](t, pool, `SELECT count(*) FROM pglimit_token_bucket`); n != 3 {
+	if n := testworld.Value[int](t, pool, `SELECT count(*) FROM pglimit_token_bucket`); n != 3 {
 		t.Errorf("%d rows were written", n)
 	}
 	// A block denies the whole, and nothing is taken of the others; that of a shadow denies nothing.
-	got := bed.Value[string](t, pool, `SELECT concat_ws(' ', a.allowed, a.denied_by, a.retry_after_s, (SELECT string_agg(concat_ws(',', r.allowed, r.granted, r.reason), ' ') FROM unnest(a.requests) AS r))
+	got := testworld.Value[string](t, pool, `SELECT concat_ws(' ', a.allowed, a.denied_by, a.retry_after_s, (SELECT string_agg(concat_ws(',', r.allowed, r.granted, r.reason), ' ') FROM unnest(a.requests) AS r))
 		FROM pglimit.allow_all('{p,p,p,ghost}', '{bob,bot-vip,x,bot-0}') AS a`)
 	if got != "f 3 0 t,0 f,0,blocked 0" {
 		t.Errorf("allow_all: %s", got)
 	}
-	got = bed.Value[string](t, pool, `SELECT concat_ws(' ', a.allowed, (SELECT string_agg(concat_ws(',', r.allowed, r.remaining, r.reason), ' ') FROM unnest(a.requests) AS r))
+	got = testworld.Value[string](t, pool, `SELECT concat_ws(' ', a.allowed, (SELECT string_agg(concat_ws(',', r.allowed, r.remaining, r.reason), ' ') FROM unnest(a.requests) AS r))
 		FROM pglimit.allow_all('{p,ghost}', '{bob,bot-0}') AS a`)
 	if got != "t t,4 t,0,blocked" {
 		t.Errorf("allow_all: %s", got)
@@ -326,12 +326,12 @@ func TestFunctionsRules(t *testing.T) {
 // change applies to the next call, in the same transaction and statement too.
 func TestFunctionsReadPoliciesAtEachCall(t *testing.T) {
 	t.Parallel()
-	pool := bed.FunctionsPool(t)
+	pool := testworld.FunctionsPool(t)
 	p := limiter.Policy{Name: "p", Algorithm: limiter.TokenBucket, Limit: 1, Period: 1000 * time.Hour}
-	bed.StorePolicy(t, pool, p, false)
-	allows := func(q bed.Querier, key string) bool {
+	testworld.StorePolicy(t, pool, p, false)
+	allows := func(q testworld.Querier, key string) bool {
 		t.Helper()
-		r, err := (&bed.Functions{Q: q, ByName: true}).Check(t.Context(), p, key, 2)
+		r, err := (&testworld.Functions{Q: q, ByName: true}).Check(t.Context(), p, key, 2)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -354,7 +354,7 @@ func TestFunctionsReadPoliciesAtEachCall(t *testing.T) {
 	if allows(pool, "K") || allows(pool, "other") {
 		t.Error("the override of a key applies to another")
 	}
-	tx := bed.Begin(t, pool, pgx.TxOptions{})
+	tx := testworld.Begin(t, pool, pgx.TxOptions{})
 	if _, err := tx.Exec(t.Context(), `UPDATE pglimit_policy SET limit_units = 2 WHERE name = 'p'`); err != nil {
 		t.Fatal(err)
 	}
@@ -364,21 +364,21 @@ func TestFunctionsReadPoliciesAtEachCall(t *testing.T) {
 	if err := tx.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	bed.Exec(t, pool, `DO $$ BEGIN
+	testworld.Exec(t, pool, `DO $$ BEGIN
 			ASSERT NOT (pglimit.check('p', 'other', 2)).allowed;
 			UPDATE pglimit_policy SET limit_units = 2 WHERE name = 'p';
 			ASSERT (pglimit.check('p', 'other', 2)).allowed;
 		END $$`)
 	// Another algorithm is another count, but for the two names of one.
-	bed.Exec(t, pool, `SELECT pglimit.allow('p', 'counted', 2)`)
-	bed.Exec(t, pool, `UPDATE pglimit_policy SET algorithm = 'gcra' WHERE name = 'p'`)
-	bed.Exec(t, pool, `SELECT pglimit.allow('p', 'counted', 2)`)
-	if got := bed.Value[float64](t, pool, `SELECT round(level) FROM pglimit_token_bucket WHERE key = 'counted'`); got != 2 {
+	testworld.Exec(t, pool, `SELECT pglimit.allow('p', 'counted', 2)`)
+	testworld.Exec(t, pool, `UPDATE pglimit_policy SET algorithm = 'gcra' WHERE name = 'p'`)
+	testworld.Exec(t, pool, `SELECT pglimit.allow('p', 'counted', 2)`)
+	if got := testworld.Value[float64](t, pool, `SELECT round(level) FROM pglimit_token_bucket WHERE key = 'counted'`); got != 2 {
 		t.Errorf("counted %v", got)
 	}
-	bed.Exec(t, pool, `UPDATE pglimit_policy SET algorithm = 'fixed_window' WHERE name = 'p'`)
-	bed.Exec(t, pool, `SELECT pglimit.allow('p', 'counted', 2)`)
-	if got := bed.Value[float64](t, pool, `SELECT level FROM pglimit_fixed_window WHERE key = 'counted'`); got != 2 {
+	testworld.Exec(t, pool, `UPDATE pglimit_policy SET algorithm = 'fixed_window' WHERE name = 'p'`)
+	testworld.Exec(t, pool, `SELECT pglimit.allow('p', 'counted', 2)`)
+	if got := testworld.Value[float64](t, pool, `SELECT level FROM pglimit_fixed_window WHERE key = 'counted'`); got != 2 {
 		t.Errorf("fixed_window counted %v", got)
 	}
 }

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/internal/conformance/search"
 	"github.com/pglimit/pglimit/limiter"
 )
@@ -13,7 +13,7 @@ import (
 // TestFunctionsDecideAsGo: with the policy in the call, shadows among them.
 func TestFunctionsDecideAsGo(t *testing.T) {
 	t.Parallel()
-	bed.SearchFunctions(t, search.Draw{Operations: search.Ordinary + " usage usage", Shadows: true}, 15, bed.Functions{}, search.Variants(10, 10*time.Second)...)
+	testworld.SearchFunctions(t, search.Draw{Operations: search.Ordinary + " usage usage", Shadows: true}, 15, testworld.Functions{}, search.Variants(10, 10*time.Second)...)
 }
 
 // TestFunctionsByNameDecideAsGo: by a policy's name, while policies, overrides and shadows
@@ -21,9 +21,9 @@ func TestFunctionsDecideAsGo(t *testing.T) {
 func TestFunctionsByNameDecideAsGo(t *testing.T) {
 	t.Parallel()
 	d := search.Draw{Operations: search.Ordinary + " usage usage override override override override override override", Shadows: true, Names: 1}
-	bed.SearchFunctions(t, d, 15, bed.Functions{ByName: true})
+	testworld.SearchFunctions(t, d, 15, testworld.Functions{ByName: true})
 	d.Leases = true
-	bed.SearchFunctions(t, d, 5, bed.Functions{ByName: true})
+	testworld.SearchFunctions(t, d, 5, testworld.Functions{ByName: true})
 }
 
 // TestFunctionsAllowAllDecidesAsGo: several keys of mixed algorithms at once, among other
@@ -31,7 +31,7 @@ func TestFunctionsByNameDecideAsGo(t *testing.T) {
 func TestFunctionsAllowAllDecidesAsGo(t *testing.T) {
 	t.Parallel()
 	d := search.Draw{Plain: true, Names: 4, Operations: search.Ordinary + strings.Repeat(" all", 20), Shadows: true}
-	bed.SearchFunctions(t, d, 15, bed.Functions{ByName: true, Q: bed.FunctionsPool(t)}, search.Variants(10, 10*time.Second)...)
+	testworld.SearchFunctions(t, d, 15, testworld.Functions{ByName: true, Q: testworld.FunctionsPool(t)}, search.Variants(10, 10*time.Second)...)
 }
 
 // TestFunctionsEndsAt: a window with the caller's end equals the window that the library
@@ -39,5 +39,5 @@ func TestFunctionsAllowAllDecidesAsGo(t *testing.T) {
 func TestFunctionsEndsAt(t *testing.T) {
 	t.Parallel()
 	aligned := limiter.Policy{Algorithm: limiter.FixedWindow, Limit: 10, Period: 10 * time.Second, Aligned: true}
-	bed.SearchFunctions(t, search.Draw{Operations: search.Simple + " refund refund refund"}, 25, bed.Functions{EndsAt: true}, aligned)
+	testworld.SearchFunctions(t, search.Draw{Operations: search.Simple + " refund refund refund"}, 25, testworld.Functions{EndsAt: true}, aligned)
 }

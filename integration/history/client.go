@@ -14,8 +14,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/pglimit/pglimit/integration/history/model"
-	"github.com/pglimit/pglimit/internal/conformance/either"
 	"github.com/pglimit/pglimit/internal/conformance/search"
+	"github.com/pglimit/pglimit/internal/conformance/verbs"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -201,7 +201,7 @@ func (c *client) fillAll(op *model.Op) {
 }
 
 // send makes a call of l.
-func (c *client) send(ctx context.Context, l either.Limiter, op *model.Op) (o model.Out, err error) {
+func (c *client) send(ctx context.Context, l verbs.Limiter, op *model.Op) (o model.Out, err error) {
 	call := search.Call{Op: string(op.Verb), Request: op.Policy.Request(c.scene.name, op.Units), Undone: c.undone, For: time.Duration(op.For) * time.Microsecond}
 	switch op.Verb {
 	case model.Wait:
@@ -240,8 +240,8 @@ func (c *client) reserved(o *model.Out, id string, expires time.Time) {
 	c.expiry = expires.UnixMicro() - c.clock.skew
 }
 
-// fault sorts an error: of the caller, one after which nothing has changed, or one that
-// leaves open whether the operation happened.
+// fault sorts an error. It returns the fault that the model knows, or else whether it is certain
+// that nothing has changed.
 func fault(err error) (fault string, nothing bool) {
 	var state *pgconn.PgError
 	switch {

@@ -7,8 +7,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/pglimit/pglimit/integration/bed"
 	"github.com/pglimit/pglimit/integration/history/model"
+	"github.com/pglimit/pglimit/integration/testworld"
 )
 
 // functions are the verbs that have a SQL function.
@@ -25,7 +25,7 @@ func (c *client) function() {
 	}
 	us, _ := c.clock.now()
 	op.SQL, op.Clocks, op.Remember = true, []int64{us + c.clock.skew}, (24 * time.Hour).Microseconds()
-	f := &bed.Functions{Q: c.pool, Now: func() time.Time { return time.UnixMicro(us + c.clock.skew) }}
+	f := &testworld.Functions{Q: c.pool, Now: func() time.Time { return time.UnixMicro(us + c.clock.skew) }}
 	if c.rand.IntN(2) == 0 || op.Policy.Calendar != "" { // by name it is the first plan, which is stored
 		op.Policy, f.ByName = c.plans[op.Key][0], true
 	}

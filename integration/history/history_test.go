@@ -14,16 +14,16 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/pglimit/pglimit/integration/bed"
 	"github.com/pglimit/pglimit/integration/history/model"
+	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/migrations"
 	"github.com/pglimit/pglimit/policies"
 )
 
-func TestMain(m *testing.M) { bed.Main(m, 2) }
+func TestMain(m *testing.M) { testworld.Main(m, 2) }
 
 var (
-	operations = flag.Int("operations", bed.Size(1_200, 100_000), "the least number of operations")
+	operations = flag.Int("operations", testworld.Size(1_200, 100_000), "the least number of operations")
 	seedFlag   = flag.Uint64("seed", 0, "of the histories; 0 draws one")
 )
 
@@ -37,8 +37,8 @@ func TestAnswersAreThoseOfOneOrder(t *testing.T) {
 	if seed == 0 {
 		seed = uint64(time.Now().UnixNano())
 	}
-	url := bed.NewDatabase(t)
-	pool := bed.Connect(t, url)
+	url := testworld.NewDatabase(t)
+	pool := testworld.Connect(t, url)
 	if err := migrations.Functions.Up(t.Context(), pool); err != nil {
 		t.Fatal(err)
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglimit/pglimit/db"
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/janitor"
 )
@@ -18,15 +18,15 @@ import (
 // TestJanitorDenials: counts of denials go once their slot ended KeepDenials ago, in
 // batches, and rows that a transaction has locked stay for the next sweep.
 func TestJanitorDenials(t *testing.T) {
-	bed.OverPools(t, func(t *testing.T, pool *pgxpool.Pool, over any) {
+	testworld.OverPools(t, func(t *testing.T, pool *pgxpool.Pool, over any) {
 		const slot = int64(600_000_000)
 		const day = 144 * slot
 		at := 1000 * day
-		bed.Exec(t, pool, `INSERT INTO pglimit_denial (denials, shadowed, units, slot_us, last_denied_at_us, policy, key, algorithm)
+		testworld.Exec(t, pool, `INSERT INTO pglimit_denial (denials, shadowed, units, slot_us, last_denied_at_us, policy, key, algorithm)
 		SELECT 1, 0, 1, $1::bigint - age * $2::bigint, 0, 'p', 'k' || age, 'gcra' FROM generate_series(0, 200) AS age`, at, slot)
 		now := func() time.Time { return time.UnixMicro(at) }
-		j := bed.NewJanitor(t, over, &janitor.Config{Now: now, BatchSize: 10})
-		tx := bed.Begin(t, pool, pgx.TxOptions{})
+		j := testworld.NewJanitor(t, over, &janitor.Config{Now: now, BatchSize: 10})
+		tx := testworld.Begin(t, pool, pgx.TxOptions{})
 		if _, err := tx.Exec(t.Context(), `SELECT FROM pglimit_denial WHERE key = 'k180' FOR UPDATE`); err != nil {
 			t.Fatal(err)
 		}
@@ -39,11 +39,11 @@ func TestJanitorDenials(t *testing.T) {
 			t.Fatal(err)
 		}
 		removed = must.OK(j.Sweep(t.Context()))(t)
-		oldest := bed.Value[int64](t, pool, `SELECT min(slot_us) FROM pglimit_denial`)
+		oldest := testworld.Value[int64](t, pool, `SELECT min(slot_us) FROM pglimit_denial`)
 		if n := removed.ByTable["pglimit_denial"]; n != 1 || count(t, pool, "pglimit_denial") != 145 || oldest != at-144*slot {
 			t.Errorf("removed %+v; %d are left, the oldest of slot %d", removed, count(t, pool, "pglimit_denial"), (at-oldest)/slot)
 		}
-		short := bed.NewJanitor(t, over, &janitor.Config{Now: now, KeepDenials: time.Hour})
+		short := testworld.NewJanitor(t, over, &janitor.Config{Now: now, KeepDenials: time.Hour})
 		if removed = must.OK(short.Sweep(t.Context()))(t); removed.ByTable["pglimit_denial"] != 138 || count(t, pool, "pglimit_denial") != 7 {
 			t.Errorf("removed %+v", removed)
 		}
@@ -54,22 +54,22 @@ func TestJanitorDenials(t *testing.T) {
 // minutes, once, in batches. Sums, the last denial and the time to retry stay. Rows that a
 // transaction has locked wait for the next sweep.
 func TestJanitorDenialsMerged(t *testing.T) {
-	bed.OverPools(t, func(t *testing.T, pool *pgxpool.Pool, over any) {
+	testworld.OverPools(t, func(t *testing.T, pool *pgxpool.Pool, over any) {
 		const minute = int64(60_000_000)
 		at := 100_000*10*minute + 3*minute // 3 minutes into ten
-		bed.Exec(t, pool, `INSERT INTO pglimit_denial (denials, shadowed, blocked, above_burst, overloaded, units, slot_us, last_denied_at_us, retry_at_us, policy, key, algorithm)
+		testworld.Exec(t, pool, `INSERT INTO pglimit_denial (denials, shadowed, blocked, above_burst, overloaded, units, slot_us, last_denied_at_us, retry_at_us, policy, key, algorithm)
 		SELECT 2, 1, age % 2, age % 3, age % 5, 0.5, $1::bigint - age * $2::bigint, $1::bigint - age * $2::bigint + 1, age, 'p', key, 'gcra' FROM generate_series(0, 92) AS age, unnest('{a,b,""}'::text[]) AS key`, at, minute)
 		const totals = `SELECT concat_ws(' ', sum(denials), sum(shadowed), sum(blocked), sum(above_burst), sum(overloaded), sum(units), max(last_denied_at_us), max(retry_at_us)) FROM pglimit_denial`
-		want := bed.Value[string](t, pool, totals)
-		tx := bed.Begin(t, pool, pgx.TxOptions{})
+		want := testworld.Value[string](t, pool, totals)
+		tx := testworld.Begin(t, pool, pgx.TxOptions{})
 		if _, err := tx.Exec(t.Context(), `SELECT FROM pglimit_denial WHERE key = 'a' AND slot_us = $1 FOR UPDATE`, at-70*minute); err != nil {
 			t.Fatal(err)
 		}
-		j := bed.NewJanitor(t, over, &janitor.Config{Now: func() time.Time { return time.UnixMicro(at) }, BatchSize: 30})
+		j := testworld.NewJanitor(t, over, &janitor.Config{Now: func() time.Time { return time.UnixMicro(at) }, BatchSize: 30})
 		must.OK(j.Sweep(t.Context()))(t)
 		// Those of 63 minutes ago are not an hour old with all of their ten minutes.
 		rows := func(merged bool) int64 {
-			return bed.Value[int64](t, pool, `SELECT count(*) FROM pglimit_denial WHERE merged = $1`, merged)
+			return testworld.Value[int64](t, pool, `SELECT count(*) FROM pglimit_denial WHERE merged = $1`, merged)
 		}
 		if n := rows(false); n != 3*64+1 {
 			t.Errorf("%d rows of minutes, want 3 for each of 64, and one that is locked", n)
@@ -77,17 +77,17 @@ func TestJanitorDenialsMerged(t *testing.T) {
 		if n := rows(true); n < 9 || n > 15 { // two batches end within ten minutes
 			t.Errorf("%d merged rows of three ten minutes and three keys", n)
 		}
-		if got := bed.Value[string](t, pool, totals); got != want {
+		if got := testworld.Value[string](t, pool, totals); got != want {
 			t.Errorf("the sums are %s, want %s", got, want)
 		}
-		if n := bed.Value[int64](t, pool, `SELECT count(*) FROM pglimit_denial WHERE last_denied_at_us / 600000000 <> slot_us / 600000000 OR denials / 2 > 10`); n != 0 {
+		if n := testworld.Value[int64](t, pool, `SELECT count(*) FROM pglimit_denial WHERE last_denied_at_us / 600000000 <> slot_us / 600000000 OR denials / 2 > 10`); n != 0 {
 			t.Errorf("%d rows of other minutes", n)
 		}
 		if err := tx.Rollback(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		removed := must.OK(j.Sweep(t.Context()))(t)
-		if removed.Total() != 0 || rows(false) != 3*64 || bed.Value[string](t, pool, totals) != want {
+		if removed.Total() != 0 || rows(false) != 3*64 || testworld.Value[string](t, pool, totals) != want {
 			t.Errorf("removed %+v; %d rows of minutes are left", removed, rows(false))
 		}
 	})
@@ -96,28 +96,28 @@ func TestJanitorDenialsMerged(t *testing.T) {
 // TestJanitorDenialsBounded: of a flood of made-up keys 100,000 counts stay. The oldest slots
 // go first. What is deleted adds to the sums under the key "", which stay.
 func TestJanitorDenialsBounded(t *testing.T) {
-	bed.OverPools(t, func(t *testing.T, pool *pgxpool.Pool, over any) {
-		bed.Exec(t, pool, `INSERT INTO pglimit_denial (denials, shadowed, units, slot_us, last_denied_at_us, policy, key, algorithm)
+	testworld.OverPools(t, func(t *testing.T, pool *pgxpool.Pool, over any) {
+		testworld.Exec(t, pool, `INSERT INTO pglimit_denial (denials, shadowed, units, slot_us, last_denied_at_us, policy, key, algorithm)
 		SELECT 2, 1, 0.5, 600000000 * (n / 1000)::bigint, n, 'p', CASE WHEN n % 1000 > 0 THEN 'k' || n ELSE '' END, 'gcra' FROM generate_series(0, 102599) AS n`)
 		const totals = `SELECT concat_ws(' ', sum(denials), sum(shadowed), sum(units), max(last_denied_at_us)) FROM pglimit_denial`
-		want := bed.Value[string](t, pool, totals)
+		want := testworld.Value[string](t, pool, totals)
 		now := func() time.Time { return time.UnixMicro(103 * 600_000_000) }
-		j := bed.NewJanitor(t, over, &janitor.Config{Now: now})
+		j := testworld.NewJanitor(t, over, &janitor.Config{Now: now})
 		removed := must.OK(j.Sweep(t.Context()))(t)
 		if n := removed.ByTable["pglimit_denial"]; n != 2497 || count(t, pool, "pglimit_denial") != 100_103 {
 			t.Errorf("removed %+v, want 2,497", removed)
 		}
 		about := int64(0)
-		if len(bed.Server().Workers()) > 0 { // each shard deletes its oldest
+		if len(testworld.Server().Workers()) > 0 { // each shard deletes its oldest
 			about = 2
 		}
-		if oldest := bed.Value[int64](t, pool, `SELECT min(slot_us) / 600000000 FROM pglimit_denial WHERE key <> ''`); oldest < 2-about || oldest > 2+about {
+		if oldest := testworld.Value[int64](t, pool, `SELECT min(slot_us) / 600000000 FROM pglimit_denial WHERE key <> ''`); oldest < 2-about || oldest > 2+about {
 			t.Errorf("the oldest slot is %d", oldest)
 		}
-		if got := bed.Value[string](t, pool, totals); got != want {
+		if got := testworld.Value[string](t, pool, totals); got != want {
 			t.Errorf("the sums are %s, want %s", got, want)
 		}
-		if got := bed.Value[int64](t, pool, `SELECT denials FROM pglimit_denial WHERE key = '' AND slot_us = 0`); got != 2000 {
+		if got := testworld.Value[int64](t, pool, `SELECT denials FROM pglimit_denial WHERE key = '' AND slot_us = 0`); got != 2000 {
 			t.Errorf("a whole slot has %d denials under the key \"\", want 2,000", got)
 		}
 		if removed = must.OK(j.Sweep(t.Context()))(t); removed.Total() != 0 {
@@ -145,7 +145,7 @@ func trim(t *testing.T, tx pgx.Tx) error {
 // deadlocks with the programs that write them nor loses one.
 func TestJanitorDenialsTrimmedWhileWritten(t *testing.T) {
 	t.Parallel()
-	pool := bed.NewPool(t)
+	pool := testworld.NewPool(t)
 	const writers, rounds, keys = 3, 50, 60
 	var p db.DenialsAddParams
 	for k := range keys {
@@ -175,7 +175,7 @@ func TestJanitorDenialsTrimmedWhileWritten(t *testing.T) {
 		})
 	}
 	all.Wait()
-	if n := bed.Value[int](t, pool, `SELECT sum(denials)::int FROM pglimit_denial`); n != writers*rounds*keys {
+	if n := testworld.Value[int](t, pool, `SELECT sum(denials)::int FROM pglimit_denial`); n != writers*rounds*keys {
 		t.Errorf("%d denials in the table, want %d", n, writers*rounds*keys)
 	}
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglimit/pglimit/db"
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/janitor"
 	"github.com/pglimit/pglimit/migrations"
 )
@@ -75,7 +75,7 @@ func heard(t *testing.T) (sweeps <-chan janitor.Removed, onSweep func(janitor.Re
 func awaitRemoved(t *testing.T, sweeps <-chan janitor.Removed, rows int64) {
 	t.Helper()
 	for began := time.Now(); time.Since(began) < time.Minute; { // prevents a hang
-		if bed.Receive(t, sweeps, "a sweep").Total() == rows {
+		if testworld.Receive(t, sweeps, "a sweep").Total() == rows {
 			return
 		}
 	}
@@ -83,20 +83,20 @@ func awaitRemoved(t *testing.T, sweeps <-chan janitor.Removed, rows int64) {
 }
 
 // logged is a logger and what it has written.
-func logged() (*slog.Logger, *bed.Buffer) {
-	text := new(bed.Buffer)
+func logged() (*slog.Logger, *testworld.Buffer) {
+	text := new(testworld.Buffer)
 	return slog.New(slog.NewTextHandler(text, nil)), text
 }
 
 // awaitLog waits until text was logged more than before times.
-func awaitLog(t *testing.T, log *bed.Buffer, text string, before int) {
+func awaitLog(t *testing.T, log *testworld.Buffer, text string, before int) {
 	t.Helper()
-	bed.Eventually(t, "it logs "+text, func(context.Context) (bool, error) { return log.Count(text) > before, nil })
+	testworld.Eventually(t, "it logs "+text, func(context.Context) (bool, error) { return log.Count(text) > before, nil })
 }
 
 func count(t *testing.T, pool *pgxpool.Pool, table string) int {
 	t.Helper()
-	return bed.Value[int](t, pool, `SELECT count(*) FROM `+table)
+	return testworld.Value[int](t, pool, `SELECT count(*) FROM `+table)
 }
 
 // take requests one token of a key whose tokens never come back.
@@ -108,30 +108,30 @@ func take(ctx context.Context, conn db.DBTX, policy, key string, now *int64) (db
 }
 
 func TestJanitorCountsWhatItRemoves(t *testing.T) {
-	bed.OverPools(t, func(t *testing.T, pool *pgxpool.Pool, over any) {
+	testworld.OverPools(t, func(t *testing.T, pool *pgxpool.Pool, over any) {
 		var swept []janitor.Removed
 		clock := newHandClock()
-		j := bed.NewJanitor(t, over, &janitor.Config{
+		j := testworld.NewJanitor(t, over, &janitor.Config{
 			Now: clock.now, BatchSize: 4,
 			OnSweep: func(r janitor.Removed) { swept = append(swept, r) },
 		})
 		want, total := map[string]int64{}, int64(0)
-		for i, table := range bed.LimitTables(t, pool) {
+		for i, table := range testworld.LimitTables(t, pool) {
 			n := 3 * i // none, less than a batch, whole batches, and more
-			bed.InsertRows(t, pool, table, "gone", n, clock.in(-inFlight-time.Second))
-			bed.InsertRows(t, pool, table, "lives", 2, clock.in(time.Second))
+			testworld.InsertRows(t, pool, table, "gone", n, clock.in(-inFlight-time.Second))
+			testworld.InsertRows(t, pool, table, "lives", 2, clock.in(time.Second))
 			if n > 0 {
 				want[table] = int64(n)
 			}
 			total += int64(n)
 		}
 		sweep(t, j, want)
-		for _, table := range bed.LimitTables(t, pool) {
+		for _, table := range testworld.LimitTables(t, pool) {
 			if n := count(t, pool, table); n != 2 {
 				t.Errorf("%s has %d rows left, want the 2 that live", table, n)
 			}
 		}
-		bed.InsertRows(t, pool, "pglimit_token_bucket", "gone too", 1, clock.in(-inFlight-time.Second))
+		testworld.InsertRows(t, pool, "pglimit_token_bucket", "gone too", 1, clock.in(-inFlight-time.Second))
 		sweep(t, j, map[string]int64{"pglimit_token_bucket": 1})
 		sweep(t, j, nil)
 
@@ -151,20 +151,20 @@ func TestJanitorCountsWhatItRemoves(t *testing.T) {
 }
 
 func TestJanitorTakesTheClockItIsGiven(t *testing.T) {
-	bed.OverPools(t, func(t *testing.T, pool *pgxpool.Pool, over any) {
+	testworld.OverPools(t, func(t *testing.T, pool *pgxpool.Pool, over any) {
 		clock := newHandClock()
-		byHand := bed.NewJanitor(t, over, &janitor.Config{Now: clock.now})
-		bed.InsertRows(t, pool, "pglimit_token_bucket", "p", 3, clock.in(time.Hour)) // 1, 2 and 3 microseconds later than that
+		byHand := testworld.NewJanitor(t, over, &janitor.Config{Now: clock.now})
+		testworld.InsertRows(t, pool, "pglimit_token_bucket", "p", 3, clock.in(time.Hour)) // 1, 2 and 3 microseconds later than that
 		clock.add(time.Hour + inFlight)
 		sweep(t, byHand, nil)
 		clock.add(2 * time.Microsecond) // a row is deleted at its exact microsecond
 		sweep(t, byHand, map[string]int64{"pglimit_token_bucket": 2})
 
 		// Without a clock it is the database's, whatever this machine's is.
-		byDatabase := bed.NewJanitor(t, over, nil)
-		now := bed.Value[int64](t, pool, `SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint`)
-		bed.InsertRows(t, pool, "pglimit_fixed_window", "past", 1, now-inFlight.Microseconds()-1)
-		bed.InsertRows(t, pool, "pglimit_fixed_window", "in an hour", 1, now+time.Hour.Microseconds())
+		byDatabase := testworld.NewJanitor(t, over, nil)
+		now := testworld.Value[int64](t, pool, `SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint`)
+		testworld.InsertRows(t, pool, "pglimit_fixed_window", "past", 1, now-inFlight.Microseconds()-1)
+		testworld.InsertRows(t, pool, "pglimit_fixed_window", "in an hour", 1, now+time.Hour.Microseconds())
 		sweep(t, byDatabase, map[string]int64{"pglimit_token_bucket": 1, "pglimit_fixed_window": 1})
 	})
 }
@@ -172,28 +172,28 @@ func TestJanitorTakesTheClockItIsGiven(t *testing.T) {
 // TestJanitorOutlivesTheDatabase: Run survives a connection that breaks in the middle of a
 // sweep, and a database that refuses connections.
 func TestJanitorOutlivesTheDatabase(t *testing.T) {
-	bed.OverEach(t, outlives)
+	testworld.OverEach(t, outlives)
 }
 
 func outlives(t *testing.T, connect func(string) any) {
-	address := bed.NewDatabase(t)
-	watch := bed.Connect(t, address)
+	address := testworld.NewDatabase(t)
+	watch := testworld.Connect(t, address)
 	name := watch.Config().ConnConfig.Database
-	outside := bed.Connect(t, bed.Server().URL())
+	outside := testworld.Connect(t, testworld.Server().URL())
 	clock := newHandClock()
 	gate := newGate(t, watch, "pglimit_token_bucket")
-	bed.InsertRows(t, watch, "pglimit_token_bucket", "p", 1, 0)
+	testworld.InsertRows(t, watch, "pglimit_token_bucket", "p", 1, 0)
 
 	swept, onSweep := heard(t)
 	const failed = "the janitor's sweep failed"
 	logger, log := logged()
-	start(t, bed.NewJanitor(t, connect(bed.WithQuery(t, address, "application_name", "janitor").String()), &janitor.Config{
+	start(t, testworld.NewJanitor(t, connect(testworld.WithQuery(t, address, "application_name", "janitor").String()), &janitor.Config{
 		Interval: time.Millisecond, Now: clock.now, Logger: logger,
 		OnSweep: onSweep,
 	}))
-	bed.AwaitBlocked(t, watch)
-	bed.Exec(t, outside, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1 AND application_name = 'janitor'`, name)
-	if r := bed.Receive(t, swept, "the sweep whose connection broke"); r.Total() != 0 {
+	testworld.AwaitBlocked(t, watch)
+	testworld.Exec(t, outside, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1 AND application_name = 'janitor'`, name)
+	if r := testworld.Receive(t, swept, "the sweep whose connection broke"); r.Total() != 0 {
 		t.Errorf("the sweep whose connection broke removed %v", r.ByTable)
 	}
 	awaitLog(t, log, failed, 0)
@@ -201,15 +201,15 @@ func outlives(t *testing.T, connect func(string) any) {
 	awaitRemoved(t, swept, 1)
 
 	watch.Close()
-	bed.Exec(t, outside, fmt.Sprintf(`ALTER DATABASE "%s" ALLOW_CONNECTIONS false`, name))
-	bed.Exec(t, outside, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1`, name)
+	testworld.Exec(t, outside, fmt.Sprintf(`ALTER DATABASE "%s" ALLOW_CONNECTIONS false`, name))
+	testworld.Exec(t, outside, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1`, name)
 	before := log.Count(failed)
 	for range 3 { // at least two of these sweeps began after that
-		bed.Receive(t, swept, "a sweep of a closed database")
+		testworld.Receive(t, swept, "a sweep of a closed database")
 	}
 	awaitLog(t, log, failed, before)
-	bed.Exec(t, outside, fmt.Sprintf(`ALTER DATABASE "%s" ALLOW_CONNECTIONS true`, name))
-	bed.InsertRows(t, bed.Connect(t, address), "pglimit_token_bucket", "p", 1, 0)
+	testworld.Exec(t, outside, fmt.Sprintf(`ALTER DATABASE "%s" ALLOW_CONNECTIONS true`, name))
+	testworld.InsertRows(t, testworld.Connect(t, address), "pglimit_token_bucket", "p", 1, 0)
 	awaitRemoved(t, swept, 1)
 }
 
@@ -218,12 +218,12 @@ func outlives(t *testing.T, connect func(string) any) {
 func TestJanitorSweepsWhileDecisionsContinue(t *testing.T) {
 	t.Parallel()
 	const live, workers = 2000, 2
-	gone := bed.Size(int64(40_000), 1_000_000)
+	gone := testworld.Size(int64(40_000), 1_000_000)
 	const table = "pglimit_token_bucket"
-	pool := bed.Connect(t, bed.NewDatabase(t), func(c *pgxpool.Config) { c.MaxConns = workers + 2 })
-	bed.InsertRows(t, pool, table, "gone", int(gone), 0)
-	bed.InsertRows(t, pool, table, "live", live, 0)
-	bed.Exec(t, pool, `UPDATE `+table+` SET expires_at_us = expires_at_us * $1 WHERE policy = 'live'`, gone/live)
+	pool := testworld.Connect(t, testworld.NewDatabase(t), func(c *pgxpool.Config) { c.MaxConns = workers + 2 })
+	testworld.InsertRows(t, pool, table, "gone", int(gone), 0)
+	testworld.InsertRows(t, pool, table, "live", live, 0)
+	testworld.Exec(t, pool, `UPDATE `+table+` SET expires_at_us = expires_at_us * $1 WHERE policy = 'live'`, gone/live)
 	var decisions atomic.Int64
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
@@ -241,37 +241,37 @@ func TestJanitorSweepsWhileDecisionsContinue(t *testing.T) {
 			}
 		})
 	}
-	removed, err := bed.NewJanitor(t, pool, nil).Sweep(t.Context())
+	removed, err := testworld.NewJanitor(t, pool, nil).Sweep(t.Context())
 	stop()
 	all.Wait()
 	if n := removed.Total(); err != nil || n < gone || n > gone+live {
 		t.Errorf("removed %d rows of %d, %v", n, gone, err)
 	}
-	counted := bed.Value[int64](t, pool, `SELECT coalesce(sum(level), 0)::bigint FROM `+table)
-	if left := bed.Value[int](t, pool, `SELECT count(*) FROM `+table+` WHERE level = 0`); counted != decisions.Load() || counted == 0 || left > 0 {
+	counted := testworld.Value[int64](t, pool, `SELECT coalesce(sum(level), 0)::bigint FROM `+table)
+	if left := testworld.Value[int](t, pool, `SELECT count(*) FROM `+table+` WHERE level = 0`); counted != decisions.Load() || counted == 0 || left > 0 {
 		t.Errorf("of %d decisions %d are counted, and %d empty rows are left", decisions.Load(), counted, left)
 	}
 }
 
 func TestJanitorBeforeMigrations(t *testing.T) {
 	t.Parallel()
-	pool := bed.Connect(t, bed.EmptyDatabase(t))
-	_, err := bed.NewJanitor(t, pool, nil).Sweep(t.Context())
+	pool := testworld.Connect(t, testworld.EmptyDatabase(t))
+	_, err := testworld.NewJanitor(t, pool, nil).Sweep(t.Context())
 	if err == nil || !strings.Contains(err.Error(), "run `pglimit migrate up`") || !strings.HasPrefix(err.Error(), "pglimit: ") {
 		t.Errorf("a sweep without tables: %v", err)
 	}
 	// Run waits for the tables.
 	swept, onSweep := heard(t)
 	logger, log := logged()
-	start(t, bed.NewJanitor(t, pool, &janitor.Config{
+	start(t, testworld.NewJanitor(t, pool, &janitor.Config{
 		Interval: time.Millisecond, Logger: logger,
 		OnSweep: onSweep,
 	}))
-	bed.Receive(t, swept, "the first sweep")
+	testworld.Receive(t, swept, "the first sweep")
 	awaitLog(t, log, "run `pglimit migrate up`", 0)
 	if err := migrations.Up(t.Context(), pool); err != nil {
 		t.Fatal(err)
 	}
-	bed.InsertRows(t, pool, "pglimit_token_bucket", "p", 5, 0)
+	testworld.InsertRows(t, pool, "pglimit_token_bucket", "p", 5, 0)
 	awaitRemoved(t, swept, 5)
 }

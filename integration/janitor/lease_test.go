@@ -9,7 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglimit/pglimit/db"
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/janitor"
 )
 
@@ -28,11 +28,11 @@ func heldElsewhere(t *testing.T, j *janitor.Janitor) {
 func newLeader(t *testing.T, over any, clock *handClock) (stop func()) {
 	t.Helper()
 	swept := make(chan janitor.Removed, 1)
-	stop = start(t, bed.NewJanitor(t, over, &janitor.Config{
+	stop = start(t, testworld.NewJanitor(t, over, &janitor.Config{
 		Interval: 24 * time.Hour, Lease: lease, Now: clock.now,
 		OnSweep: func(r janitor.Removed) { swept <- r },
 	}))
-	if r := bed.Receive(t, swept, "the leader's sweep"); r.HeldElsewhere {
+	if r := testworld.Receive(t, swept, "the leader's sweep"); r.HeldElsewhere {
 		t.Fatal("the first janitor did not get the lease")
 	}
 	return stop
@@ -41,26 +41,26 @@ func newLeader(t *testing.T, over any, clock *handClock) (stop func()) {
 // TestJanitorLeases: a row that has ended, or that ends later than the longest lease, belongs
 // to no janitor and does not stop sweeps.
 func TestJanitorLeases(t *testing.T) {
-	bed.OverPools(t, func(t *testing.T, pool *pgxpool.Pool, over any) {
+	testworld.OverPools(t, func(t *testing.T, pool *pgxpool.Pool, over any) {
 		for ends, held := range map[string]bool{"-1": false, "71 * 3600": true, "73 * 3600": false, "9e12": false} { // seconds from now
-			bed.Exec(t, pool, `INSERT INTO pglimit_lease (name, holder, expires_at_us) VALUES ('janitor', 'x', ((date_part('epoch', clock_timestamp()) + `+ends+`) * 1e6)::bigint)`)
+			testworld.Exec(t, pool, `INSERT INTO pglimit_lease (name, holder, expires_at_us) VALUES ('janitor', 'x', ((date_part('epoch', clock_timestamp()) + `+ends+`) * 1e6)::bigint)`)
 			if s := readState(t, over); (s.Holder == "x") != held || s.LeaseEndsAt.IsZero() == held {
 				t.Errorf("a lease that ends in %s s: %+v", ends, s)
 			}
-			if r, err := bed.NewJanitor(t, over, nil).Sweep(t.Context()); err != nil || r.HeldElsewhere != held {
+			if r, err := testworld.NewJanitor(t, over, nil).Sweep(t.Context()); err != nil || r.HeldElsewhere != held {
 				t.Errorf("a sweep beside a lease that ends in %s s: %+v, %v", ends, r, err)
 			}
-			bed.Exec(t, pool, `DELETE FROM pglimit_lease`)
+			testworld.Exec(t, pool, `DELETE FROM pglimit_lease`)
 		}
 	})
 }
 
 func TestJanitorAloneSweepsUntilItsLeaseRunsOut(t *testing.T) {
-	bed.OverPools(t, func(t *testing.T, pool *pgxpool.Pool, over any) {
+	testworld.OverPools(t, func(t *testing.T, pool *pgxpool.Pool, over any) {
 		clock := newHandClock()
 		stop := newLeader(t, over, clock)
-		bed.InsertRows(t, pool, "pglimit_token_bucket", "p", 1, 0)
-		second := bed.NewJanitor(t, over, &janitor.Config{Lease: lease, Now: clock.now})
+		testworld.InsertRows(t, pool, "pglimit_token_bucket", "p", 1, 0)
+		second := testworld.NewJanitor(t, over, &janitor.Config{Lease: lease, Now: clock.now})
 		clock.add(lease - time.Microsecond)
 		heldElsewhere(t, second)
 		clock.add(time.Microsecond)
@@ -89,11 +89,11 @@ func (s *steps) now() time.Time {
 }
 
 func TestJanitorRenewsItsLease(t *testing.T) {
-	bed.OverPools(t, func(t *testing.T, pool *pgxpool.Pool, over any) {
+	testworld.OverPools(t, func(t *testing.T, pool *pgxpool.Pool, over any) {
 		const table, rows = "pglimit_sliding_window_log", 10
-		bed.InsertRows(t, pool, table, "p", rows, 0)
+		testworld.InsertRows(t, pool, table, "p", rows, 0)
 		clock := &steps{handClock: newHandClock()}
-		other := bed.NewJanitor(t, over, &janitor.Config{Lease: lease, Now: clock.handClock.now})
+		other := testworld.NewJanitor(t, over, &janitor.Config{Lease: lease, Now: clock.handClock.now})
 		left := rows
 		clock.at = func() {
 			// Each batch of one row takes half a lease: without renewal the lease would be
@@ -104,7 +104,7 @@ func TestJanitorRenewsItsLease(t *testing.T) {
 				heldElsewhere(t, other)
 			}
 		}
-		j := bed.NewJanitor(t, over, &janitor.Config{BatchSize: 1, Lease: lease, Now: clock.now})
+		j := testworld.NewJanitor(t, over, &janitor.Config{BatchSize: 1, Lease: lease, Now: clock.now})
 		sweep(t, j, map[string]int64{table: rows})
 		if left != 0 {
 			t.Errorf("the clock was last read when %d rows were left: this test tested too little", left)
@@ -113,11 +113,11 @@ func TestJanitorRenewsItsLease(t *testing.T) {
 }
 
 func TestJanitorStopsWhenItLosesItsLease(t *testing.T) {
-	bed.OverPools(t, func(t *testing.T, pool *pgxpool.Pool, over any) {
+	testworld.OverPools(t, func(t *testing.T, pool *pgxpool.Pool, over any) {
 		const table = "pglimit_leaky_bucket"
 		clock := &steps{handClock: newHandClock()}
-		bed.InsertRows(t, pool, table, "p", 10, 0)
-		bed.InsertRows(t, pool, "pglimit_token_bucket", "p", 10, 0)
+		testworld.InsertRows(t, pool, table, "p", 10, 0)
+		testworld.InsertRows(t, pool, "pglimit_token_bucket", "p", 10, 0)
 		clock.at = func() {
 			if count(t, pool, table) == 7 {
 				clock.add(lease) // this one was away for longer than its lease
@@ -130,7 +130,7 @@ func TestJanitorStopsWhenItLosesItsLease(t *testing.T) {
 			}
 		}
 		logger, log := logged()
-		j := bed.NewJanitor(t, over, &janitor.Config{BatchSize: 1, Lease: lease, Now: clock.now, Logger: logger})
+		j := testworld.NewJanitor(t, over, &janitor.Config{BatchSize: 1, Lease: lease, Now: clock.now, Logger: logger})
 		r, err := j.Sweep(t.Context())
 		if err != nil || !r.HeldElsewhere || r.Total() != 3 {
 			t.Errorf("a sweep that lost its lease: %+v, %v; want 3 rows removed", r, err)
@@ -138,7 +138,7 @@ func TestJanitorStopsWhenItLosesItsLease(t *testing.T) {
 		if log.Count("lost its lease") != 1 {
 			t.Errorf("logged %s", log)
 		}
-		if holder := bed.Value[string](t, pool, `SELECT holder FROM pglimit_lease`); holder != "another" {
+		if holder := testworld.Value[string](t, pool, `SELECT holder FROM pglimit_lease`); holder != "another" {
 			t.Errorf("the lease is %s's", holder)
 		}
 		if a, b := count(t, pool, table), count(t, pool, "pglimit_token_bucket"); a != 7 || b != 10 {
@@ -149,18 +149,18 @@ func TestJanitorStopsWhenItLosesItsLease(t *testing.T) {
 
 // TestJanitorSweepWhileRunning: a manual Sweep shares Run's lease and leaves it in place.
 func TestJanitorSweepWhileRunning(t *testing.T) {
-	bed.OverPools(t, func(t *testing.T, pool *pgxpool.Pool, over any) {
+	testworld.OverPools(t, func(t *testing.T, pool *pgxpool.Pool, over any) {
 		clock := newHandClock()
 		swept := make(chan janitor.Removed, 2)
-		j := bed.NewJanitor(t, over, &janitor.Config{
+		j := testworld.NewJanitor(t, over, &janitor.Config{
 			Interval: 24 * time.Hour, Lease: lease, Now: clock.now,
 			OnSweep: func(r janitor.Removed) { swept <- r },
 		})
 		stop := start(t, j)
-		bed.Receive(t, swept, "the first sweep")
-		bed.InsertRows(t, pool, "pglimit_token_bucket", "p", 1, 0)
+		testworld.Receive(t, swept, "the first sweep")
+		testworld.InsertRows(t, pool, "pglimit_token_bucket", "p", 1, 0)
 		sweep(t, j, map[string]int64{"pglimit_token_bucket": 1})
-		heldElsewhere(t, bed.NewJanitor(t, over, &janitor.Config{Lease: lease, Now: clock.now}))
+		heldElsewhere(t, testworld.NewJanitor(t, over, &janitor.Config{Lease: lease, Now: clock.now}))
 		if err := j.Run(context.Background()); err == nil {
 			t.Error("Run ran twice at once")
 		}
@@ -170,7 +170,7 @@ func TestJanitorSweepWhileRunning(t *testing.T) {
 		}
 		stop = start(t, j) // and it may run again
 		for range 2 {      // the manual sweep, and one more
-			bed.Receive(t, swept, "a sweep")
+			testworld.Receive(t, swept, "a sweep")
 		}
 		stop()
 	})
@@ -181,16 +181,16 @@ func TestJanitorSweepWhileRunning(t *testing.T) {
 func TestJanitorOfAClosedPool(t *testing.T) {
 	for name, waits := range map[string]bool{"the pool is closed first": false, "Run ends first": true} {
 		t.Run(name, func(t *testing.T) {
-			bed.OverPools(t, func(t *testing.T, watch *pgxpool.Pool, over any) {
+			testworld.OverPools(t, func(t *testing.T, watch *pgxpool.Pool, over any) {
 				clock := newHandClock()
 				logger, log := logged()
 				swept := make(chan janitor.Removed, 1)
-				stop := start(t, bed.NewJanitor(t, over, &janitor.Config{
+				stop := start(t, testworld.NewJanitor(t, over, &janitor.Config{
 					Interval: 24 * time.Hour, Lease: lease, Now: clock.now,
 					Logger:  logger,
 					OnSweep: func(r janitor.Removed) { swept <- r },
 				}))
-				if r := bed.Receive(t, swept, "the sweep"); r.HeldElsewhere {
+				if r := testworld.Receive(t, swept, "the sweep"); r.HeldElsewhere {
 					t.Fatal("it did not get the lease")
 				}
 				if waits {
@@ -202,8 +202,8 @@ func TestJanitorOfAClosedPool(t *testing.T) {
 					over.(*pgxpool.Pool).Close()
 				}
 				stop()
-				bed.InsertRows(t, watch, "pglimit_token_bucket", "p", 1, 0)
-				other := bed.NewJanitor(t, watch, &janitor.Config{Lease: lease, Now: clock.now})
+				testworld.InsertRows(t, watch, "pglimit_token_bucket", "p", 1, 0)
+				other := testworld.NewJanitor(t, watch, &janitor.Config{Lease: lease, Now: clock.now})
 				if !waits {
 					heldElsewhere(t, other)
 					clock.add(lease)

@@ -4,7 +4,7 @@ package janitor
 import (
 	"testing"
 
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 )
 
-func TestMain(m *testing.M) { bed.Main(m, 4) }
+func TestMain(m *testing.M) { testworld.Main(m, 4) }

@@ -8,7 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/janitor"
 )
 
@@ -21,9 +21,9 @@ const gateLock = 4711
 
 func newGate(t *testing.T, pool *pgxpool.Pool, table string) *gate {
 	t.Helper()
-	bed.Exec(t, pool, `CREATE FUNCTION pass_gate() RETURNS trigger LANGUAGE plpgsql AS
+	testworld.Exec(t, pool, `CREATE FUNCTION pass_gate() RETURNS trigger LANGUAGE plpgsql AS
 		$$ BEGIN PERFORM pg_advisory_xact_lock_shared(4711); RETURN OLD; END $$`)
-	bed.Exec(t, pool, `CREATE TRIGGER gate BEFORE DELETE ON `+table+` FOR EACH ROW EXECUTE FUNCTION pass_gate()`)
+	testworld.Exec(t, pool, `CREATE TRIGGER gate BEFORE DELETE ON `+table+` FOR EACH ROW EXECUTE FUNCTION pass_gate()`)
 	conn, err := pool.Acquire(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -82,7 +82,7 @@ func renew(t *testing.T, tx pgx.Tx, pool *pgxpool.Pool, key string) {
 // checkLevels expects exactly the given keys of policy p with their levels.
 func checkLevels(t *testing.T, pool *pgxpool.Pool, want string) {
 	t.Helper()
-	got := bed.Value[string](t, pool, `SELECT coalesce(string_agg(key || ':' || level, ' ' ORDER BY key), '') FROM pglimit_token_bucket`)
+	got := testworld.Value[string](t, pool, `SELECT coalesce(string_agg(key || ':' || level, ' ' ORDER BY key), '') FROM pglimit_token_bucket`)
 	if got != want {
 		t.Errorf("left are %q, want %q", got, want)
 	}
@@ -95,18 +95,18 @@ func TestJanitorLeavesWhatWasRenewedSinceItLooked(t *testing.T) {
 	for _, isolation := range []string{"read committed", "repeatable read"} {
 		t.Run(isolation, func(t *testing.T) {
 			t.Parallel()
-			address := bed.NewDatabase(t)
-			pool := bed.Connect(t, address)
-			bed.InsertRows(t, pool, "pglimit_token_bucket", "p", 3, 0)
+			address := testworld.NewDatabase(t)
+			pool := testworld.Connect(t, address)
+			testworld.InsertRows(t, pool, "pglimit_token_bucket", "p", 3, 0)
 			// Rows are found, locked and deleted one after the other in this plan.
-			sweeper := bed.Connect(t, address, bed.Setting("default_transaction_isolation", isolation),
-				bed.Setting("enable_hashjoin", "off"), bed.Setting("enable_mergejoin", "off"), bed.Setting("enable_seqscan", "off"), bed.Setting("enable_material", "off"))
+			sweeper := testworld.Connect(t, address, testworld.Setting("default_transaction_isolation", isolation),
+				testworld.Setting("enable_hashjoin", "off"), testworld.Setting("enable_mergejoin", "off"), testworld.Setting("enable_seqscan", "off"), testworld.Setting("enable_material", "off"))
 			gate := newGate(t, pool, "pglimit_token_bucket")
-			ended := sweepAside(t, bed.NewJanitor(t, sweeper, nil))
-			bed.AwaitBlocked(t, pool)
-			renew(t, nil, bed.Connect(t, address, bed.Setting("lock_timeout", "30s")), "k3") // fails if the plan differs
+			ended := sweepAside(t, testworld.NewJanitor(t, sweeper, nil))
+			testworld.AwaitBlocked(t, pool)
+			renew(t, nil, testworld.Connect(t, address, testworld.Setting("lock_timeout", "30s")), "k3") // fails if the plan differs
 			gate.open(t)
-			if r := bed.Receive(t, ended, "the sweep's end"); r.err != nil || r.removed.Total() != 2 {
+			if r := testworld.Receive(t, ended, "the sweep's end"); r.err != nil || r.removed.Total() != 2 {
 				t.Errorf("the sweep removed %v, error %v; want 2 rows", r.removed.ByTable, r.err)
 			}
 			checkLevels(t, pool, "k3:1")
@@ -117,8 +117,8 @@ func TestJanitorLeavesWhatWasRenewedSinceItLooked(t *testing.T) {
 // TestJanitorPassesOverWhatIsHeld: a row that a transaction has locked is neither deleted
 // nor waited for.
 func TestJanitorPassesOverWhatIsHeld(t *testing.T) {
-	bed.OverPools(t, func(t *testing.T, pool *pgxpool.Pool, over any) {
-		bed.InsertRows(t, pool, "pglimit_token_bucket", "p", 3, 0)
+	testworld.OverPools(t, func(t *testing.T, pool *pgxpool.Pool, over any) {
+		testworld.InsertRows(t, pool, "pglimit_token_bucket", "p", 3, 0)
 		tx, err := pool.Begin(t.Context())
 		if err != nil {
 			t.Fatal(err)
@@ -126,9 +126,9 @@ func TestJanitorPassesOverWhatIsHeld(t *testing.T) {
 		defer tx.Rollback(context.WithoutCancel(t.Context()))
 		renew(t, tx, nil, "k1")
 
-		j := bed.NewJanitor(t, over, &janitor.Config{BatchSize: 1, Logger: slog.New(slog.DiscardHandler)})
+		j := testworld.NewJanitor(t, over, &janitor.Config{BatchSize: 1, Logger: slog.New(slog.DiscardHandler)})
 		ended := sweepAside(t, j)
-		bed.Eventually(t, "the sweep has ended", func(ctx context.Context) (bool, error) {
+		testworld.Eventually(t, "the sweep has ended", func(ctx context.Context) (bool, error) {
 			select {
 			case r := <-ended:
 				if r.err != nil || r.removed.Total() != 2 {
@@ -137,7 +137,7 @@ func TestJanitorPassesOverWhatIsHeld(t *testing.T) {
 				return true, nil
 			default:
 			}
-			if n, err := bed.Blocked(ctx, pool); n > 0 || err != nil {
+			if n, err := testworld.Blocked(ctx, pool); n > 0 || err != nil {
 				t.Fatalf("the sweep waits for the row that the transaction holds (%v)", err)
 			}
 			return false, nil

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/internal/conformance"
 	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/janitor"
@@ -18,25 +18,25 @@ import (
 // later. For a key in use the janitor writes at most once an hour.
 func TestJanitorRowsGoWhenTheyAreEmpty(t *testing.T) {
 	t.Parallel()
-	policies := append(bed.Variants(10, 10*time.Minute), bed.Variants(10, 5*time.Hour)...)
+	policies := append(testworld.Variants(10, 10*time.Minute), testworld.Variants(10, 5*time.Hour)...)
 	policies = append(policies, limiter.Policy{Algorithm: limiter.FixedWindow, Limit: 10, Calendar: limiter.Day})
 	for i, p := range policies {
 		p.Name = fmt.Sprintf("rows-%d", i)
-		t.Run(fmt.Sprint(bed.Variant(p), p.Period, p.Calendar), func(t *testing.T) {
+		t.Run(fmt.Sprint(testworld.Variant(p), p.Period, p.Calendar), func(t *testing.T) {
 			t.Parallel()
 			ctx := t.Context()
-			pool := bed.NewPool(t)
+			pool := testworld.NewPool(t)
 			clock := new(conformance.Clock)
-			l := bed.NewLimiter(t, pool, &limiter.Config{Now: clock.Now, DisableDenyCache: true})
-			j := bed.NewJanitor(t, pool, &janitor.Config{Now: clock.Now})
-			table := bed.TableOf(p.Algorithm)
+			l := testworld.NewLimiter(t, pool, &limiter.Config{Now: clock.Now, DisableDenyCache: true})
+			j := testworld.NewJanitor(t, pool, &janitor.Config{Now: clock.Now})
+			table := testworld.TableOf(p.Algorithm)
 			const minute = 60_000_000
 			var at, used int64
 			tick := func(used bool) janitor.Removed {
 				at += 20 * minute
 				clock.Set(at)
 				if used {
-					bed.Must(t)(l.Allow(ctx, p, "k"))
+					testworld.Must(t)(l.Allow(ctx, p, "k"))
 				}
 				return must.OK(j.Sweep(ctx))(t)
 			}
@@ -52,7 +52,7 @@ func TestJanitorRowsGoWhenTheyAreEmpty(t *testing.T) {
 			if kept > 25 {
 				t.Errorf("the janitor wrote %d times in a day of use", kept)
 			}
-			emptyAt := used + bed.Must(t)(l.Check(ctx, p, "k", 0)).ResetAfter.Microseconds()
+			emptyAt := used + testworld.Must(t)(l.Check(ctx, p, "k", 0)).ResetAfter.Microseconds()
 			for count(t, pool, table) > 0 {
 				if tick(false); at > emptyAt+81*minute { // an hour, a sweep, and a minute
 					t.Fatalf("empty at %d, and its row is there at %d", emptyAt, at)
@@ -68,7 +68,7 @@ func TestJanitorRowsGoWhenTheyAreEmpty(t *testing.T) {
 // holdsNothing reports whether the key is empty.
 func holdsNothing(t *testing.T, l *limiter.Limiter, p limiter.Policy) bool {
 	t.Helper()
-	return bed.Must(t)(l.Check(t.Context(), p, "k", 0)).Level == 0
+	return testworld.Must(t)(l.Check(t.Context(), p, "k", 0)).Level == 0
 }
 
 // TestJanitorRowsStayWhileTheyCount: a block, an open reservation and a clock that was set
@@ -80,19 +80,19 @@ func holdsNothing(t *testing.T, l *limiter.Limiter, p limiter.Policy) bool {
 func TestJanitorRowsStayWhileTheyCount(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
-	pool := bed.NewPool(t)
+	pool := testworld.NewPool(t)
 	clock := new(conformance.Clock)
-	l := bed.NewLimiter(t, pool, &limiter.Config{Now: clock.Now, DisableDenyCache: true})
-	j := bed.NewJanitor(t, pool, &janitor.Config{Now: clock.Now})
-	for _, p := range bed.Variants(10, time.Second) {
-		table := bed.TableOf(p.Algorithm)
+	l := testworld.NewLimiter(t, pool, &limiter.Config{Now: clock.Now, DisableDenyCache: true})
+	j := testworld.NewJanitor(t, pool, &janitor.Config{Now: clock.Now})
+	for _, p := range testworld.Variants(10, time.Second) {
+		table := testworld.TableOf(p.Algorithm)
 		sweep := func(at time.Duration, rows int) {
 			t.Helper()
 			clock.Set((at + inFlight).Microseconds())
-			bed.Exec(t, pool, "UPDATE "+table+" SET expires_at_us = 0") // whatever the last look has set
+			testworld.Exec(t, pool, "UPDATE "+table+" SET expires_at_us = 0") // whatever the last look has set
 			must.OK(j.Sweep(ctx))(t)
 			if n := count(t, pool, table); n != rows && rows >= 0 {
-				t.Errorf("%s: at %v there are %d rows, want %d", bed.Variant(p), at, n, rows)
+				t.Errorf("%s: at %v there are %d rows, want %d", testworld.Variant(p), at, n, rows)
 			}
 		}
 		block := func(key string, d time.Duration) {
@@ -102,9 +102,9 @@ func TestJanitorRowsStayWhileTheyCount(t *testing.T) {
 			}
 		}
 		clock.Set(1_000_000)
-		bed.Must(t)(l.AllowN(ctx, p, "blocked", 5))
+		testworld.Must(t)(l.AllowN(ctx, p, "blocked", 5))
 		block("blocked", time.Hour)
-		bed.Must(t)(l.AllowN(ctx, p, "used", 5))
+		testworld.Must(t)(l.AllowN(ctx, p, "used", 5))
 		rows := 1
 		if p.Algorithm != limiter.LeakyBucketQueue {
 			must.OK(l.Reserve(ctx, p.Request("held", 5), 2*time.Hour))(t)
@@ -117,10 +117,10 @@ func TestJanitorRowsStayWhileTheyCount(t *testing.T) {
 		sweep(3*time.Hour+inFlight, 0)
 
 		clock.Set(1_000_000)
-		bed.Must(t)(l.AllowN(ctx, p, "k", 5))
+		testworld.Must(t)(l.AllowN(ctx, p, "k", 5))
 		clock.Set(10_000_000) // empty by now, and a block that is lifted again
 		block("k", time.Second)
-		bed.Must(t)(l.Allow(ctx, p, "k"))
+		testworld.Must(t)(l.Allow(ctx, p, "k"))
 		if err := l.Unblock(ctx, p, "k"); err != nil {
 			t.Fatal(err)
 		}
@@ -136,14 +136,14 @@ const inFlight = time.Minute
 func TestViewsShowWhenAKeyIsEmpty(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
-	pool := bed.NewPool(t)
-	for _, p := range bed.Variants(10, time.Hour) {
-		l := bed.NewLimiter(t, pool, nil)
-		bed.Must(t)(l.AllowN(ctx, p, "k", 3))
-		r := bed.Must(t)(l.Check(ctx, p, "k", 0))
-		at := bed.Value[time.Time](t, pool, `SELECT empty_at FROM `+bed.TableOf(p.Algorithm)+`_now WHERE policy = $1`, p.Name)
+	pool := testworld.NewPool(t)
+	for _, p := range testworld.Variants(10, time.Hour) {
+		l := testworld.NewLimiter(t, pool, nil)
+		testworld.Must(t)(l.AllowN(ctx, p, "k", 3))
+		r := testworld.Must(t)(l.Check(ctx, p, "k", 0))
+		at := testworld.Value[time.Time](t, pool, `SELECT empty_at FROM `+testworld.TableOf(p.Algorithm)+`_now WHERE policy = $1`, p.Name)
 		if off := at.Sub(r.At.Add(r.ResetAfter)).Abs(); off > time.Millisecond {
-			t.Errorf("%s: the view says %v, the limiter %v", bed.Variant(p), at, r.At.Add(r.ResetAfter))
+			t.Errorf("%s: the view says %v, the limiter %v", testworld.Variant(p), at, r.At.Add(r.ResetAfter))
 		}
 	}
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglimit/pglimit/db"
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/janitor"
 	"github.com/pglimit/pglimit/limiter"
@@ -34,24 +34,24 @@ func statusOver(ctx context.Context, over any) (janitor.State, error) {
 // TestStatusOfSweeps: a complete sweep is recorded with what it did, and the lease with its
 // holder. Sweeps that are not complete are not recorded.
 func TestStatusOfSweeps(t *testing.T) {
-	bed.OverPools(t, func(t *testing.T, pool *pgxpool.Pool, over any) {
+	testworld.OverPools(t, func(t *testing.T, pool *pgxpool.Pool, over any) {
 		ctx := t.Context()
 		if s := readState(t, over); s.Holder != "" || !s.LeaseEndsAt.IsZero() || !s.SweptAt.IsZero() || s.SweptBy != "" || s.Took != 0 || s.DueRows != 0 || s.Lag != 0 || s.At.IsZero() {
 			t.Errorf("without a sweep: %+v", s)
 		}
-		bed.InsertRows(t, pool, "pglimit_leaky_bucket", "p", 3, 0)
-		l := bed.NewLimiter(t, pool, nil)
+		testworld.InsertRows(t, pool, "pglimit_leaky_bucket", "p", 3, 0)
+		l := testworld.NewLimiter(t, pool, nil)
 		p := limiter.Policy{Name: "p", Algorithm: limiter.TokenBucket, Limit: 10, Period: time.Hour}
 		for range 2 {
-			bed.Reserve(t, l, p.Request("k", 4), time.Hour)
+			testworld.Reserve(t, l, p.Request("k", 4), time.Hour)
 		}
-		bed.Exec(t, pool, `UPDATE pglimit_reservation SET expires_at_us = 1 WHERE id = (SELECT min(id) FROM pglimit_reservation)`)
-		bed.Exec(t, pool, `UPDATE pglimit_token_bucket SET expires_at_us = 2`)
+		testworld.Exec(t, pool, `UPDATE pglimit_reservation SET expires_at_us = 1 WHERE id = (SELECT min(id) FROM pglimit_reservation)`)
+		testworld.Exec(t, pool, `UPDATE pglimit_token_bucket SET expires_at_us = 2`)
 		if s := readState(t, over); s.DueRows != 4 || s.ExpiredReservations != 1 || s.OpenReservations != 2 || s.Lag != s.At.Sub(time.UnixMicro(1)) {
 			t.Errorf("before the sweep: %+v", s)
 		}
 		before := time.Now()
-		sweep(t, bed.NewJanitor(t, over, nil), map[string]int64{"pglimit_leaky_bucket": 3})
+		sweep(t, testworld.NewJanitor(t, over, nil), map[string]int64{"pglimit_leaky_bucket": 3})
 		s := readState(t, over)
 		if s.Removed != 3 || s.Kept != 1 || s.ReservationsExpired != 1 || s.SweptBy == "" || s.Holder != "" ||
 			s.SweptAt.Before(before.Add(-time.Second)) || s.SweptAt.After(s.At) || s.Took <= 0 || s.Took > time.Since(before) {
@@ -69,27 +69,27 @@ func TestStatusOfSweeps(t *testing.T) {
 		if s.Holder == "" || s.Holder != s.SweptBy || s.Holder == first.SweptBy || s.LeaseEndsAt.Sub(clock.now()) != lease || !s.SweptAt.Equal(clock.now()) || s.Removed != 0 {
 			t.Errorf("while a janitor runs: %+v", s)
 		}
-		heldElsewhere(t, bed.NewJanitor(t, over, &janitor.Config{Now: clock.now}))
+		heldElsewhere(t, testworld.NewJanitor(t, over, &janitor.Config{Now: clock.now}))
 		if other := readState(t, over); other.SweptBy != s.SweptBy {
 			t.Errorf("a sweep of another janitor, which did nothing, is on record: %+v", other)
 		}
 		stop()
 
 		// One table fails: the others are swept, and the sweep is not complete.
-		bed.InsertRows(t, pool, "pglimit_fixed_window", "p", 1, 0) // swept after pglimit_leaky_bucket
-		bed.Exec(t, pool, `ALTER TABLE pglimit_leaky_bucket RENAME TO away`)
-		r, err := bed.NewJanitor(t, over, nil).Sweep(ctx)
+		testworld.InsertRows(t, pool, "pglimit_fixed_window", "p", 1, 0) // swept after pglimit_leaky_bucket
+		testworld.Exec(t, pool, `ALTER TABLE pglimit_leaky_bucket RENAME TO away`)
+		r, err := testworld.NewJanitor(t, over, nil).Sweep(ctx)
 		if err == nil || !strings.Contains(err.Error(), "sweep pglimit_leaky_bucket:") || r.Total() != 1 || count(t, pool, "pglimit_lease") != 0 {
 			t.Errorf("a sweep without a table: %+v, %v", r, err)
 		}
-		bed.Exec(t, pool, `ALTER TABLE away RENAME TO pglimit_leaky_bucket`)
+		testworld.Exec(t, pool, `ALTER TABLE away RENAME TO pglimit_leaky_bucket`)
 		if again := readState(t, over); again.SweptBy != s.SweptBy || again.Removed != 0 {
 			t.Errorf("a sweep that failed is on record: %+v", again)
 		}
 		// The record itself fails: the sweep is done, and the error says so.
-		bed.InsertRows(t, pool, "pglimit_token_bucket", "p", 1, 0)
-		bed.Exec(t, pool, `DROP TABLE pglimit_sweep`)
-		if r, err := bed.NewJanitor(t, over, nil).Sweep(ctx); r.Total() != 1 || err == nil || !strings.Contains(err.Error(), "migrate up") || !strings.Contains(err.Error(), "which is done") {
+		testworld.InsertRows(t, pool, "pglimit_token_bucket", "p", 1, 0)
+		testworld.Exec(t, pool, `DROP TABLE pglimit_sweep`)
+		if r, err := testworld.NewJanitor(t, over, nil).Sweep(ctx); r.Total() != 1 || err == nil || !strings.Contains(err.Error(), "migrate up") || !strings.Contains(err.Error(), "which is done") {
 			t.Errorf("a sweep without its record: %+v, %v", r, err)
 		}
 		if _, err := statusOver(ctx, over); err == nil || !strings.Contains(err.Error(), "migrate up") {
@@ -117,21 +117,21 @@ func (*recorder) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData
 // reads an index, and at most as many entries as it counts.
 func TestStatusReadsIndexes(t *testing.T) {
 	t.Parallel()
-	address := bed.NewDatabase(t)
-	pool := bed.Connect(t, address)
+	address := testworld.NewDatabase(t)
+	pool := testworld.Connect(t, address)
 	const rows, most = 5000, 4000
-	for _, table := range bed.LimitTables(t, pool) {
-		bed.InsertRows(t, pool, table, "p", rows, 0)
+	for _, table := range testworld.LimitTables(t, pool) {
+		testworld.InsertRows(t, pool, table, "p", rows, 0)
 	}
-	bed.Exec(t, pool, `INSERT INTO pglimit_reservation SELECT 1, 1, 0, 1, 1, 1, 0, 0, 0, 0, 0, 0, i, i, CASE WHEN i % 2 = 0 THEN 'open' ELSE 'settled' END, 'token_bucket', i, 'p', 'k', NULL FROM generate_series(1, $1::int) AS i`, rows)
+	testworld.Exec(t, pool, `INSERT INTO pglimit_reservation SELECT 1, 1, 0, 1, 1, 1, 0, 0, 0, 0, 0, 0, i, i, CASE WHEN i % 2 = 0 THEN 'open' ELSE 'settled' END, 'token_bucket', i, 'p', 'k', NULL FROM generate_series(1, $1::int) AS i`, rows)
 	var sent recorder
-	traced := bed.Connect(t, address, func(c *pgxpool.Config) { c.ConnConfig.Tracer = &sent })
+	traced := testworld.Connect(t, address, func(c *pgxpool.Config) { c.ConnConfig.Tracer = &sent })
 	readState(t, traced)
 	for _, analyze := range []bool{false, true} {
 		if analyze {
-			bed.Exec(t, pool, `ANALYZE`)
+			testworld.Exec(t, pool, `ANALYZE`)
 		}
-		tx := bed.Begin(t, pool, pgx.TxOptions{AccessMode: pgx.ReadOnly})
+		tx := testworld.Begin(t, pool, pgx.TxOptions{AccessMode: pgx.ReadOnly})
 		for _, sql := range sent {
 			if _, err := tx.Exec(t.Context(), sql); err != nil {
 				t.Fatal(err)
@@ -175,9 +175,9 @@ func TestStatusReadsIndexes(t *testing.T) {
 // TestStatusBound: counts stop at the bound.
 func TestStatusBound(t *testing.T) {
 	t.Parallel()
-	pool := bed.NewPool(t)
-	bed.InsertRows(t, pool, "pglimit_token_bucket", "p", janitor.StateBound-1, 0)
-	bed.InsertRows(t, pool, "pglimit_leaky_bucket", "p", 5, 0)
+	pool := testworld.NewPool(t)
+	testworld.InsertRows(t, pool, "pglimit_token_bucket", "p", janitor.StateBound-1, 0)
+	testworld.InsertRows(t, pool, "pglimit_leaky_bucket", "p", 5, 0)
 	if s := readState(t, pool); s.DueRows != janitor.StateBound {
 		t.Errorf("%d due rows", s.DueRows)
 	}
@@ -185,17 +185,17 @@ func TestStatusBound(t *testing.T) {
 
 // TestStatusEndsWithItsContext: ReadState returns when its context ends.
 func TestStatusEndsWithItsContext(t *testing.T) {
-	bed.OverPools(t, func(t *testing.T, pool *pgxpool.Pool, over any) {
-		tx := bed.Begin(t, pool, pgx.TxOptions{})
+	testworld.OverPools(t, func(t *testing.T, pool *pgxpool.Pool, over any) {
+		tx := testworld.Begin(t, pool, pgx.TxOptions{})
 		if _, err := tx.Exec(t.Context(), `LOCK TABLE pglimit_token_bucket`); err != nil {
 			t.Fatal(err)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
 		go func() { _, err := statusOver(ctx, over); ended <- err }()
-		bed.AwaitBlocked(t, pool)
+		testworld.AwaitBlocked(t, pool)
 		cancel()
-		if err := bed.Receive(t, ended, "ReadState"); !errors.Is(err, context.Canceled) {
+		if err := testworld.Receive(t, ended, "ReadState"); !errors.Is(err, context.Canceled) {
 			t.Error(err)
 		}
 	})

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/internal/cluster"
 	"github.com/pglimit/pglimit/internal/shards"
 )
@@ -14,7 +14,7 @@ import (
 // TestDistributeRefused: without Citus there is an error with the next step.
 func TestDistributeRefused(t *testing.T) {
 	t.Parallel()
-	pool := bed.NewPool(t)
+	pool := testworld.NewPool(t)
 	_, err := cluster.Distribute(t.Context(), pool, cluster.Distribution{Shards: 4})
 	if !errors.Is(err, cluster.ErrCluster) || !strings.Contains(err.Error(), "CREATE EXTENSION citus") {
 		t.Errorf("without Citus: %v", err)
@@ -32,12 +32,12 @@ func TestDistributeRefused(t *testing.T) {
 // TestHash: keys hash as the server hashes them.
 func TestHash(t *testing.T) {
 	t.Parallel()
-	pool := bed.NewPool(t)
+	pool := testworld.NewPool(t)
 	var texts []string
 	for n := range 200 {
 		texts = append(texts, strings.Repeat("k", n%30)+fmt.Sprint(n), strings.Repeat("ü😀", n%9)+fmt.Sprint(n))
 	}
-	for i, hash := range bed.Value[[]int32](t, pool, `SELECT array_agg(hashtext(a.text) ORDER BY a.n) FROM unnest($1::text[]) WITH ORDINALITY AS a (text, n)`, texts) {
+	for i, hash := range testworld.Value[[]int32](t, pool, `SELECT array_agg(hashtext(a.text) ORDER BY a.n) FROM unnest($1::text[]) WITH ORDINALITY AS a (text, n)`, texts) {
 		if got := shards.Hash(texts[i]); got != hash {
 			t.Errorf("Hash(%q) = %d, want %d", texts[i], got, hash)
 		}

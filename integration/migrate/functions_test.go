@@ -12,7 +12,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/internal/migrate"
 	"github.com/pglimit/pglimit/internal/migrate/sets"
 	"github.com/pglimit/pglimit/internal/must"
@@ -25,41 +25,41 @@ const loginCall = `SELECT remaining FROM pglimit.token_bucket('login', 'alice', 
 func TestMigrateFunctionsUpAndDown(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
-	pool := bed.NewPool(t)
-	tables := bed.Schema(t, pool)
+	pool := testworld.NewPool(t)
+	tables := testworld.Schema(t, pool)
 	steps, err := sets.Functions.Down(ctx, pool, 0)
 	if err != nil || len(steps) > 0 {
-		t.Errorf("down at first: %s, %v", bed.MigrationNames(steps), err)
+		t.Errorf("down at first: %s, %v", testworld.MigrationNames(steps), err)
 	}
 	for range 2 {
 		if err := sets.Functions.Up(ctx, pool); err != nil {
 			t.Fatal(err)
 		}
 	}
-	made := bed.OwnSchema(t, pool)
-	if got := bed.Value[float64](t, pool, loginCall); got != 4 {
+	made := testworld.OwnSchema(t, pool)
+	if got := testworld.Value[float64](t, pool, loginCall); got != 4 {
 		t.Errorf("%v remaining, want 4", got)
 	}
-	all, err := sets.Functions.Status(ctx, bed.DB(t, pool))
+	all, err := sets.Functions.Status(ctx, testworld.DB(t, pool))
 	if err != nil || len(all) == 0 || !all[len(all)-1].Applied {
 		t.Errorf("status: %+v, %v", all, err)
 	}
-	if tables != bed.Schema(t, pool) {
+	if tables != testworld.Schema(t, pool) {
 		t.Error("the functions' migration changed the tables")
 	}
 	if _, err := sets.Functions.Down(ctx, pool, 0); err != nil {
 		t.Fatal(err)
 	}
-	if left := bed.OwnSchema(t, pool); left != "" {
+	if left := testworld.OwnSchema(t, pool); left != "" {
 		t.Errorf("down left:\n%s", left)
 	}
-	if level := bed.Value[float64](t, pool, `SELECT level FROM pglimit_token_bucket`); level != 1 {
+	if level := testworld.Value[float64](t, pool, `SELECT level FROM pglimit_token_bucket`); level != 1 {
 		t.Errorf("down changed what is counted: %v", level)
 	}
 	if err := sets.Functions.Up(ctx, pool); err != nil {
 		t.Fatal(err)
 	}
-	if again := bed.OwnSchema(t, pool); again != made {
+	if again := testworld.OwnSchema(t, pool); again != made {
 		t.Errorf("up after down made:\n%s\nwant:\n%s", again, made)
 	}
 }
@@ -68,22 +68,22 @@ func TestMigrateFunctionsUpAndDown(t *testing.T) {
 // the next release does, and granted rights stay.
 func TestMigrateFunctionsAreReplaced(t *testing.T) {
 	t.Parallel()
-	pool := bed.FunctionsPool(t)
-	want := bed.OwnSchema(t, pool)
-	bed.Exec(t, pool, `CREATE OR REPLACE FUNCTION pglimit.reset_with(algorithm text, name text, key text) RETURNS void LANGUAGE sql AS ''`)
-	bed.Exec(t, pool, `REVOKE EXECUTE ON FUNCTION pglimit.reset_with FROM public`)
-	if bed.OwnSchema(t, pool) == want {
+	pool := testworld.FunctionsPool(t)
+	want := testworld.OwnSchema(t, pool)
+	testworld.Exec(t, pool, `CREATE OR REPLACE FUNCTION pglimit.reset_with(algorithm text, name text, key text) RETURNS void LANGUAGE sql AS ''`)
+	testworld.Exec(t, pool, `REVOKE EXECUTE ON FUNCTION pglimit.reset_with FROM public`)
+	if testworld.OwnSchema(t, pool) == want {
 		t.Fatal("the change is not seen")
 	}
 	var text strings.Builder
 	if err := sets.Functions.Print(&text, false); err != nil {
 		t.Fatal(err)
 	}
-	bed.Exec(t, pool, text.String())
-	if got := bed.OwnSchema(t, pool); got != want {
+	testworld.Exec(t, pool, text.String())
+	if got := testworld.OwnSchema(t, pool); got != want {
 		t.Errorf("run again it made:\n%s\nwant:\n%s", got, want)
 	}
-	if bed.Value[bool](t, pool, `SELECT proacl IS NULL FROM pg_proc WHERE oid = 'pglimit.reset_with'::regproc`) {
+	if testworld.Value[bool](t, pool, `SELECT proacl IS NULL FROM pg_proc WHERE oid = 'pglimit.reset_with'::regproc`) {
 		t.Error("the rights on a function were lost")
 	}
 }
@@ -93,45 +93,45 @@ func TestMigrateFunctionsAreReplaced(t *testing.T) {
 func TestMigrateFunctionsFindTheirTables(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
-	address := bed.EmptyDatabase(t)
-	public := bed.Connect(t, address)
-	bed.Exec(t, public, `CREATE SCHEMA "Odd-One"; CREATE SCHEMA decoy`)
-	odd := bed.Connect(t, bed.WithSearchPath(t, address, `"Odd-One"`))
+	address := testworld.EmptyDatabase(t)
+	public := testworld.Connect(t, address)
+	testworld.Exec(t, public, `CREATE SCHEMA "Odd-One"; CREATE SCHEMA decoy`)
+	odd := testworld.Connect(t, testworld.WithSearchPath(t, address, `"Odd-One"`))
 	err := sets.Functions.Up(ctx, odd)
 	if err == nil || !strings.Contains(err.Error(), "create the tables first") {
 		t.Errorf("without tables: %v", err)
 	}
-	if left := bed.OwnSchema(t, odd); left != "" {
+	if left := testworld.OwnSchema(t, odd); left != "" {
 		t.Errorf("without tables up left:\n%s", left)
 	}
-	bed.UpTo(t, odd, 3, "1 tables, 2 storage, 3 views")
+	testworld.UpTo(t, odd, 3, "1 tables, 2 storage, 3 views")
 	err = sets.Functions.Up(ctx, odd)
 	if err == nil || !strings.Contains(err.Error(), "has no table pglimit_override") || !strings.Contains(err.Error(), "pglimit migrate up") {
 		t.Errorf("with the tables of an earlier release: %v", err)
 	}
-	bed.UpTo(t, odd, migrate.Latest, bed.Above(3))
+	testworld.UpTo(t, odd, migrate.Latest, testworld.Above(3))
 	if err := sets.Functions.Up(ctx, odd); err != nil {
 		t.Fatal(err)
 	}
 	// Tables of the same name precede the right ones in each possible way.
-	bed.Exec(t, public, `CREATE TABLE public.pglimit_token_bucket (); CREATE TABLE decoy.pglimit_token_bucket ();
+	testworld.Exec(t, public, `CREATE TABLE public.pglimit_token_bucket (); CREATE TABLE decoy.pglimit_token_bucket ();
 		CREATE FUNCTION decoy.floor(float8) RETURNS float8 LANGUAGE sql AS 'SELECT 0::float8'`)
 	for i, path := range []string{"decoy, public", `""`, "pg_temp, decoy, pg_catalog", `decoy, pglimit, "Odd-One"`} {
-		pool := bed.Connect(t, address, bed.Setting("search_path", path), func(c *pgxpool.Config) { c.MaxConns = 1 })
-		bed.Exec(t, pool, `CREATE TEMP TABLE pglimit_token_bucket ()`)
-		if got := bed.Value[float64](t, pool, loginCall); got > float64(4-i)+0.1 || got < float64(4-i) {
+		pool := testworld.Connect(t, address, testworld.Setting("search_path", path), func(c *pgxpool.Config) { c.MaxConns = 1 })
+		testworld.Exec(t, pool, `CREATE TEMP TABLE pglimit_token_bucket ()`)
+		if got := testworld.Value[float64](t, pool, loginCall); got > float64(4-i)+0.1 || got < float64(4-i) {
 			t.Errorf("search_path %s: %v remaining, want %d", path, got, 4-i)
 		}
-		if path == "decoy, public" && bed.Value[string](t, pool, `SHOW search_path`) != path {
+		if path == "decoy, public" && testworld.Value[string](t, pool, `SHOW search_path`) != path {
 			t.Error("the caller's search_path changed")
 		}
 	}
-	bed.Exec(t, public, `DROP TABLE public.pglimit_token_bucket`)
-	bed.UpTo(t, public, migrate.Latest, bed.AllUp)
+	testworld.Exec(t, public, `DROP TABLE public.pglimit_token_bucket`)
+	testworld.UpTo(t, public, migrate.Latest, testworld.AllUp)
 	if err := sets.Functions.Up(ctx, public); err == nil || !strings.Contains(err.Error(), "undo them there first") {
 		t.Errorf("a second set over other tables: %v", err)
 	}
-	if _, err := sets.Functions.Down(ctx, public, 0); err != nil || bed.OwnSchema(t, public) == "" {
+	if _, err := sets.Functions.Down(ctx, public, 0); err != nil || testworld.OwnSchema(t, public) == "" {
 		t.Errorf("down where they are not on record: %v", err)
 	}
 }
@@ -139,21 +139,21 @@ func TestMigrateFunctionsFindTheirTables(t *testing.T) {
 // TestMigrateFunctionsBesideTheTables: schema pglimit may contain the tables.
 func TestMigrateFunctionsBesideTheTables(t *testing.T) {
 	t.Parallel()
-	address := bed.EmptyDatabase(t)
-	bed.Exec(t, bed.Connect(t, address), `CREATE SCHEMA pglimit`)
-	pool := bed.Connect(t, bed.WithSearchPath(t, address, "pglimit"))
-	bed.UpTo(t, pool, migrate.Latest, bed.AllUp)
-	tables := bed.Schema(t, pool)
+	address := testworld.EmptyDatabase(t)
+	testworld.Exec(t, testworld.Connect(t, address), `CREATE SCHEMA pglimit`)
+	pool := testworld.Connect(t, testworld.WithSearchPath(t, address, "pglimit"))
+	testworld.UpTo(t, pool, migrate.Latest, testworld.AllUp)
+	tables := testworld.Schema(t, pool)
 	if err := sets.Functions.Up(t.Context(), pool); err != nil {
 		t.Fatal(err)
 	}
-	if got := bed.Value[float64](t, pool, loginCall); got != 4 {
+	if got := testworld.Value[float64](t, pool, loginCall); got != 4 {
 		t.Errorf("%v remaining, want 4", got)
 	}
 	if _, err := sets.Functions.Down(t.Context(), pool, 0); err != nil {
 		t.Fatal(err)
 	}
-	if got := bed.Schema(t, pool); got != tables {
+	if got := testworld.Schema(t, pool); got != tables {
 		t.Errorf("down left:\n%s\nwant:\n%s", got, tables)
 	}
 }
@@ -161,26 +161,26 @@ func TestMigrateFunctionsBesideTheTables(t *testing.T) {
 // TestMigrateFunctionsByOtherTools: printed, and in an application's goose folder.
 func TestMigrateFunctionsByOtherTools(t *testing.T) {
 	t.Parallel()
-	want := bed.OwnSchema(t, bed.FunctionsPool(t))
+	want := testworld.OwnSchema(t, testworld.FunctionsPool(t))
 	t.Run("print", func(t *testing.T) {
 		t.Parallel()
-		pool := bed.NewPool(t)
+		pool := testworld.NewPool(t)
 		for _, down := range []bool{false, true} {
 			var text strings.Builder
 			if err := sets.Functions.Print(&text, down); err != nil {
 				t.Fatal(err)
 			}
-			bed.Exec(t, pool, "BEGIN;\n"+text.String()+"COMMIT")
-			if got := bed.OwnSchema(t, pool); got != map[bool]string{false: want}[down] {
+			testworld.Exec(t, pool, "BEGIN;\n"+text.String()+"COMMIT")
+			if got := testworld.OwnSchema(t, pool); got != map[bool]string{false: want}[down] {
 				t.Errorf("printed, down %v, made:\n%s", down, got)
 			}
 		}
 	})
 	t.Run("export", func(t *testing.T) {
 		t.Parallel()
-		pool := bed.Connect(t, bed.EmptyDatabase(t))
+		pool := testworld.Connect(t, testworld.EmptyDatabase(t))
 		dir := appFolder(t)
-		ours := bed.Exported(3)
+		ours := testworld.Exported(3)
 		export(t, dir, ours...)
 		names := []string{fmt.Sprintf("%05d_pglimit_functions.sql", 3+len(ours)), fmt.Sprintf("%05d_pglimit_functions_callable.sql", 4+len(ours))}
 		files, err := sets.Functions.Export(dir)
@@ -193,13 +193,13 @@ func TestMigrateFunctionsByOtherTools(t *testing.T) {
 		if _, err := provider(t, pool, os.DirFS(dir)).Up(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if got := bed.OwnSchema(t, pool); got != want {
+		if got := testworld.OwnSchema(t, pool); got != want {
 			t.Errorf("goose made:\n%s\nwant:\n%s", got, want)
 		}
 		if _, err := provider(t, pool, os.DirFS(dir)).DownTo(t.Context(), 0); err != nil {
 			t.Fatal(err)
 		}
-		if left := bed.OwnSchema(t, pool); left != "" {
+		if left := testworld.OwnSchema(t, pool); left != "" {
 			t.Errorf("goose down left:\n%s", left)
 		}
 	})
@@ -208,11 +208,11 @@ func TestMigrateFunctionsByOtherTools(t *testing.T) {
 // TestMigratePublic: what package migrations gives users runs these sets, each by itself.
 func TestMigratePublic(t *testing.T) {
 	t.Parallel()
-	pool := bed.Connect(t, bed.EmptyDatabase(t))
-	database := bed.DB(t, pool)
+	pool := testworld.Connect(t, testworld.EmptyDatabase(t))
+	database := testworld.DB(t, pool)
 	must.Succeed(t, public.UpSQL(t.Context(), database))
 	must.Succeed(t, public.Functions.UpSQL(t.Context(), database))
-	if got := bed.Value[float64](t, pool, loginCall); got != 4 {
+	if got := testworld.Value[float64](t, pool, loginCall); got != 4 {
 		t.Errorf("%v remaining, want 4", got)
 	}
 	for _, c := range []struct {

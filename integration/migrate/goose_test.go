@@ -13,7 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/pressly/goose/v3"
 
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/internal/migrate"
 	"github.com/pglimit/pglimit/internal/migrate/sets"
 	"github.com/pglimit/pglimit/internal/must"
@@ -90,10 +90,10 @@ func export(t *testing.T, dir string, want ...string) {
 
 func TestMigrateInAnApplicationsGooseFolder(t *testing.T) {
 	t.Parallel()
-	pool := bed.Connect(t, bed.EmptyDatabase(t))
+	pool := testworld.Connect(t, testworld.EmptyDatabase(t))
 	dir := appFolder(t)
 	gooseUp(t, pool, dir, "00001_users.sql", "00002_orders.sql")
-	ours := bed.Exported(3)
+	ours := testworld.Exported(3)
 	export(t, dir, ours...)
 	export(t, dir)
 	invoices := fmt.Sprintf("%05d_invoices.sql", 3+len(ours))
@@ -101,26 +101,26 @@ func TestMigrateInAnApplicationsGooseFolder(t *testing.T) {
 	export(t, dir)
 
 	gooseUp(t, pool, dir, append(ours, invoices)...)
-	want := bed.Schema(t, bed.NewPool(t))
-	if got := bed.Schema(t, pool); got != want {
+	want := testworld.Schema(t, testworld.NewPool(t))
+	if got := testworld.Schema(t, pool); got != want {
 		t.Errorf("the application's goose made:\n%s\nwant:\n%s", got, want)
 	}
-	if called, failed := bed.CallStatements(t.Context(), pool, ""); len(failed) > 0 {
+	if called, failed := testworld.CallStatements(t.Context(), pool, ""); len(failed) > 0 {
 		t.Errorf("of %q failed %v", called, failed)
 	}
-	if bed.Value[bool](t, pool, `SELECT to_regclass($1) IS NOT NULL`, sets.Tables.VersionTable()) {
+	if testworld.Value[bool](t, pool, `SELECT to_regclass($1) IS NOT NULL`, sets.Tables.VersionTable()) {
 		t.Errorf("%s is there, though the application's table keeps the record", sets.Tables.VersionTable())
 	}
 	// A program that also calls Up gets an error that says so, and nothing is broken.
 	if err := sets.Tables.Up(t.Context(), pool); err == nil || !strings.Contains(err.Error(), "migrate in that way again") {
 		t.Errorf("Up besides exported migrations: %v", err)
 	}
-	if got := bed.Schema(t, pool); got != want {
+	if got := testworld.Schema(t, pool); got != want {
 		t.Errorf("Up besides exported migrations left:\n%s\nwant:\n%s", got, want)
 	}
 	slices.Reverse(ours)
 	gooseDownTo(t, pool, dir, 0, slices.Concat([]string{invoices}, ours, []string{"00002_orders.sql", "00001_users.sql"})...)
-	if left := bed.Schema(t, pool); left != "" {
+	if left := testworld.Schema(t, pool); left != "" {
 		t.Errorf("goose down left:\n%s", left)
 	}
 }
@@ -129,15 +129,15 @@ func TestMigrateInAnApplicationsGooseFolder(t *testing.T) {
 // interfere.
 func TestMigrateBesideAnApplicationsGoose(t *testing.T) {
 	t.Parallel()
-	pool := bed.Connect(t, bed.EmptyDatabase(t))
+	pool := testworld.Connect(t, testworld.EmptyDatabase(t))
 	dir := appFolder(t)
 	gooseUp(t, pool, dir, "00001_users.sql", "00002_orders.sql")
-	bed.UpTo(t, pool, migrate.Latest, bed.AllUp)
+	testworld.UpTo(t, pool, migrate.Latest, testworld.AllUp)
 	gooseDownTo(t, pool, dir, 0, "00002_orders.sql", "00001_users.sql")
-	bed.CheckMigratedOnce(t, pool)
+	testworld.CheckMigratedOnce(t, pool)
 	gooseUp(t, pool, dir, "00001_users.sql", "00002_orders.sql")
-	bed.StepsDown(t, pool, 0, bed.AllDown)
-	if !bed.Value[bool](t, pool, `SELECT to_regclass('users') IS NOT NULL`) {
+	testworld.StepsDown(t, pool, 0, testworld.AllDown)
+	if !testworld.Value[bool](t, pool, `SELECT to_regclass('users') IS NOT NULL`) {
 		t.Error("down took the application's table away")
 	}
 }
@@ -146,14 +146,14 @@ func TestMigrateBesideAnApplicationsGoose(t *testing.T) {
 // and the printed SQL make what Up makes, and leave nothing when they undo it.
 func TestMigrateByOtherTools(t *testing.T) {
 	t.Parallel()
-	want := bed.Schema(t, bed.NewPool(t))
+	want := testworld.Schema(t, testworld.NewPool(t))
 	printed := func(t *testing.T, pool *pgxpool.Pool, down bool) {
 		t.Helper()
 		var text strings.Builder
 		if err := sets.Tables.Print(&text, down); err != nil {
 			t.Fatal(err)
 		}
-		bed.Exec(t, pool, "BEGIN;\n"+text.String()+"COMMIT")
+		testworld.Exec(t, pool, "BEGIN;\n"+text.String()+"COMMIT")
 	}
 	by := func(t *testing.T, p *goose.Provider) (up, down func()) {
 		return func() { must.OK(p.Up(t.Context()))(t) }, func() { must.OK(p.DownTo(t.Context(), 0))(t) }
@@ -168,7 +168,7 @@ func TestMigrateByOtherTools(t *testing.T) {
 		"goose over times": func(t *testing.T, pool *pgxpool.Pool) (up, down func()) {
 			dir := t.TempDir()
 			writeFile(t, filepath.Join(dir, "20240102030405_users.sql"), appMigrations["00001_users.sql"])
-			if files, err := sets.Tables.Export(dir); err != nil || len(files) != len(bed.Migrations(0)) {
+			if files, err := sets.Tables.Export(dir); err != nil || len(files) != len(testworld.Migrations(0)) {
 				t.Fatalf("exported %q, error %v", files, err)
 			}
 			return by(t, provider(t, pool, os.DirFS(dir)))
@@ -176,14 +176,14 @@ func TestMigrateByOtherTools(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			pool := bed.Connect(t, bed.EmptyDatabase(t))
+			pool := testworld.Connect(t, testworld.EmptyDatabase(t))
 			up, down := tool(t, pool)
 			up()
-			if got := bed.Schema(t, pool); got != want {
+			if got := testworld.Schema(t, pool); got != want {
 				t.Errorf("up made:\n%s\nwant:\n%s", got, want)
 			}
 			down()
-			if left := bed.Schema(t, pool); left != "" {
+			if left := testworld.Schema(t, pool); left != "" {
 				t.Errorf("down left:\n%s", left)
 			}
 		})

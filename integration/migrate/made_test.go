@@ -12,7 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/pressly/goose/v3"
 
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/internal/migrate"
 	"github.com/pglimit/pglimit/internal/migrate/sets"
 	"github.com/pglimit/pglimit/internal/must"
@@ -24,7 +24,7 @@ var update = flag.Bool("update", false, "write internal/migrate/made")
 // what a restored dump has.
 func TestMade(t *testing.T) {
 	t.Parallel()
-	pool := bed.Connect(t, bed.EmptyDatabase(t))
+	pool := testworld.Connect(t, testworld.EmptyDatabase(t))
 	var before []migrate.Part
 	for i, set := range []*migrate.Set{sets.Tables, sets.Functions} {
 		text := ""
@@ -35,7 +35,7 @@ func TestMade(t *testing.T) {
 			text += difference(source.Version, before, after)
 			before = after
 		}
-		file := "../testdata/checkout/internal/migrate/made/" + []string{"tables.txt", "functions.txt"}[i]
+		file := "../testdata/repository/internal/migrate/made/" + []string{"tables.txt", "functions.txt"}[i]
 		if *update {
 			must.Succeed(t, os.WriteFile(file, []byte(text), 0o644))
 		}
@@ -43,7 +43,7 @@ func TestMade(t *testing.T) {
 			t.Errorf("%s differs from what the migrations make: run go test ./integration/migrate -run Made -update. Got:\n%s", file, text)
 		}
 	}
-	bed.Exec(t, pool, `DO $$
+	testworld.Exec(t, pool, `DO $$
 DECLARE
     o record;
 BEGIN -- as pg_dump does, which writes what the catalogue describes

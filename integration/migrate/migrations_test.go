@@ -11,7 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/internal/migrate"
 	"github.com/pglimit/pglimit/internal/migrate/sets"
 )
@@ -20,47 +20,47 @@ import (
 // steps of any size. Rows that are there stay, and nothing is left at the end.
 func TestMigrateUpAndDown(t *testing.T) {
 	t.Parallel()
-	pool := bed.Connect(t, bed.EmptyDatabase(t), bed.OneConnection)
-	bed.StepsDown(t, pool, migrate.Previous, "") // nothing to undo
-	bed.UpTo(t, pool, 1, "1 tables")
-	tables := bed.LimitTables(t, pool)
-	if called, failed := bed.CallStatements(t.Context(), pool, "Take"); len(failed) > 0 || len(called) < len(tables) {
+	pool := testworld.Connect(t, testworld.EmptyDatabase(t), testworld.OneConnection)
+	testworld.StepsDown(t, pool, migrate.Previous, "") // nothing to undo
+	testworld.UpTo(t, pool, 1, "1 tables")
+	tables := testworld.LimitTables(t, pool)
+	if called, failed := testworld.CallStatements(t.Context(), pool, "Take"); len(failed) > 0 || len(called) < len(tables) {
 		t.Fatalf("called %q: %v", called, failed)
 	}
-	first, data := bed.Schema(t, pool), bed.Contents(t, pool)
+	first, data := testworld.Schema(t, pool), testworld.Contents(t, pool)
 	if strings.Contains(data, "no rows") {
 		t.Fatalf("a table is empty:\n%s", data)
 	}
 	check := func(after, schema string) {
 		t.Helper()
-		if got := bed.Contents(t, pool); got != data {
+		if got := testworld.Contents(t, pool); got != data {
 			t.Errorf("after %s the tables hold:\n%s\nwant:\n%s", after, got, data)
 		}
-		if got := bed.Schema(t, pool); got != schema {
+		if got := testworld.Schema(t, pool); got != schema {
 			t.Errorf("after %s there is:\n%s\nwant:\n%s", after, got, schema)
 		}
 	}
-	bed.UpTo(t, pool, migrate.Latest, bed.Above(1))
-	whole := bed.Schema(t, pool)
+	testworld.UpTo(t, pool, migrate.Latest, testworld.Above(1))
+	whole := testworld.Schema(t, pool)
 	check("up", whole)
 	for _, table := range tables {
-		if n := bed.Value[int](t, pool, `SELECT count(*) FROM `+table+`_now WHERE level >= 0 AND updated_at <= clock_timestamp()`); n != 1 {
+		if n := testworld.Value[int](t, pool, `SELECT count(*) FROM `+table+`_now WHERE level >= 0 AND updated_at <= clock_timestamp()`); n != 1 {
 			t.Errorf("the view of %s shows %d rows, want 1", table, n)
 		}
 	}
-	bed.UpTo(t, pool, migrate.Latest, "")
-	bed.StepsDown(t, pool, 1, bed.Below(1))
+	testworld.UpTo(t, pool, migrate.Latest, "")
+	testworld.StepsDown(t, pool, 1, testworld.Below(1))
 	check("down to 1", first)
-	bed.UpTo(t, pool, migrate.Latest, bed.Above(1))
+	testworld.UpTo(t, pool, migrate.Latest, testworld.Above(1))
 	check("up again", whole)
-	last := bed.Migrations(0)[len(bed.Migrations(0))-1]
-	bed.StepsDown(t, pool, migrate.Previous, last)
-	bed.UpTo(t, pool, migrate.Latest, last)
-	bed.StepsDown(t, pool, 0, bed.AllDown)
-	if left := bed.Schema(t, pool); left != "" {
+	last := testworld.Migrations(0)[len(testworld.Migrations(0))-1]
+	testworld.StepsDown(t, pool, migrate.Previous, last)
+	testworld.UpTo(t, pool, migrate.Latest, last)
+	testworld.StepsDown(t, pool, 0, testworld.AllDown)
+	if left := testworld.Schema(t, pool); left != "" {
 		t.Errorf("down to 0 left:\n%s", left)
 	}
-	bed.StepsDown(t, pool, 0, "")
+	testworld.StepsDown(t, pool, 0, "")
 	if n := pool.Stat().AcquiredConns(); n != 0 {
 		t.Errorf("%d connections were not given back", n)
 	}
@@ -69,10 +69,10 @@ func TestMigrateUpAndDown(t *testing.T) {
 func TestMigrateStatus(t *testing.T) {
 	t.Parallel()
 	// Times are right in any time zone of the sessions.
-	pool := bed.Connect(t, bed.EmptyDatabase(t), bed.Setting("TimeZone", "Australia/Lord_Howe"))
+	pool := testworld.Connect(t, testworld.EmptyDatabase(t), testworld.Setting("TimeZone", "Australia/Lord_Howe"))
 	status := func() string {
 		t.Helper()
-		all, err := sets.Tables.Status(t.Context(), bed.DB(t, pool))
+		all, err := sets.Tables.Status(t.Context(), testworld.DB(t, pool))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -85,20 +85,20 @@ func TestMigrateStatus(t *testing.T) {
 		}
 		return strings.Join(text, ", ")
 	}
-	pending := strings.Join(bed.Migrations(2), " false, ") + " false"
+	pending := strings.Join(testworld.Migrations(2), " false, ") + " false"
 	if got := status(); got != "1 tables false, 2 storage false, "+pending {
 		t.Errorf("at first: %s", got)
 	}
-	if bed.Value[bool](t, pool, `SELECT to_regclass($1) IS NOT NULL`, sets.Tables.VersionTable()) {
+	if testworld.Value[bool](t, pool, `SELECT to_regclass($1) IS NOT NULL`, sets.Tables.VersionTable()) {
 		t.Error("Status made the version table")
 	}
-	before := bed.Value[time.Time](t, pool, `SELECT clock_timestamp()`)
-	bed.UpTo(t, pool, 2, "1 tables, 2 storage")
-	after := bed.Value[time.Time](t, pool, `SELECT clock_timestamp()`)
+	before := testworld.Value[time.Time](t, pool, `SELECT clock_timestamp()`)
+	testworld.UpTo(t, pool, 2, "1 tables, 2 storage")
+	after := testworld.Value[time.Time](t, pool, `SELECT clock_timestamp()`)
 	if got := status(); got != "1 tables true, 2 storage true, "+pending {
 		t.Errorf("after two: %s", got)
 	}
-	all, err := sets.Tables.Status(t.Context(), bed.DB(t, pool))
+	all, err := sets.Tables.Status(t.Context(), testworld.DB(t, pool))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -111,13 +111,13 @@ func TestMigrateStatus(t *testing.T) {
 
 func TestMigrateUpFromManyAtOnce(t *testing.T) {
 	t.Parallel()
-	address := bed.EmptyDatabase(t)
+	address := testworld.EmptyDatabase(t)
 	const many = 8
 	var ran [many][]migrate.Step
 	var errs [many]error
 	var all sync.WaitGroup
 	for i := range many {
-		pool := bed.Connect(t, address)
+		pool := testworld.Connect(t, address)
 		all.Go(func() { ran[i], errs[i] = sets.Tables.UpTo(t.Context(), pool, migrate.Latest) })
 	}
 	all.Wait()
@@ -128,16 +128,16 @@ func TestMigrateUpFromManyAtOnce(t *testing.T) {
 		}
 		steps = append(steps, ran[i]...)
 	}
-	if bed.MigrationNames(steps) != bed.AllUp {
-		t.Errorf("together they ran %q, want %q", bed.MigrationNames(steps), bed.AllUp)
+	if testworld.MigrationNames(steps) != testworld.AllUp {
+		t.Errorf("together they ran %q, want %q", testworld.MigrationNames(steps), testworld.AllUp)
 	}
-	bed.CheckMigratedOnce(t, bed.Connect(t, address))
+	testworld.CheckMigratedOnce(t, testworld.Connect(t, address))
 }
 
 // TestMigrateUpInterrupted: a cancelled Up leaves neither half a migration nor its lock.
 func TestMigrateUpInterrupted(t *testing.T) {
 	t.Parallel()
-	pool := bed.Connect(t, bed.EmptyDatabase(t))
+	pool := testworld.Connect(t, testworld.EmptyDatabase(t))
 	// An uncommitted table with the name of the next one makes Up wait half-way.
 	tx, err := pool.Begin(t.Context())
 	if err != nil {
@@ -150,42 +150,42 @@ func TestMigrateUpInterrupted(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- sets.Tables.Up(ctx, pool) }()
-	bed.AwaitBlocked(t, pool)
+	testworld.AwaitBlocked(t, pool)
 	cancel()
-	if err := bed.Receive(t, ended, "Up's end"); !errors.Is(err, context.Canceled) {
+	if err := testworld.Receive(t, ended, "Up's end"); !errors.Is(err, context.Canceled) {
 		t.Errorf("a cancelled Up returned %v", err)
 	}
 	if err := tx.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if left := bed.Schema(t, pool); left != "" {
+	if left := testworld.Schema(t, pool); left != "" {
 		t.Errorf("a cancelled Up left:\n%s", left)
 	}
-	bed.UpTo(t, pool, migrate.Latest, bed.AllUp)
+	testworld.UpTo(t, pool, migrate.Latest, testworld.AllUp)
 }
 
 func TestMigrateSchemaOfItsOwn(t *testing.T) {
 	t.Parallel()
-	address := bed.EmptyDatabase(t)
-	public := bed.Connect(t, address)
-	bed.Exec(t, public, `CREATE SCHEMA limits; CREATE SCHEMA more`)
-	limits := bed.Connect(t, bed.WithSearchPath(t, address, "limits"))
-	more := bed.Connect(t, bed.WithSearchPath(t, address, "more,public"))
+	address := testworld.EmptyDatabase(t)
+	public := testworld.Connect(t, address)
+	testworld.Exec(t, public, `CREATE SCHEMA limits; CREATE SCHEMA more`)
+	limits := testworld.Connect(t, testworld.WithSearchPath(t, address, "limits"))
+	more := testworld.Connect(t, testworld.WithSearchPath(t, address, "more,public"))
 
-	bed.UpTo(t, limits, migrate.Latest, bed.AllUp)
-	if left := bed.Schema(t, public); left != "" {
+	testworld.UpTo(t, limits, migrate.Latest, testworld.AllUp)
+	if left := testworld.Schema(t, public); left != "" {
 		t.Errorf("up in a separate schema made in public:\n%s", left)
 	}
-	bed.UpTo(t, more, migrate.Latest, bed.AllUp) // of the two schemas, the first
-	bed.UpTo(t, public, migrate.Latest, bed.AllUp)
+	testworld.UpTo(t, more, migrate.Latest, testworld.AllUp) // of the two schemas, the first
+	testworld.UpTo(t, public, migrate.Latest, testworld.AllUp)
 	for name, pool := range map[string]*pgxpool.Pool{"limits": limits, "more": more} {
-		called, failed := bed.CallStatements(t.Context(), pool, "")
+		called, failed := testworld.CallStatements(t.Context(), pool, "")
 		if len(failed) > 0 {
 			t.Errorf("%s: of %q failed %v", name, called, failed)
 		}
 	}
-	bed.StepsDown(t, limits, 0, bed.AllDown)
-	if bed.Schema(t, limits) != "" || bed.Schema(t, more) == "" || bed.Schema(t, public) == "" {
+	testworld.StepsDown(t, limits, 0, testworld.AllDown)
+	if testworld.Schema(t, limits) != "" || testworld.Schema(t, more) == "" || testworld.Schema(t, public) == "" {
 		t.Error("down in one schema did not keep to that schema")
 	}
 }

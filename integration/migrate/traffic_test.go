@@ -13,7 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/internal/migrate/sets"
 	"github.com/pglimit/pglimit/limiter"
 )
@@ -109,10 +109,10 @@ func TestMigrateDownGivesWay(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			address := bed.NewDatabase(t)
+			address := testworld.NewDatabase(t)
 			seen := new(states)
-			pool, other := bed.Connect(t, address, seen.trace), bed.Connect(t, address)
-			l := bed.NewLimiter(t, pool, nil)
+			pool, other := testworld.Connect(t, address, seen.trace), testworld.Connect(t, address)
+			l := testworld.NewLimiter(t, pool, nil)
 			tx, err := pool.Begin(t.Context())
 			if err != nil {
 				t.Fatal(err)
@@ -128,13 +128,13 @@ func TestMigrateDownGivesWay(t *testing.T) {
 						_, err := sets.Tables.Down(t.Context(), other, c.to)
 						ended <- err
 					}()
-					bed.AwaitBlocked(t, pool)
+					testworld.AwaitBlocked(t, pool)
 				}
 			}
 			if err := tx.Commit(t.Context()); err != nil {
 				t.Error(err)
 			}
-			if err := bed.Receive(t, ended, "Down's end"); err != nil {
+			if err := testworld.Receive(t, ended, "Down's end"); err != nil {
 				t.Errorf("Down: %v", err)
 			}
 			seen.allows(t)
@@ -150,11 +150,11 @@ func TestMigrateDownGivesWay(t *testing.T) {
 // caller's statement meets a deadlock.
 func TestMigrateDownUnderTraffic(t *testing.T) {
 	t.Parallel()
-	address := bed.NewDatabase(t)
+	address := testworld.NewDatabase(t)
 	seen := new(states)
-	pool, other := bed.Connect(t, address, seen.trace, func(c *pgxpool.Config) { c.MaxConns = 16 }), bed.Connect(t, address)
-	l := bed.NewLimiter(t, pool, &limiter.Config{DisableDenyCache: true, DisableBreaker: true})
-	policies := bed.Variants(1e9, time.Hour)
+	pool, other := testworld.Connect(t, address, seen.trace, func(c *pgxpool.Config) { c.MaxConns = 16 }), testworld.Connect(t, address)
+	l := testworld.NewLimiter(t, pool, &limiter.Config{DisableDenyCache: true, DisableBreaker: true})
+	policies := testworld.Variants(1e9, time.Hour)
 	ctx, stop := context.WithCancel(t.Context())
 	var callers sync.WaitGroup
 	for i := range 6 {
@@ -201,7 +201,7 @@ func TestMigrateDownUnderTraffic(t *testing.T) {
 		if err := sets.Tables.Up(t.Context(), other); err != nil {
 			t.Fatalf("round %d: Up: %v", round, err)
 		}
-		bed.Eventually(t, "callers are served", func(ctx context.Context) (bool, error) {
+		testworld.Eventually(t, "callers are served", func(ctx context.Context) (bool, error) {
 			var n int
 			err := other.QueryRow(ctx, `SELECT count(*) FROM pglimit_reservation`).Scan(&n)
 			return n > 20, err
@@ -215,9 +215,9 @@ func TestMigrateDownUnderTraffic(t *testing.T) {
 // TestMigrateFunctionsDownUnderTraffic is the same for the SQL functions.
 func TestMigrateFunctionsDownUnderTraffic(t *testing.T) {
 	t.Parallel()
-	address := bed.NewDatabase(t)
+	address := testworld.NewDatabase(t)
 	seen := new(states)
-	pool, other := bed.Connect(t, address, seen.trace), bed.Connect(t, address)
+	pool, other := testworld.Connect(t, address, seen.trace), testworld.Connect(t, address)
 	ctx, stop := context.WithCancel(t.Context())
 	var callers sync.WaitGroup
 	for i := range 4 {
@@ -246,11 +246,11 @@ func TestMigrateFunctionsDownUnderTraffic(t *testing.T) {
 		if err := sets.Functions.Up(t.Context(), other); err != nil {
 			t.Fatalf("round %d: %v", round, err)
 		}
-		bed.Exec(t, other, `INSERT INTO pglimit_policy (name, algorithm, limit_units, period_s, askers) VALUES ('asked', 'gcra', 1e9, 60, true) ON CONFLICT DO NOTHING`)
+		testworld.Exec(t, other, `INSERT INTO pglimit_policy (name, algorithm, limit_units, period_s, askers) VALUES ('asked', 'gcra', 1e9, 60, true) ON CONFLICT DO NOTHING`)
 		for _, policy := range []string{"p", "asked"} {
 			const made = `SELECT count(*) FROM pglimit_reservation WHERE policy = $1`
-			before := bed.Value[int](t, other, made, policy)
-			bed.Eventually(t, "callers are served", func(ctx context.Context) (bool, error) {
+			before := testworld.Value[int](t, other, made, policy)
+			testworld.Eventually(t, "callers are served", func(ctx context.Context) (bool, error) {
 				var n int
 				err := other.QueryRow(ctx, made, policy).Scan(&n)
 				return n > before+20, err
@@ -269,12 +269,12 @@ func TestMigrateFunctionsDownUnderTraffic(t *testing.T) {
 // and Down comes after it. New calls fail meanwhile.
 func TestMigrateFunctionsDownAwaitsCalls(t *testing.T) {
 	t.Parallel()
-	address := bed.NewDatabase(t)
-	pool, other := bed.Connect(t, address), bed.Connect(t, address)
+	address := testworld.NewDatabase(t)
+	pool, other := testworld.Connect(t, address), testworld.Connect(t, address)
 	if err := sets.Functions.Up(t.Context(), other); err != nil {
 		t.Fatal(err)
 	}
-	bed.Value[float64](t, pool, loginCall) // the row that is locked
+	testworld.Value[float64](t, pool, loginCall) // the row that is locked
 	tx, err := other.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -291,10 +291,10 @@ func TestMigrateFunctionsDownAwaitsCalls(t *testing.T) {
 		}
 		remaining <- n
 	}()
-	bed.AwaitBlocked(t, other)
+	testworld.AwaitBlocked(t, other)
 	down := make(chan error, 1)
 	go func() { _, err := sets.Functions.Down(t.Context(), other, 0); down <- err }()
-	bed.Eventually(t, "new calls fail", func(ctx context.Context) (bool, error) {
+	testworld.Eventually(t, "new calls fail", func(ctx context.Context) (bool, error) {
 		var gone bool
 		err := other.QueryRow(ctx, `SELECT to_regproc('pglimit.token_bucket') IS NULL`).Scan(&gone)
 		return gone, err
@@ -305,13 +305,13 @@ func TestMigrateFunctionsDownAwaitsCalls(t *testing.T) {
 	if err := tx.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if n := bed.Receive(t, remaining, "the call's end"); n < 3 || n >= 3.1 {
+	if n := testworld.Receive(t, remaining, "the call's end"); n < 3 || n >= 3.1 {
 		t.Errorf("%v remaining, want 3", n)
 	}
-	if err := bed.Receive(t, down, "Down's end"); err != nil {
+	if err := testworld.Receive(t, down, "Down's end"); err != nil {
 		t.Errorf("Down: %v", err)
 	}
-	if left := bed.OwnSchema(t, other); left != "" {
+	if left := testworld.OwnSchema(t, other); left != "" {
 		t.Errorf("Down left:\n%s", left)
 	}
 }
@@ -320,13 +320,13 @@ func TestMigrateFunctionsDownAwaitsCalls(t *testing.T) {
 // brings the functions and the rights on them back, and Down can be run again.
 func TestMigrateFunctionsDownGivesUp(t *testing.T) {
 	t.Parallel()
-	address := bed.NewDatabase(t)
-	pool, other := bed.Connect(t, address), bed.Connect(t, address)
+	address := testworld.NewDatabase(t)
+	pool, other := testworld.Connect(t, address), testworld.Connect(t, address)
 	if err := sets.Functions.Up(t.Context(), other); err != nil {
 		t.Fatal(err)
 	}
-	bed.Exec(t, other, `REVOKE EXECUTE ON FUNCTION pglimit.reset FROM public`)
-	made := bed.OwnSchema(t, other)
+	testworld.Exec(t, other, `REVOKE EXECUTE ON FUNCTION pglimit.reset FROM public`)
+	made := testworld.OwnSchema(t, other)
 	tx, err := pool.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -347,10 +347,10 @@ func TestMigrateFunctionsDownGivesUp(t *testing.T) {
 	if err := sets.Functions.Up(t.Context(), other); err != nil {
 		t.Fatal(err)
 	}
-	if got := bed.OwnSchema(t, other); got != made {
+	if got := testworld.OwnSchema(t, other); got != made {
 		t.Errorf("up after half of down made:\n%s\nwant:\n%s", got, made)
 	}
-	if bed.Value[bool](t, other, `SELECT proacl IS NULL FROM pg_proc WHERE oid = 'pglimit.reset'::regproc`) {
+	if testworld.Value[bool](t, other, `SELECT proacl IS NULL FROM pg_proc WHERE oid = 'pglimit.reset'::regproc`) {
 		t.Error("the rights on a function were lost")
 	}
 	if err := tx.Commit(t.Context()); err != nil {
@@ -365,22 +365,22 @@ func TestMigrateFunctionsDownGivesUp(t *testing.T) {
 // and leaves all as it was.
 func TestMigrateFunctionsDownRefuses(t *testing.T) {
 	t.Parallel()
-	pool := bed.FunctionsPool(t)
-	made := bed.OwnSchema(t, pool)
+	pool := testworld.FunctionsPool(t)
+	made := testworld.OwnSchema(t, pool)
 	for _, c := range []struct{ make, drop string }{
 		{`CREATE VIEW theirs AS SELECT allowed FROM pglimit.check_with('gcra', 'p', 'k', 0, 5, 60)`, `DROP VIEW theirs`},
 		{`CREATE TABLE theirs (answer pglimit.result)`, `DROP TABLE theirs`},
 		{`CREATE VIEW theirs AS SELECT allowed FROM pglimit.allow('p', 'k')`, `DROP VIEW theirs`},
 		{`CREATE VIEW theirs AS SELECT allowed FROM pglimit_ask.check('p', 'k', 0)`, `DROP VIEW theirs`},
 	} {
-		bed.Exec(t, pool, c.make)
+		testworld.Exec(t, pool, c.make)
 		if _, err := sets.Functions.Down(t.Context(), pool, 0); err == nil || !strings.Contains(err.Error(), "another object depends on it: drop that first") {
 			t.Errorf("%s: %v", c.make, err)
 		}
-		if got := bed.OwnSchema(t, pool); got != made {
+		if got := testworld.OwnSchema(t, pool); got != made {
 			t.Errorf("%s: Down left:\n%s\nwant:\n%s", c.make, got, made)
 		}
-		bed.Exec(t, pool, c.drop)
+		testworld.Exec(t, pool, c.drop)
 	}
 	if _, err := sets.Functions.Down(t.Context(), pool, 0); err != nil {
 		t.Error(err)
@@ -391,9 +391,9 @@ func TestMigrateFunctionsDownRefuses(t *testing.T) {
 // has changed, and callers were served meanwhile.
 func TestMigrateDownGivesUp(t *testing.T) {
 	t.Parallel()
-	address := bed.NewDatabase(t)
-	pool, other := bed.Connect(t, address), bed.Connect(t, address)
-	l := bed.NewLimiter(t, pool, nil)
+	address := testworld.NewDatabase(t)
+	pool, other := testworld.Connect(t, address), testworld.Connect(t, address)
+	l := testworld.NewLimiter(t, pool, nil)
 	p := limiter.Policy{Name: "p", Algorithm: limiter.TokenBucket, Limit: 1e9, Period: time.Hour}
 	tx, err := pool.Begin(t.Context())
 	if err != nil {
@@ -408,7 +408,7 @@ func TestMigrateDownGivesUp(t *testing.T) {
 		_, err := sets.Tables.Down(t.Context(), other, 0)
 		ended <- err
 	}()
-	bed.AwaitBlocked(t, pool)
+	testworld.AwaitBlocked(t, pool)
 	served := 0
 	for ; len(ended) == 0; served++ {
 		if _, err := l.Allow(t.Context(), p, "k"); err != nil {
@@ -425,7 +425,7 @@ func TestMigrateDownGivesUp(t *testing.T) {
 	if err := tx.Commit(t.Context()); err != nil {
 		t.Error(err)
 	}
-	if n := bed.Value[int](t, other, `SELECT count(*) FROM pglimit_token_bucket WHERE key = 'kept' AND level = 1`); n != 1 {
+	if n := testworld.Value[int](t, other, `SELECT count(*) FROM pglimit_token_bucket WHERE key = 'kept' AND level = 1`); n != 1 {
 		t.Errorf("%d rows are left of the transaction that went on, want 1", n)
 	}
 }

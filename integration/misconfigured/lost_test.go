@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -15,7 +15,7 @@ import (
 // between two calls.
 func TestLostStatementsCountOnce(t *testing.T) {
 	t.Parallel()
-	address := bed.NewDatabase(t)
+	address := testworld.NewDatabase(t)
 	p := limiter.Policy{Name: "p", Algorithm: limiter.TokenBucket, Limit: 100, Period: 1000 * time.Hour, BlockFor: time.Hour, OnError: limiter.FailOpen}
 	for name, c := range map[string]struct {
 		call func(ctx context.Context, l *limiter.Limiter, key string) error
@@ -61,17 +61,17 @@ func TestLostStatementsCountOnce(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			var logged bed.Buffer
-			pool := bed.Connect(t, address, bed.OneConnection)
-			l := bed.NewLimiter(t, pool, &limiter.Config{Logger: slog.New(slog.NewTextHandler(&logged, nil))})
+			var logged testworld.Buffer
+			pool := testworld.Connect(t, address, testworld.OneConnection)
+			l := testworld.NewLimiter(t, pool, &limiter.Config{Logger: slog.New(slog.NewTextHandler(&logged, nil))})
 			for range 3 {
 				if err := c.call(t.Context(), l, name); err != nil {
 					t.Fatal(err)
 				}
-				bed.Exec(t, pool, "DEALLOCATE ALL")
+				testworld.Exec(t, pool, "DEALLOCATE ALL")
 			}
-			r := bed.Must(t)(l.Check(t.Context(), p, name, 0))
-			if !bed.Near(r.Level, c.want) || logged.Count("default_query_exec_mode=exec") != 1 || logged.Count("fails open") != 0 {
+			r := testworld.Must(t)(l.Check(t.Context(), p, name, 0))
+			if !testworld.Near(r.Level, c.want) || logged.Count("default_query_exec_mode=exec") != 1 || logged.Count("fails open") != 0 {
 				t.Errorf("%v units of %v; logged %s", r.Level, c.want, logged.String())
 			}
 		})

@@ -5,9 +5,9 @@ package misconfigured
 import (
 	"testing"
 
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 )
 
-func TestMain(m *testing.M) { bed.Main(m, 3) }
+func TestMain(m *testing.M) { testworld.Main(m, 3) }
 
-var failsOpen = bed.FailsOpen
+var failsOpen = testworld.FailsOpen

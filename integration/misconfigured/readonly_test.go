@@ -14,7 +14,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/limiter"
 	"github.com/pglimit/pglimit/migrations"
@@ -33,10 +33,10 @@ func expectDecisions(t *testing.T, l *limiter.Limiter) {
 	for i := range 2 * connections {
 		all.Go(func() {
 			key := fmt.Sprint("k", i)
-			if r, err := l.Allow(t.Context(), failsOpen, key); err != nil || r.Source != limiter.SourceDatabase || !bed.Near(r.Level, 1) {
+			if r, err := l.Allow(t.Context(), failsOpen, key); err != nil || r.Source != limiter.SourceDatabase || !testworld.Near(r.Level, 1) {
 				t.Errorf("Allow: %+v, %v", r, err)
 			}
-			if both, err := l.AllowAll(t.Context(), failsOpen.Request(key, 1), failsOpen.Request("x"+key, 1)); err != nil || !both.Allowed || !bed.Near(both.PerRequest[0].Level, 2) {
+			if both, err := l.AllowAll(t.Context(), failsOpen.Request(key, 1), failsOpen.Request("x"+key, 1)); err != nil || !both.Allowed || !testworld.Near(both.PerRequest[0].Level, 2) {
 				t.Errorf("AllowAll: %+v, %v", both, err)
 			}
 		})
@@ -48,10 +48,10 @@ func expectDecisions(t *testing.T, l *limiter.Limiter) {
 // decision is made on a new one.
 func TestReadOnlyConnections(t *testing.T) {
 	t.Parallel()
-	address := bed.NewDatabase(t)
+	address := testworld.NewDatabase(t)
 	config := &limiter.Config{Logger: slog.New(slog.DiscardHandler), DisableBatching: true}
 	t.Run("pool", func(t *testing.T) {
-		pool := bed.Connect(t, address, func(c *pgxpool.Config) { c.MaxConns = connections })
+		pool := testworld.Connect(t, address, func(c *pgxpool.Config) { c.MaxConns = connections })
 		var conns []*pgxpool.Conn
 		for range connections {
 			c := must.OK(pool.Acquire(t.Context()))(t)
@@ -63,13 +63,13 @@ func TestReadOnlyConnections(t *testing.T) {
 		for _, c := range conns {
 			c.Release()
 		}
-		l := bed.NewLimiter(t, pool, config)
+		l := testworld.NewLimiter(t, pool, config)
 		expectDecisions(t, l)
-		bed.Must(t)(l.Allow(t.Context(), failsOpen, "k0"))
+		testworld.Must(t)(l.Allow(t.Context(), failsOpen, "k0"))
 	})
-	for _, driver := range bed.SQLDrivers {
+	for _, driver := range testworld.SQLDrivers {
 		t.Run(driver, func(t *testing.T) {
-			db := bed.ConnectSQL(t, driver, address)
+			db := testworld.ConnectSQL(t, driver, address)
 			db.SetMaxOpenConns(connections)
 			var conns []*sql.Conn
 			for range connections {
@@ -85,9 +85,9 @@ func TestReadOnlyConnections(t *testing.T) {
 				}
 			}
 			for _, key := range []string{"k", "xk"} {
-				bed.Exec(t, bed.Connect(t, address), `DELETE FROM pglimit_token_bucket WHERE key LIKE $1`, key+"%")
+				testworld.Exec(t, testworld.Connect(t, address), `DELETE FROM pglimit_token_bucket WHERE key LIKE $1`, key+"%")
 			}
-			expectDecisions(t, bed.NewSQL(t, db, config))
+			expectDecisions(t, testworld.NewSQL(t, db, config))
 		})
 	}
 }
@@ -100,42 +100,42 @@ func TestReadOnlyFailover(t *testing.T) {
 	var servers []*pglimittest.Server
 	var hosts []string
 	for range 2 {
-		s := bed.OwnServer(t, pglimittest.OverTCP)
-		pool := bed.Connect(t, s.URL())
+		s := testworld.OwnServer(t, pglimittest.OverTCP)
+		pool := testworld.Connect(t, s.URL())
 		if err := migrations.Up(ctx, pool); err != nil {
 			t.Fatal(err)
 		}
-		bed.Exec(t, pool, `CREATE ROLE app LOGIN PASSWORD 'secret'`)
-		bed.Exec(t, pool, `GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO app`)
+		testworld.Exec(t, pool, `CREATE ROLE app LOGIN PASSWORD 'secret'`)
+		testworld.Exec(t, pool, `GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO app`)
 		u := must.OK(url.Parse(s.URL()))(t)
 		servers, hosts = append(servers, s), append(hosts, u.Host)
 	}
 	become := func(s *pglimittest.Server, readOnly string) {
 		t.Helper()
-		pool := bed.Connect(t, s.URL())
-		bed.Exec(t, pool, `ALTER SYSTEM SET default_transaction_read_only = `+readOnly)
-		bed.Exec(t, pool, `SELECT pg_reload_conf()`)
-		bed.Eventually(t, "new sessions have the setting", func(ctx context.Context) (bool, error) {
+		pool := testworld.Connect(t, s.URL())
+		testworld.Exec(t, pool, `ALTER SYSTEM SET default_transaction_read_only = `+readOnly)
+		testworld.Exec(t, pool, `SELECT pg_reload_conf()`)
+		testworld.Eventually(t, "new sessions have the setting", func(ctx context.Context) (bool, error) {
 			var now string
-			err := bed.ConnectOnce(t, s.URL()).QueryRow(ctx, `SHOW default_transaction_read_only`).Scan(&now)
+			err := testworld.ConnectOnce(t, s.URL()).QueryRow(ctx, `SHOW default_transaction_read_only`).Scan(&now)
 			return now == readOnly, err
 		})
 	}
 	become(servers[1], "on")
-	pool := bed.Connect(t, "postgres://app:secret@"+strings.Join(hosts, ",")+"/postgres?sslmode=disable&target_session_attrs=read-write")
-	l := bed.NewLimiter(t, pool, &limiter.Config{Logger: slog.New(slog.DiscardHandler)})
-	if r := bed.Must(t)(l.AllowN(ctx, failsOpen, "k", 7)); !bed.Near(r.Level, 7) {
+	pool := testworld.Connect(t, "postgres://app:secret@"+strings.Join(hosts, ",")+"/postgres?sslmode=disable&target_session_attrs=read-write")
+	l := testworld.NewLimiter(t, pool, &limiter.Config{Logger: slog.New(slog.DiscardHandler)})
+	if r := testworld.Must(t)(l.AllowN(ctx, failsOpen, "k", 7)); !testworld.Near(r.Level, 7) {
 		t.Errorf("%+v", r)
 	}
 	become(servers[0], "on")
 	become(servers[1], "off")
 	// Each session reads the new setting between two statements.
-	bed.Eventually(t, "the new primary decides", func(ctx context.Context) (bool, error) {
+	testworld.Eventually(t, "the new primary decides", func(ctx context.Context) (bool, error) {
 		r, err := l.AllowN(ctx, failsOpen, "k", 1)
 		if err != nil || r.Source != limiter.SourceDatabase {
 			return false, fmt.Errorf("%+v, %w", r, err)
 		}
-		return bed.Near(r.Level, 1), nil // the other server has 7 and more
+		return testworld.Near(r.Level, 1), nil // the other server has 7 and more
 	})
 }
 
@@ -143,12 +143,12 @@ func TestReadOnlyFailover(t *testing.T) {
 // request, and refuses each.
 func TestReadOnlyServer(t *testing.T) {
 	t.Parallel()
-	address := bed.NewDatabase(t)
-	d := bed.NewDialer(func() string { return address })
-	pool := bed.Connect(t, address, bed.Setting("default_transaction_read_only", "on"), func(c *pgxpool.Config) {
+	address := testworld.NewDatabase(t)
+	d := testworld.NewDialer(func() string { return address })
+	pool := testworld.Connect(t, address, testworld.Setting("default_transaction_read_only", "on"), func(c *pgxpool.Config) {
 		c.MaxConns, c.ConnConfig.DialFunc = connections, d.Dial
 	})
-	l := bed.NewLimiter(t, pool, &limiter.Config{Logger: slog.New(slog.DiscardHandler)})
+	l := testworld.NewLimiter(t, pool, &limiter.Config{Logger: slog.New(slog.DiscardHandler)})
 	start := time.Now()
 	const requests = 300
 	for range requests {

@@ -10,7 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/limiter"
 	"github.com/pglimit/pglimit/pglimittest"
 )
@@ -21,9 +21,9 @@ func overEach(t *testing.T, address string, config limiter.Config, f func(t *tes
 	if config.Logger == nil {
 		config.Logger = slog.New(slog.DiscardHandler)
 	}
-	t.Run("pool", func(t *testing.T) { f(t, bed.NewLimiter(t, bed.Connect(t, address), &config)) })
-	for _, driver := range bed.SQLDrivers {
-		t.Run(driver, func(t *testing.T) { f(t, bed.NewSQL(t, bed.ConnectSQL(t, driver, address), &config)) })
+	t.Run("pool", func(t *testing.T) { f(t, testworld.NewLimiter(t, testworld.Connect(t, address), &config)) })
+	for _, driver := range testworld.SQLDrivers {
+		t.Run(driver, func(t *testing.T) { f(t, testworld.NewSQL(t, testworld.ConnectSQL(t, driver, address), &config)) })
 	}
 }
 
@@ -43,14 +43,14 @@ func changed(t *testing.T, address string, change func(*url.URL)) string {
 // apply to it, unless the limiter is configured so.
 func TestRefusedByServer(t *testing.T) {
 	t.Parallel()
-	address := bed.NewDatabase(t)
-	withoutGrants := bed.RuntimeRole(t, address)
-	preloads := bed.RuntimeRole(t, address)
-	bed.Exec(t, bed.Connect(t, address), "ALTER ROLE "+bed.RoleOf(t, preloads)+" SET session_preload_libraries = 'pglimit_none'")
-	with := func(name, value string) string { return bed.WithQuery(t, address, name, value).String() }
-	simple := bed.WithQuery(t, address, "default_query_exec_mode", "simple_protocol").String()
+	address := testworld.NewDatabase(t)
+	withoutGrants := testworld.RuntimeRole(t, address)
+	preloads := testworld.RuntimeRole(t, address)
+	testworld.Exec(t, testworld.Connect(t, address), "ALTER ROLE "+testworld.RoleOf(t, preloads)+" SET session_preload_libraries = 'pglimit_none'")
+	with := func(name, value string) string { return testworld.WithQuery(t, address, name, value).String() }
+	simple := testworld.WithQuery(t, address, "default_query_exec_mode", "simple_protocol").String()
 	const correct = "correct what it names"
-	checking := changed(t, bed.OwnServer(t, pglimittest.OverTCP).URL(), func(u *url.URL) {
+	checking := changed(t, testworld.OwnServer(t, pglimittest.OverTCP).URL(), func(u *url.URL) {
 		q := u.Query()
 		q.Del("require_auth") // lib/pq does not know it
 		u.RawQuery = q.Encode()
@@ -68,9 +68,9 @@ func TestRefusedByServer(t *testing.T) {
 			q.Set("default_transaction_read_only", "on")
 			u.RawQuery = q.Encode()
 		}), []string{"25006", "target_session_attrs=read-write"}},
-		{"not migrated", bed.EmptyDatabase(t), []string{"42P01", "pglimit migrate up"}},
-		{"simple protocol, strings with escapes", bed.WithQuery(t, simple, "standard_conforming_strings", "off").String(), []string{correct}},
-		{"simple protocol, LATIN1", bed.WithQuery(t, simple, "client_encoding", "LATIN1").String(), []string{"client_encoding"}},
+		{"not migrated", testworld.EmptyDatabase(t), []string{"42P01", "pglimit migrate up"}},
+		{"simple protocol, strings with escapes", testworld.WithQuery(t, simple, "standard_conforming_strings", "off").String(), []string{correct}},
+		{"simple protocol, LATIN1", testworld.WithQuery(t, simple, "client_encoding", "LATIN1").String(), []string{"client_encoding"}},
 		{"LATIN1", with("client_encoding", "LATIN1"), []string{"client_encoding"}},
 		{"a library is missing", preloads, []string{"58P01", correct}},
 		{"a parameter that cannot be changed", with("max_connections", "5"), []string{"55P02", correct}},
@@ -113,14 +113,14 @@ func TestRefusedByServer(t *testing.T) {
 // breaker is open.
 func TestRefusedForWantOfConnections(t *testing.T) {
 	t.Parallel()
-	owner := bed.NewDatabase(t)
-	address := bed.RuntimeRole(t, owner)
+	owner := testworld.NewDatabase(t)
+	address := testworld.RuntimeRole(t, owner)
 	u, err := url.Parse(address)
 	if err != nil {
 		t.Fatal(err)
 	}
-	bed.Exec(t, bed.Connect(t, owner), "ALTER ROLE "+pgx.Identifier{u.User.Username()}.Sanitize()+" CONNECTION LIMIT 1")
-	bed.ConnectOnce(t, address)
+	testworld.Exec(t, testworld.Connect(t, owner), "ALTER ROLE "+pgx.Identifier{u.User.Username()}.Sanitize()+" CONNECTION LIMIT 1")
+	testworld.ConnectOnce(t, address)
 	overEach(t, address, limiter.Config{MisconfiguredFailsOpen: true}, func(t *testing.T, l *limiter.Limiter) {
 		for range 200 {
 			r, err := l.Allow(t.Context(), failsOpen, "k")
@@ -134,9 +134,9 @@ func TestRefusedForWantOfConnections(t *testing.T) {
 // TestRefusedInTx: in a read-only transaction of the caller the error says how to begin it.
 func TestRefusedInTx(t *testing.T) {
 	t.Parallel()
-	pool := bed.NewPool(t)
-	l := bed.NewLimiter(t, pool, &limiter.Config{MisconfiguredFailsOpen: true, Logger: slog.New(slog.DiscardHandler)})
-	tx := bed.Begin(t, pool, pgx.TxOptions{AccessMode: pgx.ReadOnly})
+	pool := testworld.NewPool(t)
+	l := testworld.NewLimiter(t, pool, &limiter.Config{MisconfiguredFailsOpen: true, Logger: slog.New(slog.DiscardHandler)})
+	tx := testworld.Begin(t, pool, pgx.TxOptions{AccessMode: pgx.ReadOnly})
 	if r, err := l.InTx(tx).Allow(t.Context(), failsOpen, "k"); !errors.Is(err, limiter.ErrMisconfigured) || r.Allowed || !strings.Contains(err.Error(), "read-only") {
 		t.Errorf("%+v, %v", r, err)
 	}
@@ -148,40 +148,40 @@ func TestEncodings(t *testing.T) {
 	t.Parallel()
 	p := limiter.Policy{Name: "p", Algorithm: limiter.TokenBucket, Limit: 2, Period: 1000 * time.Hour, OnError: limiter.FailOpen}
 	quiet := &limiter.Config{Logger: slog.New(slog.DiscardHandler), DisableDenyCache: true}
-	utf8, latin1 := bed.WithQuery(t, bed.NewDatabase(t), "client_encoding", "UTF8").String(), bed.Latin1(t)
+	utf8, latin1 := testworld.WithQuery(t, testworld.NewDatabase(t), "client_encoding", "UTF8").String(), testworld.Latin1(t)
 	for _, c := range []struct {
 		database, client string
 		granted          int // after the first of a limit of 2
 	}{{utf8, "LATIN1", 0}, {utf8, "SQL_ASCII", 1}, {latin1, "SQL_ASCII", 0}, {latin1, "LATIN1", 0}} {
-		address := bed.WithQuery(t, c.database, "client_encoding", c.client).String()
-		own, pool := bed.Connect(t, c.database), bed.Connect(t, c.database, bed.OneConnection)
-		l, over, overSQL := bed.NewLimiter(t, own, quiet), bed.NewLimiter(t, pool, quiet), bed.NewSQL(t, bed.ConnectSQL(t, "pgx", address), quiet)
-		bed.Must(t)(over.Allow(t.Context(), p, "k"))
-		bed.Exec(t, pool, "SET client_encoding = '"+c.client+"'")
+		address := testworld.WithQuery(t, c.database, "client_encoding", c.client).String()
+		own, pool := testworld.Connect(t, c.database), testworld.Connect(t, c.database, testworld.OneConnection)
+		l, over, overSQL := testworld.NewLimiter(t, own, quiet), testworld.NewLimiter(t, pool, quiet), testworld.NewSQL(t, testworld.ConnectSQL(t, "pgx", address), quiet)
+		testworld.Must(t)(over.Allow(t.Context(), p, "k"))
+		testworld.Exec(t, pool, "SET client_encoding = '"+c.client+"'")
 		for name, allow := range map[string]func() (limiter.Result, error){
 			"pool":         func() (limiter.Result, error) { return over.Allow(t.Context(), p, "Zoë") },
 			"database/sql": func() (limiter.Result, error) { return overSQL.Allow(t.Context(), p, "Zoë") },
 			"a transaction of another pool": func() (limiter.Result, error) {
-				tx := bed.Begin(t, pool, pgx.TxOptions{})
-				defer bed.Commit(t, tx)
+				tx := testworld.Begin(t, pool, pgx.TxOptions{})
+				defer testworld.Commit(t, tx)
 				return l.InTx(tx).Allow(t.Context(), p, "Zoë")
 			},
 		} {
-			bed.Exec(t, own, "DELETE FROM pglimit_token_bucket")
+			testworld.Exec(t, own, "DELETE FROM pglimit_token_bucket")
 			granted := 0
 			for range 5 {
-				bed.Must(t)(l.Allow(t.Context(), p, "Zoë"))
+				testworld.Must(t)(l.Allow(t.Context(), p, "Zoë"))
 				r, err := allow()
 				if (c.granted == 0) != (errors.Is(err, limiter.ErrMisconfigured) && strings.Contains(err.Error(), "client_encoding")) {
 					t.Errorf("%s over %s: %+v, %v", name, address, r, err)
 				}
 				granted += int(r.Granted)
 			}
-			if rows := bed.Value[int](t, own, "SELECT count(*) FROM pglimit_token_bucket"); rows != 1 || granted != c.granted {
+			if rows := testworld.Value[int](t, own, "SELECT count(*) FROM pglimit_token_bucket"); rows != 1 || granted != c.granted {
 				t.Errorf("%s over %s: granted %d, want %d; %d rows", name, address, granted, c.granted, rows)
 			}
 		}
-		if code, out, err := bed.Pglimit(t, address, "find", "Zoë"); code != 0 || !strings.Contains(out, "2/2") {
+		if code, out, err := testworld.Pglimit(t, address, "find", "Zoë"); code != 0 || !strings.Contains(out, "2/2") {
 			t.Errorf("find over %s: %d, %s%s", address, code, out, err)
 		}
 	}

@@ -10,33 +10,33 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pglimit/pglimit/doctor"
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 )
 
 // TestOperationsPage runs every block of SQL in docs/operations.md, and every line of
 // shell that only calls pglimit.
 func TestOperationsPage(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile("../testdata/checkout/docs/operations.md")
+	text, err := os.ReadFile("../testdata/repository/docs/operations.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	address := bed.NewDatabase(t)
-	owner := bed.Connect(t, address)
-	app := bed.Value[string](t, bed.Connect(t, bed.RuntimeRole(t, address)), "SELECT current_user")
-	web := bed.Value[string](t, bed.Connect(t, bed.RuntimeRole(t, address)), "SELECT current_user")
-	if code, _, stderr := bed.Pglimit(t, address, "migrate", "up", "--functions"); code != 0 {
+	address := testworld.NewDatabase(t)
+	owner := testworld.Connect(t, address)
+	app := testworld.Value[string](t, testworld.Connect(t, testworld.RuntimeRole(t, address)), "SELECT current_user")
+	web := testworld.Value[string](t, testworld.Connect(t, testworld.RuntimeRole(t, address)), "SELECT current_user")
+	if code, _, stderr := testworld.Pglimit(t, address, "migrate", "up", "--functions"); code != 0 {
 		t.Fatal(stderr)
 	}
-	if code, _, stderr := bed.Pglimit(t, address, "policy", "set", "login", "--limit", "5", "--period", "1m"); code != 0 {
+	if code, _, stderr := testworld.Pglimit(t, address, "policy", "set", "login", "--limit", "5", "--period", "1m"); code != 0 {
 		t.Fatal(stderr)
 	}
-	database := bed.Value[string](t, owner, "SELECT quote_ident(current_database())")
+	database := testworld.Value[string](t, owner, "SELECT quote_ident(current_database())")
 	blocks, lines := 0, 0
 	for _, m := range regexp.MustCompile("(?s)```(sh|sql)\n(.*?)```").FindAllStringSubmatch(string(text), -1) {
-		bed.Exec(t, owner, `DELETE FROM pglimit_token_bucket`) // blocks that operators run find these keys
+		testworld.Exec(t, owner, `DELETE FROM pglimit_token_bucket`) // blocks that operators run find these keys
 		for _, key := range []string{"alice", "203.0.113.7"} {
-			if code, _, stderr := bed.Pglimit(t, address, "allow", "--policy", "login", key); code != 0 {
+			if code, _, stderr := testworld.Pglimit(t, address, "allow", "--policy", "login", key); code != 0 {
 				t.Fatal(stderr)
 			}
 		}
@@ -75,7 +75,7 @@ func TestOperationsPage(t *testing.T) {
 			if len(args) < 3 && args[0] == "doctor" { // all checks, of which fsync fails
 				args = append(args, "--skip", "durability,connections")
 			}
-			if code, stdout, stderr := bed.Pglimit(t, address, args...); code != 0 {
+			if code, stdout, stderr := testworld.Pglimit(t, address, args...); code != 0 {
 				t.Errorf("pglimit %s: exit code %d\n%s%s", strings.Join(args, " "), code, stdout, stderr)
 			}
 		}

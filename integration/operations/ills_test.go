@@ -11,7 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pglimit/pglimit/doctor"
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 )
 
 // ward is a database as docs/production.md sets it up: an owner migrates, and an app runs.
@@ -23,11 +23,11 @@ type ward struct {
 // newWard sets a database up in which the doctor of the app says only ok.
 func newWard(t *testing.T) ward {
 	t.Helper()
-	root := bed.EmptyDatabase(t)
-	w := ward{root: bed.WithSearchPath(t, root, "limits"), owner: bed.RuntimeRole(t, root), app: bed.RuntimeRole(t, root)}
-	other := bed.RoleOf(t, bed.RuntimeRole(t, root))
-	database := bed.Value[string](t, bed.Connect(t, root), "SELECT quote_ident(current_database())")
-	w.names = strings.NewReplacer("$owner", bed.RoleOf(t, w.owner), "$app", bed.RoleOf(t, w.app), "$other", other, "$database", database)
+	root := testworld.EmptyDatabase(t)
+	w := ward{root: testworld.WithSearchPath(t, root, "limits"), owner: testworld.RuntimeRole(t, root), app: testworld.RuntimeRole(t, root)}
+	other := testworld.RoleOf(t, testworld.RuntimeRole(t, root))
+	database := testworld.Value[string](t, testworld.Connect(t, root), "SELECT quote_ident(current_database())")
+	w.names = strings.NewReplacer("$owner", testworld.RoleOf(t, w.owner), "$app", testworld.RoleOf(t, w.app), "$other", other, "$database", database)
 	w.run(t, root, `GRANT CREATE ON DATABASE $database TO $owner; CREATE SCHEMA limits AUTHORIZATION $owner; REVOKE CREATE ON SCHEMA public FROM PUBLIC;
 		ALTER ROLE $owner IN DATABASE $database SET search_path = limits; ALTER ROLE $app IN DATABASE $database SET search_path = limits;
 		GRANT pg_read_all_stats TO $app`)
@@ -50,12 +50,12 @@ func (w ward) run(t *testing.T, address, line string) {
 func paste(t *testing.T, address, fix string) {
 	t.Helper()
 	if call, ok := strings.CutPrefix(fix, "pglimit "); ok {
-		if code, _, stderr := bed.Pglimit(t, address, words(call)...); code != 0 {
+		if code, _, stderr := testworld.Pglimit(t, address, words(call)...); code != 0 {
 			t.Fatalf("%s: exit code %d: %s", fix, code, stderr)
 		}
 		return
 	}
-	conn := bed.ConnectOnce(t, address)
+	conn := testworld.ConnectOnce(t, address)
 	for statement := range strings.SplitSeq(fix, ";") {
 		if _, err := conn.Exec(t.Context(), statement, pgx.QueryExecModeSimpleProtocol); err != nil {
 			t.Fatalf("%q: %v", statement, err)
@@ -79,7 +79,7 @@ var (
 // shared server runs without fsync, and its tests take its connections.
 func (w ward) examine(t *testing.T) (all []finding) {
 	t.Helper()
-	code, stdout, stderr := bed.Pglimit(t, w.app, "doctor", "--timeout", "1m", "--skip", "durability,connections")
+	code, stdout, stderr := testworld.Pglimit(t, w.app, "doctor", "--timeout", "1m", "--skip", "durability,connections")
 	if code > 1 {
 		t.Fatalf("exit code %d: %s", code, stderr)
 	}
@@ -121,19 +121,19 @@ func TestDoctorLocks(t *testing.T) {
 	const lock = "SELECT FROM pglimit_token_bucket WHERE key = 'k' FOR UPDATE"
 	for _, sees := range []string{"GRANT pg_read_all_stats TO $app", "REVOKE pg_read_all_stats FROM $app"} {
 		w.run(t, w.root, sees)
-		forgotten := bed.Begin(t, bed.Connect(t, w.root, bed.Setting("application_name", "report")), pgx.TxOptions{})
+		forgotten := testworld.Begin(t, testworld.Connect(t, w.root, testworld.Setting("application_name", "report")), pgx.TxOptions{})
 		if _, err := forgotten.Exec(t.Context(), lock); err != nil {
 			t.Fatal(err)
 		}
 		waited := make(chan error, 1)
-		shop := bed.Connect(t, w.app, bed.Setting("application_name", "shop"))
+		shop := testworld.Connect(t, w.app, testworld.Setting("application_name", "shop"))
 		go func() {
 			_, err := shop.Exec(t.Context(), lock)
 			waited <- err
 		}()
-		root := bed.Connect(t, w.root)
-		bed.Eventually(t, "a session waits", func(context.Context) (bool, error) {
-			return bed.Value[bool](t, root, `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE application_name = 'shop' AND wait_event_type = 'Lock' AND datname = current_database())`), nil
+		root := testworld.Connect(t, w.root)
+		testworld.Eventually(t, "a session waits", func(context.Context) (bool, error) {
+			return testworld.Value[bool](t, root, `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE application_name = 'shop' AND wait_event_type = 'Lock' AND datname = current_database())`), nil
 		})
 		found := w.examine(t)
 		if len(found) == 0 || !strings.HasPrefix(found[0].line, "warn locks pid ") || !strings.Contains(found[0].line, `application "report"`) ||
@@ -253,17 +253,17 @@ func TestDoctorIlls(t *testing.T) {
 }
 func TestDoctorConnections(t *testing.T) {
 	t.Parallel()
-	address := bed.NewDatabase(t)
-	roleAddress := bed.RuntimeRole(t, address)
-	owner, role, name := bed.Connect(t, address), bed.Connect(t, roleAddress, bed.FourConnections), bed.RoleOf(t, roleAddress)
-	bed.Exec(t, role, "SELECT") // opens one connection
+	address := testworld.NewDatabase(t)
+	roleAddress := testworld.RuntimeRole(t, address)
+	owner, role, name := testworld.Connect(t, address), testworld.Connect(t, roleAddress, testworld.FourConnections), testworld.RoleOf(t, roleAddress)
+	testworld.Exec(t, role, "SELECT") // opens one connection
 	expect(t, role, "connections", doctor.OK, "connections are in use")
 	limit := func(sql string) {
 		t.Helper()
-		bed.Eventually(t, "the doctor's connections have ended", func(context.Context) (bool, error) { // the server counts them until their processes have
-			return bed.Value[int](t, owner, "SELECT count(*) FROM pg_stat_activity WHERE usename = $1", name) == 1, nil
+		testworld.Eventually(t, "the doctor's connections have ended", func(context.Context) (bool, error) { // the server counts them until their processes have
+			return testworld.Value[int](t, owner, "SELECT count(*) FROM pg_stat_activity WHERE usename = $1", name) == 1, nil
 		})
-		bed.Exec(t, owner, sql, pgx.QueryExecModeSimpleProtocol)
+		testworld.Exec(t, owner, sql, pgx.QueryExecModeSimpleProtocol)
 	}
 	limit("ALTER ROLE " + name + " CONNECTION LIMIT 2") // one of the pool, one of the doctor
 	expect(t, role, "connections", doctor.Fail, "2 of 2 connections", "the role's CONNECTION LIMIT", "this pool opens up to 4")
@@ -276,17 +276,17 @@ func TestDoctorConnections(t *testing.T) {
 // TestDoctorClientSettings: a setting of the connection string is not the role's.
 func TestDoctorClientSettings(t *testing.T) {
 	t.Parallel()
-	address := bed.NewDatabase(t)
-	expect(t, bed.Connect(t, address, bed.Setting("lock_timeout", "0")), "timeouts", doctor.OK) // none
-	own := bed.Connect(t, address, bed.Setting("default_transaction_isolation", "repeatable read"))
+	address := testworld.NewDatabase(t)
+	expect(t, testworld.Connect(t, address, testworld.Setting("lock_timeout", "0")), "timeouts", doctor.OK) // none
+	own := testworld.Connect(t, address, testworld.Setting("default_transaction_isolation", "repeatable read"))
 	expect(t, own, "isolation", doctor.Warn, "repeatable read", "ErrRetryTx", "remove default_transaction_isolation from the connection string")
-	short := bed.Connect(t, address, bed.Setting("statement_timeout", "1")) // which ends what the doctor reads too
+	short := testworld.Connect(t, address, testworld.Setting("statement_timeout", "1")) // which ends what the doctor reads too
 	expect(t, short, "timeouts", doctor.Fail, "statement_timeout is 1 ms", "SET statement_timeout = '5s'; ALTER ROLE ", "remove it from the connection string too")
 }
 
 func TestDoctorClock(t *testing.T) {
 	t.Parallel()
-	pool := bed.NewPool(t)
+	pool := testworld.NewPool(t)
 	expect(t, pool, "clock", doctor.OK, "give or take")
 	late := doctor.Config{Now: func() time.Time { return time.Now().Add(time.Minute) }}
 	expectIn(t, find(t, pool, "clock", late), doctor.Warn, "behind this program's", "NTP")

@@ -10,10 +10,10 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglimit/pglimit/doctor"
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 )
 
-func TestMain(m *testing.M) { bed.Main(m, 3) }
+func TestMain(m *testing.M) { testworld.Main(m, 3) }
 
 // find runs one check.
 func find(t *testing.T, pool *pgxpool.Pool, name string, config ...doctor.Config) doctor.Check {
@@ -31,7 +31,7 @@ func find(t *testing.T, pool *pgxpool.Pool, name string, config ...doctor.Config
 		t.Fatalf("%+v", report)
 	}
 	c := report.Checks[0]
-	for _, driver := range bed.SQLDrivers {
+	for _, driver := range testworld.SQLDrivers {
 		alike(t, pool, driver, &settings, c)
 	}
 	if (c.Verdict == doctor.OK) != (c.Fix+c.NextStep == "") || c.Message == "" || strings.Contains(c.Message+c.Fix+c.NextStep, "\n") {
@@ -47,9 +47,9 @@ func alike(t *testing.T, pool *pgxpool.Pool, driver string, config *doctor.Confi
 	t.Helper()
 	address := pool.Config().ConnString()
 	for name, value := range pool.Config().ConnConfig.RuntimeParams {
-		address = strings.ReplaceAll(bed.WithQuery(t, address, name, value).String(), "+", "%20")
+		address = strings.ReplaceAll(testworld.WithQuery(t, address, name, value).String(), "+", "%20")
 	}
-	db := bed.ConnectSQL(t, driver, address)
+	db := testworld.ConnectSQL(t, driver, address)
 	db.SetMaxOpenConns(int(pool.Config().MaxConns))
 	defer db.Close()
 	report, err := doctor.RunSQL(t.Context(), db, config)

@@ -22,7 +22,7 @@ import (
 	"github.com/prometheus/prometheus/promql/parser"
 	"go.yaml.in/yaml/v3"
 
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/limiter"
 	"github.com/pglimit/pglimit/prompglimit"
@@ -32,15 +32,15 @@ import (
 // them.
 func scrape(t *testing.T) map[string]*dto.MetricFamily {
 	t.Helper()
-	pool := bed.NewPool(t)
+	pool := testworld.NewPool(t)
 	metrics := prompglimit.New(&prompglimit.Config{Pool: pool})
-	l := bed.NewLimiter(t, pool, &limiter.Config{Observe: metrics.Observe})
+	l := testworld.NewLimiter(t, pool, &limiter.Config{Observe: metrics.Observe})
 	metrics.Watch(l)
 	p := limiter.Policy{Name: "login", Algorithm: limiter.FixedWindow, Limit: 2, Period: time.Hour}
 	for range 4 {
-		bed.Must(t)(l.Allow(t.Context(), p, "alice"))
+		testworld.Must(t)(l.Allow(t.Context(), p, "alice"))
 	}
-	bed.Reserve(t, l, p.Request("bob", 1), time.Minute)
+	testworld.Reserve(t, l, p.Request("bob", 1), time.Minute)
 	registry := prometheus.NewPedanticRegistry()
 	registry.MustRegister(metrics)
 	server := httptest.NewServer(promhttp.HandlerFor(registry, promhttp.HandlerOpts{Registry: registry}))
@@ -60,7 +60,7 @@ func scrape(t *testing.T) map[string]*dto.MetricFamily {
 
 // TestMetricsOfADatabase: the gauges of the database are read over a pool or a *sql.DB.
 func TestMetricsOfADatabase(t *testing.T) {
-	bed.OverPools(t, func(t *testing.T, pool *pgxpool.Pool, over any) {
+	testworld.OverPools(t, func(t *testing.T, pool *pgxpool.Pool, over any) {
 		config := &prompglimit.Config{PoolEvery: 1}
 		config.DB, _ = over.(*sql.DB)
 		if config.DB == nil {
@@ -76,8 +76,8 @@ func TestMetricsOfADatabase(t *testing.T) {
 			}
 			return -1
 		}
-		bed.Reserve(t, bed.NewLimiter(t, pool, nil), limiter.PerHour("p", 9).Request("k", 1), time.Minute)
-		bed.Eventually(t, "up, with one open reservation", func(context.Context) (bool, error) { // an answer may be late
+		testworld.Reserve(t, testworld.NewLimiter(t, pool, nil), limiter.PerHour("p", 9).Request("k", 1), time.Minute)
+		testworld.Eventually(t, "up, with one open reservation", func(context.Context) (bool, error) { // an answer may be late
 			return read("pglimit_database_up") == 1 && read("pglimit_open_reservations") == 1, nil
 		})
 		if config.DB != nil {
@@ -163,7 +163,7 @@ type dashboard struct {
 func TestMetricsGrafana(t *testing.T) {
 	t.Parallel()
 	scraped := scrape(t)
-	data, err := os.ReadFile("../testdata/checkout/docs/grafana.json")
+	data, err := os.ReadFile("../testdata/repository/docs/grafana.json")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -205,7 +205,7 @@ type alerts struct {
 func TestMetricsAlerts(t *testing.T) {
 	t.Parallel()
 	scraped := scrape(t)
-	file, err := os.Open("../testdata/checkout/docs/alerts.yaml")
+	file, err := os.Open("../testdata/repository/docs/alerts.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -229,7 +229,7 @@ func TestMetricsAlerts(t *testing.T) {
 // TestMetricsDocs: operations.md asks for nothing else.
 func TestMetricsDocs(t *testing.T) {
 	t.Parallel()
-	data, err := os.ReadFile("../testdata/checkout/docs/operations.md")
+	data, err := os.ReadFile("../testdata/repository/docs/operations.md")
 	if err != nil {
 		t.Fatal(err)
 	}

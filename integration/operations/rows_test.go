@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/pglimit/pglimit/doctor"
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/limiter"
 	"github.com/pglimit/pglimit/policies"
@@ -17,17 +17,17 @@ import (
 
 func TestDoctorFuture(t *testing.T) {
 	t.Parallel()
-	pool := bed.NewPool(t)
+	pool := testworld.NewPool(t)
 	for i, large := range []bool{false, true} {
-		for _, table := range bed.LimitTables(t, pool) {
-			bed.InsertRows(t, pool, table, fmt.Sprint("p", i), 3, 0)
+		for _, table := range testworld.LimitTables(t, pool) {
+			testworld.InsertRows(t, pool, table, fmt.Sprint("p", i), 3, 0)
 		}
 		if large { // as if there were too many to read all
-			bed.Exec(t, pool, `UPDATE pg_class SET reltuples = 1e9 WHERE relname = 'pglimit_token_bucket'`)
+			testworld.Exec(t, pool, `UPDATE pg_class SET reltuples = 1e9 WHERE relname = 'pglimit_token_bucket'`)
 		}
 		expect(t, pool, "future", doctor.OK)
-		bed.Exec(t, pool, `UPDATE pglimit_token_bucket SET updated_at_us = 253402300799000000, expires_at_us = 253402300799000000 WHERE policy = $1 AND key = 'k2'`, fmt.Sprint("p", i))
-		bed.Exec(t, pool, `UPDATE pglimit_fixed_window SET updated_at_us = (extract(epoch FROM clock_timestamp()) * 1000000)::bigint + 60000000 WHERE policy = $1 AND key <> 'k1'`, fmt.Sprint("p", i))
+		testworld.Exec(t, pool, `UPDATE pglimit_token_bucket SET updated_at_us = 253402300799000000, expires_at_us = 253402300799000000 WHERE policy = $1 AND key = 'k2'`, fmt.Sprint("p", i))
+		testworld.Exec(t, pool, `UPDATE pglimit_fixed_window SET updated_at_us = (extract(epoch FROM clock_timestamp()) * 1000000)::bigint + 60000000 WHERE policy = $1 AND key <> 'k1'`, fmt.Sprint("p", i))
 		c := expect(t, pool, "future", doctor.Fail, "3 keys", "public.pglimit_token_bucket: 1 key of policy p"+fmt.Sprint(i), "public.pglimit_fixed_window: 2 keys")
 		if strings.Contains(c.Message, "sampled") != large {
 			t.Errorf("%+v", c)
@@ -38,7 +38,7 @@ func TestDoctorFuture(t *testing.T) {
 		mend(t, pool, c.Fix)
 		expect(t, pool, "future", doctor.OK)
 	}
-	if n := bed.Value[int](t, pool, `SELECT (SELECT count(*) FROM pglimit_token_bucket) + (SELECT count(*) FROM pglimit_fixed_window)`); n != 12-2-4 {
+	if n := testworld.Value[int](t, pool, `SELECT (SELECT count(*) FROM pglimit_token_bucket) + (SELECT count(*) FROM pglimit_fixed_window)`); n != 12-2-4 {
 		t.Errorf("%d rows are left", n)
 	}
 }
@@ -46,15 +46,15 @@ func TestDoctorFuture(t *testing.T) {
 // TestDoctorJanitor: the checks read what waits for a sweep, and the last one.
 func TestDoctorJanitor(t *testing.T) {
 	t.Parallel()
-	pool := bed.NewPool(t)
+	pool := testworld.NewPool(t)
 	expect(t, pool, "janitor", doctor.OK, "no sweep was ever completed; 0 due rows and 0 of 0 open reservations")
-	bed.InsertRows(t, pool, "pglimit_token_bucket", "p", 3, bed.Value[int64](t, pool, `SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint - 7200000000`))
+	testworld.InsertRows(t, pool, "pglimit_token_bucket", "p", 3, testworld.Value[int64](t, pool, `SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint - 7200000000`))
 	c := expect(t, pool, "janitor", doctor.Fail, "no sweep was ever completed; 3 due rows", "the oldest for 2h", "pglimit janitor")
 	expectIn(t, find(t, pool, "janitor", doctor.Config{JanitorInterval: time.Hour}), doctor.Warn)
 	mend(t, pool, c.Fix)
 	expect(t, pool, "janitor", doctor.OK, "deleted 3 rows", "no janitor has the lease")
-	bed.Exec(t, pool, `UPDATE pglimit_sweep SET swept_at_us = swept_at_us - 600000000`)
-	bed.Exec(t, pool, `INSERT INTO pglimit_lease (name, holder, expires_at_us) VALUES ('janitor', 'stuck', (extract(epoch FROM clock_timestamp()) * 1000000)::bigint + 60000000)`)
+	testworld.Exec(t, pool, `UPDATE pglimit_sweep SET swept_at_us = swept_at_us - 600000000`)
+	testworld.Exec(t, pool, `INSERT INTO pglimit_lease (name, holder, expires_at_us) VALUES ('janitor', 'stuck', (extract(epoch FROM clock_timestamp()) * 1000000)::bigint + 60000000)`)
 	expect(t, pool, "janitor", doctor.Warn, "ended 10m", "janitor stuck has the lease", "read that process's log")
 }
 
@@ -62,8 +62,8 @@ func TestDoctorJanitor(t *testing.T) {
 // policies, are named in the error and by the doctor.
 func TestDoctorChanges(t *testing.T) {
 	t.Parallel()
-	pool := bed.NewPool(t)
-	live, l := must.OK(policies.Open(t.Context(), pool, nil))(t), bed.NewLimiter(t, pool, nil)
+	pool := testworld.NewPool(t)
+	live, l := must.OK(policies.Open(t.Context(), pool, nil))(t), testworld.NewLimiter(t, pool, nil)
 	t.Cleanup(func() { live.Close() })
 	p, n := limiter.Policy{Name: "p", Algorithm: limiter.GCRA, Limit: 1, Period: time.Hour}, 0
 	apply := func(e policies.Edit) error { n++; _, err := live.Apply(t.Context(), e); return err }
@@ -75,7 +75,7 @@ func TestDoctorChanges(t *testing.T) {
 		return apply(policies.Edit{SetOverrides: []policies.Override{{Policy: "p", Key: fmt.Sprint(n), Blocked: true}}})
 	}
 	allow := func() error { _, err := l.Allow(t.Context(), p, "k"); return err }
-	bed.Exec(t, pool, `CREATE FUNCTION veto() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'`)
+	testworld.Exec(t, pool, `CREATE FUNCTION veto() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'`)
 	for _, c := range []struct {
 		ill, mend, check, says string
 		try                    func() error
@@ -86,7 +86,7 @@ func TestDoctorChanges(t *testing.T) {
 		{`CREATE TRIGGER a BEFORE INSERT OR UPDATE ON pglimit_policy FOR EACH ROW EXECUTE FUNCTION veto()`, "DROP TRIGGER a ON pglimit_policy", "policies", "changes of pglimit_policy are lost", set},
 	} {
 		must.Succeed(t, c.try())
-		bed.Exec(t, pool, c.ill)
+		testworld.Exec(t, pool, c.ill)
 		if err := c.try(); !errors.Is(err, limiter.ErrMisconfigured) || !strings.Contains(err.Error(), c.says) || !strings.Contains(err.Error(), "pglimit doctor") {
 			t.Errorf("%s: %v", c.ill, err)
 		}
@@ -101,14 +101,14 @@ func TestDoctorChanges(t *testing.T) {
 // refuse, and shows no key and no note.
 func TestDoctorPolicies(t *testing.T) {
 	t.Parallel()
-	pool := bed.NewPool(t)
+	pool := testworld.NewPool(t)
 	expect(t, pool, "policies", doctor.OK, "0 policies and 0 overrides")
-	bed.Exec(t, pool, `INSERT INTO pglimit_policy (name, algorithm, limit_units, calendar, time_zone) VALUES ('good', 'fixed_window', 5, 'day', 'Europe/Vienna'), ('bad', 'fixed_window', 5, 'day', 'Mars/Olympus')`)
+	testworld.Exec(t, pool, `INSERT INTO pglimit_policy (name, algorithm, limit_units, calendar, time_zone) VALUES ('good', 'fixed_window', 5, 'day', 'Europe/Vienna'), ('bad', 'fixed_window', 5, 'day', 'Mars/Olympus')`)
 	expect(t, pool, "policies", doctor.Fail, "1 of 2 stored policies", "policy bad: ", "Mars/Olympus", "public.pglimit_policy")
-	bed.Exec(t, pool, `DELETE FROM pglimit_policy WHERE name = 'bad'`)
+	testworld.Exec(t, pool, `DELETE FROM pglimit_policy WHERE name = 'bad'`)
 	expect(t, pool, "policies", doctor.OK, "1 policy")
 	// A restored dump may lack the constraints.
-	bed.Exec(t, pool, `DO $$ DECLARE c record; BEGIN FOR c IN SELECT conname, conrelid::regclass AS t FROM pg_constraint WHERE conrelid IN ('pglimit_policy'::regclass, 'pglimit_override'::regclass) AND contype = 'c' LOOP EXECUTE format('ALTER TABLE %s DROP CONSTRAINT %I', c.t, c.conname); END LOOP; END $$`)
+	testworld.Exec(t, pool, `DO $$ DECLARE c record; BEGIN FOR c IN SELECT conname, conrelid::regclass AS t FROM pg_constraint WHERE conrelid IN ('pglimit_policy'::regclass, 'pglimit_override'::regclass) AND contype = 'c' LOOP EXECUTE format('ALTER TABLE %s DROP CONSTRAINT %I', c.t, c.conname); END LOOP; END $$`)
 	for _, bad := range []struct{ table, change, says string }{
 		{"pglimit_policy", `(name, algorithm, limit_units, period_s) VALUES ('p', 'gcra', 'NaN', 60)`, "policy p: "},
 		{"pglimit_policy", `(name, algorithm, limit_units, period_s) VALUES ('p', 'x', 5, 60)`, "policy p: "},
@@ -122,11 +122,11 @@ func TestDoctorPolicies(t *testing.T) {
 		{"pglimit_override", `(policy, key, limit_units) VALUES ('p', repeat('secret', 200), 1)`, "an override of policy p: "},
 		{"pglimit_override", `(policy, key, unlimited, until) VALUES ('p', 'secret', true, 'infinity')`, "missing or changed"}, // programs cannot read it, because there is no constraint
 	} {
-		bed.Exec(t, pool, `INSERT INTO `+bad.table+` `+bad.change)
+		testworld.Exec(t, pool, `INSERT INTO `+bad.table+` `+bad.change)
 		if c := expect(t, pool, "policies", doctor.Fail, bad.says); strings.Contains(fmt.Sprint(c), "secret") {
 			t.Errorf("%s: it shows a key or a note: %+v", bad.change, c)
 		}
-		bed.Exec(t, pool, `DELETE FROM `+bad.table+` WHERE `+map[string]string{"pglimit_policy": "name <> 'good'", "pglimit_override": "true"}[bad.table])
+		testworld.Exec(t, pool, `DELETE FROM `+bad.table+` WHERE `+map[string]string{"pglimit_policy": "name <> 'good'", "pglimit_override": "true"}[bad.table])
 		expect(t, pool, "policies", doctor.OK)
 	}
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pglimit/pglimit/doctor"
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/limiter"
 )
@@ -17,7 +17,7 @@ import (
 // TestDoctorConfig: a wrong field is an error that names it, before anything is done.
 func TestDoctorConfig(t *testing.T) {
 	t.Parallel()
-	pool := bed.NewPool(t)
+	pool := testworld.NewPool(t)
 	for _, c := range []struct {
 		config doctor.Config
 		want   string
@@ -50,9 +50,9 @@ func TestDoctorConfig(t *testing.T) {
 func TestDoctorOfABusyPool(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
-	address := bed.NewDatabase(t)
-	pool := bed.Connect(t, address, bed.OneConnection)
-	tx := bed.Begin(t, pool, pgx.TxOptions{}) // the pool's only connection
+	address := testworld.NewDatabase(t)
+	pool := testworld.Connect(t, address, testworld.OneConnection)
+	tx := testworld.Begin(t, pool, pgx.TxOptions{}) // the pool's only connection
 	if _, err := tx.Exec(ctx, "LOCK TABLE pglimit_policy, pglimit_token_bucket"); err != nil {
 		t.Fatal(err)
 	}
@@ -70,7 +70,7 @@ func TestDoctorOfABusyPool(t *testing.T) {
 // TestDoctorWithoutADatabase: what cannot be reached has no report.
 func TestDoctorWithoutADatabase(t *testing.T) {
 	t.Parallel()
-	pool := bed.Connect(t, "postgres://nobody@127.0.0.1:1/none")
+	pool := testworld.Connect(t, "postgres://nobody@127.0.0.1:1/none")
 	if report, err := doctor.Run(t.Context(), pool, nil); err == nil || len(report.Checks) != 0 {
 		t.Errorf("%+v, %v", report, err)
 	}

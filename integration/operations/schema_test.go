@@ -4,7 +4,7 @@ import (
 	"testing"
 
 	"github.com/pglimit/pglimit/doctor"
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/internal/migrate"
 	"github.com/pglimit/pglimit/internal/migrate/sets"
 	"github.com/pglimit/pglimit/internal/must"
@@ -13,20 +13,20 @@ import (
 func TestDoctorTables(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
-	address := bed.EmptyDatabase(t)
-	pool := bed.Connect(t, address)
+	address := testworld.EmptyDatabase(t)
+	pool := testworld.Connect(t, address)
 	expect(t, pool, "tables", doctor.Fail, "no schema of the search_path (public)", "pglimit migrate up")
 	for _, name := range []string{"migrations", "janitor", "hot", "unlogged"} { // alone, they report the cause
 		expect(t, pool, name, doctor.Fail, "no schema of the search_path (public)", "pglimit migrate up")
 	}
-	bed.Exec(t, pool, "CREATE SCHEMA limits")
-	limits := bed.Connect(t, bed.WithSearchPath(t, address, "limits"))
+	testworld.Exec(t, pool, "CREATE SCHEMA limits")
+	limits := testworld.Connect(t, testworld.WithSearchPath(t, address, "limits"))
 	if err := sets.Tables.Up(ctx, limits); err != nil {
 		t.Fatal(err)
 	}
 	expect(t, limits, "tables", doctor.OK, "in schema limits")
 	expect(t, pool, "tables", doctor.Fail, "in schema limits, which is not in the search_path", "SET search_path = \"$user\", public, limits")
-	role := bed.Connect(t, bed.WithSearchPath(t, bed.RuntimeRole(t, address), "limits"))
+	role := testworld.Connect(t, testworld.WithSearchPath(t, testworld.RuntimeRole(t, address), "limits"))
 	c := expect(t, role, "tables", doctor.Fail, "not open to role", "the owner of the tables")
 	mend(t, limits, c.Fix)
 	expect(t, role, "tables", doctor.OK)
@@ -39,7 +39,7 @@ func TestDoctorTables(t *testing.T) {
 func TestDoctorMigrations(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
-	pool := bed.NewPool(t)
+	pool := testworld.NewPool(t)
 	expect(t, pool, "migrations", doctor.OK, "all ")
 	steps, err := sets.Tables.Down(ctx, pool, 7)
 	if err != nil || len(steps) != 2 {
@@ -51,16 +51,16 @@ func TestDoctorMigrations(t *testing.T) {
 		t.Fatal(err)
 	}
 	expect(t, pool, "migrations", doctor.OK)
-	bed.Exec(t, pool, "DROP TABLE "+sets.Tables.VersionTable()) // as if goose had run them
+	testworld.Exec(t, pool, "DROP TABLE "+sets.Tables.VersionTable()) // as if goose had run them
 	expect(t, pool, "migrations", doctor.OK, "another tool")
-	bed.Exec(t, pool, "DROP TABLE pglimit_sweep")
+	testworld.Exec(t, pool, "DROP TABLE pglimit_sweep")
 	expect(t, pool, "migrations", doctor.Fail, "pglimit_sweep missing", "with the tool")
 }
 
 func TestDoctorFunctions(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
-	pool := bed.NewPool(t)
+	pool := testworld.NewPool(t)
 	expect(t, pool, "functions", doctor.OK, "not installed")
 	if err := sets.Functions.Up(ctx, pool); err != nil {
 		t.Fatal(err)
@@ -78,12 +78,12 @@ func TestDoctorFunctions(t *testing.T) {
 
 func TestDoctorGrants(t *testing.T) {
 	t.Parallel()
-	address := bed.NewDatabase(t)
-	roleAddress := bed.RuntimeRole(t, address)
-	owner, role := bed.Connect(t, address), bed.Connect(t, roleAddress)
+	address := testworld.NewDatabase(t)
+	roleAddress := testworld.RuntimeRole(t, address)
+	owner, role := testworld.Connect(t, address), testworld.Connect(t, roleAddress)
 	expect(t, owner, "grants", doctor.OK)
 	c := expect(t, role, "grants", doctor.Fail, "GRANT SELECT, INSERT, UPDATE, DELETE ON TABLE public.pglimit_leaky_bucket, ")
-	if _, err := bed.NewJanitor(t, role, nil).Sweep(t.Context()); err == nil {
+	if _, err := testworld.NewJanitor(t, role, nil).Sweep(t.Context()); err == nil {
 		t.Error("a role without rights may sweep")
 	}
 	report := must.OK(doctor.Run(t.Context(), role, &doctor.Config{Only: []string{"policies", "janitor"}}))(t)
@@ -91,10 +91,10 @@ func TestDoctorGrants(t *testing.T) {
 	expectIn(t, report.Checks[1], doctor.Unchecked, "see check janitor")
 	mend(t, owner, c.Fix)
 	expect(t, role, "grants", doctor.OK)
-	must.OK(bed.NewJanitor(t, role, nil).Sweep(t.Context()))(t)
-	name := bed.RoleOf(t, roleAddress)
-	bed.Exec(t, owner, "REVOKE UPDATE ON pglimit_fixed_window, pglimit_sweep FROM "+name)
-	bed.Exec(t, owner, "REVOKE DELETE ON pglimit_token_bucket FROM "+name)
+	must.OK(testworld.NewJanitor(t, role, nil).Sweep(t.Context()))(t)
+	name := testworld.RoleOf(t, roleAddress)
+	testworld.Exec(t, owner, "REVOKE UPDATE ON pglimit_fixed_window, pglimit_sweep FROM "+name)
+	testworld.Exec(t, owner, "REVOKE DELETE ON pglimit_token_bucket FROM "+name)
 	c = expect(t, role, "grants", doctor.Fail, "GRANT UPDATE ON TABLE public.pglimit_fixed_window, public.pglimit_sweep TO "+name, "GRANT DELETE ON TABLE public.pglimit_token_bucket TO ")
 	if len(c.Details) != 2 {
 		t.Errorf("%q", c.Details)

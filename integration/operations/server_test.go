@@ -15,7 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglimit/pglimit/doctor"
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/limiter"
 	"github.com/pglimit/pglimit/migrations"
@@ -26,9 +26,9 @@ import (
 // way after the other, and at last a replica.
 func TestDoctorServer(t *testing.T) {
 	t.Parallel()
-	s := bed.OwnServer(t, pglimittest.Setting("fsync", "on"), pglimittest.Setting("full_page_writes", "on"), pglimittest.Setting("max_prepared_transactions", "5"))
-	pool := bed.Connect(t, s.URL())
-	bed.Exec(t, pool, "REVOKE CREATE ON SCHEMA public FROM PUBLIC")
+	s := testworld.OwnServer(t, pglimittest.Setting("fsync", "on"), pglimittest.Setting("full_page_writes", "on"), pglimittest.Setting("max_prepared_transactions", "5"))
+	pool := testworld.Connect(t, s.URL())
+	testworld.Exec(t, pool, "REVOKE CREATE ON SCHEMA public FROM PUBLIC")
 	if err := errors.Join(migrations.Up(t.Context(), pool), migrations.Functions.Up(t.Context(), pool)); err != nil {
 		t.Fatal(err)
 	}
@@ -42,17 +42,17 @@ func TestDoctorServer(t *testing.T) {
 func healthy(t *testing.T, pool *pgxpool.Pool) {
 	t.Helper()
 	ctx := t.Context()
-	l := bed.NewLimiter(t, pool, nil)
-	for _, p := range bed.Variants(10, time.Minute) {
-		bed.Must(t)(l.Allow(ctx, p, "k"))
+	l := testworld.NewLimiter(t, pool, nil)
+	for _, p := range testworld.Variants(10, time.Minute) {
+		testworld.Must(t)(l.Allow(ctx, p, "k"))
 	}
-	bed.Reserve(t, l, limiter.Policy{Name: "r", Algorithm: limiter.GCRA, Limit: 10, Period: time.Minute}.Request("k", 1), time.Hour)
-	bed.Exec(t, pool, `INSERT INTO pglimit_policy (name, algorithm, limit_units, period_s) VALUES ('p', 'gcra', 10, 60);
+	testworld.Reserve(t, l, limiter.Policy{Name: "r", Algorithm: limiter.GCRA, Limit: 10, Period: time.Minute}.Request("k", 1), time.Hour)
+	testworld.Exec(t, pool, `INSERT INTO pglimit_policy (name, algorithm, limit_units, period_s) VALUES ('p', 'gcra', 10, 60);
 		INSERT INTO pglimit_policy (name, algorithm, limit_units, calendar, time_zone) VALUES ('q', 'fixed_window', 10, 'month', 'Europe/Vienna');
 		INSERT INTO pglimit_override (policy, key, unlimited) VALUES ('p', 'k', true)`, pgx.QueryExecModeSimpleProtocol)
-	must.OK(bed.NewJanitor(t, pool, nil).Sweep(ctx))(t)
+	must.OK(testworld.NewJanitor(t, pool, nil).Sweep(ctx))(t)
 
-	before := bed.Contents(t, pool)
+	before := testworld.Contents(t, pool)
 	report, err := doctor.Run(ctx, pool, nil)
 	if err != nil || len(report.Checks) != len(doctor.Names()) || len(report.Checks) < 20 || report.Took <= 0 || report.At.IsZero() {
 		t.Errorf("%+v, %v", report, err)
@@ -61,11 +61,11 @@ func healthy(t *testing.T, pool *pgxpool.Pool) {
 		if c.Verdict != doctor.OK || c.Name != doctor.Names()[i] || c.Message == "" || c.Fix+c.NextStep != "" {
 			t.Errorf("%+v", c)
 		}
-		for _, driver := range bed.SQLDrivers {
+		for _, driver := range testworld.SQLDrivers {
 			alike(t, pool, driver, &doctor.Config{Only: []string{c.Name}}, c)
 		}
 	}
-	if after := bed.Contents(t, pool); after != before {
+	if after := testworld.Contents(t, pool); after != before {
 		t.Errorf("the doctor changed\n%s\nto\n%s", before, after)
 	}
 	text, err := json.Marshal(report)
@@ -94,7 +94,7 @@ func settings(t *testing.T, pool *pgxpool.Pool) {
 		await(t, pool, c.check, doctor.OK)
 	}
 	// The shared server has these on its command line.
-	expect(t, bed.NewPool(t), "durability", doctor.Fail, "fsync is off", "start the server with fsync = on: its command line sets it")
+	expect(t, testworld.NewPool(t), "durability", doctor.Fail, "fsync is off", "start the server with fsync = on: its command line sets it")
 }
 
 // prepared leaves a prepared transaction.
@@ -102,7 +102,7 @@ func prepared(t *testing.T, pool *pgxpool.Pool) {
 	t.Helper()
 	tiny := doctor.Config{OldTransaction: time.Millisecond}
 	expectIn(t, find(t, pool, "snapshots", tiny), doctor.OK)
-	bed.Exec(t, pool, "BEGIN; INSERT INTO pglimit_denial (denials, shadowed, units, slot_us, last_denied_at_us, policy, key, algorithm) VALUES (1, 0, 1, 0, 0, 'p', 'k', 'gcra'); PREPARE TRANSACTION 'order''s 1'", pgx.QueryExecModeSimpleProtocol)
+	testworld.Exec(t, pool, "BEGIN; INSERT INTO pglimit_denial (denials, shadowed, units, slot_us, last_denied_at_us, policy, key, algorithm) VALUES (1, 0, 1, 0, 0, 'p', 'k', 'gcra'); PREPARE TRANSACTION 'order''s 1'", pgx.QueryExecModeSimpleProtocol)
 	c := await(t, pool, "snapshots", doctor.Fail, `prepared transaction "order's 1"`, "ROLLBACK PREPARED 'order''s 1'")
 	mend(t, pool, c.Fix)
 	expectIn(t, find(t, pool, "snapshots", tiny), doctor.OK)
@@ -111,12 +111,12 @@ func prepared(t *testing.T, pool *pgxpool.Pool) {
 // recovering makes the server a replica: it refuses decisions, and the other checks work.
 func recovering(t *testing.T, s *pglimittest.Server, pool *pgxpool.Pool) {
 	t.Helper()
-	bed.Exec(t, pool, "COPY (SELECT '') TO '"+bed.Value[string](t, pool, "SELECT current_setting('data_directory')")+"/standby.signal'")
+	testworld.Exec(t, pool, "COPY (SELECT '') TO '"+testworld.Value[string](t, pool, "SELECT current_setting('data_directory')")+"/standby.signal'")
 	pool.Close()
 	if err := s.Restart(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	report, err := doctor.Run(t.Context(), bed.Connect(t, s.URL()), nil)
+	report, err := doctor.Run(t.Context(), testworld.Connect(t, s.URL()), nil)
 	if err != nil || report.Verdict() != doctor.Fail {
 		t.Errorf("%+v, %v", report, err)
 	}
@@ -139,7 +139,7 @@ func await(t *testing.T, pool *pgxpool.Pool, name string, status doctor.Verdict,
 	t.Helper()
 	pool.Reset()
 	var c doctor.Check
-	bed.Eventually(t, fmt.Sprintf("%s is %v and says %q", name, status, words), func(context.Context) (bool, error) {
+	testworld.Eventually(t, fmt.Sprintf("%s is %v and says %q", name, status, words), func(context.Context) (bool, error) {
 		c = find(t, pool, name, doctor.Config{OldTransaction: time.Millisecond})
 		return c.Verdict == status && !slices.ContainsFunc(words, func(word string) bool { return !says(c, word) }), nil
 	})

@@ -14,7 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/limiter"
 	"github.com/pglimit/pglimit/policies"
@@ -23,7 +23,7 @@ import (
 // version reads the version in the database.
 func version(t *testing.T, pool *pgxpool.Pool) int64 {
 	t.Helper()
-	return bed.Value[int64](t, pool, `SELECT version FROM pglimit_policy_version`)
+	return testworld.Value[int64](t, pool, `SELECT version FROM pglimit_policy_version`)
 }
 
 // history returns the whole history, oldest first, as "version name/key before>after note".
@@ -44,7 +44,7 @@ func history(t *testing.T, pool *pgxpool.Pool) (all []string) {
 // TestTriggers: every change is noted, whatever makes it, and what is none is not.
 func TestTriggers(t *testing.T) {
 	t.Parallel()
-	pool := bed.NewPool(t)
+	pool := testworld.NewPool(t)
 	const insert = `INSERT INTO pglimit_policy (name, algorithm, limit_units, period_s, note) VALUES `
 	for _, step := range []struct {
 		sql     string
@@ -71,16 +71,16 @@ func TestTriggers(t *testing.T) {
 		{`DELETE FROM pglimit_override`, 13, []string{"13 c/k ->- "}},
 	} {
 		before := len(history(t, pool))
-		bed.Exec(t, pool, step.sql)
+		testworld.Exec(t, pool, step.sql)
 		if got := history(t, pool)[before:]; version(t, pool) != step.version || fmt.Sprint(got) != fmt.Sprint(step.history) {
 			t.Errorf("%s: version %d, %q; want %d, %q", step.sql, version(t, pool), got, step.version, step.history)
 		}
 	}
-	bed.Exec(t, pool, `SET TIME ZONE 'Australia/Lord_Howe'; SET extra_float_digits = 0;`+insert+`('d', 'gcra', 0.1::float8 + 0.2::float8, 1, '')`)
-	if n := bed.Value[float64](t, pool, `SELECT (after ->> 'limit_units')::float8 FROM pglimit_policy_history WHERE name = 'd'`); n != 0.30000000000000004 {
+	testworld.Exec(t, pool, `SET TIME ZONE 'Australia/Lord_Howe'; SET extra_float_digits = 0;`+insert+`('d', 'gcra', 0.1::float8 + 0.2::float8, 1, '')`)
+	if n := testworld.Value[float64](t, pool, `SELECT (after ->> 'limit_units')::float8 FROM pglimit_policy_history WHERE name = 'd'`); n != 0.30000000000000004 {
 		t.Errorf("the history has %v", n)
 	}
-	if s := bed.Value[string](t, pool, `SELECT after ->> 'changed_at' FROM pglimit_policy_history WHERE name = 'd'`); !strings.HasSuffix(s, "+00:00") {
+	if s := testworld.Value[string](t, pool, `SELECT after ->> 'changed_at' FROM pglimit_policy_history WHERE name = 'd'`); !strings.HasSuffix(s, "+00:00") {
 		t.Errorf("the history has %s", s)
 	}
 	for _, table := range []string{"pglimit_policy", "pglimit_override"} {
@@ -89,14 +89,14 @@ func TestTriggers(t *testing.T) {
 			t.Errorf("TRUNCATE: %v", err)
 		}
 	}
-	bed.Exec(t, pool, `DELETE FROM pglimit_policy_version`)
+	testworld.Exec(t, pool, `DELETE FROM pglimit_policy_version`)
 	var answer *pgconn.PgError
 	_, err := pool.Exec(t.Context(), `DELETE FROM pglimit_policy`)
 	if !errors.As(err, &answer) || answer.Code != "55000" {
 		t.Fatalf("without a version: %v", err)
 	}
-	bed.Exec(t, pool, answer.Hint)
-	bed.Exec(t, pool, `DELETE FROM pglimit_policy`)
+	testworld.Exec(t, pool, answer.Hint)
+	testworld.Exec(t, pool, `DELETE FROM pglimit_policy`)
 	if v := version(t, pool); v != 15 {
 		t.Errorf("after the hint, version %d", v)
 	}
@@ -106,7 +106,7 @@ func TestTriggers(t *testing.T) {
 // deadlock, and their versions become visible in their order.
 func TestWritersWaitForEachOther(t *testing.T) {
 	t.Parallel()
-	pool := bed.NewPool(t)
+	pool := testworld.NewPool(t)
 	p := open(t, pool, policies.Config{})
 	var set []policies.Stored
 	for _, name := range []string{"a", "b"} {
@@ -145,7 +145,7 @@ func TestWritersWaitForEachOther(t *testing.T) {
 	if got, want := version(t, pool), int64(1+4*rounds); got != want {
 		t.Errorf("version %d, want %d", got, want)
 	}
-	if n := bed.Value[int](t, pool, `SELECT count(*) FROM (SELECT version < lag(version) OVER (ORDER BY id) AS back FROM pglimit_policy_history) AS h WHERE back`); n != 0 {
+	if n := testworld.Value[int](t, pool, `SELECT count(*) FROM (SELECT version < lag(version) OVER (ORDER BY id) AS back FROM pglimit_policy_history) AS h WHERE back`); n != 0 {
 		t.Errorf("%d versions went back", n)
 	}
 	p.await(t, version(t, pool))
@@ -153,7 +153,7 @@ func TestWritersWaitForEachOther(t *testing.T) {
 
 func TestIfVersion(t *testing.T) {
 	t.Parallel()
-	pool := bed.NewPool(t)
+	pool := testworld.NewPool(t)
 	one, two := open(t, pool, policies.Config{}), open(t, pool, policies.Config{})
 	set := func(limit float64) []policies.Stored {
 		p := login
@@ -188,7 +188,7 @@ func TestIfVersion(t *testing.T) {
 // an edit's note with all its changes. Each version of a policy can be read again.
 func TestNoteBelongsToItsChange(t *testing.T) {
 	t.Parallel()
-	for name, p := range map[string]*policies.Policies{"database": open(t, bed.NewPool(t), policies.Config{}).Policies, "memory": must.OK(policies.New())(t)} {
+	for name, p := range map[string]*policies.Policies{"database": open(t, testworld.NewPool(t), policies.Config{}).Policies, "memory": must.OK(policies.New())(t)} {
 		for i, note := range []string{"", "", "ticket 7", ""} {
 			q, o := policies.Stored{Policy: login, Note: "new"}, policies.Override{Policy: "login", Key: "k", Limit: new(7.0 + float64(i)), Note: "vip"}
 			q.Limit = 1 + float64(i)
@@ -211,7 +211,7 @@ func TestNoteBelongsToItsChange(t *testing.T) {
 
 func TestHistory(t *testing.T) {
 	t.Parallel()
-	p := open(t, bed.NewPool(t), policies.Config{})
+	p := open(t, testworld.NewPool(t), policies.Config{})
 	until := time.Date(2100, 1, 2, 3, 4, 5, 6000, time.UTC)
 	apply(t, p.Policies, policies.Edit{Set: []policies.Stored{{Policy: login, Note: "new"}}, SetOverrides: []policies.Override{{Policy: "login", Key: "k", Limit: new(7.0), Until: until, Note: "vip"}}})
 	changed := login
@@ -248,7 +248,7 @@ func TestHistory(t *testing.T) {
 // then, also for a part of the history.
 func TestAt(t *testing.T) {
 	t.Parallel()
-	pool, memory := bed.NewPool(t), must.OK(policies.New())(t)
+	pool, memory := testworld.NewPool(t), must.OK(policies.New())(t)
 	stored := open(t, pool, policies.Config{})
 	more := login
 	more.Limit *= 2
@@ -276,7 +276,7 @@ func TestAt(t *testing.T) {
 	for _, s := range steps {
 		apply(t, memory, s.edit)
 		apply(t, stored.Policies, s.edit)
-		times = append(times, bed.Value[time.Time](t, pool, `SELECT clock_timestamp()`))
+		times = append(times, testworld.Value[time.Time](t, pool, `SELECT clock_timestamp()`))
 	}
 	check := func(name string, p *policies.Policies, from int) {
 		t.Helper()
@@ -302,7 +302,7 @@ func TestAt(t *testing.T) {
 	}
 	check("memory", memory, 0)
 	check("database", stored.Policies, 0)
-	bed.Exec(t, pool, `DELETE FROM pglimit_policy_history WHERE changed_at < $1`, times[3])
+	testworld.Exec(t, pool, `DELETE FROM pglimit_policy_history WHERE changed_at < $1`, times[3])
 	check("a part", stored.Policies, 3)
 	for _, name := range []string{"", "A"} {
 		if _, _, err := memory.At(t.Context(), name, "k", times[0]); !errors.Is(err, limiter.ErrInvalid) {
@@ -318,7 +318,7 @@ func TestAt(t *testing.T) {
 // little memory, also at a change. It does not run in parallel: it measures the heap.
 func TestBound(t *testing.T) {
 	pages := &counted{name: "Overrides"}
-	pool := bed.Connect(t, bed.NewDatabase(t), func(c *pgxpool.Config) { c.ConnConfig.Tracer = pages })
+	pool := testworld.Connect(t, testworld.NewDatabase(t), func(c *pgxpool.Config) { c.ConnConfig.Tracer = pages })
 	heap := func() (rest, peak int) {
 		runtime.GC()
 		var m runtime.MemStats
@@ -329,7 +329,7 @@ func TestBound(t *testing.T) {
 	logger, logs := newLog()
 	p := open(t, pool, policies.Config{Logger: logger, DisableListen: true, PollEvery: time.Hour})
 	// Without the triggers, whose history would take a while.
-	bed.Exec(t, pool, `BEGIN; SET LOCAL session_replication_role = replica;
+	testworld.Exec(t, pool, `BEGIN; SET LOCAL session_replication_role = replica;
 		INSERT INTO pglimit_override (policy, key, unlimited, note) SELECT 'login', rpad('k' || i, 1024, 'k'), true, rpad('', 1000, 'n') FROM generate_series(100001, 199999) AS i; COMMIT`)
 	apply(t, p.Policies, policies.Edit{SetOverrides: []policies.Override{{Policy: "login", Key: "last", Unlimited: true}}})
 	before := pages.n.Load()
@@ -351,7 +351,7 @@ func TestBound(t *testing.T) {
 	}
 	expectLog(t, logs)
 	// Rows that came past the trigger: the last one by policy and key does not apply.
-	bed.Exec(t, pool, `BEGIN; SET LOCAL session_replication_role = replica; INSERT INTO pglimit_override (policy, key, unlimited) VALUES ('login', 'z', true); COMMIT`)
+	testworld.Exec(t, pool, `BEGIN; SET LOCAL session_replication_role = replica; INSERT INTO pglimit_override (policy, key, unlimited) VALUES ('login', 'z', true); COMMIT`)
 	p = open(t, pool, policies.Config{Logger: logger, DisableListen: true, PollEvery: time.Hour})
 	if n := p.OverrideCount("login"); n != 100_000 {
 		t.Errorf("%d overrides are loaded", n)
@@ -366,7 +366,7 @@ func TestBound(t *testing.T) {
 // that loads all.
 func TestChangesAreAll(t *testing.T) {
 	t.Parallel()
-	pool := bed.NewPool(t)
+	pool := testworld.NewPool(t)
 	p := open(t, pool, policies.Config{DisableListen: true, PollEvery: time.Hour})
 	const insert = `INSERT INTO pglimit_override (policy, key, limit_units) VALUES `
 	for i, sql := range []string{
@@ -394,7 +394,7 @@ func TestChangesAreAll(t *testing.T) {
 		`UPDATE pglimit_override SET until = '2000-01-01' WHERE policy = 'r' AND match <> ''; DELETE FROM pglimit_override WHERE policy = 'p' AND match = 'prefix'`,
 		`DELETE FROM pglimit_override WHERE match <> ''`,
 	} {
-		bed.Exec(t, pool, sql)
+		testworld.Exec(t, pool, sql)
 		apply(t, p.Policies, policies.Edit{SetOverrides: []policies.Override{{Policy: "p", Key: "tick", Limit: new(float64(i + 1))}}})
 		all := open(t, pool, policies.Config{DisableListen: true, PollEvery: time.Hour})
 		for _, o := range []*opened{p, all} {
@@ -421,7 +421,7 @@ func TestChangesAreAll(t *testing.T) {
 // raised the version last.
 func TestVersionOfAnotherServer(t *testing.T) {
 	t.Parallel()
-	pool := bed.NewPool(t)
+	pool := testworld.NewPool(t)
 	tx, err := pool.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -433,7 +433,7 @@ func TestVersionOfAnotherServer(t *testing.T) {
 	if _, err := tx.Exec(t.Context(), `INSERT INTO pglimit_policy (name, algorithm, limit_units, period_s) VALUES ('a', 'gcra', 1, 1)`); err != nil {
 		t.Fatal(err)
 	}
-	bed.Commit(t, tx)
+	testworld.Commit(t, tx)
 	if v := version(t, pool); v != 6 {
 		t.Errorf("version %d, want 6", v)
 	}

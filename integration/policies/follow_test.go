@@ -15,7 +15,7 @@ import (
 	_ "github.com/jackc/pgx/v5/stdlib" // the driver "pgx"
 	_ "github.com/lib/pq"              // the driver "postgres"
 
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/internal/grants"
 	"github.com/pglimit/pglimit/internal/migrate/sets"
 	"github.com/pglimit/pglimit/limiter"
@@ -36,20 +36,20 @@ func TestAway(t *testing.T) {
 	for name, disable := range map[string]bool{"listening": false, "polling": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			address := bed.NewDatabase(t)
-			dialer := bed.NewDialer(func() string { return address })
-			pool := bed.Connect(t, address, func(c *pgxpool.Config) { c.ConnConfig.DialFunc = dialer.Dial }, bed.Setting("application_name", "followed"))
-			direct := bed.Connect(t, address)
+			address := testworld.NewDatabase(t)
+			dialer := testworld.NewDialer(func() string { return address })
+			pool := testworld.Connect(t, address, func(c *pgxpool.Config) { c.ConnConfig.DialFunc = dialer.Dial }, testworld.Setting("application_name", "followed"))
+			direct := testworld.Connect(t, address)
 			logger, logs := newLog()
 			p := open(t, pool, policies.Config{PollEvery: 10 * time.Millisecond, DisableListen: disable, Logger: logger})
 			version := apply(t, p.Policies, policies.Edit{Set: []policies.Stored{{Policy: login}}})
 			dialer.Down.Store(true)
 			pool.Reset()
-			bed.Exec(t, direct, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'followed'`)
-			bed.Eventually(t, "a warning is logged", func(context.Context) (bool, error) { return logs.String() != "", nil })
-			bed.Exec(t, direct, `UPDATE pglimit_policy SET limit_units = 6`)
+			testworld.Exec(t, direct, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'followed'`)
+			testworld.Eventually(t, "a warning is logged", func(context.Context) (bool, error) { return logs.String() != "", nil })
+			testworld.Exec(t, direct, `UPDATE pglimit_policy SET limit_units = 6`)
 			tries := dialer.Dials.Load()
-			bed.Eventually(t, "it tries again", func(context.Context) (bool, error) { return dialer.Dials.Load() > tries+3, nil })
+			testworld.Eventually(t, "it tries again", func(context.Context) (bool, error) { return dialer.Dials.Load() > tries+3, nil })
 			if got, err := p.Get("login"); err != nil || got != login {
 				t.Errorf("while it is away: %+v, %v", got, err)
 			}
@@ -90,11 +90,11 @@ func (h hole) Write(p []byte) (int, error) {
 // TestSilence: all connections die without a word. A change is seen on a new one.
 func TestSilence(t *testing.T) {
 	t.Parallel()
-	address := bed.NewDatabase(t)
-	direct, dialer := bed.Connect(t, address), bed.NewDialer(func() string { return address })
+	address := testworld.NewDatabase(t)
+	direct, dialer := testworld.Connect(t, address), testworld.NewDialer(func() string { return address })
 	var silent atomic.Pointer[atomic.Bool] // of the connections that are dialled next
 	silent.Store(new(atomic.Bool))
-	pool := bed.Connect(t, address, func(c *pgxpool.Config) {
+	pool := testworld.Connect(t, address, func(c *pgxpool.Config) {
 		c.ConnConfig.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
 			conn, err := dialer.Dial(ctx, network, address)
 			return hole{conn, silent.Load()}, err
@@ -115,7 +115,7 @@ func TestSilence(t *testing.T) {
 		t.Fatal(err)
 	}
 	for v := range int64(2) {
-		bed.Exec(t, direct, `INSERT INTO pglimit_policy (name, algorithm, limit_units, period_s) VALUES ('p' || $1::int, 'gcra', 1, 1)`, v)
+		testworld.Exec(t, direct, `INSERT INTO pglimit_policy (name, algorithm, limit_units, period_s) VALUES ('p' || $1::int, 'gcra', 1, 1)`, v)
 		p.await(t, v+1)
 		dead := silent.Swap(new(atomic.Bool))
 		dead.Store(true)
@@ -126,12 +126,12 @@ func TestSilence(t *testing.T) {
 // TestClose: after Close no session is left, nothing is followed, and Get and Apply work.
 func TestClose(t *testing.T) {
 	t.Parallel()
-	address := bed.NewDatabase(t)
-	pool := bed.Connect(t, address, bed.Setting("application_name", "followed"), func(c *pgxpool.Config) { c.MaxConns = 1 })
-	direct := bed.Connect(t, address)
+	address := testworld.NewDatabase(t)
+	pool := testworld.Connect(t, address, testworld.Setting("application_name", "followed"), func(c *pgxpool.Config) { c.MaxConns = 1 })
+	direct := testworld.Connect(t, address)
 	p := open(t, pool, policies.Config{})
 	version := apply(t, p.Policies, policies.Edit{Set: []policies.Stored{{Policy: login}}})
-	bed.Eventually(t, "the session listens", func(context.Context) (bool, error) {
+	testworld.Eventually(t, "the session listens", func(context.Context) (bool, error) {
 		n, err := listeners(direct)
 		return n == 1, err
 	})
@@ -140,12 +140,12 @@ func TestClose(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	bed.Eventually(t, "no connection of the pool is in use", func(context.Context) (bool, error) { return pool.Stat().AcquiredConns() == 0, nil })
+	testworld.Eventually(t, "no connection of the pool is in use", func(context.Context) (bool, error) { return pool.Stat().AcquiredConns() == 0, nil })
 	pool.Reset()
-	bed.Eventually(t, "the sessions end", func(context.Context) (bool, error) {
-		return bed.Value[int](t, direct, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'followed'`) == 0, nil
+	testworld.Eventually(t, "the sessions end", func(context.Context) (bool, error) {
+		return testworld.Value[int](t, direct, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'followed'`) == 0, nil
 	})
-	bed.Exec(t, direct, `UPDATE pglimit_policy SET limit_units = 6`)
+	testworld.Exec(t, direct, `UPDATE pglimit_policy SET limit_units = 6`)
 	if got, err := p.Get("login"); err != nil || got != login || p.Version() != version {
 		t.Errorf("%+v, %v", got, err)
 	}
@@ -163,7 +163,7 @@ func TestClose(t *testing.T) {
 // the policies arrive once there are tables.
 func TestOpen(t *testing.T) {
 	t.Parallel()
-	pool := bed.Connect(t, bed.EmptyDatabase(t))
+	pool := testworld.Connect(t, testworld.EmptyDatabase(t))
 	if _, err := policies.Open(t.Context(), pool, nil); !errors.Is(err, limiter.ErrNotMigrated) {
 		t.Errorf("without tables: %v", err)
 	}
@@ -172,11 +172,11 @@ func TestOpen(t *testing.T) {
 	if err := p.Default(login); err != nil {
 		t.Fatal(err)
 	}
-	bed.Eventually(t, "a warning is logged", func(context.Context) (bool, error) { return logs.String() != "", nil })
+	testworld.Eventually(t, "a warning is logged", func(context.Context) (bool, error) { return logs.String() != "", nil })
 	if err := sets.Tables.Up(t.Context(), pool); err != nil {
 		t.Fatal(err)
 	}
-	if v := bed.Receive(t, p.versions, "the first load"); v != 0 {
+	if v := testworld.Receive(t, p.versions, "the first load"); v != 0 {
 		t.Errorf("version %d", v)
 	}
 	if got, err := p.Get("login"); err != nil || got != login {
@@ -199,9 +199,9 @@ func TestOpen(t *testing.T) {
 
 // TestSQL: all of it over database/sql.
 func TestSQL(t *testing.T) {
-	bed.OverDrivers(t, func(t *testing.T, driver string) {
-		address := bed.NewDatabase(t)
-		pool, db := bed.Connect(t, address), bed.ConnectSQL(t, driver, address)
+	testworld.OverDrivers(t, func(t *testing.T, driver string) {
+		address := testworld.NewDatabase(t)
+		pool, db := testworld.Connect(t, address), testworld.ConnectSQL(t, driver, address)
 		p, err := policies.OpenSQL(t.Context(), db, &policies.Config{PollEvery: 10 * time.Millisecond})
 		if err != nil {
 			t.Fatal(err)
@@ -219,8 +219,8 @@ func TestSQL(t *testing.T) {
 		if all := overrides(t, p, "login"); len(all) != 2 || all[0].Key != `a"{},\` || *all[0].Limit != 7.5 || *all[0].Shadow || !all[0].Until.Equal(until) || !all[1].Unlimited {
 			t.Errorf("%+v", all)
 		}
-		bed.Exec(t, pool, `UPDATE pglimit_policy SET limit_units = 6`)
-		bed.Eventually(t, "the change arrives", func(context.Context) (bool, error) { return p.Version() == version+1, nil })
+		testworld.Exec(t, pool, `UPDATE pglimit_policy SET limit_units = 6`)
+		testworld.Eventually(t, "the change arrives", func(context.Context) (bool, error) { return p.Version() == version+1, nil })
 		if _, err := p.Apply(t.Context(), policies.Edit{IfVersion: version, Delete: []string{"login"}}); !errors.Is(err, policies.ErrChanged) {
 			t.Errorf("%v", err)
 		}
@@ -235,11 +235,11 @@ func TestSQL(t *testing.T) {
 // TestSchemas: the tables may be in any schema. A change in one is none in another.
 func TestSchemas(t *testing.T) {
 	t.Parallel()
-	address := bed.EmptyDatabase(t)
-	bed.Exec(t, bed.Connect(t, address), `CREATE SCHEMA "Odd-One"; CREATE SCHEMA other`)
+	address := testworld.EmptyDatabase(t)
+	testworld.Exec(t, testworld.Connect(t, address), `CREATE SCHEMA "Odd-One"; CREATE SCHEMA other`)
 	var all []*opened
 	for i, schema := range []string{`"Odd-One"`, "other"} {
-		pool := bed.Connect(t, bed.WithSearchPath(t, address, schema))
+		pool := testworld.Connect(t, testworld.WithSearchPath(t, address, schema))
 		if err := sets.Tables.Up(t.Context(), pool); err != nil {
 			t.Fatal(err)
 		}
@@ -252,7 +252,7 @@ func TestSchemas(t *testing.T) {
 		all = append(all, p)
 	}
 	// Without the schema in its search_path, a session changes the right one.
-	bed.Exec(t, bed.Connect(t, address), `UPDATE "Odd-One".pglimit_policy SET limit_units = 9`)
+	testworld.Exec(t, testworld.Connect(t, address), `UPDATE "Odd-One".pglimit_policy SET limit_units = 9`)
 	all[0].await(t, 2)
 	for i, want := range []float64{9, 2} {
 		if p, err := all[i].Get("login"); err != nil || p.Limit != want {
@@ -264,10 +264,10 @@ func TestSchemas(t *testing.T) {
 // TestOperator: the rights of an operator suffice.
 func TestOperator(t *testing.T) {
 	t.Parallel()
-	address := bed.NewDatabase(t)
-	owner := bed.Connect(t, address)
-	operator := bed.Connect(t, bed.RuntimeRole(t, address))
-	role := bed.Value[string](t, operator, `SELECT current_user::text`)
+	address := testworld.NewDatabase(t)
+	owner := testworld.Connect(t, address)
+	operator := testworld.Connect(t, testworld.RuntimeRole(t, address))
+	role := testworld.Value[string](t, operator, `SELECT current_user::text`)
 	if _, err := grants.Apply(t.Context(), owner, grants.Roles{Operators: []string{role}}); err != nil {
 		t.Fatal(err)
 	}
@@ -278,7 +278,7 @@ func TestOperator(t *testing.T) {
 	if err != nil || len(h) != 4 || h[0].ChangedBy != role {
 		t.Errorf("%+v, %v", h, err)
 	}
-	bed.Exec(t, owner, fmt.Sprintf(`INSERT INTO pglimit_policy (name, algorithm, limit_units, period_s) VALUES ('login', 'gcra', 1, 1); REVOKE UPDATE ON pglimit_policy_version FROM %s`, role))
+	testworld.Exec(t, owner, fmt.Sprintf(`INSERT INTO pglimit_policy (name, algorithm, limit_units, period_s) VALUES ('login', 'gcra', 1, 1); REVOKE UPDATE ON pglimit_policy_version FROM %s`, role))
 	p.await(t, version+2)
 	if _, err := p.Apply(t.Context(), policies.Edit{Delete: []string{"login"}}); !errors.Is(err, limiter.ErrMisconfigured) || !strings.Contains(err.Error(), "pglimit_policy_version") {
 		t.Errorf("without a right: %v", err)
@@ -304,14 +304,14 @@ func (c *counted) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndDat
 // TestOneMoment: a load sees policies and overrides of one version.
 func TestOneMoment(t *testing.T) {
 	t.Parallel()
-	address := bed.NewDatabase(t)
-	direct := bed.Connect(t, address)
-	bed.Exec(t, direct, `INSERT INTO pglimit_policy (name, algorithm, limit_units, period_s) VALUES ('p', 'gcra', 1, 1);
+	address := testworld.NewDatabase(t)
+	direct := testworld.Connect(t, address)
+	testworld.Exec(t, direct, `INSERT INTO pglimit_policy (name, algorithm, limit_units, period_s) VALUES ('p', 'gcra', 1, 1);
 		INSERT INTO pglimit_override (policy, key, limit_units) VALUES ('p', 'k', 2)`)
 	change := &counted{name: "Overrides", do: func() {
-		bed.Exec(t, direct, `UPDATE pglimit_policy SET limit_units = 3; UPDATE pglimit_override SET limit_units = 3`)
+		testworld.Exec(t, direct, `UPDATE pglimit_policy SET limit_units = 3; UPDATE pglimit_override SET limit_units = 3`)
 	}}
-	pool := bed.Connect(t, address, func(c *pgxpool.Config) { c.ConnConfig.Tracer = change })
+	pool := testworld.Connect(t, address, func(c *pgxpool.Config) { c.ConnConfig.Tracer = change })
 	p := open(t, pool, policies.Config{PollEvery: time.Hour, DisableListen: true})
 	policy, err := p.Get("p")
 	override, _, _ := p.For("p", "k")

@@ -4,7 +4,7 @@ package policies
 import (
 	"testing"
 
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 )
 
-func TestMain(m *testing.M) { bed.Main(m, 8) }
+func TestMain(m *testing.M) { testworld.Main(m, 8) }

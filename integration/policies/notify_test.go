@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/policies"
 )
 
@@ -16,14 +16,14 @@ import (
 // only, and its own notifications change nothing.
 func TestNotificationsTellNothing(t *testing.T) {
 	t.Parallel()
-	pool := bed.NewPool(t)
+	pool := testworld.NewPool(t)
 	p := open(t, pool, policies.Config{PollEvery: time.Hour})
 	conn, err := pool.Acquire(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer conn.Release()
-	schema := bed.Value[string](t, pool, `SELECT current_schema()::text`)
+	schema := testworld.Value[string](t, pool, `SELECT current_schema()::text`)
 	if _, err := conn.Exec(t.Context(), `LISTEN pglimit_policies`); err != nil {
 		t.Fatal(err)
 	}
@@ -48,7 +48,7 @@ func TestNotificationsTellNothing(t *testing.T) {
 		break
 	}
 	for _, payload := range []string{"", "probe ", "probe x", schema, "other"} {
-		bed.Exec(t, pool, `SELECT pg_notify('pglimit_policies', $1) FROM generate_series(1, 100)`, payload)
+		testworld.Exec(t, pool, `SELECT pg_notify('pglimit_policies', $1) FROM generate_series(1, 100)`, payload)
 	}
 	p.await(t, edit(9))
 	if got, unlimited, err := p.For("login", "alice"); err != nil || unlimited || got.Limit != 9 {
@@ -59,18 +59,18 @@ func TestNotificationsTellNothing(t *testing.T) {
 // TestFloodOfNotifications: a role that may only connect sends 170 MB of notifications. They are not kept, and
 // changes during the flood are seen. It does not run in parallel: it measures the heap.
 func TestFloodOfNotifications(t *testing.T) {
-	pool := bed.NewPool(t)
+	pool := testworld.NewPool(t)
 	p := open(t, pool, policies.Config{PollEvery: time.Hour})
 	heap := func() int {
 		var m runtime.MemStats
 		runtime.ReadMemStats(&m)
 		return int(m.HeapSys >> 20) // does not shrink
 	}
-	before, role := heap(), bed.RuntimeRole(t, pool.Config().ConnString())
+	before, role := heap(), testworld.RuntimeRole(t, pool.Config().ConnString())
 	var senders sync.WaitGroup
 	var sending atomic.Int64
 	for range 2 {
-		stranger := bed.Connect(t, role)
+		stranger := testworld.Connect(t, role)
 		sending.Add(1)
 		senders.Go(func() {
 			defer sending.Add(-1)
@@ -82,7 +82,7 @@ func TestFloodOfNotifications(t *testing.T) {
 		})
 	}
 	for i := 0; sending.Load() > 0; i++ {
-		bed.Exec(t, pool, `INSERT INTO pglimit_policy (name, algorithm, limit_units, period_s) VALUES ('p' || $1::int, 'gcra', 1, 1)`, i)
+		testworld.Exec(t, pool, `INSERT INTO pglimit_policy (name, algorithm, limit_units, period_s) VALUES ('p' || $1::int, 'gcra', 1, 1)`, i)
 		p.await(t, version(t, pool))
 	}
 	senders.Wait()

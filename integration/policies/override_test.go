@@ -7,7 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/limiter"
 	"github.com/pglimit/pglimit/policies"
 )
@@ -16,14 +16,14 @@ import (
 // override, or is left out, and is logged once.
 func TestInvalidRows(t *testing.T) {
 	t.Parallel()
-	pool := bed.NewPool(t)
+	pool := testworld.NewPool(t)
 	logger, logs := newLog()
 	p := open(t, pool, policies.Config{Logger: logger, PollEvery: time.Hour})
 	day := limiter.Policy{Name: "day", Algorithm: limiter.FixedWindow, Limit: 5, Calendar: limiter.Day}
 	version := apply(t, p.Policies, policies.Edit{Set: []policies.Stored{{Policy: login}, {Policy: day}}})
 	do := func(sql string) {
 		t.Helper()
-		bed.Exec(t, pool, sql)
+		testworld.Exec(t, pool, sql)
 		version++
 		p.await(t, version)
 	}
@@ -52,7 +52,7 @@ func TestInvalidRows(t *testing.T) {
 		t.Errorf("%+v, %v", got, err)
 	}
 	// Constraints refuse the rest, unless someone drops them.
-	bed.Exec(t, pool, `ALTER TABLE pglimit_policy DROP CONSTRAINT "limit_units must be from 1e-9 to 2^53", DROP CONSTRAINT "max_ttl_s must be from 1 to 3155760000",
+	testworld.Exec(t, pool, `ALTER TABLE pglimit_policy DROP CONSTRAINT "limit_units must be from 1e-9 to 2^53", DROP CONSTRAINT "max_ttl_s must be from 1 to 3155760000",
 		DROP CONSTRAINT "durability must be durable or relaxed"`)
 	do(`UPDATE pglimit_policy SET limit_units = 'NaN' WHERE name = 'login'`)
 	expectLog(t, logs, "Limit NaN")
@@ -63,7 +63,7 @@ func TestInvalidRows(t *testing.T) {
 	if got, err := p.Get("login"); err != nil || got.Limit != 6 || got.Durability != limiter.Durable {
 		t.Errorf("%+v, %v", got, err)
 	}
-	bed.Exec(t, pool, `ALTER TABLE pglimit_override DROP CONSTRAINT "limit_units must be from 1e-9 to 2^53"`)
+	testworld.Exec(t, pool, `ALTER TABLE pglimit_override DROP CONSTRAINT "limit_units must be from 1e-9 to 2^53"`)
 	do(`UPDATE pglimit_override SET limit_units = 'NaN'`)
 	expectLog(t, logs, "policy=day", "key=k", "Limit NaN")
 	if got, _, err := p.For("day", "k"); err != nil || got.Limit != 9 {
@@ -83,7 +83,7 @@ func TestOverridesInTheDatabase(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			ctx := t.Context()
-			pool := bed.NewPool(t)
+			pool := testworld.NewPool(t)
 			p := open(t, pool, policies.Config{KeySecret: secret})
 			apply(t, p.Policies, policies.Edit{SetOverrides: []policies.Override{
 				{Policy: "login", Key: "free", Unlimited: true}, {Policy: "login", Key: "vip", Limit: new(50.0), Burst: new(20.0)},
@@ -95,7 +95,7 @@ func TestOverridesInTheDatabase(t *testing.T) {
 			if n := p.OverrideCount("login"); n != 2 {
 				t.Errorf("%d overrides", n)
 			}
-			l := bed.NewLimiter(t, pool, &limiter.Config{Policies: p.Policies, KeySecret: secret})
+			l := testworld.NewLimiter(t, pool, &limiter.Config{Policies: p.Policies, KeySecret: secret})
 			for _, c := range []struct {
 				key    string
 				n      float64
@@ -117,7 +117,7 @@ func TestOverridesInTheDatabase(t *testing.T) {
 			if r, err := l.AllowN(ctx, login, "vip", 15); err != nil || !r.Allowed {
 				t.Errorf("with more burst: %+v, %v", r, err)
 			}
-			tx := bed.Begin(t, pool, pgx.TxOptions{})
+			tx := testworld.Begin(t, pool, pgx.TxOptions{})
 			all, err := l.InTx(tx).AllowAll(ctx, login.Request("free", 100), login.Request("vip", 1), login.Request("other", 1))
 			if err != nil || all.Allowed || all.DeniedBy != 2 || all.PerRequest[0].Source != limiter.SourceOverride || all.PerRequest[1].Burst != 40 {
 				t.Errorf("%+v, %v", all, err)
@@ -126,14 +126,14 @@ func TestOverridesInTheDatabase(t *testing.T) {
 			if err != nil || !r.Result.Allowed {
 				t.Fatalf("%+v, %v", r, err)
 			}
-			bed.Commit(t, tx)
-			if n := bed.Value[int](t, pool, `SELECT count(*) FROM pglimit_reservation`); n != 0 {
+			testworld.Commit(t, tx)
+			if n := testworld.Value[int](t, pool, `SELECT count(*) FROM pglimit_reservation`); n != 0 {
 				t.Errorf("%d reservations", n)
 			}
 			if s, err := l.Settle(ctx, r.ID, 70); err != nil || s.Granted != 0 || s.Source != limiter.SourceSkipped {
 				t.Errorf("%+v, %v", s, err)
 			}
-			if n := bed.Value[int](t, pool, `SELECT count(*) FROM pglimit_token_bucket WHERE level > 0`); n != 3 {
+			if n := testworld.Value[int](t, pool, `SELECT count(*) FROM pglimit_token_bucket WHERE level > 0`); n != 3 {
 				t.Errorf("%d keys have counted", n)
 			}
 		})
@@ -143,7 +143,7 @@ func TestOverridesInTheDatabase(t *testing.T) {
 // TestOverridesOfAnotherSecret: overrides whose keys cannot match are refused.
 func TestOverridesOfAnotherSecret(t *testing.T) {
 	t.Parallel()
-	pool := bed.NewPool(t)
+	pool := testworld.NewPool(t)
 	live, err := policies.Open(t.Context(), pool, &policies.Config{DisableListen: true})
 	if err != nil {
 		t.Fatal(err)
@@ -160,11 +160,11 @@ func TestOverridesOfAnotherSecret(t *testing.T) {
 // TestChangesOfTheLastDigit: a change that the session does not show is one.
 func TestChangesOfTheLastDigit(t *testing.T) {
 	t.Parallel()
-	pool := bed.NewPool(t)
-	short := bed.Connect(t, pool.Config().ConnString(), bed.Setting("extra_float_digits", "0"))
-	bed.Exec(t, short, `INSERT INTO pglimit_policy (name, algorithm, limit_units, period_s) VALUES ('p', 'gcra', 9007199254740992, 1)`)
-	bed.Exec(t, short, `UPDATE pglimit_policy SET limit_units = 9007199254740991`)
-	if got := bed.Value[float64](t, pool, `SELECT limit_units FROM pglimit_policy`); got != 9007199254740991 {
+	pool := testworld.NewPool(t)
+	short := testworld.Connect(t, pool.Config().ConnString(), testworld.Setting("extra_float_digits", "0"))
+	testworld.Exec(t, short, `INSERT INTO pglimit_policy (name, algorithm, limit_units, period_s) VALUES ('p', 'gcra', 9007199254740992, 1)`)
+	testworld.Exec(t, short, `UPDATE pglimit_policy SET limit_units = 9007199254740991`)
+	if got := testworld.Value[float64](t, pool, `SELECT limit_units FROM pglimit_policy`); got != 9007199254740991 {
 		t.Errorf("limit_units is %v", got)
 	}
 }

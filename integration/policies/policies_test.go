@@ -10,7 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/limiter"
 	"github.com/pglimit/pglimit/policies"
 )
@@ -43,13 +43,13 @@ func open(t *testing.T, pool *pgxpool.Pool, config policies.Config) *opened {
 }
 
 // newLog returns a logger and what it writes.
-func newLog() (*slog.Logger, *bed.Buffer) {
-	text := new(bed.Buffer)
+func newLog() (*slog.Logger, *testworld.Buffer) {
+	text := new(testworld.Buffer)
 	return slog.New(slog.NewTextHandler(text, nil)), text
 }
 
 // expectLog expects one line with all parts, or nothing without parts, and forgets it.
-func expectLog(t *testing.T, log *bed.Buffer, parts ...string) {
+func expectLog(t *testing.T, log *testworld.Buffer, parts ...string) {
 	t.Helper()
 	text := log.Take()
 	if strings.Count(text, "\n") != min(1, len(parts)) {
@@ -100,7 +100,7 @@ func overrides(t *testing.T, p *policies.Policies, policy string) []policies.Ove
 
 func TestApply(t *testing.T) {
 	t.Parallel()
-	p := open(t, bed.NewPool(t), policies.Config{})
+	p := open(t, testworld.NewPool(t), policies.Config{})
 	if _, err := p.Get("login"); !errors.Is(err, policies.ErrNoPolicy) {
 		t.Errorf("without a policy: %v", err)
 	}
@@ -154,18 +154,18 @@ func TestFollow(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			pool := bed.NewPool(t)
+			pool := testworld.NewPool(t)
 			writer, reader := open(t, pool, policies.Config{}), open(t, pool, config)
 			version := apply(t, writer.Policies, policies.Edit{Set: []policies.Stored{{Policy: login}}})
 			reader.await(t, version)
-			bed.Exec(t, pool, `UPDATE pglimit_policy SET limit_units = 6 WHERE name = 'login'`)
+			testworld.Exec(t, pool, `UPDATE pglimit_policy SET limit_units = 6 WHERE name = 'login'`)
 			for _, o := range []*opened{writer, reader} {
 				o.await(t, version+1)
 				if p, err := o.Get("login"); err != nil || p.Limit != 6 {
 					t.Errorf("%+v, %v", p, err)
 				}
 			}
-			bed.Exec(t, pool, `INSERT INTO pglimit_override (policy, key, unlimited) VALUES ('login', 'k', true)`)
+			testworld.Exec(t, pool, `INSERT INTO pglimit_override (policy, key, unlimited) VALUES ('login', 'k', true)`)
 			reader.await(t, version+2)
 			if _, unlimited, err := reader.For("login", "k"); err != nil || !unlimited {
 				t.Error(unlimited, err)

@@ -15,7 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglimit/pglimit/db"
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/limiter"
 	"github.com/pglimit/pglimit/policies"
 )
@@ -23,7 +23,7 @@ import (
 // expectPrograms waits until the listed programs are those, by name, with their versions.
 func expectPrograms(t *testing.T, pool *pgxpool.Pool, want map[string]int64) (rows map[string]db.ProgramsRow) {
 	t.Helper()
-	bed.Eventually(t, "the listed programs are as expected", func(ctx context.Context) (bool, error) {
+	testworld.Eventually(t, "the listed programs are as expected", func(ctx context.Context) (bool, error) {
 		all, err := db.New().Programs(ctx, pool)
 		rows = map[string]db.ProgramsRow{}
 		versions := map[string]int64{}
@@ -39,13 +39,13 @@ func expectPrograms(t *testing.T, pool *pgxpool.Pool, want map[string]int64) (ro
 // until Close. One that is not seen for a day is deleted by the others.
 func TestPrograms(t *testing.T) {
 	t.Parallel()
-	address := bed.NewDatabase(t)
-	pool := bed.Connect(t, address)
-	bed.Exec(t, pool, `INSERT INTO pglimit_program (policies_version, pid, heartbeat_s, started_at, seen_at, instance, name, host, library, defaults)
+	address := testworld.NewDatabase(t)
+	pool := testworld.Connect(t, address)
+	testworld.Exec(t, pool, `INSERT INTO pglimit_program (policies_version, pid, heartbeat_s, started_at, seen_at, instance, name, host, library, defaults)
 		SELECT 1, 1, 120, now() - '2 days'::interval, now() - h.ago, h.name, h.name, '', '', '[]'
 		FROM (VALUES ('old', '25 hours'::interval), ('killed', '23 hours'::interval)) AS h (name, ago)`)
 	web := open(t, pool, policies.Config{PublishEvery: time.Hour, Program: "web"})
-	worker, err := policies.OpenSQL(t.Context(), bed.ConnectSQL(t, "postgres", address), &policies.Config{PublishEvery: time.Hour, Program: "worker"})
+	worker, err := policies.OpenSQL(t.Context(), testworld.ConnectSQL(t, "postgres", address), &policies.Config{PublishEvery: time.Hour, Program: "worker"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -55,7 +55,7 @@ func TestPrograms(t *testing.T) {
 		t.Fatal(err)
 	}
 	var rows map[string]db.ProgramsRow
-	bed.Eventually(t, "web's row has its defaults", func(context.Context) (bool, error) {
+	testworld.Eventually(t, "web's row has its defaults", func(context.Context) (bool, error) {
 		rows = expectPrograms(t, pool, map[string]int64{"web": 0, "worker": 0, "killed": 1})
 		return rows["web"].Defaults != "[]", nil
 	})
@@ -68,7 +68,7 @@ func TestPrograms(t *testing.T) {
 		r.StartedAtUs > r.SeenAtUs || r.SeenUs < 0 {
 		t.Errorf("got %+v", r)
 	}
-	if n := bed.Value[int](t, pool, `SELECT count(*) FROM pglimit_program WHERE name = 'old'`); n != 0 {
+	if n := testworld.Value[int](t, pool, `SELECT count(*) FROM pglimit_program WHERE name = 'old'`); n != 0 {
 		t.Errorf("%d rows of a program that was not seen for a day", n)
 	}
 	version := apply(t, web.Policies, policies.Edit{Set: []policies.Stored{{Policy: login}}})
@@ -83,7 +83,7 @@ func TestPrograms(t *testing.T) {
 // It fills no reader's memory by many rows or by large ones.
 func TestProgramsBounded(t *testing.T) {
 	t.Parallel()
-	pool := bed.NewPool(t)
+	pool := testworld.NewPool(t)
 	const insert = `INSERT INTO pglimit_program (policies_version, pid, heartbeat_s, started_at, seen_at, instance, name, host, library, defaults) `
 	for _, values := range []string{
 		`120, 'infinity', now(), '', '', '', ''`, `120, now(), 'infinity', '', '', '', ''`, `120, '-infinity', now(), '', '', '', ''`, `120, now(), '294276-12-31', '', '', '', ''`,
@@ -95,7 +95,7 @@ func TestProgramsBounded(t *testing.T) {
 			t.Errorf("%s: %v", values, err)
 		}
 	}
-	bed.Exec(t, pool, insert+`SELECT 1, 1, 120, now(), now() - i * '1 s'::interval, i::text, i::text, '', '', CASE WHEN i <= 10 THEN to_jsonb(repeat('x', 2000000)) ELSE '[]' END FROM generate_series(1, 10001) AS i`)
+	testworld.Exec(t, pool, insert+`SELECT 1, 1, 120, now(), now() - i * '1 s'::interval, i::text, i::text, '', '', CASE WHEN i <= 10 THEN to_jsonb(repeat('x', 2000000)) ELSE '[]' END FROM generate_series(1, 10001) AS i`)
 	all, err := db.New().Programs(t.Context(), pool)
 	bytes, whole := 0, 0
 	for _, p := range all {
@@ -112,7 +112,7 @@ func TestProgramsBounded(t *testing.T) {
 // deleted it.
 func TestProgramHeartbeat(t *testing.T) {
 	t.Parallel()
-	pool := bed.NewPool(t)
+	pool := testworld.NewPool(t)
 	open(t, pool, policies.Config{PublishEvery: time.Second, Program: "web"})
 	before := expectPrograms(t, pool, map[string]int64{"web": 0})["web"]
 	seen := func(r db.ProgramsRow) func(context.Context) (bool, error) {
@@ -121,9 +121,9 @@ func TestProgramHeartbeat(t *testing.T) {
 			return err == nil && len(all) == 1 && !all[0].More && all[0].SeenAtUs > r.SeenAtUs && all[0].StartedAtUs-r.StartedAtUs < 1_000_000, err
 		}
 	}
-	bed.Eventually(t, "it is written again", seen(before))
-	bed.Exec(t, pool, `DELETE FROM pglimit_program`)
-	bed.Eventually(t, "it is listed again", seen(before))
+	testworld.Eventually(t, "it is written again", seen(before))
+	testworld.Exec(t, pool, `DELETE FROM pglimit_program`)
+	testworld.Eventually(t, "it is listed again", seen(before))
 }
 
 // TestProgramsUnlisted: where a program cannot be listed, one warning is logged, and
@@ -131,16 +131,16 @@ func TestProgramHeartbeat(t *testing.T) {
 func TestProgramsUnlisted(t *testing.T) {
 	t.Parallel()
 	tries := &counted{name: "ProgramPublish"}
-	pool := bed.Connect(t, bed.NewDatabase(t), func(c *pgxpool.Config) { c.ConnConfig.Tracer = tries })
-	bed.Exec(t, pool, `DROP TABLE pglimit_program`)
+	pool := testworld.Connect(t, testworld.NewDatabase(t), func(c *pgxpool.Config) { c.ConnConfig.Tracer = tries })
+	testworld.Exec(t, pool, `DROP TABLE pglimit_program`)
 	logger, logs := newLog()
 	p := open(t, pool, policies.Config{PublishEvery: time.Second, Logger: logger})
-	l := bed.NewLimiter(t, pool, &limiter.Config{Policies: p.Policies})
+	l := testworld.NewLimiter(t, pool, &limiter.Config{Policies: p.Policies})
 	version := apply(t, p.Policies, policies.Edit{Set: []policies.Stored{{Policy: login}}})
-	bed.Eventually(t, "it tries again", func(context.Context) (bool, error) { return tries.n.Load() > 2, nil })
+	testworld.Eventually(t, "it tries again", func(context.Context) (bool, error) { return tries.n.Load() > 2, nil })
 	for i := range 3 {
 		limit := float64(6 + i)
-		bed.Exec(t, pool, `UPDATE pglimit_policy SET limit_units = $1`, limit)
+		testworld.Exec(t, pool, `UPDATE pglimit_policy SET limit_units = $1`, limit)
 		p.await(t, version+1+int64(i))
 		if got, err := p.Get("login"); err != nil || got.Limit != limit {
 			t.Errorf("%+v, %v", got, err)

@@ -12,7 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/limiter"
 	"github.com/pglimit/pglimit/policies"
 )
@@ -21,10 +21,10 @@ import (
 // seen, until it is deleted. The history has both changes. KeySecret hashes no rule.
 func TestRulesFollow(t *testing.T) {
 	t.Parallel()
-	pool, secret := bed.NewPool(t), []byte("a secret of more than 16 bytes")
+	pool, secret := testworld.NewPool(t), []byte("a secret of more than 16 bytes")
 	config := policies.Config{PollEvery: time.Hour, KeySecret: secret} // it listens
 	here, there := open(t, pool, config), open(t, pool, config)
-	l := bed.NewLimiter(t, pool, &limiter.Config{Policies: there.Policies, KeySecret: secret})
+	l := testworld.NewLimiter(t, pool, &limiter.Config{Policies: there.Policies, KeySecret: secret})
 	for match, texts := range map[policies.Match][2]string{
 		policies.MatchPrefix: {"bot-", "bot-1"}, policies.MatchPattern: {"*@spam.example", "a@spam.example"}, policies.MatchCIDR: {"203.0.113.0/24", "alice:203.0.113.9"},
 	} {
@@ -60,13 +60,13 @@ func TestRulesFollow(t *testing.T) {
 // TestRulesNeedNoStatement: a rule decides before any statement, without a connection too.
 func TestRulesNeedNoStatement(t *testing.T) {
 	t.Parallel()
-	pool := bed.NewPool(t)
+	pool := testworld.NewPool(t)
 	p := open(t, pool, policies.Config{PollEvery: time.Hour, DisableListen: true})
 	apply(t, p.Policies, policies.Edit{SetOverrides: []policies.Override{
 		{Policy: "login", Key: "bot-", Match: policies.MatchPrefix, Blocked: true}, {Policy: "login", Key: "vip-", Match: policies.MatchPrefix, Unlimited: true}}})
-	closed := bed.Connect(t, pool.Config().ConnString())
-	l := bed.NewLimiter(t, closed, &limiter.Config{Policies: p.Policies})
-	tx := bed.Begin(t, pool, pgx.TxOptions{})
+	closed := testworld.Connect(t, pool.Config().ConnString())
+	l := testworld.NewLimiter(t, closed, &limiter.Config{Policies: p.Policies})
+	tx := testworld.Begin(t, pool, pgx.TxOptions{})
 	if err := tx.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -93,7 +93,7 @@ func TestRulesNeedNoStatement(t *testing.T) {
 // TestRulesInSQL: the table refuses what is not a rule, and more than 1,000 of a policy.
 func TestRulesInSQL(t *testing.T) {
 	t.Parallel()
-	pool := bed.NewPool(t)
+	pool := testworld.NewPool(t)
 	const insert = `INSERT INTO pglimit_override (policy, key, match, blocked) `
 	refused := func(values, code, constraint string) {
 		t.Helper()
@@ -130,7 +130,7 @@ func TestRulesInSQL(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "match needs blocked or unlimited") {
 		t.Errorf("%v", err)
 	}
-	bed.Exec(t, pool, insert+`SELECT 'p', 'bot-' || i, 'prefix', true FROM generate_series(1, 1000) AS i`)
+	testworld.Exec(t, pool, insert+`SELECT 'p', 'bot-' || i, 'prefix', true FROM generate_series(1, 1000) AS i`)
 	refused(`VALUES ('p', 'more', 'pattern', true)`, "54000", "at most 1,000 overrides with a match")
 	p := open(t, pool, policies.Config{DisableListen: true, PollEvery: time.Hour})
 	_, err = p.Apply(t.Context(), policies.Edit{SetOverrides: []policies.Override{{Policy: "p", Key: "more", Match: policies.MatchPattern, Blocked: true}}})
@@ -141,7 +141,7 @@ func TestRulesInSQL(t *testing.T) {
 		t.Errorf("an update: %v", err)
 	}
 	refused(`SELECT 'r', i || '*', 'pattern', true FROM generate_series(1, 101) AS i`, "54000", "of these 100 patterns")
-	bed.Exec(t, pool, insert+`VALUES ('q', 'more', 'pattern', true), ('p', 'more', '', true)`)
+	testworld.Exec(t, pool, insert+`VALUES ('q', 'more', 'pattern', true), ('p', 'more', '', true)`)
 	if all := overrides(t, p.Policies, "p"); len(all) != 1001 || !slices.ContainsFunc(all, func(o policies.Override) bool { return o.Key == "more" && o.Match == "" }) {
 		t.Errorf("%d overrides", len(all))
 	}

@@ -7,27 +7,27 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 )
 
-func TestMain(m *testing.M) { bed.Main(m, 3) }
+func TestMain(m *testing.M) { testworld.Main(m, 3) }
 
 // startPgBouncer starts a PgBouncer with connections to the database at address,
 // which keeps no prepared statements. It returns the address for clients.
 func startPgBouncer(t *testing.T, address string, connections int) string {
 	t.Helper()
-	return startPgBouncerOf(t, address, bed.BouncerConfig{Connections: connections})
+	return startPgBouncerOf(t, address, testworld.BouncerConfig{Connections: connections})
 }
 
 // startPgBouncerOf starts the PgBouncer of a config without a server and databases.
-func startPgBouncerOf(t *testing.T, address string, c bed.BouncerConfig) string {
+func startPgBouncerOf(t *testing.T, address string, c testworld.BouncerConfig) string {
 	t.Helper()
 	server, err := pgconn.ParseConfig(address)
 	if err != nil {
 		t.Fatal(err)
 	}
 	c.Server, c.Databases = address, []string{server.Database, nowhere}
-	b, err := bed.StartBouncer(t.Context(), c)
+	b, err := testworld.StartBouncer(t.Context(), c)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,7 +6,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/internal/pooler"
 )
 
@@ -14,7 +14,7 @@ import (
 // know it, its version.
 func TestDescribePgBouncer(t *testing.T) {
 	t.Parallel()
-	address := bed.EmptyDatabase(t)
+	address := testworld.EmptyDatabase(t)
 	for _, c := range []struct {
 		stats bool
 		want  string
@@ -22,7 +22,7 @@ func TestDescribePgBouncer(t *testing.T) {
 		{false, `^PgBouncer, of a version that it tells its administrators only, in transaction mode$`},
 		{true, `^PgBouncer \d+\.\d+\.\d+ in transaction mode$`},
 	} {
-		pool, err := pgxpool.New(t.Context(), startPgBouncerOf(t, address, bed.BouncerConfig{Connections: 3, Stats: c.stats}))
+		pool, err := pgxpool.New(t.Context(), startPgBouncerOf(t, address, testworld.BouncerConfig{Connections: 3, Stats: c.stats}))
 		if err != nil {
 			t.Fatal(err)
 		}

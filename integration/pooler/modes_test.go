@@ -14,7 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglimit/pglimit/doctor"
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/internal/pooler"
 	"github.com/pglimit/pglimit/janitor"
 	"github.com/pglimit/pglimit/limiter"
@@ -38,7 +38,7 @@ type outcome struct {
 func TestPoolerExecModes(t *testing.T) {
 	t.Parallel()
 	keeps := []int{0}
-	if keep, err := bed.BouncerKeepsStatements(); err != nil {
+	if keep, err := testworld.BouncerKeepsStatements(); err != nil {
 		t.Fatal(err)
 	} else if keep {
 		keeps = append(keeps, 200)
@@ -73,16 +73,16 @@ func TestPoolerExecModes(t *testing.T) {
 
 func tryMode(t *testing.T, mode string, most int) (got outcome) {
 	ctx := t.Context()
-	direct := bed.NewDatabase(t)
-	address := startPgBouncerOf(t, direct, bed.BouncerConfig{Connections: 3, Statements: most}) + "&default_query_exec_mode=" + mode
-	var logged bed.Buffer
+	direct := testworld.NewDatabase(t)
+	address := startPgBouncerOf(t, direct, testworld.BouncerConfig{Connections: 3, Statements: most}) + "&default_query_exec_mode=" + mode
+	var logged testworld.Buffer
 	logger := slog.New(slog.NewTextHandler(&logged, nil))
 	var limiters []*limiter.Limiter
 	var pools []*pgxpool.Pool
 	for range 4 {
-		pool := bed.Connect(t, address, bed.FourConnections)
+		pool := testworld.Connect(t, address, testworld.FourConnections)
 		pools = append(pools, pool)
-		limiters = append(limiters, bed.NewLimiter(t, pool, &limiter.Config{DisableDenyCache: true, Logger: logger}))
+		limiters = append(limiters, testworld.NewLimiter(t, pool, &limiter.Config{DisableDenyCache: true, Logger: logger}))
 	}
 	count := func(into *int, err error) {
 		if err != nil {
@@ -192,14 +192,14 @@ func tryMode(t *testing.T, mode string, most int) (got outcome) {
 		}
 	}
 	for _, args := range [][]string{{"allow", "--limit", "1000", "--period", "1h", "k"}, {"janitor", "--once"}, {"migrate", "status"}, {"doctor", "--only", "tables,grants"}} {
-		cmd := bed.Command(t, address, args...)
+		cmd := testworld.Command(t, address, args...)
 		var said bytes.Buffer
 		cmd.Stderr = &said
 		if err := cmd.Run(); err != nil && !(mode == "cache_statement" && most == 0 && strings.Contains(said.String(), "default_query_exec_mode")) {
 			count(&got.other, errors.Join(err, errors.New(said.String())))
 		}
 	}
-	if bed.Level(t, limiters[0], p, "shared") > 60 {
+	if testworld.Level(t, limiters[0], p, "shared") > 60 {
 		t.Error("the limit was exceeded")
 	}
 	return got

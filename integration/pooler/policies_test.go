@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/limiter"
 	"github.com/pglimit/pglimit/policies"
 )
@@ -16,19 +16,19 @@ import (
 func TestPoliciesThroughPooler(t *testing.T) {
 	t.Parallel()
 	for _, connections := range []int{1, 3} {
-		address := bed.NewDatabase(t)
-		direct, pooled := bed.Connect(t, address), bed.Connect(t, startPgBouncer(t, address, connections))
-		logs, loaded := new(bed.Buffer), make(chan int64, 100)
+		address := testworld.NewDatabase(t)
+		direct, pooled := testworld.Connect(t, address), testworld.Connect(t, startPgBouncer(t, address, connections))
+		logs, loaded := new(testworld.Buffer), make(chan int64, 100)
 		p, err := policies.Open(t.Context(), pooled, &policies.Config{
 			PollEvery: 10 * time.Millisecond, Logger: slog.New(slog.NewTextHandler(logs, nil)), OnChange: func(v int64) { loaded <- v },
 		})
 		if err != nil {
 			t.Fatal(err)
 		}
-		bed.Receive(t, loaded, "the first load")
+		testworld.Receive(t, loaded, "the first load")
 		for i := range 3 {
-			bed.Exec(t, direct, `INSERT INTO pglimit_override (policy, key, unlimited) VALUES ('p', clock_timestamp()::text, true)`)
-			if v := bed.Receive(t, loaded, "the change"); v != int64(i+1) {
+			testworld.Exec(t, direct, `INSERT INTO pglimit_override (policy, key, unlimited) VALUES ('p', clock_timestamp()::text, true)`)
+			if v := testworld.Receive(t, loaded, "the change"); v != int64(i+1) {
 				t.Errorf("version %d", v)
 			}
 		}
@@ -45,11 +45,11 @@ func TestPoliciesThroughPooler(t *testing.T) {
 // which loses prepared statements. All of them write and follow.
 func TestPoliciesSharePoolerConnection(t *testing.T) {
 	t.Parallel()
-	address := startPgBouncer(t, bed.NewDatabase(t), 1)
+	address := startPgBouncer(t, testworld.NewDatabase(t), 1)
 	policy := limiter.Policy{Name: "p", Algorithm: limiter.GCRA, Limit: 1, Period: time.Second}
 	var all []*policies.Policies
 	for range 3 {
-		p, err := policies.Open(t.Context(), bed.Connect(t, address), &policies.Config{PollEvery: 10 * time.Millisecond})
+		p, err := policies.Open(t.Context(), testworld.Connect(t, address), &policies.Config{PollEvery: 10 * time.Millisecond})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -68,7 +68,7 @@ func TestPoliciesSharePoolerConnection(t *testing.T) {
 		}
 	}
 	for _, p := range all {
-		bed.Eventually(t, "all have the last change", func(context.Context) (bool, error) {
+		testworld.Eventually(t, "all have the last change", func(context.Context) (bool, error) {
 			got, err := p.Get("p")
 			return got == policy, err
 		})

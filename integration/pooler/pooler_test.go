@@ -12,7 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	_ "github.com/jackc/pgx/v5/stdlib" // the driver "pgx"
 
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/limiter"
 	"github.com/pglimit/pglimit/migrations"
 )
@@ -71,12 +71,12 @@ func flood(t *testing.T, p limiter.Policy, n int, clients ...*limiter.Limiter) (
 // TestPoolerSQL: over database/sql a limit behind PgBouncer in transaction mode is exact, with
 // FailOpen too: with pgx, and with lib/pq if it sends parameters with their statement.
 func TestPoolerSQL(t *testing.T) {
-	bed.OverDrivers(t, func(t *testing.T, driver string) {
-		pooled := startPgBouncer(t, bed.NewDatabase(t), 3)
+	testworld.OverDrivers(t, func(t *testing.T, driver string) {
+		pooled := startPgBouncer(t, testworld.NewDatabase(t), 3)
 		if driver == "postgres" {
 			pooled += "&binary_parameters=yes"
 		}
-		var logged bed.Buffer
+		var logged testworld.Buffer
 		allowed, degraded, refused := flood(t, failsOpen, 3*limit, overSQL(t, driver, pooled, 4, &logged)...)
 		if allowed-degraded > limit || allowed < limit || !late(degraded, &logged) || refused != 0 {
 			t.Errorf("allowed %d of %d, %d without a decision, %d refused; logged %s", allowed, limit, degraded, refused, &logged)
@@ -89,10 +89,10 @@ func TestPoolerSQL(t *testing.T) {
 // without a decision.
 func TestPoolerPQ(t *testing.T) {
 	t.Parallel()
-	pooled := startPgBouncer(t, bed.NewDatabase(t), 3)
+	pooled := startPgBouncer(t, testworld.NewDatabase(t), 3)
 	p := failsOpen
 	p.Name = "pq"
-	var logged bed.Buffer
+	var logged testworld.Buffer
 	_, degraded, refused := flood(t, p, limit, overSQL(t, "postgres", pooled, 4, &logged)...)
 	if !late(degraded, &logged) || refused == 0 {
 		t.Errorf("%d without a decision, %d refused; logged %s", degraded, refused, &logged)
@@ -101,17 +101,17 @@ func TestPoolerPQ(t *testing.T) {
 
 // late reports whether all that passed without a decision had no answer within Config.Timeout:
 // FailOpen lets them pass, whether they count or not. What the pooler loses is another cause.
-func late(degraded int64, logged *bed.Buffer) bool {
+func late(degraded int64, logged *testworld.Buffer) bool {
 	return degraded == 0 || logged.Count("fails open") == logged.Count("Config.Timeout is")
 }
 
 // overSQL returns n limiters over database/sql, each with its own connections.
-func overSQL(t *testing.T, driver, address string, n int, logged *bed.Buffer) (all []*limiter.Limiter) {
+func overSQL(t *testing.T, driver, address string, n int, logged *testworld.Buffer) (all []*limiter.Limiter) {
 	t.Helper()
 	for range n {
-		db := bed.ConnectSQL(t, driver, address)
+		db := testworld.ConnectSQL(t, driver, address)
 		db.SetMaxOpenConns(4)
-		all = append(all, bed.NewSQL(t, db, &limiter.Config{DisableDenyCache: true, Logger: slog.New(slog.NewTextHandler(logged, nil))}))
+		all = append(all, testworld.NewSQL(t, db, &limiter.Config{DisableDenyCache: true, Logger: slog.New(slog.NewTextHandler(logged, nil))}))
 	}
 	return all
 }
@@ -121,14 +121,14 @@ func overSQL(t *testing.T, driver, address string, n int, logged *bed.Buffer) (a
 func TestPoolerInTx(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
-	pooled := startPgBouncer(t, bed.NewDatabase(t), 1)
+	pooled := startPgBouncer(t, testworld.NewDatabase(t), 1)
 	// Both prepare the statement under the same name, on the same connection.
-	other := bed.Connect(t, pooled)
-	bed.Must(t)(bed.InTxOf(t, other, bed.NewLimiter(t, other, nil), func(tx *limiter.Tx) (limiter.Result, error) {
+	other := testworld.Connect(t, pooled)
+	testworld.Must(t)(testworld.InTxOf(t, other, testworld.NewLimiter(t, other, nil), func(tx *limiter.Tx) (limiter.Result, error) {
 		return tx.Allow(ctx, failsOpen, "k")
 	}))
-	pool := bed.Connect(t, pooled)
-	l := bed.NewLimiter(t, pool, &limiter.Config{Logger: slog.New(slog.DiscardHandler)})
+	pool := testworld.Connect(t, pooled)
+	l := testworld.NewLimiter(t, pool, &limiter.Config{Logger: slog.New(slog.DiscardHandler)})
 	allow := func() (limiter.Result, error) {
 		tx, err := pool.Begin(ctx)
 		if err != nil {
@@ -145,10 +145,10 @@ func TestPoolerInTx(t *testing.T) {
 	if !errors.Is(err, limiter.ErrMisconfigured) || r.Allowed || !strings.Contains(err.Error(), "the transaction has failed") || !strings.Contains(err.Error(), "default_query_exec_mode=exec") {
 		t.Errorf("first: %+v, %v", r, err)
 	}
-	if r, err := allow(); err != nil || !r.Allowed || !bed.Near(r.Level, 2) {
+	if r, err := allow(); err != nil || !r.Allowed || !testworld.Near(r.Level, 2) {
 		t.Errorf("again: %+v, %v", r, err)
 	}
-	tx := bed.Begin(t, pool, pgx.TxOptions{})
+	tx := testworld.Begin(t, pool, pgx.TxOptions{})
 	all, err := l.InTx(tx).AllowAll(ctx, failsOpen.Request("a", 1), failsOpen.Request("b", 1))
 	if err != nil || !all.Allowed {
 		t.Errorf("AllowAll: %+v, %v", all, err)
@@ -159,16 +159,16 @@ func TestPoolerInTx(t *testing.T) {
 // database does instead.
 func TestPoolerSearchPath(t *testing.T) {
 	t.Parallel()
-	address := bed.EmptyDatabase(t)
-	owner := bed.Connect(t, address)
-	bed.Exec(t, owner, "CREATE SCHEMA limits")
-	if err := migrations.Up(t.Context(), bed.Connect(t, bed.WithSearchPath(t, address, "limits"))); err != nil {
+	address := testworld.EmptyDatabase(t)
+	owner := testworld.Connect(t, address)
+	testworld.Exec(t, owner, "CREATE SCHEMA limits")
+	if err := migrations.Up(t.Context(), testworld.Connect(t, testworld.WithSearchPath(t, address, "limits"))); err != nil {
 		t.Fatal(err)
 	}
-	bed.Exec(t, owner, "ALTER ROLE CURRENT_USER IN DATABASE "+bed.Value[string](t, owner, "SELECT quote_ident(current_database())")+" SET search_path = limits")
-	l := bed.NewLimiter(t, bed.Connect(t, startPgBouncer(t, address, 1)), nil)
-	bed.Must(t)(l.Allow(t.Context(), failsOpen, "k"))
-	if n := bed.Value[int](t, owner, "SELECT count(*) FROM limits.pglimit_token_bucket"); n != 1 {
+	testworld.Exec(t, owner, "ALTER ROLE CURRENT_USER IN DATABASE "+testworld.Value[string](t, owner, "SELECT quote_ident(current_database())")+" SET search_path = limits")
+	l := testworld.NewLimiter(t, testworld.Connect(t, startPgBouncer(t, address, 1)), nil)
+	testworld.Must(t)(l.Allow(t.Context(), failsOpen, "k"))
+	if n := testworld.Value[int](t, owner, "SELECT count(*) FROM limits.pglimit_token_bucket"); n != 1 {
 		t.Errorf("%d rows", n)
 	}
 }
@@ -176,15 +176,15 @@ func TestPoolerSearchPath(t *testing.T) {
 // TestPoolerRefuses: what PgBouncer itself refuses is no outage either.
 func TestPoolerRefuses(t *testing.T) {
 	t.Parallel()
-	pooled := startPgBouncer(t, bed.NewDatabase(t), 1)
+	pooled := startPgBouncer(t, testworld.NewDatabase(t), 1)
 	for name, change := range map[string]func(string) string{
-		"wrong password":        func(u string) string { return strings.Replace(u, bed.BouncerPassword, "wrong", 1) },
-		"unknown user":          func(u string) string { return strings.Replace(u, bed.BouncerUser, "nobody", 1) },
+		"wrong password":        func(u string) string { return strings.Replace(u, testworld.BouncerPassword, "wrong", 1) },
+		"unknown user":          func(u string) string { return strings.Replace(u, testworld.BouncerUser, "nobody", 1) },
 		"unknown database":      func(u string) string { return strings.Replace(u, "?", "_none?", 1) },
 		"no such database":      func(u string) string { return u[:strings.LastIndex(u, "/")] + "/" + nowhere + "?sslmode=disable" },
 		"unsupported parameter": func(u string) string { return u + "&search_path=limits" },
 	} {
-		l := bed.NewLimiter(t, bed.Connect(t, change(pooled)), &limiter.Config{Logger: slog.New(slog.DiscardHandler)})
+		l := testworld.NewLimiter(t, testworld.Connect(t, change(pooled)), &limiter.Config{Logger: slog.New(slog.DiscardHandler)})
 		for range 5 {
 			if r, err := l.Allow(t.Context(), failsOpen, "k"); !errors.Is(err, limiter.ErrMisconfigured) || r.Allowed {
 				t.Errorf("%s: %+v, %v", name, r, err)

@@ -8,7 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pglimit/pglimit/db"
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/janitor"
 	"github.com/pglimit/pglimit/limiter"
 )
@@ -17,14 +17,14 @@ import (
 func TestReserveAtTheEpoch(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
-	l := bed.NewLimiter(t, bed.NewPool(t), &limiter.Config{Now: func() time.Time { return time.Unix(0, 0) }})
-	for _, p := range bed.Holdable() {
-		h := bed.Reserve(t, l, p.Request("k", 4), time.Minute)
+	l := testworld.NewLimiter(t, testworld.NewPool(t), &limiter.Config{Now: func() time.Time { return time.Unix(0, 0) }})
+	for _, p := range testworld.Holdable() {
+		h := testworld.Reserve(t, l, p.Request("k", 4), time.Minute)
 		again := p.Request("k", 3)
 		again.IdempotencyKey = "order 1"
-		bed.Reserve(t, l, again, time.Minute)
-		if r := bed.Must(t)(l.Check(ctx, p, "k", 0)); r.Level != 7 || h.ExpiresAt != time.Unix(60, 0) {
-			t.Errorf("%s: level %v, expires %v", bed.Variant(p), r.Level, h.ExpiresAt)
+		testworld.Reserve(t, l, again, time.Minute)
+		if r := testworld.Must(t)(l.Check(ctx, p, "k", 0)); r.Level != 7 || h.ExpiresAt != time.Unix(60, 0) {
+			t.Errorf("%s: level %v, expires %v", testworld.Variant(p), r.Level, h.ExpiresAt)
 		}
 	}
 }
@@ -34,31 +34,31 @@ func TestReserveAtTheEpoch(t *testing.T) {
 func TestReserveCheckWritesNothingWhereItMustNot(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
-	url := bed.NewDatabase(t)
-	pool := bed.Connect(t, url)
+	url := testworld.NewDatabase(t)
+	pool := testworld.Connect(t, url)
 	at := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	config := &limiter.Config{Now: func() time.Time { return at }}
-	l := bed.NewLimiter(t, pool, config)
-	readOnly := bed.NewLimiter(t, bed.Connect(t, url, bed.Setting("default_transaction_read_only", "on")), config)
-	for _, p := range bed.Holdable() {
+	l := testworld.NewLimiter(t, pool, config)
+	readOnly := testworld.NewLimiter(t, testworld.Connect(t, url, testworld.Setting("default_transaction_read_only", "on")), config)
+	for _, p := range testworld.Holdable() {
 		p.Period = 1000 * time.Hour
-		bed.Reserve(t, l, p.Request("k", 10), time.Second)
+		testworld.Reserve(t, l, p.Request("k", 10), time.Second)
 		at = at.Add(time.Second)
 		if r, err := readOnly.Check(ctx, p, "k", 1); err != nil || r.Allowed {
-			t.Errorf("%s: where one only reads: %+v, %v", bed.Variant(p), r, err)
+			t.Errorf("%s: where one only reads: %+v, %v", testworld.Variant(p), r, err)
 		}
 		for _, mode := range []pgx.TxAccessMode{pgx.ReadOnly, pgx.ReadWrite} {
-			tx := bed.Begin(t, pool, pgx.TxOptions{AccessMode: mode})
+			tx := testworld.Begin(t, pool, pgx.TxOptions{AccessMode: mode})
 			if r, err := l.InTx(tx).Check(ctx, p, "k", 1); err != nil || r.Allowed {
-				t.Errorf("%s: in a transaction, %s: %+v, %v", bed.Variant(p), mode, r, err)
+				t.Errorf("%s: in a transaction, %s: %+v, %v", testworld.Variant(p), mode, r, err)
 			}
-			bed.Exec(t, pool, "SELECT FROM pglimit_reservation WHERE policy = $1 FOR UPDATE NOWAIT", p.Name)
+			testworld.Exec(t, pool, "SELECT FROM pglimit_reservation WHERE policy = $1 FOR UPDATE NOWAIT", p.Name)
 			if err := tx.Rollback(ctx); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if r := bed.Must(t)(l.Check(ctx, p, "k", 1)); !r.Allowed || r.Level != 0 {
-			t.Errorf("%s: %+v", bed.Variant(p), r)
+		if r := testworld.Must(t)(l.Check(ctx, p, "k", 1)); !r.Allowed || r.Level != 0 {
+			t.Errorf("%s: %+v", testworld.Variant(p), r)
 		}
 	}
 }
@@ -73,26 +73,26 @@ func TestReserveManyExpiredComeBackAtOnce(t *testing.T) {
 		p := limiter.Policy{Name: "p", Algorithm: a, Limit: 130, Period: 1000 * time.Hour}
 		at(0)
 		for range 130 {
-			bed.Reserve(t, l, p.Request("k", 1), time.Second)
-			bed.Reserve(t, l, p.Request("other", 1), time.Second)
+			testworld.Reserve(t, l, p.Request("k", 1), time.Second)
+			testworld.Reserve(t, l, p.Request("other", 1), time.Second)
 		}
 		at(time.Second)
-		if r := bed.Must(t)(other.AllowN(ctx, p, "k", 129)); !r.Allowed {
+		if r := testworld.Must(t)(other.AllowN(ctx, p, "k", 129)); !r.Allowed {
 			t.Errorf("%s: %+v", a, r)
 		}
-		if all := bed.MustAll(t)(l.AllowAll(ctx, p.Request("other", 129), p.Request("third", 1))); !all.Allowed {
+		if all := testworld.MustAll(t)(l.AllowAll(ctx, p.Request("other", 129), p.Request("third", 1))); !all.Allowed {
 			t.Errorf("%s: %+v", a, all)
 		}
 	}
 	p := limiter.Policy{Name: "leaked", Algorithm: limiter.TokenBucket, Limit: 1, Period: time.Second, Burst: 130}
 	at(0)
 	for range 110 {
-		bed.Reserve(t, l, p.Request("k", 1), time.Second)
+		testworld.Reserve(t, l, p.Request("k", 1), time.Second)
 	}
 	at(2 * time.Second) // of each 1 has leaked, of all together 2
-	bed.Reserve(t, l, p.Request("k", 20), time.Second)
+	testworld.Reserve(t, l, p.Request("k", 20), time.Second)
 	at(3 * time.Second)
-	if r := bed.Must(t)(other.AllowN(ctx, p, "k", 10)); !r.Allowed {
+	if r := testworld.Must(t)(other.AllowN(ctx, p, "k", 10)); !r.Allowed {
 		t.Errorf("%+v", r)
 	}
 }
@@ -102,32 +102,32 @@ func TestReserveManyExpiredComeBackAtOnce(t *testing.T) {
 func TestSettleOverdraftOutlivesTheJanitor(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
-	pool := bed.NewPool(t)
+	pool := testworld.NewPool(t)
 	at := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	now := func() time.Time { return at }
-	l := bed.NewLimiter(t, pool, &limiter.Config{Now: now, DisableDenyCache: true})
-	j := bed.NewJanitor(t, pool, &janitor.Config{Now: now})
+	l := testworld.NewLimiter(t, pool, &limiter.Config{Now: now, DisableDenyCache: true})
+	j := testworld.NewJanitor(t, pool, &janitor.Config{Now: now})
 	for _, a := range []limiter.Algorithm{limiter.LeakyBucket, limiter.TokenBucket, limiter.GCRA} {
 		for _, order := range []string{"slower before", "slower after", "twice"} {
 			fast := limiter.Policy{Name: "p", Algorithm: a, Limit: 10, Period: time.Second}
 			slow := limiter.Policy{Name: "p", Algorithm: a, Limit: 10, Period: 10 * time.Hour}
 			began := at
-			hold, key := bed.Reserve(t, l, fast.Request(order, 1), time.Hour), order
+			hold, key := testworld.Reserve(t, l, fast.Request(order, 1), time.Hour), order
 			if order == "slower before" {
-				bed.Must(t)(l.Allow(ctx, slow, key))
+				testworld.Must(t)(l.Allow(ctx, slow, key))
 			}
-			bed.Must(t)(l.Settle(ctx, hold.ID, 1e6))
+			testworld.Must(t)(l.Settle(ctx, hold.ID, 1e6))
 			if order == "twice" {
-				bed.Must(t)(l.Settle(ctx, reserveAfter(t, l, fast, key), 1e6))
+				testworld.Must(t)(l.Settle(ctx, reserveAfter(t, l, fast, key), 1e6))
 			}
 			if order != "slower before" {
-				bed.Must(t)(l.Allow(ctx, slow, key))
+				testworld.Must(t)(l.Allow(ctx, slow, key))
 			}
 			at = began.Add(20 * 365 * 24 * time.Hour)
 			if _, err := j.Sweep(ctx); err != nil {
 				t.Fatal(err)
 			}
-			if r := bed.Must(t)(l.Check(ctx, slow, key, 1)); r.Allowed || r.Level < 1e6-20*365*24-100 {
+			if r := testworld.Must(t)(l.Check(ctx, slow, key, 1)); r.Allowed || r.Level < 1e6-20*365*24-100 {
 				t.Errorf("%s, %s: %+v", a, order, r)
 			}
 		}
@@ -137,8 +137,8 @@ func TestSettleOverdraftOutlivesTheJanitor(t *testing.T) {
 // reserveAfter makes a reservation on a key that is overdrawn afterwards.
 func reserveAfter(t *testing.T, l *limiter.Limiter, p limiter.Policy, key string) string {
 	t.Helper()
-	bed.Must(t)(l.Refund(context.Background(), p, key, 1e6))
-	return bed.Reserve(t, l, p.Request(key, 1), time.Hour).ID
+	testworld.Must(t)(l.Refund(context.Background(), p, key, 1e6))
+	return testworld.Reserve(t, l, p.Request(key, 1), time.Hour).ID
 }
 
 // TestReserveLiftsOnlyTheDenialsBlock: a request that was denied because of an expired
@@ -146,23 +146,23 @@ func reserveAfter(t *testing.T, l *limiter.Limiter, p limiter.Policy, key string
 func TestReserveLiftsOnlyTheDenialsBlock(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
-	pool := bed.NewPool(t)
+	pool := testworld.NewPool(t)
 	blocked := time.Date(2026, 1, 2, 0, 0, 0, 0, time.UTC)
-	l := bed.NewLimiter(t, pool, &limiter.Config{Now: func() time.Time { return blocked }})
+	l := testworld.NewLimiter(t, pool, &limiter.Config{Now: func() time.Time { return blocked }})
 	p := limiter.Policy{Name: "p", Algorithm: limiter.TokenBucket, Limit: 10, Period: time.Hour}
 	if err := l.Block(ctx, p, "k", time.Minute); err != nil {
 		t.Fatal(err)
 	}
 	until := blocked.Add(time.Minute).UnixMicro()
 	for _, lift := range []int64{until - 1, until + 1, until} {
-		if r := bed.Must(t)(l.Check(ctx, p, "k", 0)); r.Allowed {
+		if r := testworld.Must(t)(l.Check(ctx, p, "k", 0)); r.Allowed {
 			t.Errorf("%d is lifted with another", until)
 		}
 		if err := db.New().TokenBucketUnblock(ctx, pool, db.TokenBucketUnblockParams{Policy: "p", Key: "k", UntilUs: lift}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if r := bed.Must(t)(l.Check(ctx, p, "k", 0)); !r.Allowed {
+	if r := testworld.Must(t)(l.Check(ctx, p, "k", 0)); !r.Allowed {
 		t.Errorf("%+v", r)
 	}
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pglimit/pglimit/db"
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/internal/algorithm"
 	"github.com/pglimit/pglimit/internal/conformance"
 	"github.com/pglimit/pglimit/janitor"
@@ -21,13 +21,13 @@ import (
 // TestReservationIDTampered: an ID finds its reservation only as a whole. With another
 // algorithm, policy or key in it there is none, and no other changes.
 func TestReservationIDTampered(t *testing.T) {
-	bed.InSQLAndMemory(t, func(t *testing.T, l *limiter.Limiter, _ *conformance.Clock) {
+	testworld.InSQLAndMemory(t, func(t *testing.T, l *limiter.Limiter, _ *conformance.Clock) {
 		ctx := context.Background()
 		var ids []string
-		for _, p := range bed.Holdable() {
+		for _, p := range testworld.Holdable() {
 			p.Name, p.Period, p.Tick, p.Aligned = "p", 1000*time.Hour, 0, false
-			h := bed.Reserve(t, l, p.Request("k", 5), time.Hour)
-			bed.Reserve(t, l, p.Request("other", 5), time.Hour)
+			h := testworld.Reserve(t, l, p.Request("k", 5), time.Hour)
+			testworld.Reserve(t, l, p.Request("other", 5), time.Hour)
 			ids = append(ids, h.ID)
 		}
 		for i, id := range ids {
@@ -47,11 +47,11 @@ func TestReservationIDTampered(t *testing.T) {
 				}
 			}
 		}
-		for _, p := range bed.Holdable() {
+		for _, p := range testworld.Holdable() {
 			p.Name, p.Period, p.Tick, p.Aligned = "p", 1000*time.Hour, 0, false
 			for _, key := range []string{"k", "other"} {
 				if u, err := l.Usage(ctx, p, key); err != nil || u.Reservations == 0 || u.Spent > 1e-6 {
-					t.Errorf("%s, %s: %+v, %v", bed.Variant(p), key, u, err)
+					t.Errorf("%s, %s: %+v, %v", testworld.Variant(p), key, u, err)
 				}
 			}
 		}
@@ -68,45 +68,45 @@ func TestReservationIDTampered(t *testing.T) {
 func TestReservationsWithOneStoredID(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
-	pool := bed.NewPool(t)
+	pool := testworld.NewPool(t)
 	began := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	now := began
 	clock := func() time.Time { return now }
-	l := bed.NewLimiter(t, pool, &limiter.Config{Now: clock, DisableDenyCache: true, IdempotencyTTL: time.Second})
-	j := bed.NewJanitor(t, pool, &janitor.Config{Now: clock})
+	l := testworld.NewLimiter(t, pool, &limiter.Config{Now: clock, DisableDenyCache: true, IdempotencyTTL: time.Second})
+	j := testworld.NewJanitor(t, pool, &janitor.Config{Now: clock})
 	const stored = "0123456789abcdef"
 	type place struct {
 		p   limiter.Policy
 		key string
 	}
 	ids, levels := map[place]string{}, map[place]float64{}
-	for _, p := range bed.Holdable() {
+	for _, p := range testworld.Holdable() {
 		p.Period = 1000 * time.Hour
 		for i, key := range []string{"settled", "cancelled", "expires", "reset", "stays"} {
 			request := p.Request(key, 5)
 			request.IdempotencyKey = "order 1"
-			h := bed.Reserve(t, l, request, time.Duration(1+i)*time.Second)
-			ids[place{p, key}] = strings.Replace(h.ID, bed.StoredID(h.ID), stored, 1)
+			h := testworld.Reserve(t, l, request, time.Duration(1+i)*time.Second)
+			ids[place{p, key}] = strings.Replace(h.ID, testworld.StoredID(h.ID), stored, 1)
 			levels[place{p, key}] = 5
 		}
 	}
-	bed.Exec(t, pool, "UPDATE pglimit_reservation SET id = $1", stored)
+	testworld.Exec(t, pool, "UPDATE pglimit_reservation SET id = $1", stored)
 	check := func(after string) {
 		t.Helper()
 		for at, want := range levels {
-			if got := bed.Level(t, l, at.p, at.key); !bed.Near(got, want) {
-				t.Errorf("%s, %s: level %v after %s, want %v", bed.Variant(at.p), at.key, got, after, want)
+			if got := testworld.Level(t, l, at.p, at.key); !testworld.Near(got, want) {
+				t.Errorf("%s, %s: level %v after %s, want %v", testworld.Variant(at.p), at.key, got, after, want)
 			}
 		}
 	}
 	count := func(where string) int {
-		return bed.Value[int](t, pool, "SELECT count(*) FROM pglimit_reservation WHERE "+where)
+		return testworld.Value[int](t, pool, "SELECT count(*) FROM pglimit_reservation WHERE "+where)
 	}
 	n := len(ids) / 5
 	for at, id := range ids {
 		switch at.key {
 		case "settled":
-			if r := bed.Must(t)(l.Settle(ctx, id, 2)); !bed.Near(r.Level, 2) {
+			if r := testworld.Must(t)(l.Settle(ctx, id, 2)); !testworld.Near(r.Level, 2) {
 				t.Errorf("%+v", r)
 			}
 			levels[at] = 2
@@ -139,13 +139,13 @@ func TestReservationsWithOneStoredID(t *testing.T) {
 	if got := count("units = 0 AND state = 'open'"); got != 2*n || count("units = 5 AND key = 'stays'") != n {
 		t.Errorf("%d were freed", got)
 	}
-	bed.Exec(t, pool, "UPDATE pglimit_reservation SET units = 5 WHERE key = 'expires'")
+	testworld.Exec(t, pool, "UPDATE pglimit_reservation SET units = 5 WHERE key = 'expires'")
 
 	now = began.Add(3 * time.Second) // the look before a denial
 	for at := range levels {
 		if at.key == "expires" {
-			if r := bed.Must(t)(l.AllowN(ctx, at.p, at.key, 9)); !r.Allowed {
-				t.Errorf("%s: %+v", bed.Variant(at.p), r)
+			if r := testworld.Must(t)(l.AllowN(ctx, at.p, at.key, 9)); !r.Allowed {
+				t.Errorf("%s: %+v", testworld.Variant(at.p), r)
 			}
 			levels[at] = 9
 		}
@@ -169,22 +169,22 @@ func TestReservationsWithOneStoredID(t *testing.T) {
 func TestSettleOfALockedReservation(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
-	pool := bed.NewPool(t)
-	l := bed.NewLimiter(t, pool, &limiter.Config{Timeout: time.Minute})
+	pool := testworld.NewPool(t)
+	l := testworld.NewLimiter(t, pool, &limiter.Config{Timeout: time.Minute})
 	p := limiter.Policy{Name: "p", Algorithm: limiter.TokenBucket, Limit: 1000, Period: 1000 * time.Hour}
-	h := bed.Reserve(t, l, p.Request("k", 5), time.Hour)
-	tx := bed.Begin(t, pool, pgx.TxOptions{})
-	bed.Must(t)(l.InTx(tx).Settle(ctx, h.ID, 5))
+	h := testworld.Reserve(t, l, p.Request("k", 5), time.Hour)
+	tx := testworld.Begin(t, pool, pgx.TxOptions{})
+	testworld.Must(t)(l.InTx(tx).Settle(ctx, h.ID, 5))
 	settled := make(chan error, 1)
 	go func() {
 		_, err := l.Settle(ctx, h.ID, 5)
 		settled <- err
 	}()
-	bed.AwaitBlocked(t, pool)
+	testworld.AwaitBlocked(t, pool)
 	for range 50 { // none of them could end if they waited for the transaction
-		bed.Must(t)(l.Allow(ctx, p, "k"))
-		bed.Must(t)(l.Charge(ctx, p, "k", 1))
-		bed.Reserve(t, l, p.Request("k", 1), time.Hour)
+		testworld.Must(t)(l.Allow(ctx, p, "k"))
+		testworld.Must(t)(l.Charge(ctx, p, "k", 1))
+		testworld.Reserve(t, l, p.Request("k", 1), time.Hour)
 	}
 	if err := errors.Join(tx.Commit(ctx), <-settled); err != nil {
 		t.Error(err)

@@ -8,7 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/janitor"
 	"github.com/pglimit/pglimit/limiter"
 )
@@ -17,18 +17,18 @@ import (
 func TestReserveJanitorGivesBackExpired(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
-	pool := bed.NewPool(t)
+	pool := testworld.NewPool(t)
 	at := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	now := func() time.Time { return at }
-	l := bed.NewLimiter(t, pool, &limiter.Config{Now: now, IdempotencyTTL: time.Hour})
-	j := bed.NewJanitor(t, pool, &janitor.Config{Now: now, BatchSize: 3})
+	l := testworld.NewLimiter(t, pool, &limiter.Config{Now: now, IdempotencyTTL: time.Hour})
+	j := testworld.NewJanitor(t, pool, &janitor.Config{Now: now, BatchSize: 3})
 	var kept []limiter.Reservation
-	for _, p := range bed.Holdable() {
+	for _, p := range testworld.Holdable() {
 		p.Period = 1000 * time.Hour
 		for range 2 {
-			bed.Reserve(t, l, p.Request("k", 2), time.Minute)
+			testworld.Reserve(t, l, p.Request("k", 2), time.Minute)
 		}
-		kept = append(kept, bed.Reserve(t, l, p.Request("k", 3), 2*time.Hour))
+		kept = append(kept, testworld.Reserve(t, l, p.Request("k", 3), 2*time.Hour))
 	}
 	at = at.Add(time.Minute - time.Microsecond)
 	if removed, err := j.Sweep(ctx); err != nil || removed.ReservationsExpired != 0 {
@@ -39,10 +39,10 @@ func TestReserveJanitorGivesBackExpired(t *testing.T) {
 	if err != nil || int(removed.ReservationsExpired) != 2*len(kept) || removed.ByTable["pglimit_reservation"] != 0 {
 		t.Errorf("the first sweep: %+v, %v", removed, err)
 	}
-	for _, p := range bed.Holdable() {
+	for _, p := range testworld.Holdable() {
 		p.Period = 1000 * time.Hour
-		if got := bed.Level(t, l, p, "k"); !bed.Near(got, 3) {
-			t.Errorf("%s: level %v after the sweep", bed.Variant(p), got)
+		if got := testworld.Level(t, l, p, "k"); !testworld.Near(got, 3) {
+			t.Errorf("%s: level %v after the sweep", testworld.Variant(p), got)
 		}
 	}
 	at = at.Add(time.Hour)
@@ -51,7 +51,7 @@ func TestReserveJanitorGivesBackExpired(t *testing.T) {
 		t.Errorf("an hour later: %+v, %v", removed, err)
 	}
 	for _, h := range kept { // open reservations stay
-		bed.Must(t)(l.Settle(ctx, h.ID, 1))
+		testworld.Must(t)(l.Settle(ctx, h.ID, 1))
 	}
 }
 
@@ -60,29 +60,29 @@ func TestReserveJanitorGivesBackExpired(t *testing.T) {
 func TestReserveReapingNeverDeadlocks(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
-	pool := bed.NewPool(t)
-	l := bed.NewLimiter(t, pool, nil)
+	pool := testworld.NewPool(t)
+	l := testworld.NewLimiter(t, pool, nil)
 	p := limiter.Policy{Name: "p", Algorithm: limiter.TokenBucket, Limit: 10, Period: 1000 * time.Hour}
-	h := bed.Reserve(t, l, p.Request("k", 10), time.Second)
-	bed.Eventually(t, "the hold has expired", func(ctx context.Context) (bool, error) {
-		return bed.Value[bool](t, pool, "SELECT clock_timestamp() > $1", h.ExpiresAt), nil
+	h := testworld.Reserve(t, l, p.Request("k", 10), time.Second)
+	testworld.Eventually(t, "the hold has expired", func(ctx context.Context) (bool, error) {
+		return testworld.Value[bool](t, pool, "SELECT clock_timestamp() > $1", h.ExpiresAt), nil
 	})
-	asking, settling := bed.Begin(t, pool, pgx.TxOptions{}), bed.Begin(t, pool, pgx.TxOptions{})
+	asking, settling := testworld.Begin(t, pool, pgx.TxOptions{}), testworld.Begin(t, pool, pgx.TxOptions{})
 	// The first has locked the key's row; the second has locked the reservation and waits.
-	bed.Must(t)(l.InTx(asking).Charge(ctx, p, "k", 1))
+	testworld.Must(t)(l.InTx(asking).Charge(ctx, p, "k", 1))
 	done := make(chan error, 1)
 	go func() {
 		_, err := l.InTx(settling).Settle(ctx, h.ID, 5)
 		done <- errors.Join(err, settling.Commit(ctx))
 	}()
-	bed.AwaitBlocked(t, pool)
+	testworld.AwaitBlocked(t, pool)
 	if r, err := l.InTx(asking).Allow(ctx, p, "k"); err != nil || r.Allowed {
 		t.Errorf("the denied request: %+v, %v", r, err)
 	}
 	if err := errors.Join(asking.Commit(ctx), <-done); err != nil {
 		t.Error(err)
 	}
-	if n := bed.Value[int](t, pool, "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()"); n != 0 {
+	if n := testworld.Value[int](t, pool, "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()"); n != 0 {
 		t.Errorf("%d deadlocks", n)
 	}
 }
@@ -91,8 +91,8 @@ func TestReserveReapingNeverDeadlocks(t *testing.T) {
 func TestReserveArguments(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
-	pool := bed.NewPool(t)
-	l := bed.NewLimiter(t, pool, nil)
+	pool := testworld.NewPool(t)
+	l := testworld.NewLimiter(t, pool, nil)
 	p := limiter.Policy{Name: "p", Algorithm: limiter.GCRA, Limit: 1, Period: time.Hour}
 	queue := p
 	queue.Algorithm = limiter.LeakyBucketQueue
@@ -100,7 +100,7 @@ func TestReserveArguments(t *testing.T) {
 	long.IdempotencyKey = string(make([]byte, 256))
 	nul := p.Request("k", 1)
 	nul.IdempotencyKey = "a\x00"
-	odd := bed.NewLimiter(t, pool, &limiter.Config{IdempotencyTTL: -time.Second})
+	odd := testworld.NewLimiter(t, pool, &limiter.Config{IdempotencyTTL: -time.Second})
 	for want, err := range map[string]error{
 		"pglimit: invalid: ttl 999ms: must be whole microseconds from one second to a hundred years":        second(l.Reserve(ctx, p.Request("k", 1), 999*time.Millisecond)),
 		"pglimit: invalid: ttl 1.000000001s: must be whole microseconds from one second to a hundred years": second(l.Reserve(ctx, p.Request("k", 1), time.Second+1)),
@@ -115,7 +115,7 @@ func TestReserveArguments(t *testing.T) {
 			t.Errorf("got  %v\nwant %s", err, want)
 		}
 	}
-	if got := bed.Value[int](t, pool, "SELECT (SELECT count(*) FROM pglimit_reservation) + (SELECT count(*) FROM pglimit_token_bucket)"); got != 0 {
+	if got := testworld.Value[int](t, pool, "SELECT (SELECT count(*) FROM pglimit_reservation) + (SELECT count(*) FROM pglimit_token_bucket)"); got != 0 {
 		t.Errorf("%d rows were written", got)
 	}
 }

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/internal/conformance"
 	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/limiter"
@@ -16,24 +16,24 @@ import (
 // TestSettleAfterResetAndBlock: a row that only a block made, and a denial while it lasted,
 // has no policy numbers to use. What is spent is counted under the reservation's own policy.
 func TestSettleAfterResetAndBlock(t *testing.T) {
-	bed.InSQLAndMemory(t, func(t *testing.T, l *limiter.Limiter, clock *conformance.Clock) {
+	testworld.InSQLAndMemory(t, func(t *testing.T, l *limiter.Limiter, clock *conformance.Clock) {
 		ctx := t.Context()
-		for _, p := range bed.Holdable() {
+		for _, p := range testworld.Holdable() {
 			p.Period = 1000 * time.Hour
 			for _, denied := range []bool{false, true} {
 				key := fmt.Sprint("denied: ", denied)
 				clock.Set(0)
-				first, second := bed.Reserve(t, l, p.Request(key, 4), time.Hour), bed.Reserve(t, l, p.Request(key, 4), time.Hour)
+				first, second := testworld.Reserve(t, l, p.Request(key, 4), time.Hour), testworld.Reserve(t, l, p.Request(key, 4), time.Hour)
 				must.Succeed(t, errors.Join(l.Reset(ctx, p, key), l.Block(ctx, p, key, time.Minute)))
-				if denied && bed.Must(t)(l.Allow(ctx, p, key)).Allowed {
-					t.Errorf("%s: a blocked key was allowed", bed.Variant(p))
+				if denied && testworld.Must(t)(l.Allow(ctx, p, key)).Allowed {
+					t.Errorf("%s: a blocked key was allowed", testworld.Variant(p))
 				}
 				must.Succeed(t, l.Unblock(ctx, p, key))
 				for i, id := range []string{first.ID, second.ID} {
 					clock.Set(int64(i+1) * 1_000_000)
-					r := bed.Must(t)(l.Settle(ctx, id, 3))
-					if want := 3 * float64(i+1); !bed.Near(r.Level, want) || !bed.Near(bed.Level(t, l, p, key), want) {
-						t.Errorf("%s, %s: level %v, want %v", bed.Variant(p), key, r.Level, want)
+					r := testworld.Must(t)(l.Settle(ctx, id, 3))
+					if want := 3 * float64(i+1); !testworld.Near(r.Level, want) || !testworld.Near(testworld.Level(t, l, p, key), want) {
+						t.Errorf("%s, %s: level %v, want %v", testworld.Variant(p), key, r.Level, want)
 					}
 				}
 			}
@@ -44,9 +44,9 @@ func TestSettleAfterResetAndBlock(t *testing.T) {
 // TestIdempotencyKeyIsFreedWithItsReservation: a reservation that was cancelled or has
 // expired frees its key for another; one that was settled does not.
 func TestIdempotencyKeyIsFreedWithItsReservation(t *testing.T) {
-	bed.InSQLAndMemory(t, func(t *testing.T, l *limiter.Limiter, clock *conformance.Clock) {
+	testworld.InSQLAndMemory(t, func(t *testing.T, l *limiter.Limiter, clock *conformance.Clock) {
 		ctx := context.Background()
-		for _, p := range bed.Holdable() {
+		for _, p := range testworld.Holdable() {
 			p.Limit, p.Period = 100, 1000*time.Hour
 			clock.Set(0)
 			reserve := func(id string) limiter.Reservation {
@@ -57,27 +57,27 @@ func TestIdempotencyKeyIsFreedWithItsReservation(t *testing.T) {
 			}
 			cancelled := reserve("a")
 			if again := reserve("a"); again.ID != cancelled.ID || !again.Result.Replayed {
-				t.Errorf("%s: requested again: %+v", bed.Variant(p), again)
+				t.Errorf("%s: requested again: %+v", testworld.Variant(p), again)
 			}
 			if err := l.Cancel(ctx, cancelled.ID); err != nil {
 				t.Fatal(err)
 			}
 			expires := reserve("a")
-			if expires.ID == cancelled.ID || expires.Result.Replayed || !bed.Near(expires.Result.Level, 60) {
-				t.Errorf("%s: after Cancel: %+v", bed.Variant(p), expires)
+			if expires.ID == cancelled.ID || expires.Result.Replayed || !testworld.Near(expires.Result.Level, 60) {
+				t.Errorf("%s: after Cancel: %+v", testworld.Variant(p), expires)
 			}
 			clock.Set((time.Minute - time.Microsecond).Microseconds())
 			if again := reserve("a"); again.ID != expires.ID {
-				t.Errorf("%s: a microsecond before its end: %+v", bed.Variant(p), again)
+				t.Errorf("%s: a microsecond before its end: %+v", testworld.Variant(p), again)
 			}
 			clock.Set(time.Minute.Microseconds()) // not yet given back
 			third := reserve("a")
-			if third.ID == expires.ID || third.Result.Replayed || !third.Result.Allowed || !bed.Near(third.Result.Level, 60) {
-				t.Errorf("%s: after its end: %+v", bed.Variant(p), third)
+			if third.ID == expires.ID || third.Result.Replayed || !third.Result.Allowed || !testworld.Near(third.Result.Level, 60) {
+				t.Errorf("%s: after its end: %+v", testworld.Variant(p), third)
 			}
-			bed.Must(t)(l.Settle(ctx, third.ID, 10))
+			testworld.Must(t)(l.Settle(ctx, third.ID, 10))
 			if again := reserve("a"); again.ID != third.ID || !again.Result.Replayed {
-				t.Errorf("%s: after Settle: %+v", bed.Variant(p), again)
+				t.Errorf("%s: after Settle: %+v", testworld.Variant(p), again)
 			}
 		}
 	})
@@ -88,10 +88,10 @@ func TestIdempotencyKeyIsFreedWithItsReservation(t *testing.T) {
 func TestUsageIsOfOneMoment(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
-	trace := new(bed.Trace)
-	pool := bed.Connect(t, bed.NewDatabase(t), trace.On)
-	l := bed.NewLimiter(t, pool, &limiter.Config{Now: new(conformance.Clock).Now, DisableDenyCache: true})
-	for _, p := range bed.Variants(100, time.Hour) {
+	trace := new(testworld.Trace)
+	pool := testworld.Connect(t, testworld.NewDatabase(t), trace.On)
+	l := testworld.NewLimiter(t, pool, &limiter.Config{Now: new(conformance.Clock).Now, DisableDenyCache: true})
+	for _, p := range testworld.Variants(100, time.Hour) {
 		if p.Algorithm == limiter.LeakyBucketQueue {
 			continue
 		}
@@ -100,33 +100,33 @@ func TestUsageIsOfOneMoment(t *testing.T) {
 			trace.Take()
 			f()
 			if n := len(trace.Take()); n != 1 {
-				t.Errorf("%s: %s sent %d statements", bed.Variant(p), what, n)
+				t.Errorf("%s: %s sent %d statements", testworld.Variant(p), what, n)
 			}
 		}
-		granted := bed.Must(t)(l.AllowN(ctx, p, "gone", 5))
+		granted := testworld.Must(t)(l.AllowN(ctx, p, "gone", 5))
 		if err := l.Reset(ctx, p, "gone"); err != nil {
 			t.Fatal(err)
 		}
 		hold := must.OK(l.Reserve(ctx, p.Request("k", 10), time.Hour))(t)
-		bed.Must(t)(l.Settle(ctx, hold.ID, 10))
+		testworld.Must(t)(l.Settle(ctx, hold.ID, 10))
 		once("Refund", func() {
-			if r := bed.Must(t)(l.Refund(ctx, p, "nothing", 5)); r.Granted != 0 || r.Level != 0 || r.Remaining != 100 {
-				t.Errorf("%s: a Refund of nothing: %+v", bed.Variant(p), r)
+			if r := testworld.Must(t)(l.Refund(ctx, p, "nothing", 5)); r.Granted != 0 || r.Level != 0 || r.Remaining != 100 {
+				t.Errorf("%s: a Refund of nothing: %+v", testworld.Variant(p), r)
 			}
 		})
 		once("Undo", func() {
-			if r := bed.Must(t)(l.Undo(ctx, p, "gone", granted)); r.Granted != 0 || r.Remaining != 100 {
-				t.Errorf("%s: an Undo of nothing: %+v", bed.Variant(p), r)
+			if r := testworld.Must(t)(l.Undo(ctx, p, "gone", granted)); r.Granted != 0 || r.Remaining != 100 {
+				t.Errorf("%s: an Undo of nothing: %+v", testworld.Variant(p), r)
 			}
 		})
 		once("Settle", func() {
-			if r := bed.Must(t)(l.Settle(ctx, hold.ID, 10)); !r.Replayed || !bed.Near(r.Level, 10) {
-				t.Errorf("%s: settled again: %+v", bed.Variant(p), r)
+			if r := testworld.Must(t)(l.Settle(ctx, hold.ID, 10)); !r.Replayed || !testworld.Near(r.Level, 10) {
+				t.Errorf("%s: settled again: %+v", testworld.Variant(p), r)
 			}
 		})
 		once("Usage", func() {
-			if s := must.OK(l.Usage(ctx, p, "k"))(t); !bed.Near(s.Spent, 10) || s.Reservations != 0 {
-				t.Errorf("%s: %+v", bed.Variant(p), s)
+			if s := must.OK(l.Usage(ctx, p, "k"))(t); !testworld.Near(s.Spent, 10) || s.Reservations != 0 {
+				t.Errorf("%s: %+v", testworld.Variant(p), s)
 			}
 		})
 	}

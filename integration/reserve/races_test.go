@@ -12,8 +12,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/pglimit/pglimit/integration/bed"
-	"github.com/pglimit/pglimit/internal/conformance/either"
+	"github.com/pglimit/pglimit/integration/testworld"
+	"github.com/pglimit/pglimit/internal/conformance/verbs"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -23,15 +23,15 @@ import (
 func TestReserveFreedByTheResetThatWaited(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
-	pool := bed.NewPool(t)
-	l := bed.NewLimiter(t, pool, nil)
-	for _, p := range bed.Holdable() {
+	pool := testworld.NewPool(t)
+	l := testworld.NewLimiter(t, pool, nil)
+	for _, p := range testworld.Holdable() {
 		p.Period = 1000 * time.Hour
 		for _, inTx := range []bool{false, true} {
 			key := fmt.Sprint("in a transaction: ", inTx)
-			bed.Must(t)(l.Allow(ctx, p, key))
-			reserving := bed.Begin(t, pool, pgx.TxOptions{})
-			h := bed.Reserve(t, l.InTx(reserving), p.Request(key, 5), time.Hour)
+			testworld.Must(t)(l.Allow(ctx, p, key))
+			reserving := testworld.Begin(t, pool, pgx.TxOptions{})
+			h := testworld.Reserve(t, l.InTx(reserving), p.Request(key, 5), time.Hour)
 			done := make(chan error, 1)
 			go func() {
 				if !inTx {
@@ -40,13 +40,13 @@ func TestReserveFreedByTheResetThatWaited(t *testing.T) {
 				}
 				done <- pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error { return l.InTx(tx).Reset(ctx, p, key) })
 			}()
-			bed.AwaitBlocked(t, pool)
+			testworld.AwaitBlocked(t, pool)
 			if err := errors.Join(reserving.Commit(ctx), <-done); err != nil {
 				t.Fatal(err)
 			}
-			bed.Must(t)(l.AllowN(ctx, p, key, 10))
-			if err := l.Cancel(ctx, h.ID); err != nil || !bed.Near(bed.Level(t, l, p, key), 10) {
-				t.Errorf("%s, %s: level %v after the cancel, %v: units can pass twice", bed.Variant(p), key, bed.Level(t, l, p, key), err)
+			testworld.Must(t)(l.AllowN(ctx, p, key, 10))
+			if err := l.Cancel(ctx, h.ID); err != nil || !testworld.Near(testworld.Level(t, l, p, key), 10) {
+				t.Errorf("%s, %s: level %v after the cancel, %v: units can pass twice", testworld.Variant(p), key, testworld.Level(t, l, p, key), err)
 			}
 		}
 	}
@@ -57,17 +57,17 @@ func TestReserveFreedByTheResetThatWaited(t *testing.T) {
 func TestReserveEndsOnce(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
-	pool := bed.Connect(t, bed.NewDatabase(t), func(c *pgxpool.Config) { c.MaxConns = 32 })
+	pool := testworld.Connect(t, testworld.NewDatabase(t), func(c *pgxpool.Config) { c.MaxConns = 32 })
 	var at atomic.Int64
 	at.Store(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC).UnixMicro())
 	now := func() time.Time { return time.UnixMicro(at.Load()) }
-	l := bed.NewLimiter(t, pool, &limiter.Config{DisableTimeout: true, Now: now, DisableDenyCache: true})
-	for _, p := range bed.Holdable() {
+	l := testworld.NewLimiter(t, pool, &limiter.Config{DisableTimeout: true, Now: now, DisableDenyCache: true})
+	for _, p := range testworld.Holdable() {
 		p.Period, p.Limit = 1000*time.Hour, 100
 		for round := range 4 {
 			key := fmt.Sprint("k", round)
-			bed.Must(t)(l.AllowN(ctx, p, key, 50))
-			h := bed.Reserve(t, l, p.Request(key, 20), time.Second)
+			testworld.Must(t)(l.AllowN(ctx, p, key, 50))
+			h := testworld.Reserve(t, l, p.Request(key, 20), time.Second)
 			expired := round%2 == 1
 			if expired {
 				at.Add(time.Second.Microseconds())
@@ -78,7 +78,7 @@ func TestReserveEndsOnce(t *testing.T) {
 			var wg sync.WaitGroup
 			for i := range 32 {
 				units := float64(1 + i%3)
-				settle := func(s either.Limiter) (bool, error) {
+				settle := func(s verbs.Limiter) (bool, error) {
 					r, err := s.Settle(ctx, h.ID, units)
 					return !r.Replayed, err
 				}
@@ -119,10 +119,10 @@ func TestReserveEndsOnce(t *testing.T) {
 			}
 			// Either one settled and all others got its answer, or none did.
 			if all > 1 || all == 0 && cancelled == 0 || all == 1 && !expired && cancelled > 0 {
-				t.Errorf("%s: settled %v, cancelled %d, %d were refused because it had ended", bed.Variant(p), settled, cancelled, ended)
+				t.Errorf("%s: settled %v, cancelled %d, %d were refused because it had ended", testworld.Variant(p), settled, cancelled, ended)
 			}
-			if got := bed.Level(t, l, p, key); !bed.Near(got, want) {
-				t.Errorf("%s: level %v, want %v: settled %v, cancelled %d", bed.Variant(p), got, want, settled, cancelled)
+			if got := testworld.Level(t, l, p, key); !testworld.Near(got, want) {
+				t.Errorf("%s: level %v, want %v: settled %v, cancelled %d", testworld.Variant(p), got, want, settled, cancelled)
 			}
 		}
 	}

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/internal/conformance"
 	"github.com/pglimit/pglimit/limiter"
 )
@@ -14,9 +14,9 @@ import (
 // settable creates two limiters with one clock, and returns a function that sets it.
 func settable(t *testing.T) (l, other *limiter.Limiter, at func(time.Duration)) {
 	t.Helper()
-	pool, clock := bed.NewPool(t), new(conformance.Clock)
+	pool, clock := testworld.NewPool(t), new(conformance.Clock)
 	config := &limiter.Config{Now: clock.Now, DisableDenyCache: true, IdempotencyTTL: time.Minute}
-	return bed.NewLimiter(t, pool, config), bed.NewLimiter(t, pool, config), func(d time.Duration) { clock.Set(1_000_000_000 + d.Microseconds()) }
+	return testworld.NewLimiter(t, pool, config), testworld.NewLimiter(t, pool, config), func(d time.Duration) { clock.Set(1_000_000_000 + d.Microseconds()) }
 }
 
 // TestSettle: Settle and Cancel may come in every order.
@@ -24,23 +24,23 @@ func TestSettle(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	l, other, at := settable(t)
-	for _, p := range bed.Holdable() {
+	for _, p := range testworld.Holdable() {
 		p.Period = 1000 * time.Hour
-		t.Run(bed.Variant(p), func(t *testing.T) {
+		t.Run(testworld.Variant(p), func(t *testing.T) {
 			at(0)
-			h := bed.Reserve(t, l, p.Request("k", 6), time.Minute)
+			h := testworld.Reserve(t, l, p.Request("k", 6), time.Minute)
 			if got := h.ExpiresAt.Sub(h.Result.At); got != time.Minute {
 				t.Errorf("expires after %v", got)
 			}
-			if r := bed.Must(t)(l.AllowN(ctx, p, "k", 5)); r.Allowed {
+			if r := testworld.Must(t)(l.AllowN(ctx, p, "k", 5)); r.Allowed {
 				t.Errorf("held units passed: %+v", r)
 			}
 			// By another process, with less than reserved; again; again with another
 			// number.
-			if r := bed.Must(t)(other.Settle(ctx, h.ID, 4)); !r.Allowed || r.Granted != 4 || !bed.Near(r.Level, 4) || r.Replayed || r.Expired {
+			if r := testworld.Must(t)(other.Settle(ctx, h.ID, 4)); !r.Allowed || r.Granted != 4 || !testworld.Near(r.Level, 4) || r.Replayed || r.Expired {
 				t.Errorf("settled below: %+v", r)
 			}
-			if r := bed.Must(t)(l.Settle(ctx, h.ID, 4)); !r.Replayed || !bed.Near(r.Level, 4) {
+			if r := testworld.Must(t)(l.Settle(ctx, h.ID, 4)); !r.Replayed || !testworld.Near(r.Level, 4) {
 				t.Errorf("settled again: %+v", r)
 			}
 			if _, err := l.Settle(ctx, h.ID, 5); !errors.Is(err, limiter.ErrReservationEnded) {
@@ -50,52 +50,52 @@ func TestSettle(t *testing.T) {
 				t.Errorf("cancelled after the settle: %v", err)
 			}
 			// Above the reservation and above the burst: recorded, and nothing is left.
-			h = bed.Reserve(t, l, p.Request("k", 6), time.Minute)
-			if r := bed.Must(t)(l.Settle(ctx, h.ID, 60)); !bed.Near(r.Level, 64) || r.Remaining != 0 || !r.Full {
+			h = testworld.Reserve(t, l, p.Request("k", 6), time.Minute)
+			if r := testworld.Must(t)(l.Settle(ctx, h.ID, 60)); !testworld.Near(r.Level, 64) || r.Remaining != 0 || !r.Full {
 				t.Errorf("settled above: %+v", r)
 			}
-			if r := bed.Must(t)(l.Allow(ctx, p, "k")); r.Allowed || !bed.Near(r.Level, 64) {
+			if r := testworld.Must(t)(l.Allow(ctx, p, "k")); r.Allowed || !testworld.Near(r.Level, 64) {
 				t.Errorf("after the overdraft: %+v", r)
 			}
 			// Cancelled, twice, and settled afterwards.
-			h = bed.Reserve(t, l, p.Request("c", 6), time.Minute)
+			h = testworld.Reserve(t, l, p.Request("c", 6), time.Minute)
 			for range 2 {
 				if err := other.Cancel(ctx, h.ID); err != nil {
 					t.Errorf("cancel: %v", err)
 				}
 			}
-			if _, err := l.Settle(ctx, h.ID, 6); !errors.Is(err, limiter.ErrReservationEnded) || !bed.Near(bed.Level(t, l, p, "c"), 0) {
+			if _, err := l.Settle(ctx, h.ID, 6); !errors.Is(err, limiter.ErrReservationEnded) || !testworld.Near(testworld.Level(t, l, p, "c"), 0) {
 				t.Errorf("settled after the cancel: %v", err)
 			}
 			// Expired before its owner settles: a denied request of any caller gives it
 			// back. The owner's settle is still recorded, and reports that it was late.
-			h = bed.Reserve(t, l, p.Request("e", 8), 10*time.Second)
+			h = testworld.Reserve(t, l, p.Request("e", 8), 10*time.Second)
 			at(9 * time.Second)
-			if r := bed.Must(t)(other.AllowN(ctx, p, "e", 5)); r.Allowed {
+			if r := testworld.Must(t)(other.AllowN(ctx, p, "e", 5)); r.Allowed {
 				t.Errorf("before the hold expired: %+v", r)
 			}
 			at(10 * time.Second)
-			if r := bed.Must(t)(other.AllowN(ctx, p, "e", 5)); !r.Allowed || !bed.Near(r.Level, 5) {
+			if r := testworld.Must(t)(other.AllowN(ctx, p, "e", 5)); !r.Allowed || !testworld.Near(r.Level, 5) {
 				t.Errorf("once the hold has expired: %+v", r)
 			}
-			if r := bed.Must(t)(l.Settle(ctx, h.ID, 7)); !r.Expired || !bed.Near(r.Level, 12) {
+			if r := testworld.Must(t)(l.Settle(ctx, h.ID, 7)); !r.Expired || !testworld.Near(r.Level, 12) {
 				t.Errorf("settled after expiry: %+v", r)
 			}
 			// Late, but no request came in between: it still counts, and only the rest
 			// comes back.
-			h = bed.Reserve(t, l, p.Request("l", 8), time.Second)
+			h = testworld.Reserve(t, l, p.Request("l", 8), time.Second)
 			at(20 * time.Second)
-			if r := bed.Must(t)(l.Settle(ctx, h.ID, 3)); !r.Expired || !bed.Near(r.Level, 3) {
+			if r := testworld.Must(t)(l.Settle(ctx, h.ID, 3)); !r.Expired || !testworld.Near(r.Level, 3) {
 				t.Errorf("settled late: %+v", r)
 			}
 			// After a reset nothing of it is counted, so nothing comes back.
-			h = bed.Reserve(t, l, p.Request("r", 8), time.Minute)
+			h = testworld.Reserve(t, l, p.Request("r", 8), time.Minute)
 			if err := l.Reset(ctx, p, "r"); err != nil {
 				t.Fatal(err)
 			}
-			bed.Must(t)(l.AllowN(ctx, p, "r", 5))
-			if err := l.Cancel(ctx, h.ID); err != nil || !bed.Near(bed.Level(t, l, p, "r"), 5) {
-				t.Errorf("cancelled after a reset: %v, level %v", err, bed.Level(t, l, p, "r"))
+			testworld.Must(t)(l.AllowN(ctx, p, "r", 5))
+			if err := l.Cancel(ctx, h.ID); err != nil || !testworld.Near(testworld.Level(t, l, p, "r"), 5) {
+				t.Errorf("cancelled after a reset: %v, level %v", err, testworld.Level(t, l, p, "r"))
 			}
 		})
 	}

@@ -13,8 +13,8 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pglimit/pglimit/db"
-	"github.com/pglimit/pglimit/integration/bed"
-	"github.com/pglimit/pglimit/internal/conformance/either"
+	"github.com/pglimit/pglimit/integration/testworld"
+	"github.com/pglimit/pglimit/internal/conformance/verbs"
 	"github.com/pglimit/pglimit/janitor"
 	"github.com/pglimit/pglimit/limiter"
 )
@@ -25,18 +25,18 @@ import (
 func TestReserveDurability(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
-	log := bed.NewCommitLog(t)
-	for _, d := range bed.Durabilities {
-		l := bed.NewLimiter(t, bed.Connect(t, log.URL, bed.Setting("synchronous_commit", "off")), nil)
-		for _, p := range bed.Holdable() {
+	log := testworld.NewCommitLog(t)
+	for _, d := range testworld.Durabilities {
+		l := testworld.NewLimiter(t, testworld.Connect(t, log.URL, testworld.Setting("synchronous_commit", "off")), nil)
+		for _, p := range testworld.Holdable() {
 			p.Name, p.Durability, p.Period = fmt.Sprintf("%s-%d", p.Name, d), d, 1000*time.Hour
-			bed.Must(t)(l.Settle(ctx, bed.Reserve(t, l, p.Request("settle", 5), time.Hour).ID, 3))
-			if err := l.Cancel(ctx, bed.Reserve(t, l, p.Request("cancel", 5), time.Hour).ID); err != nil {
+			testworld.Must(t)(l.Settle(ctx, testworld.Reserve(t, l, p.Request("settle", 5), time.Hour).ID, 3))
+			if err := l.Cancel(ctx, testworld.Reserve(t, l, p.Request("cancel", 5), time.Hour).ID); err != nil {
 				t.Fatal(err)
 			}
-			got := bed.Value[string](t, log.Pool, `SELECT string_agg(DISTINCT s, ', ' ORDER BY s) FROM
+			got := testworld.Value[string](t, log.Pool, `SELECT string_agg(DISTINCT s, ', ' ORDER BY s) FROM
 				(SELECT key || ' ' || string_agg(setting, ' ' ORDER BY xid) AS s FROM committed WHERE policy = $1 GROUP BY key) AS c`, p.Name)
-			first := bed.CommittedWith("off", d)
+			first := testworld.CommittedWith("off", d)
 			if want := fmt.Sprintf("cancel %s on, settle %s on", first, first); got != want {
 				t.Errorf("%s: committed %q, want %q", p.Name, got, want)
 			}
@@ -44,17 +44,17 @@ func TestReserveDurability(t *testing.T) {
 	}
 	at := time.Now()
 	now := func() time.Time { return at }
-	l := bed.NewLimiter(t, log.Pool, &limiter.Config{Now: now})
+	l := testworld.NewLimiter(t, log.Pool, &limiter.Config{Now: now})
 	p := limiter.Policy{Name: "p", Algorithm: limiter.FixedWindow, Limit: 10, Period: 1000 * time.Hour}
-	bed.Reserve(t, l, p.Request("denied", 10), time.Second)
-	bed.Reserve(t, l, p.Request("swept", 10), time.Second)
+	testworld.Reserve(t, l, p.Request("denied", 10), time.Second)
+	testworld.Reserve(t, l, p.Request("swept", 10), time.Second)
 	at = at.Add(time.Second)
-	bed.Must(t)(l.Allow(ctx, p, "denied"))
-	if _, err := bed.NewJanitor(t, log.Pool, &janitor.Config{Now: now}).Sweep(ctx); err != nil {
+	testworld.Must(t)(l.Allow(ctx, p, "denied"))
+	if _, err := testworld.NewJanitor(t, log.Pool, &janitor.Config{Now: now}).Sweep(ctx); err != nil {
 		t.Fatal(err)
 	}
 	for key, want := range map[string]string{"denied": "on on off on", "swept": "on off"} {
-		if got := bed.Value[string](t, log.Pool, `SELECT string_agg(setting, ' ' ORDER BY xid) FROM committed WHERE policy = 'p' AND key = $1`, key); got != want {
+		if got := testworld.Value[string](t, log.Pool, `SELECT string_agg(setting, ' ' ORDER BY xid) FROM committed WHERE policy = 'p' AND key = $1`, key); got != want {
 			t.Errorf("%s: committed %q, want %q", key, got, want)
 		}
 	}
@@ -66,29 +66,29 @@ func TestReserveDurability(t *testing.T) {
 func TestReserveKeepsKeysSecret(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
-	pool := bed.NewPool(t)
+	pool := testworld.NewPool(t)
 	config := &limiter.Config{KeySecret: []byte("a secret for the keys")}
-	l, other := bed.NewLimiter(t, pool, config), bed.NewLimiter(t, pool, config)
-	stranger := bed.NewLimiter(t, pool, &limiter.Config{KeySecret: []byte("another secret for them")})
-	for _, p := range bed.Holdable() {
+	l, other := testworld.NewLimiter(t, pool, config), testworld.NewLimiter(t, pool, config)
+	stranger := testworld.NewLimiter(t, pool, &limiter.Config{KeySecret: []byte("another secret for them")})
+	for _, p := range testworld.Holdable() {
 		p.Period = 1000 * time.Hour
 		request := p.Request("alice@example.com", 6)
 		request.IdempotencyKey = "order of alice"
-		h := bed.Reserve(t, l, request, time.Hour)
-		if again := bed.Reserve(t, other, request, time.Hour); again.ID != h.ID || !again.Result.Replayed {
-			t.Errorf("%s: %+v", bed.Variant(p), again)
+		h := testworld.Reserve(t, l, request, time.Hour)
+		if again := testworld.Reserve(t, other, request, time.Hour); again.ID != h.ID || !again.Result.Replayed {
+			t.Errorf("%s: %+v", testworld.Variant(p), again)
 		}
-		stored := bed.Value[string](t, pool, "SELECT string_agg(h::text, ' ') FROM pglimit_reservation AS h WHERE policy = $1", p.Name) +
-			bed.Value[string](t, pool, "SELECT string_agg(r::text, ' ') FROM "+bed.TableOf(p.Algorithm)+" AS r WHERE policy = $1", p.Name)
+		stored := testworld.Value[string](t, pool, "SELECT string_agg(h::text, ' ') FROM pglimit_reservation AS h WHERE policy = $1", p.Name) +
+			testworld.Value[string](t, pool, "SELECT string_agg(r::text, ' ') FROM "+testworld.TableOf(p.Algorithm)+" AS r WHERE policy = $1", p.Name)
 		inID, err := base64.RawURLEncoding.DecodeString(h.ID[strings.LastIndex(h.ID, ":")+1:])
 		if err != nil || strings.Contains(stored+string(inID), "alice") || !strings.Contains(stored, string(inID)) {
-			t.Errorf("%s: %s, ID %s, %v", bed.Variant(p), stored, h.ID, err)
+			t.Errorf("%s: %s, ID %s, %v", testworld.Variant(p), stored, h.ID, err)
 		}
-		if level := bed.Level(t, stranger, p, "alice@example.com"); level != 0 {
-			t.Errorf("%s: with another secret the level is %v", bed.Variant(p), level)
+		if level := testworld.Level(t, stranger, p, "alice@example.com"); level != 0 {
+			t.Errorf("%s: with another secret the level is %v", testworld.Variant(p), level)
 		}
-		if _, err := other.Settle(ctx, h.ID, 7); err != nil || !bed.Near(bed.Level(t, l, p, "alice@example.com"), 7) {
-			t.Errorf("%s: %v", bed.Variant(p), err)
+		if _, err := other.Settle(ctx, h.ID, 7); err != nil || !testworld.Near(testworld.Level(t, l, p, "alice@example.com"), 7) {
+			t.Errorf("%s: %v", testworld.Variant(p), err)
 		}
 	}
 }
@@ -98,16 +98,16 @@ func TestReserveKeepsKeysSecret(t *testing.T) {
 func TestReserveFreeingWaitsForNobody(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
-	url := bed.NewDatabase(t)
-	pool := bed.Connect(t, url)
-	l := bed.NewLimiter(t, pool, nil)
+	url := testworld.NewDatabase(t)
+	pool := testworld.Connect(t, url)
+	l := testworld.NewLimiter(t, pool, nil)
 	p := limiter.Policy{Name: "p", Algorithm: limiter.GCRA, Limit: 10, Period: 1000 * time.Hour}
-	bed.Reserve(t, l, p.Request("k", 5), time.Hour)
-	settling := bed.Begin(t, pool, pgx.TxOptions{})
+	testworld.Reserve(t, l, p.Request("k", 5), time.Hour)
+	settling := testworld.Begin(t, pool, pgx.TxOptions{})
 	if _, err := settling.Exec(ctx, "SELECT FROM pglimit_reservation FOR UPDATE"); err != nil {
 		t.Fatal(err)
 	}
-	err := db.New().ReservationsFree(ctx, bed.Connect(t, url, bed.Setting("statement_timeout", "10s")), db.ReservationsFreeParams{Policy: "p", Key: "k", Algorithm: "token_bucket"})
+	err := db.New().ReservationsFree(ctx, testworld.Connect(t, url, testworld.Setting("statement_timeout", "10s")), db.ReservationsFreeParams{Policy: "p", Key: "k", Algorithm: "token_bucket"})
 	if state := pgState(err); state != "55P03" {
 		t.Errorf("%v", err)
 	}
@@ -126,22 +126,22 @@ func pgState(err error) string {
 func TestReserveOldSnapshotSilencesNobody(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
-	pool := bed.NewPool(t)
-	l := bed.NewLimiter(t, pool, &limiter.Config{DisableDenyCache: true})
+	pool := testworld.NewPool(t)
+	l := testworld.NewLimiter(t, pool, &limiter.Config{DisableDenyCache: true})
 	p := limiter.Policy{Name: "p", Algorithm: limiter.TokenBucket, Limit: 10, Period: 1000 * time.Hour}
-	bed.Must(t)(l.AllowN(ctx, p, "full", 10))
-	tx := bed.Begin(t, pool, pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
+	testworld.Must(t)(l.AllowN(ctx, p, "full", 10))
+	tx := testworld.Begin(t, pool, pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
 	if _, err := tx.Exec(ctx, "SELECT 1"); err != nil {
 		t.Fatal(err)
 	}
-	h := bed.Reserve(t, bed.NewLimiter(t, pool, nil), p.Request("k", 10), time.Second)
-	bed.Eventually(t, "the hold has expired", func(ctx context.Context) (bool, error) {
-		return bed.Value[bool](t, pool, "SELECT clock_timestamp() > $1", h.ExpiresAt), nil
+	h := testworld.Reserve(t, testworld.NewLimiter(t, pool, nil), p.Request("k", 10), time.Second)
+	testworld.Eventually(t, "the hold has expired", func(ctx context.Context) (bool, error) {
+		return testworld.Value[bool](t, pool, "SELECT clock_timestamp() > $1", h.ExpiresAt), nil
 	})
-	if r := bed.Must(t)(l.InTx(tx).Allow(ctx, p, "full")); r.Allowed {
+	if r := testworld.Must(t)(l.InTx(tx).Allow(ctx, p, "full")); r.Allowed {
 		t.Fatalf("%+v", r)
 	}
-	if r := bed.Must(t)(l.Allow(ctx, p, "k")); !r.Allowed {
+	if r := testworld.Must(t)(l.Allow(ctx, p, "k")); !r.Allowed {
 		t.Errorf("%+v", r)
 	}
 }
@@ -152,13 +152,13 @@ func TestReserveOldSnapshotSilencesNobody(t *testing.T) {
 func TestIdempotencyKeyCountsOnce(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
-	pool := bed.Connect(t, bed.NewDatabase(t), bed.Connections(16))
-	l := bed.NewLimiter(t, pool, nil)
+	pool := testworld.Connect(t, testworld.NewDatabase(t), testworld.Connections(16))
+	l := testworld.NewLimiter(t, pool, nil)
 	for _, iso := range []pgx.TxIsoLevel{"", pgx.ReadCommitted, pgx.RepeatableRead, pgx.Serializable} {
-		for _, p := range bed.Variants(100, 1000*time.Hour) {
+		for _, p := range testworld.Variants(100, 1000*time.Hour) {
 			request := p.Request("k"+string(iso), 7)
 			request.IdempotencyKey = "order 1"
-			admit := func(d either.Limiter) (h limiter.Reservation, err error) {
+			admit := func(d verbs.Limiter) (h limiter.Reservation, err error) {
 				if p.Algorithm == limiter.LeakyBucketQueue || iso == pgx.ReadCommitted {
 					h.Result, err = d.Do(ctx, request)
 					return h, err
@@ -183,7 +183,7 @@ func TestIdempotencyKeyCountsOnce(t *testing.T) {
 							})
 						}
 						if err != nil && !errors.Is(err, limiter.ErrRetryTx) && pgState(err) != "40001" {
-							t.Errorf("%s, %s: %v", bed.Variant(p), iso, err)
+							t.Errorf("%s, %s: %v", testworld.Variant(p), iso, err)
 							return
 						}
 					}
@@ -196,8 +196,8 @@ func TestIdempotencyKeyCountsOnce(t *testing.T) {
 				})
 			}
 			wg.Wait()
-			if len(ids) != 1 || fresh != 1 || !bed.Near(bed.Level(t, l, p, request.Key), 7) {
-				t.Errorf("%s, %s: %v, %d of them fresh, level %v", bed.Variant(p), iso, ids, fresh, bed.Level(t, l, p, request.Key))
+			if len(ids) != 1 || fresh != 1 || !testworld.Near(testworld.Level(t, l, p, request.Key), 7) {
+				t.Errorf("%s, %s: %v, %d of them fresh, level %v", testworld.Variant(p), iso, ids, fresh, testworld.Level(t, l, p, request.Key))
 			}
 		}
 	}

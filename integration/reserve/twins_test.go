@@ -8,7 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -26,9 +26,9 @@ type twins struct {
 }
 
 func newTwins(t *testing.T) *twins {
-	address := bed.NewDatabase(t)
-	pool := bed.Connect(t, address)
-	return &twins{address, pool, bed.NewLimiter(t, pool, nil)}
+	address := testworld.NewDatabase(t)
+	pool := testworld.Connect(t, address)
+	return &twins{address, pool, testworld.NewLimiter(t, pool, nil)}
 }
 
 // meet admits the first in a transaction, which commits once the second's statement has
@@ -54,9 +54,9 @@ func (s *twins) meet(t *testing.T, request limiter.Request, reserve bool, second
 	go func() {
 		done <- second(func(d decider) (err error) { b, err = do(d); return err })
 	}()
-	bed.AwaitLongWait(t, s.pool, func() bool { return len(done) > 0 })
-	bed.Commit(t, tx)
-	if err := bed.Receive(t, done, "the second answer"); err != nil {
+	testworld.AwaitLongWait(t, s.pool, func() bool { return len(done) > 0 })
+	testworld.Commit(t, tx)
+	if err := testworld.Receive(t, done, "the second answer"); err != nil {
 		t.Fatal(err)
 	}
 	return a, b
@@ -71,7 +71,7 @@ func TestIdempotencyKeyTwins(t *testing.T) {
 			t.Run(fmt.Sprintf("%s, in a transaction: %v", name, inTx), func(t *testing.T) {
 				t.Parallel()
 				s := newTwins(t)
-				w := bed.Ways(t, s.address, false)[i]
+				w := testworld.Ways(t, s.address, false)[i]
 				second := func(do func(decider) error) error {
 					if !inTx {
 						return do(w.L)
@@ -86,7 +86,7 @@ func TestIdempotencyKeyTwins(t *testing.T) {
 					}
 					return err
 				}
-				for _, p := range bed.Variants(10, 1000*time.Hour) {
+				for _, p := range testworld.Variants(10, 1000*time.Hour) {
 					for _, blockFor := range []time.Duration{0, time.Hour} {
 						p.Burst, p.BlockFor = 0, blockFor
 						request := p.Request("k"+blockFor.String(), 7)
@@ -94,17 +94,17 @@ func TestIdempotencyKeyTwins(t *testing.T) {
 						reserve := p.Algorithm != limiter.LeakyBucketQueue && blockFor == 0
 						a, b := s.meet(t, request, reserve, second)
 						a.Result.Replayed = true
-						if !a.Result.Allowed || bed.Told(b.Result) != bed.Told(a.Result) || a.ID != b.ID {
-							t.Errorf("%s, BlockFor %v: the first %+v\nthe second %+v", bed.Variant(p), blockFor, a, b)
+						if !a.Result.Allowed || testworld.Told(b.Result) != testworld.Told(a.Result) || a.ID != b.ID {
+							t.Errorf("%s, BlockFor %v: the first %+v\nthe second %+v", testworld.Variant(p), blockFor, a, b)
 						}
 						// No block is left of it, and a denial without a twin begins one.
-						if r := bed.Must(t)(s.first.Check(t.Context(), p, request.Key, 1)); !r.Allowed || !bed.Near(bed.Level(t, s.first, p, request.Key), 7) {
-							t.Errorf("%s, BlockFor %v: then %+v", bed.Variant(p), blockFor, r)
+						if r := testworld.Must(t)(s.first.Check(t.Context(), p, request.Key, 1)); !r.Allowed || !testworld.Near(testworld.Level(t, s.first, p, request.Key), 7) {
+							t.Errorf("%s, BlockFor %v: then %+v", testworld.Variant(p), blockFor, r)
 						}
 						request.IdempotencyKey = "order 2"
-						denied := bed.Must(t)(w.L.Do(t.Context(), request))
-						if r := bed.Must(t)(s.first.Check(t.Context(), p, request.Key, 1)); denied.Allowed || r.Allowed != (blockFor == 0) {
-							t.Errorf("%s, BlockFor %v: another request %+v, then %+v", bed.Variant(p), blockFor, denied, r)
+						denied := testworld.Must(t)(w.L.Do(t.Context(), request))
+						if r := testworld.Must(t)(s.first.Check(t.Context(), p, request.Key, 1)); denied.Allowed || r.Allowed != (blockFor == 0) {
+							t.Errorf("%s, BlockFor %v: another request %+v, then %+v", testworld.Variant(p), blockFor, denied, r)
 						}
 					}
 				}
@@ -119,17 +119,17 @@ func TestIdempotencyKeyTwinExpired(t *testing.T) {
 	t.Parallel()
 	s := newTwins(t)
 	later := func() time.Time { return time.Now().Add(2 * time.Hour) }
-	l := bed.NewLimiter(t, bed.Connect(t, s.address), &limiter.Config{Now: later})
-	for _, p := range bed.Holdable() {
+	l := testworld.NewLimiter(t, testworld.Connect(t, s.address), &limiter.Config{Now: later})
+	for _, p := range testworld.Holdable() {
 		p.Period, p.BlockFor = 1000*time.Hour, time.Hour
 		request := p.Request("k", 7)
 		request.IdempotencyKey = "order 1"
 		a, b := s.meet(t, request, true, func(do func(decider) error) error { return do(l) })
-		if !a.Result.Allowed || !b.Result.Allowed || b.Result.Replayed || a.ID == b.ID || !bed.Near(bed.Level(t, l, p, "k"), 7) {
-			t.Errorf("%s: the first %+v\nthe second %+v, level %v", bed.Variant(p), a, b, bed.Level(t, l, p, "k"))
+		if !a.Result.Allowed || !b.Result.Allowed || b.Result.Replayed || a.ID == b.ID || !testworld.Near(testworld.Level(t, l, p, "k"), 7) {
+			t.Errorf("%s: the first %+v\nthe second %+v, level %v", testworld.Variant(p), a, b, testworld.Level(t, l, p, "k"))
 		}
-		if r := bed.Must(t)(l.Check(t.Context(), p, "k", 1)); !r.Allowed {
-			t.Errorf("%s: a block is left: %+v", bed.Variant(p), r)
+		if r := testworld.Must(t)(l.Check(t.Context(), p, "k", 1)); !r.Allowed {
+			t.Errorf("%s: a block is left: %+v", testworld.Variant(p), r)
 		}
 	}
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 )
 
 // attacks are what an asker must not do. Each is a statement that works: an operator runs
@@ -71,7 +71,7 @@ func attacks() map[string]string {
 			"reset by name":              `SELECT pglimit.reset('%[1]s', 'victim')`,
 			"block by name":              `SELECT pglimit.block('%[1]s', 'victim', 3155760000)`,
 		} {
-			sql = strings.ReplaceAll(sql, "pglimit_%s", bed.TableOf(a))
+			sql = strings.ReplaceAll(sql, "pglimit_%s", testworld.TableOf(a))
 			if strings.Contains(sql, "%[1]s") {
 				sql = fmt.Sprintf(sql, a)
 			} else {
@@ -129,7 +129,7 @@ func TestGrantsLetAnAskerAsk(t *testing.T) {
 	s := granted(t)
 	answer := func(pool *pgxpool.Pool, sql string) (text string) {
 		t.Helper()
-		return bed.Value[string](t, pool, `SELECT format('%s %s %s %s', a.allowed, round(a.granted), round(a.remaining), a.reason) FROM `+sql+` AS a`)
+		return testworld.Value[string](t, pool, `SELECT format('%s %s %s %s', a.allowed, round(a.granted), round(a.remaining), a.reason) FROM `+sql+` AS a`)
 	}
 	for _, a := range algorithms {
 		for _, c := range [][2]string{
@@ -153,21 +153,21 @@ func TestGrantsLetAnAskerAsk(t *testing.T) {
 			continue
 		}
 		reserve := func() string {
-			return bed.Value[string](t, s.asker, `SELECT reservation FROM pglimit_ask.reserve($1, 'r', 4, 60)`, a)
+			return testworld.Value[string](t, s.asker, `SELECT reservation FROM pglimit_ask.reserve($1, 'r', 4, 60)`, a)
 		}
 		left := func(want float64) {
 			t.Helper()
-			if got := bed.Value[float64](t, s.asker, `SELECT round(remaining) FROM pglimit_ask.check($1, 'r', 0)`, a); got != want {
+			if got := testworld.Value[float64](t, s.asker, `SELECT round(remaining) FROM pglimit_ask.check($1, 'r', 0)`, a); got != want {
 				t.Errorf("%s: %v remaining, want %v", a, got, want)
 			}
 		}
 		id := reserve()
 		left(6)
 		wants(t, s.asker, "22023", `SELECT pglimit_ask.settle($1, 4.5)`, id)
-		bed.Exec(t, s.asker, `SELECT pglimit_ask.settle($1, 3)`, id)
-		bed.Exec(t, s.asker, `SELECT pglimit_ask.settle($1, 3)`, id) // a replay
+		testworld.Exec(t, s.asker, `SELECT pglimit_ask.settle($1, 3)`, id)
+		testworld.Exec(t, s.asker, `SELECT pglimit_ask.settle($1, 3)`, id) // a replay
 		left(7)
-		bed.Exec(t, s.asker, `SELECT pglimit_ask.cancel($1)`, reserve())
+		testworld.Exec(t, s.asker, `SELECT pglimit_ask.cancel($1)`, reserve())
 		left(7)
 	}
 }
@@ -176,7 +176,7 @@ func TestGrantsLetAnAskerAsk(t *testing.T) {
 func TestGrantsBoundAnAsker(t *testing.T) {
 	t.Parallel()
 	s := granted(t)
-	bed.Exec(t, s.operator, `INSERT INTO pglimit_policy (name, algorithm, limit_units, period_s, max_ttl_s, askers) VALUES ('short', 'gcra', 10, 3600, 60, true)`)
+	testworld.Exec(t, s.operator, `INSERT INTO pglimit_policy (name, algorithm, limit_units, period_s, max_ttl_s, askers) VALUES ('short', 'gcra', 10, 3600, 60, true)`)
 	ask := s.asker
 	wants(t, ask, "42501", `SELECT pglimit_ask.allow('operators', 'k')`) // there is one, without askers
 	wants(t, ask, "42501", `SELECT pglimit_ask.reserve('operators', 'k', 1, 60)`)
@@ -194,28 +194,28 @@ func TestGrantsBoundAnAsker(t *testing.T) {
 	wants(t, ask, "P0002", `SELECT pglimit_ask.cancel('token_bucket:0123456789abcdef0123456789abcdef:token_bucket:aw')`)
 
 	// Reservations under policies of others, even with a known ID.
-	other := bed.Value[string](t, s.operator, `SELECT reservation FROM pglimit.reserve_with('gcra', 'other', 'k', 1, 10, 60, ttl_s => 60)`)
+	other := testworld.Value[string](t, s.operator, `SELECT reservation FROM pglimit.reserve_with('gcra', 'other', 'k', 1, 10, 60, ttl_s => 60)`)
 	wants(t, ask, "42501", `SELECT pglimit_ask.settle($1, 0)`, other)
 	wants(t, ask, "42501", `SELECT pglimit_ask.cancel($1)`, other)
-	other = bed.Value[string](t, s.operator, `SELECT reservation FROM pglimit.reserve('operators', 'k', 1, 60)`)
+	other = testworld.Value[string](t, s.operator, `SELECT reservation FROM pglimit.reserve('operators', 'k', 1, 60)`)
 	wants(t, ask, "42501", `SELECT pglimit_ask.settle($1, 0)`, other)
 	wants(t, ask, "42501", `SELECT pglimit_ask.cancel($1)`, other)
 
 	// Not more than 1,000 open reservations of a key by one asker, of which none can be given back.
-	id := bed.Value[string](t, ask, `SELECT reservation FROM pglimit_ask.reserve('gcra', 'many', 0.001, 60)`)
-	bed.Exec(t, s.owner, `INSERT INTO pglimit_reservation SELECT (jsonb_populate_record(h, jsonb_build_object('id', left(h.id, 8) || lpad(i::text, 20, '0')))).*
+	id := testworld.Value[string](t, ask, `SELECT reservation FROM pglimit_ask.reserve('gcra', 'many', 0.001, 60)`)
+	testworld.Exec(t, s.owner, `INSERT INTO pglimit_reservation SELECT (jsonb_populate_record(h, jsonb_build_object('id', left(h.id, 8) || lpad(i::text, 20, '0')))).*
 		FROM pglimit_reservation AS h, generate_series(1, 999) AS i WHERE h.key = 'many'`)
 	wants(t, ask, "54000", `SELECT pglimit_ask.reserve('gcra', 'many', 0.001, 60)`)
 	wants(t, ask, "", `SELECT pglimit_ask.reserve('gcra', 'few', 0.001, 60)`)
-	another := bed.RuntimeRole(t, s.superURL)
-	bed.Exec(t, s.super, fmt.Sprintf(`GRANT %s TO %s`, bed.RoleOf(t, s.askerURL), bed.RoleOf(t, another)))
-	wants(t, bed.Connect(t, another), "", `SELECT pglimit_ask.reserve('gcra', 'many', 0.001, 60)`)
+	another := testworld.RuntimeRole(t, s.superURL)
+	testworld.Exec(t, s.super, fmt.Sprintf(`GRANT %s TO %s`, testworld.RoleOf(t, s.askerURL), testworld.RoleOf(t, another)))
+	wants(t, testworld.Connect(t, another), "", `SELECT pglimit_ask.reserve('gcra', 'many', 0.001, 60)`)
 	wants(t, s.operator, "", `SELECT pglimit.reserve('gcra', 'many', 0.001, 60)`)
-	bed.Exec(t, ask, `SELECT pglimit_ask.cancel($1)`, id)
+	testworld.Exec(t, ask, `SELECT pglimit_ask.cancel($1)`, id)
 	wants(t, ask, "", `SELECT pglimit_ask.reserve('gcra', 'many', 0.001, 60); SELECT pglimit_ask.allow('gcra', 'many')`)
 	wants(t, ask, "54000", `SELECT pglimit_ask.reserve('gcra', 'many', 0.001, 60); SELECT pglimit_ask.reserve('gcra', 'many', 0.001, 60)`)
-	bed.Exec(t, ask, `SELECT pglimit_ask.reserve('gcra', 'many', 0.001, 60)`)
-	bed.Exec(t, s.owner, `UPDATE pglimit_reservation SET expires_at_us = 0 WHERE substr(id, 9) < lpad('1', 20, '0') || 'x'`)
+	testworld.Exec(t, ask, `SELECT pglimit_ask.reserve('gcra', 'many', 0.001, 60)`)
+	testworld.Exec(t, s.owner, `UPDATE pglimit_reservation SET expires_at_us = 0 WHERE substr(id, 9) < lpad('1', 20, '0') || 'x'`)
 	wants(t, ask, "", `SELECT pglimit_ask.reserve('gcra', 'many', 0.001, 60)`)
 
 	// No sequence of calls brings a key above its burst: not by reservations that expire
@@ -224,17 +224,17 @@ func TestGrantsBoundAnAsker(t *testing.T) {
 		if a != "leaky_bucket_queue" {
 			ids := []string{}
 			for range 3 {
-				id := bed.Value[string](t, ask, `SELECT reservation FROM pglimit_ask.reserve($1, 'full', 10, 60)`, a)
+				id := testworld.Value[string](t, ask, `SELECT reservation FROM pglimit_ask.reserve($1, 'full', 10, 60)`, a)
 				ids = append(ids, id)
-				bed.Exec(t, s.owner, `UPDATE pglimit_reservation SET expires_at_us = 0 WHERE id = $1`, bed.StoredID(id))
+				testworld.Exec(t, s.owner, `UPDATE pglimit_reservation SET expires_at_us = 0 WHERE id = $1`, testworld.StoredID(id))
 			}
-			bed.Exec(t, ask, `SELECT pglimit_ask.allow($1, 'full', 10)`, a)
+			testworld.Exec(t, ask, `SELECT pglimit_ask.allow($1, 'full', 10)`, a)
 			for _, id := range ids {
 				wants(t, ask, "55000", `SELECT pglimit_ask.settle($1, 10)`, id)
 			}
 		}
-		bed.Exec(t, ask, `SELECT pglimit_ask.charge($1, 'full', 9e15)`, a)
-		if level := bed.Value[float64](t, ask, `SELECT level FROM pglimit_ask.check($1, 'full', 0)`, a); level > 10.001 {
+		testworld.Exec(t, ask, `SELECT pglimit_ask.charge($1, 'full', 9e15)`, a)
+		if level := testworld.Value[float64](t, ask, `SELECT level FROM pglimit_ask.check($1, 'full', 0)`, a); level > 10.001 {
 			t.Errorf("%s: level %v", a, level)
 		}
 	}
@@ -245,12 +245,12 @@ func TestGrantsBoundAnAsker(t *testing.T) {
 func TestGrantsOverridesOfAskers(t *testing.T) {
 	t.Parallel()
 	s := granted(t)
-	bed.Exec(t, s.operator, `INSERT INTO pglimit_override (policy, key, limit_units, until) VALUES ('gcra', 'more', 20, NULL), ('gcra', 'was more', 20, clock_timestamp())`)
-	bed.Exec(t, s.operator, `INSERT INTO pglimit_override (policy, key, unlimited) VALUES ('gcra', 'free', true)`)
-	bed.Exec(t, s.operator, `INSERT INTO pglimit_override (policy, key, shadow) VALUES ('gcra', 'shadow', true)`)
-	bed.Exec(t, s.operator, `INSERT INTO pglimit_override (policy, key, match, unlimited, blocked) VALUES ('gcra', 'vip-', 'prefix', true, false), ('gcra', 'vip-*x', 'pattern', false, true), ('gcra', 'bot-', 'prefix', false, true)`)
+	testworld.Exec(t, s.operator, `INSERT INTO pglimit_override (policy, key, limit_units, until) VALUES ('gcra', 'more', 20, NULL), ('gcra', 'was more', 20, clock_timestamp())`)
+	testworld.Exec(t, s.operator, `INSERT INTO pglimit_override (policy, key, unlimited) VALUES ('gcra', 'free', true)`)
+	testworld.Exec(t, s.operator, `INSERT INTO pglimit_override (policy, key, shadow) VALUES ('gcra', 'shadow', true)`)
+	testworld.Exec(t, s.operator, `INSERT INTO pglimit_override (policy, key, match, unlimited, blocked) VALUES ('gcra', 'vip-', 'prefix', true, false), ('gcra', 'vip-*x', 'pattern', false, true), ('gcra', 'bot-', 'prefix', false, true)`)
 	// A policy without askers stays closed, whatever a key's override has.
-	bed.Exec(t, s.operator, `INSERT INTO pglimit_override (policy, key, unlimited) VALUES ('operators', 'free', true)`)
+	testworld.Exec(t, s.operator, `INSERT INTO pglimit_override (policy, key, unlimited) VALUES ('operators', 'free', true)`)
 	for _, c := range []struct {
 		call string
 		want string // allowed, granted, shadowed, reason
@@ -269,22 +269,22 @@ func TestGrantsOverridesOfAskers(t *testing.T) {
 		{`reserve('gcra', 'bot-1', 1, 60)`, "f 0 f blocked"},
 		{`charge('gcra', 'bot-1', 2)`, "t 2 f"},
 	} {
-		got := bed.Value[string](t, s.asker, `SELECT concat_ws(' ', a.allowed, round(a.granted), a.shadowed, a.reason) FROM pglimit_ask.`+c.call+` AS a`)
+		got := testworld.Value[string](t, s.asker, `SELECT concat_ws(' ', a.allowed, round(a.granted), a.shadowed, a.reason) FROM pglimit_ask.`+c.call+` AS a`)
 		if got != c.want {
 			t.Errorf("%s: %s, want %s", c.call, got, c.want)
 		}
 	}
 	wants(t, s.asker, "42501", `SELECT pglimit_ask.allow('operators', 'free')`)
-	id := bed.Value[string](t, s.asker, `SELECT reservation FROM pglimit_ask.reserve('gcra', 'free', 99, 60)`)
-	bed.Exec(t, s.asker, `SELECT pglimit_ask.settle($1, 100)`, id)
-	bed.Exec(t, s.asker, `SELECT pglimit_ask.cancel($1)`, id)
-	if n := bed.Value[int](t, s.owner, `SELECT (SELECT count(*) FROM pglimit_reservation) + (SELECT count(*) FROM pglimit_token_bucket WHERE key = 'free')`); n != 0 {
+	id := testworld.Value[string](t, s.asker, `SELECT reservation FROM pglimit_ask.reserve('gcra', 'free', 99, 60)`)
+	testworld.Exec(t, s.asker, `SELECT pglimit_ask.settle($1, 100)`, id)
+	testworld.Exec(t, s.asker, `SELECT pglimit_ask.cancel($1)`, id)
+	if n := testworld.Value[int](t, s.owner, `SELECT (SELECT count(*) FROM pglimit_reservation) + (SELECT count(*) FROM pglimit_token_bucket WHERE key = 'free')`); n != 0 {
 		t.Errorf("%d rows were written for what is not counted", n)
 	}
 	// A calendar's windows are for askers too.
-	bed.Exec(t, s.operator, `INSERT INTO pglimit_policy (name, algorithm, limit_units, calendar, time_zone, askers) VALUES ('month', 'fixed_window', 10, 'month', 'Europe/Vienna', true)`)
-	bed.Exec(t, s.asker, `SELECT pglimit_ask.allow('month', 'k', 4)`)
-	ends := bed.Value[time.Time](t, s.owner, `SELECT to_timestamp(ends_at_us / 1000000) AT TIME ZONE 'Europe/Vienna' FROM pglimit_fixed_window WHERE policy = 'month'`)
+	testworld.Exec(t, s.operator, `INSERT INTO pglimit_policy (name, algorithm, limit_units, calendar, time_zone, askers) VALUES ('month', 'fixed_window', 10, 'month', 'Europe/Vienna', true)`)
+	testworld.Exec(t, s.asker, `SELECT pglimit_ask.allow('month', 'k', 4)`)
+	ends := testworld.Value[time.Time](t, s.owner, `SELECT to_timestamp(ends_at_us / 1000000) AT TIME ZONE 'Europe/Vienna' FROM pglimit_fixed_window WHERE policy = 'month'`)
 	if ends.Day() != 1 || ends.Hour() != 0 || ends.Minute() != 0 {
 		t.Errorf("the month ends at %v in Vienna", ends)
 	}
@@ -296,11 +296,11 @@ func TestGrantsOverridesOfAskers(t *testing.T) {
 func TestGrantsOldSnapshot(t *testing.T) {
 	t.Parallel()
 	s := granted(t)
-	bed.Exec(t, s.operator, `INSERT INTO pglimit_policy (name, algorithm, limit_units, period_s, askers) VALUES ('p', 'gcra', 100, 3600, true)`)
-	id := bed.Value[string](t, s.asker, `SELECT reservation FROM pglimit_ask.reserve('p', 'k', 1, 60)`)
+	testworld.Exec(t, s.operator, `INSERT INTO pglimit_policy (name, algorithm, limit_units, period_s, askers) VALUES ('p', 'gcra', 100, 3600, true)`)
+	id := testworld.Value[string](t, s.asker, `SELECT reservation FROM pglimit_ask.reserve('p', 'k', 1, 60)`)
 	begin := func(pool *pgxpool.Pool, level pgx.TxIsoLevel, first string) pgx.Tx {
 		t.Helper()
-		tx := bed.Begin(t, pool, pgx.TxOptions{IsoLevel: level})
+		tx := testworld.Begin(t, pool, pgx.TxOptions{IsoLevel: level})
 		if _, err := tx.Exec(t.Context(), `SET LOCAL lock_timeout = '10s'; `+first); err != nil {
 			t.Fatal(err)
 		}

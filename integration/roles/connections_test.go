@@ -11,7 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/internal/grants"
 )
 
@@ -20,7 +20,7 @@ import (
 func TestGrantsLeaveConnections(t *testing.T) {
 	s := newSite(t)
 	asker := s.roles.Askers[0]
-	most := bed.Value[int](t, s.super, `SELECT current_setting('max_connections')::int / 4`)
+	most := testworld.Value[int](t, s.super, `SELECT current_setting('max_connections')::int / 4`)
 	statement := fmt.Sprintf("ALTER ROLE %s CONNECTION LIMIT %d", asker, most)
 
 	// An owner that may not alter roles gets a warning with the statement.
@@ -28,7 +28,7 @@ func TestGrantsLeaveConnections(t *testing.T) {
 	if err != nil || slices.Contains(plan.Statements, statement) || !strings.Contains(strings.Join(plan.Warnings, "\n"), "run "+statement) {
 		t.Errorf("as the owner: %q, %v", plan, err)
 	}
-	bed.Exec(t, s.super, fmt.Sprintf(`ALTER ROLE %[1]s CREATEROLE; GRANT %[2]s TO %[1]s WITH ADMIN OPTION`, bed.RoleOf(t, s.ownerURL), asker))
+	testworld.Exec(t, s.super, fmt.Sprintf(`ALTER ROLE %[1]s CREATEROLE; GRANT %[2]s TO %[1]s WITH ADMIN OPTION`, testworld.RoleOf(t, s.ownerURL), asker))
 	if plan, err = grants.Apply(t.Context(), s.owner, s.roles); err != nil || !slices.Contains(plan.Statements, statement) {
 		t.Errorf("as an owner that may: %q, %v", plan, err)
 	}
@@ -55,7 +55,7 @@ func TestGrantsLeaveConnections(t *testing.T) {
 	}
 
 	// A limit that is there is kept.
-	bed.Exec(t, s.super, `ALTER ROLE `+asker+` CONNECTION LIMIT 2`)
+	testworld.Exec(t, s.super, `ALTER ROLE `+asker+` CONNECTION LIMIT 2`)
 	if plan, err := grants.Apply(t.Context(), s.owner, s.roles); err != nil || strings.Contains(fmt.Sprint(plan), "CONNECTION LIMIT") {
 		t.Errorf("with a limit: %q, %v", plan, err)
 	}

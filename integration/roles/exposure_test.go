@@ -10,7 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/internal/migrate"
 	"github.com/pglimit/pglimit/internal/migrate/sets"
 	"github.com/pglimit/pglimit/internal/must"
@@ -20,7 +20,7 @@ import (
 // exposed renders what Strangers finds: "public: PUBLIC; more of alice".
 func exposed(t *testing.T, pool *pgxpool.Pool) string {
 	t.Helper()
-	all, err := strangers.Find(t.Context(), bed.DB(t, pool), 0)
+	all, err := strangers.Find(t.Context(), testworld.DB(t, pool), 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -45,13 +45,13 @@ func exposed(t *testing.T, pool *pgxpool.Pool) string {
 // as an ordinary role.
 func TestStrangers(t *testing.T) {
 	t.Parallel()
-	address := bed.EmptyDatabase(t)
-	owner := bed.Connect(t, address)
-	mine := bed.RuntimeRole(t, address)
-	me, other, group, super := bed.RoleOf(t, mine), bed.RoleOf(t, bed.RuntimeRole(t, address)), bed.RoleOf(t, bed.RuntimeRole(t, address)), bed.RoleOf(t, bed.RuntimeRole(t, address))
-	database := bed.Value[string](t, owner, `SELECT quote_ident(current_database())`)
+	address := testworld.EmptyDatabase(t)
+	owner := testworld.Connect(t, address)
+	mine := testworld.RuntimeRole(t, address)
+	me, other, group, super := testworld.RoleOf(t, mine), testworld.RoleOf(t, testworld.RuntimeRole(t, address)), testworld.RoleOf(t, testworld.RuntimeRole(t, address)), testworld.RoleOf(t, testworld.RuntimeRole(t, address))
+	database := testworld.Value[string](t, owner, `SELECT quote_ident(current_database())`)
 	// Without USAGE a schema of the search_path is passed over.
-	bed.Exec(t, owner, fmt.Sprintf(`ALTER ROLE %s SUPERUSER; CREATE SCHEMA limits AUTHORIZATION %s; GRANT USAGE ON SCHEMA limits TO PUBLIC`, super, me))
+	testworld.Exec(t, owner, fmt.Sprintf(`ALTER ROLE %s SUPERUSER; CREATE SCHEMA limits AUTHORIZATION %s; GRANT USAGE ON SCHEMA limits TO PUBLIC`, super, me))
 	for _, c := range []struct{ path, change, want string }{
 		{"limits", ``, ``},
 		{"limits,public", ``, ``}, // a superuser's database
@@ -81,43 +81,43 @@ func TestStrangers(t *testing.T) {
 		{`"$user",public`, fmt.Sprintf(`REVOKE CREATE ON DATABASE %s FROM %s`, database, other), ``},
 	} {
 		if c.change != "" {
-			bed.Exec(t, owner, c.change)
+			testworld.Exec(t, owner, c.change)
 		}
-		if got := exposed(t, bed.Connect(t, bed.WithSearchPath(t, mine, c.path))); got != c.want {
+		if got := exposed(t, testworld.Connect(t, testworld.WithSearchPath(t, mine, c.path))); got != c.want {
 			t.Errorf("search_path %s after %s: %q, want %q", c.path, c.change, got, c.want)
 		}
 	}
 	// A superuser counts as a member of every role by its rights, but that shares no
 	// schema.
-	bed.Exec(t, owner, fmt.Sprintf(`DROP SCHEMA pglimit; ALTER SCHEMA limits OWNER TO %s; CREATE SCHEMA "Other-One" AUTHORIZATION %[1]s`, other))
-	if got, want := exposed(t, bed.Connect(t, bed.WithSearchPath(t, address, `limits,"Other-One"`))), `limits of `+other+`; "Other-One" of `+other; got != want {
+	testworld.Exec(t, owner, fmt.Sprintf(`DROP SCHEMA pglimit; ALTER SCHEMA limits OWNER TO %s; CREATE SCHEMA "Other-One" AUTHORIZATION %[1]s`, other))
+	if got, want := exposed(t, testworld.Connect(t, testworld.WithSearchPath(t, address, `limits,"Other-One"`))), `limits of `+other+`; "Other-One" of `+other; got != want {
 		t.Errorf("as a superuser: %q, want %q", got, want)
 	}
-	if bed.Value[int](t, owner, `SELECT current_setting('server_version_num')::int`) >= 140000 {
-		bed.Exec(t, owner, `ALTER SCHEMA public OWNER TO pg_database_owner`)
+	if testworld.Value[int](t, owner, `SELECT current_setting('server_version_num')::int`) >= 140000 {
+		testworld.Exec(t, owner, `ALTER SCHEMA public OWNER TO pg_database_owner`)
 		for role, want := range map[string]string{me: "", other: "public of pg_database_owner", super: ""} {
-			bed.Exec(t, owner, `ALTER DATABASE `+database+` OWNER TO `+role)
-			if got := exposed(t, bed.Connect(t, bed.WithSearchPath(t, mine, "public"))); got != want {
+			testworld.Exec(t, owner, `ALTER DATABASE `+database+` OWNER TO `+role)
+			if got := exposed(t, testworld.Connect(t, testworld.WithSearchPath(t, mine, "public"))); got != want {
 				t.Errorf("in a database of %s: %q, want %q", role, got, want)
 			}
 		}
-		bed.Exec(t, owner, `ALTER DATABASE `+database+` OWNER TO CURRENT_USER`)
+		testworld.Exec(t, owner, `ALTER DATABASE `+database+` OWNER TO CURRENT_USER`)
 	}
 }
 
 // TestStrangersAmongStrangers runs with all planted objects in the search_path.
 func TestStrangersAmongStrangers(t *testing.T) {
 	t.Parallel()
-	address, aside := bed.PlantedDatabase(t)
-	bed.Exec(t, bed.Connect(t, aside), `GRANT CREATE ON SCHEMA public TO PUBLIC`)
-	if got := exposed(t, bed.Connect(t, address)); got != "public: PUBLIC" {
+	address, aside := testworld.PlantedDatabase(t)
+	testworld.Exec(t, testworld.Connect(t, aside), `GRANT CREATE ON SCHEMA public TO PUBLIC`)
+	if got := exposed(t, testworld.Connect(t, address)); got != "public: PUBLIC" {
 		t.Errorf("found %q", got)
 	}
-	bed.Exec(t, bed.Connect(t, aside), `CREATE TABLE public.goose_db_version (id int PRIMARY KEY, version_id bigint, is_applied bool, tstamp timestamp DEFAULT '2026-05-17');
+	testworld.Exec(t, testworld.Connect(t, aside), `CREATE TABLE public.goose_db_version (id int PRIMARY KEY, version_id bigint, is_applied bool, tstamp timestamp DEFAULT '2026-05-17');
 		INSERT INTO public.goose_db_version (id, version_id, is_applied) VALUES (1, 0, true), (2, 7, true), (3, 7, false), (4, 8, true); GRANT SELECT ON public.goose_db_version TO PUBLIC`)
-	pool := bed.Connect(t, address)
-	bed.Exec(t, pool, `DROP VIEW pglimit_keys; DELETE FROM pglimit_goose_db_version WHERE version_id = 8`)
-	bed.UpTo(t, pool, migrate.Latest, "7 keys, 8 programs")
+	pool := testworld.Connect(t, address)
+	testworld.Exec(t, pool, `DROP VIEW pglimit_keys; DELETE FROM pglimit_goose_db_version WHERE version_id = 8`)
+	testworld.UpTo(t, pool, migrate.Latest, "7 keys, 8 programs")
 	must.Succeed(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
 		all, err := sets.Tables.Present(t.Context(), tx)
 		if len(all) == 0 || slices.ContainsFunc(all, func(p migrate.Presence) bool { return !p.Complete() && p.Name != "gcra" }) {
@@ -138,14 +138,14 @@ func TestStrangersAmongStrangers(t *testing.T) {
 // create objects, by any way of creating them. Existing ones stay.
 func TestStrangersFunctionsAreRefused(t *testing.T) {
 	t.Parallel()
-	address := bed.NewDatabase(t)
-	pool := bed.Connect(t, address)
-	bed.Exec(t, pool, `GRANT CREATE ON SCHEMA public TO PUBLIC`)
+	address := testworld.NewDatabase(t)
+	pool := testworld.Connect(t, address)
+	testworld.Exec(t, pool, `GRANT CREATE ON SCHEMA public TO PUBLIC`)
 	for name, up := range map[string]func() error{
 		"UpFunctions": func() error { return sets.Functions.Up(t.Context(), pool) },
 		"UpTo":        func() error { _, err := sets.Functions.UpTo(t.Context(), pool, 1); return err },
-		"pgx":         func() error { return sets.Functions.UpSQL(t.Context(), bed.ConnectSQL(t, "pgx", address)) },
-		"lib/pq":      func() error { return sets.Functions.UpSQL(t.Context(), bed.ConnectSQL(t, "postgres", address)) },
+		"pgx":         func() error { return sets.Functions.UpSQL(t.Context(), testworld.ConnectSQL(t, "pgx", address)) },
+		"lib/pq":      func() error { return sets.Functions.UpSQL(t.Context(), testworld.ConnectSQL(t, "postgres", address)) },
 	} {
 		err := up()
 		if !errors.Is(err, strangers.ErrExposed) || !strings.Contains(err.Error(), "run REVOKE CREATE ON SCHEMA public FROM PUBLIC, or") ||
@@ -153,26 +153,26 @@ func TestStrangersFunctionsAreRefused(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if left := bed.OwnSchema(t, pool); left != "" || bed.Value[bool](t, pool, `SELECT to_regclass($1) IS NOT NULL`, sets.Functions.VersionTable()) {
+	if left := testworld.OwnSchema(t, pool); left != "" || testworld.Value[bool](t, pool, `SELECT to_regclass($1) IS NOT NULL`, sets.Functions.VersionTable()) {
 		t.Errorf("a refusal left:\n%s", left)
 	}
 	if err := sets.Tables.Up(t.Context(), pool); err != nil {
 		t.Errorf("Up of the tables: %v", err)
 	}
-	code, _, stderr := bed.Pglimit(t, address, "migrate", "up", "--functions")
+	code, _, stderr := testworld.Pglimit(t, address, "migrate", "up", "--functions")
 	if code != 3 || !strings.Contains(stderr, "REVOKE CREATE ON SCHEMA public FROM PUBLIC") || strings.Contains(stderr, "warning") {
 		t.Errorf("migrate up --functions: exit code %d, stderr %q", code, stderr)
 	}
 
-	bed.Exec(t, pool, `REVOKE CREATE ON SCHEMA public FROM PUBLIC`)
-	if err := sets.Functions.UpSQL(t.Context(), bed.ConnectSQL(t, "postgres", address)); err != nil {
+	testworld.Exec(t, pool, `REVOKE CREATE ON SCHEMA public FROM PUBLIC`)
+	if err := sets.Functions.UpSQL(t.Context(), testworld.ConnectSQL(t, "postgres", address)); err != nil {
 		t.Fatal(err)
 	}
-	bed.Exec(t, pool, `GRANT CREATE ON SCHEMA public TO PUBLIC`)
+	testworld.Exec(t, pool, `GRANT CREATE ON SCHEMA public TO PUBLIC`)
 	if err := sets.Functions.Up(t.Context(), pool); err != nil {
 		t.Errorf("with nothing to do: %v", err)
 	}
-	if code, stdout, stderr := bed.Pglimit(t, address, "migrate", "up", "--functions"); code != 0 || stdout != "nothing to do\n" || !strings.Contains(stderr, "warning: PUBLIC may create objects in schema public: run REVOKE") {
+	if code, stdout, stderr := testworld.Pglimit(t, address, "migrate", "up", "--functions"); code != 0 || stdout != "nothing to do\n" || !strings.Contains(stderr, "warning: PUBLIC may create objects in schema public: run REVOKE") {
 		t.Errorf("with nothing to do: exit code %d, stdout %q, stderr %q", code, stdout, stderr)
 	}
 	if _, err := sets.Functions.Down(t.Context(), pool, 0); err != nil {
@@ -184,28 +184,28 @@ func TestStrangersFunctionsAreRefused(t *testing.T) {
 // and warns.
 func TestMigrateWarns(t *testing.T) {
 	t.Parallel()
-	address := bed.EmptyDatabase(t)
-	pool := bed.Connect(t, address)
-	if _, _, stderr := bed.Pglimit(t, address, "migrate", "up", "--to", "1"); strings.Contains(stderr, "warning") {
+	address := testworld.EmptyDatabase(t)
+	pool := testworld.Connect(t, address)
+	if _, _, stderr := testworld.Pglimit(t, address, "migrate", "up", "--to", "1"); strings.Contains(stderr, "warning") {
 		t.Errorf("a database of ours: %s", stderr)
 	}
-	bed.Exec(t, pool, `GRANT CREATE ON SCHEMA public TO PUBLIC`)
-	code, stdout, stderr := bed.Pglimit(t, address, "migrate", "up", "--to", "2")
+	testworld.Exec(t, pool, `GRANT CREATE ON SCHEMA public TO PUBLIC`)
+	code, stdout, stderr := testworld.Pglimit(t, address, "migrate", "up", "--to", "2")
 	if code != 0 || !strings.HasPrefix(stdout, "up 00002 storage") || !strings.Contains(stderr, "warning: PUBLIC may create objects in schema public: run REVOKE CREATE ON SCHEMA public FROM PUBLIC, or") {
 		t.Errorf("exit code %d, stdout %q, stderr %q", code, stdout, stderr)
 	}
-	var m bed.MigrateResult
-	bed.PglimitJSON(t, &m, address, "migrate", "up")
-	if m.String() != "up: "+strings.Join(bed.Migrations(2), " ") || len(m.Warnings) != 1 || !strings.Contains(m.Warnings[0], "CREATE SCHEMA limits") {
+	var m testworld.MigrateResult
+	testworld.PglimitJSON(t, &m, address, "migrate", "up")
+	if m.String() != "up: "+strings.Join(testworld.Migrations(2), " ") || len(m.Warnings) != 1 || !strings.Contains(m.Warnings[0], "CREATE SCHEMA limits") {
 		t.Errorf("with --json: %+v", m)
 	}
-	var none bed.MigrateResult
-	bed.PglimitJSON(t, &none, address, "migrate", "down", "--yes")
+	var none testworld.MigrateResult
+	testworld.PglimitJSON(t, &none, address, "migrate", "down", "--yes")
 	if none.Warnings == nil || len(none.Warnings) > 0 {
 		t.Errorf("down warns: %+v", none)
 	}
-	bed.Exec(t, pool, `CREATE SCHEMA limits`)
-	if code, _, stderr := bed.Pglimit(t, bed.WithSearchPath(t, address, "limits"), "migrate", "up"); code != 0 || strings.Contains(stderr, "warning") {
+	testworld.Exec(t, pool, `CREATE SCHEMA limits`)
+	if code, _, stderr := testworld.Pglimit(t, testworld.WithSearchPath(t, address, "limits"), "migrate", "up"); code != 0 || strings.Contains(stderr, "warning") {
 		t.Errorf("in a separate schema: exit code %d, stderr %q", code, stderr)
 	}
 }

@@ -7,25 +7,25 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 )
 
 // TestGrantsLockHeld: a role that may only connect can hold the lock of migrations. What
 // waits for it names the session and the next step, and goes on when the lock is free.
 func TestGrantsLockHeld(t *testing.T) {
 	t.Parallel()
-	address := bed.EmptyDatabase(t)
-	web, err := url.Parse(bed.RuntimeRole(t, address))
+	address := testworld.EmptyDatabase(t)
+	web, err := url.Parse(testworld.RuntimeRole(t, address))
 	if err != nil {
 		t.Fatal(err)
 	}
 	role := web.User.Username()
-	owner, err := url.Parse(bed.RuntimeRole(t, address))
+	owner, err := url.Parse(testworld.RuntimeRole(t, address))
 	if err != nil {
 		t.Fatal(err)
 	}
-	bed.Exec(t, bed.Connect(t, address), `REVOKE CREATE ON SCHEMA public FROM PUBLIC; GRANT CREATE ON SCHEMA public TO `+owner.User.Username())
-	holder := bed.ConnectOnce(t, web.String())
+	testworld.Exec(t, testworld.Connect(t, address), `REVOKE CREATE ON SCHEMA public FROM PUBLIC; GRANT CREATE ON SCHEMA public TO `+owner.User.Username())
+	holder := testworld.ConnectOnce(t, web.String())
 	for _, c := range []struct{ url, args, visible string }{
 		{owner.String(), "up --to 7", ": if it does not migrate"}, // state and time of other roles' sessions are hidden from it
 		{address, "up", ", idle since "},
@@ -36,7 +36,7 @@ func TestGrantsLockHeld(t *testing.T) {
 		if err := holder.QueryRow(t.Context(), `SELECT pg_backend_pid() FROM (SELECT set_config('application_name', 'it''s mine', false), pg_advisory_lock(x'70676c696d6974'::bigint)) AS held`).Scan(&pid); err != nil {
 			t.Fatal(err)
 		}
-		cmd := bed.Command(t, c.url, append([]string{"migrate"}, strings.Fields(c.args)...)...)
+		cmd := testworld.Command(t, c.url, append([]string{"migrate"}, strings.Fields(c.args)...)...)
 		stderr, err := cmd.StderrPipe()
 		if err != nil {
 			t.Fatal(err)
@@ -51,7 +51,7 @@ func TestGrantsLockHeld(t *testing.T) {
 				said <- lines.Text()
 			}
 		}()
-		line := bed.Receive(t, said, c.args+" says that it waits")
+		line := testworld.Receive(t, said, c.args+" says that it waits")
 		for _, part := range []string{"waiting for the lock of migrations", fmt.Sprintf(`process %d of role %s, application 'it''s mine'%s`, pid, role, c.visible), fmt.Sprintf("run SELECT pg_terminate_backend(%d)", pid)} {
 			if !strings.Contains(line, part) {
 				t.Errorf("%s: %q lacks %q", c.args, line, part)

@@ -12,13 +12,13 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/internal/grants"
 	"github.com/pglimit/pglimit/internal/migrate"
 	"github.com/pglimit/pglimit/internal/migrate/sets"
 )
 
-func TestMain(m *testing.M) { bed.Main(m, 4) }
+func TestMain(m *testing.M) { testworld.Main(m, 4) }
 
 // site is a database with the tables in schema limits, which an ordinary role owns, the
 // SQL functions, and two roles without rights.
@@ -31,18 +31,18 @@ type site struct {
 
 func newSite(t *testing.T) *site {
 	t.Helper()
-	address := bed.EmptyDatabase(t)
-	s := &site{super: bed.Connect(t, address), superURL: address}
-	bed.Exec(t, s.super, `REVOKE CREATE ON SCHEMA public FROM PUBLIC`)
-	s.ownerURL = bed.WithSearchPath(t, bed.RuntimeRole(t, address), "limits")
-	s.askerURL, s.operatorURL = bed.RuntimeRole(t, address), bed.WithSearchPath(t, bed.RuntimeRole(t, address), "limits")
-	bed.Exec(t, s.super, fmt.Sprintf(`DO $$ BEGIN EXECUTE format('GRANT CREATE ON DATABASE %%I TO %s', current_database()); END $$; CREATE SCHEMA limits AUTHORIZATION %[1]s`, bed.RoleOf(t, s.ownerURL)))
-	s.owner, s.asker, s.operator = bed.Connect(t, s.ownerURL), bed.Connect(t, s.askerURL), bed.Connect(t, s.operatorURL)
-	bed.UpTo(t, s.owner, migrate.Latest, bed.AllUp)
+	address := testworld.EmptyDatabase(t)
+	s := &site{super: testworld.Connect(t, address), superURL: address}
+	testworld.Exec(t, s.super, `REVOKE CREATE ON SCHEMA public FROM PUBLIC`)
+	s.ownerURL = testworld.WithSearchPath(t, testworld.RuntimeRole(t, address), "limits")
+	s.askerURL, s.operatorURL = testworld.RuntimeRole(t, address), testworld.WithSearchPath(t, testworld.RuntimeRole(t, address), "limits")
+	testworld.Exec(t, s.super, fmt.Sprintf(`DO $$ BEGIN EXECUTE format('GRANT CREATE ON DATABASE %%I TO %s', current_database()); END $$; CREATE SCHEMA limits AUTHORIZATION %[1]s`, testworld.RoleOf(t, s.ownerURL)))
+	s.owner, s.asker, s.operator = testworld.Connect(t, s.ownerURL), testworld.Connect(t, s.askerURL), testworld.Connect(t, s.operatorURL)
+	testworld.UpTo(t, s.owner, migrate.Latest, testworld.AllUp)
 	if err := sets.Functions.Up(t.Context(), s.owner); err != nil {
 		t.Fatal(err)
 	}
-	s.roles = grants.Roles{Askers: []string{bed.RoleOf(t, s.askerURL)}, Operators: []string{bed.RoleOf(t, s.operatorURL)}}
+	s.roles = grants.Roles{Askers: []string{testworld.RoleOf(t, s.askerURL)}, Operators: []string{testworld.RoleOf(t, s.operatorURL)}}
 	return s
 }
 
@@ -55,9 +55,9 @@ func granted(t *testing.T) *site {
 		t.Fatal(err)
 	}
 	for _, a := range algorithms {
-		bed.Exec(t, s.operator, `INSERT INTO pglimit_policy (name, algorithm, limit_units, period_s, askers) VALUES ($1, $1, 10, 3600, true)`, a)
+		testworld.Exec(t, s.operator, `INSERT INTO pglimit_policy (name, algorithm, limit_units, period_s, askers) VALUES ($1, $1, 10, 3600, true)`, a)
 	}
-	bed.Exec(t, s.operator, `INSERT INTO pglimit_policy (name, algorithm, limit_units, period_s) VALUES ('operators', 'gcra', 10, 3600)`)
+	testworld.Exec(t, s.operator, `INSERT INTO pglimit_policy (name, algorithm, limit_units, period_s) VALUES ('operators', 'gcra', 10, 3600)`)
 	return s
 }
 

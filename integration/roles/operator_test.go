@@ -6,7 +6,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/internal/grants"
 	"github.com/pglimit/pglimit/internal/migrate/sets"
 	"github.com/pglimit/pglimit/janitor"
@@ -18,19 +18,19 @@ import (
 func TestGrantsLetAnOperatorWork(t *testing.T) {
 	t.Parallel()
 	s := granted(t)
-	called, failed := bed.CallStatements(t.Context(), s.operator, "")
+	called, failed := testworld.CallStatements(t.Context(), s.operator, "")
 	if len(failed) > 0 || len(called) < 80 {
 		t.Errorf("of %d statements of the library failed: %v", len(called), failed)
 	}
-	l := bed.NewLimiter(t, s.operator, nil)
+	l := testworld.NewLimiter(t, s.operator, nil)
 	for _, a := range algorithms {
 		p := limiter.Policy{Name: a, Algorithm: limiter.Algorithm(a), Limit: 10, Period: time.Hour}
-		bed.Must(t)(l.Allow(t.Context(), p, "k"))
-		bed.Exec(t, s.operator, `SELECT pglimit_ask.allow($1, 'k')`, a)
-		bed.Exec(t, s.operator, `SELECT * FROM `+bed.TableOf(a)+`_now`)
+		testworld.Must(t)(l.Allow(t.Context(), p, "k"))
+		testworld.Exec(t, s.operator, `SELECT pglimit_ask.allow($1, 'k')`, a)
+		testworld.Exec(t, s.operator, `SELECT * FROM `+testworld.TableOf(a)+`_now`)
 	}
-	bed.Exec(t, s.operator, `SELECT * FROM pglimit_keys`)
-	j := bed.NewJanitor(t, s.operator, &janitor.Config{Now: func() time.Time { return time.Now().Add(1000 * time.Hour) }})
+	testworld.Exec(t, s.operator, `SELECT * FROM pglimit_keys`)
+	j := testworld.NewJanitor(t, s.operator, &janitor.Config{Now: func() time.Time { return time.Now().Add(1000 * time.Hour) }})
 	if r, err := j.Sweep(t.Context()); err != nil || r.HeldElsewhere || r.Total() == 0 {
 		t.Errorf("sweep: %+v, %v", r, err)
 	}
@@ -40,7 +40,7 @@ func TestGrantsLetAnOperatorWork(t *testing.T) {
 		{"reset", "--policy", "cli", "k"}, {"forget", "--yes", "k"},
 		{"janitor", "--once"}, {"migrate", "status"}, {"migrate", "up"}, {"migrate", "status", "--functions"}, {"migrate", "up", "--functions"},
 	} {
-		if code, _, stderr := bed.Pglimit(t, s.operatorURL, args...); code != 0 {
+		if code, _, stderr := testworld.Pglimit(t, s.operatorURL, args...); code != 0 {
 			t.Errorf("%q: exit code %d: %s", args, code, stderr)
 		}
 	}
@@ -59,7 +59,7 @@ func TestGrantsWithoutFunctions(t *testing.T) {
 	if _, err := grants.Apply(t.Context(), s.owner, grants.Roles{Operators: s.roles.Operators}); err != nil {
 		t.Fatal(err)
 	}
-	if _, failed := bed.CallStatements(t.Context(), s.operator, ""); len(failed) > 0 {
+	if _, failed := testworld.CallStatements(t.Context(), s.operator, ""); len(failed) > 0 {
 		t.Errorf("failed: %v", failed)
 	}
 }
@@ -74,13 +74,13 @@ func TestGrantsNoRightsBefore(t *testing.T) {
 		wants(t, pool, "42501", `SELECT * FROM limits.pglimit_token_bucket`)
 	}
 	// USAGE on the schema alone is not enough.
-	bed.Exec(t, s.owner, `GRANT USAGE ON SCHEMA pglimit_ask TO PUBLIC`)
+	testworld.Exec(t, s.owner, `GRANT USAGE ON SCHEMA pglimit_ask TO PUBLIC`)
 	for _, call := range []string{`allow('gcra', 'k')`, `allow_up_to('gcra', 'k')`, `"check"('gcra', 'k')`, `charge('gcra', 'k')`, `reserve('gcra', 'k', 1, 60)`,
 		`settle('x', 1)`, `cancel('x')`, `_find('gcra', 'k')`, `_declared(NULL, 'x', 1)`} {
 		wants(t, s.asker, "42501", `SELECT pglimit_ask.`+call)
 	}
 	// The others run with their caller's privileges.
-	bed.Exec(t, s.owner, `GRANT USAGE ON SCHEMA pglimit, limits TO PUBLIC`)
-	bed.Exec(t, s.owner, `GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA pglimit TO PUBLIC`)
+	testworld.Exec(t, s.owner, `GRANT USAGE ON SCHEMA pglimit, limits TO PUBLIC`)
+	testworld.Exec(t, s.owner, `GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA pglimit TO PUBLIC`)
 	wants(t, s.operator, "42501", `SELECT pglimit.gcra('p', 'k', 1, 10, 60)`)
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pglimit/pglimit/doctor"
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/janitor"
 	"github.com/pglimit/pglimit/limiter"
@@ -25,19 +25,19 @@ import (
 // seconds. FailOpen does not apply.
 func TestStrangersTablesInFront(t *testing.T) {
 	t.Parallel()
-	address := bed.NewDatabase(t)
-	owner, app := bed.Connect(t, address), bed.RuntimeRole(t, address)
-	me, stranger := bed.RoleOf(t, app), bed.RoleOf(t, bed.RuntimeRole(t, address))
-	bed.Exec(t, owner, fmt.Sprintf("GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO %s", me))
+	address := testworld.NewDatabase(t)
+	owner, app := testworld.Connect(t, address), testworld.RuntimeRole(t, address)
+	me, stranger := testworld.RoleOf(t, app), testworld.RoleOf(t, testworld.RuntimeRole(t, address))
+	testworld.Exec(t, owner, fmt.Sprintf("GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO %s", me))
 	p := limiter.Policy{Name: "p", Algorithm: limiter.TokenBucket, Limit: 1000, Period: 1000 * time.Hour, OnError: limiter.FailOpen}
 	config := &limiter.Config{MisconfiguredFailsOpen: true, Logger: slog.New(slog.DiscardHandler)}
-	pool := bed.Connect(t, app)
-	used := bed.NewLimiter(t, pool, config)
-	bed.Must(t)(used.Allow(t.Context(), p, "k"))
-	j := bed.NewJanitor(t, pool, &janitor.Config{Logger: config.Logger})
+	pool := testworld.Connect(t, app)
+	used := testworld.NewLimiter(t, pool, config)
+	testworld.Must(t)(used.Allow(t.Context(), p, "k"))
+	j := testworld.NewJanitor(t, pool, &janitor.Config{Logger: config.Logger})
 	must.OK(j.Sweep(t.Context()))(t)
 
-	bed.Exec(t, owner, fmt.Sprintf(`CREATE SCHEMA %[1]s AUTHORIZATION %[2]s; CREATE TABLE %[1]s.pglimit_token_bucket (LIKE public.pglimit_token_bucket INCLUDING ALL);
+	testworld.Exec(t, owner, fmt.Sprintf(`CREATE SCHEMA %[1]s AUTHORIZATION %[2]s; CREATE TABLE %[1]s.pglimit_token_bucket (LIKE public.pglimit_token_bucket INCLUDING ALL);
 		CREATE TABLE runs (role name); GRANT INSERT ON runs TO PUBLIC;
 		CREATE FUNCTION %[1]s.run() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO public.runs VALUES (current_user); RETURN NULL; END $$;
 		CREATE TRIGGER run BEFORE INSERT ON %[1]s.pglimit_token_bucket EXECUTE FUNCTION %[1]s.run();
@@ -49,9 +49,9 @@ func TestStrangersTablesInFront(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	all := map[string]*limiter.Limiter{"pool": bed.NewLimiter(t, pool, config)}
-	for _, driver := range bed.SQLDrivers {
-		all[driver] = bed.NewSQL(t, bed.ConnectSQL(t, driver, app), config)
+	all := map[string]*limiter.Limiter{"pool": testworld.NewLimiter(t, pool, config)}
+	for _, driver := range testworld.SQLDrivers {
+		all[driver] = testworld.NewSQL(t, testworld.ConnectSQL(t, driver, app), config)
 	}
 	for name, l := range all {
 		_, err := l.Allow(t.Context(), p, "k")
@@ -59,8 +59,8 @@ func TestStrangersTablesInFront(t *testing.T) {
 		_, err = l.AllowAll(t.Context(), p.Request("k", 1), p.Request("l", 1))
 		refuses(name, err)
 	}
-	tx := bed.Begin(t, pool, pgx.TxOptions{})
-	_, err := bed.NewLimiter(t, pool, config).InTx(tx).Allow(t.Context(), p, "k")
+	tx := testworld.Begin(t, pool, pgx.TxOptions{})
+	_, err := testworld.NewLimiter(t, pool, config).InTx(tx).Allow(t.Context(), p, "k")
 	refuses("a transaction", err)
 	_ = tx.Rollback(t.Context())
 	if _, err := j.Sweep(t.Context()); err == nil || !strings.Contains(err.Error(), stranger) {
@@ -71,17 +71,17 @@ func TestStrangersTablesInFront(t *testing.T) {
 	if c := report.Checks[at]; c.Verdict != doctor.Fail || !strings.Contains(c.Message, stranger) || c.NextStep == "" {
 		t.Errorf("the doctor: %+v", c)
 	}
-	if n := bed.Value[int](t, owner, "SELECT count(*) FROM runs"); n != 0 {
+	if n := testworld.Value[int](t, owner, "SELECT count(*) FROM runs"); n != 0 {
 		t.Errorf("the trigger ran %d times", n)
 	}
-	bed.Eventually(t, "the limiter in use refuses", func(ctx context.Context) (bool, error) {
+	testworld.Eventually(t, "the limiter in use refuses", func(ctx context.Context) (bool, error) {
 		_, err = used.Allow(ctx, p, "k")
 		return err != nil, nil
 	})
 	refuses("the limiter in use", err)
 
-	bed.Exec(t, owner, "DROP SCHEMA "+me+" CASCADE")
-	bed.Eventually(t, "it decides again", func(ctx context.Context) (bool, error) {
+	testworld.Exec(t, owner, "DROP SCHEMA "+me+" CASCADE")
+	testworld.Eventually(t, "it decides again", func(ctx context.Context) (bool, error) {
 		_, err := used.Allow(ctx, p, "k")
 		return err == nil, nil
 	})

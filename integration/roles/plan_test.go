@@ -11,7 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/internal/grants"
 	"github.com/pglimit/pglimit/internal/migrate"
 	"github.com/pglimit/pglimit/internal/migrate/sets"
@@ -21,7 +21,7 @@ import (
 // rights describes all rights of a role on what is pglimit's.
 func rights(t *testing.T, pool *pgxpool.Pool, role string) string {
 	t.Helper()
-	return bed.Value[string](t, pool, `
+	return testworld.Value[string](t, pool, `
 		SELECT coalesce(string_agg(line, E'\n' ORDER BY line), '') FROM (
 			SELECT format('%s %s', c.oid::regclass, e.privilege_type) AS line FROM pg_class AS c, aclexplode(c.relacl) AS e WHERE e.grantee::regrole::text = quote_ident($1)
 			UNION ALL SELECT format('%s %s', p.oid::regprocedure, e.privilege_type) FROM pg_proc AS p, aclexplode(p.proacl) AS e WHERE e.grantee::regrole::text = quote_ident($1)
@@ -36,14 +36,14 @@ func TestGrantsHostileNames(t *testing.T) {
 	for i, name := range []string{`a"; DROP TABLE x; --`, `o'neill`, "two\nlines; SELECT 1", "PUBLIC", "current_user", "user", `\$1 :name`, "Ünïcode", strings.Repeat("x", 63), "--", "a,b"} {
 		t.Run(fmt.Sprint(i), func(t *testing.T) {
 			t.Parallel()
-			address := bed.EmptyDatabase(t)
-			super := bed.Connect(t, address)
-			bed.Exec(t, super, `REVOKE CREATE ON SCHEMA public FROM PUBLIC`)
+			address := testworld.EmptyDatabase(t)
+			super := testworld.Connect(t, address)
+			testworld.Exec(t, super, `REVOKE CREATE ON SCHEMA public FROM PUBLIC`)
 			schema := pgx.Identifier{`Odd "Schema"; --`}.Sanitize()
-			bed.Exec(t, super, `CREATE SCHEMA `+schema)
-			url := strings.ReplaceAll(bed.WithSearchPath(t, address, schema), "+", "%20") // pgx leaves a plus as it is
-			pool := bed.Connect(t, url)
-			bed.UpTo(t, pool, migrate.Latest, bed.AllUp)
+			testworld.Exec(t, super, `CREATE SCHEMA `+schema)
+			url := strings.ReplaceAll(testworld.WithSearchPath(t, address, schema), "+", "%20") // pgx leaves a plus as it is
+			pool := testworld.Connect(t, url)
+			testworld.UpTo(t, pool, migrate.Latest, testworld.AllUp)
 			if err := sets.Functions.Up(t.Context(), pool); err != nil {
 				t.Fatal(err)
 			}
@@ -52,21 +52,21 @@ func TestGrantsHostileNames(t *testing.T) {
 			asker := name
 			for _, role := range []string{asker, operator} {
 				quoted := pgx.Identifier{role}.Sanitize()
-				bed.Exec(t, super, `CREATE ROLE `+quoted)
+				testworld.Exec(t, super, `CREATE ROLE `+quoted)
 				t.Cleanup(func() {
-					if _, err := bed.ConnectOnce(t, address).Exec(context.Background(), `DROP OWNED BY `+quoted+`; DROP ROLE `+quoted); err != nil {
+					if _, err := testworld.ConnectOnce(t, address).Exec(context.Background(), `DROP OWNED BY `+quoted+`; DROP ROLE `+quoted); err != nil {
 						t.Error(err)
 					}
 				})
 			}
-			code, printed, stderr := bed.Pglimit(t, url, "migrate", "grants", "--asker", asker, "--operator", operator)
+			code, printed, stderr := testworld.Pglimit(t, url, "migrate", "grants", "--asker", asker, "--operator", operator)
 			if code != 0 {
 				t.Fatalf("exit code %d: %s", code, stderr)
 			}
 			if before := rights(t, super, asker) + rights(t, super, operator); before != "" {
 				t.Errorf("without --apply:\n%s", before)
 			}
-			bed.Exec(t, super, printed, pgx.QueryExecModeSimpleProtocol)
+			testworld.Exec(t, super, printed, pgx.QueryExecModeSimpleProtocol)
 			a, o := rights(t, super, asker), rights(t, super, operator)
 			if strings.Count(a, "\n") != 7 || !strings.Contains(a, "pglimit_ask USAGE") || strings.Count(o, "\n") < 80 {
 				t.Errorf("an asker has:\n%s\nan operator has %d rights", a, strings.Count(o, "\n"))
@@ -78,7 +78,7 @@ func TestGrantsHostileNames(t *testing.T) {
 			_, limit, _ := strings.Cut(printed, "ALTER ROLE ")
 			limit, _, _ = strings.Cut(limit, ";\nGRANT")
 			for range 2 {
-				bed.PglimitJSON(t, &result, url, "migrate", "grants", "--apply", "--asker", asker, "--operator", operator)
+				testworld.PglimitJSON(t, &result, url, "migrate", "grants", "--apply", "--asker", asker, "--operator", operator)
 				if !result.Applied || strings.Join(result.Statements, ";\n")+";\n" != strings.Replace(printed, "ALTER ROLE "+limit+";\n", "", 1) || len(result.Warnings) != 2 {
 					t.Errorf("applied: %+v", result)
 				}
@@ -96,7 +96,7 @@ func TestGrantsTakeAway(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	role := s.roles.Askers[0]
-	bed.Exec(t, s.owner, fmt.Sprintf(`GRANT USAGE ON SCHEMA limits, pglimit TO %[1]s; GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA limits TO %[1]s;
+	testworld.Exec(t, s.owner, fmt.Sprintf(`GRANT USAGE ON SCHEMA limits, pglimit TO %[1]s; GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA limits TO %[1]s;
 		GRANT SELECT (key) ON limits.pglimit_token_bucket TO %[1]s; GRANT ALL ON limits.pglimit_policy TO %[1]s;
 		CREATE FUNCTION pglimit_shard(text, text[]) RETURNS bigint LANGUAGE sql AS 'SELECT 1::bigint'; REVOKE ALL ON FUNCTION pglimit_shard FROM PUBLIC;
 		GRANT EXECUTE ON FUNCTION pglimit_shard TO %[1]s`, role)) // as migrate distribute does
@@ -118,7 +118,7 @@ func TestGrantsTakeAway(t *testing.T) {
 			t.Errorf("an asker may %s: %q, %v", what, code, err)
 		}
 	}
-	if bed.Value[bool](t, s.owner, `SELECT has_function_privilege($1, 'pglimit_shard(text, text[])', 'EXECUTE')`, role) {
+	if testworld.Value[bool](t, s.owner, `SELECT has_function_privilege($1, 'pglimit_shard(text, text[])', 'EXECUTE')`, role) {
 		t.Error("an asker may hold a shard")
 	}
 }
@@ -128,9 +128,9 @@ func TestGrantsTakeAway(t *testing.T) {
 func TestGrantsRefuse(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	asker, operator, owner := s.roles.Askers[0], s.roles.Operators[0], bed.RoleOf(t, s.ownerURL)
-	group, mid := bed.RoleOf(t, bed.RuntimeRole(t, s.superURL)), bed.RoleOf(t, bed.RuntimeRole(t, s.superURL))
-	database := bed.Value[string](t, s.super, `SELECT current_database()`)
+	asker, operator, owner := s.roles.Askers[0], s.roles.Operators[0], testworld.RoleOf(t, s.ownerURL)
+	group, mid := testworld.RoleOf(t, testworld.RuntimeRole(t, s.superURL)), testworld.RoleOf(t, testworld.RuntimeRole(t, s.superURL))
+	database := testworld.Value[string](t, s.super, `SELECT current_database()`)
 	if _, err := grants.Apply(t.Context(), s.owner, grants.Roles{Operators: []string{operator, group}}); err != nil {
 		t.Fatal(err)
 	}
@@ -157,7 +157,7 @@ func TestGrantsRefuse(t *testing.T) {
 		{`ALTER FUNCTION pglimit_ask.cancel OWNER TO ` + asker, `ALTER FUNCTION pglimit_ask.cancel OWNER TO ` + owner, `lacks`},
 		{`ALTER FUNCTION pglimit_ask.cancel SECURITY INVOKER`, `ALTER FUNCTION pglimit_ask.cancel SECURITY DEFINER`, `is not SECURITY DEFINER`},
 	} {
-		bed.Exec(t, s.super, c.make)
+		testworld.Exec(t, s.super, c.make)
 		for _, do := range []func() (grants.Plan, error){
 			func() (grants.Plan, error) { return grants.PlanFor(t.Context(), s.owner, s.roles) },
 			func() (grants.Plan, error) { return grants.Apply(t.Context(), s.owner, s.roles) },
@@ -169,18 +169,18 @@ func TestGrantsRefuse(t *testing.T) {
 		if got := rights(t, s.super, asker); strings.Contains(got, "allow") {
 			t.Errorf("%s: a refusal left:\n%s", c.make, got)
 		}
-		bed.Exec(t, s.super, c.undo)
+		testworld.Exec(t, s.super, c.undo)
 	}
 	// What the owner cannot revoke is found afterwards, and all is rolled back.
-	bed.Exec(t, s.owner, `GRANT SELECT ON limits.pglimit_token_bucket TO `+operator+` WITH GRANT OPTION`)
-	bed.Exec(t, s.operator, `GRANT SELECT ON limits.pglimit_token_bucket TO `+asker)
+	testworld.Exec(t, s.owner, `GRANT SELECT ON limits.pglimit_token_bucket TO `+operator+` WITH GRANT OPTION`)
+	testworld.Exec(t, s.operator, `GRANT SELECT ON limits.pglimit_token_bucket TO `+asker)
 	if _, err := grants.Apply(t.Context(), s.owner, s.roles); err == nil || !strings.Contains(err.Error(), "it has SELECT on limits.pglimit_token_bucket: another role") {
 		t.Errorf("granted by another role: %v", err)
 	}
 	if got := rights(t, s.super, asker); strings.Contains(got, "EXECUTE") {
 		t.Errorf("a refusal left:\n%s", got)
 	}
-	bed.Exec(t, s.operator, `REVOKE SELECT ON limits.pglimit_token_bucket FROM `+asker)
+	testworld.Exec(t, s.operator, `REVOKE SELECT ON limits.pglimit_token_bucket FROM `+asker)
 	if _, err := grants.Apply(t.Context(), s.owner, s.roles); err != nil {
 		t.Error(err)
 	}
@@ -209,16 +209,16 @@ func TestGrantsErrors(t *testing.T) {
 	expect(s.owner, grants.Roles{Askers: []string{""}}, grants.ErrRole, "pass the name of a role")
 	expect(s.owner, grants.Roles{Askers: []string{"a\x00b"}}, grants.ErrRole, "pass the name of a role")
 	expect(s.owner, grants.Roles{Askers: asker, Operators: asker}, grants.ErrRole, "choose one")
-	expect(s.owner, grants.Roles{Askers: []string{bed.RoleOf(t, s.ownerURL)}}, grants.ErrRole, "it owns")
-	expect(bed.Connect(t, bed.WithSearchPath(t, s.ownerURL, "pg_catalog")), s.roles, nil, "run `pglimit migrate up`", "search_path")
+	expect(s.owner, grants.Roles{Askers: []string{testworld.RoleOf(t, s.ownerURL)}}, grants.ErrRole, "it owns")
+	expect(testworld.Connect(t, testworld.WithSearchPath(t, s.ownerURL, "pg_catalog")), s.roles, nil, "run `pglimit migrate up`", "search_path")
 
 	// Tables of another schema than the functions'.
-	bed.Exec(t, s.owner, `CREATE SCHEMA others`)
-	others := bed.Connect(t, bed.WithSearchPath(t, s.ownerURL, "others"))
-	bed.UpTo(t, others, migrate.Latest, bed.AllUp)
+	testworld.Exec(t, s.owner, `CREATE SCHEMA others`)
+	others := testworld.Connect(t, testworld.WithSearchPath(t, s.ownerURL, "others"))
+	testworld.UpTo(t, others, migrate.Latest, testworld.AllUp)
 	expect(others, s.roles, nil, "works on the tables of another schema than others")
 
-	bed.Exec(t, s.owner, `DROP VIEW limits.pglimit_keys`)
+	testworld.Exec(t, s.owner, `DROP VIEW limits.pglimit_keys`)
 	expect(s.owner, s.roles, nil, "no view pglimit_keys", "migrate up")
 	if _, err := sets.Functions.Down(t.Context(), s.owner, 0); err != nil {
 		t.Fatal(err)
@@ -226,18 +226,18 @@ func TestGrantsErrors(t *testing.T) {
 	expect(others, grants.Roles{Askers: asker}, nil, "run `pglimit migrate up --functions`")
 
 	// Without the rights to grant.
-	if _, err := grants.Apply(t.Context(), bed.Connect(t, bed.WithSearchPath(t, s.operatorURL, "public")), grants.Roles{}); err == nil {
+	if _, err := grants.Apply(t.Context(), testworld.Connect(t, testworld.WithSearchPath(t, s.operatorURL, "public")), grants.Roles{}); err == nil {
 		t.Error("without tables in sight there is no error")
 	}
-	bed.Exec(t, others, `GRANT USAGE ON SCHEMA others TO `+s.roles.Operators[0])
-	if _, err := grants.Apply(t.Context(), bed.Connect(t, bed.WithSearchPath(t, s.operatorURL, "others")), grants.Roles{Operators: s.roles.Operators}); err == nil || !strings.Contains(err.Error(), "connect as the owner") {
+	testworld.Exec(t, others, `GRANT USAGE ON SCHEMA others TO `+s.roles.Operators[0])
+	if _, err := grants.Apply(t.Context(), testworld.Connect(t, testworld.WithSearchPath(t, s.operatorURL, "others")), grants.Roles{Operators: s.roles.Operators}); err == nil || !strings.Contains(err.Error(), "connect as the owner") {
 		t.Errorf("not as the owner: %v", err)
 	}
 	// In a schema where others may create objects.
-	bed.Exec(t, s.super, `GRANT CREATE ON SCHEMA others TO PUBLIC`)
+	testworld.Exec(t, s.super, `GRANT CREATE ON SCHEMA others TO PUBLIC`)
 	expect(others, grants.Roles{Askers: asker}, strangers.ErrExposed, "REVOKE CREATE ON SCHEMA others FROM PUBLIC")
 	for args, code := range map[string]int{"migrate grants --asker nobody": 2, "migrate grants": 2, "migrate grants --functions --asker x": 2} {
-		if got, _, stderr := bed.Pglimit(t, s.ownerURL, strings.Fields(args)...); got != code {
+		if got, _, stderr := testworld.Pglimit(t, s.ownerURL, strings.Fields(args)...); got != code {
 			t.Errorf("%s: exit code %d, want %d: %s", args, got, code, stderr)
 		}
 	}

@@ -10,7 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 )
 
 // TestStrangersInPLpgSQL is TestStrangersInStatements for the expressions of PL/pgSQL
@@ -49,7 +49,7 @@ func TestStrangersInPLpgSQL(t *testing.T) {
 	if len(functions) < 35 || len(seen) < 250 {
 		t.Errorf("only %d functions and %d expressions", len(functions), len(seen))
 	}
-	left := bed.Value[string](t, p.owner, `SELECT coalesce(string_agg(p.oid::regprocedure::text, ', '), '')
+	left := testworld.Value[string](t, p.owner, `SELECT coalesce(string_agg(p.oid::regprocedure::text, ', '), '')
 		FROM pg_proc AS p JOIN pg_language AS l ON l.oid = p.prolang JOIN pg_namespace AS n ON n.oid = p.pronamespace
 		WHERE (n.nspname IN ('pglimit', 'pglimit_ask') OR n.nspname = 'public' AND p.proname LIKE 'pglimit\_%')
 		  AND l.lanname || ' ' || n.nspname NOT IN ('plpgsql pglimit', 'plpgsql pglimit_ask', 'sql pglimit', 'sql public')

@@ -14,7 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/internal/migrate/sets"
 )
 
@@ -24,7 +24,7 @@ import (
 func TestStrangersInStatements(t *testing.T) {
 	t.Parallel()
 	p := newProbe(t)
-	texts, err := bed.QueryTexts()
+	texts, err := testworld.QueryTexts()
 	if err != nil || len(texts) < 80 {
 		t.Fatalf("%d statements, %v", len(texts), err)
 	}
@@ -56,7 +56,7 @@ func TestStrangersInSQLFunctions(t *testing.T) {
 	}
 	names := regexp.MustCompile(`\b[a-z_]+\b`)
 	for _, name := range slices.Sorted(maps.Keys(bodies)) {
-		declared := bed.Value[[]string](t, p.owner, `SELECT coalesce(proargnames, '{}') FROM pg_proc WHERE oid = $1::text::regprocedure`, name)
+		declared := testworld.Value[[]string](t, p.owner, `SELECT coalesce(proargnames, '{}') FROM pg_proc WHERE oid = $1::text::regprocedure`, name)
 		text := names.ReplaceAllStringFunc(bodies[name], func(word string) string {
 			if at := slices.Index(declared, word); at >= 0 && !strings.Contains(bodies[name], "$") {
 				return fmt.Sprintf("$%d", at+1)
@@ -71,8 +71,8 @@ func TestStrangersInSQLFunctions(t *testing.T) {
 // planted object.
 func TestStrangersInDefinitions(t *testing.T) {
 	t.Parallel()
-	_, aside := bed.PlantedDatabase(t)
-	rows, err := bed.Connect(t, aside).Query(t.Context(), `
+	_, aside := testworld.PlantedDatabase(t)
+	rows, err := testworld.Connect(t, aside).Query(t.Context(), `
 		SELECT pg_describe_object(d.classid, d.objid, 0) || ' uses ' || pg_describe_object(d.refclassid, d.refobjid, 0)
 		FROM pg_depend AS d
 		LEFT JOIN pg_proc AS p ON d.refclassid = 'pg_proc'::regclass AND p.oid = d.refobjid
@@ -96,12 +96,12 @@ func TestStrangersInDefinitions(t *testing.T) {
 // The other tests' database was migrated there.
 func TestStrangersInDown(t *testing.T) {
 	t.Parallel()
-	address, _ := bed.PlantedDatabase(t)
-	pool := bed.Connect(t, address)
+	address, _ := testworld.PlantedDatabase(t)
+	pool := testworld.Connect(t, address)
 	if _, err := sets.Functions.Down(t.Context(), pool, 0); err != nil {
 		t.Error(err)
 	}
-	bed.StepsDown(t, pool, 0, bed.AllDown)
+	testworld.StepsDown(t, pool, 0, testworld.AllDown)
 }
 
 // probe returns the planted objects that a statement uses: it explains the statement as a
@@ -114,12 +114,12 @@ type probe struct {
 
 func newProbe(t *testing.T) *probe {
 	t.Helper()
-	_, aside := bed.PlantedDatabase(t)
-	p := &probe{owner: bed.Connect(t, aside)}
-	role := bed.WithSearchPath(t, bed.RuntimeRole(t, aside), "public")
-	p.role = bed.RoleOf(t, role)
-	bed.Exec(t, p.owner, fmt.Sprintf(`GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO %[1]s; GRANT USAGE ON SCHEMA pglimit, pglimit_ask TO %[1]s; GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA pglimit_ask TO %[1]s`, p.role))
-	p.conn = bed.ConnectOnce(t, role)
+	_, aside := testworld.PlantedDatabase(t)
+	p := &probe{owner: testworld.Connect(t, aside)}
+	role := testworld.WithSearchPath(t, testworld.RuntimeRole(t, aside), "public")
+	p.role = testworld.RoleOf(t, role)
+	testworld.Exec(t, p.owner, fmt.Sprintf(`GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO %[1]s; GRANT USAGE ON SCHEMA pglimit, pglimit_ask TO %[1]s; GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA pglimit_ask TO %[1]s`, p.role))
+	p.conn = testworld.ConnectOnce(t, role)
 	for _, set := range []string{"SET plan_cache_mode = force_generic_plan", "SET enable_seqscan = off"} {
 		if _, err := p.conn.Exec(t.Context(), set); err != nil {
 			t.Fatal(err)
@@ -197,8 +197,8 @@ func (p *probe) uses(t *testing.T, text string, types ...string) (used []string)
 func (p *probe) allow(t *testing.T, verb, preposition string, names []string) {
 	t.Helper()
 	for _, name := range names {
-		sql := bed.Value[string](t, p.owner, `SELECT coalesce(string_agg(format('%s EXECUTE ON ROUTINE %s %s %I', $1::text, oid::regprocedure, $2::text, $3::text), '; '), '')
+		sql := testworld.Value[string](t, p.owner, `SELECT coalesce(string_agg(format('%s EXECUTE ON ROUTINE %s %s %I', $1::text, oid::regprocedure, $2::text, $3::text), '; '), '')
 			FROM pg_proc WHERE pronamespace = 'public'::regnamespace AND proname = $4`, verb, preposition, p.role, name)
-		bed.Exec(t, p.owner, sql)
+		testworld.Exec(t, p.owner, sql)
 	}
 }

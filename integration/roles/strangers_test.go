@@ -11,7 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pglimit/pglimit/doctor"
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/internal/conformance/search"
 	"github.com/pglimit/pglimit/janitor"
 	"github.com/pglimit/pglimit/limiter"
@@ -22,16 +22,16 @@ import (
 // planted objects in the search_path: a planted operator or function fails its statement.
 func TestStrangersInSearch(t *testing.T) {
 	t.Parallel()
-	address, _ := bed.PlantedDatabase(t)
-	pool := bed.Connect(t, address)
+	address, _ := testworld.PlantedDatabase(t)
+	pool := testworld.Connect(t, address)
 	t.Run("by numbers", func(t *testing.T) {
 		t.Parallel()
-		bed.SearchFunctions(t, search.Draw{Operations: search.Ordinary}, 3, bed.Functions{Q: pool}, search.Variants(10, 10*time.Second)...)
+		testworld.SearchFunctions(t, search.Draw{Operations: search.Ordinary}, 3, testworld.Functions{Q: pool}, search.Variants(10, 10*time.Second)...)
 	})
 	t.Run("by name", func(t *testing.T) {
 		t.Parallel()
 		d := search.Draw{Operations: search.Ordinary + " override override override override", Shadows: true, Names: 1}
-		bed.SearchFunctions(t, d, 3, bed.Functions{Q: pool, ByName: true})
+		testworld.SearchFunctions(t, d, 3, testworld.Functions{Q: pool, ByName: true})
 	})
 }
 
@@ -40,13 +40,13 @@ func TestStrangersInSearch(t *testing.T) {
 func TestStrangersInVerbs(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
-	address, _ := bed.PlantedDatabase(t)
-	pool := bed.Connect(t, address)
-	l := bed.NewLimiter(t, pool, nil)
+	address, _ := testworld.PlantedDatabase(t)
+	pool := testworld.Connect(t, address)
+	l := testworld.NewLimiter(t, pool, nil)
 	var calls []string
-	for _, p := range bed.Variants(10, 10*time.Second) {
+	for _, p := range testworld.Variants(10, 10*time.Second) {
 		p.Name = "asked-" + p.Name
-		bed.StorePolicy(t, pool, p, true)
+		testworld.StorePolicy(t, pool, p, true)
 		for _, call := range []string{`allow('%s', 'k', 2)`, `allow('%s', 'k', 9)`, `allow_up_to('%s', 'k', 99)`, `check('%s', 'k')`, `charge('%s', 'k')`} {
 			calls = append(calls, `SELECT pglimit_ask.`+fmt.Sprintf(call, p.Name))
 		}
@@ -55,7 +55,7 @@ func TestStrangersInVerbs(t *testing.T) {
 				calls = append(calls, fmt.Sprintf(`SELECT pglimit_ask.%s FROM pglimit_ask.reserve('%s', 'r', 2, 60) AS r`, end, p.Name))
 			}
 		}
-		calls = append(calls, `SELECT * FROM `+bed.TableOf(p.Algorithm)+`_now`)
+		calls = append(calls, `SELECT * FROM `+testworld.TableOf(p.Algorithm)+`_now`)
 		err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
 			if _, err := l.InTx(tx).AllowAll(ctx, p.Request("a", 1), p.Request("b", 1)); err != nil {
 				return err
@@ -64,7 +64,7 @@ func TestStrangersInVerbs(t *testing.T) {
 			return err
 		})
 		if err != nil && p.Algorithm != limiter.LeakyBucketQueue {
-			t.Errorf("%s in a transaction: %v", bed.Variant(p), err)
+			t.Errorf("%s in a transaction: %v", testworld.Variant(p), err)
 		}
 	}
 	for _, call := range append(calls, `SELECT * FROM pglimit_keys`,
@@ -79,7 +79,7 @@ func TestStrangersInVerbs(t *testing.T) {
 	if err := errors.Join(l.Wait(ctx, queue, "k", 0.001), l.Wait(ended, queue, "k", 1)); !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
-	j := bed.NewJanitor(t, pool, &janitor.Config{Now: func() time.Time { return time.Now().Add(1000 * time.Hour) }})
+	j := testworld.NewJanitor(t, pool, &janitor.Config{Now: func() time.Time { return time.Now().Add(1000 * time.Hour) }})
 	if r, err := j.Sweep(ctx); err != nil || r.Total() == 0 {
 		t.Errorf("%+v, %v", r, err)
 	}
@@ -89,8 +89,8 @@ func TestStrangersInVerbs(t *testing.T) {
 // search_path. The triggers' functions run too, with each branch that a change can reach.
 func TestStrangersInPolicies(t *testing.T) {
 	t.Parallel()
-	address, _ := bed.PlantedDatabase(t)
-	pool := bed.Connect(t, address)
+	address, _ := testworld.PlantedDatabase(t)
+	pool := testworld.Connect(t, address)
 	p, err := policies.Open(t.Context(), pool, &policies.Config{PollEvery: time.Hour})
 	if err != nil {
 		t.Fatal(err)
@@ -114,8 +114,8 @@ func TestStrangersInPolicies(t *testing.T) {
 	if v, err := p.Apply(t.Context(), edit); err != nil || v != 2 {
 		t.Errorf("version %d, %v", v, err)
 	}
-	bed.Exec(t, pool, `UPDATE pglimit_policy SET name = 'renamed', limit_units = 12 WHERE name = 'month'`)
-	bed.Exec(t, pool, `UPDATE pglimit_override SET key = 'l', burst = 3 WHERE key = 'k'`)
+	testworld.Exec(t, pool, `UPDATE pglimit_policy SET name = 'renamed', limit_units = 12 WHERE name = 'month'`)
+	testworld.Exec(t, pool, `UPDATE pglimit_override SET key = 'l', burst = 3 WHERE key = 'k'`)
 	if _, err := p.Apply(t.Context(), policies.Edit{Delete: []string{"bucket"}, DeleteOverrides: []policies.Override{{Policy: "month", Key: "l"}}, Note: "over"}); err != nil {
 		t.Error(err)
 	}
@@ -131,16 +131,16 @@ func TestStrangersInPolicies(t *testing.T) {
 // role that owns the tables and as one that may only log in. None of the objects is used.
 func TestStrangersInDoctor(t *testing.T) {
 	t.Parallel()
-	address, aside := bed.PlantedDatabase(t)
-	owner := bed.Connect(t, address)
-	l := bed.NewLimiter(t, owner, nil)
-	for _, p := range bed.Variants(10, time.Minute) {
-		bed.Must(t)(l.Allow(t.Context(), p, "k"))
+	address, aside := testworld.PlantedDatabase(t)
+	owner := testworld.Connect(t, address)
+	l := testworld.NewLimiter(t, owner, nil)
+	for _, p := range testworld.Variants(10, time.Minute) {
+		testworld.Must(t)(l.Allow(t.Context(), p, "k"))
 	}
-	bed.Reserve(t, l, limiter.Policy{Name: "r", Algorithm: limiter.GCRA, Limit: 10, Period: time.Minute}.Request("k", 1), time.Hour)
-	role := bed.WithSearchPath(t, bed.RuntimeRole(t, aside), "public")
+	testworld.Reserve(t, l, limiter.Policy{Name: "r", Algorithm: limiter.GCRA, Limit: 10, Period: time.Minute}.Request("k", 1), time.Hour)
+	role := testworld.WithSearchPath(t, testworld.RuntimeRole(t, aside), "public")
 	for _, url := range []string{address, role} {
-		report, err := doctor.Run(t.Context(), bed.Connect(t, url), nil)
+		report, err := doctor.Run(t.Context(), testworld.Connect(t, url), nil)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -24,7 +24,7 @@ var (
 func TestStrangersInGo(t *testing.T) {
 	t.Parallel()
 	p := newProbe(t)
-	const root = "../testdata/checkout/."
+	const root = "../testdata/repository/."
 	read := 0
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 		name, _ := filepath.Rel(root, path)

@@ -19,7 +19,7 @@ import (
 	"github.com/jackc/pgx/v5/pgproto3"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 )
 
 // proxy is a router of shards over two databases. It reads the key of a statement as plain
@@ -41,13 +41,13 @@ func newProxy(t *testing.T) *proxy {
 	t.Helper()
 	p := new(proxy)
 	for i := range p.servers {
-		p.servers[i] = bed.NewPool(t)
+		p.servers[i] = testworld.NewPool(t)
 	}
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.address = bed.Through(t, p.servers[0].Config().ConnString(), listener.Addr().String())
+	p.address = testworld.Through(t, p.servers[0].Config().ConnString(), listener.Addr().String())
 	var clients sync.WaitGroup
 	clients.Go(func() {
 		for {

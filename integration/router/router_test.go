@@ -14,7 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/internal/conformance/search"
 	"github.com/pglimit/pglimit/limiter"
 )
@@ -36,15 +36,15 @@ func TestRouterDecidesAsMemory(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			p := newProxy(t)
-			pool := bed.Connect(t, p.address)
+			pool := testworld.Connect(t, p.address)
 			if d.Keys == 1 { // the histories' key has one server, and this one the other
 				fill(t, pool)
 			}
-			over := bed.ConnectSQL(t, bed.SQLDrivers[0], p.address)
-			bed.Search(t, d, 6, func(t *testing.T) func(*search.History) search.Subject {
+			over := testworld.ConnectSQL(t, testworld.SQLDrivers[0], p.address)
+			testworld.Search(t, d, 6, func(t *testing.T) func(*search.History) search.Subject {
 				return func(*search.History) search.Subject {
-					s, config := bed.NewSubject(t)
-					s.Ways = search.By(bed.NewLimiter(t, pool, routed(config)), bed.NewSQL(t, over, config))
+					s, config := testworld.NewSubject(t)
+					s.Ways = search.By(testworld.NewLimiter(t, pool, routed(config)), testworld.NewSQL(t, over, config))
 					if d.Keys == 1 {
 						s.Begin, s.Alike = pool.Begin, search.Rounded
 					}
@@ -57,9 +57,9 @@ func TestRouterDecidesAsMemory(t *testing.T) {
 
 // fill makes rows on both servers.
 func fill(t *testing.T, pool *pgxpool.Pool) {
-	l := bed.NewLimiter(t, pool, routed(&limiter.Config{}))
+	l := testworld.NewLimiter(t, pool, routed(&limiter.Config{}))
 	for i := range 16 {
-		bed.Must(t)(l.Allow(t.Context(), limiter.PerMinute("fill", 1), fmt.Sprint(i)))
+		testworld.Must(t)(l.Allow(t.Context(), limiter.PerMinute("fill", 1), fmt.Sprint(i)))
 	}
 }
 
@@ -69,7 +69,7 @@ func TestRouterKeepsTheBound(t *testing.T) {
 	t.Parallel()
 	p := newProxy(t)
 	var shared atomic.Int64
-	l := bed.NewLimiter(t, bed.Connect(t, p.address, bed.Connections(8)), routed(&limiter.Config{DisableDenyCache: true, DisableTimeout: true, Observe: func(_ context.Context, o limiter.Observation) {
+	l := testworld.NewLimiter(t, testworld.Connect(t, p.address, testworld.Connections(8)), routed(&limiter.Config{DisableDenyCache: true, DisableTimeout: true, Observe: func(_ context.Context, o limiter.Observation) {
 		if o.Rows > 1 {
 			shared.Add(1)
 		}
@@ -146,9 +146,9 @@ func TestRouterKeepsTheBound(t *testing.T) {
 func TestRouterRefuses(t *testing.T) {
 	t.Parallel()
 	p := newProxy(t)
-	pool := bed.Connect(t, p.address)
+	pool := testworld.Connect(t, p.address)
 	fill(t, pool)
-	l := bed.NewLimiter(t, pool, routed(&limiter.Config{}))
+	l := testworld.NewLimiter(t, pool, routed(&limiter.Config{}))
 	policy := limiter.PerMinute("p", 5)
 	requests := []limiter.Request{{Policy: policy, Key: "a", Cost: 1}, {Policy: policy, Key: "b", Cost: 1}}
 	const want = `requests[0].Key "a" and requests[1].Key "b" may be on different servers`
@@ -157,12 +157,12 @@ func TestRouterRefuses(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	tx := bed.Begin(t, pool, pgx.TxOptions{})
+	tx := testworld.Begin(t, pool, pgx.TxOptions{})
 	if _, err := l.InTx(tx).AllowAll(t.Context(), requests...); !errors.Is(err, limiter.ErrUnsupported) {
 		t.Errorf("in a transaction: %v", err)
 	}
 	for _, key := range []string{"a", "b"} {
-		if level := bed.Level(t, l, policy, key); level != 0 {
+		if level := testworld.Level(t, l, policy, key); level != 0 {
 			t.Errorf("%s has level %v", key, level)
 		}
 	}

@@ -5,7 +5,7 @@ package search
 import (
 	"testing"
 
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 )
 
-func TestMain(m *testing.M) { bed.Main(m, 2) }
+func TestMain(m *testing.M) { testworld.Main(m, 2) }

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/internal/conformance"
 	"github.com/pglimit/pglimit/internal/conformance/search"
 	"github.com/pglimit/pglimit/janitor"
@@ -14,19 +14,19 @@ import (
 // with a janitor that sweeps in between.
 func TestStatementsAdmitNoMoreThanTheirBound(t *testing.T) {
 	t.Parallel()
-	bed.Search(t, search.Draw{}, 20, func(t *testing.T) func(*search.History) search.Subject {
-		pool := bed.NewPool(t)
+	testworld.Search(t, search.Draw{}, 20, func(t *testing.T) func(*search.History) search.Subject {
+		pool := testworld.NewPool(t)
 		clock := new(conformance.Clock)
-		j := bed.NewJanitor(t, pool, &janitor.Config{Now: clock.Now})
+		j := testworld.NewJanitor(t, pool, &janitor.Config{Now: clock.Now})
 		t.Cleanup(func() {
 			if swept := j.Removed(); swept.Total() == 0 || swept.Kept == 0 {
 				t.Errorf("the sweeps deleted %d and kept %d rows: that proves little", swept.Total(), swept.Kept)
 			}
 		})
 		return func(*search.History) search.Subject {
-			s, config := bed.NewSubject(t)
+			s, config := testworld.NewSubject(t)
 			s.Clock, config.Now = clock, clock.Now
-			s.Ways, s.Begin = search.By(bed.NewLimiter(t, pool, config)), pool.Begin
+			s.Ways, s.Begin = search.By(testworld.NewLimiter(t, pool, config)), pool.Begin
 			s.Sweep = func() error {
 				removed, err := j.Sweep(t.Context())
 				if err == nil && removed.HeldElsewhere {

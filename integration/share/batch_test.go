@@ -12,22 +12,22 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/internal/conformance/search"
 	"github.com/pglimit/pglimit/limiter"
 )
 
 // overDoors runs a test with a gate of each driver to one database. name is the
 // driver's.
-func overDoors(t *testing.T, address string, f func(t *testing.T, name string, open func(limiter.Config) *bed.Gate)) {
-	for _, name := range append([]string{"pgxpool"}, bed.SQLDrivers...) {
+func overDoors(t *testing.T, address string, f func(t *testing.T, name string, open func(limiter.Config) *testworld.Gate)) {
+	for _, name := range append([]string{"pgxpool"}, testworld.SQLDrivers...) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			f(t, name, func(config limiter.Config) *bed.Gate {
+			f(t, name, func(config limiter.Config) *testworld.Gate {
 				if name == "pgxpool" {
-					return bed.NewGate(t, address, config)
+					return testworld.NewGate(t, address, config)
 				}
-				return bed.NewSQLGate(t, name, address, config)
+				return testworld.NewSQLGate(t, name, address, config)
 			})
 		})
 	}
@@ -38,8 +38,8 @@ func overDoors(t *testing.T, address string, f func(t *testing.T, name string, o
 // after the other.
 func TestBatchDecidesAsMemory(t *testing.T) {
 	t.Parallel()
-	overDoors(t, bed.NewDatabase(t), func(t *testing.T, _ string, open func(limiter.Config) *bed.Gate) {
-		bed.SearchBatches(t, search.Draw{}, 6, func(_ *testing.T, config limiter.Config) *bed.Gate { return open(config) })
+	overDoors(t, testworld.NewDatabase(t), func(t *testing.T, _ string, open func(limiter.Config) *testworld.Gate) {
+		testworld.SearchBatches(t, search.Draw{}, 6, func(_ *testing.T, config limiter.Config) *testworld.Gate { return open(config) })
 	})
 }
 
@@ -47,13 +47,13 @@ func TestBatchDecidesAsMemory(t *testing.T) {
 // or transaction that it shares with others.
 func TestBatchWithABadRequest(t *testing.T) {
 	t.Parallel()
-	overDoors(t, bed.Latin1(t), func(t *testing.T, name string, open func(limiter.Config) *bed.Gate) {
+	overDoors(t, testworld.Latin1(t), func(t *testing.T, name string, open func(limiter.Config) *testworld.Gate) {
 		g, bucket := open(limiter.Config{}), bucket
 		bucket.Name = name
 		keys := []string{"first", "a", "not in Latin-1: 猫", "z", "a"}
 		for verb, ask := range map[string]func(context.Context, limiter.Policy, string, float64) (limiter.Result, error){"AllowN": g.AllowN, "Charge": g.Charge} {
 			g.Shut()
-			var answers []<-chan bed.Answer
+			var answers []<-chan testworld.Answer
 			for _, key := range keys {
 				answers = append(answers, g.Send(func() (limiter.Result, error) { return ask(t.Context(), bucket, key, 1) }))
 			}
@@ -77,7 +77,7 @@ func TestCloseDrains(t *testing.T) {
 	tx := c.hold(t, bucket, "held")
 	held := c.wait(t.Context(), t, bucket.Request("held", 1))
 	c.Shut()
-	var answers []<-chan bed.Answer
+	var answers []<-chan testworld.Answer
 	for i := range 5 {
 		answers = append(answers, c.Queue(t.Context(), bucket.Request(fmt.Sprint(i), 1)))
 	}
@@ -89,7 +89,7 @@ func TestCloseDrains(t *testing.T) {
 		}
 		closed <- ended.Load()
 	}()
-	bed.Eventually(t, "the limiter is closed", func(context.Context) (bool, error) {
+	testworld.Eventually(t, "the limiter is closed", func(context.Context) (bool, error) {
 		gone, cancel := context.WithCancel(t.Context())
 		cancel()
 		_, err := c.Allow(gone, bucket, "late")
@@ -97,11 +97,11 @@ func TestCloseDrains(t *testing.T) {
 	})
 	c.Reopen()
 	for _, a := range answers {
-		bed.ResultOf(t, "a request that was queued", a)
+		testworld.ResultOf(t, "a request that was queued", a)
 	}
 	ended.Store(true)
-	bed.Commit(t, tx)
-	bed.ResultOf(t, "the key that was held", held)
+	testworld.Commit(t, tx)
+	testworld.ResultOf(t, "the key that was held", held)
 	if !<-closed {
 		t.Error("Close returned while a caller waited for a locked row")
 	}
@@ -116,28 +116,28 @@ var awkward = []string{
 // TestBatchOfAwkwardKeys sends them in one statement and finds each unchanged.
 func TestBatchOfAwkwardKeys(t *testing.T) {
 	t.Parallel()
-	address := bed.NewDatabase(t)
-	pool := bed.Connect(t, address)
-	overDoors(t, address, func(t *testing.T, name string, open func(limiter.Config) *bed.Gate) {
+	address := testworld.NewDatabase(t)
+	pool := testworld.Connect(t, address)
+	overDoors(t, address, func(t *testing.T, name string, open func(limiter.Config) *testworld.Gate) {
 		g := open(limiter.Config{})
-		for _, p := range bed.Variants(10, 1000*time.Hour) {
+		for _, p := range testworld.Variants(10, 1000*time.Hour) {
 			p.Name += name
 			g.Shut()
-			answers := []<-chan bed.Answer{g.Queue(t.Context(), p.Request("first", 1))}
+			answers := []<-chan testworld.Answer{g.Queue(t.Context(), p.Request("first", 1))}
 			for _, key := range awkward {
 				answers = append(answers, g.Queue(t.Context(), p.Request(key, 1)), g.Queue(t.Context(), p.Request(key, 1)))
 			}
 			g.Reopen()
 			for i, a := range answers {
-				if r := bed.ResultOf(t, fmt.Sprint("request ", i), a); !r.Allowed || !bed.Near(r.Level, float64(1+max(0, i-1)%2)) {
-					t.Errorf("%s: request %d: %+v", bed.Variant(p), i, r)
+				if r := testworld.ResultOf(t, fmt.Sprint("request ", i), a); !r.Allowed || !testworld.Near(r.Level, float64(1+max(0, i-1)%2)) {
+					t.Errorf("%s: request %d: %+v", testworld.Variant(p), i, r)
 				}
 			}
-			if bed.Citus() {
+			if testworld.Citus() {
 				continue // there a shard's only key has a statement of its own
 			}
 			// granted is of both requests at once: it was a batch.
-			rows, err := pool.Query(t.Context(), "SELECT key FROM "+bed.TableOf(p.Algorithm)+" WHERE policy = $1 AND key <> 'first' AND granted = 2", p.Name)
+			rows, err := pool.Query(t.Context(), "SELECT key FROM "+testworld.TableOf(p.Algorithm)+" WHERE policy = $1 AND key <> 'first' AND granted = 2", p.Name)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -146,7 +146,7 @@ func TestBatchOfAwkwardKeys(t *testing.T) {
 			slices.Sort(want)
 			slices.Sort(found)
 			if err != nil || !slices.Equal(found, want) {
-				t.Errorf("%s: found %q, %v\nwant %q", bed.Variant(p), found, err, want)
+				t.Errorf("%s: found %q, %v\nwant %q", testworld.Variant(p), found, err, want)
 			}
 		}
 	})
@@ -155,16 +155,16 @@ func TestBatchOfAwkwardKeys(t *testing.T) {
 // TestBatchOfExactCosts: a cost is stored to the last bit, sent alone or in an array.
 func TestBatchOfExactCosts(t *testing.T) {
 	t.Parallel()
-	address := bed.NewDatabase(t)
-	pool := bed.Connect(t, address)
-	overDoors(t, address, func(t *testing.T, name string, open func(limiter.Config) *bed.Gate) {
+	address := testworld.NewDatabase(t)
+	pool := testworld.Connect(t, address)
+	overDoors(t, address, func(t *testing.T, name string, open func(limiter.Config) *testworld.Gate) {
 		g := open(limiter.Config{})
 		costs := []float64{1e-9, 0.1, 0.1 + 0.2, 1.0 / 3, 1 << 53, 1<<53 - 1, 1e15 + 1, 12345678.9}
 		for _, together := range []bool{true, false} {
 			if together {
 				g.Shut()
 			}
-			var answers []<-chan bed.Answer
+			var answers []<-chan testworld.Answer
 			for i, cost := range costs {
 				p := limiter.Policy{Name: "small", Algorithm: limiter.FixedWindow, Limit: 1, Period: 1000 * time.Hour}
 				if cost > 1 {
@@ -174,17 +174,17 @@ func TestBatchOfExactCosts(t *testing.T) {
 				if together {
 					answers = append(answers, g.Queue(t.Context(), request))
 				} else {
-					bed.Must(t)(g.Do(t.Context(), request))
+					testworld.Must(t)(g.Do(t.Context(), request))
 				}
 			}
 			if together {
 				g.Reopen()
 			}
 			for _, a := range answers {
-				bed.ResultOf(t, "a request", a)
+				testworld.ResultOf(t, "a request", a)
 			}
 			for i, cost := range costs {
-				if got := bed.Value[float64](t, pool, "SELECT cost FROM pglimit_fixed_window WHERE key = $1", fmt.Sprint(name, i, together)); got != cost {
+				if got := testworld.Value[float64](t, pool, "SELECT cost FROM pglimit_fixed_window WHERE key = $1", fmt.Sprint(name, i, together)); got != cost {
 					t.Errorf("%v is stored as %v", cost, got)
 				}
 			}

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/limiter"
 )
@@ -16,11 +16,11 @@ import (
 // TestShortDeadlinesCostNoConnection: callers that leave before their answer cost no
 // connection, and the others get their answers meanwhile.
 func TestShortDeadlinesCostNoConnection(t *testing.T) {
-	pool := bed.Connect(t, bed.NewDatabase(t), bed.FourConnections)
+	pool := testworld.Connect(t, testworld.NewDatabase(t), testworld.FourConnections)
 	closed := func() int64 { s := pool.Stat(); return s.NewConnsCount() - int64(s.TotalConns()) }
 	for _, verb := range verbNames {
 		t.Run(verb, func(t *testing.T) {
-			l := bed.NewLimiter(t, pool, nil)
+			l := testworld.NewLimiter(t, pool, nil)
 			defer func() { must.Succeed(t, l.Close()) }()
 			call := verbs(l, unlimited)[verb]
 			each := func(ctx context.Context, i int) (limiter.Result, error) { return call(ctx, fmt.Sprint("key-", i)) }
@@ -60,7 +60,7 @@ func TestShortDeadlinesCostNoConnection(t *testing.T) {
 //
 //	go test ./integration/share -run - -bench ShortDeadlines
 func BenchmarkShortDeadlines(b *testing.B) {
-	pool := bed.Connect(b, bed.NewDatabase(b), bed.FourConnections)
+	pool := testworld.Connect(b, testworld.NewDatabase(b), testworld.FourConnections)
 	for _, verb := range verbNames {
 		b.Run(verb, func(b *testing.B) {
 			call := verbs(newLimiter(b, pool), unlimited)[verb]

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/pglimit/pglimit/httplimit"
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -51,7 +51,7 @@ func BenchmarkFlood(b *testing.B) {
 		}, 0},
 	} {
 		b.Run(c.name, func(b *testing.B) {
-			l := newLimiter(b, bed.NewPool(b))
+			l := newLimiter(b, testworld.NewPool(b))
 			handler := httplimit.New(l, func(r *http.Request) ([]limiter.Request, error) { return c.requests(r), nil },
 				httplimit.WithLogger(slog.New(slog.DiscardHandler)))(
 				http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) }))

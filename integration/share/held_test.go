@@ -9,7 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -23,15 +23,15 @@ var neighbours = []string{"a0", "z0", "a1", "z1", "a2", "z2", "a3", "z3", "a4", 
 // breaker opens after one failure: a locked row is not a failure of the server.
 func newHeld(t *testing.T) *callers {
 	t.Helper()
-	return newCallers(t, bed.NewDatabase(t), limiter.Config{BreakAfter: 1}, bed.FourConnections)
+	return newCallers(t, testworld.NewDatabase(t), limiter.Config{BreakAfter: 1}, testworld.FourConnections)
 }
 
 // hold uses half of each key's limit, in a transaction that stays open.
 func (c *callers) hold(t *testing.T, p limiter.Policy, keys ...string) pgx.Tx {
 	t.Helper()
-	tx := bed.Begin(t, c.business, pgx.TxOptions{})
+	tx := testworld.Begin(t, c.business, pgx.TxOptions{})
 	for _, key := range keys {
-		bed.Must(t)(c.InTx(tx).AllowN(t.Context(), p, key, heldLimit/2))
+		testworld.Must(t)(c.InTx(tx).AllowN(t.Context(), p, key, heldLimit/2))
 	}
 	return tx
 }
@@ -40,17 +40,17 @@ func (c *callers) hold(t *testing.T, p limiter.Policy, keys ...string) pgx.Tx {
 // transaction that stays open.
 func (c *callers) update(t *testing.T, p limiter.Policy, keys ...string) pgx.Tx {
 	t.Helper()
-	bed.Commit(t, c.hold(t, p, keys...))
+	testworld.Commit(t, c.hold(t, p, keys...))
 	return update(t, c.business, p, keys...)
 }
 
 // wait requests a locked key while nothing else is in flight, and returns once the request
 // waits.
-func (c *callers) wait(ctx context.Context, t *testing.T, request limiter.Request) <-chan bed.Answer {
+func (c *callers) wait(ctx context.Context, t *testing.T, request limiter.Request) <-chan testworld.Answer {
 	t.Helper()
 	n := c.Waiting() + 1
-	a := bed.Request(ctx, c.Limiter, request)
-	bed.AwaitWaiting(t, c.Limiter, n)
+	a := testworld.Request(ctx, c.Limiter, request)
+	testworld.AwaitWaiting(t, c.Limiter, n)
 	return a
 }
 
@@ -60,8 +60,8 @@ func (c *callers) wait(ctx context.Context, t *testing.T, request limiter.Reques
 func (c *callers) stallsNobody(t *testing.T, p limiter.Policy, tx pgx.Tx, keys []string, lone bool) {
 	t.Helper()
 	ctx := t.Context()
-	held := map[string][]<-chan bed.Answer{}
-	var free []<-chan bed.Answer
+	held := map[string][]<-chan testworld.Answer{}
+	var free []<-chan testworld.Answer
 	c.Shut()
 	if !lone {
 		free = append(free, c.Queue(ctx, p.Request("first", 1)))
@@ -79,7 +79,7 @@ func (c *callers) stallsNobody(t *testing.T, p limiter.Policy, tx pgx.Tx, keys [
 	}
 	c.Reopen()
 	for _, a := range free {
-		if r := bed.ResultOf(t, "a neighbour", a); !r.Allowed || !bed.Near(r.Level, 1) {
+		if r := testworld.ResultOf(t, "a neighbour", a); !r.Allowed || !testworld.Near(r.Level, 1) {
 			t.Errorf("a neighbour: %+v", r)
 		}
 	}
@@ -94,11 +94,11 @@ func (c *callers) stallsNobody(t *testing.T, p limiter.Policy, tx pgx.Tx, keys [
 	free = nil
 	for range 5 {
 		for _, key := range neighbours {
-			free = append(free, bed.Request(ctx, c.Limiter, p.Request(key, 1)))
+			free = append(free, testworld.Request(ctx, c.Limiter, p.Request(key, 1)))
 		}
 	}
 	for _, a := range free {
-		if r := bed.ResultOf(t, "a neighbour once more", a); !r.Allowed {
+		if r := testworld.ResultOf(t, "a neighbour once more", a); !r.Allowed {
 			t.Errorf("a neighbour once more: %+v", r)
 		}
 	}
@@ -117,12 +117,12 @@ func (c *callers) stallsNobody(t *testing.T, p limiter.Policy, tx pgx.Tx, keys [
 		}
 	}
 
-	bed.Commit(t, tx)
+	testworld.Commit(t, tx)
 	levels := map[string]float64{}
 	for _, key := range keys {
 		for i, a := range held[key] {
-			r := bed.ResultOf(t, "a key that was held", a)
-			if r.Allowed != (i < heldLimit/2) || !bed.Near(r.Remaining, float64(max(0, heldLimit/2-1-i))) {
+			r := testworld.ResultOf(t, "a key that was held", a)
+			if r.Allowed != (i < heldLimit/2) || !testworld.Near(r.Remaining, float64(max(0, heldLimit/2-1-i))) {
 				t.Errorf("request %d of %d for %s: %+v", i, len(held[key]), key, r)
 			}
 		}
@@ -138,7 +138,7 @@ func (c *callers) stallsNobody(t *testing.T, p limiter.Policy, tx pgx.Tx, keys [
 }
 
 // keysSent returns the keys of each statement that was sent since the last Take.
-func keysSent(sent *bed.Trace) (all [][]string) {
+func keysSent(sent *testworld.Trace) (all [][]string) {
 	for _, together := range sent.Take() {
 		for _, q := range together {
 			var keys []string
@@ -173,8 +173,8 @@ func TestHeldRowsStallNobody(t *testing.T) {
 		t.Run(s.name, func(t *testing.T) {
 			t.Parallel()
 			c := newHeld(t)
-			for _, p := range bed.Variants(heldLimit, 1000*time.Hour) {
-				t.Run(bed.Variant(p), func(t *testing.T) {
+			for _, p := range testworld.Variants(heldLimit, 1000*time.Hour) {
+				t.Run(testworld.Variant(p), func(t *testing.T) {
 					c.stallsNobody(t, p, s.hold(c, t, p, s.keys...), s.keys, s.lone)
 				})
 			}
@@ -184,33 +184,33 @@ func TestHeldRowsStallNobody(t *testing.T) {
 
 // TestHeldRowsOverSQLStallNobody: as TestHeldRowsStallNobody.
 func TestHeldRowsOverSQLStallNobody(t *testing.T) {
-	bed.OverDrivers(t, func(t *testing.T, driver string) {
-		address := bed.NewDatabase(t)
+	testworld.OverDrivers(t, func(t *testing.T, driver string) {
+		address := testworld.NewDatabase(t)
 		for _, most := range []int{4, 0} { // connections
-			db := bed.ConnectSQL(t, driver, address)
+			db := testworld.ConnectSQL(t, driver, address)
 			db.SetMaxOpenConns(most)
-			l := bed.NewSQL(t, db, &limiter.Config{BreakAfter: 1})
-			for _, p := range bed.Variants(heldLimit, 1000*time.Hour) {
+			l := testworld.NewSQL(t, db, &limiter.Config{BreakAfter: 1})
+			for _, p := range testworld.Variants(heldLimit, 1000*time.Hour) {
 				p.Name += fmt.Sprint("-of-", most)
 				tx, err := db.Begin()
 				if err != nil {
 					t.Fatal(err)
 				}
-				bed.Must(t)(l.InSQLTx(tx).AllowN(t.Context(), p, "m", heldLimit/2))
-				var held []<-chan bed.Answer
+				testworld.Must(t)(l.InSQLTx(tx).AllowN(t.Context(), p, "m", heldLimit/2))
+				var held []<-chan testworld.Answer
 				for i := range heldLimit {
-					held = append(held, bed.Request(t.Context(), l, p.Request("m", 1)))
-					bed.AwaitWaiting(t, l, i+1)
+					held = append(held, testworld.Request(t.Context(), l, p.Request("m", 1)))
+					testworld.AwaitWaiting(t, l, i+1)
 				}
 				for _, key := range neighbours {
-					bed.ResultOf(t, "a neighbour", bed.Request(t.Context(), l, p.Request(key, 1)))
+					testworld.ResultOf(t, "a neighbour", testworld.Request(t.Context(), l, p.Request(key, 1)))
 				}
 				if err := tx.Commit(); err != nil {
 					t.Fatal(err)
 				}
 				for i, a := range held {
-					if r := bed.ResultOf(t, "the key that was held", a); r.Allowed != (i < heldLimit/2) {
-						t.Errorf("%s: request %d: %+v", bed.Variant(p), i, r)
+					if r := testworld.ResultOf(t, "the key that was held", a); r.Allowed != (i < heldLimit/2) {
+						t.Errorf("%s: request %d: %+v", testworld.Variant(p), i, r)
 					}
 				}
 			}
@@ -225,8 +225,8 @@ func TestHeldRowsThatNobodySees(t *testing.T) {
 	c := newHeld(t)
 	tx := c.hold(t, bucket, "50")
 	c.Shut()
-	free := []<-chan bed.Answer{c.Queue(t.Context(), bucket.Request("first", 1))}
-	var held <-chan bed.Answer
+	free := []<-chan testworld.Answer{c.Queue(t.Context(), bucket.Request("first", 1))}
+	var held <-chan testworld.Answer
 	for i := range 100 {
 		a := c.Queue(t.Context(), bucket.Request(fmt.Sprintf("%02d", i), 1))
 		if i == 50 {
@@ -238,7 +238,7 @@ func TestHeldRowsThatNobodySees(t *testing.T) {
 	c.sent.Take()
 	c.Reopen()
 	for _, a := range free {
-		bed.ResultOf(t, "a neighbour", a)
+		testworld.ResultOf(t, "a neighbour", a)
 	}
 	n := 0
 	for _, keys := range keysSent(c.sent) {
@@ -246,9 +246,9 @@ func TestHeldRowsThatNobodySees(t *testing.T) {
 			n++
 		}
 	}
-	if n > 20 && !bed.Citus() { // there the keys are in arguments of arguments
+	if n > 20 && !testworld.Citus() { // there the keys are in arguments of arguments
 		t.Errorf("%d statements for one row each", n)
 	}
-	bed.Commit(t, tx)
-	bed.ResultOf(t, "the key that was held", held)
+	testworld.Commit(t, tx)
+	testworld.ResultOf(t, "the key that was held", held)
 }

@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -28,7 +28,7 @@ func (s *lessee) granted(what string, r limiter.Result, err error) {
 func (s *lessee) lease(n int) {
 	s.Helper()
 	for asked := 0; n > 0; asked++ {
-		r := bed.Must(s.T)(s.Allow(s.Context(), s.Policy, "hot"))
+		r := testworld.Must(s.T)(s.Allow(s.Context(), s.Policy, "hot"))
 		if s.used += r.Granted; !r.Allowed || asked == 10_000 {
 			s.Fatalf("after %d requests, %+v; %d from leases are missing", asked, r, n)
 		}
@@ -42,15 +42,15 @@ func (s *lessee) lease(n int) {
 // row, and in the end it has counted what was used.
 func TestLeasesOfTwoProcesses(t *testing.T) {
 	t.Parallel()
-	address := bed.NewDatabase(t)
+	address := testworld.NewDatabase(t)
 	window := limiter.Policy{Name: "window", Algorithm: limiter.FixedWindow, Limit: 1e6, Period: bucket.Period, Lease: 0.05}
 	token := bucket
 	token.Burst, token.Lease = 1e6, 0.05
-	for i, w := range bed.Ways(t, address, false)[:3] { // one for each driver
+	for i, w := range testworld.Ways(t, address, false)[:3] { // one for each driver
 		t.Run(w.Name, func(t *testing.T) {
 			t.Parallel()
-			pool := bed.Connect(t, address)
-			two := bed.NewLimiter(t, pool, nil)
+			pool := testworld.Connect(t, address)
+			two := testworld.NewLimiter(t, pool, nil)
 			for _, p := range []limiter.Policy{token, window} {
 				p.Name += string(rune('a' + i))
 				a, b := &lessee{t, w.L, p, 0}, &lessee{t, two, p, 0}
@@ -69,12 +69,12 @@ func TestLeasesOfTwoProcesses(t *testing.T) {
 				b.lease(50)
 				a.verbs(w)
 				a.lease(1)
-				ended := bed.Value[float64](t, pool, "SELECT level FROM "+bed.TableOf(p.Algorithm)+" WHERE policy = $1 AND key = 'hot'", p.Name)
+				ended := testworld.Value[float64](t, pool, "SELECT level FROM "+testworld.TableOf(p.Algorithm)+" WHERE policy = $1 AND key = 'hot'", p.Name)
 				if ended < a.used+b.used {
 					t.Errorf("the row has counted %v units; %v and %v were used", ended, a.used, b.used)
 				}
 				defer func() {
-					if got := bed.Value[float64](t, pool, "SELECT level FROM "+bed.TableOf(p.Algorithm)+" WHERE policy = $1 AND key = 'hot'", p.Name); !bed.Near(got, a.used+b.used) {
+					if got := testworld.Value[float64](t, pool, "SELECT level FROM "+testworld.TableOf(p.Algorithm)+" WHERE policy = $1 AND key = 'hot'", p.Name); !testworld.Near(got, a.used+b.used) {
 						t.Errorf("%s: in the end %v units are counted; %v and %v were used", p.Algorithm, got, a.used, b.used)
 					}
 				}()
@@ -90,14 +90,14 @@ func TestLeasesOfTwoProcesses(t *testing.T) {
 }
 
 // verbs requests units of the key in all ways that no lease grants.
-func (s *lessee) verbs(w bed.Way) {
+func (s *lessee) verbs(w testworld.Way) {
 	s.Helper()
 	tx := w.Start(s.T)
 	r, err := tx.Allow(s.Context(), s.Policy, "hot")
 	s.granted("in a transaction", r, err)
 	tx.End(s.T, true)
 	request := s.Request("hot", 2)
-	s.granted("Reserve", bed.Reserve(s.T, s, request, time.Hour).Result, nil)
+	s.granted("Reserve", testworld.Reserve(s.T, s, request, time.Hour).Result, nil)
 	all, err := s.AllowAll(s.Context(), request, s.Request("other", 1))
 	s.granted("AllowAll", all.PerRequest[0], err)
 	r, err = s.Charge(s.Context(), s.Policy, "hot", 3)

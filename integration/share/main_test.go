@@ -12,11 +12,11 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/limiter"
 )
 
-func TestMain(m *testing.M) { bed.Main(m, 4) }
+func TestMain(m *testing.M) { testworld.Main(m, 4) }
 
 // bucket has a limit that a test does not reach. Its period is so long that nothing leaks
 // during a test, however slow the machine is.
@@ -25,17 +25,17 @@ var bucket = limiter.Policy{Name: "p", Algorithm: limiter.TokenBucket, Limit: 10
 // callers call a limiter at once, through a gate. Business transactions lock rows meanwhile, and
 // sent has the statements that reached the server.
 type callers struct {
-	*bed.Gate
+	*testworld.Gate
 	business *pgxpool.Pool
-	sent     *bed.Trace
+	sent     *testworld.Trace
 }
 
 // newCallers creates callers over the database at url, with one connection unless changes say
 // otherwise.
 func newCallers(t *testing.T, url string, config limiter.Config, changes ...func(*pgxpool.Config)) *callers {
 	t.Helper()
-	c := &callers{business: bed.Connect(t, url), sent: new(bed.Trace)}
-	c.Gate = bed.NewGate(t, url, config, append([]func(*pgxpool.Config){bed.OneConnection, c.sent.On}, changes...)...)
+	c := &callers{business: testworld.Connect(t, url), sent: new(testworld.Trace)}
+	c.Gate = testworld.NewGate(t, url, config, append([]func(*pgxpool.Config){testworld.OneConnection, c.sent.On}, changes...)...)
 	return c
 }
 
@@ -44,9 +44,9 @@ type ask = func() (limiter.Result, error)
 
 // behind sends requests while the gate is shut, each once the one before it waits, and
 // opens it. The first is sent alone, and the others wait behind it.
-func (c *callers) behind(asks ...ask) (all []bed.Answer) {
+func (c *callers) behind(asks ...ask) (all []testworld.Answer) {
 	c.Shut()
-	var answers []<-chan bed.Answer
+	var answers []<-chan testworld.Answer
 	for _, f := range asks {
 		answers = append(answers, c.Send(f))
 	}
@@ -80,14 +80,14 @@ func charges(t *testing.T, l *limiter.Limiter, p limiter.Policy, keys ...string)
 func expectLevels(t *testing.T, l *limiter.Limiter, p limiter.Policy, levels map[string]float64) {
 	t.Helper()
 	for k, want := range levels {
-		if got := bed.Level(t, l, p, k); !bed.Near(got, want) {
+		if got := testworld.Level(t, l, p, k); !testworld.Near(got, want) {
 			t.Errorf("the level of %s is %v, want %v", k, got, want)
 		}
 	}
 }
 
 // sizes returns how many statements were sent together, each time since the last Take.
-func sizes(sent *bed.Trace) (all []int) {
+func sizes(sent *testworld.Trace) (all []int) {
 	for _, s := range sent.Take() {
 		all = append(all, len(s))
 	}
@@ -105,8 +105,8 @@ func (c *callers) expectSizes(t *testing.T, want ...int) {
 // update changes rows of a table in a transaction that stays open.
 func update(t *testing.T, pool *pgxpool.Pool, p limiter.Policy, keys ...string) pgx.Tx {
 	t.Helper()
-	tx := bed.Begin(t, pool, pgx.TxOptions{})
-	if _, err := tx.Exec(context.Background(), "UPDATE "+bed.TableOf(p.Algorithm)+" SET policy = policy WHERE policy = $1 AND key = ANY ($2)", p.Name, keys); err != nil {
+	tx := testworld.Begin(t, pool, pgx.TxOptions{})
+	if _, err := tx.Exec(context.Background(), "UPDATE "+testworld.TableOf(p.Algorithm)+" SET policy = policy WHERE policy = $1 AND key = ANY ($2)", p.Name, keys); err != nil {
 		t.Fatal(err)
 	}
 	return tx

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/internal/conformance"
 	"github.com/pglimit/pglimit/limiter"
 )
@@ -34,16 +34,16 @@ func (h *history) add(key string, s step) {
 // that it found, and their steps make one path from 0 to the level in the end.
 func TestShareEqualsTheModel(t *testing.T) {
 	t.Parallel()
-	url := bed.NewDatabase(t)
+	url := testworld.NewDatabase(t)
 	clock := new(conformance.Clock)
 	clock.Set(1_000_000_000_000)
 	var ls []*limiter.Limiter
-	sent := new(bed.Trace)
+	sent := new(testworld.Trace)
 	for range 2 {
-		pool := bed.Connect(t, url, bed.FourConnections, sent.On)
-		ls = append(ls, bed.NewLimiter(t, pool, &limiter.Config{Now: clock.Now, DisableDenyCache: true}))
+		pool := testworld.Connect(t, url, testworld.FourConnections, sent.On)
+		ls = append(ls, testworld.NewLimiter(t, pool, &limiter.Config{Now: clock.Now, DisableDenyCache: true}))
 	}
-	for _, variant := range bed.Holdable() {
+	for _, variant := range testworld.Holdable() {
 		for _, keys := range []int{2, 6, 200} {
 			p := variant
 			p.Name, p.Limit, p.Period = fmt.Sprint(p.Name, "-", keys), 100, 1000*time.Hour
@@ -52,7 +52,7 @@ func TestShareEqualsTheModel(t *testing.T) {
 			for i := range 96 {
 				wg.Go(func() {
 					r := rand.New(rand.NewPCG(uint64(i), uint64(keys)))
-					for range bed.Size(6, 30) {
+					for range testworld.Size(6, 30) {
 						if err := h.request(t.Context(), ls[i%2], p, r.IntN(keys), r); err != nil {
 							t.Error(err)
 						}
@@ -61,13 +61,13 @@ func TestShareEqualsTheModel(t *testing.T) {
 			}
 			wg.Wait()
 			for key, steps := range h.steps {
-				if err := path(steps, bed.Level(t, ls[0], p, key)); err != nil {
+				if err := path(steps, testworld.Level(t, ls[0], p, key)); err != nil {
 					t.Errorf("%s, key %s: %v", p.Name, key, err)
 				}
 			}
 		}
 	}
-	if together := slices.Max(sizes(sent)); together < 4 && !bed.Citus() { // there each goes to its shard alone
+	if together := slices.Max(sizes(sent)); together < 4 && !testworld.Citus() { // there each goes to its shard alone
 		t.Errorf("at most %d statements were sent together", together)
 	}
 }

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/internal/store"
 	"github.com/pglimit/pglimit/limiter"
@@ -18,20 +18,20 @@ import (
 // the pool has connections. Meanwhile the callers of other keys get all their answers, for
 // every verb, and those of the row get theirs when it is free.
 func TestHeldRowCostsItsCallersOnly(t *testing.T) {
-	pool := bed.Connect(t, bed.NewDatabase(t), bed.FourConnections)
-	business := bed.Connect(t, pool.Config().ConnString())
+	pool := testworld.Connect(t, testworld.NewDatabase(t), testworld.FourConnections)
+	business := testworld.Connect(t, pool.Config().ConnString())
 	for i, verb := range verbNames {
 		t.Run(verb, func(t *testing.T) {
-			l, p := bed.NewLimiter(t, pool, nil), unlimited
+			l, p := testworld.NewLimiter(t, pool, nil), unlimited
 			defer func() { must.Succeed(t, l.Close()) }()
 			p.Name = fmt.Sprint("held-", i)
 			call := verbs(l, p)[verb]
-			bed.Must(t)(call(t.Context(), "held"))
+			testworld.Must(t)(call(t.Context(), "held"))
 			row := p
 			if verb == "Wait" {
 				row.Algorithm = limiter.LeakyBucketQueue
 			}
-			bed.Must(t)(l.Allow(t.Context(), row, "held"))
+			testworld.Must(t)(l.Allow(t.Context(), row, "held"))
 			if verb == "Unblock" { // it locks only a row that is blocked
 				must.Succeed(t, l.Block(t.Context(), p, "held", time.Hour))
 			}
@@ -41,7 +41,7 @@ func TestHeldRowCostsItsCallersOnly(t *testing.T) {
 			go func() {
 				held <- load(ctx, 12, 0, func(ctx context.Context, _ int) (limiter.Result, error) { return call(ctx, "held") })
 			}()
-			bed.AwaitBlocked(t, business)
+			testworld.AwaitBlocked(t, business)
 			others := answers(4, 20, func(ctx context.Context, i int) (limiter.Result, error) { return call(ctx, fmt.Sprint("other-", i)) })
 			stop()
 			must.Succeed(t, tx.Rollback(context.Background()))
@@ -58,9 +58,9 @@ func TestHeldRowCostsItsCallersOnly(t *testing.T) {
 // TestHeldRowInTheOppositeOrder: a transaction has one of an AllowAll's rows and wants the
 // other. The AllowAll gives way before the server looks for deadlocks, and then succeeds.
 func TestHeldRowInTheOppositeOrder(t *testing.T) {
-	pool := bed.NewPool(t)
-	l := bed.NewLimiter(t, pool, nil)
-	bed.MustAll(t)(l.AllowAll(t.Context(), unlimited.Request("a", 1), unlimited.Request("b", 1)))
+	pool := testworld.NewPool(t)
+	l := testworld.NewLimiter(t, pool, nil)
+	testworld.MustAll(t)(l.AllowAll(t.Context(), unlimited.Request("a", 1), unlimited.Request("b", 1)))
 	for i := range 5 {
 		tx := update(t, pool, unlimited, "b")
 		answer := make(chan error, 1)
@@ -71,7 +71,7 @@ func TestHeldRowInTheOppositeOrder(t *testing.T) {
 			}
 			answer <- err
 		}()
-		bed.AwaitBlocked(t, pool)
+		testworld.AwaitBlocked(t, pool)
 		if _, err := tx.Exec(t.Context(), "UPDATE pglimit_token_bucket SET policy = policy WHERE key = 'a'"); err != nil {
 			t.Errorf("the transaction, round %d: %v", i, err)
 		}
@@ -107,7 +107,7 @@ func (u usedPool) answered(t *testing.T, config limiter.Config) *limiter.Limiter
 
 // pools returns a pool of each kind, each with connections to url.
 func pools(t *testing.T, url string, connections int) map[string]usedPool {
-	pool, db := bed.Connect(t, url, bed.Connections(int32(connections))), bed.ConnectSQL(t, "pgx", url)
+	pool, db := testworld.Connect(t, url, testworld.Connections(int32(connections))), testworld.ConnectSQL(t, "pgx", url)
 	db.SetMaxOpenConns(connections)
 	all := func(take func() func()) func() func() {
 		return func() func() {
@@ -123,8 +123,8 @@ func pools(t *testing.T, url string, connections int) map[string]usedPool {
 		}
 	}
 	return map[string]usedPool{
-		"pgx": {func(c limiter.Config) *limiter.Limiter { return bed.NewLimiter(t, pool, &c) }, all(func() func() { return must.OK(pool.Acquire(t.Context()))(t).Release })},
-		"database/sql": {func(c limiter.Config) *limiter.Limiter { return bed.NewSQL(t, db, &c) }, all(func() func() {
+		"pgx": {func(c limiter.Config) *limiter.Limiter { return testworld.NewLimiter(t, pool, &c) }, all(func() func() { return must.OK(pool.Acquire(t.Context()))(t).Release })},
+		"database/sql": {func(c limiter.Config) *limiter.Limiter { return testworld.NewSQL(t, db, &c) }, all(func() func() {
 			conn := must.OK(db.Conn(t.Context()))(t)
 			return func() { _ = conn.Close() }
 		})},
@@ -137,8 +137,8 @@ func pools(t *testing.T, url string, connections int) map[string]usedPool {
 func TestBusyPoolSendsNothingLater(t *testing.T) {
 	t.Parallel()
 	const timeout, requests = 200 * time.Millisecond, 4
-	url := bed.NewDatabase(t)
-	reader := bed.NewLimiter(t, bed.Connect(t, url), nil)
+	url := testworld.NewDatabase(t)
+	reader := testworld.NewLimiter(t, testworld.Connect(t, url), nil)
 	p := bucket
 	p.OnError = limiter.FailOpen
 	for name, c := range pools(t, url, 2) {
@@ -157,7 +157,7 @@ func TestBusyPoolSendsNothingLater(t *testing.T) {
 			send() // their statements begin when those of the first have waited in vain
 			unknown := 0
 			for range 2 * requests {
-				if err := bed.Receive(t, errs, "an answer"); err == nil {
+				if err := testworld.Receive(t, errs, "an answer"); err == nil {
 					t.Errorf("%s: %s was answered without a connection", name, verb)
 				} else if !errors.Is(err, limiter.ErrOverloaded) {
 					unknown++
@@ -165,7 +165,7 @@ func TestBusyPoolSendsNothingLater(t *testing.T) {
 			}
 			release()
 			must.Succeed(t, l.Close()) // waits for all that is still sent
-			if level := bed.Level(t, reader, p, key); level > float64(unknown)+1e-3 {
+			if level := testworld.Level(t, reader, p, key); level > float64(unknown)+1e-3 {
 				t.Errorf("%s: %s consumed %v units, and only %d of its errors left that open", name, verb, level, unknown)
 			}
 		}
@@ -177,7 +177,7 @@ func TestBusyPoolSendsNothingLater(t *testing.T) {
 // share a statement, those that leave first get an error that leaves open whether it is sent.
 func TestExhaustedPoolOpensNothing(t *testing.T) {
 	p := limiter.Policy{Name: "p", Algorithm: limiter.TokenBucket, Limit: 10, Period: time.Hour, OnError: limiter.FailOpen}
-	for name, c := range pools(t, bed.NewDatabase(t), 4) {
+	for name, c := range pools(t, testworld.NewDatabase(t), 4) {
 		l := c.answered(t, limiter.Config{Timeout: time.Second, BreakAfter: 1})
 		release := c.use()
 		var all sync.WaitGroup
@@ -194,7 +194,7 @@ func TestExhaustedPoolOpensNothing(t *testing.T) {
 			t.Errorf("%s, after all of these: %+v, %v", name, r, err)
 		}
 		release()
-		bed.Eventually(t, name+": the database answers again", func(ctx context.Context) (bool, error) {
+		testworld.Eventually(t, name+": the database answers again", func(ctx context.Context) (bool, error) {
 			r, _ := l.Allow(ctx, p, "k")
 			return r.Source == limiter.SourceDatabase, nil
 		})

@@ -10,7 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/internal/conformance"
 	"github.com/pglimit/pglimit/limiter"
 )
@@ -20,14 +20,14 @@ import (
 func TestShareOneTransaction(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
-	log := bed.NewCommitLog(t)
+	log := testworld.NewCommitLog(t)
 	clock := new(conformance.Clock)
 	for _, session := range []string{"on", "off"} {
-		c := newCallers(t, log.URL, limiter.Config{Now: clock.Now}, bed.Setting("synchronous_commit", session))
-		for _, durability := range bed.Durabilities {
-			for _, p := range bed.Holdable() {
+		c := newCallers(t, log.URL, limiter.Config{Now: clock.Now}, testworld.Setting("synchronous_commit", session))
+		for _, durability := range testworld.Durabilities {
+			for _, p := range testworld.Holdable() {
 				p.Name, p.Limit, p.Period, p.Durability = fmt.Sprintf("%s-%s-%s", p.Name, session, durability), 100, 1000*time.Hour, durability
-				granted := bed.Must(t)(c.AllowN(ctx, p, "k", 8))
+				granted := testworld.Must(t)(c.AllowN(ctx, p, "k", 8))
 				reserve := func(units float64) ask {
 					return func() (limiter.Result, error) {
 						h, err := c.Reserve(ctx, p.Request("k", units), time.Hour)
@@ -57,7 +57,7 @@ func TestShareOneTransaction(t *testing.T) {
 				}
 				for i, got := range c.behind(asks...)[1:] {
 					want := steps[i].level
-					if got.Err != nil || want >= 0 && (!bed.Near(got.Level, want) || (i == 5 || i == 7) == got.Allowed) {
+					if got.Err != nil || want >= 0 && (!testworld.Near(got.Level, want) || (i == 5 || i == 7) == got.Allowed) {
 						t.Errorf("%s: result %d is %+v, %v, want the level %v", p.Name, i, got.Result, got.Err, want)
 					}
 				}
@@ -65,10 +65,10 @@ func TestShareOneTransaction(t *testing.T) {
 				if sent := sizes(c.sent); sent[0] != 1 || sent[1] != 10 {
 					t.Errorf("%s: sent %v statements together", p.Name, sent)
 				}
-				if n := bed.Value[int](t, log.Pool, `SELECT count(DISTINCT xid) FROM committed WHERE policy = $1 AND key = 'k'`, p.Name); n != 2 {
+				if n := testworld.Value[int](t, log.Pool, `SELECT count(DISTINCT xid) FROM committed WHERE policy = $1 AND key = 'k'`, p.Name); n != 2 {
 					t.Errorf("%s: %d transactions", p.Name, n)
 				}
-				if n := bed.Value[int](t, log.Pool, `SELECT count(*) FROM committed WHERE policy = $1 AND setting <> $2`, p.Name, bed.CommittedWith(session, durability)); n != 0 {
+				if n := testworld.Value[int](t, log.Pool, `SELECT count(*) FROM committed WHERE policy = $1 AND setting <> $2`, p.Name, testworld.CommittedWith(session, durability)); n != 0 {
 					t.Errorf("%s: %d changes with another durability", p.Name, n)
 				}
 			}
@@ -80,27 +80,27 @@ func TestShareOneTransaction(t *testing.T) {
 // requests that conflict share transactions at read committed.
 func TestShareInOtherIsolation(t *testing.T) {
 	t.Parallel()
-	url := bed.NewDatabase(t)
+	url := testworld.NewDatabase(t)
 	for _, isolation := range []string{"repeatable read", "serializable"} {
 		p := bucket
 		p.Name = isolation[:6]
-		var sent bed.Trace
+		var sent testworld.Trace
 		var wg sync.WaitGroup
 		var ls []*limiter.Limiter
 		for range 2 {
-			pool := bed.Connect(t, url, bed.FourConnections, bed.Setting("default_transaction_isolation", isolation), sent.On)
-			ls = append(ls, bed.NewLimiter(t, pool, nil))
+			pool := testworld.Connect(t, url, testworld.FourConnections, testworld.Setting("default_transaction_isolation", isolation), sent.On)
+			ls = append(ls, testworld.NewLimiter(t, pool, nil))
 		}
 		for i := range 64 {
 			wg.Go(func() {
 				for j := range 10 {
-					bed.Must(t)(ls[i%2].Charge(t.Context(), p, fmt.Sprint(j%2), 1))
+					testworld.Must(t)(ls[i%2].Charge(t.Context(), p, fmt.Sprint(j%2), 1))
 				}
 			})
 		}
 		wg.Wait()
 		expectLevels(t, ls[0], p, map[string]float64{"0": 320, "1": 320})
-		if n := len(sent.Take()); n > 600 && !bed.Citus() { // there each goes to its shard alone
+		if n := len(sent.Take()); n > 600 && !testworld.Citus() { // there each goes to its shard alone
 			t.Errorf("%s: %d round trips for 640 requests", isolation, n)
 		}
 	}
@@ -110,19 +110,19 @@ func TestShareInOtherIsolation(t *testing.T) {
 // its own.
 func TestShareNothing(t *testing.T) {
 	t.Parallel()
-	log := bed.NewCommitLog(t)
+	log := testworld.NewCommitLog(t)
 	c := newCallers(t, log.URL, limiter.Config{DisableBatching: true})
 	c.expectAnswers(t, charges(t, c.Limiter, bucket, "a", "b", "c"))
 	c.expectSizes(t, 1, 1, 1)
-	db := bed.ConnectSQL(t, "pgx", log.URL)
+	db := testworld.ConnectSQL(t, "pgx", log.URL)
 	db.SetMaxOpenConns(1)
-	l := bed.NewSQL(t, db, nil)
+	l := testworld.NewSQL(t, db, nil)
 	var wg sync.WaitGroup
 	for range 40 {
-		wg.Go(func() { bed.Must(t)(l.Charge(t.Context(), bucket, "d", 1)) })
+		wg.Go(func() { testworld.Must(t)(l.Charge(t.Context(), bucket, "d", 1)) })
 	}
 	wg.Wait()
-	if n := bed.Value[int](t, log.Pool, "SELECT count(DISTINCT xid) FROM committed"); n != 43 {
+	if n := testworld.Value[int](t, log.Pool, "SELECT count(DISTINCT xid) FROM committed"); n != 43 {
 		t.Errorf("%d transactions", n)
 	}
 }
@@ -130,13 +130,13 @@ func TestShareNothing(t *testing.T) {
 // TestShareWithoutPreparing: the modes of pgx that prepare nothing have pipelines too.
 func TestShareWithoutPreparing(t *testing.T) {
 	t.Parallel()
-	log := bed.NewCommitLog(t)
+	log := testworld.NewCommitLog(t)
 	for _, mode := range []pgx.QueryExecMode{pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol, pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec} {
 		p := bucket
 		p.Name = fmt.Sprint("mode-", int(mode))
 		c := newCallers(t, log.URL, limiter.Config{}, func(config *pgxpool.Config) { config.ConnConfig.DefaultQueryExecMode = mode })
 		c.expectAnswers(t, charges(t, c.Limiter, p, "a", "b", "c", "d", "d"))
-		if n := bed.Value[int](t, log.Pool, "SELECT count(DISTINCT xid) FROM committed WHERE policy = $1", p.Name); n != 2 {
+		if n := testworld.Value[int](t, log.Pool, "SELECT count(DISTINCT xid) FROM committed WHERE policy = $1", p.Name); n != 2 {
 			t.Errorf("%v: %d transactions", mode, n)
 		}
 		expectLevels(t, c.Limiter, p, map[string]float64{"a": 1, "b": 1, "c": 1, "d": 2})
@@ -147,9 +147,9 @@ func TestShareWithoutPreparing(t *testing.T) {
 // requests get an error, and each was counted once.
 func TestShareALostAnswer(t *testing.T) {
 	t.Parallel()
-	w := bed.NewWire(t, bed.NewDatabase(t))
+	w := testworld.NewWire(t, testworld.NewDatabase(t))
 	c := newCallers(t, w.URL, limiter.Config{})
-	c.sent.Before = func(sent bed.Sent) {
+	c.sent.Before = func(sent testworld.Sent) {
 		if len(sent) == 3 {
 			w.LoseAnswer("INSERT 0 1")
 		}

@@ -7,7 +7,7 @@ import (
 
 	_ "github.com/jackc/pgx/v5/stdlib"
 
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/internal/migrate/sets"
 	"github.com/pglimit/pglimit/limiter"
 )
@@ -15,11 +15,11 @@ import (
 // TestMigrateUpSQL makes the tables over each driver, on one connection, which stays open, and
 // makes a lost record again.
 func TestMigrateUpSQL(t *testing.T) {
-	bed.OverDrivers(t, func(t *testing.T, driver string) {
-		address := bed.EmptyDatabase(t)
-		db := bed.ConnectSQL(t, driver, address)
+	testworld.OverDrivers(t, func(t *testing.T, driver string) {
+		address := testworld.EmptyDatabase(t)
+		db := testworld.ConnectSQL(t, driver, address)
 		db.SetMaxOpenConns(1)
-		l := bed.NewSQL(t, db, nil)
+		l := testworld.NewSQL(t, db, nil)
 		p := limiter.Policy{Name: "p", Algorithm: limiter.GCRA, Limit: 1, Period: time.Hour}
 		if _, err := l.Allow(t.Context(), p, "k"); !errors.Is(err, limiter.ErrNotMigrated) {
 			t.Errorf("before: %v", err)
@@ -29,7 +29,7 @@ func TestMigrateUpSQL(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if r := bed.Must(t)(l.Allow(t.Context(), p, "k")); !r.Allowed {
+		if r := testworld.Must(t)(l.Allow(t.Context(), p, "k")); !r.Allowed {
 			t.Errorf("%+v", r)
 		}
 		if _, err := db.Exec("DELETE FROM " + sets.Tables.VersionTable() + " WHERE version_id > 0"); err != nil {
@@ -38,7 +38,7 @@ func TestMigrateUpSQL(t *testing.T) {
 		if err := sets.Tables.UpSQL(t.Context(), db); err != nil {
 			t.Error("with a lost record:", err)
 		}
-		all, err := sets.Tables.Status(t.Context(), bed.DB(t, bed.Connect(t, address)))
+		all, err := sets.Tables.Status(t.Context(), testworld.DB(t, testworld.Connect(t, address)))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -47,7 +47,7 @@ func TestMigrateUpSQL(t *testing.T) {
 				t.Errorf("%d %s has not been run", m.Version, m.Name)
 			}
 		}
-		if r := bed.Must(t)(l.Allow(t.Context(), p, "k")); r.Allowed {
+		if r := testworld.Must(t)(l.Allow(t.Context(), p, "k")); r.Allowed {
 			t.Errorf("the count did not stay: %+v", r)
 		}
 	})

@@ -10,17 +10,17 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/limiter"
 )
 
 // overRunners runs a test with RunTx and RunSQLTx over each driver, on one database, each
 // with a separate policy.
-func overRunners(t *testing.T, f func(t *testing.T, w bed.Way, pool *pgxpool.Pool, p limiter.Policy)) {
+func overRunners(t *testing.T, f func(t *testing.T, w testworld.Way, pool *pgxpool.Pool, p limiter.Policy)) {
 	t.Parallel()
-	address := bed.NewDatabase(t)
-	pool := bed.Connect(t, address)
-	for i, w := range bed.Ways(t, address, false) {
+	address := testworld.NewDatabase(t)
+	pool := testworld.Connect(t, address)
+	for i, w := range testworld.Ways(t, address, false) {
 		t.Run(w.Name, func(t *testing.T) {
 			t.Parallel()
 			f(t, w, pool, limiter.Policy{Name: fmt.Sprint("p", i), Algorithm: limiter.FixedWindow, Limit: 10, Period: 1000 * time.Hour})
@@ -29,9 +29,9 @@ func overRunners(t *testing.T, f func(t *testing.T, w bed.Way, pool *pgxpool.Poo
 }
 
 // spent expects the units in use of a key.
-func spent(t *testing.T, w bed.Way, p limiter.Policy, key string, want float64) {
+func spent(t *testing.T, w testworld.Way, p limiter.Policy, key string, want float64) {
 	t.Helper()
-	if got := bed.Level(t, w.L, p, key); got != want {
+	if got := testworld.Level(t, w.L, p, key); got != want {
 		t.Errorf("%v units of %s are in use, want %v", got, key, want)
 	}
 }
@@ -39,10 +39,10 @@ func spent(t *testing.T, w bed.Way, p limiter.Policy, key string, want float64) 
 // TestRunTxSerializes: a change by others since the snapshot fails a limit, a statement of
 // the caller or the commit, and the next run succeeds.
 func TestRunTxSerializes(t *testing.T) {
-	overRunners(t, func(t *testing.T, w bed.Way, pool *pgxpool.Pool, p limiter.Policy) {
+	overRunners(t, func(t *testing.T, w testworld.Way, pool *pgxpool.Pool, p limiter.Policy) {
 		ctx := t.Context()
 		table := "counts_" + p.Name
-		bed.Exec(t, pool, "CREATE TABLE "+table+" (id int PRIMARY KEY, n int); INSERT INTO "+table+" VALUES (1, 0), (2, 0)")
+		testworld.Exec(t, pool, "CREATE TABLE "+table+" (id int PRIMARY KEY, n int); INSERT INTO "+table+" VALUES (1, 0), (2, 0)")
 		for name, c := range map[string]struct {
 			others func() error // meanwhile, by another transaction
 			own    string
@@ -61,7 +61,7 @@ func TestRunTxSerializes(t *testing.T) {
 			}, "UPDATE " + table + " SET n = n + 10 WHERE id = 1"},
 		} {
 			runs := 0
-			err := w.Run(ctx, true, func(tx *bed.Transaction) error {
+			err := w.Run(ctx, true, func(tx *testworld.Transaction) error {
 				var sum int
 				if err := tx.Read(ctx, "SELECT sum(n) FROM "+table, &sum); err != nil { // takes the snapshot
 					return err
@@ -97,7 +97,7 @@ func TestRunTxSerializes(t *testing.T) {
 
 // TestRunTxDeadlock: two that take the same limits in opposite orders both commit.
 func TestRunTxDeadlock(t *testing.T) {
-	overRunners(t, func(t *testing.T, w bed.Way, _ *pgxpool.Pool, p limiter.Policy) {
+	overRunners(t, func(t *testing.T, w testworld.Way, _ *pgxpool.Pool, p limiter.Policy) {
 		ctx := t.Context()
 		var mu sync.Mutex
 		runs, first := 0, make(chan struct{})
@@ -106,7 +106,7 @@ func TestRunTxDeadlock(t *testing.T) {
 		go func() { both.Wait(); close(first) }()
 		run := func(keys ...string) error {
 			mine := 0
-			return w.Run(ctx, false, func(tx *bed.Transaction) error {
+			return w.Run(ctx, false, func(tx *testworld.Transaction) error {
 				mu.Lock()
 				runs++
 				mu.Unlock()
@@ -137,10 +137,10 @@ func TestRunTxDeadlock(t *testing.T) {
 // TestRunTxCommitFails: a commit that fails for good is not repeated, nor is one without
 // an answer, which is an ErrCommitUnknown.
 func TestRunTxCommitFails(t *testing.T) {
-	overRunners(t, func(t *testing.T, w bed.Way, pool *pgxpool.Pool, p limiter.Policy) {
+	overRunners(t, func(t *testing.T, w testworld.Way, pool *pgxpool.Pool, p limiter.Policy) {
 		ctx := t.Context()
 		parent, child := "parents_"+p.Name, "children_"+p.Name
-		bed.Exec(t, pool, fmt.Sprintf(`
+		testworld.Exec(t, pool, fmt.Sprintf(`
 			CREATE TABLE %s (id int PRIMARY KEY);
 			CREATE TABLE %s (id int REFERENCES %s DEFERRABLE INITIALLY DEFERRED);
 			CREATE TABLE ends_%s (id int);
@@ -156,7 +156,7 @@ func TestRunTxCommitFails(t *testing.T) {
 			"the connection ends":   {"INSERT INTO ends_" + p.Name + " VALUES (1)", true},
 		} {
 			runs := 0
-			err := w.Run(ctx, false, func(tx *bed.Transaction) error {
+			err := w.Run(ctx, false, func(tx *testworld.Transaction) error {
 				runs++
 				if err := tx.Exec(ctx, c.insert); err != nil {
 					t.Error(err)
@@ -170,7 +170,7 @@ func TestRunTxCommitFails(t *testing.T) {
 		}
 		spent(t, w, p, "k", 0)
 		// An error that work ignored rolls back.
-		err := w.Run(ctx, false, func(tx *bed.Transaction) error {
+		err := w.Run(ctx, false, func(tx *testworld.Transaction) error {
 			_, err := tx.Allow(ctx, p, "k")
 			_ = tx.Exec(ctx, "SELECT 1/0")
 			return err
@@ -185,11 +185,11 @@ func TestRunTxCommitFails(t *testing.T) {
 // TestRunTxRollsBack: on an error, a denial and a panic nothing stays, and the connection
 // can be used again.
 func TestRunTxRollsBack(t *testing.T) {
-	overRunners(t, func(t *testing.T, w bed.Way, pool *pgxpool.Pool, p limiter.Policy) {
+	overRunners(t, func(t *testing.T, w testworld.Way, pool *pgxpool.Pool, p limiter.Policy) {
 		ctx := t.Context()
-		bed.Exec(t, pool, "CREATE TABLE orders_"+p.Name+" (n int)")
+		testworld.Exec(t, pool, "CREATE TABLE orders_"+p.Name+" (n int)")
 		order := func(units float64, after func() error) error {
-			return w.Run(ctx, false, func(tx *bed.Transaction) error {
+			return w.Run(ctx, false, func(tx *testworld.Transaction) error {
 				if err := tx.Exec(ctx, "INSERT INTO orders_"+p.Name+" VALUES (1)"); err != nil {
 					return err
 				}
@@ -225,7 +225,7 @@ func TestRunTxRollsBack(t *testing.T) {
 			t.Error(err)
 		}
 		spent(t, w, p, "k", 2)
-		if n := bed.Value[int](t, pool, "SELECT count(*) FROM orders_"+p.Name); n != 1 {
+		if n := testworld.Value[int](t, pool, "SELECT count(*) FROM orders_"+p.Name); n != 1 {
 			t.Errorf("%d orders, want 1", n)
 		}
 	})

@@ -11,7 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/lib/pq"
 
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -38,7 +38,7 @@ func effects(ctx context.Context, p limiter.Policy) []effect {
 		effect{"twice", func(tx *limiter.Tx) error { return errors.Join(noResult(tx.Do(ctx, once)), noResult(tx.Do(ctx, once))) }},
 		effect{"allow all", func(tx *limiter.Tx) error {
 			all, err := tx.AllowAll(ctx, p.Request("k", 2), p.Request("other", 1), p.Request("k", 1))
-			if err == nil && all.Allowed && !bed.Near(all.PerRequest[2].Level, all.PerRequest[0].Level+1) { // as of each request
+			if err == nil && all.Allowed && !testworld.Near(all.PerRequest[2].Level, all.PerRequest[0].Level+1) { // as of each request
 				err = fmt.Errorf("%+v", all)
 			}
 			return err
@@ -72,29 +72,29 @@ func effects(ctx context.Context, p limiter.Policy) []effect {
 // TestTxOfEveryWayRollsBack: in either driver's transaction, every verb's effect is rolled
 // back or committed with it.
 func TestTxOfEveryWayRollsBack(t *testing.T) {
-	bed.InEachWay(t, false, func(t *testing.T, w bed.Way, p limiter.Policy) {
+	testworld.InEachWay(t, false, func(t *testing.T, w testworld.Way, p limiter.Policy) {
 		ctx := t.Context()
 		p.BlockFor = time.Hour
-		bed.Must(t)(w.L.AllowN(ctx, p, "k", 4))
+		testworld.Must(t)(w.L.AllowN(ctx, p, "k", 4))
 		for _, e := range effects(ctx, p) {
 			tx := w.Start(t)
 			if err := e.do(tx.Tx); err != nil {
-				t.Fatalf("%s, %s: %v", bed.Variant(p), e.name, err)
+				t.Fatalf("%s, %s: %v", testworld.Variant(p), e.name, err)
 			}
-			if r := bed.Must(t)(tx.Check(ctx, p, "k", 0)); r.Allowed && bed.Near(r.Level, 4) {
-				t.Errorf("%s, %s: no effect inside the transaction: %+v", bed.Variant(p), e.name, r)
+			if r := testworld.Must(t)(tx.Check(ctx, p, "k", 0)); r.Allowed && testworld.Near(r.Level, 4) {
+				t.Errorf("%s, %s: no effect inside the transaction: %+v", testworld.Variant(p), e.name, r)
 			}
 			tx.End(t, false)
-			if r := bed.Must(t)(w.L.Check(ctx, p, "k", 0)); !r.Allowed || !bed.Near(r.Level, 4) {
-				t.Errorf("%s, %s: left after the rollback: %+v", bed.Variant(p), e.name, r)
+			if r := testworld.Must(t)(w.L.Check(ctx, p, "k", 0)); !r.Allowed || !testworld.Near(r.Level, 4) {
+				t.Errorf("%s, %s: left after the rollback: %+v", testworld.Variant(p), e.name, r)
 			}
 		}
 		tx := w.Start(t)
-		bed.Must(t)(tx.AllowN(ctx, p, "k", 3))
-		bed.Must(t)(tx.AllowN(ctx, p, "k", 9))
+		testworld.Must(t)(tx.AllowN(ctx, p, "k", 3))
+		testworld.Must(t)(tx.AllowN(ctx, p, "k", 9))
 		tx.End(t, true)
-		if r := bed.Must(t)(w.L.Check(ctx, p, "k", 0)); r.Allowed || !bed.Near(r.Level, 7) {
-			t.Errorf("%s: after the commit, with a block: %+v", bed.Variant(p), r)
+		if r := testworld.Must(t)(w.L.Check(ctx, p, "k", 0)); r.Allowed || !testworld.Near(r.Level, 7) {
+			t.Errorf("%s: after the commit, with a block: %+v", testworld.Variant(p), r)
 		}
 		if err := w.L.Unblock(ctx, p, "k"); err != nil {
 			t.Fatal(err)
@@ -107,8 +107,8 @@ func TestTxOfEveryWayRollsBack(t *testing.T) {
 			t.Fatal(err)
 		}
 		tx.End(t, true)
-		if r := bed.Must(t)(w.L.Check(ctx, p, "k", 0)); !r.Allowed {
-			t.Errorf("%s: unblocked, and committed: %+v", bed.Variant(p), r)
+		if r := testworld.Must(t)(w.L.Check(ctx, p, "k", 0)); !r.Allowed {
+			t.Errorf("%s: unblocked, and committed: %+v", testworld.Variant(p), r)
 		}
 	})
 }
@@ -117,7 +117,7 @@ func TestTxOfEveryWayRollsBack(t *testing.T) {
 // how long its statements may take. The transaction uses the pool's only connection, and
 // no verb needs another. The context's end only prevents a hang.
 func TestTxKeepsTheCallersSettings(t *testing.T) {
-	bed.InEachWay(t, true, func(t *testing.T, w bed.Way, p limiter.Policy) {
+	testworld.InEachWay(t, true, func(t *testing.T, w testworld.Way, p limiter.Policy) {
 		for durability, commit := range map[limiter.Durability]string{limiter.Durable: "off", limiter.Relaxed: "on"} {
 			p.Durability = durability
 			settings := map[string]string{"synchronous_commit": commit, "lock_timeout": "1234ms", "statement_timeout": "56789ms"}
@@ -133,12 +133,12 @@ func TestTxKeepsTheCallersSettings(t *testing.T) {
 				effect{"unblock", func(tx *limiter.Tx) error { return tx.Unblock(ctx, p, "k") }})
 			for _, e := range all {
 				if err := e.do(tx.Tx); err != nil {
-					t.Fatalf("%s, %s: %v", bed.Variant(p), e.name, err)
+					t.Fatalf("%s, %s: %v", testworld.Variant(p), e.name, err)
 				}
 				for name, want := range settings {
 					var got string
 					if err := tx.Read(t.Context(), "SHOW "+name, &got); err != nil || got != want {
-						t.Errorf("%s, %s: %s is %s, was %s (%v)", bed.Variant(p), e.name, name, got, want, err)
+						t.Errorf("%s, %s: %s is %s, was %s (%v)", testworld.Variant(p), e.name, name, got, want, err)
 					}
 				}
 			}
@@ -152,8 +152,8 @@ func TestTxKeepsTheCallersSettings(t *testing.T) {
 // around the driver's error, FailOpen or not. Running the transaction again succeeds.
 func TestTxConflicts(t *testing.T) {
 	t.Parallel()
-	address := bed.NewDatabase(t)
-	check := func(t *testing.T, w bed.Way, r limiter.Result, err error, code string) {
+	address := testworld.NewDatabase(t)
+	check := func(t *testing.T, w testworld.Way, r limiter.Result, err error, code string) {
 		t.Helper()
 		var ofPgx *pgconn.PgError
 		var ofPq *pq.Error
@@ -168,24 +168,24 @@ func TestTxConflicts(t *testing.T) {
 			t.Errorf("got %+v, %v, want ErrRetryTx around %s", r, err, code)
 		}
 	}
-	again := func(t *testing.T, w bed.Way, p limiter.Policy, key string) {
+	again := func(t *testing.T, w testworld.Way, p limiter.Policy, key string) {
 		t.Helper()
 		tx := w.Start(t)
-		if r := bed.Must(t)(tx.Allow(t.Context(), p, key)); !r.Allowed {
+		if r := testworld.Must(t)(tx.Allow(t.Context(), p, key)); !r.Allowed {
 			t.Errorf("once more: %+v", r)
 		}
 		tx.End(t, true)
 	}
-	for _, w := range bed.Ways(t, address, false) {
+	for _, w := range testworld.Ways(t, address, false) {
 		p := limiter.Policy{Name: "p", Algorithm: limiter.GCRA, Limit: 10, Period: 1000 * time.Hour, OnError: limiter.FailOpen}
 		t.Run(w.Name+", 40001", func(t *testing.T) {
-			if bed.Citus() {
+			if testworld.Citus() {
 				return // ErrUnsupported
 			}
 			t.Parallel()
 			key := t.Name()
 			tx := w.Start(t, "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ", "SELECT 1")
-			bed.Must(t)(w.L.Allow(t.Context(), p, key))
+			testworld.Must(t)(w.L.Allow(t.Context(), p, key))
 			r, err := tx.Allow(t.Context(), p, key)
 			check(t, w, r, err, "40001")
 			tx.End(t, false)
@@ -195,7 +195,7 @@ func TestTxConflicts(t *testing.T) {
 			t.Parallel()
 			key := t.Name()
 			holds := w.Start(t)
-			bed.Must(t)(holds.Allow(t.Context(), p, key))
+			testworld.Must(t)(holds.Allow(t.Context(), p, key))
 			tx := w.Start(t, "SET LOCAL lock_timeout = '20ms'")
 			r, err := tx.Allow(t.Context(), p, key)
 			check(t, w, r, err, "55P03")
@@ -206,18 +206,18 @@ func TestTxConflicts(t *testing.T) {
 		t.Run(w.Name+", 40P01", func(t *testing.T) {
 			t.Parallel()
 			keys := []string{t.Name() + " 1", t.Name() + " 2"}
-			var txs []*bed.Transaction
+			var txs []*testworld.Transaction
 			for _, key := range keys {
 				tx := w.Start(t)
-				bed.Must(t)(tx.Allow(t.Context(), p, key))
+				testworld.Must(t)(tx.Allow(t.Context(), p, key))
 				txs = append(txs, tx)
 			}
-			answers := make(chan bed.Answer, 2)
+			answers := make(chan testworld.Answer, 2)
 			for i, tx := range txs {
 				go func() {
 					r, err := tx.Allow(t.Context(), p, keys[1-i])
 					_ = tx.Close(context.Background(), err == nil) // lets the other one continue
-					answers <- bed.Answer{Result: r, Err: err}
+					answers <- testworld.Answer{Result: r, Err: err}
 				}()
 			}
 			first, second := <-answers, <-answers
@@ -237,30 +237,30 @@ func TestTxConflicts(t *testing.T) {
 // error, and nothing of the transaction is left.
 func TestTxCancelled(t *testing.T) {
 	t.Parallel()
-	address := bed.NewDatabase(t)
-	pool := bed.Connect(t, address)
-	for _, w := range bed.Ways(t, address, false) {
+	address := testworld.NewDatabase(t)
+	pool := testworld.Connect(t, address)
+	for _, w := range testworld.Ways(t, address, false) {
 		t.Run(w.Name, func(t *testing.T) {
 			held := t.Name()
 			p := limiter.Policy{Name: "p", Algorithm: limiter.SlidingWindowLog, Limit: 10, Period: 1000 * time.Hour, OnError: limiter.FailOpen}
 			holds := w.Start(t)
-			bed.Must(t)(holds.Allow(t.Context(), p, held))
+			testworld.Must(t)(holds.Allow(t.Context(), p, held))
 			tx := w.Start(t)
-			bed.Must(t)(tx.AllowN(t.Context(), p, held+"k", 5))
+			testworld.Must(t)(tx.AllowN(t.Context(), p, held+"k", 5))
 			ctx, cancel := context.WithCancel(t.Context())
 			errs := make(chan error, 1)
 			go func() { _, err := tx.Allow(ctx, p, held); errs <- err }()
-			bed.AwaitBlocked(t, pool)
+			testworld.AwaitBlocked(t, pool)
 			cancel()
 			if err := <-errs; !errors.Is(err, context.Canceled) || errors.Is(err, limiter.ErrUnavailable) {
 				t.Errorf("got %v", err)
 			}
 			_ = tx.Close(t.Context(), false) // an error with some drivers: the connection is gone
 			holds.End(t, true)
-			if r := bed.Must(t)(w.L.Check(t.Context(), p, held+"k", 0)); r.Level != 0 {
+			if r := testworld.Must(t)(w.L.Check(t.Context(), p, held+"k", 0)); r.Level != 0 {
 				t.Errorf("left: %+v", r)
 			}
-			if r := bed.Must(t)(w.L.Check(t.Context(), p, held, 0)); !bed.Near(r.Level, 1) {
+			if r := testworld.Must(t)(w.L.Check(t.Context(), p, held, 0)); !testworld.Near(r.Level, 1) {
 				t.Errorf("the key that was held: %+v", r)
 			}
 		})
@@ -270,36 +270,36 @@ func TestTxCancelled(t *testing.T) {
 // TestTxGoesOn: neither a denial nor an invalid request fails the transaction; the
 // caller's other work commits.
 func TestTxGoesOn(t *testing.T) {
-	bed.InEachWay(t, false, func(t *testing.T, w bed.Way, p limiter.Policy) {
+	testworld.InEachWay(t, false, func(t *testing.T, w testworld.Way, p limiter.Policy) {
 		ctx := t.Context()
 		tx := w.Start(t)
-		bed.Must(t)(tx.AllowN(ctx, p, "k", 4))
-		if r := bed.Must(t)(tx.AllowN(ctx, p, "k", 7)); r.Allowed {
-			t.Errorf("%s: %+v", bed.Variant(p), r)
+		testworld.Must(t)(tx.AllowN(ctx, p, "k", 4))
+		if r := testworld.Must(t)(tx.AllowN(ctx, p, "k", 7)); r.Allowed {
+			t.Errorf("%s: %+v", testworld.Variant(p), r)
 		}
 		if _, err := tx.Allow(ctx, p, ""); !errors.Is(err, limiter.ErrInvalid) {
-			t.Errorf("%s: the empty key: %v", bed.Variant(p), err)
+			t.Errorf("%s: the empty key: %v", testworld.Variant(p), err)
 		}
 		if _, err := tx.AllowN(ctx, p, "k", -1); !errors.Is(err, limiter.ErrInvalid) {
-			t.Errorf("%s: a negative cost: %v", bed.Variant(p), err)
+			t.Errorf("%s: a negative cost: %v", testworld.Variant(p), err)
 		}
 		if err := tx.Cancel(ctx, "token_bucket:AAAAAAAAAAAAAAAAAAAAAAAAAA:p:aw"); !errors.Is(err, limiter.ErrNoReservation) {
-			t.Errorf("%s: an unknown hold: %v", bed.Variant(p), err)
+			t.Errorf("%s: an unknown hold: %v", testworld.Variant(p), err)
 		}
 		once := p.Request("k", 1)
 		once.IdempotencyKey = "order 1"
-		bed.Must(t)(tx.Do(ctx, once))
+		testworld.Must(t)(tx.Do(ctx, once))
 		once.Cost = 2
 		if _, err := tx.Do(ctx, once); !errors.Is(err, limiter.ErrInvalid) {
-			t.Errorf("%s: the same order at another cost: %v", bed.Variant(p), err)
+			t.Errorf("%s: the same order at another cost: %v", testworld.Variant(p), err)
 		}
 		once.Cost = 1
 		if _, err := tx.Reserve(ctx, once, time.Hour); !errors.Is(err, limiter.ErrInvalid) && p.Algorithm != limiter.LeakyBucketQueue {
-			t.Errorf("%s: the same order by another verb: %v", bed.Variant(p), err)
+			t.Errorf("%s: the same order by another verb: %v", testworld.Variant(p), err)
 		}
 		once.Policy.Limit, once.Policy.Burst = 3, 0
-		if r := bed.Must(t)(tx.Do(ctx, once)); !r.Allowed || !r.Replayed {
-			t.Errorf("%s: the same order under a smaller plan: %+v", bed.Variant(p), r)
+		if r := testworld.Must(t)(tx.Do(ctx, once)); !r.Allowed || !r.Replayed {
+			t.Errorf("%s: the same order under a smaller plan: %+v", testworld.Variant(p), r)
 		}
 		if p.Algorithm != limiter.LeakyBucketQueue {
 			h, err := tx.Reserve(ctx, p.Request("k", 1), time.Hour)
@@ -307,16 +307,16 @@ func TestTxGoesOn(t *testing.T) {
 				err = tx.Cancel(ctx, h.ID)
 			}
 			if err != nil {
-				t.Fatalf("%s: %v", bed.Variant(p), err)
+				t.Fatalf("%s: %v", testworld.Variant(p), err)
 			}
 			if _, err := tx.Settle(ctx, h.ID, 1); !errors.Is(err, limiter.ErrReservationEnded) {
-				t.Errorf("%s: a hold that has ended: %v", bed.Variant(p), err)
+				t.Errorf("%s: a hold that has ended: %v", testworld.Variant(p), err)
 			}
 		}
-		bed.Must(t)(tx.AllowN(ctx, p, "k", 5))
+		testworld.Must(t)(tx.AllowN(ctx, p, "k", 5))
 		tx.End(t, true)
-		if r := bed.Must(t)(w.L.Check(ctx, p, "k", 0)); !bed.Near(r.Level, 10) {
-			t.Errorf("%s: %+v", bed.Variant(p), r)
+		if r := testworld.Must(t)(w.L.Check(ctx, p, "k", 0)); !testworld.Near(r.Level, 10) {
+			t.Errorf("%s: %+v", testworld.Variant(p), r)
 		}
 	})
 }
@@ -324,36 +324,36 @@ func TestTxGoesOn(t *testing.T) {
 // TestTxSavepoints: a rollback to a savepoint undoes and unlocks what came after it, also
 // after a conflict, and the transaction goes on. Others read what was committed.
 func TestTxSavepoints(t *testing.T) {
-	bed.InEachWay(t, false, func(t *testing.T, w bed.Way, p limiter.Policy) {
+	testworld.InEachWay(t, false, func(t *testing.T, w testworld.Way, p limiter.Policy) {
 		ctx := t.Context()
 		holds, tx := w.Start(t), w.Start(t, "SET LOCAL lock_timeout = '20ms'")
-		bed.Must(t)(holds.Allow(ctx, p, "held"))
-		bed.Must(t)(tx.Allow(ctx, p, "k"))
+		testworld.Must(t)(holds.Allow(ctx, p, "held"))
+		testworld.Must(t)(tx.Allow(ctx, p, "k"))
 		if err := tx.Exec(ctx, "SAVEPOINT s"); err != nil {
 			t.Fatal(err)
 		}
-		bed.Must(t)(tx.AllowN(ctx, p, "k", 2))
-		bed.Must(t)(tx.AllowN(ctx, p, "other", 2))
+		testworld.Must(t)(tx.AllowN(ctx, p, "k", 2))
+		testworld.Must(t)(tx.AllowN(ctx, p, "other", 2))
 		if _, err := tx.Allow(ctx, p, "held"); !errors.Is(err, limiter.ErrRetryTx) {
-			t.Errorf("%s: of a locked key: %v", bed.Variant(p), err)
+			t.Errorf("%s: of a locked key: %v", testworld.Variant(p), err)
 		}
 		if err := tx.Exec(ctx, "ROLLBACK TO s"); err != nil {
 			t.Fatal(err)
 		}
-		bed.Must(t)(w.L.Allow(ctx, p, "other"))
-		bed.Must(t)(tx.AllowN(ctx, p, "k", 4))
-		if r := bed.Must(t)(w.L.Check(ctx, p, "k", 0)); r.Level != 0 {
-			t.Errorf("%s: others see %+v", bed.Variant(p), r)
+		testworld.Must(t)(w.L.Allow(ctx, p, "other"))
+		testworld.Must(t)(tx.AllowN(ctx, p, "k", 4))
+		if r := testworld.Must(t)(w.L.Check(ctx, p, "k", 0)); r.Level != 0 {
+			t.Errorf("%s: others see %+v", testworld.Variant(p), r)
 		}
 		tx.End(t, true)
 		holds.End(t, false)
 		for key, want := range map[string]float64{"k": 5, "other": 1, "held": 0} {
-			if r := bed.Must(t)(w.L.Check(ctx, p, key, 0)); !bed.Near(r.Level, want) {
-				t.Errorf("%s: %v units of %s, want %v", bed.Variant(p), r.Level, key, want)
+			if r := testworld.Must(t)(w.L.Check(ctx, p, key, 0)); !testworld.Near(r.Level, want) {
+				t.Errorf("%s: %v units of %s, want %v", testworld.Variant(p), r.Level, key, want)
 			}
 		}
 		if _, err := tx.Allow(ctx, p, "k"); !errors.Is(err, limiter.ErrMisconfigured) || !strings.Contains(err.Error(), "has ended") {
-			t.Errorf("%s: after the end: %v", bed.Variant(p), err)
+			t.Errorf("%s: after the end: %v", testworld.Variant(p), err)
 		}
 	})
 }

@@ -10,7 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -22,9 +22,9 @@ func hourly(a limiter.Algorithm) limiter.Policy {
 // TestWaitAll: several limits at once, one or two of them queues.
 func TestWaitAll(t *testing.T) {
 	t.Parallel()
-	pool := bed.NewPool(t)
+	pool := testworld.NewPool(t)
 	t.Run("memory", func(t *testing.T) { t.Parallel(); testWaitAll(t, limiter.NewMemory(nil)) })
-	t.Run("database", func(t *testing.T) { t.Parallel(); testWaitAll(t, bed.NewLimiter(t, pool, nil)) })
+	t.Run("database", func(t *testing.T) { t.Parallel(); testWaitAll(t, testworld.NewLimiter(t, pool, nil)) })
 }
 
 func testWaitAll(t *testing.T, l *limiter.Limiter) {
@@ -32,7 +32,7 @@ func testWaitAll(t *testing.T, l *limiter.Limiter) {
 	levels := func(key string, want float64, policies ...limiter.Policy) {
 		t.Helper()
 		for _, p := range policies {
-			if got := bed.Must(t)(l.Check(t.Context(), p, key, 0)).Level; !bed.Near(got, want) {
+			if got := testworld.Must(t)(l.Check(t.Context(), p, key, 0)).Level; !testworld.Near(got, want) {
 				t.Errorf("%s: the level of %s is %v, want %v", key, p.Name, got, want)
 			}
 		}
@@ -97,9 +97,9 @@ func testWaitAll(t *testing.T, l *limiter.Limiter) {
 	go wait()
 	queued := func(units float64) {
 		t.Helper()
-		bed.Eventually(t, fmt.Sprint(units, " units are in the queue"), func(ctx context.Context) (bool, error) {
+		testworld.Eventually(t, fmt.Sprint(units, " units are in the queue"), func(ctx context.Context) (bool, error) {
 			r, err := l.Check(ctx, lane, "free", 0)
-			return bed.Near(r.Level, units), err
+			return testworld.Near(r.Level, units), err
 		})
 	}
 	queued(2)
@@ -109,20 +109,20 @@ func testWaitAll(t *testing.T, l *limiter.Limiter) {
 		t.Errorf("cancelled: %v", err)
 	}
 	queued(1)
-	bed.Eventually(t, "the others went back", func(ctx context.Context) (bool, error) {
+	testworld.Eventually(t, "the others went back", func(ctx context.Context) (bool, error) {
 		a, err := l.Check(ctx, bucket, "free", 0)
 		b, err2 := l.Check(ctx, window, "free", 0)
-		return bed.Near(a.Level, 2) && b.Level == 2, errors.Join(err, err2)
+		return testworld.Near(a.Level, 2) && b.Level == 2, errors.Join(err, err2)
 	})
 
 	// A place with another request behind it stays taken; the others go back.
 	waiting, stop = context.WithCancel(t.Context())
 	go wait()
 	queued(2)
-	bed.Must(t)(l.Allow(t.Context(), lane, "free"))
+	testworld.Must(t)(l.Allow(t.Context(), lane, "free"))
 	stop()
 	<-gone
-	bed.Eventually(t, "the window's unit went back", func(ctx context.Context) (bool, error) {
+	testworld.Eventually(t, "the window's unit went back", func(ctx context.Context) (bool, error) {
 		r, err := l.Check(ctx, window, "free", 0)
 		return r.Level == 2, err
 	})
@@ -158,9 +158,9 @@ func testWaitAll(t *testing.T, l *limiter.Limiter) {
 // returns at once, and what is granted later goes back before the limiter closes.
 func TestWaitAllCancelledInFlight(t *testing.T) {
 	t.Parallel()
-	pool := bed.NewPool(t)
+	pool := testworld.NewPool(t)
 	p := append(limitsBesideQueue(), hourly(limiter.LeakyBucketQueue))
-	other := bed.NewLimiter(t, pool, nil)
+	other := testworld.NewLimiter(t, pool, nil)
 	var requests []limiter.Request
 	for _, p := range p {
 		requests = append(requests, p.Request("k", 1), p.Request("k", 1))
@@ -172,14 +172,14 @@ func TestWaitAllCancelledInFlight(t *testing.T) {
 	// Between two waits for a locked row no statement is in flight, and a request that is
 	// cancelled then is not sent again.
 	for range 20 {
-		before := bed.Value[int64](t, pool, took)
+		before := testworld.Value[int64](t, pool, took)
 		cancelAllInFlight(t, pool, slices.Clone(requests))
 		for _, p := range p {
-			if got := bed.Must(t)(other.Check(t.Context(), p, "k", 0)).Level; !bed.Near(got, 2) {
+			if got := testworld.Must(t)(other.Check(t.Context(), p, "k", 0)).Level; !testworld.Near(got, 2) {
 				t.Errorf("%s: the level is %v", p.Name, got)
 			}
 		}
-		if bed.Value[int64](t, pool, took) > before {
+		if testworld.Value[int64](t, pool, took) > before {
 			return
 		}
 	}
@@ -190,12 +190,12 @@ func TestWaitAllCancelledInFlight(t *testing.T) {
 // nothing is in flight.
 func cancelAllInFlight(t *testing.T, pool *pgxpool.Pool, requests []limiter.Request) {
 	t.Helper()
-	l := bed.NewLimiter(t, pool, nil)
+	l := testworld.NewLimiter(t, pool, nil)
 	release := hold(t, pool, "pglimit_leaky_bucket_queue")
 	ctx, cancel := context.WithCancel(t.Context())
 	gone := make(chan error, 1)
 	go func() { _, err := l.WaitAll(ctx, requests...); gone <- err }()
-	bed.AwaitBlocked(t, pool)
+	testworld.AwaitBlocked(t, pool)
 	cancel()
 	if err := <-gone; !errors.Is(err, context.Canceled) {
 		t.Errorf("cancelled: %v", err)

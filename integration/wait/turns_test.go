@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -16,7 +16,7 @@ func TestWaitTakesAnAbandonedTurn(t *testing.T) {
 	t.Parallel()
 	answers := make(chan limiter.Result, 1)
 	config := limiter.Config{Observe: func(_ context.Context, o limiter.Observation) { answers <- o.Result }}
-	l := bed.NewLimiter(t, bed.NewPool(t), &config)
+	l := testworld.NewLimiter(t, testworld.NewPool(t), &config)
 	wait := func() (r limiter.Result, leave func()) {
 		ctx, cancel := context.WithCancel(t.Context())
 		gone := make(chan error, 1)
@@ -46,7 +46,7 @@ func TestWaitTakesAnAbandonedTurn(t *testing.T) {
 	}
 	for range 2 { // the turn is abandoned again, and taken again
 		r, leave := wait()
-		if !r.Allowed || r.Granted != 2 || r.Delay < 999*time.Hour || r.Delay > 1000*time.Hour || !bed.Near(r.Level, 4) {
+		if !r.Allowed || r.Granted != 2 || r.Delay < 999*time.Hour || r.Delay > 1000*time.Hour || !testworld.Near(r.Level, 4) {
 			t.Fatalf("got %+v, want the abandoned turn", r)
 		}
 		var denied *limiter.DeniedError

@@ -10,7 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -18,25 +18,25 @@ import (
 // holds.
 func TestWait(t *testing.T) {
 	t.Parallel()
-	pool := bed.NewPool(t)
+	pool := testworld.NewPool(t)
 	t.Run("memory", func(t *testing.T) { t.Parallel(); testWait(t, limiter.NewMemory(nil)) })
-	t.Run("database", func(t *testing.T) { t.Parallel(); testWait(t, bed.NewLimiter(t, pool, nil)) })
+	t.Run("database", func(t *testing.T) { t.Parallel(); testWait(t, testworld.NewLimiter(t, pool, nil)) })
 }
 
 func testWait(t *testing.T, l *limiter.Limiter) {
 	ctx := context.Background()
 	slow := limiter.Policy{Name: "slow", Algorithm: limiter.LeakyBucketQueue, Limit: 1, Period: 1000 * time.Hour, Burst: 4}
-	level := func(key string) float64 { return bed.Must(t)(l.Check(ctx, slow, key, 0)).Level }
+	level := func(key string) float64 { return testworld.Must(t)(l.Check(ctx, slow, key, 0)).Level }
 	queued := func(key string, units float64) {
 		t.Helper()
-		bed.Eventually(t, fmt.Sprint(units, " units are in the queue"), func(ctx context.Context) (bool, error) {
+		testworld.Eventually(t, fmt.Sprint(units, " units are in the queue"), func(ctx context.Context) (bool, error) {
 			r, err := l.Check(ctx, slow, key, 0)
-			return bed.Near(r.Level, units), err
+			return testworld.Near(r.Level, units), err
 		})
 	}
 
 	// A full queue denies at once.
-	bed.Must(t)(l.AllowN(ctx, slow, "full", 4))
+	testworld.Must(t)(l.AllowN(ctx, slow, "full", 4))
 	var denied *limiter.DeniedError
 	if err := l.Wait(ctx, slow, "full", 1); !errors.As(err, &denied) || denied.Result.Reason != limiter.ReasonLimit {
 		t.Errorf("full: got %v", err)
@@ -45,18 +45,18 @@ func testWait(t *testing.T, l *limiter.Limiter) {
 		t.Errorf("above the burst: got %v", err)
 	}
 
-	if r, err := l.DoWait(ctx, slow.Request("full", 1)); err != nil || r.Allowed || r.Delay != 0 || !bed.Near(r.Level, 4) || r.RetryAfter < 999*time.Hour {
+	if r, err := l.DoWait(ctx, slow.Request("full", 1)); err != nil || r.Allowed || r.Delay != 0 || !testworld.Near(r.Level, 4) || r.RetryAfter < 999*time.Hour {
 		t.Errorf("full: DoWait gave %+v, %v", r, err)
 	}
 
 	// A turn beyond the deadline is denied at once and consumes nothing.
-	bed.Must(t)(l.Allow(ctx, slow, "late"))
+	testworld.Must(t)(l.Allow(ctx, slow, "late"))
 	soon, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	if err := l.Wait(soon, slow, "late", 1); !errors.As(err, &denied) || denied.Result.RetryAfter < 999*time.Hour || denied.Result.RetryAfter > 1000*time.Hour {
 		t.Errorf("late: got %v", err)
 	}
-	if got := level("late"); !bed.Near(got, 1) {
+	if got := level("late"); !testworld.Near(got, 1) {
 		t.Errorf("a Wait that could not come in time left a level of %v", got)
 	}
 
@@ -78,10 +78,10 @@ func testWait(t *testing.T, l *limiter.Limiter) {
 	waiting, stop = context.WithCancel(ctx)
 	go func() { gone <- l.Wait(waiting, slow, "cancelled", 2) }()
 	queued("cancelled", 3)
-	bed.Must(t)(l.Allow(ctx, slow, "cancelled"))
+	testworld.Must(t)(l.Allow(ctx, slow, "cancelled"))
 	stop()
 	<-gone
-	if got := level("cancelled"); !bed.Near(got, 4) {
+	if got := level("cancelled"); !testworld.Near(got, 4) {
 		t.Errorf("a cancelled Wait with another behind it left a level of %v", got)
 	}
 
@@ -120,13 +120,13 @@ func testWait(t *testing.T, l *limiter.Limiter) {
 // latest when the limiter has closed.
 func TestWaitCancelledInFlight(t *testing.T) {
 	t.Parallel()
-	pool := bed.NewPool(t)
-	other := bed.NewLimiter(t, pool, nil)
-	bed.Must(t)(other.Allow(t.Context(), lane, "k"))
+	pool := testworld.NewPool(t)
+	other := testworld.NewLimiter(t, pool, nil)
+	testworld.Must(t)(other.Allow(t.Context(), lane, "k"))
 	const ticket = "SELECT ticket FROM pglimit_leaky_bucket_queue"
-	before := bed.Value[int64](t, pool, ticket)
+	before := testworld.Value[int64](t, pool, ticket)
 
-	l := bed.NewLimiter(t, pool, nil)
+	l := testworld.NewLimiter(t, pool, nil)
 	release := cancelInFlight(t, pool, l)
 	var released atomic.Bool
 	closed := make(chan bool, 1)
@@ -141,16 +141,16 @@ func TestWaitCancelledInFlight(t *testing.T) {
 			break
 		}
 	}
-	bed.Value[int64](t, pool, ticket)
+	testworld.Value[int64](t, pool, ticket)
 	released.Store(true)
 	release()
 	if !<-closed {
 		t.Error("Close returned while the statement was in flight")
 	}
-	if got := bed.Must(t)(other.Check(t.Context(), lane, "k", 0)).Level; !bed.Near(got, 1) {
+	if got := testworld.Must(t)(other.Check(t.Context(), lane, "k", 0)).Level; !testworld.Near(got, 1) {
 		t.Errorf("the cancelled Wait left a level of %v", got)
 	}
-	if after := bed.Value[int64](t, pool, ticket); after <= before {
+	if after := testworld.Value[int64](t, pool, ticket); after <= before {
 		t.Error("no place was taken, and none could go back")
 	}
 }
@@ -159,14 +159,14 @@ func TestWaitCancelledInFlight(t *testing.T) {
 // transaction has locked the row, ends after a bounded time.
 func TestWaitCancelledWithoutTimeout(t *testing.T) {
 	t.Parallel()
-	pool := bed.NewPool(t)
+	pool := testworld.NewPool(t)
 	forever := limiter.Config{DisableTimeout: true}
-	bed.Must(t)(bed.NewLimiter(t, pool, nil).Allow(t.Context(), lane, "k"))
+	testworld.Must(t)(testworld.NewLimiter(t, pool, nil).Allow(t.Context(), lane, "k"))
 	t.Run("in flight", func(t *testing.T) {
-		if bed.Citus() {
+		if testworld.Citus() {
 			return // distributed tables have no triggers
 		}
-		l := bed.NewLimiter(t, pool, &forever)
+		l := testworld.NewLimiter(t, pool, &forever)
 		release := cancelInFlight(t, pool, l)
 		if err := l.Close(); err != nil { // otherwise it hangs here
 			t.Error(err)
@@ -176,7 +176,7 @@ func TestWaitCancelledWithoutTimeout(t *testing.T) {
 	t.Run("asleep", func(t *testing.T) {
 		answered := make(chan struct{}, 1)
 		forever.Observe = func(context.Context, limiter.Observation) { answered <- struct{}{} }
-		l := bed.NewLimiter(t, pool, &forever)
+		l := testworld.NewLimiter(t, pool, &forever)
 		ctx, cancel := context.WithCancel(t.Context())
 		gone := make(chan error, 1)
 		go func() { gone <- l.Wait(ctx, lane, "k", 1) }()
@@ -196,21 +196,21 @@ var lane = limiter.Policy{Name: "lane", Algorithm: limiter.LeakyBucketQueue, Lim
 // it does until release.
 func cancelInFlight(t *testing.T, pool *pgxpool.Pool, l *limiter.Limiter) (release func()) {
 	t.Helper()
-	bed.Exec(t, pool, `CREATE TABLE gate AS SELECT false AS open`)
-	bed.Exec(t, pool, `CREATE FUNCTION wait_at_gate() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+	testworld.Exec(t, pool, `CREATE TABLE gate AS SELECT false AS open`)
+	testworld.Exec(t, pool, `CREATE FUNCTION wait_at_gate() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
 		WHILE NOT (SELECT open FROM gate) LOOP PERFORM pg_sleep(0.002); END LOOP;
 		RETURN NEW;
 	END $$`)
-	bed.Exec(t, pool, `CREATE TRIGGER gate BEFORE INSERT ON pglimit_leaky_bucket_queue FOR EACH ROW EXECUTE FUNCTION wait_at_gate()`)
+	testworld.Exec(t, pool, `CREATE TRIGGER gate BEFORE INSERT ON pglimit_leaky_bucket_queue FOR EACH ROW EXECUTE FUNCTION wait_at_gate()`)
 	ctx, cancel := context.WithCancel(t.Context())
 	gone := make(chan error, 1)
 	go func() { gone <- l.Wait(ctx, lane, "k", 2) }()
-	bed.Eventually(t, "the statement runs", func(context.Context) (bool, error) {
-		return bed.Value[int](t, pool, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'PgSleep'") == 1, nil
+	testworld.Eventually(t, "the statement runs", func(context.Context) (bool, error) {
+		return testworld.Value[int](t, pool, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'PgSleep'") == 1, nil
 	})
 	cancel()
 	if err := <-gone; !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
 	}
-	return func() { bed.Exec(t, pool, "UPDATE gate SET open = true") }
+	return func() { testworld.Exec(t, pool, "UPDATE gate SET open = true") }
 }

@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pglimit/pglimit/internal/conformance/either"
+	"github.com/pglimit/pglimit/internal/conformance/verbs"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -96,7 +96,7 @@ func (c Case) run(t *testing.T, l *limiter.Limiter, clock *Clock) {
 }
 
 // do calls the method that the step names.
-func (s *Step) do(ctx context.Context, l either.Limiter, p limiter.Policy, answers []limiter.Result) (limiter.Result, error) {
+func (s *Step) do(ctx context.Context, l verbs.Limiter, p limiter.Policy, answers []limiter.Result) (limiter.Result, error) {
 	key, cost := s.Key, s.Cost
 	switch s.Op {
 	case "allow":

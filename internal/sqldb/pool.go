@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/pglimit/pglimit/db"
-	"github.com/pglimit/pglimit/internal/store/detached"
+	"github.com/pglimit/pglimit/internal/store/sending"
 )
 
 // Pool is a db.DBTX that runs each statement on a connection of the pool, once. A *sql.DB
@@ -156,7 +156,7 @@ func (p *Pool) lend() (done func()) {
 
 // busy returns the error err of a call that has had no connection, or an ErrBusy.
 func (p *Pool) busy(ctx context.Context, err error) error {
-	if err != nil && detached.NotSent(ctx) && p.Exhausted() {
+	if err != nil && sending.NotSent(ctx) && p.Exhausted() {
 		return fmt.Errorf("%w: %w", ErrBusy, err)
 	}
 	return err
@@ -197,7 +197,7 @@ func (p *Pool) open(ctx context.Context) (*sql.Conn, error) {
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("%w: %w", ErrConnect, err)
-	case !detached.Sends(ctx):
+	case !sending.Sends(ctx):
 		_ = c.Close()
 		return nil, context.DeadlineExceeded
 	}

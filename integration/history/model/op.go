@@ -4,7 +4,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -85,9 +85,9 @@ type Out struct {
 
 // Tell drops what results do not show.
 func (o *Out) Tell() {
-	o.Result, o.Usage.Result = bed.Told(o.Result), bed.Told(o.Usage.Result)
+	o.Result, o.Usage.Result = testworld.Told(o.Result), testworld.Told(o.Usage.Result)
 	for i, r := range o.All.PerRequest {
-		o.All.PerRequest[i] = bed.Told(r)
+		o.All.PerRequest[i] = testworld.Told(r)
 	}
 	for i := range o.Steps {
 		o.Steps[i].Tell()

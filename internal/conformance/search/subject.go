@@ -9,7 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pglimit/pglimit/internal/conformance"
-	"github.com/pglimit/pglimit/internal/conformance/either"
+	"github.com/pglimit/pglimit/internal/conformance/verbs"
 	"github.com/pglimit/pglimit/limiter"
 	"github.com/pglimit/pglimit/policies"
 )
@@ -35,14 +35,14 @@ type Subject struct {
 
 // Way is one way to send a call.
 type Way struct {
-	either.Limiter
-	In func(pgx.Tx) either.Limiter
+	verbs.Limiter
+	In func(pgx.Tx) verbs.Limiter
 }
 
 // By returns the ways of limiters.
 func By(limiters ...*limiter.Limiter) (all []Way) {
 	for _, l := range limiters {
-		all = append(all, Way{l, func(tx pgx.Tx) either.Limiter { return l.InTx(tx) }})
+		all = append(all, Way{l, func(tx pgx.Tx) verbs.Limiter { return l.InTx(tx) }})
 	}
 	return all
 }
@@ -120,7 +120,7 @@ func newSide(s Subject, h *History) *side {
 }
 
 // decider returns the step's way, in the innermost transaction.
-func (x *side) decider(s *Step) either.Limiter {
+func (x *side) decider(s *Step) verbs.Limiter {
 	w := x.Ways[s.Way%len(x.Ways)]
 	if n := len(x.open); n > 0 {
 		return w.In(x.open[n-1])
@@ -144,7 +144,7 @@ type Call struct {
 }
 
 // Make makes the call.
-func (c *Call) Make(ctx context.Context, d either.Limiter) (a Answer) {
+func (c *Call) Make(ctx context.Context, d verbs.Limiter) (a Answer) {
 	p, key := c.Policy, c.Key
 	switch c.Op {
 	case "allow":

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/pglimit/pglimit/internal/store"
-	"github.com/pglimit/pglimit/internal/store/detached"
+	"github.com/pglimit/pglimit/internal/store/sending"
 )
 
 // waiter begins a wait, for a test.
@@ -131,7 +131,7 @@ func TestAdmissionIsBusy(t *testing.T) {
 				ctx.carry(w)
 			}
 			d.mu.Unlock()
-			if c.sent && (!detached.Sends(ctx) || detached.NotSent(ctx)) {
+			if c.sent && (!sending.Sends(ctx) || sending.NotSent(ctx)) {
 				t.Errorf("%s: it was not sent", c.name)
 			}
 			for i, w := range waiters {
@@ -139,8 +139,8 @@ func TestAdmissionIsBusy(t *testing.T) {
 					t.Errorf("%s: caller %d: %v", c.name, i, err)
 				}
 			}
-			if detached.Sends(ctx) != c.sent || detached.NotSent(ctx) == c.sent {
-				t.Errorf("%s: sends %v, not sent %v, %v", c.name, detached.Sends(ctx), detached.NotSent(ctx), ctx.Err())
+			if sending.Sends(ctx) != c.sent || sending.NotSent(ctx) == c.sent {
+				t.Errorf("%s: sends %v, not sent %v, %v", c.name, sending.Sends(ctx), sending.NotSent(ctx), ctx.Err())
 			}
 		})
 	}

@@ -19,7 +19,7 @@ import (
 	"time"
 
 	"github.com/pglimit/pglimit/internal/store"
-	"github.com/pglimit/pglimit/internal/store/detached"
+	"github.com/pglimit/pglimit/internal/store/sending"
 )
 
 // Database is the store that sends the statements.
@@ -54,7 +54,7 @@ type Database interface {
 	// They may change. A statement of TakeMany for keys of one shard costs least.
 	Shard(key string) (n, of int)
 	// Leaves reports whether a caller that sends a Take itself can leave it at present. Then
-	// Do may return store.ErrElsewhere for a context that is its own; see package detached.
+	// Do may return store.ErrElsewhere for a context that is its own; see package sending.
 	Leaves() bool
 }
 
@@ -89,8 +89,8 @@ type Dispatcher struct {
 	idle     sync.Cond // nothing is in flight, and so nothing waits
 	busy     int       // goroutines that send
 	closed   bool
-	waits    detached.Deadlines[begun]
-	contexts detached.Deadlines[*detached.Context]
+	waits    sending.Deadlines[begun]
+	contexts sending.Deadlines[*sending.Context]
 	queues   []*shardQueues // of Takes that share statements, by their key's shard
 	seed     maphash.Seed   // of Shards
 	serial   serials
@@ -104,7 +104,7 @@ func New(db Database, o Options) *Dispatcher {
 		d.Rows, d.Statements = 1, 1
 	}
 	d.idle.L = &d.mu
-	d.waits, d.contexts = detached.NewDeadlines[begun](&d.mu), detached.NewDeadlines[*detached.Context](&d.mu)
+	d.waits, d.contexts = sending.NewDeadlines[begun](&d.mu), sending.NewDeadlines[*sending.Context](&d.mu)
 	d.locked.most = max(1, o.Connections/4)
 	d.locked.keys = map[key]*lockedKey{}
 	d.serial.most = max(1, o.Connections-d.locked.most)

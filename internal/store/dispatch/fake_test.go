@@ -14,8 +14,8 @@ import (
 
 	"github.com/pglimit/pglimit/internal/algorithm"
 	"github.com/pglimit/pglimit/internal/store"
-	"github.com/pglimit/pglimit/internal/store/detached"
 	"github.com/pglimit/pglimit/internal/store/memory"
+	"github.com/pglimit/pglimit/internal/store/sending"
 )
 
 // fake is a Database of many keys. Takes are decided in memory, and all else is granted. A
@@ -45,7 +45,7 @@ type fake struct {
 	refusal   error
 	answers   int64
 	exhausted bool
-	own       func(*detached.Context) error // a Take that its caller sends, unless nil
+	own       func(*sending.Context) error // a Take that its caller sends, unless nil
 }
 
 func newFake() *fake {
@@ -133,8 +133,8 @@ func (f *fake) grant(op *store.Op) {
 
 func (f *fake) Do(ctx context.Context, op *store.Op) (err error) {
 	row := op.Key
-	if f.own != nil && detached.IsOwn(ctx) {
-		return f.own(detached.Of(ctx))
+	if f.own != nil && sending.IsOwn(ctx) {
+		return f.own(sending.Of(ctx))
 	}
 	switch {
 	case row == "panics":

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/pglimit/pglimit/internal/store"
-	"github.com/pglimit/pglimit/internal/store/detached"
+	"github.com/pglimit/pglimit/internal/store/sending"
 )
 
 // TestTakeSendsItsOwn: a caller that cannot leave sends its own statement, and others send
@@ -60,12 +60,12 @@ func TestTakeIsContinued(t *testing.T) {
 			s := New(f, o)
 			ctx, cancel := context.WithCancel(t.Context())
 			began := 0
-			f.own = func(d *detached.Context) error {
+			f.own = func(d *sending.Context) error {
 				began++
 				if !c.leaves {
 					return store.ErrElsewhere
 				}
-				if c.sent && !detached.Sends(d) {
+				if c.sent && !sending.Sends(d) {
 					t.Error("it may not be sent")
 				}
 				client, _ := net.Pipe()

@@ -89,8 +89,8 @@ func pop[T any](queue []*T) (*T, []*T) {
 	return first, queue[1:]
 }
 
-// shared is requests that are sent together, and the keys that they are of.
-type shared struct {
+// together is requests that are sent together, and the keys that they are of.
+type together struct {
 	waiters []*waiter
 	serials []*serial
 	known   int // of the last key: requests that a denial would answer
@@ -113,11 +113,11 @@ const (
 // each other in any case. A key's requests are in the order of arrival. Requests for several
 // keys are in lock order, so that no two transactions wait for each other. Where a denial
 // that is remembered answers those behind it, only as many share as may be granted.
-func (d *Dispatcher) next(b *shared) bool {
+func (d *Dispatcher) next(b *together) bool {
 	all := &d.serial
 	clear(b.waiters)
 	clear(b.serials)
-	*b = shared{waiters: b.waiters[:0], serials: b.serials[:0]}
+	*b = together{waiters: b.waiters[:0], serials: b.serials[:0]}
 	for {
 		var s *serial
 		may := (*serial).maySend
@@ -144,7 +144,7 @@ func (d *Dispatcher) next(b *shared) bool {
 }
 
 // take takes requests off s until the batch has n. It reports whether it took any.
-func (all *serials) take(b *shared, s *serial, n int) bool {
+func (all *serials) take(b *together, s *serial, n int) bool {
 	last := len(b.serials) > 0 && b.serials[len(b.serials)-1] == s
 	had, known := len(b.waiters), 0
 	if last {
@@ -185,7 +185,7 @@ func (w *waiter) joins(first *waiter) bool {
 
 // fill adds to a batch, which has a request of s, its share of the requests that wait: with it
 // all of them can be in flight at once. It is at most share.
-func (all *serials) fill(b *shared, s *serial, share int) {
+func (all *serials) fill(b *together, s *serial, share int) {
 	ofKey := ofOneKey
 	if len(all.ready) > 0 {
 		ofKey = ofEachKey
@@ -210,7 +210,7 @@ func (all *serials) fill(b *shared, s *serial, share int) {
 }
 
 // gather adds requests of other keys in turn until the batch has n requests, or those of keys keys.
-func (all *serials) gather(b *shared, n, keys int, of func(*serial) bool) {
+func (all *serials) gather(b *together, n, keys int, of func(*serial) bool) {
 	i, stay := 0, 0
 	for most := 4 * n; i < len(all.ready) && len(b.waiters) < n && len(b.serials) < keys && stay < most; i++ {
 		s := all.ready[i]
@@ -232,7 +232,7 @@ func (all *serials) gather(b *shared, n, keys int, of func(*serial) bool) {
 func (d *Dispatcher) sendSerials() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for b := new(shared); d.next(b); {
+	for b := new(together); d.next(b); {
 		var o outcomes
 		if w := b.waiters[0]; len(b.waiters) > 1 {
 			d.sendTogether(b, &o)
@@ -256,7 +256,7 @@ type outcomes struct {
 }
 
 // settle lists the keys of a batch again, and brings the requests on their way. d.mu is locked.
-func (d *Dispatcher) settle(b *shared, o *outcomes) {
+func (d *Dispatcher) settle(b *together, o *outcomes) {
 	for _, s := range b.serials {
 		s.inFlight--
 	}
@@ -308,7 +308,7 @@ func (w *waiter) decided() bool {
 // locked or a value was bad, nothing was decided: the requests for a locked key are set
 // aside, and each other one is sent alone. So a bad neighbour delays a request once. d.mu is
 // locked, but not while it sends.
-func (d *Dispatcher) sendTogether(b *shared, o *outcomes) {
+func (d *Dispatcher) sendTogether(b *together, o *outcomes) {
 	d.mu.Unlock()
 	known := make([]bool, len(b.waiters))
 	for i, w := range b.waiters {

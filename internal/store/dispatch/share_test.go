@@ -258,7 +258,7 @@ func TestSharePart(t *testing.T) {
 			s.serial.ready, s.serial.overlaps = nil, s.serial.ready
 		}
 		s.serial.running = c.running
-		var b shared
+		var b together
 		if s.next(&b); len(b.waiters) != c.want {
 			t.Errorf("%+v: %d", c, len(b.waiters))
 		}
@@ -347,7 +347,7 @@ func TestShareTrustsGrantsOnly(t *testing.T) {
 		op := ask(store.Take, "k")
 		op.Known, op.Outcome = func() bool { return true }, c.outcome
 		s := &serial{key: keyOf(op), inFlight: 1, trusted: 3}
-		d.settle(&shared{serials: []*serial{s}}, &outcomes{answered: []*waiter{{request: request{op: op, serial: s, err: c.err}, ready: make(chan struct{}, 1)}}})
+		d.settle(&together{serials: []*serial{s}}, &outcomes{answered: []*waiter{{request: request{op: op, serial: s, err: c.err}, ready: make(chan struct{}, 1)}}})
 		if s.trusted != c.want {
 			t.Errorf("%+v: %d are trusted, want %d", c, s.trusted, c.want)
 		}

@@ -11,7 +11,7 @@ import (
 
 	"github.com/pglimit/pglimit/internal/algorithm"
 	"github.com/pglimit/pglimit/internal/store"
-	"github.com/pglimit/pglimit/internal/store/detached"
+	"github.com/pglimit/pglimit/internal/store/sending"
 )
 
 // key is a key of one algorithm, with its reads apart: they do not wait for each other's
@@ -154,7 +154,7 @@ func (w *waiter) wait(ctx context.Context) error {
 
 // statement is the context of a statement or a transaction, and who waits for it.
 type statement struct {
-	detached.Context
+	sending.Context
 	callers int // Dispatcher.mu guards it
 }
 
@@ -223,7 +223,7 @@ type begun struct {
 // Ended reports whether the wait has ended: the waiter may be in another one.
 func (b begun) Ended() bool { return b.w.phase.Load() != b.phase }
 
-// Due implements detached.Timed, as the other methods do.
+// Due implements sending.Timed, as the other methods do.
 func (b begun) Due() time.Time { return b.w.ends }
 
 // Expire ends the wait. d.mu is locked.

@@ -13,7 +13,7 @@ import (
 	"github.com/pglimit/pglimit/db"
 	"github.com/pglimit/pglimit/internal/shards"
 	"github.com/pglimit/pglimit/internal/store/postgres/exec"
-	"github.com/pglimit/pglimit/janitor/internal/lease"
+	"github.com/pglimit/pglimit/janitor/internal/leader"
 	"github.com/pglimit/pglimit/janitor/internal/tables"
 )
 
@@ -27,7 +27,7 @@ var errNewer = errors.New("a newer pglimit made it")
 
 // Sweep is one pass over the tables.
 type Sweep struct {
-	Lease     *lease.Lease
+	Lease     *leader.Lease
 	BatchSize int
 	// KeepDenials is the time for which counts of denials are kept.
 	KeepDenials time.Duration
@@ -80,7 +80,7 @@ func (s *Sweep) Run(ctx context.Context) (heldElsewhere bool, err error) {
 
 // record writes down a complete sweep, for janitor.ReadState.
 func (s *Sweep) record(ctx context.Context, took time.Duration) error {
-	s.done.Name, s.done.Holder, s.done.TookUs, s.done.NowUs = lease.Name, s.Lease.Holder(), took.Microseconds(), s.Lease.NowUs()
+	s.done.Name, s.done.Holder, s.done.TookUs, s.done.NowUs = leader.Name, s.Lease.Holder(), took.Microseconds(), s.Lease.NowUs()
 	err := s.Lease.Statement(ctx, func(ctx context.Context, tx db.DBTX) error { return db.New().SweepRecord(ctx, tx, s.done) })
 	if err != nil {
 		return fmt.Errorf("pglimit: record the sweep, which is done: %w", err)

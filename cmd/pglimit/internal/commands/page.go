@@ -13,7 +13,7 @@ import (
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/cli"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/connect"
-	"github.com/pglimit/pglimit/cmd/pglimit/internal/site"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/webpage"
 )
 
 // opened is what a page needs: an address and a database.
@@ -33,7 +33,7 @@ func listen(cmd *cobra.Command, addr string, open func(*cobra.Command) (*pgxpool
 			o.close()
 		}
 	}()
-	if o.listeners, o.url, err = site.Listen(cmd.Context(), addr); err != nil {
+	if o.listeners, o.url, err = webpage.Listen(cmd.Context(), addr); err != nil {
 		return nil, err
 	}
 	if o.host, _, err = net.SplitHostPort(addr); err != nil {
@@ -64,7 +64,7 @@ func (o *opened) run(cmd *cobra.Command, out *cli.Output, page interface {
 }, use string, result any, text string) error {
 	ctx, stop := context.WithCancel(cmd.Context())
 	defer stop()
-	if !site.Loopback(o.host) {
+	if !webpage.Loopback(o.host) {
 		fmt.Fprintf(cmd.ErrOrStderr(), "pglimit: listening on %v: everyone who reaches that address can %s the page\n", o.listeners[0].Addr(), use)
 	}
 	ended := make(chan error, 1)

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/policyfile"
-	"github.com/pglimit/pglimit/cmd/pglimit/internal/site/api"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/webpage/api"
 	"github.com/pglimit/pglimit/policies"
 )
 

@@ -15,8 +15,8 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/pglimit/pglimit/cmd/pglimit/internal/site"
-	"github.com/pglimit/pglimit/cmd/pglimit/internal/site/api"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/webpage"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/webpage/api"
 )
 
 //go:embed web
@@ -85,7 +85,7 @@ func New(config Config) (*Server, error) {
 	s.addWrites(mux)
 	s.addEdits(mux)
 	var err error
-	s.handler, err = site.Guard{Name: "dashboard", Host: config.Host, Policy: pagePolicy}.Handler(mux, files)
+	s.handler, err = webpage.Guard{Name: "dashboard", Host: config.Host, Policy: pagePolicy}.Handler(mux, files)
 	return s, err
 }
 
@@ -111,5 +111,5 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // Serve serves the listeners until ctx ends, which is not an error, or a listener
 // fails. Then it ends all requests and closes the listeners.
 func (s *Server) Serve(ctx context.Context, listeners ...net.Listener) error {
-	return site.Serve(ctx, s, s.config.Logger, maxAnswer, listeners...)
+	return webpage.Serve(ctx, s, s.config.Logger, maxAnswer, listeners...)
 }

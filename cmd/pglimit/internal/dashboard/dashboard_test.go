@@ -17,7 +17,7 @@ import (
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/dashboard/sample"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/inspect"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/policyfile"
-	"github.com/pglimit/pglimit/cmd/pglimit/internal/site/sitetest"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/webpage/webpagetest"
 	"github.com/pglimit/pglimit/doctor"
 	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/limiter"
@@ -26,7 +26,7 @@ import (
 
 // running is a dashboard that answers on the network.
 type running struct {
-	sitetest.Site
+	webpagetest.Page
 	source *sample.Source
 	log    *bytes.Buffer // read it after the last answer
 }
@@ -42,7 +42,7 @@ func start(t *testing.T, changes ...func(*dashboard.Config)) running {
 		change(&config)
 	}
 	s := must.OK(dashboard.New(config))(t)
-	r.Site = sitetest.New(t, s)
+	r.Page = webpagetest.New(t, s)
 	return r
 }
 

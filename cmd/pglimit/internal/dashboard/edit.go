@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/policyfile"
-	"github.com/pglimit/pglimit/cmd/pglimit/internal/site/api"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/webpage/api"
 	"github.com/pglimit/pglimit/internal/algorithm"
 	"github.com/pglimit/pglimit/limiter"
 	"github.com/pglimit/pglimit/policies"
@@ -92,7 +92,7 @@ type Preview struct {
 	Effect  Effect                  `json:"effect"`
 }
 
-// Effect is the answer to what an Edit would have denied in the last day.
+// Effect says what an Edit would have denied in the last day.
 type Effect struct {
 	// Denied is the number of requests. nil: that cannot be known.
 	Denied *int64 `json:"denied"`

@@ -9,7 +9,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/inspect"
-	"github.com/pglimit/pglimit/cmd/pglimit/internal/site/api"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/webpage/api"
 	"github.com/pglimit/pglimit/internal/duration"
 	"github.com/pglimit/pglimit/limiter"
 )

@@ -65,16 +65,16 @@ func (e *LockedError) Error() string {
 // Unwrap returns ErrUnavailable.
 func (e *LockedError) Unwrap() error { return store.ErrUnavailable }
 
-// group is the keys of one transaction, in lock order.
-type group struct {
+// bundle is the keys of one transaction, in lock order.
+type bundle struct {
 	algorithm algorithm.Name
 	policy    string
 	keys      []string
 }
 
-// groups splits targets. A transaction has rows of one table only, so within it the lock
+// bundles splits targets. A transaction has rows of one table only, so within it the lock
 // order is that of the keys.
-func groups(targets []Target, batch int, m *shards.Map) (all []group) {
+func bundles(targets []Target, batch int, m *shards.Map) (all []bundle) {
 	sorted := slices.Clone(targets)
 	slices.SortFunc(sorted, Target.compare)
 	sorted = slices.Compact(sorted)
@@ -91,7 +91,7 @@ func groups(targets []Target, batch int, m *shards.Map) (all []group) {
 	for _, t := range sorted {
 		last := len(all) - 1
 		if last < 0 || all[last].algorithm != t.Algorithm.Table() || all[last].policy != t.Policy || in != shard(t) || len(all[last].keys) >= batch {
-			all = append(all, group{algorithm: t.Algorithm.Table(), policy: t.Policy})
+			all = append(all, bundle{algorithm: t.Algorithm.Table(), policy: t.Policy})
 			last++
 		}
 		all[last].keys = append(all[last].keys, t.Key)
@@ -100,8 +100,8 @@ func groups(targets []Target, batch int, m *shards.Map) (all []group) {
 	return all
 }
 
-// act changes a group's rows in a transaction.
-type act func(ctx context.Context, tx pgx.Tx, g group) (Count, error)
+// act changes a bundle's rows in a transaction.
+type act func(ctx context.Context, tx pgx.Tx, g bundle) (Count, error)
 
 // work is one change.
 type work struct {
@@ -148,7 +148,7 @@ func (i *Inspector) change(ctx context.Context, targets []Target, o Options, f a
 	if w.shards, err = shards.Read(ctx, i.pool); err != nil {
 		return nil, exec.Translate(err, false)
 	}
-	all := groups(targets, o.Batch, w.shards)
+	all := bundles(targets, o.Batch, w.shards)
 	for _, g := range all {
 		w.all += len(g.keys)
 	}
@@ -166,8 +166,8 @@ func (w *work) chooseLockWait(ctx context.Context) error {
 	return exec.Translate(err, false)
 }
 
-// first tries each group, and the keys of a locked one singly. It returns what is locked.
-func (w *work) first(ctx context.Context, all []group) (held []group, err error) {
+// first tries each bundle, and the keys of a locked one singly. It returns what is locked.
+func (w *work) first(ctx context.Context, all []bundle) (held []bundle, err error) {
 	for _, g := range all {
 		locked, err := w.try(ctx, g)
 		if err != nil {
@@ -181,7 +181,7 @@ func (w *work) first(ctx context.Context, all []group) (held []group, err error)
 			continue
 		}
 		for _, key := range g.keys {
-			one := group{g.algorithm, g.policy, []string{key}}
+			one := bundle{g.algorithm, g.policy, []string{key}}
 			locked, err := w.try(ctx, one)
 			if err != nil {
 				return nil, err
@@ -195,7 +195,7 @@ func (w *work) first(ctx context.Context, all []group) (held []group, err error)
 }
 
 // again tries the held ones until they are done or Wait is over.
-func (w *work) again(ctx context.Context, held []group) error {
+func (w *work) again(ctx context.Context, held []bundle) error {
 	ends := time.Now().Add(w.o.Wait)
 	for pause := 20 * time.Millisecond; len(held) > 0; pause = min(2*pause, 500*time.Millisecond) {
 		if time.Now().After(ends) {
@@ -210,7 +210,7 @@ func (w *work) again(ctx context.Context, held []group) error {
 			return context.Cause(ctx)
 		case <-time.After(pause):
 		}
-		var still []group
+		var still []bundle
 		for _, g := range held {
 			locked, err := w.try(ctx, g)
 			if err != nil {
@@ -225,9 +225,9 @@ func (w *work) again(ctx context.Context, held []group) error {
 	return nil
 }
 
-// try acts on one group in one transaction. locked reports that another transaction has
+// try acts on one bundle in one transaction. locked reports that another transaction has
 // locked a row, or changed it in the meantime: nothing was done.
-func (w *work) try(ctx context.Context, g group) (locked bool, err error) {
+func (w *work) try(ctx context.Context, g bundle) (locked bool, err error) {
 	var count Count
 	err = pgx.BeginTxFunc(ctx, w.i.pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadWrite}, func(tx pgx.Tx) (err error) {
 		_, err = tx.Exec(ctx, `SELECT set_config('lock_timeout'::text, $1::text, true),
@@ -258,8 +258,8 @@ func (w *work) try(ctx context.Context, g group) (locked bool, err error) {
 	return false, nil
 }
 
-// count adds what was done in a group to its policy and algorithm.
-func (w *work) count(g group, c Count) {
+// count adds what was done in a bundle to its policy and algorithm.
+func (w *work) count(g bundle, c Count) {
 	if !c.any() {
 		return
 	}

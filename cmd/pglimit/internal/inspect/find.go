@@ -39,7 +39,7 @@ type Reservation struct {
 	ExpiresAt time.Time      `json:"expires_at"`
 }
 
-// Override is what differs for a key of a policy; nil fields do not.
+// Override has the fields that differ from the policy for a key. nil fields are the policy's.
 type Override struct {
 	Policy    string     `json:"policy"`
 	Key       string     `json:"key"`

@@ -48,10 +48,10 @@ func TestGroups(t *testing.T) {
 	t.Parallel()
 	all := []Target{{"", "p", "k"}, {"sliding_window_log", "a", "k"}, {"gcra", "q", "b"}, {"gcra", "p", "é"}, {"gcra", "p", "z"}, {"gcra", "p", "a"}, {"gcra", "p", "z"}, {"leaky_bucket", "z", "k"}}
 	before := slices.Clone(all)
-	got := groups(all, 2, nil)
-	want := []group{{"leaky_bucket", "z", []string{"k"}}, {"token_bucket", "p", []string{"a", "z"}}, {"token_bucket", "p", []string{"é"}}, {"token_bucket", "q", []string{"b"}},
+	got := bundles(all, 2, nil)
+	want := []bundle{{"leaky_bucket", "z", []string{"k"}}, {"token_bucket", "p", []string{"a", "z"}}, {"token_bucket", "p", []string{"é"}}, {"token_bucket", "q", []string{"b"}},
 		{"sliding_window_log", "a", []string{"k"}}, {"", "p", []string{"k"}}}
-	same := func(a, b group) bool {
+	same := func(a, b bundle) bool {
 		return a.algorithm == b.algorithm && a.policy == b.policy && slices.Equal(a.keys, b.keys)
 	}
 	if !slices.EqualFunc(got, want, same) {

@@ -105,11 +105,11 @@ func tracesOf(f Filter, m matcher, limit int, p *params) string {
 	return sql + "\nUNION\n" + `SELECT ''::text COLLATE "C", h.name, h.key FROM pglimit_policy_history AS h WHERE ` + m.on("h", p) + only
 }
 
-// lockRows locks the rows of a group in the order of their keys, and returns the group of
+// lockRows locks the rows of a bundle in the order of their keys, and returns the bundle of
 // these, and how many of them are blocked now. What comes next must act on no other key: a
 // row that was made meanwhile would be locked out of order.
-func lockRows(ctx context.Context, tx pgx.Tx, g group) (locked group, blocked int64, err error) {
-	locked = group{algorithm: g.algorithm, policy: g.policy}
+func lockRows(ctx context.Context, tx pgx.Tx, g bundle) (locked bundle, blocked int64, err error) {
+	locked = bundle{algorithm: g.algorithm, policy: g.policy}
 	err = tx.QueryRow(ctx, `WITH found AS MATERIALIZED (
     SELECT t.key, t.updated_at_us, t.blocked_until_us FROM `+table(g.algorithm)+` AS t
     WHERE t.policy = $1::text AND t.key = ANY ($2::text[])
@@ -129,7 +129,7 @@ func (i *Inspector) Block(ctx context.Context, targets []Target, d time.Duration
 	if d <= 0 || d%time.Microsecond != 0 || d.Microseconds() > algorithm.MaxLifetime {
 		return nil, store.Invalid("duration", duration.Format(d), "must be positive whole microseconds, at most a hundred years")
 	}
-	return i.change(ctx, targets, o, func(ctx context.Context, tx pgx.Tx, g group) (c Count, err error) {
+	return i.change(ctx, targets, o, func(ctx context.Context, tx pgx.Tx, g bundle) (c Count, err error) {
 		g, _, err = lockRows(ctx, tx, g)
 		if err != nil {
 			return c, err
@@ -146,7 +146,7 @@ WHERE t.policy = $1::text AND t.key = ANY ($2::text[])`, g.policy, g.keys, d.Mic
 // Unblock lifts the targets' blocks and keeps their units, as Limiter.Unblock does. Rows are
 // those that were blocked.
 func (i *Inspector) Unblock(ctx context.Context, targets []Target, o Options) ([]Count, error) {
-	return i.change(ctx, targets, o, func(ctx context.Context, tx pgx.Tx, g group) (c Count, err error) {
+	return i.change(ctx, targets, o, func(ctx context.Context, tx pgx.Tx, g bundle) (c Count, err error) {
 		if g, c.Rows, err = lockRows(ctx, tx, g); err != nil {
 			return c, err
 		}
@@ -156,8 +156,8 @@ WHERE t.policy = $1::text AND t.key = ANY ($2::text[]) AND t.blocked_until_us > 
 	})
 }
 
-// deleteRows deletes the rows of a group, which it locks in the order of their keys.
-func deleteRows(ctx context.Context, tx pgx.Tx, g group) (rows int64, err error) {
+// deleteRows deletes the rows of a bundle, which it locks in the order of their keys.
+func deleteRows(ctx context.Context, tx pgx.Tx, g bundle) (rows int64, err error) {
 	g, _, err = lockRows(ctx, tx, g)
 	if err != nil || len(g.keys) == 0 {
 		return 0, err
@@ -169,7 +169,7 @@ func deleteRows(ctx context.Context, tx pgx.Tx, g group) (rows int64, err error)
 // Reset deletes what the targets have used, and their blocks, as Limiter.Reset does. Open
 // reservations stay, but their units count no more.
 func (i *Inspector) Reset(ctx context.Context, targets []Target, o Options) ([]Count, error) {
-	return i.change(ctx, targets, o, func(ctx context.Context, tx pgx.Tx, g group) (c Count, err error) {
+	return i.change(ctx, targets, o, func(ctx context.Context, tx pgx.Tx, g bundle) (c Count, err error) {
 		p := db.ResetReservationsParams{Policy: g.policy, Keys: g.keys, Algorithm: string(g.algorithm)}
 		if c.Reservations, err = queries.ResetReservations(ctx, tx, p); err != nil {
 			return c, err
@@ -188,7 +188,7 @@ func (i *Inspector) Reset(ctx context.Context, targets []Target, o Options) ([]C
 // targets with traces. A program that requests for a key meanwhile makes it a new row. One
 // that keeps denials writes those of before at the end of its interval: forget again then.
 func (i *Inspector) Forget(ctx context.Context, targets []Target, o Options) ([]Count, error) {
-	return i.change(ctx, targets, o, func(ctx context.Context, tx pgx.Tx, g group) (c Count, err error) {
+	return i.change(ctx, targets, o, func(ctx context.Context, tx pgx.Tx, g bundle) (c Count, err error) {
 		if g.algorithm == "" {
 			if c.Overrides, err = queries.ForgetOverrides(ctx, tx, db.ForgetOverridesParams{Policy: g.policy, Keys: g.keys}); err != nil {
 				return c, err

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/policyfile"
-	"github.com/pglimit/pglimit/cmd/pglimit/internal/site/api"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/webpage/api"
 	"github.com/pglimit/pglimit/internal/duration"
 	"github.com/pglimit/pglimit/internal/printable"
 	"github.com/pglimit/pglimit/limiter"

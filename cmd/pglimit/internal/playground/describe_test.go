@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/pglimit/pglimit/cmd/pglimit/internal/site/sitetest"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/webpage/webpagetest"
 	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/limiter"
 )
@@ -40,13 +40,13 @@ func wanted(t *testing.T, policy string, key string, cost float64) limiter.Reque
 }
 
 // describeSite serves descriptions whose command lines begin with command.
-func describeSite(t *testing.T, command ...string) sitetest.Site {
+func describeSite(t *testing.T, command ...string) webpagetest.Page {
 	t.Helper()
-	return sitetest.New(t, describeHandler(command))
+	return webpagetest.New(t, describeHandler(command))
 }
 
 // describeAll returns the descriptions of all of askedOf.
-func describeAll(t *testing.T, s sitetest.Site, key string) []described {
+func describeAll(t *testing.T, s webpagetest.Page, key string) []described {
 	t.Helper()
 	var all []described
 	for _, a := range askedOf {

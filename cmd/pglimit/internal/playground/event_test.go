@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pglimit/pglimit/cmd/pglimit/internal/site/sitetest"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/webpage/webpagetest"
 	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/limiter"
 )
@@ -20,7 +20,7 @@ func TestDecided(t *testing.T) {
 		request := must.OK(parseRequest([]byte(policy), "k", cost))(t)
 		r := must.OK(l.Do(t.Context(), request))(t)
 		_, data, _ := strings.Cut(string(encodeEvent("decision", decided(request, r))), "\ndata: ")
-		sitetest.Strict(t, data, &d)
+		webpagetest.Strict(t, data, &d)
 		if now := float64(time.Now().UnixMilli()); math.Abs(d.At-now) > 60_000 {
 			t.Errorf("at %v, and now is %v", d.At, now)
 		}

@@ -9,7 +9,7 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/pglimit/pglimit/cmd/pglimit/internal/site/api"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/webpage/api"
 	"github.com/pglimit/pglimit/limiter"
 )
 

@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/replay"
-	"github.com/pglimit/pglimit/cmd/pglimit/internal/site/sitetest"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/webpage/webpagetest"
 	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/limiter"
 )
@@ -39,9 +39,9 @@ func allow(t *testing.T, h *Hub, p limiter.Policy, n float64) {
 }
 
 // hubSite serves the hub's streams until the test ends.
-func hubSite(t *testing.T, h *Hub) sitetest.Site {
+func hubSite(t *testing.T, h *Hub) webpagetest.Page {
 	t.Helper()
-	s := sitetest.New(t, streamHandler(h))
+	s := webpagetest.New(t, streamHandler(h))
 	t.Cleanup(h.Close)
 	return s
 }
@@ -249,7 +249,7 @@ func TestHandlerSlowReader(t *testing.T) {
 	server.Start()
 	defer server.Close()
 	defer h.Close()
-	s := sitetest.Site{URL: server.URL}
+	s := webpagetest.Page{URL: server.URL}
 	quick := s.Watch(t, "k")
 	slow := s.Watch(t, "k")
 	sent := 0

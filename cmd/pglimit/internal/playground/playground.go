@@ -17,8 +17,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/pglimit/pglimit/cmd/pglimit/internal/site"
-	"github.com/pglimit/pglimit/cmd/pglimit/internal/site/api"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/webpage"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/webpage/api"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -96,7 +96,7 @@ func (s *Server) routes() (http.Handler, error) {
 	mux.Handle("GET /api/events", streamHandler(s.hub))
 	s.replays.add(mux)
 	mux.Handle("GET /limited/{algorithm}", limited(s.hub, s.config.Logger))
-	guard := site.Guard{
+	guard := webpage.Guard{
 		Name: "playground", Host: s.config.Host, Policy: pagePolicy,
 		Bare: func(path string) bool { return strings.HasPrefix(path, "/limited/") }, // curl shows only the limiter's headers there
 	}
@@ -127,7 +127,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // fails. Then it ends all streams and waiting requests, and closes the Server and the
 // listeners. It logs keys that could not be reset.
 func (s *Server) Serve(ctx context.Context, listeners ...net.Listener) error {
-	err := site.Serve(ctx, s, s.config.Logger, s.grace, listeners...)
+	err := webpage.Serve(ctx, s, s.config.Logger, s.grace, listeners...)
 	forget, cancel := context.WithTimeout(context.WithoutCancel(ctx), forgetTime)
 	defer cancel()
 	if err := s.Close(forget); err != nil {

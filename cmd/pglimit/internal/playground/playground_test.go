@@ -18,9 +18,9 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/replay"
-	"github.com/pglimit/pglimit/cmd/pglimit/internal/site"
-	"github.com/pglimit/pglimit/cmd/pglimit/internal/site/api"
-	"github.com/pglimit/pglimit/cmd/pglimit/internal/site/sitetest"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/webpage"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/webpage/api"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/webpage/webpagetest"
 	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/limiter"
 )
@@ -39,7 +39,7 @@ func newServer(t *testing.T, changes ...func(*Config)) *Server {
 // running is a Server that answers on the network.
 type running struct {
 	*Server
-	sitetest.Site
+	webpagetest.Page
 }
 
 func newSite(t *testing.T, changes ...func(*Config)) *running {
@@ -56,7 +56,7 @@ func newSite(t *testing.T, changes ...func(*Config)) *running {
 // listen serves s until the test ends.
 func listen(t *testing.T, s *Server) *running {
 	t.Helper()
-	on := &running{s, sitetest.New(t, s)}
+	on := &running{s, webpagetest.New(t, s)}
 	t.Cleanup(s.hub.Close)
 	return on
 }
@@ -78,7 +78,7 @@ func TestSetup(t *testing.T) {
 		MaxLogBytes       int64 `json:"max_log_bytes"`
 	}
 	_, text := s.Call(t, http.MethodGet, "/api/setup", "")
-	sitetest.Strict(t, text, &setup)
+	webpagetest.Strict(t, text, &setup)
 	if setup.Version != "v1.2.3" || setup.Database != "memory" || len(setup.Policies) != len(limiter.Algorithms()) || setup.MaxLogBytes != maxUpload {
 		t.Fatalf("got %+v", setup)
 	}
@@ -118,10 +118,10 @@ func TestServe(t *testing.T) {
 			return l, nil
 		}
 	})
-	s.grace = sitetest.Hang // requests that end later are ended, and logged
+	s.grace = webpagetest.Hang // requests that end later are ended, and logged
 	reads := make(chan struct{}, 10)
 	s.handler = telling(reads).Handler(s.handler)
-	listeners, _, err := site.Listen(t.Context(), "localhost:0")
+	listeners, _, err := webpage.Listen(t.Context(), "localhost:0")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -131,7 +131,7 @@ func TestServe(t *testing.T) {
 	at := "http://" + listeners[0].Addr().String()
 	unused := must.OK(net.Dial("tcp", listeners[0].Addr().String()))(t)
 	defer unused.Close()
-	on := sitetest.Site{URL: at}
+	on := webpagetest.Page{URL: at}
 	w := on.Watch(t, "k")
 	waits := make(chan error, 1)
 	go func() {
@@ -213,7 +213,7 @@ func TestServerNoDatabase(t *testing.T) {
 	w := on.Watch(t, "k")
 	if name, data := w.Next(t); name != "problem" {
 		t.Errorf("%s %s", name, data)
-	} else if sitetest.Strict(t, data, &p); !strings.Contains(p.Message, "database unavailable") {
+	} else if webpagetest.Strict(t, data, &p); !strings.Contains(p.Message, "database unavailable") {
 		t.Errorf("%+v", p)
 	}
 	w.Stop()

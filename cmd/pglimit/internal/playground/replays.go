@@ -17,7 +17,7 @@ import (
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/accesslog"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/replay"
-	"github.com/pglimit/pglimit/cmd/pglimit/internal/site/api"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/webpage/api"
 )
 
 // maxUpload is the largest upload in bytes.

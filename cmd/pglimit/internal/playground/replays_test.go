@@ -14,20 +14,20 @@ import (
 	"testing"
 	"testing/synctest"
 
-	"github.com/pglimit/pglimit/cmd/pglimit/internal/site/sitetest"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/webpage/webpagetest"
 	"github.com/pglimit/pglimit/internal/must"
 )
 
 // replaysSite is a replayer that answers on the network.
 type replaysSite struct {
 	*replayer
-	sitetest.Site
+	webpagetest.Page
 }
 
 func replaySite(t *testing.T) *replaysSite {
 	t.Helper()
 	s := newReplayer()
-	return &replaysSite{s, sitetest.New(t, handler(s))}
+	return &replaysSite{s, webpagetest.New(t, handler(s))}
 }
 
 func handler(s *replayer) http.Handler {
@@ -53,7 +53,7 @@ func (s *replaysSite) send(t *testing.T, path, log string) replayed {
 		t.Fatalf("%s: %s", answer.Status, text)
 	}
 	var got replayed
-	sitetest.Strict(t, text, &got)
+	webpagetest.Strict(t, text, &got)
 	return got
 }
 
@@ -160,7 +160,7 @@ func TestReplayUploadCancelled(t *testing.T) {
 	s := &replaysSite{replayer: newReplayer()}
 	reads, ended := make(chan struct{}, 10), make(chan struct{}, 10)
 	told := telling(reads).Handler(handler(s.replayer))
-	s.Site = sitetest.New(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	s.Page = webpagetest.New(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		told.ServeHTTP(w, r)
 		ended <- struct{}{}
 	}))

@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/pglimit/pglimit/cmd/pglimit/internal/site/api"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/webpage/api"
 	"github.com/pglimit/pglimit/httplimit"
 	"github.com/pglimit/pglimit/limiter"
 )

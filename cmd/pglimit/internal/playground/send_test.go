@@ -10,7 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/pglimit/pglimit/cmd/pglimit/internal/site/sitetest"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/webpage/webpagetest"
 	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/limiter"
 )
@@ -144,7 +144,7 @@ func TestSend(t *testing.T) {
 	if want := (counts{Allowed: 3*6 + 1, Delayed: 2, Denied: 17 * 7}); sum != want {
 		t.Errorf("sent %+v, want %+v", sum, want)
 	}
-	for _, w := range []*sitetest.Watcher{one, two} {
+	for _, w := range []*webpagetest.Watcher{one, two} {
 		outcomes, allowed := map[string]int{}, map[limiter.Algorithm]int{}
 		for range 4 * 5 * 7 {
 			var d decisionEvent

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pglimit/pglimit/cmd/pglimit/internal/site/sitetest"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/webpage/webpagetest"
 	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/limiter"
 )
@@ -47,7 +47,7 @@ func newRaw(t *testing.T, pause time.Duration) *raw {
 			t.Error(err)
 		}
 	})
-	r.running = &running{s, sitetest.Site{URL: r.server.URL}}
+	r.running = &running{s, webpagetest.Page{URL: r.server.URL}}
 	return r
 }
 
@@ -57,7 +57,7 @@ func (r *raw) dial(t *testing.T, text string) net.Conn {
 	c := must.OK(net.Dial("tcp", r.server.Listener.Addr().String()))(t)
 	t.Cleanup(func() { c.Close() })
 	_ = c.(*net.TCPConn).SetReadBuffer(1)
-	_ = c.SetReadDeadline(time.Now().Add(sitetest.Hang))
+	_ = c.SetReadDeadline(time.Now().Add(webpagetest.Hang))
 	must.OK(io.WriteString(c, text))(t)
 	return c
 }
@@ -131,7 +131,7 @@ func TestServerBodyDrips(t *testing.T) {
 // await waits until the server has closed n connections.
 func (r *raw) await(t *testing.T, n int) {
 	t.Helper()
-	hang := time.After(sitetest.Hang)
+	hang := time.After(webpagetest.Hang)
 	for range n {
 		select {
 		case <-r.closed:

@@ -6,7 +6,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/pglimit/pglimit/cmd/pglimit/internal/site/api"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/webpage/api"
 	"github.com/pglimit/pglimit/limiter"
 )
 

@@ -14,7 +14,7 @@ import (
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/prove/contest"
 	"github.com/pglimit/pglimit/internal/algorithm"
-	"github.com/pglimit/pglimit/internal/conformance/either"
+	"github.com/pglimit/pglimit/internal/conformance/verbs"
 	"github.com/pglimit/pglimit/internal/pooler"
 	"github.com/pglimit/pglimit/limiter"
 )
@@ -88,7 +88,7 @@ func closeAll(clients []*dbClient) {
 }
 
 // InTx is for [contest.Client].
-func (c *dbClient) InTx(ctx context.Context, commit bool, do func(either.Limiter) error) error {
+func (c *dbClient) InTx(ctx context.Context, commit bool, do func(verbs.Limiter) error) error {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	tx, err := c.pool.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted})

@@ -26,7 +26,7 @@ import (
 	"google.golang.org/grpc/reflection"
 	"google.golang.org/protobuf/types/known/structpb"
 
-	"github.com/pglimit/pglimit/cmd/pglimit/internal/site"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/webpage"
 )
 
 const (
@@ -101,13 +101,13 @@ func Run(ctx context.Context, e Env, open func(ctx context.Context, waits func()
 	} else {
 		start("tcp", hostPort(e.GRPCHost, e.GRPCPort), g.Serve)
 	}
-	var sites []*site.Graceful
+	var sites []*webpage.Graceful
 	listen := func(address string, handlers map[string]http.Handler) {
 		mux := http.NewServeMux()
 		for pattern, h := range handlers {
 			mux.Handle(pattern, h)
 		}
-		server := site.NewGraceful(&http.Server{Handler: mux, ReadTimeout: httpTimeout, WriteTimeout: 2 * httpTimeout, IdleTimeout: 4 * httpTimeout})
+		server := webpage.NewGraceful(&http.Server{Handler: mux, ReadTimeout: httpTimeout, WriteTimeout: 2 * httpTimeout, IdleTimeout: 4 * httpTimeout})
 		sites = append(sites, server)
 		start("tcp", address, server.Serve)
 	}

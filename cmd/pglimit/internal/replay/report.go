@@ -99,29 +99,29 @@ func newReport(log *Log) *Report {
 	return &Report{Name: log.Name, Summary: log.summary(), Start: utc(p.Start), PartSeconds: float64(p.Length) / 1e6, parts: p}
 }
 
-// tally has the counts of one candidate.
-type tally struct {
+// counts has the numbers of one candidate.
+type counts struct {
 	CandidateReport
 	parts Parts
-	keys  []keyTally // by number
+	keys  []keyCounts // by number
 }
 
-type keyTally struct {
+type keyCounts struct {
 	requests, denied, row, longest int32
 }
 
-func newTally(r *Report, p limiter.Policy, cost float64, log *Log) *tally {
+func newCounts(r *Report, p limiter.Policy, cost float64, log *Log) *counts {
 	n := r.parts.Count
-	return &tally{
+	return &counts{
 		CandidateReport: CandidateReport{
 			Policy: p, Cost: cost, TopDenied: []KeyReport{},
 			AllowedOverTime: make([]int, n), DelayedOverTime: make([]int, n), DeniedOverTime: make([]int, n),
 		},
-		parts: r.parts, keys: make([]keyTally, len(log.keys)),
+		parts: r.parts, keys: make([]keyCounts, len(log.keys)),
 	}
 }
 
-func (t *tally) add(e event, r limiter.Result) {
+func (t *counts) add(e event, r limiter.Result) {
 	k, part := &t.keys[e.key], t.parts.Index(e.at)
 	k.requests++
 	switch {
@@ -144,7 +144,7 @@ func (t *tally) add(e event, r limiter.Result) {
 }
 
 // finish adds the keys that were denied most.
-func (t *tally) finish(log *Log) CandidateReport {
+func (t *counts) finish(log *Log) CandidateReport {
 	var denied []int
 	for i, k := range t.keys {
 		if k.denied > 0 {
@@ -214,7 +214,7 @@ func Run(ctx context.Context, log *Log, candidates []Candidate, newLimiter func(
 		if err != nil {
 			return nil, err
 		}
-		count := newTally(report, c.Policy, c.Cost, log)
+		count := newCounts(report, c.Policy, c.Cost, log)
 		for j, e := range log.events {
 			now = e.at
 			r, err := l.AllowN(ctx, c.Policy, log.keys[e.key], c.Cost)

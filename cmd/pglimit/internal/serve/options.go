@@ -18,7 +18,7 @@ import (
 	"time"
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/ratelimit"
-	"github.com/pglimit/pglimit/cmd/pglimit/internal/site"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/webpage"
 	"github.com/pglimit/pglimit/httplimit"
 )
 
@@ -91,7 +91,7 @@ func (o *Options) check() (a httplimit.Address, err error) {
 	}
 	for _, f := range []struct{ flag, address string }{{"--http", o.HTTP}, {"--grpc", o.GRPC}} {
 		host, _, err := net.SplitHostPort(f.address)
-		if err == nil && !site.Loopback(host) && o.open() && !o.NoAuth {
+		if err == nil && !webpage.Loopback(host) && o.open() && !o.NoAuth {
 			return a, fmt.Errorf("%s is %s, which other machines reach: require tokens by --tokens or certificates by --tls-client-ca, or let everybody count and spend by --no-auth", f.flag, f.address)
 		}
 	}

@@ -26,7 +26,7 @@ import (
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/ratelimit"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/serve/auth"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/serve/httpapi"
-	"github.com/pglimit/pglimit/cmd/pglimit/internal/site"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/webpage"
 	"github.com/pglimit/pglimit/deniallog"
 	"github.com/pglimit/pglimit/httplimit"
 	"github.com/pglimit/pglimit/internal/throttle"
@@ -115,7 +115,7 @@ func Prepare(ctx context.Context, o Options) (_ *Server, err error) {
 		if a.address == "" {
 			continue
 		}
-		listeners, url, err := site.Listen(ctx, a.address)
+		listeners, url, err := webpage.Listen(ctx, a.address)
 		if err != nil {
 			return nil, fmt.Errorf("--%s: %w", a.name, err)
 		}
@@ -141,8 +141,8 @@ func (s *Server) Close() {
 	}
 }
 
-// usePolicies makes the policies of the file the defaults. Those that it has no more stay until
-// the next start.
+// usePolicies makes the policies of the file the defaults. A policy that was deleted from the
+// file stays a default until the next start.
 func (s *Server) usePolicies(contents [][]byte) error {
 	f, err := policyfile.Read(s.options.Policies, bytes.NewReader(contents[0]))
 	if err != nil {
@@ -251,7 +251,7 @@ func (s *Server) Run(ctx context.Context, pool *pgxpool.Pool, started func() err
 // servers are what listens. Until open they answer that they are not ready.
 type servers struct {
 	*Server
-	api, adm  *site.Graceful
+	api, adm  *webpage.Graceful
 	v1, pages later
 	hasPages  bool
 	page      func() // closes the dashboard
@@ -271,7 +271,7 @@ func (s *Server) servers(ctx context.Context) (all *servers, err error) {
 	all.serving(healthpb.HealthCheckResponse_NOT_SERVING)
 	all.api = s.newHTTP(s.telemetry.http(&all.v1), s.webTLS)
 	var page http.Handler
-	if host, _, err := net.SplitHostPort(s.options.Admin); err == nil && (s.options.Tokens != "" || s.options.NoAuth || site.Loopback(host)) {
+	if host, _, err := net.SplitHostPort(s.options.Admin); err == nil && (s.options.Tokens != "" || s.options.NoAuth || webpage.Loopback(host)) {
 		all.hasPages, page = true, &all.pages
 	}
 	all.adm = s.newHTTP(s.admin(page, all.rate), s.admTLS)
@@ -284,7 +284,7 @@ func (s *servers) open(ctx context.Context, pool *pgxpool.Pool, l *limiter.Limit
 	host, _, _ := net.SplitHostPort(o.HTTP)
 	api, err := httpapi.New(httpapi.Config{
 		Limiter: l, Policies: s.policies, Keys: inspect.New(pool), KeySecret: o.KeySecret, Gate: &s.gate,
-		Local: o.open() && site.Loopback(host) && !o.NoAuth, Address: s.address, Observe: s.observe, Logger: o.Logger,
+		Local: o.open() && webpage.Loopback(host) && !o.NoAuth, Address: s.address, Observe: s.observe, Logger: o.Logger,
 		Defaults: s.defaults,
 	})
 	if err != nil {
@@ -320,8 +320,8 @@ func (s *servers) serving(state healthpb.HealthCheckResponse_ServingStatus) {
 }
 
 // newHTTP returns a server with the bounds of a request.
-func (s *Server) newHTTP(h http.Handler, secure *tls.Config) *site.Graceful {
-	return site.NewGraceful(&http.Server{
+func (s *Server) newHTTP(h http.Handler, secure *tls.Config) *webpage.Graceful {
+	return webpage.NewGraceful(&http.Server{
 		Handler: h, TLSConfig: secure, MaxHeaderBytes: maxHeader,
 		ReadHeaderTimeout: headerTimeout, ReadTimeout: bodyTimeout, WriteTimeout: answerTimeout, IdleTimeout: idleTimeout,
 		HTTP2:    &http.HTTP2Config{MaxConcurrentStreams: maxStreamsH2},
@@ -336,7 +336,7 @@ func (s *servers) serve() {
 			go func() { s.failed <- serve(l) }()
 		}
 	}
-	web := func(server *site.Graceful) func(net.Listener) error {
+	web := func(server *webpage.Graceful) func(net.Listener) error {
 		return func(l net.Listener) error {
 			if s.tls != nil {
 				return server.ServeTLS(l, "", "")

@@ -13,7 +13,7 @@ import (
 
 	"github.com/chromedp/chromedp"
 
-	"github.com/pglimit/pglimit/internal/checkout"
+	"github.com/pglimit/pglimit/internal/repository"
 	"github.com/pglimit/pglimit/limiter"
 	"github.com/pglimit/pglimit/migrations"
 	"github.com/pglimit/pglimit/pglimittest"
@@ -61,7 +61,7 @@ func runTests(m *testing.M) (code int, err error) {
 
 // build builds the command, once for all tests. TestMain does not: go test caches results
 // by the files that tests read, not TestMain.
-var build = sync.OnceValues(func() (string, error) { return checkout.BuildCommand(binaries) })
+var build = sync.OnceValues(func() (string, error) { return repository.BuildCommand(binaries) })
 
 // command returns the path of the built command.
 func command(t *testing.T) string {

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/dashboard"
-	"github.com/pglimit/pglimit/cmd/pglimit/internal/site"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/webpage"
 	"github.com/pglimit/pglimit/internal/localpg"
 )
 
@@ -156,7 +156,7 @@ func (d *Dashboard) start(addr string) {
 	if err != nil {
 		d.t.Fatalf("%v", err)
 	}
-	listeners, url, err := site.Listen(ctx, addr)
+	listeners, url, err := webpage.Listen(ctx, addr)
 	if err != nil {
 		d.t.Fatalf("%v", err)
 	}

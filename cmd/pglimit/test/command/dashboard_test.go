@@ -11,14 +11,14 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/dashboard"
-	"github.com/pglimit/pglimit/cmd/pglimit/internal/site/sitetest"
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/webpage/webpagetest"
+	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/limiter"
 )
 
 // caller returns a function that sends requests with a token: a GET if the body is empty.
-func caller(t *testing.T, site sitetest.Site, token string) func(path, body string) (status int, text string) {
+func caller(t *testing.T, site webpagetest.Page, token string) func(path, body string) (status int, text string) {
 	return func(path, body string) (int, string) {
 		t.Helper()
 		method := http.MethodPost
@@ -34,11 +34,11 @@ func caller(t *testing.T, site sitetest.Site, token string) func(path, body stri
 // key, and ends at Ctrl-C.
 func TestDashboard(t *testing.T) {
 	t.Parallel()
-	address := bed.NewDatabase(t)
-	l := bed.NewLimiter(t, bed.Connect(t, address), nil)
+	address := testworld.NewDatabase(t)
+	l := testworld.NewLimiter(t, testworld.Connect(t, address), nil)
 	p := limiter.Policy{Name: "login", Algorithm: limiter.GCRA, Limit: 10, Period: 1000 * time.Hour}
 	const key = "secret customer"
-	bed.Must(t)(l.Charge(t.Context(), p, key, 4))
+	testworld.Must(t)(l.Charge(t.Context(), p, key, 4))
 	for _, write := range []bool{false, true} {
 		args := []string{"dashboard", "--addr", "localhost:0", "--json"}
 		if write {
@@ -56,7 +56,7 @@ func TestDashboard(t *testing.T) {
 		if has != write || strings.Contains(base, "token") {
 			t.Errorf("--write %v: the URL is %s", write, at.URL)
 		}
-		call := caller(t, sitetest.Site{URL: base}, token)
+		call := caller(t, webpagetest.Page{URL: base}, token)
 		if status, text := call("/api/setup", ""); status != 200 || !strings.Contains(text, "PostgreSQL ") || strings.Contains(text, `"write":true`) != write || strings.Contains(text, `"hashed":true`) {
 			t.Errorf("setup: %d %s", status, text)
 		}
@@ -72,7 +72,7 @@ func TestDashboard(t *testing.T) {
 		if want := map[bool]int{true: 200, false: 403}[write]; status != want {
 			t.Errorf("--write %v: block: %d %s", write, status, text)
 		}
-		if r := bed.Must(t)(l.Check(t.Context(), p, key, 1)); r.Allowed == write {
+		if r := testworld.Must(t)(l.Check(t.Context(), p, key, 1)); r.Allowed == write {
 			t.Errorf("--write %v: afterwards: %+v", write, r)
 		}
 		c.interrupt(t)
@@ -91,11 +91,11 @@ func TestDashboard(t *testing.T) {
 func TestDashboardOutage(t *testing.T) {
 	t.Parallel()
 	var network outage
-	pool := bed.Connect(t, bed.NewDatabase(t), func(config *pgxpool.Config) { config.ConnConfig.DialFunc = network.dial })
+	pool := testworld.Connect(t, testworld.NewDatabase(t), func(config *pgxpool.Config) { config.ConnConfig.DialFunc = network.dial })
 	data := must.OK(dashboard.Open(t.Context(), pool, nil, slog.New(slog.DiscardHandler)))(t)
 	defer data.Close()
 	s := must.OK(dashboard.New(dashboard.Config{Source: data, Token: "t", Logger: slog.New(slog.DiscardHandler)}))(t)
-	call := caller(t, sitetest.New(t, s), "t")
+	call := caller(t, webpagetest.New(t, s), "t")
 	const target = `{"key":"k","policy":"p","algorithm":"gcra"`
 	requests := map[string]string{
 		"/api/policies": "", "/api/denials": `{}`, "/api/overrides": `{"policy":"p"}`, "/api/why": `{"key":"k"}`, "/api/search": `{"prefix":"k"}`, "/api/doctor": "", "/api/history": `{}`, "/api/keys": `{}`, "/api/key": `{"key":"k"}`,

@@ -10,25 +10,25 @@ import (
 	_ "time/tzdata"
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/commands"
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/limiter"
 )
 
 func TestMain(m *testing.M) {
-	bed.BeCommand(commands.Main)
-	bed.Main(m, 2)
+	testworld.BeCommand(commands.Main)
+	testworld.Main(m, 2)
 }
 
 // TestCommandsMeanOneRow: without --algorithm, and with --calendar alone, the verbs of one
 // key use the same row.
 func TestCommandsMeanOneRow(t *testing.T) {
 	t.Parallel()
-	address := bed.NewDatabase(t)
+	address := testworld.NewDatabase(t)
 	for _, policy := range []string{"--limit 10 --period 1000h", "--limit 10 --calendar month --policy month", "--limit 10 --period 1000h --aligned --policy aligned"} {
 		request := func(into any, verb string) {
 			t.Helper()
-			bed.PglimitJSON(t, into, address, append([]string{verb, "alice"}, strings.Fields(policy)...)...)
+			testworld.PglimitJSON(t, into, address, append([]string{verb, "alice"}, strings.Fields(policy)...)...)
 		}
 		request(new(any), "allow")
 		request(new(any), "reserve")
@@ -50,12 +50,12 @@ func TestCommandsMeanOneRow(t *testing.T) {
 // database whose default would not wait for the disk.
 func TestCommandDurability(t *testing.T) {
 	t.Parallel()
-	c := bed.NewCommitLog(t)
-	bed.Exec(t, c.Pool, "ALTER DATABASE "+bed.Value[string](t, c.Pool, "SELECT current_database()")+" SET synchronous_commit = off")
+	c := testworld.NewCommitLog(t)
+	testworld.Exec(t, c.Pool, "ALTER DATABASE "+testworld.Value[string](t, c.Pool, "SELECT current_database()")+" SET synchronous_commit = off")
 	for flags, want := range map[string]string{"": "on", " --durability durable": "on", " --durability relaxed": "off"} {
 		p := limiter.Policy{Name: "cli" + strings.ReplaceAll(flags, " ", "-")}
 		for _, line := range []string{"allow allow", "charge charge", "refund charge", "check check", "wait --algorithm leaky_bucket_queue wait"} {
-			if code, _, stderr := bed.Pglimit(t, c.URL, strings.Fields(line+flags+" --limit 10 --period 1000h --policy "+p.Name)...); code != 0 {
+			if code, _, stderr := testworld.Pglimit(t, c.URL, strings.Fields(line+flags+" --limit 10 --period 1000h --policy "+p.Name)...); code != 0 {
 				t.Errorf("%s%s: exit code %d, %s", line, flags, code, stderr)
 			}
 		}
@@ -66,14 +66,14 @@ func TestCommandDurability(t *testing.T) {
 // TestCommandCalendar uses --calendar with allow, and replays a log in memory and in SQL.
 func TestCommandCalendar(t *testing.T) {
 	t.Parallel()
-	address := bed.NewDatabase(t)
+	address := testworld.NewDatabase(t)
 	flags := strings.Fields("--algorithm fixed_window --limit 1000 --calendar month --time-zone Europe/Vienna --json")
 	var answers [2]struct {
 		Allowed   bool
 		Remaining float64
 	}
 	for i := range answers {
-		code, stdout, stderr := bed.Pglimit(t, address, append([]string{"allow", "alice", "--cost", "600"}, flags...)...)
+		code, stdout, stderr := testworld.Pglimit(t, address, append([]string{"allow", "alice", "--cost", "600"}, flags...)...)
 		if err := json.Unmarshal([]byte(stdout), &answers[i]); err != nil || code != i {
 			t.Fatalf("exit code %d, %v: %s%s", code, err, stdout, stderr)
 		}
@@ -81,7 +81,7 @@ func TestCommandCalendar(t *testing.T) {
 	if a := answers; !a[0].Allowed || a[0].Remaining != 400 || a[1].Allowed {
 		t.Errorf("got %+v", a)
 	}
-	ends := bed.Value[time.Time](t, bed.Connect(t, address), "SELECT ends_at FROM pglimit_fixed_window_now")
+	ends := testworld.Value[time.Time](t, testworld.Connect(t, address), "SELECT ends_at FROM pglimit_fixed_window_now")
 	vienna := must.OK(time.LoadLocation("Europe/Vienna"))(t)
 	if local := ends.In(vienna); local.Day() != 1 || local.Hour() != 0 || local.Minute() != 0 {
 		t.Errorf("the month ends at %v", local)
@@ -89,11 +89,11 @@ func TestCommandCalendar(t *testing.T) {
 
 	log := logFile(t, "access.log", invented(1000, 10))
 	args := []string{"replay", "--algorithm", "fixed_window", "--limit", "5", "--calendar", "hour", "--time-zone", "Asia/Kathmandu", log}
-	code, inMemory, stderr := bed.Pglimit(t, "", args...)
+	code, inMemory, stderr := testworld.Pglimit(t, "", args...)
 	if code != 0 || !strings.HasPrefix(inMemory, "fixed_window, 5 per hour (Asia/Kathmandu): ") {
 		t.Fatalf("exit code %d: %s%s", code, inMemory, stderr)
 	}
-	if code, inSQL, stderr := bed.Pglimit(t, "", append(args, "--database-url", address)...); code != 0 || inSQL != inMemory {
+	if code, inSQL, stderr := testworld.Pglimit(t, "", append(args, "--database-url", address)...); code != 0 || inSQL != inMemory {
 		t.Errorf("by SQL, exit code %d: %s\nin memory: %s\n%s", code, inSQL, inMemory, stderr)
 	}
 }
@@ -102,7 +102,7 @@ func TestCommandCalendar(t *testing.T) {
 // as text, and checks their output.
 func TestCommandSpend(t *testing.T) {
 	t.Parallel()
-	address := bed.NewDatabase(t)
+	address := testworld.NewDatabase(t)
 	const budget = " --algorithm fixed_window --limit 1000000000000 --period 1000h k"
 	moment := regexp.MustCompile(`\d{4}-\d\d-\d\dT[\d:.]+(Z|[+-][\d:]+)`)
 	id := ""
@@ -151,7 +151,7 @@ func TestCommandSpend(t *testing.T) {
 		{"settle fixed_window:AAAAAAAAAAAAAAAAAAAAAAAAAA:p:aw -- -1", 2, "-1"},
 		{"reserve --ttl 10ms" + budget, 2, "ttl 10ms: must be whole microseconds from one second"},
 	} {
-		code, stdout, stderr := bed.Pglimit(t, address, strings.Fields(strings.ReplaceAll(c.args, "ID", id))...)
+		code, stdout, stderr := testworld.Pglimit(t, address, strings.Fields(strings.ReplaceAll(c.args, "ID", id))...)
 		if strings.HasPrefix(c.want, "reserved ") {
 			id = regexp.MustCompile(`fixed_window:[A-Z2-7]{26}:[a-z]+:[0-9A-Za-z_-]+`).FindString(stdout)
 		}

@@ -7,16 +7,16 @@ import (
 	"testing"
 	"unicode/utf8"
 
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 )
 
 // TestCommandOrdersFindTheirRow: block, unblock and reset look under every policy and
 // algorithm. They report by exit code and in JSON whether they found something, and where.
 func TestCommandOrdersFindTheirRow(t *testing.T) {
 	t.Parallel()
-	address := bed.NewDatabase(t)
-	pool := bed.Connect(t, address)
-	bed.Exec(t, pool, `INSERT INTO pglimit_policy (name, algorithm, limit_units, period_s) VALUES ('known', 'fixed_window', 5, 60)`)
+	address := testworld.NewDatabase(t)
+	pool := testworld.Connect(t, address)
+	testworld.Exec(t, pool, `INSERT INTO pglimit_policy (name, algorithm, limit_units, period_s) VALUES ('known', 'fixed_window', 5, 60)`)
 	for _, c := range []struct {
 		args string
 		code int
@@ -52,7 +52,7 @@ func TestCommandOrdersFindTheirRow(t *testing.T) {
 		{"check --limit 9 --period 1m --policy other --algorithm leaky_bucket carol", 1, ""},
 		{"block --new --policy other --algorithm leaky_bucket carol 2h", 0, "other leaky_bucket 1"},
 	} {
-		code, stdout, stderr := bed.Pglimit(t, address, append(strings.Fields(c.args), "--json")...)
+		code, stdout, stderr := testworld.Pglimit(t, address, append(strings.Fields(c.args), "--json")...)
 		var o struct {
 			Found   bool
 			Changed []struct {
@@ -80,9 +80,9 @@ func TestCommandOrdersFindTheirRow(t *testing.T) {
 
 func TestCommandOrdersSayWhatTheyDid(t *testing.T) {
 	t.Parallel()
-	address := bed.NewDatabase(t)
+	address := testworld.NewDatabase(t)
 	for _, args := range []string{"allow --limit 9 bob", "allow --limit 9 --period 1m --policy login --algorithm leaky_bucket bob", "allow --limit 9 eve\x1b[31m"} {
-		if code, _, stderr := bed.Pglimit(t, address, strings.Split(args, " ")...); code != 0 {
+		if code, _, stderr := testworld.Pglimit(t, address, strings.Split(args, " ")...); code != 0 {
 			t.Fatal(stderr)
 		}
 	}
@@ -115,7 +115,7 @@ func TestCommandOrdersSayWhatTheyDid(t *testing.T) {
 		{[]string{"reset", "--algorithm", "x", "bob"}, 2, "Algorithm \"x\""},
 		{[]string{"reset", "--policy", "UPPER", "bob"}, 2, "Name \"UPPER\""},
 	} {
-		code, stdout, stderr := bed.Pglimit(t, address, c.args...)
+		code, stdout, stderr := testworld.Pglimit(t, address, c.args...)
 		if c.code == 2 {
 			if code != 2 || !strings.Contains(stderr, c.want) {
 				t.Errorf("%q: exit code %d, stderr %q", c.args, code, stderr)
@@ -129,17 +129,17 @@ func TestCommandOrdersSayWhatTheyDid(t *testing.T) {
 // TestCommandOrdersMany: --max bounds a prefix before anything changes.
 func TestCommandOrdersMany(t *testing.T) {
 	t.Parallel()
-	address := bed.NewDatabase(t)
-	pool := bed.Connect(t, address)
-	bed.InsertRows(t, pool, "pglimit_token_bucket", "p", 250, 1)
+	address := testworld.NewDatabase(t)
+	pool := testworld.Connect(t, address)
+	testworld.InsertRows(t, pool, "pglimit_token_bucket", "p", 250, 1)
 	const refused = "more than 249 rows of keys that begin with k: narrow it, or raise --max"
-	if code, _, stderr := bed.Pglimit(t, address, "reset", "--prefix", "k", "--yes", "--max", "249"); code != 2 || !strings.Contains(stderr, refused) {
+	if code, _, stderr := testworld.Pglimit(t, address, "reset", "--prefix", "k", "--yes", "--max", "249"); code != 2 || !strings.Contains(stderr, refused) {
 		t.Errorf("exit code %d, stderr %q", code, stderr)
 	}
-	if n := bed.Value[int](t, pool, `SELECT count(*) FROM pglimit_token_bucket`); n != 250 {
+	if n := testworld.Value[int](t, pool, `SELECT count(*) FROM pglimit_token_bucket`); n != 250 {
 		t.Errorf("%d rows are left", n)
 	}
-	if code, stdout, stderr := bed.Pglimit(t, address, "reset", "--prefix", "k", "--yes", "--max", "250"); code != 0 || stdout != "reset keys that begin with k:\np  token_bucket  250 rows\n" {
+	if code, stdout, stderr := testworld.Pglimit(t, address, "reset", "--prefix", "k", "--yes", "--max", "250"); code != 0 || stdout != "reset keys that begin with k:\np  token_bucket  250 rows\n" {
 		t.Errorf("exit code %d, stdout %q, stderr %q", code, stdout, stderr)
 	}
 }
@@ -148,9 +148,9 @@ func TestCommandOrdersMany(t *testing.T) {
 // others. Without it a line on stderr says that there are such keys.
 func TestCommandOrdersOfAPart(t *testing.T) {
 	t.Parallel()
-	address := bed.NewDatabase(t)
+	address := testworld.NewDatabase(t)
 	for _, key := range []string{"pro1", "pro1:127.0.0.1", "pro10", "tenant:pro1", `tenant\:pro1`} {
-		if code, _, stderr := bed.Pglimit(t, address, "allow", "--limit", "9", key); code != 0 {
+		if code, _, stderr := testworld.Pglimit(t, address, "allow", "--limit", "9", key); code != 0 {
 			t.Fatal(stderr)
 		}
 	}
@@ -170,7 +170,7 @@ func TestCommandOrdersOfAPart(t *testing.T) {
 		{[]string{"reset", "pro10"}, 0, "reset pro10 (cli, token_bucket)\n", ""},
 		{[]string{"reset", `tenant\:pro1`}, 0, "reset tenant\\:pro1 (cli, token_bucket)\n", ""},
 	} {
-		code, stdout, stderr := bed.Pglimit(t, address, c.args...)
+		code, stdout, stderr := testworld.Pglimit(t, address, c.args...)
 		if code != c.code || stdout != c.stdout || !strings.Contains(stderr, c.stderr) || c.stderr == "" && stderr != "" {
 			t.Errorf("%q: exit code %d, stdout %q, want %q; stderr %q, want %q", c.args, code, stdout, c.stdout, stderr, c.stderr)
 		}
@@ -182,10 +182,10 @@ const secret = "PGLIMIT_KEY_SECRET=0123456789abcdef"
 // TestCommandFindsHashedKeys: with a secret, KEY is hashed, and a prefix is refused.
 func TestCommandFindsHashedKeys(t *testing.T) {
 	t.Parallel()
-	address := bed.NewDatabase(t)
+	address := testworld.NewDatabase(t)
 	run := func(env string, args ...string) (int, string, string) {
 		t.Helper()
-		cmd := bed.Command(t, address, args...)
+		cmd := testworld.Command(t, address, args...)
 		if env != "" {
 			cmd.Env = append(cmd.Env, env)
 		}
@@ -237,19 +237,19 @@ func TestCommandFindsHashedKeys(t *testing.T) {
 // TestCommandTop prints once where there is no terminal.
 func TestCommandTop(t *testing.T) {
 	t.Parallel()
-	address := bed.NewDatabase(t)
-	if code, stdout, _ := bed.Pglimit(t, address, "top"); code != 0 || stdout != "no keys\n" {
+	address := testworld.NewDatabase(t)
+	if code, stdout, _ := testworld.Pglimit(t, address, "top"); code != 0 || stdout != "no keys\n" {
 		t.Errorf("of none: exit code %d, %q", code, stdout)
 	}
 	for _, args := range []string{"allow --algorithm fixed_window --period 1000h --limit 4 --cost 3 alice", "charge --algorithm fixed_window --policy other --period 1000h --limit 4 --cost 9 bob"} {
-		if code, _, stderr := bed.Pglimit(t, address, strings.Fields(args)...); code != 0 {
+		if code, _, stderr := testworld.Pglimit(t, address, strings.Fields(args)...); code != 0 {
 			t.Fatal(stderr)
 		}
 	}
 	const want = "POLICY  KIND   KEY    STATUS   USED  LEVEL/BURST\n" +
 		"other   fixed  bob    limited  100%  4/4\n" +
 		"cli     fixed  alice  ok       75%   3/4\n"
-	if code, stdout, stderr := bed.Pglimit(t, address, "top"); code != 0 || stdout != want {
+	if code, stdout, stderr := testworld.Pglimit(t, address, "top"); code != 0 || stdout != want {
 		t.Errorf("exit code %d, stdout\n%s%s", code, stdout, stderr)
 	}
 	for args, keys := range map[string]string{
@@ -266,7 +266,7 @@ func TestCommandTop(t *testing.T) {
 			Since string
 			Keys  []map[string]any
 		}
-		bed.PglimitJSON(t, &got, address, strings.Fields(args)...)
+		testworld.PglimitJSON(t, &got, address, strings.Fields(args)...)
 		var names []string
 		for _, k := range got.Keys {
 			names = append(names, k["key"].(string))
@@ -279,7 +279,7 @@ func TestCommandTop(t *testing.T) {
 		}
 	}
 	for _, args := range []string{"top --by size", "top --every 1ms", "top --rows 0", "top --rows 1001", "top --within -1s", "top --by denials --within 91d", "top alice", "find --rows 0 alice"} {
-		if code, stdout, stderr := bed.Pglimit(t, address, strings.Fields(args)...); code != 2 || stdout != "" {
+		if code, stdout, stderr := testworld.Pglimit(t, address, strings.Fields(args)...); code != 2 || stdout != "" {
 			t.Errorf("%s: exit code %d, %q, %q", args, code, stdout, stderr)
 		}
 	}
@@ -289,12 +289,12 @@ func TestCommandTop(t *testing.T) {
 // ID whole: only a terminal cuts keys.
 func TestCommandListsFit(t *testing.T) {
 	t.Parallel()
-	address := bed.NewDatabase(t)
-	pool := bed.Connect(t, address)
+	address := testworld.NewDatabase(t)
+	pool := testworld.Connect(t, address)
 	const key = "customer-0123456789-0123456789"
 	run := func(args ...string) string {
 		t.Helper()
-		_, stdout, stderr := bed.Pglimit(t, address, args...)
+		_, stdout, stderr := testworld.Pglimit(t, address, args...)
 		if stderr != "" {
 			t.Fatalf("%q: %s", args, stderr)
 		}
@@ -305,7 +305,7 @@ func TestCommandListsFit(t *testing.T) {
 	run("allow", "--policy", "search-api", "--cost", "999999", key)
 	run("override", "set", key, "--policy", "search-api", "--limit", "1.5x", "--until", "friday", "--note", "trial")
 	run("block", key, "2h")
-	bed.Exec(t, pool, `INSERT INTO pglimit_denial (policy, key, algorithm, slot_us, denials, shadowed, units, last_denied_at_us)
+	testworld.Exec(t, pool, `INSERT INTO pglimit_denial (policy, key, algorithm, slot_us, denials, shadowed, units, last_denied_at_us)
 		SELECT 'search-api', $1, 'sliding_window_counter', us / 60000000 * 60000000, 12345, 0, 12345, us FROM (SELECT (extract(epoch FROM clock_timestamp()) * 1e6)::bigint AS us) AS now`, key)
 	for args, sections := range map[string]int{"top": 1, "top --by denials": 1, "find " + key: 4, "find --prefix customer": 4, "override list": 1, "policy list": 1} {
 		text := run(strings.Fields(args)...)

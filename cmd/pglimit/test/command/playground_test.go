@@ -20,15 +20,15 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/playground"
-	"github.com/pglimit/pglimit/cmd/pglimit/internal/site"
-	"github.com/pglimit/pglimit/cmd/pglimit/internal/site/sitetest"
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/webpage"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/webpage/webpagetest"
+	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/limiter"
 )
 
 // page is a client of the playground that sends what its page would.
-type page struct{ sitetest.Site }
+type page struct{ webpagetest.Page }
 
 func (p page) do(t *testing.T, method, path, body string) (status int, text string) {
 	t.Helper()
@@ -85,7 +85,7 @@ func everyAlgorithm(key string, times string) string {
 // the end no row is left.
 func TestPlayground(t *testing.T) {
 	t.Parallel()
-	address := bed.EmptyDatabase(t)
+	address := testworld.EmptyDatabase(t)
 	const refused = "migrations of pglimit: run `pglimit migrate up`, or pass --yes"
 	unasked := startCommand(t, address, "playground", "--addr", "localhost:0")
 	if line, err := bufio.NewReader(unasked.stdout).ReadString('\n'); err == nil { // it does not end
@@ -95,7 +95,7 @@ func TestPlayground(t *testing.T) {
 	if code, _ := unasked.end(t); code != 2 || !strings.Contains(unasked.stderr.String(), refused) {
 		t.Fatalf("it does not ask before it runs migrations: exit code %d, stderr %q", code, &unasked.stderr)
 	}
-	if bed.Value[bool](t, bed.Connect(t, address), `SELECT to_regclass('pglimit_token_bucket') IS NOT NULL`) {
+	if testworld.Value[bool](t, testworld.Connect(t, address), `SELECT to_regclass('pglimit_token_bucket') IS NOT NULL`) {
 		t.Fatal("it ran migrations without being allowed to")
 	}
 	c := startCommand(t, address, "playground", "--addr", "localhost:0", "--json", "--yes")
@@ -104,12 +104,12 @@ func TestPlayground(t *testing.T) {
 	if err := out.Decode(&at); err != nil || !strings.HasPrefix(at.URL, "http://localhost:") {
 		t.Fatalf("%v: %+v; stderr %s", err, at, &c.stderr)
 	}
-	p := page{sitetest.Site{URL: at.URL}}
+	p := page{webpagetest.Page{URL: at.URL}}
 	var setup struct{ Version, Database string }
 	if status, text := p.do(t, http.MethodGet, "/api/setup", ""); status != 200 || json.Unmarshal([]byte(text), &setup) != nil {
 		t.Fatalf("setup: %d %s", status, text)
 	}
-	version := bed.Value[string](t, bed.Connect(t, address), "SHOW server_version")
+	version := testworld.Value[string](t, testworld.Connect(t, address), "SHOW server_version")
 	if version, _, _ = strings.Cut(version, " "); setup.Database != "PostgreSQL "+version || setup.Version == "" {
 		t.Errorf("setup: %+v, want PostgreSQL %s", setup, version)
 	}
@@ -162,7 +162,7 @@ func TestPlayground(t *testing.T) {
 		t.Errorf("/limited/: %d %s; the event: %+v", status, body, d)
 	}
 	// What another process does is visible at once.
-	if code, _, stderr := bed.Pglimit(t, address, "reset", "--policy", "playground", "--algorithm", "sliding_window_log", "alice"); code != 0 {
+	if code, _, stderr := testworld.Pglimit(t, address, "reset", "--policy", "playground", "--algorithm", "sliding_window_log", "alice"); code != 0 {
 		t.Errorf("pglimit reset: exit code %d, %s", code, stderr)
 	}
 	if status, body := p.do(t, http.MethodGet, "/limited/sliding_window_log?limit=3&period=1000h&key=alice", ""); status != 200 {
@@ -185,8 +185,8 @@ func TestPlayground(t *testing.T) {
 	if code != 0 || rest != "" && rest != "\n" || c.stderr.String() != "" {
 		t.Errorf("exit code %d, stdout %q, stderr %q", code, rest, &c.stderr)
 	}
-	pool := bed.Connect(t, address)
-	for _, table := range bed.LimitTables(t, pool) {
+	pool := testworld.Connect(t, address)
+	for _, table := range testworld.LimitTables(t, pool) {
 		var n int
 		if err := pool.QueryRow(t.Context(), `SELECT count(*) FROM `+table).Scan(&n); err != nil || n != 0 {
 			t.Errorf("%d rows are left in %s, %v", n, table, err)
@@ -203,7 +203,7 @@ func TestPlaygroundClosedPipe(t *testing.T) {
 	}
 	defer writer.Close()
 	must.Succeed(t, reader.Close())
-	c := bed.Command(t, bed.NewDatabase(t), "playground", "--addr", "localhost:0")
+	c := testworld.Command(t, testworld.NewDatabase(t), "playground", "--addr", "localhost:0")
 	var stderr bytes.Buffer
 	c.Stdout, c.Stderr = writer, &stderr
 	if _ = c.Run(); c.ProcessState.ExitCode() != 141 || strings.Contains(stderr.String(), "pglimit: ") {
@@ -215,7 +215,7 @@ func TestPlaygroundClosedPipe(t *testing.T) {
 // would is still answered.
 func TestPlaygroundWaits(t *testing.T) {
 	t.Parallel()
-	pool := bed.Connect(t, bed.NewDatabase(t))
+	pool := testworld.Connect(t, testworld.NewDatabase(t))
 	server, err := playground.New(playground.Config{
 		Limiter: func(config *limiter.Config) (*limiter.Limiter, error) { return limiter.New(pool, config) },
 		Logger:  slog.New(slog.DiscardHandler),
@@ -235,11 +235,11 @@ func TestPlaygroundWaits(t *testing.T) {
 	answered := make(chan string, 1)
 	go func() {
 		defer close(answered)
-		_, text := page{sitetest.Site{URL: site.URL}}.do(t, http.MethodPost, "/api/send",
+		_, text := page{webpagetest.Page{URL: site.URL}}.do(t, http.MethodPost, "/api/send",
 			`{"key":"alice","times":1,"requests":[{"policy":{"algorithm":"gcra","limit":3,"period":"1h"}}]}`)
 		answered <- text
 	}()
-	bed.Eventually(t, "the request has waited for longer", func(ctx context.Context) (long bool, err error) {
+	testworld.Eventually(t, "the request has waited for longer", func(ctx context.Context) (long bool, err error) {
 		err = pool.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database()
 			AND wait_event_type = 'Lock' AND clock_timestamp() - query_start > $1)`, time.Second).Scan(&long)
 		return long || len(answered) > 0, err
@@ -287,24 +287,24 @@ func (o *outage) set(cut bool) {
 func TestPlaygroundOutage(t *testing.T) {
 	t.Parallel()
 	var network outage
-	pool := bed.Connect(t, bed.NewDatabase(t), func(config *pgxpool.Config) { config.ConnConfig.DialFunc = network.dial })
+	pool := testworld.Connect(t, testworld.NewDatabase(t), func(config *pgxpool.Config) { config.ConnConfig.DialFunc = network.dial })
 	server, err := playground.New(playground.Config{
 		Limiter: func(config *limiter.Config) (*limiter.Limiter, error) {
-			return limiter.New(pool, bed.WithPatience(config))
+			return limiter.New(pool, testworld.WithPatience(config))
 		},
 		Logger: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	listeners, at, err := site.Listen(t.Context(), "localhost:0")
+	listeners, at, err := webpage.Listen(t.Context(), "localhost:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- server.Serve(ctx, listeners...) }()
-	p := page{sitetest.Site{URL: at}}
+	p := page{webpagetest.Page{URL: at}}
 	next := p.events(t, "alice")
 	if status, text := p.do(t, http.MethodPost, "/api/send", everyAlgorithm("alice", "1")); status != 200 {
 		t.Fatalf("send: %d %s", status, text)
@@ -332,8 +332,8 @@ func TestPlaygroundOutage(t *testing.T) {
 		t.Error(err)
 	}
 	var left int
-	for _, table := range bed.LimitTables(t, pool) {
-		left += bed.Value[int](t, pool, `SELECT count(*) FROM `+table)
+	for _, table := range testworld.LimitTables(t, pool) {
+		left += testworld.Value[int](t, pool, `SELECT count(*) FROM `+table)
 	}
 	if left != 0 {
 		t.Errorf("%d rows are left", left)

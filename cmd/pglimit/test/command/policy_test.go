@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/internal/must"
 )
 
@@ -17,18 +17,18 @@ import (
 // its history has each change.
 func TestPolicyCommands(t *testing.T) {
 	t.Parallel()
-	address := bed.NewDatabase(t)
+	address := testworld.NewDatabase(t)
 	run := func(wantCode int, want string, args ...string) string {
 		t.Helper()
-		code, stdout, stderr := bed.Pglimit(t, address, args...)
+		code, stdout, stderr := testworld.Pglimit(t, address, args...)
 		if code != wantCode || !strings.Contains(stdout+stderr, want) {
 			t.Fatalf("%q: exit code %d, stdout %q, stderr %q; want %d and %q", args, code, stdout, stderr, wantCode, want)
 		}
 		return stdout
 	}
-	unmigrated := bed.EmptyDatabase(t)
+	unmigrated := testworld.EmptyDatabase(t)
 	for _, args := range []string{"allow --limit 5 k", "policy list", "usage --policy login k", "top", "janitor"} {
-		code, stdout, stderr := bed.Pglimit(t, unmigrated, strings.Fields(args)...)
+		code, stdout, stderr := testworld.Pglimit(t, unmigrated, strings.Fields(args)...)
 		if code != 3 || stdout != "" || strings.Count(stderr, "\n") != 1 || !strings.HasPrefix(stderr, "pglimit: the database has no pglimit tables") {
 			t.Errorf("%s: exit code %d, stdout %q, stderr %q; want one line", args, code, stdout, stderr)
 		}
@@ -130,10 +130,10 @@ func TestPolicyCommands(t *testing.T) {
 // the history, and unblock deletes it.
 func TestStoredBlocks(t *testing.T) {
 	t.Parallel()
-	address := bed.NewDatabase(t)
+	address := testworld.NewDatabase(t)
 	run := func(wantCode int, want string, args ...string) {
 		t.Helper()
-		code, stdout, stderr := bed.Pglimit(t, address, args...)
+		code, stdout, stderr := testworld.Pglimit(t, address, args...)
 		if code != wantCode || !strings.Contains(stdout+stderr, want) {
 			t.Errorf("%q: exit code %d, stdout %q, stderr %q; want %d and %q", args, code, stdout, stderr, wantCode, want)
 		}
@@ -180,7 +180,7 @@ func TestStoredBlocks(t *testing.T) {
 	run(0, "\nto lift a block: pglimit override delete --prefix --policy login -- bob:\n", "top")
 	// Where keys are hashed, one key is, and what stands for many is not.
 	for _, args := range [][]string{{"block", "alice", "--policy", "login"}, {"block", "bot-", "--prefix", "--policy", "login"}, {"unblock", "alice"}, {"unblock", "bot-", "--prefix"}, {"top"}} {
-		cmd := bed.Command(t, address, args...)
+		cmd := testworld.Command(t, address, args...)
 		cmd.Env = append(cmd.Environ(), "PGLIMIT_KEY_SECRET=a secret of more than 16 bytes")
 		if out, err := cmd.CombinedOutput(); err != nil || strings.Contains(string(out), "nothing") || (args[0] == "top") != strings.Contains(string(out), "keys are hashes") {
 			t.Errorf("%q: %v, %s", args, err, out)
@@ -196,7 +196,7 @@ func TestStoredBlocks(t *testing.T) {
 // what import reads.
 func TestPolicyFiles(t *testing.T) {
 	t.Parallel()
-	address := bed.NewDatabase(t)
+	address := testworld.NewDatabase(t)
 	file := t.TempDir() + "/limits.yaml"
 	write := func(text string) {
 		t.Helper()
@@ -205,7 +205,7 @@ func TestPolicyFiles(t *testing.T) {
 	run := func(wantCode int, want, stdin string, args ...string) (string, string) {
 		t.Helper()
 		var out, failed strings.Builder
-		cmd := bed.Command(t, address, args...)
+		cmd := testworld.Command(t, address, args...)
 		cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(stdin), &out, &failed
 		_ = cmd.Run() // its exit code is checked
 		code, stdout, stderr := cmd.ProcessState.ExitCode(), out.String(), failed.String()
@@ -260,10 +260,10 @@ overrides:
 // TestPolicyChangesUnderLoad: two processes that read lines follow a change of the policy.
 func TestPolicyChangesUnderLoad(t *testing.T) {
 	t.Parallel()
-	address := bed.NewDatabase(t)
+	address := testworld.NewDatabase(t)
 	set := func(limit string) {
 		t.Helper()
-		if code, _, stderr := bed.Pglimit(t, address, "policy", "set", "login", "--algorithm", "fixed_window", "--limit", limit, "--period", "1000h"); code != 0 {
+		if code, _, stderr := testworld.Pglimit(t, address, "policy", "set", "login", "--algorithm", "fixed_window", "--limit", limit, "--period", "1000h"); code != 0 {
 			t.Fatal(stderr)
 		}
 	}
@@ -274,7 +274,7 @@ func TestPolicyChangesUnderLoad(t *testing.T) {
 	}
 	var all []process
 	for range 2 {
-		cmd := bed.Command(t, address, "allow", "--policy", "login", "-")
+		cmd := testworld.Command(t, address, "allow", "--policy", "login", "-")
 		in := must.OK(cmd.StdinPipe())(t)
 		out := must.OK(cmd.StdoutPipe())(t)
 		must.Succeed(t, cmd.Start())

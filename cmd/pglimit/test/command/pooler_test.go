@@ -14,7 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgproto3"
 
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/internal/must"
 )
 
@@ -205,12 +205,12 @@ func answers(server *pgproto3.Frontend, client *pgproto3.Backend) (status byte, 
 // keeps its connections.
 func TestProveThroughPooler(t *testing.T) {
 	t.Parallel()
-	address := bed.NewDatabase(t)
+	address := testworld.NewDatabase(t)
 	pooled := startPooler(t, address, 3)
 	for _, c := range []struct{ mode, kill string }{
 		{"exec", "--kill=false"}, {"cache_describe", "--kill=false"}, {"simple_protocol", "--kill=false"}, {"exec", "--kill"},
 	} {
-		code, stdout, stderr := bed.Pglimit(t, pooled+"&default_query_exec_mode="+c.mode, "prove", "--for", "700ms", "--workers", "6", c.kill, "--json")
+		code, stdout, stderr := testworld.Pglimit(t, pooled+"&default_query_exec_mode="+c.mode, "prove", "--for", "700ms", "--workers", "6", c.kill, "--json")
 		var p proof
 		if err := json.Unmarshal([]byte(stdout), &p); err != nil || code != 0 || !p.Holds || !p.Pooler || p.Killed != 0 {
 			t.Errorf("%s, %s: exit code %d, %v: %s%s", c.mode, c.kill, code, err, stdout, stderr)
@@ -219,7 +219,7 @@ func TestProveThroughPooler(t *testing.T) {
 		if p.Through != described || !strings.Contains(stderr, "through a pooler: "+described) {
 			t.Errorf("%s, %s: through %q, %s", c.mode, c.kill, p.Through, stderr)
 		}
-		if n := leftovers(t, bed.Connect(t, address)); n != 0 {
+		if n := leftovers(t, testworld.Connect(t, address)); n != 0 {
 			t.Errorf("%s, %s: it left %d rows", c.mode, c.kill, n)
 		}
 	}
@@ -230,25 +230,25 @@ func TestProveThroughPooler(t *testing.T) {
 // transactions fail, ends. Both name the setting to change, and no rows are left.
 func TestProvePreparedThroughPooler(t *testing.T) {
 	t.Parallel()
-	address := bed.NewDatabase(t)
+	address := testworld.NewDatabase(t)
 	pooled := startPooler(t, address, 1)
-	bed.Pglimit(t, pooled, "allow", "--limit", "10", "k") // which prepares a statement
+	testworld.Pglimit(t, pooled, "allow", "--limit", "10", "k") // which prepares a statement
 	const setting = "default_query_exec_mode=exec"
-	code, stdout, stderr := bed.Pglimit(t, pooled, "allow", "--limit", "10", "k")
+	code, stdout, stderr := testworld.Pglimit(t, pooled, "allow", "--limit", "10", "k")
 	if code != 0 || !strings.HasPrefix(stdout, "allowed: 8 of 10") || strings.Count(stderr, setting) != 1 {
 		t.Errorf("allow: exit code %d, stdout %q, stderr %q", code, stdout, stderr)
 	}
 	for _, args := range []string{"prove --for 5s --workers 4 --kill=false", "prove --for 5s --workers 4"} {
-		code, stdout, stderr := bed.Pglimit(t, pooled, strings.Fields(args)...)
+		code, stdout, stderr := testworld.Pglimit(t, pooled, strings.Fields(args)...)
 		lines := strings.Split(strings.TrimSpace(stderr), "\n")
 		if last := lines[len(lines)-1]; code != 3 || stdout != "" || strings.Count(last, setting) != 1 || strings.Contains(stderr, "clean up") {
 			t.Errorf("%s: exit code %d, stdout %q, stderr %q", args, code, stdout, stderr)
 		}
 	}
-	if code, stdout, stderr := bed.Pglimit(t, pooled+"&default_query_exec_mode=cache_describe", "allow", "--limit", "10", "k"); code != 0 {
+	if code, stdout, stderr := testworld.Pglimit(t, pooled+"&default_query_exec_mode=cache_describe", "allow", "--limit", "10", "k"); code != 0 {
 		t.Errorf("with cache_describe: exit code %d, %s%s", code, stdout, stderr)
 	}
-	if n := bed.Value[int](t, bed.Connect(t, address), `SELECT count(*) FROM pglimit_token_bucket WHERE policy <> 'cli'`); n != 0 {
+	if n := testworld.Value[int](t, testworld.Connect(t, address), `SELECT count(*) FROM pglimit_token_bucket WHERE policy <> 'cli'`); n != 0 {
 		t.Errorf("it left %d rows", n)
 	}
 }

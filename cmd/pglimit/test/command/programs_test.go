@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/limiter"
 )
@@ -15,11 +15,11 @@ import (
 // policy that only programs know begins with the default of the one seen last.
 func TestPrograms(t *testing.T) {
 	t.Parallel()
-	address := bed.NewDatabase(t)
-	pool := bed.Connect(t, address)
+	address := testworld.NewDatabase(t)
+	pool := testworld.Connect(t, address)
 	run := func(wantCode int, args ...string) string {
 		t.Helper()
-		code, stdout, stderr := bed.Pglimit(t, address, args...)
+		code, stdout, stderr := testworld.Pglimit(t, address, args...)
 		if code != wantCode {
 			t.Fatalf("%q: exit code %d, stdout %q, stderr %q; want %d", args, code, stdout, stderr, wantCode)
 		}
@@ -37,7 +37,7 @@ func TestPrograms(t *testing.T) {
 	list := func(name string, version int, ago time.Duration, defaults ...limiter.Policy) {
 		t.Helper()
 		text := must.OK(json.Marshal(append([]limiter.Policy{}, defaults...)))(t)
-		bed.Exec(t, pool, `INSERT INTO pglimit_program (policies_version, pid, heartbeat_s, started_at, seen_at, instance, name, host, library, defaults)
+		testworld.Exec(t, pool, `INSERT INTO pglimit_program (policies_version, pid, heartbeat_s, started_at, seen_at, instance, name, host, library, defaults)
 			SELECT $1, 7, 120, now() - '3 days'::interval, now() - $2::float8 * '1 second'::interval, $3, $3, 'host-' || $3, 'v0.1.0', $4`,
 			version, ago.Seconds(), name, string(text))
 	}
@@ -49,10 +49,10 @@ func TestPrograms(t *testing.T) {
 	list("old", 0, 30*time.Minute, older)
 	list("web", 1, 3*time.Minute, hourly, stored)
 	list("worker", 0, 4*time.Minute, hourly)
-	bed.Exec(t, pool, `UPDATE pglimit_program SET defaults = '[{"name": "api", "limit": 3, "unheard_of": 1}]' WHERE instance = 'worker'`)
+	testworld.Exec(t, pool, `UPDATE pglimit_program SET defaults = '[{"name": "api", "limit": 3, "unheard_of": 1}]' WHERE instance = 'worker'`)
 	programs := run(0, "programs")
 	contains(programs, "old host-old 7 v0.1.0", "0 silent 1", "1 current 2", "0 behind 0", "the policies have version 1", "worker on host-worker", "cannot read them")
-	bed.Exec(t, pool, `UPDATE pglimit_program AS w SET defaults = '[{"name": "api", "algorithm": "gcra", "limit": 100, "period": "1h"}]' WHERE instance = 'worker'`)
+	testworld.Exec(t, pool, `UPDATE pglimit_program AS w SET defaults = '[{"name": "api", "algorithm": "gcra", "limit": 100, "period": "1h"}]' WHERE instance = 'worker'`)
 
 	var answer struct {
 		Version  int64
@@ -87,7 +87,7 @@ func TestPrograms(t *testing.T) {
 	contains(run(0, "override", "set", "carol", "--policy", "api", "--limit", "2x"), "factor: 2")
 	contains(run(0, "check", "--policy", "api", "carol"), "of 200 remaining")
 	contains(run(2, "allow", "--policy", "nothere", "alice"), "neither the database nor a program has such a policy")
-	bed.Exec(t, pool, `DELETE FROM pglimit_override`)
+	testworld.Exec(t, pool, `DELETE FROM pglimit_override`)
 	contains(run(2, "policy", "set", "other", "--limit", "50"), "--period or --calendar")
 	contains(run(0, "policy", "set", "api", "--limit", "50", "--note", "agreed"), "from the default of web on host-web", "not from that of old on host-old, seen 30m ago: limit 10 per 1h", "~ policy api limit: 100 → 50 note: agreed version 6")
 	contains(run(0, "policy", "history", "api", "--rows", "1"), "version 6", ": agreed (from the default of web on host-web: limit: 100 → 50)")

@@ -11,7 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/internal/must"
 )
 
@@ -68,8 +68,8 @@ func (p part) tested() bool { return p.Keys > 0 && p.Admitted > 0 && float64(p.A
 // leftovers counts the rows of all tables of limits.
 func leftovers(t *testing.T, pool *pgxpool.Pool) (n int) {
 	t.Helper()
-	for _, table := range bed.LimitTables(t, pool) {
-		n += bed.Value[int](t, pool, `SELECT count(*) FROM `+table)
+	for _, table := range testworld.LimitTables(t, pool) {
+		n += testworld.Value[int](t, pool, `SELECT count(*) FROM `+table)
 	}
 	return n
 }
@@ -78,11 +78,11 @@ func leftovers(t *testing.T, pool *pgxpool.Pool) (n int) {
 // admissions, connections were ended, and no rows are left.
 func TestProve(t *testing.T) {
 	t.Parallel()
-	address := bed.NewDatabase(t)
+	address := testworld.NewDatabase(t)
 	var p proof
 	fewest := int64(0)
 	for length := 6 * time.Second; fewest < 1000 && length < 2*time.Minute; length *= 2 { // a busy machine sends too few requests
-		code, stdout, stderr := bed.Pglimit(t, address, "prove", "--for", length.String(), "--workers", "8", "--json")
+		code, stdout, stderr := testworld.Pglimit(t, address, "prove", "--for", length.String(), "--workers", "8", "--json")
 		p = proof{}
 		if err := json.Unmarshal([]byte(stdout), &p); err != nil || code != 0 {
 			t.Fatalf("exit code %d, %v: %s%s", code, err, stdout, stderr)
@@ -112,7 +112,7 @@ func TestProve(t *testing.T) {
 			t.Errorf("%s: reservations %+v", a.Algorithm, v)
 		}
 	}
-	if n := leftovers(t, bed.Connect(t, address)); n != 0 {
+	if n := leftovers(t, testworld.Connect(t, address)); n != 0 {
 		t.Errorf("it left %d rows", n)
 	}
 }
@@ -121,15 +121,15 @@ func TestProve(t *testing.T) {
 // The proof finds it, names the key, and ends with exit code 1.
 func TestProveFindsOverAdmission(t *testing.T) {
 	t.Parallel()
-	address := bed.NewDatabase(t)
-	pool := bed.Connect(t, address)
-	bed.Exec(t, pool, `CREATE FUNCTION forget() RETURNS trigger LANGUAGE plpgsql AS
+	address := testworld.NewDatabase(t)
+	pool := testworld.Connect(t, address)
+	testworld.Exec(t, pool, `CREATE FUNCTION forget() RETURNS trigger LANGUAGE plpgsql AS
 		$$ BEGIN NEW.level := NEW.level / 2; RETURN NEW; END $$`)
-	bed.Exec(t, pool, `CREATE TRIGGER forget BEFORE UPDATE ON pglimit_token_bucket FOR EACH ROW EXECUTE FUNCTION forget()`)
+	testworld.Exec(t, pool, `CREATE TRIGGER forget BEFORE UPDATE ON pglimit_token_bucket FOR EACH ROW EXECUTE FUNCTION forget()`)
 	found := func(p proof) (all bool) {
 		all = true
 		for _, a := range p.Algorithms {
-			halves := bed.TableOf(a.Algorithm) == "pglimit_token_bucket"
+			halves := testworld.TableOf(a.Algorithm) == "pglimit_token_bucket"
 			if len(a.Exceeded) > 0 && !halves {
 				t.Errorf("%s: exceeded %s", a.Algorithm, a.Exceeded)
 			}
@@ -139,7 +139,7 @@ func TestProveFindsOverAdmission(t *testing.T) {
 	}
 	for length := 2 * time.Second; ; length *= 2 { // a busy machine sends too few requests to exceed a limit: counts are wrong before
 		var p proof
-		code, stdout, stderr := bed.Pglimit(t, address, "prove", "--for", length.String(), "--workers", "8", "--json")
+		code, stdout, stderr := testworld.Pglimit(t, address, "prove", "--for", length.String(), "--workers", "8", "--json")
 		if code > 1 {
 			t.Fatalf("exit code %d: %s%s", code, stdout, stderr)
 		}
@@ -162,8 +162,8 @@ func TestProveFindsOverAdmission(t *testing.T) {
 func TestProveFindsWrongKinds(t *testing.T) {
 	t.Parallel()
 	const enough = 150 // wrong rows of a kind in one proof, which it must find
-	address := bed.NewDatabase(t)
-	pool := bed.Connect(t, address)
+	address := testworld.NewDatabase(t)
+	pool := testworld.Connect(t, address)
 	wrongs := []struct{ algorithm, policy, when, change string }{
 		{"leaky_bucket", "ticks", "BEFORE UPDATE", "NEW.level := greatest(0, NEW.level - 1)"},
 		{"fixed_window", "aligned", "BEFORE INSERT OR UPDATE", "NEW.ends_at_us := NEW.ends_at_us - 1000"},
@@ -175,14 +175,14 @@ func TestProveFindsWrongKinds(t *testing.T) {
 	blamed := map[string]string{}
 	for i, w := range wrongs {
 		name := fmt.Sprintf("wrong%d", i)
-		bed.Exec(t, pool, fmt.Sprintf(`CREATE SEQUENCE hits_%s`, w.policy))
-		bed.Exec(t, pool, fmt.Sprintf(`CREATE FUNCTION %s() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN %s; PERFORM nextval('hits_%s'); RETURN NEW; END $$`, name, w.change, w.policy))
-		bed.Exec(t, pool, fmt.Sprintf(`CREATE TRIGGER %s %s ON %s FOR EACH ROW WHEN (NEW.policy LIKE '%%.%s' AND NEW.key LIKE '%%-%s-%%') EXECUTE FUNCTION %[1]s()`,
-			name, w.when, bed.TableOf(w.algorithm), w.policy, w.algorithm))
+		testworld.Exec(t, pool, fmt.Sprintf(`CREATE SEQUENCE hits_%s`, w.policy))
+		testworld.Exec(t, pool, fmt.Sprintf(`CREATE FUNCTION %s() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN %s; PERFORM nextval('hits_%s'); RETURN NEW; END $$`, name, w.change, w.policy))
+		testworld.Exec(t, pool, fmt.Sprintf(`CREATE TRIGGER %s %s ON %s FOR EACH ROW WHEN (NEW.policy LIKE '%%.%s' AND NEW.key LIKE '%%-%s-%%') EXECUTE FUNCTION %[1]s()`,
+			name, w.when, testworld.TableOf(w.algorithm), w.policy, w.algorithm))
 		blamed[w.algorithm] += w.policy + " "
 	}
 	for length := 4 * time.Second; ; length *= 2 {
-		code, stdout, stderr := bed.Pglimit(t, address, "prove", "--for", length.String(), "--workers", "8", "--json")
+		code, stdout, stderr := testworld.Pglimit(t, address, "prove", "--for", length.String(), "--workers", "8", "--json")
 		var p proof
 		if err := json.Unmarshal([]byte(stdout), &p); err != nil || code > 1 {
 			t.Fatalf("exit code %d, %v: %s%s", code, err, stdout, stderr)
@@ -208,8 +208,8 @@ func TestProveFindsWrongKinds(t *testing.T) {
 			if strings.Contains(found, w.policy+" ") {
 				continue
 			}
-			hits := bed.Value[int](t, pool, `SELECT nextval('hits_`+w.policy+`')`)
-			if bed.Exec(t, pool, `SELECT setval('hits_`+w.policy+`', 1, false)`); hits > enough {
+			hits := testworld.Value[int](t, pool, `SELECT nextval('hits_`+w.policy+`')`)
+			if testworld.Exec(t, pool, `SELECT setval('hits_`+w.policy+`', 1, false)`); hits > enough {
 				t.Errorf("missed %s, which was wrong %d times", w.policy, hits)
 			}
 			again = true
@@ -224,14 +224,14 @@ func TestProveFindsWrongKinds(t *testing.T) {
 // before it begins.
 func TestProveReadOnly(t *testing.T) {
 	t.Parallel()
-	address := bed.NewDatabase(t)
-	bed.Exec(t, bed.Connect(t, address), `DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET default_transaction_read_only = on', current_database()); END $$`)
-	code, stdout, stderr := bed.Pglimit(t, address, "prove", "--for", "1h")
+	address := testworld.NewDatabase(t)
+	testworld.Exec(t, testworld.Connect(t, address), `DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET default_transaction_read_only = on', current_database()); END $$`)
+	code, stdout, stderr := testworld.Pglimit(t, address, "prove", "--for", "1h")
 	if code != 3 || stdout != "" || strings.Count(stderr, "\n") != 1 || !strings.HasPrefix(stderr, "pglimit: nothing was tested: database ") ||
 		!strings.Contains(stderr, "default_transaction_read_only is on (set by: database)") {
 		t.Errorf("exit code %d, stdout %q, stderr %q", code, stdout, stderr)
 	}
-	if code, _, stderr := bed.Pglimit(t, address+"&options=-cdefault_transaction_read_only%3Doff", "prove", "--for", "100ms", "--workers", "2"); code != 0 {
+	if code, _, stderr := testworld.Pglimit(t, address+"&options=-cdefault_transaction_read_only%3Doff", "prove", "--for", "100ms", "--workers", "2"); code != 0 {
 		t.Errorf("with the option of the message: exit code %d, %s", code, stderr)
 	}
 }
@@ -239,10 +239,10 @@ func TestProveReadOnly(t *testing.T) {
 // TestProveInterrupted: after Ctrl-C in the middle of a proof no rows are left.
 func TestProveInterrupted(t *testing.T) {
 	t.Parallel()
-	address := bed.NewDatabase(t)
-	pool := bed.Connect(t, address)
+	address := testworld.NewDatabase(t)
+	pool := testworld.Connect(t, address)
 	prove := startCommand(t, address, "prove", "--for", "1h", "--workers", "8")
-	bed.Eventually(t, "it has counted", func(ctx context.Context) (there bool, err error) {
+	testworld.Eventually(t, "it has counted", func(ctx context.Context) (there bool, err error) {
 		err = pool.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pglimit_leaky_bucket)`).Scan(&there)
 		return there, err
 	})
@@ -258,7 +258,7 @@ func TestProveInterrupted(t *testing.T) {
 // TestCommandDemo: the demo creates its tables, shows every algorithm, and leaves no key.
 func TestCommandDemo(t *testing.T) {
 	t.Parallel()
-	address := bed.EmptyDatabase(t)
+	address := testworld.EmptyDatabase(t)
 	var d struct {
 		Bursts []struct {
 			Algorithm                string
@@ -271,7 +271,7 @@ func TestCommandDemo(t *testing.T) {
 		}
 		Proof proof
 	}
-	bed.PglimitJSON(t, &d, address, "demo", "--yes")
+	testworld.PglimitJSON(t, &d, address, "demo", "--yes")
 	if len(d.Bursts) != 7 || !d.Proof.Holds || len(d.Spend) != 2 || d.Spend[0].Spent != 120 || d.Spend[1].Spent != 0 {
 		t.Errorf("got %+v", d)
 	}
@@ -280,7 +280,7 @@ func TestCommandDemo(t *testing.T) {
 			t.Errorf("got %+v", b)
 		}
 	}
-	if n := leftovers(t, bed.Connect(t, address)); n != 0 {
+	if n := leftovers(t, testworld.Connect(t, address)); n != 0 {
 		t.Errorf("it left %d rows", n)
 	}
 }

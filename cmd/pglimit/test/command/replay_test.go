@@ -14,7 +14,7 @@ import (
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/commandtest"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/replay"
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/internal/must"
 )
 
@@ -62,8 +62,8 @@ func TestReplayAgrees(t *testing.T) {
 	log := invented(1000, 10)
 	plain := logFile(t, "access.log", log)
 	zipped := logFile(t, "access.log", packed(t, log)) // recognized by its content
-	address := bed.NewDatabase(t)
-	bed.SweepOften(t, bed.Connect(t, address))
+	address := testworld.NewDatabase(t)
+	testworld.SweepOften(t, testworld.Connect(t, address))
 	for _, flags := range []string{
 		"--algorithm leaky_bucket", "--algorithm leaky_bucket --tick 5s", "--algorithm leaky_bucket_queue",
 		"--algorithm token_bucket --burst 20", "--algorithm gcra --block-for 3m",
@@ -73,19 +73,19 @@ func TestReplayAgrees(t *testing.T) {
 		"--candidate algorithm=leaky_bucket_queue,limit=4,burst=2 --candidate algorithm=fixed_window,limit=5,block_for=3m",
 	} {
 		args := append(strings.Fields("replay --json --limit 5 --period 1m "+flags), plain)
-		code, inMemory, stderr := bed.Pglimit(t, "", args...)
+		code, inMemory, stderr := testworld.Pglimit(t, "", args...)
 		if code != 0 || !strings.Contains(stderr, "and 97 more lines") || !strings.Contains(inMemory, `"bad_lines": 100`) || strings.Contains(inMemory, `"denied": 0,`) {
 			t.Fatalf("%s: exit code %d: %s %s", flags, code, inMemory, stderr)
 		}
-		if code, inSQL, stderr := bed.Pglimit(t, "", append(args, "--database-url", address)...); code != 0 || inSQL != inMemory {
+		if code, inSQL, stderr := testworld.Pglimit(t, "", append(args, "--database-url", address)...); code != 0 || inSQL != inMemory {
 			t.Errorf("%s: by SQL, exit code %d: %s\nin memory: %s\n%s", flags, code, inSQL, inMemory, stderr)
 		}
 		args[len(args)-1] = zipped
-		if code, got, _ := bed.Pglimit(t, "", args...); code != 0 || got != inMemory {
+		if code, got, _ := testworld.Pglimit(t, "", args...); code != 0 || got != inMemory {
 			t.Errorf("%s: packed, exit code %d: %s", flags, code, got)
 		}
 		args[len(args)-1] = "-"
-		c := bed.Command(t, "", args...)
+		c := testworld.Command(t, "", args...)
 		c.Stdin = strings.NewReader(log)
 		if got, err := c.Output(); err != nil || string(got) != inMemory {
 			t.Errorf("%s: standard input, %v: %s", flags, err, got)
@@ -97,9 +97,9 @@ func TestReplayAgrees(t *testing.T) {
 // nothingLeft expects every table to be empty.
 func nothingLeft(t *testing.T, address string) {
 	t.Helper()
-	pool := bed.Connect(t, address)
-	for _, table := range bed.LimitTables(t, pool) {
-		if n := bed.Value[int](t, pool, "SELECT count(*) FROM "+table); n != 0 {
+	pool := testworld.Connect(t, address)
+	for _, table := range testworld.LimitTables(t, pool) {
+		if n := testworld.Value[int](t, pool, "SELECT count(*) FROM "+table); n != 0 {
 			t.Errorf("%d rows are left in %s", n, table)
 		}
 	}
@@ -108,7 +108,7 @@ func nothingLeft(t *testing.T, address string) {
 // TestReplayText compares the text report with a file.
 func TestReplayText(t *testing.T) {
 	t.Parallel()
-	code, got, stderr := bed.Pglimit(t, "", "replay", "--limit", "3", "--period", "1m", "--algorithm", "sliding_window_log", logFile(t, "a.log", invented(300, 100)))
+	code, got, stderr := testworld.Pglimit(t, "", "replay", "--limit", "3", "--period", "1m", "--algorithm", "sliding_window_log", logFile(t, "a.log", invented(300, 100)))
 	if code != 0 {
 		t.Fatalf("exit code %d: %s", code, stderr)
 	}
@@ -119,32 +119,32 @@ func TestReplayText(t *testing.T) {
 // policies denies what it said. A policy in shadow mode is replayed as if it were enforced.
 func TestReplaySuggestedPolicies(t *testing.T) {
 	t.Parallel()
-	database, log := bed.NewDatabase(t), logFile(t, "a.log", invented(3000, 0))
+	database, log := testworld.NewDatabase(t), logFile(t, "a.log", invented(3000, 0))
 	args := []string{"replay", "--suggest", "--policy", "api", log}
-	code, text, stderr := bed.Pglimit(t, "", args...)
+	code, text, stderr := testworld.Pglimit(t, "", args...)
 	_, pasted, found := strings.Cut(text, "\nas a file for `pglimit policy import`:\n\n")
 	if code != 0 || !found {
 		t.Fatalf("exit code %d: %s %s", code, text, stderr)
 	}
-	if code, out, stderr := bed.Pglimit(t, database, "policy", "import", "--yes", logFile(t, "limits.yaml", pasted)); code != 0 || !strings.Contains(out, "3 changes made") {
+	if code, out, stderr := testworld.Pglimit(t, database, "policy", "import", "--yes", logFile(t, "limits.yaml", pasted)); code != 0 || !strings.Contains(out, "3 changes made") {
 		t.Fatalf("import: exit code %d: %s %s\n%s", code, out, stderr, pasted)
 	}
-	bed.Pglimit(t, database, "policy", "set", "strict", "--limit", "1", "--period", "1h", "--shadow")
+	testworld.Pglimit(t, database, "policy", "set", "strict", "--limit", "1", "--period", "1h", "--shadow")
 	var all replay.Suggestions
-	bed.PglimitJSON(t, &all, "", args...)
+	testworld.PglimitJSON(t, &all, "", args...)
 	var report replay.Report
-	bed.PglimitJSON(t, &report, database, "replay", "--policy", "api-1s", "--candidate", "policy=api-1m", "--candidate", "policy=api-1h", log)
+	testworld.PglimitJSON(t, &report, database, "replay", "--policy", "api-1s", "--candidate", "policy=api-1m", "--candidate", "policy=api-1h", log)
 	for i, s := range all.Suggestions {
 		if c := report.Candidates[i]; c.Policy != s.Policy || c.Denied != s.Denied {
 			t.Errorf("suggested %+v, %d denied; replayed %+v, %d denied", s.Policy, s.Denied, c.Policy, c.Denied)
 		}
 	}
-	bed.PglimitJSON(t, &report, database, "replay", "--policy", "strict", log)
+	testworld.PglimitJSON(t, &report, database, "replay", "--policy", "strict", log)
 	strict := report.Candidates[0]
 	if strict.Denied < report.Requests/2 {
 		t.Errorf("a policy in shadow mode denied %d of %d", strict.Denied, report.Requests)
 	}
-	code, inSQL, stderr := bed.Pglimit(t, "", "replay", "--json", "--policy", "strict", "--database-url", database, log)
+	code, inSQL, stderr := testworld.Pglimit(t, "", "replay", "--json", "--policy", "strict", "--database-url", database, log)
 	if want := fmt.Sprintf(`"denied": %d,`, strict.Denied); code != 0 || !strings.Contains(inSQL, want) {
 		t.Errorf("by SQL: exit code %d, %s, want %s\n%s", code, inSQL, want, stderr)
 	}
@@ -154,11 +154,11 @@ func TestReplaySuggestedPolicies(t *testing.T) {
 		"--policy api-1s --cost 0":            "cost 0",
 		"--policy api-1s --limit 3":           "leave --limit out for the policy of that name in the database",
 	} {
-		if code, out, stderr := bed.Pglimit(t, database, append(append([]string{"replay"}, strings.Fields(flags)...), "no/such.log")...); code != 2 || out != "" || !strings.Contains(stderr, want) {
+		if code, out, stderr := testworld.Pglimit(t, database, append(append([]string{"replay"}, strings.Fields(flags)...), "no/such.log")...); code != 2 || out != "" || !strings.Contains(stderr, want) {
 			t.Errorf("%s: exit code %d, %q, want %q", flags, code, stderr, want)
 		}
 	}
-	if code, _, stderr := bed.Pglimit(t, "", "replay", "--policy", "api-1s", log); code != 2 || !strings.Contains(stderr, "no database is named") {
+	if code, _, stderr := testworld.Pglimit(t, "", "replay", "--policy", "api-1s", log); code != 2 || !strings.Contains(stderr, "no database is named") {
 		t.Errorf("without a database: exit code %d, %q", code, stderr)
 	}
 }
@@ -174,7 +174,7 @@ func TestReplayErrors(t *testing.T) {
 		{logFile(t, "a", "\x1f\x8bbroken"), "gzip"},
 		{logFile(t, "a", packed(t, invented(1000, 0))[:2000]), "unexpected EOF"},
 	} {
-		code, stdout, stderr := bed.Pglimit(t, "", "replay", "--limit", "3", c.file)
+		code, stdout, stderr := testworld.Pglimit(t, "", "replay", "--limit", "3", c.file)
 		if code != 2 || stdout != "" || !strings.Contains(stderr, c.want) {
 			t.Errorf("exit code %d, stdout %q, stderr %q; want %q", code, stdout, stderr, c.want)
 		}
@@ -186,11 +186,11 @@ func TestReplayKeysCannotDriveATerminal(t *testing.T) {
 	t.Parallel()
 	evil := "\x1b]0;owned\a\x1b[2J"
 	line := evil + ` - - [17/May/2026:10:05:03 +0000] "GET / HTTP/1.1" 200 1` + "\n"
-	code, stdout, stderr := bed.Pglimit(t, "", "replay", "--limit", "1", logFile(t, "a.log", line+line))
+	code, stdout, stderr := testworld.Pglimit(t, "", "replay", "--limit", "1", logFile(t, "a.log", line+line))
 	if code != 0 || strings.Contains(stdout+stderr, "\x1b") || !strings.Contains(stdout, `"\x1b]0;owned\a\x1b[2J"`) {
 		t.Errorf("replay: exit code %d, stdout %q, stderr %q", code, stdout, stderr)
 	}
-	c := bed.Command(t, bed.NewDatabase(t), "allow", "--limit", "1", "-")
+	c := testworld.Command(t, testworld.NewDatabase(t), "allow", "--limit", "1", "-")
 	c.Stdin = strings.NewReader(evil + "\n" + evil + "\tno-number\n")
 	out, _ := c.CombinedOutput()
 	if strings.Contains(string(out), "\x1b") || !strings.Contains(string(out), `"\x1b]0;owned\a\x1b[2J"`) {
@@ -201,8 +201,8 @@ func TestReplayKeysCannotDriveATerminal(t *testing.T) {
 // awaitReplay waits until a replay decides in that database.
 func awaitReplay(t *testing.T, address string) {
 	t.Helper()
-	pool := bed.Connect(t, address)
-	bed.Eventually(t, "it decides", func(ctx context.Context) (bool, error) {
+	pool := testworld.Connect(t, address)
+	testworld.Eventually(t, "it decides", func(ctx context.Context) (bool, error) {
 		var n int
 		err := pool.QueryRow(ctx, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()
 			AND application_name = 'pglimit' AND query LIKE '%INSERT INTO pglimit_token_bucket%'`).Scan(&n)
@@ -213,7 +213,7 @@ func awaitReplay(t *testing.T, address string) {
 // TestReplayInterrupted: Ctrl-C during a replay in SQL leaves no rows.
 func TestReplayInterrupted(t *testing.T) {
 	t.Parallel()
-	address := bed.NewDatabase(t)
+	address := testworld.NewDatabase(t)
 	file := logFile(t, "long.log", invented(300_000, 0))
 	c := startCommand(t, "", "replay", "--limit", "3", "--database-url", address, file)
 	awaitReplay(t, address)
@@ -227,7 +227,7 @@ func TestReplayInterrupted(t *testing.T) {
 // TestReplayKilled: kill -9 leaves no rows either.
 func TestReplayKilled(t *testing.T) {
 	t.Parallel()
-	address := bed.NewDatabase(t)
+	address := testworld.NewDatabase(t)
 	c := startCommand(t, "", "replay", "--limit", "3", "--database-url", address, logFile(t, "long.log", invented(300_000, 0)))
 	awaitReplay(t, address)
 	must.Succeed(t, c.Process.Kill())
@@ -238,7 +238,7 @@ func TestReplayKilled(t *testing.T) {
 // TestReplayNotMigrated names the command to run.
 func TestReplayNotMigrated(t *testing.T) {
 	t.Parallel()
-	code, _, stderr := bed.Pglimit(t, "", "replay", "--limit", "3", "--database-url", bed.EmptyDatabase(t), logFile(t, "a.log", invented(10, 0)))
+	code, _, stderr := testworld.Pglimit(t, "", "replay", "--limit", "3", "--database-url", testworld.EmptyDatabase(t), logFile(t, "a.log", invented(10, 0)))
 	if code != 3 || !strings.Contains(stderr, "pglimit migrate up") {
 		t.Errorf("exit code %d, stderr %q", code, stderr)
 	}

@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/commandtest"
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/limiter"
 )
@@ -24,7 +24,7 @@ import (
 // compares their answers, as JSON and as text, with a file.
 func TestCommandVerbsGolden(t *testing.T) {
 	t.Parallel()
-	asJSON, asText := bed.NewDatabase(t), bed.NewDatabase(t)
+	asJSON, asText := testworld.NewDatabase(t), testworld.NewDatabase(t)
 	var got strings.Builder
 	for _, line := range []string{
 		"check --algorithm fixed_window --limit 5 --period 1000h alice",
@@ -53,8 +53,8 @@ func TestCommandVerbsGolden(t *testing.T) {
 		"janitor --once",
 	} {
 		// The same on two databases, because each line changes the rows.
-		code, stdout, _ := bed.Pglimit(t, asJSON, strings.Fields(line+" --json")...)
-		textCode, text, _ := bed.Pglimit(t, asText, strings.Fields(line)...)
+		code, stdout, _ := testworld.Pglimit(t, asJSON, strings.Fields(line+" --json")...)
+		textCode, text, _ := testworld.Pglimit(t, asText, strings.Fields(line)...)
 		if code != textCode {
 			t.Errorf("%s: exit code %d with --json, %d without", line, code, textCode)
 		}
@@ -98,7 +98,7 @@ func withoutTimes(t *testing.T, text string) string {
 // TestCommandVerbsExitCodes: 0 allowed or done, 1 denied, 2 usage, 3 database error.
 func TestCommandVerbsExitCodes(t *testing.T) {
 	t.Parallel()
-	address, bare := bed.NewDatabase(t), bed.EmptyDatabase(t)
+	address, bare := testworld.NewDatabase(t), testworld.EmptyDatabase(t)
 	for _, c := range []struct {
 		database, args string
 		code           int
@@ -127,7 +127,7 @@ func TestCommandVerbsExitCodes(t *testing.T) {
 		{"postgres://nobody@127.0.0.1:1/none", "version", 3, "connect"},
 		{"postgres://nobody@127.0.0.1:1/none", "refund --limit 1 k", 3, "connect"},
 	} {
-		code, stdout, stderr := bed.Pglimit(t, c.database, strings.Fields(c.args)...)
+		code, stdout, stderr := testworld.Pglimit(t, c.database, strings.Fields(c.args)...)
 		if code != c.code || !strings.Contains(stderr, c.want) || (stdout != "") != (code < 2) {
 			t.Errorf("%s: exit code %d, want %d; stdout %q, stderr %q", c.args, code, c.code, stdout, stderr)
 		}
@@ -144,7 +144,7 @@ type started struct {
 // startCommand starts the command.
 func startCommand(t *testing.T, database string, args ...string) *started {
 	t.Helper()
-	s := &started{Cmd: bed.Command(t, database, args...)}
+	s := &started{Cmd: testworld.Command(t, database, args...)}
 	s.Cmd.Stderr = &s.stderr
 	var err error
 	if s.stdout, err = s.StdoutPipe(); err != nil {
@@ -174,12 +174,12 @@ func (s *started) interrupt(t *testing.T) {
 // TestCommandWaitInterrupted: Ctrl-C gives the place back.
 func TestCommandWaitInterrupted(t *testing.T) {
 	t.Parallel()
-	address := bed.NewDatabase(t)
-	l := bed.NewLimiter(t, bed.Connect(t, address), nil)
+	address := testworld.NewDatabase(t)
+	l := testworld.NewLimiter(t, testworld.Connect(t, address), nil)
 	p := limiter.Policy{Name: "cli", Algorithm: limiter.LeakyBucketQueue, Limit: 1, Period: 1000 * time.Hour, Burst: 4}
-	bed.Must(t)(l.Allow(t.Context(), p, "k"))
+	testworld.Must(t)(l.Allow(t.Context(), p, "k"))
 	wait := startCommand(t, address, "wait", "--limit", "1", "--period", "1000h", "--burst", "4", "--cost", "2", "k")
-	bed.Eventually(t, "the command is in the queue", func(ctx context.Context) (bool, error) {
+	testworld.Eventually(t, "the command is in the queue", func(ctx context.Context) (bool, error) {
 		r, err := l.Check(ctx, p, "k", 0)
 		return r.Level > 2, err
 	})
@@ -188,7 +188,7 @@ func TestCommandWaitInterrupted(t *testing.T) {
 	if code != 130 || stdout != "" || !strings.Contains(wait.stderr.String(), "the place goes back") {
 		t.Errorf("exit code %d, stdout %q, stderr %q", code, stdout, &wait.stderr)
 	}
-	if r := bed.Must(t)(l.Check(t.Context(), p, "k", 0)); !bed.Near(r.Level, 1) {
+	if r := testworld.Must(t)(l.Check(t.Context(), p, "k", 0)); !testworld.Near(r.Level, 1) {
 		t.Errorf("the level is %v, want 1", r.Level)
 	}
 }
@@ -197,16 +197,16 @@ func TestCommandWaitInterrupted(t *testing.T) {
 func expired(t *testing.T, address string, a limiter.Algorithm, n int) {
 	t.Helper()
 	then := func() time.Time { return time.Now().Add(-1000 * time.Hour) }
-	l := bed.NewLimiter(t, bed.Connect(t, address), &limiter.Config{Now: then})
+	l := testworld.NewLimiter(t, testworld.Connect(t, address), &limiter.Config{Now: then})
 	for i := range n {
-		bed.Must(t)(l.Allow(t.Context(), limiter.Policy{Name: "old", Algorithm: a, Limit: 1, Period: time.Second}, fmt.Sprint(i)))
+		testworld.Must(t)(l.Allow(t.Context(), limiter.Policy{Name: "old", Algorithm: a, Limit: 1, Period: time.Second}, fmt.Sprint(i)))
 	}
 }
 
 // TestCommandJanitor sweeps once, and then until Ctrl-C, with one line per sweep.
 func TestCommandJanitor(t *testing.T) {
 	t.Parallel()
-	address := bed.NewDatabase(t)
+	address := testworld.NewDatabase(t)
 	expired(t, address, limiter.GCRA, 3)
 	expired(t, address, limiter.FixedWindow, 2)
 	var once struct {
@@ -216,7 +216,7 @@ func TestCommandJanitor(t *testing.T) {
 		ReservationsExpired int64 `json:"reservations_expired"`
 		HeldElsewhere       bool  `json:"held_elsewhere"`
 	}
-	bed.PglimitJSON(t, &once, address, "janitor", "--once", "--batch-size", "2")
+	testworld.PglimitJSON(t, &once, address, "janitor", "--once", "--batch-size", "2")
 	if once.Removed != 5 || once.ByTable["pglimit_token_bucket"] != 3 || once.ByTable["pglimit_fixed_window"] != 2 || once.HeldElsewhere {
 		t.Errorf("once: %+v", once)
 	}
@@ -237,7 +237,7 @@ func TestCommandJanitor(t *testing.T) {
 		t.Errorf("the sweep's line: %q, %v", line, err)
 	}
 	// It has the lease, and keeps it between sweeps.
-	bed.PglimitJSON(t, &once, address, "janitor", "--once")
+	testworld.PglimitJSON(t, &once, address, "janitor", "--once")
 	if !once.HeldElsewhere {
 		t.Errorf("while another janitor runs: %+v", once)
 	}
@@ -245,7 +245,7 @@ func TestCommandJanitor(t *testing.T) {
 	if code, rest := janitor.end(t); code != 0 || rest != "" {
 		t.Errorf("exit code %d, stdout %q, stderr %q", code, rest, &janitor.stderr)
 	}
-	bed.PglimitJSON(t, &once, address, "janitor", "--once")
+	testworld.PglimitJSON(t, &once, address, "janitor", "--once")
 	if once.HeldElsewhere {
 		t.Error("the janitor kept its lease at its end")
 	}
@@ -260,7 +260,7 @@ func TestCommandClosedPipe(t *testing.T) {
 		{"demo"},
 		{"migrate", "status"},
 	} {
-		address := bed.NewDatabase(t)
+		address := testworld.NewDatabase(t)
 		c := startCommand(t, address, args...)
 		if args[0] == "janitor" {
 			if _, err := bufio.NewReader(c.stdout).ReadString('\n'); err != nil {
@@ -271,8 +271,8 @@ func TestCommandClosedPipe(t *testing.T) {
 		if code, _ := c.end(t); code != 141 || strings.Contains(c.stderr.String(), "pglimit: ") {
 			t.Errorf("%q: exit code %d, stderr %q", args, code, &c.stderr)
 		}
-		for _, table := range bed.LimitTables(t, bed.Connect(t, address)) {
-			if n := bed.Value[int](t, bed.Connect(t, address), `SELECT count(*) FROM `+table); n != 0 {
+		for _, table := range testworld.LimitTables(t, testworld.Connect(t, address)) {
+			if n := testworld.Value[int](t, testworld.Connect(t, address), `SELECT count(*) FROM `+table); n != 0 {
 				t.Errorf("%q left %d rows in %s", args, n, table)
 			}
 		}
@@ -283,14 +283,14 @@ func TestCommandClosedPipe(t *testing.T) {
 func TestCommandKeySecret(t *testing.T) {
 	t.Parallel()
 	const secret = "hunter2 and enough of it"
-	address := bed.NewDatabase(t)
-	pool := bed.Connect(t, address)
-	app := bed.NewLimiter(t, pool, &limiter.Config{KeySecret: []byte(secret)})
+	address := testworld.NewDatabase(t)
+	pool := testworld.Connect(t, address)
+	app := testworld.NewLimiter(t, pool, &limiter.Config{KeySecret: []byte(secret)})
 	p := limiter.Policy{Name: "cli", Algorithm: limiter.TokenBucket, Limit: 1, Period: 1000 * time.Hour}
-	bed.Must(t)(app.Allow(t.Context(), p, "person@example.org"))
+	testworld.Must(t)(app.Allow(t.Context(), p, "person@example.org"))
 	with := func(want int, args ...string) {
 		t.Helper()
-		cmd := bed.Command(t, address, args...)
+		cmd := testworld.Command(t, address, args...)
 		cmd.Env = append(cmd.Env, "PGLIMIT_KEY_SECRET="+secret)
 		out, _ := cmd.CombinedOutput() // the exit code reports it
 		if code := cmd.ProcessState.ExitCode(); code != want || bytes.Contains(out, []byte("hunter2")) {
@@ -299,7 +299,7 @@ func TestCommandKeySecret(t *testing.T) {
 	}
 	with(1, "allow", "--limit", "1", "--period", "1000h", "person@example.org")
 	with(0, "reset", "person@example.org")
-	if n := bed.Value[int](t, pool, `SELECT count(*) FROM pglimit_token_bucket`); n != 0 {
+	if n := testworld.Value[int](t, pool, `SELECT count(*) FROM pglimit_token_bucket`); n != 0 {
 		t.Errorf("reset left %d rows", n)
 	}
 	with(1, "reset", "person@example.org")       // the row is gone
@@ -308,10 +308,10 @@ func TestCommandKeySecret(t *testing.T) {
 	with(0, "block", "person@example.org", "1h")
 	with(1, "check", "--limit", "1", "--period", "1000h", "--cost", "0", "person@example.org")
 	with(0, "wait", "--limit", "1", "person@example.org")
-	if stored := bed.Value[string](t, pool, `SELECT string_agg(key, ' ') FROM (SELECT key FROM pglimit_token_bucket UNION ALL SELECT key FROM pglimit_leaky_bucket_queue) k`); strings.Contains(stored, "person") {
+	if stored := testworld.Value[string](t, pool, `SELECT string_agg(key, ' ') FROM (SELECT key FROM pglimit_token_bucket UNION ALL SELECT key FROM pglimit_leaky_bucket_queue) k`); strings.Contains(stored, "person") {
 		t.Errorf("stored %q", stored)
 	}
-	if code, _, _ := bed.Pglimit(t, address, "check", "--limit", "1", "--cost", "0", "person@example.org"); code != 0 {
+	if code, _, _ := testworld.Pglimit(t, address, "check", "--limit", "1", "--cost", "0", "person@example.org"); code != 0 {
 		t.Errorf("without the secret it is another key: exit code %d", code)
 	}
 }
@@ -319,14 +319,14 @@ func TestCommandKeySecret(t *testing.T) {
 // TestCommandVersion prints the server's version only if a database is named.
 func TestCommandVersion(t *testing.T) {
 	t.Parallel()
-	address := bed.NewDatabase(t)
+	address := testworld.NewDatabase(t)
 	var v struct{ Version, Revision, Go, PostgreSQL string }
-	bed.PglimitJSON(t, &v, address, "version")
-	if want := bed.Value[string](t, bed.Connect(t, address), "SHOW server_version"); v.PostgreSQL != want || v.Version == "" || !strings.HasPrefix(v.Go, "go1.") {
+	testworld.PglimitJSON(t, &v, address, "version")
+	if want := testworld.Value[string](t, testworld.Connect(t, address), "SHOW server_version"); v.PostgreSQL != want || v.Version == "" || !strings.HasPrefix(v.Go, "go1.") {
 		t.Errorf("got %+v, want PostgreSQL %s", v, want)
 	}
 	v.PostgreSQL = ""
-	bed.PglimitJSON(t, &v, "", "version")
+	testworld.PglimitJSON(t, &v, "", "version")
 	if v.PostgreSQL != "" {
 		t.Errorf("without a database: %+v", v)
 	}

@@ -10,7 +10,7 @@ import (
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/dashboard"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/inspect"
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/internal/algorithm"
 	"github.com/pglimit/pglimit/internal/keys"
 	"github.com/pglimit/pglimit/internal/must"
@@ -18,22 +18,22 @@ import (
 	"github.com/pglimit/pglimit/policies"
 )
 
-// TestSearch: the first keys that begin with a text, whatever is stored of them, under all
-// policies, each once.
+// TestSearch: a search finds the first keys that begin with a text, under all policies, each key
+// once, whether rows, denials or overrides have it.
 func TestSearch(t *testing.T) {
 	t.Parallel()
-	pool := bed.NewPool(t)
+	pool := testworld.NewPool(t)
 	s := open(t, pool, nil)
 	l := must.OK(limiter.New(pool, nil))(t)
 	for _, a := range algorithm.Tables {
 		p := ten("z", limiter.Algorithm(a))
-		bed.Must(t)(l.Charge(t.Context(), p, "alice:203.0.113.9", 1))
+		testworld.Must(t)(l.Charge(t.Context(), p, "alice:203.0.113.9", 1))
 		denied(t, pool, p, "alice:1", 0, 1)
 	}
 	for i := range 20 {
-		bed.Must(t)(l.Charge(t.Context(), ten("a", limiter.GCRA), fmt.Sprintf("alicf:%02d", i), 1))
+		testworld.Must(t)(l.Charge(t.Context(), ten("a", limiter.GCRA), fmt.Sprintf("alicf:%02d", i), 1))
 	}
-	bed.Exec(t, pool, `INSERT INTO pglimit_override (policy, key, match, limit_units, unlimited) VALUES ('y', 'alice', '', 5, false), ('y', 'alice:2*', 'pattern', NULL, true), ('y', 'bob', '', 5, false)`)
+	testworld.Exec(t, pool, `INSERT INTO pglimit_override (policy, key, match, limit_units, unlimited) VALUES ('y', 'alice', '', 5, false), ('y', 'alice:2*', 'pattern', NULL, true), ('y', 'bob', '', 5, false)`)
 	for prefix, want := range map[string]string{
 		"alice":       "alice alice:1 alice:203.0.113.9 false",
 		"alice:2":     "alice:203.0.113.9 false",
@@ -54,7 +54,7 @@ func TestSearch(t *testing.T) {
 func TestEdit(t *testing.T) {
 	t.Parallel()
 	for _, secret := range [][]byte{nil, secret} {
-		pool := bed.NewPool(t)
+		pool := testworld.NewPool(t)
 		s := open(t, pool, secret)
 		stored := keys.Stored("alice", secret)
 		follower := must.OK(policies.Open(t.Context(), pool, &policies.Config{KeySecret: secret}))(t)
@@ -76,7 +76,7 @@ func TestEdit(t *testing.T) {
 			limit  float64
 		}{{"alice", false, 3}, {stored, true, 4}} {
 			apply(dashboard.Edit{Override: &policies.Override{Policy: "login", Key: o.key, Limit: &o.limit, Until: time.Now().Add(time.Hour), Note: "trial"}, Stored: o.stored})
-			bed.Eventually(t, "a program follows", func(context.Context) (bool, error) {
+			testworld.Eventually(t, "a program follows", func(context.Context) (bool, error) {
 				p, _, err := follower.For("login", "alice")
 				return err == nil && p.Limit == o.limit, nil
 			})
@@ -89,9 +89,9 @@ func TestEdit(t *testing.T) {
 				t.Errorf("%+v", c)
 			}
 		}
-		bed.Exec(t, pool, `INSERT INTO pglimit_override (policy, key, match, blocked) VALUES ('login', '*', 'pattern', true)`)
+		testworld.Exec(t, pool, `INSERT INTO pglimit_override (policy, key, match, blocked) VALUES ('login', '*', 'pattern', true)`)
 		l := must.OK(limiter.New(pool, &limiter.Config{KeySecret: secret}))(t)
-		bed.Must(t)(l.Allow(t.Context(), policy.Policy, "alice"))
+		testworld.Must(t)(l.Allow(t.Context(), policy.Policy, "alice"))
 		status := func(want inspect.Status) {
 			t.Helper()
 			if k := must.OK(s.Key(t.Context(), as("alice")))(t); k.Keys[0].Status != want || (len(k.Overrides) == 2) != (want == inspect.Blocked) {
@@ -99,7 +99,7 @@ func TestEdit(t *testing.T) {
 			}
 		}
 		status(inspect.Blocked)
-		bed.Eventually(t, "the page follows", func(ctx context.Context) (bool, error) {
+		testworld.Eventually(t, "the page follows", func(ctx context.Context) (bool, error) {
 			c, err := s.Current(ctx, dashboard.Edit{Override: &policies.Override{Policy: "login", Key: "alice"}})
 			return c.Match == policies.MatchPattern && c.Override != nil && *c.Override.Limit == 4 && c.Version == 4, err
 		})
@@ -120,9 +120,9 @@ func TestEdit(t *testing.T) {
 // TestOverridesBound: the list ends, and says so.
 func TestOverridesBound(t *testing.T) {
 	t.Parallel()
-	pool := bed.NewPool(t)
-	bed.Exec(t, pool, `INSERT INTO pglimit_override (policy, key, match, unlimited) SELECT 'p', 'k' || i, '', true FROM generate_series(1, 300) AS i`)
-	bed.Exec(t, pool, `INSERT INTO pglimit_override (policy, key, match, unlimited) VALUES ('p', '203.0.113.0/24', 'cidr', true)`)
+	pool := testworld.NewPool(t)
+	testworld.Exec(t, pool, `INSERT INTO pglimit_override (policy, key, match, unlimited) SELECT 'p', 'k' || i, '', true FROM generate_series(1, 300) AS i`)
+	testworld.Exec(t, pool, `INSERT INTO pglimit_override (policy, key, match, unlimited) VALUES ('p', '203.0.113.0/24', 'cidr', true)`)
 	all := must.OK(open(t, pool, nil).Overrides(t.Context(), "p"))(t)
 	if len(all.Overrides) != 200 || !all.More || all.Overrides[0].Match != "cidr" || all.Overrides[1].Key != "k1" {
 		t.Errorf("%d, %v, %+v", len(all.Overrides), all.More, all.Overrides[:2])
@@ -132,14 +132,14 @@ func TestOverridesBound(t *testing.T) {
 // TestFacts: denials since a time by their reasons, and keys above a burst, of a policy or a key.
 func TestFacts(t *testing.T) {
 	t.Parallel()
-	pool := bed.NewPool(t)
+	pool := testworld.NewPool(t)
 	s := open(t, pool, nil)
 	l := must.OK(limiter.New(pool, nil))(t)
 	p := ten("p", limiter.FixedWindow)
 	for i, key := range []string{"a", "b", "c"} {
-		bed.Must(t)(l.Charge(t.Context(), p, key, float64(4*i+1)))
-		bed.Must(t)(l.Charge(t.Context(), ten("q", limiter.FixedWindow), key, 9))
-		bed.Must(t)(l.Charge(t.Context(), ten("p", limiter.GCRA), key, 9))
+		testworld.Must(t)(l.Charge(t.Context(), p, key, float64(4*i+1)))
+		testworld.Must(t)(l.Charge(t.Context(), ten("q", limiter.FixedWindow), key, 9))
+		testworld.Must(t)(l.Charge(t.Context(), ten("p", limiter.GCRA), key, 9))
 	}
 	denied(t, pool, p, "a", 0, 10)
 	denied(t, pool, p, "b", 3, 20)

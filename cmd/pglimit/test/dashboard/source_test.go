@@ -17,9 +17,9 @@ import (
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/dashboard"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/inspect"
-	"github.com/pglimit/pglimit/cmd/pglimit/internal/site/sitetest"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/webpage/webpagetest"
 	"github.com/pglimit/pglimit/doctor"
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/internal/algorithm"
 	"github.com/pglimit/pglimit/internal/keys"
 	"github.com/pglimit/pglimit/internal/must"
@@ -27,7 +27,7 @@ import (
 	"github.com/pglimit/pglimit/policies"
 )
 
-func TestMain(m *testing.M) { bed.Main(m, 4) }
+func TestMain(m *testing.M) { testworld.Main(m, 4) }
 
 var secret = []byte("sixteen bytes at least")
 
@@ -51,7 +51,7 @@ func ten(name string, a limiter.Algorithm) limiter.Policy {
 // denied writes denials of a key, some ten minutes ago.
 func denied(t *testing.T, pool *pgxpool.Pool, p limiter.Policy, key string, ago int, n int64) {
 	t.Helper()
-	bed.Exec(t, pool, `INSERT INTO pglimit_denial (denials, shadowed, blocked, above_burst, overloaded, units, slot_us, last_denied_at_us, policy, key, algorithm)
+	testworld.Exec(t, pool, `INSERT INTO pglimit_denial (denials, shadowed, blocked, above_burst, overloaded, units, slot_us, last_denied_at_us, policy, key, algorithm)
 SELECT $1::bigint, 1, 2, 3, 4, $1::bigint * 2, c.us / 60000000 * 60000000, c.us, $2, $3, $4
 FROM (SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint - $5::bigint * 600000000 AS us) AS c`, n, p.Name, key, string(algorithm.Name(p.Algorithm).Table()), ago)
 }
@@ -68,14 +68,14 @@ func on(ref dashboard.Ref, p limiter.Policy) dashboard.Target {
 func TestKey(t *testing.T) {
 	t.Parallel()
 	for _, secret := range [][]byte{nil, secret} {
-		pool := bed.NewPool(t)
+		pool := testworld.NewPool(t)
 		s := open(t, pool, secret)
 		l := must.OK(limiter.New(pool, &limiter.Config{KeySecret: secret}))(t)
 		stored := keys.Stored("alice", secret)
 		for i, a := range algorithm.Tables {
 			p := ten("every", limiter.Algorithm(a))
-			bed.Must(t)(l.Charge(t.Context(), p, "alice", float64(i+1)))
-			bed.Must(t)(l.Charge(t.Context(), p, "bob", 1))
+			testworld.Must(t)(l.Charge(t.Context(), p, "alice", float64(i+1)))
+			testworld.Must(t)(l.Charge(t.Context(), p, "bob", 1))
 		}
 		tokens := ten("every", limiter.TokenBucket)
 		must.OK(l.Reserve(t.Context(), tokens.Request("alice", 2), time.Hour))(t)
@@ -83,7 +83,7 @@ func TestKey(t *testing.T) {
 		denied(t, pool, tokens, stored, 5, 4)
 		denied(t, pool, tokens, stored, 200, 5) // more than a day ago
 		denied(t, pool, ten("gone", limiter.FixedWindow), stored, 1, 7)
-		bed.Exec(t, pool, `INSERT INTO pglimit_override (policy, key, limit_units, note) VALUES ('every', $1, 99, 'a note')`, stored)
+		testworld.Exec(t, pool, `INSERT INTO pglimit_override (policy, key, limit_units, note) VALUES ('every', $1, 99, 'a note')`, stored)
 		for _, ref := range []dashboard.Ref{as("alice"), asStored(stored)} {
 			k := must.OK(s.Key(t.Context(), ref))(t)
 			d := must.OK(s.Denials(t.Context(), dashboard.DenialQuery{Ref: ref, Hours: 24}))(t).Slots
@@ -125,13 +125,13 @@ func TestKey(t *testing.T) {
 // TestKeys: the orders, the filters and the bound.
 func TestKeys(t *testing.T) {
 	t.Parallel()
-	pool := bed.NewPool(t)
+	pool := testworld.NewPool(t)
 	s := open(t, pool, nil)
 	l := must.OK(limiter.New(pool, nil))(t)
 	p, q := ten("p", limiter.FixedWindow), ten("q", limiter.TokenBucket)
 	for i, key := range []string{"a1", "a2", "a3"} {
-		bed.Must(t)(l.Charge(t.Context(), p, key, float64(9-2*i)))
-		bed.Must(t)(l.Charge(t.Context(), q, key, float64(2+2*i)))
+		testworld.Must(t)(l.Charge(t.Context(), p, key, float64(9-2*i)))
+		testworld.Must(t)(l.Charge(t.Context(), q, key, float64(2+2*i)))
 	}
 	must.Succeed(t, l.Block(t.Context(), p, "b", time.Hour))
 	denied(t, pool, p, "a3", 0, 20)
@@ -172,7 +172,7 @@ func TestKeys(t *testing.T) {
 func TestChanges(t *testing.T) {
 	t.Parallel()
 	for _, secret := range [][]byte{nil, secret} {
-		pool := bed.NewPool(t)
+		pool := testworld.NewPool(t)
 		s := open(t, pool, secret)
 		l := must.OK(limiter.New(pool, &limiter.Config{KeySecret: secret, DisableDenyCache: true}))(t)
 		for _, a := range limiter.Algorithms() {
@@ -180,7 +180,7 @@ func TestChanges(t *testing.T) {
 			for _, ref := range []dashboard.Ref{as("alice"), asStored(keys.Stored("alice", secret))} {
 				check := func(what string, level float64, reason limiter.Reason) {
 					t.Helper()
-					r := bed.Must(t)(l.Check(t.Context(), p, "alice", 0))
+					r := testworld.Must(t)(l.Check(t.Context(), p, "alice", 0))
 					if r.Reason != reason || r.Level < level-0.01 || r.Level > level {
 						t.Errorf("%s, %s: %+v", a, what, r)
 					}
@@ -192,7 +192,7 @@ func TestChanges(t *testing.T) {
 						t.Errorf("%s: unblock: %v, %v", a, found, err)
 					}
 				}
-				bed.Must(t)(l.Charge(t.Context(), p, "alice", 4))
+				testworld.Must(t)(l.Charge(t.Context(), p, "alice", 4))
 				check("unblocked", 4, "")
 				for _, want := range []bool{true, false} {
 					if found, err := s.Reset(t.Context(), on(ref, p)); err != nil || found != want {
@@ -211,11 +211,11 @@ func TestChanges(t *testing.T) {
 // TestLockedRow: a change of a row that another transaction has locked is an error in time.
 func TestLockedRow(t *testing.T) {
 	t.Parallel()
-	pool := bed.NewPool(t)
+	pool := testworld.NewPool(t)
 	s := open(t, pool, nil)
 	p := ten("p", limiter.GCRA)
 	must.Succeed(t, s.Block(t.Context(), on(as("k"), p), time.Hour))
-	tx := bed.Begin(t, pool, pgx.TxOptions{})
+	tx := testworld.Begin(t, pool, pgx.TxOptions{})
 	must.OK(tx.Exec(t.Context(), `SELECT 1 FROM pglimit_token_bucket FOR UPDATE`))(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second) // as the dashboard's
 	defer cancel()
@@ -227,7 +227,7 @@ func TestLockedRow(t *testing.T) {
 // TestPoliciesAndHistory: they are those of the database, with changes of other programs.
 func TestPoliciesAndHistory(t *testing.T) {
 	t.Parallel()
-	pool := bed.NewPool(t)
+	pool := testworld.NewPool(t)
 	s := open(t, pool, nil)
 	if p, err := s.Policies(t.Context()); err != nil || len(p.Policies) != 0 || p.At.IsZero() {
 		t.Fatalf("at first: %+v, %v", p, err)
@@ -259,7 +259,7 @@ func TestPoliciesAndHistory(t *testing.T) {
 // TestDenials: the last day by slot and policy.
 func TestDenials(t *testing.T) {
 	t.Parallel()
-	pool := bed.NewPool(t)
+	pool := testworld.NewPool(t)
 	s := open(t, pool, nil)
 	p, q := ten("p", limiter.GCRA), ten("q", limiter.GCRA)
 	denied(t, pool, p, "a", 0, 3)
@@ -294,7 +294,7 @@ func TestDenials(t *testing.T) {
 // TestDoctor: the checks are the doctor's.
 func TestDoctor(t *testing.T) {
 	t.Parallel()
-	pool := bed.NewPool(t)
+	pool := testworld.NewPool(t)
 	r, err := open(t, pool, nil).Doctor(t.Context())
 	if err != nil || len(r.Checks) < 20 || r.At.IsZero() {
 		t.Fatalf("%+v, %v", r, err)
@@ -310,10 +310,10 @@ func TestDoctor(t *testing.T) {
 // is an error.
 func TestAway(t *testing.T) {
 	t.Parallel()
-	if _, err := dashboard.Open(t.Context(), bed.Connect(t, bed.EmptyDatabase(t)), nil, nil); !errors.Is(err, limiter.ErrNotMigrated) {
+	if _, err := dashboard.Open(t.Context(), testworld.Connect(t, testworld.EmptyDatabase(t)), nil, nil); !errors.Is(err, limiter.ErrNotMigrated) {
 		t.Errorf("without tables: %v", err)
 	}
-	pool := bed.NewPool(t)
+	pool := testworld.NewPool(t)
 	s := open(t, pool, nil)
 	ctx, stop := context.WithCancel(t.Context())
 	stop()
@@ -348,12 +348,12 @@ func TestAway(t *testing.T) {
 // TestReader: a role that may only read sees everything, and changes nothing.
 func TestReader(t *testing.T) {
 	t.Parallel()
-	owner := bed.NewPool(t)
+	owner := testworld.NewPool(t)
 	p := ten("p", limiter.GCRA)
-	bed.Must(t)(bed.NewLimiter(t, owner, nil).Charge(t.Context(), p, "k", 4))
+	testworld.Must(t)(testworld.NewLimiter(t, owner, nil).Charge(t.Context(), p, "k", 4))
 	denied(t, owner, p, "k", 0, 3)
 	role := pgx.Identifier{fmt.Sprint("reader_", time.Now().UnixNano())}.Sanitize()
-	bed.Exec(t, owner, `CREATE ROLE `+role)
+	testworld.Exec(t, owner, `CREATE ROLE `+role)
 	t.Cleanup(func() { // roles are the server's
 		ctx := context.Background()
 		_, err := owner.Exec(ctx, `DROP OWNED BY `+role)
@@ -364,8 +364,8 @@ func TestReader(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	bed.Exec(t, owner, `GRANT SELECT ON ALL TABLES IN SCHEMA public TO `+role)
-	reader := bed.Connect(t, owner.Config().ConnString(), func(c *pgxpool.Config) {
+	testworld.Exec(t, owner, `GRANT SELECT ON ALL TABLES IN SCHEMA public TO `+role)
+	reader := testworld.Connect(t, owner.Config().ConnString(), func(c *pgxpool.Config) {
 		c.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
 			_, err := conn.Exec(ctx, `SET ROLE `+role)
 			return err
@@ -395,7 +395,7 @@ func TestReader(t *testing.T) {
 			return err
 		},
 		"Doctor": func() (err error) {
-			bed.Eventually(t, "the doctor has the time for its checks", func(context.Context) (bool, error) {
+			testworld.Eventually(t, "the doctor has the time for its checks", func(context.Context) (bool, error) {
 				_, err = s.Doctor(t.Context())
 				return !errors.Is(err, context.DeadlineExceeded), nil
 			})
@@ -420,10 +420,10 @@ func TestReader(t *testing.T) {
 // would otherwise be used again.
 func TestKeysAfterChange(t *testing.T) {
 	t.Parallel()
-	pool := bed.NewPool(t)
+	pool := testworld.NewPool(t)
 	s := open(t, pool, nil)
 	p := ten("p", limiter.GCRA)
-	bed.Must(t)(bed.NewLimiter(t, pool, nil).Charge(t.Context(), p, "k", 4))
+	testworld.Must(t)(testworld.NewLimiter(t, pool, nil).Charge(t.Context(), p, "k", 4))
 	keys := func() dashboard.Keys {
 		k, err := s.Keys(t.Context(), dashboard.Query{Order: inspect.ByShare, Limit: 1})
 		if err != nil || len(k.Rows) != 1 {
@@ -431,12 +431,12 @@ func TestKeysAfterChange(t *testing.T) {
 		}
 		return k
 	}
-	tx := bed.Begin(t, pool, pgx.TxOptions{})
+	tx := testworld.Begin(t, pool, pgx.TxOptions{})
 	must.OK(tx.Exec(t.Context(), `LOCK TABLE pglimit_token_bucket`))(t)
 	first := make(chan dashboard.Keys)
 	go func() { first <- keys() }()
-	bed.AwaitBlocked(t, pool)
-	bed.Commit(t, tx)
+	testworld.AwaitBlocked(t, pool)
+	testworld.Commit(t, tx)
 	before := <-first
 	must.Succeed(t, s.Block(t.Context(), on(as("k"), p), time.Hour))
 	if after := keys(); before.Rows[0].BlockedUntil != nil || after.Rows[0].BlockedUntil == nil {
@@ -448,11 +448,11 @@ func TestKeysAfterChange(t *testing.T) {
 // unblocks and resets a key.
 func TestReadersKeepNoChangeOut(t *testing.T) {
 	t.Parallel()
-	url := bed.NewDatabase(t)
-	pool := bed.Connect(t, url)
-	page := must.OK(dashboard.New(dashboard.Config{Source: open(t, bed.Connect(t, url, bed.FourConnections), nil), Token: "token", Timeout: time.Minute, Logger: slog.New(slog.DiscardHandler)}))(t)
-	site := sitetest.New(t, page)
-	tx := bed.Begin(t, pool, pgx.TxOptions{})
+	url := testworld.NewDatabase(t)
+	pool := testworld.Connect(t, url)
+	page := must.OK(dashboard.New(dashboard.Config{Source: open(t, testworld.Connect(t, url, testworld.FourConnections), nil), Token: "token", Timeout: time.Minute, Logger: slog.New(slog.DiscardHandler)}))(t)
+	site := webpagetest.New(t, page)
+	tx := testworld.Begin(t, pool, pgx.TxOptions{})
 	must.OK(tx.Exec(t.Context(), `LOCK TABLE pglimit_denial`))(t)
 	var readers sync.WaitGroup
 	for range 64 {
@@ -462,8 +462,8 @@ func TestReadersKeepNoChangeOut(t *testing.T) {
 			}
 		})
 	}
-	bed.Eventually(t, "four readers wait for the lock", func(ctx context.Context) (bool, error) {
-		n, err := bed.Blocked(ctx, pool)
+	testworld.Eventually(t, "four readers wait for the lock", func(ctx context.Context) (bool, error) {
+		n, err := testworld.Blocked(ctx, pool)
 		return n == 4, err
 	})
 	for path, more := range map[string]string{"/api/block": `,"for":"1h"`, "/api/unblock": "", "/api/reset": ""} {
@@ -472,6 +472,6 @@ func TestReadersKeepNoChangeOut(t *testing.T) {
 			t.Errorf("%s: %s %s", path, answer.Status, text)
 		}
 	}
-	bed.Commit(t, tx)
+	testworld.Commit(t, tx)
 	readers.Wait()
 }

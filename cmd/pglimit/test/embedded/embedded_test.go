@@ -16,7 +16,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/internal/must"
 )
 
@@ -34,7 +34,7 @@ func TestEmbeddedKeepsCounting(t *testing.T) {
 	for name, as := range users {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			h := bed.NewHouse(t)
+			h := testworld.NewHouse(t)
 			if h.As = as; as != nil {
 				must.Succeed(t, os.Chown(h.Dir, int(as.Uid), int(as.Gid)))
 			}
@@ -58,7 +58,7 @@ func TestEmbeddedIsShared(t *testing.T) {
 	for name, starterEndsFirst := range map[string]bool{"starter ends first": true, "starter ends last": false} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			h := bed.NewHouse(t)
+			h := testworld.NewHouse(t)
 			starter := h.Start(t)
 			starter.Ask(t, 4)
 			joiner := h.Start(t)
@@ -73,7 +73,7 @@ func TestEmbeddedIsShared(t *testing.T) {
 			last.In.Close()
 			last.End(t, 0, "2 decisions")
 			h.Empty(t, "the last command's end")
-			for l, how := range map[*bed.Live]string{starter: "(started)", joiner: "(running already)"} {
+			for l, how := range map[*testworld.Live]string{starter: "(started)", joiner: "(running already)"} {
 				if !strings.Contains(l.Stderr.String(), how) {
 					t.Errorf("stderr %q, want %q in it", &l.Stderr, how)
 				}
@@ -86,8 +86,8 @@ func TestEmbeddedIsShared(t *testing.T) {
 // They end in any order, and no request is lost.
 func TestEmbeddedStartsOnce(t *testing.T) {
 	t.Parallel()
-	h := bed.NewHouse(t)
-	var all [4]*bed.Live
+	h := testworld.NewHouse(t)
+	var all [4]*testworld.Live
 	for i := range all {
 		all[i] = h.Start(t)
 		fmt.Fprintln(all[i].In, "k")
@@ -110,7 +110,7 @@ func TestEmbeddedStartsOnce(t *testing.T) {
 
 func TestEmbeddedAfterKill(t *testing.T) {
 	t.Parallel()
-	h := bed.NewHouse(t)
+	h := testworld.NewHouse(t)
 	first := h.Start(t)
 	first.Ask(t, 4)
 	must.Succeed(t, first.Cmd.Process.Kill())
@@ -138,10 +138,10 @@ func TestEmbeddedAfterKill(t *testing.T) {
 
 func TestEmbeddedEndsOnInterrupt(t *testing.T) {
 	t.Parallel()
-	for name, until := range map[string]func(t *testing.T, h *bed.House, l *bed.Live){
-		"at work": func(t *testing.T, _ *bed.House, l *bed.Live) { l.Ask(t, 4) },
-		"while it makes the data": func(t *testing.T, h *bed.House, l *bed.Live) {
-			bed.Eventually(t, "initdb works", func(context.Context) (bool, error) {
+	for name, until := range map[string]func(t *testing.T, h *testworld.House, l *testworld.Live){
+		"at work": func(t *testing.T, _ *testworld.House, l *testworld.Live) { l.Ask(t, 4) },
+		"while it makes the data": func(t *testing.T, h *testworld.House, l *testworld.Live) {
+			testworld.Eventually(t, "initdb works", func(context.Context) (bool, error) {
 				_, err := os.Stat(filepath.Join(h.Data(), "data.new", "base"))
 				_, late := os.Stat(filepath.Join(h.Data(), "data"))
 				return err == nil || late == nil, nil
@@ -150,7 +150,7 @@ func TestEmbeddedEndsOnInterrupt(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			h := bed.NewHouse(t)
+			h := testworld.NewHouse(t)
 			l := h.Start(t)
 			until(t, h, l)
 			must.Succeed(t, l.Cmd.Process.Signal(os.Interrupt))
@@ -166,12 +166,12 @@ func TestEmbeddedEndsOnInterrupt(t *testing.T) {
 // are made.
 func TestEmbeddedFullDisk(t *testing.T) {
 	t.Parallel()
-	h := bed.NewHouse(t)
-	allow := append([]string{"allow", "k", "--data-dir", h.Data()}, bed.FiveADay...)
+	h := testworld.NewHouse(t)
+	allow := append([]string{"allow", "k", "--data-dir", h.Data()}, testworld.FiveADay...)
 	limited := h.Command(t)
 	limited.Path = "/bin/sh"
 	limited.Args = append([]string{"sh", "-c", `ulimit -f 200 && exec "$0" "$@"`, h.Binary}, allow...)
-	bed.ExpectEnd(t, limited, 3, h.Data(), "no space for its data", "name another --data-dir", "File too large")
+	testworld.ExpectEnd(t, limited, 3, h.Data(), "no space for its data", "name another --data-dir", "File too large")
 	h.Empty(t, "a failed start")
 	if got := h.Allow(t, "(started)", "--data-dir", h.Data()); got != 4 {
 		t.Errorf("%v remaining once there is room, want 4", got)
@@ -192,7 +192,7 @@ func TestEmbeddedFullDisk(t *testing.T) {
 				t.Errorf("umount: %v: %s", err, out)
 			}
 		})
-		onSmall := append([]string{"allow", "k", "--data-dir", small}, bed.FiveADay...)
+		onSmall := append([]string{"allow", "k", "--data-dir", small}, testworld.FiveADay...)
 		if size != "5m" {
 			if got := h.Allow(t, "(started)", "--data-dir", small); got != 4 {
 				t.Errorf("%v remaining, want 4", got)
@@ -203,7 +203,7 @@ func TestEmbeddedFullDisk(t *testing.T) {
 			}
 			fill.Close()
 		}
-		bed.ExpectEnd(t, h.Command(t, onSmall...), 3, small, "no space for its data", "name another --data-dir", "o space left")
+		testworld.ExpectEnd(t, h.Command(t, onSmall...), 3, small, "no space for its data", "name another --data-dir", "o space left")
 		h.Empty(t, "a failed start")
 		if size != "5m" {
 			must.Succeed(t, os.Remove(filepath.Join(small, "filler")))
@@ -225,12 +225,12 @@ func (zeros) Read(p []byte) (int, error) { return len(p), nil }
 // TestEmbeddedUnusableDataDir: a data directory with other content is refused and left as it is.
 func TestEmbeddedUnusableDataDir(t *testing.T) {
 	t.Parallel()
-	h := bed.NewHouse(t)
+	h := testworld.NewHouse(t)
 	other := filepath.Join(h.Dir, "other")
 	letter := filepath.Join(other, "letter.txt")
 	must.Succeed(t, errors.Join(os.Mkdir(other, 0o750), os.WriteFile(letter, []byte("Dear …"), 0o600)))
-	bed.ExpectEnd(t, h.Command(t, "allow", "k", "--limit", "5", "--data-dir", other), 2, other, "has other content (letter.txt)", "name an empty or new directory")
-	bed.ExpectEnd(t, h.Command(t, "allow", "k", "--limit", "5", "--data-dir", letter), 2, letter, "not a directory")
+	testworld.ExpectEnd(t, h.Command(t, "allow", "k", "--limit", "5", "--data-dir", other), 2, other, "has other content (letter.txt)", "name an empty or new directory")
+	testworld.ExpectEnd(t, h.Command(t, "allow", "k", "--limit", "5", "--data-dir", letter), 2, letter, "not a directory")
 	if entries, err := os.ReadDir(other); err != nil || len(entries) != 1 {
 		t.Errorf("the directory was changed: %v, %v", entries, err)
 	}
@@ -242,47 +242,47 @@ func TestEmbeddedUnusableDataDir(t *testing.T) {
 	}
 	theirs, closed := filepath.Join(h.Dir, "theirs"), filepath.Join(h.Dir, "closed")
 	must.Succeed(t, errors.Join(os.Mkdir(theirs, 0o755), os.Chown(theirs, 12345, 12345), os.Mkdir(closed, 0o700)))
-	bed.ExpectEnd(t, h.Command(t, "allow", "k", "--limit", "5", "--data-dir", theirs), 2, theirs, "belongs to user 12345")
-	bed.ExpectEnd(t, h.Command(t, "allow", "k", "--limit", "5", "--data-dir", filepath.Join(closed, "data")), 3, "cannot reach", closed, "chmod o+x")
+	testworld.ExpectEnd(t, h.Command(t, "allow", "k", "--limit", "5", "--data-dir", theirs), 2, theirs, "belongs to user 12345")
+	testworld.ExpectEnd(t, h.Command(t, "allow", "k", "--limit", "5", "--data-dir", filepath.Join(closed, "data")), 3, "cannot reach", closed, "chmod o+x")
 }
 
 func TestCommandWhichDatabase(t *testing.T) {
 	t.Parallel()
-	h := bed.NewHouse(t)
+	h := testworld.NewHouse(t)
 	// One command from each file that needs a database.
 	for _, line := range []string{"allow k --limit 5", "migrate up", "migrate status"} {
 		args := strings.Fields(line)
-		bed.ExpectEnd(t, h.Command(t, args...), 2, "DATABASE_URL", "--database-url", "--embedded", "--data-dir")
+		testworld.ExpectEnd(t, h.Command(t, args...), 2, "DATABASE_URL", "--database-url", "--embedded", "--data-dir")
 		for _, c := range []struct{ flags, one, other string }{
 			{"--database-url postgres://app@127.0.0.1:1/shop --embedded", "--database-url", "--embedded"},
 			{"--database-url postgres://app@127.0.0.1:1/shop --data-dir d", "--database-url", "--data-dir"},
 			{"--data-dir=", "--data-dir is empty", "name a directory"},
 		} {
-			bed.ExpectEnd(t, h.Command(t, append(args, strings.Fields(c.flags)...)...), 2, c.one, c.other)
+			testworld.ExpectEnd(t, h.Command(t, append(args, strings.Fields(c.flags)...)...), 2, c.one, c.other)
 		}
 	}
 	empty := filepath.Join(h.Dir, "empty")
 	must.Succeed(t, os.Mkdir(empty, 0o755))
 	none := h.Command(t, "allow", "k", "--limit", "5", "--embedded")
 	none.Env = append(none.Env, "PGBIN="+empty, "PATH="+empty)
-	bed.ExpectEnd(t, none, 3, "no PostgreSQL server found", empty, "install one", "let Docker run one")
-	bed.ExpectEnd(t, bed.Command(t, bed.EmptyDatabase(t), "allow", "k", "--limit", "5"), 3, "no pglimit tables", "`pglimit migrate up`")
+	testworld.ExpectEnd(t, none, 3, "no PostgreSQL server found", empty, "install one", "let Docker run one")
+	testworld.ExpectEnd(t, testworld.Command(t, testworld.EmptyDatabase(t), "allow", "k", "--limit", "5"), 3, "no pglimit tables", "`pglimit migrate up`")
 }
 
 func TestEmbeddedBeforeTheEnvironment(t *testing.T) {
 	t.Parallel()
-	h := bed.NewHouse(t)
-	cmd := h.Command(t, append([]string{"allow", "k", "--embedded"}, bed.FiveADay...)...)
+	h := testworld.NewHouse(t)
+	cmd := h.Command(t, append([]string{"allow", "k", "--embedded"}, testworld.FiveADay...)...)
 	cmd.Env = append(cmd.Env, "DATABASE_URL=postgres://nobody@127.0.0.1:1/none")
-	if code, _, stderr := bed.RunCommand(t, cmd); code != 0 || !strings.Contains(stderr, "(started; not DATABASE_URL)") {
+	if code, _, stderr := testworld.RunCommand(t, cmd); code != 0 || !strings.Contains(stderr, "(started; not DATABASE_URL)") {
 		t.Errorf("exit code %d, stderr %q", code, stderr)
 	}
 	// demo uses it by default; migrate works on it.
-	if code, _, stderr := bed.RunCommand(t, h.Command(t, "demo", "--json")); code != 0 || !strings.Contains(stderr, "(started)") {
+	if code, _, stderr := testworld.RunCommand(t, h.Command(t, "demo", "--json")); code != 0 || !strings.Contains(stderr, "(started)") {
 		t.Errorf("demo: exit code %d, stderr %q", code, stderr)
 	}
 	for _, c := range [][2]string{{"down --to 0 --yes", "down 00003"}, {"status", "pending"}, {"up", "up 00001"}, {"up", "nothing to do"}} {
-		code, stdout, stderr := bed.RunCommand(t, h.Command(t, append([]string{"migrate", "--embedded"}, strings.Fields(c[0])...)...))
+		code, stdout, stderr := testworld.RunCommand(t, h.Command(t, append([]string{"migrate", "--embedded"}, strings.Fields(c[0])...)...))
 		if code != 0 || !strings.Contains(stdout, c[1]) {
 			t.Errorf("migrate %s: exit code %d, stdout %q, stderr %q", c[0], code, stdout, stderr)
 		}

@@ -5,10 +5,10 @@ import (
 	"testing"
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/commands"
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 )
 
 func TestMain(m *testing.M) {
-	bed.BeCommand(commands.Main)
-	bed.Main(m, 2)
+	testworld.BeCommand(commands.Main)
+	testworld.Main(m, 2)
 }

@@ -16,21 +16,21 @@ import (
 	"time"
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/commands"
-	"github.com/pglimit/pglimit/integration/bed"
-	"github.com/pglimit/pglimit/internal/checkout"
+	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/internal/localpg"
 	"github.com/pglimit/pglimit/internal/must"
+	"github.com/pglimit/pglimit/internal/repository"
 )
 
 func TestMain(m *testing.M) {
-	bed.BeCommand(commands.Main)
-	bed.Main(m, 4)
+	testworld.BeCommand(commands.Main)
+	testworld.Main(m, 4)
 }
 
 // example returns a file of examples/ with words replaced, given as pairs.
 func example(t *testing.T, path string, pairs ...string) string {
 	t.Helper()
-	root := must.OK(checkout.Root())(t)
+	root := must.OK(repository.Root())(t)
 	text := string(must.OK(os.ReadFile(filepath.Join(root, "examples", path)))(t))
 	for i := 0; i < len(pairs); i += 2 {
 		if !strings.Contains(text, pairs[i]) {
@@ -54,7 +54,7 @@ func program(t *testing.T, name string) string {
 func gateway(t *testing.T, dir, port string, name string, args ...string) {
 	t.Helper()
 	cmd := osexec.CommandContext(t.Context(), program(t, name), args...)
-	var output bed.Buffer
+	var output testworld.Buffer
 	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, &output, &output
 	cmd.Env = append(os.Environ(), "HOME="+dir)
 	cmd.WaitDelay = 10 * time.Second
@@ -68,7 +68,7 @@ func gateway(t *testing.T, dir, port string, name string, args ...string) {
 			t.Logf("%s: %s", name, &output)
 		}
 	})
-	bed.Eventually(t, name+" listens", func(context.Context) (bool, error) {
+	testworld.Eventually(t, name+" listens", func(context.Context) (bool, error) {
 		select {
 		case <-ended:
 			t.Fatalf("%s ended: %s", name, &output)
@@ -143,7 +143,7 @@ func TestGateways(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := bed.Serve(t, bed.NewDatabase(t), nil, "--trusted-proxies", "127.0.0.1")
+			s := testworld.Serve(t, testworld.NewDatabase(t), nil, "--trusted-proxies", "127.0.0.1")
 			api := strings.Replace(strings.TrimPrefix(s.HTTP, "http://"), "localhost", "127.0.0.1", 1)
 			url := run(t, api, "")
 			for _, client := range []string{"127.0.0.2", "127.0.0.3"} {
@@ -179,9 +179,9 @@ func write(t *testing.T, dir, name, text string) {
 // time to wait, and end in an error if the server refuses them.
 func TestLanguages(t *testing.T) {
 	t.Parallel()
-	secret, line := bed.Token(t, "languages", "decide")
-	s := bed.Serve(t, bed.NewDatabase(t), nil, "--tokens", bed.File(t, "tokens", line))
-	root := filepath.Join(must.OK(checkout.Root())(t), "examples", "languages")
+	secret, line := testworld.Token(t, "languages", "decide")
+	s := testworld.Serve(t, testworld.NewDatabase(t), nil, "--tokens", testworld.File(t, "tokens", line))
+	root := filepath.Join(must.OK(repository.Root())(t), "examples", "languages")
 	script := filepath.Join(t.TempDir(), "limit.mjs") // without the types
 	if out, err := osexec.CommandContext(t.Context(), program(t, "esbuild"), filepath.Join(root, "limit.mts"), "--outfile="+script).CombinedOutput(); err != nil {
 		t.Fatalf("esbuild: %v: %s", err, out)

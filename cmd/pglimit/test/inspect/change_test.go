@@ -12,7 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/inspect"
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/internal/algorithm"
 	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/limiter"
@@ -27,8 +27,8 @@ type site struct {
 
 func newSite(t *testing.T, keys ...string) site {
 	t.Helper()
-	pool := bed.NewPool(t)
-	s := site{pool, inspect.New(pool), bed.NewLimiter(t, pool, &limiter.Config{DisableDenyCache: true})}
+	pool := testworld.NewPool(t)
+	s := site{pool, inspect.New(pool), testworld.NewLimiter(t, pool, &limiter.Config{DisableDenyCache: true})}
 	for _, p := range everyTable() {
 		use(t, s.l, p, keys...)
 	}
@@ -38,7 +38,7 @@ func newSite(t *testing.T, keys ...string) site {
 // blocked reports whether a key is blocked.
 func (s site) blocked(t *testing.T, p limiter.Policy, key string) bool {
 	t.Helper()
-	return bed.Must(t)(s.l.Check(t.Context(), p, key, 0)).Reason == limiter.ReasonBlocked
+	return testworld.Must(t)(s.l.Check(t.Context(), p, key, 0)).Reason == limiter.ReasonBlocked
 }
 
 // everywhere is a count of n rows under each algorithm.
@@ -68,7 +68,7 @@ func TestBlockAndUnblock(t *testing.T) {
 			if s.blocked(t, p, "bob") || s.blocked(t, p, "alicf") {
 				t.Errorf("%s: %s: others are blocked", what, p.Name)
 			}
-			if level := bed.Level(t, s.l, p, "alice"); !bed.Near(level, 4) {
+			if level := testworld.Level(t, s.l, p, "alice"); !testworld.Near(level, 4) {
 				t.Errorf("%s: %s: level %v", what, p.Name, level)
 			}
 		}
@@ -81,13 +81,13 @@ func TestBlockAndUnblock(t *testing.T) {
 	}
 	must.OK(s.l.Undo(ctx, tokens, "alice", running))(t) // lifts the block of a denial only
 	check("block", true)
-	until := bed.Value[time.Time](t, s.pool, `SELECT blocked_until FROM pglimit_token_bucket_now WHERE key = 'alice'`)
+	until := testworld.Value[time.Time](t, s.pool, `SELECT blocked_until FROM pglimit_token_bucket_now WHERE key = 'alice'`)
 	must.OK(s.i.Block(ctx, both, time.Minute, inspect.Options{}))(t)
-	if again := bed.Value[time.Time](t, s.pool, `SELECT blocked_until FROM pglimit_token_bucket_now WHERE key = 'alice'`); !again.Equal(until) || time.Until(until).Round(time.Minute) != time.Hour {
+	if again := testworld.Value[time.Time](t, s.pool, `SELECT blocked_until FROM pglimit_token_bucket_now WHERE key = 'alice'`); !again.Equal(until) || time.Until(until).Round(time.Minute) != time.Hour {
 		t.Errorf("blocked until %v, and after a shorter block until %v", until, again)
 	}
 	// A block that has ended is none.
-	bed.Exec(t, s.pool, `UPDATE pglimit_leaky_bucket SET blocked_until_us = updated_at_us WHERE key = 'alice'`)
+	testworld.Exec(t, s.pool, `UPDATE pglimit_leaky_bucket SET blocked_until_us = updated_at_us WHERE key = 'alice'`)
 	counts, err = s.i.Unblock(ctx, targets(t, s.i, exact("alice"), inspect.Filter{Algorithm: algorithm.LeakyBucket}), inspect.Options{})
 	if err != nil || len(counts) > 0 {
 		t.Errorf("unblock of what is not blocked: %s, %v", render(counts), err)
@@ -125,7 +125,7 @@ func TestResetAsTheLibrary(t *testing.T) {
 		for n, key := range []string{"ours", "theirs"} {
 			var r limiter.Reservation
 			if p.Algorithm != limiter.LeakyBucketQueue {
-				r = bed.Reserve(t, s.l, p.Request(key, 3), time.Hour)
+				r = testworld.Reserve(t, s.l, p.Request(key, 3), time.Hour)
 			}
 			if n == 0 {
 				counts, err := s.i.Reset(t.Context(), targets(t, s.i, exact(key), inspect.Filter{Policy: p.Name}), inspect.Options{})
@@ -136,16 +136,16 @@ func TestResetAsTheLibrary(t *testing.T) {
 				t.Fatal(err)
 			}
 			if r.ID != "" {
-				settled := bed.Must(t)(s.l.Settle(t.Context(), r.ID, 1))
+				settled := testworld.Must(t)(s.l.Settle(t.Context(), r.ID, 1))
 				rows[n] = fmt.Sprintf("%v %.3f ", settled.Granted, settled.Level)
 			}
-			rows[n] += fmt.Sprintf("%.3f ", bed.Level(t, s.l, p, key))
-			rows[n] += bed.Value[string](t, s.pool, `SELECT coalesce(string_agg(units || state, ''), '') FROM pglimit_reservation WHERE policy = $1 AND key = $2`, p.Name, key)
+			rows[n] += fmt.Sprintf("%.3f ", testworld.Level(t, s.l, p, key))
+			rows[n] += testworld.Value[string](t, s.pool, `SELECT coalesce(string_agg(units || state, ''), '') FROM pglimit_reservation WHERE policy = $1 AND key = $2`, p.Name, key)
 		}
 		if rows[0] != rows[1] {
 			t.Errorf("%s: after ours %q, after the library's %q", p.Name, rows[0], rows[1])
 		}
-		if level := bed.Level(t, s.l, p, "other"); !bed.Near(level, 4) {
+		if level := testworld.Level(t, s.l, p, "other"); !testworld.Near(level, 4) {
 			t.Errorf("%s: another key's level is %v", p.Name, level)
 		}
 	}
@@ -168,8 +168,8 @@ func TestResetSeesWhatIsReservedMeanwhile(t *testing.T) {
 			s := newSite(t, "k")
 			p := policy("token_bucket", limiter.TokenBucket)
 			all := targets(t, s.i, exact("k"), inspect.Filter{Policy: "token_bucket"})
-			tx := bed.Begin(t, s.pool, pgx.TxOptions{})
-			r := bed.Reserve(t, s.l.InTx(tx), p.Request("k", 2), time.Hour)
+			tx := testworld.Begin(t, s.pool, pgx.TxOptions{})
+			r := testworld.Reserve(t, s.l.InTx(tx), p.Request("k", 2), time.Hour)
 			type result struct {
 				counts []inspect.Count
 				err    error
@@ -179,20 +179,20 @@ func TestResetSeesWhatIsReservedMeanwhile(t *testing.T) {
 				counts, err := act(t.Context(), s.i, all)
 				ended <- result{counts, err}
 			}()
-			bed.AwaitBlocked(t, s.pool)
-			bed.Commit(t, tx)
-			got := bed.Receive(t, ended, "the change")
+			testworld.AwaitBlocked(t, s.pool)
+			testworld.Commit(t, tx)
+			got := testworld.Receive(t, ended, "the change")
 			if got.err != nil || render(got.counts) != "token_bucket token_bucket 1 reservations 1" {
 				t.Errorf("%s, %v", render(got.counts), got.err)
 			}
-			if units := bed.Value[float64](t, s.pool, `SELECT coalesce(sum(units), 0) FROM pglimit_reservation`); units != 0 {
+			if units := testworld.Value[float64](t, s.pool, `SELECT coalesce(sum(units), 0) FROM pglimit_reservation`); units != 0 {
 				t.Errorf("reservations hold %v units", units)
 			}
 			_, err := s.l.Settle(t.Context(), r.ID, 1)
 			if gone := errors.Is(err, limiter.ErrNoReservation); gone != (name == "forget") {
 				t.Errorf("settle: %v", err)
 			}
-			if level := bed.Level(t, s.l, p, "k"); level > 1 {
+			if level := testworld.Level(t, s.l, p, "k"); level > 1 {
 				t.Errorf("level %v", level)
 			}
 		})
@@ -205,21 +205,21 @@ func TestForgetLeavesNoTrace(t *testing.T) {
 	s := newSite(t, "alice", "bob")
 	p := policy("token_bucket", limiter.TokenBucket)
 	for _, key := range []string{"alice", "bob"} {
-		bed.Reserve(t, s.l, p.Request(key, 2), time.Hour)
+		testworld.Reserve(t, s.l, p.Request(key, 2), time.Hour)
 		request := p.Request(key, 1)
 		request.IdempotencyKey = "once"
-		bed.Must(t)(s.l.Do(t.Context(), request))
-		cancelled := bed.Reserve(t, s.l, policy("gone", limiter.FixedWindow).Request(key, 2), time.Hour)
+		testworld.Must(t)(s.l.Do(t.Context(), request))
+		cancelled := testworld.Reserve(t, s.l, policy("gone", limiter.FixedWindow).Request(key, 2), time.Hour)
 		must.Succeed(t, s.l.Cancel(t.Context(), cancelled.ID))
 		override(t, s.pool, "token_bucket", key)
 		override(t, s.pool, "ghost", key)
 		deny(t, s.pool, policy("denied", limiter.TokenBucket), key, 3, 100*time.Hour)
 	}
-	bed.Exec(t, s.pool, `DELETE FROM pglimit_fixed_window WHERE policy = 'gone'`)
-	bed.Exec(t, s.pool, `DELETE FROM pglimit_override WHERE policy = 'ghost'`) // the history stays
-	version := bed.Value[int64](t, s.pool, `SELECT version FROM pglimit_policy_version`)
+	testworld.Exec(t, s.pool, `DELETE FROM pglimit_fixed_window WHERE policy = 'gone'`)
+	testworld.Exec(t, s.pool, `DELETE FROM pglimit_override WHERE policy = 'ghost'`) // the history stays
+	version := testworld.Value[int64](t, s.pool, `SELECT version FROM pglimit_policy_version`)
 	has := func(key string) string {
-		return bed.Value[string](t, s.pool, `SELECT concat_ws(' ', (SELECT count(*) FROM pglimit_keys WHERE key = $1), (SELECT count(*) FROM pglimit_reservation WHERE key = $1),
+		return testworld.Value[string](t, s.pool, `SELECT concat_ws(' ', (SELECT count(*) FROM pglimit_keys WHERE key = $1), (SELECT count(*) FROM pglimit_reservation WHERE key = $1),
 			(SELECT count(*) FROM pglimit_denial WHERE key = $1), (SELECT count(*) FROM pglimit_override WHERE key = $1), (SELECT count(*) FROM pglimit_policy_history WHERE key = $1))`, key)
 	}
 	before := has("bob")
@@ -241,7 +241,7 @@ func TestForgetLeavesNoTrace(t *testing.T) {
 	if after := has("bob"); after != before {
 		t.Errorf("bob has %s, had %s", after, before)
 	}
-	if now := bed.Value[int64](t, s.pool, `SELECT version FROM pglimit_policy_version`); now <= version {
+	if now := testworld.Value[int64](t, s.pool, `SELECT version FROM pglimit_policy_version`); now <= version {
 		t.Errorf("the version went from %d to %d: programs keep the override", version, now)
 	}
 	if all, err = s.i.Targets(t.Context(), exact("alice"), inspect.Filter{}, 100, true); err != nil || len(all) > 0 {
@@ -265,12 +265,12 @@ func sameParts(a, b string) bool {
 // and too many rows are refused before anything changes.
 func TestChangesInBatches(t *testing.T) {
 	t.Parallel()
-	address := bed.NewDatabase(t)
+	address := testworld.NewDatabase(t)
 	pool, statements := traced(t, address)
 	i := inspect.New(pool)
-	bed.InsertRows(t, pool, "pglimit_token_bucket", "p", 250, time.Now().UnixMicro())
-	bed.InsertRows(t, pool, "pglimit_token_bucket", "q", 30, time.Now().UnixMicro())
-	bed.InsertRows(t, pool, "pglimit_fixed_window", "q", 30, time.Now().UnixMicro())
+	testworld.InsertRows(t, pool, "pglimit_token_bucket", "p", 250, time.Now().UnixMicro())
+	testworld.InsertRows(t, pool, "pglimit_token_bucket", "q", 30, time.Now().UnixMicro())
+	testworld.InsertRows(t, pool, "pglimit_fixed_window", "q", 30, time.Now().UnixMicro())
 	if _, err := i.Targets(t.Context(), prefix("k"), inspect.Filter{}, 309, false); !errors.Is(err, inspect.ErrTooMany) || !errors.Is(err, limiter.ErrInvalid) {
 		t.Errorf("310 rows at most 309: %v", err)
 	}
@@ -296,7 +296,7 @@ func TestChangesInBatches(t *testing.T) {
 			t.Errorf("a statement has %d keys, not in order: %s", len(keys), s.SQL)
 		}
 	}
-	if n := bed.Value[int](t, pool, `SELECT count(*) FROM pglimit_keys WHERE blocked_until IS NOT NULL`); n != 310 {
+	if n := testworld.Value[int](t, pool, `SELECT count(*) FROM pglimit_keys WHERE blocked_until IS NOT NULL`); n != 310 {
 		t.Errorf("%d are blocked", n)
 	}
 }
@@ -304,9 +304,9 @@ func TestChangesInBatches(t *testing.T) {
 // TestChangesCancelled: what was done before the context ended is reported.
 func TestChangesCancelled(t *testing.T) {
 	t.Parallel()
-	pool := bed.NewPool(t)
+	pool := testworld.NewPool(t)
 	i := inspect.New(pool)
-	bed.InsertRows(t, pool, "pglimit_token_bucket", "p", 30, time.Now().UnixMicro())
+	testworld.InsertRows(t, pool, "pglimit_token_bucket", "p", 30, time.Now().UnixMicro())
 	ctx, cancel := context.WithCancel(t.Context())
 	counts, err := i.Reset(ctx, targets(t, i, prefix("k"), inspect.Filter{}), inspect.Options{Batch: 10, Progress: func(done, _ int) {
 		if done == 20 {
@@ -316,7 +316,7 @@ func TestChangesCancelled(t *testing.T) {
 	if !errors.Is(err, context.Canceled) || render(counts) != "p token_bucket 20" {
 		t.Errorf("%s, %v", render(counts), err)
 	}
-	if left := bed.Value[int](t, pool, `SELECT count(*) FROM pglimit_token_bucket`); left != 10 {
+	if left := testworld.Value[int](t, pool, `SELECT count(*) FROM pglimit_token_bucket`); left != 10 {
 		t.Errorf("%d rows are left", left)
 	}
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/inspect"
 	"github.com/pglimit/pglimit/db"
 	"github.com/pglimit/pglimit/deniallog"
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/internal/algorithm"
 	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/limiter"
@@ -32,7 +32,7 @@ func names(f inspect.Found) (all []string) {
 // deny records denials of a key, some time ago.
 func deny(t *testing.T, pool *pgxpool.Pool, p limiter.Policy, key string, denials int, ago time.Duration) {
 	t.Helper()
-	bed.Exec(t, pool, `INSERT INTO pglimit_denial (denials, shadowed, units, slot_us, last_denied_at_us, policy, key, algorithm)
+	testworld.Exec(t, pool, `INSERT INTO pglimit_denial (denials, shadowed, units, slot_us, last_denied_at_us, policy, key, algorithm)
 		SELECT $4, 1, 2, us / 60000000 * 60000000, us, $1, $2, $3
 		FROM (SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint - $5::bigint AS us) AS c`, p.Name, key, string(algorithm.Name(p.Algorithm).Table()), denials, ago.Microseconds())
 }
@@ -40,13 +40,13 @@ func deny(t *testing.T, pool *pgxpool.Pool, p limiter.Policy, key string, denial
 // override makes an override. A trigger notes it in the history.
 func override(t *testing.T, pool *pgxpool.Pool, policy, key string) {
 	t.Helper()
-	bed.Exec(t, pool, `INSERT INTO pglimit_override (policy, key, limit_units) VALUES ($1, $2, 3)`, policy, key)
+	testworld.Exec(t, pool, `INSERT INTO pglimit_override (policy, key, limit_units) VALUES ($1, $2, 3)`, policy, key)
 }
 
 func TestFindUnderEveryPolicy(t *testing.T) {
 	t.Parallel()
-	pool := bed.NewPool(t)
-	i, l := inspect.New(pool), bed.NewLimiter(t, pool, nil)
+	pool := testworld.NewPool(t)
+	i, l := inspect.New(pool), testworld.NewLimiter(t, pool, nil)
 	var want []string
 	for _, p := range everyTable() {
 		use(t, l, p, "alice", "alicex", "Alice", "bob")
@@ -58,8 +58,8 @@ func TestFindUnderEveryPolicy(t *testing.T) {
 	use(t, l, other, "alice")
 	want = append(want, "fixed_window alice")
 	slices.Sort(want)
-	r := bed.Reserve(t, l, other.Request("alice", 2), time.Hour)
-	cancelled := bed.Reserve(t, l, other.Request("alice", 1), time.Hour)
+	r := testworld.Reserve(t, l, other.Request("alice", 2), time.Hour)
+	cancelled := testworld.Reserve(t, l, other.Request("alice", 1), time.Hour)
 	must.Succeed(t, l.Cancel(t.Context(), cancelled.ID))
 	override(t, pool, "ghost", "alice") // a policy without rows
 	override(t, pool, "ghost", "bob")
@@ -111,7 +111,7 @@ func TestFindUnderEveryPolicy(t *testing.T) {
 func TestFindByPrefix(t *testing.T) {
 	t.Parallel()
 	run := func(t *testing.T, pool *pgxpool.Pool, keys []string) {
-		i, l := inspect.New(pool), bed.NewLimiter(t, pool, nil)
+		i, l := inspect.New(pool), testworld.NewLimiter(t, pool, nil)
 		p, q := policy("p", limiter.GCRA), policy("q", limiter.SlidingWindowLog)
 		use(t, l, p, keys...)
 		use(t, l, q, keys...)
@@ -147,7 +147,7 @@ func TestFindByPrefix(t *testing.T) {
 		random := rand.New(rand.NewPCG(3, 4))
 		characters := []rune{'a', 'b', 'B', '%', '_', '\\', '\'', 'é', 0x7F, 0x80, 0x7FF, 0x800, 0xD7FF, 0xE000, 0xFFFD, 0xFFFF, 0x10000, 0x10FFFE, 0x10FFFF}
 		set := map[string]bool{"a%b": true, "axb": true, "a_b": true, "a\\b": true, "a": true, "b": true, "aa": true, "A": true, "ab\U0010FFFF": true, "\U0010FFFF\U0010FFFF": true}
-		for len(set) < bed.Size(60, 120) {
+		for len(set) < testworld.Size(60, 120) {
 			var key []rune
 			for range 1 + random.IntN(3) {
 				key = append(key, characters[random.IntN(len(characters))])
@@ -158,27 +158,27 @@ func TestFindByPrefix(t *testing.T) {
 		for key := range set {
 			keys = append(keys, key)
 		}
-		run(t, bed.NewPool(t), keys)
+		run(t, testworld.NewPool(t), keys)
 	})
 	t.Run("LATIN1", func(t *testing.T) {
 		t.Parallel()
-		run(t, bed.Connect(t, bed.Latin1(t)), []string{"a", "aÿ", "aÿÿ", "b", "ÿ", "ÿa", "é", "aé"})
+		run(t, testworld.Connect(t, testworld.Latin1(t)), []string{"a", "aÿ", "aÿÿ", "b", "ÿ", "ÿa", "é", "aé"})
 	})
 }
 
 // TestFindReadsWhatItMust: Find reads one row of each policy, and the rows that it returns.
 func TestFindReadsWhatItMust(t *testing.T) {
 	t.Parallel()
-	address := bed.NewDatabase(t)
+	address := testworld.NewDatabase(t)
 	pool, statements := traced(t, address)
 	for _, a := range []algorithm.Name{algorithm.GCRA, algorithm.SlidingWindowLog} {
 		many(t, pool, a, 4, 2000)
 	}
-	bed.Exec(t, pool, `INSERT INTO pglimit_denial SELECT 1, 0, 0, 0, 0, 1, c.us - i, c.us - i, 0, false, 'p' || i % 4, 'k' || i, 'token_bucket'
+	testworld.Exec(t, pool, `INSERT INTO pglimit_denial SELECT 1, 0, 0, 0, 0, 1, c.us - i, c.us - i, 0, false, 'p' || i % 4, 'k' || i, 'token_bucket'
 		FROM generate_series(1, 4000) AS i, (SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS us) AS c`)
-	bed.Exec(t, pool, `INSERT INTO pglimit_override (policy, key, unlimited, match) SELECT 'p' || i % 4, 'k' || i, true, CASE WHEN i > 3980 THEN 'prefix' ELSE '' END FROM generate_series(1, 4000) AS i`)
-	bed.Exec(t, pool, `INSERT INTO pglimit_reservation SELECT 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 'open', 'token_bucket', 'i' || i, 'p' || i % 4, 'k' || i FROM generate_series(1, 4000) AS i`)
-	bed.Exec(t, pool, `ANALYZE pglimit_denial, pglimit_override, pglimit_reservation`)
+	testworld.Exec(t, pool, `INSERT INTO pglimit_override (policy, key, unlimited, match) SELECT 'p' || i % 4, 'k' || i, true, CASE WHEN i > 3980 THEN 'prefix' ELSE '' END FROM generate_series(1, 4000) AS i`)
+	testworld.Exec(t, pool, `INSERT INTO pglimit_reservation SELECT 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 'open', 'token_bucket', 'i' || i, 'p' || i % 4, 'k' || i FROM generate_series(1, 4000) AS i`)
+	testworld.Exec(t, pool, `ANALYZE pglimit_denial, pglimit_override, pglimit_reservation`)
 	i := inspect.New(pool)
 	for n, k := range map[int]inspect.Keys{8: exact("k1003"), 6: prefix("k1003")} {
 		statements.take()
@@ -216,12 +216,12 @@ func TestFindReadsWhatItMust(t *testing.T) {
 
 func TestTop(t *testing.T) {
 	t.Parallel()
-	pool := bed.NewPool(t)
-	i, l := inspect.New(pool), bed.NewLimiter(t, pool, nil)
+	pool := testworld.NewPool(t)
+	i, l := inspect.New(pool), testworld.NewLimiter(t, pool, nil)
 	a, b := policy("a", limiter.FixedWindow), policy("b", limiter.SlidingWindowLog)
 	for n, key := range []string{"one", "two", "three"} {
-		bed.Must(t)(l.Charge(t.Context(), a, key, float64(n+1)))
-		bed.Must(t)(l.Charge(t.Context(), b, key, float64(2*n+1)))
+		testworld.Must(t)(l.Charge(t.Context(), a, key, float64(n+1)))
+		testworld.Must(t)(l.Charge(t.Context(), b, key, float64(2*n+1)))
 	}
 	if err := l.Block(t.Context(), b, "fresh", time.Hour); err != nil { // no burst, and so no share
 		t.Fatal(err)
@@ -232,7 +232,7 @@ func TestTop(t *testing.T) {
 	deny(t, pool, b, "one", 20, 25*time.Hour)
 	deny(t, pool, b, "one", 30, 40*time.Minute)
 	deny(t, pool, b, "", 2, 90*time.Second)
-	bed.Exec(t, pool, `UPDATE pglimit_fixed_window SET updated_at_us = updated_at_us - 7200000000 WHERE key IN ('two', 'one')`)
+	testworld.Exec(t, pool, `UPDATE pglimit_fixed_window SET updated_at_us = updated_at_us - 7200000000 WHERE key IN ('two', 'one')`)
 	for _, c := range []struct {
 		q    inspect.TopQuery
 		want string
@@ -283,11 +283,11 @@ func TestTop(t *testing.T) {
 func TestStatus(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
-	pool := bed.NewPool(t)
+	pool := testworld.NewPool(t)
 	log := must.OK(deniallog.New(pool, nil))(t)
 	live := must.OK(policies.Open(ctx, pool, nil))(t)
 	t.Cleanup(func() { live.Close() })
-	l := bed.NewLimiter(t, pool, &limiter.Config{DenialLog: log, Policies: live})
+	l := testworld.NewLimiter(t, pool, &limiter.Config{DenialLog: log, Policies: live})
 	p := limiter.Policy{Name: "p", Algorithm: limiter.TokenBucket, Limit: 1000, Period: 1000 * time.Hour}
 	shadow, stored := p, p
 	shadow.Name, stored.Name = "shadow", "stored"
@@ -317,14 +317,14 @@ func TestStatus(t *testing.T) {
 	} {
 		for i, cost := range c.costs {
 			if i == 0 && cost <= p.Limit {
-				bed.Must(t)(l.AllowN(ctx, c.policy, c.key, cost))
+				testworld.Must(t)(l.AllowN(ctx, c.policy, c.key, cost))
 			} else if _, err := l.AllowAll(ctx, c.policy.Request(c.key, cost+499), p.Request("other", 1)); err != nil {
 				t.Fatal(err)
 			}
 		}
 		if c.key == "blocked" {
 			must.Succeed(t, l.Block(ctx, p, c.key, time.Hour))
-			bed.Must(t)(l.Allow(ctx, p, c.key))
+			testworld.Must(t)(l.Allow(ctx, p, c.key))
 		}
 		must.Succeed(t, log.Flush(ctx))
 		found := must.OK(inspect.New(pool).Find(ctx, exact(c.key), inspect.Filter{}, 10))(t)
@@ -339,10 +339,10 @@ func TestStatus(t *testing.T) {
 func TestStrangersInInspect(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
-	address, _ := bed.PlantedDatabase(t)
-	pool := bed.Connect(t, address)
-	l := bed.NewLimiter(t, pool, nil)
-	policies := bed.Variants(10, 10*time.Second)
+	address, _ := testworld.PlantedDatabase(t)
+	pool := testworld.Connect(t, address)
+	l := testworld.NewLimiter(t, pool, nil)
+	policies := testworld.Variants(10, 10*time.Second)
 	try := func(what string, err error) {
 		t.Helper()
 		if err != nil {
@@ -350,7 +350,7 @@ func TestStrangersInInspect(t *testing.T) {
 		}
 	}
 	for _, p := range policies {
-		bed.Must(t)(l.Allow(ctx, p, "k"))
+		testworld.Must(t)(l.Allow(ctx, p, "k"))
 	}
 	i := inspect.New(pool)
 	some := inspect.Filter{Policy: policies[0].Name, Algorithm: algorithm.Name(policies[0].Algorithm)}

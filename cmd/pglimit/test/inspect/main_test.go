@@ -14,13 +14,13 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/inspect"
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/internal/algorithm"
 	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/limiter"
 )
 
-func TestMain(m *testing.M) { bed.Main(m, 4) }
+func TestMain(m *testing.M) { testworld.Main(m, 4) }
 
 // policy returns a policy of 10 units whose period is longer than a test.
 func policy(name string, a limiter.Algorithm) limiter.Policy {
@@ -39,7 +39,7 @@ func everyTable() (all []limiter.Policy) {
 func use(t *testing.T, l *limiter.Limiter, p limiter.Policy, keys ...string) {
 	t.Helper()
 	for _, key := range keys {
-		bed.Must(t)(l.Charge(t.Context(), p, key, 4))
+		testworld.Must(t)(l.Charge(t.Context(), p, key, 4))
 	}
 }
 
@@ -98,13 +98,13 @@ func (r *tracer) take() []pgx.TraceQueryStartData {
 // traced connects with a tracer.
 func traced(t *testing.T, address string) (*pgxpool.Pool, *tracer) {
 	r := new(tracer)
-	return bed.Connect(t, address, func(c *pgxpool.Config) { c.ConnConfig.Tracer = r }), r
+	return testworld.Connect(t, address, func(c *pgxpool.Config) { c.ConnConfig.Tracer = r }), r
 }
 
 // plan explains a statement, where a sequential scan is the last resort.
 func plan(t *testing.T, pool *pgxpool.Pool, sql string, args ...any) string {
 	t.Helper()
-	tx := bed.Begin(t, pool, pgx.TxOptions{})
+	tx := testworld.Begin(t, pool, pgx.TxOptions{})
 	defer tx.Rollback(context.Background())
 	if _, err := tx.Exec(t.Context(), `SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off; SET LOCAL jit = off`); err != nil {
 		t.Fatal(err)
@@ -121,7 +121,7 @@ func plan(t *testing.T, pool *pgxpool.Pool, sql string, args ...any) string {
 func many(t *testing.T, pool *pgxpool.Pool, a algorithm.Name, policies, keys int) {
 	t.Helper()
 	for n := range policies {
-		bed.InsertRows(t, pool, bed.TableOf(a), fmt.Sprintf("filler-%d", n), keys, time.Now().UnixMicro())
+		testworld.InsertRows(t, pool, testworld.TableOf(a), fmt.Sprintf("filler-%d", n), keys, time.Now().UnixMicro())
 	}
-	bed.Exec(t, pool, "ANALYZE "+bed.TableOf(a))
+	testworld.Exec(t, pool, "ANALYZE "+testworld.TableOf(a))
 }

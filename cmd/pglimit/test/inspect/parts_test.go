@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/inspect"
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/internal/algorithm"
 	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/limiter"
@@ -19,8 +19,8 @@ import (
 func TestWithPart(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
-	pool := bed.NewPool(t)
-	i, l := inspect.New(pool), bed.NewLimiter(t, pool, nil)
+	pool := testworld.NewPool(t)
+	i, l := inspect.New(pool), testworld.NewLimiter(t, pool, nil)
 	join := limiter.JoinKey
 	person := "a:b"
 	want := []string{person, join(person), join(person, "x"), join("x", person), join("x", person, "y")}
@@ -29,11 +29,11 @@ func TestWithPart(t *testing.T) {
 		use(t, l, p, append(slices.Clone(want), others...)...)
 	}
 	reserved := policy("reserved", limiter.GCRA)
-	bed.Reserve(t, l, reserved.Request(join("r", person), 1), time.Hour)
-	bed.Exec(t, pool, `DELETE FROM pglimit_token_bucket WHERE policy = 'reserved'`)
+	testworld.Reserve(t, l, reserved.Request(join("r", person), 1), time.Hour)
+	testworld.Exec(t, pool, `DELETE FROM pglimit_token_bucket WHERE policy = 'reserved'`)
 	deny(t, pool, policy("denied", limiter.GCRA), join("d", person), 1, time.Hour)
-	bed.Exec(t, pool, `INSERT INTO pglimit_override (policy, key, unlimited) VALUES ('over', $1, true), ('over', $2, true)`, join("o", person), join("h", person))
-	bed.Exec(t, pool, `DELETE FROM pglimit_override WHERE key = $1`, join("h", person)) // leaves history
+	testworld.Exec(t, pool, `INSERT INTO pglimit_override (policy, key, unlimited) VALUES ('over', $1, true), ('over', $2, true)`, join("o", person), join("h", person))
+	testworld.Exec(t, pool, `DELETE FROM pglimit_override WHERE key = $1`, join("h", person)) // leaves history
 	want = append(want, join("r", person), join("d", person), join("o", person), join("h", person))
 	slices.Sort(want)
 	if got := must.OK(i.WithPart(ctx, person, inspect.Filter{}, 100, nil))(t); !slices.Equal(got, want) {
@@ -61,7 +61,7 @@ func TestWithPart(t *testing.T) {
 	if left := must.OK(i.WithPart(ctx, person, inspect.Filter{}, 100, nil))(t); len(left) > 0 {
 		t.Errorf("left: %q", left)
 	}
-	if n := bed.Value[int](t, pool, `SELECT count(*) FROM pglimit_token_bucket`); n != len(others) {
+	if n := testworld.Value[int](t, pool, `SELECT count(*) FROM pglimit_token_bucket`); n != len(others) {
 		t.Errorf("%d keys of others are left, want %d", n, len(others))
 	}
 	if targets := must.OK(i.Targets(ctx, inspect.Keys{List: []string{}}, inspect.Filter{}, 1000, true))(t); len(targets) > 0 {
@@ -73,12 +73,12 @@ func TestWithPart(t *testing.T) {
 // rows have one key, and shows how far it is.
 func TestWithPartOfLargeTables(t *testing.T) {
 	t.Parallel()
-	pool, statements := traced(t, bed.NewDatabase(t))
+	pool, statements := traced(t, testworld.NewDatabase(t))
 	const rows = 25_000
-	bed.InsertRows(t, pool, "pglimit_token_bucket", "p", rows, 0)
-	bed.Exec(t, pool, `UPDATE pglimit_token_bucket SET key = 'x:' || key || ':pro1' WHERE key IN ('k1', 'k12345', 'k24999')`)
-	bed.Exec(t, pool, `INSERT INTO pglimit_reservation SELECT 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 'open', 'token_bucket', 'i' || i, 'p', CASE WHEN i < 20000 THEN 'same' ELSE 'z:pro1' END FROM generate_series(1, 20001) AS i`)
-	bed.Exec(t, pool, `ANALYZE`)
+	testworld.InsertRows(t, pool, "pglimit_token_bucket", "p", rows, 0)
+	testworld.Exec(t, pool, `UPDATE pglimit_token_bucket SET key = 'x:' || key || ':pro1' WHERE key IN ('k1', 'k12345', 'k24999')`)
+	testworld.Exec(t, pool, `INSERT INTO pglimit_reservation SELECT 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 'open', 'token_bucket', 'i' || i, 'p', CASE WHEN i < 20000 THEN 'same' ELSE 'z:pro1' END FROM generate_series(1, 20001) AS i`)
+	testworld.Exec(t, pool, `ANALYZE`)
 	statements.take()
 	var read int64
 	got := must.OK(inspect.New(pool).WithPart(t.Context(), "pro1", inspect.Filter{Algorithm: algorithm.GCRA}, 100, func(n int64) { read = n }))(t)

@@ -18,7 +18,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/inspect"
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/internal/algorithm"
 	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/limiter"
@@ -28,16 +28,16 @@ import (
 // library returns, the block, and the counts of the other tables.
 func TestKeysShowWhatTheLibraryDecides(t *testing.T) {
 	t.Parallel()
-	pool := bed.NewPool(t)
-	l := bed.NewLimiter(t, pool, &limiter.Config{DisableDenyCache: true})
+	pool := testworld.NewPool(t)
+	l := testworld.NewLimiter(t, pool, &limiter.Config{DisableDenyCache: true})
 	for _, p := range everyTable() {
 		use(t, l, p, "k", "other")
 		open := int64(0)
 		if p.Algorithm != limiter.LeakyBucketQueue {
-			bed.Reserve(t, l, p.Request("k", 2), time.Hour)
+			testworld.Reserve(t, l, p.Request("k", 2), time.Hour)
 			open++
 		}
-		bed.Exec(t, pool, `INSERT INTO pglimit_denial (denials, shadowed, units, slot_us, last_denied_at_us, policy, key, algorithm)
+		testworld.Exec(t, pool, `INSERT INTO pglimit_denial (denials, shadowed, units, slot_us, last_denied_at_us, policy, key, algorithm)
 			SELECT n, 0, 1, us - n * 36000000000, us - n * 36000000000, $1, 'k', $1
 			FROM (SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS us) AS c, unnest(ARRAY[1, 2, 3]) AS n`, string(p.Algorithm))
 		var level, burst, share, remaining float64
@@ -53,8 +53,8 @@ func TestKeysShowWhatTheLibraryDecides(t *testing.T) {
 			}
 		}
 		read()
-		r := bed.Must(t)(l.Check(t.Context(), p, "k", 0))
-		if !bed.Near(level, r.Level) || burst != r.Burst || !bed.Near(remaining, r.Remaining) || !bed.Near(share, r.Level/r.Burst) || blocked != nil {
+		r := testworld.Must(t)(l.Check(t.Context(), p, "k", 0))
+		if !testworld.Near(level, r.Level) || burst != r.Burst || !testworld.Near(remaining, r.Remaining) || !testworld.Near(share, r.Level/r.Burst) || blocked != nil {
 			t.Errorf("%s: level %v, burst %v, share %v, remaining %v, blocked until %v; want %+v", p.Algorithm, level, burst, share, remaining, blocked, r)
 		}
 		// The denials of 10, 20 and 30 hours ago are 1, 2 and 3; a day has the first two.
@@ -64,24 +64,24 @@ func TestKeysShowWhatTheLibraryDecides(t *testing.T) {
 		if time.Since(updated).Abs() > time.Minute || empty.Before(updated) {
 			t.Errorf("%s: updated at %v, empty at %v", p.Algorithm, updated, empty)
 		}
-		bed.Must(t)(l.Charge(t.Context(), p, "k", 100)) // full: the slack is not shown
+		testworld.Must(t)(l.Charge(t.Context(), p, "k", 100)) // full: the slack is not shown
 		must.Succeed(t, l.Block(t.Context(), p, "k", time.Hour))
-		if read(); !bed.Near(level, 10) || level > 10 || share > 1 || remaining != 0 || blocked == nil || time.Until(*blocked).Round(time.Minute) != time.Hour {
+		if read(); !testworld.Near(level, 10) || level > 10 || share > 1 || remaining != 0 || blocked == nil || time.Until(*blocked).Round(time.Minute) != time.Hour {
 			t.Errorf("%s: full and blocked: level %v, share %v, remaining %v, blocked until %v", p.Algorithm, level, share, remaining, blocked)
 		}
 		use(t, l, p, "wide")
 		narrow := p
 		narrow.Limit = 2 // the level is carried over, above the burst
-		bed.Must(t)(l.AllowN(t.Context(), narrow, "wide", 1))
-		if share := bed.Value[float64](t, pool, `SELECT share FROM pglimit_keys WHERE policy = $1 AND key = 'wide'`, p.Name); p.Algorithm != limiter.SlidingWindowLog && !bed.Near(share, 2) {
+		testworld.Must(t)(l.AllowN(t.Context(), narrow, "wide", 1))
+		if share := testworld.Value[float64](t, pool, `SELECT share FROM pglimit_keys WHERE policy = $1 AND key = 'wide'`, p.Name); p.Algorithm != limiter.SlidingWindowLog && !testworld.Near(share, 2) {
 			t.Errorf("%s: after a smaller limit the share is %v", p.Algorithm, share)
 		}
 		must.Succeed(t, l.Block(t.Context(), p, "fresh", time.Hour))
-		if !bed.Value[bool](t, pool, `SELECT burst IS NULL AND share IS NULL AND remaining = 0 AND level = 0 FROM pglimit_keys WHERE policy = $1 AND key = 'fresh'`, p.Name) {
+		if !testworld.Value[bool](t, pool, `SELECT burst IS NULL AND share IS NULL AND remaining = 0 AND level = 0 FROM pglimit_keys WHERE policy = $1 AND key = 'fresh'`, p.Name) {
 			t.Errorf("%s: a row that a block made has a burst", p.Algorithm)
 		}
 	}
-	if n := bed.Value[int](t, pool, `SELECT count(*) FROM pglimit_keys`); n != 4*6 {
+	if n := testworld.Value[int](t, pool, `SELECT count(*) FROM pglimit_keys`); n != 4*6 {
 		t.Errorf("the view has %d rows, want 24", n)
 	}
 }
@@ -90,8 +90,8 @@ func TestKeysShowWhatTheLibraryDecides(t *testing.T) {
 // wrote it.
 func TestKeysBurstHasNoSlack(t *testing.T) {
 	t.Parallel()
-	pool := bed.NewPool(t)
-	l := bed.NewLimiter(t, pool, nil)
+	pool := testworld.NewPool(t)
+	l := testworld.NewLimiter(t, pool, nil)
 	limits := []float64{1e-9, 0.001, 0.1, 1, 3, 7, 999.99999, 1000, 1001, 99999.12345, 123456.789, 1e9 + 1, 8.6e9 + 1, 1e10 + 1, 17179869184, 1e15 + 1, 1 << 53}
 	random := rand.New(rand.NewPCG(1, 2))
 	for range 200 {
@@ -100,9 +100,9 @@ func TestKeysBurstHasNoSlack(t *testing.T) {
 	for n, limit := range limits {
 		p := limiter.Policy{Name: "burst", Algorithm: limiter.FixedWindow, Limit: limit, Period: time.Hour}
 		if n%3 == 0 {
-			bed.Must(t)(l.Charge(t.Context(), p, "k", limit))
+			testworld.Must(t)(l.Charge(t.Context(), p, "k", limit))
 		} else {
-			bed.Must(t)(l.AllowN(t.Context(), p, "k", limit))
+			testworld.Must(t)(l.AllowN(t.Context(), p, "k", limit))
 		}
 		var burst, level, remaining float64
 		must.Succeed(t, pool.QueryRow(t.Context(), `SELECT burst, level, remaining FROM pglimit_keys WHERE policy = 'burst' AND key = 'k'`).Scan(&burst, &level, &remaining))
@@ -117,7 +117,7 @@ func TestKeysBurstHasNoSlack(t *testing.T) {
 // of each table at most, and scans none.
 func TestKeysByPolicyAndKeyUsePrimaryKeys(t *testing.T) {
 	t.Parallel()
-	pool := bed.NewPool(t)
+	pool := testworld.NewPool(t)
 	for _, a := range algorithm.Tables {
 		many(t, pool, a, 3, 300)
 	}
@@ -166,28 +166,28 @@ func TestLocksInOrder(t *testing.T) {
 			}
 			t.Run(name+" "+held, func(t *testing.T) {
 				t.Parallel()
-				pool := bed.NewPool(t)
-				i, l := inspect.New(pool), bed.NewLimiter(t, pool, nil)
+				pool := testworld.NewPool(t)
+				i, l := inspect.New(pool), testworld.NewLimiter(t, pool, nil)
 				p := policy("p", limiter.GCRA)
 				for _, key := range []string{"c", "b", "a"} { // the last in order comes first in the table
-					bed.Reserve(t, l, p.Request(key, 1), time.Hour)
+					testworld.Reserve(t, l, p.Request(key, 1), time.Hour)
 				}
 				must.Succeed(t, l.Block(t.Context(), p, "c", time.Hour))
-				bed.Exec(t, pool, "ANALYZE pglimit_token_bucket, pglimit_reservation")
+				testworld.Exec(t, pool, "ANALYZE pglimit_token_bucket, pglimit_reservation")
 				var all []inspect.Target
 				for _, key := range []string{"b", "c", "a"} {
 					all = append(all, inspect.Target{Algorithm: algorithm.GCRA, Policy: "p", Key: key})
 				}
-				tx := bed.Begin(t, pool, pgx.TxOptions{})
+				tx := testworld.Begin(t, pool, pgx.TxOptions{})
 				must.OK(tx.Exec(t.Context(), `SELECT 1 FROM `+held+` WHERE key = 'a' FOR UPDATE`))(t)
 				ended := make(chan error, 1)
 				go func() {
 					_, err := act(t.Context(), i, all)
 					ended <- err
 				}()
-				bed.AwaitBlocked(t, pool)
+				testworld.AwaitBlocked(t, pool)
 				free := func(table string) string {
-					return bed.Value[string](t, pool, `WITH f AS (SELECT key FROM `+table+` ORDER BY key FOR UPDATE SKIP LOCKED) SELECT string_agg(key, '') FROM f`)
+					return testworld.Value[string](t, pool, `WITH f AS (SELECT key FROM `+table+` ORDER BY key FOR UPDATE SKIP LOCKED) SELECT string_agg(key, '') FROM f`)
 				}
 				if held == "pglimit_reservation" {
 					if got := free("pglimit_token_bucket") + " " + free("pglimit_reservation"); got != "abc bc" {
@@ -197,7 +197,7 @@ func TestLocksInOrder(t *testing.T) {
 					t.Errorf("free are %q, want bc", got)
 				}
 				must.Succeed(t, tx.Rollback(t.Context()))
-				if err := bed.Receive(t, ended, "the change"); err != nil {
+				if err := testworld.Receive(t, ended, "the change"); err != nil {
 					t.Error(err)
 				}
 			})
@@ -209,13 +209,13 @@ func TestLocksInOrder(t *testing.T) {
 // and is named if it takes too long.
 func TestHeldRow(t *testing.T) {
 	t.Parallel()
-	pool := bed.NewPool(t)
-	i, l := inspect.New(pool), bed.NewLimiter(t, pool, nil)
+	pool := testworld.NewPool(t)
+	i, l := inspect.New(pool), testworld.NewLimiter(t, pool, nil)
 	p := policy("p", limiter.TokenBucket)
 	use(t, l, p, "k1", "k2", "k3", "k4", "k5")
 	all := targets(t, i, prefix("k"), inspect.Filter{})
-	tx := bed.Begin(t, pool, pgx.TxOptions{})
-	bed.Must(t)(l.InTx(tx).Allow(t.Context(), p, "k3"))
+	tx := testworld.Begin(t, pool, pgx.TxOptions{})
+	testworld.Must(t)(l.InTx(tx).Allow(t.Context(), p, "k3"))
 
 	// It takes too long.
 	counts, err := i.Block(t.Context(), all, time.Hour, inspect.Options{LockWait: time.Millisecond, Wait: time.Millisecond})
@@ -240,12 +240,12 @@ func TestHeldRow(t *testing.T) {
 		}
 		ended <- err
 	}()
-	bed.Receive(t, done, "the free rows")
-	if left := bed.Value[string](t, pool, `SELECT string_agg(key, '') FROM pglimit_token_bucket`); left != "k3" {
+	testworld.Receive(t, done, "the free rows")
+	if left := testworld.Value[string](t, pool, `SELECT string_agg(key, '') FROM pglimit_token_bucket`); left != "k3" {
 		t.Errorf("left are %q", left)
 	}
-	bed.Commit(t, tx)
-	if err := bed.Receive(t, ended, "the reset"); err != nil {
+	testworld.Commit(t, tx)
+	if err := testworld.Receive(t, ended, "the reset"); err != nil {
 		t.Error(err)
 	}
 }
@@ -257,10 +257,10 @@ func TestHeldRow(t *testing.T) {
 func TestNoDeadlocks(t *testing.T) {
 	t.Parallel()
 	found := new(deadlocks)
-	pool := bed.Connect(t, bed.NewDatabase(t), bed.Setting("deadlock_timeout", "3ms"), func(c *pgxpool.Config) { c.ConnConfig.Tracer = found })
+	pool := testworld.Connect(t, testworld.NewDatabase(t), testworld.Setting("deadlock_timeout", "3ms"), func(c *pgxpool.Config) { c.ConnConfig.Tracer = found })
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	i, l := inspect.New(pool), bed.NewLimiter(t, pool, &limiter.Config{DisableDenyCache: true})
+	i, l := inspect.New(pool), testworld.NewLimiter(t, pool, &limiter.Config{DisableDenyCache: true})
 	both := []limiter.Policy{policy("p", limiter.GCRA), policy("q", limiter.SlidingWindowLog)}
 	var keys []string
 	for n := range 12 {
@@ -292,7 +292,7 @@ func TestNoDeadlocks(t *testing.T) {
 			}
 		})
 	}
-	rounds := bed.Size(10, 100)
+	rounds := testworld.Size(10, 100)
 	options := inspect.Options{Batch: 5, LockWait: time.Minute}
 	for n := range 4 {
 		changes.Go(func() {

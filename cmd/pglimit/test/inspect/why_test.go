@@ -14,7 +14,7 @@ import (
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/inspect"
 	"github.com/pglimit/pglimit/deniallog"
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/internal/keys"
 	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/limiter"
@@ -24,7 +24,7 @@ import (
 // awaitDefaults waits until a program is listed with n default policies.
 func awaitDefaults(t *testing.T, pool *pgxpool.Pool, n int) {
 	t.Helper()
-	bed.Eventually(t, "the program is listed", func(ctx context.Context) (listed bool, err error) {
+	testworld.Eventually(t, "the program is listed", func(ctx context.Context) (listed bool, err error) {
 		err = pool.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pglimit_program WHERE jsonb_array_length(defaults) = $1)`, n).Scan(&listed)
 		return listed, err
 	})
@@ -35,7 +35,7 @@ func awaitDefaults(t *testing.T, pool *pgxpool.Pool, n int) {
 func TestWhy(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
-	pool := bed.NewPool(t)
+	pool := testworld.NewPool(t)
 	log := must.OK(deniallog.New(pool, nil))(t)
 	live := must.OK(policies.Open(ctx, pool, &policies.Config{Program: "shop"}))(t)
 	t.Cleanup(func() { live.Close() })
@@ -46,7 +46,7 @@ func TestWhy(t *testing.T) {
 	set := func(edit policies.Edit) (after time.Time) {
 		t.Helper()
 		must.OK(live.Apply(ctx, edit))(t)
-		return bed.Value[time.Time](t, pool, `SELECT clock_timestamp()`)
+		return testworld.Value[time.Time](t, pool, `SELECT clock_timestamp()`)
 	}
 	override := policies.Override{Policy: "api", Key: "k", Limit: new(4.0), Note: "trial"}
 	over := stored
@@ -58,20 +58,20 @@ func TestWhy(t *testing.T) {
 	set(policies.Edit{SetOverrides: []policies.Override{override}})
 	must.Succeed(t, live.Default(compiled, shadow, moved))
 	awaitDefaults(t, pool, 3)
-	l := bed.NewLimiter(t, pool, &limiter.Config{DenialLog: log, Policies: live, DisableDenyCache: true})
+	l := testworld.NewLimiter(t, pool, &limiter.Config{DenialLog: log, Policies: live, DisableDenyCache: true})
 	all := func(requests ...limiter.Request) { must.OK(l.AllowAll(ctx, requests...))(t) }
 	all(stored.Request("k", 3))
 	all(stored.Request("k", 2), compiled.Request("k", 1)) // by the limit, and leaves no row for compiled
 	all(compiled.Request("k", 11))                        // never
-	bed.Must(t)(l.AllowN(ctx, shadow, "k", 10))
-	bed.Must(t)(l.AllowN(ctx, shadow, "k", 5)) // passes
+	testworld.Must(t)(l.AllowN(ctx, shadow, "k", 10))
+	testworld.Must(t)(l.AllowN(ctx, shadow, "k", 5)) // passes
 	must.Succeed(t, l.Block(ctx, inline, "k", time.Hour))
-	bed.Must(t)(l.Allow(ctx, inline, "k"))
-	bed.Must(t)(l.Allow(ctx, moved, "k"))
-	bed.Must(t)(l.Allow(ctx, stored, "other"))
+	testworld.Must(t)(l.Allow(ctx, inline, "k"))
+	testworld.Must(t)(l.Allow(ctx, moved, "k"))
+	testworld.Must(t)(l.Allow(ctx, stored, "other"))
 	must.Succeed(t, log.Flush(ctx))
 	atBefore := "api limited: 4 database, override 4 trial"
-	if bed.Value[bool](t, pool, `SELECT slot_us <= $1 FROM pglimit_denial WHERE policy = 'api' AND key = 'k'`, before.UnixMicro()) { // in the same minute
+	if testworld.Value[bool](t, pool, `SELECT slot_us <= $1 FROM pglimit_denial WHERE policy = 'api' AND key = 'k'`, before.UnixMicro()) { // in the same minute
 		atBefore += ", denied 1 0 0 0 of 2, shadowed 0, room true"
 	}
 
@@ -139,7 +139,7 @@ func TestBlockedByOverride(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
 	for _, secret := range [][]byte{nil, []byte("sixteen bytes at least")} {
-		pool := bed.NewPool(t)
+		pool := testworld.NewPool(t)
 		live := must.OK(policies.Open(ctx, pool, &policies.Config{KeySecret: secret}))(t)
 		t.Cleanup(func() { live.Close() })
 		p := policy("p", limiter.TokenBucket)
@@ -150,7 +150,7 @@ func TestBlockedByOverride(t *testing.T) {
 		free.Blocked, free.Unlimited, ended.Until = false, true, time.Now().Add(-time.Minute)
 		must.OK(live.Apply(ctx, policies.Edit{Set: []policies.Stored{{Policy: p}}, SetOverrides: []policies.Override{rule("one", ""), {Policy: "p", Key: "bot-2", Limit: new(5.0)},
 			rule("bot-", policies.MatchPrefix), rule("*@spam", policies.MatchPattern), rule("203.0.113.0/24", policies.MatchCIDR), free, ended}}))(t)
-		l, i := bed.NewLimiter(t, pool, &limiter.Config{KeySecret: secret}), inspect.New(pool)
+		l, i := testworld.NewLimiter(t, pool, &limiter.Config{KeySecret: secret}), inspect.New(pool)
 		i.Hashed = secret != nil
 		for key, want := range map[string]string{
 			"one": "blocked by ", "bot-1": "blocked by prefix", "bot-2": "blocked by prefix", "a@spam": "blocked by pattern", "bob:203.0.113.9": "blocked by cidr", "203.0.113.200": "ok", "ended-1": "ok", "other": "ok",

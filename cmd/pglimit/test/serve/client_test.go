@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/pglimit/pglimit/client"
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/limiter"
 	"github.com/pglimit/pglimit/policies"
@@ -39,9 +39,9 @@ type verbs interface {
 // TestClient: the client answers each call as the library does, errors included.
 func TestClient(t *testing.T) {
 	t.Parallel()
-	database := bed.NewDatabase(t)
+	database := testworld.NewDatabase(t)
 	s := start(t, database)
-	direct := bed.NewLimiter(t, bed.Connect(t, database), nil)
+	direct := testworld.NewLimiter(t, testworld.Connect(t, database), nil)
 	remote := must.OK(client.New(s.HTTP+"/", nil))(t)
 	defer remote.Close()
 	budget := limiter.Policy{Name: "budget", Algorithm: limiter.FixedWindow, Limit: 100, Period: 1000 * time.Hour}

@@ -20,7 +20,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/internal/must"
 	"github.com/pglimit/pglimit/limiter"
 )
@@ -29,10 +29,10 @@ import (
 // admin address, gRPC's health, and no key in the log.
 func TestServe(t *testing.T) {
 	t.Parallel()
-	database := bed.NewDatabase(t)
-	pool := bed.Connect(t, database)
+	database := testworld.NewDatabase(t)
+	pool := testworld.Connect(t, database)
 	stored := limiter.Policy{Name: "login", Algorithm: limiter.FixedWindow, Limit: 7, Period: 1000 * time.Hour}
-	bed.StorePolicy(t, pool, stored, false)
+	testworld.StorePolicy(t, pool, stored, false)
 	web, webLine := token(t, "web", "decide")
 	ops, opsLine := token(t, "ops", "operate")
 	tokens := file(t, "tokens", webLine)
@@ -53,7 +53,7 @@ func TestServe(t *testing.T) {
 	}
 
 	must.Succeed(t, os.WriteFile(tokens, []byte(opsLine), 0o600))
-	bed.Eventually(t, "the changed tokens are in use", func(context.Context) (bool, error) {
+	testworld.Eventually(t, "the changed tokens are in use", func(context.Context) (bool, error) {
 		status, _ := allow(web)
 		return status == 401, nil
 	})
@@ -102,14 +102,14 @@ func TestServe(t *testing.T) {
 // no further connection is accepted.
 func TestServeDrains(t *testing.T) {
 	t.Parallel()
-	database := bed.NewDatabase(t)
-	pool := bed.Connect(t, database)
+	database := testworld.NewDatabase(t)
+	pool := testworld.Connect(t, database)
 	s := start(t, database, "--drain-delay", "1s")
 	const body = `{"policy":"login","key":"k"}`
 	if r, text := call(t, "POST", s.HTTP+"/v1/allow", body); r.StatusCode != 200 {
 		t.Fatalf("%d %s", r.StatusCode, text)
 	}
-	lock := bed.Begin(t, pool, pgx.TxOptions{})
+	lock := testworld.Begin(t, pool, pgx.TxOptions{})
 	must.OK(lock.Exec(t.Context(), `UPDATE pglimit_fixed_window SET updated_at_us = updated_at_us`))(t)
 	type answer struct {
 		status int
@@ -120,17 +120,17 @@ func TestServeDrains(t *testing.T) {
 		r, text := call(t, "POST", s.HTTP+"/v1/allow", body)
 		answered <- answer{r.StatusCode, text}
 	}()
-	bed.Eventually(t, "the request waits", func(context.Context) (bool, error) {
+	testworld.Eventually(t, "the request waits", func(context.Context) (bool, error) {
 		_, text := call(t, "GET", s.Admin+"/metrics", "")
 		return strings.Contains(text, "\npglimit_waiting 1\n"), nil
 	})
 	must.Succeed(t, s.Process.Signal(syscall.SIGTERM))
-	bed.Eventually(t, "readiness ends", func(context.Context) (bool, error) {
+	testworld.Eventually(t, "readiness ends", func(context.Context) (bool, error) {
 		r, _ := call(t, "GET", s.Admin+"/readyz", "")
 		return r.StatusCode == 503, nil
 	})
 	fresh := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-	bed.Eventually(t, "the listener closes", func(context.Context) (bool, error) {
+	testworld.Eventually(t, "the listener closes", func(context.Context) (bool, error) {
 		r, err := fresh.Get(s.HTTP + "/healthz")
 		if err == nil {
 			_ = r.Body.Close()
@@ -144,7 +144,7 @@ func TestServeDrains(t *testing.T) {
 		t.Fatalf("the server ended before a request in progress; stderr %s", &s.Said)
 	default:
 	}
-	bed.Commit(t, lock)
+	testworld.Commit(t, lock)
 	if a := <-answered; a.status != 200 || !strings.Contains(a.text, `"remaining":1,`) {
 		t.Errorf("the request in progress: %+v", a)
 	}
@@ -166,7 +166,7 @@ func TestServeTelemetry(t *testing.T) {
 		sent[r.URL.Path] += string(body)
 	}))
 	defer receiver.Close()
-	s := startWith(t, bed.NewDatabase(t), []string{"OTEL_EXPORTER_OTLP_ENDPOINT=" + receiver.URL, "OTEL_SERVICE_NAME=limits"})
+	s := startWith(t, testworld.NewDatabase(t), []string{"OTEL_EXPORTER_OTLP_ENDPOINT=" + receiver.URL, "OTEL_SERVICE_NAME=limits"})
 	const trace = "4bf92f3577b34da6a3ce929d0e0e4736"
 	if r, text := call(t, "POST", s.HTTP+"/v1/allow", `{"policy":"login","key":"secret customer"}`, "traceparent", "00-"+trace+"-00f067aa0ba902b7-01"); r.StatusCode != 200 {
 		t.Errorf("%d %s", r.StatusCode, text)
@@ -192,8 +192,8 @@ func TestServeTelemetry(t *testing.T) {
 // is not ready, and not where the database is. What someone has to correct ends the command.
 func TestServeWithoutDatabase(t *testing.T) {
 	t.Parallel()
-	database := bed.NewDatabase(t)
-	wire := bed.NewWire(t, database)
+	database := testworld.NewDatabase(t)
+	wire := testworld.NewWire(t, database)
 	wire.Away.Store(true)
 	s := start(t, wire.URL, "--ratelimit-config", file(t, "limits.yaml", "domain: d\ndescriptors: [{key: user, rate_limit: {unit: day, requests_per_unit: 3}}]\n"))
 	conn := must.OK(grpc.NewClient(s.GRPC, grpc.WithTransportCredentials(insecure.NewCredentials())))(t)
@@ -214,7 +214,7 @@ func TestServeWithoutDatabase(t *testing.T) {
 		t.Error("gRPC's health while the database is away:", got)
 	}
 	wire.Away.Store(false)
-	bed.Eventually(t, "the server is ready", func(context.Context) (bool, error) {
+	testworld.Eventually(t, "the server is ready", func(context.Context) (bool, error) {
 		r, _ := call(t, "GET", s.Admin+"/readyz", "")
 		return r.StatusCode == 200, nil
 	})
@@ -227,12 +227,12 @@ func TestServeWithoutDatabase(t *testing.T) {
 	missing := *must.OK(url.Parse(database))(t)
 	missing.Path = "/none"
 	for _, args := range [][]string{{"serve", "--http", "localhost:0"}, {"ratelimit"}} {
-		if code, stdout, stderr := bed.Pglimit(t, missing.String(), args...); code != 3 || stdout != "" || !strings.Contains(stderr, "none") {
+		if code, stdout, stderr := testworld.Pglimit(t, missing.String(), args...); code != 3 || stdout != "" || !strings.Contains(stderr, "none") {
 			t.Errorf("%s: exit code %d, stdout %q, stderr %q", args, code, stdout, stderr)
 		}
 	}
 	bad := file(t, "bad.yaml", "policies:\n  - {name: login, algorithm: gcra, limit: -1, period: 1m}\n")
-	if code, _, stderr := bed.Pglimit(t, "postgres://nobody@127.0.0.1:1/none", "serve", "--http", "localhost:0", "--policies", bad); code != 2 || !strings.Contains(stderr, "bad.yaml:2") || !strings.Contains(stderr, "-1") {
+	if code, _, stderr := testworld.Pglimit(t, "postgres://nobody@127.0.0.1:1/none", "serve", "--http", "localhost:0", "--policies", bad); code != 2 || !strings.Contains(stderr, "bad.yaml:2") || !strings.Contains(stderr, "-1") {
 		t.Errorf("exit code %d, stderr %q", code, stderr)
 	}
 }
@@ -241,7 +241,7 @@ func TestServeWithoutDatabase(t *testing.T) {
 func TestServeTLS(t *testing.T) {
 	t.Parallel()
 	cert, key := certificate(t)
-	s := start(t, bed.NewDatabase(t), "--drain-timeout", "3m", "--tls-cert", file(t, "cert.pem", cert), "--tls-key", file(t, "key.pem", key))
+	s := start(t, testworld.NewDatabase(t), "--drain-timeout", "3m", "--tls-cert", file(t, "cert.pem", cert), "--tls-key", file(t, "key.pem", key))
 	client := &http.Client{Transport: &http.Transport{ForceAttemptHTTP2: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
 	for _, url := range []string{s.HTTP + "/healthz", s.Admin + "/readyz"} {
 		r, err := client.Get(url)

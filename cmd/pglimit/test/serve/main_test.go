@@ -24,18 +24,18 @@ import (
 	"time"
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/commands"
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/internal/must"
 )
 
 func TestMain(m *testing.M) {
-	bed.BeCommand(commands.Main)
-	bed.Main(m, 4)
+	testworld.BeCommand(commands.Main)
+	testworld.Main(m, 4)
 }
 
-type server = bed.Serving
+type server = testworld.Serving
 
-var startWith, file, token = bed.Serve, bed.File, bed.Token
+var startWith, file, token = testworld.Serve, testworld.File, testworld.Token
 
 // start starts a server with the policies over a database, on any free ports.
 func start(t *testing.T, database string, args ...string) *server {

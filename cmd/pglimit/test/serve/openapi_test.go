@@ -13,7 +13,7 @@ import (
 	"github.com/pb33f/libopenapi"
 	validator "github.com/pb33f/libopenapi-validator"
 
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/internal/must"
 )
 
@@ -76,7 +76,7 @@ func (d *described) send(t *testing.T, status int, method, path, body string, he
 func TestOpenAPI(t *testing.T) {
 	t.Parallel()
 	secret, line := token(t, "all", "decide,spend,operate")
-	d := &described{server: start(t, bed.NewDatabase(t), "--trusted-proxies", "127.0.0.1,::1", "--tokens", file(t, "tokens", line)), token: secret, seen: map[string]bool{}}
+	d := &described{server: start(t, testworld.NewDatabase(t), "--trusted-proxies", "127.0.0.1,::1", "--tokens", file(t, "tokens", line)), token: secret, seen: map[string]bool{}}
 	_, text := call(t, "GET", d.HTTP+"/openapi.json", "")
 	document := must.OK(libopenapi.NewDocument([]byte(text)))(t)
 	var errs []error

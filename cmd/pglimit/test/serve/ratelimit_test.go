@@ -21,7 +21,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/internal/must"
 )
 
@@ -30,7 +30,7 @@ import (
 // on with the counts.
 func TestRatelimit(t *testing.T) {
 	t.Parallel()
-	database, dir := bed.NewDatabase(t), t.TempDir()
+	database, dir := testworld.NewDatabase(t), t.TempDir()
 	config := filepath.Join(dir, "rl", "config")
 	must.Succeed(t, os.MkdirAll(config, 0o755))
 	must.Succeed(t, os.WriteFile(filepath.Join(config, "gateway.yaml"), []byte(`
@@ -47,13 +47,13 @@ descriptors:
 	request := &pb.RateLimitRequest{Domain: "default/eg/http", HitsAddend: 400_000, Descriptors: []*rlcommon.RateLimitDescriptor{{
 		Entries: []*rlcommon.RateLimitDescriptor_Entry{{Key: route, Value: route}, {Key: rule, Value: rule}},
 	}}}
-	wire := bed.NewWire(t, database)
+	wire := testworld.NewWire(t, database)
 	wire.Away.Store(true) // at the first start
 	for _, want := range []struct {
 		code pb.RateLimitResponse_Code
 		left uint32
 	}{{pb.RateLimitResponse_OK, 600_000}, {pb.RateLimitResponse_OK, 200_000}, {pb.RateLimitResponse_OVER_LIMIT, 200_000}} {
-		cmd := bed.Command(t, wire.URL)
+		cmd := testworld.Command(t, wire.URL)
 		cmd.Args[0] = "/bin/ratelimit"
 		cmd.Env = append(cmd.Env, "HOST=127.0.0.1", "PORT=0", "DEBUG_HOST=127.0.0.1", "DEBUG_PORT=0", "GRPC_HOST=127.0.0.1", "GRPC_PORT=0",
 			"RUNTIME_ROOT="+dir, "RUNTIME_SUBDIRECTORY=rl", "RUNTIME_WATCH_ROOT=false", "RUNTIME_IGNOREDOTFILES=true", "USE_STATSD=false", "LOG_LEVEL=info", "DECISION_TIMEOUT=1m", "REDIS_URL=redis:6379")
@@ -83,7 +83,7 @@ descriptors:
 			}
 			wire.Away.Store(false)
 		}
-		bed.Eventually(t, "the program is ready", func(context.Context) (bool, error) { return health() == http.StatusOK, nil })
+		testworld.Eventually(t, "the program is ready", func(context.Context) (bool, error) { return health() == http.StatusOK, nil })
 		r, err := pb.NewRateLimitServiceClient(conn).ShouldRateLimit(t.Context(), request)
 		if err != nil || r.GetOverallCode() != want.code || r.GetStatuses()[0].GetLimitRemaining() != want.left {
 			t.Errorf("response %v, error %v; want %v with %d left", r, err, want.code, want.left)
@@ -105,7 +105,7 @@ func TestServeRateLimit(t *testing.T) {
 	t.Parallel()
 	config := file(t, "limits.yaml", "domain: d\ndescriptors: [{key: user, rate_limit: {unit: day, requests_per_unit: 3}}]\n")
 	secret, line := token(t, "envoy", "decide")
-	s := start(t, bed.NewDatabase(t), "--ratelimit-config", config, "--ratelimit-count-each", "--tokens", file(t, "tokens", line))
+	s := start(t, testworld.NewDatabase(t), "--ratelimit-config", config, "--ratelimit-count-each", "--tokens", file(t, "tokens", line))
 	conn := must.OK(grpc.NewClient(s.GRPC, grpc.WithTransportCredentials(insecure.NewCredentials())))(t)
 	defer conn.Close()
 	request := &pb.RateLimitRequest{Domain: "d", HitsAddend: 2, Descriptors: []*rlcommon.RateLimitDescriptor{{
@@ -150,7 +150,7 @@ func TestServeRateLimit(t *testing.T) {
 		t.Errorf("exit code %d, log %s", s.ProcessState.ExitCode(), &s.Said)
 	}
 	// Until the first configuration arrives, only this service is not ready.
-	away := start(t, bed.NewDatabase(t), "--ratelimit-xds", "localhost:1")
+	away := start(t, testworld.NewDatabase(t), "--ratelimit-xds", "localhost:1")
 	waits := must.OK(grpc.NewClient(away.GRPC, grpc.WithTransportCredentials(insecure.NewCredentials())))(t)
 	defer waits.Close()
 	for name, want := range map[string]healthpb.HealthCheckResponse_ServingStatus{"": healthpb.HealthCheckResponse_SERVING, "ratelimit": healthpb.HealthCheckResponse_NOT_SERVING} {
@@ -167,7 +167,7 @@ func TestServeRateLimit(t *testing.T) {
 		"ratelimit-config ratelimit-xds": {"--ratelimit-xds", "localhost:1", "--ratelimit-config", config},
 		"bad.yaml":                       {"--grpc", "localhost:0", "--ratelimit-config", file(t, "bad.yaml", "domain: [")},
 	} {
-		if code, _, stderr := bed.Pglimit(t, "", append([]string{"serve", "--http", "localhost:0"}, args...)...); code != 2 || !strings.Contains(stderr, want) {
+		if code, _, stderr := testworld.Pglimit(t, "", append([]string{"serve", "--http", "localhost:0"}, args...)...); code != 2 || !strings.Contains(stderr, want) {
 			t.Errorf("%q: exit code %d, %s", args, code, stderr)
 		}
 	}

@@ -15,7 +15,7 @@ import (
 
 	"github.com/pglimit/pglimit/db"
 	"github.com/pglimit/pglimit/internal/store"
-	"github.com/pglimit/pglimit/internal/store/detached"
+	"github.com/pglimit/pglimit/internal/store/sending"
 )
 
 // Binary is a statement whose caller writes the parameters and reads the rows in
@@ -139,7 +139,7 @@ type Answer struct {
 	pg  *pgconn.PgConn
 	ctx context.Context
 	// context is ctx's, until the last read; then, or if ctx has none, nil.
-	context *detached.Context
+	context *sending.Context
 	stop    func() // ends what is done instead if it has none
 
 	own  bool     // its caller may leave
@@ -153,7 +153,7 @@ type Answer struct {
 }
 
 // keptBy returns the Answer that c keeps, or nil.
-func keptBy(c *detached.Context) *Answer {
+func keptBy(c *sending.Context) *Answer {
 	if c == nil {
 		return nil
 	}
@@ -173,7 +173,7 @@ func (r Ready) Query(ctx context.Context, params [][]byte) *Answer {
 		return r.begun
 	}
 	a := &r.seen.answer
-	*a = Answer{Conn: r.conn, pg: r.conn.Conn().PgConn(), own: detached.IsOwn(ctx), kept: a.kept[:0]}
+	*a = Answer{Conn: r.conn, pg: r.conn.Conn().PgConn(), own: sending.IsOwn(ctx), kept: a.kept[:0]}
 	if err := ctx.Err(); err != nil { // nothing is sent
 		a.err, a.done = err, true
 		return a
@@ -191,13 +191,13 @@ func (r Ready) Query(ctx context.Context, params [][]byte) *Answer {
 
 // watch makes reads end with ctx, or before it if the caller leaves.
 func (a *Answer) watch(ctx context.Context) {
-	if a.ctx, a.context = ctx, detached.Of(ctx); a.context != nil {
+	if a.ctx, a.context = ctx, sending.Of(ctx); a.context != nil {
 		a.context.Watch(a.pg.Conn())
 		return
 	}
 	ended := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
-		_ = a.pg.Conn().SetDeadline(detached.Past)
+		_ = a.pg.Conn().SetDeadline(sending.Past)
 		close(ended)
 	})
 	a.stop = func() {
@@ -289,7 +289,7 @@ func (a *Answer) close(err error) {
 	}
 	a.fail(err)
 	a.done = true
-	_ = a.pg.Conn().SetDeadline(detached.Past)
+	_ = a.pg.Conn().SetDeadline(sending.Past)
 	_ = a.pg.Exec(context.Background(), "").Close()
 }
 

@@ -14,7 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/pglimit/pglimit/internal/store"
-	"github.com/pglimit/pglimit/internal/store/detached"
+	"github.com/pglimit/pglimit/internal/store/sending"
 )
 
 // TestAnswered: which errors count as an answer of the server.
@@ -114,8 +114,8 @@ func TestBreakerCounts(t *testing.T) {
 // TestBreakerOfABusyProcess: a timeout counts, but not of a process that is too busy to read.
 func TestBreakerOfABusyProcess(t *testing.T) {
 	var mu sync.Mutex
-	all := detached.NewDeadlines[*detached.Context](&mu)
-	c := new(detached.Context)
+	all := sending.NewDeadlines[*sending.Context](&mu)
+	c := new(sending.Context)
 	mu.Lock()
 	c.Begin(time.Millisecond, &all)
 	mu.Unlock()
@@ -156,7 +156,7 @@ func TestBreakerProbes(t *testing.T) {
 	if err := b.Refuses(); err != nil {
 		t.Errorf("it refuses its probe: %v", err)
 	}
-	own := new(detached.Context)
+	own := new(sending.Context)
 	own.Own()
 	if err := NewPool(&scripted{}, NewCache(nil)).Guard(b, nil).Run(own, Statement, nil); err != store.ErrElsewhere {
 		t.Errorf("a caller that may leave probes: %v", err)

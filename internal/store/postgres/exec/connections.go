@@ -15,7 +15,7 @@ import (
 	"github.com/pglimit/pglimit/db"
 	"github.com/pglimit/pglimit/internal/sqldb"
 	"github.com/pglimit/pglimit/internal/store"
-	"github.com/pglimit/pglimit/internal/store/detached"
+	"github.com/pglimit/pglimit/internal/store/sending"
 )
 
 // PGX returns the connections of a pgx pool. Their own transactions may be idle for so
@@ -39,7 +39,7 @@ type pgxConnections struct {
 // Acquire implements Connections.
 func (p *pgxConnections) Acquire(ctx context.Context) (db.DBTX, func(error) error, error) {
 	conn, release, err := p.acquire(ctx)
-	if err == nil && detached.IsOwn(ctx) {
+	if err == nil && sending.IsOwn(ctx) {
 		return ownConn{conn}, release, nil
 	}
 	return conn, release, err
@@ -58,7 +58,7 @@ func (p *pgxConnections) acquire(ctx context.Context) (*pgxpool.Conn, func(error
 			p.answered.Store(false)
 		}
 		return nil, nil, err
-	case !detached.Sends(ctx):
+	case !sending.Sends(ctx):
 		conn.Release()
 		return nil, nil, &noConnection{context.DeadlineExceeded, true}
 	}
@@ -113,7 +113,7 @@ type poolTx struct {
 
 // Once commits if f returns nil. If not, it rolls back, unless f has already done so.
 func (p *pgxConnections) Once(ctx context.Context, f func(db.DBTX) error) (err error) {
-	if detached.IsOwn(ctx) {
+	if sending.IsOwn(ctx) {
 		return store.ErrElsewhere
 	}
 	conn, release, err := p.acquire(ctx)

@@ -13,7 +13,7 @@ import (
 	"github.com/pglimit/pglimit/db"
 	"github.com/pglimit/pglimit/internal/pooler"
 	"github.com/pglimit/pglimit/internal/store"
-	"github.com/pglimit/pglimit/internal/store/detached"
+	"github.com/pglimit/pglimit/internal/store/sending"
 )
 
 // scripted are Connections that answer each statement with the next error. They record
@@ -166,7 +166,7 @@ func TestFallbackElsewhere(t *testing.T) {
 // TestFallbackAfterARest: if the answer that another goroutine reads on is a conflict, the
 // statement is sent again as others are by then: unprepared, if statements get lost.
 func TestFallbackAfterARest(t *testing.T) {
-	ctx := &detached.Context{Rest: &Answer{release: func(err error) error { return err }}}
+	ctx := &sending.Context{Rest: &Answer{release: func(err error) error { return err }}}
 	s := &scripted{answers: []error{nil}}
 	cache := NewCache(func(error) {})
 	cache.turnOff(answer("26000"))

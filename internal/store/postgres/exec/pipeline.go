@@ -9,7 +9,7 @@ import (
 
 	"github.com/pglimit/pglimit/db"
 	"github.com/pglimit/pglimit/internal/store"
-	"github.com/pglimit/pglimit/internal/store/detached"
+	"github.com/pglimit/pglimit/internal/store/sending"
 )
 
 // Pipeline makes n calls as one transaction in one round trip. Each call runs twice, first
@@ -44,7 +44,7 @@ func Pipeline(ctx context.Context, tx db.DBTX, n int, call func(i int, tx db.DBT
 			failed = i
 			break
 		}
-		detached.Answered(ctx)
+		sending.Answered(ctx)
 	}
 	if err = results.Close(); err == nil {
 		return -1, o.err // all was committed, but the answers cannot be read
@@ -127,7 +127,7 @@ func Together(ctx context.Context, tx db.DBTX, calls []Call) error {
 			if err := c(tx); err != nil {
 				return err
 			}
-			detached.Answered(ctx)
+			sending.Answered(ctx)
 		}
 		return nil
 	}
@@ -143,7 +143,7 @@ func Together(ctx context.Context, tx db.DBTX, calls []Call) error {
 			_ = results.Close() // the first error is the one to report
 			return err
 		}
-		detached.Answered(ctx)
+		sending.Answered(ctx)
 	}
 	return results.Close()
 }

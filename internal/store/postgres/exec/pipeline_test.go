@@ -14,7 +14,7 @@ import (
 
 	"github.com/pglimit/pglimit/db"
 	"github.com/pglimit/pglimit/internal/store"
-	"github.com/pglimit/pglimit/internal/store/detached"
+	"github.com/pglimit/pglimit/internal/store/sending"
 )
 
 // wire is a connection with a pipeline. Each statement has the error of its text in fails.
@@ -147,7 +147,7 @@ func TestAnswersOfParts(t *testing.T) {
 		"one by one": func(ctx context.Context) { _ = Together(ctx, struct{ db.DBTX }{alone{w}}, calls) },
 	} {
 		w.sent = nil
-		c := &detached.Context{Answers: new(atomic.Int64)}
+		c := &sending.Context{Answers: new(atomic.Int64)}
 		if run(c); c.Answers.Load() != 2 {
 			t.Errorf("%s: %d answers, want 2", name, c.Answers.Load())
 		}

@@ -12,7 +12,7 @@ import (
 	"github.com/pglimit/pglimit/db"
 	"github.com/pglimit/pglimit/internal/pooler"
 	"github.com/pglimit/pglimit/internal/store"
-	"github.com/pglimit/pglimit/internal/store/detached"
+	"github.com/pglimit/pglimit/internal/store/sending"
 )
 
 // MaxTries is the number of times that one decision is tried after conflicts.
@@ -98,9 +98,9 @@ func (p *Pool) Leaves() bool {
 
 // Run is Runner's.
 func (p *Pool) Run(ctx context.Context, m Mode, f func(db.DBTX) error) (err error) {
-	d := detached.Of(ctx)
+	d := sending.Of(ctx)
 	begun := keptBy(d) // by a caller that has left
-	if p.breaker != nil && p.breaker.open() && detached.IsOwn(ctx) {
+	if p.breaker != nil && p.breaker.open() && sending.IsOwn(ctx) {
 		return store.ErrElsewhere // a probe must not end before it has its answer
 	}
 	if p.breaker != nil && begun == nil {

@@ -11,7 +11,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/pglimit/pglimit/internal/conformance/either"
+	"github.com/pglimit/pglimit/internal/conformance/verbs"
 	"github.com/pglimit/pglimit/internal/pooler"
 	"github.com/pglimit/pglimit/limiter"
 	"golang.org/x/sync/errgroup"
@@ -20,10 +20,10 @@ import (
 // Client sends requests, such as over a pool of connections. It is safe for concurrent
 // use.
 type Client interface {
-	either.Limiter
+	verbs.Limiter
 	// InTx calls do with the same methods in a transaction, and then commits or rolls
 	// back.
-	InTx(ctx context.Context, commit bool, do func(either.Limiter) error) error
+	InTx(ctx context.Context, commit bool, do func(verbs.Limiter) error) error
 }
 
 // maxFailures in a row have the database as their reason, not killed clients.

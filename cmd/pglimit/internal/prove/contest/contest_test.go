@@ -10,7 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/pglimit/pglimit/internal/conformance/either"
+	"github.com/pglimit/pglimit/internal/conformance/verbs"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -26,7 +26,7 @@ func newHonest() honest {
 	return honest{limiter.NewMemory(&limiter.Config{DisableDenyCache: true, Observe: pause})}
 }
 
-func (h honest) InTx(_ context.Context, commit bool, do func(either.Limiter) error) error {
+func (h honest) InTx(_ context.Context, commit bool, do func(verbs.Limiter) error) error {
 	return do(rolledBackAlone{h, commit})
 }
 
@@ -54,7 +54,7 @@ func (s stalling) Reserve(ctx context.Context, request limiter.Request, ttl time
 	return s.honest.Reserve(ctx, request, ttl)
 }
 
-func (s stalling) InTx(ctx context.Context, commit bool, do func(either.Limiter) error) error {
+func (s stalling) InTx(ctx context.Context, commit bool, do func(verbs.Limiter) error) error {
 	s.held.Lock()
 	defer s.held.Unlock()
 	return s.honest.InTx(ctx, commit, do)
@@ -83,8 +83,8 @@ func (g *generous) AllowN(ctx context.Context, p limiter.Policy, key string, n f
 	return g.pass(r, p, err)
 }
 
-func (g *generous) InTx(ctx context.Context, commit bool, do func(either.Limiter) error) error {
-	return g.honest.InTx(ctx, commit, func(tx either.Limiter) error {
+func (g *generous) InTx(ctx context.Context, commit bool, do func(verbs.Limiter) error) error {
+	return g.honest.InTx(ctx, commit, func(tx verbs.Limiter) error {
 		if g.inTx && commit {
 			tx = generousTx{tx, g}
 		}
@@ -93,7 +93,7 @@ func (g *generous) InTx(ctx context.Context, commit bool, do func(either.Limiter
 }
 
 type generousTx struct {
-	either.Limiter
+	verbs.Limiter
 	*generous
 }
 
@@ -238,7 +238,7 @@ type failing struct {
 	err error
 }
 
-func (f failing) InTx(context.Context, bool, func(either.Limiter) error) error { return f.err }
+func (f failing) InTx(context.Context, bool, func(verbs.Limiter) error) error { return f.err }
 
 func (f failing) AllowN(context.Context, limiter.Policy, string, float64) (limiter.Result, error) {
 	return limiter.Result{}, f.err

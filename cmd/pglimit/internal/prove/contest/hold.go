@@ -8,7 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/pglimit/pglimit/internal/conformance/either"
+	"github.com/pglimit/pglimit/internal/conformance/verbs"
 	"github.com/pglimit/pglimit/limiter"
 	"golang.org/x/sync/errgroup"
 )
@@ -110,7 +110,7 @@ func (c *Contest) hold(ctx context.Context, until time.Time) error {
 		row := &heldRow{request: s, holding: &c.holding, enough: make(chan struct{})}
 		stalled := false
 		var r limiter.Result
-		err := c.holder.InTx(ctx, commit, func(tx either.Limiter) (err error) {
+		err := c.holder.InTx(ctx, commit, func(tx verbs.Limiter) (err error) {
 			if r, err = tx.AllowN(ctx, s.policy, s.key, 1); err == nil {
 				stalled = c.whileHeld(ctx, row)
 			}

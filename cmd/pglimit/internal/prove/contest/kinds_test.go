@@ -10,13 +10,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pglimit/pglimit/internal/conformance/either"
+	"github.com/pglimit/pglimit/internal/conformance/verbs"
 	"github.com/pglimit/pglimit/limiter"
 )
 
 // rolledBackAlone is a transaction of a client that can roll back only AllowN.
 type rolledBackAlone struct {
-	either.Limiter
+	verbs.Limiter
 	commit bool
 }
 
@@ -52,7 +52,7 @@ type wrong struct {
 	reserved *sync.Map // requests by reservation
 }
 
-func (w wrong) InTx(_ context.Context, commit bool, do func(either.Limiter) error) error {
+func (w wrong) InTx(_ context.Context, commit bool, do func(verbs.Limiter) error) error {
 	return do(rolledBackAlone{w, commit})
 }
 

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/pglimit/pglimit/internal/bound"
-	"github.com/pglimit/pglimit/internal/conformance/either"
+	"github.com/pglimit/pglimit/internal/conformance/verbs"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -31,9 +31,9 @@ const (
 )
 
 // send sends a request for a key of a kind in one of the manners.
-func (w *worker) send(ctx context.Context, k kind, do func(context.Context, either.Limiter) error) (manner, error) {
+func (w *worker) send(ctx context.Context, k kind, do func(context.Context, verbs.Limiter) error) (manner, error) {
 	in := func(ctx context.Context, commit bool) error {
-		return w.to.InTx(ctx, commit, func(tx either.Limiter) error { return do(ctx, tx) })
+		return w.to.InTx(ctx, commit, func(tx verbs.Limiter) error { return do(ctx, tx) })
 	}
 	switch d := rand.IntN(1000); {
 	case k == heldKind: // in a transaction it would occupy its connection while it waits
@@ -54,7 +54,7 @@ func cost() int64 { return int64(1 + rand.IntN(maxCost)) }
 
 // ask sends a request of n units for the keys of books, and counts it there. It reports
 // whether there was an answer.
-func (w *worker) ask(ctx context.Context, k kind, n int64, books []*tally, do func(context.Context, either.Limiter) error) (how manner, ok bool, err error) {
+func (w *worker) ask(ctx context.Context, k kind, n int64, books []*tally, do func(context.Context, verbs.Limiter) error) (how manner, ok bool, err error) {
 	for _, t := range books {
 		t.requests++
 		t.asked += n
@@ -79,7 +79,7 @@ func (w *worker) ask(ctx context.Context, k kind, n int64, books []*tally, do fu
 func (w *worker) lone(ctx context.Context, s request) (manner, error) {
 	n, t := cost(), w.books.of(s)
 	var r limiter.Result
-	how, ok, err := w.ask(ctx, s.kind, n, []*tally{t}, func(ctx context.Context, d either.Limiter) (err error) {
+	how, ok, err := w.ask(ctx, s.kind, n, []*tally{t}, func(ctx context.Context, d verbs.Limiter) (err error) {
 		r, err = d.AllowN(ctx, s.policy, s.key, float64(n))
 		return err
 	})
@@ -122,7 +122,7 @@ func (w *worker) set(ctx context.Context, s request) (manner, error) {
 		requests, books = append(requests, m.policy.Request(m.key, float64(n))), append(books, t)
 	}
 	var all limiter.Results
-	how, ok, err := w.ask(ctx, s.kind, n, books, func(ctx context.Context, d either.Limiter) (err error) {
+	how, ok, err := w.ask(ctx, s.kind, n, books, func(ctx context.Context, d verbs.Limiter) (err error) {
 		all, err = d.AllowAll(ctx, requests...)
 		return err
 	})

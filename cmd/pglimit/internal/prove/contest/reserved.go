@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/pglimit/pglimit/internal/conformance/either"
+	"github.com/pglimit/pglimit/internal/conformance/verbs"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -74,7 +74,7 @@ func (w *worker) reserve(ctx context.Context, s request) (manner, error) {
 		ttl = leftFor
 	}
 	var r limiter.Reservation
-	how, ok, err := w.ask(ctx, s.kind, n, []*tally{t}, func(ctx context.Context, d either.Limiter) (err error) {
+	how, ok, err := w.ask(ctx, s.kind, n, []*tally{t}, func(ctx context.Context, d verbs.Limiter) (err error) {
 		r, err = d.Reserve(ctx, s.policy.Request(s.key, float64(n)), ttl)
 		return err
 	})
@@ -164,7 +164,7 @@ func (w *worker) answerTo(ctx context.Context, t *tally, id string, e ending) (e
 	return true, nil
 }
 
-func (e ending) send(ctx context.Context, to either.Limiter, id string) error {
+func (e ending) send(ctx context.Context, to verbs.Limiter, id string) error {
 	if e.cancel {
 		return to.Cancel(ctx, id)
 	}

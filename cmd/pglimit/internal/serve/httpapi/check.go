@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/pglimit/pglimit/cmd/pglimit/internal/site/api"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/webpage/api"
 	"github.com/pglimit/pglimit/httplimit"
 	"github.com/pglimit/pglimit/limiter"
 )

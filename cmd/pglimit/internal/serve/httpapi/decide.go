@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/pglimit/pglimit/cmd/pglimit/internal/site/api"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/webpage/api"
 	"github.com/pglimit/pglimit/internal/duration"
 	"github.com/pglimit/pglimit/limiter"
 )

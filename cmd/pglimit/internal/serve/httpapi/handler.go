@@ -21,7 +21,7 @@ import (
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/inspect"
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/serve/auth"
-	"github.com/pglimit/pglimit/cmd/pglimit/internal/site"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/webpage"
 	"github.com/pglimit/pglimit/httplimit"
 	"github.com/pglimit/pglimit/internal/throttle"
 	"github.com/pglimit/pglimit/limiter"
@@ -166,7 +166,7 @@ func (h *Handler) enter(r *http.Request, pattern string, needs auth.Scope) (stri
 		if err != nil {
 			host = strings.Trim(r.Host, "[]")
 		}
-		if !site.Loopback(host) {
+		if !webpage.Loopback(host) {
 			return "", &problem{Status: http.StatusForbidden, Code: "host", Detail: "the host is " + shortened(r.Host) + ": without tokens only localhost is answered"}
 		}
 	}

@@ -5,7 +5,7 @@ import (
 	"net/http"
 	"sync"
 
-	"github.com/pglimit/pglimit/cmd/pglimit/internal/site/api"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/webpage/api"
 	"github.com/pglimit/pglimit/httplimit"
 	"github.com/pglimit/pglimit/limiter"
 )

@@ -4,7 +4,7 @@ import (
 	"reflect"
 	"testing"
 
-	"github.com/pglimit/pglimit/cmd/pglimit/internal/site/api"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/webpage/api"
 )
 
 // FuzzPlain: a body that plain reads is valid, and is the same to encoding/json.

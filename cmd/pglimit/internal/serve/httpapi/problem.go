@@ -9,7 +9,7 @@ import (
 	"net/http"
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/serve/auth"
-	"github.com/pglimit/pglimit/cmd/pglimit/internal/site/api"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/webpage/api"
 	"github.com/pglimit/pglimit/limiter"
 	"github.com/pglimit/pglimit/policies"
 )

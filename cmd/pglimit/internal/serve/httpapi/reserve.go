@@ -5,7 +5,7 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/pglimit/pglimit/cmd/pglimit/internal/site/api"
+	"github.com/pglimit/pglimit/cmd/pglimit/internal/webpage/api"
 	"github.com/pglimit/pglimit/httplimit"
 )
 

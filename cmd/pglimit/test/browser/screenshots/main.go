@@ -25,7 +25,7 @@ import (
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/dashboard/sample"
 	"github.com/pglimit/pglimit/cmd/pglimit/test/browser"
-	"github.com/pglimit/pglimit/internal/checkout"
+	"github.com/pglimit/pglimit/internal/repository"
 	"github.com/pglimit/pglimit/migrations"
 	"github.com/pglimit/pglimit/pglimittest"
 )
@@ -57,7 +57,7 @@ func run(ctx context.Context, to, only string) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	command, err := checkout.BuildCommand(dir)
+	command, err := repository.BuildCommand(dir)
 	if err != nil {
 		return err
 	}
@@ -109,8 +109,8 @@ func (p *photographer) scene(b *browser.Tab) {
 	}
 }
 
-// size sets the window's width, and its height so that it shows all cards, or two if they
-// are one above the other.
+// size sets the window's width. Its height shows all cards, or two in a narrow window, where
+// they are one above the other.
 func (p *photographer) size(b *browser.Tab, width int64, scale float64) {
 	b.Do(fmt.Sprintf("a window of %d px", width), chromedp.EmulateViewport(width, 800, chromedp.EmulateScale(scale)))
 	last := "article:last-of-type"

@@ -16,18 +16,18 @@ import (
 	"testing"
 
 	"github.com/pglimit/pglimit/cmd/pglimit/internal/commands"
-	"github.com/pglimit/pglimit/integration/bed"
+	"github.com/pglimit/pglimit/integration/testworld"
 	"github.com/pglimit/pglimit/internal/must"
 )
 
 func TestMain(m *testing.M) {
-	bed.BeCommand(commands.Main)
-	bed.Main(m, 2)
+	testworld.BeCommand(commands.Main)
+	testworld.Main(m, 2)
 }
 
 // withoutServer lets h's command find no PostgreSQL server, and a docker command that runs
 // image and its entry point instead of the official ones.
-func withoutServer(t *testing.T, h *bed.House, image, entry string) {
+func withoutServer(t *testing.T, h *testworld.House, image, entry string) {
 	t.Helper()
 	docker := must.OK(osexec.LookPath("docker"))(t)
 	bin := filepath.Join(h.Dir, "bin")
@@ -53,11 +53,11 @@ func TestDockerEmbedded(t *testing.T) {
 	image, entry := "postgres:17-alpine", "docker-entrypoint.sh"
 	if osexec.Command("docker", "image", "inspect", image).Run() != nil && osexec.Command("docker", "pull", image).Run() != nil {
 		image, entry = "pglimit-test-postgres:17", "test-image-entrypoint"
-		if out, err := osexec.Command("../../testdata/checkout/scripts/test-image", "17").CombinedOutput(); err != nil {
+		if out, err := osexec.Command("../../testdata/repository/scripts/test-image", "17").CombinedOutput(); err != nil {
 			t.Fatalf("%v: %s", err, out)
 		}
 	}
-	h := bed.NewHouse(t)
+	h := testworld.NewHouse(t)
 	withoutServer(t, h, image, entry)
 	if got := h.Allow(t, "(Docker)", "--data-dir", h.Data()); got != 4 {
 		t.Errorf("%v remaining, want 4", got)
@@ -86,14 +86,14 @@ func TestDockerEmbedded(t *testing.T) {
 		l.In.Close()
 		l.End(t, 0, "(started)")
 	}
-	bed.Eventually(t, "the container is gone", func(context.Context) (bool, error) { return containers() == "", nil })
+	testworld.Eventually(t, "the container is gone", func(context.Context) (bool, error) { return containers() == "", nil })
 }
 
 func TestDockerEmbeddedWithoutImage(t *testing.T) {
 	t.Parallel()
-	h := bed.NewHouse(t)
+	h := testworld.NewHouse(t)
 	withoutServer(t, h, "127.0.0.1:1/none", "none")
-	code, _, stderr := bed.RunCommand(t, h.Command(t, "allow", "k", "--limit", "5", "--data-dir", h.Data()))
+	code, _, stderr := testworld.RunCommand(t, h.Command(t, "allow", "k", "--limit", "5", "--data-dir", h.Data()))
 	for _, part := range []string{"pulling postgres:17-alpine", "no PostgreSQL server found: PGBIN is", "install one", "let Docker run one: docker pull", "127.0.0.1:1"} {
 		if code != 3 || !strings.Contains(stderr, part) {
 			t.Errorf("exit code %d, stderr %q, want %q in it", code, stderr, part)

@@ -1,0 +1,370 @@
+package testworld
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglimit/pglimit/internal/algorithm"
+	"github.com/pglimit/pglimit/internal/conformance/search"
+	"github.com/pglimit/pglimit/internal/conformance/verbs"
+	"github.com/pglimit/pglimit/limiter"
+	"github.com/pglimit/pglimit/policies"
+)
+
+// Functions sends calls by the SQL functions, with the policy or by its name.
+type Functions struct {
+	verbs.Limiter // has the methods that have no function
+	Q             Querier
+	Now           func() time.Time     // nil: the database's clock
+	EndsAt        bool                 // aligned windows by their end
+	ByName        bool                 // by a policy's name, while policies and overrides change
+	Store         func(limiter.Policy) // by name: stores it if it is another than the last
+}
+
+// kinds are the library's errors by the functions' SQLSTATE.
+var kinds = map[string]error{"22023": limiter.ErrInvalid, "0A000": limiter.ErrUnsupported, "P0002": limiter.ErrNoReservation, "55000": limiter.ErrReservationEnded}
+
+func kindOf(err error) error {
+	if pg := (*pgconn.PgError)(nil); errors.As(err, &pg) && kinds[pg.Code] != nil {
+		return fmt.Errorf("%w: %w", kinds[pg.Code], err)
+	}
+	return err
+}
+
+// row collects the only row of a call.
+func row[T any](ctx context.Context, q Querier, sql string, args ...any) (v T, err error) {
+	rows, err := q.Query(ctx, sql, args...)
+	if err == nil {
+		v, err = pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[T])
+	}
+	return v, kindOf(err)
+}
+
+// at returns the clock's reading, nil for the database's.
+func (f *Functions) at() *time.Time {
+	if f.Now == nil {
+		return nil
+	}
+	now := f.Now()
+	return &now
+}
+
+// arguments are the named arguments of a function.
+type arguments struct {
+	names  []string
+	values []any
+}
+
+func (a *arguments) add(name string, value any) {
+	a.values = append(a.values, value)
+	a.names = append(a.names, fmt.Sprintf("%s => $%d", name, len(a.values)))
+}
+
+func (a *arguments) addIf(set bool, name string, value any) {
+	if set {
+		a.add(name, value)
+	}
+}
+
+// text returns the call of a verb's function, with only those arguments that the policy
+// sets.
+func (f *Functions) text(op string, p limiter.Policy, key string, cost, ttl float64) (string, []any) {
+	now, function, a := f.at(), op, new(arguments)
+	switch {
+	case f.ByName:
+	case op == "allow":
+		function = string(p.Algorithm)
+	default:
+		function += "_with"
+		a.add("algorithm", string(p.Algorithm))
+	}
+	a.add("name", p.Name)
+	a.add("key", key)
+	switch op {
+	case "block":
+		a.add("for_s", math.Round(cost*1e6)/1e6)
+	case "unblock", "reset":
+		now = nil // they read no clock
+	default:
+		a.addIf(op != "usage", "cost", cost)
+		a.addIf(ttl != 0, "ttl_s", ttl)
+		if !f.ByName {
+			f.numbers(a, p, now)
+		}
+	}
+	a.addIf(now != nil, "now", now)
+	return fmt.Sprintf("pglimit.%s(%s)", function, strings.Join(a.names, ", ")), a.values
+}
+
+// numbers adds the policy's own.
+func (f *Functions) numbers(a *arguments, p limiter.Policy, now *time.Time) {
+	a.add("limit_units", p.Limit)
+	if f.EndsAt && p.Aligned {
+		p.Aligned = false
+		a.add("ends_at", now.Truncate(p.Period).Add(p.Period)) // Unix times and Go's zero time are whole minutes apart
+	} else {
+		a.add("period_s", p.Period.Seconds())
+	}
+	a.addIf(p.Burst != 0, "burst", p.Burst)
+	a.addIf(p.Tick != 0, "tick_s", p.Tick.Seconds())
+	a.addIf(p.Aligned, "aligned", true)
+	a.addIf(p.BlockFor != 0, "block_for_s", p.BlockFor.Seconds())
+	a.addIf(p.Shadow, "shadow", true)
+}
+
+// Call makes the call of a verb's function, as the methods do. Some return nothing.
+func (f *Functions) Call(ctx context.Context, op string, p limiter.Policy, key string, cost float64) (limiter.Result, error) {
+	if f.Store != nil {
+		f.Store(p)
+	}
+	sql, args := f.text(op, p, key, cost, 0)
+	if op == "block" || op == "unblock" || op == "reset" {
+		return limiter.Result{}, f.void(ctx, sql, args...)
+	}
+	r, err := row[functionRow](ctx, f.Q, "SELECT * FROM "+sql, args...)
+	return r.result(), err
+}
+
+func (f *Functions) void(ctx context.Context, sql string, args ...any) error {
+	_, err := row[struct{ Void *string }](ctx, f.Q, "SELECT "+sql+"::text", args...)
+	return err
+}
+
+func (f *Functions) AllowN(ctx context.Context, p limiter.Policy, key string, n float64) (limiter.Result, error) {
+	return f.Call(ctx, "allow", p, key, n)
+}
+
+func (f *Functions) AllowUpTo(ctx context.Context, p limiter.Policy, key string, n float64) (limiter.Result, error) {
+	return f.Call(ctx, "allow_up_to", p, key, n)
+}
+
+func (f *Functions) Check(ctx context.Context, p limiter.Policy, key string, n float64) (limiter.Result, error) {
+	return f.Call(ctx, "check", p, key, n)
+}
+
+func (f *Functions) Charge(ctx context.Context, p limiter.Policy, key string, n float64) (limiter.Result, error) {
+	return f.Call(ctx, "charge", p, key, n)
+}
+
+func (f *Functions) Refund(ctx context.Context, p limiter.Policy, key string, n float64) (limiter.Result, error) {
+	return f.Call(ctx, "refund", p, key, n)
+}
+
+func (f *Functions) Block(ctx context.Context, p limiter.Policy, key string, d time.Duration) error {
+	_, err := f.Call(ctx, "block", p, key, d.Seconds())
+	return err
+}
+
+func (f *Functions) Unblock(ctx context.Context, p limiter.Policy, key string) error {
+	_, err := f.Call(ctx, "unblock", p, key, 0)
+	return err
+}
+
+func (f *Functions) Reset(ctx context.Context, p limiter.Policy, key string) error {
+	_, err := f.Call(ctx, "reset", p, key, 0)
+	return err
+}
+
+func (f *Functions) Reserve(ctx context.Context, in limiter.Request, ttl time.Duration) (made limiter.Reservation, err error) {
+	if f.Store != nil {
+		f.Store(in.Policy)
+	}
+	sql, args := f.text("reserve", in.Policy, in.Key, in.Cost, ttl.Seconds())
+	r, err := row[struct {
+		functionRow
+		ID      *string
+		Expires *time.Time
+	}](ctx, f.Q, "SELECT * FROM "+sql, args...)
+	switch {
+	case err != nil:
+		return made, err
+	case r.Allowed != (r.ID != nil) || r.Allowed != (r.Expires != nil):
+		return made, fmt.Errorf("allowed %v, reservation %v, expires at %v", r.Allowed, r.ID, r.Expires)
+	case r.Allowed:
+		made.ID, made.ExpiresAt = *r.ID, *r.Expires
+	}
+	made.Result = r.result()
+	return made, nil
+}
+
+// Usage has no limit and burst in its Result.
+func (f *Functions) Usage(ctx context.Context, p limiter.Policy, key string) (u limiter.Usage, err error) {
+	if f.Store != nil {
+		f.Store(p)
+	}
+	sql, args := f.text("usage", p, key, 0, 0)
+	r, err := row[struct {
+		functionRow
+		Spent, Reserved float64
+		Reservations    int
+		WindowEndsAt    *time.Time
+	}](ctx, f.Q, "SELECT * FROM "+sql, args...)
+	u = limiter.Usage{Result: r.result(), Spent: r.Spent, Reserved: r.Reserved, Reservations: r.Reservations}
+	if r.WindowEndsAt != nil {
+		u.WindowEndsAt = *r.WindowEndsAt
+	}
+	return u, err
+}
+
+// AllowAll leaves requests that name a key twice, or two policies of one name, to the library.
+func (f *Functions) AllowAll(ctx context.Context, requests ...limiter.Request) (all limiter.Results, err error) {
+	policies, keys := map[string]limiter.Policy{}, map[[2]string]bool{}
+	var names, of []string
+	var costs []float64
+	for _, in := range requests {
+		p, known := policies[in.Policy.Name]
+		if k := [2]string{in.Policy.Name, in.Key}; !f.ByName || known && p != in.Policy || keys[k] {
+			return f.Limiter.AllowAll(ctx, requests...)
+		} else {
+			policies[in.Policy.Name], keys[k] = in.Policy, true
+		}
+		names, of, costs = append(names, in.Policy.Name), append(of, in.Key), append(costs, in.Cost)
+	}
+	for _, p := range policies {
+		f.Store(p)
+	}
+	type answer struct {
+		Allowed     bool
+		RetryAfterS *float64
+		DelayS      float64
+		DeniedBy    *int
+		functionRow
+	}
+	rows, err := f.Q.Query(ctx, `SELECT a.allowed, a.retry_after_s, a.delay_s, a.denied_by, coalesce(r.allowed, false), coalesce(r.granted, 0), coalesce(r.remaining, 0), coalesce(r.level, 0),
+		r.retry_after_s, r.reset_after_s, r.delay_s, r.reason, coalesce(r.shadowed, false)
+		FROM pglimit.allow_all($1, $2, $3, $4) AS a, unnest(a.requests) AS r`, names, of, costs, f.at())
+	if err != nil {
+		return all, kindOf(err)
+	}
+	answers, err := pgx.CollectRows(rows, pgx.RowToStructByPos[answer])
+	if err != nil {
+		return all, kindOf(err)
+	}
+	all.DeniedBy = -1
+	for _, a := range answers {
+		if all.Allowed = a.Allowed; a.DeniedBy != nil {
+			all.DeniedBy = *a.DeniedBy - 1
+		}
+		all.PerRequest = append(all.PerRequest, a.result())
+	}
+	var after, delay time.Duration
+	for i, r := range all.PerRequest {
+		if delay = max(delay, r.Delay); i == all.DeniedBy {
+			after = r.RetryAfter
+		}
+	}
+	if a := answers[0]; Seconds(a.RetryAfterS) != after || Seconds(&a.DelayS) != delay {
+		return all, fmt.Errorf("retry after %v, delay %v, of %+v", Seconds(a.RetryAfterS), a.DelayS, all)
+	}
+	return all, nil
+}
+
+func (f *Functions) Settle(ctx context.Context, id string, units float64) (limiter.Result, error) {
+	settled, err := row[struct {
+		functionRow
+		Replayed, Expired bool
+	}](ctx, f.Q, `SELECT * FROM pglimit.settle($1, $2, $3)`, id, units, f.at())
+	r := settled.result()
+	r.Replayed, r.Expired = settled.Replayed, settled.Expired
+	return r, err
+}
+
+func (f *Functions) Cancel(ctx context.Context, id string) error {
+	return f.void(ctx, `pglimit.cancel($1, $2)`, id, f.at())
+}
+
+// SearchFunctions searches each of the bases: the functions and the library, on the same
+// keys, answer as the library alone, and leave the same rows. functions.Q may be a pool whose
+// rows cannot be compared. Default: a new database.
+func SearchFunctions(t *testing.T, d search.Draw, histories int, functions Functions, bases ...limiter.Policy) {
+	t.Helper()
+	pool, given := functions.Q.(*pgxpool.Pool)
+	if !given {
+		pool = FunctionsPool(t)
+		functions.Q = pool
+	}
+	d.Equal = true
+	Search(t, d, histories, func(t *testing.T) func(*search.History) search.Subject {
+		return func(*search.History) search.Subject {
+			s, config := NewSubject(t)
+			f := functions
+			config.IdempotencyTTL = 0 // as the functions have it
+			f.Now = s.Clock.Now
+			if f.ByName {
+				var stored limiter.Policy
+				f.Store = func(p limiter.Policy) {
+					if p != stored {
+						StorePolicy(t, pool, p, false)
+						stored = p
+					}
+				}
+				inMemory := s.Apply
+				s.Apply = func(edit policies.Edit) error {
+					for _, o := range edit.SetOverrides {
+						storeOverride(t, pool, o)
+					}
+					for _, o := range edit.DeleteOverrides {
+						Exec(t, pool, `DELETE FROM pglimit_override WHERE policy = $1 AND key = $2`, o.Policy, o.Key)
+					}
+					return inMemory(edit)
+				}
+			}
+			s.Alike = func(step *search.Step, got, want limiter.Result) bool {
+				if step.Op == "all" && want.Source == limiter.SourceSkipped {
+					return !got.Allowed
+				}
+				if want.Policy.Shadow { // the functions let it pass at once
+					got.Delay = want.Delay
+				}
+				if given { // other calls may have brought rows up to date
+					return search.Rounded(step, common(got), common(want))
+				}
+				return common(got) == common(want)
+			}
+			if !f.EndsAt && !given { // a window with the caller's end has no period
+				s.Rows = func() (string, error) { return rowsOf(pool, s.Prefix) }
+			}
+			s.Model = func() search.Subject {
+				m, config := NewSubject(t)
+				m.Clock, config.Now, config.IdempotencyTTL = s.Clock, s.Clock.Now, 0
+				m.Ways = search.By(NewLimiter(t, pool, config))
+				if s.Rows != nil {
+					m.Rows = func() (string, error) { return rowsOf(pool, m.Prefix) }
+				}
+				return m
+			}
+			l := NewLimiter(t, pool, config)
+			f.Limiter = l
+			s.Ways = append([]search.Way{{Limiter: &f}}, search.By(l)...)
+			return s
+		}
+	}, bases...)
+}
+
+// common keeps the fields of a Result that the functions return too.
+func common(r limiter.Result) limiter.Result {
+	return limiter.Result{Allowed: r.Allowed, Granted: r.Granted, Remaining: r.Remaining, Level: r.Level, RetryAfter: r.RetryAfter, ResetAfter: r.ResetAfter,
+		Delay: r.Delay, Reason: r.Reason, Replayed: r.Replayed, Expired: r.Expired, Shadowed: r.Shadowed}
+}
+
+// rowsOf returns the rows of policies whose names begin with a prefix, but for that, with
+// columns that the answers do not show, such as when a row may be deleted.
+func rowsOf(pool *pgxpool.Pool, prefix string) (all string, err error) {
+	var tables []string
+	for _, a := range append(algorithm.Tables[:], "reservation") {
+		tables = append(tables, fmt.Sprintf(`
+			SELECT '%[1]s ' || (to_jsonb(t) - 'id' || jsonb_build_object('policy', substr(t.policy, length($1) + 1)))::text AS line
+			FROM pglimit_%[1]s AS t WHERE starts_with(t.policy, $1)`, a))
+	}
+	err = pool.QueryRow(context.Background(), `SELECT coalesce(string_agg(line, E'\n' ORDER BY line), '') FROM (`+strings.Join(tables, " UNION ALL ")+`) AS lines`, prefix).Scan(&all)
+	return all, err
+}

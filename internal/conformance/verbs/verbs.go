@@ -1,0 +1,33 @@
+// Package verbs has the methods that a limiter and one in a transaction share, for tests
+// and proofs that run over both. Applications declare the few methods that they call.
+package verbs
+
+import (
+	"context"
+	"time"
+
+	"github.com/pglimit/pglimit/limiter"
+)
+
+// Limiter is a *limiter.Limiter or a *limiter.Tx.
+type Limiter interface {
+	Allow(ctx context.Context, p limiter.Policy, key string) (limiter.Result, error)
+	AllowN(ctx context.Context, p limiter.Policy, key string, cost float64) (limiter.Result, error)
+	Do(ctx context.Context, request limiter.Request) (limiter.Result, error)
+	AllowAll(ctx context.Context, requests ...limiter.Request) (limiter.Results, error)
+	AllowUpTo(ctx context.Context, p limiter.Policy, key string, cost float64) (limiter.Result, error)
+	Check(ctx context.Context, p limiter.Policy, key string, cost float64) (limiter.Result, error)
+	Usage(ctx context.Context, p limiter.Policy, key string) (limiter.Usage, error)
+
+	Charge(ctx context.Context, p limiter.Policy, key string, cost float64) (limiter.Result, error)
+	Refund(ctx context.Context, p limiter.Policy, key string, cost float64) (limiter.Result, error)
+	Undo(ctx context.Context, p limiter.Policy, key string, r limiter.Result) (limiter.Result, error)
+
+	Reserve(ctx context.Context, request limiter.Request, ttl time.Duration) (limiter.Reservation, error)
+	Settle(ctx context.Context, id string, units float64) (limiter.Result, error)
+	Cancel(ctx context.Context, id string) error
+
+	Block(ctx context.Context, p limiter.Policy, key string, d time.Duration) error
+	Unblock(ctx context.Context, p limiter.Policy, key string) error
+	Reset(ctx context.Context, p limiter.Policy, key string) error
+}
