@@ -7,6 +7,7 @@ import (
 
 	"github.com/pglimit/pglimit/internal/conformance"
 	"github.com/pglimit/pglimit/internal/conformance/search"
+	"github.com/pglimit/pglimit/internal/conformance/verbs"
 	"github.com/pglimit/pglimit/limiter"
 	"github.com/pglimit/pglimit/policies"
 )
@@ -57,7 +58,7 @@ func TestMemoryDenialChangesNothing(t *testing.T) {
 	everyBase(t, d, 100, func(h *search.History) search.Subject {
 		s := search.Memory(new(conformance.Clock))
 		s.Alike = search.Rounded
-		s.Skip = func(step *search.Step, a search.Answer) (bool, error) {
+		s.Skip = func(step *search.Step, a verbs.Answer) (bool, error) {
 			for _, p := range h.Policies {
 				if p.BlockFor > 0 || p.Burst > 0 && p.Name == h.Policies[0].Name && p != h.Policies[0] {
 					return false, nil // it starts a block, or the time since leaks at the plan's rate
@@ -77,7 +78,7 @@ func TestMemoryForgettingChangesNoAnswer(t *testing.T) {
 	everyBase(t, d, 100, func(h *search.History) search.Subject {
 		s, keys := forgetting(h)
 		s.Alike = search.Rounded
-		s.Skip = func(step *search.Step, a search.Answer) (bool, error) {
+		s.Skip = func(step *search.Step, a verbs.Answer) (bool, error) {
 			if h.MaxKeys > 0 && keys() > h.MaxKeys {
 				return false, fmt.Errorf("%d keys are kept, more than %d", keys(), h.MaxKeys)
 			}

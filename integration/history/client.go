@@ -14,7 +14,6 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/pglimit/pglimit/integration/history/model"
-	"github.com/pglimit/pglimit/internal/conformance/search"
 	"github.com/pglimit/pglimit/internal/conformance/verbs"
 	"github.com/pglimit/pglimit/limiter"
 )
@@ -202,7 +201,7 @@ func (c *client) fillAll(op *model.Op) {
 
 // send makes a call of l.
 func (c *client) send(ctx context.Context, l verbs.Limiter, op *model.Op) (o model.Out, err error) {
-	call := search.Call{Op: string(op.Verb), Request: op.Policy.Request(c.scene.name, op.Units), Undone: c.undone, For: time.Duration(op.For) * time.Microsecond}
+	call := verbs.Call{Op: string(op.Verb), Request: op.Policy.Request(c.scene.name, op.Units), Undone: c.undone, For: time.Duration(op.For) * time.Microsecond}
 	switch op.Verb {
 	case model.Wait:
 		ctx, cancel := context.WithTimeout(ctx, patience)

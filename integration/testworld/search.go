@@ -8,6 +8,7 @@ import (
 
 	"github.com/pglimit/pglimit/internal/conformance"
 	"github.com/pglimit/pglimit/internal/conformance/search"
+	"github.com/pglimit/pglimit/internal/conformance/verbs"
 	"github.com/pglimit/pglimit/limiter"
 	"github.com/pglimit/pglimit/policies"
 )
@@ -54,7 +55,7 @@ func SearchBatches(t *testing.T, d search.Draw, histories int, newDoor func(*tes
 		return func(*search.History) search.Subject {
 			s, _ := NewSubject(t)
 			s.Apply, s.Clock, s.Ways, s.Alike = nil, clock, []search.Way{{Limiter: g}}, search.Rounded
-			s.Batch = func(requests []limiter.Request, upTo []bool) []search.Answer {
+			s.Batch = func(requests []limiter.Request, upTo []bool) []verbs.Answer {
 				g.Shut()
 				answers := make([]<-chan Answer, len(requests))
 				for i, r := range requests {
@@ -66,10 +67,10 @@ func SearchBatches(t *testing.T, d search.Draw, histories int, newDoor func(*tes
 					})
 				}
 				g.Reopen()
-				var all []search.Answer
+				var all []verbs.Answer
 				for _, a := range answers {
 					got := <-a
-					all = append(all, search.One(got.Result, got.Err))
+					all = append(all, verbs.One(got.Result, got.Err))
 				}
 				return all
 			}

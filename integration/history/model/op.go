@@ -11,7 +11,7 @@ import (
 // Verb is what an operation does.
 type Verb string
 
-// The verbs, most of them by the names of search.Call. Give is no method: it stands for what
+// The verbs, most of them by the names of verbs.Call. Give is no method: it stands for what
 // a request does before it is tried once more, if expired reservations were in its way.
 const (
 	Allow     Verb = "allow"

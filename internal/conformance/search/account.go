@@ -6,6 +6,7 @@ import (
 	"math"
 	"slices"
 
+	"github.com/pglimit/pglimit/internal/conformance/verbs"
 	"github.com/pglimit/pglimit/limiter"
 	"github.com/pglimit/pglimit/policies"
 )
@@ -94,7 +95,7 @@ func (r *account) before(now int64) {
 }
 
 // judge records what a step did. It returns an error if that exceeds the bound.
-func (r *account) judge(s *Step, a Answer) error {
+func (r *account) judge(s *Step, a verbs.Answer) error {
 	of, l, p := r.of(&s.Ask)
 	switch s.Op {
 	case "begin":
@@ -213,7 +214,7 @@ func (r *account) decided(s *Step, i int, ask *Ask, a limiter.Result) error {
 }
 
 // several records the answers to all requests of a step.
-func (r *account) several(s *Step, a Answer) error {
+func (r *account) several(s *Step, a verbs.Answer) error {
 	for i := range s.Asks {
 		of, l, p := r.of(&s.Asks[i])
 		switch {
@@ -284,7 +285,7 @@ func (r *account) undo(s *Step, back limiter.Result) error {
 }
 
 // reserve records a reservation.
-func (r *account) reserve(s *Step, made Answer) error {
+func (r *account) reserve(s *Step, made verbs.Answer) error {
 	of, l, p := r.of(&s.Ask)
 	a := made.PerRequest[0]
 	if s.Idempotency != "" {
@@ -351,7 +352,7 @@ func (r *account) shrinkTo(h *reservation, units float64, at int64) {
 }
 
 // settle ends a reservation. Cancel is a Settle with 0 units.
-func (r *account) settle(s *Step, ended Answer) error {
+func (r *account) settle(s *Step, ended verbs.Answer) error {
 	i := slices.IndexFunc(r.books.reservations, func(h reservation) bool { return h.step == s.Of })
 	if i < 0 {
 		return nil

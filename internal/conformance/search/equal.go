@@ -5,6 +5,7 @@ import (
 	"math"
 	"time"
 
+	"github.com/pglimit/pglimit/internal/conformance/verbs"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -46,7 +47,7 @@ func (e *equality) differs(s *Step) bool {
 }
 
 // judge makes the call of the model and compares the answers.
-func (e *equality) judge(s *Step, at int64, got Answer) error {
+func (e *equality) judge(s *Step, at int64, got verbs.Answer) error {
 	switch s.Op {
 	case "begin":
 		e.levels = append(e.levels, len(e.done))
@@ -91,7 +92,7 @@ func (e *equality) rollBack(calls int) {
 	}
 }
 
-func (e *equality) compare(s *Step, got, want Answer) error {
+func (e *equality) compare(s *Step, got, want verbs.Answer) error {
 	if a, b := classOf(got.Err), classOf(want.Err); a != b || (got.Err == nil) != (want.Err == nil) || got.Err != nil && a == nil {
 		return fmt.Errorf("the error is %v, want %v", got.Err, want.Err)
 	}
@@ -161,7 +162,7 @@ func near(a, b float64) bool { return a == b || math.Abs(a-b) <= 1e-9*max(1, mat
 
 // retry expects of a denial that a request at its RetryAfter is allowed, and one a
 // microsecond earlier, of a bucket two, is not, if the key has no reservations that come back meanwhile.
-func (e *equality) retry(s *Step, at int64, denied Answer) error {
+func (e *equality) retry(s *Step, at int64, denied verbs.Answer) error {
 	switch s.Op {
 	case "allow", "once", "upto", "check":
 	default:

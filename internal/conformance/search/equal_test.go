@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/pglimit/pglimit/internal/conformance"
+	"github.com/pglimit/pglimit/internal/conformance/verbs"
 	"github.com/pglimit/pglimit/limiter"
 )
 
@@ -15,7 +16,7 @@ func TestModelKnowsWhatWasRolledBack(t *testing.T) {
 	h := &History{Keys: 1, Policies: []limiter.Policy{{Name: "p", Algorithm: limiter.SlidingWindowLog, Limit: 10, Period: time.Hour}}}
 	e := newEquality(newSide(Memory(new(conformance.Clock)), h), h)
 	calls := 0
-	do := func(s *Step) Answer {
+	do := func(s *Step) verbs.Answer {
 		calls++
 		s.Number = calls
 		e.done = append(e.done, moment{s, 0})

@@ -138,7 +138,7 @@ func (d *Draw) run(h *History, s Subject) (r ran, err error) {
 				books.before(s.Clock.Now().UnixMicro())
 			}
 		}
-		if a.idle {
+		if a.Idle {
 			continue
 		}
 		if step.Op == "sweep" { // what it deleted is not known before it

@@ -16,12 +16,12 @@ import (
 
 // Subject is what the calls of one history are sent to.
 type Subject struct {
-	Ways   []Way                                                  // they share their rows; a step takes one of them
-	Begin  func(context.Context) (pgx.Tx, error)                  // nil: it has no transactions
-	Sweep  func() error                                           // the janitor's; nil: none
-	Apply  func(policies.Edit) error                              // nil: it has no overrides
-	Batch  func(requests []limiter.Request, upTo []bool) []Answer // nil: one after the other
-	Before func(*Step)                                            // what it does by itself before a step, and may move the clock; nil: nothing
+	Ways   []Way                                                        // they share their rows; a step takes one of them
+	Begin  func(context.Context) (pgx.Tx, error)                        // nil: it has no transactions
+	Sweep  func() error                                                 // the janitor's; nil: none
+	Apply  func(policies.Edit) error                                    // nil: it has no overrides
+	Batch  func(requests []limiter.Request, upTo []bool) []verbs.Answer // nil: one after the other
+	Before func(*Step)                                                  // what it does by itself before a step, and may move the clock; nil: nothing
 	Clock  *conformance.Clock
 	Prefix string // of the policies' names
 
@@ -29,7 +29,7 @@ type Subject struct {
 
 	Model func() Subject                               // nil: a limiter in memory
 	Alike func(s *Step, got, want limiter.Result) bool // nil: equal but for their Source
-	Skip  func(*Step, Answer) (bool, error)            // whether the model is not asked; it may be nil
+	Skip  func(*Step, verbs.Answer) (bool, error)      // whether the model is not asked; it may be nil
 	Rows  func() (string, error)                       // what is stored, but for names; of both or neither
 }
 
@@ -66,21 +66,6 @@ func Applied(live *policies.Policies) func(policies.Edit) error {
 		_, err := live.Apply(bg, edit)
 		return err
 	}
-}
-
-// Answer is what a step's call returned.
-type Answer struct {
-	limiter.Results // several of all and batch, and one otherwise
-	Expires         time.Time
-	Usage           limiter.Usage
-	Err             error
-	ID              string // a reservation's
-	idle            bool   // nothing was called
-}
-
-// One returns the answer of a method that returns a Result.
-func One(r limiter.Result, err error) Answer {
-	return Answer{Results: limiter.Results{Allowed: r.Allowed, PerRequest: []limiter.Result{r}}, Err: err}
 }
 
 // expected returns nil for errors that a valid history may meet.
@@ -130,64 +115,12 @@ func (x *side) decider(s *Step) verbs.Limiter {
 
 var (
 	bg      = context.Background()
-	nothing = Answer{idle: true}
+	nothing = verbs.Answer{Idle: true}
 )
 
-// Call is a call of a method.
-type Call struct {
-	Op string
-	limiter.Request
-	Requests []limiter.Request // of all
-	Undone   limiter.Result    // of undo
-	ID       string            // of settle and cancel
-	For      time.Duration     // a reservation's or a block's
-}
-
-// Make makes the call.
-func (c *Call) Make(ctx context.Context, d verbs.Limiter) (a Answer) {
-	p, key := c.Policy, c.Key
-	switch c.Op {
-	case "allow":
-		return One(d.AllowN(ctx, p, key, c.Cost))
-	case "upto":
-		return One(d.AllowUpTo(ctx, p, key, c.Cost))
-	case "once":
-		return One(d.Do(ctx, c.Request))
-	case "check":
-		return One(d.Check(ctx, p, key, c.Cost))
-	case "charge":
-		return One(d.Charge(ctx, p, key, c.Cost))
-	case "refund":
-		return One(d.Refund(ctx, p, key, c.Cost))
-	case "undo":
-		return One(d.Undo(ctx, p, key, c.Undone))
-	case "all":
-		a.Results, a.Err = d.AllowAll(ctx, c.Requests...)
-	case "reserve":
-		made, err := d.Reserve(ctx, c.Request, c.For)
-		a = One(made.Result, err)
-		a.ID, a.Expires = made.ID, made.ExpiresAt
-	case "settle":
-		return One(d.Settle(ctx, c.ID, c.Cost))
-	case "cancel":
-		a.Err = d.Cancel(ctx, c.ID)
-	case "usage":
-		a.Usage, a.Err = d.Usage(ctx, p, key)
-	case "block":
-		a.Err = d.Block(ctx, p, key, c.For)
-	case "unblock":
-		a.Err = d.Unblock(ctx, p, key)
-	case "reset":
-		a.Err = d.Reset(ctx, p, key)
-	default:
-		panic(c.Op)
-	}
-	return a
-}
-
 // do makes the call of one step.
-func (x *side) do(s *Step) Answer {
-	c := Call{Op: s.Op, Request: s.request(x.policies), For: s.For}
+func (x *side) do(s *Step) verbs.Answer {
+	c := verbs.Call{Op: s.Op, Request: s.request(x.policies), For: s.For}
 	c.IdempotencyKey = s.Idempotency
 	switch s.Op {
 	case "begin":
@@ -198,7 +131,7 @@ func (x *side) do(s *Step) Answer {
 		if x.Sweep == nil || len(x.open) > 0 {
 			return nothing
 		}
-		return Answer{Err: x.Sweep()}
+		return verbs.Answer{Err: x.Sweep()}
 	case "override":
 		return x.override(s, c.Policy.Name, c.Key)
 	case "batch":
@@ -227,7 +160,7 @@ func (x *side) do(s *Step) Answer {
 }
 
 // override sets or deletes the override of a key.
-func (x *side) override(s *Step, policy, key string) Answer {
+func (x *side) override(s *Step, policy, key string) verbs.Answer {
 	o := policies.Override{Policy: policy, Key: key}
 	had := x.overrides[o]
 	switch {
@@ -237,12 +170,12 @@ func (x *side) override(s *Step, policy, key string) Answer {
 		x.overrides[o] = true
 		set := *s.Override
 		set.Policy, set.Key = policy, key
-		return Answer{Err: x.Apply(policies.Edit{SetOverrides: []policies.Override{set}})}
+		return verbs.Answer{Err: x.Apply(policies.Edit{SetOverrides: []policies.Override{set}})}
 	case !had:
 		return nothing
 	}
 	x.overrides[o] = false
-	return Answer{Err: x.Apply(policies.Edit{DeleteOverrides: []policies.Override{o}})}
+	return verbs.Answer{Err: x.Apply(policies.Edit{DeleteOverrides: []policies.Override{o}})}
 }
 
 // requests returns those of a step with several, and which are by AllowUpTo.
@@ -254,18 +187,18 @@ func (x *side) requests(s *Step) (all []limiter.Request, upTo []bool) {
 }
 
 // batch sends several requests, that need not all be granted.
-func (x *side) batch(s *Step) (a Answer) {
+func (x *side) batch(s *Step) (a verbs.Answer) {
 	requests, upTo := x.requests(s)
-	var all []Answer
+	var all []verbs.Answer
 	if x.Batch != nil && len(x.open) == 0 {
 		all = x.Batch(requests, upTo)
 	} else {
 		d := x.decider(s)
 		for i, in := range requests {
 			if upTo[i] {
-				all = append(all, One(d.AllowUpTo(bg, in.Policy, in.Key, in.Cost)))
+				all = append(all, verbs.One(d.AllowUpTo(bg, in.Policy, in.Key, in.Cost)))
 			} else {
-				all = append(all, One(d.Do(bg, in)))
+				all = append(all, verbs.One(d.Do(bg, in)))
 			}
 		}
 	}
@@ -276,7 +209,7 @@ func (x *side) batch(s *Step) (a Answer) {
 	return a
 }
 
-func (x *side) begin() Answer {
+func (x *side) begin() verbs.Answer {
 	if x.Begin == nil || len(x.open) > 2 {
 		return nothing
 	}
@@ -288,11 +221,11 @@ func (x *side) begin() Answer {
 	if err == nil {
 		x.open = append(x.open, tx)
 	}
-	return Answer{Err: err}
+	return verbs.Answer{Err: err}
 }
 
 // end ends the innermost transaction or savepoint.
-func (x *side) end(commit bool) Answer {
+func (x *side) end(commit bool) verbs.Answer {
 	n := len(x.open)
 	if n == 0 {
 		return nothing
@@ -300,7 +233,7 @@ func (x *side) end(commit bool) Answer {
 	last := x.open[n-1]
 	x.open = x.open[:n-1]
 	if commit {
-		return Answer{Err: last.Commit(bg)}
+		return verbs.Answer{Err: last.Commit(bg)}
 	}
-	return Answer{Err: last.Rollback(bg)}
+	return verbs.Answer{Err: last.Rollback(bg)}
 }

@@ -1,0 +1,78 @@
+package verbs
+
+import (
+	"context"
+	"time"
+
+	"github.com/pglimit/pglimit/limiter"
+)
+
+// Call is a call of a method as a value, so that a proof can draw it, send it over anything
+// that has the methods, and count what came of it.
+type Call struct {
+	// Op names the method: allow (AllowN), upto, once (Do), check, charge, refund, undo, all,
+	// reserve, settle, cancel, usage, block, unblock or reset.
+	Op string
+	limiter.Request
+	Requests []limiter.Request // of all
+	Undone   limiter.Result    // of undo
+	ID       string            // of settle and cancel
+	For      time.Duration     // a reservation's or a block's
+}
+
+// Answer is what a Call returned.
+type Answer struct {
+	limiter.Results // several of all and batch, and one otherwise
+	Expires         time.Time
+	Usage           limiter.Usage
+	Err             error
+	ID              string // a reservation's
+	Idle            bool   // nothing was called
+}
+
+// One returns the answer of a method that returns a Result.
+func One(r limiter.Result, err error) Answer {
+	return Answer{Results: limiter.Results{Allowed: r.Allowed, PerRequest: []limiter.Result{r}}, Err: err}
+}
+
+// Make makes the call. It panics if there is no such Op.
+func (c *Call) Make(ctx context.Context, d Limiter) (a Answer) {
+	p, key := c.Policy, c.Key
+	switch c.Op {
+	case "allow":
+		return One(d.AllowN(ctx, p, key, c.Cost))
+	case "upto":
+		return One(d.AllowUpTo(ctx, p, key, c.Cost))
+	case "once":
+		return One(d.Do(ctx, c.Request))
+	case "check":
+		return One(d.Check(ctx, p, key, c.Cost))
+	case "charge":
+		return One(d.Charge(ctx, p, key, c.Cost))
+	case "refund":
+		return One(d.Refund(ctx, p, key, c.Cost))
+	case "undo":
+		return One(d.Undo(ctx, p, key, c.Undone))
+	case "all":
+		a.Results, a.Err = d.AllowAll(ctx, c.Requests...)
+	case "reserve":
+		made, err := d.Reserve(ctx, c.Request, c.For)
+		a = One(made.Result, err)
+		a.ID, a.Expires = made.ID, made.ExpiresAt
+	case "settle":
+		return One(d.Settle(ctx, c.ID, c.Cost))
+	case "cancel":
+		a.Err = d.Cancel(ctx, c.ID)
+	case "usage":
+		a.Usage, a.Err = d.Usage(ctx, p, key)
+	case "block":
+		a.Err = d.Block(ctx, p, key, c.For)
+	case "unblock":
+		a.Err = d.Unblock(ctx, p, key)
+	case "reset":
+		a.Err = d.Reset(ctx, p, key)
+	default:
+		panic(c.Op)
+	}
+	return a
+}
